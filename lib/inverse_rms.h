@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a row's sum of squares to 1 / RMS, and the rule that says in which precision. Shared by the
+// reference and by the kernels of every target; Real is float, or double on the cold path.
+#ifndef RMSNORM_LIB_INVERSE_RMS_H_
+#define RMSNORM_LIB_INVERSE_RMS_H_
+
+#include <cmath>
+#include <limits>
+
+#include "rows.h"
+
+namespace rmsnorm::internal {
+
+template <class Real>
+Real UnderRoot(const Norm& norm, Real sum) {
+  const Real mean = sum / static_cast<Real>(norm.divisor);
+  return norm.eps_outside ? mean : mean + static_cast<Real>(norm.eps);
+}
+
+template <class Real>
+Real InverseRms(const Norm& norm, Real under_root) {
+  const Real root = std::sqrt(under_root);
+  return 1 / (norm.eps_outside ? root + static_cast<Real>(norm.eps) : root);
+}
+
+// Whether f32 suffices. Below 2^-100 squares lose bits to underflow; infinity says that one overflowed,
+// or that the row holds it. False for NaN.
+inline bool IsSafe(float under_root) {
+  return under_root >= 0x1p-100f && under_root <= std::numeric_limits<float>::max();
+}
+
+// Whether the f32 sum of a row is handed out as it is; the same rule as IsSafe() with eps = 0, and
+// exact, since 2^-100 times an f32 has no rounding in binary64.
+inline bool IsSafeSum(float sum, float divisor) {
+  return sum >= 0x1p-100 * static_cast<double>(divisor) && sum <= std::numeric_limits<float>::max();
+}
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_INVERSE_RMS_H_

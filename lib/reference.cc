@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMSNorm as this library defines it, operation by operation. Every target gives these bits.
+//
+// All arithmetic is IEEE, rounded to nearest even, subnormals kept; no operation may be contracted,
+// reordered or replaced by an estimate. Real is float. It is double on the cold path, for rows whose
+// squares overflow or vanish in f32.
+#include "reference.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+
+#include "element.h"
+#include "inverse_rms.h"
+
+#ifdef __FAST_MATH__
+#error "-ffast-math changes results: build this library without it"
+#endif
+static_assert(FLT_EVAL_METHOD == 0, "f32 arithmetic must be done in f32");
+
+namespace rmsnorm::internal {
+namespace {
+
+// Step 1. Element j of a block is added to lane j mod 128; the lanes fold as a tree; the sums of the
+// blocks add up in rising order. A block that is not full counts as padded with +0, which changes no
+// lane. In binary64 the square is exact, so that fma and multiply-then-add agree.
+template <class Real, class X>
+Real SumSquares(const X* x, size_t d) {
+  Real total = 0;
+  for (size_t begin = 0; begin < d; begin += kBlock) {
+    const size_t size = std::min(kBlock, d - begin);
+    Real lane[kLanes] = {};
+    for (size_t j = 0; j < size; ++j) {
+      const Real value = ToF32(x[begin + j]);
+      lane[j % kLanes] = std::fma(value, value, lane[j % kLanes]);
+    }
+    for (size_t half = kLanes / 2; half > 0; half /= 2) {
+      for (size_t l = 0; l < half; ++l) lane[l] += lane[l + half];
+    }
+    total += lane[0];
+  }
+  return total;
+}
+
+// Step 2, from the sum to the inverse RMS r, is in inverse_rms.h.
+
+// Step 3. The product with r is rounded to f32, once; then the weight, before or after a rounding to
+// the type of x; then the type of y.
+template <class Real, class X, class Y>
+void Scale(const Norm& norm, Real r, const X* x, Y* y) {
+  for (size_t j = 0; j < norm.d; ++j) {
+    float n = static_cast<float>(static_cast<Real>(ToF32(x[j])) * r);
+    if (norm.cast_then_scale) n = ToF32(CastTo<X>(n));
+    if (norm.weight != nullptr) n *= norm.weight[j];
+    y[j] = CastTo<Y>(n);
+  }
+}
+
+template <class X, class Y>
+void ForwardRows(const Norm& norm, const Rows& rows) {
+  for (size_t row = 0; row < rows.count; ++row) {
+    const X* x = rows.Input<X>(row);
+    Y* y = rows.Output<Y>(row);
+    const float under_root = UnderRoot(norm, SumSquares<float>(x, norm.d));
+    float r;
+    if (IsSafe(under_root)) {
+      r = InverseRms(norm, under_root);
+      Scale(norm, r, x, y);
+    } else {
+      r = static_cast<float>(ColdScale(norm, ColdSumSquares(x, norm.d), x, y));
+    }
+    if (rows.rstd != nullptr) rows.rstd[row] = r;
+  }
+}
+
+template <class X>
+void SumSquaresRows(const Norm& norm, const Rows& rows) {
+  for (size_t row = 0; row < rows.count; ++row) {
+    const X* x = rows.Input<X>(row);
+    const float sum = SumSquares<float>(x, norm.d);
+    rows.sums[row] = IsSafeSum(sum, norm.divisor) ? sum : ColdSumSquares(x, norm.d);
+  }
+}
+
+template <class X, class Y>
+void ScaleRows(const Norm& norm, const Rows& rows) {
+  for (size_t row = 0; row < rows.count; ++row) {
+    const X* x = rows.Input<X>(row);
+    Y* y = rows.Output<Y>(row);
+    const float under_root = UnderRoot(norm, static_cast<float>(rows.sums[row]));
+    float r;
+    if (IsSafe(under_root)) {
+      r = InverseRms(norm, under_root);
+      Scale(norm, r, x, y);
+    } else {
+      r = static_cast<float>(ColdScale(norm, rows.sums[row], x, y));
+    }
+    if (rows.rstd != nullptr) rows.rstd[row] = r;
+  }
+}
+
+}  // namespace
+
+template <class X>
+double ColdSumSquares(const X* x, size_t d) {
+  return SumSquares<double>(x, d);
+}
+
+template <class X, class Y>
+double ColdScale(const Norm& norm, double sum, const X* x, Y* y) {
+  const double r = InverseRms(norm, UnderRoot(norm, sum));
+  Scale(norm, r, x, y);
+  return r;
+}
+
+#define RMSNORM_INSTANTIATE(X)                                              \
+  template double ColdSumSquares(const X*, size_t);                         \
+  template double ColdScale(const Norm&, double, const X*, float*);         \
+  template double ColdScale(const Norm&, double, const X*, F16*);           \
+  template double ColdScale(const Norm&, double, const X*, BF16*);
+RMSNORM_INSTANTIATE(float)
+RMSNORM_INSTANTIATE(F16)
+RMSNORM_INSTANTIATE(BF16)
+#undef RMSNORM_INSTANTIATE
+
+const KernelTable kReferenceTable = RMSNORM_KERNEL_TABLE("reference");
+
+}  // namespace rmsnorm::internal
