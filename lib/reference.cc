@@ -56,21 +56,35 @@ void Scale(const Norm& norm, Real r, const X* x, Y* y) {
   }
 }
 
-template <class X, class Y>
-void ForwardRows(const Norm& norm, const Rows& rows) {
+// All steps, row by row. The sums are computed, or given in binary64.
+template <bool kSumsGiven, class X, class Y>
+void Normalise(const Norm& norm, const Rows& rows) {
   for (size_t row = 0; row < rows.count; ++row) {
     const X* x = rows.Input<X>(row);
     Y* y = rows.Output<Y>(row);
-    const float under_root = UnderRoot(norm, SumSquares<float>(x, norm.d));
+    const float sum =
+        kSumsGiven ? static_cast<float>(rows.sums[row]) : SumSquares<float>(x, norm.d);
+    const float under_root = UnderRoot(norm, sum);
     float r;
     if (IsSafe(under_root)) {
       r = InverseRms(norm, under_root);
       Scale(norm, r, x, y);
     } else {
-      r = static_cast<float>(ColdScale(norm, ColdSumSquares(x, norm.d), x, y));
+      const double cold_sum = kSumsGiven ? rows.sums[row] : ColdSumSquares(x, norm.d);
+      r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
     }
     if (rows.rstd != nullptr) rows.rstd[row] = r;
   }
+}
+
+template <class X, class Y>
+void ForwardRows(const Norm& norm, const Rows& rows) {
+  Normalise<false, X, Y>(norm, rows);
+}
+
+template <class X, class Y>
+void ScaleRows(const Norm& norm, const Rows& rows) {
+  Normalise<true, X, Y>(norm, rows);
 }
 
 template <class X>
@@ -82,21 +96,9 @@ void SumSquaresRows(const Norm& norm, const Rows& rows) {
   }
 }
 
-template <class X, class Y>
-void ScaleRows(const Norm& norm, const Rows& rows) {
-  for (size_t row = 0; row < rows.count; ++row) {
-    const X* x = rows.Input<X>(row);
-    Y* y = rows.Output<Y>(row);
-    const float under_root = UnderRoot(norm, static_cast<float>(rows.sums[row]));
-    float r;
-    if (IsSafe(under_root)) {
-      r = InverseRms(norm, under_root);
-      Scale(norm, r, x, y);
-    } else {
-      r = static_cast<float>(ColdScale(norm, rows.sums[row], x, y));
-    }
-    if (rows.rstd != nullptr) rows.rstd[row] = r;
-  }
+template <class W>
+void PrepareWeight(const void* weight, size_t d, float offset, float* prepared) {
+  for (size_t j = 0; j < d; ++j) prepared[j] = offset + ToF32(static_cast<const W*>(weight)[j]);
 }
 
 }  // namespace

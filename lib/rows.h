@@ -43,6 +43,9 @@ struct Rows {
 
 using Kernel = void (*)(const Norm& norm, const Rows& rows);
 
+// Writes w' = offset + w for d elements.
+using WeightKernel = void (*)(const void* weight, size_t d, float offset, float* prepared);
+
 constexpr int kDtypes = 3;
 
 // Position of a dtype in the tables below.
@@ -54,23 +57,25 @@ struct KernelTable {
   Kernel forward[kDtypes][kDtypes];
   Kernel sum_squares[kDtypes];
   Kernel scale[kDtypes][kDtypes];
+  WeightKernel prepare_weight[kDtypes];  // by the type of the weight
 };
 
 }  // namespace rmsnorm::internal
 
-// The table of the target `name` from templates ForwardRows<X, Y>, SumSquaresRows<X> and ScaleRows<X, Y>
-// in scope.
-#define RMSNORM_KERNEL_TABLE(name)                                      \
-  {                                                                     \
-    name, RMSNORM_BY_X_AND_Y(ForwardRows),                              \
-        {SumSquaresRows<float>, SumSquaresRows<F16>, SumSquaresRows<BF16>}, \
-        RMSNORM_BY_X_AND_Y(ScaleRows)                                   \
+// The table of the target `name` from the templates ForwardRows<X, Y>, SumSquaresRows<X>, ScaleRows<X, Y>
+// and PrepareWeight<W> in scope.
+#define RMSNORM_KERNEL_TABLE(name)                                                                \
+  {                                                                                               \
+    name, RMSNORM_BY_X_AND_Y(ForwardRows), RMSNORM_BY_TYPE(SumSquaresRows),                       \
+        RMSNORM_BY_X_AND_Y(ScaleRows), RMSNORM_BY_TYPE(PrepareWeight)                             \
   }
-#define RMSNORM_BY_X_AND_Y(kernel)                                      \
-  {                                                                     \
-    {kernel<float, float>, kernel<float, F16>, kernel<float, BF16>},    \
-        {kernel<F16, float>, kernel<F16, F16>, kernel<F16, BF16>},      \
-        {kernel<BF16, float>, kernel<BF16, F16>, kernel<BF16, BF16>},   \
+#define RMSNORM_BY_TYPE(kernel) \
+  { kernel<float>, kernel<F16>, kernel<BF16> }
+#define RMSNORM_BY_X_AND_Y(kernel)                                                                \
+  {                                                                                               \
+    {kernel<float, float>, kernel<float, F16>, kernel<float, BF16>},                              \
+        {kernel<F16, float>, kernel<F16, F16>, kernel<F16, BF16>},                                \
+        {kernel<BF16, float>, kernel<BF16, F16>, kernel<BF16, BF16>},                             \
   }
 
 #endif  // RMSNORM_LIB_ROWS_H_

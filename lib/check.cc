@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+
+namespace rmsnorm::internal {
+namespace {
+
+constexpr int kMaxOuter = RMSNORM_MAX_DIMS - 1;
+
+// One dimension over rows: how many, and how many bytes from one to the next.
+struct Step {
+  size_t count;
+  ptrdiff_t bytes;
+};
+
+// The dimensions over rows that have more than one index, widest step first.
+struct Steps {
+  int size = 0;
+  Step step[kMaxOuter];
+};
+
+Steps WidestFirst(const rmsnorm_view& view) {
+  const ptrdiff_t element = static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype));
+  Steps steps;
+  for (int i = 0; i + 1 < view.ndim; ++i) {
+    if (view.shape[i] == 1) continue;
+    const Step step = {view.shape[i], view.stride[i] * element};
+    int at = steps.size++;
+    for (; at > 0 && std::abs(steps.step[at - 1].bytes) < std::abs(step.bytes); --at) {
+      steps.step[at] = steps.step[at - 1];
+    }
+    steps.step[at] = step;
+  }
+  return steps;
+}
+
+size_t RowBytes(const rmsnorm_view& view) {
+  return view.shape[view.ndim - 1] * rmsnorm_dtype_size(view.dtype);
+}
+
+// The bytes spanned by the steps from `first` on over rows of `row_bytes`.
+ptrdiff_t SpanFrom(const Steps& steps, int first, size_t row_bytes) {
+  ptrdiff_t span = static_cast<ptrdiff_t>(row_bytes);
+  for (int i = first; i < steps.size; ++i) {
+    span += std::abs(steps.step[i].bytes) * static_cast<ptrdiff_t>(steps.step[i].count - 1);
+  }
+  return span;
+}
+
+// Whether rows of a_bytes at 0 and rows of b_bytes at `offset`, both repeated by the same steps from
+// `first` on, share no byte. May say no where they do not.
+bool RowsApart(const Steps& steps, int first, ptrdiff_t offset, size_t a_bytes, size_t b_bytes) {
+  if (offset >= SpanFrom(steps, first, a_bytes)) return true;
+  if (-offset >= SpanFrom(steps, first, b_bytes)) return true;
+  if (first == steps.size) return false;
+  // Relative to one group of rows of a, the groups of b lie at offset + m * width. If no group is wider
+  // than the step, only the two nearest can touch it.
+  const ptrdiff_t width = std::abs(steps.step[first].bytes);
+  if (SpanFrom(steps, first + 1, std::max(a_bytes, b_bytes)) > width) return false;
+  const ptrdiff_t above = ((offset % width) + width) % width;
+  return RowsApart(steps, first + 1, above, a_bytes, b_bytes) &&
+         RowsApart(steps, first + 1, above - width, a_bytes, b_bytes);
+}
+
+bool EqualSteps(const rmsnorm_view& x, const rmsnorm_view& y) {
+  const ptrdiff_t x_size = static_cast<ptrdiff_t>(rmsnorm_dtype_size(x.dtype));
+  const ptrdiff_t y_size = static_cast<ptrdiff_t>(rmsnorm_dtype_size(y.dtype));
+  for (int i = 0; i + 1 < x.ndim; ++i) {
+    if (x.shape[i] > 1 && x.stride[i] * x_size != y.stride[i] * y_size) return false;
+  }
+  return true;
+}
+
+bool Disjoint(const Extent& a, const Extent& b) {
+  return a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
+}
+
+rmsnorm_status CheckPointer(const char* name, const void* data, size_t element_size) {
+  if (data == nullptr) return Fail(RMSNORM_ERROR_NULL, "%s: data is null", name);
+  if (reinterpret_cast<uintptr_t>(data) % element_size != 0) {
+    return Fail(RMSNORM_ERROR_ALIGNMENT, "%s: %p is not aligned to its element of %zu bytes", name,
+                data, element_size);
+  }
+  return RMSNORM_OK;
+}
+
+rmsnorm_status Overflow(const char* name) {
+  return Fail(RMSNORM_ERROR_SIZE_OVERFLOW, "%s: spans more bytes than an address can count", name);
+}
+
+}  // namespace
+
+rmsnorm_status CheckOptions(const rmsnorm_options& options, bool has_weight) {
+  if (options.size != sizeof options) {
+    return Fail(RMSNORM_ERROR_STRUCT_SIZE,
+                "options: size is %u, not %zu; start from rmsnorm_default_options()", options.size,
+                sizeof options);
+  }
+  if (!(options.eps >= 0.0f) || std::isinf(options.eps)) {
+    return Fail(RMSNORM_ERROR_EPS, "options: eps is %g; it must be finite and not negative",
+                static_cast<double>(options.eps));
+  }
+  if (options.eps_placement != RMSNORM_EPS_INSIDE && options.eps_placement != RMSNORM_EPS_OUTSIDE) {
+    return Fail(RMSNORM_ERROR_EPS_PLACEMENT, "options: eps_placement is unknown (%d)",
+                options.eps_placement);
+  }
+  if (options.rounding != RMSNORM_SCALE_THEN_CAST && options.rounding != RMSNORM_CAST_THEN_SCALE) {
+    return Fail(RMSNORM_ERROR_ROUNDING, "options: rounding is unknown (%d)", options.rounding);
+  }
+  if (!std::isfinite(options.weight_offset)) {
+    return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g; it must be finite",
+                static_cast<double>(options.weight_offset));
+  }
+  if (options.weight_offset != 0.0f && !has_weight) {
+    return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g, but there is no weight",
+                static_cast<double>(options.weight_offset));
+  }
+  if (!(options.divisor >= 0.0f) || std::isinf(options.divisor)) {
+    return Fail(RMSNORM_ERROR_DIVISOR,
+                "options: divisor is %g; it must be finite and positive, or 0 for d",
+                static_cast<double>(options.divisor));
+  }
+  if (options.threads < 0) {
+    return Fail(RMSNORM_ERROR_THREADS, "options: threads is %d; it must not be negative",
+                options.threads);
+  }
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckView(const char* name, const rmsnorm_view* view, size_t& rows, Extent& extent) {
+  if (view == nullptr) return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", name);
+  if (view->size != sizeof *view) {
+    return Fail(RMSNORM_ERROR_STRUCT_SIZE,
+                "%s: size of the view is %u, not %zu; make it with rmsnorm_rows() or rmsnorm_tensor()",
+                name, view->size, sizeof *view);
+  }
+  const size_t element_size = rmsnorm_dtype_size(view->dtype);
+  if (element_size == 0) return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d", name, view->dtype);
+  if (view->ndim < 1 || view->ndim > RMSNORM_MAX_DIMS) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; 1 to %d are possible", name, view->ndim,
+                RMSNORM_MAX_DIMS);
+  }
+  const int last = view->ndim - 1;
+  const size_t d = view->shape[last];
+  if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension, d, is 0", name);
+  if (d > 1 && view->stride[last] != 1) {
+    return Fail(RMSNORM_ERROR_STRIDE, "%s: stride %td in the last dimension; it must be contiguous (1)",
+                name, view->stride[last]);
+  }
+
+  rows = 1;
+  extent = {0, 0};
+  for (int i = 0; i < last; ++i) {
+    if (view->shape[i] == 0) {
+      rows = 0;
+      return RMSNORM_OK;
+    }
+  }
+  ptrdiff_t low = 0;  // in elements, relative to data
+  ptrdiff_t high;
+  if (__builtin_add_overflow(d, 0, &high)) return Overflow(name);
+  for (int i = 0; i < last; ++i) {
+    ptrdiff_t reach;
+    ptrdiff_t& bound = view->stride[i] < 0 ? low : high;
+    if (__builtin_mul_overflow(rows, view->shape[i], &rows) ||
+        __builtin_mul_overflow(view->stride[i], view->shape[i] - 1, &reach) ||
+        __builtin_add_overflow(bound, reach, &bound)) {
+      return Overflow(name);
+    }
+  }
+  ptrdiff_t bytes;
+  if (__builtin_sub_overflow(high, low, &bytes) ||
+      __builtin_mul_overflow(bytes, element_size, &bytes)) {
+    return Overflow(name);
+  }
+  RMSNORM_RETURN_IF_ERROR(CheckPointer(name, view->data, element_size));
+  const uintptr_t data = reinterpret_cast<uintptr_t>(view->data);
+  const uintptr_t below = static_cast<uintptr_t>(-low) * element_size;
+  const uintptr_t above = static_cast<uintptr_t>(high) * element_size;
+  if (below > data || above > UINTPTR_MAX - data) return Overflow(name);
+  extent = {data - below, data + above};
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckWeight(const rmsnorm_view* weight, size_t d, Extent& extent) {
+  size_t rows;
+  RMSNORM_RETURN_IF_ERROR(CheckView("weight", weight, rows, extent));
+  if (weight->ndim != 1) {
+    return Fail(RMSNORM_ERROR_SHAPE, "weight: %d dimensions; it must have one", weight->ndim);
+  }
+  if (weight->shape[0] != d) {
+    return Fail(RMSNORM_ERROR_SHAPE, "weight: %zu elements for rows of %zu", weight->shape[0], d);
+  }
+  return RMSNORM_OK;
+}
+
+namespace {
+
+// An array with one element for each row.
+template <class T>
+rmsnorm_status CheckPerRow(const char* name, const T* data, size_t rows, Extent& extent) {
+  extent = {0, 0};
+  if (rows == 0) return RMSNORM_OK;
+  RMSNORM_RETURN_IF_ERROR(CheckPointer(name, data, sizeof(T)));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
+  if (rows > (UINTPTR_MAX - begin) / sizeof(T)) return Overflow(name);
+  extent = {begin, begin + rows * sizeof(T)};
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckEqualShapes(const rmsnorm_view& x, const rmsnorm_view& y) {
+  if (x.ndim != y.ndim) {
+    return Fail(RMSNORM_ERROR_SHAPE, "y: %d dimensions, but x has %d", y.ndim, x.ndim);
+  }
+  for (int i = 0; i < x.ndim; ++i) {
+    if (x.shape[i] != y.shape[i]) {
+      return Fail(RMSNORM_ERROR_SHAPE, "y: %zu in dimension %d, but x has %zu", y.shape[i], i,
+                  x.shape[i]);
+    }
+  }
+  return RMSNORM_OK;
+}
+
+// y as the output for x of the same shape: its rows do not overlap, and it is in place or apart.
+rmsnorm_status CheckOutput(const rmsnorm_view& x, const Extent& x_extent, const rmsnorm_view& y,
+                           const Extent& y_extent) {
+  const Steps steps = WidestFirst(y);
+  for (int i = 0; i < steps.size; ++i) {
+    const ptrdiff_t inner = SpanFrom(steps, i + 1, RowBytes(y));
+    if (std::abs(steps.step[i].bytes) < inner) {
+      return Fail(RMSNORM_ERROR_STRIDE, "y: rows overlap (%td bytes apart, but they span %td)",
+                  steps.step[i].bytes, inner);
+    }
+  }
+
+  if (Disjoint(x_extent, y_extent)) return RMSNORM_OK;
+  if (EqualSteps(x, y)) {
+    const bool in_place =
+        x.data == y.data && rmsnorm_dtype_size(x.dtype) == rmsnorm_dtype_size(y.dtype);
+    const ptrdiff_t offset = static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(y.data) -
+                                                    reinterpret_cast<uintptr_t>(x.data));
+    if (in_place || RowsApart(steps, 0, offset, RowBytes(x), RowBytes(y))) return RMSNORM_OK;
+  }
+  return Fail(RMSNORM_ERROR_OVERLAP,
+              "y: overlaps x; in place means the same data, strides and element size");
+}
+
+// An output and another argument share no byte.
+rmsnorm_status CheckApart(const char* output, const Extent& output_extent, const char* other,
+                          const Extent& other_extent) {
+  if (Disjoint(output_extent, other_extent)) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s", output, other);
+}
+
+}  // namespace
+
+rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
+                            const rmsnorm_view* y, const float* rstd, size_t& rows) {
+  Extent x_extent;
+  Extent y_extent;
+  size_t y_rows;
+  RMSNORM_RETURN_IF_ERROR(CheckView("x", x, rows, x_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckView("y", y, y_rows, y_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, *y));
+  if (rows > 0) RMSNORM_RETURN_IF_ERROR(CheckOutput(*x, x_extent, *y, y_extent));
+
+  // An argument that is null spans nothing.
+  Extent weight_extent = {0, 0};
+  Extent sums_extent = {0, 0};
+  Extent rstd_extent = {0, 0};
+  if (weight != nullptr) {
+    RMSNORM_RETURN_IF_ERROR(CheckWeight(weight, x->shape[x->ndim - 1], weight_extent));
+  }
+  if (sums != nullptr) RMSNORM_RETURN_IF_ERROR(CheckPerRow("sums", sums, rows, sums_extent));
+  if (rstd != nullptr) RMSNORM_RETURN_IF_ERROR(CheckPerRow("rstd", rstd, rows, rstd_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("y", y_extent, "weight", weight_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("y", y_extent, "sums", sums_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "x", x_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "y", y_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "weight", weight_extent));
+  return CheckApart("rstd", rstd_extent, "sums", sums_extent);
+}
+
+rmsnorm_status CheckSumSquares(const rmsnorm_view* x, const double* sums, size_t& rows) {
+  Extent x_extent;
+  Extent sums_extent;
+  RMSNORM_RETURN_IF_ERROR(CheckView("x", x, rows, x_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckPerRow("sums", sums, rows, sums_extent));
+  return CheckApart("sums", sums_extent, "x", x_extent);
+}
+
+}  // namespace rmsnorm::internal
+
+size_t rmsnorm_dtype_size(rmsnorm_dtype dtype) noexcept {
+  return dtype == RMSNORM_F32 ? 4 : dtype == RMSNORM_F16 || dtype == RMSNORM_BF16 ? 2 : 0;
+}
+
+const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) noexcept {
+  switch (dtype) {
+    case RMSNORM_F32:
+      return "f32";
+    case RMSNORM_F16:
+      return "f16";
+    case RMSNORM_BF16:
+      return "bf16";
+    default:
+      return nullptr;
+  }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The floating-point state in which every number here is computed: round to nearest even, subnormals
+// kept, no traps. The caller may run in another one (a program linked with -ffast-math flushes
+// subnormals in every thread).
+#ifndef RMSNORM_LIB_FLOAT_ENVIRONMENT_H_
+#define RMSNORM_LIB_FLOAT_ENVIRONMENT_H_
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#elif !defined(__aarch64__)
+#include <cfenv>
+#endif
+
+namespace rmsnorm::internal {
+
+// Sets the default state for its lifetime where the caller's differs, and puts the caller's back. Reading
+// the register costs a few cycles and writing it some tens, so it is written only when needed.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+#if defined(__x86_64__)
+  // MXCSR: bits 0 to 5 are sticky flags, which are the caller's to read and left alone.
+  DefaultFloatEnvironment() : saved_(_mm_getcsr()) {
+    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault);
+  }
+  ~DefaultFloatEnvironment() {
+    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
+  }
+
+ private:
+  static constexpr unsigned kFlags = 0x3F;
+  static constexpr unsigned kDefault = 0x1F80;  // all exceptions masked
+
+  const unsigned saved_;
+#elif defined(__aarch64__)
+  DefaultFloatEnvironment() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    if (saved_ != 0) Set(0);
+  }
+  ~DefaultFloatEnvironment() {
+    if (saved_ != 0) Set(saved_);
+  }
+
+ private:
+  static void Set(uint64_t fpcr) { asm volatile("msr fpcr, %0" : : "r"(fpcr) : "memory"); }
+
+  uint64_t saved_;
+#else
+  DefaultFloatEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
+
+ private:
+  std::fenv_t saved_;
+#endif
+};
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_FLOAT_ENVIRONMENT_H_

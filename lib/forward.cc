@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The entry points that keep no state: check, look up, partition.
+#include <memory>
+#include <new>
+
+#include "check.h"
+#include "job.h"
+#include "partition.h"
+#include "target.h"
+
+using namespace rmsnorm::internal;
+
+namespace {
+
+// The values w' = offset + w for the time of a call: on the stack or, for long rows, on the heap.
+class PreparedWeight {
+ public:
+  rmsnorm_status Fill(const rmsnorm_view* weight, float offset, const KernelTable& kernels) {
+    if (weight == nullptr) return RMSNORM_OK;
+    const size_t d = weight->shape[0];
+    float* prepared = on_stack_;
+    if (d > kOnStack) {
+      on_heap_.reset(new (std::nothrow) float[d]);
+      if (!on_heap_) return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for %zu elements", d);
+      prepared = on_heap_.get();
+    }
+    PrepareWeight(kernels, weight->dtype, weight->data, d, offset, prepared);
+    data_ = prepared;
+    return RMSNORM_OK;
+  }
+
+  // Null where there is no weight.
+  const float* data() const { return data_; }
+
+ private:
+  static constexpr size_t kOnStack = 4096;
+
+  const float* data_ = nullptr;
+  std::unique_ptr<float[]> on_heap_;
+  alignas(64) float on_stack_[kOnStack];
+};
+
+// rmsnorm_forward(), and rmsnorm_scale() where `sums` is not null.
+rmsnorm_status Normalise(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
+                         const rmsnorm_view* y, float* rstd, const rmsnorm_options& options) {
+  size_t rows;
+  const KernelTable* kernels;
+  RMSNORM_RETURN_IF_ERROR(CheckOptions(options, weight != nullptr));
+  RMSNORM_RETURN_IF_ERROR(CheckForward(x, sums, weight, y, rstd, rows));
+  RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
+  if (rows == 0) return RMSNORM_OK;
+
+  PreparedWeight prepared;
+  RMSNORM_RETURN_IF_ERROR(prepared.Fill(weight, options.weight_offset, *kernels));
+  const auto& table = sums != nullptr ? kernels->scale : kernels->forward;
+  Job job = MakeJob(*x, y, rows);
+  job.kernel = table[DtypeIndex(x->dtype)][DtypeIndex(y->dtype)];
+  job.norm = MakeNorm(options, x->shape[x->ndim - 1], prepared.data());
+  job.rstd = rstd;
+  job.sums = const_cast<double*>(sums);  // only read by the kernels of `scale`
+  RunJob(job, MakeThreading(options));
+  return RMSNORM_OK;
+}
+
+rmsnorm_options OptionsOrDefault(const rmsnorm_options* options) {
+  return options != nullptr ? *options : rmsnorm_default_options();
+}
+
+}  // namespace
+
+rmsnorm_status rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
+                               const rmsnorm_view* y, float* rstd,
+                               const rmsnorm_options* options) noexcept {
+  return Normalise(x, nullptr, weight, y, rstd, OptionsOrDefault(options));
+}
+
+rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
+                             const rmsnorm_view* y, float* rstd,
+                             const rmsnorm_options* options) noexcept {
+  if (sums == nullptr) return Fail(RMSNORM_ERROR_NULL, "sums: the pointer is null");
+  return Normalise(x, sums, weight, y, rstd, OptionsOrDefault(options));
+}
+
+rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
+                                   const rmsnorm_options* given_options) noexcept {
+  const rmsnorm_options options = OptionsOrDefault(given_options);
+  size_t rows;
+  const KernelTable* kernels;
+  RMSNORM_RETURN_IF_ERROR(CheckOptions(options, true));  // an offset is no matter here
+  RMSNORM_RETURN_IF_ERROR(CheckSumSquares(x, sums, rows));
+  RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
+  if (rows == 0) return RMSNORM_OK;
+
+  Job job = MakeJob(*x, nullptr, rows);
+  job.kernel = kernels->sum_squares[DtypeIndex(x->dtype)];
+  job.norm = MakeNorm(options, x->shape[x->ndim - 1], nullptr);
+  job.sums = sums;
+  RunJob(job, MakeThreading(options));
+  return RMSNORM_OK;
+}

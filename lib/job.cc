@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job.h"
+
+#include <algorithm>
+
+#include "float_environment.h"
+
+namespace rmsnorm::internal {
+namespace {
+
+Loops MergeLoops(const rmsnorm_view& x, const rmsnorm_view* y) {
+  Loops loops;
+  loops.size = 0;
+  for (int i = x.ndim - 2; i >= 0; --i) {
+    if (x.shape[i] == 1) continue;
+    const Loops::Loop outer = {x.shape[i], x.stride[i], y != nullptr ? y->stride[i] : 0};
+    if (loops.size > 0) {
+      Loops::Loop& inner = loops.loop[loops.size - 1];
+      const ptrdiff_t count = static_cast<ptrdiff_t>(inner.count);
+      if (outer.x_stride == inner.x_stride * count && outer.y_stride == inner.y_stride * count) {
+        inner.count *= outer.count;
+        continue;
+      }
+    }
+    loops.loop[loops.size++] = outer;
+  }
+  if (loops.size == 0) loops.loop[loops.size++] = {1, 0, 0};
+  return loops;
+}
+
+}  // namespace
+
+Norm MakeNorm(const rmsnorm_options& options, size_t d, const float* prepared_weight) {
+  const DefaultFloatEnvironment environment;  // for the rounding of a d above 2^24
+  Norm norm;
+  norm.d = d;
+  norm.weight = prepared_weight;
+  norm.eps = options.eps;
+  norm.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
+  norm.eps_outside = options.eps_placement == RMSNORM_EPS_OUTSIDE;
+  norm.cast_then_scale = options.rounding == RMSNORM_CAST_THEN_SCALE;
+  return norm;
+}
+
+void PrepareWeight(const KernelTable& kernels, rmsnorm_dtype dtype, const void* weight, size_t d,
+                   float offset, float* prepared) {
+  const DefaultFloatEnvironment environment;
+  kernels.prepare_weight[DtypeIndex(dtype)](weight, d, offset, prepared);
+}
+
+Job MakeJob(const rmsnorm_view& x, const rmsnorm_view* y, size_t rows) {
+  Job job = {};
+  job.rows = rows;
+  job.loops = MergeLoops(x, y);
+  job.x = x.data;
+  job.x_element_size = rmsnorm_dtype_size(x.dtype);
+  if (y != nullptr) {
+    job.y = y->data;
+    job.y_element_size = rmsnorm_dtype_size(y->dtype);
+  }
+  return job;
+}
+
+void RunRows(const Job& job, size_t begin, size_t end) {
+  const DefaultFloatEnvironment environment;
+  const Loops::Loop& inner = job.loops.loop[0];
+  for (size_t row = begin; row < end;) {
+    // The index of `row` in each loop; the outermost takes what is left.
+    size_t rest = row;
+    size_t index = rest;
+    ptrdiff_t x = 0;
+    ptrdiff_t y = 0;
+    for (int i = 0; i < job.loops.size; ++i) {
+      const Loops::Loop& loop = job.loops.loop[i];
+      size_t here = rest;
+      if (i + 1 < job.loops.size) {
+        here = rest % loop.count;
+        rest /= loop.count;
+      }
+      if (i == 0) index = here;
+      x += static_cast<ptrdiff_t>(here) * loop.x_stride;
+      y += static_cast<ptrdiff_t>(here) * loop.y_stride;
+    }
+    const size_t count = std::min(inner.count - index, end - row);
+    job.kernel(job.norm,
+               Rows{count, static_cast<const char*>(job.x) + x * static_cast<ptrdiff_t>(job.x_element_size),
+                    inner.x_stride,
+                    job.y != nullptr
+                        ? static_cast<char*>(job.y) + y * static_cast<ptrdiff_t>(job.y_element_size)
+                        : nullptr,
+                    inner.y_stride, job.rstd != nullptr ? job.rstd + row : nullptr,
+                    job.sums != nullptr ? job.sums + row : nullptr});
+    row += count;
+  }
+}
+
+}  // namespace rmsnorm::internal

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checked call as the layers below the entry points see it: rows to work through, and with what.
+#ifndef RMSNORM_LIB_JOB_H_
+#define RMSNORM_LIB_JOB_H_
+
+#include <rmsnorm/rmsnorm.h>
+
+#include "rows.h"
+
+namespace rmsnorm::internal {
+
+// The options as the kernels use them. A divisor of 0 becomes float(d).
+Norm MakeNorm(const rmsnorm_options& options, size_t d, const float* prepared_weight);
+
+// Writes w' = offset + w for d elements. As defined, a weight of -0 becomes +0 even with offset 0.
+void PrepareWeight(const KernelTable& kernels, rmsnorm_dtype dtype, const void* weight, size_t d,
+                   float offset, float* prepared);
+
+// The rows of x, and of y where there is one, as nested loops in C order. Dimensions that walk evenly
+// through both are one loop, so that dense or padded rows are a single run.
+struct Loops {
+  struct Loop {
+    size_t count;
+    ptrdiff_t x_stride;  // in elements
+    ptrdiff_t y_stride;
+  };
+  int size;  // at least 1
+  Loop loop[RMSNORM_MAX_DIMS - 1];  // innermost first
+};
+
+struct Job {
+  Kernel kernel;
+  Norm norm;
+  size_t rows;
+  Loops loops;
+  const void* x;
+  size_t x_element_size;
+  void* y;
+  size_t y_element_size;
+  float* rstd;   // indexed by row, or null
+  double* sums;  // indexed by row, or null
+};
+
+// A job over checked views of equal shape; `y` is null for a call that only reads x. The caller fills in
+// kernel and norm, and rstd and sums where there are any.
+Job MakeJob(const rmsnorm_view& x, const rmsnorm_view* y, size_t rows);
+
+// Works through the rows from `begin` up to `end` on the calling thread, in the default floating-point
+// environment.
+void RunRows(const Job& job, size_t begin, size_t end);
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_JOB_H_

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles the kernels once for each target and lists the tables. Nothing else belongs here.
+#include "highway_config.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/forward.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, which includes this file for each target.
+#include <hwy/highway.h>
+
+// The baseline pass of a build for any x86-64 or arm CPU has no fma; nothing is made of it.
+#if HWY_NATIVE_FMA
+#include "forward-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+extern const KernelTable kKernels;
+const KernelTable kKernels = RMSNORM_KERNEL_TABLE(hwy::TargetName(HWY_TARGET));
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_NATIVE_FMA
+
+#if HWY_ONCE
+#include "compiled_targets.h"
+
+#define RMSNORM_STRING(x) #x
+#define RMSNORM_VERSION_STRING(major, minor, patch) \
+  RMSNORM_STRING(major) "." RMSNORM_STRING(minor) "." RMSNORM_STRING(patch)
+
+namespace rmsnorm::internal {
+
+const CompiledTarget kCompiledTargets[] = {
+#if HWY_TARGETS & RMSNORM_HWY_AVX3_SPR
+    {HWY_AVX3_SPR, &N_AVX3_SPR::kKernels},
+#endif
+#if HWY_TARGETS & RMSNORM_HWY_AVX3_ZEN4
+    {HWY_AVX3_ZEN4, &N_AVX3_ZEN4::kKernels},
+#endif
+#if HWY_TARGETS & HWY_AVX3_DL
+    {HWY_AVX3_DL, &N_AVX3_DL::kKernels},
+#endif
+#if HWY_TARGETS & HWY_AVX3
+    {HWY_AVX3, &N_AVX3::kKernels},
+#endif
+#if HWY_TARGETS & HWY_AVX2
+    {HWY_AVX2, &N_AVX2::kKernels},
+#endif
+#if HWY_TARGETS & HWY_NEON
+    {HWY_NEON, &N_NEON::kKernels},
+#endif
+#if HWY_TARGETS & RMSNORM_HWY_NEON_WITHOUT_AES
+    {HWY_NEON_WITHOUT_AES, &N_NEON_WITHOUT_AES::kKernels},
+#endif
+    {0, nullptr},
+};
+
+int64_t SupportedTargets() { return hwy::SupportedTargets(); }
+
+const char* HighwayVersion() { return RMSNORM_VERSION_STRING(HWY_MAJOR, HWY_MINOR, HWY_PATCH); }
+
+}  // namespace rmsnorm::internal
+#endif  // HWY_ONCE

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// The module: a weight prepared once, with the kernels and options that go with it.
+#include <charconv>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "check.h"
+#include "element.h"
+#include "float_environment.h"
+#include "job.h"
+#include "partition.h"
+#include "target.h"
+
+using namespace rmsnorm::internal;
+
+namespace {
+
+// Aligned to a cache line, so that no vector of the weight straddles two.
+struct AlignedDelete {
+  void operator()(float* data) const {
+    ::operator delete[](data, std::align_val_t(64));
+  }
+};
+using Floats = std::unique_ptr<float[], AlignedDelete>;
+
+Floats MakeFloats(size_t count) {
+  if (count > SIZE_MAX / sizeof(float)) throw std::bad_alloc();
+  return Floats(static_cast<float*>(::operator new[](count * sizeof(float), std::align_val_t(64))));
+}
+
+}  // namespace
+
+struct rmsnorm_module {
+  const KernelTable* kernels;
+  Norm norm;  // its weight is `prepared`
+  Threading threading;
+  rmsnorm_dtype dtype;
+  float weight_offset;
+  Floats weight;    // rounded to dtype
+  Floats prepared;  // offset + weight
+  std::string description;
+};
+
+namespace {
+
+// As "%g" prints it, but with a point in every locale.
+std::string Text(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::general, 6);
+  return std::string(text, end.ptr);
+}
+
+std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& options) {
+  std::string text = "RmsNorm(" + std::to_string(d) + ", eps=" + Text(options.eps) + ", " +
+                     rmsnorm_dtype_name(dtype);
+  if (options.eps_placement == RMSNORM_EPS_OUTSIDE) text += ", eps_placement=outside";
+  if (options.rounding == RMSNORM_CAST_THEN_SCALE) text += ", rounding=cast-then-scale";
+  if (options.weight_offset != 0.0f) text += ", weight_offset=" + Text(options.weight_offset);
+  if (options.divisor != 0.0f) text += ", divisor=" + Text(options.divisor);
+  if (options.threads != 0) text += ", threads=" + std::to_string(options.threads);
+  if (options.parallel_for != nullptr) text += ", parallel_for";
+  if (options.target != nullptr) text += std::string(", target=") + options.target;
+  return text + ")";
+}
+
+float RoundTo(rmsnorm_dtype dtype, float value) {
+  switch (dtype) {
+    case RMSNORM_F16:
+      return ToF32(CastTo<F16>(value));
+    case RMSNORM_BF16:
+      return ToF32(CastTo<BF16>(value));
+    default:
+      return value;
+  }
+}
+
+template <class T>
+void CopyTo(T* to, const float* from, size_t count) {
+  for (size_t i = 0; i < count; ++i) to[i] = CastTo<T>(from[i]);
+}
+
+void PrepareOwnWeight(rmsnorm_module& module) {
+  PrepareWeight(*module.kernels, RMSNORM_F32, module.weight.get(), module.norm.d,
+                module.weight_offset, module.prepared.get());
+}
+
+}  // namespace
+
+rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_dtype dtype,
+                                     const rmsnorm_options* given_options) noexcept {
+  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  *module = nullptr;
+  const rmsnorm_options options =
+      given_options != nullptr ? *given_options : rmsnorm_default_options();
+  const KernelTable* kernels;
+  RMSNORM_RETURN_IF_ERROR(CheckOptions(options, true));
+  if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: it is 0");
+  if (rmsnorm_dtype_size(dtype) == 0) {
+    return Fail(RMSNORM_ERROR_DTYPE, "dtype: unknown dtype %d", dtype);
+  }
+  RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
+  try {
+    std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);
+    made->weight = MakeFloats(d);
+    made->prepared = MakeFloats(d);
+    made->kernels = kernels;
+    made->norm = MakeNorm(options, d, made->prepared.get());
+    made->threading = MakeThreading(options);
+    made->dtype = dtype;
+    made->weight_offset = options.weight_offset;
+    made->description = Describe(d, dtype, options);
+    *module = made.release();
+  } catch (const std::exception&) {
+    return Fail(RMSNORM_ERROR_MEMORY, "d: no memory for a weight of %zu elements", d);
+  }
+  return rmsnorm_module_reset_weight(*module);
+}
+
+void rmsnorm_module_destroy(rmsnorm_module* module) noexcept { delete module; }
+
+rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
+                                         const rmsnorm_view* weight) noexcept {
+  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  const size_t d = module->norm.d;
+  Extent extent;
+  RMSNORM_RETURN_IF_ERROR(CheckWeight(weight, d, extent));
+
+  const DefaultFloatEnvironment environment;
+  float* own = module->weight.get();
+  switch (weight->dtype) {
+    case RMSNORM_F16:
+      for (size_t j = 0; j < d; ++j) own[j] = ToF32(static_cast<const F16*>(weight->data)[j]);
+      break;
+    case RMSNORM_BF16:
+      for (size_t j = 0; j < d; ++j) own[j] = ToF32(static_cast<const BF16*>(weight->data)[j]);
+      break;
+    default:
+      for (size_t j = 0; j < d; ++j) own[j] = static_cast<const float*>(weight->data)[j];
+  }
+  for (size_t j = 0; j < d; ++j) own[j] = RoundTo(module->dtype, own[j]);
+  PrepareOwnWeight(*module);
+  return RMSNORM_OK;
+}
+
+rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
+                                         const rmsnorm_view* weight) noexcept {
+  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  const size_t d = module->norm.d;
+  Extent extent;
+  RMSNORM_RETURN_IF_ERROR(CheckWeight(weight, d, extent));
+
+  const DefaultFloatEnvironment environment;
+  switch (weight->dtype) {
+    case RMSNORM_F16:
+      CopyTo(static_cast<F16*>(weight->data), module->weight.get(), d);
+      break;
+    case RMSNORM_BF16:
+      CopyTo(static_cast<BF16*>(weight->data), module->weight.get(), d);
+      break;
+    default:
+      CopyTo(static_cast<float*>(weight->data), module->weight.get(), d);
+  }
+  return RMSNORM_OK;
+}
+
+rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
+  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  for (size_t j = 0; j < module->norm.d; ++j) module->weight[j] = 1.0f;
+  PrepareOwnWeight(*module);
+  return RMSNORM_OK;
+}
+
+rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
+                                      const rmsnorm_view* y, float* rstd) noexcept {
+  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  size_t rows;
+  RMSNORM_RETURN_IF_ERROR(CheckForward(x, nullptr, nullptr, y, rstd, rows));
+  const size_t d = x->shape[x->ndim - 1];
+  if (d != module->norm.d) {
+    return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d,
+                module->norm.d);
+  }
+  if (rows == 0) return RMSNORM_OK;
+
+  Job job = MakeJob(*x, y, rows);
+  job.kernel = module->kernels->forward[DtypeIndex(x->dtype)][DtypeIndex(y->dtype)];
+  job.norm = module->norm;
+  job.rstd = rstd;
+  RunJob(job, module->threading);
+  return RMSNORM_OK;
+}
+
+const char* rmsnorm_module_describe(const rmsnorm_module* module) noexcept {
+  return module != nullptr ? module->description.c_str() : "";
+}

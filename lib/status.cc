@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "status.h"
+
+#include <cstdarg>
+#include <cstdio>
+
+namespace rmsnorm::internal {
+namespace {
+
+// Of fixed size, so that reporting an error needs no memory. A longer text is cut.
+thread_local char message[256] = "";
+
+}  // namespace
+
+rmsnorm_status Fail(rmsnorm_status status, const char* format, ...) {
+  std::va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+}  // namespace rmsnorm::internal
+
+const char* rmsnorm_error_message() noexcept { return rmsnorm::internal::message; }
+
+const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
+  switch (status) {
+    case RMSNORM_OK:
+      return "success";
+    case RMSNORM_ERROR_NULL:
+      return "a required pointer is null";
+    case RMSNORM_ERROR_STRUCT_SIZE:
+      return "a struct has a size that this library does not know";
+    case RMSNORM_ERROR_DTYPE:
+      return "an unknown element type";
+    case RMSNORM_ERROR_SHAPE:
+      return "a shape is empty, has a wrong number of dimensions, or does not match";
+    case RMSNORM_ERROR_STRIDE:
+      return "the last dimension is not contiguous, or rows of an output overlap";
+    case RMSNORM_ERROR_SIZE_OVERFLOW:
+      return "a view spans more bytes than an address can count";
+    case RMSNORM_ERROR_ALIGNMENT:
+      return "a pointer is not aligned to its element";
+    case RMSNORM_ERROR_OVERLAP:
+      return "an output shares memory with another argument";
+    case RMSNORM_ERROR_EPS:
+      return "eps is negative or not finite";
+    case RMSNORM_ERROR_EPS_PLACEMENT:
+      return "an unknown place for eps";
+    case RMSNORM_ERROR_ROUNDING:
+      return "an unknown rounding order";
+    case RMSNORM_ERROR_WEIGHT_OFFSET:
+      return "the weight offset is not finite, or there is no weight";
+    case RMSNORM_ERROR_DIVISOR:
+      return "the divisor is negative or not finite";
+    case RMSNORM_ERROR_THREADS:
+      return "the number of threads is negative";
+    case RMSNORM_ERROR_TARGET:
+      return "the target is unknown, or this CPU cannot run it";
+    case RMSNORM_ERROR_MEMORY:
+      return "out of memory";
+    default:
+      return "an unknown status";
+  }
+}
+
+const char* rmsnorm_version() noexcept { return RMSNORM_VERSION; }

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a call says what was wrong.
+#ifndef RMSNORM_LIB_STATUS_H_
+#define RMSNORM_LIB_STATUS_H_
+
+#include <rmsnorm/rmsnorm.h>
+
+namespace rmsnorm::internal {
+
+// Keeps the formatted text for rmsnorm_error_message() of this thread and returns `status`.
+[[gnu::format(printf, 2, 3)]] rmsnorm_status Fail(rmsnorm_status status, const char* format, ...);
+
+}  // namespace rmsnorm::internal
+
+// Returns from the calling function where `call` failed.
+#define RMSNORM_RETURN_IF_ERROR(call)                           \
+  do {                                                          \
+    const rmsnorm_status status_of_call = (call);               \
+    if (status_of_call != RMSNORM_OK) return status_of_call;    \
+  } while (false)
+
+#endif  // RMSNORM_LIB_STATUS_H_
