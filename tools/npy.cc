@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "npy.h"
+
+#include <charconv>
+#include <optional>
+
+#include "command.h"
+#include "little_endian.h"
+
+namespace rmsnorm::tools {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr size_t kVersionSize = 2;
+
+// Reads the literals that stand in a header: a dict of strings, booleans and tuples of integers.
+class HeaderReader {
+ public:
+  explicit HeaderReader(std::string_view text) : rest_(text) {}
+
+  bool AtEnd() {
+    SkipSpace();
+    return rest_.empty();
+  }
+
+  bool Accept(std::string_view token) {
+    SkipSpace();
+    if (rest_.substr(0, token.size()) != token) return false;
+    rest_.remove_prefix(token.size());
+    return true;
+  }
+
+  void Expect(std::string_view token) {
+    if (!Accept(token)) Fail();
+  }
+
+  std::string_view String() {
+    SkipSpace();
+    if (rest_.empty() || (rest_[0] != '\'' && rest_[0] != '"')) Fail();
+    const size_t end = rest_.find(rest_[0], 1);
+    if (end == std::string_view::npos) Fail();
+    const std::string_view text = rest_.substr(1, end - 1);
+    rest_.remove_prefix(end + 1);
+    return text;
+  }
+
+  bool Boolean() {
+    if (Accept("True")) return true;
+    Expect("False");
+    return false;
+  }
+
+  std::vector<size_t> Shape() {
+    std::vector<size_t> shape;
+    Expect("(");
+    while (!Accept(")")) {
+      shape.push_back(Integer());
+      if (Accept(",")) continue;
+      // "(3)" is no tuple in Python, but "(3, 4)" is one.
+      if (shape.size() == 1) Fail();
+      Expect(")");
+      break;
+    }
+    return shape;
+  }
+
+  [[noreturn]] static void Fail() { throw UserError("malformed .npy header"); }
+
+ private:
+  void SkipSpace() {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r\n"), rest_.size()));
+  }
+
+  size_t Integer() {
+    SkipSpace();
+    size_t value = 0;
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    if (error == std::errc::result_out_of_range) throw UserError("a dimension overflows");
+    if (error != std::errc()) Fail();
+    rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
+    Accept("L");  // how Python 2 wrote a long
+    return value;
+  }
+
+  std::string_view rest_;
+};
+
+struct Header {
+  std::optional<std::string_view> descr;
+  std::optional<bool> fortran_order;
+  std::optional<std::vector<size_t>> shape;
+};
+
+template <class T>
+void SetOnce(std::optional<T>& field, T value) {
+  if (field) HeaderReader::Fail();
+  field = std::move(value);
+}
+
+Header ReadHeader(std::string_view text) {
+  HeaderReader reader(text);
+  Header header;
+  reader.Expect("{");
+  while (!reader.Accept("}")) {
+    const std::string_view key = reader.String();
+    reader.Expect(":");
+    if (key == "descr") {
+      if (reader.Accept("[")) throw UserError("structured .npy data is not supported");
+      SetOnce(header.descr, reader.String());
+    } else if (key == "fortran_order") {
+      SetOnce(header.fortran_order, reader.Boolean());
+    } else if (key == "shape") {
+      SetOnce(header.shape, reader.Shape());
+    } else {
+      HeaderReader::Fail();
+    }
+    if (!reader.Accept(",")) {
+      reader.Expect("}");
+      break;
+    }
+  }
+  if (!reader.AtEnd() || !header.descr || !header.fortran_order || !header.shape) {
+    HeaderReader::Fail();
+  }
+  return header;
+}
+
+Dtype ParseDescr(std::string_view descr) {
+  if (descr == "<f4") return Dtype::f32;
+  if (descr == "<f2") return Dtype::f16;
+  throw UserError("dtype '" + std::string(descr) + "' is not supported: only '<f4' and '<f2' are");
+}
+
+}  // namespace
+
+Tensor ParseNpy(std::string_view file) {
+  if (file.substr(0, kMagic.size()) != kMagic) throw UserError("not a .npy file");
+  file.remove_prefix(kMagic.size());
+  if (file.size() < kVersionSize) throw UserError("truncated .npy header");
+  const int major = static_cast<unsigned char>(file[0]);
+  const int minor = static_cast<unsigned char>(file[1]);
+  if (major < 1 || major > 3 || minor != 0) {
+    throw UserError(".npy version " + std::to_string(major) + "." + std::to_string(minor) +
+                    " is not supported: only 1.0, 2.0 and 3.0 are");
+  }
+  file.remove_prefix(kVersionSize);
+
+  const size_t length_size = major == 1 ? 2 : 4;
+  if (file.size() < length_size) throw UserError("truncated .npy header");
+  const uint64_t length = ReadLittleEndian(file.substr(0, length_size));
+  file.remove_prefix(length_size);
+  if (length > file.size()) throw UserError("truncated .npy header");
+
+  const Header header = ReadHeader(file.substr(0, length));
+  if (*header.fortran_order) throw UserError("Fortran order is not supported: only C order is");
+  Tensor tensor{{ParseDescr(*header.descr), *header.shape}, file.substr(length)};
+  const size_t expected = ByteSize(tensor.info);
+  if (tensor.data.size() != expected) {
+    throw UserError("shape " + ShapeText(tensor.info.shape) + " of " +
+                    DtypeName(tensor.info.dtype) + " needs " + std::to_string(expected) +
+                    " bytes, the file holds " + std::to_string(tensor.data.size()));
+  }
+  return tensor;
+}
+
+std::string NpyHeader(const TensorInfo& info) {
+  if (info.dtype == Dtype::bf16) {
+    throw UserError(".npy has no bf16: write .safetensors, or choose another --dtype");
+  }
+  std::string shape;
+  for (size_t dimension : info.shape) shape += std::to_string(dimension) + ", ";
+  std::string dict = std::string("{'descr': '") + (info.dtype == Dtype::f32 ? "<f4" : "<f2") +
+                     "', 'fortran_order': False, 'shape': (" + shape + "), }";
+
+  // The data is to start at a multiple of 64; the padding of spaces ends in a newline. Version 1,
+  // with its length in 2 bytes, is enough unless there are thousands of dimensions.
+  const auto padded_length = [&dict](size_t length_size) {
+    const size_t before = kMagic.size() + kVersionSize + length_size;
+    return (before + dict.size() + 1 + 63) / 64 * 64 - before;
+  };
+  size_t length_size = 2;
+  if (padded_length(length_size) > 0xFFFF) length_size = 4;
+  const size_t length = padded_length(length_size);
+  dict.resize(length - 1, ' ');
+  return std::string(kMagic) + (length_size == 2 ? '\1' : '\2') + '\0' +
+         LittleEndian(length, length_size) + dict + '\n';
+}
+
+}  // namespace rmsnorm::tools

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that appears whole or not at all.
+#ifndef RMSNORM_TOOLS_OUTPUT_FILE_H_
+#define RMSNORM_TOOLS_OUTPUT_FILE_H_
+
+#include <string>
+#include <string_view>
+
+namespace rmsnorm::tools {
+
+// Writes a temporary file beside `path`; Commit() renames it over `path`. Without Commit(), and on
+// SIGINT, SIGTERM and SIGHUP, the temporary file goes and `path` stays as it was. One at a time.
+// An existing file passes its permission bits on; a symbolic link stays and its target is replaced.
+class OutputFile {
+ public:
+  // Each throws UserError if the system refuses.
+  explicit OutputFile(const std::string& path);
+  void Write(std::string_view bytes);
+  void Commit();
+
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+ private:
+  [[noreturn]] void Fail() const;
+
+  std::string name_;       // as the user gave it, for messages
+  std::string path_;       // with links resolved
+  std::string temporary_;  // empty once committed
+  int fd_ = -1;
+};
+
+}  // namespace rmsnorm::tools
+
+#endif  // RMSNORM_TOOLS_OUTPUT_FILE_H_

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+namespace rmsnorm::tools {
+
+Progress::Progress(size_t total)
+    : total_(total),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      next_(Clock::now() + std::chrono::milliseconds(500)) {}
+
+Progress::~Progress() {
+  if (shown_) std::fputs("\r\033[K", stderr);
+}
+
+void Progress::Update(size_t done) {
+  if (!terminal_ || Clock::now() < next_) return;
+  next_ = Clock::now() + std::chrono::milliseconds(100);
+  constexpr size_t kWidth = 40;
+  const double fraction = static_cast<double>(done) / static_cast<double>(total_);
+  const size_t filled = static_cast<size_t>(fraction * kWidth);
+  const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, ' ');
+  std::fprintf(stderr, "\r[%s] %3.0f %%", bar.c_str(), 100 * fraction);
+  shown_ = true;
+}
+
+}  // namespace rmsnorm::tools

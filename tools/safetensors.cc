@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "safetensors.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "command.h"
+#include "little_endian.h"
+
+namespace rmsnorm::tools {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLengthSize = 8;
+constexpr uint64_t kMaxHeaderLength = 100'000'000;  // the official reader's limit
+constexpr char kMetadata[] = "__metadata__";
+
+// An object of objects that hold arrays.
+constexpr int kMaxDepth = 3;
+
+constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
+    {"F32", Dtype::f32}, {"F16", Dtype::f16}, {"BF16", Dtype::bf16}};
+
+// A tensor as the header has it, checked but for its dtype, which need not be one of ours.
+struct Entry {
+  std::string name;
+  std::string dtype;
+  std::vector<size_t> shape;
+  size_t begin;
+  size_t end;
+};
+
+std::optional<Dtype> FindDtype(std::string_view name) {
+  for (const auto& [known, dtype] : kDtypes) {
+    if (name == known) return dtype;
+  }
+  return std::nullopt;
+}
+
+std::string Quoted(const std::string& name) { return "'" + name + "'"; }
+
+[[noreturn]] void FailTensor(const std::string& name, const std::string& problem) {
+  throw UserError("tensor " + Quoted(name) + ": " + problem);
+}
+
+// nlohmann-json keeps the last of equal keys and takes any depth; the format allows neither.
+class StrictJson {
+ public:
+  bool operator()(int depth, json::parse_event_t event, const json& parsed) {
+    switch (event) {
+      case json::parse_event_t::object_start:
+        keys_.emplace_back();
+        [[fallthrough]];
+      case json::parse_event_t::array_start:
+        if (depth >= kMaxDepth) throw UserError("the header's JSON is nested too deeply");
+        break;
+      case json::parse_event_t::key:
+        if (!keys_.back().insert(parsed.get<std::string>()).second) {
+          throw UserError("the header names " + Quoted(parsed.get<std::string>()) + " twice");
+        }
+        break;
+      case json::parse_event_t::object_end:
+        keys_.pop_back();
+        break;
+      default:
+        break;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<std::set<std::string>> keys_;  // of each object that is open
+};
+
+json ParseHeader(std::string_view text) {
+  // nlohmann-json would skip a byte order mark before the object, and takes a NUL for the text's
+  // end.
+  if (text.substr(0, 1) != "{" || text.find('\0') != std::string_view::npos) {
+    throw UserError("the header is not a JSON object");
+  }
+  try {
+    return json::parse(text.begin(), text.end(), StrictJson());
+  } catch (const json::parse_error& error) {
+    throw UserError("the header is not valid JSON (byte " + std::to_string(error.byte) + ")");
+  }
+}
+
+void CheckMetadata(const json& metadata) {
+  const auto is_string = [](const json& value) { return value.is_string(); };
+  if (!metadata.is_object() || !std::all_of(metadata.begin(), metadata.end(), is_string)) {
+    throw UserError(std::string(kMetadata) + " is not an object of strings");
+  }
+}
+
+// `value[key]` as a list of sizes.
+std::vector<size_t> ReadSizes(const std::string& name, const json& value, const char* key) {
+  const auto found = value.find(key);
+  const auto is_size = [](const json& size) { return size.is_number_unsigned(); };
+  if (found == value.end() || !found->is_array() ||
+      !std::all_of(found->begin(), found->end(), is_size)) {
+    FailTensor(name, std::string("'") + key + "' is not a list of sizes");
+  }
+  return found->get<std::vector<size_t>>();
+}
+
+Entry ReadEntry(const std::string& name, const json& value, size_t data_size) {
+  if (!value.is_object()) FailTensor(name, "not described by an object");
+  const auto dtype = value.find("dtype");
+  if (dtype == value.end() || !dtype->is_string()) FailTensor(name, "'dtype' is not a string");
+  const std::vector<size_t> offsets = ReadSizes(name, value, "data_offsets");
+  if (offsets.size() != 2) FailTensor(name, "'data_offsets' is not a pair");
+  Entry entry{name, dtype->get<std::string>(), ReadSizes(name, value, "shape"), offsets[0],
+              offsets[1]};
+  if (entry.begin > entry.end || entry.end > data_size) {
+    FailTensor(name, "offsets " + ShapeText(offsets) + " lie outside the " +
+                         std::to_string(data_size) + " bytes of data (is the file truncated?)");
+  }
+  if (const auto known = FindDtype(entry.dtype)) {
+    const size_t expected = ByteSize({*known, entry.shape});
+    if (expected != entry.end - entry.begin) {
+      FailTensor(name, "shape " + ShapeText(entry.shape) + " of " + entry.dtype + " needs " +
+                           std::to_string(expected) + " bytes, its offsets hold " +
+                           std::to_string(entry.end - entry.begin));
+    }
+  }
+  return entry;
+}
+
+// The official reader takes neither holes nor overlaps, nor data that no tensor owns.
+void CheckTiling(std::vector<Entry> entries, size_t data_size) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  size_t end = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin != end) {
+      FailTensor(entry.name, "starts at byte " + std::to_string(entry.begin) +
+                                 " of the data, the tensor before it ends at " +
+                                 std::to_string(end));
+    }
+    end = entry.end;
+  }
+  if (end != data_size) {
+    throw UserError("the tensors end at byte " + std::to_string(end) + " of " +
+                    std::to_string(data_size) + " bytes of data");
+  }
+}
+
+// Some names for a message: "'a', 'b', 'c' and 17 more".
+std::string SomeNames(const std::vector<Entry>& entries) {
+  constexpr size_t kShown = 3;
+  std::string names;
+  for (size_t i = 0; i < std::min(kShown, entries.size()); ++i) {
+    names += (i == 0 ? "" : ", ") + Quoted(entries[i].name);
+  }
+  if (entries.size() > kShown) names += " and " + std::to_string(entries.size() - kShown) + " more";
+  return names;
+}
+
+const Entry& Choose(const std::vector<Entry>& entries, const std::string& name) {
+  if (entries.empty()) throw UserError("the file holds no tensor");
+  if (name.empty()) {
+    if (entries.size() == 1) return entries[0];
+    throw UserError("the file holds " + std::to_string(entries.size()) +
+                    " tensors, name one as FILE:TENSOR: " + SomeNames(entries));
+  }
+  for (const Entry& entry : entries) {
+    if (entry.name == name) return entry;
+  }
+  throw UserError("no tensor " + Quoted(name) + "; the file holds " + SomeNames(entries));
+}
+
+}  // namespace
+
+Tensor ParseSafetensors(std::string_view file, const std::string& name) {
+  if (file.size() < kLengthSize) throw UserError("too short for a .safetensors file");
+  const uint64_t length = ReadLittleEndian(file.substr(0, kLengthSize));
+  file.remove_prefix(kLengthSize);
+  if (length > file.size()) {
+    throw UserError("the header length " + std::to_string(length) + " is beyond the file's end");
+  }
+  if (length > kMaxHeaderLength) {
+    throw UserError("the header length " + std::to_string(length) + " is above the limit of " +
+                    std::to_string(kMaxHeaderLength));
+  }
+  const json header = ParseHeader(file.substr(0, length));
+  const std::string_view data = file.substr(length);
+
+  std::vector<Entry> entries;
+  for (const auto& [key, value] : header.items()) {
+    if (key == kMetadata) {
+      CheckMetadata(value);
+    } else {
+      entries.push_back(ReadEntry(key, value, data.size()));
+    }
+  }
+  CheckTiling(entries, data.size());
+
+  const Entry& entry = Choose(entries, name);
+  const std::optional<Dtype> dtype = FindDtype(entry.dtype);
+  if (!dtype) {
+    FailTensor(entry.name,
+               "dtype '" + entry.dtype + "' is not supported: only F32, F16 and BF16 are");
+  }
+  return {{*dtype, entry.shape}, data.substr(entry.begin, entry.end - entry.begin)};
+}
+
+std::string SafetensorsHeader(const std::string& name, const TensorInfo& info) {
+  if (name == kMetadata) throw UserError("a tensor cannot be called " + Quoted(name));
+  const auto dtype =
+      std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                   [&info](const auto& known) { return known.second == info.dtype; });
+  const json header = {{name,
+                        {{"dtype", dtype->first},
+                         {"shape", info.shape},
+                         {"data_offsets", {size_t{0}, ByteSize(info)}}}}};
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const json::type_error&) {
+    throw UserError("tensor name " + Quoted(name) + " is not UTF-8");
+  }
+  // Spaces up to a multiple of 8 align the data.
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return LittleEndian(text.size(), kLengthSize) + text;
+}
+
+}  // namespace rmsnorm::tools

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The .safetensors format: https://github.com/huggingface/safetensors#format
+#ifndef RMSNORM_TOOLS_SAFETENSORS_H_
+#define RMSNORM_TOOLS_SAFETENSORS_H_
+
+#include <string>
+#include <string_view>
+
+#include "tensor.h"
+
+namespace rmsnorm::tools {
+
+// The tensor called `name`, or the only one where `name` is empty. Throws UserError if the file
+// breaks the format's rules (tensors must fill the data without holes or overlaps) or the tensor is
+// not F32, F16 or BF16. Other tensors of the file may have any dtype.
+Tensor ParseSafetensors(std::string_view file, const std::string& name);
+
+// What stands before the data of a file that holds one tensor.
+std::string SafetensorsHeader(const std::string& name, const TensorInfo& info);
+
+}  // namespace rmsnorm::tools
+
+#endif  // RMSNORM_TOOLS_SAFETENSORS_H_

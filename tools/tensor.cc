@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor.h"
+
+#include "command.h"
+
+namespace rmsnorm::tools {
+
+size_t ElementSize(Dtype dtype) { return rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype)); }
+
+std::string DtypeName(Dtype dtype) { return rmsnorm_dtype_name(static_cast<rmsnorm_dtype>(dtype)); }
+
+std::string ShapeText(const std::vector<size_t>& shape) {
+  std::string text;
+  for (size_t dimension : shape) text += (text.empty() ? "" : ", ") + std::to_string(dimension);
+  return "[" + text + "]";
+}
+
+size_t ByteSize(const TensorInfo& info) {
+  size_t size = ElementSize(info.dtype);
+  for (size_t dimension : info.shape) {
+    if (__builtin_mul_overflow(size, dimension, &size)) {
+      throw UserError("shape " + ShapeText(info.shape) + " overflows");
+    }
+  }
+  return size;
+}
+
+}  // namespace rmsnorm::tools

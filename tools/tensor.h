@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tensor as a file holds it.
+#ifndef RMSNORM_TOOLS_TENSOR_H_
+#define RMSNORM_TOOLS_TENSOR_H_
+
+#include <cstddef>
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rmsnorm::tools {
+
+// What a file says of a tensor. The elements lie in C order.
+struct TensorInfo {
+  Dtype dtype;
+  std::vector<size_t> shape;
+};
+
+struct Tensor {
+  TensorInfo info;
+  std::string_view data;  // in the file's mapping, at any alignment
+};
+
+size_t ElementSize(Dtype dtype);
+
+// "f32", "f16" or "bf16".
+std::string DtypeName(Dtype dtype);
+
+// Such as "[2, 24, 512]".
+std::string ShapeText(const std::vector<size_t>& shape);
+
+// The size of all elements. Throws UserError if no size_t can count it.
+size_t ByteSize(const TensorInfo& info);
+
+}  // namespace rmsnorm::tools
+
+#endif  // RMSNORM_TOOLS_TENSOR_H_
