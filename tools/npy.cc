@@ -167,8 +167,12 @@ std::string NpyHeader(const TensorInfo& info) {
   if (info.dtype == Dtype::bf16) {
     throw UserError(".npy has no bf16: write .safetensors, or choose another --dtype");
   }
+  // A Python tuple: "(3,)", "(2, 3)".
   std::string shape;
-  for (size_t dimension : info.shape) shape += std::to_string(dimension) + ", ";
+  for (size_t dimension : info.shape) {
+    shape += (shape.empty() ? "" : ", ") + std::to_string(dimension);
+  }
+  if (info.shape.size() == 1) shape += ",";
   std::string dict = std::string("{'descr': '") + (info.dtype == Dtype::f32 ? "<f4" : "<f2") +
                      "', 'fortran_order': False, 'shape': (" + shape + "), }";
 

@@ -88,6 +88,8 @@ json ParseHeader(std::string_view text) {
     return json::parse(text.begin(), text.end(), StrictJson());
   } catch (const json::parse_error& error) {
     throw UserError("the header is not valid JSON (byte " + std::to_string(error.byte) + ")");
+  } catch (const json::out_of_range&) {
+    throw UserError("the header holds a number that is out of range");
   }
 }
 
