@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command's face: help, version, errors, and `rmsnorm info`.
+#include <gtest/gtest.h>
+#include <rmsnorm/rmsnorm.h>
+
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+
+namespace rmsnorm::test {
+namespace {
+
+std::string Lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+TEST(Command, ShowsItsVersion) {
+  const Outcome outcome = RunCommand({"--version"});
+  ExpectSuccess(outcome);
+  EXPECT_EQ(outcome.out, std::string("rmsnorm ") + rmsnorm_version() + "\n");
+}
+
+TEST(Command, HelpNamesTheCommands) {
+  for (const char* help : {"--help", "-h"}) {
+    const Outcome outcome = RunCommand({help});
+    ExpectSuccess(outcome);
+    for (const char* command : {"info", "apply"}) {
+      EXPECT_NE(outcome.out.find(command), std::string::npos) << outcome.out;
+    }
+  }
+}
+
+TEST(Command, HelpOfApplyNamesEveryOption) {
+  const Outcome outcome = RunCommand({"apply", "--help"});
+  ExpectSuccess(outcome);
+  for (const char* option :
+       {"--input", "--weight", "--output", "--eps", "--eps-placement", "--rounding",
+        "--weight-offset", "--divisor", "--dtype", "--threads"}) {
+    EXPECT_NE(outcome.out.find(std::string(option) + " "), std::string::npos) << option;
+  }
+}
+
+TEST(Command, HelpOfInfo) {
+  const Outcome outcome = RunCommand({"info", "--help"});
+  ExpectSuccess(outcome);
+  EXPECT_NE(outcome.out.find("info"), std::string::npos);
+}
+
+struct WrongUse {
+  std::vector<std::string> arguments;
+  std::string problem;
+};
+
+std::vector<std::string> Apply(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"apply", "--input", "x.npy", "--output", "y.npy"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(Command, RefusesWrongUseInOneLine) {
+  const WrongUse cases[] = {
+      {{}, "subcommand"},
+      {{"frobnicate"}, "'frobnicate'"},
+      {{"--frobnicate"}, "'--frobnicate'"},
+      {{"two\nlines"}, "'two\\nlines'"},
+      {{"\xff\x1b[2J"}, "\\u001b[2J"},
+      {{""}, "''"},
+      {{"info", "more"}, "more"},
+      {{"info", "--more"}, "--more"},
+      {{"info", "info"}, "info"},
+      {{"apply"}, "--input"},
+      {{"apply", "--input", "x.npy"}, "--output"},
+      {{"apply", "--output", "y.npy"}, "--input"},
+      {{"apply", "--input"}, "--input"},
+      {Apply({"--weight"}), "--weight"},
+      {Apply({"--input", "z.npy"}), "--input"},
+      {Apply({"z.npy"}), "z.npy"},
+      {Apply({"--frobnicate"}), "--frobnicate"},
+      {Apply({"--eps"}), "--eps"},
+      {Apply({"--eps", ""}), "--eps: ''"},
+      {Apply({"--eps", "abc"}), "--eps: 'abc'"},
+      {Apply({"--eps", "1e-5x"}), "--eps: '1e-5x'"},
+      {Apply({"--eps", "nan"}), "--eps: 'nan'"},
+      {Apply({"--eps", "inf"}), "--eps: 'inf'"},
+      {Apply({"--eps", "1e60"}), "--eps: '1e60'"},
+      {Apply({"--eps", "1e-60"}), "--eps: 1e-60 is too small"},
+      {Apply({"--eps", "-1"}), "--eps: -1 is negative"},
+      {Apply({"--eps", "1e-5", "--eps", "1e-6"}), "--eps"},
+      {Apply({"--eps-placement", "beside"}), "--eps-placement: beside"},
+      {Apply({"--rounding", "up"}), "--rounding: up"},
+      {Apply({"--weight-offset", "1"}), "--weight"},
+      {Apply({"--weight", "w.npy", "--weight-offset", "one"}), "--weight-offset: 'one'"},
+      {Apply({"--divisor", "0"}), "--divisor: 0 is not positive"},
+      {Apply({"--divisor", "-2"}), "--divisor: -2 is not positive"},
+      {Apply({"--divisor", "nan"}), "--divisor: 'nan'"},
+      {Apply({"--dtype", "f64"}), "--dtype: f64"},
+      {Apply({"--dtype", ""}), "--dtype"},
+      {Apply({"--threads", "-1"}), "--threads"},
+      {Apply({"--threads", "two"}), "--threads"},
+      {Apply({"--threads", "99999999999"}), "--threads"},
+  };
+  for (const WrongUse& wrong : cases) {
+    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
+    ExpectUserError(RunCommand(wrong.arguments), wrong.problem);
+  }
+}
+
+TEST(Command, RefusesToLoseItsOutput) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  for (const char* argument : {"--help", "--version", "info"}) {
+    const Outcome outcome = RunCommand(
+        {argument}, {}, [] { dup2(open("/dev/full", O_WRONLY | O_CLOEXEC), STDOUT_FILENO); });
+    ExpectUserError(outcome, "standard output");
+  }
+}
+
+// What follows `key` on its line.
+std::string Line(const std::string& text, const std::string& key) {
+  const std::string start = "\n" + key + ": ";
+  const size_t found = ("\n" + text).find(start);
+  if (found == std::string::npos) return "(no line " + key + ")";
+  const size_t value = found + start.size() - 1;
+  return text.substr(value, text.find('\n', value) - value);
+}
+
+TEST(Info, AgreesWithTheLibrary) {
+  const char* active;
+  ASSERT_EQ(rmsnorm_find_target(nullptr, &active), RMSNORM_OK);
+  std::string compiled;
+  std::string supported;
+  for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
+    const std::string name = rmsnorm_target_name(i);
+    compiled += (compiled.empty() ? "" : " ") + name;
+    const char* exact;
+    if (rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_OK) {
+      supported += (supported.empty() ? "" : " ") + name;
+    }
+  }
+
+  const Outcome outcome = RunCommand({"info"});
+  ExpectSuccess(outcome);
+  EXPECT_EQ(outcome.out.rfind(std::string("rmsnorm ") + rmsnorm_version() + "\n", 0), 0u);
+  EXPECT_EQ(Line(outcome.out, "active target"), active);
+  EXPECT_EQ(Line(outcome.out, "compiled targets"), compiled);
+  EXPECT_EQ(Line(outcome.out, "supported targets"), supported);
+  EXPECT_EQ(Line(outcome.out, "Highway"), rmsnorm_highway_version());
+  EXPECT_EQ(Line(outcome.out, "OpenMP"), rmsnorm_has_openmp() ? "yes" : "no");
+  EXPECT_EQ(Line(outcome.out, "threads"), std::to_string(rmsnorm_max_threads()));
+  for (const char* key : {"CPU", "caches"}) {
+    EXPECT_NE(Line(outcome.out, key), "") << key;
+    EXPECT_EQ(Line(outcome.out, key).find("(no line"), std::string::npos) << key;
+  }
+}
+
+TEST(Info, ShowsTheTargetThatTheEnvironmentNames) {
+  for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
+    const std::string name = rmsnorm_target_name(i);
+    const Outcome outcome = RunCommand({"info"}, {{"RMSNORM_TARGET", Lower(name)}});
+    const char* exact;
+    if (rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_OK) {
+      ExpectSuccess(outcome);
+      EXPECT_EQ(Line(outcome.out, "active target"), name);
+    } else {
+      ExpectUserError(outcome, name);
+    }
+  }
+}
+
+TEST(Info, RefusesAnUnknownTarget) {
+  ExpectUserError(RunCommand({"info"}, {{"RMSNORM_TARGET", "PDP11"}}), "PDP11");
+}
+
+}  // namespace
+}  // namespace rmsnorm::test

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of tensor files, right and wrong, made and read without the command's own code.
+#ifndef RMSNORM_TEST_TENSOR_FILES_H_
+#define RMSNORM_TEST_TENSOR_FILES_H_
+
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace rmsnorm::test {
+
+// The elements of `values` as they lie in a file.
+template <class T>
+std::string Bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+inline std::string LittleEndian(uint64_t value, int size) {
+  std::string bytes;
+  for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> 8 * i);
+  return bytes;
+}
+
+// A .npy file of any version with any header, not padded.
+inline std::string Npy(const std::string& header, const std::string& data, int version = 1) {
+  return std::string("\x93NUMPY") + static_cast<char>(version) + '\0' +
+         LittleEndian(header.size(), version == 1 ? 2 : 4) + header + data;
+}
+
+inline std::string NpyHeader(const std::string& descr, const std::string& shape) {
+  return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }";
+}
+
+// A .safetensors file with any header, not padded.
+inline std::string Safetensors(const std::string& header, const std::string& data) {
+  return LittleEndian(header.size(), 8) + header + data;
+}
+
+// The header's text for one tensor.
+inline std::string Entry(const std::string& name, const std::string& dtype,
+                         const std::string& shape, size_t begin, size_t end) {
+  return "\"" + name + "\": {\"dtype\": \"" + dtype + "\", \"shape\": " + shape +
+         ", \"data_offsets\": [" + std::to_string(begin) + ", " + std::to_string(end) + "]}";
+}
+
+struct StoredTensor {
+  std::string dtype;  // in the file's own words
+  std::vector<size_t> shape;
+  std::string data;
+};
+
+// All tensors of a well-formed .safetensors file.
+inline std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
+  uint64_t length;
+  std::memcpy(&length, file.data(), sizeof length);
+  const auto header = nlohmann::json::parse(file.substr(sizeof length, length));
+  std::map<std::string, StoredTensor> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    const std::vector<size_t> offsets = entry.at("data_offsets");
+    tensors[name] = {entry.at("dtype"), entry.at("shape"),
+                     file.substr(sizeof length + length + offsets[0], offsets[1] - offsets[0])};
+  }
+  return tensors;
+}
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_TENSOR_FILES_H_
