@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// An independent computation of RMSNorm, from the formula, and how far the library's numbers may
+// lie from it. It shares no code with lib/ and does not follow its order of summation.
+#ifndef RMSNORM_TEST_ORACLE_H_
+#define RMSNORM_TEST_ORACLE_H_
+
+#include <gtest/gtest.h>
+#include <rmsnorm/rmsnorm.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "slow_float.h"
+#include "tensor.h"
+
+namespace rmsnorm::test {
+
+// The sum of squares of a row to a few units of 2^-53, by Neumaier's compensated summation. The
+// square of an f32 is exact in binary64.
+inline double ExactSumSquares(const Tensor& x, size_t row) {
+  double sum = 0;
+  double lost = 0;
+  for (size_t j = 0; j < x.d(); ++j) {
+    const double square = x.get(row, j) * x.get(row, j);
+    const double total = sum + square;
+    if (std::isfinite(total)) {
+      lost += std::max(sum, square) - total + std::min(sum, square);
+    }
+    sum = total;
+  }
+  return sum + lost;
+}
+
+// The value under the root.
+inline double ExactUnderRoot(double sum, size_t d, const rmsnorm_options& options) {
+  const double divisor = options.divisor == 0 ? static_cast<double>(d) : options.divisor;
+  return sum / divisor + (options.eps_placement == RMSNORM_EPS_INSIDE ? options.eps : 0.0f);
+}
+
+inline double ExactInverseRms(double sum, size_t d, const rmsnorm_options& options) {
+  const double root = std::sqrt(ExactUnderRoot(sum, d, options));
+  return 1 / (options.eps_placement == RMSNORM_EPS_OUTSIDE ? root + options.eps : root);
+}
+
+// How far the library's r may lie from the exact one, relative to it, for a row that is computed in
+// f32, a divisor of at least 1 and an eps of at most 2^100. With u = 2^-24, half the distance from
+// 1 to the next f32:
+//
+// An element takes part in at most m = k + 7 + b roundings until it is in the sum of the row: one
+// in each fma of its lane from its own on, of which there are up to k = ceil(min(d, 4096) / 128);
+// seven in the fold of 128 lanes; one for each of the b = ceil(d / 4096) - 1 further blocks (the
+// first is added to 0, which is exact). Each rounding multiplies what it rounds by 1 + e, |e| <= u
+// / (1 + u). All terms are positive, so the sum is off by a factor between (1 + u)^-m and (1 + u /
+// (1 + u))^m, thus by m u and a remainder of less than m^2 u^2 / 2 + .... The division by D rounds
+// once more. Then
+//   eps inside:  adding eps rounds once, and dampens what is there; the root halves it, (m + 2) u /
+//   2;
+//                root and reciprocal round once each: (m + 2) / 2 + 2 = m / 2 + 3 in all;
+//   eps outside: the root halves (m + 1) u; the root, the addition of eps and the reciprocal round
+//   once
+//                each: (m + 1) / 2 + 3 = m / 2 + 3.5.
+// The 4 in the bound leaves u / 2 for the remainders, which is enough up to m = 5,000, that is for
+// rows of 20 million elements: (m u)^2 is of the order of m^2 2^-24 u.
+//
+// Squares below 2^-126 are rounded to a multiple of 2^-149. That is d 2^-150 / D <= 2^-150 d under
+// the root at most, beside the at least 2^-100 there: no part of u for any d that memory can hold.
+inline double InverseRmsBound(size_t d) {
+  const auto ceil_div = [](size_t a, size_t b) { return (a + b - 1) / b; };
+  const double k = static_cast<double>(ceil_div(std::min<size_t>(d, 4096), 128));
+  const double b = static_cast<double>(ceil_div(d, 4096) - 1);
+  return ((k + 7 + b) / 2 + 4) * std::ldexp(1.0, -24);
+}
+
+// Rows that are computed in binary64 are off by the same number of roundings of 2^-53; this is
+// above that for every row here, and leaves room for the oracle's own.
+constexpr double kColdBound = 0x1p-46;
+
+// Whether a row is certainly computed in binary64, as the value under the root leaves
+// [2^-100, the largest f32] by more than the error of the f32 sum. The other bound is the wider
+// one.
+inline bool IsCold(double under_root) {
+  return !(under_root >= 0x1.FEp-101 && under_root <= 0x1.01p128);
+}
+
+// What follows the inverse RMS, as DESIGN gives it: n = x r in f32, and the weight before or after
+// the rounding to the type of x, then the type of y. The product of two f32 is exact in binary64.
+inline double ScaledElement(double x, double r, double weight, rmsnorm_dtype x_dtype,
+                            rmsnorm_dtype y_dtype, const rmsnorm_options& options) {
+  double n = RoundTo(RMSNORM_F32, x * r);
+  if (options.rounding == RMSNORM_CAST_THEN_SCALE) n = RoundTo(x_dtype, n);
+  return RoundTo(y_dtype, RoundTo(RMSNORM_F32, n * weight));
+}
+
+// w' = offset + w, rounded to f32.
+inline double PreparedWeight(const Tensor* weight, size_t j, const rmsnorm_options& options) {
+  if (weight == nullptr) return 1;
+  return RoundTo(RMSNORM_F32, static_cast<double>(options.weight_offset) + weight->get(0, j));
+}
+
+// Holds a row of y, and its rstd, to the oracle. Every operation after r rises or falls steadily
+// with r, so y must lie between what the two ends of r's range give. With that it is within half an
+// ulp of its type, plus the bound and the roundings of the products, of the exact value.
+inline testing::AssertionResult RowIsWithinBound(const Tensor& x, const Tensor* weight,
+                                                 const Tensor& y, const float* rstd, size_t row,
+                                                 const rmsnorm_options& options) {
+  const double sum = ExactSumSquares(x, row);
+  const double r = ExactInverseRms(sum, x.d(), options);
+  const bool cold = IsCold(ExactUnderRoot(sum, x.d(), options));
+  const double bound = cold ? kColdBound : InverseRmsBound(x.d());
+  const double low = r * (1 - bound);
+  const double high = r * (1 + bound);
+  const double saved = rstd[row];
+  if (std::isnan(r)
+          ? !std::isnan(saved)
+          : !(RoundTo(RMSNORM_F32, low) <= saved && saved <= RoundTo(RMSNORM_F32, high))) {
+    return testing::AssertionFailure() << "row " << row << ": 1 / RMS is " << saved << ", not " << r
+                                       << " (" << (saved / r - 1) / bound << " of the bound)";
+  }
+  for (size_t j = 0; j < x.d(); ++j) {
+    const double w = PreparedWeight(weight, j, options);
+    const double a = ScaledElement(x.get(row, j), low, w, x.dtype(), y.dtype(), options);
+    const double b = ScaledElement(x.get(row, j), high, w, x.dtype(), y.dtype(), options);
+    const double actual = y.get(row, j);
+    const bool within = std::isnan(a) || std::isnan(b)
+                            ? std::isnan(actual)
+                            : std::min(a, b) <= actual && actual <= std::max(a, b);
+    if (!within) {
+      return testing::AssertionFailure() << "row " << row << ": element " << j << " is " << actual
+                                         << ", not between " << a << " and " << b;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_ORACLE_H_

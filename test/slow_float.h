@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conversions between a number and its bits, by arithmetic on the value, for any IEEE-like format.
+// Slow, and independent of the conversions in lib/, which work on the bits.
+#ifndef RMSNORM_TEST_SLOW_FLOAT_H_
+#define RMSNORM_TEST_SLOW_FLOAT_H_
+
+#include <rmsnorm/rmsnorm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace rmsnorm::test {
+
+struct Format {
+  int bits;          // of storage
+  int precision;     // bits of the significand, the hidden one included
+  int max_exponent;  // of the largest finite number; the smallest normal one has 1 - max_exponent
+
+  int min_exponent() const { return 1 - max_exponent; }
+  uint32_t sign() const { return 1u << (bits - 1); }
+  uint32_t infinity() const {
+    return (2u * static_cast<uint32_t>(max_exponent) + 1) << (precision - 1);
+  }
+  double max() const { return std::ldexp(2.0 - std::ldexp(1.0, 1 - precision), max_exponent); }
+};
+
+inline Format FormatOf(rmsnorm_dtype dtype) {
+  if (dtype == RMSNORM_F16) return {16, 11, 15};
+  if (dtype == RMSNORM_BF16) return {16, 8, 127};
+  return {32, 24, 127};
+}
+
+inline double Decode(const Format& format, uint32_t bits) {
+  const double sign = (bits & format.sign()) != 0 ? -1.0 : 1.0;
+  const uint32_t magnitude = bits & (format.sign() - 1);
+  if (magnitude > format.infinity()) return std::numeric_limits<double>::quiet_NaN();
+  if (magnitude == format.infinity()) return sign * std::numeric_limits<double>::infinity();
+  const uint32_t hidden = 1u << (format.precision - 1);
+  const int field = static_cast<int>(magnitude / hidden);
+  const uint32_t significand = magnitude % hidden + (field > 0 ? hidden : 0);
+  const int exponent = std::max(field, 1) - 1 + format.min_exponent();
+  return sign * std::ldexp(significand, exponent - (format.precision - 1));
+}
+
+// Rounds to nearest even; needs the default rounding mode.
+inline uint32_t Encode(const Format& format, double value) {
+  const uint32_t sign = std::signbit(value) ? format.sign() : 0;
+  if (std::isnan(value)) return sign | (format.infinity() + (1u << (format.precision - 2)));
+  if (std::isinf(value)) return sign | format.infinity();
+  if (value == 0) return sign;
+  const int exponent = std::max(std::ilogb(value), format.min_exponent());
+  const double units =
+      std::nearbyint(std::ldexp(std::fabs(value), format.precision - 1 - exponent));
+  // The hidden bit of `units`, where set, adds one to the exponent field, as does a carry of the
+  // rounding.
+  const double bits = units + std::ldexp(exponent - format.min_exponent(), format.precision - 1);
+  return sign | static_cast<uint32_t>(std::min<double>(bits, format.infinity()));
+}
+
+// The value rounded to the type.
+inline double RoundTo(rmsnorm_dtype dtype, double value) {
+  const Format format = FormatOf(dtype);
+  return Decode(format, Encode(format, value));
+}
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_SLOW_FLOAT_H_

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The targets that this CPU can run.
+#ifndef RMSNORM_TEST_TARGETS_H_
+#define RMSNORM_TEST_TARGETS_H_
+
+#include <gtest/gtest.h>
+#include <rmsnorm/rmsnorm.h>
+
+#include <string>
+#include <vector>
+
+namespace rmsnorm::test {
+
+constexpr const char* kReference = "reference";
+
+// Best first, the reference last.
+inline std::vector<std::string> SupportedTargets() {
+  std::vector<std::string> targets;
+  for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
+    const char* exact;
+    if (rmsnorm_find_target(rmsnorm_target_name(i), &exact) == RMSNORM_OK) targets.push_back(exact);
+  }
+  return targets;
+}
+
+// Those that the reference is compared with.
+inline std::vector<std::string> SimdTargets() {
+  std::vector<std::string> targets = SupportedTargets();
+  targets.pop_back();
+  return targets;
+}
+
+// Names the instances of a test that has a target as its parameter.
+inline std::string Name(const testing::TestParamInfo<std::string>& target) { return target.param; }
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_TARGETS_H_

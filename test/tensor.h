@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of an element type known at run time, placed anywhere relative to a cache line, and the
+// comparison of bits.
+#ifndef RMSNORM_TEST_TENSOR_H_
+#define RMSNORM_TEST_TENSOR_H_
+
+#include <gtest/gtest.h>
+#include <rmsnorm/rmsnorm.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "slow_float.h"
+
+namespace rmsnorm::test {
+
+constexpr rmsnorm_dtype kDtypes[] = {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16};
+
+// What memory holds that nothing has been written to: no computation here gives it by chance.
+constexpr unsigned char kWiped = 0xA5;
+
+inline uint32_t LoadBits(rmsnorm_dtype dtype, const void* data, size_t index) {
+  const size_t size = rmsnorm_dtype_size(dtype);
+  uint32_t bits = 0;  // all targets are little-endian
+  std::memcpy(&bits, static_cast<const char*>(data) + index * size, size);
+  return bits;
+}
+
+// Whether `count` elements have the same bits; two NaNs count as equal, since CPUs make different
+// ones.
+inline testing::AssertionResult SameBits(rmsnorm_dtype dtype, const void* expected,
+                                         const void* actual, size_t count) {
+  if (std::memcmp(expected, actual, count * rmsnorm_dtype_size(dtype)) == 0) {
+    return testing::AssertionSuccess();
+  }
+  const Format format = FormatOf(dtype);
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t e = LoadBits(dtype, expected, i);
+    const uint32_t a = LoadBits(dtype, actual, i);
+    const double e_value = Decode(format, e);
+    const double a_value = Decode(format, a);
+    if (e == a || (std::isnan(e_value) && std::isnan(a_value))) continue;
+    return testing::AssertionFailure()
+           << std::hex << rmsnorm_dtype_name(dtype) << " element " << std::dec << i << " of "
+           << count << " is " << a_value << std::hex << " (0x" << a << "), not " << e_value
+           << " (0x" << e << ")";
+  }
+  return testing::AssertionSuccess();
+}
+
+class Tensor {
+ public:
+  // Rows `d` + `padding` elements apart, the first one `offset` elements past a cache line's start.
+  Tensor(rmsnorm_dtype dtype, size_t rows, size_t d, size_t offset = 0, size_t padding = 0)
+      : dtype_(dtype),
+        rows_(rows),
+        d_(d),
+        offset_(offset),
+        stride_(d + padding),
+        lines_((offset + rows * stride_) * rmsnorm_dtype_size(dtype) / sizeof(Line) + 2) {
+    Wipe();
+  }
+
+  // Sets every byte, around and between the rows too.
+  void Wipe() { std::memset(lines_.data(), kWiped, lines_.size() * sizeof(Line)); }
+
+  rmsnorm_dtype dtype() const { return dtype_; }
+  size_t rows() const { return rows_; }
+  size_t d() const { return d_; }
+  // The same memory as elements of another type of the same size.
+  void Reinterpret(rmsnorm_dtype dtype) { dtype_ = dtype; }
+
+  void* data() { return Row(0); }
+  const void* data() const { return Row(0); }
+  void* Row(size_t row) { return Element(row, 0); }
+  const void* Row(size_t row) const { return const_cast<Tensor*>(this)->Element(row, 0); }
+
+  rmsnorm_view view() const {
+    return rmsnorm_rows(data(), dtype_, rows_, d_, static_cast<ptrdiff_t>(stride_));
+  }
+  // The first row as a tensor of one dimension, which a weight must be.
+  rmsnorm_view vector() const { return rmsnorm_tensor(data(), dtype_, 1, &d_, nullptr); }
+
+  uint32_t bits(size_t row, size_t j) const { return LoadBits(dtype_, Row(row), j); }
+  double get(size_t row, size_t j) const { return Decode(FormatOf(dtype_), bits(row, j)); }
+  void set_bits(size_t row, size_t j, uint32_t bits) {
+    std::memcpy(Element(row, j), &bits, rmsnorm_dtype_size(dtype_));
+  }
+  // Rounds to the type.
+  void set(size_t row, size_t j, double value) {
+    set_bits(row, j, Encode(FormatOf(dtype_), value));
+  }
+
+  // Compares all elements, and all bytes around and between the rows.
+  friend testing::AssertionResult SameBits(const Tensor& expected, const Tensor& actual) {
+    const size_t size = expected.lines_.size() * sizeof(Line);
+    if (expected.dtype_ != actual.dtype_ || size != actual.lines_.size() * sizeof(Line)) {
+      return testing::AssertionFailure() << "the tensors differ in type or size";
+    }
+    return SameBits(expected.dtype_, expected.lines_.data(), actual.lines_.data(),
+                    size / rmsnorm_dtype_size(expected.dtype_));
+  }
+
+  // Whether all bytes around and between the rows are as Wipe() left them.
+  bool IsPaddingWiped() const {
+    Tensor rows_wiped = *this;
+    for (size_t row = 0; row < rows_; ++row) {
+      std::memset(rows_wiped.Row(row), kWiped, d_ * rmsnorm_dtype_size(dtype_));
+    }
+    Tensor wiped = *this;
+    wiped.Wipe();
+    return std::memcmp(wiped.lines_.data(), rows_wiped.lines_.data(),
+                       lines_.size() * sizeof(Line)) == 0;
+  }
+
+ private:
+  struct alignas(64) Line {
+    unsigned char bytes[64];
+  };
+
+  void* Element(size_t row, size_t j) {
+    const size_t index = offset_ + row * stride_ + j;
+    return reinterpret_cast<char*>(lines_.data()) + index * rmsnorm_dtype_size(dtype_);
+  }
+
+  rmsnorm_dtype dtype_;
+  size_t rows_;
+  size_t d_;
+  size_t offset_;
+  size_t stride_;
+  std::vector<Line> lines_;
+};
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_TENSOR_H_
