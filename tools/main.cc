@@ -33,6 +33,7 @@ int Run(int argc, char** argv) {
   app.require_subcommand(1);
   int status = kSuccess;
   AddInfo(app, status);
+  AddCheck(app, status);
   AddApply(app, status);
   try {
     app.parse(argc, argv);

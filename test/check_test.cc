@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rmsnorm check`: that it sees what is wrong, says so, and repeats it. The linker puts the
+// functions below in place of two of the library's (--wrap), so that a test can spoil what they
+// computed.
+#include "check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "run_command.h"
+
+namespace rmsnorm::test {
+namespace {
+
+// The arguments of a call that has just been made.
+struct Forward {
+  const rmsnorm_view* x;
+  const rmsnorm_view* weight;
+  const rmsnorm_view* y;
+  float* rstd;
+};
+
+// What happens to the second call of each function: the first one computes what is expected.
+struct Sabotage {
+  std::function<void(const Forward&)> forward;
+  std::function<void(double* sums)> sum_squares;
+  int forward_calls = 0;
+  int sum_squares_calls = 0;
+};
+Sabotage sabotage;
+
+}  // namespace
+}  // namespace rmsnorm::test
+
+extern "C" {
+rmsnorm_status __real_rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
+                                      const rmsnorm_view* y, float* rstd,
+                                      const rmsnorm_options* options) noexcept;
+rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
+                                      const rmsnorm_view* y, float* rstd,
+                                      const rmsnorm_options* options) noexcept;
+rmsnorm_status __real_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
+                                          const rmsnorm_options* options) noexcept;
+rmsnorm_status __wrap_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
+                                          const rmsnorm_options* options) noexcept;
+}
+
+rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
+                                      const rmsnorm_view* y, float* rstd,
+                                      const rmsnorm_options* options) noexcept {
+  using rmsnorm::test::sabotage;
+  const rmsnorm_status status = __real_rmsnorm_forward(x, weight, y, rstd, options);
+  if (++sabotage.forward_calls == 2 && sabotage.forward) sabotage.forward({x, weight, y, rstd});
+  return status;
+}
+
+rmsnorm_status __wrap_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
+                                          const rmsnorm_options* options) noexcept {
+  using rmsnorm::test::sabotage;
+  const rmsnorm_status status = __real_rmsnorm_sum_squares(x, sums, options);
+  if (++sabotage.sum_squares_calls == 2 && sabotage.sum_squares) sabotage.sum_squares(sums);
+  return status;
+}
+
+namespace rmsnorm::test {
+namespace {
+
+using tools::Call;
+using tools::ForwardCase;
+using tools::ParseForwardCase;
+using tools::Values;
+
+// ------------------------------------------------------------------------------ what is found
+
+struct Report {
+  int status;
+  std::string text;
+};
+
+Report Check(const std::string& forward_case, const Sabotage& wrong) {
+  sabotage = wrong;
+  std::ostringstream out;
+  const int status = tools::CheckForward({ParseForwardCase(forward_case)}, {"reference"}, out);
+  return {status, out.str()};
+}
+
+Report CheckForward(const std::string& forward_case, std::function<void(const Forward&)> wrong) {
+  Sabotage sabotage_of_forward;
+  sabotage_of_forward.forward = std::move(wrong);
+  return Check(forward_case, sabotage_of_forward);
+}
+
+void ExpectFailure(const Report& report, const std::string& fault,
+                   const std::string& forward_case) {
+  EXPECT_EQ(report.status, 1);
+  EXPECT_EQ(report.text.rfind("FAILED on reference: " + fault, 0), 0u) << report.text;
+  const std::string end =
+      "\n  rmsnorm check --target reference --case " + forward_case + "\n0 passed, 1 failed\n";
+  ASSERT_GE(report.text.size(), end.size());
+  EXPECT_EQ(report.text.substr(report.text.size() - end.size()), end);
+}
+
+// Three rows of f32, 7 elements each and 12 from one to the next.
+const std::string kPadded = "forward,x=f32,weight=f32,y=f32,rows=3,d=7,x_gap=5,y_gap=5,rstd=1";
+
+float* Y(const Forward& call) { return static_cast<float*>(call.y->data); }
+
+TEST(Check, PassesWhatIsRight) {
+  const Report report = CheckForward(kPadded, [](const Forward&) {});
+  EXPECT_EQ(report.status, 0);
+  EXPECT_EQ(report.text, "1 passed, 0 failed\n");
+  EXPECT_EQ(sabotage.forward_calls, 2);
+}
+
+TEST(Check, SeesOneWrongBit) {
+  for (const int row : {0, 1, 2}) {
+    for (const int j : {0, 6}) {
+      const Report report = CheckForward(kPadded, [=](const Forward& call) {
+        float& element = Y(call)[12 * row + j];
+        element = std::nextafter(element, 0.0f);
+      });
+      ExpectFailure(report, "y[" + std::to_string(row) + ", " + std::to_string(j) + "] is 0x",
+                    kPadded);
+    }
+  }
+}
+
+TEST(Check, ShowsTheBits) {
+  const Report report = CheckForward("forward,x=f32,weight=none,y=f32,rows=1,d=1,eps=0,divisor=1",
+                                     [](const Forward& call) {
+                                       Y(call)[0] = 0;
+                                     });
+  EXPECT_EQ(report.text.rfind("FAILED on reference: y[0, 0] is 0x00000000, not 0x", 0), 0u)
+      << report.text;
+}
+
+TEST(Check, TellsZerosApart) {
+  const std::string zeros = "forward,x=f32,weight=f32,y=f32,rows=1,d=1,values=zero";
+  const Report report = CheckForward(zeros, [](const Forward& call) { *Y(call) = -*Y(call); });
+  ExpectFailure(report, "y[0, 0] is 0x", zeros);
+}
+
+TEST(Check, TakesTwoNansAsEqual) {
+  const std::string nans = "forward,x=f32,weight=f32,y=f32,rows=1,d=1,values=nan";
+  const Report report = CheckForward(nans, [](const Forward& call) {
+    ASSERT_TRUE(std::isnan(*Y(call)));
+    const uint32_t another = 0xFFC12345u;
+    std::memcpy(Y(call), &another, sizeof another);
+  });
+  EXPECT_EQ(report.text, "1 passed, 0 failed\n");
+}
+
+TEST(Check, TellsNanFromInfinity) {
+  const std::string nans = "forward,x=f32,weight=f32,y=f32,rows=1,d=1,values=nan";
+  const Report report = CheckForward(
+      nans, [](const Forward& call) { *Y(call) = std::numeric_limits<float>::infinity(); });
+  ExpectFailure(report, "y[0, 0] is 0x7f800000, not 0x7f", nans);
+}
+
+TEST(Check, SeesWritesOutsideTheRows) {
+  // Before the first row, in both gaps, and after the last one.
+  for (const int position : {-1, -16, 7, 11, 12 + 7, 24 - 1, 24 + 7, 24 + 7 + 16}) {
+    const Report report = CheckForward(kPadded, [=](const Forward& call) {
+      Y(call)[position] = 1;
+    });
+    ExpectFailure(report, "y: byte " + std::to_string(4 * position) + " ", kPadded);
+  }
+}
+
+TEST(Check, SeesWritesOutsideRowsInFallingOrder) {
+  const std::string falling = "forward,x=f32,weight=f32,y=f32,rows=3,d=7,x_gap=5,y_gap=5,falling=1";
+  for (const int position : {-24 - 1, -24 + 7, -12 - 1, -1, 7}) {
+    const Report report = CheckForward(falling, [=](const Forward& call) {
+      Y(call)[position] = 1;
+    });
+    ExpectFailure(report, "y: byte " + std::to_string(4 * position) + " ", falling);
+  }
+}
+
+TEST(Check, SeesWritesBesideRowsInPlace) {
+  const std::string in_place = "forward,x=f16,weight=f32,y=bf16,rows=2,d=9,x_gap=1,in_place=1";
+  const Report report = CheckForward(in_place, [](const Forward& call) {
+    EXPECT_EQ(call.x->data, call.y->data);
+    static_cast<uint16_t*>(call.y->data)[9] = 0;
+  });
+  ExpectFailure(report, "y: byte 18 ", in_place);
+}
+
+TEST(Check, SeesWrongInverseRms) {
+  const Report report = CheckForward(kPadded, [](const Forward& call) { call.rstd[1] = 3; });
+  ExpectFailure(report, "rstd[0, 1] is 0x40400000, not 0x", kPadded);
+}
+
+TEST(Check, SeesWritesOutsideTheInverseRms) {
+  const Report report = CheckForward(kPadded, [](const Forward& call) { call.rstd[3] = 3; });
+  ExpectFailure(report, "rstd: byte 12 ", kPadded);
+}
+
+TEST(Check, SeesWrongSums) {
+  Sabotage wrong;
+  wrong.sum_squares = [](double* sums) {
+    // The bits of y hide a difference this small.
+    sums[2] = std::nextafter(sums[2], 0.0);
+  };
+  const std::string two_phases = "forward,x=bf16,weight=f32,y=bf16,rows=3,d=7,call=two_phases";
+  ExpectFailure(Check(two_phases, wrong), "sums[0, 2] is 0x", two_phases);
+}
+
+TEST(Check, SeesThatAnInputWasWritten) {
+  ExpectFailure(
+      CheckForward(kPadded, [](const Forward& call) { static_cast<float*>(call.x->data)[0] += 1; }),
+      "x was written", kPadded);
+  ExpectFailure(
+      CheckForward(kPadded,
+                   [](const Forward& call) { static_cast<float*>(call.weight->data)[0] += 1; }),
+      "the weight was written", kPadded);
+}
+
+TEST(Check, ReportsWhatTheLibraryRefuses) {
+  const std::string refused = "forward,x=f32,weight=f32,y=f32,rows=1,d=1,eps=-1";
+  ExpectFailure(CheckForward(refused, [](const Forward&) {}), "refused: ", refused);
+}
+
+TEST(Check, CountsEveryCaseOnEveryTarget) {
+  sabotage = {};
+  std::ostringstream out;
+  const std::vector<ForwardCase> cases(3, ParseForwardCase(kPadded));
+  EXPECT_EQ(tools::CheckForward(cases, {"reference", "reference"}, out), 0);
+  EXPECT_EQ(out.str(), "6 passed, 0 failed\n");
+}
+
+// -------------------------------------------------------------------------------------- cases
+
+TEST(CheckCase, ReadsAndWritesEveryField) {
+  const std::string text =
+      "forward,x=bf16,weight=none,y=f16,rows=2,d=3,call=two_phases,x_shift=4,weight_shift=5,y_"
+      "shift=6,"
+      "x_gap=7,y_gap=8,falling=1,eps=0.125,eps_outside=1,cast_then_scale=1,weight_offset=-2,"
+      "divisor=9.5,rstd=1,threads=10,executor=1,values=low_edge,special_weight=1,seed=11";
+  const ForwardCase c = ParseForwardCase(text);
+  EXPECT_EQ(tools::Text(c), text);
+  EXPECT_EQ(c.x, Dtype::bf16);
+  EXPECT_EQ(c.weight, std::nullopt);
+  EXPECT_EQ(c.y, Dtype::f16);
+  EXPECT_EQ(c.rows, 2u);
+  EXPECT_EQ(c.d, 3u);
+  EXPECT_EQ(c.call, Call::kTwoPhases);
+  EXPECT_EQ(c.x_shift, 4u);
+  EXPECT_EQ(c.weight_shift, 5u);
+  EXPECT_EQ(c.y_shift, 6u);
+  EXPECT_EQ(c.x_gap, 7u);
+  EXPECT_EQ(c.y_gap, 8u);
+  EXPECT_TRUE(c.falling);
+  EXPECT_EQ(c.eps, 0.125f);
+  EXPECT_TRUE(c.eps_outside);
+  EXPECT_TRUE(c.cast_then_scale);
+  EXPECT_EQ(c.weight_offset, -2.0f);
+  EXPECT_EQ(c.divisor, 9.5f);
+  EXPECT_TRUE(c.rstd);
+  EXPECT_EQ(c.threads, 10);
+  EXPECT_TRUE(c.executor);
+  EXPECT_EQ(c.values, Values::kLowEdge);
+  EXPECT_TRUE(c.special_weight);
+  EXPECT_EQ(c.seed, 11u);
+  EXPECT_TRUE(ParseForwardCase("forward,rows=1,d=1,repeated=1").repeated);
+  EXPECT_TRUE(ParseForwardCase("forward,rows=1,d=1,in_place=1").in_place);
+}
+
+TEST(CheckCase, TextsOfTheListAreRead) {
+  for (const ForwardCase& c : tools::ForwardCases()) {
+    const std::string text = tools::Text(c);
+    EXPECT_EQ(tools::Text(ParseForwardCase(text)), text);
+  }
+}
+
+TEST(CheckCase, TheListCoversWhatItShould) {
+  using Types = std::tuple<Dtype, std::optional<Dtype>, Dtype>;
+  std::map<Types, std::set<size_t>> sizes;
+  std::set<Types> in_place;
+  std::set<std::tuple<Types, Values>> values;
+  std::set<std::tuple<Types, Call>> calls;
+  std::set<int> threads;
+  std::set<int> executor_threads;
+  std::set<size_t> x_shifts;
+  std::set<size_t> y_shifts;
+  std::set<size_t> weight_shifts;
+  for (const ForwardCase& c : tools::ForwardCases()) {
+    const Types types = {c.x, c.weight, c.y};
+    sizes[types].insert(c.d);
+    if (c.in_place) in_place.insert(types);
+    values.insert({types, c.values});
+    calls.insert({types, c.call});
+    if (c.rows * c.d > 8 * 32768) (c.executor ? executor_threads : threads).insert(c.threads);
+    x_shifts.insert(c.x_shift);
+    y_shifts.insert(c.y_shift);
+    weight_shifts.insert(c.weight_shift);
+  }
+  EXPECT_EQ(sizes.size(), 36u);  // 27, and 9 without a weight
+  for (const auto& [types, lengths] : sizes) {
+    for (size_t d = 1; d <= 300; ++d) EXPECT_EQ(lengths.count(d), 1u) << d;
+    for (const size_t d : {511, 512, 513, 1000, 2880, 4095, 4096, 4097, 8193, 16385}) {
+      EXPECT_EQ(lengths.count(d), 1u) << d;
+    }
+  }
+  EXPECT_EQ(in_place.size(), 4u * (1 + 4));  // f32 on f32, and f16 or bf16 on either
+  EXPECT_EQ(values.size(), 36u * 11);
+  EXPECT_EQ(calls.size(), 36u * 3);
+  EXPECT_EQ(threads.size(), 9u);  // OpenMP's choice, and 1 to 8
+  EXPECT_EQ(executor_threads.size(), 9u);
+  EXPECT_GE(x_shifts.size(), 32u);
+  EXPECT_GE(y_shifts.size(), 32u);
+  EXPECT_GE(weight_shifts.size(), 32u);
+}
+
+// ------------------------------------------------------------------------------- the command
+
+std::string LastLine(const std::string& text) {
+  const size_t end = text.rfind('\n', text.size() - 2);
+  return text.substr(end + 1);
+}
+
+TEST(CheckCommand, ChecksACaseOnEveryTarget) {
+  const Outcome outcome = RunCommand({"check", "--case", "forward,rows=3,d=100,values=mixed"});
+  ExpectSuccess(outcome);
+  const size_t targets = tools::SupportedTargets().size();
+  EXPECT_EQ(LastLine(outcome.out), std::to_string(targets) + " passed, 0 failed\n");
+}
+
+TEST(CheckCommand, ChecksTheTargetsAskedFor) {
+  for (const std::string& target : tools::SupportedTargets()) {
+    const Outcome outcome = RunCommand({"check", "--target", target, "--target", "Reference",
+                                        "--case", "forward,x=bf16,weight=f16,y=f32,rows=3,d=100"});
+    ExpectSuccess(outcome);
+    EXPECT_EQ(outcome.out, "targets: " + target + " reference; cases: 1\n2 passed, 0 failed\n");
+  }
+}
+
+TEST(CheckCommand, FailsWithStatus1) {
+  const Outcome outcome =
+      RunCommand({"check", "--target", "reference", "--case", "forward,rows=1,d=1,eps=-1"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(LastLine(outcome.out), "0 passed, 1 failed\n");
+}
+
+TEST(CheckCommand, RefusesWrongUseInOneLine) {
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
+      {{"--target", "frobnicate"}, "'frobnicate'"},
+      {{"--target", "frobnicate", "--case", "forward,rows=1,d=1"}, "'frobnicate'"},
+      {{"--target"}, "--target"},
+      {{"--frobnicate"}, "--frobnicate"},
+      {{"frobnicate"}, "frobnicate"},
+      {{"--case"}, "--case"},
+      {{"--case", "backward,rows=1,d=1"}, "'backward,rows=1,d=1'"},
+      {{"--case", "forward"}, "'rows' is missing"},
+      {{"--case", "forward,rows=1"}, "'d' is missing"},
+      {{"--case", "forward,rows=0,d=1"}, "rows and d"},
+      {{"--case", "forward,rows=1,d=0"}, "rows and d"},
+      {{"--case", "forward,rows=1,d=-1"}, "'-1' is no value for 'd'"},
+      {{"--case", "forward,rows=1,d=1x"}, "'1x' is no value for 'd'"},
+      {{"--case", "forward,rows=1,d="}, "'' is no value for 'd'"},
+      {{"--case", "forward,rows=1,d=1,d=2"}, "'d' is given twice"},
+      {{"--case", "forward,rows=1,d=1,size=2"}, "'size'"},
+      {{"--case", "forward,rows=1,d=1,rstd"}, "'rstd' is not NAME=VALUE"},
+      {{"--case", "forward,rows=1,d=1,rstd=2"}, "'2' is no value for 'rstd'"},
+      {{"--case", "forward,rows=1,d=1,x=none"}, "'none' is no value for 'x'"},
+      {{"--case", "forward,rows=1,d=1,eps=1e"}, "'1e' is no value for 'eps'"},
+      {{"--case", "forward,rows=1,d=1,eps="}, "'' is no value for 'eps'"},
+      {{"--case", "forward,rows=99999999999999999999,d=1"}, "'rows'"},
+      {{"--case", "forward,rows=1,d=18446744073709551615"}, "2^28"},
+      {{"--case", "forward,rows=65536,d=65536"}, "2^28"},
+      {{"--case", "forward,rows=2,d=1,x_gap=18446744073709551615"}, "2^28"},
+      {{"--case", "forward,rows=1,d=1,x=f16,in_place=1"}, "in_place"},
+      {{"--case", "forward,rows=1,d=1,repeated=1,in_place=1"}, "in_place"},
+      {{"--case", "forward,rows=1,d=1,y_gap=1,in_place=1"}, "in_place"},
+      {{"--case", "forward,rows=1,d=1,repeated=1,x_gap=1"}, "repeated"},
+  };
+  for (const auto& [arguments, problem] : wrong) {
+    std::vector<std::string> all = {"check"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    SCOPED_TRACE(all.back());
+    ExpectUserError(RunCommand(all), problem);
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test

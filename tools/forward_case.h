@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A case of `rmsnorm check`: one forward computation, described in full by a short text such as
+// "forward,x=bf16,weight=f32,y=f16,rows=5,d=300,x_shift=3,values=tiny".
+#ifndef RMSNORM_TOOLS_FORWARD_CASE_H_
+#define RMSNORM_TOOLS_FORWARD_CASE_H_
+
+#include <cstddef>
+#include <optional>
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <vector>
+
+namespace rmsnorm::tools {
+
+// The functions that do the work; all must give the bits of rmsnorm_forward().
+enum class Call { kForward, kModule, kTwoPhases };
+
+// What the rows of x hold.
+enum class Values {
+  kNormal,     // magnitudes around 1
+  kWide,       // magnitudes over 60 binary orders, or all of f16's
+  kHuge,       // near the largest finite number
+  kTiny,       // squares that vanish in f32
+  kSubnormal,  // subnormal numbers of the type
+  kZero,       // zeros of both signs
+  kNan,        // as kNormal, with one NaN
+  kInfinity,   // as kNormal, with one infinity
+  kLowEdge,    // mean squares on both sides of 2^-100, below which f32 does not do
+  kHighEdge,   // sums of squares on both sides of f32's range
+  kMixed       // each of the above in turn, so that neighbouring rows differ
+};
+
+struct ForwardCase {
+  Call call = Call::kForward;
+  Dtype x = Dtype::f32;
+  std::optional<Dtype> weight = Dtype::f32;
+  Dtype y = Dtype::f32;
+  size_t rows = 1;
+  size_t d = 1;
+
+  // Where the data lies, in elements: the first element past a cache line's start, and the gap
+  // between rows. In place, y lies as x does.
+  size_t x_shift = 0;
+  size_t weight_shift = 0;
+  size_t y_shift = 0;
+  size_t x_gap = 0;
+  size_t y_gap = 0;
+  bool falling = false;   // later rows at lower addresses: negative strides
+  bool repeated = false;  // all rows of x are the same one: stride 0
+  bool in_place = false;
+
+  float eps = 1e-5f;
+  bool eps_outside = false;
+  bool cast_then_scale = false;
+  float weight_offset = 0;
+  float divisor = 0;
+  bool rstd = false;
+
+  int threads = 1;
+  bool executor = false;  // an executor of the caller's in place of OpenMP
+
+  Values values = Values::kNormal;
+  bool special_weight = false;  // NaN, infinities, zeros and extreme numbers among the weights
+  unsigned seed = 0;
+};
+
+// Whether the types allow y to take the place of x.
+bool CanBeInPlace(const ForwardCase& forward_case);
+
+// The text of a case. Fields that have their default value are left out, but for types and sizes.
+std::string Text(const ForwardCase& forward_case);
+
+// The case that a text describes. Throws UserError if there is none.
+ForwardCase ParseForwardCase(const std::string& text);
+
+// The cases that `rmsnorm check` goes through.
+std::vector<ForwardCase> ForwardCases();
+
+}  // namespace rmsnorm::tools
+
+#endif  // RMSNORM_TOOLS_FORWARD_CASE_H_

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `rmsnorm check` goes through: each property over the sizes where it can go wrong, and then
+// cases drawn at random, for what no one thought of.
+#include <array>
+#include <random>
+
+#include "forward_case.h"
+
+namespace rmsnorm::tools {
+namespace {
+
+constexpr std::array<Dtype, 3> kTypes = {Dtype::f32, Dtype::f16, Dtype::bf16};
+constexpr std::array<Call, 3> kCalls = {Call::kForward, Call::kModule, Call::kTwoPhases};
+
+// Row lengths on both sides of a vector, of a half and a whole set of lanes, and of a block.
+constexpr std::array<size_t, 10> kEdges = {1, 15, 33, 64, 100, 127, 128, 129, 300, 4097};
+
+using Cases = std::vector<ForwardCase>;
+
+// The 27 combinations of types, and the 9 without a weight.
+Cases TypeCombinations() {
+  Cases cases;
+  for (const Dtype x : kTypes) {
+    for (const std::optional<Dtype> weight :
+         {std::optional<Dtype>(), std::optional(Dtype::f32), std::optional(Dtype::f16),
+          std::optional(Dtype::bf16)}) {
+      for (const Dtype y : kTypes) {
+        ForwardCase c;
+        c.x = x;
+        c.weight = weight;
+        c.y = y;
+        cases.push_back(c);
+      }
+    }
+  }
+  return cases;
+}
+
+// Every length up to 300 and around 512, a block of 4096 and its multiples; in 5 rows, which are a
+// group of 4 and one left over.
+void AddSizes(const ForwardCase& types, Cases& cases) {
+  ForwardCase c = types;
+  c.rows = 5;
+  c.rstd = true;
+  const auto add = [&](size_t d) {
+    c.d = d;
+    for (const Call call : kCalls) {
+      c.call = call;
+      cases.push_back(c);
+    }
+  };
+  for (size_t d = 1; d <= 300; ++d) add(d);
+  c.rows = 2;
+  for (const size_t d : {511, 512, 513, 1000, 2880, 4095, 4096, 4097, 8193, 16385}) add(d);
+}
+
+// Numbers of rows around the groups that short rows are taken in.
+void AddRows(const ForwardCase& types, Cases& cases) {
+  ForwardCase c = types;
+  c.rstd = true;
+  for (const size_t d : kEdges) {
+    if (d > 300) continue;
+    c.d = d;
+    for (c.rows = 1; c.rows <= 20; ++c.rows) cases.push_back(c);
+  }
+}
+
+// x, the weight and y each at every place in a cache line.
+void AddShifts(const ForwardCase& types, Cases& cases) {
+  ForwardCase c = types;
+  c.rows = 3;
+  for (const size_t d : kEdges) {
+    c.d = d;
+    for (size_t shift = 1; shift < 32; ++shift) {
+      c.x_shift = shift;
+      cases.push_back(c);
+      c.x_shift = 0;
+      c.y_shift = shift;
+      cases.push_back(c);
+      c.y_shift = 0;
+      if (!c.weight) continue;
+      c.weight_shift = shift;
+      cases.push_back(c);
+      c.weight_shift = 0;
+    }
+  }
+}
+
+// Padded, falling and repeated rows, apart and in place.
+void AddStrides(const ForwardCase& types, Cases& cases) {
+  for (const size_t d : kEdges) {
+    for (const bool falling : {false, true}) {
+      for (const size_t gap : {0, 1, 64}) {
+        ForwardCase c = types;
+        c.rows = 9;
+        c.d = d;
+        c.rstd = true;
+        c.falling = falling;
+        c.x_gap = gap;
+        c.y_gap = 2 * gap + 3;
+        cases.push_back(c);
+        c.y_gap = 0;
+        cases.push_back(c);
+        if (!CanBeInPlace(c)) continue;
+        c.in_place = true;
+        for (const Call call : kCalls) {
+          c.call = call;
+          cases.push_back(c);
+        }
+      }
+      ForwardCase c = types;
+      c.rows = 9;
+      c.d = d;
+      c.falling = falling;
+      c.repeated = true;
+      cases.push_back(c);
+    }
+  }
+}
+
+// Each option with each rounding order.
+void AddOptions(const ForwardCase& types, Cases& cases) {
+  for (const size_t d : kEdges) {
+    for (const bool cast_then_scale : {false, true}) {
+      ForwardCase c = types;
+      c.rows = 5;
+      c.d = d;
+      c.rstd = true;
+      c.cast_then_scale = cast_then_scale;
+      for (const bool outside : {false, true}) {
+        c.eps_outside = outside;
+        for (const float eps : {0.0f, 1e-6f, 1e-5f, 1.0f}) {
+          c.eps = eps;
+          for (const Call call : kCalls) {
+            c.call = call;
+            cases.push_back(c);
+          }
+        }
+      }
+      for (const float divisor : {0.5f, 3.0f, 16384.0f}) {
+        c.divisor = divisor;
+        cases.push_back(c);
+      }
+      c.divisor = 0;
+      if (!c.weight) continue;
+      for (const float offset : {1.0f, -0.25f}) {
+        c.weight_offset = offset;
+        for (const Call call : kCalls) {
+          c.call = call;
+          cases.push_back(c);
+        }
+      }
+    }
+  }
+}
+
+// Weights that leave the usual range, on usual rows and on such that do too.
+void AddSpecialWeights(const ForwardCase& types, size_t d, Cases& cases) {
+  if (!types.weight) return;
+  ForwardCase c = types;
+  c.rows = 5;
+  c.d = d;
+  c.special_weight = true;
+  for (const Values values : {Values::kNormal, Values::kWide, Values::kZero, Values::kTiny}) {
+    c.values = values;
+    for (const Call call : kCalls) {
+      c.call = call;
+      for (const bool cast_then_scale : {false, true}) {
+        c.cast_then_scale = cast_then_scale;
+        for (const float offset : {0.0f, 1.0f}) {
+          c.weight_offset = offset;
+          cases.push_back(c);
+        }
+      }
+    }
+  }
+}
+
+// Rows that leave the usual range, by themselves and next to each other.
+void AddValues(const ForwardCase& types, Cases& cases) {
+  for (const size_t d : kEdges) {
+    for (int i = 0; i <= static_cast<int>(Values::kMixed); ++i) {
+      ForwardCase c = types;
+      c.values = static_cast<Values>(i);
+      // Rows of each kind by themselves only where they are short: they are slow, and kMixed has
+      // all.
+      if (c.values != Values::kMixed && d > 300) continue;
+      c.rows = c.values == Values::kMixed ? 23 : 5;
+      c.d = d;
+      c.rstd = true;
+      for (const bool outside : {false, true}) {
+        c.eps_outside = outside;
+        for (const float eps : {0.0f, 1e-5f}) {
+          c.eps = eps;
+          for (const Call call : kCalls) {
+            c.call = call;
+            c.cast_then_scale = false;
+            cases.push_back(c);
+            c.cast_then_scale = true;
+            cases.push_back(c);
+          }
+        }
+      }
+    }
+    AddSpecialWeights(types, d, cases);
+  }
+}
+
+// Enough work for 8 threads, in rows that do not divide evenly.
+void AddThreads(const ForwardCase& types, Cases& cases) {
+  if (types.weight != types.x) return;  // how rows are split does not depend on the weight's type
+  ForwardCase c = types;
+  c.rows = 67;
+  c.d = 4097;
+  c.rstd = true;
+  c.values = Values::kMixed;
+  for (const bool executor : {false, true}) {
+    c.executor = executor;
+    for (int threads = 0; threads <= 8; ++threads) {
+      c.threads = threads;
+      c.call = kCalls[static_cast<size_t>(threads) % kCalls.size()];
+      cases.push_back(c);
+    }
+  }
+}
+
+void AddRandomCases(const Cases& combinations, Cases& cases) {
+  std::mt19937 random(1);
+  const auto below = [&random](size_t n) { return random() % n; };
+  const auto one_in = [&](size_t n) { return below(n) == 0; };
+  constexpr float kEps[] = {0.0f, 1e-12f, 1e-6f, 1e-5f, 1e-3f};
+  for (unsigned seed = 1; seed <= 10000; ++seed) {
+    ForwardCase c = combinations[below(combinations.size())];
+    c.call = kCalls[below(kCalls.size())];
+    c.rows = 1 + below(12);
+    c.d = 1 + below(size_t{1} << (1 + below(13)));  // short ones more often than long ones
+    c.x_shift = below(64);
+    c.weight_shift = below(64);
+    c.x_gap = one_in(2) ? 0 : below(100);
+    c.falling = one_in(4);
+    c.in_place = CanBeInPlace(c) && one_in(3);
+    if (!c.in_place) {
+      c.y_shift = below(64);
+      c.y_gap = one_in(2) ? 0 : below(100);
+      c.repeated = c.x_gap == 0 && one_in(4);
+    }
+    c.eps = kEps[below(std::size(kEps))];
+    c.eps_outside = one_in(2);
+    c.cast_then_scale = one_in(2);
+    if (c.weight && one_in(2)) c.weight_offset = 1;
+    if (one_in(3)) c.divisor = static_cast<float>(1 + below(10000));
+    c.rstd = one_in(2);
+    c.threads = static_cast<int>(below(9));
+    c.executor = one_in(4);
+    c.values = static_cast<Values>(below(static_cast<size_t>(Values::kMixed) + 1));
+    c.special_weight = one_in(8);
+    c.seed = seed;
+    cases.push_back(c);
+  }
+}
+
+}  // namespace
+
+std::vector<ForwardCase> ForwardCases() {
+  const Cases combinations = TypeCombinations();
+  Cases cases;
+  for (const ForwardCase& types : combinations) {
+    AddSizes(types, cases);
+    AddRows(types, cases);
+    AddShifts(types, cases);
+    AddStrides(types, cases);
+    AddOptions(types, cases);
+    AddValues(types, cases);
+    AddThreads(types, cases);
+  }
+  AddRandomCases(combinations, cases);
+  return cases;
+}
+
+}  // namespace rmsnorm::tools

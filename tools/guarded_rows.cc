@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "guarded_rows.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace rmsnorm::tools {
+namespace {
+
+// Canaries before the lowest row and after the highest one: more than four of the widest vectors.
+constexpr size_t kGuardLines = 5;
+
+}  // namespace
+
+Format FormatOf(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f16:
+      return {5, 10};
+    case Dtype::bf16:
+      return {8, 7};
+    case Dtype::f32:
+      break;
+  }
+  return kF32;
+}
+
+GuardedRows::GuardedRows(Format format, const Layout& layout, uint8_t canary)
+    : format_(format), layout_(layout), canary_(canary) {
+  const size_t rows_in_memory = layout.repeated ? 1 : layout.rows;
+  const size_t elements = layout.shift + rows_in_memory * (layout.d + layout.gap);
+  lines_.resize(elements * format.size() / sizeof(Line) + 1 + 2 * kGuardLines);
+  std::memset(lines_.data(), canary, lines_.size() * sizeof(Line));
+}
+
+ptrdiff_t GuardedRows::stride() const {
+  if (layout_.repeated) return 0;
+  const ptrdiff_t distance = static_cast<ptrdiff_t>(layout_.d + layout_.gap);
+  return layout_.falling ? -distance : distance;
+}
+
+size_t GuardedRows::Position(size_t row) const {
+  size_t slot = row;
+  if (layout_.falling) slot = layout_.rows - 1 - row;
+  if (layout_.repeated) slot = 0;
+  return kGuardLines * sizeof(Line) +
+         (layout_.shift + slot * (layout_.d + layout_.gap)) * format_.size();
+}
+
+uint8_t* GuardedRows::row(size_t index) {
+  return reinterpret_cast<uint8_t*>(lines_.data()) + Position(index);
+}
+
+const uint8_t* GuardedRows::row(size_t index) const {
+  return reinterpret_cast<const uint8_t*>(lines_.data()) + Position(index);
+}
+
+uint64_t GuardedRows::bits(size_t row_index, size_t j) const {
+  uint64_t bits = 0;  // every CPU that Highway has targets for here is little-endian
+  std::memcpy(&bits, row(row_index) + j * format_.size(), format_.size());
+  return bits;
+}
+
+void GuardedRows::set_bits(size_t row_index, size_t j, uint64_t bits) {
+  std::memcpy(row(row_index) + j * format_.size(), &bits, format_.size());
+}
+
+rmsnorm_view GuardedRows::view(Dtype dtype) {
+  return rmsnorm_rows(row(0), static_cast<rmsnorm_dtype>(dtype), layout_.rows, layout_.d, stride());
+}
+
+std::string GuardedRows::FindBrokenCanary() const {
+  const uint8_t* const begin = reinterpret_cast<const uint8_t*>(lines_.data());
+  const uint8_t* const end = begin + lines_.size() * sizeof(Line);
+  const auto is_broken = [this](uint8_t byte) { return byte != canary_; };
+
+  const uint8_t* gap = begin;  // what lies before, between and after the rows, in rising order
+  for (size_t i = 0; i <= layout_.rows; ++i) {
+    const bool last = i == layout_.rows;
+    const size_t index = layout_.falling ? layout_.rows - 1 - i : i;
+    const uint8_t* const next = last ? end : row(index);
+    const uint8_t* const broken = std::find_if(gap, std::max(gap, next), is_broken);
+    if (broken < next) {
+      return "byte " + std::to_string(broken - row(0)) +
+             " from its start, outside its rows, was written";
+    }
+    if (!last) gap = next + layout_.d * format_.size();
+  }
+  return {};
+}
+
+bool GuardedRows::operator==(const GuardedRows& other) const {
+  return lines_.size() == other.lines_.size() &&
+         std::memcmp(lines_.data(), other.lines_.data(), lines_.size() * sizeof(Line)) == 0;
+}
+
+std::string FindDifference(const GuardedRows& expected, const GuardedRows& actual) {
+  const Format format = expected.format();
+  const size_t d = expected.layout().d;
+  for (size_t row = 0; row < expected.layout().rows; ++row) {
+    if (std::memcmp(expected.row(row), actual.row(row), d * format.size()) == 0) continue;
+    for (size_t j = 0; j < d; ++j) {
+      const uint64_t wanted = expected.bits(row, j);
+      const uint64_t got = actual.bits(row, j);
+      if (got == wanted || (format.IsNan(got) && format.IsNan(wanted))) continue;
+      char text[100];
+      std::snprintf(text, sizeof text, "[%zu, %zu] is 0x%0*llx, not 0x%0*llx", row, j,
+                    static_cast<int>(2 * format.size()), static_cast<unsigned long long>(got),
+                    static_cast<int>(2 * format.size()), static_cast<unsigned long long>(wanted));
+      return text;
+    }
+  }
+  return {};
+}
+
+}  // namespace rmsnorm::tools
