@@ -49,7 +49,7 @@ TEST_P(SpecialRowsTest, PublishedExample) {
 TEST_P(SpecialRowsTest, EveryKindMeetsTheOracle) {
   Random random(21);
   for (const rmsnorm_dtype x_dtype : kDtypes) {
-    for (const size_t d : {1, 2, 31, 64, 129, 1000, 5000}) {
+    for (const size_t d : {1, 2, 31, 64, 129, 1000}) {
       Tensor x(x_dtype, 2 * kRowKinds, d);
       FillMixed(random, x);
       Tensor weight(RMSNORM_F32, 1, d);

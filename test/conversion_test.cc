@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conversions between f32 and the 16-bit types, in lib/element.h and in the kernels of every
+// target, against conversions by arithmetic (slow_float.h).
+#include <gtest/gtest.h>
+
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <vector>
+
+#include "element.h"
+#include "random_rows.h"
+#include "slow_float.h"
+#include "targets.h"
+#include "tensor.h"
+
+namespace rmsnorm::test {
+namespace {
+
+using internal::BF16;
+using internal::BitsOf;
+using internal::CastTo;
+using internal::F16;
+using internal::FromBits;
+using internal::ToF32;
+
+constexpr rmsnorm_dtype kShortDtypes[] = {RMSNORM_F16, RMSNORM_BF16};
+constexpr size_t kPatterns = 1 << 16;
+
+uint32_t SlowCast(rmsnorm_dtype dtype, uint32_t f32) {
+  return Encode(FormatOf(dtype), Decode(FormatOf(RMSNORM_F32), f32));
+}
+
+bool IsNan(rmsnorm_dtype dtype, uint32_t bits) { return std::isnan(Decode(FormatOf(dtype), bits)); }
+
+// f32 numbers in all places where a rounding to f16 or bf16 could go wrong, and many between.
+const std::vector<uint32_t>& DenseF32() {
+  static const std::vector<uint32_t> numbers = [] {
+    std::vector<uint32_t> all;
+    const auto add_around = [&](double value) {
+      const uint32_t bits = Encode(FormatOf(RMSNORM_F32), value);
+      for (uint32_t i = 0; i < 5; ++i) all.push_back(bits + i - 2);
+    };
+    for (const rmsnorm_dtype dtype : kShortDtypes) {
+      const Format format = FormatOf(dtype);
+      for (uint32_t bits = 0; bits < kPatterns; ++bits) {
+        const double value = Decode(format, bits);
+        if (!std::isfinite(value)) continue;
+        // Every number of the type, and the tie between it and the next, which for the last one is
+        // where infinity begins. A sum of two f16 or bf16 may need more bits than an f32 has, a tie
+        // does not.
+        const int exponent =
+            value == 0 ? format.min_exponent() : std::max(std::ilogb(value), format.min_exponent());
+        add_around(value);
+        add_around(value + std::copysign(std::ldexp(1.0, exponent - format.precision), value));
+      }
+    }
+    // NaNs: quiet and signalling, with each single bit of the payload and with all.
+    for (const uint32_t sign : {0u, 0x80000000u}) {
+      for (int bit = 0; bit < 23; ++bit) {
+        all.push_back(sign | 0x7F800000u | 1u << bit);
+        all.push_back(sign | 0x7F800000u | (0x7FFFFFu >> bit));
+      }
+    }
+    // A prime stride, so that all low bits occur with all high ones.
+    for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 5003) {
+      all.push_back(static_cast<uint32_t>(bits));
+    }
+    return all;
+  }();
+  return numbers;
+}
+
+TEST(Scalar, EveryShortPatternWidensExactly) {
+  const Format f32 = FormatOf(RMSNORM_F32);
+  for (uint32_t bits = 0; bits < kPatterns; ++bits) {
+    const uint32_t f16 = BitsOf(ToF32(F16{static_cast<uint16_t>(bits)}));
+    const uint32_t bf16 = BitsOf(ToF32(BF16{static_cast<uint16_t>(bits)}));
+    const uint32_t slow_f16 = Encode(f32, Decode(FormatOf(RMSNORM_F16), bits));
+    const uint32_t slow_bf16 = Encode(f32, Decode(FormatOf(RMSNORM_BF16), bits));
+    ASSERT_TRUE(SameBits(RMSNORM_F32, &slow_f16, &f16, 1)) << std::hex << bits;
+    ASSERT_TRUE(SameBits(RMSNORM_F32, &slow_bf16, &bf16, 1)) << std::hex << bits;
+  }
+}
+
+TEST(Scalar, EveryShortPatternSurvivesTheWayToF32AndBack) {
+  for (uint32_t bits = 0; bits < kPatterns; ++bits) {
+    const auto pattern = static_cast<uint16_t>(bits);
+    const uint16_t f16 = CastTo<F16>(ToF32(F16{pattern})).bits;
+    const uint16_t bf16 = CastTo<BF16>(ToF32(BF16{pattern})).bits;
+    ASSERT_TRUE(SameBits(RMSNORM_F16, &pattern, &f16, 1));
+    ASSERT_TRUE(SameBits(RMSNORM_BF16, &pattern, &bf16, 1));
+  }
+}
+
+TEST(Scalar, F32RoundsToNearestEven) {
+  for (const uint32_t bits : DenseF32()) {
+    const auto slow_f16 = static_cast<uint16_t>(SlowCast(RMSNORM_F16, bits));
+    const auto slow_bf16 = static_cast<uint16_t>(SlowCast(RMSNORM_BF16, bits));
+    const uint16_t f16 = CastTo<F16>(FromBits(bits)).bits;
+    const uint16_t bf16 = CastTo<BF16>(FromBits(bits)).bits;
+    ASSERT_TRUE(SameBits(RMSNORM_F16, &slow_f16, &f16, 1)) << std::hex << bits;
+    ASSERT_TRUE(SameBits(RMSNORM_BF16, &slow_bf16, &bf16, 1)) << std::hex << bits;
+  }
+}
+
+// The check above would pass if the slow conversion were wrong in the same way: here are known
+// results.
+TEST(Slow, KnownRoundings) {
+  struct Known {
+    uint32_t f32;
+    uint32_t f16;
+    uint32_t bf16;
+  };
+  for (const Known& known : {
+           Known{0x3F800000, 0x3C00, 0x3F80},  // 1
+           Known{0xC0490FDB, 0xC248, 0xC049},  // -pi
+           Known{0x477FE000, 0x7BFF, 0x4780},  // 65504
+           Known{0x477FEFFF, 0x7BFF, 0x4780},  // just below the tie to infinity
+           Known{0x477FF000, 0x7C00, 0x4780},  // 65520, the tie
+           Known{0x33800000, 0x0001, 0x3380},  // 2^-24, the smallest f16
+           Known{0x33000000, 0x0000, 0x3300},  // 2^-25, a tie to even 0
+           Known{0x33000001, 0x0001, 0x3300},
+           Known{0x387FFFFF, 0x0400, 0x3880},  // carries into the normal numbers
+           Known{0x3F808000, 0x3C04, 0x3F80},  // a tie of bf16, down to even
+           Known{0x3F818000, 0x3C0C, 0x3F82},  // a tie of bf16, up to even
+           Known{0x7F7FFFFF, 0x7C00, 0x7F80},  // the largest f32
+           Known{0x00000001, 0x0000, 0x0000},
+           Known{0x00008000, 0x0000, 0x0000},  // a tie of bf16 subnormals
+           Known{0x00008001, 0x0000, 0x0001}, Known{0x80000000, 0x8000, 0x8000},  // -0
+           Known{0xFF800000, 0xFC00, 0xFF80},                                     // -infinity
+       }) {
+    EXPECT_EQ(known.f16, SlowCast(RMSNORM_F16, known.f32)) << std::hex << known.f32;
+    EXPECT_EQ(known.bf16, SlowCast(RMSNORM_BF16, known.f32)) << std::hex << known.f32;
+  }
+  EXPECT_TRUE(IsNan(RMSNORM_F16, SlowCast(RMSNORM_F16, 0x7FFFFFFF)));
+  EXPECT_TRUE(IsNan(RMSNORM_BF16, SlowCast(RMSNORM_BF16, 0x7FFFFFFF)));
+}
+
+// A row of ones with eps = 0 normalises to ones, so that y is the weight, cast; but -0, to which
+// the offset of 0 is added, becomes 0.
+class KernelTest : public testing::TestWithParam<std::string> {
+ protected:
+  // Passes all numbers of a type through rows of `d` elements, from the weight to y.
+  void CarryInWeight(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to,
+                     size_t d) {
+    Options options;
+    options.eps = 0;
+    options.target = GetParam().c_str();
+    options.threads = 1;
+    for (const rmsnorm_rounding rounding : {RMSNORM_SCALE_THEN_CAST, RMSNORM_CAST_THEN_SCALE}) {
+      options.rounding = rounding;
+      for (const rmsnorm_dtype x_dtype : kDtypes) {
+        Tensor x(x_dtype, 1, d);
+        for (size_t j = 0; j < d; ++j) x.set(0, j, 1);
+        Tensor weight(from, 1, d);
+        Tensor y(to, 1, d);
+        for (size_t begin = 0; begin < numbers.size(); begin += d) {
+          // The last row begins early enough to be full.
+          const size_t first = std::min(begin, numbers.size() - d);
+          for (size_t j = 0; j < d; ++j) weight.set_bits(0, j, numbers[first + j]);
+          forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), options);
+          ASSERT_NO_FATAL_FAILURE(ExpectConverted(&numbers[first], from, y, 0, 0.0));
+        }
+      }
+    }
+  }
+
+  // `offset` is added to every number: 0, or -0 where there is none.
+  static void ExpectConverted(const uint32_t* numbers, rmsnorm_dtype from, const Tensor& y,
+                              size_t row, double offset) {
+    for (size_t j = 0; j < y.d(); ++j) {
+      const uint32_t slow =
+          Encode(FormatOf(y.dtype()), offset + Decode(FormatOf(from), numbers[j]));
+      const uint32_t actual = y.bits(row, j);
+      if (slow == actual) continue;
+      ASSERT_TRUE(IsNan(y.dtype(), slow) && IsNan(y.dtype(), actual))
+          << rmsnorm_dtype_name(from) << " 0x" << std::hex << numbers[j] << " became "
+          << rmsnorm_dtype_name(y.dtype()) << " 0x" << actual << ", not 0x" << slow;
+    }
+  }
+};
+
+std::vector<uint32_t> AllPatterns() {
+  std::vector<uint32_t> all(kPatterns);
+  for (uint32_t bits = 0; bits < kPatterns; ++bits) all[bits] = bits;
+  return all;
+}
+
+TEST_P(KernelTest, EveryShortPatternInTheWeight) {
+  for (const rmsnorm_dtype from : kShortDtypes) {
+    for (const rmsnorm_dtype to : kDtypes) {
+      ASSERT_NO_FATAL_FAILURE(CarryInWeight(AllPatterns(), from, to, 4096));
+    }
+  }
+}
+
+// Rows of whole vectors.
+TEST_P(KernelTest, DenseF32InTheWeight) {
+  for (const rmsnorm_dtype to : kShortDtypes) {
+    ASSERT_NO_FATAL_FAILURE(CarryInWeight(DenseF32(), RMSNORM_F32, to, 16384));
+  }
+}
+
+// Rows shorter than any vector of eight, and with a tail. Every 97th number, as rows are many.
+TEST_P(KernelTest, F32InTheWeightOfShortRows) {
+  std::vector<uint32_t> numbers;
+  for (size_t i = 0; i < DenseF32().size(); i += 97) numbers.push_back(DenseF32()[i]);
+  for (const rmsnorm_dtype to : kShortDtypes) {
+    ASSERT_NO_FATAL_FAILURE(CarryInWeight(numbers, RMSNORM_F32, to, 7));
+    ASSERT_NO_FATAL_FAILURE(CarryInWeight(numbers, RMSNORM_F32, to, 77));
+  }
+}
+
+// Scaling by a given sum equal to the divisor has an inverse RMS of 1, so that y is x, cast.
+class KernelOfXTest : public KernelTest {
+ protected:
+  void CarryInX(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to,
+                size_t d) {
+    Options options;
+    options.eps = 0;
+    options.target = GetParam().c_str();
+    options.threads = 1;
+    const size_t rows = 3;
+    const std::vector<double> sums(rows, static_cast<double>(d));
+    Tensor x(from, rows, d);
+    Tensor y(to, rows, d);
+    for (size_t begin = 0; begin < numbers.size(); begin += rows * d) {
+      const size_t first = std::min(begin, numbers.size() - rows * d);
+      for (size_t i = 0; i < rows * d; ++i) x.set_bits(i / d, i % d, numbers[first + i]);
+      scale(ConstView(x.view()), sums.data(), nullptr, View(y.view()), options);
+      for (size_t row = 0; row < rows; ++row) {
+        ASSERT_NO_FATAL_FAILURE(ExpectConverted(&numbers[first + row * d], from, y, row, -0.0));
+      }
+    }
+  }
+};
+
+TEST_P(KernelOfXTest, EveryShortPatternInX) {
+  for (const rmsnorm_dtype from : kShortDtypes) {
+    for (const rmsnorm_dtype to : kDtypes) {
+      ASSERT_NO_FATAL_FAILURE(CarryInX(AllPatterns(), from, to, 4096));
+      ASSERT_NO_FATAL_FAILURE(CarryInX(AllPatterns(), from, to, 7));
+      ASSERT_NO_FATAL_FAILURE(CarryInX(AllPatterns(), from, to, 77));
+    }
+  }
+}
+
+TEST_P(KernelOfXTest, DenseF32InX) {
+  for (const rmsnorm_dtype to : kShortDtypes) {
+    ASSERT_NO_FATAL_FAILURE(CarryInX(DenseF32(), RMSNORM_F32, to, 4099));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, KernelTest, testing::ValuesIn(SupportedTargets()), Name);
+INSTANTIATE_TEST_SUITE_P(Targets, KernelOfXTest, testing::ValuesIn(SupportedTargets()), Name);
+
+}  // namespace
+}  // namespace rmsnorm::test
