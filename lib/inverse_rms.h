@@ -25,14 +25,16 @@ Real InverseRms(const Norm& norm, Real under_root) {
 
 // Whether f32 suffices. Below 2^-100 squares lose bits to underflow; infinity says that one overflowed,
 // or that the row holds it. False for NaN.
+constexpr float kSmallestSafe = 0x1p-100f;
+constexpr float kLargestSafe = std::numeric_limits<float>::max();
 inline bool IsSafe(float under_root) {
-  return under_root >= 0x1p-100f && under_root <= std::numeric_limits<float>::max();
+  return under_root >= kSmallestSafe && under_root <= kLargestSafe;
 }
 
 // Whether the f32 sum of a row is handed out as it is; the same rule as IsSafe() with eps = 0, and
 // exact, since 2^-100 times an f32 has no rounding in binary64.
 inline bool IsSafeSum(float sum, float divisor) {
-  return sum >= 0x1p-100 * static_cast<double>(divisor) && sum <= std::numeric_limits<float>::max();
+  return sum >= double{kSmallestSafe} * double{divisor} && sum <= kLargestSafe;
 }
 
 }  // namespace rmsnorm::internal

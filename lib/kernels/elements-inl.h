@@ -12,6 +12,9 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <type_traits>
+
 #include "../element.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,12 +24,25 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F32Tag = hn::ScalableTag<float>;
 using U32Tag = hn::Rebind<uint32_t, F32Tag>;
-using U16Tag = hn::Rebind<uint16_t, F32Tag>;  // a half vector: as many lanes as F32Tag
+using U16Tag = hn::Rebind<uint16_t, F32Tag>;            // half a vector: as many lanes as F32Tag
+using PackedTag = hn::Repartition<uint16_t, F32Tag>;  // a whole vector of 16-bit elements
 using F32Vec = hn::Vec<F32Tag>;
 using U16Vec = hn::Vec<U16Tag>;
 
 // f32 values in a vector. A constant, as no target here has scalable vectors.
 constexpr size_t kN = HWY_LANES(float);
+
+// The unit of the loops: 2 kN elements, which are one vector of 16-bit elements.
+constexpr size_t kPair = 2 * kN;
+struct Pair {
+  F32Vec lower;
+  F32Vec upper;
+};
+
+HWY_INLINE const uint16_t* Bits(const F16* p) { return reinterpret_cast<const uint16_t*>(p); }
+HWY_INLINE const uint16_t* Bits(const BF16* p) { return reinterpret_cast<const uint16_t*>(p); }
+HWY_INLINE uint16_t* Bits(F16* p) { return reinterpret_cast<uint16_t*>(p); }
+HWY_INLINE uint16_t* Bits(BF16* p) { return reinterpret_cast<uint16_t*>(p); }
 
 // ------------------------------------------------------------------ conversions in registers
 
@@ -38,91 +54,133 @@ HWY_INLINE F32Vec Widen(F16, U16Vec bits) {
   return hn::PromoteTo(F32Tag(), hn::BitCast(hn::Rebind<hwy::float16_t, F32Tag>(), bits));
 }
 
-// Integer rounding: Highway 1.0.3 truncates to bf16, and the native instruction flushes subnormals.
-HWY_INLINE U16Vec Narrow(BF16, F32Vec value) {
-  const U32Tag du32;
-  const auto bits = hn::BitCast(du32, value);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1));
-  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du32, 0x7FFF)), odd);
-  // Rounding would carry a NaN with all payload bits set over into -0.
-  const auto is_nan = hn::RebindMask(du32, hn::IsNaN(value));
-  const auto kept = hn::IfThenElse(is_nan, hn::Set(du32, 0x7FC00000), rounded);
-  return hn::DemoteTo(U16Tag(), hn::BitCast(hn::RebindToSigned<U32Tag>(), hn::ShiftRight<16>(kept)));
+// The bits of `value` after rounding to bf16, in the upper half of each lane; the lower half is
+// undefined. By integers: Highway 1.0.3 truncates. A NaN must not have payload bits that the addition
+// carries into the sign or takes away; PrepareWeight() sees to that, and nothing else brings a NaN.
+HWY_INLINE hn::Vec<U32Tag> RoundToBF16(F32Vec value) {
+  const U32Tag tag;
+  const auto bits = hn::BitCast(tag, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(tag, 1));
+  return hn::Add(hn::Add(bits, hn::Set(tag, 0x7FFF)), odd);
 }
 
-HWY_INLINE U16Vec Narrow(F16, F32Vec value) {
+HWY_INLINE hn::Vec<PackedTag> Narrow(BF16, Pair value) {
+  const PackedTag tag;
+#if RMSNORM_NATIVE_BF16
+  // The native instruction takes subnormals for zero, so a zero in its result may be wrong.
+  const auto packed = NativeNarrow(value.lower, value.upper);
+  if (HWY_LIKELY(hn::AllFalse(tag, hn::Eq(packed, hn::Zero(tag))))) return packed;
+#endif
+  return hn::ConcatOdd(tag, hn::BitCast(tag, RoundToBF16(value.upper)),
+                       hn::BitCast(tag, RoundToBF16(value.lower)));
+}
+
+HWY_INLINE U16Vec NarrowHalf(F16, F32Vec value) {
   return hn::BitCast(U16Tag(), hn::DemoteTo(hn::Rebind<hwy::float16_t, F32Tag>(), value));
 }
 
 // Rounds to T and back, as CastTo<T>() does.
 template <class T>
 HWY_INLINE F32Vec Round(F32Vec value) {
-  return Widen(T(), Narrow(T(), value));
-}
-template <>
-HWY_INLINE F32Vec Round<float>(F32Vec value) {
-  return value;
+  if constexpr (std::is_same_v<T, F16>) {
+    return Widen(F16(), NarrowHalf(F16(), value));
+  } else if constexpr (std::is_same_v<T, BF16>) {
+    return hn::BitCast(F32Tag(), hn::And(RoundToBF16(value), hn::Set(U32Tag(), 0xFFFF0000u)));
+  } else {
+    return value;
+  }
 }
 
-// ------------------------------------------------------------------ full vectors, any alignment
+// ------------------------------------------------------------------ pairs, at any alignment
 
-HWY_INLINE F32Vec Load(const float* from) { return hn::LoadU(F32Tag(), from); }
+HWY_INLINE Pair Load(const float* from) {
+  return {hn::LoadU(F32Tag(), from), hn::LoadU(F32Tag(), from + kN)};
+}
 
 template <class T>
-HWY_INLINE F32Vec Load(const T* from) {
-  return Widen(T(), hn::LoadU(U16Tag(), reinterpret_cast<const uint16_t*>(from)));
+HWY_INLINE Pair Load(const T* from) {
+  return {Widen(T(), hn::LoadU(U16Tag(), Bits(from))),
+          Widen(T(), hn::LoadU(U16Tag(), Bits(from + kN)))};
 }
 
-HWY_INLINE void Store(F32Vec value, float* to) { hn::StoreU(value, F32Tag(), to); }
-
-template <class T>
-HWY_INLINE void Store(F32Vec value, T* to) {
-  hn::StoreU(Narrow(T(), value), U16Tag(), reinterpret_cast<uint16_t*>(to));
+HWY_INLINE void Store(Pair value, float* to) {
+  hn::StoreU(value.lower, F32Tag(), to);
+  hn::StoreU(value.upper, F32Tag(), to + kN);
 }
 
-// ------------------------------------------------------------------ the first n < kN elements
+// Two stores of half a vector: joining the halves first costs more than the second store.
+HWY_INLINE void Store(Pair value, F16* to) {
+  hn::StoreU(NarrowHalf(F16(), value.lower), U16Tag(), Bits(to));
+  hn::StoreU(NarrowHalf(F16(), value.upper), U16Tag(), Bits(to + kN));
+}
 
-// AVX-512 masks loads and stores in hardware, for 16-bit lanes too. Elsewhere elements go one by one:
+HWY_INLINE void Store(Pair value, BF16* to) {
+  hn::StoreU(Narrow(BF16(), value), PackedTag(), Bits(to));
+}
+
+// ------------------------------------------------------------------ the first n < kPair elements
+
+// AVX-512 masks loads and stores in hardware, AVX2 for 32-bit lanes. Elsewhere elements go one by one:
 // Highway's MaskedLoad() may read, and its BlendedStore() write, past the end.
+template <class T>
+constexpr bool kHasMasks = HWY_ARCH_X86 && (HWY_TARGET <= HWY_AVX3 || sizeof(T) == 4);
 
-// The first n elements and then zeros. Reads no other element.
+// The first n elements of a vector and then zeros; n may be beyond its end. Reads no other element.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> LoadBits(D tag, const T* from, size_t n) {
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  return hn::MaskedLoad(hn::FirstN(tag, n), tag, from);
-#else
-  HWY_ALIGN T buffer[kN] = {};
-  for (size_t i = 0; i < n; ++i) buffer[i] = from[i];
-  return hn::Load(tag, buffer);
-#endif
+  constexpr size_t kSize = hn::MaxLanes(D());
+  if constexpr (kHasMasks<T>) {
+    return hn::MaskedLoad(hn::FirstN(tag, std::min(n, kSize)), tag, from);
+  } else {
+    HWY_ALIGN T buffer[kSize] = {};
+    for (size_t i = 0; i < std::min(n, kSize); ++i) buffer[i] = from[i];
+    return hn::Load(tag, buffer);
+  }
 }
 
-// Writes the first n elements and no other.
+// Writes the first n elements of a vector and no other; n may be beyond its end.
 template <class D, class T>
 HWY_INLINE void StoreBits(D tag, hn::Vec<D> value, T* to, size_t n) {
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  hn::BlendedStore(value, hn::FirstN(tag, n), tag, to);
-#else
-  HWY_ALIGN T buffer[kN];
-  hn::Store(value, tag, buffer);
-  for (size_t i = 0; i < n; ++i) to[i] = buffer[i];
-#endif
+  constexpr size_t kSize = hn::MaxLanes(D());
+  if constexpr (kHasMasks<T>) {
+    hn::BlendedStore(value, hn::FirstN(tag, std::min(n, kSize)), tag, to);
+  } else {
+    HWY_ALIGN T buffer[kSize];
+    hn::Store(value, tag, buffer);
+    for (size_t i = 0; i < std::min(n, kSize); ++i) to[i] = buffer[i];
+  }
 }
 
-HWY_INLINE F32Vec LoadFirst(const float* from, size_t n) { return LoadBits(F32Tag(), from, n); }
-
-template <class T>
-HWY_INLINE F32Vec LoadFirst(const T* from, size_t n) {
-  return Widen(T(), LoadBits(U16Tag(), reinterpret_cast<const uint16_t*>(from), n));
-}
-
-HWY_INLINE void StoreFirst(F32Vec value, float* to, size_t n) {
-  StoreBits(F32Tag(), value, to, n);
+HWY_INLINE Pair LoadFirst(const float* from, size_t n) {
+  const F32Tag tag;
+  if (n <= kN) return {LoadBits(tag, from, n), hn::Zero(tag)};
+  return {hn::LoadU(tag, from), LoadBits(tag, from + kN, n - kN)};
 }
 
 template <class T>
-HWY_INLINE void StoreFirst(F32Vec value, T* to, size_t n) {
-  StoreBits(U16Tag(), Narrow(T(), value), reinterpret_cast<uint16_t*>(to), n);
+HWY_INLINE Pair LoadFirst(const T* from, size_t n) {
+  const U16Tag tag;
+  if (n <= kN) return {Widen(T(), LoadBits(tag, Bits(from), n)), hn::Zero(F32Tag())};
+  return {Widen(T(), hn::LoadU(tag, Bits(from))),
+          Widen(T(), LoadBits(tag, Bits(from + kN), n - kN))};
+}
+
+HWY_INLINE void StoreFirst(Pair value, float* to, size_t n) {
+  const F32Tag tag;
+  if (n <= kN) return StoreBits(tag, value.lower, to, n);
+  hn::StoreU(value.lower, tag, to);
+  StoreBits(tag, value.upper, to + kN, n - kN);
+}
+
+HWY_INLINE void StoreFirst(Pair value, F16* to, size_t n) {
+  const U16Tag tag;
+  if (n <= kN) return StoreBits(tag, NarrowHalf(F16(), value.lower), Bits(to), n);
+  hn::StoreU(NarrowHalf(F16(), value.lower), tag, Bits(to));
+  StoreBits(tag, NarrowHalf(F16(), value.upper), Bits(to + kN), n - kN);
+}
+
+HWY_INLINE void StoreFirst(Pair value, BF16* to, size_t n) {
+  StoreBits(PackedTag(), Narrow(BF16(), value), Bits(to), n);
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

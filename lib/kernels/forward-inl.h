@@ -18,6 +18,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
+// Up to this many bytes of x a row is short: four rows of x and y then fit L1 with the weight.
+constexpr size_t kShortRowBytes = 2048;
+
 // ------------------------------------------------------------------ sum of squares
 
 // The 128 lanes of a block are 8 AVX-512 registers, enough to hide the latency of fma. Narrower targets
@@ -25,127 +28,280 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 // NEON ones each): a half is 64 neighbouring elements, so the passes touch different cache lines.
 constexpr size_t kPasses = kN >= 16 ? 1 : 2;
 constexpr size_t kPassLanes = kLanes / kPasses;
-constexpr size_t kAccumulators = kPassLanes / kN;
+constexpr size_t kPairs = kPassLanes / kPair;
 
-struct Accumulators {
-  F32Vec lane[kAccumulators];
+// The lanes of one pass. Where 2 kN elements are loaded as one pair, accumulator `lower[a]` holds the
+// first kN and `upper[a]` the others. bf16 splits cheaper into even and odd elements: then they are
+// in `lower` and `upper`. That changes where a lane is, not what is added to it.
+struct Lanes {
+  F32Vec lower[kPairs];
+  F32Vec upper[kPairs];
 };
 
-// Adds the squares of one pass's lanes: of each kLanes elements of x the first kPassLanes. `size`
-// elements may be read.
 template <class X>
-HWY_INLINE Accumulators SumPass(const X* HWY_RESTRICT x, size_t size) {
-  Accumulators sums;
-  for (F32Vec& lane : sums.lane) lane = hn::Zero(F32Tag());
+constexpr bool kSplitsByParity = std::is_same_v<X, BF16>;
+
+HWY_INLINE Pair SplitByParity(hn::Vec<PackedTag> packed) {
+  const U32Tag tag;
+  const auto bits = hn::BitCast(tag, packed);
+  return {hn::BitCast(F32Tag(), hn::ShiftLeft<16>(bits)),
+          hn::BitCast(F32Tag(), hn::And(bits, hn::Set(tag, 0xFFFF0000u)))};
+}
+
+template <class X>
+HWY_INLINE Pair LoadForSum(const X* from) {
+  if constexpr (kSplitsByParity<X>) {
+    return SplitByParity(hn::LoadU(PackedTag(), Bits(from)));
+  } else {
+    return Load(from);
+  }
+}
+
+template <class X>
+HWY_INLINE Pair LoadFirstForSum(const X* from, size_t n) {
+  if constexpr (kSplitsByParity<X>) {
+    return SplitByParity(LoadBits(PackedTag(), Bits(from), n));
+  } else {
+    return LoadFirst(from, n);
+  }
+}
+
+// Adds the squares of one pass: of each kLanes elements of x the first kPassLanes. `size` elements may be
+// read.
+template <class X>
+HWY_INLINE Lanes SumPass(const X* HWY_RESTRICT x, size_t size) {
+  Lanes lanes;
+  for (size_t a = 0; a < kPairs; ++a) lanes.lower[a] = lanes.upper[a] = hn::Zero(F32Tag());
   size_t j = 0;
   for (; j + kPassLanes <= size; j += kLanes) {
-    HWY_UNROLL(kAccumulators)
-    for (size_t a = 0; a < kAccumulators; ++a) {
-      const F32Vec value = Load(x + j + a * kN);
-      sums.lane[a] = hn::MulAdd(value, value, sums.lane[a]);
+    for (size_t a = 0; a < kPairs; ++a) {
+      const Pair v = LoadForSum(x + j + a * kPair);
+      lanes.lower[a] = hn::MulAdd(v.lower, v.lower, lanes.lower[a]);
+      lanes.upper[a] = hn::MulAdd(v.upper, v.upper, lanes.upper[a]);
     }
   }
-  // Less than kPassLanes are left.
-  HWY_UNROLL(kAccumulators)
-  for (size_t a = 0; a < kAccumulators; ++a) {
-    const size_t begin = j + a * kN;
-    if (begin >= size) break;
-    const F32Vec value = begin + kN <= size ? Load(x + begin) : LoadFirst(x + begin, size - begin);
-    sums.lane[a] = hn::MulAdd(value, value, sums.lane[a]);
+  if (j < size) {  // less than kPassLanes are left
+    for (size_t a = 0; a < kPairs; ++a) {
+      const size_t begin = j + a * kPair;
+      if (begin >= size) break;
+      const Pair v = begin + kPair <= size ? LoadForSum(x + begin)
+                                           : LoadFirstForSum(x + begin, size - begin);
+      lanes.lower[a] = hn::MulAdd(v.lower, v.lower, lanes.lower[a]);
+      lanes.upper[a] = hn::MulAdd(v.upper, v.upper, lanes.upper[a]);
+    }
   }
-  return sums;
+  return lanes;
 }
 
-// Lane l += lane l + kN / 2, then + kN / 4 and so on down to 1.
+using FourTag = hn::FixedTag<float, 4>;
+using Four = hn::Vec<FourTag>;
+
+// Lane l += lane l + size / 2, and so on until four are left.
 template <class D>
-HWY_INLINE float FoldLanes(D tag, hn::Vec<D> sum) {
+HWY_INLINE Four FoldToFour(D, hn::Vec<D> sum) {
   if constexpr (hn::MaxLanes(D()) > 4) {
     const hn::Half<D> half;
-    return FoldLanes(half, hn::Add(hn::LowerHalf(half, sum), hn::UpperHalf(half, sum)));
+    return FoldToFour(half, hn::Add(hn::LowerHalf(half, sum), hn::UpperHalf(half, sum)));
   } else {
-    sum = hn::Add(sum, hn::Shuffle1032(sum));
-    sum = hn::Add(sum, hn::Shuffle2301(sum));
-    return hn::GetLane(sum);
+    return sum;
   }
 }
 
-// The tree over the accumulators and then over the lanes within.
-HWY_INLINE float Fold(Accumulators sums) {
-  for (size_t half = kAccumulators / 2; half > 0; half /= 2) {
-    for (size_t a = 0; a < half; ++a) {
-      sums.lane[a] = hn::Add(sums.lane[a], sums.lane[a + half]);
-    }
-  }
-  return FoldLanes(F32Tag(), sums.lane[0]);
-}
+// A block's lanes, folded to four; those of the even and of the odd elements apart where X splits so.
+template <class X>
+struct FoldedBlock {
+  Four part[kSplitsByParity<X> ? 2 : 1];
+};
 
 template <class X>
-HWY_INLINE float SumBlock(const X* HWY_RESTRICT x, size_t size) {
-  Accumulators sums = SumPass(x, size);
+HWY_INLINE FoldedBlock<X> SumBlock(const X* HWY_RESTRICT x, size_t size) {
+  Lanes lanes = SumPass(x, size);
   if constexpr (kPasses == 2) {
     if (size > kPassLanes) {
-      const Accumulators upper = SumPass(x + kPassLanes, size - kPassLanes);
-      for (size_t a = 0; a < kAccumulators; ++a) {
-        sums.lane[a] = hn::Add(sums.lane[a], upper.lane[a]);
+      const Lanes upper = SumPass(x + kPassLanes, size - kPassLanes);
+      for (size_t a = 0; a < kPairs; ++a) {
+        lanes.lower[a] = hn::Add(lanes.lower[a], upper.lower[a]);
+        lanes.upper[a] = hn::Add(lanes.upper[a], upper.upper[a]);
       }
     }
   }
-  return Fold(sums);
+  for (size_t half = kPairs / 2; half > 0; half /= 2) {
+    for (size_t a = 0; a < half; ++a) {
+      lanes.lower[a] = hn::Add(lanes.lower[a], lanes.lower[a + half]);
+      lanes.upper[a] = hn::Add(lanes.upper[a], lanes.upper[a + half]);
+    }
+  }
+  if constexpr (kSplitsByParity<X>) {
+    return {{FoldToFour(F32Tag(), lanes.lower[0]), FoldToFour(F32Tag(), lanes.upper[0])}};
+  } else {
+    return {{FoldToFour(F32Tag(), hn::Add(lanes.lower[0], lanes.upper[0]))}};
+  }
+}
+
+// The last two steps of the tree for four blocks at once: sum i is that of block i.
+HWY_INLINE Four FoldFour(Four a, Four b, Four c, Four d) {
+  const FourTag tag;
+  const Four ab = hn::Add(hn::ConcatLowerLower(tag, b, a), hn::ConcatUpperUpper(tag, b, a));
+  const Four cd = hn::Add(hn::ConcatLowerLower(tag, d, c), hn::ConcatUpperUpper(tag, d, c));
+  return hn::Add(hn::ConcatEven(tag, cd, ab), hn::ConcatOdd(tag, cd, ab));
 }
 
 template <class X>
-HWY_INLINE float SumSquares(const X* HWY_RESTRICT x, size_t d) {
-  float total = SumBlock(x, std::min(kBlock, d));
+HWY_INLINE Four FoldFour(const FoldedBlock<X> (&block)[4]) {
+  const auto fold = [&](size_t part) HWY_ATTR {
+    return FoldFour(block[0].part[part], block[1].part[part], block[2].part[part],
+                    block[3].part[part]);
+  };
+  if constexpr (kSplitsByParity<X>) {
+    return hn::Add(fold(0), fold(1));
+  } else {
+    return fold(0);
+  }
+}
+
+HWY_INLINE float FoldOne(Four sum) {
+  sum = hn::Add(sum, hn::Shuffle1032(sum));
+  return hn::GetLane(hn::Add(sum, hn::Shuffle2301(sum)));
+}
+
+template <class X>
+HWY_INLINE float FoldOne(const FoldedBlock<X>& block) {
+  if constexpr (kSplitsByParity<X>) {
+    return FoldOne(block.part[0]) + FoldOne(block.part[1]);
+  } else {
+    return FoldOne(block.part[0]);
+  }
+}
+
+// Functions of their own, not inlined: SumSquares(), ScaleRow() and SumFour() serve all combinations of
+// options, and inlining them everywhere makes the library four times as large.
+template <class X>
+HWY_NOINLINE float SumSquares(const X* HWY_RESTRICT x, size_t d) {
+  float total = FoldOne(SumBlock(x, std::min(kBlock, d)));
   for (size_t begin = kBlock; begin < d; begin += kBlock) {
-    total += SumBlock(x + begin, std::min(kBlock, d - begin));
+    total += FoldOne(SumBlock(x + begin, std::min(kBlock, d - begin)));
   }
   return total;
 }
 
 // ------------------------------------------------------------------ scale
 
-// One vector: x * r, rounded to X if asked, times the weight if there is one.
+// x * r, rounded to X if asked, times the weight if there is one.
 template <bool kCast, bool kWeighted, class X>
-HWY_INLINE F32Vec ScaleVector(F32Vec x, F32Vec r, F32Vec weight) {
+HWY_INLINE F32Vec Scaled(F32Vec x, F32Vec r, F32Vec weight) {
   F32Vec n = hn::Mul(x, r);
   if constexpr (kCast) n = Round<X>(n);
   if constexpr (kWeighted) n = hn::Mul(n, weight);
   return n;
 }
 
+template <bool kCast, bool kWeighted, class X>
+HWY_INLINE Pair Scaled(Pair x, F32Vec r, Pair weight) {
+  return {Scaled<kCast, kWeighted, X>(x.lower, r, weight.lower),
+          Scaled<kCast, kWeighted, X>(x.upper, r, weight.upper)};
+}
+
+// One row; y may be x.
 template <bool kCast, bool kWeighted, class X, class Y>
-HWY_INLINE void ScaleRow(size_t d, float inverse_rms, const X* x, const float* HWY_RESTRICT weight,
-                         Y* y) {
+HWY_NOINLINE void ScaleRow(size_t d, float inverse_rms, const X* x,
+                           const float* HWY_RESTRICT weight, Y* y) {
   const F32Vec r = hn::Set(F32Tag(), inverse_rms);
   size_t j = 0;
-  for (; j + kN <= d; j += kN) {
-    const F32Vec w = kWeighted ? Load(weight + j) : r;
-    Store(ScaleVector<kCast, kWeighted, X>(Load(x + j), r, w), y + j);
+  for (; j + kPair <= d; j += kPair) {
+    const Pair w = kWeighted ? Load(weight + j) : Pair{r, r};
+    Store(Scaled<kCast, kWeighted, X>(Load(x + j), r, w), y + j);
   }
   if (j < d) {
-    const F32Vec w = kWeighted ? LoadFirst(weight + j, d - j) : r;
-    StoreFirst(ScaleVector<kCast, kWeighted, X>(LoadFirst(x + j, d - j), r, w), y + j, d - j);
+    const Pair w = kWeighted ? LoadFirst(weight + j, d - j) : Pair{r, r};
+    StoreFirst(Scaled<kCast, kWeighted, X>(LoadFirst(x + j, d - j), r, w), y + j, d - j);
   }
 }
 
 // ------------------------------------------------------------------ kernels
 
 template <bool kSumsGiven, bool kCast, bool kWeighted, class X, class Y>
-HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
-  for (size_t row = 0; row < rows.count; ++row) {
-    const X* x = rows.Input<X>(row);
-    Y* y = rows.Output<Y>(row);
-    const float sum = kSumsGiven ? static_cast<float>(rows.sums[row]) : SumSquares(x, norm.d);
-    const float under_root = UnderRoot(norm, sum);
-    float r;
-    if (HWY_LIKELY(IsSafe(under_root))) {
-      r = InverseRms(norm, under_root);
-      ScaleRow<kCast, kWeighted>(norm.d, r, x, norm.weight, y);
-    } else {
-      const double cold_sum = kSumsGiven ? rows.sums[row] : ColdSumSquares(x, norm.d);
-      r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
+HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
+  const X* x = rows.Input<X>(row);
+  Y* y = rows.Output<Y>(row);
+  const float sum = kSumsGiven ? static_cast<float>(rows.sums[row]) : SumSquares(x, norm.d);
+  const float under_root = UnderRoot(norm, sum);
+  float r;
+  if (HWY_LIKELY(IsSafe(under_root))) {
+    r = InverseRms(norm, under_root);
+    ScaleRow<kCast, kWeighted>(norm.d, r, x, norm.weight, y);
+  } else {
+    const double cold_sum = kSumsGiven ? rows.sums[row] : ColdSumSquares(x, norm.d);
+    r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
+  }
+  if (rows.rstd != nullptr) rows.rstd[row] = r;
+}
+
+// The sums of four rows of one block each.
+template <class X>
+HWY_NOINLINE void SumFour(const Rows& rows, size_t row, size_t d, float* HWY_RESTRICT sums) {
+  FoldedBlock<X> block[4];
+  for (size_t i = 0; i < 4; ++i) block[i] = SumBlock(rows.Input<X>(row + i), d);
+  hn::StoreU(FoldFour(block), FourTag(), sums);
+}
+
+// 1 / RMS of four rows, by the operations of inverse_rms.h.
+struct FourInverses {
+  Four r;
+  bool safe;  // whether all four are; if not, r is meaningless
+};
+
+template <class X>
+HWY_INLINE FourInverses InvertFour(const Norm& norm, const Rows& rows, size_t row) {
+  const FourTag tag;
+  HWY_ALIGN float sums[4];
+  SumFour<X>(rows, row, norm.d, sums);
+  const Four eps = hn::Set(tag, norm.eps);
+  const Four mean = hn::Div(hn::Load(tag, sums), hn::Set(tag, norm.divisor));
+  const Four under_root = norm.eps_outside ? mean : hn::Add(mean, eps);
+  const Four root = hn::Sqrt(under_root);
+  const auto safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)),
+                            hn::Le(under_root, hn::Set(tag, kLargestSafe)));
+  return {hn::Div(hn::Set(tag, 1.0f), norm.eps_outside ? hn::Add(root, eps) : root),
+          hn::AllTrue(tag, safe)};
+}
+
+// Rows of one block, four at a time. One row alone leaves the units idle for the time of its last fma,
+// fold, division, root and division, one after the other; four share them, and the next four are
+// summed before these are scaled, so that the two overlap.
+template <bool kCast, bool kWeighted, class X, class Y>
+HWY_INLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
+  FourInverses next = InvertFour<X>(norm, rows, 0);
+  size_t row = 0;
+  for (; row + 4 <= rows.count; row += 4) {
+    const FourInverses now = next;
+    if (row + 8 <= rows.count) next = InvertFour<X>(norm, rows, row + 4);
+    if (HWY_UNLIKELY(!now.safe)) {
+      for (size_t i = row; i < row + 4; ++i) {
+        NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, i);
+      }
+      continue;
     }
-    if (rows.rstd != nullptr) rows.rstd[row] = r;
+    HWY_ALIGN float r[4];
+    hn::Store(now.r, FourTag(), r);
+    for (size_t i = 0; i < 4; ++i) {
+      ScaleRow<kCast, kWeighted>(norm.d, r[i], rows.Input<X>(row + i), norm.weight,
+                                 rows.Output<Y>(row + i));
+    }
+    if (rows.rstd != nullptr) hn::StoreU(now.r, FourTag(), rows.rstd + row);
+  }
+  for (; row < rows.count; ++row) {
+    NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row);
+  }
+}
+
+template <bool kSumsGiven, bool kCast, bool kWeighted, class X, class Y>
+HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
+  if (!kSumsGiven && rows.count >= 4 && norm.d * sizeof(X) <= kShortRowBytes) {
+    NormaliseShortRows<kCast, kWeighted, X, Y>(norm, rows);
+    return;
+  }
+  for (size_t row = 0; row < rows.count; ++row) {
+    NormaliseRow<kSumsGiven, kCast, kWeighted, X, Y>(norm, rows, row);
   }
 }
 
@@ -187,13 +343,24 @@ void SumSquaresRows(const Norm& norm, const Rows& rows) {
   }
 }
 
+// Makes every NaN the same quiet one, whose payload survives the rounding to bf16.
+HWY_INLINE F32Vec PlainNaN(F32Vec value) {
+  const F32Vec plain = hn::BitCast(F32Tag(), hn::Set(U32Tag(), 0x7FC00000));
+  return hn::IfThenElse(hn::IsNaN(value), plain, value);
+}
+
+HWY_INLINE Pair PreparedPair(F32Vec offset, Pair weight) {
+  return {PlainNaN(hn::Add(offset, weight.lower)), PlainNaN(hn::Add(offset, weight.upper))};
+}
+
 template <class W>
-void PrepareWeight(const void* weight, size_t d, float offset, float* HWY_RESTRICT prepared) {
+void PrepareWeight(const void* weight, size_t d, float weight_offset,
+                   float* HWY_RESTRICT prepared) {
   const W* from = static_cast<const W*>(weight);
-  const F32Vec add = hn::Set(F32Tag(), offset);
+  const F32Vec offset = hn::Set(F32Tag(), weight_offset);
   size_t j = 0;
-  for (; j + kN <= d; j += kN) Store(hn::Add(add, Load(from + j)), prepared + j);
-  if (j < d) StoreFirst(hn::Add(add, LoadFirst(from + j, d - j)), prepared + j, d - j);
+  for (; j + kPair <= d; j += kPair) Store(PreparedPair(offset, Load(from + j)), prepared + j);
+  if (j < d) StoreFirst(PreparedPair(offset, LoadFirst(from + j, d - j)), prepared + j, d - j);
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
