@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "rows.h"
+
 namespace rmsnorm::internal {
 namespace {
 
@@ -24,7 +26,7 @@ struct Steps {
 };
 
 Steps WidestFirst(const rmsnorm_view& view) {
-  const ptrdiff_t element = static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype));
+  const ptrdiff_t element = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   Steps steps;
   for (int i = 0; i + 1 < view.ndim; ++i) {
     if (view.shape[i] == 1) continue;
@@ -39,7 +41,7 @@ Steps WidestFirst(const rmsnorm_view& view) {
 }
 
 size_t RowBytes(const rmsnorm_view& view) {
-  return view.shape[view.ndim - 1] * rmsnorm_dtype_size(view.dtype);
+  return view.shape[view.ndim - 1] * ElementSize(view.dtype);
 }
 
 // The bytes spanned by the steps from `first` on over rows of `row_bytes`.
@@ -67,8 +69,8 @@ bool RowsApart(const Steps& steps, int first, ptrdiff_t offset, size_t a_bytes, 
 }
 
 bool EqualSteps(const rmsnorm_view& x, const rmsnorm_view& y) {
-  const ptrdiff_t x_size = static_cast<ptrdiff_t>(rmsnorm_dtype_size(x.dtype));
-  const ptrdiff_t y_size = static_cast<ptrdiff_t>(rmsnorm_dtype_size(y.dtype));
+  const ptrdiff_t x_size = static_cast<ptrdiff_t>(ElementSize(x.dtype));
+  const ptrdiff_t y_size = static_cast<ptrdiff_t>(ElementSize(y.dtype));
   for (int i = 0; i + 1 < x.ndim; ++i) {
     if (x.shape[i] > 1 && x.stride[i] * x_size != y.stride[i] * y_size) return false;
   }
@@ -138,7 +140,7 @@ rmsnorm_status CheckView(const char* name, const rmsnorm_view* view, size_t& row
                 "%s: size of the view is %u, not %zu; make it with rmsnorm_rows() or rmsnorm_tensor()",
                 name, view->size, sizeof *view);
   }
-  const size_t element_size = rmsnorm_dtype_size(view->dtype);
+  const size_t element_size = ElementSize(view->dtype);
   if (element_size == 0) return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d", name, view->dtype);
   if (view->ndim < 1 || view->ndim > RMSNORM_MAX_DIMS) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; 1 to %d are possible", name, view->ndim,
@@ -240,7 +242,7 @@ rmsnorm_status CheckOutput(const rmsnorm_view& x, const Extent& x_extent, const 
   if (Disjoint(x_extent, y_extent)) return RMSNORM_OK;
   if (EqualSteps(x, y)) {
     const bool in_place =
-        x.data == y.data && rmsnorm_dtype_size(x.dtype) == rmsnorm_dtype_size(y.dtype);
+        x.data == y.data && ElementSize(x.dtype) == ElementSize(y.dtype);
     const ptrdiff_t offset = static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(y.data) -
                                                     reinterpret_cast<uintptr_t>(x.data));
     if (in_place || RowsApart(steps, 0, offset, RowBytes(x), RowBytes(y))) return RMSNORM_OK;
@@ -296,7 +298,7 @@ rmsnorm_status CheckSumSquares(const rmsnorm_view* x, const double* sums, size_t
 }  // namespace rmsnorm::internal
 
 size_t rmsnorm_dtype_size(rmsnorm_dtype dtype) noexcept {
-  return dtype == RMSNORM_F32 ? 4 : dtype == RMSNORM_F16 || dtype == RMSNORM_BF16 ? 2 : 0;
+  return rmsnorm::internal::ElementSize(dtype);
 }
 
 const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) noexcept {

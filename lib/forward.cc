@@ -53,12 +53,11 @@ rmsnorm_status Normalise(const rmsnorm_view* x, const double* sums, const rmsnor
   PreparedWeight prepared;
   RMSNORM_RETURN_IF_ERROR(prepared.Fill(weight, options.weight_offset, *kernels));
   const auto& table = sums != nullptr ? kernels->scale : kernels->forward;
-  Job job = MakeJob(*x, y, rows);
-  job.kernel = table[DtypeIndex(x->dtype)][DtypeIndex(y->dtype)];
-  job.norm = MakeNorm(options, x->shape[x->ndim - 1], prepared.data());
-  job.rstd = rstd;
-  job.sums = const_cast<double*>(sums);  // only read by the kernels of `scale`
-  RunJob(job, MakeThreading(options));
+  const Kernel kernel = table[DtypeIndex(x->dtype)][DtypeIndex(y->dtype)];
+  const Norm norm = MakeNorm(options, x->shape[x->ndim - 1], prepared.data());
+  // The kernels of `scale` only read the sums.
+  RunJob(MakeJob(kernel, norm, *x, y, rows, rstd, const_cast<double*>(sums)),
+         MakeThreading(options));
   return RMSNORM_OK;
 }
 
@@ -91,10 +90,8 @@ rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
   RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
   if (rows == 0) return RMSNORM_OK;
 
-  Job job = MakeJob(*x, nullptr, rows);
-  job.kernel = kernels->sum_squares[DtypeIndex(x->dtype)];
-  job.norm = MakeNorm(options, x->shape[x->ndim - 1], nullptr);
-  job.sums = sums;
-  RunJob(job, MakeThreading(options));
+  const Kernel kernel = kernels->sum_squares[DtypeIndex(x->dtype)];
+  const Norm norm = MakeNorm(options, x->shape[x->ndim - 1], nullptr);
+  RunJob(MakeJob(kernel, norm, *x, nullptr, rows, nullptr, sums), MakeThreading(options));
   return RMSNORM_OK;
 }

@@ -48,17 +48,18 @@ void PrepareWeight(const KernelTable& kernels, rmsnorm_dtype dtype, const void* 
   kernels.prepare_weight[DtypeIndex(dtype)](weight, d, offset, prepared);
 }
 
-Job MakeJob(const rmsnorm_view& x, const rmsnorm_view* y, size_t rows) {
-  Job job = {};
-  job.rows = rows;
-  job.loops = MergeLoops(x, y);
-  job.x = x.data;
-  job.x_element_size = rmsnorm_dtype_size(x.dtype);
-  if (y != nullptr) {
-    job.y = y->data;
-    job.y_element_size = rmsnorm_dtype_size(y->dtype);
-  }
-  return job;
+Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnorm_view* y,
+            size_t rows, float* rstd, double* sums) {
+  return {kernel,
+          norm,
+          rows,
+          MergeLoops(x, y),
+          x.data,
+          ElementSize(x.dtype),
+          y != nullptr ? y->data : nullptr,
+          y != nullptr ? ElementSize(y->dtype) : 0,
+          rstd,
+          sums};
 }
 
 void RunRows(const Job& job, size_t begin, size_t end) {

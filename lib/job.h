@@ -41,9 +41,9 @@ struct Job {
   double* sums;  // indexed by row, or null
 };
 
-// A job over checked views of equal shape; `y` is null for a call that only reads x. The caller fills in
-// kernel and norm, and rstd and sums where there are any.
-Job MakeJob(const rmsnorm_view& x, const rmsnorm_view* y, size_t rows);
+// The rows of checked views of equal shape; `y` is null for a call that only reads x.
+Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnorm_view* y,
+            size_t rows, float* rstd, double* sums);
 
 // Works through the rows from `begin` up to `end` on the calling thread, in the default floating-point
 // environment.

@@ -97,7 +97,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
   const KernelTable* kernels;
   RMSNORM_RETURN_IF_ERROR(CheckOptions(options, true));
   if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: it is 0");
-  if (rmsnorm_dtype_size(dtype) == 0) {
+  if (ElementSize(dtype) == 0) {
     return Fail(RMSNORM_ERROR_DTYPE, "dtype: unknown dtype %d", dtype);
   }
   RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
@@ -184,11 +184,8 @@ rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnor
   }
   if (rows == 0) return RMSNORM_OK;
 
-  Job job = MakeJob(*x, y, rows);
-  job.kernel = module->kernels->forward[DtypeIndex(x->dtype)][DtypeIndex(y->dtype)];
-  job.norm = module->norm;
-  job.rstd = rstd;
-  RunJob(job, module->threading);
+  const Kernel kernel = module->kernels->forward[DtypeIndex(x->dtype)][DtypeIndex(y->dtype)];
+  RunJob(MakeJob(kernel, module->norm, *x, y, rows, rstd, nullptr), module->threading);
   return RMSNORM_OK;
 }
 

@@ -71,9 +71,11 @@ HWY_INLINE Pair LoadFirstForSum(const X* from, size_t n) {
 template <class X>
 HWY_INLINE Lanes SumPass(const X* HWY_RESTRICT x, size_t size) {
   Lanes lanes;
+  HWY_UNROLL(kPairs)
   for (size_t a = 0; a < kPairs; ++a) lanes.lower[a] = lanes.upper[a] = hn::Zero(F32Tag());
   size_t j = 0;
   for (; j + kPassLanes <= size; j += kLanes) {
+    HWY_UNROLL(kPairs)
     for (size_t a = 0; a < kPairs; ++a) {
       const Pair v = LoadForSum(x + j + a * kPair);
       lanes.lower[a] = hn::MulAdd(v.lower, v.lower, lanes.lower[a]);
@@ -81,6 +83,7 @@ HWY_INLINE Lanes SumPass(const X* HWY_RESTRICT x, size_t size) {
     }
   }
   if (j < size) {  // less than kPassLanes are left
+    HWY_UNROLL(kPairs)
     for (size_t a = 0; a < kPairs; ++a) {
       const size_t begin = j + a * kPair;
       if (begin >= size) break;
@@ -119,13 +122,16 @@ HWY_INLINE FoldedBlock<X> SumBlock(const X* HWY_RESTRICT x, size_t size) {
   if constexpr (kPasses == 2) {
     if (size > kPassLanes) {
       const Lanes upper = SumPass(x + kPassLanes, size - kPassLanes);
+      HWY_UNROLL(kPairs)
       for (size_t a = 0; a < kPairs; ++a) {
         lanes.lower[a] = hn::Add(lanes.lower[a], upper.lower[a]);
         lanes.upper[a] = hn::Add(lanes.upper[a], upper.upper[a]);
       }
     }
   }
+  HWY_UNROLL(kPairs)
   for (size_t half = kPairs / 2; half > 0; half /= 2) {
+    HWY_UNROLL(kPairs)
     for (size_t a = 0; a < half; ++a) {
       lanes.lower[a] = hn::Add(lanes.lower[a], lanes.lower[a + half]);
       lanes.upper[a] = hn::Add(lanes.upper[a], lanes.upper[a + half]);
@@ -239,8 +245,9 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
 // The sums of four rows of one block each.
 template <class X>
 HWY_NOINLINE void SumFour(const Rows& rows, size_t row, size_t d, float* HWY_RESTRICT sums) {
-  FoldedBlock<X> block[4];
-  for (size_t i = 0; i < 4; ++i) block[i] = SumBlock(rows.Input<X>(row + i), d);
+  const FoldedBlock<X> block[4] = {
+      SumBlock(rows.Input<X>(row), d), SumBlock(rows.Input<X>(row + 1), d),
+      SumBlock(rows.Input<X>(row + 2), d), SumBlock(rows.Input<X>(row + 3), d)};
   hn::StoreU(FoldFour(block), FourTag(), sums);
 }
 
