@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// The caller's floating-point environment changes no bit, is found as it was left, and traps
+// nothing: flush-to-zero, rounding modes and unmasked exceptions, in the calling thread and in an
+// executor's.
+#include <gtest/gtest.h>
+
+#include <cfenv>
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "random_rows.h"
+#include "targets.h"
+#include "tensor.h"
+
+namespace rmsnorm::test {
+namespace {
+
+struct Environment {
+  std::string name;
+  uint32_t control;  // of the register that governs vector arithmetic
+};
+
+#if defined(__x86_64__)
+constexpr uint32_t kFlags = 0x3F;  // what has happened, not what shall
+uint32_t Control() { return _mm_getcsr() & ~kFlags; }
+void SetControl(uint32_t control) { _mm_setcsr(control); }
+const std::vector<Environment> kEnvironments = {
+    {"default", 0x1F80},         {"flush_to_zero", 0x9F80}, {"denormals_are_zero", 0x1FC0},
+    {"fast_math", 0x9FC0},       {"downward", 0x3F80},      {"upward", 0x5F80},
+    {"toward_zero", 0x7F80},     {"unmasked", 0x0000},      {"unmasked_upward_flushing", 0xC040},
+    {"invalid_unmasked", 0x1F00}};
+#elif defined(__aarch64__)
+uint32_t Control() {
+  uint64_t fpcr;
+  asm volatile("mrs %0, fpcr" : "=r"(fpcr));
+  return static_cast<uint32_t>(fpcr);
+}
+void SetControl(uint32_t control) {
+  asm volatile("msr fpcr, %0" : : "r"(static_cast<uint64_t>(control)) : "memory");
+}
+const std::vector<Environment> kEnvironments = {{"default", 0},
+                                                {"flush_to_zero", 1u << 24},
+                                                {"default_nan", 1u << 25},
+                                                {"upward", 1u << 22},
+                                                {"downward", 2u << 22},
+                                                {"toward_zero", 3u << 22},
+                                                {"upward_flushing", 1u << 24 | 1u << 22}};
+#else
+uint32_t Control() { return static_cast<uint32_t>(std::fegetround()); }
+void SetControl(uint32_t control) { std::fesetround(static_cast<int>(control)); }
+const std::vector<Environment> kEnvironments = {{"default", FE_TONEAREST},
+                                                {"upward", FE_UPWARD},
+                                                {"downward", FE_DOWNWARD},
+                                                {"toward_zero", FE_TOWARDZERO}};
+#endif
+
+// Runs in an environment, which it must leave as it was, and comes back to the default.
+void RunIn(const Environment& environment, const std::function<void()>& run) {
+  const uint32_t usual = Control();
+  SetControl(environment.control);
+  const uint32_t before = Control();
+  run();
+  const uint32_t after = Control();
+  SetControl(usual);
+  EXPECT_EQ(environment.control, before) << environment.name << " cannot be set";
+  EXPECT_EQ(before, after) << environment.name << " was not put back";
+}
+
+class FloatEnvironmentTest : public testing::TestWithParam<std::tuple<std::string, Environment>> {
+ protected:
+  FloatEnvironmentTest() { options_.target = target_.c_str(); }
+
+  // What `run` writes to a tensor must be the same in the environment as in the default one.
+  void ExpectSameBits(const Tensor& y, const std::function<void(Tensor&)>& run) const {
+    Tensor expected = y;
+    run(expected);
+    Tensor actual = y;
+    RunIn(environment_, [&] { run(actual); });
+    EXPECT_TRUE(SameBits(expected, actual));
+  }
+
+  const std::string target_ = std::get<0>(GetParam());
+  const Environment environment_ = std::get<1>(GetParam());
+  Options options_;
+  Random random_{61};
+};
+
+// The environment itself: an arithmetic that it governs must differ, or nothing here is tested.
+TEST(Environment, GovernsArithmetic) {
+  for (const Environment& environment : kEnvironments) {
+    volatile float one = 1;
+    volatile float three = 3;
+    volatile float subnormal = 0x1p-140f;
+    float up = 0;
+    float down = 0;
+    float kept = 0;
+    const bool unmasked = environment.name.find("unmasked") != std::string::npos;
+    if (unmasked) continue;  // these would trap: see TrapsWithoutTheLibrary
+    RunIn(environment, [&] {
+      up = one / three;
+      down = -one / three;
+      kept = subnormal * one;
+    });
+    const bool is_default = environment.name == "default" || environment.name == "default_nan";
+    const bool differs = up != 1.0f / 3.0f || down != -1.0f / 3.0f || kept != 0x1p-140f;
+    EXPECT_EQ(!is_default, differs) << environment.name;
+  }
+}
+
+#if defined(__x86_64__)
+TEST(EnvironmentDeathTest, TrapsWithoutTheLibrary) {
+  EXPECT_EXIT(
+      {
+        volatile float one = 1;
+        volatile float zero = 0;
+        SetControl(0);
+        one = one / zero;
+      },
+      testing::KilledBySignal(SIGFPE), "");
+}
+#endif
+
+TEST_P(FloatEnvironmentTest, Forward) {
+  for (const rmsnorm_dtype x_dtype : kDtypes) {
+    for (const rmsnorm_dtype weight_dtype : kDtypes) {
+      for (const rmsnorm_dtype y_dtype : kDtypes) {
+        for (const size_t d : {1, 7, 100, 260}) {
+          for (const bool other : {false, true}) {
+            SCOPED_TRACE(testing::Message() << rmsnorm_dtype_name(x_dtype) << " to "
+                                            << rmsnorm_dtype_name(y_dtype) << " d " << d);
+            Tensor x(x_dtype, 2 * kRowKinds, d);
+            FillMixed(random_, x);
+            Tensor weight(weight_dtype, 1, d);
+            FillWeight(random_, weight);
+            options_.eps = other ? 0 : 1e-5f;
+            options_.weight_offset = other ? 0.1f : 0;
+            options_.rounding = other ? RMSNORM_CAST_THEN_SCALE : RMSNORM_SCALE_THEN_CAST;
+            ASSERT_NO_FATAL_FAILURE(ExpectSameBits(Tensor(y_dtype, x.rows(), d), [&](Tensor& y) {
+              forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), options_);
+            }));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(FloatEnvironmentTest, TwoPhases) {
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    Tensor x(dtype, 2 * kRowKinds, 300);
+    FillMixed(random_, x);
+    options_.eps = 1e-38f;
+    std::vector<double> expected(x.rows());
+    std::vector<double> actual(x.rows());
+    sum_squares(ConstView(x.view()), expected.data(), options_);
+    RunIn(environment_, [&] { sum_squares(ConstView(x.view()), actual.data(), options_); });
+    for (size_t row = 0; row < x.rows(); ++row) {
+      if (std::isnan(expected[row]) && std::isnan(actual[row])) continue;
+      EXPECT_EQ(expected[row], actual[row]) << row;
+    }
+    ExpectSameBits(Tensor(RMSNORM_F32, x.rows(), 300), [&](Tensor& y) {
+      scale(ConstView(x.view()), expected.data(), nullptr, View(y.view()), options_);
+    });
+  }
+}
+
+// Options that are subnormal, and numbers that round when they are prepared.
+TEST_P(FloatEnvironmentTest, SubnormalOptions) {
+  Tensor x(RMSNORM_F32, 2, 100);
+  FillRow(random_, RowKind::kTiny, x, 0);
+  FillRow(random_, RowKind::kNormal, x, 1);
+  Tensor weight(RMSNORM_F32, 1, 100);
+  for (size_t j = 0; j < 100; ++j) weight.set(0, j, random_.Normal() * 0x1p-130);
+  options_.eps = 1e-40f;
+  options_.weight_offset = 1e-40f;
+  options_.divisor = 1e-40f;
+  ExpectSameBits(Tensor(RMSNORM_F32, 2, 100), [&](Tensor& y) {
+    forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), options_);
+  });
+  RunIn(environment_, [&] {
+    const rmsnorm_view x_view = x.view();
+    EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET,
+              rmsnorm_forward(&x_view, nullptr, &x_view, nullptr, &options_));
+  });
+}
+
+// A d above 2^24 is rounded to be the divisor, to nearest even. That is no matter of the target.
+TEST(Environment, DoesNotRoundTheDivisor) {
+  struct Long {
+    size_t d;
+    float to_even;
+    float to_other;
+  };
+  for (const Long& row :
+       {Long{(1 << 24) + 1, 0x1p24f, 0x1p24f + 2}, Long{(1 << 24) + 3, 0x1p24f + 4, 0x1p24f + 2}}) {
+    const auto inverse_rms = [](float sum, float divisor) { return 1 / std::sqrt(sum / divisor); };
+    float sum = 1;
+    while (inverse_rms(sum, row.to_even) == inverse_rms(sum, row.to_other)) sum += 0.01f;
+    const double sums = sum;
+    Tensor x(RMSNORM_BF16, 1, row.d);
+    Options options;
+    options.eps = 0;
+    for (const Environment& environment : kEnvironments) {
+      float rstd;
+      RunIn(environment,
+            [&] { scale(ConstView(x.view()), &sums, nullptr, View(x.view()), options, &rstd); });
+      EXPECT_EQ(inverse_rms(sum, row.to_even), rstd) << environment.name;
+    }
+  }
+}
+
+TEST_P(FloatEnvironmentTest, Module) {
+  Tensor x(RMSNORM_F32, 2 * kRowKinds, 200);
+  FillMixed(random_, x);
+  Tensor weight(RMSNORM_F32, 1, 200);
+  FillWeight(random_, weight);
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    options_.weight_offset = 0.1f;
+    const std::string expected = RmsNorm(200, options_, static_cast<Dtype>(dtype)).description();
+    std::string actual;
+    ExpectSameBits(Tensor(RMSNORM_F32, x.rows(), 200), [&](Tensor& y) {
+      RmsNorm norm(200, options_, static_cast<Dtype>(dtype));
+      norm.set_weight(ConstView(weight.vector()));
+      norm.forward(ConstView(x.view()), View(y.view()));
+      actual = norm.description();
+    });
+    EXPECT_EQ(expected, actual);
+    ExpectSameBits(Tensor(RMSNORM_F32, x.rows(), 200), [&](Tensor& y) {
+      RmsNorm norm(200, options_, static_cast<Dtype>(dtype));
+      norm.reset_weight();
+      norm.forward(ConstView(x.view()), View(y.view()));
+    });
+    for (const rmsnorm_dtype read : kDtypes) {
+      RmsNorm norm(200, 0.0f, static_cast<Dtype>(dtype));
+      norm.set_weight(ConstView(weight.vector()));
+      ExpectSameBits(Tensor(read, 1, 200), [&](Tensor& y) { norm.get_weight(View(y.vector())); });
+    }
+  }
+}
+
+// A refused argument is a status in every environment.
+TEST_P(FloatEnvironmentTest, RefusedOptions) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Tensor x(RMSNORM_F32, 1, 10);
+  FillNormal(random_, x);
+  const rmsnorm_view view = x.view();
+  const rmsnorm_view weight = x.vector();
+  Tensor y = x;
+  const rmsnorm_view y_view = y.view();
+  RunIn(environment_, [&] {
+    Options options = options_;
+    options.eps = nan;
+    EXPECT_EQ(RMSNORM_ERROR_EPS, rmsnorm_forward(&view, &weight, &y_view, nullptr, &options));
+    options = options_;
+    options.divisor = nan;
+    EXPECT_EQ(RMSNORM_ERROR_DIVISOR, rmsnorm_forward(&view, &weight, &y_view, nullptr, &options));
+    options = options_;
+    options.weight_offset = nan;
+    EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET,
+              rmsnorm_forward(&view, &weight, &y_view, nullptr, &options));
+  });
+}
+
+// Workers of an executor run in the environment; the caller does not.
+TEST_P(FloatEnvironmentTest, WorkersOfAnExecutor) {
+  Tensor x(RMSNORM_F32, 600, 512);
+  FillMixed(random_, x);
+  options_.threads = 1;
+  Tensor expected(RMSNORM_BF16, x.rows(), x.d());
+  forward(ConstView(x.view()), nullptr, View(expected.view()), options_);
+
+  options_.threads = 4;
+  options_.parallel_context = const_cast<Environment*>(&environment_);
+  options_.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
+    for (size_t i = 0; i < count; ++i) {
+      std::thread([&] {
+        RunIn(*static_cast<const Environment*>(context), [&] { task(state, i); });
+      }).join();
+    }
+  };
+  Tensor actual(RMSNORM_BF16, x.rows(), x.d());
+  forward(ConstView(x.view()), nullptr, View(actual.view()), options_);
+  EXPECT_TRUE(SameBits(expected, actual));
+}
+
+#ifdef _OPENMP
+// Threads of OpenMP's pool that a program has set to an environment of its own.
+TEST_P(FloatEnvironmentTest, ThreadsOfOpenMp) {
+  Tensor x(RMSNORM_F32, 600, 512);
+  FillMixed(random_, x);
+  options_.threads = 1;
+  Tensor expected(RMSNORM_BF16, x.rows(), x.d());
+  forward(ConstView(x.view()), nullptr, View(expected.view()), options_);
+
+  options_.threads = 4;
+  std::vector<uint32_t> usual(4);
+  std::vector<uint32_t> after(4);
+#pragma omp parallel num_threads(4)
+  {
+    usual[static_cast<size_t>(omp_get_thread_num())] = Control();
+    SetControl(environment_.control);
+  }
+  Tensor actual(RMSNORM_BF16, x.rows(), x.d());
+  forward(ConstView(x.view()), nullptr, View(actual.view()), options_);
+#pragma omp parallel num_threads(4)
+  {
+    after[static_cast<size_t>(omp_get_thread_num())] = Control();
+    SetControl(usual[static_cast<size_t>(omp_get_thread_num())]);
+  }
+  EXPECT_TRUE(SameBits(expected, actual));
+  for (const uint32_t control : after) EXPECT_EQ(environment_.control, control);
+}
+#endif  // _OPENMP
+
+INSTANTIATE_TEST_SUITE_P(
+    Targets, FloatEnvironmentTest,
+    testing::Combine(testing::ValuesIn(SupportedTargets()), testing::ValuesIn(kEnvironments)),
+    [](const testing::TestParamInfo<std::tuple<std::string, Environment>>& test) {
+      return std::get<0>(test.param) + "_" + std::get<1>(test.param).name;
+    });
+
+}  // namespace
+}  // namespace rmsnorm::test
