@@ -2,7 +2,6 @@
 // Loads and stores of the element types as vectors of f32, compiled for each target. They give the bits
 // of the scalar conversions in element.h.
 
-// The guard is toggled by Highway, so that each target includes this once.
 #if defined(RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_
 #undef RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_
@@ -10,14 +9,13 @@
 #define RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_
 #endif
 
-#include <hwy/highway.h>
-
 #include <algorithm>
 #include <type_traits>
 
 #include "../element.h"
+#include "highway-inl.h"
 
-HWY_BEFORE_NAMESPACE();
+RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -184,6 +182,6 @@ HWY_INLINE void StoreFirst(Pair value, BF16* to, size_t n) {
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
+RMSNORM_AFTER_NAMESPACE();
 
 #endif  // RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_

@@ -15,7 +15,7 @@
 #include "../reference.h"
 #include "elements-inl.h"
 
-HWY_BEFORE_NAMESPACE();
+RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // Up to this many bytes of x a row is short: four rows of x and y then fit L1 with the weight.
@@ -207,19 +207,21 @@ HWY_INLINE Pair Scaled(Pair x, F32Vec r, Pair weight) {
           Scaled<kCast, kWeighted, X>(x.upper, r, weight.upper)};
 }
 
-// One row; y may be x.
+// One row, from its end: the sum has just touched that, and in rows beyond L1 the start is gone. y may
+// be x.
 template <bool kCast, bool kWeighted, class X, class Y>
 HWY_NOINLINE void ScaleRow(size_t d, float inverse_rms, const X* x,
                            const float* HWY_RESTRICT weight, Y* y) {
   const F32Vec r = hn::Set(F32Tag(), inverse_rms);
-  size_t j = 0;
-  for (; j + kPair <= d; j += kPair) {
-    const Pair w = kWeighted ? Load(weight + j) : Pair{r, r};
-    Store(Scaled<kCast, kWeighted, X>(Load(x + j), r, w), y + j);
-  }
+  size_t j = d / kPair * kPair;
   if (j < d) {
     const Pair w = kWeighted ? LoadFirst(weight + j, d - j) : Pair{r, r};
     StoreFirst(Scaled<kCast, kWeighted, X>(LoadFirst(x + j, d - j), r, w), y + j, d - j);
+  }
+  while (j > 0) {
+    j -= kPair;
+    const Pair w = kWeighted ? Load(weight + j) : Pair{r, r};
+    Store(Scaled<kCast, kWeighted, X>(Load(x + j), r, w), y + j);
   }
 }
 
@@ -371,6 +373,6 @@ void PrepareWeight(const void* weight, size_t d, float weight_offset,
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
+RMSNORM_AFTER_NAMESPACE();
 
 #endif  // RMSNORM_LIB_KERNELS_FORWARD_INL_H_

@@ -12,12 +12,12 @@
 #if HWY_NATIVE_FMA
 #include "forward-inl.h"
 
-HWY_BEFORE_NAMESPACE();
+RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 extern const KernelTable kKernels;
 const KernelTable kKernels = RMSNORM_KERNEL_TABLE(hwy::TargetName(HWY_TARGET));
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
+RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA
 
 #if HWY_ONCE
@@ -54,7 +54,13 @@ const CompiledTarget kCompiledTargets[] = {
     {0, nullptr},
 };
 
-int64_t SupportedTargets() { return hwy::SupportedTargets(); }
+int64_t SupportedTargets() {
+  int64_t targets = hwy::SupportedTargets();
+#if (HWY_TARGETS & HWY_AVX3_DL) && RMSNORM_AVX3_DL_HAS_BF16
+  if (!__builtin_cpu_supports("avx512bf16")) targets &= ~HWY_AVX3_DL;
+#endif
+  return targets;
+}
 
 const char* HighwayVersion() { return RMSNORM_VERSION_STRING(HWY_MAJOR, HWY_MINOR, HWY_PATCH); }
 

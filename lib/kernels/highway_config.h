@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which targets Highway compiles the kernels for, and every difference between Highway's versions
-// (1.0.3 and later). Include before any header of Highway.
+// Which targets Highway compiles the kernels for. With highway-inl.h the place of every difference
+// between Highway's versions, 1.0.3 and later. Include before any header of Highway.
 #ifndef RMSNORM_LIB_KERNELS_HIGHWAY_CONFIG_H_
 #define RMSNORM_LIB_KERNELS_HIGHWAY_CONFIG_H_
 
@@ -31,5 +31,9 @@
 #else
 #define RMSNORM_HWY_NEON_WITHOUT_AES 0
 #endif
+
+// A Highway without targets for native bf16 gets one: AVX3_DL is compiled with avx512bf16 on top, and
+// chosen only where the CPU has it. Ice Lake, which has not, loses nothing by running AVX3.
+#define RMSNORM_AVX3_DL_HAS_BF16 (RMSNORM_HWY_AVX3_ZEN4 == 0)
 
 #endif  // RMSNORM_LIB_KERNELS_HIGHWAY_CONFIG_H_

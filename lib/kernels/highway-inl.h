@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What differs between targets and Highway's versions, compiled for each target.
+
+// The guard is toggled by Highway, so that each target includes this once.
+#if defined(RMSNORM_LIB_KERNELS_HIGHWAY_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_HIGHWAY_INL_H_
+#undef RMSNORM_LIB_KERNELS_HIGHWAY_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_HIGHWAY_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include "highway_config.h"
+
+// Open and close the kernels' namespace, for the target's instructions.
+#undef RMSNORM_NATIVE_BF16
+#undef RMSNORM_BEFORE_NAMESPACE
+#define RMSNORM_AFTER_NAMESPACE() HWY_AFTER_NAMESPACE()
+#if HWY_TARGET == HWY_AVX3_DL && RMSNORM_AVX3_DL_HAS_BF16
+#define RMSNORM_NATIVE_BF16 1
+#define RMSNORM_BEFORE_NAMESPACE() \
+  HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16") static_assert(true, "")
+#else
+#define RMSNORM_NATIVE_BF16 \
+  (HWY_TARGET == RMSNORM_HWY_AVX3_ZEN4 || HWY_TARGET == RMSNORM_HWY_AVX3_SPR)
+#define RMSNORM_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
+#endif
+
+#if RMSNORM_NATIVE_BF16
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// Both vectors rounded to bf16, `lower` first. The instruction takes subnormals for zero.
+HWY_INLINE hwy::HWY_NAMESPACE::Vec512<uint16_t> NativeNarrow(
+    hwy::HWY_NAMESPACE::Vec512<float> lower, hwy::HWY_NAMESPACE::Vec512<float> upper) {
+  return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper.raw, lower.raw))};
+}
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+#endif  // RMSNORM_NATIVE_BF16
+
+#endif  // RMSNORM_LIB_KERNELS_HIGHWAY_INL_H_
