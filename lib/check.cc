@@ -229,7 +229,8 @@ rmsnorm_status CheckEqualShapes(const rmsnorm_view& x, const rmsnorm_view& y) {
 
 // y as the output for x of the same shape: its rows do not overlap, and it is in place or apart.
 rmsnorm_status CheckOutput(const rmsnorm_view& x, const Extent& x_extent, const rmsnorm_view& y,
-                           const Extent& y_extent) {
+                           const Extent& y_extent, size_t rows) {
+  if (rows == 1 && Disjoint(x_extent, y_extent)) return RMSNORM_OK;
   const Steps steps = WidestFirst(y);
   for (int i = 0; i < steps.size; ++i) {
     const ptrdiff_t inner = SpanFrom(steps, i + 1, RowBytes(y));
@@ -268,8 +269,10 @@ rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rms
   RMSNORM_RETURN_IF_ERROR(CheckView("x", x, rows, x_extent));
   RMSNORM_RETURN_IF_ERROR(CheckView("y", y, y_rows, y_extent));
   RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, *y));
-  if (rows > 0) RMSNORM_RETURN_IF_ERROR(CheckOutput(*x, x_extent, *y, y_extent));
+  if (rows > 0) RMSNORM_RETURN_IF_ERROR(CheckOutput(*x, x_extent, *y, y_extent, rows));
 
+  // One test spares a module's call, which has none of these, a third of its checks.
+  if (weight == nullptr && sums == nullptr && rstd == nullptr) return RMSNORM_OK;
   // An argument that is null spans nothing.
   Extent weight_extent = {0, 0};
   Extent sums_extent = {0, 0};

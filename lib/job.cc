@@ -55,9 +55,9 @@ Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnor
           rows,
           MergeLoops(x, y),
           x.data,
-          ElementSize(x.dtype),
+          static_cast<ptrdiff_t>(ElementSize(x.dtype)),
           y != nullptr ? y->data : nullptr,
-          y != nullptr ? ElementSize(y->dtype) : 0,
+          y != nullptr ? static_cast<ptrdiff_t>(ElementSize(y->dtype)) : 0,
           rstd,
           sums};
 }
@@ -67,31 +67,34 @@ void RunRows(const Job& job, size_t begin, size_t end) {
   const Loops::Loop& inner = job.loops.loop[0];
   for (size_t row = begin; row < end;) {
     // The index of `row` in each loop; the outermost takes what is left.
-    size_t rest = row;
-    size_t index = rest;
+    size_t index = row;
     ptrdiff_t x = 0;
     ptrdiff_t y = 0;
-    for (int i = 0; i < job.loops.size; ++i) {
-      const Loops::Loop& loop = job.loops.loop[i];
-      size_t here = rest;
-      if (i + 1 < job.loops.size) {
-        here = rest % loop.count;
-        rest /= loop.count;
+    if (job.loops.size > 1) {
+      size_t rest = row / inner.count;
+      index = row % inner.count;
+      for (int i = 1; i < job.loops.size; ++i) {
+        const Loops::Loop& loop = job.loops.loop[i];
+        const bool outermost = i + 1 == job.loops.size;
+        const ptrdiff_t here = static_cast<ptrdiff_t>(outermost ? rest : rest % loop.count);
+        if (!outermost) rest /= loop.count;
+        x += here * loop.x_stride;
+        y += here * loop.y_stride;
       }
-      if (i == 0) index = here;
-      x += static_cast<ptrdiff_t>(here) * loop.x_stride;
-      y += static_cast<ptrdiff_t>(here) * loop.y_stride;
     }
-    const size_t count = std::min(inner.count - index, end - row);
-    job.kernel(job.norm,
-               Rows{count, static_cast<const char*>(job.x) + x * static_cast<ptrdiff_t>(job.x_element_size),
-                    inner.x_stride,
-                    job.y != nullptr
-                        ? static_cast<char*>(job.y) + y * static_cast<ptrdiff_t>(job.y_element_size)
-                        : nullptr,
-                    inner.y_stride, job.rstd != nullptr ? job.rstd + row : nullptr,
-                    job.sums != nullptr ? job.sums + row : nullptr});
-    row += count;
+    x += static_cast<ptrdiff_t>(index) * inner.x_stride;
+    y += static_cast<ptrdiff_t>(index) * inner.y_stride;
+
+    Rows rows;
+    rows.count = std::min(inner.count - index, end - row);
+    rows.x = static_cast<const char*>(job.x) + x * job.x_element_size;
+    rows.x_stride = inner.x_stride;
+    rows.y = static_cast<char*>(job.y) + y * job.y_element_size;
+    rows.y_stride = inner.y_stride;
+    rows.rstd = job.rstd != nullptr ? job.rstd + row : nullptr;
+    rows.sums = job.sums != nullptr ? job.sums + row : nullptr;
+    job.kernel(job.norm, rows);
+    row += rows.count;
   }
 }
 

@@ -34,9 +34,9 @@ struct Job {
   size_t rows;
   Loops loops;
   const void* x;
-  size_t x_element_size;
-  void* y;
-  size_t y_element_size;
+  ptrdiff_t x_element_size;  // in bytes
+  void* y;  // null, with size 0, for a call that only reads x
+  ptrdiff_t y_element_size;
   float* rstd;   // indexed by row, or null
   double* sums;  // indexed by row, or null
 };
