@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -189,7 +190,7 @@ void AddApply(CLI::App& app, int& status) {
             {{"f32", RMSNORM_F32}, {"f16", RMSNORM_F16}, {"bf16", RMSNORM_BF16}}, arguments->dtype,
             "The type of the output; default: x's");
   command->add_option("--threads", options.threads, "At most so many threads; 0: as OpenMP chooses")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::numeric_limits<std::int32_t>::max()))
       ->capture_default_str();
   command->footer(
       "In FILE[:TENSOR] the tensor's name is what follows the last '.safetensors:'. It may be left "
