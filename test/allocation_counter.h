@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts the allocations of this program, whoever makes them.
+#ifndef RMSNORM_TEST_ALLOCATION_COUNTER_H_
+#define RMSNORM_TEST_ALLOCATION_COUNTER_H_
+
+namespace rmsnorm::test {
+
+// Since the program began: of malloc() and its relatives, on which operator new rests.
+int Allocations();
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_ALLOCATION_COUNTER_H_

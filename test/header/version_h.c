@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+// The version's header compiles alone.
+#include <rmsnorm/version.h>
+
+const char* header_test(void);
+const char* header_test(void) { return RMSNORM_VERSION; }

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of targets: listed, found in any case, refused with a reason.
+#include "targets.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <rmsnorm/rmsnorm.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace rmsnorm::test {
+namespace {
+
+std::vector<std::string> CompiledTargets() {
+  std::vector<std::string> targets;
+  for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i)
+    targets.push_back(rmsnorm_target_name(i));
+  return targets;
+}
+
+std::string Find(const char* name) {
+  const char* exact = nullptr;
+  return rmsnorm_find_target(name, &exact) == RMSNORM_OK ? exact : "";
+}
+
+bool StartsWith(const std::string& text, const std::string& prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
+
+TEST(Targets, AreListedBestFirstAndTheReferenceLast) {
+  const std::vector<std::string> targets = CompiledTargets();
+  ASSERT_FALSE(targets.empty());
+  EXPECT_EQ(kReference, targets.back());
+  EXPECT_EQ(targets.size(), std::set<std::string>(targets.begin(), targets.end()).size());
+  EXPECT_EQ(nullptr, rmsnorm_target_name(targets.size()));
+  EXPECT_EQ(nullptr, rmsnorm_target_name(SIZE_MAX));
+}
+
+// A build without its SIMD targets would pass all other tests.
+TEST(Targets, OfThisArchitectureAreCompiled) {
+  const std::vector<std::string> targets = CompiledTargets();
+#if defined(__x86_64__)
+  const std::vector<std::string> wanted = {"AVX3_DL", "AVX3", "AVX2"};
+#elif defined(__aarch64__)
+  const std::vector<std::string> wanted = {"NEON"};
+#else
+  const std::vector<std::string> wanted;
+#endif
+  for (const std::string& name : wanted) {
+    EXPECT_NE(targets.end(), std::find(targets.begin(), targets.end(), name)) << name;
+  }
+}
+
+#if defined(__x86_64__)
+TEST(Targets, OfThisCpuAreSupported) {
+  EXPECT_EQ(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c"),
+            !Find("AVX2").empty());
+  EXPECT_EQ(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                __builtin_cpu_supports("avx512cd"),
+            !Find("AVX512").empty());
+}
+#elif defined(__aarch64__)
+TEST(Targets, OfThisCpuAreSupported) { EXPECT_FALSE(Find("NEON").empty()); }
+#endif
+
+TEST(Targets, AreFoundInAnyCase) {
+  for (const std::string& name : SupportedTargets()) {
+    EXPECT_EQ(name, Find(name.c_str()));
+    std::string lower = name;
+    std::string upper = name;
+    for (char& c : lower) c = static_cast<char>(std::tolower(c));
+    for (char& c : upper) c = static_cast<char>(std::toupper(c));
+    EXPECT_EQ(name, Find(lower.c_str()));
+    EXPECT_EQ(name, Find(upper.c_str()));
+  }
+}
+
+TEST(Targets, FamiliesStandForTheirBestFlavour) {
+  for (const auto& [family, prefix] : {std::pair<std::string, std::string>{"AVX2", "AVX2"},
+                                       {"AVX512", "AVX3"},
+                                       {"avx512", "AVX3"},
+                                       {"NEON", "NEON"},
+                                       {"neon", "NEON"}}) {
+    std::string best;
+    for (const std::string& name : SupportedTargets()) {
+      if (best.empty() && StartsWith(name, prefix)) best = name;
+    }
+    EXPECT_EQ(best, Find(family.c_str())) << family;
+  }
+}
+
+TEST(Targets, ForNoNameIsTheBestOfThisCpu) {
+  // Unless the environment names another: target_environment_test.cc.
+  ASSERT_EQ(nullptr, std::getenv("RMSNORM_TARGET"));
+  EXPECT_EQ(SupportedTargets().front(), Find(nullptr));
+}
+
+void ExpectRefused(const std::string& name, const std::string& reason) {
+  SCOPED_TRACE(name);
+  const char* exact = "untouched";
+  ASSERT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_find_target(name.c_str(), &exact));
+  EXPECT_STREQ("untouched", exact);
+  const std::string message = rmsnorm_error_message();
+  EXPECT_TRUE(StartsWith(message, "target: ")) << message;
+  EXPECT_NE(std::string::npos, message.find("'" + name + "'")) << message;
+  EXPECT_NE(std::string::npos, message.find(reason)) << message;
+
+  // The same from every call that takes a target, and nothing is computed.
+  float x[] = {1, 2};
+  double sum = 7;
+  Options options;
+  options.target = name.c_str();
+  const rmsnorm_view view = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_forward(&view, nullptr, &view, nullptr, &options));
+  EXPECT_EQ(message, rmsnorm_error_message());
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_sum_squares(&view, &sum, &options));
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_scale(&view, &sum, nullptr, &view, nullptr, &options));
+  rmsnorm_module* module = nullptr;
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_module_create(&module, 2, RMSNORM_F32, &options));
+  EXPECT_EQ(nullptr, module);
+  EXPECT_EQ(1, x[0]);
+  EXPECT_EQ(2, x[1]);
+  EXPECT_EQ(7, sum);
+}
+
+TEST(Targets, UnknownNamesAreRefused) {
+  for (const char* name :
+       {"", " ", "AVX", "AVX22", "AVX2 ", "SSE4", "referenc", "references", "%s%n"}) {
+    ExpectRefused(name, kReference);  // the message lists what there is
+  }
+  ExpectRefused(std::string(1000, 'A').substr(0, 60), kReference);
+}
+
+TEST(Targets, OfOtherCpusAreRefused) {
+#if defined(__aarch64__)
+  ExpectRefused("AVX2", kReference);
+  ExpectRefused("AVX512", kReference);
+#else
+  ExpectRefused("NEON", kReference);
+#endif
+  const std::vector<std::string> supported = SupportedTargets();
+  for (const std::string& name : CompiledTargets()) {
+    if (std::find(supported.begin(), supported.end(), name) != supported.end()) continue;
+    // A family's name is also its oldest member's.
+    if (Find(name.c_str()).empty()) ExpectRefused(name, "this CPU cannot run");
+  }
+}
+
+// A name longer than any message.
+TEST(Targets, LongNamesAreRefused) {
+  const std::string name(100'000, 'x');
+  const char* exact;
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_find_target(name.c_str(), &exact));
+  EXPECT_TRUE(StartsWith(rmsnorm_error_message(), "target: 'xxx"));
+}
+
+TEST(Targets, APlaceForTheNameIsRequired) {
+  EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_find_target("reference", nullptr));
+  EXPECT_TRUE(StartsWith(rmsnorm_error_message(), "exact_name"));
+}
+
+TEST(Versions, AreNumbers) {
+  for (const std::string version : {rmsnorm_version(), rmsnorm_highway_version()}) {
+    EXPECT_EQ(2, std::count(version.begin(), version.end(), '.')) << version;
+    EXPECT_EQ(std::string::npos, version.find_first_not_of("0123456789.")) << version;
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test
