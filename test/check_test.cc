@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "run_command.h"
+#include "targets.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -329,12 +330,12 @@ std::string LastLine(const std::string& text) {
 TEST(CheckCommand, ChecksACaseOnEveryTarget) {
   const Outcome outcome = RunCommand({"check", "--case", "forward,rows=3,d=100,values=mixed"});
   ExpectSuccess(outcome);
-  const size_t targets = tools::SupportedTargets().size();
+  const size_t targets = SupportedTargets().size();
   EXPECT_EQ(LastLine(outcome.out), std::to_string(targets) + " passed, 0 failed\n");
 }
 
 TEST(CheckCommand, ChecksTheTargetsAskedFor) {
-  for (const std::string& target : tools::SupportedTargets()) {
+  for (const std::string& target : SupportedTargets()) {
     const Outcome outcome = RunCommand({"check", "--target", target, "--target", "Reference",
                                         "--case", "forward,x=bf16,weight=f16,y=f32,rows=3,d=100"});
     ExpectSuccess(outcome);

@@ -9,20 +9,10 @@
 #include "command.h"
 #include "forward_check.h"
 #include "progress.h"
+#include "targets.h"
 
 namespace rmsnorm::tools {
 namespace {
-
-// The exact names of the targets that a user named.
-std::vector<std::string> FindTargets(const std::vector<std::string>& names) {
-  std::vector<std::string> targets;
-  for (const std::string& name : names) {
-    const char* exact_name;
-    check(rmsnorm_find_target(name.c_str(), &exact_name));
-    targets.push_back(exact_name);
-  }
-  return targets;
-}
 
 // Runs a case on a target and says what is wrong with it; empty where nothing is.
 std::string Fault(const ForwardCheck& forward_check, const std::string& target) {
@@ -86,17 +76,6 @@ int RunCheck(const CheckOptions& options) {
 }
 
 }  // namespace
-
-std::vector<std::string> SupportedTargets() {
-  std::vector<std::string> targets;
-  for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
-    const char* exact_name;
-    if (rmsnorm_find_target(rmsnorm_target_name(i), &exact_name) == RMSNORM_OK) {
-      targets.push_back(exact_name);
-    }
-  }
-  return targets;
-}
 
 int CheckForward(const std::vector<ForwardCase>& cases, const std::vector<std::string>& targets,
                  std::ostream& out) {

@@ -11,9 +11,6 @@
 
 namespace rmsnorm::tools {
 
-// The exact names of the targets that this CPU runs, best first, the reference last.
-std::vector<std::string> SupportedTargets();
-
 // Checks each case on each target. Writes two lines for each failure, what is wrong and a command
 // that repeats it, and a line that counts. Returns the status to exit with.
 int CheckForward(const std::vector<ForwardCase>& cases, const std::vector<std::string>& targets,

@@ -35,6 +35,9 @@ int Run(int argc, char** argv) {
   AddInfo(app, status);
   AddCheck(app, status);
   AddApply(app, status);
+#ifdef RMSNORM_HAVE_BENCH
+  AddBench(app, status);
+#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plain_loops.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace rmsnorm::bench {
+namespace {
+
+float AsFloat(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+uint32_t AsBits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+struct F32 {
+  using Storage = float;
+  static float Load(float value) { return value; }
+  static float Store(float value) { return value; }
+};
+
+struct BF16 {
+  using Storage = uint16_t;
+  static float Load(uint16_t bits) { return AsFloat(static_cast<uint32_t>(bits) << 16); }
+  static uint16_t Store(float value) {
+    const uint32_t bits = AsBits(value);
+    if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
+    return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  }
+};
+
+struct F16 {
+  using Storage = uint16_t;
+  static float Load(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+    const uint32_t exponent = bits >> 10 & 0x1F;
+    const uint32_t mantissa = bits & 0x3FF;
+    if (exponent == 0x1F) return AsFloat(sign | 0x7F800000 | mantissa << 13);
+    if (exponent != 0) return AsFloat(sign | (exponent + 112) << 23 | mantissa << 13);
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  static uint16_t Store(float value) {
+    const uint32_t bits = AsBits(value);
+    const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+    const float magnitude = std::fabs(value);
+    if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7E00);
+    if (magnitude >= 65520.0f) return static_cast<uint16_t>(sign | 0x7C00);
+    if (magnitude < 0x1p-14f) {
+      return static_cast<uint16_t>(sign |
+                                   static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24f)));
+    }
+    const uint32_t rounded = (bits & 0x7FFFFFFF) + 0xFFF + (bits >> 13 & 1);
+    return static_cast<uint16_t>(sign | ((rounded >> 13) - (112 << 10)));
+  }
+};
+
+template <class Type>
+void Forward(const void* x_data, const void* weight_data, void* y_data, size_t rows, size_t d,
+             float eps) {
+  using Storage = typename Type::Storage;
+  const Storage* weight = static_cast<const Storage*>(weight_data);
+  for (size_t row = 0; row < rows; ++row) {
+    const Storage* x = static_cast<const Storage*>(x_data) + row * d;
+    Storage* y = static_cast<Storage*>(y_data) + row * d;
+    float sum = 0;
+    for (size_t j = 0; j < d; ++j) {
+      const float value = Type::Load(x[j]);
+      sum += value * value;
+    }
+    const float scale = 1.0f / std::sqrt(sum / static_cast<float>(d) + eps);
+    for (size_t j = 0; j < d; ++j) {
+      y[j] = Type::Store(Type::Load(x[j]) * scale * Type::Load(weight[j]));
+    }
+  }
+}
+
+template <class Type>
+void Convert(const float* from, void* to_data, size_t count) {
+  typename Type::Storage* to = static_cast<typename Type::Storage*>(to_data);
+  for (size_t i = 0; i < count; ++i) to[i] = Type::Store(from[i]);
+}
+
+}  // namespace
+
+void PlainForward(Dtype dtype, const void* x, const void* weight, void* y, size_t rows, size_t d,
+                  float eps) {
+  switch (dtype) {
+    case Dtype::f32:
+      return Forward<F32>(x, weight, y, rows, d, eps);
+    case Dtype::f16:
+      return Forward<F16>(x, weight, y, rows, d, eps);
+    case Dtype::bf16:
+      return Forward<BF16>(x, weight, y, rows, d, eps);
+  }
+}
+
+void PlainConvert(const float* from, Dtype dtype, void* to, size_t count) {
+  switch (dtype) {
+    case Dtype::f32:
+      return Convert<F32>(from, to, count);
+    case Dtype::f16:
+      return Convert<F16>(from, to, count);
+    case Dtype::bf16:
+      return Convert<BF16>(from, to, count);
+  }
+}
+
+}  // namespace rmsnorm::bench

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rounds.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace rmsnorm::bench {
+namespace {
+
+// A timing lasts this long or longer, so that reading the clock (tens of nanoseconds) is lost in
+// it.
+constexpr double kMinSeconds = 100e-6;
+
+// Rounds are added up to this time. Slow cells take longer, as they have the fewest rounds allowed.
+constexpr double kSecondsPerCell = 0.5;
+constexpr size_t kMinRounds = 9;
+constexpr size_t kMaxRounds = 101;
+
+// Seconds for doing the work so many times.
+double Seconds(const Contender& contender, size_t times) {
+  using Clock = std::chrono::steady_clock;
+  // What the contender before has left in the caches is of no interest where the work is repeated.
+  if (times > 1) contender.repeat(1);
+  const Clock::time_point start = Clock::now();
+  contender.repeat(times);
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// How often to repeat a contender, and how long that takes. Warms it up as well.
+struct Pace {
+  size_t times;
+  double seconds;
+};
+Pace FindPace(const Contender& contender) {
+  contender.repeat(1);
+  for (size_t times = 1;;) {
+    const double seconds = Seconds(contender, times);
+    if (seconds >= kMinSeconds) return {times, seconds};
+    // A little more than what it takes, but no jump to conclusions from the few cycles of a short
+    // run.
+    const double growth = seconds > 0 ? 1.2 * kMinSeconds / seconds : 10.0;
+    times = static_cast<size_t>(static_cast<double>(times) * std::clamp(growth, 1.5, 10.0)) + 1;
+  }
+}
+
+}  // namespace
+
+Spread SpreadOf(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  const size_t last = seconds.size() - 1;
+  return {seconds[last / 4], seconds[last / 2], seconds[last - last / 4]};
+}
+
+Timings TimeInRounds(const std::vector<Contender>& contenders,
+                     const std::function<void(size_t done, size_t rounds)>& round_done) {
+  std::vector<size_t> times;
+  double seconds_per_round = 0;
+  for (const Contender& contender : contenders) {
+    const Pace pace = FindPace(contender);
+    times.push_back(pace.times);
+    seconds_per_round += pace.seconds;
+  }
+  const double wanted = kSecondsPerCell / seconds_per_round;
+  const size_t rounds =
+      static_cast<size_t>(std::clamp(wanted, double{kMinRounds}, double{kMaxRounds})) | 1;
+
+  std::vector<std::vector<double>> seconds(contenders.size());
+  for (size_t round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      seconds[i].push_back(Seconds(contenders[i], times[i]) / static_cast<double>(times[i]));
+    }
+    round_done(round + 1, rounds);
+  }
+
+  Timings timings = {rounds, {}};
+  for (const std::vector<double>& of_one : seconds) timings.spreads.push_back(SpreadOf(of_one));
+  return timings;
+}
+
+}  // namespace rmsnorm::bench

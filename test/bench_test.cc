@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rmsnorm bench`: what it runs and prints, and that it times nothing wrong. No test looks at how
+// long something took. The linker puts a function below in place of the library's (--wrap), so that
+// a test can spoil what it computed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+#include <thread>
+
+#include "bench_table.h"
+#include "command.h"
+#include "forward_benchmark.h"
+#include "forward_job.h"
+#include "rounds.h"
+#include "run_command.h"
+#include "targets.h"
+
+namespace rmsnorm::test {
+namespace {
+
+// Whether calls of modules spoil one bit of what they write.
+bool spoil_modules = false;
+
+}  // namespace
+}  // namespace rmsnorm::test
+
+extern "C" {
+rmsnorm_status __real_rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
+                                             const rmsnorm_view* y, float* rstd) noexcept;
+rmsnorm_status __wrap_rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
+                                             const rmsnorm_view* y, float* rstd) noexcept;
+}
+
+rmsnorm_status __wrap_rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
+                                             const rmsnorm_view* y, float* rstd) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_module_forward(module, x, y, rstd);
+  if (rmsnorm::test::spoil_modules) {
+    rmsnorm::test::spoil_modules = false;  // the next one is the reference
+    static_cast<uint8_t*>(y->data)[y->shape[1] * rmsnorm_dtype_size(y->dtype) + 2] ^= 1;
+  }
+  return status;
+}
+
+namespace rmsnorm::test {
+namespace {
+
+using bench::Cell;
+using bench::ForwardJob;
+using nlohmann::json;
+
+// -------------------------------------------------------------------------------------- timing
+
+TEST(BenchRounds, QuartilesOfAnOddNumber) {
+  const bench::Spread spread = bench::SpreadOf({9, 1, 8, 2, 7, 3, 6, 4, 5});
+  EXPECT_EQ(spread.lower_quartile, 3);
+  EXPECT_EQ(spread.median, 5);
+  EXPECT_EQ(spread.upper_quartile, 7);
+}
+
+TEST(BenchRounds, ContendersTakeTurns) {
+  std::string calls;
+  const auto make = [&calls](const char* name) {
+    return bench::MakeContender(name, [&calls, name] {
+      calls += name;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    });
+  };
+  std::vector<size_t> done;
+  const bench::Timings timings =
+      bench::TimeInRounds({make("a"), make("b"), make("c")}, [&](size_t round, size_t rounds) {
+        done.push_back(round);
+        EXPECT_GE(rounds, 9u);
+      });
+  EXPECT_GE(timings.rounds, 9u);
+  EXPECT_EQ(timings.rounds % 2, 1u);
+  EXPECT_EQ(timings.spreads.size(), 3u);
+  ASSERT_EQ(done.size(), timings.rounds);
+  EXPECT_EQ(done.back(), timings.rounds);
+  // Each is warmed up and timed once to find its pace. This work is long enough to be done just
+  // once a round.
+  std::string expected = "aabbcc";
+  for (size_t i = 0; i < timings.rounds; ++i) expected += "abc";
+  EXPECT_EQ(calls, expected);
+}
+
+TEST(BenchRounds, ShortWorkIsRepeated) {
+  size_t calls = 0;
+  const bench::Timings timings = bench::TimeInRounds(
+      {bench::MakeContender("short", [&calls] { ++calls; })}, [](size_t, size_t) {});
+  EXPECT_GT(calls, 100 * timings.rounds);
+}
+
+// ---------------------------------------------------------------------------------------- cells
+
+const Dtype kTypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16};
+
+TEST(BenchForward, MemcpyCopiesAllOfX) {
+  for (const Dtype dtype : kTypes) {
+    for (const int threads : {1, 2}) {
+      const Cell cell = {dtype, 1001, 128, threads, "reference"};
+      ForwardJob job(cell);
+      EXPECT_NE(std::memcmp(job.x(), job.y(), cell.bytes()), 0);
+      job.RunMemcpy();
+      EXPECT_EQ(std::memcmp(job.x(), job.y(), cell.bytes()), 0);
+    }
+  }
+}
+
+float ToFloat(Dtype dtype, const uint8_t* data, size_t index) {
+  float value;
+  const rmsnorm_view from =
+      rmsnorm_rows(data + index * rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype)),
+                   static_cast<rmsnorm_dtype>(dtype), 1, 1, 1);
+  RmsNorm module(1, Options(), dtype);
+  const size_t one = 1;
+  const rmsnorm_view weight = rmsnorm_tensor(from.data, from.dtype, 1, &one, nullptr);
+  module.set_weight(ConstView(weight));
+  module.get_weight(View(&value, 1));
+  return value;
+}
+
+// Plain loops round in their own order: the last bit may differ, the number may not.
+TEST(BenchForward, PlainLoopsComputeTheSame) {
+  for (const Dtype dtype : kTypes) {
+    for (const int threads : {1, 2}) {
+      const Cell cell = {dtype, 600, 128, threads, "reference"};
+      ForwardJob job(cell);
+      job.RunReference();
+      const std::vector<uint8_t> reference(job.y(), job.y() + cell.bytes());
+      ForwardJob plain_job(cell);
+      plain_job.RunPlainLoops();
+      const float tolerance = dtype == Dtype::f32   ? 1e-6f
+                              : dtype == Dtype::f16 ? 0x1p-10f
+                                                    : 0x1p-7f;
+      for (size_t i = 0; i < cell.elements(); i += 97) {
+        const float expected = ToFloat(dtype, reference.data(), i);
+        EXPECT_NEAR(ToFloat(dtype, plain_job.y(), i), expected,
+                    tolerance * std::fabs(expected) + 1e-7f)
+            << cell.type_name() << " " << i;
+      }
+    }
+  }
+}
+
+TEST(BenchForward, RowsDiffer) {
+  const Cell cell = {Dtype::f32, 64, 128, 1, "reference"};
+  const ForwardJob job(cell);
+  const size_t row_bytes = cell.bytes() / cell.rows;
+  for (size_t row = 1; row < cell.rows; ++row) {
+    EXPECT_NE(std::memcmp(job.x(), job.x() + row * row_bytes, row_bytes), 0) << row;
+  }
+}
+
+TEST(BenchForward, FindsOneWrongBit) {
+  for (const Dtype dtype : kTypes) {
+    ForwardJob job({dtype, 3, 100, 1, "reference"});
+    EXPECT_EQ(job.FindDifference(), "");
+    spoil_modules = true;
+    const size_t element = dtype == Dtype::f32 ? 0 : 1;
+    EXPECT_EQ(job.FindDifference(),
+              "row 1, element " + std::to_string(element) + " differs from the reference");
+  }
+}
+
+TEST(BenchForward, SmallWorkIsOneThreads) {
+  EXPECT_EQ(ForwardJob({Dtype::f32, 1, 64, 2, "reference"}).parts(), 1u);
+  EXPECT_EQ(ForwardJob({Dtype::f32, 512, 4096, 1, "reference"}).parts(), 1u);
+  if (rmsnorm_has_openmp() != 0) {
+    EXPECT_EQ(ForwardJob({Dtype::f32, 512, 4096, 2, "reference"}).parts(), 2u);
+  }
+}
+
+// ---------------------------------------------------------------------------------- the command
+
+// Runs `rmsnorm bench` in this process.
+struct InProcess {
+  int status = -1;
+  std::string out;
+};
+InProcess Bench(const std::string& arguments) {
+  InProcess result;
+  CLI::App app;
+  tools::AddBench(app, result.status);
+  testing::internal::CaptureStdout();
+  app.parse("bench " + arguments);
+  result.out = testing::internal::GetCapturedStdout();
+  return result;
+}
+
+TEST(Bench, ACellWithAWrongBitIsNotTimed) {
+  spoil_modules = true;
+  const InProcess result = Bench("--shapes 2x64,3x64 --types f32 --threads 1 --targets reference");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.out.find("\nf32      2 x 64            1  FAILED on reference: row 1, element 0 "
+                            "differs from the reference\nf32      3 x 64            1   "),
+            std::string::npos)
+      << result.out;
+}
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Bench, PrintsATable) {
+  const Outcome outcome = RunCommand({"bench", "--shapes", "1x64,3x100", "--types", "f32,bf16",
+                                      "--threads", "1", "--targets", "reference"});
+  ExpectSuccess(outcome);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 6u) << outcome.out;
+  EXPECT_EQ(lines[0].rfind(std::string("rmsnorm ") + rmsnorm_version() + " · ", 0), 0u) << lines[0];
+  const std::string openmp = rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP";
+  const std::string end =
+      " · target reference · Highway " + std::string(rmsnorm_highway_version()) + " · " + openmp;
+  EXPECT_NE(lines[0].find(end), std::string::npos) << lines[0];
+  EXPECT_EQ(
+      lines[1],
+      "type  rows x d       threads       time      GB/s   x memcpy   vs loops   vs reference");
+  const char* const starts[] = {"f32      1 x 64            1 ", "bf16     1 x 64            1 ",
+                                "f32      3 x 100           1 ", "bf16     3 x 100           1 "};
+  // Time with a unit, GB/s, a multiple, and two ratios, each in its column.
+  const std::regex numbers(" +[0-9.]+ (ns|us|ms|s) +[0-9.]+ +[0-9.]+ +[0-9.]+x +[0-9.]+x");
+  for (size_t i = 0; i < 4; ++i) {
+    const std::string& line = lines[i + 2];
+    EXPECT_EQ(line.rfind(starts[i], 0), 0u) << line;
+    EXPECT_EQ(line.size(), lines[1].size()) << line;
+    EXPECT_TRUE(std::regex_match(line.substr(28), numbers)) << line;
+  }
+}
+
+TEST(Bench, NamesTheTargetsWhereThereAreMore) {
+  const Outcome outcome = RunCommand(
+      {"bench", "--shapes", "1x64", "--types", "f16", "--threads", "1", "--targets", "all"});
+  ExpectSuccess(outcome);
+  const std::vector<std::string> targets = SupportedTargets();
+  const std::vector<std::string> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 2 + targets.size()) << outcome.out;
+  if (targets.size() == 1) return;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const std::string& line = lines[i + 2];
+    EXPECT_EQ(line.substr(line.size() - std::min(line.size(), targets[i].size() + 1)),
+              " " + targets[i]);
+  }
+}
+
+TEST(Bench, TheDefaultTableHasTheCellsItShould) {
+  const Outcome outcome =
+      RunCommand({"bench", "--benchmark_list_tests"}, {{"RMSNORM_TARGET", "reference"}});
+  ExpectSuccess(outcome);
+  std::vector<std::string> expected;
+  const int all = rmsnorm_max_threads();
+  for (const char* shape :
+       {"1x4096", "4096x128", "32x4096", "512x4096", "8192x4096", "64x16384", "1x64"}) {
+    for (const char* type : {"f32", "bf16", "f16"}) {
+      for (int threads = 1; threads <= all; threads += std::max(1, all - 1)) {
+        expected.push_back(std::string("forward/") + type + "/" + shape + "/threads:" +
+                           std::to_string(threads) + "/target:reference/iterations:1/manual_time");
+      }
+    }
+  }
+  EXPECT_EQ(Lines(outcome.out), expected);
+}
+
+TEST(Bench, WritesJson) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.File("bench.json");
+  const Outcome outcome = RunCommand({"bench", "--shapes", "3x64", "--types", "bf16", "--threads",
+                                      "1", "--targets", "reference", "--json", file});
+  ExpectSuccess(outcome);
+  const json result = json::parse(ReadFile(file));
+  EXPECT_EQ(result.at("context").at("rmsnorm"), rmsnorm_version());
+  ASSERT_EQ(result.at("benchmarks").size(), 1u);
+  const json& cell = result.at("benchmarks").at(0);
+  EXPECT_EQ(cell.at("name"),
+            "forward/bf16/3x64/threads:1/target:reference/iterations:1/manual_time");
+  const auto number = [&cell](const std::string& name) { return cell.at(name).get<double>(); };
+  for (const std::string contender : {"library", "memcpy", "plain", "reference"}) {
+    EXPECT_GT(number(contender + "_lower_ns"), 0) << contender;
+    EXPECT_LE(number(contender + "_lower_ns"), number(contender + "_ns")) << contender;
+    EXPECT_LE(number(contender + "_ns"), number(contender + "_upper_ns")) << contender;
+  }
+  const double time = number("library_ns");
+  EXPECT_NEAR(number("real_time") / time, 1, 1e-6);
+  EXPECT_NEAR(number("bytes_per_second") * time * 1e-9 / (2 * 3 * 64 * 2), 1, 1e-6);
+  EXPECT_NEAR(number("x_memcpy") * number("memcpy_ns") / time, 1, 1e-6);
+  EXPECT_NEAR(number("vs_plain") * time / number("plain_ns"), 1, 1e-6);
+  EXPECT_NEAR(number("vs_reference") * time / number("reference_ns"), 1, 1e-6);
+  EXPECT_GE(number("rounds"), 9);
+  EXPECT_EQ(number("threads_used"), 1);
+}
+
+std::vector<std::string> SmallBench(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"bench",     "--shapes", "1x64,2x64", "--types",  "f32",
+                                        "--threads", "1",        "--targets", "reference"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(Bench, TakesGoogleBenchmarksFlags) {
+  const Outcome filtered = RunCommand(SmallBench({"--benchmark_filter=2x64"}));
+  ExpectSuccess(filtered);
+  EXPECT_EQ(Lines(filtered.out).size(), 3u) << filtered.out;
+
+  const Outcome as_json = RunCommand(SmallBench({"--benchmark_format=json"}));
+  EXPECT_EQ(as_json.status, 0);
+  EXPECT_EQ(json::parse(as_json.out).at("benchmarks").size(), 2u);
+
+  const Outcome repeated = RunCommand(
+      SmallBench({"--benchmark_repetitions=3", "--benchmark_report_aggregates_only=true"}));
+  ExpectSuccess(repeated);
+  EXPECT_EQ(Lines(repeated.out).size(), 4u) << repeated.out;
+
+  const TemporaryDirectory directory;
+  const std::string file = directory.File("out.csv");
+  ExpectSuccess(RunCommand(SmallBench({"--benchmark_out=" + file, "--benchmark_out_format=csv"})));
+  EXPECT_NE(ReadFile(file).find("\"forward/f32/2x64/threads:1"), std::string::npos);
+}
+
+TEST(Bench, TimesHaveThreeDigits) {
+  EXPECT_EQ(tools::TimeText(1.234e-9), "1.23 ns");
+  EXPECT_EQ(tools::TimeText(9.9949e-9), "9.99 ns");
+  EXPECT_EQ(tools::TimeText(9.996e-9), "10.0 ns");
+  EXPECT_EQ(tools::TimeText(99.94e-9), "99.9 ns");
+  EXPECT_EQ(tools::TimeText(99.96e-9), "100 ns");
+  EXPECT_EQ(tools::TimeText(142e-9), "142 ns");
+  EXPECT_EQ(tools::TimeText(999.4e-9), "999 ns");
+  EXPECT_EQ(tools::TimeText(999.6e-9), "1.00 us");
+  EXPECT_EQ(tools::TimeText(5.3e-6), "5.30 us");
+  EXPECT_EQ(tools::TimeText(7.3e-3), "7.30 ms");
+  EXPECT_EQ(tools::TimeText(2.0), "2.00 s");
+  EXPECT_EQ(tools::TimeText(1234.0), "1234 s");
+}
+
+TEST(Bench, RefusesWrongUseInOneLine) {
+  const TemporaryDirectory directory;
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
+      {{"--frobnicate"}, "'--frobnicate'"},
+      {{"frobnicate"}, "'frobnicate'"},
+      {{"--benchmark_frobnicate=1"}, "'--benchmark_frobnicate=1'"},
+      {{"--benchmark_repetitions=many"}, "'--benchmark_repetitions=many'"},
+      {{"--benchmark_format=xml"}, "--benchmark_format"},
+      {{"--benchmark_filter=no such cell"}, "no such cell"},
+      {{"--benchmark_filter=("}, "regular expression"},
+      {{"--benchmark_out=" + directory.File("no/file")}, "--benchmark_out"},
+      {{"--json", directory.File("no/file")}, "no/file"},
+      {{"--json"}, "--json"},
+      {{"--shapes", "1"}, "'1'"},
+      {{"--shapes", "1x"}, "'1x'"},
+      {{"--shapes", "x64"}, "'x64'"},
+      {{"--shapes", "0x64"}, "'0x64'"},
+      {{"--shapes", "1x64x2"}, "'1x64x2'"},
+      {{"--shapes", "-1x64"}, "'-1x64'"},
+      {{"--shapes", "1x64,2*64"}, "'2*64'"},
+      {{"--shapes", "65536x65537"}, "2^32"},
+      {{"--shapes", "99999999999999999999x1"}, "--shapes"},
+      {{"--types", "f64"}, "'f64'"},
+      {{"--threads", "0"}, "'0'"},
+      {{"--threads", "two"}, "'two'"},
+      {{"--targets", "frobnicate"}, "'frobnicate'"},
+  };
+  for (const auto& [arguments, problem] : wrong) {
+    std::vector<std::string> all = {"bench"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    SCOPED_TRACE(all.back());
+    ExpectUserError(RunCommand(all), problem);
+  }
+  EXPECT_EQ(directory.Names(), std::vector<std::string>());
+}
+
+TEST(Bench, WithoutOpenMpThereIsOneThread) {
+  const Outcome outcome = RunCommand({"bench", "--threads", "2", "--benchmark_list_tests"});
+  if (rmsnorm_has_openmp() != 0) {
+    ExpectSuccess(outcome);
+  } else {
+    ExpectUserError(outcome, "OpenMP");
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// rmsnorm bench: the speed of every cell of a table, on Google Benchmark.
+#include <benchmark/benchmark.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "bench_table.h"
+#include "command.h"
+#include "cpu.h"
+#include "forward_benchmark.h"
+#include "output_file.h"
+#include "targets.h"
+
+namespace rmsnorm::tools {
+namespace {
+
+using bench::Cell;
+
+struct BenchOptions {
+  std::vector<std::string> shapes = {"1x4096",    "4096x128", "32x4096", "512x4096",
+                                     "8192x4096", "64x16384", "1x64"};
+  std::vector<std::string> types = {"f32", "bf16", "f16"};
+  std::vector<std::string> threads = {"1", "all"};
+  std::vector<std::string> targets;  // none: the one a call without a target uses
+  std::string json;
+};
+
+// ------------------------------------------------------------------------------------- cells
+
+// Reads a positive number and moves `text` past it. Returns 0 if there is none.
+size_t ReadNumber(const char*& text, const char* end) {
+  size_t number = 0;
+  const auto [parsed_to, error] = std::from_chars(text, end, number);
+  if (error != std::errc()) return 0;
+  text = parsed_to;
+  return number;
+}
+
+struct Shape {
+  size_t rows;
+  size_t d;
+};
+
+Shape ParseShape(const std::string& text) {
+  const char* position = text.data();
+  const char* const end = position + text.size();
+  const size_t rows = ReadNumber(position, end);
+  const bool has_x = position != end && *position == 'x';
+  if (has_x) ++position;
+  const size_t d = has_x ? ReadNumber(position, end) : 0;
+  if (rows == 0 || d == 0 || position != end) {
+    throw UserError("--shapes: '" + text + "' is not ROWSxD, such as 32x4096");
+  }
+  constexpr size_t kMaxElements = size_t{1} << 32;
+  if (d > kMaxElements / rows)
+    throw UserError("--shapes: '" + text + "' is more than 2^32 elements");
+  return {rows, d};
+}
+
+Dtype ParseType(const std::string& text) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    if (text == rmsnorm_dtype_name(static_cast<rmsnorm_dtype>(dtype))) return dtype;
+  }
+  throw UserError("--types: '" + text + "' is none of f32, bf16, f16");
+}
+
+int ParseThreads(const std::string& text) {
+  if (text == "all") return rmsnorm_max_threads();
+  constexpr size_t kMaxThreads = 4096;
+  const char* position = text.data();
+  const char* const end = position + text.size();
+  const size_t threads = ReadNumber(position, end);
+  if (threads == 0 || threads > kMaxThreads || position != end) {
+    throw UserError("--threads: '" + text + "' is neither a number of threads nor 'all'");
+  }
+  if (threads > 1 && rmsnorm_has_openmp() == 0) {
+    throw UserError("--threads: this build has no OpenMP, and so 1 thread only");
+  }
+  return static_cast<int>(threads);
+}
+
+std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
+  if (names == std::vector<std::string>{"all"}) return SupportedTargets();
+  if (!names.empty()) return FindTargets(names);
+  const char* active;
+  check(rmsnorm_find_target(nullptr, &active));
+  return {active};
+}
+
+// The cells without repetition: two numbers of threads or names of targets can mean the same.
+std::vector<Cell> Cells(const BenchOptions& options) {
+  std::vector<Cell> cells;
+  std::vector<std::string> names;
+  for (const std::string& shape_text : options.shapes) {
+    const Shape shape = ParseShape(shape_text);
+    for (const std::string& type : options.types) {
+      for (const std::string& threads : options.threads) {
+        for (const std::string& target : ChooseTargets(options.targets)) {
+          const Cell cell = {ParseType(type), shape.rows, shape.d, ParseThreads(threads), target};
+          const std::string name = bench::ForwardName(cell);
+          if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+          names.push_back(name);
+          cells.push_back(cell);
+        }
+      }
+    }
+  }
+  return cells;
+}
+
+// -------------------------------------------------------------------------------- the harness
+
+bool BeginsWith(const std::string& text, const std::string& beginning) {
+  return text.rfind(beginning, 0) == 0;
+}
+
+// Hands its own flags to Google Benchmark, which prints what it dislikes about one, or exits.
+void ParseHarnessFlags(const std::vector<std::string>& flags) {
+  static std::vector<std::string> words;  // Google Benchmark keeps pointers to them
+  words = {"rmsnorm bench"};
+  for (const std::string& flag : flags) {
+    if (!BeginsWith(flag, "--benchmark_")) {
+      throw UserError("unknown " + std::string(BeginsWith(flag, "-") ? "option" : "argument") +
+                      " '" + flag + "'; see rmsnorm bench --help");
+    }
+    words.push_back(flag);
+  }
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  int count = static_cast<int>(arguments.size());
+  arguments.push_back(nullptr);
+
+  // What it prints is thrown away: the flag that is left over says enough.
+  std::ostringstream printed;
+  std::streambuf* const terminal = std::cerr.rdbuf(printed.rdbuf());
+  try {
+    benchmark::Initialize(&count, arguments.data(), [] {
+      throw UserError("--benchmark_format and --benchmark_out_format take console, json or csv");
+    });
+  } catch (...) {
+    std::cerr.rdbuf(terminal);
+    throw;
+  }
+  std::cerr.rdbuf(terminal);
+  if (count > 1)
+    throw UserError(std::string("Google Benchmark does not take '") + arguments[1] + "'");
+}
+
+// The value of one of the harness's flags; null where it is not given.
+const char* FlagValue(const std::vector<std::string>& flags, const std::string& name) {
+  for (const std::string& flag : flags) {
+    if (BeginsWith(flag, name + "=")) return flag.c_str() + name.size() + 1;
+  }
+  return nullptr;
+}
+
+// Passes what Google Benchmark reports on, to standard output and to JSON for a file, and remembers
+// whether a cell failed.
+class Reporter : public benchmark::BenchmarkReporter {
+ public:
+  explicit Reporter(benchmark::BenchmarkReporter& display) : display_(display) {
+    SetErrorStream(&complaints_);
+    json_reporter_.SetOutputStream(&json_);
+  }
+
+  bool ReportContext(const Context& context) override {
+    return json_reporter_.ReportContext(context) && display_.ReportContext(context);
+  }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const Run& run : runs) failed_ |= !FailureOf(run).empty();
+    json_reporter_.ReportRuns(runs);
+    display_.ReportRuns(runs);
+  }
+  void Finalize() override {
+    json_reporter_.Finalize();
+    display_.Finalize();
+  }
+
+  bool failed() const { return failed_; }
+  std::string json() const { return json_.str(); }
+  // What Google Benchmark says when it finds nothing to run.
+  std::string complaints() const { return complaints_.str(); }
+
+ private:
+  benchmark::BenchmarkReporter& display_;
+  benchmark::JSONReporter json_reporter_;
+  std::ostringstream json_;
+  std::ostringstream complaints_;
+  bool failed_ = false;
+};
+
+// A line on a terminal that tells what is being timed.
+class ProgressLine {
+ public:
+  void Show(const std::string& name, size_t done, size_t rounds) {
+    if (!terminal_) return;
+    std::fprintf(stderr, "\r\033[K%s: round %zu of %zu", name.c_str(), done, rounds);
+    if (done == rounds) std::fputs("\r\033[K", stderr);
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) == 1;
+};
+
+void DescribeRun() {
+  benchmark::AddCustomContext("rmsnorm", rmsnorm_version());
+  benchmark::AddCustomContext("cpu", CpuModel());
+  benchmark::AddCustomContext("highway", rmsnorm_highway_version());
+  benchmark::AddCustomContext("openmp", rmsnorm_has_openmp() != 0 ? "yes" : "no");
+  benchmark::AddCustomContext("threads", std::to_string(rmsnorm_max_threads()));
+}
+
+int RunBench(const BenchOptions& options, const std::vector<std::string>& harness_flags) {
+  const std::vector<Cell> cells = Cells(options);
+  ParseHarnessFlags(harness_flags);
+  const char* const out = FlagValue(harness_flags, "--benchmark_out");
+  if (out != nullptr && !std::ofstream(out, std::ios::app)) {  // Google Benchmark would exit
+    throw UserError(std::string("--benchmark_out: cannot write ") + out);
+  }
+  std::optional<OutputFile> json;
+  if (!options.json.empty()) json.emplace(options.json);
+
+  DescribeRun();
+  ProgressLine progress;
+  benchmark::ClearRegisteredBenchmarks();
+  for (const Cell& cell : cells) {
+    bench::RegisterForward(cell, [&progress](const std::string& name, size_t done, size_t rounds) {
+      progress.Show(name, done, rounds);
+    });
+  }
+
+  const bool other_format = FlagValue(harness_flags, "--benchmark_format") != nullptr;
+  BenchTable table(cells);
+  // Google Benchmark keeps the reporter that it creates.
+  Reporter reporter(other_format ? *benchmark::CreateDefaultDisplayReporter() : table);
+  if (benchmark::RunSpecifiedBenchmarks(&reporter) == 0) {
+    const std::string complaints = reporter.complaints();
+    throw UserError(complaints.substr(0, complaints.find('\n')));
+  }
+  if (json) {
+    json->Write(reporter.json());
+    json->Commit();
+  }
+  return reporter.failed() ? kCheckFailed : kSuccess;
+}
+
+}  // namespace
+
+void AddBench(CLI::App& app, int& status) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App* const command =
+      app.add_subcommand("bench", "Time the library beside memcpy, plain loops and the reference");
+  const auto add_list = [command](const char* name, std::vector<std::string>& list,
+                                  const char* help, const char* type) {
+    command->add_option(name, list, help)->type_name(type)->delimiter(',')->capture_default_str();
+  };
+  add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
+  add_list("--types", options->types, "Types of x, weight and y", "TYPE,...");
+  add_list("--threads", options->threads, "Numbers of threads; all: as many as OpenMP would use",
+           "N,...");
+  add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
+           "NAME,...");
+  command
+      ->add_option("--json", options->json, "Write the results in Google Benchmark's JSON as well")
+      ->type_name("FILE");
+  command->footer(
+      "Time, GB/s (of x read and y written), multiple of the time memcpy takes from x to y, and "
+      "times "
+      "faster than plain loops compiled with -O3 and than the reference, all with the same "
+      "threads. "
+      "Each result is first checked against the reference's bits; exits with 1 where one differs.\n"
+      "Google Benchmark's flags work too, such as --benchmark_filter=REGEX, --benchmark_list_tests "
+      "and --benchmark_format=json.");
+  command->allow_extras();
+  command->callback(
+      [options, command, &status] { status = RunBench(*options, command->remaining()); });
+}
+
+}  // namespace rmsnorm::tools

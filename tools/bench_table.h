@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table that `rmsnorm bench` prints.
+#ifndef RMSNORM_TOOLS_BENCH_TABLE_H_
+#define RMSNORM_TOOLS_BENCH_TABLE_H_
+
+#include <benchmark/benchmark.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cell.h"
+
+namespace rmsnorm::tools {
+
+// Prints a line for each cell, as soon as it is done.
+class BenchTable : public benchmark::BenchmarkReporter {
+ public:
+  explicit BenchTable(const std::vector<bench::Cell>& cells);
+
+  bool ReportContext(const Context& context) override;
+  void ReportRuns(const std::vector<Run>& runs) override;
+
+ private:
+  void PrintRun(const Run& run);
+  // The start of a line, up to the number of threads.
+  std::string Start(const std::string& type, const std::string& rows, const std::string& d,
+                    const std::string& threads) const;
+
+  std::map<std::string, bench::Cell> cells_;  // by the benchmark's name
+  std::string targets_;
+  bool has_target_column_;
+  size_t rows_width_ = 4;
+  size_t d_width_ = 7;
+};
+
+// Why a benchmark failed; empty where it did not.
+std::string FailureOf(const benchmark::BenchmarkReporter::Run& run);
+
+// Three significant digits and a unit, such as "142 ns" or "5.30 us".
+std::string TimeText(double seconds);
+
+}  // namespace rmsnorm::tools
+
+#endif  // RMSNORM_TOOLS_BENCH_TABLE_H_
