@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cache.h"
 #include "float_environment.h"
 
 namespace rmsnorm::internal {
@@ -59,7 +60,9 @@ Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnor
           y != nullptr ? y->data : nullptr,
           y != nullptr ? static_cast<ptrdiff_t>(ElementSize(y->dtype)) : 0,
           rstd,
-          sums};
+          sums,
+          y != nullptr && y->data != x.data &&
+              rows * norm.d * (ElementSize(x.dtype) + ElementSize(y->dtype)) > LastLevelCache()};
 }
 
 void RunRows(const Job& job, size_t begin, size_t end) {
@@ -93,6 +96,7 @@ void RunRows(const Job& job, size_t begin, size_t end) {
     rows.y_stride = inner.y_stride;
     rows.rstd = job.rstd != nullptr ? job.rstd + row : nullptr;
     rows.sums = job.sums != nullptr ? job.sums + row : nullptr;
+    rows.stream = job.stream;
     job.kernel(job.norm, rows);
     row += rows.count;
   }

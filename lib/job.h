@@ -39,6 +39,7 @@ struct Job {
   ptrdiff_t y_element_size;
   float* rstd;   // indexed by row, or null
   double* sums;  // indexed by row, or null
+  bool stream;   // see Rows
 };
 
 // The rows of checked views of equal shape; `y` is null for a call that only reads x.

@@ -30,6 +30,7 @@ struct Rows {
   ptrdiff_t y_stride;
   float* rstd;   // one for each row, or null
   double* sums;  // one for each row: written by sum_squares, read by scale
+  bool stream;   // whether y is better written past the caches; never in place
 
   template <class X>
   const X* Input(size_t row) const {

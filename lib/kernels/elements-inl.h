@@ -116,6 +116,21 @@ HWY_INLINE void Store(Pair value, BF16* to) {
   hn::StoreU(Narrow(BF16(), value), PackedTag(), Bits(to));
 }
 
+// Past the caches; `to` is aligned to a vector.
+HWY_INLINE void Stream(Pair value, float* to) {
+  hn::Stream(value.lower, F32Tag(), to);
+  hn::Stream(value.upper, F32Tag(), to + kN);
+}
+
+HWY_INLINE void Stream(Pair value, F16* to) {
+  hn::Stream(NarrowHalf(F16(), value.lower), U16Tag(), Bits(to));
+  hn::Stream(NarrowHalf(F16(), value.upper), U16Tag(), Bits(to + kN));
+}
+
+HWY_INLINE void Stream(Pair value, BF16* to) {
+  hn::Stream(Narrow(BF16(), value), PackedTag(), Bits(to));
+}
+
 // ------------------------------------------------------------------ the first n < kPair elements
 
 // AVX-512 masks loads and stores in hardware, AVX2 for 32-bit lanes. Elsewhere elements go one by one:

@@ -9,7 +9,10 @@
 #define RMSNORM_LIB_KERNELS_FORWARD_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
+#include <cstdint>
 
 #include "../inverse_rms.h"
 #include "../reference.h"
@@ -20,6 +23,8 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // Up to this many bytes of x a row is short: four rows of x and y then fit L1 with the weight.
 constexpr size_t kShortRowBytes = 2048;
+
+constexpr size_t kCacheLine = 64;
 
 // ------------------------------------------------------------------ sum of squares
 
@@ -208,20 +213,45 @@ HWY_INLINE Pair Scaled(Pair x, F32Vec r, Pair weight) {
 }
 
 // One row, from its end: the sum has just touched that, and in rows beyond L1 the start is gone. y may
-// be x.
-template <bool kCast, bool kWeighted, class X, class Y>
+// be x. With kStream y goes past the caches, and `next`, the row to be summed after this one, is fetched
+// meanwhile: 8192 x 4096 in f32 takes 1.0 times memcpy's time so, and 1.8 without.
+template <bool kStream, bool kCast, bool kWeighted, class X, class Y>
 HWY_NOINLINE void ScaleRow(size_t d, float inverse_rms, const X* x,
-                           const float* HWY_RESTRICT weight, Y* y) {
+                           const float* HWY_RESTRICT weight, Y* y, const X* next) {
   const F32Vec r = hn::Set(F32Tag(), inverse_rms);
-  size_t j = d / kPair * kPair;
-  if (j < d) {
-    const Pair w = kWeighted ? LoadFirst(weight + j, d - j) : Pair{r, r};
-    StoreFirst(Scaled<kCast, kWeighted, X>(LoadFirst(x + j, d - j), r, w), y + j, d - j);
+  const auto scale_first = [&](size_t j, size_t n) HWY_ATTR {
+    const Pair w = kWeighted ? LoadFirst(weight + j, n) : Pair{r, r};
+    StoreFirst(Scaled<kCast, kWeighted, X>(LoadFirst(x + j, n), r, w), y + j, n);
+  };
+  size_t head = 0;
+  if (kStream) {  // such stores must be aligned
+    head = std::min(d, -reinterpret_cast<uintptr_t>(y) % sizeof(F32Vec) / sizeof(Y));
+    if (head > 0) scale_first(0, head);
   }
-  while (j > 0) {
+  size_t j = head + (d - head) / kPair * kPair;
+  if (j < d) scale_first(j, d - j);
+  while (j > head) {
     j -= kPair;
     const Pair w = kWeighted ? Load(weight + j) : Pair{r, r};
-    Store(Scaled<kCast, kWeighted, X>(Load(x + j), r, w), y + j);
+    const Pair scaled = Scaled<kCast, kWeighted, X>(Load(x + j), r, w);
+    if constexpr (kStream) {
+      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(X)) hwy::Prefetch(next + j + i);
+      Stream(scaled, y + j);
+    } else {
+      Store(scaled, y + j);
+    }
+  }
+}
+
+template <bool kCast, bool kWeighted, class X, class Y>
+HWY_INLINE void ScaleRow(const Norm& norm, const Rows& rows, size_t row, float r) {
+  const X* x = rows.Input<X>(row);
+  Y* y = rows.Output<Y>(row);
+  if (HWY_UNLIKELY(rows.stream)) {
+    const X* next = rows.Input<X>(std::min(row + 1, rows.count - 1));
+    ScaleRow<true, kCast, kWeighted>(norm.d, r, x, norm.weight, y, next);
+  } else {
+    ScaleRow<false, kCast, kWeighted>(norm.d, r, x, norm.weight, y, x);
   }
 }
 
@@ -236,7 +266,7 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
   float r;
   if (HWY_LIKELY(IsSafe(under_root))) {
     r = InverseRms(norm, under_root);
-    ScaleRow<kCast, kWeighted>(norm.d, r, x, norm.weight, y);
+    ScaleRow<kCast, kWeighted, X, Y>(norm, rows, row, r);
   } else {
     const double cold_sum = kSumsGiven ? rows.sums[row] : ColdSumSquares(x, norm.d);
     r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
@@ -293,8 +323,7 @@ HWY_INLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
     HWY_ALIGN float r[4];
     hn::Store(now.r, FourTag(), r);
     for (size_t i = 0; i < 4; ++i) {
-      ScaleRow<kCast, kWeighted>(norm.d, r[i], rows.Input<X>(row + i), norm.weight,
-                                 rows.Output<Y>(row + i));
+      ScaleRow<kCast, kWeighted, X, Y>(norm, rows, row + i, r[i]);
     }
     if (rows.rstd != nullptr) hn::StoreU(now.r, FourTag(), rows.rstd + row);
   }
@@ -331,6 +360,7 @@ HWY_INLINE void Normalise(const Norm& norm, const Rows& rows) {
       NormaliseRows<kSumsGiven, false, false, X, Y>(norm, rows);
     }
   }
+  if (rows.stream) hwy::FlushStream();  // before another thread may read y
 }
 
 template <class X, class Y>

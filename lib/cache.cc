@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache.h"
+
+#include <algorithm>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace rmsnorm::internal {
+namespace {
+
+constexpr size_t kUsual = size_t{32} << 20;
+
+#if defined(__x86_64__)
+// The largest cache in a CPUID leaf of deterministic cache parameters, or 0. Not sysconf(): glibc 2.36
+// adds up what all of an AMD processor's core complexes have, ten times what one core can fill.
+size_t LargestCache(unsigned leaf) {
+  size_t largest = 0;
+  for (unsigned index = 0; index < 16; ++index) {
+    unsigned eax;
+    unsigned ebx;
+    unsigned ecx;
+    unsigned edx;
+    if (__get_cpuid_count(leaf, index, &eax, &ebx, &ecx, &edx) == 0) break;
+    const unsigned type = eax & 0x1F;
+    if (type == 0) break;  // no more caches
+    const size_t ways = (ebx >> 22) + 1;
+    const size_t partitions = (ebx >> 12 & 0x3FF) + 1;
+    const size_t line = (ebx & 0xFFF) + 1;
+    const size_t sets = size_t{ecx} + 1;
+    largest = std::max(largest, ways * partitions * line * sets);
+  }
+  return largest;
+}
+
+size_t Detect() {
+  constexpr unsigned kIntel = 4;
+  constexpr unsigned kAmd = 0x8000001D;
+  const size_t size = std::max(LargestCache(kIntel), LargestCache(kAmd));
+  return size > 0 ? size : kUsual;
+}
+#else
+size_t Detect() { return kUsual; }
+#endif
+
+}  // namespace
+
+size_t LastLevelCache() {
+  static const size_t size = Detect();
+  return size;
+}
+
+}  // namespace rmsnorm::internal
