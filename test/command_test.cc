@@ -26,7 +26,7 @@ TEST(Command, HelpNamesTheCommands) {
   for (const char* help : {"--help", "-h"}) {
     const Outcome outcome = RunCommand({help});
     ExpectSuccess(outcome);
-    for (const char* command : {"info", "apply"}) {
+    for (const char* command : {"info", "check", "apply"}) {
       EXPECT_NE(outcome.out.find(command), std::string::npos) << outcome.out;
     }
   }
