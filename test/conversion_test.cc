@@ -77,8 +77,8 @@ TEST(Scalar, EveryShortPatternWidensExactly) {
     const uint32_t bf16 = BitsOf(ToF32(BF16{static_cast<uint16_t>(bits)}));
     const uint32_t slow_f16 = Encode(f32, Decode(FormatOf(RMSNORM_F16), bits));
     const uint32_t slow_bf16 = Encode(f32, Decode(FormatOf(RMSNORM_BF16), bits));
-    ASSERT_TRUE(SameBits(RMSNORM_F32, &slow_f16, &f16, 1)) << std::hex << bits;
-    ASSERT_TRUE(SameBits(RMSNORM_F32, &slow_bf16, &bf16, 1)) << std::hex << bits;
+    ASSERT_TRUE(SameBits(RMSNORM_F32, &slow_f16, &f16, 1)) << Hex(bits);
+    ASSERT_TRUE(SameBits(RMSNORM_F32, &slow_bf16, &bf16, 1)) << Hex(bits);
   }
 }
 
@@ -98,8 +98,8 @@ TEST(Scalar, F32RoundsToNearestEven) {
     const auto slow_bf16 = static_cast<uint16_t>(SlowCast(RMSNORM_BF16, bits));
     const uint16_t f16 = CastTo<F16>(FromBits(bits)).bits;
     const uint16_t bf16 = CastTo<BF16>(FromBits(bits)).bits;
-    ASSERT_TRUE(SameBits(RMSNORM_F16, &slow_f16, &f16, 1)) << std::hex << bits;
-    ASSERT_TRUE(SameBits(RMSNORM_BF16, &slow_bf16, &bf16, 1)) << std::hex << bits;
+    ASSERT_TRUE(SameBits(RMSNORM_F16, &slow_f16, &f16, 1)) << Hex(bits);
+    ASSERT_TRUE(SameBits(RMSNORM_BF16, &slow_bf16, &bf16, 1)) << Hex(bits);
   }
 }
 
@@ -129,8 +129,8 @@ TEST(Slow, KnownRoundings) {
            Known{0x00008001, 0x0000, 0x0001}, Known{0x80000000, 0x8000, 0x8000},  // -0
            Known{0xFF800000, 0xFC00, 0xFF80},                                     // -infinity
        }) {
-    EXPECT_EQ(known.f16, SlowCast(RMSNORM_F16, known.f32)) << std::hex << known.f32;
-    EXPECT_EQ(known.bf16, SlowCast(RMSNORM_BF16, known.f32)) << std::hex << known.f32;
+    EXPECT_EQ(known.f16, SlowCast(RMSNORM_F16, known.f32)) << Hex(known.f32);
+    EXPECT_EQ(known.bf16, SlowCast(RMSNORM_BF16, known.f32)) << Hex(known.f32);
   }
   EXPECT_TRUE(IsNan(RMSNORM_F16, SlowCast(RMSNORM_F16, 0x7FFFFFFF)));
   EXPECT_TRUE(IsNan(RMSNORM_BF16, SlowCast(RMSNORM_BF16, 0x7FFFFFFF)));
@@ -174,8 +174,8 @@ class KernelTest : public testing::TestWithParam<std::string> {
       const uint32_t actual = y.bits(row, j);
       if (slow == actual) continue;
       ASSERT_TRUE(IsNan(y.dtype(), slow) && IsNan(y.dtype(), actual))
-          << rmsnorm_dtype_name(from) << " 0x" << std::hex << numbers[j] << " became "
-          << rmsnorm_dtype_name(y.dtype()) << " 0x" << actual << ", not 0x" << slow;
+          << rmsnorm_dtype_name(from) << " " << Hex(numbers[j]) << " became "
+          << rmsnorm_dtype_name(y.dtype()) << " " << Hex(actual) << ", not " << Hex(slow);
     }
   }
 };

@@ -183,7 +183,7 @@ TEST_P(SpecialRowsTest, NanOfTheWeightStaysNan) {
       }
       Tensor y(y_dtype, 1, d);
       forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), WithEps(0));
-      for (size_t j = 0; j < d; ++j) ASSERT_TRUE(std::isnan(y.get(0, j))) << std::hex << bits;
+      for (size_t j = 0; j < d; ++j) ASSERT_TRUE(std::isnan(y.get(0, j))) << Hex(bits);
     }
   }
 }

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "slow_float.h"
@@ -29,6 +31,12 @@ inline uint32_t LoadBits(rmsnorm_dtype dtype, const void* data, size_t index) {
   return bits;
 }
 
+inline std::string Hex(uint32_t bits) {
+  char text[16];
+  std::snprintf(text, sizeof text, "0x%X", bits);
+  return text;
+}
+
 // Whether `count` elements have the same bits; two NaNs count as equal, since CPUs make different
 // ones.
 inline testing::AssertionResult SameBits(rmsnorm_dtype dtype, const void* expected,
@@ -44,9 +52,8 @@ inline testing::AssertionResult SameBits(rmsnorm_dtype dtype, const void* expect
     const double a_value = Decode(format, a);
     if (e == a || (std::isnan(e_value) && std::isnan(a_value))) continue;
     return testing::AssertionFailure()
-           << std::hex << rmsnorm_dtype_name(dtype) << " element " << std::dec << i << " of "
-           << count << " is " << a_value << std::hex << " (0x" << a << "), not " << e_value
-           << " (0x" << e << ")";
+           << rmsnorm_dtype_name(dtype) << " element " << i << " of " << count << " is " << a_value
+           << " (" << Hex(a) << "), not " << e_value << " (" << Hex(e) << ")";
   }
   return testing::AssertionSuccess();
 }
