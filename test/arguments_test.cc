@@ -257,11 +257,11 @@ TEST(Pointers, MustBeAlignedToTheirElement) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(
         reinterpret_cast<uintptr_t>(pointer) + bytes);
   };
-  for (const size_t bytes : {1, 2, 3}) {
+  for (const size_t bytes : SizeList{1, 2, 3}) {
     ExpectRefused(RMSNORM_ERROR_ALIGNMENT, "rstd: ", kTakeRstd,
                   [&](Call& c) { shift(c.rstd, bytes); });
   }
-  for (const size_t bytes : {1, 2, 4, 7}) {
+  for (const size_t bytes : SizeList{1, 2, 4, 7}) {
     ExpectRefused(RMSNORM_ERROR_ALIGNMENT, "sums: ", kTakeSums,
                   [&](Call& c) { shift(c.sums, bytes); });
   }

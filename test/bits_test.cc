@@ -146,7 +146,7 @@ class BitsOfPlacementTest : public BitsTest {};
 TEST_P(BitsOfPlacementTest, Alignments) {
   const size_t x_elements = 64 / rmsnorm_dtype_size(x_dtype_);
   const size_t y_elements = 64 / rmsnorm_dtype_size(y_dtype_);
-  for (const size_t d : {1, 33, 128, 200}) {
+  for (const size_t d : SizeList{1, 33, 128, 200}) {
     for (size_t x_offset = 0; x_offset < x_elements; ++x_offset) {
       for (size_t y_offset = 0; y_offset < y_elements; ++y_offset) {
         ASSERT_NO_FATAL_FAILURE(Compare(2, d, {x_offset, 0, y_offset, 1}, false, {}));
@@ -161,7 +161,7 @@ TEST_P(BitsOfPlacementTest, Alignments) {
 // Numbers of rows around every group a kernel may form, with the lengths for which it may.
 TEST_P(BitsTest, RowCounts) {
   for (size_t rows = 1; rows <= 20; ++rows) {
-    for (const size_t d : {1, 7, 16, 32, 63, 64, 65, 96, 127, 128, 129, 192, 256, 512}) {
+    for (const size_t d : SizeList{1, 7, 16, 32, 63, 64, 65, 96, 127, 128, 129, 192, 256, 512}) {
       ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, false, {}));
       if (CanBeInPlace()) {
         ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, true, {}));
@@ -169,14 +169,14 @@ TEST_P(BitsTest, RowCounts) {
     }
   }
   for (size_t rows = 1; rows <= 9; ++rows) {
-    for (const size_t d : {4096, 8192}) {
+    for (const size_t d : SizeList{4096, 8192}) {
       ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, false, {}));
     }
   }
 }
 
 TEST_P(BitsTest, EpsAndDivisor) {
-  for (const size_t d : {1, 2, 64, 100, 128, 300, 4097}) {
+  for (const size_t d : SizeList{1, 2, 64, 100, 128, 300, 4097}) {
     for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
       for (const float eps : {0.0f, 1e-6f, 1.0f}) {
         for (const float divisor : {0.0f, 100.5f, 1e-3f, 1e30f}) {
@@ -197,7 +197,7 @@ TEST_P(BitsTest, EpsAndDivisor) {
 class BitsWithWeightTest : public BitsTest {};
 
 TEST_P(BitsWithWeightTest, WeightOffset) {
-  for (const size_t d : {1, 2, 3, 31, 64, 100, 128, 300, 4097, 8193}) {
+  for (const size_t d : SizeList{1, 2, 3, 31, 64, 100, 128, 300, 4097, 8193}) {
     for (const float offset : {1.0f, -0.3f, 1e-40f}) {
       for (const rmsnorm_rounding rounding : {RMSNORM_SCALE_THEN_CAST, RMSNORM_CAST_THEN_SCALE}) {
         Options options;

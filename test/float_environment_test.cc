@@ -138,7 +138,7 @@ TEST_P(FloatEnvironmentTest, Forward) {
   for (const rmsnorm_dtype x_dtype : kDtypes) {
     for (const rmsnorm_dtype weight_dtype : kDtypes) {
       for (const rmsnorm_dtype y_dtype : kDtypes) {
-        for (const size_t d : {1, 7, 100, 260}) {
+        for (const size_t d : SizeList{1, 7, 100, 260}) {
           for (const bool other : {false, true}) {
             SCOPED_TRACE(testing::Message() << rmsnorm_dtype_name(x_dtype) << " to "
                                             << rmsnorm_dtype_name(y_dtype) << " d " << d);

@@ -137,12 +137,12 @@ TEST(Module, ForwardIsThePlainForwardWithItsWeight) {
 }
 
 TEST(Module, AllocatesNothingInForward) {
-  for (const size_t d : {1, 300, 5000}) {
+  for (const size_t d : SizeList{1, 300, 5000}) {
     for (const rmsnorm_dtype dtype : kDtypes) {
       Options options;
       options.weight_offset = 1;
       const RmsNorm norm(d, options, DtypeOfCode(dtype));
-      for (const size_t rows : {1, 3, 40}) {
+      for (const size_t rows : SizeList{1, 3, 40}) {
         Tensor x(dtype, rows, d);
         Random random(83);
         FillMixed(random, x);  // the cold path too

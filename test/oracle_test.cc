@@ -178,7 +178,7 @@ TEST(Bound, HoldsForManyBlocks) {
 // The same said in ulp: y is half an ulp of its type plus the bound away from the exact value.
 TEST(Elements, AreWithinHalfAnUlpAndTheBound) {
   Random random(5);
-  for (const size_t d : {1, 64, 1000, 4096, 16385}) {
+  for (const size_t d : SizeList{1, 64, 1000, 4096, 16385}) {
     for (const rmsnorm_dtype x_dtype : kDtypes) {
       for (const rmsnorm_dtype y_dtype : kDtypes) {
         Tensor x(x_dtype, 2, d);
@@ -205,7 +205,7 @@ TEST(Elements, AreWithinHalfAnUlpAndTheBound) {
 // The tolerance of the published exercise: f32 within atol = rtol = 1e-6 of the result in binary64.
 TEST(Elements, OfF32AreWithinAMillionth) {
   Random random(9);
-  for (const size_t d : {1, 2, 64, 128, 500, 768, 2048, 4096, 8192, 16384}) {
+  for (const size_t d : SizeList{1, 2, 64, 128, 500, 768, 2048, 4096, 8192, 16384}) {
     const size_t rows = 8;
     Tensor x(RMSNORM_F32, rows, d);
     FillNormal(random, x);

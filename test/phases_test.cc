@@ -39,7 +39,7 @@ TEST_P(PhasesTest, SumAndScaleGiveTheBitsOfForward) {
   variants[5].divisor = 1e6f;
   Random random(31);
   for (const rmsnorm_dtype x_dtype : kDtypes) {
-    for (const size_t d : {1, 3, 64, 100, 128, 1000, 4100}) {
+    for (const size_t d : SizeList{1, 3, 64, 100, 128, 1000, 4100}) {
       Tensor x(x_dtype, 2 * kRowKinds, d);
       FillMixed(random, x);
       Tensor weight(RMSNORM_F32, 1, d);
@@ -118,14 +118,14 @@ TEST_P(PhasesTest, SumOfZerosIsZero) {
 TEST_P(PhasesTest, ShardedRowIsWithinTheBound) {
   Random random(33);
   for (const rmsnorm_dtype dtype : kDtypes) {
-    for (const size_t d : {6, 300, 4092, 12000}) {
+    for (const size_t d : SizeList{6, 300, 4092, 12000}) {
       Tensor x(dtype, 3, d);
       FillMixed(random, x);
       FillRow(random, RowKind::kMassive, x, 0);
       FillRow(random, RowKind::kHuge, x, 2);
       Tensor weight(RMSNORM_F32, 1, d);
       FillNormal(random, weight);
-      for (const size_t shards : {2, 3, 6}) {
+      for (const size_t shards : SizeList{2, 3, 6}) {
         const size_t length = d / shards;
         Options options = Defaults();
         options.divisor = static_cast<float>(d);

@@ -49,7 +49,7 @@ TEST_P(SpecialRowsTest, PublishedExample) {
 TEST_P(SpecialRowsTest, EveryKindMeetsTheOracle) {
   Random random(21);
   for (const rmsnorm_dtype x_dtype : kDtypes) {
-    for (const size_t d : {1, 2, 31, 64, 129, 1000}) {
+    for (const size_t d : SizeList{1, 2, 31, 64, 129, 1000}) {
       Tensor x(x_dtype, 2 * kRowKinds, d);
       FillMixed(random, x);
       Tensor weight(RMSNORM_F32, 1, d);
@@ -78,7 +78,7 @@ TEST_P(SpecialRowsTest, EveryKindMeetsTheOracle) {
 
 // The limits between f32 and binary64 arithmetic, from both sides and exactly on them.
 TEST_P(SpecialRowsTest, AroundTheSafeRange) {
-  for (const size_t d : {1, 4, 100, 200}) {
+  for (const size_t d : SizeList{1, 4, 100, 200}) {
     for (const float magnitude :
          {0x1p-50f, 0x1.FFFFFEp-51f, 0x1.000002p-50f, 0x1p63f, 0x1.FFFFFEp63f, 0x1p64f, 0x1p61f}) {
       for (const rmsnorm_dtype x_dtype : {RMSNORM_F32, RMSNORM_BF16}) {
@@ -96,7 +96,7 @@ TEST_P(SpecialRowsTest, AroundTheSafeRange) {
 
 TEST_P(SpecialRowsTest, LargestNumbersGiveOnes) {
   const float largest = std::numeric_limits<float>::max();
-  for (const size_t d : {1, 3, 64, 300, 4097}) {
+  for (const size_t d : SizeList{1, 3, 64, 300, 4097}) {
     for (const float y : Normalised(std::vector<float>(d, largest), WithEps(1e-5f))) {
       ASSERT_EQ(1.0f, y) << d;
     }
@@ -105,7 +105,7 @@ TEST_P(SpecialRowsTest, LargestNumbersGiveOnes) {
 
 TEST_P(SpecialRowsTest, SmallestNumbersGiveOnesWithoutEps) {
   const float smallest = std::numeric_limits<float>::denorm_min();
-  for (const size_t d : {1, 3, 64, 300, 4097}) {
+  for (const size_t d : SizeList{1, 3, 64, 300, 4097}) {
     float rstd;
     for (const float y : Normalised(std::vector<float>(d, smallest), WithEps(0), &rstd)) {
       ASSERT_EQ(1.0f, y) << d;

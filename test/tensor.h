@@ -19,6 +19,8 @@
 
 namespace rmsnorm::test {
 
+using SizeList = std::vector<size_t>;
+
 constexpr rmsnorm_dtype kDtypes[] = {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16};
 
 // What memory holds that nothing has been written to: no computation here gives it by chance.

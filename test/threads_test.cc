@@ -196,7 +196,7 @@ TEST_P(ThreadsTest, PartsOfManyDimensions) {
 TEST_P(ThreadsTest, RowsDoNotDependOnTheirBatch) {
   Random random(47);
   for (const rmsnorm_dtype dtype : kDtypes) {
-    for (const size_t d : {1, 64, 100, 128, 300, 4097, 8200}) {
+    for (const size_t d : SizeList{1, 64, 100, 128, 300, 4097, 8200}) {
       const size_t rows = 23;
       Tensor x(dtype, rows, d);
       FillMixed(random, x);
