@@ -9,9 +9,8 @@
 
 namespace rmsnorm::bench {
 
-// Memory of zeros with all its pages in place. It starts at a random cache line: where buffers lie
-// relative to each other decides on what the predictors of a cache mix up, and one place would
-// stand for itself only.
+// Memory of zeros with all its pages in place. It starts at a random cache line, so that buffers
+// made one after another do not always lie alike.
 class Buffer {
  public:
   explicit Buffer(size_t bytes)

@@ -13,11 +13,11 @@
 namespace rmsnorm::bench {
 namespace {
 
-// A small cell is timed in several places in memory, one after another. Where buffers lie decides
-// on what a cache's predictors mix up: 1 x 4096 in f32 takes twice the time in some places.
-constexpr size_t kPlaces = 8;
-constexpr size_t kMaxBytesInPlaces = size_t{512}
-                                     << 10;  // of x; what is larger meets all cases anyway
+// A small cell is timed in many places in memory, one after another: in some, 1 x 4096 in f32 takes
+// half as long again, round after round. Larger cells (by the bytes of x) meet all sorts of places
+// anyway.
+constexpr size_t kPlaces = 32;
+constexpr size_t kMaxBytesInPlaces = 512 * 1024;
 
 // Checks and times a cell. The rounds come before Google Benchmark's loop, whose one iteration then
 // gets the median: a mean over iterations would follow the outliers of a busy machine.
@@ -40,8 +40,10 @@ void RunForward(benchmark::State& state, const Cell& cell, const Progress& progr
       MakeContender("plain", [&job] { job->RunPlainLoops(); }),
   };
   const std::string name = ForwardName(cell);
-  const Timings timings =
-      TimeInRounds(contenders, [&](size_t done, size_t rounds) { progress(name, done, rounds); });
+  const Timings timings = TimeInRounds(contenders, [&](size_t done, size_t rounds) {
+    progress(name, done, rounds);
+    job = jobs[done % jobs.size()].get();
+  });
 
   for (size_t i = 0; i < contenders.size(); ++i) {
     const Spread& spread = timings.spreads[i];

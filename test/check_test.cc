@@ -306,7 +306,7 @@ TEST(CheckCase, TheListCoversWhatItShould) {
   EXPECT_EQ(sizes.size(), 36u);  // 27, and 9 without a weight
   for (const auto& [types, lengths] : sizes) {
     for (size_t d = 1; d <= 300; ++d) EXPECT_EQ(lengths.count(d), 1u) << d;
-    for (const size_t d : {511, 512, 513, 1000, 2880, 4095, 4096, 4097, 8193, 16385}) {
+    for (const size_t d : {511u, 512u, 513u, 1000u, 2880u, 4095u, 4096u, 4097u, 8193u, 16385u}) {
       EXPECT_EQ(lengths.count(d), 1u) << d;
     }
   }

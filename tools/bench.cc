@@ -97,13 +97,14 @@ std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
 
 // The cells without repetition: two numbers of threads or names of targets can mean the same.
 std::vector<Cell> Cells(const BenchOptions& options) {
+  const std::vector<std::string> targets = ChooseTargets(options.targets);
   std::vector<Cell> cells;
   std::vector<std::string> names;
   for (const std::string& shape_text : options.shapes) {
     const Shape shape = ParseShape(shape_text);
     for (const std::string& type : options.types) {
       for (const std::string& threads : options.threads) {
-        for (const std::string& target : ChooseTargets(options.targets)) {
+        for (const std::string& target : targets) {
           const Cell cell = {ParseType(type), shape.rows, shape.d, ParseThreads(threads), target};
           const std::string name = bench::ForwardName(cell);
           if (std::find(names.begin(), names.end(), name) != names.end()) continue;
@@ -245,7 +246,7 @@ int RunBench(const BenchOptions& options, const std::vector<std::string>& harnes
     const std::string complaints = reporter.complaints();
     throw UserError(complaints.substr(0, complaints.find('\n')));
   }
-  if (json) {
+  if (json && !reporter.json().empty()) {  // empty where a list of the cells was asked for
     json->Write(reporter.json());
     json->Commit();
   }

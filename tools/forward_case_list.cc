@@ -51,7 +51,8 @@ void AddSizes(const ForwardCase& types, Cases& cases) {
   };
   for (size_t d = 1; d <= 300; ++d) add(d);
   c.rows = 2;
-  for (const size_t d : {511, 512, 513, 1000, 2880, 4095, 4096, 4097, 8193, 16385}) add(d);
+  for (const size_t d : {511u, 512u, 513u, 1000u, 2880u, 4095u, 4096u, 4097u, 8193u, 16385u})
+    add(d);
 }
 
 // Numbers of rows around the groups that short rows are taken in.
@@ -90,7 +91,7 @@ void AddShifts(const ForwardCase& types, Cases& cases) {
 void AddStrides(const ForwardCase& types, Cases& cases) {
   for (const size_t d : kEdges) {
     for (const bool falling : {false, true}) {
-      for (const size_t gap : {0, 1, 64}) {
+      for (const size_t gap : {0u, 1u, 64u}) {
         ForwardCase c = types;
         c.rows = 9;
         c.d = d;
@@ -224,6 +225,20 @@ void AddThreads(const ForwardCase& types, Cases& cases) {
   }
 }
 
+// More bytes than most last caches hold, which may be written in another way; in rows that start at
+// a cache line, and in rows that start anywhere.
+void AddLarge(const ForwardCase& types, Cases& cases) {
+  if (types.weight != types.x) return;
+  ForwardCase c = types;
+  c.rows = 4100;
+  c.threads = 2;
+  for (const size_t d : {4128u, 4099u}) {
+    if (d % 32 != 0 && c.x != c.y) continue;  // each takes as long as thousands of others
+    c.d = d;
+    cases.push_back(c);
+  }
+}
+
 void AddRandomCases(const Cases& combinations, Cases& cases) {
   std::mt19937 random(1);
   const auto below = [&random](size_t n) { return random() % n; };
@@ -272,6 +287,7 @@ std::vector<ForwardCase> ForwardCases() {
     AddOptions(types, cases);
     AddValues(types, cases);
     AddThreads(types, cases);
+    AddLarge(types, cases);
   }
   AddRandomCases(combinations, cases);
   return cases;
