@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <rmsnorm/rmsnorm.hpp>
-
 #include <cstdio>
+#include <rmsnorm/rmsnorm.hpp>
 #include <vector>
 
 int main() {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer's norm in an inference engine: bf16 activations, Hugging Face's Llama rounding, and the query
-// heads normalised in place inside a fused QKV buffer.
-#include <rmsnorm/rmsnorm.hpp>
-
+// A layer's norm in an inference engine: bf16 activations, Hugging Face's Llama rounding, and the
+// query heads normalised in place inside a fused QKV buffer.
 #include <cstdio>
+#include <rmsnorm/rmsnorm.hpp>
 #include <vector>
 
 int main() {

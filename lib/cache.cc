@@ -13,8 +13,9 @@ namespace {
 constexpr size_t kUsual = size_t{32} << 20;
 
 #if defined(__x86_64__)
-// The largest cache in a CPUID leaf of deterministic cache parameters, or 0. Not sysconf(): glibc 2.36
-// adds up what all of an AMD processor's core complexes have, ten times what one core can fill.
+// The largest cache in a CPUID leaf of deterministic cache parameters, or 0. Not sysconf():
+// glibc 2.36 adds up what all of an AMD processor's core complexes have, ten times what one core
+// can fill.
 size_t LargestCache(unsigned leaf) {
   size_t largest = 0;
   for (unsigned index = 0; index < 16; ++index) {

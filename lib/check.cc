@@ -53,14 +53,14 @@ ptrdiff_t SpanFrom(const Steps& steps, int first, size_t row_bytes) {
   return span;
 }
 
-// Whether rows of a_bytes at 0 and rows of b_bytes at `offset`, both repeated by the same steps from
-// `first` on, share no byte. May say no where they do not.
+// Whether rows of a_bytes at 0 and rows of b_bytes at `offset`, both repeated by the same steps
+// from `first` on, share no byte. May say no where they do not.
 bool RowsApart(const Steps& steps, int first, ptrdiff_t offset, size_t a_bytes, size_t b_bytes) {
   if (offset >= SpanFrom(steps, first, a_bytes)) return true;
   if (-offset >= SpanFrom(steps, first, b_bytes)) return true;
   if (first == steps.size) return false;
-  // Relative to one group of rows of a, the groups of b lie at offset + m * width. If no group is wider
-  // than the step, only the two nearest can touch it.
+  // Relative to one group of rows of a, the groups of b lie at offset + m * width. If no group is
+  // wider than the step, only the two nearest can touch it.
   const ptrdiff_t width = std::abs(steps.step[first].bytes);
   if (SpanFrom(steps, first + 1, std::max(a_bytes, b_bytes)) > width) return false;
   const ptrdiff_t above = ((offset % width) + width) % width;
@@ -136,12 +136,14 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options, bool has_weight) {
 rmsnorm_status CheckView(const char* name, const rmsnorm_view* view, size_t& rows, Extent& extent) {
   if (view == nullptr) return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", name);
   if (view->size != sizeof *view) {
-    return Fail(RMSNORM_ERROR_STRUCT_SIZE,
-                "%s: size of the view is %u, not %zu; make it with rmsnorm_rows() or rmsnorm_tensor()",
-                name, view->size, sizeof *view);
+    return Fail(
+        RMSNORM_ERROR_STRUCT_SIZE,
+        "%s: size of the view is %u, not %zu; make it with rmsnorm_rows() or rmsnorm_tensor()",
+        name, view->size, sizeof *view);
   }
   const size_t element_size = ElementSize(view->dtype);
-  if (element_size == 0) return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d", name, view->dtype);
+  if (element_size == 0)
+    return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d", name, view->dtype);
   if (view->ndim < 1 || view->ndim > RMSNORM_MAX_DIMS) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; 1 to %d are possible", name, view->ndim,
                 RMSNORM_MAX_DIMS);
@@ -150,8 +152,9 @@ rmsnorm_status CheckView(const char* name, const rmsnorm_view* view, size_t& row
   const size_t d = view->shape[last];
   if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension, d, is 0", name);
   if (d > 1 && view->stride[last] != 1) {
-    return Fail(RMSNORM_ERROR_STRIDE, "%s: stride %td in the last dimension; it must be contiguous (1)",
-                name, view->stride[last]);
+    return Fail(RMSNORM_ERROR_STRIDE,
+                "%s: stride %td in the last dimension; it must be contiguous (1)", name,
+                view->stride[last]);
   }
 
   rows = 1;
@@ -242,8 +245,7 @@ rmsnorm_status CheckOutput(const rmsnorm_view& x, const Extent& x_extent, const 
 
   if (Disjoint(x_extent, y_extent)) return RMSNORM_OK;
   if (EqualSteps(x, y)) {
-    const bool in_place =
-        x.data == y.data && ElementSize(x.dtype) == ElementSize(y.dtype);
+    const bool in_place = x.data == y.data && ElementSize(x.dtype) == ElementSize(y.dtype);
     const ptrdiff_t offset = static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(y.data) -
                                                     reinterpret_cast<uintptr_t>(x.data));
     if (in_place || RowsApart(steps, 0, offset, RowBytes(x), RowBytes(y))) return RMSNORM_OK;

@@ -18,16 +18,16 @@ struct Extent {
 // Checks all fields but `target`, and that an offset comes with a weight.
 rmsnorm_status CheckOptions(const rmsnorm_options& options, bool has_weight);
 
-// Checks a view by itself. `name` is the argument's; `rows` receives how many it has, `extent` what it
-// spans (nothing where it has no rows).
+// Checks a view by itself. `name` is the argument's; `rows` receives how many it has, `extent` what
+// it spans (nothing where it has no rows).
 rmsnorm_status CheckView(const char* name, const rmsnorm_view* view, size_t& rows, Extent& extent);
 
 // Checks a weight of d elements: one dimension.
 rmsnorm_status CheckWeight(const rmsnorm_view* weight, size_t d, Extent& extent);
 
-// Checks the tensors of a forward call: each by itself, then that they fit together and that no output
-// overlaps another argument, but for y in place of x. `sums` (null unless they are given), `weight` and
-// `rstd` may be null. `rows` receives how many there are.
+// Checks the tensors of a forward call: each by itself, then that they fit together and that no
+// output overlaps another argument, but for y in place of x. `sums` (null unless they are given),
+// `weight` and `rstd` may be null. `rows` receives how many there are.
 rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
                             const rmsnorm_view* y, const float* rstd, size_t& rows);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element types and their scalar conversions to and from f32. Every kernel's conversion is held to
-// these bits.
+// The element types and their scalar conversions to and from f32. Every kernel's conversion is held
+// to these bits.
 #ifndef RMSNORM_LIB_ELEMENT_H_
 #define RMSNORM_LIB_ELEMENT_H_
 
@@ -77,8 +77,8 @@ inline F16 CastTo<F16>(float value) {
     const uint32_t rounded = magnitude + 0x0FFFu + (magnitude >> 13 & 1u);
     result = (rounded >> 13) - ((127u - 15u) << 10);
   } else {
-    // Below 2^-14 f16 is a fixed-point number in units of 2^-24, as f32 is in [0.5, 1): the addition
-    // rounds to nearest even, and the mantissa counts the units.
+    // Below 2^-14 f16 is a fixed-point number in units of 2^-24, as f32 is in [0.5, 1): the
+    // addition rounds to nearest even, and the mantissa counts the units.
     result = BitsOf(FromBits(magnitude) + 0.5f) - BitsOf(0.5f);
   }
   return F16{static_cast<uint16_t>(sign | result)};

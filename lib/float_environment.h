@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The floating-point state in which every number here is computed: round to nearest even, subnormals
-// kept, no traps. The caller may run in another one (a program linked with -ffast-math flushes
-// subnormals in every thread).
+// The floating-point state in which every number here is computed: round to nearest even,
+// subnormals kept, no traps. The caller may run in another one (a program linked with -ffast-math
+// flushes subnormals in every thread).
 #ifndef RMSNORM_LIB_FLOAT_ENVIRONMENT_H_
 #define RMSNORM_LIB_FLOAT_ENVIRONMENT_H_
 
@@ -15,8 +15,9 @@
 
 namespace rmsnorm::internal {
 
-// Sets the default state for its lifetime where the caller's differs, and puts the caller's back. Reading
-// the register costs a few cycles and writing it some tens, so it is written only when needed.
+// Sets the default state for its lifetime where the caller's differs, and puts the caller's back.
+// Reading the register costs a few cycles and writing it some tens, so it is written only when
+// needed.
 class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;

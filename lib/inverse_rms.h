@@ -23,8 +23,8 @@ Real InverseRms(const Norm& norm, Real under_root) {
   return 1 / (norm.eps_outside ? root + static_cast<Real>(norm.eps) : root);
 }
 
-// Whether f32 suffices. Below 2^-100 squares lose bits to underflow; infinity says that one overflowed,
-// or that the row holds it. False for NaN.
+// Whether f32 suffices. Below 2^-100 squares lose bits to underflow; infinity says that one
+// overflowed, or that the row holds it. False for NaN.
 constexpr float kSmallestSafe = 0x1p-100f;
 constexpr float kLargestSafe = std::numeric_limits<float>::max();
 inline bool IsSafe(float under_root) {

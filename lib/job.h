@@ -16,15 +16,15 @@ Norm MakeNorm(const rmsnorm_options& options, size_t d, const float* prepared_we
 void PrepareWeight(const KernelTable& kernels, rmsnorm_dtype dtype, const void* weight, size_t d,
                    float offset, float* prepared);
 
-// The rows of x, and of y where there is one, as nested loops in C order. Dimensions that walk evenly
-// through both are one loop, so that dense or padded rows are a single run.
+// The rows of x, and of y where there is one, as nested loops in C order. Dimensions that walk
+// evenly through both are one loop, so that dense or padded rows are a single run.
 struct Loops {
   struct Loop {
     size_t count;
     ptrdiff_t x_stride;  // in elements
     ptrdiff_t y_stride;
   };
-  int size;  // at least 1
+  int size;                         // at least 1
   Loop loop[RMSNORM_MAX_DIMS - 1];  // innermost first
 };
 
@@ -35,7 +35,7 @@ struct Job {
   Loops loops;
   const void* x;
   ptrdiff_t x_element_size;  // in bytes
-  void* y;  // null, with size 0, for a call that only reads x
+  void* y;                   // null, with size 0, for a call that only reads x
   ptrdiff_t y_element_size;
   float* rstd;   // indexed by row, or null
   double* sums;  // indexed by row, or null
@@ -46,8 +46,8 @@ struct Job {
 Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnorm_view* y,
             size_t rows, float* rstd, double* sums);
 
-// Works through the rows from `begin` up to `end` on the calling thread, in the default floating-point
-// environment.
+// Works through the rows from `begin` up to `end` on the calling thread, in the default
+// floating-point environment.
 void RunRows(const Job& job, size_t begin, size_t end);
 
 }  // namespace rmsnorm::internal

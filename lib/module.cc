@@ -19,9 +19,7 @@ namespace {
 
 // Aligned to a cache line, so that no vector of the weight straddles two.
 struct AlignedDelete {
-  void operator()(float* data) const {
-    ::operator delete[](data, std::align_val_t(64));
-  }
+  void operator()(float* data) const { ::operator delete[](data, std::align_val_t(64)); }
 };
 using Floats = std::unique_ptr<float[], AlignedDelete>;
 

@@ -20,8 +20,8 @@ struct Parts {
   size_t count;
 };
 
-// Part i holds the rows floor(i rows / count) up to floor((i + 1) rows / count), without the product's
-// overflow.
+// Part i holds the rows floor(i rows / count) up to floor((i + 1) rows / count), without the
+// product's overflow.
 size_t FirstRow(const Parts& parts, size_t part) {
   const size_t even = parts.job.rows / parts.count;
   const size_t left = parts.job.rows % parts.count;
@@ -36,7 +36,7 @@ void RunPart(void* state, size_t part) {
 void RunWithOpenMp(Parts& parts) {
 #ifdef _OPENMP
   // The runtime may give fewer threads than asked for.
-#pragma omp parallel num_threads(static_cast<int>(parts.count))
+#pragma omp parallel num_threads(static_cast <int>(parts.count))
   for (size_t part = static_cast<size_t>(omp_get_thread_num()); part < parts.count;
        part += static_cast<size_t>(omp_get_num_threads())) {
     RunPart(&parts, part);

@@ -2,8 +2,8 @@
 // RMSNorm as this library defines it, operation by operation. Every target gives these bits.
 //
 // All arithmetic is IEEE, rounded to nearest even, subnormals kept; no operation may be contracted,
-// reordered or replaced by an estimate. Real is float. It is double on the cold path, for rows whose
-// squares overflow or vanish in f32.
+// reordered or replaced by an estimate. Real is float. It is double on the cold path, for rows
+// whose squares overflow or vanish in f32.
 #include "reference.h"
 
 #include <algorithm>
@@ -21,9 +21,9 @@ static_assert(FLT_EVAL_METHOD == 0, "f32 arithmetic must be done in f32");
 namespace rmsnorm::internal {
 namespace {
 
-// Step 1. Element j of a block is added to lane j mod 128; the lanes fold as a tree; the sums of the
-// blocks add up in rising order. A block that is not full counts as padded with +0, which changes no
-// lane. In binary64 the square is exact, so that fma and multiply-then-add agree.
+// Step 1. Element j of a block is added to lane j mod 128; the lanes fold as a tree; the sums of
+// the blocks add up in rising order. A block that is not full counts as padded with +0, which
+// changes no lane. In binary64 the square is exact, so that fma and multiply-then-add agree.
 template <class Real, class X>
 Real SumSquares(const X* x, size_t d) {
   Real total = 0;
@@ -44,8 +44,8 @@ Real SumSquares(const X* x, size_t d) {
 
 // Step 2, from the sum to the inverse RMS r, is in inverse_rms.h.
 
-// Step 3. The product with r is rounded to f32, once; then the weight, before or after a rounding to
-// the type of x; then the type of y.
+// Step 3. The product with r is rounded to f32, once; then the weight, before or after a rounding
+// to the type of x; then the type of y.
 template <class Real, class X, class Y>
 void Scale(const Norm& norm, Real r, const X* x, Y* y) {
   for (size_t j = 0; j < norm.d; ++j) {
@@ -115,10 +115,10 @@ double ColdScale(const Norm& norm, double sum, const X* x, Y* y) {
   return r;
 }
 
-#define RMSNORM_INSTANTIATE(X)                                              \
-  template double ColdSumSquares(const X*, size_t);                         \
-  template double ColdScale(const Norm&, double, const X*, float*);         \
-  template double ColdScale(const Norm&, double, const X*, F16*);           \
+#define RMSNORM_INSTANTIATE(X)                                      \
+  template double ColdSumSquares(const X*, size_t);                 \
+  template double ColdScale(const Norm&, double, const X*, float*); \
+  template double ColdScale(const Norm&, double, const X*, F16*);   \
   template double ColdScale(const Norm&, double, const X*, BF16*);
 RMSNORM_INSTANTIATE(float)
 RMSNORM_INSTANTIATE(F16)

@@ -7,15 +7,16 @@
 
 namespace rmsnorm::internal {
 
-// The order of summation: a row is cut into blocks, and the elements of a block go to the lanes in turn.
+// The order of summation: a row is cut into blocks, and the elements of a block go to the lanes in
+// turn.
 constexpr size_t kLanes = 128;
 constexpr size_t kBlock = 4096;
 
 // The kernels of the target "reference".
 extern const KernelTable kReferenceTable;
 
-// The cold path, which the kernels of every target take for the rows that IsSafe() turns away. X and Y
-// are element types.
+// The cold path, which the kernels of every target take for the rows that IsSafe() turns away. X
+// and Y are element types.
 
 // The sum of squares of one row in binary64.
 template <class X>

@@ -20,8 +20,8 @@ struct Norm {
   bool cast_then_scale;
 };
 
-// Some rows at constant distances, counted in elements. A kernel works through them in rising order on
-// the calling thread, in the default rounding mode with subnormals kept.
+// Some rows at constant distances, counted in elements. A kernel works through them in rising order
+// on the calling thread, in the default rounding mode with subnormals kept.
 struct Rows {
   size_t count;
   const void* x;
@@ -68,20 +68,20 @@ struct KernelTable {
 
 }  // namespace rmsnorm::internal
 
-// The table of the target `name` from the templates ForwardRows<X, Y>, SumSquaresRows<X>, ScaleRows<X, Y>
-// and PrepareWeight<W> in scope.
-#define RMSNORM_KERNEL_TABLE(name)                                                                \
-  {                                                                                               \
-    name, RMSNORM_BY_X_AND_Y(ForwardRows), RMSNORM_BY_TYPE(SumSquaresRows),                       \
-        RMSNORM_BY_X_AND_Y(ScaleRows), RMSNORM_BY_TYPE(PrepareWeight)                             \
+// The table of the target `name` from the templates ForwardRows<X, Y>, SumSquaresRows<X>,
+// ScaleRows<X, Y> and PrepareWeight<W> in scope.
+#define RMSNORM_KERNEL_TABLE(name)                                          \
+  {                                                                         \
+    name, RMSNORM_BY_X_AND_Y(ForwardRows), RMSNORM_BY_TYPE(SumSquaresRows), \
+        RMSNORM_BY_X_AND_Y(ScaleRows), RMSNORM_BY_TYPE(PrepareWeight)       \
   }
 #define RMSNORM_BY_TYPE(kernel) \
   { kernel<float>, kernel<F16>, kernel<BF16> }
-#define RMSNORM_BY_X_AND_Y(kernel)                                                                \
-  {                                                                                               \
-    {kernel<float, float>, kernel<float, F16>, kernel<float, BF16>},                              \
-        {kernel<F16, float>, kernel<F16, F16>, kernel<F16, BF16>},                                \
-        {kernel<BF16, float>, kernel<BF16, F16>, kernel<BF16, BF16>},                             \
+#define RMSNORM_BY_X_AND_Y(kernel)                                    \
+  {                                                                   \
+    {kernel<float, float>, kernel<float, F16>, kernel<float, BF16>},  \
+        {kernel<F16, float>, kernel<F16, F16>, kernel<F16, BF16>},    \
+        {kernel<BF16, float>, kernel<BF16, F16>, kernel<BF16, BF16>}, \
   }
 
 #endif  // RMSNORM_LIB_ROWS_H_

@@ -13,10 +13,10 @@ namespace rmsnorm::internal {
 }  // namespace rmsnorm::internal
 
 // Returns from the calling function where `call` failed.
-#define RMSNORM_RETURN_IF_ERROR(call)                           \
-  do {                                                          \
-    const rmsnorm_status status_of_call = (call);               \
-    if (status_of_call != RMSNORM_OK) return status_of_call;    \
+#define RMSNORM_RETURN_IF_ERROR(call)                        \
+  do {                                                       \
+    const rmsnorm_status status_of_call = (call);            \
+    if (status_of_call != RMSNORM_OK) return status_of_call; \
   } while (false)
 
 #endif  // RMSNORM_LIB_STATUS_H_

@@ -19,7 +19,8 @@ bool EqualIgnoringCase(const char* a, const char* b) {
   return lower(*a) == lower(*b);
 }
 
-// The names that stand for the best flavour of an instruction set, and how its flavours' names begin.
+// The names that stand for the best flavour of an instruction set, and how its flavours' names
+// begin.
 struct Family {
   const char* name;
   const char* prefix;

@@ -23,6 +23,7 @@ TEST_P(Readme, HoldsTheProgram) {
   EXPECT_NE(Read("README.md").find("\n" + body + "```"), std::string::npos) << GetParam();
 }
 
-INSTANTIATE_TEST_SUITE_P(Examples, Readme, testing::Values("examples/first.cc", "examples/first.c"));
+INSTANTIATE_TEST_SUITE_P(Examples, Readme,
+                         testing::Values("examples/first.cc", "examples/first.c"));
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands share. Each command adds itself to the application with its options and, when it is
-// the one that was asked for, sets the status that main() exits with.
+// What the commands share. Each command adds itself to the application with its options and, when
+// it is the one that was asked for, sets the status that main() exits with.
 #ifndef RMSNORM_TOOLS_COMMAND_H_
 #define RMSNORM_TOOLS_COMMAND_H_
 

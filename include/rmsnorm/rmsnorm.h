@@ -11,7 +11,8 @@
 /// threads, for every batch around a row and in every rounding mode the caller may have set.
 ///
 /// Conventions that hold for every function here:
-/// - A function that can fail returns a ::rmsnorm_status. It checks its arguments first; on an error
+/// - A function that can fail returns a ::rmsnorm_status. It checks its arguments first; on an
+/// error
 ///   nothing has been written, and rmsnorm_error_message() says what was wrong with which argument.
 /// - Every function may be called from many threads at once, also on the same module, as long as
 ///   nobody changes that module's weight or destroys it at the same time.
@@ -43,22 +44,22 @@ extern "C" {
 typedef int32_t rmsnorm_status;
 enum {
   RMSNORM_OK = 0,
-  RMSNORM_ERROR_NULL = 1,           ///< a required pointer is null
-  RMSNORM_ERROR_STRUCT_SIZE = 2,    ///< a struct was not made by this header's functions
-  RMSNORM_ERROR_DTYPE = 3,          ///< an unknown element type
-  RMSNORM_ERROR_SHAPE = 4,          ///< d = 0, a wrong number of dimensions, or shapes that differ
-  RMSNORM_ERROR_STRIDE = 5,         ///< the last dimension is not contiguous, or output rows overlap
-  RMSNORM_ERROR_SIZE_OVERFLOW = 6,  ///< a view spans more bytes than an address can count
-  RMSNORM_ERROR_ALIGNMENT = 7,      ///< a pointer is not aligned to its element
-  RMSNORM_ERROR_OVERLAP = 8,        ///< an output shares memory with another argument
-  RMSNORM_ERROR_EPS = 9,            ///< eps is negative or not finite
-  RMSNORM_ERROR_EPS_PLACEMENT = 10, ///< an unknown place for eps
-  RMSNORM_ERROR_ROUNDING = 11,      ///< an unknown rounding order
-  RMSNORM_ERROR_WEIGHT_OFFSET = 12, ///< an offset that is not finite, or without a weight
-  RMSNORM_ERROR_DIVISOR = 13,       ///< a divisor that is negative or not finite
-  RMSNORM_ERROR_THREADS = 14,       ///< a negative number of threads
-  RMSNORM_ERROR_TARGET = 15,        ///< a target that is unknown, or that this CPU cannot run
-  RMSNORM_ERROR_MEMORY = 16         ///< out of memory
+  RMSNORM_ERROR_NULL = 1,         ///< a required pointer is null
+  RMSNORM_ERROR_STRUCT_SIZE = 2,  ///< a struct was not made by this header's functions
+  RMSNORM_ERROR_DTYPE = 3,        ///< an unknown element type
+  RMSNORM_ERROR_SHAPE = 4,        ///< d = 0, a wrong number of dimensions, or shapes that differ
+  RMSNORM_ERROR_STRIDE = 5,       ///< the last dimension is not contiguous, or output rows overlap
+  RMSNORM_ERROR_SIZE_OVERFLOW = 6,   ///< a view spans more bytes than an address can count
+  RMSNORM_ERROR_ALIGNMENT = 7,       ///< a pointer is not aligned to its element
+  RMSNORM_ERROR_OVERLAP = 8,         ///< an output shares memory with another argument
+  RMSNORM_ERROR_EPS = 9,             ///< eps is negative or not finite
+  RMSNORM_ERROR_EPS_PLACEMENT = 10,  ///< an unknown place for eps
+  RMSNORM_ERROR_ROUNDING = 11,       ///< an unknown rounding order
+  RMSNORM_ERROR_WEIGHT_OFFSET = 12,  ///< an offset that is not finite, or without a weight
+  RMSNORM_ERROR_DIVISOR = 13,        ///< a divisor that is negative or not finite
+  RMSNORM_ERROR_THREADS = 14,        ///< a negative number of threads
+  RMSNORM_ERROR_TARGET = 15,         ///< a target that is unknown, or that this CPU cannot run
+  RMSNORM_ERROR_MEMORY = 16          ///< out of memory
 };
 
 /// A constant text for a status, such as "eps is negative or not finite". Never null.
@@ -77,9 +78,9 @@ RMSNORM_API const char* rmsnorm_version(void) RMSNORM_NOEXCEPT;
 /// Element types. Each converts to f32 exactly; results are rounded to nearest even.
 typedef int32_t rmsnorm_dtype;
 enum {
-  RMSNORM_F32 = 1,   ///< IEEE binary32
-  RMSNORM_F16 = 2,   ///< IEEE binary16
-  RMSNORM_BF16 = 3   ///< bfloat16, the upper half of binary32
+  RMSNORM_F32 = 1,  ///< IEEE binary32
+  RMSNORM_F16 = 2,  ///< IEEE binary16
+  RMSNORM_BF16 = 3  ///< bfloat16, the upper half of binary32
 };
 
 /// The size of an element in bytes (4 or 2), or 0 for an unknown dtype.
@@ -90,23 +91,24 @@ RMSNORM_API const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) RMSNORM_NOEXCEPT
 /// The most dimensions a view can have.
 #define RMSNORM_MAX_DIMS 5
 
-/// Where a tensor lies in memory. The last dimension is the row of d elements that is normalised and
-/// must be contiguous (stride 1); the others may have any stride, so that a slice of a fused buffer or
-/// padded rows need no copy. An input may repeat rows (stride 0); rows of an output may not overlap.
-/// The data must be aligned to the element's own size; nothing more is needed.
-/// Make views with rmsnorm_rows() or rmsnorm_tensor(), which set `size`.
+/// Where a tensor lies in memory. The last dimension is the row of d elements that is normalised
+/// and must be contiguous (stride 1); the others may have any stride, so that a slice of a fused
+/// buffer or padded rows need no copy. An input may repeat rows (stride 0); rows of an output may
+/// not overlap. The data must be aligned to the element's own size; nothing more is needed. Make
+/// views with rmsnorm_rows() or rmsnorm_tensor(), which set `size`.
 typedef struct rmsnorm_view {
-  uint32_t size;         ///< sizeof(rmsnorm_view)
-  rmsnorm_dtype dtype;   ///< the element type
-  void* data;            ///< the first element; never written where the view is an input
-  int32_t ndim;          ///< number of dimensions, 1 to RMSNORM_MAX_DIMS
-  size_t shape[RMSNORM_MAX_DIMS];      ///< elements in each dimension; the last is d
+  uint32_t size;                   ///< sizeof(rmsnorm_view)
+  rmsnorm_dtype dtype;             ///< the element type
+  void* data;                      ///< the first element; never written where the view is an input
+  int32_t ndim;                    ///< number of dimensions, 1 to RMSNORM_MAX_DIMS
+  size_t shape[RMSNORM_MAX_DIMS];  ///< elements in each dimension; the last is d
   ptrdiff_t stride[RMSNORM_MAX_DIMS];  ///< elements from one index to the next; the last is 1
 } rmsnorm_view;
 
-/// A view of `rows` rows of `d` elements, the rows `row_stride` elements apart (d where they are dense).
-static inline rmsnorm_view rmsnorm_rows(const void* data, rmsnorm_dtype dtype, size_t rows, size_t d,
-                                        ptrdiff_t row_stride) {
+/// A view of `rows` rows of `d` elements, the rows `row_stride` elements apart (d where they are
+/// dense).
+static inline rmsnorm_view rmsnorm_rows(const void* data, rmsnorm_dtype dtype, size_t rows,
+                                        size_t d, ptrdiff_t row_stride) {
   rmsnorm_view view;
   view.size = (uint32_t)sizeof(rmsnorm_view);
   view.dtype = dtype;
@@ -159,8 +161,8 @@ enum {
 /// One part of a call's work; the library makes these, an executor runs them.
 typedef void (*rmsnorm_task)(void* state, size_t index);
 
-/// The caller's own executor: runs task(state, i) once for each i below `count`, on any threads in any
-/// order, and returns when all are done. It must not throw through the library. `context` is
+/// The caller's own executor: runs task(state, i) once for each i below `count`, on any threads in
+/// any order, and returns when all are done. It must not throw through the library. `context` is
 /// rmsnorm_options::parallel_context.
 typedef void (*rmsnorm_parallel_for)(void* context, size_t count, rmsnorm_task task, void* state);
 
@@ -199,29 +201,35 @@ static inline rmsnorm_options rmsnorm_default_options(void) {
 /// y = RMSNorm(x) * (offset + weight), row by row.
 ///
 /// @param x        input, any shape [..., d]; d at least 1. Zero rows succeed and touch nothing.
-/// @param weight   d elements, one dimension, any dtype; or null for none, which has the bits of ones.
-/// @param y        output, the shape of x, any dtype. In place means the same data, strides and element
-///                 size as x; otherwise y may share no byte with x, weight or rstd. Views that interleave
-///                 (the q and k slices of one buffer) are told apart if their strides are equal.
-/// @param rstd     output, or null: float(1 / RMS) for each row in C order of the leading dimensions.
+/// @param weight   d elements, one dimension, any dtype; or null for none, which has the bits of
+/// ones.
+/// @param y        output, the shape of x, any dtype. In place means the same data, strides and
+/// element
+///                 size as x; otherwise y may share no byte with x, weight or rstd. Views that
+///                 interleave (the q and k slices of one buffer) are told apart if their strides
+///                 are equal.
+/// @param rstd     output, or null: float(1 / RMS) for each row in C order of the leading
+/// dimensions.
 ///                 Its range: a row of |x| below about 1e-38 with eps = 0 has an inverse RMS above
 ///                 FLT_MAX, given as infinity; y is right all the same.
 /// @param options  null for the defaults.
 ///
-/// A row that holds NaN or infinity gives what the formula gives in IEEE arithmetic. An all-zero row
-/// with eps = 0 gives NaN. Rows whose squares overflow or vanish in f32 are computed in binary64.
-/// Allocates scratch of d floats unless weight is null, short, or f32 with offset 0; a module does not.
+/// A row that holds NaN or infinity gives what the formula gives in IEEE arithmetic. An all-zero
+/// row with eps = 0 gives NaN. Rows whose squares overflow or vanish in f32 are computed in
+/// binary64. Allocates scratch of d floats unless weight is null, short, or f32 with offset 0; a
+/// module does not.
 RMSNORM_API rmsnorm_status rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
                                            const rmsnorm_view* y, float* rstd,
                                            const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
 /// The first phase alone: sums[row] = sum of squares of a row of x, in binary64.
 ///
-/// It is the f32 sum, widened, unless that is infinite or below 2^-100 times the divisor: then the sum
-/// in binary64. Sums of the parts of a sharded row may be added up and given to rmsnorm_scale().
-/// Of the options only divisor, threads, the executor and target matter.
+/// It is the f32 sum, widened, unless that is infinite or below 2^-100 times the divisor: then the
+/// sum in binary64. Sums of the parts of a sharded row may be added up and given to
+/// rmsnorm_scale(). Of the options only divisor, threads, the executor and target matter.
 ///
-/// @param sums  output, one for each row in C order of the leading dimensions; shares no byte with x.
+/// @param sums  output, one for each row in C order of the leading dimensions; shares no byte with
+/// x.
 RMSNORM_API rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
                                                const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
@@ -233,13 +241,13 @@ RMSNORM_API rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* su
 /// @param sums  input, one for each row in C order of the leading dimensions.
 RMSNORM_API rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* sums,
                                          const rmsnorm_view* weight, const rmsnorm_view* y,
-                                         float* rstd, const rmsnorm_options* options)
-    RMSNORM_NOEXCEPT;
+                                         float* rstd,
+                                         const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
 // ------------------------------------------------------------------------------------ module
 
-/// What an engine keeps for each layer: d, dtype, options and the prepared weight. A forward call on it
-/// looks up and allocates nothing.
+/// What an engine keeps for each layer: d, dtype, options and the prepared weight. A forward call
+/// on it looks up and allocates nothing.
 typedef struct rmsnorm_module rmsnorm_module;
 
 /// Makes a module with a weight of d ones. Its target and threads are fixed here.
@@ -271,28 +279,30 @@ RMSNORM_API rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
                                                   const rmsnorm_view* x, const rmsnorm_view* y,
                                                   float* rstd) RMSNORM_NOEXCEPT;
 
-/// A text such as "RmsNorm(4096, eps=1e-05, bf16)", naming each option that differs from its default.
-/// Owned by the module and valid as long as it.
+/// A text such as "RmsNorm(4096, eps=1e-05, bf16)", naming each option that differs from its
+/// default. Owned by the module and valid as long as it.
 RMSNORM_API const char* rmsnorm_module_describe(const rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
 // ----------------------------------------------------------------------------------- targets
 //
-// A target is an instruction set the kernels are compiled for. The best one this CPU runs is chosen once;
-// the environment variable RMSNORM_TARGET names another for the process, rmsnorm_options::target for a
-// call. Names, in any case: "reference", the plain scalar definition, there on every CPU; "AVX2",
-// "AVX512" and "NEON", the best flavour of each; or an exact name such as "AVX3_DL". Every target gives
-// the same bits. A name that is unknown or that this CPU cannot run is an error of the call that asks.
+// A target is an instruction set the kernels are compiled for. The best one this CPU runs is chosen
+// once; the environment variable RMSNORM_TARGET names another for the process,
+// rmsnorm_options::target for a call. Names, in any case: "reference", the plain scalar definition,
+// there on every CPU; "AVX2", "AVX512" and "NEON", the best flavour of each; or an exact name such
+// as "AVX3_DL". Every target gives the same bits. A name that is unknown or that this CPU cannot
+// run is an error of the call that asks.
 
-/// The name of the index-th target compiled into the library, best first, "reference" last; null beyond.
+/// The name of the index-th target compiled into the library, best first, "reference" last; null
+/// beyond.
 RMSNORM_API const char* rmsnorm_target_name(size_t index) RMSNORM_NOEXCEPT;
 
-/// Finds the target that `name` selects on this CPU (null: the one a call without a target uses) and
-/// gives its exact name, which lives as long as the process.
-RMSNORM_API rmsnorm_status rmsnorm_find_target(const char* name, const char** exact_name)
-    RMSNORM_NOEXCEPT;
+/// Finds the target that `name` selects on this CPU (null: the one a call without a target uses)
+/// and gives its exact name, which lives as long as the process.
+RMSNORM_API rmsnorm_status rmsnorm_find_target(const char* name,
+                                               const char** exact_name) RMSNORM_NOEXCEPT;
 
-/// How many threads a call with `threads` = 0 uses where its work is large enough: OpenMP's number, or
-/// 1 where the library was built without OpenMP.
+/// How many threads a call with `threads` = 0 uses where its work is large enough: OpenMP's number,
+/// or 1 where the library was built without OpenMP.
 RMSNORM_API int32_t rmsnorm_max_threads(void) RMSNORM_NOEXCEPT;
 
 /// Whether the library was built with OpenMP (1) or not (0).

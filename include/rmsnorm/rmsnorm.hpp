@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// RMSNorm for CPUs: the C++17 face, header-only, over the C interface in rmsnorm.h. What is said there
-/// of shapes, aliasing, bits and threads holds here.
+/// RMSNorm for CPUs: the C++17 face, header-only, over the C interface in rmsnorm.h. What is said
+/// there of shapes, aliasing, bits and threads holds here.
 ///
 /// A call that fails throws rmsnorm::Error. In a program built without exceptions it calls
 /// std::terminate(); such a program should use the C functions, which return codes.
@@ -20,8 +20,8 @@
 
 namespace rmsnorm {
 
-/// Storage of an IEEE binary16 or bfloat16 number. Any two-byte type will do in their place: specialise
-/// DtypeOf for it.
+/// Storage of an IEEE binary16 or bfloat16 number. Any two-byte type will do in their place:
+/// specialise DtypeOf for it.
 struct f16 {
   std::uint16_t bits;
 };
@@ -84,12 +84,14 @@ class ConstView {
   /// Dense rows.
   template <class T>
   ConstView(const T* data, std::size_t rows, std::size_t d)
-      : view_(rmsnorm_rows(data, code(DtypeOf<T>::value), rows, d, static_cast<std::ptrdiff_t>(d))) {}
+      : view_(
+            rmsnorm_rows(data, code(DtypeOf<T>::value), rows, d, static_cast<std::ptrdiff_t>(d))) {}
   /// Rows that lie `row_stride` elements apart.
   template <class T>
   ConstView(const T* data, std::size_t rows, std::size_t d, std::ptrdiff_t row_stride)
       : view_(rmsnorm_rows(data, code(DtypeOf<T>::value), rows, d, row_stride)) {}
-  /// Any shape of up to RMSNORM_MAX_DIMS dimensions; strides in elements, dense where none are given.
+  /// Any shape of up to RMSNORM_MAX_DIMS dimensions; strides in elements, dense where none are
+  /// given.
   template <class T>
   ConstView(const T* data, std::initializer_list<std::size_t> shape,
             std::initializer_list<std::ptrdiff_t> stride = {})
@@ -98,12 +100,11 @@ class ConstView {
   ConstView(const void* data, Dtype dtype, std::initializer_list<std::size_t> shape,
             std::initializer_list<std::ptrdiff_t> stride = {})
       // A number of strides other than that of dimensions makes the view one that is refused.
-      : view_(rmsnorm_tensor(
-            data, code(dtype),
-            stride.size() == 0 || stride.size() == shape.size()
-                ? static_cast<std::int32_t>(shape.size())
-                : 0,
-            shape.begin(), stride.size() == 0 ? nullptr : stride.begin())) {}
+      : view_(rmsnorm_tensor(data, code(dtype),
+                             stride.size() == 0 || stride.size() == shape.size()
+                                 ? static_cast<std::int32_t>(shape.size())
+                                 : 0,
+                             shape.begin(), stride.size() == 0 ? nullptr : stride.begin())) {}
   /// A view made with the C interface.
   explicit ConstView(const rmsnorm_view& view) noexcept : view_(view) {}
 
@@ -116,7 +117,8 @@ class ConstView {
   rmsnorm_view view_;
 };
 
-/// Where an output lies in memory; made like a ConstView, from a pointer to elements that may be written.
+/// Where an output lies in memory; made like a ConstView, from a pointer to elements that may be
+/// written.
 class View : public ConstView {
  public:
   template <class T>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and stores of the element types as vectors of f32, compiled for each target. They give the bits
-// of the scalar conversions in element.h.
+// Loads and stores of the element types as vectors of f32, compiled for each target. They give the
+// bits of the scalar conversions in element.h.
 
 #if defined(RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_
@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F32Tag = hn::ScalableTag<float>;
 using U32Tag = hn::Rebind<uint32_t, F32Tag>;
-using U16Tag = hn::Rebind<uint16_t, F32Tag>;            // half a vector: as many lanes as F32Tag
+using U16Tag = hn::Rebind<uint16_t, F32Tag>;          // half a vector: as many lanes as F32Tag
 using PackedTag = hn::Repartition<uint16_t, F32Tag>;  // a whole vector of 16-bit elements
 using F32Vec = hn::Vec<F32Tag>;
 using U16Vec = hn::Vec<U16Tag>;
@@ -53,8 +53,9 @@ HWY_INLINE F32Vec Widen(F16, U16Vec bits) {
 }
 
 // The bits of `value` after rounding to bf16, in the upper half of each lane; the lower half is
-// undefined. By integers: Highway 1.0.3 truncates. A NaN must not have payload bits that the addition
-// carries into the sign or takes away; PrepareWeight() sees to that, and nothing else brings a NaN.
+// undefined. By integers: Highway 1.0.3 truncates. A NaN must not have payload bits that the
+// addition carries into the sign or takes away; PrepareWeight() sees to that, and nothing else
+// brings a NaN.
 HWY_INLINE hn::Vec<U32Tag> RoundToBF16(F32Vec value) {
   const U32Tag tag;
   const auto bits = hn::BitCast(tag, value);
@@ -65,9 +66,11 @@ HWY_INLINE hn::Vec<U32Tag> RoundToBF16(F32Vec value) {
 HWY_INLINE hn::Vec<PackedTag> Narrow(BF16, Pair value) {
   const PackedTag tag;
 #if RMSNORM_NATIVE_BF16
-  // The native instruction takes subnormals for zero, so a zero in its result may be wrong.
+  // The native instruction takes subnormals for zero, so a zero in its result, of either sign, may
+  // be wrong.
   const auto packed = NativeNarrow(value.lower, value.upper);
-  if (HWY_LIKELY(hn::AllFalse(tag, hn::Eq(packed, hn::Zero(tag))))) return packed;
+  const auto magnitude = hn::And(packed, hn::Set(tag, 0x7FFF));
+  if (HWY_LIKELY(hn::AllFalse(tag, hn::Eq(magnitude, hn::Zero(tag))))) return packed;
 #endif
   return hn::ConcatOdd(tag, hn::BitCast(tag, RoundToBF16(value.upper)),
                        hn::BitCast(tag, RoundToBF16(value.lower)));
@@ -133,8 +136,8 @@ HWY_INLINE void Stream(Pair value, BF16* to) {
 
 // ------------------------------------------------------------------ the first n < kPair elements
 
-// AVX-512 masks loads and stores in hardware, AVX2 for 32-bit lanes. Elsewhere elements go one by one:
-// Highway's MaskedLoad() may read, and its BlendedStore() write, past the end.
+// AVX-512 masks loads and stores in hardware, AVX2 for 32-bit lanes. Elsewhere elements go one by
+// one: Highway's MaskedLoad() may read, and its BlendedStore() write, past the end.
 template <class T>
 constexpr bool kHasMasks = HWY_ARCH_X86 && (HWY_TARGET <= HWY_AVX3 || sizeof(T) == 4);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernels, compiled for each target. Each gives the bits of its namesake in reference.cc:
-// what follows reorders memory accesses, never an addition.
+// The forward kernels, compiled for each target. Each gives the bits of its namesake in
+// reference.cc: what follows reorders memory accesses, never an addition.
 
 #if defined(RMSNORM_LIB_KERNELS_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_FORWARD_INL_H_
@@ -28,16 +28,17 @@ constexpr size_t kCacheLine = 64;
 
 // ------------------------------------------------------------------ sum of squares
 
-// The 128 lanes of a block are 8 AVX-512 registers, enough to hide the latency of fma. Narrower targets
-// make two passes over a block, one for each half of the lanes, to have registers enough (8 AVX2 or 16
-// NEON ones each): a half is 64 neighbouring elements, so the passes touch different cache lines.
+// The 128 lanes of a block are 8 AVX-512 registers, enough to hide the latency of fma. Narrower
+// targets make two passes over a block, one for each half of the lanes, to have registers enough (8
+// AVX2 or 16 NEON ones each): a half is 64 neighbouring elements, so the passes touch different
+// cache lines.
 constexpr size_t kPasses = kN >= 16 ? 1 : 2;
 constexpr size_t kPassLanes = kLanes / kPasses;
 constexpr size_t kPairs = kPassLanes / kPair;
 
-// The lanes of one pass. Where 2 kN elements are loaded as one pair, accumulator `lower[a]` holds the
-// first kN and `upper[a]` the others. bf16 splits cheaper into even and odd elements: then they are
-// in `lower` and `upper`. That changes where a lane is, not what is added to it.
+// The lanes of one pass. Where 2 kN elements are loaded as one pair, accumulator `lower[a]` holds
+// the first kN and `upper[a]` the others. bf16 splits cheaper into even and odd elements: then they
+// are in `lower` and `upper`. That changes where a lane is, not what is added to it.
 struct Lanes {
   F32Vec lower[kPairs];
   F32Vec upper[kPairs];
@@ -71,8 +72,8 @@ HWY_INLINE Pair LoadFirstForSum(const X* from, size_t n) {
   }
 }
 
-// Adds the squares of one pass: of each kLanes elements of x the first kPassLanes. `size` elements may be
-// read.
+// Adds the squares of one pass: of each kLanes elements of x the first kPassLanes. `size` elements
+// may be read.
 template <class X>
 HWY_INLINE Lanes SumPass(const X* HWY_RESTRICT x, size_t size) {
   Lanes lanes;
@@ -92,8 +93,8 @@ HWY_INLINE Lanes SumPass(const X* HWY_RESTRICT x, size_t size) {
     for (size_t a = 0; a < kPairs; ++a) {
       const size_t begin = j + a * kPair;
       if (begin >= size) break;
-      const Pair v = begin + kPair <= size ? LoadForSum(x + begin)
-                                           : LoadFirstForSum(x + begin, size - begin);
+      const Pair v =
+          begin + kPair <= size ? LoadForSum(x + begin) : LoadFirstForSum(x + begin, size - begin);
       lanes.lower[a] = hn::MulAdd(v.lower, v.lower, lanes.lower[a]);
       lanes.upper[a] = hn::MulAdd(v.upper, v.upper, lanes.upper[a]);
     }
@@ -115,7 +116,8 @@ HWY_INLINE Four FoldToFour(D, hn::Vec<D> sum) {
   }
 }
 
-// A block's lanes, folded to four; those of the even and of the odd elements apart where X splits so.
+// A block's lanes, folded to four; those of the even and of the odd elements apart where X splits
+// so.
 template <class X>
 struct FoldedBlock {
   Four part[kSplitsByParity<X> ? 2 : 1];
@@ -158,15 +160,17 @@ HWY_INLINE Four FoldFour(Four a, Four b, Four c, Four d) {
 }
 
 template <class X>
+HWY_INLINE Four FoldFour(const FoldedBlock<X> (&block)[4], size_t part) {
+  return FoldFour(block[0].part[part], block[1].part[part], block[2].part[part],
+                  block[3].part[part]);
+}
+
+template <class X>
 HWY_INLINE Four FoldFour(const FoldedBlock<X> (&block)[4]) {
-  const auto fold = [&](size_t part) HWY_ATTR {
-    return FoldFour(block[0].part[part], block[1].part[part], block[2].part[part],
-                    block[3].part[part]);
-  };
   if constexpr (kSplitsByParity<X>) {
-    return hn::Add(fold(0), fold(1));
+    return hn::Add(FoldFour(block, 0), FoldFour(block, 1));
   } else {
-    return fold(0);
+    return FoldFour(block, 0);
   }
 }
 
@@ -184,8 +188,8 @@ HWY_INLINE float FoldOne(const FoldedBlock<X>& block) {
   }
 }
 
-// Functions of their own, not inlined: SumSquares(), ScaleRow() and SumFour() serve all combinations of
-// options, and inlining them everywhere makes the library four times as large.
+// Functions of their own, not inlined: SumSquares(), ScaleRow() and SumFour() serve all
+// combinations of options, and inlining them everywhere makes the library four times as large.
 template <class X>
 HWY_NOINLINE float SumSquares(const X* HWY_RESTRICT x, size_t d) {
   float total = FoldOne(SumBlock(x, std::min(kBlock, d)));
@@ -212,24 +216,29 @@ HWY_INLINE Pair Scaled(Pair x, F32Vec r, Pair weight) {
           Scaled<kCast, kWeighted, X>(x.upper, r, weight.upper)};
 }
 
-// One row, from its end: the sum has just touched that, and in rows beyond L1 the start is gone. y may
-// be x. With kStream y goes past the caches, and `next`, the row to be summed after this one, is fetched
-// meanwhile: 8192 x 4096 in f32 takes 1.0 times memcpy's time so, and 1.8 without.
+// The first n < kPair elements.
+template <bool kCast, bool kWeighted, class X, class Y>
+HWY_INLINE void ScaleFirst(size_t n, F32Vec r, const X* x, const float* HWY_RESTRICT weight, Y* y) {
+  const Pair w = kWeighted ? LoadFirst(weight, n) : Pair{r, r};
+  StoreFirst(Scaled<kCast, kWeighted, X>(LoadFirst(x, n), r, w), y, n);
+}
+
+// One row, from its end: the sum has just touched that, and in rows beyond L1 the start is gone. y
+// may be x. With kStream y goes past the caches, and `next`, the row to be summed after this one,
+// is fetched meanwhile: 8192 x 4096 in f32 takes 1.0 times memcpy's time so, and 1.8 without.
 template <bool kStream, bool kCast, bool kWeighted, class X, class Y>
 HWY_NOINLINE void ScaleRow(size_t d, float inverse_rms, const X* x,
                            const float* HWY_RESTRICT weight, Y* y, const X* next) {
   const F32Vec r = hn::Set(F32Tag(), inverse_rms);
-  const auto scale_first = [&](size_t j, size_t n) HWY_ATTR {
-    const Pair w = kWeighted ? LoadFirst(weight + j, n) : Pair{r, r};
-    StoreFirst(Scaled<kCast, kWeighted, X>(LoadFirst(x + j, n), r, w), y + j, n);
-  };
   size_t head = 0;
   if (kStream) {  // such stores must be aligned
     head = std::min(d, -reinterpret_cast<uintptr_t>(y) % sizeof(F32Vec) / sizeof(Y));
-    if (head > 0) scale_first(0, head);
+    if (head > 0) ScaleFirst<kCast, kWeighted>(head, r, x, weight, y);
   }
   size_t j = head + (d - head) / kPair * kPair;
-  if (j < d) scale_first(j, d - j);
+  if (j < d) {
+    ScaleFirst<kCast, kWeighted>(d - j, r, x + j, kWeighted ? weight + j : nullptr, y + j);
+  }
   while (j > head) {
     j -= kPair;
     const Pair w = kWeighted ? Load(weight + j) : Pair{r, r};
@@ -304,9 +313,9 @@ HWY_INLINE FourInverses InvertFour(const Norm& norm, const Rows& rows, size_t ro
           hn::AllTrue(tag, safe)};
 }
 
-// Rows of one block, four at a time. One row alone leaves the units idle for the time of its last fma,
-// fold, division, root and division, one after the other; four share them, and the next four are
-// summed before these are scaled, so that the two overlap.
+// Rows of one block, four at a time. One row alone leaves the units idle for the time of its last
+// fma, fold, division, root and division, one after the other; four share them, and the next four
+// are summed before these are scaled, so that the two overlap.
 template <bool kCast, bool kWeighted, class X, class Y>
 HWY_INLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
   FourInverses next = InvertFour<X>(norm, rows, 0);

@@ -7,9 +7,10 @@
 // 1.0.3 compiles AVX3_DL only on request.
 #define HWY_WANT_AVX3_DL 1
 
-// Every target but these is off: older x86 lacks fma, scalable vectors are served by NEON. The baseline
-// pass cannot be switched off; it makes no kernels (see HWY_NATIVE_FMA in the dispatch units).
-#define HWY_DISABLED_TARGETS                                                                \
+// Every target but these is off: older x86 lacks fma, scalable vectors are served by NEON. The
+// baseline pass cannot be switched off; it makes no kernels (see HWY_NATIVE_FMA in the dispatch
+// units).
+#define HWY_DISABLED_TARGETS                                                               \
   (~(HWY_SCALAR | HWY_EMU128 | HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL | RMSNORM_HWY_AVX3_ZEN4 | \
      RMSNORM_HWY_AVX3_SPR | HWY_NEON | RMSNORM_HWY_NEON_WITHOUT_AES))
 
@@ -32,8 +33,8 @@
 #define RMSNORM_HWY_NEON_WITHOUT_AES 0
 #endif
 
-// A Highway without targets for native bf16 gets one: AVX3_DL is compiled with avx512bf16 on top, and
-// chosen only where the CPU has it. Ice Lake, which has not, loses nothing by running AVX3.
+// A Highway without targets for native bf16 gets one: AVX3_DL is compiled with avx512bf16 on top,
+// and chosen only where the CPU has it. Ice Lake, which has not, loses nothing by running AVX3.
 #define RMSNORM_AVX3_DL_HAS_BF16 (RMSNORM_HWY_AVX3_ZEN4 == 0)
 
 #endif  // RMSNORM_LIB_KERNELS_HIGHWAY_CONFIG_H_
