@@ -99,6 +99,15 @@ TEST_P(ViewsTest, OneToFiveDimensions) {
   }
 }
 
+// Padding after every dimension, of another size in y: no two dimensions walk as one.
+TEST_P(ViewsTest, FiveDimensionsThatDoNotMerge) {
+  const std::vector<size_t> shape = {2, 3, 4, 5, 17};
+  std::vector<float> x = RandomMemory(2 * 4 * 5 * 6 * 18);
+  std::vector<float> y = RandomMemory(2 * 5 * 6 * 7 * 19);
+  ExpectRows(MakeView(x.data(), shape, {4 * 5 * 6 * 18, 5 * 6 * 18, 6 * 18, 18, 1}),
+             MakeView(y.data(), shape, {5 * 6 * 7 * 19, 6 * 7 * 19, 7 * 19, 19, 1}), y);
+}
+
 TEST_P(ViewsTest, RowsWithPadding) {
   for (const ptrdiff_t x_stride : {70, 71, 100}) {
     for (const ptrdiff_t y_stride : {70, 73, 128}) {
