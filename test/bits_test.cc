@@ -140,10 +140,12 @@ TEST_P(BitsTest, Lengths) {
   }
 }
 
-// x and y at every element of a cache line.
-class BitsOfPlacementTest : public BitsTest {};
+// What is done with the type of the weight does not depend on where the rows lie, how many there
+// are, nor on how 1 / RMS is made. These take one type of weight.
+class BitsOfXAndYTest : public BitsTest {};
 
-TEST_P(BitsOfPlacementTest, Alignments) {
+// x and y at every element of a cache line.
+TEST_P(BitsOfXAndYTest, Alignments) {
   const size_t x_elements = 64 / rmsnorm_dtype_size(x_dtype_);
   const size_t y_elements = 64 / rmsnorm_dtype_size(y_dtype_);
   for (const size_t d : SizeList{1, 33, 128, 200}) {
@@ -159,7 +161,7 @@ TEST_P(BitsOfPlacementTest, Alignments) {
 }
 
 // Numbers of rows around every group a kernel may form, with the lengths for which it may.
-TEST_P(BitsTest, RowCounts) {
+TEST_P(BitsOfXAndYTest, RowCounts) {
   for (size_t rows = 1; rows <= 20; ++rows) {
     for (const size_t d : SizeList{1, 7, 16, 32, 63, 64, 65, 96, 127, 128, 129, 192, 256, 512}) {
       ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, false, {}));
@@ -175,7 +177,7 @@ TEST_P(BitsTest, RowCounts) {
   }
 }
 
-TEST_P(BitsTest, EpsAndDivisor) {
+TEST_P(BitsOfXAndYTest, EpsAndDivisor) {
   for (const size_t d : SizeList{1, 2, 64, 100, 128, 300, 4097}) {
     for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
       for (const float eps : {0.0f, 1e-6f, 1.0f}) {
@@ -220,8 +222,7 @@ INSTANTIATE_TEST_SUITE_P(AllTypes, BitsWithWeightTest,
                          testing::Combine(testing::ValuesIn(kDtypes), testing::ValuesIn(kDtypes),
                                           testing::ValuesIn(kDtypes)),
                          Name);
-// What is done with the type of the weight does not depend on where x and y lie.
-INSTANTIATE_TEST_SUITE_P(AllTypes, BitsOfPlacementTest,
+INSTANTIATE_TEST_SUITE_P(AllTypes, BitsOfXAndYTest,
                          testing::Combine(testing::ValuesIn(kDtypes), testing::Values(RMSNORM_F32),
                                           testing::ValuesIn(kDtypes)),
                          Name);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <ostream>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <thread>
@@ -33,6 +34,10 @@ struct Environment {
   std::string name;
   uint32_t control;  // of the register that governs vector arithmetic
 };
+
+std::ostream& operator<<(std::ostream& out, const Environment& environment) {
+  return out << environment.name;
+}
 
 #if defined(__x86_64__)
 constexpr uint32_t kFlags = 0x3F;  // what has happened, not what shall
