@@ -61,8 +61,10 @@ rmsnorm_status Normalise(const rmsnorm_view* x, const double* sums, const rmsnor
   return RMSNORM_OK;
 }
 
-rmsnorm_options OptionsOrDefault(const rmsnorm_options* options) {
-  return options != nullptr ? *options : rmsnorm_default_options();
+// Not a copy: a struct of another size may end before the last field.
+const rmsnorm_options& OptionsOrDefault(const rmsnorm_options* options) {
+  static const rmsnorm_options defaults = rmsnorm_default_options();
+  return options != nullptr ? *options : defaults;
 }
 
 }  // namespace
@@ -82,7 +84,7 @@ rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* sums, const rm
 
 rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
                                    const rmsnorm_options* given_options) noexcept {
-  const rmsnorm_options options = OptionsOrDefault(given_options);
+  const rmsnorm_options& options = OptionsOrDefault(given_options);
   size_t rows;
   const KernelTable* kernels;
   RMSNORM_RETURN_IF_ERROR(CheckOptions(options, true));  // an offset is no matter here

@@ -51,6 +51,7 @@ std::string Text(float value) {
 }
 
 std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& options) {
+  const DefaultFloatEnvironment environment;  // a subnormal offset is not zero
   std::string text = "RmsNorm(" + std::to_string(d) + ", eps=" + Text(options.eps) + ", " +
                      rmsnorm_dtype_name(dtype);
   if (options.eps_placement == RMSNORM_EPS_OUTSIDE) text += ", eps_placement=outside";
@@ -90,8 +91,9 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
                                      const rmsnorm_options* given_options) noexcept {
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   *module = nullptr;
-  const rmsnorm_options options =
-      given_options != nullptr ? *given_options : rmsnorm_default_options();
+  const rmsnorm_options defaults = rmsnorm_default_options();
+  // Not a copy: a struct of another size may end before the last field.
+  const rmsnorm_options& options = given_options != nullptr ? *given_options : defaults;
   const KernelTable* kernels;
   RMSNORM_RETURN_IF_ERROR(CheckOptions(options, true));
   if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: it is 0");

@@ -103,6 +103,11 @@ void PrepareWeight(const void* weight, size_t d, float offset, float* prepared) 
 
 }  // namespace
 
+template <class X, class Y>
+void HotScale(const Norm& norm, float r, const X* x, Y* y) {
+  Scale(norm, r, x, y);
+}
+
 template <class X>
 double ColdSumSquares(const X* x, size_t d) {
   return SumSquares<double>(x, d);
@@ -119,7 +124,8 @@ double ColdScale(const Norm& norm, double sum, const X* x, Y* y) {
   template double ColdSumSquares(const X*, size_t);                 \
   template double ColdScale(const Norm&, double, const X*, float*); \
   template double ColdScale(const Norm&, double, const X*, F16*);   \
-  template double ColdScale(const Norm&, double, const X*, BF16*);
+  template double ColdScale(const Norm&, double, const X*, BF16*);  \
+  template void HotScale(const Norm&, float, const X*, BF16*);
 RMSNORM_INSTANTIATE(float)
 RMSNORM_INSTANTIATE(F16)
 RMSNORM_INSTANTIATE(BF16)

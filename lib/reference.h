@@ -15,6 +15,10 @@ constexpr size_t kBlock = 4096;
 // The kernels of the target "reference".
 extern const KernelTable kReferenceTable;
 
+// Scales one row, in place where x == y: for the rare rows that the kernels' own loops cannot take.
+template <class X, class Y>
+void HotScale(const Norm& norm, float r, const X* x, Y* y);
+
 // The cold path, which the kernels of every target take for the rows that IsSafe() turns away. X
 // and Y are element types.
 

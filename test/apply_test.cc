@@ -729,12 +729,15 @@ TEST_F(ApplyOutputTest, AnInterruptLeavesNothingBehind) {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
-    if (child == 0) ExecuteCommand({"apply", "--input", huge, "--output", y});
+    if (child == 0) {
+      std::signal(signal, SIG_DFL);  // under nohup it is ignored
+      ExecuteCommand({"apply", "--input", huge, "--output", y});
+    }
     EXPECT_TRUE(Wait([&] { return directory_.Names() != before; }));
     // The file is there a moment before the handler knows of it.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     kill(child, signal);
-    EXPECT_EQ(WaitFor(child), 128 + signal);
+    ASSERT_EQ(WaitFor(child), 128 + signal);
     EXPECT_EQ(directory_.Names(), before);
     EXPECT_EQ(ReadFile(y), "as it was");
   }

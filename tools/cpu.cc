@@ -31,7 +31,7 @@ std::string CpuInfo(const std::string& key) {
 }  // namespace
 
 std::string CpuModel() {
-  const std::string model = CpuInfo("model name");
+  std::string model = CpuInfo("model name");
   if (!model.empty()) return model;
   const std::string part = CpuInfo("CPU part");
   if (!part.empty()) return "Arm implementer " + CpuInfo("CPU implementer") + " part " + part;

@@ -12,6 +12,7 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "../inverse_rms.h"
@@ -40,6 +41,9 @@ constexpr size_t kPairs = kPassLanes / kPair;
 // the first kN and `upper[a]` the others. bf16 splits cheaper into even and odd elements: then they
 // are in `lower` and `upper`. That changes where a lane is, not what is added to it.
 struct Lanes {
+  // Not the implicit one, which gcc would compile for the baseline and then not inline.
+  HWY_INLINE Lanes() {}
+
   F32Vec lower[kPairs];
   F32Vec upper[kPairs];
 };
@@ -275,7 +279,15 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
   float r;
   if (HWY_LIKELY(IsSafe(under_root))) {
     r = InverseRms(norm, under_root);
-    ScaleRow<kCast, kWeighted, X, Y>(norm, rows, row, r);
+    // A sum that was given does not rule out a NaN in x, which RoundToBF16() may lose. Those that
+    // come from bf16 have no payload bits to carry.
+    constexpr bool kMayLoseNaN = kSumsGiven && std::is_same_v<Y, BF16> && !std::is_same_v<X, BF16>;
+    bool lost = false;
+    if constexpr (kMayLoseNaN) {
+      lost = std::isnan(SumSquares(x, norm.d));
+      if (lost) HotScale(norm, r, x, y);
+    }
+    if (!lost) ScaleRow<kCast, kWeighted, X, Y>(norm, rows, row, r);
   } else {
     const double cold_sum = kSumsGiven ? rows.sums[row] : ColdSumSquares(x, norm.d);
     r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
