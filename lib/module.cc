@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The module: a weight prepared once, with the kernels and options that go with it.
 #include <charconv>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <new>
@@ -24,7 +25,8 @@ struct AlignedDelete {
 using Floats = std::unique_ptr<float[], AlignedDelete>;
 
 Floats MakeFloats(size_t count) {
-  if (count > SIZE_MAX / sizeof(float)) throw std::bad_alloc();
+  // Before the product, or what operator new adds for the alignment, overflows.
+  if (count > PTRDIFF_MAX / sizeof(float)) throw std::bad_alloc();
   return Floats(static_cast<float*>(::operator new[](count * sizeof(float), std::align_val_t(64))));
 }
 
