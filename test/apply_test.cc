@@ -641,7 +641,7 @@ TEST_F(ApplyOutputTest, AnUnknownTargetLeavesTheOutputAlone) {
 TEST_F(ApplyOutputTest, AFullDiskLeavesTheOutputAlone) {
   const std::string x =
       Make("long.npy", Npy(NpyHeader("<f4", "(100, 100)"), Bytes(Numbers(10000))));
-  for (rlim_t limit : {0, 100, 4096, 40000}) {
+  for (const rlim_t limit : std::vector<rlim_t>{0, 100, 4096, 40000}) {
     const auto shrink = [limit] {
       const rlimit size = {limit, limit};
       setrlimit(RLIMIT_FSIZE, &size);

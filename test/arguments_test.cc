@@ -149,10 +149,11 @@ TEST(Options, OfUnknownSizeAreRefused) {
 
 // A struct of another version may be shorter: nothing but its size may be read.
 TEST(Options, AreNotReadBeyondTheirSize) {
-  const GuardedBuffer buffer(sizeof(uint32_t));
-  const uint32_t size = sizeof(uint32_t);
+  // Two fields of four bytes, so that the struct is aligned.
+  const GuardedBuffer buffer(alignof(rmsnorm_options));
+  const uint32_t size = alignof(rmsnorm_options);
   void* const end = buffer.AtEnd(size);
-  std::memcpy(end, &size, size);
+  std::memcpy(end, &size, sizeof size);
   const auto* const options = static_cast<const rmsnorm_options*>(end);
   Call c;
   rmsnorm_module* module;
