@@ -24,10 +24,12 @@ struct AlignedDelete {
 };
 using Floats = std::unique_ptr<float[], AlignedDelete>;
 
+// Null where there is no memory.
 Floats MakeFloats(size_t count) {
   // Before the product, or what operator new adds for the alignment, overflows.
-  if (count > PTRDIFF_MAX / sizeof(float)) throw std::bad_alloc();
-  return Floats(static_cast<float*>(::operator new[](count * sizeof(float), std::align_val_t(64))));
+  if (count > PTRDIFF_MAX / sizeof(float)) return nullptr;
+  void* data = ::operator new[](count * sizeof(float), std::align_val_t(64), std::nothrow);
+  return Floats(static_cast<float*>(data));
 }
 
 }  // namespace
@@ -107,6 +109,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);
     made->weight = MakeFloats(d);
     made->prepared = MakeFloats(d);
+    if (!made->weight || !made->prepared) throw std::bad_alloc();
     made->kernels = kernels;
     made->norm = MakeNorm(options, d, made->prepared.get());
     made->threading = MakeThreading(options);

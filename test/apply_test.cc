@@ -196,7 +196,7 @@ TEST_F(ApplyTest, LongInputIsOneTensor) {
   const std::vector<float> x = Numbers(kRows * kD);
   std::vector<float> expected(x.size());
   forward({x.data(), kRows, kD}, nullptr, {expected.data(), kRows, kD});
-  for (size_t misalignment : {0, 1, 2, 3}) {
+  for (const size_t misalignment : {0u, 1u, 2u, 3u}) {
     std::string header = NpyHeader("<f4", "(3001, 1000)");
     header.resize(118 + misalignment, ' ');
     const std::string x_file = Make("x.npy", Npy(header, Bytes(x)));
