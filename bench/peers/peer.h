@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `rmsnorm bench --peer FILE.so` asks of another library's plug-in: a shared library, in any
+// language, that exports one function, rmsnorm_peer_get(). Plain C; this file needs nothing else of
+// rmsnorm.
+//
+// For each cell of the table the benchmark makes the buffers and calls prepare() once. It runs the
+// cell, checks what was written against the scalar reference, to within a few roundings, and then
+// times run() in turn with the library and with memcpy. Everything that can be done once belongs in
+// prepare(): run() is the call that an application makes for each token or batch.
+#ifndef RMSNORM_BENCH_PEERS_PEER_H_
+#define RMSNORM_BENCH_PEERS_PEER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this interface; it changes whenever a struct below does. */
+#define RMSNORM_PEER_VERSION 1
+
+enum {
+  RMSNORM_PEER_FORWARD = 0 /* y = x / sqrt(mean(x^2) + eps) * weight, row by row, then cast once */
+};
+
+enum { RMSNORM_PEER_F32 = 1, RMSNORM_PEER_F16 = 2, RMSNORM_PEER_BF16 = 3 };
+
+/* What to compute. The buffers stay where they are until release(); only y may be written. */
+typedef struct rmsnorm_peer_case {
+  int32_t operation; /* RMSNORM_PEER_FORWARD */
+  int32_t dtype;     /* of x, the weight and y: RMSNORM_PEER_F32, ... */
+  size_t rows;
+  size_t d;        /* elements of a row; rows are dense */
+  int32_t threads; /* how many to use; 1 is the calling thread alone */
+  float eps;
+  const void* x;      /* rows * d elements */
+  const void* weight; /* d elements */
+  void* y;            /* rows * d elements */
+} rmsnorm_peer_case;
+
+typedef struct rmsnorm_peer {
+  uint32_t version; /* RMSNORM_PEER_VERSION */
+  const char* name; /* as printed: short, of letters, digits, '.', '-' and '_' */
+
+  /* Makes what run() needs, and returns it. Null where this peer cannot do the case: then *why says
+     so, in a few words that live as long as the plug-in. */
+  void* (*prepare)(const rmsnorm_peer_case* what, const char** why);
+  /* Computes the whole case once; called many times. */
+  void (*run)(void* prepared);
+  void (*release)(void* prepared);
+} rmsnorm_peer;
+
+/* The plug-in's one exported function. Never null; what it points at lives as long as the plug-in.
+ */
+const rmsnorm_peer* rmsnorm_peer_get(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // RMSNORM_BENCH_PEERS_PEER_H_
