@@ -46,6 +46,10 @@ struct Job {
 Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnorm_view* y,
             size_t rows, float* rstd, double* sums);
 
+// Does one row by a kernel of the table `forward`, on the calling thread, in the default
+// floating-point environment.
+void RunRow(Kernel kernel, const Norm& norm, const void* x, void* y);
+
 // Works through the rows from `begin` up to `end` on the calling thread, in the default
 // floating-point environment.
 void RunRows(const Job& job, size_t begin, size_t end);

@@ -84,6 +84,13 @@ void CopyTo(T* to, const float* from, size_t count) {
   for (size_t i = 0; i < count; ++i) to[i] = CastTo<T>(from[i]);
 }
 
+// Longer rows go to threads, or past the caches.
+constexpr size_t kMaxPlainRow = 16384;
+
+Kernel FindForward(const rmsnorm_module& module, const rmsnorm_view& x, const rmsnorm_view& y) {
+  return module.kernels->forward[DtypeIndex(x.dtype)][DtypeIndex(y.dtype)];
+}
+
 void PrepareOwnWeight(rmsnorm_module& module) {
   PrepareWeight(*module.kernels, RMSNORM_F32, module.weight.get(), module.norm.d,
                 module.weight_offset, module.prepared.get());
@@ -180,6 +187,10 @@ rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
 rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
                                       const rmsnorm_view* y, float* rstd) noexcept {
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  if (rstd == nullptr && module->norm.d <= kMaxPlainRow && IsPlainRow(x, y, module->norm.d)) {
+    RunRow(FindForward(*module, *x, *y), module->norm, x->data, y->data);
+    return RMSNORM_OK;
+  }
   size_t rows;
   RMSNORM_RETURN_IF_ERROR(CheckForward(x, nullptr, nullptr, y, rstd, rows));
   const size_t d = x->shape[x->ndim - 1];
@@ -189,8 +200,8 @@ rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnor
   }
   if (rows == 0) return RMSNORM_OK;
 
-  const Kernel kernel = module->kernels->forward[DtypeIndex(x->dtype)][DtypeIndex(y->dtype)];
-  RunJob(MakeJob(kernel, module->norm, *x, y, rows, rstd, nullptr), module->threading);
+  RunJob(MakeJob(FindForward(*module, *x, *y), module->norm, *x, y, rows, rstd, nullptr),
+         module->threading);
   return RMSNORM_OK;
 }
 

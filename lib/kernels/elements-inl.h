@@ -66,11 +66,9 @@ HWY_INLINE hn::Vec<U32Tag> RoundToBF16(F32Vec value) {
 HWY_INLINE hn::Vec<PackedTag> Narrow(BF16, Pair value) {
   const PackedTag tag;
 #if RMSNORM_NATIVE_BF16
-  // The native instruction takes subnormals for zero, so a zero in its result, of either sign, may
-  // be wrong.
-  const auto packed = NativeNarrow(value.lower, value.upper);
-  const auto magnitude = hn::And(packed, hn::Set(tag, 0x7FFF));
-  if (HWY_LIKELY(hn::AllFalse(tag, hn::Eq(magnitude, hn::Zero(tag))))) return packed;
+  // The native instruction takes subnormals for zero, so a zero in its result may be wrong.
+  const NativeBF16 packed = NativeNarrow(value.lower, value.upper);
+  if (HWY_LIKELY(!HasZero(packed, packed))) return packed;
 #endif
   return hn::ConcatOdd(tag, hn::BitCast(tag, RoundToBF16(value.upper)),
                        hn::BitCast(tag, RoundToBF16(value.lower)));
@@ -119,6 +117,24 @@ HWY_INLINE void Store(Pair value, BF16* to) {
   hn::StoreU(Narrow(BF16(), value), PackedTag(), Bits(to));
 }
 
+// Two pairs to two places. In native bf16 they share the test for zeros.
+template <class T>
+HWY_INLINE void StoreBoth(Pair a, T* a_to, Pair b, T* b_to) {
+#if RMSNORM_NATIVE_BF16
+  if constexpr (std::is_same_v<T, BF16>) {
+    const NativeBF16 a_bits = NativeNarrow(a.lower, a.upper);
+    const NativeBF16 b_bits = NativeNarrow(b.lower, b.upper);
+    if (HWY_LIKELY(!HasZero(a_bits, b_bits))) {
+      hn::StoreU(a_bits, PackedTag(), Bits(a_to));
+      hn::StoreU(b_bits, PackedTag(), Bits(b_to));
+      return;
+    }
+  }
+#endif
+  Store(a, a_to);
+  Store(b, b_to);
+}
+
 // Past the caches; `to` is aligned to a vector.
 HWY_INLINE void Stream(Pair value, float* to) {
   hn::Stream(value.lower, F32Tag(), to);
@@ -148,8 +164,9 @@ HWY_INLINE hn::Vec<D> LoadBits(D tag, const T* from, size_t n) {
   if constexpr (kHasMasks<T>) {
     return hn::MaskedLoad(hn::FirstN(tag, std::min(n, kSize)), tag, from);
   } else {
+    if (n >= kSize) return hn::LoadU(tag, from);
     HWY_ALIGN T buffer[kSize] = {};
-    for (size_t i = 0; i < std::min(n, kSize); ++i) buffer[i] = from[i];
+    for (size_t i = 0; i < n; ++i) buffer[i] = from[i];
     return hn::Load(tag, buffer);
   }
 }
@@ -161,38 +178,40 @@ HWY_INLINE void StoreBits(D tag, hn::Vec<D> value, T* to, size_t n) {
   if constexpr (kHasMasks<T>) {
     hn::BlendedStore(value, hn::FirstN(tag, std::min(n, kSize)), tag, to);
   } else {
+    if (n >= kSize) return hn::StoreU(value, tag, to);
     HWY_ALIGN T buffer[kSize];
     hn::Store(value, tag, buffer);
-    for (size_t i = 0; i < std::min(n, kSize); ++i) to[i] = buffer[i];
+    for (size_t i = 0; i < n; ++i) to[i] = buffer[i];
   }
 }
 
+// Both halves whether or not n reaches into the upper one, as a branch costs more.
 HWY_INLINE Pair LoadFirst(const float* from, size_t n) {
   const F32Tag tag;
-  if (n <= kN) return {LoadBits(tag, from, n), hn::Zero(tag)};
-  return {hn::LoadU(tag, from), LoadBits(tag, from + kN, n - kN)};
+  const size_t lower = std::min(n, kN);
+  return {LoadBits(tag, from, lower), LoadBits(tag, from + lower, n - lower)};
 }
 
 template <class T>
 HWY_INLINE Pair LoadFirst(const T* from, size_t n) {
   const U16Tag tag;
-  if (n <= kN) return {Widen(T(), LoadBits(tag, Bits(from), n)), hn::Zero(F32Tag())};
-  return {Widen(T(), hn::LoadU(tag, Bits(from))),
-          Widen(T(), LoadBits(tag, Bits(from + kN), n - kN))};
+  const size_t lower = std::min(n, kN);
+  return {Widen(T(), LoadBits(tag, Bits(from), lower)),
+          Widen(T(), LoadBits(tag, Bits(from + lower), n - lower))};
 }
 
 HWY_INLINE void StoreFirst(Pair value, float* to, size_t n) {
   const F32Tag tag;
-  if (n <= kN) return StoreBits(tag, value.lower, to, n);
-  hn::StoreU(value.lower, tag, to);
-  StoreBits(tag, value.upper, to + kN, n - kN);
+  const size_t lower = std::min(n, kN);
+  StoreBits(tag, value.lower, to, lower);
+  StoreBits(tag, value.upper, to + lower, n - lower);
 }
 
 HWY_INLINE void StoreFirst(Pair value, F16* to, size_t n) {
   const U16Tag tag;
-  if (n <= kN) return StoreBits(tag, NarrowHalf(F16(), value.lower), Bits(to), n);
-  hn::StoreU(NarrowHalf(F16(), value.lower), tag, Bits(to));
-  StoreBits(tag, NarrowHalf(F16(), value.upper), Bits(to + kN), n - kN);
+  const size_t lower = std::min(n, kN);
+  StoreBits(tag, NarrowHalf(F16(), value.lower), Bits(to), lower);
+  StoreBits(tag, NarrowHalf(F16(), value.upper), Bits(to + lower), n - lower);
 }
 
 HWY_INLINE void StoreFirst(Pair value, BF16* to, size_t n) {

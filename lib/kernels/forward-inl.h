@@ -22,8 +22,13 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
-// Up to this many bytes of x a row is short: four rows of x and y then fit L1 with the weight.
+// Up to this many bytes of x a row is short: four rows of x and y then fit L1 with the weight. From
+// so many elements on it is long: one row with its weight fills L1.
 constexpr size_t kShortRowBytes = 2048;
+constexpr size_t kLongRow = 8192;
+
+// From so many elements on a row is worth a first step that aligns y.
+constexpr size_t kAlignedRow = 512;
 
 constexpr size_t kCacheLine = 64;
 
@@ -36,17 +41,6 @@ constexpr size_t kCacheLine = 64;
 constexpr size_t kPasses = kN >= 16 ? 1 : 2;
 constexpr size_t kPassLanes = kLanes / kPasses;
 constexpr size_t kPairs = kPassLanes / kPair;
-
-// The lanes of one pass. Where 2 kN elements are loaded as one pair, accumulator `lower[a]` holds
-// the first kN and `upper[a]` the others. bf16 splits cheaper into even and odd elements: then they
-// are in `lower` and `upper`. That changes where a lane is, not what is added to it.
-struct Lanes {
-  // Not the implicit one, which gcc would compile for the baseline and then not inline.
-  HWY_INLINE Lanes() {}
-
-  F32Vec lower[kPairs];
-  F32Vec upper[kPairs];
-};
 
 template <class X>
 constexpr bool kSplitsByParity = std::is_same_v<X, BF16>;
@@ -76,34 +70,94 @@ HWY_INLINE Pair LoadFirstForSum(const X* from, size_t n) {
   }
 }
 
+// The lanes of kCount pairs of vectors, in order. Where 2 kN elements are loaded as one pair, its
+// `lower` holds the first kN and `upper` the others. bf16 splits cheaper into even and odd
+// elements: then they are in `lower` and `upper`. That changes where a lane is, not what is added
+// to it. A tree of named members, as gcc 12 keeps arrays of vectors in memory: a row of 128 took
+// three times as long.
+template <size_t kCount>
+struct Lanes {
+  Lanes<kCount / 2> first;
+  Lanes<kCount / 2> second;
+};
+template <>
+struct Lanes<1> {
+  Pair pair;
+};
+
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> NoSquares() {
+  if constexpr (kCount == 1) {
+    return {{hn::Zero(F32Tag()), hn::Zero(F32Tag())}};
+  } else {
+    return {NoSquares<kCount / 2>(), NoSquares<kCount / 2>()};
+  }
+}
+
+HWY_INLINE void AddSquares(Pair& sum, Pair v) {
+  sum.lower = hn::MulAdd(v.lower, v.lower, sum.lower);
+  sum.upper = hn::MulAdd(v.upper, v.upper, sum.upper);
+}
+
+// Adds the squares of kCount * kPair elements.
+template <size_t kCount, class X>
+HWY_INLINE void AddSquares(Lanes<kCount>& lanes, const X* x) {
+  if constexpr (kCount == 1) {
+    AddSquares(lanes.pair, LoadForSum(x));
+  } else {
+    AddSquares(lanes.first, x);
+    AddSquares(lanes.second, x + kCount / 2 * kPair);
+  }
+}
+
+// Adds the squares of n <= kCount * kPair elements, as if zeros followed them.
+template <size_t kCount, class X>
+HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, const X* x, size_t n) {
+  if constexpr (kCount == 1) {
+    AddSquares(lanes.pair, n == kPair ? LoadForSum(x) : LoadFirstForSum(x, n));
+  } else {
+    constexpr size_t kHalf = kCount / 2 * kPair;
+    if (n <= kHalf) {
+      AddFirstSquares(lanes.first, x, n);
+    } else {
+      AddSquares(lanes.first, x);
+      AddFirstSquares(lanes.second, x + kHalf, n - kHalf);
+    }
+  }
+}
+
 // Adds the squares of one pass: of each kLanes elements of x the first kPassLanes. `size` elements
 // may be read.
 template <class X>
-HWY_INLINE Lanes SumPass(const X* HWY_RESTRICT x, size_t size) {
-  Lanes lanes;
-  HWY_UNROLL(kPairs)
-  for (size_t a = 0; a < kPairs; ++a) lanes.lower[a] = lanes.upper[a] = hn::Zero(F32Tag());
+HWY_INLINE Lanes<kPairs> SumPass(const X* HWY_RESTRICT x, size_t size) {
+  Lanes<kPairs> lanes = NoSquares<kPairs>();
   size_t j = 0;
-  for (; j + kPassLanes <= size; j += kLanes) {
-    HWY_UNROLL(kPairs)
-    for (size_t a = 0; a < kPairs; ++a) {
-      const Pair v = LoadForSum(x + j + a * kPair);
-      lanes.lower[a] = hn::MulAdd(v.lower, v.lower, lanes.lower[a]);
-      lanes.upper[a] = hn::MulAdd(v.upper, v.upper, lanes.upper[a]);
-    }
-  }
-  if (j < size) {  // less than kPassLanes are left
-    HWY_UNROLL(kPairs)
-    for (size_t a = 0; a < kPairs; ++a) {
-      const size_t begin = j + a * kPair;
-      if (begin >= size) break;
-      const Pair v =
-          begin + kPair <= size ? LoadForSum(x + begin) : LoadFirstForSum(x + begin, size - begin);
-      lanes.lower[a] = hn::MulAdd(v.lower, v.lower, lanes.lower[a]);
-      lanes.upper[a] = hn::MulAdd(v.upper, v.upper, lanes.upper[a]);
-    }
-  }
+  for (; j + kPassLanes <= size; j += kLanes) AddSquares(lanes, x + j);
+  if (j < size) AddFirstSquares(lanes, x + j, size - j);
   return lanes;
+}
+
+HWY_INLINE Pair Add(Pair a, Pair b) {
+  return {hn::Add(a.lower, b.lower), hn::Add(a.upper, b.upper)};
+}
+
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> Add(const Lanes<kCount>& a, const Lanes<kCount>& b) {
+  if constexpr (kCount == 1) {
+    return {Add(a.pair, b.pair)};
+  } else {
+    return {Add(a.first, b.first), Add(a.second, b.second)};
+  }
+}
+
+// Lane l += lane l + size / 2, until one pair is left.
+template <size_t kCount>
+HWY_INLINE Pair FoldToPair(const Lanes<kCount>& lanes) {
+  if constexpr (kCount == 1) {
+    return lanes.pair;
+  } else {
+    return FoldToPair(Add(lanes.first, lanes.second));
+  }
 }
 
 using FourTag = hn::FixedTag<float, 4>;
@@ -120,38 +174,25 @@ HWY_INLINE Four FoldToFour(D, hn::Vec<D> sum) {
   }
 }
 
-// A block's lanes, folded to four; those of the even and of the odd elements apart where X splits
-// so.
-template <class X>
+// A block's lanes, folded to four. Where X splits by parity, those of the even elements and, in
+// `odd`, of the odd ones.
 struct FoldedBlock {
-  Four part[kSplitsByParity<X> ? 2 : 1];
+  Four sum;
+  Four odd;
 };
 
 template <class X>
-HWY_INLINE FoldedBlock<X> SumBlock(const X* HWY_RESTRICT x, size_t size) {
-  Lanes lanes = SumPass(x, size);
+HWY_INLINE FoldedBlock SumBlock(const X* HWY_RESTRICT x, size_t size) {
+  Lanes<kPairs> lanes = SumPass(x, size);
   if constexpr (kPasses == 2) {
-    if (size > kPassLanes) {
-      const Lanes upper = SumPass(x + kPassLanes, size - kPassLanes);
-      HWY_UNROLL(kPairs)
-      for (size_t a = 0; a < kPairs; ++a) {
-        lanes.lower[a] = hn::Add(lanes.lower[a], upper.lower[a]);
-        lanes.upper[a] = hn::Add(lanes.upper[a], upper.upper[a]);
-      }
-    }
+    if (size > kPassLanes) lanes = Add(lanes, SumPass(x + kPassLanes, size - kPassLanes));
   }
-  HWY_UNROLL(kPairs)
-  for (size_t half = kPairs / 2; half > 0; half /= 2) {
-    HWY_UNROLL(kPairs)
-    for (size_t a = 0; a < half; ++a) {
-      lanes.lower[a] = hn::Add(lanes.lower[a], lanes.lower[a + half]);
-      lanes.upper[a] = hn::Add(lanes.upper[a], lanes.upper[a + half]);
-    }
-  }
+  const F32Tag tag;
+  const Pair pair = FoldToPair(lanes);
   if constexpr (kSplitsByParity<X>) {
-    return {{FoldToFour(F32Tag(), lanes.lower[0]), FoldToFour(F32Tag(), lanes.upper[0])}};
+    return {FoldToFour(tag, pair.lower), FoldToFour(tag, pair.upper)};
   } else {
-    return {{FoldToFour(F32Tag(), hn::Add(lanes.lower[0], lanes.upper[0]))}};
+    return {FoldToFour(tag, hn::Add(pair.lower, pair.upper)), hn::Zero(FourTag())};
   }
 }
 
@@ -163,42 +204,20 @@ HWY_INLINE Four FoldFour(Four a, Four b, Four c, Four d) {
   return hn::Add(hn::ConcatEven(tag, cd, ab), hn::ConcatOdd(tag, cd, ab));
 }
 
-template <class X>
-HWY_INLINE Four FoldFour(const FoldedBlock<X> (&block)[4], size_t part) {
-  return FoldFour(block[0].part[part], block[1].part[part], block[2].part[part],
-                  block[3].part[part]);
-}
-
-template <class X>
-HWY_INLINE Four FoldFour(const FoldedBlock<X> (&block)[4]) {
-  if constexpr (kSplitsByParity<X>) {
-    return hn::Add(FoldFour(block, 0), FoldFour(block, 1));
-  } else {
-    return FoldFour(block, 0);
-  }
-}
-
 HWY_INLINE float FoldOne(Four sum) {
   sum = hn::Add(sum, hn::Shuffle1032(sum));
   return hn::GetLane(hn::Add(sum, hn::Shuffle2301(sum)));
 }
 
-template <class X>
-HWY_INLINE float FoldOne(const FoldedBlock<X>& block) {
-  if constexpr (kSplitsByParity<X>) {
-    return FoldOne(block.part[0]) + FoldOne(block.part[1]);
-  } else {
-    return FoldOne(block.part[0]);
-  }
-}
-
-// Functions of their own, not inlined: SumSquares(), ScaleRow() and SumFour() serve all
+// Functions of their own, not inlined: SumSquares(), SumFour() and what scales serve all
 // combinations of options, and inlining them everywhere makes the library four times as large.
 template <class X>
 HWY_NOINLINE float SumSquares(const X* HWY_RESTRICT x, size_t d) {
-  float total = FoldOne(SumBlock(x, std::min(kBlock, d)));
-  for (size_t begin = kBlock; begin < d; begin += kBlock) {
-    total += FoldOne(SumBlock(x + begin, std::min(kBlock, d - begin)));
+  float total = 0;
+  for (size_t begin = 0; begin < d; begin += kBlock) {
+    const FoldedBlock block = SumBlock(x + begin, std::min(kBlock, d - begin));
+    const float sum = FoldOne(block.sum);
+    total += kSplitsByParity<X> ? sum + FoldOne(block.odd) : sum;
   }
   return total;
 }
@@ -220,51 +239,109 @@ HWY_INLINE Pair Scaled(Pair x, F32Vec r, Pair weight) {
           Scaled<kCast, kWeighted, X>(x.upper, r, weight.upper)};
 }
 
-// The first n < kPair elements.
-template <bool kCast, bool kWeighted, class X, class Y>
-HWY_INLINE void ScaleFirst(size_t n, F32Vec r, const X* x, const float* HWY_RESTRICT weight, Y* y) {
-  const Pair w = kWeighted ? LoadFirst(weight, n) : Pair{r, r};
-  StoreFirst(Scaled<kCast, kWeighted, X>(LoadFirst(x, n), r, w), y, n);
+// The weights of a pair of vectors; where there are none, nothing of meaning.
+template <bool kWeighted>
+HWY_INLINE Pair LoadWeight(const float* weight, size_t j) {
+  if constexpr (kWeighted) return Load(weight + j);
+  return {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
 }
 
-// One row, from its end: the sum has just touched that, and in rows beyond L1 the start is gone. y
-// may be x. With kStream y goes past the caches, and `next`, the row to be summed after this one,
-// is fetched meanwhile: 8192 x 4096 in f32 takes 1.0 times memcpy's time so, and 1.8 without.
+// A row to scale by r. y may be x.
+template <class X, class Y>
+struct Row {
+  HWY_INLINE Row(const Rows& rows, size_t row, float inverse_rms)
+      : x(rows.Input<X>(row)), y(rows.Output<Y>(row)), r(hn::Set(F32Tag(), inverse_rms)) {}
+
+  template <bool kCast, bool kWeighted>
+  HWY_INLINE Pair ScaledAt(size_t j, Pair weight) const {
+    return Scaled<kCast, kWeighted, X>(Load(x + j), r, weight);
+  }
+
+  // Its elements from `begin` up to `end`, fewer than kPair.
+  template <bool kCast, bool kWeighted>
+  HWY_INLINE void ScaleFew(size_t begin, size_t end, const float* weight) const {
+    const size_t n = end - begin;
+    const Pair w = kWeighted ? LoadFirst(weight + begin, n) : LoadWeight<false>(weight, begin);
+    StoreFirst(Scaled<kCast, kWeighted, X>(LoadFirst(x + begin, n), r, w), y + begin, n);
+  }
+
+  const X* x;
+  Y* y;
+  F32Vec r;
+};
+
+// One row. From its begin, as the sum: from its end is faster by 8 % for one row whose weight does
+// not fit L1 with it, but slower by 8 % where rows come from L2 and by a third from memory. With
+// kStream y goes past the caches, and the row to be summed next is fetched meanwhile: 8192 x 4096 in
+// f32 takes 0.84 times memcpy's time so, and 1.45 without.
 template <bool kStream, bool kCast, bool kWeighted, class X, class Y>
-HWY_NOINLINE void ScaleRow(size_t d, float inverse_rms, const X* x,
-                           const float* HWY_RESTRICT weight, Y* y, const X* next) {
-  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
+HWY_NOINLINE void ScaleRow(const Norm& norm, const Rows& rows, size_t index, float inverse_rms) {
+  const size_t d = norm.d;
+  const float* HWY_RESTRICT weight = norm.weight;
+  const Row<X, Y> row(rows, index, inverse_rms);
+  const X* const next = rows.Input<X>(std::min(index + 1, rows.count - 1));
+
   size_t head = 0;
-  if (kStream) {  // such stores must be aligned
-    head = std::min(d, -reinterpret_cast<uintptr_t>(y) % sizeof(F32Vec) / sizeof(Y));
-    if (head > 0) ScaleFirst<kCast, kWeighted>(head, r, x, weight, y);
+  if (kStream || d >= kAlignedRow) {  // stores past the caches must be aligned
+    head = std::min(d, -reinterpret_cast<uintptr_t>(row.y) % sizeof(F32Vec) / sizeof(Y));
+    if (head > 0) row.template ScaleFew<kCast, kWeighted>(0, head, weight);
   }
   size_t j = head + (d - head) / kPair * kPair;
-  if (j < d) {
-    ScaleFirst<kCast, kWeighted>(d - j, r, x + j, kWeighted ? weight + j : nullptr, y + j);
-  }
-  while (j > head) {
+  if (j < d) row.template ScaleFew<kCast, kWeighted>(j, d, weight);
+  if ((j - head) % (2 * kPair) != 0) {
     j -= kPair;
-    const Pair w = kWeighted ? Load(weight + j) : Pair{r, r};
-    const Pair scaled = Scaled<kCast, kWeighted, X>(Load(x + j), r, w);
+    const Pair scaled =
+        row.template ScaledAt<kCast, kWeighted>(j, LoadWeight<kWeighted>(weight, j));
+    Store(scaled, row.y + j);
+  }
+  for (size_t a = head; a < j; a += 2 * kPair) {
+    const size_t b = a + kPair;
+    const Pair a_scaled =
+        row.template ScaledAt<kCast, kWeighted>(a, LoadWeight<kWeighted>(weight, a));
+    const Pair b_scaled =
+        row.template ScaledAt<kCast, kWeighted>(b, LoadWeight<kWeighted>(weight, b));
     if constexpr (kStream) {
-      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(X)) hwy::Prefetch(next + j + i);
-      Stream(scaled, y + j);
+      for (size_t k = a; k < b + kPair; k += kCacheLine / sizeof(X)) hwy::Prefetch(next + k);
+      Stream(a_scaled, row.y + a);
+      Stream(b_scaled, row.y + b);
     } else {
-      Store(scaled, y + j);
+      StoreBoth(a_scaled, row.y + a, b_scaled, row.y + b);
     }
   }
 }
 
+// Four rows, each load of the weight shared.
 template <bool kCast, bool kWeighted, class X, class Y>
-HWY_INLINE void ScaleRow(const Norm& norm, const Rows& rows, size_t row, float r) {
-  const X* x = rows.Input<X>(row);
-  Y* y = rows.Output<Y>(row);
+HWY_NOINLINE void ScaleFourRows(const Norm& norm, const Rows& rows, size_t index, Four r) {
+  HWY_ALIGN float inverse_rms[4];
+  hn::Store(r, FourTag(), inverse_rms);
+  const size_t d = norm.d;
+  const float* HWY_RESTRICT weight = norm.weight;
+  size_t j = d / kPair * kPair;
+  if (j < d) {
+    for (size_t i = 0; i < 4; ++i) {
+      Row<X, Y>(rows, index + i, inverse_rms[i]).template ScaleFew<kCast, kWeighted>(j, d, weight);
+    }
+  }
+  const Row<X, Y> a(rows, index, inverse_rms[0]);
+  const Row<X, Y> b(rows, index + 1, inverse_rms[1]);
+  const Row<X, Y> c(rows, index + 2, inverse_rms[2]);
+  const Row<X, Y> e(rows, index + 3, inverse_rms[3]);
+  for (size_t end = j, j = 0; j < end; j += kPair) {
+    const Pair w = LoadWeight<kWeighted>(weight, j);
+    StoreBoth(a.template ScaledAt<kCast, kWeighted>(j, w), a.y + j,
+              b.template ScaledAt<kCast, kWeighted>(j, w), b.y + j);
+    StoreBoth(c.template ScaledAt<kCast, kWeighted>(j, w), c.y + j,
+              e.template ScaledAt<kCast, kWeighted>(j, w), e.y + j);
+  }
+}
+
+template <bool kCast, bool kWeighted, class X, class Y>
+HWY_INLINE void ScaleOneRow(const Norm& norm, const Rows& rows, size_t row, float r) {
   if (HWY_UNLIKELY(rows.stream)) {
-    const X* next = rows.Input<X>(std::min(row + 1, rows.count - 1));
-    ScaleRow<true, kCast, kWeighted>(norm.d, r, x, norm.weight, y, next);
+    ScaleRow<true, kCast, kWeighted, X, Y>(norm, rows, row, r);
   } else {
-    ScaleRow<false, kCast, kWeighted>(norm.d, r, x, norm.weight, y, x);
+    ScaleRow<false, kCast, kWeighted, X, Y>(norm, rows, row, r);
   }
 }
 
@@ -287,7 +364,7 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
       lost = std::isnan(SumSquares(x, norm.d));
       if (lost) HotScale(norm, r, x, y);
     }
-    if (!lost) ScaleRow<kCast, kWeighted, X, Y>(norm, rows, row, r);
+    if (!lost) ScaleOneRow<kCast, kWeighted, X, Y>(norm, rows, row, r);
   } else {
     const double cold_sum = kSumsGiven ? rows.sums[row] : ColdSumSquares(x, norm.d);
     r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
@@ -295,13 +372,21 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
   if (rows.rstd != nullptr) rows.rstd[row] = r;
 }
 
-// The sums of four rows of one block each.
+// The sums of four rows.
 template <class X>
-HWY_NOINLINE void SumFour(const Rows& rows, size_t row, size_t d, float* HWY_RESTRICT sums) {
-  const FoldedBlock<X> block[4] = {
-      SumBlock(rows.Input<X>(row), d), SumBlock(rows.Input<X>(row + 1), d),
-      SumBlock(rows.Input<X>(row + 2), d), SumBlock(rows.Input<X>(row + 3), d)};
-  hn::StoreU(FoldFour(block), FourTag(), sums);
+HWY_NOINLINE Four SumFour(const Rows& rows, size_t row, size_t d) {
+  if (d > kBlock) {
+    HWY_ALIGN float sums[4];
+    for (size_t i = 0; i < 4; ++i) sums[i] = SumSquares(rows.Input<X>(row + i), d);
+    return hn::Load(FourTag(), sums);
+  }
+  const FoldedBlock a = SumBlock(rows.Input<X>(row), d);
+  const FoldedBlock b = SumBlock(rows.Input<X>(row + 1), d);
+  const FoldedBlock c = SumBlock(rows.Input<X>(row + 2), d);
+  const FoldedBlock e = SumBlock(rows.Input<X>(row + 3), d);
+  const Four sums = FoldFour(a.sum, b.sum, c.sum, e.sum);
+  if constexpr (!kSplitsByParity<X>) return sums;
+  return hn::Add(sums, FoldFour(a.odd, b.odd, c.odd, e.odd));
 }
 
 // 1 / RMS of four rows, by the operations of inverse_rms.h.
@@ -313,10 +398,8 @@ struct FourInverses {
 template <class X>
 HWY_INLINE FourInverses InvertFour(const Norm& norm, const Rows& rows, size_t row) {
   const FourTag tag;
-  HWY_ALIGN float sums[4];
-  SumFour<X>(rows, row, norm.d, sums);
   const Four eps = hn::Set(tag, norm.eps);
-  const Four mean = hn::Div(hn::Load(tag, sums), hn::Set(tag, norm.divisor));
+  const Four mean = hn::Div(SumFour<X>(rows, row, norm.d), hn::Set(tag, norm.divisor));
   const Four under_root = norm.eps_outside ? mean : hn::Add(mean, eps);
   const Four root = hn::Sqrt(under_root);
   const auto safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)),
@@ -325,28 +408,35 @@ HWY_INLINE FourInverses InvertFour(const Norm& norm, const Rows& rows, size_t ro
           hn::AllTrue(tag, safe)};
 }
 
-// Rows of one block, four at a time. One row alone leaves the units idle for the time of its last
-// fma, fold, division, root and division, one after the other; four share them, and the next four
-// are summed before these are scaled, so that the two overlap.
+// Four rows at a time. A short row alone leaves the units idle for the time of its last fma, fold,
+// division, root and division, one after the other; four share them, and the next four are summed
+// before these are scaled, so that the two overlap. Long rows share each load of the weight.
 template <bool kCast, bool kWeighted, class X, class Y>
-HWY_INLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
+HWY_NOINLINE void NormaliseByFours(const Norm& norm, const Rows& rows) {
+  const bool overlap = norm.d < kLongRow;
   FourInverses next = InvertFour<X>(norm, rows, 0);
   size_t row = 0;
   for (; row + 4 <= rows.count; row += 4) {
     const FourInverses now = next;
-    if (row + 8 <= rows.count) next = InvertFour<X>(norm, rows, row + 4);
-    if (HWY_UNLIKELY(!now.safe)) {
+    const bool more = row + 8 <= rows.count;
+    if (more && overlap) next = InvertFour<X>(norm, rows, row + 4);
+    if (HWY_LIKELY(now.safe)) {
+      if (HWY_UNLIKELY(rows.stream)) {
+        HWY_ALIGN float r[4];
+        hn::Store(now.r, FourTag(), r);
+        for (size_t i = 0; i < 4; ++i) {
+          ScaleRow<true, kCast, kWeighted, X, Y>(norm, rows, row + i, r[i]);
+        }
+      } else {
+        ScaleFourRows<kCast, kWeighted, X, Y>(norm, rows, row, now.r);
+      }
+      if (rows.rstd != nullptr) hn::StoreU(now.r, FourTag(), rows.rstd + row);
+    } else {
       for (size_t i = row; i < row + 4; ++i) {
         NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, i);
       }
-      continue;
     }
-    HWY_ALIGN float r[4];
-    hn::Store(now.r, FourTag(), r);
-    for (size_t i = 0; i < 4; ++i) {
-      ScaleRow<kCast, kWeighted, X, Y>(norm, rows, row + i, r[i]);
-    }
-    if (rows.rstd != nullptr) hn::StoreU(now.r, FourTag(), rows.rstd + row);
+    if (more && !overlap) next = InvertFour<X>(norm, rows, row + 4);
   }
   for (; row < rows.count; ++row) {
     NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row);
@@ -355,8 +445,10 @@ HWY_INLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
 
 template <bool kSumsGiven, bool kCast, bool kWeighted, class X, class Y>
 HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
-  if (!kSumsGiven && rows.count >= 4 && norm.d * sizeof(X) <= kShortRowBytes) {
-    NormaliseShortRows<kCast, kWeighted, X, Y>(norm, rows);
+  const bool is_short = norm.d * sizeof(X) <= kShortRowBytes;
+  const bool is_long = norm.d >= kLongRow && !rows.stream;
+  if (!kSumsGiven && rows.count >= 4 && (is_short || is_long)) {
+    NormaliseByFours<kCast, kWeighted, X, Y>(norm, rows);
     return;
   }
   for (size_t row = 0; row < rows.count; ++row) {

@@ -31,10 +31,19 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
+using NativeBF16 = hwy::HWY_NAMESPACE::Vec512<uint16_t>;
+
 // Both vectors rounded to bf16, `lower` first. The instruction takes subnormals for zero.
-HWY_INLINE hwy::HWY_NAMESPACE::Vec512<uint16_t> NativeNarrow(
-    hwy::HWY_NAMESPACE::Vec512<float> lower, hwy::HWY_NAMESPACE::Vec512<float> upper) {
+HWY_INLINE NativeBF16 NativeNarrow(hwy::HWY_NAMESPACE::Vec512<float> lower,
+                                   hwy::HWY_NAMESPACE::Vec512<float> upper) {
   return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper.raw, lower.raw))};
+}
+
+// Whether there is a zero, of either sign, in one of the two. One branch for both.
+HWY_INLINE bool HasZero(NativeBF16 a, NativeBF16 b) {
+  const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
+  return _kortestz_mask32_u8(_mm512_testn_epi16_mask(a.raw, magnitude),
+                             _mm512_testn_epi16_mask(b.raw, magnitude)) == 0;
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
