@@ -37,19 +37,20 @@ rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rms
 // where it is not plain. d times any element's size must be below PTRDIFF_MAX.
 inline bool IsPlainRow(const rmsnorm_view* x, const rmsnorm_view* y, size_t d) {
   if (x == nullptr || y == nullptr) return false;
-  const size_t x_size = ElementSize(x->dtype);
-  const size_t y_size = ElementSize(y->dtype);
-  if (x->size != sizeof *x || y->size != sizeof *y || x_size == 0 || y_size == 0) return false;
+  if (x->size != sizeof *x || y->size != sizeof *y) return false;
+  if (!IsDtype(x->dtype) || !IsDtype(y->dtype)) return false;
   if (x->ndim != y->ndim || (x->ndim != 1 && x->ndim != 2)) return false;
   const int last = x->ndim - 1;
   if (last == 1 && (x->shape[0] != 1 || y->shape[0] != 1)) return false;
   if (x->shape[last] != d || y->shape[last] != d) return false;
   if (x->stride[last] != 1 || y->stride[last] != 1) return false;
 
+  const size_t x_size = x->dtype == RMSNORM_F32 ? 4 : 2;
+  const size_t y_size = y->dtype == RMSNORM_F32 ? 4 : 2;
   const uintptr_t x_begin = reinterpret_cast<uintptr_t>(x->data);
   const uintptr_t y_begin = reinterpret_cast<uintptr_t>(y->data);
   if (x_begin == 0 || y_begin == 0) return false;
-  if (x_begin % x_size != 0 || y_begin % y_size != 0) return false;
+  if ((x_begin & (x_size - 1)) != 0 || (y_begin & (y_size - 1)) != 0) return false;
   const uintptr_t x_end = x_begin + d * x_size;
   const uintptr_t y_end = y_begin + d * y_size;
   if (x_end < x_begin || y_end < y_begin) return false;

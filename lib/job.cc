@@ -65,11 +65,6 @@ Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnor
               rows * norm.d * (ElementSize(x.dtype) + ElementSize(y->dtype)) > LastLevelCache()};
 }
 
-void RunRow(Kernel kernel, const Norm& norm, const void* x, void* y) {
-  const DefaultFloatEnvironment environment;
-  kernel(norm, {1, x, 0, y, 0, nullptr, nullptr, false});
-}
-
 void RunRows(const Job& job, size_t begin, size_t end) {
   const DefaultFloatEnvironment environment;
   const Loops::Loop& inner = job.loops.loop[0];

@@ -5,6 +5,7 @@
 
 #include <rmsnorm/rmsnorm.h>
 
+#include "float_environment.h"
 #include "rows.h"
 
 namespace rmsnorm::internal {
@@ -48,7 +49,10 @@ Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnor
 
 // Does one row by a kernel of the table `forward`, on the calling thread, in the default
 // floating-point environment.
-void RunRow(Kernel kernel, const Norm& norm, const void* x, void* y);
+inline void RunRow(Kernel kernel, const Norm& norm, const void* x, void* y) {
+  const DefaultFloatEnvironment environment;
+  kernel(norm, {1, x, 0, y, 0, nullptr, nullptr, false});
+}
 
 // Works through the rows from `begin` up to `end` on the calling thread, in the default
 // floating-point environment.

@@ -91,6 +91,25 @@ Kernel FindForward(const rmsnorm_module& module, const rmsnorm_view& x, const rm
   return module.kernels->forward[DtypeIndex(x.dtype)][DtypeIndex(y.dtype)];
 }
 
+// rmsnorm_module_forward() with every check. A function of its own, so that the way around it has
+// no part in its stack frame.
+[[gnu::noinline]] rmsnorm_status ForwardChecked(const rmsnorm_module* module, const rmsnorm_view* x,
+                                                const rmsnorm_view* y, float* rstd) {
+  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  size_t rows;
+  RMSNORM_RETURN_IF_ERROR(CheckForward(x, nullptr, nullptr, y, rstd, rows));
+  const size_t d = x->shape[x->ndim - 1];
+  if (d != module->norm.d) {
+    return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d,
+                module->norm.d);
+  }
+  if (rows == 0) return RMSNORM_OK;
+
+  RunJob(MakeJob(FindForward(*module, *x, *y), module->norm, *x, y, rows, rstd, nullptr),
+         module->threading);
+  return RMSNORM_OK;
+}
+
 void PrepareOwnWeight(rmsnorm_module& module) {
   PrepareWeight(*module.kernels, RMSNORM_F32, module.weight.get(), module.norm.d,
                 module.weight_offset, module.prepared.get());
@@ -186,22 +205,11 @@ rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
 
 rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
                                       const rmsnorm_view* y, float* rstd) noexcept {
-  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
-  if (rstd == nullptr && module->norm.d <= kMaxPlainRow && IsPlainRow(x, y, module->norm.d)) {
-    RunRow(FindForward(*module, *x, *y), module->norm, x->data, y->data);
-    return RMSNORM_OK;
+  if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
+      !IsPlainRow(x, y, module->norm.d)) {
+    return ForwardChecked(module, x, y, rstd);
   }
-  size_t rows;
-  RMSNORM_RETURN_IF_ERROR(CheckForward(x, nullptr, nullptr, y, rstd, rows));
-  const size_t d = x->shape[x->ndim - 1];
-  if (d != module->norm.d) {
-    return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d,
-                module->norm.d);
-  }
-  if (rows == 0) return RMSNORM_OK;
-
-  RunJob(MakeJob(FindForward(*module, *x, *y), module->norm, *x, y, rows, rstd, nullptr),
-         module->threading);
+  RunRow(FindForward(*module, *x, *y), module->norm, x->data, y->data);
   return RMSNORM_OK;
 }
 

@@ -52,9 +52,13 @@ constexpr int kDtypes = 3;
 // Position of a dtype in the tables below.
 constexpr int DtypeIndex(rmsnorm_dtype dtype) { return dtype - RMSNORM_F32; }
 
+constexpr bool IsDtype(rmsnorm_dtype dtype) {
+  return dtype >= RMSNORM_F32 && dtype < RMSNORM_F32 + kDtypes;
+}
+
 // Bytes of an element, or 0 for an unknown dtype.
 constexpr size_t ElementSize(rmsnorm_dtype dtype) {
-  return dtype == RMSNORM_F32 ? 4 : dtype == RMSNORM_F16 || dtype == RMSNORM_BF16 ? 2 : 0;
+  return dtype == RMSNORM_F32 ? 4 : IsDtype(dtype) ? 2 : 0;
 }
 
 // The kernels of one target, by the type of x and then of y.

@@ -126,13 +126,13 @@ HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, const X* x, size_t n) {
   }
 }
 
-// Adds the squares of one pass: of each kLanes elements of x the first kPassLanes. `size` elements
-// may be read.
-template <class X>
-HWY_INLINE Lanes<kPairs> SumPass(const X* HWY_RESTRICT x, size_t size) {
-  Lanes<kPairs> lanes = NoSquares<kPairs>();
+// Adds the squares of one pass: of each kLanes elements of x the first kCount * kPair. `size`
+// elements may be read.
+template <size_t kCount, class X>
+HWY_INLINE Lanes<kCount> SumPass(const X* HWY_RESTRICT x, size_t size) {
+  Lanes<kCount> lanes = NoSquares<kCount>();
   size_t j = 0;
-  for (; j + kPassLanes <= size; j += kLanes) AddSquares(lanes, x + j);
+  for (; j + kCount * kPair <= size; j += kLanes) AddSquares(lanes, x + j);
   if (j < size) AddFirstSquares(lanes, x + j, size - j);
   return lanes;
 }
@@ -182,13 +182,21 @@ struct FoldedBlock {
 };
 
 template <class X>
-HWY_INLINE FoldedBlock SumBlock(const X* HWY_RESTRICT x, size_t size) {
-  Lanes<kPairs> lanes = SumPass(x, size);
-  if constexpr (kPasses == 2) {
-    if (size > kPassLanes) lanes = Add(lanes, SumPass(x + kPassLanes, size - kPassLanes));
+HWY_INLINE Pair SumBlockToPair(const X* HWY_RESTRICT x, size_t size) {
+  // The other half of the lanes would add +0 to sums that are not negative, which changes no bit.
+  constexpr size_t kHalf = kLanes / 2;
+  if (size <= kHalf) return FoldToPair(SumPass<kHalf / kPair>(x, size));
+  if constexpr (kPasses == 1) {
+    return FoldToPair(SumPass<kPairs>(x, size));
+  } else {
+    return FoldToPair(Add(SumPass<kPairs>(x, size), SumPass<kPairs>(x + kHalf, size - kHalf)));
   }
+}
+
+template <class X>
+HWY_INLINE FoldedBlock SumBlock(const X* HWY_RESTRICT x, size_t size) {
   const F32Tag tag;
-  const Pair pair = FoldToPair(lanes);
+  const Pair pair = SumBlockToPair(x, size);
   if constexpr (kSplitsByParity<X>) {
     return {FoldToFour(tag, pair.lower), FoldToFour(tag, pair.upper)};
   } else {
@@ -272,8 +280,8 @@ struct Row {
 
 // One row. From its begin, as the sum: from its end is faster by 8 % for one row whose weight does
 // not fit L1 with it, but slower by 8 % where rows come from L2 and by a third from memory. With
-// kStream y goes past the caches, and the row to be summed next is fetched meanwhile: 8192 x 4096 in
-// f32 takes 0.84 times memcpy's time so, and 1.45 without.
+// kStream y goes past the caches, and the row to be summed next is fetched meanwhile: 8192 x 4096
+// in f32 takes 0.84 times memcpy's time so, and 1.45 without.
 template <bool kStream, bool kCast, bool kWeighted, class X, class Y>
 HWY_NOINLINE void ScaleRow(const Norm& norm, const Rows& rows, size_t index, float inverse_rms) {
   const size_t d = norm.d;
