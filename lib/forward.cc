@@ -5,7 +5,6 @@
 
 #include "check.h"
 #include "job.h"
-#include "partition.h"
 #include "target.h"
 
 using namespace rmsnorm::internal;
@@ -52,11 +51,11 @@ rmsnorm_status Normalise(const rmsnorm_view* x, const double* sums, const rmsnor
 
   PreparedWeight prepared;
   RMSNORM_RETURN_IF_ERROR(prepared.Fill(weight, options.weight_offset, *kernels));
-  const auto& table = sums != nullptr ? kernels->scale : kernels->forward;
-  const Kernel kernel = table[DtypeIndex(x->dtype)][DtypeIndex(y->dtype)];
+  const JobKernels job_kernels = sums != nullptr ? ScaleKernels(*kernels, x->dtype, y->dtype)
+                                                 : ForwardKernels(*kernels, x->dtype, y->dtype);
   const Norm norm = MakeNorm(options, x->shape[x->ndim - 1], prepared.data());
   // The kernels of `scale` only read the sums.
-  RunJob(MakeJob(kernel, norm, *x, y, rows, rstd, const_cast<double*>(sums)),
+  RunJob(MakeJob(job_kernels, norm, *x, y, rows, rstd, const_cast<double*>(sums)),
          MakeThreading(options));
   return RMSNORM_OK;
 }
@@ -92,8 +91,8 @@ rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
   RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
   if (rows == 0) return RMSNORM_OK;
 
-  const Kernel kernel = kernels->sum_squares[DtypeIndex(x->dtype)];
   const Norm norm = MakeNorm(options, x->shape[x->ndim - 1], nullptr);
-  RunJob(MakeJob(kernel, norm, *x, nullptr, rows, nullptr, sums), MakeThreading(options));
+  RunJob(MakeJob(SumSquaresKernels(*kernels, x->dtype), norm, *x, nullptr, rows, nullptr, sums),
+         MakeThreading(options));
   return RMSNORM_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "cache.h"
 #include "float_environment.h"
+#include "long_row.h"
 
 namespace rmsnorm::internal {
 namespace {
@@ -49,9 +50,9 @@ void PrepareWeight(const KernelTable& kernels, rmsnorm_dtype dtype, const void* 
   kernels.prepare_weight[DtypeIndex(dtype)](weight, d, offset, prepared);
 }
 
-Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnorm_view* y,
-            size_t rows, float* rstd, double* sums) {
-  return {kernel,
+Job MakeJob(const JobKernels& kernels, const Norm& norm, const rmsnorm_view& x,
+            const rmsnorm_view* y, size_t rows, float* rstd, double* sums) {
+  return {kernels,
           norm,
           rows,
           MergeLoops(x, y),
@@ -65,40 +66,71 @@ Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnor
               rows * norm.d * (ElementSize(x.dtype) + ElementSize(y->dtype)) > LastLevelCache()};
 }
 
+Rows NextRows(const Job& job, size_t begin, size_t end) {
+  // The index of the first row in each loop; the outermost takes what is left.
+  const Loops::Loop& inner = job.loops.loop[0];
+  size_t index = begin;
+  ptrdiff_t x = 0;
+  ptrdiff_t y = 0;
+  if (job.loops.size > 1) {
+    size_t rest = begin / inner.count;
+    index = begin % inner.count;
+    for (int i = 1; i < job.loops.size; ++i) {
+      const Loops::Loop& loop = job.loops.loop[i];
+      const bool outermost = i + 1 == job.loops.size;
+      const ptrdiff_t here = static_cast<ptrdiff_t>(outermost ? rest : rest % loop.count);
+      if (!outermost) rest /= loop.count;
+      x += here * loop.x_stride;
+      y += here * loop.y_stride;
+    }
+  }
+  x += static_cast<ptrdiff_t>(index) * inner.x_stride;
+  y += static_cast<ptrdiff_t>(index) * inner.y_stride;
+
+  Rows rows;
+  rows.count = std::min(inner.count - index, end - begin);
+  rows.x = static_cast<const char*>(job.x) + x * job.x_element_size;
+  rows.x_stride = inner.x_stride;
+  rows.y = static_cast<char*>(job.y) + y * job.y_element_size;
+  rows.y_stride = inner.y_stride;
+  rows.rstd = job.rstd != nullptr ? job.rstd + begin : nullptr;
+  rows.sums = job.sums != nullptr ? job.sums + begin : nullptr;
+  rows.stream = job.stream;
+  return rows;
+}
+
 void RunRows(const Job& job, size_t begin, size_t end) {
   const DefaultFloatEnvironment environment;
-  const Loops::Loop& inner = job.loops.loop[0];
-  for (size_t row = begin; row < end;) {
-    // The index of `row` in each loop; the outermost takes what is left.
-    size_t index = row;
-    ptrdiff_t x = 0;
-    ptrdiff_t y = 0;
-    if (job.loops.size > 1) {
-      size_t rest = row / inner.count;
-      index = row % inner.count;
-      for (int i = 1; i < job.loops.size; ++i) {
-        const Loops::Loop& loop = job.loops.loop[i];
-        const bool outermost = i + 1 == job.loops.size;
-        const ptrdiff_t here = static_cast<ptrdiff_t>(outermost ? rest : rest % loop.count);
-        if (!outermost) rest /= loop.count;
-        x += here * loop.x_stride;
-        y += here * loop.y_stride;
-      }
-    }
-    x += static_cast<ptrdiff_t>(index) * inner.x_stride;
-    y += static_cast<ptrdiff_t>(index) * inner.y_stride;
+  while (begin < end) {
+    const Rows rows = NextRows(job, begin, end);
+    job.kernels.rows(job.norm, rows);
+    begin += rows.count;
+  }
+}
 
-    Rows rows;
-    rows.count = std::min(inner.count - index, end - row);
-    rows.x = static_cast<const char*>(job.x) + x * job.x_element_size;
-    rows.x_stride = inner.x_stride;
-    rows.y = static_cast<char*>(job.y) + y * job.y_element_size;
-    rows.y_stride = inner.y_stride;
-    rows.rstd = job.rstd != nullptr ? job.rstd + row : nullptr;
-    rows.sums = job.sums != nullptr ? job.sums + row : nullptr;
-    rows.stream = job.stream;
-    job.kernel(job.norm, rows);
-    row += rows.count;
+namespace {
+
+// Elements for which waking another thread pays.
+constexpr size_t kMinElementsPerPart = 32768;
+
+void RunPart(void* state, size_t part, size_t parts) {
+  const Job& job = *static_cast<const Job*>(state);
+  RunRows(job, PartBegin(job.rows, part, parts), PartBegin(job.rows, part + 1, parts));
+}
+
+}  // namespace
+
+void RunJob(const Job& job, const Threading& threading) {
+  // Small work is decided on first, as even asking OpenMP costs more than a short row.
+  size_t parts = job.rows * job.norm.d / kMinElementsPerPart;
+  if (parts > 1) parts = std::min(parts, MaxThreads(threading));
+  if (parts <= 1) return RunRows(job, 0, job.rows);
+
+  const size_t parts_of_row = std::min(parts, job.norm.d / kMinElementsPerPart);
+  if (parts_of_row > job.rows) {
+    for (size_t row = 0; row < job.rows; ++row) RunLongRow(job, row, parts_of_row, threading);
+  } else {
+    RunParts(threading, std::min(parts, job.rows), RunPart, const_cast<Job*>(&job));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <rmsnorm/rmsnorm.h>
 
 #include "float_environment.h"
+#include "partition.h"
 #include "rows.h"
 
 namespace rmsnorm::internal {
@@ -29,8 +30,31 @@ struct Loops {
   Loop loop[RMSNORM_MAX_DIMS - 1];  // innermost first
 };
 
+// What does a job. `rows` does whole rows; where there are few and long ones, `block_sums` and then
+// `scale` do the blocks of a row. The job of sum_squares has no `scale`, that of scale no
+// `block_sums`.
+struct JobKernels {
+  Kernel rows;
+  Kernel block_sums;
+  Kernel scale;
+};
+
+inline JobKernels ForwardKernels(const KernelTable& table, rmsnorm_dtype x, rmsnorm_dtype y) {
+  return {table.forward[DtypeIndex(x)][DtypeIndex(y)], table.block_sums[DtypeIndex(x)],
+          table.scale[DtypeIndex(x)][DtypeIndex(y)]};
+}
+
+inline JobKernels SumSquaresKernels(const KernelTable& table, rmsnorm_dtype x) {
+  return {table.sum_squares[DtypeIndex(x)], table.block_sums[DtypeIndex(x)], nullptr};
+}
+
+inline JobKernels ScaleKernels(const KernelTable& table, rmsnorm_dtype x, rmsnorm_dtype y) {
+  const Kernel scale = table.scale[DtypeIndex(x)][DtypeIndex(y)];
+  return {scale, nullptr, scale};
+}
+
 struct Job {
-  Kernel kernel;
+  JobKernels kernels;
   Norm norm;
   size_t rows;
   Loops loops;
@@ -44,8 +68,8 @@ struct Job {
 };
 
 // The rows of checked views of equal shape; `y` is null for a call that only reads x.
-Job MakeJob(Kernel kernel, const Norm& norm, const rmsnorm_view& x, const rmsnorm_view* y,
-            size_t rows, float* rstd, double* sums);
+Job MakeJob(const JobKernels& kernels, const Norm& norm, const rmsnorm_view& x,
+            const rmsnorm_view* y, size_t rows, float* rstd, double* sums);
 
 // Does one row by a kernel of the table `forward`, on the calling thread, in the default
 // floating-point environment.
@@ -54,9 +78,15 @@ inline void RunRow(Kernel kernel, const Norm& norm, const void* x, void* y) {
   kernel(norm, {1, x, 0, y, 0, nullptr, nullptr, false});
 }
 
+// The rows from `begin` on that lie at constant distances, up to `end` at most.
+Rows NextRows(const Job& job, size_t begin, size_t end);
+
 // Works through the rows from `begin` up to `end` on the calling thread, in the default
 // floating-point environment.
 void RunRows(const Job& job, size_t begin, size_t end);
+
+// Works through all rows, on as many threads as pay, and returns when they are done.
+void RunJob(const Job& job, const Threading& threading);
 
 }  // namespace rmsnorm::internal
 

@@ -11,7 +11,6 @@
 #include "element.h"
 #include "float_environment.h"
 #include "job.h"
-#include "partition.h"
 #include "target.h"
 
 using namespace rmsnorm::internal;
@@ -87,10 +86,6 @@ void CopyTo(T* to, const float* from, size_t count) {
 // Longer rows go to threads, or past the caches.
 constexpr size_t kMaxPlainRow = 16384;
 
-Kernel FindForward(const rmsnorm_module& module, const rmsnorm_view& x, const rmsnorm_view& y) {
-  return module.kernels->forward[DtypeIndex(x.dtype)][DtypeIndex(y.dtype)];
-}
-
 // rmsnorm_module_forward() with every check. A function of its own, so that the way around it has
 // no part in its stack frame.
 [[gnu::noinline]] rmsnorm_status ForwardChecked(const rmsnorm_module* module, const rmsnorm_view* x,
@@ -105,8 +100,8 @@ Kernel FindForward(const rmsnorm_module& module, const rmsnorm_view& x, const rm
   }
   if (rows == 0) return RMSNORM_OK;
 
-  RunJob(MakeJob(FindForward(*module, *x, *y), module->norm, *x, y, rows, rstd, nullptr),
-         module->threading);
+  const JobKernels kernels = ForwardKernels(*module->kernels, x->dtype, y->dtype);
+  RunJob(MakeJob(kernels, module->norm, *x, y, rows, rstd, nullptr), module->threading);
   return RMSNORM_OK;
 }
 
@@ -209,7 +204,7 @@ rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnor
       !IsPlainRow(x, y, module->norm.d)) {
     return ForwardChecked(module, x, y, rstd);
   }
-  RunRow(FindForward(*module, *x, *y), module->norm, x->data, y->data);
+  RunRow(ForwardKernels(*module->kernels, x->dtype, y->dtype).rows, module->norm, x->data, y->data);
   return RMSNORM_OK;
 }
 

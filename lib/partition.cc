@@ -2,7 +2,6 @@
 // The only file that knows of OpenMP.
 #include "partition.h"
 
-#include <algorithm>
 #include <thread>
 
 #ifdef _OPENMP
@@ -12,25 +11,16 @@
 namespace rmsnorm::internal {
 namespace {
 
-// Elements for which waking another thread pays.
-constexpr size_t kMinElementsPerPart = 32768;
-
+// The parts as the caller's executor gets them.
 struct Parts {
-  const Job& job;
+  PartTask task;
+  void* state;
   size_t count;
 };
 
-// Part i holds the rows floor(i rows / count) up to floor((i + 1) rows / count), without the
-// product's overflow.
-size_t FirstRow(const Parts& parts, size_t part) {
-  const size_t even = parts.job.rows / parts.count;
-  const size_t left = parts.job.rows % parts.count;
-  return part * even + std::min(part, left);
-}
-
 void RunPart(void* state, size_t part) {
   const Parts& parts = *static_cast<const Parts*>(state);
-  RunRows(parts.job, FirstRow(parts, part), FirstRow(parts, part + 1));
+  parts.task(parts.state, part, parts.count);
 }
 
 void RunWithOpenMp(Parts& parts) {
@@ -42,37 +32,33 @@ void RunWithOpenMp(Parts& parts) {
     RunPart(&parts, part);
   }
 #else
-  RunPart(&parts, 0);
+  for (size_t part = 0; part < parts.count; ++part) RunPart(&parts, part);
 #endif
 }
 
 }  // namespace
 
-void RunJob(const Job& job, const Threading& threading) {
-  // Small work is decided on first, as even asking OpenMP costs more than a short row.
-  size_t count = std::min(job.rows, job.rows * job.norm.d / kMinElementsPerPart);
-  if (count > 1 && threading.threads != 1) {
-    int threads = threading.threads;
-    if (threading.parallel_for != nullptr) {
-      if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
-    } else {
+size_t MaxThreads(const Threading& threading) {
+  int threads = threading.threads;
+  if (threads == 1) return 1;
+  if (threading.parallel_for != nullptr) {
+    if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
+  } else {
 #ifdef _OPENMP
-      if (omp_in_parallel()) threads = 1;
+    if (omp_in_parallel()) return 1;
 #endif
-      if (threads == 0 || rmsnorm_has_openmp() == 0) threads = rmsnorm_max_threads();
-    }
-    count = std::min(count, static_cast<size_t>(std::max(threads, 1)));
-    if (count > 1) {
-      Parts parts = {job, count};
-      if (threading.parallel_for != nullptr) {
-        threading.parallel_for(threading.parallel_context, count, RunPart, &parts);
-      } else {
-        RunWithOpenMp(parts);
-      }
-      return;
-    }
+    if (threads == 0 || rmsnorm_has_openmp() == 0) threads = rmsnorm_max_threads();
   }
-  RunRows(job, 0, job.rows);
+  return static_cast<size_t>(std::max(threads, 1));
+}
+
+void RunParts(const Threading& threading, size_t parts, PartTask task, void* state) {
+  Parts all = {task, state, parts};
+  if (threading.parallel_for != nullptr) {
+    threading.parallel_for(threading.parallel_context, parts, RunPart, &all);
+  } else {
+    RunWithOpenMp(all);
+  }
 }
 
 }  // namespace rmsnorm::internal

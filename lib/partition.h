@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a job over threads.
+// Parts of a job to threads: OpenMP's, the caller's own, or the calling one alone.
 #ifndef RMSNORM_LIB_PARTITION_H_
 #define RMSNORM_LIB_PARTITION_H_
 
 #include <rmsnorm/rmsnorm.h>
 
-#include "job.h"
+#include <algorithm>
+#include <cstddef>
 
 namespace rmsnorm::internal {
 
@@ -20,8 +21,17 @@ inline Threading MakeThreading(const rmsnorm_options& options) {
   return {options.threads, options.parallel_for, options.parallel_context};
 }
 
-// Works through all rows of the job and returns when they are done.
-void RunJob(const Job& job, const Threading& threading);
+// Into how many parts work is worth splitting, however large it is; at least 1.
+size_t MaxThreads(const Threading& threading);
+
+// Runs task(state, part, parts) once for each part below `parts` and returns when all are done.
+using PartTask = void (*)(void* state, size_t part, size_t parts);
+void RunParts(const Threading& threading, size_t parts, PartTask task, void* state);
+
+// Part i of `parts` even ones holds the items PartBegin(i) up to PartBegin(i + 1).
+inline size_t PartBegin(size_t items, size_t part, size_t parts) {
+  return part * (items / parts) + std::min(part, items % parts);
+}
 
 }  // namespace rmsnorm::internal
 

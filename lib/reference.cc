@@ -96,6 +96,13 @@ void SumSquaresRows(const Norm& norm, const Rows& rows) {
   }
 }
 
+template <class X>
+void BlockSums(const Norm& norm, const Rows& rows) {
+  for (size_t row = 0; row < rows.count; ++row) {
+    rows.sums[row] = SumSquares<float>(rows.Input<X>(row), norm.d);
+  }
+}
+
 template <class W>
 void PrepareWeight(const void* weight, size_t d, float offset, float* prepared) {
   for (size_t j = 0; j < d; ++j) prepared[j] = offset + ToF32(static_cast<const W*>(weight)[j]);

@@ -66,6 +66,7 @@ struct KernelTable {
   const char* target;
   Kernel forward[kDtypes][kDtypes];
   Kernel sum_squares[kDtypes];
+  Kernel block_sums[kDtypes];  // as sum_squares, but the f32 sum as it is
   Kernel scale[kDtypes][kDtypes];
   WeightKernel prepare_weight[kDtypes];  // by the type of the weight
 };
@@ -73,11 +74,11 @@ struct KernelTable {
 }  // namespace rmsnorm::internal
 
 // The table of the target `name` from the templates ForwardRows<X, Y>, SumSquaresRows<X>,
-// ScaleRows<X, Y> and PrepareWeight<W> in scope.
-#define RMSNORM_KERNEL_TABLE(name)                                          \
-  {                                                                         \
-    name, RMSNORM_BY_X_AND_Y(ForwardRows), RMSNORM_BY_TYPE(SumSquaresRows), \
-        RMSNORM_BY_X_AND_Y(ScaleRows), RMSNORM_BY_TYPE(PrepareWeight)       \
+// BlockSums<X>, ScaleRows<X, Y> and PrepareWeight<W> in scope.
+#define RMSNORM_KERNEL_TABLE(name)                                                                \
+  {                                                                                               \
+    name, RMSNORM_BY_X_AND_Y(ForwardRows), RMSNORM_BY_TYPE(SumSquaresRows),                       \
+        RMSNORM_BY_TYPE(BlockSums), RMSNORM_BY_X_AND_Y(ScaleRows), RMSNORM_BY_TYPE(PrepareWeight) \
   }
 #define RMSNORM_BY_TYPE(kernel) \
   { kernel<float>, kernel<F16>, kernel<BF16> }

@@ -192,6 +192,63 @@ TEST_P(ThreadsTest, PartsOfManyDimensions) {
   }
 }
 
+// A row alone goes to all threads, its blocks in parts.
+TEST_P(ThreadsTest, OneLongRow) {
+  Random random(59);
+  const size_t d = 5 * 32768 + 77;
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    Tensor weight(dtype, 1, d);
+    FillWeight(random, weight);
+    for (int kind = 0; kind < kRowKinds; ++kind) {
+      SCOPED_TRACE(testing::Message() << rmsnorm_dtype_name(dtype) << ", kind " << kind);
+      Tensor x(dtype, 1, d);
+      FillRow(random, static_cast<RowKind>(kind), x, 0);
+      options_.threads = 1;
+      const Results serial = Compute(x, weight, options_);
+      for (const int threads : {2, 3, 5}) {
+        Executor executor(OnThreads);
+        Options parallel = options_;
+        executor.SetIn(parallel);
+        parallel.threads = threads;
+        ExpectSameBits(serial, Compute(x, weight, parallel));
+        EXPECT_EQ(static_cast<size_t>(threads), executor.most_parts());
+        Options with_openmp = options_;
+        with_openmp.threads = threads;
+        ExpectSameBits(serial, Compute(x, weight, with_openmp));
+      }
+    }
+  }
+}
+
+// Longer than what is summed at once; in place; a few rows with a stride; another type of y.
+TEST_P(ThreadsTest, FewVeryLongRows) {
+  Random random(61);
+  const size_t d = (size_t{4} << 20) + 3 * 4096 + 5;
+  Tensor x(RMSNORM_F32, 2, d, 3);
+  FillNormal(random, x);
+  options_.eps_placement = RMSNORM_EPS_OUTSIDE;
+  options_.threads = 1;
+  const ConstView x_view(x.view());
+  Tensor in_place = x;
+  Tensor narrow(RMSNORM_BF16, 2, d);
+  std::vector<float> rstd(2);
+  forward(x_view, nullptr, View(in_place.view()), options_, rstd.data());
+  forward(x_view, nullptr, View(narrow.view()), options_);
+
+  Executor executor(OnThreads);
+  executor.SetIn(options_);
+  options_.threads = 3;
+  std::vector<float> rstd_in_parts(2);
+  Tensor narrow_in_parts(RMSNORM_BF16, 2, d);
+  forward(x_view, nullptr, View(narrow_in_parts.view()), options_);
+  EXPECT_TRUE(SameBits(narrow, narrow_in_parts));
+  forward(x_view, nullptr, View(x.view()), options_, rstd_in_parts.data());
+  EXPECT_TRUE(SameBits(in_place, x));
+  EXPECT_TRUE(SameBits(RMSNORM_F32, rstd.data(), rstd_in_parts.data(), 2));
+  // For each of two calls and two rows: two batches of sums, and the scaling.
+  EXPECT_EQ(12, executor.calls());
+}
+
 // The bits of a row are the same alone, in any batch and at any place in it.
 TEST_P(ThreadsTest, RowsDoNotDependOnTheirBatch) {
   Random random(47);

@@ -503,6 +503,13 @@ void SumSquaresRows(const Norm& norm, const Rows& rows) {
   }
 }
 
+template <class X>
+void BlockSums(const Norm& norm, const Rows& rows) {
+  for (size_t row = 0; row < rows.count; ++row) {
+    rows.sums[row] = SumSquares(rows.Input<X>(row), norm.d);
+  }
+}
+
 // Makes every NaN the same quiet one, whose payload survives the rounding to bf16.
 HWY_INLINE F32Vec PlainNaN(F32Vec value) {
   const F32Vec plain = hn::BitCast(F32Tag(), hn::Set(U32Tag(), 0x7FC00000));
