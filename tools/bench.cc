@@ -3,19 +3,20 @@
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "bench_table.h"
+#include "benchmarks.h"
 #include "command.h"
 #include "cpu.h"
-#include "forward_benchmark.h"
+#include "operations.h"
 #include "output_file.h"
 #include "targets.h"
 
@@ -25,15 +26,32 @@ namespace {
 using bench::Cell;
 
 struct BenchOptions {
+  std::vector<std::string> operations = {"forward"};
   std::vector<std::string> shapes = {"1x4096",    "4096x128", "32x4096", "512x4096",
                                      "8192x4096", "64x16384", "1x64"};
   std::vector<std::string> types = {"f32", "bf16", "f16"};
   std::vector<std::string> threads = {"1", "all"};
   std::vector<std::string> targets;  // none: the one a call without a target uses
+  bool cold = false;
   std::string json;
 };
 
 // ------------------------------------------------------------------------------------- cells
+
+std::string OperationNames() {
+  std::string names;
+  for (const bench::Operation& operation : bench::Operations()) {
+    names += (names.empty() ? "" : ", ") + operation.name;
+  }
+  return names;
+}
+
+void CheckOperation(const std::string& name) {
+  for (const bench::Operation& operation : bench::Operations()) {
+    if (operation.name == name) return;
+  }
+  throw UserError("--operations: '" + name + "' is none of " + OperationNames());
+}
 
 // Reads a positive number and moves `text` past it. Returns 0 if there is none.
 size_t ReadNumber(const char*& text, const char* end) {
@@ -97,19 +115,25 @@ std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
 
 // The cells without repetition: two numbers of threads or names of targets can mean the same.
 std::vector<Cell> Cells(const BenchOptions& options) {
+  std::vector<Shape> shapes;
+  for (const std::string& text : options.shapes) shapes.push_back(ParseShape(text));
+  std::vector<Dtype> types;
+  for (const std::string& text : options.types) types.push_back(ParseType(text));
+  std::vector<int> thread_counts;
+  for (const std::string& text : options.threads) thread_counts.push_back(ParseThreads(text));
   const std::vector<std::string> targets = ChooseTargets(options.targets);
+
   std::vector<Cell> cells;
-  std::vector<std::string> names;
-  for (const std::string& shape_text : options.shapes) {
-    const Shape shape = ParseShape(shape_text);
-    for (const std::string& type : options.types) {
-      for (const std::string& threads : options.threads) {
-        for (const std::string& target : targets) {
-          const Cell cell = {ParseType(type), shape.rows, shape.d, ParseThreads(threads), target};
-          const std::string name = bench::ForwardName(cell);
-          if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-          names.push_back(name);
-          cells.push_back(cell);
+  std::set<std::string> names;
+  for (const std::string& operation : options.operations) {
+    CheckOperation(operation);
+    for (const Shape& shape : shapes) {
+      for (const Dtype type : types) {
+        for (const int threads : thread_counts) {
+          for (const std::string& target : targets) {
+            const Cell cell = {operation, type, shape.rows, shape.d, threads, target, options.cold};
+            if (names.insert(cell.name()).second) cells.push_back(cell);
+          }
         }
       }
     }
@@ -233,7 +257,7 @@ int RunBench(const BenchOptions& options, const std::vector<std::string>& harnes
   ProgressLine progress;
   benchmark::ClearRegisteredBenchmarks();
   for (const Cell& cell : cells) {
-    bench::RegisterForward(cell, [&progress](const std::string& name, size_t done, size_t rounds) {
+    bench::Register(cell, [&progress](const std::string& name, size_t done, size_t rounds) {
       progress.Show(name, done, rounds);
     });
   }
@@ -263,12 +287,15 @@ void AddBench(CLI::App& app, int& status) {
                                   const char* help, const char* type) {
     command->add_option(name, list, help)->type_name(type)->delimiter(',')->capture_default_str();
   };
+  add_list("--operations", options->operations, ("Any of " + OperationNames()).c_str(), "NAME,...");
   add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
   add_list("--types", options->types, "Types of x, weight and y", "TYPE,...");
   add_list("--threads", options->threads, "Numbers of threads; all: as many as OpenMP would use",
            "N,...");
   add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
            "NAME,...");
+  command->add_flag("--cold", options->cold,
+                    "Walk more copies of x and y than the last-level cache holds");
   command
       ->add_option("--json", options->json, "Write the results in Google Benchmark's JSON as well")
       ->type_name("FILE");

@@ -24,12 +24,14 @@ class BenchTable : public benchmark::BenchmarkReporter {
  private:
   void PrintRun(const Run& run);
   // The start of a line, up to the number of threads.
-  std::string Start(const std::string& type, const std::string& rows, const std::string& d,
-                    const std::string& threads) const;
+  std::string Start(const std::string& operation, const std::string& type, const std::string& rows,
+                    const std::string& d, const std::string& threads) const;
 
   std::map<std::string, bench::Cell> cells_;  // by the benchmark's name
   std::string targets_;
   bool has_target_column_;
+  bool cold_;
+  size_t operation_width_ = 0;  // 0: no such column
   size_t rows_width_ = 4;
   size_t d_width_ = 7;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cells of forward RMSNorm as Google Benchmark's benchmarks.
-#ifndef RMSNORM_BENCH_FORWARD_BENCHMARK_H_
-#define RMSNORM_BENCH_FORWARD_BENCHMARK_H_
+// Cells as Google Benchmark's benchmarks.
+#ifndef RMSNORM_BENCH_BENCHMARKS_H_
+#define RMSNORM_BENCH_BENCHMARKS_H_
 
 #include <functional>
 #include <string>
@@ -16,15 +16,12 @@ constexpr char kTimesMemcpy[] = "x_memcpy";          // the library's time in mu
 constexpr char kVersusPlain[] = "vs_plain";          // how many times faster than plain loops
 constexpr char kVersusReference[] = "vs_reference";  // and than the reference
 
-// Such as "forward/f32/1x4096/threads:1/target:AVX2". Results are compared over time by this name.
-std::string ForwardName(const Cell& cell);
-
 // Called after each round of the named benchmark.
 using Progress = std::function<void(const std::string& name, size_t done, size_t rounds)>;
 
-// Registers a benchmark of ForwardName(). Its time is the library's median over the rounds.
-void RegisterForward(const Cell& cell, const Progress& progress);
+// Registers a benchmark of the cell's name. Its time is the library's median over the rounds.
+void Register(const Cell& cell, const Progress& progress);
 
 }  // namespace rmsnorm::bench
 
-#endif  // RMSNORM_BENCH_FORWARD_BENCHMARK_H_
+#endif  // RMSNORM_BENCH_BENCHMARKS_H_
