@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "operations.h"
+#include "threads.h"
 
 namespace rmsnorm::bench {
 namespace {
@@ -35,6 +36,7 @@ void Run(benchmark::State& state, const Cell& cell, const Progress& progress) {
     contenders_of.push_back(jobs.back()->Contenders());
   }
 
+  const BoundThreads bound(cell.threads);
   size_t place = 0;
   std::vector<Contender> contenders = contenders_of.front();
   for (size_t i = 0; i < contenders.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -18,9 +19,11 @@
 #include "bench_table.h"
 #include "command.h"
 #include "operations.h"
+#include "parallel.h"
 #include "rounds.h"
 #include "run_command.h"
 #include "targets.h"
+#include "threads.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -125,6 +128,86 @@ TEST(BenchRounds, ShortWorkIsRepeated) {
   const bench::Timings timings = bench::TimeInRounds(
       {bench::MakeContender("short", [&calls] { ++calls; })}, [](size_t, size_t) {});
   EXPECT_GT(calls, 100 * timings.rounds);
+}
+
+TEST(BenchRounds, AnotherPoolIsWokenBeforeItIsTimed) {
+  std::string calls;
+  const auto make = [&calls](const char* name, const char* pool) {
+    bench::Contender contender = bench::MakeContender(name, [&calls, name] {
+      calls += name;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    });
+    contender.pool = pool;
+    return contender;
+  };
+  const bench::Timings timings = bench::TimeInRounds(
+      {make("a", ""), make("b", ""), make("c", "other")}, [](size_t, size_t) {});
+  std::string expected = "aabbcc";
+  for (size_t i = 0; i < timings.rounds; ++i) expected += "aabcc";
+  EXPECT_EQ(calls, expected);
+}
+
+// ---------------------------------------------------------------------------------------- threads
+
+cpu_set_t Affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  return set;
+}
+
+// Of each thread that works on so many parts.
+std::vector<cpu_set_t> Affinities(size_t parts) {
+  std::vector<cpu_set_t> sets(parts);
+  bench::ForRangesInParts(parts, parts, [&](size_t part, size_t) { sets[part] = Affinity(); });
+  return sets;
+}
+
+TEST(BenchThreads, AreBoundEachToACpuAndThenFree) {
+  const cpu_set_t before = Affinity();
+  for (const size_t threads : {size_t{1}, static_cast<size_t>(rmsnorm_max_threads())}) {
+    {
+      const bench::BoundThreads bound(static_cast<int>(threads));
+      cpu_set_t all;
+      CPU_ZERO(&all);
+      for (const cpu_set_t& set : Affinities(threads)) {
+        EXPECT_EQ(CPU_COUNT(&set), 1);
+        CPU_OR(&all, &all, &set);
+      }
+      EXPECT_EQ(CPU_COUNT(&all), std::min(static_cast<int>(threads), CPU_COUNT(&before)));
+    }
+    for (const cpu_set_t& set : Affinities(threads)) EXPECT_TRUE(CPU_EQUAL(&set, &before));
+  }
+}
+
+TEST(BenchThreads, OneThatSpinsIsWaitedFor) {
+  std::atomic<bool> spins = false;
+  std::atomic<bool> has_spun = false;
+  std::atomic<bool> end = false;
+  std::thread spinner([&] {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(30);
+    spins = true;
+    while (std::chrono::steady_clock::now() < until) {
+    }
+    has_spun = true;
+    while (!end) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  while (!spins) std::this_thread::yield();
+  EXPECT_TRUE(bench::WaitUntilOthersSleep());
+  EXPECT_TRUE(has_spun);
+  end = true;
+  spinner.join();
+}
+
+TEST(BenchThreads, OneThatNeverSleepsIsGivenUp) {
+  std::atomic<bool> end = false;
+  std::thread spinner([&] {
+    while (!end) {
+    }
+  });
+  EXPECT_FALSE(bench::WaitUntilOthersSleep());
+  end = true;
+  spinner.join();
 }
 
 // ---------------------------------------------------------------------------------------- cells
