@@ -3,10 +3,12 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <memory>
-#include <vector>
+#include <set>
+#include <utility>
 
 #include "operations.h"
 #include "threads.h"
@@ -22,10 +24,10 @@ constexpr size_t kMaxBytesInPlaces = 512 * 1024;
 
 // Checks and times a cell. The rounds come before Google Benchmark's loop, whose one iteration then
 // gets the median: a mean over iterations would follow the outliers of a busy machine.
-void Run(benchmark::State& state, const Cell& cell, const Progress& progress) {
+void Run(benchmark::State& state, const Cell& cell, const std::vector<Peer>& peers,
+         Observer& observer) {
   const bool in_places = !cell.cold && cell.bytes() <= kMaxBytesInPlaces;
   std::vector<std::unique_ptr<Job>> jobs;
-  std::vector<std::vector<Contender>> contenders_of;
   for (size_t i = 0; i < (in_places ? kPlaces : 1); ++i) {
     jobs.push_back(MakeJob(cell));
     const std::string fault = jobs.back()->FindFault();
@@ -33,17 +35,42 @@ void Run(benchmark::State& state, const Cell& cell, const Progress& progress) {
       state.SkipWithError(fault.c_str());
       return;
     }
-    contenders_of.push_back(jobs.back()->Contenders());
   }
 
-  const BoundThreads bound(cell.threads);
+  std::set<std::string> not_timed;
+  std::string label;
+  for (const Peer& peer : peers) {
+    PeerProblem problem;
+    if (std::all_of(jobs.begin(), jobs.end(), [&](const std::unique_ptr<Job>& job) {
+          return job->AddPeer(peer, &problem);
+        })) {
+      continue;
+    }
+    not_timed.insert(problem.peer);
+    label += (label.empty() ? "" : "; ") + problem.peer + (problem.wrong ? " is wrong: " : ": ") +
+             problem.text;
+    observer.PeerNotTimed(cell.name(), problem);
+  }
+  state.SetLabel(label);
+
+  std::vector<std::vector<Contender>> contenders_of;  // by place
+  for (const std::unique_ptr<Job>& job : jobs) {
+    contenders_of.emplace_back();
+    for (Contender& contender : job->Contenders()) {
+      if (not_timed.count(contender.name) == 0) {
+        contenders_of.back().push_back(std::move(contender));
+      }
+    }
+  }
   size_t place = 0;
   std::vector<Contender> contenders = contenders_of.front();
   for (size_t i = 0; i < contenders.size(); ++i) {
     contenders[i].repeat = [&, i](size_t times) { contenders_of[place][i].repeat(times); };
   }
+  // Not before the peers have run: threads that they start are bound as the one that starts them.
+  const BoundThreads bound(cell.threads);
   const Timings timings = TimeInRounds(contenders, [&](size_t done, size_t rounds) {
-    progress(cell.name(), done, rounds);
+    observer.RoundDone(cell.name(), done, rounds);
     place = done % jobs.size();
   });
 
@@ -71,10 +98,10 @@ void Run(benchmark::State& state, const Cell& cell, const Progress& progress) {
 
 }  // namespace
 
-void Register(const Cell& cell, const Progress& progress) {
-  const auto run = [cell, progress](benchmark::State& state) {
+void Register(const Cell& cell, const std::vector<Peer>& peers, Observer& observer) {
+  const auto run = [cell, &peers, &observer](benchmark::State& state) {
     try {
-      Run(state, cell, progress);
+      Run(state, cell, peers, observer);
     } catch (const std::exception& error) {  // such as too little memory for the cell
       state.SkipWithError(error.what());
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "forward_job.h"
 
+#include "tolerance.h"
+
 namespace rmsnorm::bench {
 
 ForwardJob::ForwardJob(const Cell& cell)
@@ -11,12 +13,18 @@ ForwardJob::ForwardJob(const Cell& cell)
 }
 
 std::vector<Contender> ForwardJob::Contenders() {
-  return {
+  std::vector<Contender> contenders = {
       Each(kLibrary, [this] { library_.forward(tensors_.x_view(), tensors_.y_view()); }),
       Memcpy(),
       Each(kReference, [this] { reference_.forward(tensors_.x_view(), tensors_.y_view()); }),
       PlainLoops(),
   };
+  for (const std::unique_ptr<PeerCases>& cases : peers_) {
+    contenders.push_back(
+        Each(cases->name(), [this, peer = cases.get()] { peer->Run(tensors_.copy()); }));
+    contenders.back().pool = cases->name();
+  }
+  return contenders;
 }
 
 std::string ForwardJob::FindFaultInCopy() {
@@ -25,6 +33,35 @@ std::string ForwardJob::FindFaultInCopy() {
   return FindDifferenceInY([this](const ConstView& x, size_t /*first_row*/, const View& y) {
     reference_.forward(x, y);
   });
+}
+
+bool ForwardJob::AddPeer(const Peer& peer, PeerProblem* problem) {
+  *problem = {peer.name(), false, {}};
+  auto cases = std::make_unique<PeerCases>(peer, cell_, &tensors_);
+  problem->text = cases->refusal();
+  if (!problem->text.empty()) return false;
+  problem->text = FindFaultOfPeer(*cases);
+  problem->wrong = !problem->text.empty();
+  if (!problem->wrong) peers_.push_back(std::move(cases));
+  return !problem->wrong;
+}
+
+std::string ForwardJob::FindFaultOfPeer(const PeerCases& cases) {
+  for (size_t i = 0; i < tensors_.copies(); ++i) {
+    SpoilY();
+    cases.Run(tensors_.copy());
+    const std::string fault = CompareY(
+        [this](const ConstView& x, size_t /*first_row*/, const View& y) {
+          reference_.forward(x, y);
+        },
+        [this](size_t first_row, size_t rows, const uint8_t* actual, const uint8_t* expected) {
+          return FindElementBeyondTolerance(cell_.dtype, first_row, rows, cell_.d, actual,
+                                            expected);
+        });
+    if (!fault.empty()) return fault;
+    tensors_.MoveOn();
+  }
+  return {};
 }
 
 ForwardCallJob::ForwardCallJob(const Cell& cell)

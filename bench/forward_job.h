@@ -3,10 +3,12 @@
 #ifndef RMSNORM_BENCH_FORWARD_JOB_H_
 #define RMSNORM_BENCH_FORWARD_JOB_H_
 
+#include <memory>
 #include <rmsnorm/rmsnorm.hpp>
 #include <vector>
 
 #include "job.h"
+#include "peer.h"
 
 namespace rmsnorm::bench {
 
@@ -15,12 +17,15 @@ class ForwardJob final : public Job {
  public:
   explicit ForwardJob(const Cell& cell);
   std::vector<Contender> Contenders() override;
+  bool AddPeer(const Peer& peer, PeerProblem* problem) override;
 
  private:
   std::string FindFaultInCopy() override;
+  std::string FindFaultOfPeer(const PeerCases& cases);
 
   const RmsNorm library_;
   const RmsNorm reference_;
+  std::vector<std::unique_ptr<PeerCases>> peers_;
 };
 
 // By calls of forward() alone, which prepare the weight each time.

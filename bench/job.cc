@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "peer.h"
 #include "plain_loops.h"
 
 namespace rmsnorm::bench {
@@ -15,6 +16,11 @@ std::string Job::FindFault() {
     tensors_.MoveOn();
   }
   return {};
+}
+
+bool Job::AddPeer(const Peer& peer, PeerProblem* problem) {
+  *problem = {peer.name(), false, "peers compute forward only"};
+  return false;
 }
 
 // The library hands its parts to an executor just as to OpenMP, so one that counts them tells.

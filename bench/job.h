@@ -15,11 +15,20 @@
 
 namespace rmsnorm::bench {
 
-// The names of the contenders.
+class Peer;
+
+// The names of the contenders that a peer cannot have.
 constexpr char kLibrary[] = "library";
 constexpr char kMemcpy[] = "memcpy";
 constexpr char kReference[] = "reference";
 constexpr char kPlain[] = "plain";
+
+// Why a peer is not timed: it cannot compute the cell, or it computes it wrongly.
+struct PeerProblem {
+  std::string peer;
+  bool wrong;
+  std::string text;
+};
 
 // Each operation is a class of its own below this one; operations.cc lists them. The constructor
 // makes the inputs, and throws rmsnorm::Error if the library refuses the cell.
@@ -39,6 +48,9 @@ class Job {
 
   // What the library reads and writes of tensors the size of x, in multiples of x.
   virtual int passes() const { return 2; }
+
+  // Has a peer compute the cell as well. Returns false, and what the problem is, where it cannot.
+  virtual bool AddPeer(const Peer& peer, PeerProblem* problem);
 
   // How many threads share the work: the library keeps small work on one.
   size_t parts() const { return parts_; }

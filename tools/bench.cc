@@ -33,6 +33,7 @@ struct BenchOptions {
   std::vector<std::string> threads = {"1", "all"};
   std::vector<std::string> targets;  // none: the one a call without a target uses
   bool cold = false;
+  std::vector<std::string> peers;  // files
   std::string json;
 };
 
@@ -141,6 +142,20 @@ std::vector<Cell> Cells(const BenchOptions& options) {
   return cells;
 }
 
+std::vector<bench::Peer> LoadPeers(const std::vector<std::string>& files) {
+  std::vector<bench::Peer> peers;
+  for (const std::string& file : files) {
+    bench::Peer peer(file);
+    for (const bench::Peer& other : peers) {
+      if (other.name() == peer.name()) {
+        throw UserError("--peer " + file + ": the name '" + peer.name() + "' is taken");
+      }
+    }
+    peers.push_back(std::move(peer));
+  }
+  return peers;
+}
+
 // -------------------------------------------------------------------------------- the harness
 
 bool BeginsWith(const std::string& text, const std::string& beginning) {
@@ -222,17 +237,27 @@ class Reporter : public benchmark::BenchmarkReporter {
   bool failed_ = false;
 };
 
-// A line on a terminal that tells what is being timed.
-class ProgressLine {
+// Shows what is being timed as a line on a terminal, and hands the peers' problems on.
+class Watcher : public bench::Observer {
  public:
-  void Show(const std::string& name, size_t done, size_t rounds) {
+  explicit Watcher(BenchTable& table) : table_(table) {}
+
+  void RoundDone(const std::string& name, size_t done, size_t rounds) override {
     if (!terminal_) return;
     std::fprintf(stderr, "\r\033[K%s: round %zu of %zu", name.c_str(), done, rounds);
     if (done == rounds) std::fputs("\r\033[K", stderr);
   }
+  void PeerNotTimed(const std::string& name, const bench::PeerProblem& problem) override {
+    peer_was_wrong_ |= problem.wrong;
+    table_.PeerNotTimed(name, problem);
+  }
+
+  bool peer_was_wrong() const { return peer_was_wrong_; }
 
  private:
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
+  BenchTable& table_;
+  bool peer_was_wrong_ = false;
 };
 
 void DescribeRun() {
@@ -246,6 +271,7 @@ void DescribeRun() {
 int RunBench(const BenchOptions& options, const std::vector<std::string>& harness_flags) {
   const std::vector<Cell> cells = Cells(options);
   ParseHarnessFlags(harness_flags);
+  const std::vector<bench::Peer> peers = LoadPeers(options.peers);
   const char* const out = FlagValue(harness_flags, "--benchmark_out");
   if (out != nullptr && !std::ofstream(out, std::ios::app)) {  // Google Benchmark would exit
     throw UserError(std::string("--benchmark_out: cannot write ") + out);
@@ -254,16 +280,14 @@ int RunBench(const BenchOptions& options, const std::vector<std::string>& harnes
   if (!options.json.empty()) json.emplace(options.json);
 
   DescribeRun();
-  ProgressLine progress;
+  std::vector<std::string> peer_names;
+  for (const bench::Peer& peer : peers) peer_names.push_back(peer.name());
+  BenchTable table(cells, peer_names);
+  Watcher watcher(table);
   benchmark::ClearRegisteredBenchmarks();
-  for (const Cell& cell : cells) {
-    bench::Register(cell, [&progress](const std::string& name, size_t done, size_t rounds) {
-      progress.Show(name, done, rounds);
-    });
-  }
+  for (const Cell& cell : cells) bench::Register(cell, peers, watcher);
 
   const bool other_format = FlagValue(harness_flags, "--benchmark_format") != nullptr;
-  BenchTable table(cells);
   // Google Benchmark keeps the reporter that it creates.
   Reporter reporter(other_format ? *benchmark::CreateDefaultDisplayReporter() : table);
   if (benchmark::RunSpecifiedBenchmarks(&reporter) == 0) {
@@ -274,7 +298,7 @@ int RunBench(const BenchOptions& options, const std::vector<std::string>& harnes
     json->Write(reporter.json());
     json->Commit();
   }
-  return reporter.failed() ? kCheckFailed : kSuccess;
+  return reporter.failed() || watcher.peer_was_wrong() ? kCheckFailed : kSuccess;
 }
 
 }  // namespace
@@ -296,6 +320,11 @@ void AddBench(CLI::App& app, int& status) {
            "NAME,...");
   command->add_flag("--cold", options->cold,
                     "Walk more copies of x and y than the last-level cache holds");
+  command
+      ->add_option("--peer", options->peers,
+                   "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   command
       ->add_option("--json", options->json, "Write the results in Google Benchmark's JSON as well")
       ->type_name("FILE");

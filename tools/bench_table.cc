@@ -37,6 +37,8 @@ std::string ThreeDigits(double value) {
 // Such as "2.5x" or "31x".
 std::string Times(double ratio) { return Fixed(ratio, ratio < 9.95 ? 1 : 0) + "x"; }
 
+size_t PeerWidth(const std::string& peer) { return std::max<size_t>(peer.size(), 5) + 3; }
+
 // From 1.8 on Google Benchmark has other names for a benchmark that failed.
 template <class Run>
 auto FailureOf(const Run& run, int /*preferred*/) -> decltype(run.error_message) {
@@ -62,7 +64,8 @@ std::string TimeText(double seconds) {
   return ThreeDigits(value) + " " + unit;
 }
 
-BenchTable::BenchTable(const std::vector<Cell>& cells) {
+BenchTable::BenchTable(const std::vector<Cell>& cells, const std::vector<std::string>& peers)
+    : peers_(peers) {
   std::vector<std::string> targets;
   for (const Cell& cell : cells) {
     cells_.emplace(cell.name(), cell);
@@ -85,6 +88,14 @@ BenchTable::BenchTable(const std::vector<Cell>& cells) {
   }
 }
 
+void BenchTable::PeerNotTimed(const std::string& cell_name, const bench::PeerProblem& problem) {
+  if (problem.wrong) wrong_peers_[cell_name].insert(problem.peer);
+  const std::string note =
+      (problem.wrong ? "WRONG: " + problem.peer + " in " + cell_name : "-: " + problem.peer) +
+      ": " + problem.text;
+  if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
+}
+
 std::string BenchTable::Start(const std::string& operation, const std::string& type,
                               const std::string& rows, const std::string& d,
                               const std::string& threads) const {
@@ -101,8 +112,9 @@ bool BenchTable::ReportContext(const Context& /*context*/) {
                     << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP")
                     << (cold_ ? " · cold caches" : "") << "\n"
                     << Start(kOperation, "type", "rows", "d", "threads")
-                    << "       time      GB/s   x memcpy"
-                    << "   vs loops   vs reference" << (has_target_column_ ? "   target" : "")
+                    << "       time      GB/s   x memcpy";
+  for (const std::string& peer : peers_) GetOutputStream() << Right(peer, PeerWidth(peer));
+  GetOutputStream() << "   vs loops   vs reference" << (has_target_column_ ? "   target" : "")
                     << std::endl;
   return true;
 }
@@ -133,10 +145,25 @@ void BenchTable::PrintRun(const Run& run) {
   const double seconds =
       run.GetAdjustedRealTime() / benchmark::GetTimeUnitMultiplier(run.time_unit);
   out << Right(TimeText(seconds), 11) << Right(ThreeDigits(counter("bytes_per_second") / 1e9), 10)
-      << Right(Fixed(counter(bench::kTimesMemcpy), 2), 11)
-      << Right(times_faster_than(bench::kVersusPlain), 11)
+      << Right(Fixed(counter(bench::kTimesMemcpy), 2), 11);
+  for (const std::string& peer : peers_) out << Right(PeerText(run, peer), PeerWidth(peer));
+  out << Right(times_faster_than(bench::kVersusPlain), 11)
       << Right(times_faster_than(bench::kVersusReference), 15)
       << (has_target_column_ ? "   " + cell.target : "") << std::endl;
+}
+
+std::string BenchTable::PeerText(const Run& run, const std::string& peer) const {
+  const auto time = run.counters.find(peer + "_ns");
+  if (time != run.counters.end()) {
+    return Fixed(time->second / run.counters.at(std::string(bench::kMemcpy) + "_ns"), 2);
+  }
+  const auto wrong = wrong_peers_.find(run.run_name.function_name);
+  return wrong != wrong_peers_.end() && wrong->second.count(peer) != 0 ? "WRONG" : "-";
+}
+
+void BenchTable::Finalize() {
+  for (const std::string& note : notes_) GetOutputStream() << note << "\n";
+  GetOutputStream().flush();
 }
 
 }  // namespace rmsnorm::tools
