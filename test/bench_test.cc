@@ -489,8 +489,8 @@ TEST(Bench, TheDefaultTableHasTheCellsItShould) {
   ExpectSuccess(outcome);
   std::vector<std::string> expected;
   const int all = rmsnorm_max_threads();
-  for (const char* shape :
-       {"1x4096", "4096x128", "32x4096", "512x4096", "8192x4096", "64x16384", "1x64"}) {
+  for (const char* shape : {"1x4096", "4096x128", "32x4096", "512x4096", "8192x4096", "64x16384",
+                            "1x64", "1x1", "256x1000", "4096x63", "512x2880"}) {
     for (const char* type : {"f32", "bf16", "f16"}) {
       for (int threads = 1; threads <= all; threads += std::max(1, all - 1)) {
         expected.push_back(std::string("forward/") + type + "/" + shape + "/threads:" +

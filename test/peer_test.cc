@@ -109,9 +109,16 @@ TEST(Peer, ComputesForwardOnly) {
 }
 
 TEST(Peer, PlainNativeComputesAllTypesOnThreads) {
-  ExpectSuccess(BenchWith({PlainFile()}, {"--shapes", "3x64,1x1,64x4097"}));
-  if (rmsnorm_has_openmp() != 0) {
-    ExpectSuccess(BenchWith({PlainFile()}, {"--shapes", "67x4097", "--threads", "2"}));
+  const bench::Peer peer(PlainFile());
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    for (const auto& [rows, d] : {std::pair<size_t, size_t>{1, 1}, {3, 64}, {67, 4097}}) {
+      for (const int threads : {1, 2, 3}) {
+        const Cell cell = {"forward", dtype, rows, d, threads, "reference"};
+        bench::PeerProblem problem;
+        EXPECT_TRUE(bench::MakeJob(cell)->AddPeer(peer, &problem))
+            << cell.name() << ": " << problem.text;
+      }
+    }
   }
 }
 

@@ -27,8 +27,11 @@ using bench::Cell;
 
 struct BenchOptions {
   std::vector<std::string> operations = {"forward"};
+  // Of decoding and of prompts, through all caches; a head's worth; and sizes that fit no vector.
+  // 1x1 is the fixed cost of a call.
   std::vector<std::string> shapes = {"1x4096",    "4096x128", "32x4096", "512x4096",
-                                     "8192x4096", "64x16384", "1x64"};
+                                     "8192x4096", "64x16384", "1x64",    "1x1",
+                                     "256x1000",  "4096x63",  "512x2880"};
   std::vector<std::string> types = {"f32", "bf16", "f16"};
   std::vector<std::string> threads = {"1", "all"};
   std::vector<std::string> targets;  // none: the one a call without a target uses
