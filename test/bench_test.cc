@@ -365,7 +365,7 @@ TEST(BenchCold, CopiesExceedTheCaches) {
 }
 
 TEST(BenchCold, VisitsEachCopyOnceInTurn) {
-  for (const size_t rows : {1, 3, 64, 1000}) {
+  for (const size_t rows : {size_t{1}, size_t{3}, size_t{64}, size_t{1000}}) {
     Cell cell = ForwardCell(Dtype::f16, rows, 4095, 1);
     cell.cold = true;
     bench::Tensors tensors(cell);

@@ -231,7 +231,7 @@ std::string Beyond(Dtype dtype, size_t d, const void* actual, const void* expect
 }
 
 TEST(PeerTolerance, GrowsWithTheSumInF32) {
-  for (const size_t d : {1, 64, 4096, 16384}) {
+  for (const size_t d : {size_t{1}, size_t{64}, size_t{4096}, size_t{16384}}) {
     std::vector<float> expected(d, -1.0f);
     std::vector<float> actual = expected;
     // What it counts, and a tenth more.

@@ -321,8 +321,9 @@ void AddBench(CLI::App& app, int& status) {
            "N,...");
   add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
            "NAME,...");
-  command->add_flag("--cold", options->cold,
-                    "Walk more copies of x and y than the last-level cache holds");
+  command->add_flag(
+      "--cold", options->cold,
+      "Find x and y in memory: walk more copies of them than the last-level cache holds");
   command
       ->add_option("--peer", options->peers,
                    "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
@@ -332,11 +333,18 @@ void AddBench(CLI::App& app, int& status) {
       ->add_option("--json", options->json, "Write the results in Google Benchmark's JSON as well")
       ->type_name("FILE");
   command->footer(
-      "Time, GB/s (of x read and y written), multiple of the time memcpy takes from x to y, and "
-      "times "
-      "faster than plain loops compiled with -O3 and than the reference, all with the same "
-      "threads. "
-      "Each result is first checked against the reference's bits; exits with 1 where one differs.\n"
+      "Time, GB/s (of what is read and written), multiple of the time memcpy takes from x to y, "
+      "the "
+      "same multiple for each peer, and times faster than plain loops compiled with -O3 and than "
+      "the reference, all with the same threads, each bound to a CPU. All are timed in turn in "
+      "each "
+      "of many rounds; the table has the medians, and JSON the quartiles as well.\n"
+      "Each result is first checked, the library's against the reference's bits and a peer's to "
+      "within a few roundings; exits with 1 where one is wrong.\n"
+      "Operations: forward is a module's, which peers compute as well; forward_call prepares the "
+      "weight in each call; sum_squares and scale are the two phases.\n"
+      "--cold takes twice the last-level cache, and 1 GiB of copies at the most. All copies share "
+      "one weight.\n"
       "Google Benchmark's flags work too, such as --benchmark_filter=REGEX, --benchmark_list_tests "
       "and --benchmark_format=json.");
   command->allow_extras();
