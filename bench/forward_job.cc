@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "forward_job.h"
 
+#include <set>
+
+#include "threads.h"
 #include "tolerance.h"
 
 namespace rmsnorm::bench {
@@ -20,9 +23,9 @@ std::vector<Contender> ForwardJob::Contenders() {
       PlainLoops(),
   };
   for (const std::unique_ptr<PeerCases>& cases : peers_) {
-    contenders.push_back(
-        Each(cases->name(), [this, peer = cases.get()] { peer->Run(tensors_.copy()); }));
-    contenders.back().pool = cases->name();
+    const std::string& name = cases->peer().name();
+    contenders.push_back(Each(name, [this, peer = cases.get()] { peer->Run(tensors_.copy()); }));
+    if (cases->peer().has_threads()) contenders.back().pool = name;
   }
   return contenders;
 }
@@ -37,11 +40,16 @@ std::string ForwardJob::FindFaultInCopy() {
 
 bool ForwardJob::AddPeer(const Peer& peer, PeerProblem* problem) {
   *problem = {peer.name(), false, {}};
+  const std::set<std::string> threads = OtherThreads();
   auto cases = std::make_unique<PeerCases>(peer, cell_, &tensors_);
   problem->text = cases->refusal();
   if (!problem->text.empty()) return false;
   problem->text = FindFaultOfPeer(*cases);
   problem->wrong = !problem->text.empty();
+  // A peer that works on OpenMP's threads of this program, or on one, has none to wait for.
+  for (const std::string& thread : OtherThreads()) {
+    if (threads.count(thread) == 0) peer.FoundThreads();
+  }
   if (!problem->wrong) peers_.push_back(std::move(cases));
   return !problem->wrong;
 }

@@ -62,8 +62,7 @@ Peer::Peer(const std::string& file) try {
   throw std::runtime_error("--peer " + file + ": " + error.what());
 }
 
-PeerCases::PeerCases(const Peer& peer, const Cell& cell, Tensors* tensors)
-    : name_(peer.name()), functions_(peer.functions()) {
+PeerCases::PeerCases(const Peer& peer, const Cell& cell, Tensors* tensors) : peer_(peer) {
   if (tensors->copies() > kMostCopies) {
     refusal_ = "so small a cell has too many cold copies to prepare";
     return;
@@ -80,7 +79,7 @@ PeerCases::PeerCases(const Peer& peer, const Cell& cell, Tensors* tensors)
                                     tensors->weight(),
                                     tensors->y()};
     const char* why = nullptr;
-    void* const prepared = functions_.prepare(&what, &why);
+    void* const prepared = peer.functions().prepare(&what, &why);
     if (prepared == nullptr) {
       refusal_ = why != nullptr && *why != '\0' ? why : "it does not say why";
       return;
@@ -92,7 +91,7 @@ PeerCases::PeerCases(const Peer& peer, const Cell& cell, Tensors* tensors)
 
 PeerCases::~PeerCases() {
   for (void* const prepared : prepared_) {
-    if (prepared != nullptr) functions_.release(prepared);
+    if (prepared != nullptr) peer_.functions().release(prepared);
   }
 }
 

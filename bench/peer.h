@@ -21,9 +21,14 @@ class Peer {
   const std::string& name() const { return name_; }
   const rmsnorm_peer& functions() const { return *functions_; }
 
+  // Whether threads have come up while it ran, which then are its own.
+  bool has_threads() const { return has_threads_; }
+  void FoundThreads() const { has_threads_ = true; }
+
  private:
   const rmsnorm_peer* functions_;
   std::string name_;
+  mutable bool has_threads_ = false;
 };
 
 // A peer made ready for each copy of a cell's tensors.
@@ -35,14 +40,13 @@ class PeerCases {
   PeerCases(const PeerCases&) = delete;
   PeerCases& operator=(const PeerCases&) = delete;
 
-  const std::string& name() const { return name_; }
+  const Peer& peer() const { return peer_; }
   // Why the peer cannot do the cell; empty where it can.
   const std::string& refusal() const { return refusal_; }
-  void Run(size_t copy) const { functions_.run(prepared_[copy]); }
+  void Run(size_t copy) const { peer_.functions().run(prepared_[copy]); }
 
  private:
-  const std::string name_;
-  const rmsnorm_peer& functions_;
+  const Peer& peer_;
   std::vector<void*> prepared_;  // by copy; null where it is not
   std::string refusal_;
 };

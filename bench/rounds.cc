@@ -24,6 +24,12 @@ struct Pace {
   double seconds;
 };
 
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 // Times contenders one after another.
 class Stopwatch {
  public:
@@ -43,27 +49,32 @@ class Stopwatch {
 
   // Seconds for doing the work so many times.
   double Seconds(const Contender& contender, size_t times) {
-    using Clock = std::chrono::steady_clock;
     const bool other_pool = FollowUp(contender);
     // What the contender before has left in the caches is of no interest where the work is
     // repeated.
     if (times > 1 || other_pool) contender.repeat(1);
     const Clock::time_point start = Clock::now();
     contender.repeat(times);
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    return SecondsSince(start);
   }
+
+  // For threads to sleep, so far.
+  double seconds_waited() const { return seconds_waited_; }
 
  private:
   // Returns whether the contender before was of another pool, and waits for its threads if so.
   bool FollowUp(const Contender& contender) {
     if (pool_ == contender.pool) return false;
     pool_ = contender.pool;
+    const Clock::time_point start = Clock::now();
     // Threads that never sleep (OMP_WAIT_POLICY=active) are waited for just once.
     if (others_sleep_) others_sleep_ = WaitUntilOthersSleep();
+    seconds_waited_ += SecondsSince(start);
     return true;
   }
 
   std::string pool_;
+  double seconds_waited_ = 0;
   bool others_sleep_ = WaitUntilOthersSleep();
 };
 
@@ -85,6 +96,7 @@ Timings TimeInRounds(const std::vector<Contender>& contenders,
     times.push_back(pace.times);
     seconds_per_round += pace.seconds;
   }
+  seconds_per_round += stopwatch.seconds_waited();
   const double wanted = kSecondsPerCell / seconds_per_round;
   const size_t rounds =
       static_cast<size_t>(std::clamp(wanted, double{kMinRounds}, double{kMaxRounds})) | 1;

@@ -47,20 +47,18 @@ std::vector<int> SpreadOverCores(const cpu_set_t& set) {
   return cpus;
 }
 
+const std::string kTasks = "/proc/self/task/";
+
 // The third field of a thread's stat, after the name in brackets, which may hold brackets as well.
-bool Runs(const std::filesystem::path& task) {
-  std::ifstream file(task / "stat");
+bool Runs(const std::string& thread) {
+  std::ifstream file(kTasks + thread + "/stat");
   const std::string stat{std::istreambuf_iterator<char>(file), {}};
   return stat.find(") R", stat.rfind(')')) != std::string::npos;
 }
 
 bool OthersRun() {
-  const std::string own = std::to_string(gettid());
-  std::error_code gone;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
-    if (task.path().filename() != own && Runs(task.path())) return true;
-  }
-  return false;
+  const std::set<std::string> threads = OtherThreads();
+  return std::any_of(threads.begin(), threads.end(), Runs);
 }
 
 }  // namespace
@@ -84,6 +82,16 @@ BoundThreads::~BoundThreads() {
   ForRangesInParts(count, count, [this](size_t /*thread*/, size_t /*end*/) {
     sched_setaffinity(0, sizeof before_, &before_);
   });
+}
+
+std::set<std::string> OtherThreads() {
+  std::set<std::string> threads;
+  std::error_code no_proc;
+  for (const auto& task : std::filesystem::directory_iterator(kTasks, no_proc)) {
+    threads.insert(task.path().filename());
+  }
+  threads.erase(std::to_string(gettid()));
+  return threads;
 }
 
 bool WaitUntilOthersSleep() {

@@ -5,6 +5,9 @@
 
 #include <sched.h>
 
+#include <set>
+#include <string>
+
 namespace rmsnorm::bench {
 
 // Binds the calling thread and the OpenMP threads that would work with it, each to another CPU of
@@ -23,6 +26,9 @@ class BoundThreads {
   cpu_set_t before_;
   bool bound_ = false;
 };
+
+// The ids of the process's other threads.
+std::set<std::string> OtherThreads();
 
 // Waits until no other thread of the process runs: OpenMP's look for more work for some
 // milliseconds before they sleep, as do those of other libraries. Gives up after 200 ms, and then

@@ -207,7 +207,7 @@ TEST(Peer, IsPreparedForEachCopy) {
     EXPECT_EQ(*prepared, static_cast<int>(job->tensors().copies()));
     const std::vector<bench::Contender> contenders = job->Contenders();
     EXPECT_EQ(contenders.back().name, "test");
-    EXPECT_EQ(contenders.back().pool, "test");
+    EXPECT_EQ(contenders.back().pool, "");
     for (int i = 0; i < 3; ++i) {
       // memcpy moves on and leaves x in y; the peer then moves on and leaves that y alone.
       contenders.at(1).repeat(1);
@@ -221,6 +221,15 @@ TEST(Peer, IsPreparedForEachCopy) {
   }
   EXPECT_EQ(*prepared, 0);
   dlclose(library);
+}
+
+// Its threads and the others' do not wait for work at the same time.
+TEST(Peer, ThatStartsThreadsHasAPoolOfItsOwn) {
+  const bench::Peer peer(PeerFile("threaded"));
+  const std::unique_ptr<Job> job = bench::MakeJob({"forward", Dtype::f32, 3, 64, 1, "reference"});
+  bench::PeerProblem problem;
+  EXPECT_TRUE(job->AddPeer(peer, &problem)) << problem.text;
+  EXPECT_EQ(job->Contenders().back().pool, "threaded");
 }
 
 // ------------------------------------------------------------------------------------- tolerance

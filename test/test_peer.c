@@ -53,6 +53,21 @@ void Run(void* prepared) {
   }
 }
 
+#ifdef STARTS_THREAD
+#include <pthread.h>
+#include <unistd.h>
+static void* Sleep(void* unused) {
+  pause();
+  return unused;
+}
+void RunAndStartThread(void* prepared) {
+  static int started = 0;
+  pthread_t thread;
+  if (!started++ && pthread_create(&thread, NULL, Sleep, NULL) == 0) pthread_detach(thread);
+  Run(prepared);
+}
+#endif
+
 void Idle(void* prepared) { (void)prepared; }
 
 static void Release(void* prepared) {
