@@ -58,7 +58,7 @@ std::string ForwardJob::FindFaultOfPeer(const PeerCases& cases) {
   for (size_t i = 0; i < tensors_.copies(); ++i) {
     SpoilY();
     cases.Run(tensors_.copy());
-    const std::string fault = CompareY(
+    std::string fault = CompareY(
         [this](const ConstView& x, size_t /*first_row*/, const View& y) {
           reference_.forward(x, y);
         },

@@ -11,7 +11,7 @@ namespace rmsnorm::bench {
 
 std::string Job::FindFault() {
   for (size_t i = 0; i < tensors_.copies(); ++i) {
-    const std::string fault = FindFaultInCopy();
+    std::string fault = FindFaultInCopy();
     if (!fault.empty()) return fault;
     tensors_.MoveOn();
   }
@@ -58,8 +58,7 @@ std::string Job::CompareY(const Expect& expect, const Compare& compare) {
     const size_t rows = std::min(rows_at_a_time, cell_.rows - row);
     expect(ConstView(tensors_.x() + row * row_bytes, cell_.dtype, {rows, cell_.d}), row,
            View(expected.data(), cell_.dtype, {rows, cell_.d}));
-    const std::string difference =
-        compare(row, rows, tensors_.y() + row * row_bytes, expected.data());
+    std::string difference = compare(row, rows, tensors_.y() + row * row_bytes, expected.data());
     if (!difference.empty()) return difference;
   }
   return {};

@@ -43,6 +43,7 @@ std::vector<int> SpreadOverCores(const cpu_set_t& set) {
   }
   std::sort(ordered.begin(), ordered.end());
   std::vector<int> cpus;
+  cpus.reserve(ordered.size());
   for (const auto& [rank, cpu] : ordered) cpus.push_back(cpu);
   return cpus;
 }
