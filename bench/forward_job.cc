@@ -1,107 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "forward_job.h"
 
-#include <algorithm>
-#include <cstring>
-#include <random>
-#include <vector>
+#include <set>
 
-#include "parallel.h"
-#include "plain_loops.h"
+#include "threads.h"
+#include "tolerance.h"
 
 namespace rmsnorm::bench {
-namespace {
-
-// Normal numbers of a type. Drawing one takes longer than normalising it, so that after a prime
-// number of them they repeat: no two rows next to each other are the same.
-Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation) {
-  std::vector<float> drawn(std::min<size_t>(count, 65521));
-  std::mt19937 random;
-  std::normal_distribution<float> distribution(mean, deviation);
-  for (float& number : drawn) number = distribution(random);
-
-  const size_t size = rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype));
-  Buffer buffer(count * size);
-  for (size_t done = 0; done < count; done += drawn.size()) {
-    PlainConvert(drawn.data(), dtype, buffer.data() + done * size,
-                 std::min(drawn.size(), count - done));
-  }
-  return buffer;
-}
-
-}  // namespace
 
 ForwardJob::ForwardJob(const Cell& cell)
-    : cell_(cell),
-      row_bytes_(cell.bytes() / cell.rows),
-      x_(NormalNumbers(cell.dtype, cell.elements(), 0.0f, 1.0f)),
-      weight_(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.25f)),
-      y_(cell.bytes()),
-      x_view_(x_.data(), cell.dtype, {cell.rows, cell.d}),
-      y_view_(y_.data(), cell.dtype, {cell.rows, cell.d}),
-      library_(MakeModule(cell.target.c_str())),
-      reference_(MakeModule("reference")),
-      parts_(CountParts()) {}
-
-RmsNorm ForwardJob::MakeModule(const char* target) {
-  Options options;
-  options.threads = cell_.threads;
-  options.target = target;
-  RmsNorm module(cell_.d, options, cell_.dtype);
-  module.set_weight(ConstView(weight_.data(), cell_.dtype, {cell_.d}));
-  return module;
+    : Job(cell), library_(MakeModule(cell_.target.c_str())), reference_(MakeModule("reference")) {
+  CountParts([this](const Options& options) {
+    forward(tensors_.x_view(), nullptr, tensors_.y_view(), options);
+  });
 }
 
-// The library hands its parts to an executor just as to OpenMP, so one that counts them tells.
-size_t ForwardJob::CountParts() {
-  size_t parts = 1;
-  Options options;
-  options.threads = cell_.threads;
-  options.target = cell_.target.c_str();
-  options.parallel_context = &parts;
-  options.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
-    *static_cast<size_t*>(context) = count;
-    for (size_t i = 0; i < count; ++i) task(state, i);
+std::vector<Contender> ForwardJob::Contenders() {
+  std::vector<Contender> contenders = {
+      Each(kLibrary, [this] { library_.forward(tensors_.x_view(), tensors_.y_view()); }),
+      Memcpy(),
+      Each(kReference, [this] { reference_.forward(tensors_.x_view(), tensors_.y_view()); }),
+      PlainLoops(),
   };
-  forward(x_view_, nullptr, y_view_, options);
-  return std::min(parts, cell_.rows);
+  for (const std::unique_ptr<PeerCases>& cases : peers_) {
+    const std::string& name = cases->peer().name();
+    contenders.push_back(Each(name, [this, peer = cases.get()] { peer->Run(tensors_.copy()); }));
+    if (cases->peer().has_threads()) contenders.back().pool = name;
+  }
+  return contenders;
 }
 
-void ForwardJob::RunPlainLoops() {
-  ForRowsInParts(cell_.rows, parts_, [this](size_t begin, size_t end) {
-    PlainForward(cell_.dtype, x_.data() + begin * row_bytes_, weight_.data(),
-                 y_.data() + begin * row_bytes_, end - begin, cell_.d, Options().eps);
+std::string ForwardJob::FindFaultInCopy() {
+  SpoilY();
+  library_.forward(tensors_.x_view(), tensors_.y_view());
+  return FindDifferenceInY([this](const ConstView& x, size_t /*first_row*/, const View& y) {
+    reference_.forward(x, y);
   });
 }
 
-void ForwardJob::RunMemcpy() {
-  ForRowsInParts(cell_.rows, parts_, [this](size_t begin, size_t end) {
-    std::memcpy(y_.data() + begin * row_bytes_, x_.data() + begin * row_bytes_,
-                (end - begin) * row_bytes_);
-  });
+bool ForwardJob::AddPeer(const Peer& peer, PeerProblem* problem) {
+  *problem = {peer.name(), false, {}};
+  const std::set<std::string> threads = OtherThreads();
+  auto cases = std::make_unique<PeerCases>(peer, cell_, &tensors_);
+  problem->text = cases->refusal();
+  if (!problem->text.empty()) return false;
+  problem->text = FindFaultOfPeer(*cases);
+  problem->wrong = !problem->text.empty();
+  // A peer that works on OpenMP's threads of this program, or on one, has none to wait for.
+  for (const std::string& thread : OtherThreads()) {
+    if (threads.count(thread) == 0) peer.FoundThreads();
+  }
+  if (!problem->wrong) peers_.push_back(std::move(cases));
+  return !problem->wrong;
 }
 
-std::string ForwardJob::FindDifference() {
-  std::memset(y_.data(), 0xFF, cell_.bytes());  // NaNs, which no result here is
-  RunLibrary();
-
-  // The reference goes through some rows at a time, so that its results need little memory.
-  const size_t rows_at_a_time = std::clamp<size_t>((size_t{1} << 20) / cell_.d, 1, cell_.rows);
-  Buffer expected(rows_at_a_time * row_bytes_);
-  for (size_t row = 0; row < cell_.rows; row += rows_at_a_time) {
-    const size_t rows = std::min(rows_at_a_time, cell_.rows - row);
-    const uint8_t* const actual = y_.data() + row * row_bytes_;
-    reference_.forward(ConstView(x_.data() + row * row_bytes_, cell_.dtype, {rows, cell_.d}),
-                       View(expected.data(), cell_.dtype, {rows, cell_.d}));
-    const size_t bytes = rows * row_bytes_;
-    if (std::memcmp(actual, expected.data(), bytes) == 0) continue;
-    const size_t byte =
-        static_cast<size_t>(std::mismatch(actual, actual + bytes, expected.data()).first - actual);
-    const size_t element = byte % row_bytes_ / (row_bytes_ / cell_.d);
-    return "row " + std::to_string(row + byte / row_bytes_) + ", element " +
-           std::to_string(element) + " differs from the reference";
+std::string ForwardJob::FindFaultOfPeer(const PeerCases& cases) {
+  for (size_t i = 0; i < tensors_.copies(); ++i) {
+    SpoilY();
+    cases.Run(tensors_.copy());
+    std::string fault = CompareY(
+        [this](const ConstView& x, size_t /*first_row*/, const View& y) {
+          reference_.forward(x, y);
+        },
+        [this](size_t first_row, size_t rows, const uint8_t* actual, const uint8_t* expected) {
+          return FindElementBeyondTolerance(cell_.dtype, first_row, rows, cell_.d, actual,
+                                            expected);
+        });
+    if (!fault.empty()) return fault;
+    tensors_.MoveOn();
   }
   return {};
+}
+
+ForwardCallJob::ForwardCallJob(const Cell& cell)
+    : Job(cell),
+      library_(LibraryOptions(cell_.target.c_str())),
+      reference_(LibraryOptions("reference")) {
+  CountParts([this](const Options& options) {
+    forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), options);
+  });
+}
+
+std::vector<Contender> ForwardCallJob::Contenders() {
+  const auto run_with = [this](const Options& options) {
+    return [this, &options] {
+      forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), options);
+    };
+  };
+  return {Each(kLibrary, run_with(library_)), Memcpy(), Each(kReference, run_with(reference_)),
+          PlainLoops()};
+}
+
+std::string ForwardCallJob::FindFaultInCopy() {
+  SpoilY();
+  forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), library_);
+  return FindDifferenceInY([this](const ConstView& x, size_t /*first_row*/, const View& y) {
+    forward(x, tensors_.weight_view(), y, reference_);
+  });
 }
 
 }  // namespace rmsnorm::bench

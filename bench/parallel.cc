@@ -5,13 +5,14 @@
 
 namespace rmsnorm::bench {
 
-void RunRowsInParts(size_t rows, size_t parts, RowsFunction function, const void* context) {
+void RunRangesInParts(size_t count, size_t parts, RangeFunction function, const void* context) {
+  parts = std::min(parts, count);
   if (parts <= 1) {
-    function(context, 0, rows);
+    function(context, 0, count);
     return;
   }
-  const size_t even = rows / parts;
-  const size_t left = rows % parts;  // one row more for so many parts
+  const size_t even = count / parts;
+  const size_t left = count % parts;  // one more for so many parts
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static) num_threads(static_cast <int>(parts))
 #endif

@@ -8,17 +8,17 @@
 
 namespace rmsnorm::bench {
 
-using RowsFunction = void (*)(const void* context, size_t begin, size_t end);
+using RangeFunction = void (*)(const void* context, size_t begin, size_t end);
 
-// Splits rows into `parts`, as even as they can be, and runs each on a thread of its own; one part
-// runs on the calling thread alone, without OpenMP.
-void RunRowsInParts(size_t rows, size_t parts, RowsFunction function, const void* context);
+// Splits the numbers below `count` into `parts` ranges, as even as they can be, and runs each on a
+// thread of its own; one part runs on the calling thread alone, without OpenMP.
+void RunRangesInParts(size_t count, size_t parts, RangeFunction function, const void* context);
 
 // The same with a function object that takes (begin, end).
 template <class Function>
-void ForRowsInParts(size_t rows, size_t parts, const Function& function) {
-  RunRowsInParts(
-      rows, parts,
+void ForRangesInParts(size_t count, size_t parts, const Function& function) {
+  RunRangesInParts(
+      count, parts,
       [](const void* context, size_t begin, size_t end) {
         (*static_cast<const Function*>(context))(begin, end);
       },

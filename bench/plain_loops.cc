@@ -88,6 +88,12 @@ void Convert(const float* from, void* to_data, size_t count) {
   for (size_t i = 0; i < count; ++i) to[i] = Type::Store(from[i]);
 }
 
+template <class Type>
+void Widen(const void* from_data, float* to, size_t count) {
+  const typename Type::Storage* from = static_cast<const typename Type::Storage*>(from_data);
+  for (size_t i = 0; i < count; ++i) to[i] = Type::Load(from[i]);
+}
+
 }  // namespace
 
 void PlainForward(Dtype dtype, const void* x, const void* weight, void* y, size_t rows, size_t d,
@@ -110,6 +116,17 @@ void PlainConvert(const float* from, Dtype dtype, void* to, size_t count) {
       return Convert<F16>(from, to, count);
     case Dtype::bf16:
       return Convert<BF16>(from, to, count);
+  }
+}
+
+void PlainWiden(Dtype dtype, const void* from, float* to, size_t count) {
+  switch (dtype) {
+    case Dtype::f32:
+      return Widen<F32>(from, to, count);
+    case Dtype::f16:
+      return Widen<F16>(from, to, count);
+    case Dtype::bf16:
+      return Widen<BF16>(from, to, count);
   }
 }
 

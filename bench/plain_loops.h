@@ -17,6 +17,9 @@ void PlainForward(Dtype dtype, const void* x, const void* weight, void* y, size_
 // Rounds numbers to a type.
 void PlainConvert(const float* from, Dtype dtype, void* to, size_t count);
 
+// The numbers of a type as f32.
+void PlainWiden(Dtype dtype, const void* from, float* to, size_t count);
+
 }  // namespace rmsnorm::bench
 
 #endif  // RMSNORM_BENCH_PLAIN_LOOPS_H_

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "threads.h"
+
 namespace rmsnorm::bench {
 namespace {
 
@@ -16,32 +18,65 @@ constexpr double kSecondsPerCell = 0.5;
 constexpr size_t kMinRounds = 9;
 constexpr size_t kMaxRounds = 101;
 
-// Seconds for doing the work so many times.
-double Seconds(const Contender& contender, size_t times) {
-  using Clock = std::chrono::steady_clock;
-  // What the contender before has left in the caches is of no interest where the work is repeated.
-  if (times > 1) contender.repeat(1);
-  const Clock::time_point start = Clock::now();
-  contender.repeat(times);
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// How often to repeat a contender, and how long that takes. Warms it up as well.
+// How often to repeat a contender, and how long that takes.
 struct Pace {
   size_t times;
   double seconds;
 };
-Pace FindPace(const Contender& contender) {
-  contender.repeat(1);
-  for (size_t times = 1;;) {
-    const double seconds = Seconds(contender, times);
-    if (seconds >= kMinSeconds) return {times, seconds};
-    // A little more than what it takes, but no jump to conclusions from the few cycles of a short
-    // run.
-    const double growth = seconds > 0 ? 1.2 * kMinSeconds / seconds : 10.0;
-    times = static_cast<size_t>(static_cast<double>(times) * std::clamp(growth, 1.5, 10.0)) + 1;
-  }
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
+
+// Times contenders one after another.
+class Stopwatch {
+ public:
+  // Finds the pace of a contender, and warms it up as well.
+  Pace FindPace(const Contender& contender) {
+    FollowUp(contender);
+    contender.repeat(1);
+    for (size_t times = 1;;) {
+      const double seconds = Seconds(contender, times);
+      if (seconds >= kMinSeconds) return {times, seconds};
+      // A little more than what it takes, but no jump to conclusions from the few cycles of a
+      // short run.
+      const double growth = seconds > 0 ? 1.2 * kMinSeconds / seconds : 10.0;
+      times = static_cast<size_t>(static_cast<double>(times) * std::clamp(growth, 1.5, 10.0)) + 1;
+    }
+  }
+
+  // Seconds for doing the work so many times.
+  double Seconds(const Contender& contender, size_t times) {
+    const bool other_pool = FollowUp(contender);
+    // What the contender before has left in the caches is of no interest where the work is
+    // repeated.
+    if (times > 1 || other_pool) contender.repeat(1);
+    const Clock::time_point start = Clock::now();
+    contender.repeat(times);
+    return SecondsSince(start);
+  }
+
+  // For threads to sleep, so far.
+  double seconds_waited() const { return seconds_waited_; }
+
+ private:
+  // Returns whether the contender before was of another pool, and waits for its threads if so.
+  bool FollowUp(const Contender& contender) {
+    if (pool_ == contender.pool) return false;
+    pool_ = contender.pool;
+    const Clock::time_point start = Clock::now();
+    // Threads that never sleep (OMP_WAIT_POLICY=active) are waited for just once.
+    if (others_sleep_) others_sleep_ = WaitUntilOthersSleep();
+    seconds_waited_ += SecondsSince(start);
+    return true;
+  }
+
+  std::string pool_;
+  double seconds_waited_ = 0;
+  bool others_sleep_ = WaitUntilOthersSleep();
+};
 
 }  // namespace
 
@@ -53,13 +88,15 @@ Spread SpreadOf(std::vector<double> seconds) {
 
 Timings TimeInRounds(const std::vector<Contender>& contenders,
                      const std::function<void(size_t done, size_t rounds)>& round_done) {
+  Stopwatch stopwatch;
   std::vector<size_t> times;
   double seconds_per_round = 0;
   for (const Contender& contender : contenders) {
-    const Pace pace = FindPace(contender);
+    const Pace pace = stopwatch.FindPace(contender);
     times.push_back(pace.times);
     seconds_per_round += pace.seconds;
   }
+  seconds_per_round += stopwatch.seconds_waited();
   const double wanted = kSecondsPerCell / seconds_per_round;
   const size_t rounds =
       static_cast<size_t>(std::clamp(wanted, double{kMinRounds}, double{kMaxRounds})) | 1;
@@ -67,7 +104,8 @@ Timings TimeInRounds(const std::vector<Contender>& contenders,
   std::vector<std::vector<double>> seconds(contenders.size());
   for (size_t round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < contenders.size(); ++i) {
-      seconds[i].push_back(Seconds(contenders[i], times[i]) / static_cast<double>(times[i]));
+      const double taken = stopwatch.Seconds(contenders[i], times[i]);
+      seconds[i].push_back(taken / static_cast<double>(times[i]));
     }
     round_done(round + 1, rounds);
   }

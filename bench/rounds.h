@@ -19,6 +19,8 @@ namespace rmsnorm::bench {
 struct Contender {
   std::string name;
   std::function<void(size_t times)> repeat;
+  // Whose threads work; empty for this program's OpenMP threads.
+  std::string pool = {};
 };
 
 // A contender from one that does its work once. The loop is in here, so that what is timed has no
@@ -48,6 +50,9 @@ struct Timings {
   std::vector<Spread> spreads;  // in the order of the contenders
 };
 
+// Where a contender follows one of another pool, all other threads are asleep before it starts, and
+// it runs once to wake its own before it is timed. Contenders of one pool follow each other without
+// a pause.
 // `round_done` is called after each round with the number of rounds done and of all.
 Timings TimeInRounds(const std::vector<Contender>& contenders,
                      const std::function<void(size_t done, size_t rounds)>& round_done);

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -15,43 +18,74 @@
 
 #include "bench_table.h"
 #include "command.h"
-#include "forward_benchmark.h"
-#include "forward_job.h"
+#include "operations.h"
+#include "parallel.h"
 #include "rounds.h"
 #include "run_command.h"
 #include "targets.h"
+#include "threads.h"
 
 namespace rmsnorm::test {
 namespace {
 
-// Whether calls of modules spoil one bit of what they write.
-bool spoil_modules = false;
+// Whether a call of the library spoils one bit of what it writes, and how many come before that.
+bool spoil_next_call = false;
+int calls_before_spoilt = 0;
+
+// Flips a bit in the second of some rows.
+void Spoil(void* data, size_t row_bytes) {
+  if (!spoil_next_call || calls_before_spoilt-- > 0) return;
+  spoil_next_call = false;  // the next one is the reference
+  calls_before_spoilt = 0;
+  static_cast<uint8_t*>(data)[row_bytes + 2] ^= 1;
+}
+
+void SpoilY(const rmsnorm_view* y) { Spoil(y->data, y->shape[1] * rmsnorm_dtype_size(y->dtype)); }
 
 }  // namespace
 }  // namespace rmsnorm::test
 
 extern "C" {
-rmsnorm_status __real_rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
-                                             const rmsnorm_view* y, float* rstd) noexcept;
-rmsnorm_status __wrap_rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
-                                             const rmsnorm_view* y, float* rstd) noexcept;
-}
-
+decltype(rmsnorm_module_forward) __real_rmsnorm_module_forward;
 rmsnorm_status __wrap_rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
                                              const rmsnorm_view* y, float* rstd) noexcept {
   const rmsnorm_status status = __real_rmsnorm_module_forward(module, x, y, rstd);
-  if (rmsnorm::test::spoil_modules) {
-    rmsnorm::test::spoil_modules = false;  // the next one is the reference
-    static_cast<uint8_t*>(y->data)[y->shape[1] * rmsnorm_dtype_size(y->dtype) + 2] ^= 1;
-  }
+  rmsnorm::test::SpoilY(y);
   return status;
 }
+
+decltype(rmsnorm_forward) __real_rmsnorm_forward;
+rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
+                                      const rmsnorm_view* y, float* rstd,
+                                      const rmsnorm_options* options) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_forward(x, weight, y, rstd, options);
+  if (options->parallel_for == nullptr) rmsnorm::test::SpoilY(y);  // not one that counts parts
+  return status;
+}
+
+decltype(rmsnorm_scale) __real_rmsnorm_scale;
+rmsnorm_status __wrap_rmsnorm_scale(const rmsnorm_view* x, const double* sums,
+                                    const rmsnorm_view* weight, const rmsnorm_view* y, float* rstd,
+                                    const rmsnorm_options* options) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_scale(x, sums, weight, y, rstd, options);
+  rmsnorm::test::SpoilY(y);
+  return status;
+}
+
+decltype(rmsnorm_sum_squares) __real_rmsnorm_sum_squares;
+rmsnorm_status __wrap_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
+                                          const rmsnorm_options* options) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_sum_squares(x, sums, options);
+  rmsnorm::test::Spoil(sums, sizeof(double));
+  return status;
+}
+}  // extern "C"
 
 namespace rmsnorm::test {
 namespace {
 
 using bench::Cell;
-using bench::ForwardJob;
+using bench::Job;
 using nlohmann::json;
 
 // -------------------------------------------------------------------------------------- timing
@@ -96,19 +130,127 @@ TEST(BenchRounds, ShortWorkIsRepeated) {
   EXPECT_GT(calls, 100 * timings.rounds);
 }
 
+TEST(BenchRounds, AnotherPoolIsWokenBeforeItIsTimed) {
+  std::string calls;
+  const auto make = [&calls](const char* name, const char* pool) {
+    bench::Contender contender = bench::MakeContender(name, [&calls, name] {
+      calls += name;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    });
+    contender.pool = pool;
+    return contender;
+  };
+  const bench::Timings timings = bench::TimeInRounds(
+      {make("a", ""), make("b", ""), make("c", "other")}, [](size_t, size_t) {});
+  std::string expected = "aabbcc";
+  for (size_t i = 0; i < timings.rounds; ++i) expected += "aabcc";
+  EXPECT_EQ(calls, expected);
+}
+
+// ---------------------------------------------------------------------------------------- threads
+
+cpu_set_t Affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  return set;
+}
+
+// Of each thread that works on so many parts.
+std::vector<cpu_set_t> Affinities(size_t parts) {
+  std::vector<cpu_set_t> sets(parts);
+  bench::ForRangesInParts(parts, parts, [&](size_t part, size_t) { sets[part] = Affinity(); });
+  return sets;
+}
+
+TEST(BenchThreads, AreBoundEachToACpuAndThenFree) {
+  const cpu_set_t before = Affinity();
+  for (const size_t threads : {size_t{1}, static_cast<size_t>(rmsnorm_max_threads())}) {
+    {
+      const bench::BoundThreads bound(static_cast<int>(threads));
+      cpu_set_t all;
+      CPU_ZERO(&all);
+      for (const cpu_set_t& set : Affinities(threads)) {
+        EXPECT_EQ(CPU_COUNT(&set), 1);
+        CPU_OR(&all, &all, &set);
+      }
+      EXPECT_EQ(CPU_COUNT(&all), std::min(static_cast<int>(threads), CPU_COUNT(&before)));
+    }
+    for (const cpu_set_t& set : Affinities(threads)) EXPECT_TRUE(CPU_EQUAL(&set, &before));
+  }
+}
+
+TEST(BenchThreads, OneThatSpinsIsWaitedFor) {
+  std::atomic<bool> spins = false;
+  std::atomic<bool> has_spun = false;
+  std::atomic<bool> end = false;
+  std::thread spinner([&] {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(30);
+    spins = true;
+    while (std::chrono::steady_clock::now() < until) {
+    }
+    has_spun = true;
+    while (!end) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  while (!spins) std::this_thread::yield();
+  EXPECT_TRUE(bench::WaitUntilOthersSleep());
+  EXPECT_TRUE(has_spun);
+  end = true;
+  spinner.join();
+}
+
+TEST(BenchThreads, OneThatNeverSleepsIsGivenUp) {
+  std::atomic<bool> end = false;
+  std::thread spinner([&] {
+    while (!end) {
+    }
+  });
+  EXPECT_FALSE(bench::WaitUntilOthersSleep());
+  end = true;
+  spinner.join();
+}
+
 // ---------------------------------------------------------------------------------------- cells
 
 const Dtype kTypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16};
 
-TEST(BenchForward, MemcpyCopiesAllOfX) {
-  for (const Dtype dtype : kTypes) {
-    for (const int threads : {1, 2}) {
-      const Cell cell = {dtype, 1001, 128, threads, "reference"};
-      ForwardJob job(cell);
-      EXPECT_NE(std::memcmp(job.x(), job.y(), cell.bytes()), 0);
-      job.RunMemcpy();
-      EXPECT_EQ(std::memcmp(job.x(), job.y(), cell.bytes()), 0);
+Cell ForwardCell(Dtype dtype, size_t rows, size_t d, int threads) {
+  return {"forward", dtype, rows, d, threads, "reference"};
+}
+
+// Has one of a job's contenders do its work.
+void RunContender(Job& job, const std::string& contender, size_t times = 1) {
+  for (const bench::Contender& one : job.Contenders()) {
+    if (one.name == contender) return one.repeat(times);
+  }
+  FAIL() << contender;
+}
+
+std::vector<uint8_t> Y(const Job& job, const Cell& cell) {
+  return {job.tensors().y(), job.tensors().y() + cell.bytes()};
+}
+
+TEST(BenchJob, MemcpyCopiesAllOfX) {
+  for (const bench::Operation& operation : bench::Operations()) {
+    for (const Dtype dtype : kTypes) {
+      for (const int threads : {1, 2}) {
+        const Cell cell = {operation.name, dtype, 1001, 128, threads, "reference"};
+        SCOPED_TRACE(cell.name());
+        const std::unique_ptr<Job> job = bench::MakeJob(cell);
+        EXPECT_NE(std::memcmp(job->tensors().x(), job->tensors().y(), cell.bytes()), 0);
+        RunContender(*job, "memcpy");
+        EXPECT_EQ(std::memcmp(job->tensors().x(), job->tensors().y(), cell.bytes()), 0);
+      }
     }
+  }
+}
+
+TEST(BenchJob, TheLibraryAndMemcpyComeFirst) {
+  for (const bench::Operation& operation : bench::Operations()) {
+    const std::unique_ptr<Job> job =
+        bench::MakeJob({operation.name, Dtype::f32, 2, 64, 1, "reference"});
+    EXPECT_EQ(job->Contenders().at(0).name, "library");
+    EXPECT_EQ(job->Contenders().at(1).name, "memcpy");
   }
 }
 
@@ -126,21 +268,21 @@ float ToFloat(Dtype dtype, const uint8_t* data, size_t index) {
 }
 
 // Plain loops round in their own order: the last bit may differ, the number may not.
-TEST(BenchForward, PlainLoopsComputeTheSame) {
+TEST(BenchJob, PlainLoopsComputeTheSame) {
   for (const Dtype dtype : kTypes) {
     for (const int threads : {1, 2}) {
-      const Cell cell = {dtype, 600, 128, threads, "reference"};
-      ForwardJob job(cell);
-      job.RunReference();
-      const std::vector<uint8_t> reference(job.y(), job.y() + cell.bytes());
-      ForwardJob plain_job(cell);
-      plain_job.RunPlainLoops();
+      const Cell cell = ForwardCell(dtype, 600, 128, threads);
+      const std::unique_ptr<Job> job = bench::MakeJob(cell);
+      RunContender(*job, "reference");
+      const std::vector<uint8_t> reference = Y(*job, cell);
+      const std::unique_ptr<Job> plain_job = bench::MakeJob(cell);
+      RunContender(*plain_job, "plain");
       const float tolerance = dtype == Dtype::f32   ? 1e-6f
                               : dtype == Dtype::f16 ? 0x1p-10f
                                                     : 0x1p-7f;
       for (size_t i = 0; i < cell.elements(); i += 97) {
         const float expected = ToFloat(dtype, reference.data(), i);
-        EXPECT_NEAR(ToFloat(dtype, plain_job.y(), i), expected,
+        EXPECT_NEAR(ToFloat(dtype, plain_job->tensors().y(), i), expected,
                     tolerance * std::fabs(expected) + 1e-7f)
             << cell.type_name() << " " << i;
       }
@@ -148,32 +290,122 @@ TEST(BenchForward, PlainLoopsComputeTheSame) {
   }
 }
 
-TEST(BenchForward, RowsDiffer) {
-  const Cell cell = {Dtype::f32, 64, 128, 1, "reference"};
-  const ForwardJob job(cell);
+// Each operation that writes y gives forward's bits, and so do its reference and its call.
+TEST(BenchJob, OperationsComputeForward) {
+  const Cell cell = ForwardCell(Dtype::bf16, 5, 100, 1);
+  const std::unique_ptr<Job> job = bench::MakeJob(cell);
+  RunContender(*job, "library");
+  const std::vector<uint8_t> expected = Y(*job, cell);
+  for (const char* operation : {"forward", "forward_call", "scale"}) {
+    for (const char* contender : {"library", "reference"}) {
+      Cell other = cell;
+      other.operation = operation;
+      const std::unique_ptr<Job> other_job = bench::MakeJob(other);
+      RunContender(*other_job, contender);
+      EXPECT_EQ(Y(*other_job, other), expected) << operation << " " << contender;
+    }
+  }
+}
+
+TEST(BenchJob, RowsDiffer) {
+  const Cell cell = ForwardCell(Dtype::f32, 64, 128, 1);
+  const std::unique_ptr<Job> job = bench::MakeJob(cell);
+  const uint8_t* const x = job->tensors().x();
   const size_t row_bytes = cell.bytes() / cell.rows;
   for (size_t row = 1; row < cell.rows; ++row) {
-    EXPECT_NE(std::memcmp(job.x(), job.x() + row * row_bytes, row_bytes), 0) << row;
+    EXPECT_NE(std::memcmp(x, x + row * row_bytes, row_bytes), 0) << row;
   }
 }
 
-TEST(BenchForward, FindsOneWrongBit) {
+TEST(BenchJob, FindsOneWrongBit) {
+  for (const bench::Operation& operation : bench::Operations()) {
+    for (const Dtype dtype : kTypes) {
+      const Cell cell = {operation.name, dtype, 3, 100, 1, "reference"};
+      SCOPED_TRACE(cell.name());
+      const std::unique_ptr<Job> job = bench::MakeJob(cell);
+      EXPECT_EQ(job->FindFault(), "");
+      spoil_next_call = true;
+      const std::string element = dtype == Dtype::f32 ? "0" : "1";
+      EXPECT_EQ(job->FindFault(),
+                operation.name == "sum_squares"
+                    ? "row 1: the sum differs from the reference"
+                    : "row 1, element " + element + " differs from the reference");
+      EXPECT_FALSE(spoil_next_call);
+    }
+  }
+}
+
+TEST(BenchJob, SmallWorkIsOneThreads) {
+  for (const bench::Operation& operation : bench::Operations()) {
+    const auto parts = [&](size_t rows, size_t d, int threads) {
+      return bench::MakeJob({operation.name, Dtype::f32, rows, d, threads, "reference"})->parts();
+    };
+    EXPECT_EQ(parts(1, 64, 2), 1u);
+    EXPECT_EQ(parts(512, 4096, 1), 1u);
+    if (rmsnorm_has_openmp() != 0) {
+      EXPECT_EQ(parts(512, 4096, 2), 2u);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------- cold
+
+TEST(BenchCold, CopiesExceedTheCaches) {
   for (const Dtype dtype : kTypes) {
-    ForwardJob job({dtype, 3, 100, 1, "reference"});
-    EXPECT_EQ(job.FindDifference(), "");
-    spoil_modules = true;
-    const size_t element = dtype == Dtype::f32 ? 0 : 1;
-    EXPECT_EQ(job.FindDifference(),
-              "row 1, element " + std::to_string(element) + " differs from the reference");
+    for (const auto& [rows, d] : {std::pair<size_t, size_t>{1, 4096}, {100, 4097}, {3000, 3000}}) {
+      Cell cell = ForwardCell(dtype, rows, d, 1);
+      EXPECT_EQ(bench::Tensors(cell).copies(), 1u);
+      cell.cold = true;
+      const bench::Tensors tensors(cell);
+      const size_t bytes = 2 * tensors.copies() * cell.bytes();
+      EXPECT_GT(bytes, std::min(2 * bench::LastLevelCache(), (size_t{1} << 30) - 4 * cell.bytes()));
+      EXPECT_LE(bytes, std::max(size_t{1} << 30, 2 * cell.bytes()));
+    }
   }
 }
 
-TEST(BenchForward, SmallWorkIsOneThreads) {
-  EXPECT_EQ(ForwardJob({Dtype::f32, 1, 64, 2, "reference"}).parts(), 1u);
-  EXPECT_EQ(ForwardJob({Dtype::f32, 512, 4096, 1, "reference"}).parts(), 1u);
-  if (rmsnorm_has_openmp() != 0) {
-    EXPECT_EQ(ForwardJob({Dtype::f32, 512, 4096, 2, "reference"}).parts(), 2u);
+TEST(BenchCold, VisitsEachCopyOnceInTurn) {
+  for (const size_t rows : {size_t{1}, size_t{3}, size_t{64}, size_t{1000}}) {
+    Cell cell = ForwardCell(Dtype::f16, rows, 4095, 1);
+    cell.cold = true;
+    bench::Tensors tensors(cell);
+    std::map<const uint8_t*, const uint8_t*> places;
+    for (size_t i = 0; i < tensors.copies(); ++i) {
+      EXPECT_EQ(tensors.x_view().get()->data, tensors.x());
+      EXPECT_EQ(tensors.y_view().get()->data, tensors.y());
+      EXPECT_TRUE(places.emplace(tensors.x(), tensors.y()).second);
+      tensors.MoveOn();
+    }
+    EXPECT_EQ(tensors.copy(), 0u);
+    const uint8_t* end = nullptr;
+    for (const auto& [x, y] : places) {
+      EXPECT_GE(x, end);
+      end = x + cell.bytes();
+    }
   }
+}
+
+TEST(BenchCold, EachCallOfEachContenderTakesTheNextCopy) {
+  for (const bench::Operation& operation : bench::Operations()) {
+    const std::unique_ptr<Job> job =
+        bench::MakeJob({operation.name, Dtype::f32, 16, 4096, 1, "reference", true});
+    bench::Tensors twin({operation.name, Dtype::f32, 16, 4096, 1, "reference", true});
+    for (const bench::Contender& contender : job->Contenders()) {
+      contender.repeat(3);
+      for (int i = 0; i < 3; ++i) twin.MoveOn();
+      EXPECT_EQ(job->tensors().copy(), twin.copy()) << operation.name << " " << contender.name;
+    }
+  }
+}
+
+// So many calls of the library and of the reference pass before the one that is spoilt.
+TEST(BenchCold, EachCopyIsChecked) {
+  const std::unique_ptr<Job> job =
+      bench::MakeJob({"forward", Dtype::f32, 64, 4096, 1, "reference", true});
+  EXPECT_EQ(job->FindFault(), "");
+  spoil_next_call = true;
+  calls_before_spoilt = 2 * (static_cast<int>(job->tensors().copies()) - 1);
+  EXPECT_EQ(job->FindFault(), "row 1, element 0 differs from the reference");
 }
 
 // ---------------------------------------------------------------------------------- the command
@@ -194,7 +426,7 @@ InProcess Bench(const std::string& arguments) {
 }
 
 TEST(Bench, ACellWithAWrongBitIsNotTimed) {
-  spoil_modules = true;
+  spoil_next_call = true;
   const InProcess result = Bench("--shapes 2x64,3x64 --types f32 --threads 1 --targets reference");
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.out.find("\nf32      2 x 64            1  FAILED on reference: row 1, element 0 "
@@ -257,8 +489,8 @@ TEST(Bench, TheDefaultTableHasTheCellsItShould) {
   ExpectSuccess(outcome);
   std::vector<std::string> expected;
   const int all = rmsnorm_max_threads();
-  for (const char* shape :
-       {"1x4096", "4096x128", "32x4096", "512x4096", "8192x4096", "64x16384", "1x64"}) {
+  for (const char* shape : {"1x4096", "4096x128", "32x4096", "512x4096", "8192x4096", "64x16384",
+                            "1x64", "1x1", "256x1000", "4096x63", "512x2880"}) {
     for (const char* type : {"f32", "bf16", "f16"}) {
       for (int threads = 1; threads <= all; threads += std::max(1, all - 1)) {
         expected.push_back(std::string("forward/") + type + "/" + shape + "/threads:" +
@@ -295,6 +527,51 @@ TEST(Bench, WritesJson) {
   EXPECT_NEAR(number("vs_reference") * time / number("reference_ns"), 1, 1e-6);
   EXPECT_GE(number("rounds"), 9);
   EXPECT_EQ(number("threads_used"), 1);
+}
+
+TEST(Bench, ColdCellsAreNamedSo) {
+  const Outcome outcome = RunCommand({"bench", "--cold", "--shapes", "64x4096", "--types", "f32",
+                                      "--threads", "1", "--targets", "reference"});
+  ExpectSuccess(outcome);
+  EXPECT_NE(Lines(outcome.out).at(0).find(" · cold caches"), std::string::npos) << outcome.out;
+  const Outcome list =
+      RunCommand({"bench", "--cold", "--shapes", "1x64", "--types", "f32", "--threads", "1",
+                  "--targets", "reference", "--benchmark_list_tests"});
+  EXPECT_EQ(list.out,
+            "forward/f32/1x64/threads:1/target:reference/cold/iterations:1/manual_time\n");
+}
+
+TEST(Bench, NamesTheOperationsWhereThereAreOthersThanForward) {
+  const Outcome outcome =
+      RunCommand({"bench", "--operations", "forward,sum_squares,forward_call,scale", "--shapes",
+                  "2x64", "--types", "f32", "--threads", "1", "--targets", "reference"});
+  ExpectSuccess(outcome);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 6u) << outcome.out;
+  EXPECT_EQ(lines[1].rfind("operation     type  rows x d ", 0), 0u) << lines[1];
+  EXPECT_EQ(lines[2].rfind("forward       f32      2 x 64 ", 0), 0u) << lines[2];
+  EXPECT_EQ(lines[3].rfind("sum_squares   f32      2 x 64 ", 0), 0u) << lines[3];
+  EXPECT_EQ(lines[4].rfind("forward_call  f32      2 x 64 ", 0), 0u) << lines[4];
+  EXPECT_EQ(lines[5].rfind("scale         f32      2 x 64 ", 0), 0u) << lines[5];
+  // The phases have no plain loops beside them.
+  EXPECT_TRUE(std::regex_search(lines[3], std::regex(" -  +[0-9.]+x$"))) << lines[3];
+  EXPECT_TRUE(std::regex_search(lines[4], std::regex(" [0-9.]+x +[0-9.]+x$"))) << lines[4];
+}
+
+// Each reads and writes as many bytes as it says.
+TEST(Bench, BytesAreThoseOfTheOperation) {
+  for (const auto& [operation, passes] :
+       {std::pair<const char*, int>{"sum_squares", 1}, {"scale", 2}, {"forward_call", 2}}) {
+    const Outcome outcome =
+        RunCommand({"bench", "--operations", operation, "--shapes", "3x64", "--types", "f32",
+                    "--threads", "1", "--targets", "reference", "--benchmark_format=json"});
+    const json cell = json::parse(outcome.out).at("benchmarks").at(0);
+    EXPECT_EQ(cell.at("name").get<std::string>().rfind(std::string(operation) + "/f32/3x64/", 0),
+              0u);
+    const double bytes =
+        cell.at("bytes_per_second").get<double>() * cell.at("library_ns").get<double>() * 1e-9;
+    EXPECT_NEAR(bytes / (passes * 3 * 64 * 4), 1, 1e-6) << operation;
+  }
 }
 
 std::vector<std::string> SmallBench(const std::vector<std::string>& more) {
@@ -352,6 +629,7 @@ TEST(Bench, RefusesWrongUseInOneLine) {
       {{"--benchmark_out=" + directory.File("no/file")}, "--benchmark_out"},
       {{"--json", directory.File("no/file")}, "no/file"},
       {{"--json"}, "--json"},
+      {{"--operations", "frobnicate"}, "'frobnicate'"},
       {{"--shapes", "1"}, "'1'"},
       {{"--shapes", "1x"}, "'1x'"},
       {{"--shapes", "x64"}, "'x64'"},

@@ -3,19 +3,20 @@
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "bench_table.h"
+#include "benchmarks.h"
 #include "command.h"
 #include "cpu.h"
-#include "forward_benchmark.h"
+#include "operations.h"
 #include "output_file.h"
 #include "targets.h"
 
@@ -25,15 +26,36 @@ namespace {
 using bench::Cell;
 
 struct BenchOptions {
+  std::vector<std::string> operations = {"forward"};
+  // Of decoding and of prompts, through all caches; a head's worth; and sizes that fit no vector.
+  // 1x1 is the fixed cost of a call.
   std::vector<std::string> shapes = {"1x4096",    "4096x128", "32x4096", "512x4096",
-                                     "8192x4096", "64x16384", "1x64"};
+                                     "8192x4096", "64x16384", "1x64",    "1x1",
+                                     "256x1000",  "4096x63",  "512x2880"};
   std::vector<std::string> types = {"f32", "bf16", "f16"};
   std::vector<std::string> threads = {"1", "all"};
   std::vector<std::string> targets;  // none: the one a call without a target uses
+  bool cold = false;
+  std::vector<std::string> peers;  // files
   std::string json;
 };
 
 // ------------------------------------------------------------------------------------- cells
+
+std::string OperationNames() {
+  std::string names;
+  for (const bench::Operation& operation : bench::Operations()) {
+    names += (names.empty() ? "" : ", ") + operation.name;
+  }
+  return names;
+}
+
+void CheckOperation(const std::string& name) {
+  for (const bench::Operation& operation : bench::Operations()) {
+    if (operation.name == name) return;
+  }
+  throw UserError("--operations: '" + name + "' is none of " + OperationNames());
+}
 
 // Reads a positive number and moves `text` past it. Returns 0 if there is none.
 size_t ReadNumber(const char*& text, const char* end) {
@@ -97,24 +119,44 @@ std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
 
 // The cells without repetition: two numbers of threads or names of targets can mean the same.
 std::vector<Cell> Cells(const BenchOptions& options) {
+  std::vector<Shape> shapes;
+  for (const std::string& text : options.shapes) shapes.push_back(ParseShape(text));
+  std::vector<Dtype> types;
+  for (const std::string& text : options.types) types.push_back(ParseType(text));
+  std::vector<int> thread_counts;
+  for (const std::string& text : options.threads) thread_counts.push_back(ParseThreads(text));
   const std::vector<std::string> targets = ChooseTargets(options.targets);
+
   std::vector<Cell> cells;
-  std::vector<std::string> names;
-  for (const std::string& shape_text : options.shapes) {
-    const Shape shape = ParseShape(shape_text);
-    for (const std::string& type : options.types) {
-      for (const std::string& threads : options.threads) {
-        for (const std::string& target : targets) {
-          const Cell cell = {ParseType(type), shape.rows, shape.d, ParseThreads(threads), target};
-          const std::string name = bench::ForwardName(cell);
-          if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-          names.push_back(name);
-          cells.push_back(cell);
+  std::set<std::string> names;
+  for (const std::string& operation : options.operations) {
+    CheckOperation(operation);
+    for (const Shape& shape : shapes) {
+      for (const Dtype type : types) {
+        for (const int threads : thread_counts) {
+          for (const std::string& target : targets) {
+            const Cell cell = {operation, type, shape.rows, shape.d, threads, target, options.cold};
+            if (names.insert(cell.name()).second) cells.push_back(cell);
+          }
         }
       }
     }
   }
   return cells;
+}
+
+std::vector<bench::Peer> LoadPeers(const std::vector<std::string>& files) {
+  std::vector<bench::Peer> peers;
+  for (const std::string& file : files) {
+    bench::Peer peer(file);
+    for (const bench::Peer& other : peers) {
+      if (other.name() == peer.name()) {
+        throw UserError("--peer " + file + ": the name '" + peer.name() + "' is taken");
+      }
+    }
+    peers.push_back(std::move(peer));
+  }
+  return peers;
 }
 
 // -------------------------------------------------------------------------------- the harness
@@ -198,17 +240,27 @@ class Reporter : public benchmark::BenchmarkReporter {
   bool failed_ = false;
 };
 
-// A line on a terminal that tells what is being timed.
-class ProgressLine {
+// Shows what is being timed as a line on a terminal, and hands the peers' problems on.
+class Watcher : public bench::Observer {
  public:
-  void Show(const std::string& name, size_t done, size_t rounds) {
+  explicit Watcher(BenchTable& table) : table_(table) {}
+
+  void RoundDone(const std::string& name, size_t done, size_t rounds) override {
     if (!terminal_) return;
     std::fprintf(stderr, "\r\033[K%s: round %zu of %zu", name.c_str(), done, rounds);
     if (done == rounds) std::fputs("\r\033[K", stderr);
   }
+  void PeerNotTimed(const std::string& name, const bench::PeerProblem& problem) override {
+    peer_was_wrong_ |= problem.wrong;
+    table_.PeerNotTimed(name, problem);
+  }
+
+  bool peer_was_wrong() const { return peer_was_wrong_; }
 
  private:
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
+  BenchTable& table_;
+  bool peer_was_wrong_ = false;
 };
 
 void DescribeRun() {
@@ -222,6 +274,7 @@ void DescribeRun() {
 int RunBench(const BenchOptions& options, const std::vector<std::string>& harness_flags) {
   const std::vector<Cell> cells = Cells(options);
   ParseHarnessFlags(harness_flags);
+  const std::vector<bench::Peer> peers = LoadPeers(options.peers);
   const char* const out = FlagValue(harness_flags, "--benchmark_out");
   if (out != nullptr && !std::ofstream(out, std::ios::app)) {  // Google Benchmark would exit
     throw UserError(std::string("--benchmark_out: cannot write ") + out);
@@ -230,16 +283,14 @@ int RunBench(const BenchOptions& options, const std::vector<std::string>& harnes
   if (!options.json.empty()) json.emplace(options.json);
 
   DescribeRun();
-  ProgressLine progress;
+  std::vector<std::string> peer_names;
+  for (const bench::Peer& peer : peers) peer_names.push_back(peer.name());
+  BenchTable table(cells, peer_names);
+  Watcher watcher(table);
   benchmark::ClearRegisteredBenchmarks();
-  for (const Cell& cell : cells) {
-    bench::RegisterForward(cell, [&progress](const std::string& name, size_t done, size_t rounds) {
-      progress.Show(name, done, rounds);
-    });
-  }
+  for (const Cell& cell : cells) bench::Register(cell, peers, watcher);
 
   const bool other_format = FlagValue(harness_flags, "--benchmark_format") != nullptr;
-  BenchTable table(cells);
   // Google Benchmark keeps the reporter that it creates.
   Reporter reporter(other_format ? *benchmark::CreateDefaultDisplayReporter() : table);
   if (benchmark::RunSpecifiedBenchmarks(&reporter) == 0) {
@@ -250,7 +301,7 @@ int RunBench(const BenchOptions& options, const std::vector<std::string>& harnes
     json->Write(reporter.json());
     json->Commit();
   }
-  return reporter.failed() ? kCheckFailed : kSuccess;
+  return reporter.failed() || watcher.peer_was_wrong() ? kCheckFailed : kSuccess;
 }
 
 }  // namespace
@@ -263,21 +314,37 @@ void AddBench(CLI::App& app, int& status) {
                                   const char* help, const char* type) {
     command->add_option(name, list, help)->type_name(type)->delimiter(',')->capture_default_str();
   };
+  add_list("--operations", options->operations, ("Any of " + OperationNames()).c_str(), "NAME,...");
   add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
   add_list("--types", options->types, "Types of x, weight and y", "TYPE,...");
   add_list("--threads", options->threads, "Numbers of threads; all: as many as OpenMP would use",
            "N,...");
   add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
            "NAME,...");
+  command->add_flag(
+      "--cold", options->cold,
+      "Find x and y in memory: walk more copies of them than the last-level cache holds");
+  command
+      ->add_option("--peer", options->peers,
+                   "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   command
       ->add_option("--json", options->json, "Write the results in Google Benchmark's JSON as well")
       ->type_name("FILE");
   command->footer(
-      "Time, GB/s (of x read and y written), multiple of the time memcpy takes from x to y, and "
-      "times "
-      "faster than plain loops compiled with -O3 and than the reference, all with the same "
-      "threads. "
-      "Each result is first checked against the reference's bits; exits with 1 where one differs.\n"
+      "Time, GB/s (of what is read and written), multiple of the time memcpy takes from x to y, "
+      "the "
+      "same multiple for each peer, and times faster than plain loops compiled with -O3 and than "
+      "the reference, all with the same threads, each bound to a CPU. All are timed in turn in "
+      "each "
+      "of many rounds; the table has the medians, and JSON the quartiles as well.\n"
+      "Each result is first checked, the library's against the reference's bits and a peer's to "
+      "within a few roundings; exits with 1 where one is wrong.\n"
+      "Operations: forward is a module's, which peers compute as well; forward_call prepares the "
+      "weight in each call; sum_squares and scale are the two phases.\n"
+      "--cold takes twice the last-level cache, and 1 GiB of copies at the most. All copies share "
+      "one weight.\n"
       "Google Benchmark's flags work too, such as --benchmark_filter=REGEX, --benchmark_list_tests "
       "and --benchmark_format=json.");
   command->allow_extras();

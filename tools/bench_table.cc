@@ -5,11 +5,16 @@
 #include <cstdio>
 #include <ostream>
 
+#include "benchmarks.h"
 #include "cpu.h"
-#include "forward_benchmark.h"
 
 namespace rmsnorm::tools {
+
+using bench::Cell;
+
 namespace {
+
+const std::string kOperation = "operation";  // a column's header
 
 std::string Right(const std::string& text, size_t width) {
   return std::string(width - std::min(width, text.size()), ' ') + text;
@@ -31,6 +36,8 @@ std::string ThreeDigits(double value) {
 
 // Such as "2.5x" or "31x".
 std::string Times(double ratio) { return Fixed(ratio, ratio < 9.95 ? 1 : 0) + "x"; }
+
+size_t PeerWidth(const std::string& peer) { return std::max<size_t>(peer.size(), 5) + 3; }
 
 // From 1.8 on Google Benchmark has other names for a benchmark that failed.
 template <class Run>
@@ -57,10 +64,11 @@ std::string TimeText(double seconds) {
   return ThreeDigits(value) + " " + unit;
 }
 
-BenchTable::BenchTable(const std::vector<bench::Cell>& cells) {
+BenchTable::BenchTable(const std::vector<Cell>& cells, const std::vector<std::string>& peers)
+    : peers_(peers) {
   std::vector<std::string> targets;
-  for (const bench::Cell& cell : cells) {
-    cells_.emplace(bench::ForwardName(cell), cell);
+  for (const Cell& cell : cells) {
+    cells_.emplace(cell.name(), cell);
     rows_width_ = std::max(rows_width_, std::to_string(cell.rows).size());
     d_width_ = std::max(d_width_, std::to_string(cell.d).size());
     if (std::find(targets.begin(), targets.end(), cell.target) == targets.end()) {
@@ -69,11 +77,30 @@ BenchTable::BenchTable(const std::vector<bench::Cell>& cells) {
     }
   }
   has_target_column_ = targets.size() > 1;
+  cold_ = !cells.empty() && cells.front().cold;
+  const bool only_forward = std::all_of(
+      cells.begin(), cells.end(), [](const Cell& cell) { return cell.operation == "forward"; });
+  if (!only_forward) {
+    for (const Cell& cell : cells) {
+      operation_width_ = std::max({operation_width_, cell.operation.size(), kOperation.size()});
+    }
+    operation_width_ += 2;
+  }
 }
 
-std::string BenchTable::Start(const std::string& type, const std::string& rows,
-                              const std::string& d, const std::string& threads) const {
-  return Left(type, 6) + Right(rows, rows_width_) + " x " + Left(d, d_width_) + Right(threads, 8);
+void BenchTable::PeerNotTimed(const std::string& cell_name, const bench::PeerProblem& problem) {
+  if (problem.wrong) wrong_peers_[cell_name].insert(problem.peer);
+  const std::string note =
+      (problem.wrong ? "WRONG: " + problem.peer + " in " + cell_name : "-: " + problem.peer) +
+      ": " + problem.text;
+  if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
+}
+
+std::string BenchTable::Start(const std::string& operation, const std::string& type,
+                              const std::string& rows, const std::string& d,
+                              const std::string& threads) const {
+  return (operation_width_ > 0 ? Left(operation, operation_width_) : "") + Left(type, 6) +
+         Right(rows, rows_width_) + " x " + Left(d, d_width_) + Right(threads, 8);
 }
 
 bool BenchTable::ReportContext(const Context& /*context*/) {
@@ -82,9 +109,12 @@ bool BenchTable::ReportContext(const Context& /*context*/) {
                     << (threads == 1 ? " thread" : " threads")
                     << (has_target_column_ ? " · targets " : " · target ") << targets_
                     << " · Highway " << rmsnorm_highway_version() << " · "
-                    << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP") << "\n"
-                    << Start("type", "rows", "d", "threads") << "       time      GB/s   x memcpy"
-                    << "   vs loops   vs reference" << (has_target_column_ ? "   target" : "")
+                    << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP")
+                    << (cold_ ? " · cold caches" : "") << "\n"
+                    << Start(kOperation, "type", "rows", "d", "threads")
+                    << "       time      GB/s   x memcpy";
+  for (const std::string& peer : peers_) GetOutputStream() << Right(peer, PeerWidth(peer));
+  GetOutputStream() << "   vs loops   vs reference" << (has_target_column_ ? "   target" : "")
                     << std::endl;
   return true;
 }
@@ -100,8 +130,8 @@ void BenchTable::ReportRuns(const std::vector<Run>& runs) {
 
 void BenchTable::PrintRun(const Run& run) {
   std::ostream& out = GetOutputStream();
-  const bench::Cell& cell = cells_.at(run.run_name.function_name);
-  out << Start(cell.type_name(), std::to_string(cell.rows), std::to_string(cell.d),
+  const Cell& cell = cells_.at(run.run_name.function_name);
+  out << Start(cell.operation, cell.type_name(), std::to_string(cell.rows), std::to_string(cell.d),
                std::to_string(cell.threads));
   const std::string failure = FailureOf(run);
   if (!failure.empty()) {
@@ -109,13 +139,31 @@ void BenchTable::PrintRun(const Run& run) {
     return;
   }
   const auto counter = [&run](const char* name) -> double { return run.counters.at(name); };
+  const auto times_faster_than = [&](const char* name) {
+    return run.counters.count(name) != 0 ? Times(counter(name)) : "-";
+  };
   const double seconds =
       run.GetAdjustedRealTime() / benchmark::GetTimeUnitMultiplier(run.time_unit);
   out << Right(TimeText(seconds), 11) << Right(ThreeDigits(counter("bytes_per_second") / 1e9), 10)
-      << Right(Fixed(counter(bench::kTimesMemcpy), 2), 11)
-      << Right(Times(counter(bench::kVersusPlain)), 11)
-      << Right(Times(counter(bench::kVersusReference)), 15)
+      << Right(Fixed(counter(bench::kTimesMemcpy), 2), 11);
+  for (const std::string& peer : peers_) out << Right(PeerText(run, peer), PeerWidth(peer));
+  out << Right(times_faster_than(bench::kVersusPlain), 11)
+      << Right(times_faster_than(bench::kVersusReference), 15)
       << (has_target_column_ ? "   " + cell.target : "") << std::endl;
+}
+
+std::string BenchTable::PeerText(const Run& run, const std::string& peer) const {
+  const auto time = run.counters.find(peer + "_ns");
+  if (time != run.counters.end()) {
+    return Fixed(time->second / run.counters.at(std::string(bench::kMemcpy) + "_ns"), 2);
+  }
+  const auto wrong = wrong_peers_.find(run.run_name.function_name);
+  return wrong != wrong_peers_.end() && wrong->second.count(peer) != 0 ? "WRONG" : "-";
+}
+
+void BenchTable::Finalize() {
+  for (const std::string& note : notes_) GetOutputStream() << note << "\n";
+  GetOutputStream().flush();
 }
 
 }  // namespace rmsnorm::tools

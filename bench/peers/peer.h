@@ -3,10 +3,15 @@
 // language, that exports one function, rmsnorm_peer_get(). Plain C; this file needs nothing else of
 // rmsnorm.
 //
-// For each cell of the table the benchmark makes the buffers and calls prepare() once. It runs the
-// cell, checks what was written against the scalar reference, to within a few roundings, and then
-// times run() in turn with the library and with memcpy. Everything that can be done once belongs in
-// prepare(): run() is the call that an application makes for each token or batch.
+// For each cell of the table the benchmark makes the buffers and calls prepare() once; small cells
+// have buffers in 32 places, and cells with cold caches in up to 65536, so that as many cases are
+// prepared at the same time. It runs each, checks what was written against the scalar reference, to
+// within the roundings that bench/tolerance.h counts, and then times run() in turn with the library
+// and with memcpy. Everything that can be done once belongs in prepare(): run() is the call that an
+// application makes for each token or batch.
+//
+// All calls come from one thread. While run() is timed, that thread is bound to one CPU, which
+// threads it starts would inherit: start them in prepare() or in the first run().
 #ifndef RMSNORM_BENCH_PEERS_PEER_H_
 #define RMSNORM_BENCH_PEERS_PEER_H_
 
@@ -53,7 +58,11 @@ typedef struct rmsnorm_peer {
 
 /* The plug-in's one exported function. Never null; what it points at lives as long as the plug-in.
  */
-const rmsnorm_peer* rmsnorm_peer_get(void);
+#if defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+const rmsnorm_peer*
+rmsnorm_peer_get(void);
 
 #ifdef __cplusplus
 }  // extern "C"

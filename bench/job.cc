@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "peer.h"
+#include "plain_loops.h"
+
+namespace rmsnorm::bench {
+
+std::string Job::FindFault() {
+  for (size_t i = 0; i < tensors_.copies(); ++i) {
+    std::string fault = FindFaultInCopy();
+    if (!fault.empty()) return fault;
+    tensors_.MoveOn();
+  }
+  return {};
+}
+
+bool Job::AddPeer(const Peer& peer, PeerProblem* problem) {
+  *problem = {peer.name(), false, "peers compute forward only"};
+  return false;
+}
+
+// The library hands its parts to an executor just as to OpenMP, so one that counts them tells.
+void Job::CountParts(const std::function<void(const Options& options)>& call) {
+  Options options = LibraryOptions(cell_.target.c_str());
+  options.parallel_context = &parts_;
+  options.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
+    size_t& parts = *static_cast<size_t*>(context);
+    parts = std::max(parts, count);
+    for (size_t i = 0; i < count; ++i) task(state, i);
+  };
+  call(options);
+}
+
+Options Job::LibraryOptions(const char* target) const {
+  Options options;
+  options.threads = cell_.threads;
+  options.target = target;
+  return options;
+}
+
+RmsNorm Job::MakeModule(const char* target) const {
+  RmsNorm module(cell_.d, LibraryOptions(target), cell_.dtype);
+  module.set_weight(tensors_.weight_view());
+  return module;
+}
+
+void Job::SpoilY() { std::memset(tensors_.y(), 0xFF, cell_.bytes()); }
+
+std::string Job::CompareY(const Expect& expect, const Compare& compare) {
+  const size_t row_bytes = cell_.bytes() / cell_.rows;
+  const size_t rows_at_a_time = std::clamp<size_t>((size_t{1} << 20) / cell_.d, 1, cell_.rows);
+  Buffer expected(rows_at_a_time * row_bytes);
+  for (size_t row = 0; row < cell_.rows; row += rows_at_a_time) {
+    const size_t rows = std::min(rows_at_a_time, cell_.rows - row);
+    expect(ConstView(tensors_.x() + row * row_bytes, cell_.dtype, {rows, cell_.d}), row,
+           View(expected.data(), cell_.dtype, {rows, cell_.d}));
+    std::string difference = compare(row, rows, tensors_.y() + row * row_bytes, expected.data());
+    if (!difference.empty()) return difference;
+  }
+  return {};
+}
+
+std::string Job::FindDifferenceInY(const Expect& expect) {
+  const size_t row_bytes = cell_.bytes() / cell_.rows;
+  return CompareY(expect,
+                  [&](size_t first_row, size_t rows, const uint8_t* actual,
+                      const uint8_t* expected) -> std::string {
+                    const size_t bytes = rows * row_bytes;
+                    if (std::memcmp(actual, expected, bytes) == 0) return {};
+                    const size_t byte = static_cast<size_t>(
+                        std::mismatch(actual, actual + bytes, expected).first - actual);
+                    const size_t element = byte % row_bytes / (row_bytes / cell_.d);
+                    return "row " + std::to_string(first_row + byte / row_bytes) + ", element " +
+                           std::to_string(element) + " differs from the reference";
+                  });
+}
+
+Contender Job::Memcpy() {
+  const size_t element_bytes = cell_.bytes() / cell_.elements();
+  return Each(kMemcpy, [this, element_bytes] {
+    ForRangesInParts(cell_.elements(), parts_, [this, element_bytes](size_t begin, size_t end) {
+      std::memcpy(tensors_.y() + begin * element_bytes, tensors_.x() + begin * element_bytes,
+                  (end - begin) * element_bytes);
+    });
+  });
+}
+
+Contender Job::PlainLoops() {
+  const size_t row_bytes = cell_.bytes() / cell_.rows;
+  return Each(kPlain, [this, row_bytes] {
+    ForRangesInParts(cell_.rows, parts_, [this, row_bytes](size_t begin, size_t end) {
+      PlainForward(cell_.dtype, tensors_.x() + begin * row_bytes, tensors_.weight(),
+                   tensors_.y() + begin * row_bytes, end - begin, cell_.d, Options().eps);
+    });
+  });
+}
+
+}  // namespace rmsnorm::bench

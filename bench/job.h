@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a benchmark of one operation does with a cell.
+#ifndef RMSNORM_BENCH_JOB_H_
+#define RMSNORM_BENCH_JOB_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cell.h"
+#include "parallel.h"
+#include "rounds.h"
+#include "tensors.h"
+
+namespace rmsnorm::bench {
+
+class Peer;
+
+// The names of the contenders that a peer cannot have.
+constexpr char kLibrary[] = "library";
+constexpr char kMemcpy[] = "memcpy";
+constexpr char kReference[] = "reference";
+constexpr char kPlain[] = "plain";
+
+// Why a peer is not timed: it cannot compute the cell, or it computes it wrongly.
+struct PeerProblem {
+  std::string peer;
+  bool wrong;
+  std::string text;
+};
+
+// Each operation is a class of its own below this one; operations.cc lists them. The constructor
+// makes the inputs, and throws rmsnorm::Error if the library refuses the cell.
+class Job {
+ public:
+  explicit Job(const Cell& cell) : cell_(cell), tensors_(cell) {}
+  virtual ~Job() = default;
+  Job(const Job&) = delete;  // its contenders point to it
+  Job& operator=(const Job&) = delete;
+
+  // Runs the library on each copy of the tensors and says where it is wrong; empty where it is not.
+  std::string FindFault();
+
+  // The library and memcpy, then whatever else there is to compare them with, in an order that is
+  // the same for each job of the cell.
+  virtual std::vector<Contender> Contenders() = 0;
+
+  // What the library reads and writes of tensors the size of x, in multiples of x.
+  virtual int passes() const { return 2; }
+
+  // Has a peer compute the cell as well. Returns false, and what the problem is, where it cannot.
+  virtual bool AddPeer(const Peer& peer, PeerProblem* problem);
+
+  // How many threads share the work: the library keeps small work on one.
+  size_t parts() const { return parts_; }
+  const Tensors& tensors() const { return tensors_; }
+
+ protected:
+  // Runs the library on the current copy and says where it is wrong.
+  virtual std::string FindFaultInCopy() = 0;
+
+  // Finds parts(). `call` is a call of the library as the job times it, with other options.
+  void CountParts(const std::function<void(const Options& options)>& call);
+
+  // The options keep the pointer.
+  Options LibraryOptions(const char* target) const;
+  RmsNorm MakeModule(const char* target) const;
+
+  // Fills y with NaNs, which no result here is.
+  void SpoilY();
+
+  // Compares the current y with what `expect` writes for some rows of x at a time, so that the
+  // expected rows need little memory. `compare` says where two of them differ, or nothing.
+  using Expect = std::function<void(const ConstView& x, size_t first_row, const View& y)>;
+  using Compare = std::function<std::string(size_t first_row, size_t rows, const uint8_t* actual,
+                                            const uint8_t* expected)>;
+  std::string CompareY(const Expect& expect, const Compare& compare);
+  // The same, for bits.
+  std::string FindDifferenceInY(const Expect& expect);
+
+  // A contender that goes on to another copy of the tensors before each call, where there is one:
+  // all contenders take the next, so that none finds what the one before has left in the caches.
+  template <class Work>
+  Contender Each(std::string name, Work work) {
+    if (tensors_.copies() == 1) return MakeContender(std::move(name), work);
+    return MakeContender(std::move(name), [this, work] {
+      tensors_.MoveOn();
+      work();
+    });
+  }
+  // Copies x to y. Its parts may end amid a row: one long row can be the work of many threads.
+  Contender Memcpy();
+  // RMSNorm in plain loops.
+  Contender PlainLoops();
+
+  const Cell cell_;
+  Tensors tensors_;
+
+ private:
+  size_t parts_ = 1;
+};
+
+}  // namespace rmsnorm::bench
+
+#endif  // RMSNORM_BENCH_JOB_H_

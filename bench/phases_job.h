@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two phases of RMSNorm on their own.
+#ifndef RMSNORM_BENCH_PHASES_JOB_H_
+#define RMSNORM_BENCH_PHASES_JOB_H_
+
+#include <vector>
+
+#include "job.h"
+
+namespace rmsnorm::bench {
+
+// The copies of a cold cell share the sums: 8 bytes beside a row.
+class SumSquaresJob final : public Job {
+ public:
+  explicit SumSquaresJob(const Cell& cell);
+  std::vector<Contender> Contenders() override;
+  int passes() const override { return 1; }
+
+ private:
+  std::string FindFaultInCopy() override;
+
+  std::vector<double> sums_;
+  const Options library_;
+  const Options reference_;
+};
+
+// In a cold cell all copies of x are scaled by the sums of the first.
+class ScaleJob final : public Job {
+ public:
+  explicit ScaleJob(const Cell& cell);
+  std::vector<Contender> Contenders() override;
+
+ private:
+  std::string FindFaultInCopy() override;
+
+  std::vector<double> sums_;
+  const Options library_;
+  const Options reference_;
+};
+
+}  // namespace rmsnorm::bench
+
+#endif  // RMSNORM_BENCH_PHASES_JOB_H_

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensors.h"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "plain_loops.h"
+
+namespace rmsnorm::bench {
+namespace {
+
+size_t CopyBytes(const Cell& cell) { return (cell.bytes() + 63) / 64 * 64; }
+
+size_t CountCopies(const Cell& cell) {
+  if (!cell.cold) return 1;
+  constexpr size_t kMostBytes = size_t{1} << 30;
+  const size_t copy_bytes = 2 * CopyBytes(cell);  // of x and y
+  const size_t copies = 2 * LastLevelCache() / copy_bytes + 1;
+  return std::clamp<size_t>(copies, 1, std::max<size_t>(kMostBytes / copy_bytes, 1));
+}
+
+// The golden section of a number of copies, or the next number below it that visits all of them.
+size_t FindStep(size_t copies) {
+  size_t step = std::max<size_t>(copies * 618 / 1000, 1);
+  while (std::gcd(step, copies) != 1) --step;
+  return step;
+}
+
+}  // namespace
+
+size_t LastLevelCache() {
+  size_t largest = 0;
+  for (int index = 0;; ++index) {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) +
+                       "/size");
+    size_t size = 0;
+    char unit = '\0';
+    if (!(file >> size >> unit)) break;  // such as "32768K"
+    largest = std::max(largest, size << (unit == 'M' ? 20 : 10));
+  }
+  return largest > 0 ? largest : size_t{32} << 20;
+}
+
+// Drawing a number takes longer than normalising it, so that after a prime number of them they
+// repeat: no two rows next to each other are the same.
+Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation) {
+  std::vector<float> drawn(std::min<size_t>(count, 65521));
+  std::mt19937 random;
+  std::normal_distribution<float> distribution(mean, deviation);
+  for (float& number : drawn) number = distribution(random);
+
+  const size_t size = rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype));
+  Buffer buffer(count * size);
+  for (size_t done = 0; done < count; done += drawn.size()) {
+    PlainConvert(drawn.data(), dtype, buffer.data() + done * size,
+                 std::min(drawn.size(), count - done));
+  }
+  return buffer;
+}
+
+Tensors::Tensors(const Cell& cell)
+    : cell_(cell),
+      copies_(CountCopies(cell)),
+      step_(FindStep(copies_)),
+      copy_bytes_(CopyBytes(cell)),
+      x_(NormalNumbers(cell.dtype, copies_ * copy_bytes_ / (cell.bytes() / cell.elements()), 0.0f,
+                       1.0f)),
+      weight_(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.25f)),
+      y_(copies_ * copy_bytes_),
+      x_view_(x_.data(), cell.dtype, {cell.rows, cell.d}),
+      y_view_(y_.data(), cell.dtype, {cell.rows, cell.d}),
+      weight_view_(weight_.data(), cell.dtype, {cell.d}) {}
+
+void Tensors::MoveOn() {
+  copy_ += step_;
+  if (copy_ >= copies_) copy_ -= copies_;
+  x_view_ = ConstView(x(), cell_.dtype, {cell_.rows, cell_.d});
+  y_view_ = View(y(), cell_.dtype, {cell_.rows, cell_.d});
+}
+
+}  // namespace rmsnorm::bench

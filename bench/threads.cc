@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "threads.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "parallel.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace rmsnorm::bench {
+namespace {
+
+bool OpenMpBinds() {
+#ifdef _OPENMP
+  return omp_get_proc_bind() != omp_proc_bind_false;
+#else
+  return false;
+#endif
+}
+
+// The CPUs of a set: first one of each core, then the second of each, and so on.
+std::vector<int> SpreadOverCores(const cpu_set_t& set) {
+  std::map<std::string, int> seen;  // CPUs so far, by the list of CPUs of their core
+  std::vector<std::pair<int, int>> ordered;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    std::string core = std::to_string(cpu);  // where the system does not say
+    std::ifstream("/sys/devices/system/cpu/cpu" + core + "/topology/thread_siblings_list") >> core;
+    ordered.emplace_back(seen[core]++, cpu);
+  }
+  std::sort(ordered.begin(), ordered.end());
+  std::vector<int> cpus;
+  cpus.reserve(ordered.size());
+  for (const auto& [rank, cpu] : ordered) cpus.push_back(cpu);
+  return cpus;
+}
+
+const std::string kTasks = "/proc/self/task/";
+
+// The third field of a thread's stat, after the name in brackets, which may hold brackets as well.
+bool Runs(const std::string& thread) {
+  std::ifstream file(kTasks + thread + "/stat");
+  const std::string stat{std::istreambuf_iterator<char>(file), {}};
+  return stat.find(") R", stat.rfind(')')) != std::string::npos;
+}
+
+bool OthersRun() {
+  const std::set<std::string> threads = OtherThreads();
+  return std::any_of(threads.begin(), threads.end(), Runs);
+}
+
+}  // namespace
+
+BoundThreads::BoundThreads(int threads) : threads_(threads) {
+  if (OpenMpBinds() || sched_getaffinity(0, sizeof before_, &before_) != 0) return;
+  bound_ = true;
+  const std::vector<int> cpus = SpreadOverCores(before_);
+  const size_t count = static_cast<size_t>(threads);
+  ForRangesInParts(count, count, [&cpus](size_t thread, size_t /*end*/) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpus[thread % cpus.size()], &one);
+    sched_setaffinity(0, sizeof one, &one);
+  });
+}
+
+BoundThreads::~BoundThreads() {
+  if (!bound_) return;
+  const size_t count = static_cast<size_t>(threads_);
+  ForRangesInParts(count, count, [this](size_t /*thread*/, size_t /*end*/) {
+    sched_setaffinity(0, sizeof before_, &before_);
+  });
+}
+
+std::set<std::string> OtherThreads() {
+  std::set<std::string> threads;
+  std::error_code no_proc;
+  for (const auto& task : std::filesystem::directory_iterator(kTasks, no_proc)) {
+    threads.insert(task.path().filename());
+  }
+  threads.erase(std::to_string(gettid()));
+  return threads;
+}
+
+bool WaitUntilOthersSleep() {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(200);
+  while (OthersRun()) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
+
+}  // namespace rmsnorm::bench

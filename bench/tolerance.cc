@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tolerance.h"
+
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "plain_loops.h"
+
+namespace rmsnorm::bench {
+namespace {
+
+struct Tolerance {
+  double relative;
+  double absolute;
+};
+
+Tolerance ToleranceFor(Dtype dtype, size_t d) {
+  const double f32 = (0.51 * static_cast<double>(d) + 20) * 0x1p-24;
+  switch (dtype) {
+    case Dtype::f16:
+      // Below 2^-14 a rounding is 2^-25; one of the three is multiplied by the weight, less than 6.
+      return {f32 + 3.1 * 0x1p-11, 0x1p-22};
+    case Dtype::bf16:
+      return {f32 + 3.1 * 0x1p-8, 0};
+    default:
+      return {f32, 0};
+  }
+}
+
+}  // namespace
+
+std::string FindElementBeyondTolerance(Dtype dtype, size_t first_row, size_t rows, size_t d,
+                                       const uint8_t* actual, const uint8_t* expected) {
+  const Tolerance tolerance = ToleranceFor(dtype, d);
+  const size_t row_bytes = d * rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype));
+  std::vector<float> actual_row(d);
+  std::vector<float> expected_row(d);
+  for (size_t row = 0; row < rows; ++row) {
+    PlainWiden(dtype, actual + row * row_bytes, actual_row.data(), d);
+    PlainWiden(dtype, expected + row * row_bytes, expected_row.data(), d);
+    for (size_t j = 0; j < d; ++j) {
+      const double difference = std::fabs(double{actual_row[j]} - double{expected_row[j]});
+      const double allowed =
+          tolerance.relative * std::fabs(double{expected_row[j]}) + tolerance.absolute;
+      if (difference <= allowed) continue;
+      char text[200];
+      std::snprintf(text, sizeof text,
+                    "row %zu, element %zu is %.9g, not %.9g: off by %.2g where %.2g is allowed",
+                    first_row + row, j, double{actual_row[j]}, double{expected_row[j]}, difference,
+                    allowed);
+      return text;
+    }
+  }
+  return {};
+}
+
+}  // namespace rmsnorm::bench
