@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/perf: what it prints and how it ends, over made-up results. A small program stands in for
+the command where it has to measure."""
+
+import json
+import os
+import stat
+import sys
+import textwrap
+import unittest
+
+from bench_json import TOOLS, ScriptTest, benchmark, failed_benchmark, results
+
+MACHINE = "Example <CPU>, L1d 48 KiB, L2 1 MiB"
+TYPES = ("f32", "bf16")
+SHAPES = ("1x64", "8x64")
+
+
+def figures(value):
+    return {dtype: {shape: value for shape in SHAPES} for dtype in TYPES}
+
+
+def baseline(recorded=None):
+    """Goals of 2 and 4, others at 3, and records of AVX-512 and AVX2 for the machine, if any."""
+    content = {
+        "about": "für den Test",
+        "goals": {"AVX-512": figures(2), "AVX2": figures(4)},
+        "best_other": {
+            "source": "measured elsewhere",
+            "class": "AVX-512",
+            "multiples": figures({"multiple": 3, "of": "another"}),
+        },
+        "recorded": {"Another machine": {"multiples": {"AVX2": {"f32": {"1x64": 1.5}}}}},
+    }
+    if recorded is not None:
+        content["recorded"][MACHINE] = {
+            "multiples": {"AVX-512": figures(recorded[0]), "AVX2": figures(recorded[1])}
+        }
+    return content
+
+
+def all_cells(best=1.9, avx2=3.9, **exceptions):
+    """Exceptions name a type, a shape, and AVX2 where it is that target's: f32_1x64_AVX2=5."""
+    cells = []
+    for target, multiple in (("AVX3_DL", best), ("AVX2", avx2)):
+        for dtype in TYPES:
+            for shape in SHAPES:
+                name = f"{dtype}_{shape}" + ("_AVX2" if target == "AVX2" else "")
+                value = exceptions.get(name, multiple)
+                if value is not None:
+                    cells.append(benchmark(dtype, shape, value, target=target))
+    return cells
+
+
+class Perf(ScriptTest):
+    def perf(self, runs, *options, recorded=None):
+        arguments = ["--results", self.write("results.json", results(*runs))]
+        arguments += ["--baseline", self.write("baseline.json", baseline(recorded))]
+        return self.run_script("perf", *arguments, *options)
+
+    def line(self, outcome, dtype, shape, table=0):
+        """The cell's line in the first table, or in the one after."""
+        start = f"{dtype:<6}{shape.replace('x', ' x ')} "
+        lines = [line for line in outcome.stdout.split("\n") if line.startswith(start)]
+        self.assertEqual(len(lines), 2, outcome.stdout)
+        return lines[table]
+
+    def test_prints_all_figures_of_a_cell(self):
+        outcome = self.perf(all_cells(f32_1x64=2.1, f32_8x64=3.25, avx2=3.8), recorded=(2, 4))
+        self.assertEqual(outcome.returncode, 1, outcome.stderr)
+        head = f"rmsnorm 0.1.0 · {MACHINE} · Highway 1.0.3 · 1 thread · 2026-01-02\n"
+        self.assertTrue(outcome.stdout.startswith(head), outcome.stdout)
+        self.assertIn("\nAVX-512 (AVX3_DL)\n", outcome.stdout)
+        self.assertIn("\nAVX2\n", outcome.stdout)
+        self.assertEqual(
+            self.line(outcome, "f32", "1x64").split(maxsplit=12),
+            ["f32", "1", "x", "64", "3.00", "2.00", "2.10", "1.89", "-", "2.31", "2.00", "+5"]
+            + ["%  ahead of the best other, goal missed by 5 %"],
+        )
+        self.assertTrue(
+            self.line(outcome, "f32", "8x64").endswith(
+                "+62 %  BEHIND THE RECORD, behind the best other, goal missed by 62 %"
+            )
+        )
+        self.assertTrue(
+            self.line(outcome, "bf16", "8x64").endswith("-5 %  ahead of the best other, goal met")
+        )
+        self.assertEqual(
+            self.line(outcome, "f32", "1x64", 1).split(),
+            "f32 1 x 64 - 4.00 3.80 3.42 - 4.18 4.00 -5 % goal met".split(),
+        )
+        self.assertIn("\nAhead of the best other library in 3 of 4 cells.\n", outcome.stdout)
+        self.assertIn("\nMet 6 of 8 goals.\n", outcome.stdout)
+        self.assertIn("\n1 cell more than 15 % behind the record.\n", outcome.stdout)
+        self.assertIn("\nBest other: measured elsewhere.\n", outcome.stdout)
+
+    def test_14_percent_behind_is_not_behind(self):
+        outcome = self.perf(all_cells(best=2.28, avx2=4.56), recorded=(2, 4))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("+14 %", self.line(outcome, "f32", "1x64"))
+        self.assertNotIn("BEHIND", outcome.stdout)
+
+    def test_16_percent_behind_is_behind(self):
+        for exception in ({"bf16_8x64": 2.32}, {"bf16_8x64_AVX2": 4.64}):
+            outcome = self.perf(all_cells(**exception), recorded=(2, 4))
+            self.assertEqual(outcome.returncode, 1, outcome.stderr)
+            self.assertEqual(outcome.stdout.count("+16 %  BEHIND THE RECORD"), 1, outcome.stdout)
+
+    def test_goals_and_others_do_not_count(self):
+        outcome = self.perf(all_cells(best=9, avx2=9), recorded=(9, 9))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("Ahead of the best other library in 0 of 4 cells.", outcome.stdout)
+        self.assertIn("Met 0 of 8 goals.", outcome.stdout)
+
+    def test_no_record(self):
+        outcome = self.perf(all_cells(best=9))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("This machine has no record", outcome.stdout)
+        self.assertIn("ahead of", self.perf(all_cells()).stdout)
+
+    def test_other_caches_are_another_machine(self):
+        content = results(*all_cells(best=9), caches=[])
+        arguments = ["--results", self.write("results.json", content)]
+        arguments += ["--baseline", self.write("baseline.json", baseline((2, 4)))]
+        outcome = self.run_script("perf", *arguments)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("no record", outcome.stdout)
+
+    def test_a_missing_cell(self):
+        for missing in ("f32_1x64", "bf16_8x64_AVX2"):
+            outcome = self.perf(all_cells(**{missing: None}), recorded=(2, 4))
+            self.assertEqual(outcome.returncode, 1)
+            self.assertEqual(outcome.stdout.count("NOT MEASURED"), 1, outcome.stdout)
+            outcome = self.perf(all_cells(**{missing: None}))
+            self.assertEqual(outcome.returncode, 0)
+            self.assertEqual(outcome.stdout.count("NOT MEASURED"), 1, outcome.stdout)
+
+    def test_all_of_a_target_missing(self):
+        cells = [cell for cell in all_cells() if "AVX2" not in cell["name"]]
+        outcome = self.perf(cells, recorded=(2, 4))
+        self.assertEqual(outcome.returncode, 1)
+        self.assertEqual(outcome.stdout.count("NOT MEASURED"), 4)
+        outcome = self.perf(cells)
+        self.assertEqual(outcome.returncode, 0)
+        self.assertNotIn("AVX2", outcome.stdout)
+
+    def test_a_failed_cell(self):
+        cells = [*all_cells(f32_1x64=None), failed_benchmark("f32", "1x64")]
+        for recorded in (None, (2, 4)):
+            outcome = self.perf(cells, recorded=recorded)
+            self.assertEqual(outcome.returncode, 1)
+            self.assertTrue(self.line(outcome, "f32", "1x64").endswith("FAILED: row 1 <differs>"))
+
+    def test_other_cells_do_not_count(self):
+        others = [
+            benchmark("f32", "1x64", 9, threads=2),
+            benchmark("f32", "1x64", 9, more="/cold"),
+            benchmark("f32", "1x64", 9, operation="layernorm"),
+            benchmark("f32", "5x64", 9),
+            benchmark("f16", "1x64", 9),
+        ]
+        outcome = self.perf([*others, *all_cells(), *others], recorded=(2, 4))
+        self.assertEqual(outcome.returncode, 0, outcome.stdout)
+        self.assertNotIn("9.00", outcome.stdout)
+        outcome = self.perf(others)
+        self.expect_problem(outcome, "perf", "results.json", "no cell of the goals' table")
+
+    def test_a_target_without_goals(self):
+        cells = [benchmark(dtype, shape, 1.5, target="NEON") for dtype in TYPES for shape in SHAPES]
+        outcome = self.perf(cells)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("\nNEON\n", outcome.stdout)
+        self.assertNotIn("goal met", outcome.stdout)
+        self.assertNotIn("measured elsewhere", outcome.stdout)
+
+    def test_markdown(self):
+        cells = all_cells(f32_1x64=2.1, f32_8x64=None)
+        outcome = self.perf(cells, "--markdown", recorded=(2, 4))
+        lines = outcome.stdout.split("\n")
+        columns = " | ".join(f"{dtype}: best other | goal | measured | recorded" for dtype in TYPES)
+        self.assertIn(f"| rows x d | {columns} |", lines)
+        self.assertIn("|---|" + "---:|" * 8, lines)
+        end = "3.00 | 2.00 | **1.90** | 2.00 |"
+        self.assertIn(f"| 1 x 64 | 3.00 | 2.00 | 2.10 | 2.00 | {end}", lines)
+        self.assertIn(f"| 8 x 64 | 3.00 | 2.00 | - | 2.00 | {end}", lines)
+        self.assertIn("| 1 x 64 | 4.00 | **3.90** | 4.00 | 4.00 | **3.90** | 4.00 |", lines)
+
+    # -------------------------------------------------------------------------------- record
+
+    def test_record_keeps_the_rest(self):
+        outcome = self.perf(all_cells(f32_1x64=1.23456), "--record")
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("Recorded in " + self.path("baseline.json"), outcome.stdout)
+        text = self.read("baseline.json")
+        content = json.loads(text)
+        record = content["recorded"].pop(MACHINE)
+        self.assertEqual(content, baseline())
+        self.assertEqual(list(content), list(baseline()))
+        self.assertIn("für den Test", text)
+        expected = {"AVX-512": figures(1.9), "AVX2": figures(3.9)}
+        expected["AVX-512"]["f32"]["1x64"] = 1.235
+        self.assertEqual(record.pop("multiples"), expected)
+        self.assertEqual(
+            record,
+            {
+                "date": "2026-01-02",
+                "rmsnorm": "0.1.0",
+                "highway": "1.0.3",
+                "targets": {"AVX-512": "AVX3_DL", "AVX2": "AVX2"},
+            },
+        )
+        # What was recorded is what the next run compares with.
+        again = ["--results", self.path("results.json"), "--baseline", self.path("baseline.json")]
+        outcome = self.run_script("perf", *again)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("+0 %", self.line(outcome, "bf16", "1x64"))
+
+    def test_record_replaces_one(self):
+        outcome = self.perf(all_cells(best=9), "--record", recorded=(2, 4))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        record = json.loads(self.read("baseline.json"))["recorded"][MACHINE]
+        self.assertEqual(record["multiples"]["AVX-512"], figures(9))
+
+    def test_record_takes_whole_tables_only(self):
+        failed = [*all_cells(f32_1x64=None), failed_benchmark("f32", "1x64")]
+        for cells in (all_cells(f32_1x64=None), failed):
+            outcome = self.perf(cells, "--record")
+            self.expect_problem(outcome, "perf", "not recorded", "AVX-512 f32 1x64")
+            self.assertEqual(json.loads(self.read("baseline.json")), baseline())
+
+    # ----------------------------------------------------------------------------- measuring
+
+    def fake_command(self, answers, best="AVX3_DL", status=0):
+        """A command whose times of 1x64 f32 on the best target are these, one a run; of others 1.9
+        and 3.9. Notes its arguments."""
+        program = f"""\
+            #!{sys.executable} -B
+            import json, os, sys
+            sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
+            from bench_json import benchmark, results
+            print("the table")
+            with open({self.path("calls")!r}, "a") as file:
+                file.write(json.dumps([sys.argv[1:], os.environ.get("RMSNORM_TARGET")]) + "\\n")
+            option = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+            target = option.get("--targets", {best!r})
+            cells = []
+            for dtype in option["--types"].split(","):
+                for shape in option["--shapes"].split(","):
+                    multiple = 3.9 if target == "AVX2" else 1.9
+                    if (dtype, shape, target) == ("f32", "1x64", {best!r}):
+                        with open({self.path("answers")!r}) as file:
+                            multiple, *rest = json.load(file)
+                        with open({self.path("answers")!r}, "w") as file:
+                            json.dump(rest, file)
+                    cells.append(benchmark(dtype, shape, multiple, target=target))
+            with open(option["--json"], "w") as file:
+                json.dump(results(*cells), file)
+            sys.exit({status})
+            """
+        self.write("answers", answers)
+        path = self.write("rmsnorm", textwrap.dedent(program))
+        os.chmod(path, stat.S_IRWXU)
+        return path
+
+    def measure(self, answers, *options, recorded=(2, 4), **command):
+        arguments = ["--command", self.fake_command(answers, **command)]
+        arguments += ["--baseline", self.write("baseline.json", baseline(recorded))]
+        return self.run_script("perf", *arguments, *options)
+
+    def calls(self):
+        return [json.loads(line) for line in self.read("calls").splitlines()]
+
+    def test_measures_both_targets(self):
+        os.environ["RMSNORM_TARGET"] = "reference"
+        self.addCleanup(os.environ.pop, "RMSNORM_TARGET")
+        outcome = self.measure([1.9])
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertNotIn("the table", outcome.stdout)
+        table = "bench --threads 1 --types f32,bf16 --shapes 1x64,8x64".split()
+        calls = self.calls()
+        self.assertEqual([call[1] for call in calls], [None, None])
+        self.assertEqual([call[0][: len(table)] for call in calls], [table, table])
+        self.assertNotIn("--targets", calls[0][0])
+        self.assertEqual(calls[1][0][len(table) :][:2], ["--targets", "AVX2"])
+
+    def test_where_avx2_is_the_best(self):
+        outcome = self.measure([3.9], best="AVX2", recorded=None)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertEqual(len(self.calls()), 1)
+
+    def test_what_seems_behind_is_measured_again(self):
+        outcome = self.measure([9, 2.1])
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("2.10", self.line(outcome, "f32", "1x64"))
+        self.assertIn("best of 2 measurements", self.line(outcome, "f32", "1x64"))
+        self.assertIn(
+            "f32 1x64 on AVX3_DL: 9.00, recorded 2.00; measuring it again", outcome.stderr
+        )
+        again = "--types f32 --shapes 1x64 --targets AVX3_DL".split()
+        self.assertEqual(self.calls()[2][0][3 : 3 + len(again)], again)
+
+    def test_what_stays_behind_is_behind(self):
+        outcome = self.measure([9, 2.5, 3.5, 1])
+        self.assertEqual(outcome.returncode, 1, outcome.stderr)
+        self.assertEqual(len(self.calls()), 4)
+        line = self.line(outcome, "f32", "1x64")
+        self.assertIn("2.50", line)
+        self.assertIn("BEHIND THE RECORD", line)
+        self.assertIn("best of 3 measurements", line)
+
+    def test_nothing_is_measured_again_for_a_record(self):
+        outcome = self.measure([9], "--record")
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertEqual(len(self.calls()), 2)
+
+    def test_a_command_that_fails(self):
+        outcome = self.measure([1.9], status=2)
+        self.assertEqual(outcome.returncode, 2)
+        self.assertIn("status 2", outcome.stderr)
+        outcome = self.run_script("perf", "--command", self.path("missing"))
+        self.assertEqual(outcome.returncode, 2)
+        self.assertIn(self.path("missing"), outcome.stderr)
+
+    # --------------------------------------------------------------------------------- errors
+
+    def test_refuses_bad_results(self):
+        wrong = self.write("wrong.json", "[1")
+        base = self.write("baseline.json", baseline())
+        outcome = self.run_script("perf", "--results", wrong, "--baseline", base)
+        self.expect_problem(outcome, "perf", wrong, "not JSON")
+        run = benchmark("f32", "1x64", 1.0)
+        del run["memcpy_ns"]
+        self.expect_problem(self.perf([run]), "perf", "f32 1x64 has no time of memcpy")
+        two = [benchmark("f32", "1x64", 1.0, target=target) for target in ("AVX3", "AVX3_DL")]
+        self.expect_problem(self.perf(two), "perf", "both AVX3 and AVX3_DL")
+
+    def test_refuses_a_bad_baseline(self):
+        run = self.write("results.json", results(*all_cells()))
+        good = baseline()
+        wrong = [
+            ("{", "not JSON"),
+            ({}, "'goals'"),
+            ({**good, "goals": {}}, "no goals"),
+            ({**good, "goals": {"AVX2": 1}}, "goals"),
+            ({**good, "goals": {"AVX2": {"f32": 1}}}, "goals"),
+            ({**good, "goals": {"AVX2": {"f32": {"1x64": "fast"}}}}, "goals: AVX2 f32 1x64"),
+            ({**good, "best_other": None}, "'best_other'"),
+            ({**good, "recorded": []}, "'recorded'"),
+            ({**good, "recorded": {MACHINE: 1}}, "recorded"),
+            ({**good, "recorded": {MACHINE: {}}}, "'multiples'"),
+        ]
+        for content, problem in wrong:
+            with self.subTest(problem):
+                path = self.write("baseline.json", content)
+                outcome = self.run_script("perf", "--results", run, "--baseline", path)
+                self.expect_problem(outcome, "perf", path, problem)
+
+    def test_the_baseline_that_is_kept(self):
+        """It holds the whole table, and stands as --record writes it."""
+        path = os.path.join(TOOLS, "..", "bench", "baseline.json")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        content = json.loads(text)
+        shapes = ["1x4096", "4096x128", "32x4096", "512x4096", "64x16384", "8192x4096"]
+        cells = [(dtype, shape) for dtype in ("f32", "bf16", "f16") for shape in shapes]
+        for table in (*content["goals"].values(), content["best_other"]["multiples"]):
+            self.assertEqual([(dtype, shape) for dtype in table for shape in table[dtype]], cells)
+        runs = [
+            benchmark(*cell, 1.5, target=target) for target in ("AVX3_DL", "AVX2") for cell in cells
+        ]
+        arguments = ["--results", self.write("results.json", results(*runs))]
+        arguments += ["--baseline", self.write("baseline.json", text)]
+        outcome = self.run_script("perf", *arguments, "--record")
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        written = self.read("baseline.json").split("\n")
+        kept = [line for line in text.split("\n") if line.strip(" ,{}") and "recorded" not in line]
+        self.assertEqual([line for line in kept if line not in written], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
