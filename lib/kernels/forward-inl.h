@@ -94,6 +94,17 @@ HWY_INLINE Lanes<kCount> NoSquares() {
   }
 }
 
+// The squares of kCount * kPair elements. Added to +0 they would be the same.
+template <size_t kCount, class X>
+HWY_INLINE Lanes<kCount> Squares(const X* x) {
+  if constexpr (kCount == 1) {
+    const Pair v = LoadForSum(x);
+    return {{hn::Mul(v.lower, v.lower), hn::Mul(v.upper, v.upper)}};
+  } else {
+    return {Squares<kCount / 2>(x), Squares<kCount / 2>(x + kCount / 2 * kPair)};
+  }
+}
+
 HWY_INLINE void AddSquares(Pair& sum, Pair v) {
   sum.lower = hn::MulAdd(v.lower, v.lower, sum.lower);
   sum.upper = hn::MulAdd(v.upper, v.upper, sum.upper);
@@ -130,8 +141,14 @@ HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, const X* x, size_t n) {
 // elements may be read.
 template <size_t kCount, class X>
 HWY_INLINE Lanes<kCount> SumPass(const X* HWY_RESTRICT x, size_t size) {
-  Lanes<kCount> lanes = NoSquares<kCount>();
+  Lanes<kCount> lanes;
   size_t j = 0;
+  if (size >= kCount * kPair) {
+    lanes = Squares<kCount>(x);
+    j = kLanes;
+  } else {
+    lanes = NoSquares<kCount>();
+  }
   for (; j + kCount * kPair <= size; j += kLanes) AddSquares(lanes, x + j);
   if (j < size) AddFirstSquares(lanes, x + j, size - j);
   return lanes;
@@ -217,7 +234,7 @@ HWY_INLINE float FoldOne(Four sum) {
   return hn::GetLane(hn::Add(sum, hn::Shuffle2301(sum)));
 }
 
-// Functions of their own, not inlined: SumSquares(), SumFour() and what scales serve all
+// Functions of their own, not inlined: SumSquares() and what scales serve all
 // combinations of options, and inlining them everywhere makes the library four times as large.
 template <class X>
 HWY_NOINLINE float SumSquares(const X* HWY_RESTRICT x, size_t d) {
@@ -278,49 +295,53 @@ struct Row {
   F32Vec r;
 };
 
-// One row. From its begin, as the sum: from its end is faster by 8 % for one row whose weight does
-// not fit L1 with it, but slower by 8 % where rows come from L2 and by a third from memory. With
-// kStream y goes past the caches, and the row to be summed next is fetched meanwhile: 8192 x 4096
-// in f32 takes 0.84 times memcpy's time so, and 1.45 without.
+// The elements from `head` on. From the begin of the row, as the sum: from its end is faster by 8 %
+// for one row whose weight does not fit L1 with it, but slower by 8 % where rows come from L2 and
+// by a third from memory. With kStream y goes past the caches, and `next`, the row to be summed
+// after this one, is fetched meanwhile.
 template <bool kStream, bool kCast, bool kWeighted, class X, class Y>
-HWY_NOINLINE void ScaleRow(const Norm& norm, const Rows& rows, size_t index, float inverse_rms) {
-  const size_t d = norm.d;
-  const float* HWY_RESTRICT weight = norm.weight;
-  const Row<X, Y> row(rows, index, inverse_rms);
-  const X* const next = rows.Input<X>(std::min(index + 1, rows.count - 1));
-
-  size_t head = 0;
-  if (kStream || d >= kAlignedRow) {  // stores past the caches must be aligned
-    head = std::min(d, -reinterpret_cast<uintptr_t>(row.y) % sizeof(F32Vec) / sizeof(Y));
-    if (head > 0) row.template ScaleFew<kCast, kWeighted>(0, head, weight);
+HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weight,
+                          const Row<X, Y>& row, const X* next) {
+  size_t j = head;
+  for (; j + 2 * kPair <= d; j += 2 * kPair) {
+    const size_t k = j + kPair;
+    const Pair j_scaled =
+        row.template ScaledAt<kCast, kWeighted>(j, LoadWeight<kWeighted>(weight, j));
+    const Pair k_scaled =
+        row.template ScaledAt<kCast, kWeighted>(k, LoadWeight<kWeighted>(weight, k));
+    if constexpr (kStream) {
+      for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(X)) hwy::Prefetch(next + j + i);
+      Stream(j_scaled, row.y + j);
+      Stream(k_scaled, row.y + k);
+    } else {
+      StoreBoth(j_scaled, row.y + j, k_scaled, row.y + k);
+    }
   }
-  size_t j = head + (d - head) / kPair * kPair;
-  if (j < d) row.template ScaleFew<kCast, kWeighted>(j, d, weight);
-  if ((j - head) % (2 * kPair) != 0) {
-    j -= kPair;
+  if (j + kPair <= d) {
     const Pair scaled =
         row.template ScaledAt<kCast, kWeighted>(j, LoadWeight<kWeighted>(weight, j));
     Store(scaled, row.y + j);
+    j += kPair;
   }
-  for (size_t a = head; a < j; a += 2 * kPair) {
-    const size_t b = a + kPair;
-    const Pair a_scaled =
-        row.template ScaledAt<kCast, kWeighted>(a, LoadWeight<kWeighted>(weight, a));
-    const Pair b_scaled =
-        row.template ScaledAt<kCast, kWeighted>(b, LoadWeight<kWeighted>(weight, b));
-    if constexpr (kStream) {
-      for (size_t k = a; k < b + kPair; k += kCacheLine / sizeof(X)) hwy::Prefetch(next + k);
-      Stream(a_scaled, row.y + a);
-      Stream(b_scaled, row.y + b);
-    } else {
-      StoreBoth(a_scaled, row.y + a, b_scaled, row.y + b);
-    }
-  }
+  if (j < d) row.template ScaleFew<kCast, kWeighted>(j, d, weight);
 }
 
-// Four rows, each load of the weight shared.
+// One row. Past the caches 8192 x 4096 in f32 takes 0.84 times memcpy's time, and else 1.45.
+template <bool kStream, bool kCast, bool kWeighted, class X, class Y>
+HWY_NOINLINE void ScaleRow(const Norm& norm, const Rows& rows, size_t index, float inverse_rms) {
+  const Row<X, Y> row(rows, index, inverse_rms);
+  const X* const next = rows.Input<X>(std::min(index + 1, rows.count - 1));
+  size_t head = 0;
+  if (kStream || norm.d >= kAlignedRow) {  // stores past the caches must be aligned
+    head = std::min(norm.d, -reinterpret_cast<uintptr_t>(row.y) % sizeof(F32Vec) / sizeof(Y));
+    if (head > 0) row.template ScaleFew<kCast, kWeighted>(0, head, norm.weight);
+  }
+  ScaleFrom<kStream, kCast, kWeighted>(head, norm.d, norm.weight, row, next);
+}
+
+// Four long rows, each load of the weight shared.
 template <bool kCast, bool kWeighted, class X, class Y>
-HWY_NOINLINE void ScaleFourRows(const Norm& norm, const Rows& rows, size_t index, Four r) {
+HWY_NOINLINE void ScaleFourLongRows(const Norm& norm, const Rows& rows, size_t index, Four r) {
   HWY_ALIGN float inverse_rms[4];
   hn::Store(r, FourTag(), inverse_rms);
   const size_t d = norm.d;
@@ -380,34 +401,16 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
   if (rows.rstd != nullptr) rows.rstd[row] = r;
 }
 
-// The sums of four rows.
-template <class X>
-HWY_NOINLINE Four SumFour(const Rows& rows, size_t row, size_t d) {
-  if (d > kBlock) {
-    HWY_ALIGN float sums[4];
-    for (size_t i = 0; i < 4; ++i) sums[i] = SumSquares(rows.Input<X>(row + i), d);
-    return hn::Load(FourTag(), sums);
-  }
-  const FoldedBlock a = SumBlock(rows.Input<X>(row), d);
-  const FoldedBlock b = SumBlock(rows.Input<X>(row + 1), d);
-  const FoldedBlock c = SumBlock(rows.Input<X>(row + 2), d);
-  const FoldedBlock e = SumBlock(rows.Input<X>(row + 3), d);
-  const Four sums = FoldFour(a.sum, b.sum, c.sum, e.sum);
-  if constexpr (!kSplitsByParity<X>) return sums;
-  return hn::Add(sums, FoldFour(a.odd, b.odd, c.odd, e.odd));
-}
-
-// 1 / RMS of four rows, by the operations of inverse_rms.h.
+// 1 / RMS of four rows from their sums, by the operations of inverse_rms.h.
 struct FourInverses {
   Four r;
   bool safe;  // whether all four are; if not, r is meaningless
 };
 
-template <class X>
-HWY_INLINE FourInverses InvertFour(const Norm& norm, const Rows& rows, size_t row) {
+HWY_INLINE FourInverses InvertFour(const Norm& norm, Four sums) {
   const FourTag tag;
   const Four eps = hn::Set(tag, norm.eps);
-  const Four mean = hn::Div(SumFour<X>(rows, row, norm.d), hn::Set(tag, norm.divisor));
+  const Four mean = hn::Div(sums, hn::Set(tag, norm.divisor));
   const Four under_root = norm.eps_outside ? mean : hn::Add(mean, eps);
   const Four root = hn::Sqrt(under_root);
   const auto safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)),
@@ -416,35 +419,88 @@ HWY_INLINE FourInverses InvertFour(const Norm& norm, const Rows& rows, size_t ro
           hn::AllTrue(tag, safe)};
 }
 
-// Four rows at a time. A short row alone leaves the units idle for the time of its last fma, fold,
-// division, root and division, one after the other; four share them, and the next four are summed
-// before these are scaled, so that the two overlap. Long rows share each load of the weight.
-template <bool kCast, bool kWeighted, class X, class Y>
-HWY_NOINLINE void NormaliseByFours(const Norm& norm, const Rows& rows) {
-  const bool overlap = norm.d < kLongRow;
-  FourInverses next = InvertFour<X>(norm, rows, 0);
+// The folded blocks of four rows. In memory, so that a loop can go over the rows.
+template <class X>
+struct FourBlocks {
+  HWY_INLINE FourBlocks() {}
+
+  HWY_INLINE void SumRow(size_t i, const X* x, size_t d) {
+    const FoldedBlock block = SumBlock(x, d);
+    hn::Store(block.sum, FourTag(), sum[i]);
+    if constexpr (kSplitsByParity<X>) hn::Store(block.odd, FourTag(), odd[i]);
+  }
+
+  HWY_INLINE Four Sums() const {
+    const Four sums = Fold(sum);
+    if constexpr (!kSplitsByParity<X>) return sums;
+    return hn::Add(sums, Fold(odd));
+  }
+
+  static HWY_INLINE Four Fold(const float (&rows)[4][4]) {
+    const FourTag tag;
+    return FoldFour(hn::Load(tag, rows[0]), hn::Load(tag, rows[1]), hn::Load(tag, rows[2]),
+                    hn::Load(tag, rows[3]));
+  }
+
+  HWY_ALIGN float sum[4][4];
+  HWY_ALIGN float odd[4][4];
+};
+
+// Rows of one block, four at a time. One alone leaves the units idle for the time of its last fma,
+// fold, division, root and division, one after the other; four share them, and the next four are
+// summed before the last of these is scaled. In f32, one before each is scaled: then loads and
+// stores alternate, and 4096 x 128 takes 1.25 times memcpy's time instead of 1.5. 16-bit rows are
+// bound by arithmetic, and take 7 % less with all four at once. kD is the rows' length where it is
+// not 0: loops of known length take 10 % less.
+template <size_t kD, bool kCast, bool kWeighted, class X, class Y>
+HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
+  const size_t d = kD != 0 ? kD : norm.d;
+  FourBlocks<X> blocks;
+  for (size_t i = 0; i < 4; ++i) blocks.SumRow(i, rows.Input<X>(i), d);
   size_t row = 0;
   for (; row + 4 <= rows.count; row += 4) {
-    const FourInverses now = next;
+    const FourInverses inverses = InvertFour(norm, blocks.Sums());
+    HWY_ALIGN float r[4];
+    hn::Store(inverses.r, FourTag(), r);
     const bool more = row + 8 <= rows.count;
-    if (more && overlap) next = InvertFour<X>(norm, rows, row + 4);
-    if (HWY_LIKELY(now.safe)) {
-      if (HWY_UNLIKELY(rows.stream)) {
-        HWY_ALIGN float r[4];
-        hn::Store(now.r, FourTag(), r);
-        for (size_t i = 0; i < 4; ++i) {
-          ScaleRow<true, kCast, kWeighted, X, Y>(norm, rows, row + i, r[i]);
-        }
+    if (more && sizeof(X) == 2) {
+      for (size_t i = 0; i < 4; ++i) blocks.SumRow(i, rows.Input<X>(row + 4 + i), d);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      if (more && sizeof(X) == 4) blocks.SumRow(i, rows.Input<X>(row + 4 + i), d);
+      if (HWY_UNLIKELY(!inverses.safe)) {
+        NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row + i);
+      } else if (HWY_UNLIKELY(rows.stream)) {
+        ScaleRow<true, kCast, kWeighted, X, Y>(norm, rows, row + i, r[i]);
       } else {
-        ScaleFourRows<kCast, kWeighted, X, Y>(norm, rows, row, now.r);
+        const Row<X, Y> one(rows, row + i, r[i]);
+        ScaleFrom<false, kCast, kWeighted>(0, d, norm.weight, one, one.x);
       }
-      if (rows.rstd != nullptr) hn::StoreU(now.r, FourTag(), rows.rstd + row);
+    }
+    if (rows.rstd != nullptr && inverses.safe) hn::StoreU(inverses.r, FourTag(), rows.rstd + row);
+  }
+  for (; row < rows.count; ++row) {
+    NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row);
+  }
+}
+
+// Long rows, four at a time, which share each load of the weight: 64 x 16384 in f32 takes 1.67
+// times memcpy's time so, and 1.97 without.
+template <bool kCast, bool kWeighted, class X, class Y>
+HWY_NOINLINE void NormaliseLongRows(const Norm& norm, const Rows& rows) {
+  size_t row = 0;
+  for (; row + 4 <= rows.count; row += 4) {
+    HWY_ALIGN float sums[4];
+    for (size_t i = 0; i < 4; ++i) sums[i] = SumSquares(rows.Input<X>(row + i), norm.d);
+    const FourInverses inverses = InvertFour(norm, hn::Load(FourTag(), sums));
+    if (HWY_LIKELY(inverses.safe)) {
+      ScaleFourLongRows<kCast, kWeighted, X, Y>(norm, rows, row, inverses.r);
+      if (rows.rstd != nullptr) hn::StoreU(inverses.r, FourTag(), rows.rstd + row);
     } else {
       for (size_t i = row; i < row + 4; ++i) {
         NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, i);
       }
     }
-    if (more && !overlap) next = InvertFour<X>(norm, rows, row + 4);
   }
   for (; row < rows.count; ++row) {
     NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row);
@@ -453,11 +509,15 @@ HWY_NOINLINE void NormaliseByFours(const Norm& norm, const Rows& rows) {
 
 template <bool kSumsGiven, bool kCast, bool kWeighted, class X, class Y>
 HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
-  const bool is_short = norm.d * sizeof(X) <= kShortRowBytes;
-  const bool is_long = norm.d >= kLongRow && !rows.stream;
-  if (!kSumsGiven && rows.count >= 4 && (is_short || is_long)) {
-    NormaliseByFours<kCast, kWeighted, X, Y>(norm, rows);
-    return;
+  if (!kSumsGiven && rows.count >= 4) {
+    if (norm.d == 64) return NormaliseShortRows<64, kCast, kWeighted, X, Y>(norm, rows);
+    if (norm.d == 128) return NormaliseShortRows<128, kCast, kWeighted, X, Y>(norm, rows);
+    if (norm.d * sizeof(X) <= kShortRowBytes) {
+      return NormaliseShortRows<0, kCast, kWeighted, X, Y>(norm, rows);
+    }
+    if (norm.d >= kLongRow && !rows.stream) {
+      return NormaliseLongRows<kCast, kWeighted, X, Y>(norm, rows);
+    }
   }
   for (size_t row = 0; row < rows.count; ++row) {
     NormaliseRow<kSumsGiven, kCast, kWeighted, X, Y>(norm, rows, row);
