@@ -56,7 +56,7 @@ const CompiledTarget kCompiledTargets[] = {
 
 int64_t SupportedTargets() {
   int64_t targets = hwy::SupportedTargets();
-#if (HWY_TARGETS & HWY_AVX3_DL) && RMSNORM_AVX3_DL_HAS_BF16
+#if HWY_TARGETS & HWY_AVX3_DL
   if (!__builtin_cpu_supports("avx512bf16")) targets &= ~HWY_AVX3_DL;
 #endif
   return targets;
