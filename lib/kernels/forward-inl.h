@@ -458,10 +458,10 @@ struct FourBlocks {
 
 // Rows of one block, four at a time. One alone leaves the units idle for the time of its last fma,
 // fold, division, root and division, one after the other; four share them, and the next four are
-// summed before the last of these is scaled. In f32, one before each is scaled: then loads and
-// stores alternate, and 4096 x 128 takes 1.25 times memcpy's time instead of 1.5. 16-bit rows are
-// bound by arithmetic, and take 7 % less with all four at once. kD is the rows' length where it is
-// not 0: loops of known length take 10 % less.
+// summed before the last of these is scaled. In f32 one by one between them: then loads and stores
+// alternate, and 4096 x 128 takes 1.25 times memcpy's time instead of 1.5. 16-bit rows are bound by
+// arithmetic, and take 7 % less with all four at once. kD is the rows' length where it is not 0:
+// loops of known length take 10 % less.
 template <size_t kD, bool kCast, bool kWeighted, class X, class Y>
 HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
   const size_t d = kD != 0 ? kD : norm.d;
@@ -473,11 +473,13 @@ HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
     HWY_ALIGN float r[4];
     hn::Store(inverses.r, FourTag(), r);
     const bool more = row + 8 <= rows.count;
-    if (more && sizeof(X) == 2) {
-      for (size_t i = 0; i < 4; ++i) blocks.SumRow(i, rows.Input<X>(row + 4 + i), d);
+    constexpr size_t kAtOnce = sizeof(X) == 4 ? 1 : 4;
+    for (size_t i = 0; more && i < kAtOnce; ++i) {
+      blocks.SumRow(i, rows.Input<X>(row + 4 + i), d);
     }
     for (size_t i = 0; i < 4; ++i) {
-      if (more && sizeof(X) == 4) blocks.SumRow(i, rows.Input<X>(row + 4 + i), d);
+      const size_t next = i + kAtOnce;
+      if (more && next < 4) blocks.SumRow(next, rows.Input<X>(row + 4 + next), d);
       if (HWY_UNLIKELY(!inverses.safe)) {
         NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row + i);
       } else if (HWY_UNLIKELY(rows.stream)) {
