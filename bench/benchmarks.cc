@@ -88,6 +88,7 @@ void Run(benchmark::State& state, const Cell& cell, const std::vector<Peer>& pee
   if (median.count(kReference) != 0) {
     state.counters[kVersusReference] = median.at(kReference) / library;
   }
+  if (median.count(kRmsNorm) != 0) state.counters[kTimesRmsNorm] = library / median.at(kRmsNorm);
   if (median.count(kPlain) != 0) state.counters[kVersusPlain] = median.at(kPlain) / library;
   state.counters["rounds"] = static_cast<double>(timings.rounds);
   const Job& job = *jobs.front();

@@ -18,6 +18,7 @@ namespace rmsnorm::bench {
 constexpr char kTimesMemcpy[] = "x_memcpy";          // the library's time in multiples of memcpy's
 constexpr char kVersusPlain[] = "vs_plain";          // how many times faster than plain loops
 constexpr char kVersusReference[] = "vs_reference";  // and than the reference
+constexpr char kTimesRmsNorm[] = "x_rmsnorm";  // another norm's time in multiples of RMSNorm's
 
 // What a run tells as it goes on.
 class Observer {

@@ -24,7 +24,7 @@ bool Job::AddPeer(const Peer& peer, PeerProblem* problem) {
 }
 
 // The library hands its parts to an executor just as to OpenMP, so one that counts them tells.
-void Job::CountParts(const std::function<void(const Options& options)>& call) {
+void Job::CountParts(const std::function<void(const Options& options)>& call, size_t most) {
   Options options = LibraryOptions(cell_.target.c_str());
   options.parallel_context = &parts_;
   options.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
@@ -33,6 +33,7 @@ void Job::CountParts(const std::function<void(const Options& options)>& call) {
     for (size_t i = 0; i < count; ++i) task(state, i);
   };
   call(options);
+  parts_ = std::min(parts_, most);
 }
 
 Options Job::LibraryOptions(const char* target) const {

@@ -4,6 +4,7 @@
 #define RMSNORM_BENCH_JOB_H_
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@ constexpr char kLibrary[] = "library";
 constexpr char kMemcpy[] = "memcpy";
 constexpr char kReference[] = "reference";
 constexpr char kPlain[] = "plain";
+constexpr char kRmsNorm[] = "rmsnorm";  // beside another norm in the library's place
 
 // Why a peer is not timed: it cannot compute the cell, or it computes it wrongly.
 struct PeerProblem {
@@ -60,8 +62,10 @@ class Job {
   // Runs the library on the current copy and says where it is wrong.
   virtual std::string FindFaultInCopy() = 0;
 
-  // Finds parts(). `call` is a call of the library as the job times it, with other options.
-  void CountParts(const std::function<void(const Options& options)>& call);
+  // Finds parts(), at most `most`. `call` is a call of the library as the job times it, with other
+  // options.
+  void CountParts(const std::function<void(const Options& options)>& call,
+                  size_t most = std::numeric_limits<size_t>::max());
 
   // The options keep the pointer.
   Options LibraryOptions(const char* target) const;

@@ -10,7 +10,7 @@
 // What is left is a first element far from the mean. Where x - pivot takes part in m roundings of
 // u = 2^-24 until it is in a sum, variance + eps =: U is off by at most
 //   (3 m + 7) u (variance + mean(v)^2) + 2 u U
-// (test/layer_norm_test.cc derives it). A row with mean(v)^2 > 16 U, four deviations, is summed
+// (layer_norm_error.h derives it). A row with mean(v)^2 > 16 U, four deviations, is summed
 // again about the mean just found; of normal rows that is one in 16,000. So the relative error of
 // U stays below 17 (3 m + 8) u, and for most rows is a tenth of that, at no cost in the first pass.
 // An average of some elements as pivot bounds the error too, but holds up the pass for its fold.

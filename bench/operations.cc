@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "forward_job.h"
+#include "layer_norm_job.h"
 #include "phases_job.h"
 
 namespace rmsnorm::bench {
@@ -22,6 +23,7 @@ const std::vector<Operation>& Operations() {
       {"forward_call", Make<ForwardCallJob>},
       {"sum_squares", Make<SumSquaresJob>},
       {"scale", Make<ScaleJob>},
+      {"layernorm", Make<LayerNormJob>, false},
   };
   return operations;
 }

@@ -14,6 +14,7 @@ namespace rmsnorm::bench {
 struct Operation {
   std::string name;
   std::unique_ptr<Job> (*make)(const Cell& cell);
+  bool takes_f16 = true;
 };
 
 const std::vector<Operation>& Operations();

@@ -51,7 +51,7 @@ Peer::Peer(const std::string& file) try {
     throw std::runtime_error("its name is not of letters, digits, '.', '-' and '_'");
   }
   name_ = functions_->name;
-  for (const char* contender : {kLibrary, kMemcpy, kReference, kPlain}) {
+  for (const char* contender : {kLibrary, kMemcpy, kReference, kPlain, kRmsNorm}) {
     if (name_ == contender) throw std::runtime_error("the name '" + name_ + "' is taken");
   }
   if (functions_->prepare == nullptr || functions_->run == nullptr ||

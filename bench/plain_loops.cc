@@ -83,6 +83,31 @@ void Forward(const void* x_data, const void* weight_data, void* y_data, size_t r
 }
 
 template <class Type>
+void LayerNorm(const void* x_data, const void* weight_data, const void* bias_data, void* y_data,
+               size_t rows, size_t d, float eps) {
+  using Storage = typename Type::Storage;
+  const Storage* weight = static_cast<const Storage*>(weight_data);
+  const Storage* bias = static_cast<const Storage*>(bias_data);
+  for (size_t row = 0; row < rows; ++row) {
+    const Storage* x = static_cast<const Storage*>(x_data) + row * d;
+    Storage* y = static_cast<Storage*>(y_data) + row * d;
+    float sum = 0;
+    for (size_t j = 0; j < d; ++j) sum += Type::Load(x[j]);
+    const float mean = sum / static_cast<float>(d);
+    float squares = 0;
+    for (size_t j = 0; j < d; ++j) {
+      const float value = Type::Load(x[j]) - mean;
+      squares += value * value;
+    }
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(d) + eps);
+    for (size_t j = 0; j < d; ++j) {
+      y[j] = Type::Store((Type::Load(x[j]) - mean) * scale * Type::Load(weight[j]) +
+                         Type::Load(bias[j]));
+    }
+  }
+}
+
+template <class Type>
 void Convert(const float* from, void* to_data, size_t count) {
   typename Type::Storage* to = static_cast<typename Type::Storage*>(to_data);
   for (size_t i = 0; i < count; ++i) to[i] = Type::Store(from[i]);
@@ -105,6 +130,18 @@ void PlainForward(Dtype dtype, const void* x, const void* weight, void* y, size_
       return Forward<F16>(x, weight, y, rows, d, eps);
     case Dtype::bf16:
       return Forward<BF16>(x, weight, y, rows, d, eps);
+  }
+}
+
+void PlainLayerNorm(Dtype dtype, const void* x, const void* weight, const void* bias, void* y,
+                    size_t rows, size_t d, float eps) {
+  switch (dtype) {
+    case Dtype::f32:
+      return LayerNorm<F32>(x, weight, bias, y, rows, d, eps);
+    case Dtype::f16:
+      return LayerNorm<F16>(x, weight, bias, y, rows, d, eps);
+    case Dtype::bf16:
+      return LayerNorm<BF16>(x, weight, bias, y, rows, d, eps);
   }
 }
 

@@ -3,7 +3,8 @@
 //
 // On a machine that others use too, a clock rate or a neighbour can change from one second to the
 // next. So all contenders are timed in turn in each of many rounds, and medians over the rounds are
-// compared.
+// compared. Work that may find its data in the caches is done once before each time it is timed, so
+// that it finds what it has left there itself.
 #ifndef RMSNORM_BENCH_ROUNDS_H_
 #define RMSNORM_BENCH_ROUNDS_H_
 

@@ -18,6 +18,7 @@
 
 #include "bench_table.h"
 #include "command.h"
+#include "layer_norm.h"
 #include "operations.h"
 #include "parallel.h"
 #include "rounds.h"
@@ -31,6 +32,8 @@ namespace {
 // Whether a call of the library spoils one bit of what it writes, and how many come before that.
 bool spoil_next_call = false;
 int calls_before_spoilt = 0;
+// The same for the next call of LayerNorm.
+bool spoil_next_layer_norm = false;
 
 // Flips a bit in the second of some rows.
 void Spoil(void* data, size_t row_bytes) {
@@ -79,6 +82,20 @@ rmsnorm_status __wrap_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
   rmsnorm::test::Spoil(sums, sizeof(double));
   return status;
 }
+
+// LayerNorm::Forward() by its name for the linker. There is no telling how long a row is: the sign
+// of the first is changed, in f32 of element 0 and in bf16 of element 1.
+void __real__ZNK7rmsnorm5bench9LayerNorm7ForwardEPKvPvmb(const rmsnorm::bench::LayerNorm* norm,
+                                                         const void* x, void* y, size_t rows,
+                                                         bool stream);
+void __wrap__ZNK7rmsnorm5bench9LayerNorm7ForwardEPKvPvmb(const rmsnorm::bench::LayerNorm* norm,
+                                                         const void* x, void* y, size_t rows,
+                                                         bool stream) {
+  __real__ZNK7rmsnorm5bench9LayerNorm7ForwardEPKvPvmb(norm, x, y, rows, stream);
+  if (!rmsnorm::test::spoil_next_layer_norm) return;
+  rmsnorm::test::spoil_next_layer_norm = false;
+  static_cast<uint8_t*>(y)[3] ^= 0x80;
+}
 }  // extern "C"
 
 namespace rmsnorm::test {
@@ -117,7 +134,7 @@ TEST(BenchRounds, ContendersTakeTurns) {
   ASSERT_EQ(done.size(), timings.rounds);
   EXPECT_EQ(done.back(), timings.rounds);
   // Each is warmed up and timed once to find its pace. This work is long enough to be done just
-  // once a round.
+  // once a round, without a rehearsal.
   std::string expected = "aabbcc";
   for (size_t i = 0; i < timings.rounds; ++i) expected += "abc";
   EXPECT_EQ(calls, expected);
@@ -128,6 +145,26 @@ TEST(BenchRounds, ShortWorkIsRepeated) {
   const bench::Timings timings = bench::TimeInRounds(
       {bench::MakeContender("short", [&calls] { ++calls; })}, [](size_t, size_t) {});
   EXPECT_GT(calls, 100 * timings.rounds);
+}
+
+// On a busy machine a short sleep may be a long one.
+TEST(BenchRounds, WorkInTheCachesFollowsItself) {
+  bool found = false;
+  for (int attempt = 0; attempt < 20 && !found; ++attempt) {
+    std::string calls;
+    const auto make = [&calls](const char* name) {
+      return bench::MakeContender(name, [&calls, name] {
+        calls += name;
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      });
+    };
+    const bench::Timings timings =
+        bench::TimeInRounds({make("a"), make("b")}, [](size_t, size_t) {});
+    std::string expected = "aabb";
+    for (size_t i = 0; i < timings.rounds; ++i) expected += "aabb";
+    found = calls == expected;
+  }
+  EXPECT_TRUE(found);
 }
 
 TEST(BenchRounds, AnotherPoolIsWokenBeforeItIsTimed) {
@@ -214,6 +251,11 @@ TEST(BenchThreads, OneThatNeverSleepsIsGivenUp) {
 
 const Dtype kTypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16};
 
+std::vector<Dtype> TypesOf(const bench::Operation& operation) {
+  if (operation.takes_f16) return {Dtype::f32, Dtype::bf16, Dtype::f16};
+  return {Dtype::f32, Dtype::bf16};
+}
+
 Cell ForwardCell(Dtype dtype, size_t rows, size_t d, int threads) {
   return {"forward", dtype, rows, d, threads, "reference"};
 }
@@ -232,7 +274,7 @@ std::vector<uint8_t> Y(const Job& job, const Cell& cell) {
 
 TEST(BenchJob, MemcpyCopiesAllOfX) {
   for (const bench::Operation& operation : bench::Operations()) {
-    for (const Dtype dtype : kTypes) {
+    for (const Dtype dtype : TypesOf(operation)) {
       for (const int threads : {1, 2}) {
         const Cell cell = {operation.name, dtype, 1001, 128, threads, "reference"};
         SCOPED_TRACE(cell.name());
@@ -319,17 +361,18 @@ TEST(BenchJob, RowsDiffer) {
 
 TEST(BenchJob, FindsOneWrongBit) {
   for (const bench::Operation& operation : bench::Operations()) {
-    for (const Dtype dtype : kTypes) {
+    for (const Dtype dtype : TypesOf(operation)) {
       const Cell cell = {operation.name, dtype, 3, 100, 1, "reference"};
       SCOPED_TRACE(cell.name());
       const std::unique_ptr<Job> job = bench::MakeJob(cell);
       EXPECT_EQ(job->FindFault(), "");
       spoil_next_call = true;
       const std::string element = dtype == Dtype::f32 ? "0" : "1";
+      const std::string beside = operation.name == "layernorm" ? "RMSNorm: " : "";
       EXPECT_EQ(job->FindFault(),
                 operation.name == "sum_squares"
                     ? "row 1: the sum differs from the reference"
-                    : "row 1, element " + element + " differs from the reference");
+                    : beside + "row 1, element " + element + " differs from the reference");
       EXPECT_FALSE(spoil_next_call);
     }
   }
@@ -346,6 +389,81 @@ TEST(BenchJob, SmallWorkIsOneThreads) {
       EXPECT_EQ(parts(512, 4096, 2), 2u);
     }
   }
+}
+
+// ------------------------------------------------------------------------------------ LayerNorm
+
+Cell LayerNormCell(Dtype dtype, size_t rows, size_t d, int threads, const std::string& target) {
+  return {"layernorm", dtype, rows, d, threads, target};
+}
+
+constexpr Dtype kLayerNormTypes[] = {Dtype::f32, Dtype::bf16};
+
+TEST(BenchLayerNorm, IsWithinItsToleranceOnEveryTarget) {
+  for (const std::string& target : SupportedTargets()) {
+    for (const Dtype dtype : kLayerNormTypes) {
+      for (const auto& [rows, d] :
+           {std::pair<size_t, size_t>{1, 1}, {3, 5}, {601, 128}, {9, 5000}}) {
+        for (const int threads : {1, 2}) {
+          const Cell cell = LayerNormCell(dtype, rows, d, threads, target);
+          SCOPED_TRACE(cell.name());
+          EXPECT_EQ(bench::MakeJob(cell)->FindFault(), "");
+        }
+      }
+    }
+  }
+}
+
+TEST(BenchLayerNorm, FindsAWrongNumber) {
+  for (const Dtype dtype : kLayerNormTypes) {
+    const std::unique_ptr<Job> job = bench::MakeJob(LayerNormCell(dtype, 3, 100, 1, "reference"));
+    spoil_next_layer_norm = true;
+    const std::string start =
+        "row 0, element " + std::string(dtype == Dtype::f32 ? "0" : "1") + " is ";
+    const std::string fault = job->FindFault();
+    EXPECT_EQ(fault.rfind(start, 0), 0u) << fault;
+    EXPECT_FALSE(spoil_next_layer_norm);
+    EXPECT_EQ(job->FindFault(), "");
+  }
+}
+
+TEST(BenchLayerNorm, EachContenderComputesItsNorm) {
+  for (const Dtype dtype : kLayerNormTypes) {
+    for (const int threads : {1, 2}) {
+      const Cell cell = LayerNormCell(dtype, 600, 128, threads, "reference");
+      SCOPED_TRACE(cell.name());
+      const std::unique_ptr<Job> job = bench::MakeJob(cell);
+      RunContender(*job, "library");
+      const std::vector<uint8_t> layer_norm = Y(*job, cell);
+      RunContender(*job, "rmsnorm");
+      const std::vector<uint8_t> rms_norm = Y(*job, cell);
+      RunContender(*job, "plain");
+      const float tolerance = dtype == Dtype::f32 ? 1e-6f : 0x1p-7f;
+      for (size_t i = 0; i < cell.elements(); i += 97) {
+        const float expected = ToFloat(dtype, layer_norm.data(), i);
+        // n weight and the bias may cancel each other.
+        EXPECT_NEAR(ToFloat(dtype, job->tensors().y(), i), expected,
+                    tolerance * (std::fabs(expected) + 1))
+            << i;
+      }
+
+      const Cell forward = ForwardCell(dtype, 600, 128, threads);
+      const std::unique_ptr<Job> forward_job = bench::MakeJob(forward);
+      RunContender(*forward_job, "library");
+      EXPECT_EQ(rms_norm, Y(*forward_job, forward));
+    }
+  }
+}
+
+TEST(BenchLayerNorm, ARowIsOneThreads) {
+  for (const size_t rows : {size_t{1}, size_t{2}}) {
+    const Cell cell = LayerNormCell(Dtype::f32, rows, 1 << 20, 4, "reference");
+    EXPECT_LE(bench::MakeJob(cell)->parts(), rows);
+  }
+}
+
+TEST(BenchLayerNorm, RefusesF16) {
+  EXPECT_THROW(bench::MakeJob(LayerNormCell(Dtype::f16, 3, 100, 1, "reference")), Error);
 }
 
 // ---------------------------------------------------------------------------------------- cold
@@ -560,8 +678,10 @@ TEST(Bench, NamesTheOperationsWhereThereAreOthersThanForward) {
 
 // Each reads and writes as many bytes as it says.
 TEST(Bench, BytesAreThoseOfTheOperation) {
-  for (const auto& [operation, passes] :
-       {std::pair<const char*, int>{"sum_squares", 1}, {"scale", 2}, {"forward_call", 2}}) {
+  for (const auto& [operation, passes] : {std::pair<const char*, int>{"sum_squares", 1},
+                                          {"scale", 2},
+                                          {"forward_call", 2},
+                                          {"layernorm", 2}}) {
     const Outcome outcome =
         RunCommand({"bench", "--operations", operation, "--shapes", "3x64", "--types", "f32",
                     "--threads", "1", "--targets", "reference", "--benchmark_format=json"});
@@ -571,6 +691,38 @@ TEST(Bench, BytesAreThoseOfTheOperation) {
     const double bytes =
         cell.at("bytes_per_second").get<double>() * cell.at("library_ns").get<double>() * 1e-9;
     EXPECT_NEAR(bytes / (passes * 3 * 64 * 4), 1, 1e-6) << operation;
+  }
+}
+
+TEST(Bench, LayerNormHasRmsNormBesideIt) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.File("bench.json");
+  const Outcome outcome =
+      RunCommand({"bench", "--operations", "layernorm,forward", "--shapes", "2x64", "--threads",
+                  "1", "--targets", "reference", "--json", file});
+  ExpectSuccess(outcome);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 2 + 2 + 3 + 1u) << outcome.out;
+  EXPECT_EQ(lines[1],
+            "operation  type  rows x d       threads       time      GB/s   x memcpy   x rmsnorm   "
+            "vs loops   vs reference");
+  const std::regex layer_norm("layernorm  (f32|bf16) .* [0-9.]+ +[0-9.]+ +[0-9.]+x +-");
+  const std::regex forward("forward    (f32|bf16|f16) .* [0-9.]+ +- +[0-9.]+x +[0-9.]+x");
+  for (size_t i = 2; i < 7; ++i) {
+    EXPECT_TRUE(std::regex_match(lines[i], i < 4 ? layer_norm : forward)) << lines[i];
+    EXPECT_EQ(lines[i].size(), lines[1].size()) << lines[i];
+  }
+  EXPECT_EQ(lines[7], "layernorm is timed in f32 and bf16 only");
+
+  for (const json& cell : json::parse(ReadFile(file)).at("benchmarks")) {
+    const bool is_layer_norm = cell.at("name").get<std::string>().rfind("layernorm/", 0) == 0;
+    EXPECT_EQ(cell.contains("rmsnorm_ns"), is_layer_norm);
+    EXPECT_EQ(cell.contains("x_rmsnorm"), is_layer_norm);
+    if (!is_layer_norm) continue;
+    const auto number = [&cell](const std::string& name) { return cell.at(name).get<double>(); };
+    EXPECT_LE(number("rmsnorm_lower_ns"), number("rmsnorm_ns"));
+    EXPECT_LE(number("rmsnorm_ns"), number("rmsnorm_upper_ns"));
+    EXPECT_NEAR(number("x_rmsnorm") * number("rmsnorm_ns") / number("library_ns"), 1, 1e-6);
   }
 }
 
@@ -640,6 +792,7 @@ TEST(Bench, RefusesWrongUseInOneLine) {
       {{"--shapes", "65536x65537"}, "2^32"},
       {{"--shapes", "99999999999999999999x1"}, "--shapes"},
       {{"--types", "f64"}, "'f64'"},
+      {{"--operations", "layernorm", "--types", "f16"}, "f32 and bf16 only"},
       {{"--threads", "0"}, "'0'"},
       {{"--threads", "two"}, "'two'"},
       {{"--targets", "frobnicate"}, "'frobnicate'"},

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "guarded_buffer.h"
+#include "layer_norm_error.h"
 #include "random_rows.h"
 #include "targets.h"
 #include "tensor.h"
@@ -62,27 +63,7 @@ void FillParameters(Random& random, Tensor& weight, Tensor& bias) {
   }
 }
 
-// A row's exact moments, and how far the result may lie from them. With u = 2^-24, v = x - pivot,
-// mu its mean, V^2 its mean square and U = variance + eps:
-//
-// An element takes part in at most m = k + 7 + b roundings until it is in a sum: one in each step
-// of its lane from its own on, of which there are up to k = ceil(min(d, 4096) / 32) where there are
-// 32 lanes, seven in the fold of up to 128 lanes, one for each of the b blocks of 4,096. v itself
-// is rounded once, and the sums' division by d rounds. So
-//   mu is off by (m + 2) u V, as the mean of |v| is at most V, and mu^2 by 2 (m + 2) u V^2;
-//   the mean square is off by (m + 3) u V^2;
-//   their difference and the addition of eps round once each, U being at least what they round:
-//   U is off by (3 m + 7) u V^2 + 2 u U.
-// The root halves that, root and reciprocal round once each: 1 / sqrt(U) is off, relative to it, by
-//   e = (3 m + 7) / 2 u V^2 / U + 3 u.
-// n = v r + shift with shift = -mu r is one fma. Its errors are e |n| for r, u |n| for its own
-// rounding, u |v| r with |v| r <= |n| + V r for that of v, u V r for that of shift, and
-// (m + 2) u V r for that of mu: (e + 2 u) |n| + (m + 4) u V / sqrt(U) in all.
-// y = n weight + bias is another fma, and bf16 rounds by 2^-8 once more. One part in a hundred on
-// top is above all products of two errors for d up to 2^20. The loops of the reference round less.
-//
-// No term holds the row's own mean. V^2 / U is 1 + mu^2 / U with eps small beside the variance; a
-// row in which mu^2 > 16 U is summed again, with a mu of at most u |mean| + (m + 2) u V of before.
+// A row's exact moments, and how far the result may lie from them.
 class Oracle {
  public:
   Oracle(const Tensor& x, size_t row) {
@@ -100,37 +81,34 @@ class Oracle {
     const double under_root = variance + double{kEps};
     root_ = std::sqrt(under_root);
 
-    const double k = std::ceil(static_cast<double>(std::min<size_t>(d, 4096)) / 32);
-    m_ = k + 7 + std::ceil(static_cast<double>(d) / 4096);
+    const double m = bench::LayerNormRoundings(d);
     const double mu = mean_ - x_[0];
-    const double again = kU * std::fabs(mean_) + (m_ + 2) * kU * std::sqrt(variance + mu * mu);
+    const double again = kU * std::fabs(mean_) + (m + 2) * kU * std::sqrt(variance + mu * mu);
     // Near the limit either may be.
-    const double limit = 16 * under_root;
+    const double limit = bench::kMostSquaredMean * under_root;
     double square = 0;
     if (mu * mu < 1.01 * limit) square = mu * mu;
     if (mu * mu > 0.99 * limit) square = std::max(square, again * again);
-    spread_ = (variance + square) / under_root;
+    error_ = bench::FindNormalisedError(m, (variance + square) / under_root);
   }
 
   // Whether y[j] is within the bound.
   bool Accepts(double y, size_t j, double weight, double bias, rmsnorm_dtype dtype) const {
     const double n = (x_[j] - mean_) / root_;
     const double exact = n * weight + bias;
-    const double e = (3 * m_ + 7) / 2 * kU * spread_ + 3 * kU;
-    const double n_bound = (e + 2 * kU) * std::fabs(n) + (m_ + 4) * kU * std::sqrt(spread_);
+    const double n_bound = error_.relative * std::fabs(n) + error_.absolute;
     const double y_bound = std::fabs(weight) * n_bound + kU * std::fabs(exact);
-    const double rounding = dtype == RMSNORM_BF16 ? 0x1p-8 * std::fabs(exact) : 0;
-    return std::fabs(y - exact) <= 1.01 * (y_bound + rounding) + 0x1p-126;
+    const double rounding = dtype == RMSNORM_BF16 ? bench::kBF16Unit * std::fabs(exact) : 0;
+    return std::fabs(y - exact) <= bench::kProductsOfErrors * (y_bound + rounding) + 0x1p-126;
   }
 
  private:
-  static constexpr double kU = 0x1p-24;
+  static constexpr double kU = bench::kF32Unit;
 
   std::vector<double> x_;
   double mean_ = 0;
   double root_;
-  double m_;
-  double spread_;  // V^2 / U
+  bench::NormalisedError error_;
 };
 
 class LayerNormTest : public testing::TestWithParam<std::string> {

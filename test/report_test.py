@@ -170,6 +170,30 @@ class Report(ScriptTest):
         self.assertIn("Cold.", page.text)
         self.assertEqual(len(page.rows_with("f32", "1 × 64")), 4)
 
+    def test_layer_norm_has_rms_norm_beside_it(self):
+        page = self.report(
+            results(
+                benchmark("f32", "1x64", 1.2, operation="layernorm", plain=3.6, rmsnorm=1.0),
+                benchmark("f32", "1x64", 1.0, plain=2.0),
+            )
+        )
+        heads = page.rows_with("type", "rows × d", "× memcpy", "quartiles", "lead")
+        self.assertEqual(
+            [row[5:] for row in heads],
+            [
+                ["time", "GB/s", "plain", "reference"],
+                ["× RMSNorm", "time", "GB/s", "RMSNorm", "plain", "reference"],
+            ],
+        )
+        row = page.rows_with("f32", "1 × 64", "1.20")[0]
+        # The lead is over the loops: RMSNorm is no rival of LayerNorm.
+        self.assertEqual(row[4:], ["3.00", "1.20", "120 ns", "4.27", "1.00", "3.60", "24.0"])
+        marks = [mark for mark in self.marks() if "RMSNorm" in mark]
+        self.assertEqual(len(marks), 1)
+        self.assertIn("\nRMSNorm: 1.00 × memcpy", marks[0])
+        self.assertNotIn("rmsnorm:", "".join(self.marks()))
+        self.assertIn("× RMSNorm is", page.text)
+
     def test_several_targets(self):
         page = self.report(
             results(benchmark("f32", "1x64", 1.5, target="AVX2"), benchmark("f32", "1x64", 1.25))

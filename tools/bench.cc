@@ -50,9 +50,9 @@ std::string OperationNames() {
   return names;
 }
 
-void CheckOperation(const std::string& name) {
+const bench::Operation& FindOperation(const std::string& name) {
   for (const bench::Operation& operation : bench::Operations()) {
-    if (operation.name == name) return;
+    if (operation.name == name) return operation;
   }
   throw UserError("--operations: '" + name + "' is none of " + OperationNames());
 }
@@ -117,8 +117,9 @@ std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
   return {active};
 }
 
-// The cells without repetition: two numbers of threads or names of targets can mean the same.
-std::vector<Cell> Cells(const BenchOptions& options) {
+// The cells without repetition: two numbers of threads or names of targets can mean the same. The
+// notes say what is left out.
+std::vector<Cell> Cells(const BenchOptions& options, std::set<std::string>& notes) {
   std::vector<Shape> shapes;
   for (const std::string& text : options.shapes) shapes.push_back(ParseShape(text));
   std::vector<Dtype> types;
@@ -129,19 +130,24 @@ std::vector<Cell> Cells(const BenchOptions& options) {
 
   std::vector<Cell> cells;
   std::set<std::string> names;
-  for (const std::string& operation : options.operations) {
-    CheckOperation(operation);
+  for (const std::string& name : options.operations) {
+    const bench::Operation& operation = FindOperation(name);
     for (const Shape& shape : shapes) {
       for (const Dtype type : types) {
+        if (type == Dtype::f16 && !operation.takes_f16) {
+          notes.insert(name + " is timed in f32 and bf16 only");
+          continue;
+        }
         for (const int threads : thread_counts) {
           for (const std::string& target : targets) {
-            const Cell cell = {operation, type, shape.rows, shape.d, threads, target, options.cold};
+            const Cell cell = {name, type, shape.rows, shape.d, threads, target, options.cold};
             if (names.insert(cell.name()).second) cells.push_back(cell);
           }
         }
       }
     }
   }
+  if (cells.empty() && !notes.empty()) throw UserError("--types: " + *notes.begin());
   return cells;
 }
 
@@ -272,7 +278,8 @@ void DescribeRun() {
 }
 
 int RunBench(const BenchOptions& options, const std::vector<std::string>& harness_flags) {
-  const std::vector<Cell> cells = Cells(options);
+  std::set<std::string> notes;
+  const std::vector<Cell> cells = Cells(options, notes);
   ParseHarnessFlags(harness_flags);
   const std::vector<bench::Peer> peers = LoadPeers(options.peers);
   const char* const out = FlagValue(harness_flags, "--benchmark_out");
@@ -286,6 +293,7 @@ int RunBench(const BenchOptions& options, const std::vector<std::string>& harnes
   std::vector<std::string> peer_names;
   for (const bench::Peer& peer : peers) peer_names.push_back(peer.name());
   BenchTable table(cells, peer_names);
+  for (const std::string& note : notes) table.AddNote(note);
   Watcher watcher(table);
   benchmark::ClearRegisteredBenchmarks();
   for (const Cell& cell : cells) bench::Register(cell, peers, watcher);
@@ -340,9 +348,12 @@ void AddBench(CLI::App& app, int& status) {
       "each "
       "of many rounds; the table has the medians, and JSON the quartiles as well.\n"
       "Each result is first checked, the library's against the reference's bits and a peer's to "
-      "within a few roundings; exits with 1 where one is wrong.\n"
+      "within a few roundings, as LayerNorm's to its loops in binary64; exits with 1 where one is "
+      "wrong.\n"
       "Operations: forward is a module's, which peers compute as well; forward_call prepares the "
-      "weight in each call; sum_squares and scale are the two phases.\n"
+      "weight in each call; sum_squares and scale are the two phases; layernorm is a LayerNorm of "
+      "f32 and bf16 that only this command has, with the library's RMSNorm timed beside it in "
+      "another column.\n"
       "--cold takes twice the last-level cache, and 1 GiB of copies at the most. All copies share "
       "one weight.\n"
       "Google Benchmark's flags work too, such as --benchmark_filter=REGEX, --benchmark_list_tests "

@@ -77,6 +77,8 @@ BenchTable::BenchTable(const std::vector<Cell>& cells, const std::vector<std::st
     }
   }
   has_target_column_ = targets.size() > 1;
+  has_rmsnorm_column_ = std::any_of(cells.begin(), cells.end(),
+                                    [](const Cell& cell) { return cell.operation == "layernorm"; });
   cold_ = !cells.empty() && cells.front().cold;
   const bool only_forward = std::all_of(
       cells.begin(), cells.end(), [](const Cell& cell) { return cell.operation == "forward"; });
@@ -90,9 +92,11 @@ BenchTable::BenchTable(const std::vector<Cell>& cells, const std::vector<std::st
 
 void BenchTable::PeerNotTimed(const std::string& cell_name, const bench::PeerProblem& problem) {
   if (problem.wrong) wrong_peers_[cell_name].insert(problem.peer);
-  const std::string note =
-      (problem.wrong ? "WRONG: " + problem.peer + " in " + cell_name : "-: " + problem.peer) +
-      ": " + problem.text;
+  AddNote((problem.wrong ? "WRONG: " + problem.peer + " in " + cell_name : "-: " + problem.peer) +
+          ": " + problem.text);
+}
+
+void BenchTable::AddNote(const std::string& note) {
   if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
 }
 
@@ -112,7 +116,8 @@ bool BenchTable::ReportContext(const Context& /*context*/) {
                     << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP")
                     << (cold_ ? " · cold caches" : "") << "\n"
                     << Start(kOperation, "type", "rows", "d", "threads")
-                    << "       time      GB/s   x memcpy";
+                    << "       time      GB/s   x memcpy"
+                    << (has_rmsnorm_column_ ? "   x rmsnorm" : "");
   for (const std::string& peer : peers_) GetOutputStream() << Right(peer, PeerWidth(peer));
   GetOutputStream() << "   vs loops   vs reference" << (has_target_column_ ? "   target" : "")
                     << std::endl;
@@ -146,6 +151,10 @@ void BenchTable::PrintRun(const Run& run) {
       run.GetAdjustedRealTime() / benchmark::GetTimeUnitMultiplier(run.time_unit);
   out << Right(TimeText(seconds), 11) << Right(ThreeDigits(counter("bytes_per_second") / 1e9), 10)
       << Right(Fixed(counter(bench::kTimesMemcpy), 2), 11);
+  if (has_rmsnorm_column_) {
+    const bool timed = run.counters.count(bench::kTimesRmsNorm) != 0;
+    out << Right(timed ? Fixed(counter(bench::kTimesRmsNorm), 2) : "-", 12);
+  }
   for (const std::string& peer : peers_) out << Right(PeerText(run, peer), PeerWidth(peer));
   out << Right(times_faster_than(bench::kVersusPlain), 11)
       << Right(times_faster_than(bench::kVersusReference), 15)

@@ -15,13 +15,16 @@
 
 namespace rmsnorm::tools {
 
-// Prints a line for each cell, as soon as it is done, and below the table why peers were not timed.
+// Prints a line for each cell, as soon as it is done, and below the table what was not timed.
 class BenchTable : public benchmark::BenchmarkReporter {
  public:
   BenchTable(const std::vector<bench::Cell>& cells, const std::vector<std::string>& peers);
 
   // To be called before the cell is reported.
   void PeerNotTimed(const std::string& cell_name, const bench::PeerProblem& problem);
+
+  // Adds a line below the table.
+  void AddNote(const std::string& note);
 
   bool ReportContext(const Context& context) override;
   void ReportRuns(const std::vector<Run>& runs) override;
@@ -42,6 +45,7 @@ class BenchTable : public benchmark::BenchmarkReporter {
   std::vector<std::string> notes_;                            // without repetition
   std::string targets_;
   bool has_target_column_;
+  bool has_rmsnorm_column_;
   bool cold_;
   size_t operation_width_ = 0;  // 0: no such column
   size_t rows_width_ = 4;

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer_norm_job.h"
+
+#include "plain_loops.h"
+#include "tolerance.h"
+
+namespace rmsnorm::bench {
+
+LayerNormJob::LayerNormJob(const Cell& cell)
+    : Job(cell),
+      bias_(NormalNumbers(cell.dtype, cell.d, 0.0f, 0.25f)),
+      layer_norm_(cell.dtype, cell.d, tensors_.weight(), bias_.data(), Options().eps,
+                  cell_.target.c_str()),
+      layer_norm_reference_(cell.dtype, cell.d, tensors_.weight(), bias_.data(), Options().eps,
+                            "reference"),
+      rms_norm_(MakeModule(cell_.target.c_str())),
+      rms_norm_reference_(MakeModule("reference")),
+      streams_(layer_norm_.Streams(cell.rows)) {
+  CountParts(
+      [this](const Options& options) {
+        forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), options);
+      },
+      cell.rows);
+}
+
+void LayerNormJob::RunLayerNorm() {
+  const size_t row_bytes = cell_.bytes() / cell_.rows;
+  ForRangesInParts(cell_.rows, parts(), [this, row_bytes](size_t begin, size_t end) {
+    layer_norm_.Forward(tensors_.x() + begin * row_bytes, tensors_.y() + begin * row_bytes,
+                        end - begin, streams_);
+  });
+}
+
+std::vector<Contender> LayerNormJob::Contenders() {
+  const size_t row_bytes = cell_.bytes() / cell_.rows;
+  return {
+      Each(kLibrary, [this] { RunLayerNorm(); }),
+      Memcpy(),
+      Each(kRmsNorm, [this] { rms_norm_.forward(tensors_.x_view(), tensors_.y_view()); }),
+      Each(kPlain,
+           [this, row_bytes] {
+             ForRangesInParts(cell_.rows, parts(), [this, row_bytes](size_t begin, size_t end) {
+               PlainLayerNorm(cell_.dtype, tensors_.x() + begin * row_bytes, tensors_.weight(),
+                              bias_.data(), tensors_.y() + begin * row_bytes, end - begin, cell_.d,
+                              Options().eps);
+             });
+           }),
+  };
+}
+
+std::string LayerNormJob::FindFaultInCopy() {
+  const std::string fault = FindFaultOfLayerNorm();
+  return fault.empty() ? FindFaultOfRmsNorm() : fault;
+}
+
+std::string LayerNormJob::FindFaultOfLayerNorm() {
+  std::vector<float> weight(cell_.d);
+  std::vector<float> bias(cell_.d);
+  PlainWiden(cell_.dtype, tensors_.weight(), weight.data(), cell_.d);
+  PlainWiden(cell_.dtype, bias_.data(), bias.data(), cell_.d);
+  SpoilY();
+  RunLayerNorm();
+  return CompareY(
+      [this](const ConstView& x, size_t /*first_row*/, const View& y) {
+        layer_norm_reference_.Forward(x.get()->data, y.get()->data, x.get()->shape[0]);
+      },
+      [&](size_t first_row, size_t rows, const uint8_t* actual, const uint8_t* expected) {
+        return FindElementBeyondLayerNormTolerance(cell_.dtype, first_row, rows, cell_.d,
+                                                   weight.data(), bias.data(), actual, expected);
+      });
+}
+
+std::string LayerNormJob::FindFaultOfRmsNorm() {
+  SpoilY();
+  rms_norm_.forward(tensors_.x_view(), tensors_.y_view());
+  const std::string fault =
+      FindDifferenceInY([this](const ConstView& x, size_t /*first_row*/, const View& y) {
+        rms_norm_reference_.forward(x, y);
+      });
+  return fault.empty() ? fault : "RMSNorm: " + fault;
+}
+
+}  // namespace rmsnorm::bench
