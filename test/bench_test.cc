@@ -714,7 +714,8 @@ TEST(Bench, LayerNormHasRmsNormBesideIt) {
   }
   EXPECT_EQ(lines[7], "layernorm is timed in f32 and bf16 only");
 
-  for (const json& cell : json::parse(ReadFile(file)).at("benchmarks")) {
+  const json results = json::parse(ReadFile(file));
+  for (const json& cell : results.at("benchmarks")) {
     const bool is_layer_norm = cell.at("name").get<std::string>().rfind("layernorm/", 0) == 0;
     EXPECT_EQ(cell.contains("rmsnorm_ns"), is_layer_norm);
     EXPECT_EQ(cell.contains("x_rmsnorm"), is_layer_norm);
