@@ -346,17 +346,18 @@ HWY_NOINLINE void ScaleFourLongRows(const Norm& norm, const Rows& rows, size_t i
   hn::Store(r, FourTag(), inverse_rms);
   const size_t d = norm.d;
   const float* HWY_RESTRICT weight = norm.weight;
-  size_t j = d / kPair * kPair;
-  if (j < d) {
+  const size_t whole_pairs = d / kPair * kPair;
+  if (whole_pairs < d) {
     for (size_t i = 0; i < 4; ++i) {
-      Row<X, Y>(rows, index + i, inverse_rms[i]).template ScaleFew<kCast, kWeighted>(j, d, weight);
+      Row<X, Y>(rows, index + i, inverse_rms[i])
+          .template ScaleFew<kCast, kWeighted>(whole_pairs, d, weight);
     }
   }
   const Row<X, Y> a(rows, index, inverse_rms[0]);
   const Row<X, Y> b(rows, index + 1, inverse_rms[1]);
   const Row<X, Y> c(rows, index + 2, inverse_rms[2]);
   const Row<X, Y> e(rows, index + 3, inverse_rms[3]);
-  for (size_t end = j, j = 0; j < end; j += kPair) {
+  for (size_t j = 0; j < whole_pairs; j += kPair) {
     const Pair w = LoadWeight<kWeighted>(weight, j);
     StoreBoth(a.template ScaledAt<kCast, kWeighted>(j, w), a.y + j,
               b.template ScaledAt<kCast, kWeighted>(j, w), b.y + j);
