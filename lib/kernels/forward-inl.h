@@ -141,14 +141,10 @@ HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, const X* x, size_t n) {
 // elements may be read.
 template <size_t kCount, class X>
 HWY_INLINE Lanes<kCount> SumPass(const X* HWY_RESTRICT x, size_t size) {
-  Lanes<kCount> lanes;
-  size_t j = 0;
-  if (size >= kCount * kPair) {
-    lanes = Squares<kCount>(x);
-    j = kLanes;
-  } else {
-    lanes = NoSquares<kCount>();
-  }
+  const bool first = size >= kCount * kPair;
+  // Not assigned later: gcc would compile the implicit constructor for the baseline of arm64.
+  Lanes<kCount> lanes = first ? Squares<kCount>(x) : NoSquares<kCount>();
+  size_t j = first ? kLanes : 0;
   for (; j + kCount * kPair <= size; j += kLanes) AddSquares(lanes, x + j);
   if (j < size) AddFirstSquares(lanes, x + j, size - j);
   return lanes;
