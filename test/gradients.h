@@ -4,9 +4,9 @@
 #define RMSNORM_TEST_GRADIENTS_H_
 
 #include <gtest/gtest.h>
-#include <rmsnorm/rmsnorm.h>
 
 #include <optional>
+#include <rmsnorm/rmsnorm.hpp>
 #include <vector>
 
 #include "random_rows.h"
@@ -71,12 +71,12 @@ inline GradientResults ComputeGradients(const GradientInputs& inputs,
 }
 
 // The inverse RMS of the rows of x, as forward gives it.
-inline std::vector<float> InverseRmsOf(const Tensor& x, const rmsnorm_options& options) {
+inline std::vector<float> InverseRmsOf(const Tensor& x, const Options& options) {
   std::vector<float> rstd(x.rows());
   Tensor y(x.dtype(), x.rows(), x.d());
   const rmsnorm_view x_view = x.view();
   const rmsnorm_view y_view = y.view();
-  rmsnorm_options without_weight = options;
+  Options without_weight = options;
   without_weight.weight_offset = 0;
   EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&x_view, nullptr, &y_view, rstd.data(), &without_weight));
   return rstd;
