@@ -48,7 +48,7 @@ struct GradientJob {
   size_t stride;  // from the sums of one block to those of the next
   void* dw;
   // In scratch.
-  float* dw_sums;     // null where dw is not wanted
+  float* dw_sums;     // of nothing where dw is not wanted
   RowTerms* terms;    // of each row, and the sums of each block of each row:
   RowSums* row_sums;  // for work in two steps
 };
@@ -73,6 +73,7 @@ GradientRows NextRows(const GradientJob& job, size_t begin, size_t end, size_t c
   rows.dx_stride = outputs.y_stride;
   rows.rstd = inputs.rstd;
   rows.dw = nullptr;
+  rows.start_dw = false;
   rows.add_dx = job.add_dx;
   rows.stream = job.stream;
   return rows;
@@ -83,9 +84,12 @@ GradientRows NextRows(const GradientJob& job, size_t begin, size_t end, size_t c
 // The rows from `begin` up to `end`, which are of one block if there are sums of dw to add to.
 void RunRows(const GradientJob& job, size_t begin, size_t end, float* dw_sums) {
   const auto kernel = job.kernels.rows[job.x_type][job.dy_type];
+  bool start_dw = true;
   while (begin < end) {
     GradientRows rows = NextRows(job, begin, end, 0);
     rows.dw = dw_sums;
+    rows.start_dw = start_dw;
+    start_dw = false;
     kernel(job.norm, rows);
     begin += rows.count;
   }
@@ -94,16 +98,14 @@ void RunRows(const GradientJob& job, size_t begin, size_t end, float* dw_sums) {
 void RunBlocks(void* state, size_t part, size_t parts) {
   const GradientJob& job = *static_cast<const GradientJob*>(state);
   const DefaultFloatEnvironment environment;
-  if (job.dw_sums == nullptr) {
+  if (job.dw == nullptr) {
     return RunRows(job, PartBegin(job.rows, part, parts), PartBegin(job.rows, part + 1, parts),
                    nullptr);
   }
   const size_t end = PartBegin(job.blocks, part + 1, parts);
   for (size_t block = PartBegin(job.blocks, part, parts); block < end; ++block) {
-    float* const sums = job.dw_sums + block * job.stride;
-    std::memset(sums, 0, job.norm.d * sizeof(float));
     RunRows(job, FirstRow(job.rows, block, job.blocks), FirstRow(job.rows, block + 1, job.blocks),
-            sums);
+            job.dw_sums + block * job.stride);
   }
 }
 
@@ -164,15 +166,13 @@ void RunColumnsOfBlock(const GradientJob& job, size_t block, size_t begin, size_
   Norm norm = job.norm;
   norm.d = end - begin;
   norm.weight += begin;
-  float* sums = nullptr;
-  if (job.dw_sums != nullptr) {
-    sums = job.dw_sums + block * job.stride + begin;
-    std::memset(sums, 0, norm.d * sizeof(float));
-  }
+  float* const sums = job.dw != nullptr ? job.dw_sums + block * job.stride + begin : nullptr;
+  const size_t first = FirstRow(job.rows, block, job.blocks);
   const size_t last = FirstRow(job.rows, block + 1, job.blocks);
-  for (size_t row = FirstRow(job.rows, block, job.blocks); row < last;) {
+  for (size_t row = first; row < last;) {
     GradientRows rows = NextRows(job, row, last, begin);
     rows.dw = sums;
+    rows.start_dw = row == first;
     job.kernels.columns[job.x_type][job.dy_type](norm, rows, job.terms + row);
     row += rows.count;
   }
@@ -287,7 +287,9 @@ rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const B
   const size_t stride = (d + kColumns - 1) / kColumns * kColumns;
   const Plan plan = MakePlan(rows, d, blocks, call.dw != nullptr, threading);
   const size_t own_weight = norm.weight == nullptr ? d : 0;
-  const size_t sums_of_dw = call.dw != nullptr ? stride : 0;
+  // The sums of a single block are dw itself, where it is of f32 and not added to.
+  const bool in_dw = call.dw != nullptr && blocks == 1 && !add_dw && call.dw->dtype == RMSNORM_F32;
+  const size_t sums_of_dw = call.dw != nullptr && !in_dw ? stride : 0;
   const bool blocks_of_rows = plan.two_steps && rows < plan.parts;
   const size_t all_row_sums = blocks_of_rows ? rows * ((d + kBlock - 1) / kBlock) : 0;
   const size_t all_terms = plan.two_steps ? rows : 0;
@@ -326,7 +328,7 @@ rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const B
       blocks,
       stride,
       call.dw != nullptr ? call.dw->data : nullptr,
-      call.dw != nullptr ? scratch.Take<float>(blocks * stride) : nullptr,
+      in_dw ? static_cast<float*>(call.dw->data) : scratch.Take<float>(blocks * sums_of_dw),
       scratch.Take<RowTerms>(all_terms),
       scratch.Take<RowSums>(all_row_sums)};
   if (!plan.two_steps) {
@@ -340,7 +342,7 @@ rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const B
     }
     RunTask(threading, plan.parts, RunColumns, job);
   }
-  if (call.dw != nullptr) {
+  if (sums_of_dw != 0) {
     const size_t parts = std::max<size_t>(blocks * d / (4 * kMinElementsPerPart), 1);
     RunTask(threading, std::min(plan.parts, parts), RunFinish, job);
   }

@@ -19,6 +19,7 @@ struct GradientRows {
   ptrdiff_t dx_stride;
   const float* rstd;  // one for each row, or null
   float* dw;          // d sums to add to, or null
+  bool start_dw;      // whether they are +0 before the first of these rows, whatever dw holds
   bool add_dx;        // to what dx holds
   bool stream;        // whether dx is better written past the caches; never where it is read
 

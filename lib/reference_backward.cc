@@ -51,12 +51,13 @@ void Gradient(const Norm& norm, const Terms<Real>& terms, const GradientRows& ro
   const X* x = rows.Input<X>(row);
   const Y* dy = rows.Gradient<Y>(row);
   Y* dx = rows.dx != nullptr ? rows.Output<Y>(row) : nullptr;
+  const bool start_dw = rows.start_dw && row == 0;
   for (size_t j = 0; j < norm.d; ++j) {
     const Real x_j = ToF32(x[j]);
     const Real dy_j = ToF32(dy[j]);
     if (rows.dw != nullptr) {
-      const Real p = dy_j * x_j;
-      rows.dw[j] = static_cast<float>(std::fma(p, terms.r, static_cast<Real>(rows.dw[j])));
+      const Real before = start_dw ? 0 : rows.dw[j];
+      rows.dw[j] = static_cast<float>(std::fma(dy_j * x_j, terms.r, before));
     }
     if (dx != nullptr) {
       const Real g = dy_j * static_cast<Real>(norm.weight[j]);
@@ -123,6 +124,7 @@ void BackwardRows(const Norm& norm, const GradientRows& rows) {
     one.dy = rows.Gradient<Y>(row);
     if (rows.dx != nullptr) one.dx = rows.Output<Y>(row);
     if (rows.rstd != nullptr) one.rstd = rows.rstd + row;
+    one.start_dw = rows.start_dw && row == 0;
     RowTerms terms;
     TermsOfRows<X, Y>(norm, one, &terms);
     BackwardColumns<X, Y>(norm, one, &terms);

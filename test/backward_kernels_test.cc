@@ -68,7 +68,9 @@ class BackwardKernelsTest : public testing::TestWithParam<std::string> {
     rows.dx = dx.data();
     rows.dx_stride = dx.view().stride[0];
     rows.stream = how == How::kStreamed;
-    rows.dw = static_cast<float*>(std::memset(Place(dw_, bytes, at_begin), 0, bytes));
+    // NaN, which must not reach the sums.
+    rows.dw = static_cast<float*>(std::memset(Place(dw_, bytes, at_begin), 0xFF, bytes));
+    rows.start_dw = true;
     const int x_type = DtypeIndex(x.dtype());
     const int dy_type = DtypeIndex(dy.dtype());
     if (how == How::kTwoSteps) {

@@ -88,7 +88,7 @@ struct FoldedDots {
 };
 
 template <bool kSquares, class X, class Y>
-HWY_INLINE FoldedDots DotBlock(const X* x, const Y* dy, const float* weight, size_t size) {
+HWY_NOINLINE FoldedDots DotBlock(const X* x, const Y* dy, const float* weight, size_t size) {
   const F32Tag tag;
   const auto lanes = DotPass<kSquares, 0, 1>(x, dy, weight, size);
   const Pair dot = FoldToPair(lanes.dot);
@@ -107,7 +107,7 @@ HWY_INLINE FoldedDots DotBlock(const Norm& norm, const GradientRows& rows, size_
 }
 
 template <bool kSquares, class X, class Y>
-HWY_NOINLINE RowSums SumRow(const Norm& norm, const X* x, const Y* dy) {
+HWY_INLINE RowSums SumRow(const Norm& norm, const X* x, const Y* dy) {
   RowSums total = {0, 0};
   for (size_t begin = 0; begin < norm.d; begin += kBlock) {
     const FoldedDots block = DotBlock<kSquares>(x + begin, dy + begin, norm.weight + begin,
@@ -119,7 +119,7 @@ HWY_NOINLINE RowSums SumRow(const Norm& norm, const X* x, const Y* dy) {
 }
 
 template <class X, class Y>
-HWY_INLINE RowSums SumRow(const Norm& norm, const GradientRows& rows, size_t row) {
+HWY_NOINLINE RowSums SumRow(const Norm& norm, const GradientRows& rows, size_t row) {
   const X* x = rows.Input<X>(row);
   const Y* dy = rows.Gradient<Y>(row);
   return NeedsSquares(norm, rows.rstd) ? SumRow<true>(norm, x, dy) : SumRow<false>(norm, x, dy);
@@ -127,7 +127,7 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const GradientRows& rows, size_t row
 
 // The sums of four rows.
 template <bool kSquares, class X, class Y>
-HWY_NOINLINE FoldedDots SumFourRows(const Norm& norm, const GradientRows& rows, size_t row) {
+HWY_INLINE FoldedDots SumFourRows(const Norm& norm, const GradientRows& rows, size_t row) {
   if (norm.d > kBlock) {
     HWY_ALIGN float dot[4];
     HWY_ALIGN float squares[4];
@@ -198,6 +198,19 @@ HWY_INLINE HotTerms TermsOfRow(const Norm& norm, const GradientRows& rows, size_
 
 // ------------------------------------------------------------------ gradients
 
+// Where the sums of dw before a row are: in dw, or for the first one of them at zeros.
+struct SumsBefore {
+  HWY_INLINE SumsBefore(const GradientRows& rows, size_t row)
+      : from(rows.start_dw && row == 0 ? kZeros : rows.dw),
+        mask(rows.start_dw && row == 0 ? 0 : ~size_t{0}) {}
+
+  HWY_INLINE const float* At(size_t j) const { return from + (j & mask); }
+
+  alignas(kCacheLine) static constexpr float kZeros[kPair] = {};
+  const float* from;
+  size_t mask;
+};
+
 // What is done with dx: nothing, it is written, added to what is there, or written past the caches.
 enum class Dx { kNone, kStore, kAdd, kStream };
 
@@ -247,12 +260,13 @@ struct GradientRow {
   }
 
   // Its elements from `begin` up to `end`, fewer than kPair.
-  HWY_INLINE void Few(size_t begin, size_t end, const float* weight, float* dw) const {
+  HWY_INLINE void Few(size_t begin, size_t end, const float* weight, const SumsBefore& before,
+                      float* dw) const {
     const size_t n = end - begin;
     const Pair xs = LoadFirst(x + begin, n);
     const Pair dys = LoadFirst(dy + begin, n);
     if constexpr (kDw) {
-      Pair sum = LoadFirst(dw + begin, n);
+      Pair sum = LoadFirst(before.At(begin), n);
       AddToWeight(xs, dys, sum);
       StoreFirst(sum, dw + begin, n);
     }
@@ -277,8 +291,8 @@ HWY_INLINE Pair LoadGradientWeight(const float* weight) {
   return LoadWeight<kDx != Dx::kNone>(weight, 0);
 }
 template <bool kDw>
-HWY_INLINE Pair LoadSum(const float* dw, size_t j) {
-  return LoadWeight<kDw>(dw, j);
+HWY_INLINE Pair LoadSum(const SumsBefore& before, size_t j) {
+  return LoadWeight<kDw>(kDw ? before.At(j) : nullptr, 0);
 }
 template <bool kDw>
 HWY_INLINE void StoreSum(Pair sum, float* dw, size_t j) {
@@ -292,6 +306,7 @@ HWY_NOINLINE void ApplyRow(const Norm& norm, const GradientRows& rows, size_t in
   const float* HWY_RESTRICT weight = norm.weight;
   float* HWY_RESTRICT dw = rows.dw;
   const GradientRow<kDx, kDw, X, Y> row(rows, index, terms);
+  const SumsBefore before(rows, index);
   const size_t next = std::min(index + 1, rows.count - 1);
   const X* const next_x = rows.Input<X>(next);
   const Y* const next_dy = rows.Gradient<Y>(next);
@@ -299,45 +314,48 @@ HWY_NOINLINE void ApplyRow(const Norm& norm, const GradientRows& rows, size_t in
   size_t j = 0;
   if constexpr (kDx == Dx::kStream) {  // stores past the caches must be aligned
     j = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(Y));
-    if (j > 0) row.Few(0, j, weight, dw);
+    if (j > 0) row.Few(0, j, weight, before, dw);
   }
   for (; j + kPair <= d; j += kPair) {
     if constexpr (kDx == Dx::kStream) {
       for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(X)) hwy::Prefetch(next_x + j + i);
       for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(Y)) hwy::Prefetch(next_dy + j + i);
     }
-    Pair sum = LoadSum<kDw>(dw, j);
+    Pair sum = LoadSum<kDw>(before, j);
     row.StoreAt(j, row.At(j, LoadGradientWeight<kDx>(weight + j), sum));
     StoreSum<kDw>(sum, dw, j);
   }
-  if (j < d) row.Few(j, d, weight, dw);
+  if (j < d) row.Few(j, d, weight, before, dw);
 }
 
 // Four rows, each load of the weight, and each load and store of dw's sums, shared.
-template <Dx kDx, bool kDw, class X, class Y>
+template <bool kDw, class X, class Y>
 HWY_NOINLINE void ApplyFourRows(const Norm& norm, const GradientRows& rows, size_t index,
                                 const FourTerms& terms) {
-  using Row = GradientRow<kDx, kDw, X, Y>;
+  using Row = GradientRow<Dx::kStore, kDw, X, Y>;
   const size_t d = norm.d;
   const float* HWY_RESTRICT weight = norm.weight;
   float* HWY_RESTRICT dw = rows.dw;
   const size_t end = d / kPair * kPair;
   if (end < d) {
-    for (size_t i = 0; i < 4; ++i) Row(rows, index + i, terms.Row(i)).Few(end, d, weight, dw);
+    for (size_t i = 0; i < 4; ++i) {
+      Row(rows, index + i, terms.Row(i)).Few(end, d, weight, SumsBefore(rows, index + i), dw);
+    }
   }
+  const SumsBefore before(rows, index);
   const Row a(rows, index, terms.Row(0));
   const Row b(rows, index + 1, terms.Row(1));
   const Row c(rows, index + 2, terms.Row(2));
   const Row e(rows, index + 3, terms.Row(3));
   for (size_t j = 0; j < end; j += kPair) {
-    const Pair w = LoadGradientWeight<kDx>(weight + j);
-    Pair sum = LoadSum<kDw>(dw, j);
+    const Pair w = Load(weight + j);
+    Pair sum = LoadSum<kDw>(before, j);
     const Pair a_dx = a.At(j, w, sum);
     const Pair b_dx = b.At(j, w, sum);
-    if constexpr (kDx != Dx::kNone) StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j);
+    StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j);
     const Pair c_dx = c.At(j, w, sum);
     const Pair e_dx = e.At(j, w, sum);
-    if constexpr (kDx != Dx::kNone) StoreBoth(c_dx, c.dx + j, e_dx, e.dx + j);
+    StoreBoth(c_dx, c.dx + j, e_dx, e.dx + j);
     StoreSum<kDw>(sum, dw, j);
   }
 }
@@ -346,23 +364,20 @@ HWY_NOINLINE void ApplyFourRows(const Norm& norm, const GradientRows& rows, size
 template <class X, class Y>
 struct Apply {
   void (*row)(const Norm&, const GradientRows&, size_t, const Terms<float>&);
-  void (*four)(const Norm&, const GradientRows&, size_t, const FourTerms&);
+  void (*four)(const Norm&, const GradientRows&, size_t, const FourTerms&);  // or null
 };
 
+// The usual calls alone have a function for four rows: each takes 1 % of the library.
 template <bool kDw, class X, class Y>
 HWY_INLINE Apply<X, Y> FindApply(const GradientRows& rows) {
-  if (rows.stream) {
-    return {&ApplyRow<Dx::kStream, kDw, X, Y>, &ApplyFourRows<Dx::kStore, kDw, X, Y>};
-  }
-  if (rows.add_dx) return {&ApplyRow<Dx::kAdd, kDw, X, Y>, &ApplyFourRows<Dx::kAdd, kDw, X, Y>};
-  return {&ApplyRow<Dx::kStore, kDw, X, Y>, &ApplyFourRows<Dx::kStore, kDw, X, Y>};
+  if (rows.stream) return {&ApplyRow<Dx::kStream, kDw, X, Y>, nullptr};
+  if (rows.add_dx) return {&ApplyRow<Dx::kAdd, kDw, X, Y>, nullptr};
+  return {&ApplyRow<Dx::kStore, kDw, X, Y>, &ApplyFourRows<kDw, X, Y>};
 }
 
 template <class X, class Y>
 HWY_INLINE Apply<X, Y> FindApply(const GradientRows& rows) {
-  if (rows.dx == nullptr) {
-    return {&ApplyRow<Dx::kNone, true, X, Y>, &ApplyFourRows<Dx::kNone, true, X, Y>};
-  }
+  if (rows.dx == nullptr) return {&ApplyRow<Dx::kNone, true, X, Y>, nullptr};
   return rows.dw != nullptr ? FindApply<true, X, Y>(rows) : FindApply<false, X, Y>(rows);
 }
 
@@ -391,10 +406,12 @@ HWY_INLINE size_t BackwardByFours(const Norm& norm, const GradientRows& rows,
   for (; row + 4 <= rows.count; row += 4) {
     now = next;
     if (row + 8 <= rows.count) MakeFourTerms<X, Y>(norm, rows, row + 4, next);
-    if (HWY_LIKELY(now.safe)) {
+    if (HWY_UNLIKELY(!now.safe)) {
+      for (size_t i = row; i < row + 4; ++i) BackwardRow<X, Y>(norm, rows, i, apply);
+    } else if (HWY_LIKELY(apply.four != nullptr)) {
       apply.four(norm, rows, row, now);
     } else {
-      for (size_t i = row; i < row + 4; ++i) BackwardRow<X, Y>(norm, rows, i, apply);
+      for (size_t i = 0; i < 4; ++i) apply.row(norm, rows, row + i, now.Row(i));
     }
   }
   return row;
@@ -404,7 +421,8 @@ template <class X, class Y>
 void BackwardRows(const Norm& norm, const GradientRows& rows) {
   const Apply<X, Y> apply = FindApply<X, Y>(rows);
   size_t row = 0;
-  if (rows.count >= 4 && !rows.stream) row = BackwardByFours<X, Y>(norm, rows, apply);
+  const bool is_short = norm.d * sizeof(X) <= kShortRowBytes;
+  if (rows.count >= 4 && is_short && !rows.stream) row = BackwardByFours<X, Y>(norm, rows, apply);
   for (; row < rows.count; ++row) BackwardRow<X, Y>(norm, rows, row, apply);
   if (rows.stream) hwy::FlushStream();  // before another thread may read dx
 }
