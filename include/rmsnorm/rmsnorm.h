@@ -270,19 +270,17 @@ enum {
 /// @param dy       input, the shape of x, any dtype.
 /// @param x        input of the forward call, any shape [..., d].
 /// @param weight   as in the forward call. Null means a weight of ones, for dw too.
-/// @param rstd     what the forward call gave for these rows, used as it is; or null, and it is
-///                 computed again. It spares reading x a second time only with eps inside. Give
-///                 null where the forward's own may be infinite (see there).
+/// @param rstd     what the forward call gave for these rows, used as it is: with eps inside it
+///                 spares the sum of squares. Null, and it is computed again, where it was not
+///                 kept, or where forward's own may be infinite (see there).
 /// @param dx       output, the shape of x and the dtype of dy; or null, and it is not computed. In
 ///                 place means the same data and strides as dy; otherwise it may share no byte with
 ///                 another argument.
-/// @param dw       output, d elements, one dimension, any dtype; or null, and it is not computed.
-/// It
-///                 may share no byte with another argument. Without rows the gradient is zeros.
-/// @param flags    RMSNORM_ADD_TO_DX, RMSNORM_ADD_TO_DW, both or 0. An existing gradient is added
-/// in
-///                 f32, and the sum rounded once. With dx in place it is dy that dx is added to, as
-///                 where a residual stream goes around the norm.
+/// @param dw       output, d elements, one dimension, any dtype; or null, and it is not computed;
+///                 shares no byte with another argument. Without rows the gradient is zeros.
+/// @param flags    RMSNORM_ADD_TO_DX, RMSNORM_ADD_TO_DW, both or 0. A gradient is added in f32, and
+///                 the sum rounded once. With dx in place it is dy that dx is added to, as where a
+///                 residual stream goes around the norm.
 /// @param options  those of the forward call; null for the defaults.
 ///
 /// dw adds up in f32 and is rounded to its dtype at the end; it has the same bits for any number of
@@ -290,8 +288,8 @@ enum {
 /// overflow nor vanish, dx is exact up to the rounding of its type and some units of 2^-24 of the
 /// larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by the
 /// forward call, or one with a c that f32 cannot hold, is computed in binary64 here too.
-/// The call takes scratch of up to 65 * d floats on the heap; without memory for it nothing has
-/// been written.
+/// The call takes scratch of up to 65 * d floats and 32 bytes for each row, on the heap where that
+/// is more than 32 KiB.
 RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_view* dy, const rmsnorm_view* x,
                                             const rmsnorm_view* weight, const float* rstd,
                                             const rmsnorm_view* dx, const rmsnorm_view* dw,
