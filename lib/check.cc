@@ -194,19 +194,20 @@ rmsnorm_status CheckView(const char* name, const rmsnorm_view* view, size_t& row
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckWeight(const rmsnorm_view* weight, size_t d, Extent& extent) {
+namespace {
+
+// A tensor of d elements in one dimension.
+rmsnorm_status CheckVector(const char* name, const rmsnorm_view* vector, size_t d, Extent& extent) {
   size_t rows;
-  RMSNORM_RETURN_IF_ERROR(CheckView("weight", weight, rows, extent));
-  if (weight->ndim != 1) {
-    return Fail(RMSNORM_ERROR_SHAPE, "weight: %d dimensions; it must have one", weight->ndim);
+  RMSNORM_RETURN_IF_ERROR(CheckView(name, vector, rows, extent));
+  if (vector->ndim != 1) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; it must have one", name, vector->ndim);
   }
-  if (weight->shape[0] != d) {
-    return Fail(RMSNORM_ERROR_SHAPE, "weight: %zu elements for rows of %zu", weight->shape[0], d);
+  if (vector->shape[0] != d) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements for rows of %zu", name, vector->shape[0], d);
   }
   return RMSNORM_OK;
 }
-
-namespace {
 
 // An array with one element for each row.
 template <class T>
@@ -220,41 +221,56 @@ rmsnorm_status CheckPerRow(const char* name, const T* data, size_t rows, Extent&
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckEqualShapes(const rmsnorm_view& x, const rmsnorm_view& y) {
+// A tensor called `name` has the shape of x.
+rmsnorm_status CheckEqualShapes(const rmsnorm_view& x, const char* name, const rmsnorm_view& y) {
   if (x.ndim != y.ndim) {
-    return Fail(RMSNORM_ERROR_SHAPE, "y: %d dimensions, but x has %d", y.ndim, x.ndim);
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d", name, y.ndim, x.ndim);
   }
   for (int i = 0; i < x.ndim; ++i) {
     if (x.shape[i] != y.shape[i]) {
-      return Fail(RMSNORM_ERROR_SHAPE, "y: %zu in dimension %d, but x has %zu", y.shape[i], i,
-                  x.shape[i]);
+      return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu", name, y.shape[i],
+                  i, x.shape[i]);
     }
   }
   return RMSNORM_OK;
 }
 
-// y as the output for x of the same shape: its rows do not overlap, and it is in place or apart.
-rmsnorm_status CheckOutput(const rmsnorm_view& x, const Extent& x_extent, const rmsnorm_view& y,
-                           const Extent& y_extent, size_t rows) {
-  if (rows == 1 && Disjoint(x_extent, y_extent)) return RMSNORM_OK;
+rmsnorm_status CheckRowsDoNotOverlap(const char* name, const rmsnorm_view& y) {
   const Steps steps = WidestFirst(y);
   for (int i = 0; i < steps.size; ++i) {
     const ptrdiff_t inner = SpanFrom(steps, i + 1, RowBytes(y));
     if (std::abs(steps.step[i].bytes) < inner) {
-      return Fail(RMSNORM_ERROR_STRIDE, "y: rows overlap (%td bytes apart, but they span %td)",
-                  steps.step[i].bytes, inner);
+      return Fail(RMSNORM_ERROR_STRIDE, "%s: rows overlap (%td bytes apart, but they span %td)",
+                  name, steps.step[i].bytes, inner);
     }
   }
+  return RMSNORM_OK;
+}
 
-  if (Disjoint(x_extent, y_extent)) return RMSNORM_OK;
-  if (EqualSteps(x, y)) {
-    const bool in_place = x.data == y.data && ElementSize(x.dtype) == ElementSize(y.dtype);
-    const ptrdiff_t offset = static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(y.data) -
-                                                    reinterpret_cast<uintptr_t>(x.data));
-    if (in_place || RowsApart(steps, 0, offset, RowBytes(x), RowBytes(y))) return RMSNORM_OK;
-  }
+// Whether x and y of the same shape share no byte. May say no where they do not.
+bool TensorsApart(const rmsnorm_view& x, const Extent& x_extent, const rmsnorm_view& y,
+                  const Extent& y_extent) {
+  if (Disjoint(x_extent, y_extent)) return true;
+  const ptrdiff_t offset = static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(y.data) -
+                                                  reinterpret_cast<uintptr_t>(x.data));
+  return EqualSteps(x, y) && RowsApart(WidestFirst(y), 0, offset, RowBytes(x), RowBytes(y));
+}
+
+bool IsInPlace(const rmsnorm_view& x, const rmsnorm_view& y) {
+  return x.data == y.data && ElementSize(x.dtype) == ElementSize(y.dtype) && EqualSteps(x, y);
+}
+
+// y as the output for x of the same shape, by their names: its rows do not overlap, and it is in
+// place or apart.
+rmsnorm_status CheckOutput(const char* x_name, const rmsnorm_view& x, const Extent& x_extent,
+                           const char* y_name, const rmsnorm_view& y, const Extent& y_extent,
+                           size_t rows) {
+  if (rows == 1 && Disjoint(x_extent, y_extent)) return RMSNORM_OK;
+  RMSNORM_RETURN_IF_ERROR(CheckRowsDoNotOverlap(y_name, y));
+  if (TensorsApart(x, x_extent, y, y_extent) || IsInPlace(x, y)) return RMSNORM_OK;
   return Fail(RMSNORM_ERROR_OVERLAP,
-              "y: overlaps x; in place means the same data, strides and element size");
+              "%s: overlaps %s; in place means the same data, strides and element size", y_name,
+              x_name);
 }
 
 // An output and another argument share no byte.
@@ -266,6 +282,10 @@ rmsnorm_status CheckApart(const char* output, const Extent& output_extent, const
 
 }  // namespace
 
+rmsnorm_status CheckWeight(const rmsnorm_view* weight, size_t d, Extent& extent) {
+  return CheckVector("weight", weight, d, extent);
+}
+
 rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
                             const rmsnorm_view* y, const float* rstd, size_t& rows) {
   Extent x_extent;
@@ -273,8 +293,10 @@ rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rms
   size_t y_rows;
   RMSNORM_RETURN_IF_ERROR(CheckView("x", x, rows, x_extent));
   RMSNORM_RETURN_IF_ERROR(CheckView("y", y, y_rows, y_extent));
-  RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, *y));
-  if (rows > 0) RMSNORM_RETURN_IF_ERROR(CheckOutput(*x, x_extent, *y, y_extent, rows));
+  RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, "y", *y));
+  if (rows > 0) {
+    RMSNORM_RETURN_IF_ERROR(CheckOutput("x", *x, x_extent, "y", *y, y_extent, rows));
+  }
 
   // One test spares a module's call, which has none of these, a third of its checks.
   if (weight == nullptr && sums == nullptr && rstd == nullptr) return RMSNORM_OK;
@@ -293,6 +315,56 @@ rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rms
   RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "y", y_extent));
   RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "weight", weight_extent));
   return CheckApart("rstd", rstd_extent, "sums", sums_extent);
+}
+
+rmsnorm_status CheckBackward(const rmsnorm_view* dy, const rmsnorm_view* x,
+                             const rmsnorm_view* weight, const float* rstd, const rmsnorm_view* dx,
+                             const rmsnorm_view* dw, uint32_t flags, size_t& rows) {
+  if ((flags & ~(uint32_t{RMSNORM_ADD_TO_DX} | uint32_t{RMSNORM_ADD_TO_DW})) != 0) {
+    return Fail(RMSNORM_ERROR_FLAGS, "flags: 0x%X holds an unknown flag", flags);
+  }
+  if (dx == nullptr && dw == nullptr) {
+    return Fail(RMSNORM_ERROR_NULL, "dx: the view is null, and so is dw; one of them is needed");
+  }
+  // An argument that is null spans nothing.
+  Extent x_extent;
+  Extent dy_extent;
+  Extent weight_extent = {0, 0};
+  Extent rstd_extent = {0, 0};
+  Extent dx_extent = {0, 0};
+  Extent dw_extent = {0, 0};
+  size_t same_rows;
+  RMSNORM_RETURN_IF_ERROR(CheckView("x", x, rows, x_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckView("dy", dy, same_rows, dy_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, "dy", *dy));
+  const size_t d = x->shape[x->ndim - 1];
+  if (weight != nullptr) {
+    RMSNORM_RETURN_IF_ERROR(CheckVector("weight", weight, d, weight_extent));
+  }
+  if (rstd != nullptr) RMSNORM_RETURN_IF_ERROR(CheckPerRow("rstd", rstd, rows, rstd_extent));
+  if (dx != nullptr) {
+    RMSNORM_RETURN_IF_ERROR(CheckView("dx", dx, same_rows, dx_extent));
+    RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, "dx", *dx));
+    if (dx->dtype != dy->dtype) {
+      return Fail(RMSNORM_ERROR_DTYPE, "dx: it is %s, but dy is %s", rmsnorm_dtype_name(dx->dtype),
+                  rmsnorm_dtype_name(dy->dtype));
+    }
+    if (rows > 0) {
+      RMSNORM_RETURN_IF_ERROR(CheckOutput("dy", *dy, dy_extent, "dx", *dx, dx_extent, rows));
+      if (!TensorsApart(*x, x_extent, *dx, dx_extent)) {
+        return Fail(RMSNORM_ERROR_OVERLAP, "dx: overlaps x");
+      }
+    }
+    RMSNORM_RETURN_IF_ERROR(CheckApart("dx", dx_extent, "weight", weight_extent));
+    RMSNORM_RETURN_IF_ERROR(CheckApart("dx", dx_extent, "rstd", rstd_extent));
+  }
+  if (dw == nullptr) return RMSNORM_OK;
+  RMSNORM_RETURN_IF_ERROR(CheckVector("dw", dw, d, dw_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("dw", dw_extent, "x", x_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("dw", dw_extent, "dy", dy_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("dw", dw_extent, "weight", weight_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("dw", dw_extent, "rstd", rstd_extent));
+  return CheckApart("dw", dw_extent, "dx", dx_extent);
 }
 
 rmsnorm_status CheckSumSquares(const rmsnorm_view* x, const double* sums, size_t& rows) {

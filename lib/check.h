@@ -57,6 +57,12 @@ inline bool IsPlainRow(const rmsnorm_view* x, const rmsnorm_view* y, size_t d) {
   return x_end <= y_begin || y_end <= x_begin || (x_begin == y_begin && x_size == y_size);
 }
 
+// Checks the tensors of rmsnorm_backward(), as CheckForward(): no output overlaps another argument,
+// but for dx in place of dy. `weight`, `rstd`, and one of dx and dw may be null.
+rmsnorm_status CheckBackward(const rmsnorm_view* dy, const rmsnorm_view* x,
+                             const rmsnorm_view* weight, const float* rstd, const rmsnorm_view* dx,
+                             const rmsnorm_view* dw, uint32_t flags, size_t& rows);
+
 // Checks the tensors of rmsnorm_sum_squares().
 rmsnorm_status CheckSumSquares(const rmsnorm_view* x, const double* sums, size_t& rows);
 

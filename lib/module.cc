@@ -10,28 +10,12 @@
 #include "check.h"
 #include "element.h"
 #include "float_environment.h"
+#include "floats.h"
+#include "gradient_job.h"
 #include "job.h"
 #include "target.h"
 
 using namespace rmsnorm::internal;
-
-namespace {
-
-// Aligned to a cache line, so that no vector of the weight straddles two.
-struct AlignedDelete {
-  void operator()(float* data) const { ::operator delete[](data, std::align_val_t(64)); }
-};
-using Floats = std::unique_ptr<float[], AlignedDelete>;
-
-// Null where there is no memory.
-Floats MakeFloats(size_t count) {
-  // Before the product, or what operator new adds for the alignment, overflows.
-  if (count > PTRDIFF_MAX / sizeof(float)) return nullptr;
-  void* data = ::operator new[](count * sizeof(float), std::align_val_t(64), std::nothrow);
-  return Floats(static_cast<float*>(data));
-}
-
-}  // namespace
 
 struct rmsnorm_module {
   const KernelTable* kernels;
@@ -206,6 +190,22 @@ rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnor
   }
   RunRow(ForwardKernels(*module->kernels, x->dtype, y->dtype).rows, module->norm, x->data, y->data);
   return RMSNORM_OK;
+}
+
+rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module, const rmsnorm_view* dy,
+                                       const rmsnorm_view* x, const float* rstd,
+                                       const rmsnorm_view* dx, const rmsnorm_view* dw,
+                                       uint32_t flags) noexcept {
+  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  size_t rows;
+  RMSNORM_RETURN_IF_ERROR(CheckBackward(dy, x, nullptr, rstd, dx, dw, flags, rows));
+  const size_t d = x->shape[x->ndim - 1];
+  if (d != module->norm.d) {
+    return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d,
+                module->norm.d);
+  }
+  return RunBackward(*module->kernels, module->norm, {dy, x, nullptr, 0, rstd, dx, dw, flags}, rows,
+                     module->threading);
 }
 
 const char* rmsnorm_module_describe(const rmsnorm_module* module) noexcept {

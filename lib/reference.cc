@@ -6,12 +6,12 @@
 // whose squares overflow or vanish in f32.
 #include "reference.h"
 
-#include <algorithm>
 #include <cfloat>
 #include <cmath>
 
 #include "element.h"
 #include "inverse_rms.h"
+#include "reference_backward.h"
 
 #ifdef __FAST_MATH__
 #error "-ffast-math changes results: build this library without it"
@@ -21,25 +21,14 @@ static_assert(FLT_EVAL_METHOD == 0, "f32 arithmetic must be done in f32");
 namespace rmsnorm::internal {
 namespace {
 
-// Step 1. Element j of a block is added to lane j mod 128; the lanes fold as a tree; the sums of
-// the blocks add up in rising order. A block that is not full counts as padded with +0, which
-// changes no lane. In binary64 the square is exact, so that fma and multiply-then-add agree.
+// Step 1. A block that is not full counts as padded with +0, which changes no lane. In binary64 the
+// square is exact, so that fma and multiply-then-add agree.
 template <class Real, class X>
 Real SumSquares(const X* x, size_t d) {
-  Real total = 0;
-  for (size_t begin = 0; begin < d; begin += kBlock) {
-    const size_t size = std::min(kBlock, d - begin);
-    Real lane[kLanes] = {};
-    for (size_t j = 0; j < size; ++j) {
-      const Real value = ToF32(x[begin + j]);
-      lane[j % kLanes] = std::fma(value, value, lane[j % kLanes]);
-    }
-    for (size_t half = kLanes / 2; half > 0; half /= 2) {
-      for (size_t l = 0; l < half; ++l) lane[l] += lane[l + half];
-    }
-    total += lane[0];
-  }
-  return total;
+  return SumByLanes<Real>(d, [x](Real lane, size_t j) {
+    const Real value = ToF32(x[j]);
+    return std::fma(value, value, lane);
+  });
 }
 
 // Step 2, from the sum to the inverse RMS r, is in inverse_rms.h.
@@ -110,6 +99,11 @@ void PrepareWeight(const void* weight, size_t d, float offset, float* prepared) 
 
 }  // namespace
 
+template <class X>
+float HotSumSquares(const X* x, size_t d) {
+  return SumSquares<float>(x, d);
+}
+
 template <class X, class Y>
 void HotScale(const Norm& norm, float r, const X* x, Y* y) {
   Scale(norm, r, x, y);
@@ -128,6 +122,7 @@ double ColdScale(const Norm& norm, double sum, const X* x, Y* y) {
 }
 
 #define RMSNORM_INSTANTIATE(X)                                      \
+  template float HotSumSquares(const X*, size_t);                   \
   template double ColdSumSquares(const X*, size_t);                 \
   template double ColdScale(const Norm&, double, const X*, float*); \
   template double ColdScale(const Norm&, double, const X*, F16*);   \

@@ -3,6 +3,8 @@
 #ifndef RMSNORM_LIB_REFERENCE_H_
 #define RMSNORM_LIB_REFERENCE_H_
 
+#include <algorithm>
+
 #include "rows.h"
 
 namespace rmsnorm::internal {
@@ -12,8 +14,30 @@ namespace rmsnorm::internal {
 constexpr size_t kLanes = 128;
 constexpr size_t kBlock = 4096;
 
+// A sum over d elements in that order. add(lane, j) is a lane with the term of element j added to
+// it. Element j of a block is added to lane j mod 128; the lanes fold as a tree; the sums of the
+// blocks add up in rising order.
+template <class Real, class Add>
+Real SumByLanes(size_t d, const Add& add) {
+  Real total = 0;
+  for (size_t begin = 0; begin < d; begin += kBlock) {
+    const size_t size = std::min(kBlock, d - begin);
+    Real lane[kLanes] = {};
+    for (size_t j = 0; j < size; ++j) lane[j % kLanes] = add(lane[j % kLanes], begin + j);
+    for (size_t half = kLanes / 2; half > 0; half /= 2) {
+      for (size_t l = 0; l < half; ++l) lane[l] += lane[l + half];
+    }
+    total += lane[0];
+  }
+  return total;
+}
+
 // The kernels of the target "reference".
 extern const KernelTable kReferenceTable;
+
+// The sum of squares of one row in f32.
+template <class X>
+float HotSumSquares(const X* x, size_t d);
 
 // Scales one row, in place where x == y: for the rare rows that the kernels' own loops cannot take.
 template <class X, class Y>

@@ -61,6 +61,8 @@ constexpr size_t ElementSize(rmsnorm_dtype dtype) {
   return dtype == RMSNORM_F32 ? 4 : IsDtype(dtype) ? 2 : 0;
 }
 
+struct GradientTable;  // gradient_rows.h
+
 // The kernels of one target, by the type of x and then of y.
 struct KernelTable {
   const char* target;
@@ -69,16 +71,18 @@ struct KernelTable {
   Kernel block_sums[kDtypes];  // as sum_squares, but the f32 sum as it is
   Kernel scale[kDtypes][kDtypes];
   WeightKernel prepare_weight[kDtypes];  // by the type of the weight
+  const GradientTable* gradient;
 };
 
 }  // namespace rmsnorm::internal
 
 // The table of the target `name` from the templates ForwardRows<X, Y>, SumSquaresRows<X>,
-// BlockSums<X>, ScaleRows<X, Y> and PrepareWeight<W> in scope.
-#define RMSNORM_KERNEL_TABLE(name)                                                                \
-  {                                                                                               \
-    name, RMSNORM_BY_X_AND_Y(ForwardRows), RMSNORM_BY_TYPE(SumSquaresRows),                       \
-        RMSNORM_BY_TYPE(BlockSums), RMSNORM_BY_X_AND_Y(ScaleRows), RMSNORM_BY_TYPE(PrepareWeight) \
+// BlockSums<X>, ScaleRows<X, Y> and PrepareWeight<W>, and the table kGradientKernels, in scope.
+#define RMSNORM_KERNEL_TABLE(name)                                                                 \
+  {                                                                                                \
+    name, RMSNORM_BY_X_AND_Y(ForwardRows), RMSNORM_BY_TYPE(SumSquaresRows),                        \
+        RMSNORM_BY_TYPE(BlockSums), RMSNORM_BY_X_AND_Y(ScaleRows), RMSNORM_BY_TYPE(PrepareWeight), \
+        &kGradientKernels                                                                          \
   }
 #define RMSNORM_BY_TYPE(kernel) \
   { kernel<float>, kernel<F16>, kernel<BF16> }

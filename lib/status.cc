@@ -60,6 +60,8 @@ const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
       return "the target is unknown, or this CPU cannot run it";
     case RMSNORM_ERROR_MEMORY:
       return "out of memory";
+    case RMSNORM_ERROR_FLAGS:
+      return "a flag is unknown";
     default:
       return "an unknown status";
   }

@@ -59,7 +59,8 @@ enum {
   RMSNORM_ERROR_DIVISOR = 13,        ///< a divisor that is negative or not finite
   RMSNORM_ERROR_THREADS = 14,        ///< a negative number of threads
   RMSNORM_ERROR_TARGET = 15,         ///< a target that is unknown, or that this CPU cannot run
-  RMSNORM_ERROR_MEMORY = 16          ///< out of memory
+  RMSNORM_ERROR_MEMORY = 16,         ///< out of memory
+  RMSNORM_ERROR_FLAGS = 17           ///< an unknown flag
 };
 
 /// A constant text for a status, such as "eps is negative or not finite". Never null.
@@ -246,6 +247,55 @@ RMSNORM_API rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* su
                                          float* rstd,
                                          const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
+// ---------------------------------------------------------------------------------- backward
+
+/// What rmsnorm_backward() does besides, as bits to be combined. A flag for a gradient that is not
+/// computed is no matter.
+enum {
+  RMSNORM_ADD_TO_DX = 1,  ///< dx is added to what its memory holds
+  RMSNORM_ADD_TO_DW = 2   ///< dw is added to what its memory holds
+};
+
+/// The gradients of a loss by x and by the weight, from that by y = rmsnorm_forward(x, weight).
+///
+/// With g = dy * (offset + weight), c = sum_i(g_i * x_i) and r = 1 / RMS, for each row
+///
+///     dx_j = r * (g_j - x_j * r * c * r / D)          eps inside the root
+///     dx_j = r * (g_j - x_j * c * r / (D * s))        eps outside; s = sqrt(sum_i(x_i^2) / D)
+///     dw_j = sum over rows of dy_j * x_j * r
+///
+/// the derivatives of the formula at the head of this file; where s = 0 the second term is 0. They
+/// pass through the unrounded values: both rounding orders give the same gradients.
+///
+/// @param dy       input, the shape of x, any dtype.
+/// @param x        input of the forward call, any shape [..., d].
+/// @param weight   as in the forward call. Null means a weight of ones, for dw too.
+/// @param rstd     what the forward call gave for these rows, used as it is: with eps inside it
+///                 spares the sum of squares. Null, and it is computed again, where it was not
+///                 kept, or where forward's own may be infinite (see there).
+/// @param dx       output, the shape of x and the dtype of dy; or null, and it is not computed. In
+///                 place means the same data and strides as dy; otherwise it may share no byte with
+///                 another argument.
+/// @param dw       output, d elements, one dimension, any dtype; or null, and it is not computed;
+///                 shares no byte with another argument. Without rows the gradient is zeros.
+/// @param flags    RMSNORM_ADD_TO_DX, RMSNORM_ADD_TO_DW, both or 0. A gradient is added in f32, and
+///                 the sum rounded once. With dx in place it is dy that dx is added to, as where a
+///                 residual stream goes around the norm.
+/// @param options  those of the forward call; null for the defaults.
+///
+/// dw adds up in f32 and is rounded to its dtype at the end; it has the same bits for any number of
+/// threads, but not for a batch in pieces. For a row of finite values whose products neither
+/// overflow nor vanish, dx is exact up to the rounding of its type and some units of 2^-24 of the
+/// larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by the
+/// forward call, or one with a c that f32 cannot hold, is computed in binary64 here too.
+/// The call takes scratch of up to 65 * d floats and 32 bytes for each row, on the heap where that
+/// is more than 32 KiB.
+RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_view* dy, const rmsnorm_view* x,
+                                            const rmsnorm_view* weight, const float* rstd,
+                                            const rmsnorm_view* dx, const rmsnorm_view* dw,
+                                            uint32_t flags,
+                                            const rmsnorm_options* options) RMSNORM_NOEXCEPT;
+
 // ------------------------------------------------------------------------------------ module
 
 /// What an engine keeps for each layer: d, dtype, options and the prepared weight. A forward call
@@ -280,6 +330,13 @@ RMSNORM_API rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) R
 RMSNORM_API rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
                                                   const rmsnorm_view* x, const rmsnorm_view* y,
                                                   float* rstd) RMSNORM_NOEXCEPT;
+
+/// rmsnorm_backward() with the module's weight and options; same shapes, aliasing and errors.
+RMSNORM_API rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
+                                                   const rmsnorm_view* dy, const rmsnorm_view* x,
+                                                   const float* rstd, const rmsnorm_view* dx,
+                                                   const rmsnorm_view* dw,
+                                                   uint32_t flags) RMSNORM_NOEXCEPT;
 
 /// A text such as "RmsNorm(4096, eps=1e-05, bf16)", naming each option that differs from its
 /// default. Owned by the module and valid as long as it.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -177,6 +178,39 @@ inline void scale(const ConstView& x, const double* sums, std::nullptr_t, const 
   check(rmsnorm_scale(x.get(), sums, nullptr, y.get(), rstd, &options));
 }
 
+/// Where rmsnorm_backward() puts its gradients, and which of them it adds to what is there. At
+/// least one is needed.
+struct Gradients {
+  std::optional<View> dx = std::nullopt;
+  std::optional<View> dw = std::nullopt;
+  bool add_dx = false;
+  bool add_dw = false;
+
+  /// What the C interface takes.
+  const rmsnorm_view* dx_view() const noexcept { return dx ? dx->get() : nullptr; }
+  const rmsnorm_view* dw_view() const noexcept { return dw ? dw->get() : nullptr; }
+  std::uint32_t flags() const noexcept {
+    return (add_dx ? std::uint32_t{RMSNORM_ADD_TO_DX} : 0u) |
+           (add_dw ? std::uint32_t{RMSNORM_ADD_TO_DW} : 0u);
+  }
+};
+
+/// The gradients of y = forward(x, weight) from dy; see rmsnorm_backward(). `rstd` may be null.
+inline void backward(const ConstView& dy, const ConstView& x, const ConstView& weight,
+                     const Gradients& gradients, const Options& options = {},
+                     const float* rstd = nullptr) {
+  check(rmsnorm_backward(dy.get(), x.get(), weight.get(), rstd, gradients.dx_view(),
+                         gradients.dw_view(), gradients.flags(), &options));
+}
+
+/// The gradients of a forward call without a weight.
+inline void backward(const ConstView& dy, const ConstView& x, std::nullptr_t,
+                     const Gradients& gradients, const Options& options = {},
+                     const float* rstd = nullptr) {
+  check(rmsnorm_backward(dy.get(), x.get(), nullptr, rstd, gradients.dx_view(), gradients.dw_view(),
+                         gradients.flags(), &options));
+}
+
 /// A layer's norm with its weight, of ones at first; see rmsnorm_module. Movable, not copyable; a
 /// moved-from object may only be destroyed or assigned to.
 class RmsNorm {
@@ -209,6 +243,13 @@ class RmsNorm {
   /// y = RMSNorm(x) * (offset + weight); y may be x.
   void forward(const ConstView& x, const View& y, float* rstd = nullptr) const {
     check(rmsnorm_module_forward(module_, x.get(), y.get(), rstd));
+  }
+
+  /// The gradients of forward() from dy; see rmsnorm_backward(). `rstd` may be null.
+  void backward(const ConstView& dy, const ConstView& x, const Gradients& gradients,
+                const float* rstd = nullptr) const {
+    check(rmsnorm_module_backward(module_, dy.get(), x.get(), rstd, gradients.dx_view(),
+                                  gradients.dw_view(), gradients.flags()));
   }
 
   /// Such as "RmsNorm(4096, eps=1e-05, bf16)".

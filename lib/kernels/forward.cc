@@ -14,6 +14,7 @@
 
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
+extern const GradientTable kGradientKernels;  // of backward.cc
 extern const KernelTable kKernels;
 const KernelTable kKernels = RMSNORM_KERNEL_TABLE(hwy::TargetName(HWY_TARGET));
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

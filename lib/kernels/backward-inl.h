@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of the backward pass, compiled for each target. Each gives the bits of its namesake
+// in reference_backward.cc.
+
+#if defined(RMSNORM_LIB_KERNELS_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_BACKWARD_INL_H_
+#undef RMSNORM_LIB_KERNELS_BACKWARD_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_BACKWARD_INL_H_
+#endif
+
+#include "../gradient_terms.h"
+#include "../reference_backward.h"
+#include "forward-inl.h"
+
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ c and the sum of squares
+
+// Passes over a block, each for its share of neighbouring lanes: as for the sum of squares alone,
+// but AVX2, with 16 registers, takes four where there are two sums.
+template <bool kSquares>
+constexpr size_t kDotPasses = kN >= 16   ? 1
+                              : kSquares ? 4
+                                         : 2;
+
+template <size_t kCount>
+struct DotLanes {
+  Lanes<kCount> dot;
+  Lanes<kCount> squares;
+};
+
+// Adds the products of n <= kCount * kPair elements, as if zeros followed them; kAll says that
+// there are so many.
+template <bool kSquares, bool kAll, size_t kCount, class X, class Y>
+HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const X* x, const Y* dy,
+                            const float* weight, size_t n) {
+  if constexpr (kCount == 1) {
+    const bool all = kAll || n == kPair;
+    const Pair w = all ? Load(weight) : LoadFirst(weight, n);
+    const Pair dys = all ? Load(dy) : LoadFirst(dy, n);
+    const Pair xs = all ? Load(x) : LoadFirst(x, n);
+    dot.pair.lower = hn::MulAdd(hn::Mul(dys.lower, w.lower), xs.lower, dot.pair.lower);
+    dot.pair.upper = hn::MulAdd(hn::Mul(dys.upper, w.upper), xs.upper, dot.pair.upper);
+    if constexpr (kSquares) AddSquares(squares.pair, xs);
+  } else {
+    constexpr size_t kHalf = kCount / 2 * kPair;
+    if (!kAll && n <= kHalf) {
+      AddProducts<kSquares, false>(dot.first, squares.first, x, dy, weight, n);
+    } else {
+      AddProducts<kSquares, true>(dot.first, squares.first, x, dy, weight, kHalf);
+      AddProducts<kSquares, kAll>(dot.second, squares.second, x + kHalf, dy + kHalf, weight + kHalf,
+                                  n - kHalf);
+    }
+  }
+}
+
+// The lanes of pass kFirst and of each kStep-th pass after it, folded. Of a block of `size`
+// elements.
+template <bool kSquares, size_t kFirst, size_t kStep, class X, class Y>
+HWY_INLINE auto DotPass(const X* HWY_RESTRICT x, const Y* HWY_RESTRICT dy,
+                        const float* HWY_RESTRICT weight, size_t size) {
+  constexpr size_t kPasses = kDotPasses<kSquares>;
+  constexpr size_t kCount = kLanes / kPasses / kPair;
+  if constexpr (kStep < kPasses) {
+    const auto a = DotPass<kSquares, kFirst, 2 * kStep>(x, dy, weight, size);
+    const auto b = DotPass<kSquares, kFirst + kStep, 2 * kStep>(x, dy, weight, size);
+    return DotLanes<kCount>{Add(a.dot, b.dot), Add(a.squares, b.squares)};
+  } else {
+    DotLanes<kCount> lanes = {NoSquares<kCount>(), NoSquares<kCount>()};
+    constexpr size_t kPassSize = kCount * kPair;
+    size_t j = kFirst * kPassSize;
+    for (; j + kPassSize <= size; j += kLanes) {
+      AddProducts<kSquares, true>(lanes.dot, lanes.squares, x + j, dy + j, weight + j, kPassSize);
+    }
+    if (j < size) {
+      AddProducts<kSquares, false>(lanes.dot, lanes.squares, x + j, dy + j, weight + j, size - j);
+    }
+    return lanes;
+  }
+}
+
+// A block's lanes, folded to four.
+struct FoldedDots {
+  Four dot;
+  Four squares;
+};
+
+template <bool kSquares, class X, class Y>
+HWY_NOINLINE FoldedDots DotBlock(const X* x, const Y* dy, const float* weight, size_t size) {
+  const F32Tag tag;
+  const auto lanes = DotPass<kSquares, 0, 1>(x, dy, weight, size);
+  const Pair dot = FoldToPair(lanes.dot);
+  if constexpr (!kSquares) {
+    return {FoldToFour(tag, hn::Add(dot.lower, dot.upper)), hn::Zero(FourTag())};
+  }
+  const Pair squares = FoldToPair(lanes.squares);
+  return {FoldToFour(tag, hn::Add(dot.lower, dot.upper)),
+          FoldToFour(tag, hn::Add(squares.lower, squares.upper))};
+}
+
+// The same of a row that is one block.
+template <bool kSquares, class X, class Y>
+HWY_INLINE FoldedDots DotBlock(const Norm& norm, const GradientRows& rows, size_t row) {
+  return DotBlock<kSquares>(rows.Input<X>(row), rows.Gradient<Y>(row), norm.weight, norm.d);
+}
+
+template <bool kSquares, class X, class Y>
+HWY_INLINE RowSums SumRow(const Norm& norm, const X* x, const Y* dy) {
+  RowSums total = {0, 0};
+  for (size_t begin = 0; begin < norm.d; begin += kBlock) {
+    const FoldedDots block = DotBlock<kSquares>(x + begin, dy + begin, norm.weight + begin,
+                                                std::min(kBlock, norm.d - begin));
+    total.dot += FoldOne(block.dot);
+    if constexpr (kSquares) total.squares += FoldOne(block.squares);
+  }
+  return total;
+}
+
+template <class X, class Y>
+HWY_NOINLINE RowSums SumRow(const Norm& norm, const GradientRows& rows, size_t row) {
+  const X* x = rows.Input<X>(row);
+  const Y* dy = rows.Gradient<Y>(row);
+  return NeedsSquares(norm, rows.rstd) ? SumRow<true>(norm, x, dy) : SumRow<false>(norm, x, dy);
+}
+
+// The sums of four rows.
+template <bool kSquares, class X, class Y>
+HWY_INLINE FoldedDots SumFourRows(const Norm& norm, const GradientRows& rows, size_t row) {
+  if (norm.d > kBlock) {
+    HWY_ALIGN float dot[4];
+    HWY_ALIGN float squares[4];
+    for (size_t i = 0; i < 4; ++i) {
+      const RowSums sums =
+          SumRow<kSquares>(norm, rows.Input<X>(row + i), rows.Gradient<Y>(row + i));
+      dot[i] = sums.dot;
+      squares[i] = sums.squares;
+    }
+    return {hn::Load(FourTag(), dot), hn::Load(FourTag(), squares)};
+  }
+  const FoldedDots a = DotBlock<kSquares, X, Y>(norm, rows, row);
+  const FoldedDots b = DotBlock<kSquares, X, Y>(norm, rows, row + 1);
+  const FoldedDots c = DotBlock<kSquares, X, Y>(norm, rows, row + 2);
+  const FoldedDots e = DotBlock<kSquares, X, Y>(norm, rows, row + 3);
+  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
+  const Four zero = hn::Zero(FourTag());
+  return {hn::Add(zero, FoldFour(a.dot, b.dot, c.dot, e.dot)),
+          kSquares ? FoldFour(a.squares, b.squares, c.squares, e.squares) : zero};
+}
+
+// ------------------------------------------------------------------ terms
+
+// The terms of four rows, by the operations of MakeHotTerms().
+struct FourTerms {
+  HWY_ALIGN float r[4];
+  HWY_ALIGN float k[4];
+  HWY_ALIGN float q[4];
+  bool safe;  // whether all four are; if not, the terms are meaningless
+
+  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
+};
+
+template <class X, class Y>
+HWY_INLINE void MakeFourTerms(const Norm& norm, const GradientRows& rows, size_t row,
+                              FourTerms& terms) {
+  const FourTag tag;
+  const bool needs_squares = NeedsSquares(norm, rows.rstd);
+  const FoldedDots sums = needs_squares ? SumFourRows<true, X, Y>(norm, rows, row)
+                                        : SumFourRows<false, X, Y>(norm, rows, row);
+  const Four one = hn::Set(tag, 1.0f);
+  const Four eps = hn::Set(tag, norm.eps);
+  const Four divisor = hn::Set(tag, norm.divisor);
+  const Four largest = hn::Set(tag, kLargestSafe);
+  Four r = rows.rstd != nullptr ? hn::LoadU(tag, rows.rstd + row) : one;
+  Four root = one;
+  auto safe =
+      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
+  if (needs_squares) {
+    const Four mean = hn::Div(sums.squares, divisor);
+    const Four under_root = norm.eps_outside ? mean : hn::Add(mean, eps);
+    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
+    root = hn::Sqrt(under_root);
+    if (rows.rstd == nullptr) r = hn::Div(one, norm.eps_outside ? hn::Add(root, eps) : root);
+  }
+  const Four q = hn::Div(hn::Mul(sums.dot, r), norm.eps_outside ? hn::Mul(divisor, root) : divisor);
+  hn::Store(r, tag, terms.r);
+  hn::Store(norm.eps_outside ? one : r, tag, terms.k);
+  hn::Store(q, tag, terms.q);
+  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
+}
+
+template <class X, class Y>
+HWY_INLINE HotTerms TermsOfRow(const Norm& norm, const GradientRows& rows, size_t row) {
+  return MakeHotTerms(norm, SumRow<X, Y>(norm, rows, row),
+                      rows.rstd != nullptr ? rows.rstd + row : nullptr);
+}
+
+// ------------------------------------------------------------------ gradients
+
+// Where the sums of dw before a row are: in dw, or for the first one of them at zeros.
+struct SumsBefore {
+  HWY_INLINE SumsBefore(const GradientRows& rows, size_t row)
+      : from(rows.start_dw && row == 0 ? kZeros : rows.dw),
+        mask(rows.start_dw && row == 0 ? 0 : ~size_t{0}) {}
+
+  HWY_INLINE const float* At(size_t j) const { return from + (j & mask); }
+
+  alignas(kCacheLine) static constexpr float kZeros[kPair] = {};
+  const float* from;
+  size_t mask;
+};
+
+// What is done with dx: nothing, it is written, added to what is there, or written past the caches.
+enum class Dx { kNone, kStore, kAdd, kStream };
+
+// A row with its terms. dx may be dy. Its NaNs need no care on the way to bf16: a row whose x, dy
+// or weight holds one has no terms in f32, and those that dx held had no payload bits to carry.
+template <Dx kDx, bool kDw, class X, class Y>
+struct GradientRow {
+  HWY_INLINE GradientRow(const GradientRows& rows, size_t row, const Terms<float>& terms)
+      : x(rows.Input<X>(row)),
+        dy(rows.Gradient<Y>(row)),
+        dx(kDx == Dx::kNone ? nullptr : rows.Output<Y>(row)),
+        r(hn::Set(F32Tag(), terms.r)),
+        k(hn::Set(F32Tag(), terms.k)),
+        q(hn::Set(F32Tag(), terms.q)) {}
+
+  HWY_INLINE F32Vec Gradient(F32Vec xs, F32Vec dys, F32Vec weight) const {
+    const F32Vec g = hn::Mul(dys, weight);
+    return hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(xs, k), q)));
+  }
+  HWY_INLINE Pair Gradient(Pair xs, Pair dys, Pair weight) const {
+    return {Gradient(xs.lower, dys.lower, weight.lower),
+            Gradient(xs.upper, dys.upper, weight.upper)};
+  }
+
+  HWY_INLINE void AddToWeight(Pair xs, Pair dys, Pair& sum) const {
+    sum.lower = hn::MulAdd(hn::Mul(dys.lower, xs.lower), r, sum.lower);
+    sum.upper = hn::MulAdd(hn::Mul(dys.upper, xs.upper), r, sum.upper);
+  }
+
+  // dx at j, and dw's term added to the sum.
+  HWY_INLINE Pair At(size_t j, Pair weight, Pair& sum) const {
+    const Pair xs = Load(x + j);
+    const Pair dys = Load(dy + j);
+    if constexpr (kDw) AddToWeight(xs, dys, sum);
+    if constexpr (kDx == Dx::kNone) return sum;
+    const Pair gradient = Gradient(xs, dys, weight);
+    if constexpr (kDx == Dx::kAdd) return Add(Load(dx + j), gradient);
+    return gradient;
+  }
+
+  HWY_INLINE void StoreAt(size_t j, Pair gradient) const {
+    if constexpr (kDx == Dx::kStream) {
+      Stream(gradient, dx + j);
+    } else if constexpr (kDx != Dx::kNone) {
+      Store(gradient, dx + j);
+    }
+  }
+
+  // Its elements from `begin` up to `end`, fewer than kPair.
+  HWY_INLINE void Few(size_t begin, size_t end, const float* weight, const SumsBefore& before,
+                      float* dw) const {
+    const size_t n = end - begin;
+    const Pair xs = LoadFirst(x + begin, n);
+    const Pair dys = LoadFirst(dy + begin, n);
+    if constexpr (kDw) {
+      Pair sum = LoadFirst(before.At(begin), n);
+      AddToWeight(xs, dys, sum);
+      StoreFirst(sum, dw + begin, n);
+    }
+    if constexpr (kDx != Dx::kNone) {
+      Pair gradient = Gradient(xs, dys, LoadFirst(weight + begin, n));
+      if constexpr (kDx == Dx::kAdd) gradient = Add(LoadFirst(dx + begin, n), gradient);
+      StoreFirst(gradient, dx + begin, n);
+    }
+  }
+
+  const X* x;
+  const Y* dy;
+  Y* dx;
+  F32Vec r;
+  F32Vec k;
+  F32Vec q;
+};
+
+// What is not needed is not loaded.
+template <Dx kDx>
+HWY_INLINE Pair LoadGradientWeight(const float* weight) {
+  return LoadWeight<kDx != Dx::kNone>(weight, 0);
+}
+template <bool kDw>
+HWY_INLINE Pair LoadSum(const SumsBefore& before, size_t j) {
+  return LoadWeight<kDw>(kDw ? before.At(j) : nullptr, 0);
+}
+template <bool kDw>
+HWY_INLINE void StoreSum(Pair sum, float* dw, size_t j) {
+  if constexpr (kDw) Store(sum, dw + j);
+}
+
+template <Dx kDx, bool kDw, class X, class Y>
+HWY_NOINLINE void ApplyRow(const Norm& norm, const GradientRows& rows, size_t index,
+                           const Terms<float>& terms) {
+  const size_t d = norm.d;
+  const float* HWY_RESTRICT weight = norm.weight;
+  float* HWY_RESTRICT dw = rows.dw;
+  const GradientRow<kDx, kDw, X, Y> row(rows, index, terms);
+  const SumsBefore before(rows, index);
+  const size_t next = std::min(index + 1, rows.count - 1);
+  const X* const next_x = rows.Input<X>(next);
+  const Y* const next_dy = rows.Gradient<Y>(next);
+
+  size_t j = 0;
+  if constexpr (kDx == Dx::kStream) {  // stores past the caches must be aligned
+    j = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(Y));
+    if (j > 0) row.Few(0, j, weight, before, dw);
+  }
+  for (; j + kPair <= d; j += kPair) {
+    if constexpr (kDx == Dx::kStream) {
+      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(X)) hwy::Prefetch(next_x + j + i);
+      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(Y)) hwy::Prefetch(next_dy + j + i);
+    }
+    Pair sum = LoadSum<kDw>(before, j);
+    row.StoreAt(j, row.At(j, LoadGradientWeight<kDx>(weight + j), sum));
+    StoreSum<kDw>(sum, dw, j);
+  }
+  if (j < d) row.Few(j, d, weight, before, dw);
+}
+
+// Four rows, each load of the weight, and each load and store of dw's sums, shared.
+template <bool kDw, class X, class Y>
+HWY_NOINLINE void ApplyFourRows(const Norm& norm, const GradientRows& rows, size_t index,
+                                const FourTerms& terms) {
+  using Row = GradientRow<Dx::kStore, kDw, X, Y>;
+  const size_t d = norm.d;
+  const float* HWY_RESTRICT weight = norm.weight;
+  float* HWY_RESTRICT dw = rows.dw;
+  const size_t end = d / kPair * kPair;
+  if (end < d) {
+    for (size_t i = 0; i < 4; ++i) {
+      Row(rows, index + i, terms.Row(i)).Few(end, d, weight, SumsBefore(rows, index + i), dw);
+    }
+  }
+  const SumsBefore before(rows, index);
+  const Row a(rows, index, terms.Row(0));
+  const Row b(rows, index + 1, terms.Row(1));
+  const Row c(rows, index + 2, terms.Row(2));
+  const Row e(rows, index + 3, terms.Row(3));
+  for (size_t j = 0; j < end; j += kPair) {
+    const Pair w = Load(weight + j);
+    Pair sum = LoadSum<kDw>(before, j);
+    const Pair a_dx = a.At(j, w, sum);
+    const Pair b_dx = b.At(j, w, sum);
+    StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j);
+    const Pair c_dx = c.At(j, w, sum);
+    const Pair e_dx = e.At(j, w, sum);
+    StoreBoth(c_dx, c.dx + j, e_dx, e.dx + j);
+    StoreSum<kDw>(sum, dw, j);
+  }
+}
+
+// The functions for what is asked of some rows, found once for all of them.
+template <class X, class Y>
+struct Apply {
+  void (*row)(const Norm&, const GradientRows&, size_t, const Terms<float>&);
+  void (*four)(const Norm&, const GradientRows&, size_t, const FourTerms&);  // or null
+};
+
+// The usual calls alone have a function for four rows: each takes 1 % of the library.
+template <bool kDw, class X, class Y>
+HWY_INLINE Apply<X, Y> FindApply(const GradientRows& rows) {
+  if (rows.stream) return {&ApplyRow<Dx::kStream, kDw, X, Y>, nullptr};
+  if (rows.add_dx) return {&ApplyRow<Dx::kAdd, kDw, X, Y>, nullptr};
+  return {&ApplyRow<Dx::kStore, kDw, X, Y>, &ApplyFourRows<kDw, X, Y>};
+}
+
+template <class X, class Y>
+HWY_INLINE Apply<X, Y> FindApply(const GradientRows& rows) {
+  if (rows.dx == nullptr) return {&ApplyRow<Dx::kNone, true, X, Y>, nullptr};
+  return rows.dw != nullptr ? FindApply<true, X, Y>(rows) : FindApply<false, X, Y>(rows);
+}
+
+// ------------------------------------------------------------------ kernels
+
+template <class X, class Y>
+HWY_NOINLINE void BackwardRow(const Norm& norm, const GradientRows& rows, size_t row,
+                              const Apply<X, Y>& apply) {
+  const HotTerms hot = TermsOfRow<X, Y>(norm, rows, row);
+  if (HWY_LIKELY(hot.safe)) {
+    apply.row(norm, rows, row, hot.terms);
+  } else {
+    ColdGradient<X, Y>(norm, ColdTerms<X, Y>(norm, rows, row), rows, row);
+  }
+}
+
+// Four rows at a time, and the next four summed before these are worked on, so that the two
+// overlap: as in NormaliseByFours().
+template <class X, class Y>
+HWY_INLINE size_t BackwardByFours(const Norm& norm, const GradientRows& rows,
+                                  const Apply<X, Y>& apply) {
+  FourTerms now;
+  FourTerms next;
+  MakeFourTerms<X, Y>(norm, rows, 0, next);
+  size_t row = 0;
+  for (; row + 4 <= rows.count; row += 4) {
+    now = next;
+    if (row + 8 <= rows.count) MakeFourTerms<X, Y>(norm, rows, row + 4, next);
+    if (HWY_UNLIKELY(!now.safe)) {
+      for (size_t i = row; i < row + 4; ++i) BackwardRow<X, Y>(norm, rows, i, apply);
+    } else if (HWY_LIKELY(apply.four != nullptr)) {
+      apply.four(norm, rows, row, now);
+    } else {
+      for (size_t i = 0; i < 4; ++i) apply.row(norm, rows, row + i, now.Row(i));
+    }
+  }
+  return row;
+}
+
+template <class X, class Y>
+void BackwardRows(const Norm& norm, const GradientRows& rows) {
+  const Apply<X, Y> apply = FindApply<X, Y>(rows);
+  size_t row = 0;
+  const bool is_short = norm.d * sizeof(X) <= kShortRowBytes;
+  if (rows.count >= 4 && is_short && !rows.stream) row = BackwardByFours<X, Y>(norm, rows, apply);
+  for (; row < rows.count; ++row) BackwardRow<X, Y>(norm, rows, row, apply);
+  if (rows.stream) hwy::FlushStream();  // before another thread may read dx
+}
+
+template <class X, class Y>
+RowSums SumsOfBlock(const Norm& norm, const GradientRows& rows) {
+  return SumRow<X, Y>(norm, rows, 0);
+}
+
+template <class X, class Y>
+void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
+  for (size_t row = 0; row < rows.count; ++row) {
+    const HotTerms hot = TermsOfRow<X, Y>(norm, rows, row);
+    terms[row] = hot.safe ? Widened(hot.terms) : RowTerms{ColdTerms<X, Y>(norm, rows, row), true};
+  }
+}
+
+template <class X, class Y>
+void BackwardColumns(const Norm& norm, const GradientRows& rows, const RowTerms* terms) {
+  const Apply<X, Y> apply = FindApply<X, Y>(rows);
+  for (size_t row = 0; row < rows.count; ++row) {
+    if (HWY_LIKELY(!terms[row].cold)) {
+      apply.row(norm, rows, row, Narrowed(terms[row].terms));
+    } else {
+      ColdGradient<X, Y>(norm, terms[row].terms, rows, row);
+    }
+  }
+  if (rows.stream) hwy::FlushStream();
+}
+
+// ------------------------------------------------------------------ dw
+
+// The sum of the blocks at j, added to what is there if asked; its NaNs as RoundToBF16() needs
+// them.
+template <class W>
+void FinishWeight(const float* HWY_RESTRICT sums, size_t stride, size_t blocks, size_t d, bool add,
+                  void* HWY_RESTRICT dw) {
+  W* const to = static_cast<W*>(dw);
+  for (size_t j = 0; j < d; j += kPair) {
+    const size_t n = std::min(kPair, d - j);
+    const bool all = n == kPair;
+    Pair total = all ? Load(sums + j) : LoadFirst(sums + j, n);
+    for (size_t block = 1; block < blocks; ++block) {
+      const float* const from = sums + block * stride + j;
+      total = Add(total, all ? Load(from) : LoadFirst(from, n));
+    }
+    if (add) total = Add(all ? Load(to + j) : LoadFirst(to + j, n), total);
+    total = {PlainNaN(total.lower), PlainNaN(total.upper)};
+    if (all) {
+      Store(total, to + j);
+    } else {
+      StoreFirst(total, to + j, n);
+    }
+  }
+}
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+
+#endif  // RMSNORM_LIB_KERNELS_BACKWARD_INL_H_

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients from their closed form in binary64, and how far the library's may lie from them. No
+// code of lib/, and no order of summation.
+#ifndef RMSNORM_TEST_BACKWARD_ORACLE_H_
+#define RMSNORM_TEST_BACKWARD_ORACLE_H_
+
+#include <gtest/gtest.h>
+#include <rmsnorm/rmsnorm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "gradients.h"
+#include "oracle.h"
+
+namespace rmsnorm::test {
+
+// A gradient and how far the library's, before it is rounded to its type, may lie from it.
+struct Expected {
+  double value = 0;
+  double error = 0;
+};
+
+struct ExpectedGradients {
+  std::vector<std::vector<Expected>> dx;
+  std::vector<Expected> dw;
+};
+
+// With u = 2^-24 (2^-53 where the row is computed in binary64), R the bound of the inverse RMS,
+// which includes its roundings, and sums over a row of a_j = |g_j x_j|:
+//
+// - g = dy w' rounds once: u |g|. An element of c takes part in that rounding and in at most
+//   m = k + 7 + b others (oracle.h counts them), so c is off by (m + 1) u sum(a).
+// - q = c r / D rounds twice and takes r: it is off by (m + 1) u sum(a) r / D + |q| (R + 2 u). With
+//   eps outside it takes s too, of which the bound of r holds as well, and rounds once more: 2 R +
+//   3 u.
+// - (x r) q rounds twice and takes r once more, x q rounds once: with M = |x r q| or |x q| it is
+// off
+//   by M_a (m + 1) u + M (2 R + 4 u), where M_a is M with sum(a) for c.
+// - e = g - M rounds once: u (|g| + M); r e takes r and rounds once: |dx| (R + u).
+// - An element of dw takes dy x, which rounds once, and r: |dy x r| (u + R) each. The fma rounds
+// once
+//   for each row of a block from its own on, up to 16 where there are fewer than 1,024 rows and
+//   rows / 64 + 1 above; then the blocks add up, 63 roundings at most.
+//
+// What two errors do together is of the order of u times these: 1 % more covers it for the m and
+// the rows of these tests. In binary64 dx and each term of dw round to f32 at the end. Products
+// below 2^-126 are rounded to multiples of 2^-149; that matters where rows or gradients are tiny,
+// so each sum, product and result may be off by 2^-149 as well.
+inline ExpectedGradients ExactGradients(const GradientInputs& inputs,
+                                        const rmsnorm_options& options) {
+  constexpr double kUnit = 0x1p-24;
+  constexpr double kTiny = 0x1p-149;
+  constexpr double kSlack = 1.01;
+  const Tensor& x = inputs.x;
+  const Tensor& dy = inputs.dy;
+  const size_t d = x.d();
+  const Tensor* const weight = inputs.weight ? &*inputs.weight : nullptr;
+  const double divisor = options.divisor == 0 ? static_cast<double>(d) : options.divisor;
+  const bool outside = options.eps_placement == RMSNORM_EPS_OUTSIDE;
+  const double roundings_of_dw = static_cast<double>(x.rows()) / 64 + 17 + 63;
+
+  ExpectedGradients expected;
+  expected.dx.assign(x.rows(), std::vector<Expected>(d));
+  expected.dw.resize(d);
+  for (size_t row = 0; row < x.rows(); ++row) {
+    const double sum = ExactSumSquares(x, row);
+    const double r = inputs.rstd.empty() ? ExactInverseRms(sum, d, options)
+                                         : static_cast<double>(inputs.rstd[row]);
+    const bool cold = IsCold(ExactUnderRoot(sum, d, options));
+    const double u = cold ? 0x1p-53 : kUnit;
+    const double bound = cold ? kColdBound : InverseRmsBound(d);
+    const double m_plus_1 = 2 * (InverseRmsBound(d) / kUnit - 4) + 1;
+    double c = 0;
+    double c_a = 0;
+    for (size_t j = 0; j < d; ++j) {
+      const double product = dy.get(row, j) * PreparedWeight(weight, j, options) * x.get(row, j);
+      c += product;
+      c_a += std::fabs(product);
+    }
+    const double s = std::sqrt(sum / divisor);
+    const double factor = !outside ? r * r / divisor : s == 0 ? 0 : r / (divisor * s);
+    const double tiny_c = cold ? 0 : static_cast<double>(d) * kTiny;
+    for (size_t j = 0; j < d; ++j) {
+      const double g = dy.get(row, j) * PreparedWeight(weight, j, options);
+      const double x_j = x.get(row, j);
+      const double second = x_j * factor * c;
+      const double size = std::fabs(g) + std::fabs(second);
+      Expected& dx = expected.dx[row][j];
+      dx.value = r * (g - second);
+      const double second_error = std::fabs(x_j) * factor * (c_a * m_plus_1 * u + tiny_c) +
+                                  std::fabs(second) * (2 * bound + 4 * u);
+      dx.error = kSlack * (r * (second_error + 2 * size * u + (cold ? 0 : 4 * kTiny)) +
+                           std::fabs(dx.value) * (bound + u + (cold ? kUnit : 0))) +
+                 kTiny;
+      if (cold) dx.error += r * size * 0x1p-40;  // binary64 with room for the oracle's own errors
+
+      const double term = dy.get(row, j) * x_j * r;
+      expected.dw[j].value += term;
+      expected.dw[j].error +=
+          kSlack * std::fabs(term) * (u + bound + roundings_of_dw * kUnit) + (r + 1) * kTiny;
+    }
+  }
+  return expected;
+}
+
+// Half the distance between two numbers of the type around `value`.
+inline double HalfUlp(rmsnorm_dtype dtype, double value) {
+  const Format format = FormatOf(dtype);
+  const int exponent =
+      value == 0 ? format.min_exponent() : std::max(std::ilogb(value), format.min_exponent());
+  return std::ldexp(1.0, exponent - format.precision);
+}
+
+// Holds a result, which `before` was added to, to what is expected of it.
+inline testing::AssertionResult IsWithin(const Expected& expected, double before, double actual,
+                                         rmsnorm_dtype dtype) {
+  const double value = expected.value + before;
+  double error = expected.error;
+  if (before != 0) error += (std::fabs(value) + error) * 0x1p-24;
+  if (dtype != RMSNORM_F32) error += HalfUlp(dtype, std::fabs(value) + error);
+  const double max = FormatOf(dtype).max();
+  // Beyond the type's largest number is infinity.
+  if (std::isinf(actual) ? std::fabs(value) + error >= max && std::signbit(value) == (actual < 0)
+                         : std::fabs(value - actual) <= error) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << actual << " is not within " << error << " of " << value
+                                     << " (" << (actual - value) / error << " times)";
+}
+
+inline testing::AssertionResult GradientsAreWithinBound(const GradientInputs& inputs,
+                                                        const GradientResults& results,
+                                                        const rmsnorm_options& options) {
+  const ExpectedGradients expected = ExactGradients(inputs, options);
+  const bool add_dx = (inputs.flags & RMSNORM_ADD_TO_DX) != 0;
+  const bool add_dw = (inputs.flags & RMSNORM_ADD_TO_DW) != 0;
+  for (size_t row = 0; results.dx && row < inputs.x.rows(); ++row) {
+    for (size_t j = 0; j < inputs.x.d(); ++j) {
+      const testing::AssertionResult within =
+          IsWithin(expected.dx[row][j], add_dx ? inputs.dx->get(row, j) : 0,
+                   results.dx->get(row, j), results.dx->dtype());
+      if (!within) {
+        return testing::AssertionFailure()
+               << "dx of row " << row << ", element " << j << ": " << within.message();
+      }
+    }
+  }
+  for (size_t j = 0; results.dw && j < inputs.x.d(); ++j) {
+    const testing::AssertionResult within =
+        IsWithin(expected.dw[j], add_dw ? inputs.dw->get(0, j) : 0, results.dw->get(0, j),
+                 results.dw->dtype());
+    if (!within) {
+      return testing::AssertionFailure() << "dw, element " << j << ": " << within.message();
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_BACKWARD_ORACLE_H_
