@@ -11,9 +11,9 @@
 /// threads, for every batch around a row and in every rounding mode the caller may have set.
 ///
 /// Conventions that hold for every function here:
-/// - A function that can fail returns a ::rmsnorm_status. It checks its arguments first; on an
-/// error
-///   nothing has been written, and rmsnorm_error_message() says what was wrong with which argument.
+/// - A function that can fail returns a ::rmsnorm_status. It checks its arguments first: on an
+///   error nothing has been written, and rmsnorm_error_message() says what was wrong with which
+///   argument.
 /// - Every function may be called from many threads at once, also on the same module, as long as
 ///   nobody changes that module's weight or destroys it at the same time.
 /// - Nothing is printed, nothing aborts, and no C++ exception leaves the library.
@@ -203,16 +203,14 @@ static inline rmsnorm_options rmsnorm_default_options(void) {
 ///
 /// @param x        input, any shape [..., d]; d at least 1. Zero rows succeed and touch nothing.
 /// @param weight   d elements, one dimension, any dtype; or null for none, which has the bits of
-/// ones.
+///                 ones.
 /// @param y        output, the shape of x, any dtype. In place means the same data, strides and
-/// element
-///                 size as x; otherwise y may share no byte with x, weight or rstd. Views that
-///                 interleave (the q and k slices of one buffer) are told apart if their strides
-///                 are equal.
+///                 element size as x; otherwise y may share no byte with x, weight or rstd. Views
+///                 that interleave (the q and k slices of one buffer) are told apart if their
+///                 strides are equal.
 /// @param rstd     output, or null: float(1 / RMS) for each row in C order of the leading
-/// dimensions.
-///                 Its range: a row of |x| below about 1e-38 with eps = 0 has an inverse RMS above
-///                 FLT_MAX, given as infinity; y is right all the same.
+///                 dimensions. Its range: a row of |x| below about 1e-38 with eps = 0 has an
+///                 inverse RMS above FLT_MAX, given as infinity; y is right all the same.
 /// @param options  null for the defaults.
 ///
 /// The inverse RMS is within ((k + 7 + b) / 2 + 4) * 2^-24 of the exact one, relatively, where k is
@@ -231,8 +229,8 @@ RMSNORM_API rmsnorm_status rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_
 /// sum in binary64. Sums of the parts of a sharded row may be added up and given to
 /// rmsnorm_scale(). Of the options only divisor, threads, the executor and target matter.
 ///
-/// @param sums  output, one for each row in C order of the leading dimensions; shares no byte with
-/// x.
+/// @param sums  output, one for each row in C order of the leading dimensions; shares no byte
+///              with x.
 RMSNORM_API rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
                                                const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
@@ -273,14 +271,14 @@ enum {
 /// @param rstd     what the forward call gave for these rows, used as it is: with eps inside it
 ///                 spares the sum of squares. Null, and it is computed again, where it was not
 ///                 kept, or where forward's own may be infinite (see there).
-/// @param dx       output, the shape of x and the dtype of dy; or null, and it is not computed. In
-///                 place means the same data and strides as dy; otherwise it may share no byte with
-///                 another argument.
+/// @param dx       output, the shape of x and the dtype of dy; or null, and it is not computed.
+///                 In place means the same data and strides as dy; otherwise it may share no byte
+///                 with another argument.
 /// @param dw       output, d elements, one dimension, any dtype; or null, and it is not computed;
 ///                 shares no byte with another argument. Without rows the gradient is zeros.
-/// @param flags    RMSNORM_ADD_TO_DX, RMSNORM_ADD_TO_DW, both or 0. A gradient is added in f32, and
-///                 the sum rounded once. With dx in place it is dy that dx is added to, as where a
-///                 residual stream goes around the norm.
+/// @param flags    RMSNORM_ADD_TO_DX, RMSNORM_ADD_TO_DW, both or 0. A gradient is added in f32,
+///                 and the sum rounded once. With dx in place it is dy that dx is added to, as
+///                 where a residual stream goes around the norm.
 /// @param options  those of the forward call; null for the defaults.
 ///
 /// dw adds up in f32 and is rounded to its dtype at the end; it has the same bits for any number of
@@ -304,7 +302,8 @@ typedef struct rmsnorm_module rmsnorm_module;
 
 /// Makes a module with a weight of d ones. Its target and threads are fixed here.
 ///
-/// @param module   receives the module; destroy it with rmsnorm_module_destroy(). Null on an error.
+/// @param module   receives the module; destroy it with rmsnorm_module_destroy(). Null on an
+///                 error.
 /// @param d        elements of a row, at least 1.
 /// @param dtype    the type in which the weight is kept.
 /// @param options  null for the defaults; copied (parallel_context must outlive the module).
