@@ -155,7 +155,7 @@ TEST(BenchRounds, WorkInTheCachesFollowsItself) {
     const auto make = [&calls](const char* name) {
       return bench::MakeContender(name, [&calls, name] {
         calls += name;
-        std::this_thread::sleep_for(std::chrono::microseconds(200));
+        std::this_thread::sleep_for(std::chrono::microseconds(800));
       });
     };
     const bench::Timings timings =
