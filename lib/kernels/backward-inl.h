@@ -61,9 +61,8 @@ HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const X*
 template <bool kSquares, size_t kFirst, size_t kStep, class X, class Y>
 HWY_INLINE auto DotPass(const X* HWY_RESTRICT x, const Y* HWY_RESTRICT dy,
                         const float* HWY_RESTRICT weight, size_t size) {
-  constexpr size_t kPasses = kDotPasses<kSquares>;
-  constexpr size_t kCount = kLanes / kPasses / kPair;
-  if constexpr (kStep < kPasses) {
+  constexpr size_t kCount = kLanes / kDotPasses<kSquares> / kPair;
+  if constexpr (kStep < kDotPasses<kSquares>) {
     const auto a = DotPass<kSquares, kFirst, 2 * kStep>(x, dy, weight, size);
     const auto b = DotPass<kSquares, kFirst + kStep, 2 * kStep>(x, dy, weight, size);
     return DotLanes<kCount>{Add(a.dot, b.dot), Add(a.squares, b.squares)};
