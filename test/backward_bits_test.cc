@@ -315,6 +315,26 @@ TEST_P(BackwardTest, AnExampleOperationByOperation) {
   }
 }
 
+// c adds up by fma: elements 0 and 128 share a lane, and the others are 0.
+TEST_P(BackwardTest, DotAddsUpByFma) {
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    std::vector<float> x(129);
+    std::vector<float> dy(129);
+    for (const size_t j : SizeList{0, 128}) {
+      x[j] = static_cast<float>(random_.Normal());
+      dy[j] = static_cast<float>(random_.Normal());
+    }
+    const double c = std::fma(dy[128], x[128], static_cast<float>(double{dy[0]} * x[0]));
+    const float r = 1.5f;
+    std::vector<float> dx(129);
+    // Of the terms c alone is left where g is 0.
+    x[1] = 1;
+    backward({dy.data(), 129}, {x.data(), 129}, nullptr, {View(dx.data(), 129)}, options_, &r);
+    const double q = static_cast<float>(double{static_cast<float>(c * r)} / 129);
+    ASSERT_EQ(-static_cast<float>(r * double{static_cast<float>(r * q)}), dx[1]);
+  }
+}
+
 // The blocks of rows over which dw adds up, and their order.
 TEST_P(BackwardTest, WeightGradientAddsUpByBlocks) {
   for (const size_t rows : SizeList{1, 16, 17, 33, 100, 1023, 1024, 1025, 3000}) {
