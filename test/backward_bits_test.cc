@@ -267,6 +267,100 @@ TEST_P(BackwardTest, RoundingOrderIsNoMatter) {
   EXPECT_TRUE(SameBits(one, ComputeGradients(inputs_, options_)));
 }
 
+// The order of the roundings, by an example that is small enough to be written out: of five
+// elements lane l holds the l-th product, and the lanes fold as (0 + 4) + 2 and 1 + 3.
+TEST_P(BackwardTest, AnExampleOperationByOperation) {
+  for (const bool outside : {false, true}) {
+    for (int repeat = 0; repeat < 200; ++repeat) {
+      // In binary64 and rounded to f32, so that no compiler makes one operation of two.
+      const auto f32 = [](double value) { return static_cast<float>(value); };
+      float x[5];
+      float dy[5];
+      float w[5];
+      double square[5];
+      double product[5];
+      double g[5];
+      for (int j = 0; j < 5; ++j) {
+        x[j] = f32(random_.Normal());
+        dy[j] = f32(random_.Normal());
+        w[j] = f32(random_.Normal());
+        g[j] = f32(double{dy[j]} * w[j]);
+        square[j] = f32(double{x[j]} * x[j]);
+        product[j] = f32(g[j] * x[j]);
+      }
+      const auto fold = [&](const double* lane) {
+        const double even = f32(f32(lane[0] + lane[4]) + lane[2]);
+        return f32(even + f32(lane[1] + lane[3]));
+      };
+      const double eps = 0.01f;
+      const double mean = f32(fold(square) / 5.0);
+      const double c = fold(product);
+      const double s = f32(std::sqrt(mean));
+      const double root = outside ? f32(s + eps) : f32(std::sqrt(double{f32(mean + eps)}));
+      const double r = f32(1 / root);
+      const double q = f32(f32(c * r) / (outside ? double{f32(5 * s)} : 5.0));
+      float dx[5];
+      float dw[5];
+      options_.eps = 0.01f;
+      options_.eps_placement = outside ? RMSNORM_EPS_OUTSIDE : RMSNORM_EPS_INSIDE;
+      backward({dy, 5}, {x, 5}, {w, 5}, {View(dx, 5), View(dw, 5)}, options_);
+      for (int j = 0; j < 5; ++j) {
+        const double mean_term = outside ? f32(x[j] * q) : f32(f32(x[j] * r) * q);
+        const double e = f32(g[j] - mean_term);
+        ASSERT_EQ(f32(r * e), dx[j]);
+        const double p = f32(double{dy[j]} * x[j]);
+        ASSERT_EQ(f32(p * r), dw[j]);
+      }
+    }
+  }
+}
+
+// c adds up by fma: elements 0 and 128 share a lane, and the others are 0.
+TEST_P(BackwardTest, DotAddsUpByFma) {
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    std::vector<float> x(129);
+    std::vector<float> dy(129);
+    for (const size_t j : SizeList{0, 128}) {
+      x[j] = static_cast<float>(random_.Normal());
+      dy[j] = static_cast<float>(random_.Normal());
+    }
+    const double c = std::fma(dy[128], x[128], static_cast<float>(double{dy[0]} * x[0]));
+    const float r = 1.5f;
+    std::vector<float> dx(129);
+    // Of the terms c alone is left where g is 0.
+    x[1] = 1;
+    backward({dy.data(), 129}, {x.data(), 129}, nullptr, {View(dx.data(), 129)}, options_, &r);
+    const double q = static_cast<float>(double{static_cast<float>(c * r)} / 129);
+    ASSERT_EQ(-static_cast<float>(r * double{static_cast<float>(r * q)}), dx[1]);
+  }
+}
+
+// The blocks of rows over which dw adds up, and their order.
+TEST_P(BackwardTest, WeightGradientAddsUpByBlocks) {
+  for (const size_t rows : SizeList{1, 16, 17, 33, 100, 1023, 1024, 1025, 3000}) {
+    GradientInputs inputs = {Tensor(RMSNORM_F32, rows, 3), Tensor(RMSNORM_F32, rows, 3), {}, {}, {},
+                             Tensor(RMSNORM_F32, 1, 3)};
+    FillNormal(random_, inputs.x);
+    FillNormal(random_, inputs.dy);
+    inputs.rstd = InverseRmsOf(inputs.x, options_);
+    const GradientResults results = ComputeGradients(inputs, options_);
+    const size_t blocks = std::min<size_t>(64, (rows + 15) / 16);
+    for (size_t j = 0; j < 3; ++j) {
+      float total = 0;
+      for (size_t block = 0; block < blocks; ++block) {
+        float sum = 0;
+        for (size_t row = block * rows / blocks; row < (block + 1) * rows / blocks; ++row) {
+          const float p =
+              static_cast<float>(inputs.dy.get(row, j)) * static_cast<float>(inputs.x.get(row, j));
+          sum = std::fma(p, inputs.rstd[row], sum);
+        }
+        total += sum;
+      }
+      ASSERT_EQ(total, results.dw->get(0, j)) << rows << " rows";
+    }
+  }
+}
+
 // A row beyond f32 is right: the norm of s * x is that of x, so its gradient is that of x over s.
 TEST_P(BackwardTest, ScaledRowsHaveScaledGradients) {
   options_.eps = 0;

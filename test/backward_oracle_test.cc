@@ -80,23 +80,30 @@ INSTANTIATE_TEST_SUITE_P(Sizes, BackwardOracleTest,
                          testing::Values(1, 2, 3, 64, 127, 129, 300, 4097),
                          testing::PrintToStringParamName());
 
-// Rows beyond f32, whose gradients are numbers of f32 all the same.
+// Rows beyond f32, whose gradients are numbers of f32 all the same. The tiniest come with a dy such
+// that every product of the two vanishes in f32.
 TEST(Gradients, OfRowsInBinary64AreWithinTheBound) {
   Random random(29);
   for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
-    for (const double magnitude : {0x1p-70, 0x1p-55, 0x1p66, 0x1p100, 0x1p120}) {
-      GradientInputs inputs = MakeInputs(RMSNORM_F32, RMSNORM_F32, 20, 200);
-      FillNormal(random, inputs.dy);
-      FillNormal(random, *inputs.weight);
-      for (size_t row = 0; row < 20; ++row) {
-        for (size_t j = 0; j < 200; ++j) inputs.x.set(row, j, random.Normal() * magnitude);
+    for (const double magnitude : {0x1p-115, 0x1p-70, 0x1p-55, 0x1p66, 0x1p100, 0x1p120}) {
+      for (const bool with_rstd : {false, true}) {
+        GradientInputs inputs = MakeInputs(RMSNORM_F32, RMSNORM_F32, 20, 200);
+        FillNormal(random, *inputs.weight);
+        const double dy_magnitude = magnitude == 0x1p-115 ? 0x1p-40 : 1;
+        for (size_t row = 0; row < 20; ++row) {
+          for (size_t j = 0; j < 200; ++j) {
+            inputs.x.set(row, j, random.Normal() * magnitude);
+            inputs.dy.set(row, j, random.Normal() * dy_magnitude);
+          }
+        }
+        Options options;
+        options.eps = 0;
+        options.eps_placement = placement;
+        options.target = kReference;
+        if (with_rstd) inputs.rstd = InverseRmsOf(inputs.x, options);
+        ASSERT_TRUE(GradientsAreWithinBound(inputs, ComputeGradients(inputs, options), options))
+            << magnitude << (with_rstd ? " with rstd" : "");
       }
-      Options options;
-      options.eps = 0;
-      options.eps_placement = placement;
-      options.target = kReference;
-      ASSERT_TRUE(GradientsAreWithinBound(inputs, ComputeGradients(inputs, options), options))
-          << magnitude;
     }
   }
 }
