@@ -78,10 +78,6 @@ bool EqualSteps(const rmsnorm_view& x, const rmsnorm_view& y) {
   return true;
 }
 
-bool Disjoint(const Extent& a, const Extent& b) {
-  return a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
-}
-
 rmsnorm_status CheckPointer(const char* name, const void* data, size_t element_size) {
   if (data == nullptr) return Fail(RMSNORM_ERROR_NULL, "%s: data is null", name);
   if (reinterpret_cast<uintptr_t>(data) % element_size != 0) {
@@ -115,6 +111,11 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options, bool has_weight) {
   }
   if (options.rounding != RMSNORM_SCALE_THEN_CAST && options.rounding != RMSNORM_CAST_THEN_SCALE) {
     return Fail(RMSNORM_ERROR_ROUNDING, "options: rounding is unknown (%d)", options.rounding);
+  }
+  if (options.residual_rounding != RMSNORM_CAST_THEN_NORM &&
+      options.residual_rounding != RMSNORM_NORM_THEN_CAST) {
+    return Fail(RMSNORM_ERROR_ROUNDING, "options: residual_rounding is unknown (%d)",
+                options.residual_rounding);
   }
   if (!std::isfinite(options.weight_offset)) {
     return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g; it must be finite",
@@ -273,6 +274,14 @@ rmsnorm_status CheckOutput(const char* x_name, const rmsnorm_view& x, const Exte
               x_name);
 }
 
+// y as an output that may not take the place of x, of the same shape.
+rmsnorm_status CheckTensorsApart(const char* x_name, const rmsnorm_view& x, const Extent& x_extent,
+                                 const char* y_name, const rmsnorm_view& y,
+                                 const Extent& y_extent) {
+  if (TensorsApart(x, x_extent, y, y_extent)) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s", y_name, x_name);
+}
+
 // An output and another argument share no byte.
 rmsnorm_status CheckApart(const char* output, const Extent& output_extent, const char* other,
                           const Extent& other_extent) {
@@ -317,6 +326,57 @@ rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rms
   return CheckApart("rstd", rstd_extent, "sums", sums_extent);
 }
 
+rmsnorm_status CheckAddForward(const rmsnorm_view* x, const rmsnorm_view* residual,
+                               const rmsnorm_view* weight, const rmsnorm_view* residual_out,
+                               const rmsnorm_view* y, const float* rstd, size_t& rows) {
+  Extent x_extent;
+  Extent residual_extent;
+  Extent out_extent;
+  Extent y_extent;
+  size_t same_rows;
+  RMSNORM_RETURN_IF_ERROR(CheckView("x", x, rows, x_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckView("residual", residual, same_rows, residual_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckView("residual_out", residual_out, same_rows, out_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckView("y", y, same_rows, y_extent));
+  if (residual->dtype != RMSNORM_F32 && residual->dtype != x->dtype) {
+    return Fail(RMSNORM_ERROR_DTYPE, "residual: %s; it must be f32 or the type of x, %s",
+                rmsnorm_dtype_name(residual->dtype), rmsnorm_dtype_name(x->dtype));
+  }
+  if (residual_out->dtype != residual->dtype) {
+    return Fail(RMSNORM_ERROR_DTYPE, "residual_out: %s; it must be the type of residual, %s",
+                rmsnorm_dtype_name(residual_out->dtype), rmsnorm_dtype_name(residual->dtype));
+  }
+  RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, "residual", *residual));
+  RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, "residual_out", *residual_out));
+  RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, "y", *y));
+  if (rows > 0) {
+    RMSNORM_RETURN_IF_ERROR(CheckOutput("residual", *residual, residual_extent, "residual_out",
+                                        *residual_out, out_extent, rows));
+    RMSNORM_RETURN_IF_ERROR(CheckOutput("x", *x, x_extent, "y", *y, y_extent, rows));
+    RMSNORM_RETURN_IF_ERROR(
+        CheckTensorsApart("x", *x, x_extent, "residual_out", *residual_out, out_extent));
+    RMSNORM_RETURN_IF_ERROR(
+        CheckTensorsApart("residual", *residual, residual_extent, "y", *y, y_extent));
+    RMSNORM_RETURN_IF_ERROR(
+        CheckTensorsApart("residual_out", *residual_out, out_extent, "y", *y, y_extent));
+  }
+
+  // An argument that is null spans nothing.
+  Extent weight_extent = {0, 0};
+  Extent rstd_extent = {0, 0};
+  if (weight != nullptr) {
+    RMSNORM_RETURN_IF_ERROR(CheckWeight(weight, x->shape[x->ndim - 1], weight_extent));
+  }
+  if (rstd != nullptr) RMSNORM_RETURN_IF_ERROR(CheckPerRow("rstd", rstd, rows, rstd_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("residual_out", out_extent, "weight", weight_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("y", y_extent, "weight", weight_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "x", x_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "residual", residual_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "residual_out", out_extent));
+  RMSNORM_RETURN_IF_ERROR(CheckApart("rstd", rstd_extent, "y", y_extent));
+  return CheckApart("rstd", rstd_extent, "weight", weight_extent);
+}
+
 rmsnorm_status CheckBackward(const rmsnorm_view* dy, const rmsnorm_view* x,
                              const rmsnorm_view* weight, const float* rstd, const rmsnorm_view* dx,
                              const rmsnorm_view* dw, uint32_t flags, size_t& rows) {
@@ -351,9 +411,7 @@ rmsnorm_status CheckBackward(const rmsnorm_view* dy, const rmsnorm_view* x,
     }
     if (rows > 0) {
       RMSNORM_RETURN_IF_ERROR(CheckOutput("dy", *dy, dy_extent, "dx", *dx, dx_extent, rows));
-      if (!TensorsApart(*x, x_extent, *dx, dx_extent)) {
-        return Fail(RMSNORM_ERROR_OVERLAP, "dx: overlaps x");
-      }
+      RMSNORM_RETURN_IF_ERROR(CheckTensorsApart("x", *x, x_extent, "dx", *dx, dx_extent));
     }
     RMSNORM_RETURN_IF_ERROR(CheckApart("dx", dx_extent, "weight", weight_extent));
     RMSNORM_RETURN_IF_ERROR(CheckApart("dx", dx_extent, "rstd", rstd_extent));

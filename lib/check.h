@@ -16,6 +16,10 @@ struct Extent {
   uintptr_t end;
 };
 
+inline bool Disjoint(const Extent& a, const Extent& b) {
+  return a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
+}
+
 // Checks all fields but `target`, and that an offset comes with a weight.
 rmsnorm_status CheckOptions(const rmsnorm_options& options, bool has_weight);
 
@@ -32,30 +36,54 @@ rmsnorm_status CheckWeight(const rmsnorm_view* weight, size_t d, Extent& extent)
 rmsnorm_status CheckForward(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
                             const rmsnorm_view* y, const float* rstd, size_t& rows);
 
+// Where a view is plainly one row of d elements, the bytes it spans; else the empty extent, and
+// CheckView() has to be asked. d times any element's size must be below PTRDIFF_MAX.
+inline Extent PlainRow(const rmsnorm_view* view, size_t d) {
+  constexpr Extent kNotPlain = {0, 0};
+  if (view == nullptr || view->size != sizeof *view || !IsDtype(view->dtype)) return kNotPlain;
+  if (view->ndim != 1 && (view->ndim != 2 || view->shape[0] != 1)) return kNotPlain;
+  const int last = view->ndim - 1;
+  if (view->shape[last] != d || view->stride[last] != 1) return kNotPlain;
+  const size_t size = view->dtype == RMSNORM_F32 ? 4 : 2;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(view->data);
+  const uintptr_t end = begin + d * size;
+  if (begin == 0 || (begin & (size - 1)) != 0 || end < begin) return kNotPlain;
+  return {begin, end};
+}
+
+inline bool DisjointOrEqual(const Extent& a, const Extent& b) {
+  return Disjoint(a, b) || (a.begin == b.begin && a.end == b.end);
+}
+
 // Whether x and y are plainly one row of d elements each that CheckForward() would pass, with no
 // other tensors: then that call, a third of the time of a row of 64, need not be made. Says no
-// where it is not plain. d times any element's size must be below PTRDIFF_MAX.
-inline bool IsPlainRow(const rmsnorm_view* x, const rmsnorm_view* y, size_t d) {
-  if (x == nullptr || y == nullptr) return false;
-  if (x->size != sizeof *x || y->size != sizeof *y) return false;
-  if (!IsDtype(x->dtype) || !IsDtype(y->dtype)) return false;
-  if (x->ndim != y->ndim || (x->ndim != 1 && x->ndim != 2)) return false;
-  const int last = x->ndim - 1;
-  if (last == 1 && (x->shape[0] != 1 || y->shape[0] != 1)) return false;
-  if (x->shape[last] != d || y->shape[last] != d) return false;
-  if (x->stride[last] != 1 || y->stride[last] != 1) return false;
-
-  const size_t x_size = x->dtype == RMSNORM_F32 ? 4 : 2;
-  const size_t y_size = y->dtype == RMSNORM_F32 ? 4 : 2;
-  const uintptr_t x_begin = reinterpret_cast<uintptr_t>(x->data);
-  const uintptr_t y_begin = reinterpret_cast<uintptr_t>(y->data);
-  if (x_begin == 0 || y_begin == 0) return false;
-  if ((x_begin & (x_size - 1)) != 0 || (y_begin & (y_size - 1)) != 0) return false;
-  const uintptr_t x_end = x_begin + d * x_size;
-  const uintptr_t y_end = y_begin + d * y_size;
-  if (x_end < x_begin || y_end < y_begin) return false;
-  return x_end <= y_begin || y_end <= x_begin || (x_begin == y_begin && x_size == y_size);
+// where it is not plain.
+inline bool IsPlainForward(const rmsnorm_view* x, const rmsnorm_view* y, size_t d) {
+  const Extent x_row = PlainRow(x, d);
+  const Extent y_row = PlainRow(y, d);
+  if (x_row.end == 0 || y_row.end == 0 || x->ndim != y->ndim) return false;
+  return DisjointOrEqual(x_row, y_row);
 }
+
+// The same for CheckAddForward(), where the dtypes of residual and residual_out are that of x.
+inline bool IsPlainAddForward(const rmsnorm_view* x, const rmsnorm_view* residual,
+                              const rmsnorm_view* residual_out, const rmsnorm_view* y, size_t d) {
+  const Extent residual_row = PlainRow(residual, d);
+  const Extent out_row = PlainRow(residual_out, d);
+  if (!IsPlainForward(x, y, d) || residual_row.end == 0 || out_row.end == 0) return false;
+  if (residual->ndim != x->ndim || residual_out->ndim != x->ndim) return false;
+  if (residual->dtype != x->dtype || residual_out->dtype != x->dtype) return false;
+  const Extent x_row = PlainRow(x, d);
+  const Extent y_row = PlainRow(y, d);
+  return DisjointOrEqual(residual_row, out_row) && Disjoint(x_row, out_row) &&
+         Disjoint(residual_row, y_row) && Disjoint(out_row, y_row);
+}
+
+// Checks the tensors of rmsnorm_add_forward(), as CheckForward(): residual_out may be in place of
+// residual, and y in place of x.
+rmsnorm_status CheckAddForward(const rmsnorm_view* x, const rmsnorm_view* residual,
+                               const rmsnorm_view* weight, const rmsnorm_view* residual_out,
+                               const rmsnorm_view* y, const float* rstd, size_t& rows);
 
 // Checks the tensors of rmsnorm_backward(), as CheckForward(): no output overlaps another argument,
 // but for dx in place of dy. `weight`, `rstd`, and one of dx and dw may be null.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 
+#include "add_job.h"
 #include "check.h"
 #include "job.h"
 #include "target.h"
@@ -72,6 +73,26 @@ rmsnorm_status rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight
                                const rmsnorm_view* y, float* rstd,
                                const rmsnorm_options* options) noexcept {
   return Normalise(x, nullptr, weight, y, rstd, OptionsOrDefault(options));
+}
+
+rmsnorm_status rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* residual,
+                                   const rmsnorm_view* weight, const rmsnorm_view* residual_out,
+                                   const rmsnorm_view* y, float* rstd,
+                                   const rmsnorm_options* given_options) noexcept {
+  const rmsnorm_options& options = OptionsOrDefault(given_options);
+  size_t rows;
+  const KernelTable* kernels;
+  RMSNORM_RETURN_IF_ERROR(CheckOptions(options, weight != nullptr));
+  RMSNORM_RETURN_IF_ERROR(CheckAddForward(x, residual, weight, residual_out, y, rstd, rows));
+  RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
+  if (rows == 0) return RMSNORM_OK;
+
+  PreparedWeight prepared;
+  RMSNORM_RETURN_IF_ERROR(prepared.Fill(weight, options.weight_offset, *kernels));
+  RunAddForward(*kernels, MakeNorm(options, x->shape[x->ndim - 1], prepared.data()),
+                {x, residual, residual_out, y, rstd, options.residual_rounding}, rows,
+                MakeThreading(options));
+  return RMSNORM_OK;
 }
 
 rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,

@@ -56,20 +56,16 @@ struct GradientJob {
 // The rows from `begin` on that lie at constant distances, up to `end` at most, in the columns from
 // `column` on.
 GradientRows NextRows(const GradientJob& job, size_t begin, size_t end, size_t column) {
-  const Rows inputs = NextRows(job.inputs, begin, end);
-  const Rows outputs = NextRows(job.outputs, begin, begin + inputs.count);
-  const auto at_column = [column](const auto* data, ptrdiff_t element_size) {
-    return static_cast<const char*>(data) + static_cast<ptrdiff_t>(column) * element_size;
-  };
+  const Rows inputs = AtColumn(job.inputs, NextRows(job.inputs, begin, end), column);
+  const Rows outputs =
+      AtColumn(job.outputs, NextRows(job.outputs, begin, begin + inputs.count), column);
   GradientRows rows;
   rows.count = outputs.count;
-  rows.x = at_column(inputs.x, job.inputs.x_element_size);
+  rows.x = inputs.x;
   rows.x_stride = inputs.x_stride;
-  rows.dy = at_column(inputs.y, job.inputs.y_element_size);
+  rows.dy = inputs.y;
   rows.dy_stride = inputs.y_stride;
-  rows.dx = outputs.y != nullptr
-                ? const_cast<char*>(at_column(outputs.y, job.outputs.y_element_size))
-                : nullptr;
+  rows.dx = outputs.y;
   rows.dx_stride = outputs.y_stride;
   rows.rstd = inputs.rstd;
   rows.dw = nullptr;

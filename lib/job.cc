@@ -96,6 +96,7 @@ Rows NextRows(const Job& job, size_t begin, size_t end) {
   rows.rstd = job.rstd != nullptr ? job.rstd + begin : nullptr;
   rows.sums = job.sums != nullptr ? job.sums + begin : nullptr;
   rows.stream = job.stream;
+  rows.hot_sums = false;
   return rows;
 }
 
@@ -120,17 +121,22 @@ void RunPart(void* state, size_t part, size_t parts) {
 
 }  // namespace
 
-void RunJob(const Job& job, const Threading& threading) {
+Spread SpreadRows(size_t rows, size_t d, const Threading& threading) {
   // Small work is decided on first, as even asking OpenMP costs more than a short row.
-  size_t parts = job.rows * job.norm.d / kMinElementsPerPart;
+  size_t parts = rows * d / kMinElementsPerPart;
   if (parts > 1) parts = std::min(parts, MaxThreads(threading));
-  if (parts <= 1) return RunRows(job, 0, job.rows);
+  const size_t parts_of_row = std::min(parts, d / kMinElementsPerPart);
+  if (parts_of_row > rows) return {parts_of_row, true};
+  return {std::min(parts, rows), false};
+}
 
-  const size_t parts_of_row = std::min(parts, job.norm.d / kMinElementsPerPart);
-  if (parts_of_row > job.rows) {
-    for (size_t row = 0; row < job.rows; ++row) RunLongRow(job, row, parts_of_row, threading);
+void RunJob(const Job& job, const Threading& threading) {
+  const Spread spread = SpreadRows(job.rows, job.norm.d, threading);
+  if (spread.parts <= 1) return RunRows(job, 0, job.rows);
+  if (spread.by_blocks) {
+    for (size_t row = 0; row < job.rows; ++row) RunLongRow(job, row, spread.parts, threading);
   } else {
-    RunParts(threading, std::min(parts, job.rows), RunPart, const_cast<Job*>(&job));
+    RunParts(threading, spread.parts, RunPart, const_cast<Job*>(&job));
   }
 }
 

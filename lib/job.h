@@ -75,15 +75,29 @@ Job MakeJob(const JobKernels& kernels, const Norm& norm, const rmsnorm_view& x,
 // floating-point environment.
 inline void RunRow(Kernel kernel, const Norm& norm, const void* x, void* y) {
   const DefaultFloatEnvironment environment;
-  kernel(norm, {1, x, 0, y, 0, nullptr, nullptr, false});
+  kernel(norm, {1, x, 0, y, 0, nullptr, nullptr, false, false});
 }
 
 // The rows from `begin` on that lie at constant distances, up to `end` at most.
 Rows NextRows(const Job& job, size_t begin, size_t end);
 
+// The same rows from one of their columns on.
+inline Rows AtColumn(const Job& job, Rows rows, size_t column) {
+  rows.x = static_cast<const char*>(rows.x) + static_cast<ptrdiff_t>(column) * job.x_element_size;
+  rows.y = static_cast<char*>(rows.y) + static_cast<ptrdiff_t>(column) * job.y_element_size;
+  return rows;
+}
+
 // Works through the rows from `begin` up to `end` on the calling thread, in the default
 // floating-point environment.
 void RunRows(const Job& job, size_t begin, size_t end);
+
+// How rows are spread over threads: whole ones or, where there are too few, the blocks of each.
+struct Spread {
+  size_t parts;  // as many as pay; of each row, where they are of blocks
+  bool by_blocks;
+};
+Spread SpreadRows(size_t rows, size_t d, const Threading& threading);
 
 // Works through all rows, on as many threads as pay, and returns when they are done.
 void RunJob(const Job& job, const Threading& threading);

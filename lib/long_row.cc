@@ -23,10 +23,7 @@ struct LongRow {
 
 // The elements of some blocks of the row as rows of their own, with no output but y.
 Rows Elements(const LongRow& row, size_t begin_block) {
-  const ptrdiff_t begin = static_cast<ptrdiff_t>(begin_block * kBlock);
-  Rows rows = row.row;
-  rows.x = static_cast<const char*>(rows.x) + begin * row.job.x_element_size;
-  rows.y = static_cast<char*>(rows.y) + begin * row.job.y_element_size;
+  Rows rows = AtColumn(row.job, row.row, begin_block * kBlock);
   rows.rstd = nullptr;
   rows.sums = nullptr;
   return rows;

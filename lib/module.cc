@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 
+#include "add_job.h"
 #include "check.h"
 #include "element.h"
 #include "float_environment.h"
@@ -22,6 +23,7 @@ struct rmsnorm_module {
   Norm norm;  // its weight is `prepared`
   Threading threading;
   rmsnorm_dtype dtype;
+  rmsnorm_residual_rounding residual_rounding;
   float weight_offset;
   Floats weight;    // rounded to dtype
   Floats prepared;  // offset + weight
@@ -43,6 +45,9 @@ std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& optio
                      rmsnorm_dtype_name(dtype);
   if (options.eps_placement == RMSNORM_EPS_OUTSIDE) text += ", eps_placement=outside";
   if (options.rounding == RMSNORM_CAST_THEN_SCALE) text += ", rounding=cast-then-scale";
+  if (options.residual_rounding == RMSNORM_NORM_THEN_CAST) {
+    text += ", residual_rounding=norm-then-cast";
+  }
   if (options.weight_offset != 0.0f) text += ", weight_offset=" + Text(options.weight_offset);
   if (options.divisor != 0.0f) text += ", divisor=" + Text(options.divisor);
   if (options.threads != 0) text += ", threads=" + std::to_string(options.threads);
@@ -67,6 +72,12 @@ void CopyTo(T* to, const float* from, size_t count) {
   for (size_t i = 0; i < count; ++i) to[i] = CastTo<T>(from[i]);
 }
 
+rmsnorm_status CheckRowLength(const rmsnorm_module& module, const rmsnorm_view& x) {
+  const size_t d = x.shape[x.ndim - 1];
+  if (d == module.norm.d) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d, module.norm.d);
+}
+
 // Longer rows go to threads, or past the caches.
 constexpr size_t kMaxPlainRow = 16384;
 
@@ -77,15 +88,29 @@ constexpr size_t kMaxPlainRow = 16384;
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   size_t rows;
   RMSNORM_RETURN_IF_ERROR(CheckForward(x, nullptr, nullptr, y, rstd, rows));
-  const size_t d = x->shape[x->ndim - 1];
-  if (d != module->norm.d) {
-    return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d,
-                module->norm.d);
-  }
+  RMSNORM_RETURN_IF_ERROR(CheckRowLength(*module, *x));
   if (rows == 0) return RMSNORM_OK;
 
   const JobKernels kernels = ForwardKernels(*module->kernels, x->dtype, y->dtype);
   RunJob(MakeJob(kernels, module->norm, *x, y, rows, rstd, nullptr), module->threading);
+  return RMSNORM_OK;
+}
+
+// rmsnorm_module_add_forward() likewise.
+[[gnu::noinline]] rmsnorm_status AddForwardChecked(const rmsnorm_module* module,
+                                                   const rmsnorm_view* x,
+                                                   const rmsnorm_view* residual,
+                                                   const rmsnorm_view* residual_out,
+                                                   const rmsnorm_view* y, float* rstd) {
+  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  size_t rows;
+  RMSNORM_RETURN_IF_ERROR(CheckAddForward(x, residual, nullptr, residual_out, y, rstd, rows));
+  RMSNORM_RETURN_IF_ERROR(CheckRowLength(*module, *x));
+  if (rows == 0) return RMSNORM_OK;
+
+  RunAddForward(*module->kernels, module->norm,
+                {x, residual, residual_out, y, rstd, module->residual_rounding}, rows,
+                module->threading);
   return RMSNORM_OK;
 }
 
@@ -119,6 +144,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->norm = MakeNorm(options, d, made->prepared.get());
     made->threading = MakeThreading(options);
     made->dtype = dtype;
+    made->residual_rounding = options.residual_rounding;
     made->weight_offset = options.weight_offset;
     made->description = Describe(d, dtype, options);
     *module = made.release();
@@ -185,10 +211,23 @@ rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
 rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
                                       const rmsnorm_view* y, float* rstd) noexcept {
   if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
-      !IsPlainRow(x, y, module->norm.d)) {
+      !IsPlainForward(x, y, module->norm.d)) {
     return ForwardChecked(module, x, y, rstd);
   }
   RunRow(ForwardKernels(*module->kernels, x->dtype, y->dtype).rows, module->norm, x->data, y->data);
+  return RMSNORM_OK;
+}
+
+rmsnorm_status rmsnorm_module_add_forward(const rmsnorm_module* module, const rmsnorm_view* x,
+                                          const rmsnorm_view* residual,
+                                          const rmsnorm_view* residual_out, const rmsnorm_view* y,
+                                          float* rstd) noexcept {
+  if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
+      module->residual_rounding != RMSNORM_CAST_THEN_NORM ||
+      !IsPlainAddForward(x, residual, residual_out, y, module->norm.d)) {
+    return AddForwardChecked(module, x, residual, residual_out, y, rstd);
+  }
+  RunAddForwardRow(*module->kernels, module->norm, *x, *residual, *residual_out, *y);
   return RMSNORM_OK;
 }
 
@@ -199,11 +238,7 @@ rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module, const rmsno
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   size_t rows;
   RMSNORM_RETURN_IF_ERROR(CheckBackward(dy, x, nullptr, rstd, dx, dw, flags, rows));
-  const size_t d = x->shape[x->ndim - 1];
-  if (d != module->norm.d) {
-    return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d,
-                module->norm.d);
-  }
+  RMSNORM_RETURN_IF_ERROR(CheckRowLength(*module, *x));
   return RunBackward(*module->kernels, module->norm, {dy, x, nullptr, 0, rstd, dx, dw, flags}, rows,
                      module->threading);
 }

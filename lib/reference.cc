@@ -9,6 +9,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "addend_rows.h"
 #include "element.h"
 #include "inverse_rms.h"
 #include "reference_backward.h"
@@ -59,7 +60,8 @@ void Normalise(const Norm& norm, const Rows& rows) {
       r = InverseRms(norm, under_root);
       Scale(norm, r, x, y);
     } else {
-      const double cold_sum = kSumsGiven ? rows.sums[row] : ColdSumSquares(x, norm.d);
+      const bool use_given = kSumsGiven && !rows.hot_sums;
+      const double cold_sum = use_given ? rows.sums[row] : ColdSumSquares(x, norm.d);
       r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
     }
     if (rows.rstd != nullptr) rows.rstd[row] = r;
@@ -96,6 +98,21 @@ template <class W>
 void PrepareWeight(const void* weight, size_t d, float offset, float* prepared) {
   for (size_t j = 0; j < d; ++j) prepared[j] = offset + ToF32(static_cast<const W*>(weight)[j]);
 }
+
+// The residual add: h = residual + x in f32, handed out in the type of the sum. It is then a row
+// like any other to the steps above.
+template <class X, class R, class S>
+void AddRows(const AddendRows& rows, double* squares) {
+  for (size_t row = 0; row < rows.count; ++row) {
+    S* sum = rows.Sum<S>(row);
+    for (size_t j = 0; j < rows.d; ++j) {
+      sum[j] = CastTo<S>(ToF32(rows.Residual<R>(row)[j]) + ToF32(rows.Input<X>(row)[j]));
+    }
+    squares[row] = SumSquares<float>(sum, rows.d);
+  }
+}
+
+const AddTable kAddKernels = RMSNORM_ADD_TABLE();
 
 }  // namespace
 

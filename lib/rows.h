@@ -31,6 +31,9 @@ struct Rows {
   float* rstd;   // one for each row, or null
   double* sums;  // one for each row: written by sum_squares, read by scale
   bool stream;   // whether y is better written past the caches; never in place
+  // Whether the sums that scale reads are those of block_sums: then a row whose sum is not safe has
+  // to be summed again. Else they may be of more than x.
+  bool hot_sums;
 
   template <class X>
   const X* Input(size_t row) const {
@@ -61,6 +64,7 @@ constexpr size_t ElementSize(rmsnorm_dtype dtype) {
   return dtype == RMSNORM_F32 ? 4 : IsDtype(dtype) ? 2 : 0;
 }
 
+struct AddTable;       // addend_rows.h
 struct GradientTable;  // gradient_rows.h
 
 // The kernels of one target, by the type of x and then of y.
@@ -71,18 +75,20 @@ struct KernelTable {
   Kernel block_sums[kDtypes];  // as sum_squares, but the f32 sum as it is
   Kernel scale[kDtypes][kDtypes];
   WeightKernel prepare_weight[kDtypes];  // by the type of the weight
+  const AddTable* add;
   const GradientTable* gradient;
 };
 
 }  // namespace rmsnorm::internal
 
 // The table of the target `name` from the templates ForwardRows<X, Y>, SumSquaresRows<X>,
-// BlockSums<X>, ScaleRows<X, Y> and PrepareWeight<W>, and the table kGradientKernels, in scope.
+// BlockSums<X>, ScaleRows<X, Y> and PrepareWeight<W>, and the tables kAddKernels and
+// kGradientKernels, in scope.
 #define RMSNORM_KERNEL_TABLE(name)                                                                 \
   {                                                                                                \
     name, RMSNORM_BY_X_AND_Y(ForwardRows), RMSNORM_BY_TYPE(SumSquaresRows),                        \
         RMSNORM_BY_TYPE(BlockSums), RMSNORM_BY_X_AND_Y(ScaleRows), RMSNORM_BY_TYPE(PrepareWeight), \
-        &kGradientKernels                                                                          \
+        &kAddKernels, &kGradientKernels                                                            \
   }
 #define RMSNORM_BY_TYPE(kernel) \
   { kernel<float>, kernel<F16>, kernel<BF16> }

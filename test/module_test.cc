@@ -189,6 +189,8 @@ TEST(Description, NamesEachOptionThatIsNotTheDefault) {
   };
   names("outside", [](Options& options) { options.eps_placement = RMSNORM_EPS_OUTSIDE; });
   names("cast-then-scale", [](Options& options) { options.rounding = RMSNORM_CAST_THEN_SCALE; });
+  names("norm-then-cast",
+        [](Options& options) { options.residual_rounding = RMSNORM_NORM_THEN_CAST; });
   names("weight_offset=1", [](Options& options) { options.weight_offset = 1; });
   names("divisor=100.5", [](Options& options) { options.divisor = 100.5f; });
   names("threads=3", [](Options& options) { options.threads = 3; });

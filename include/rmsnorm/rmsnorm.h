@@ -54,7 +54,7 @@ enum {
   RMSNORM_ERROR_OVERLAP = 8,         ///< an output shares memory with another argument
   RMSNORM_ERROR_EPS = 9,             ///< eps is negative or not finite
   RMSNORM_ERROR_EPS_PLACEMENT = 10,  ///< an unknown place for eps
-  RMSNORM_ERROR_ROUNDING = 11,       ///< an unknown rounding order
+  RMSNORM_ERROR_ROUNDING = 11,       ///< an unknown rounding order, of n or of the residual
   RMSNORM_ERROR_WEIGHT_OFFSET = 12,  ///< an offset that is not finite, or without a weight
   RMSNORM_ERROR_DIVISOR = 13,        ///< a divisor that is negative or not finite
   RMSNORM_ERROR_THREADS = 14,        ///< a negative number of threads
@@ -159,6 +159,16 @@ enum {
   RMSNORM_CAST_THEN_SCALE = 1
 };
 
+/// What rmsnorm_add_forward() normalises: the sum of residual and x as it is stored, or as it was
+/// before.
+typedef int32_t rmsnorm_residual_rounding;
+enum {
+  /// The norm of residual_out: Hugging Face, vLLM.
+  RMSNORM_CAST_THEN_NORM = 0,
+  /// The norm of the sum in f32: sglang, FlashInfer. The same bits where the residual is f32.
+  RMSNORM_NORM_THEN_CAST = 1
+};
+
 /// One part of a call's work; the library makes these, an executor runs them.
 typedef void (*rmsnorm_task)(void* state, size_t index);
 
@@ -169,10 +179,11 @@ typedef void (*rmsnorm_parallel_for)(void* context, size_t count, rmsnorm_task t
 
 /// How to normalise. Start from rmsnorm_default_options() and change what differs.
 typedef struct rmsnorm_options {
-  uint32_t size;                        ///< sizeof(rmsnorm_options)
-  float eps;                            ///< 1e-5 by default; finite and not negative
-  rmsnorm_eps_placement eps_placement;  ///< RMSNORM_EPS_INSIDE by default
-  rmsnorm_rounding rounding;            ///< RMSNORM_SCALE_THEN_CAST by default
+  uint32_t size;                                ///< sizeof(rmsnorm_options)
+  float eps;                                    ///< 1e-5 by default; finite and not negative
+  rmsnorm_eps_placement eps_placement;          ///< RMSNORM_EPS_INSIDE by default
+  rmsnorm_rounding rounding;                    ///< RMSNORM_SCALE_THEN_CAST by default
+  rmsnorm_residual_rounding residual_rounding;  ///< RMSNORM_CAST_THEN_NORM by default
   float weight_offset;  ///< added to the weight in f32: 0 by default, 1 for Gemma; needs a weight
   float divisor;        ///< what the sum of squares is divided by; 0, the default, means float(d)
   int32_t threads;      ///< 0: as many as OpenMP would use; 1: serial; n: at most n
@@ -188,6 +199,7 @@ static inline rmsnorm_options rmsnorm_default_options(void) {
   options.eps = 1e-5f;
   options.eps_placement = RMSNORM_EPS_INSIDE;
   options.rounding = RMSNORM_SCALE_THEN_CAST;
+  options.residual_rounding = RMSNORM_CAST_THEN_NORM;
   options.weight_offset = 0.0f;
   options.divisor = 0.0f;
   options.threads = 0;
@@ -244,6 +256,42 @@ RMSNORM_API rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* su
                                          const rmsnorm_view* weight, const rmsnorm_view* y,
                                          float* rstd,
                                          const rmsnorm_options* options) RMSNORM_NOEXCEPT;
+
+// ------------------------------------------------------------------------------ residual add
+
+/// The step of a pre-norm block: adds x onto a residual and normalises the result, in one pass over
+/// memory.
+///
+///     h = residual + x                               in f32
+///     residual_out = h                               rounded to its type
+///     y = RMSNorm(residual_out) * (offset + weight)
+///
+/// residual_out and y have the bits of a separate addition and rmsnorm_forward() of residual_out;
+/// with RMSNORM_NORM_THEN_CAST y has those of rmsnorm_forward() of h as a tensor of f32 (whose
+/// cast-then-scale has nothing to round). A sum beyond FLT_MAX is infinite, and one beyond the type
+/// of residual_out is stored as infinity.
+///
+/// @param x             input, any shape [..., d]; left alone unless y is in its place.
+/// @param residual      input, the shape of x; f32 or the dtype of x.
+/// @param weight        as for rmsnorm_forward(); may be null.
+/// @param residual_out  output, the shape of x and the dtype of residual. In place means the same
+///                      data and strides as residual; otherwise it may share no byte with another
+///                      argument.
+/// @param y             output, the shape of x, any dtype; in place of x as for rmsnorm_forward(),
+///                      otherwise it may share no byte with another argument.
+/// @param rstd          output, or null, as for rmsnorm_forward(): 1 / RMS of what is normalised.
+/// @param options       null for the defaults.
+///
+/// For the gradients give rmsnorm_backward() residual_out as x, and the gradient of residual_out as
+/// dx with RMSNORM_ADD_TO_DX: what comes out is the gradient of both residual and x. With
+/// RMSNORM_NORM_THEN_CAST give it this call's rstd, too.
+/// A row is spread over threads as by rmsnorm_forward(), but for RMSNORM_NORM_THEN_CAST with a
+/// residual of 16 bits: there each row is one thread's.
+RMSNORM_API rmsnorm_status rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* residual,
+                                               const rmsnorm_view* weight,
+                                               const rmsnorm_view* residual_out,
+                                               const rmsnorm_view* y, float* rstd,
+                                               const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
 // ---------------------------------------------------------------------------------- backward
 
@@ -329,6 +377,11 @@ RMSNORM_API rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) R
 RMSNORM_API rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
                                                   const rmsnorm_view* x, const rmsnorm_view* y,
                                                   float* rstd) RMSNORM_NOEXCEPT;
+
+/// rmsnorm_add_forward() with the module's weight and options; same shapes, aliasing and errors.
+RMSNORM_API rmsnorm_status rmsnorm_module_add_forward(
+    const rmsnorm_module* module, const rmsnorm_view* x, const rmsnorm_view* residual,
+    const rmsnorm_view* residual_out, const rmsnorm_view* y, float* rstd) RMSNORM_NOEXCEPT;
 
 /// rmsnorm_backward() with the module's weight and options; same shapes, aliasing and errors.
 RMSNORM_API rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,

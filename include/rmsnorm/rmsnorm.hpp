@@ -161,6 +161,23 @@ inline void forward(const ConstView& x, std::nullptr_t, const View& y, const Opt
   check(rmsnorm_forward(x.get(), nullptr, y.get(), rstd, &options));
 }
 
+/// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight); see
+/// rmsnorm_add_forward().
+inline void add_forward(const ConstView& x, const ConstView& residual, const ConstView& weight,
+                        const View& residual_out, const View& y, const Options& options = {},
+                        float* rstd = nullptr) {
+  check(rmsnorm_add_forward(x.get(), residual.get(), weight.get(), residual_out.get(), y.get(),
+                            rstd, &options));
+}
+
+/// The same without a weight.
+inline void add_forward(const ConstView& x, const ConstView& residual, std::nullptr_t,
+                        const View& residual_out, const View& y, const Options& options = {},
+                        float* rstd = nullptr) {
+  check(rmsnorm_add_forward(x.get(), residual.get(), nullptr, residual_out.get(), y.get(), rstd,
+                            &options));
+}
+
 /// The first phase alone; see rmsnorm_sum_squares().
 inline void sum_squares(const ConstView& x, double* sums, const Options& options = {}) {
   check(rmsnorm_sum_squares(x.get(), sums, &options));
@@ -243,6 +260,14 @@ class RmsNorm {
   /// y = RMSNorm(x) * (offset + weight); y may be x.
   void forward(const ConstView& x, const View& y, float* rstd = nullptr) const {
     check(rmsnorm_module_forward(module_, x.get(), y.get(), rstd));
+  }
+
+  /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight); residual_out may
+  /// be residual, and y may be x.
+  void add_forward(const ConstView& x, const ConstView& residual, const View& residual_out,
+                   const View& y, float* rstd = nullptr) const {
+    check(rmsnorm_module_add_forward(module_, x.get(), residual.get(), residual_out.get(), y.get(),
+                                     rstd));
   }
 
   /// The gradients of forward() from dy; see rmsnorm_backward(). `rstd` may be null.

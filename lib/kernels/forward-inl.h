@@ -42,8 +42,9 @@ constexpr size_t kPasses = kN >= 16 ? 1 : 2;
 constexpr size_t kPassLanes = kLanes / kPasses;
 constexpr size_t kPairs = kPassLanes / kPair;
 
-template <class X>
-constexpr bool kSplitsByParity = std::is_same_v<X, BF16>;
+// What is summed is a pointer to elements, or a source like it that makes them as they are read.
+template <class Source>
+constexpr bool kSplitsByParity = std::is_same_v<Source, const BF16*>;
 
 HWY_INLINE Pair SplitByParity(hn::Vec<PackedTag> packed) {
   const U32Tag tag;
@@ -54,7 +55,7 @@ HWY_INLINE Pair SplitByParity(hn::Vec<PackedTag> packed) {
 
 template <class X>
 HWY_INLINE Pair LoadForSum(const X* from) {
-  if constexpr (kSplitsByParity<X>) {
+  if constexpr (kSplitsByParity<const X*>) {
     return SplitByParity(hn::LoadU(PackedTag(), Bits(from)));
   } else {
     return Load(from);
@@ -63,7 +64,7 @@ HWY_INLINE Pair LoadForSum(const X* from) {
 
 template <class X>
 HWY_INLINE Pair LoadFirstForSum(const X* from, size_t n) {
-  if constexpr (kSplitsByParity<X>) {
+  if constexpr (kSplitsByParity<const X*>) {
     return SplitByParity(LoadBits(PackedTag(), Bits(from), n));
   } else {
     return LoadFirst(from, n);
@@ -94,12 +95,22 @@ HWY_INLINE Lanes<kCount> NoSquares() {
   }
 }
 
+// Two pairs to sum. A source may have its own, where two cost less than twice one.
+template <class Source>
+HWY_INLINE Lanes<2> LoadTwoForSum(Source x) {
+  return {{LoadForSum(x)}, {LoadForSum(x + kPair)}};
+}
+
+HWY_INLINE Lanes<1> Squares(Pair v) {
+  return {{hn::Mul(v.lower, v.lower), hn::Mul(v.upper, v.upper)}};
+}
+
 // The squares of kCount * kPair elements. Added to +0 they would be the same.
-template <size_t kCount, class X>
-HWY_INLINE Lanes<kCount> Squares(const X* x) {
-  if constexpr (kCount == 1) {
-    const Pair v = LoadForSum(x);
-    return {{hn::Mul(v.lower, v.lower), hn::Mul(v.upper, v.upper)}};
+template <size_t kCount, class Source>
+HWY_INLINE Lanes<kCount> Squares(Source x) {
+  if constexpr (kCount == 2) {
+    const Lanes<2> v = LoadTwoForSum(x);
+    return {Squares(v.first.pair), Squares(v.second.pair)};
   } else {
     return {Squares<kCount / 2>(x), Squares<kCount / 2>(x + kCount / 2 * kPair)};
   }
@@ -111,10 +122,14 @@ HWY_INLINE void AddSquares(Pair& sum, Pair v) {
 }
 
 // Adds the squares of kCount * kPair elements.
-template <size_t kCount, class X>
-HWY_INLINE void AddSquares(Lanes<kCount>& lanes, const X* x) {
+template <size_t kCount, class Source>
+HWY_INLINE void AddSquares(Lanes<kCount>& lanes, Source x) {
   if constexpr (kCount == 1) {
     AddSquares(lanes.pair, LoadForSum(x));
+  } else if constexpr (kCount == 2) {
+    const Lanes<2> v = LoadTwoForSum(x);
+    AddSquares(lanes.first.pair, v.first.pair);
+    AddSquares(lanes.second.pair, v.second.pair);
   } else {
     AddSquares(lanes.first, x);
     AddSquares(lanes.second, x + kCount / 2 * kPair);
@@ -122,8 +137,8 @@ HWY_INLINE void AddSquares(Lanes<kCount>& lanes, const X* x) {
 }
 
 // Adds the squares of n <= kCount * kPair elements, as if zeros followed them.
-template <size_t kCount, class X>
-HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, const X* x, size_t n) {
+template <size_t kCount, class Source>
+HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, Source x, size_t n) {
   if constexpr (kCount == 1) {
     AddSquares(lanes.pair, n == kPair ? LoadForSum(x) : LoadFirstForSum(x, n));
   } else {
@@ -139,8 +154,8 @@ HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, const X* x, size_t n) {
 
 // Adds the squares of one pass: of each kLanes elements of x the first kCount * kPair. `size`
 // elements may be read.
-template <size_t kCount, class X>
-HWY_INLINE Lanes<kCount> SumPass(const X* HWY_RESTRICT x, size_t size) {
+template <size_t kCount, class Source>
+HWY_INLINE Lanes<kCount> SumPass(Source x, size_t size) {
   const bool first = size >= kCount * kPair;
   // Not assigned later: gcc would compile the implicit constructor for the baseline of arm64.
   Lanes<kCount> lanes = first ? Squares<kCount>(x) : NoSquares<kCount>();
@@ -187,15 +202,15 @@ HWY_INLINE Four FoldToFour(D, hn::Vec<D> sum) {
   }
 }
 
-// A block's lanes, folded to four. Where X splits by parity, those of the even elements and, in
-// `odd`, of the odd ones.
+// A block's lanes, folded to four. Where the source splits by parity, those of the even elements
+// and, in `odd`, of the odd ones.
 struct FoldedBlock {
   Four sum;
   Four odd;
 };
 
-template <class X>
-HWY_INLINE Pair SumBlockToPair(const X* HWY_RESTRICT x, size_t size) {
+template <class Source>
+HWY_INLINE Pair SumBlockToPair(Source x, size_t size) {
   // The other half of the lanes would add +0 to sums that are not negative, which changes no bit.
   constexpr size_t kHalf = kLanes / 2;
   if (size <= kHalf) return FoldToPair(SumPass<kHalf / kPair>(x, size));
@@ -206,11 +221,11 @@ HWY_INLINE Pair SumBlockToPair(const X* HWY_RESTRICT x, size_t size) {
   }
 }
 
-template <class X>
-HWY_INLINE FoldedBlock SumBlock(const X* HWY_RESTRICT x, size_t size) {
+template <class Source>
+HWY_INLINE FoldedBlock SumBlock(Source x, size_t size) {
   const F32Tag tag;
   const Pair pair = SumBlockToPair(x, size);
-  if constexpr (kSplitsByParity<X>) {
+  if constexpr (kSplitsByParity<Source>) {
     return {FoldToFour(tag, pair.lower), FoldToFour(tag, pair.upper)};
   } else {
     return {FoldToFour(tag, hn::Add(pair.lower, pair.upper)), hn::Zero(FourTag())};
@@ -230,15 +245,19 @@ HWY_INLINE float FoldOne(Four sum) {
   return hn::GetLane(hn::Add(sum, hn::Shuffle2301(sum)));
 }
 
+template <class Source>
+HWY_INLINE float FoldBlock(FoldedBlock block) {
+  const float sum = FoldOne(block.sum);
+  return kSplitsByParity<Source> ? sum + FoldOne(block.odd) : sum;
+}
+
 // Functions of their own, not inlined: SumSquares() and what scales serve all
 // combinations of options, and inlining them everywhere makes the library four times as large.
 template <class X>
-HWY_NOINLINE float SumSquares(const X* HWY_RESTRICT x, size_t d) {
+HWY_NOINLINE float SumSquares(const X* x, size_t d) {
   float total = 0;
   for (size_t begin = 0; begin < d; begin += kBlock) {
-    const FoldedBlock block = SumBlock(x + begin, std::min(kBlock, d - begin));
-    const float sum = FoldOne(block.sum);
-    total += kSplitsByParity<X> ? sum + FoldOne(block.odd) : sum;
+    total += FoldBlock<const X*>(SumBlock(x + begin, std::min(kBlock, d - begin)));
   }
   return total;
 }
@@ -387,12 +406,13 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
     constexpr bool kMayLoseNaN = kSumsGiven && std::is_same_v<Y, BF16> && !std::is_same_v<X, BF16>;
     bool lost = false;
     if constexpr (kMayLoseNaN) {
-      lost = std::isnan(SumSquares(x, norm.d));
+      lost = !rows.hot_sums && std::isnan(SumSquares(x, norm.d));
       if (lost) HotScale(norm, r, x, y);
     }
     if (!lost) ScaleOneRow<kCast, kWeighted, X, Y>(norm, rows, row, r);
   } else {
-    const double cold_sum = kSumsGiven ? rows.sums[row] : ColdSumSquares(x, norm.d);
+    const bool use_given = kSumsGiven && !rows.hot_sums;
+    const double cold_sum = use_given ? rows.sums[row] : ColdSumSquares(x, norm.d);
     r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
   }
   if (rows.rstd != nullptr) rows.rstd[row] = r;
@@ -416,8 +436,8 @@ HWY_INLINE FourInverses InvertFour(const Norm& norm, Four sums) {
           hn::AllTrue(tag, safe)};
 }
 
-// Short rows of these have more code of their own: 10 to 20 % less time. All of them would make the
-// library twice as large.
+// Rows of these, short ones and long ones, have more code of their own: 10 to 20 % less time. All
+// of them would make the library twice as large.
 template <bool kWeighted, class X, class Y>
 constexpr bool kIsUsual = kWeighted&& std::is_same_v<X, Y>;
 
@@ -427,19 +447,18 @@ HWY_NOINLINE FoldedBlock SumAnyBlock(const X* x, size_t d) {
 }
 
 // The folded blocks of four rows. In memory, so that a loop can go over the rows.
-template <bool kInline, class X>
+template <class Source>
 struct FourBlocks {
   HWY_INLINE FourBlocks() {}
 
-  HWY_INLINE void SumRow(size_t i, const X* x, size_t d) {
-    const FoldedBlock block = kInline ? SumBlock(x, d) : SumAnyBlock(x, d);
+  HWY_INLINE void Set(size_t i, FoldedBlock block) {
     hn::Store(block.sum, FourTag(), sum[i]);
-    if constexpr (kSplitsByParity<X>) hn::Store(block.odd, FourTag(), odd[i]);
+    if constexpr (kSplitsByParity<Source>) hn::Store(block.odd, FourTag(), odd[i]);
   }
 
   HWY_INLINE Four Sums() const {
     const Four sums = Fold(sum);
-    if constexpr (!kSplitsByParity<X>) return sums;
+    if constexpr (!kSplitsByParity<Source>) return sums;
     return hn::Add(sums, Fold(odd));
   }
 
@@ -462,8 +481,11 @@ struct FourBlocks {
 template <size_t kD, bool kCast, bool kWeighted, class X, class Y>
 HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
   const size_t d = kD != 0 ? kD : norm.d;
-  FourBlocks<kIsUsual<kWeighted, X, Y>, X> blocks;
-  for (size_t i = 0; i < 4; ++i) blocks.SumRow(i, rows.Input<X>(i), d);
+  FourBlocks<const X*> blocks;
+  const auto sum_row = [&](size_t i, const X* x) HWY_ATTR {
+    blocks.Set(i, kIsUsual<kWeighted, X, Y> ? SumBlock(x, d) : SumAnyBlock(x, d));
+  };
+  for (size_t i = 0; i < 4; ++i) sum_row(i, rows.Input<X>(i));
   size_t row = 0;
   for (; row + 4 <= rows.count; row += 4) {
     const FourInverses inverses = InvertFour(norm, blocks.Sums());
@@ -472,11 +494,11 @@ HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
     const bool more = row + 8 <= rows.count;
     constexpr size_t kAtOnce = sizeof(X) == 4 ? 1 : 4;
     for (size_t i = 0; more && i < kAtOnce; ++i) {
-      blocks.SumRow(i, rows.Input<X>(row + 4 + i), d);
+      sum_row(i, rows.Input<X>(row + 4 + i));
     }
     for (size_t i = 0; i < 4; ++i) {
       const size_t next = i + kAtOnce;
-      if (more && next < 4) blocks.SumRow(next, rows.Input<X>(row + 4 + next), d);
+      if (more && next < 4) sum_row(next, rows.Input<X>(row + 4 + next));
       if (HWY_UNLIKELY(!inverses.safe)) {
         NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row + i);
       } else if (HWY_UNLIKELY(rows.stream)) {
@@ -490,6 +512,31 @@ HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
   }
   for (; row < rows.count; ++row) {
     NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row);
+  }
+}
+
+// Short rows by sums that are given. Four share the time of a root and two divisions: the residual
+// add takes 8 % less for 4096 x 128.
+template <bool kCast, bool kWeighted, class X, class Y>
+HWY_NOINLINE void ScaleShortRows(const Norm& norm, const Rows& rows) {
+  size_t row = 0;
+  for (; row + 4 <= rows.count; row += 4) {
+    HWY_ALIGN float four[4];  // the sums, and then the inverses
+    for (size_t i = 0; i < 4; ++i) four[i] = static_cast<float>(rows.sums[row + i]);
+    const FourInverses inverses = InvertFour(norm, hn::Load(FourTag(), four));
+    hn::Store(inverses.r, FourTag(), four);
+    for (size_t i = 0; i < 4; ++i) {
+      if (HWY_UNLIKELY(!inverses.safe || rows.stream)) {
+        NormaliseRow<true, kCast, kWeighted, X, Y>(norm, rows, row + i);
+      } else {
+        const Row<X, Y> one(rows, row + i, four[i]);
+        ScaleFrom<false, kCast, kWeighted>(0, norm.d, norm.weight, one, one.x);
+      }
+    }
+    if (rows.rstd != nullptr && inverses.safe) hn::StoreU(inverses.r, FourTag(), rows.rstd + row);
+  }
+  for (; row < rows.count; ++row) {
+    NormaliseRow<true, kCast, kWeighted, X, Y>(norm, rows, row);
   }
 }
 
@@ -518,7 +565,13 @@ HWY_NOINLINE void NormaliseLongRows(const Norm& norm, const Rows& rows) {
 
 template <bool kSumsGiven, bool kCast, bool kWeighted, class X, class Y>
 HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
-  if (!kSumsGiven && rows.count >= 4) {
+  if constexpr (kSumsGiven) {
+    if constexpr (kIsUsual<kWeighted, X, Y>) {
+      if (norm.d * sizeof(X) <= kShortRowBytes) {
+        return ScaleShortRows<kCast, kWeighted, X, Y>(norm, rows);
+      }
+    }
+  } else if (rows.count >= 4) {
     if constexpr (kIsUsual<kWeighted, X, Y>) {
       if (norm.d == 64) return NormaliseShortRows<64, kCast, kWeighted, X, Y>(norm, rows);
       if (norm.d == 128) return NormaliseShortRows<128, kCast, kWeighted, X, Y>(norm, rows);
@@ -526,8 +579,10 @@ HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
     if (norm.d * sizeof(X) <= kShortRowBytes) {
       return NormaliseShortRows<0, kCast, kWeighted, X, Y>(norm, rows);
     }
-    if (norm.d >= kLongRow && !rows.stream) {
-      return NormaliseLongRows<kCast, kWeighted, X, Y>(norm, rows);
+    if constexpr (kIsUsual<kWeighted, X, Y>) {
+      if (norm.d >= kLongRow && !rows.stream) {
+        return NormaliseLongRows<kCast, kWeighted, X, Y>(norm, rows);
+      }
     }
   }
   for (size_t row = 0; row < rows.count; ++row) {

@@ -10,10 +10,12 @@
 
 // The baseline pass of a build for any x86-64 or arm CPU has no fma; nothing is made of it.
 #if HWY_NATIVE_FMA
+#include "add-inl.h"
 #include "forward-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
+const AddTable kAddKernels = RMSNORM_ADD_TABLE();
 extern const GradientTable kGradientKernels;  // of backward.cc
 extern const KernelTable kKernels;
 const KernelTable kKernels = RMSNORM_KERNEL_TABLE(hwy::TargetName(HWY_TARGET));

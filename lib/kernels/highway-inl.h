@@ -39,6 +39,14 @@ HWY_INLINE NativeBF16 NativeNarrow(hwy::HWY_NAMESPACE::Vec512<float> lower,
   return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper.raw, lower.raw))};
 }
 
+// The elements of the lower half and of the upper half in turn.
+HWY_INLINE NativeBF16 InterleaveHalves(NativeBF16 value) {
+  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return {_mm512_permutexvar_epi16(_mm512_load_si512(kOrder), value.raw)};
+}
+
 // Whether there is a zero, of either sign, in one of the two. One branch for both.
 HWY_INLINE bool HasZero(NativeBF16 a, NativeBF16 b) {
   const __m512i magnitude = _mm512_set1_epi16(0x7FFF);

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// The residual add in two steps, adding and scaling. They take turns over tiles, some rows that
+// stay in L1 from one step to the other, so that memory is passed through once.
+#include "add_job.h"
+
+#include <algorithm>
+
+#include "addend_rows.h"
+#include "element.h"
+#include "float_environment.h"
+#include "inverse_rms.h"
+#include "job.h"
+#include "reference.h"
+
+namespace rmsnorm::internal {
+namespace {
+
+// Elements of a tile, unless one row has more, and its rows. x, residual and y of so many fit L1.
+constexpr size_t kTile = 2048;
+constexpr size_t kTileRows = 64;
+
+struct AddJob {
+  Norm norm;
+  size_t rows;
+  Job x_and_y;
+  Job residuals;      // residual in the place of x, and residual_out in that of y
+  AddKernel add;      // residual_out = residual + x
+  AddKernel add_f32;  // h = residual + x, where the norm is of that; else null
+  Kernel scale;       // of residual_out or h
+  rmsnorm_dtype y_type;
+};
+
+AddendRows Addends(const AddJob& job, const Rows& rows, const Rows& residuals) {
+  return {rows.count,  job.norm.d,         rows.x,      rows.x_stride,
+          residuals.x, residuals.x_stride, residuals.y, residuals.y_stride};
+}
+
+// ------------------------------------------------------------------ the norm of residual_out
+
+void RunTile(const AddJob& job, Rows rows, const Rows& residuals) {
+  double squares[kTileRows];
+  job.add(Addends(job, rows, residuals), squares);
+  rows.x = residuals.y;
+  rows.x_stride = residuals.y_stride;
+  rows.sums = squares;
+  rows.hot_sums = true;
+  job.scale(job.norm, rows);
+}
+
+// ------------------------------------------------------------------ the norm of h
+
+// Rows of no more than a block.
+void RunUnroundedTile(const AddJob& job, Rows rows, const Rows& residuals) {
+  alignas(64) float h[kBlock];
+  double squares[kTileRows];
+  double unused[kTileRows];
+  AddendRows addends = Addends(job, rows, residuals);
+  addends.sum = h;
+  addends.sum_stride = static_cast<ptrdiff_t>(job.norm.d);
+  job.add_f32(addends, squares);
+  job.add(Addends(job, rows, residuals), unused);  // after h, as it may be in place
+  rows.x = h;
+  rows.x_stride = addends.sum_stride;
+  rows.sums = squares;
+  rows.hot_sums = true;
+  job.scale(job.norm, rows);
+}
+
+// One row of several blocks. It may be of any length, so that h is added up again for each pass.
+class UnroundedRow {
+ public:
+  UnroundedRow(const AddJob& job, const Rows& row, const Rows& residual)
+      : job_(job), row_(row), residual_(residual) {}
+
+  void Run() {
+    const size_t d = job_.norm.d;
+    float hot_sum = 0;
+    for (size_t begin = 0; begin < d; begin += kBlock) {
+      hot_sum += static_cast<float>(AddBlock(begin));
+    }
+    const bool hot = IsSafe(UnderRoot(job_.norm, hot_sum));
+    double sum = static_cast<double>(hot_sum);
+    if (!hot) {
+      sum = 0;
+      for (size_t begin = 0; begin < d; begin += kBlock) {
+        AddBlock(begin);
+        sum += ColdSumSquares(h_, NormOf(begin).d);
+      }
+    }
+    for (size_t begin = 0; begin < d; begin += kBlock) {
+      AddBlock(begin);
+      StoreBlock(begin);  // after h, as it may be in place
+      const float r = ScaleBlock(begin, sum, hot);
+      if (row_.rstd != nullptr) *row_.rstd = r;
+    }
+  }
+
+ private:
+  // The Norm of the block from `begin` on. Its divisor stays that of the whole row.
+  Norm NormOf(size_t begin) const {
+    Norm norm = job_.norm;
+    norm.d = std::min(kBlock, norm.d - begin);
+    if (norm.weight != nullptr) norm.weight += begin;
+    return norm;
+  }
+
+  AddendRows AddendsOf(size_t begin) const {
+    AddendRows addends = Addends(job_, AtColumn(job_.x_and_y, row_, begin),
+                                 AtColumn(job_.residuals, residual_, begin));
+    addends.d = NormOf(begin).d;
+    return addends;
+  }
+
+  // Writes h of a block, and returns the sum of its squares.
+  double AddBlock(size_t begin) {
+    AddendRows addends = AddendsOf(begin);
+    addends.sum = h_;
+    double squares;
+    job_.add_f32(addends, &squares);
+    return squares;
+  }
+
+  // Writes residual_out.
+  void StoreBlock(size_t begin) const {
+    double unused;
+    job_.add(AddendsOf(begin), &unused);
+  }
+
+  // Writes y and returns rstd.
+  float ScaleBlock(size_t begin, double sum, bool hot) const {
+    const Norm norm = NormOf(begin);
+    void* const y = AtColumn(job_.x_and_y, row_, begin).y;
+    if (hot) {
+      float r;
+      job_.scale(norm, {1, h_, 0, y, 0, &r, &sum, row_.stream, true});
+      return r;
+    }
+    switch (job_.y_type) {
+      case RMSNORM_F16:
+        return static_cast<float>(ColdScale(norm, sum, h_, static_cast<F16*>(y)));
+      case RMSNORM_BF16:
+        return static_cast<float>(ColdScale(norm, sum, h_, static_cast<BF16*>(y)));
+      default:
+        return static_cast<float>(ColdScale(norm, sum, h_, static_cast<float*>(y)));
+    }
+  }
+
+  const AddJob& job_;
+  const Rows& row_;
+  const Rows& residual_;
+  alignas(64) float h_[kBlock];
+};
+
+// ------------------------------------------------------------------ threads
+
+void RunRows(const AddJob& job, size_t begin, size_t end) {
+  const DefaultFloatEnvironment environment;
+  const size_t d = job.norm.d;
+  const bool rounded = job.add_f32 == nullptr;
+  const size_t rows_of_tile = std::clamp<size_t>(kTile / d, 1, kTileRows);
+  while (begin < end) {
+    Rows rows = NextRows(job.x_and_y, begin, std::min(end, begin + rows_of_tile));
+    const Rows residuals = NextRows(job.residuals, begin, begin + rows.count);
+    rows.count = residuals.count;
+    if (rounded) {
+      RunTile(job, rows, residuals);
+    } else if (d <= kBlock) {
+      RunUnroundedTile(job, rows, residuals);
+    } else {
+      UnroundedRow(job, rows, residuals).Run();
+    }
+    begin += rows.count;
+  }
+}
+
+void RunPart(void* state, size_t part, size_t parts) {
+  const AddJob& job = *static_cast<const AddJob*>(state);
+  RunRows(job, PartBegin(job.rows, part, parts), PartBegin(job.rows, part + 1, parts));
+}
+
+// Adds some blocks of rows.
+void AddPart(void* state, size_t part, size_t parts) {
+  const AddJob& job = *static_cast<const AddJob*>(state);
+  const DefaultFloatEnvironment environment;
+  const size_t of_row = (job.norm.d + kBlock - 1) / kBlock;
+  const size_t end = PartBegin(job.rows * of_row, part + 1, parts);
+  for (size_t i = PartBegin(job.rows * of_row, part, parts); i < end; ++i) {
+    const size_t row = i / of_row;
+    const size_t column = i % of_row * kBlock;
+    AddendRows addends =
+        Addends(job, AtColumn(job.x_and_y, NextRows(job.x_and_y, row, row + 1), column),
+                AtColumn(job.residuals, NextRows(job.residuals, row, row + 1), column));
+    addends.d = std::min(kBlock, job.norm.d - column);
+    double unused;
+    job.add(addends, &unused);
+  }
+}
+
+}  // namespace
+
+void RunAddForward(const KernelTable& kernels, const Norm& norm, const AddForwardCall& call,
+                   size_t rows, const Threading& threading) {
+  const bool own_residual = call.residual->dtype == call.x->dtype;
+  // h is residual_out where that is f32.
+  const bool rounded =
+      call.rounding == RMSNORM_CAST_THEN_NORM || call.residual->dtype == RMSNORM_F32;
+  const int x_type = DtypeIndex(call.x->dtype);
+  const AddTable& add = *kernels.add;
+  const JobKernels norm_kernels =
+      ForwardKernels(kernels, rounded ? call.residual->dtype : RMSNORM_F32, call.y->dtype);
+  AddJob job = {norm,
+                rows,
+                MakeJob({}, norm, *call.x, call.y, rows, call.rstd, nullptr),
+                MakeJob({}, norm, *call.residual, call.residual_out, rows, nullptr, nullptr),
+                own_residual ? add.same[x_type] : add.f32_residual[x_type],
+                rounded ? nullptr : add.f32_sum[x_type],
+                norm_kernels.scale,
+                call.y->dtype};
+
+  const Spread spread = SpreadRows(rows, norm.d, threading);
+  if (spread.by_blocks && rounded) {
+    RunParts(threading, spread.parts, AddPart, &job);
+    RunJob(MakeJob(norm_kernels, norm, *call.residual_out, call.y, rows, call.rstd, nullptr),
+           threading);
+  } else if (const size_t parts = std::min(spread.parts, rows); parts > 1) {
+    RunParts(threading, parts, RunPart, &job);
+  } else {
+    RunRows(job, 0, rows);
+  }
+}
+
+void RunAddForwardRow(const KernelTable& kernels, const Norm& norm, const rmsnorm_view& x,
+                      const rmsnorm_view& residual, const rmsnorm_view& residual_out,
+                      const rmsnorm_view& y) {
+  const DefaultFloatEnvironment environment;
+  double squares;
+  kernels.add->same[DtypeIndex(x.dtype)](
+      {1, norm.d, x.data, 0, residual.data, 0, residual_out.data, 0}, &squares);
+  ScaleKernels(kernels, x.dtype, y.dtype)
+      .rows(norm, {1, residual_out.data, 0, y.data, 0, nullptr, &squares, false, true});
+}
+
+}  // namespace rmsnorm::internal

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a kernel of the residual add is given, and the table of them that each target provides.
+#ifndef RMSNORM_LIB_ADDEND_ROWS_H_
+#define RMSNORM_LIB_ADDEND_ROWS_H_
+
+#include "rows.h"
+
+namespace rmsnorm::internal {
+
+// Some rows of d elements at constant distances, counted in elements.
+struct AddendRows {
+  size_t count;
+  size_t d;
+  const void* x;
+  ptrdiff_t x_stride;
+  const void* residual;
+  ptrdiff_t residual_stride;
+  void* sum;  // residual itself when in place; else it shares no byte with it or with x
+  ptrdiff_t sum_stride;
+
+  template <class X>
+  const X* Input(size_t row) const {
+    return static_cast<const X*>(x) + static_cast<ptrdiff_t>(row) * x_stride;
+  }
+  template <class R>
+  const R* Residual(size_t row) const {
+    return static_cast<const R*>(residual) + static_cast<ptrdiff_t>(row) * residual_stride;
+  }
+  template <class S>
+  S* Sum(size_t row) const {
+    return static_cast<S*>(sum) + static_cast<ptrdiff_t>(row) * sum_stride;
+  }
+};
+
+// Writes sum = residual + x, added in f32 and rounded to the type of the sum, and for each row the
+// sum of squares of what was written, as block_sums does.
+using AddKernel = void (*)(const AddendRows& rows, double* squares);
+
+// The kernels of one target, by the type of x.
+struct AddTable {
+  AddKernel same[kDtypes];          // residual and sum of the type of x
+  AddKernel f32_residual[kDtypes];  // residual and sum of f32
+  AddKernel f32_sum[kDtypes];       // residual of the type of x, sum of f32
+};
+
+}  // namespace rmsnorm::internal
+
+// The table from the template AddRows<X, Residual, Sum> in scope.
+#define RMSNORM_ADD_TABLE()                                                                      \
+  {                                                                                              \
+    {AddRows<float, float, float>, AddRows<F16, F16, F16>, AddRows<BF16, BF16, BF16>},           \
+        {AddRows<float, float, float>, AddRows<F16, float, float>, AddRows<BF16, float, float>}, \
+        {AddRows<float, float, float>, AddRows<F16, F16, float>, AddRows<BF16, BF16, float>},    \
+  }
+
+#endif  // RMSNORM_LIB_ADDEND_ROWS_H_
