@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rmsnorm check`: that it sees what is wrong, says so, and repeats it. The linker puts the
-// functions below in place of two of the library's (--wrap), so that a test can spoil what they
+// functions below in place of some of the library's (--wrap), so that a test can spoil what they
 // computed.
 #include "check.h"
 
@@ -28,11 +28,20 @@ struct Forward {
   float* rstd;
 };
 
+struct AddForward {
+  const rmsnorm_view* x;
+  const rmsnorm_view* residual;
+  const rmsnorm_view* residual_out;
+  const rmsnorm_view* y;
+};
+
 // What happens to the second call of each function: the first one computes what is expected.
 struct Sabotage {
   std::function<void(const Forward&)> forward;
   std::function<void(double* sums)> sum_squares;
+  std::function<void(const AddForward&)> add_forward;
   int forward_calls = 0;
+  int add_forward_calls = 0;
   int sum_squares_calls = 0;
 };
 Sabotage sabotage;
@@ -47,6 +56,14 @@ rmsnorm_status __real_rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view*
 rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
                                       const rmsnorm_view* y, float* rstd,
                                       const rmsnorm_options* options) noexcept;
+rmsnorm_status __real_rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* residual,
+                                          const rmsnorm_view* weight,
+                                          const rmsnorm_view* residual_out, const rmsnorm_view* y,
+                                          float* rstd, const rmsnorm_options* options) noexcept;
+rmsnorm_status __wrap_rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* residual,
+                                          const rmsnorm_view* weight,
+                                          const rmsnorm_view* residual_out, const rmsnorm_view* y,
+                                          float* rstd, const rmsnorm_options* options) noexcept;
 rmsnorm_status __real_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
                                           const rmsnorm_options* options) noexcept;
 rmsnorm_status __wrap_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
@@ -59,6 +76,19 @@ rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view*
   using rmsnorm::test::sabotage;
   const rmsnorm_status status = __real_rmsnorm_forward(x, weight, y, rstd, options);
   if (++sabotage.forward_calls == 2 && sabotage.forward) sabotage.forward({x, weight, y, rstd});
+  return status;
+}
+
+rmsnorm_status __wrap_rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* residual,
+                                          const rmsnorm_view* weight,
+                                          const rmsnorm_view* residual_out, const rmsnorm_view* y,
+                                          float* rstd, const rmsnorm_options* options) noexcept {
+  using rmsnorm::test::sabotage;
+  const rmsnorm_status status =
+      __real_rmsnorm_add_forward(x, residual, weight, residual_out, y, rstd, options);
+  if (++sabotage.add_forward_calls == 2 && sabotage.add_forward) {
+    sabotage.add_forward({x, residual, residual_out, y});
+  }
   return status;
 }
 
@@ -224,6 +254,40 @@ TEST(Check, SeesThatAnInputWasWritten) {
       "the weight was written", kPadded);
 }
 
+TEST(Check, SeesWhatIsWrongWithAResidual) {
+  // One row of 7 elements; residual_out is apart or in place.
+  const std::string apart = "forward,x=f32,weight=f32,y=f32,rows=1,d=7,residual=f32";
+  const std::string in_place = apart + ",residual_in_place=1";
+  const auto check = [](const std::string& text, std::function<void(const AddForward&)> wrong) {
+    Sabotage of_add;
+    of_add.add_forward = std::move(wrong);
+    return Check(text, of_add);
+  };
+  const auto floats = [](const rmsnorm_view* view) { return static_cast<float*>(view->data); };
+  const auto toggle = [](float& element) { element = std::nextafter(element, 0.0f); };
+  for (const std::string& text : {apart, in_place}) {
+    EXPECT_EQ(check(text, [](const AddForward&) {}).status, 0);
+    EXPECT_EQ(sabotage.add_forward_calls, 2);
+    EXPECT_EQ(sabotage.forward_calls, 0);
+    ExpectFailure(check(text, [&](const AddForward& call) { toggle(floats(call.y)[6]); }),
+                  "y[0, 6] is 0x", text);
+    ExpectFailure(
+        check(text, [&](const AddForward& call) { toggle(floats(call.residual_out)[6]); }),
+        "residual_out[0, 6] is 0x", text);
+    ExpectFailure(check(text, [&](const AddForward& call) { floats(call.residual_out)[7] = 1; }),
+                  "residual_out: byte 28 ", text);
+    ExpectFailure(check(text, [&](const AddForward& call) { toggle(floats(call.x)[0]); }),
+                  "x was written", text);
+  }
+  ExpectFailure(check(apart, [&](const AddForward& call) { toggle(floats(call.residual)[0]); }),
+                "the residual was written", apart);
+  EXPECT_EQ(
+      check(in_place,
+            [](const AddForward& call) { EXPECT_EQ(call.residual->data, call.residual_out->data); })
+          .status,
+      0);
+}
+
 TEST(Check, ReportsWhatTheLibraryRefuses) {
   const std::string refused = "forward,x=f32,weight=f32,y=f32,rows=1,d=1,eps=-1";
   ExpectFailure(CheckForward(refused, [](const Forward&) {}), "refused: ", refused);
@@ -272,6 +336,17 @@ TEST(CheckCase, ReadsAndWritesEveryField) {
   EXPECT_EQ(c.seed, 11u);
   EXPECT_TRUE(ParseForwardCase("forward,rows=1,d=1,repeated=1").repeated);
   EXPECT_TRUE(ParseForwardCase("forward,rows=1,d=1,in_place=1").in_place);
+
+  const std::string added =
+      "forward,x=bf16,weight=none,y=f16,rows=2,d=3,residual=f32,residual_shift=4,residual_gap=5,"
+      "residual_in_place=1,norm_then_cast=1";
+  const ForwardCase with_residual = ParseForwardCase(added);
+  EXPECT_EQ(tools::Text(with_residual), added);
+  EXPECT_EQ(with_residual.residual, Dtype::f32);
+  EXPECT_EQ(with_residual.residual_shift, 4u);
+  EXPECT_EQ(with_residual.residual_gap, 5u);
+  EXPECT_TRUE(with_residual.residual_in_place);
+  EXPECT_TRUE(with_residual.norm_then_cast);
 }
 
 TEST(CheckCase, TextsOfTheListAreRead) {
@@ -292,7 +367,19 @@ TEST(CheckCase, TheListCoversWhatItShould) {
   std::set<size_t> x_shifts;
   std::set<size_t> y_shifts;
   std::set<size_t> weight_shifts;
+  // With a residual: the types of x, the residual and y, and whether the norm is of the rounded
+  // sum.
+  std::map<std::tuple<Types, bool>, std::set<size_t>> added_sizes;
+  std::set<std::tuple<Types, bool, Values>> added_values;
+  std::set<std::tuple<bool, bool, bool, Call>> added_in_place;
   for (const ForwardCase& c : tools::ForwardCases()) {
+    if (c.residual) {
+      const Types added_types = {c.x, c.residual, c.y};
+      added_sizes[{added_types, c.norm_then_cast}].insert(c.d);
+      added_values.insert({added_types, c.norm_then_cast, c.values});
+      added_in_place.insert({c.in_place, c.residual_in_place, c.cast_then_scale, c.call});
+      continue;
+    }
     const Types types = {c.x, c.weight, c.y};
     sizes[types].insert(c.d);
     if (c.in_place) in_place.insert(types);
@@ -303,6 +390,13 @@ TEST(CheckCase, TheListCoversWhatItShould) {
     y_shifts.insert(c.y_shift);
     weight_shifts.insert(c.weight_shift);
   }
+  EXPECT_EQ(added_sizes.size(), 5u * 3 * 2);
+  for (const auto& [types, lengths] : added_sizes) {
+    for (size_t d = 1; d <= 300; ++d) EXPECT_EQ(lengths.count(d), 1u) << d;
+  }
+  EXPECT_EQ(added_values.size(), 5u * 3 * 2 * 11);
+  EXPECT_EQ(added_in_place.size(), 2u * 2 * 2 * 2);
+
   EXPECT_EQ(sizes.size(), 36u);  // 27, and 9 without a weight
   for (const auto& [types, lengths] : sizes) {
     for (size_t d = 1; d <= 300; ++d) EXPECT_EQ(lengths.count(d), 1u) << d;
@@ -381,6 +475,12 @@ TEST(CheckCommand, RefusesWrongUseInOneLine) {
       {{"--case", "forward,rows=1,d=1,repeated=1,in_place=1"}, "in_place"},
       {{"--case", "forward,rows=1,d=1,y_gap=1,in_place=1"}, "in_place"},
       {{"--case", "forward,rows=1,d=1,repeated=1,x_gap=1"}, "repeated"},
+      {{"--case", "forward,rows=2,d=1,residual=f32,residual_gap=18446744073709551615"}, "2^28"},
+      {{"--case", "forward,rows=1,d=1,residual=f32,call=two_phases"}, "residual"},
+      {{"--case", "forward,rows=1,d=1,residual_shift=1"}, "residual"},
+      {{"--case", "forward,rows=1,d=1,residual_gap=1"}, "residual"},
+      {{"--case", "forward,rows=1,d=1,residual_in_place=1"}, "residual"},
+      {{"--case", "forward,rows=1,d=1,norm_then_cast=1"}, "residual"},
   };
   for (const auto& [arguments, problem] : wrong) {
     std::vector<std::string> all = {"check"};

@@ -125,6 +125,11 @@ void VisitFields(Case& c, const Visitor& visit) {
   visit("executor", c.executor);
   visit("values", c.values);
   visit("special_weight", c.special_weight);
+  visit("residual", c.residual);
+  visit("residual_shift", c.residual_shift);
+  visit("residual_gap", c.residual_gap);
+  visit("residual_in_place", c.residual_in_place);
+  visit("norm_then_cast", c.norm_then_cast);
   visit("seed", c.seed);
 }
 
@@ -146,10 +151,11 @@ std::vector<std::string> Split(const std::string& text, char separator) {
 // What the library would refuse is left to it. This is what makes no sense before that.
 void RequireMeaning(const ForwardCase& c) {
   if (c.rows == 0 || c.d == 0) throw UserError("case: rows and d must not be 0");
-  for (const size_t size : {c.rows, c.d, c.x_gap, c.y_gap, c.x_shift, c.y_shift, c.weight_shift}) {
+  for (const size_t size : {c.rows, c.d, c.x_gap, c.y_gap, c.residual_gap, c.x_shift, c.y_shift,
+                            c.weight_shift, c.residual_shift}) {
     if (size > kMaxElements) throw UserError("case: a size is above 2^28 elements");
   }
-  if (c.d + c.x_gap + c.y_gap > kMaxElements / c.rows) {
+  if (c.d + c.x_gap + c.y_gap + c.residual_gap > kMaxElements / c.rows) {
     throw UserError("case: more than 2^28 elements");
   }
   if (c.in_place) {
@@ -158,6 +164,12 @@ void RequireMeaning(const ForwardCase& c) {
     if (c.y_shift != 0 || c.y_gap != 0) {
       throw UserError("case: in_place leaves no choice of y_shift and y_gap");
     }
+  }
+  if (c.residual) {
+    if (c.call == Call::kTwoPhases) throw UserError("case: two_phases take no residual");
+  } else if (c.residual_shift != 0 || c.residual_gap != 0 || c.residual_in_place ||
+             c.norm_then_cast) {
+    throw UserError("case: it says how, but there is no residual");
   }
   if (c.repeated && c.x_gap != 0) throw UserError("case: repeated leaves no choice of x_gap");
 }

@@ -35,6 +35,7 @@ struct ForwardCase {
   Dtype x = Dtype::f32;
   std::optional<Dtype> weight = Dtype::f32;
   Dtype y = Dtype::f32;
+  std::optional<Dtype> residual;  // to which x is added first; not in two phases
   size_t rows = 1;
   size_t d = 1;
 
@@ -43,15 +44,19 @@ struct ForwardCase {
   size_t x_shift = 0;
   size_t weight_shift = 0;
   size_t y_shift = 0;
+  size_t residual_shift = 0;
   size_t x_gap = 0;
   size_t y_gap = 0;
+  size_t residual_gap = 0;
   bool falling = false;   // later rows at lower addresses: negative strides
   bool repeated = false;  // all rows of x are the same one: stride 0
   bool in_place = false;
+  bool residual_in_place = false;  // else residual_out lies as y does
 
   float eps = 1e-5f;
   bool eps_outside = false;
   bool cast_then_scale = false;
+  bool norm_then_cast = false;
   float weight_offset = 0;
   float divisor = 0;
   bool rstd = false;

@@ -239,6 +239,74 @@ void AddLarge(const ForwardCase& types, Cases& cases) {
   }
 }
 
+// A residual of x's type and one in f32, normalised rounded and not: each size, number of rows,
+// place and kind of values.
+void AddResiduals(const ForwardCase& types, Cases& cases) {
+  if (types.weight != Dtype::f32) return;  // nothing here depends on the weight's type
+  for (const Dtype residual : kTypes) {
+    if (residual != types.x && residual != Dtype::f32) continue;
+    for (const bool norm_then_cast : {false, true}) {
+      ForwardCase c = types;
+      c.residual = residual;
+      c.norm_then_cast = norm_then_cast;
+      c.rstd = true;
+      // Every combination of what is in place, both rounding orders and both calls come with some
+      // length.
+      const auto add = [&](size_t rows, size_t d) {
+        c.rows = rows;
+        c.d = d;
+        c.residual_in_place = d % 2 == 0;
+        c.in_place = d / 2 % 2 == 0 && CanBeInPlace(c);
+        c.cast_then_scale = d / 4 % 2 == 0;
+        c.call = d % 3 == 0 ? Call::kModule : Call::kForward;
+        cases.push_back(c);
+      };
+      for (size_t d = 1; d <= 300; ++d) add(5, d);
+      for (const size_t d : {511u, 512u, 1000u, 2880u, 4095u, 4096u, 4097u, 8193u, 16385u})
+        add(2, d);
+      for (size_t rows = 1; rows <= 20; ++rows) {
+        for (const size_t d : {33u, 128u, 300u}) add(rows, d);
+      }
+      const ForwardCase dense = c;
+      for (size_t shift = 1; shift < 32; ++shift) {
+        c.x_shift = shift;
+        add(3, 200 + shift);
+        c.residual_shift = shift;
+        add(3, 202 + shift);
+        c.x_shift = 0;
+        c.residual_gap = shift;
+        add(3, 204 + shift);
+        c.in_place = false;
+        c.y_shift = shift;
+        c.y_gap = 3;
+        cases.push_back(c);
+        c = dense;
+      }
+      for (int i = 0; i <= static_cast<int>(Values::kMixed); ++i) {
+        c.values = static_cast<Values>(i);
+        for (const float eps : {0.0f, 1e-5f}) {
+          c.eps = eps;
+          for (const size_t d : {1u, 63u, 128u, 300u}) {
+            for (size_t more = 0; more < 8; ++more) add(i == 0 ? 5 : 23, d + more);
+          }
+        }
+      }
+      c = dense;
+      c.values = Values::kMixed;
+      c.cast_then_scale = false;
+      for (const bool executor : {false, true}) {
+        c.executor = executor;
+        for (int threads = 2; threads <= 4; ++threads) {
+          c.threads = threads;
+          add(67, 4097);
+          add(1, 5 * 32768 + 77);
+          add(1, 5 * 32768 + 78);
+        }
+      }
+    }
+  }
+}
+
 void AddRandomCases(const Cases& combinations, Cases& cases) {
   std::mt19937 random(1);
   const auto below = [&random](size_t n) { return random() % n; };
@@ -269,6 +337,13 @@ void AddRandomCases(const Cases& combinations, Cases& cases) {
     c.executor = one_in(4);
     c.values = static_cast<Values>(below(static_cast<size_t>(Values::kMixed) + 1));
     c.special_weight = one_in(8);
+    if (c.call != Call::kTwoPhases && one_in(4)) {
+      c.residual = one_in(2) ? c.x : Dtype::f32;
+      c.residual_shift = below(64);
+      c.residual_gap = one_in(2) ? 0 : below(100);
+      c.residual_in_place = one_in(2);
+      c.norm_then_cast = one_in(2);
+    }
     c.seed = seed;
     cases.push_back(c);
   }
@@ -288,6 +363,7 @@ std::vector<ForwardCase> ForwardCases() {
     AddValues(types, cases);
     AddThreads(types, cases);
     AddLarge(types, cases);
+    AddResiduals(types, cases);
   }
   AddRandomCases(combinations, cases);
   return cases;

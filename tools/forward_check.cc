@@ -98,6 +98,15 @@ Layout LayoutOfX(const ForwardCase& c) {
   return {c.rows, c.d, c.x_shift, c.x_gap, c.falling, c.repeated};
 }
 
+Layout LayoutOfResidual(const ForwardCase& c) {
+  return {c.rows, c.d, c.residual_shift, c.residual_gap, c.falling, false};
+}
+
+Layout LayoutOfResidualOut(const ForwardCase& c) {
+  return c.residual_in_place ? LayoutOfResidual(c)
+                             : Layout{c.rows, c.d, c.y_shift, c.y_gap, c.falling, false};
+}
+
 Layout LayoutOfY(const ForwardCase& c) {
   return c.in_place ? LayoutOfX(c) : Layout{c.rows, c.d, c.y_shift, c.y_gap, c.falling, false};
 }
@@ -154,7 +163,21 @@ ForwardCheck::ForwardCheck(const ForwardCase& forward_case)
   const rmsnorm_view x = dense_x.view(case_.x);
   const rmsnorm_view y = expected_y_.view(case_.y);
   const rmsnorm_view weight = weight_ ? WeightView(*weight_, *case_.weight) : rmsnorm_view{};
-  check(rmsnorm_forward(&x, weight_ ? &weight : nullptr, &y, Floats(expected_rstd_), &options));
+  const rmsnorm_view* const weight_or_null = weight_ ? &weight : nullptr;
+  if (case_.residual) {
+    const Format format = FormatOf(*case_.residual);
+    residual_.emplace(format, LayoutOfResidual(case_), GuardedRows::kAroundInput);
+    FillX(random, case_.values, *residual_);
+    expected_residual_out_.emplace(Output(format, {case_.rows, case_.d}));
+    GuardedRows dense_residual(format, {case_.rows, case_.d}, GuardedRows::kAroundInput);
+    CopyRows(*residual_, dense_residual);
+    const rmsnorm_view residual = dense_residual.view(*case_.residual);
+    const rmsnorm_view residual_out = expected_residual_out_->view(*case_.residual);
+    check(rmsnorm_add_forward(&x, &residual, weight_or_null, &residual_out, &y,
+                              Floats(expected_rstd_), &options));
+    return;
+  }
+  check(rmsnorm_forward(&x, weight_or_null, &y, Floats(expected_rstd_), &options));
   check(rmsnorm_sum_squares(&x, Doubles(expected_sums_), &options));
 }
 
@@ -163,6 +186,8 @@ rmsnorm_options ForwardCheck::LibraryOptions(const char* target) const {
   options.eps = case_.eps;
   options.eps_placement = case_.eps_outside ? RMSNORM_EPS_OUTSIDE : RMSNORM_EPS_INSIDE;
   options.rounding = case_.cast_then_scale ? RMSNORM_CAST_THEN_SCALE : RMSNORM_SCALE_THEN_CAST;
+  options.residual_rounding =
+      case_.norm_then_cast ? RMSNORM_NORM_THEN_CAST : RMSNORM_CAST_THEN_NORM;
   options.weight_offset = case_.weight_offset;
   options.divisor = case_.divisor;
   options.threads = case_.threads;
@@ -172,9 +197,25 @@ rmsnorm_options ForwardCheck::LibraryOptions(const char* target) const {
 }
 
 ForwardCheck::Results ForwardCheck::Run(const char* target) const {
-  Results results = {x_, weight_, Output(FormatOf(case_.y), LayoutOfY(case_)),
-                     OnePerRow(kF32, case_.rows), OnePerRow(kF64, case_.rows)};
+  Results results = {x_,
+                     weight_,
+                     residual_,
+                     std::nullopt,
+                     Output(FormatOf(case_.y), LayoutOfY(case_)),
+                     OnePerRow(kF32, case_.rows),
+                     OnePerRow(kF64, case_.rows)};
   if (case_.in_place) CopyRows(x_, results.y);
+  rmsnorm_view residual = {};
+  rmsnorm_view residual_out = {};
+  if (case_.residual) {
+    results.residual_out.emplace(Output(FormatOf(*case_.residual), LayoutOfResidualOut(case_)));
+    residual_out = results.residual_out->view(*case_.residual);
+    residual = results.residual->view(*case_.residual);
+    if (case_.residual_in_place) {
+      CopyRows(*residual_, *results.residual_out);
+      residual = residual_out;
+    }
+  }
 
   const rmsnorm_options options = LibraryOptions(target);
   const rmsnorm_view x = case_.in_place ? results.y.view(case_.x) : results.x.view(case_.x);
@@ -189,14 +230,22 @@ ForwardCheck::Results ForwardCheck::Run(const char* target) const {
 
   switch (case_.call) {
     case Call::kForward:
-      check(rmsnorm_forward(&x, weight, &y, rstd, &options));
+      if (case_.residual) {
+        check(rmsnorm_add_forward(&x, &residual, weight, &residual_out, &y, rstd, &options));
+      } else {
+        check(rmsnorm_forward(&x, weight, &y, rstd, &options));
+      }
       break;
     case Call::kModule: {
       Options module_options;
       static_cast<rmsnorm_options&>(module_options) = options;
       RmsNorm module(case_.d, module_options, case_.weight.value_or(case_.x));
       if (weight != nullptr) module.set_weight(ConstView(*weight));
-      module.forward(ConstView(x), View(y), rstd);
+      if (case_.residual) {
+        module.add_forward(ConstView(x), ConstView(residual), View(residual_out), View(y), rstd);
+      } else {
+        module.forward(ConstView(x), View(y), rstd);
+      }
       break;
     }
     case Call::kTwoPhases: {
@@ -227,6 +276,13 @@ std::string ForwardCheck::FindFault(const Results& results) const {
     if (!difference.empty()) return part.name + difference;
     const std::string broken = part.actual.FindBrokenCanary();
     if (!broken.empty()) return std::string(part.name) + ": " + broken;
+  }
+  if (results.residual_out) {
+    const std::string difference = FindDifference(*expected_residual_out_, *results.residual_out);
+    if (!difference.empty()) return "residual_out" + difference;
+    const std::string broken = results.residual_out->FindBrokenCanary();
+    if (!broken.empty()) return "residual_out: " + broken;
+    if (!(*results.residual == *residual_)) return "the residual was written";
   }
   if (!(results.x == x_)) return "x was written";
   if (weight_ && !(*results.weight == *weight_)) return "the weight was written";

@@ -22,6 +22,8 @@ class ForwardCheck {
   struct Results {
     GuardedRows x;  // as it was left, or y where that is computed in place
     std::optional<GuardedRows> weight;
+    std::optional<GuardedRows> residual;  // as it was left, or residual_out where that is in place
+    std::optional<GuardedRows> residual_out;
     GuardedRows y;
     GuardedRows rstd;
     GuardedRows sums;
@@ -39,6 +41,8 @@ class ForwardCheck {
   ForwardCase case_;
   GuardedRows x_;
   std::optional<GuardedRows> weight_;
+  std::optional<GuardedRows> residual_;
+  std::optional<GuardedRows> expected_residual_out_;
   GuardedRows expected_y_;
   GuardedRows expected_rstd_;
   GuardedRows expected_sums_;
