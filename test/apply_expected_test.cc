@@ -137,6 +137,21 @@ TEST_P(ApplyExpectedTest, LlamaAfterAResidual) {
                   Apply(sum, {"--weight", Weight(), "--rounding", "cast-then-scale"}), 2);
 }
 
+// Both outputs of the fused addition. The sum is rounded once: its bits are PyTorch's.
+TEST_P(ApplyExpectedTest, LlamaWithAResidual) {
+  const std::string sum = directory_.File("sum.safetensors");
+  const StoredTensor y =
+      Apply(X(), {"--residual", Input("residual." + GetParam().tag), "--residual-output", sum,
+                  "--weight", Weight(), "--rounding", "cast-then-scale"});
+  ExpectWithinUlp("residual_llama", y, 2);
+  const StoredTensor written = ReadSafetensors(ReadFile(sum)).at("output");
+  EXPECT_EQ(written.dtype, Expected("residual_out").dtype);
+  EXPECT_EQ(written.shape, Expected("residual_out").shape);
+  EXPECT_EQ(written.data, Expected("residual_out").data);
+  // The bits of the norm of the stored sum.
+  EXPECT_EQ(y.data, Apply(sum, {"--weight", Weight(), "--rounding", "cast-then-scale"}).data);
+}
+
 TEST_P(ApplyExpectedTest, DeepSeekAndT5) {
   for (const char* name : {"deepseek_v3", "t5"}) {
     ExpectWithinUlp(

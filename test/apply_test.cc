@@ -214,6 +214,128 @@ TEST_F(ApplyTest, RowLongerThanAChunk) {
   EXPECT_EQ(Applied(x_file).data, Bytes(expected));
 }
 
+// ------------------------------------------------------------------------------------ residual
+
+TEST_F(ApplyTest, AddsAResidual) {
+  constexpr size_t kRows = 3;
+  constexpr size_t kD = 100;
+  const std::vector<bf16> x = Bf16Numbers(kRows * kD);
+  const std::vector<float> w = Numbers(kD);
+  // Not what x is, so that each has its place.
+  std::vector<bf16> residual(x.rbegin(), x.rend());
+  std::vector<float> wide(x.size());
+  for (size_t i = 0; i < wide.size(); ++i) wide[i] = w[i * 7 % kD] / 3;
+  const std::string x_file = Make(
+      "x.safetensors", Safetensors("{" + Entry("x", "BF16", "[3, 100]", 0, 600) + "}", Bytes(x)));
+  // At an address that no f32 can have.
+  const std::string residual_file =
+      Make("r.safetensors", Safetensors("{" + Entry("pad", "U8", "[1]", 0, 1) + "," +
+                                            Entry("own", "BF16", "[3, 100]", 1, 601) + "," +
+                                            Entry("wide", "F32", "[3, 100]", 601, 1801) + "}",
+                                        "!" + Bytes(residual) + Bytes(wide)));
+  const std::string w_file = Make("w.npy", Npy(NpyHeader("<f4", "(100,)"), Bytes(w)));
+  const std::string sum_file = File("sum.safetensors:the sum");
+
+  std::set<std::string> different;
+  for (const bool unrounded : {false, true}) {
+    Options options;
+    options.residual_rounding = unrounded ? RMSNORM_NORM_THEN_CAST : RMSNORM_CAST_THEN_NORM;
+    const std::vector<std::string> words = {"--weight",
+                                            w_file,
+                                            "--dtype",
+                                            "f32",
+                                            "--residual-output",
+                                            sum_file,
+                                            "--residual-rounding",
+                                            unrounded ? "norm-then-cast" : "cast-then-norm"};
+    const auto apply = [&](const std::string& tensor) {
+      std::vector<std::string> all = words;
+      all.insert(all.end(), {"--residual", residual_file + ":" + tensor});
+      return Applied(x_file, all).data;
+    };
+    const auto stored = [&] {
+      return ReadSafetensors(ReadFile(File("sum.safetensors"))).at("the sum");
+    };
+    std::vector<float> y(x.size());
+    std::vector<bf16> sum(x.size());
+    add_forward({x.data(), kRows, kD}, {residual.data(), kRows, kD}, {w.data(), kD},
+                {sum.data(), kRows, kD}, {y.data(), kRows, kD}, options);
+    EXPECT_EQ(apply("own"), Bytes(y));
+    EXPECT_EQ(stored().data, Bytes(sum));
+    EXPECT_EQ(stored().dtype, "BF16");
+    EXPECT_EQ(stored().shape, (std::vector<size_t>{kRows, kD}));
+    different.insert(Bytes(y));
+
+    std::vector<float> wide_sum(x.size());
+    add_forward({x.data(), kRows, kD}, {wide.data(), kRows, kD}, {w.data(), kD},
+                {wide_sum.data(), kRows, kD}, {y.data(), kRows, kD}, options);
+    EXPECT_EQ(apply("wide"), Bytes(y));
+    EXPECT_EQ(stored().data, Bytes(wide_sum));
+    EXPECT_EQ(stored().dtype, "F32");
+    different.insert(Bytes(y));
+  }
+  EXPECT_EQ(different.size(), 3u) << "with a residual in f32 both roundings are the same";
+
+  // Without a weight, and without a file for the sum.
+  std::vector<bf16> y(x.size());
+  std::vector<bf16> sum(x.size());
+  add_forward({x.data(), kRows, kD}, {residual.data(), kRows, kD}, nullptr, {sum.data(), kRows, kD},
+              {y.data(), kRows, kD});
+  EXPECT_EQ(Applied(x_file, {"--residual", residual_file + ":own"}).data, Bytes(y));
+}
+
+// More than one chunk, and no rows.
+TEST_F(ApplyTest, AddsALongAndAnEmptyResidual) {
+  constexpr size_t kRows = 3001;
+  constexpr size_t kD = 1000;
+  const std::vector<float> x = Numbers(kRows * kD);
+  const std::vector<float> residual(x.rbegin(), x.rend());
+  std::vector<float> y(x.size());
+  std::vector<float> sum(x.size());
+  add_forward({x.data(), kRows, kD}, {residual.data(), kRows, kD}, nullptr, {sum.data(), kRows, kD},
+              {y.data(), kRows, kD});
+  const std::string x_file = Make("x.npy", Npy(NpyHeader("<f4", "(3001, 1000)"), Bytes(x)));
+  const std::string r_file = Make("r.npy", Npy(NpyHeader("<f4", "(3001, 1000)"), Bytes(residual)));
+  // In place: the sum replaces the residual, y replaces x.
+  ExpectSuccess(Apply(x_file, x_file, {"--residual", r_file, "--residual-output", r_file}));
+  EXPECT_EQ(Applied(Make("y.npy", ReadFile(x_file))).data,
+            Applied(Make("y.npy", Npy(NpyHeader("<f4", "(3001, 1000)"), Bytes(y)))).data);
+  const std::string written = ReadFile(r_file);
+  EXPECT_EQ(written.substr(written.size() - sum.size() * sizeof(float)), Bytes(sum));
+
+  const std::string none = Make("none.npy", Npy(NpyHeader("<f4", "(0, 3)"), ""));
+  ExpectSuccess(
+      Apply(none, File("y.npy"), {"--residual", none, "--residual-output", File("sum.npy")}));
+  EXPECT_EQ(ReadFile(File("sum.npy")), ReadFile(File("y.npy")));
+}
+
+TEST_F(ApplyTest, RefusesWrongResiduals) {
+  const std::string x = Make("x.npy", Npy(NpyHeader("<f4", "(2, 3)"), Bytes(Numbers(6))));
+  const std::string half = Make("half.npy", Npy(NpyHeader("<f2", "(2, 3)"), std::string(12, '\0')));
+  struct Case {
+    std::string shape;
+    size_t count;
+  };
+  for (const Case& c : {Case{"(3, 2)", 6}, Case{"(2, 2)", 4}, Case{"(1, 3)", 3}, Case{"(3,)", 3},
+                        Case{"(6,)", 6}, Case{"(1, 2, 3)", 6}, Case{"()", 1}, Case{"(0, 3)", 0}}) {
+    const std::string r = Make("r.npy", Npy(NpyHeader("<f4", c.shape), Bytes(Numbers(c.count))));
+    ExpectRefused(x, {"--residual", r}, ", but x has [2, 3]");
+  }
+  ExpectRefused(x, {"--residual", half}, "--residual: f16, but it must be f32");
+  ExpectRefused(half,
+                {"--residual",
+                 Make("r.safetensors", Safetensors("{" + Entry("r", "BF16", "[2, 3]", 0, 12) + "}",
+                                                   std::string(12, '\0')))},
+                "--residual: bf16, but it must be f32 or the type of x, f16");
+  ExpectRefused(x, {"--residual", Make("bad.npy", "")}, "bad.npy: not a .npy file");
+  ExpectRefused(x, {"--residual", File("missing.npy")}, "missing.npy: No such file");
+  ExpectRefused(x, {"--residual", "x.txt"}, "x.txt: the name must end in .npy");
+  ExpectRefused(x, {"--residual-output", File("sum.npy")}, "--residual-output requires --residual");
+  ExpectRefused(x, {"--residual-rounding", "norm-then-cast"},
+                "--residual-rounding requires --residual");
+  ExpectRefused(x, {"--residual", x, "--residual-rounding", "none"}, "--residual-rounding");
+}
+
 // ------------------------------------------------------------------------------------- formats
 
 TEST_F(ApplyTest, ReadsEveryNpyHeader) {
@@ -669,6 +791,42 @@ TEST_F(ApplyOutputTest, AFullDiskLeavesTheOutputAlone) {
   }
 }
 
+TEST_F(ApplyOutputTest, RefusesASumItCannotWrite) {
+  const auto sum = [this](const std::string& file) {
+    return std::vector<std::string>{"--residual", x_, "--residual-output", file};
+  };
+  std::filesystem::create_directory(File("d.npy"));
+  std::filesystem::create_symlink("y.npy", File("link.npy"));
+  ExpectRefused(x_, sum(File("missing/sum.npy")), "missing/sum.npy: No such file");
+  ExpectRefused(x_, sum(File("d.npy")), "d.npy: not a regular file");
+  ExpectRefused(x_, sum(File("sum.txt")), "sum.txt: the name must end in .npy");
+  ExpectRefused(x_, sum(File("sum.safetensors:")), "no tensor name after the colon");
+  ExpectRefused(x_, sum(File("y.npy")), "--residual-output: the same file as --output", "y.npy");
+  ExpectRefused(x_, sum(File("d.npy/../y.npy")), "the same file as --output", "y.npy");
+  ExpectRefused(x_, sum(File("link.npy")), "the same file as --output", "y.npy");
+  ExpectRefused(x_, sum(File("y.safetensors:other")), "the same file as --output");
+  const std::string narrow =
+      Make("narrow.safetensors",
+           Safetensors("{" + Entry("x", "BF16", "[4]", 0, 8) + "}", Bytes(Bf16Numbers(4))));
+  ExpectRefused(narrow, {"--residual", narrow, "--residual-output", File("sum.npy")},
+                "sum.npy: .npy has no bf16");
+}
+
+// Neither output appears where one cannot be written to its end.
+TEST_F(ApplyOutputTest, AFullDiskLeavesBothOutputsAlone) {
+  const std::string x =
+      Make("long.npy", Npy(NpyHeader("<f4", "(100, 100)"), Bytes(Numbers(10000))));
+  // The sum, in f32, is larger than y.
+  const auto shrink = [] {
+    const rlimit size = {30000, 30000};
+    setrlimit(RLIMIT_FSIZE, &size);
+  };
+  Make("sum.npy", "as it was");
+  ExpectRefused(x, {"--residual", x, "--residual-output", File("sum.npy"), "--dtype", "f16"},
+                "sum.npy: File too large", "y.npy", shrink);
+  EXPECT_EQ(ReadFile(File("sum.npy")), "as it was");
+}
+
 TEST_F(ApplyOutputTest, MayReplaceItsInput) {
   const std::string expected = Applied(x_).data;
   ExpectSuccess(Apply(x_, x_));
@@ -731,9 +889,10 @@ TEST_F(ApplyOutputTest, AnInterruptLeavesNothingBehind) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       std::signal(signal, SIG_DFL);  // under nohup it is ignored
-      ExecuteCommand({"apply", "--input", huge, "--output", y});
+      ExecuteCommand({"apply", "--input", huge, "--output", y, "--residual", huge,
+                      "--residual-output", File("sum.npy")});
     }
-    EXPECT_TRUE(Wait([&] { return directory_.Names() != before; }));
+    EXPECT_TRUE(Wait([&] { return directory_.Names().size() == before.size() + 2; }));
     // The file is there a moment before the handler knows of it.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     kill(child, signal);

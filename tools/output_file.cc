@@ -19,13 +19,14 @@ namespace {
 
 constexpr int kInterrupts[] = {SIGINT, SIGTERM, SIGHUP};
 
-// The temporary file for the signal handler, or null.
-std::atomic<const char*> interrupted_temporary = nullptr;
+// The temporary files for the signal handler, or null.
+std::atomic<const char*> interrupted_temporaries[2] = {};
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
 void RemoveTemporaryAndDie(int signal) {
-  const char* const temporary = interrupted_temporary;
-  if (temporary != nullptr) unlink(temporary);
+  for (const char* const temporary : interrupted_temporaries) {
+    if (temporary != nullptr) unlink(temporary);
+  }
   // SA_RESETHAND has put the default action back, which ends the process once this returns.
   raise(signal);
 }
@@ -68,15 +69,17 @@ OutputFile::OutputFile(const std::string& path) : name_(path) {
     fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ < 0 && errno != EEXIST) Fail();
   }
-  interrupted_temporary = temporary_.c_str();
+  if (interrupted_temporaries[slot_] != nullptr) ++slot_;
+  interrupted_temporaries[slot_] = temporary_.c_str();
   // Not every file system has permission bits: a refusal is no reason to stop.
   if (exists) static_cast<void>(fchmod(fd_, existing.st_mode & 07777));
 }
 
 OutputFile::~OutputFile() {
   if (fd_ >= 0) close(fd_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
-  interrupted_temporary = nullptr;
+  if (temporary_.empty()) return;
+  unlink(temporary_.c_str());
+  interrupted_temporaries[slot_] = nullptr;
 }
 
 void OutputFile::Write(std::string_view bytes) {
@@ -90,12 +93,18 @@ void OutputFile::Write(std::string_view bytes) {
   }
 }
 
-void OutputFile::Commit() {
+void OutputFile::Close() {
+  if (fd_ < 0) return;
   // Some file systems report a full disk only here.
   const int closed = close(fd_);
   fd_ = -1;
-  if (closed != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail();
-  interrupted_temporary = nullptr;
+  if (closed != 0) Fail();
+}
+
+void OutputFile::Commit() {
+  Close();
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail();
+  interrupted_temporaries[slot_] = nullptr;
   temporary_.clear();
 }
 

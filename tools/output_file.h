@@ -3,19 +3,22 @@
 #ifndef RMSNORM_TOOLS_OUTPUT_FILE_H_
 #define RMSNORM_TOOLS_OUTPUT_FILE_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace rmsnorm::tools {
 
 // Writes a temporary file beside `path`; Commit() renames it over `path`. Without Commit(), and on
-// SIGINT, SIGTERM and SIGHUP, the temporary file goes and `path` stays as it was. One at a time.
+// SIGINT, SIGTERM and SIGHUP, the temporary file goes and `path` stays as it was. Two at a time.
 // An existing file passes its permission bits on; a symbolic link stays and its target is replaced.
 class OutputFile {
  public:
   // Each throws UserError if the system refuses.
   explicit OutputFile(const std::string& path);
   void Write(std::string_view bytes);
+  // Nothing can be written after it; Commit() does it, too.
+  void Close();
   void Commit();
 
   ~OutputFile();
@@ -28,6 +31,7 @@ class OutputFile {
   std::string name_;       // as the user gave it, for messages
   std::string path_;       // with links resolved
   std::string temporary_;  // empty once committed
+  size_t slot_ = 0;        // where the signal handler finds it
   int fd_ = -1;
 };
 
