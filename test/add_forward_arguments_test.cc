@@ -381,6 +381,62 @@ TEST(AddOverlap, WeightAndRstdAreApartFromOutputs) {
   }
 }
 
+// A module takes one plain row without the checks of other calls; it must refuse what they refuse.
+TEST(AddOneRow, ModuleRefusesWhatTheFunctionRefuses) {
+  rmsnorm_module* module;
+  ASSERT_EQ(RMSNORM_OK, rmsnorm_module_create(&module, kD, RMSNORM_F32, nullptr));
+  size_t accepted = 0;
+  size_t refused = 0;
+  const auto compare = [&](const Spoil& spoil) {
+    Call call;
+    for (const ViewArgument& argument : kRowArguments) (call.*argument.view).shape[0] = 1;
+    spoil(call);
+    const rmsnorm_status expected = rmsnorm_add_forward(
+        &call.x, &call.residual, nullptr, &call.residual_out, &call.y, nullptr, nullptr);
+    ++(expected == RMSNORM_OK ? accepted : refused);
+    EXPECT_EQ(expected, rmsnorm_module_add_forward(module, &call.x, &call.residual,
+                                                   &call.residual_out, &call.y, nullptr));
+  };
+  for (const ViewArgument& one : kRowArguments) {
+    SCOPED_TRACE(one.name);
+    for (const ViewArgument& other : kRowArguments) {
+      SCOPED_TRACE(other.name);
+      for (const ptrdiff_t bytes : {-32, -28, -4, 0, 4, 28, 32}) {
+        SCOPED_TRACE(bytes);
+        const auto place = [&](Call& c) {
+          (c.*one.view).data = static_cast<char*>((c.*other.view).data) + bytes;
+        };
+        compare(place);
+        compare([&](Call& c) {
+          place(c);
+          (c.*one.view).dtype = RMSNORM_BF16;
+        });
+        compare([&](Call& c) {
+          for (const ViewArgument& each : kRowArguments) (c.*each.view).dtype = RMSNORM_BF16;
+          place(c);
+        });
+      }
+    }
+    const auto spoil_view = [&](const std::function<void(rmsnorm_view&)>& spoil) {
+      compare([&](Call& c) { spoil(c.*one.view); });
+    };
+    spoil_view([](rmsnorm_view& view) { view.size = 1; });
+    spoil_view([](rmsnorm_view& view) { view.dtype = 0; });
+    spoil_view([](rmsnorm_view& view) { view.dtype = RMSNORM_F16; });
+    spoil_view([](rmsnorm_view& view) { view.data = nullptr; });
+    spoil_view([](rmsnorm_view& view) { view.data = static_cast<char*>(view.data) + 1; });
+    spoil_view([](rmsnorm_view& view) { view = rmsnorm_rows(view.data, RMSNORM_F32, 1, 7, 7); });
+    spoil_view([](rmsnorm_view& view) { view.shape[0] = 2; });
+    spoil_view([](rmsnorm_view& view) { view.stride[1] = 2; });
+    spoil_view([](rmsnorm_view& view) {
+      view = rmsnorm_tensor(view.data, RMSNORM_F32, 1, view.shape + 1, nullptr);
+    });
+  }
+  rmsnorm_module_destroy(module);
+  EXPECT_GT(accepted, 50u);
+  EXPECT_GT(refused, 50u);
+}
+
 // ------------------------------------------------------------------------------------- zero rows
 
 TEST(AddZeroRows, SucceedAndTouchNothing) {
