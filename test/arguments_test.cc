@@ -624,6 +624,51 @@ TEST(ModuleArguments, AreChecked) {
   rmsnorm_module_destroy(module);
 }
 
+// A module takes one plain row without the checks of other calls; it must refuse what they refuse.
+TEST(ModuleArguments, OneRowIsRefusedAsByTheFunction) {
+  rmsnorm_module* module;
+  ASSERT_EQ(RMSNORM_OK, rmsnorm_module_create(&module, kD, RMSNORM_F32, nullptr));
+  size_t accepted = 0;
+  size_t refused = 0;
+  const auto compare = [&](const Spoil& spoil) {
+    Call c;
+    c.x.shape[0] = c.y.shape[0] = 1;
+    spoil(c);
+    const rmsnorm_status expected = rmsnorm_forward(&c.x, nullptr, &c.y, nullptr, nullptr);
+    ++(expected == RMSNORM_OK ? accepted : refused);
+    EXPECT_EQ(expected, rmsnorm_module_forward(module, &c.x, &c.y, nullptr));
+  };
+  const ptrdiff_t row = kD * sizeof(float);
+  for (const ptrdiff_t bytes : {-row, 4 - row, -row / 2, ptrdiff_t{-4}, ptrdiff_t{0}, ptrdiff_t{4},
+                                row / 2, row - 4, row}) {
+    SCOPED_TRACE(bytes);
+    for (const rmsnorm_dtype x : kDtypes) {
+      for (const rmsnorm_dtype y : kDtypes) {
+        compare([&](Call& c) {
+          c.x.dtype = x;
+          c.y.dtype = y;
+          c.y.data = static_cast<char*>(c.x.data) + bytes;
+        });
+      }
+    }
+  }
+  for (rmsnorm_view Call::*view : {&Call::x, &Call::y}) {
+    compare([&](Call& c) { (c.*view).size = 1; });
+    compare([&](Call& c) { (c.*view).dtype = 0; });
+    compare([&](Call& c) { (c.*view).data = nullptr; });
+    compare([&](Call& c) { (c.*view).data = static_cast<char*>((c.*view).data) + 1; });
+    compare([&](Call& c) { (c.*view).shape[0] = 2; });
+    compare([&](Call& c) { (c.*view).shape[1] = kD - 1; });
+    compare([&](Call& c) { (c.*view).stride[1] = 2; });
+    compare([&](Call& c) {
+      (c.*view) = rmsnorm_tensor((c.*view).data, RMSNORM_F32, 1, (c.*view).shape + 1, nullptr);
+    });
+  }
+  rmsnorm_module_destroy(module);
+  EXPECT_GT(accepted, 20u);
+  EXPECT_GT(refused, 20u);
+}
+
 // A refused weight leaves the one before.
 TEST(ModuleArguments, RefusedWeightChangesNothing) {
   RmsNorm norm(2);
