@@ -405,9 +405,10 @@ rmsnorm_status CheckBackward(const rmsnorm_view* dy, const rmsnorm_view* x,
   if (dx != nullptr) {
     RMSNORM_RETURN_IF_ERROR(CheckView("dx", dx, same_rows, dx_extent));
     RMSNORM_RETURN_IF_ERROR(CheckEqualShapes(*x, "dx", *dx));
-    if (dx->dtype != dy->dtype) {
-      return Fail(RMSNORM_ERROR_DTYPE, "dx: it is %s, but dy is %s", rmsnorm_dtype_name(dx->dtype),
-                  rmsnorm_dtype_name(dy->dtype));
+    const bool f32_as_x = dx->dtype == RMSNORM_F32 && x->dtype == RMSNORM_F32;
+    if (dx->dtype != dy->dtype && !f32_as_x) {
+      return Fail(RMSNORM_ERROR_DTYPE, "dx: %s; it must be the type of dy, %s, or f32 where x is",
+                  rmsnorm_dtype_name(dx->dtype), rmsnorm_dtype_name(dy->dtype));
     }
     if (rows > 0) {
       RMSNORM_RETURN_IF_ERROR(CheckOutput("dy", *dy, dy_extent, "dx", *dx, dx_extent, rows));

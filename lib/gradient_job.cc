@@ -33,6 +33,8 @@ constexpr size_t kColumns = 64;
 
 struct GradientJob {
   const GradientTable& kernels;
+  GradientKernel rows_kernel;  // those for the type of dx
+  ColumnsKernel columns_kernel;
   Norm norm;
   size_t rows;
   int x_type;  // positions in the tables
@@ -79,14 +81,13 @@ GradientRows NextRows(const GradientJob& job, size_t begin, size_t end, size_t c
 
 // The rows from `begin` up to `end`, which are of one block if there are sums of dw to add to.
 void RunRows(const GradientJob& job, size_t begin, size_t end, float* dw_sums) {
-  const auto kernel = job.kernels.rows[job.x_type][job.dy_type];
   bool start_dw = true;
   while (begin < end) {
     GradientRows rows = NextRows(job, begin, end, 0);
     rows.dw = dw_sums;
     rows.start_dw = start_dw;
     start_dw = false;
-    kernel(job.norm, rows);
+    job.rows_kernel(job.norm, rows);
     begin += rows.count;
   }
 }
@@ -169,7 +170,7 @@ void RunColumnsOfBlock(const GradientJob& job, size_t block, size_t begin, size_
     GradientRows rows = NextRows(job, row, last, begin);
     rows.dw = sums;
     rows.start_dw = row == first;
-    job.kernels.columns[job.x_type][job.dy_type](norm, rows, job.terms + row);
+    job.columns_kernel(norm, rows, job.terms + row);
     row += rows.count;
   }
 }
@@ -308,13 +309,21 @@ rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const B
   }
   const bool add_dx = (call.flags & RMSNORM_ADD_TO_DX) != 0;
   float* const rstd = const_cast<float*>(call.rstd);  // only read
-  const size_t bytes = rows * d * (ElementSize(call.x->dtype) + 2 * ElementSize(call.dy->dtype));
+  const rmsnorm_dtype dx_dtype = call.dx != nullptr ? call.dx->dtype : call.dy->dtype;
+  const size_t bytes =
+      rows * d * (ElementSize(call.x->dtype) + ElementSize(call.dy->dtype) + ElementSize(dx_dtype));
+  const GradientTable& table = *kernels.gradient;
+  const int x_type = DtypeIndex(call.x->dtype);
+  const int dy_type = DtypeIndex(call.dy->dtype);
+  const bool like_dy = dx_dtype == call.dy->dtype;
   GradientJob job = {
-      *kernels.gradient,
+      table,
+      like_dy ? table.rows[x_type][dy_type] : table.f32_rows[dy_type],
+      like_dy ? table.columns[x_type][dy_type] : table.f32_columns[dy_type],
       with_weight,
       rows,
-      DtypeIndex(call.x->dtype),
-      DtypeIndex(call.dy->dtype),
+      x_type,
+      dy_type,
       call.dw != nullptr ? DtypeIndex(call.dw->dtype) : 0,
       MakeJob({}, with_weight, *call.x, call.dy, rows, rstd, nullptr),
       MakeJob({}, with_weight, *call.x, call.dx, rows, nullptr, nullptr),

@@ -57,14 +57,21 @@ struct RowSums {
   float dot;      // c
 };
 
+// Whole rows: writes or adds to dx, and adds to dw.
+using GradientKernel = void (*)(const Norm&, const GradientRows&);
+// The same for any columns of rows whose terms are known.
+using ColumnsKernel = void (*)(const Norm&, const GradientRows&, const RowTerms*);
+
 // The kernels of one target, by the type of x and then of dy.
 struct GradientTable {
-  // Whole rows: writes or adds to dx, and adds to dw.
-  void (*rows[kDtypes][kDtypes])(const Norm&, const GradientRows&);
-  // The same in two steps. The first one is for whole rows,
+  // dx is of the type of dy,
+  GradientKernel rows[kDtypes][kDtypes];
+  ColumnsKernel columns[kDtypes][kDtypes];
+  // or of f32 as x; then by the type of dy alone.
+  GradientKernel f32_rows[kDtypes];
+  ColumnsKernel f32_columns[kDtypes];
+  // The terms of whole rows.
   void (*terms[kDtypes][kDtypes])(const Norm&, const GradientRows&, RowTerms*);
-  // the second one for any columns of them.
-  void (*columns[kDtypes][kDtypes])(const Norm&, const GradientRows&, const RowTerms*);
   // The sums of one block.
   RowSums (*sums[kDtypes][kDtypes])(const Norm&, const GradientRows&);
   // By the type of dw: writes, or adds to d elements, the sum of `blocks` rows of partial sums.
@@ -74,13 +81,16 @@ struct GradientTable {
 
 }  // namespace rmsnorm::internal
 
-// The table from the templates BackwardRows<X, Y>, TermsOfRows<X, Y>, BackwardColumns<X, Y>,
-// SumsOfBlock<X, Y> and FinishWeight<W> in scope.
-#define RMSNORM_GRADIENT_TABLE()                                              \
-  {                                                                           \
-    RMSNORM_BY_X_AND_Y(BackwardRows), RMSNORM_BY_X_AND_Y(TermsOfRows),        \
-        RMSNORM_BY_X_AND_Y(BackwardColumns), RMSNORM_BY_X_AND_Y(SumsOfBlock), \
-        RMSNORM_BY_TYPE(FinishWeight)                                         \
+// The table from the templates BackwardRows<X, Y, Z>, BackwardColumns<X, Y, Z>, TermsOfRows<X, Y>,
+// SumsOfBlock<X, Y> and FinishWeight<W> in scope; Z, the type of dx, is Y by default.
+#define RMSNORM_GRADIENT_TABLE()                                           \
+  {                                                                        \
+    RMSNORM_BY_X_AND_Y(BackwardRows), RMSNORM_BY_X_AND_Y(BackwardColumns), \
+        RMSNORM_F32_BY_Y(BackwardRows), RMSNORM_F32_BY_Y(BackwardColumns), \
+        RMSNORM_BY_X_AND_Y(TermsOfRows), RMSNORM_BY_X_AND_Y(SumsOfBlock),  \
+        RMSNORM_BY_TYPE(FinishWeight)                                      \
   }
+#define RMSNORM_F32_BY_Y(kernel) \
+  { kernel<float, float, float>, kernel<float, F16, float>, kernel<float, BF16, float> }
 
 #endif  // RMSNORM_LIB_GRADIENT_ROWS_H_

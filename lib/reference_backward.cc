@@ -46,11 +46,11 @@ Real Dot(const Norm& norm, const X* x, const Y* dy) {
 
 // Step 3. dx is rounded to f32 once, then added to what is there, then rounded to its type. dw adds
 // to sums in f32, with one rounding for each row; they take the rows of a block in rising order.
-template <class Real, class X, class Y>
+template <class Real, class X, class Y, class Z>
 void Gradient(const Norm& norm, const Terms<Real>& terms, const GradientRows& rows, size_t row) {
   const X* x = rows.Input<X>(row);
   const Y* dy = rows.Gradient<Y>(row);
-  Y* dx = rows.dx != nullptr ? rows.Output<Y>(row) : nullptr;
+  Z* dx = rows.dx != nullptr ? rows.Output<Z>(row) : nullptr;
   const bool start_dw = rows.start_dw && row == 0;
   for (size_t j = 0; j < norm.d; ++j) {
     const Real x_j = ToF32(x[j]);
@@ -64,7 +64,7 @@ void Gradient(const Norm& norm, const Terms<Real>& terms, const GradientRows& ro
       const Real mean_term = (x_j * terms.k) * terms.q;
       float gradient = static_cast<float>(terms.r * (g - mean_term));
       if (rows.add_dx) gradient = ToF32(dx[j]) + gradient;
-      dx[j] = CastTo<Y>(gradient);
+      dx[j] = CastTo<Z>(gradient);
     }
   }
 }
@@ -104,30 +104,30 @@ void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
   }
 }
 
-template <class X, class Y>
+template <class X, class Y, class Z = Y>
 void BackwardColumns(const Norm& norm, const GradientRows& rows, const RowTerms* terms) {
   for (size_t row = 0; row < rows.count; ++row) {
     if (terms[row].cold) {
-      ColdGradient<X, Y>(norm, terms[row].terms, rows, row);
+      ColdGradient<X, Y, Z>(norm, terms[row].terms, rows, row);
     } else {
-      Gradient<float, X, Y>(norm, Narrowed(terms[row].terms), rows, row);
+      Gradient<float, X, Y, Z>(norm, Narrowed(terms[row].terms), rows, row);
     }
   }
 }
 
-template <class X, class Y>
+template <class X, class Y, class Z = Y>
 void BackwardRows(const Norm& norm, const GradientRows& rows) {
   for (size_t row = 0; row < rows.count; ++row) {
     GradientRows one = rows;
     one.count = 1;
     one.x = rows.Input<X>(row);
     one.dy = rows.Gradient<Y>(row);
-    if (rows.dx != nullptr) one.dx = rows.Output<Y>(row);
+    if (rows.dx != nullptr) one.dx = rows.Output<Z>(row);
     if (rows.rstd != nullptr) one.rstd = rows.rstd + row;
     one.start_dw = rows.start_dw && row == 0;
     RowTerms terms;
     TermsOfRows<X, Y>(norm, one, &terms);
-    BackwardColumns<X, Y>(norm, one, &terms);
+    BackwardColumns<X, Y, Z>(norm, one, &terms);
   }
 }
 
@@ -142,15 +142,20 @@ Terms<double> ColdTerms(const Norm& norm, const GradientRows& rows, size_t row) 
   return MakeTerms(norm, r, under_root, Dot<double>(norm, x, rows.Gradient<Y>(row)));
 }
 
-template <class X, class Y>
+template <class X, class Y, class Z>
 void ColdGradient(const Norm& norm, const Terms<double>& terms, const GradientRows& rows,
                   size_t row) {
-  Gradient<double, X, Y>(norm, terms, rows, row);
+  Gradient<double, X, Y, Z>(norm, terms, rows, row);
 }
 
-#define RMSNORM_INSTANTIATE(X, Y)                                                   \
-  template Terms<double> ColdTerms<X, Y>(const Norm&, const GradientRows&, size_t); \
-  template void ColdGradient<X, Y>(const Norm&, const Terms<double>&, const GradientRows&, size_t);
+#define RMSNORM_INSTANTIATE_TERMS(X, Y) \
+  template Terms<double> ColdTerms<X, Y>(const Norm&, const GradientRows&, size_t);
+#define RMSNORM_INSTANTIATE_GRADIENT(X, Y, Z)                                                 \
+  template void ColdGradient<X, Y, Z>(const Norm&, const Terms<double>&, const GradientRows&, \
+                                      size_t);
+#define RMSNORM_INSTANTIATE(X, Y) \
+  RMSNORM_INSTANTIATE_TERMS(X, Y) \
+  RMSNORM_INSTANTIATE_GRADIENT(X, Y, Y)
 #define RMSNORM_INSTANTIATE_ALL(X) \
   RMSNORM_INSTANTIATE(X, float)    \
   RMSNORM_INSTANTIATE(X, F16)      \
@@ -158,8 +163,12 @@ void ColdGradient(const Norm& norm, const Terms<double>& terms, const GradientRo
 RMSNORM_INSTANTIATE_ALL(float)
 RMSNORM_INSTANTIATE_ALL(F16)
 RMSNORM_INSTANTIATE_ALL(BF16)
+RMSNORM_INSTANTIATE_GRADIENT(float, F16, float)
+RMSNORM_INSTANTIATE_GRADIENT(float, BF16, float)
 #undef RMSNORM_INSTANTIATE_ALL
 #undef RMSNORM_INSTANTIATE
+#undef RMSNORM_INSTANTIATE_GRADIENT
+#undef RMSNORM_INSTANTIATE_TERMS
 
 const GradientTable kGradientKernels = RMSNORM_GRADIENT_TABLE();
 

@@ -16,8 +16,8 @@ extern const GradientTable kGradientKernels;
 template <class X, class Y>
 Terms<double> ColdTerms(const Norm& norm, const GradientRows& rows, size_t row);
 
-// Writes or adds to dx, and adds to dw, for norm.d elements of one row.
-template <class X, class Y>
+// Writes or adds to dx, of type Z, and adds to dw, for norm.d elements of one row.
+template <class X, class Y, class Z>
 void ColdGradient(const Norm& norm, const Terms<double>& terms, const GradientRows& rows,
                   size_t row);
 

@@ -233,7 +233,9 @@ TEST(BackwardArguments, MustMatch) {
 TEST(BackwardArguments, TypesOfTheGradients) {
   for (const rmsnorm_dtype dtype : {RMSNORM_F16, RMSNORM_BF16}) {
     ExpectRefused(RMSNORM_ERROR_DTYPE, "dx: ", kTakeDx, [&](Call& c) { c.dx.dtype = dtype; });
-    ExpectRefused(RMSNORM_ERROR_DTYPE, "dx: ", kTakeDx, [&](Call& c) { c.dy.dtype = dtype; });
+    ExpectRefused(RMSNORM_ERROR_DTYPE, "dx: ", kTakeDx,
+                  [&](Call& c) { c.dy.dtype = c.x.dtype = dtype; });
+    ExpectAccepted(kAll, [&](Call& c) { c.dy.dtype = dtype; });  // dx as x, both f32
     ExpectAccepted(kAll, [&](Call& c) { c.dy.dtype = c.dx.dtype = dtype; });
     ExpectAccepted(kAll, [&](Call& c) { c.x.dtype = dtype; });
     ExpectAccepted(kAll, [&](Call& c) { c.dw.dtype = dtype; });

@@ -67,8 +67,10 @@ class BackwardBitsTest : public testing::TestWithParam<std::tuple<rmsnorm_dtype,
     if (some()) inputs.rstd = InverseRmsOf(inputs.x, options);
     const size_t outputs = random_.Below(4);
     if (outputs != 0) {
-      inputs.in_place = some();
-      inputs.dx = inputs.in_place ? inputs.dy : tensor(dy_dtype_);
+      // Where x is f32, dx may be as dy or as x.
+      const bool like_x = x_dtype_ == RMSNORM_F32 && dy_dtype_ != RMSNORM_F32 && some();
+      inputs.in_place = !like_x && some();
+      inputs.dx = inputs.in_place ? inputs.dy : tensor(like_x ? x_dtype_ : dy_dtype_);
       if (some()) {
         inputs.flags |= RMSNORM_ADD_TO_DX;
         if (!inputs.in_place) FillMixed(random_, *inputs.dx);
@@ -93,7 +95,8 @@ class BackwardBitsTest : public testing::TestWithParam<std::tuple<rmsnorm_dtype,
       ASSERT_TRUE(SameBits(expected, actual))
           << target << ", " << inputs.x.rows() << " x " << inputs.x.d() << ", "
           << (inputs.weight ? rmsnorm_dtype_name(inputs.weight->dtype()) : "no") << " weight"
-          << (inputs.rstd.empty() ? "" : ", rstd") << (inputs.dx ? ", dx" : "")
+          << (inputs.rstd.empty() ? "" : ", rstd") << (inputs.dx ? ", dx " : "")
+          << (inputs.dx ? rmsnorm_dtype_name(inputs.dx->dtype()) : "")
           << (inputs.in_place ? " in place" : "") << (inputs.dw ? ", dw " : "")
           << (inputs.dw ? rmsnorm_dtype_name(inputs.dw->dtype()) : "") << ", flags " << inputs.flags
           << ", eps " << options.eps

@@ -319,9 +319,9 @@ enum {
 /// @param rstd     what the forward call gave for these rows, used as it is: with eps inside it
 ///                 spares the sum of squares. Null, and it is computed again, where it was not
 ///                 kept, or where forward's own may be infinite (see there).
-/// @param dx       output, the shape of x and the dtype of dy; or null, and it is not computed.
-///                 In place means the same data and strides as dy; otherwise it may share no byte
-///                 with another argument.
+/// @param dx       output, the shape of x and the dtype of dy, or f32 where x is; or null, and it
+///                 is not computed. In place means the same data, strides and element size as dy;
+///                 otherwise it may share no byte with another argument.
 /// @param dw       output, d elements, one dimension, any dtype; or null, and it is not computed;
 ///                 shares no byte with another argument. Without rows the gradient is zeros.
 /// @param flags    RMSNORM_ADD_TO_DX, RMSNORM_ADD_TO_DW, both or 0. A gradient is added in f32,

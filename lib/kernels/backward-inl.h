@@ -215,12 +215,12 @@ enum class Dx { kNone, kStore, kAdd, kStream };
 
 // A row with its terms. dx may be dy. Its NaNs need no care on the way to bf16: a row whose x, dy
 // or weight holds one has no terms in f32, and those that dx held had no payload bits to carry.
-template <Dx kDx, bool kDw, class X, class Y>
+template <Dx kDx, bool kDw, class X, class Y, class Z>
 struct GradientRow {
   HWY_INLINE GradientRow(const GradientRows& rows, size_t row, const Terms<float>& terms)
       : x(rows.Input<X>(row)),
         dy(rows.Gradient<Y>(row)),
-        dx(kDx == Dx::kNone ? nullptr : rows.Output<Y>(row)),
+        dx(kDx == Dx::kNone ? nullptr : rows.Output<Z>(row)),
         r(hn::Set(F32Tag(), terms.r)),
         k(hn::Set(F32Tag(), terms.k)),
         q(hn::Set(F32Tag(), terms.q)) {}
@@ -278,7 +278,7 @@ struct GradientRow {
 
   const X* x;
   const Y* dy;
-  Y* dx;
+  Z* dx;
   F32Vec r;
   F32Vec k;
   F32Vec q;
@@ -298,13 +298,13 @@ HWY_INLINE void StoreSum(Pair sum, float* dw, size_t j) {
   if constexpr (kDw) Store(sum, dw + j);
 }
 
-template <Dx kDx, bool kDw, class X, class Y>
+template <Dx kDx, bool kDw, class X, class Y, class Z>
 HWY_NOINLINE void ApplyRow(const Norm& norm, const GradientRows& rows, size_t index,
                            const Terms<float>& terms) {
   const size_t d = norm.d;
   const float* HWY_RESTRICT weight = norm.weight;
   float* HWY_RESTRICT dw = rows.dw;
-  const GradientRow<kDx, kDw, X, Y> row(rows, index, terms);
+  const GradientRow<kDx, kDw, X, Y, Z> row(rows, index, terms);
   const SumsBefore before(rows, index);
   const size_t next = std::min(index + 1, rows.count - 1);
   const X* const next_x = rows.Input<X>(next);
@@ -312,7 +312,7 @@ HWY_NOINLINE void ApplyRow(const Norm& norm, const GradientRows& rows, size_t in
 
   size_t j = 0;
   if constexpr (kDx == Dx::kStream) {  // stores past the caches must be aligned
-    j = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(Y));
+    j = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(Z));
     if (j > 0) row.Few(0, j, weight, before, dw);
   }
   for (; j + kPair <= d; j += kPair) {
@@ -333,7 +333,7 @@ HWY_NOINLINE void ApplyRow(const Norm& norm, const GradientRows& rows, size_t in
 template <bool kDw, class X, class Y>
 HWY_NOINLINE void ApplyTwoRows(const Norm& norm, const GradientRows& rows, size_t index,
                                const Terms<float>& a_terms, const Terms<float>& b_terms) {
-  using Row = GradientRow<Dx::kStore, kDw, X, Y>;
+  using Row = GradientRow<Dx::kStore, kDw, X, Y, Y>;
   const size_t d = norm.d;
   const float* HWY_RESTRICT weight = norm.weight;
   float* HWY_RESTRICT dw = rows.dw;
@@ -356,7 +356,6 @@ HWY_NOINLINE void ApplyTwoRows(const Norm& norm, const GradientRows& rows, size_
 }
 
 // The functions for what is asked of some rows, found once for all of them.
-template <class X, class Y>
 struct Apply {
   void (*row)(const Norm&, const GradientRows&, size_t, const Terms<float>&);
   void (*two)(const Norm&, const GradientRows&, size_t, const Terms<float>&,
@@ -365,37 +364,40 @@ struct Apply {
 
 // The usual calls alone have a function for two rows, as functions are what makes the library
 // large.
-template <bool kDw, class X, class Y>
-HWY_INLINE Apply<X, Y> FindApply(const GradientRows& rows) {
-  if (rows.stream) return {&ApplyRow<Dx::kStream, kDw, X, Y>, nullptr};
-  if (rows.add_dx) return {&ApplyRow<Dx::kAdd, kDw, X, Y>, nullptr};
-  return {&ApplyRow<Dx::kStore, kDw, X, Y>, &ApplyTwoRows<kDw, X, Y>};
+template <bool kDw, class X, class Y, class Z>
+HWY_INLINE Apply FindApply(const GradientRows& rows) {
+  if (rows.stream) return {&ApplyRow<Dx::kStream, kDw, X, Y, Z>, nullptr};
+  if (rows.add_dx) return {&ApplyRow<Dx::kAdd, kDw, X, Y, Z>, nullptr};
+  if constexpr (std::is_same_v<Y, Z>) {
+    return {&ApplyRow<Dx::kStore, kDw, X, Y, Z>, &ApplyTwoRows<kDw, X, Y>};
+  } else {
+    return {&ApplyRow<Dx::kStore, kDw, X, Y, Z>, nullptr};
+  }
 }
 
-template <class X, class Y>
-HWY_INLINE Apply<X, Y> FindApply(const GradientRows& rows) {
-  if (rows.dx == nullptr) return {&ApplyRow<Dx::kNone, true, X, Y>, nullptr};
-  return rows.dw != nullptr ? FindApply<true, X, Y>(rows) : FindApply<false, X, Y>(rows);
+template <class X, class Y, class Z>
+HWY_INLINE Apply FindApply(const GradientRows& rows) {
+  if (rows.dx == nullptr) return {&ApplyRow<Dx::kNone, true, X, Y, Y>, nullptr};
+  return rows.dw != nullptr ? FindApply<true, X, Y, Z>(rows) : FindApply<false, X, Y, Z>(rows);
 }
 
 // ------------------------------------------------------------------ kernels
 
-template <class X, class Y>
+template <class X, class Y, class Z>
 HWY_NOINLINE void BackwardRow(const Norm& norm, const GradientRows& rows, size_t row,
-                              const Apply<X, Y>& apply) {
+                              const Apply& apply) {
   const HotTerms hot = TermsOfRow<X, Y>(norm, rows, row);
   if (HWY_LIKELY(hot.safe)) {
     apply.row(norm, rows, row, hot.terms);
   } else {
-    ColdGradient<X, Y>(norm, ColdTerms<X, Y>(norm, rows, row), rows, row);
+    ColdGradient<X, Y, Z>(norm, ColdTerms<X, Y>(norm, rows, row), rows, row);
   }
 }
 
 // Four rows at a time, and the next four summed before these are worked on, so that the two
 // overlap: as in NormaliseByFours().
-template <class X, class Y>
-HWY_INLINE size_t BackwardByFours(const Norm& norm, const GradientRows& rows,
-                                  const Apply<X, Y>& apply) {
+template <class X, class Y, class Z>
+HWY_INLINE size_t BackwardByFours(const Norm& norm, const GradientRows& rows, const Apply& apply) {
   FourTerms now;
   FourTerms next;
   MakeFourTerms<X, Y>(norm, rows, 0, next);
@@ -404,7 +406,7 @@ HWY_INLINE size_t BackwardByFours(const Norm& norm, const GradientRows& rows,
     now = next;
     if (row + 8 <= rows.count) MakeFourTerms<X, Y>(norm, rows, row + 4, next);
     if (HWY_UNLIKELY(!now.safe)) {
-      for (size_t i = row; i < row + 4; ++i) BackwardRow<X, Y>(norm, rows, i, apply);
+      for (size_t i = row; i < row + 4; ++i) BackwardRow<X, Y, Z>(norm, rows, i, apply);
     } else if (HWY_LIKELY(apply.two != nullptr)) {
       apply.two(norm, rows, row, now.Row(0), now.Row(1));
       apply.two(norm, rows, row + 2, now.Row(2), now.Row(3));
@@ -416,9 +418,8 @@ HWY_INLINE size_t BackwardByFours(const Norm& norm, const GradientRows& rows,
 }
 
 // Two rows at a time: those that are not short.
-template <class X, class Y>
-HWY_INLINE size_t BackwardByTwos(const Norm& norm, const GradientRows& rows,
-                                 const Apply<X, Y>& apply) {
+template <class X, class Y, class Z>
+HWY_INLINE size_t BackwardByTwos(const Norm& norm, const GradientRows& rows, const Apply& apply) {
   size_t row = 0;
   for (; row + 2 <= rows.count; row += 2) {
     const HotTerms a = TermsOfRow<X, Y>(norm, rows, row);
@@ -426,24 +427,24 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const GradientRows& rows,
     if (HWY_LIKELY(a.safe && b.safe)) {
       apply.two(norm, rows, row, a.terms, b.terms);
     } else {
-      BackwardRow<X, Y>(norm, rows, row, apply);
-      BackwardRow<X, Y>(norm, rows, row + 1, apply);
+      BackwardRow<X, Y, Z>(norm, rows, row, apply);
+      BackwardRow<X, Y, Z>(norm, rows, row + 1, apply);
     }
   }
   return row;
 }
 
-template <class X, class Y>
+template <class X, class Y, class Z = Y>
 void BackwardRows(const Norm& norm, const GradientRows& rows) {
-  const Apply<X, Y> apply = FindApply<X, Y>(rows);
+  const Apply apply = FindApply<X, Y, Z>(rows);
   size_t row = 0;
   const bool is_short = norm.d * sizeof(X) <= kShortRowBytes;
   if (rows.count >= 4 && is_short && !rows.stream) {
-    row = BackwardByFours<X, Y>(norm, rows, apply);
+    row = BackwardByFours<X, Y, Z>(norm, rows, apply);
   } else if (apply.two != nullptr) {
-    row = BackwardByTwos<X, Y>(norm, rows, apply);
+    row = BackwardByTwos<X, Y, Z>(norm, rows, apply);
   }
-  for (; row < rows.count; ++row) BackwardRow<X, Y>(norm, rows, row, apply);
+  for (; row < rows.count; ++row) BackwardRow<X, Y, Z>(norm, rows, row, apply);
   if (rows.stream) hwy::FlushStream();  // before another thread may read dx
 }
 
@@ -460,14 +461,14 @@ void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
   }
 }
 
-template <class X, class Y>
+template <class X, class Y, class Z = Y>
 void BackwardColumns(const Norm& norm, const GradientRows& rows, const RowTerms* terms) {
-  const Apply<X, Y> apply = FindApply<X, Y>(rows);
+  const Apply apply = FindApply<X, Y, Z>(rows);
   for (size_t row = 0; row < rows.count; ++row) {
     if (HWY_LIKELY(!terms[row].cold)) {
       apply.row(norm, rows, row, Narrowed(terms[row].terms));
     } else {
-      ColdGradient<X, Y>(norm, terms[row].terms, rows, row);
+      ColdGradient<X, Y, Z>(norm, terms[row].terms, rows, row);
     }
   }
   if (rows.stream) hwy::FlushStream();
