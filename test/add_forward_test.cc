@@ -594,6 +594,63 @@ TEST_P(AddForwardOnTargetTest, BeyondTheCaches) {
 INSTANTIATE_TEST_SUITE_P(Targets, AddForwardOnTargetTest, testing::ValuesIn(SupportedTargets()),
                          Name);
 
+// --------------------------------------------------------------------------------------- gradient
+
+// The loss sum(dy * y) + sum(dr * residual_out) of one row, as a function of the unrounded
+// residual_out, in binary64.
+double Loss(const std::vector<double>& h, const Tensor& weight, const Tensor& dy,
+            const std::vector<double>& dr, double eps) {
+  const size_t d = h.size();
+  double squares = 0;
+  for (const double value : h) squares += value * value;
+  const double r = 1 / std::sqrt(squares / static_cast<double>(d) + eps);
+  double loss = 0;
+  for (size_t j = 0; j < d; ++j) {
+    loss += dy.get(0, j) * h[j] * r * weight.get(0, j) + dr[j] * h[j];
+  }
+  return loss;
+}
+
+// The gradient of the norm joins that of the residual in one call of backward: against central
+// differences by residual (or x, which is the same), for a stream in f32 and for one in bf16.
+TEST_P(AddForwardOnTargetTest, GradientJoinsTheResiduals) {
+  const size_t d = 70;
+  for (const rmsnorm_dtype stream : {RMSNORM_F32, RMSNORM_BF16}) {
+    Tensor x(RMSNORM_BF16, 1, d);
+    Tensor residual(stream, 1, d);
+    Tensor weight(RMSNORM_F32, 1, d);
+    Tensor dy(RMSNORM_BF16, 1, d);
+    for (Tensor* tensor : {&x, &residual, &weight, &dy}) FillNormal(random_, *tensor);
+    options_.eps = 0.01f;
+    const Results forward = AddApart(x, residual, weight, RMSNORM_BF16, options_);
+
+    Tensor gradient(stream, 1, d);  // of residual_out, and then of residual and x
+    FillNormal(random_, gradient);
+    std::vector<double> dr(d);
+    std::vector<double> h(d);
+    for (size_t j = 0; j < d; ++j) {
+      dr[j] = gradient.get(0, j);
+      h[j] = forward.residual_out.get(0, j);
+    }
+    backward(ConstView(dy.view()), ConstView(forward.residual_out.view()),
+             ConstView(weight.vector()), {View(gradient.view()), std::nullopt, true}, options_,
+             forward.rstd.data());
+    const double bound = stream == RMSNORM_F32 ? 1e-5 : 0x1p-8;
+    for (size_t j = 0; j < d; ++j) {
+      constexpr double kStep = 1e-4;
+      std::vector<double> above = h;
+      std::vector<double> below = h;
+      above[j] += kStep;
+      below[j] -= kStep;
+      const double eps = double{options_.eps};
+      const double expected =
+          (Loss(above, weight, dy, dr, eps) - Loss(below, weight, dy, dr, eps)) / (2 * kStep);
+      ASSERT_NEAR(expected, gradient.get(0, j), bound * std::max(1.0, std::fabs(expected)))
+          << rmsnorm_dtype_name(stream) << ", " << j;
+    }
+  }
+}
+
 // ------------------------------------------------------------------------------------ guard pages
 
 enum class Side { kBegin, kEnd };
