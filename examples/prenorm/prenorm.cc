@@ -5,8 +5,8 @@
 //     h[i + 1] = h[i] + layer[i](norm[i](h[i]))        for each sub-layer: the residual stream
 //     output = norm[last](h[last]) * head
 //
-// - Forward, each sub-layer's output is added to the stream, and the sum normalised for the next.
-//   The inverse RMS of each row (rstd) is kept for backward.
+// - Forward, rmsnorm::add_forward() adds each sub-layer's output to the stream and normalises the
+//   sum for the next, in one pass. The inverse RMS of each row (rstd) is kept for backward.
 // - Backward, the gradient of h is one buffer, dh. It goes around each sub-layer as it is, and
 //   rmsnorm::backward() adds the part that came through the norm onto it in the same pass
 //   (`add_dx`). The weight's gradients add up over the pieces of a batch (`add_dw`).
@@ -218,8 +218,8 @@ class Norm {
 
   // h = residual + x, y = norm(h). Not in place of the residual, since backward takes each h.
   void AddForward(const Matrix& x, const Matrix& residual) {
-    for (std::size_t i = 0; i < h_.data.size(); ++i) h_.data[i] = residual.data[i] + x.data[i];
-    rmsnorm::forward(h_.view(), Weight(), y_.view(), options_, rstd_.data());
+    rmsnorm::add_forward(x.view(), residual.view(), Weight(), h_.view(), y_.view(), options_,
+                         rstd_.data());
   }
 
   // Adds to dh, which holds the gradient of what goes around the norm, that of what goes through.
