@@ -86,9 +86,6 @@ std::string Text(const ForwardCase& forward_case) {
 }
 
 ForwardCase ParseForwardCase(const std::string& text) {
-  if (KindOfCase(text) != kForwardKind) {
-    throw UserError("case: '" + text + "' does not begin with 'forward,'");
-  }
   const ForwardCase c = ReadCase<ForwardCase>(text, kVisitFields);
   RequireMeaning(c);
   return c;
