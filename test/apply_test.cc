@@ -20,38 +20,8 @@
 namespace rmsnorm::test {
 namespace {
 
-// Some numbers around 0 without a pattern.
-std::vector<float> Numbers(size_t count) {
-  std::vector<float> numbers(count);
-  uint32_t state = 1;
-  for (float& number : numbers) {
-    state = state * 1664525u + 1013904223u;
-    number = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-30f;
-  }
-  return numbers;
-}
-
-// The same as bf16, rounded towards zero.
-std::vector<bf16> Bf16Numbers(size_t count) {
-  std::vector<bf16> result;
-  for (float number : Numbers(count)) {
-    uint32_t bits;
-    std::memcpy(&bits, &number, sizeof bits);
-    result.push_back({static_cast<uint16_t>(bits >> 16)});
-  }
-  return result;
-}
-
-class ApplyTest : public testing::Test {
+class ApplyTest : public DirectoryTest {
  protected:
-  std::string File(const std::string& name) const { return directory_.File(name); }
-
-  // A file in the test's directory; returns its path.
-  std::string Make(const std::string& name, const std::string& bytes) const {
-    WriteFile(File(name), bytes);
-    return File(name);
-  }
-
   static Outcome Apply(const std::string& input, const std::string& output,
                        const std::vector<std::string>& options = {},
                        const std::function<void()>& prepare = {}) {
@@ -81,8 +51,6 @@ class ApplyTest : public testing::Test {
     EXPECT_EQ(ReadFile(File(output_name)), "as it was");
     EXPECT_EQ(directory_.Names(), before);
   }
-
-  TemporaryDirectory directory_;
 };
 
 // ------------------------------------------------------------------------------------- values
@@ -723,11 +691,9 @@ class ApplyOutputTest : public ApplyTest {
  protected:
   const std::string x_ = Make("x.npy", Npy(NpyHeader("<f4", "(2, 3)"), Bytes(Numbers(6))));
 
-  // A file of 4 GiB of zeros that takes no space, more than any machine works through at once.
   std::string MakeHuge() const {
-    const std::string path = Make("huge.npy", Npy(NpyHeader("<f4", "(1048576, 1024)"), ""));
-    std::filesystem::resize_file(path, std::filesystem::file_size(path) + (uint64_t{4} << 30));
-    return path;
+    Make("huge.npy", Npy(NpyHeader("<f4", "(1048576, 1024)"), ""));
+    return Extend("huge.npy", uint64_t{4} << 30);
   }
 };
 
@@ -759,33 +725,14 @@ TEST_F(ApplyOutputTest, AnUnknownTargetLeavesTheOutputAlone) {
   ExpectRefused(Make("none.npy", Npy(NpyHeader("<f4", "(0, 3)"), "")), {}, "PDP11", "y.npy", pdp11);
 }
 
-// A limit on the size of files stands for a full disk: write() fails in the middle.
 TEST_F(ApplyOutputTest, AFullDiskLeavesTheOutputAlone) {
   const std::string x =
       Make("long.npy", Npy(NpyHeader("<f4", "(100, 100)"), Bytes(Numbers(10000))));
   for (const rlim_t limit : std::vector<rlim_t>{0, 100, 4096, 40000}) {
-    const auto shrink = [limit] {
-      const rlimit size = {limit, limit};
-      setrlimit(RLIMIT_FSIZE, &size);
-    };
-    // The limit holds for standard error as well, where a pipe does not mind.
-    int ends[2];
-    ASSERT_EQ(pipe(ends), 0);
     Make("y.npy", "as it was");
     const std::vector<std::string> before = directory_.Names();
-    Outcome outcome = Apply(x, File("y.npy"), {}, [&] {
-      dup2(ends[1], STDERR_FILENO);
-      close(ends[0]);
-      close(ends[1]);
-      shrink();
-    });
-    close(ends[1]);
-    char text[1000];
-    const ssize_t length = read(ends[0], text, sizeof text);
-    close(ends[0]);
-    ASSERT_GE(length, 0);
-    outcome.err.assign(text, static_cast<size_t>(length));
-    ExpectUserError(outcome, "y.npy: File too large");
+    ExpectUserError(RunOnFullDisk({"apply", "--input", x, "--output", File("y.npy")}, limit),
+                    "y.npy: File too large");
     EXPECT_EQ(ReadFile(File("y.npy")), "as it was");
     EXPECT_EQ(directory_.Names(), before);
   }
@@ -868,16 +815,6 @@ TEST_F(ApplyOutputTest, WritesThroughSymbolicLinks) {
 
 TEST_F(ApplyOutputTest, WritesANameOfTheGreatestLength) {
   ExpectSuccess(Apply(x_, File(std::string(251, 'y') + ".npy")));
-}
-
-// Calls `ready` until it says yes; false if it does not within a minute.
-bool Wait(const std::function<bool()>& ready) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!ready()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
 }
 
 TEST_F(ApplyOutputTest, AnInterruptLeavesNothingBehind) {

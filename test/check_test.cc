@@ -35,14 +35,26 @@ struct AddForward {
   const rmsnorm_view* y;
 };
 
+struct Backward {
+  const rmsnorm_view* dy;
+  const rmsnorm_view* x;
+  const rmsnorm_view* weight;
+  const float* rstd;
+  const rmsnorm_view* dx;
+  const rmsnorm_view* dw;
+  uint32_t flags;
+};
+
 // What happens to the second call of each function: the first one computes what is expected.
 struct Sabotage {
   std::function<void(const Forward&)> forward;
   std::function<void(double* sums)> sum_squares;
   std::function<void(const AddForward&)> add_forward;
+  std::function<void(const Backward&)> backward;
   int forward_calls = 0;
   int add_forward_calls = 0;
   int sum_squares_calls = 0;
+  int backward_calls = 0;
 };
 Sabotage sabotage;
 
@@ -68,6 +80,14 @@ rmsnorm_status __real_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
                                           const rmsnorm_options* options) noexcept;
 rmsnorm_status __wrap_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
                                           const rmsnorm_options* options) noexcept;
+rmsnorm_status __real_rmsnorm_backward(const rmsnorm_view* dy, const rmsnorm_view* x,
+                                       const rmsnorm_view* weight, const float* rstd,
+                                       const rmsnorm_view* dx, const rmsnorm_view* dw,
+                                       uint32_t flags, const rmsnorm_options* options) noexcept;
+rmsnorm_status __wrap_rmsnorm_backward(const rmsnorm_view* dy, const rmsnorm_view* x,
+                                       const rmsnorm_view* weight, const float* rstd,
+                                       const rmsnorm_view* dx, const rmsnorm_view* dw,
+                                       uint32_t flags, const rmsnorm_options* options) noexcept;
 }
 
 rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
@@ -100,11 +120,31 @@ rmsnorm_status __wrap_rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
   return status;
 }
 
+rmsnorm_status __wrap_rmsnorm_backward(const rmsnorm_view* dy, const rmsnorm_view* x,
+                                       const rmsnorm_view* weight, const float* rstd,
+                                       const rmsnorm_view* dx, const rmsnorm_view* dw,
+                                       uint32_t flags, const rmsnorm_options* options) noexcept {
+  using rmsnorm::test::sabotage;
+  const rmsnorm_status status =
+      __real_rmsnorm_backward(dy, x, weight, rstd, dx, dw, flags, options);
+  if (++sabotage.backward_calls == 2 && sabotage.backward) {
+    sabotage.backward({dy, x, weight, rstd, dx, dw, flags});
+  }
+  return status;
+}
+
 namespace rmsnorm::test {
 namespace {
 
+using tools::BackwardCall;
+using tools::BackwardCase;
 using tools::Call;
+using tools::Case;
 using tools::ForwardCase;
+using tools::GivenRstd;
+using tools::Outputs;
+using tools::ParseBackwardCase;
+using tools::ParseCase;
 using tools::ParseForwardCase;
 using tools::Values;
 
@@ -115,10 +155,10 @@ struct Report {
   std::string text;
 };
 
-Report Check(const std::string& forward_case, const Sabotage& wrong) {
+Report Check(const std::string& text, const Sabotage& wrong) {
   sabotage = wrong;
   std::ostringstream out;
-  const int status = tools::CheckForward({ParseForwardCase(forward_case)}, {"reference"}, out);
+  const int status = tools::CheckCases({ParseCase(text)}, {"reference"}, out);
   return {status, out.str()};
 }
 
@@ -128,18 +168,22 @@ Report CheckForward(const std::string& forward_case, std::function<void(const Fo
   return Check(forward_case, sabotage_of_forward);
 }
 
-void ExpectFailure(const Report& report, const std::string& fault,
-                   const std::string& forward_case) {
+void ExpectFailure(const Report& report, const std::string& fault, const std::string& text) {
   EXPECT_EQ(report.status, 1);
   EXPECT_EQ(report.text.rfind("FAILED on reference: " + fault, 0), 0u) << report.text;
   const std::string end =
-      "\n  rmsnorm check --target reference --case " + forward_case + "\n0 passed, 1 failed\n";
+      "\n  rmsnorm check --target reference --case " + text + "\n0 passed, 1 failed\n";
   ASSERT_GE(report.text.size(), end.size());
   EXPECT_EQ(report.text.substr(report.text.size() - end.size()), end);
 }
 
 // Three rows of f32, 7 elements each and 12 from one to the next.
 const std::string kPadded = "forward,x=f32,weight=f32,y=f32,rows=3,d=7,x_gap=5,y_gap=5,rstd=1";
+
+// The same of gradients.
+const std::string kGradientSizes = "backward,x=f32,weight=f32,dy=f32,dw=f32,rows=3,d=7";
+const std::string kGradients = kGradientSizes + ",x_gap=5,dy_gap=5,dx_gap=5";
+const std::string kInPlaceGradients = kGradientSizes + ",x_gap=5,dy_gap=5,in_place=1";
 
 float* Y(const Forward& call) { return static_cast<float*>(call.y->data); }
 
@@ -296,9 +340,165 @@ TEST(Check, ReportsWhatTheLibraryRefuses) {
 TEST(Check, CountsEveryCaseOnEveryTarget) {
   sabotage = {};
   std::ostringstream out;
-  const std::vector<ForwardCase> cases(3, ParseForwardCase(kPadded));
-  EXPECT_EQ(tools::CheckForward(cases, {"reference", "reference"}, out), 0);
+  const std::vector<Case> cases = {ParseCase(kPadded), ParseCase(kGradients), ParseCase(kPadded)};
+  EXPECT_EQ(tools::CheckCases(cases, {"reference", "reference"}, out), 0);
   EXPECT_EQ(out.str(), "6 passed, 0 failed\n");
+}
+
+// ----------------------------------------------------------------- what is found of gradients
+
+Report CheckBackward(const std::string& text, std::function<void(const Backward&)> wrong) {
+  Sabotage sabotage_of_backward;
+  sabotage_of_backward.backward = std::move(wrong);
+  return Check(text, sabotage_of_backward);
+}
+
+float* Dx(const Backward& call) { return static_cast<float*>(call.dx->data); }
+float* Dw(const Backward& call) { return static_cast<float*>(call.dw->data); }
+
+void Step(float& element) { element = std::nextafter(element, 1e30f); }
+
+TEST(CheckBackward, PassesWhatIsRight) {
+  const Report report = CheckBackward(kGradients, [](const Backward&) {});
+  EXPECT_EQ(report.status, 0);
+  EXPECT_EQ(report.text, "1 passed, 0 failed\n");
+  EXPECT_EQ(sabotage.backward_calls, 2);
+}
+
+TEST(CheckBackward, SeesOneWrongBitOfDx) {
+  for (const int row : {0, 1, 2}) {
+    for (const int j : {0, 6}) {
+      const Report report =
+          CheckBackward(kGradients, [=](const Backward& call) { Step(Dx(call)[12 * row + j]); });
+      ExpectFailure(report, "dx[" + std::to_string(row) + ", " + std::to_string(j) + "] is 0x",
+                    kGradients);
+    }
+  }
+}
+
+TEST(CheckBackward, SeesOneWrongBitOfDw) {
+  for (const int j : {0, 3, 6}) {
+    const Report report =
+        CheckBackward(kGradients, [=](const Backward& call) { Step(Dw(call)[j]); });
+    ExpectFailure(report, "dw[0, " + std::to_string(j) + "] is 0x", kGradients);
+  }
+}
+
+TEST(CheckBackward, SeesWritesOutsideTheOutputs) {
+  for (const int position : {-1, -16, 7, 11, 12 + 7, 24 - 1, 24 + 7, 24 + 7 + 16}) {
+    const Report report =
+        CheckBackward(kGradients, [=](const Backward& call) { Dx(call)[position] = 1; });
+    ExpectFailure(report, "dx: byte " + std::to_string(4 * position) + " ", kGradients);
+  }
+  for (const int position : {-1, -16, 7, 7 + 16}) {
+    const Report report =
+        CheckBackward(kGradients, [=](const Backward& call) { Dw(call)[position] = 1; });
+    ExpectFailure(report, "dw: byte " + std::to_string(4 * position) + " ", kGradients);
+  }
+}
+
+TEST(CheckBackward, SeesThatAnInputWasWritten) {
+  const std::string text = kGradients + ",rstd=saved";
+  const auto expect = [&text](const std::string& fault,
+                              const std::function<float*(const Backward&)>& written) {
+    ExpectFailure(CheckBackward(text, [&](const Backward& call) { *written(call) = 1; }), fault,
+                  text);
+  };
+  const auto data = [](const rmsnorm_view* view) { return static_cast<float*>(view->data); };
+  expect("x was written", [&](const Backward& call) { return data(call.x); });
+  expect("x was written", [&](const Backward& call) { return data(call.x) + 7; });
+  expect("dy was written", [&](const Backward& call) { return data(call.dy) + 1; });
+  expect("the weight was written", [&](const Backward& call) { return data(call.weight); });
+  expect("rstd was written",
+         [](const Backward& call) { return const_cast<float*>(call.rstd) + 2; });
+}
+
+TEST(CheckBackward, InPlaceTakesDyAsItWas) {
+  const std::string& text = kInPlaceGradients;
+  const Report right =
+      CheckBackward(text, [](const Backward& call) { EXPECT_EQ(call.dx->data, call.dy->data); });
+  EXPECT_EQ(right.text, "1 passed, 0 failed\n");
+  ExpectFailure(CheckBackward(text, [](const Backward& call) { Step(Dx(call)[12]); }),
+                "dx[1, 0] is 0x", text);
+  ExpectFailure(CheckBackward(text, [](const Backward& call) { Dx(call)[11] = 0; }), "dx: byte 44 ",
+                text);
+}
+
+// The sum is of what was there before, which is not what an output holds where nothing is added.
+TEST(CheckBackward, AddsToWhatIsThere) {
+  const std::string text = kGradients + ",add_dx=1,add_dw=1";
+  const std::string in_place = kInPlaceGradients + ",add_dx=1";
+  EXPECT_EQ(CheckBackward(text, [](const Backward& call) { EXPECT_EQ(call.flags, 3u); }).text,
+            "1 passed, 0 failed\n");
+  EXPECT_EQ(CheckBackward(in_place, [](const Backward& call) { EXPECT_EQ(call.flags, 1u); }).text,
+            "1 passed, 0 failed\n");
+  // A call that does not add, in the place of one that does.
+  const auto repeat_without_flags = [](const Backward& call) {
+    EXPECT_EQ(RMSNORM_OK, __real_rmsnorm_backward(call.dy, call.x, call.weight, call.rstd, call.dx,
+                                                  call.dw, 0, nullptr));
+  };
+  ExpectFailure(CheckBackward(text, repeat_without_flags), "dx[0, 0] is 0x", text);
+  const std::string dw_alone = kGradientSizes + ",outputs=dw,add_dw=1";
+  ExpectFailure(CheckBackward(dw_alone, repeat_without_flags), "dw[0, 0] is 0x", dw_alone);
+}
+
+TEST(CheckBackward, AsksForTheOutputsThatTheCaseNames) {
+  const std::string dx = kGradientSizes + ",outputs=dx";
+  const std::string dw = kGradientSizes + ",outputs=dw";
+  EXPECT_EQ(CheckBackward(dx,
+                          [](const Backward& call) {
+                            EXPECT_EQ(call.dw, nullptr);
+                            EXPECT_NE(call.dx, nullptr);
+                          })
+                .text,
+            "1 passed, 0 failed\n");
+  EXPECT_EQ(CheckBackward(dw,
+                          [](const Backward& call) {
+                            EXPECT_EQ(call.dx, nullptr);
+                            EXPECT_NE(call.dw, nullptr);
+                          })
+                .text,
+            "1 passed, 0 failed\n");
+  ExpectFailure(CheckBackward(dx, [](const Backward& call) { Step(Dx(call)[0]); }),
+                "dx[0, 0] is 0x", dx);
+  ExpectFailure(CheckBackward(dw, [](const Backward& call) { Step(Dw(call)[0]); }),
+                "dw[0, 0] is 0x", dw);
+}
+
+// A result that depends on rstd differs where another one is given.
+TEST(CheckBackward, GivesTheInverseRmsThatTheCaseNames) {
+  float saved = 0;
+  EXPECT_EQ(
+      CheckBackward(kGradients, [](const Backward& call) { EXPECT_EQ(call.rstd, nullptr); }).text,
+      "1 passed, 0 failed\n");
+  CheckBackward(kGradients + ",rstd=saved", [&](const Backward& call) { saved = call.rstd[1]; });
+  EXPECT_GT(saved, 0);
+  // Of the rows every other one has a special value, the first of them 0.
+  EXPECT_EQ(CheckBackward(kGradients + ",rstd=special",
+                          [&](const Backward& call) {
+                            EXPECT_EQ(call.rstd[0], 0);
+                            EXPECT_EQ(call.rstd[1], saved);
+                            EXPECT_EQ(call.rstd[2], -1);
+                          })
+                .text,
+            "1 passed, 0 failed\n");
+}
+
+TEST(CheckBackward, TakesTwoNansAsEqual) {
+  const std::string nans = "backward,x=f32,weight=f32,dy=f32,dw=f32,rows=1,d=1,values=nan";
+  const Report report = CheckBackward(nans, [](const Backward& call) {
+    const uint32_t another = 0xFFC12345u;
+    for (float* element : {Dx(call), Dw(call)}) {
+      ASSERT_TRUE(std::isnan(*element));
+      std::memcpy(element, &another, sizeof another);
+    }
+  });
+  EXPECT_EQ(report.text, "1 passed, 0 failed\n");
+}
+
+TEST(CheckBackward, ReportsWhatTheLibraryRefuses) {
+  const std::string refused = "backward,x=f32,weight=none,dy=f32,dw=f32,rows=1,d=1,weight_offset=1";
+  ExpectFailure(CheckBackward(refused, [](const Backward&) {}), "refused: ", refused);
 }
 
 // -------------------------------------------------------------------------------------- cases
@@ -354,6 +554,109 @@ TEST(CheckCase, TextsOfTheListAreRead) {
     const std::string text = tools::Text(c);
     EXPECT_EQ(tools::Text(ParseForwardCase(text)), text);
   }
+}
+
+TEST(CheckCase, ReadsAndWritesEveryFieldOfBackward) {
+  const std::string text =
+      "backward,x=bf16,weight=none,dy=f16,dw=bf16,rows=2,d=3,call=module,outputs=dx,x_shift=4,"
+      "weight_shift=5,dy_shift=6,dx_shift=7,dw_shift=8,x_gap=9,dy_gap=10,dx_gap=11,falling=1,"
+      "add_dx=1,add_dw=1,eps=0.125,eps_outside=1,cast_then_scale=1,weight_offset=-2,divisor=9.5,"
+      "rstd=special,threads=10,executor=1,values=low_edge,dy_values=finite,special_weight=1,"
+      "seed=12";
+  const BackwardCase c = ParseBackwardCase(text);
+  EXPECT_EQ(tools::Text(c), text);
+  EXPECT_EQ(c.x, Dtype::bf16);
+  EXPECT_EQ(c.weight, std::nullopt);
+  EXPECT_EQ(c.dy, Dtype::f16);
+  EXPECT_EQ(c.dw, Dtype::bf16);
+  EXPECT_EQ(c.rows, 2u);
+  EXPECT_EQ(c.d, 3u);
+  EXPECT_EQ(c.call, BackwardCall::kModule);
+  EXPECT_EQ(c.outputs, Outputs::kDx);
+  EXPECT_EQ(c.x_shift, 4u);
+  EXPECT_EQ(c.weight_shift, 5u);
+  EXPECT_EQ(c.dy_shift, 6u);
+  EXPECT_EQ(c.dx_shift, 7u);
+  EXPECT_EQ(c.dw_shift, 8u);
+  EXPECT_EQ(c.x_gap, 9u);
+  EXPECT_EQ(c.dy_gap, 10u);
+  EXPECT_EQ(c.dx_gap, 11u);
+  EXPECT_TRUE(c.falling);
+  EXPECT_TRUE(c.add_dx);
+  EXPECT_TRUE(c.add_dw);
+  EXPECT_EQ(c.eps, 0.125f);
+  EXPECT_TRUE(c.eps_outside);
+  EXPECT_TRUE(c.cast_then_scale);
+  EXPECT_EQ(c.weight_offset, -2.0f);
+  EXPECT_EQ(c.divisor, 9.5f);
+  EXPECT_EQ(c.rstd, GivenRstd::kSpecial);
+  EXPECT_EQ(c.threads, 10);
+  EXPECT_TRUE(c.executor);
+  EXPECT_EQ(c.values, Values::kLowEdge);
+  EXPECT_EQ(c.dy_values, Values::kFinite);
+  EXPECT_TRUE(c.special_weight);
+  EXPECT_EQ(c.seed, 12u);
+  EXPECT_TRUE(ParseBackwardCase("backward,rows=1,d=1,x_repeated=1").x_repeated);
+  EXPECT_TRUE(ParseBackwardCase("backward,rows=1,d=1,dy_repeated=1").dy_repeated);
+  EXPECT_TRUE(ParseBackwardCase("backward,rows=1,d=1,in_place=1").in_place);
+}
+
+TEST(CheckCase, TextsOfTheBackwardListAreRead) {
+  for (const BackwardCase& c : tools::BackwardCases()) {
+    const std::string text = tools::Text(c);
+    EXPECT_EQ(tools::Text(ParseBackwardCase(text)), text);
+  }
+}
+
+TEST(CheckCase, TheBackwardListCoversWhatItShould) {
+  using Kernel = std::pair<Dtype, Dtype>;  // the types of x and dy choose it
+  std::set<std::tuple<Dtype, std::optional<Dtype>, Dtype, Dtype>> types;
+  std::map<Kernel, std::set<size_t>> sizes;
+  std::map<Kernel, std::set<size_t>> rows;
+  std::set<std::tuple<Kernel, Outputs, bool, bool, bool>> outputs;  // in place, what is added to
+  std::set<std::tuple<Kernel, Values>> values;
+  std::set<std::tuple<Kernel, Values>> dy_values;
+  std::set<std::tuple<Kernel, GivenRstd, bool>> rstds;  // eps outside
+  std::set<std::tuple<Kernel, BackwardCall>> calls;
+  std::set<std::tuple<Kernel, bool, int>> threads;  // of large cases, by executor
+  std::set<size_t> shifts[5];
+  for (const BackwardCase& c : tools::BackwardCases()) {
+    const Kernel kernel = {c.x, c.dy};
+    types.insert({c.x, c.weight, c.dy, c.dw});
+    sizes[kernel].insert(c.d);
+    if (c.outputs != Outputs::kDx) rows[kernel].insert(c.rows);
+    outputs.insert({kernel, c.outputs, c.in_place, c.add_dx && c.outputs != Outputs::kDw,
+                    c.add_dw && c.outputs != Outputs::kDx});
+    values.insert({kernel, c.values});
+    dy_values.insert({kernel, c.dy_values});
+    rstds.insert({kernel, c.rstd, c.eps_outside});
+    calls.insert({kernel, c.call});
+    if (c.rows * c.d > 5 * 16384) threads.insert({kernel, c.executor, c.threads});
+    const size_t shift[] = {c.x_shift, c.weight_shift, c.dy_shift, c.dx_shift, c.dw_shift};
+    for (size_t i = 0; i < 5; ++i) shifts[i].insert(shift[i]);
+  }
+  EXPECT_EQ(types.size(), 27u * 4);
+  EXPECT_EQ(sizes.size(), 9u);
+  for (const auto& [kernel, lengths] : sizes) {
+    for (size_t d = 1; d <= 300; ++d) EXPECT_EQ(lengths.count(d), 1u) << d;
+    for (const size_t d : {511u, 512u, 513u, 4095u, 4096u, 4097u, 8193u, 16385u, 90001u}) {
+      EXPECT_EQ(lengths.count(d), 1u) << d;
+    }
+  }
+  for (const auto& [kernel, numbers] : rows) {
+    for (size_t n = 1; n <= 20; ++n) EXPECT_EQ(numbers.count(n), 1u) << n;
+    for (const size_t n : {32u, 33u, 1008u, 1009u, 1024u, 1025u, 1500u}) {
+      EXPECT_EQ(numbers.count(n), 1u) << n;
+    }
+  }
+  // dx in place or not, added to or not; with dw, added to or not; and dw alone.
+  EXPECT_EQ(outputs.size(), 9u * (4 + 4 * 2 + 2));
+  EXPECT_EQ(values.size(), 9u * 12);
+  EXPECT_EQ(dy_values.size(), 9u * 12);
+  EXPECT_EQ(rstds.size(), 9u * 3 * 2);
+  EXPECT_EQ(calls.size(), 9u * 2);
+  EXPECT_EQ(threads.size(), 9u * 2 * 6);  // OpenMP's choice, and 1 to 5
+  for (const std::set<size_t>& places : shifts) EXPECT_GE(places.size(), 32u);
 }
 
 TEST(CheckCase, TheListCoversWhatItShould) {
@@ -422,10 +725,13 @@ std::string LastLine(const std::string& text) {
 }
 
 TEST(CheckCommand, ChecksACaseOnEveryTarget) {
-  const Outcome outcome = RunCommand({"check", "--case", "forward,rows=3,d=100,values=mixed"});
-  ExpectSuccess(outcome);
-  const size_t targets = SupportedTargets().size();
-  EXPECT_EQ(LastLine(outcome.out), std::to_string(targets) + " passed, 0 failed\n");
+  for (const char* text :
+       {"forward,rows=3,d=100,values=mixed", "backward,rows=40,d=100,values=mixed"}) {
+    const Outcome outcome = RunCommand({"check", "--case", text});
+    ExpectSuccess(outcome);
+    const size_t targets = SupportedTargets().size();
+    EXPECT_EQ(LastLine(outcome.out), std::to_string(targets) + " passed, 0 failed\n");
+  }
 }
 
 TEST(CheckCommand, ChecksTheTargetsAskedFor) {
@@ -452,7 +758,7 @@ TEST(CheckCommand, RefusesWrongUseInOneLine) {
       {{"--frobnicate"}, "--frobnicate"},
       {{"frobnicate"}, "frobnicate"},
       {{"--case"}, "--case"},
-      {{"--case", "backward,rows=1,d=1"}, "'backward,rows=1,d=1'"},
+      {{"--case", "sideways,rows=1,d=1"}, "'sideways,rows=1,d=1' begins neither with"},
       {{"--case", "forward"}, "'rows' is missing"},
       {{"--case", "forward,rows=1"}, "'d' is missing"},
       {{"--case", "forward,rows=0,d=1"}, "rows and d"},
@@ -481,6 +787,20 @@ TEST(CheckCommand, RefusesWrongUseInOneLine) {
       {{"--case", "forward,rows=1,d=1,residual_gap=1"}, "residual"},
       {{"--case", "forward,rows=1,d=1,residual_in_place=1"}, "residual"},
       {{"--case", "forward,rows=1,d=1,norm_then_cast=1"}, "residual"},
+      {{"--case", "backward"}, "'rows' is missing"},
+      {{"--case", "backward,rows=1,d=0"}, "rows and d"},
+      {{"--case", "backward,rows=1,d=1,y=f16"}, "'y'"},
+      {{"--case", "backward,rows=1,d=1,dw=none"}, "'none' is no value for 'dw'"},
+      {{"--case", "backward,rows=1,d=1,rstd=1"}, "'1' is no value for 'rstd'"},
+      {{"--case", "backward,rows=1,d=1,outputs=y"}, "'y' is no value for 'outputs'"},
+      {{"--case", "backward,rows=1,d=1,call=two_phases"}, "'two_phases' is no value for 'call'"},
+      {{"--case", "backward,rows=65536,d=65536"}, "2^28"},
+      {{"--case", "backward,rows=1,d=1,dx_shift=268435457"}, "2^28"},
+      {{"--case", "backward,rows=1,d=1,outputs=dw,in_place=1"}, "in_place"},
+      {{"--case", "backward,rows=1,d=1,dy_repeated=1,in_place=1"}, "in_place"},
+      {{"--case", "backward,rows=1,d=1,dx_gap=1,in_place=1"}, "in_place"},
+      {{"--case", "backward,rows=1,d=1,x_repeated=1,x_gap=1"}, "x_repeated"},
+      {{"--case", "backward,rows=1,d=1,dy_repeated=1,dy_gap=1"}, "dy_repeated"},
   };
   for (const auto& [arguments, problem] : wrong) {
     std::vector<std::string> all = {"check"};

@@ -8,10 +8,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +23,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace rmsnorm::test {
@@ -64,6 +68,26 @@ inline void WriteFile(const std::string& path, const std::string& bytes) {
   file.close();
   if (!file) throw std::runtime_error("cannot write " + path);
 }
+
+// A test with a directory of its own.
+class DirectoryTest : public testing::Test {
+ protected:
+  std::string File(const std::string& name) const { return directory_.File(name); }
+
+  // A file in the directory; returns its path.
+  std::string Make(const std::string& name, const std::string& bytes) const {
+    WriteFile(File(name), bytes);
+    return File(name);
+  }
+
+  // Makes such a file longer by zeros that take no space; returns its path.
+  std::string Extend(const std::string& name, uint64_t bytes) const {
+    std::filesystem::resize_file(File(name), std::filesystem::file_size(File(name)) + bytes);
+    return File(name);
+  }
+
+  TemporaryDirectory directory_;
+};
 
 using Environment = std::map<std::string, std::string>;
 
@@ -112,6 +136,38 @@ inline Outcome RunCommand(const std::vector<std::string>& arguments,
   }
   const int status = WaitFor(child);
   return {status, ReadFile(out), ReadFile(err)};
+}
+
+// Runs the command where no file can be larger than `limit` bytes. That stands for a full disk:
+// write() fails in the middle.
+inline Outcome RunOnFullDisk(const std::vector<std::string>& arguments, rlim_t limit) {
+  // The limit holds for standard error as well, where a pipe does not mind.
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+  Outcome outcome = RunCommand(arguments, {}, [&] {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    const rlimit size = {limit, limit};
+    setrlimit(RLIMIT_FSIZE, &size);
+  });
+  close(ends[1]);
+  char text[1000];
+  const ssize_t length = read(ends[0], text, sizeof text);
+  close(ends[0]);
+  if (length < 0) throw std::runtime_error("cannot read standard error");
+  outcome.err.assign(text, static_cast<size_t>(length));
+  return outcome;
+}
+
+// Calls `ready` until it says yes; false if it does not within a minute.
+inline bool Wait(const std::function<bool()>& ready) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!ready()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 // The command refused what it was told: status 2, nothing on standard output and one line on

@@ -3,9 +3,11 @@
 #ifndef RMSNORM_TEST_TENSOR_FILES_H_
 #define RMSNORM_TEST_TENSOR_FILES_H_
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -44,6 +46,28 @@ inline std::string Entry(const std::string& name, const std::string& dtype,
                          const std::string& shape, size_t begin, size_t end) {
   return "\"" + name + "\": {\"dtype\": \"" + dtype + "\", \"shape\": " + shape +
          ", \"data_offsets\": [" + std::to_string(begin) + ", " + std::to_string(end) + "]}";
+}
+
+// Some numbers around 0 without a pattern.
+inline std::vector<float> Numbers(size_t count) {
+  std::vector<float> numbers(count);
+  uint32_t state = 1;
+  for (float& number : numbers) {
+    state = state * 1664525u + 1013904223u;
+    number = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-30f;
+  }
+  return numbers;
+}
+
+// The same as bf16, rounded towards zero.
+inline std::vector<bf16> Bf16Numbers(size_t count) {
+  std::vector<bf16> result;
+  for (float number : Numbers(count)) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    result.push_back({static_cast<uint16_t>(bits >> 16)});
+  }
+  return result;
 }
 
 struct StoredTensor {

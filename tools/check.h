@@ -5,16 +5,24 @@
 
 #include <iosfwd>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "backward_case.h"
 #include "forward_case.h"
 
 namespace rmsnorm::tools {
 
+// A case of any kind.
+using Case = std::variant<ForwardCase, BackwardCase>;
+
+// The case that a text describes; its first word names the kind. Throws UserError if there is none.
+Case ParseCase(const std::string& text);
+
 // Checks each case on each target. Writes two lines for each failure, what is wrong and a command
 // that repeats it, and a line that counts. Returns the status to exit with.
-int CheckForward(const std::vector<ForwardCase>& cases, const std::vector<std::string>& targets,
-                 std::ostream& out);
+int CheckCases(const std::vector<Case>& cases, const std::vector<std::string>& targets,
+               std::ostream& out);
 
 }  // namespace rmsnorm::tools
 

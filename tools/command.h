@@ -23,6 +23,7 @@ class UserError : public std::runtime_error {
 void AddInfo(CLI::App& app, int& status);
 void AddCheck(CLI::App& app, int& status);
 void AddApply(CLI::App& app, int& status);
+void AddBackward(CLI::App& app, int& status);
 void AddBench(CLI::App& app, int& status);
 
 }  // namespace rmsnorm::tools

@@ -10,25 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "case_values.h"
+
 namespace rmsnorm::tools {
 
 // The functions that do the work; all must give the bits of rmsnorm_forward().
 enum class Call { kForward, kModule, kTwoPhases };
-
-// What the rows of x hold.
-enum class Values {
-  kNormal,     // magnitudes around 1
-  kWide,       // magnitudes over 60 binary orders, or all of f16's
-  kHuge,       // near the largest finite number
-  kTiny,       // squares that vanish in f32
-  kSubnormal,  // subnormal numbers of the type
-  kZero,       // zeros of both signs
-  kNan,        // as kNormal, with one NaN
-  kInfinity,   // as kNormal, with one infinity
-  kLowEdge,    // mean squares on both sides of 2^-100, below which f32 does not do
-  kHighEdge,   // sums of squares on both sides of f32's range
-  kMixed       // each of the above in turn, so that neighbouring rows differ
-};
 
 struct ForwardCase {
   Call call = Call::kForward;
@@ -72,10 +59,13 @@ struct ForwardCase {
 // Whether the types allow y to take the place of x.
 bool CanBeInPlace(const ForwardCase& forward_case);
 
+// The first word of the text of a case.
+constexpr char kForwardKind[] = "forward";
+
 // The text of a case. Fields that have their default value are left out, but for types and sizes.
 std::string Text(const ForwardCase& forward_case);
 
-// The case that a text describes. Throws UserError if there is none.
+// The case that a text of this kind describes. Throws UserError if there is none.
 ForwardCase ParseForwardCase(const std::string& text);
 
 // The cases that `rmsnorm check` goes through.

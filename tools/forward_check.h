@@ -36,8 +36,6 @@ class ForwardCheck {
   std::string FindFault(const Results& results) const;
 
  private:
-  rmsnorm_options LibraryOptions(const char* target) const;
-
   ForwardCase case_;
   GuardedRows x_;
   std::optional<GuardedRows> weight_;

@@ -69,6 +69,10 @@ rmsnorm_view GuardedRows::view(Dtype dtype) {
   return rmsnorm_rows(row(0), static_cast<rmsnorm_dtype>(dtype), layout_.rows, layout_.d, stride());
 }
 
+rmsnorm_view GuardedRows::vector(Dtype dtype) {
+  return rmsnorm_tensor(row(0), static_cast<rmsnorm_dtype>(dtype), 1, &layout_.d, nullptr);
+}
+
 std::string GuardedRows::FindBrokenCanary() const {
   const uint8_t* const begin = reinterpret_cast<const uint8_t*>(lines_.data());
   const uint8_t* const end = begin + lines_.size() * sizeof(Line);
@@ -94,6 +98,21 @@ bool GuardedRows::operator==(const GuardedRows& other) const {
          std::memcmp(lines_.data(), other.lines_.data(), lines_.size() * sizeof(Line)) == 0;
 }
 
+GuardedRows Output(Format format, const Layout& layout) {
+  return GuardedRows(format, layout, GuardedRows::kAroundOutput);
+}
+
+GuardedRows OnePerRow(Format format, size_t rows) { return Output(format, {1, rows}); }
+
+float* Floats(GuardedRows& rows) { return reinterpret_cast<float*>(rows.row(0)); }
+double* Doubles(GuardedRows& rows) { return reinterpret_cast<double*>(rows.row(0)); }
+
+void CopyRows(const GuardedRows& from, GuardedRows& to) {
+  for (size_t row = 0; row < from.layout().rows; ++row) {
+    std::memcpy(to.row(row), from.row(row), from.layout().d * from.format().size());
+  }
+}
+
 std::string FindDifference(const GuardedRows& expected, const GuardedRows& actual) {
   const Format format = expected.format();
   const size_t d = expected.layout().d;
@@ -109,6 +128,17 @@ std::string FindDifference(const GuardedRows& expected, const GuardedRows& actua
                     static_cast<int>(2 * format.size()), static_cast<unsigned long long>(wanted));
       return text;
     }
+  }
+  return {};
+}
+
+std::string FindFaultOfOutputs(std::initializer_list<ComparedRows> outputs) {
+  for (const ComparedRows& output : outputs) {
+    const std::string difference =
+        output.is_computed ? FindDifference(output.expected, output.actual) : std::string();
+    if (!difference.empty()) return output.name + difference;
+    const std::string broken = output.actual.FindBrokenCanary();
+    if (!broken.empty()) return std::string(output.name) + ": " + broken;
   }
   return {};
 }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <vector>
@@ -27,7 +28,7 @@ constexpr Format kF32 = {8, 23};
 constexpr Format kF64 = {11, 52};
 Format FormatOf(Dtype dtype);
 
-// Where rows lie, in elements; see ForwardCase.
+// Where rows lie, in elements; see the cases of `rmsnorm check`.
 struct Layout {
   size_t rows = 1;
   size_t d = 1;
@@ -57,6 +58,7 @@ class GuardedRows {
 
   // As arguments for the library.
   rmsnorm_view view(Dtype dtype);
+  rmsnorm_view vector(Dtype dtype);  // the first row, with one dimension, which a weight must have
 
   // Describes the first byte outside the rows that is no longer the canary; empty where there is
   // none.
@@ -79,10 +81,32 @@ class GuardedRows {
   std::vector<Line> lines_;
 };
 
+// Rows for a result.
+GuardedRows Output(Format format, const Layout& layout);
+
+// One row, with an element for each of so many others.
+GuardedRows OnePerRow(Format format, size_t rows);
+float* Floats(GuardedRows& rows);
+double* Doubles(GuardedRows& rows);
+
+// Copies the elements of rows, of which there are as many in both.
+void CopyRows(const GuardedRows& from, GuardedRows& to);
+
 // Describes the first element of `actual` whose bits are not those in `expected`; empty where there
 // is none. Two NaNs count as equal: CPUs make different ones. The layouts may differ, rows and d
 // may not.
 std::string FindDifference(const GuardedRows& expected, const GuardedRows& actual);
+
+// An output of a call, and what it should be.
+struct ComparedRows {
+  const char* name;
+  const GuardedRows& expected;
+  const GuardedRows& actual;
+  bool is_computed;  // if not, only its surroundings are looked at
+};
+
+// Says what is wrong with the first output that is; empty where none is.
+std::string FindFaultOfOutputs(std::initializer_list<ComparedRows> outputs);
 
 }  // namespace rmsnorm::tools
 

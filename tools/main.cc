@@ -35,6 +35,7 @@ int Run(int argc, char** argv) {
   AddInfo(app, status);
   AddCheck(app, status);
   AddApply(app, status);
+  AddBackward(app, status);
 #ifdef RMSNORM_HAVE_BENCH
   AddBench(app, status);
 #endif

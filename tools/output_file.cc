@@ -48,11 +48,14 @@ void HandleSignals() {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path) : name_(path) {
+std::string ResolvedPath(const std::string& path) {
   std::error_code error;
   const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, error);
-  path_ = error ? path : resolved.string();
+  // A path that cannot be resolved is one that cannot be written: opening it will say so.
+  return error ? path : resolved.string();
+}
 
+OutputFile::OutputFile(const std::string& path) : name_(path), path_(ResolvedPath(path)) {
   struct stat existing;
   const bool exists = stat(path_.c_str(), &existing) == 0;
   if (exists && !S_ISREG(existing.st_mode)) {

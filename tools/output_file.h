@@ -9,6 +9,9 @@
 
 namespace rmsnorm::tools {
 
+// The path with symbolic links resolved: two outputs with the same one are the same file.
+std::string ResolvedPath(const std::string& path);
+
 // Writes a temporary file beside `path`; Commit() renames it over `path`. Without Commit(), and on
 // SIGINT, SIGTERM and SIGHUP, the temporary file goes and `path` stays as it was. Two at a time.
 // An existing file passes its permission bits on; a symbolic link stays and its target is replaced.

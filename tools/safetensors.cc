@@ -154,6 +154,13 @@ void CheckTiling(std::vector<Entry> entries, size_t data_size) {
   }
 }
 
+// What the format calls a type.
+std::string_view DtypeWord(Dtype dtype) {
+  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                      [dtype](const auto& known) { return known.second == dtype; })
+      ->first;
+}
+
 // Some names for a message: "'a', 'b', 'c' and 17 more".
 std::string SomeNames(const std::vector<Entry>& entries) {
   constexpr size_t kShown = 3;
@@ -213,21 +220,23 @@ Tensor ParseSafetensors(std::string_view file, const std::string& name) {
   return {{*dtype, entry.shape}, data.substr(entry.begin, entry.end - entry.begin)};
 }
 
-std::string SafetensorsHeader(const std::string& name, const TensorInfo& info) {
-  if (name == kMetadata) throw UserError("a tensor cannot be called " + Quoted(name));
-  const auto dtype =
-      std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                   [&info](const auto& known) { return known.second == info.dtype; });
-  const json header = {{name,
-                        {{"dtype", dtype->first},
-                         {"shape", info.shape},
-                         {"data_offsets", {size_t{0}, ByteSize(info)}}}}};
-  std::string text;
-  try {
-    text = header.dump();
-  } catch (const json::type_error&) {
-    throw UserError("tensor name " + Quoted(name) + " is not UTF-8");
+std::string SafetensorsHeader(const std::vector<std::pair<std::string, TensorInfo>>& tensors) {
+  json header = json::object();
+  size_t begin = 0;
+  for (const auto& [name, info] : tensors) {
+    if (name == kMetadata) throw UserError("a tensor cannot be called " + Quoted(name));
+    if (header.contains(name)) throw UserError("two tensors cannot be called " + Quoted(name));
+    try {
+      static_cast<void>(json(name).dump());
+    } catch (const json::type_error&) {
+      throw UserError("tensor name " + Quoted(name) + " is not UTF-8");
+    }
+    const size_t end = begin + ByteSize(info);
+    header[name] = {
+        {"dtype", DtypeWord(info.dtype)}, {"shape", info.shape}, {"data_offsets", {begin, end}}};
+    begin = end;
   }
+  std::string text = header.dump();
   // Spaces up to a multiple of 8 align the data.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return LittleEndian(text.size(), kLengthSize) + text;

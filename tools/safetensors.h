@@ -5,6 +5,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tensor.h"
 
@@ -15,8 +17,9 @@ namespace rmsnorm::tools {
 // not F32, F16 or BF16. Other tensors of the file may have any dtype.
 Tensor ParseSafetensors(std::string_view file, const std::string& name);
 
-// What stands before the data of a file that holds one tensor.
-std::string SafetensorsHeader(const std::string& name, const TensorInfo& info);
+// What stands before the data of a file that holds these tensors, by their names, one right after
+// the other.
+std::string SafetensorsHeader(const std::vector<std::pair<std::string, TensorInfo>>& tensors);
 
 }  // namespace rmsnorm::tools
 

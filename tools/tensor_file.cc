@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor_file.h"
 
+#include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "command.h"
 #include "npy.h"
@@ -43,10 +45,31 @@ TensorLocation ParseLocation(const std::string& text) {
 InputTensor::InputTensor(const TensorLocation& location)
     : file_(location.path), tensor_(ParseFile(location, file_.bytes())) {}
 
-std::string FileHeader(const TensorLocation& location, const TensorInfo& info) {
+const void* InputTensor::Elements(size_t first, size_t count) {
+  const size_t size = ElementSize(info().dtype);
+  const char* const data = tensor_.data.data() + first * size;
+  if (reinterpret_cast<uintptr_t>(data) % size == 0) return data;
+  copy_.assign(data, data + count * size);
+  return copy_.data();
+}
+
+TensorLocation ParseOutputLocation(const std::string& text, const std::string& name) {
+  TensorLocation location = ParseLocation(text);
+  if (location.name.empty()) location.name = name;
+  return location;
+}
+
+std::string FileHeader(const std::vector<OutputTensor>& tensors) {
+  const TensorLocation& location = tensors.front().location;
   try {
-    if (location.format == FileFormat::kNpy) return NpyHeader(info);
-    return SafetensorsHeader(location.name.empty() ? "output" : location.name, info);
+    if (location.format == FileFormat::kNpy) {
+      if (tensors.size() > 1) throw UserError("a .npy file holds one tensor");
+      return NpyHeader(tensors.front().info);
+    }
+    std::vector<std::pair<std::string, TensorInfo>> named;
+    for (const OutputTensor& tensor : tensors)
+      named.emplace_back(tensor.location.name, tensor.info);
+    return SafetensorsHeader(named);
   } catch (const UserError& error) {
     throw UserError(location.path + ": " + error.what());
   }

@@ -4,6 +4,7 @@
 #define RMSNORM_TOOLS_TENSOR_FILE_H_
 
 #include <string>
+#include <vector>
 
 #include "mapped_file.h"
 #include "tensor.h"
@@ -30,16 +31,30 @@ class InputTensor {
   explicit InputTensor(const TensorLocation& location);
 
   const TensorInfo& info() const { return tensor_.info; }
-  const char* data() const { return tensor_.data.data(); }
+
+  // `count` elements from `first` on, aligned to their size as the library needs them: in the file
+  // or, as a .safetensors file may put them anywhere, in a copy that lives until the next call.
+  const void* Elements(size_t first, size_t count);
 
  private:
   MappedFile file_;
   Tensor tensor_;
+  std::vector<char> copy_;
 };
 
-// What stands before the data of a file at `location` that holds one tensor, called "output" where
-// no name is given.
-std::string FileHeader(const TensorLocation& location, const TensorInfo& info);
+// A tensor to write.
+struct OutputTensor {
+  TensorLocation location;
+  TensorInfo info;
+};
+
+// The place of a tensor to write; where it has no name it is called `name`.
+TensorLocation ParseOutputLocation(const std::string& text, const std::string& name);
+
+// What stands before the data of a file that holds these tensors, one right after the other.
+// Their locations differ in nothing but the name. Throws UserError, naming the file, where there is
+// no such file.
+std::string FileHeader(const std::vector<OutputTensor>& tensors);
 
 }  // namespace rmsnorm::tools
 

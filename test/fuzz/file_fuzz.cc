@@ -39,7 +39,8 @@ void TestNpy(std::string_view file) {
 void TestSafetensors(std::string_view file) {
   const Tensor tensor = rmsnorm::tools::ParseSafetensors(file, "");
   RequireWithin(file, tensor);
-  const std::string again = SafetensorsHeader("x", tensor.info) + std::string(tensor.data);
+  const std::string again =
+      rmsnorm::tools::SafetensorsHeader({{"x", tensor.info}}) + std::string(tensor.data);
   Require(Same(tensor, rmsnorm::tools::ParseSafetensors(again, "x")));
 }
 

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A case of `rmsnorm check`: one backward computation, described in full by a short text such as
+// "backward,x=bf16,weight=f32,dy=f16,dw=f32,rows=5,d=300,in_place=1,values=finite".
+#ifndef RMSNORM_TOOLS_BACKWARD_CASE_H_
+#define RMSNORM_TOOLS_BACKWARD_CASE_H_
+
+#include <cstddef>
+#include <optional>
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <vector>
+
+#include "case_values.h"
+
+namespace rmsnorm::tools {
+
+// The functions that do the work; both must give the same bits.
+enum class BackwardCall { kBackward, kModule };
+
+// Which gradients are asked for.
+enum class Outputs { kBoth, kDx, kDw };
+
+// The inverse RMS that is given.
+enum class GivenRstd {
+  kNone,    // it is computed again
+  kSaved,   // what forward gives
+  kSpecial  // the same with NaN, infinity, zero, negative and extreme numbers among them
+};
+
+struct BackwardCase {
+  BackwardCall call = BackwardCall::kBackward;
+  Dtype x = Dtype::f32;
+  std::optional<Dtype> weight = Dtype::f32;
+  Dtype dy = Dtype::f32;  // and of dx
+  Dtype dw = Dtype::f32;
+  size_t rows = 1;
+  size_t d = 1;
+  Outputs outputs = Outputs::kBoth;
+
+  // Where the data lies, as in ForwardCase. In place, dx is where dy is.
+  size_t x_shift = 0;
+  size_t weight_shift = 0;
+  size_t dy_shift = 0;
+  size_t dx_shift = 0;
+  size_t dw_shift = 0;
+  size_t x_gap = 0;
+  size_t dy_gap = 0;
+  size_t dx_gap = 0;
+  bool falling = false;      // later rows at lower addresses: negative strides
+  bool x_repeated = false;   // all rows of x are the same one: stride 0
+  bool dy_repeated = false;  // the same of dy, which is then not in place
+  bool in_place = false;
+  bool add_dx = false;  // to what is there
+  bool add_dw = false;
+
+  float eps = 1e-5f;
+  bool eps_outside = false;
+  bool cast_then_scale = false;
+  float weight_offset = 0;
+  float divisor = 0;
+  GivenRstd rstd = GivenRstd::kNone;
+
+  int threads = 1;
+  bool executor = false;  // an executor of the caller's in place of OpenMP
+
+  Values values = Values::kNormal;     // of x
+  Values dy_values = Values::kNormal;  // of dy
+  bool special_weight = false;
+  unsigned seed = 0;
+};
+
+// The first word of the text of a case.
+constexpr char kBackwardKind[] = "backward";
+
+// The text of a case. Fields that have their default value are left out, but for types and sizes.
+std::string Text(const BackwardCase& backward_case);
+
+// The case that a text of this kind describes. Throws UserError if there is none.
+BackwardCase ParseBackwardCase(const std::string& text);
+
+// The cases that `rmsnorm check` goes through.
+std::vector<BackwardCase> BackwardCases();
+
+}  // namespace rmsnorm::tools
+
+#endif  // RMSNORM_TOOLS_BACKWARD_CASE_H_
