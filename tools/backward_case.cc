@@ -24,6 +24,7 @@ constexpr auto kVisitFields = [](auto& c, const auto& visit) {
   visit("d", c.d);
   visit("call", c.call);
   visit("outputs", c.outputs);
+  visit("dx_f32", c.dx_f32);
   visit("x_shift", c.x_shift);
   visit("weight_shift", c.weight_shift);
   visit("dy_shift", c.dy_shift);
@@ -58,6 +59,7 @@ void RequireMeaning(const BackwardCase& c) {
                {c.x_shift, c.weight_shift, c.dy_shift, c.dx_shift, c.dw_shift});
   if (c.in_place) {
     if (c.outputs == Outputs::kDw) throw UserError("case: in_place needs dx");
+    if (c.dx_f32 && c.dy != Dtype::f32) throw UserError("case: in_place needs a dx as dy");
     if (c.dy_repeated) throw UserError("case: rows that are repeated cannot be written in_place");
     if (c.dx_shift != 0 || c.dx_gap != 0) {
       throw UserError("case: in_place leaves no choice of dx_shift and dx_gap");

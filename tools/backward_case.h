@@ -31,7 +31,8 @@ struct BackwardCase {
   BackwardCall call = BackwardCall::kBackward;
   Dtype x = Dtype::f32;
   std::optional<Dtype> weight = Dtype::f32;
-  Dtype dy = Dtype::f32;  // and of dx
+  Dtype dy = Dtype::f32;
+  bool dx_f32 = false;  // else dx is of the type of dy; needs an x of f32
   Dtype dw = Dtype::f32;
   size_t rows = 1;
   size_t d = 1;
@@ -68,6 +69,8 @@ struct BackwardCase {
   bool special_weight = false;
   unsigned seed = 0;
 };
+
+inline Dtype DxType(const BackwardCase& c) { return c.dx_f32 ? Dtype::f32 : c.dy; }
 
 // The first word of the text of a case.
 constexpr char kBackwardKind[] = "backward";

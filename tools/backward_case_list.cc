@@ -143,6 +143,7 @@ void AddStrides(const BackwardCase& types, DrawnTypes& drawn) {
           c.dy_gap = 2 * gap;
           c.dx_gap = 3 * gap + 3;
           drawn.Add(c);
+          if (c.dx_f32) continue;
           c.dx_gap = 0;
           c.in_place = true;
           for (const Outputs outputs : {Outputs::kBoth, Outputs::kDx}) {
@@ -294,6 +295,7 @@ void AddRandomCases(Cases& cases) {
       c.dx_gap = one_in(2) ? 0 : below(100);
       c.dy_repeated = c.dy_gap == 0 && one_in(6);
     }
+    c.dx_f32 = c.x == Dtype::f32 && !c.in_place && one_in(2);
     c.add_dx = one_in(3);
     c.add_dw = one_in(3);
     c.eps = kEps[below(std::size(kEps))];
@@ -318,19 +320,24 @@ std::vector<BackwardCase> BackwardCases() {
   Cases cases;
   AddTypes(cases);
   DrawnTypes drawn(cases);
+  const auto add_all = [&](const BackwardCase& types) {
+    AddSizes(types, drawn);
+    AddRows(types, drawn);
+    AddShifts(types, drawn);
+    AddStrides(types, drawn);
+    AddOptions(types, drawn);
+    AddValues(types, drawn);
+    AddThreads(types, drawn);
+    AddLarge(types, drawn);
+  };
   for (const Dtype x : kTypes) {
     for (const Dtype dy : kTypes) {
       BackwardCase types;
       types.x = x;
       types.dy = dy;
-      AddSizes(types, drawn);
-      AddRows(types, drawn);
-      AddShifts(types, drawn);
-      AddStrides(types, drawn);
-      AddOptions(types, drawn);
-      AddValues(types, drawn);
-      AddThreads(types, drawn);
-      AddLarge(types, drawn);
+      add_all(types);
+      types.dx_f32 = true;
+      if (x == Dtype::f32 && dy != Dtype::f32) add_all(types);
     }
   }
   AddRandomCases(cases);

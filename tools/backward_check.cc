@@ -39,7 +39,7 @@ BackwardCheck::BackwardCheck(const BackwardCase& backward_case)
       x_(Input(case_.x, LayoutOfX(case_))),
       dy_(Input(case_.dy, LayoutOfDy(case_))),
       rstd_(kF32, {1, case_.rows}, GuardedRows::kAroundInput),
-      old_dx_(Output(FormatOf(case_.dy), {case_.rows, case_.d})),
+      old_dx_(Output(FormatOf(DxType(case_)), {case_.rows, case_.d})),
       old_dw_(Output(FormatOf(case_.dw), {1, case_.d})),
       expected_dx_(old_dx_),
       expected_dw_(old_dw_) {
@@ -65,7 +65,7 @@ BackwardCheck::BackwardCheck(const BackwardCase& backward_case)
   CopyRows(old_dw_, expected_dw_);
   const rmsnorm_options options = ReferenceOptions(case_);
   const rmsnorm_view dy = dense_dy.view(case_.dy);
-  const rmsnorm_view dx = expected_dx_.view(case_.dy);
+  const rmsnorm_view dx = expected_dx_.view(DxType(case_));
   const rmsnorm_view dw = expected_dw_.vector(case_.dw);
   const rmsnorm_view weight = weight_ ? weight_->vector(*case_.weight) : rmsnorm_view{};
   check(rmsnorm_backward(&dy, &x, weight_ ? &weight : nullptr,
@@ -102,14 +102,14 @@ BackwardCheck::Results BackwardCheck::Run(const char* target) const {
                      dy_,
                      weight_,
                      rstd_,
-                     Output(FormatOf(case_.dy), LayoutOfDx(case_)),
+                     Output(FormatOf(DxType(case_)), LayoutOfDx(case_)),
                      Output(FormatOf(case_.dw), {1, case_.d, case_.dw_shift})};
   CopyRows(old_dx_, results.dx);
   CopyRows(old_dw_, results.dw);
 
   const rmsnorm_options options = LibraryOptions(case_, target);
   const rmsnorm_view x = results.x.view(case_.x);
-  const rmsnorm_view dx = results.dx.view(case_.dy);
+  const rmsnorm_view dx = results.dx.view(DxType(case_));
   const rmsnorm_view dy = case_.in_place ? dx : results.dy.view(case_.dy);
   const rmsnorm_view dw = results.dw.vector(case_.dw);
   const float* const rstd = case_.rstd != GivenRstd::kNone ? Floats(results.rstd) : nullptr;
