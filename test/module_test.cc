@@ -139,21 +139,29 @@ TEST(Module, ForwardIsThePlainForwardWithItsWeight) {
 TEST(Module, AllocatesNothingInForward) {
   for (const size_t d : SizeList{1, 300, 5000}) {
     for (const rmsnorm_dtype dtype : kDtypes) {
-      Options options;
-      options.weight_offset = 1;
-      const RmsNorm norm(d, options, DtypeOfCode(dtype));
-      for (const size_t rows : SizeList{1, 3, 40}) {
-        Tensor x(dtype, rows, d);
-        Random random(83);
-        FillMixed(random, x);  // the cold path too
-        const rmsnorm_view view = x.view();
-        std::vector<float> rstd(rows);
-        const ConstView in(view);
-        const View out(view);
-        norm.forward(in, out, rstd.data());  // threads of OpenMP's begin with the first call
-        const int before = Allocations();
-        norm.forward(in, out, rstd.data());
-        EXPECT_EQ(before, Allocations());
+      for (const auto residual_rounding : {RMSNORM_CAST_THEN_NORM, RMSNORM_NORM_THEN_CAST}) {
+        Options options;
+        options.weight_offset = 1;
+        options.residual_rounding = residual_rounding;
+        const RmsNorm norm(d, options, DtypeOfCode(dtype));
+        for (const size_t rows : SizeList{1, 3, 40}) {
+          Tensor x(dtype, rows, d);
+          Tensor residual(dtype, rows, d);
+          Random random(83);
+          FillMixed(random, x);  // the cold path too
+          FillMixed(random, residual);
+          std::vector<float> rstd(rows);
+          const View x_and_y(x.view());
+          const View sum(residual.view());
+          const auto run = [&] {
+            norm.forward(x_and_y, x_and_y, rstd.data());
+            norm.add_forward(x_and_y, sum, sum, x_and_y, rstd.data());
+          };
+          run();  // threads of OpenMP's begin with the first call
+          const int before = Allocations();
+          run();
+          EXPECT_EQ(before, Allocations());
+        }
       }
     }
   }
