@@ -62,6 +62,10 @@ const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
       return "out of memory";
     case RMSNORM_ERROR_FLAGS:
       return "a flag is unknown";
+    case RMSNORM_ERROR_DEVICE:
+      return "a tensor lies in memory of another device";
+    case RMSNORM_ERROR_READ_ONLY:
+      return "an output may only be read";
     default:
       return "an unknown status";
   }

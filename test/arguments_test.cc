@@ -683,13 +683,13 @@ TEST(ModuleArguments, RefusedWeightChangesNothing) {
 
 TEST(Status, EachHasATextOfItsOwn) {
   std::vector<std::string> texts;
-  for (rmsnorm_status status = RMSNORM_OK; status <= RMSNORM_ERROR_FLAGS; ++status) {
+  for (rmsnorm_status status = RMSNORM_OK; status <= RMSNORM_ERROR_READ_ONLY; ++status) {
     const std::string text = rmsnorm_status_text(status);
     EXPECT_FALSE(text.empty());
     EXPECT_EQ(texts.end(), std::find(texts.begin(), texts.end(), text)) << text;
     texts.push_back(text);
   }
-  for (const rmsnorm_status unknown : {-1, RMSNORM_ERROR_FLAGS + 1, INT32_MAX, INT32_MIN}) {
+  for (const rmsnorm_status unknown : {-1, RMSNORM_ERROR_READ_ONLY + 1, INT32_MAX, INT32_MIN}) {
     const std::string text = rmsnorm_status_text(unknown);
     EXPECT_FALSE(text.empty());
     EXPECT_EQ(texts.end(), std::find(texts.begin(), texts.end(), text)) << text;

@@ -6,18 +6,25 @@
 ///
 ///     y_j = x_j / sqrt(sum_i(x_i^2) / D + eps) * (offset + weight_j)
 ///
-/// (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019; D is d unless a divisor is
-/// given.) Everything is computed in f32 and has the same bits on every CPU, for every number of
-/// threads, for every batch around a row and in every rounding mode the caller may have set.
+/// D is d unless a divisor is given. The formula is that of Zhang and Sennrich, "Root Mean Square
+/// Layer Normalization", 2019, arXiv:1910.07467, equation 4; eps and the offset came with the
+/// models that use it. Gradients are its derivatives. Everything is computed in f32 and has the
+/// same bits on every CPU, for every number of threads, for every batch around a row and in every
+/// rounding mode the caller may have set.
 ///
 /// Conventions that hold for every function here:
-/// - A function that can fail returns a ::rmsnorm_status. It checks its arguments first: on an
-///   error nothing has been written, and rmsnorm_error_message() says what was wrong with which
-///   argument.
-/// - Every function may be called from many threads at once, also on the same module, as long as
-///   nobody changes that module's weight or destroys it at the same time.
+/// - Errors: a function that can fail returns a ::rmsnorm_status. It checks its arguments first: on
+///   an error nothing has been written, and rmsnorm_error_message() says what was wrong with which
+///   argument. A call may return the codes of the views and options it takes, RMSNORM_ERROR_TARGET
+///   where it chooses a target, and RMSNORM_ERROR_MEMORY. No pointer may be null unless its
+///   description says so.
+/// - Thread safety: every function may be called from many threads at once, also on the same
+///   module, as long as nobody changes that module's weight or destroys it at the same time. Calls
+///   at the same time must not write to memory that another of them uses.
 /// - Nothing is printed, nothing aborts, and no C++ exception leaves the library.
-/// - Sizes and strides are counted in elements, never in bytes.
+/// - Units: sizes and strides are counted in elements, never in bytes. eps is in the unit of x
+///   squared, or of x where it stands outside the root.
+/// - Aliasing: an output shares memory with another argument only where its description says so.
 #ifndef RMSNORM_RMSNORM_H_
 #define RMSNORM_RMSNORM_H_
 
@@ -25,6 +32,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/// @cond
 #if defined(__GNUC__)
 #define RMSNORM_API __attribute__((visibility("default")))
 #else
@@ -37,6 +45,7 @@ extern "C" {
 #else
 #define RMSNORM_NOEXCEPT
 #endif
+/// @endcond
 
 // ------------------------------------------------------------------------------------ status
 
@@ -60,7 +69,9 @@ enum {
   RMSNORM_ERROR_THREADS = 14,        ///< a negative number of threads
   RMSNORM_ERROR_TARGET = 15,         ///< a target that is unknown, or that this CPU cannot run
   RMSNORM_ERROR_MEMORY = 16,         ///< out of memory
-  RMSNORM_ERROR_FLAGS = 17           ///< an unknown flag
+  RMSNORM_ERROR_FLAGS = 17,          ///< an unknown flag
+  RMSNORM_ERROR_DEVICE = 18,         ///< memory of another device (rmsnorm/dlpack.hpp)
+  RMSNORM_ERROR_READ_ONLY = 19       ///< an output that may only be read (rmsnorm/dlpack.hpp)
 };
 
 /// A constant text for a status, such as "eps is negative or not finite". Never null.
@@ -237,21 +248,32 @@ RMSNORM_API rmsnorm_status rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_
 
 /// The first phase alone: sums[row] = sum of squares of a row of x, in binary64.
 ///
+///     sums[row] = sum_i(x_i^2)
+///
 /// It is the f32 sum, widened, unless that is infinite or below 2^-100 times the divisor: then the
 /// sum in binary64. Sums of the parts of a sharded row may be added up and given to
 /// rmsnorm_scale(). Of the options only divisor, threads, the executor and target matter.
 ///
-/// @param sums  output, one for each row in C order of the leading dimensions; shares no byte
-///              with x.
+/// @param x        as for rmsnorm_forward().
+/// @param sums     output, one for each row in C order of the leading dimensions; shares no byte
+///                 with x.
+/// @param options  null for the defaults.
 RMSNORM_API rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
                                                const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
 /// The second phase alone: as rmsnorm_forward(), with the sums of squares given.
 ///
+///     y_j = x_j / sqrt(sums[row] / D + eps) * (offset + weight_j)
+///
 /// On whole rows rmsnorm_sum_squares() and rmsnorm_scale() with equal options give the bits of
 /// rmsnorm_forward(). For a part of a row give the whole row's sum and its length as divisor.
 ///
-/// @param sums  input, one for each row in C order of the leading dimensions.
+/// @param x        as for rmsnorm_forward().
+/// @param sums     input, one for each row in C order of the leading dimensions.
+/// @param weight   as for rmsnorm_forward(); may be null.
+/// @param y        as for rmsnorm_forward(); shares no byte with sums either.
+/// @param rstd     as for rmsnorm_forward(); shares no byte with sums either.
+/// @param options  null for the defaults.
 RMSNORM_API rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* sums,
                                          const rmsnorm_view* weight, const rmsnorm_view* y,
                                          float* rstd,
@@ -350,7 +372,7 @@ typedef struct rmsnorm_module rmsnorm_module;
 
 /// Makes a module with a weight of d ones. Its target and threads are fixed here.
 ///
-/// @param module   receives the module; destroy it with rmsnorm_module_destroy(). Null on an
+/// @param module   receives the module; destroy it with rmsnorm_module_destroy(). Set to null on an
 ///                 error.
 /// @param d        elements of a row, at least 1.
 /// @param dtype    the type in which the weight is kept.
@@ -359,18 +381,20 @@ RMSNORM_API rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t
                                                  rmsnorm_dtype dtype,
                                                  const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
-/// Frees a module; null is allowed.
+/// Frees a module; null is allowed. Not while others use it.
 RMSNORM_API void rmsnorm_module_destroy(rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
-/// Sets the weight from d elements of any dtype, rounded to the module's. Not while others use it.
+/// Sets the weight from d elements in one dimension, of any dtype, rounded to the module's. Not
+/// while others use the module.
 RMSNORM_API rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
                                                      const rmsnorm_view* weight) RMSNORM_NOEXCEPT;
 
-/// Writes the weight to d elements of any dtype; exact where that is f32 or the module's own.
+/// Writes the weight to d elements in one dimension, of any dtype; exact where that is f32 or the
+/// module's own.
 RMSNORM_API rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
                                                      const rmsnorm_view* weight) RMSNORM_NOEXCEPT;
 
-/// Sets the weight to ones. Not while others use it.
+/// Sets the weight to ones. Not while others use the module.
 RMSNORM_API rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
 /// rmsnorm_forward() with the module's weight and options; same shapes, aliasing and errors.
@@ -391,7 +415,7 @@ RMSNORM_API rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
                                                    uint32_t flags) RMSNORM_NOEXCEPT;
 
 /// A text such as "RmsNorm(4096, eps=1e-05, bf16)", naming each option that differs from its
-/// default. Owned by the module and valid as long as it.
+/// default. Owned by the module and valid as long as it. Empty for null.
 RMSNORM_API const char* rmsnorm_module_describe(const rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
 // ----------------------------------------------------------------------------------- targets
@@ -408,7 +432,8 @@ RMSNORM_API const char* rmsnorm_module_describe(const rmsnorm_module* module) RM
 RMSNORM_API const char* rmsnorm_target_name(size_t index) RMSNORM_NOEXCEPT;
 
 /// Finds the target that `name` selects on this CPU (null: the one a call without a target uses)
-/// and gives its exact name, which lives as long as the process.
+/// and gives its exact name, which lives as long as the process. RMSNORM_ERROR_TARGET where there
+/// is none.
 RMSNORM_API rmsnorm_status rmsnorm_find_target(const char* name,
                                                const char** exact_name) RMSNORM_NOEXCEPT;
 

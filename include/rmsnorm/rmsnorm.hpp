@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
 /// RMSNorm for CPUs: the C++17 face, header-only, over the C interface in rmsnorm.h. What is said
-/// there of shapes, aliasing, bits and threads holds here.
+/// there of formulas, shapes, units, aliasing, bits and threads holds here.
 ///
 /// A call that fails throws rmsnorm::Error. In a program built without exceptions it calls
 /// std::terminate(); such a program should use the C functions, which return codes.
@@ -24,10 +24,11 @@ namespace rmsnorm {
 /// Storage of an IEEE binary16 or bfloat16 number. Any two-byte type will do in their place:
 /// specialise DtypeOf for it.
 struct f16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< sign, 5 bits of exponent, 10 of fraction
 };
+/// See f16.
 struct bf16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< sign, 8 bits of exponent, 7 of fraction
 };
 
 /// Element types, for tensors whose type is known at run time only.
@@ -36,6 +37,7 @@ enum class Dtype : rmsnorm_dtype { f32 = RMSNORM_F32, f16 = RMSNORM_F16, bf16 = 
 /// The Dtype of an element type T.
 template <class T>
 struct DtypeOf;
+/// @cond
 template <>
 struct DtypeOf<float> {
   static constexpr Dtype value = Dtype::f32;
@@ -48,10 +50,12 @@ template <>
 struct DtypeOf<bf16> {
   static constexpr Dtype value = Dtype::bf16;
 };
+/// @endcond
 
 /// What a failed call throws; what() says what was wrong with which argument.
 class Error : public std::runtime_error {
  public:
+  /// `message` is copied.
   Error(rmsnorm_status status, const char* message)
       : std::runtime_error(message), status_(status) {}
   /// The code of the C interface.
@@ -122,20 +126,26 @@ class ConstView {
 /// written.
 class View : public ConstView {
  public:
+  /// One row of d elements, or the gradient by a weight.
   template <class T>
   View(T* data, std::size_t d) : ConstView(data, d) {}
+  /// Dense rows.
   template <class T>
   View(T* data, std::size_t rows, std::size_t d) : ConstView(data, rows, d) {}
+  /// Rows that lie `row_stride` elements apart.
   template <class T>
   View(T* data, std::size_t rows, std::size_t d, std::ptrdiff_t row_stride)
       : ConstView(data, rows, d, row_stride) {}
+  /// Any shape; strides in elements, dense where none are given.
   template <class T>
   View(T* data, std::initializer_list<std::size_t> shape,
        std::initializer_list<std::ptrdiff_t> stride = {})
       : ConstView(data, shape, stride) {}
+  /// The same with a type known at run time.
   View(void* data, Dtype dtype, std::initializer_list<std::size_t> shape,
        std::initializer_list<std::ptrdiff_t> stride = {})
       : ConstView(data, dtype, shape, stride) {}
+  /// A view made with the C interface, of memory that may be written.
   explicit View(const rmsnorm_view& view) noexcept : ConstView(view) {}
 
   template <class T>
@@ -198,14 +208,16 @@ inline void scale(const ConstView& x, const double* sums, std::nullptr_t, const 
 /// Where rmsnorm_backward() puts its gradients, and which of them it adds to what is there. At
 /// least one is needed.
 struct Gradients {
-  std::optional<View> dx = std::nullopt;
-  std::optional<View> dw = std::nullopt;
-  bool add_dx = false;
-  bool add_dw = false;
+  std::optional<View> dx = std::nullopt;  ///< the gradient by x
+  std::optional<View> dw = std::nullopt;  ///< the gradient by the weight
+  bool add_dx = false;                    ///< dx is added to what its memory holds
+  bool add_dw = false;                    ///< dw is added to what its memory holds
 
-  /// What the C interface takes.
+  /// dx as the C interface takes it, null where there is none.
   const rmsnorm_view* dx_view() const noexcept { return dx ? dx->get() : nullptr; }
+  /// dw as the C interface takes it, null where there is none.
   const rmsnorm_view* dw_view() const noexcept { return dw ? dw->get() : nullptr; }
+  /// RMSNORM_ADD_TO_DX and RMSNORM_ADD_TO_DW as asked for.
   std::uint32_t flags() const noexcept {
     return (add_dx ? std::uint32_t{RMSNORM_ADD_TO_DX} : 0u) |
            (add_dw ? std::uint32_t{RMSNORM_ADD_TO_DW} : 0u);
@@ -232,13 +244,17 @@ inline void backward(const ConstView& dy, const ConstView& x, std::nullptr_t,
 /// moved-from object may only be destroyed or assigned to.
 class RmsNorm {
  public:
+  /// For rows of d elements, with the default options but for eps.
   explicit RmsNorm(std::size_t d, float eps = 1e-5f, Dtype dtype = Dtype::f32)
       : RmsNorm(d, with_eps(eps), dtype) {}
+  /// For rows of d elements; see rmsnorm_module_create().
   RmsNorm(std::size_t d, const Options& options, Dtype dtype = Dtype::f32) {
     check(rmsnorm_module_create(&module_, d, static_cast<rmsnorm_dtype>(dtype), &options));
   }
   ~RmsNorm() { rmsnorm_module_destroy(module_); }
+  /// Takes the other's weight and options.
   RmsNorm(RmsNorm&& other) noexcept : module_(std::exchange(other.module_, nullptr)) {}
+  /// Takes the other's weight and options.
   RmsNorm& operator=(RmsNorm&& other) noexcept {
     std::swap(module_, other.module_);
     return *this;
