@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C and C++ blocks of a Markdown page, compiled and run.
+
+  page_programs.py write PAGE FRAME OUTPUT...   writes the page's programs
+  page_programs.py run SOURCE COMMAND...        runs one, and compares what it prints
+
+A block with a main() is a program of its own: PAGE_1.cc, PAGE_2.c and so on. All other C++ blocks
+go into the frame, one after the other, as PAGE_fragments.cc. The comment behind a program's printf()
+says what it prints.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+
+def blocks(page):
+    """(language, number of the first line, text) of each block of C or C++."""
+    with open(page, encoding="utf-8") as file:
+        text = file.read()
+    for match in re.finditer(r"^```(cpp|c)\n(.*?)^```$", text, re.M | re.S):
+        yield match[1], text.count("\n", 0, match.start(2)) + 1, match[2]
+
+
+def programs(page, frame):
+    """The programs of a page by the names of their files."""
+    stem = os.path.basename(page).rsplit(".", 1)[0].lower()
+    found, fragments = {}, []
+    for language, line, text in blocks(page):
+        placed = f'#line {line} "{page}"\n{text}'
+        if "int main(" in text:
+            found[f"{stem}_{len(found) + 1}.{language.replace('cpp', 'cc')}"] = placed
+        elif language == "cpp":
+            fragments.append("{\n" + placed + "}\n")
+        else:
+            sys.exit(f"{page}:{line}: a fragment in C, for which there is no frame")
+    if fragments:
+        with open(frame, encoding="utf-8") as file:
+            found[stem + "_fragments.cc"] = file.read().replace("@fragments@", "".join(fragments))
+    return found
+
+
+def write(page, frame, *outputs):
+    found = programs(page, frame)
+    expected = sorted(map(os.path.basename, outputs))
+    if sorted(found) != expected:
+        sys.exit(f"{page} holds {sorted(found)}, but examples/meson.build names {expected}")
+    for output in outputs:
+        with open(output, "w", encoding="utf-8") as file:
+            file.write(found[os.path.basename(output)])
+
+
+def run(source, *command):
+    with open(source, encoding="utf-8") as file:
+        expected = re.findall(r"\bprintf\(.*;  // (.*)$", file.read(), re.M)
+    wrapper = os.environ.get("RMSNORM_COMMAND_WRAPPER")
+    command = ([wrapper] if wrapper else []) + list(command)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    printed, said = done.stdout.split(), " ".join(expected).split()
+    if not said or printed != said:
+        sys.exit(f"{source}: prints {printed}, but its comments say {said}")
+
+
+if __name__ == "__main__":
+    {"write": write, "run": run}[sys.argv[1]](*sys.argv[2:])
