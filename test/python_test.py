@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared library from Python, through examples/python/rmsnorm_ctypes.py, on NumPy arrays and,
+where it is installed, PyTorch tensors."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+SKIPPED = 77  # Meson's word for it
+
+try:
+    import numpy
+except ImportError:
+    print("NumPy is not installed")
+    sys.exit(SKIPPED)
+try:
+    import torch
+except ImportError:
+    torch = None
+
+if "RMSNORM_LIBRARY" not in os.environ:
+    print("There is no shared library that this Python can load")
+    sys.exit(SKIPPED)
+
+sys.path.insert(0, os.path.join(ROOT, "examples", "python"))
+import rmsnorm_ctypes  # noqa: E402
+
+LIBRARY = rmsnorm_ctypes.Library(os.environ["RMSNORM_LIBRARY"])
+CAST_THEN_SCALE = 1
+EPS = 2.0**-18
+
+
+def exact(x, weight, eps=EPS):
+    """The norm in binary64."""
+    x = x.astype(numpy.float64)
+    return x / numpy.sqrt(numpy.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+
+
+def bound(d):
+    """The relative error of a result in f32: that of the inverse RMS, which rmsnorm.h states, and
+    one rounding each of x * r and of its product with the weight."""
+    k, b = -(-min(d, 4096) // 128), -(-d // 4096) - 1
+    return ((k + 7 + b) / 2 + 4 + 2 * 0.5 + 0.01) * 2.0**-24
+
+
+def bfloat16_bits(values):
+    """Rounds finite f32 to nearest even, as bits."""
+    bits = values.astype(numpy.float32).view(numpy.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(numpy.uint16)
+
+
+def from_bfloat16_bits(bits):
+    return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
+
+
+class Numpy(unittest.TestCase):
+    def setUp(self):
+        self.random = numpy.random.default_rng(1)
+
+    def normal(self, *shape):
+        return self.random.standard_normal(shape).astype(numpy.float32)
+
+    def test_version_and_layout(self):
+        self.assertRegex(LIBRARY.version(), r"^\d+\.\d+\.\d+$")
+        # Any other size of the structs is refused, so that the calls below hold them to the header.
+        wrong = rmsnorm_ctypes.Options(size=ctypes.sizeof(rmsnorm_ctypes.Options) - 8)
+        x = rmsnorm_ctypes.view(self.normal(1, 4))
+        self.assertNotEqual(LIBRARY.c.rmsnorm_forward(x, None, x, None, wrong), 0)
+
+    def test_f32_within_the_bound(self):
+        for d in (1, 7, 128, 1000, 4096, 5000, 16384):
+            x, weight = self.normal(3, d), self.normal(d)
+            y = numpy.full_like(x, numpy.nan)
+            LIBRARY.forward(x, weight, y, eps=EPS)
+            expected = exact(x, weight)
+            error = numpy.abs(y - expected) / numpy.abs(expected)
+            self.assertLessEqual(error.max(), bound(d), d)
+
+    def test_f16(self):
+        x, weight = self.normal(5, 300).astype(numpy.float16), self.normal(300).astype(
+            numpy.float16
+        )
+        y = numpy.empty_like(x)
+        LIBRARY.forward(x, weight, y, eps=EPS)
+        expected = exact(x, weight.astype(numpy.float64))
+        # Half a unit in the last place of f16, and f32's error before it is rounded.
+        unit = numpy.spacing(numpy.abs(expected).astype(numpy.float16)).astype(numpy.float64)
+        self.assertTrue(
+            (numpy.abs(y - expected) <= unit / 2 + bound(300) * numpy.abs(expected)).all()
+        )
+
+    def test_options(self):
+        x, weight = self.normal(4, 64), self.normal(64)
+        y, twice = numpy.empty_like(x), numpy.empty_like(x)
+        LIBRARY.forward(x, weight, y, eps=EPS, weight_offset=1, threads=1, target=b"reference")
+        expected = exact(x, (1 + weight).astype(numpy.float64))
+        self.assertLessEqual((numpy.abs(y - expected) / numpy.abs(expected)).max(), bound(64))
+        LIBRARY.forward(x, None, y, eps=0.5, eps_placement=1)
+        rms = numpy.sqrt(numpy.mean(x.astype(numpy.float64) ** 2, axis=-1, keepdims=True))
+        self.assertTrue(numpy.allclose(y, x / (rms + 0.5), rtol=bound(64), atol=0))
+        LIBRARY.forward(x, None, y, eps=EPS)
+        LIBRARY.forward(x, None, twice, eps=EPS, divisor=64)
+        self.assertTrue((y == twice).all())
+
+    def test_strided_and_in_place(self):
+        heads = self.normal(6, 4, 3, 32)  # tokens, then q, q, k, v heads side by side
+        expected = numpy.empty((6, 2, 32), numpy.float32)
+        before = heads.copy()
+        LIBRARY.forward(heads[:, :2, 1].copy(), None, expected)
+        q = heads[:, :2, 1]
+        LIBRARY.forward(q, None, q)
+        self.assertTrue((q == expected).all())
+        before[:, :2, 1] = expected
+        self.assertTrue((heads == before).all())
+
+    def test_residual_add(self):
+        x, residual, weight = self.normal(4, 96), self.normal(4, 96), self.normal(96)
+        expected, y, total = numpy.empty_like(x), numpy.empty_like(x), residual.copy()
+        LIBRARY.add_forward(x, total, weight, total, y, eps=EPS)
+        self.assertTrue((total == residual + x).all())
+        LIBRARY.forward(residual + x, weight, expected, eps=EPS)
+        self.assertTrue((y == expected).all())
+
+    def test_refused(self):
+        x = self.normal(4, 64)
+        with self.assertRaisesRegex(ValueError, "eps is -1"):
+            LIBRARY.forward(x, None, x, eps=-1)
+        with self.assertRaisesRegex(ValueError, "stride 64 in the last dimension"):
+            LIBRARY.forward(x.T, None, x.T)
+        with self.assertRaisesRegex(ValueError, "weight: 63 elements for rows of 64"):
+            LIBRARY.forward(x, x[0, :63], x)
+        with self.assertRaisesRegex(ValueError, "no rmsnorm dtype for float64"):
+            LIBRARY.forward(x.astype(numpy.float64), None, x)
+        with self.assertRaisesRegex(ValueError, "6 dimensions"):
+            LIBRARY.forward(x.reshape(1, 1, 1, 1, 4, 64), None, x)
+
+    @unittest.skipUnless("RMSNORM_COMMAND" in os.environ, "the command is not built")
+    def test_the_bits_of_the_command(self):
+        x, weight = self.normal(7, 1000), self.normal(1000)
+        with tempfile.TemporaryDirectory() as directory:
+            files = {name: os.path.join(directory, name + ".npy") for name in ("x", "weight", "y")}
+            numpy.save(files["x"], x)
+            numpy.save(files["weight"], weight)
+            command = [os.environ["RMSNORM_COMMAND"], "apply", "--eps", repr(EPS)]
+            for name, option in (("x", "input"), ("weight", "weight"), ("y", "output")):
+                command += ["--" + option, files[name]]
+            subprocess.run(command, check=True)
+            y = numpy.empty_like(x)
+            LIBRARY.forward(x, weight, y, eps=EPS)
+            self.assertEqual(y.tobytes(), numpy.load(files["y"]).tobytes())
+
+    def test_bfloat16_bits(self):
+        x = bfloat16_bits(self.normal(3, 512))
+        weight = self.normal(512)
+        y, wide = numpy.empty_like(x), numpy.empty((3, 512), numpy.float32)
+        LIBRARY.forward(x, weight, y, eps=EPS)
+        LIBRARY.forward(from_bfloat16_bits(x), weight, wide, eps=EPS)
+        self.assertTrue((y == bfloat16_bits(wide)).all())
+        normed = numpy.empty_like(wide)
+        LIBRARY.forward(from_bfloat16_bits(x), None, normed, eps=EPS)
+        LIBRARY.forward(x, weight, wide, eps=EPS, rounding=CAST_THEN_SCALE)
+        self.assertTrue((wide == from_bfloat16_bits(bfloat16_bits(normed)) * weight).all())
+
+
+@unittest.skipIf(torch is None, "PyTorch is not installed")
+class Torch(unittest.TestCase):
+    def test_bits_of_numpy(self):
+        torch.manual_seed(1)
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            x = torch.randn(5, 3, 256).to(dtype)[:, 1]  # strided
+            weight = torch.randn(256).to(dtype)
+            y = torch.empty(5, 256, dtype=dtype)
+            LIBRARY.forward(x, weight, y, eps=EPS)
+
+            bits = torch.int32 if dtype == torch.float32 else torch.int16
+            stored = {torch.float32: numpy.float32, torch.float16: numpy.float16}
+            arrays = [
+                tensor.contiguous().view(bits).numpy().view(stored.get(dtype, numpy.uint16))
+                for tensor in (x, weight, y)
+            ]
+            expected = numpy.empty_like(arrays[2])
+            LIBRARY.forward(arrays[0], arrays[1], expected, eps=EPS)
+            self.assertEqual(expected.tobytes(), arrays[2].tobytes())
+
+    def test_near_torch(self):
+        torch.manual_seed(2)
+        x, weight = torch.randn(8, 512), torch.randn(512)
+        y = torch.empty_like(x)
+        LIBRARY.forward(x, weight, y, eps=EPS)
+        expected = x.double() / (x.double().square().mean(-1, keepdim=True) + EPS).sqrt() * weight
+        self.assertLessEqual(((y - expected) / expected).abs().max().item(), bound(512))
+
+    def test_other_devices(self):
+        x = torch.empty(4, 64, device="meta")
+        with self.assertRaisesRegex(ValueError, "a tensor on meta"):
+            LIBRARY.forward(x, None, x)
+
+
+if __name__ == "__main__":
+    unittest.main()
