@@ -135,6 +135,14 @@ class Numpy(unittest.TestCase):
             LIBRARY.forward(x, x[0, :63], x)
         with self.assertRaisesRegex(ValueError, "no rmsnorm dtype for float64"):
             LIBRARY.forward(x.astype(numpy.float64), None, x)
+        fixed = x.copy()
+        fixed.flags.writeable = False
+        LIBRARY.forward(fixed, None, x)
+        with self.assertRaisesRegex(ValueError, "read-only"):
+            LIBRARY.forward(x, None, fixed)
+        packed = numpy.zeros(4, [("row", numpy.float32, 2), ("flag", numpy.uint16)])["row"]
+        with self.assertRaisesRegex(ValueError, "no multiples of an element"):
+            LIBRARY.forward(packed, None, x)
         with self.assertRaisesRegex(ValueError, "6 dimensions"):
             LIBRARY.forward(x.reshape(1, 1, 1, 1, 4, 64), None, x)
 

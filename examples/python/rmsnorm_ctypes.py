@@ -60,7 +60,7 @@ class Options(ctypes.Structure):
         super().__init__(**{"size": ctypes.sizeof(Options), "eps": 1e-5, **values})
 
 
-def view(tensor):
+def view(tensor, written=False):
     """Where a NumPy array or a PyTorch tensor lies in memory. The tensor must outlive the view."""
     dtype = DTYPES.get(str(tensor.dtype).replace("torch.", ""))
     if dtype is None:
@@ -70,6 +70,10 @@ def view(tensor):
             raise ValueError(f"a tensor on {tensor.device}, not in memory of the host")
         data, stride = tensor.data_ptr(), tensor.stride()
     else:  # NumPy, which counts them in bytes
+        if written and not tensor.flags.writeable:
+            raise ValueError("an output that is read-only")
+        if any(step % tensor.itemsize for step in tensor.strides):
+            raise ValueError("strides that are no multiples of an element")
         data, stride = tensor.ctypes.data, [step // tensor.itemsize for step in tensor.strides]
     if tensor.ndim > MAX_DIMS:
         raise ValueError(f"{tensor.ndim} dimensions; {MAX_DIMS} are possible")
@@ -99,13 +103,14 @@ class Library:
 
     def forward(self, x, weight, y, **options):
         """y = RMSNorm(x) * weight; weight may be None, and y may be x."""
-        self._call(self.c.rmsnorm_forward, x, weight, y, **options)
+        self._call(self.c.rmsnorm_forward, [x, weight], [y], options)
 
     def add_forward(self, x, residual, weight, residual_out, y, **options):
         """residual_out = residual + x, y = RMSNorm(residual_out) * weight."""
-        self._call(self.c.rmsnorm_add_forward, x, residual, weight, residual_out, y, **options)
+        self._call(self.c.rmsnorm_add_forward, [x, residual, weight], [residual_out, y], options)
 
-    def _call(self, function, *tensors, **options):
-        views = [None if tensor is None else byref(view(tensor)) for tensor in tensors]
+    def _call(self, function, inputs, outputs, options):
+        views = [None if tensor is None else byref(view(tensor)) for tensor in inputs]
+        views += [byref(view(tensor, written=True)) for tensor in outputs]
         if function(*views, None, byref(Options(**options))) != 0:
             raise ValueError(self.c.rmsnorm_error_message().decode())
