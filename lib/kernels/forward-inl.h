@@ -456,6 +456,11 @@ struct FourBlocks {
     if constexpr (kSplitsByParity<Source>) hn::Store(block.odd, FourTag(), odd[i]);
   }
 
+  template <bool kInline>
+  HWY_INLINE void SumRow(size_t i, Source x, size_t d) {
+    Set(i, kInline ? SumBlock(x, d) : SumAnyBlock(x, d));
+  }
+
   HWY_INLINE Four Sums() const {
     const Four sums = Fold(sum);
     if constexpr (!kSplitsByParity<Source>) return sums;
@@ -481,11 +486,9 @@ struct FourBlocks {
 template <size_t kD, bool kCast, bool kWeighted, class X, class Y>
 HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
   const size_t d = kD != 0 ? kD : norm.d;
+  constexpr bool kInline = kIsUsual<kWeighted, X, Y>;
   FourBlocks<const X*> blocks;
-  const auto sum_row = [&](size_t i, const X* x) HWY_ATTR {
-    blocks.Set(i, kIsUsual<kWeighted, X, Y> ? SumBlock(x, d) : SumAnyBlock(x, d));
-  };
-  for (size_t i = 0; i < 4; ++i) sum_row(i, rows.Input<X>(i));
+  for (size_t i = 0; i < 4; ++i) blocks.template SumRow<kInline>(i, rows.Input<X>(i), d);
   size_t row = 0;
   for (; row + 4 <= rows.count; row += 4) {
     const FourInverses inverses = InvertFour(norm, blocks.Sums());
@@ -494,11 +497,13 @@ HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Rows& rows) {
     const bool more = row + 8 <= rows.count;
     constexpr size_t kAtOnce = sizeof(X) == 4 ? 1 : 4;
     for (size_t i = 0; more && i < kAtOnce; ++i) {
-      sum_row(i, rows.Input<X>(row + 4 + i));
+      blocks.template SumRow<kInline>(i, rows.Input<X>(row + 4 + i), d);
     }
     for (size_t i = 0; i < 4; ++i) {
       const size_t next = i + kAtOnce;
-      if (more && next < 4) sum_row(next, rows.Input<X>(row + 4 + next));
+      if (more && next < 4) {
+        blocks.template SumRow<kInline>(next, rows.Input<X>(row + 4 + next), d);
+      }
       if (HWY_UNLIKELY(!inverses.safe)) {
         NormaliseRow<false, kCast, kWeighted, X, Y>(norm, rows, row + i);
       } else if (HWY_UNLIKELY(rows.stream)) {
