@@ -83,31 +83,60 @@ class Meson(Installed):
 
 
 class Subproject(Consumer):
+    """The library in subprojects/, without the network."""
+
     way = "meson"
 
-    def test_subproject(self):
-        os.mkdir(os.path.join(self.source, "subprojects"))
-        os.symlink(ROOT, os.path.join(self.source, "subprojects", "rmsnorm"))
-        build = os.path.join(self.directory, "build")
-        printed = succeed(
-            *(MESON, "setup", build, self.source, "--wrap-mode=nodownload"),
-            *("--force-fallback-for=rmsnorm", "-Dbuildtype=plain", "-Dwerror=true"),
+    def setUp(self):
+        super().setUp()
+        self.subprojects = os.path.join(self.source, "subprojects")
+        os.mkdir(self.subprojects)
+        os.symlink(ROOT, os.path.join(self.subprojects, "rmsnorm"))
+        self.build = os.path.join(self.directory, "build")
+
+    def setup(self, *fallbacks):
+        """What `meson setup` prints when these are not to be the system's."""
+        return succeed(
+            *(MESON, "setup", self.build, self.source, "--wrap-mode=nodownload"),
+            *("--force-fallback-for=" + ",".join(fallbacks), "-Dbuildtype=plain", "-Dwerror=true"),
             "-Drmsnorm:cpp_args=" + NO_KERNELS,
         )
+
+    def compile(self, libraries):
+        succeed(MESON, "configure", self.build, "-Drmsnorm:default_library=" + libraries)
+        succeed(MESON, "compile", "-C", self.build)
+        kind = "static" if libraries == "static" else "shared"
+        self.check(os.path.join(self.build, "app"), kind, LD_LIBRARY_PATH="")
+
+    def test_subproject(self):
+        printed = self.setup("rmsnorm")
         for part in ("command", "rmsnorm bench", "tests"):
             self.assertRegex(printed, rf"{part} *: NO")
         self.assertRegex(printed, r"highway *: [0-9.]+, installed in /")
         for libraries, endings in (("shared", {"so"}), ("both", {"so", "a"}), ("static", {"a"})):
             with self.subTest(libraries):
-                succeed(MESON, "configure", build, "-Drmsnorm:default_library=" + libraries)
-                succeed(MESON, "compile", "-C", build)
-                kind = "static" if libraries == "static" else "shared"
-                self.check(os.path.join(build, "app"), kind, LD_LIBRARY_PATH="")
-                made = os.path.join(build, "subprojects", "rmsnorm", "lib", "librmsnorm.")
+                self.compile(libraries)
+                made = os.path.join(self.build, "subprojects", "rmsnorm", "lib", "librmsnorm.")
                 there = {end for end in ("so", "a") if os.path.exists(made + end)}
                 self.assertEqual(there, endings)
                 for end in endings:
                     os.remove(made + end)
+
+
+class HighwayWrap(Subproject):
+    """The same with Highway from subprojects/highway.wrap, and the library as it installs then."""
+
+    test_subproject = None
+
+    def test_highway_is_inside(self):
+        cache = os.path.join("subprojects", "packagecache")
+        shutil.copytree(os.path.join(ROOT, cache), os.path.join(self.source, cache))
+        self.assertRegex(self.setup("rmsnorm", "libhwy"), r"highway *: [0-9.]+, built here")
+        for libraries in ("both", "static"):
+            with self.subTest(libraries):
+                self.compile(libraries)
+                needed = succeed("readelf", "--dynamic", os.path.join(self.build, "app"))
+                self.assertNotIn("libhwy", needed)
 
 
 class PkgConfig(Installed):
@@ -210,6 +239,74 @@ class CmakePkgConfig(Cmake):
             with self.subTest(kind):
                 self.keep_only(kind)
                 self.build(kind)
+
+
+class Conan(unittest.TestCase):
+    """`conan create` with its test package, from the sources alone and without a remote."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        # A copy, since the test package is built beside its recipe.
+        self.source = os.path.join(directory.name, "source")
+        shutil.copytree(ROOT, self.source, ignore=shutil.ignore_patterns(".*", "build*"))
+        self.home = os.path.join(directory.name, "conan")
+        # It does not know cc and c++ by name; without names it finds gcc or clang.
+        unnamed = {"CC": "", "CXX": ""} if OWN_COMPILERS == ("cc", "c++") else {}
+        self.conan("profile", "detect", **unnamed)
+
+    def conan(self, *arguments, **variables):
+        """What it prints."""
+        variables = {"CONAN_HOME": self.home, "LD_LIBRARY_PATH": "", **variables}
+        done = run(os.environ["RMSNORM_CONAN"], *arguments, **variables)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def create(self, *options):
+        """What it prints, and what the test package needs at run time."""
+        printed = self.conan(
+            *("create", self.source, "--no-remote", *options),
+            *("-c", f"tools.build:cxxflags=['{NO_KERNELS}']", "-c", "tools.build:jobs=2"),
+        )
+        self.assertIn(RESULT, printed)
+        built = os.path.join(self.source, "test", "package", "build-release")
+        needed = succeed("readelf", "--dynamic", os.path.join(built, "app"))
+        shutil.rmtree(built)
+        return printed, needed
+
+    def test_highway_of_the_system(self):
+        profile = os.path.join(self.source, "test", "package", "system_highway.profile")
+        for shared in (False, True):
+            with self.subTest(shared=shared):
+                printed, needed = self.create("-pr", profile, "-o", f"&:shared={shared}")
+                self.assertRegex(printed, r"highway *: [0-9.]+, installed in /")
+                self.assertEqual("librmsnorm.so.0" in needed, shared)
+        licences = os.path.join(self.home, "p", "b", "rmsno*", "p", "licenses", "LICENSE")
+        self.assertEqual(len(glob.glob(licences)), 2)
+
+    def test_highway_from_a_package(self):
+        """The library takes one component of it, as the other here cannot be linked."""
+        recipe = os.path.join(self.home, "conanfile.py")
+        with open(recipe, "w", encoding="utf-8") as text:
+            text.write(HIGHWAY_RECIPE)
+        self.conan("create", recipe, "--no-remote")
+        _, needed = self.create("-o", "&:with_openmp=False")
+        self.assertNotIn("omp", needed)
+
+
+# Stands for ConanCenter's, with its components, around the system's library.
+HIGHWAY_RECIPE = """
+from conan import ConanFile
+
+class Highway(ConanFile):
+    name, version = "highway", "1.2.0"
+
+    def package_info(self):
+        hwy = self.cpp_info.components["hwy"]
+        hwy.set_property("pkg_config_name", "libhwy")
+        hwy.system_libs, hwy.defines = ["hwy"], ["HWY_SHARED_DEFINE"]
+        self.cpp_info.components["hwy_test"].system_libs = ["none_such"]
+"""
 
 
 if __name__ == "__main__":

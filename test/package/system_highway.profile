@@ -1,0 +1,5 @@
+# A profile for machines that have Highway installed: `conan create . -pr test/package/system_highway.profile`
+include(default)
+
+[platform_requires]
+highway/{{ os.popen("pkg-config --modversion libhwy").read().strip() }}
