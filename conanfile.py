@@ -32,7 +32,8 @@ class RmsnormConan(ConanFile):
         "meson_options.txt",
         "include/*",
         "lib/*",
-        *(f"{part}/meson.build" for part in ("bench", "test", "tools")),
+        *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools")),
+        "doc/Doxyfile.in",
     )
     test_package_folder = "test/package"
 

@@ -4,12 +4,14 @@ against it without a warning and runs. Named on the command line: the class of t
 
 import glob
 import os
+import re
 import shutil
 import tempfile
 import unittest
 
 from installed import MESON, ROOT, install, run, succeed, variables_for
 
+CONSUMERS = os.path.join(ROOT, "test", "consumer")
 # The default_library of the build: shared, static or both.
 LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
 KINDS = ("shared", "static") if LIBRARIES == "both" else (LIBRARIES,)
@@ -39,7 +41,7 @@ class Consumer(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = directory.name
         self.source = os.path.join(self.directory, "app")
-        shutil.copytree(os.path.join(ROOT, "test", "consumer", self.way), self.source)
+        shutil.copytree(os.path.join(CONSUMERS, self.way), self.source)
 
     def check(self, program, kind, **variables):
         """It gives the right result, with the library inside or beside it."""
@@ -307,6 +309,21 @@ class Highway(ConanFile):
         hwy.system_libs, hwy.defines = ["hwy"], ["HWY_SHARED_DEFINE"]
         self.cpp_info.components["hwy_test"].system_libs = ["none_such"]
 """
+
+
+class Readme(unittest.TestCase):
+    def test_says_what_the_consumers_do(self):
+        """Each line of a build file in its section "Link it" stands in one of theirs."""
+        texts = {}
+        for name in ("README.md", *glob.glob(os.path.join(CONSUMERS, "*", "*"))):
+            with open(os.path.join(ROOT, name), encoding="utf-8") as text:
+                texts[name] = text.read()
+        section = texts.pop("README.md").split("\n## Link it\n")[1].split("\n## ")[0]
+        blocks = re.findall(r"^```(meson|cmake)\n(.*?)^```$", section, re.M | re.S)
+        self.assertEqual({language for language, _ in blocks}, {"meson", "cmake"})
+        for _, block in blocks:
+            for line in filter(None, block.splitlines()):
+                self.assertTrue(any(line + "\n" in text for text in texts.values()), line)
 
 
 if __name__ == "__main__":
