@@ -267,7 +267,8 @@ class Conan(unittest.TestCase):
     def create(self, *options):
         """What it prints, and what the test package needs at run time."""
         printed = self.conan(
-            *("create", self.source, "--no-remote", *options),
+            # For clang 14 Conan takes C++14 unless told.
+            *("create", self.source, "--no-remote", "-s", "compiler.cppstd=17", *options),
             *("-c", f"tools.build:cxxflags=['{NO_KERNELS}']", "-c", "tools.build:jobs=2"),
         )
         self.assertIn(RESULT, printed)
