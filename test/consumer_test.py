@@ -218,6 +218,7 @@ class Cmake(Installed):
         for version, fits in (
             (f"{major}.{minor}", True),
             (f"{major}.{minor}.{patch} EXACT", True),
+            ("0.0", False),
             (f"{major}.{minor}.{patch + 1}", False),
             (f"{major}.{minor + 1}", False),
             (f"{major + 1}.0", False),
