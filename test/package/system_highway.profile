@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A profile for machines that have Highway installed: `conan create . -pr test/package/system_highway.profile`
 include(default)
 
