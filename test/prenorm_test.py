@@ -5,17 +5,10 @@ same bits for any number of threads, and its check of gradients sees a wrong one
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import unittest
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-MESON = os.environ["RMSNORM_MESON"]
-
-
-def run(*command, **variables):
-    environment = {**os.environ, **variables}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+from installed import MESON, ROOT, install, run, succeed, variables_for
 
 
 class Prenorm(unittest.TestCase):
@@ -27,31 +20,18 @@ class Prenorm(unittest.TestCase):
         cls.source = os.path.join(directory.name, "prenorm")
         shutil.copytree(os.path.join(ROOT, "examples", "prenorm"), cls.source)
 
-        installed = os.path.join(directory.name, "installed")
-        library_dir = installed + os.environ["RMSNORM_LIBDIR"]
-        cls.succeed(
-            *(MESON, "install", "-C", os.environ["RMSNORM_BUILD"]),
-            *("--no-rebuild", "--quiet", "--destdir", installed),
-        )
         cls.variables = {
+            **variables_for(install(directory.name)),
             "OMP_WAIT_POLICY": "passive",  # a busy machine's other work goes first
-            "LD_LIBRARY_PATH": library_dir + ":" + os.environ.get("LD_LIBRARY_PATH", ""),
-            "PKG_CONFIG_PATH": os.path.join(library_dir, "pkgconfig"),
-            "PKG_CONFIG_SYSROOT_DIR": installed,
         }
         options = os.environ["RMSNORM_OPTIONS"].split()
-        cls.succeed(MESON, "setup", cls.build_dir, cls.source, *options, **cls.variables)
+        succeed(MESON, "setup", cls.build_dir, cls.source, *options, **cls.variables)
         cls.program = cls.build("prenorm")
-
-    @staticmethod
-    def succeed(*command, **variables):
-        done = run(*command, **variables)
-        assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
 
     @classmethod
     def build(cls, name):
         """The path of the program, which a later build leaves alone."""
-        cls.succeed(MESON, "compile", "-C", cls.build_dir, **cls.variables)
+        succeed(MESON, "compile", "-C", cls.build_dir, **cls.variables)
         built = os.path.join(cls.build_dir, "prenorm")
         return shutil.copy2(built, os.path.join(os.path.dirname(cls.source), name + ".exe"))
 

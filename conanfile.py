@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import re
+
+from conan import ConanFile
+from conan.errors import ConanInvalidConfiguration
+from conan.tools.build import check_min_cppstd, stdcpp_library
+from conan.tools.files import copy, load, rmdir
+from conan.tools.gnu import PkgConfigDeps
+from conan.tools.layout import basic_layout
+from conan.tools.meson import Meson, MesonToolchain
+from conan.tools.scm import Version
+
+required_conan_version = ">=2.4"
+
+
+class RmsnormConan(ConanFile):
+    name = "rmsnorm"
+    description = "RMSNorm for CPUs: fast, and the same bits everywhere"
+    license = "Apache-2.0"
+    topics = ("rmsnorm", "normalization", "simd", "machine-learning", "inference")
+    package_type = "library"
+    languages = "C++"
+    settings = "os", "arch", "compiler", "build_type"
+    options = {"shared": [True, False], "fPIC": [True, False], "with_openmp": [True, False]}
+    default_options = {"shared": False, "fPIC": True, "with_openmp": True}
+    implements = ["auto_shared_fpic"]
+    # Of the other parts only what meson.build reads before it leaves them out.
+    exports_sources = (
+        "LICENSE",
+        "meson.build",
+        "meson_options.txt",
+        "include/*",
+        "lib/*",
+        *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools")),
+        "doc/Doxyfile.in",
+    )
+    test_package_folder = "test/package"
+
+    def set_version(self):
+        project = load(self, os.path.join(self.recipe_folder, "meson.build"))
+        self.version = re.search(r"^  version: '(.+)',$", project, re.M)[1]
+
+    def layout(self):
+        basic_layout(self)
+
+    def requirements(self):
+        self.requires("highway/[>=1.0.3 <2]")
+
+    def validate(self):
+        check_min_cppstd(self, 17)
+        oldest = {"gcc": "12", "clang": "14"}.get(str(self.settings.compiler))
+        if not oldest or Version(self.settings.compiler.version) < oldest:
+            raise ConanInvalidConfiguration(f"{self.ref} takes gcc 12 or clang 14, or later")
+        if self.settings.os != "Linux":
+            raise ConanInvalidConfiguration(f"{self.ref} was tried on Linux only")
+
+    def generate(self):
+        toolchain = MesonToolchain(self)
+        toolchain.project_options["openmp"] = "enabled" if self.options.with_openmp else "disabled"
+        for part in ("benchmarks", "tests", "tools"):
+            toolchain.project_options[part] = "disabled"
+        toolchain.generate()
+        PkgConfigDeps(self).generate()
+
+    def build(self):
+        meson = Meson(self)
+        meson.configure()
+        meson.build()
+
+    def package(self):
+        copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
+        Meson(self).install()
+        for written_by_conan in ("cmake", "pkgconfig"):
+            rmdir(self, os.path.join(self.package_folder, "lib", written_by_conan))
+
+    def package_info(self):
+        self.cpp_info.libs = ["rmsnorm"]
+        self.cpp_info.set_property("pkg_config_name", "rmsnorm")
+        self.cpp_info.set_property("cmake_file_name", "rmsnorm")
+        self.cpp_info.set_property("cmake_target_name", "rmsnorm::rmsnorm")
+
+        # A [platform_requires] highway is no package: generators write nothing for it, so that a
+        # static library names it itself.
+        packaged = any(package.ref.name == "highway" for package in self.dependencies.host.values())
+        if packaged:
+            self.cpp_info.requires = ["highway::hwy"]
+        if not self.options.shared:
+            if not packaged:
+                self.cpp_info.system_libs.append("hwy")
+            self.cpp_info.system_libs += ["m", stdcpp_library(self)]
+            if self.options.with_openmp:
+                self.cpp_info.exelinkflags.append("-fopenmp")
+                self.cpp_info.sharedlinkflags.append("-fopenmp")

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each project in test/consumer, copied out of the source tree, finds the installed library, builds
+against it without a warning and runs. Named on the command line: the class of the way to test."""
+
+import glob
+import os
+import re
+import shutil
+import tempfile
+import unittest
+
+from installed import MESON, ROOT, install, run, succeed, variables_for
+
+CONSUMERS = os.path.join(ROOT, "test", "consumer")
+# The default_library of the build: shared, static or both.
+LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
+KINDS = ("shared", "static") if LIBRARIES == "both" else (LIBRARIES,)
+# What each consumer prints.
+RESULT = f"rmsnorm {os.environ['RMSNORM_VERSION']}: 0.8485 1.1314\n"
+# For consumers that build the library: it takes seconds so. The kernels are for other tests.
+NO_KERNELS = "-DHWY_COMPILE_ONLY_STATIC"
+OWN_COMPILERS = (os.environ["CC"], os.environ["CXX"])
+
+
+def compilers(kind):
+    """(C, C++) for consumers. A static library with OpenMP takes the compiler that built it, whose
+    OpenMP it is."""
+    found = {OWN_COMPILERS}
+    if kind == "shared":
+        for pair in (("gcc", "g++"), ("clang", "clang++")):
+            if all(map(shutil.which, pair)):
+                found.add(pair)
+    return sorted(found)
+
+
+class Consumer(unittest.TestCase):
+    way = ""  # the folder in test/consumer
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+        self.source = os.path.join(self.directory, "app")
+        shutil.copytree(os.path.join(CONSUMERS, self.way), self.source)
+
+    def check(self, program, kind, **variables):
+        """It gives the right result, with the library inside or beside it."""
+        self.assertEqual(succeed(program, **variables), RESULT)
+        needed = succeed("readelf", "--dynamic", program)
+        self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
+
+
+class Installed(Consumer):
+    """For consumers of the installed library."""
+
+    def setUp(self):
+        super().setUp()
+        self.prefix = install(self.directory)
+        self.variables = variables_for(self.prefix)
+
+    def keep_only(self, kind):
+        """For tools that take the shared library wherever there is one."""
+        if kind == "static":
+            shared = os.path.join(self.prefix, os.environ["RMSNORM_LIBDIR"], "librmsnorm.so*")
+            for file in glob.glob(shared):
+                os.remove(file)
+
+    @staticmethod
+    def if_chosen(kind, option):
+        """The option with which the static library is chosen where both are installed."""
+        return [option] if LIBRARIES == "both" and kind == "static" else []
+
+
+class Meson(Installed):
+    way = "meson"
+
+    def test_installed(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                build = os.path.join(self.directory, kind)
+                options = ["-Dwerror=true", *self.if_chosen(kind, "-Dprefer_static=true")]
+                succeed(MESON, "setup", build, self.source, *options, **self.variables)
+                succeed(MESON, "compile", "-C", build)
+                self.check(os.path.join(build, "app"), kind, **self.variables)
+
+
+class Subproject(Consumer):
+    """The library in subprojects/, without the network."""
+
+    way = "meson"
+
+    def setUp(self):
+        super().setUp()
+        self.subprojects = os.path.join(self.source, "subprojects")
+        os.mkdir(self.subprojects)
+        os.symlink(ROOT, os.path.join(self.subprojects, "rmsnorm"))
+        self.build = os.path.join(self.directory, "build")
+
+    def setup(self, *fallbacks):
+        """What `meson setup` prints when these are not to be the system's."""
+        return succeed(
+            *(MESON, "setup", self.build, self.source, "--wrap-mode=nodownload"),
+            *("--force-fallback-for=" + ",".join(fallbacks), "-Dbuildtype=plain", "-Dwerror=true"),
+            "-Drmsnorm:cpp_args=" + NO_KERNELS,
+        )
+
+    def compile(self, libraries):
+        succeed(MESON, "configure", self.build, "-Drmsnorm:default_library=" + libraries)
+        succeed(MESON, "compile", "-C", self.build)
+        kind = "static" if libraries == "static" else "shared"
+        self.check(os.path.join(self.build, "app"), kind, LD_LIBRARY_PATH="")
+
+    def test_subproject(self):
+        printed = self.setup("rmsnorm")
+        for part in ("command", "rmsnorm bench", "tests"):
+            self.assertRegex(printed, rf"{part} *: NO")
+        self.assertRegex(printed, r"highway *: [0-9.]+, installed in /")
+        for libraries, endings in (("shared", {"so"}), ("both", {"so", "a"}), ("static", {"a"})):
+            with self.subTest(libraries):
+                self.compile(libraries)
+                made = os.path.join(self.build, "subprojects", "rmsnorm", "lib", "librmsnorm.")
+                there = {end for end in ("so", "a") if os.path.exists(made + end)}
+                self.assertEqual(there, endings)
+                for end in endings:
+                    os.remove(made + end)
+
+
+class HighwayWrap(Subproject):
+    """The same with Highway from subprojects/highway.wrap, and the library as it installs then."""
+
+    test_subproject = None
+
+    def test_highway_is_inside(self):
+        cache = os.path.join("subprojects", "packagecache")
+        shutil.copytree(os.path.join(ROOT, cache), os.path.join(self.source, cache))
+        self.assertRegex(self.setup("rmsnorm", "libhwy"), r"highway *: [0-9.]+, built here")
+        for libraries in ("both", "static"):
+            with self.subTest(libraries):
+                self.compile(libraries)
+                needed = succeed("readelf", "--dynamic", os.path.join(self.build, "app"))
+                self.assertNotIn("libhwy", needed)
+
+
+class PkgConfig(Installed):
+    """pkg-config by hand: a Makefile."""
+
+    way = "pkg-config"
+    flags_variable = "CXXFLAGS"
+    standards = ("c++17", "c++20")
+
+    def make(self, kind, *arguments, **variables):
+        """Twice in the same place it builds twice."""
+        succeed("make", "--always-make", "-C", self.source, *arguments, **variables)
+        self.check(os.path.join(self.source, "app"), kind, **variables)
+
+    def test_as_it_is(self):
+        self.make(KINDS[0], **self.variables)
+
+    def test_strict(self):
+        strict = "-O2 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+        for kind in KINDS:
+            self.keep_only(kind)
+            for c, cpp in compilers(kind):
+                for standard in self.standards:
+                    with self.subTest(kind, compiler=cpp, standard=standard):
+                        self.make(
+                            *(kind, "CC=" + c, "CXX=" + cpp),
+                            f"{self.flags_variable}={strict} -std={standard}",
+                            *self.if_chosen(kind, "STATIC=1"),
+                            **self.variables,
+                        )
+
+    def test_build_directory(self):
+        """Its pkg-config file serves as well."""
+        build = os.environ["RMSNORM_BUILD"]
+        self.make(
+            KINDS[0],
+            PKG_CONFIG_PATH=os.path.join(build, "meson-uninstalled"),
+            LD_LIBRARY_PATH=os.path.join(build, "lib"),
+        )
+
+
+class PlainC(PkgConfig):
+    way = "c"
+    standards = ("c99", "c11")
+    flags_variable = "CFLAGS"
+
+
+class NoExceptions(PkgConfig):
+    way = "no-exceptions"
+
+
+class Cmake(Installed):
+    way = "cmake"
+    static_option = "-Drmsnorm_USE_STATIC_LIBS=ON"
+
+    def configure(self, build, *options):
+        return run("cmake", "-S", self.source, "-B", build, *options, **self.variables)
+
+    def build(self, kind):
+        build = os.path.join(self.directory, kind)
+        options = self.if_chosen(kind, self.static_option)
+        done = self.configure(build, "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON", *options)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        succeed("cmake", "--build", build)
+        self.check(os.path.join(build, "app"), kind, **self.variables)
+
+    def test_find_package(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                self.build(kind)
+
+    def test_other_versions(self):
+        file = os.path.join(self.source, "CMakeLists.txt")
+        with open(file, encoding="utf-8") as text:
+            right = text.read()
+        major, minor, patch = map(int, os.environ["RMSNORM_VERSION"].split("."))
+        for version, fits in (
+            (f"{major}.{minor}", True),
+            (f"{major}.{minor}.{patch} EXACT", True),
+            ("0.0", False),
+            (f"{major}.{minor}.{patch + 1}", False),
+            (f"{major}.{minor + 1}", False),
+            (f"{major + 1}.0", False),
+        ):
+            with self.subTest(version):
+                with open(file, "w", encoding="utf-8") as text:
+                    text.write(right.replace("rmsnorm 0.1 REQUIRED", f"rmsnorm {version} REQUIRED"))
+                done = self.configure(os.path.join(self.directory, version.replace(" ", "_")))
+                self.assertEqual(done.returncode == 0, fits, done.stdout + done.stderr)
+                if not fits:
+                    self.assertIn("compatible with requested version", done.stderr)
+
+
+class CmakePkgConfig(Cmake):
+    way = "cmake-pkg-config"
+    static_option = "-DPKG_CONFIG_ARGN=--static"
+    test_find_package = test_other_versions = None  # those of find_package alone
+
+    def test_pkg_check_modules(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                self.keep_only(kind)
+                self.build(kind)
+
+
+class Conan(unittest.TestCase):
+    """`conan create` with its test package, from the sources alone and without a remote."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        # A copy, since the test package is built beside its recipe.
+        self.source = os.path.join(directory.name, "source")
+        shutil.copytree(ROOT, self.source, ignore=shutil.ignore_patterns(".*", "build*"))
+        self.home = os.path.join(directory.name, "conan")
+        # It does not know cc and c++ by name; without names it finds gcc or clang.
+        unnamed = {"CC": "", "CXX": ""} if OWN_COMPILERS == ("cc", "c++") else {}
+        self.conan("profile", "detect", **unnamed)
+
+    def conan(self, *arguments, **variables):
+        """What it prints."""
+        variables = {"CONAN_HOME": self.home, "LD_LIBRARY_PATH": "", **variables}
+        done = run(os.environ["RMSNORM_CONAN"], *arguments, **variables)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def create(self, *options):
+        """What it prints, and what the test package needs at run time."""
+        printed = self.conan(
+            # For clang 14 Conan takes C++14 unless told.
+            *("create", self.source, "--no-remote", "-s", "compiler.cppstd=17", *options),
+            *("-c", f"tools.build:cxxflags=['{NO_KERNELS}']", "-c", "tools.build:jobs=2"),
+        )
+        self.assertIn(RESULT, printed)
+        built = os.path.join(self.source, "test", "package", "build-release")
+        needed = succeed("readelf", "--dynamic", os.path.join(built, "app"))
+        shutil.rmtree(built)
+        return printed, needed
+
+    def test_highway_of_the_system(self):
+        profile = os.path.join(self.source, "test", "package", "system_highway.profile")
+        for shared in (False, True):
+            with self.subTest(shared=shared):
+                printed, needed = self.create("-pr", profile, "-o", f"&:shared={shared}")
+                self.assertRegex(printed, r"highway *: [0-9.]+, installed in /")
+                self.assertEqual("librmsnorm.so.0" in needed, shared)
+        licences = os.path.join(self.home, "p", "b", "rmsno*", "p", "licenses", "LICENSE")
+        self.assertEqual(len(glob.glob(licences)), 2)
+
+    def test_highway_from_a_package(self):
+        """The library takes one component of it, as the other here cannot be linked."""
+        recipe = os.path.join(self.home, "conanfile.py")
+        with open(recipe, "w", encoding="utf-8") as text:
+            text.write(HIGHWAY_RECIPE)
+        self.conan("create", recipe, "--no-remote")
+        _, needed = self.create("-o", "&:with_openmp=False")
+        self.assertNotIn("omp", needed)
+
+
+# Stands for ConanCenter's, with its components, around the system's library.
+HIGHWAY_RECIPE = """
+from conan import ConanFile
+
+class Highway(ConanFile):
+    name, version = "highway", "1.2.0"
+
+    def package_info(self):
+        hwy = self.cpp_info.components["hwy"]
+        hwy.set_property("pkg_config_name", "libhwy")
+        hwy.system_libs, hwy.defines = ["hwy"], ["HWY_SHARED_DEFINE"]
+        self.cpp_info.components["hwy_test"].system_libs = ["none_such"]
+"""
+
+
+class Readme(unittest.TestCase):
+    def test_says_what_the_consumers_do(self):
+        """Each line of a build file in its section "Link it" stands in one of theirs."""
+        texts = {}
+        for name in ("README.md", *glob.glob(os.path.join(CONSUMERS, "*", "*"))):
+            with open(os.path.join(ROOT, name), encoding="utf-8") as text:
+                texts[name] = text.read()
+        section = texts.pop("README.md").split("\n## Link it\n")[1].split("\n## ")[0]
+        blocks = re.findall(r"^```(meson|cmake)\n(.*?)^```$", section, re.M | re.S)
+        self.assertEqual({language for language, _ in blocks}, {"meson", "cmake"})
+        for _, block in blocks:
+            for line in filter(None, block.splitlines()):
+                self.assertTrue(any(line + "\n" in text for text in texts.values()), line)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+# A profile for machines that have Highway installed: `conan create . -pr test/package/system_highway.profile`
+include(default)
+
+[platform_requires]
+highway/{{ os.popen("pkg-config --modversion libhwy").read().strip() }}
