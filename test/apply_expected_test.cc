@@ -19,7 +19,7 @@ namespace {
 
 // PyTorch sums in another order, so r may differ by an ulp or two, and each product rounds once
 // more.
-constexpr uint32_t kFewUlp = 4;
+constexpr int64_t kFewUlp = 4;
 
 // DESIGN's bound on the relative error of r for d = 512: ((k + 7 + b) / 2 + 4) 2^-24, k = 4 and b =
 // 0. The product with x rounds once more in f32, and so does that with the weight.
@@ -70,52 +70,31 @@ class ApplyExpectedTest : public ApplyDataTest, public testing::WithParamInterfa
   }
 
   // Compares with the expected tensor `name`; `narrow` is the bound for f16 and bf16.
-  void ExpectWithinUlp(const std::string& name, const StoredTensor& actual, uint32_t narrow) const {
+  void ExpectWithinUlp(const std::string& name, const StoredTensor& actual, int64_t narrow) const {
     const StoredTensor& expected = Expected(name);
     ASSERT_EQ(actual.dtype, expected.dtype);
     ASSERT_EQ(actual.shape, expected.shape);
     const rmsnorm_dtype code = GetParam().code;
-    const uint32_t allowed = code == RMSNORM_F32 ? kFewUlp : narrow;
-    uint32_t worst = 0;
+    const int64_t allowed = code == RMSNORM_F32 ? kFewUlp : narrow;
+    int64_t worst = 0;
     const size_t size = rmsnorm_dtype_size(code);
     for (size_t i = 0; i < actual.data.size(); i += size) {
-      worst = std::max(worst, UlpsBetween(Bits(actual, i / size), Bits(expected, i / size)));
+      ASSERT_TRUE(std::isfinite(Value(actual, i / size)) &&
+                  std::isfinite(Value(expected, i / size)));
+      worst = std::max(worst, UlpsBetween(code, Bits(actual, i / size), Bits(expected, i / size)));
     }
     EXPECT_LE(worst, allowed) << name;
   }
 
-  // Steps from one number of the type to the other.
-  uint32_t UlpsBetween(uint32_t a, uint32_t b) const {
-    const Format format = FormatOf(GetParam().code);
-    EXPECT_TRUE(std::isfinite(Decode(format, a)) && std::isfinite(Decode(format, b)));
-    const auto order = [&format](uint32_t bits) {
-      const int64_t magnitude = bits & (format.sign() - 1);
-      return (bits & format.sign()) != 0 ? -magnitude : magnitude;
-    };
-    return static_cast<uint32_t>(std::abs(order(a) - order(b)));
-  }
-
-  static rmsnorm_dtype Code(const StoredTensor& tensor) {
-    if (tensor.dtype == "F32") return RMSNORM_F32;
-    return tensor.dtype == "F16" ? RMSNORM_F16 : RMSNORM_BF16;
-  }
-
   static uint32_t Bits(const StoredTensor& tensor, size_t index) {
-    const size_t size = rmsnorm_dtype_size(Code(tensor));
+    const size_t size = rmsnorm_dtype_size(DtypeOfName(tensor.dtype));
     uint32_t bits = 0;
     std::memcpy(&bits, &tensor.data.at(index * size), size);
     return bits;
   }
 
   static double Value(const StoredTensor& tensor, size_t index) {
-    return Decode(FormatOf(Code(tensor)), Bits(tensor, index));
-  }
-
-  // The distance from |value| to the next number of the type.
-  static double Ulp(rmsnorm_dtype code, double value) {
-    const Format format = FormatOf(code);
-    return std::ldexp(1.0,
-                      std::max(std::ilogb(value), format.min_exponent()) - format.precision + 1);
+    return Decode(FormatOf(DtypeOfName(tensor.dtype)), Bits(tensor, index));
   }
 };
 

@@ -47,12 +47,6 @@ std::vector<double> Doubles(const std::string& data) {
   return values;
 }
 
-double Ulp(rmsnorm_dtype dtype, double value) {
-  const Format format = FormatOf(dtype);
-  const int exponent = value == 0 ? format.min_exponent() : std::ilogb(value);
-  return std::ldexp(1.0, std::max(exponent, format.min_exponent()) + 1 - format.precision);
-}
-
 double Largest(const std::vector<double>& values) {
   double largest = 0;
   for (const double value : values) largest = std::max(largest, std::fabs(value));

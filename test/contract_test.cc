@@ -30,13 +30,6 @@ struct Case {
   const StoredTensor* y;
 };
 
-rmsnorm_dtype DtypeOfName(const std::string& name) {
-  if (name == "F32") return RMSNORM_F32;
-  if (name == "F16") return RMSNORM_F16;
-  if (name == "BF16") return RMSNORM_BF16;
-  throw std::runtime_error("unknown dtype " + name);
-}
-
 // What the name of an option means, as the file's __metadata__ says.
 Options OptionsOf(const std::string& name) {
   Options options;

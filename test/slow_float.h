@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 
 namespace rmsnorm::test {
@@ -63,6 +64,23 @@ inline uint32_t Encode(const Format& format, double value) {
 inline double RoundTo(rmsnorm_dtype dtype, double value) {
   const Format format = FormatOf(dtype);
   return Decode(format, Encode(format, value));
+}
+
+// The distance from |value| to the next number of the type.
+inline double Ulp(rmsnorm_dtype dtype, double value) {
+  const Format format = FormatOf(dtype);
+  const int exponent = value == 0 ? format.min_exponent() : std::ilogb(value);
+  return std::ldexp(1.0, std::max(exponent, format.min_exponent()) - format.precision + 1);
+}
+
+// Steps from one number of the type to the other.
+inline int64_t UlpsBetween(rmsnorm_dtype dtype, uint32_t a, uint32_t b) {
+  const Format format = FormatOf(dtype);
+  const auto order = [&format](uint32_t bits) {
+    const int64_t magnitude = bits & (format.sign() - 1);
+    return (bits & format.sign()) != 0 ? -magnitude : magnitude;
+  };
+  return std::abs(order(a) - order(b));
 }
 
 }  // namespace rmsnorm::test

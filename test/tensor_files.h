@@ -76,6 +76,14 @@ struct StoredTensor {
   std::string data;
 };
 
+// The dtype that a .safetensors file calls by this name.
+inline rmsnorm_dtype DtypeOfName(const std::string& name) {
+  if (name == "F32") return RMSNORM_F32;
+  if (name == "F16") return RMSNORM_F16;
+  if (name == "BF16") return RMSNORM_BF16;
+  throw std::runtime_error("unknown dtype " + name);
+}
+
 // All tensors of a well-formed .safetensors file.
 inline std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
   uint64_t length;
