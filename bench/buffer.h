@@ -14,8 +14,7 @@ namespace rmsnorm::bench {
 class Buffer {
  public:
   explicit Buffer(size_t bytes)
-      : first_line_(RandomLine()),
-        lines_(first_line_ + (bytes + sizeof(Line) - 1) / sizeof(Line)) {}
+      : first_line_(RandomLine()), lines_(first_line_ + bytes / sizeof(Line) + 1) {}
   uint8_t* data() { return lines_[first_line_].bytes; }
   const uint8_t* data() const { return lines_[first_line_].bytes; }
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "forward_job.h"
 
-#include <set>
-
-#include "threads.h"
 #include "tolerance.h"
 
 namespace rmsnorm::bench {
@@ -15,19 +12,13 @@ ForwardJob::ForwardJob(const Cell& cell)
   });
 }
 
-std::vector<Contender> ForwardJob::Contenders() {
-  std::vector<Contender> contenders = {
+std::vector<Contender> ForwardJob::OwnContenders() {
+  return {
       Each(kLibrary, [this] { library_.forward(tensors_.x_view(), tensors_.y_view()); }),
       Memcpy(),
       Each(kReference, [this] { reference_.forward(tensors_.x_view(), tensors_.y_view()); }),
       PlainLoops(),
   };
-  for (const std::unique_ptr<PeerCases>& cases : peers_) {
-    const std::string& name = cases->peer().name();
-    contenders.push_back(Each(name, [this, peer = cases.get()] { peer->Run(tensors_.copy()); }));
-    if (cases->peer().has_threads()) contenders.back().pool = name;
-  }
-  return contenders;
 }
 
 std::string ForwardJob::FindFaultInCopy() {
@@ -38,38 +29,20 @@ std::string ForwardJob::FindFaultInCopy() {
   });
 }
 
-bool ForwardJob::AddPeer(const Peer& peer, PeerProblem* problem) {
-  *problem = {peer.name(), false, {}};
-  const std::set<std::string> threads = OtherThreads();
-  auto cases = std::make_unique<PeerCases>(peer, cell_, &tensors_);
-  problem->text = cases->refusal();
-  if (!problem->text.empty()) return false;
-  problem->text = FindFaultOfPeer(*cases);
-  problem->wrong = !problem->text.empty();
-  // A peer that works on OpenMP's threads of this program, or on one, has none to wait for.
-  for (const std::string& thread : OtherThreads()) {
-    if (threads.count(thread) == 0) peer.FoundThreads();
-  }
-  if (!problem->wrong) peers_.push_back(std::move(cases));
-  return !problem->wrong;
+std::optional<rmsnorm_peer_case> ForwardJob::DescribeForPeer() {
+  rmsnorm_peer_case what = CommonPeerCase(RMSNORM_PEER_FORWARD);
+  what.y = tensors_.y();
+  return what;
 }
 
-std::string ForwardJob::FindFaultOfPeer(const PeerCases& cases) {
-  for (size_t i = 0; i < tensors_.copies(); ++i) {
-    SpoilY();
-    cases.Run(tensors_.copy());
-    std::string fault = CompareY(
-        [this](const ConstView& x, size_t /*first_row*/, const View& y) {
-          reference_.forward(x, y);
-        },
-        [this](size_t first_row, size_t rows, const uint8_t* actual, const uint8_t* expected) {
-          return FindElementBeyondTolerance(cell_.dtype, first_row, rows, cell_.d, actual,
-                                            expected);
-        });
-    if (!fault.empty()) return fault;
-    tensors_.MoveOn();
-  }
-  return {};
+std::string ForwardJob::FindFaultOfPeer(const std::function<void()>& run) {
+  SpoilY();
+  run();
+  return CompareY(
+      [this](const ConstView& x, size_t /*first_row*/, const View& y) { reference_.forward(x, y); },
+      [this](size_t first_row, size_t rows, const uint8_t* actual, const uint8_t* expected) {
+        return FindElementBeyondTolerance(cell_.dtype, first_row, rows, cell_.d, actual, expected);
+      });
 }
 
 ForwardCallJob::ForwardCallJob(const Cell& cell)
@@ -81,7 +54,7 @@ ForwardCallJob::ForwardCallJob(const Cell& cell)
   });
 }
 
-std::vector<Contender> ForwardCallJob::Contenders() {
+std::vector<Contender> ForwardCallJob::OwnContenders() {
   const auto run_with = [this](const Options& options) {
     return [this, &options] {
       forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), options);

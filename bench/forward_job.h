@@ -3,12 +3,10 @@
 #ifndef RMSNORM_BENCH_FORWARD_JOB_H_
 #define RMSNORM_BENCH_FORWARD_JOB_H_
 
-#include <memory>
 #include <rmsnorm/rmsnorm.hpp>
 #include <vector>
 
 #include "job.h"
-#include "peer.h"
 
 namespace rmsnorm::bench {
 
@@ -16,25 +14,24 @@ namespace rmsnorm::bench {
 class ForwardJob final : public Job {
  public:
   explicit ForwardJob(const Cell& cell);
-  std::vector<Contender> Contenders() override;
-  bool AddPeer(const Peer& peer, PeerProblem* problem) override;
 
  private:
+  std::vector<Contender> OwnContenders() override;
   std::string FindFaultInCopy() override;
-  std::string FindFaultOfPeer(const PeerCases& cases);
+  std::optional<rmsnorm_peer_case> DescribeForPeer() override;
+  std::string FindFaultOfPeer(const std::function<void()>& run) override;
 
   const RmsNorm library_;
   const RmsNorm reference_;
-  std::vector<std::unique_ptr<PeerCases>> peers_;
 };
 
 // By calls of forward() alone, which prepare the weight each time.
 class ForwardCallJob final : public Job {
  public:
   explicit ForwardCallJob(const Cell& cell);
-  std::vector<Contender> Contenders() override;
 
  private:
+  std::vector<Contender> OwnContenders() override;
   std::string FindFaultInCopy() override;
 
   const Options library_;

@@ -5,18 +5,19 @@
 
 #include <functional>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cell.h"
 #include "parallel.h"
+#include "peer.h"
 #include "rounds.h"
 #include "tensors.h"
 
 namespace rmsnorm::bench {
-
-class Peer;
 
 // The names of the contenders that a peer cannot have.
 constexpr char kLibrary[] = "library";
@@ -36,7 +37,7 @@ struct PeerProblem {
 // makes the inputs, and throws rmsnorm::Error if the library refuses the cell.
 class Job {
  public:
-  explicit Job(const Cell& cell) : cell_(cell), tensors_(cell) {}
+  explicit Job(const Cell& cell, bool has_third = false) : cell_(cell), tensors_(cell, has_third) {}
   virtual ~Job() = default;
   Job(const Job&) = delete;  // its contenders point to it
   Job& operator=(const Job&) = delete;
@@ -44,15 +45,15 @@ class Job {
   // Runs the library on each copy of the tensors and says where it is wrong; empty where it is not.
   std::string FindFault();
 
-  // The library and memcpy, then whatever else there is to compare them with, in an order that is
-  // the same for each job of the cell.
-  virtual std::vector<Contender> Contenders() = 0;
+  // The library and memcpy, then whatever else there is to compare them with, peers last, in an
+  // order that is the same for each job of the cell.
+  std::vector<Contender> Contenders();
 
   // What the library reads and writes of tensors the size of x, in multiples of x.
   virtual int passes() const { return 2; }
 
   // Has a peer compute the cell as well. Returns false, and what the problem is, where it cannot.
-  virtual bool AddPeer(const Peer& peer, PeerProblem* problem);
+  bool AddPeer(const Peer& peer, PeerProblem* problem);
 
   // How many threads share the work: the library keeps small work on one.
   size_t parts() const { return parts_; }
@@ -61,6 +62,16 @@ class Job {
  protected:
   // Runs the library on the current copy and says where it is wrong.
   virtual std::string FindFaultInCopy() = 0;
+
+  // All but the peers.
+  virtual std::vector<Contender> OwnContenders() = 0;
+
+  // What a peer is to compute with the current copy; nothing where peers do not have the operation.
+  virtual std::optional<rmsnorm_peer_case> DescribeForPeer() { return {}; }
+  // With what all operations have.
+  rmsnorm_peer_case CommonPeerCase(int32_t operation) const;
+  // Has a peer compute the current copy once and says where its results are beyond the tolerance.
+  virtual std::string FindFaultOfPeer(const std::function<void()>& /*run*/) { return {}; }
 
   // Finds parts(), at most `most`. `call` is a call of the library as the job times it, with other
   // options.
@@ -82,6 +93,9 @@ class Job {
   std::string CompareY(const Expect& expect, const Compare& compare);
   // The same, for bits.
   std::string FindDifferenceInY(const Expect& expect);
+  // Says where some rows differ in a bit.
+  std::string FindDifference(size_t first_row, size_t rows, const uint8_t* actual,
+                             const uint8_t* expected) const;
 
   // A contender that goes on to another copy of the tensors before each call, where there is one:
   // all contenders take the next, so that none finds what the one before has left in the caches.
@@ -98,11 +112,16 @@ class Job {
   // RMSNorm in plain loops.
   Contender PlainLoops();
 
+  size_t row_bytes() const { return cell_.bytes() / cell_.rows; }
+
   const Cell cell_;
   Tensors tensors_;
 
  private:
+  std::string FindFaultInCopies(const PeerCases& cases);
+
   size_t parts_ = 1;
+  std::vector<std::unique_ptr<PeerCases>> peers_;
 };
 
 }  // namespace rmsnorm::bench

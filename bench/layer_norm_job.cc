@@ -24,25 +24,23 @@ LayerNormJob::LayerNormJob(const Cell& cell)
 }
 
 void LayerNormJob::RunLayerNorm() {
-  const size_t row_bytes = cell_.bytes() / cell_.rows;
-  ForRangesInParts(cell_.rows, parts(), [this, row_bytes](size_t begin, size_t end) {
-    layer_norm_.Forward(tensors_.x() + begin * row_bytes, tensors_.y() + begin * row_bytes,
+  ForRangesInParts(cell_.rows, parts(), [this](size_t begin, size_t end) {
+    layer_norm_.Forward(tensors_.x() + begin * row_bytes(), tensors_.y() + begin * row_bytes(),
                         end - begin, streams_);
   });
 }
 
-std::vector<Contender> LayerNormJob::Contenders() {
-  const size_t row_bytes = cell_.bytes() / cell_.rows;
+std::vector<Contender> LayerNormJob::OwnContenders() {
   return {
       Each(kLibrary, [this] { RunLayerNorm(); }),
       Memcpy(),
       Each(kRmsNorm, [this] { rms_norm_.forward(tensors_.x_view(), tensors_.y_view()); }),
       Each(kPlain,
-           [this, row_bytes] {
-             ForRangesInParts(cell_.rows, parts(), [this, row_bytes](size_t begin, size_t end) {
-               PlainLayerNorm(cell_.dtype, tensors_.x() + begin * row_bytes, tensors_.weight(),
-                              bias_.data(), tensors_.y() + begin * row_bytes, end - begin, cell_.d,
-                              Options().eps);
+           [this] {
+             ForRangesInParts(cell_.rows, parts(), [this](size_t begin, size_t end) {
+               PlainLayerNorm(cell_.dtype, tensors_.x() + begin * row_bytes(), tensors_.weight(),
+                              bias_.data(), tensors_.y() + begin * row_bytes(), end - begin,
+                              cell_.d, Options().eps);
              });
            }),
   };

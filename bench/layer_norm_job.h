@@ -18,9 +18,9 @@ class LayerNormJob final : public Job {
  public:
   // Throws rmsnorm::Error for f16.
   explicit LayerNormJob(const Cell& cell);
-  std::vector<Contender> Contenders() override;
 
  private:
+  std::vector<Contender> OwnContenders() override;
   std::string FindFaultInCopy() override;
   std::string FindFaultOfLayerNorm();
   std::string FindFaultOfRmsNorm();

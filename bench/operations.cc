@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 
+#include "add_forward_job.h"
+#include "backward_job.h"
 #include "forward_job.h"
 #include "layer_norm_job.h"
 #include "phases_job.h"
@@ -23,6 +25,8 @@ const std::vector<Operation>& Operations() {
       {"forward_call", Make<ForwardCallJob>},
       {"sum_squares", Make<SumSquaresJob>},
       {"scale", Make<ScaleJob>},
+      {"add_forward", Make<AddForwardJob>},
+      {"backward", Make<BackwardJob>},
       {"layernorm", Make<LayerNormJob>, false},
   };
   return operations;

@@ -62,22 +62,16 @@ Peer::Peer(const std::string& file) try {
   throw std::runtime_error("--peer " + file + ": " + error.what());
 }
 
-PeerCases::PeerCases(const Peer& peer, const Cell& cell, Tensors* tensors) : peer_(peer) {
+PeerCases::PeerCases(const Peer& peer, const std::function<rmsnorm_peer_case()>& describe,
+                     Tensors* tensors)
+    : peer_(peer) {
   if (tensors->copies() > kMostCopies) {
     refusal_ = "so small a cell has too many cold copies to prepare";
     return;
   }
   prepared_.resize(tensors->copies());
   for (size_t i = 0; i < tensors->copies(); ++i) {
-    const rmsnorm_peer_case what = {RMSNORM_PEER_FORWARD,
-                                    static_cast<int32_t>(cell.dtype),
-                                    cell.rows,
-                                    cell.d,
-                                    cell.threads,
-                                    Options().eps,
-                                    tensors->x(),
-                                    tensors->weight(),
-                                    tensors->y()};
+    const rmsnorm_peer_case what = describe();
     const char* why = nullptr;
     void* const prepared = peer.functions().prepare(&what, &why);
     if (prepared == nullptr) {

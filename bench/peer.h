@@ -3,10 +3,10 @@
 #ifndef RMSNORM_BENCH_PEER_H_
 #define RMSNORM_BENCH_PEER_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "cell.h"
 #include "peers/peer.h"
 #include "tensors.h"
 
@@ -34,8 +34,9 @@ class Peer {
 // A peer made ready for each copy of a cell's tensors.
 class PeerCases {
  public:
-  // Takes the tensors through all copies once.
-  PeerCases(const Peer& peer, const Cell& cell, Tensors* tensors);
+  // Takes the tensors through all copies once. `describe` says what to compute with the current
+  // one.
+  PeerCases(const Peer& peer, const std::function<rmsnorm_peer_case()>& describe, Tensors* tensors);
   ~PeerCases();
   PeerCases(const PeerCases&) = delete;
   PeerCases& operator=(const PeerCases&) = delete;

@@ -15,7 +15,7 @@ SumSquaresJob::SumSquaresJob(const Cell& cell)
       [&](const Options& options) { sum_squares(tensors_.x_view(), sums_.data(), options); });
 }
 
-std::vector<Contender> SumSquaresJob::Contenders() {
+std::vector<Contender> SumSquaresJob::OwnContenders() {
   return {
       Each(kLibrary, [this] { sum_squares(tensors_.x_view(), sums_.data(), library_); }),
       Memcpy(),
@@ -47,7 +47,7 @@ ScaleJob::ScaleJob(const Cell& cell)
   });
 }
 
-std::vector<Contender> ScaleJob::Contenders() {
+std::vector<Contender> ScaleJob::OwnContenders() {
   const auto run_with = [this](const Options& options) {
     return [this, &options] {
       scale(tensors_.x_view(), sums_.data(), tensors_.weight_view(), tensors_.y_view(), options);

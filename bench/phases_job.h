@@ -13,10 +13,10 @@ namespace rmsnorm::bench {
 class SumSquaresJob final : public Job {
  public:
   explicit SumSquaresJob(const Cell& cell);
-  std::vector<Contender> Contenders() override;
   int passes() const override { return 1; }
 
  private:
+  std::vector<Contender> OwnContenders() override;
   std::string FindFaultInCopy() override;
 
   std::vector<double> sums_;
@@ -28,9 +28,9 @@ class SumSquaresJob final : public Job {
 class ScaleJob final : public Job {
  public:
   explicit ScaleJob(const Cell& cell);
-  std::vector<Contender> Contenders() override;
 
  private:
+  std::vector<Contender> OwnContenders() override;
   std::string FindFaultInCopy() override;
 
   std::vector<double> sums_;

@@ -63,6 +63,15 @@ struct F16 {
 };
 
 template <class Type>
+void ScaleRow(const typename Type::Storage* x, const typename Type::Storage* weight,
+              typename Type::Storage* y, size_t d, float sum, float eps) {
+  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(d) + eps);
+  for (size_t j = 0; j < d; ++j) {
+    y[j] = Type::Store(Type::Load(x[j]) * scale * Type::Load(weight[j]));
+  }
+}
+
+template <class Type>
 void Forward(const void* x_data, const void* weight_data, void* y_data, size_t rows, size_t d,
              float eps) {
   using Storage = typename Type::Storage;
@@ -75,9 +84,50 @@ void Forward(const void* x_data, const void* weight_data, void* y_data, size_t r
       const float value = Type::Load(x[j]);
       sum += value * value;
     }
-    const float scale = 1.0f / std::sqrt(sum / static_cast<float>(d) + eps);
+    ScaleRow<Type>(x, weight, y, d, sum, eps);
+  }
+}
+
+template <class Type>
+void AddForward(const void* x_data, void* residual_data, const void* weight_data, void* y_data,
+                size_t rows, size_t d, float eps) {
+  using Storage = typename Type::Storage;
+  const Storage* weight = static_cast<const Storage*>(weight_data);
+  for (size_t row = 0; row < rows; ++row) {
+    const Storage* x = static_cast<const Storage*>(x_data) + row * d;
+    Storage* residual = static_cast<Storage*>(residual_data) + row * d;
+    Storage* y = static_cast<Storage*>(y_data) + row * d;
+    float sum = 0;
     for (size_t j = 0; j < d; ++j) {
-      y[j] = Type::Store(Type::Load(x[j]) * scale * Type::Load(weight[j]));
+      residual[j] = Type::Store(Type::Load(residual[j]) + Type::Load(x[j]));
+      const float value = Type::Load(residual[j]);
+      sum += value * value;
+    }
+    ScaleRow<Type>(residual, weight, y, d, sum, eps);
+  }
+}
+
+template <class Type>
+void Backward(const void* dy_data, const void* x_data, const void* weight_data, const float* rstd,
+              void* dx_data, float* dw, size_t rows, size_t d) {
+  using Storage = typename Type::Storage;
+  const Storage* weight = static_cast<const Storage*>(weight_data);
+  for (size_t j = 0; j < d; ++j) dw[j] = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const Storage* dy = static_cast<const Storage*>(dy_data) + row * d;
+    const Storage* x = static_cast<const Storage*>(x_data) + row * d;
+    Storage* dx = static_cast<Storage*>(dx_data) + row * d;
+    const float r = rstd[row];
+    float sum = 0;
+    for (size_t j = 0; j < d; ++j) {
+      sum += Type::Load(dy[j]) * Type::Load(weight[j]) * Type::Load(x[j]);
+    }
+    const float mean = sum * r * r / static_cast<float>(d);
+    for (size_t j = 0; j < d; ++j) {
+      const float gradient = Type::Load(dy[j]);
+      const float value = Type::Load(x[j]);
+      dw[j] += gradient * value * r;
+      dx[j] = Type::Store(r * (gradient * Type::Load(weight[j]) - value * mean));
     }
   }
 }
@@ -130,6 +180,36 @@ void PlainForward(Dtype dtype, const void* x, const void* weight, void* y, size_
       return Forward<F16>(x, weight, y, rows, d, eps);
     case Dtype::bf16:
       return Forward<BF16>(x, weight, y, rows, d, eps);
+  }
+}
+
+void PlainAddForward(Dtype dtype, const void* x, void* residual, const void* weight, void* y,
+                     size_t rows, size_t d, float eps) {
+  switch (dtype) {
+    case Dtype::f32:
+      return AddForward<F32>(x, residual, weight, y, rows, d, eps);
+    case Dtype::f16:
+      return AddForward<F16>(x, residual, weight, y, rows, d, eps);
+    case Dtype::bf16:
+      return AddForward<BF16>(x, residual, weight, y, rows, d, eps);
+  }
+}
+
+void PlainBackward(Dtype dtype, const void* dy, const void* x, const void* weight,
+                   const float* rstd, void* dx, float* dw, size_t rows, size_t d) {
+  switch (dtype) {
+    case Dtype::f32:
+      return Backward<F32>(dy, x, weight, rstd, dx, dw, rows, d);
+    case Dtype::f16:
+      return Backward<F16>(dy, x, weight, rstd, dx, dw, rows, d);
+    case Dtype::bf16:
+      return Backward<BF16>(dy, x, weight, rstd, dx, dw, rows, d);
+  }
+}
+
+void PlainAddSums(const float* others, size_t count, float* dw, size_t d) {
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 0; j < d; ++j) dw[j] += others[i * d + j];
   }
 }
 

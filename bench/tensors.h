@@ -20,9 +20,13 @@ Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation);
 // exceed twice the last-level cache together (but 1 GiB at the most, or one copy), and one weight:
 // memcpy, the yardstick, has no more to read than x. The copies are visited in steps of about 0.62
 // of their number, so that no prefetcher runs ahead into the next.
+//
+// Some operations have a third tensor in each copy: a residual, or the gradient dy. Its numbers are
+// 0.25 + x / 2, rounded. So it neither looks like x nor is it independent of x, and gradients have
+// no term that is small by chance: a result that lacks one is far off.
 class Tensors {
  public:
-  explicit Tensors(const Cell& cell);
+  explicit Tensors(const Cell& cell, bool has_third = false);
   Tensors(const Tensors&) = delete;  // the views point into the buffers
   Tensors& operator=(const Tensors&) = delete;
 
@@ -37,21 +41,31 @@ class Tensors {
   const uint8_t* y() const { return y_.data() + copy_ * copy_bytes_; }
   const ConstView& x_view() const { return x_view_; }
   const View& y_view() const { return y_view_; }
+  // Where there is one.
+  uint8_t* third() { return third_.data() + copy_ * copy_bytes_; }
+  const View& third_view() const { return third_view_; }
 
   const uint8_t* weight() const { return weight_.data(); }
   const ConstView& weight_view() const { return weight_view_; }
 
  private:
+  size_t elements_of_copies() const {
+    return copies_ * copy_bytes_ / (cell_.bytes() / cell_.elements());
+  }
+
   const Cell cell_;
   const size_t copies_;
   const size_t step_;
   const size_t copy_bytes_;  // from one copy to the next, in whole cache lines
+  const bool has_third_;
   Buffer x_;
   Buffer weight_;
   Buffer y_;
+  Buffer third_;
   size_t copy_ = 0;
   ConstView x_view_;
   View y_view_;
+  View third_view_;
   const ConstView weight_view_;
 };
 

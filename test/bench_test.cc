@@ -16,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "backward_job.h"
 #include "bench_table.h"
 #include "command.h"
 #include "layer_norm.h"
@@ -32,6 +33,8 @@ namespace {
 // Whether a call of the library spoils one bit of what it writes, and how many come before that.
 bool spoil_next_call = false;
 int calls_before_spoilt = 0;
+// Whether it is the second of two results: the residual, or dw.
+bool spoil_second_result = false;
 // The same for the next call of LayerNorm.
 bool spoil_next_layer_norm = false;
 
@@ -54,6 +57,31 @@ rmsnorm_status __wrap_rmsnorm_module_forward(const rmsnorm_module* module, const
                                              const rmsnorm_view* y, float* rstd) noexcept {
   const rmsnorm_status status = __real_rmsnorm_module_forward(module, x, y, rstd);
   rmsnorm::test::SpoilY(y);
+  return status;
+}
+
+decltype(rmsnorm_module_add_forward) __real_rmsnorm_module_add_forward;
+rmsnorm_status __wrap_rmsnorm_module_add_forward(const rmsnorm_module* module,
+                                                 const rmsnorm_view* x,
+                                                 const rmsnorm_view* residual,
+                                                 const rmsnorm_view* residual_out,
+                                                 const rmsnorm_view* y, float* rstd) noexcept {
+  const rmsnorm_status status =
+      __real_rmsnorm_module_add_forward(module, x, residual, residual_out, y, rstd);
+  rmsnorm::test::SpoilY(rmsnorm::test::spoil_second_result ? residual_out : y);
+  return status;
+}
+
+decltype(rmsnorm_module_backward) __real_rmsnorm_module_backward;
+rmsnorm_status __wrap_rmsnorm_module_backward(const rmsnorm_module* module, const rmsnorm_view* dy,
+                                              const rmsnorm_view* x, const float* rstd,
+                                              const rmsnorm_view* dx, const rmsnorm_view* dw,
+                                              uint32_t flags) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_module_backward(module, dy, x, rstd, dx, dw, flags);
+  if (!rmsnorm::test::spoil_second_result && dx != nullptr) rmsnorm::test::SpoilY(dx);
+  if (rmsnorm::test::spoil_second_result && dw != nullptr) {
+    rmsnorm::test::Spoil(dw->data, sizeof(float));
+  }
   return status;
 }
 
@@ -378,6 +406,22 @@ TEST(BenchJob, FindsOneWrongBit) {
   }
 }
 
+TEST(BenchJob, FindsOneWrongBitOfTheSecondResult) {
+  for (const auto& [operation, fault] :
+       {std::pair<const char*, const char*>{
+            "add_forward", "residual: row 1, element 0 differs from the reference"},
+        {"backward", "dw: element 1 differs from the reference"}}) {
+    const std::unique_ptr<Job> job =
+        bench::MakeJob({operation, Dtype::f32, 3, 100, 1, "reference"});
+    spoil_second_result = true;
+    EXPECT_EQ(job->FindFault(), "");
+    spoil_next_call = true;
+    EXPECT_EQ(job->FindFault(), fault);
+    EXPECT_FALSE(spoil_next_call);
+    spoil_second_result = false;
+  }
+}
+
 TEST(BenchJob, SmallWorkIsOneThreads) {
   for (const bench::Operation& operation : bench::Operations()) {
     const auto parts = [&](size_t rows, size_t d, int threads) {
@@ -387,6 +431,78 @@ TEST(BenchJob, SmallWorkIsOneThreads) {
     EXPECT_EQ(parts(512, 4096, 1), 1u);
     if (rmsnorm_has_openmp() != 0) {
       EXPECT_EQ(parts(512, 4096, 2), 2u);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------- training
+
+const char* const kOwnContenders[] = {"library", "reference", "plain"};
+
+TEST(BenchAddForward, EachContenderAddsXToTheResidualAndTakesItsNorm) {
+  for (const Dtype dtype : kTypes) {
+    for (const int threads : {1, 2}) {
+      for (const char* const contender : kOwnContenders) {
+        const Cell cell = {"add_forward", dtype, 600, 128, threads, "reference"};
+        SCOPED_TRACE(cell.name() + " " + contender);
+        const std::unique_ptr<Job> job = bench::MakeJob(cell);
+        const auto* const residual =
+            static_cast<const uint8_t*>(job->tensors().third_view().get()->data);
+        const std::vector<uint8_t> before(residual, residual + cell.bytes());
+        RunContender(*job, contender);
+        for (size_t i = 0; i < cell.elements(); i += 97) {
+          const float sum =
+              ToFloat(dtype, before.data(), i) + ToFloat(dtype, job->tensors().x(), i);
+          const float tolerance = dtype == Dtype::f32   ? 0
+                                  : dtype == Dtype::f16 ? 0x1p-11f
+                                                        : 0x1p-8f;
+          EXPECT_NEAR(ToFloat(dtype, residual, i), sum, tolerance * std::fabs(sum)) << i;
+        }
+
+        std::vector<uint8_t> norm(cell.bytes());
+        forward(job->tensors().third_view(), job->tensors().weight_view(),
+                View(norm.data(), dtype, {cell.rows, cell.d}));
+        const float tolerance = dtype == Dtype::f32   ? 1e-6f
+                                : dtype == Dtype::f16 ? 0x1p-10f
+                                                      : 0x1p-7f;
+        for (size_t i = 0; i < cell.elements(); i += 97) {
+          const float expected = ToFloat(dtype, norm.data(), i);
+          EXPECT_NEAR(ToFloat(dtype, job->tensors().y(), i), expected,
+                      tolerance * std::fabs(expected) + 1e-7f)
+              << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(BenchBackward, EachContenderComputesTheGradients) {
+  for (const Dtype dtype : kTypes) {
+    for (const int threads : {1, 2}) {
+      for (const char* const contender : kOwnContenders) {
+        const Cell cell = {"backward", dtype, 600, 128, threads, "reference"};
+        SCOPED_TRACE(cell.name() + " " + contender);
+        bench::BackwardJob job(cell);
+        const bench::Tensors& tensors = job.tensors();
+        RunContender(job, contender);
+        std::vector<uint8_t> dx(cell.bytes());
+        std::vector<float> dw(cell.d);
+        backward(tensors.third_view(), tensors.x_view(), tensors.weight_view(),
+                 {View(dx.data(), dtype, {cell.rows, cell.d}), View(dw.data(), cell.d)});
+        // The two terms of dx may cancel each other. Those of dw add up to hundreds.
+        const float tolerance = dtype == Dtype::f32   ? 1e-6f
+                                : dtype == Dtype::f16 ? 0x1p-10f
+                                                      : 0x1p-7f;
+        for (size_t i = 0; i < cell.elements(); i += 97) {
+          const float expected = ToFloat(dtype, dx.data(), i);
+          EXPECT_NEAR(ToFloat(dtype, tensors.y(), i), expected,
+                      tolerance * (std::fabs(expected) + 1))
+              << i;
+        }
+        for (size_t j = 0; j < cell.d; ++j) {
+          EXPECT_NEAR(job.dw()[j], dw[j], 1e-5f * std::fabs(dw[j]) + 1e-3f) << j;
+        }
+      }
     }
   }
 }
@@ -486,9 +602,13 @@ TEST(BenchCold, VisitsEachCopyOnceInTurn) {
   for (const size_t rows : {size_t{1}, size_t{3}, size_t{64}, size_t{1000}}) {
     Cell cell = ForwardCell(Dtype::f16, rows, 4095, 1);
     cell.cold = true;
-    bench::Tensors tensors(cell);
+    bench::Tensors tensors(cell, /*has_third=*/true);
+    const uint8_t* const first_x = tensors.x();
+    const uint8_t* const first_third = tensors.third();
     std::map<const uint8_t*, const uint8_t*> places;
     for (size_t i = 0; i < tensors.copies(); ++i) {
+      EXPECT_EQ(tensors.third_view().get()->data, tensors.third());
+      EXPECT_EQ(tensors.third() - first_third, tensors.x() - first_x);
       EXPECT_EQ(tensors.x_view().get()->data, tensors.x());
       EXPECT_EQ(tensors.y_view().get()->data, tensors.y());
       EXPECT_TRUE(places.emplace(tensors.x(), tensors.y()).second);
@@ -681,6 +801,8 @@ TEST(Bench, BytesAreThoseOfTheOperation) {
   for (const auto& [operation, passes] : {std::pair<const char*, int>{"sum_squares", 1},
                                           {"scale", 2},
                                           {"forward_call", 2},
+                                          {"add_forward", 4},
+                                          {"backward", 3},
                                           {"layernorm", 2}}) {
     const Outcome outcome =
         RunCommand({"bench", "--operations", operation, "--shapes", "3x64", "--types", "f32",

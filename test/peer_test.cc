@@ -16,7 +16,9 @@
 #include <sstream>
 
 #include "operations.h"
+#include "plain_loops.h"
 #include "run_command.h"
+#include "tensors.h"
 #include "tolerance.h"
 
 namespace rmsnorm::test {
@@ -101,24 +103,85 @@ TEST(Peer, HasItsTimesInJson) {
   EXPECT_EQ(f32.at("name"), "forward/f32/3x64/threads:1/target:reference/iterations:1/manual_time");
 }
 
-TEST(Peer, ComputesForwardOnly) {
+TEST(Peer, DoesNotComputeAllOperations) {
   const Outcome outcome =
       BenchWith({PeerFile("good")}, {"--types", "f32", "--operations", "forward,scale"});
   ExpectSuccess(outcome);
-  EXPECT_EQ(Lines(outcome.out).back(), "-: test: peers compute forward only");
+  EXPECT_EQ(Lines(outcome.out).back(), "-: test: peers do not compute scale");
+}
+
+const char* const kOperations[] = {"forward", "add_forward", "backward"};
+
+TEST(Peer, HasATimeInEachOfItsOperations) {
+  const Outcome outcome = BenchWith(
+      {PeerFile("good")}, {"--types", "f32", "--operations", "forward,add_forward,backward"});
+  ExpectSuccess(outcome);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 5u) << outcome.out;
+  for (size_t i = 0; i < 3; ++i) {
+    const std::regex computed(std::string(kOperations[i]) +
+                              " .* +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+x +[0-9.]+x");
+    EXPECT_TRUE(std::regex_match(lines[i + 2], computed)) << lines[i + 2];
+  }
 }
 
 TEST(Peer, PlainNativeComputesAllTypesOnThreads) {
   const bench::Peer peer(PlainFile());
-  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
-    for (const auto& [rows, d] : {std::pair<size_t, size_t>{1, 1}, {3, 64}, {67, 4097}}) {
-      for (const int threads : {1, 2, 3}) {
-        const Cell cell = {"forward", dtype, rows, d, threads, "reference"};
-        bench::PeerProblem problem;
-        EXPECT_TRUE(bench::MakeJob(cell)->AddPeer(peer, &problem))
-            << cell.name() << ": " << problem.text;
+  for (const char* const operation : kOperations) {
+    for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+      for (const auto& [rows, d] : {std::pair<size_t, size_t>{1, 1}, {3, 64}, {67, 4097}}) {
+        for (const int threads : {1, 2, 3}) {
+          const Cell cell = {operation, dtype, rows, d, threads, "reference"};
+          bench::PeerProblem problem;
+          EXPECT_TRUE(bench::MakeJob(cell)->AddPeer(peer, &problem))
+              << cell.name() << ": " << problem.text;
+        }
       }
     }
+  }
+}
+
+// Each gets just one of the results wrong, and is found at each length.
+TEST(Peer, AWrongOneIsFoundInEachOperation) {
+  const struct {
+    const char* kind;
+    const char* operation;
+    const char* result;
+  } wrong[] = {
+      {"norm_of_x", "add_forward", "row 0, element "},
+      {"lost_residual", "add_forward", "residual: row 0, element "},
+      {"idle", "add_forward", "row 0, element 0 is nan"},
+      {"lost_term", "backward", "row 0, element "},
+      {"mean_term", "backward", "row 0, element "},
+      {"lost_dw", "backward", "dw: row 0, element "},
+      {"idle", "backward", "row 0, element 0 is nan"},
+  };
+  for (const auto& [kind, operation, result] : wrong) {
+    const bench::Peer peer(PeerFile(kind));
+    for (const size_t d : {size_t{64}, size_t{4096}, size_t{16384}}) {
+      SCOPED_TRACE(std::string(kind) + " " + operation + " " + std::to_string(d));
+      bench::PeerProblem problem;
+      const std::unique_ptr<Job> job =
+          bench::MakeJob({operation, Dtype::f32, 3, d, 1, "reference"});
+      EXPECT_FALSE(job->AddPeer(peer, &problem));
+      EXPECT_TRUE(problem.wrong);
+      std::string text = problem.text;
+      if (text.rfind("row 0, element 0 is -nan", 0) == 0) text.erase(20, 1);
+      EXPECT_EQ(text.rfind(result, 0), 0u) << text;
+      EXPECT_EQ(job->Contenders().back().name, "plain");
+    }
+  }
+}
+
+// What a cold cell's copies share and what not: each case runs on buffers of its own, but for dw.
+TEST(Peer, ComputesEachCopyOfEachOperation) {
+  const bench::Peer peer(PeerFile("good"));
+  for (const char* const operation : kOperations) {
+    const std::unique_ptr<Job> job =
+        bench::MakeJob({operation, Dtype::f32, 16, 4096, 1, "reference", true});
+    EXPECT_GT(job->tensors().copies(), 1u);
+    bench::PeerProblem problem;
+    EXPECT_TRUE(job->AddPeer(peer, &problem)) << operation << ": " << problem.text;
   }
 }
 
@@ -160,7 +223,7 @@ TEST(Peer, OneThatIsNoneIsRefusedInOneLine) {
       {"no_folder.so", "cannot be loaded: cannot open shared object file"},
       {PeerFile("no_function"), "has no function rmsnorm_peer_get()"},
       {PeerFile("null"), "rmsnorm_peer_get() returned null"},
-      {PeerFile("version"), "is made for version 2 of bench/peers/peer.h, not 1"},
+      {PeerFile("version"), "is made for version 1 of bench/peers/peer.h, not 2"},
       {PeerFile("nameless"), "its name is not of letters"},
       {PeerFile("bad_name"), "its name is not of letters"},
       {PeerFile("taken_name"), "the name 'memcpy' is taken"},
@@ -268,9 +331,17 @@ TEST(PeerTolerance, ThreeRoundingsOfTheType) {
   for (const auto& [dtype, one] :
        {std::pair<Dtype, int>{Dtype::f16, 0x3C00}, {Dtype::bf16, 0x3F80}}) {
     const uint16_t expected = static_cast<uint16_t>(one);
-    for (const int off : {0, 1, 2}) {
+    for (const int off : {0, 1, 2, 3}) {
       const uint16_t actual = static_cast<uint16_t>(one + off);
       EXPECT_EQ(Beyond(dtype, 1, &actual, &expected).empty(), off < 2) << off;
+      const auto is_within = [&, d = dtype](auto find) {
+        return find(d, 0, 1, 1, reinterpret_cast<const uint8_t*>(&actual),
+                    reinterpret_cast<const uint8_t*>(&expected))
+            .empty();
+      };
+      // y after a residual add has two roundings more; a residual has two in all.
+      EXPECT_EQ(is_within(bench::FindElementBeyondAddTolerance), off < 3) << off;
+      EXPECT_EQ(is_within(bench::FindElementBeyondSumTolerance), off < 2) << off;
     }
   }
   // Subnormal f16: 2^-22 is four units.
@@ -278,6 +349,101 @@ TEST(PeerTolerance, ThreeRoundingsOfTheType) {
   for (const int off : {4, 5}) {
     const uint16_t actual = static_cast<uint16_t>(tiny + off);
     EXPECT_EQ(Beyond(Dtype::f16, 1, &actual, &tiny).empty(), off < 5) << off;
+  }
+}
+
+TEST(PeerTolerance, OfAResidualInF32IsOneUnit) {
+  const float expected = 1;
+  for (const int off : {0, 1, 2}) {
+    const float actual = 1 + static_cast<float>(off) * 0x1p-23f;
+    EXPECT_EQ(bench::FindElementBeyondSumTolerance(Dtype::f32, 0, 1, 1,
+                                                   reinterpret_cast<const uint8_t*>(&actual),
+                                                   reinterpret_cast<const uint8_t*>(&expected))
+                  .empty(),
+              off < 2)
+        << off;
+  }
+}
+
+const uint8_t* Bytes(const std::vector<float>& numbers) {
+  return reinterpret_cast<const uint8_t*>(numbers.data());
+}
+
+// With ones for all that goes in, both terms of dx are 1, and so is each of the rows' terms of dw.
+TEST(PeerTolerance, OfGradientsGrowsWithTheirSumsInF32) {
+  for (const size_t d : {size_t{1}, size_t{64}, size_t{4096}}) {
+    const size_t rows = 5;
+    const std::vector<float> ones(rows * d, 1.0f);
+    const std::vector<float> zeros(rows * d);
+    for (const double factor : {-0.99, 0.99, 1.1}) {
+      bench::GradientTolerance tolerance(Dtype::f32, rows, d, Bytes(ones));
+      const auto length = static_cast<double>(d);
+      std::vector<float> dx = zeros;
+      dx.back() = static_cast<float>(factor * (3.06 * length + 98) * 0x1p-24);
+      const std::string fault = tolerance.FindDxBeyond(7, rows, Bytes(ones), Bytes(ones),
+                                                       ones.data(), Bytes(dx), Bytes(zeros));
+      const std::string element = "row 11, element " + std::to_string(d - 1) + " is ";
+      EXPECT_EQ(fault.rfind(element, 0), factor < 1 ? std::string::npos : 0u) << d << fault;
+
+      std::vector<float> dw(d);
+      dw.back() = static_cast<float>(factor * (0.51 * length + 1.07 * rows + 36) * rows * 0x1p-24);
+      EXPECT_EQ(tolerance.FindDwBeyond(dw.data(), zeros.data()).empty(), factor < 1) << d;
+    }
+  }
+}
+
+// dx of the numbers that are timed, in binary64 and rounded to the type, is within the tolerance;
+// without its second term or with LayerNorm's it is not. So in each type, on rows of any length.
+TEST(PeerTolerance, OfGradientsTellsALostTermInEachType) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    for (const size_t d : {size_t{16}, size_t{128}, size_t{4096}, size_t{16384}}) {
+      const Cell cell = {"backward", dtype, 1, d, 1, "reference"};
+      SCOPED_TRACE(cell.name());
+      bench::Tensors tensors(cell, /*has_third=*/true);
+      std::vector<float> x(d);
+      std::vector<float> dy(d);
+      std::vector<float> weight(d);
+      bench::PlainWiden(dtype, tensors.x(), x.data(), d);
+      bench::PlainWiden(dtype, tensors.third(), dy.data(), d);
+      bench::PlainWiden(dtype, tensors.weight(), weight.data(), d);
+      double squares = 0;
+      double products = 0;
+      double gradients = 0;
+      for (size_t j = 0; j < d; ++j) {
+        const double g = double{dy[j]} * double{weight[j]};
+        squares += double{x[j]} * double{x[j]};
+        products += g * double{x[j]};
+        gradients += g;
+      }
+      const auto length = static_cast<double>(d);
+      const auto rstd = static_cast<float>(1 / std::sqrt(squares / length + 1e-5));
+      const double r = double{rstd};
+      const auto make_dx = [&](double second_term, double mean_term) {
+        std::vector<float> dx(d);
+        for (size_t j = 0; j < d; ++j) {
+          dx[j] = static_cast<float>(r * (double{dy[j]} * double{weight[j]} -
+                                          second_term * double{x[j]} * r * r * products / length -
+                                          mean_term * gradients / length));
+        }
+        std::vector<uint8_t> rounded(cell.bytes());
+        bench::PlainConvert(dx.data(), dtype, rounded.data(), d);
+        return rounded;
+      };
+      const std::vector<uint8_t> right = make_dx(1, 0);
+      std::vector<uint8_t> reference(cell.bytes());
+      RmsNorm module(d, Options(), dtype);
+      module.set_weight(tensors.weight_view());
+      module.backward(tensors.third_view(), tensors.x_view(),
+                      {View(reference.data(), dtype, {1, d})}, &rstd);
+      bench::GradientTolerance tolerance(dtype, 1, d, tensors.weight());
+      const auto find = [&](const std::vector<uint8_t>& dx) {
+        return tolerance.FindDxBeyond(0, 1, tensors.third(), tensors.x(), &rstd, dx.data(),
+                                      reference.data());
+      };
+      EXPECT_EQ(find(right), "");
+      EXPECT_NE(find(make_dx(0, 0)), "");
+      EXPECT_NE(find(make_dx(1, 1)), "");
+    }
   }
 }
 

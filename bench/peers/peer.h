@@ -23,25 +23,37 @@ extern "C" {
 #endif
 
 /* The version of this interface; it changes whenever a struct below does. */
-#define RMSNORM_PEER_VERSION 1
+#define RMSNORM_PEER_VERSION 2
 
+/* Row by row, with r = 1 / sqrt(mean(x^2) + eps), and each result cast once: */
 enum {
-  RMSNORM_PEER_FORWARD = 0 /* y = x / sqrt(mean(x^2) + eps) * weight, row by row, then cast once */
+  /* y = x * r * weight */
+  RMSNORM_PEER_FORWARD = 0,
+  /* residual += x, in place; y = the same of the residual, after it is cast (or before) */
+  RMSNORM_PEER_ADD_FORWARD = 1,
+  /* With g = dy * weight: dx = r * (g - x * r^2 * mean(g * x)), dw = sum over rows of dy * x * r */
+  RMSNORM_PEER_BACKWARD = 2
 };
 
 enum { RMSNORM_PEER_F32 = 1, RMSNORM_PEER_F16 = 2, RMSNORM_PEER_BF16 = 3 };
 
-/* What to compute. The buffers stay where they are until release(); only y may be written. */
+/* What to compute. The buffers stay where they are until release(), and those that an operation
+   does without are null. Only the results may be written. */
 typedef struct rmsnorm_peer_case {
-  int32_t operation; /* RMSNORM_PEER_FORWARD */
-  int32_t dtype;     /* of x, the weight and y: RMSNORM_PEER_F32, ... */
+  int32_t operation; /* RMSNORM_PEER_FORWARD, ... */
+  int32_t dtype;     /* of all but rstd and dw: RMSNORM_PEER_F32, ... */
   size_t rows;
   size_t d;        /* elements of a row; rows are dense */
   int32_t threads; /* how many to use; 1 is the calling thread alone */
   float eps;
   const void* x;      /* rows * d elements */
   const void* weight; /* d elements */
-  void* y;            /* rows * d elements */
+  void* y;            /* FORWARD, ADD_FORWARD: the result, rows * d elements */
+  void* residual;     /* ADD_FORWARD: x is added to it; rows * d elements, others in each run */
+  const void* dy;     /* BACKWARD: the gradient by y, rows * d elements */
+  const float* rstd;  /* BACKWARD: r of each row */
+  void* dx;           /* BACKWARD: a result, rows * d elements */
+  float* dw;          /* BACKWARD: the other, d elements; shared by all cases */
 } rmsnorm_peer_case;
 
 typedef struct rmsnorm_peer {
