@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// oneDNN: its layer normalization with the flag rms_norm.
+// oneDNN: its layer normalization with the flag rms_norm. It has no norm that adds a residual.
 //
 // The scale is f32 whatever the type of x and y, converted once: with a scale of 16 bits
 // oneDNN 3.13 falls back to its reference loops.
@@ -7,6 +7,7 @@
 #include <exception>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "peer.h"
 
@@ -40,45 +41,105 @@ void UseThreads([[maybe_unused]] int threads) {
 
 struct Prepared {
   dnnl::stream stream;
-  dnnl::layer_normalization_forward primitive;
+  dnnl::primitive primitive;
   std::unordered_map<int, memory> arguments;
   int threads;
 };
 
-void* TryToPrepare(const rmsnorm_peer_case& what, memory::data_type type, const char** why) {
-  UseThreads(what.threads);
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  const auto rows = static_cast<memory::dim>(what.rows);
-  const auto d = static_cast<memory::dim>(what.d);
-  const memory::desc matrix({rows, d}, type, memory::format_tag::ab);
-  const memory::desc weight_as_given({d}, type, memory::format_tag::a);
-  const memory::desc weight({d}, memory::data_type::f32, memory::format_tag::a);
+using Flags = dnnl::normalization_flags;
+const Flags kFlags = Flags::use_scale | Flags::rms_norm;
 
-  using Flags = dnnl::normalization_flags;
-  const dnnl::layer_normalization_forward::primitive_desc primitive(
-      engine, dnnl::prop_kind::forward_inference, matrix, matrix, memory::data_type::f32, what.eps,
-      Flags::use_scale | Flags::rms_norm, dnnl::primitive_attr(), /*allow_empty=*/true);
-  if (!primitive) {
-    *why = "oneDNN cannot on this CPU";
-    return nullptr;
+// The parts of a case that both operations need.
+class Preparation {
+ public:
+  Preparation(const rmsnorm_peer_case& what, memory::data_type type)
+      : what_(what),
+        engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        matrix_({static_cast<memory::dim>(what.rows), static_cast<memory::dim>(what.d)}, type,
+                memory::format_tag::ab),
+        weight_({static_cast<memory::dim>(what.d)}, memory::data_type::f32, memory::format_tag::a),
+        scale_(weight_, engine_) {
+    const memory::desc as_given(weight_.get_dims(), type, memory::format_tag::a);
+    memory given = At(as_given, what.weight);
+    dnnl::reorder(given, scale_).execute(stream_, given, scale_);
+    stream_.wait();
   }
 
-  dnnl::stream stream(engine);
-  memory scale(weight, engine);
-  memory given(weight_as_given, engine, const_cast<void*>(what.weight));
-  dnnl::reorder(given, scale).execute(stream, given, scale);
-  stream.wait();
-  return new Prepared{stream,
-                      dnnl::layer_normalization_forward(primitive),
-                      {{DNNL_ARG_SRC, memory(matrix, engine, const_cast<void*>(what.x))},
-                       {DNNL_ARG_SCALE, scale},
-                       {DNNL_ARG_DST, memory(matrix, engine, what.y)}},
-                      what.threads};
+  // Null where oneDNN cannot.
+  Prepared* Forward() {
+    const auto primitive = MakeForward(dnnl::prop_kind::forward_inference);
+    if (!primitive) return nullptr;
+    return Finish(dnnl::layer_normalization_forward(primitive),
+                  {{DNNL_ARG_SRC, At(matrix_, what_.x)},
+                   {DNNL_ARG_SCALE, scale_},
+                   {DNNL_ARG_DST, At(matrix_, what_.y)}});
+  }
+
+  // It takes the statistics that oneDNN's own forward call for training gives, not 1 / RMS.
+  Prepared* Backward() {
+    const auto forward = MakeForward(dnnl::prop_kind::forward_training);
+    if (!forward) return nullptr;
+    const dnnl::layer_normalization_backward::primitive_desc backward(
+        engine_, dnnl::prop_kind::backward, matrix_, matrix_, matrix_, what_.eps, kFlags, forward,
+        dnnl::primitive_attr(), /*allow_empty=*/true);
+    if (!backward) return nullptr;
+
+    std::unordered_map<int, memory> arguments = {
+        {DNNL_ARG_SRC, At(matrix_, what_.x)},
+        {DNNL_ARG_SCALE, scale_},
+        {DNNL_ARG_MEAN, memory(forward.mean_desc(), engine_)},
+        {DNNL_ARG_VARIANCE, memory(forward.variance_desc(), engine_)}};
+    std::unordered_map<int, memory> forward_arguments = arguments;
+    forward_arguments[DNNL_ARG_DST] = memory(matrix_, engine_);
+    dnnl::layer_normalization_forward(forward).execute(stream_, forward_arguments);
+    stream_.wait();
+
+    arguments[DNNL_ARG_DIFF_DST] = At(matrix_, what_.dy);
+    arguments[DNNL_ARG_DIFF_SRC] = At(matrix_, what_.dx);
+    arguments[DNNL_ARG_DIFF_SCALE] = At(weight_, what_.dw);
+    return Finish(dnnl::layer_normalization_backward(backward), std::move(arguments));
+  }
+
+ private:
+  memory At(const memory::desc& desc, const void* data) const {
+    return memory(desc, engine_, const_cast<void*>(data));
+  }
+  dnnl::layer_normalization_forward::primitive_desc MakeForward(dnnl::prop_kind kind) const {
+    return {engine_,
+            kind,
+            matrix_,
+            matrix_,
+            memory::data_type::f32,
+            what_.eps,
+            kFlags,
+            dnnl::primitive_attr(),
+            /*allow_empty=*/true};
+  }
+  Prepared* Finish(dnnl::primitive primitive, std::unordered_map<int, memory> arguments) const {
+    return new Prepared{stream_, std::move(primitive), std::move(arguments), what_.threads};
+  }
+
+  const rmsnorm_peer_case what_;
+  const dnnl::engine engine_;
+  dnnl::stream stream_;
+  const memory::desc matrix_;
+  const memory::desc weight_;
+  memory scale_;
+};
+
+void* TryToPrepare(const rmsnorm_peer_case& what, memory::data_type type, const char** why) {
+  UseThreads(what.threads);
+  Preparation preparation(what, type);
+  Prepared* const prepared =
+      what.operation == RMSNORM_PEER_FORWARD ? preparation.Forward() : preparation.Backward();
+  if (prepared == nullptr) *why = "oneDNN cannot on this CPU";
+  return prepared;
 }
 
 void* Prepare(const rmsnorm_peer_case* what, const char** why) {
-  if (what->operation != RMSNORM_PEER_FORWARD) {
-    *why = "only forward is timed";
+  if (what->operation != RMSNORM_PEER_FORWARD && what->operation != RMSNORM_PEER_BACKWARD) {
+    *why = "oneDNN has no residual add with a norm";
     return nullptr;
   }
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_SEQ
