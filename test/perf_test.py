@@ -4,6 +4,7 @@ the command where it has to measure."""
 
 import json
 import os
+import re
 import stat
 import sys
 import textwrap
@@ -21,22 +22,41 @@ def figures(value):
 
 
 def baseline(recorded=None):
-    """Goals of 2 and 4, others at 3, and records of AVX-512 and AVX2 for the machine, if any."""
+    """Of forward: goals of 2 and 4, others at 3, and records of AVX-512 and AVX2 for the machine,
+    if any."""
     content = {
         "about": "für den Test",
-        "goals": {"AVX-512": figures(2), "AVX2": figures(4)},
+        "goals": {"forward": {"AVX-512": figures(2), "AVX2": figures(4)}},
         "best_other": {
             "source": "measured elsewhere",
             "class": "AVX-512",
-            "multiples": figures({"multiple": 3, "of": "another"}),
+            "multiples": {"forward": figures({"multiple": 3, "of": "another"})},
         },
-        "recorded": {"Another machine": {"multiples": {"AVX2": {"f32": {"1x64": 1.5}}}}},
+        "recorded": {
+            "Another machine": {"multiples": {"forward": {"AVX2": {"f32": {"1x64": 1.5}}}}}
+        },
     }
     if recorded is not None:
         content["recorded"][MACHINE] = {
-            "multiples": {"AVX-512": figures(recorded[0]), "AVX2": figures(recorded[1])}
+            "multiples": {
+                "forward": {"AVX-512": figures(recorded[0]), "AVX2": figures(recorded[1])}
+            }
         }
     return content
+
+
+def with_backward(content):
+    """The same with goals for backward, on AVX-512 and for one cell."""
+    content["goals"]["backward"] = {"AVX-512": {"f32": {"2x64": 5}}}
+    content["best_other"]["multiples"]["backward"] = {"f32": {"2x64": {"multiple": 8, "of": "it"}}}
+    return content
+
+
+def backward_cells(best, avx2):
+    return [
+        benchmark("f32", "2x64", multiple, operation="backward", target=target)
+        for target, multiple in (("AVX3_DL", best), ("AVX2", avx2))
+    ]
 
 
 def all_cells(best=1.9, avx2=3.9, **exceptions):
@@ -70,8 +90,8 @@ class Perf(ScriptTest):
         self.assertEqual(outcome.returncode, 1, outcome.stderr)
         head = f"rmsnorm 0.1.0 · {MACHINE} · Highway 1.0.3 · 1 thread · 2026-01-02\n"
         self.assertTrue(outcome.stdout.startswith(head), outcome.stdout)
-        self.assertIn("\nAVX-512 (AVX3_DL)\n", outcome.stdout)
-        self.assertIn("\nAVX2\n", outcome.stdout)
+        self.assertIn("\nforward, AVX-512 (AVX3_DL)\n", outcome.stdout)
+        self.assertIn("\nforward, AVX2\n", outcome.stdout)
         self.assertEqual(
             self.line(outcome, "f32", "1x64").split(maxsplit=12),
             ["f32", "1", "x", "64", "3.00", "2.00", "2.10", "1.89", "-", "2.31", "2.00", "+5"]
@@ -163,13 +183,13 @@ class Perf(ScriptTest):
         self.assertEqual(outcome.returncode, 0, outcome.stdout)
         self.assertNotIn("9.00", outcome.stdout)
         outcome = self.perf(others)
-        self.expect_problem(outcome, "perf", "results.json", "no cell of the goals' table")
+        self.expect_problem(outcome, "perf", "results.json", "no cell of the goals' tables")
 
     def test_a_target_without_goals(self):
         cells = [benchmark(dtype, shape, 1.5, target="NEON") for dtype in TYPES for shape in SHAPES]
         outcome = self.perf(cells)
         self.assertEqual(outcome.returncode, 0, outcome.stderr)
-        self.assertIn("\nNEON\n", outcome.stdout)
+        self.assertIn("\nforward, NEON\n", outcome.stdout)
         self.assertNotIn("goal met", outcome.stdout)
         self.assertNotIn("measured elsewhere", outcome.stdout)
 
@@ -185,6 +205,73 @@ class Perf(ScriptTest):
         self.assertIn(f"| 8 x 64 | 3.00 | 2.00 | - | 2.00 | {end}", lines)
         self.assertIn("| 1 x 64 | 4.00 | **3.90** | 4.00 | 4.00 | **3.90** | 4.00 |", lines)
 
+    # ---------------------------------------------------------------------------- operations
+
+    def perf_with_backward(self, cells, *options, recorded=None):
+        arguments = ["--results", self.write("results.json", results(*cells))]
+        content = with_backward(baseline(recorded))
+        arguments += ["--baseline", self.write("baseline.json", content)]
+        return self.run_script("perf", *arguments, *options)
+
+    def test_each_operation_has_its_tables(self):
+        outcome = self.perf_with_backward(all_cells() + backward_cells(4.5, 9.5))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        titles = [line for line in outcome.stdout.split("\n") if re.match(r"\w+, \w", line)]
+        expected = ["forward, AVX-512 (AVX3_DL)", "forward, AVX2"]
+        expected += ["backward, AVX-512 (AVX3_DL)", "backward, AVX2"]
+        self.assertEqual(titles, expected)
+        self.assertEqual(
+            self.line(outcome, "f32", "2x64").split(maxsplit=12),
+            ["f32", "2", "x", "64", "8.00", "5.00", "4.50", "4.05", "-", "4.95", "-", "-"]
+            + ["ahead of the best other, goal met"],
+        )
+        # There are no goals of backward on AVX2.
+        self.assertEqual(
+            self.line(outcome, "f32", "2x64", 1).split(),
+            "f32 2 x 64 - - 9.50 8.55 - 10.45 - -".split(),
+        )
+        self.assertIn("Ahead of the best other library in 5 of 5 cells.", outcome.stdout)
+        self.assertIn("Met 9 of 9 goals.", outcome.stdout)
+
+    def test_markdown_of_each_operation(self):
+        cells = all_cells() + backward_cells(4.5, 9.5)
+        lines = self.perf_with_backward(cells, "--markdown").stdout.split("\n")
+        start = lines.index("backward, AVX3_DL:")
+        self.assertEqual(lines[start + 2], "| rows x d | f32: best other | goal | measured |")
+        self.assertEqual(lines[start + 4], "| 2 x 64 | 8.00 | 5.00 | **4.50** |")
+        start = lines.index("backward, AVX2:")
+        self.assertEqual(lines[start + 2], "| rows x d | f32: measured |")
+
+    def test_an_operation_without_a_record_is_not_behind(self):
+        cells = all_cells() + backward_cells(99, 99)
+        outcome = self.perf_with_backward(cells, recorded=(2, 4))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("\nThis machine has no record of backward; --record", outcome.stdout)
+        self.assertNotIn("BEHIND", outcome.stdout)
+
+    def test_an_operation_that_was_not_measured_is_left_out(self):
+        outcome = self.perf_with_backward(all_cells(), recorded=(2, 4))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertNotIn("backward", outcome.stdout)
+        outcome = self.perf_with_backward(all_cells(), "--record")
+        self.expect_problem(outcome, "perf", "not recorded", "backward AVX-512 f32 2x64")
+
+    def test_each_operation_is_recorded_and_compared(self):
+        cells = all_cells() + backward_cells(4.5, 9.5)
+        outcome = self.perf_with_backward(cells, "--record", recorded=(2, 4))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        content = json.loads(self.read("baseline.json"))
+        self.assertEqual(
+            content["recorded"][MACHINE]["multiples"]["backward"],
+            {"AVX-512": {"f32": {"2x64": 4.5}}, "AVX2": {"f32": {"2x64": 9.5}}},
+        )
+        for best, status in ((5.1, 0), (5.3, 1)):
+            path = self.write("results.json", results(*all_cells(), *backward_cells(best, 9.5)))
+            arguments = ["--results", path, "--baseline", self.path("baseline.json")]
+            outcome = self.run_script("perf", *arguments)
+            self.assertEqual(outcome.returncode, status, outcome.stdout)
+            self.assertNotIn("no record", outcome.stdout)
+
     # -------------------------------------------------------------------------------- record
 
     def test_record_keeps_the_rest(self):
@@ -197,8 +284,8 @@ class Perf(ScriptTest):
         self.assertEqual(content, baseline())
         self.assertEqual(list(content), list(baseline()))
         self.assertIn("für den Test", text)
-        expected = {"AVX-512": figures(1.9), "AVX2": figures(3.9)}
-        expected["AVX-512"]["f32"]["1x64"] = 1.235
+        expected = {"forward": {"AVX-512": figures(1.9), "AVX2": figures(3.9)}}
+        expected["forward"]["AVX-512"]["f32"]["1x64"] = 1.235
         self.assertEqual(record.pop("multiples"), expected)
         self.assertEqual(
             record,
@@ -219,13 +306,13 @@ class Perf(ScriptTest):
         outcome = self.perf(all_cells(best=9), "--record", recorded=(2, 4))
         self.assertEqual(outcome.returncode, 0, outcome.stderr)
         record = json.loads(self.read("baseline.json"))["recorded"][MACHINE]
-        self.assertEqual(record["multiples"]["AVX-512"], figures(9))
+        self.assertEqual(record["multiples"]["forward"]["AVX-512"], figures(9))
 
     def test_record_takes_whole_tables_only(self):
         failed = [*all_cells(f32_1x64=None), failed_benchmark("f32", "1x64")]
         for cells in (all_cells(f32_1x64=None), failed):
             outcome = self.perf(cells, "--record")
-            self.expect_problem(outcome, "perf", "not recorded", "AVX-512 f32 1x64")
+            self.expect_problem(outcome, "perf", "not recorded", "forward AVX-512 f32 1x64")
             self.assertEqual(json.loads(self.read("baseline.json")), baseline())
 
     # ----------------------------------------------------------------------------- measuring
@@ -243,16 +330,19 @@ class Perf(ScriptTest):
                 file.write(json.dumps([sys.argv[1:], os.environ.get("RMSNORM_TARGET")]) + "\\n")
             option = dict(zip(sys.argv[2::2], sys.argv[3::2]))
             target = option.get("--targets", {best!r})
+            operation = option["--operations"]
             cells = []
             for dtype in option["--types"].split(","):
                 for shape in option["--shapes"].split(","):
                     multiple = 3.9 if target == "AVX2" else 1.9
-                    if (dtype, shape, target) == ("f32", "1x64", {best!r}):
+                    key = operation, dtype, shape, target
+                    if key == ("forward", "f32", "1x64", {best!r}):
                         with open({self.path("answers")!r}) as file:
                             multiple, *rest = json.load(file)
                         with open({self.path("answers")!r}, "w") as file:
                             json.dump(rest, file)
-                    cells.append(benchmark(dtype, shape, multiple, target=target))
+                    options = {{"operation": operation, "target": target}}
+                    cells.append(benchmark(dtype, shape, multiple, **options))
             with open(option["--json"], "w") as file:
                 json.dump(results(*cells), file)
             sys.exit({status})
@@ -276,12 +366,25 @@ class Perf(ScriptTest):
         outcome = self.measure([1.9])
         self.assertEqual(outcome.returncode, 0, outcome.stderr)
         self.assertNotIn("the table", outcome.stdout)
-        table = "bench --threads 1 --types f32,bf16 --shapes 1x64,8x64".split()
+        table = "bench --threads 1 --operations forward --types f32,bf16 --shapes 1x64,8x64".split()
         calls = self.calls()
         self.assertEqual([call[1] for call in calls], [None, None])
         self.assertEqual([call[0][: len(table)] for call in calls], [table, table])
         self.assertNotIn("--targets", calls[0][0])
         self.assertEqual(calls[1][0][len(table) :][:2], ["--targets", "AVX2"])
+
+    def test_measures_each_operation_on_both_targets(self):
+        arguments = ["--command", self.fake_command([1.9])]
+        content = with_backward(baseline((2, 4)))
+        arguments += ["--baseline", self.write("baseline.json", content)]
+        outcome = self.run_script("perf", *arguments)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("1.90", self.line(outcome, "f32", "2x64"))
+        self.assertIn("3.90", self.line(outcome, "f32", "2x64", 1))
+        calls = [call[0][3:9] for call in self.calls()]
+        forward = "--operations forward --types f32,bf16 --shapes 1x64,8x64".split()
+        backward = "--operations backward --types f32 --shapes 2x64".split()
+        self.assertEqual(calls, [forward, backward, forward, backward])
 
     def test_where_avx2_is_the_best(self):
         outcome = self.measure([3.9], best="AVX2", recorded=None)
@@ -294,9 +397,10 @@ class Perf(ScriptTest):
         self.assertIn("2.10", self.line(outcome, "f32", "1x64"))
         self.assertIn("best of 2 measurements", self.line(outcome, "f32", "1x64"))
         self.assertIn(
-            "f32 1x64 on AVX3_DL: 9.00, recorded 2.00; measuring it again", outcome.stderr
+            "forward f32 1x64 on AVX3_DL: 9.00, recorded 2.00; measuring it again",
+            outcome.stderr,
         )
-        again = "--types f32 --shapes 1x64 --targets AVX3_DL".split()
+        again = "--operations forward --types f32 --shapes 1x64 --targets AVX3_DL".split()
         self.assertEqual(self.calls()[2][0][3 : 3 + len(again)], again)
 
     def test_what_stays_behind_is_behind(self):
@@ -330,7 +434,7 @@ class Perf(ScriptTest):
         self.expect_problem(outcome, "perf", wrong, "not JSON")
         run = benchmark("f32", "1x64", 1.0)
         del run["memcpy_ns"]
-        self.expect_problem(self.perf([run]), "perf", "f32 1x64 has no time of memcpy")
+        self.expect_problem(self.perf([run]), "perf", "forward f32 1x64 has no time of memcpy")
         two = [benchmark("f32", "1x64", 1.0, target=target) for target in ("AVX3", "AVX3_DL")]
         self.expect_problem(self.perf(two), "perf", "both AVX3 and AVX3_DL")
 
@@ -341,10 +445,14 @@ class Perf(ScriptTest):
             ("{", "not JSON"),
             ({}, "'goals'"),
             ({**good, "goals": {}}, "no goals"),
-            ({**good, "goals": {"AVX2": 1}}, "goals"),
-            ({**good, "goals": {"AVX2": {"f32": 1}}}, "goals"),
-            ({**good, "goals": {"AVX2": {"f32": {"1x64": "fast"}}}}, "goals: AVX2 f32 1x64"),
+            ({**good, "goals": {"forward": {"AVX2": 1}}}, "goals: not figures"),
+            ({**good, "goals": {"forward": {"AVX2": {"f32": 1}}}}, "goals: not figures"),
+            (
+                {**good, "goals": {"forward": {"AVX2": {"f32": {"1x64": "fast"}}}}},
+                "goals: forward AVX2 f32 1x64",
+            ),
             ({**good, "best_other": None}, "'best_other'"),
+            ({**good, "best_other": {"class": "AVX2"}}, "'multiples'"),
             ({**good, "recorded": []}, "'recorded'"),
             ({**good, "recorded": {MACHINE: 1}}, "recorded"),
             ({**good, "recorded": {MACHINE: {}}}, "'multiples'"),
@@ -362,12 +470,23 @@ class Perf(ScriptTest):
             text = file.read()
         content = json.loads(text)
         shapes = ["1x4096", "4096x128", "32x4096", "512x4096", "64x16384", "8192x4096"]
-        cells = [(dtype, shape) for dtype in ("f32", "bf16", "f16") for shape in shapes]
-        for table in (*content["goals"].values(), content["best_other"]["multiples"]):
-            self.assertEqual([(dtype, shape) for dtype in table for shape in table[dtype]], cells)
-        runs = [
-            benchmark(*cell, 1.5, target=target) for target in ("AVX3_DL", "AVX2") for cell in cells
-        ]
+        forward = [(dtype, shape) for dtype in ("f32", "bf16", "f16") for shape in shapes]
+        shapes.remove("64x16384")
+        training = [(dtype, shape) for dtype in ("f32", "bf16") for shape in shapes]
+        operations = {"forward": forward, "add_forward": training, "backward": training}
+        others = content["best_other"]["multiples"]
+        for tables in (content["goals"], others):
+            self.assertEqual(list(tables), list(operations))
+        runs = []
+        for operation, cells in operations.items():
+            for table in (*content["goals"][operation].values(), others[operation]):
+                found = [(dtype, shape) for dtype in table for shape in table[dtype]]
+                self.assertEqual(found, cells)
+            runs += [
+                benchmark(*cell, 1.5, operation=operation, target=target)
+                for target in ("AVX3_DL", "AVX2")
+                for cell in cells
+            ]
         arguments = ["--results", self.write("results.json", results(*runs))]
         arguments += ["--baseline", self.write("baseline.json", text)]
         outcome = self.run_script("perf", *arguments, "--record")
