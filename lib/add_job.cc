@@ -35,22 +35,36 @@ AddendRows Addends(const AddJob& job, const Rows& rows, const Rows& residuals) {
           residuals.x, residuals.x_stride, residuals.y, residuals.y_stride};
 }
 
-// ------------------------------------------------------------------ the norm of residual_out
+// The block of one row that begins at a column.
+AddendRows AddendsOfBlock(const AddJob& job, const Rows& row, const Rows& residual, size_t column) {
+  AddendRows addends =
+      Addends(job, AtColumn(job.x_and_y, row, column), AtColumn(job.residuals, residual, column));
+  addends.d = std::min(kBlock, job.norm.d - column);
+  return addends;
+}
 
-void RunTile(const AddJob& job, Rows rows, const Rows& residuals) {
-  double squares[kTileRows];
-  job.add(Addends(job, rows, residuals), squares);
-  rows.x = residuals.y;
-  rows.x_stride = residuals.y_stride;
+// Scales what was added up, by the sums of squares that came with it, to the rows' y.
+void ScaleSums(const AddJob& job, Rows rows, const AddendRows& addends, double* squares) {
+  rows.x = addends.sum;
+  rows.x_stride = addends.sum_stride;
   rows.sums = squares;
   rows.hot_sums = true;
   job.scale(job.norm, rows);
 }
 
+// ------------------------------------------------------------------ the norm of residual_out
+
+void RunTile(const AddJob& job, const Rows& rows, const Rows& residuals) {
+  double squares[kTileRows];
+  const AddendRows addends = Addends(job, rows, residuals);
+  job.add(addends, squares);
+  ScaleSums(job, rows, addends, squares);
+}
+
 // ------------------------------------------------------------------ the norm of h
 
 // Rows of no more than a block.
-void RunUnroundedTile(const AddJob& job, Rows rows, const Rows& residuals) {
+void RunUnroundedTile(const AddJob& job, const Rows& rows, const Rows& residuals) {
   alignas(64) float h[kBlock];
   double squares[kTileRows];
   double unused[kTileRows];
@@ -59,11 +73,7 @@ void RunUnroundedTile(const AddJob& job, Rows rows, const Rows& residuals) {
   addends.sum_stride = static_cast<ptrdiff_t>(job.norm.d);
   job.add_f32(addends, squares);
   job.add(Addends(job, rows, residuals), unused);  // after h, as it may be in place
-  rows.x = h;
-  rows.x_stride = addends.sum_stride;
-  rows.sums = squares;
-  rows.hot_sums = true;
-  job.scale(job.norm, rows);
+  ScaleSums(job, rows, addends, squares);
 }
 
 // One row of several blocks. It may be of any length, so that h is added up again for each pass.
@@ -104,12 +114,7 @@ class UnroundedRow {
     return norm;
   }
 
-  AddendRows AddendsOf(size_t begin) const {
-    AddendRows addends = Addends(job_, AtColumn(job_.x_and_y, row_, begin),
-                                 AtColumn(job_.residuals, residual_, begin));
-    addends.d = NormOf(begin).d;
-    return addends;
-  }
+  AddendRows AddendsOf(size_t begin) const { return AddendsOfBlock(job_, row_, residual_, begin); }
 
   // Writes h of a block, and returns the sum of its squares.
   double AddBlock(size_t begin) {
@@ -186,13 +191,10 @@ void AddPart(void* state, size_t part, size_t parts) {
   const size_t end = PartBegin(job.rows * of_row, part + 1, parts);
   for (size_t i = PartBegin(job.rows * of_row, part, parts); i < end; ++i) {
     const size_t row = i / of_row;
-    const size_t column = i % of_row * kBlock;
-    AddendRows addends =
-        Addends(job, AtColumn(job.x_and_y, NextRows(job.x_and_y, row, row + 1), column),
-                AtColumn(job.residuals, NextRows(job.residuals, row, row + 1), column));
-    addends.d = std::min(kBlock, job.norm.d - column);
     double unused;
-    job.add(addends, &unused);
+    job.add(AddendsOfBlock(job, NextRows(job.x_and_y, row, row + 1),
+                           NextRows(job.residuals, row, row + 1), i % of_row * kBlock),
+            &unused);
   }
 }
 

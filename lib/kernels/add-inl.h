@@ -38,13 +38,17 @@ HWY_INLINE hn::Vec<PackedTag> NarrowByParity(Pair value) {
   return hn::BitCast(PackedTag(), hn::Or(even, odd));
 }
 
+HWY_INLINE Pair AddByParity(Added<BF16, BF16, BF16> at) {
+  const PackedTag tag;
+  return Add(SplitByParity(hn::LoadU(tag, Bits(at.residual))),
+             SplitByParity(hn::LoadU(tag, Bits(at.x))));
+}
+
 template <class X, class R, class S>
 HWY_INLINE Pair LoadForSum(Added<X, R, S> at) {
   if constexpr (kSplitsByParity<Added<X, R, S>>) {
-    const PackedTag tag;
-    const auto sum = NarrowByParity(Add(SplitByParity(hn::LoadU(tag, Bits(at.residual))),
-                                        SplitByParity(hn::LoadU(tag, Bits(at.x)))));
-    hn::StoreU(sum, tag, Bits(at.sum));
+    const auto sum = NarrowByParity(AddByParity(at));
+    hn::StoreU(sum, PackedTag(), Bits(at.sum));
     return SplitByParity(sum);
   } else {
     const Pair sum = Add(Load(at.residual), Load(at.x));
@@ -58,10 +62,8 @@ HWY_INLINE Pair LoadForSum(Added<X, R, S> at) {
 HWY_INLINE Lanes<2> LoadTwoForSum(Added<BF16, BF16, BF16> at) {
   const PackedTag tag;
   const Added<BF16, BF16, BF16> next = at + kPair;
-  const Pair a = Add(SplitByParity(hn::LoadU(tag, Bits(at.residual))),
-                     SplitByParity(hn::LoadU(tag, Bits(at.x))));
-  const Pair b = Add(SplitByParity(hn::LoadU(tag, Bits(next.residual))),
-                     SplitByParity(hn::LoadU(tag, Bits(next.x))));
+  const Pair a = AddByParity(at);
+  const Pair b = AddByParity(next);
   NativeBF16 a_bits = InterleaveHalves(NativeNarrow(a.lower, a.upper));
   NativeBF16 b_bits = InterleaveHalves(NativeNarrow(b.lower, b.upper));
   if (HWY_UNLIKELY(HasZero(a_bits, b_bits))) {
@@ -78,12 +80,13 @@ HWY_INLINE Lanes<2> LoadTwoForSum(Added<BF16, BF16, BF16> at) {
 template <class X, class R, class S>
 HWY_NOINLINE Pair LoadFirstForSum(Added<X, R, S> at, size_t n) {
   const Pair sum = Add(LoadFirst(at.residual, n), LoadFirst(at.x, n));
-  StoreFirst(sum, at.sum, n);
-  const Pair rounded = {Round<S>(sum.lower), Round<S>(sum.upper)};
   if constexpr (kSplitsByParity<Added<X, R, S>>) {
-    return SplitByParity(Narrow(BF16(), rounded));
+    const auto packed = Narrow(BF16(), sum);
+    StoreBits(PackedTag(), packed, Bits(at.sum), n);
+    return SplitByParity(packed);
   } else {
-    return rounded;
+    StoreFirst(sum, at.sum, n);
+    return {Round<S>(sum.lower), Round<S>(sum.upper)};
   }
 }
 

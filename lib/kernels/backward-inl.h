@@ -395,7 +395,7 @@ HWY_NOINLINE void BackwardRow(const Norm& norm, const GradientRows& rows, size_t
 }
 
 // Four rows at a time, and the next four summed before these are worked on, so that the two
-// overlap: as in NormaliseByFours().
+// overlap: as in NormaliseShortRows().
 template <class X, class Y, class Z>
 HWY_INLINE size_t BackwardByFours(const Norm& norm, const GradientRows& rows, const Apply& apply) {
   FourTerms now;
