@@ -558,7 +558,8 @@ TEST(CheckCase, TextsOfTheListAreRead) {
 
 TEST(CheckCase, ReadsAndWritesEveryFieldOfBackward) {
   const std::string text =
-      "backward,x=bf16,weight=none,dy=f16,dw=bf16,rows=2,d=3,call=module,outputs=dx,x_shift=4,"
+      "backward,x=bf16,weight=none,dy=f16,dw=bf16,rows=2,d=3,call=module,outputs=dx,dx_f32=1,"
+      "x_shift=4,"
       "weight_shift=5,dy_shift=6,dx_shift=7,dw_shift=8,x_gap=9,dy_gap=10,dx_gap=11,falling=1,"
       "add_dx=1,add_dw=1,eps=0.125,eps_outside=1,cast_then_scale=1,weight_offset=-2,divisor=9.5,"
       "rstd=special,threads=10,executor=1,values=low_edge,dy_values=finite,special_weight=1,"
@@ -573,6 +574,7 @@ TEST(CheckCase, ReadsAndWritesEveryFieldOfBackward) {
   EXPECT_EQ(c.d, 3u);
   EXPECT_EQ(c.call, BackwardCall::kModule);
   EXPECT_EQ(c.outputs, Outputs::kDx);
+  EXPECT_TRUE(c.dx_f32);
   EXPECT_EQ(c.x_shift, 4u);
   EXPECT_EQ(c.weight_shift, 5u);
   EXPECT_EQ(c.dy_shift, 6u);
