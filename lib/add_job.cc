@@ -23,10 +23,11 @@ struct AddJob {
   Norm norm;
   size_t rows;
   Job x_and_y;
-  Job residuals;      // residual in the place of x, and residual_out in that of y
-  AddKernel add;      // residual_out = residual + x
-  AddKernel add_f32;  // h = residual + x, where the norm is of that; else null
-  Kernel scale;       // of residual_out or h
+  Job residuals;              // residual in the place of x, and residual_out in that of y
+  AddKernel add;              // residual_out = residual + x
+  AddKernel add_f32;          // h = residual + x, where the norm is of that; else null
+  Kernel scale;               // of residual_out or h
+  AddForwardKernel one_pass;  // does both, where there is one; else null
   rmsnorm_dtype y_type;
 };
 
@@ -43,10 +44,16 @@ AddendRows AddendsOfBlock(const AddJob& job, const Rows& row, const Rows& residu
   return addends;
 }
 
-// Scales what was added up, by the sums of squares that came with it, to the rows' y.
-void ScaleSums(const AddJob& job, Rows rows, const AddendRows& addends, double* squares) {
+// The same rows of y, from what was added up.
+Rows FromSums(Rows rows, const AddendRows& addends) {
   rows.x = addends.sum;
   rows.x_stride = addends.sum_stride;
+  return rows;
+}
+
+// Scales what was added up, by the sums of squares that came with it, to the rows' y.
+void ScaleSums(const AddJob& job, Rows rows, const AddendRows& addends, double* squares) {
+  rows = FromSums(rows, addends);
   rows.sums = squares;
   rows.hot_sums = true;
   job.scale(job.norm, rows);
@@ -162,12 +169,16 @@ void RunRows(const AddJob& job, size_t begin, size_t end) {
   const DefaultFloatEnvironment environment;
   const size_t d = job.norm.d;
   const bool rounded = job.add_f32 == nullptr;
-  const size_t rows_of_tile = std::clamp<size_t>(kTile / d, 1, kTileRows);
+  const size_t rows_of_tile =
+      job.one_pass != nullptr ? end - begin : std::clamp<size_t>(kTile / d, 1, kTileRows);
   while (begin < end) {
     Rows rows = NextRows(job.x_and_y, begin, std::min(end, begin + rows_of_tile));
     const Rows residuals = NextRows(job.residuals, begin, begin + rows.count);
     rows.count = residuals.count;
-    if (rounded) {
+    if (job.one_pass != nullptr) {
+      const AddendRows addends = Addends(job, rows, residuals);
+      job.one_pass(job.norm, addends, FromSums(rows, addends));
+    } else if (rounded) {
       RunTile(job, rows, residuals);
     } else if (d <= kBlock) {
       RunUnroundedTile(job, rows, residuals);
@@ -206,6 +217,7 @@ void RunAddForward(const KernelTable& kernels, const Norm& norm, const AddForwar
   // h is residual_out where that is f32.
   const bool rounded =
       call.rounding == RMSNORM_CAST_THEN_NORM || call.residual->dtype == RMSNORM_F32;
+  const bool all_f32 = own_residual && call.x->dtype == RMSNORM_F32 && call.y->dtype == RMSNORM_F32;
   const int x_type = DtypeIndex(call.x->dtype);
   const AddTable& add = *kernels.add;
   const JobKernels norm_kernels =
@@ -217,6 +229,7 @@ void RunAddForward(const KernelTable& kernels, const Norm& norm, const AddForwar
                 own_residual ? add.same[x_type] : add.f32_residual[x_type],
                 rounded ? nullptr : add.f32_sum[x_type],
                 norm_kernels.scale,
+                all_f32 ? add.one_pass(norm) : nullptr,
                 call.y->dtype};
 
   const Spread spread = SpreadRows(rows, norm.d, threading);

@@ -36,21 +36,27 @@ struct AddendRows {
 // sum of squares of what was written, as block_sums does.
 using AddKernel = void (*)(const AddendRows& rows, double* squares);
 
+// The same for f32, and the norm of what was written in one pass. `rows` has it as x.
+using AddForwardKernel = void (*)(const Norm& norm, const AddendRows& addends, const Rows& rows);
+
 // The kernels of one target, by the type of x.
 struct AddTable {
   AddKernel same[kDtypes];          // residual and sum of the type of x
   AddKernel f32_residual[kDtypes];  // residual and sum of f32
   AddKernel f32_sum[kDtypes];       // residual of the type of x, sum of f32
+  // The kernel in one pass for rows that the registers hold; null for others.
+  AddForwardKernel (*one_pass)(const Norm& norm);
 };
 
 }  // namespace rmsnorm::internal
 
-// The table from the template AddRows<X, Residual, Sum> in scope.
+// The table from the template AddRows<X, Residual, Sum> and from OnePassKernel() in scope.
 #define RMSNORM_ADD_TABLE()                                                                      \
   {                                                                                              \
     {AddRows<float, float, float>, AddRows<F16, F16, F16>, AddRows<BF16, BF16, BF16>},           \
         {AddRows<float, float, float>, AddRows<F16, float, float>, AddRows<BF16, float, float>}, \
         {AddRows<float, float, float>, AddRows<F16, F16, float>, AddRows<BF16, BF16, float>},    \
+        OnePassKernel,                                                                           \
   }
 
 #endif  // RMSNORM_LIB_ADDEND_ROWS_H_

@@ -123,6 +123,31 @@ void AddRows(const AddendRows& rows, double* squares) {
   }
 }
 
+// ------------------------------------------------------------------ one pass, in registers
+
+// Rows that are added up as they are read first. 4096 x 128 takes TODO.
+struct AddedRows {
+  HWY_INLINE Added<float, float, float> First(size_t row) const {
+    return {rows.Input<float>(row), rows.Residual<float>(row), rows.Sum<float>(row)};
+  }
+  AddendRows rows;
+};
+
+template <size_t kD>
+void AddForwardRows(const Norm& norm, const AddendRows& addends, const Rows& rows) {
+  NormaliseHeldRows<kD>(norm, rows, AddedRows{addends});
+  if (rows.stream) hwy::FlushStream();  // before another thread may read y
+}
+
+HWY_INLINE AddForwardKernel OnePassKernel(const Norm& norm) {
+  if constexpr (kFitsRegisters<float>) {
+    const size_t held = HeldLength(norm);
+    if (held == 64) return AddForwardRows<64>;
+    if (held == 128) return AddForwardRows<128>;
+  }
+  return nullptr;
+}
+
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 

@@ -222,14 +222,18 @@ HWY_INLINE Pair SumBlockToPair(Source x, size_t size) {
 }
 
 template <class Source>
-HWY_INLINE FoldedBlock SumBlock(Source x, size_t size) {
+HWY_INLINE FoldedBlock FoldToFour(Pair pair) {
   const F32Tag tag;
-  const Pair pair = SumBlockToPair(x, size);
   if constexpr (kSplitsByParity<Source>) {
     return {FoldToFour(tag, pair.lower), FoldToFour(tag, pair.upper)};
   } else {
     return {FoldToFour(tag, hn::Add(pair.lower, pair.upper)), hn::Zero(FourTag())};
   }
+}
+
+template <class Source>
+HWY_INLINE FoldedBlock SumBlock(Source x, size_t size) {
+  return FoldToFour<Source>(SumBlockToPair(x, size));
 }
 
 // The last two steps of the tree for four blocks at once: sum i is that of block i.
@@ -310,6 +314,10 @@ struct Row {
   F32Vec r;
 };
 
+// Into L2, not into L1, where the row being scaled and the weight are: 8192 x 4096 in f32 takes 5 %
+// less time so, 2048 x 16384 15 %.
+HWY_INLINE void PrefetchToL2(const void* from) { __builtin_prefetch(from, 0, 2); }
+
 // The elements from `head` on. From the begin of the row, as the sum: from its end is faster by 8 %
 // for one row whose weight does not fit L1 with it, but slower by 8 % where rows come from L2 and
 // by a third from memory. With kStream y goes past the caches, and `next`, the row to be summed
@@ -325,7 +333,7 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
     const Pair k_scaled =
         row.template ScaledAt<kCast, kWeighted>(k, LoadWeight<kWeighted>(weight, k));
     if constexpr (kStream) {
-      for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(X)) hwy::Prefetch(next + j + i);
+      for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(X)) PrefetchToL2(next + j + i);
       Stream(j_scaled, row.y + j);
       Stream(k_scaled, row.y + k);
     } else {
@@ -568,6 +576,107 @@ HWY_NOINLINE void NormaliseLongRows(const Norm& norm, const Rows& rows) {
   }
 }
 
+// ------------------------------------------------------------------ rows in registers
+
+// Two rows of up to 128 f32 elements take half of the registers of AVX-512. One is summed while the
+// one before it waits for its 1 / RMS. Beside reading a row again to scale it, 4096 x 128
+// takes 1.05 times memcpy's time instead of 1.29, and past the caches 0.65 instead of 0.90.
+// Elements of 16 bits take 4 to 20 % longer so: arithmetic bounds them, and four rows at a time
+// share a root and divisions.
+template <class X>
+constexpr bool kFitsRegisters = kN >= 16 && std::is_same_v<X, float>;
+
+template <size_t kCount, class Source>
+HWY_INLINE Lanes<kCount> LoadRow(Source x) {
+  if constexpr (kCount == 1) {
+    return {LoadForSum(x)};
+  } else {
+    return {LoadRow<kCount / 2>(x), LoadRow<kCount / 2>(x + kCount / 2 * kPair)};
+  }
+}
+
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> Squares(const Lanes<kCount>& row) {
+  if constexpr (kCount == 1) {
+    return Squares(row.pair);
+  } else {
+    return {Squares(row.first), Squares(row.second)};
+  }
+}
+
+template <size_t kCount>
+HWY_INLINE float SumSquares(const Lanes<kCount>& row) {
+  return FoldBlock<const float*>(FoldToFour<const float*>(FoldToPair(Squares(row))));
+}
+
+template <bool kStream, size_t kCount>
+HWY_INLINE void StoreScaled(const Lanes<kCount>& row, F32Vec r, const Lanes<kCount>& weight,
+                            float* y) {
+  if constexpr (kCount > 1) {
+    StoreScaled<kStream>(row.first, r, weight.first, y);
+    StoreScaled<kStream>(row.second, r, weight.second, y + kCount / 2 * kPair);
+  } else if constexpr (kStream) {
+    Stream(Scaled<false, true, float>(row.pair, r, weight.pair), y);
+  } else {
+    Store(Scaled<false, true, float>(row.pair, r, weight.pair), y);
+  }
+}
+
+// The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
+// The divisor is kD, so that the compiler multiplies by its inverse. Norm and Rows are values, so
+// that they are not read again after each store.
+template <size_t kD, bool kStream, class Sources>
+HWY_NOINLINE size_t NormaliseSafeRows(Norm norm, Rows rows, Sources sources, size_t begin) {
+  constexpr size_t kCount = kD / kPair;
+  norm.divisor = kD;
+  const Lanes<kCount> weight = LoadRow<kCount>(norm.weight);
+  // The row after one that was not safe has been read.
+  Lanes<kCount> row =
+      begin == 0 ? LoadRow<kCount>(sources.First(0)) : LoadRow<kCount>(rows.Input<float>(begin));
+  float sum = SumSquares(row);
+  for (size_t i = begin; i < rows.count; ++i) {
+    Lanes<kCount> next = row;
+    float next_sum = sum;
+    if (i + 1 < rows.count) {
+      next = LoadRow<kCount>(sources.First(i + 1));
+      next_sum = SumSquares(next);
+    }
+    const float under_root = UnderRoot(norm, sum);
+    if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
+    const float r = InverseRms(norm, under_root);
+    StoreScaled<kStream>(row, hn::Set(F32Tag(), r), weight, rows.Output<float>(i));
+    if (rows.rstd != nullptr) rows.rstd[i] = r;
+    row = next;
+    sum = next_sum;
+  }
+  return rows.count;
+}
+
+// Rows whose elements come, when they are read first, from Sources, and then from rows.x.
+template <size_t kD, class Sources>
+HWY_INLINE void NormaliseHeldRows(const Norm& norm, const Rows& rows, const Sources& sources) {
+  const bool aligned = (reinterpret_cast<uintptr_t>(rows.y) % sizeof(F32Vec) == 0) &&
+                       (rows.y_stride % static_cast<ptrdiff_t>(kN) == 0);
+  for (size_t i = 0; i < rows.count; ++i) {
+    i = rows.stream && aligned ? NormaliseSafeRows<kD, true>(norm, rows, sources, i)
+                               : NormaliseSafeRows<kD, false>(norm, rows, sources, i);
+    if (i < rows.count) NormaliseRow<false, false, true, float, float>(norm, rows, i);
+  }
+}
+
+// The length of such rows where they are held in registers, or 0.
+HWY_INLINE size_t HeldLength(const Norm& norm) {
+  const bool held = (norm.d == 64 || norm.d == 128) && norm.divisor == static_cast<float>(norm.d);
+  return held && norm.weight != nullptr ? norm.d : 0;
+}
+
+struct InputRows {
+  HWY_INLINE const float* First(size_t row) const { return rows.Input<float>(row); }
+  Rows rows;
+};
+
+// ------------------------------------------------------------------ the way of each call
+
 template <bool kSumsGiven, bool kCast, bool kWeighted, class X, class Y>
 HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
   if constexpr (kSumsGiven) {
@@ -576,17 +685,25 @@ HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
         return ScaleShortRows<kCast, kWeighted, X, Y>(norm, rows);
       }
     }
-  } else if (rows.count >= 4) {
-    if constexpr (kIsUsual<kWeighted, X, Y>) {
-      if (norm.d == 64) return NormaliseShortRows<64, kCast, kWeighted, X, Y>(norm, rows);
-      if (norm.d == 128) return NormaliseShortRows<128, kCast, kWeighted, X, Y>(norm, rows);
+  } else {
+    constexpr bool kUsual = kIsUsual<kWeighted, X, Y>;
+    if constexpr (kUsual && kFitsRegisters<X>) {
+      const size_t held = HeldLength(norm);
+      if (held == 64) return NormaliseHeldRows<64>(norm, rows, InputRows{rows});
+      if (held == 128) return NormaliseHeldRows<128>(norm, rows, InputRows{rows});
     }
-    if (norm.d * sizeof(X) <= kShortRowBytes) {
-      return NormaliseShortRows<0, kCast, kWeighted, X, Y>(norm, rows);
-    }
-    if constexpr (kIsUsual<kWeighted, X, Y>) {
-      if (norm.d >= kLongRow && !rows.stream) {
-        return NormaliseLongRows<kCast, kWeighted, X, Y>(norm, rows);
+    if (rows.count >= 4) {
+      if constexpr (kUsual && !kFitsRegisters<X>) {
+        if (norm.d == 64) return NormaliseShortRows<64, kCast, kWeighted, X, Y>(norm, rows);
+        if (norm.d == 128) return NormaliseShortRows<128, kCast, kWeighted, X, Y>(norm, rows);
+      }
+      if (norm.d * sizeof(X) <= kShortRowBytes) {
+        return NormaliseShortRows<0, kCast, kWeighted, X, Y>(norm, rows);
+      }
+      if constexpr (kUsual) {
+        if (norm.d >= kLongRow && !rows.stream) {
+          return NormaliseLongRows<kCast, kWeighted, X, Y>(norm, rows);
+        }
       }
     }
   }
