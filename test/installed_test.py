@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `meson install` installs, and nothing else: the files, with their sizes, the public symbols and
+the libraries needed at run time. Lists them all."""
+
+import os
+import re
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+from installed import install, succeed
+
+FILES = os.environ["RMSNORM_INSTALLED"].split(":")
+SHARED = os.environ["RMSNORM_LIBRARIES"] != "static"
+LIBRARY = os.path.join(os.environ["RMSNORM_LIBDIR"], "librmsnorm.so")
+COMMAND = next((name for name in FILES if name.endswith("/rmsnorm")), None)
+LARGEST = 2 << 20  # bytes of the shared library
+# These come with every C and C++ compiler; which of them a binary needs is up to that.
+RUNTIME = re.compile(r"(libc|libm|libgcc_s|libc\+\+abi|libunwind|ld-.*)\.so\.\d+")
+
+
+class Installed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = directory.name
+        cls.prefix = install(cls.directory)
+
+    def path(self, name):
+        return os.path.join(self.prefix, name)
+
+    @staticmethod
+    def files(directory):
+        return sorted(
+            os.path.relpath(os.path.join(folder, name), directory)
+            for folder, _, names in os.walk(directory)
+            for name in names
+        )
+
+    def test_files(self):
+        found = self.files(self.prefix)
+        for name in found:
+            print(f"{os.lstat(self.path(name)).st_size:>9}  {name}")
+        self.assertEqual(found, sorted(FILES))
+        outside = os.path.join(self.directory, "destdir")
+        self.assertEqual(self.files(outside), [], "outside of the prefix")
+
+    @unittest.skipUnless(SHARED, "no shared library")
+    @unittest.skipUnless(os.environ["RMSNORM_BUILDTYPE"] == "release", "a budget of release builds")
+    def test_size(self):
+        stripped = os.path.join(self.directory, "stripped")
+        succeed("strip", "-o", stripped, self.path(LIBRARY))
+        size = os.path.getsize(stripped)
+        print(f"{size:>9}  the shared library without symbols, of {LARGEST} allowed")
+        self.assertLessEqual(size, LARGEST)
+
+    def needed(self, name):
+        printed = succeed("readelf", "--dynamic", "--wide", self.path(name))
+        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", printed)
+        print(name, "needs", *needed)
+        return {file.split(".so")[0] for file in needed if not RUNTIME.fullmatch(file)}
+
+    @unittest.skipUnless(SHARED, "no shared library")
+    def test_the_library_needs(self):
+        self.assertEqual(self.needed(LIBRARY), set(os.environ["RMSNORM_LIBRARY_NEEDS"].split()))
+
+    @unittest.skipUnless(COMMAND, "no command")
+    def test_the_command_needs(self):
+        self.assertEqual(self.needed(COMMAND), set(os.environ["RMSNORM_COMMAND_NEEDS"].split()))
+
+    @unittest.skipUnless(SHARED, "no shared library")
+    def test_symbols(self):
+        """The library has those that the test `abi` sees in its own build of it."""
+        dump = xml.etree.ElementTree.parse(os.environ["RMSNORM_DUMP"]).getroot()
+        recorded = [f"{s.get('name')}@@{s.get('version')}" for s in dump.iter("elf-symbol")]
+        printed = succeed("readelf", "--dyn-syms", "--wide", self.path(LIBRARY))
+        defined = re.findall(r" (?:GLOBAL|WEAK|UNIQUE) +DEFAULT +\d+ (\S+)$", printed, re.M)
+        print(len(defined), "public symbols:", *sorted(defined))
+        self.assertEqual(sorted(defined), sorted(recorded))
+        soname = re.search(r"\(SONAME\).*\[(.*)\]", succeed("readelf", "-dW", self.path(LIBRARY)))[1]
+        self.assertEqual(soname, dump.get("soname"))
+
+
+if __name__ == "__main__":
+    unittest.main()
