@@ -125,7 +125,8 @@ void AddRows(const AddendRows& rows, double* squares) {
 
 // ------------------------------------------------------------------ one pass, in registers
 
-// Rows that are added up as they are read first. 4096 x 128 takes 1.5 times memcpy's time, and by tiles 2.2.
+// Rows that are added up as they are read first. 4096 x 128 takes 1.5 times memcpy's time, and by
+// tiles 2.2.
 struct AddedRows {
   HWY_INLINE Added<float, float, float> First(size_t row) const {
     return {rows.Input<float>(row), rows.Residual<float>(row), rows.Sum<float>(row)};

@@ -317,8 +317,8 @@ HWY_NOINLINE void ApplyRow(const Norm& norm, const GradientRows& rows, size_t in
   }
   for (; j + kPair <= d; j += kPair) {
     if constexpr (kDx == Dx::kStream) {
-      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(X)) hwy::Prefetch(next_x + j + i);
-      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(Y)) hwy::Prefetch(next_dy + j + i);
+      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(X)) PrefetchToL2(next_x + j + i);
+      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(Y)) PrefetchToL2(next_dy + j + i);
     }
     Pair sum = LoadSum<kDw>(before, j);
     row.StoreAt(j, row.At(j, LoadGradientWeight<kDx>(weight + j), sum));

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sum of squares of elements, by the lanes and the tree of reference.cc: compiled for each
+// target, and shared by the kernels of all operations.
+
+#if defined(RMSNORM_LIB_KERNELS_SQUARES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_SQUARES_INL_H_
+#undef RMSNORM_LIB_KERNELS_SQUARES_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_SQUARES_INL_H_
+#endif
+
+#include <algorithm>
+#include <type_traits>
+
+#include "../reference.h"
+#include "elements-inl.h"
+
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// The 128 lanes of a block are 8 AVX-512 registers, enough to hide the latency of fma. Narrower
+// targets make two passes over a block, one for each half of the lanes, to have registers enough (8
+// AVX2 or 16 NEON ones each): a half is 64 neighbouring elements, so the passes touch different
+// cache lines.
+constexpr size_t kPasses = kN >= 16 ? 1 : 2;
+constexpr size_t kPassLanes = kLanes / kPasses;
+constexpr size_t kPairs = kPassLanes / kPair;
+
+// What is summed is a pointer to elements, or a source like it that makes them as they are read.
+template <class Source>
+constexpr bool kSplitsByParity = std::is_same_v<Source, const BF16*>;
+
+HWY_INLINE Pair SplitByParity(hn::Vec<PackedTag> packed) {
+  const U32Tag tag;
+  const auto bits = hn::BitCast(tag, packed);
+  return {hn::BitCast(F32Tag(), hn::ShiftLeft<16>(bits)),
+          hn::BitCast(F32Tag(), hn::And(bits, hn::Set(tag, 0xFFFF0000u)))};
+}
+
+template <class X>
+HWY_INLINE Pair LoadForSum(const X* from) {
+  if constexpr (kSplitsByParity<const X*>) {
+    return SplitByParity(hn::LoadU(PackedTag(), Bits(from)));
+  } else {
+    return Load(from);
+  }
+}
+
+template <class X>
+HWY_INLINE Pair LoadFirstForSum(const X* from, size_t n) {
+  if constexpr (kSplitsByParity<const X*>) {
+    return SplitByParity(LoadBits(PackedTag(), Bits(from), n));
+  } else {
+    return LoadFirst(from, n);
+  }
+}
+
+// The lanes of kCount pairs of vectors, in order. Where 2 kN elements are loaded as one pair, its
+// `lower` holds the first kN and `upper` the others. bf16 splits cheaper into even and odd
+// elements: then they are in `lower` and `upper`. That changes where a lane is, not what is added
+// to it. A tree of named members, as gcc 12 keeps arrays of vectors in memory: a row of 128 took
+// three times as long.
+template <size_t kCount>
+struct Lanes {
+  Lanes<kCount / 2> first;
+  Lanes<kCount / 2> second;
+};
+template <>
+struct Lanes<1> {
+  Pair pair;
+};
+
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> NoSquares() {
+  if constexpr (kCount == 1) {
+    return {{hn::Zero(F32Tag()), hn::Zero(F32Tag())}};
+  } else {
+    return {NoSquares<kCount / 2>(), NoSquares<kCount / 2>()};
+  }
+}
+
+// Two pairs to sum. A source may have its own, where two cost less than twice one.
+template <class Source>
+HWY_INLINE Lanes<2> LoadTwoForSum(Source x) {
+  return {{LoadForSum(x)}, {LoadForSum(x + kPair)}};
+}
+
+HWY_INLINE Lanes<1> Squares(Pair v) {
+  return {{hn::Mul(v.lower, v.lower), hn::Mul(v.upper, v.upper)}};
+}
+
+// The squares of kCount * kPair elements. Added to +0 they would be the same.
+template <size_t kCount, class Source>
+HWY_INLINE Lanes<kCount> Squares(Source x) {
+  if constexpr (kCount == 2) {
+    const Lanes<2> v = LoadTwoForSum(x);
+    return {Squares(v.first.pair), Squares(v.second.pair)};
+  } else {
+    return {Squares<kCount / 2>(x), Squares<kCount / 2>(x + kCount / 2 * kPair)};
+  }
+}
+
+HWY_INLINE void AddSquares(Pair& sum, Pair v) {
+  sum.lower = hn::MulAdd(v.lower, v.lower, sum.lower);
+  sum.upper = hn::MulAdd(v.upper, v.upper, sum.upper);
+}
+
+// Adds the squares of kCount * kPair elements.
+template <size_t kCount, class Source>
+HWY_INLINE void AddSquares(Lanes<kCount>& lanes, Source x) {
+  if constexpr (kCount == 1) {
+    AddSquares(lanes.pair, LoadForSum(x));
+  } else if constexpr (kCount == 2) {
+    const Lanes<2> v = LoadTwoForSum(x);
+    AddSquares(lanes.first.pair, v.first.pair);
+    AddSquares(lanes.second.pair, v.second.pair);
+  } else {
+    AddSquares(lanes.first, x);
+    AddSquares(lanes.second, x + kCount / 2 * kPair);
+  }
+}
+
+// Adds the squares of n <= kCount * kPair elements, as if zeros followed them.
+template <size_t kCount, class Source>
+HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, Source x, size_t n) {
+  if constexpr (kCount == 1) {
+    AddSquares(lanes.pair, n == kPair ? LoadForSum(x) : LoadFirstForSum(x, n));
+  } else {
+    constexpr size_t kHalf = kCount / 2 * kPair;
+    if (n <= kHalf) {
+      AddFirstSquares(lanes.first, x, n);
+    } else {
+      AddSquares(lanes.first, x);
+      AddFirstSquares(lanes.second, x + kHalf, n - kHalf);
+    }
+  }
+}
+
+// Adds the squares of one pass: of each kLanes elements of x the first kCount * kPair. `size`
+// elements may be read.
+template <size_t kCount, class Source>
+HWY_INLINE Lanes<kCount> SumPass(Source x, size_t size) {
+  const bool first = size >= kCount * kPair;
+  // Not assigned later: gcc would compile the implicit constructor for the baseline of arm64.
+  Lanes<kCount> lanes = first ? Squares<kCount>(x) : NoSquares<kCount>();
+  size_t j = first ? kLanes : 0;
+  for (; j + kCount * kPair <= size; j += kLanes) AddSquares(lanes, x + j);
+  if (j < size) AddFirstSquares(lanes, x + j, size - j);
+  return lanes;
+}
+
+HWY_INLINE Pair Add(Pair a, Pair b) {
+  return {hn::Add(a.lower, b.lower), hn::Add(a.upper, b.upper)};
+}
+
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> Add(const Lanes<kCount>& a, const Lanes<kCount>& b) {
+  if constexpr (kCount == 1) {
+    return {Add(a.pair, b.pair)};
+  } else {
+    return {Add(a.first, b.first), Add(a.second, b.second)};
+  }
+}
+
+// Lane l += lane l + size / 2, until one pair is left.
+template <size_t kCount>
+HWY_INLINE Pair FoldToPair(const Lanes<kCount>& lanes) {
+  if constexpr (kCount == 1) {
+    return lanes.pair;
+  } else {
+    return FoldToPair(Add(lanes.first, lanes.second));
+  }
+}
+
+using FourTag = hn::FixedTag<float, 4>;
+using Four = hn::Vec<FourTag>;
+
+// Lane l += lane l + size / 2, and so on until four are left.
+template <class D>
+HWY_INLINE Four FoldToFour(D, hn::Vec<D> sum) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    return FoldToFour(half, hn::Add(hn::LowerHalf(half, sum), hn::UpperHalf(half, sum)));
+  } else {
+    return sum;
+  }
+}
+
+// A block's lanes, folded to four. Where the source splits by parity, those of the even elements
+// and, in `odd`, of the odd ones.
+struct FoldedBlock {
+  Four sum;
+  Four odd;
+};
+
+template <class Source>
+HWY_INLINE Pair SumBlockToPair(Source x, size_t size) {
+  // The other half of the lanes would add +0 to sums that are not negative, which changes no bit.
+  constexpr size_t kHalf = kLanes / 2;
+  if (size <= kHalf) return FoldToPair(SumPass<kHalf / kPair>(x, size));
+  if constexpr (kPasses == 1) {
+    return FoldToPair(SumPass<kPairs>(x, size));
+  } else {
+    return FoldToPair(Add(SumPass<kPairs>(x, size), SumPass<kPairs>(x + kHalf, size - kHalf)));
+  }
+}
+
+template <class Source>
+HWY_INLINE FoldedBlock FoldToFour(Pair pair) {
+  const F32Tag tag;
+  if constexpr (kSplitsByParity<Source>) {
+    return {FoldToFour(tag, pair.lower), FoldToFour(tag, pair.upper)};
+  } else {
+    return {FoldToFour(tag, hn::Add(pair.lower, pair.upper)), hn::Zero(FourTag())};
+  }
+}
+
+template <class Source>
+HWY_INLINE FoldedBlock SumBlock(Source x, size_t size) {
+  return FoldToFour<Source>(SumBlockToPair(x, size));
+}
+
+// The last two steps of the tree for four blocks at once: sum i is that of block i.
+HWY_INLINE Four FoldFour(Four a, Four b, Four c, Four d) {
+  const FourTag tag;
+  const Four ab = hn::Add(hn::ConcatLowerLower(tag, b, a), hn::ConcatUpperUpper(tag, b, a));
+  const Four cd = hn::Add(hn::ConcatLowerLower(tag, d, c), hn::ConcatUpperUpper(tag, d, c));
+  return hn::Add(hn::ConcatEven(tag, cd, ab), hn::ConcatOdd(tag, cd, ab));
+}
+
+HWY_INLINE float FoldOne(Four sum) {
+  sum = hn::Add(sum, hn::Shuffle1032(sum));
+  return hn::GetLane(hn::Add(sum, hn::Shuffle2301(sum)));
+}
+
+template <class Source>
+HWY_INLINE float FoldBlock(FoldedBlock block) {
+  const float sum = FoldOne(block.sum);
+  return kSplitsByParity<Source> ? sum + FoldOne(block.odd) : sum;
+}
+
+// Functions of their own, not inlined: SumSquares() and what scales serve all
+// combinations of options, and inlining them everywhere makes the library four times as large.
+template <class X>
+HWY_NOINLINE float SumSquares(const X* x, size_t d) {
+  float total = 0;
+  for (size_t begin = 0; begin < d; begin += kBlock) {
+    total += FoldBlock<const X*>(SumBlock(x + begin, std::min(kBlock, d - begin)));
+  }
+  return total;
+}
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+
+#endif  // RMSNORM_LIB_KERNELS_SQUARES_INL_H_
