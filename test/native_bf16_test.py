@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of AVX3_DL round to bf16 with the native instruction, and those of no other target, whose
-CPUs may lack it: results do not show whether a build has it."""
+"""The kernels of AVX3_DL round to bf16 with the native instruction, which no result shows. Those of the
+other targets, whose CPUs may lack it, do not."""
 
 import os
 import re
