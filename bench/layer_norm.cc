@@ -29,8 +29,7 @@ struct LayerNormTable {
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::bench::HWY_NAMESPACE {
 extern const LayerNormTable kTable;
-const LayerNormTable kTable = {hwy::TargetName(HWY_TARGET), LayerNormRows<float>,
-                               LayerNormRows<BF16>};
+const LayerNormTable kTable = {RMSNORM_TARGET_NAME, LayerNormRows<float>, LayerNormRows<BF16>};
 }  // namespace rmsnorm::bench::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA
@@ -80,12 +79,6 @@ constexpr LayerNormTable kPlainTable = {"reference", PlainRows<float>, PlainRows
 // In any order: they are looked up by Highway's names.
 const LayerNormTable* const kTables[] = {
     &kPlainTable,
-#if HWY_TARGETS & RMSNORM_HWY_AVX3_SPR
-    &N_AVX3_SPR::kTable,
-#endif
-#if HWY_TARGETS & RMSNORM_HWY_AVX3_ZEN4
-    &N_AVX3_ZEN4::kTable,
-#endif
 #if HWY_TARGETS & HWY_AVX3_DL
     &N_AVX3_DL::kTable,
 #endif
@@ -95,11 +88,8 @@ const LayerNormTable* const kTables[] = {
 #if HWY_TARGETS & HWY_AVX2
     &N_AVX2::kTable,
 #endif
-#if HWY_TARGETS & HWY_NEON
-    &N_NEON::kTable,
-#endif
-#if HWY_TARGETS & RMSNORM_HWY_NEON_WITHOUT_AES
-    &N_NEON_WITHOUT_AES::kTable,
+#if HWY_TARGETS & RMSNORM_HWY_NEON
+    &RMSNORM_N_NEON::kTable,
 #endif
 };
 

@@ -9,7 +9,8 @@ import shutil
 import tempfile
 import unittest
 
-from installed import MESON, ROOT, install, run, succeed, variables_for
+from installed import HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, MESON, ROOT
+from installed import install, run, search_path, succeed, variables_for
 
 CONSUMERS = os.path.join(ROOT, "test", "consumer")
 # The default_library of the build: shared, static or both.
@@ -35,6 +36,7 @@ def compilers(kind):
 
 class Consumer(unittest.TestCase):
     way = ""  # the folder in test/consumer
+    highway_is_shared = os.environ["RMSNORM_HIGHWAY_IS_SHARED"] == "true"
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -44,10 +46,12 @@ class Consumer(unittest.TestCase):
         shutil.copytree(os.path.join(CONSUMERS, self.way), self.source)
 
     def check(self, program, kind, **variables):
-        """It gives the right result, with the library inside or beside it."""
+        """It gives the right result, with the library and its Highway inside or beside it."""
         self.assertEqual(succeed(program, **variables), RESULT)
         needed = succeed("readelf", "--dynamic", program)
         self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
+        takes_highway = kind == "static" and self.highway_is_shared
+        self.assertEqual("libhwy.so" in needed, takes_highway, needed)
 
 
 class Installed(Consumer):
@@ -102,6 +106,7 @@ class Subproject(Consumer):
             *(MESON, "setup", self.build, self.source, "--wrap-mode=nodownload"),
             *("--force-fallback-for=" + ",".join(fallbacks), "-Dbuildtype=plain", "-Dwerror=true"),
             "-Drmsnorm:cpp_args=" + NO_KERNELS,
+            "-Dpkg_config_path=" + HIGHWAY_PKG_CONFIG,
         )
 
     def compile(self, libraries):
@@ -114,7 +119,7 @@ class Subproject(Consumer):
         printed = self.setup("rmsnorm")
         for part in ("command", "rmsnorm bench", "tests"):
             self.assertRegex(printed, rf"{part} *: NO")
-        self.assertRegex(printed, r"highway *: [0-9.]+, installed in /")
+        self.assertRegex(printed, rf"highway *: [0-9.]+, installed in {HIGHWAY_PREFIX or '/'}")
         for libraries, endings in (("shared", {"so"}), ("both", {"so", "a"}), ("static", {"a"})):
             with self.subTest(libraries):
                 self.compile(libraries)
@@ -129,6 +134,7 @@ class HighwayWrap(Subproject):
     """The same with Highway from subprojects/highway.wrap, and the library as it installs then."""
 
     test_subproject = None
+    highway_is_shared = False
 
     def test_highway_is_inside(self):
         cache = os.path.join("subprojects", "packagecache")
@@ -137,8 +143,6 @@ class HighwayWrap(Subproject):
         for libraries in ("both", "static"):
             with self.subTest(libraries):
                 self.compile(libraries)
-                needed = succeed("readelf", "--dynamic", os.path.join(self.build, "app"))
-                self.assertNotIn("libhwy", needed)
 
 
 class PkgConfig(Installed):
@@ -175,7 +179,9 @@ class PkgConfig(Installed):
         build = os.environ["RMSNORM_BUILD"]
         self.make(
             KINDS[0],
-            PKG_CONFIG_PATH=os.path.join(build, "meson-uninstalled"),
+            PKG_CONFIG_PATH=search_path(
+                os.path.join(build, "meson-uninstalled"), HIGHWAY_PKG_CONFIG
+            ),
             LD_LIBRARY_PATH=os.path.join(build, "lib"),
         )
 

@@ -8,6 +8,10 @@ import subprocess
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 MESON = os.environ["RMSNORM_MESON"]
+# The folder of libhwy.pc and the prefix of the Highway that the build took; empty where that was built
+# with it. Users of the static library must get the same one.
+HIGHWAY_PKG_CONFIG = os.environ["RMSNORM_HIGHWAY_PKG_CONFIG"]
+HIGHWAY_PREFIX = os.environ["RMSNORM_HIGHWAY_PREFIX"]
 
 
 def run(*command, **variables):
@@ -22,13 +26,17 @@ def succeed(*command, **variables):
     return done.stdout
 
 
+def search_path(*folders):
+    return os.pathsep.join(filter(None, folders))
+
+
 def variables_for(prefix):
     """The environment in which builds and programs find what was installed there."""
     library_dir = os.path.join(prefix, os.environ["RMSNORM_LIBDIR"])
     return {
-        "CMAKE_PREFIX_PATH": prefix,
+        "CMAKE_PREFIX_PATH": search_path(prefix, HIGHWAY_PREFIX),
         "LD_LIBRARY_PATH": library_dir,  # and not the build directory, which Meson put there
-        "PKG_CONFIG_PATH": os.path.join(library_dir, "pkgconfig"),
+        "PKG_CONFIG_PATH": search_path(os.path.join(library_dir, "pkgconfig"), HIGHWAY_PKG_CONFIG),
     }
 
 

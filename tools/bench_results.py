@@ -16,7 +16,7 @@ ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 OWN = ("library", "memcpy", "reference", "rmsnorm")
 
 # The best target first.
-TARGETS = ("AVX10_2", "AVX3_SPR", "AVX3_ZEN4", "AVX3_DL", "AVX3", "AVX2")
+TARGETS = ("AVX3_DL", "AVX3", "AVX2")
 
 
 class Problem(Exception):

@@ -18,7 +18,7 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 const AddTable kAddKernels = RMSNORM_ADD_TABLE();
 extern const GradientTable kGradientKernels;  // of backward.cc
 extern const KernelTable kKernels;
-const KernelTable kKernels = RMSNORM_KERNEL_TABLE(hwy::TargetName(HWY_TARGET));
+const KernelTable kKernels = RMSNORM_KERNEL_TABLE(RMSNORM_TARGET_NAME);
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA
@@ -33,12 +33,6 @@ RMSNORM_AFTER_NAMESPACE();
 namespace rmsnorm::internal {
 
 const CompiledTarget kCompiledTargets[] = {
-#if HWY_TARGETS & RMSNORM_HWY_AVX3_SPR
-    {HWY_AVX3_SPR, &N_AVX3_SPR::kKernels},
-#endif
-#if HWY_TARGETS & RMSNORM_HWY_AVX3_ZEN4
-    {HWY_AVX3_ZEN4, &N_AVX3_ZEN4::kKernels},
-#endif
 #if HWY_TARGETS & HWY_AVX3_DL
     {HWY_AVX3_DL, &N_AVX3_DL::kKernels},
 #endif
@@ -48,11 +42,8 @@ const CompiledTarget kCompiledTargets[] = {
 #if HWY_TARGETS & HWY_AVX2
     {HWY_AVX2, &N_AVX2::kKernels},
 #endif
-#if HWY_TARGETS & HWY_NEON
-    {HWY_NEON, &N_NEON::kKernels},
-#endif
-#if HWY_TARGETS & RMSNORM_HWY_NEON_WITHOUT_AES
-    {HWY_NEON_WITHOUT_AES, &N_NEON_WITHOUT_AES::kKernels},
+#if HWY_TARGETS & RMSNORM_HWY_NEON
+    {RMSNORM_HWY_NEON, &RMSNORM_N_NEON::kKernels},
 #endif
     {0, nullptr},
 };

@@ -22,9 +22,16 @@
 #define RMSNORM_BEFORE_NAMESPACE() \
   HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16") static_assert(true, "")
 #else
-#define RMSNORM_NATIVE_BF16 \
-  (HWY_TARGET == RMSNORM_HWY_AVX3_ZEN4 || HWY_TARGET == RMSNORM_HWY_AVX3_SPR)
+#define RMSNORM_NATIVE_BF16 0
 #define RMSNORM_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
+#endif
+
+// Highway's name of the target, but NEON in every version.
+#undef RMSNORM_TARGET_NAME
+#if HWY_TARGET == RMSNORM_HWY_NEON
+#define RMSNORM_TARGET_NAME "NEON"
+#else
+#define RMSNORM_TARGET_NAME hwy::TargetName(HWY_TARGET)
 #endif
 
 #if RMSNORM_NATIVE_BF16
