@@ -169,7 +169,7 @@ constexpr Place kPlaces[] = {{0, 0}, {16, 16}, {0, 3}, {1, 0}};
 TEST_P(KnownLengthTest, SpecialRowsAnywhere) {
   constexpr size_t kRows = 6;
   for (const rmsnorm_dtype dtype : kDtypes) {
-    for (const size_t d : {64, 128}) {
+    for (const size_t d : SizeList{64, 128}) {
       for (unsigned special = 0; special < 1u << kRows; ++special) {
         const size_t rows = 1 + random_.Below(kRows);
         const Tensor x = SomeSpecial(dtype, rows, d, special);
@@ -194,7 +194,7 @@ TEST_P(KnownLengthTest, SpecialRowsAnywhere) {
 
 // Four rows of x that are one and the same, which stays as it was.
 TEST_P(KnownLengthTest, InPlaceAndRepeated) {
-  for (const size_t d : {64, 128}) {
+  for (const size_t d : SizeList{64, 128}) {
     for (unsigned special = 0; special < 16; ++special) {
       const Tensor x = SomeSpecial(RMSNORM_F32, 4, d, special);
       const std::vector<float> weight = SomeWeight(d);
@@ -221,7 +221,7 @@ TEST_P(KnownLengthTest, InPlaceAndRepeated) {
 TEST_P(KnownLengthTest, ResidualAddInOnePass) {
   const std::vector<float> long_weight = SomeWeight(192);
   const bool is_avx512 = GetParam().find("AVX3") == 0;
-  for (const size_t d : {63, 64, 65, 127, 128, 129, 192}) {
+  for (const size_t d : SizeList{63, 64, 65, 127, 128, 129, 192}) {
     const std::vector<float> weight(long_weight.begin(), long_weight.begin() + static_cast<int>(d));
     EXPECT_EQ(is_avx512 && (d == 64 || d == 128),
               table_.add->one_pass(MakeNorm(weight, true, false)) != nullptr);
@@ -232,7 +232,7 @@ TEST_P(KnownLengthTest, ResidualAddInOnePass) {
   }
   if (!is_avx512) return;
   constexpr size_t kRows = 6;
-  for (const size_t d : {64, 128}) {
+  for (const size_t d : SizeList{64, 128}) {
     for (unsigned special = 0; special < 1u << kRows; ++special) {
       const size_t rows = 1 + random_.Below(kRows);
       const Tensor x = SomeSpecial(RMSNORM_F32, rows, d, special);
