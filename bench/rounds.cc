@@ -33,15 +33,11 @@ struct Pace {
   bool warms_up() const { return times > 1 || seconds < kMaxSecondsInCaches; }
 };
 
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // Times contenders one after another.
 class Stopwatch {
  public:
+  explicit Stopwatch(const std::function<double()>& clock) : clock_(clock) {}
+
   // Finds the pace of a contender, and warms it up as well.
   Pace FindPace(const Contender& contender) {
     FollowUp(contender);
@@ -60,9 +56,9 @@ class Stopwatch {
   double Seconds(const Contender& contender, size_t times, bool warms_up) {
     const bool other_pool = FollowUp(contender);
     if (warms_up || other_pool) contender.repeat(1);
-    const Clock::time_point start = Clock::now();
+    const double start = clock_();
     contender.repeat(times);
-    return SecondsSince(start);
+    return clock_() - start;
   }
 
   // For threads to sleep, so far.
@@ -73,19 +69,24 @@ class Stopwatch {
   bool FollowUp(const Contender& contender) {
     if (pool_ == contender.pool) return false;
     pool_ = contender.pool;
-    const Clock::time_point start = Clock::now();
+    const double start = clock_();
     // Threads that never sleep (OMP_WAIT_POLICY=active) are waited for just once.
     if (others_sleep_) others_sleep_ = WaitUntilOthersSleep();
-    seconds_waited_ += SecondsSince(start);
+    seconds_waited_ += clock_() - start;
     return true;
   }
 
+  const std::function<double()>& clock_;
   std::string pool_;
   double seconds_waited_ = 0;
   bool others_sleep_ = WaitUntilOthersSleep();
 };
 
 }  // namespace
+
+double SteadySeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 Spread SpreadOf(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
@@ -94,8 +95,9 @@ Spread SpreadOf(std::vector<double> seconds) {
 }
 
 Timings TimeInRounds(const std::vector<Contender>& contenders,
-                     const std::function<void(size_t done, size_t rounds)>& round_done) {
-  Stopwatch stopwatch;
+                     const std::function<void(size_t done, size_t rounds)>& round_done,
+                     const std::function<double()>& clock) {
+  Stopwatch stopwatch(clock);
   std::vector<Pace> paces;
   double seconds_per_round = 0;
   for (const Contender& contender : contenders) {

@@ -51,12 +51,17 @@ struct Timings {
   std::vector<Spread> spreads;  // in the order of the contenders
 };
 
+// Seconds since some moment, by the machine's steady clock.
+double SteadySeconds();
+
 // Where a contender follows one of another pool, all other threads are asleep before it starts, and
 // it runs once to wake its own before it is timed. Contenders of one pool follow each other without
 // a pause.
-// `round_done` is called after each round with the number of rounds done and of all.
+// `round_done` is called after each round with the number of rounds done and of all. A test has a
+// clock of its own.
 Timings TimeInRounds(const std::vector<Contender>& contenders,
-                     const std::function<void(size_t done, size_t rounds)>& round_done);
+                     const std::function<void(size_t done, size_t rounds)>& round_done,
+                     const std::function<double()>& clock = SteadySeconds);
 
 }  // namespace rmsnorm::bench
 

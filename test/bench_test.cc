@@ -135,81 +135,82 @@ using nlohmann::json;
 
 // -------------------------------------------------------------------------------------- timing
 
-TEST(BenchRounds, QuartilesOfAnOddNumber) {
+TEST(BenchSpread, QuartilesOfAnOddNumber) {
   const bench::Spread spread = bench::SpreadOf({9, 1, 8, 2, 7, 3, 6, 4, 5});
   EXPECT_EQ(spread.lower_quartile, 3);
   EXPECT_EQ(spread.median, 5);
   EXPECT_EQ(spread.upper_quartile, 7);
 }
 
-TEST(BenchRounds, ContendersTakeTurns) {
-  std::string calls;
-  const auto make = [&calls](const char* name) {
-    return bench::MakeContender(name, [&calls, name] {
-      calls += name;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+// Contenders whose work takes as long as is said, by a clock that nothing else moves on.
+class BenchRounds : public testing::Test {
+ protected:
+  bench::Contender Make(const char* name, double seconds, const char* pool = "") {
+    bench::Contender contender = bench::MakeContender(name, [this, name, seconds] {
+      calls_ += name;
+      now_ += seconds;
     });
-  };
-  std::vector<size_t> done;
-  const bench::Timings timings =
-      bench::TimeInRounds({make("a"), make("b"), make("c")}, [&](size_t round, size_t rounds) {
-        done.push_back(round);
-        EXPECT_GE(rounds, 9u);
-      });
+    contender.pool = pool;
+    return contender;
+  }
+
+  bench::Timings Time(const std::vector<bench::Contender>& contenders) {
+    return bench::TimeInRounds(
+        contenders,
+        [this](size_t round, size_t rounds) {
+          done_.push_back(round);
+          EXPECT_GE(rounds, 9u);
+        },
+        [this] { return now_; });
+  }
+
+  // `begin` and then `round` again and again.
+  static std::string Rounds(std::string begin, const char* round, size_t rounds) {
+    for (size_t i = 0; i < rounds; ++i) begin += round;
+    return begin;
+  }
+
+  std::string calls_;
+  double now_ = 0;
+  std::vector<size_t> done_;
+};
+
+TEST_F(BenchRounds, ContendersTakeTurns) {
+  const bench::Timings timings = Time({Make("a", 2e-3), Make("b", 3e-3), Make("c", 4e-3)});
   EXPECT_GE(timings.rounds, 9u);
   EXPECT_EQ(timings.rounds % 2, 1u);
-  EXPECT_EQ(timings.spreads.size(), 3u);
-  ASSERT_EQ(done.size(), timings.rounds);
-  EXPECT_EQ(done.back(), timings.rounds);
+  ASSERT_EQ(timings.spreads.size(), 3u);
+  EXPECT_NEAR(timings.spreads[0].median, 2e-3, 1e-9);
+  EXPECT_NEAR(timings.spreads[2].upper_quartile, 4e-3, 1e-9);
+  ASSERT_EQ(done_.size(), timings.rounds);
+  EXPECT_EQ(done_.back(), timings.rounds);
   // Each is warmed up and timed once to find its pace. This work is long enough to be done just
   // once a round, without a rehearsal.
-  std::string expected = "aabbcc";
-  for (size_t i = 0; i < timings.rounds; ++i) expected += "abc";
-  EXPECT_EQ(calls, expected);
+  EXPECT_EQ(calls_, Rounds("aabbcc", "abc", timings.rounds));
 }
 
-TEST(BenchRounds, ShortWorkIsRepeated) {
+TEST_F(BenchRounds, ShortWorkIsRepeated) {
+  const bench::Timings timings = Time({Make("s", 1e-6)});
+  EXPECT_GT(calls_.size(), 100 * timings.rounds);
+  EXPECT_NEAR(timings.spreads[0].median, 1e-6, 1e-12);
+}
+
+// By the machine's clock, as is the default.
+TEST_F(BenchRounds, TheSteadyClockMovesOn) {
   size_t calls = 0;
   const bench::Timings timings = bench::TimeInRounds(
       {bench::MakeContender("short", [&calls] { ++calls; })}, [](size_t, size_t) {});
   EXPECT_GT(calls, 100 * timings.rounds);
 }
 
-// On a busy machine a short sleep may be a long one.
-TEST(BenchRounds, WorkInTheCachesFollowsItself) {
-  bool found = false;
-  for (int attempt = 0; attempt < 20 && !found; ++attempt) {
-    std::string calls;
-    const auto make = [&calls](const char* name) {
-      return bench::MakeContender(name, [&calls, name] {
-        calls += name;
-        std::this_thread::sleep_for(std::chrono::microseconds(800));
-      });
-    };
-    const bench::Timings timings =
-        bench::TimeInRounds({make("a"), make("b")}, [](size_t, size_t) {});
-    std::string expected = "aabb";
-    for (size_t i = 0; i < timings.rounds; ++i) expected += "aabb";
-    found = calls == expected;
-  }
-  EXPECT_TRUE(found);
+TEST_F(BenchRounds, WorkInTheCachesFollowsItself) {
+  const bench::Timings timings = Time({Make("a", 800e-6), Make("b", 1900e-6), Make("c", 2100e-6)});
+  EXPECT_EQ(calls_, Rounds("aabbcc", "aabbc", timings.rounds));
 }
 
-TEST(BenchRounds, AnotherPoolIsWokenBeforeItIsTimed) {
-  std::string calls;
-  const auto make = [&calls](const char* name, const char* pool) {
-    bench::Contender contender = bench::MakeContender(name, [&calls, name] {
-      calls += name;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    });
-    contender.pool = pool;
-    return contender;
-  };
-  const bench::Timings timings = bench::TimeInRounds(
-      {make("a", ""), make("b", ""), make("c", "other")}, [](size_t, size_t) {});
-  std::string expected = "aabbcc";
-  for (size_t i = 0; i < timings.rounds; ++i) expected += "aabcc";
-  EXPECT_EQ(calls, expected);
+TEST_F(BenchRounds, AnotherPoolIsWokenBeforeItIsTimed) {
+  const bench::Timings timings = Time({Make("a", 3e-3), Make("b", 3e-3), Make("c", 3e-3, "other")});
+  EXPECT_EQ(calls_, Rounds("aabbcc", "aabcc", timings.rounds));
 }
 
 // ---------------------------------------------------------------------------------------- threads
