@@ -436,6 +436,7 @@ HWY_INLINE size_t HeldLength(const Norm& norm) {
   return held && norm.weight != nullptr ? norm.d : 0;
 }
 
+// The rows of x as they are: forward's.
 struct InputRows {
   HWY_INLINE const float* First(size_t row) const { return rows.Input<float>(row); }
   Rows rows;
