@@ -13,6 +13,7 @@
 #include "output_file.h"
 #include "tensor_file.h"
 #include "tensor_rows.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

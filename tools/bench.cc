@@ -19,6 +19,7 @@
 #include "operations.h"
 #include "output_file.h"
 #include "targets.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "case_values.h"
-#include "command.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 

@@ -12,6 +12,7 @@
 #include "forward_check.h"
 #include "progress.h"
 #include "targets.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

@@ -5,7 +5,6 @@
 #define RMSNORM_TOOLS_COMMAND_H_
 
 #include <CLI/CLI.hpp>
-#include <stdexcept>
 
 namespace rmsnorm::tools {
 
@@ -13,12 +12,6 @@ namespace rmsnorm::tools {
 constexpr int kSuccess = 0;
 constexpr int kCheckFailed = 1;
 constexpr int kUserError = 2;
-
-// Something the user can mend. main() prints it as one line and exits with kUserError.
-class UserError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 void AddInfo(CLI::App& app, int& status);
 void AddCheck(CLI::App& app, int& status);

@@ -2,7 +2,7 @@
 #include "forward_case.h"
 
 #include "case_text.h"
-#include "command.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "command.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <limits>
 
+#include "user_error.h"
+
 namespace rmsnorm::tools {
 namespace {
 

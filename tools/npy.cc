@@ -4,8 +4,8 @@
 #include <charconv>
 #include <optional>
 
-#include "command.h"
 #include "little_endian.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

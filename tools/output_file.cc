@@ -12,7 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "command.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "command.h"
 #include "little_endian.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

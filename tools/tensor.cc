@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor.h"
 
-#include "command.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 

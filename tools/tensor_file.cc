@@ -5,9 +5,9 @@
 #include <string_view>
 #include <utility>
 
-#include "command.h"
 #include "npy.h"
 #include "safetensors.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

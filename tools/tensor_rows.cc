@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "command.h"
 #include "progress.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {

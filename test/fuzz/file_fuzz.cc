@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "command.h"
 #include "npy.h"
 #include "safetensors.h"
 #include "tensor.h"
+#include "user_error.h"
 
 using rmsnorm::tools::Tensor;
 

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a command throws where the user asked for something that cannot be done.
+#ifndef RMSNORM_TOOLS_USER_ERROR_H_
+#define RMSNORM_TOOLS_USER_ERROR_H_
+
+#include <stdexcept>
+
+namespace rmsnorm::tools {
+
+// Something the user can mend. main() prints it as one line and exits with kUserError.
+class UserError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace rmsnorm::tools
+
+#endif  // RMSNORM_TOOLS_USER_ERROR_H_
