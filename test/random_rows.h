@@ -16,14 +16,20 @@ class Random {
  public:
   explicit Random(uint32_t seed) : engine_(seed) {}
 
-  uint32_t Bits() { return static_cast<uint32_t>(engine_()); }
+  uint32_t Bits() { return static_cast<uint32_t>(engine_() >> 32); }
   size_t Below(size_t count) { return Bits() % count; }
   double Uniform() { return Bits() * 0x1p-32; }
-  // About normal, with mean 0 and variance 1: a sum of four uniform numbers of variance 1/12.
-  double Normal() { return (Uniform() + Uniform() + Uniform() + Uniform() - 2) * std::sqrt(3.0); }
+  // About normal, with mean 0 and variance 1: a sum of four numbers from 0 to 65535, each of
+  // variance (2^32 - 1) / 12.
+  double Normal() {
+    const uint64_t bits = engine_();
+    const int64_t sum = static_cast<int64_t>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) +
+                                             (bits >> 32 & 0xFFFF) + (bits >> 48));
+    return static_cast<double>(sum - 2 * 65535) * std::sqrt(3 / (0x1p32 - 1));
+  }
 
  private:
-  std::mt19937 engine_;
+  std::mt19937_64 engine_;
 };
 
 enum class RowKind {

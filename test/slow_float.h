@@ -7,6 +7,7 @@
 #include <rmsnorm/rmsnorm.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -27,6 +28,19 @@ struct Format {
   double max() const { return std::ldexp(2.0 - std::ldexp(1.0, 1 - precision), max_exponent); }
 };
 
+// All powers of two that a double has. Most of the suite's time would go into std::ldexp().
+constexpr int kLowestPower = -1074;
+inline constexpr auto kPowersOfTwo = [] {
+  std::array<double, 1024 - kLowestPower> powers{};
+  powers[0] = 0x1p-1074;
+  for (size_t i = 1; i < powers.size(); ++i) powers[i] = 2 * powers[i - 1];
+  return powers;
+}();
+
+inline double PowerOfTwo(int exponent) {
+  return kPowersOfTwo[static_cast<size_t>(exponent - kLowestPower)];
+}
+
 inline Format FormatOf(rmsnorm_dtype dtype) {
   if (dtype == RMSNORM_F16) return {16, 11, 15};
   if (dtype == RMSNORM_BF16) return {16, 8, 127};
@@ -42,7 +56,7 @@ inline double Decode(const Format& format, uint32_t bits) {
   const int field = static_cast<int>(magnitude / hidden);
   const uint32_t significand = magnitude % hidden + (field > 0 ? hidden : 0);
   const int exponent = std::max(field, 1) - 1 + format.min_exponent();
-  return sign * std::ldexp(significand, exponent - (format.precision - 1));
+  return sign * significand * PowerOfTwo(exponent - (format.precision - 1));
 }
 
 // Rounds to nearest even; needs the default rounding mode.
@@ -53,10 +67,10 @@ inline uint32_t Encode(const Format& format, double value) {
   if (value == 0) return sign;
   const int exponent = std::max(std::ilogb(value), format.min_exponent());
   const double units =
-      std::nearbyint(std::ldexp(std::fabs(value), format.precision - 1 - exponent));
+      std::nearbyint(std::fabs(value) * PowerOfTwo(format.precision - 1 - exponent));
   // The hidden bit of `units`, where set, adds one to the exponent field, as does a carry of the
   // rounding.
-  const double bits = units + std::ldexp(exponent - format.min_exponent(), format.precision - 1);
+  const double bits = units + (exponent - format.min_exponent()) * PowerOfTwo(format.precision - 1);
   return sign | static_cast<uint32_t>(std::min<double>(bits, format.infinity()));
 }
 
@@ -70,7 +84,7 @@ inline double RoundTo(rmsnorm_dtype dtype, double value) {
 inline double Ulp(rmsnorm_dtype dtype, double value) {
   const Format format = FormatOf(dtype);
   const int exponent = value == 0 ? format.min_exponent() : std::ilogb(value);
-  return std::ldexp(1.0, std::max(exponent, format.min_exponent()) - format.precision + 1);
+  return PowerOfTwo(std::max(exponent, format.min_exponent()) - format.precision + 1);
 }
 
 // Steps from one number of the type to the other.
