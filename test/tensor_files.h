@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
 #include <string>
@@ -85,19 +84,7 @@ inline rmsnorm_dtype DtypeOfName(const std::string& name) {
 }
 
 // All tensors of a well-formed .safetensors file.
-inline std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
-  uint64_t length;
-  std::memcpy(&length, file.data(), sizeof length);
-  const auto header = nlohmann::json::parse(file.substr(sizeof length, length));
-  std::map<std::string, StoredTensor> tensors;
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
-    const std::vector<size_t> offsets = entry.at("data_offsets");
-    tensors[name] = {entry.at("dtype"), entry.at("shape"),
-                     file.substr(sizeof length + length + offsets[0], offsets[1] - offsets[0])};
-  }
-  return tensors;
-}
+std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file);
 
 }  // namespace rmsnorm::test
 
