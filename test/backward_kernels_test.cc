@@ -138,6 +138,94 @@ TEST_P(BackwardKernelsTest, AnyWayAndNoByteBesideTheirMemory) {
   }
 }
 
+// A row of zeros, each with the other sign than x has: their products are all -0, and so is a sum
+// that does not begin with +0.
+void FillOpposite(const Tensor& x, Tensor& dy, size_t row) {
+  for (size_t j = 0; j < x.d(); ++j) dy.set_bits(row, j, ~x.bits(row, j) & 0x80000000);
+}
+
+// What is asked of rows of lengths that have loops of their own.
+struct Asked {
+  bool in_place;
+  bool stream;
+  bool add_dx;
+  bool without_dx;
+  bool without_dw;
+  bool start_dw;
+  bool without_rstd;
+  bool eps_outside;
+  bool other_divisor;
+};
+
+// All of that in turn, mostly what training asks; with others than normal rows at every place.
+TEST_P(BackwardKernelsTest, KnownLengths) {
+  constexpr size_t kRows = 6;
+  const auto one_in = [this](size_t n) { return random_.Below(n) == 0; };
+  for (const size_t d : SizeList{64, 128}) {
+    for (unsigned i = 0; i < 4u << kRows; ++i) {
+      const size_t count = 1 + random_.Below(kRows);
+      Tensor x(RMSNORM_F32, count, d);
+      Tensor dy(RMSNORM_F32, count, d, 0, i % 3);
+      for (size_t row = 0; row < count; ++row) {
+        const bool special = (i >> row & 1) != 0;
+        const bool special_x = special && !one_in(4);  // else it is the products that overflow
+        const RowKind any = kFiniteKinds[random_.Below(std::size(kFiniteKinds))];
+        FillRow(random_, special_x ? any : RowKind::kNormal, x, row);
+        FillRow(random_, special && one_in(2) ? RowKind::kHuge : RowKind::kNormal, dy, row);
+        if (special && one_in(4)) FillOpposite(x, dy, row);
+      }
+      std::vector<float> weight(d, 1);
+      if (!one_in(4)) {
+        for (float& w : weight) w = static_cast<float>(1 + random_.Normal() / 2);
+      }
+      std::vector<float> rstd = InverseRmsOf(x, {});
+      Tensor dx(RMSNORM_F32, count, d, one_in(2) ? 0 : i % 32, one_in(2) ? 0 : i % 5);
+      FillNormal(random_, dx);
+      Tensor dw(RMSNORM_F32, 1, d, i % 7);
+      FillNormal(random_, dw);
+      const bool in_place = one_in(4);
+      const Asked asked = {in_place,
+                           one_in(3) && !in_place,
+                           one_in(8) && !in_place,
+                           one_in(16),
+                           one_in(16),
+                           one_in(2),
+                           one_in(16),
+                           one_in(16),
+                           one_in(16)};
+      const auto run = [&](const GradientTable& table) {
+        Norm norm = {};
+        norm.d = d;
+        norm.weight = weight.data();
+        norm.eps = 1e-5f;
+        norm.eps_outside = asked.eps_outside;
+        norm.divisor = static_cast<float>(asked.other_divisor ? d + 3 : d);
+        std::vector<Tensor> outputs = {asked.in_place ? dy : dx, dw};
+        GradientRows rows = {};
+        rows.count = count;
+        rows.x = x.data();
+        rows.x_stride = x.view().stride[0];
+        rows.dy = asked.in_place ? outputs[0].data() : dy.data();
+        rows.dy_stride = dy.view().stride[0];
+        rows.dx = asked.without_dx ? nullptr : outputs[0].data();
+        rows.dx_stride = outputs[0].view().stride[0];
+        rows.rstd = asked.without_rstd ? nullptr : rstd.data();
+        rows.dw = asked.without_dw && !asked.without_dx ? nullptr
+                                                        : static_cast<float*>(outputs[1].data());
+        rows.start_dw = asked.start_dw;
+        rows.add_dx = asked.add_dx;
+        rows.stream = asked.stream && !asked.add_dx && !asked.without_dx;
+        table.rows[0][0](norm, rows);
+        return outputs;
+      };
+      const std::vector<Tensor> expected = run(reference_);
+      const std::vector<Tensor> actual = run(table_);
+      ASSERT_TRUE(SameBits(expected[0], actual[0])) << "dx, d " << d << ", case " << i;
+      ASSERT_TRUE(SameBits(expected[1], actual[1])) << "dw, d " << d << ", case " << i;
+    }
+  }
+}
+
 // The sum of blocks, of any number and length, at any place.
 TEST_P(BackwardKernelsTest, Finish) {
   for (size_t d = 1; d <= 150; ++d) {

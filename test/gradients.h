@@ -14,13 +14,14 @@
 
 namespace rmsnorm::test {
 
+constexpr RowKind kFiniteKinds[] = {RowKind::kNormal,    RowKind::kMassive, RowKind::kWide,
+                                    RowKind::kNormal,    RowKind::kTiny,    RowKind::kNormal,
+                                    RowKind::kSubnormal, RowKind::kHuge,    RowKind::kZero};
+
 // Rows of every finite kind in turn, from `first` on.
 inline void FillFinite(Random& random, Tensor& tensor, size_t first) {
-  constexpr RowKind kFinite[] = {RowKind::kNormal,    RowKind::kMassive, RowKind::kWide,
-                                 RowKind::kNormal,    RowKind::kTiny,    RowKind::kNormal,
-                                 RowKind::kSubnormal, RowKind::kHuge,    RowKind::kZero};
   for (size_t row = 0; row < tensor.rows(); ++row) {
-    FillRow(random, kFinite[(first + row) % std::size(kFinite)], tensor, row);
+    FillRow(random, kFiniteKinds[(first + row) % std::size(kFiniteKinds)], tensor, row);
   }
 }
 

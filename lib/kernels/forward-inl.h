@@ -371,8 +371,8 @@ HWY_INLINE Lanes<kCount> Squares(const Lanes<kCount>& row) {
 }
 
 template <size_t kCount>
-HWY_INLINE float SumSquares(const Lanes<kCount>& row) {
-  return FoldBlock<const float*>(FoldToFour<const float*>(FoldToPair(Squares(row))));
+HWY_INLINE float Sum(const Lanes<kCount>& lanes) {
+  return FoldBlock<const float*>(FoldToFour<const float*>(FoldToPair(lanes)));
 }
 
 template <bool kStream, size_t kCount>
@@ -399,13 +399,13 @@ HWY_NOINLINE size_t NormaliseSafeRows(Norm norm, Rows rows, Sources sources, siz
   // The row after one that was not safe has been read.
   Lanes<kCount> row =
       begin == 0 ? LoadRow<kCount>(sources.First(0)) : LoadRow<kCount>(rows.Input<float>(begin));
-  float sum = SumSquares(row);
+  float sum = Sum(Squares(row));
   for (size_t i = begin; i < rows.count; ++i) {
     Lanes<kCount> next = row;
     float next_sum = sum;
     if (i + 1 < rows.count) {
       next = LoadRow<kCount>(sources.First(i + 1));
-      next_sum = SumSquares(next);
+      next_sum = Sum(Squares(next));
     }
     const float under_root = UnderRoot(norm, sum);
     if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
@@ -418,14 +418,19 @@ HWY_NOINLINE size_t NormaliseSafeRows(Norm norm, Rows rows, Sources sources, siz
   return rows.count;
 }
 
+// Whether every row starts where a store past the caches may.
+HWY_INLINE bool AreAligned(const void* first_row, ptrdiff_t stride) {
+  return reinterpret_cast<uintptr_t>(first_row) % sizeof(F32Vec) == 0 &&
+         stride % static_cast<ptrdiff_t>(kN) == 0;
+}
+
 // Rows whose elements come, when they are read first, from Sources, and then from rows.x.
 template <size_t kD, class Sources>
 HWY_INLINE void NormaliseHeldRows(const Norm& norm, const Rows& rows, const Sources& sources) {
-  const bool aligned = (reinterpret_cast<uintptr_t>(rows.y) % sizeof(F32Vec) == 0) &&
-                       (rows.y_stride % static_cast<ptrdiff_t>(kN) == 0);
+  const bool stream = rows.stream && AreAligned(rows.y, rows.y_stride);
   for (size_t i = 0; i < rows.count; ++i) {
-    i = rows.stream && aligned ? NormaliseSafeRows<kD, true>(norm, rows, sources, i)
-                               : NormaliseSafeRows<kD, false>(norm, rows, sources, i);
+    i = stream ? NormaliseSafeRows<kD, true>(norm, rows, sources, i)
+               : NormaliseSafeRows<kD, false>(norm, rows, sources, i);
     if (i < rows.count) NormaliseRow<false, false, true, float, float>(norm, rows, i);
   }
 }
