@@ -97,7 +97,7 @@ std::set<std::string> OtherThreads() {
 
 bool WaitUntilOthersSleep() {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(200);
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
   while (OthersRun()) {
     if (Clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -30,9 +30,9 @@ class BoundThreads {
 // The ids of the process's other threads.
 std::set<std::string> OtherThreads();
 
-// Waits until no other thread of the process runs: OpenMP's look for more work for some
-// milliseconds before they sleep, as do those of other libraries. Gives up after 200 ms, and then
-// returns false.
+// Waits until no other thread of the process runs: OpenMP's look for more work before they sleep,
+// libgomp's for some milliseconds and libomp's for 200, as do those of other libraries. Gives up
+// after a second, and then returns false.
 bool WaitUntilOthersSleep();
 
 }  // namespace rmsnorm::bench
