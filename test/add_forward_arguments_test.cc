@@ -373,7 +373,7 @@ TEST(AddOverlap, WeightAndRstdAreApartFromOutputs) {
       };
     };
     const ptrdiff_t after = other.view == kWeight.view ? kRowBytes : kSpan;
-    const ptrdiff_t before = kRows * sizeof(float);
+    const ptrdiff_t before = static_cast<ptrdiff_t>(kRows * sizeof(float));
     for (const ptrdiff_t bytes : {ptrdiff_t{0}, after - 4, 4 - before}) {
       ExpectRefused(RMSNORM_ERROR_OVERLAP, name, other.runs, place(bytes));
     }

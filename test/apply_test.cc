@@ -561,7 +561,7 @@ TEST_F(ApplyTest, RefusesMalformedSafetensors) {
       {LittleEndian(UINT64_MAX, 8) + "{}", "beyond the file's end"},
       {LittleEndian(uint64_t{1} << 63, 8) + "{}", "beyond the file's end"},
       {with("{" + x + "}").substr(0, 30), "beyond the file's end"},
-      {Safetensors(std::string(100000001, ' '), ""), "above the limit"},
+      {Safetensors(std::string().append(100000001, ' '), ""), "above the limit"},
       {with(""), "not a JSON object"},
       {with("[]"), "not a JSON object"},
       {with("\xef\xbb\xbf{" + x + "}"), "not a JSON object"},
@@ -853,7 +853,7 @@ TEST_F(ApplyOutputTest, LongWorkShowsABarOnATerminalOnly) {
     char text[1000];
     const ssize_t length = read(terminal, text, sizeof text);
     if (length > 0) shown.append(text, static_cast<size_t>(length));
-    return shown.find("%") != std::string::npos;
+    return shown.find('%') != std::string::npos;
   };
 
   EXPECT_EQ(Apply(x_, File("y.npy"), {}, on_terminal).status, 0);

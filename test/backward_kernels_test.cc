@@ -28,9 +28,9 @@ using internal::RowTerms;
 
 constexpr size_t kLongest = 8200;
 
-const GradientTable& FindTable(const std::string& target) {
+const GradientTable& FindTable(const char* target) {
   const KernelTable* table = nullptr;
-  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target.c_str(), table));
+  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target, table));
   return *table->gradient;
 }
 
@@ -87,7 +87,7 @@ class BackwardKernelsTest : public testing::TestWithParam<std::string> {
   }
 
   const GradientTable& reference_ = FindTable(kReference);
-  const GradientTable& table_ = FindTable(GetParam());
+  const GradientTable& table_ = FindTable(GetParam().c_str());
   const GuardedBuffer weight_{kLongest * sizeof(float)};
   const GuardedBuffer dw_{kLongest * sizeof(float)};
   Random random_{103};

@@ -28,9 +28,9 @@ using internal::Rows;
 
 constexpr size_t kLongest = 16385;
 
-const KernelTable& FindTable(const std::string& target) {
+const KernelTable& FindTable(const char* target) {
   const KernelTable* table = nullptr;
-  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target.c_str(), table));
+  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target, table));
   return *table;
 }
 
@@ -61,7 +61,7 @@ class KernelsTest : public testing::TestWithParam<std::string> {
   }
 
   const KernelTable& reference_ = FindTable(kReference);
-  const KernelTable& table_ = FindTable(GetParam());
+  const KernelTable& table_ = FindTable(GetParam().c_str());
   const GuardedBuffer guard_{kLongest * sizeof(float)};
   Random random_{101};
 };
@@ -155,7 +155,7 @@ class KnownLengthTest : public testing::TestWithParam<std::string> {
   }
 
   const KernelTable& reference_ = FindTable(kReference);
-  const KernelTable& table_ = FindTable(GetParam());
+  const KernelTable& table_ = FindTable(GetParam().c_str());
   Random random_{102};
 };
 

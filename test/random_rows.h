@@ -53,7 +53,7 @@ inline void FillRow(Random& random, RowKind kind, Tensor& tensor, size_t row) {
     double value = random.Normal();
     if (kind == RowKind::kWide) {
       value =
-          std::ldexp(value, static_cast<int>(random.Below(static_cast<size_t>(2 * wide))) - wide);
+          std::ldexp(value, static_cast<int>(random.Below(2 * static_cast<size_t>(wide))) - wide);
     }
     if (kind == RowKind::kTiny) value *= std::max(1e-25, smallest_normal);
     if (kind == RowKind::kSubnormal) value *= smallest_normal / 8;

@@ -18,7 +18,8 @@ inline std::vector<std::string> SupportedTargets() {
   std::vector<std::string> targets;
   for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
     const char* exact;
-    if (rmsnorm_find_target(rmsnorm_target_name(i), &exact) == RMSNORM_OK) targets.push_back(exact);
+    if (rmsnorm_find_target(rmsnorm_target_name(i), &exact) == RMSNORM_OK)
+      targets.emplace_back(exact);
   }
   return targets;
 }

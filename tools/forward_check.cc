@@ -135,16 +135,16 @@ ForwardCheck::Results ForwardCheck::Run(const char* target) const {
 }
 
 std::string ForwardCheck::FindFault(const Results& results) const {
-  const std::string fault = FindFaultOfOutputs({
+  std::string fault = FindFaultOfOutputs({
       {"y", expected_y_, results.y, true},
       {"rstd", expected_rstd_, results.rstd, case_.rstd},
       {"sums", expected_sums_, results.sums, case_.call == Call::kTwoPhases},
   });
   if (!fault.empty()) return fault;
   if (results.residual_out) {
-    const std::string residual_fault = FindFaultOfOutputs(
+    fault = FindFaultOfOutputs(
         {{"residual_out", *expected_residual_out_, *results.residual_out, true}});
-    if (!residual_fault.empty()) return residual_fault;
+    if (!fault.empty()) return fault;
     if (!(*results.residual == *residual_)) return "the residual was written";
   }
   if (!(results.x == x_)) return "x was written";
