@@ -156,7 +156,7 @@ TEST_P(ApplyExpectedTest, LlamaWithAWeightInF32) {
   const StoredTensor actual = Apply(
       X(), {"--weight", Input("weight.f32"), "--rounding", "cast-then-scale", "--dtype", "f32"});
   const StoredTensor& expected = Expected("llama_weight_f32");
-  const StoredTensor& weight = Stored("inputs.safetensors", "weight.f32");
+  const StoredTensor weight = Stored("inputs.safetensors", "weight.f32");
   ASSERT_EQ(actual.dtype, "F32");
   ASSERT_EQ(expected.dtype, "F32");
   ASSERT_EQ(actual.shape, expected.shape);
