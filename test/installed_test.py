@@ -14,7 +14,7 @@ FILES = os.environ["RMSNORM_INSTALLED"].split(":")
 SHARED = os.environ["RMSNORM_LIBRARIES"] != "static"
 LIBRARY = os.path.join(os.environ["RMSNORM_LIBDIR"], "librmsnorm.so")
 COMMAND = next((name for name in FILES if name.endswith("/rmsnorm")), None)
-LARGEST = 2 << 20  # bytes of the shared library
+LARGEST = int(os.environ["RMSNORM_LARGEST_LIBRARY"])  # bytes
 # These come with every C and C++ compiler; which of them a binary needs is up to that.
 RUNTIME = re.compile(r"(libc|libm|libgcc_s|libc\+\+abi|libunwind|ld-.*)\.so\.\d+")
 
