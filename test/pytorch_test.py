@@ -166,7 +166,9 @@ class Forward(Test):
                 call()
             # One allocation, that of the result, and no other operation of PyTorch's.
             events = collections.Counter(event.name for event in profile.function_events)
-            self.assertEqual(events.pop("rmsnorm::" + name), 1)
+            # The call and, below autograd, the same again, which the profiler leaves out unless its
+            # clock has it end a microsecond after the first.
+            self.assertIn(events.pop("rmsnorm::" + name), (1, 2))
             self.assertEqual(events.pop("aten::empty_like"), 1, name)
             self.assertEqual(sum(events.values()), 1, events)
             self.assertIn(*events, ("aten::empty", "aten::empty_strided"))
