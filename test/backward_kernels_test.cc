@@ -144,20 +144,8 @@ void FillOpposite(const Tensor& x, Tensor& dy, size_t row) {
   for (size_t j = 0; j < x.d(); ++j) dy.set_bits(row, j, ~x.bits(row, j) & 0x80000000);
 }
 
-// What is asked of rows of lengths that have loops of their own.
-struct Asked {
-  bool in_place;
-  bool stream;
-  bool add_dx;
-  bool without_dx;
-  bool without_dw;
-  bool start_dw;
-  bool without_rstd;
-  bool eps_outside;
-  bool other_divisor;
-};
-
-// All of that in turn, mostly what training asks; with others than normal rows at every place.
+// Rows of lengths that have loops of their own, asked mostly what training asks; with others than
+// normal ones at every place.
 TEST_P(BackwardKernelsTest, KnownLengths) {
   constexpr size_t kRows = 6;
   const auto one_in = [this](size_t n) { return random_.Below(n) == 0; };
@@ -184,37 +172,35 @@ TEST_P(BackwardKernelsTest, KnownLengths) {
       Tensor dw(RMSNORM_F32, 1, d, i % 7);
       FillNormal(random_, dw);
       const bool in_place = one_in(4);
-      const Asked asked = {in_place,
-                           one_in(3) && !in_place,
-                           one_in(8) && !in_place,
-                           one_in(16),
-                           one_in(16),
-                           one_in(2),
-                           one_in(16),
-                           one_in(16),
-                           one_in(16)};
+      const bool without_dx = one_in(16);
+      const bool without_dw = one_in(16) && !without_dx;
+      const bool add_dx = one_in(8) && !in_place;
+      const bool stream = one_in(3) && !in_place && !add_dx && !without_dx;
+      const bool start_dw = one_in(2);
+      const bool without_rstd = one_in(16);
+      const bool eps_outside = one_in(16);
+      const bool other_divisor = one_in(16);
       const auto run = [&](const GradientTable& table) {
         Norm norm = {};
         norm.d = d;
         norm.weight = weight.data();
         norm.eps = 1e-5f;
-        norm.eps_outside = asked.eps_outside;
-        norm.divisor = static_cast<float>(asked.other_divisor ? d + 3 : d);
-        std::vector<Tensor> outputs = {asked.in_place ? dy : dx, dw};
+        norm.eps_outside = eps_outside;
+        norm.divisor = static_cast<float>(other_divisor ? d + 3 : d);
+        std::vector<Tensor> outputs = {in_place ? dy : dx, dw};
         GradientRows rows = {};
         rows.count = count;
         rows.x = x.data();
         rows.x_stride = x.view().stride[0];
-        rows.dy = asked.in_place ? outputs[0].data() : dy.data();
+        rows.dy = in_place ? outputs[0].data() : dy.data();
         rows.dy_stride = dy.view().stride[0];
-        rows.dx = asked.without_dx ? nullptr : outputs[0].data();
+        rows.dx = without_dx ? nullptr : outputs[0].data();
         rows.dx_stride = outputs[0].view().stride[0];
-        rows.rstd = asked.without_rstd ? nullptr : rstd.data();
-        rows.dw = asked.without_dw && !asked.without_dx ? nullptr
-                                                        : static_cast<float*>(outputs[1].data());
-        rows.start_dw = asked.start_dw;
-        rows.add_dx = asked.add_dx;
-        rows.stream = asked.stream && !asked.add_dx && !asked.without_dx;
+        rows.rstd = without_rstd ? nullptr : rstd.data();
+        rows.dw = without_dw ? nullptr : static_cast<float*>(outputs[1].data());
+        rows.start_dw = start_dw;
+        rows.add_dx = add_dx;
+        rows.stream = stream;
         table.rows[0][0](norm, rows);
         return outputs;
       };

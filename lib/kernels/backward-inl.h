@@ -67,7 +67,7 @@ HWY_INLINE auto DotPass(const X* HWY_RESTRICT x, const Y* HWY_RESTRICT dy,
     const auto b = DotPass<kSquares, kFirst + kStep, 2 * kStep>(x, dy, weight, size);
     return DotLanes<kCount>{Add(a.dot, b.dot), Add(a.squares, b.squares)};
   } else {
-    DotLanes<kCount> lanes = {NoSquares<kCount>(), NoSquares<kCount>()};
+    DotLanes<kCount> lanes = {ZeroLanes<kCount>(), ZeroLanes<kCount>()};
     constexpr size_t kPassSize = kCount * kPair;
     size_t j = kFirst * kPassSize;
     for (; j + kPassSize <= size; j += kLanes) {
@@ -437,10 +437,6 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const GradientRows& rows, con
 
 // ------------------------------------------------------------------ sums in registers
 
-// The sums of dw of up to 128 f32 elements take a quarter of the registers of AVX-512, and stay
-// there from row to row. One row is summed while the one before it waits for its terms: 4096 x 128
-// takes 1.98 times memcpy's time instead of 2.88. (Where x and dy stay in registers, too, from the
-// sum to the store, there are none left for the sum of the next row: 2.08.)
 template <size_t kCount>
 HWY_INLINE Lanes<kCount> Mul(const Lanes<kCount>& a, const Lanes<kCount>& b) {
   if constexpr (kCount == 1) {
@@ -480,6 +476,11 @@ HWY_INLINE float SumHeldRow(const Norm& norm, const GradientRows& rows, size_t r
   return 0.0f + Sum(Mul(g, LoadRow<kCount>(rows.Input<float>(row))));
 }
 
+// The sums of dw of up to 128 f32 elements take a quarter of the registers of AVX-512, and stay
+// there from row to row. One row is summed while the one before it waits for its terms: 4096 x 128
+// takes 1.98 times memcpy's time instead of 2.88. (Where x and dy stay in registers, too, from the
+// sum to the store, there are none left for the sum of the next row: 2.08.)
+//
 // The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
 // Its arguments are as those of NormaliseSafeRows(), and for the same reasons.
 template <size_t kD, Dx kDx>
@@ -487,7 +488,7 @@ HWY_NOINLINE size_t BackwardSafeRows(Norm norm, GradientRows rows, size_t begin)
   constexpr size_t kCount = kD / kPair;
   norm.divisor = kD;
   const bool start = rows.start_dw && begin == 0;
-  Lanes<kCount> sums = start ? NoSquares<kCount>() : LoadRow<kCount>(rows.dw);
+  Lanes<kCount> sums = start ? ZeroLanes<kCount>() : LoadRow<kCount>(rows.dw);
   size_t i = begin;
   float c = SumHeldRow<kCount>(norm, rows, i);
   for (; i < rows.count; ++i) {
@@ -515,7 +516,7 @@ HWY_INLINE void BackwardHeldRows(const Norm& norm, const GradientRows& rows) {
       ColdGradient<float, float, float>(norm, ColdTerms<float, float>(norm, rows, i), rows, i);
     }
   }
-  if (rows.stream) hwy::FlushStream();
+  if (stream) hwy::FlushStream();
 }
 
 // The length of such rows, or 0: those of training, to which the forward pass left an inverse RMS

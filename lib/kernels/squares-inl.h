@@ -71,11 +71,11 @@ struct Lanes<1> {
 };
 
 template <size_t kCount>
-HWY_INLINE Lanes<kCount> NoSquares() {
+HWY_INLINE Lanes<kCount> ZeroLanes() {
   if constexpr (kCount == 1) {
     return {{hn::Zero(F32Tag()), hn::Zero(F32Tag())}};
   } else {
-    return {NoSquares<kCount / 2>(), NoSquares<kCount / 2>()};
+    return {ZeroLanes<kCount / 2>(), ZeroLanes<kCount / 2>()};
   }
 }
 
@@ -142,7 +142,7 @@ template <size_t kCount, class Source>
 HWY_INLINE Lanes<kCount> SumPass(Source x, size_t size) {
   const bool first = size >= kCount * kPair;
   // Not assigned later: gcc would compile the implicit constructor for the baseline of arm64.
-  Lanes<kCount> lanes = first ? Squares<kCount>(x) : NoSquares<kCount>();
+  Lanes<kCount> lanes = first ? Squares<kCount>(x) : ZeroLanes<kCount>();
   size_t j = first ? kLanes : 0;
   for (; j + kCount * kPair <= size; j += kLanes) AddSquares(lanes, x + j);
   if (j < size) AddFirstSquares(lanes, x + j, size - j);
