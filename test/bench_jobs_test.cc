@@ -184,25 +184,33 @@ float ToFloat(Dtype dtype, const uint8_t* data, size_t index) {
   return value;
 }
 
-// Plain loops round in their own order: the last bit may differ, the number may not.
+// Contenders may round in their own order: the last bit may differ, the number may not.
+float ToleranceOf(Dtype dtype) {
+  if (dtype == Dtype::f32) return 1e-6f;
+  return dtype == Dtype::f16 ? 0x1p-10f : 0x1p-7f;
+}
+
+// Compares some of the elements.
+void ExpectClose(Dtype dtype, const std::vector<uint8_t>& expected, const uint8_t* actual) {
+  const size_t size = rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype));
+  for (size_t i = 0; i < expected.size() / size; i += 97) {
+    const float value = ToFloat(dtype, expected.data(), i);
+    EXPECT_NEAR(ToFloat(dtype, actual, i), value, ToleranceOf(dtype) * std::fabs(value) + 1e-7f)
+        << i;
+  }
+}
+
 TEST(BenchJob, PlainLoopsComputeTheSame) {
   for (const Dtype dtype : kTypes) {
     for (const int threads : {1, 2}) {
       const Cell cell = ForwardCell(dtype, 600, 128, threads);
+      SCOPED_TRACE(cell.name());
       const std::unique_ptr<Job> job = bench::MakeJob(cell);
       RunContender(*job, "reference");
       const std::vector<uint8_t> reference = Y(*job, cell);
       const std::unique_ptr<Job> plain_job = bench::MakeJob(cell);
       RunContender(*plain_job, "plain");
-      const float tolerance = dtype == Dtype::f32   ? 1e-6f
-                              : dtype == Dtype::f16 ? 0x1p-10f
-                                                    : 0x1p-7f;
-      for (size_t i = 0; i < cell.elements(); i += 97) {
-        const float expected = ToFloat(dtype, reference.data(), i);
-        EXPECT_NEAR(ToFloat(dtype, plain_job->tensors().y(), i), expected,
-                    tolerance * std::fabs(expected) + 1e-7f)
-            << cell.type_name() << " " << i;
-      }
+      ExpectClose(dtype, reference, plain_job->tensors().y());
     }
   }
 }
@@ -309,15 +317,7 @@ TEST(BenchAddForward, EachContenderAddsXToTheResidualAndTakesItsNorm) {
         std::vector<uint8_t> norm(cell.bytes());
         forward(job->tensors().third_view(), job->tensors().weight_view(),
                 View(norm.data(), dtype, {cell.rows, cell.d}));
-        const float tolerance = dtype == Dtype::f32   ? 1e-6f
-                                : dtype == Dtype::f16 ? 0x1p-10f
-                                                      : 0x1p-7f;
-        for (size_t i = 0; i < cell.elements(); i += 97) {
-          const float expected = ToFloat(dtype, norm.data(), i);
-          EXPECT_NEAR(ToFloat(dtype, job->tensors().y(), i), expected,
-                      tolerance * std::fabs(expected) + 1e-7f)
-              << i;
-        }
+        ExpectClose(dtype, norm, job->tensors().y());
       }
     }
   }
@@ -337,9 +337,7 @@ TEST(BenchBackward, EachContenderComputesTheGradients) {
         backward(tensors.third_view(), tensors.x_view(), tensors.weight_view(),
                  {View(dx.data(), dtype, {cell.rows, cell.d}), View(dw.data(), cell.d)});
         // The two terms of dx may cancel each other. Those of dw add up to hundreds.
-        const float tolerance = dtype == Dtype::f32   ? 1e-6f
-                                : dtype == Dtype::f16 ? 0x1p-10f
-                                                      : 0x1p-7f;
+        const float tolerance = ToleranceOf(dtype);
         for (size_t i = 0; i < cell.elements(); i += 97) {
           const float expected = ToFloat(dtype, dx.data(), i);
           EXPECT_NEAR(ToFloat(dtype, tensors.y(), i), expected,
@@ -401,7 +399,7 @@ TEST(BenchLayerNorm, EachContenderComputesItsNorm) {
       RunContender(*job, "rmsnorm");
       const std::vector<uint8_t> rms_norm = Y(*job, cell);
       RunContender(*job, "plain");
-      const float tolerance = dtype == Dtype::f32 ? 1e-6f : 0x1p-7f;
+      const float tolerance = ToleranceOf(dtype);
       for (size_t i = 0; i < cell.elements(); i += 97) {
         const float expected = ToFloat(dtype, layer_norm.data(), i);
         // n weight and the bias may cancel each other.
