@@ -791,6 +791,21 @@ mode_t Permissions(const std::string& path) {
   return stat(path.c_str(), &status) == 0 ? status.st_mode & 07777 : 0;
 }
 
+// Nor its owner, where root replaces the file.
+TEST_F(ApplyOutputTest, SpecialBitsAreNotPassedOn) {
+  const std::string y = Make("y.npy", "as it was");
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(y.c_str(), 65534, 65534), 0);
+  }
+  ASSERT_EQ(chmod(y.c_str(), 07753), 0);
+  ExpectSuccess(Apply(x_, y));
+  EXPECT_EQ(Permissions(y), 0753u);
+  struct stat status;
+  ASSERT_EQ(stat(y.c_str(), &status), 0);
+  EXPECT_EQ(status.st_uid, geteuid());
+  EXPECT_EQ(status.st_gid, geteuid() == 0 ? 65534 : getegid());
+}
+
 TEST_F(ApplyOutputTest, PermissionsAreAsForAnyNewFileOrAsTheyWere) {
   const std::string y = File("y.npy");
   ExpectSuccess(Apply(x_, y, {}, [] { umask(027); }));
@@ -813,6 +828,37 @@ TEST_F(ApplyOutputTest, WritesThroughSymbolicLinks) {
   EXPECT_EQ(ReadFile(File("elsewhere/y.npy")).substr(1, 5), "NUMPY");
 }
 
+TEST_F(ApplyOutputTest, MakesWhatADanglingLinkNames) {
+  std::filesystem::create_directory(File("elsewhere"));
+  std::filesystem::create_symlink("elsewhere/other.npy", File("link.npy"));
+  std::filesystem::create_symlink(File("elsewhere/y.npy"), File("elsewhere/other.npy"));
+  ExpectUserError(
+      Apply(x_, File("link.npy"), {"--residual", x_, "--residual-output", File("elsewhere/y.npy")}),
+      "the same file as --output");
+  ExpectSuccess(Apply(x_, File("link.npy")));
+  EXPECT_TRUE(std::filesystem::is_symlink(File("link.npy")));
+  EXPECT_TRUE(std::filesystem::is_symlink(File("elsewhere/other.npy")));
+  EXPECT_EQ(ReadFile(File("elsewhere/y.npy")).substr(1, 5), "NUMPY");
+
+  std::filesystem::create_symlink("missing/y.npy", File("nowhere.npy"));
+  std::filesystem::create_symlink("circle.npy", File("circle.npy"));
+  const std::vector<std::string> before = directory_.Names();
+  ExpectUserError(Apply(x_, File("nowhere.npy")), "nowhere.npy: No such file or directory");
+  ExpectUserError(Apply(x_, File("circle.npy")), "circle.npy: Too many levels of symbolic links");
+  EXPECT_EQ(directory_.Names(), before);
+}
+
+// However the file is spelled, before there is one.
+TEST_F(ApplyOutputTest, RefusesToWriteBothToOneNewFile) {
+  const auto enter = [this] { ASSERT_EQ(chdir(File("").c_str()), 0); };
+  for (const std::string& sum : {std::string("./y.npy"), File("y.npy"), std::string("y.npy")}) {
+    SCOPED_TRACE(sum);
+    ExpectUserError(Apply(x_, "y.npy", {"--residual", x_, "--residual-output", sum}, enter),
+                    "--residual-output: the same file as --output");
+    EXPECT_EQ(directory_.Names(), std::vector<std::string>{"x.npy"});
+  }
+}
+
 TEST_F(ApplyOutputTest, WritesANameOfTheGreatestLength) {
   ExpectSuccess(Apply(x_, File(std::string(251, 'y') + ".npy")));
 }
@@ -830,8 +876,6 @@ TEST_F(ApplyOutputTest, AnInterruptLeavesNothingBehind) {
                       "--residual-output", File("sum.npy")});
     }
     EXPECT_TRUE(Wait([&] { return directory_.Names().size() == before.size() + 2; }));
-    // The file is there a moment before the handler knows of it.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     kill(child, signal);
     ASSERT_EQ(WaitFor(child), 128 + signal);
     EXPECT_EQ(directory_.Names(), before);

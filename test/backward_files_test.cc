@@ -350,6 +350,22 @@ TEST_F(BackwardFilesTest, BothAreAlignedInOneFile) {
   }
 }
 
+TEST_F(SmallBackwardTest, OneNewFileTakesBoth) {
+  const auto both = Gradients(with_weight_);
+  const std::string file = File("a.safetensors");
+  const auto enter = [this] { ASSERT_EQ(chdir(File("").c_str()), 0); };
+  for (const std::string& other : {std::string("./a.safetensors"), file}) {
+    SCOPED_TRACE(other);
+    ExpectSuccess(Backward(
+        with_weight_ + Words{"--grad-input", "a.safetensors", "--grad-weight", other}, enter));
+    const auto tensors = ReadSafetensors(ReadFile(file));
+    ASSERT_EQ(tensors.size(), 2u);
+    EXPECT_EQ(tensors.at("grad_input").data, both.at("grad_input").data);
+    EXPECT_EQ(tensors.at("grad_weight").data, both.at("grad_weight").data);
+    std::filesystem::remove(file);
+  }
+}
+
 TEST_F(SmallBackwardTest, OutputsThatCannotShareAFile) {
   const std::string safetensors = Make("a.safetensors", "as it was");
   const std::string npy = Make("a.npy", "as it was");
@@ -499,8 +515,6 @@ TEST_F(BackwardFilesTest, AnInterruptLeavesNothingBehind) {
           {"backward", "--input", huge, "--grad", huge, "--grad-input", dx, "--grad-weight", dw});
     }
     EXPECT_TRUE(Wait([&] { return directory_.Names().size() == before.size() + 2; }));
-    // The file is there a moment before the handler knows of it.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     kill(child, signal);
     ASSERT_EQ(WaitFor(child), 128 + signal);
     EXPECT_EQ(directory_.Names(), before);

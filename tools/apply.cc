@@ -70,8 +70,8 @@ class Residual {
   void Write(size_t count) {
     if (file_) file_->Write({sum_.data(), count * row_bytes()});
   }
-  void Close() {
-    if (file_) file_->Close();
+  void Sync() {
+    if (file_) file_->Sync();
   }
   void Commit() {
     if (file_) file_->Commit();
@@ -134,8 +134,8 @@ void Apply(const Arguments& arguments) {
     file.Write({y.data(), count * y_row});
   });
   // What a full disk refuses shows here at the latest, before either file takes its place.
-  file.Close();
-  if (residual) residual->Close();
+  file.Sync();
+  if (residual) residual->Sync();
   file.Commit();
   if (residual) residual->Commit();
 }

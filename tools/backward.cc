@@ -182,7 +182,7 @@ void Backward(const Arguments& arguments) {
       }
     }
   }
-  for (const auto& file : files) file->Close();
+  for (const auto& file : files) file->Sync();
   for (const auto& file : files) file->Commit();
 }
 
