@@ -355,6 +355,30 @@ TEST_F(ApplyTest, NoRowsGiveAnEmptyTensor) {
   EXPECT_EQ(from_safetensors.data, "");
 }
 
+// A size_t cannot count the bytes of the longest such row, and no memory holds the shortest.
+TEST_F(ApplyTest, NoRowsOfAnyLengthGiveAnEmptyTensor) {
+  for (const size_t d : {size_t{1} << 62, size_t{1} << 61, size_t{1} << 40, SIZE_MAX}) {
+    const std::string length = std::to_string(d);
+    SCOPED_TRACE(length);
+    const std::string npy = Make("x.npy", Npy(NpyHeader("<f4", "(2, 0, " + length + ")"), ""));
+    const std::string safetensors =
+        Make("x.safetensors",
+             Safetensors("{" + Entry("x", "F32", "[2, 0, " + length + "]", 0, 0) + "}", ""));
+    for (const std::string& x : {npy, safetensors}) {
+      const StoredTensor y = Applied(x, {"--residual", npy, "--residual-output", File("sum.npy")});
+      EXPECT_EQ(y.shape, (std::vector<size_t>{2, 0, d}));
+      EXPECT_EQ(y.dtype, "F32");
+      EXPECT_EQ(y.data, "");
+      ExpectSuccess(Apply(x, File("y.npy")));
+      EXPECT_EQ(ReadFile(File("y.npy")), ReadFile(File("sum.npy")));
+      EXPECT_NE(ReadFile(File("y.npy")).find("'shape': (2, 0, " + length + "), }"),
+                std::string::npos);
+    }
+    const std::string w = Make("w.npy", Npy(NpyHeader("<f4", "(1,)"), "1234"));
+    ExpectRefused(npy, {"--weight", w}, "[1], but the rows of x need [" + length + "]");
+  }
+}
+
 // The header of version 1 as numpy writes it: the data starts at a multiple of 64.
 TEST_F(ApplyTest, WritesNpyAsNumpyDoes) {
   struct Case {

@@ -277,6 +277,26 @@ TEST_F(BackwardFilesTest, NoRowsGiveZeros) {
   EXPECT_EQ(gradients.at("grad_weight").data, std::string(20, '\0'));
 }
 
+// A size_t cannot count the bytes of the longest such row, and no memory holds the shortest.
+TEST_F(BackwardFilesTest, NoRowsOfAnyLengthGiveAnEmptyGradient) {
+  for (const size_t d : {size_t{1} << 62, size_t{1} << 61, size_t{1} << 40, SIZE_MAX}) {
+    const std::string length = std::to_string(d);
+    SCOPED_TRACE(length);
+    const std::string none = Make("none.npy", Npy(NpyHeader("<f4", "(0, " + length + ")"), ""));
+    const std::string rstd = Make("rstd.npy", Npy(NpyHeader("<f4", "(0,)"), ""));
+    const Words inputs = {"--input", none, "--grad", none, "--rstd", rstd};
+    const std::string dx = File("dx.safetensors");
+    ExpectSuccess(Backward(inputs + Words{"--grad-input", dx}));
+    const StoredTensor gradient = ReadSafetensors(ReadFile(dx)).at("grad_input");
+    EXPECT_EQ(gradient.shape, (std::vector<size_t>{0, d}));
+    EXPECT_EQ(gradient.data, "");
+    std::filesystem::remove(dx);
+
+    if (d == size_t{1} << 40) continue;  // it depends on the system whether there is memory
+    ExpectRefused(inputs, "--grad-weight: no memory for [" + length + "] of f32", ".npy");
+  }
+}
+
 // ------------------------------------------------------------------------------------- outputs
 
 TEST_F(SmallBackwardTest, EitherGradientAloneAndBothInTwoFiles) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // rmsnorm apply: normalises a tensor from a file into a file.
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -63,7 +62,7 @@ class Residual {
   // Views of `count` rows from `first` on: the residual, and memory for its sum with x.
   ConstView Input(size_t first, size_t count) { return ViewOfRows(tensor_, d_, first, count); }
   View Output(size_t count) {
-    sum_.resize(std::max<size_t>(1, count) * row_bytes());
+    sum_.resize(count * row_bytes());
     return View(sum_.data(), dtype(), {count, d_});
   }
 
@@ -110,8 +109,8 @@ void Apply(const Arguments& arguments) {
 
   const size_t d = shape.d;
   const size_t y_row = d * ElementSize(y_dtype);
-  const size_t chunk_rows = RowsInChunk(d * ElementSize(x_dtype));
-  std::vector<char> y(std::min(std::max<size_t>(1, shape.rows), chunk_rows) * y_row);
+  const size_t chunk_rows = RowsInChunk(shape, x_dtype);
+  std::vector<char> y(chunk_rows * y_row);
   const std::optional<ConstView> weight_view = weight.View();
 
   OutputFile file(output_location.path);

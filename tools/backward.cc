@@ -2,6 +2,7 @@
 // rmsnorm backward: the gradients of a norm, from files into files.
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
@@ -75,7 +76,13 @@ class Gradient {
 
   // dw. Its sum depends on how many rows there are, so that it takes all of them at once.
   std::vector<char> OfWeight(const TensorInfo& info) {
-    std::vector<char> dw(ByteSize(info));
+    std::vector<char> dw;
+    try {
+      dw.resize(ByteSize(info));
+    } catch (const std::exception&) {
+      throw UserError("--grad-weight: no memory for " + ShapeText(info.shape) + " of " +
+                      DtypeName(info.dtype));
+    }
     Gradients gradients;
     gradients.dw.emplace(dw.data(), info.dtype, std::initializer_list<size_t>{shape_.d});
     Run(0, shape_.rows, gradients);
@@ -86,8 +93,8 @@ class Gradient {
   void WriteOfInput(OutputFile& file) {
     const Dtype dtype = dy_.info().dtype;
     const size_t row_size = shape_.d * ElementSize(dtype);
-    const size_t chunk_rows = RowsInChunk(shape_.d * ElementSize(x_.info().dtype));
-    std::vector<char> dx(std::min(std::max<size_t>(1, shape_.rows), chunk_rows) * row_size);
+    const size_t chunk_rows = RowsInChunk(shape_, x_.info().dtype);
+    std::vector<char> dx(chunk_rows * row_size);
     ForEachChunk(shape_.rows, chunk_rows, [&](size_t first, size_t count) {
       Gradients gradients;
       gradients.dx.emplace(dx.data(), dtype, std::initializer_list<size_t>{count, shape_.d});

@@ -21,7 +21,9 @@ RowShape ShapeOfRows(const std::string& option, const TensorInfo& info) {
   if (d == 0) {
     throw UserError(option + ": shape " + ShapeText(info.shape) + " has rows of no elements");
   }
-  return {ByteSize(info) / (d * ElementSize(info.dtype)), d};
+  // Where there are no rows, d may be so large that a size_t cannot count the bytes of one.
+  const size_t size = ByteSize(info);
+  return {size == 0 ? 0 : size / (d * ElementSize(info.dtype)), d};
 }
 
 ConstView ViewOfRows(InputTensor& tensor, size_t d, size_t first, size_t count) {
@@ -50,7 +52,10 @@ std::optional<ConstView> Weight::View() {
   return ConstView(tensor_->Elements(0, d), tensor_->info().dtype, {d});
 }
 
-size_t RowsInChunk(size_t row_size) { return std::max<size_t>(1, kChunkBytes / row_size); }
+size_t RowsInChunk(const RowShape& shape, Dtype dtype) {
+  const size_t rows = std::max<size_t>(1, kChunkBytes / ElementSize(dtype) / shape.d);
+  return std::min(rows, shape.rows);
+}
 
 void ForEachChunk(size_t rows, size_t chunk_rows, const std::function<void(size_t, size_t)>& work) {
   Progress progress(rows);

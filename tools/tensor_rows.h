@@ -42,8 +42,8 @@ class Weight {
   std::optional<InputTensor> tensor_;
 };
 
-// How many rows of so many bytes one call of the library gets.
-size_t RowsInChunk(size_t row_size);
+// How many rows of this type one call of the library gets.
+size_t RowsInChunk(const RowShape& shape, Dtype dtype);
 
 // Calls work(first, count) for each chunk of the rows in turn, and shows a bar where that takes
 // long. Without rows there is still one call, so that options and target are checked.
