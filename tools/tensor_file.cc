@@ -31,15 +31,23 @@ Tensor ParseFile(const TensorLocation& location, std::string_view bytes) {
 }  // namespace
 
 TensorLocation ParseLocation(const std::string& text) {
-  const size_t named = text.rfind(std::string(kSafetensorsEnding) + ":");
-  if (named != std::string::npos) {
-    const size_t colon = named + kSafetensorsEnding.size();
-    if (colon + 1 == text.size()) throw UserError(text + ": no tensor name after the colon");
-    return {text.substr(0, colon), FileFormat::kSafetensors, text.substr(colon + 1)};
+  if (EndsWith(text, kSafetensorsEnding)) return {text, FileFormat::kSafetensors, {}};
+  if (EndsWith(text, kNpyEnding)) return {text, FileFormat::kNpy, {}};
+  const std::string separator = std::string(kSafetensorsEnding) + ":";
+  // A JSON string has a bare quote at its ends only, so that the last separator before one begins
+  // it, unless that quote is the end of the text.
+  size_t found = text.rfind(separator + '"', text.size() - separator.size() - 2);
+  std::optional<std::string> name;
+  if (found != std::string::npos) name = ParseJsonString(text.substr(found + separator.size()));
+  if (!name) {
+    found = text.rfind(separator);
+    if (found == std::string::npos) {
+      throw UserError(text + ": the name must end in .npy, .safetensors or .safetensors:TENSOR");
+    }
+    name = text.substr(found + separator.size());
+    if (name->empty()) throw UserError(text + ": no tensor name after the colon");
   }
-  if (EndsWith(text, kSafetensorsEnding)) return {text, FileFormat::kSafetensors, ""};
-  if (EndsWith(text, kNpyEnding)) return {text, FileFormat::kNpy, ""};
-  throw UserError(text + ": the name must end in .npy, .safetensors or .safetensors:TENSOR");
+  return {text.substr(0, found + kSafetensorsEnding.size()), FileFormat::kSafetensors, name};
 }
 
 InputTensor::InputTensor(const TensorLocation& location)
@@ -55,7 +63,7 @@ const void* InputTensor::Elements(size_t first, size_t count) {
 
 TensorLocation ParseOutputLocation(const std::string& text, const std::string& name) {
   TensorLocation location = ParseLocation(text);
-  if (location.name.empty()) location.name = name;
+  if (!location.name) location.name = name;
   return location;
 }
 
@@ -68,7 +76,7 @@ std::string FileHeader(const std::vector<OutputTensor>& tensors) {
     }
     std::vector<std::pair<std::string, TensorInfo>> named;
     for (const OutputTensor& tensor : tensors)
-      named.emplace_back(tensor.location.name, tensor.info);
+      named.emplace_back(*tensor.location.name, tensor.info);
     return SafetensorsHeader(named);
   } catch (const UserError& error) {
     throw UserError(location.path + ": " + error.what());

@@ -3,6 +3,7 @@
 #ifndef RMSNORM_TOOLS_TENSOR_FILE_H_
 #define RMSNORM_TOOLS_TENSOR_FILE_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,11 @@ enum class FileFormat { kNpy, kSafetensors };
 struct TensorLocation {
   std::string path;
   FileFormat format;
-  std::string name;  // empty where none is given
+  std::optional<std::string> name;
 };
 
-// The name is what follows the last ".safetensors:", so that paths and names may hold other colons.
-// Throws UserError if the path ends neither in .npy nor in .safetensors.
+// Paths and names may hold colons; the man page has the rule. Throws UserError if the path ends
+// neither in .npy nor in .safetensors.
 TensorLocation ParseLocation(const std::string& text);
 
 // A tensor to read; its data lives as long as this.

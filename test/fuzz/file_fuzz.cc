@@ -3,6 +3,7 @@
 // the file and is the same again after it has been written.
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,7 +38,7 @@ void TestNpy(std::string_view file) {
 }
 
 void TestSafetensors(std::string_view file) {
-  const Tensor tensor = rmsnorm::tools::ParseSafetensors(file, "");
+  const Tensor tensor = rmsnorm::tools::ParseSafetensors(file, std::nullopt);
   RequireWithin(file, tensor);
   const std::string again =
       rmsnorm::tools::SafetensorsHeader({{"x", tensor.info}}) + std::string(tensor.data);
