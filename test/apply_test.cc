@@ -503,6 +503,16 @@ TEST_F(ApplyTest, FindsATensorByAnyName) {
   EXPECT_EQ(ReadSafetensors(ReadFile(File("y.safetensors"))).count("a.safetensors:y"), 1u);
 }
 
+TEST_F(ApplyTest, ManyTensorsTakeNoLongerEach) {
+  std::string header = "{";
+  for (int i = 0; i < 300000; ++i) {
+    header += Entry("x" + std::to_string(i), "F32", "[0, 2]", 0, 0) + ",";
+  }
+  const std::string x =
+      Make("x.safetensors", Safetensors(header + Entry("last", "F32", "[0, 3]", 0, 0) + "}", ""));
+  EXPECT_EQ(Applied(x + ":last").shape, (std::vector<size_t>{0, 3}));
+}
+
 TEST_F(ApplyTest, TheOnlyTensorNeedsNoName) {
   const std::string one =
       Make("one.safetensors",

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -23,7 +22,7 @@ constexpr uint64_t kMaxHeaderLength = 100'000'000;  // the official reader's lim
 constexpr char kMetadata[] = "__metadata__";
 
 // An object of objects that hold arrays.
-constexpr int kMaxDepth = 3;
+constexpr size_t kMaxDepth = 3;
 
 constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
     {"F32", Dtype::f32}, {"F16", Dtype::f16}, {"BF16", Dtype::bf16}};
@@ -50,48 +49,75 @@ std::string Quoted(const std::string& name) { return "'" + name + "'"; }
   throw UserError("tensor " + Quoted(name) + ": " + problem);
 }
 
-// nlohmann-json keeps the last of equal keys and takes any depth; the format allows neither.
-class StrictJson {
+// Builds the header as nlohmann-json's own parser does, but that one keeps the last of equal keys
+// and takes any depth, where the format allows neither.
+class HeaderParser : public nlohmann::json_sax<json> {
  public:
-  bool operator()(int depth, json::parse_event_t event, const json& parsed) {
-    switch (event) {
-      case json::parse_event_t::object_start:
-        keys_.emplace_back();
-        [[fallthrough]];
-      case json::parse_event_t::array_start:
-        if (depth >= kMaxDepth) throw UserError("the header's JSON is nested too deeply");
-        break;
-      case json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get<std::string>()).second) {
-          throw UserError("the header names " + Quoted(parsed.get<std::string>()) + " twice");
-        }
-        break;
-      case json::parse_event_t::object_end:
-        keys_.pop_back();
-        break;
-      default:
-        break;
+  json header;
+
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t& value) override { return Add(std::move(value)); }  // never in a text
+  bool start_object(size_t) override { return Open(json::object()); }
+  bool start_array(size_t) override { return Open(json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(string_t& name) override {
+    if (open_.back()->contains(name)) {
+      throw UserError("the header names " + Quoted(name) + " twice");
     }
+    key_ = std::move(name);
     return true;
   }
 
+  bool parse_error(size_t byte, const std::string&, const json::exception& error) override {
+    if (dynamic_cast<const json::out_of_range*>(&error) != nullptr) {
+      throw UserError("the header holds a number that is out of range");
+    }
+    throw UserError("the header is not valid JSON (byte " + std::to_string(byte) + ")");
+  }
+
  private:
-  std::vector<std::set<std::string>> keys_;  // of each object that is open
+  bool Add(json value) {
+    Place() = std::move(value);
+    return true;
+  }
+  bool Open(json value) {
+    if (open_.size() == kMaxDepth) throw UserError("the header's JSON is nested too deeply");
+    json& place = Place();
+    place = std::move(value);
+    open_.push_back(&place);
+    return true;
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  // Where the next value goes.
+  json& Place() {
+    if (open_.empty()) return header;
+    return open_.back()->is_object() ? (*open_.back())[key_] : open_.back()->emplace_back();
+  }
+
+  std::vector<json*> open_;  // the objects and arrays around
+  std::string key_;
 };
 
-json ParseHeader(std::string_view text) {
+json ParseHeader(const std::string& text) {
   // nlohmann-json would skip a byte order mark before the object, and takes a NUL for the text's
   // end.
-  if (text.substr(0, 1) != "{" || text.find('\0') != std::string_view::npos) {
+  if (text.substr(0, 1) != "{" || text.find('\0') != std::string::npos) {
     throw UserError("the header is not a JSON object");
   }
-  try {
-    return json::parse(text.begin(), text.end(), StrictJson());
-  } catch (const json::parse_error& error) {
-    throw UserError("the header is not valid JSON (byte " + std::to_string(error.byte) + ")");
-  } catch (const json::out_of_range&) {
-    throw UserError("the header holds a number that is out of range");
-  }
+  HeaderParser parser;
+  json::sax_parse(text, &parser);
+  return std::move(parser.header);
 }
 
 void CheckMetadata(const json& metadata) {
@@ -136,18 +162,20 @@ Entry ReadEntry(const std::string& name, const json& value, size_t data_size) {
 }
 
 // The official reader takes neither holes nor overlaps, nor data that no tensor owns.
-void CheckTiling(std::vector<Entry> entries, size_t data_size) {
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+void CheckTiling(const std::vector<Entry>& entries, size_t data_size) {
+  std::vector<const Entry*> in_order;
+  for (const Entry& entry : entries) in_order.push_back(&entry);
+  std::sort(in_order.begin(), in_order.end(), [](const Entry* a, const Entry* b) {
+    return std::tie(a->begin, a->end) < std::tie(b->begin, b->end);
   });
   size_t end = 0;
-  for (const Entry& entry : entries) {
-    if (entry.begin != end) {
-      FailTensor(entry.name, "starts at byte " + std::to_string(entry.begin) +
-                                 " of the data, the tensor before it ends at " +
-                                 std::to_string(end));
+  for (const Entry* entry : in_order) {
+    if (entry->begin != end) {
+      FailTensor(entry->name, "starts at byte " + std::to_string(entry->begin) +
+                                  " of the data, the tensor before it ends at " +
+                                  std::to_string(end));
     }
-    end = entry.end;
+    end = entry->end;
   }
   if (end != data_size) {
     throw UserError("the tensors end at byte " + std::to_string(end) + " of " +
@@ -199,7 +227,7 @@ Tensor ParseSafetensors(std::string_view file, const std::optional<std::string>&
     throw UserError("the header length " + std::to_string(length) + " is above the limit of " +
                     std::to_string(kMaxHeaderLength));
   }
-  const json header = ParseHeader(file.substr(0, length));
+  const json header = ParseHeader(std::string(file.substr(0, length)));
   const std::string_view data = file.substr(length);
 
   std::vector<Entry> entries;
