@@ -971,6 +971,25 @@ TEST_F(ApplyOutputTest, AnInterruptLeavesNothingBehind) {
   }
 }
 
+// And before that only its owner may open the output.
+TEST_F(ApplyOutputTest, AnInputThatBecomesShorterLeavesNothingBehind) {
+  const std::string huge = MakeHuge();
+  const std::string y = Make("y.npy", "as it was");
+  const std::vector<std::string> before = directory_.Names();
+  mode_t permissions = 0;
+  std::thread shorten([&] {
+    EXPECT_TRUE(Wait([&] { return directory_.Names().size() > before.size(); }));
+    permissions = Permissions(File(directory_.Names().front()));
+    std::filesystem::resize_file(huge, 4096);
+  });
+  ExpectUserError(Apply(huge, y, {}, [] { umask(0); }),
+                  "cannot read " + huge + ": it became shorter meanwhile");
+  shorten.join();
+  EXPECT_EQ(permissions, 0600u);
+  EXPECT_EQ(directory_.Names(), before);
+  EXPECT_EQ(ReadFile(y), "as it was");
+}
+
 TEST_F(ApplyOutputTest, LongWorkShowsABarOnATerminalOnly) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (terminal < 0) GTEST_SKIP() << "no pseudo-terminals here";

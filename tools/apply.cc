@@ -93,7 +93,7 @@ void Apply(const Arguments& arguments) {
   InputTensor x(ParseLocation(arguments.input));
   Weight weight(arguments.weight);
   const RowShape shape = ShapeOfRows("--input", x.info());
-  weight.CheckShape(shape.d);
+  const std::optional<ConstView> weight_view = weight.View(shape.d);
   std::optional<Residual> residual;
   if (!arguments.residual.empty()) {
     residual.emplace(arguments.residual, arguments.residual_output, x.info());
@@ -111,7 +111,6 @@ void Apply(const Arguments& arguments) {
   const size_t y_row = d * ElementSize(y_dtype);
   const size_t chunk_rows = RowsInChunk(shape, x_dtype);
   std::vector<char> y(chunk_rows * y_row);
-  const std::optional<ConstView> weight_view = weight.View();
 
   OutputFile file(output_location.path);
   if (residual) residual->Open();

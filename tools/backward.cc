@@ -63,7 +63,7 @@ class Gradient {
     if (!arguments.rstd.empty()) rstd_.emplace(ParseLocation(arguments.rstd));
     shape_ = ShapeOfRows("--input", x_.info());
     CheckGrad(dy_.info(), x_.info());
-    weight_.CheckShape(shape_.d);
+    weight_view_ = weight_.View(shape_.d);
     if (rstd_) CheckRstd(rstd_->info(), x_.info());
   }
 
@@ -107,11 +107,10 @@ class Gradient {
   void Run(size_t first, size_t count, const Gradients& gradients) {
     const ConstView dy = ViewOfRows(dy_, shape_.d, first, count);
     const ConstView x = ViewOfRows(x_, shape_.d, first, count);
-    const std::optional<ConstView> weight = weight_.View();
     const float* const rstd =
         rstd_ ? static_cast<const float*>(rstd_->Elements(first, count)) : nullptr;
-    if (weight) {
-      backward(dy, x, *weight, gradients, options_, rstd);
+    if (weight_view_) {
+      backward(dy, x, *weight_view_, gradients, options_, rstd);
     } else {
       backward(dy, x, nullptr, gradients, options_, rstd);
     }
@@ -120,6 +119,7 @@ class Gradient {
   InputTensor x_;
   InputTensor dy_;
   Weight weight_;
+  std::optional<ConstView> weight_view_;
   std::optional<InputTensor> rstd_;
   Options options_;
   RowShape shape_ = {};

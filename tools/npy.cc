@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <optional>
+#include <string_view>
 
 #include "little_endian.h"
 #include "user_error.h"
@@ -133,32 +134,33 @@ Dtype ParseDescr(std::string_view descr) {
 
 }  // namespace
 
-Tensor ParseNpy(std::string_view file) {
-  if (file.substr(0, kMagic.size()) != kMagic) throw UserError("not a .npy file");
-  file.remove_prefix(kMagic.size());
-  if (file.size() < kVersionSize) throw UserError("truncated .npy header");
-  const int major = static_cast<unsigned char>(file[0]);
-  const int minor = static_cast<unsigned char>(file[1]);
+Tensor ParseNpy(const InputFile& file) {
+  if (file.Read(0, kMagic.size()) != kMagic) throw UserError("not a .npy file");
+  size_t begin = kMagic.size();
+  const auto next = [&file, &begin](size_t count) {
+    std::string bytes = file.Read(begin, count);
+    if (bytes.size() < count) throw UserError("truncated .npy header");
+    begin += count;
+    return bytes;
+  };
+  const std::string version = next(kVersionSize);
+  const int major = static_cast<unsigned char>(version[0]);
+  const int minor = static_cast<unsigned char>(version[1]);
   if (major < 1 || major > 3 || minor != 0) {
     throw UserError(".npy version " + std::to_string(major) + "." + std::to_string(minor) +
                     " is not supported: only 1.0, 2.0 and 3.0 are");
   }
-  file.remove_prefix(kVersionSize);
 
-  const size_t length_size = major == 1 ? 2 : 4;
-  if (file.size() < length_size) throw UserError("truncated .npy header");
-  const uint64_t length = ReadLittleEndian(file.substr(0, length_size));
-  file.remove_prefix(length_size);
-  if (length > file.size()) throw UserError("truncated .npy header");
-
-  const Header header = ReadHeader(file.substr(0, length));
+  const std::string text = next(ReadLittleEndian(next(major == 1 ? 2 : 4)));
+  const Header header = ReadHeader(text);
   if (*header.fortran_order) throw UserError("Fortran order is not supported: only C order is");
-  Tensor tensor{{ParseDescr(*header.descr), *header.shape}, file.substr(length)};
+  const Tensor tensor{{ParseDescr(*header.descr), *header.shape}, begin};
   const size_t expected = ByteSize(tensor.info);
-  if (tensor.data.size() != expected) {
+  const size_t held = file.size() - begin;
+  if (held != expected) {
     throw UserError("shape " + ShapeText(tensor.info.shape) + " of " +
                     DtypeName(tensor.info.dtype) + " needs " + std::to_string(expected) +
-                    " bytes, the file holds " + std::to_string(tensor.data.size()));
+                    " bytes, the file holds " + std::to_string(held));
   }
   return tensor;
 }

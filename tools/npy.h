@@ -4,15 +4,15 @@
 #define RMSNORM_TOOLS_NPY_H_
 
 #include <string>
-#include <string_view>
 
+#include "input_file.h"
 #include "tensor.h"
 
 namespace rmsnorm::tools {
 
 // The tensor in a file of version 1 to 3 that holds '<f4' or '<f2' in C order. Throws UserError for
 // anything else, and if the data is not exactly as long as the shape says.
-Tensor ParseNpy(std::string_view file);
+Tensor ParseNpy(const InputFile& file);
 
 // What stands before the data. Throws UserError for bf16, which the format does not know.
 std::string NpyHeader(const TensorInfo& info);

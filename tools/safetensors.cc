@@ -216,29 +216,29 @@ const Entry& Choose(const std::vector<Entry>& entries, const std::optional<std::
 
 }  // namespace
 
-Tensor ParseSafetensors(std::string_view file, const std::optional<std::string>& name) {
+Tensor ParseSafetensors(const InputFile& file, const std::optional<std::string>& name) {
   if (file.size() < kLengthSize) throw UserError("too short for a .safetensors file");
-  const uint64_t length = ReadLittleEndian(file.substr(0, kLengthSize));
-  file.remove_prefix(kLengthSize);
-  if (length > file.size()) {
+  const uint64_t length = ReadLittleEndian(file.Read(0, kLengthSize));
+  if (length > file.size() - kLengthSize) {
     throw UserError("the header length " + std::to_string(length) + " is beyond the file's end");
   }
   if (length > kMaxHeaderLength) {
     throw UserError("the header length " + std::to_string(length) + " is above the limit of " +
                     std::to_string(kMaxHeaderLength));
   }
-  const json header = ParseHeader(std::string(file.substr(0, length)));
-  const std::string_view data = file.substr(length);
+  const json header = ParseHeader(file.Read(kLengthSize, length));
+  const size_t data_begin = kLengthSize + length;
+  const size_t data_size = file.size() - data_begin;
 
   std::vector<Entry> entries;
   for (const auto& [key, value] : header.items()) {
     if (key == kMetadata) {
       CheckMetadata(value);
     } else {
-      entries.push_back(ReadEntry(key, value, data.size()));
+      entries.push_back(ReadEntry(key, value, data_size));
     }
   }
-  CheckTiling(entries, data.size());
+  CheckTiling(entries, data_size);
 
   const Entry& entry = Choose(entries, name);
   const std::optional<Dtype> dtype = FindDtype(entry.dtype);
@@ -246,7 +246,7 @@ Tensor ParseSafetensors(std::string_view file, const std::optional<std::string>&
     FailTensor(entry.name,
                "dtype '" + entry.dtype + "' is not supported: only F32, F16 and BF16 are");
   }
-  return {{*dtype, entry.shape}, data.substr(entry.begin, entry.end - entry.begin)};
+  return {{*dtype, entry.shape}, data_begin + entry.begin};
 }
 
 std::string SafetensorsHeader(const std::vector<std::pair<std::string, TensorInfo>>& tensors) {

@@ -5,10 +5,10 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "input_file.h"
 #include "tensor.h"
 
 namespace rmsnorm::tools {
@@ -16,7 +16,7 @@ namespace rmsnorm::tools {
 // The tensor called `name`, or the only one without a name. Throws UserError if the file
 // breaks the format's rules (tensors must fill the data without holes or overlaps) or the tensor is
 // not F32, F16 or BF16. Other tensors of the file may have any dtype.
-Tensor ParseSafetensors(std::string_view file, const std::optional<std::string>& name);
+Tensor ParseSafetensors(const InputFile& file, const std::optional<std::string>& name);
 
 // What stands before the data of a file that holds these tensors, by their names, one right after
 // the other.

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace rmsnorm::tools {
@@ -19,7 +18,7 @@ struct TensorInfo {
 
 struct Tensor {
   TensorInfo info;
-  std::string_view data;  // in the file's mapping, at any alignment
+  size_t begin;  // where its data begins in the file
 };
 
 size_t ElementSize(Dtype dtype);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor_file.h"
 
-#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -19,10 +18,10 @@ bool EndsWith(std::string_view text, std::string_view ending) {
   return text.size() > ending.size() && text.substr(text.size() - ending.size()) == ending;
 }
 
-Tensor ParseFile(const TensorLocation& location, std::string_view bytes) {
+Tensor ParseFile(const TensorLocation& location, const InputFile& file) {
   try {
-    if (location.format == FileFormat::kNpy) return ParseNpy(bytes);
-    return ParseSafetensors(bytes, location.name);
+    if (location.format == FileFormat::kNpy) return ParseNpy(file);
+    return ParseSafetensors(file, location.name);
   } catch (const UserError& error) {
     throw UserError(location.path + ": " + error.what());
   }
@@ -51,14 +50,13 @@ TensorLocation ParseLocation(const std::string& text) {
 }
 
 InputTensor::InputTensor(const TensorLocation& location)
-    : file_(location.path), tensor_(ParseFile(location, file_.bytes())) {}
+    : file_(location.path), tensor_(ParseFile(location, file_)) {}
 
 const void* InputTensor::Elements(size_t first, size_t count) {
   const size_t size = ElementSize(info().dtype);
-  const char* const data = tensor_.data.data() + first * size;
-  if (reinterpret_cast<uintptr_t>(data) % size == 0) return data;
-  copy_.assign(data, data + count * size);
-  return copy_.data();
+  elements_.resize(count * size);
+  file_.Read(tensor_.begin + first * size, elements_.size(), elements_.data());
+  return elements_.data();
 }
 
 TensorLocation ParseOutputLocation(const std::string& text, const std::string& name) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "mapped_file.h"
+#include "input_file.h"
 #include "tensor.h"
 
 namespace rmsnorm::tools {
@@ -25,7 +25,7 @@ struct TensorLocation {
 // neither in .npy nor in .safetensors.
 TensorLocation ParseLocation(const std::string& text);
 
-// A tensor to read; its data lives as long as this.
+// A tensor to read.
 class InputTensor {
  public:
   // Throws UserError, naming the file, for whatever is wrong with it.
@@ -33,14 +33,13 @@ class InputTensor {
 
   const TensorInfo& info() const { return tensor_.info; }
 
-  // `count` elements from `first` on, aligned to their size as the library needs them: in the file
-  // or, as a .safetensors file may put them anywhere, in a copy that lives until the next call.
+  // `count` elements from `first` on, read into memory that lives until the next call.
   const void* Elements(size_t first, size_t count);
 
  private:
-  MappedFile file_;
+  InputFile file_;
   Tensor tensor_;
-  std::vector<char> copy_;
+  std::vector<char> elements_;
 };
 
 // A tensor to write.

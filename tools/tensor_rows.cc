@@ -34,21 +34,17 @@ Weight::Weight(const std::string& location) {
   if (!location.empty()) tensor_.emplace(ParseLocation(location));
 }
 
-void Weight::CheckShape(size_t d) const {
-  if (tensor_ && tensor_->info().shape != std::vector<size_t>{d}) {
-    throw UserError("--weight: shape " + ShapeText(tensor_->info().shape) +
-                    ", but the rows of x need " + ShapeText({d}));
-  }
-}
-
 std::optional<Dtype> Weight::dtype() const {
   if (!tensor_) return std::nullopt;
   return tensor_->info().dtype;
 }
 
-std::optional<ConstView> Weight::View() {
+std::optional<ConstView> Weight::View(size_t d) {
   if (!tensor_) return std::nullopt;
-  const size_t d = tensor_->info().shape.back();
+  if (tensor_->info().shape != std::vector<size_t>{d}) {
+    throw UserError("--weight: shape " + ShapeText(tensor_->info().shape) +
+                    ", but the rows of x need " + ShapeText({d}));
+  }
   return ConstView(tensor_->Elements(0, d), tensor_->info().dtype, {d});
 }
 

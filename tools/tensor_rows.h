@@ -31,12 +31,9 @@ class Weight {
   // `location` is empty for none. Throws UserError for what cannot be read.
   explicit Weight(const std::string& location);
 
-  // Throws UserError for any shape but [d].
-  void CheckShape(size_t d) const;
-
-  // None without a weight.
+  // Each is none without a weight. View() throws UserError for any shape but [d].
   std::optional<Dtype> dtype() const;
-  std::optional<ConstView> View();
+  std::optional<ConstView> View(size_t d);
 
  private:
   std::optional<InputTensor> tensor_;

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as a .npy or .safetensors file: refused with a UserError, or a tensor that lies within
 // the file and is the same again after it has been written.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "input_file.h"
 #include "npy.h"
 #include "safetensors.h"
 #include "tensor.h"
 #include "user_error.h"
 
+using rmsnorm::tools::InputFile;
 using rmsnorm::tools::Tensor;
 
 namespace {
@@ -20,38 +24,63 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-bool Same(const Tensor& a, const Tensor& b) {
-  return a.info.dtype == b.info.dtype && a.info.shape == b.info.shape && a.data == b.data;
+// These bytes as a file in memory.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const std::string& bytes) : fd_(memfd_create("file_fuzz", MFD_CLOEXEC)) {
+    Require(write(fd_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  }
+  ~MemoryFile() { close(fd_); }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  int fd_;
+};
+
+struct Parsed {
+  Tensor tensor;
+  std::string data;
+};
+
+template <class Parse>
+Parsed ParseBytes(const std::string& bytes, const Parse& parse) {
+  const MemoryFile memory(bytes);
+  const InputFile file(memory.path());
+  const Tensor tensor = parse(file);
+  const std::string data = file.Read(tensor.begin, ByteSize(tensor.info));
+  Require(tensor.begin <= bytes.size() && data.size() == ByteSize(tensor.info));
+  return {tensor, data};
 }
 
-void RequireWithin(std::string_view file, const Tensor& tensor) {
-  Require(tensor.data.data() >= file.data());
-  Require(tensor.data.data() + tensor.data.size() <= file.data() + file.size());
-  Require(tensor.data.size() == ByteSize(tensor.info));
+void RequireSame(const Parsed& a, const Parsed& b) {
+  Require(a.tensor.info.dtype == b.tensor.info.dtype);
+  Require(a.tensor.info.shape == b.tensor.info.shape);
+  Require(a.data == b.data);
 }
 
-void TestNpy(std::string_view file) {
-  const Tensor tensor = rmsnorm::tools::ParseNpy(file);
-  RequireWithin(file, tensor);
-  const std::string again = NpyHeader(tensor.info) + std::string(tensor.data);
-  Require(Same(tensor, rmsnorm::tools::ParseNpy(again)));
+void TestNpy(const std::string& bytes) {
+  const Parsed parsed = ParseBytes(bytes, rmsnorm::tools::ParseNpy);
+  RequireSame(parsed,
+              ParseBytes(NpyHeader(parsed.tensor.info) + parsed.data, rmsnorm::tools::ParseNpy));
 }
 
-void TestSafetensors(std::string_view file) {
-  const Tensor tensor = rmsnorm::tools::ParseSafetensors(file, std::nullopt);
-  RequireWithin(file, tensor);
-  const std::string again =
-      rmsnorm::tools::SafetensorsHeader({{"x", tensor.info}}) + std::string(tensor.data);
-  Require(Same(tensor, rmsnorm::tools::ParseSafetensors(again, "x")));
+void TestSafetensors(const std::string& bytes) {
+  using rmsnorm::tools::ParseSafetensors;
+  const Parsed parsed =
+      ParseBytes(bytes, [](const InputFile& file) { return ParseSafetensors(file, std::nullopt); });
+  const std::string header = rmsnorm::tools::SafetensorsHeader({{"x", parsed.tensor.info}});
+  RequireSame(parsed, ParseBytes(header + parsed.data, [](const InputFile& file) {
+                return ParseSafetensors(file, "x");
+              }));
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string_view file(reinterpret_cast<const char*>(data), size);
+  const std::string bytes(reinterpret_cast<const char*>(data), size);
   for (const auto test : {TestNpy, TestSafetensors}) {
     try {
-      test(file);
+      test(bytes);
     } catch (const rmsnorm::tools::UserError&) {
       // Refused, as most inputs are.
     }

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file to read.
+#ifndef RMSNORM_TOOLS_INPUT_FILE_H_
+#define RMSNORM_TOOLS_INPUT_FILE_H_
+
+#include <cstddef>
+#include <string>
+
+namespace rmsnorm::tools {
+
+class InputFile {
+ public:
+  // Throws UserError if `path` is not a regular file that can be read.
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  // As it was when the file was opened.
+  size_t size() const { return size_; }
+
+  // Each throws UserError if the file has become too short for that. It is not mapped into memory,
+  // as a missing page would end the process. The second reads less where size() is less.
+  void Read(size_t begin, size_t count, char* bytes) const;
+  std::string Read(size_t begin, size_t count) const;
+
+ private:
+  [[noreturn]] void Fail(const std::string& problem) const;
+
+  std::string path_;
+  int fd_;
+  size_t size_ = 0;
+};
+
+}  // namespace rmsnorm::tools
+
+#endif  // RMSNORM_TOOLS_INPUT_FILE_H_
