@@ -28,9 +28,9 @@ float ParseFloat(const std::string& option, const std::string& text) {
 }  // namespace
 
 const char kLocationFooter[] =
-    "In FILE[:TENSOR] the tensor's name is what follows the last '.safetensors:', or a JSON string "
-    "in double quotes. It may be left out where the file holds one tensor; .npy files have no "
-    "names.";
+    "In FILE[:TENSOR] the longest FILE that exists is taken. The tensor's name may be left out "
+    "where "
+    "the file holds one tensor; .npy files have no names.";
 
 CLI::Option* AddLocation(CLI::App& command, const std::string& name, std::string& value,
                          const std::string& help) {

@@ -201,9 +201,9 @@ std::string SomeNames(const std::vector<Entry>& entries) {
   return names;
 }
 
-const Entry& Choose(const std::vector<Entry>& entries, const std::optional<std::string>& name) {
+const Entry& Choose(const std::vector<Entry>& entries, const std::string& name) {
   if (entries.empty()) throw UserError("the file holds no tensor");
-  if (!name) {
+  if (name.empty()) {
     if (entries.size() == 1) return entries[0];
     throw UserError("the file holds " + std::to_string(entries.size()) +
                     " tensors, name one as FILE:TENSOR: " + SomeNames(entries));
@@ -211,12 +211,12 @@ const Entry& Choose(const std::vector<Entry>& entries, const std::optional<std::
   for (const Entry& entry : entries) {
     if (entry.name == name) return entry;
   }
-  throw UserError("no tensor " + Quoted(*name) + "; the file holds " + SomeNames(entries));
+  throw UserError("no tensor " + Quoted(name) + "; the file holds " + SomeNames(entries));
 }
 
 }  // namespace
 
-Tensor ParseSafetensors(const InputFile& file, const std::optional<std::string>& name) {
+Tensor ParseSafetensors(const InputFile& file, const std::string& name) {
   if (file.size() < kLengthSize) throw UserError("too short for a .safetensors file");
   const uint64_t length = ReadLittleEndian(file.Read(0, kLengthSize));
   if (length > file.size() - kLengthSize) {
@@ -269,12 +269,6 @@ std::string SafetensorsHeader(const std::vector<std::pair<std::string, TensorInf
   // Spaces up to a multiple of 8 align the data.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return LittleEndian(text.size(), kLengthSize) + text;
-}
-
-std::optional<std::string> ParseJsonString(const std::string& text) {
-  const json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_string()) return std::nullopt;
-  return value.get<std::string>();
 }
 
 }  // namespace rmsnorm::tools

@@ -3,7 +3,6 @@
 #ifndef RMSNORM_TOOLS_SAFETENSORS_H_
 #define RMSNORM_TOOLS_SAFETENSORS_H_
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,17 +12,14 @@
 
 namespace rmsnorm::tools {
 
-// The tensor called `name`, or the only one without a name. Throws UserError if the file
+// The tensor called `name`, or the only one where `name` is empty. Throws UserError if the file
 // breaks the format's rules (tensors must fill the data without holes or overlaps) or the tensor is
 // not F32, F16 or BF16. Other tensors of the file may have any dtype.
-Tensor ParseSafetensors(const InputFile& file, const std::optional<std::string>& name);
+Tensor ParseSafetensors(const InputFile& file, const std::string& name);
 
 // What stands before the data of a file that holds these tensors, by their names, one right after
 // the other.
 std::string SafetensorsHeader(const std::vector<std::pair<std::string, TensorInfo>>& tensors);
-
-// What `text`, a string in JSON, says; none if it is no such string.
-std::optional<std::string> ParseJsonString(const std::string& text);
 
 }  // namespace rmsnorm::tools
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor_file.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "npy.h"
@@ -30,23 +33,30 @@ Tensor ParseFile(const TensorLocation& location, const InputFile& file) {
 }  // namespace
 
 TensorLocation ParseLocation(const std::string& text) {
-  if (EndsWith(text, kSafetensorsEnding)) return {text, FileFormat::kSafetensors, {}};
-  if (EndsWith(text, kNpyEnding)) return {text, FileFormat::kNpy, {}};
+  std::vector<TensorLocation> readings;  // the longest path first
+  if (EndsWith(text, kNpyEnding)) readings.push_back({text, FileFormat::kNpy, ""});
+  if (EndsWith(text, kSafetensorsEnding)) readings.push_back({text, FileFormat::kSafetensors, ""});
   const std::string separator = std::string(kSafetensorsEnding) + ":";
-  // A JSON string has a bare quote at its ends only, so that the last separator before one begins
-  // it, unless that quote is the end of the text.
-  size_t found = text.rfind(separator + '"', text.size() - separator.size() - 2);
-  std::optional<std::string> name;
-  if (found != std::string::npos) name = ParseJsonString(text.substr(found + separator.size()));
-  if (!name) {
-    found = text.rfind(separator);
-    if (found == std::string::npos) {
-      throw UserError(text + ": the name must end in .npy, .safetensors or .safetensors:TENSOR");
-    }
-    name = text.substr(found + separator.size());
-    if (name->empty()) throw UserError(text + ": no tensor name after the colon");
+  for (size_t end = text.size(); end > 0;) {
+    const size_t found = text.rfind(separator, end - 1);
+    if (found == std::string::npos) break;
+    const size_t colon = found + kSafetensorsEnding.size();
+    readings.push_back({text.substr(0, colon), FileFormat::kSafetensors, text.substr(colon + 1)});
+    end = found;
   }
-  return {text.substr(0, found + kSafetensorsEnding.size()), FileFormat::kSafetensors, name};
+  if (readings.empty()) {
+    throw UserError(text + ": the name must end in .npy, .safetensors or .safetensors:TENSOR");
+  }
+  const auto exists = [](const TensorLocation& reading) {
+    std::error_code ignored;
+    return std::filesystem::exists(reading.path, ignored);
+  };
+  auto chosen = std::find_if(readings.begin(), readings.end(), exists);
+  if (chosen == readings.end()) chosen = readings.begin();
+  if (chosen->name.empty() && chosen->path != text) {
+    throw UserError(text + ": no tensor name after the colon");
+  }
+  return *chosen;
 }
 
 InputTensor::InputTensor(const TensorLocation& location)
@@ -61,7 +71,7 @@ const void* InputTensor::Elements(size_t first, size_t count) {
 
 TensorLocation ParseOutputLocation(const std::string& text, const std::string& name) {
   TensorLocation location = ParseLocation(text);
-  if (!location.name) location.name = name;
+  if (location.name.empty()) location.name = name;
   return location;
 }
 
@@ -74,7 +84,7 @@ std::string FileHeader(const std::vector<OutputTensor>& tensors) {
     }
     std::vector<std::pair<std::string, TensorInfo>> named;
     for (const OutputTensor& tensor : tensors)
-      named.emplace_back(*tensor.location.name, tensor.info);
+      named.emplace_back(tensor.location.name, tensor.info);
     return SafetensorsHeader(named);
   } catch (const UserError& error) {
     throw UserError(location.path + ": " + error.what());

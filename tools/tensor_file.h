@@ -3,7 +3,6 @@
 #ifndef RMSNORM_TOOLS_TENSOR_FILE_H_
 #define RMSNORM_TOOLS_TENSOR_FILE_H_
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,11 +17,11 @@ enum class FileFormat { kNpy, kSafetensors };
 struct TensorLocation {
   std::string path;
   FileFormat format;
-  std::optional<std::string> name;
+  std::string name;  // empty where none is given
 };
 
-// Paths and names may hold colons; the man page has the rule. Throws UserError if the path ends
-// neither in .npy nor in .safetensors.
+// Paths and names may hold colons: the longest path that names a file is taken or, where there is
+// no file, the longest path. Throws UserError if no path ends in .npy or .safetensors.
 TensorLocation ParseLocation(const std::string& text);
 
 // A tensor to read.

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <optional>
 #include <string>
 
 #include "input_file.h"
@@ -67,7 +66,7 @@ void TestNpy(const std::string& bytes) {
 void TestSafetensors(const std::string& bytes) {
   using rmsnorm::tools::ParseSafetensors;
   const Parsed parsed =
-      ParseBytes(bytes, [](const InputFile& file) { return ParseSafetensors(file, std::nullopt); });
+      ParseBytes(bytes, [](const InputFile& file) { return ParseSafetensors(file, ""); });
   const std::string header = rmsnorm::tools::SafetensorsHeader({{"x", parsed.tensor.info}});
   RequireSame(parsed, ParseBytes(header + parsed.data, [](const InputFile& file) {
                 return ParseSafetensors(file, "x");
