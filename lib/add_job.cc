@@ -11,13 +11,12 @@
 #include "inverse_rms.h"
 #include "job.h"
 #include "reference.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 namespace {
 
-// Elements of a tile, unless one row has more, and its rows. x, residual and y of so many fit L1.
-constexpr size_t kTile = 2048;
-constexpr size_t kTileRows = 64;
+static_assert(kTile <= kBlock);  // RunUnroundedTile() keeps a tile in a block of h
 
 struct AddJob {
   Norm norm;

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "job.h"
 #include "target.h"
+#include "thresholds.h"
 
 using namespace rmsnorm::internal;
 
@@ -19,7 +20,7 @@ class PreparedWeight {
     if (weight == nullptr) return RMSNORM_OK;
     const size_t d = weight->shape[0];
     float* prepared = on_stack_;
-    if (d > kOnStack) {
+    if (d > kWeightOnStack) {
       on_heap_.reset(new (std::nothrow) float[d]);
       if (!on_heap_) return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for %zu elements", d);
       prepared = on_heap_.get();
@@ -33,11 +34,9 @@ class PreparedWeight {
   const float* data() const { return data_; }
 
  private:
-  static constexpr size_t kOnStack = 4096;
-
   const float* data_ = nullptr;
   std::unique_ptr<float[]> on_heap_;
-  alignas(64) float on_stack_[kOnStack];
+  alignas(64) float on_stack_[kWeightOnStack];
 };
 
 // rmsnorm_forward(), and rmsnorm_scale() where `sums` is not null.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cache.h"
 #include "float_environment.h"
 #include "floats.h"
 #include "gradient_rows.h"
@@ -12,12 +11,10 @@
 #include "job.h"
 #include "reference.h"
 #include "status.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 namespace {
-
-// Elements for which waking another thread pays. Each takes about twice what it takes in forward.
-constexpr size_t kMinElementsPerPart = 16384;
 
 // dw is summed over so many rows at least, in so many blocks at most.
 constexpr size_t kMinRowsPerBlock = 16;
@@ -221,7 +218,7 @@ struct Plan {
 // twice, where that would leave threads waiting: where there are fewer blocks than threads, or a
 // few more.
 Plan MakePlan(size_t rows, size_t d, size_t blocks, bool has_dw, const Threading& threading) {
-  size_t parts = rows * d / kMinElementsPerPart;
+  size_t parts = rows * d / kMinGradientElementsPerPart;
   if (parts > 1) parts = std::min(parts, MaxThreads(threading));
   parts = std::max<size_t>(parts, 1);
   const size_t units = has_dw ? blocks : rows;
@@ -263,7 +260,7 @@ class Scratch {
   size_t size_ = 0;
   char* next_ = nullptr;
   Floats on_heap_;
-  alignas(kLine) float on_stack_[2 * 4096];  // for a few rows of 4096
+  alignas(kLine) float on_stack_[kScratchOnStack];
 };
 
 }  // namespace
@@ -329,7 +326,7 @@ rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const B
       MakeJob({}, with_weight, *call.x, call.dx, rows, nullptr, nullptr),
       add_dx,
       add_dw,
-      call.dx != nullptr && call.dx->data != call.dy->data && !add_dx && bytes > LastLevelCache(),
+      call.dx != nullptr && call.dx->data != call.dy->data && !add_dx && bytes > StreamedBytes(),
       blocks,
       stride,
       call.dw != nullptr ? call.dw->data : nullptr,
@@ -348,7 +345,7 @@ rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const B
     RunTask(threading, plan.parts, RunColumns, job);
   }
   if (sums_of_dw != 0) {
-    const size_t parts = std::max<size_t>(blocks * d / (4 * kMinElementsPerPart), 1);
+    const size_t parts = std::max<size_t>(blocks * d / (4 * kMinGradientElementsPerPart), 1);
     RunTask(threading, std::min(plan.parts, parts), RunFinish, job);
   }
   return RMSNORM_OK;

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "cache.h"
 #include "float_environment.h"
 #include "long_row.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 namespace {
@@ -63,7 +63,7 @@ Job MakeJob(const JobKernels& kernels, const Norm& norm, const rmsnorm_view& x,
           rstd,
           sums,
           y != nullptr && y->data != x.data &&
-              rows * norm.d * (ElementSize(x.dtype) + ElementSize(y->dtype)) > LastLevelCache()};
+              rows * norm.d * (ElementSize(x.dtype) + ElementSize(y->dtype)) > StreamedBytes()};
 }
 
 Rows NextRows(const Job& job, size_t begin, size_t end) {
@@ -110,9 +110,6 @@ void RunRows(const Job& job, size_t begin, size_t end) {
 }
 
 namespace {
-
-// Elements for which waking another thread pays.
-constexpr size_t kMinElementsPerPart = 32768;
 
 void RunPart(void* state, size_t part, size_t parts) {
   const Job& job = *static_cast<const Job*>(state);

@@ -5,20 +5,17 @@
 
 #include "inverse_rms.h"
 #include "reference.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 namespace {
-
-// Blocks that are summed before their sums are added: their sums are on the stack, as a call does
-// not allocate. 4 Mi elements.
-constexpr size_t kBatch = 1024;
 
 struct LongRow {
   const Job& job;
   Rows row;            // the one
   size_t first_block;  // of a batch,
   size_t blocks;       // and how many
-  double sums[kBatch];
+  double sums[kBatchBlocks];
 };
 
 // The elements of some blocks of the row as rows of their own, with no output but y.
@@ -48,8 +45,8 @@ void SumPart(void* state, size_t part, size_t parts) {
 float SumInParts(LongRow& row, size_t parts, const Threading& threading) {
   const size_t all_blocks = (row.job.norm.d + kBlock - 1) / kBlock;
   float total = 0;
-  for (row.first_block = 0; row.first_block < all_blocks; row.first_block += kBatch) {
-    row.blocks = std::min(kBatch, all_blocks - row.first_block);
+  for (row.first_block = 0; row.first_block < all_blocks; row.first_block += kBatchBlocks) {
+    row.blocks = std::min(kBatchBlocks, all_blocks - row.first_block);
     RunParts(threading, parts, SumPart, &row);
     const DefaultFloatEnvironment environment;
     for (size_t block = 0; block < row.blocks; ++block)

@@ -15,6 +15,7 @@
 #include "gradient_job.h"
 #include "job.h"
 #include "target.h"
+#include "thresholds.h"
 
 using namespace rmsnorm::internal;
 
@@ -77,9 +78,6 @@ rmsnorm_status CheckRowLength(const rmsnorm_module& module, const rmsnorm_view& 
   if (d == module.norm.d) return RMSNORM_OK;
   return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d, module.norm.d);
 }
-
-// Longer rows go to threads, or past the caches.
-constexpr size_t kMaxPlainRow = 16384;
 
 // rmsnorm_module_forward() with every check. A function of its own, so that the way around it has
 // no part in its stack frame.

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sizes that decide how a call is split and where it keeps its scratch. None of them changes a
+// bit of a result, as those do that reference.h and gradient_job.cc define.
+#ifndef RMSNORM_LIB_THRESHOLDS_H_
+#define RMSNORM_LIB_THRESHOLDS_H_
+
+#include <cstddef>
+
+#include "cache.h"
+
+namespace rmsnorm::internal {
+
+// What Meson's option `low_thresholds` takes in place of the usual size: with these a fuzzer sees
+// in tiny calls what otherwise needs large ones.
+constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_t low) {
+#ifdef RMSNORM_LOW_THRESHOLDS
+  return low;
+#else
+  return usual;
+#endif
+}
+
+// Elements for which waking another thread pays. Each takes about twice as long in backward as in
+// forward.
+constexpr size_t kMinElementsPerPart = Threshold(32768, 64);
+constexpr size_t kMinGradientElementsPerPart = Threshold(16384, 64);
+
+// Elements of the longest row that a module's call takes on its short way. Longer rows go to
+// threads, or past the caches.
+constexpr size_t kMaxPlainRow = Threshold(16384, 63);
+
+// Blocks of a long row that are summed before their sums are added: the sums are on the stack, as a
+// call does not allocate. 4 Mi elements.
+constexpr size_t kBatchBlocks = Threshold(1024, 2);
+
+// Elements of a tile of the residual add, unless one row has more, and its rows. The tiles of x,
+// residual and y fit L1.
+constexpr size_t kTile = Threshold(2048, 256);
+constexpr size_t kTileRows = Threshold(64, 2);
+
+// Floats that a call keeps on the stack rather than on the heap: a prepared weight, and the scratch
+// of backward for a few rows of 4096.
+constexpr size_t kWeightOnStack = Threshold(4096, 64);
+constexpr size_t kScratchOnStack = Threshold(8192, 128);
+
+// Bytes of a call's tensors past which its output is written past the caches.
+inline size_t StreamedBytes() { return Threshold(LastLevelCache(), 4096); }
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_THRESHOLDS_H_
