@@ -7,7 +7,6 @@
 
 #include "addend_rows.h"
 #include "element.h"
-#include "float_environment.h"
 #include "inverse_rms.h"
 #include "job.h"
 #include "reference.h"
@@ -165,7 +164,6 @@ class UnroundedRow {
 // ------------------------------------------------------------------ threads
 
 void RunRows(const AddJob& job, size_t begin, size_t end) {
-  const DefaultFloatEnvironment environment;
   const size_t d = job.norm.d;
   const bool rounded = job.add_f32 == nullptr;
   const size_t rows_of_tile =
@@ -196,7 +194,6 @@ void RunPart(void* state, size_t part, size_t parts) {
 // Adds some blocks of rows.
 void AddPart(void* state, size_t part, size_t parts) {
   const AddJob& job = *static_cast<const AddJob*>(state);
-  const DefaultFloatEnvironment environment;
   const size_t of_row = (job.norm.d + kBlock - 1) / kBlock;
   const size_t end = PartBegin(job.rows * of_row, part + 1, parts);
   for (size_t i = PartBegin(job.rows * of_row, part, parts); i < end; ++i) {
@@ -210,8 +207,9 @@ void AddPart(void* state, size_t part, size_t parts) {
 
 }  // namespace
 
-void RunAddForward(const KernelTable& kernels, const Norm& norm, const AddForwardCall& call,
-                   size_t rows, const Threading& threading) {
+void RunAddForward(DefaultFloatEnvironment& environment, const KernelTable& kernels,
+                   const Norm& norm, const AddForwardCall& call, size_t rows,
+                   const Threading& threading) {
   const bool own_residual = call.residual->dtype == call.x->dtype;
   // h is residual_out where that is f32.
   const bool rounded =
@@ -233,20 +231,18 @@ void RunAddForward(const KernelTable& kernels, const Norm& norm, const AddForwar
 
   const Spread spread = SpreadRows(rows, norm.d, threading);
   if (spread.by_blocks && rounded) {
-    RunParts(threading, spread.parts, AddPart, &job);
-    RunJob(MakeJob(norm_kernels, norm, *call.residual_out, call.y, rows, call.rstd, nullptr),
+    RunParts(environment, threading, spread.parts, AddPart, &job);
+    RunJob(environment,
+           MakeJob(norm_kernels, norm, *call.residual_out, call.y, rows, call.rstd, nullptr),
            threading);
-  } else if (const size_t parts = std::min(spread.parts, rows); parts > 1) {
-    RunParts(threading, parts, RunPart, &job);
   } else {
-    RunRows(job, 0, rows);
+    RunParts(environment, threading, std::min(spread.parts, rows), RunPart, &job);
   }
 }
 
 void RunAddForwardRow(const KernelTable& kernels, const Norm& norm, const rmsnorm_view& x,
                       const rmsnorm_view& residual, const rmsnorm_view& residual_out,
                       const rmsnorm_view& y) {
-  const DefaultFloatEnvironment environment;
   double squares;
   kernels.add->same[DtypeIndex(x.dtype)](
       {1, norm.d, x.data, 0, residual.data, 0, residual_out.data, 0}, &squares);

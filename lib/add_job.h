@@ -20,8 +20,9 @@ struct AddForwardCall {
 };
 
 // Does it, for so many rows.
-void RunAddForward(const KernelTable& kernels, const Norm& norm, const AddForwardCall& call,
-                   size_t rows, const Threading& threading);
+void RunAddForward(DefaultFloatEnvironment& environment, const KernelTable& kernels,
+                   const Norm& norm, const AddForwardCall& call, size_t rows,
+                   const Threading& threading);
 
 // Does one plain row of a single type (IsPlainAddForward()), whose norm is of residual_out, on the
 // calling thread.

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "float_environment.h"
 #include "rows.h"
 
 namespace rmsnorm::internal {
@@ -99,8 +98,6 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options, bool has_weight) {
                 "options: size is %u, not %zu; start from rmsnorm_default_options()", options.size,
                 sizeof options);
   }
-  // A caller that flushes subnormals would have them compare as zero.
-  const DefaultFloatEnvironment environment;
   if (!(options.eps >= 0.0f) || std::isinf(options.eps)) {
     return Fail(RMSNORM_ERROR_EPS, "options: eps is %g; it must be finite and not negative",
                 static_cast<double>(options.eps));

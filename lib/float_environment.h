@@ -18,17 +18,26 @@ namespace rmsnorm::internal {
 // Sets the default state for its lifetime where the caller's differs, and puts the caller's back.
 // Reading the register costs a few cycles and writing it some tens, so it is written only when
 // needed.
+//
+// Every public function that may touch a number begins with one, before it looks at its arguments,
+// and hands it down to RunParts(), which runs foreign code: there is no other place in the library
+// where a line can run in another state.
 class DefaultFloatEnvironment {
  public:
+  DefaultFloatEnvironment() { Enter(); }
+  ~DefaultFloatEnvironment() { Leave(); }
   DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
   DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
 
+  // Leave() puts the caller's state back for foreign code, an executor or OpenMP's runtime; Enter()
+  // follows it.
 #if defined(__x86_64__)
   // MXCSR: bits 0 to 5 are sticky flags, which are the caller's to read and left alone.
-  DefaultFloatEnvironment() : saved_(_mm_getcsr()) {
+  void Enter() {
+    saved_ = _mm_getcsr();
     if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault);
   }
-  ~DefaultFloatEnvironment() {
+  void Leave() const {
     if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
   }
 
@@ -36,13 +45,13 @@ class DefaultFloatEnvironment {
   static constexpr unsigned kFlags = 0x3F;
   static constexpr unsigned kDefault = 0x1F80;  // all exceptions masked
 
-  const unsigned saved_;
+  unsigned saved_;
 #elif defined(__aarch64__)
-  DefaultFloatEnvironment() {
+  void Enter() {
     asm volatile("mrs %0, fpcr" : "=r"(saved_));
     if (saved_ != 0) Set(0);
   }
-  ~DefaultFloatEnvironment() {
+  void Leave() const {
     if (saved_ != 0) Set(saved_);
   }
 
@@ -51,11 +60,11 @@ class DefaultFloatEnvironment {
 
   uint64_t saved_;
 #else
-  DefaultFloatEnvironment() {
+  void Enter() {
     std::fegetenv(&saved_);
     std::fesetenv(FE_DFL_ENV);
   }
-  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
+  void Leave() const { std::fesetenv(&saved_); }
 
  private:
   std::fenv_t saved_;

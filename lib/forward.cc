@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry points that keep no state: check, look up, partition.
-#include <memory>
-#include <new>
-
 #include "add_job.h"
 #include "check.h"
+#include "float_environment.h"
+#include "floats.h"
 #include "job.h"
 #include "target.h"
 #include "thresholds.h"
@@ -21,7 +20,7 @@ class PreparedWeight {
     const size_t d = weight->shape[0];
     float* prepared = on_stack_;
     if (d > kWeightOnStack) {
-      on_heap_.reset(new (std::nothrow) float[d]);
+      on_heap_ = MakeFloats(d);
       if (!on_heap_) return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for %zu elements", d);
       prepared = on_heap_.get();
     }
@@ -35,13 +34,14 @@ class PreparedWeight {
 
  private:
   const float* data_ = nullptr;
-  std::unique_ptr<float[]> on_heap_;
+  Floats on_heap_;
   alignas(64) float on_stack_[kWeightOnStack];
 };
 
 // rmsnorm_forward(), and rmsnorm_scale() where `sums` is not null.
 rmsnorm_status Normalise(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
                          const rmsnorm_view* y, float* rstd, const rmsnorm_options& options) {
+  DefaultFloatEnvironment environment;
   size_t rows;
   const KernelTable* kernels;
   RMSNORM_RETURN_IF_ERROR(CheckOptions(options, weight != nullptr));
@@ -55,7 +55,7 @@ rmsnorm_status Normalise(const rmsnorm_view* x, const double* sums, const rmsnor
                                                  : ForwardKernels(*kernels, x->dtype, y->dtype);
   const Norm norm = MakeNorm(options, x->shape[x->ndim - 1], prepared.data());
   // The kernels of `scale` only read the sums.
-  RunJob(MakeJob(job_kernels, norm, *x, y, rows, rstd, const_cast<double*>(sums)),
+  RunJob(environment, MakeJob(job_kernels, norm, *x, y, rows, rstd, const_cast<double*>(sums)),
          MakeThreading(options));
   return RMSNORM_OK;
 }
@@ -79,6 +79,7 @@ rmsnorm_status rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* re
                                    const rmsnorm_view* y, float* rstd,
                                    const rmsnorm_options* given_options) noexcept {
   const rmsnorm_options& options = OptionsOrDefault(given_options);
+  DefaultFloatEnvironment environment;
   size_t rows;
   const KernelTable* kernels;
   RMSNORM_RETURN_IF_ERROR(CheckOptions(options, weight != nullptr));
@@ -88,7 +89,7 @@ rmsnorm_status rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* re
 
   PreparedWeight prepared;
   RMSNORM_RETURN_IF_ERROR(prepared.Fill(weight, options.weight_offset, *kernels));
-  RunAddForward(*kernels, MakeNorm(options, x->shape[x->ndim - 1], prepared.data()),
+  RunAddForward(environment, *kernels, MakeNorm(options, x->shape[x->ndim - 1], prepared.data()),
                 {x, residual, residual_out, y, rstd, options.residual_rounding}, rows,
                 MakeThreading(options));
   return RMSNORM_OK;
@@ -104,6 +105,7 @@ rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* sums, const rm
 rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
                                    const rmsnorm_options* given_options) noexcept {
   const rmsnorm_options& options = OptionsOrDefault(given_options);
+  DefaultFloatEnvironment environment;
   size_t rows;
   const KernelTable* kernels;
   RMSNORM_RETURN_IF_ERROR(CheckOptions(options, true));  // an offset is no matter here
@@ -112,7 +114,8 @@ rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
   if (rows == 0) return RMSNORM_OK;
 
   const Norm norm = MakeNorm(options, x->shape[x->ndim - 1], nullptr);
-  RunJob(MakeJob(SumSquaresKernels(*kernels, x->dtype), norm, *x, nullptr, rows, nullptr, sums),
+  RunJob(environment,
+         MakeJob(SumSquaresKernels(*kernels, x->dtype), norm, *x, nullptr, rows, nullptr, sums),
          MakeThreading(options));
   return RMSNORM_OK;
 }

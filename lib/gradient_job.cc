@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "float_environment.h"
 #include "floats.h"
 #include "gradient_rows.h"
 #include "gradient_terms.h"
@@ -91,7 +90,6 @@ void RunRows(const GradientJob& job, size_t begin, size_t end, float* dw_sums) {
 
 void RunBlocks(void* state, size_t part, size_t parts) {
   const GradientJob& job = *static_cast<const GradientJob*>(state);
-  const DefaultFloatEnvironment environment;
   if (job.dw == nullptr) {
     return RunRows(job, PartBegin(job.rows, part, parts), PartBegin(job.rows, part + 1, parts),
                    nullptr);
@@ -108,7 +106,6 @@ void RunBlocks(void* state, size_t part, size_t parts) {
 // The terms of some rows.
 void RunTerms(void* state, size_t part, size_t parts) {
   const GradientJob& job = *static_cast<const GradientJob*>(state);
-  const DefaultFloatEnvironment environment;
   const size_t end = PartBegin(job.rows, part + 1, parts);
   for (size_t row = PartBegin(job.rows, part, parts); row < end;) {
     const GradientRows rows = NextRows(job, row, end, 0);
@@ -122,7 +119,6 @@ size_t BlocksOfRow(const GradientJob& job) { return (job.norm.d + kBlock - 1) / 
 // The sums of some blocks of rows.
 void RunSums(void* state, size_t part, size_t parts) {
   const GradientJob& job = *static_cast<const GradientJob*>(state);
-  const DefaultFloatEnvironment environment;
   const size_t of_row = BlocksOfRow(job);
   const size_t end = PartBegin(job.rows * of_row, part + 1, parts);
   for (size_t i = PartBegin(job.rows * of_row, part, parts); i < end; ++i) {
@@ -138,7 +134,6 @@ void RunSums(void* state, size_t part, size_t parts) {
 
 // The terms of all rows from the sums of their blocks.
 void AddSums(const GradientJob& job) {
-  const DefaultFloatEnvironment environment;
   const size_t of_row = BlocksOfRow(job);
   for (size_t row = 0; row < job.rows; ++row) {
     RowSums total = {0, 0};
@@ -175,7 +170,6 @@ void RunColumnsOfBlock(const GradientJob& job, size_t block, size_t begin, size_
 // The gradients of some columns of some blocks of rows.
 void RunColumns(void* state, size_t part, size_t parts) {
   const GradientJob& job = *static_cast<const GradientJob*>(state);
-  const DefaultFloatEnvironment environment;
   const size_t of_block = (job.norm.d + kColumns - 1) / kColumns;
   const size_t end = PartBegin(job.blocks * of_block, part + 1, parts);
   for (size_t i = PartBegin(job.blocks * of_block, part, parts); i < end;) {
@@ -192,7 +186,6 @@ void RunColumns(void* state, size_t part, size_t parts) {
 // The sum of the blocks of rows for some columns.
 void RunFinish(void* state, size_t part, size_t parts) {
   const GradientJob& job = *static_cast<const GradientJob*>(state);
-  const DefaultFloatEnvironment environment;
   const size_t units = (job.norm.d + kColumns - 1) / kColumns;
   const size_t begin = PartBegin(units, part, parts) * kColumns;
   const size_t end = std::min(job.norm.d, PartBegin(units, part + 1, parts) * kColumns);
@@ -200,12 +193,6 @@ void RunFinish(void* state, size_t part, size_t parts) {
   const size_t size = job.dw_type == DtypeIndex(RMSNORM_F32) ? 4 : 2;
   job.kernels.finish[job.dw_type](job.dw_sums + begin, job.stride, job.blocks, end - begin,
                                   job.add_dw, static_cast<char*>(job.dw) + begin * size);
-}
-
-// Runs the task in so many parts; one on the calling thread.
-void RunTask(const Threading& threading, size_t parts, PartTask task, GradientJob& job) {
-  if (parts <= 1) return task(&job, 0, 1);
-  RunParts(threading, parts, task, &job);
 }
 
 // How the work is spread.
@@ -265,8 +252,9 @@ class Scratch {
 
 }  // namespace
 
-rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const BackwardCall& call,
-                           size_t rows, const Threading& threading) {
+rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const KernelTable& kernels,
+                           const Norm& norm, const BackwardCall& call, size_t rows,
+                           const Threading& threading) {
   const size_t d = norm.d;
   const bool add_dw = (call.flags & RMSNORM_ADD_TO_DW) != 0;
   if (rows == 0) {
@@ -334,19 +322,19 @@ rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const B
       scratch.Take<RowTerms>(all_terms),
       scratch.Take<RowSums>(all_row_sums)};
   if (!plan.two_steps) {
-    RunTask(threading, plan.parts, RunBlocks, job);
+    RunParts(environment, threading, plan.parts, RunBlocks, &job);
   } else {
     if (blocks_of_rows) {
-      RunTask(threading, plan.parts, RunSums, job);
+      RunParts(environment, threading, plan.parts, RunSums, &job);
       AddSums(job);
     } else {
-      RunTask(threading, plan.parts, RunTerms, job);
+      RunParts(environment, threading, plan.parts, RunTerms, &job);
     }
-    RunTask(threading, plan.parts, RunColumns, job);
+    RunParts(environment, threading, plan.parts, RunColumns, &job);
   }
   if (sums_of_dw != 0) {
     const size_t parts = std::max<size_t>(blocks * d / (4 * kMinGradientElementsPerPart), 1);
-    RunTask(threading, std::min(plan.parts, parts), RunFinish, job);
+    RunParts(environment, threading, std::min(plan.parts, parts), RunFinish, &job);
   }
   return RMSNORM_OK;
 }

@@ -23,8 +23,9 @@ struct BackwardCall {
 
 // Does it, for so many rows. Fails, with nothing written, only where there is no memory for
 // scratch.
-rmsnorm_status RunBackward(const KernelTable& kernels, const Norm& norm, const BackwardCall& call,
-                           size_t rows, const Threading& threading);
+rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const KernelTable& kernels,
+                           const Norm& norm, const BackwardCall& call, size_t rows,
+                           const Threading& threading);
 
 }  // namespace rmsnorm::internal
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "float_environment.h"
 #include "long_row.h"
 #include "thresholds.h"
 
@@ -33,7 +32,6 @@ Loops MergeLoops(const rmsnorm_view& x, const rmsnorm_view* y) {
 }  // namespace
 
 Norm MakeNorm(const rmsnorm_options& options, size_t d, const float* prepared_weight) {
-  const DefaultFloatEnvironment environment;  // for the rounding of a d above 2^24
   Norm norm;
   norm.d = d;
   norm.weight = prepared_weight;
@@ -46,7 +44,6 @@ Norm MakeNorm(const rmsnorm_options& options, size_t d, const float* prepared_we
 
 void PrepareWeight(const KernelTable& kernels, rmsnorm_dtype dtype, const void* weight, size_t d,
                    float offset, float* prepared) {
-  const DefaultFloatEnvironment environment;
   kernels.prepare_weight[DtypeIndex(dtype)](weight, d, offset, prepared);
 }
 
@@ -101,7 +98,6 @@ Rows NextRows(const Job& job, size_t begin, size_t end) {
 }
 
 void RunRows(const Job& job, size_t begin, size_t end) {
-  const DefaultFloatEnvironment environment;
   while (begin < end) {
     const Rows rows = NextRows(job, begin, end);
     job.kernels.rows(job.norm, rows);
@@ -127,13 +123,14 @@ Spread SpreadRows(size_t rows, size_t d, const Threading& threading) {
   return {std::min(parts, rows), false};
 }
 
-void RunJob(const Job& job, const Threading& threading) {
+void RunJob(DefaultFloatEnvironment& environment, const Job& job, const Threading& threading) {
   const Spread spread = SpreadRows(job.rows, job.norm.d, threading);
-  if (spread.parts <= 1) return RunRows(job, 0, job.rows);
   if (spread.by_blocks) {
-    for (size_t row = 0; row < job.rows; ++row) RunLongRow(job, row, spread.parts, threading);
+    for (size_t row = 0; row < job.rows; ++row) {
+      RunLongRow(environment, job, row, spread.parts, threading);
+    }
   } else {
-    RunParts(threading, spread.parts, RunPart, const_cast<Job*>(&job));
+    RunParts(environment, threading, spread.parts, RunPart, const_cast<Job*>(&job));
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <rmsnorm/rmsnorm.h>
 
-#include "float_environment.h"
 #include "partition.h"
 #include "rows.h"
 
@@ -71,10 +70,8 @@ struct Job {
 Job MakeJob(const JobKernels& kernels, const Norm& norm, const rmsnorm_view& x,
             const rmsnorm_view* y, size_t rows, float* rstd, double* sums);
 
-// Does one row by a kernel of the table `forward`, on the calling thread, in the default
-// floating-point environment.
+// Does one row by a kernel of the table `forward`, on the calling thread.
 inline void RunRow(Kernel kernel, const Norm& norm, const void* x, void* y) {
-  const DefaultFloatEnvironment environment;
   kernel(norm, {1, x, 0, y, 0, nullptr, nullptr, false, false});
 }
 
@@ -88,8 +85,7 @@ inline Rows AtColumn(const Job& job, Rows rows, size_t column) {
   return rows;
 }
 
-// Works through the rows from `begin` up to `end` on the calling thread, in the default
-// floating-point environment.
+// Works through the rows from `begin` up to `end` on the calling thread.
 void RunRows(const Job& job, size_t begin, size_t end);
 
 // How rows are spread over threads: whole ones or, where there are too few, the blocks of each.
@@ -100,7 +96,7 @@ struct Spread {
 Spread SpreadRows(size_t rows, size_t d, const Threading& threading);
 
 // Works through all rows, on as many threads as pay, and returns when they are done.
-void RunJob(const Job& job, const Threading& threading);
+void RunJob(DefaultFloatEnvironment& environment, const Job& job, const Threading& threading);
 
 }  // namespace rmsnorm::internal
 

@@ -29,7 +29,6 @@ Rows Elements(const LongRow& row, size_t begin_block) {
 // Sums part of a batch's blocks.
 void SumPart(void* state, size_t part, size_t parts) {
   LongRow& row = *static_cast<LongRow*>(state);
-  const DefaultFloatEnvironment environment;
   const size_t begin = PartBegin(row.blocks, part, parts);
   const size_t end = PartBegin(row.blocks, part + 1, parts);
   for (size_t block = begin; block < end; ++block) {
@@ -42,13 +41,13 @@ void SumPart(void* state, size_t part, size_t parts) {
   }
 }
 
-float SumInParts(LongRow& row, size_t parts, const Threading& threading) {
+float SumInParts(DefaultFloatEnvironment& environment, LongRow& row, size_t parts,
+                 const Threading& threading) {
   const size_t all_blocks = (row.job.norm.d + kBlock - 1) / kBlock;
   float total = 0;
   for (row.first_block = 0; row.first_block < all_blocks; row.first_block += kBatchBlocks) {
     row.blocks = std::min(kBatchBlocks, all_blocks - row.first_block);
-    RunParts(threading, parts, SumPart, &row);
-    const DefaultFloatEnvironment environment;
+    RunParts(environment, threading, parts, SumPart, &row);
     for (size_t block = 0; block < row.blocks; ++block)
       total += static_cast<float>(row.sums[block]);
   }
@@ -58,7 +57,6 @@ float SumInParts(LongRow& row, size_t parts, const Threading& threading) {
 // Scales part of the row by the sum in `row.row.sums`.
 void ScalePart(void* state, size_t part, size_t parts) {
   const LongRow& row = *static_cast<const LongRow*>(state);
-  const DefaultFloatEnvironment environment;
   const size_t d = row.job.norm.d;
   const size_t all_blocks = (d + kBlock - 1) / kBlock;
   const size_t begin = PartBegin(all_blocks, part, parts);
@@ -73,20 +71,16 @@ void ScalePart(void* state, size_t part, size_t parts) {
   row.job.kernels.scale(norm, rows);
 }
 
-bool IsSafeRow(const Norm& norm, float sum) {
-  const DefaultFloatEnvironment environment;
-  return IsSafe(UnderRoot(norm, sum));
-}
-
 }  // namespace
 
-void RunLongRow(const Job& job, size_t index, size_t parts, const Threading& threading) {
+void RunLongRow(DefaultFloatEnvironment& environment, const Job& job, size_t index, size_t parts,
+                const Threading& threading) {
   LongRow row = {job, NextRows(job, index, index + 1), 0, 0, {}};
   double sum;
   if (job.kernels.block_sums != nullptr) {
-    const float total = SumInParts(row, parts, threading);
+    const float total = SumInParts(environment, row, parts, threading);
     sum = static_cast<double>(total);
-    const bool safe = job.kernels.scale != nullptr ? IsSafeRow(job.norm, total)
+    const bool safe = job.kernels.scale != nullptr ? IsSafe(UnderRoot(job.norm, total))
                                                    : IsSafeSum(total, job.norm.divisor);
     if (!safe) return RunRows(job, index, index + 1);  // in binary64, which is rare
     if (job.kernels.scale == nullptr) {
@@ -95,7 +89,7 @@ void RunLongRow(const Job& job, size_t index, size_t parts, const Threading& thr
     }
     row.row.sums = &sum;
   }
-  RunParts(threading, parts, ScalePart, &row);
+  RunParts(environment, threading, parts, ScalePart, &row);
 }
 
 }  // namespace rmsnorm::internal

@@ -9,7 +9,8 @@ namespace rmsnorm::internal {
 
 // Does one row of a job in so many parts of whole blocks, with the bits of RunRows(): each block is
 // summed apart by definition, and the sums are added in order.
-void RunLongRow(const Job& job, size_t row, size_t parts, const Threading& threading);
+void RunLongRow(DefaultFloatEnvironment& environment, const Job& job, size_t row, size_t parts,
+                const Threading& threading);
 
 }  // namespace rmsnorm::internal
 

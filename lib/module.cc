@@ -41,7 +41,6 @@ std::string Text(float value) {
 }
 
 std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& options) {
-  const DefaultFloatEnvironment environment;  // a subnormal offset is not zero
   std::string text = "RmsNorm(" + std::to_string(d) + ", eps=" + Text(options.eps) + ", " +
                      rmsnorm_dtype_name(dtype);
   if (options.eps_placement == RMSNORM_EPS_OUTSIDE) text += ", eps_placement=outside";
@@ -81,7 +80,8 @@ rmsnorm_status CheckRowLength(const rmsnorm_module& module, const rmsnorm_view& 
 
 // rmsnorm_module_forward() with every check. A function of its own, so that the way around it has
 // no part in its stack frame.
-[[gnu::noinline]] rmsnorm_status ForwardChecked(const rmsnorm_module* module, const rmsnorm_view* x,
+[[gnu::noinline]] rmsnorm_status ForwardChecked(DefaultFloatEnvironment& environment,
+                                                const rmsnorm_module* module, const rmsnorm_view* x,
                                                 const rmsnorm_view* y, float* rstd) {
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   size_t rows;
@@ -90,12 +90,14 @@ rmsnorm_status CheckRowLength(const rmsnorm_module& module, const rmsnorm_view& 
   if (rows == 0) return RMSNORM_OK;
 
   const JobKernels kernels = ForwardKernels(*module->kernels, x->dtype, y->dtype);
-  RunJob(MakeJob(kernels, module->norm, *x, y, rows, rstd, nullptr), module->threading);
+  RunJob(environment, MakeJob(kernels, module->norm, *x, y, rows, rstd, nullptr),
+         module->threading);
   return RMSNORM_OK;
 }
 
 // rmsnorm_module_add_forward() likewise.
-[[gnu::noinline]] rmsnorm_status AddForwardChecked(const rmsnorm_module* module,
+[[gnu::noinline]] rmsnorm_status AddForwardChecked(DefaultFloatEnvironment& environment,
+                                                   const rmsnorm_module* module,
                                                    const rmsnorm_view* x,
                                                    const rmsnorm_view* residual,
                                                    const rmsnorm_view* residual_out,
@@ -106,7 +108,7 @@ rmsnorm_status CheckRowLength(const rmsnorm_module& module, const rmsnorm_view& 
   RMSNORM_RETURN_IF_ERROR(CheckRowLength(*module, *x));
   if (rows == 0) return RMSNORM_OK;
 
-  RunAddForward(*module->kernels, module->norm,
+  RunAddForward(environment, *module->kernels, module->norm,
                 {x, residual, residual_out, y, rstd, module->residual_rounding}, rows,
                 module->threading);
   return RMSNORM_OK;
@@ -121,6 +123,7 @@ void PrepareOwnWeight(rmsnorm_module& module) {
 
 rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_dtype dtype,
                                      const rmsnorm_options* given_options) noexcept {
+  const DefaultFloatEnvironment environment;
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   *module = nullptr;
   const rmsnorm_options defaults = rmsnorm_default_options();
@@ -156,12 +159,12 @@ void rmsnorm_module_destroy(rmsnorm_module* module) noexcept { delete module; }
 
 rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
                                          const rmsnorm_view* weight) noexcept {
+  const DefaultFloatEnvironment environment;
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   const size_t d = module->norm.d;
   Extent extent;
   RMSNORM_RETURN_IF_ERROR(CheckWeight(weight, d, extent));
 
-  const DefaultFloatEnvironment environment;
   float* own = module->weight.get();
   switch (weight->dtype) {
     case RMSNORM_F16:
@@ -180,12 +183,12 @@ rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
 
 rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
                                          const rmsnorm_view* weight) noexcept {
+  const DefaultFloatEnvironment environment;
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   const size_t d = module->norm.d;
   Extent extent;
   RMSNORM_RETURN_IF_ERROR(CheckWeight(weight, d, extent));
 
-  const DefaultFloatEnvironment environment;
   switch (weight->dtype) {
     case RMSNORM_F16:
       CopyTo(static_cast<F16*>(weight->data), module->weight.get(), d);
@@ -200,6 +203,7 @@ rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
 }
 
 rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
+  const DefaultFloatEnvironment environment;
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   for (size_t j = 0; j < module->norm.d; ++j) module->weight[j] = 1.0f;
   PrepareOwnWeight(*module);
@@ -208,9 +212,10 @@ rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
 
 rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
                                       const rmsnorm_view* y, float* rstd) noexcept {
+  DefaultFloatEnvironment environment;
   if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
       !IsPlainForward(x, y, module->norm.d)) {
-    return ForwardChecked(module, x, y, rstd);
+    return ForwardChecked(environment, module, x, y, rstd);
   }
   RunRow(ForwardKernels(*module->kernels, x->dtype, y->dtype).rows, module->norm, x->data, y->data);
   return RMSNORM_OK;
@@ -220,10 +225,11 @@ rmsnorm_status rmsnorm_module_add_forward(const rmsnorm_module* module, const rm
                                           const rmsnorm_view* residual,
                                           const rmsnorm_view* residual_out, const rmsnorm_view* y,
                                           float* rstd) noexcept {
+  DefaultFloatEnvironment environment;
   if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
       module->residual_rounding != RMSNORM_CAST_THEN_NORM ||
       !IsPlainAddForward(x, residual, residual_out, y, module->norm.d)) {
-    return AddForwardChecked(module, x, residual, residual_out, y, rstd);
+    return AddForwardChecked(environment, module, x, residual, residual_out, y, rstd);
   }
   RunAddForwardRow(*module->kernels, module->norm, *x, *residual, *residual_out, *y);
   return RMSNORM_OK;
@@ -233,12 +239,13 @@ rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module, const rmsno
                                        const rmsnorm_view* x, const float* rstd,
                                        const rmsnorm_view* dx, const rmsnorm_view* dw,
                                        uint32_t flags) noexcept {
+  DefaultFloatEnvironment environment;
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   size_t rows;
   RMSNORM_RETURN_IF_ERROR(CheckBackward(dy, x, nullptr, rstd, dx, dw, flags, rows));
   RMSNORM_RETURN_IF_ERROR(CheckRowLength(*module, *x));
-  return RunBackward(*module->kernels, module->norm, {dy, x, nullptr, 0, rstd, dx, dw, flags}, rows,
-                     module->threading);
+  return RunBackward(environment, *module->kernels, module->norm,
+                     {dy, x, nullptr, 0, rstd, dx, dw, flags}, rows, module->threading);
 }
 
 const char* rmsnorm_module_describe(const rmsnorm_module* module) noexcept {

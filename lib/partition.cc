@@ -19,6 +19,7 @@ struct Parts {
 };
 
 void RunPart(void* state, size_t part) {
+  const DefaultFloatEnvironment environment;
   const Parts& parts = *static_cast<const Parts*>(state);
   parts.task(parts.state, part, parts.count);
 }
@@ -52,13 +53,17 @@ size_t MaxThreads(const Threading& threading) {
   return static_cast<size_t>(std::max(threads, 1));
 }
 
-void RunParts(const Threading& threading, size_t parts, PartTask task, void* state) {
+void RunParts(DefaultFloatEnvironment& environment, const Threading& threading, size_t parts,
+              PartTask task, void* state) {
+  if (parts <= 1) return task(state, 0, 1);
   Parts all = {task, state, parts};
+  environment.Leave();
   if (threading.parallel_for != nullptr) {
     threading.parallel_for(threading.parallel_context, parts, RunPart, &all);
   } else {
     RunWithOpenMp(all);
   }
+  environment.Enter();
 }
 
 }  // namespace rmsnorm::internal

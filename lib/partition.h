@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "float_environment.h"
+
 namespace rmsnorm::internal {
 
 // Who runs the parts of a job; the fields of rmsnorm_options.
@@ -24,9 +26,12 @@ inline Threading MakeThreading(const rmsnorm_options& options) {
 // Into how many parts work is worth splitting, however large it is; at least 1.
 size_t MaxThreads(const Threading& threading);
 
-// Runs task(state, part, parts) once for each part below `parts` and returns when all are done.
+// Runs task(state, part, parts) once for each part below `parts`, in the default floating-point
+// state on any thread, and returns when all are done. The foreign code between runs in the caller's
+// state; a single part runs on the calling thread without any.
 using PartTask = void (*)(void* state, size_t part, size_t parts);
-void RunParts(const Threading& threading, size_t parts, PartTask task, void* state);
+void RunParts(DefaultFloatEnvironment& environment, const Threading& threading, size_t parts,
+              PartTask task, void* state);
 
 // Part i of `parts` even ones holds the items PartBegin(i) up to PartBegin(i + 1).
 inline size_t PartBegin(size_t items, size_t part, size_t parts) {

@@ -23,6 +23,7 @@
 #include <omp.h>
 #endif
 
+#include "gradients.h"
 #include "random_rows.h"
 #include "targets.h"
 #include "tensor.h"
@@ -280,27 +281,262 @@ TEST_P(FloatEnvironmentTest, RefusedOptions) {
   });
 }
 
-// Workers of an executor run in the environment; the caller does not.
-TEST_P(FloatEnvironmentTest, WorkersOfAnExecutor) {
-  Tensor x(RMSNORM_F32, 600, 512);
-  FillMixed(random_, x);
-  options_.threads = 1;
-  Tensor expected(RMSNORM_BF16, x.rows(), x.d());
-  forward(ConstView(x.view()), nullptr, View(expected.view()), options_);
+// ------------------------------------------------------------------- every call on every thread
 
-  options_.threads = 4;
-  options_.parallel_context = const_cast<Environment*>(&environment_);
-  options_.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
-    for (size_t i = 0; i < count; ++i) {
-      std::thread([&] {
-        RunIn(*static_cast<const Environment*>(context), [&] { task(state, i); });
-      }).join();
-    }
-  };
-  Tensor actual(RMSNORM_BF16, x.rows(), x.d());
-  forward(ConstView(x.view()), nullptr, View(actual.view()), options_);
-  EXPECT_TRUE(SameBits(expected, actual));
+// What a call of an operation wrote.
+struct Written {
+  std::vector<Tensor> tensors;
+  std::vector<float> rstd;
+  std::vector<double> sums;
+};
+
+void ExpectSameWritten(const Written& expected, const Written& actual) {
+  ASSERT_EQ(expected.tensors.size(), actual.tensors.size());
+  for (size_t i = 0; i < expected.tensors.size(); ++i) {
+    EXPECT_TRUE(SameBits(expected.tensors[i], actual.tensors[i])) << "tensor " << i;
+  }
+  EXPECT_TRUE(
+      SameBits(RMSNORM_F32, expected.rstd.data(), actual.rstd.data(), expected.rstd.size()));
+  for (size_t row = 0; row < expected.sums.size(); ++row) {
+    if (std::isnan(expected.sums[row]) && std::isnan(actual.sums[row])) continue;
+    EXPECT_EQ(expected.sums[row], actual.sums[row]) << "row " << row;
+  }
 }
+
+// What the operations below take.
+struct Inputs {
+  Tensor x;
+  Tensor residual;
+  Tensor weight;
+};
+
+struct Operation {
+  const char* name;
+  Written (*run)(const Inputs& in, const Options& options);
+};
+
+// An output of the shape of x.
+Tensor Like(const Inputs& in, rmsnorm_dtype dtype) { return Tensor(dtype, in.x.rows(), in.x.d()); }
+
+Written Forward(const Inputs& in, const Options& options) {
+  Written out = {{Like(in, RMSNORM_BF16)}, std::vector<float>(in.x.rows()), {}};
+  forward(ConstView(in.x.view()), ConstView(in.weight.vector()), View(out.tensors[0].view()),
+          options, out.rstd.data());
+  return out;
+}
+
+Written SumSquares(const Inputs& in, const Options& options) {
+  Written out = {{}, {}, std::vector<double>(in.x.rows())};
+  sum_squares(ConstView(in.x.view()), out.sums.data(), options);
+  return out;
+}
+
+Written Scale(const Inputs& in, const Options& options) {
+  Written out = {{Like(in, RMSNORM_F16)}, std::vector<float>(in.x.rows()), {}};
+  Options with_one_thread = options;
+  with_one_thread.threads = 1;
+  const std::vector<double> sums = SumSquares(in, with_one_thread).sums;
+  scale(ConstView(in.x.view()), sums.data(), ConstView(in.weight.vector()),
+        View(out.tensors[0].view()), options, out.rstd.data());
+  return out;
+}
+
+Written AddForward(const Inputs& in, const Options& options) {
+  Written out = {
+      {Like(in, in.residual.dtype()), Like(in, in.x.dtype())}, std::vector<float>(in.x.rows()), {}};
+  add_forward(ConstView(in.x.view()), ConstView(in.residual.view()), ConstView(in.weight.vector()),
+              View(out.tensors[0].view()), View(out.tensors[1].view()), options, out.rstd.data());
+  return out;
+}
+
+Written AddForwardUnrounded(const Inputs& in, const Options& options) {
+  Options unrounded = options;
+  unrounded.residual_rounding = RMSNORM_NORM_THEN_CAST;
+  return AddForward(in, unrounded);
+}
+
+Written Backward(const Inputs& in, const Options& options) {
+  const GradientResults results = ComputeGradients({in.x,
+                                                    in.residual,
+                                                    in.weight,
+                                                    {},
+                                                    Like(in, in.residual.dtype()),
+                                                    Tensor(RMSNORM_BF16, 1, in.x.d())},
+                                                   options);
+  return {{*results.dx, *results.dw}, {}, {}};
+}
+
+// Making the module, and its calls.
+RmsNorm Module(const Inputs& in, const Options& options) {
+  RmsNorm module(in.x.d(), options, Dtype::bf16);
+  module.set_weight(ConstView(in.weight.vector()));
+  return module;
+}
+
+Written ModuleForward(const Inputs& in, const Options& options) {
+  Written out = {{Like(in, in.x.dtype()), Tensor(RMSNORM_F16, 1, in.x.d())}, {}, {}};
+  RmsNorm module = Module(in, options);
+  module.forward(ConstView(in.x.view()), View(out.tensors[0].view()));
+  module.get_weight(View(out.tensors[1].vector()));
+  return out;
+}
+
+Written ModuleAddForward(const Inputs& in, const Options& options) {
+  Written out = {{Like(in, in.residual.dtype()), Like(in, in.x.dtype())}, {}, {}};
+  Module(in, options)
+      .add_forward(ConstView(in.x.view()), ConstView(in.residual.view()),
+                   View(out.tensors[0].view()), View(out.tensors[1].view()));
+  return out;
+}
+
+Written ModuleBackward(const Inputs& in, const Options& options) {
+  Written out = {{Like(in, in.residual.dtype()), Tensor(RMSNORM_F32, 1, in.x.d())}, {}, {}};
+  const View dw(out.tensors[1].vector());
+  Module(in, options)
+      .backward(ConstView(in.residual.view()), ConstView(in.x.view()),
+                {View(out.tensors[0].view()), dw});
+  return out;
+}
+
+const Operation kOperations[] = {{"forward", Forward},
+                                 {"sum_squares", SumSquares},
+                                 {"scale", Scale},
+                                 {"add_forward", AddForward},
+                                 {"add_forward, norm then cast", AddForwardUnrounded},
+                                 {"backward", Backward},
+                                 {"module's forward", ModuleForward},
+                                 {"module's add_forward", ModuleAddForward},
+                                 {"module's backward", ModuleBackward}};
+
+// An executor of the caller's that runs each part on a thread with an environment of its own.
+struct StrangeThreads {
+  const Environment& own;
+  int calls = 0;
+  std::vector<uint32_t> found = {};  // by each of its calls
+
+  void SetIn(Options& options) {
+    options.parallel_context = this;
+    options.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
+      StrangeThreads& threads = *static_cast<StrangeThreads*>(context);
+      ++threads.calls;
+      threads.found.push_back(Control());
+      for (size_t i = 0; i < count; ++i) {
+        std::thread([&] { RunIn(threads.own, [&] { task(state, i); }); }).join();
+      }
+    };
+  }
+};
+
+// The environment after this one in the list.
+const Environment& Another(const Environment& environment) {
+  size_t i = 0;
+  while (kEnvironments[i].control != environment.control) ++i;
+  return kEnvironments[(i + 1) % kEnvironments.size()];
+}
+
+class EveryCallTest : public FloatEnvironmentTest {
+ protected:
+  // Each operation on one thread, on OpenMP's and on an executor's, with the bits of the default
+  // environment.
+  void Compare(const Inputs& in) const {
+    for (const Operation& operation : kOperations) {
+      SCOPED_TRACE(testing::Message()
+                   << operation.name << ", " << in.x.rows() << " x " << in.x.d() << ", "
+                   << rmsnorm_dtype_name(in.x.dtype()) << " in " << environment_.name);
+      Options options = options_;
+      options.threads = 1;
+      const Written expected = operation.run(in, options);
+      const auto compare = [&](const char* threads) {
+        SCOPED_TRACE(threads);
+        Written actual;
+        RunIn(environment_, [&] { actual = operation.run(in, options); });
+        ExpectSameWritten(expected, actual);
+      };
+      compare("one thread");
+      options.threads = 3;
+      compare("OpenMP");
+      StrangeThreads threads = {Another(environment_)};
+      threads.SetIn(options);
+      compare("an executor");
+      EXPECT_EQ(in.x.rows() * in.x.d() >= 3 * 32768, threads.calls > 0);
+      for (const uint32_t control : threads.found) {
+        EXPECT_EQ(environment_.control, control) << "the executor was not called in the caller's";
+      }
+    }
+  }
+
+  Inputs Draw(rmsnorm_dtype x, rmsnorm_dtype residual, size_t rows, size_t d) {
+    Inputs in = {Tensor(x, rows, d), Tensor(residual, rows, d), Tensor(RMSNORM_F32, 1, d)};
+    FillMixed(random_, in.x);
+    FillMixed(random_, in.residual);
+    FillWeight(random_, in.weight);
+    return in;
+  }
+};
+
+TEST_P(EveryCallTest, OneRow) {
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    for (const size_t d : SizeList{1, 64, 128, 300}) Compare(Draw(dtype, dtype, 1, d));
+  }
+}
+
+TEST_P(EveryCallTest, SubnormalOptions) {
+  options_.eps = 1e-40f;
+  options_.weight_offset = 1e-40f;
+  options_.divisor = 1e-40f;
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    for (const size_t d : SizeList{64, 128, 300}) Compare(Draw(dtype, RMSNORM_F32, 20, d));
+  }
+}
+
+TEST_P(EveryCallTest, RowsInParts) {
+  for (const rmsnorm_dtype dtype : kDtypes) Compare(Draw(dtype, dtype, 800, 128));
+}
+
+TEST_P(EveryCallTest, BlocksOfALongRowInParts) {
+  options_.eps = 1e-40f;
+  const size_t d = 3 * 32768 + 77;
+  for (const RowKind kind : {RowKind::kNormal, RowKind::kTiny, RowKind::kNan}) {
+    Inputs in = Draw(RMSNORM_F32, RMSNORM_F32, 1, d);
+    FillRow(random_, kind, in.x, 0);
+    FillRow(random_, RowKind::kZero, in.residual, 0);
+    Compare(in);
+  }
+  Compare(Draw(RMSNORM_BF16, RMSNORM_BF16, 2, d));
+}
+
+// The sums of the blocks, their total and the divisor are subnormal.
+TEST_P(EveryCallTest, SubnormalSumsOfALongRow) {
+  Inputs in = {Tensor(RMSNORM_F32, 1, 1 << 18), Tensor(RMSNORM_F32, 1, 1 << 18),
+               Tensor(RMSNORM_F32, 1, 1 << 18)};
+  for (size_t j = 0; j < in.x.d(); ++j) {
+    in.x.set(0, j, j % 4096 == 0 ? 3e-22 : 0);
+    in.residual.set(0, j, 0);
+    in.weight.set(0, j, 1);
+  }
+  options_.eps = 0;
+  options_.divisor = 2e-38f;
+  Compare(in);
+}
+
+#ifdef _OPENMP
+// OpenMP's threads begin in the environment of the caller, not in the library's own.
+TEST_P(FloatEnvironmentTest, StartsThreadsInTheCallersEnvironment) {
+  Tensor x(RMSNORM_F32, 600, 512);
+  FillNormal(random_, x);
+  options_.threads = 4;
+  std::vector<uint32_t> controls(4);
+  std::thread([&] {  // which has no OpenMP threads waiting for it yet
+    RunIn(environment_, [&] {
+      forward(ConstView(x.view()), nullptr, View(x.view()), options_);
+#pragma omp parallel num_threads(4)
+      controls[static_cast<size_t>(omp_get_thread_num())] = Control();
+    });
+  })
+      .join();
+  for (const uint32_t control : controls) EXPECT_EQ(environment_.control, control);
+}
+#endif
 
 // clang's OpenMP gives the caller's environment to its threads, whatever they had.
 #if defined(_OPENMP) && !defined(__clang__)
@@ -332,12 +568,13 @@ TEST_P(FloatEnvironmentTest, ThreadsOfOpenMp) {
 }
 #endif
 
-INSTANTIATE_TEST_SUITE_P(
-    Targets, FloatEnvironmentTest,
-    testing::Combine(testing::ValuesIn(SupportedTargets()), testing::ValuesIn(kEnvironments)),
-    [](const testing::TestParamInfo<std::tuple<std::string, Environment>>& test) {
-      return std::get<0>(test.param) + "_" + std::get<1>(test.param).name;
-    });
+const auto kEverywhere =
+    testing::Combine(testing::ValuesIn(SupportedTargets()), testing::ValuesIn(kEnvironments));
+std::string Name(const testing::TestParamInfo<std::tuple<std::string, Environment>>& test) {
+  return std::get<0>(test.param) + "_" + std::get<1>(test.param).name;
+}
+INSTANTIATE_TEST_SUITE_P(Targets, FloatEnvironmentTest, kEverywhere, Name);
+INSTANTIATE_TEST_SUITE_P(Targets, EveryCallTest, kEverywhere, Name);
 
 }  // namespace
 }  // namespace rmsnorm::test
