@@ -6,6 +6,9 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <pthread.h>
+
+#include <atomic>
 #endif
 
 namespace rmsnorm::internal {
@@ -24,8 +27,16 @@ void RunPart(void* state, size_t part) {
   parts.task(parts.state, part, parts.count);
 }
 
+#ifdef _OPENMP
+// Whether this process was forked from one in which OpenMP had run parts. Its threads did not come
+// along, and libgomp would wait for them for good.
+std::atomic<bool> lost_threads{false};
+#endif
+
 void RunWithOpenMp(Parts& parts) {
 #ifdef _OPENMP
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { lost_threads = true; });
   // The runtime may give fewer threads than asked for.
 #pragma omp parallel num_threads(static_cast <int>(parts.count))
   for (size_t part = static_cast<size_t>(omp_get_thread_num()); part < parts.count;
@@ -46,9 +57,15 @@ size_t MaxThreads(const Threading& threading) {
     if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   } else {
 #ifdef _OPENMP
-    if (omp_in_parallel()) return 1;
+    if (omp_in_parallel() || lost_threads) return 1;
+    const int usual = omp_get_max_threads();
+    if (threads == 0) threads = usual;
+    // libgomp asks the kernel for the number of CPUs.
+    if (threads > usual) threads = std::min(threads, std::max(usual, omp_get_num_procs()));
+    threads = std::min(threads, omp_get_thread_limit());
+#else
+    return 1;
 #endif
-    if (threads == 0 || rmsnorm_has_openmp() == 0) threads = rmsnorm_max_threads();
   }
   return static_cast<size_t>(std::max(threads, 1));
 }
@@ -70,7 +87,7 @@ void RunParts(DefaultFloatEnvironment& environment, const Threading& threading, 
 
 int32_t rmsnorm_max_threads() noexcept {
 #ifdef _OPENMP
-  return omp_get_max_threads();
+  return rmsnorm::internal::lost_threads ? 1 : omp_get_max_threads();
 #else
   return 1;
 #endif

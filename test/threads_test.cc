@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <thread>
@@ -128,6 +129,9 @@ class ThreadsTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(ThreadsTest, EveryNumberOfThreads) {
+#ifdef _OPENMP
+  ASSERT_GE(omp_get_max_threads(), 8) << "set OMP_NUM_THREADS=8, as Meson does for this test";
+#endif
   const Results serial = Serial();
   for (const int threads : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
     SCOPED_TRACE(threads);
@@ -382,6 +386,20 @@ TEST(StartedThreads, SomeForLargeWork) {
     EXPECT_GE(ThreadsStarted() - before + omp_get_max_threads(), 1);
     EXPECT_GT(ThreadsStarted(), 1);
   });
+}
+
+// Whatever is asked for, no more than OpenMP would use by itself or the machine has CPUs.
+TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
+  for (const int of_openmp : {1, 5}) {
+    InNewThread([&] {
+      omp_set_num_threads(of_openmp);
+      const int most = std::max(of_openmp, omp_get_num_procs());
+      Options options;
+      options.threads = std::numeric_limits<int>::max();
+      // Enough for twice as many: 64 rows are worth a thread.
+      EXPECT_LE(ThreadsStartedBy(2 * 64 * static_cast<size_t>(most), options), most - 1);
+    });
+  }
 }
 
 // Inside another parallel region a call stays serial, even where OpenMP allows regions in regions.

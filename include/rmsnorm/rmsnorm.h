@@ -21,7 +21,14 @@
 /// - Thread safety: every function may be called from many threads at once, also on the same
 ///   module, as long as nobody changes that module's weight or destroys it at the same time. Calls
 ///   at the same time must not write to memory that another of them uses.
-/// - Nothing is printed, nothing aborts, and no C++ exception leaves the library.
+/// - Threads: a call with work enough is spread over threads of OpenMP, or over the parts that the
+///   executor in its options gets. Inside an OpenMP parallel region a call without an executor is
+///   serial. It is so, too, in a child that was forked after a call in its parent had used OpenMP:
+///   those threads stay behind.
+/// - The library prints nothing, does not abort, and no C++ exception leaves it. But where GNU's
+///   OpenMP cannot start a thread or gets no memory (ulimit -u, ulimit -v), it says so on stderr
+///   and ends the process, which the library cannot prevent. A call with one thread or with an
+///   executor does not use it.
 /// - Units: sizes and strides are counted in elements, never in bytes. eps is in the unit of x
 ///   squared, or of x where it stands outside the root.
 /// - Aliasing: an output shares memory with another argument only where its description says so.
@@ -57,7 +64,7 @@ enum {
   RMSNORM_ERROR_STRUCT_SIZE = 2,  ///< a struct was not made by this header's functions
   RMSNORM_ERROR_DTYPE = 3,        ///< an unknown element type
   RMSNORM_ERROR_SHAPE = 4,        ///< d = 0, a wrong number of dimensions, or shapes that differ
-  RMSNORM_ERROR_STRIDE = 5,       ///< the last dimension is not contiguous, or output rows overlap
+  RMSNORM_ERROR_STRIDE = 5,  ///< gaps in the last dimension, or rows of an output not told apart
   RMSNORM_ERROR_SIZE_OVERFLOW = 6,   ///< a view spans more bytes than an address can count
   RMSNORM_ERROR_ALIGNMENT = 7,       ///< a pointer is not aligned to its element
   RMSNORM_ERROR_OVERLAP = 8,         ///< an output shares memory with another argument
@@ -78,8 +85,8 @@ enum {
 RMSNORM_API const char* rmsnorm_status_text(rmsnorm_status status) RMSNORM_NOEXCEPT;
 
 /// What was wrong in the last call of this thread that failed, naming the argument, such as
-/// "y: rows overlap (stride 64 in dimension 0, rows of 128)". Empty before the first failure.
-/// Valid until the next failing call of the same thread.
+/// "y: 3 dimensions, but x has 2". Empty before the first failure. Valid until the next failing
+/// call of the same thread.
 RMSNORM_API const char* rmsnorm_error_message(void) RMSNORM_NOEXCEPT;
 
 /// The version of the linked library, such as "0.1.0".
@@ -105,8 +112,9 @@ RMSNORM_API const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) RMSNORM_NOEXCEPT
 
 /// Where a tensor lies in memory. The last dimension is the row of d elements that is normalised
 /// and must be contiguous (stride 1); the others may have any stride, so that a slice of a fused
-/// buffer or padded rows need no copy. An input may repeat rows (stride 0); rows of an output may
-/// not overlap. The data must be aligned to the element's own size; nothing more is needed. Make
+/// buffer or padded rows need no copy. An input may repeat rows (stride 0). The rows of an output
+/// are told apart by their strides: each is at least as wide as what the narrower ones span, the
+/// row included. The data must be aligned to the element's own size; nothing more is needed. Make
 /// views with rmsnorm_rows() or rmsnorm_tensor(), which set `size`.
 typedef struct rmsnorm_view {
   uint32_t size;                   ///< sizeof(rmsnorm_view)
@@ -197,7 +205,10 @@ typedef struct rmsnorm_options {
   rmsnorm_residual_rounding residual_rounding;  ///< RMSNORM_CAST_THEN_NORM by default
   float weight_offset;  ///< added to the weight in f32: 0 by default, 1 for Gemma; needs a weight
   float divisor;        ///< what the sum of squares is divided by; 0, the default, means float(d)
-  int32_t threads;      ///< 0: as many as OpenMP would use; 1: serial; n: at most n
+  /// The most threads of OpenMP for a call, where OpenMP would use as many by itself or the machine
+  /// has as many CPUs, and OMP_THREAD_LIMIT allows them; or the most parts that parallel_for gets.
+  /// 0: as many as OpenMP would use, or for parallel_for a part for each CPU. 1: serial.
+  int32_t threads;
   rmsnorm_parallel_for parallel_for;  ///< runs the parts in OpenMP's stead; null by default
   void* parallel_context;             ///< handed to parallel_for
   const char* target;  ///< see "targets" below; null by default: RMSNORM_TARGET, or the best

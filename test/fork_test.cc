@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Children of a process that has called the library with several threads: OpenMP's did not come
+// along. A child that hangs is ended by an alarm.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <rmsnorm/rmsnorm.hpp>
+#include <thread>
+
+#include "random_rows.h"
+#include "tensor.h"
+
+namespace rmsnorm::test {
+namespace {
+
+// Whether `holds` does in a child of this process, which has 60 seconds to tell.
+bool InChild(const std::function<bool()>& holds) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(holds() ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  return status == 0;
+}
+
+// Blocks of rows, and blocks of one row.
+class ForkTest : public testing::TestWithParam<size_t> {
+ protected:
+  ForkTest() : x_(RMSNORM_F32, (1 << 18) / d_, d_) {
+    Random random(71);
+    FillNormal(random, x_);
+    options_.threads = 4;
+  }
+
+  Tensor Forward() const {
+    Tensor y(RMSNORM_BF16, x_.rows(), d_);
+    forward(ConstView(x_.view()), nullptr, View(y.view()), options_);
+    return y;
+  }
+
+  const size_t d_ = GetParam();
+  Tensor x_;
+  Options options_;
+};
+
+TEST_P(ForkTest, AChildMakesTheCallOfItsParent) {
+  const Tensor expected = Forward();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(InChild([&] { return SameBits(expected, Forward()) == true; }));
+    EXPECT_TRUE(SameBits(expected, Forward()));
+  }
+}
+
+TEST_P(ForkTest, AChildIsSerial) {
+  const Tensor expected = Forward();
+  EXPECT_TRUE(InChild([&] {
+    options_.threads = 0;
+    return rmsnorm_max_threads() == 1 && SameBits(expected, Forward()) == true;
+  }));
+}
+
+TEST_P(ForkTest, AGrandchildMakesTheCall) {
+  const Tensor expected = Forward();
+  EXPECT_TRUE(InChild([&] {
+    return SameBits(expected, Forward()) == true &&
+           InChild([&] { return SameBits(expected, Forward()) == true; });
+  }));
+}
+
+// Forked by another thread than the one that made the parent's call, and called there by a new one.
+TEST_P(ForkTest, OtherThreads) {
+  const Tensor expected = Forward();
+  std::thread([&] {
+    EXPECT_TRUE(InChild([&] {
+      bool same = false;
+      std::thread([&] { same = SameBits(expected, Forward()) == true; }).join();
+      return same;
+    }));
+  }).join();
+}
+
+TEST_P(ForkTest, AnExecutorKeepsItsParts) {
+  const Tensor expected = Forward();
+  size_t parts = 0;
+  options_.parallel_context = &parts;
+  options_.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
+    *static_cast<size_t*>(context) = count;
+    for (size_t i = 0; i < count; ++i) task(state, i);
+  };
+  EXPECT_TRUE(InChild([&] { return SameBits(expected, Forward()) == true && parts == 4; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(LengthsOfRows, ForkTest, testing::Values(512, 1 << 18));
+
+}  // namespace
+}  // namespace rmsnorm::test
