@@ -233,13 +233,18 @@ rmsnorm_status CheckEqualShapes(const rmsnorm_view& x, const char* name, const r
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckRowsDoNotOverlap(const char* name, const rmsnorm_view& y) {
+// The rows of an output are told apart by their strides: each step is at least as wide as what the
+// narrower ones span. Other rows may share no byte, too, but are refused.
+rmsnorm_status CheckRowsToldApart(const char* name, const rmsnorm_view& y) {
   const Steps steps = WidestFirst(y);
   for (int i = 0; i < steps.size; ++i) {
     const ptrdiff_t inner = SpanFrom(steps, i + 1, RowBytes(y));
     if (std::abs(steps.step[i].bytes) < inner) {
-      return Fail(RMSNORM_ERROR_STRIDE, "%s: rows overlap (%td bytes apart, but they span %td)",
-                  name, steps.step[i].bytes, inner);
+      return Fail(
+          RMSNORM_ERROR_STRIDE,
+          "%s: its strides do not tell rows apart (%td bytes from one index to the next, but "
+          "each spans %td)",
+          name, steps.step[i].bytes, inner);
     }
   }
   return RMSNORM_OK;
@@ -264,7 +269,7 @@ rmsnorm_status CheckOutput(const char* x_name, const rmsnorm_view& x, const Exte
                            const char* y_name, const rmsnorm_view& y, const Extent& y_extent,
                            size_t rows) {
   if (rows == 1 && Disjoint(x_extent, y_extent)) return RMSNORM_OK;
-  RMSNORM_RETURN_IF_ERROR(CheckRowsDoNotOverlap(y_name, y));
+  RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(y_name, y));
   if (TensorsApart(x, x_extent, y, y_extent) || IsInPlace(x, y)) return RMSNORM_OK;
   return Fail(RMSNORM_ERROR_OVERLAP,
               "%s: overlaps %s; in place means the same data, strides and element size", y_name,

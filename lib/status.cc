@@ -37,7 +37,7 @@ const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
     case RMSNORM_ERROR_SHAPE:
       return "a shape is empty, has a wrong number of dimensions, or does not match";
     case RMSNORM_ERROR_STRIDE:
-      return "the last dimension is not contiguous, or rows of an output overlap";
+      return "the last dimension is not contiguous, or strides do not tell an output's rows apart";
     case RMSNORM_ERROR_SIZE_OVERFLOW:
       return "a view spans more bytes than an address can count";
     case RMSNORM_ERROR_ALIGNMENT:

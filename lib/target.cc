@@ -51,6 +51,17 @@ const KernelTable* BestSupported(Predicate wanted) {
   return wanted(kReferenceTable.target) ? &kReferenceTable : nullptr;
 }
 
+// A name in an error's text, quoted, and cut so that what is wrong with it always fits.
+struct Quoted {
+  char text[48];
+
+  explicit Quoted(const char* name) {
+    constexpr int kLongest = 40;
+    const bool whole = strnlen(name, kLongest + 1) <= kLongest;
+    std::snprintf(text, sizeof text, "'%.*s%s'", kLongest, name, whole ? "" : "...");
+  }
+};
+
 rmsnorm_status FindByName(const char* name, const char* origin, const KernelTable*& kernels) {
   const Family* family = nullptr;
   for (const Family& candidate : kFamilies) {
@@ -65,31 +76,40 @@ rmsnorm_status FindByName(const char* name, const char* origin, const KernelTabl
 
   for (const CompiledTarget* target = kCompiledTargets; target->kernels != nullptr; ++target) {
     if (wanted(target->kernels->target)) {
-      return Fail(RMSNORM_ERROR_TARGET, "%s: this CPU cannot run '%s'", origin, name);
+      return Fail(RMSNORM_ERROR_TARGET, "%s: this CPU cannot run %s", origin, Quoted(name).text);
     }
   }
-  return Fail(RMSNORM_ERROR_TARGET, "%s: '%s' is none of this build's targets (%s)", origin, name,
-              TargetList().text);
+  return Fail(RMSNORM_ERROR_TARGET, "%s: %s is none of this build's targets (%s)", origin,
+              Quoted(name).text, TargetList().text);
 }
+
+// RMSNORM_TARGET as it was at the first call; empty where it was not set. A copy, as putenv()
+// leaves the text in the program's hands; a longer name than fits is no target's.
+struct TargetVariable {
+  char name[64] = "";
+
+  TargetVariable() {
+    const char* value = std::getenv("RMSNORM_TARGET");
+    if (value != nullptr) std::snprintf(name, sizeof name, "%s", value);
+  }
+};
 
 }  // namespace
 
 rmsnorm_status FindKernels(const char* name, const KernelTable*& kernels) {
   if (name != nullptr) return FindByName(name, "target", kernels);
 
-  static const char* const environment = std::getenv("RMSNORM_TARGET");
+  static const TargetVariable variable;
   static const KernelTable* const chosen = [] {
-    if (environment == nullptr || *environment == '\0') {
-      return BestSupported([](const char*) { return true; });
-    }
+    if (*variable.name == '\0') return BestSupported([](const char*) { return true; });
     const KernelTable* found = nullptr;
-    FindByName(environment, "RMSNORM_TARGET", found);
+    FindByName(variable.name, "RMSNORM_TARGET", found);
     return found;
   }();
   kernels = chosen;
   if (chosen != nullptr) return RMSNORM_OK;
-  // The environment's name is wrong: find out why again, for the message of this thread.
-  return FindByName(environment, "RMSNORM_TARGET", kernels);
+  // The variable's name is wrong: find out why again, for the message of this thread.
+  return FindByName(variable.name, "RMSNORM_TARGET", kernels);
 }
 
 }  // namespace rmsnorm::internal

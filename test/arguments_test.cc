@@ -348,6 +348,16 @@ TEST(Views, RowsOfAnOutputMustNotOverlap) {
     c.x = rmsnorm_tensor(c.x.data, RMSNORM_F32, 3, shape, nullptr);
     c.y = rmsnorm_tensor(c.y.data, RMSNORM_F32, 3, shape, overlapping);
   });
+  // Rows one of which begins between two others share no byte here, but are not told apart. The
+  // text does not say that they overlap.
+  const size_t columns[] = {2, 3, 1};
+  const ptrdiff_t interleaved[] = {3, 2, 1};
+  ExpectRefused(RMSNORM_ERROR_STRIDE,
+                "y: its strides do not tell rows apart (12 bytes from one index to the next, but ",
+                {ForwardWithoutWeight}, [&](Call& c) {
+                  c.x = rmsnorm_tensor(c.x.data, RMSNORM_F32, 3, columns, nullptr);
+                  c.y = rmsnorm_tensor(c.y.data, RMSNORM_F32, 3, columns, interleaved);
+                });
   // In place does not allow it either.
   ExpectRefused(RMSNORM_ERROR_STRIDE, "y: ", kTakeY, [&](Call& c) {
     c.x.stride[0] = 0;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <rmsnorm/rmsnorm.hpp>
@@ -125,6 +126,31 @@ TEST(TargetEnvironment, IsReadOnce) {
               setenv("RMSNORM_TARGET", "AVX9", 1);
               return Active();
             }));
+}
+
+// The text of the variable is the program's own after putenv(): it may be gone after the first
+// call.
+TEST(TargetEnvironment, IsCopied) {
+  const std::string best = InChild(nullptr, Active);
+  for (const std::string name : {"reference", "AVX9"}) {
+    const std::string before = InChild(name.c_str(), Active);
+    EXPECT_EQ(before + before, InChild(nullptr, [&] {
+                static char text[64];
+                std::snprintf(text, sizeof text, "RMSNORM_TARGET=%s", name.c_str());
+                putenv(text);
+                const std::string first = Active();
+                std::snprintf(text, sizeof text, "RMSNORM_TARGET=%s", best.c_str());
+                return first + Active();
+              }));
+  }
+}
+
+// A name of any length is quoted so that the reason fits.
+TEST(TargetEnvironment, LongNamesAreCut) {
+  const std::string name(5000, 'A');
+  const std::string message = InChild(name.c_str(), Active);
+  EXPECT_EQ("RMSNORM_TARGET: '" + name.substr(0, 40) + "...' is none of this build's targets",
+            message.substr(0, message.find(" (")));
 }
 
 }  // namespace
