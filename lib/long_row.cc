@@ -14,8 +14,8 @@ struct LongRow {
   const Job& job;
   Rows row;            // the one
   size_t first_block;  // of a batch,
-  size_t blocks;       // and how many
-  double sums[kBatchBlocks];
+  size_t blocks;       // how many,
+  float* sums;         // and their sums
 };
 
 // The elements of some blocks of the row as rows of their own, with no output but y.
@@ -36,20 +36,23 @@ void SumPart(void* state, size_t part, size_t parts) {
     Norm norm = row.job.norm;
     norm.d = std::min(kBlock, row.job.norm.d - of_row * kBlock);
     Rows rows = Elements(row, of_row);
-    rows.sums = row.sums + block;
+    double sum;
+    rows.sums = &sum;
     row.job.kernels.block_sums(norm, rows);
+    row.sums[block] = static_cast<float>(sum);
   }
 }
 
 float SumInParts(DefaultFloatEnvironment& environment, LongRow& row, size_t parts,
                  const Threading& threading) {
   const size_t all_blocks = (row.job.norm.d + kBlock - 1) / kBlock;
+  float sums[kBatchBlocks];
+  row.sums = sums;
   float total = 0;
   for (row.first_block = 0; row.first_block < all_blocks; row.first_block += kBatchBlocks) {
     row.blocks = std::min(kBatchBlocks, all_blocks - row.first_block);
     RunParts(environment, threading, parts, SumPart, &row);
-    for (size_t block = 0; block < row.blocks; ++block)
-      total += static_cast<float>(row.sums[block]);
+    for (size_t block = 0; block < row.blocks; ++block) total += row.sums[block];
   }
   return total;
 }
@@ -75,7 +78,7 @@ void ScalePart(void* state, size_t part, size_t parts) {
 
 void RunLongRow(DefaultFloatEnvironment& environment, const Job& job, size_t index, size_t parts,
                 const Threading& threading) {
-  LongRow row = {job, NextRows(job, index, index + 1), 0, 0, {}};
+  LongRow row = {job, NextRows(job, index, index + 1), 0, 0, nullptr};
   double sum;
   if (job.kernels.block_sums != nullptr) {
     const float total = SumInParts(environment, row, parts, threading);

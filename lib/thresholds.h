@@ -29,9 +29,9 @@ constexpr size_t kMinGradientElementsPerPart = Threshold(16384, 64);
 // threads, or past the caches.
 constexpr size_t kMaxPlainRow = Threshold(16384, 63);
 
-// Blocks of a long row that are summed before their sums are added: the sums are on the stack, as a
-// call does not allocate. 4 Mi elements.
-constexpr size_t kBatchBlocks = Threshold(1024, 2);
+// Blocks of a long row that are summed before their sums are added: the sums are on the stack, 32
+// KiB, as a call does not allocate. 32 Mi elements: threads wait for each other after each batch.
+constexpr size_t kBatchBlocks = Threshold(8192, 2);
 
 // Elements of a tile of the residual add, unless one row has more, and its rows. The tiles of x,
 // residual and y fit L1.
