@@ -80,9 +80,9 @@ rmsnorm_status CheckRowLength(const rmsnorm_module& module, const rmsnorm_view& 
 
 // rmsnorm_module_forward() with every check. A function of its own, so that the way around it has
 // no part in its stack frame.
-[[gnu::noinline]] rmsnorm_status ForwardChecked(DefaultFloatEnvironment& environment,
-                                                const rmsnorm_module* module, const rmsnorm_view* x,
+[[gnu::noinline]] rmsnorm_status ForwardChecked(const rmsnorm_module* module, const rmsnorm_view* x,
                                                 const rmsnorm_view* y, float* rstd) {
+  DefaultFloatEnvironment environment;
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   size_t rows;
   RMSNORM_RETURN_IF_ERROR(CheckForward(x, nullptr, nullptr, y, rstd, rows));
@@ -96,12 +96,12 @@ rmsnorm_status CheckRowLength(const rmsnorm_module& module, const rmsnorm_view& 
 }
 
 // rmsnorm_module_add_forward() likewise.
-[[gnu::noinline]] rmsnorm_status AddForwardChecked(DefaultFloatEnvironment& environment,
-                                                   const rmsnorm_module* module,
+[[gnu::noinline]] rmsnorm_status AddForwardChecked(const rmsnorm_module* module,
                                                    const rmsnorm_view* x,
                                                    const rmsnorm_view* residual,
                                                    const rmsnorm_view* residual_out,
                                                    const rmsnorm_view* y, float* rstd) {
+  DefaultFloatEnvironment environment;
   if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
   size_t rows;
   RMSNORM_RETURN_IF_ERROR(CheckAddForward(x, residual, nullptr, residual_out, y, rstd, rows));
@@ -212,11 +212,11 @@ rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
 
 rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
                                       const rmsnorm_view* y, float* rstd) noexcept {
-  DefaultFloatEnvironment environment;
   if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
       !IsPlainForward(x, y, module->norm.d)) {
-    return ForwardChecked(environment, module, x, y, rstd);
+    return ForwardChecked(module, x, y, rstd);
   }
+  const DefaultFloatEnvironment environment;
   RunRow(ForwardKernels(*module->kernels, x->dtype, y->dtype).rows, module->norm, x->data, y->data);
   return RMSNORM_OK;
 }
@@ -225,12 +225,12 @@ rmsnorm_status rmsnorm_module_add_forward(const rmsnorm_module* module, const rm
                                           const rmsnorm_view* residual,
                                           const rmsnorm_view* residual_out, const rmsnorm_view* y,
                                           float* rstd) noexcept {
-  DefaultFloatEnvironment environment;
   if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
       module->residual_rounding != RMSNORM_CAST_THEN_NORM ||
       !IsPlainAddForward(x, residual, residual_out, y, module->norm.d)) {
-    return AddForwardChecked(environment, module, x, residual, residual_out, y, rstd);
+    return AddForwardChecked(module, x, residual, residual_out, y, rstd);
   }
+  const DefaultFloatEnvironment environment;
   RunAddForwardRow(*module->kernels, module->norm, *x, *residual, *residual_out, *y);
   return RMSNORM_OK;
 }
