@@ -26,7 +26,8 @@ struct AddJob {
   AddKernel add_f32;          // h = residual + x, where the norm is of that; else null
   Kernel scale;               // of residual_out or h
   AddForwardKernel one_pass;  // does both, where there is one; else null
-  rmsnorm_dtype y_type;
+  double (*cold_sum)(const float* h, size_t d);
+  void (*cold_scale)(const Norm& norm, double r, const float* h, void* y);
 };
 
 AddendRows Addends(const AddJob& job, const Rows& rows, const Rows& residuals) {
@@ -99,7 +100,7 @@ class UnroundedRow {
       sum = 0;
       for (size_t begin = 0; begin < d; begin += kBlock) {
         AddBlock(begin);
-        sum += ColdSumSquares(h_, NormOf(begin).d);
+        sum += job_.cold_sum(h_, NormOf(begin).d);
       }
     }
     for (size_t begin = 0; begin < d; begin += kBlock) {
@@ -145,14 +146,9 @@ class UnroundedRow {
       job_.scale(norm, {1, h_, 0, y, 0, &r, &sum, row_.stream, true});
       return r;
     }
-    switch (job_.y_type) {
-      case RMSNORM_F16:
-        return static_cast<float>(ColdScale(norm, sum, h_, static_cast<F16*>(y)));
-      case RMSNORM_BF16:
-        return static_cast<float>(ColdScale(norm, sum, h_, static_cast<BF16*>(y)));
-      default:
-        return static_cast<float>(ColdScale(norm, sum, h_, static_cast<float*>(y)));
-    }
+    const double r = InverseRms(norm, UnderRoot(norm, sum));
+    job_.cold_scale(norm, r, h_, y);
+    return static_cast<float>(r);
   }
 
   const AddJob& job_;
@@ -227,7 +223,8 @@ void RunAddForward(DefaultFloatEnvironment& environment, const KernelTable& kern
                 rounded ? nullptr : add.f32_sum[x_type],
                 norm_kernels.scale,
                 all_f32 ? add.one_pass(norm) : nullptr,
-                call.y->dtype};
+                add.cold_sum,
+                add.cold_scale[DtypeIndex(call.y->dtype)]};
 
   const Spread spread = SpreadRows(rows, norm.d, threading);
   if (spread.by_blocks && rounded) {

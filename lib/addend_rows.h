@@ -46,17 +46,23 @@ struct AddTable {
   AddKernel f32_sum[kDtypes];       // residual of the type of x, sum of f32
   // The kernel in one pass for rows that the registers hold; null for others.
   AddForwardKernel (*one_pass)(const Norm& norm);
+  // For the norm of h: its sum of squares in binary64, and h scaled by an inverse RMS in binary64,
+  // by the type of y.
+  double (*cold_sum)(const float* h, size_t d);
+  void (*cold_scale[kDtypes])(const Norm& norm, double r, const float* h, void* y);
 };
 
 }  // namespace rmsnorm::internal
 
-// The table from the template AddRows<X, Residual, Sum> and from OnePassKernel() in scope.
+// The table from the templates AddRows<X, Residual, Sum>, ColdSumSquares<X> and ColdScale<X, Y>,
+// and from OnePassKernel(), in scope.
 #define RMSNORM_ADD_TABLE()                                                                      \
   {                                                                                              \
     {AddRows<float, float, float>, AddRows<F16, F16, F16>, AddRows<BF16, BF16, BF16>},           \
         {AddRows<float, float, float>, AddRows<F16, float, float>, AddRows<BF16, float, float>}, \
         {AddRows<float, float, float>, AddRows<F16, F16, float>, AddRows<BF16, BF16, float>},    \
-        OnePassKernel,                                                                           \
+        OnePassKernel, ColdSumSquares<float>,                                                    \
+        {ColdScale<float, float>, ColdScale<float, F16>, ColdScale<float, BF16>},                \
   }
 
 #endif  // RMSNORM_LIB_ADDEND_ROWS_H_

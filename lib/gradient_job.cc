@@ -143,7 +143,7 @@ void AddSums(const GradientJob& job) {
     }
     const GradientRows rows = NextRows(job, row, row + 1, 0);
     const HotTerms hot = MakeHotTerms(job.norm, total, rows.rstd);
-    if (hot.safe) {
+    if (hot.cold == Cold::kNothing) {
       job.terms[row] = Widened(hot.terms);
     } else {
       job.kernels.terms[job.x_type][job.dy_type](job.norm, rows, job.terms + row);

@@ -45,10 +45,15 @@ struct Terms {
   Real q;
 };
 
-// The terms of a row, in f32 and widened where that suffices.
+// What of a row f32 cannot hold: all of it, where forward computes it in binary64, or dx alone,
+// where c is not finite.
+enum class Cold { kNothing, kDx, kAll };
+
+// The terms of a row, in f32 and widened where nothing is cold, and r in f32.
 struct RowTerms {
   Terms<double> terms;
-  bool cold;
+  float r;
+  Cold cold;
 };
 
 // The sums in f32 of a row, or of a block of one.
@@ -82,13 +87,13 @@ struct GradientTable {
 }  // namespace rmsnorm::internal
 
 // The table from the templates BackwardRows<X, Y, Z>, BackwardColumns<X, Y, Z>, TermsOfRows<X, Y>,
-// SumsOfBlock<X, Y> and FinishWeight<W> in scope; Z, the type of dx, is Y by default.
+// SumsOfBlock<X, Y> and StoreSum<W> in scope; Z, the type of dx, is Y by default.
 #define RMSNORM_GRADIENT_TABLE()                                           \
   {                                                                        \
     RMSNORM_BY_X_AND_Y(BackwardRows), RMSNORM_BY_X_AND_Y(BackwardColumns), \
         RMSNORM_F32_BY_Y(BackwardRows), RMSNORM_F32_BY_Y(BackwardColumns), \
         RMSNORM_BY_X_AND_Y(TermsOfRows), RMSNORM_BY_X_AND_Y(SumsOfBlock),  \
-        RMSNORM_BY_TYPE(FinishWeight)                                      \
+        RMSNORM_BY_TYPE(StoreSum)                                          \
   }
 #define RMSNORM_F32_BY_Y(kernel) \
   { kernel<float, float, float>, kernel<float, F16, float>, kernel<float, BF16, float> }

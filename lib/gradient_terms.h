@@ -34,7 +34,7 @@ constexpr float kLargestInverse = 0x1p50f;
 
 struct HotTerms {
   Terms<float> terms;
-  bool safe;  // whether f32 suffices; if not, the terms are meaningless
+  Cold cold;  // where it is not kNothing, the terms mean nothing but for r
 };
 
 // The terms in f32. `rstd` is that of the row, or null.
@@ -44,10 +44,12 @@ inline HotTerms MakeHotTerms(const Norm& norm, const RowSums& sums, const float*
   const bool safe =
       NeedsSquares(norm, rstd) ? IsSafe(under_root) : r >= kSmallestInverse && r <= kLargestInverse;
   const Terms<float> terms = MakeTerms(norm, r, under_root, sums.dot);
-  return {terms, safe && std::isfinite(terms.q)};
+  return {terms, !safe ? Cold::kAll : std::isfinite(terms.q) ? Cold::kNothing : Cold::kDx};
 }
 
-inline RowTerms Widened(const Terms<float>& terms) { return {{terms.r, terms.k, terms.q}, false}; }
+inline RowTerms Widened(const Terms<float>& terms) {
+  return {{terms.r, terms.k, terms.q}, terms.r, Cold::kNothing};
+}
 
 inline Terms<float> Narrowed(const Terms<double>& terms) {
   return {static_cast<float>(terms.r), static_cast<float>(terms.k), static_cast<float>(terms.q)};

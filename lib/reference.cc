@@ -22,15 +22,7 @@ static_assert(FLT_EVAL_METHOD == 0, "f32 arithmetic must be done in f32");
 namespace rmsnorm::internal {
 namespace {
 
-// Step 1. A block that is not full counts as padded with +0, which changes no lane. In binary64 the
-// square is exact, so that fma and multiply-then-add agree.
-template <class Real, class X>
-Real SumSquares(const X* x, size_t d) {
-  return SumByLanes<Real>(d, [x](Real lane, size_t j) {
-    const Real value = ToF32(x[j]);
-    return std::fma(value, value, lane);
-  });
-}
+// Step 1, the sum of squares, is in reference.h.
 
 // Step 2, from the sum to the inverse RMS r, is in inverse_rms.h.
 
@@ -61,8 +53,10 @@ void Normalise(const Norm& norm, const Rows& rows) {
       Scale(norm, r, x, y);
     } else {
       const bool use_given = kSumsGiven && !rows.hot_sums;
-      const double cold_sum = use_given ? rows.sums[row] : ColdSumSquares(x, norm.d);
-      r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
+      const double cold_sum = use_given ? rows.sums[row] : SumSquares<double>(x, norm.d);
+      const double cold_r = InverseRms(norm, UnderRoot(norm, cold_sum));
+      Scale(norm, cold_r, x, y);
+      r = static_cast<float>(cold_r);
     }
     if (rows.rstd != nullptr) rows.rstd[row] = r;
   }
@@ -83,7 +77,7 @@ void SumSquaresRows(const Norm& norm, const Rows& rows) {
   for (size_t row = 0; row < rows.count; ++row) {
     const X* x = rows.Input<X>(row);
     const float sum = SumSquares<float>(x, norm.d);
-    rows.sums[row] = IsSafeSum(sum, norm.divisor) ? sum : ColdSumSquares(x, norm.d);
+    rows.sums[row] = IsSafeSum(sum, norm.divisor) ? sum : SumSquares<double>(x, norm.d);
   }
 }
 
@@ -112,45 +106,21 @@ void AddRows(const AddendRows& rows, double* squares) {
   }
 }
 
-AddForwardKernel OnePassKernel(const Norm&) { return nullptr; }
-
-const AddTable kAddKernels = RMSNORM_ADD_TABLE();
-
-}  // namespace
-
-template <class X>
-float HotSumSquares(const X* x, size_t d) {
-  return SumSquares<float>(x, d);
-}
-
-template <class X, class Y>
-void HotScale(const Norm& norm, float r, const X* x, Y* y) {
-  Scale(norm, r, x, y);
-}
-
 template <class X>
 double ColdSumSquares(const X* x, size_t d) {
   return SumSquares<double>(x, d);
 }
 
 template <class X, class Y>
-double ColdScale(const Norm& norm, double sum, const X* x, Y* y) {
-  const double r = InverseRms(norm, UnderRoot(norm, sum));
-  Scale(norm, r, x, y);
-  return r;
+void ColdScale(const Norm& norm, double r, const X* x, void* y) {
+  Scale(norm, r, x, static_cast<Y*>(y));
 }
 
-#define RMSNORM_INSTANTIATE(X)                                      \
-  template float HotSumSquares(const X*, size_t);                   \
-  template double ColdSumSquares(const X*, size_t);                 \
-  template double ColdScale(const Norm&, double, const X*, float*); \
-  template double ColdScale(const Norm&, double, const X*, F16*);   \
-  template double ColdScale(const Norm&, double, const X*, BF16*);  \
-  template void HotScale(const Norm&, float, const X*, BF16*);
-RMSNORM_INSTANTIATE(float)
-RMSNORM_INSTANTIATE(F16)
-RMSNORM_INSTANTIATE(BF16)
-#undef RMSNORM_INSTANTIATE
+AddForwardKernel OnePassKernel(const Norm&) { return nullptr; }
+
+const AddTable kAddKernels = RMSNORM_ADD_TABLE();
+
+}  // namespace
 
 const KernelTable kReferenceTable = RMSNORM_KERNEL_TABLE("reference");
 

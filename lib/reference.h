@@ -4,7 +4,9 @@
 #define RMSNORM_LIB_REFERENCE_H_
 
 #include <algorithm>
+#include <cmath>
 
+#include "element.h"
 #include "rows.h"
 
 namespace rmsnorm::internal {
@@ -32,27 +34,18 @@ Real SumByLanes(size_t d, const Add& add) {
   return total;
 }
 
+// Step 1 of reference.cc. A block that is not full counts as padded with +0, which changes no lane.
+// In binary64 the square is exact, so that fma and multiply-then-add agree.
+template <class Real, class X>
+[[gnu::noinline]] Real SumSquares(const X* x, size_t d) {
+  return SumByLanes<Real>(d, [x](Real lane, size_t j) {
+    const Real value = ToF32(x[j]);
+    return std::fma(value, value, lane);
+  });
+}
+
 // The kernels of the target "reference".
 extern const KernelTable kReferenceTable;
-
-// The sum of squares of one row in f32.
-template <class X>
-float HotSumSquares(const X* x, size_t d);
-
-// Scales one row, in place where x == y: for the rare rows that the kernels' own loops cannot take.
-template <class X, class Y>
-void HotScale(const Norm& norm, float r, const X* x, Y* y);
-
-// The cold path, which the kernels of every target take for the rows that IsSafe() turns away. X
-// and Y are element types.
-
-// The sum of squares of one row in binary64.
-template <class X>
-double ColdSumSquares(const X* x, size_t d);
-
-// Scales one row, in place where x == y, and returns 1 / RMS.
-template <class X, class Y>
-double ColdScale(const Norm& norm, double sum, const X* x, Y* y);
 
 }  // namespace rmsnorm::internal
 

@@ -3,9 +3,9 @@
 // these bits.
 //
 // All arithmetic is IEEE, as in reference.cc. Real is float. It is double on the cold path, for
-// rows whose forward is computed in binary64, or whose terms are not finite in f32. x, dy and the
-// prepared weight w' are f32 and convert exactly; without a weight w' is 1. The gradients pass
-// through the unrounded values in both rounding orders: a cast counts as the identity.
+// rows whose forward is computed in binary64, and for dx alone where c is not finite in f32. x, dy
+// and the prepared weight w' are f32 and convert exactly; without a weight w' is 1. The gradients
+// pass through the unrounded values in both rounding orders: a cast counts as the identity.
 //
 //   g = dy * w'                 the gradient of x * r
 //   c = sum of g * x            over the lanes and blocks of the sum of squares
@@ -47,7 +47,8 @@ Real Dot(const Norm& norm, const X* x, const Y* dy) {
 // Step 3. dx is rounded to f32 once, then added to what is there, then rounded to its type. dw adds
 // to sums in f32, with one rounding for each row; they take the rows of a block in rising order.
 template <class Real, class X, class Y, class Z>
-void Gradient(const Norm& norm, const Terms<Real>& terms, const GradientRows& rows, size_t row) {
+[[gnu::noinline]] void Gradient(const Norm& norm, const Terms<Real>& terms,
+                                const GradientRows& rows, size_t row) {
   const X* x = rows.Input<X>(row);
   const Y* dy = rows.Gradient<Y>(row);
   Z* dx = rows.dx != nullptr ? rows.Output<Z>(row) : nullptr;
@@ -72,7 +73,7 @@ void Gradient(const Norm& norm, const Terms<Real>& terms, const GradientRows& ro
 // Step 4. The sums of the blocks of rows add up in rising order, then to what is there; the total
 // is rounded to the type of dw.
 template <class W>
-void FinishWeight(const float* sums, size_t stride, size_t blocks, size_t d, bool add, void* dw) {
+void StoreSum(const float* sums, size_t stride, size_t blocks, size_t d, bool add, void* dw) {
   W* to = static_cast<W*>(dw);
   for (size_t j = 0; j < d; ++j) {
     float total = sums[j];
@@ -85,7 +86,7 @@ void FinishWeight(const float* sums, size_t stride, size_t blocks, size_t d, boo
 template <class X, class Y>
 RowSums HotSums(const Norm& norm, const GradientRows& rows, size_t row) {
   const X* x = rows.Input<X>(row);
-  return {NeedsSquares(norm, rows.rstd) ? HotSumSquares(x, norm.d) : 0,
+  return {NeedsSquares(norm, rows.rstd) ? SumSquares<float>(x, norm.d) : 0,
           Dot<float>(norm, x, rows.Gradient<Y>(row))};
 }
 
@@ -96,21 +97,40 @@ RowSums SumsOfBlock(const Norm& norm, const GradientRows& rows) {
 }
 
 template <class X, class Y>
+Terms<double> ColdTerms(const Norm& norm, const GradientRows& rows, size_t row) {
+  const X* x = rows.Input<X>(row);
+  const double under_root =
+      NeedsSquares(norm, rows.rstd) ? UnderRoot(norm, SumSquares<double>(x, norm.d)) : 0;
+  const double r = rows.rstd != nullptr ? rows.rstd[row] : InverseRms(norm, under_root);
+  return MakeTerms(norm, r, under_root, Dot<double>(norm, x, rows.Gradient<Y>(row)));
+}
+
+template <class X, class Y>
 void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
   for (size_t row = 0; row < rows.count; ++row) {
     const HotTerms hot = MakeHotTerms(norm, HotSums<X, Y>(norm, rows, row),
                                       rows.rstd != nullptr ? rows.rstd + row : nullptr);
-    terms[row] = hot.safe ? Widened(hot.terms) : RowTerms{ColdTerms<X, Y>(norm, rows, row), true};
+    terms[row] = hot.cold == Cold::kNothing
+                     ? Widened(hot.terms)
+                     : RowTerms{ColdTerms<X, Y>(norm, rows, row), hot.terms.r, hot.cold};
   }
 }
 
 template <class X, class Y, class Z = Y>
 void BackwardColumns(const Norm& norm, const GradientRows& rows, const RowTerms* terms) {
   for (size_t row = 0; row < rows.count; ++row) {
-    if (terms[row].cold) {
-      ColdGradient<X, Y, Z>(norm, terms[row].terms, rows, row);
-    } else {
-      Gradient<float, X, Y, Z>(norm, Narrowed(terms[row].terms), rows, row);
+    const RowTerms& of_row = terms[row];
+    if (of_row.cold == Cold::kNothing) {
+      Gradient<float, X, Y, Z>(norm, Narrowed(of_row.terms), rows, row);
+    } else if (of_row.cold == Cold::kAll) {
+      Gradient<double, X, Y, Z>(norm, of_row.terms, rows, row);
+    } else {  // dw before dx, which may be in the place of dy
+      GradientRows only_dw = rows;
+      only_dw.dx = nullptr;
+      Gradient<float, X, Y, Z>(norm, {of_row.r, 0, 0}, only_dw, row);
+      GradientRows only_dx = rows;
+      only_dx.dw = nullptr;
+      Gradient<double, X, Y, Z>(norm, of_row.terms, only_dx, row);
     }
   }
 }
@@ -132,43 +152,6 @@ void BackwardRows(const Norm& norm, const GradientRows& rows) {
 }
 
 }  // namespace
-
-template <class X, class Y>
-Terms<double> ColdTerms(const Norm& norm, const GradientRows& rows, size_t row) {
-  const X* x = rows.Input<X>(row);
-  const double under_root =
-      NeedsSquares(norm, rows.rstd) ? UnderRoot(norm, ColdSumSquares(x, norm.d)) : 0;
-  const double r = rows.rstd != nullptr ? rows.rstd[row] : InverseRms(norm, under_root);
-  return MakeTerms(norm, r, under_root, Dot<double>(norm, x, rows.Gradient<Y>(row)));
-}
-
-template <class X, class Y, class Z>
-void ColdGradient(const Norm& norm, const Terms<double>& terms, const GradientRows& rows,
-                  size_t row) {
-  Gradient<double, X, Y, Z>(norm, terms, rows, row);
-}
-
-#define RMSNORM_INSTANTIATE_TERMS(X, Y) \
-  template Terms<double> ColdTerms<X, Y>(const Norm&, const GradientRows&, size_t);
-#define RMSNORM_INSTANTIATE_GRADIENT(X, Y, Z)                                                 \
-  template void ColdGradient<X, Y, Z>(const Norm&, const Terms<double>&, const GradientRows&, \
-                                      size_t);
-#define RMSNORM_INSTANTIATE(X, Y) \
-  RMSNORM_INSTANTIATE_TERMS(X, Y) \
-  RMSNORM_INSTANTIATE_GRADIENT(X, Y, Y)
-#define RMSNORM_INSTANTIATE_ALL(X) \
-  RMSNORM_INSTANTIATE(X, float)    \
-  RMSNORM_INSTANTIATE(X, F16)      \
-  RMSNORM_INSTANTIATE(X, BF16)
-RMSNORM_INSTANTIATE_ALL(float)
-RMSNORM_INSTANTIATE_ALL(F16)
-RMSNORM_INSTANTIATE_ALL(BF16)
-RMSNORM_INSTANTIATE_GRADIENT(float, F16, float)
-RMSNORM_INSTANTIATE_GRADIENT(float, BF16, float)
-#undef RMSNORM_INSTANTIATE_ALL
-#undef RMSNORM_INSTANTIATE
-#undef RMSNORM_INSTANTIATE_GRADIENT
-#undef RMSNORM_INSTANTIATE_TERMS
 
 const GradientTable kGradientKernels = RMSNORM_GRADIENT_TABLE();
 

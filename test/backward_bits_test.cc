@@ -412,6 +412,37 @@ TEST_P(BackwardTest, NanStaysInItsRow) {
   for (size_t j = 0; j < 300; ++j) ASSERT_EQ(j == 100, std::isnan(after.dw->get(0, j)));
 }
 
+// Where c is beyond FLT_MAX, and forward is not cold, dx alone is computed in binary64. dw adds the
+// products in f32, of which some are beyond FLT_MAX here, too.
+TEST_P(BackwardTest, OnlyDxIsColdWhereTheDotOverflows) {
+  GradientInputs inputs = {Tensor(RMSNORM_F32, 5, 300), Tensor(RMSNORM_F32, 5, 300), {}, {},
+                           Tensor(RMSNORM_F32, 5, 300), Tensor(RMSNORM_F32, 1, 300)};
+  FillNormal(random_, inputs.x);
+  FillNormal(random_, inputs.dy);
+  for (size_t j = 0; j < 300; ++j) {
+    inputs.x.set(2, j, inputs.x.get(2, j) * 0x1p47);
+    inputs.dy.set(2, j, std::abs(inputs.dy.get(2, j)) * 0x1p81 * (inputs.x.get(2, j) < 0 ? -1 : 1));
+  }
+  const std::vector<float> rstd = InverseRmsOf(inputs.x, options_);
+  Tensor dw(RMSNORM_F32, 1, 300);
+  for (size_t j = 0; j < 300; ++j) {
+    float sum = 0;
+    for (size_t row = 0; row < 5; ++row) {
+      const float product =
+          static_cast<float>(inputs.dy.get(row, j)) * static_cast<float>(inputs.x.get(row, j));
+      sum = std::fma(product, rstd[row], sum);
+    }
+    dw.set(0, j, sum);
+  }
+  for (const bool in_place : {false, true}) {
+    inputs.in_place = in_place;
+    if (in_place) inputs.dx = inputs.dy;
+    const GradientResults results = ComputeGradients(inputs, options_);
+    EXPECT_TRUE(SameBits(dw, *results.dw));
+    for (size_t j = 0; j < 300; ++j) ASSERT_TRUE(std::isfinite(results.dx->get(2, j))) << j;
+  }
+}
+
 // Zeros: the formula's second term is 0.
 TEST_P(BackwardTest, RowOfZeros) {
   for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {

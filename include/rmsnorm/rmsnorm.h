@@ -366,7 +366,7 @@ enum {
 /// threads, but not for a batch in pieces. For a row of finite values whose products neither
 /// overflow nor vanish, dx is exact up to the rounding of its type and some units of 2^-24 of the
 /// larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by the
-/// forward call, or one with a c that f32 cannot hold, is computed in binary64 here too.
+/// forward call is computed in binary64 here too, and so is dx where f32 cannot hold c.
 /// The call takes scratch of up to 65 * d floats and 32 bytes for each row, on the heap where that
 /// is more than 32 KiB.
 RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_view* dy, const rmsnorm_view* x,

@@ -10,7 +10,7 @@
 #endif
 
 #include "../gradient_terms.h"
-#include "../reference_backward.h"
+#include "cold-inl.h"
 #include "forward-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
@@ -384,14 +384,40 @@ HWY_INLINE Apply FindApply(const GradientRows& rows) {
 
 // ------------------------------------------------------------------ kernels
 
+// The terms of a row of which something is cold. Where its r is NaN the others do not matter.
+template <class X, class Y>
+HWY_NOINLINE RowTerms ColdRowTerms(const Norm& norm, const GradientRows& rows, size_t row,
+                                   const HotTerms& hot) {
+  if (std::isnan(hot.terms.r)) return {{}, hot.terms.r, hot.cold};
+  return {ColdTerms<X, Y>(norm, rows, row), hot.terms.r, hot.cold};
+}
+
+// A row by such terms. One whose r is NaN gives nothing but NaN. A dx in the place of dy is written
+// after dw has been added to.
+template <class X, class Y, class Z>
+HWY_NOINLINE void ApplyColdRow(const Norm& norm, const GradientRows& rows, size_t row,
+                               const RowTerms& terms) {
+  if (std::isnan(terms.r)) {
+    if (rows.dx != nullptr) FillWithNaN(rows.Output<Z>(row), norm.d);
+    if (rows.dw != nullptr) FillWithNaN(rows.dw, norm.d);
+  } else if (terms.cold == Cold::kDx && rows.dw != nullptr) {
+    ApplyRow<Dx::kNone, true, X, Y, Y>(norm, rows, row, {terms.r, 0, 0});
+    GradientRows without_dw = rows;
+    without_dw.dw = nullptr;
+    ColdGradient<X, Y, Z>(norm, terms.terms, without_dw, row);
+  } else {
+    ColdGradient<X, Y, Z>(norm, terms.terms, rows, row);
+  }
+}
+
 template <class X, class Y, class Z>
 HWY_NOINLINE void BackwardRow(const Norm& norm, const GradientRows& rows, size_t row,
                               const Apply& apply) {
   const HotTerms hot = TermsOfRow<X, Y>(norm, rows, row);
-  if (HWY_LIKELY(hot.safe)) {
+  if (HWY_LIKELY(hot.cold == Cold::kNothing)) {
     apply.row(norm, rows, row, hot.terms);
   } else {
-    ColdGradient<X, Y, Z>(norm, ColdTerms<X, Y>(norm, rows, row), rows, row);
+    ApplyColdRow<X, Y, Z>(norm, rows, row, ColdRowTerms<X, Y>(norm, rows, row, hot));
   }
 }
 
@@ -425,7 +451,7 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const GradientRows& rows, con
   for (; row + 2 <= rows.count; row += 2) {
     const HotTerms a = TermsOfRow<X, Y>(norm, rows, row);
     const HotTerms b = TermsOfRow<X, Y>(norm, rows, row + 1);
-    if (HWY_LIKELY(a.safe && b.safe)) {
+    if (HWY_LIKELY(a.cold == Cold::kNothing && b.cold == Cold::kNothing)) {
       apply.two(norm, rows, row, a.terms, b.terms);
     } else {
       BackwardRow<X, Y, Z>(norm, rows, row, apply);
@@ -494,7 +520,7 @@ HWY_NOINLINE size_t BackwardSafeRows(Norm norm, GradientRows rows, size_t begin)
   for (; i < rows.count; ++i) {
     const float next = i + 1 < rows.count ? SumHeldRow<kCount>(norm, rows, i + 1) : c;
     const HotTerms hot = MakeHotTerms(norm, {0, c}, rows.rstd + i);
-    if (HWY_UNLIKELY(!hot.safe)) break;
+    if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;
     const GradientRow<kDx, true, float, float, float> row(rows, i, hot.terms);
     // All of it before the first store, which loads might else have to wait for.
     const Lanes<kCount> x = LoadRow<kCount>(row.x);
@@ -508,13 +534,12 @@ HWY_NOINLINE size_t BackwardSafeRows(Norm norm, GradientRows rows, size_t begin)
 
 template <size_t kD>
 HWY_INLINE void BackwardHeldRows(const Norm& norm, const GradientRows& rows) {
+  const Apply apply = FindApply<float, float, float>(rows);
   const bool stream = rows.stream && AreAligned(rows.dx, rows.dx_stride);
   for (size_t i = 0; i < rows.count; ++i) {
     i = stream ? BackwardSafeRows<kD, Dx::kStream>(norm, rows, i)
                : BackwardSafeRows<kD, Dx::kStore>(norm, rows, i);
-    if (i < rows.count) {
-      ColdGradient<float, float, float>(norm, ColdTerms<float, float>(norm, rows, i), rows, i);
-    }
+    if (i < rows.count) BackwardRow<float, float, float>(norm, rows, i, apply);
   }
   if (stream) hwy::FlushStream();
 }
@@ -557,7 +582,8 @@ template <class X, class Y>
 void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
   for (size_t row = 0; row < rows.count; ++row) {
     const HotTerms hot = TermsOfRow<X, Y>(norm, rows, row);
-    terms[row] = hot.safe ? Widened(hot.terms) : RowTerms{ColdTerms<X, Y>(norm, rows, row), true};
+    terms[row] =
+        hot.cold == Cold::kNothing ? Widened(hot.terms) : ColdRowTerms<X, Y>(norm, rows, row, hot);
   }
 }
 
@@ -565,39 +591,13 @@ template <class X, class Y, class Z = Y>
 void BackwardColumns(const Norm& norm, const GradientRows& rows, const RowTerms* terms) {
   const Apply apply = FindApply<X, Y, Z>(rows);
   for (size_t row = 0; row < rows.count; ++row) {
-    if (HWY_LIKELY(!terms[row].cold)) {
+    if (HWY_LIKELY(terms[row].cold == Cold::kNothing)) {
       apply.row(norm, rows, row, Narrowed(terms[row].terms));
     } else {
-      ColdGradient<X, Y, Z>(norm, terms[row].terms, rows, row);
+      ApplyColdRow<X, Y, Z>(norm, rows, row, terms[row]);
     }
   }
   if (rows.stream) hwy::FlushStream();
-}
-
-// ------------------------------------------------------------------ dw
-
-// The sum of the blocks at j, added to what is there if asked; its NaNs as RoundToBF16() needs
-// them.
-template <class W>
-void FinishWeight(const float* HWY_RESTRICT sums, size_t stride, size_t blocks, size_t d, bool add,
-                  void* HWY_RESTRICT dw) {
-  W* const to = static_cast<W*>(dw);
-  for (size_t j = 0; j < d; j += kPair) {
-    const size_t n = std::min(kPair, d - j);
-    const bool all = n == kPair;
-    Pair total = all ? Load(sums + j) : LoadFirst(sums + j, n);
-    for (size_t block = 1; block < blocks; ++block) {
-      const float* const from = sums + block * stride + j;
-      total = Add(total, all ? Load(from) : LoadFirst(from, n));
-    }
-    if (add) total = Add(all ? Load(to + j) : LoadFirst(to + j, n), total);
-    total = {PlainNaN(total.lower), PlainNaN(total.upper)};
-    if (all) {
-      Store(total, to + j);
-    } else {
-      StoreFirst(total, to + j, n);
-    }
-  }
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "../inverse_rms.h"
-#include "../reference.h"
+#include "cold-inl.h"
 #include "squares-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
@@ -166,6 +166,21 @@ HWY_INLINE void ScaleOneRow(const Norm& norm, const Rows& rows, size_t row, floa
 
 // ------------------------------------------------------------------ kernels
 
+// A row that IsSafe() turns away, by the sum that is given or, where that is null, by its own.
+// Returns rstd. The sum of a row with a NaN is one, and then so is all that the row gives.
+template <class X, class Y>
+HWY_NOINLINE float NormaliseColdRow(const Norm& norm, const X* x, Y* y, float under_root,
+                                    const double* given) {
+  if (std::isnan(under_root)) {
+    FillWithNaN(y, norm.d);
+    return under_root;
+  }
+  const double sum = given != nullptr ? *given : ColdSumSquares(x, norm.d);
+  const double r = InverseRms(norm, UnderRoot(norm, sum));
+  ColdScale<X, Y>(norm, r, x, y);
+  return static_cast<float>(r);
+}
+
 template <bool kSumsGiven, bool kCast, bool kWeighted, class X, class Y>
 HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
   const X* x = rows.Input<X>(row);
@@ -178,16 +193,14 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Rows& rows, size_t row) {
     // A sum that was given does not rule out a NaN in x, which RoundToBF16() may lose. Those that
     // come from bf16 have no payload bits to carry.
     constexpr bool kMayLoseNaN = kSumsGiven && std::is_same_v<Y, BF16> && !std::is_same_v<X, BF16>;
-    bool lost = false;
-    if constexpr (kMayLoseNaN) {
-      lost = !rows.hot_sums && std::isnan(SumSquares(x, norm.d));
-      if (lost) HotScale(norm, r, x, y);
+    if (kMayLoseNaN && !rows.hot_sums) {
+      ColdScale<X, Y>(norm, r, x, y);
+    } else {
+      ScaleOneRow<kCast, kWeighted, X, Y>(norm, rows, row, r);
     }
-    if (!lost) ScaleOneRow<kCast, kWeighted, X, Y>(norm, rows, row, r);
   } else {
-    const bool use_given = kSumsGiven && !rows.hot_sums;
-    const double cold_sum = use_given ? rows.sums[row] : ColdSumSquares(x, norm.d);
-    r = static_cast<float>(ColdScale(norm, cold_sum, x, y));
+    const double* given = kSumsGiven && !rows.hot_sums ? &rows.sums[row] : nullptr;
+    r = NormaliseColdRow<X, Y>(norm, x, y, under_root, given);
   }
   if (rows.rstd != nullptr) rows.rstd[row] = r;
 }
@@ -388,11 +401,12 @@ HWY_INLINE void StoreScaled(const Lanes<kCount>& row, F32Vec r, const Lanes<kCou
   }
 }
 
-// The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
-// The divisor is kD, so that the compiler multiplies by its inverse. Norm and Rows are values, so
-// that they are not read again after each store.
+// The rows from `begin` on, up to one that is not safe: returns its index and sets what is under
+// its root, or returns the number of rows. The divisor is kD, so that the compiler multiplies by
+// its inverse. Norm and Rows are values, so that they are not read again after each store.
 template <size_t kD, bool kStream, class Sources>
-HWY_NOINLINE size_t NormaliseSafeRows(Norm norm, Rows rows, Sources sources, size_t begin) {
+HWY_NOINLINE size_t NormaliseSafeRows(Norm norm, Rows rows, Sources sources, size_t begin,
+                                      float& unsafe_root) {
   constexpr size_t kCount = kD / kPair;
   norm.divisor = kD;
   const Lanes<kCount> weight = LoadRow<kCount>(norm.weight);
@@ -408,7 +422,10 @@ HWY_NOINLINE size_t NormaliseSafeRows(Norm norm, Rows rows, Sources sources, siz
       next_sum = Sum(Squares(next));
     }
     const float under_root = UnderRoot(norm, sum);
-    if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
+    if (HWY_UNLIKELY(!IsSafe(under_root))) {
+      unsafe_root = under_root;
+      return i;
+    }
     const float r = InverseRms(norm, under_root);
     StoreScaled<kStream>(row, hn::Set(F32Tag(), r), weight, rows.Output<float>(i));
     if (rows.rstd != nullptr) rows.rstd[i] = r;
@@ -428,10 +445,14 @@ HWY_INLINE bool AreAligned(const void* first_row, ptrdiff_t stride) {
 template <size_t kD, class Sources>
 HWY_INLINE void NormaliseHeldRows(const Norm& norm, const Rows& rows, const Sources& sources) {
   const bool stream = rows.stream && AreAligned(rows.y, rows.y_stride);
+  float unsafe_root = 0;
   for (size_t i = 0; i < rows.count; ++i) {
-    i = stream ? NormaliseSafeRows<kD, true>(norm, rows, sources, i)
-               : NormaliseSafeRows<kD, false>(norm, rows, sources, i);
-    if (i < rows.count) NormaliseRow<false, false, true, float, float>(norm, rows, i);
+    i = stream ? NormaliseSafeRows<kD, true>(norm, rows, sources, i, unsafe_root)
+               : NormaliseSafeRows<kD, false>(norm, rows, sources, i, unsafe_root);
+    if (i == rows.count) return;
+    const float r = NormaliseColdRow<float>(norm, rows.Input<float>(i), rows.Output<float>(i),
+                                            unsafe_root, nullptr);
+    if (rows.rstd != nullptr) rows.rstd[i] = r;
   }
 }
 
@@ -519,7 +540,8 @@ void SumSquaresRows(const Norm& norm, const Rows& rows) {
   for (size_t row = 0; row < rows.count; ++row) {
     const X* x = rows.Input<X>(row);
     const float sum = SumSquares(x, norm.d);
-    rows.sums[row] = IsSafeSum(sum, norm.divisor) ? sum : ColdSumSquares(x, norm.d);
+    const bool hot = IsSafeSum(sum, norm.divisor) || std::isnan(sum);
+    rows.sums[row] = hot ? sum : ColdSumSquares(x, norm.d);
   }
 }
 
@@ -528,12 +550,6 @@ void BlockSums(const Norm& norm, const Rows& rows) {
   for (size_t row = 0; row < rows.count; ++row) {
     rows.sums[row] = SumSquares(rows.Input<X>(row), norm.d);
   }
-}
-
-// Makes every NaN the same quiet one, whose payload survives the rounding to bf16.
-HWY_INLINE F32Vec PlainNaN(F32Vec value) {
-  const F32Vec plain = hn::BitCast(F32Tag(), hn::Set(U32Tag(), 0x7FC00000));
-  return hn::IfThenElse(hn::IsNaN(value), plain, value);
 }
 
 HWY_INLINE Pair PreparedPair(F32Vec offset, Pair weight) {
