@@ -272,8 +272,9 @@ rmsnorm_status CheckOutput(const char* x_name, const rmsnorm_view& x, const Exte
   RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(y_name, y));
   if (TensorsApart(x, x_extent, y, y_extent) || IsInPlace(x, y)) return RMSNORM_OK;
   return Fail(RMSNORM_ERROR_OVERLAP,
-              "%s: overlaps %s; in place means the same data, strides and element size", y_name,
-              x_name);
+              "%s: overlaps %s or lies between its rows; in place means the same data, strides and "
+              "element size",
+              y_name, x_name);
 }
 
 // y as an output that may not take the place of x, of the same shape.
@@ -281,14 +282,14 @@ rmsnorm_status CheckTensorsApart(const char* x_name, const rmsnorm_view& x, cons
                                  const char* y_name, const rmsnorm_view& y,
                                  const Extent& y_extent) {
   if (TensorsApart(x, x_extent, y, y_extent)) return RMSNORM_OK;
-  return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s", y_name, x_name);
+  return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows", y_name, x_name);
 }
 
 // An output and another argument share no byte.
 rmsnorm_status CheckApart(const char* output, const Extent& output_extent, const char* other,
                           const Extent& other_extent) {
   if (Disjoint(output_extent, other_extent)) return RMSNORM_OK;
-  return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s", output, other);
+  return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows", output, other);
 }
 
 }  // namespace

@@ -343,7 +343,7 @@ TEST(AddOverlap, OutputsShareNoByteWithOtherArguments) {
 }
 
 TEST(AddOverlap, InPlaceNeedsEqualSizes) {
-  ExpectRefused(RMSNORM_ERROR_OVERLAP, "y: overlaps x", kAll, [](Call& c) {
+  ExpectRefused(RMSNORM_ERROR_OVERLAP, "y: overlaps x or lies between its rows", kAll, [](Call& c) {
     c.y = c.x;
     c.y.dtype = RMSNORM_BF16;
   });
