@@ -149,7 +149,7 @@ void FillOpposite(const Tensor& x, Tensor& dy, size_t row) {
 TEST_P(BackwardKernelsTest, KnownLengths) {
   constexpr size_t kRows = 6;
   const auto one_in = [this](size_t n) { return random_.Below(n) == 0; };
-  for (const size_t d : SizeList{64, 128}) {
+  for (const size_t d : SizeList{1, 31, 32, 33, 64, 65, 80, 96, 97, 127, 128}) {
     for (unsigned i = 0; i < 4u << kRows; ++i) {
       const size_t count = 1 + random_.Below(kRows);
       Tensor x(RMSNORM_F32, count, d);

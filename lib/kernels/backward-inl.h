@@ -37,10 +37,9 @@ template <bool kSquares, bool kAll, size_t kCount, class X, class Y>
 HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const X* x, const Y* dy,
                             const float* weight, size_t n) {
   if constexpr (kCount == 1) {
-    const bool all = kAll || n == kPair;
-    const Pair w = all ? Load(weight) : LoadFirst(weight, n);
-    const Pair dys = all ? Load(dy) : LoadFirst(dy, n);
-    const Pair xs = all ? Load(x) : LoadFirst(x, n);
+    const Pair w = kAll ? Load(weight) : LoadFirst(weight, n);
+    const Pair dys = kAll ? Load(dy) : LoadFirst(dy, n);
+    const Pair xs = kAll ? Load(x) : LoadFirst(x, n);
     dot.pair.lower = hn::MulAdd(hn::Mul(dys.lower, w.lower), xs.lower, dot.pair.lower);
     dot.pair.upper = hn::MulAdd(hn::Mul(dys.upper, w.upper), xs.upper, dot.pair.upper);
     if constexpr (kSquares) AddSquares(squares.pair, xs);
@@ -472,34 +471,36 @@ HWY_INLINE Lanes<kCount> Mul(const Lanes<kCount>& a, const Lanes<kCount>& b) {
   }
 }
 
-template <size_t kCount, class Row>
-HWY_INLINE void ApplyHeldRow(size_t j, const Lanes<kCount>& x, const Lanes<kCount>& dy,
+// The n elements from j on. Stores and loads of the weight between them, as registers are few.
+template <bool kWhole, size_t kCount, class Row>
+HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const Lanes<kCount>& dy,
                              const float* weight, const Row& row, Lanes<kCount>& sums) {
   if constexpr (kCount == 1) {
-    row.StoreAt(j, row.At(j, x.pair, dy.pair, Load(weight + j), sums.pair));
+    const Pair w = LoadRow<kWhole, 1>(weight + j, n).pair;
+    const Pair gradient = row.At(j, x.pair, dy.pair, w, sums.pair);
+    if constexpr (kWhole) {
+      row.StoreAt(j, gradient);
+    } else {
+      StoreFirst(gradient, row.dx + j, n);
+    }
   } else {
-    ApplyHeldRow(j, x.first, dy.first, weight, row, sums.first);
-    ApplyHeldRow(j + kCount / 2 * kPair, x.second, dy.second, weight, row, sums.second);
-  }
-}
-
-template <size_t kCount>
-HWY_INLINE void StoreLanes(const Lanes<kCount>& lanes, float* to) {
-  if constexpr (kCount == 1) {
-    Store(lanes.pair, to);
-  } else {
-    StoreLanes(lanes.first, to);
-    StoreLanes(lanes.second, to + kCount / 2 * kPair);
+    constexpr size_t kHalf = kCount / 2 * kPair;
+    if (n <= kHalf) {
+      return ApplyHeldRow<kWhole>(j, n, x.first, dy.first, weight, row, sums.first);
+    }
+    ApplyHeldRow<true>(j, kHalf, x.first, dy.first, weight, row, sums.first);
+    ApplyHeldRow<kWhole>(j + kHalf, n - kHalf, x.second, dy.second, weight, row, sums.second);
   }
 }
 
 // c of a row. A lane's only product is not added to +0 first, but their sum is: that makes the same
 // zeros.
-template <size_t kCount>
+template <bool kWhole, size_t kCount>
 HWY_INLINE float SumHeldRow(const Norm& norm, const GradientRows& rows, size_t row) {
-  const Lanes<kCount> g =
-      Mul(LoadRow<kCount>(rows.Gradient<float>(row)), LoadRow<kCount>(norm.weight));
-  return 0.0f + Sum(Mul(g, LoadRow<kCount>(rows.Input<float>(row))));
+  const size_t d = norm.d;
+  const Lanes<kCount> g = Mul(LoadRow<kWhole, kCount>(rows.Gradient<float>(row), d),
+                              LoadRow<kWhole, kCount>(norm.weight, d));
+  return 0.0f + Sum(Mul(g, LoadRow<kWhole, kCount>(rows.Input<float>(row), d)));
 }
 
 // The sums of dw of up to 128 f32 elements take a quarter of the registers of AVX-512, and stay
@@ -509,47 +510,50 @@ HWY_INLINE float SumHeldRow(const Norm& norm, const GradientRows& rows, size_t r
 //
 // The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
 // Its arguments are as those of NormaliseSafeRows(), and for the same reasons.
-template <size_t kD, Dx kDx>
+template <size_t kPairs, bool kWhole, Dx kDx>
 HWY_NOINLINE size_t BackwardSafeRows(Norm norm, GradientRows rows, size_t begin) {
-  constexpr size_t kCount = kD / kPair;
-  norm.divisor = kD;
+  constexpr size_t kCount = kHeldPairs<kPairs>;
+  AssumeHeld<kPairs, kWhole>(norm);
+  const size_t d = norm.d;
   const bool start = rows.start_dw && begin == 0;
-  Lanes<kCount> sums = start ? ZeroLanes<kCount>() : LoadRow<kCount>(rows.dw);
+  Lanes<kCount> sums = start ? ZeroLanes<kCount>() : LoadRow<kWhole, kCount>(rows.dw, d);
   size_t i = begin;
-  float c = SumHeldRow<kCount>(norm, rows, i);
+  float c = SumHeldRow<kWhole, kCount>(norm, rows, i);
   for (; i < rows.count; ++i) {
-    const float next = i + 1 < rows.count ? SumHeldRow<kCount>(norm, rows, i + 1) : c;
+    const float next = i + 1 < rows.count ? SumHeldRow<kWhole, kCount>(norm, rows, i + 1) : c;
     const HotTerms hot = MakeHotTerms(norm, {0, c}, rows.rstd + i);
     if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;
     const GradientRow<kDx, true, float, float, float> row(rows, i, hot.terms);
     // All of it before the first store, which loads might else have to wait for.
-    const Lanes<kCount> x = LoadRow<kCount>(row.x);
-    const Lanes<kCount> dy = LoadRow<kCount>(row.dy);
-    ApplyHeldRow(0, x, dy, norm.weight, row, sums);
+    const Lanes<kCount> x = LoadRow<kWhole, kCount>(row.x, d);
+    const Lanes<kCount> dy = LoadRow<kWhole, kCount>(row.dy, d);
+    ApplyHeldRow<kWhole>(0, d, x, dy, norm.weight, row, sums);
     c = next;
   }
-  StoreLanes(sums, rows.dw);
+  StoreRow<kWhole, false>(sums, rows.dw, d);
   return i;
 }
 
-template <size_t kD>
+template <size_t kPairs>
 HWY_INLINE void BackwardHeldRows(const Norm& norm, const GradientRows& rows) {
-  const Apply apply = FindApply<float, float, float>(rows);
+  const bool whole = IsWhole<kPairs>(norm);
   const bool stream = rows.stream && AreAligned(rows.dx, rows.dx_stride);
+  const Apply apply = FindApply<float, float, float>(rows);
   for (size_t i = 0; i < rows.count; ++i) {
-    i = stream ? BackwardSafeRows<kD, Dx::kStream>(norm, rows, i)
-               : BackwardSafeRows<kD, Dx::kStore>(norm, rows, i);
+    i = !whole   ? BackwardSafeRows<kPairs, false, Dx::kStore>(norm, rows, i)
+        : stream ? BackwardSafeRows<kPairs, true, Dx::kStream>(norm, rows, i)
+                 : BackwardSafeRows<kPairs, true, Dx::kStore>(norm, rows, i);
     if (i < rows.count) BackwardRow<float, float, float>(norm, rows, i, apply);
   }
   if (stream) hwy::FlushStream();
 }
 
-// The length of such rows, or 0: those of training, to which the forward pass left an inverse RMS
-// each.
-HWY_INLINE size_t HeldLength(const Norm& norm, const GradientRows& rows) {
+// The pairs that such rows take, or 0: those of training, to which the forward pass left an inverse
+// RMS each.
+HWY_INLINE size_t HeldPairs(const Norm& norm, const GradientRows& rows) {
   const bool held = rows.dx != nullptr && rows.dw != nullptr && rows.rstd != nullptr &&
                     !rows.add_dx && !norm.eps_outside;
-  return held ? HeldLength(norm) : 0;
+  return held ? HeldPairs(norm) : 0;
 }
 
 // ------------------------------------------------------------------ the way of each call
@@ -557,9 +561,16 @@ HWY_INLINE size_t HeldLength(const Norm& norm, const GradientRows& rows) {
 template <class X, class Y, class Z = Y>
 void BackwardRows(const Norm& norm, const GradientRows& rows) {
   if constexpr (kFitsRegisters<X> && std::is_same_v<X, Y> && std::is_same_v<Y, Z>) {
-    const size_t held = HeldLength(norm, rows);
-    if (held == 64) return BackwardHeldRows<64>(norm, rows);
-    if (held == 128) return BackwardHeldRows<128>(norm, rows);
+    switch (HeldPairs(norm, rows)) {
+      case 1:
+        return BackwardHeldRows<1>(norm, rows);
+      case 2:
+        return BackwardHeldRows<2>(norm, rows);
+      case 3:
+        return BackwardHeldRows<3>(norm, rows);
+      case 4:
+        return BackwardHeldRows<4>(norm, rows);
+    }
   }
   const Apply apply = FindApply<X, Y, Z>(rows);
   size_t row = 0;

@@ -50,28 +50,35 @@ HWY_INLINE F32Vec PlainNaN(F32Vec value) {
   return hn::IfThenElse(hn::IsNaN(value), plain, value);
 }
 
+// The first n elements of the sum of the blocks of StoreSum(). kAll says that n is kPair.
+template <bool kAll, class T>
+HWY_INLINE void StorePairOfSum(const float* sums, size_t stride, size_t blocks, size_t n, bool add,
+                               T* to) {
+  Pair total = kAll ? Load(sums) : LoadFirst(sums, n);
+  for (size_t block = 1; block < blocks; ++block) {
+    const float* const from = sums + block * stride;
+    total = Add(total, kAll ? Load(from) : LoadFirst(from, n));
+  }
+  if (add) total = Add(kAll ? Load(to) : LoadFirst(to, n), total);
+  total = {PlainNaN(total.lower), PlainNaN(total.upper)};
+  if constexpr (kAll) {
+    Store(total, to);
+  } else {
+    StoreFirst(total, to, n);
+  }
+}
+
 // Rounds the sum of `blocks` rows of f32 to T and writes it, or adds it to d elements. Such rows
 // are the partial sums of dw, and the one row that a tile is.
 template <class T>
 HWY_NOINLINE void StoreSum(const float* HWY_RESTRICT sums, size_t stride, size_t blocks, size_t d,
                            bool add, void* HWY_RESTRICT to_data) {
   T* const to = static_cast<T*>(to_data);
-  for (size_t j = 0; j < d; j += kPair) {
-    const size_t n = std::min(kPair, d - j);
-    const bool all = n == kPair;
-    Pair total = all ? Load(sums + j) : LoadFirst(sums + j, n);
-    for (size_t block = 1; block < blocks; ++block) {
-      const float* const from = sums + block * stride + j;
-      total = Add(total, all ? Load(from) : LoadFirst(from, n));
-    }
-    if (add) total = Add(all ? Load(to + j) : LoadFirst(to + j, n), total);
-    total = {PlainNaN(total.lower), PlainNaN(total.upper)};
-    if (all) {
-      Store(total, to + j);
-    } else {
-      StoreFirst(total, to + j, n);
-    }
+  size_t j = 0;
+  for (; j + kPair <= d; j += kPair) {
+    StorePairOfSum<true>(sums + j, stride, blocks, kPair, add, to + j);
   }
+  if (j < d) StorePairOfSum<false>(sums + j, stride, blocks, d - j, add, to + j);
 }
 
 template <class T>

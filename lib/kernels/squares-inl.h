@@ -124,7 +124,7 @@ HWY_INLINE void AddSquares(Lanes<kCount>& lanes, Source x) {
 template <size_t kCount, class Source>
 HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, Source x, size_t n) {
   if constexpr (kCount == 1) {
-    AddSquares(lanes.pair, n == kPair ? LoadForSum(x) : LoadFirstForSum(x, n));
+    AddSquares(lanes.pair, LoadFirstForSum(x, n));
   } else {
     constexpr size_t kHalf = kCount / 2 * kPair;
     if (n <= kHalf) {
