@@ -219,7 +219,10 @@ HWY_NOINLINE void ColdScale(const Norm& norm, double r, const X* x, void* y) {
 // What a row with a NaN gives: one in every element that comes from its sum.
 template <class T>
 HWY_NOINLINE void FillWithNaN(T* to, size_t d) {
-  std::fill_n(to, d, CastTo<T>(std::numeric_limits<float>::quiet_NaN()));
+  const F32Vec nan = hn::Set(F32Tag(), std::numeric_limits<float>::quiet_NaN());
+  size_t j = 0;
+  for (; j + kPair <= d; j += kPair) Store(Pair{nan, nan}, to + j);
+  if (j < d) StoreFirst(Pair{nan, nan}, to + j, d - j);
 }
 
 // ------------------------------------------------------------------ backward
