@@ -16,19 +16,12 @@
 #include <cstdint>
 
 #include "../inverse_rms.h"
+#include "../thresholds.h"
 #include "cold-inl.h"
 #include "squares-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
-
-// Up to this many bytes of x a row is short: four rows of x and y then fit L1 with the weight. From
-// so many elements on it is long: one row with its weight fills L1.
-constexpr size_t kShortRowBytes = 2048;
-constexpr size_t kLongRow = 8192;
-
-// From so many elements on a row is worth a first step that aligns y.
-constexpr size_t kAlignedRow = 512;
 
 constexpr size_t kCacheLine = 64;
 
