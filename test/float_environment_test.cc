@@ -16,13 +16,11 @@
 #include <thread>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
+#include "float_control.h"
 #include "gradients.h"
 #include "random_rows.h"
 #include "targets.h"
@@ -41,23 +39,12 @@ std::ostream& operator<<(std::ostream& out, const Environment& environment) {
 }
 
 #if defined(__x86_64__)
-constexpr uint32_t kFlags = 0x3F;  // what has happened, not what shall
-uint32_t Control() { return _mm_getcsr() & ~kFlags; }
-void SetControl(uint32_t control) { _mm_setcsr(control); }
 const std::vector<Environment> kEnvironments = {
     {"default", 0x1F80},         {"flush_to_zero", 0x9F80}, {"denormals_are_zero", 0x1FC0},
     {"fast_math", 0x9FC0},       {"downward", 0x3F80},      {"upward", 0x5F80},
     {"toward_zero", 0x7F80},     {"unmasked", 0x0000},      {"unmasked_upward_flushing", 0xC040},
     {"invalid_unmasked", 0x1F00}};
 #elif defined(__aarch64__)
-uint32_t Control() {
-  uint64_t fpcr;
-  asm volatile("mrs %0, fpcr" : "=r"(fpcr));
-  return static_cast<uint32_t>(fpcr);
-}
-void SetControl(uint32_t control) {
-  asm volatile("msr fpcr, %0" : : "r"(static_cast<uint64_t>(control)) : "memory");
-}
 const std::vector<Environment> kEnvironments = {{"default", 0},
                                                 {"flush_to_zero", 1u << 24},
                                                 {"default_nan", 1u << 25},
@@ -66,8 +53,6 @@ const std::vector<Environment> kEnvironments = {{"default", 0},
                                                 {"toward_zero", 3u << 22},
                                                 {"upward_flushing", 1u << 24 | 1u << 22}};
 #else
-uint32_t Control() { return static_cast<uint32_t>(std::fegetround()); }
-void SetControl(uint32_t control) { std::fesetround(static_cast<int>(control)); }
 const std::vector<Environment> kEnvironments = {{"default", FE_TONEAREST},
                                                 {"upward", FE_UPWARD},
                                                 {"downward", FE_DOWNWARD},
