@@ -97,22 +97,28 @@ inline double PreparedWeight(const Tensor* weight, size_t j, const rmsnorm_optio
   return RoundTo(RMSNORM_F32, static_cast<double>(options.weight_offset) + weight->get(0, j));
 }
 
-// Holds a row of y, and its rstd, to the oracle. Every operation after r rises or falls steadily
-// with r, so y must lie between what the two ends of r's range give. With that it is within half an
-// ulp of its type, plus the bound and the roundings of the products, of the exact value.
-inline testing::AssertionResult RowIsWithinBound(const Tensor& x, const Tensor* weight,
+// Whether a number lies between what the two ends of a range gave. Where one gave NaN, as where a
+// product with an infinite weight vanishes at that end, NaN will do.
+inline bool IsBetween(double actual, double a, double b) {
+  if (std::isnan(actual)) return std::isnan(a) || std::isnan(b);
+  if (std::isnan(a) != std::isnan(b)) return actual == (std::isnan(a) ? b : a);
+  return std::min(a, b) <= actual && actual <= std::max(a, b);
+}
+
+// Holds a row of y, and its rstd (null where none was asked for), to the oracle, given the row's
+// sum of squares. Every operation after r rises or falls steadily with r, so y must lie between
+// what the two ends of r's range give. With that it is within half an ulp of its type, plus the
+// bound and the roundings of the products, of the exact value.
+inline testing::AssertionResult RowIsWithinBound(double sum, const Tensor& x, const Tensor* weight,
                                                  const Tensor& y, const float* rstd, size_t row,
                                                  const rmsnorm_options& options) {
-  const double sum = ExactSumSquares(x, row);
   const double r = ExactInverseRms(sum, x.d(), options);
   const bool cold = IsCold(ExactUnderRoot(sum, x.d(), options));
   const double bound = cold ? kColdBound : InverseRmsBound(x.d());
   const double low = r * (1 - bound);
   const double high = r * (1 + bound);
-  const double saved = rstd[row];
-  if (std::isnan(r)
-          ? !std::isnan(saved)
-          : !(RoundTo(RMSNORM_F32, low) <= saved && saved <= RoundTo(RMSNORM_F32, high))) {
+  const double saved = rstd != nullptr ? rstd[row] : r;
+  if (rstd != nullptr && !IsBetween(saved, RoundTo(RMSNORM_F32, low), RoundTo(RMSNORM_F32, high))) {
     return testing::AssertionFailure() << "row " << row << ": 1 / RMS is " << saved << ", not " << r
                                        << " (" << (saved / r - 1) / bound << " of the bound)";
   }
@@ -121,15 +127,19 @@ inline testing::AssertionResult RowIsWithinBound(const Tensor& x, const Tensor* 
     const double a = ScaledElement(x.get(row, j), low, w, x.dtype(), y.dtype(), options);
     const double b = ScaledElement(x.get(row, j), high, w, x.dtype(), y.dtype(), options);
     const double actual = y.get(row, j);
-    const bool within = std::isnan(a) || std::isnan(b)
-                            ? std::isnan(actual)
-                            : std::min(a, b) <= actual && actual <= std::max(a, b);
-    if (!within) {
+    if (!IsBetween(actual, a, b)) {
       return testing::AssertionFailure() << "row " << row << ": element " << j << " is " << actual
                                          << ", not between " << a << " and " << b;
     }
   }
   return testing::AssertionSuccess();
+}
+
+// The same with the row's own sum.
+inline testing::AssertionResult RowIsWithinBound(const Tensor& x, const Tensor* weight,
+                                                 const Tensor& y, const float* rstd, size_t row,
+                                                 const rmsnorm_options& options) {
+  return RowIsWithinBound(ExactSumSquares(x, row), x, weight, y, rstd, row, options);
 }
 
 }  // namespace rmsnorm::test

@@ -85,9 +85,8 @@ inline void FillMixed(Random& random, Tensor& tensor) {
   }
 }
 
-// A weight around 1; an element in 16 is one that is hard to convert or to round.
-inline void FillWeight(Random& random, Tensor& weight) {
-  const Format format = FormatOf(weight.dtype());
+// A number that is hard to convert or to round.
+inline uint32_t HardBits(Random& random, const Format& format) {
   const uint32_t hard[] = {0,
                            format.sign(),
                            1,                      // the smallest subnormal
@@ -96,9 +95,15 @@ inline void FillWeight(Random& random, Tensor& weight) {
                            format.sign() - 1,  // a NaN with every bit of its payload
                            Encode(format, 1e-7),
                            Encode(format, -30000)};
+  return hard[random.Below(std::size(hard))];
+}
+
+// A weight around 1; an element in 16 is hard.
+inline void FillWeight(Random& random, Tensor& weight) {
+  const Format format = FormatOf(weight.dtype());
   for (size_t j = 0; j < weight.d(); ++j) {
     if (random.Below(16) == 0) {
-      weight.set_bits(0, j, hard[random.Below(std::size(hard))]);
+      weight.set_bits(0, j, HardBits(random, format));
     } else {
       weight.set(0, j, 1 + random.Normal() / 2);
     }
