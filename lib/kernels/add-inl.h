@@ -138,6 +138,7 @@ void AddRows(const AddendRows& rows, double* squares) {
 // Rows that are added up as they are read first. 4096 x 128 takes 1.5 times memcpy's time, and by
 // tiles 2.2.
 struct AddedRows {
+  using Given = AddendRows;
   HWY_INLINE Added<float, float, float> First(size_t row) const {
     return {rows.Input<float>(row), rows.Residual<float>(row), rows.Sum<float>(row)};
   }
@@ -146,7 +147,7 @@ struct AddedRows {
 
 template <size_t kPairs>
 void AddForwardRows(const Norm& norm, const AddendRows& addends, const Rows& rows) {
-  NormaliseHeldRows<kPairs>(norm, rows, AddedRows{addends});
+  NormaliseHeldRows<kPairs, AddedRows>(norm, rows, addends);
   if (rows.stream) hwy::FlushStream();  // before another thread may read y
 }
 

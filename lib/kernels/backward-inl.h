@@ -510,9 +510,12 @@ HWY_INLINE float SumHeldRow(const Norm& norm, const GradientRows& rows, size_t r
 // sum to the store, there are none left for the sum of the next row: 2.08.)
 //
 // The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
-// Its arguments are as those of NormaliseSafeRows(), and for the same reasons.
+// It copies what it is given as NormaliseSafeRows() does, and for the same reasons.
 template <size_t kPairs, bool kWhole, Dx kDx>
-HWY_NOINLINE size_t BackwardSafeRows(Norm norm, GradientRows rows, size_t begin) {
+HWY_NOINLINE size_t BackwardSafeRows(const Norm& given_norm, const GradientRows& given_rows,
+                                     size_t begin) {
+  Norm norm = given_norm;
+  const GradientRows rows = given_rows;
   constexpr size_t kCount = kHeldPairs<kPairs>;
   AssumeHeld<kPairs, kWhole>(norm);
   const size_t d = norm.d;

@@ -448,11 +448,16 @@ HWY_INLINE Lanes<kCount> ScaledRow(const Lanes<kCount>& row, F32Vec r,
 }
 
 // The rows from `begin` on, up to one that is not safe: returns its index and sets what is under
-// its root, or returns the number of rows. Norm and Rows are values, so that they are not read
-// again after each store.
+// its root, or returns the number of rows. What is given is copied here, so that it is not read
+// again after each store, and not by the call: a copy by vectors waits for the caller's stores of
+// single fields, and one row of 64 took 2.5 times as long by clang.
 template <size_t kPairs, bool kWhole, bool kStream, class Sources>
-HWY_NOINLINE size_t NormaliseSafeRows(Norm norm, Rows rows, Sources sources, size_t begin,
+HWY_NOINLINE size_t NormaliseSafeRows(const Norm& given_norm, const Rows& given_rows,
+                                      const typename Sources::Given& given, size_t begin,
                                       float& unsafe_root) {
+  Norm norm = given_norm;
+  const Rows rows = given_rows;
+  const Sources sources = {given};
   constexpr size_t kCount = kHeldPairs<kPairs>;
   AssumeHeld<kPairs, kWhole>(norm);
   const size_t d = norm.d;
@@ -492,14 +497,16 @@ HWY_INLINE bool AreAligned(const void* first_row, ptrdiff_t stride) {
 // Rows that take kPairs pairs, whose elements come, when they are read first, from Sources, and
 // then from rows.x.
 template <size_t kPairs, class Sources>
-HWY_INLINE void NormaliseHeldRows(const Norm& norm, const Rows& rows, const Sources& sources) {
+HWY_INLINE void NormaliseHeldRows(const Norm& norm, const Rows& rows,
+                                  const typename Sources::Given& given) {
   const bool whole = IsWhole<kPairs>(norm);
   const bool stream = rows.stream && AreAligned(rows.y, rows.y_stride);
   float unsafe_root = 0;
   for (size_t i = 0; i < rows.count; ++i) {
-    i = !whole   ? NormaliseSafeRows<kPairs, false, false>(norm, rows, sources, i, unsafe_root)
-        : stream ? NormaliseSafeRows<kPairs, true, true>(norm, rows, sources, i, unsafe_root)
-                 : NormaliseSafeRows<kPairs, true, false>(norm, rows, sources, i, unsafe_root);
+    i = !whole ? NormaliseSafeRows<kPairs, false, false, Sources>(norm, rows, given, i, unsafe_root)
+        : stream
+            ? NormaliseSafeRows<kPairs, true, true, Sources>(norm, rows, given, i, unsafe_root)
+            : NormaliseSafeRows<kPairs, true, false, Sources>(norm, rows, given, i, unsafe_root);
     if (i == rows.count) return;
     const float r = NormaliseColdRow<float>(norm, rows.Input<float>(i), rows.Output<float>(i),
                                             unsafe_root, nullptr);
@@ -514,6 +521,7 @@ HWY_INLINE size_t HeldPairs(const Norm& norm) {
 
 // The rows of x as they are: forward's.
 struct InputRows {
+  using Given = Rows;
   HWY_INLINE const float* First(size_t row) const { return rows.Input<float>(row); }
   Rows rows;
 };
@@ -533,13 +541,13 @@ HWY_INLINE void NormaliseRows(const Norm& norm, const Rows& rows) {
     if constexpr (kUsual && kFitsRegisters<X>) {
       switch (HeldPairs(norm)) {
         case 1:
-          return NormaliseHeldRows<1>(norm, rows, InputRows{rows});
+          return NormaliseHeldRows<1, InputRows>(norm, rows, rows);
         case 2:
-          return NormaliseHeldRows<2>(norm, rows, InputRows{rows});
+          return NormaliseHeldRows<2, InputRows>(norm, rows, rows);
         case 3:
-          return NormaliseHeldRows<3>(norm, rows, InputRows{rows});
+          return NormaliseHeldRows<3, InputRows>(norm, rows, rows);
         case 4:
-          return NormaliseHeldRows<4>(norm, rows, InputRows{rows});
+          return NormaliseHeldRows<4, InputRows>(norm, rows, rows);
       }
     }
     if (rows.count >= 4) {
