@@ -37,10 +37,11 @@ template <bool kSquares, bool kAll, size_t kCount, class X, class Y>
 HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const X* x, const Y* dy,
                             const float* weight, size_t n) {
   if constexpr (kCount == 1) {
-    const bool all = kAll || n == kPair;
-    const Pair w = all ? Load(weight) : LoadFirst(weight, n);
-    const Pair dys = all ? Load(dy) : LoadFirst(dy, n);
-    const Pair xs = all ? Load(x) : LoadFirst(x, n);
+    // Not a choice of each load: of that clang 14 makes loads of single elements.
+    if (!kAll && n == kPair) return AddProducts<kSquares, true>(dot, squares, x, dy, weight, n);
+    const Pair w = kAll ? Load(weight) : LoadFirst(weight, n);
+    const Pair dys = kAll ? Load(dy) : LoadFirst(dy, n);
+    const Pair xs = kAll ? Load(x) : LoadFirst(x, n);
     dot.pair.lower = hn::MulAdd(hn::Mul(dys.lower, w.lower), xs.lower, dot.pair.lower);
     dot.pair.upper = hn::MulAdd(hn::Mul(dys.upper, w.upper), xs.upper, dot.pair.upper);
     if constexpr (kSquares) AddSquares(squares.pair, xs);

@@ -15,20 +15,16 @@
 
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
-const AddTable kAddKernels = RMSNORM_ADD_TABLE();
+constexpr AddTable kAddKernels = RMSNORM_ADD_TABLE();
 extern const GradientTable kGradientKernels;  // of backward.cc
 extern const KernelTable kKernels;
-const KernelTable kKernels = RMSNORM_KERNEL_TABLE(RMSNORM_TARGET_NAME);
+constexpr KernelTable kKernels = RMSNORM_KERNEL_TABLE(RMSNORM_TARGET_NAME);
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA
 
 #if HWY_ONCE
 #include "compiled_targets.h"
-
-#define RMSNORM_STRING(x) #x
-#define RMSNORM_VERSION_STRING(major, minor, patch) \
-  RMSNORM_STRING(major) "." RMSNORM_STRING(minor) "." RMSNORM_STRING(patch)
 
 namespace rmsnorm::internal {
 
@@ -56,7 +52,9 @@ int64_t SupportedTargets() {
   return targets;
 }
 
-const char* HighwayVersion() { return RMSNORM_VERSION_STRING(HWY_MAJOR, HWY_MINOR, HWY_PATCH); }
+const char* HighwayVersion() {
+  return RMSNORM_STRING(HWY_MAJOR) "." RMSNORM_STRING(HWY_MINOR) "." RMSNORM_STRING(HWY_PATCH);
+}
 
 }  // namespace rmsnorm::internal
 #endif  // HWY_ONCE

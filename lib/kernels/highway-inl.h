@@ -26,12 +26,13 @@
 #define RMSNORM_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
 #endif
 
-// Highway's name of the target, but NEON in every version.
+// Highway's name of the target, but NEON in every version. That of its namespace without the N_, as
+// a constant: a table filled at run time would be empty for what runs before main().
 #undef RMSNORM_TARGET_NAME
 #if HWY_TARGET == RMSNORM_HWY_NEON
 #define RMSNORM_TARGET_NAME "NEON"
 #else
-#define RMSNORM_TARGET_NAME hwy::TargetName(HWY_TARGET)
+#define RMSNORM_TARGET_NAME &RMSNORM_STRING(HWY_NAMESPACE)[2]
 #endif
 
 #if RMSNORM_NATIVE_BF16

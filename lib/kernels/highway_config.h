@@ -36,4 +36,8 @@
 #define RMSNORM_N_NEON N_NEON
 #endif
 
+// What a macro stands for, as a string.
+#define RMSNORM_STRING(x) RMSNORM_STRING_OF(x)
+#define RMSNORM_STRING_OF(x) #x
+
 #endif  // RMSNORM_LIB_KERNELS_HIGHWAY_CONFIG_H_
