@@ -35,9 +35,10 @@ Real SumByLanes(size_t d, const Add& add) {
 }
 
 // Step 1 of reference.cc. A block that is not full counts as padded with +0, which changes no lane.
-// In binary64 the square is exact, so that fma and multiply-then-add agree.
+// In binary64 the square is exact, so that fma and multiply-then-add agree. Static, as the two
+// files of the reference are compiled with options of their own.
 template <class Real, class X>
-[[gnu::noinline]] Real SumSquares(const X* x, size_t d) {
+[[gnu::noinline]] static Real SumSquares(const X* x, size_t d) {
   return SumByLanes<Real>(d, [x](Real lane, size_t j) {
     const Real value = ToF32(x[j]);
     return std::fma(value, value, lane);

@@ -84,7 +84,7 @@ void StoreSum(const float* sums, size_t stride, size_t blocks, size_t d, bool ad
 }
 
 template <class X, class Y>
-RowSums HotSums(const Norm& norm, const GradientRows& rows, size_t row) {
+[[gnu::noinline]] RowSums HotSums(const Norm& norm, const GradientRows& rows, size_t row) {
   const X* x = rows.Input<X>(row);
   return {NeedsSquares(norm, rows.rstd) ? SumSquares<float>(x, norm.d) : 0,
           Dot<float>(norm, x, rows.Gradient<Y>(row))};
@@ -97,7 +97,7 @@ RowSums SumsOfBlock(const Norm& norm, const GradientRows& rows) {
 }
 
 template <class X, class Y>
-Terms<double> ColdTerms(const Norm& norm, const GradientRows& rows, size_t row) {
+[[gnu::noinline]] Terms<double> ColdTerms(const Norm& norm, const GradientRows& rows, size_t row) {
   const X* x = rows.Input<X>(row);
   const double under_root =
       NeedsSquares(norm, rows.rstd) ? UnderRoot(norm, SumSquares<double>(x, norm.d)) : 0;
@@ -106,7 +106,7 @@ Terms<double> ColdTerms(const Norm& norm, const GradientRows& rows, size_t row) 
 }
 
 template <class X, class Y>
-void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
+[[gnu::noinline]] void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
   for (size_t row = 0; row < rows.count; ++row) {
     const HotTerms hot = MakeHotTerms(norm, HotSums<X, Y>(norm, rows, row),
                                       rows.rstd != nullptr ? rows.rstd + row : nullptr);
@@ -117,7 +117,8 @@ void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
 }
 
 template <class X, class Y, class Z = Y>
-void BackwardColumns(const Norm& norm, const GradientRows& rows, const RowTerms* terms) {
+[[gnu::noinline]] void BackwardColumns(const Norm& norm, const GradientRows& rows,
+                                       const RowTerms* terms) {
   for (size_t row = 0; row < rows.count; ++row) {
     const RowTerms& of_row = terms[row];
     if (of_row.cold == Cold::kNothing) {

@@ -263,7 +263,7 @@ class Forward(Test):
             self.assert_refused(message, OPS.rms_norm, *arguments)
         self.assert_refused("offset", OPS.rms_norm, x, weight_offset=1.0)  # without a weight
         self.assert_refused(r"out has the shape \[3, 64\]", OPS.rms_norm, x, out=x[:3])
-        self.assert_refused("overlap", OPS.rms_norm, x, out=weight.expand(4, 64))
+        self.assert_refused("tell rows apart", OPS.rms_norm, x, out=weight.expand(4, 64))
         self.assert_refused("overlap|shares", OPS.rms_norm, x[:3], out=x[1:])
         self.assert_refused("residual has the shape", OPS.add_rms_norm, x, x[0], weight)
         self.assert_refused("residual is of Double", OPS.add_rms_norm, x, x.double(), weight)
