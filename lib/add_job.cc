@@ -15,7 +15,7 @@
 namespace rmsnorm::internal {
 namespace {
 
-static_assert(kTile <= kBlock);  // RunUnroundedTile() keeps a tile in a block of h
+static_assert(kAddTile <= kBlock);  // RunUnroundedTile() keeps a tile in a block of h
 
 struct AddJob {
   Norm norm;
@@ -61,7 +61,7 @@ void ScaleSums(const AddJob& job, Rows rows, const AddendRows& addends, double* 
 // ------------------------------------------------------------------ the norm of residual_out
 
 void RunTile(const AddJob& job, const Rows& rows, const Rows& residuals) {
-  double squares[kTileRows];
+  double squares[kAddTileRows];
   const AddendRows addends = Addends(job, rows, residuals);
   job.add(addends, squares);
   ScaleSums(job, rows, addends, squares);
@@ -72,8 +72,8 @@ void RunTile(const AddJob& job, const Rows& rows, const Rows& residuals) {
 // Rows of no more than a block.
 void RunUnroundedTile(const AddJob& job, const Rows& rows, const Rows& residuals) {
   alignas(64) float h[kBlock];
-  double squares[kTileRows];
-  double unused[kTileRows];
+  double squares[kAddTileRows];
+  double unused[kAddTileRows];
   AddendRows addends = Addends(job, rows, residuals);
   addends.sum = h;
   addends.sum_stride = static_cast<ptrdiff_t>(job.norm.d);
@@ -163,7 +163,7 @@ void RunRows(const AddJob& job, size_t begin, size_t end) {
   const size_t d = job.norm.d;
   const bool rounded = job.add_f32 == nullptr;
   const size_t rows_of_tile =
-      job.one_pass != nullptr ? end - begin : std::clamp<size_t>(kTile / d, 1, kTileRows);
+      job.one_pass != nullptr ? end - begin : std::clamp<size_t>(kAddTile / d, 1, kAddTileRows);
   while (begin < end) {
     Rows rows = NextRows(job.x_and_y, begin, std::min(end, begin + rows_of_tile));
     const Rows residuals = NextRows(job.residuals, begin, begin + rows.count);

@@ -35,8 +35,8 @@ constexpr size_t kBatchBlocks = Threshold(8192, 2);
 
 // Elements of a tile of the residual add, unless one row has more, and its rows. The tiles of x,
 // residual and y fit L1.
-constexpr size_t kTile = Threshold(2048, 256);
-constexpr size_t kTileRows = Threshold(64, 2);
+constexpr size_t kAddTile = Threshold(2048, 256);
+constexpr size_t kAddTileRows = Threshold(64, 2);
 
 // Floats that a call keeps on the stack rather than on the heap: a prepared weight, and the scratch
 // of backward for a few rows of 4096.
