@@ -43,12 +43,12 @@ constexpr size_t kAddTileRows = Threshold(64, 2);
 constexpr size_t kWeightOnStack = Threshold(4096, 64);
 constexpr size_t kScratchOnStack = Threshold(8192, 128);
 
-// Up to this many bytes of x a row is short: four rows of x and y then fit L1 with the weight. From
-// so many elements on it is long: one row with its weight fills L1.
+// A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.
+// A row of at least kLongRow elements is long: one row with its weight fills L1.
 constexpr size_t kShortRowBytes = Threshold(2048, 256);
 constexpr size_t kLongRow = Threshold(8192, 256);
 
-// From so many elements on a row is worth a first step that aligns y.
+// A row of at least this many elements is worth a first step that aligns y.
 constexpr size_t kAlignedRow = Threshold(512, 16);
 
 // Bytes of a call's tensors past which its output is written past the caches.
