@@ -6,25 +6,34 @@
 
 #include <cmath>
 
-#include "gradient_rows.h"
 #include "inverse_rms.h"
 
 namespace rmsnorm::internal {
 
-// With eps inside, dx = r * (g - (x * r) * ((c * r) / D)). With eps outside and s = sqrt(sum / D),
-// dx = r * (g - x * ((c * r) / (D * s))), without the second term where s = 0; x * 1 is exact.
+// Whether dx = r * g, without a second term: with eps outside where the RMS is 0, and with eps as a
+// floor where the RMS is below it.
+template <class Real>
+bool IsOnlyG(const Norm& norm, Real under_root) {
+  if (norm.eps_placement == RMSNORM_EPS_INSIDE) return false;
+  const Real root = std::sqrt(under_root);
+  return norm.eps_placement == RMSNORM_EPS_OUTSIDE ? root == 0
+                                                   : root < static_cast<Real>(norm.eps);
+}
+
+// With eps inside, or as a floor below the RMS, dx = r * (g - (x * r) * ((c * r) / D)). With eps
+// outside and s = sqrt(sum / D), dx = r * (g - x * ((c * r) / (D * s))); x * 1 is exact.
 // `under_root` matters there only.
 template <class Real>
 Terms<Real> MakeTerms(const Norm& norm, Real r, Real under_root, Real c) {
   const Real divisor = static_cast<Real>(norm.divisor);
-  if (!norm.eps_outside) return {r, r, (c * r) / divisor};
-  const Real s = std::sqrt(under_root);
-  return {r, 1, s == 0 ? 0 : (c * r) / (divisor * s)};
+  if (IsOnlyG(norm, under_root)) return {r, 0, 0};
+  if (norm.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, (c * r) / divisor};
+  return {r, 1, (c * r) / (divisor * std::sqrt(under_root))};
 }
 
-// Whether the sum of squares is needed where `rstd` is given, or null.
-inline bool NeedsSquares(const Norm& norm, const float* rstd) {
-  return rstd == nullptr || norm.eps_outside;
+// Whether the sum of squares is needed, where `rstd` says whether the inverse RMS is given.
+inline bool NeedsSquares(const Norm& norm, bool rstd) {
+  return !rstd || norm.eps_placement != RMSNORM_EPS_INSIDE;
 }
 
 // 1 / RMS of all rows for which IsSafe(). One that is given stands for the sum, where that is not
@@ -35,20 +44,24 @@ constexpr float kLargestInverse = 0x1p50f;
 struct HotTerms {
   Terms<float> terms;
   Cold cold;  // where it is not kNothing, the terms mean nothing but for r
+  bool only_g;
 };
 
 // The terms in f32. `rstd` is that of the row, or null.
 inline HotTerms MakeHotTerms(const Norm& norm, const RowSums& sums, const float* rstd) {
   const float under_root = UnderRoot(norm, sums.squares);
   const float r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
-  const bool safe =
-      NeedsSquares(norm, rstd) ? IsSafe(under_root) : r >= kSmallestInverse && r <= kLargestInverse;
+  const bool safe = NeedsSquares(norm, rstd != nullptr)
+                        ? IsSafe(under_root)
+                        : r >= kSmallestInverse && r <= kLargestInverse;
   const Terms<float> terms = MakeTerms(norm, r, under_root, sums.dot);
-  return {terms, !safe ? Cold::kAll : std::isfinite(terms.q) ? Cold::kNothing : Cold::kDx};
+  const bool only_g = IsOnlyG(norm, under_root);
+  const bool finite = std::isfinite(only_g ? sums.dot : terms.q);
+  return {terms, !safe ? Cold::kAll : finite ? Cold::kNothing : Cold::kDx, only_g};
 }
 
-inline RowTerms Widened(const Terms<float>& terms) {
-  return {{terms.r, terms.k, terms.q}, terms.r, Cold::kNothing};
+inline RowTerms Widened(const HotTerms& hot) {
+  return {{hot.terms.r, hot.terms.k, hot.terms.q}, hot.terms.r, hot.cold, hot.only_g};
 }
 
 inline Terms<float> Narrowed(const Terms<double>& terms) {

@@ -7,20 +7,23 @@
 #include <cmath>
 #include <limits>
 
-#include "rows.h"
+#include "kernels.h"
 
 namespace rmsnorm::internal {
 
 template <class Real>
 Real UnderRoot(const Norm& norm, Real sum) {
   const Real mean = sum / static_cast<Real>(norm.divisor);
-  return norm.eps_outside ? mean : mean + static_cast<Real>(norm.eps);
+  return norm.eps_placement == RMSNORM_EPS_INSIDE ? mean + static_cast<Real>(norm.eps) : mean;
 }
 
 template <class Real>
 Real InverseRms(const Norm& norm, Real under_root) {
   const Real root = std::sqrt(under_root);
-  return 1 / (norm.eps_outside ? root + static_cast<Real>(norm.eps) : root);
+  const Real eps = static_cast<Real>(norm.eps);
+  if (norm.eps_placement == RMSNORM_EPS_OUTSIDE) return 1 / (root + eps);
+  if (norm.eps_placement == RMSNORM_EPS_FLOOR && root < eps) return 1 / eps;  // a NaN stays one
+  return 1 / root;
 }
 
 // Whether f32 suffices. Below 2^-100 squares lose bits to underflow; infinity says that one

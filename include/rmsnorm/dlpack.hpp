@@ -4,7 +4,7 @@
 /// and others hand out. This header needs DLPack's own, dlpack/dlpack.h, 0.6 or later; the library
 /// does not.
 ///
-///     rmsnorm::forward(rmsnorm::dlpack_input(x), nullptr, rmsnorm::dlpack_output(y));
+///     rmsnorm::norm(rmsnorm::dlpack_input(x), {}, rmsnorm::dlpack_output(y));
 ///
 /// A tensor is taken if it lies in memory of the host (kDLCPU, or pinned: kDLCUDAHost,
 /// kDLROCMHost), holds f32, f16 or bf16 in one lane, and has 1 to RMSNORM_MAX_DIMS dimensions. Any

@@ -4,25 +4,33 @@
 ///
 /// A row x of d elements is divided by its root mean square and scaled by a weight:
 ///
-///     y_j = x_j / sqrt(sum_i(x_i^2) / D + eps) * (offset + weight_j)
+///     y_j = x_j / sqrt(sum_i(x_i^2) / D + eps) * (offset + weight_j) + bias_j
 ///
 /// D is d unless a divisor is given. The formula is that of Zhang and Sennrich, "Root Mean Square
-/// Layer Normalization", 2019, arXiv:1910.07467, equation 4; eps and the offset came with the
-/// models that use it. Gradients are its derivatives. Everything is computed in f32 and has the
-/// same bits on every CPU, for every number of threads, for every batch around a row and in every
-/// rounding mode the caller may have set.
+/// Layer Normalization", 2019, arXiv:1910.07467, equation 4; eps, the offset and the bias came with
+/// the models that use them. Gradients are its derivatives. Everything is computed in f32 and has
+/// the same bits on every CPU, for every number of threads, for every batch around a row and in
+/// every rounding mode the caller may have set.
+///
+/// A call has operands, which are views of tensors, options, which are numbers, and a context,
+/// which says on which threads and with which instructions it runs:
+///
+///     rmsnorm_forward(&operands, &options, &context);
+///
+/// rmsnorm_norm() and rmsnorm_add_norm() are short forms of the usual calls.
 ///
 /// Conventions that hold for every function here:
 /// - Errors: a function that can fail returns a ::rmsnorm_status. It checks its arguments first: on
 ///   an error nothing has been written, and rmsnorm_error_message() says what was wrong with which
-///   argument. A call may return the codes of the views and options it takes, RMSNORM_ERROR_TARGET
-///   where it chooses a target, and RMSNORM_ERROR_MEMORY. No pointer may be null unless its
-///   description says so.
+///   argument. No pointer may be null unless its description says so.
+/// - Growth: operands, options and contexts begin with their size. A later version may append
+///   fields. A struct of an older, smaller size is taken with the default for what it lacks, and a
+///   larger one if what this version does not know is zero.
 /// - Thread safety: every function may be called from many threads at once, also on the same
 ///   module, as long as nobody changes that module's weight or destroys it at the same time. Calls
 ///   at the same time must not write to memory that another of them uses.
 /// - Threads: a call with work enough is spread over threads of OpenMP, or over the parts that the
-///   executor in its options gets. Inside an OpenMP parallel region a call without an executor is
+///   executor in its context gets. Inside an OpenMP parallel region a call without an executor is
 ///   serial. It is so, too, in a child that was forked after a call in its parent had used OpenMP:
 ///   those threads stay behind.
 /// - The library prints nothing, does not abort, and no C++ exception leaves it. But where GNU's
@@ -31,7 +39,11 @@
 ///   executor does not use it.
 /// - Units: sizes and strides are counted in elements, never in bytes. eps is in the unit of x
 ///   squared, or of x where it stands outside the root.
-/// - Aliasing: an output shares memory with another argument only where its description says so.
+/// - Aliasing: y may be in the place of x, residual_out in that of residual and dx in that of dy.
+/// In
+///   place means the same data, strides and element size. Otherwise an output shares no byte with
+///   another operand, and lies between the rows of another only where both walk through memory by
+///   the same strides, as the q and k slices of one buffer do.
 #ifndef RMSNORM_RMSNORM_H_
 #define RMSNORM_RMSNORM_H_
 
@@ -61,7 +73,7 @@ typedef int32_t rmsnorm_status;
 enum {
   RMSNORM_OK = 0,
   RMSNORM_ERROR_NULL = 1,         ///< a required pointer is null
-  RMSNORM_ERROR_STRUCT_SIZE = 2,  ///< a struct was not made by this header's functions
+  RMSNORM_ERROR_STRUCT_SIZE = 2,  ///< a struct's size is unknown, or it holds what is unknown
   RMSNORM_ERROR_DTYPE = 3,        ///< an unknown element type
   RMSNORM_ERROR_SHAPE = 4,        ///< d = 0, a wrong number of dimensions, or shapes that differ
   RMSNORM_ERROR_STRIDE = 5,  ///< gaps in the last dimension, or rows of an output not told apart
@@ -78,7 +90,8 @@ enum {
   RMSNORM_ERROR_MEMORY = 16,         ///< out of memory
   RMSNORM_ERROR_FLAGS = 17,          ///< an unknown flag
   RMSNORM_ERROR_DEVICE = 18,         ///< memory of another device (rmsnorm/dlpack.hpp)
-  RMSNORM_ERROR_READ_ONLY = 19       ///< an output that may only be read (rmsnorm/dlpack.hpp)
+  RMSNORM_ERROR_READ_ONLY = 19,      ///< an output that may only be read (rmsnorm/dlpack.hpp)
+  RMSNORM_ERROR_OPERAND = 20         ///< operands that exclude or lack each other
 };
 
 /// A constant text for a status, such as "eps is negative or not finite". Never null.
@@ -94,32 +107,33 @@ RMSNORM_API const char* rmsnorm_version(void) RMSNORM_NOEXCEPT;
 
 // ------------------------------------------------------------------------------------- views
 
-/// Element types. Each converts to f32 exactly; results are rounded to nearest even.
+/// Element types. Each of the first three converts to f32 exactly; results are rounded to nearest
+/// even. f64 is the type of sums of squares alone.
 typedef int32_t rmsnorm_dtype;
 enum {
-  RMSNORM_F32 = 1,  ///< IEEE binary32
-  RMSNORM_F16 = 2,  ///< IEEE binary16
-  RMSNORM_BF16 = 3  ///< bfloat16, the upper half of binary32
+  RMSNORM_F32 = 1,   ///< IEEE binary32
+  RMSNORM_F16 = 2,   ///< IEEE binary16
+  RMSNORM_BF16 = 3,  ///< bfloat16, the upper half of binary32
+  RMSNORM_F64 = 4    ///< IEEE binary64
 };
 
-/// The size of an element in bytes (4 or 2), or 0 for an unknown dtype.
+/// The size of an element in bytes (8, 4 or 2), or 0 for an unknown dtype.
 RMSNORM_API size_t rmsnorm_dtype_size(rmsnorm_dtype dtype) RMSNORM_NOEXCEPT;
-/// "f32", "f16" or "bf16", or null for an unknown dtype.
+/// "f32", "f16", "bf16" or "f64", or null for an unknown dtype.
 RMSNORM_API const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) RMSNORM_NOEXCEPT;
 
 /// The most dimensions a view can have.
-#define RMSNORM_MAX_DIMS 5
+#define RMSNORM_MAX_DIMS 8
 
 /// Where a tensor lies in memory. The last dimension is the row of d elements that is normalised
 /// and must be contiguous (stride 1); the others may have any stride, so that a slice of a fused
 /// buffer or padded rows need no copy. An input may repeat rows (stride 0). The rows of an output
 /// are told apart by their strides: each is at least as wide as what the narrower ones span, the
 /// row included. The data must be aligned to the element's own size; nothing more is needed. Make
-/// views with rmsnorm_rows() or rmsnorm_tensor(), which set `size`.
+/// views with the functions below. This struct does not grow.
 typedef struct rmsnorm_view {
-  uint32_t size;                   ///< sizeof(rmsnorm_view)
-  rmsnorm_dtype dtype;             ///< the element type
   void* data;                      ///< the first element; never written where the view is an input
+  rmsnorm_dtype dtype;             ///< the element type
   int32_t ndim;                    ///< number of dimensions, 1 to RMSNORM_MAX_DIMS
   size_t shape[RMSNORM_MAX_DIMS];  ///< elements in each dimension; the last is d
   ptrdiff_t stride[RMSNORM_MAX_DIMS];  ///< elements from one index to the next; the last is 1
@@ -130,14 +144,24 @@ typedef struct rmsnorm_view {
 static inline rmsnorm_view rmsnorm_rows(const void* data, rmsnorm_dtype dtype, size_t rows,
                                         size_t d, ptrdiff_t row_stride) {
   rmsnorm_view view;
-  view.size = (uint32_t)sizeof(rmsnorm_view);
-  view.dtype = dtype;
   view.data = (void*)data;
+  view.dtype = dtype;
   view.ndim = 2;
   view.shape[0] = rows;
   view.shape[1] = d;
   view.stride[0] = row_stride;
   view.stride[1] = 1;
+  return view;
+}
+
+/// A view of `count` elements in one dimension: a weight, a bias, or one value for each row.
+static inline rmsnorm_view rmsnorm_vector(const void* data, rmsnorm_dtype dtype, size_t count) {
+  rmsnorm_view view;
+  view.data = (void*)data;
+  view.dtype = dtype;
+  view.ndim = 1;
+  view.shape[0] = count;
+  view.stride[0] = 1;
   return view;
 }
 
@@ -148,9 +172,8 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
   rmsnorm_view view;
   ptrdiff_t dense = 1;
   int32_t i;
-  view.size = (uint32_t)sizeof(rmsnorm_view);
-  view.dtype = dtype;
   view.data = (void*)data;
+  view.dtype = dtype;
   view.ndim = ndim;
   for (i = ndim <= RMSNORM_MAX_DIMS ? ndim - 1 : -1; i >= 0; --i) {
     view.shape[i] = shape[i];
@@ -160,13 +183,74 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
   return view;
 }
 
+// ---------------------------------------------------------------------------------- operands
+
+/// Gradients that are added to what their memory holds, as bits of rmsnorm_operands::add_to. A bit
+/// for a gradient that is not computed is no matter.
+enum {
+  RMSNORM_ADD_TO_DX = 1,  ///< dx
+  RMSNORM_ADD_TO_DW = 2,  ///< dw
+  RMSNORM_ADD_TO_DB = 4   ///< db
+};
+
+/// The tensors of a call, each null where it is absent. Start from rmsnorm_no_operands() and set
+/// those that the call has; rmsnorm_forward() and rmsnorm_backward() say which these are.
+///
+/// x has any shape [..., d] with d at least 1. Zero rows succeed. residual, y, residual_out, dy and
+/// dx have the shape of x. weight, bias, dw and db have the shape [d], or have leading dimensions
+/// too, which are aligned with those of x from the right: each is that of x, or 1 where all of x's
+/// rows along it share one row of the weight. rstd, sums and sums_out have the leading dimensions
+/// of x, and one element where x has none.
+///
+/// The types are f32, f16 or bf16 in any combination, but rstd is f32, sums and sums_out are f64,
+/// and residual_out has the type of residual.
+typedef struct rmsnorm_operands {
+  uint32_t size;                     ///< sizeof(rmsnorm_operands)
+  uint32_t add_to;                   ///< RMSNORM_ADD_TO_DX and the like, or 0
+  const rmsnorm_view* x;             ///< input: what is normalised
+  const rmsnorm_view* residual;      ///< input: what x is added to before
+  const rmsnorm_view* weight;        ///< input; absent, it has the bits of ones
+  const rmsnorm_view* bias;          ///< input: added after the weight
+  const rmsnorm_view* sums;          ///< input: the sums of squares, in the place of x's own
+  const rmsnorm_view* y;             ///< output: the norm; may be in the place of x
+  const rmsnorm_view* residual_out;  ///< output: residual + x; may be in the place of residual
+  const rmsnorm_view* rstd;          ///< 1 / RMS: forward's output, and backward's input
+  const rmsnorm_view* sums_out;      ///< output: the sums of squares of what is normalised
+  const rmsnorm_view* dy;            ///< input: the gradient of the loss by y
+  const rmsnorm_view* dx;            ///< output: the gradient by x; may be in the place of dy
+  const rmsnorm_view* dw;            ///< output: the gradient by the weight, of its shape
+  const rmsnorm_view* db;            ///< output: the gradient by the bias
+} rmsnorm_operands;
+
+/// No operand, and nothing that is added to.
+static inline rmsnorm_operands rmsnorm_no_operands(void) {
+  rmsnorm_operands operands;
+  operands.size = (uint32_t)sizeof(rmsnorm_operands);
+  operands.add_to = 0;
+  operands.x = NULL;
+  operands.residual = NULL;
+  operands.weight = NULL;
+  operands.bias = NULL;
+  operands.sums = NULL;
+  operands.y = NULL;
+  operands.residual_out = NULL;
+  operands.rstd = NULL;
+  operands.sums_out = NULL;
+  operands.dy = NULL;
+  operands.dx = NULL;
+  operands.dw = NULL;
+  operands.db = NULL;
+  return operands;
+}
+
 // ----------------------------------------------------------------------------------- options
 
 /// Where eps is added. Llama, Gemma, T5, Qwen and DeepSeek add it inside the root.
 typedef int32_t rmsnorm_eps_placement;
 enum {
-  RMSNORM_EPS_INSIDE = 0,  ///< x / sqrt(mean(x^2) + eps)
-  RMSNORM_EPS_OUTSIDE = 1  ///< x / (sqrt(mean(x^2)) + eps)
+  RMSNORM_EPS_INSIDE = 0,   ///< x / sqrt(mean(x^2) + eps)
+  RMSNORM_EPS_OUTSIDE = 1,  ///< x / (sqrt(mean(x^2)) + eps)
+  RMSNORM_EPS_FLOOR = 2     ///< x / max(sqrt(mean(x^2)), eps): L2 norms, with a divisor of 1
 };
 
 /// When the normalised value n = x / RMS is rounded to the type of x.
@@ -175,26 +259,20 @@ enum {
   /// y = cast_y(n * w): PyTorch's rms_norm, Gemma, ONNX Runtime's SimplifiedLayerNormalization.
   RMSNORM_SCALE_THEN_CAST = 0,
   /// y = cast_y(cast_x(n) * w): Hugging Face's Llama, T5 and DeepSeek-V3, ONNX RMSNormalization-23.
-  RMSNORM_CAST_THEN_SCALE = 1
+  RMSNORM_CAST_THEN_SCALE = 1,
+  /// The same with n = x * cast_x(1 / RMS): DeepSeek-V4.
+  RMSNORM_INVERSE_ROUNDED = 2
 };
 
-/// What rmsnorm_add_forward() normalises: the sum of residual and x as it is stored, or as it was
-/// before.
+/// What is normalised where there is a residual: the sum of residual and x as residual_out holds
+/// it, or as it was before.
 typedef int32_t rmsnorm_residual_rounding;
 enum {
-  /// The norm of residual_out: Hugging Face, vLLM.
+  /// The norm of residual_out: Hugging Face, vLLM on GPUs.
   RMSNORM_CAST_THEN_NORM = 0,
   /// The norm of the sum in f32: sglang, FlashInfer. The same bits where the residual is f32.
   RMSNORM_NORM_THEN_CAST = 1
 };
-
-/// One part of a call's work; the library makes these, an executor runs them.
-typedef void (*rmsnorm_task)(void* state, size_t index);
-
-/// The caller's own executor: runs task(state, i) once for each i below `count`, on any threads in
-/// any order, and returns when all are done. It must not throw through the library. `context` is
-/// rmsnorm_options::parallel_context.
-typedef void (*rmsnorm_parallel_for)(void* context, size_t count, rmsnorm_task task, void* state);
 
 /// How to normalise. Start from rmsnorm_default_options() and change what differs.
 typedef struct rmsnorm_options {
@@ -205,13 +283,6 @@ typedef struct rmsnorm_options {
   rmsnorm_residual_rounding residual_rounding;  ///< RMSNORM_CAST_THEN_NORM by default
   float weight_offset;  ///< added to the weight in f32: 0 by default, 1 for Gemma; needs a weight
   float divisor;        ///< what the sum of squares is divided by; 0, the default, means float(d)
-  /// The most threads of OpenMP for a call, where OpenMP would use as many by itself or the machine
-  /// has as many CPUs, and OMP_THREAD_LIMIT allows them; or the most parts that parallel_for gets.
-  /// 0: as many as OpenMP would use, or for parallel_for a part for each CPU. 1: serial.
-  int32_t threads;
-  rmsnorm_parallel_for parallel_for;  ///< runs the parts in OpenMP's stead; null by default
-  void* parallel_context;             ///< handed to parallel_for
-  const char* target;  ///< see "targets" below; null by default: RMSNORM_TARGET, or the best
 } rmsnorm_options;
 
 /// The defaults named above.
@@ -224,173 +295,195 @@ static inline rmsnorm_options rmsnorm_default_options(void) {
   options.residual_rounding = RMSNORM_CAST_THEN_NORM;
   options.weight_offset = 0.0f;
   options.divisor = 0.0f;
-  options.threads = 0;
-  options.parallel_for = NULL;
-  options.parallel_context = NULL;
-  options.target = NULL;
   return options;
+}
+
+// ----------------------------------------------------------------------------------- context
+
+/// One part of a call's work; the library makes these, an executor runs them.
+typedef void (*rmsnorm_task)(void* state, size_t index);
+
+/// The caller's own executor: runs task(state, i) once for each i below `count`, on any threads in
+/// any order, and returns when all are done. It must not throw through the library. `context` is
+/// rmsnorm_context::parallel_context.
+typedef void (*rmsnorm_parallel_for)(void* context, size_t count, rmsnorm_task task, void* state);
+
+/// Where a call runs. Nothing here changes a bit of a result. Start from rmsnorm_default_context()
+/// and change what differs.
+typedef struct rmsnorm_context {
+  uint32_t size;  ///< sizeof(rmsnorm_context)
+  /// The most threads of OpenMP for a call, where OpenMP would use as many by itself or the machine
+  /// has as many CPUs, and OMP_THREAD_LIMIT allows them; or the most parts that parallel_for gets.
+  /// 0: as many as OpenMP would use, or for parallel_for a part for each CPU. 1: serial.
+  int32_t threads;
+  rmsnorm_parallel_for parallel_for;  ///< runs the parts in OpenMP's stead; null by default
+  void* parallel_context;             ///< handed to parallel_for
+  const char* target;  ///< see "targets" below; null by default: RMSNORM_TARGET, or the best
+} rmsnorm_context;
+
+/// The defaults named above.
+static inline rmsnorm_context rmsnorm_default_context(void) {
+  rmsnorm_context context;
+  context.size = (uint32_t)sizeof(rmsnorm_context);
+  context.threads = 0;
+  context.parallel_for = NULL;
+  context.parallel_context = NULL;
+  context.target = NULL;
+  return context;
 }
 
 // ----------------------------------------------------------------------------------- forward
 
-/// y = RMSNorm(x) * (offset + weight), row by row.
+/// y = RMSNorm(x) * (offset + weight) + bias, row by row.
 ///
-/// @param x        input, any shape [..., d]; d at least 1. Zero rows succeed and touch nothing.
-/// @param weight   d elements, one dimension, any dtype; or null for none, which has the bits of
-///                 ones.
-/// @param y        output, the shape of x, any dtype. In place means the same data, strides and
-///                 element size as x; otherwise y may share no byte with x, weight or rstd. Views
-///                 that interleave (the q and k slices of one buffer) are told apart if their
-///                 strides are equal.
-/// @param rstd     output, or null: float(1 / RMS) for each row in C order of the leading
-///                 dimensions. Its range: a row of |x| below about 1e-38 with eps = 0 has an
-///                 inverse RMS above FLT_MAX, given as infinity; y is right all the same.
-/// @param options  null for the defaults.
+/// Takes x and, each where it is wanted, weight, bias, residual, sums, y, residual_out, rstd and
+/// sums_out. At least one output is needed.
 ///
-/// The inverse RMS is within ((k + 7 + b) / 2 + 4) * 2^-24 of the exact one, relatively, where k is
-/// min(d, 4096) / 128 and b is d / 4096 - 1, both rounded up, for a divisor of at least 1.
+/// With a residual the call is the step of a pre-norm block, in one pass over memory:
+///
+///     h = residual + x               in f32
+///     residual_out = h               rounded to the type of residual
+///     y = RMSNorm(residual_out)      or of h with RMSNORM_NORM_THEN_CAST
+///
+/// A sum beyond FLT_MAX is infinite, and one beyond the type of residual is stored as infinity.
+/// Without y, rstd and sums_out the call is the addition alone.
+///
+/// The two phases of a norm are a call with sums_out, and a call with sums. Sums of the parts of a
+/// sharded row may be added up in between: then give the whole row's length as divisor. On whole
+/// rows the two calls with equal options give the bits of one. A sum of squares is the f32 sum,
+/// widened, unless that is infinite or below 2^-100 times the divisor: then it is the sum in
+/// binary64. sums exclude a residual.
+///
+/// @param operands  see rmsnorm_operands.
+/// @param options   null for the defaults.
+/// @param context   null for the default one.
+///
+/// rstd is float(1 / RMS). A row of |x| below about 1e-38 with eps = 0 has an inverse RMS above
+/// FLT_MAX, given as infinity; y is right all the same. The inverse RMS is within
+/// ((k + 7 + b) / 2 + 4) * 2^-24 of the exact one, relatively, where k is min(d, 4096) / 128 and b
+/// is d / 4096 - 1, both rounded up, for a divisor of at least 1.
 /// A row that holds NaN or infinity gives what the formula gives in IEEE arithmetic. An all-zero
 /// row with eps = 0 gives NaN. Rows whose squares overflow or vanish in f32 are computed in
-/// binary64. As offset + weight is a sum, a weight of -0 counts as +0. A weight of more than 4096
-/// elements takes scratch of as many floats for the time of the call; a module needs none.
-RMSNORM_API rmsnorm_status rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
-                                           const rmsnorm_view* y, float* rstd,
-                                           const rmsnorm_options* options) RMSNORM_NOEXCEPT;
+/// binary64. As offset + weight is a sum, a weight of -0 counts as +0. A weight and a bias of more
+/// than 4096 elements in all take scratch of as many floats for the time of the call; a module's
+/// weight needs none.
+RMSNORM_API rmsnorm_status rmsnorm_forward(const rmsnorm_operands* operands,
+                                           const rmsnorm_options* options,
+                                           const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
-/// The first phase alone: sums[row] = sum of squares of a row of x, in binary64.
-///
-///     sums[row] = sum_i(x_i^2)
-///
-/// It is the f32 sum, widened, unless that is infinite or below 2^-100 times the divisor: then the
-/// sum in binary64. Sums of the parts of a sharded row may be added up and given to
-/// rmsnorm_scale(). Of the options only divisor, threads, the executor and target matter.
-///
-/// @param x        as for rmsnorm_forward().
-/// @param sums     output, one for each row in C order of the leading dimensions; shares no byte
-///                 with x.
-/// @param options  null for the defaults.
-RMSNORM_API rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
-                                               const rmsnorm_options* options) RMSNORM_NOEXCEPT;
+/// y = RMSNorm(x) * (offset + weight), with the default context. `weight` and `options` may be
+/// null. See rmsnorm_forward().
+static inline rmsnorm_status rmsnorm_norm(const rmsnorm_view* x, const rmsnorm_view* weight,
+                                          const rmsnorm_view* y, const rmsnorm_options* options) {
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.x = x;
+  operands.weight = weight;
+  operands.y = y;
+  return rmsnorm_forward(&operands, options, NULL);
+}
 
-/// The second phase alone: as rmsnorm_forward(), with the sums of squares given.
-///
-///     y_j = x_j / sqrt(sums[row] / D + eps) * (offset + weight_j)
-///
-/// On whole rows rmsnorm_sum_squares() and rmsnorm_scale() with equal options give the bits of
-/// rmsnorm_forward(). For a part of a row give the whole row's sum and its length as divisor.
-///
-/// @param x        as for rmsnorm_forward().
-/// @param sums     input, one for each row in C order of the leading dimensions.
-/// @param weight   as for rmsnorm_forward(); may be null.
-/// @param y        as for rmsnorm_forward(); shares no byte with sums either.
-/// @param rstd     as for rmsnorm_forward(); shares no byte with sums either.
-/// @param options  null for the defaults.
-RMSNORM_API rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* sums,
-                                         const rmsnorm_view* weight, const rmsnorm_view* y,
-                                         float* rstd,
-                                         const rmsnorm_options* options) RMSNORM_NOEXCEPT;
+/// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight), with the default
+/// context. `weight` and `options` may be null. See rmsnorm_forward().
+static inline rmsnorm_status rmsnorm_add_norm(const rmsnorm_view* x, const rmsnorm_view* residual,
+                                              const rmsnorm_view* weight,
+                                              const rmsnorm_view* residual_out,
+                                              const rmsnorm_view* y,
+                                              const rmsnorm_options* options) {
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.x = x;
+  operands.residual = residual;
+  operands.weight = weight;
+  operands.residual_out = residual_out;
+  operands.y = y;
+  return rmsnorm_forward(&operands, options, NULL);
+}
 
-// ------------------------------------------------------------------------------ residual add
+typedef struct rmsnorm_module rmsnorm_module;
 
-/// The step of a pre-norm block: adds x onto a residual and normalises the result, in one pass over
-/// memory.
+/// One of several norms that are done at once.
+typedef struct rmsnorm_call {
+  const rmsnorm_module* module;      ///< as in rmsnorm_module_forward(), or null
+  const rmsnorm_operands* operands;  ///< as in rmsnorm_forward()
+  const rmsnorm_options* options;    ///< null for the defaults, and where there is a module
+} rmsnorm_call;
+
+/// Several norms at once, each with its own operands and options, in one parallel region: q and k
+/// slices of a fused buffer, or the two norms of multi-head latent attention. The results are those
+/// of rmsnorm_forward() for each. An output of one call shares no byte with an operand of another.
+/// A message about operand y of the second call begins with "calls[1].y".
 ///
-///     h = residual + x                               in f32
-///     residual_out = h                               rounded to its type
-///     y = RMSNorm(residual_out) * (offset + weight)
-///
-/// residual_out and y have the bits of a separate addition and rmsnorm_forward() of residual_out;
-/// with RMSNORM_NORM_THEN_CAST y has those of rmsnorm_forward() of h as a tensor of f32 (whose
-/// cast-then-scale has nothing to round). A sum beyond FLT_MAX is infinite, and one beyond the type
-/// of residual_out is stored as infinity.
-///
-/// @param x             input, any shape [..., d]; left alone unless y is in its place.
-/// @param residual      input, the shape of x; f32 or the dtype of x.
-/// @param weight        as for rmsnorm_forward(); may be null.
-/// @param residual_out  output, the shape of x and the dtype of residual. In place means the same
-///                      data and strides as residual; otherwise it may share no byte with another
-///                      argument.
-/// @param y             output, the shape of x, any dtype; in place of x as for rmsnorm_forward(),
-///                      otherwise it may share no byte with another argument.
-/// @param rstd          output, or null, as for rmsnorm_forward(): 1 / RMS of what is normalised.
-/// @param options       null for the defaults.
-///
-/// For the gradients give rmsnorm_backward() residual_out as x, and the gradient of residual_out as
-/// dx with RMSNORM_ADD_TO_DX: what comes out is the gradient of both residual and x. With
-/// RMSNORM_NORM_THEN_CAST give it this call's rstd, too.
-/// A row is spread over threads as by rmsnorm_forward(), but for RMSNORM_NORM_THEN_CAST with a
-/// residual of 16 bits: there each row is one thread's.
-RMSNORM_API rmsnorm_status rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* residual,
-                                               const rmsnorm_view* weight,
-                                               const rmsnorm_view* residual_out,
-                                               const rmsnorm_view* y, float* rstd,
-                                               const rmsnorm_options* options) RMSNORM_NOEXCEPT;
+/// @param calls    `count` calls.
+/// @param count    may be 0.
+/// @param context  null for the default one; modules do not bring theirs.
+RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
+                                               const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
 // ---------------------------------------------------------------------------------- backward
 
-/// What rmsnorm_backward() does besides, as bits to be combined. A flag for a gradient that is not
-/// computed is no matter.
-enum {
-  RMSNORM_ADD_TO_DX = 1,  ///< dx is added to what its memory holds
-  RMSNORM_ADD_TO_DW = 2   ///< dw is added to what its memory holds
-};
-
-/// The gradients of a loss by x and by the weight, from that by y = rmsnorm_forward(x, weight).
+/// The gradients of a loss by x, by the weight and by the bias, from dy, that by y.
 ///
-/// With g = dy * (offset + weight), c = sum_i(g_i * x_i) and r = 1 / RMS, for each row
+/// Takes dy and x, each of weight, rstd, dx, dw and db where it is wanted, and add_to. At least one
+/// of dx, dw and db is needed. db alone needs x for its shape.
+///
+/// With g = dy * (offset + weight), c = sum_i(g_i * x_i), r = 1 / RMS and s = sqrt(sum_i(x_i^2) /
+/// D), for each row
 ///
 ///     dx_j = r * (g_j - x_j * r * c * r / D)          eps inside the root
-///     dx_j = r * (g_j - x_j * c * r / (D * s))        eps outside; s = sqrt(sum_i(x_i^2) / D)
+///     dx_j = r * (g_j - x_j * c * r / (D * s))        eps outside; where s = 0: r * g_j
+///     dx_j = as for eps inside                        eps as a floor; where s < eps: r * g_j
 ///     dw_j = sum over rows of dy_j * x_j * r
+///     db_j = sum over rows of dy_j
 ///
-/// the derivatives of the formula at the head of this file; where s = 0 the second term is 0. They
-/// pass through the unrounded values: both rounding orders give the same gradients.
+/// the derivatives of the formula at the head of this file. dw and db are sums over the rows that
+/// share a row of the weight or of the bias. Gradients pass through the unrounded values: all
+/// rounding orders give the same.
 ///
-/// @param dy       input, the shape of x, any dtype.
-/// @param x        input of the forward call, any shape [..., d].
-/// @param weight   as in the forward call. Null means a weight of ones, for dw too.
-/// @param rstd     what the forward call gave for these rows, used as it is: with eps inside it
-///                 spares the sum of squares. Null, and it is computed again, where it was not
-///                 kept, or where forward's own may be infinite (see there).
-/// @param dx       output, the shape of x and the dtype of dy, or f32 where x is; or null, and it
-///                 is not computed. In place means the same data, strides and element size as dy;
-///                 otherwise it may share no byte with another argument.
-/// @param dw       output, d elements, one dimension, any dtype; or null, and it is not computed;
-///                 shares no byte with another argument. Without rows the gradient is zeros.
-/// @param flags    RMSNORM_ADD_TO_DX, RMSNORM_ADD_TO_DW, both or 0. A gradient is added in f32,
-///                 and the sum rounded once. With dx in place it is dy that dx is added to, as
-///                 where a residual stream goes around the norm.
-/// @param options  those of the forward call; null for the defaults.
+/// rstd is what the forward call gave for these rows, used as it is: with eps inside it spares the
+/// sum of squares. Absent, it is computed again, where it was not kept, or where forward's own may
+/// be infinite (see there).
 ///
-/// dw adds up in f32 and is rounded to its dtype at the end; it has the same bits for any number of
-/// threads, but not for a batch in pieces. For a row of finite values whose products neither
-/// overflow nor vanish, dx is exact up to the rounding of its type and some units of 2^-24 of the
-/// larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by the
-/// forward call is computed in binary64 here too, and so is dx where f32 cannot hold c.
-/// The call takes scratch of up to 65 * d floats and 32 bytes for each row, on the heap where that
-/// is more than 32 KiB.
-RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_view* dy, const rmsnorm_view* x,
-                                            const rmsnorm_view* weight, const float* rstd,
-                                            const rmsnorm_view* dx, const rmsnorm_view* dw,
-                                            uint32_t flags,
-                                            const rmsnorm_options* options) RMSNORM_NOEXCEPT;
+/// For the gradients of a call with a residual give residual_out as x, and the gradient of
+/// residual_out as dx with RMSNORM_ADD_TO_DX: what comes out is the gradient of both residual and
+/// x. With RMSNORM_NORM_THEN_CAST give the call's rstd, too.
+///
+/// A gradient that is added to what its memory holds is added in f32, and the sum rounded once.
+/// With dx in the place of dy it is dy that dx is added to, as where a residual stream goes around
+/// the norm. Without rows dw and db are zeros.
+///
+/// @param operands  see rmsnorm_operands.
+/// @param options   those of the forward call; null for the defaults.
+/// @param context   null for the default one.
+///
+/// dw and db add up in f32 and are rounded to their types at the end; they have the same bits for
+/// any number of threads, but not for a batch in pieces. For a row of finite values whose products
+/// neither overflow nor vanish, dx is exact up to the rounding of its type and some units of 2^-24
+/// of the larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by
+/// the forward call is computed in binary64 here too, and so is dx where f32 cannot hold c.
+/// For each row of the weight the call takes scratch of up to 65 * d floats, and 48 bytes for each
+/// row of x, on the heap where that is more than 32 KiB.
+RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,
+                                            const rmsnorm_options* options,
+                                            const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
 // ------------------------------------------------------------------------------------ module
 
-/// What an engine keeps for each layer: d, dtype, options and the prepared weight. A forward call
-/// on it looks up and allocates nothing.
-typedef struct rmsnorm_module rmsnorm_module;
+/// @struct rmsnorm_module
+/// What an engine keeps for each layer: d, dtype, options, the prepared weight and a context. A
+/// forward call on it looks up and allocates nothing.
 
-/// Makes a module with a weight of d ones. Its target and threads are fixed here.
+/// Makes a module with a weight of d ones.
 ///
 /// @param module   receives the module; destroy it with rmsnorm_module_destroy(). Set to null on an
 ///                 error.
 /// @param d        elements of a row, at least 1.
 /// @param dtype    the type in which the weight is kept.
-/// @param options  null for the defaults; copied (parallel_context must outlive the module).
+/// @param options  null for the defaults; copied.
+/// @param context  that of calls without one, null for the default one; copied (its
+///                 parallel_context must outlive the module).
 RMSNORM_API rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d,
                                                  rmsnorm_dtype dtype,
-                                                 const rmsnorm_options* options) RMSNORM_NOEXCEPT;
+                                                 const rmsnorm_options* options,
+                                                 const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
 /// Frees a module; null is allowed. Not while others use it.
 RMSNORM_API void rmsnorm_module_destroy(rmsnorm_module* module) RMSNORM_NOEXCEPT;
@@ -408,32 +501,72 @@ RMSNORM_API rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* modul
 /// Sets the weight to ones. Not while others use the module.
 RMSNORM_API rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_forward() with the module's weight and options; same shapes, aliasing and errors.
-RMSNORM_API rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
-                                                  const rmsnorm_view* x, const rmsnorm_view* y,
-                                                  float* rstd) RMSNORM_NOEXCEPT;
+/// The elements of a row. 0 for null.
+RMSNORM_API size_t rmsnorm_module_d(const rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_add_forward() with the module's weight and options; same shapes, aliasing and errors.
-RMSNORM_API rmsnorm_status rmsnorm_module_add_forward(
-    const rmsnorm_module* module, const rmsnorm_view* x, const rmsnorm_view* residual,
-    const rmsnorm_view* residual_out, const rmsnorm_view* y, float* rstd) RMSNORM_NOEXCEPT;
+/// The type in which the weight is kept. 0 for null.
+RMSNORM_API rmsnorm_dtype rmsnorm_module_dtype(const rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_backward() with the module's weight and options; same shapes, aliasing and errors.
-RMSNORM_API rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
-                                                   const rmsnorm_view* dy, const rmsnorm_view* x,
-                                                   const float* rstd, const rmsnorm_view* dx,
-                                                   const rmsnorm_view* dw,
-                                                   uint32_t flags) RMSNORM_NOEXCEPT;
+/// The options, owned by the module and valid as long as it. Null for null.
+RMSNORM_API const rmsnorm_options* rmsnorm_module_options(const rmsnorm_module* module)
+    RMSNORM_NOEXCEPT;
 
 /// A text such as "RmsNorm(4096, eps=1e-05, bf16)", naming each option that differs from its
 /// default. Owned by the module and valid as long as it. Empty for null.
 RMSNORM_API const char* rmsnorm_module_describe(const rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
+/// rmsnorm_forward() with the module's weight and options. Takes the operands that it takes, but
+/// no weight. `context` may be null for the module's own.
+RMSNORM_API rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
+                                                  const rmsnorm_operands* operands,
+                                                  const rmsnorm_context* context) RMSNORM_NOEXCEPT;
+
+/// rmsnorm_backward() with the module's weight and options. Takes the operands that it takes, but
+/// no weight. `context` may be null for the module's own.
+RMSNORM_API rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
+                                                   const rmsnorm_operands* operands,
+                                                   const rmsnorm_context* context) RMSNORM_NOEXCEPT;
+
+/// rmsnorm_module_forward() of dense rows of one type, in the module's context, for the step of an
+/// engine that decodes one token: a call of one short row costs a few nanoseconds beside its
+/// arithmetic. y may be x.
+///
+/// @param dtype  the type of x and y.
+/// @param rows   how many.
+/// @param x      input, rows * d elements.
+/// @param y      output, rows * d elements: x itself, or apart from it.
+RMSNORM_API rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module,
+                                                       rmsnorm_dtype dtype, size_t rows,
+                                                       const void* x, void* y) RMSNORM_NOEXCEPT;
+
+/// The same with a residual. residual_out may be residual, and y may be x.
+///
+/// @param dtype  the type of x, residual, residual_out and y.
+/// @param rows   how many.
+RMSNORM_API rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module,
+                                                           rmsnorm_dtype dtype, size_t rows,
+                                                           const void* x, const void* residual,
+                                                           void* residual_out,
+                                                           void* y) RMSNORM_NOEXCEPT;
+
+/// rmsnorm_module_backward() of dense rows of one type, in the module's context. dx may be dy.
+///
+/// @param dtype  the type of dy, x, dx and dw.
+/// @param rows   how many.
+/// @param rstd   one f32 for each row, or null.
+/// @param dx     output, rows * d elements; or null.
+/// @param dw     output, d elements; or null.
+RMSNORM_API rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module,
+                                                        rmsnorm_dtype dtype, size_t rows,
+                                                        const void* dy, const void* x,
+                                                        const float* rstd, void* dx,
+                                                        void* dw) RMSNORM_NOEXCEPT;
+
 // ----------------------------------------------------------------------------------- targets
 //
 // A target is an instruction set the kernels are compiled for. The best one this CPU runs is chosen
 // once; the environment variable RMSNORM_TARGET names another for the process,
-// rmsnorm_options::target for a call. Names, in any case: "reference", the plain scalar definition,
+// rmsnorm_context::target for a call. Names, in any case: "reference", the plain scalar definition,
 // there on every CPU; "AVX2", "AVX512" and "NEON", the best flavour of each; or an exact name such
 // as "AVX3_DL". Every target gives the same bits. A name that is unknown or that this CPU cannot
 // run is an error of the call that asks.

@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace rmsnorm {
 
@@ -32,7 +32,12 @@ struct bf16 {
 };
 
 /// Element types, for tensors whose type is known at run time only.
-enum class Dtype : rmsnorm_dtype { f32 = RMSNORM_F32, f16 = RMSNORM_F16, bf16 = RMSNORM_BF16 };
+enum class Dtype : rmsnorm_dtype {
+  f32 = RMSNORM_F32,
+  f16 = RMSNORM_F16,
+  bf16 = RMSNORM_BF16,
+  f64 = RMSNORM_F64
+};
 
 /// The Dtype of an element type T.
 template <class T>
@@ -49,6 +54,10 @@ struct DtypeOf<f16> {
 template <>
 struct DtypeOf<bf16> {
   static constexpr Dtype value = Dtype::bf16;
+};
+template <>
+struct DtypeOf<double> {
+  static constexpr Dtype value = Dtype::f64;
 };
 /// @endcond
 
@@ -75,27 +84,82 @@ inline void check(rmsnorm_status status) {
 #endif
 }
 
-/// rmsnorm_options with its defaults. `Options o; o.eps = 1e-6f;`
-struct Options : rmsnorm_options {
-  Options() noexcept : rmsnorm_options(rmsnorm_default_options()) {}
+/// See rmsnorm_eps_placement.
+enum class EpsPlacement : rmsnorm_eps_placement {
+  inside = RMSNORM_EPS_INSIDE,
+  outside = RMSNORM_EPS_OUTSIDE,
+  floor = RMSNORM_EPS_FLOOR
 };
 
-/// Where an input lies in memory; see rmsnorm_view.
+/// See rmsnorm_rounding.
+enum class Rounding : rmsnorm_rounding {
+  scale_then_cast = RMSNORM_SCALE_THEN_CAST,
+  cast_then_scale = RMSNORM_CAST_THEN_SCALE,
+  inverse_rounded = RMSNORM_INVERSE_ROUNDED
+};
+
+/// See rmsnorm_residual_rounding.
+enum class ResidualRounding : rmsnorm_residual_rounding {
+  cast_then_norm = RMSNORM_CAST_THEN_NORM,
+  norm_then_cast = RMSNORM_NORM_THEN_CAST
+};
+
+/// How to normalise; see rmsnorm_options. `Options o; o.eps = 1e-6f;`
+struct Options {
+  float eps = 1e-5f;                                                      ///< see rmsnorm_options
+  EpsPlacement eps_placement = EpsPlacement::inside;                      ///< see rmsnorm_options
+  Rounding rounding = Rounding::scale_then_cast;                          ///< see rmsnorm_options
+  ResidualRounding residual_rounding = ResidualRounding::cast_then_norm;  ///< see rmsnorm_options
+  float weight_offset = 0.0f;                                             ///< see rmsnorm_options
+  float divisor = 0.0f;                                                   ///< see rmsnorm_options
+
+  /// The defaults.
+  Options() noexcept = default;
+  /// Those of the C interface.
+  explicit Options(const rmsnorm_options& options) noexcept
+      : eps(options.eps),
+        eps_placement(static_cast<EpsPlacement>(options.eps_placement)),
+        rounding(static_cast<Rounding>(options.rounding)),
+        residual_rounding(static_cast<ResidualRounding>(options.residual_rounding)),
+        weight_offset(options.weight_offset),
+        divisor(options.divisor) {}
+
+  /// The C interface's options.
+  rmsnorm_options get() const noexcept {
+    rmsnorm_options options = rmsnorm_default_options();
+    options.eps = eps;
+    options.eps_placement = static_cast<rmsnorm_eps_placement>(eps_placement);
+    options.rounding = static_cast<rmsnorm_rounding>(rounding);
+    options.residual_rounding = static_cast<rmsnorm_residual_rounding>(residual_rounding);
+    options.weight_offset = weight_offset;
+    options.divisor = divisor;
+    return options;
+  }
+};
+
+/// Where a call runs; rmsnorm_context with its defaults. `Context c; c.threads = 1;`
+struct Context : rmsnorm_context {
+  Context() noexcept : rmsnorm_context(rmsnorm_default_context()) {}
+};
+
+/// Where an input lies in memory; see rmsnorm_view. An empty one, `{}`, is a missing operand.
 class ConstView {
  public:
-  /// One row of d elements, or a weight.
+  /// A missing operand.
+  ConstView() noexcept { view_.ndim = 0; }
+  /// One row of d elements, a weight, or one value for each row.
   template <class T>
-  ConstView(const T* data, std::size_t d) : ConstView(data, DtypeOf<T>::value, {d}) {}
+  ConstView(const T* data, std::size_t d)
+      : view_(rmsnorm_vector(data, code(DtypeOf<T>::value), d)) {}
   /// Dense rows.
   template <class T>
   ConstView(const T* data, std::size_t rows, std::size_t d)
-      : view_(
-            rmsnorm_rows(data, code(DtypeOf<T>::value), rows, d, static_cast<std::ptrdiff_t>(d))) {}
+      : ConstView(data, rows, d, static_cast<std::ptrdiff_t>(d)) {}
   /// Rows that lie `row_stride` elements apart.
   template <class T>
   ConstView(const T* data, std::size_t rows, std::size_t d, std::ptrdiff_t row_stride)
       : view_(rmsnorm_rows(data, code(DtypeOf<T>::value), rows, d, row_stride)) {}
-  /// Any shape of up to RMSNORM_MAX_DIMS dimensions; strides in elements, dense where none are
+  /// Any shape of 1 to RMSNORM_MAX_DIMS dimensions; strides in elements, dense where none are
   /// given.
   template <class T>
   ConstView(const T* data, std::initializer_list<std::size_t> shape,
@@ -105,16 +169,26 @@ class ConstView {
   ConstView(const void* data, Dtype dtype, std::initializer_list<std::size_t> shape,
             std::initializer_list<std::ptrdiff_t> stride = {})
       // A number of strides other than that of dimensions makes the view one that is refused.
-      : view_(rmsnorm_tensor(data, code(dtype),
-                             stride.size() == 0 || stride.size() == shape.size()
-                                 ? static_cast<std::int32_t>(shape.size())
-                                 : 0,
-                             shape.begin(), stride.size() == 0 ? nullptr : stride.begin())) {}
+      : ConstView(data, dtype,
+                  stride.size() == 0 || stride.size() == shape.size() ? shape.size()
+                                                                      : RMSNORM_MAX_DIMS + 1,
+                  shape.begin(), stride.size() == 0 ? nullptr : stride.begin()) {}
+  /// The same with a shape known at run time: `shape` and `stride` have `ndim` elements; `stride`
+  /// may be null.
+  ConstView(const void* data, Dtype dtype, std::size_t ndim, const std::size_t* shape,
+            const std::ptrdiff_t* stride = nullptr)
+      // No dimension would be a missing operand, but is as wrong as too many.
+      : view_(rmsnorm_tensor(
+            data, code(dtype),
+            ndim - 1 < RMSNORM_MAX_DIMS ? static_cast<std::int32_t>(ndim) : RMSNORM_MAX_DIMS + 1,
+            shape, stride)) {}
   /// A view made with the C interface.
   explicit ConstView(const rmsnorm_view& view) noexcept : view_(view) {}
 
-  /// The C interface's view.
-  const rmsnorm_view* get() const noexcept { return &view_; }
+  /// Whether this is a missing operand.
+  bool empty() const noexcept { return view_.ndim == 0; }
+  /// The C interface's view; null where it is empty.
+  const rmsnorm_view* get() const noexcept { return empty() ? nullptr : &view_; }
 
  private:
   static constexpr rmsnorm_dtype code(Dtype dtype) { return static_cast<rmsnorm_dtype>(dtype); }
@@ -126,7 +200,9 @@ class ConstView {
 /// written.
 class View : public ConstView {
  public:
-  /// One row of d elements, or the gradient by a weight.
+  /// A missing operand.
+  View() noexcept = default;
+  /// One row of d elements, the gradient by a weight, or one value for each row.
   template <class T>
   View(T* data, std::size_t d) : ConstView(data, d) {}
   /// Dense rows.
@@ -145,6 +221,10 @@ class View : public ConstView {
   View(void* data, Dtype dtype, std::initializer_list<std::size_t> shape,
        std::initializer_list<std::ptrdiff_t> stride = {})
       : ConstView(data, dtype, shape, stride) {}
+  /// The same with a shape known at run time.
+  View(void* data, Dtype dtype, std::size_t ndim, const std::size_t* shape,
+       const std::ptrdiff_t* stride = nullptr)
+      : ConstView(data, dtype, ndim, shape, stride) {}
   /// A view made with the C interface, of memory that may be written.
   explicit View(const rmsnorm_view& view) noexcept : ConstView(view) {}
 
@@ -157,87 +237,101 @@ class View : public ConstView {
   template <class T>
   View(const T*, std::initializer_list<std::size_t>,
        std::initializer_list<std::ptrdiff_t> = {}) = delete;
+  View(const void*, Dtype, std::initializer_list<std::size_t>,
+       std::initializer_list<std::ptrdiff_t> = {}) = delete;
+  View(const void*, Dtype, std::size_t, const std::size_t*,
+       const std::ptrdiff_t* = nullptr) = delete;
 };
 
-/// y = RMSNorm(x) * (offset + weight); see rmsnorm_forward().
-inline void forward(const ConstView& x, const ConstView& weight, const View& y,
-                    const Options& options = {}, float* rstd = nullptr) {
-  check(rmsnorm_forward(x.get(), weight.get(), y.get(), rstd, &options));
-}
+/// The tensors of a forward call, each empty where it is absent; see rmsnorm_forward().
+struct ForwardOperands {
+  ConstView x;         ///< input: what is normalised
+  ConstView residual;  ///< input: what x is added to before
+  ConstView weight;    ///< input; absent, it has the bits of ones
+  ConstView bias;      ///< input: added after the weight
+  ConstView sums;      ///< input: the sums of squares, in the place of x's own
+  View y;              ///< output: the norm; may be in the place of x
+  View residual_out;   ///< output: residual + x; may be in the place of residual
+  View rstd;           ///< output: 1 / RMS
+  View sums_out;       ///< output: the sums of squares of what is normalised
 
-/// y = RMSNorm(x), without a weight.
-inline void forward(const ConstView& x, std::nullptr_t, const View& y, const Options& options = {},
-                    float* rstd = nullptr) {
-  check(rmsnorm_forward(x.get(), nullptr, y.get(), rstd, &options));
-}
-
-/// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight); see
-/// rmsnorm_add_forward().
-inline void add_forward(const ConstView& x, const ConstView& residual, const ConstView& weight,
-                        const View& residual_out, const View& y, const Options& options = {},
-                        float* rstd = nullptr) {
-  check(rmsnorm_add_forward(x.get(), residual.get(), weight.get(), residual_out.get(), y.get(),
-                            rstd, &options));
-}
-
-/// The same without a weight.
-inline void add_forward(const ConstView& x, const ConstView& residual, std::nullptr_t,
-                        const View& residual_out, const View& y, const Options& options = {},
-                        float* rstd = nullptr) {
-  check(rmsnorm_add_forward(x.get(), residual.get(), nullptr, residual_out.get(), y.get(), rstd,
-                            &options));
-}
-
-/// The first phase alone; see rmsnorm_sum_squares().
-inline void sum_squares(const ConstView& x, double* sums, const Options& options = {}) {
-  check(rmsnorm_sum_squares(x.get(), sums, &options));
-}
-
-/// The second phase alone; see rmsnorm_scale().
-inline void scale(const ConstView& x, const double* sums, const ConstView& weight, const View& y,
-                  const Options& options = {}, float* rstd = nullptr) {
-  check(rmsnorm_scale(x.get(), sums, weight.get(), y.get(), rstd, &options));
-}
-
-/// The second phase without a weight.
-inline void scale(const ConstView& x, const double* sums, std::nullptr_t, const View& y,
-                  const Options& options = {}, float* rstd = nullptr) {
-  check(rmsnorm_scale(x.get(), sums, nullptr, y.get(), rstd, &options));
-}
-
-/// Where rmsnorm_backward() puts its gradients, and which of them it adds to what is there. At
-/// least one is needed.
-struct Gradients {
-  std::optional<View> dx = std::nullopt;  ///< the gradient by x
-  std::optional<View> dw = std::nullopt;  ///< the gradient by the weight
-  bool add_dx = false;                    ///< dx is added to what its memory holds
-  bool add_dw = false;                    ///< dw is added to what its memory holds
-
-  /// dx as the C interface takes it, null where there is none.
-  const rmsnorm_view* dx_view() const noexcept { return dx ? dx->get() : nullptr; }
-  /// dw as the C interface takes it, null where there is none.
-  const rmsnorm_view* dw_view() const noexcept { return dw ? dw->get() : nullptr; }
-  /// RMSNORM_ADD_TO_DX and RMSNORM_ADD_TO_DW as asked for.
-  std::uint32_t flags() const noexcept {
-    return (add_dx ? std::uint32_t{RMSNORM_ADD_TO_DX} : 0u) |
-           (add_dw ? std::uint32_t{RMSNORM_ADD_TO_DW} : 0u);
+  /// The C interface's operands, which point into this object.
+  rmsnorm_operands get() const noexcept {
+    rmsnorm_operands operands = rmsnorm_no_operands();
+    operands.x = x.get();
+    operands.residual = residual.get();
+    operands.weight = weight.get();
+    operands.bias = bias.get();
+    operands.sums = sums.get();
+    operands.y = y.get();
+    operands.residual_out = residual_out.get();
+    operands.rstd = rstd.get();
+    operands.sums_out = sums_out.get();
+    return operands;
   }
 };
 
-/// The gradients of y = forward(x, weight) from dy; see rmsnorm_backward(). `rstd` may be null.
-inline void backward(const ConstView& dy, const ConstView& x, const ConstView& weight,
-                     const Gradients& gradients, const Options& options = {},
-                     const float* rstd = nullptr) {
-  check(rmsnorm_backward(dy.get(), x.get(), weight.get(), rstd, gradients.dx_view(),
-                         gradients.dw_view(), gradients.flags(), &options));
+/// The tensors of a backward call, each empty where it is absent, and which gradients are added to
+/// what their memory holds; see rmsnorm_backward().
+struct BackwardOperands {
+  ConstView dy;            ///< input: the gradient by y
+  ConstView x;             ///< input: what was normalised
+  ConstView weight;        ///< input, as in the forward call
+  ConstView rstd;          ///< input: what the forward call gave
+  View dx;                 ///< output: the gradient by x; may be in the place of dy
+  View dw;                 ///< output: the gradient by the weight, of its shape
+  View db;                 ///< output: the gradient by the bias
+  bool add_to_dx = false;  ///< dx is added to what its memory holds
+  bool add_to_dw = false;  ///< dw is added to what its memory holds
+  bool add_to_db = false;  ///< db is added to what its memory holds
+
+  /// The C interface's operands, which point into this object.
+  rmsnorm_operands get() const noexcept {
+    rmsnorm_operands operands = rmsnorm_no_operands();
+    operands.add_to = (add_to_dx ? std::uint32_t{RMSNORM_ADD_TO_DX} : 0u) |
+                      (add_to_dw ? std::uint32_t{RMSNORM_ADD_TO_DW} : 0u) |
+                      (add_to_db ? std::uint32_t{RMSNORM_ADD_TO_DB} : 0u);
+    operands.dy = dy.get();
+    operands.x = x.get();
+    operands.weight = weight.get();
+    operands.rstd = rstd.get();
+    operands.dx = dx.get();
+    operands.dw = dw.get();
+    operands.db = db.get();
+    return operands;
+  }
+};
+
+/// See rmsnorm_forward().
+inline void forward(const ForwardOperands& operands, const Options& options = {},
+                    const Context& context = {}) {
+  const rmsnorm_operands tensors = operands.get();
+  const rmsnorm_options numbers = options.get();
+  check(rmsnorm_forward(&tensors, &numbers, &context));
 }
 
-/// The gradients of a forward call without a weight.
-inline void backward(const ConstView& dy, const ConstView& x, std::nullptr_t,
-                     const Gradients& gradients, const Options& options = {},
-                     const float* rstd = nullptr) {
-  check(rmsnorm_backward(dy.get(), x.get(), nullptr, rstd, gradients.dx_view(), gradients.dw_view(),
-                         gradients.flags(), &options));
+/// See rmsnorm_backward().
+inline void backward(const BackwardOperands& operands, const Options& options = {},
+                     const Context& context = {}) {
+  const rmsnorm_operands tensors = operands.get();
+  const rmsnorm_options numbers = options.get();
+  check(rmsnorm_backward(&tensors, &numbers, &context));
+}
+
+/// y = RMSNorm(x) * (offset + weight); the weight may be empty. See rmsnorm_norm().
+inline void norm(const ConstView& x, const ConstView& weight, const View& y,
+                 const Options& options = {}) {
+  const rmsnorm_options numbers = options.get();
+  check(rmsnorm_norm(x.get(), weight.get(), y.get(), &numbers));
+}
+
+/// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight); the weight may be
+/// empty. See rmsnorm_add_norm().
+inline void add_norm(const ConstView& x, const ConstView& residual, const ConstView& weight,
+                     const View& residual_out, const View& y, const Options& options = {}) {
+  const rmsnorm_options numbers = options.get();
+  check(rmsnorm_add_norm(x.get(), residual.get(), weight.get(), residual_out.get(), y.get(),
+                         &numbers));
 }
 
 /// A layer's norm with its weight, of ones at first; see rmsnorm_module. Movable, not copyable; a
@@ -248,13 +342,16 @@ class RmsNorm {
   explicit RmsNorm(std::size_t d, float eps = 1e-5f, Dtype dtype = Dtype::f32)
       : RmsNorm(d, with_eps(eps), dtype) {}
   /// For rows of d elements; see rmsnorm_module_create().
-  RmsNorm(std::size_t d, const Options& options, Dtype dtype = Dtype::f32) {
-    check(rmsnorm_module_create(&module_, d, static_cast<rmsnorm_dtype>(dtype), &options));
+  RmsNorm(std::size_t d, const Options& options, Dtype dtype = Dtype::f32,
+          const Context& context = {}) {
+    const rmsnorm_options numbers = options.get();
+    check(
+        rmsnorm_module_create(&module_, d, static_cast<rmsnorm_dtype>(dtype), &numbers, &context));
   }
   ~RmsNorm() { rmsnorm_module_destroy(module_); }
-  /// Takes the other's weight and options.
+  /// Takes the other's weight, options and context.
   RmsNorm(RmsNorm&& other) noexcept : module_(std::exchange(other.module_, nullptr)) {}
-  /// Takes the other's weight and options.
+  /// Takes the other's weight, options and context.
   RmsNorm& operator=(RmsNorm&& other) noexcept {
     std::swap(module_, other.module_);
     return *this;
@@ -273,28 +370,58 @@ class RmsNorm {
   /// Sets the weight to ones.
   void reset_weight() { check(rmsnorm_module_reset_weight(module_)); }
 
-  /// y = RMSNorm(x) * (offset + weight); y may be x.
-  void forward(const ConstView& x, const View& y, float* rstd = nullptr) const {
-    check(rmsnorm_module_forward(module_, x.get(), y.get(), rstd));
-  }
-
-  /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight); residual_out may
-  /// be residual, and y may be x.
-  void add_forward(const ConstView& x, const ConstView& residual, const View& residual_out,
-                   const View& y, float* rstd = nullptr) const {
-    check(rmsnorm_module_add_forward(module_, x.get(), residual.get(), residual_out.get(), y.get(),
-                                     rstd));
-  }
-
-  /// The gradients of forward() from dy; see rmsnorm_backward(). `rstd` may be null.
-  void backward(const ConstView& dy, const ConstView& x, const Gradients& gradients,
-                const float* rstd = nullptr) const {
-    check(rmsnorm_module_backward(module_, dy.get(), x.get(), rstd, gradients.dx_view(),
-                                  gradients.dw_view(), gradients.flags()));
-  }
-
+  /// The elements of a row.
+  std::size_t d() const noexcept { return rmsnorm_module_d(module_); }
+  /// The type in which the weight is kept.
+  Dtype dtype() const noexcept { return static_cast<Dtype>(rmsnorm_module_dtype(module_)); }
+  /// How it normalises.
+  Options options() const noexcept { return Options(*rmsnorm_module_options(module_)); }
   /// Such as "RmsNorm(4096, eps=1e-05, bf16)".
   std::string description() const { return rmsnorm_module_describe(module_); }
+
+  /// See rmsnorm_module_forward(): all that rmsnorm::forward() takes, but no weight.
+  void forward(const ForwardOperands& operands) const {
+    const rmsnorm_operands tensors = operands.get();
+    check(rmsnorm_module_forward(module_, &tensors, nullptr));
+  }
+  /// The same in another context than the module's.
+  void forward(const ForwardOperands& operands, const Context& context) const {
+    const rmsnorm_operands tensors = operands.get();
+    check(rmsnorm_module_forward(module_, &tensors, &context));
+  }
+
+  /// See rmsnorm_module_backward(): all that rmsnorm::backward() takes, but no weight.
+  void backward(const BackwardOperands& operands) const {
+    const rmsnorm_operands tensors = operands.get();
+    check(rmsnorm_module_backward(module_, &tensors, nullptr));
+  }
+  /// The same in another context than the module's.
+  void backward(const BackwardOperands& operands, const Context& context) const {
+    const rmsnorm_operands tensors = operands.get();
+    check(rmsnorm_module_backward(module_, &tensors, &context));
+  }
+
+  /// y = RMSNorm(x) * (offset + weight) for dense rows; y may be x.
+  template <class T>
+  void forward(const T* x, T* y, std::size_t rows = 1) const {
+    check(rmsnorm_module_forward_rows(module_, code<T>(), rows, x, y));
+  }
+  /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) for dense rows;
+  /// residual_out may be residual, and y may be x.
+  template <class T>
+  void add_forward(const T* x, const T* residual, T* residual_out, T* y,
+                   std::size_t rows = 1) const {
+    check(rmsnorm_module_add_forward_rows(module_, code<T>(), rows, x, residual, residual_out, y));
+  }
+  /// The gradients of forward() for dense rows. rstd, dx and dw may be null; dx may be dy.
+  template <class T>
+  void backward(const T* dy, const T* x, const float* rstd, T* dx, T* dw,
+                std::size_t rows = 1) const {
+    check(rmsnorm_module_backward_rows(module_, code<T>(), rows, dy, x, rstd, dx, dw));
+  }
+
+  /// The C interface's module.
+  const rmsnorm_module* get() const noexcept { return module_; }
 
  private:
   static Options with_eps(float eps) {
@@ -302,9 +429,40 @@ class RmsNorm {
     options.eps = eps;
     return options;
   }
+  template <class T>
+  static constexpr rmsnorm_dtype code() {
+    return static_cast<rmsnorm_dtype>(DtypeOf<T>::value);
+  }
 
   rmsnorm_module* module_ = nullptr;
 };
+
+/// One of several norms that are done at once: by a module, or else by `options`. See rmsnorm_call.
+struct Call {
+  const RmsNorm* module = nullptr;  ///< the module, or null
+  ForwardOperands operands;         ///< what forward() takes
+  Options options = {};             ///< without a module
+};
+
+/// Several norms at once; see rmsnorm_forward_all().
+inline void forward_all(const Call* calls, std::size_t count, const Context& context = {}) {
+  std::vector<rmsnorm_operands> tensors(count);
+  std::vector<rmsnorm_options> numbers(count);
+  std::vector<rmsnorm_call> all(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool by_module = calls[i].module != nullptr;
+    tensors[i] = calls[i].operands.get();
+    numbers[i] = calls[i].options.get();
+    all[i] = {by_module ? calls[i].module->get() : nullptr, &tensors[i],
+              by_module ? nullptr : &numbers[i]};
+  }
+  check(rmsnorm_forward_all(all.data(), count, &context));
+}
+
+/// The same for calls written down in braces.
+inline void forward_all(std::initializer_list<Call> calls, const Context& context = {}) {
+  forward_all(calls.begin(), calls.size(), context);
+}
 
 }  // namespace rmsnorm
 

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the layers above the kernels have a target do: the table of kernels that each target
+// provides, and what a kernel is given. None of it depends on element types but by value.
+#ifndef RMSNORM_LIB_KERNELS_H_
+#define RMSNORM_LIB_KERNELS_H_
+
+#include <cstddef>
+
+#include "operands.h"
+
+namespace rmsnorm::internal {
+
+struct KernelTable;
+
+// What is the same for every row of a call. All of it has been checked.
+struct Norm {
+  const KernelTable* kernels;
+  float eps;
+  float divisor;
+  rmsnorm_eps_placement eps_placement;
+  rmsnorm_rounding rounding;
+  bool norm_unrounded;  // residual + x is normalised as it is before residual_out is rounded
+  bool add_to_dx;       // dx is added to what its memory holds
+  bool one_type;        // x and all that have its shape are of one type
+  bool stream;          // y or dx is better written past the caches; never where it is in place
+  rmsnorm_dtype dtype[kOperands];  // of each operand that a run has; f32 of weight and bias
+};
+
+// Some rows of a call at constant distances, which share a row of the weight and of the bias. A
+// kernel works through them in rising order on the calling thread, in the default rounding mode
+// with subnormals kept. An operand that has the place of another is the same data and stride; else
+// an output shares no byte with another operand.
+struct Run {
+  size_t count;  // rows
+  size_t d;      // elements of each: of a whole row, or of some columns of it
+  // Of the first row; null where the operand is absent. What a weight and a bias are here:
+  //   weight  the prepared values w' = offset + w in f32, ones where the call has none; never null
+  //   bias    the values in f32
+  //   dw, db  sums of f32 to add to, not the operands themselves
+  char* data[kOperands];
+  ptrdiff_t stride[kOperands];  // bytes from one row to the next; 0 for weight, bias, dw and db
+  // The f32 sum of squares of the only row, which IsSafe() has passed; null where it is not known.
+  const float* safe_sum;
+  bool start_sums;  // dw or db are +0 before the first of these rows, whatever they hold
+
+  bool Has(Operand operand) const { return data[operand] != nullptr; }
+
+  template <class T>
+  T* Row(Operand operand, size_t row) const {
+    return reinterpret_cast<T*>(data[operand] + static_cast<ptrdiff_t>(row) * stride[operand]);
+  }
+};
+
+// What a row's gradient is made of: dx = r * (g - (x * k) * q).
+template <class Real>
+struct Terms {
+  Real r;
+  Real k;
+  Real q;
+};
+
+// What of a row f32 cannot hold: all of it, where forward computes it in binary64, or dx alone,
+// where c is not finite.
+enum class Cold { kNothing, kDx, kAll };
+
+// The terms of a row, in f32 and widened where nothing is cold, and r in f32.
+struct RowTerms {
+  Terms<double> terms;
+  float r;
+  Cold cold;
+  bool only_g;  // dx = r * g: the second term is +0, whatever x holds
+};
+
+// The sums in f32 of a row, or of a block of one.
+struct RowSums {
+  float squares;  // 0 where it is not needed
+  float dot;      // c
+};
+
+// The kernels of one target.
+struct KernelTable {
+  const char* target;
+
+  // Writes offset + w for d elements of a type, every NaN of them quiet and with no payload bits
+  // that a rounding to bf16 could carry. An offset of -0 leaves every other value as it is.
+  void (*prepare)(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared);
+
+  // Forward for whole rows, with any of its operands; or for some columns of a row whose safe_sum
+  // is known.
+  void (*forward)(const Norm& norm, const Run& run);
+  // The f32 sum of squares of the first row's columns, at most a block, of what is normalised.
+  // Writes nothing.
+  float (*sum_block)(const Norm& norm, const Run& run);
+
+  // Backward for whole rows: writes or adds to dx, and adds to dw. Either may be absent.
+  void (*backward)(const Norm& norm, const Run& run);
+  // The sums of the first row's columns, at most a block.
+  RowSums (*backward_sums)(const Norm& norm, const Run& run);
+  // The terms of whole rows.
+  void (*backward_terms)(const Norm& norm, const Run& run, RowTerms* terms);
+  // Backward for any columns of rows whose terms are known.
+  void (*backward_columns)(const Norm& norm, const Run& run, const RowTerms* terms);
+  // Adds dy to db, row by row.
+  void (*add_rows)(const Norm& norm, const Run& run);
+  // Adds up `blocks` rows of d sums each, `stride` floats apart, and rounds the total to d elements
+  // of a type; or adds it to what they hold.
+  void (*store_sums)(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
+                     rmsnorm_dtype dtype, void* to);
+
+  const struct Leaves*
+      leaves;  // of the target's drivers (kernels/leaves.h); null for the reference
+};
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_KERNELS_H_

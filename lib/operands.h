@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of operands: everything that depends on which tensors a call has stands here. The
+// checks, the walk over rows and the kernels go by it.
+#ifndef RMSNORM_LIB_OPERANDS_H_
+#define RMSNORM_LIB_OPERANDS_H_
+
+#include <rmsnorm/rmsnorm.h>
+
+#include <cstddef>
+
+namespace rmsnorm::internal {
+
+// In the order in which they are checked: inputs before outputs, so that of an output's overlaps
+// the one with what it may be in the place of is named first.
+enum Operand : int {
+  kX,
+  kResidual,
+  kDy,
+  kWeight,
+  kBias,
+  kSums,
+  kY,
+  kResidualOut,
+  kRstd,
+  kSumsOut,
+  kDx,
+  kDw,
+  kDb,
+  kOperands
+};
+
+// How the shape of an operand follows from that of x, [..., d].
+enum class Shape {
+  kRows,     // that of x
+  kColumns,  // [d], or with leading dimensions aligned from the right that are those of x or 1
+  kPerRow    // the leading dimensions of x
+};
+
+enum class Role : char {
+  kAbsent,    // not taken
+  kInput,     // may be null
+  kRequired,  // an input that is never null
+  kOutput     // may be null
+};
+
+struct OperandRule {
+  const char* name;
+  size_t offset;  // of its pointer in rmsnorm_operands
+  Shape shape;
+  rmsnorm_dtype dtype;  // the only type it may have, or 0 for f32, f16 and bf16
+  Operand in_place_of;  // what it may be in the place of, or itself
+  Role forward;
+  Role backward;
+};
+
+#define RMSNORM_OPERAND(name) #name, offsetof(rmsnorm_operands, name)
+constexpr OperandRule kOperandRules[kOperands] = {
+    {RMSNORM_OPERAND(x), Shape::kRows, 0, kX, Role::kRequired, Role::kRequired},
+    {RMSNORM_OPERAND(residual), Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent},
+    {RMSNORM_OPERAND(dy), Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired},
+    {RMSNORM_OPERAND(weight), Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput},
+    {RMSNORM_OPERAND(bias), Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent},
+    {RMSNORM_OPERAND(sums), Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent},
+    {RMSNORM_OPERAND(y), Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent},
+    {RMSNORM_OPERAND(residual_out), Shape::kRows, 0, kResidual, Role::kOutput, Role::kAbsent},
+    {RMSNORM_OPERAND(rstd), Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput},
+    {RMSNORM_OPERAND(sums_out), Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput,
+     Role::kAbsent},
+    {RMSNORM_OPERAND(dx), Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput},
+    {RMSNORM_OPERAND(dw), Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput},
+    {RMSNORM_OPERAND(db), Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput},
+};
+#undef RMSNORM_OPERAND
+
+// Bytes of an element, or 0 for an unknown dtype.
+constexpr size_t ElementSize(rmsnorm_dtype dtype) {
+  return dtype == RMSNORM_F32                            ? 4
+         : dtype == RMSNORM_F16 || dtype == RMSNORM_BF16 ? 2
+         : dtype == RMSNORM_F64                          ? 8
+                                                         : 0;
+}
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_OPERANDS_H_
