@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of rmsnorm_backward(): what they are given and what they give.
+// Calls of backward(): what they are given and what they give.
 #ifndef RMSNORM_TEST_GRADIENTS_H_
 #define RMSNORM_TEST_GRADIENTS_H_
 
@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
+#include <utility>
 #include <vector>
 
 #include "random_rows.h"
@@ -33,7 +34,7 @@ inline void FillTameWeight(Random& random, Tensor& weight) {
   }
 }
 
-// What a call is given. dx and dw are what their memory holds before it.
+// What a call is given. dx, dw and db are what their memory holds before it.
 struct GradientInputs {
   Tensor x;
   Tensor dy;
@@ -41,58 +42,68 @@ struct GradientInputs {
   std::vector<float> rstd;  // empty for none
   std::optional<Tensor> dx;
   std::optional<Tensor> dw;
-  bool in_place = false;  // dx is what dy is a copy of
-  uint32_t flags = 0;
+  std::optional<Tensor> db;
+  bool in_place = false;    // dx is what dy is a copy of
+  uint32_t add_to = 0;      // as in rmsnorm_operands
+  SizeList leading;         // of x, dy and dx; empty for one dimension over their rows
+  SizeList weight_leading;  // of the weight and dw; empty for none
+  SizeList bias_leading;    // of db; empty for none
+
+  rmsnorm_view ViewOfRows(const Tensor& rows) const {
+    return leading.empty() ? rows.view() : rows.view(leading);
+  }
 };
 
 // What it leaves there.
 struct GradientResults {
   std::optional<Tensor> dx;
   std::optional<Tensor> dw;
+  std::optional<Tensor> db;
 };
 
-inline GradientResults ComputeGradients(const GradientInputs& inputs,
-                                        const rmsnorm_options& options) {
-  GradientResults results = {inputs.dx, inputs.dw};
-  rmsnorm_view dy = inputs.dy.view();
-  const rmsnorm_view x = inputs.x.view();
-  rmsnorm_view weight;
-  rmsnorm_view dx;
-  rmsnorm_view dw;
-  if (inputs.weight) weight = inputs.weight->vector();
-  if (results.dx) dx = results.dx->view();
-  if (results.dw) dw = results.dw->vector();
-  if (inputs.in_place) dy = dx;
-  EXPECT_EQ(RMSNORM_OK, rmsnorm_backward(&dy, &x, inputs.weight ? &weight : nullptr,
-                                         inputs.rstd.empty() ? nullptr : inputs.rstd.data(),
-                                         results.dx ? &dx : nullptr, results.dw ? &dw : nullptr,
-                                         inputs.flags, &options))
-      << rmsnorm_error_message();
+inline GradientResults ComputeGradients(const GradientInputs& inputs, const Options& options,
+                                        const Context& context = {}) {
+  GradientResults results = {inputs.dx, inputs.dw, inputs.db};
+  BackwardOperands operands;
+  operands.x = ConstView(inputs.ViewOfRows(inputs.x));
+  if (inputs.weight) operands.weight = ConstView(inputs.weight->view(inputs.weight_leading));
+  const SizeList leading = inputs.leading.empty() ? SizeList{inputs.x.rows()} : inputs.leading;
+  if (!inputs.rstd.empty()) {
+    operands.rstd = ConstView(inputs.rstd.data(), Dtype::f32, leading.size(), leading.data());
+  }
+  if (results.dx) operands.dx = View(inputs.ViewOfRows(*results.dx));
+  operands.dy = inputs.in_place ? operands.dx : ConstView(inputs.ViewOfRows(inputs.dy));
+  if (results.dw) operands.dw = View(results.dw->view(inputs.weight_leading));
+  if (results.db) operands.db = View(results.db->view(inputs.bias_leading));
+  operands.add_to_dx = (inputs.add_to & RMSNORM_ADD_TO_DX) != 0;
+  operands.add_to_dw = (inputs.add_to & RMSNORM_ADD_TO_DW) != 0;
+  operands.add_to_db = (inputs.add_to & RMSNORM_ADD_TO_DB) != 0;
+  backward(operands, options, context);
   return results;
 }
 
 // The inverse RMS of the rows of x, as forward gives it.
-inline std::vector<float> InverseRmsOf(const Tensor& x, const Options& options) {
+inline std::vector<float> InverseRmsOf(const Tensor& x, const Options& options,
+                                       const Context& context = {}) {
   std::vector<float> rstd(x.rows());
-  Tensor y(x.dtype(), x.rows(), x.d());
-  const rmsnorm_view x_view = x.view();
-  const rmsnorm_view y_view = y.view();
+  ForwardOperands operands;
+  operands.x = ConstView(x.view());
+  operands.rstd = {rstd.data(), rstd.size()};
   Options without_weight = options;
   without_weight.weight_offset = 0;
-  EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&x_view, nullptr, &y_view, rstd.data(), &without_weight));
+  forward(operands, without_weight, context);
   return rstd;
 }
 
 // Compares all bytes of what was asked for.
 inline testing::AssertionResult SameBits(const GradientResults& expected,
                                          const GradientResults& actual) {
-  if (expected.dx) {
-    const testing::AssertionResult same = SameBits(*expected.dx, *actual.dx);
-    if (!same) return testing::AssertionFailure() << "dx: " << same.message();
-  }
-  if (expected.dw) {
-    const testing::AssertionResult same = SameBits(*expected.dw, *actual.dw);
-    if (!same) return testing::AssertionFailure() << "dw: " << same.message();
+  for (const auto& [name, gradient] : {std::pair{"dx", &GradientResults::dx},
+                                       {"dw", &GradientResults::dw},
+                                       {"db", &GradientResults::db}}) {
+    if (!(expected.*gradient)) continue;
+    const testing::AssertionResult same = SameBits(*(expected.*gradient), *(actual.*gradient));
+    if (!same) return testing::AssertionFailure() << name << ": " << same.message();
   }
   return testing::AssertionSuccess();
 }

@@ -4,8 +4,8 @@
 #define RMSNORM_TEST_TARGETS_H_
 
 #include <gtest/gtest.h>
-#include <rmsnorm/rmsnorm.h>
 
+#include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <vector>
 
@@ -29,6 +29,14 @@ inline std::vector<std::string> SimdTargets() {
   std::vector<std::string> targets = SupportedTargets();
   targets.pop_back();
   return targets;
+}
+
+// The context of a call on this target, whose name must outlive it.
+inline Context OnTarget(const std::string& target, int32_t threads = 0) {
+  Context context;
+  context.target = target.c_str();
+  context.threads = threads;
+  return context;
 }
 
 // Names the instances of a test that has a target as its parameter.

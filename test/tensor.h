@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <rmsnorm/rmsnorm.h>
 
-#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -75,6 +75,21 @@ inline testing::AssertionResult SameBits(rmsnorm_dtype dtype, const void* expect
   return testing::AssertionSuccess();
 }
 
+// The same for numbers of the host, such as one for each row.
+template <class T>
+testing::AssertionResult SameBits(const std::vector<T>& expected, const std::vector<T>& actual) {
+  if (expected.size() != actual.size()) {
+    return testing::AssertionFailure() << actual.size() << " numbers, not " << expected.size();
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::memcmp(&expected[i], &actual[i], sizeof(T)) == 0) continue;
+    if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
+    return testing::AssertionFailure() << "number " << i << " of " << expected.size() << " is "
+                                       << actual[i] << ", not " << expected[i];
+  }
+  return testing::AssertionSuccess();
+}
+
 class Tensor {
  public:
   // Rows `d` + `padding` elements apart, the first one `offset` elements past a cache line's start.
@@ -108,8 +123,21 @@ class Tensor {
   rmsnorm_view view() const {
     return rmsnorm_rows(data(), dtype_, rows_, d_, static_cast<ptrdiff_t>(stride_));
   }
-  // The first row as a tensor of one dimension, which a weight must be.
-  rmsnorm_view vector() const { return rmsnorm_tensor(data(), dtype_, 1, &d_, nullptr); }
+  // The first row as a tensor of one dimension, such as a weight.
+  rmsnorm_view vector() const { return rmsnorm_vector(data(), dtype_, d_); }
+  // The rows in these leading dimensions, in C order.
+  rmsnorm_view view(const SizeList& leading) const {
+    SizeList shape = leading;
+    shape.push_back(d_);
+    std::vector<ptrdiff_t> stride(shape.size(), 1);
+    ptrdiff_t step = static_cast<ptrdiff_t>(stride_);
+    for (size_t i = leading.size(); i-- > 0;) {
+      stride[i] = step;
+      step *= static_cast<ptrdiff_t>(leading[i]);
+    }
+    return rmsnorm_tensor(data(), dtype_, static_cast<int32_t>(shape.size()), shape.data(),
+                          stride.data());
+  }
 
   uint32_t bits(size_t row, size_t j) const { return LoadBits(dtype_, Row(row), j); }
   double get(size_t row, size_t j) const { return Decode(FormatOf(dtype_), bits(row, j)); }
