@@ -5,7 +5,6 @@
 #define RMSNORM_TEST_BACKWARD_ORACLE_H_
 
 #include <gtest/gtest.h>
-#include <rmsnorm/rmsnorm.h>
 
 #include <algorithm>
 #include <cmath>
@@ -24,7 +23,8 @@ struct Expected {
 
 struct ExpectedGradients {
   std::vector<std::vector<Expected>> dx;
-  std::vector<Expected> dw;
+  std::vector<std::vector<Expected>> dw;  // of each row of the weight
+  std::vector<std::vector<Expected>> db;  // of each row of the bias
 };
 
 // With u = 2^-24 (2^-53 where the row is computed in binary64), R the bound of the inverse RMS,
@@ -42,14 +42,13 @@ struct ExpectedGradients {
 // - An element of dw takes dy x, which rounds once, and r: |dy x r| (u + R) each. The fma rounds
 // once
 //   for each row of a block from its own on, up to 16 where there are fewer than 1,024 rows and
-//   rows / 64 + 1 above; then the blocks add up, 63 roundings at most.
+//   rows / 64 + 1 above; then the blocks add up, 63 roundings at most. db is the same without r.
 //
 // What two errors do together is of the order of u times these: 1 % more covers it for the m and
 // the rows of these tests. In binary64 dx and each term of dw round to f32 at the end. Products
 // below 2^-126 are rounded to multiples of 2^-149; that matters where rows or gradients are tiny,
 // so each sum, product and result may be off by 2^-149 as well.
-inline ExpectedGradients ExactGradients(const GradientInputs& inputs,
-                                        const rmsnorm_options& options) {
+inline ExpectedGradients ExactGradients(const GradientInputs& inputs, const Options& options) {
   constexpr double kUnit = 0x1p-24;
   constexpr double kTiny = 0x1p-149;
   constexpr double kSlack = 1.01;
@@ -58,12 +57,13 @@ inline ExpectedGradients ExactGradients(const GradientInputs& inputs,
   const size_t d = x.d();
   const Tensor* const weight = inputs.weight ? &*inputs.weight : nullptr;
   const double divisor = options.divisor == 0 ? static_cast<double>(d) : options.divisor;
-  const bool outside = options.eps_placement == RMSNORM_EPS_OUTSIDE;
-  const double roundings_of_dw = static_cast<double>(x.rows()) / 64 + 17 + 63;
+  const bool outside = options.eps_placement == EpsPlacement::outside;
+  const double roundings_of_sums = static_cast<double>(x.rows()) / 64 + 17 + 63;
 
   ExpectedGradients expected;
   expected.dx.assign(x.rows(), std::vector<Expected>(d));
-  expected.dw.resize(d);
+  expected.dw.assign(Product(inputs.weight_leading), std::vector<Expected>(d));
+  expected.db.assign(Product(inputs.bias_leading), std::vector<Expected>(d));
   for (size_t row = 0; row < x.rows(); ++row) {
     const double sum = ExactSumSquares(x, row);
     const double r = inputs.rstd.empty() ? ExactInverseRms(sum, d, options)
@@ -71,35 +71,48 @@ inline ExpectedGradients ExactGradients(const GradientInputs& inputs,
     const bool cold = IsCold(ExactUnderRoot(sum, d, options));
     const double u = cold ? 0x1p-53 : kUnit;
     const double bound = cold ? kColdBound : InverseRmsBound(d);
+    const size_t weight_row = BroadcastRow(row, inputs.Leading(), inputs.weight_leading);
+    const size_t bias_row = BroadcastRow(row, inputs.Leading(), inputs.bias_leading);
     const double m_plus_1 = 2 * (InverseRmsBound(d) / kUnit - 4) + 1;
     double c = 0;
     double c_a = 0;
     for (size_t j = 0; j < d; ++j) {
-      const double product = dy.get(row, j) * PreparedWeight(weight, j, options) * x.get(row, j);
+      const double product =
+          dy.get(row, j) * PreparedWeight(weight, weight_row, j, options) * x.get(row, j);
       c += product;
       c_a += std::fabs(product);
     }
     const double s = std::sqrt(sum / divisor);
-    const double factor = !outside ? r * r / divisor : s == 0 ? 0 : r / (divisor * s);
+    const double eps = options.eps;
+    const bool floor = options.eps_placement == EpsPlacement::floor;
+    const double factor = outside ? (s == 0 ? 0 : r / (divisor * s)) : r * r / divisor;
+    // On which side of the floor the library takes the RMS to be is open this close to it.
+    const bool only_g = floor && s < eps;
+    const bool open = floor && std::fabs(s - eps) <= bound * eps;
     const double tiny_c = cold ? 0 : static_cast<double>(d) * kTiny;
     for (size_t j = 0; j < d; ++j) {
-      const double g = dy.get(row, j) * PreparedWeight(weight, j, options);
+      const double g = dy.get(row, j) * PreparedWeight(weight, weight_row, j, options);
       const double x_j = x.get(row, j);
       const double second = x_j * factor * c;
       const double size = std::fabs(g) + std::fabs(second);
       Expected& dx = expected.dx[row][j];
-      dx.value = r * (g - second);
+      dx.value = r * (only_g ? g : g - second);
       const double second_error = std::fabs(x_j) * factor * (c_a * m_plus_1 * u + tiny_c) +
                                   std::fabs(second) * (2 * bound + 4 * u);
       dx.error = kSlack * (r * (second_error + 2 * size * u + (cold ? 0 : 4 * kTiny)) +
                            std::fabs(dx.value) * (bound + u + (cold ? kUnit : 0))) +
                  kTiny;
       if (cold) dx.error += r * size * 0x1p-40;  // binary64 with room for the oracle's own errors
+      if (open) dx.error += r * std::fabs(second);
 
       const double term = dy.get(row, j) * x_j * r;
-      expected.dw[j].value += term;
-      expected.dw[j].error +=
-          kSlack * std::fabs(term) * (u + bound + roundings_of_dw * kUnit) + (r + 1) * kTiny;
+      Expected& dw = expected.dw[weight_row][j];
+      dw.value += term;
+      dw.error +=
+          kSlack * std::fabs(term) * (u + bound + roundings_of_sums * kUnit) + (r + 1) * kTiny;
+      Expected& db = expected.db[bias_row][j];
+      db.value += dy.get(row, j);
+      db.error += kSlack * std::fabs(dy.get(row, j)) * roundings_of_sums * kUnit;
     }
   }
   return expected;
@@ -132,30 +145,29 @@ inline testing::AssertionResult IsWithin(const Expected& expected, double before
 
 inline testing::AssertionResult GradientsAreWithinBound(const GradientInputs& inputs,
                                                         const GradientResults& results,
-                                                        const rmsnorm_options& options) {
+                                                        const Options& options) {
   const ExpectedGradients expected = ExactGradients(inputs, options);
-  const bool add_dx = (inputs.flags & RMSNORM_ADD_TO_DX) != 0;
-  const bool add_dw = (inputs.flags & RMSNORM_ADD_TO_DW) != 0;
-  for (size_t row = 0; results.dx && row < inputs.x.rows(); ++row) {
-    for (size_t j = 0; j < inputs.x.d(); ++j) {
-      const testing::AssertionResult within =
-          IsWithin(expected.dx[row][j], add_dx ? inputs.dx->get(row, j) : 0,
-                   results.dx->get(row, j), results.dx->dtype());
-      if (!within) {
-        return testing::AssertionFailure()
-               << "dx of row " << row << ", element " << j << ": " << within.message();
+  const auto check = [&inputs](const char* name, const std::vector<std::vector<Expected>>& exact,
+                               const std::optional<Tensor>& before,
+                               const std::optional<Tensor>& actual, uint32_t added_to) {
+    for (size_t row = 0; actual && row < exact.size(); ++row) {
+      for (size_t j = 0; j < inputs.x.d(); ++j) {
+        const double start = (inputs.add_to & added_to) != 0 ? before->get(row, j) : 0;
+        const testing::AssertionResult within =
+            IsWithin(exact[row][j], start, actual->get(row, j), actual->dtype());
+        if (!within) {
+          return testing::AssertionFailure()
+                 << name << " of row " << row << ", element " << j << ": " << within.message();
+        }
       }
     }
-  }
-  for (size_t j = 0; results.dw && j < inputs.x.d(); ++j) {
-    const testing::AssertionResult within =
-        IsWithin(expected.dw[j], add_dw ? inputs.dw->get(0, j) : 0, results.dw->get(0, j),
-                 results.dw->dtype());
-    if (!within) {
-      return testing::AssertionFailure() << "dw, element " << j << ": " << within.message();
-    }
-  }
-  return testing::AssertionSuccess();
+    return testing::AssertionSuccess();
+  };
+  testing::AssertionResult result =
+      check("dx", expected.dx, inputs.dx, results.dx, RMSNORM_ADD_TO_DX);
+  if (result) result = check("dw", expected.dw, inputs.dw, results.dw, RMSNORM_ADD_TO_DW);
+  if (result) result = check("db", expected.db, inputs.db, results.db, RMSNORM_ADD_TO_DB);
+  return result;
 }
 
 }  // namespace rmsnorm::test

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <utility>
@@ -34,6 +36,24 @@ inline void FillTameWeight(Random& random, Tensor& weight) {
   }
 }
 
+inline size_t Product(const SizeList& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), size_t{1}, std::multiplies<size_t>());
+}
+
+// The row of a tensor with the leading dimensions `own`, aligned from the right, that a row of x
+// with the leading dimensions `leading` takes.
+inline size_t BroadcastRow(size_t row, const SizeList& leading, const SizeList& own) {
+  size_t result = 0;
+  size_t step = 1;
+  for (size_t i = 1; i <= own.size(); ++i) {
+    const size_t size = leading[leading.size() - i];
+    if (own[own.size() - i] != 1) result += row % size * step;
+    step *= own[own.size() - i];
+    row /= size;
+  }
+  return result;
+}
+
 // What a call is given. dx, dw and db are what their memory holds before it.
 struct GradientInputs {
   Tensor x;
@@ -49,9 +69,7 @@ struct GradientInputs {
   SizeList weight_leading;  // of the weight and dw; empty for none
   SizeList bias_leading;    // of db; empty for none
 
-  rmsnorm_view ViewOfRows(const Tensor& rows) const {
-    return leading.empty() ? rows.view() : rows.view(leading);
-  }
+  SizeList Leading() const { return leading.empty() ? SizeList{x.rows()} : leading; }
 };
 
 // What it leaves there.
@@ -64,15 +82,15 @@ struct GradientResults {
 inline GradientResults ComputeGradients(const GradientInputs& inputs, const Options& options,
                                         const Context& context = {}) {
   GradientResults results = {inputs.dx, inputs.dw, inputs.db};
+  const SizeList leading = inputs.Leading();
   BackwardOperands operands;
-  operands.x = ConstView(inputs.ViewOfRows(inputs.x));
+  operands.x = ConstView(inputs.x.view(leading));
   if (inputs.weight) operands.weight = ConstView(inputs.weight->view(inputs.weight_leading));
-  const SizeList leading = inputs.leading.empty() ? SizeList{inputs.x.rows()} : inputs.leading;
   if (!inputs.rstd.empty()) {
     operands.rstd = ConstView(inputs.rstd.data(), Dtype::f32, leading.size(), leading.data());
   }
-  if (results.dx) operands.dx = View(inputs.ViewOfRows(*results.dx));
-  operands.dy = inputs.in_place ? operands.dx : ConstView(inputs.ViewOfRows(inputs.dy));
+  if (results.dx) operands.dx = View(results.dx->view(leading));
+  operands.dy = inputs.in_place ? operands.dx : ConstView(inputs.dy.view(leading));
   if (results.dw) operands.dw = View(results.dw->view(inputs.weight_leading));
   if (results.db) operands.db = View(results.db->view(inputs.bias_leading));
   operands.add_to_dx = (inputs.add_to & RMSNORM_ADD_TO_DX) != 0;

@@ -5,10 +5,10 @@
 #define RMSNORM_TEST_ORACLE_H_
 
 #include <gtest/gtest.h>
-#include <rmsnorm/rmsnorm.h>
 
 #include <algorithm>
 #include <cmath>
+#include <rmsnorm/rmsnorm.hpp>
 
 #include "slow_float.h"
 #include "tensor.h"
@@ -32,14 +32,16 @@ inline double ExactSumSquares(const Tensor& x, size_t row) {
 }
 
 // The value under the root.
-inline double ExactUnderRoot(double sum, size_t d, const rmsnorm_options& options) {
+inline double ExactUnderRoot(double sum, size_t d, const Options& options) {
   const double divisor = options.divisor == 0 ? static_cast<double>(d) : options.divisor;
-  return sum / divisor + (options.eps_placement == RMSNORM_EPS_INSIDE ? options.eps : 0.0f);
+  return sum / divisor + (options.eps_placement == EpsPlacement::inside ? options.eps : 0.0f);
 }
 
-inline double ExactInverseRms(double sum, size_t d, const rmsnorm_options& options) {
+inline double ExactInverseRms(double sum, size_t d, const Options& options) {
   const double root = std::sqrt(ExactUnderRoot(sum, d, options));
-  return 1 / (options.eps_placement == RMSNORM_EPS_OUTSIDE ? root + options.eps : root);
+  if (options.eps_placement == EpsPlacement::outside) return 1 / (root + options.eps);
+  return 1 /
+         (options.eps_placement == EpsPlacement::floor && root < options.eps ? options.eps : root);
 }
 
 // How far the library's r may lie from the exact one, relative to it, for a row that is computed in
@@ -82,19 +84,24 @@ inline bool IsCold(double under_root) {
   return !(under_root >= 0x1.FEp-101 && under_root <= 0x1.01p128);
 }
 
-// What follows the inverse RMS, as DESIGN gives it: n = x r in f32, and the weight before or after
-// the rounding to the type of x, then the type of y. The product of two f32 is exact in binary64.
-inline double ScaledElement(double x, double r, double weight, rmsnorm_dtype x_dtype,
-                            rmsnorm_dtype y_dtype, const rmsnorm_options& options) {
+// What follows the inverse RMS, as DESIGN gives it: n = x r in f32, rounded to the type of x or
+// not, then the weight, the bias (null for none) and the type of y. The product of two f32 is exact
+// in binary64.
+inline double ScaledElement(double x, double r, double weight, const double* bias,
+                            rmsnorm_dtype x_dtype, rmsnorm_dtype y_dtype, const Options& options) {
+  if (options.rounding == Rounding::inverse_rounded) r = RoundTo(x_dtype, RoundTo(RMSNORM_F32, r));
   double n = RoundTo(RMSNORM_F32, x * r);
-  if (options.rounding == RMSNORM_CAST_THEN_SCALE) n = RoundTo(x_dtype, n);
-  return RoundTo(y_dtype, RoundTo(RMSNORM_F32, n * weight));
+  if (options.rounding != Rounding::scale_then_cast) n = RoundTo(x_dtype, n);
+  const double m = bias == nullptr ? RoundTo(RMSNORM_F32, n * weight)
+                                   : std::fma(static_cast<float>(n), static_cast<float>(weight),
+                                              static_cast<float>(*bias));
+  return RoundTo(y_dtype, m);
 }
 
 // w' = offset + w, rounded to f32.
-inline double PreparedWeight(const Tensor* weight, size_t j, const rmsnorm_options& options) {
+inline double PreparedWeight(const Tensor* weight, size_t row, size_t j, const Options& options) {
   if (weight == nullptr) return 1;
-  return RoundTo(RMSNORM_F32, static_cast<double>(options.weight_offset) + weight->get(0, j));
+  return RoundTo(RMSNORM_F32, static_cast<double>(options.weight_offset) + weight->get(row, j));
 }
 
 // Whether a number lies between what the two ends of a range gave. Where one gave NaN, as where a
@@ -106,12 +113,14 @@ inline bool IsBetween(double actual, double a, double b) {
 }
 
 // Holds a row of y, and its rstd (null where none was asked for), to the oracle, given the row's
-// sum of squares. Every operation after r rises or falls steadily with r, so y must lie between
-// what the two ends of r's range give. With that it is within half an ulp of its type, plus the
-// bound and the roundings of the products, of the exact value.
+// sum of squares. Rows of x take the rows of the weight and of the bias (each null for none) in
+// turn. Every operation after r rises or falls steadily with r, so y must lie between what the two
+// ends of r's range give. With that it is within half an ulp of its type, plus the bound and the
+// roundings of the products, of the exact value.
 inline testing::AssertionResult RowIsWithinBound(double sum, const Tensor& x, const Tensor* weight,
                                                  const Tensor& y, const float* rstd, size_t row,
-                                                 const rmsnorm_options& options) {
+                                                 const Options& options,
+                                                 const Tensor* bias = nullptr) {
   const double r = ExactInverseRms(sum, x.d(), options);
   const bool cold = IsCold(ExactUnderRoot(sum, x.d(), options));
   const double bound = cold ? kColdBound : InverseRmsBound(x.d());
@@ -122,14 +131,20 @@ inline testing::AssertionResult RowIsWithinBound(double sum, const Tensor& x, co
     return testing::AssertionFailure() << "row " << row << ": 1 / RMS is " << saved << ", not " << r
                                        << " (" << (saved / r - 1) / bound << " of the bound)";
   }
+  const size_t weight_row = weight != nullptr ? row % weight->rows() : 0;
   for (size_t j = 0; j < x.d(); ++j) {
-    const double w = PreparedWeight(weight, j, options);
-    const double a = ScaledElement(x.get(row, j), low, w, x.dtype(), y.dtype(), options);
-    const double b = ScaledElement(x.get(row, j), high, w, x.dtype(), y.dtype(), options);
+    const double w = PreparedWeight(weight, weight_row, j, options);
+    const double b = bias != nullptr ? bias->get(row % bias->rows(), j) : 0;
+    const auto with = [&](double end) {
+      return ScaledElement(x.get(row, j), end, w, bias != nullptr ? &b : nullptr, x.dtype(),
+                           y.dtype(), options);
+    };
+    const double at_low = with(low);
+    const double at_high = with(high);
     const double actual = y.get(row, j);
-    if (!IsBetween(actual, a, b)) {
+    if (!IsBetween(actual, at_low, at_high)) {
       return testing::AssertionFailure() << "row " << row << ": element " << j << " is " << actual
-                                         << ", not between " << a << " and " << b;
+                                         << ", not between " << at_low << " and " << at_high;
     }
   }
   return testing::AssertionSuccess();
@@ -138,8 +153,9 @@ inline testing::AssertionResult RowIsWithinBound(double sum, const Tensor& x, co
 // The same with the row's own sum.
 inline testing::AssertionResult RowIsWithinBound(const Tensor& x, const Tensor* weight,
                                                  const Tensor& y, const float* rstd, size_t row,
-                                                 const rmsnorm_options& options) {
-  return RowIsWithinBound(ExactSumSquares(x, row), x, weight, y, rstd, row, options);
+                                                 const Options& options,
+                                                 const Tensor* bias = nullptr) {
+  return RowIsWithinBound(ExactSumSquares(x, row), x, weight, y, rstd, row, options, bias);
 }
 
 }  // namespace rmsnorm::test

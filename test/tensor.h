@@ -5,13 +5,13 @@
 #define RMSNORM_TEST_TENSOR_H_
 
 #include <gtest/gtest.h>
-#include <rmsnorm/rmsnorm.h>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <vector>
 
@@ -181,6 +181,18 @@ class Tensor {
   size_t stride_;
   std::vector<Line> lines_;
 };
+
+// The operands of a plain norm. `weight` and `rstd`, which has one element for each row, may be
+// null.
+inline ForwardOperands NormOperands(const Tensor& x, const Tensor* weight, Tensor& y,
+                                    std::vector<float>* rstd = nullptr) {
+  ForwardOperands operands;
+  operands.x = ConstView(x.view());
+  if (weight != nullptr) operands.weight = ConstView(weight->vector());
+  operands.y = View(y.view());
+  if (rstd != nullptr) operands.rstd = {rstd->data(), rstd->size()};
+  return operands;
+}
 
 }  // namespace rmsnorm::test
 
