@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The leaves of a target: everything of it that depends on element types. Drivers call them, and
+// have no element types themselves.
+//
+// Rows in which x and all that have its shape are of one type have leaves of their own. Every other
+// combination goes through tiles: f32 values of neighbouring elements, followed by zeros up to a
+// multiple of kLanes, aligned to a vector.
+#ifndef RMSNORM_LIB_KERNELS_LEAVES_H_
+#define RMSNORM_LIB_KERNELS_LEAVES_H_
+
+#include <cstddef>
+
+#include "../kernels.h"
+
+namespace rmsnorm::internal {
+
+struct BackwardLeaves;  // backward_leaves.h
+
+// A dtype's position in the tables of leaves.
+constexpr int kDtypes = 3;
+constexpr int DtypeIndex(rmsnorm_dtype dtype) { return dtype - RMSNORM_F32; }
+
+// The lengths of rows for which loops of known length pay, and 0 for any other.
+constexpr size_t kShortLengths[] = {0, 64, 128};
+
+// Writes y = x * r * weight for a row, with x * r rounded to its type or not. `next` is the row
+// that is read after this one; it matters where y is written past the caches.
+using ScaleLeaf = void (*)(const void* x, const float* weight, size_t d, float r, void* y,
+                           const void* next);
+
+// Forward for the rows from `begin` on, up to some that are not safe. Returns the index of the
+// first row that is not done.
+using RowsLeaf = size_t (*)(const Norm& norm, const Run& run, size_t begin);
+
+struct Leaves {
+  // From n elements to a tile and, rounded, back.
+  void (*widen[kDtypes])(const void* from, size_t n, float* tile);
+  void (*narrow[kDtypes])(const float* tile, size_t n, void* to);
+  // KernelTable::prepare of a type.
+  void (*prepare[kDtypes])(const void* from, size_t d, float offset, float* prepared);
+
+  // The f32 sum of squares of a row.
+  float (*sum_squares[kDtypes])(const void* x, size_t d);
+  // [type][whether x * r is rounded][whether past the caches]
+  ScaleLeaf scale[kDtypes][2][2];
+  // Scales four rows of x, each load of the weight shared: [type][whether x * r is rounded].
+  void (*scale_four[kDtypes][2])(const Run& run, size_t row, const float* r);
+  // Rows of at most a block without a residual, by fours: [type][whether x * r is rounded][length].
+  RowsLeaf short_rows[kDtypes][2][3];
+  // f32 rows that fit registers, without a residual and with one, by the pairs of vectors that they
+  // take, less 1. A residual has been added to the rows that are not done, too, up to one beyond
+  // the row whose index is returned. Null where registers are few.
+  RowsLeaf held_rows[2][4];
+  // Writes residual_out = residual + x for some rows, and the f32 sums of their squares.
+  void (*add[kDtypes])(const Run& run, size_t begin, size_t count, float* sums);
+
+  const BackwardLeaves* backward;
+};
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_KERNELS_LEAVES_H_
