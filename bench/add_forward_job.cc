@@ -8,17 +8,19 @@ namespace rmsnorm::bench {
 
 AddForwardJob::AddForwardJob(const Cell& cell)
     : Job(cell, /*has_third=*/true),
-      library_(MakeModule(cell_.target.c_str())),
-      reference_(MakeModule("reference")) {
-  CountParts([this](const Options& options) {
-    add_forward(tensors_.x_view(), tensors_.third_view(), nullptr, tensors_.third_view(),
-                tensors_.y_view(), options);
-  });
+      library_(MakeModule(MakeContext(cell_.target.c_str()))),
+      reference_(MakeModule(MakeContext("reference"))) {
+  CountParts([this](const Context& context) { Run(MakeModule(context)); });
+}
+
+void AddForwardJob::AddForward(const RmsNorm& module, size_t rows, const void* x, void* residual,
+                               void* y) const {
+  check(rmsnorm_module_add_forward_rows(module.get(), static_cast<rmsnorm_dtype>(cell_.dtype), rows,
+                                        x, residual, residual, y));
 }
 
 void AddForwardJob::Run(const RmsNorm& module) {
-  module.add_forward(tensors_.x_view(), tensors_.third_view(), tensors_.third_view(),
-                     tensors_.y_view());
+  AddForward(module, cell_.rows, tensors_.x(), tensors_.third(), tensors_.y());
 }
 
 std::vector<Contender> AddForwardJob::OwnContenders() {
@@ -44,10 +46,9 @@ std::string AddForwardJob::FindFaultOf(const std::function<void()>& run, const C
   SpoilY();
   run();
   std::string fault = CompareY(
-      [&](const ConstView& x, size_t first_row, const View& y) {
-        const View rows(residual.data() + first_row * row_bytes(), cell_.dtype,
-                        {x.get()->shape[0], cell_.d});
-        reference_.add_forward(x, rows, rows, y);
+      [&](size_t first_row, size_t rows, uint8_t* y) {
+        AddForward(reference_, rows, XFrom(first_row), residual.data() + first_row * row_bytes(),
+                   y);
       },
       compare_y);
   if (!fault.empty()) return fault;

@@ -10,9 +10,9 @@
 
 namespace rmsnorm::bench {
 
-// By modules, with the residual updated in place. So each call adds x once more, until x is less
-// than half a last place of the residual: after at most 2^8 calls in bf16, 2^11 in f16 and 2^24 in
-// f32 or so, where the squares of a row are still far from overflow.
+// By modules, of dense rows, with the residual updated in place. So each call adds x once more,
+// until x is less than half a last place of the residual: after at most 2^8 calls in bf16, 2^11 in
+// f16 and 2^24 in f32 or so, where the squares of a row are still far from overflow.
 class AddForwardJob final : public Job {
  public:
   explicit AddForwardJob(const Cell& cell);
@@ -25,6 +25,8 @@ class AddForwardJob final : public Job {
   std::optional<rmsnorm_peer_case> DescribeForPeer() override;
   std::string FindFaultOfPeer(const std::function<void()>& run) override;
 
+  // The residual, from some row on, is added to and replaced.
+  void AddForward(const RmsNorm& module, size_t rows, const void* x, void* residual, void* y) const;
   void Run(const RmsNorm& module);
   // Does `run`, then has y and the residual compared with the reference's. `compare_residual` is
   // for all rows at once.

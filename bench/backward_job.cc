@@ -12,26 +12,38 @@ namespace rmsnorm::bench {
 
 BackwardJob::BackwardJob(const Cell& cell)
     : Job(cell, /*has_third=*/true),
-      library_(MakeModule(cell_.target.c_str())),
-      reference_(MakeModule("reference")),
+      library_(MakeModule(MakeContext(cell_.target.c_str()))),
+      reference_(MakeModule(MakeContext("reference"))),
       rstd_(tensors_.copies() * cell.rows),
       dw_(cell.d) {
   for (size_t i = 0; i < tensors_.copies(); ++i) {
-    reference_.forward(tensors_.x_view(), tensors_.y_view(),
-                       rstd_.data() + tensors_.copy() * cell.rows);
+    ForwardOperands operands;
+    operands.x = Rows(XFrom(0), cell.rows);
+    operands.rstd = View(rstd_.data() + tensors_.copy() * cell.rows, cell.rows);
+    reference_.forward(operands);
     tensors_.MoveOn();
   }
   SpoilGradients();
-  CountParts([this](const Options& options) {
-    backward(dy(), tensors_.x_view(), nullptr, BothGradients(), options, rstd());
-  });
+  CountParts([this](const Context& context) { Run(MakeModule(context)); });
   sums_.resize((parts() - 1) * cell.d);
 }
 
-Gradients BackwardJob::BothGradients() { return {tensors_.y_view(), View(dw_.data(), cell_.d)}; }
-
-void BackwardJob::Run(const RmsNorm& module) {
-  module.backward(dy(), tensors_.x_view(), BothGradients(), rstd());
+void BackwardJob::Backward(const RmsNorm& module, size_t first_row, size_t rows, uint8_t* dx,
+                           float* dw) const {
+  const uint8_t* const dy = tensors_.third() + first_row * row_bytes();
+  const float* const row_rstd = rstd() + first_row;
+  if (cell_.dtype == Dtype::f32) {
+    check(rmsnorm_module_backward_rows(module.get(), RMSNORM_F32, rows, dy, XFrom(first_row),
+                                       row_rstd, dx, dw));
+    return;
+  }
+  BackwardOperands operands;
+  operands.dy = Rows(dy, rows);
+  operands.x = Rows(XFrom(first_row), rows);
+  operands.rstd = ConstView(row_rstd, rows);
+  if (dx != nullptr) operands.dx = Rows(dx, rows);
+  if (dw != nullptr) operands.dw = View(dw, cell_.d);
+  module.backward(operands);
 }
 
 void BackwardJob::RunPlainLoops() {
@@ -61,25 +73,23 @@ void BackwardJob::SpoilGradients() {
   std::fill(dw_.begin(), dw_.end(), std::numeric_limits<float>::quiet_NaN());
 }
 
-void BackwardJob::ExpectDx(const ConstView& x, size_t first_row, const View& dx) {
-  const ConstView dy_rows(tensors_.third() + first_row * row_bytes(), cell_.dtype,
-                          {x.get()->shape[0], cell_.d});
-  reference_.backward(dy_rows, x, {dx}, rstd() + first_row);
+Job::Expect BackwardJob::ExpectDx() const {
+  return [this](size_t first_row, size_t rows, uint8_t* dx) {
+    Backward(reference_, first_row, rows, dx, nullptr);
+  };
 }
 
 // Which rows add up with which depends on how many there are, so it takes all of them at once.
-std::vector<float> BackwardJob::ExpectedDw() {
+std::vector<float> BackwardJob::ExpectedDw() const {
   std::vector<float> expected(cell_.d);
-  reference_.backward(dy(), tensors_.x_view(), {std::nullopt, View(expected.data(), cell_.d)},
-                      rstd());
+  Backward(reference_, 0, cell_.rows, nullptr, expected.data());
   return expected;
 }
 
 std::string BackwardJob::FindFaultInCopy() {
   SpoilGradients();
   Run(library_);
-  std::string fault = FindDifferenceInY(
-      [this](const ConstView& x, size_t first_row, const View& dx) { ExpectDx(x, first_row, dx); });
+  std::string fault = FindDifferenceInY(ExpectDx());
   if (!fault.empty()) return fault;
   const std::vector<float> expected = ExpectedDw();
   for (size_t j = 0; j < cell_.d; ++j) {
@@ -103,13 +113,12 @@ std::string BackwardJob::FindFaultOfPeer(const std::function<void()>& run) {
   SpoilGradients();
   run();
   GradientTolerance tolerance(cell_.dtype, cell_.rows, cell_.d, tensors_.weight());
-  std::string fault = CompareY(
-      [this](const ConstView& x, size_t first_row, const View& dx) { ExpectDx(x, first_row, dx); },
-      [&](size_t first_row, size_t rows, const uint8_t* actual, const uint8_t* expected) {
-        const size_t offset = first_row * row_bytes();
-        return tolerance.FindDxBeyond(first_row, rows, tensors_.third() + offset,
-                                      tensors_.x() + offset, rstd() + first_row, actual, expected);
-      });
+  std::string fault = CompareY(ExpectDx(), [&](size_t first_row, size_t rows, const uint8_t* actual,
+                                               const uint8_t* expected) {
+    const size_t offset = first_row * row_bytes();
+    return tolerance.FindDxBeyond(first_row, rows, tensors_.third() + offset, tensors_.x() + offset,
+                                  rstd() + first_row, actual, expected);
+  });
   if (!fault.empty()) return fault;
   return tolerance.FindDwBeyond(dw_.data(), ExpectedDw().data());
 }

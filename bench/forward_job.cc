@@ -6,27 +6,29 @@
 namespace rmsnorm::bench {
 
 ForwardJob::ForwardJob(const Cell& cell)
-    : Job(cell), library_(MakeModule(cell_.target.c_str())), reference_(MakeModule("reference")) {
-  CountParts([this](const Options& options) {
-    forward(tensors_.x_view(), nullptr, tensors_.y_view(), options);
-  });
+    : Job(cell),
+      library_(MakeModule(MakeContext(cell_.target.c_str()))),
+      reference_(MakeModule(MakeContext("reference"))) {
+  CountParts([this](const Context& context) { Run(MakeModule(context)); });
+}
+
+void ForwardJob::Run(const RmsNorm& module) {
+  Forward(module, cell_.rows, tensors_.x(), tensors_.y());
 }
 
 std::vector<Contender> ForwardJob::OwnContenders() {
   return {
-      Each(kLibrary, [this] { library_.forward(tensors_.x_view(), tensors_.y_view()); }),
+      Each(kLibrary, [this] { Run(library_); }),
       Memcpy(),
-      Each(kReference, [this] { reference_.forward(tensors_.x_view(), tensors_.y_view()); }),
+      Each(kReference, [this] { Run(reference_); }),
       PlainLoops(),
   };
 }
 
 std::string ForwardJob::FindFaultInCopy() {
   SpoilY();
-  library_.forward(tensors_.x_view(), tensors_.y_view());
-  return FindDifferenceInY([this](const ConstView& x, size_t /*first_row*/, const View& y) {
-    reference_.forward(x, y);
-  });
+  Run(library_);
+  return FindDifferenceInY(ExpectForward(reference_));
 }
 
 std::optional<rmsnorm_peer_case> ForwardJob::DescribeForPeer() {
@@ -39,36 +41,43 @@ std::string ForwardJob::FindFaultOfPeer(const std::function<void()>& run) {
   SpoilY();
   run();
   return CompareY(
-      [this](const ConstView& x, size_t /*first_row*/, const View& y) { reference_.forward(x, y); },
+      ExpectForward(reference_),
       [this](size_t first_row, size_t rows, const uint8_t* actual, const uint8_t* expected) {
         return FindElementBeyondTolerance(cell_.dtype, first_row, rows, cell_.d, actual, expected);
       });
 }
 
 ForwardCallJob::ForwardCallJob(const Cell& cell)
-    : Job(cell),
-      library_(LibraryOptions(cell_.target.c_str())),
-      reference_(LibraryOptions("reference")) {
-  CountParts([this](const Options& options) {
-    forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), options);
-  });
+    : Job(cell), library_(MakeContext(cell_.target.c_str())), reference_(MakeContext("reference")) {
+  CountParts([this](const Context& context) { Run(context); });
+}
+
+void ForwardCallJob::Call(const ConstView& x, const View& y, const Context& context) const {
+  ForwardOperands operands;
+  operands.x = x;
+  operands.weight = tensors_.weight_view();
+  operands.y = y;
+  forward(operands, Options(), context);
+}
+
+void ForwardCallJob::Run(const Context& context) {
+  Call(Rows(tensors_.x(), cell_.rows), Rows(tensors_.y(), cell_.rows), context);
 }
 
 std::vector<Contender> ForwardCallJob::OwnContenders() {
-  const auto run_with = [this](const Options& options) {
-    return [this, &options] {
-      forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), options);
-    };
+  return {
+      Each(kLibrary, [this] { Run(library_); }),
+      Memcpy(),
+      Each(kReference, [this] { Run(reference_); }),
+      PlainLoops(),
   };
-  return {Each(kLibrary, run_with(library_)), Memcpy(), Each(kReference, run_with(reference_)),
-          PlainLoops()};
 }
 
 std::string ForwardCallJob::FindFaultInCopy() {
   SpoilY();
-  forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), library_);
-  return FindDifferenceInY([this](const ConstView& x, size_t /*first_row*/, const View& y) {
-    forward(x, tensors_.weight_view(), y, reference_);
+  Run(library_);
+  return FindDifferenceInY([this](size_t first_row, size_t rows, uint8_t* y) {
+    Call(Rows(XFrom(first_row), rows), Rows(y, rows), reference_);
   });
 }
 

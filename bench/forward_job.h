@@ -10,7 +10,7 @@
 
 namespace rmsnorm::bench {
 
-// By modules, as an engine does it.
+// By modules, of dense rows, as an engine does it.
 class ForwardJob final : public Job {
  public:
   explicit ForwardJob(const Cell& cell);
@@ -20,6 +20,8 @@ class ForwardJob final : public Job {
   std::string FindFaultInCopy() override;
   std::optional<rmsnorm_peer_case> DescribeForPeer() override;
   std::string FindFaultOfPeer(const std::function<void()>& run) override;
+
+  void Run(const RmsNorm& module);
 
   const RmsNorm library_;
   const RmsNorm reference_;
@@ -34,8 +36,11 @@ class ForwardCallJob final : public Job {
   std::vector<Contender> OwnContenders() override;
   std::string FindFaultInCopy() override;
 
-  const Options library_;
-  const Options reference_;
+  void Call(const ConstView& x, const View& y, const Context& context) const;
+  void Run(const Context& context);
+
+  const Context library_;
+  const Context reference_;
 };
 
 }  // namespace rmsnorm::bench

@@ -73,40 +73,50 @@ rmsnorm_peer_case Job::CommonPeerCase(int32_t operation) const {
 }
 
 // The library hands its parts to an executor just as to OpenMP, so one that counts them tells.
-void Job::CountParts(const std::function<void(const Options& options)>& call, size_t most) {
-  Options options = LibraryOptions(cell_.target.c_str());
-  options.parallel_context = &parts_;
-  options.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
-    size_t& parts = *static_cast<size_t*>(context);
+void Job::CountParts(const std::function<void(const Context& context)>& call, size_t most) {
+  Context context = MakeContext(cell_.target.c_str());
+  context.parallel_context = &parts_;
+  context.parallel_for = [](void* counter, size_t count, rmsnorm_task task, void* state) {
+    size_t& parts = *static_cast<size_t*>(counter);
     parts = std::max(parts, count);
     for (size_t i = 0; i < count; ++i) task(state, i);
   };
-  call(options);
+  call(context);
   parts_ = std::min(parts_, most);
 }
 
-Options Job::LibraryOptions(const char* target) const {
-  Options options;
-  options.threads = cell_.threads;
-  options.target = target;
-  return options;
+Context Job::MakeContext(const char* target) const {
+  Context context;
+  context.threads = cell_.threads;
+  context.target = target;
+  return context;
 }
 
-RmsNorm Job::MakeModule(const char* target) const {
-  RmsNorm module(cell_.d, LibraryOptions(target), cell_.dtype);
+RmsNorm Job::MakeModule(const Context& context) const {
+  RmsNorm module(cell_.d, Options(), cell_.dtype, context);
   module.set_weight(tensors_.weight_view());
   return module;
 }
 
+void Job::Forward(const RmsNorm& module, size_t rows, const void* x, void* y) const {
+  check(rmsnorm_module_forward_rows(module.get(), static_cast<rmsnorm_dtype>(cell_.dtype), rows, x,
+                                    y));
+}
+
 void Job::SpoilY() { std::memset(tensors_.y(), 0xFF, cell_.bytes()); }
+
+Job::Expect Job::ExpectForward(const RmsNorm& module) const {
+  return [this, &module](size_t first_row, size_t rows, uint8_t* y) {
+    Forward(module, rows, XFrom(first_row), y);
+  };
+}
 
 std::string Job::CompareY(const Expect& expect, const Compare& compare) {
   const size_t rows_at_a_time = std::clamp<size_t>((size_t{1} << 20) / cell_.d, 1, cell_.rows);
   Buffer expected(rows_at_a_time * row_bytes());
   for (size_t row = 0; row < cell_.rows; row += rows_at_a_time) {
     const size_t rows = std::min(rows_at_a_time, cell_.rows - row);
-    expect(ConstView(tensors_.x() + row * row_bytes(), cell_.dtype, {rows, cell_.d}), row,
-           View(expected.data(), cell_.dtype, {rows, cell_.d}));
+    expect(row, rows, expected.data());
     std::string difference = compare(row, rows, tensors_.y() + row * row_bytes(), expected.data());
     if (!difference.empty()) return difference;
   }

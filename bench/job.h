@@ -73,21 +73,34 @@ class Job {
   // Has a peer compute the current copy once and says where its results are beyond the tolerance.
   virtual std::string FindFaultOfPeer(const std::function<void()>& /*run*/) { return {}; }
 
-  // Finds parts(), at most `most`. `call` is a call of the library as the job times it, with other
-  // options.
-  void CountParts(const std::function<void(const Options& options)>& call,
+  // Finds parts(), at most `most`. `call` is a call of the library as the job times it, in another
+  // context.
+  void CountParts(const std::function<void(const Context& context)>& call,
                   size_t most = std::numeric_limits<size_t>::max());
 
-  // The options keep the pointer.
-  Options LibraryOptions(const char* target) const;
-  RmsNorm MakeModule(const char* target) const;
+  // The cell's threads and a target. The context keeps the pointer.
+  Context MakeContext(const char* target) const;
+  RmsNorm MakeModule(const Context& context) const;
+
+  // y = RMSNorm(x) by a module, for some dense rows of the cell's type.
+  void Forward(const RmsNorm& module, size_t rows, const void* x, void* y) const;
+
+  // Some dense rows of the cell's type.
+  ConstView Rows(const void* data, size_t rows) const {
+    return {data, cell_.dtype, {rows, cell_.d}};
+  }
+  View Rows(void* data, size_t rows) const { return {data, cell_.dtype, {rows, cell_.d}}; }
+  // x of the current copy, from some row on.
+  const uint8_t* XFrom(size_t row) const { return tensors_.x() + row * row_bytes(); }
 
   // Fills y with NaNs, which no result here is.
   void SpoilY();
 
-  // Compares the current y with what `expect` writes for some rows of x at a time, so that the
-  // expected rows need little memory. `compare` says where two of them differ, or nothing.
-  using Expect = std::function<void(const ConstView& x, size_t first_row, const View& y)>;
+  // Compares the current y with what `expect` writes for some rows at a time, so that the expected
+  // rows need little memory. `compare` says where two of them differ, or nothing.
+  using Expect = std::function<void(size_t first_row, size_t rows, uint8_t* y)>;
+  // What a module, which outlives the result, makes of x.
+  Expect ExpectForward(const RmsNorm& module) const;
   using Compare = std::function<std::string(size_t first_row, size_t rows, const uint8_t* actual,
                                             const uint8_t* expected)>;
   std::string CompareY(const Expect& expect, const Compare& compare);

@@ -26,7 +26,7 @@ using LayerNormKernel = void (*)(const LayerNormParameters& parameters, const vo
 class LayerNorm {
  public:
   // Prepares the d elements of the weight and of the bias, which need not outlive the call. The
-  // target is named as in rmsnorm_options, null for the library's own choice; "reference" is plain
+  // target is named as in rmsnorm_context, null for the library's own choice; "reference" is plain
   // loops. Throws rmsnorm::Error for another type and where the library refuses the target.
   LayerNorm(Dtype dtype, size_t d, const void* weight, const void* bias, float eps,
             const char* target);

@@ -13,14 +13,14 @@ LayerNormJob::LayerNormJob(const Cell& cell)
                   cell_.target.c_str()),
       layer_norm_reference_(cell.dtype, cell.d, tensors_.weight(), bias_.data(), Options().eps,
                             "reference"),
-      rms_norm_(MakeModule(cell_.target.c_str())),
-      rms_norm_reference_(MakeModule("reference")),
+      rms_norm_(MakeModule(MakeContext(cell_.target.c_str()))),
+      rms_norm_reference_(MakeModule(MakeContext("reference"))),
       streams_(layer_norm_.Streams(cell.rows)) {
-  CountParts(
-      [this](const Options& options) {
-        forward(tensors_.x_view(), tensors_.weight_view(), tensors_.y_view(), options);
-      },
-      cell.rows);
+  CountParts([this](const Context& context) { RunRmsNorm(MakeModule(context)); }, cell.rows);
+}
+
+void LayerNormJob::RunRmsNorm(const RmsNorm& module) {
+  Forward(module, cell_.rows, tensors_.x(), tensors_.y());
 }
 
 void LayerNormJob::RunLayerNorm() {
@@ -34,7 +34,7 @@ std::vector<Contender> LayerNormJob::OwnContenders() {
   return {
       Each(kLibrary, [this] { RunLayerNorm(); }),
       Memcpy(),
-      Each(kRmsNorm, [this] { rms_norm_.forward(tensors_.x_view(), tensors_.y_view()); }),
+      Each(kRmsNorm, [this] { RunRmsNorm(rms_norm_); }),
       Each(kPlain,
            [this] {
              ForRangesInParts(cell_.rows, parts(), [this](size_t begin, size_t end) {
@@ -59,8 +59,8 @@ std::string LayerNormJob::FindFaultOfLayerNorm() {
   SpoilY();
   RunLayerNorm();
   return CompareY(
-      [this](const ConstView& x, size_t /*first_row*/, const View& y) {
-        layer_norm_reference_.Forward(x.get()->data, y.get()->data, x.get()->shape[0]);
+      [this](size_t first_row, size_t rows, uint8_t* y) {
+        layer_norm_reference_.Forward(XFrom(first_row), y, rows);
       },
       [&](size_t first_row, size_t rows, const uint8_t* actual, const uint8_t* expected) {
         return FindElementBeyondLayerNormTolerance(cell_.dtype, first_row, rows, cell_.d,
@@ -70,11 +70,8 @@ std::string LayerNormJob::FindFaultOfLayerNorm() {
 
 std::string LayerNormJob::FindFaultOfRmsNorm() {
   SpoilY();
-  rms_norm_.forward(tensors_.x_view(), tensors_.y_view());
-  const std::string fault =
-      FindDifferenceInY([this](const ConstView& x, size_t /*first_row*/, const View& y) {
-        rms_norm_reference_.forward(x, y);
-      });
+  RunRmsNorm(rms_norm_);
+  const std::string fault = FindDifferenceInY(ExpectForward(rms_norm_reference_));
   return fault.empty() ? fault : "RMSNorm: " + fault;
 }
 

@@ -27,6 +27,7 @@ class LayerNormJob final : public Job {
 
   // All rows, in parts.
   void RunLayerNorm();
+  void RunRmsNorm(const RmsNorm& module);
 
   const Buffer bias_;
   const LayerNorm layer_norm_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two phases of RMSNorm on their own.
+// The two phases of RMSNorm on their own: forward that gives the sums of squares alone, and forward
+// that takes them.
 #ifndef RMSNORM_BENCH_PHASES_JOB_H_
 #define RMSNORM_BENCH_PHASES_JOB_H_
 
@@ -19,9 +20,12 @@ class SumSquaresJob final : public Job {
   std::vector<Contender> OwnContenders() override;
   std::string FindFaultInCopy() override;
 
+  // The sums of squares of the current copy.
+  void Run(std::vector<double>& sums, const Context& context);
+
   std::vector<double> sums_;
-  const Options library_;
-  const Options reference_;
+  const Context library_;
+  const Context reference_;
 };
 
 // In a cold cell all copies of x are scaled by the sums of the first.
@@ -33,9 +37,13 @@ class ScaleJob final : public Job {
   std::vector<Contender> OwnContenders() override;
   std::string FindFaultInCopy() override;
 
+  // Some rows of the current copy.
+  void Scale(size_t first_row, size_t rows, uint8_t* y, const Context& context);
+  void Run(const Context& context) { Scale(0, cell_.rows, tensors_.y(), context); }
+
   std::vector<double> sums_;
-  const Options library_;
-  const Options reference_;
+  const Context library_;
+  const Context reference_;
 };
 
 }  // namespace rmsnorm::bench

@@ -169,42 +169,31 @@ void Widen(const void* from_data, float* to, size_t count) {
   for (size_t i = 0; i < count; ++i) to[i] = Type::Load(from[i]);
 }
 
+// Calls work() with the struct of a type.
+template <class Work>
+void ForType(Dtype dtype, const Work& work) {
+  if (dtype == Dtype::f16) return work(F16());
+  if (dtype == Dtype::bf16) return work(BF16());
+  work(F32());
+}
+
 }  // namespace
 
 void PlainForward(Dtype dtype, const void* x, const void* weight, void* y, size_t rows, size_t d,
                   float eps) {
-  switch (dtype) {
-    case Dtype::f32:
-      return Forward<F32>(x, weight, y, rows, d, eps);
-    case Dtype::f16:
-      return Forward<F16>(x, weight, y, rows, d, eps);
-    case Dtype::bf16:
-      return Forward<BF16>(x, weight, y, rows, d, eps);
-  }
+  ForType(dtype, [&](auto type) { Forward<decltype(type)>(x, weight, y, rows, d, eps); });
 }
 
 void PlainAddForward(Dtype dtype, const void* x, void* residual, const void* weight, void* y,
                      size_t rows, size_t d, float eps) {
-  switch (dtype) {
-    case Dtype::f32:
-      return AddForward<F32>(x, residual, weight, y, rows, d, eps);
-    case Dtype::f16:
-      return AddForward<F16>(x, residual, weight, y, rows, d, eps);
-    case Dtype::bf16:
-      return AddForward<BF16>(x, residual, weight, y, rows, d, eps);
-  }
+  ForType(dtype,
+          [&](auto type) { AddForward<decltype(type)>(x, residual, weight, y, rows, d, eps); });
 }
 
 void PlainBackward(Dtype dtype, const void* dy, const void* x, const void* weight,
                    const float* rstd, void* dx, float* dw, size_t rows, size_t d) {
-  switch (dtype) {
-    case Dtype::f32:
-      return Backward<F32>(dy, x, weight, rstd, dx, dw, rows, d);
-    case Dtype::f16:
-      return Backward<F16>(dy, x, weight, rstd, dx, dw, rows, d);
-    case Dtype::bf16:
-      return Backward<BF16>(dy, x, weight, rstd, dx, dw, rows, d);
-  }
+  ForType(dtype,
+          [&](auto type) { Backward<decltype(type)>(dy, x, weight, rstd, dx, dw, rows, d); });
 }
 
 void PlainAddSums(const float* others, size_t count, float* dw, size_t d) {
@@ -215,36 +204,15 @@ void PlainAddSums(const float* others, size_t count, float* dw, size_t d) {
 
 void PlainLayerNorm(Dtype dtype, const void* x, const void* weight, const void* bias, void* y,
                     size_t rows, size_t d, float eps) {
-  switch (dtype) {
-    case Dtype::f32:
-      return LayerNorm<F32>(x, weight, bias, y, rows, d, eps);
-    case Dtype::f16:
-      return LayerNorm<F16>(x, weight, bias, y, rows, d, eps);
-    case Dtype::bf16:
-      return LayerNorm<BF16>(x, weight, bias, y, rows, d, eps);
-  }
+  ForType(dtype, [&](auto type) { LayerNorm<decltype(type)>(x, weight, bias, y, rows, d, eps); });
 }
 
 void PlainConvert(const float* from, Dtype dtype, void* to, size_t count) {
-  switch (dtype) {
-    case Dtype::f32:
-      return Convert<F32>(from, to, count);
-    case Dtype::f16:
-      return Convert<F16>(from, to, count);
-    case Dtype::bf16:
-      return Convert<BF16>(from, to, count);
-  }
+  ForType(dtype, [&](auto type) { Convert<decltype(type)>(from, to, count); });
 }
 
 void PlainWiden(Dtype dtype, const void* from, float* to, size_t count) {
-  switch (dtype) {
-    case Dtype::f32:
-      return Widen<F32>(from, to, count);
-    case Dtype::f16:
-      return Widen<F16>(from, to, count);
-    case Dtype::bf16:
-      return Widen<BF16>(from, to, count);
-  }
+  ForType(dtype, [&](auto type) { Widen<decltype(type)>(from, to, count); });
 }
 
 }  // namespace rmsnorm::bench

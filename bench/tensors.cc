@@ -66,22 +66,15 @@ Tensors::Tensors(const Cell& cell, bool has_third)
       copies_(CountCopies(cell)),
       step_(FindStep(copies_)),
       copy_bytes_(CopyBytes(cell)),
-      has_third_(has_third),
       x_(NormalNumbers(cell.dtype, elements_of_copies(), 0.0f, 1.0f)),
       weight_(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.25f)),
       y_(copies_ * copy_bytes_),
-      third_(has_third ? NormalNumbers(cell.dtype, elements_of_copies(), 0.25f, 0.5f) : Buffer(0)),
-      x_view_(x_.data(), cell.dtype, {cell.rows, cell.d}),
-      y_view_(y_.data(), cell.dtype, {cell.rows, cell.d}),
-      third_view_(third_.data(), cell.dtype, {cell.rows, cell.d}),
-      weight_view_(weight_.data(), cell.dtype, {cell.d}) {}
+      third_(has_third ? NormalNumbers(cell.dtype, elements_of_copies(), 0.25f, 0.5f) : Buffer(0)) {
+}
 
 void Tensors::MoveOn() {
   copy_ += step_;
   if (copy_ >= copies_) copy_ -= copies_;
-  x_view_ = ConstView(x(), cell_.dtype, {cell_.rows, cell_.d});
-  y_view_ = View(y(), cell_.dtype, {cell_.rows, cell_.d});
-  if (has_third_) third_view_ = View(third(), cell_.dtype, {cell_.rows, cell_.d});
 }
 
 }  // namespace rmsnorm::bench

@@ -27,9 +27,6 @@ Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation);
 class Tensors {
  public:
   explicit Tensors(const Cell& cell, bool has_third = false);
-  Tensors(const Tensors&) = delete;  // the views point into the buffers
-  Tensors& operator=(const Tensors&) = delete;
-
   size_t copies() const { return copies_; }
   size_t copy() const { return copy_; }  // the current one
   // Goes on to another copy. After copies() times all have had their turn.
@@ -39,14 +36,12 @@ class Tensors {
   const uint8_t* x() const { return x_.data() + copy_ * copy_bytes_; }
   uint8_t* y() { return y_.data() + copy_ * copy_bytes_; }
   const uint8_t* y() const { return y_.data() + copy_ * copy_bytes_; }
-  const ConstView& x_view() const { return x_view_; }
-  const View& y_view() const { return y_view_; }
   // Where there is one.
   uint8_t* third() { return third_.data() + copy_ * copy_bytes_; }
-  const View& third_view() const { return third_view_; }
+  const uint8_t* third() const { return third_.data() + copy_ * copy_bytes_; }
 
   const uint8_t* weight() const { return weight_.data(); }
-  const ConstView& weight_view() const { return weight_view_; }
+  ConstView weight_view() const { return {weight_.data(), cell_.dtype, {cell_.d}}; }
 
  private:
   size_t elements_of_copies() const {
@@ -57,16 +52,11 @@ class Tensors {
   const size_t copies_;
   const size_t step_;
   const size_t copy_bytes_;  // from one copy to the next, in whole cache lines
-  const bool has_third_;
   Buffer x_;
   Buffer weight_;
   Buffer y_;
   Buffer third_;
   size_t copy_ = 0;
-  ConstView x_view_;
-  View y_view_;
-  View third_view_;
-  const ConstView weight_view_;
 };
 
 }  // namespace rmsnorm::bench

@@ -34,18 +34,21 @@ class ForkTest : public testing::TestWithParam<size_t> {
   ForkTest() : x_(RMSNORM_F32, (1 << 18) / d_, d_) {
     Random random(71);
     FillNormal(random, x_);
-    options_.threads = 4;
+    context_.threads = 4;
   }
 
   Tensor Forward() const {
     Tensor y(RMSNORM_BF16, x_.rows(), d_);
-    forward(ConstView(x_.view()), nullptr, View(y.view()), options_);
+    ForwardOperands operands;
+    operands.x = ConstView(x_.view());
+    operands.y = View(y.view());
+    forward(operands, Options(), context_);
     return y;
   }
 
   const size_t d_ = GetParam();
   Tensor x_;
-  Options options_;
+  Context context_;
 };
 
 TEST_P(ForkTest, AChildMakesTheCallOfItsParent) {
@@ -59,7 +62,7 @@ TEST_P(ForkTest, AChildMakesTheCallOfItsParent) {
 TEST_P(ForkTest, AChildIsSerial) {
   const Tensor expected = Forward();
   EXPECT_TRUE(InChild([&] {
-    options_.threads = 0;
+    context_.threads = 0;
     return rmsnorm_max_threads() == 1 && SameBits(expected, Forward()) == true;
   }));
 }
@@ -87,9 +90,9 @@ TEST_P(ForkTest, OtherThreads) {
 TEST_P(ForkTest, AnExecutorKeepsItsParts) {
   const Tensor expected = Forward();
   size_t parts = 0;
-  options_.parallel_context = &parts;
-  options_.parallel_for = [](void* context, size_t count, rmsnorm_task task, void* state) {
-    *static_cast<size_t*>(context) = count;
+  context_.parallel_context = &parts;
+  context_.parallel_for = [](void* counter, size_t count, rmsnorm_task task, void* state) {
+    *static_cast<size_t*>(counter) = count;
     for (size_t i = 0; i < count; ++i) task(state, i);
   };
   EXPECT_TRUE(InChild([&] { return SameBits(expected, Forward()) == true && parts == 4; }));

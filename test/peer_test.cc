@@ -433,8 +433,12 @@ TEST(PeerTolerance, OfGradientsTellsALostTermInEachType) {
       std::vector<uint8_t> reference(cell.bytes());
       RmsNorm module(d, Options(), dtype);
       module.set_weight(tensors.weight_view());
-      module.backward(tensors.third_view(), tensors.x_view(),
-                      {View(reference.data(), dtype, {1, d})}, &rstd);
+      BackwardOperands operands;
+      operands.dy = {tensors.third(), dtype, {1, d}};
+      operands.x = {tensors.x(), dtype, {1, d}};
+      operands.rstd = {&rstd, 1};
+      operands.dx = {reference.data(), dtype, {1, d}};
+      module.backward(operands);
       bench::GradientTolerance tolerance(dtype, 1, d, tensors.weight());
       const auto find = [&](const std::vector<uint8_t>& dx) {
         return tolerance.FindDxBeyond(0, 1, tensors.third(), tensors.x(), &rstd, dx.data(),

@@ -18,14 +18,15 @@
 static float x[ROWS * D];
 static float y[ROWS * D];
 
-typedef rmsnorm_status (*forward_function)(const rmsnorm_view*, const rmsnorm_view*,
-                                           const rmsnorm_view*, float*, const rmsnorm_options*);
+typedef rmsnorm_status (*forward_function)(const rmsnorm_operands*, const rmsnorm_options*,
+                                           const rmsnorm_context*);
 
 static int call(const char* path) {
   const struct timespec millisecond = {0, 1000000};
   const rmsnorm_view x_view = rmsnorm_rows(x, RMSNORM_F32, ROWS, D, D);
   const rmsnorm_view y_view = rmsnorm_rows(y, RMSNORM_F32, ROWS, D, D);
-  rmsnorm_options options = rmsnorm_default_options();
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  rmsnorm_context context = rmsnorm_default_context();
   forward_function forward;
   void* symbol;
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -35,10 +36,11 @@ static int call(const char* path) {
   }
   symbol = dlsym(library, "rmsnorm_forward");
   memcpy(&forward, &symbol, sizeof forward);
-  options.threads = 4;
+  operands.x = &x_view;
+  operands.y = &y_view;
+  context.threads = 4;
   y[0] = y[ROWS * D - 1] = 0;
-  if (forward(&x_view, NULL, &y_view, NULL, &options) != RMSNORM_OK || y[0] == 0 ||
-      y[ROWS * D - 1] != y[0]) {
+  if (forward(&operands, NULL, &context) != RMSNORM_OK || y[0] == 0 || y[ROWS * D - 1] != y[0]) {
     fprintf(stderr, "the call went wrong\n");
     return 0;
   }
