@@ -2,14 +2,17 @@
 // Every SIMD target gives the reference's bits: for each type, length, placement and option.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "broadcast.h"
+#include "norms.h"
 #include "random_rows.h"
 #include "targets.h"
-#include "tensor.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -26,14 +29,17 @@ constexpr Placement kDense = {0, 0, 0, 0};
 
 // All that a target computes from the same rows.
 struct Results {
-  Tensor y;
-  std::vector<float> rstd;
-  std::vector<double> sums;
-  Tensor scaled_y;
-  std::vector<float> scaled_rstd;
+  NormResults whole;
+  NormResults sums;
+  NormResults scaled;
 };
 
-constexpr rmsnorm_dtype kNoWeight = 0;
+constexpr rmsnorm_dtype kNone = 0;
+
+constexpr Rounding kRoundings[] = {Rounding::scale_then_cast, Rounding::cast_then_scale,
+                                   Rounding::inverse_rounded};
+constexpr EpsPlacement kEpsPlacements[] = {EpsPlacement::inside, EpsPlacement::outside,
+                                           EpsPlacement::floor};
 
 // The types of x, weight and y.
 using Types = std::tuple<rmsnorm_dtype, rmsnorm_dtype, rmsnorm_dtype>;
@@ -41,7 +47,27 @@ using Types = std::tuple<rmsnorm_dtype, rmsnorm_dtype, rmsnorm_dtype>;
 std::string Name(const testing::TestParamInfo<Types>& info) {
   const auto [x, weight, y] = info.param;
   return std::string(rmsnorm_dtype_name(x)) + "_" +
-         (weight == kNoWeight ? "none" : rmsnorm_dtype_name(weight)) + "_" + rmsnorm_dtype_name(y);
+         (weight == kNone ? "none" : rmsnorm_dtype_name(weight)) + "_" + rmsnorm_dtype_name(y);
+}
+
+// A call that gives sums beside y, and the two phases.
+Results Compute(const NormInputs& inputs, const Options& options, const Context& context) {
+  NormInputs sums = inputs;
+  sums.weight.reset();
+  sums.bias.reset();
+  sums.y.reset();
+  sums.y_in_place = sums.rstd = false;
+  sums.sums_out = true;
+  NormInputs scaled = inputs;
+  Results results = {
+      ComputeNorm(inputs, options, context), ComputeNorm(sums, options, context), {}};
+  scaled.sums = results.sums.sums;
+  scaled.sums_out = false;
+  results.scaled = ComputeNorm(scaled, options, context);
+  if (inputs.sums_out) {
+    EXPECT_TRUE(SameBits(results.whole.sums, results.sums.sums));
+  }
+  return results;
 }
 
 class BitsTest : public testing::TestWithParam<Types> {
@@ -53,70 +79,69 @@ class BitsTest : public testing::TestWithParam<Types> {
   bool CanBeInPlace() const { return rmsnorm_dtype_size(x_dtype_) == rmsnorm_dtype_size(y_dtype_); }
 
   // Computes the same rows on every target, from x to y or in place at x, and compares all bytes.
+  // Every other call has a bias.
   void Compare(size_t rows, size_t d, const Placement& placement, bool in_place,
                const Options& options) {
-    Tensor x(x_dtype_, rows, d, placement.x_offset, placement.x_padding);
-    FillMixed(random_, x);
-    // The weight is off a vector's alignment by as much as the row is long, so by any amount.
-    Tensor weight(weight_dtype_ == kNoWeight ? RMSNORM_F32 : weight_dtype_, 1, d, d % 32);
-    FillWeight(random_, weight);
-    Tensor y = in_place ? x : Tensor(y_dtype_, rows, d, placement.y_offset, placement.y_padding);
-    y.Reinterpret(y_dtype_);
+    NormInputs inputs = Draw(rows, d, placement);
+    if (in_place) PutInPlace(inputs);
+    Compare(inputs, options);
+  }
 
-    const Results expected = Compute(kReference, x, weight, y, in_place, options);
+  NormInputs Draw(size_t rows, size_t d, const Placement& placement) {
+    NormInputs inputs = {Tensor(x_dtype_, rows, d, placement.x_offset, placement.x_padding)};
+    FillMixed(random_, inputs.x);
+    inputs.y.emplace(y_dtype_, rows, d, placement.y_offset, placement.y_padding);
+    has_bias_ = !has_bias_;
+    // Off a vector's alignment by as much as the row is long, so by any amount.
+    if (weight_dtype_ != kNone) inputs.weight = DrawColumns(weight_dtype_, 1, d, d % 32);
+    if (has_bias_) inputs.bias = DrawColumns(kDtypes[random_.Below(3)], 1, d, d / 3 % 32);
+    inputs.sums_out = random_.Below(2) == 0;
+    inputs.step = 1 + random_.Below(3);
+    return inputs;
+  }
+
+  Tensor DrawColumns(rmsnorm_dtype dtype, size_t rows, size_t d, size_t offset) {
+    Tensor columns(dtype, rows, d, offset, rows > 1 ? random_.Below(9) : 0);
+    FillWeight(random_, columns);
+    return columns;
+  }
+
+  void PutInPlace(NormInputs& inputs) const {
+    inputs.y = inputs.x;
+    inputs.y->Reinterpret(y_dtype_);
+    inputs.y_in_place = true;
+  }
+
+  void Compare(const NormInputs& inputs, const Options& options) {
+    const Tensor x = inputs.x;
+    const Results expected = Compute(inputs, options, OnTarget(kReference, 1));
     for (const std::string& target : targets_) {
       SCOPED_TRACE(testing::Message()
-                   << target << ", " << rows << " x " << d << ", x at " << placement.x_offset
-                   << " padded by " << placement.x_padding << ", y at " << placement.y_offset
-                   << " padded by " << placement.y_padding << (in_place ? ", in place" : "")
-                   << (options.rounding == RMSNORM_CAST_THEN_SCALE ? ", cast then scale" : ""));
-      const Results actual = Compute(target.c_str(), x, weight, y, in_place, options);
-      ASSERT_TRUE(SameBits(expected.y, actual.y));
-      ASSERT_TRUE(SameBits(RMSNORM_F32, expected.rstd.data(), actual.rstd.data(), rows)) << "rstd";
-      for (size_t row = 0; row < rows; ++row) {
-        if (std::isnan(expected.sums[row]) && std::isnan(actual.sums[row])) continue;
-        ASSERT_EQ(expected.sums[row], actual.sums[row]) << "sum of row " << row;
-      }
-      ASSERT_TRUE(SameBits(expected.scaled_y, actual.scaled_y)) << "scale";
-      ASSERT_TRUE(
-          SameBits(RMSNORM_F32, expected.scaled_rstd.data(), actual.scaled_rstd.data(), rows))
-          << "rstd of scale";
+                   << target << ", " << x.rows() << " x " << x.d() << ", "
+                   << (inputs.bias ? rmsnorm_dtype_name(inputs.bias->dtype()) : "no") << " bias"
+                   << (inputs.y_in_place ? ", in place" : "") << ", x at byte "
+                   << LineByte(inputs.x) << " of a line, y at " << LineByte(*inputs.y)
+                   << ", rounding " << static_cast<int>(options.rounding));
+      const Results actual = Compute(inputs, options, OnTarget(target, 1));
+      ASSERT_TRUE(SameBits(expected.whole, actual.whole));
+      ASSERT_TRUE(SameBits(expected.sums, actual.sums));
+      ASSERT_TRUE(SameBits(expected.scaled, actual.scaled)) << "from the sums";
     }
+    ASSERT_TRUE(SameBits(x, inputs.x)) << "x was written";
+  }
+
+  static size_t LineByte(const Tensor& rows) {
+    return reinterpret_cast<uintptr_t>(rows.data()) % 64;
   }
 
   const rmsnorm_dtype x_dtype_ = std::get<0>(GetParam());
   const rmsnorm_dtype weight_dtype_ = std::get<1>(GetParam());
   const rmsnorm_dtype y_dtype_ = std::get<2>(GetParam());
+  Random random_{7};
 
  private:
-  Results Compute(const char* target, const Tensor& x, const Tensor& weight, const Tensor& y,
-                  bool in_place, Options options) const {
-    options.threads = 1;
-    options.target = target;
-    const size_t rows = x.rows();
-    Results results = {y, std::vector<float>(rows), std::vector<double>(rows), y,
-                       std::vector<float>(rows)};
-    const rmsnorm_view w = weight.vector();
-    const rmsnorm_view* const weight_view = weight_dtype_ == kNoWeight ? nullptr : &w;
-    const rmsnorm_view x_view = x.view();
-    rmsnorm_view y_view = results.y.view();
-    rmsnorm_view input = x_view;
-    if (in_place) input.data = y_view.data;
-    EXPECT_EQ(RMSNORM_OK,
-              rmsnorm_forward(&input, weight_view, &y_view, results.rstd.data(), &options))
-        << rmsnorm_error_message();
-    EXPECT_EQ(RMSNORM_OK, rmsnorm_sum_squares(&x_view, results.sums.data(), &options))
-        << rmsnorm_error_message();
-    y_view = results.scaled_y.view();
-    if (in_place) input.data = y_view.data;
-    EXPECT_EQ(RMSNORM_OK, rmsnorm_scale(&input, results.sums.data(), weight_view, &y_view,
-                                        results.scaled_rstd.data(), &options))
-        << rmsnorm_error_message();
-    return results;
-  }
-
   const std::vector<std::string> targets_ = SimdTargets();
-  Random random_{7};
+  bool has_bias_ = false;
 };
 
 // Lengths around every vector, group of lanes and block. Nine rows are a group of eight and one
@@ -125,11 +150,13 @@ class BitsTest : public testing::TestWithParam<Types> {
 TEST_P(BitsTest, Lengths) {
   std::vector<size_t> sizes = {4095, 4096, 4097, 8193, 16385};
   for (size_t d = 1; d <= 300; ++d) sizes.push_back(d);
-  Options one;
-  Options other;
-  other.rounding = RMSNORM_CAST_THEN_SCALE;
+  size_t rounding = 0;
   for (const size_t d : sizes) {
-    std::swap(one, other);
+    Options one;
+    Options other;
+    one.rounding = kRoundings[rounding % 3];
+    other.rounding = kRoundings[(rounding + 1) % 3];
+    ++rounding;
     const size_t rows = d <= 300 ? 9 : 5;
     ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, false, one));
     ASSERT_NO_FATAL_FAILURE(Compare(rows, d, {1, 5, 3, 2}, false, other));
@@ -165,13 +192,12 @@ TEST_P(BitsOfXAndYTest, RowCounts) {
   for (size_t rows = 1; rows <= 20; ++rows) {
     for (const size_t d : SizeList{1, 7, 16, 32, 63, 64, 65, 96, 127, 128, 129, 192, 256, 512}) {
       ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, false, {}));
-      if (CanBeInPlace()) {
-        ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, true, {}));
-      }
+      ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, CanBeInPlace(), {}));
     }
   }
   for (size_t rows = 1; rows <= 9; ++rows) {
     for (const size_t d : SizeList{4096, 8192}) {
+      ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, false, {}));
       ASSERT_NO_FATAL_FAILURE(Compare(rows, d, kDense, false, {}));
     }
   }
@@ -179,17 +205,71 @@ TEST_P(BitsOfXAndYTest, RowCounts) {
 
 TEST_P(BitsOfXAndYTest, EpsAndDivisor) {
   for (const size_t d : SizeList{1, 2, 64, 100, 128, 300, 4097}) {
-    for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+    for (const EpsPlacement placement : kEpsPlacements) {
       for (const float eps : {0.0f, 1e-6f, 1.0f}) {
         for (const float divisor : {0.0f, 100.5f, 1e-3f, 1e30f}) {
           Options options;
           options.eps = eps;
           options.eps_placement = placement;
           options.divisor = divisor;
-          SCOPED_TRACE(testing::Message()
-                       << "eps " << eps << " placement " << placement << " divisor " << divisor);
+          SCOPED_TRACE(testing::Message() << "eps " << eps << " placement "
+                                          << static_cast<int>(placement) << " divisor " << divisor);
           ASSERT_NO_FATAL_FAILURE(Compare(9, d, kDense, false, options));
         }
+      }
+    }
+  }
+}
+
+// Rows on either side of the floor and rows whose RMS is the floor, in any order; among them zeros
+// of both signs, NaN and infinity.
+TEST_P(BitsOfXAndYTest, EpsAsAFloor) {
+  constexpr double kFloor = 0.125;
+  const double ulp = Ulp(x_dtype_, kFloor);
+  for (const size_t d : SizeList{1, 4, 33, 64, 127, 128, 300, 4097}) {
+    for (int repeat = 0; repeat < 12; ++repeat) {
+      NormInputs inputs = Draw(9, d, kDense);
+      for (size_t row = 0; row < 9; ++row) {
+        const double magnitudes[] = {kFloor, kFloor - ulp, kFloor + ulp, 0, 2, 1e-3};
+        const size_t which = random_.Below(std::size(magnitudes) + 2);
+        if (which >= std::size(magnitudes)) continue;  // as FillMixed() left it
+        for (size_t j = 0; j < d; ++j) {
+          inputs.x.set(row, j, random_.Below(2) == 0 ? magnitudes[which] : -magnitudes[which]);
+        }
+      }
+      if (repeat % 4 == 3 && CanBeInPlace()) PutInPlace(inputs);
+      Options options;
+      options.eps = static_cast<float>(kFloor);
+      options.eps_placement = EpsPlacement::floor;
+      options.rounding = kRoundings[repeat % 3];
+      if (repeat % 2 == 0) options.divisor = 1;  // an L2 norm
+      ASSERT_NO_FATAL_FAILURE(Compare(inputs, options));
+    }
+  }
+}
+
+// Weights and biases that some rows share, up to one for each row; rows of up to 8 dimensions.
+TEST_P(BitsTest, RowsShareWeightsAndBiases) {
+  const SizeList all_leading[] = {{3, 2, 4}, {2, 9}, {12}, {2, 1, 2, 1, 2, 1, 3}};
+  for (const size_t d : SizeList{1, 33, 64, 128, 200, 1000, 4097, 8192}) {
+    for (const SizeList& leading : all_leading) {
+      for (size_t repeat = 0; repeat < (d < 1000 ? 6 : 2); ++repeat) {
+        NormInputs inputs = Draw(Product(leading), d, {repeat, d % 5, d % 16, repeat});
+        inputs.leading = leading;
+        inputs.weight_leading = DrawShared(random_, leading);
+        inputs.bias_leading = DrawShared(random_, leading);
+        if (inputs.weight) {
+          inputs.weight =
+              DrawColumns(weight_dtype_, Product(inputs.weight_leading), d, random_.Below(32));
+        }
+        if (inputs.bias) {
+          inputs.bias =
+              DrawColumns(inputs.bias->dtype(), Product(inputs.bias_leading), d, random_.Below(32));
+        }
+        if (CanBeInPlace() && repeat % 3 == 2) PutInPlace(inputs);
+        Options options;
+        options.rounding = kRoundings[repeat % 3];
+        ASSERT_NO_FATAL_FAILURE(Compare(inputs, options));
       }
     }
   }
@@ -201,7 +281,7 @@ class BitsWithWeightTest : public BitsTest {};
 TEST_P(BitsWithWeightTest, WeightOffset) {
   for (const size_t d : SizeList{1, 2, 3, 31, 64, 100, 128, 300, 4097, 8193}) {
     for (const float offset : {1.0f, -0.3f, 1e-40f}) {
-      for (const rmsnorm_rounding rounding : {RMSNORM_SCALE_THEN_CAST, RMSNORM_CAST_THEN_SCALE}) {
+      for (const Rounding rounding : kRoundings) {
         Options options;
         options.weight_offset = offset;
         options.rounding = rounding;
@@ -214,7 +294,7 @@ TEST_P(BitsWithWeightTest, WeightOffset) {
 
 INSTANTIATE_TEST_SUITE_P(AllTypes, BitsTest,
                          testing::Combine(testing::ValuesIn(kDtypes),
-                                          testing::Values(kNoWeight, RMSNORM_F32, RMSNORM_F16,
+                                          testing::Values(kNone, RMSNORM_F32, RMSNORM_F16,
                                                           RMSNORM_BF16),
                                           testing::ValuesIn(kDtypes)),
                          Name);
@@ -227,31 +307,175 @@ INSTANTIATE_TEST_SUITE_P(AllTypes, BitsOfXAndYTest,
                                           testing::ValuesIn(kDtypes)),
                          Name);
 
-// No weight has the bits of a weight of ones, on every target.
-TEST(NoWeight, IsAWeightOfOnes) {
-  Random random(11);
-  for (const std::string& target : SupportedTargets()) {
-    for (const rmsnorm_dtype x_dtype : kDtypes) {
-      for (const rmsnorm_dtype y_dtype : kDtypes) {
-        for (const rmsnorm_rounding rounding : {RMSNORM_SCALE_THEN_CAST, RMSNORM_CAST_THEN_SCALE}) {
-          const size_t d = 1000;
-          Tensor x(x_dtype, kRowKinds * 2, d);
-          FillMixed(random, x);
-          Tensor ones(RMSNORM_F32, 1, d);
-          for (size_t j = 0; j < d; ++j) ones.set(0, j, 1);
-          Tensor with(y_dtype, x.rows(), d);
-          Tensor without = with;
+// Properties of the definition itself, on every target.
+class NormTest : public testing::TestWithParam<std::string> {
+ protected:
+  Tensor DrawMixed(rmsnorm_dtype dtype, size_t rows, size_t d) {
+    Tensor tensor(dtype, rows, d);
+    FillMixed(random_, tensor);
+    return tensor;
+  }
+  Tensor DrawWeight(rmsnorm_dtype dtype, size_t rows, size_t d) {
+    Tensor weight(dtype, rows, d);
+    FillWeight(random_, weight);
+    return weight;
+  }
+
+  const std::string target_ = GetParam();
+  const Context context_ = OnTarget(target_);
+  Random random_{11};
+};
+
+TEST_P(NormTest, NoWeightIsAWeightOfOnes) {
+  constexpr size_t kD = 1000;
+  for (const rmsnorm_dtype x_dtype : kDtypes) {
+    for (const rmsnorm_dtype y_dtype : kDtypes) {
+      for (const Rounding rounding : kRoundings) {
+        for (const bool biased : {false, true}) {
+          NormInputs inputs = {DrawMixed(x_dtype, kRowKinds * 2, kD)};
+          inputs.y.emplace(y_dtype, inputs.x.rows(), kD);
+          if (biased) inputs.bias = DrawWeight(RMSNORM_BF16, 1, kD);
           Options options;
           options.rounding = rounding;
-          options.target = target.c_str();
-          forward(ConstView(x.view()), ConstView(ones.vector()), View(with.view()), options);
-          forward(ConstView(x.view()), nullptr, View(without.view()), options);
-          EXPECT_TRUE(SameBits(with, without)) << target;
+          const NormResults without = ComputeNorm(inputs, options, context_);
+          inputs.weight.emplace(RMSNORM_F32, 1, kD);
+          for (size_t j = 0; j < kD; ++j) inputs.weight->set(0, j, 1);
+          EXPECT_TRUE(SameBits(ComputeNorm(inputs, options, context_), without));
         }
       }
     }
   }
 }
+
+// Each row gives what it gives alone, with its own weight and bias.
+TEST_P(NormTest, EachRowTakesItsWeightAndBias) {
+  for (const SizeList& leading :
+       {SizeList{3, 2, 4}, SizeList{2, 9}, SizeList{2, 1, 2, 1, 2, 1, 3}}) {
+    for (const size_t d : SizeList{5, 128, 4100}) {
+      for (int repeat = 0; repeat < 8; ++repeat) {
+        NormInputs inputs = {DrawMixed(RMSNORM_BF16, Product(leading), d)};
+        inputs.leading = leading;
+        inputs.weight_leading = DrawShared(random_, leading);
+        inputs.bias_leading = DrawShared(random_, leading);
+        inputs.weight = DrawWeight(RMSNORM_F16, Product(inputs.weight_leading), d);
+        inputs.bias = DrawWeight(RMSNORM_F32, Product(inputs.bias_leading), d);
+        inputs.y.emplace(RMSNORM_F32, inputs.x.rows(), d);
+        Options options;
+        options.weight_offset = 1;
+        const NormResults all = ComputeNorm(inputs, options, context_);
+        for (size_t row = 0; row < inputs.x.rows(); ++row) {
+          const auto alone = [d](const Tensor& rows, size_t index) {
+            Tensor one(rows.dtype(), 1, d);
+            std::memcpy(one.data(), rows.Row(index), d * rmsnorm_dtype_size(rows.dtype()));
+            return one;
+          };
+          NormInputs one = {alone(inputs.x, row)};
+          one.weight = alone(*inputs.weight, SharedRow(leading, inputs.weight_leading, row));
+          one.bias = alone(*inputs.bias, SharedRow(leading, inputs.bias_leading, row));
+          one.y.emplace(RMSNORM_F32, 1, d);
+          const NormResults expected = ComputeNorm(one, options, context_);
+          ASSERT_TRUE(SameBits(RMSNORM_F32, expected.y->Row(0), all.y->Row(row), d));
+          ASSERT_TRUE(SameBits(RMSNORM_F32, &expected.rstd[0], &all.rstd[row], 1));
+        }
+      }
+    }
+  }
+}
+
+// The last steps by arithmetic on values, from n of a call without them. The product of two f32 is
+// exact in binary64.
+TEST_P(NormTest, BiasIsAddedByFma) {
+  constexpr size_t kD = 300;
+  for (const rmsnorm_dtype x_dtype : kDtypes) {
+    for (const rmsnorm_dtype y_dtype : kDtypes) {
+      for (const Rounding rounding : kRoundings) {
+        NormInputs inputs = {DrawMixed(x_dtype, 2 * kRowKinds, kD)};
+        inputs.y.emplace(RMSNORM_F32, inputs.x.rows(), kD);
+        Options options;
+        options.rounding = rounding;
+        const NormResults plain = ComputeNorm(inputs, options, context_);
+        inputs.weight = DrawWeight(RMSNORM_F32, 1, kD);
+        inputs.bias = DrawWeight(RMSNORM_F32, 1, kD);
+        inputs.y.emplace(y_dtype, inputs.x.rows(), kD);
+        options.weight_offset = 1;
+        const NormResults biased = ComputeNorm(inputs, options, context_);
+        for (size_t row = 0; row < inputs.x.rows(); ++row) {
+          for (size_t j = 0; j < kD; ++j) {
+            const auto w = static_cast<float>(RoundTo(RMSNORM_F32, 1 + inputs.weight->get(0, j)));
+            const float n = static_cast<float>(plain.y->get(row, j));
+            const float y = std::fma(n, w, static_cast<float>(inputs.bias->get(0, j)));
+            const double expected = RoundTo(y_dtype, y);
+            const double actual = biased.y->get(row, j);
+            ASSERT_TRUE(expected == actual || (std::isnan(expected) && std::isnan(actual)))
+                << actual << " instead of " << expected;
+          }
+        }
+      }
+    }
+  }
+}
+
+// n = x * cast_x(1 / RMS), and cast again, from the rstd that comes beside it.
+TEST_P(NormTest, InverseIsRoundedToTheTypeOfX) {
+  constexpr size_t kD = 300;
+  for (const rmsnorm_dtype x_dtype : kDtypes) {
+    for (const float eps : {1e-5f, 0.0f}) {
+      NormInputs inputs = {DrawMixed(x_dtype, 2 * kRowKinds, kD)};
+      inputs.y.emplace(RMSNORM_F32, inputs.x.rows(), kD);
+      Options options;
+      options.eps = eps;
+      options.rounding = Rounding::inverse_rounded;
+      const NormResults results = ComputeNorm(inputs, options, context_);
+      for (size_t row = 0; row < inputs.x.rows(); ++row) {
+        const double r = RoundTo(x_dtype, static_cast<double>(results.rstd[row]));
+        for (size_t j = 0; j < kD; ++j) {
+          const double n = RoundTo(RMSNORM_F32, inputs.x.get(row, j) * r);
+          const double expected = RoundTo(x_dtype, n);
+          const double actual = results.y->get(row, j);
+          ASSERT_TRUE(expected == actual || (std::isnan(expected) && std::isnan(actual)))
+              << actual << " instead of " << expected;
+        }
+      }
+    }
+  }
+}
+
+// A row is scaled by 1 / max(RMS, eps); one that is cold by itself, too.
+TEST_P(NormTest, FloorIsTheLargerOfRmsAndEps) {
+  for (const float magnitude :
+       {0.0f, -0.0f, 1e-30f, 0.125f, 0x1.FFFFFEp-4f, 0x1.000002p-3f, 2.0f}) {
+    for (const size_t d : SizeList{1, 4, 128, 300}) {
+      const std::vector<float> x(d, magnitude);
+      std::vector<float> y(d);
+      float rstd;
+      ForwardOperands operands;
+      operands.x = {x.data(), d};
+      operands.y = {y.data(), d};
+      operands.rstd = {&rstd, 1};
+      Options options;
+      options.eps = 0.125f;
+      options.eps_placement = EpsPlacement::floor;
+      forward(operands, options, context_);
+      // The sum of equal squares is exact for these d and magnitudes, or far below the floor.
+      EXPECT_NEAR(1 / std::max(std::fabs(magnitude), 0.125f), rstd, 0x1p-20f);
+      if (magnitude <= 0.125f) {
+        EXPECT_EQ(8.0f, rstd);
+      }
+      for (size_t j = 0; j < d; ++j) ASSERT_EQ(x[j] * rstd, y[j]);
+    }
+  }
+  const std::vector<float> nan = {1, std::numeric_limits<float>::quiet_NaN()};
+  float rstd;
+  ForwardOperands operands;
+  operands.x = {nan.data(), 2};
+  operands.rstd = {&rstd, 1};
+  Options options;
+  options.eps_placement = EpsPlacement::floor;
+  forward(operands, options, context_);
+  EXPECT_TRUE(std::isnan(rstd));
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, NormTest, testing::ValuesIn(SupportedTargets()), test::Name);
 
 }  // namespace
 }  // namespace rmsnorm::test

@@ -101,11 +101,13 @@ inline uint32_t HardBits(Random& random, const Format& format) {
 // A weight around 1; an element in 16 is hard.
 inline void FillWeight(Random& random, Tensor& weight) {
   const Format format = FormatOf(weight.dtype());
-  for (size_t j = 0; j < weight.d(); ++j) {
-    if (random.Below(16) == 0) {
-      weight.set_bits(0, j, HardBits(random, format));
-    } else {
-      weight.set(0, j, 1 + random.Normal() / 2);
+  for (size_t row = 0; row < weight.rows(); ++row) {
+    for (size_t j = 0; j < weight.d(); ++j) {
+      if (random.Below(16) == 0) {
+        weight.set_bits(row, j, HardBits(random, format));
+      } else {
+        weight.set(row, j, 1 + random.Normal() / 2);
+      }
     }
   }
 }
