@@ -71,7 +71,7 @@ class Prenorm(unittest.TestCase):
         file = os.path.join(self.source, "prenorm.cc")
         with open(file, encoding="utf-8") as program:
             right = program.read()
-        wrong = right.replace("add_dx = true;", "add_dx = false;")
+        wrong = right.replace("add_to_dx = true;", "add_to_dx = false;")
         self.assertNotEqual(wrong, right)
         with open(file, "w", encoding="utf-8") as program:
             program.write(wrong)

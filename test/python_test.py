@@ -34,6 +34,10 @@ CAST_THEN_SCALE = 1
 EPS = 2.0**-18
 
 
+def norm(x, weight, y, **values):
+    LIBRARY.forward(x=x, weight=weight, y=y, **values)
+
+
 def exact(x, weight, eps=EPS):
     """The norm in binary64."""
     x = x.astype(numpy.float64)
@@ -66,16 +70,28 @@ class Numpy(unittest.TestCase):
 
     def test_version_and_layout(self):
         self.assertRegex(LIBRARY.version(), r"^\d+\.\d+\.\d+$")
-        # Any other size of the structs is refused, so that the calls below hold them to the header.
-        wrong = rmsnorm_ctypes.Options(size=ctypes.sizeof(rmsnorm_ctypes.Options) - 8)
-        x = rmsnorm_ctypes.view(self.normal(1, 4))
-        self.assertNotEqual(LIBRARY.c.rmsnorm_forward(x, None, x, None, wrong), 0)
+        # Fields that the library does not know are refused, and the message says what it knows.
+        x = ctypes.pointer(rmsnorm_ctypes.view(self.normal(1, 4)))
+        operands = rmsnorm_ctypes.Operands(ctypes.sizeof(rmsnorm_ctypes.Operands), x=x, y=x)
+        structs = [operands, rmsnorm_ctypes.Options(), rmsnorm_ctypes.Context()]
+        self.assertEqual(LIBRARY.c.rmsnorm_forward(*structs), 0)
+        for i, known in enumerate(structs):
+            size = ctypes.sizeof(known)
+            later = type("Later", (type(known),), {"_fields_": [("field", ctypes.c_uint32)]})
+            grown = later.from_buffer_copy(bytes(known) + bytes(ctypes.sizeof(later) - size))
+            grown.size, grown.field = ctypes.sizeof(later), 1
+            arguments = [*structs[:i], grown, *structs[i + 1 :]]
+            self.assertNotEqual(LIBRARY.c.rmsnorm_forward(*arguments), 0)
+            message = LIBRARY.c.rmsnorm_error_message().decode()
+            self.assertIn(f"beyond the {size} bytes that this library knows", message)
+            grown.field = 0
+            self.assertEqual(LIBRARY.c.rmsnorm_forward(*arguments), 0, message)
 
     def test_f32_within_the_bound(self):
         for d in (1, 7, 128, 1000, 4096, 5000, 16384):
             x, weight = self.normal(3, d), self.normal(d)
             y = numpy.full_like(x, numpy.nan)
-            LIBRARY.forward(x, weight, y, eps=EPS)
+            norm(x, weight, y, eps=EPS)
             expected = exact(x, weight)
             error = numpy.abs(y - expected) / numpy.abs(expected)
             self.assertLessEqual(error.max(), bound(d), d)
@@ -85,7 +101,7 @@ class Numpy(unittest.TestCase):
             numpy.float16
         )
         y = numpy.empty_like(x)
-        LIBRARY.forward(x, weight, y, eps=EPS)
+        norm(x, weight, y, eps=EPS)
         expected = exact(x, weight.astype(numpy.float64))
         # Half a unit in the last place of f16, and f32's error before it is rounded.
         unit = numpy.spacing(numpy.abs(expected).astype(numpy.float16)).astype(numpy.float64)
@@ -96,23 +112,23 @@ class Numpy(unittest.TestCase):
     def test_options(self):
         x, weight = self.normal(4, 64), self.normal(64)
         y, twice = numpy.empty_like(x), numpy.empty_like(x)
-        LIBRARY.forward(x, weight, y, eps=EPS, weight_offset=1, threads=1, target=b"reference")
+        norm(x, weight, y, eps=EPS, weight_offset=1, threads=1, target=b"reference")
         expected = exact(x, (1 + weight).astype(numpy.float64))
         self.assertLessEqual((numpy.abs(y - expected) / numpy.abs(expected)).max(), bound(64))
-        LIBRARY.forward(x, None, y, eps=0.5, eps_placement=1)
+        norm(x, None, y, eps=0.5, eps_placement=1)
         rms = numpy.sqrt(numpy.mean(x.astype(numpy.float64) ** 2, axis=-1, keepdims=True))
         self.assertTrue(numpy.allclose(y, x / (rms + 0.5), rtol=bound(64), atol=0))
-        LIBRARY.forward(x, None, y, eps=EPS)
-        LIBRARY.forward(x, None, twice, eps=EPS, divisor=64)
+        norm(x, None, y, eps=EPS)
+        norm(x, None, twice, eps=EPS, divisor=64)
         self.assertTrue((y == twice).all())
 
     def test_strided_and_in_place(self):
         heads = self.normal(6, 4, 3, 32)  # tokens, then q, q, k, v heads side by side
         expected = numpy.empty((6, 2, 32), numpy.float32)
         before = heads.copy()
-        LIBRARY.forward(heads[:, :2, 1].copy(), None, expected)
+        norm(heads[:, :2, 1].copy(), None, expected)
         q = heads[:, :2, 1]
-        LIBRARY.forward(q, None, q)
+        norm(q, None, q)
         self.assertTrue((q == expected).all())
         before[:, :2, 1] = expected
         self.assertTrue((heads == before).all())
@@ -120,31 +136,60 @@ class Numpy(unittest.TestCase):
     def test_residual_add(self):
         x, residual, weight = self.normal(4, 96), self.normal(4, 96), self.normal(96)
         expected, y, total = numpy.empty_like(x), numpy.empty_like(x), residual.copy()
-        LIBRARY.add_forward(x, total, weight, total, y, eps=EPS)
+        norm(x, weight, y, residual=total, residual_out=total, eps=EPS)
         self.assertTrue((total == residual + x).all())
-        LIBRARY.forward(residual + x, weight, expected, eps=EPS)
+        norm(residual + x, weight, expected, eps=EPS)
         self.assertTrue((y == expected).all())
+
+    def test_two_phases(self):
+        x, weight, bias = self.normal(4, 2, 96), self.normal(2, 96), self.normal(96)
+        y, twice, sums = numpy.empty_like(x), numpy.empty_like(x), numpy.empty((4, 2))
+        norm(x, weight, y, bias=bias, eps=EPS)
+        LIBRARY.forward(x=x, sums_out=sums)
+        norm(x, weight, twice, bias=bias, sums=sums, eps=EPS)
+        self.assertTrue((y == twice).all())
+        squares = (x.astype(numpy.float64) ** 2).sum(-1)
+        self.assertTrue(numpy.allclose(sums, squares, rtol=2 * bound(96), atol=0))
+
+    def test_gradients(self):
+        x, weight, dy = self.normal(4, 96), self.normal(96), self.normal(4, 96)
+        y, rstd = numpy.empty_like(x), numpy.empty(4, numpy.float32)
+        norm(x, weight, y, rstd=rstd, eps=EPS)
+        dx, dw, db = numpy.empty_like(x), numpy.ones(96, numpy.float32), numpy.empty_like(x[0])
+        gradients = {"dx": dx, "dw": dw, "db": db}
+        LIBRARY.backward(x=x, weight=weight, dy=dy, rstd=rstd, add_to=2, eps=EPS, **gradients)
+        wide, g = x.astype(numpy.float64), dy.astype(numpy.float64) * weight
+        r = 1 / numpy.sqrt(numpy.mean(wide * wide, axis=-1, keepdims=True) + EPS)
+        self.assertTrue(numpy.allclose(rstd, r[:, 0], rtol=bound(96), atol=0))
+        mean = numpy.mean(g * wide, axis=-1, keepdims=True)
+        self.assertTrue(numpy.allclose(dx, r * (g - wide * r * r * mean), atol=1e-5))
+        self.assertTrue(numpy.allclose(dw, 1 + (dy * wide * r).sum(0), atol=1e-5))
+        self.assertTrue(numpy.allclose(db, dy.sum(0), atol=1e-5))
 
     def test_refused(self):
         x = self.normal(4, 64)
         with self.assertRaisesRegex(ValueError, "eps is -1"):
-            LIBRARY.forward(x, None, x, eps=-1)
+            norm(x, None, x, eps=-1)
         with self.assertRaisesRegex(ValueError, "stride 64 in the last dimension"):
-            LIBRARY.forward(x.T, None, x.T)
-        with self.assertRaisesRegex(ValueError, "weight: 63 elements for rows of 64"):
-            LIBRARY.forward(x, x[0, :63], x)
-        with self.assertRaisesRegex(ValueError, "no rmsnorm dtype for float64"):
-            LIBRARY.forward(x.astype(numpy.float64), None, x)
+            norm(x.T, None, x.T)
+        with self.assertRaisesRegex(ValueError, "weight: 63 elements in its last dimension for rows of 64"):
+            norm(x, x[0, :63], x)
+        with self.assertRaisesRegex(ValueError, "no rmsnorm dtype for int32"):
+            norm(x.astype(numpy.int32), None, x)
+        with self.assertRaisesRegex(ValueError, "x: f64; it must be"):
+            norm(x.astype(numpy.float64), None, x)
+        with self.assertRaisesRegex(AttributeError, "wieght"):
+            norm(x, None, x, wieght=x)
         fixed = x.copy()
         fixed.flags.writeable = False
-        LIBRARY.forward(fixed, None, x)
+        norm(fixed, None, x)
         with self.assertRaisesRegex(ValueError, "read-only"):
-            LIBRARY.forward(x, None, fixed)
+            norm(x, None, fixed)
         packed = numpy.zeros(4, [("row", numpy.float32, 2), ("flag", numpy.uint16)])["row"]
         with self.assertRaisesRegex(ValueError, "no multiples of an element"):
-            LIBRARY.forward(packed, None, x)
-        with self.assertRaisesRegex(ValueError, "6 dimensions"):
-            LIBRARY.forward(x.reshape(1, 1, 1, 1, 4, 64), None, x)
+            norm(packed, None, x)
+        with self.assertRaisesRegex(ValueError, "9 dimensions"):
+            norm(x.reshape(1, 1, 1, 1, 1, 1, 1, 4, 64), None, x)
 
     @unittest.skipUnless("RMSNORM_COMMAND" in os.environ, "the command is not built")
     def test_the_bits_of_the_command(self):
@@ -158,19 +203,19 @@ class Numpy(unittest.TestCase):
                 command += ["--" + option, files[name]]
             subprocess.run(command, check=True)
             y = numpy.empty_like(x)
-            LIBRARY.forward(x, weight, y, eps=EPS)
+            norm(x, weight, y, eps=EPS)
             self.assertEqual(y.tobytes(), numpy.load(files["y"]).tobytes())
 
     def test_bfloat16_bits(self):
         x = bfloat16_bits(self.normal(3, 512))
         weight = self.normal(512)
         y, wide = numpy.empty_like(x), numpy.empty((3, 512), numpy.float32)
-        LIBRARY.forward(x, weight, y, eps=EPS)
-        LIBRARY.forward(from_bfloat16_bits(x), weight, wide, eps=EPS)
+        norm(x, weight, y, eps=EPS)
+        norm(from_bfloat16_bits(x), weight, wide, eps=EPS)
         self.assertTrue((y == bfloat16_bits(wide)).all())
         normed = numpy.empty_like(wide)
-        LIBRARY.forward(from_bfloat16_bits(x), None, normed, eps=EPS)
-        LIBRARY.forward(x, weight, wide, eps=EPS, rounding=CAST_THEN_SCALE)
+        norm(from_bfloat16_bits(x), None, normed, eps=EPS)
+        norm(x, weight, wide, eps=EPS, rounding=CAST_THEN_SCALE)
         self.assertTrue((wide == from_bfloat16_bits(bfloat16_bits(normed)) * weight).all())
 
 
@@ -182,7 +227,7 @@ class Torch(unittest.TestCase):
             x = torch.randn(5, 3, 256).to(dtype)[:, 1]  # strided
             weight = torch.randn(256).to(dtype)
             y = torch.empty(5, 256, dtype=dtype)
-            LIBRARY.forward(x, weight, y, eps=EPS)
+            norm(x, weight, y, eps=EPS)
 
             bits = torch.int32 if dtype == torch.float32 else torch.int16
             stored = {torch.float32: numpy.float32, torch.float16: numpy.float16}
@@ -191,21 +236,21 @@ class Torch(unittest.TestCase):
                 for tensor in (x, weight, y)
             ]
             expected = numpy.empty_like(arrays[2])
-            LIBRARY.forward(arrays[0], arrays[1], expected, eps=EPS)
+            norm(arrays[0], arrays[1], expected, eps=EPS)
             self.assertEqual(expected.tobytes(), arrays[2].tobytes())
 
     def test_near_torch(self):
         torch.manual_seed(2)
         x, weight = torch.randn(8, 512), torch.randn(512)
         y = torch.empty_like(x)
-        LIBRARY.forward(x, weight, y, eps=EPS)
+        norm(x, weight, y, eps=EPS)
         expected = x.double() / (x.double().square().mean(-1, keepdim=True) + EPS).sqrt() * weight
         self.assertLessEqual(((y - expected) / expected).abs().max().item(), bound(512))
 
     def test_other_devices(self):
         x = torch.empty(4, 64, device="meta")
         with self.assertRaisesRegex(ValueError, "a tensor on meta"):
-            LIBRARY.forward(x, None, x)
+            norm(x, None, x)
 
 
 if __name__ == "__main__":

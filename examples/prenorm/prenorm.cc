@@ -5,11 +5,11 @@
 //     h[i + 1] = h[i] + layer[i](norm[i](h[i]))        for each sub-layer: the residual stream
 //     output = norm[last](h[last]) * head
 //
-// - Forward, rmsnorm::add_forward() adds each sub-layer's output to the stream and normalises the
-//   sum for the next, in one pass. The inverse RMS of each row (rstd) is kept for backward.
+// - Forward, rmsnorm::forward() adds each sub-layer's output to the stream and normalises the sum
+//   for the next, in one pass. The inverse RMS of each row (rstd) is kept for backward.
 // - Backward, the gradient of h is one buffer, dh. It goes around each sub-layer as it is, and
 //   rmsnorm::backward() adds the part that came through the norm onto it in the same pass
-//   (`add_dx`). The weight's gradients add up over the pieces of a batch (`add_dw`).
+//   (`add_to_dx`). The weight's gradients add up over the pieces of a batch (`add_to_dw`).
 //
 // The task: each token is a number from 0 to 6, and what is asked for at each place is the sum of
 // the last three, modulo 7. The layers are a causal convolution, which moves information between
@@ -206,30 +206,39 @@ class FeedForward : public SubLayer {
 // from there. (An rmsnorm::RmsNorm holds a weight of its own, for one that stays.)
 class Norm {
  public:
-  explicit Norm(const rmsnorm::Options& options) : options_(options) {
+  explicit Norm(const rmsnorm::Context& context) : context_(context) {
     std::fill(weight_.value.data.begin(), weight_.value.data.end(), 1.0f);
   }
 
   // y = norm(h), for the head of the stream.
   void Forward(const Matrix& h) {
     h_ = h;
-    rmsnorm::forward(h.view(), Weight(), y_.view(), options_, rstd_.data());
+    rmsnorm::ForwardOperands operands = Results();
+    operands.x = h.view();
+    rmsnorm::forward(operands, {}, context_);
   }
 
   // h = residual + x, y = norm(h). Not in place of the residual, since backward takes each h.
   void AddForward(const Matrix& x, const Matrix& residual) {
-    rmsnorm::add_forward(x.view(), residual.view(), Weight(), h_.view(), y_.view(), options_,
-                         rstd_.data());
+    rmsnorm::ForwardOperands operands = Results();
+    operands.x = x.view();
+    operands.residual = residual.view();
+    operands.residual_out = h_.view();
+    rmsnorm::forward(operands, {}, context_);
   }
 
   // Adds to dh, which holds the gradient of what goes around the norm, that of what goes through.
   void Backward(const Matrix& dy, Matrix& dh) {
-    rmsnorm::Gradients gradients;
-    gradients.dx = dh.view();
-    gradients.add_dx = true;
-    gradients.dw = rmsnorm::View(weight_.gradient.data.data(), kD);
-    gradients.add_dw = true;
-    rmsnorm::backward(dy.view(), h_.view(), Weight(), gradients, options_, rstd_.data());
+    rmsnorm::BackwardOperands operands;
+    operands.dy = dy.view();
+    operands.x = h_.view();
+    operands.weight = Weight();
+    operands.rstd = {rstd_.data(), kRows};
+    operands.dx = dh.view();
+    operands.add_to_dx = true;
+    operands.dw = {weight_.gradient.data.data(), kD};
+    operands.add_to_dw = true;
+    rmsnorm::backward(operands, {}, context_);
   }
 
   const Matrix& h() const { return h_; }
@@ -239,7 +248,16 @@ class Norm {
  private:
   rmsnorm::ConstView Weight() const { return {weight_.value.data.data(), kD}; }
 
-  rmsnorm::Options options_;
+  // What both forward calls have.
+  rmsnorm::ForwardOperands Results() {
+    rmsnorm::ForwardOperands operands;
+    operands.weight = Weight();
+    operands.y = y_.view();
+    operands.rstd = {rstd_.data(), kRows};
+    return operands;
+  }
+
+  rmsnorm::Context context_;
   Parameter weight_{1, kD};
   Matrix h_{kRows, kD};
   Matrix y_{kRows, kD};
@@ -273,13 +291,13 @@ Batch MakeBatch(Random& random) {
 
 class Model {
  public:
-  Model(const rmsnorm::Options& options, Random& random)
+  Model(const rmsnorm::Context& context, Random& random)
       : embedding_(kVocabulary, kD, 1.0f, random), head_(kD, kVocabulary, 0.02f, random) {
     for (std::size_t block = 0; block < kBlocks; ++block) {
       layers_.push_back(std::make_unique<Convolution>(random));
       layers_.push_back(std::make_unique<FeedForward>(random));
     }
-    for (std::size_t i = 0; i <= layers_.size(); ++i) norms_.emplace_back(options);
+    for (std::size_t i = 0; i <= layers_.size(); ++i) norms_.emplace_back(context);
   }
 
   double Loss(const Batch& batch) {
@@ -458,14 +476,14 @@ int Number(const char* option, const char* text, int least) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  rmsnorm::Options options;
-  options.threads = 1;
+  rmsnorm::Context context;
+  context.threads = 1;
   int steps = 200;
   bool check_gradients = false;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
     if (option == "--threads") {
-      options.threads = Number("--threads", argv[++i], 0);
+      context.threads = Number("--threads", argv[++i], 0);
     } else if (option == "--steps") {
       steps = Number("--steps", argv[++i], 1);
     } else if (option == "--check-gradients") {
@@ -477,7 +495,7 @@ int main(int argc, char** argv) try {
   }
 
   Random random;
-  Model model(options, random);
+  Model model(context, random);
   return (check_gradients ? CheckGradients(model, random) : Train(model, random, steps)) ? 0 : 1;
 } catch (
     const std::exception& error) {  // an rmsnorm::Error says what was wrong with which argument

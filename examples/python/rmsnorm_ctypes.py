@@ -2,10 +2,11 @@
 """The C interface from Python, through ctypes: on NumPy arrays and PyTorch tensors, without a copy.
 
     library = Library("librmsnorm.so.0")
-    library.forward(x, weight, y, eps=1e-6)
+    library.forward(x=x, weight=weight, y=y, eps=1e-6)
 
-NumPy has no bfloat16 of its own; its bits as uint16 stand for it here. A call that fails raises
-ValueError with the library's message.
+Operands, options and what belongs to the context go by the names that rmsnorm.h has for them. NumPy
+has no bfloat16 of its own; its bits as uint16 stand for it here. A call that fails raises ValueError
+with the library's message.
 """
 
 import ctypes
@@ -19,29 +20,43 @@ from ctypes import (
     c_ssize_t,
     c_uint32,
     c_void_p,
+    pointer,
+    sizeof,
 )
 
-F32, F16, BF16 = 1, 2, 3
-DTYPES = {"float32": F32, "float16": F16, "uint16": BF16, "bfloat16": BF16}
-MAX_DIMS = 5
+F32, F16, BF16, F64 = 1, 2, 3, 4
+DTYPES = {"float32": F32, "float16": F16, "uint16": BF16, "bfloat16": BF16, "float64": F64}
+MAX_DIMS = 8
 
 
 class View(ctypes.Structure):
     """rmsnorm_view"""
 
     _fields_ = [
-        ("size", c_uint32),
-        ("dtype", c_int32),
         ("data", c_void_p),
+        ("dtype", c_int32),
         ("ndim", c_int32),
         ("shape", c_size_t * MAX_DIMS),
         ("stride", c_ssize_t * MAX_DIMS),
     ]
 
 
+class Operands(ctypes.Structure):
+    """rmsnorm_operands"""
+
+    TENSORS = ("x", "residual", "weight", "bias", "sums", "y", "residual_out", "rstd", "sums_out")
+    TENSORS += ("dy", "dx", "dw", "db")
+    _fields_ = [
+        ("size", c_uint32),
+        ("add_to", c_uint32),
+        *((name, POINTER(View)) for name in TENSORS),
+    ]
+
+
 class Options(ctypes.Structure):
     """rmsnorm_options; an instance has its defaults."""
 
+    __slots__ = ()  # so that a name that is no field is an AttributeError
     _fields_ = [
         ("size", c_uint32),
         ("eps", c_float),
@@ -50,6 +65,17 @@ class Options(ctypes.Structure):
         ("residual_rounding", c_int32),
         ("weight_offset", c_float),
         ("divisor", c_float),
+    ]
+
+    def __init__(self, **values):
+        super().__init__(**{"size": sizeof(Options), "eps": 1e-5, **values})
+
+
+class Context(ctypes.Structure):
+    """rmsnorm_context; an instance has its defaults."""
+
+    _fields_ = [
+        ("size", c_uint32),
         ("threads", c_int32),
         ("parallel_for", c_void_p),
         ("parallel_context", c_void_p),
@@ -57,7 +83,7 @@ class Options(ctypes.Structure):
     ]
 
     def __init__(self, **values):
-        super().__init__(**{"size": ctypes.sizeof(Options), "eps": 1e-5, **values})
+        super().__init__(**{"size": sizeof(Context), **values})
 
 
 def view(tensor, written=False):
@@ -77,14 +103,7 @@ def view(tensor, written=False):
         data, stride = tensor.ctypes.data, [step // tensor.itemsize for step in tensor.strides]
     if tensor.ndim > MAX_DIMS:
         raise ValueError(f"{tensor.ndim} dimensions; {MAX_DIMS} are possible")
-    return View(
-        size=ctypes.sizeof(View),
-        dtype=dtype,
-        data=data,
-        ndim=tensor.ndim,
-        shape=tuple(tensor.shape),
-        stride=tuple(stride),
-    )
+    return View(data, dtype, tensor.ndim, tuple(tensor.shape), tuple(stride))
 
 
 class Library:
@@ -94,23 +113,28 @@ class Library:
         self.c = ctypes.CDLL(path)
         self.c.rmsnorm_error_message.restype = c_char_p
         self.c.rmsnorm_version.restype = c_char_p
-        views = [POINTER(View)] * 5
-        self.c.rmsnorm_forward.argtypes = [*views[:3], c_void_p, POINTER(Options)]
-        self.c.rmsnorm_add_forward.argtypes = [*views, c_void_p, POINTER(Options)]
+        structs = [POINTER(Operands), POINTER(Options), POINTER(Context)]
+        self.c.rmsnorm_forward.argtypes = structs
+        self.c.rmsnorm_backward.argtypes = structs
 
     def version(self):
         return self.c.rmsnorm_version().decode()
 
-    def forward(self, x, weight, y, **options):
-        """y = RMSNorm(x) * weight; weight may be None, and y may be x."""
-        self._call(self.c.rmsnorm_forward, [x, weight], [y], options)
+    def forward(self, **values):
+        """rmsnorm_forward(): a tensor that is None is absent, and y may be x."""
+        self._call(self.c.rmsnorm_forward, ("y", "residual_out", "rstd", "sums_out"), values)
 
-    def add_forward(self, x, residual, weight, residual_out, y, **options):
-        """residual_out = residual + x, y = RMSNorm(residual_out) * weight."""
-        self._call(self.c.rmsnorm_add_forward, [x, residual, weight], [residual_out, y], options)
+    def backward(self, **values):
+        """rmsnorm_backward(); dx may be dy."""
+        self._call(self.c.rmsnorm_backward, ("dx", "dw", "db"), values)
 
-    def _call(self, function, inputs, outputs, options):
-        views = [None if tensor is None else byref(view(tensor)) for tensor in inputs]
-        views += [byref(view(tensor, written=True)) for tensor in outputs]
-        if function(*views, None, byref(Options(**options))) != 0:
+    def _call(self, function, outputs, values):
+        operands = Operands(size=sizeof(Operands), add_to=values.pop("add_to", 0))
+        for name in Operands.TENSORS:
+            tensor = values.pop(name, None)
+            if tensor is not None:
+                setattr(operands, name, pointer(view(tensor, written=name in outputs)))
+        names = [name for name, _ in Context._fields_]
+        context = Context(**{name: values.pop(name) for name in names if name in values})
+        if function(byref(operands), byref(Options(**values)), byref(context)) != 0:
             raise ValueError(self.c.rmsnorm_error_message().decode())

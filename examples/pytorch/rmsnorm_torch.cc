@@ -36,14 +36,14 @@ struct Argument {
   const at::Tensor& tensor;
 };
 
-rmsnorm_dtype Dtype(const Argument& argument) {
+rmsnorm::Dtype DtypeOf(const Argument& argument) {
   switch (argument.tensor.scalar_type()) {
     case at::kFloat:
-      return RMSNORM_F32;
+      return rmsnorm::Dtype::f32;
     case at::kHalf:
-      return RMSNORM_F16;
+      return rmsnorm::Dtype::f16;
     case at::kBFloat16:
-      return RMSNORM_BF16;
+      return rmsnorm::Dtype::bf16;
     default:
       TORCH_CHECK(false, argument.name, " is of ", argument.tensor.scalar_type(),
                   "; rmsnorm takes Float, Half and BFloat16");
@@ -63,7 +63,7 @@ void CheckShape(const Argument& argument, const at::Tensor& x) {
 // Views of the tensors of a call that share the shape of x, the first of them. A PyTorch tensor may
 // have more dimensions than a view, so neighbouring ones become one where all tensors allow it.
 template <size_t N>
-std::array<rmsnorm_view, N> Views(const Argument (&arguments)[N]) {
+std::array<rmsnorm::View, N> Views(const Argument (&arguments)[N]) {
   constexpr size_t kLast = RMSNORM_MAX_DIMS - 1;
   const at::Tensor& x = arguments[0].tensor;
   for (const Argument& argument : arguments) CheckShape(argument, x);
@@ -94,32 +94,23 @@ std::array<rmsnorm_view, N> Views(const Argument (&arguments)[N]) {
     for (size_t i = 0; i < N; ++i) stride[i][first] = arguments[i].tensor.stride(dim);
   }
 
-  std::array<rmsnorm_view, N> views;
+  std::array<rmsnorm::View, N> views;
   for (size_t i = 0; i < N; ++i) {
-    views[i] = rmsnorm_tensor(arguments[i].tensor.data_ptr(), Dtype(arguments[i]),
-                              static_cast<int32_t>(kLast - first + 1), shape.data() + first,
-                              stride[i].data() + first);
+    views[i] = {arguments[i].tensor.data_ptr(), DtypeOf(arguments[i]), kLast - first + 1,
+                shape.data() + first, stride[i].data() + first};
   }
   return views;
 }
 
-// A weight or its gradient, as the library takes it: null for none.
-class WeightView {
- public:
-  WeightView(const char* name, const OptionalTensor& weight) : given_(weight.has_value()) {
-    if (!given_) return;
-    TORCH_CHECK(weight->dim() == 1, name, " has ", weight->dim(),
-                " dimensions; rmsnorm normalises over the last one alone");
-    view_ = Views({{name, *weight}})[0];
-  }
-  const rmsnorm_view* get() const { return given_ ? &view_ : nullptr; }
+// A weight or its gradient, empty for none.
+rmsnorm::View WeightView(const char* name, const OptionalTensor& weight) {
+  if (!weight) return {};
+  TORCH_CHECK(weight->dim() == 1, name, " has ", weight->dim(),
+              " dimensions; rmsnorm normalises over the last one alone");
+  return Views({{name, *weight}})[0];
+}
 
- private:
-  bool given_;
-  rmsnorm_view view_;
-};
-
-// ---------------------------------------------------------------------------------- options
+// ---------------------------------------------------------------------- options and context
 
 void ParallelFor(void*, size_t count, rmsnorm_task task, void* state) {
   at::parallel_for(0, static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
@@ -127,19 +118,19 @@ void ParallelFor(void*, size_t count, rmsnorm_task task, void* state) {
   });
 }
 
-rmsnorm::Options MakeOptions(double eps, double weight_offset) {
+rmsnorm::Options MakeOptions(double eps, double weight_offset, bool cast_then_scale = false) {
   rmsnorm::Options options;
   options.eps = static_cast<float>(eps);
   options.weight_offset = static_cast<float>(weight_offset);
-  options.threads = at::get_num_threads();
-  options.parallel_for = ParallelFor;
+  if (cast_then_scale) options.rounding = rmsnorm::Rounding::cast_then_scale;
   return options;
 }
 
-rmsnorm::Options MakeOptions(double eps, double weight_offset, bool cast_then_scale) {
-  rmsnorm::Options options = MakeOptions(eps, weight_offset);
-  if (cast_then_scale) options.rounding = RMSNORM_CAST_THEN_SCALE;
-  return options;
+rmsnorm::Context TorchContext() {
+  rmsnorm::Context context;
+  context.threads = at::get_num_threads();
+  context.parallel_for = ParallelFor;
+  return context;
 }
 
 // ------------------------------------------------------------------------- the CPU's kernels
@@ -150,10 +141,12 @@ void AnnounceChange(const at::Tensor& tensor) { torch::autograd::impl::bump_vers
 void RmsNormOut(const at::Tensor& x, const OptionalTensor& weight, double eps, double weight_offset,
                 bool cast_then_scale, at::Tensor& out) {
   const auto views = Views({{"x", x}, {"out", out}});
-  const WeightView weight_view("weight", weight);
-  const rmsnorm::Options options = MakeOptions(eps, weight_offset, cast_then_scale);
+  rmsnorm::ForwardOperands operands;
+  operands.x = views[0];
+  operands.weight = WeightView("weight", weight);
+  operands.y = views[1];
   AnnounceChange(out);
-  rmsnorm::check(rmsnorm_forward(&views[0], weight_view.get(), &views[1], nullptr, &options));
+  rmsnorm::forward(operands, MakeOptions(eps, weight_offset, cast_then_scale), TorchContext());
 }
 
 at::Tensor RmsNorm(const at::Tensor& x, const OptionalTensor& weight, double eps,
@@ -167,11 +160,14 @@ at::Tensor AddRmsNorm(const at::Tensor& x, at::Tensor& residual, const OptionalT
                       double eps, double weight_offset, bool cast_then_scale) {
   at::Tensor y = at::empty_like(x);
   const auto views = Views({{"x", x}, {"residual", residual}, {"y", y}});
-  const WeightView weight_view("weight", weight);
-  const rmsnorm::Options options = MakeOptions(eps, weight_offset, cast_then_scale);
+  rmsnorm::ForwardOperands operands;
+  operands.x = views[0];
+  operands.residual = views[1];
+  operands.weight = WeightView("weight", weight);
+  operands.residual_out = views[1];
+  operands.y = views[2];
   AnnounceChange(residual);
-  rmsnorm::check(rmsnorm_add_forward(&views[0], &views[1], weight_view.get(), &views[1], &views[2],
-                                     nullptr, &options));
+  rmsnorm::forward(operands, MakeOptions(eps, weight_offset, cast_then_scale), TorchContext());
   return y;
 }
 
@@ -184,11 +180,13 @@ Gradients RmsNormBackward(const at::Tensor& dy, const at::Tensor& x, const Optio
   const OptionalTensor dx = wanted[0] ? OptionalTensor(at::empty_like(x)) : OptionalTensor();
   const OptionalTensor dw = wanted[1] ? OptionalTensor(at::empty_like(*weight)) : OptionalTensor();
   const auto views = Views({{"x", x}, {"dy", dy}, {"dx", dx ? *dx : x}});
-  const WeightView weight_view("weight", weight);
-  const WeightView dw_view("dw", dw);
-  const rmsnorm::Options options = MakeOptions(eps, weight_offset);
-  rmsnorm::check(rmsnorm_backward(&views[1], &views[0], weight_view.get(), nullptr,
-                                  dx ? &views[2] : nullptr, dw_view.get(), 0, &options));
+  rmsnorm::BackwardOperands operands;
+  operands.dy = views[1];
+  operands.x = views[0];
+  operands.weight = WeightView("weight", weight);
+  if (dx) operands.dx = views[2];
+  operands.dw = WeightView("dw", dw);
+  rmsnorm::backward(operands, MakeOptions(eps, weight_offset), TorchContext());
   return {dx.value_or(at::Tensor()), dw.value_or(at::Tensor())};
 }
 

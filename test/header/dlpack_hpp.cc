@@ -3,5 +3,5 @@
 #include <rmsnorm/dlpack.hpp>
 
 void HeaderTest(const DLTensor& x, const DLManagedTensor& y) {
-  rmsnorm::forward(rmsnorm::dlpack_input(x), nullptr, rmsnorm::dlpack_output(y));
+  rmsnorm::norm(rmsnorm::dlpack_input(x), {}, rmsnorm::dlpack_output(y));
 }

@@ -1,17 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ interface compiles alone, and twice over. Using it makes its templates.
+// The C++ interface compiles alone. Using it makes its templates.
 #include <rmsnorm/rmsnorm.hpp>
 
 void HeaderTest(const float* x, rmsnorm::bf16* y, rmsnorm::f16* z, std::size_t d) {
-  rmsnorm::forward({x, d}, nullptr, {y, d});
-  rmsnorm::forward({x, 1, d}, {x, d}, {z, 1, d}, {}, nullptr);
+  const std::size_t shape[] = {1, d};
+  rmsnorm::norm({x, d}, {}, {y, d});
+  rmsnorm::norm({x, rmsnorm::Dtype::f32, 2, shape}, {x, d}, {z, 1, d}, rmsnorm::Options());
+  rmsnorm::add_norm({x, 1, d}, {y, 1, d}, {x, d}, {y, 1, d}, {z, {1, d}, {0, 1}});
+
   double sum;
-  rmsnorm::sum_squares({x, {1, d}}, &sum);
-  rmsnorm::scale({x, d}, &sum, {x, d}, {y, {d}});
-  rmsnorm::RmsNorm norm(d, 1e-6f, rmsnorm::Dtype::bf16);
+  float rstd;
+  rmsnorm::ForwardOperands operands;
+  operands.x = {x, d};
+  operands.weight = {x, rmsnorm::Dtype::f32, {d}};
+  operands.bias = operands.weight;
+  operands.y = {y, {d}};
+  operands.rstd = {&rstd, 1};
+  operands.sums_out = {&sum, 1};
+  rmsnorm::forward(operands, {}, rmsnorm::Context());
+  rmsnorm::BackwardOperands gradients;
+  gradients.dy = {y, d};
+  gradients.x = {x, d};
+  gradients.db = {z, d};
+  gradients.add_to_db = true;
+  rmsnorm::backward(gradients);
+
+  rmsnorm::Options options;
+  options.rounding = rmsnorm::Rounding::inverse_rounded;
+  options.eps_placement = rmsnorm::EpsPlacement::floor;
+  rmsnorm::RmsNorm norm(d, options, rmsnorm::Dtype::bf16);
   norm.set_weight({x, d});
   norm.reset_weight();
   norm.get_weight({y, d});
-  norm.forward({x, 1, d, static_cast<std::ptrdiff_t>(d)}, {y, 1, d});
+  norm.forward(operands, rmsnorm::Context());
+  norm.forward(y, y);
+  norm.add_forward(y, y, y, y, 1);
+  norm.backward(gradients);
+  norm.backward<rmsnorm::f16>(z, z, nullptr, z, nullptr);
+  rmsnorm::forward_all({{&norm, operands}, {nullptr, operands, norm.options()}});
   static_cast<void>(norm.description());
 }

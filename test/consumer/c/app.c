@@ -7,7 +7,7 @@ int main(void) {
   float y[2];
   const rmsnorm_view in = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
   const rmsnorm_view out = rmsnorm_rows(y, RMSNORM_F32, 1, 2, 2);
-  if (rmsnorm_forward(&in, NULL, &out, NULL, NULL) != RMSNORM_OK) {
+  if (rmsnorm_norm(&in, NULL, &out, NULL) != RMSNORM_OK) {
     fprintf(stderr, "%s\n", rmsnorm_error_message());
     return 1;
   }

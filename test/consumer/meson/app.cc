@@ -5,6 +5,6 @@
 int main() {
   const float x[] = {3, 4};
   float y[2];
-  rmsnorm::forward({x, 1, 2}, {}, {y, 1, 2});
+  rmsnorm::norm({x, 1, 2}, {}, {y, 1, 2});
   std::printf("rmsnorm %s: %.4f %.4f\n", rmsnorm_version(), y[0], y[1]);
 }

@@ -8,8 +8,8 @@ int main() {
   float y[2];
   const rmsnorm_view in = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
   const rmsnorm_view out = rmsnorm_rows(y, RMSNORM_F32, 1, 2, 2);
-  const rmsnorm_options options = rmsnorm::Options();
-  if (rmsnorm_forward(&in, nullptr, &out, nullptr, &options) != RMSNORM_OK) {
+  const rmsnorm_options options = rmsnorm::Options().get();
+  if (rmsnorm_norm(&in, nullptr, &out, &options) != RMSNORM_OK) {
     std::fprintf(stderr, "%s\n", rmsnorm_error_message());
     return 1;
   }
