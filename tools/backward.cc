@@ -6,12 +6,11 @@
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "command.h"
 #include "norm_options.h"
-#include "output_file.h"
+#include "result_files.h"
 #include "tensor_file.h"
 #include "tensor_rows.h"
 #include "user_error.h"
@@ -22,20 +21,17 @@ namespace {
 struct Arguments {
   std::string input;
   std::string grad;
-  std::string weight;                  // empty for none
-  std::string rstd;                    // empty for none
-  std::string grad_input;              // empty where it is not wanted
-  std::string grad_weight;             // the same
-  std::int32_t grad_weight_dtype = 0;  // a Dtype, or 0 for the weight's
+  std::string weight;      // empty for none
+  std::string bias;        // the same
+  std::string rstd;        // the same
+  std::string grad_input;  // empty where it is not wanted
+  std::string grad_weight;
+  std::string grad_bias;
+  std::optional<Dtype> grad_weight_dtype;  // or the weight's
+  std::optional<Dtype> grad_bias_dtype;    // or the bias's
   Options options;
+  Context context;
 };
-
-void CheckGrad(const TensorInfo& dy, const TensorInfo& x) {
-  if (dy.shape != x.shape) {
-    throw UserError("--grad: shape " + ShapeText(dy.shape) + ", but --input has " +
-                    ShapeText(x.shape));
-  }
-}
 
 // One number for each row: the shape of x without its last axis, or with 1 in its place.
 void CheckRstd(const TensorInfo& rstd, const TensorInfo& x) {
@@ -51,160 +47,113 @@ void CheckRstd(const TensorInfo& rstd, const TensorInfo& x) {
   }
 }
 
-// The inputs, and the library's calls on them.
-class Gradient {
+// dw or db: a sum over all rows, which no chunk is a part of.
+class SumOverRows {
  public:
-  // Throws UserError for inputs that do not go together.
-  explicit Gradient(const Arguments& arguments)
-      : x_(ParseLocation(arguments.input)),
-        dy_(ParseLocation(arguments.grad)),
-        weight_(arguments.weight),
-        options_(arguments.options) {
-    if (!arguments.rstd.empty()) rstd_.emplace(ParseLocation(arguments.rstd));
-    shape_ = ShapeOfRows("--input", x_.info());
-    CheckGrad(dy_.info(), x_.info());
-    weight_view_ = weight_.View(shape_.d);
-    if (rstd_) CheckRstd(rstd_->info(), x_.info());
-  }
-
-  // What the outputs are to be. Without a weight dw stays what it is summed in.
-  TensorInfo InfoOfInput() const { return dy_.info(); }
-  TensorInfo InfoOfWeight(std::int32_t dtype) const {
-    const Dtype own = weight_.dtype().value_or(Dtype::f32);
-    return {dtype == 0 ? own : static_cast<Dtype>(dtype), {shape_.d}};
-  }
-
-  // dw. Its sum depends on how many rows there are, so that it takes all of them at once.
-  std::vector<char> OfWeight(const TensorInfo& info) {
-    std::vector<char> dw;
+  // `output` is the option that names the file. Throws UserError where there is no memory for it.
+  SumOverRows(const std::string& option, const std::string& output, const std::string& name,
+              const Columns& columns, std::optional<Dtype> dtype, size_t d) {
+    TensorInfo info = columns.GradientInfo(d);
+    info.dtype = dtype.value_or(info.dtype);
     try {
-      dw.resize(ByteSize(info));
+      memory_.resize(ByteSize(info));
     } catch (const std::exception&) {
-      throw UserError("--grad-weight: no memory for " + ShapeText(info.shape) + " of " +
+      throw UserError(option + ": no memory for " + ShapeText(info.shape) + " of " +
                       DtypeName(info.dtype));
     }
-    Gradients gradients;
-    gradients.dw.emplace(dw.data(), info.dtype, std::initializer_list<size_t>{shape_.d});
-    Run(0, shape_.rows, gradients);
-    return dw;
+    view_ = columns.GradientView(memory_.data(), info.dtype, d);
+    result_ = {{ParseOutputLocation(output, name), info}, {memory_.data(), memory_.size()}};
   }
 
-  // dx, some rows at a time.
-  void WriteOfInput(OutputFile& file) {
-    const Dtype dtype = dy_.info().dtype;
-    const size_t row_size = shape_.d * ElementSize(dtype);
-    const size_t chunk_rows = RowsInChunk(shape_, x_.info().dtype);
-    std::vector<char> dx(chunk_rows * row_size);
-    ForEachChunk(shape_.rows, chunk_rows, [&](size_t first, size_t count) {
-      Gradients gradients;
-      gradients.dx.emplace(dx.data(), dtype, std::initializer_list<size_t>{count, shape_.d});
-      Run(first, count, gradients);
-      file.Write({dx.data(), count * row_size});
-    });
-  }
+  const View& view() const { return view_; }
+  const Result* result() const { return &result_; }
 
  private:
-  void Run(size_t first, size_t count, const Gradients& gradients) {
-    const ConstView dy = ViewOfRows(dy_, shape_.d, first, count);
-    const ConstView x = ViewOfRows(x_, shape_.d, first, count);
-    const float* const rstd =
-        rstd_ ? static_cast<const float*>(rstd_->Elements(first, count)) : nullptr;
-    if (weight_view_) {
-      backward(dy, x, *weight_view_, gradients, options_, rstd);
-    } else {
-      backward(dy, x, nullptr, gradients, options_, rstd);
-    }
-  }
-
-  InputTensor x_;
-  InputTensor dy_;
-  Weight weight_;
-  std::optional<ConstView> weight_view_;
-  std::optional<InputTensor> rstd_;
-  Options options_;
-  RowShape shape_ = {};
+  std::vector<char> memory_;
+  View view_;
+  Result result_;
 };
-
-// The outputs that were asked for, as they follow one another.
-struct Output {
-  OutputTensor tensor;
-  bool is_weight;  // dw rather than dx
-};
-
-std::vector<Output> FindOutputs(const Arguments& arguments, const Gradient& gradient) {
-  std::vector<Output> outputs;
-  if (!arguments.grad_input.empty()) {
-    outputs.push_back(
-        {{ParseOutputLocation(arguments.grad_input, "grad_input"), gradient.InfoOfInput()}, false});
-  }
-  if (!arguments.grad_weight.empty()) {
-    outputs.push_back({{ParseOutputLocation(arguments.grad_weight, "grad_weight"),
-                        gradient.InfoOfWeight(arguments.grad_weight_dtype)},
-                       true});
-  }
-  // In a common file the larger elements come first, so that all are aligned.
-  const auto size = [](const Output& output) { return ElementSize(output.tensor.info.dtype); };
-  if (outputs.size() == 2 && size(outputs[0]) < size(outputs[1])) std::swap(outputs[0], outputs[1]);
-  return outputs;
-}
-
-// The files, each with the outputs it takes: one where both name the same file.
-std::vector<std::vector<Output>> ByFile(const std::vector<Output>& outputs) {
-  const auto path = [](const Output& output) { return ResolvedPath(output.tensor.location.path); };
-  if (outputs.size() == 2 && path(outputs[0]) == path(outputs[1])) return {outputs};
-  std::vector<std::vector<Output>> files;
-  for (const Output& output : outputs) files.push_back({output});
-  return files;
-}
-
-std::string HeaderOf(const std::vector<Output>& outputs) {
-  std::vector<OutputTensor> tensors;
-  for (const Output& output : outputs) tensors.push_back(output.tensor);
-  return FileHeader(tensors);
-}
 
 void Backward(const Arguments& arguments) {
   // Names that cannot be written are found before any file is read.
-  for (const std::string& output : {arguments.grad_input, arguments.grad_weight}) {
+  for (const std::string& output :
+       {arguments.grad_input, arguments.grad_weight, arguments.grad_bias}) {
     if (!output.empty()) ParseLocation(output);
   }
-  Gradient gradient(arguments);
-  const std::vector<std::vector<Output>> outputs = ByFile(FindOutputs(arguments, gradient));
-  std::vector<std::string> headers;
-  for (const std::vector<Output>& file : outputs) headers.push_back(HeaderOf(file));
+  InputTensor x(ParseLocation(arguments.input));
+  InputTensor dy(ParseLocation(arguments.grad));
+  Columns weight("--weight", arguments.weight);
+  Columns bias("--bias", arguments.bias);
+  std::optional<InputTensor> rstd;
+  if (!arguments.rstd.empty()) rstd.emplace(ParseLocation(arguments.rstd));
+  const RowShape shape = ShapeOfRows(x.info(), {&weight, &bias});
+  CheckShape("--grad", dy.info(), x.info());
+  if (rstd) CheckRstd(rstd->info(), x.info());
 
-  std::vector<std::unique_ptr<OutputFile>> files;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    files.push_back(std::make_unique<OutputFile>(outputs[i].front().tensor.location.path));
-    files[i]->Write(headers[i]);
+  std::vector<const Result*> results;
+  std::optional<Result> dx;
+  std::optional<SumOverRows> dw;
+  std::optional<SumOverRows> db;
+  if (!arguments.grad_input.empty()) {
+    dx = {{ParseOutputLocation(arguments.grad_input, "grad_input"), dy.info()}, {}};
+    results.push_back(&*dx);
   }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    for (const Output& output : outputs[i]) {
-      if (output.is_weight) {
-        const std::vector<char> dw = gradient.OfWeight(output.tensor.info);
-        files[i]->Write({dw.data(), dw.size()});
-      } else {
-        gradient.WriteOfInput(*files[i]);
-      }
+  if (!arguments.grad_weight.empty()) {
+    dw.emplace("--grad-weight", arguments.grad_weight, "grad_weight", weight,
+               arguments.grad_weight_dtype, shape.d);
+    results.push_back(dw->result());
+  }
+  if (!arguments.grad_bias.empty()) {
+    db.emplace("--grad-bias", arguments.grad_bias, "grad_bias", bias, arguments.grad_bias_dtype,
+               shape.d);
+    results.push_back(db->result());
+  }
+
+  ResultFiles files(results);
+  files.Open();
+  const size_t most_rows = dw || db ? SIZE_MAX : RowsInChunk(shape, x.info().dtype);
+  ForEachChunk(shape, most_rows, [&](const Chunk& chunk) {
+    const ConstView dy_view = ViewOfChunk(dy, chunk, shape.d);
+    BackwardOperands operands;
+    operands.dy = dy_view;
+    operands.x = ViewOfChunk(x, chunk, shape.d);
+    operands.weight = weight.ViewFor(chunk, shape.d);
+    if (rstd) {
+      operands.rstd = ConstView(rstd->Elements(chunk.first, chunk.rows), Dtype::f32,
+                                chunk.extent.size(), chunk.extent.data());
     }
-  }
-  for (const auto& file : files) file->Sync();
-  for (const auto& file : files) file->Commit();
+    if (dx) operands.dx = View(*dy_view.get());  // in its place
+    if (dw) operands.dw = dw->view();
+    if (db) operands.db = db->view();
+    backward(operands, arguments.options, arguments.context);
+    if (dx) {
+      dx->elements = {static_cast<const char*>(dy_view.get()->data),
+                      chunk.rows * shape.d * ElementSize(dy.info().dtype)};
+    }
+    files.WriteElements();
+  });
+  files.Commit();
 }
 
 }  // namespace
 
 void AddBackward(CLI::App& app, int& status) {
   CLI::App* const command = app.add_subcommand(
-      "backward", "Compute the gradients by x and by the weight from that by y, in files");
+      "backward", "Compute the gradients by x, weight and bias from that by y, in files");
   const auto arguments = std::make_shared<Arguments>();
 
   AddLocation(*command, "--input", arguments->input, "x: f32, f16 or bf16, of any shape")
       ->required();
   AddLocation(*command, "--grad", arguments->grad, "The gradient by y, in the shape of x")
       ->required();
-  CLI::Option* const weight = AddLocation(*command, "--weight", arguments->weight,
-                                          "The weight, one element for each of a row; none: ones");
+  CLI::Option* const weight = AddLocation(
+      *command, "--weight", arguments->weight,
+      "The weight, one element for each of a row; or one such row for each head, group or sample: "
+      "leading dimensions, aligned with x's from the right, are x's or 1; none: ones");
+  CLI::Option* const bias =
+      AddLocation(*command, "--bias", arguments->bias,
+                  "The bias, for nothing but the shape and type of its gradient; none: one element "
+                  "for each of a row");
   AddLocation(*command, "--rstd", arguments->rstd,
               "1 / RMS of each row in f32, as saved by the forward pass and used as it is; none: "
               "computed again");
@@ -213,17 +162,27 @@ void AddBackward(CLI::App& app, int& status) {
               "ending chooses the format, and its tensor is called 'grad_input' unless named");
   CLI::Option* const grad_weight =
       AddLocation(*command, "--grad-weight", arguments->grad_weight,
-                  "The file for the gradient by the weight, whose tensor is called 'grad_weight' "
-                  "unless named; a .safetensors file may take both");
-  AddNormOptions(*command, weight, arguments->options);
+                  "The file for the gradient by the weight, in its shape, whose tensor is called "
+                  "'grad_weight' unless named; a .safetensors file may take all gradients");
+  CLI::Option* const grad_bias =
+      AddLocation(*command, "--grad-bias", arguments->grad_bias,
+                  "The file for the gradient by the bias, whose tensor is called 'grad_bias' "
+                  "unless named");
+  bias->needs(grad_bias);
+  AddNormOptions(*command, weight, arguments->options, arguments->context);
   AddDtype(*command, "--grad-weight-dtype", arguments->grad_weight_dtype,
            "The type of the gradient by the weight; default: the weight's, f32 without one")
       ->needs(grad_weight);
-  command->footer(std::string("At least one of --grad-input and --grad-weight is needed. ") +
-                  kLocationFooter);
+  AddDtype(*command, "--grad-bias-dtype", arguments->grad_bias_dtype,
+           "The type of the gradient by the bias; default: the bias's, f32 without one")
+      ->needs(grad_bias);
+  command->footer(
+      std::string("At least one of --grad-input, --grad-weight and --grad-bias is needed. ") +
+      kLocationFooter);
   command->callback([arguments, &status] {
-    if (arguments->grad_input.empty() && arguments->grad_weight.empty()) {
-      throw UserError("--grad-input or --grad-weight is required");
+    if (arguments->grad_input.empty() && arguments->grad_weight.empty() &&
+        arguments->grad_bias.empty()) {
+      throw UserError("--grad-input, --grad-weight or --grad-bias is required");
     }
     Backward(*arguments);
     status = kSuccess;

@@ -29,31 +29,20 @@ float ParseFloat(const std::string& option, const std::string& text) {
 
 const char kLocationFooter[] =
     "In FILE[:TENSOR] the longest FILE that exists is taken. The tensor's name may be left out "
-    "where "
-    "the file holds one tensor; .npy files have no names.";
+    "where the file holds one tensor; .npy files have no names.";
 
 CLI::Option* AddLocation(CLI::App& command, const std::string& name, std::string& value,
                          const std::string& help) {
   return command.add_option(name, value, help)->type_name("FILE[:TENSOR]");
 }
 
-CLI::Option* AddChoice(CLI::App& command, const std::string& name,
-                       const std::map<std::string, std::int32_t>& choices, std::int32_t& value,
-                       const std::string& help) {
-  return command
-      .add_option_function<std::string>(
-          name, [&value, choices](const std::string& text) { value = choices.at(text); }, help)
-      ->check(CLI::IsMember(choices));
-}
-
-CLI::Option* AddDtype(CLI::App& command, const std::string& name, std::int32_t& value,
+CLI::Option* AddDtype(CLI::App& command, const std::string& name, std::optional<Dtype>& value,
                       const std::string& help) {
-  return AddChoice(command, name,
-                   {{"f32", RMSNORM_F32}, {"f16", RMSNORM_F16}, {"bf16", RMSNORM_BF16}}, value,
-                   help);
+  return AddChoice(command, name, {{"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}},
+                   value, help);
 }
 
-void AddNormOptions(CLI::App& command, CLI::Option* weight, Options& options) {
+void AddNormOptions(CLI::App& command, CLI::Option* weight, Options& options, Context& context) {
   command
       .add_option_function<std::string>(
           "--eps",
@@ -61,12 +50,16 @@ void AddNormOptions(CLI::App& command, CLI::Option* weight, Options& options) {
             options.eps = ParseFloat("--eps", text);
             if (options.eps < 0) throw UserError("--eps: " + text + " is negative");
           },
-          "Added to the mean square, or to its root")
+          "Added to the mean square or to its root, or the least the root may be")
       ->type_name("NUMBER")
       ->default_str("1e-5");
   AddChoice(command, "--eps-placement",
-            {{"inside", RMSNORM_EPS_INSIDE}, {"outside", RMSNORM_EPS_OUTSIDE}},
-            options.eps_placement, "Where eps is added: inside the root (default) or outside it");
+            {{"inside", EpsPlacement::inside},
+             {"outside", EpsPlacement::outside},
+             {"floor", EpsPlacement::floor}},
+            options.eps_placement,
+            "Whether eps is added inside the root (default) or outside it, or is the root's floor "
+            "(L2 norms, with a divisor of 1)");
   command
       .add_option_function<std::string>(
           "--weight-offset",
@@ -86,7 +79,7 @@ void AddNormOptions(CLI::App& command, CLI::Option* weight, Options& options) {
           },
           "What the sum of squares is divided by; default: the row's length")
       ->type_name("NUMBER");
-  command.add_option("--threads", options.threads, "At most so many threads; 0: as OpenMP chooses")
+  command.add_option("--threads", context.threads, "At most so many threads; 0: as OpenMP chooses")
       ->check(CLI::Range(std::numeric_limits<std::int32_t>::max()))
       ->capture_default_str();
 }

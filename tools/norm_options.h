@@ -3,8 +3,8 @@
 #ifndef RMSNORM_TOOLS_NORM_OPTIONS_H_
 #define RMSNORM_TOOLS_NORM_OPTIONS_H_
 
-#include <cstdint>
 #include <map>
+#include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 
@@ -20,16 +20,22 @@ CLI::Option* AddLocation(CLI::App& command, const std::string& name, std::string
 extern const char kLocationFooter[];
 
 // An option whose values are words.
+template <class Value>
 CLI::Option* AddChoice(CLI::App& command, const std::string& name,
-                       const std::map<std::string, std::int32_t>& choices, std::int32_t& value,
-                       const std::string& help);
+                       const std::map<std::string, Value>& choices, Value& value,
+                       const std::string& help) {
+  return command
+      .add_option_function<std::string>(
+          name, [&value, choices](const std::string& text) { value = choices.at(text); }, help)
+      ->check(CLI::IsMember(choices));
+}
 
-// An option that names an element type; `value` becomes its Dtype.
-CLI::Option* AddDtype(CLI::App& command, const std::string& name, std::int32_t& value,
+// An option that names an element type.
+CLI::Option* AddDtype(CLI::App& command, const std::string& name, std::optional<Dtype>& value,
                       const std::string& help);
 
 // The options that norm and gradient have in common. `weight` is the option that names the weight.
-void AddNormOptions(CLI::App& command, CLI::Option* weight, Options& options);
+void AddNormOptions(CLI::App& command, CLI::Option* weight, Options& options, Context& context);
 
 }  // namespace rmsnorm::tools
 

@@ -20,7 +20,7 @@ namespace {
 constexpr int kInterrupts[] = {SIGINT, SIGTERM, SIGHUP};
 
 // The temporary files for the signal handler, or null.
-std::atomic<const char*> interrupted_temporaries[2] = {};
+std::atomic<const char*> interrupted_temporaries[3] = {};
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
 void RemoveTemporaryAndDie(int signal) {
@@ -90,7 +90,7 @@ OutputFile::OutputFile(const std::string& path) : name_(path), path_(ResolvedPat
     fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd_ < 0 && errno != EEXIST) Fail();
   }
-  if (interrupted_temporaries[slot_] != nullptr) ++slot_;
+  while (interrupted_temporaries[slot_] != nullptr) ++slot_;
   interrupted_temporaries[slot_] = temporary_.c_str();
   sigprocmask(SIG_SETMASK, &before, nullptr);
 }

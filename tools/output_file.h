@@ -17,7 +17,7 @@ std::string ResolvedPath(const std::string& path);
 
 // Writes a temporary file beside `path`, which no other user may open; Commit() renames it over
 // `path`. Without Commit(), and on SIGINT, SIGTERM and SIGHUP, the temporary file goes and `path`
-// stays as it was. Two at a time. The man page says which permissions the file gets, and that
+// stays as it was. Three at a time. The man page says which permissions the file gets, and that
 // symbolic links are followed.
 class OutputFile {
  public:

@@ -62,7 +62,7 @@ TensorLocation ParseLocation(const std::string& text) {
 InputTensor::InputTensor(const TensorLocation& location)
     : file_(location.path), tensor_(ParseFile(location, file_)) {}
 
-const void* InputTensor::Elements(size_t first, size_t count) {
+void* InputTensor::Elements(size_t first, size_t count) {
   const size_t size = ElementSize(info().dtype);
   elements_.resize(count * size);
   file_.Read(tensor_.begin + first * size, elements_.size(), elements_.data());

@@ -32,8 +32,9 @@ class InputTensor {
 
   const TensorInfo& info() const { return tensor_.info; }
 
-  // `count` elements from `first` on, read into memory that lives until the next call.
-  const void* Elements(size_t first, size_t count);
+  // `count` elements from `first` on, read into memory that lives until the next call and may be
+  // written.
+  void* Elements(size_t first, size_t count);
 
  private:
   InputFile file_;
