@@ -1,121 +1,253 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry points that keep no state: check, look up, partition.
-#include "add_job.h"
-#include "check.h"
-#include "float_environment.h"
-#include "floats.h"
-#include "job.h"
-#include "target.h"
-#include "thresholds.h"
+// Forward: its entry points, and how its rows, or the blocks of few long ones, go to threads.
+#include <algorithm>
+#include <memory>
+#include <new>
 
-using namespace rmsnorm::internal;
+#include "calls.h"
+#include "inverse_rms.h"
+#include "reference.h"
+#include "status.h"
 
+namespace rmsnorm::internal {
 namespace {
 
-// The values w' = offset + w for the time of a call: on the stack or, for long rows, on the heap.
-class PreparedWeight {
- public:
-  rmsnorm_status Fill(const rmsnorm_view* weight, float offset, const KernelTable& kernels) {
-    if (weight == nullptr) return RMSNORM_OK;
-    const size_t d = weight->shape[0];
-    float* prepared = on_stack_;
-    if (d > kWeightOnStack) {
-      on_heap_ = MakeFloats(d);
-      if (!on_heap_) return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for %zu elements", d);
-      prepared = on_heap_.get();
-    }
-    PrepareWeight(kernels, weight->dtype, weight->data, d, offset, prepared);
-    data_ = prepared;
-    return RMSNORM_OK;
-  }
-
-  // Null where there is no weight.
-  const float* data() const { return data_; }
-
- private:
-  const float* data_ = nullptr;
-  Floats on_heap_;
-  alignas(64) float on_stack_[kWeightOnStack];
+// What runs of a call.
+struct Forward {
+  Norm norm;
+  Walk walk;
 };
 
-// rmsnorm_forward(), and rmsnorm_scale() where `sums` is not null.
-rmsnorm_status Normalise(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
-                         const rmsnorm_view* y, float* rstd, const rmsnorm_options& options) {
-  DefaultFloatEnvironment environment;
-  size_t rows;
-  const KernelTable* kernels;
-  RMSNORM_RETURN_IF_ERROR(CheckOptions(options, weight != nullptr));
-  RMSNORM_RETURN_IF_ERROR(CheckForward(x, sums, weight, y, rstd, rows));
-  RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
-  if (rows == 0) return RMSNORM_OK;
+// ------------------------------------------------------------------ rows to threads
 
-  PreparedWeight prepared;
-  RMSNORM_RETURN_IF_ERROR(prepared.Fill(weight, options.weight_offset, *kernels));
-  const JobKernels job_kernels = sums != nullptr ? ScaleKernels(*kernels, x->dtype, y->dtype)
-                                                 : ForwardKernels(*kernels, x->dtype, y->dtype);
-  const Norm norm = MakeNorm(options, x->shape[x->ndim - 1], prepared.data());
-  // The kernels of `scale` only read the sums.
-  RunJob(environment, MakeJob(job_kernels, norm, *x, y, rows, rstd, const_cast<double*>(sums)),
-         MakeThreading(options));
-  return RMSNORM_OK;
+struct Forwards {
+  const Forward* forward;
+  size_t count;
+};
+
+void RunRows(const Forward& forward, size_t begin, size_t end) {
+  while (begin < end) {
+    const Run run = NextRun(forward.walk, begin, end);
+    forward.norm.kernels->forward(forward.norm, run);
+    begin += run.count;
+  }
 }
 
-// Not a copy: a struct of another size may end before the last field.
-const rmsnorm_options& OptionsOrDefault(const rmsnorm_options* options) {
-  static const rmsnorm_options defaults = rmsnorm_default_options();
-  return options != nullptr ? *options : defaults;
+// Some rows of each call.
+void RunPartOfRows(void* state, size_t part, size_t parts) {
+  const Forwards& all = *static_cast<const Forwards*>(state);
+  for (size_t i = 0; i < all.count; ++i) {
+    const size_t rows = all.forward[i].walk.rows;
+    RunRows(all.forward[i], PartBegin(rows, part, parts), PartBegin(rows, part + 1, parts));
+  }
+}
+
+// ------------------------------------------------------------------ blocks of a row to threads
+
+// One row over threads, for calls with fewer rows than threads. It has the bits of RunRows(): each
+// block is summed apart by definition, and the sums are added in order.
+class LongRow {
+ public:
+  LongRow(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
+          const Forward& forward, size_t row, size_t parts)
+      : environment_(environment),
+        context_(context),
+        forward_(forward),
+        index_(row),
+        row_(NextRun(forward.walk, row, row + 1)),
+        parts_(parts) {}
+
+  void Run() {
+    const Norm& norm = forward_.norm;
+    float sum = 1;  // which no one reads where the call is the addition alone
+    if (row_.Has(kSums)) {
+      sum = static_cast<float>(*row_.Row<double>(kSums, 0));
+    } else if (row_.Has(kY) || row_.Has(kRstd) || row_.Has(kSumsOut)) {
+      sum = SumInParts();
+    }
+    // In binary64, which is rare, a row is one thread's.
+    const bool safe =
+        IsSafe(UnderRoot(norm, sum)) && (!row_.Has(kSumsOut) || IsSafeSum(sum, norm.divisor));
+    if (!safe) return RunRows(forward_, index_, index_ + 1);
+    row_.safe_sum = &sum;
+    RunParts(environment_, context_, parts_, ScalePart, this);
+  }
+
+ private:
+  size_t Blocks() const { return (row_.d + kBlock - 1) / kBlock; }
+
+  internal::Run BlocksFrom(size_t begin, size_t end) const {
+    return Columns(forward_.norm, row_, begin * kBlock, std::min(row_.d, end * kBlock));
+  }
+
+  float SumInParts() {
+    float sums[kBatchBlocks];
+    sums_ = sums;
+    float total = 0;
+    for (first_block_ = 0; first_block_ < Blocks(); first_block_ += kBatchBlocks) {
+      blocks_ = std::min(kBatchBlocks, Blocks() - first_block_);
+      RunParts(environment_, context_, parts_, SumPart, this);
+      for (size_t block = 0; block < blocks_; ++block) total += sums[block];
+    }
+    return total;
+  }
+
+  // Sums part of a batch's blocks.
+  static void SumPart(void* state, size_t part, size_t parts) {
+    const LongRow& row = *static_cast<const LongRow*>(state);
+    const Norm& norm = row.forward_.norm;
+    const size_t end = PartBegin(row.blocks_, part + 1, parts);
+    for (size_t i = PartBegin(row.blocks_, part, parts); i < end; ++i) {
+      const size_t block = row.first_block_ + i;
+      row.sums_[i] = norm.kernels->sum_block(norm, row.BlocksFrom(block, block + 1));
+    }
+  }
+
+  // Does part of the row by its sum.
+  static void ScalePart(void* state, size_t part, size_t parts) {
+    const LongRow& row = *static_cast<const LongRow*>(state);
+    const Norm& norm = row.forward_.norm;
+    const size_t begin = PartBegin(row.Blocks(), part, parts);
+    const size_t end = PartBegin(row.Blocks(), part + 1, parts);
+    if (begin == end) return;
+    internal::Run run = row.BlocksFrom(begin, end);
+    if (part != 0) run.data[kRstd] = run.data[kSumsOut] = nullptr;
+    norm.kernels->forward(norm, run);
+  }
+
+  DefaultFloatEnvironment& environment_;
+  const rmsnorm_context& context_;
+  const Forward& forward_;
+  size_t index_;
+  internal::Run row_;
+  size_t parts_;
+  size_t first_block_ = 0;  // of a batch,
+  size_t blocks_ = 0;       // how many,
+  float* sums_ = nullptr;   // and their sums
+};
+
+void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context, Forwards& all) {
+  size_t work = 0;
+  size_t most_rows = 0;
+  for (size_t i = 0; i < all.count; ++i) {
+    work += all.forward[i].walk.rows * all.forward[i].walk.d;
+    most_rows = std::max(most_rows, all.forward[i].walk.rows);
+  }
+  const size_t parts = PartsOf(work, context);
+  if (all.count == 1) {
+    const Walk& walk = all.forward->walk;
+    const size_t parts_of_row = std::min(parts, walk.d / kMinWorkOfPart);
+    if (parts_of_row > walk.rows) {
+      for (size_t row = 0; row < walk.rows; ++row) {
+        LongRow(environment, context, *all.forward, row, parts_of_row).Run();
+      }
+      return;
+    }
+  }
+  RunParts(environment, context, std::min(parts, most_rows), RunPartOfRows, &all);
+}
+
+// ------------------------------------------------------------------ from a call to what runs
+
+// Whether the weight and the bias matter.
+bool IsScaled(const Call& call) { return call.operands.Has(kY); }
+
+void AddScratch(const Call& call, Scratch& scratch) {
+  if (!IsScaled(call)) return;
+  const Operands& operands = call.operands;
+  if (operands.Has(kWeight)) {
+    AddColumns(*operands.view[kWeight], scratch);
+  } else if (call.own_weight == nullptr) {
+    scratch.Add(operands.d, sizeof(float));
+  }
+  if (operands.Has(kBias)) AddColumns(*operands.view[kBias], scratch);
+}
+
+Forward Prepare(const Call& call, const KernelTable& kernels, Scratch& scratch) {
+  const Operands& operands = call.operands;
+  const rmsnorm_view* views[kOperands];
+  std::copy_n(operands.view, kOperands, views);
+  views[kWeight] = views[kBias] = nullptr;
+  rmsnorm_view weight;
+  rmsnorm_view bias;
+  if (IsScaled(call)) {
+    weight = operands.Has(kWeight)        ? PrepareColumns(kernels, *operands.view[kWeight],
+                                                           call.options.weight_offset, scratch)
+             : call.own_weight != nullptr ? rmsnorm_vector(call.own_weight, RMSNORM_F32, operands.d)
+                                          : PrepareOnes(operands.d, scratch);
+    views[kWeight] = &weight;
+    if (operands.Has(kBias)) {
+      bias = PrepareColumns(kernels, *operands.view[kBias], -0.0f, scratch);
+      views[kBias] = &bias;
+    }
+  }
+  Forward forward = {MakeNorm(kernels, call.options, operands.d, views),
+                     MakeWalk(*operands.view[kX], views)};
+  forward.norm.stream = operands.Has(kY) && operands.view[kY]->data != operands.view[kX]->data &&
+                        RowBytes(operands) > StreamedBytes();
+  return forward;
 }
 
 }  // namespace
 
-rmsnorm_status rmsnorm_forward(const rmsnorm_view* x, const rmsnorm_view* weight,
-                               const rmsnorm_view* y, float* rstd,
-                               const rmsnorm_options* options) noexcept {
-  return Normalise(x, nullptr, weight, y, rstd, OptionsOrDefault(options));
-}
-
-rmsnorm_status rmsnorm_add_forward(const rmsnorm_view* x, const rmsnorm_view* residual,
-                                   const rmsnorm_view* weight, const rmsnorm_view* residual_out,
-                                   const rmsnorm_view* y, float* rstd,
-                                   const rmsnorm_options* given_options) noexcept {
-  const rmsnorm_options& options = OptionsOrDefault(given_options);
-  DefaultFloatEnvironment environment;
-  size_t rows;
-  const KernelTable* kernels;
-  RMSNORM_RETURN_IF_ERROR(CheckOptions(options, weight != nullptr));
-  RMSNORM_RETURN_IF_ERROR(CheckAddForward(x, residual, weight, residual_out, y, rstd, rows));
-  RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
-  if (rows == 0) return RMSNORM_OK;
-
-  PreparedWeight prepared;
-  RMSNORM_RETURN_IF_ERROR(prepared.Fill(weight, options.weight_offset, *kernels));
-  RunAddForward(environment, *kernels, MakeNorm(options, x->shape[x->ndim - 1], prepared.data()),
-                {x, residual, residual_out, y, rstd, options.residual_rounding}, rows,
-                MakeThreading(options));
+rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place,
+                          const Call* calls, size_t count) {
+  Scratch scratch;
+  for (size_t i = 0; i < count; ++i) {
+    if (calls[i].operands.rows > 0) AddScratch(calls[i], scratch);
+  }
+  std::unique_ptr<Forward[]> on_heap;
+  Forward on_stack;
+  Forward* forwards = &on_stack;
+  if (count > 1) {
+    on_heap.reset(new (std::nothrow) Forward[count]);
+    forwards = on_heap.get();
+  }
+  if (forwards == nullptr || !scratch.Allocate()) {
+    return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for its values in f32");
+  }
+  Forwards all = {forwards, 0};
+  for (size_t i = 0; i < count; ++i) {
+    if (calls[i].operands.rows == 0) continue;
+    forwards[all.count++] = Prepare(calls[i], *place.kernels, scratch);
+  }
+  if (all.count > 0) RunAll(environment, place.context, all);
   return RMSNORM_OK;
 }
 
-rmsnorm_status rmsnorm_scale(const rmsnorm_view* x, const double* sums, const rmsnorm_view* weight,
-                             const rmsnorm_view* y, float* rstd,
-                             const rmsnorm_options* options) noexcept {
-  if (sums == nullptr) return Fail(RMSNORM_ERROR_NULL, "sums: the pointer is null");
-  return Normalise(x, sums, weight, y, rstd, OptionsOrDefault(options));
+}  // namespace rmsnorm::internal
+
+using namespace rmsnorm::internal;
+
+rmsnorm_status rmsnorm_forward(const rmsnorm_operands* operands, const rmsnorm_options* options,
+                               const rmsnorm_context* context) noexcept {
+  DefaultFloatEnvironment environment;
+  Call call;
+  Place place;
+  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kForward, nullptr, operands, options, call));
+  RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
+  return RunForward(environment, place, &call, 1);
 }
 
-rmsnorm_status rmsnorm_sum_squares(const rmsnorm_view* x, double* sums,
-                                   const rmsnorm_options* given_options) noexcept {
-  const rmsnorm_options& options = OptionsOrDefault(given_options);
+rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
+                                   const rmsnorm_context* context) noexcept {
   DefaultFloatEnvironment environment;
-  size_t rows;
-  const KernelTable* kernels;
-  RMSNORM_RETURN_IF_ERROR(CheckOptions(options, true));  // an offset is no matter here
-  RMSNORM_RETURN_IF_ERROR(CheckSumSquares(x, sums, rows));
-  RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
-  if (rows == 0) return RMSNORM_OK;
-
-  const Norm norm = MakeNorm(options, x->shape[x->ndim - 1], nullptr);
-  RunJob(environment,
-         MakeJob(SumSquaresKernels(*kernels, x->dtype), norm, *x, nullptr, rows, nullptr, sums),
-         MakeThreading(options));
-  return RMSNORM_OK;
+  if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
+  const std::unique_ptr<Call[]> all(new (std::nothrow) Call[count]);
+  if (!all) return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
+  for (size_t i = 0; i < count; ++i) {
+    const rmsnorm_status status = CheckCall(Operation::kForward, calls[i].module, calls[i].operands,
+                                            calls[i].options, all[i]);
+    if (status != RMSNORM_OK) return FailOfCall(i, status);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 0; j < count; ++j) {
+      if (i == j) continue;
+      const rmsnorm_status status = CheckApart(all[i].operands, all[j].operands, j);
+      if (status != RMSNORM_OK) return FailOfCall(i, status);
+    }
+  }
+  Place place;
+  RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
+  return RunForward(environment, place, all.get(), count);
 }

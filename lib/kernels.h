@@ -23,7 +23,7 @@ struct Norm {
   bool add_to_dx;       // dx is added to what its memory holds
   bool one_type;        // x and all that have its shape are of one type
   bool stream;          // y or dx is better written past the caches; never where it is in place
-  rmsnorm_dtype dtype[kOperands];  // of each operand that a run has; f32 of weight and bias
+  rmsnorm_dtype dtype[kOperands];  // of each operand that a run has; f32 of weight, bias, dw and db
 };
 
 // Some rows of a call at constant distances, which share a row of the weight and of the bias. A
@@ -35,6 +35,7 @@ struct Run {
   size_t d;      // elements of each: of a whole row, or of some columns of it
   // Of the first row; null where the operand is absent. What a weight and a bias are here:
   //   weight  the prepared values w' = offset + w in f32, ones where the call has none; never null
+  //           where y or dx is wanted
   //   bias    the values in f32
   //   dw, db  sums of f32 to add to, not the operands themselves
   char* data[kOperands];

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The module: a weight prepared once, with the kernels and options that go with it.
+#include "module.h"
+
 #include <charconv>
 #include <cstdint>
 #include <exception>
@@ -7,29 +9,12 @@
 #include <new>
 #include <string>
 
-#include "add_job.h"
-#include "check.h"
-#include "element.h"
+#include "calls.h"
 #include "float_environment.h"
-#include "floats.h"
-#include "gradient_job.h"
-#include "job.h"
-#include "target.h"
+#include "status.h"
 #include "thresholds.h"
 
 using namespace rmsnorm::internal;
-
-struct rmsnorm_module {
-  const KernelTable* kernels;
-  Norm norm;  // its weight is `prepared`
-  Threading threading;
-  rmsnorm_dtype dtype;
-  rmsnorm_residual_rounding residual_rounding;
-  float weight_offset;
-  Floats weight;    // rounded to dtype
-  Floats prepared;  // offset + weight
-  std::string description;
-};
 
 namespace {
 
@@ -40,118 +25,122 @@ std::string Text(float value) {
   return std::string(text, end.ptr);
 }
 
-std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& options) {
+std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& options,
+                     const rmsnorm_context& context) {
   std::string text = "RmsNorm(" + std::to_string(d) + ", eps=" + Text(options.eps) + ", " +
                      rmsnorm_dtype_name(dtype);
   if (options.eps_placement == RMSNORM_EPS_OUTSIDE) text += ", eps_placement=outside";
+  if (options.eps_placement == RMSNORM_EPS_FLOOR) text += ", eps_placement=floor";
   if (options.rounding == RMSNORM_CAST_THEN_SCALE) text += ", rounding=cast-then-scale";
+  if (options.rounding == RMSNORM_INVERSE_ROUNDED) text += ", rounding=inverse-rounded";
   if (options.residual_rounding == RMSNORM_NORM_THEN_CAST) {
     text += ", residual_rounding=norm-then-cast";
   }
   if (options.weight_offset != 0.0f) text += ", weight_offset=" + Text(options.weight_offset);
   if (options.divisor != 0.0f) text += ", divisor=" + Text(options.divisor);
-  if (options.threads != 0) text += ", threads=" + std::to_string(options.threads);
-  if (options.parallel_for != nullptr) text += ", parallel_for";
-  if (options.target != nullptr) text += std::string(", target=") + options.target;
+  if (context.threads != 0) text += ", threads=" + std::to_string(context.threads);
+  if (context.parallel_for != nullptr) text += ", parallel_for";
+  if (context.target != nullptr) text += std::string(", target=") + context.target;
   return text + ")";
 }
 
-float RoundTo(rmsnorm_dtype dtype, float value) {
-  switch (dtype) {
-    case RMSNORM_F16:
-      return ToF32(CastTo<F16>(value));
-    case RMSNORM_BF16:
-      return ToF32(CastTo<BF16>(value));
-    default:
-      return value;
-  }
-}
-
-template <class T>
-void CopyTo(T* to, const float* from, size_t count) {
-  for (size_t i = 0; i < count; ++i) to[i] = CastTo<T>(from[i]);
-}
-
-rmsnorm_status CheckRowLength(const rmsnorm_module& module, const rmsnorm_view& x) {
-  const size_t d = x.shape[x.ndim - 1];
-  if (d == module.norm.d) return RMSNORM_OK;
-  return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", d, module.norm.d);
-}
-
-// rmsnorm_module_forward() with every check. A function of its own, so that the way around it has
-// no part in its stack frame.
-[[gnu::noinline]] rmsnorm_status ForwardChecked(const rmsnorm_module* module, const rmsnorm_view* x,
-                                                const rmsnorm_view* y, float* rstd) {
-  DefaultFloatEnvironment environment;
-  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
-  size_t rows;
-  RMSNORM_RETURN_IF_ERROR(CheckForward(x, nullptr, nullptr, y, rstd, rows));
-  RMSNORM_RETURN_IF_ERROR(CheckRowLength(*module, *x));
-  if (rows == 0) return RMSNORM_OK;
-
-  const JobKernels kernels = ForwardKernels(*module->kernels, x->dtype, y->dtype);
-  RunJob(environment, MakeJob(kernels, module->norm, *x, y, rows, rstd, nullptr),
-         module->threading);
-  return RMSNORM_OK;
-}
-
-// rmsnorm_module_add_forward() likewise.
-[[gnu::noinline]] rmsnorm_status AddForwardChecked(const rmsnorm_module* module,
-                                                   const rmsnorm_view* x,
-                                                   const rmsnorm_view* residual,
-                                                   const rmsnorm_view* residual_out,
-                                                   const rmsnorm_view* y, float* rstd) {
-  DefaultFloatEnvironment environment;
-  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
-  size_t rows;
-  RMSNORM_RETURN_IF_ERROR(CheckAddForward(x, residual, nullptr, residual_out, y, rstd, rows));
-  RMSNORM_RETURN_IF_ERROR(CheckRowLength(*module, *x));
-  if (rows == 0) return RMSNORM_OK;
-
-  RunAddForward(environment, *module->kernels, module->norm,
-                {x, residual, residual_out, y, rstd, module->residual_rounding}, rows,
-                module->threading);
-  return RMSNORM_OK;
-}
-
 void PrepareOwnWeight(rmsnorm_module& module) {
-  PrepareWeight(*module.kernels, RMSNORM_F32, module.weight.get(), module.norm.d,
-                module.weight_offset, module.prepared.get());
+  module.kernels->prepare(RMSNORM_F32, module.weight.get(), module.d, module.options.weight_offset,
+                          module.prepared.get());
+}
+
+rmsnorm_status NullModule() { return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null"); }
+
+// ------------------------------------------------------------------ dense rows
+
+// Whether `data` is rows of a module's that a kernel may take as they are.
+bool IsAligned(const void* data, size_t element_size) {
+  return data != nullptr && reinterpret_cast<uintptr_t>(data) % element_size == 0;
+}
+
+bool IsApart(const void* a, const void* b, size_t bytes) {
+  const uintptr_t from = reinterpret_cast<uintptr_t>(a);
+  const uintptr_t to = reinterpret_cast<uintptr_t>(b);
+  return from + bytes <= to || to + bytes <= from;
+}
+
+bool IsApartOrSame(const void* a, const void* b, size_t bytes) {
+  return a == b || IsApart(a, b, bytes);
+}
+
+// Whether dense rows are few enough for one thread, in the type of a norm of the module.
+bool IsShortCall(const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows) {
+  return module != nullptr && dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16 && rows > 0 &&
+         module->d <= kMaxShortCall && rows <= kMaxShortCall / module->d;
+}
+
+const Norm& NormOf(const rmsnorm_module& module, rmsnorm_dtype dtype) {
+  return module.norm[dtype - RMSNORM_F32];
+}
+
+// Dense rows without an operand but the weight.
+Run MakeRun(const rmsnorm_module& module, size_t rows) {
+  Run run = {};
+  run.count = rows;
+  run.d = module.d;
+  run.data[kWeight] = reinterpret_cast<char*>(module.prepared.get());
+  return run;
+}
+
+void SetRows(Run& run, Operand operand, const void* data, size_t element_size) {
+  run.data[operand] = static_cast<char*>(const_cast<void*>(data));
+  run.stride[operand] = static_cast<ptrdiff_t>(run.d * element_size);
+}
+
+// The view of dense rows, for calls that go the long way.
+rmsnorm_view DenseRows(const rmsnorm_module& module, rmsnorm_dtype dtype, size_t rows,
+                       const void* data) {
+  return rmsnorm_rows(data, dtype, rows, module.d, static_cast<ptrdiff_t>(module.d));
+}
+
+// The Norm of a module's dense rows of one type.
+Norm DenseNorm(const rmsnorm_module& module, rmsnorm_dtype dtype) {
+  const rmsnorm_view rows = DenseRows(module, dtype, 1, nullptr);
+  const rmsnorm_view* views[kOperands] = {};
+  for (int i = 0; i < kOperands; ++i) {
+    if (kOperandRules[i].shape == Shape::kRows) views[i] = &rows;
+  }
+  return MakeNorm(*module.kernels, module.options, module.d, views);
 }
 
 }  // namespace
 
 rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_dtype dtype,
-                                     const rmsnorm_options* given_options) noexcept {
+                                     const rmsnorm_options* options,
+                                     const rmsnorm_context* context) noexcept {
   const DefaultFloatEnvironment environment;
-  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
+  if (module == nullptr) return NullModule();
   *module = nullptr;
-  const rmsnorm_options defaults = rmsnorm_default_options();
-  // Not a copy: a struct of another size may end before the last field.
-  const rmsnorm_options& options = given_options != nullptr ? *given_options : defaults;
-  const KernelTable* kernels;
-  RMSNORM_RETURN_IF_ERROR(CheckOptions(options, true));
+  rmsnorm_options own_options;
+  Place place;
+  RMSNORM_RETURN_IF_ERROR(ReadOptions(options, own_options));
   if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: it is 0");
-  if (ElementSize(dtype) == 0) {
-    return Fail(RMSNORM_ERROR_DTYPE, "dtype: unknown dtype %d", dtype);
+  if (dtype < RMSNORM_F32 || dtype > RMSNORM_BF16) {
+    return Fail(RMSNORM_ERROR_DTYPE, "dtype: %d is none of f32, f16 and bf16", dtype);
   }
-  RMSNORM_RETURN_IF_ERROR(FindKernels(options.target, kernels));
+  RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
   try {
     std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);
     made->weight = MakeFloats(d);
     made->prepared = MakeFloats(d);
     if (!made->weight || !made->prepared) throw std::bad_alloc();
-    made->kernels = kernels;
-    made->norm = MakeNorm(options, d, made->prepared.get());
-    made->threading = MakeThreading(options);
+    made->d = d;
     made->dtype = dtype;
-    made->residual_rounding = options.residual_rounding;
-    made->weight_offset = options.weight_offset;
-    made->description = Describe(d, dtype, options);
+    made->options = own_options;
+    made->context = place.context;
+    made->kernels = place.kernels;
+    for (int i = 0; i < 3; ++i) made->norm[i] = DenseNorm(*made, RMSNORM_F32 + i);
+    made->description = Describe(d, dtype, own_options, place.context);
     *module = made.release();
   } catch (const std::exception&) {
     return Fail(RMSNORM_ERROR_MEMORY, "d: no memory for a weight of %zu elements", d);
   }
+  (*module)->context.target = nullptr;  // the caller's text, which need not stay
   return rmsnorm_module_reset_weight(*module);
 }
 
@@ -160,23 +149,16 @@ void rmsnorm_module_destroy(rmsnorm_module* module) noexcept { delete module; }
 rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
                                          const rmsnorm_view* weight) noexcept {
   const DefaultFloatEnvironment environment;
-  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
-  const size_t d = module->norm.d;
-  Extent extent;
-  RMSNORM_RETURN_IF_ERROR(CheckWeight(weight, d, extent));
-
-  float* own = module->weight.get();
-  switch (weight->dtype) {
-    case RMSNORM_F16:
-      for (size_t j = 0; j < d; ++j) own[j] = ToF32(static_cast<const F16*>(weight->data)[j]);
-      break;
-    case RMSNORM_BF16:
-      for (size_t j = 0; j < d; ++j) own[j] = ToF32(static_cast<const BF16*>(weight->data)[j]);
-      break;
-    default:
-      for (size_t j = 0; j < d; ++j) own[j] = static_cast<const float*>(weight->data)[j];
-  }
-  for (size_t j = 0; j < d; ++j) own[j] = RoundTo(module->dtype, own[j]);
+  if (module == nullptr) return NullModule();
+  const KernelTable& kernels = *module->kernels;
+  const size_t d = module->d;
+  RMSNORM_RETURN_IF_ERROR(CheckVector(kWeight, weight, d));
+  // To f32, to the module's type and back; an offset of -0 changes nothing.
+  float* const own = module->weight.get();
+  float* const rounded = module->prepared.get();
+  kernels.prepare(weight->dtype, weight->data, d, -0.0f, own);
+  kernels.store_sums(own, 0, 1, d, false, module->dtype, rounded);
+  kernels.prepare(module->dtype, rounded, d, -0.0f, own);
   PrepareOwnWeight(*module);
   return RMSNORM_OK;
 }
@@ -184,70 +166,153 @@ rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
 rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
                                          const rmsnorm_view* weight) noexcept {
   const DefaultFloatEnvironment environment;
-  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
-  const size_t d = module->norm.d;
-  Extent extent;
-  RMSNORM_RETURN_IF_ERROR(CheckWeight(weight, d, extent));
-
-  switch (weight->dtype) {
-    case RMSNORM_F16:
-      CopyTo(static_cast<F16*>(weight->data), module->weight.get(), d);
-      break;
-    case RMSNORM_BF16:
-      CopyTo(static_cast<BF16*>(weight->data), module->weight.get(), d);
-      break;
-    default:
-      CopyTo(static_cast<float*>(weight->data), module->weight.get(), d);
-  }
+  if (module == nullptr) return NullModule();
+  RMSNORM_RETURN_IF_ERROR(CheckVector(kWeight, weight, module->d));
+  module->kernels->store_sums(module->weight.get(), 0, 1, module->d, false, weight->dtype,
+                              weight->data);
   return RMSNORM_OK;
 }
 
 rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
   const DefaultFloatEnvironment environment;
-  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
-  for (size_t j = 0; j < module->norm.d; ++j) module->weight[j] = 1.0f;
+  if (module == nullptr) return NullModule();
+  for (size_t j = 0; j < module->d; ++j) module->weight[j] = 1.0f;
   PrepareOwnWeight(*module);
   return RMSNORM_OK;
 }
 
-rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module, const rmsnorm_view* x,
-                                      const rmsnorm_view* y, float* rstd) noexcept {
-  if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
-      !IsPlainForward(x, y, module->norm.d)) {
-    return ForwardChecked(module, x, y, rstd);
-  }
-  const DefaultFloatEnvironment environment;
-  RunRow(ForwardKernels(*module->kernels, x->dtype, y->dtype).rows, module->norm, x->data, y->data);
-  return RMSNORM_OK;
+size_t rmsnorm_module_d(const rmsnorm_module* module) noexcept {
+  return module != nullptr ? module->d : 0;
 }
 
-rmsnorm_status rmsnorm_module_add_forward(const rmsnorm_module* module, const rmsnorm_view* x,
-                                          const rmsnorm_view* residual,
-                                          const rmsnorm_view* residual_out, const rmsnorm_view* y,
-                                          float* rstd) noexcept {
-  if (module == nullptr || rstd != nullptr || module->norm.d > kMaxPlainRow ||
-      module->residual_rounding != RMSNORM_CAST_THEN_NORM ||
-      !IsPlainAddForward(x, residual, residual_out, y, module->norm.d)) {
-    return AddForwardChecked(module, x, residual, residual_out, y, rstd);
-  }
-  const DefaultFloatEnvironment environment;
-  RunAddForwardRow(*module->kernels, module->norm, *x, *residual, *residual_out, *y);
-  return RMSNORM_OK;
+rmsnorm_dtype rmsnorm_module_dtype(const rmsnorm_module* module) noexcept {
+  return module != nullptr ? module->dtype : 0;
 }
 
-rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module, const rmsnorm_view* dy,
-                                       const rmsnorm_view* x, const float* rstd,
-                                       const rmsnorm_view* dx, const rmsnorm_view* dw,
-                                       uint32_t flags) noexcept {
-  DefaultFloatEnvironment environment;
-  if (module == nullptr) return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null");
-  size_t rows;
-  RMSNORM_RETURN_IF_ERROR(CheckBackward(dy, x, nullptr, rstd, dx, dw, flags, rows));
-  RMSNORM_RETURN_IF_ERROR(CheckRowLength(*module, *x));
-  return RunBackward(environment, *module->kernels, module->norm,
-                     {dy, x, nullptr, 0, rstd, dx, dw, flags}, rows, module->threading);
+const rmsnorm_options* rmsnorm_module_options(const rmsnorm_module* module) noexcept {
+  return module != nullptr ? &module->options : nullptr;
 }
 
 const char* rmsnorm_module_describe(const rmsnorm_module* module) noexcept {
   return module != nullptr ? module->description.c_str() : "";
+}
+
+rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
+                                      const rmsnorm_operands* operands,
+                                      const rmsnorm_context* context) noexcept {
+  DefaultFloatEnvironment environment;
+  if (module == nullptr) return NullModule();
+  Call call;
+  Place place;
+  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kForward, module, operands, nullptr, call));
+  RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
+  return RunForward(environment, place, &call, 1);
+}
+
+rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
+                                       const rmsnorm_operands* operands,
+                                       const rmsnorm_context* context) noexcept {
+  DefaultFloatEnvironment environment;
+  if (module == nullptr) return NullModule();
+  Call call;
+  Place place;
+  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kBackward, module, operands, nullptr, call));
+  RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
+  return RunBackward(environment, place, call);
+}
+
+// Each of the following has a short way for what needs no threads and whose arguments are plainly
+// right, and else goes the long way, which finds out what is wrong.
+
+rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                           size_t rows, const void* x, void* y) noexcept {
+  if (IsShortCall(module, dtype, rows)) {
+    const size_t size = ElementSize(dtype);
+    if (IsAligned(x, size) && IsAligned(y, size) && IsApartOrSame(x, y, rows * module->d * size)) {
+      const DefaultFloatEnvironment environment;
+      Run run = MakeRun(*module, rows);
+      SetRows(run, kX, x, size);
+      SetRows(run, kY, y, size);
+      module->kernels->forward(NormOf(*module, dtype), run);
+      return RMSNORM_OK;
+    }
+  }
+  if (module == nullptr) return NullModule();
+  const rmsnorm_view x_view = DenseRows(*module, dtype, rows, x);
+  const rmsnorm_view y_view = DenseRows(*module, dtype, rows, y);
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.x = &x_view;
+  operands.y = &y_view;
+  return rmsnorm_module_forward(module, &operands, nullptr);
+}
+
+rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                               size_t rows, const void* x, const void* residual,
+                                               void* residual_out, void* y) noexcept {
+  if (IsShortCall(module, dtype, rows)) {
+    const size_t size = ElementSize(dtype);
+    const size_t bytes = rows * module->d * size;
+    if (IsAligned(x, size) && IsAligned(residual, size) && IsAligned(residual_out, size) &&
+        IsAligned(y, size) && IsApartOrSame(x, y, bytes) &&
+        IsApartOrSame(residual, residual_out, bytes) && IsApart(x, residual_out, bytes) &&
+        IsApart(residual, y, bytes) && IsApart(residual_out, y, bytes)) {
+      const DefaultFloatEnvironment environment;
+      Run run = MakeRun(*module, rows);
+      SetRows(run, kX, x, size);
+      SetRows(run, kResidual, residual, size);
+      SetRows(run, kResidualOut, residual_out, size);
+      SetRows(run, kY, y, size);
+      module->kernels->forward(NormOf(*module, dtype), run);
+      return RMSNORM_OK;
+    }
+  }
+  if (module == nullptr) return NullModule();
+  const rmsnorm_view x_view = DenseRows(*module, dtype, rows, x);
+  const rmsnorm_view residual_view = DenseRows(*module, dtype, rows, residual);
+  const rmsnorm_view out_view = DenseRows(*module, dtype, rows, residual_out);
+  const rmsnorm_view y_view = DenseRows(*module, dtype, rows, y);
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.x = &x_view;
+  operands.residual = &residual_view;
+  operands.residual_out = &out_view;
+  operands.y = &y_view;
+  return rmsnorm_module_forward(module, &operands, nullptr);
+}
+
+rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                            size_t rows, const void* dy, const void* x,
+                                            const float* rstd, void* dx, void* dw) noexcept {
+  // One row of f32 needs no scratch: its part of dw is dw.
+  if (IsShortCall(module, dtype, rows) && rows == 1 && dtype == RMSNORM_F32) {
+    constexpr size_t kSize = sizeof(float);
+    const size_t bytes = module->d * kSize;
+    if (IsAligned(dy, kSize) && IsAligned(x, kSize) && IsAligned(dx, kSize) &&
+        IsAligned(dw, kSize) && IsAligned(rstd, kSize) && IsApartOrSame(dy, dx, bytes) &&
+        IsApart(x, dx, bytes) && IsApart(x, dw, bytes) && IsApart(dy, dw, bytes) &&
+        IsApart(dx, dw, bytes) && IsApart(rstd, dx, bytes) && IsApart(rstd, dw, bytes)) {
+      const DefaultFloatEnvironment environment;
+      Run run = MakeRun(*module, rows);
+      SetRows(run, kDy, dy, kSize);
+      SetRows(run, kX, x, kSize);
+      SetRows(run, kDx, dx, kSize);
+      run.data[kDw] = static_cast<char*>(dw);
+      run.start_sums = true;
+      run.data[kRstd] = reinterpret_cast<char*>(const_cast<float*>(rstd));
+      module->kernels->backward(NormOf(*module, dtype), run);
+      return RMSNORM_OK;
+    }
+  }
+  if (module == nullptr) return NullModule();
+  const rmsnorm_view dy_view = DenseRows(*module, dtype, rows, dy);
+  const rmsnorm_view x_view = DenseRows(*module, dtype, rows, x);
+  const rmsnorm_view rstd_view = rmsnorm_vector(rstd, RMSNORM_F32, rows);
+  const rmsnorm_view dx_view = DenseRows(*module, dtype, rows, dx);
+  const rmsnorm_view dw_view = rmsnorm_vector(dw, dtype, module->d);
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.dy = &dy_view;
+  operands.x = &x_view;
+  operands.rstd = rstd != nullptr ? &rstd_view : nullptr;
+  operands.dx = dx != nullptr ? &dx_view : nullptr;
+  operands.dw = dw != nullptr ? &dw_view : nullptr;
+  return rmsnorm_module_backward(module, &operands, nullptr);
 }

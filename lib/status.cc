@@ -3,6 +3,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 
 namespace rmsnorm::internal {
 namespace {
@@ -20,6 +21,12 @@ rmsnorm_status Fail(rmsnorm_status status, const char* format, ...) {
   return status;
 }
 
+rmsnorm_status FailOfCall(size_t index, rmsnorm_status status) {
+  char text[sizeof message];
+  std::memcpy(text, message, sizeof message);
+  return Fail(status, "calls[%zu].%s", index, text);
+}
+
 }  // namespace rmsnorm::internal
 
 const char* rmsnorm_error_message() noexcept { return rmsnorm::internal::message; }
@@ -31,7 +38,7 @@ const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
     case RMSNORM_ERROR_NULL:
       return "a required pointer is null";
     case RMSNORM_ERROR_STRUCT_SIZE:
-      return "a struct has a size that this library does not know";
+      return "a struct has no known size, or holds what this library does not know";
     case RMSNORM_ERROR_DTYPE:
       return "an unknown element type";
     case RMSNORM_ERROR_SHAPE:
@@ -66,6 +73,8 @@ const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
       return "a tensor lies in memory of another device";
     case RMSNORM_ERROR_READ_ONLY:
       return "an output may only be read";
+    case RMSNORM_ERROR_OPERAND:
+      return "operands exclude or lack each other";
     default:
       return "an unknown status";
   }

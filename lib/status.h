@@ -10,6 +10,9 @@ namespace rmsnorm::internal {
 // Keeps the formatted text for rmsnorm_error_message() of this thread and returns `status`.
 [[gnu::format(printf, 2, 3)]] rmsnorm_status Fail(rmsnorm_status status, const char* format, ...);
 
+// Puts "calls[index]." before the text that Fail() has kept last, and returns `status`.
+rmsnorm_status FailOfCall(size_t index, rmsnorm_status status);
+
 }  // namespace rmsnorm::internal
 
 // Returns from the calling function where `call` failed.

@@ -5,7 +5,7 @@
 
 #include <rmsnorm/rmsnorm.h>
 
-#include "rows.h"
+#include "kernels.h"
 
 namespace rmsnorm::internal {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sizes that decide how a call is split and where it keeps its scratch. None of them changes a
-// bit of a result, as those do that reference.h and gradient_job.cc define.
+// bit of a result, as those do that reference.h and backward.cc define.
 #ifndef RMSNORM_LIB_THRESHOLDS_H_
 #define RMSNORM_LIB_THRESHOLDS_H_
 
@@ -20,14 +20,12 @@ constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_
 #endif
 }
 
-// Elements for which waking another thread pays. Each takes about twice as long in backward as in
-// forward.
-constexpr size_t kMinElementsPerPart = Threshold(32768, 64);
-constexpr size_t kMinGradientElementsPerPart = Threshold(16384, 64);
+// Work for which waking another thread pays, in elements of forward.
+constexpr size_t kMinWorkOfPart = Threshold(32768, 64);
 
-// Elements of the longest row that a module's call takes on its short way. Longer rows go to
-// threads, or past the caches.
-constexpr size_t kMaxPlainRow = Threshold(16384, 63);
+// Elements of the dense rows that a module's call takes on its short way. More go to threads, or
+// past the caches.
+constexpr size_t kMaxShortCall = Threshold(16384, 63);
 
 // Blocks of a long row that are summed before their sums are added: the sums are on the stack, 32
 // KiB, as a call does not allocate. 32 Mi elements: threads wait for each other after each batch.
@@ -38,9 +36,8 @@ constexpr size_t kBatchBlocks = Threshold(8192, 2);
 constexpr size_t kAddTile = Threshold(2048, 256);
 constexpr size_t kAddTileRows = Threshold(64, 2);
 
-// Floats that a call keeps on the stack rather than on the heap: a prepared weight, and the scratch
-// of backward for a few rows of 4096.
-constexpr size_t kWeightOnStack = Threshold(4096, 64);
+// Floats of scratch that a call keeps on the stack rather than on the heap: a weight and a bias of
+// 4096 each, or what backward needs for a few such rows.
 constexpr size_t kScratchOnStack = Threshold(8192, 128);
 
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only file that knows of OpenMP.
-#include "partition.h"
+#include "spread.h"
 
+#include <algorithm>
 #include <thread>
+
+#include "thresholds.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -50,12 +53,11 @@ void RunWithOpenMp(Parts& parts) {
 #endif
 }
 
-}  // namespace
-
-size_t MaxThreads(const Threading& threading) {
-  int threads = threading.threads;
+// Into how many parts work is worth splitting, however large it is; at least 1.
+size_t MaxThreads(const rmsnorm_context& context) {
+  int threads = context.threads;
   if (threads == 1) return 1;
-  if (threading.parallel_for != nullptr) {
+  if (context.parallel_for != nullptr) {
     if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   } else {
 #ifdef _OPENMP
@@ -72,12 +74,20 @@ size_t MaxThreads(const Threading& threading) {
   return static_cast<size_t>(std::max(threads, 1));
 }
 
-void RunOnThreads(DefaultFloatEnvironment& environment, const Threading& threading, size_t parts,
-                  PartTask task, void* state) {
+}  // namespace
+
+size_t PartsOf(size_t work, const rmsnorm_context& context) {
+  // Small work is decided on first, as even asking OpenMP costs more than a short row.
+  const size_t parts = work / kMinWorkOfPart;
+  return parts > 1 ? std::min(parts, MaxThreads(context)) : 1;
+}
+
+void RunOnThreads(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
+                  size_t parts, PartTask task, void* state) {
   Parts all = {task, state, parts};
   environment.Leave();
-  if (threading.parallel_for != nullptr) {
-    threading.parallel_for(threading.parallel_context, parts, RunPart, &all);
+  if (context.parallel_for != nullptr) {
+    context.parallel_for(context.parallel_context, parts, RunPart, &all);
   } else {
     RunWithOpenMp(all);
   }

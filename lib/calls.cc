@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "calls.h"
+
+#include "module.h"
+#include "status.h"
+#include "target.h"
+
+namespace rmsnorm::internal {
+
+rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
+                         const rmsnorm_operands* operands, const rmsnorm_options* options,
+                         Call& call) {
+  call.own_weight = nullptr;
+  if (module == nullptr) {
+    RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options));
+    RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, false, call.operands));
+    return CheckOffset(call.options, call.operands);
+  }
+  if (options != nullptr) return Fail(RMSNORM_ERROR_OPERAND, "options: the module has its own");
+  call.options = module->options;
+  call.own_weight = module->prepared.get();
+  RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, true, call.operands));
+  if (call.operands.d == module->d) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", call.operands.d,
+              module->d);
+}
+
+rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* given, Place& place) {
+  if (module != nullptr && given == nullptr) {
+    place = {module->context, module->kernels};
+    return RMSNORM_OK;
+  }
+  RMSNORM_RETURN_IF_ERROR(ReadContext(given, place.context));
+  return FindKernels(place.context.target, place.kernels);
+}
+
+Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
+              const rmsnorm_view* const (&views)[kOperands]) {
+  Norm norm;
+  norm.kernels = &kernels;
+  norm.eps = options.eps;
+  norm.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
+  norm.eps_placement = options.eps_placement;
+  norm.rounding = options.rounding;
+  norm.norm_unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;
+  norm.add_to_dx = false;
+  norm.one_type = true;
+  norm.stream = false;
+  for (int i = 0; i < kOperands; ++i) {
+    norm.dtype[i] = RMSNORM_F32;
+    if (views[i] == nullptr || kOperandRules[i].shape == Shape::kColumns) continue;
+    norm.dtype[i] = views[i]->dtype;
+    if (kOperandRules[i].shape == Shape::kRows && views[i]->dtype != views[kX]->dtype) {
+      norm.one_type = false;
+    }
+  }
+  return norm;
+}
+
+size_t RowBytes(const Operands& operands) {
+  size_t bytes_of_element = 0;
+  for (int i = 0; i < kOperands; ++i) {
+    if (operands.view[i] == nullptr || kOperandRules[i].shape != Shape::kRows) continue;
+    bytes_of_element += ElementSize(operands.view[i]->dtype);
+  }
+  return operands.rows * operands.d * bytes_of_element;
+}
+
+}  // namespace rmsnorm::internal

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls from what was given to what runs, for the entry points and the module's.
+#ifndef RMSNORM_LIB_CALLS_H_
+#define RMSNORM_LIB_CALLS_H_
+
+#include "checks.h"
+#include "columns.h"
+#include "spread.h"
+#include "walk.h"
+
+namespace rmsnorm::internal {
+
+// A call of either operation, checked.
+struct Call {
+  Operands operands;
+  rmsnorm_options options;
+  const float* own_weight;  // of a module, prepared; null where it is the operands'
+};
+
+// Checks a call by a module, or else by `options`.
+rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
+                         const rmsnorm_operands* operands, const rmsnorm_options* options,
+                         Call& call);
+
+// Where a call runs: in the context that is given or, where that is null, in the module's.
+struct Place {
+  rmsnorm_context context;
+  const KernelTable* kernels;
+};
+rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* given, Place& place);
+
+// The options as the kernels use them, for operands of these types; those of `types` that are null
+// are absent. A divisor of 0 becomes float(d).
+Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
+              const rmsnorm_view* const (&views)[kOperands]);
+
+// Bytes of all operands that have the shape of x.
+size_t RowBytes(const Operands& operands);
+
+// Does `count` checked calls of forward at once. Fails, with nothing written, only where there is
+// no memory for scratch.
+rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place,
+                          const Call* calls, size_t count);
+
+// Does a checked call of backward. Fails as RunForward().
+rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place,
+                           const Call& call);
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_CALLS_H_

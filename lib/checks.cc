@@ -1,0 +1,541 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "status.h"
+
+namespace rmsnorm::internal {
+namespace {
+
+// ------------------------------------------------------------------ structs that grow
+
+// Copies a struct of `size` bytes, which begins with its size, over one of `known` bytes that holds
+// the defaults. None has padding, so that what a smaller one lacks are whole fields.
+rmsnorm_status ReadStruct(const char* name, const void* given, size_t known, void* read) {
+  constexpr size_t kLargest = 4096;  // a larger size is no size
+  uint32_t size;
+  std::memcpy(&size, given, sizeof size);
+  if (size < sizeof size || size > kLargest) {
+    return Fail(RMSNORM_ERROR_STRUCT_SIZE,
+                "%s: size is %u; start from the function that makes the defaults", name, size);
+  }
+  const char* const bytes = static_cast<const char*>(given);
+  for (size_t i = known; i < size; ++i) {
+    if (bytes[i] != 0) {
+      return Fail(RMSNORM_ERROR_STRUCT_SIZE,
+                  "%s: size is %u, and what is beyond the %zu bytes that this library knows is not "
+                  "zero",
+                  name, size, known);
+    }
+  }
+  std::memcpy(read, given, std::min<size_t>(size, known));
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckOptions(const rmsnorm_options& options) {
+  if (!(options.eps >= 0.0f) || std::isinf(options.eps)) {
+    return Fail(RMSNORM_ERROR_EPS, "options: eps is %g; it must be finite and not negative",
+                static_cast<double>(options.eps));
+  }
+  if (options.eps_placement < RMSNORM_EPS_INSIDE || options.eps_placement > RMSNORM_EPS_FLOOR) {
+    return Fail(RMSNORM_ERROR_EPS_PLACEMENT, "options: eps_placement is unknown (%d)",
+                options.eps_placement);
+  }
+  if (options.rounding < RMSNORM_SCALE_THEN_CAST || options.rounding > RMSNORM_INVERSE_ROUNDED) {
+    return Fail(RMSNORM_ERROR_ROUNDING, "options: rounding is unknown (%d)", options.rounding);
+  }
+  if (options.residual_rounding < RMSNORM_CAST_THEN_NORM ||
+      options.residual_rounding > RMSNORM_NORM_THEN_CAST) {
+    return Fail(RMSNORM_ERROR_ROUNDING, "options: residual_rounding is unknown (%d)",
+                options.residual_rounding);
+  }
+  if (!std::isfinite(options.weight_offset)) {
+    return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g; it must be finite",
+                static_cast<double>(options.weight_offset));
+  }
+  if (!(options.divisor >= 0.0f) || std::isinf(options.divisor)) {
+    return Fail(RMSNORM_ERROR_DIVISOR,
+                "options: divisor is %g; it must be finite and positive, or 0 for d",
+                static_cast<double>(options.divisor));
+  }
+  return RMSNORM_OK;
+}
+
+// ------------------------------------------------------------------ where an operand lies
+
+// The bytes from `begin` up to `end` that a view spans, with gaps between its rows.
+struct Extent {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+bool Disjoint(const Extent& a, const Extent& b) {
+  return a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
+}
+
+// The rows of a view: one, or one element of what has an element for each row, repeated by steps.
+// Of each step how many there are, and how many bytes lie from one to the next; those with more
+// than one index, widest first.
+struct Layout {
+  uintptr_t begin;
+  ptrdiff_t row_bytes;
+  int steps = 0;
+  struct Step {
+    size_t count;
+    ptrdiff_t bytes;
+  } step[RMSNORM_MAX_DIMS];
+};
+
+// How many of a view's dimensions are over rows.
+int RowDimensions(Operand operand, const rmsnorm_view& view) {
+  return kOperandRules[operand].shape == Shape::kPerRow ? view.ndim : view.ndim - 1;
+}
+
+bool IsEmpty(const rmsnorm_view& view) {
+  return std::find(view.shape, view.shape + view.ndim, size_t{0}) != view.shape + view.ndim;
+}
+
+// Of a checked view, whose sizes overflow nothing.
+Extent ExtentOf(Operand operand, const rmsnorm_view& view) {
+  if (IsEmpty(view)) return {0, 0};
+  const int rows = RowDimensions(operand, view);
+  ptrdiff_t low = 0;
+  ptrdiff_t high = rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) : 1;
+  for (int i = 0; i < rows; ++i) {
+    (view.stride[i] < 0 ? low : high) += view.stride[i] * static_cast<ptrdiff_t>(view.shape[i] - 1);
+  }
+  const ptrdiff_t size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
+  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
+  return {data + static_cast<uintptr_t>(low * size), data + static_cast<uintptr_t>(high * size)};
+}
+
+Layout LayoutOf(Operand operand, const rmsnorm_view& view) {
+  const ptrdiff_t size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
+  const int rows = RowDimensions(operand, view);
+  Layout layout;
+  layout.begin = ExtentOf(operand, view).begin;
+  layout.row_bytes = rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) * size : size;
+  for (int i = 0; i < rows; ++i) {
+    if (view.shape[i] == 1) continue;
+    // Rows at falling addresses are the same bytes as at rising ones.
+    const Layout::Step step = {view.shape[i], std::abs(view.stride[i] * size)};
+    int at = layout.steps++;
+    for (; at > 0 && layout.step[at - 1].bytes < step.bytes; --at) {
+      layout.step[at] = layout.step[at - 1];
+    }
+    layout.step[at] = step;
+  }
+  return layout;
+}
+
+// The bytes that the steps from `first` on span.
+ptrdiff_t SpanFrom(const Layout& layout, int first) {
+  ptrdiff_t span = layout.row_bytes;
+  for (int i = first; i < layout.steps; ++i) {
+    span += layout.step[i].bytes * static_cast<ptrdiff_t>(layout.step[i].count - 1);
+  }
+  return span;
+}
+
+// Whether the groups of a at 0 and of b at `offset`, what their steps from `first` on span, share
+// no byte, where the first `common` steps of both are the same. May say no where they do not.
+bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdiff_t offset) {
+  const ptrdiff_t a_span = SpanFrom(a, first);
+  const ptrdiff_t b_span = SpanFrom(b, first);
+  if (offset >= a_span || -offset >= b_span) return true;
+  if (first == common) return false;
+  // Relative to one group of a, the groups of b lie at offset + m * width. If no group is wider
+  // than the step, only the two nearest can touch it.
+  const ptrdiff_t width = a.step[first].bytes;
+  if (std::max(SpanFrom(a, first + 1), SpanFrom(b, first + 1)) > width) return false;
+  const ptrdiff_t above = ((offset % width) + width) % width;
+  return GroupsApart(a, b, common, first + 1, above) &&
+         GroupsApart(a, b, common, first + 1, above - width);
+}
+
+// Whether two operands share no byte. May say no where they do not.
+bool Apart(Operand a_operand, const rmsnorm_view& a, Operand b_operand, const rmsnorm_view& b) {
+  if (Disjoint(ExtentOf(a_operand, a), ExtentOf(b_operand, b))) return true;
+  const Layout a_layout = LayoutOf(a_operand, a);
+  const Layout b_layout = LayoutOf(b_operand, b);
+  int common = 0;
+  while (common < std::min(a_layout.steps, b_layout.steps) &&
+         a_layout.step[common].count == b_layout.step[common].count &&
+         a_layout.step[common].bytes == b_layout.step[common].bytes) {
+    ++common;
+  }
+  return GroupsApart(a_layout, b_layout, common, 0,
+                     static_cast<ptrdiff_t>(b_layout.begin - a_layout.begin));
+}
+
+// Of two views of one shape.
+bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
+  if (a.data != b.data || ElementSize(a.dtype) != ElementSize(b.dtype)) return false;
+  for (int i = 0; i + 1 < a.ndim; ++i) {
+    if (a.shape[i] > 1 && a.stride[i] != b.stride[i]) return false;
+  }
+  return true;
+}
+
+// The rows of an output are told apart by their strides: each step is at least as wide as what the
+// narrower ones span. Other rows may share no byte, too, but are refused.
+rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view) {
+  const Layout layout = LayoutOf(operand, view);
+  for (int i = 0; i < layout.steps; ++i) {
+    const ptrdiff_t inner = SpanFrom(layout, i + 1);
+    if (layout.step[i].bytes < inner) {
+      return Fail(
+          RMSNORM_ERROR_STRIDE,
+          "%s: its strides do not tell rows apart (%td bytes from one index to the next, but "
+          "each spans %td)",
+          kOperandRules[operand].name, layout.step[i].bytes, inner);
+    }
+  }
+  return RMSNORM_OK;
+}
+
+// ------------------------------------------------------------------ a view by itself
+
+rmsnorm_status Overflow(const char* name) {
+  return Fail(RMSNORM_ERROR_SIZE_OVERFLOW, "%s: spans more bytes than an address can count", name);
+}
+
+rmsnorm_status CheckDtype(const OperandRule& rule, rmsnorm_dtype dtype) {
+  const char* const name = rmsnorm_dtype_name(dtype);
+  if (name == nullptr) return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d", rule.name, dtype);
+  if (rule.dtype != 0 && dtype != rule.dtype) {
+    return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be %s", rule.name, name,
+                rmsnorm_dtype_name(rule.dtype));
+  }
+  if (rule.dtype == 0 && dtype == RMSNORM_F64) {
+    return Fail(RMSNORM_ERROR_DTYPE, "%s: f64; it must be f32, f16 or bf16", rule.name);
+  }
+  return RMSNORM_OK;
+}
+
+// The type, the dimensions, the size and the pointer of a view.
+rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view) {
+  const OperandRule& rule = kOperandRules[operand];
+  RMSNORM_RETURN_IF_ERROR(CheckDtype(rule, view.dtype));
+  if (view.ndim < 1 || view.ndim > RMSNORM_MAX_DIMS) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; 1 to %d are possible", rule.name,
+                view.ndim, RMSNORM_MAX_DIMS);
+  }
+  const int rows = RowDimensions(operand, view);
+  ptrdiff_t low = 0;  // in elements, relative to data
+  ptrdiff_t high = 1;
+  if (rows < view.ndim) {
+    const size_t d = view.shape[rows];
+    if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension, d, is 0", rule.name);
+    if (d > 1 && view.stride[rows] != 1) {
+      return Fail(RMSNORM_ERROR_STRIDE,
+                  "%s: stride %td in the last dimension; it must be contiguous (1)", rule.name,
+                  view.stride[rows]);
+    }
+    if (__builtin_add_overflow(d, 0, &high)) return Overflow(rule.name);
+  }
+  if (IsEmpty(view)) return RMSNORM_OK;
+  size_t count = 1;
+  for (int i = 0; i < rows; ++i) {
+    ptrdiff_t reach;
+    ptrdiff_t& bound = view.stride[i] < 0 ? low : high;
+    if (__builtin_mul_overflow(count, view.shape[i], &count) ||
+        __builtin_mul_overflow(view.stride[i], view.shape[i] - 1, &reach) ||
+        __builtin_add_overflow(bound, reach, &bound)) {
+      return Overflow(rule.name);
+    }
+  }
+  const size_t element_size = ElementSize(view.dtype);
+  ptrdiff_t bytes;
+  if (__builtin_sub_overflow(high, low, &bytes) ||
+      __builtin_mul_overflow(bytes, element_size, &bytes)) {
+    return Overflow(rule.name);
+  }
+  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
+  if (data == 0) return Fail(RMSNORM_ERROR_NULL, "%s: data is null", rule.name);
+  if (data % element_size != 0) {
+    return Fail(RMSNORM_ERROR_ALIGNMENT, "%s: %p is not aligned to its element of %zu bytes",
+                rule.name, view.data, element_size);
+  }
+  const uintptr_t below = static_cast<uintptr_t>(-low) * element_size;
+  const uintptr_t above = static_cast<uintptr_t>(high) * element_size;
+  if (below > data || above > UINTPTR_MAX - data) return Overflow(rule.name);
+  return RMSNORM_OK;
+}
+
+// ------------------------------------------------------------------ a view beside x
+
+rmsnorm_status CheckDimension(const char* name, const rmsnorm_view& view, int i,
+                              const rmsnorm_view& x, int x_i) {
+  if (view.shape[i] == x.shape[x_i]) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu", name, view.shape[i], i,
+              x.shape[x_i]);
+}
+
+rmsnorm_status CheckRowsShape(const char* name, const rmsnorm_view& view, const rmsnorm_view& x) {
+  if (view.ndim != x.ndim) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d", name, view.ndim, x.ndim);
+  }
+  for (int i = 0; i < x.ndim; ++i) RMSNORM_RETURN_IF_ERROR(CheckDimension(name, view, i, x, i));
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckColumnsShape(const char* name, const rmsnorm_view& view,
+                                 const rmsnorm_view& x) {
+  if (view.ndim > x.ndim) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d", name, view.ndim, x.ndim);
+  }
+  const int before = x.ndim - view.ndim;  // dimensions of x that the view lacks
+  const int last = view.ndim - 1;
+  const size_t d = x.shape[x.ndim - 1];
+  if (view.shape[last] != d) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements in its last dimension for rows of %zu", name,
+                view.shape[last], d);
+  }
+  for (int i = 0; i < last; ++i) {
+    if (view.shape[i] == 1) continue;
+    if (view.shape[i] != x.shape[before + i]) {
+      return Fail(RMSNORM_ERROR_SHAPE,
+                  "%s: %zu in dimension %d, but x has %zu in dimension %d; it must be that or 1",
+                  name, view.shape[i], i, x.shape[before + i], before + i);
+    }
+  }
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckPerRowShape(const char* name, const rmsnorm_view& view, const rmsnorm_view& x) {
+  const int leading = x.ndim - 1;
+  if (leading == 0) {
+    if (view.ndim == 1 && view.shape[0] == 1) return RMSNORM_OK;
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: it must be one element, as x is one row", name);
+  }
+  if (view.ndim != leading) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions for the %d leading dimensions of x", name,
+                view.ndim, leading);
+  }
+  for (int i = 0; i < leading; ++i) RMSNORM_RETURN_IF_ERROR(CheckDimension(name, view, i, x, i));
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckShape(Operand operand, const rmsnorm_view& view, const rmsnorm_view& x) {
+  const OperandRule& rule = kOperandRules[operand];
+  switch (rule.shape) {
+    case Shape::kRows:
+      return CheckRowsShape(rule.name, view, x);
+    case Shape::kColumns:
+      return CheckColumnsShape(rule.name, view, x);
+    default:
+      return CheckPerRowShape(rule.name, view, x);
+  }
+}
+
+// The dimensions of two views, without leading ones of 1, are the same.
+bool EqualColumns(const rmsnorm_view& a, const rmsnorm_view& b) {
+  int i = a.ndim - 1;
+  int j = b.ndim - 1;
+  for (; i >= 0 && j >= 0; --i, --j) {
+    if (a.shape[i] != b.shape[j]) return false;
+  }
+  for (; i >= 0; --i) {
+    if (a.shape[i] != 1) return false;
+  }
+  for (; j >= 0; --j) {
+    if (b.shape[j] != 1) return false;
+  }
+  return true;
+}
+
+// ------------------------------------------------------------------ operands together
+
+Role RoleIn(Operation operation, Operand operand) {
+  const OperandRule& rule = kOperandRules[operand];
+  return operation == Operation::kForward ? rule.forward : rule.backward;
+}
+
+rmsnorm_status NoOutput(Operation operation) {
+  return operation == Operation::kForward
+             ? Fail(RMSNORM_ERROR_NULL, "y: the view is null; at least one output is needed")
+             : Fail(RMSNORM_ERROR_NULL,
+                    "dx: the view is null, and so are dw and db; one of them is needed");
+}
+
+// Finds the views, and checks which there are.
+rmsnorm_status FindViews(Operation operation, const rmsnorm_operands& given, bool own_weight,
+                         Operands& operands) {
+  bool has_output = false;
+  for (int i = 0; i < kOperands; ++i) {
+    const Operand operand = static_cast<Operand>(i);
+    const OperandRule& rule = kOperandRules[i];
+    const rmsnorm_view* view;
+    std::memcpy(&view, reinterpret_cast<const char*>(&given) + rule.offset, sizeof view);
+    operands.view[i] = view;
+    const Role role = RoleIn(operation, operand);
+    if (view == nullptr && role == Role::kRequired) {
+      return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", rule.name);
+    }
+    if (view != nullptr && role == Role::kAbsent) {
+      return Fail(RMSNORM_ERROR_OPERAND, "%s: rmsnorm_%s() does not take it", rule.name,
+                  operation == Operation::kForward ? "forward" : "backward");
+    }
+    has_output = has_output || (view != nullptr && role == Role::kOutput);
+  }
+  operands.add_to = given.add_to;
+  const uint32_t known = operation == Operation::kForward
+                             ? 0
+                             : RMSNORM_ADD_TO_DX | RMSNORM_ADD_TO_DW | RMSNORM_ADD_TO_DB;
+  if ((given.add_to & ~known) != 0) {
+    return Fail(RMSNORM_ERROR_FLAGS, "add_to: 0x%X holds an unknown flag", given.add_to);
+  }
+  if (own_weight && operands.Has(kWeight)) {
+    return Fail(RMSNORM_ERROR_OPERAND, "weight: the module has its own");
+  }
+  if (!has_output) return NoOutput(operation);
+  if (operands.Has(kResidualOut) && !operands.Has(kResidual)) {
+    return Fail(RMSNORM_ERROR_OPERAND, "residual_out: there is no residual");
+  }
+  if (operands.Has(kSums) && operands.Has(kResidual)) {
+    return Fail(RMSNORM_ERROR_OPERAND, "sums: they exclude a residual");
+  }
+  return RMSNORM_OK;
+}
+
+// Checks that an output shares no memory with another operand, but in its place.
+rmsnorm_status CheckOverlap(Operand output, const rmsnorm_view& view, Operand other,
+                            const rmsnorm_view& other_view) {
+  if (Apart(other, other_view, output, view)) return RMSNORM_OK;
+  const bool may_replace = kOperandRules[output].in_place_of == other;
+  if (may_replace && IsInPlace(other_view, view)) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows%s",
+              kOperandRules[output].name, kOperandRules[other].name,
+              may_replace ? "; in place means the same data, strides and element size" : "");
+}
+
+}  // namespace
+
+rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options) {
+  options = rmsnorm_default_options();
+  if (given == nullptr) return RMSNORM_OK;
+  RMSNORM_RETURN_IF_ERROR(ReadStruct("options", given, sizeof options, &options));
+  options.size = sizeof options;
+  return CheckOptions(options);
+}
+
+rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context) {
+  context = rmsnorm_default_context();
+  if (given == nullptr) return RMSNORM_OK;
+  RMSNORM_RETURN_IF_ERROR(ReadStruct("context", given, sizeof context, &context));
+  context.size = sizeof context;
+  if (context.threads < 0) {
+    return Fail(RMSNORM_ERROR_THREADS, "context: threads is %d; it must not be negative",
+                context.threads);
+  }
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, bool own_weight,
+                             Operands& operands) {
+  if (given == nullptr) return Fail(RMSNORM_ERROR_NULL, "operands: the pointer is null");
+  rmsnorm_operands read = rmsnorm_no_operands();
+  RMSNORM_RETURN_IF_ERROR(ReadStruct("operands", given, sizeof read, &read));
+  RMSNORM_RETURN_IF_ERROR(FindViews(operation, read, own_weight, operands));
+
+  for (int i = 0; i < kOperands; ++i) {
+    const rmsnorm_view* const view = operands.view[i];
+    if (view == nullptr) continue;
+    const Operand operand = static_cast<Operand>(i);
+    RMSNORM_RETURN_IF_ERROR(CheckView(operand, *view));
+    RMSNORM_RETURN_IF_ERROR(CheckShape(operand, *view, *operands.view[kX]));
+  }
+  if (operands.Has(kResidualOut) &&
+      operands.view[kResidualOut]->dtype != operands.view[kResidual]->dtype) {
+    return Fail(RMSNORM_ERROR_DTYPE, "residual_out: %s; it must be the type of residual, %s",
+                rmsnorm_dtype_name(operands.view[kResidualOut]->dtype),
+                rmsnorm_dtype_name(operands.view[kResidual]->dtype));
+  }
+  if (operands.Has(kDw) && operands.Has(kWeight) &&
+      !EqualColumns(*operands.view[kDw], *operands.view[kWeight])) {
+    return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from that of weight");
+  }
+
+  for (int i = 0; i < kOperands; ++i) {
+    const Operand output = static_cast<Operand>(i);
+    if (!operands.Has(output) || RoleIn(operation, output) != Role::kOutput) continue;
+    const rmsnorm_view& view = *operands.view[i];
+    if (IsEmpty(view)) continue;
+    RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(output, view));
+    for (int j = 0; j < kOperands; ++j) {
+      const Operand other = static_cast<Operand>(j);
+      // Of two outputs the later one is named first.
+      const bool seen = RoleIn(operation, other) == Role::kOutput && j >= i;
+      if (seen || !operands.Has(other)) continue;
+      RMSNORM_RETURN_IF_ERROR(CheckOverlap(output, view, other, *operands.view[j]));
+    }
+  }
+
+  const rmsnorm_view& x = *operands.view[kX];
+  operands.d = x.shape[x.ndim - 1];
+  operands.rows = 1;
+  for (int i = 0; i + 1 < x.ndim; ++i) operands.rows *= x.shape[i];
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t other_index) {
+  for (int i = 0; i < kOperands; ++i) {
+    const Operand output = static_cast<Operand>(i);
+    if (!call.Has(output) || RoleIn(Operation::kForward, output) != Role::kOutput) continue;
+    for (int j = 0; j < kOperands; ++j) {
+      const Operand operand = static_cast<Operand>(j);
+      if (!other.Has(operand) || Apart(operand, *other.view[j], output, *call.view[i])) continue;
+      return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps calls[%zu].%s or lies between its rows",
+                  kOperandRules[i].name, other_index, kOperandRules[j].name);
+    }
+  }
+  return RMSNORM_OK;
+}
+
+rmsnorm_status CheckOffset(const rmsnorm_options& options, const Operands& operands) {
+  const bool matters = operands.Has(kY) || operands.Has(kDx) || operands.Has(kDw);
+  if (options.weight_offset == 0.0f || operands.Has(kWeight) || !matters) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g, but there is no weight",
+              static_cast<double>(options.weight_offset));
+}
+
+rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d) {
+  const char* const name = kOperandRules[operand].name;
+  if (view == nullptr) return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", name);
+  RMSNORM_RETURN_IF_ERROR(CheckView(operand, *view));
+  if (view->ndim != 1) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; it must have one", name, view->ndim);
+  }
+  if (view->shape[0] != d) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements in its last dimension for rows of %zu", name,
+                view->shape[0], d);
+  }
+  return RMSNORM_OK;
+}
+
+}  // namespace rmsnorm::internal
+
+size_t rmsnorm_dtype_size(rmsnorm_dtype dtype) noexcept {
+  return rmsnorm::internal::ElementSize(dtype);
+}
+
+const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) noexcept {
+  switch (dtype) {
+    case RMSNORM_F32:
+      return "f32";
+    case RMSNORM_F16:
+      return "f16";
+    case RMSNORM_BF16:
+      return "bf16";
+    case RMSNORM_F64:
+      return "f64";
+    default:
+      return nullptr;
+  }
+}

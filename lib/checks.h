@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every argument of a public call is checked here, once; the layers below trust what they get.
+#ifndef RMSNORM_LIB_CHECKS_H_
+#define RMSNORM_LIB_CHECKS_H_
+
+#include <rmsnorm/rmsnorm.h>
+
+#include "operands.h"
+
+namespace rmsnorm::internal {
+
+enum class Operation { kForward, kBackward };
+
+// The operands of a call, checked.
+struct Operands {
+  const rmsnorm_view* view[kOperands];  // null where absent
+  uint32_t add_to;
+  size_t rows;
+  size_t d;
+
+  bool Has(Operand operand) const { return view[operand] != nullptr; }
+};
+
+// Copy a caller's struct, of whatever size it is, over the defaults. Null stands for the defaults.
+// CheckOptions() checks the numbers, too, and ReadContext() all but the target.
+rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options);
+rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context);
+
+// Checks the operands of an operation: which there are, each by itself, that their shapes and types
+// fit, and that no output shares memory with another operand but in its place. `own_weight` is of a
+// call that brings a weight of its own.
+rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, bool own_weight,
+                             Operands& operands);
+
+// Checks that the outputs of one call share no memory with the operands of the other.
+rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t other_index);
+
+// Checks that an offset comes with a weight, where the output depends on it.
+rmsnorm_status CheckOffset(const rmsnorm_options& options, const Operands& operands);
+
+// Checks a view of d elements in one dimension by the rule of an operand.
+rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d);
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_CHECKS_H_

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "columns.h"
+
+#include <algorithm>
+
+#include "walk.h"
+
+namespace rmsnorm::internal {
+namespace {
+
+size_t Elements(const rmsnorm_view& view) {
+  size_t elements = 1;
+  for (int i = 0; i < view.ndim; ++i) elements *= view.shape[i];
+  return elements;
+}
+
+}  // namespace
+
+void AddColumns(const rmsnorm_view& view, Scratch& scratch) {
+  scratch.Add(Elements(view), sizeof(float));
+}
+
+rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view, float offset,
+                            Scratch& scratch) {
+  float* const prepared = scratch.Take<float>(Elements(view));
+  const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
+  const rmsnorm_view* views[kOperands] = {};
+  views[kWeight] = &view;
+  views[kDw] = &result;
+  const Walk walk = MakeWalk(view, views);
+  for (size_t row = 0; row < walk.rows; ++row) {
+    const Run run = NextRun(walk, row, row + 1);
+    kernels.prepare(view.dtype, run.data[kWeight], walk.d, offset, run.Row<float>(kDw, 0));
+  }
+  return result;
+}
+
+rmsnorm_view PrepareOnes(size_t d, Scratch& scratch) {
+  float* const ones = scratch.Take<float>(d);
+  std::fill_n(ones, d, 1.0f);
+  return rmsnorm_vector(ones, RMSNORM_F32, d);
+}
+
+}  // namespace rmsnorm::internal

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a module holds.
+#ifndef RMSNORM_LIB_MODULE_H_
+#define RMSNORM_LIB_MODULE_H_
+
+#include <string>
+
+#include "floats.h"
+#include "kernels.h"
+
+struct rmsnorm_module {
+  size_t d;
+  rmsnorm_dtype dtype;
+  rmsnorm_options options;
+  rmsnorm_context context;  // its target is `kernels`
+  const rmsnorm::internal::KernelTable* kernels;
+  rmsnorm::internal::Norm norm[3];     // for dense rows of each type, f32 first
+  rmsnorm::internal::Floats weight;    // rounded to dtype
+  rmsnorm::internal::Floats prepared;  // offset + weight
+  std::string description;
+};
+
+#endif  // RMSNORM_LIB_MODULE_H_

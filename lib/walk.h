@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of a call's operands as nested loops, handed out as runs at constant distances.
+#ifndef RMSNORM_LIB_WALK_H_
+#define RMSNORM_LIB_WALK_H_
+
+#include "kernels.h"
+
+namespace rmsnorm::internal {
+
+// Rows that share a row of the weight, of the bias and of their gradients are neighbours: a group.
+// Within a group they follow in C order. Dimensions that all operands walk evenly are one loop, so
+// that dense or padded rows are a single run.
+struct Walk {
+  struct Loop {
+    size_t count;
+    ptrdiff_t stride[kOperands];  // bytes
+  };
+
+  int loops;                        // at least 1
+  Loop loop[RMSNORM_MAX_DIMS - 1];  // innermost first
+  char* data[kOperands];            // the first row; null where the operand is absent
+  size_t d;
+  size_t rows;
+  size_t rows_of_group;
+
+  size_t Groups() const { return rows / rows_of_group; }
+};
+
+// The walk over the rows of `shape` through the views that are not null. They have been checked;
+// there is at least one row.
+Walk MakeWalk(const rmsnorm_view& shape, const rmsnorm_view* const (&views)[kOperands]);
+
+// The rows from `begin` on that are a run, up to `end` at most.
+Run NextRun(const Walk& walk, size_t begin, size_t end);
+
+// The same rows' columns from `begin` up to `end` alone.
+Run Columns(const Norm& norm, const Run& run, size_t begin, size_t end);
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_LIB_WALK_H_
