@@ -17,26 +17,38 @@ namespace {
 
 class PhasesTest : public testing::TestWithParam<std::string> {
  protected:
-  Options Defaults() const {
-    Options options;
-    options.target = target_.c_str();
-    return options;
+  // The sums of squares of x, which has `rows` of them.
+  std::vector<double> SumsOf(const ConstView& x, size_t rows, const Options& options) const {
+    std::vector<double> sums(rows);
+    ForwardOperands operands;
+    operands.x = x;
+    operands.sums_out = {sums.data(), rows};
+    forward(operands, options, context_);
+    return sums;
+  }
+  double SumOf(const std::vector<float>& x, const Options& options = {}) const {
+    return SumsOf({x.data(), x.size()}, 1, options)[0];
   }
 
- private:
   const std::string target_ = GetParam();
+  const Context context_ = OnTarget(target_);
 };
 
 TEST_P(PhasesTest, SumAndScaleGiveTheBitsOfForward) {
-  std::vector<Options> variants(6, Defaults());
+  std::vector<Options> variants(8);
   variants[1].eps = 0;
   variants[2].eps = 1e-38f;
   variants[2].divisor = 0.5f;
   variants[3].eps = 0;
   variants[3].divisor = 1e36f;
-  variants[4].eps_placement = RMSNORM_EPS_OUTSIDE;
-  variants[5].eps_placement = RMSNORM_EPS_OUTSIDE;
+  variants[4].eps_placement = EpsPlacement::outside;
+  variants[5].eps_placement = EpsPlacement::outside;
   variants[5].divisor = 1e6f;
+  variants[6].eps_placement = EpsPlacement::floor;
+  variants[6].eps = 1.5f;
+  variants[7].eps_placement = EpsPlacement::floor;
+  variants[7].divisor = 1;
+  variants[7].rounding = Rounding::inverse_rounded;
   Random random(31);
   for (const rmsnorm_dtype x_dtype : kDtypes) {
     for (const size_t d : SizeList{1, 3, 64, 100, 128, 1000, 4100}) {
@@ -48,17 +60,20 @@ TEST_P(PhasesTest, SumAndScaleGiveTheBitsOfForward) {
         for (size_t i = 0; i < variants.size(); ++i) {
           Tensor whole(y_dtype, x.rows(), d);
           std::vector<float> whole_rstd(x.rows());
-          forward(ConstView(x.view()), ConstView(weight.vector()), View(whole.view()), variants[i],
-                  whole_rstd.data());
+          std::vector<double> whole_sums(x.rows());
+          ForwardOperands operands = NormOperands(x, &weight, whole, &whole_rstd);
+          operands.sums_out = {whole_sums.data(), x.rows()};
+          forward(operands, variants[i], context_);
 
           Tensor phases(y_dtype, x.rows(), d);
           std::vector<float> phases_rstd(x.rows());
-          std::vector<double> sums(x.rows());
-          sum_squares(ConstView(x.view()), sums.data(), variants[i]);
-          scale(ConstView(x.view()), sums.data(), ConstView(weight.vector()), View(phases.view()),
-                variants[i], phases_rstd.data());
+          const std::vector<double> sums = SumsOf(ConstView(x.view()), x.rows(), variants[i]);
+          operands = NormOperands(x, &weight, phases, &phases_rstd);
+          operands.sums = {sums.data(), x.rows()};
+          forward(operands, variants[i], context_);
+          ASSERT_TRUE(SameBits(whole_sums, sums)) << "d " << d << " variant " << i;
           ASSERT_TRUE(SameBits(whole, phases)) << "d " << d << " variant " << i;
-          ASSERT_TRUE(SameBits(RMSNORM_F32, whole_rstd.data(), phases_rstd.data(), x.rows()));
+          ASSERT_TRUE(SameBits(whole_rstd, phases_rstd)) << "d " << d << " variant " << i;
         }
       }
     }
@@ -70,17 +85,13 @@ TEST_P(PhasesTest, SumIsTheF32SumWidened) {
   std::vector<float> x(129);
   x[0] = 1;
   x[128] = 0x1.8p-13f;  // in the lane of x[0]; the square, 1.125 * 2^-25, is less than half an ulp
-  double sum;
-  sum_squares({x.data(), x.size()}, &sum, Defaults());
-  EXPECT_EQ(1.0, sum);
+  EXPECT_EQ(1.0, SumOf(x));
 }
 
 TEST_P(PhasesTest, SumIsInBinary64WhereF32Overflows) {
   const float largest = std::numeric_limits<float>::max();
   const std::vector<float> x(100, largest);
-  double sum;
-  sum_squares({x.data(), x.size()}, &sum, Defaults());
-  EXPECT_DOUBLE_EQ(100 * static_cast<double>(largest) * largest, sum);
+  EXPECT_DOUBLE_EQ(100 * static_cast<double>(largest) * largest, SumOf(x));
 }
 
 TEST_P(PhasesTest, SumIsInBinary64BelowTheSafeRange) {
@@ -90,10 +101,9 @@ TEST_P(PhasesTest, SumIsInBinary64BelowTheSafeRange) {
       std::vector<float> x(129);
       x[0] = std::sqrt(divisor) * (below ? 0x1.FFFFFEp-51f : 0x1p-50f);
       x[128] = x[0] * 0x1.8p-13f;
-      Options options = Defaults();
+      Options options;
       options.divisor = divisor;
-      double sum;
-      sum_squares({x.data(), x.size()}, &sum, options);
+      const double sum = SumOf(x, options);
       const double exact = static_cast<double>(x[0]) * x[0] + static_cast<double>(x[128]) * x[128];
       if (below) {
         EXPECT_DOUBLE_EQ(exact, sum);
@@ -107,8 +117,7 @@ TEST_P(PhasesTest, SumIsInBinary64BelowTheSafeRange) {
 
 TEST_P(PhasesTest, SumOfZerosIsZero) {
   const std::vector<float> x(70, -0.0f);
-  double sum = 1;
-  sum_squares({x.data(), x.size()}, &sum, Defaults());
+  const double sum = SumOf(x);
   EXPECT_EQ(0.0, sum);
   EXPECT_FALSE(std::signbit(sum));
 }
@@ -127,33 +136,32 @@ TEST_P(PhasesTest, ShardedRowIsWithinTheBound) {
       FillNormal(random, weight);
       for (const size_t shards : SizeList{2, 3, 6}) {
         const size_t length = d / shards;
-        Options options = Defaults();
+        Options options;
         options.divisor = static_cast<float>(d);
         const size_t shape[] = {x.rows(), length};
         const ptrdiff_t stride[] = {static_cast<ptrdiff_t>(d), 1};
-        const size_t size = rmsnorm_dtype_size(dtype);
+        // The columns of a tensor of which a shard is given.
+        const auto part = [&](const Tensor& tensor, size_t shard) {
+          const size_t offset = shard * length * rmsnorm_dtype_size(dtype);
+          return View(rmsnorm_tensor(static_cast<const char*>(tensor.data()) + offset, dtype, 2,
+                                     shape, stride));
+        };
 
         std::vector<double> total(x.rows());
         for (size_t shard = 0; shard < shards; ++shard) {
-          const void* const data = static_cast<char*>(x.data()) + shard * length * size;
-          const rmsnorm_view part = rmsnorm_tensor(data, dtype, 2, shape, stride);
-          std::vector<double> sums(x.rows());
-          sum_squares(ConstView(part), sums.data(), options);
+          const std::vector<double> sums = SumsOf(part(x, shard), x.rows(), options);
           for (size_t row = 0; row < x.rows(); ++row) total[row] += sums[row];
         }
         Tensor y(dtype, x.rows(), d);
         std::vector<float> rstd(x.rows());
         for (size_t shard = 0; shard < shards; ++shard) {
-          const size_t offset = shard * length * size;
-          const rmsnorm_view part =
-              rmsnorm_tensor(static_cast<char*>(x.data()) + offset, dtype, 2, shape, stride);
-          const rmsnorm_view y_part =
-              rmsnorm_tensor(static_cast<char*>(y.data()) + offset, dtype, 2, shape, stride);
-          const rmsnorm_view w_part =
-              rmsnorm_tensor(static_cast<float*>(weight.data()) + shard * length, RMSNORM_F32, 1,
-                             &length, nullptr);
-          scale(ConstView(part), total.data(), ConstView(w_part), View(y_part), options,
-                rstd.data());
+          ForwardOperands operands;
+          operands.x = part(x, shard);
+          operands.sums = {total.data(), x.rows()};
+          operands.weight = {static_cast<const float*>(weight.data()) + shard * length, length};
+          operands.y = part(y, shard);
+          operands.rstd = {rstd.data(), x.rows()};
+          forward(operands, options, context_);
         }
         for (size_t row = 0; row < x.rows(); ++row) {
           ASSERT_TRUE(RowIsWithinBound(x, &weight, y, rstd.data(), row, options))
@@ -168,13 +176,17 @@ TEST_P(PhasesTest, ShardedRowIsWithinTheBound) {
 TEST_P(PhasesTest, PartialSum) {
   const std::vector<float> x = {3, 3, 3, 3, 100, 200};
   std::vector<float> y(x.size());
-  Options options = Defaults();
+  Options options;
   options.eps = 0;
   options.divisor = 4;
-  double sum;
-  sum_squares({x.data(), 4}, &sum, options);
+  const double sum = SumsOf({x.data(), 4}, 1, options)[0];
   float rstd;
-  scale({x.data(), x.size()}, &sum, nullptr, {y.data(), y.size()}, options, &rstd);
+  ForwardOperands operands;
+  operands.x = {x.data(), x.size()};
+  operands.sums = {&sum, 1};
+  operands.y = {y.data(), y.size()};
+  operands.rstd = {&rstd, 1};
+  forward(operands, options, context_);
   EXPECT_EQ(36.0, sum);
   EXPECT_EQ(1.0f / 3.0f, rstd);
   EXPECT_EQ(3.0f * (1.0f / 3.0f), y[0]);
@@ -185,15 +197,64 @@ TEST_P(PhasesTest, PartialSum) {
 TEST_P(PhasesTest, ScaleTakesSumsThatF32CannotHold) {
   const std::vector<float> x = {1e30f, -2e30f};
   std::vector<float> y(2);
-  Options options = Defaults();
+  Options options;
   options.eps = 0;
   for (const double sum : {2e80, 2e-80}) {
     float rstd;
-    scale({x.data(), 2}, &sum, nullptr, {y.data(), 2}, options, &rstd);
+    ForwardOperands operands;
+    operands.x = {x.data(), 2};
+    operands.sums = {&sum, 1};
+    operands.y = {y.data(), 2};
+    operands.rstd = {&rstd, 1};
+    forward(operands, options, context_);
     const double r = 1 / std::sqrt(sum / 2);
     EXPECT_EQ(static_cast<float>(r), rstd);
     EXPECT_EQ(static_cast<float>(x[0] * r), y[0]);
     EXPECT_EQ(static_cast<float>(x[1] * r), y[1]);
+  }
+}
+
+// The call that is given sums hands out the same ones.
+TEST_P(PhasesTest, GivenSumsAreHandedOut) {
+  Random random(35);
+  Tensor x(RMSNORM_BF16, 2 * kRowKinds, 100);
+  FillMixed(random, x);
+  const std::vector<double> sums = SumsOf(ConstView(x.view()), x.rows(), {});
+  std::vector<double> sums_out(x.rows());
+  Tensor y(RMSNORM_BF16, x.rows(), 100);
+  ForwardOperands operands = NormOperands(x, nullptr, y);
+  operands.sums = {sums.data(), x.rows()};
+  operands.sums_out = {sums_out.data(), x.rows()};
+  forward(operands, {}, context_);
+  EXPECT_TRUE(SameBits(sums, sums_out));
+}
+
+// Beside a residual the sums are those of what is normalised.
+TEST_P(PhasesTest, SumsOfTheResidualAdd) {
+  Random random(37);
+  for (const ResidualRounding rounding :
+       {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
+    Tensor x(RMSNORM_BF16, 2 * kRowKinds, 1000);
+    FillMixed(random, x);
+    Tensor residual(RMSNORM_BF16, x.rows(), 1000);
+    FillNormal(random, residual);
+    Options options;
+    options.residual_rounding = rounding;
+    // h, in the type in which it is normalised.
+    const bool rounded = rounding == ResidualRounding::cast_then_norm;
+    Tensor h(rounded ? RMSNORM_BF16 : RMSNORM_F32, x.rows(), 1000);
+    for (size_t row = 0; row < x.rows(); ++row) {
+      for (size_t j = 0; j < 1000; ++j) {
+        h.set(row, j, RoundTo(RMSNORM_F32, residual.get(row, j) + x.get(row, j)));
+      }
+    }
+    std::vector<double> sums(x.rows());
+    ForwardOperands operands;
+    operands.x = ConstView(x.view());
+    operands.residual = ConstView(residual.view());
+    operands.sums_out = {sums.data(), x.rows()};
+    forward(operands, options, context_);
+    EXPECT_TRUE(SameBits(SumsOf(ConstView(h.view()), x.rows(), options), sums));
   }
 }
 

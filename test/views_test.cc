@@ -32,12 +32,9 @@ void ForEachRow(const rmsnorm_view& view, const Visit& visit) {
 
 class ViewsTest : public testing::TestWithParam<std::string> {
  protected:
-  ViewsTest() { options_.target = target_.c_str(); }
-
   // The rows of x computed one at a time, into memory that is otherwise as `memory` before.
-  std::vector<float> RowByRow(const rmsnorm_view& x, const rmsnorm_view* weight,
-                              const rmsnorm_view& y, const std::vector<float>& memory,
-                              std::vector<float>& rstd) const {
+  std::vector<float> RowByRow(const rmsnorm_view& x, const Tensor& weight, const rmsnorm_view& y,
+                              const std::vector<float>& memory, std::vector<float>& rstd) const {
     std::vector<float> expected = memory;
     const ptrdiff_t y_start = static_cast<const float*>(y.data) - memory.data();
     const size_t d = x.shape[x.ndim - 1];
@@ -46,11 +43,13 @@ class ViewsTest : public testing::TestWithParam<std::string> {
     rstd.resize(targets.size());
     size_t row = 0;
     ForEachRow(x, [&](ptrdiff_t offset) {
-      const rmsnorm_view one =
-          rmsnorm_tensor(static_cast<const float*>(x.data) + offset, RMSNORM_F32, 1, &d, nullptr);
       std::vector<float> result(d);
-      const rmsnorm_view out = rmsnorm_tensor(result.data(), RMSNORM_F32, 1, &d, nullptr);
-      EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&one, weight, &out, &rstd[row], &options_));
+      ForwardOperands operands;
+      operands.x = {static_cast<const float*>(x.data) + offset, d};
+      operands.weight = ConstView(weight.vector());
+      operands.y = {result.data(), d};
+      operands.rstd = {&rstd[row], 1};
+      forward(operands, {}, context_);
       std::memcpy(&expected[static_cast<size_t>(targets[row])], result.data(), d * sizeof(float));
       ++row;
     });
@@ -59,17 +58,22 @@ class ViewsTest : public testing::TestWithParam<std::string> {
 
   // Runs forward from x to y, which is a view of `memory`, and compares all of the memory.
   void ExpectRows(const rmsnorm_view& x, const rmsnorm_view& y, std::vector<float>& memory) {
-    const size_t d = x.shape[x.ndim - 1];
-    Tensor weight(RMSNORM_F32, 1, d);
+    const size_t ndim = static_cast<size_t>(x.ndim);
+    Tensor weight(RMSNORM_F32, 1, x.shape[ndim - 1]);
     FillWeight(random_, weight);
-    const rmsnorm_view w = weight.vector();
     std::vector<float> expected_rstd;
-    const std::vector<float> expected = RowByRow(x, &w, y, memory, expected_rstd);
+    const std::vector<float> expected = RowByRow(x, weight, y, memory, expected_rstd);
     std::vector<float> rstd(expected_rstd.size());
-    ASSERT_EQ(RMSNORM_OK, rmsnorm_forward(&x, &w, &y, rstd.data(), &options_))
-        << rmsnorm_error_message();
-    EXPECT_TRUE(SameBits(RMSNORM_F32, expected.data(), memory.data(), memory.size()));
-    EXPECT_TRUE(SameBits(RMSNORM_F32, expected_rstd.data(), rstd.data(), rstd.size()));
+    ForwardOperands operands;
+    operands.x = ConstView(x);
+    operands.weight = ConstView(weight.vector());
+    operands.y = View(y);
+    const size_t one = 1;
+    operands.rstd = ndim == 1 ? View(rstd.data(), Dtype::f32, 1, &one)
+                              : View(rstd.data(), Dtype::f32, ndim - 1, x.shape);
+    forward(operands, {}, context_);
+    EXPECT_TRUE(SameBits(expected, memory));
+    EXPECT_TRUE(SameBits(expected_rstd, rstd));
   }
 
   std::vector<float> RandomMemory(size_t size) {
@@ -79,7 +83,7 @@ class ViewsTest : public testing::TestWithParam<std::string> {
   }
 
   const std::string target_ = GetParam();
-  Options options_;
+  const Context context_ = OnTarget(target_);
   Random random_{91};
 };
 
@@ -89,23 +93,29 @@ rmsnorm_view MakeView(float* data, const std::vector<size_t>& shape,
                         stride.empty() ? nullptr : stride.data());
 }
 
-TEST_P(ViewsTest, OneToFiveDimensions) {
-  const size_t shape[] = {2, 3, 4, 5, 70};
-  for (size_t ndim = 1; ndim <= 5; ++ndim) {
-    const std::vector<size_t> last(shape + 5 - ndim, shape + 5);
-    std::vector<float> x = RandomMemory(2 * 3 * 4 * 5 * 70);
+TEST_P(ViewsTest, OneToEightDimensions) {
+  const size_t shape[] = {2, 1, 3, 2, 2, 3, 2, 70};
+  for (size_t ndim = 1; ndim <= 8; ++ndim) {
+    const std::vector<size_t> last(shape + 8 - ndim, shape + 8);
+    std::vector<float> x = RandomMemory(144 * 70);
     std::vector<float> y = RandomMemory(x.size());
     ExpectRows(MakeView(x.data(), last), MakeView(y.data(), last), y);
   }
 }
 
 // Padding after every dimension, of another size in y: no two dimensions walk as one.
-TEST_P(ViewsTest, FiveDimensionsThatDoNotMerge) {
-  const std::vector<size_t> shape = {2, 3, 4, 5, 17};
-  std::vector<float> x = RandomMemory(2 * 4 * 5 * 6 * 18);
-  std::vector<float> y = RandomMemory(2 * 5 * 6 * 7 * 19);
-  ExpectRows(MakeView(x.data(), shape, {4 * 5 * 6 * 18, 5 * 6 * 18, 6 * 18, 18, 1}),
-             MakeView(y.data(), shape, {5 * 6 * 7 * 19, 6 * 7 * 19, 7 * 19, 19, 1}), y);
+TEST_P(ViewsTest, EightDimensionsThatDoNotMerge) {
+  const std::vector<size_t> shape = {2, 2, 3, 2, 2, 3, 2, 17};
+  std::vector<ptrdiff_t> x_stride(8, 1);
+  std::vector<ptrdiff_t> y_stride(8, 1);
+  for (size_t i = 7; i-- > 0;) {
+    const ptrdiff_t size = static_cast<ptrdiff_t>(shape[i + 1]);
+    x_stride[i] = (size + 1) * x_stride[i + 1];
+    y_stride[i] = (size + 2) * y_stride[i + 1];
+  }
+  std::vector<float> x = RandomMemory(2 * static_cast<size_t>(x_stride[0]));
+  std::vector<float> y = RandomMemory(2 * static_cast<size_t>(y_stride[0]));
+  ExpectRows(MakeView(x.data(), shape, x_stride), MakeView(y.data(), shape, y_stride), y);
 }
 
 TEST_P(ViewsTest, RowsWithPadding) {
@@ -205,14 +215,22 @@ TEST_P(ViewsTest, PhasesAndShortTypes) {
       const rmsnorm_view x_view = rmsnorm_tensor(x.Row(8), x_dtype, 3, shape.data(), stride.data());
       const rmsnorm_view y_view = rmsnorm_tensor(y.Row(8), y_dtype, 3, shape.data(), stride.data());
       std::vector<double> sums(12);
+      ForwardOperands first;
+      first.x = ConstView(x_view);
+      first.sums_out = {sums.data(), {3, 4}};
+      forward(first, {}, context_);
       std::vector<float> rstd(12);
-      sum_squares(ConstView(x_view), sums.data(), options_);
-      scale(ConstView(x_view), sums.data(), nullptr, View(y_view), options_, rstd.data());
+      ForwardOperands second;
+      second.x = ConstView(x_view);
+      second.sums = {sums.data(), {3, 4}};
+      second.y = View(y_view);
+      second.rstd = {rstd.data(), {3, 4}};
+      forward(second, {}, context_);
       EXPECT_TRUE(y.IsPaddingWiped());
 
       Tensor expected(y_dtype, 12, d, 3, 10);
       std::vector<float> expected_rstd(12);
-      forward(ConstView(x.view()), nullptr, View(expected.view()), options_, expected_rstd.data());
+      forward(NormOperands(x, nullptr, expected, &expected_rstd), {}, context_);
       EXPECT_TRUE(SameBits(expected, y));
       for (size_t row = 0; row < 12; ++row) {
         // Groups of four rows in reverse order.
@@ -221,6 +239,73 @@ TEST_P(ViewsTest, PhasesAndShortTypes) {
       }
     }
   }
+}
+
+// What is one per row lies as freely as rows do: with gaps, backwards, in another order; a given
+// sum may stand for several rows.
+TEST_P(ViewsTest, OnePerRow) {
+  const size_t rows = 12;
+  Tensor x(RMSNORM_F32, rows, 70);
+  FillMixed(random_, x);
+  Tensor dense(RMSNORM_F32, rows, 70);
+  std::vector<float> dense_rstd(rows);
+  std::vector<double> dense_sums(rows);
+  ForwardOperands operands = NormOperands(x, nullptr, dense, &dense_rstd);
+  operands.sums_out = {dense_sums.data(), rows};
+  forward(operands, {}, context_);
+
+  const Tensor wiped_y(RMSNORM_F32, rows, 70);
+  const std::vector<float> wiped_rstd(40, -1.0f);
+  const std::vector<double> wiped_sums(40, -1.0);
+  // Three by four rows; where the first of them is, and the strides.
+  struct Place {
+    size_t first;
+    std::initializer_list<ptrdiff_t> stride;
+  };
+  for (const Place& rstd_at : {Place{1, {12, 3}}, Place{39, {-12, -2}}, Place{2, {1, 9}}}) {
+    for (const Place& sums_at : {Place{0, {8, 1}}, Place{30, {2, -10}}}) {
+      const auto at = [](const Place& place, size_t row) {
+        const ptrdiff_t offset = static_cast<ptrdiff_t>(row / 4) * place.stride.begin()[0] +
+                                 static_cast<ptrdiff_t>(row % 4) * place.stride.begin()[1];
+        return static_cast<size_t>(static_cast<ptrdiff_t>(place.first) + offset);
+      };
+      std::vector<float> expected_rstd = wiped_rstd;
+      std::vector<double> expected_sums = wiped_sums;
+      for (size_t row = 0; row < rows; ++row) {
+        expected_rstd[at(rstd_at, row)] = dense_rstd[row];
+        expected_sums[at(sums_at, row)] = dense_sums[row];
+      }
+      std::vector<float> rstd = wiped_rstd;
+      std::vector<double> sums = wiped_sums;
+      ForwardOperands first;
+      first.x = ConstView(x.view({3, 4}));
+      first.sums_out = {sums.data() + sums_at.first, {3, 4}, sums_at.stride};
+      forward(first, {}, context_);
+      EXPECT_TRUE(SameBits(expected_sums, sums));
+
+      Tensor y = wiped_y;
+      ForwardOperands second = first;
+      second.sums = first.sums_out;
+      second.sums_out = {};
+      second.y = View(y.view({3, 4}));
+      second.rstd = {rstd.data() + rstd_at.first, {3, 4}, rstd_at.stride};
+      forward(second, {}, context_);
+      EXPECT_TRUE(SameBits(expected_rstd, rstd));
+      EXPECT_TRUE(SameBits(dense, y));
+    }
+  }
+
+  // Every row is scaled by the sum of the first.
+  Tensor y = wiped_y;
+  operands = NormOperands(x, nullptr, y);
+  operands.sums = {dense_sums.data(), {rows}, {0}};
+  forward(operands, {}, context_);
+  Tensor expected = wiped_y;
+  const std::vector<double> sums(rows, dense_sums[0]);
+  operands = NormOperands(x, nullptr, expected);
+  operands.sums = {sums.data(), rows};
+  forward(operands, {}, context_);
+  EXPECT_TRUE(SameBits(expected, y));
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, ViewsTest, testing::ValuesIn(SupportedTargets()), Name);
