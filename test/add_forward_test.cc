@@ -6,17 +6,17 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "broadcast.h"
 #include "guarded_buffer.h"
+#include "norms.h"
 #include "random_rows.h"
 #include "targets.h"
-#include "tensor.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -39,6 +39,17 @@ struct InPlace {
   bool residual = false;
   bool y = false;
 };
+
+void PutInPlace(NormInputs& inputs, InPlace in_place) {
+  inputs.residual_in_place = in_place.residual;
+  if (in_place.residual) inputs.residual_out = inputs.residual;
+  inputs.y_in_place = in_place.y;
+  if (in_place.y) {
+    const rmsnorm_dtype dtype = inputs.y->dtype();
+    inputs.y = inputs.x;
+    inputs.y->Reinterpret(dtype);
+  }
+}
 
 float AsFloat(const Tensor& tensor, size_t row, size_t j) {
   return static_cast<float>(tensor.get(row, j));  // exact
@@ -63,169 +74,141 @@ void CopyRows(const Tensor& from, Tensor& to) {
   }
 }
 
-struct Results {
-  Tensor residual_out;
-  Tensor y;
-  std::vector<float> rstd;
-};
+Tensor Rounded(const Tensor& from, rmsnorm_dtype dtype) {
+  Tensor to(dtype, from.rows(), from.d());
+  CopyRows(from, to);
+  return to;
+}
 
-rmsnorm_status Call(const Tensor& x, const Tensor& residual, const Tensor* weight,
-                    const Tensor& residual_out, const Tensor& y, float* rstd,
-                    const Options& options) {
-  const rmsnorm_view views[] = {x.view(), residual.view(), residual_out.view(), y.view()};
-  const rmsnorm_view w = weight != nullptr ? weight->vector() : rmsnorm_view{};
-  return rmsnorm_add_forward(&views[0], &views[1], weight != nullptr ? &w : nullptr, &views[2],
-                             &views[3], rstd, &options);
+// The norm of h in f32 where n, which is made of it, is rounded to the type of x: n alone, and then
+// a norm of n as x, with a sum of squares by which 1 / RMS is 1.
+Tensor NormOfUnrounded(const NormInputs& norm, rmsnorm_dtype x_dtype, const Options& options,
+                       const std::vector<float>& rstd, const Context& context) {
+  NormInputs plain = {norm.x};
+  plain.y.emplace(RMSNORM_F32, norm.x.rows(), norm.x.d());
+  Options scale = options;
+  scale.rounding = Rounding::scale_then_cast;
+  scale.weight_offset = 0;
+  Tensor n = *ComputeNorm(plain, scale, context).y;
+  if (options.rounding == Rounding::inverse_rounded) {
+    for (size_t row = 0; row < n.rows(); ++row) {
+      const double r = RoundTo(x_dtype, static_cast<double>(rstd[row * norm.step]));
+      for (size_t j = 0; j < n.d(); ++j) n.set(row, j, norm.x.get(row, j) * r);
+    }
+  }
+  NormInputs scaled = norm;
+  scaled.x = Rounded(n, x_dtype);
+  scaled.sums.assign(n.rows() * norm.step, static_cast<double>(n.d()));
+  scaled.rstd = scaled.sums_out = false;
+  scale = Options();
+  scale.eps = 0;
+  scale.weight_offset = options.weight_offset;
+  return *ComputeNorm(scaled, scale, context).y;
+}
+
+// What separate calls give: an addition, here, and the norm by the reference.
+NormResults Separate(const NormInputs& inputs, const Options& options) {
+  const std::string reference = kReference;
+  const Context context = OnTarget(reference, 1);
+  const rmsnorm_dtype x_dtype = inputs.x.dtype();
+  const Tensor sum = Sum(inputs.x, *inputs.residual);
+  const bool unrounded = options.residual_rounding == ResidualRounding::norm_then_cast;
+  NormInputs norm = inputs;
+  norm.x = unrounded ? sum : Rounded(sum, inputs.residual->dtype());
+  norm.residual.reset();
+  norm.residual_out.reset();
+  norm.y_in_place = false;
+  NormResults results = ComputeNorm(norm, options, context);
+  if (unrounded && x_dtype != RMSNORM_F32 && options.rounding != Rounding::scale_then_cast) {
+    results.y = NormOfUnrounded(norm, x_dtype, options, results.rstd, context);
+  }
+  results.residual_out = inputs.residual_out;
+  CopyRows(sum, *results.residual_out);
+  return results;
 }
 
 constexpr rmsnorm_dtype kNoWeight = 0;
 
 // The types of x, the residual, the weight and y.
-struct Types {
-  rmsnorm_dtype x;
-  rmsnorm_dtype residual;
-  rmsnorm_dtype weight;
-  rmsnorm_dtype y;
-};
-
-// A residual has the type of x, or f32.
-std::vector<Types> AllTypes(const std::vector<rmsnorm_dtype>& weights) {
-  std::vector<Types> all;
-  for (const rmsnorm_dtype x : kDtypes) {
-    for (const rmsnorm_dtype residual : kDtypes) {
-      if (residual != x && residual != RMSNORM_F32) continue;
-      for (const rmsnorm_dtype weight : weights) {
-        for (const rmsnorm_dtype y : kDtypes) all.push_back({x, residual, weight, y});
-      }
-    }
-  }
-  return all;
-}
-
-std::string TypeName(rmsnorm_dtype dtype) {
-  return dtype == kNoWeight ? "none" : rmsnorm_dtype_name(dtype);
-}
+using Types = std::tuple<rmsnorm_dtype, rmsnorm_dtype, rmsnorm_dtype, rmsnorm_dtype>;
 
 std::string NameOfTypes(const testing::TestParamInfo<Types>& info) {
-  const Types& types = info.param;
-  return TypeName(types.x) + "_" + TypeName(types.residual) + "_" + TypeName(types.weight) + "_" +
-         TypeName(types.y);
+  const auto [x, residual, weight, y] = info.param;
+  return std::string(rmsnorm_dtype_name(x)) + "_" + rmsnorm_dtype_name(residual) + "_" +
+         (weight == kNoWeight ? "none" : rmsnorm_dtype_name(weight)) + "_" + rmsnorm_dtype_name(y);
 }
-
-void PrintTo(const Types& types, std::ostream* out) { *out << NameOfTypes({types, 0}); }
 
 class AddForwardTest : public testing::TestWithParam<Types> {
  protected:
   bool YCanBeInPlace() const {
-    return rmsnorm_dtype_size(types_.x) == rmsnorm_dtype_size(types_.y);
+    return rmsnorm_dtype_size(x_dtype_) == rmsnorm_dtype_size(y_dtype_);
   }
 
   // Rows of every kind, the same on every target, against a separate addition and norm.
   void Compare(size_t rows, size_t d, const Placement& place, InPlace in_place,
                const Options& options) {
-    Tensor x(types_.x, rows, d, place.x.offset, place.x.padding);
-    Tensor residual(types_.residual, rows, d, place.residual.offset, place.residual.padding);
-    FillMixed(random_, x);
-    FillMixed(random_, residual);
-    Compare(x, residual, place, in_place, options);
+    NormInputs inputs = Draw(rows, d, place);
+    PutInPlace(inputs, in_place);
+    Compare(inputs, options);
   }
 
-  void Compare(const Tensor& x, const Tensor& residual, const Placement& place, InPlace in_place,
-               const Options& options) {
-    const size_t rows = x.rows();
-    const size_t d = x.d();
-    std::optional<Tensor> weight;
-    if (types_.weight != kNoWeight) {
-      weight.emplace(types_.weight, 1, d, d % 32);
-      FillWeight(random_, *weight);
-    }
-    const Results expected = Separate(x, residual, weight ? &*weight : nullptr, options);
+  NormInputs Draw(size_t rows, size_t d, const Placement& place) {
+    const auto tensor = [&](rmsnorm_dtype dtype, const Place& at) {
+      return Tensor(dtype, rows, d, at.offset, at.padding);
+    };
+    NormInputs inputs = {tensor(x_dtype_, place.x)};
+    inputs.residual = tensor(residual_dtype_, place.residual);
+    FillMixed(random_, inputs.x);
+    FillMixed(random_, *inputs.residual);
+    if (weight_dtype_ != kNoWeight) inputs.weight = DrawColumns(weight_dtype_, 1, d);
+    if (random_.Below(2) == 0) inputs.bias = DrawColumns(kDtypes[random_.Below(3)], 1, d);
+    inputs.residual_out = tensor(residual_dtype_, place.residual_out);
+    inputs.y = tensor(y_dtype_, place.y);
+    inputs.sums_out = random_.Below(2) == 0;
+    inputs.step = 1 + random_.Below(2);
+    return inputs;
+  }
+
+  Tensor DrawColumns(rmsnorm_dtype dtype, size_t rows, size_t d) {
+    Tensor columns(dtype, rows, d, d % 32);
+    FillWeight(random_, columns);
+    return columns;
+  }
+
+  void Compare(const NormInputs& inputs, const Options& options) {
+    const NormInputs before = inputs;
+    const NormResults expected = Separate(inputs, options);
     for (const std::string& target : targets_) {
-      SCOPED_TRACE(testing::Message()
-                   << target << ", " << rows << " x " << d << ", x at " << place.x.offset
-                   << ", residual at " << place.residual.offset << ", residual_out at "
-                   << place.residual_out.offset << ", y at " << place.y.offset
-                   << (in_place.residual ? ", residual in place" : "")
-                   << (in_place.y ? ", y in place" : "")
-                   << (options.rounding == RMSNORM_CAST_THEN_SCALE ? ", cast then scale" : "")
-                   << (options.residual_rounding == RMSNORM_NORM_THEN_CAST ? ", unrounded" : ""));
-      Options on_target = options;
-      on_target.target = target.c_str();
-      Tensor own_x = x;
-      Tensor own_residual = residual;
-      Tensor residual_out =
-          Tensor(types_.residual, rows, d, place.residual_out.offset, place.residual_out.padding);
-      Tensor y(types_.y, rows, d, place.y.offset, place.y.padding);
-      Tensor& out = in_place.residual ? own_residual : residual_out;
-      // In place, y is the memory of x under its own type.
-      rmsnorm_view views[] = {own_x.view(), own_residual.view(), out.view(), y.view()};
-      if (in_place.y) {
-        views[3] = views[0];
-        views[3].dtype = types_.y;
-      }
-      const rmsnorm_view w = weight ? weight->vector() : rmsnorm_view{};
-      std::vector<float> rstd(rows);
-      ASSERT_EQ(RMSNORM_OK, rmsnorm_add_forward(&views[0], &views[1], weight ? &w : nullptr,
-                                                &views[2], &views[3], rstd.data(), &on_target))
-          << rmsnorm_error_message();
-      if (in_place.y) own_x.Reinterpret(types_.y);
-      const Tensor& written_y = in_place.y ? own_x : y;
-      for (size_t row = 0; row < rows; ++row) {
-        ASSERT_TRUE(SameBits(types_.residual, expected.residual_out.Row(row), out.Row(row), d))
-            << "residual_out, row " << row;
-        ASSERT_TRUE(SameBits(types_.y, expected.y.Row(row), written_y.Row(row), d))
-            << "y, row " << row;
-      }
-      ASSERT_TRUE(SameBits(RMSNORM_F32, expected.rstd.data(), rstd.data(), rows)) << "rstd";
-      ASSERT_TRUE(out.IsPaddingWiped());
-      ASSERT_TRUE(written_y.IsPaddingWiped());
-      if (!in_place.y) {
-        ASSERT_TRUE(SameBits(x, own_x)) << "x was written";
-      }
-      if (!in_place.residual) {
-        ASSERT_TRUE(SameBits(residual, own_residual)) << "the residual was written";
-      }
+      SCOPED_TRACE(testing::Message() << target << ", " << inputs.x.rows() << " x " << inputs.x.d()
+                                      << (inputs.bias ? ", bias" : "")
+                                      << (inputs.residual_in_place ? ", residual in place" : "")
+                                      << (inputs.y_in_place ? ", y in place" : "") << ", rounding "
+                                      << static_cast<int>(options.rounding) << ", of the residual "
+                                      << static_cast<int>(options.residual_rounding));
+      ASSERT_TRUE(SameBits(expected, ComputeNorm(inputs, options, OnTarget(target, 1))));
     }
+    ASSERT_TRUE(SameBits(before.x, inputs.x)) << "x was written";
+    ASSERT_TRUE(SameBits(*before.residual, *inputs.residual)) << "the residual was written";
   }
 
-  const Types types_ = GetParam();
-
- private:
-  // What two separate calls give: an addition, here, and the norm by the reference.
-  Results Separate(const Tensor& x, const Tensor& residual, const Tensor* weight,
-                   Options options) const {
-    options.target = kReference;
-    options.threads = 1;
-    const Tensor sum = Sum(x, residual);
-    Results results = {Tensor(types_.residual, x.rows(), x.d()), Tensor(types_.y, x.rows(), x.d()),
-                       std::vector<float>(x.rows())};
-    CopyRows(sum, results.residual_out);
-    const bool unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;
-    const rmsnorm_view normalised = unrounded ? sum.view() : results.residual_out.view();
-    const rmsnorm_view w = weight != nullptr ? weight->vector() : rmsnorm_view{};
-    const rmsnorm_view* const w_view = weight != nullptr ? &w : nullptr;
-    const rmsnorm_view y = results.y.view();
-    EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&normalised, w_view, &y, results.rstd.data(), &options));
-    return results;
-  }
-
+  const rmsnorm_dtype x_dtype_ = std::get<0>(GetParam());
+  const rmsnorm_dtype residual_dtype_ = std::get<1>(GetParam());
+  const rmsnorm_dtype weight_dtype_ = std::get<2>(GetParam());
+  const rmsnorm_dtype y_dtype_ = std::get<3>(GetParam());
   const std::vector<std::string> targets_ = SupportedTargets();
   Random random_{211};
 };
 
-Options MakeOptions(rmsnorm_rounding rounding, rmsnorm_residual_rounding residual_rounding) {
-  Options options;
-  options.threads = 1;
-  options.rounding = rounding;
-  options.residual_rounding = residual_rounding;
-  return options;
-}
-
-std::vector<Options> BothRoundings() {
+std::vector<Options> AllRoundings() {
   std::vector<Options> all;
-  for (const rmsnorm_rounding rounding : {RMSNORM_SCALE_THEN_CAST, RMSNORM_CAST_THEN_SCALE}) {
-    for (const auto residual_rounding : {RMSNORM_CAST_THEN_NORM, RMSNORM_NORM_THEN_CAST}) {
-      all.push_back(MakeOptions(rounding, residual_rounding));
+  for (const Rounding rounding :
+       {Rounding::scale_then_cast, Rounding::cast_then_scale, Rounding::inverse_rounded}) {
+    for (const auto of_residual :
+         {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
+      Options options;
+      options.rounding = rounding;
+      options.residual_rounding = of_residual;
+      all.push_back(options);
     }
   }
   return all;
@@ -235,11 +218,11 @@ std::vector<Options> BothRoundings() {
 TEST_P(AddForwardTest, Lengths) {
   SizeList sizes = {511, 512, 513, 1000, 4095, 4096, 4097, 8193};
   for (size_t d = 1; d <= 300; ++d) sizes.push_back(d);
-  const std::vector<Options> roundings = BothRoundings();
+  const std::vector<Options> roundings = AllRoundings();
   for (const size_t d : sizes) {
     const size_t rows = d <= 300 ? 9 : 5;
-    const Options& options = roundings[(d + d / 4) % roundings.size()];
-    const Options& other = roundings[(d + 1 + d / 4) % roundings.size()];
+    const Options& options = roundings[(d + d / 6) % roundings.size()];
+    const Options& other = roundings[(d + 1 + d / 6) % roundings.size()];
     const Placement apart = {{1, 5}, {3, 2}, {5, 7}, {7, 1}};
     ASSERT_NO_FATAL_FAILURE(Compare(rows, d, {}, {true, false}, options));
     ASSERT_NO_FATAL_FAILURE(Compare(rows, d, apart, {d % 3 == 0, YCanBeInPlace()}, other));
@@ -251,7 +234,7 @@ class AddForwardOfOneWeightTest : public AddForwardTest {};
 
 // Each tensor at every element of a cache line.
 TEST_P(AddForwardOfOneWeightTest, Alignments) {
-  for (const Options& options : BothRoundings()) {
+  for (const Options& options : AllRoundings()) {
     for (const size_t d : SizeList{1, 33, 128, 200, 600}) {
       for (size_t offset = 0; offset < 32; ++offset) {
         const Placement places[] = {{{offset, 0}, {}, {}, {}},
@@ -269,24 +252,26 @@ TEST_P(AddForwardOfOneWeightTest, Alignments) {
 
 // Numbers of rows around every group a kernel may form, with the lengths for which it may.
 TEST_P(AddForwardOfOneWeightTest, RowCounts) {
+  const std::vector<Options> roundings = AllRoundings();
   for (size_t rows = 1; rows <= 20; ++rows) {
     for (const size_t d : SizeList{1, 16, 64, 65, 127, 128, 256, 512}) {
-      for (const auto residual_rounding : {RMSNORM_CAST_THEN_NORM, RMSNORM_NORM_THEN_CAST}) {
-        const Options options = MakeOptions(RMSNORM_SCALE_THEN_CAST, residual_rounding);
+      for (const Options& options : {roundings[0], roundings[1]}) {
         ASSERT_NO_FATAL_FAILURE(Compare(rows, d, {}, {}, options));
         ASSERT_NO_FATAL_FAILURE(Compare(rows, d, {}, {true, YCanBeInPlace()}, options));
       }
     }
   }
   for (size_t rows = 1; rows <= 9; ++rows) {
-    ASSERT_NO_FATAL_FAILURE(Compare(rows, 8192, {}, {true, false}, BothRoundings()[rows % 4]));
+    ASSERT_NO_FATAL_FAILURE(
+        Compare(rows, 8192, {}, {true, false}, roundings[rows % roundings.size()]));
   }
 }
 
 TEST_P(AddForwardOfOneWeightTest, EpsDivisorAndOffset) {
-  for (Options options : BothRoundings()) {
+  for (Options options : AllRoundings()) {
     for (const size_t d : SizeList{1, 100, 300}) {
-      for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+      for (const auto placement :
+           {EpsPlacement::inside, EpsPlacement::outside, EpsPlacement::floor}) {
         for (const float eps : {0.0f, 1e-6f, 1.0f}) {
           for (const float divisor : {0.0f, 100.5f, 1e30f}) {
             options.eps = eps;
@@ -294,8 +279,66 @@ TEST_P(AddForwardOfOneWeightTest, EpsDivisorAndOffset) {
             options.divisor = divisor;
             options.weight_offset = divisor == 0 ? 0.0f : 1.0f;
             SCOPED_TRACE(testing::Message()
-                         << "eps " << eps << " placement " << placement << " divisor " << divisor);
+                         << "eps " << eps << " placement " << static_cast<int>(placement)
+                         << " divisor " << divisor);
             ASSERT_NO_FATAL_FAILURE(Compare(9, d, {}, {true, YCanBeInPlace()}, options));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Weights and biases that some rows share; rows of up to 8 dimensions.
+TEST_P(AddForwardOfOneWeightTest, RowsShareWeightsAndBiases) {
+  size_t repeat = 0;
+  for (const Options& options : AllRoundings()) {
+    for (const SizeList& leading :
+         {SizeList{3, 2, 4}, SizeList{2, 9}, SizeList{2, 1, 2, 1, 2, 1, 3}}) {
+      for (const size_t d : SizeList{1, 64, 300, 4097}) {
+        NormInputs inputs = Draw(Product(leading), d, {{1, 2}, {}, {0, 3}, {}});
+        inputs.leading = leading;
+        inputs.weight_leading = DrawShared(random_, leading);
+        inputs.bias_leading = DrawShared(random_, leading);
+        inputs.weight = DrawColumns(weight_dtype_, Product(inputs.weight_leading), d);
+        inputs.bias = DrawColumns(kDtypes[random_.Below(3)], Product(inputs.bias_leading), d);
+        ++repeat;
+        PutInPlace(inputs, {repeat % 2 == 0, repeat % 3 == 0 && YCanBeInPlace()});
+        ASSERT_NO_FATAL_FAILURE(Compare(inputs, options));
+      }
+    }
+  }
+}
+
+// Whatever of its results a call is asked for, they have the same bits; up to the addition alone.
+TEST_P(AddForwardOfOneWeightTest, AnyOfTheResults) {
+  for (const Options& options : AllRoundings()) {
+    for (const size_t d : SizeList{1, 64, 200, 4097}) {
+      for (const InPlace in_place : {InPlace{}, InPlace{true, YCanBeInPlace()}}) {
+        NormInputs inputs = Draw(7, d, {});
+        PutInPlace(inputs, in_place);
+        inputs.sums_out = true;
+        for (const std::string& target : targets_) {
+          const NormResults all = ComputeNorm(inputs, options, OnTarget(target, 1));
+          for (unsigned some = 1; some < 16; ++some) {
+            NormInputs fewer = inputs;
+            NormResults expected = all;
+            if ((some & 1) == 0) {
+              fewer.y.reset();
+              fewer.y_in_place = false;
+              expected.y.reset();
+            }
+            if ((some & 2) == 0) {
+              fewer.residual_out.reset();
+              fewer.residual_in_place = false;
+              expected.residual_out.reset();
+            }
+            fewer.rstd = (some & 4) != 0;
+            if (!fewer.rstd) expected.rstd.clear();
+            fewer.sums_out = (some & 8) != 0;
+            if (!fewer.sums_out) expected.sums.clear();
+            ASSERT_TRUE(SameBits(expected, ComputeNorm(fewer, options, OnTarget(target, 1))))
+                << target << ", d " << d << ", results " << some;
           }
         }
       }
@@ -306,9 +349,9 @@ TEST_P(AddForwardOfOneWeightTest, EpsDivisorAndOffset) {
 // Sums that leave the range of f32 or of the residual, that vanish, and that are zero.
 TEST_P(AddForwardOfOneWeightTest, SpecialSums) {
   const double f32_max = std::numeric_limits<float>::max();
-  const double largest = FormatOf(types_.x).max();
-  const double residual_largest = FormatOf(types_.residual).max();
-  const double smallest = std::ldexp(1.0, FormatOf(types_.x).min_exponent()) / 4;
+  const double largest = FormatOf(x_dtype_).max();
+  const double residual_largest = FormatOf(residual_dtype_).max();
+  const double smallest = std::ldexp(1.0, FormatOf(x_dtype_).min_exponent()) / 4;
   const double infinity = std::numeric_limits<double>::infinity();
   struct Pair {
     double x;
@@ -327,76 +370,45 @@ TEST_P(AddForwardOfOneWeightTest, SpecialSums) {
       {1, std::nan("")},
       {std::nan(""), infinity},
       {std::min(largest, 3e38), f32_max > 1e38 ? 1e38 : 1}};
-  for (const Options& rounding : BothRoundings()) {
+  for (Options options : AllRoundings()) {
     for (const float eps : {0.0f, 1e-5f}) {
-      Options options = rounding;
       options.eps = eps;
       for (const size_t d : SizeList{1, 63, 64, 300}) {
         // A row of each alone, and one where it is a single element among others.
-        Tensor x(types_.x, 2 * std::size(pairs), d);
-        Tensor residual(types_.residual, x.rows(), d);
+        NormInputs inputs = Draw(2 * std::size(pairs), d, {});
         Random random(223);
-        FillNormal(random, x);
-        FillNormal(random, residual);
+        FillNormal(random, inputs.x);
+        FillNormal(random, *inputs.residual);
         for (size_t i = 0; i < std::size(pairs); ++i) {
           for (size_t j = 0; j < d; ++j) {
-            x.set(2 * i, j, pairs[i].x);
-            residual.set(2 * i, j, pairs[i].residual);
+            inputs.x.set(2 * i, j, pairs[i].x);
+            inputs.residual->set(2 * i, j, pairs[i].residual);
           }
-          x.set(2 * i + 1, d / 2, pairs[i].x);
-          residual.set(2 * i + 1, d / 2, pairs[i].residual);
+          inputs.x.set(2 * i + 1, d / 2, pairs[i].x);
+          inputs.residual->set(2 * i + 1, d / 2, pairs[i].residual);
         }
         // NaNs of every payload.
-        x.set_bits(18, 0, FormatOf(types_.x).sign() - 1);
-        residual.set_bits(20, 0, FormatOf(types_.residual).sign() - 1);
-        ASSERT_NO_FATAL_FAILURE(Compare(x, residual, {}, {}, options));
-        ASSERT_NO_FATAL_FAILURE(Compare(x, residual, {}, {true, YCanBeInPlace()}, options));
+        inputs.x.set_bits(18, 0, FormatOf(x_dtype_).sign() - 1);
+        inputs.residual->set_bits(20, 0, FormatOf(residual_dtype_).sign() - 1);
+        ASSERT_NO_FATAL_FAILURE(Compare(inputs, options));
+        PutInPlace(inputs, {true, YCanBeInPlace()});
+        ASSERT_NO_FATAL_FAILURE(Compare(inputs, options));
       }
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(AllTypes, AddForwardTest,
-                         testing::ValuesIn(AllTypes({kNoWeight, RMSNORM_BF16})), NameOfTypes);
+                         testing::Combine(testing::ValuesIn(kDtypes), testing::ValuesIn(kDtypes),
+                                          testing::Values(kNoWeight, RMSNORM_BF16),
+                                          testing::ValuesIn(kDtypes)),
+                         NameOfTypes);
 INSTANTIATE_TEST_SUITE_P(AllTypes, AddForwardOfOneWeightTest,
-                         testing::ValuesIn(AllTypes({RMSNORM_F32})), NameOfTypes);
+                         testing::Combine(testing::ValuesIn(kDtypes), testing::ValuesIn(kDtypes),
+                                          testing::Values(RMSNORM_F32), testing::ValuesIn(kDtypes)),
+                         NameOfTypes);
 
 // ------------------------------------------------------------------------ threads, views, module
-
-// Calls with separate outputs and compares them with another call's.
-Results AddApart(const Tensor& x, const Tensor& residual, const Tensor& weight, rmsnorm_dtype y,
-                 const Options& options) {
-  Results results = {Tensor(residual.dtype(), x.rows(), x.d()), Tensor(y, x.rows(), x.d()),
-                     std::vector<float>(x.rows())};
-  EXPECT_EQ(RMSNORM_OK, Call(x, residual, &weight, results.residual_out, results.y,
-                             results.rstd.data(), options))
-      << rmsnorm_error_message();
-  return results;
-}
-
-// The same with both outputs in place, y of the type of x.
-Results AddInPlace(const Tensor& x, const Tensor& residual, const Tensor& weight,
-                   const Options& options) {
-  Results results = {residual, x, std::vector<float>(x.rows())};
-  EXPECT_EQ(RMSNORM_OK, Call(results.y, results.residual_out, &weight, results.residual_out,
-                             results.y, results.rstd.data(), options))
-      << rmsnorm_error_message();
-  return results;
-}
-
-void ExpectSameRows(const Tensor& expected, const Tensor& actual) {
-  for (size_t row = 0; row < expected.rows(); ++row) {
-    ASSERT_TRUE(SameBits(expected.dtype(), expected.Row(row), actual.Row(row), expected.d()))
-        << "row " << row;
-  }
-}
-
-void ExpectSameBits(const Results& expected, const Results& actual) {
-  ExpectSameRows(expected.residual_out, actual.residual_out);
-  ExpectSameRows(expected.y, actual.y);
-  EXPECT_TRUE(
-      SameBits(RMSNORM_F32, expected.rstd.data(), actual.rstd.data(), expected.rstd.size()));
-}
 
 // Runs the parts on threads of their own, the last one started first, and keeps their number.
 void OnThreads(void* context, size_t count, rmsnorm_task task, void* state) {
@@ -408,47 +420,67 @@ void OnThreads(void* context, size_t count, rmsnorm_task task, void* state) {
 
 class AddForwardOnTargetTest : public testing::TestWithParam<std::string> {
  protected:
-  AddForwardOnTargetTest() { options_.target = target_.c_str(); }
+  // Outputs apart; x, residual and weight as they come.
+  NormInputs Make(rmsnorm_dtype dtype, rmsnorm_dtype residual_dtype, size_t rows, size_t d) {
+    NormInputs inputs = {Tensor(dtype, rows, d)};
+    inputs.residual.emplace(residual_dtype, rows, d);
+    inputs.weight.emplace(dtype, 1, d);
+    inputs.residual_out.emplace(residual_dtype, rows, d);
+    inputs.y.emplace(dtype, rows, d);
+    FillWeight(random_, *inputs.weight);
+    return inputs;
+  }
+
+  NormInputs DrawMixed(rmsnorm_dtype dtype, rmsnorm_dtype residual_dtype, size_t rows, size_t d) {
+    NormInputs inputs = Make(dtype, residual_dtype, rows, d);
+    FillMixed(random_, inputs.x);
+    FillMixed(random_, *inputs.residual);
+    return inputs;
+  }
 
   // One thread against several, of OpenMP and of an executor.
-  void CompareThreads(const Tensor& x, const Tensor& residual, const Tensor& weight) {
-    for (const auto residual_rounding : {RMSNORM_CAST_THEN_NORM, RMSNORM_NORM_THEN_CAST}) {
-      options_.residual_rounding = residual_rounding;
-      options_.parallel_for = nullptr;
-      options_.threads = 1;
-      const Results serial = AddApart(x, residual, weight, x.dtype(), options_);
+  void CompareThreads(const NormInputs& inputs) {
+    for (const auto residual_rounding :
+         {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
+      SCOPED_TRACE(testing::Message() << "rounding " << static_cast<int>(residual_rounding));
+      Options options;
+      options.residual_rounding = residual_rounding;
+      const NormResults serial = ComputeNorm(inputs, options, OnTarget(target_, 1));
       constexpr size_t kThreads = 3;
-      SCOPED_TRACE(testing::Message() << "rounding " << residual_rounding);
-      options_.threads = kThreads;
-      ExpectSameBits(serial, AddApart(x, residual, weight, x.dtype(), options_));
-      // A row whose sum is not rounded is one thread's; one row alone is the caller's.
-      const bool whole_rows =
-          residual_rounding == RMSNORM_NORM_THEN_CAST && residual.dtype() != RMSNORM_F32;
-      const size_t used = whole_rows ? std::min(x.rows(), kThreads) : kThreads;
+      Context context = OnTarget(target_, kThreads);
+      EXPECT_TRUE(SameBits(serial, ComputeNorm(inputs, options, context)));
       size_t parts = 1;
-      options_.parallel_for = OnThreads;
-      options_.parallel_context = &parts;
-      ExpectSameBits(serial, AddApart(x, residual, weight, x.dtype(), options_));
-      EXPECT_EQ(used, parts);
-      ExpectSameBits(serial, AddInPlace(x, residual, weight, options_));
+      context.parallel_for = OnThreads;
+      context.parallel_context = &parts;
+      EXPECT_TRUE(SameBits(serial, ComputeNorm(inputs, options, context)));
+      EXPECT_EQ(kThreads, parts);
+      NormInputs in_place = inputs;
+      PutInPlace(in_place, {true, true});
+      const NormResults actual = ComputeNorm(in_place, options, context);
+      EXPECT_TRUE(SameRows(*serial.y, *actual.y));
+      EXPECT_TRUE(SameRows(*serial.residual_out, *actual.residual_out));
+      EXPECT_TRUE(SameBits(serial.rstd, actual.rstd));
     }
   }
 
+  // Of tensors that lie differently.
+  static testing::AssertionResult SameRows(const Tensor& expected, const Tensor& actual) {
+    for (size_t row = 0; row < expected.rows(); ++row) {
+      const testing::AssertionResult same =
+          SameBits(expected.dtype(), expected.Row(row), actual.Row(row), expected.d());
+      if (!same) return testing::AssertionFailure() << "row " << row << ": " << same.message();
+    }
+    return testing::AssertionSuccess();
+  }
+
   const std::string target_ = GetParam();
-  Options options_;
   Random random_{227};
 };
 
 TEST_P(AddForwardOnTargetTest, ThreadsOfManyRows) {
   for (const rmsnorm_dtype dtype : kDtypes) {
-    for (const rmsnorm_dtype residual_dtype : {dtype, rmsnorm_dtype{RMSNORM_F32}}) {
-      Tensor x(dtype, 1031, 512);
-      Tensor residual(residual_dtype, 1031, 512);
-      Tensor weight(dtype, 1, 512);
-      FillMixed(random_, x);
-      FillMixed(random_, residual);
-      FillWeight(random_, weight);
-      CompareThreads(x, residual, weight);
+    for (const rmsnorm_dtype residual_dtype : kDtypes) {
+      CompareThreads(DrawMixed(dtype, residual_dtype, 1031, 512));
     }
   }
 }
@@ -458,17 +490,14 @@ TEST_P(AddForwardOnTargetTest, ThreadsOfManyRows) {
 TEST_P(AddForwardOnTargetTest, ThreadsOfOneLongRow) {
   const size_t d = 5 * 32768 + 77;
   for (const rmsnorm_dtype dtype : kDtypes) {
-    for (const rmsnorm_dtype residual_dtype : {dtype, rmsnorm_dtype{RMSNORM_F32}}) {
-      Tensor weight(dtype, 1, d);
-      FillWeight(random_, weight);
+    for (const rmsnorm_dtype residual_dtype : kDtypes) {
+      NormInputs inputs = Make(dtype, residual_dtype, 1, d);
       for (const RowKind kind : {RowKind::kNormal, RowKind::kTiny, RowKind::kHuge, RowKind::kNan}) {
         SCOPED_TRACE(testing::Message()
                      << rmsnorm_dtype_name(dtype) << ", kind " << static_cast<int>(kind));
-        Tensor x(dtype, 1, d);
-        Tensor residual(residual_dtype, 1, d);
-        FillRow(random_, kind, x, 0);
-        FillRow(random_, kind, residual, 0);
-        CompareThreads(x, residual, weight);
+        FillRow(random_, kind, inputs.x, 0);
+        FillRow(random_, kind, *inputs.residual, 0);
+        CompareThreads(inputs);
       }
     }
   }
@@ -477,13 +506,14 @@ TEST_P(AddForwardOnTargetTest, ThreadsOfOneLongRow) {
 // Longer than what is summed at once, and a few rows at places of their own.
 TEST_P(AddForwardOnTargetTest, ThreadsOfFewVeryLongRows) {
   const size_t d = (size_t{4} << 20) + 3 * 4096 + 5;
-  Tensor x(RMSNORM_BF16, 2, d, 3);
-  Tensor residual(RMSNORM_BF16, 2, d, 5, 1);
-  Tensor weight(RMSNORM_F32, 1, d);
-  FillNormal(random_, x);
-  FillNormal(random_, residual);
-  FillNormal(random_, weight);
-  CompareThreads(x, residual, weight);
+  NormInputs inputs = Make(RMSNORM_BF16, RMSNORM_BF16, 2, d);
+  inputs.x = Tensor(RMSNORM_BF16, 2, d, 3);
+  inputs.residual.emplace(RMSNORM_BF16, 2, d, 5, 1);
+  FillNormal(random_, inputs.x);
+  FillNormal(random_, *inputs.residual);
+  inputs.weight.emplace(RMSNORM_F32, 1, d);
+  FillNormal(random_, *inputs.weight);
+  CompareThreads(inputs);
 }
 
 // Each tensor with strides of its own over several dimensions: against rows one by one.
@@ -500,12 +530,12 @@ TEST_P(AddForwardOnTargetTest, ManyDimensions) {
   std::vector<float> residual_out(3 * 4 * 5 * kD);
   std::vector<float> y(residual_out.size());
   for (const int threads : {1, 3}) {
-    options_.threads = threads;
-    add_forward(
-        ConstView(rmsnorm_tensor(x.data() + 2 * 4 * 5 * 71, RMSNORM_F32, 4, shape, x_stride)),
-        ConstView(rmsnorm_tensor(residual.data(), RMSNORM_F32, 4, shape, residual_stride)), nullptr,
-        View(rmsnorm_tensor(residual_out.data(), RMSNORM_F32, 4, shape, out_stride)),
-        View(rmsnorm_tensor(y.data(), RMSNORM_F32, 4, shape, nullptr)), options_);
+    ForwardOperands operands;
+    operands.x = {x.data() + 2 * 4 * 5 * 71, Dtype::f32, 4, shape, x_stride};
+    operands.residual = {residual.data(), Dtype::f32, 4, shape, residual_stride};
+    operands.residual_out = {residual_out.data(), Dtype::f32, 4, shape, out_stride};
+    operands.y = {y.data(), Dtype::f32, 4, shape};
+    forward(operands, {}, OnTarget(target_, threads));
     for (size_t a = 0; a < 3; ++a) {
       for (size_t b = 0; b < 4; ++b) {
         for (size_t c = 0; c < 5; ++c) {
@@ -514,7 +544,7 @@ TEST_P(AddForwardOnTargetTest, ManyDimensions) {
           float sum[kD];
           float expected[kD];
           for (size_t j = 0; j < kD; ++j) sum[j] = residual_row[j] + x_row[j];
-          forward({sum, kD}, nullptr, {expected, kD}, options_);
+          norm({sum, kD}, {}, {expected, kD});
           const size_t out_row = a + b * 15 + c * 3;
           ASSERT_TRUE(SameBits(RMSNORM_F32, sum, residual_out.data() + out_row * kD, kD));
           ASSERT_TRUE(SameBits(RMSNORM_F32, expected, y.data() + (a * 20 + b * 5 + c) * kD, kD));
@@ -526,31 +556,34 @@ TEST_P(AddForwardOnTargetTest, ManyDimensions) {
 
 TEST_P(AddForwardOnTargetTest, ModuleGivesTheSame) {
   for (const rmsnorm_dtype dtype : kDtypes) {
-    for (const Options& rounding : BothRoundings()) {
+    for (Options options : AllRoundings()) {
+      options.weight_offset = 1;
       for (const size_t rows : SizeList{1, 5}) {
         for (const size_t d : SizeList{1, 64, 300, 4097}) {
-          Options options = rounding;
-          options.target = target_.c_str();
-          options.weight_offset = 1;
-          Tensor x(dtype, rows, d);
-          Tensor residual(dtype, rows, d);
-          Tensor weight(dtype, 1, d);
-          FillMixed(random_, x);
-          FillMixed(random_, residual);
-          FillWeight(random_, weight);
-          const Results expected = AddApart(x, residual, weight, dtype, options);
-          RmsNorm norm(d, options, static_cast<Dtype>(dtype));
-          norm.set_weight(ConstView(weight.vector()));
-          Results actual = {Tensor(dtype, rows, d), Tensor(dtype, rows, d),
-                            std::vector<float>(rows)};
-          norm.add_forward(ConstView(x.view()), ConstView(residual.view()),
-                           View(actual.residual_out.view()), View(actual.y.view()),
-                           actual.rstd.data());
-          ExpectSameBits(expected, actual);
-          actual = {residual, x, expected.rstd};
-          norm.add_forward(ConstView(actual.y.view()), ConstView(actual.residual_out.view()),
-                           View(actual.residual_out.view()), View(actual.y.view()));
-          ExpectSameBits(expected, actual);
+          const NormInputs inputs = DrawMixed(dtype, dtype, rows, d);
+          const Context context = OnTarget(target_);
+          const NormResults expected = ComputeNorm(inputs, options, context);
+          RmsNorm module(d, options, static_cast<Dtype>(dtype), context);
+          module.set_weight(ConstView(inputs.weight->vector()));
+
+          NormResults actual = {inputs.y, inputs.residual_out, std::vector<float>(rows), {}};
+          ForwardOperands operands;
+          operands.x = ConstView(inputs.x.view());
+          operands.residual = ConstView(inputs.residual->view());
+          operands.residual_out = View(actual.residual_out->view());
+          operands.y = View(actual.y->view());
+          operands.rstd = {actual.rstd.data(), rows};
+          module.forward(operands);
+          ASSERT_TRUE(SameBits(expected, actual));
+
+          Tensor residual = *inputs.residual;
+          Tensor x = inputs.x;
+          operands = {};
+          operands.x = operands.y = View(x.view());
+          operands.residual = operands.residual_out = View(residual.view());
+          module.forward(operands);
+          ASSERT_TRUE(SameBits(*expected.y, x));
+          ASSERT_TRUE(SameBits(*expected.residual_out, residual));
         }
       }
     }
@@ -560,32 +593,32 @@ TEST_P(AddForwardOnTargetTest, ModuleGivesTheSame) {
 // More bytes than most last caches hold, which may be written in another way.
 TEST_P(AddForwardOnTargetTest, BeyondTheCaches) {
   for (const rmsnorm_dtype dtype : {RMSNORM_F32, RMSNORM_BF16}) {
-    for (const auto residual_rounding : {RMSNORM_CAST_THEN_NORM, RMSNORM_NORM_THEN_CAST}) {
+    for (const auto residual_rounding :
+         {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
       const size_t d = 4099;
       const size_t rows = dtype == RMSNORM_F32 ? 2100 : 4200;
-      Tensor x(dtype, rows, d);
-      Tensor residual(dtype, rows, d);
+      NormInputs inputs = Make(dtype, dtype, rows, d);
       // Rows that repeat: the numbers matter less than their places.
       Tensor few(dtype, 7, d);
       FillMixed(random_, few);
       const size_t bytes = d * rmsnorm_dtype_size(dtype);
       for (size_t row = 0; row < rows; ++row) {
-        std::memcpy(x.Row(row), few.Row(row % 7), bytes);
-        std::memcpy(residual.Row(row), few.Row(row % 5), bytes);
+        std::memcpy(inputs.x.Row(row), few.Row(row % 7), bytes);
+        std::memcpy(inputs.residual->Row(row), few.Row(row % 5), bytes);
       }
-      Tensor weight(dtype, 1, d);
-      FillWeight(random_, weight);
-      options_.residual_rounding = residual_rounding;
-      const Results whole = AddApart(x, residual, weight, dtype, options_);
+      Options options;
+      options.residual_rounding = residual_rounding;
+      const Context context = OnTarget(target_);
+      const NormResults whole = ComputeNorm(inputs, options, context);
       for (const size_t first : {size_t{0}, rows / 2, rows - 35}) {
-        Tensor some_x(dtype, 35, d);
-        Tensor some_residual(dtype, 35, d);
-        std::memcpy(some_x.data(), x.Row(first), 35 * bytes);
-        std::memcpy(some_residual.data(), residual.Row(first), 35 * bytes);
-        const Results some = AddApart(some_x, some_residual, weight, dtype, options_);
-        ASSERT_TRUE(SameBits(dtype, some.y.data(), whole.y.Row(first), 35 * d));
+        NormInputs some = Make(dtype, dtype, 35, d);
+        some.weight = inputs.weight;
+        std::memcpy(some.x.data(), inputs.x.Row(first), 35 * bytes);
+        std::memcpy(some.residual->data(), inputs.residual->Row(first), 35 * bytes);
+        const NormResults results = ComputeNorm(some, options, context);
+        ASSERT_TRUE(SameBits(dtype, results.y->data(), whole.y->Row(first), 35 * d));
         ASSERT_TRUE(
-            SameBits(dtype, some.residual_out.data(), whole.residual_out.Row(first), 35 * d));
+            SameBits(dtype, results.residual_out->data(), whole.residual_out->Row(first), 35 * d));
       }
     }
   }
@@ -616,13 +649,15 @@ double Loss(const std::vector<double>& h, const Tensor& weight, const Tensor& dy
 TEST_P(AddForwardOnTargetTest, GradientJoinsTheResiduals) {
   const size_t d = 70;
   for (const rmsnorm_dtype stream : {RMSNORM_F32, RMSNORM_BF16}) {
-    Tensor x(RMSNORM_BF16, 1, d);
-    Tensor residual(stream, 1, d);
-    Tensor weight(RMSNORM_F32, 1, d);
+    NormInputs inputs = Make(RMSNORM_BF16, stream, 1, d);
+    inputs.weight.emplace(RMSNORM_F32, 1, d);
     Tensor dy(RMSNORM_BF16, 1, d);
-    for (Tensor* tensor : {&x, &residual, &weight, &dy}) FillNormal(random_, *tensor);
-    options_.eps = 0.01f;
-    const Results forward = AddApart(x, residual, weight, RMSNORM_BF16, options_);
+    for (Tensor* tensor : {&inputs.x, &*inputs.residual, &*inputs.weight, &dy}) {
+      FillNormal(random_, *tensor);
+    }
+    Options options;
+    options.eps = 0.01f;
+    const NormResults forward = ComputeNorm(inputs, options, OnTarget(target_));
 
     Tensor gradient(stream, 1, d);  // of residual_out, and then of residual and x
     FillNormal(random_, gradient);
@@ -630,11 +665,16 @@ TEST_P(AddForwardOnTargetTest, GradientJoinsTheResiduals) {
     std::vector<double> h(d);
     for (size_t j = 0; j < d; ++j) {
       dr[j] = gradient.get(0, j);
-      h[j] = forward.residual_out.get(0, j);
+      h[j] = forward.residual_out->get(0, j);
     }
-    backward(ConstView(dy.view()), ConstView(forward.residual_out.view()),
-             ConstView(weight.vector()), {View(gradient.view()), std::nullopt, true}, options_,
-             forward.rstd.data());
+    BackwardOperands operands;
+    operands.dy = ConstView(dy.view());
+    operands.x = ConstView(forward.residual_out->view());
+    operands.weight = ConstView(inputs.weight->vector());
+    operands.rstd = {forward.rstd.data(), 1};
+    operands.dx = View(gradient.view());
+    operands.add_to_dx = true;
+    backward(operands, options, OnTarget(target_));
     const double bound = stream == RMSNORM_F32 ? 1e-5 : 0x1p-8;
     for (size_t j = 0; j < d; ++j) {
       constexpr double kStep = 1e-4;
@@ -642,9 +682,10 @@ TEST_P(AddForwardOnTargetTest, GradientJoinsTheResiduals) {
       std::vector<double> below = h;
       above[j] += kStep;
       below[j] -= kStep;
-      const double eps = double{options_.eps};
+      const double eps = double{options.eps};
       const double expected =
-          (Loss(above, weight, dy, dr, eps) - Loss(below, weight, dy, dr, eps)) / (2 * kStep);
+          (Loss(above, *inputs.weight, dy, dr, eps) - Loss(below, *inputs.weight, dy, dr, eps)) /
+          (2 * kStep);
       ASSERT_NEAR(expected, gradient.get(0, j), bound * std::max(1.0, std::fabs(expected)))
           << rmsnorm_dtype_name(stream) << ", " << j;
     }
@@ -668,12 +709,12 @@ class AddForwardGuardTest : public testing::TestWithParam<std::tuple<std::string
   }
 
   // Dense rows beside the guard page, every byte of them `byte`.
-  rmsnorm_view PlaceRows(const GuardedBuffer& buffer, rmsnorm_dtype dtype, size_t rows, size_t d,
-                         int byte) const {
+  View PlaceRows(const GuardedBuffer& buffer, rmsnorm_dtype dtype, size_t rows, size_t d,
+                 int byte) const {
     const size_t bytes = rows * d * rmsnorm_dtype_size(dtype);
     void* const data = Place<void>(buffer, bytes);
     std::memset(data, byte, bytes);
-    return rmsnorm_rows(data, dtype, rows, d, static_cast<ptrdiff_t>(d));
+    return {data, static_cast<Dtype>(dtype), {rows, d}};
   }
 
   const GuardedBuffer x_{kBytes};
@@ -689,23 +730,26 @@ TEST_P(AddForwardGuardTest, NoByteBesideAnArgument) {
   constexpr int kNan = 0xFF;
   SizeList sizes = {1000, 4095, 4096, 4097, kLongest};
   for (size_t d = 1; d <= 300; ++d) sizes.push_back(d);
-  const std::string target = std::get<0>(GetParam());
-  for (Options options : BothRoundings()) {
-    if (options.rounding == RMSNORM_CAST_THEN_SCALE) continue;
-    options.target = target.c_str();
-    for (const Types& types : AllTypes({kNoWeight})) {
+  const Context context = OnTarget(std::get<0>(GetParam()), 1);
+  for (const auto residual_rounding :
+       {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
+    Options options;
+    options.residual_rounding = residual_rounding;
+    for (unsigned types = 0; types < 27; ++types) {
+      const rmsnorm_dtype residual_dtype = kDtypes[types / 3 % 3];
       for (const size_t d : sizes) {
         for (const size_t rows : {size_t{1}, kMostRows}) {
           for (const int byte : {kOrdinary, kNan}) {
-            const rmsnorm_view x = PlaceRows(x_, types.x, rows, d, byte);
-            const rmsnorm_view residual = PlaceRows(residual_, types.residual, rows, d, kOrdinary);
-            const rmsnorm_view out = PlaceRows(residual_out_, types.residual, rows, d, 0);
-            const rmsnorm_view y = PlaceRows(y_, types.y, rows, d, 0);
-            float* const rstd = Place<float>(rstd_, rows * sizeof(float));
-            ASSERT_EQ(RMSNORM_OK,
-                      rmsnorm_add_forward(&x, &residual, nullptr, &out, &y, rstd, &options));
-            ASSERT_EQ(RMSNORM_OK,
-                      rmsnorm_add_forward(&x, &residual, nullptr, &residual, &y, rstd, &options));
+            ForwardOperands operands;
+            operands.x = PlaceRows(x_, kDtypes[types % 3], rows, d, byte);
+            operands.residual = PlaceRows(residual_, residual_dtype, rows, d, kOrdinary);
+            operands.residual_out = PlaceRows(residual_out_, residual_dtype, rows, d, 0);
+            operands.y = PlaceRows(y_, kDtypes[types / 9], rows, d, 0);
+            operands.rstd = {Place<float>(rstd_, rows * sizeof(float)), rows};
+            forward(operands, options, context);
+            const View in_place = PlaceRows(residual_, residual_dtype, rows, d, kOrdinary);
+            operands.residual = operands.residual_out = in_place;
+            forward(operands, options, context);
           }
         }
       }

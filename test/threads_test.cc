@@ -15,9 +15,9 @@
 #include <omp.h>
 #endif
 
+#include "norms.h"
 #include "random_rows.h"
 #include "targets.h"
-#include "tensor.h"
 #include "thread_counter.h"
 
 namespace rmsnorm::test {
@@ -29,37 +29,37 @@ constexpr size_t kD = 512;
 
 // All that can be computed from some rows.
 struct Results {
-  Tensor y;
-  std::vector<float> rstd;
-  std::vector<double> sums;
-  Tensor scaled_y;
+  NormResults whole;
+  NormResults sums;
+  NormResults scaled;
   Tensor module_y;
 };
 
-Results Compute(const Tensor& x, const Tensor& weight, const Options& options) {
-  Results results = {Tensor(x.dtype(), x.rows(), x.d()), std::vector<float>(x.rows()),
-                     std::vector<double>(x.rows()), Tensor(x.dtype(), x.rows(), x.d()),
-                     Tensor(x.dtype(), x.rows(), x.d())};
-  const ConstView x_view(x.view());
-  const ConstView weight_view(weight.vector());
-  forward(x_view, weight_view, View(results.y.view()), options, results.rstd.data());
-  sum_squares(x_view, results.sums.data(), options);
-  scale(x_view, results.sums.data(), weight_view, View(results.scaled_y.view()), options);
-  RmsNorm norm(x.d(), options, static_cast<Dtype>(weight.dtype()));
-  norm.set_weight(weight_view);
-  norm.forward(x_view, View(results.module_y.view()));
+Results Compute(const Tensor& x, const Tensor& weight, const Options& options,
+                const Context& context) {
+  NormInputs inputs = {x};
+  inputs.weight = weight;
+  inputs.y.emplace(x.dtype(), x.rows(), x.d());
+  NormInputs sums = {x};
+  sums.rstd = false;
+  sums.sums_out = true;
+  Results results = {
+      ComputeNorm(inputs, options, context), ComputeNorm(sums, options, context), {}, *inputs.y};
+  inputs.sums = results.sums.sums;
+  results.scaled = ComputeNorm(inputs, options, context);
+  RmsNorm module(x.d(), options, static_cast<Dtype>(weight.dtype()), context);
+  module.set_weight(ConstView(weight.vector()));
+  ForwardOperands operands;
+  operands.x = ConstView(x.view());
+  operands.y = View(results.module_y.view());
+  module.forward(operands);
   return results;
 }
 
 void ExpectSameBits(const Results& expected, const Results& actual) {
-  EXPECT_TRUE(SameBits(expected.y, actual.y));
-  EXPECT_TRUE(
-      SameBits(RMSNORM_F32, expected.rstd.data(), actual.rstd.data(), expected.rstd.size()));
-  for (size_t row = 0; row < expected.sums.size(); ++row) {
-    if (std::isnan(expected.sums[row]) && std::isnan(actual.sums[row])) continue;
-    ASSERT_EQ(expected.sums[row], actual.sums[row]) << "sum of row " << row;
-  }
-  EXPECT_TRUE(SameBits(expected.scaled_y, actual.scaled_y));
+  EXPECT_TRUE(SameBits(expected.whole, actual.whole));
+  EXPECT_TRUE(SameBits(expected.sums, actual.sums));
+  EXPECT_TRUE(SameBits(expected.scaled, actual.scaled));
   EXPECT_TRUE(SameBits(expected.module_y, actual.module_y));
 }
 
@@ -70,9 +70,9 @@ class Executor {
 
   explicit Executor(Run run) : run_(std::move(run)) {}
 
-  void SetIn(Options& options) {
-    options.parallel_for = &Executor::ParallelFor;
-    options.parallel_context = this;
+  void SetIn(Context& context) {
+    context.parallel_for = &Executor::ParallelFor;
+    context.parallel_context = this;
   }
 
   int calls() const { return calls_; }
@@ -113,17 +113,18 @@ class ThreadsTest : public testing::TestWithParam<std::string> {
     Random random(41);
     FillMixed(random, x_);
     FillWeight(random, weight_);
-    options_.target = target_.c_str();
   }
 
-  Results Serial() const {
-    Options serial = options_;
-    serial.threads = 1;
-    return Compute(x_, weight_, serial);
+  Results Serial() const { return Compute(x_, weight_, {}, OnTarget(target_, 1)); }
+
+  // Parts in an executor, of which there may be so many.
+  Context InParts(Executor& executor, int threads) const {
+    Context context = OnTarget(target_, threads);
+    executor.SetIn(context);
+    return context;
   }
 
   const std::string target_ = GetParam();
-  Options options_;
   Tensor x_;
   Tensor weight_;
 };
@@ -135,8 +136,7 @@ TEST_P(ThreadsTest, EveryNumberOfThreads) {
   const Results serial = Serial();
   for (const int threads : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
     SCOPED_TRACE(threads);
-    options_.threads = threads;
-    ExpectSameBits(serial, Compute(x_, weight_, options_));
+    ExpectSameBits(serial, Compute(x_, weight_, {}, OnTarget(target_, threads)));
   }
 }
 
@@ -146,9 +146,7 @@ TEST_P(ThreadsTest, EveryNumberOfPartsInAnExecutor) {
     for (const int threads : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
       SCOPED_TRACE(threads);
       Executor executor(run);
-      executor.SetIn(options_);
-      options_.threads = threads;
-      ExpectSameBits(serial, Compute(x_, weight_, options_));
+      ExpectSameBits(serial, Compute(x_, weight_, {}, InParts(executor, threads)));
       if (threads == 1) {
         EXPECT_EQ(0, executor.calls());
       } else if (threads > 1) {
@@ -162,35 +160,42 @@ TEST_P(ThreadsTest, EveryNumberOfPartsInAnExecutor) {
 TEST_P(ThreadsTest, InPlaceInAnExecutor) {
   const Results serial = Serial();
   Executor executor(OnThreads);
-  executor.SetIn(options_);
-  options_.threads = 7;
   Tensor y = x_;
-  forward(ConstView(y.view()), ConstView(weight_.vector()), View(y.view()), options_);
-  EXPECT_TRUE(SameBits(serial.y, y));
+  ForwardOperands operands;
+  operands.x = operands.y = View(y.view());
+  operands.weight = ConstView(weight_.vector());
+  forward(operands, {}, InParts(executor, 7));
+  EXPECT_TRUE(SameBits(*serial.whole.y, y));
 }
 
-// Rows that are not one run in memory: parts begin and end inside every dimension.
+// Rows that are not one run in memory: parts begin and end inside every dimension. Some rows share
+// a weight and others a bias.
 TEST_P(ThreadsTest, PartsOfManyDimensions) {
-  const size_t shape[] = {5, 3, 7, 9, 700};
-  const ptrdiff_t x_stride[] = {-3 * 7 * 9 * 701, 7 * 9 * 701, 0, 701, 1};
+  constexpr size_t kRow = 700;
+  const size_t shape[] = {5, 1, 3, 1, 7, 3, 3, kRow};
+  const ptrdiff_t x_stride[] = {-3 * 7 * 9 * 701, 11, 7 * 9 * 701, 13, 0, 3 * 701, 701, 1};
   std::vector<uint16_t> x(5 * 3 * 7 * 9 * 701);
   Random random(43);
-  for (uint16_t& bits : x)
+  for (uint16_t& bits : x) {
     bits = static_cast<uint16_t>(Encode(FormatOf(RMSNORM_F16), random.Normal()));
-  const rmsnorm_view x_view =
-      rmsnorm_tensor(x.data() + 4 * 3 * 7 * 9 * 701, RMSNORM_F16, 5, shape, x_stride);
-  const size_t elements = 5 * 3 * 7 * 9 * 700;
+  }
+  Tensor weight(RMSNORM_F32, 3 * 3, kRow);
+  Tensor bias(RMSNORM_BF16, 5 * 7, kRow);
+  FillWeight(random, weight);
+  FillWeight(random, bias);
+  const size_t elements = 5 * 3 * 7 * 9 * kRow;
   std::vector<float> serial(elements);
-  options_.threads = 1;
-  forward(ConstView(x_view), nullptr,
-          View(rmsnorm_tensor(serial.data(), RMSNORM_F32, 5, shape, nullptr)), options_);
+  ForwardOperands operands;
+  operands.x = {x.data() + 4 * 3 * 7 * 9 * 701, Dtype::f16, 8, shape, x_stride};
+  operands.weight = ConstView(weight.view({3, 1, 1, 3, 1}));
+  operands.bias = ConstView(bias.view({5, 1, 1, 1, 7, 1, 1}));
+  operands.y = {serial.data(), Dtype::f32, 8, shape};
+  forward(operands, {}, OnTarget(target_, 1));
   for (const int threads : {2, 3, 4, 5, 6, 7, 8}) {
     std::vector<float> y(elements);
     Executor executor(InReverse);
-    executor.SetIn(options_);
-    options_.threads = threads;
-    forward(ConstView(x_view), nullptr,
-            View(rmsnorm_tensor(y.data(), RMSNORM_F32, 5, shape, nullptr)), options_);
+    operands.y = {y.data(), Dtype::f32, 8, shape};
+    forward(operands, {}, InParts(executor, threads));
     EXPECT_EQ(1, executor.calls());
     EXPECT_TRUE(SameBits(RMSNORM_F32, serial.data(), y.data(), elements)) << threads;
   }
@@ -207,18 +212,12 @@ TEST_P(ThreadsTest, OneLongRow) {
       SCOPED_TRACE(testing::Message() << rmsnorm_dtype_name(dtype) << ", kind " << kind);
       Tensor x(dtype, 1, d);
       FillRow(random, static_cast<RowKind>(kind), x, 0);
-      options_.threads = 1;
-      const Results serial = Compute(x, weight, options_);
+      const Results serial = Compute(x, weight, {}, OnTarget(target_, 1));
       for (const int threads : {2, 3, 5}) {
         Executor executor(OnThreads);
-        Options parallel = options_;
-        executor.SetIn(parallel);
-        parallel.threads = threads;
-        ExpectSameBits(serial, Compute(x, weight, parallel));
+        ExpectSameBits(serial, Compute(x, weight, {}, InParts(executor, threads)));
         EXPECT_EQ(static_cast<size_t>(threads), executor.most_parts());
-        Options with_openmp = options_;
-        with_openmp.threads = threads;
-        ExpectSameBits(serial, Compute(x, weight, with_openmp));
+        ExpectSameBits(serial, Compute(x, weight, {}, OnTarget(target_, threads)));
       }
     }
   }
@@ -239,25 +238,20 @@ TEST_P(ThreadsTest, FewVeryLongRows) {
     }
     x.set(row, 0, 1);
   }
-  options_.eps_placement = RMSNORM_EPS_OUTSIDE;
-  options_.threads = 1;
-  const ConstView x_view(x.view());
-  Tensor in_place = x;
-  Tensor other(RMSNORM_F16, 2, d);
-  std::vector<float> rstd(2);
-  forward(x_view, nullptr, View(in_place.view()), options_, rstd.data());
-  forward(x_view, nullptr, View(other.view()), options_);
-
+  Options options;
+  options.eps_placement = EpsPlacement::outside;
+  NormInputs in_place = {x};
+  in_place.y = x;
+  in_place.y_in_place = true;
+  NormInputs other = {x};
+  other.y.emplace(RMSNORM_F16, 2, d);
+  other.rstd = false;
+  const Context serial = OnTarget(target_, 1);
   Executor executor(OnThreads);
-  executor.SetIn(options_);
-  options_.threads = 3;
-  std::vector<float> rstd_in_parts(2);
-  Tensor other_in_parts(RMSNORM_F16, 2, d);
-  forward(x_view, nullptr, View(other_in_parts.view()), options_);
-  EXPECT_TRUE(SameBits(other, other_in_parts));
-  forward(x_view, nullptr, View(x.view()), options_, rstd_in_parts.data());
-  EXPECT_TRUE(SameBits(in_place, x));
-  EXPECT_TRUE(SameBits(RMSNORM_F32, rstd.data(), rstd_in_parts.data(), 2));
+  const Context parts = InParts(executor, 3);
+  EXPECT_TRUE(
+      SameBits(ComputeNorm(in_place, options, serial), ComputeNorm(in_place, options, parts)));
+  EXPECT_TRUE(SameBits(ComputeNorm(other, options, serial), ComputeNorm(other, options, parts)));
   // For each of two calls and two rows: two batches of sums, and the scaling.
   EXPECT_EQ(12, executor.calls());
 }
@@ -265,6 +259,7 @@ TEST_P(ThreadsTest, FewVeryLongRows) {
 // The bits of a row are the same alone, in any batch and at any place in it.
 TEST_P(ThreadsTest, RowsDoNotDependOnTheirBatch) {
   Random random(47);
+  const Context context = OnTarget(target_);
   for (const rmsnorm_dtype dtype : kDtypes) {
     for (const size_t d : SizeList{1, 64, 100, 128, 300, 4097, 8200}) {
       const size_t rows = 23;
@@ -272,7 +267,7 @@ TEST_P(ThreadsTest, RowsDoNotDependOnTheirBatch) {
       FillMixed(random, x);
       Tensor weight(RMSNORM_F32, 1, d);
       FillWeight(random, weight);
-      const Results whole = Compute(x, weight, options_);
+      const Results whole = Compute(x, weight, {}, context);
       for (size_t begin = 0; begin < rows; ++begin) {
         for (const size_t count : {size_t{1}, size_t{2}, size_t{5}, rows - begin}) {
           if (begin + count > rows) continue;
@@ -280,10 +275,11 @@ TEST_P(ThreadsTest, RowsDoNotDependOnTheirBatch) {
           for (size_t row = 0; row < count; ++row) {
             std::memcpy(part.Row(row), x.Row(begin + row), d * rmsnorm_dtype_size(dtype));
           }
-          const Results results = Compute(part, weight, options_);
+          const NormResults results = Compute(part, weight, {}, context).whole;
           for (size_t row = 0; row < count; ++row) {
-            ASSERT_TRUE(SameBits(dtype, whole.y.Row(begin + row), results.y.Row(row), d));
-            ASSERT_TRUE(SameBits(RMSNORM_F32, &whole.rstd[begin + row], &results.rstd[row], 1));
+            ASSERT_TRUE(SameBits(dtype, whole.whole.y->Row(begin + row), results.y->Row(row), d));
+            ASSERT_TRUE(
+                SameBits(RMSNORM_F32, &whole.whole.rstd[begin + row], &results.rstd[row], 1));
           }
         }
       }
@@ -291,25 +287,73 @@ TEST_P(ThreadsTest, RowsDoNotDependOnTheirBatch) {
   }
 }
 
+// Two norms in one call, spread over all their rows together: q and k slices of one buffer, and
+// rows of which the second norm alone has enough for any thread.
+TEST_P(ThreadsTest, NormsAtOnce) {
+  Random random(67);
+  for (const size_t tokens : {size_t{1}, size_t{7}, size_t{300}}) {
+    constexpr size_t kHeads = 12;  // 8 of q, then 4 of k
+    constexpr size_t kHead = 128;
+    const auto slice = [&](Tensor& fused, size_t first, size_t heads) {
+      return View(rmsnorm_tensor(static_cast<uint16_t*>(fused.data()) + first * kHead, RMSNORM_BF16,
+                                 3, SizeList{tokens, heads, kHead}.data(),
+                                 std::vector<ptrdiff_t>{kHeads * kHead, kHead, 1}.data()));
+    };
+    Tensor fused(RMSNORM_BF16, tokens, kHeads * kHead);
+    FillMixed(random, fused);
+    Tensor weight(RMSNORM_F32, kHeads, kHead);
+    FillWeight(random, weight);
+    RmsNorm k_norm(kHead, 1e-6f);
+    const ConstView k_weight(static_cast<const float*>(weight.Row(0)), kHead);
+    k_norm.set_weight(k_weight);
+    const auto calls = [&](Tensor& rows) {
+      std::vector<Call> both(2);
+      both[0].operands.x = both[0].operands.y = slice(rows, 0, 8);
+      both[0].operands.weight = {static_cast<const float*>(weight.Row(4)), 8, kHead};
+      both[0].options.weight_offset = 1;
+      both[1].module = &k_norm;
+      both[1].operands.x = both[1].operands.y = slice(rows, 8, 4);
+      return both;
+    };
+    Tensor expected = fused;
+    const std::vector<Call> one_by_one = calls(expected);
+    forward(one_by_one[0].operands, one_by_one[0].options, OnTarget(target_, 1));
+    k_norm.forward(one_by_one[1].operands, OnTarget(target_, 1));
+    for (const int threads : {1, 2, 3, 8}) {
+      for (const bool own : {false, true}) {
+        Tensor rows = fused;
+        const std::vector<Call> both = calls(rows);
+        Executor executor(OnThreads);
+        forward_all(both.data(), 2, own ? InParts(executor, threads) : OnTarget(target_, threads));
+        EXPECT_TRUE(SameBits(expected, rows)) << tokens << " tokens, " << threads << " threads";
+        EXPECT_LE(executor.calls(), 1);
+      }
+    }
+  }
+}
+
 TEST_P(ThreadsTest, CallsFromManyThreadsAtOnce) {
   const Results serial = Serial();
-  RmsNorm shared(kD, options_, Dtype::bf16);
+  RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
   shared.set_weight(ConstView(weight_.vector()));
   std::vector<std::thread> callers;
   std::atomic<int> wrong{0};
   for (int i = 0; i < 6; ++i) {
     callers.emplace_back([&, i] {
-      Options own = options_;
-      own.threads = i % 3;
       Tensor y(x_.dtype(), kManyRows, kD);
+      ForwardOperands operands;
+      operands.x = ConstView(x_.view());
+      operands.y = View(y.view());
       for (int repeat = 0; repeat < 5; ++repeat) {
         y.Wipe();
         if (repeat % 2 == 0) {
-          forward(ConstView(x_.view()), ConstView(weight_.vector()), View(y.view()), own);
+          operands.weight = ConstView(weight_.vector());
+          forward(operands, {}, OnTarget(target_, i % 3));
         } else {
-          shared.forward(ConstView(x_.view()), View(y.view()));
+          operands.weight = {};
+          shared.forward(operands);
         }
-        if (!SameBits(serial.y, y)) ++wrong;
+        if (!SameBits(*serial.whole.y, y)) ++wrong;
         // Messages are the calling thread's own.
         const std::string name = "caller " + std::to_string(i);
         const char* exact;
@@ -329,11 +373,14 @@ INSTANTIATE_TEST_SUITE_P(Targets, ThreadsTest, testing::ValuesIn(SupportedTarget
 // started
 
 // Runs forward over `rows` rows of kD elements of f32 and says how many threads that started.
-int ThreadsStartedBy(size_t rows, const Options& options) {
+int ThreadsStartedBy(size_t rows, const Context& context) {
   const std::vector<float> x(rows * kD, 1.0f);
   std::vector<float> y(rows * kD);
   const int before = ThreadsStarted();
-  forward({x.data(), rows, kD}, nullptr, {y.data(), rows, kD}, options);
+  ForwardOperands operands;
+  operands.x = {x.data(), rows, kD};
+  operands.y = {y.data(), rows, kD};
+  forward(operands, {}, context);
   EXPECT_EQ(y.end(), std::find_if(y.begin(), y.end(), [&](float value) { return value != y[0]; }));
   return ThreadsStarted() - before;
 }
@@ -349,27 +396,27 @@ void InNewThread(const std::function<void()>& run) { std::thread(run).join(); }
 
 TEST(StartedThreads, NoneForSerialWork) {
   InNewThread([] {
-    Options options;
-    options.threads = 1;
-    EXPECT_EQ(0, ThreadsStartedBy(kManyRows, options));
+    Context context;
+    context.threads = 1;
+    EXPECT_EQ(0, ThreadsStartedBy(kManyRows, context));
   });
 }
 
 TEST(StartedThreads, NoneForSmallWork) {
   InNewThread([] {
-    Options options;
-    options.threads = 8;
-    EXPECT_EQ(0, ThreadsStartedBy(20, options));
+    Context context;
+    context.threads = 8;
+    EXPECT_EQ(0, ThreadsStartedBy(20, context));
   });
 }
 
 TEST(StartedThreads, NoneWithAnExecutor) {
   InNewThread([] {
-    Options options;
+    Context context;
     Executor executor(InReverse);
-    executor.SetIn(options);
-    options.threads = 8;
-    EXPECT_EQ(0, ThreadsStartedBy(kManyRows, options));
+    executor.SetIn(context);
+    context.threads = 8;
+    EXPECT_EQ(0, ThreadsStartedBy(kManyRows, context));
     EXPECT_EQ(1, executor.calls());
   });
 }
@@ -387,10 +434,10 @@ TEST(ThreadLimit, IsThatOfOpenMp) {
 #ifdef _OPENMP
 TEST(StartedThreads, SomeForLargeWork) {
   InNewThread([] {
-    Options options;
-    options.threads = 4;
+    Context context;
+    context.threads = 4;
     const int before = ThreadsStarted();
-    ThreadsStartedBy(kManyRows, options);
+    ThreadsStartedBy(kManyRows, context);
     // A runtime may share its threads among callers, so earlier ones may do.
     EXPECT_GE(ThreadsStarted() - before + omp_get_max_threads(), 1);
     EXPECT_GT(ThreadsStarted(), 1);
@@ -403,10 +450,10 @@ TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
     InNewThread([&] {
       omp_set_num_threads(of_openmp);
       const int most = std::max(of_openmp, omp_get_num_procs());
-      Options options;
-      options.threads = std::numeric_limits<int>::max();
+      Context context;
+      context.threads = std::numeric_limits<int>::max();
       // Enough for twice as many: 64 rows are worth a thread.
-      EXPECT_LE(ThreadsStartedBy(2 * 64 * static_cast<size_t>(most), options), most - 1);
+      EXPECT_LE(ThreadsStartedBy(2 * 64 * static_cast<size_t>(most), context), most - 1);
     });
   }
 }
@@ -418,19 +465,22 @@ TEST(StartedThreads, NoneInsideAParallelRegion) {
   Random random(53);
   FillNormal(random, x);
   Tensor expected(RMSNORM_F32, kManyRows, kD);
-  forward(ConstView(x.view()), nullptr, View(expected.view()), {});
+  norm(ConstView(x.view()), {}, View(expected.view()));
   std::atomic<int> wrong{0};
   std::atomic<int> started{-1};
 #pragma omp parallel num_threads(2)
   {
-    Options options;
-    options.threads = 8;
+    Context context;
+    context.threads = 8;
     Tensor y(RMSNORM_F32, kManyRows, kD);
 #pragma omp barrier
 #pragma omp master
     started = ThreadsStarted();
 #pragma omp barrier
-    forward(ConstView(x.view()), nullptr, View(y.view()), options);
+    ForwardOperands operands;
+    operands.x = ConstView(x.view());
+    operands.y = View(y.view());
+    forward(operands, {}, context);
     if (!SameBits(expected, y)) ++wrong;
 #pragma omp barrier
 #pragma omp master
