@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "../rows.h"
+#include "../kernels.h"
 
 namespace rmsnorm::internal {
 

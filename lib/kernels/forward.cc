@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles the kernels once for each target and lists the tables. Nothing else belongs here.
+// Compiles the leaves and drivers of forward once for each target, and lists the targets' kernels.
+// Nothing else belongs here.
 #include "highway_config.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,19 +12,104 @@
 // The baseline pass of a build for any x86-64 or arm CPU has no fma; nothing is made of it.
 #if HWY_NATIVE_FMA
 #include "add-inl.h"
-#include "forward-inl.h"
+#include "drivers-inl.h"
+#include "targets-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
-constexpr AddTable kAddKernels = RMSNORM_ADD_TABLE();
-extern const GradientTable kGradientKernels;  // of backward.cc
-extern const KernelTable kKernels;
-constexpr KernelTable kKernels = RMSNORM_KERNEL_TABLE(RMSNORM_TARGET_NAME);
+
+// The leaves that write elements of a type.
+template <class T>
+constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
+  const int type = DtypeIndex(dtype);
+  constexpr bool kCast = sizeof(T) == 2;  // rounding f32 to f32 does nothing
+  leaves.narrow[type] = StoreTile<T>;
+  leaves.add[type] = AddRowsOfX<T>;
+  leaves.scale[type][0][0] = ScaleRow<false, false, T>;
+  leaves.scale[type][0][1] = ScaleRow<true, false, T>;
+  leaves.scale[type][1][0] = ScaleRow<false, kCast, T>;
+  leaves.scale[type][1][1] = ScaleRow<true, kCast, T>;
+  leaves.scale_four[type][0] = ScaleFourRows<false, T>;
+  leaves.scale_four[type][1] = ScaleFourRows<kCast, T>;
+  leaves.short_rows[type][0][0] = NormaliseShortRows<0, false, T>;
+  leaves.short_rows[type][1][0] = NormaliseShortRows<0, kCast, T>;
+  if constexpr (!kFitsRegisters<T>) {
+    leaves.short_rows[type][0][1] = NormaliseShortRows<kShortLengths[1], false, T>;
+    leaves.short_rows[type][0][2] = NormaliseShortRows<kShortLengths[2], false, T>;
+    leaves.short_rows[type][1][1] = NormaliseShortRows<kShortLengths[1], kCast, T>;
+    leaves.short_rows[type][1][2] = NormaliseShortRows<kShortLengths[2], kCast, T>;
+  }
+}
+
+#if RMSNORM_NATIVE_BF16
+
+// AVX3's, but for what writes bf16.
+constexpr Leaves MakeLeaves() {
+  Leaves leaves = N_AVX3::kLeaves;
+  SetWritingLeaves<BF16>(RMSNORM_BF16, leaves);
+  leaves.backward = &kBackwardLeaves;
+  return leaves;
+}
+
+#else
+
+template <class T>
+constexpr void SetReadingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
+  const int type = DtypeIndex(dtype);
+  leaves.widen[type] = FillTile<T>;
+  leaves.prepare[type] = PrepareElements<T>;
+  leaves.sum_squares[type] = SumSquares<T>;
+}
+
+template <class Sources>
+constexpr void SetHeldRows(RowsLeaf (&leaves)[4]) {
+  leaves[0] = NormaliseHeldRows<1, Sources>;
+  leaves[1] = NormaliseHeldRows<2, Sources>;
+  leaves[2] = NormaliseHeldRows<3, Sources>;
+  leaves[3] = NormaliseHeldRows<4, Sources>;
+}
+
+constexpr Leaves MakeLeaves() {
+  Leaves leaves = {};
+  SetReadingLeaves<float>(RMSNORM_F32, leaves);
+  SetReadingLeaves<F16>(RMSNORM_F16, leaves);
+  SetReadingLeaves<BF16>(RMSNORM_BF16, leaves);
+  SetWritingLeaves<float>(RMSNORM_F32, leaves);
+  SetWritingLeaves<F16>(RMSNORM_F16, leaves);
+  SetWritingLeaves<BF16>(RMSNORM_BF16, leaves);
+  if constexpr (kFitsRegisters<float>) {
+    SetHeldRows<InputRows>(leaves.held_rows[0]);
+    SetHeldRows<AddedRows>(leaves.held_rows[1]);
+  }
+  leaves.backward = &kBackwardLeaves;
+  return leaves;
+}
+
+#endif  // RMSNORM_NATIVE_BF16
+
+constexpr Leaves kLeaves = MakeLeaves();
+
+constexpr KernelTable MakeKernels() {
+#if RMSNORM_NATIVE_BF16
+  KernelTable kernels = N_AVX3::kKernels;
+  kernels.target = RMSNORM_TARGET_NAME;
+  kernels.leaves = &kLeaves;
+  return kernels;
+#else
+  return {RMSNORM_TARGET_NAME, Prepare,      Forward,       SumBlockOfRow,
+          BackwardRows,        BackwardSums, BackwardTerms, BackwardColumns,
+          AddRowsToSums,       StoreSums,    &kLeaves};
+#endif
+}
+
+constexpr KernelTable kKernels = MakeKernels();
+
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA
 
 #if HWY_ONCE
+#include "../reference.h"
 #include "compiled_targets.h"
 
 namespace rmsnorm::internal {

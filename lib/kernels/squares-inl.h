@@ -239,13 +239,12 @@ HWY_INLINE float FoldBlock(FoldedBlock block) {
   return kSplitsByParity<Source> ? sum + FoldOne(block.odd) : sum;
 }
 
-// Functions of their own, not inlined: SumSquares() and what scales serve all
-// combinations of options, and inlining them everywhere makes the library four times as large.
-template <class X>
-HWY_NOINLINE float SumSquares(const X* x, size_t d) {
+template <class T>
+HWY_NOINLINE float SumSquares(const void* x, size_t d) {
+  const T* const from = static_cast<const T*>(x);
   float total = 0;
   for (size_t begin = 0; begin < d; begin += kBlock) {
-    total += FoldBlock<const X*>(SumBlock(x + begin, std::min(kBlock, d - begin)));
+    total += FoldBlock<const T*>(SumBlock(from + begin, std::min(kBlock, d - begin)));
   }
   return total;
 }

@@ -25,9 +25,6 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 // Elements of a tile where several share L1. For a sum a tile holds a whole block.
 constexpr size_t kTile = 1024;
 
-// Elements of a tile with the zeros that follow n.
-constexpr size_t PaddedTile(size_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
 template <class T>
 HWY_NOINLINE void FillTile(const void* from_data, size_t n, float* HWY_RESTRICT tile) {
   const T* const from = static_cast<const T*>(from_data);
@@ -55,6 +52,20 @@ HWY_NOINLINE void StoreTile(const float* HWY_RESTRICT tile, size_t n, void* HWY_
   size_t j = 0;
   for (; j + kPair <= n; j += kPair) Store(PlainNaN(Load(tile + j)), to + j);
   if (j < n) StoreFirst(PlainNaN(Load(tile + j)), to + j, n - j);
+}
+
+// Adds n elements to a tile.
+inline HWY_NOINLINE void AddTile(const float* HWY_RESTRICT addend, size_t n,
+                                 float* HWY_RESTRICT tile) {
+  const F32Tag tag;
+  size_t j = 0;
+  for (; j + kN <= n; j += kN) {
+    hn::Store(hn::Add(hn::LoadU(tag, addend + j), hn::Load(tag, tile + j)), tag, tile + j);
+  }
+  if (j < n) {
+    const F32Vec last = LoadBits(tag, addend + j, n - j);
+    hn::Store(hn::Add(last, hn::Load(tag, tile + j)), tag, tile + j);
+  }
 }
 
 // ------------------------------------------------------------------ binary64

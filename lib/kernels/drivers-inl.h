@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward without element types, compiled for each target: which rows go to which leaves, and what
+// goes through tiles. Everything has the bits of reference.cc.
+
+#if defined(RMSNORM_LIB_KERNELS_DRIVERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_DRIVERS_INL_H_
+#undef RMSNORM_LIB_KERNELS_DRIVERS_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_DRIVERS_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "../element.h"
+#include "forward-inl.h"
+#include "targets-inl.h"
+
+#if !RMSNORM_NATIVE_BF16
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ rows through tiles
+
+// Turns x into y, before its rounding to a type. r is an f32, unless kWide says that it is of
+// binary64; x * r is rounded to a dtype. There may be no bias.
+template <bool kWide>
+HWY_NOINLINE void ScaleTile(double r, rmsnorm_dtype dtype, const float* HWY_RESTRICT weight,
+                            const float* HWY_RESTRICT bias, size_t n, float* HWY_RESTRICT tile) {
+  const F32Tag tag;
+  const HalfTag half;
+  for (size_t j = 0; j < n; j += kN) {
+    F32Vec value;
+    if constexpr (kWide) {
+      const F64Vec rs = hn::Set(F64Tag(), r);
+      value = hn::Combine(tag, hn::DemoteTo(half, hn::Mul(LoadWide(tile + j + kN64), rs)),
+                          hn::DemoteTo(half, hn::Mul(LoadWide(tile + j), rs)));
+    } else {
+      value = hn::Mul(hn::Load(tag, tile + j), hn::Set(tag, static_cast<float>(r)));
+    }
+    if (dtype == RMSNORM_F16) value = Round<F16>(value);
+    if (dtype == RMSNORM_BF16) value = Round<BF16>(PlainNaN(value));
+    const F32Vec w = LoadBits(tag, weight + j, n - j);
+    value =
+        bias == nullptr ? hn::Mul(value, w) : hn::MulAdd(value, w, LoadBits(tag, bias + j, n - j));
+    hn::Store(value, tag, tile + j);
+  }
+}
+
+inline float RoundTo(rmsnorm_dtype dtype, float value) {
+  return dtype == RMSNORM_F16    ? ToF32(CastTo<F16>(value))
+         : dtype == RMSNORM_BF16 ? ToF32(CastTo<BF16>(value))
+                                 : value;
+}
+
+// A row of any types, block by block. Nothing is written before all of it has been read, but what
+// is in the place of the same elements.
+class TiledRow {
+ public:
+  // `source` is kX, or kResidualOut where the residual has been added.
+  TiledRow(const Norm& norm, const Run& run, Operand source, size_t row)
+      : norm_(norm),
+        run_(run),
+        source_(source),
+        row_(row),
+        adds_(source == kX && run.Has(kResidual)),
+        dtype_(run.Has(kResidual) && !norm.norm_unrounded ? norm.dtype[kResidual]
+                                                          : norm.dtype[kX]) {}
+
+  // The f32 sum of squares.
+  float Sum() {
+    if (!adds_)
+      return leaves_.sum_squares[DtypeIndex(norm_.dtype[source_])](At(source_, 0), run_.d);
+    float total = 0;
+    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
+      const size_t n = MakeTile(begin);
+      total += leaves_.sum_squares[DtypeIndex(RMSNORM_F32)](tile_, n);
+    }
+    return total;
+  }
+
+  // Writes every output. `known_sum` is the f32 sum of squares, or null.
+  void Normalise(const float* known_sum) {
+    const bool has_norm = run_.Has(kY) || run_.Has(kRstd);
+    if (!has_norm && !run_.Has(kSumsOut)) return WriteRow<false>(0);
+    const float sum = known_sum != nullptr ? *known_sum
+                      : run_.Has(kSums)    ? static_cast<float>(*run_.Row<double>(kSums, row_))
+                                           : Sum();
+    // That of a row with a NaN is NaN in both precisions.
+    if (run_.Has(kSumsOut)) {
+      const bool use_f32 = IsSafeSum(sum, norm_.divisor) || std::isnan(sum);
+      *run_.Row<double>(kSumsOut, row_) = use_f32 ? static_cast<double>(sum) : WideSum();
+    }
+    const float under_root = UnderRoot(norm_, sum);
+    const bool wide = has_norm && !IsSafe(under_root) && !std::isnan(under_root);
+    const double r = wide ? InverseRms(norm_, UnderRoot(norm_, WideSum()))
+                          : static_cast<double>(InverseRms(norm_, under_root));
+    if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(r);
+    if (norm_.rounding == RMSNORM_INVERSE_ROUNDED) {
+      WriteRow<false>(RoundTo(dtype_, static_cast<float>(r)));
+    } else if (wide) {
+      WriteRow<true>(r);
+    } else {
+      WriteRow<false>(r);
+    }
+  }
+
+ private:
+  char* At(Operand operand, size_t begin) const {
+    return run_.Row<char>(operand, row_) + begin * ElementSize(norm_.dtype[operand]);
+  }
+  void Widen(Operand operand, size_t begin, size_t n, float* tile) const {
+    leaves_.widen[DtypeIndex(norm_.dtype[operand])](At(operand, begin), n, tile);
+  }
+  void Narrow(Operand operand, size_t begin, size_t n) const {
+    leaves_.narrow[DtypeIndex(norm_.dtype[operand])](tile_, n, At(operand, begin));
+  }
+
+  // Makes the tile what is normalised in a block. Returns its elements.
+  size_t MakeTile(size_t begin) {
+    const size_t n = std::min(kBlock, run_.d - begin);
+    if (begin == begin_) return n;
+    begin_ = begin;
+    Widen(source_, begin, n, tile_);
+    if (!adds_) return n;
+    HWY_ALIGN float addend[kBlock];
+    Widen(kResidual, begin, n, addend);
+    AddTile(addend, n, tile_);
+    const int type = DtypeIndex(norm_.dtype[kResidual]);
+    if (!norm_.norm_unrounded && type != DtypeIndex(RMSNORM_F32)) {
+      leaves_.narrow[type](tile_, n, addend);
+      leaves_.widen[type](addend, n, tile_);
+    }
+    return n;
+  }
+
+  // In binary64, or as it is given.
+  double WideSum() {
+    if (run_.Has(kSums)) return *run_.Row<double>(kSums, row_);
+    double total = 0;
+    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
+      const size_t n = MakeTile(begin);
+      total += SumWideBlock<true>(tile_, tile_, tile_, n);
+    }
+    return total;
+  }
+
+  template <bool kWide>
+  void WriteRow(double r) {
+    const bool adds = adds_ && run_.Has(kResidualOut);
+    if (!adds && !run_.Has(kY)) return;
+    const rmsnorm_dtype dtype = norm_.rounding == RMSNORM_SCALE_THEN_CAST ? RMSNORM_F32 : dtype_;
+    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
+      const size_t n = MakeTile(begin);
+      if (adds) Narrow(kResidualOut, begin, n);
+      if (!run_.Has(kY)) continue;
+      const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
+      ScaleTile<kWide>(r, dtype, run_.Row<float>(kWeight, row_) + begin, bias, n, tile_);
+      Narrow(kY, begin, n);
+    }
+  }
+
+  const Norm& norm_;
+  const Run& run_;
+  const Operand source_;
+  const size_t row_;
+  const bool adds_;            // the residual, to make what is normalised
+  const rmsnorm_dtype dtype_;  // of what is normalised, in the rounding orders
+  const Leaves& leaves_ = *norm_.kernels->leaves;
+  size_t begin_ = ~size_t{0};  // of the block in the tile
+  HWY_ALIGN float tile_[kBlock];
+};
+
+inline HWY_NOINLINE void NormaliseByTiles(const Norm& norm, const Run& run, Operand source,
+                                          size_t row, const float* known_sum) {
+  TiledRow(norm, run, source, row).Normalise(known_sum);
+}
+
+// ------------------------------------------------------------------ rows of one type
+
+// The ways of forward for rows of one type, with y and without a bias. What is normalised is x, or
+// residual_out once it has been written.
+class PlainRows {
+ public:
+  HWY_INLINE PlainRows(const Norm& norm, const Run& run, Operand source)
+      : norm_(norm),
+        run_(run),
+        source_(source),
+        type_(DtypeIndex(norm.dtype[kX])),
+        cast_(norm.rounding == RMSNORM_CAST_THEN_SCALE),
+        leaves_(*norm.kernels->leaves),
+        sum_squares_(leaves_.sum_squares[type_]),
+        scale_(leaves_.scale[type_][cast_][norm.stream]),
+        is_short_(run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes) {}
+
+  // From x.
+  HWY_INLINE void Normalise() const {
+    size_t row = 0;
+    if (run_.count >= 4) {
+      if (is_short_) {
+        row = NormaliseShortRows();
+      } else if (run_.d >= kLongRow && !norm_.stream) {
+        row = NormaliseLongRows();
+      }
+    }
+    for (; row < run_.count; ++row) NormaliseRow(row);
+  }
+
+  // Some rows by their f32 sums. Of short ones four share the time of a root and two divisions: the
+  // residual add takes 8 % less for 4096 x 128.
+  HWY_INLINE void Scale(size_t begin, size_t count, const float* sums) const {
+    size_t i = 0;
+    if (is_short_) {
+      for (; i + 4 <= count; i += 4) ScaleFour(begin + i, hn::LoadU(FourTag(), sums + i));
+    }
+    for (; i < count; ++i) ScaleRow(begin + i, sums[i]);
+  }
+
+ private:
+  HWY_INLINE void NormaliseRow(size_t row) const {
+    ScaleRow(row, sum_squares_(run_.Row<char>(source_, row), run_.d));
+  }
+
+  HWY_INLINE void ScaleRow(size_t row, float sum) const {
+    const float under_root = UnderRoot(norm_, sum);
+    if (HWY_UNLIKELY(!IsSafe(under_root))) {
+      NormaliseByTiles(norm_, run_, source_, row, &sum);
+    } else {
+      ScaleSafeRow(row, InverseRms(norm_, under_root));
+    }
+  }
+
+  HWY_INLINE void ScaleSafeRow(size_t row, float r) const {
+    scale_(run_.Row<char>(source_, row), run_.Row<float>(kWeight, row), run_.d, r,
+           run_.Row<char>(kY, row), run_.Row<char>(source_, std::min(row + 1, run_.count - 1)));
+    if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row) = r;
+  }
+
+  HWY_INLINE void ScaleFour(size_t row, Four sums) const {
+    const FourInverses inverses = InvertFour(norm_, sums);
+    HWY_ALIGN float four[4];
+    if (HWY_LIKELY(inverses.safe)) {
+      hn::Store(inverses.r, FourTag(), four);
+      for (size_t i = 0; i < 4; ++i) ScaleSafeRow(row + i, four[i]);
+    } else {
+      hn::Store(sums, FourTag(), four);
+      for (size_t i = 0; i < 4; ++i) ScaleRow(row + i, four[i]);
+    }
+  }
+
+  HWY_INLINE size_t NormaliseShortRows() const {
+    const size_t length = run_.d == kShortLengths[1] ? 1 : run_.d == kShortLengths[2] ? 2 : 0;
+    const RowsLeaf leaf = leaves_.short_rows[type_][cast_][length];
+    size_t row = leaf(norm_, run_, 0);
+    while (row + 4 <= run_.count) {
+      for (size_t i = 0; i < 4; ++i) NormaliseRow(row++);
+      row = leaf(norm_, run_, row);
+    }
+    return row;
+  }
+
+  // Long rows, four at a time, which share each load of the weight: 64 x 16384 in f32 takes 1.67
+  // times memcpy's time so, and 1.97 without.
+  HWY_INLINE size_t NormaliseLongRows() const {
+    size_t row = 0;
+    for (; row + 4 <= run_.count; row += 4) {
+      HWY_ALIGN float four[4];
+      for (size_t i = 0; i < 4; ++i) four[i] = sum_squares_(run_.Row<char>(kX, row + i), run_.d);
+      const FourInverses inverses = InvertFour(norm_, hn::Load(FourTag(), four));
+      if (HWY_LIKELY(inverses.safe)) {
+        hn::Store(inverses.r, FourTag(), four);
+        leaves_.scale_four[type_][cast_](run_, row, four);
+        for (size_t i = 0; run_.Has(kRstd) && i < 4; ++i) {
+          *run_.Row<float>(kRstd, row + i) = four[i];
+        }
+      } else {
+        for (size_t i = 0; i < 4; ++i) ScaleRow(row + i, four[i]);
+      }
+    }
+    return row;
+  }
+
+  const Norm& norm_;
+  const Run& run_;
+  const Operand source_;
+  const int type_;
+  const bool cast_;
+  const Leaves& leaves_;
+  float (*const sum_squares_)(const void* x, size_t d);
+  const ScaleLeaf scale_;
+  const bool is_short_;
+};
+
+// Rows that stay in registers, if these do.
+HWY_INLINE bool NormaliseInRegisters(const Norm& norm, const Run& run) {
+  const bool adds = run.Has(kResidual);
+  if (!kFitsRegisters<float> || norm.dtype[kX] != RMSNORM_F32 || run.d > kLanes || run.Has(kSums)) {
+    return false;
+  }
+  const RowsLeaf leaf = norm.kernels->leaves->held_rows[adds][(run.d - 1) / kPair];
+  for (size_t row = leaf(norm, run, 0); row < run.count; row = leaf(norm, run, row + 1)) {
+    NormaliseByTiles(norm, run, adds ? kResidualOut : kX, row, nullptr);
+  }
+  return true;
+}
+
+// In some steps, each of rows that stay in L1 from their sum to y, so that memory is passed through
+// once.
+inline HWY_NOINLINE void AddAndNormalise(const Norm& norm, const Run& run) {
+  const auto add = norm.kernels->leaves->add[DtypeIndex(norm.dtype[kX])];
+  const PlainRows rows(norm, run, kResidualOut);
+  const size_t step = std::clamp<size_t>(kAddTile / run.d, 1, kAddTileRows);
+  float sums[kAddTileRows];
+  for (size_t begin = 0; begin < run.count; begin += step) {
+    const size_t count = std::min(step, run.count - begin);
+    add(run, begin, count, sums);
+    rows.Scale(begin, count, sums);
+  }
+}
+
+// By sums from another call.
+inline HWY_NOINLINE void NormaliseByGivenSums(const Norm& norm, const Run& run) {
+  const PlainRows rows(norm, run, kX);
+  constexpr size_t kStep = 64;
+  float sums[kStep];
+  for (size_t begin = 0; begin < run.count; begin += kStep) {
+    const size_t count = std::min(kStep, run.count - begin);
+    for (size_t i = 0; i < count; ++i) {
+      sums[i] = static_cast<float>(*run.Row<double>(kSums, begin + i));
+    }
+    rows.Scale(begin, count, sums);
+  }
+}
+
+// ------------------------------------------------------------------ the way of each call
+
+// Whether there are leaves for all of a run.
+HWY_INLINE bool HasLeaves(const Norm& norm, const Run& run) {
+  if (!norm.one_type || !run.Has(kY) || run.Has(kBias) || run.Has(kSumsOut) ||
+      norm.rounding == RMSNORM_INVERSE_ROUNDED) {
+    return false;
+  }
+  return !run.Has(kResidual) || (run.Has(kResidualOut) && run.safe_sum == nullptr &&
+                                 (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32));
+}
+
+inline void Forward(const Norm& norm, const Run& run) {
+  if (HWY_UNLIKELY(!HasLeaves(norm, run))) {
+    for (size_t row = 0; row < run.count; ++row) {
+      NormaliseByTiles(norm, run, kX, row, run.safe_sum);
+    }
+    return;
+  }
+  if (run.safe_sum != nullptr) {
+    PlainRows(norm, run, kX).Scale(0, 1, run.safe_sum);
+  } else if (!NormaliseInRegisters(norm, run)) {
+    if (run.Has(kResidual)) {
+      AddAndNormalise(norm, run);
+    } else if (run.Has(kSums)) {
+      NormaliseByGivenSums(norm, run);
+    } else {
+      PlainRows(norm, run, kX).Normalise();
+    }
+  }
+  if (norm.stream) hwy::FlushStream();  // before another thread may read y
+}
+
+inline float SumBlockOfRow(const Norm& norm, const Run& run) {
+  return TiledRow(norm, run, kX, 0).Sum();
+}
+
+// ------------------------------------------------------------------ weights and their gradients
+
+inline void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset,
+                    float* prepared) {
+  kLeaves.prepare[DtypeIndex(dtype)](from, d, offset, prepared);
+}
+
+inline void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
+                      rmsnorm_dtype dtype, void* to) {
+  HWY_ALIGN float total[kTile];
+  HWY_ALIGN float before[kTile];
+  for (size_t begin = 0; begin < d; begin += kTile) {
+    const size_t n = std::min(kTile, d - begin);
+    char* const at = static_cast<char*>(to) + begin * ElementSize(dtype);
+    FillTile<float>(sums + begin, n, total);
+    for (size_t block = 1; block < blocks; ++block) {
+      AddTile(sums + block * stride + begin, n, total);
+    }
+    if (add) {
+      kLeaves.widen[DtypeIndex(dtype)](at, n, before);
+      AddTile(before, n, total);
+    }
+    kLeaves.narrow[DtypeIndex(dtype)](total, n, at);
+  }
+}
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+#endif  // RMSNORM_NATIVE_BF16
+
+#endif  // RMSNORM_LIB_KERNELS_DRIVERS_INL_H_

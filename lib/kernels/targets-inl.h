@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each target has of its own across the dispatch units.
+
+#if defined(RMSNORM_LIB_KERNELS_TARGETS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_TARGETS_INL_H_
+#undef RMSNORM_LIB_KERNELS_TARGETS_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_TARGETS_INL_H_
+#endif
+
+#include "highway-inl.h"
+#include "leaves.h"
+
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// Of forward.cc.
+extern const KernelTable kKernels;
+extern const Leaves kLeaves;
+
+// Of backward.cc.
+extern const BackwardLeaves kBackwardLeaves;
+void BackwardRows(const Norm& norm, const Run& run);
+RowSums BackwardSums(const Norm& norm, const Run& run);
+void BackwardTerms(const Norm& norm, const Run& run, RowTerms* terms);
+void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms);
+void AddRowsToSums(const Norm& norm, const Run& run);
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+
+#endif  // RMSNORM_LIB_KERNELS_TARGETS_INL_H_
