@@ -16,7 +16,7 @@ constexpr size_t kMinRowsPerBlock = 16;
 constexpr size_t kMaxBlocks = 64;
 
 // Columns of rows are given out by so many, a multiple of every vector and of a cache line.
-constexpr size_t kColumns = 64;
+constexpr size_t kColumnUnit = 64;
 
 // dw or db: sums over the rows of each group, in blocks of rows.
 struct ColumnSums {
@@ -48,7 +48,7 @@ struct ColumnSums {
 ColumnSums MakeColumnSums(Operand operand, const rmsnorm_view& view, const KernelTable& kernels,
                           const Walk& walk, bool add) {
   const size_t blocks = std::min(kMaxBlocks, (walk.rows_of_group - 1) / kMinRowsPerBlock + 1);
-  const size_t stride = (walk.d + kColumns - 1) / kColumns * kColumns;
+  const size_t stride = (walk.d + kColumnUnit - 1) / kColumnUnit * kColumnUnit;
   return {operand, &kernels, &walk, blocks, stride, view.dtype, add, nullptr};
 }
 
@@ -168,13 +168,13 @@ void RunColumnsOfUnit(const Backward& call, size_t unit, size_t begin, size_t en
 void RunPartOfColumns(void* state, size_t part, size_t parts) {
   const Backward& call = *static_cast<const Backward*>(state);
   const size_t units = call.has_dw ? call.dw.Units() : call.walk.rows;
-  const size_t of_unit = (call.walk.d + kColumns - 1) / kColumns;
+  const size_t of_unit = (call.walk.d + kColumnUnit - 1) / kColumnUnit;
   const size_t end = PartBegin(units * of_unit, part + 1, parts);
   for (size_t i = PartBegin(units * of_unit, part, parts); i < end;) {
     const size_t unit = i / of_unit;
     const size_t last = std::min(end, (unit + 1) * of_unit);
-    RunColumnsOfUnit(call, unit, i % of_unit * kColumns,
-                     std::min(call.walk.d, (last - unit * of_unit) * kColumns));
+    RunColumnsOfUnit(call, unit, i % of_unit * kColumnUnit,
+                     std::min(call.walk.d, (last - unit * of_unit) * kColumnUnit));
     i = last;
   }
 }
@@ -219,13 +219,13 @@ void RunPartOfBias(void* state, size_t part, size_t parts) {
 void RunPartOfTotals(void* state, size_t part, size_t parts) {
   const ColumnSums& sums = *static_cast<const ColumnSums*>(state);
   const Walk& walk = *sums.walk;
-  const size_t of_group = (walk.d + kColumns - 1) / kColumns;
+  const size_t of_group = (walk.d + kColumnUnit - 1) / kColumnUnit;
   const size_t end = PartBegin(walk.Groups() * of_group, part + 1, parts);
   for (size_t i = PartBegin(walk.Groups() * of_group, part, parts); i < end;) {
     const size_t group = i / of_group;
     const size_t last = std::min(end, (group + 1) * of_group);
-    const size_t begin = i % of_group * kColumns;
-    const size_t d = std::min(walk.d, (last - group * of_group) * kColumns) - begin;
+    const size_t begin = i % of_group * kColumnUnit;
+    const size_t d = std::min(walk.d, (last - group * of_group) * kColumnUnit) - begin;
     const size_t row = group * walk.rows_of_group;
     char* const to = NextRun(walk, row, row + 1).data[sums.operand];
     sums.kernels->store_sums(sums.sums + group * sums.blocks * sums.stride + begin, sums.stride,

@@ -57,7 +57,7 @@ class LongRow {
         row_(NextRun(forward.walk, row, row + 1)),
         parts_(parts) {}
 
-  void Run() {
+  void Normalise() {
     const Norm& norm = forward_.norm;
     float sum = 1;  // which no one reads where the call is the addition alone
     if (row_.Has(kSums)) {
@@ -76,7 +76,7 @@ class LongRow {
  private:
   size_t Blocks() const { return (row_.d + kBlock - 1) / kBlock; }
 
-  internal::Run BlocksFrom(size_t begin, size_t end) const {
+  Run BlocksFrom(size_t begin, size_t end) const {
     return Columns(forward_.norm, row_, begin * kBlock, std::min(row_.d, end * kBlock));
   }
 
@@ -110,7 +110,7 @@ class LongRow {
     const size_t begin = PartBegin(row.Blocks(), part, parts);
     const size_t end = PartBegin(row.Blocks(), part + 1, parts);
     if (begin == end) return;
-    internal::Run run = row.BlocksFrom(begin, end);
+    Run run = row.BlocksFrom(begin, end);
     if (part != 0) run.data[kRstd] = run.data[kSumsOut] = nullptr;
     norm.kernels->forward(norm, run);
   }
@@ -119,7 +119,7 @@ class LongRow {
   const rmsnorm_context& context_;
   const Forward& forward_;
   size_t index_;
-  internal::Run row_;
+  Run row_;
   size_t parts_;
   size_t first_block_ = 0;  // of a batch,
   size_t blocks_ = 0;       // how many,
@@ -139,7 +139,7 @@ void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context
     const size_t parts_of_row = std::min(parts, walk.d / kMinWorkOfPart);
     if (parts_of_row > walk.rows) {
       for (size_t row = 0; row < walk.rows; ++row) {
-        LongRow(environment, context, *all.forward, row, parts_of_row).Run();
+        LongRow(environment, context, *all.forward, row, parts_of_row).Normalise();
       }
       return;
     }
