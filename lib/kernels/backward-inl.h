@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of the backward pass, compiled for each target. Each gives the bits of its namesake
 // in reference_backward.cc.
+//
+// The loops over elements stand first, by type, and the table of them. The drivers that follow know
+// no element types. Rows of one type have loops of their own where f32 suffices; all others go
+// through tiles of f32. AVX3_DL has of its own the loops that write bf16 and runs AVX3's drivers.
 
 #if defined(RMSNORM_LIB_KERNELS_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_BACKWARD_INL_H_
@@ -9,12 +13,208 @@
 #define RMSNORM_LIB_KERNELS_BACKWARD_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <cmath>
+
 #include "../gradient_terms.h"
-#include "cold-inl.h"
-#include "forward-inl.h"
+#include "../thresholds.h"
+#include "backward_leaves.h"
+#include "rows-inl.h"
+#include "tile-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ gradients
+
+// Where the sums of dw before a row are: in dw, or for the first one of them at zeros.
+struct SumsBefore {
+  HWY_INLINE SumsBefore(const Run& run, size_t row)
+      : from(run.start_sums && row == 0 ? kZeros : run.Row<float>(kDw, row)),
+        mask(run.start_sums && row == 0 ? 0 : ~size_t{0}) {}
+
+  HWY_INLINE const float* At(size_t j) const { return from + (j & mask); }
+
+  alignas(kCacheLine) static constexpr float kZeros[kPair] = {};
+  const float* from;
+  size_t mask;
+};
+
+// A row with its terms. dx may be dy. Its NaNs need no care on the way to bf16: a row whose x, dy
+// or weight holds one has no terms in f32, and those that dx held had no payload bits to carry.
+template <Dx kWay, bool kAddDw, class T>
+struct GradientRow {
+  HWY_INLINE GradientRow(const T* row_x, const T* row_dy, T* row_dx, const Terms<float>& terms)
+      : x(row_x),
+        dy(row_dy),
+        dx(row_dx),
+        r(hn::Set(F32Tag(), terms.r)),
+        k(hn::Set(F32Tag(), terms.k)),
+        q(hn::Set(F32Tag(), terms.q)) {}
+  HWY_INLINE GradientRow(const Run& run, size_t row, const Terms<float>& terms)
+      : GradientRow(run.Row<T>(kX, row), run.Row<T>(kDy, row),
+                    kWay == Dx::kNone ? nullptr : run.Row<T>(kDx, row), terms) {}
+
+  HWY_INLINE F32Vec Gradient(F32Vec xs, F32Vec dys, F32Vec weight) const {
+    const F32Vec g = hn::Mul(dys, weight);
+    return hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(xs, k), q)));
+  }
+  HWY_INLINE Pair Gradient(Pair xs, Pair dys, Pair weight) const {
+    return {Gradient(xs.lower, dys.lower, weight.lower),
+            Gradient(xs.upper, dys.upper, weight.upper)};
+  }
+
+  HWY_INLINE void AddToWeight(Pair xs, Pair dys, Pair& sum) const {
+    sum.lower = hn::MulAdd(hn::Mul(dys.lower, xs.lower), r, sum.lower);
+    sum.upper = hn::MulAdd(hn::Mul(dys.upper, xs.upper), r, sum.upper);
+  }
+
+  // dx at j, and dw's term added to the sum.
+  HWY_INLINE Pair At(size_t j, Pair weight, Pair& sum) const {
+    return At(j, Load(x + j), Load(dy + j), weight, sum);
+  }
+  HWY_INLINE Pair At(size_t j, Pair xs, Pair dys, Pair weight, Pair& sum) const {
+    if constexpr (kAddDw) AddToWeight(xs, dys, sum);
+    if constexpr (kWay == Dx::kNone) return sum;
+    const Pair gradient = Gradient(xs, dys, weight);
+    if constexpr (kWay == Dx::kAdd) return Add(Load(dx + j), gradient);
+    return gradient;
+  }
+
+  HWY_INLINE void StoreAt(size_t j, Pair gradient) const {
+    if constexpr (kWay == Dx::kStream) {
+      Stream(gradient, dx + j);
+    } else if constexpr (kWay != Dx::kNone) {
+      Store(gradient, dx + j);
+    }
+  }
+
+  // Its elements from `begin` up to `end`, fewer than kPair.
+  HWY_INLINE void Few(size_t begin, size_t end, const float* weight, const SumsBefore& before,
+                      float* dw) const {
+    const size_t n = end - begin;
+    const Pair xs = LoadFirst(x + begin, n);
+    const Pair dys = LoadFirst(dy + begin, n);
+    if constexpr (kAddDw) {
+      Pair sum = LoadFirst(before.At(begin), n);
+      AddToWeight(xs, dys, sum);
+      StoreFirst(sum, dw + begin, n);
+    }
+    if constexpr (kWay != Dx::kNone) {
+      Pair gradient = Gradient(xs, dys, LoadFirst(weight + begin, n));
+      if constexpr (kWay == Dx::kAdd) gradient = Add(LoadFirst(dx + begin, n), gradient);
+      StoreFirst(gradient, dx + begin, n);
+    }
+  }
+
+  const T* x;
+  const T* dy;
+  T* dx;
+  F32Vec r;
+  F32Vec k;
+  F32Vec q;
+};
+
+// What is not wanted is not loaded.
+template <bool kWanted>
+HWY_INLINE Pair LoadIf(const float* from, size_t j) {
+  if constexpr (kWanted) return Load(from + j);
+  return {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
+}
+template <bool kAddDw>
+HWY_INLINE Pair LoadSum(const SumsBefore& before, size_t j) {
+  return LoadIf<kAddDw>(kAddDw ? before.At(j) : nullptr, 0);
+}
+template <bool kAddDw>
+HWY_INLINE void StoreSum(Pair sum, float* dw, size_t j) {
+  if constexpr (kAddDw) Store(sum, dw + j);
+}
+
+template <Dx kWay, bool kAddDw, class T>
+HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& terms) {
+  const size_t d = run.d;
+  const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
+  float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
+  const GradientRow<kWay, kAddDw, T> row(run, index, terms);
+  const SumsBefore before(run, index);
+  const size_t next = std::min(index + 1, run.count - 1);
+  const T* const next_x = run.Row<T>(kX, next);
+  const T* const next_dy = run.Row<T>(kDy, next);
+
+  size_t j = 0;
+  if constexpr (kWay == Dx::kStream) {  // stores past the caches must be aligned
+    j = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(T));
+    if (j > 0) row.Few(0, j, weight, before, dw);
+  }
+  for (; j + kPair <= d; j += kPair) {
+    if constexpr (kWay == Dx::kStream) {
+      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(T)) {
+        PrefetchToL2(next_x + j + i);
+        PrefetchToL2(next_dy + j + i);
+      }
+    }
+    Pair sum = LoadSum<kAddDw>(before, j);
+    row.StoreAt(j, row.At(j, LoadIf<kWay != Dx::kNone>(weight, j), sum));
+    StoreSum<kAddDw>(sum, dw, j);
+  }
+  if (j < d) row.Few(j, d, weight, before, dw);
+}
+
+// Two rows, each load of the weight, and each load and store of dw's sums, shared: 512 x 4096 in
+// f32 takes three quarters of the time. Four such rows, with x, dy and dx the same distance from a
+// page's begin, would be twelve streams into the same eight lines of L1.
+template <bool kAddDw, class T>
+HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>& a_terms,
+                               const Terms<float>& b_terms) {
+  using Row = GradientRow<Dx::kStore, kAddDw, T>;
+  const size_t d = run.d;
+  const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
+  float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
+  const SumsBefore before(run, index);
+  const Row a(run, index, a_terms);
+  const Row b(run, index + 1, b_terms);
+  size_t j = 0;
+  for (; j + kPair <= d; j += kPair) {
+    const Pair w = Load(weight + j);
+    Pair sum = LoadSum<kAddDw>(before, j);
+    const Pair a_dx = a.At(j, w, sum);
+    const Pair b_dx = b.At(j, w, sum);
+    StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j);
+    StoreSum<kAddDw>(sum, dw, j);
+  }
+  if (j < d) {
+    a.Few(j, d, weight, before, dw);
+    b.Few(j, d, weight, SumsBefore(run, index + 1), dw);
+  }
+}
+
+// Puts the functions of a type that write dx into the table.
+template <class T>
+constexpr void SetApplyLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
+  const int type = DtypeIndex(dtype);
+  const ApplyLeaf apply[kDxWays - 1][2] = {
+      {&ApplyRow<Dx::kStore, false, T>, &ApplyRow<Dx::kStore, true, T>},
+      {&ApplyRow<Dx::kAdd, false, T>, &ApplyRow<Dx::kAdd, true, T>},
+      {&ApplyRow<Dx::kStream, false, T>, &ApplyRow<Dx::kStream, true, T>}};
+  for (int dw = 0; dw < 2; ++dw) {
+    for (int way = 1; way < kDxWays; ++way) leaves.apply[type][way][dw] = apply[way - 1][dw];
+  }
+  leaves.apply_two[type][0] = &ApplyTwoRows<false, T>;
+  leaves.apply_two[type][1] = &ApplyTwoRows<true, T>;
+}
+
+#if RMSNORM_NATIVE_BF16
+
+constexpr BackwardLeaves MakeBackwardLeaves() {
+  BackwardLeaves leaves = N_AVX3::kBackwardLeaves;
+  SetApplyLeaves<BF16>(RMSNORM_BF16, leaves);
+  return leaves;
+}
+constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
+
+#else
 
 // ------------------------------------------------------------------ c and the sum of squares
 
@@ -33,8 +233,8 @@ struct DotLanes {
 
 // Adds the products of n <= kCount * kPair elements, as if zeros followed them; kAll says that
 // there are so many.
-template <bool kSquares, bool kAll, size_t kCount, class X, class Y>
-HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const X* x, const Y* dy,
+template <bool kSquares, bool kAll, size_t kCount, class T>
+HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const T* x, const T* dy,
                             const float* weight, size_t n) {
   if constexpr (kCount == 1) {
     // Not a choice of each load: of that clang 14 makes loads of single elements.
@@ -59,8 +259,8 @@ HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const X*
 
 // The lanes of pass kFirst and of each kStep-th pass after it, folded. Of a block of `size`
 // elements.
-template <bool kSquares, size_t kFirst, size_t kStep, class X, class Y>
-HWY_INLINE auto DotPass(const X* HWY_RESTRICT x, const Y* HWY_RESTRICT dy,
+template <bool kSquares, size_t kFirst, size_t kStep, class T>
+HWY_INLINE auto DotPass(const T* HWY_RESTRICT x, const T* HWY_RESTRICT dy,
                         const float* HWY_RESTRICT weight, size_t size) {
   constexpr size_t kCount = kLanes / kDotPasses<kSquares> / kPair;
   if constexpr (kStep < kDotPasses<kSquares>) {
@@ -81,385 +281,20 @@ HWY_INLINE auto DotPass(const X* HWY_RESTRICT x, const Y* HWY_RESTRICT dy,
   }
 }
 
-// A block's lanes, folded to four.
-struct FoldedDots {
-  Four dot;
-  Four squares;
-};
-
-template <bool kSquares, class X, class Y>
-HWY_NOINLINE FoldedDots DotBlock(const X* x, const Y* dy, const float* weight, size_t size) {
+template <bool kSquares, class T>
+HWY_NOINLINE void DotBlock(const void* x, const void* dy, const float* weight, size_t n,
+                           FoldedDots* dots) {
   const F32Tag tag;
-  const auto lanes = DotPass<kSquares, 0, 1>(x, dy, weight, size);
+  const auto lanes =
+      DotPass<kSquares, 0, 1>(static_cast<const T*>(x), static_cast<const T*>(dy), weight, n);
   const Pair dot = FoldToPair(lanes.dot);
-  if constexpr (!kSquares) {
-    return {FoldToFour(tag, hn::Add(dot.lower, dot.upper)), hn::Zero(FourTag())};
+  hn::Store(FoldToFour(tag, hn::Add(dot.lower, dot.upper)), FourTag(), dots->dot);
+  Four folded = hn::Zero(FourTag());
+  if constexpr (kSquares) {
+    const Pair squares = FoldToPair(lanes.squares);
+    folded = FoldToFour(tag, hn::Add(squares.lower, squares.upper));
   }
-  const Pair squares = FoldToPair(lanes.squares);
-  return {FoldToFour(tag, hn::Add(dot.lower, dot.upper)),
-          FoldToFour(tag, hn::Add(squares.lower, squares.upper))};
-}
-
-// The same of a row that is one block.
-template <bool kSquares, class X, class Y>
-HWY_INLINE FoldedDots DotBlock(const Norm& norm, const GradientRows& rows, size_t row) {
-  return DotBlock<kSquares>(rows.Input<X>(row), rows.Gradient<Y>(row), norm.weight, norm.d);
-}
-
-template <bool kSquares, class X, class Y>
-HWY_INLINE RowSums SumRow(const Norm& norm, const X* x, const Y* dy) {
-  RowSums total = {0, 0};
-  for (size_t begin = 0; begin < norm.d; begin += kBlock) {
-    const FoldedDots block = DotBlock<kSquares>(x + begin, dy + begin, norm.weight + begin,
-                                                std::min(kBlock, norm.d - begin));
-    total.dot += FoldOne(block.dot);
-    if constexpr (kSquares) total.squares += FoldOne(block.squares);
-  }
-  return total;
-}
-
-template <class X, class Y>
-HWY_NOINLINE RowSums SumRow(const Norm& norm, const GradientRows& rows, size_t row) {
-  const X* x = rows.Input<X>(row);
-  const Y* dy = rows.Gradient<Y>(row);
-  return NeedsSquares(norm, rows.rstd) ? SumRow<true>(norm, x, dy) : SumRow<false>(norm, x, dy);
-}
-
-// The sums of four rows.
-template <bool kSquares, class X, class Y>
-HWY_INLINE FoldedDots SumFourRows(const Norm& norm, const GradientRows& rows, size_t row) {
-  if (norm.d > kBlock) {
-    HWY_ALIGN float dot[4];
-    HWY_ALIGN float squares[4];
-    for (size_t i = 0; i < 4; ++i) {
-      const RowSums sums =
-          SumRow<kSquares>(norm, rows.Input<X>(row + i), rows.Gradient<Y>(row + i));
-      dot[i] = sums.dot;
-      squares[i] = sums.squares;
-    }
-    return {hn::Load(FourTag(), dot), hn::Load(FourTag(), squares)};
-  }
-  const FoldedDots a = DotBlock<kSquares, X, Y>(norm, rows, row);
-  const FoldedDots b = DotBlock<kSquares, X, Y>(norm, rows, row + 1);
-  const FoldedDots c = DotBlock<kSquares, X, Y>(norm, rows, row + 2);
-  const FoldedDots e = DotBlock<kSquares, X, Y>(norm, rows, row + 3);
-  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
-  const Four zero = hn::Zero(FourTag());
-  return {hn::Add(zero, FoldFour(a.dot, b.dot, c.dot, e.dot)),
-          kSquares ? FoldFour(a.squares, b.squares, c.squares, e.squares) : zero};
-}
-
-// ------------------------------------------------------------------ terms
-
-// The terms of four rows, by the operations of MakeHotTerms().
-struct FourTerms {
-  HWY_ALIGN float r[4];
-  HWY_ALIGN float k[4];
-  HWY_ALIGN float q[4];
-  bool safe;  // whether all four are; if not, the terms are meaningless
-
-  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
-};
-
-template <class X, class Y>
-HWY_INLINE void MakeFourTerms(const Norm& norm, const GradientRows& rows, size_t row,
-                              FourTerms& terms) {
-  const FourTag tag;
-  const bool needs_squares = NeedsSquares(norm, rows.rstd);
-  const FoldedDots sums = needs_squares ? SumFourRows<true, X, Y>(norm, rows, row)
-                                        : SumFourRows<false, X, Y>(norm, rows, row);
-  const Four one = hn::Set(tag, 1.0f);
-  const Four eps = hn::Set(tag, norm.eps);
-  const Four divisor = hn::Set(tag, norm.divisor);
-  const Four largest = hn::Set(tag, kLargestSafe);
-  Four r = rows.rstd != nullptr ? hn::LoadU(tag, rows.rstd + row) : one;
-  Four root = one;
-  auto safe =
-      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
-  if (needs_squares) {
-    const Four mean = hn::Div(sums.squares, divisor);
-    const Four under_root = norm.eps_outside ? mean : hn::Add(mean, eps);
-    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
-    root = hn::Sqrt(under_root);
-    if (rows.rstd == nullptr) r = hn::Div(one, norm.eps_outside ? hn::Add(root, eps) : root);
-  }
-  const Four q = hn::Div(hn::Mul(sums.dot, r), norm.eps_outside ? hn::Mul(divisor, root) : divisor);
-  hn::Store(r, tag, terms.r);
-  hn::Store(norm.eps_outside ? one : r, tag, terms.k);
-  hn::Store(q, tag, terms.q);
-  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
-}
-
-template <class X, class Y>
-HWY_INLINE HotTerms TermsOfRow(const Norm& norm, const GradientRows& rows, size_t row) {
-  return MakeHotTerms(norm, SumRow<X, Y>(norm, rows, row),
-                      rows.rstd != nullptr ? rows.rstd + row : nullptr);
-}
-
-// ------------------------------------------------------------------ gradients
-
-// Where the sums of dw before a row are: in dw, or for the first one of them at zeros.
-struct SumsBefore {
-  HWY_INLINE SumsBefore(const GradientRows& rows, size_t row)
-      : from(rows.start_dw && row == 0 ? kZeros : rows.dw),
-        mask(rows.start_dw && row == 0 ? 0 : ~size_t{0}) {}
-
-  HWY_INLINE const float* At(size_t j) const { return from + (j & mask); }
-
-  alignas(kCacheLine) static constexpr float kZeros[kPair] = {};
-  const float* from;
-  size_t mask;
-};
-
-// What is done with dx: nothing, it is written, added to what is there, or written past the caches.
-enum class Dx { kNone, kStore, kAdd, kStream };
-
-// A row with its terms. dx may be dy. Its NaNs need no care on the way to bf16: a row whose x, dy
-// or weight holds one has no terms in f32, and those that dx held had no payload bits to carry.
-template <Dx kDx, bool kDw, class X, class Y, class Z>
-struct GradientRow {
-  HWY_INLINE GradientRow(const GradientRows& rows, size_t row, const Terms<float>& terms)
-      : x(rows.Input<X>(row)),
-        dy(rows.Gradient<Y>(row)),
-        dx(kDx == Dx::kNone ? nullptr : rows.Output<Z>(row)),
-        r(hn::Set(F32Tag(), terms.r)),
-        k(hn::Set(F32Tag(), terms.k)),
-        q(hn::Set(F32Tag(), terms.q)) {}
-
-  HWY_INLINE F32Vec Gradient(F32Vec xs, F32Vec dys, F32Vec weight) const {
-    const F32Vec g = hn::Mul(dys, weight);
-    return hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(xs, k), q)));
-  }
-  HWY_INLINE Pair Gradient(Pair xs, Pair dys, Pair weight) const {
-    return {Gradient(xs.lower, dys.lower, weight.lower),
-            Gradient(xs.upper, dys.upper, weight.upper)};
-  }
-
-  HWY_INLINE void AddToWeight(Pair xs, Pair dys, Pair& sum) const {
-    sum.lower = hn::MulAdd(hn::Mul(dys.lower, xs.lower), r, sum.lower);
-    sum.upper = hn::MulAdd(hn::Mul(dys.upper, xs.upper), r, sum.upper);
-  }
-
-  // dx at j, and dw's term added to the sum.
-  HWY_INLINE Pair At(size_t j, Pair weight, Pair& sum) const {
-    return At(j, Load(x + j), Load(dy + j), weight, sum);
-  }
-  HWY_INLINE Pair At(size_t j, Pair xs, Pair dys, Pair weight, Pair& sum) const {
-    if constexpr (kDw) AddToWeight(xs, dys, sum);
-    if constexpr (kDx == Dx::kNone) return sum;
-    const Pair gradient = Gradient(xs, dys, weight);
-    if constexpr (kDx == Dx::kAdd) return Add(Load(dx + j), gradient);
-    return gradient;
-  }
-
-  HWY_INLINE void StoreAt(size_t j, Pair gradient) const {
-    if constexpr (kDx == Dx::kStream) {
-      Stream(gradient, dx + j);
-    } else if constexpr (kDx != Dx::kNone) {
-      Store(gradient, dx + j);
-    }
-  }
-
-  // Its elements from `begin` up to `end`, fewer than kPair.
-  HWY_INLINE void Few(size_t begin, size_t end, const float* weight, const SumsBefore& before,
-                      float* dw) const {
-    const size_t n = end - begin;
-    const Pair xs = LoadFirst(x + begin, n);
-    const Pair dys = LoadFirst(dy + begin, n);
-    if constexpr (kDw) {
-      Pair sum = LoadFirst(before.At(begin), n);
-      AddToWeight(xs, dys, sum);
-      StoreFirst(sum, dw + begin, n);
-    }
-    if constexpr (kDx != Dx::kNone) {
-      Pair gradient = Gradient(xs, dys, LoadFirst(weight + begin, n));
-      if constexpr (kDx == Dx::kAdd) gradient = Add(LoadFirst(dx + begin, n), gradient);
-      StoreFirst(gradient, dx + begin, n);
-    }
-  }
-
-  const X* x;
-  const Y* dy;
-  Z* dx;
-  F32Vec r;
-  F32Vec k;
-  F32Vec q;
-};
-
-// What is not needed is not loaded.
-template <Dx kDx>
-HWY_INLINE Pair LoadGradientWeight(const float* weight) {
-  return LoadWeight<kDx != Dx::kNone>(weight, 0);
-}
-template <bool kDw>
-HWY_INLINE Pair LoadSum(const SumsBefore& before, size_t j) {
-  return LoadWeight<kDw>(kDw ? before.At(j) : nullptr, 0);
-}
-template <bool kDw>
-HWY_INLINE void StoreSum(Pair sum, float* dw, size_t j) {
-  if constexpr (kDw) Store(sum, dw + j);
-}
-
-template <Dx kDx, bool kDw, class X, class Y, class Z>
-HWY_NOINLINE void ApplyRow(const Norm& norm, const GradientRows& rows, size_t index,
-                           const Terms<float>& terms) {
-  const size_t d = norm.d;
-  const float* HWY_RESTRICT weight = norm.weight;
-  float* HWY_RESTRICT dw = rows.dw;
-  const GradientRow<kDx, kDw, X, Y, Z> row(rows, index, terms);
-  const SumsBefore before(rows, index);
-  const size_t next = std::min(index + 1, rows.count - 1);
-  const X* const next_x = rows.Input<X>(next);
-  const Y* const next_dy = rows.Gradient<Y>(next);
-
-  size_t j = 0;
-  if constexpr (kDx == Dx::kStream) {  // stores past the caches must be aligned
-    j = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(Z));
-    if (j > 0) row.Few(0, j, weight, before, dw);
-  }
-  for (; j + kPair <= d; j += kPair) {
-    if constexpr (kDx == Dx::kStream) {
-      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(X)) PrefetchToL2(next_x + j + i);
-      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(Y)) PrefetchToL2(next_dy + j + i);
-    }
-    Pair sum = LoadSum<kDw>(before, j);
-    row.StoreAt(j, row.At(j, LoadGradientWeight<kDx>(weight + j), sum));
-    StoreSum<kDw>(sum, dw, j);
-  }
-  if (j < d) row.Few(j, d, weight, before, dw);
-}
-
-// Two rows, each load of the weight, and each load and store of dw's sums, shared: 512 x 4096 in
-// f32 takes three quarters of the time. Four such rows, with x, dy and dx the same distance from a
-// page's begin, would be twelve streams into the same eight lines of L1.
-template <bool kDw, class X, class Y>
-HWY_NOINLINE void ApplyTwoRows(const Norm& norm, const GradientRows& rows, size_t index,
-                               const Terms<float>& a_terms, const Terms<float>& b_terms) {
-  using Row = GradientRow<Dx::kStore, kDw, X, Y, Y>;
-  const size_t d = norm.d;
-  const float* HWY_RESTRICT weight = norm.weight;
-  float* HWY_RESTRICT dw = rows.dw;
-  const SumsBefore before(rows, index);
-  const Row a(rows, index, a_terms);
-  const Row b(rows, index + 1, b_terms);
-  size_t j = 0;
-  for (; j + kPair <= d; j += kPair) {
-    const Pair w = Load(weight + j);
-    Pair sum = LoadSum<kDw>(before, j);
-    const Pair a_dx = a.At(j, w, sum);
-    const Pair b_dx = b.At(j, w, sum);
-    StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j);
-    StoreSum<kDw>(sum, dw, j);
-  }
-  if (j < d) {
-    a.Few(j, d, weight, before, dw);
-    b.Few(j, d, weight, SumsBefore(rows, index + 1), dw);
-  }
-}
-
-// The functions for what is asked of some rows, found once for all of them.
-struct Apply {
-  void (*row)(const Norm&, const GradientRows&, size_t, const Terms<float>&);
-  void (*two)(const Norm&, const GradientRows&, size_t, const Terms<float>&,
-              const Terms<float>&);  // or null
-};
-
-// The usual calls alone have a function for two rows, as functions are what makes the library
-// large.
-template <bool kDw, class X, class Y, class Z>
-HWY_INLINE Apply FindApply(const GradientRows& rows) {
-  if (rows.stream) return {&ApplyRow<Dx::kStream, kDw, X, Y, Z>, nullptr};
-  if (rows.add_dx) return {&ApplyRow<Dx::kAdd, kDw, X, Y, Z>, nullptr};
-  if constexpr (std::is_same_v<Y, Z>) {
-    return {&ApplyRow<Dx::kStore, kDw, X, Y, Z>, &ApplyTwoRows<kDw, X, Y>};
-  } else {
-    return {&ApplyRow<Dx::kStore, kDw, X, Y, Z>, nullptr};
-  }
-}
-
-template <class X, class Y, class Z>
-HWY_INLINE Apply FindApply(const GradientRows& rows) {
-  if (rows.dx == nullptr) return {&ApplyRow<Dx::kNone, true, X, Y, Y>, nullptr};
-  return rows.dw != nullptr ? FindApply<true, X, Y, Z>(rows) : FindApply<false, X, Y, Z>(rows);
-}
-
-// ------------------------------------------------------------------ kernels
-
-// The terms of a row of which something is cold. Where its r is NaN the others do not matter.
-template <class X, class Y>
-HWY_NOINLINE RowTerms ColdRowTerms(const Norm& norm, const GradientRows& rows, size_t row,
-                                   const HotTerms& hot) {
-  if (std::isnan(hot.terms.r)) return {{}, hot.terms.r, hot.cold};
-  return {ColdTerms<X, Y>(norm, rows, row), hot.terms.r, hot.cold};
-}
-
-// A row by such terms. One whose r is NaN gives nothing but NaN. A dx in the place of dy is written
-// after dw has been added to.
-template <class X, class Y, class Z>
-HWY_NOINLINE void ApplyColdRow(const Norm& norm, const GradientRows& rows, size_t row,
-                               const RowTerms& terms) {
-  if (std::isnan(terms.r)) {
-    if (rows.dx != nullptr) FillWithNaN(rows.Output<Z>(row), norm.d);
-    if (rows.dw != nullptr) FillWithNaN(rows.dw, norm.d);
-  } else if (terms.cold == Cold::kDx && rows.dw != nullptr) {
-    ApplyRow<Dx::kNone, true, X, Y, Y>(norm, rows, row, {terms.r, 0, 0});
-    GradientRows without_dw = rows;
-    without_dw.dw = nullptr;
-    ColdGradient<X, Y, Z>(norm, terms.terms, without_dw, row);
-  } else {
-    ColdGradient<X, Y, Z>(norm, terms.terms, rows, row);
-  }
-}
-
-template <class X, class Y, class Z>
-HWY_NOINLINE void BackwardRow(const Norm& norm, const GradientRows& rows, size_t row,
-                              const Apply& apply) {
-  const HotTerms hot = TermsOfRow<X, Y>(norm, rows, row);
-  if (HWY_LIKELY(hot.cold == Cold::kNothing)) {
-    apply.row(norm, rows, row, hot.terms);
-  } else {
-    ApplyColdRow<X, Y, Z>(norm, rows, row, ColdRowTerms<X, Y>(norm, rows, row, hot));
-  }
-}
-
-// Four rows at a time, and the next four summed before these are worked on, so that the two
-// overlap: as in NormaliseShortRows().
-template <class X, class Y, class Z>
-HWY_INLINE size_t BackwardByFours(const Norm& norm, const GradientRows& rows, const Apply& apply) {
-  FourTerms now;
-  FourTerms next;
-  MakeFourTerms<X, Y>(norm, rows, 0, next);
-  size_t row = 0;
-  for (; row + 4 <= rows.count; row += 4) {
-    now = next;
-    if (row + 8 <= rows.count) MakeFourTerms<X, Y>(norm, rows, row + 4, next);
-    if (HWY_UNLIKELY(!now.safe)) {
-      for (size_t i = row; i < row + 4; ++i) BackwardRow<X, Y, Z>(norm, rows, i, apply);
-    } else if (HWY_LIKELY(apply.two != nullptr)) {
-      apply.two(norm, rows, row, now.Row(0), now.Row(1));
-      apply.two(norm, rows, row + 2, now.Row(2), now.Row(3));
-    } else {
-      for (size_t i = 0; i < 4; ++i) apply.row(norm, rows, row + i, now.Row(i));
-    }
-  }
-  return row;
-}
-
-// Two rows at a time: those that are not short.
-template <class X, class Y, class Z>
-HWY_INLINE size_t BackwardByTwos(const Norm& norm, const GradientRows& rows, const Apply& apply) {
-  size_t row = 0;
-  for (; row + 2 <= rows.count; row += 2) {
-    const HotTerms a = TermsOfRow<X, Y>(norm, rows, row);
-    const HotTerms b = TermsOfRow<X, Y>(norm, rows, row + 1);
-    if (HWY_LIKELY(a.cold == Cold::kNothing && b.cold == Cold::kNothing)) {
-      apply.two(norm, rows, row, a.terms, b.terms);
-    } else {
-      BackwardRow<X, Y, Z>(norm, rows, row, apply);
-      BackwardRow<X, Y, Z>(norm, rows, row + 1, apply);
-    }
-  }
-  return row;
+  hn::Store(folded, FourTag(), dots->squares);
 }
 
 // ------------------------------------------------------------------ sums in registers
@@ -498,11 +333,9 @@ HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const L
 // c of a row. A lane's only product is not added to +0 first, but their sum is: that makes the same
 // zeros.
 template <bool kWhole, size_t kCount>
-HWY_INLINE float SumHeldRow(const Norm& norm, const GradientRows& rows, size_t row) {
-  const size_t d = norm.d;
-  const Lanes<kCount> g = Mul(LoadRow<kWhole, kCount>(rows.Gradient<float>(row), d),
-                              LoadRow<kWhole, kCount>(norm.weight, d));
-  return 0.0f + Sum(Mul(g, LoadRow<kWhole, kCount>(rows.Input<float>(row), d)));
+HWY_INLINE float SumHeldRow(const float* x, const float* dy, const float* weight, size_t d) {
+  const Lanes<kCount> g = Mul(LoadRow<kWhole, kCount>(dy, d), LoadRow<kWhole, kCount>(weight, d));
+  return 0.0f + Sum(Mul(g, LoadRow<kWhole, kCount>(x, d)));
 }
 
 // The sums of dw of up to 128 f32 elements take a quarter of the registers of AVX-512, and stay
@@ -510,111 +343,440 @@ HWY_INLINE float SumHeldRow(const Norm& norm, const GradientRows& rows, size_t r
 // takes 1.98 times memcpy's time instead of 2.88. (Where x and dy stay in registers, too, from the
 // sum to the store, there are none left for the sum of the next row: 2.08.)
 //
-// The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
-// It copies what it is given as NormaliseSafeRows() does, and for the same reasons.
-template <size_t kPairs, bool kWhole, Dx kDx>
-HWY_NOINLINE size_t BackwardSafeRows(const Norm& given_norm, const GradientRows& given_rows,
-                                     size_t begin) {
-  Norm norm = given_norm;
-  const GradientRows rows = given_rows;
+// As NormaliseRowsInRegisters().
+template <size_t kPairs, bool kWhole, Dx kWay>
+HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
-  AssumeHeld<kPairs, kWhole>(norm);
-  const size_t d = norm.d;
-  const bool start = rows.start_dw && begin == 0;
-  Lanes<kCount> sums = start ? ZeroLanes<kCount>() : LoadRow<kWhole, kCount>(rows.dw, d);
+  Norm norm = {};  // with eps inside the root
+  norm.divisor = given_norm.divisor;
+  size_t d = run.d;
+  AssumeHeld<kPairs, kWhole>(d, norm.divisor);
+  const size_t count = run.count;
+  const RowsOf<const float> x(run, kX);
+  const RowsOf<const float> dy(run, kDy);
+  const RowsOf<float> dx(run, kDx);
+  const RowsOf<const float> rstd(run, kRstd);
+  const float* const weight = run.Row<float>(kWeight, 0);
+  float* const dw = run.Row<float>(kDw, 0);
+  Lanes<kCount> sums =
+      run.start_sums && begin == 0 ? ZeroLanes<kCount>() : LoadRow<kWhole, kCount>(dw, d);
   size_t i = begin;
-  float c = SumHeldRow<kWhole, kCount>(norm, rows, i);
-  for (; i < rows.count; ++i) {
-    const float next = i + 1 < rows.count ? SumHeldRow<kWhole, kCount>(norm, rows, i + 1) : c;
-    const HotTerms hot = MakeHotTerms(norm, {0, c}, rows.rstd + i);
+  float c = SumHeldRow<kWhole, kCount>(x[i], dy[i], weight, d);
+  for (; i < count; ++i) {
+    const float next =
+        i + 1 < count ? SumHeldRow<kWhole, kCount>(x[i + 1], dy[i + 1], weight, d) : c;
+    const HotTerms hot = MakeHotTerms(norm, {0, c}, rstd[i]);
     if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;
-    const GradientRow<kDx, true, float, float, float> row(rows, i, hot.terms);
+    const GradientRow<kWay, true, float> row(x[i], dy[i], dx[i], hot.terms);
     // All of it before the first store, which loads might else have to wait for.
-    const Lanes<kCount> x = LoadRow<kWhole, kCount>(row.x, d);
-    const Lanes<kCount> dy = LoadRow<kWhole, kCount>(row.dy, d);
-    ApplyHeldRow<kWhole>(0, d, x, dy, norm.weight, row, sums);
+    const Lanes<kCount> xs = LoadRow<kWhole, kCount>(row.x, d);
+    const Lanes<kCount> dys = LoadRow<kWhole, kCount>(row.dy, d);
+    ApplyHeldRow<kWhole>(0, d, xs, dys, weight, row, sums);
     c = next;
   }
-  StoreRow<kWhole, false>(sums, rows.dw, d);
+  StoreRow<kWhole, false>(sums, dw, d);
   return i;
 }
 
 template <size_t kPairs>
-HWY_INLINE void BackwardHeldRows(const Norm& norm, const GradientRows& rows) {
-  const bool whole = IsWhole<kPairs>(norm);
-  const bool stream = rows.stream && AreAligned(rows.dx, rows.dx_stride);
-  const Apply apply = FindApply<float, float, float>(rows);
-  for (size_t i = 0; i < rows.count; ++i) {
-    i = !whole   ? BackwardSafeRows<kPairs, false, Dx::kStore>(norm, rows, i)
-        : stream ? BackwardSafeRows<kPairs, true, Dx::kStream>(norm, rows, i)
-                 : BackwardSafeRows<kPairs, true, Dx::kStore>(norm, rows, i);
-    if (i < rows.count) BackwardRow<float, float, float>(norm, rows, i, apply);
+size_t ApplyHeldRows(const Norm& norm, const Run& run, size_t begin) {
+  if (!IsWhole<kPairs>(norm, run.d)) {
+    return ApplySafeRows<kPairs, false, Dx::kStore>(norm, run, begin);
   }
-  if (stream) hwy::FlushStream();
+  return norm.stream && AreAligned(run, kDx)
+             ? ApplySafeRows<kPairs, true, Dx::kStream>(norm, run, begin)
+             : ApplySafeRows<kPairs, true, Dx::kStore>(norm, run, begin);
 }
 
-// The pairs that such rows take, or 0: those of training, to which the forward pass left an inverse
-// RMS each.
-HWY_INLINE size_t HeldPairs(const Norm& norm, const GradientRows& rows) {
-  const bool held = rows.dx != nullptr && rows.dw != nullptr && rows.rstd != nullptr &&
-                    !rows.add_dx && !norm.eps_outside;
-  return held ? HeldPairs(norm) : 0;
+// ------------------------------------------------------------------ the table
+
+template <class T>
+constexpr void SetLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
+  const int type = DtypeIndex(dtype);
+  leaves.dot[type][0] = &DotBlock<false, T>;
+  leaves.dot[type][1] = &DotBlock<true, T>;
+  leaves.apply[type][static_cast<int>(Dx::kNone)][1] = &ApplyRow<Dx::kNone, true, T>;
+  SetApplyLeaves<T>(dtype, leaves);
+}
+
+constexpr BackwardLeaves MakeBackwardLeaves() {
+  BackwardLeaves leaves = {};
+  SetLeaves<float>(RMSNORM_F32, leaves);
+  SetLeaves<F16>(RMSNORM_F16, leaves);
+  SetLeaves<BF16>(RMSNORM_BF16, leaves);
+  if constexpr (kFitsRegisters<float>) {
+    leaves.apply_held[0] = &ApplyHeldRows<1>;
+    leaves.apply_held[1] = &ApplyHeldRows<2>;
+    leaves.apply_held[2] = &ApplyHeldRows<3>;
+    leaves.apply_held[3] = &ApplyHeldRows<4>;
+  }
+  return leaves;
+}
+constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
+
+// ------------------------------------------------------------------ sums of rows
+
+HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
+  return *norm.kernels->leaves->backward;
+}
+
+HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
+  return run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
+}
+
+// Reads an operand's elements from `begin` on into a tile.
+HWY_INLINE void Widen(const Norm& norm, const Run& run, Operand operand, size_t row, size_t begin,
+                      size_t n, float* tile) {
+  norm.kernels->leaves->widen[DtypeIndex(norm.dtype[operand])](
+      run.Row<char>(operand, row) + begin * ElementSize(norm.dtype[operand]), n, tile);
+}
+
+// The sums of n columns of a row, at most a block.
+inline HWY_NOINLINE void DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
+                                  size_t n, bool squares, FoldedDots* dots) {
+  HWY_ALIGN float x[kBlock];
+  HWY_ALIGN float dy[kBlock];
+  Widen(norm, run, kX, row, begin, n, x);
+  Widen(norm, run, kDy, row, begin, n, dy);
+  LeavesOf(norm).dot[0][squares](x, dy, run.Row<float>(kWeight, row) + begin, n, dots);
+}
+
+HWY_INLINE void DotColumns(const Norm& norm, const Run& run, size_t row, size_t begin, size_t n,
+                           bool squares, FoldedDots* dots) {
+  if (HWY_UNLIKELY(!norm.one_type)) return DotTiles(norm, run, row, begin, n, squares, dots);
+  const size_t offset = begin * ElementSize(norm.dtype[kX]);
+  LeavesOf(norm).dot[DtypeIndex(norm.dtype[kX])][squares](
+      run.Row<char>(kX, row) + offset, run.Row<char>(kDy, row) + offset,
+      run.Row<float>(kWeight, row) + begin, n, dots);
+}
+
+inline HWY_NOINLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row) {
+  const bool squares = NeedsSquares(norm, run.Has(kRstd));
+  RowSums total = {0, 0};
+  for (size_t begin = 0; begin < run.d; begin += kBlock) {
+    FoldedDots block;
+    DotColumns(norm, run, row, begin, std::min(kBlock, run.d - begin), squares, &block);
+    total.dot += FoldOne(hn::Load(FourTag(), block.dot));
+    if (squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
+  }
+  return total;
+}
+
+// ------------------------------------------------------------------ terms
+
+// The terms of four rows, by the operations of MakeHotTerms(), but with eps as a floor.
+struct FourTerms {
+  HWY_ALIGN float r[4];
+  HWY_ALIGN float k[4];
+  HWY_ALIGN float q[4];
+  bool safe;  // whether all four are; if not, the terms are meaningless
+
+  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
+};
+
+HWY_INLINE Four LoadFour(const FoldedDots (&rows)[4], float (FoldedDots::*lanes)[4]) {
+  const FourTag tag;
+  return FoldFour(hn::Load(tag, rows[0].*lanes), hn::Load(tag, rows[1].*lanes),
+                  hn::Load(tag, rows[2].*lanes), hn::Load(tag, rows[3].*lanes));
+}
+
+// Of rows of one block.
+HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, FourTerms& terms) {
+  const FourTag tag;
+  const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
+  const bool needs_squares = NeedsSquares(norm, run.Has(kRstd));
+  FoldedDots rows[4];
+  for (size_t i = 0; i < 4; ++i) {
+    DotColumns(norm, run, row + i, 0, run.d, needs_squares, &rows[i]);
+  }
+  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
+  const Four dot = hn::Add(hn::Zero(tag), LoadFour(rows, &FoldedDots::dot));
+  const Four one = hn::Set(tag, 1.0f);
+  const Four divisor = hn::Set(tag, norm.divisor);
+  const Four largest = hn::Set(tag, kLargestSafe);
+  Four r = one;
+  if (run.Has(kRstd)) {
+    HWY_ALIGN float rstd[4];
+    for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
+    r = hn::Load(tag, rstd);
+  }
+  Four root = one;
+  auto safe =
+      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
+  if (needs_squares) {
+    const Four eps = hn::Set(tag, norm.eps);
+    const Four mean = hn::Div(LoadFour(rows, &FoldedDots::squares), divisor);
+    const Four under_root = outside ? mean : hn::Add(mean, eps);
+    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
+    root = hn::Sqrt(under_root);
+    if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
+  }
+  const Four q = hn::Div(hn::Mul(dot, r), outside ? hn::Mul(divisor, root) : divisor);
+  hn::Store(r, tag, terms.r);
+  hn::Store(outside ? one : r, tag, terms.k);
+  hn::Store(q, tag, terms.q);
+  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
+}
+
+HWY_INLINE HotTerms MakeHotTerms(const Norm& norm, const Run& run, size_t row) {
+  return MakeHotTerms(norm, SumRow(norm, run, row), RstdOf(run, row));
+}
+
+// The terms in binary64 of a row of which something is cold. Where its r is NaN the others do not
+// matter.
+inline HWY_NOINLINE RowTerms MakeColdTerms(const Norm& norm, const Run& run, size_t row,
+                                           const HotTerms& hot) {
+  const float hot_r = hot.terms.r;
+  if (std::isnan(hot_r)) return {{hot_r, 0, 0}, hot_r, hot.cold, false};
+  const float* const rstd = RstdOf(run, row);
+  const bool needs_squares = NeedsSquares(norm, rstd != nullptr);
+  HWY_ALIGN float x[kBlock];
+  HWY_ALIGN float dy[kBlock];
+  HWY_ALIGN float weight[kBlock];
+  double squares = 0;
+  double c = 0;
+  for (size_t begin = 0; begin < run.d; begin += kBlock) {
+    const size_t n = std::min(kBlock, run.d - begin);
+    Widen(norm, run, kX, row, begin, n, x);
+    if (needs_squares) squares += SumWideBlock<true>(x, x, x, n);
+    Widen(norm, run, kDy, row, begin, n, dy);
+    Widen(norm, run, kWeight, 0, begin, n, weight);
+    c += SumWideBlock<false>(x, dy, weight, n);
+  }
+  const double under_root = UnderRoot(norm, squares);
+  const double r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
+  return {MakeTerms(norm, r, under_root, c), hot_r, hot.cold, IsOnlyG(norm, under_root)};
+}
+
+HWY_INLINE RowTerms MakeRowTerms(const Norm& norm, const Run& run, size_t row,
+                                 const HotTerms& hot) {
+  return hot.cold == Cold::kNothing ? Widened(hot) : MakeColdTerms(norm, run, row, hot);
+}
+
+// ------------------------------------------------------------------ rows by tiles
+
+// Adds to a tile of dw in binary64, rounded to f32.
+inline HWY_NOINLINE void AddWideTerms(double row_r, const float* x, const float* dy, size_t n,
+                                      float* sums) {
+  const HalfTag half;
+  const F64Vec r = hn::Set(F64Tag(), row_r);
+  for (size_t j = 0; j < n; j += kN64) {
+    const F64Vec sum =
+        hn::MulAdd(hn::Mul(LoadWide(dy + j), LoadWide(x + j)), r, LoadWide(sums + j));
+    hn::Store(hn::DemoteTo(half, sum), half, sums + j);
+  }
+}
+
+// A tile of dx in binary64, rounded to f32.
+inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x, const float* dy,
+                                      const float* weight, size_t n, float* dx) {
+  const HalfTag half;
+  const F64Vec r = hn::Set(F64Tag(), terms.r);
+  const F64Vec k = hn::Set(F64Tag(), terms.k);
+  const F64Vec q = hn::Set(F64Tag(), terms.q);
+  for (size_t j = 0; j < n; j += kN64) {
+    const F64Vec g = hn::Mul(LoadWide(dy + j), LoadWide(weight + j));
+    const F64Vec gradient = hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(LoadWide(x + j), k), q)));
+    hn::Store(hn::DemoteTo(half, gradient), half, dx + j);
+  }
+}
+
+// A row of any types by terms of any kind. dx may be in the place of dy: a tile's dw is done before
+// its dx is written.
+inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t row,
+                                      const RowTerms& terms) {
+  HWY_ALIGN float x[kTile];
+  HWY_ALIGN float dy[kTile];
+  HWY_ALIGN float weight_or_sums[kTile];
+  HWY_ALIGN float dx[kTile];
+  const Leaves& leaves = *norm.kernels->leaves;
+  const auto& apply = leaves.backward->apply[0];
+  Run tile = run;  // a row of f32
+  tile.count = 1;
+  tile.start_sums = run.start_sums && row == 0;
+  tile.data[kX] = reinterpret_cast<char*>(x);
+  tile.data[kDy] = reinterpret_cast<char*>(dy);
+  tile.data[kDx] = reinterpret_cast<char*>(dx);
+  for (size_t begin = 0; begin < run.d; begin += kTile) {
+    const size_t n = std::min(kTile, run.d - begin);
+    tile.d = n;
+    Widen(norm, run, kX, row, begin, n, x);
+    Widen(norm, run, kDy, row, begin, n, dy);
+    if (run.Has(kDw)) {
+      float* const sums = run.Row<float>(kDw, 0) + begin;
+      tile.data[kDw] = reinterpret_cast<char*>(sums);
+      if (terms.cold != Cold::kAll) {
+        apply[static_cast<int>(Dx::kNone)][1](tile, 0, {terms.r, 0, 0});
+      } else {
+        if (tile.start_sums) {
+          std::fill_n(weight_or_sums, kTile, 0.0f);
+        } else {
+          leaves.widen[0](sums, n, weight_or_sums);
+        }
+        AddWideTerms(terms.terms.r, x, dy, n, weight_or_sums);
+        leaves.narrow[0](weight_or_sums, n, sums);
+      }
+    }
+    if (!run.Has(kDx)) continue;
+    if (terms.only_g) std::fill_n(x, kTile, 0.0f);
+    if (terms.cold == Cold::kNothing) {
+      tile.data[kWeight] = run.data[kWeight] + begin * sizeof(float);
+      apply[static_cast<int>(Dx::kStore)][0](tile, 0, Narrowed(terms.terms));
+    } else {
+      Widen(norm, run, kWeight, 0, begin, n, weight_or_sums);
+      WideGradient(terms.terms, x, dy, weight_or_sums, n, dx);
+    }
+    if (norm.add_to_dx) {
+      Widen(norm, run, kDx, row, begin, n, x);
+      AddTile(x, n, dx);
+    }
+    leaves.narrow[DtypeIndex(norm.dtype[kDx])](
+        dx, n, run.Row<char>(kDx, row) + begin * ElementSize(norm.dtype[kDx]));
+  }
 }
 
 // ------------------------------------------------------------------ the way of each call
 
-template <class X, class Y, class Z = Y>
-void BackwardRows(const Norm& norm, const GradientRows& rows) {
-  if constexpr (kFitsRegisters<X> && std::is_same_v<X, Y> && std::is_same_v<Y, Z>) {
-    switch (HeldPairs(norm, rows)) {
-      case 1:
-        return BackwardHeldRows<1>(norm, rows);
-      case 2:
-        return BackwardHeldRows<2>(norm, rows);
-      case 3:
-        return BackwardHeldRows<3>(norm, rows);
-      case 4:
-        return BackwardHeldRows<4>(norm, rows);
-    }
+// The functions for what is asked of some rows of one type, found once for all of them; else null.
+struct Apply {
+  ApplyLeaf row;
+  ApplyTwoLeaf two;  // or null
+};
+
+HWY_INLINE Apply FindApply(const Norm& norm, const Run& run) {
+  if (!norm.one_type) return {nullptr, nullptr};
+  const Dx way = !run.Has(kDx)    ? Dx::kNone
+                 : norm.add_to_dx ? Dx::kAdd
+                 : norm.stream    ? Dx::kStream
+                                  : Dx::kStore;
+  const BackwardLeaves& leaves = LeavesOf(norm);
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const bool dw = run.Has(kDw);
+  return {leaves.apply[type][static_cast<int>(way)][dw],
+          way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr};
+}
+
+HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing && !hot.only_g; }
+
+inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t row,
+                                     const Apply& apply) {
+  const HotTerms hot = MakeHotTerms(norm, run, row);
+  if (HWY_LIKELY(apply.row != nullptr && IsPlain(hot))) {
+    apply.row(run, row, hot.terms);
+  } else {
+    ApplyByTiles(norm, run, row, MakeRowTerms(norm, run, row, hot));
   }
-  const Apply apply = FindApply<X, Y, Z>(rows);
+}
+
+// Four rows at a time, and the next four summed before these are worked on, so that the two
+// overlap: as in NormaliseShortRows().
+HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Apply& apply) {
+  FourTerms now;
+  FourTerms next;
+  MakeFourTerms(norm, run, 0, next);
   size_t row = 0;
-  const bool is_short = norm.d * sizeof(X) <= kShortRowBytes;
-  if (rows.count >= 4 && is_short && !rows.stream) {
-    row = BackwardByFours<X, Y, Z>(norm, rows, apply);
-  } else if (apply.two != nullptr) {
-    row = BackwardByTwos<X, Y, Z>(norm, rows, apply);
-  }
-  for (; row < rows.count; ++row) BackwardRow<X, Y, Z>(norm, rows, row, apply);
-  if (rows.stream) hwy::FlushStream();  // before another thread may read dx
-}
-
-template <class X, class Y>
-RowSums SumsOfBlock(const Norm& norm, const GradientRows& rows) {
-  return SumRow<X, Y>(norm, rows, 0);
-}
-
-template <class X, class Y>
-void TermsOfRows(const Norm& norm, const GradientRows& rows, RowTerms* terms) {
-  for (size_t row = 0; row < rows.count; ++row) {
-    const HotTerms hot = TermsOfRow<X, Y>(norm, rows, row);
-    terms[row] =
-        hot.cold == Cold::kNothing ? Widened(hot.terms) : ColdRowTerms<X, Y>(norm, rows, row, hot);
-  }
-}
-
-template <class X, class Y, class Z = Y>
-void BackwardColumns(const Norm& norm, const GradientRows& rows, const RowTerms* terms) {
-  const Apply apply = FindApply<X, Y, Z>(rows);
-  for (size_t row = 0; row < rows.count; ++row) {
-    if (HWY_LIKELY(terms[row].cold == Cold::kNothing)) {
-      apply.row(norm, rows, row, Narrowed(terms[row].terms));
+  for (; row + 4 <= run.count; row += 4) {
+    now = next;
+    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, next);
+    if (HWY_UNLIKELY(!now.safe)) {
+      for (size_t i = row; i < row + 4; ++i) BackwardRow(norm, run, i, apply);
+    } else if (HWY_LIKELY(apply.two != nullptr)) {
+      apply.two(run, row, now.Row(0), now.Row(1));
+      apply.two(run, row + 2, now.Row(2), now.Row(3));
     } else {
-      ApplyColdRow<X, Y, Z>(norm, rows, row, terms[row]);
+      for (size_t i = 0; i < 4; ++i) apply.row(run, row + i, now.Row(i));
     }
   }
-  if (rows.stream) hwy::FlushStream();
+  return row;
 }
+
+// Two rows at a time: those that are not short.
+HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Apply& apply) {
+  size_t row = 0;
+  for (; row + 2 <= run.count; row += 2) {
+    const HotTerms a = MakeHotTerms(norm, run, row);
+    const HotTerms b = MakeHotTerms(norm, run, row + 1);
+    if (HWY_LIKELY(IsPlain(a) && IsPlain(b))) {
+      apply.two(run, row, a.terms, b.terms);
+    } else {
+      BackwardRow(norm, run, row, apply);
+      BackwardRow(norm, run, row + 1, apply);
+    }
+  }
+  return row;
+}
+
+// Whether rows are held in registers: those of training, to which the forward pass left an inverse
+// RMS each.
+HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
+  return kFitsRegisters<float> && run.d <= kLanes && norm.one_type &&
+         norm.dtype[kX] == RMSNORM_F32 && run.Has(kDx) && run.Has(kDw) && run.Has(kRstd) &&
+         !norm.add_to_dx && norm.eps_placement == RMSNORM_EPS_INSIDE;
+}
+
+void BackwardRows(const Norm& norm, const Run& run) {
+  const Apply apply = FindApply(norm, run);
+  size_t row = 0;
+  if (IsHeld(norm, run)) {
+    const auto apply_held = LeavesOf(norm).apply_held[(run.d - 1) / kPair];
+    for (; row < run.count; ++row) {
+      row = apply_held(norm, run, row);
+      if (row < run.count) BackwardRow(norm, run, row, apply);
+    }
+  } else if (run.count >= 4 && apply.row != nullptr && !norm.stream &&
+             norm.eps_placement != RMSNORM_EPS_FLOOR &&
+             run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes) {
+    row = BackwardByFours(norm, run, apply);
+  } else if (apply.two != nullptr) {
+    row = BackwardByTwos(norm, run, apply);
+  }
+  for (; row < run.count; ++row) BackwardRow(norm, run, row, apply);
+  if (norm.stream) hwy::FlushStream();  // before another thread may read dx
+}
+
+RowSums BackwardSums(const Norm& norm, const Run& run) { return SumRow(norm, run, 0); }
+
+void BackwardTerms(const Norm& norm, const Run& run, RowTerms* terms) {
+  for (size_t row = 0; row < run.count; ++row) {
+    terms[row] = MakeRowTerms(norm, run, row, MakeHotTerms(norm, run, row));
+  }
+}
+
+void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms) {
+  const Apply apply = FindApply(norm, run);
+  for (size_t row = 0; row < run.count; ++row) {
+    const bool plain = terms[row].cold == Cold::kNothing && !terms[row].only_g;
+    if (HWY_LIKELY(apply.row != nullptr && plain)) {
+      apply.row(run, row, Narrowed(terms[row].terms));
+    } else {
+      ApplyByTiles(norm, run, row, terms[row]);
+    }
+  }
+  if (norm.stream) hwy::FlushStream();
+}
+
+// The tile of dw's sums stays in L1 from row to row.
+void AddRowsToSums(const Norm& norm, const Run& run) {
+  HWY_ALIGN float dy[kTile];
+  HWY_ALIGN float total[kTile];
+  const Leaves& leaves = *norm.kernels->leaves;
+  for (size_t begin = 0; begin < run.d; begin += kTile) {
+    const size_t n = std::min(kTile, run.d - begin);
+    float* const sums = run.Row<float>(kDb, 0) + begin;
+    if (run.start_sums) {
+      std::fill_n(total, kTile, 0.0f);
+    } else {
+      leaves.widen[0](sums, n, total);
+    }
+    for (size_t row = 0; row < run.count; ++row) {
+      Widen(norm, run, kDy, row, begin, n, dy);
+      AddTile(dy, n, total);
+    }
+    leaves.narrow[0](total, n, sums);
+  }
+}
+
+#endif  // RMSNORM_NATIVE_BF16
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
