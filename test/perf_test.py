@@ -425,6 +425,76 @@ class Perf(ScriptTest):
         self.assertEqual(outcome.returncode, 2)
         self.assertIn(self.path("missing"), outcome.stderr)
 
+    # ------------------------------------------------------------------------------- compilers
+
+    def fake_tools(self, meson=0, ninja=0):
+        """Programs in the places of Meson and Ninja that end with these statuses and note their
+        arguments and the compilers; Ninja's makes a command. Returns the folder."""
+        command = self.fake_command([1.9] * 3)
+        folder = self.path("bin")
+        os.makedirs(folder, exist_ok=True)
+        for name, status in (("meson", meson), ("ninja", ninja)):
+            program = f"""\
+                #!{sys.executable} -B
+                import json, os, shutil, sys
+                with open({self.path("built")!r}, "a") as file:
+                    file.write(json.dumps([{name!r}, *sys.argv[1:], os.environ["CC"],
+                                           os.environ["CXX"]]) + "\\n")
+                if {name!r} == "ninja":
+                    os.makedirs(os.path.join(sys.argv[2], "tools"), exist_ok=True)
+                    shutil.copy2({command!r}, os.path.join(sys.argv[2], "tools"))
+                    open(os.path.join(sys.argv[2], "build.ninja"), "w").close()
+                print("building")
+                sys.exit({status})
+                """
+            path = self.write(os.path.join("bin", name), textwrap.dedent(program))
+            os.chmod(path, stat.S_IRWXU)
+        path = os.environ["PATH"]
+        self.addCleanup(os.environ.__setitem__, "PATH", path)
+        os.environ["PATH"] = folder + os.pathsep + path
+        return folder
+
+    def perf_with(self, compiler, *options):
+        arguments = ["--compiler", compiler, "--build-dir", self.path("build")]
+        arguments += ["--baseline", self.write("baseline.json", baseline((2, 4)))]
+        return self.run_script("perf", *arguments, *options)
+
+    def test_builds_with_a_compiler(self):
+        self.fake_tools()
+        root = os.path.normpath(os.path.join(TOOLS, ".."))
+        setup = ["meson", "setup", self.path("build"), root]
+        for name, c, cpp in (
+            ("clang-19", "clang-19", "clang++-19"),
+            ("g++-14", "gcc-14", "g++-14"),
+            ("gcc", "gcc", "g++"),
+        ):
+            outcome = self.perf_with(name)
+            self.assertEqual(outcome.returncode, 0, outcome.stderr)
+            self.assertIn(f" · Highway 1.0.3 · {name} · 1 thread · ", outcome.stdout)
+            self.assertIn("1.90", self.line(outcome, "f32", "1x64"))
+            self.assertNotIn("building", outcome.stdout)
+            built = [json.loads(line) for line in self.read("built").splitlines()][-2:]
+            self.assertEqual(built[0][:4], setup)
+            self.assertIn("-Dbuildtype=release", built[0])
+            self.assertEqual(built[1][:4], ["ninja", "-C", self.path("build"), "tools/rmsnorm"])
+            self.assertEqual([line[-2:] for line in built], [[c, cpp]] * 2)
+            # All but the first configure what is there.
+            self.assertEqual("--reconfigure" in built[0], name != "clang-19")
+
+    def test_a_build_that_fails(self):
+        for statuses, problem in (({"meson": 1}, "`meson setup "), ({"ninja": 1}, "`ninja -C ")):
+            self.fake_tools(**statuses)
+            outcome = self.perf_with("clang-19")
+            self.assertEqual(outcome.returncode, 2)
+            self.assertIn(problem, outcome.stderr)
+            self.assertIn("failed with status 1\n", outcome.stderr)
+
+    def test_refuses_a_compiler(self):
+        self.expect_problem(self.perf_with("icc"), "perf", "unknown compiler 'icc'")
+        outcome = self.perf_with("clang-19", "--record")
+        self.assertEqual(outcome.returncode, 2)
+        self.assertIn("a record is of one compiler", outcome.stderr)
+
     # --------------------------------------------------------------------------------- errors
 
     def test_refuses_bad_results(self):
