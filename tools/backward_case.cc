@@ -2,6 +2,7 @@
 #include "backward_case.h"
 
 #include "case_text.h"
+#include "tensor.h"
 #include "user_error.h"
 
 namespace rmsnorm::tools {
@@ -9,8 +10,6 @@ namespace {
 
 const Names<BackwardCall> kCalls = {{"backward", BackwardCall::kBackward},
                                     {"module", BackwardCall::kModule}};
-const Names<Outputs> kOutputs = {
-    {"both", Outputs::kBoth}, {"dx", Outputs::kDx}, {"dw", Outputs::kDw}};
 const Names<GivenRstd> kRstds = {
     {"none", GivenRstd::kNone}, {"saved", GivenRstd::kSaved}, {"special", GivenRstd::kSpecial}};
 
@@ -19,17 +18,21 @@ constexpr auto kVisitFields = [](auto& c, const auto& visit) {
   visit("x", c.x);
   visit("weight", c.weight);
   visit("dy", c.dy);
+  visit("dx", c.dx);
   visit("dw", c.dw);
+  visit("db", c.db);
   visit("rows", c.rows);
   visit("d", c.d);
+  visit("heads", c.heads);
+  visit("weight_per", c.weight_per);
+  visit("bias_per", c.bias_per);
   visit("call", c.call);
-  visit("outputs", c.outputs);
-  visit("dx_f32", c.dx_f32);
   visit("x_shift", c.x_shift);
   visit("weight_shift", c.weight_shift);
   visit("dy_shift", c.dy_shift);
   visit("dx_shift", c.dx_shift);
   visit("dw_shift", c.dw_shift);
+  visit("db_shift", c.db_shift);
   visit("x_gap", c.x_gap);
   visit("dy_gap", c.dy_gap);
   visit("dx_gap", c.dx_gap);
@@ -39,27 +42,32 @@ constexpr auto kVisitFields = [](auto& c, const auto& visit) {
   visit("in_place", c.in_place);
   visit("add_dx", c.add_dx);
   visit("add_dw", c.add_dw);
-  visit("eps", c.eps);
-  visit("eps_outside", c.eps_outside);
-  visit("cast_then_scale", c.cast_then_scale);
-  visit("weight_offset", c.weight_offset);
-  visit("divisor", c.divisor);
+  visit("add_db", c.add_db);
   visit("rstd", c.rstd);
-  visit("threads", c.threads);
-  visit("executor", c.executor);
-  visit("values", c.values);
   visit("dy_values", c.dy_values);
-  visit("special_weight", c.special_weight);
-  visit("seed", c.seed);
+  VisitOptions(c, visit);
 };
 
 // What the library would refuse is left to it. This is what makes no sense before that.
 void RequireMeaning(const BackwardCase& c) {
   RequireSizes(c.rows, c.d, {c.x_gap, c.dy_gap, c.dx_gap},
-               {c.x_shift, c.weight_shift, c.dy_shift, c.dx_shift, c.dw_shift});
+               {c.x_shift, c.weight_shift, c.dy_shift, c.dx_shift, c.dw_shift, c.db_shift});
+  RequireHeads(c.rows, c.heads);
+  if (!c.dx && (c.in_place || c.add_dx || c.dx_shift != 0 || c.dx_gap != 0)) {
+    throw UserError("case: it says how, but there is no dx");
+  }
+  if (!c.dw && (c.add_dw || c.dw_shift != 0)) {
+    throw UserError("case: it says how, but there is no dw");
+  }
+  if (!c.db && (c.add_db || c.db_shift != 0 || c.bias_per != Per::kTensor)) {
+    throw UserError("case: it says how, but there is no db");
+  }
+  if (c.weight_per != Per::kTensor) {
+    if (!c.weight && !c.dw) throw UserError("case: weight_per, but there is no weight or dw");
+    if (c.call == BackwardCall::kModule) throw UserError("case: a module's weight_per is tensor");
+  }
   if (c.in_place) {
-    if (c.outputs == Outputs::kDw) throw UserError("case: in_place needs dx");
-    if (c.dx_f32 && c.dy != Dtype::f32) throw UserError("case: in_place needs a dx as dy");
+    if (!CanBeInPlace(c)) throw UserError("case: in_place needs elements of the same size");
     if (c.dy_repeated) throw UserError("case: rows that are repeated cannot be written in_place");
     if (c.dx_shift != 0 || c.dx_gap != 0) {
       throw UserError("case: in_place leaves no choice of dx_shift and dx_gap");
@@ -74,20 +82,20 @@ void RequireMeaning(const BackwardCase& c) {
 }  // namespace
 
 static std::string WriteField(BackwardCall value) { return WriteName(value, kCalls); }
-static std::string WriteField(Outputs value) { return WriteName(value, kOutputs); }
 static std::string WriteField(GivenRstd value) { return WriteName(value, kRstds); }
 static bool ReadField(const std::string& text, BackwardCall& value) {
   return ReadName(text, value, kCalls);
-}
-static bool ReadField(const std::string& text, Outputs& value) {
-  return ReadName(text, value, kOutputs);
 }
 static bool ReadField(const std::string& text, GivenRstd& value) {
   return ReadName(text, value, kRstds);
 }
 
+bool CanBeInPlace(const BackwardCase& backward_case) {
+  return backward_case.dx && ElementSize(*backward_case.dx) == ElementSize(backward_case.dy);
+}
+
 std::string Text(const BackwardCase& backward_case) {
-  return WriteCase(kBackwardKind, backward_case, {"x", "weight", "dy", "dw", "rows", "d"},
+  return WriteCase(kBackwardKind, backward_case, {"x", "weight", "dy", "dx", "dw", "rows", "d"},
                    kVisitFields);
 }
 

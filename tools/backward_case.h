@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A case of `rmsnorm check`: one backward computation, described in full by a short text such as
-// "backward,x=bf16,weight=f32,dy=f16,dw=f32,rows=5,d=300,in_place=1,values=finite".
+// "backward,x=bf16,weight=f32,dy=f16,dx=f16,dw=f32,rows=5,d=300,in_place=1,values=finite".
 #ifndef RMSNORM_TOOLS_BACKWARD_CASE_H_
 #define RMSNORM_TOOLS_BACKWARD_CASE_H_
 
@@ -10,15 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "case_values.h"
+#include "case_options.h"
+#include "case_shape.h"
 
 namespace rmsnorm::tools {
 
 // The functions that do the work; both must give the same bits.
 enum class BackwardCall { kBackward, kModule };
-
-// Which gradients are asked for.
-enum class Outputs { kBoth, kDx, kDw };
 
 // The inverse RMS that is given.
 enum class GivenRstd {
@@ -27,16 +25,20 @@ enum class GivenRstd {
   kSpecial  // the same with NaN, infinity, zero, negative and extreme numbers among them
 };
 
-struct BackwardCase {
+struct BackwardCase : CaseOptions {
   BackwardCall call = BackwardCall::kBackward;
   Dtype x = Dtype::f32;
   std::optional<Dtype> weight = Dtype::f32;
   Dtype dy = Dtype::f32;
-  bool dx_f32 = false;  // else dx is of the type of dy; needs an x of f32
-  Dtype dw = Dtype::f32;
+  // The gradients that are asked for.
+  std::optional<Dtype> dx = Dtype::f32;
+  std::optional<Dtype> dw = Dtype::f32;
+  std::optional<Dtype> db;
   size_t rows = 1;
   size_t d = 1;
-  Outputs outputs = Outputs::kBoth;
+  size_t heads = 1;               // rows of a group
+  Per weight_per = Per::kTensor;  // also of dw
+  Per bias_per = Per::kTensor;    // of db
 
   // Where the data lies, as in ForwardCase. In place, dx is where dy is.
   size_t x_shift = 0;
@@ -44,6 +46,7 @@ struct BackwardCase {
   size_t dy_shift = 0;
   size_t dx_shift = 0;
   size_t dw_shift = 0;
+  size_t db_shift = 0;
   size_t x_gap = 0;
   size_t dy_gap = 0;
   size_t dx_gap = 0;
@@ -53,24 +56,14 @@ struct BackwardCase {
   bool in_place = false;
   bool add_dx = false;  // to what is there
   bool add_dw = false;
+  bool add_db = false;
 
-  float eps = 1e-5f;
-  bool eps_outside = false;
-  bool cast_then_scale = false;
-  float weight_offset = 0;
-  float divisor = 0;
   GivenRstd rstd = GivenRstd::kNone;
-
-  int threads = 1;
-  bool executor = false;  // an executor of the caller's in place of OpenMP
-
-  Values values = Values::kNormal;     // of x
-  Values dy_values = Values::kNormal;  // of dy
-  bool special_weight = false;
-  unsigned seed = 0;
+  Values dy_values = Values::kNormal;
 };
 
-inline Dtype DxType(const BackwardCase& c) { return c.dx_f32 ? Dtype::f32 : c.dy; }
+// Whether the types allow dx to take the place of dy.
+bool CanBeInPlace(const BackwardCase& backward_case);
 
 // The first word of the text of a case.
 constexpr char kBackwardKind[] = "backward";

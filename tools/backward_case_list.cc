@@ -12,7 +12,9 @@ namespace {
 constexpr std::array<Dtype, 3> kTypes = {Dtype::f32, Dtype::f16, Dtype::bf16};
 constexpr std::array<std::optional<Dtype>, 4> kWeights = {Dtype::f32, Dtype::f16, Dtype::bf16,
                                                           std::nullopt};
-constexpr std::array<Outputs, 3> kOutputs = {Outputs::kBoth, Outputs::kDx, Outputs::kDw};
+constexpr std::array<EpsPlacement, 3> kEpsPlacements = {EpsPlacement::inside, EpsPlacement::outside,
+                                                        EpsPlacement::floor};
+constexpr std::array<Per, 4> kPers = {Per::kTensor, Per::kHead, Per::kGroup, Per::kRow};
 constexpr std::array<GivenRstd, 2> kUsualRstds = {GivenRstd::kNone, GivenRstd::kSaved};
 constexpr size_t kKinds = static_cast<size_t>(Values::kFinite) + 1;
 
@@ -21,18 +23,34 @@ constexpr std::array<size_t, 9> kEdges = {1, 15, 33, 64, 100, 127, 128, 300, 409
 
 using Cases = std::vector<BackwardCase>;
 
-// The kernels depend on the types of x and of dy. Those of the weight and of dw matter at the
-// beginning and at the end only, so that they are drawn where it is not they that are checked.
+// Which of dx and dw are asked for.
+enum class Outputs { kBoth, kDx, kDw };
+constexpr std::array<Outputs, 3> kOutputs = {Outputs::kBoth, Outputs::kDx, Outputs::kDw};
+
+BackwardCase WithOutputs(BackwardCase c, Outputs outputs) {
+  if (outputs == Outputs::kDx) c.dw.reset();
+  if (outputs == Outputs::kDw) c.dx.reset();
+  return c;
+}
+
+// The kernels depend on the types of x, dy and dx. Those of the weight, of dw and of db matter at
+// the beginning and at the end only, so that they are drawn where it is not they that are checked.
 class DrawnTypes {
  public:
   explicit DrawnTypes(Cases& cases) : cases_(cases) {}
 
   void Add(BackwardCase c) {
-    const bool needs_weight = c.weight_offset != 0 || c.special_weight || c.weight_shift != 0;
+    const bool needs_weight =
+        c.options.weight_offset != 0 || c.special_weight || c.weight_shift != 0;
     c.weight = kWeights[random_() % (needs_weight ? 3 : 4)];  // the last one is none
-    c.dw = kTypes[random_() % kTypes.size()];
-    c.cast_then_scale = random_() % 4 == 0;  // which changes nothing
-    if (random_() % 4 == 0) c.call = BackwardCall::kModule;
+    if (c.dw) c.dw = kTypes[random_() % kTypes.size()];
+    if (c.db || random_() % 4 == 0) {
+      c.db = kTypes[random_() % kTypes.size()];
+      c.add_db = random_() % 2 == 0;
+    }
+    // Which changes nothing.
+    if (random_() % 4 == 0) c.options.rounding = Rounding::cast_then_scale;
+    if (c.weight_per == Per::kTensor && random_() % 4 == 0) c.call = BackwardCall::kModule;
     cases_.push_back(c);
   }
 
@@ -47,19 +65,25 @@ void AddTypes(Cases& cases) {
   for (const Dtype x : kTypes) {
     for (const std::optional<Dtype> weight : kWeights) {
       for (const Dtype dy : kTypes) {
-        for (const Dtype dw : kTypes) {
-          c.x = x;
-          c.weight = weight;
-          c.dy = dy;
-          c.dw = dw;
-          for (const size_t d : {5u, 70u, 4097u}) {
-            c.d = d;
-            for (const size_t rows : {3u, 40u}) {
-              if (rows * d > 100000) continue;
-              c.rows = rows;
-              for (const bool add : {false, true}) {
-                c.add_dw = add;
-                cases.push_back(c);
+        for (const Dtype dx : kTypes) {
+          for (const Dtype dw : kTypes) {
+            c.x = x;
+            c.weight = weight;
+            c.dy = dy;
+            c.dx = dx;
+            c.dw = dw;
+            c.db = kTypes[(static_cast<size_t>(dx) + static_cast<size_t>(dw)) % kTypes.size()];
+            for (const size_t d : {5u, 70u, 4097u}) {
+              c.d = d;
+              for (const size_t rows : {3u, 40u}) {
+                if (rows * d > 100000) continue;
+                c.rows = rows;
+                for (const bool add : {false, true}) {
+                  c.add_dx = add;
+                  c.add_dw = add;
+                  c.add_db = add;
+                  cases.push_back(c);
+                }
               }
             }
           }
@@ -77,10 +101,9 @@ void AddSizes(const BackwardCase& types, DrawnTypes& drawn) {
   const auto add = [&](size_t d) {
     c.d = d;
     for (const Outputs outputs : kOutputs) {
-      c.outputs = outputs;
       for (const GivenRstd rstd : kUsualRstds) {
         c.rstd = rstd;
-        drawn.Add(c);
+        drawn.Add(WithOutputs(c, outputs));
       }
     }
   };
@@ -98,8 +121,8 @@ void AddRows(const BackwardCase& types, DrawnTypes& drawn) {
     c.d = d;
     const auto add = [&](size_t rows) {
       c.rows = rows;
-      for (const bool eps_outside : {false, true}) {
-        c.eps_outside = eps_outside;
+      for (const EpsPlacement placement : kEpsPlacements) {
+        c.options.eps_placement = placement;
         drawn.Add(c);
       }
     };
@@ -115,11 +138,12 @@ void AddShifts(const BackwardCase& types, DrawnTypes& drawn) {
     for (size_t shift = 1; shift < 32; ++shift) {
       for (const auto field :
            {&BackwardCase::x_shift, &BackwardCase::weight_shift, &BackwardCase::dy_shift,
-            &BackwardCase::dx_shift, &BackwardCase::dw_shift}) {
+            &BackwardCase::dx_shift, &BackwardCase::dw_shift, &BackwardCase::db_shift}) {
         BackwardCase c = types;
         c.rows = 3;
         c.d = d;
         c.*field = shift;
+        c.db = types.x;
         drawn.Add(c);
       }
     }
@@ -143,14 +167,12 @@ void AddStrides(const BackwardCase& types, DrawnTypes& drawn) {
           c.dy_gap = 2 * gap;
           c.dx_gap = 3 * gap + 3;
           drawn.Add(c);
-          if (c.dx_f32) continue;
+          if (!CanBeInPlace(c)) continue;
           c.dx_gap = 0;
           c.in_place = true;
-          for (const Outputs outputs : {Outputs::kBoth, Outputs::kDx}) {
-            c.outputs = outputs;
-            drawn.Add(c);
-          }
-          c.outputs = Outputs::kBoth;
+          drawn.Add(c);
+          c.add_dw = false;
+          drawn.Add(WithOutputs(c, Outputs::kDx));
         }
       }
       BackwardCase c = types;
@@ -171,24 +193,24 @@ void AddStrides(const BackwardCase& types, DrawnTypes& drawn) {
 void AddOptions(const BackwardCase& types, DrawnTypes& drawn) {
   for (const size_t d : kEdges) {
     for (const GivenRstd rstd : kUsualRstds) {
-      for (const bool eps_outside : {false, true}) {
+      for (const EpsPlacement placement : kEpsPlacements) {
         BackwardCase c = types;
         c.rows = 5;
         c.d = d;
         c.rstd = rstd;
-        c.eps_outside = eps_outside;
+        c.options.eps_placement = placement;
         for (const float eps : {0.0f, 1e-6f, 1.0f}) {
-          c.eps = eps;
+          c.options.eps = eps;
           drawn.Add(c);
         }
-        c.eps = 1e-5f;
-        for (const float divisor : {0.5f, 3.0f, 16384.0f}) {
-          c.divisor = divisor;
+        c.options.eps = 1e-5f;
+        for (const float divisor : {0.5f, 1.0f, 3.0f, 16384.0f}) {
+          c.options.divisor = divisor;
           drawn.Add(c);
         }
-        c.divisor = 0;
+        c.options.divisor = 0;
         for (const float offset : {1.0f, -0.25f}) {
-          c.weight_offset = offset;
+          c.options.weight_offset = offset;
           drawn.Add(c);
         }
       }
@@ -200,14 +222,14 @@ void AddOptions(const BackwardCase& types, DrawnTypes& drawn) {
 // and weights that do.
 void AddValues(const BackwardCase& types, DrawnTypes& drawn) {
   for (const size_t d : {1u, 33u, 128u, 300u}) {
-    for (const bool eps_outside : {false, true}) {
+    for (const EpsPlacement placement : kEpsPlacements) {
       for (const GivenRstd rstd : {GivenRstd::kNone, GivenRstd::kSaved, GivenRstd::kSpecial}) {
         BackwardCase c = types;
         c.d = d;
-        c.eps_outside = eps_outside;
+        c.options.eps_placement = placement;
         c.rstd = rstd;
         for (const float eps : {0.0f, 1e-5f}) {
-          c.eps = eps;
+          c.options.eps = eps;
           for (size_t kind = 0; kind < kKinds; ++kind) {
             const Values values = static_cast<Values>(kind);
             c.rows = values == Values::kMixed || values == Values::kFinite ? 23 : 5;
@@ -250,8 +272,44 @@ void AddThreads(const BackwardCase& types, DrawnTypes& drawn) {
     for (size_t threads = 0; threads <= 5; ++threads) {
       c.threads = static_cast<int>(threads);
       c.executor = (i + threads) % 2 == 0;
-      c.outputs = kOutputs[(i / 2 + threads) % kOutputs.size()];
-      drawn.Add(c);
+      drawn.Add(WithOutputs(c, kOutputs[(i / 2 + threads) % kOutputs.size()]));
+    }
+  }
+}
+
+// Weights and gradients by a bias with a row for each head, group or row, in work for one thread
+// and for more.
+void AddBroadcasts(const BackwardCase& types, DrawnTypes& drawn) {
+  for (const Per weight_per : kPers) {
+    for (const Per bias_per : kPers) {
+      BackwardCase c = types;
+      c.weight_per = weight_per;
+      c.bias_per = bias_per;
+      c.db = types.x;
+      c.values = Values::kFinite;
+      const auto add = [&](size_t groups, size_t heads, size_t d) {
+        c.rows = groups * heads;
+        c.heads = heads;
+        c.d = d;
+        c.add_dx = d % 2 == 0;
+        c.add_dw = d % 3 == 0;
+        c.rstd = kUsualRstds[d / 2 % 2];
+        c.falling = d % 5 == 0;
+        c.x_gap = d % 3;
+        drawn.Add(c);
+      };
+      for (const size_t d : {1u, 33u, 64u, 127u, 130u}) {
+        for (const size_t heads : {1u, 2u, 5u}) {
+          for (const size_t groups : {1u, 3u, 40u}) add(groups, heads, d);
+        }
+      }
+      for (const int threads : {2, 3, 5}) {
+        c.threads = threads;
+        c.executor = threads == 3;
+        add(40, 33, 129);
+        add(3, 8, 4098);
+        add(1, 2, 70001);
+      }
     }
   }
 }
@@ -270,39 +328,54 @@ void AddRandomCases(Cases& cases) {
   std::mt19937 random(1);
   const auto below = [&random](size_t n) { return random() % n; };
   const auto one_in = [&](size_t n) { return below(n) == 0; };
-  constexpr float kEps[] = {0.0f, 1e-12f, 1e-6f, 1e-5f, 1e-3f};
+  constexpr float kEps[] = {0.0f, 1e-12f, 1e-6f, 1e-5f, 1e-3f, 1.0f};
   for (unsigned seed = 1; seed <= 7000; ++seed) {
     BackwardCase c;
     c.x = kTypes[below(kTypes.size())];
     c.weight = kWeights[below(kWeights.size())];
     c.dy = kTypes[below(kTypes.size())];
+    c.dx = one_in(2) ? c.dy : kTypes[below(kTypes.size())];
     c.dw = kTypes[below(kTypes.size())];
+    if (one_in(2)) c = WithOutputs(c, kOutputs[below(kOutputs.size())]);
+    if (one_in(3)) c.db = kTypes[below(kTypes.size())];
     c.call = one_in(3) ? BackwardCall::kModule : BackwardCall::kBackward;
-    c.outputs = one_in(2) ? Outputs::kBoth : kOutputs[below(kOutputs.size())];
     c.d = 1 + below(size_t{1} << (1 + below(13)));  // short ones more often than long ones
     c.rows = 1 + below(c.d < 100 && one_in(4) ? 100 : 12);
+    if (one_in(4)) {
+      c.heads = 2 + below(4);
+      c.rows *= c.heads;
+    }
+    if ((c.weight || c.dw) && c.call == BackwardCall::kBackward && one_in(4)) {
+      c.weight_per = kPers[below(kPers.size())];
+    }
     c.x_shift = below(64);
     c.weight_shift = below(64);
     c.dy_shift = below(64);
-    c.dw_shift = below(64);
     c.x_gap = one_in(2) ? 0 : below(100);
     c.dy_gap = one_in(2) ? 0 : below(100);
     c.falling = one_in(4);
     c.x_repeated = c.x_gap == 0 && one_in(6);
-    c.in_place = c.outputs != Outputs::kDw && one_in(3);
-    if (!c.in_place) {
-      c.dx_shift = below(64);
-      c.dx_gap = one_in(2) ? 0 : below(100);
-      c.dy_repeated = c.dy_gap == 0 && one_in(6);
+    c.in_place = CanBeInPlace(c) && one_in(3);
+    if (!c.in_place) c.dy_repeated = c.dy_gap == 0 && one_in(6);
+    if (c.dx) {
+      if (!c.in_place) c.dx_shift = below(64);
+      if (!c.in_place && one_in(2)) c.dx_gap = below(100);
+      c.add_dx = one_in(3);
     }
-    c.dx_f32 = c.x == Dtype::f32 && !c.in_place && one_in(2);
-    c.add_dx = one_in(3);
-    c.add_dw = one_in(3);
-    c.eps = kEps[below(std::size(kEps))];
-    c.eps_outside = one_in(2);
-    c.cast_then_scale = one_in(2);
-    if (c.weight && one_in(2)) c.weight_offset = 1;
-    if (one_in(3)) c.divisor = static_cast<float>(1 + below(10000));
+    if (c.dw) {
+      c.dw_shift = below(64);
+      c.add_dw = one_in(3);
+    }
+    if (c.db) {
+      c.db_shift = below(64);
+      c.add_db = one_in(3);
+      if (one_in(2)) c.bias_per = kPers[below(kPers.size())];
+    }
+    c.options.eps = kEps[below(std::size(kEps))];
+    c.options.eps_placement = kEpsPlacements[below(kEpsPlacements.size())];
+    if (one_in(2)) c.options.rounding = Rounding::inverse_rounded;
+    if (c.weight && one_in(2)) c.options.weight_offset = 1;
+    if (one_in(3)) c.options.divisor = static_cast<float>(1 + below(10000));
     c.rstd = one_in(8) ? GivenRstd::kSpecial : kUsualRstds[below(kUsualRstds.size())];
     c.threads = static_cast<int>(below(6));
     c.executor = one_in(4);
@@ -335,8 +408,10 @@ std::vector<BackwardCase> BackwardCases() {
       BackwardCase types;
       types.x = x;
       types.dy = dy;
+      types.dx = dy;
       add_all(types);
-      types.dx_f32 = true;
+      AddBroadcasts(types, drawn);
+      types.dx = Dtype::f32;
       if (x == Dtype::f32 && dy != Dtype::f32) add_all(types);
     }
   }

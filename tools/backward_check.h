@@ -12,46 +12,43 @@
 
 namespace rmsnorm::tools {
 
-// The arguments of a case, and its results on the target `reference` in their simplest form: one
-// plain call on dense rows, apart, by one thread.
+// The arguments of a case, and its results on the target `reference` in their simplest form: plain
+// calls on dense rows, apart, by one thread, each on the rows that share one of the weight or of
+// the bias.
 class BackwardCheck {
  public:
   // Throws rmsnorm::Error if the library refuses the case.
   explicit BackwardCheck(const BackwardCase& backward_case);
 
-  // What a target makes of the case.
-  struct Results {
+  struct Tensors {
     GuardedRows x;
-    GuardedRows dy;  // as it was left; in place, dx is apart from it and begins as its copy
+    GuardedRows dy;
     std::optional<GuardedRows> weight;
     GuardedRows rstd;
-    GuardedRows dx;
-    GuardedRows dw;
+    std::optional<GuardedRows> dx;
+    std::optional<GuardedRows> dw;
+    std::optional<GuardedRows> db;
   };
 
-  // Runs the case as it is described on a target. Throws rmsnorm::Error if the library refuses it.
-  Results Run(const char* target) const;
+  // Runs the case as it is described on a target and returns the inputs, as they were left, and the
+  // outputs. In place, dx is apart from dy and begins as its copy. Throws rmsnorm::Error if the
+  // library refuses the case.
+  Tensors Run(const char* target) const;
 
   // Says what is wrong with results, naming the first wrong element; empty where nothing is.
-  std::string FindFault(const Results& results) const;
+  std::string FindFault(const Tensors& results) const;
 
  private:
-  bool HasDx() const { return case_.outputs != Outputs::kDw; }
-  bool HasDw() const { return case_.outputs != Outputs::kDx; }
-  uint32_t Flags() const;
+  // The inputs, and outputs without gaps that hold what is added to.
+  static Tensors MakeTensors(const BackwardCase& c);
 
-  // Inverse RMS as the case has them. Throws rmsnorm::Error if the library refuses it.
-  void FillRstd(const rmsnorm_view& dense_x);
+  // What is expected of the rows with one row of the weight and of dw, or with one of db.
+  void ComputeDxAndDw(size_t shared_row);
+  void ComputeDb(size_t shared_row);
 
   BackwardCase case_;
-  GuardedRows x_;
-  GuardedRows dy_;
-  std::optional<GuardedRows> weight_;
-  GuardedRows rstd_;
-  GuardedRows old_dx_;  // what is added to
-  GuardedRows old_dw_;
-  GuardedRows expected_dx_;
-  GuardedRows expected_dw_;
+  Tensors before_;
+  Tensors expected_;
 };
 
 }  // namespace rmsnorm::tools

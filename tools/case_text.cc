@@ -13,8 +13,19 @@ namespace {
 constexpr size_t kMaxElements = size_t{1} << 28;
 
 const Names<Dtype> kDtypes = {{"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}};
-const Names<std::optional<Dtype>> kWeights = {
+const Names<std::optional<Dtype>> kOptionalDtypes = {
     {"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}, {"none", std::nullopt}};
+const Names<EpsPlacement> kEpsPlacements = {{"inside", EpsPlacement::inside},
+                                            {"outside", EpsPlacement::outside},
+                                            {"floor", EpsPlacement::floor}};
+const Names<Rounding> kRoundings = {{"scale_then_cast", Rounding::scale_then_cast},
+                                    {"cast_then_scale", Rounding::cast_then_scale},
+                                    {"inverse_rounded", Rounding::inverse_rounded}};
+const Names<ResidualRounding> kResidualRoundings = {
+    {"cast_then_norm", ResidualRounding::cast_then_norm},
+    {"norm_then_cast", ResidualRounding::norm_then_cast}};
+const Names<Per> kPers = {
+    {"tensor", Per::kTensor}, {"head", Per::kHead}, {"group", Per::kGroup}, {"row", Per::kRow}};
 const Names<Values> kValues = {{"normal", Values::kNormal},
                                {"wide", Values::kWide},
                                {"huge", Values::kHuge},
@@ -38,7 +49,11 @@ std::vector<std::string> Split(const std::string& text, char separator) {
 }  // namespace
 
 std::string WriteField(Dtype value) { return WriteName(value, kDtypes); }
-std::string WriteField(std::optional<Dtype> value) { return WriteName(value, kWeights); }
+std::string WriteField(std::optional<Dtype> value) { return WriteName(value, kOptionalDtypes); }
+std::string WriteField(EpsPlacement value) { return WriteName(value, kEpsPlacements); }
+std::string WriteField(Rounding value) { return WriteName(value, kRoundings); }
+std::string WriteField(ResidualRounding value) { return WriteName(value, kResidualRoundings); }
+std::string WriteField(Per value) { return WriteName(value, kPers); }
 std::string WriteField(Values value) { return WriteName(value, kValues); }
 std::string WriteField(bool value) { return value ? "1" : "0"; }
 std::string WriteField(float value) {
@@ -49,8 +64,18 @@ std::string WriteField(float value) {
 
 bool ReadField(const std::string& text, Dtype& value) { return ReadName(text, value, kDtypes); }
 bool ReadField(const std::string& text, std::optional<Dtype>& value) {
-  return ReadName(text, value, kWeights);
+  return ReadName(text, value, kOptionalDtypes);
 }
+bool ReadField(const std::string& text, EpsPlacement& value) {
+  return ReadName(text, value, kEpsPlacements);
+}
+bool ReadField(const std::string& text, Rounding& value) {
+  return ReadName(text, value, kRoundings);
+}
+bool ReadField(const std::string& text, ResidualRounding& value) {
+  return ReadName(text, value, kResidualRoundings);
+}
+bool ReadField(const std::string& text, Per& value) { return ReadName(text, value, kPers); }
 bool ReadField(const std::string& text, Values& value) { return ReadName(text, value, kValues); }
 bool ReadField(const std::string& text, bool& value) {
   value = text == "1";
@@ -96,6 +121,10 @@ void RequireSizes(size_t rows, size_t d, std::initializer_list<size_t> gaps,
     row += gap;
   }
   if (row > kMaxElements / rows) throw UserError("case: more than 2^28 elements");
+}
+
+void RequireHeads(size_t rows, size_t heads) {
+  if (heads == 0 || rows % heads != 0) throw UserError("case: rows must be a multiple of heads");
 }
 
 }  // namespace rmsnorm::tools

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "case_shape.h"
 #include "case_values.h"
 #include "user_error.h"
 
@@ -49,6 +50,10 @@ bool ReadName(const std::string& text, T& value, const Names<T>& names) {
 // functions for it to the namespace, where its file alone sees them.
 std::string WriteField(Dtype value);
 std::string WriteField(std::optional<Dtype> value);
+std::string WriteField(EpsPlacement value);
+std::string WriteField(Rounding value);
+std::string WriteField(ResidualRounding value);
+std::string WriteField(Per value);
 std::string WriteField(Values value);
 std::string WriteField(bool value);
 std::string WriteField(float value);
@@ -59,6 +64,10 @@ std::string WriteField(Integer value) {
 
 bool ReadField(const std::string& text, Dtype& value);
 bool ReadField(const std::string& text, std::optional<Dtype>& value);
+bool ReadField(const std::string& text, EpsPlacement& value);
+bool ReadField(const std::string& text, Rounding& value);
+bool ReadField(const std::string& text, ResidualRounding& value);
+bool ReadField(const std::string& text, Per& value);
 bool ReadField(const std::string& text, Values& value);
 bool ReadField(const std::string& text, bool& value);
 bool ReadField(const std::string& text, float& value);
@@ -120,6 +129,9 @@ Case ReadCase(const std::string& text, const VisitFields& visit_fields) {
 // it is worth: all its rows with their gaps, or what lies before them.
 void RequireSizes(size_t rows, size_t d, std::initializer_list<size_t> gaps,
                   std::initializer_list<size_t> shifts);
+
+// Throws UserError where the rows are not those of whole groups of heads.
+void RequireHeads(size_t rows, size_t heads);
 
 }  // namespace rmsnorm::tools
 

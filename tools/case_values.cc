@@ -118,17 +118,19 @@ void FillRows(Random& random, Values values, GuardedRows& rows, size_t first) {
 
 void FillWeight(Random& random, bool special, GuardedRows& weight) {
   const Format format = weight.format();
-  DrawRow(random, Numbers::Normal(format, -2, 0), weight, 0);
-  if (!special) return;
-  const uint64_t specials[] = {WidestNan(format),
-                               WidestNan(format) | format.sign(),
-                               format.infinity(),
-                               format.infinity() | format.sign(),
-                               Numbers::Zero(format).Draw(random),
-                               Numbers::Subnormal(format).Draw(random),
-                               format.infinity() - 1};  // the largest finite number
-  for (size_t j = 0; j < weight.layout().d; j += 3) {
-    weight.set_bits(0, j, specials[j / 3 % std::size(specials)]);
+  for (size_t row = 0; row < weight.layout().rows; ++row) {
+    DrawRow(random, Numbers::Normal(format, -2, 0), weight, row);
+    if (!special) continue;
+    const uint64_t specials[] = {WidestNan(format),
+                                 WidestNan(format) | format.sign(),
+                                 format.infinity(),
+                                 format.infinity() | format.sign(),
+                                 Numbers::Zero(format).Draw(random),
+                                 Numbers::Subnormal(format).Draw(random),
+                                 format.infinity() - 1};  // the largest finite number
+    for (size_t j = 0; j < weight.layout().d; j += 3) {
+      weight.set_bits(row, j, specials[j / 3 % std::size(specials)]);
+    }
   }
 }
 

@@ -30,7 +30,8 @@ using Random = std::mt19937;
 // Kinds that are taken in turn begin with number `first`.
 void FillRows(Random& random, Values values, GuardedRows& rows, size_t first = 0);
 
-// A row of numbers around 0; `special` puts NaN, infinities, zeros and extreme numbers among them.
+// Rows of numbers around 0, for a weight or a bias; `special` puts NaN, infinities, zeros and
+// extreme numbers among them.
 void FillWeight(Random& random, bool special, GuardedRows& weight);
 
 }  // namespace rmsnorm::tools

@@ -10,26 +10,32 @@
 #include <string>
 #include <vector>
 
-#include "case_values.h"
+#include "case_options.h"
+#include "case_shape.h"
 
 namespace rmsnorm::tools {
 
-// The functions that do the work; all must give the bits of rmsnorm_forward().
-enum class Call { kForward, kModule, kTwoPhases };
+// The functions that do the work; all must give the bits of forward().
+enum class CallKind { kForward, kModule, kTwoPhases };
 
-struct ForwardCase {
-  Call call = Call::kForward;
+struct ForwardCase : CaseOptions {
+  CallKind call = CallKind::kForward;
   Dtype x = Dtype::f32;
   std::optional<Dtype> weight = Dtype::f32;
+  std::optional<Dtype> bias;
   Dtype y = Dtype::f32;
   std::optional<Dtype> residual;  // to which x is added first; not in two phases
   size_t rows = 1;
   size_t d = 1;
+  size_t heads = 1;  // rows of a group
+  Per weight_per = Per::kTensor;
+  Per bias_per = Per::kTensor;
 
   // Where the data lies, in elements: the first element past a cache line's start, and the gap
   // between rows. In place, y lies as x does.
   size_t x_shift = 0;
   size_t weight_shift = 0;
+  size_t bias_shift = 0;
   size_t y_shift = 0;
   size_t residual_shift = 0;
   size_t x_gap = 0;
@@ -40,20 +46,7 @@ struct ForwardCase {
   bool in_place = false;
   bool residual_in_place = false;  // else residual_out lies as y does
 
-  float eps = 1e-5f;
-  bool eps_outside = false;
-  bool cast_then_scale = false;
-  bool norm_then_cast = false;
-  float weight_offset = 0;
-  float divisor = 0;
   bool rstd = false;
-
-  int threads = 1;
-  bool executor = false;  // an executor of the caller's in place of OpenMP
-
-  Values values = Values::kNormal;
-  bool special_weight = false;  // NaN, infinities, zeros and extreme numbers among the weights
-  unsigned seed = 0;
 };
 
 // Whether the types allow y to take the place of x.

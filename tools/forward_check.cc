@@ -15,140 +15,152 @@ Layout LayoutOfResidual(const ForwardCase& c) {
   return {c.rows, c.d, c.residual_shift, c.residual_gap, c.falling, false};
 }
 
+Layout LayoutOfY(const ForwardCase& c) {
+  return c.in_place ? LayoutOfX(c) : Layout{c.rows, c.d, c.y_shift, c.y_gap, c.falling, false};
+}
+
 Layout LayoutOfResidualOut(const ForwardCase& c) {
   return c.residual_in_place ? LayoutOfResidual(c)
                              : Layout{c.rows, c.d, c.y_shift, c.y_gap, c.falling, false};
 }
 
-Layout LayoutOfY(const ForwardCase& c) {
-  return c.in_place ? LayoutOfX(c) : Layout{c.rows, c.d, c.y_shift, c.y_gap, c.falling, false};
-}
-
-// The options, with the one that a residual brings.
-rmsnorm_options WithResidual(rmsnorm_options options, const ForwardCase& c) {
-  options.residual_rounding = c.norm_then_cast ? RMSNORM_NORM_THEN_CAST : RMSNORM_CAST_THEN_NORM;
-  return options;
+// A weight or a bias.
+std::optional<GuardedRows> Columns(const ForwardCase& c, std::optional<Dtype> dtype, Per per,
+                                   size_t shift) {
+  if (!dtype) return std::nullopt;
+  return Input(*dtype, {SharedRows(per, c.rows, c.heads), c.d, shift});
 }
 
 }  // namespace
 
-ForwardCheck::ForwardCheck(const ForwardCase& forward_case)
-    : case_(forward_case),
-      x_(FormatOf(case_.x), LayoutOfX(case_), GuardedRows::kAroundInput),
-      expected_y_(Output(FormatOf(case_.y), {case_.rows, case_.d})),
-      expected_rstd_(OnePerRow(kF32, case_.rows)),
-      expected_sums_(OnePerRow(kF64, case_.rows)) {
-  Random random(case_.seed);
-  FillRows(random, case_.values, x_);
-  if (case_.weight) {
-    weight_.emplace(FormatOf(*case_.weight), Layout{1, case_.d, case_.weight_shift},
-                    GuardedRows::kAroundInput);
-    FillWeight(random, case_.special_weight, *weight_);
+ForwardCheck::Tensors ForwardCheck::MakeTensors(const ForwardCase& c) {
+  const Layout dense = {c.rows, c.d};
+  Tensors tensors = {Input(c.x, LayoutOfX(c)),
+                     Columns(c, c.weight, c.weight_per, c.weight_shift),
+                     Columns(c, c.bias, c.bias_per, c.bias_shift),
+                     std::nullopt,
+                     std::nullopt,
+                     Output(c.y, dense),
+                     OnePerRow(Dtype::f32, c.rows),
+                     OnePerRow(Dtype::f64, c.rows)};
+  Random random(c.seed);
+  FillRows(random, c.values, tensors.x);
+  if (tensors.weight) FillWeight(random, c.special_weight, *tensors.weight);
+  if (c.residual) {
+    tensors.residual.emplace(Input(*c.residual, LayoutOfResidual(c)));
+    FillRows(random, c.values, *tensors.residual);
+    tensors.residual_out.emplace(Output(*c.residual, dense));
   }
+  if (tensors.bias) FillWeight(random, c.special_weight, *tensors.bias);
+  return tensors;
+}
 
-  GuardedRows dense_x(x_.format(), {case_.rows, case_.d}, GuardedRows::kAroundInput);
-  CopyRows(x_, dense_x);
-  const rmsnorm_options options = WithResidual(ReferenceOptions(case_), case_);
-  const rmsnorm_view x = dense_x.view(case_.x);
-  const rmsnorm_view y = expected_y_.view(case_.y);
-  const rmsnorm_view weight = weight_ ? weight_->vector(*case_.weight) : rmsnorm_view{};
-  const rmsnorm_view* const weight_or_null = weight_ ? &weight : nullptr;
-  if (case_.residual) {
-    const Format format = FormatOf(*case_.residual);
-    residual_.emplace(format, LayoutOfResidual(case_), GuardedRows::kAroundInput);
-    FillRows(random, case_.values, *residual_);
-    expected_residual_out_.emplace(Output(format, {case_.rows, case_.d}));
-    GuardedRows dense_residual(format, {case_.rows, case_.d}, GuardedRows::kAroundInput);
-    CopyRows(*residual_, dense_residual);
-    const rmsnorm_view residual = dense_residual.view(*case_.residual);
-    const rmsnorm_view residual_out = expected_residual_out_->view(*case_.residual);
-    check(rmsnorm_add_forward(&x, &residual, weight_or_null, &residual_out, &y,
-                              Floats(expected_rstd_), &options));
-    return;
+ForwardCheck::ForwardCheck(const ForwardCase& forward_case)
+    : case_(forward_case), expected_(MakeTensors(forward_case)) {
+  const ForwardCase& c = case_;
+  const Layout dense = {c.rows, c.d};
+  Tensors& tensors = expected_;
+  GuardedRows x = Input(c.x, dense);
+  CopyRows(tensors.x, x);
+  std::optional<GuardedRows> residual;
+  if (c.residual) {
+    residual.emplace(Input(*c.residual, dense));
+    CopyRows(*tensors.residual, *residual);
   }
-  check(rmsnorm_forward(&x, weight_or_null, &y, Floats(expected_rstd_), &options));
-  if (case_.call == Call::kTwoPhases) {
-    check(rmsnorm_sum_squares(&x, Doubles(expected_sums_), &options));
+  const bool all_share = c.weight_per == Per::kTensor && c.bias_per == Per::kTensor;
+  const size_t count = all_share ? c.rows : 1;
+  for (size_t row = 0; row < c.rows; row += count) {
+    ForwardOperands operands;
+    operands.x = x.rows(row, count);
+    if (c.weight) {
+      operands.weight = tensors.weight->elements(SharedRow(c.weight_per, row, c.heads), 0, {c.d});
+    }
+    if (c.bias) {
+      operands.bias = tensors.bias->elements(SharedRow(c.bias_per, row, c.heads), 0, {c.d});
+    }
+    if (c.residual) {
+      operands.residual = residual->rows(row, count);
+      operands.residual_out = tensors.residual_out->rows(row, count);
+    }
+    operands.y = tensors.y.rows(row, count);
+    operands.rstd = tensors.rstd.elements(0, row, {count});
+    operands.sums_out = tensors.sums.elements(0, row, {count});
+    forward(operands, c.options, ReferenceContext());
   }
 }
 
-ForwardCheck::Results ForwardCheck::Run(const char* target) const {
-  Results results = {x_,
-                     weight_,
-                     residual_,
-                     std::nullopt,
-                     Output(FormatOf(case_.y), LayoutOfY(case_)),
-                     OnePerRow(kF32, case_.rows),
-                     OnePerRow(kF64, case_.rows)};
-  if (case_.in_place) CopyRows(x_, results.y);
-  rmsnorm_view residual = {};
-  rmsnorm_view residual_out = {};
-  if (case_.residual) {
-    results.residual_out.emplace(Output(FormatOf(*case_.residual), LayoutOfResidualOut(case_)));
-    residual_out = results.residual_out->view(*case_.residual);
-    residual = results.residual->view(*case_.residual);
-    if (case_.residual_in_place) {
-      CopyRows(*residual_, *results.residual_out);
-      residual = residual_out;
+ForwardCheck::Tensors ForwardCheck::Run(const char* target) const {
+  const ForwardCase& c = case_;
+  Tensors results = expected_;
+  results.y = Output(c.y, LayoutOfY(c));
+  results.rstd = OnePerRow(Dtype::f32, c.rows);
+  results.sums = OnePerRow(Dtype::f64, c.rows);
+
+  const std::vector<size_t> leading = LeadingOfRows(c.rows, c.heads);
+  ForwardOperands operands;
+  operands.y = results.y.view(leading);
+  if (c.in_place) {
+    CopyRows(results.x, results.y);
+    operands.x = results.y.view_as(c.x, leading);
+  } else {
+    operands.x = results.x.view(leading);
+  }
+  if (c.weight) operands.weight = results.weight->view(LeadingOf(c.weight_per, c.rows, c.heads));
+  if (c.bias) operands.bias = results.bias->view(LeadingOf(c.bias_per, c.rows, c.heads));
+  if (c.residual) {
+    results.residual_out = Output(*c.residual, LayoutOfResidualOut(c));
+    operands.residual_out = results.residual_out->view(leading);
+    if (c.residual_in_place) {
+      CopyRows(*results.residual, *results.residual_out);
+      operands.residual = operands.residual_out;
+    } else {
+      operands.residual = results.residual->view(leading);
     }
   }
+  if (c.rstd) operands.rstd = results.rstd.elements(0, 0, leading);
 
-  const rmsnorm_options options = WithResidual(LibraryOptions(case_, target), case_);
-  const rmsnorm_view x = case_.in_place ? results.y.view(case_.x) : results.x.view(case_.x);
-  const rmsnorm_view y = results.y.view(case_.y);
-  float* const rstd = case_.rstd ? Floats(results.rstd) : nullptr;
-  rmsnorm_view weight_view = {};
-  const rmsnorm_view* weight = nullptr;
-  if (case_.weight) {
-    weight_view = results.weight->vector(*case_.weight);
-    weight = &weight_view;
-  }
-
-  switch (case_.call) {
-    case Call::kForward:
-      if (case_.residual) {
-        check(rmsnorm_add_forward(&x, &residual, weight, &residual_out, &y, rstd, &options));
-      } else {
-        check(rmsnorm_forward(&x, weight, &y, rstd, &options));
-      }
+  const Context context = ContextOf(c, target);
+  switch (c.call) {
+    case CallKind::kForward:
+      forward(operands, c.options, context);
       break;
-    case Call::kModule: {
-      Options module_options;
-      static_cast<rmsnorm_options&>(module_options) = options;
-      RmsNorm module(case_.d, module_options, case_.weight.value_or(case_.x));
-      if (weight != nullptr) module.set_weight(ConstView(*weight));
-      if (case_.residual) {
-        module.add_forward(ConstView(x), ConstView(residual), View(residual_out), View(y), rstd);
-      } else {
-        module.forward(ConstView(x), View(y), rstd);
-      }
+    case CallKind::kModule: {
+      RmsNorm module(c.d, c.options, c.weight.value_or(c.x), context);
+      if (c.weight) module.set_weight(operands.weight);
+      operands.weight = {};
+      module.forward(operands);
       break;
     }
-    case Call::kTwoPhases: {
-      double* const sums = Doubles(results.sums);
-      check(rmsnorm_sum_squares(&x, sums, &options));
-      check(rmsnorm_scale(&x, sums, weight, &y, rstd, &options));
+    case CallKind::kTwoPhases: {
+      ForwardOperands sum;
+      sum.x = operands.x;
+      sum.sums_out = results.sums.elements(0, 0, leading);
+      // An offset needs a weight.
+      sum.weight = operands.weight;
+      forward(sum, c.options, context);
+      operands.sums = sum.sums_out;
+      forward(operands, c.options, context);
       break;
     }
   }
   return results;
 }
 
-std::string ForwardCheck::FindFault(const Results& results) const {
+std::string ForwardCheck::FindFault(const Tensors& results) const {
   std::string fault = FindFaultOfOutputs({
-      {"y", expected_y_, results.y, true},
-      {"rstd", expected_rstd_, results.rstd, case_.rstd},
-      {"sums", expected_sums_, results.sums, case_.call == Call::kTwoPhases},
+      {"y", expected_.y, results.y, true},
+      {"rstd", expected_.rstd, results.rstd, case_.rstd},
+      {"sums", expected_.sums, results.sums, case_.call == CallKind::kTwoPhases},
   });
-  if (!fault.empty()) return fault;
-  if (results.residual_out) {
+  if (fault.empty() && case_.residual) {
     fault = FindFaultOfOutputs(
-        {{"residual_out", *expected_residual_out_, *results.residual_out, true}});
-    if (!fault.empty()) return fault;
-    if (!(*results.residual == *residual_)) return "the residual was written";
+        {{"residual_out", *expected_.residual_out, *results.residual_out, true}});
   }
-  if (!(results.x == x_)) return "x was written";
-  if (weight_ && !(*results.weight == *weight_)) return "the weight was written";
+  if (!fault.empty()) return fault;
+  if (!(results.x == expected_.x)) return "x was written";
+  if (!(results.weight == expected_.weight)) return "the weight was written";
+  if (!(results.bias == expected_.bias)) return "the bias was written";
+  if (!(results.residual == expected_.residual)) return "the residual was written";
   return {};
 }
 

@@ -11,39 +11,38 @@
 
 namespace rmsnorm::tools {
 
-// The arguments of a case, and its results on the target `reference` in their simplest form: one
-// plain call on dense rows, apart, by one thread.
+// The arguments of a case, and its results on the target `reference` in their simplest form: plain
+// calls on dense rows, apart, by one thread, each on rows that share those of weight and bias.
 class ForwardCheck {
  public:
   // Throws rmsnorm::Error if the library refuses the case.
   explicit ForwardCheck(const ForwardCase& forward_case);
 
-  // What a target makes of the case.
-  struct Results {
-    GuardedRows x;  // as it was left, or y where that is computed in place
+  struct Tensors {
+    GuardedRows x;
     std::optional<GuardedRows> weight;
-    std::optional<GuardedRows> residual;  // as it was left, or residual_out where that is in place
+    std::optional<GuardedRows> bias;
+    std::optional<GuardedRows> residual;
     std::optional<GuardedRows> residual_out;
     GuardedRows y;
     GuardedRows rstd;
     GuardedRows sums;
   };
 
-  // Runs the case as it is described on a target. Throws rmsnorm::Error if the library refuses it.
-  Results Run(const char* target) const;
+  // Runs the case as it is described on a target and returns the inputs, as they were left, and the
+  // outputs. An input that an output has the place of is apart from it. Throws rmsnorm::Error if
+  // the library refuses the case.
+  Tensors Run(const char* target) const;
 
   // Says what is wrong with results, naming the first wrong element; empty where nothing is.
-  std::string FindFault(const Results& results) const;
+  std::string FindFault(const Tensors& results) const;
 
  private:
+  // The inputs, and outputs without gaps that nothing has been written to.
+  static Tensors MakeTensors(const ForwardCase& c);
+
   ForwardCase case_;
-  GuardedRows x_;
-  std::optional<GuardedRows> weight_;
-  std::optional<GuardedRows> residual_;
-  std::optional<GuardedRows> expected_residual_out_;
-  GuardedRows expected_y_;
-  GuardedRows expected_rstd_;
-  GuardedRows expected_sums_;
+  Tensors expected_;
 };
 
 }  // namespace rmsnorm::tools

@@ -19,17 +19,19 @@ Format FormatOf(Dtype dtype) {
       return {5, 10};
     case Dtype::bf16:
       return {8, 7};
+    case Dtype::f64:
+      return {11, 52};
     case Dtype::f32:
       break;
   }
-  return kF32;
+  return {8, 23};
 }
 
-GuardedRows::GuardedRows(Format format, const Layout& layout, uint8_t canary)
-    : format_(format), layout_(layout), canary_(canary) {
+GuardedRows::GuardedRows(Dtype dtype, const Layout& layout, uint8_t canary)
+    : dtype_(dtype), layout_(layout), canary_(canary) {
   const size_t rows_in_memory = layout.repeated ? 1 : layout.rows;
   const size_t elements = layout.shift + rows_in_memory * (layout.d + layout.gap);
-  lines_.resize(elements * format.size() / sizeof(Line) + 1 + 2 * kGuardLines);
+  lines_.resize(elements * format().size() / sizeof(Line) + 1 + 2 * kGuardLines);
   std::memset(lines_.data(), canary, lines_.size() * sizeof(Line));
 }
 
@@ -44,7 +46,7 @@ size_t GuardedRows::Position(size_t row) const {
   if (layout_.falling) slot = layout_.rows - 1 - row;
   if (layout_.repeated) slot = 0;
   return kGuardLines * sizeof(Line) +
-         (layout_.shift + slot * (layout_.d + layout_.gap)) * format_.size();
+         (layout_.shift + slot * (layout_.d + layout_.gap)) * format().size();
 }
 
 uint8_t* GuardedRows::row(size_t index) {
@@ -57,20 +59,32 @@ const uint8_t* GuardedRows::row(size_t index) const {
 
 uint64_t GuardedRows::bits(size_t row_index, size_t j) const {
   uint64_t bits = 0;  // every CPU that Highway has targets for here is little-endian
-  std::memcpy(&bits, row(row_index) + j * format_.size(), format_.size());
+  std::memcpy(&bits, row(row_index) + j * format().size(), format().size());
   return bits;
 }
 
 void GuardedRows::set_bits(size_t row_index, size_t j, uint64_t bits) {
-  std::memcpy(row(row_index) + j * format_.size(), &bits, format_.size());
+  std::memcpy(row(row_index) + j * format().size(), &bits, format().size());
 }
 
-rmsnorm_view GuardedRows::view(Dtype dtype) {
-  return rmsnorm_rows(row(0), static_cast<rmsnorm_dtype>(dtype), layout_.rows, layout_.d, stride());
+View GuardedRows::view_as(Dtype dtype, const std::vector<size_t>& leading) {
+  std::vector<size_t> shape = leading;
+  shape.push_back(layout_.d);
+  std::vector<ptrdiff_t> strides(shape.size(), 1);
+  ptrdiff_t rows = 1;  // of each index
+  for (size_t i = leading.size(); i-- > 0;) {
+    strides[i] = rows * stride();
+    rows *= static_cast<ptrdiff_t>(shape[i]);
+  }
+  return View(row(0), dtype, shape.size(), shape.data(), strides.data());
 }
 
-rmsnorm_view GuardedRows::vector(Dtype dtype) {
-  return rmsnorm_tensor(row(0), static_cast<rmsnorm_dtype>(dtype), 1, &layout_.d, nullptr);
+View GuardedRows::rows(size_t first, size_t count) {
+  return View(row(first), dtype_, {count, layout_.d}, {stride(), 1});
+}
+
+View GuardedRows::elements(size_t row_index, size_t first, const std::vector<size_t>& shape) {
+  return View(row(row_index) + first * format().size(), dtype_, shape.size(), shape.data());
 }
 
 std::string GuardedRows::FindBrokenCanary() const {
@@ -88,7 +102,7 @@ std::string GuardedRows::FindBrokenCanary() const {
       return "byte " + std::to_string(broken - row(0)) +
              " from its start, outside its rows, was written";
     }
-    if (!last) gap = next + layout_.d * format_.size();
+    if (!last) gap = next + layout_.d * format().size();
   }
   return {};
 }
@@ -98,19 +112,22 @@ bool GuardedRows::operator==(const GuardedRows& other) const {
          std::memcmp(lines_.data(), other.lines_.data(), lines_.size() * sizeof(Line)) == 0;
 }
 
-GuardedRows Output(Format format, const Layout& layout) {
-  return GuardedRows(format, layout, GuardedRows::kAroundOutput);
+GuardedRows Input(Dtype dtype, const Layout& layout) {
+  return GuardedRows(dtype, layout, GuardedRows::kAroundInput);
 }
 
-GuardedRows OnePerRow(Format format, size_t rows) { return Output(format, {1, rows}); }
+GuardedRows Output(Dtype dtype, const Layout& layout) {
+  return GuardedRows(dtype, layout, GuardedRows::kAroundOutput);
+}
 
-float* Floats(GuardedRows& rows) { return reinterpret_cast<float*>(rows.row(0)); }
-double* Doubles(GuardedRows& rows) { return reinterpret_cast<double*>(rows.row(0)); }
+GuardedRows OnePerRow(Dtype dtype, size_t rows) { return Output(dtype, {1, rows}); }
+
+void CopyRow(const GuardedRows& from, size_t from_row, GuardedRows& to, size_t to_row) {
+  std::memcpy(to.row(to_row), from.row(from_row), from.layout().d * from.format().size());
+}
 
 void CopyRows(const GuardedRows& from, GuardedRows& to) {
-  for (size_t row = 0; row < from.layout().rows; ++row) {
-    std::memcpy(to.row(row), from.row(row), from.layout().d * from.format().size());
-  }
+  for (size_t row = 0; row < from.layout().rows; ++row) CopyRow(from, row, to, row);
 }
 
 std::string FindDifference(const GuardedRows& expected, const GuardedRows& actual) {

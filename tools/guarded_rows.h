@@ -24,8 +24,6 @@ struct Format {
   bool IsNan(uint64_t bits) const { return (bits & ~sign()) > infinity(); }
 };
 
-constexpr Format kF32 = {8, 23};
-constexpr Format kF64 = {11, 52};
 Format FormatOf(Dtype dtype);
 
 // Where rows lie, in elements; see the cases of `rmsnorm check`.
@@ -46,9 +44,9 @@ class GuardedRows {
   static constexpr uint8_t kAroundInput = 0xFF;
   static constexpr uint8_t kAroundOutput = 0xA5;
 
-  GuardedRows(Format format, const Layout& layout, uint8_t canary);
+  GuardedRows(Dtype dtype, const Layout& layout, uint8_t canary);
 
-  Format format() const { return format_; }
+  Format format() const { return FormatOf(dtype_); }
   const Layout& layout() const { return layout_; }
 
   uint8_t* row(size_t index);
@@ -56,9 +54,12 @@ class GuardedRows {
   uint64_t bits(size_t row, size_t j) const;
   void set_bits(size_t row, size_t j, uint64_t bits);
 
-  // As arguments for the library.
-  rmsnorm_view view(Dtype dtype);
-  rmsnorm_view vector(Dtype dtype);  // the first row, with one dimension, which a weight must have
+  // As arguments for the library: all rows in these leading dimensions, also as elements of another
+  // type of the same size; some rows; and elements of a row from one on, in any dense shape.
+  View view(const std::vector<size_t>& leading) { return view_as(dtype_, leading); }
+  View view_as(Dtype dtype, const std::vector<size_t>& leading);
+  View rows(size_t first, size_t count);
+  View elements(size_t row, size_t first, const std::vector<size_t>& shape);
 
   // Describes the first byte outside the rows that is no longer the canary; empty where there is
   // none.
@@ -75,21 +76,19 @@ class GuardedRows {
   // Bytes from the start of the memory to a row.
   size_t Position(size_t row) const;
 
-  Format format_;
+  Dtype dtype_;
   Layout layout_;
   uint8_t canary_;
   std::vector<Line> lines_;
 };
 
-// Rows for a result.
-GuardedRows Output(Format format, const Layout& layout);
+// Rows for an argument and for a result, and one row with an element for each of so many others.
+GuardedRows Input(Dtype dtype, const Layout& layout);
+GuardedRows Output(Dtype dtype, const Layout& layout);
+GuardedRows OnePerRow(Dtype dtype, size_t rows);
 
-// One row, with an element for each of so many others.
-GuardedRows OnePerRow(Format format, size_t rows);
-float* Floats(GuardedRows& rows);
-double* Doubles(GuardedRows& rows);
-
-// Copies the elements of rows, of which there are as many in both.
+// Copies the elements of a row, and of all rows, of which there are as many in both.
+void CopyRow(const GuardedRows& from, size_t from_row, GuardedRows& to, size_t to_row);
 void CopyRows(const GuardedRows& from, GuardedRows& to);
 
 // Describes the first element of `actual` whose bits are not those in `expected`; empty where there
