@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of the backward pass called directly, for what a call of the library does not reach
-// at once: the library's own memory, the prepared weight and the sums of dw, beside pages that
-// cannot be touched; dx written past the caches, which otherwise takes more rows than the last
+// at once: the library's own memory, the prepared weight and the sums of dw and db, beside pages
+// that cannot be touched; dx written past the caches, which otherwise takes more rows than the last
 // cache holds; and the two steps into which work for many threads is split.
 #include <gtest/gtest.h>
 
@@ -9,30 +9,27 @@
 #include <string>
 #include <vector>
 
-#include "gradient_rows.h"
 #include "gradients.h"
 #include "guarded_buffer.h"
-#include "rows.h"
-#include "target.h"
+#include "kernel_call.h"
+#include "reference.h"
 #include "targets.h"
+#include "walk.h"
 
 namespace rmsnorm::test {
 namespace {
 
-using internal::DtypeIndex;
-using internal::GradientRows;
-using internal::GradientTable;
-using internal::KernelTable;
-using internal::Norm;
+using internal::kBlock;
+using internal::kDb;
+using internal::kDw;
+using internal::kDx;
+using internal::kDy;
+using internal::kRstd;
+using internal::kWeight;
+using internal::RowSums;
 using internal::RowTerms;
 
 constexpr size_t kLongest = 8200;
-
-const GradientTable& FindTable(const char* target) {
-  const KernelTable* table = nullptr;
-  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target, table));
-  return *table->gradient;
-}
 
 struct Sums {
   Tensor dx;
@@ -43,96 +40,149 @@ enum class How { kPlain, kStreamed, kTwoSteps };
 
 class BackwardKernelsTest : public testing::TestWithParam<std::string> {
  protected:
-  void* Place(const GuardedBuffer& guard, size_t bytes, bool at_begin) const {
-    return at_begin ? guard.AtBegin() : guard.AtEnd(bytes);
+  std::vector<float> DrawWeight(size_t d) {
+    std::vector<float> weight(d);
+    for (float& w : weight) w = static_cast<float>(1 + random_.Normal() / 2);
+    return weight;
   }
 
-  // The gradients of some rows, with the weight and dw at the end, or at the begin, of their
-  // memory.
-  Sums Run(const GradientTable& table, const Tensor& x, const Tensor& dy, Tensor dx,
+  // Memory at the end, or at the begin, of a buffer. All its bytes are those of a NaN.
+  static float* Place(const GuardedBuffer& guard, size_t d, bool at_begin) {
+    const size_t bytes = d * sizeof(float);
+    void* const memory = at_begin ? guard.AtBegin() : guard.AtEnd(bytes);
+    return static_cast<float*>(std::memset(memory, 0xFF, bytes));
+  }
+
+  // The gradients of some rows, with the weight and dw beside their guards.
+  Sums Run(const KernelTable& table, const Tensor& x, const Tensor& dy, Tensor dx,
            const std::vector<float>& weight, bool at_begin, How how) const {
     const size_t d = weight.size();
-    const size_t bytes = d * sizeof(float);
-    Norm norm = {};
-    norm.d = d;
-    norm.weight = static_cast<const float*>(
-        std::memcpy(Place(weight_, bytes, at_begin), weight.data(), bytes));
-    norm.eps = 1e-5f;
-    norm.divisor = static_cast<float>(d);
-    GradientRows rows = {};
-    rows.count = x.rows();
-    rows.x = x.data();
-    rows.x_stride = x.view().stride[0];
-    rows.dy = dy.data();
-    rows.dy_stride = dy.view().stride[0];
-    rows.dx = dx.data();
-    rows.dx_stride = dx.view().stride[0];
-    rows.stream = how == How::kStreamed;
-    // NaN, which must not reach the sums.
-    rows.dw = static_cast<float*>(std::memset(Place(dw_, bytes, at_begin), 0xFF, bytes));
-    rows.start_dw = true;
-    const int x_type = DtypeIndex(x.dtype());
-    const int dy_type = DtypeIndex(dy.dtype());
+    float* const dw = Place(dw_, d, at_begin);
+    KernelCall call(table, x);
+    call.norm.stream = how == How::kStreamed;
+    call.Set(kDy, dy);
+    call.Set(kDx, dx);
+    call.Share(kWeight, static_cast<float*>(std::memcpy(Place(weight_, d, at_begin), weight.data(),
+                                                        d * sizeof(float))));
+    call.Share(kDw, dw);
+    call.run.start_sums = true;
     if (how == How::kTwoSteps) {
       std::vector<RowTerms> terms(x.rows());
-      table.terms[x_type][dy_type](norm, rows, terms.data());
+      table.backward_terms(call.norm, call.run, terms.data());
       // In two runs of columns, of which one has rows that begin anywhere.
       const size_t first = d / 3;
-      Columns(table, norm, rows, 0, first, x, dy, terms);
-      Columns(table, norm, rows, first, d, x, dy, terms);
+      for (const auto& [begin, end] : {std::pair{size_t{0}, first}, std::pair{first, d}}) {
+        if (begin == end) continue;
+        table.backward_columns(call.norm, internal::Columns(call.norm, call.run, begin, end),
+                               terms.data());
+      }
     } else {
-      table.rows[x_type][dy_type](norm, rows);
+      table.backward(call.norm, call.run);
     }
-    return {dx, {rows.dw, rows.dw + d}};
+    return {dx, {dw, dw + d}};
   }
 
-  const GradientTable& reference_ = FindTable(kReference);
-  const GradientTable& table_ = FindTable(GetParam().c_str());
+  const KernelTable& reference_ = FindTable(kReference);
+  const KernelTable& table_ = FindTable(GetParam());
   const GuardedBuffer weight_{kLongest * sizeof(float)};
   const GuardedBuffer dw_{kLongest * sizeof(float)};
   Random random_{103};
-
- private:
-  static void Columns(const GradientTable& table, Norm norm, GradientRows rows, size_t begin,
-                      size_t end, const Tensor& x, const Tensor& dy,
-                      const std::vector<RowTerms>& terms) {
-    if (begin == end) return;
-    norm.d = end - begin;
-    norm.weight += begin;
-    rows.x = static_cast<const char*>(rows.x) + begin * rmsnorm_dtype_size(x.dtype());
-    rows.dy = static_cast<const char*>(rows.dy) + begin * rmsnorm_dtype_size(dy.dtype());
-    rows.dx = static_cast<char*>(rows.dx) + begin * rmsnorm_dtype_size(dy.dtype());
-    rows.dw += begin;
-    table.columns[DtypeIndex(x.dtype())][DtypeIndex(dy.dtype())](norm, rows, terms.data());
-  }
 };
 
-TEST_P(BackwardKernelsTest, AnyWayAndNoByteBesideTheirMemory) {
+SizeList Sizes() {
   SizeList sizes = {1000, 4095, 4096, 4097, 8191, 8192, 8193, kLongest};
   for (size_t d = 1; d <= 300; ++d) sizes.push_back(d);
+  return sizes;
+}
+
+TEST_P(BackwardKernelsTest, AnyWayAndNoByteBesideTheirMemory) {
+  for (unsigned types = 0; types < 27; ++types) {
+    const rmsnorm_dtype x_dtype = kDtypes[types % 3];
+    const rmsnorm_dtype dy_dtype = kDtypes[types / 3 % 3];
+    const rmsnorm_dtype dx_dtype = kDtypes[types / 9];
+    for (const size_t d : Sizes()) {
+      // Of types that are never mixed in one loop, some lengths will do.
+      if (dx_dtype != dy_dtype && d % 7 != types % 7) continue;
+      Tensor x(x_dtype, 6, d, d % 5);
+      Tensor dy(dy_dtype, 6, d, d % 3);
+      FillFinite(random_, x, d);
+      FillNormal(random_, dy);
+      const std::vector<float> weight = DrawWeight(d);
+      for (const How how : {How::kPlain, How::kStreamed, How::kTwoSteps}) {
+        // Every place of dx relative to a cache line comes with some length, and each row has
+        // another.
+        const Tensor dx(dx_dtype, 6, d, d % 32, d % 7);
+        const bool at_begin = d % 2 == 0;
+        const Sums expected = Run(reference_, x, dy, dx, weight, at_begin, How::kPlain);
+        const Sums actual = Run(table_, x, dy, dx, weight, at_begin, how);
+        ASSERT_TRUE(expected.dx.IsPaddingWiped());
+        ASSERT_TRUE(SameBits(expected.dx, actual.dx))
+            << rmsnorm_dtype_name(x_dtype) << " and " << rmsnorm_dtype_name(dy_dtype) << " d " << d
+            << ", way " << static_cast<int>(how);
+        ASSERT_TRUE(SameBits(expected.dw, actual.dw))
+            << "dw, d " << d << ", way " << static_cast<int>(how);
+      }
+    }
+  }
+}
+
+// The sums of a row's blocks, with and without those of squares.
+TEST_P(BackwardKernelsTest, SumsOfBlocks) {
   for (const rmsnorm_dtype x_dtype : kDtypes) {
     for (const rmsnorm_dtype dy_dtype : kDtypes) {
-      for (const size_t d : sizes) {
-        Tensor x(x_dtype, 6, d, d % 5);
-        Tensor dy(dy_dtype, 6, d, d % 3);
-        FillFinite(random_, x, d);
+      for (const size_t d : Sizes()) {
+        Tensor x(x_dtype, 1, d, d % 5);
+        Tensor dy(dy_dtype, 1, d, d % 3);
+        FillNormal(random_, x);
         FillNormal(random_, dy);
-        std::vector<float> weight(d);
-        for (float& w : weight) w = static_cast<float>(1 + random_.Normal() / 2);
-        for (const How how : {How::kPlain, How::kStreamed, How::kTwoSteps}) {
-          // Every place of dx relative to a cache line comes with some length, and each row has
-          // another.
-          const Tensor dx(dy_dtype, 6, d, d % 32, d % 7);
-          const bool at_begin = d % 2 == 0;
-          const Sums expected = Run(reference_, x, dy, dx, weight, at_begin, How::kPlain);
-          const Sums actual = Run(table_, x, dy, dx, weight, at_begin, how);
-          ASSERT_TRUE(expected.dx.IsPaddingWiped());
-          ASSERT_TRUE(SameBits(expected.dx, actual.dx))
-              << rmsnorm_dtype_name(x_dtype) << " and " << rmsnorm_dtype_name(dy_dtype) << " d "
-              << d << ", way " << static_cast<int>(how);
-          ASSERT_TRUE(SameBits(RMSNORM_F32, expected.dw.data(), actual.dw.data(), d))
-              << "dw, d " << d << ", way " << static_cast<int>(how);
+        const std::vector<float> weight = DrawWeight(d);
+        Tensor rstd(RMSNORM_F32, 1, 1);
+        rstd.set(0, 0, 1.5);
+        for (const bool has_rstd : {false, true}) {
+          KernelCall call(table_, x);
+          call.Set(kDy, dy);
+          call.Share(kWeight, weight.data());
+          if (has_rstd) call.Set(kRstd, rstd);
+          for (size_t begin = 0; begin < d; begin += kBlock) {
+            const internal::Run block =
+                internal::Columns(call.norm, call.run, begin, std::min(begin + kBlock, d));
+            const RowSums expected = reference_.backward_sums(call.norm, block);
+            const RowSums actual = table_.backward_sums(call.norm, block);
+            ASSERT_EQ(expected.dot, actual.dot) << d << " from " << begin;
+            ASSERT_EQ(expected.squares, actual.squares) << d << " from " << begin;
+            ASSERT_EQ(has_rstd, actual.squares == 0);
+          }
         }
+      }
+    }
+  }
+}
+
+// db by the definition: rows one after the other, from +0 or from what is there.
+TEST_P(BackwardKernelsTest, RowsAddUpToDb) {
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    for (const size_t d : Sizes()) {
+      const size_t rows = 1 + d % 7;
+      Tensor dy(dtype, rows, d, d % 32, d % 5);
+      FillMixed(random_, dy);
+      for (size_t j = 0; j < d; j += 3) dy.set(0, j, -0.0);
+      for (const bool start : {false, true}) {
+        float* const db = Place(dw_, d, d % 2 == 0);
+        std::vector<float> expected(d);
+        for (size_t j = 0; j < d; ++j) {
+          if (!start) db[j] = expected[j] = static_cast<float>(random_.Normal());
+          for (size_t row = 0; row < rows; ++row) {
+            expected[j] += static_cast<float>(dy.get(row, j));
+          }
+        }
+        KernelCall call(table_, dy);  // x is not read
+        call.run.data[internal::kX] = nullptr;
+        call.Set(kDy, dy);
+        call.Share(kDb, db);
+        call.run.start_sums = start;
+        table_.add_rows(call.norm, call.run);
+        ASSERT_TRUE(SameBits(RMSNORM_F32, expected.data(), db, d))
+            << rmsnorm_dtype_name(dtype) << ", " << rows << " x " << d;
       }
     }
   }
@@ -162,11 +212,10 @@ TEST_P(BackwardKernelsTest, KnownLengths) {
         FillRow(random_, special && one_in(2) ? RowKind::kHuge : RowKind::kNormal, dy, row);
         if (special && one_in(4)) FillOpposite(x, dy, row);
       }
-      std::vector<float> weight(d, 1);
-      if (!one_in(4)) {
-        for (float& w : weight) w = static_cast<float>(1 + random_.Normal() / 2);
-      }
-      std::vector<float> rstd = InverseRmsOf(x, {});
+      const std::vector<float> weight = one_in(4) ? std::vector<float>(d, 1) : DrawWeight(d);
+      const std::vector<float> saved = InverseRmsOf(x, {});
+      Tensor rstd(RMSNORM_F32, count, 1, 0, i % 2);
+      for (size_t row = 0; row < count; ++row) rstd.set(row, 0, double{saved[row]});
       Tensor dx(RMSNORM_F32, count, d, one_in(2) ? 0 : i % 32, one_in(2) ? 0 : i % 5);
       FillNormal(random_, dx);
       Tensor dw(RMSNORM_F32, 1, d, i % 7);
@@ -178,30 +227,25 @@ TEST_P(BackwardKernelsTest, KnownLengths) {
       const bool stream = one_in(3) && !in_place && !add_dx && !without_dx;
       const bool start_dw = one_in(2);
       const bool without_rstd = one_in(16);
-      const bool eps_outside = one_in(16);
+      const rmsnorm_eps_placement placement = one_in(16)  ? RMSNORM_EPS_OUTSIDE
+                                              : one_in(8) ? RMSNORM_EPS_FLOOR
+                                                          : RMSNORM_EPS_INSIDE;
       const bool other_divisor = one_in(16);
-      const auto run = [&](const GradientTable& table) {
-        Norm norm = {};
-        norm.d = d;
-        norm.weight = weight.data();
-        norm.eps = 1e-5f;
-        norm.eps_outside = eps_outside;
-        norm.divisor = static_cast<float>(other_divisor ? d + 3 : d);
+      const auto run = [&](const KernelTable& table) {
         std::vector<Tensor> outputs = {in_place ? dy : dx, dw};
-        GradientRows rows = {};
-        rows.count = count;
-        rows.x = x.data();
-        rows.x_stride = x.view().stride[0];
-        rows.dy = in_place ? outputs[0].data() : dy.data();
-        rows.dy_stride = dy.view().stride[0];
-        rows.dx = without_dx ? nullptr : outputs[0].data();
-        rows.dx_stride = outputs[0].view().stride[0];
-        rows.rstd = without_rstd ? nullptr : rstd.data();
-        rows.dw = without_dw ? nullptr : static_cast<float*>(outputs[1].data());
-        rows.start_dw = start_dw;
-        rows.add_dx = add_dx;
-        rows.stream = stream;
-        table.rows[0][0](norm, rows);
+        KernelCall call(table, x);
+        call.norm.eps_placement = placement;
+        if (placement == RMSNORM_EPS_FLOOR) call.norm.eps = 1;  // some rows are below it
+        if (other_divisor) call.norm.divisor += 3;
+        call.norm.add_to_dx = add_dx;
+        call.norm.stream = stream;
+        call.Set(kDy, in_place ? outputs[0] : dy);
+        if (!without_dx) call.Set(kDx, outputs[0]);
+        if (!without_rstd) call.Set(kRstd, rstd);
+        call.Share(kWeight, weight.data());
+        if (!without_dw) call.Share(kDw, static_cast<const float*>(outputs[1].data()));
+        call.run.start_sums = start_dw;
+        table.backward(call.norm, call.run);
         return outputs;
       };
       const std::vector<Tensor> expected = run(reference_);
@@ -213,7 +257,7 @@ TEST_P(BackwardKernelsTest, KnownLengths) {
 }
 
 // The sum of blocks, of any number and length, at any place.
-TEST_P(BackwardKernelsTest, Finish) {
+TEST_P(BackwardKernelsTest, StoreSums) {
   for (size_t d = 1; d <= 150; ++d) {
     for (const size_t blocks : SizeList{1, 2, 5, 64}) {
       const size_t stride = d + d % 3;
@@ -231,9 +275,8 @@ TEST_P(BackwardKernelsTest, Finish) {
           Tensor expected(dtype, 1, d, d % 32);
           FillNormal(random_, expected);
           Tensor actual = expected;
-          const int type = DtypeIndex(dtype);
-          reference_.finish[type](sums, stride, blocks, d, add, expected.data());
-          table_.finish[type](sums, stride, blocks, d, add, actual.data());
+          reference_.store_sums(sums, stride, blocks, d, add, dtype, expected.data());
+          table_.store_sums(sums, stride, blocks, d, add, dtype, actual.data());
           ASSERT_TRUE(SameBits(expected, actual)) << d << " in " << blocks << " blocks";
         }
       }

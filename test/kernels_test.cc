@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels called directly, for what a call of the library does not reach at once: the prepared
-// weight, which is the library's own memory, beside a page that cannot be touched; results that
-// are written past the caches, which otherwise takes more rows than the last cache holds; and which
-// kernel a target has for some rows.
+// weight and bias, which are the library's own memory, beside pages that cannot be touched; results
+// that are written past the caches, which otherwise takes more rows than the last cache holds; and
+// the steps into which a row for many threads is split.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -10,63 +10,44 @@
 #include <string>
 #include <vector>
 
-#include "addend_rows.h"
 #include "guarded_buffer.h"
+#include "kernel_call.h"
 #include "random_rows.h"
-#include "rows.h"
-#include "target.h"
+#include "reference.h"
 #include "targets.h"
-#include "tensor.h"
+#include "walk.h"
 
 namespace rmsnorm::test {
 namespace {
 
-using internal::DtypeIndex;
-using internal::KernelTable;
-using internal::Norm;
-using internal::Rows;
+using internal::kBias;
+using internal::kBlock;
+using internal::kResidual;
+using internal::kResidualOut;
+using internal::kRstd;
+using internal::kSumsOut;
+using internal::kWeight;
+using internal::kX;
+using internal::kY;
 
 constexpr size_t kLongest = 16385;
 
-const KernelTable& FindTable(const char* target) {
-  const KernelTable* table = nullptr;
-  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target, table));
-  return *table;
-}
-
 class KernelsTest : public testing::TestWithParam<std::string> {
  protected:
-  // y of one target, with the weight at the end, or at the begin, of its memory.
-  Tensor Run(const KernelTable& table, const Tensor& x, const std::vector<float>& weight,
-             bool at_begin, Tensor y, bool cast_then_scale, bool stream) const {
-    const size_t d = weight.size();
-    const size_t bytes = d * sizeof(float);
-    void* const guarded = at_begin ? guard_.AtBegin() : guard_.AtEnd(bytes);
-    std::memcpy(guarded, weight.data(), bytes);
-    Norm norm = {};
-    norm.d = d;
-    norm.weight = static_cast<const float*>(guarded);
-    norm.eps = 1e-5f;
-    norm.divisor = static_cast<float>(d);
-    norm.cast_then_scale = cast_then_scale;
-    Rows rows = {};
-    rows.count = x.rows();
-    rows.x = x.data();
-    rows.x_stride = x.view().stride[0];
-    rows.y = y.data();
-    rows.y_stride = y.view().stride[0];
-    rows.stream = stream;
-    table.forward[DtypeIndex(x.dtype())][DtypeIndex(y.dtype())](norm, rows);
-    return y;
+  std::vector<float> DrawColumns(size_t d) {
+    std::vector<float> columns(d);
+    for (float& value : columns) value = static_cast<float>(1 + random_.Normal() / 2);
+    return columns;
   }
 
   const KernelTable& reference_ = FindTable(kReference);
-  const KernelTable& table_ = FindTable(GetParam().c_str());
-  const GuardedBuffer guard_{kLongest * sizeof(float)};
+  const KernelTable& table_ = FindTable(GetParam());
   Random random_{101};
 };
 
-TEST_P(KernelsTest, StreamOrNotAndNoByteBesideTheWeight) {
+TEST_P(KernelsTest, StreamOrNotAndNoByteBesideWeightAndBias) {
+  const GuardedBuffer weight_guard(kLongest * sizeof(float));
+  const GuardedBuffer bias_guard(kLongest * sizeof(float));
   SizeList sizes = {1000, 4095, 4096, 4097, 8191, 8192, 8193, kLongest};
   for (size_t d = 1; d <= 300; ++d) sizes.push_back(d);
   for (const rmsnorm_dtype x_dtype : kDtypes) {
@@ -74,66 +55,127 @@ TEST_P(KernelsTest, StreamOrNotAndNoByteBesideTheWeight) {
       for (const size_t d : sizes) {
         Tensor x(x_dtype, 5, d);
         FillMixed(random_, x);
-        std::vector<float> weight(d);
-        for (float& w : weight) w = static_cast<float>(1 + random_.Normal() / 2);
+        const std::vector<float> weight = DrawColumns(d);
+        const std::vector<float> bias = DrawColumns(d);
+        const bool has_bias = d % 5 < 2;
+        const auto guarded = [d](const GuardedBuffer& guard, const std::vector<float>& columns) {
+          const size_t bytes = d * sizeof(float);
+          void* const memory = d % 2 == 0 ? guard.AtBegin() : guard.AtEnd(bytes);
+          return static_cast<const float*>(std::memcpy(memory, columns.data(), bytes));
+        };
+        const auto run = [&](const KernelTable& table, Tensor y, bool stream) {
+          KernelCall call(table, x);
+          call.norm.rounding = static_cast<rmsnorm_rounding>(d % 3);
+          call.norm.stream = stream;
+          call.Share(kWeight, guarded(weight_guard, weight));
+          if (has_bias) call.Share(kBias, guarded(bias_guard, bias));
+          call.Set(kY, y);
+          table.forward(call.norm, call.run);
+          return y;
+        };
         for (const bool stream : {false, true}) {
           // Every place of y relative to a cache line comes with some length, and each row has
           // another.
           const Tensor y(y_dtype, x.rows(), d, d % 32, d % 7);
-          const bool cast = d % 2 == 0;
-          const Tensor expected = Run(reference_, x, weight, stream, y, cast, false);
+          const Tensor expected = run(reference_, y, false);
           ASSERT_TRUE(expected.IsPaddingWiped());
-          ASSERT_TRUE(SameBits(expected, Run(table_, x, weight, stream, y, cast, stream)))
+          ASSERT_TRUE(SameBits(expected, run(table_, y, stream)))
               << rmsnorm_dtype_name(x_dtype) << " to " << rmsnorm_dtype_name(y_dtype) << " d " << d
-              << (stream ? " streamed" : "");
+              << (stream ? " streamed" : "") << (has_bias ? " with a bias" : "");
         }
       }
     }
   }
 }
 
+// The sums of a row's blocks, and then its columns in two parts by their sum, as threads do it.
+TEST_P(KernelsTest, RowInParts) {
+  for (const size_t d : SizeList{1, 127, 4096, 4097, 8192, 12287, 12301}) {
+    for (unsigned types = 0; types < 27; ++types) {
+      for (const bool has_residual : {false, true}) {
+        Tensor x(kDtypes[types % 3], 1, d, d % 5);
+        Tensor residual(kDtypes[types / 3 % 3], 1, d, d % 3);
+        FillNormal(random_, x);
+        FillNormal(random_, residual);
+        const std::vector<float> weight = DrawColumns(d);
+        const std::vector<float> bias = DrawColumns(d);
+        const bool has_bias = random_.Below(2) == 0;
+        const bool norm_unrounded = random_.Below(2) == 0;
+        const bool in_place = random_.Below(2) == 0;
+        const auto rounding = static_cast<rmsnorm_rounding>(random_.Below(3));
+        struct Results {
+          Tensor y;
+          Tensor residual_out;
+          Tensor rstd;
+          double sum;
+        };
+        const Results wiped = {Tensor(kDtypes[types / 9], 1, d, d % 7),
+                               in_place ? residual : Tensor(residual.dtype(), 1, d),
+                               Tensor(RMSNORM_F32, 1, 1), -1};
+        const auto call_of = [&](const KernelTable& table, Results& results) {
+          KernelCall call(table, x);
+          call.norm.rounding = rounding;
+          call.norm.norm_unrounded = norm_unrounded;
+          call.Share(kWeight, weight.data());
+          if (has_bias) call.Share(kBias, bias.data());
+          if (has_residual) {
+            call.Set(kResidual, in_place ? results.residual_out : residual);
+            call.Set(kResidualOut, results.residual_out);
+          }
+          call.Set(kY, results.y);
+          call.Set(kRstd, results.rstd);
+          call.run.data[kSumsOut] = reinterpret_cast<char*>(&results.sum);
+          return call;
+        };
+        Results expected = wiped;
+        const KernelCall whole = call_of(reference_, expected);
+        reference_.forward(whole.norm, whole.run);
+
+        Results actual = wiped;
+        KernelCall call = call_of(table_, actual);
+        float sum = 0;
+        for (size_t begin = 0; begin < d; begin += kBlock) {
+          sum += table_.sum_block(call.norm, internal::Columns(call.norm, call.run, begin,
+                                                               std::min(begin + kBlock, d)));
+        }
+        call.run.safe_sum = &sum;
+        const size_t first = d / 3;
+        if (first > 0) table_.forward(call.norm, internal::Columns(call.norm, call.run, 0, first));
+        internal::Run rest = internal::Columns(call.norm, call.run, first, d);
+        if (first > 0) rest.data[kRstd] = rest.data[kSumsOut] = nullptr;
+        table_.forward(call.norm, rest);
+        ASSERT_EQ(expected.sum, actual.sum) << d;
+        ASSERT_TRUE(SameBits(expected.y, actual.y)) << d << ", types " << types;
+        ASSERT_TRUE(SameBits(expected.residual_out, actual.residual_out)) << d;
+        ASSERT_TRUE(SameBits(expected.rstd, actual.rstd)) << d;
+      }
+    }
+  }
+}
+
 // Rows of lengths that have loops of their own, with others than normal ones at every place.
-class KnownLengthTest : public testing::TestWithParam<std::string> {
+class KnownLengthTest : public KernelsTest {
  protected:
-  // y and rstd of one target, and the sums where `residual` is given.
+  // What forward leaves.
   struct Results {
     Tensor y;
     Tensor rstd;
-    Tensor sum;
+    Tensor residual_out;
   };
 
-  static Norm MakeNorm(const std::vector<float>& weight, bool usual_divisor, bool eps_outside) {
-    Norm norm = {};
-    norm.d = weight.size();
-    norm.weight = weight.data();
-    norm.eps = 1e-5f;
-    norm.divisor = static_cast<float>(usual_divisor ? norm.d : norm.d + 3);
-    norm.eps_outside = eps_outside;
-    return norm;
-  }
-
-  static Rows MakeRows(const Tensor& x, Results& results, bool stream) {
-    Rows rows = {};
-    rows.count = x.rows();
-    rows.x = x.data();
-    rows.x_stride = x.view().stride[0];
-    rows.y = results.y.data();
-    rows.y_stride = results.y.view().stride[0];
-    rows.rstd = static_cast<float*>(results.rstd.data());
-    rows.stream = stream;
-    return rows;
-  }
-
-  static void Forward(const KernelTable& table, const Norm& norm, const Tensor& x, Results& results,
-                      bool stream) {
-    table.forward[DtypeIndex(x.dtype())][DtypeIndex(x.dtype())](norm, MakeRows(x, results, stream));
-  }
-
-  static internal::AddendRows Addends(const Tensor& x, const Tensor& residual, Results& results) {
-    return {x.rows(),           x.d(),
-            x.data(),           x.view().stride[0],
-            residual.data(),    residual.view().stride[0],
-            results.sum.data(), results.sum.view().stride[0]};
+  static KernelCall Make(const KernelTable& table, const Tensor& x,
+                         const std::vector<float>& weight, Results& results, unsigned special) {
+    KernelCall call(table, x);
+    if (special % 8 == 7) call.norm.divisor += 3;
+    call.norm.eps_placement = special % 4 == 3 ? RMSNORM_EPS_OUTSIDE : RMSNORM_EPS_INSIDE;
+    if (special % 16 == 10) {
+      call.norm.eps_placement = RMSNORM_EPS_FLOOR;
+      call.norm.eps = 1;
+    }
+    call.Share(kWeight, weight.data());
+    call.Set(kY, results.y);
+    call.Set(kRstd, results.rstd);
+    return call;
   }
 
   // As many rows as there are bits, a normal one where the bit is 0.
@@ -147,16 +189,6 @@ class KnownLengthTest : public testing::TestWithParam<std::string> {
     }
     return x;
   }
-
-  std::vector<float> SomeWeight(size_t d) {
-    std::vector<float> weight(d);
-    for (float& w : weight) w = static_cast<float>(1 + random_.Normal() / 2);
-    return weight;
-  }
-
-  const KernelTable& reference_ = FindTable(kReference);
-  const KernelTable& table_ = FindTable(GetParam().c_str());
-  Random random_{102};
 };
 
 // The lengths of which kernels know something, and those around them: rows are held in one to four
@@ -177,15 +209,18 @@ TEST_P(KnownLengthTest, SpecialRowsAnywhere) {
       for (unsigned special = 0; special < 1u << kRows; ++special) {
         const size_t rows = 1 + random_.Below(kRows);
         const Tensor x = SomeSpecial(dtype, rows, d, special);
-        const std::vector<float> weight = SomeWeight(d);
+        const std::vector<float> weight = DrawColumns(d);
         for (const Place place : kPlaces) {
           const bool stream = random_.Below(2) == 0;
-          const Norm norm = MakeNorm(weight, special % 8 != 7, special % 4 == 3);
-          Results expected = {
-              {dtype, rows, d, place.offset, place.padding}, {RMSNORM_F32, 1, rows}, {dtype, 1, 1}};
+          Results expected = {{dtype, rows, d, place.offset, place.padding},
+                              {RMSNORM_F32, rows, 1, 0, place.padding},
+                              {dtype, 1, 1}};
           Results actual = expected;
-          Forward(reference_, norm, x, expected, false);
-          Forward(table_, norm, x, actual, stream);
+          const KernelCall plain = Make(reference_, x, weight, expected, special);
+          reference_.forward(plain.norm, plain.run);
+          KernelCall call = Make(table_, x, weight, actual, special);
+          call.norm.stream = stream;
+          table_.forward(call.norm, call.run);
           ASSERT_TRUE(SameBits(expected.y, actual.y))
               << rmsnorm_dtype_name(dtype) << " d " << d << " special " << special
               << (stream ? " streamed" : "");
@@ -201,20 +236,21 @@ TEST_P(KnownLengthTest, InPlaceAndRepeated) {
   for (const size_t d : kKnownLengths) {
     for (unsigned special = 0; special < 16; ++special) {
       const Tensor x = SomeSpecial(RMSNORM_F32, 4, d, special);
-      const std::vector<float> weight = SomeWeight(d);
-      const Norm norm = MakeNorm(weight, true, false);
-      Results expected = {{RMSNORM_F32, 4, d}, {RMSNORM_F32, 1, 4}, {RMSNORM_F32, 1, 1}};
-      Forward(reference_, norm, x, expected, false);
+      const std::vector<float> weight = DrawColumns(d);
+      Results expected = {{RMSNORM_F32, 4, d}, {RMSNORM_F32, 4, 1}, {RMSNORM_F32, 1, 1}};
+      const KernelCall plain = Make(reference_, x, weight, expected, 0);
+      reference_.forward(plain.norm, plain.run);
       Results actual = expected;
       actual.y = x;
-      Forward(table_, norm, actual.y, actual, false);
+      const KernelCall in_place = Make(table_, actual.y, weight, actual, 0);
+      table_.forward(in_place.norm, in_place.run);
       ASSERT_TRUE(SameBits(expected.y, actual.y)) << "d " << d << " special " << special;
 
       Results repeated = expected;
       repeated.y.Wipe();
-      Rows rows = MakeRows(x, repeated, false);
-      rows.x_stride = 0;
-      table_.forward[0][0](norm, rows);
+      KernelCall call = Make(table_, x, weight, repeated, 0);
+      call.run.stride[kX] = 0;
+      table_.forward(call.norm, call.run);
       for (size_t row = 0; row < 4; ++row) {
         ASSERT_TRUE(SameBits(RMSNORM_F32, expected.y.Row(0), repeated.y.Row(row), d));
       }
@@ -222,44 +258,40 @@ TEST_P(KnownLengthTest, InPlaceAndRepeated) {
   }
 }
 
-TEST_P(KnownLengthTest, ResidualAddInOnePass) {
-  const std::vector<float> long_weight = SomeWeight(192);
-  const bool is_avx512 = GetParam().find("AVX3") == 0;
-  for (const size_t d : SizeList{63, 64, 65, 127, 128, 129, 192}) {
-    const std::vector<float> weight(long_weight.begin(), long_weight.begin() + static_cast<int>(d));
-    EXPECT_EQ(is_avx512 && d <= 128,
-              table_.add->one_pass(MakeNorm(weight, true, false)) != nullptr);
-    Norm without = MakeNorm(weight, true, false);
-    without.weight = nullptr;
-    EXPECT_EQ(nullptr, table_.add->one_pass(without));
-  }
-  if (!is_avx512) return;
+TEST_P(KnownLengthTest, ResidualAdd) {
   constexpr size_t kRows = 6;
-  for (const size_t d : kKnownLengths) {
-    for (unsigned special = 0; special < 1u << kRows; ++special) {
-      const size_t rows = 1 + random_.Below(kRows);
-      const Tensor x = SomeSpecial(RMSNORM_F32, rows, d, special);
-      const Tensor residual = SomeSpecial(RMSNORM_F32, rows, d, special / 2);
-      const std::vector<float> weight = SomeWeight(d);
-      const Norm norm = MakeNorm(weight, special % 8 != 7, special % 4 == 3);
-      for (const Place place : kPlaces) {
-        Results expected = {{RMSNORM_F32, rows, d, place.offset, place.padding},
-                            {RMSNORM_F32, 1, rows},
-                            {RMSNORM_F32, rows, d}};
-        Results actual = expected;
-        std::vector<double> squares(rows);
-        reference_.add->same[0](Addends(x, residual, expected), squares.data());
-        Forward(reference_, norm, expected.sum, expected, false);
-
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    for (const size_t d : kKnownLengths) {
+      for (unsigned special = 0; special < 1u << kRows; ++special) {
+        const size_t rows = 1 + random_.Below(kRows);
+        const Tensor x = SomeSpecial(dtype, rows, d, special);
+        const Tensor residual = SomeSpecial(dtype, rows, d, special / 2);
+        const std::vector<float> weight = DrawColumns(d);
         const bool in_place = special % 2 == 0;
-        if (in_place) actual.sum = residual;
-        const bool stream = random_.Below(2) == 0;
-        table_.add->one_pass(norm)(norm, Addends(x, in_place ? actual.sum : residual, actual),
-                                   MakeRows(actual.sum, actual, stream));
-        ASSERT_TRUE(SameBits(expected.sum, actual.sum)) << "d " << d << " special " << special;
-        ASSERT_TRUE(SameBits(expected.y, actual.y))
-            << "d " << d << " special " << special << (stream ? " streamed" : "");
-        ASSERT_TRUE(SameBits(expected.rstd, actual.rstd));
+        for (const Place place : kPlaces) {
+          const bool stream = random_.Below(2) == 0;
+          const bool norm_unrounded = random_.Below(4) == 0;
+          const auto run = [&](const KernelTable& table, bool streamed) {
+            Results results = {{dtype, rows, d, place.offset, place.padding},
+                               {RMSNORM_F32, rows, 1},
+                               in_place ? residual : Tensor(dtype, rows, d)};
+            KernelCall call = Make(table, x, weight, results, special);
+            call.norm.norm_unrounded = norm_unrounded;
+            call.norm.stream = streamed;
+            call.Set(kResidual, in_place ? results.residual_out : residual);
+            call.Set(kResidualOut, results.residual_out);
+            table.forward(call.norm, call.run);
+            return results;
+          };
+          const Results expected = run(reference_, false);
+          const Results actual = run(table_, stream);
+          ASSERT_TRUE(SameBits(expected.residual_out, actual.residual_out))
+              << rmsnorm_dtype_name(dtype) << " d " << d << " special " << special;
+          ASSERT_TRUE(SameBits(expected.y, actual.y))
+              << rmsnorm_dtype_name(dtype) << " d " << d << " special " << special
+              << (stream ? " streamed" : "");
+          ASSERT_TRUE(SameBits(expected.rstd, actual.rstd));
+        }
       }
     }
   }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kernels are given where tests call them directly.
+#ifndef RMSNORM_TEST_KERNEL_CALL_H_
+#define RMSNORM_TEST_KERNEL_CALL_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels.h"
+#include "target.h"
+#include "tensor.h"
+
+namespace rmsnorm::test {
+
+using internal::KernelTable;
+using internal::Operand;
+
+inline const KernelTable& FindTable(const std::string& target) {
+  const KernelTable* table = nullptr;
+  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target.c_str(), table));
+  return *table;
+}
+
+struct KernelCall {
+  KernelCall(const KernelTable& kernels, const Tensor& x) {
+    norm.kernels = &kernels;
+    norm.eps = 1e-5f;
+    norm.divisor = static_cast<float>(x.d());
+    norm.one_type = true;
+    std::fill_n(norm.dtype, +internal::kOperands, RMSNORM_F32);
+    run.count = x.rows();
+    run.d = x.d();
+    Set(internal::kX, x);
+  }
+
+  // An operand with a row, or an element, for each row of x.
+  void Set(Operand operand, const Tensor& rows) {
+    const rmsnorm_view view = rows.view();
+    norm.dtype[operand] = view.dtype;
+    run.data[operand] = static_cast<char*>(view.data);
+    run.stride[operand] = view.stride[0] * static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype));
+    if (internal::kOperandRules[operand].shape == internal::Shape::kRows) {
+      norm.one_type = norm.one_type && view.dtype == norm.dtype[internal::kX];
+    }
+  }
+
+  // One that all rows share: a weight, a bias, or the sums of a gradient.
+  void Share(Operand operand, const float* columns) {
+    run.data[operand] = reinterpret_cast<char*>(const_cast<float*>(columns));
+  }
+
+  internal::Norm norm = {};
+  internal::Run run = {};
+};
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_KERNEL_CALL_H_
