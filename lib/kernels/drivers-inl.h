@@ -210,7 +210,7 @@ class PlainRows {
 
   // Some rows by their f32 sums. Of short ones four share the time of a root and two divisions: the
   // residual add takes 8 % less for 4096 x 128.
-  HWY_INLINE void Scale(size_t begin, size_t count, const float* sums) const {
+  HWY_NOINLINE void Scale(size_t begin, size_t count, const float* sums) const {
     size_t i = 0;
     if (is_short_) {
       for (; i + 4 <= count; i += 4) ScaleFour(begin + i, hn::LoadU(FourTag(), sums + i));
@@ -300,8 +300,9 @@ HWY_INLINE bool NormaliseInRegisters(const Norm& norm, const Run& run) {
     return false;
   }
   const RowsLeaf leaf = norm.kernels->leaves->held_rows[adds][(run.d - 1) / kPair];
-  for (size_t row = leaf(norm, run, 0); row < run.count; row = leaf(norm, run, row + 1)) {
-    NormaliseByTiles(norm, run, adds ? kResidualOut : kX, row, nullptr);
+  for (size_t row = 0; row < run.count; ++row) {
+    row = leaf(norm, run, row);
+    if (row < run.count) NormaliseByTiles(norm, run, adds ? kResidualOut : kX, row, nullptr);
   }
   return true;
 }

@@ -186,37 +186,38 @@ struct FourBlocks {
 // is not 0: loops of known length take 10 % less.
 template <size_t kD, bool kCast, class T>
 HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t begin) {
+  constexpr size_t kAhead = sizeof(T) == 4 ? 1 : 4;  // sums before the first of these is scaled
   const size_t d = kD != 0 ? kD : run.d;
   const RowsOf<const T> x(run, kX);
   const float* const weight = run.Row<float>(kWeight, 0);
-  size_t row = begin;
-  if (row + 4 > run.count) return row;
   FourBlocks<const T*> blocks;
-  for (size_t i = 0; i < 4; ++i) blocks.Set(i, SumBlock(x[row + i], d));
-  for (; row + 4 <= run.count; row += 4) {
-    const FourInverses inverses = InvertFour(norm, blocks.Sums());
-    if (HWY_UNLIKELY(!inverses.safe)) return row;
-    HWY_ALIGN float r[4];
-    hn::Store(inverses.r, FourTag(), r);
-    const bool more = row + 8 <= run.count;
-    constexpr size_t kAtOnce = sizeof(T) == 4 ? 1 : 4;
-    for (size_t i = 0; more && i < kAtOnce; ++i) blocks.Set(i, SumBlock(x[row + 4 + i], d));
-    for (size_t i = 0; i < 4; ++i) {
-      const size_t next = i + kAtOnce;
-      if (more && next < 4) blocks.Set(next, SumBlock(x[row + 4 + next], d));
+  HWY_ALIGN float r[4];
+  // The first round only sums. There is one place for each step, as both are large.
+  size_t row = begin;  // that of the round's first sum
+  for (bool first = true;; first = false, row += 4) {
+    if (!first) {
+      const FourInverses inverses = InvertFour(norm, blocks.Sums());
+      if (HWY_UNLIKELY(!inverses.safe)) return row - 4;
+      hn::Store(inverses.r, FourTag(), r);
+    }
+    const bool more = row + 4 <= run.count;
+    if (first && !more) return row;
+    for (size_t i = 0; i < 4 + kAhead; ++i) {
+      if (i < 4 && more) blocks.Set(i, SumBlock(x[row + i], d));
+      if (i < kAhead || first) continue;
+      const size_t scaled = row - 4 + i - kAhead;
+      const float inverse = r[i - kAhead];
       if (HWY_UNLIKELY(norm.stream)) {
-        ScaleRow<true, kCast, T>(x[row + i], weight, d, r[i], run.Row<T>(kY, row + i),
-                                 x[std::min(row + i + 1, run.count - 1)]);
+        ScaleRow<true, kCast, T>(x[scaled], weight, d, inverse, run.Row<T>(kY, scaled),
+                                 x[std::min(scaled + 1, run.count - 1)]);
       } else {
-        const Row<kCast, T> one(run, row + i, r[i]);
+        const Row<kCast, T> one(run, scaled, inverse);
         ScaleFrom<false>(0, d, weight, one, one.x);
       }
+      if (run.Has(kRstd)) *run.Row<float>(kRstd, scaled) = inverse;
     }
-    if (run.Has(kRstd)) {
-      for (size_t i = 0; i < 4; ++i) *run.Row<float>(kRstd, row + i) = r[i];
-    }
+    if (!more) return row;
   }
-  return row;
 }
 
 // ------------------------------------------------------------------ rows in registers
