@@ -4,9 +4,9 @@
     library = Library("librmsnorm.so.0")
     library.forward(x=x, weight=weight, y=y, eps=1e-6)
 
-Operands, options and what belongs to the context go by the names that rmsnorm.h has for them. NumPy
-has no bfloat16 of its own; its bits as uint16 stand for it here. A call that fails raises ValueError
-with the library's message.
+Operands, options and what belongs to the context go by the names that rmsnorm.h has for them.
+NumPy has no bfloat16 of its own; its bits as uint16 stand for it here. A call that fails raises
+ValueError with the library's message.
 """
 
 import ctypes
