@@ -30,51 +30,62 @@ class BackwardGuardPageTest : public testing::TestWithParam<std::tuple<std::stri
     void* const data = std::get<1>(GetParam()) ? buffer.AtBegin() : buffer.AtEnd(bytes);
     return std::memset(data, byte, bytes);
   }
-  rmsnorm_view PlaceRows(const GuardedBuffer& buffer, rmsnorm_dtype dtype, size_t rows, size_t d,
-                         int byte = kOrdinary) const {
-    return rmsnorm_rows(Place(buffer, rows * d * rmsnorm_dtype_size(dtype), byte), dtype, rows, d,
-                        static_cast<ptrdiff_t>(d));
+  View PlaceRows(const GuardedBuffer& buffer, rmsnorm_dtype dtype, size_t rows, size_t d,
+                 int byte = kOrdinary) const {
+    void* const data = Place(buffer, rows * d * rmsnorm_dtype_size(dtype), byte);
+    return {data, static_cast<Dtype>(dtype), {rows, d}};
   }
-  rmsnorm_view PlaceVector(const GuardedBuffer& buffer, rmsnorm_dtype dtype, size_t d) const {
-    return rmsnorm_tensor(Place(buffer, d * rmsnorm_dtype_size(dtype), kOrdinary), dtype, 1, &d,
-                          nullptr);
+
+  void Backward(const BackwardOperands& operands) const {
+    backward(operands, {}, OnTarget(target_, 1));
   }
 
   const std::string target_ = std::get<0>(GetParam());
   const GuardedBuffer x_{kMostRows * kLongest * sizeof(float)};
   const GuardedBuffer dy_{kMostRows * kLongest * sizeof(float)};
   const GuardedBuffer dx_{kMostRows * kLongest * sizeof(float)};
-  const GuardedBuffer weight_{kLongest * sizeof(float)};
-  const GuardedBuffer dw_{kLongest * sizeof(float)};
+  const GuardedBuffer weight_{kMostRows * kLongest * sizeof(float)};
+  const GuardedBuffer dw_{kMostRows * kLongest * sizeof(float)};
+  const GuardedBuffer db_{kMostRows * kLongest * sizeof(float)};
   const GuardedBuffer rstd_{kMostRows * sizeof(float)};
 };
 
+// All rows share a weight, or each has one of its own.
 TEST_P(BackwardGuardPageTest, EveryTypeAndLength) {
   SizeList sizes = {1000, 4095, 4096, 4097, 8191, 8193, kLongest};
   for (size_t d = 1; d <= 300; ++d) sizes.push_back(d);
   for (const size_t d : sizes) {
     for (const size_t rows : {size_t{1}, kMostRows}) {
+      const size_t weights = d % 4 == 3 ? rows : 1;
       for (const rmsnorm_dtype x_dtype : kDtypes) {
         for (const rmsnorm_dtype dtype : kDtypes) {
           for (const int byte : {kOrdinary, kNan}) {
-            const rmsnorm_view x = PlaceRows(x_, x_dtype, rows, d, byte);
-            const rmsnorm_view dy = PlaceRows(dy_, dtype, rows, d);
-            const rmsnorm_view dx = PlaceRows(dx_, dtype, rows, d);
-            const rmsnorm_view weight = PlaceVector(weight_, x_dtype, d);
-            const rmsnorm_view dw = PlaceVector(dw_, dtype, d);
-            const float* const rstd =
-                static_cast<float*>(Place(rstd_, rows * sizeof(float), kOrdinary));
-            Options options;
-            options.target = target_.c_str();
-            options.threads = 1;
-            ASSERT_EQ(RMSNORM_OK, rmsnorm_backward(&dy, &x, &weight, d % 2 == 0 ? rstd : nullptr,
-                                                   &dx, &dw, d % 3 == 0 ? 3 : 0, &options));
-            ASSERT_EQ(RMSNORM_OK, rmsnorm_backward(&dy, &x, nullptr, nullptr, &dx, nullptr,
-                                                   d % 2 == 0 ? 3 : 0, &options));
-            ASSERT_EQ(RMSNORM_OK,
-                      rmsnorm_backward(&dy, &x, &weight, rstd, nullptr, &dw, 0, &options));
-            ASSERT_EQ(RMSNORM_OK,
-                      rmsnorm_backward(&dy, &x, &weight, rstd, &dy, nullptr, 0, &options));
+            BackwardOperands operands;
+            operands.x = PlaceRows(x_, x_dtype, rows, d, byte);
+            operands.dy = PlaceRows(dy_, dtype, rows, d);
+            const View dw = PlaceRows(dw_, dtype, weights, d);
+            const View db = PlaceRows(db_, x_dtype, weights, d);
+            const ConstView weight = PlaceRows(weight_, x_dtype, weights, d);
+            const ConstView rstd(
+                static_cast<const float*>(Place(rstd_, rows * sizeof(float), kOrdinary)), rows);
+
+            operands.dx = PlaceRows(dx_, kDtypes[d % 3], rows, d);
+            operands.add_to_dx = d % 2 == 0;
+            Backward(operands);
+            operands.dx = PlaceRows(dx_, dtype, rows, d);
+            operands.weight = weight;
+            if (d % 2 == 0) operands.rstd = rstd;
+            operands.dw = dw;
+            operands.db = db;
+            operands.add_to_dx = operands.add_to_dw = operands.add_to_db = d % 3 == 0;
+            Backward(operands);
+            operands.add_to_dx = operands.add_to_dw = operands.add_to_db = false;
+            operands.rstd = rstd;
+            operands.dx = {};
+            Backward(operands);
+            operands.dw = operands.db = {};
+            operands.dx = View(*operands.dy.get());
+            Backward(operands);
           }
         }
       }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "element.h"
-#include "random_rows.h"
+#include "kernel_call.h"
 #include "slow_float.h"
 #include "targets.h"
 #include "tensor.h"
@@ -136,30 +136,36 @@ TEST(Slow, KnownRoundings) {
   EXPECT_TRUE(IsNan(RMSNORM_BF16, SlowCast(RMSNORM_BF16, 0x7FFFFFFF)));
 }
 
-// A row of ones with eps = 0 normalises to ones, so that y is the weight, cast; but -0, to which
-// the offset of 0 is added, becomes 0.
 class KernelTest : public testing::TestWithParam<std::string> {
  protected:
-  // Passes all numbers of a type through rows of `d` elements, from the weight to y.
-  void CarryInWeight(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to,
-                     size_t d) {
+  // Passes all numbers of a type through rows of `d` elements, from the weight to y, and from the
+  // bias. A row of ones with eps = 0 normalises to ones, so that y is the weight, cast; and of a
+  // row of zeros with eps = 1 it is the bias. But -0, to which 0 is added, becomes 0.
+  void CarryInColumns(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to,
+                      size_t d) {
     Options options;
-    options.eps = 0;
-    options.target = GetParam().c_str();
-    options.threads = 1;
-    for (const rmsnorm_rounding rounding : {RMSNORM_SCALE_THEN_CAST, RMSNORM_CAST_THEN_SCALE}) {
+    for (const Rounding rounding :
+         {Rounding::scale_then_cast, Rounding::cast_then_scale, Rounding::inverse_rounded}) {
       options.rounding = rounding;
       for (const rmsnorm_dtype x_dtype : kDtypes) {
-        Tensor x(x_dtype, 1, d);
-        for (size_t j = 0; j < d; ++j) x.set(0, j, 1);
-        Tensor weight(from, 1, d);
-        Tensor y(to, 1, d);
-        for (size_t begin = 0; begin < numbers.size(); begin += d) {
-          // The last row begins early enough to be full.
-          const size_t first = std::min(begin, numbers.size() - d);
-          for (size_t j = 0; j < d; ++j) weight.set_bits(0, j, numbers[first + j]);
-          forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), options);
-          ASSERT_NO_FATAL_FAILURE(ExpectConverted(&numbers[first], from, y, 0, 0.0));
+        for (const bool in_bias : {false, true}) {
+          if (in_bias && rounding != Rounding::scale_then_cast) continue;
+          options.eps = in_bias ? 1.0f : 0.0f;
+          Tensor x(x_dtype, 1, d);
+          for (size_t j = 0; j < d; ++j) x.set(0, j, in_bias ? 0 : 1);
+          Tensor columns(from, 1, d);
+          Tensor y(to, 1, d);
+          ForwardOperands operands;
+          operands.x = ConstView(x.view());
+          (in_bias ? operands.bias : operands.weight) = ConstView(columns.vector());
+          operands.y = View(y.view());
+          for (size_t begin = 0; begin < numbers.size(); begin += d) {
+            // The last row begins early enough to be full.
+            const size_t first = std::min(begin, numbers.size() - d);
+            for (size_t j = 0; j < d; ++j) columns.set_bits(0, j, numbers[first + j]);
+            forward(operands, options, OnTarget(target_, 1));
+            ASSERT_NO_FATAL_FAILURE(ExpectConverted(&numbers[first], from, y, 0, 0.0));
+          }
         }
       }
     }
@@ -178,6 +184,8 @@ class KernelTest : public testing::TestWithParam<std::string> {
           << rmsnorm_dtype_name(y.dtype()) << " " << Hex(actual) << ", not " << Hex(slow);
     }
   }
+
+  const std::string target_ = GetParam();
 };
 
 std::vector<uint32_t> AllPatterns() {
@@ -186,28 +194,28 @@ std::vector<uint32_t> AllPatterns() {
   return all;
 }
 
-TEST_P(KernelTest, EveryShortPatternInTheWeight) {
+TEST_P(KernelTest, EveryShortPatternInColumns) {
   for (const rmsnorm_dtype from : kShortDtypes) {
     for (const rmsnorm_dtype to : kDtypes) {
-      ASSERT_NO_FATAL_FAILURE(CarryInWeight(AllPatterns(), from, to, 4096));
+      ASSERT_NO_FATAL_FAILURE(CarryInColumns(AllPatterns(), from, to, 4096));
     }
   }
 }
 
 // Rows of whole vectors.
-TEST_P(KernelTest, DenseF32InTheWeight) {
+TEST_P(KernelTest, DenseF32InColumns) {
   for (const rmsnorm_dtype to : kShortDtypes) {
-    ASSERT_NO_FATAL_FAILURE(CarryInWeight(DenseF32(), RMSNORM_F32, to, 16384));
+    ASSERT_NO_FATAL_FAILURE(CarryInColumns(DenseF32(), RMSNORM_F32, to, 16384));
   }
 }
 
 // Rows shorter than any vector of eight, and with a tail. Every 97th number, as rows are many.
-TEST_P(KernelTest, F32InTheWeightOfShortRows) {
+TEST_P(KernelTest, F32InColumnsOfShortRows) {
   std::vector<uint32_t> numbers;
   for (size_t i = 0; i < DenseF32().size(); i += 97) numbers.push_back(DenseF32()[i]);
   for (const rmsnorm_dtype to : kShortDtypes) {
-    ASSERT_NO_FATAL_FAILURE(CarryInWeight(numbers, RMSNORM_F32, to, 7));
-    ASSERT_NO_FATAL_FAILURE(CarryInWeight(numbers, RMSNORM_F32, to, 77));
+    ASSERT_NO_FATAL_FAILURE(CarryInColumns(numbers, RMSNORM_F32, to, 7));
+    ASSERT_NO_FATAL_FAILURE(CarryInColumns(numbers, RMSNORM_F32, to, 77));
   }
 }
 
@@ -218,16 +226,18 @@ class KernelOfXTest : public KernelTest {
                 size_t d) {
     Options options;
     options.eps = 0;
-    options.target = GetParam().c_str();
-    options.threads = 1;
     const size_t rows = 3;
     const std::vector<double> sums(rows, static_cast<double>(d));
     Tensor x(from, rows, d);
     Tensor y(to, rows, d);
+    ForwardOperands operands;
+    operands.x = ConstView(x.view());
+    operands.sums = {sums.data(), rows};
+    operands.y = View(y.view());
     for (size_t begin = 0; begin < numbers.size(); begin += rows * d) {
       const size_t first = std::min(begin, numbers.size() - rows * d);
       for (size_t i = 0; i < rows * d; ++i) x.set_bits(i / d, i % d, numbers[first + i]);
-      scale(ConstView(x.view()), sums.data(), nullptr, View(y.view()), options);
+      forward(operands, options, OnTarget(target_, 1));
       for (size_t row = 0; row < rows; ++row) {
         ASSERT_NO_FATAL_FAILURE(ExpectConverted(&numbers[first + row * d], from, y, row, -0.0));
       }
@@ -251,6 +261,45 @@ TEST_P(KernelOfXTest, DenseF32InX) {
   }
 }
 
+// The kernels that prepare a weight and that store sums, called directly.
+class TableTest : public KernelTest {
+ protected:
+  const KernelTable& table_ = FindTable(GetParam());
+};
+
+TEST_P(TableTest, PreparesEveryNumber) {
+  for (const rmsnorm_dtype from : kDtypes) {
+    const std::vector<uint32_t> numbers = from == RMSNORM_F32 ? DenseF32() : AllPatterns();
+    const size_t d = numbers.size();
+    Tensor weight(from, 1, d);
+    for (size_t j = 0; j < d; ++j) weight.set_bits(0, j, numbers[j]);
+    for (const float offset : {-0.0f, 0.0f, 1.0f}) {
+      Tensor prepared(RMSNORM_F32, 1, d);
+      table_.prepare(from, weight.data(), d, offset, static_cast<float*>(prepared.data()));
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectConverted(numbers.data(), from, prepared, 0, static_cast<double>(offset)));
+      for (size_t j = 0; j < d; ++j) {
+        if (!IsNan(RMSNORM_F32, prepared.bits(0, j))) continue;
+        ASSERT_EQ(0x7FC00000u, prepared.bits(0, j) & 0x7FC0FFFFu)
+            << "a NaN that a rounding carries";
+      }
+    }
+  }
+}
+
+TEST_P(TableTest, RoundsEverySum) {
+  const std::vector<uint32_t>& numbers = DenseF32();
+  const size_t d = numbers.size();
+  Tensor sums(RMSNORM_F32, 1, d);
+  for (size_t j = 0; j < d; ++j) sums.set_bits(0, j, numbers[j]);
+  for (const rmsnorm_dtype to : kDtypes) {
+    Tensor rounded(to, 1, d);
+    table_.store_sums(static_cast<const float*>(sums.data()), 0, 1, d, false, to, rounded.data());
+    ASSERT_NO_FATAL_FAILURE(ExpectConverted(numbers.data(), RMSNORM_F32, rounded, 0, -0.0));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, TableTest, testing::ValuesIn(SupportedTargets()), Name);
 INSTANTIATE_TEST_SUITE_P(Targets, KernelTest, testing::ValuesIn(SupportedTargets()), Name);
 INSTANTIATE_TEST_SUITE_P(Targets, KernelOfXTest, testing::ValuesIn(SupportedTargets()), Name);
 

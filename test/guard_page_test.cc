@@ -3,11 +3,13 @@
 // directly before, a page that cannot be touched.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "guarded_buffer.h"
@@ -28,6 +30,7 @@ class GuardPageTest : public testing::TestWithParam<std::tuple<std::string, Side
   GuardPageTest()
       : x_(kMostRows * kLongest * sizeof(float)),
         weight_(kLongest * sizeof(float)),
+        bias_(kLongest * sizeof(float)),
         y_(kMostRows * kLongest * sizeof(float)),
         rstd_(kMostRows * sizeof(float)),
         sums_(kMostRows * sizeof(double)) {}
@@ -38,32 +41,27 @@ class GuardPageTest : public testing::TestWithParam<std::tuple<std::string, Side
     return static_cast<T*>(side == Side::kBegin ? buffer.AtBegin() : buffer.AtEnd(bytes));
   }
 
-  // A view of dense rows beside the guard page.
-  rmsnorm_view PlaceRows(const GuardedBuffer& buffer, rmsnorm_dtype dtype, size_t rows,
-                         size_t d) const {
-    return rmsnorm_rows(Place<void>(buffer, rows * d * rmsnorm_dtype_size(dtype)), dtype, rows, d,
-                        static_cast<ptrdiff_t>(d));
-  }
-
   // Dense rows beside the guard page, every byte of them `byte`.
-  rmsnorm_view PlaceX(rmsnorm_dtype dtype, size_t rows, size_t d, int byte) const {
-    const rmsnorm_view x = PlaceRows(x_, dtype, rows, d);
-    std::memset(x.data, byte, rows * d * rmsnorm_dtype_size(dtype));
-    return x;
+  View PlaceRows(const GuardedBuffer& buffer, rmsnorm_dtype dtype, size_t rows, size_t d,
+                 int byte) const {
+    const size_t bytes = rows * d * rmsnorm_dtype_size(dtype);
+    void* const data = std::memset(Place<void>(buffer, bytes), byte, bytes);
+    return {data, static_cast<Dtype>(dtype), {rows, d}};
   }
 
-  rmsnorm_view PlaceWeight(rmsnorm_dtype dtype, size_t d) const {
+  View PlaceColumns(const GuardedBuffer& buffer, rmsnorm_dtype dtype, size_t d) const {
     const size_t bytes = d * rmsnorm_dtype_size(dtype);
-    void* const data = Place<void>(weight_, bytes);
-    std::memset(data, kOrdinary, bytes);
-    return rmsnorm_tensor(data, dtype, 1, &d, nullptr);
+    void* const data = std::memset(Place<void>(buffer, bytes), kOrdinary, bytes);
+    return {data, static_cast<Dtype>(dtype), {d}};
   }
 
-  Options Defaults() const {
-    Options options;
-    options.target = target_.c_str();
-    options.threads = 1;
-    return options;
+  template <class T>
+  View PlaceNumbers(const GuardedBuffer& buffer, size_t rows) const {
+    return {Place<T>(buffer, rows * sizeof(T)), rows};
+  }
+
+  void Forward(const ForwardOperands& operands, const Options& options = {}) const {
+    forward(operands, options, OnTarget(target_, 1));
   }
 
   // Bytes that make a number of 0.01 to 1.1 in any type, and a NaN, which takes the cold path.
@@ -73,6 +71,7 @@ class GuardPageTest : public testing::TestWithParam<std::tuple<std::string, Side
   const std::string target_ = std::get<0>(GetParam());
   const GuardedBuffer x_;
   const GuardedBuffer weight_;
+  const GuardedBuffer bias_;
   const GuardedBuffer y_;
   const GuardedBuffer rstd_;
   const GuardedBuffer sums_;
@@ -94,15 +93,19 @@ TEST_P(GuardPageTest, Forward) {
     for (const size_t rows : {size_t{1}, kMostRows}) {
       for (const rmsnorm_dtype x_dtype : kDtypes) {
         for (const int byte : {kOrdinary, kNan}) {
-          const rmsnorm_view x = PlaceX(x_dtype, rows, d, byte);
+          ForwardOperands operands;
+          operands.x = PlaceRows(x_, x_dtype, rows, d, byte);
+          operands.rstd = PlaceNumbers<float>(rstd_, rows);
           for (const rmsnorm_dtype y_dtype : kDtypes) {
-            const rmsnorm_view y = PlaceRows(y_, y_dtype, rows, d);
-            const Options options = Defaults();
-            float* const rstd = Place<float>(rstd_, rows * sizeof(float));
-            ASSERT_EQ(RMSNORM_OK, rmsnorm_forward(&x, nullptr, &y, rstd, &options));
+            operands.y = PlaceRows(y_, y_dtype, rows, d, kOrdinary);
+            operands.weight = operands.bias = {};
+            Forward(operands);
             for (const rmsnorm_dtype weight_dtype : kDtypes) {
-              const rmsnorm_view weight = PlaceWeight(weight_dtype, d);
-              ASSERT_EQ(RMSNORM_OK, rmsnorm_forward(&x, &weight, &y, rstd, &options));
+              operands.weight = PlaceColumns(weight_, weight_dtype, d);
+              if (d % 2 == 0) operands.bias = PlaceColumns(bias_, weight_dtype, d);
+              Options options;
+              options.rounding = static_cast<Rounding>(d % 3);
+              Forward(operands, options);
             }
           }
         }
@@ -115,9 +118,9 @@ TEST_P(GuardPageTest, InPlace) {
   for (const size_t d : Sizes()) {
     for (const size_t rows : {size_t{1}, kMostRows}) {
       for (const rmsnorm_dtype dtype : kDtypes) {
-        const rmsnorm_view x = PlaceX(dtype, rows, d, kOrdinary);
-        const Options options = Defaults();
-        ASSERT_EQ(RMSNORM_OK, rmsnorm_forward(&x, nullptr, &x, nullptr, &options));
+        ForwardOperands operands;
+        operands.x = operands.y = PlaceRows(x_, dtype, rows, d, kOrdinary);
+        Forward(operands);
       }
     }
   }
@@ -128,15 +131,16 @@ TEST_P(GuardPageTest, TwoPhases) {
     for (const size_t rows : {size_t{1}, kMostRows}) {
       for (const rmsnorm_dtype x_dtype : kDtypes) {
         for (const int byte : {kOrdinary, kNan}) {
-          const rmsnorm_view x = PlaceX(x_dtype, rows, d, byte);
-          const Options options = Defaults();
-          double* const sums = Place<double>(sums_, rows * sizeof(double));
-          ASSERT_EQ(RMSNORM_OK, rmsnorm_sum_squares(&x, sums, &options));
+          ForwardOperands operands;
+          operands.x = PlaceRows(x_, x_dtype, rows, d, byte);
+          operands.sums_out = PlaceNumbers<double>(sums_, rows);
+          Forward(operands);
+          operands.sums = std::exchange(operands.sums_out, {});
           for (const rmsnorm_dtype y_dtype : kDtypes) {
-            const rmsnorm_view y = PlaceRows(y_, y_dtype, rows, d);
-            const rmsnorm_view weight = PlaceWeight(RMSNORM_F32, d);
-            float* const rstd = Place<float>(rstd_, rows * sizeof(float));
-            ASSERT_EQ(RMSNORM_OK, rmsnorm_scale(&x, sums, &weight, &y, rstd, &options));
+            operands.y = PlaceRows(y_, y_dtype, rows, d, kOrdinary);
+            operands.weight = PlaceColumns(weight_, RMSNORM_F32, d);
+            operands.rstd = PlaceNumbers<float>(rstd_, rows);
+            Forward(operands);
           }
         }
       }
@@ -144,18 +148,58 @@ TEST_P(GuardPageTest, TwoPhases) {
   }
 }
 
+// A weight and a bias for each row.
+TEST_P(GuardPageTest, ColumnsOfEachRow) {
+  const GuardedBuffer weight(kMostRows * kLongest * sizeof(float));
+  const GuardedBuffer bias(kMostRows * kLongest * sizeof(float));
+  for (const size_t d : Sizes()) {
+    for (const rmsnorm_dtype dtype : kDtypes) {
+      ForwardOperands operands;
+      operands.x = PlaceRows(x_, dtype, kMostRows, d, kOrdinary);
+      operands.weight = PlaceRows(weight, dtype, kMostRows, d, kOrdinary);
+      operands.bias = PlaceRows(bias, dtype, kMostRows, d, kOrdinary);
+      operands.y = PlaceRows(y_, dtype, kMostRows, d, kOrdinary);
+      Forward(operands);
+    }
+  }
+}
+
 TEST_P(GuardPageTest, Module) {
   for (const size_t d : Sizes()) {
     for (const rmsnorm_dtype dtype : kDtypes) {
-      RmsNorm norm(d, Defaults(), static_cast<Dtype>(dtype));
+      RmsNorm norm(d, Options(), static_cast<Dtype>(dtype), OnTarget(target_, 1));
       for (const rmsnorm_dtype weight_dtype : kDtypes) {
-        const rmsnorm_view weight = PlaceWeight(weight_dtype, d);
-        norm.set_weight(ConstView(weight));
-        norm.get_weight(View(weight));
+        const View weight = PlaceColumns(weight_, weight_dtype, d);
+        norm.set_weight(weight);
+        norm.get_weight(weight);
       }
-      const rmsnorm_view x = PlaceX(dtype, kMostRows, d, kOrdinary);
-      const rmsnorm_view y = PlaceRows(y_, dtype, kMostRows, d);
-      norm.forward(ConstView(x), View(y), Place<float>(rstd_, kMostRows * sizeof(float)));
+      ForwardOperands operands;
+      operands.x = PlaceRows(x_, dtype, kMostRows, d, kOrdinary);
+      operands.y = PlaceRows(y_, dtype, kMostRows, d, kOrdinary);
+      operands.rstd = PlaceNumbers<float>(rstd_, kMostRows);
+      norm.forward(operands);
+    }
+  }
+}
+
+// Dense rows by pointer and count.
+TEST_P(GuardPageTest, RowsOfAModule) {
+  for (const size_t d : Sizes()) {
+    RmsNorm norm(d, Options(), Dtype::f32, OnTarget(target_, 1));
+    for (const size_t rows : {size_t{1}, kMostRows}) {
+      const auto* const x =
+          static_cast<float*>(PlaceRows(x_, RMSNORM_F32, rows, d, kOrdinary).get()->data);
+      auto* const y =
+          static_cast<float*>(PlaceRows(y_, RMSNORM_F32, rows, d, kOrdinary).get()->data);
+      auto* const dw = static_cast<float*>(PlaceColumns(weight_, RMSNORM_F32, d).get()->data);
+      auto* const rstd = Place<float>(rstd_, rows * sizeof(float));
+      std::fill_n(rstd, rows, 1.0f);
+      norm.forward(x, y, rows);
+      norm.backward(y, x, rstd, y, dw, rows);
+      const GuardedBuffer residual(rows * d * sizeof(float));
+      auto* const out =
+          static_cast<float*>(PlaceRows(residual, RMSNORM_F32, rows, d, kOrdinary).get()->data);
+      norm.add_forward(x, out, out, y, rows);
     }
   }
 }
