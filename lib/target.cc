@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kernels/compiled_targets.h"
-#include "reference.h"
 #include "status.h"
 
 namespace rmsnorm::internal {
@@ -44,11 +43,10 @@ struct TargetList {
 // The best target this CPU runs, of those that `wanted` accepts; null where there is none.
 template <class Predicate>
 const KernelTable* BestSupported(Predicate wanted) {
-  static const int64_t supported = SupportedTargets();
   for (const CompiledTarget* target = kCompiledTargets; target->kernels != nullptr; ++target) {
-    if ((target->bit & supported) != 0 && wanted(target->kernels->target)) return target->kernels;
+    if (IsSupported(*target) && wanted(target->kernels->target)) return target->kernels;
   }
-  return wanted(kReferenceTable.target) ? &kReferenceTable : nullptr;
+  return nullptr;
 }
 
 // A name in an error's text, quoted, and cut so that what is wrong with it always fits.
@@ -120,7 +118,7 @@ const char* rmsnorm_target_name(size_t index) noexcept {
   for (const CompiledTarget* target = kCompiledTargets; target->kernels != nullptr; ++target) {
     if (index-- == 0) return target->kernels->target;
   }
-  return index == 0 ? kReferenceTable.target : nullptr;
+  return nullptr;
 }
 
 rmsnorm_status rmsnorm_find_target(const char* name, const char** exact_name) noexcept {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles the kernels of the backward pass once for each target; forward.cc lists the tables.
+// Compiles the leaves and drivers of backward once for each target; forward.cc lists the targets.
 #include "highway_config.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -8,14 +8,9 @@
 // After foreach_target.h, which includes this file for each target.
 #include <hwy/highway.h>
 
-// As in forward.cc.
+// As in forward.cc. What targets-inl.h declares is seen by the other unit.
 #if HWY_NATIVE_FMA
+#include "targets-inl.h"
+// After targets-inl.h.
 #include "backward-inl.h"
-
-RMSNORM_BEFORE_NAMESPACE();
-namespace rmsnorm::internal::HWY_NAMESPACE {
-extern const GradientTable kGradientKernels;
-const GradientTable kGradientKernels = RMSNORM_GRADIENT_TABLE();
-}  // namespace rmsnorm::internal::HWY_NAMESPACE
-RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA

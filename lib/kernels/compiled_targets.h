@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD targets that are compiled into this build.
+// The targets that are compiled into this build, and which of them this CPU runs.
 #ifndef RMSNORM_LIB_KERNELS_COMPILED_TARGETS_H_
 #define RMSNORM_LIB_KERNELS_COMPILED_TARGETS_H_
 
@@ -10,15 +10,14 @@
 namespace rmsnorm::internal {
 
 struct CompiledTarget {
-  int64_t bit;  // Highway's
+  int64_t bit;  // Highway's; 0 for the reference, which every CPU runs
   const KernelTable* kernels;
 };
 
-// Best first; the last entry has no kernels.
+// Best first, the reference last; then an entry without kernels.
 extern const CompiledTarget kCompiledTargets[];
 
-// The bits of the targets that this CPU runs.
-int64_t SupportedTargets();
+bool IsSupported(const CompiledTarget& target);
 
 // Such as "1.0.3".
 const char* HighwayVersion();

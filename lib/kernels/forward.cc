@@ -127,15 +127,19 @@ const CompiledTarget kCompiledTargets[] = {
 #if HWY_TARGETS & RMSNORM_HWY_NEON
     {RMSNORM_HWY_NEON, &RMSNORM_N_NEON::kKernels},
 #endif
+    {0, &kReferenceTable},
     {0, nullptr},
 };
 
-int64_t SupportedTargets() {
-  int64_t targets = hwy::SupportedTargets();
+bool IsSupported(const CompiledTarget& target) {
+  static const int64_t supported = [] {
+    int64_t targets = hwy::SupportedTargets();
 #if HWY_TARGETS & HWY_AVX3_DL
-  if (!__builtin_cpu_supports("avx512bf16")) targets &= ~HWY_AVX3_DL;
+    if (!__builtin_cpu_supports("avx512bf16")) targets &= ~HWY_AVX3_DL;
 #endif
-  return targets;
+    return targets;
+  }();
+  return (target.bit & ~supported) == 0;
 }
 
 const char* HighwayVersion() {
