@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "calls.h"
 
+#include <algorithm>
+
 #include "module.h"
 #include "status.h"
 #include "target.h"
@@ -55,6 +57,30 @@ Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
     }
   }
   return norm;
+}
+
+void AddWeight(const Call& call, Scratch& scratch) {
+  if (call.operands.Has(kWeight)) {
+    AddColumns(*call.operands.view[kWeight], scratch);
+  } else if (call.own_weight == nullptr) {
+    scratch.Add(call.operands.d, sizeof(float));
+  }
+}
+
+rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, Scratch& scratch) {
+  const size_t d = call.operands.d;
+  if (call.operands.Has(kWeight)) {
+    return PrepareColumns(kernels, *call.operands.view[kWeight], call.options.weight_offset,
+                          scratch);
+  }
+  if (call.own_weight != nullptr) return rmsnorm_vector(call.own_weight, RMSNORM_F32, d);
+  float* const ones = scratch.Take<float>(d);
+  std::fill_n(ones, d, 1.0f);
+  return rmsnorm_vector(ones, RMSNORM_F32, d);
+}
+
+rmsnorm_status NoMemoryForWeight() {
+  return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for its values in f32");
 }
 
 size_t RowBytes(const Operands& operands) {

@@ -34,6 +34,12 @@ rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* gi
 Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
               const rmsnorm_view* const (&views)[kOperands]);
 
+// The prepared weight of a call: a module's, that of the operands, or ones. AddWeight() adds what
+// room it takes to the scratch, and PrepareWeight() writes it there.
+void AddWeight(const Call& call, Scratch& scratch);
+rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, Scratch& scratch);
+rmsnorm_status NoMemoryForWeight();
+
 // Bytes of all operands that have the shape of x.
 size_t RowBytes(const Operands& operands);
 

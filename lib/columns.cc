@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "columns.h"
 
-#include <algorithm>
-
 #include "walk.h"
 
 namespace rmsnorm::internal {
@@ -33,12 +31,6 @@ rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view
     kernels.prepare(view.dtype, run.data[kWeight], walk.d, offset, run.Row<float>(kDw, 0));
   }
   return result;
-}
-
-rmsnorm_view PrepareOnes(size_t d, Scratch& scratch) {
-  float* const ones = scratch.Take<float>(d);
-  std::fill_n(ones, d, 1.0f);
-  return rmsnorm_vector(ones, RMSNORM_F32, d);
 }
 
 }  // namespace rmsnorm::internal

@@ -16,9 +16,6 @@ void AddColumns(const rmsnorm_view& view, Scratch& scratch);
 rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view, float offset,
                             Scratch& scratch);
 
-// The same for d ones: the weight of a call without one.
-rmsnorm_view PrepareOnes(size_t d, Scratch& scratch);
-
 }  // namespace rmsnorm::internal
 
 #endif  // RMSNORM_LIB_COLUMNS_H_

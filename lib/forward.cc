@@ -154,13 +154,8 @@ bool IsScaled(const Call& call) { return call.operands.Has(kY); }
 
 void AddScratch(const Call& call, Scratch& scratch) {
   if (!IsScaled(call)) return;
-  const Operands& operands = call.operands;
-  if (operands.Has(kWeight)) {
-    AddColumns(*operands.view[kWeight], scratch);
-  } else if (call.own_weight == nullptr) {
-    scratch.Add(operands.d, sizeof(float));
-  }
-  if (operands.Has(kBias)) AddColumns(*operands.view[kBias], scratch);
+  AddWeight(call, scratch);
+  if (call.operands.Has(kBias)) AddColumns(*call.operands.view[kBias], scratch);
 }
 
 Forward Prepare(const Call& call, const KernelTable& kernels, Scratch& scratch) {
@@ -171,10 +166,7 @@ Forward Prepare(const Call& call, const KernelTable& kernels, Scratch& scratch) 
   rmsnorm_view weight;
   rmsnorm_view bias;
   if (IsScaled(call)) {
-    weight = operands.Has(kWeight)        ? PrepareColumns(kernels, *operands.view[kWeight],
-                                                           call.options.weight_offset, scratch)
-             : call.own_weight != nullptr ? rmsnorm_vector(call.own_weight, RMSNORM_F32, operands.d)
-                                          : PrepareOnes(operands.d, scratch);
+    weight = PrepareWeight(call, kernels, scratch);
     views[kWeight] = &weight;
     if (operands.Has(kBias)) {
       bias = PrepareColumns(kernels, *operands.view[kBias], -0.0f, scratch);
@@ -203,9 +195,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
     on_heap.reset(new (std::nothrow) Forward[count]);
     forwards = on_heap.get();
   }
-  if (forwards == nullptr || !scratch.Allocate()) {
-    return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for its values in f32");
-  }
+  if (forwards == nullptr || !scratch.Allocate()) return NoMemoryForWeight();
   Forwards all = {forwards, 0};
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows == 0) continue;

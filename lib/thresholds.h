@@ -36,9 +36,8 @@ constexpr size_t kBatchBlocks = Threshold(8192, 2);
 constexpr size_t kAddTile = Threshold(2048, 256);
 constexpr size_t kAddTileRows = Threshold(64, 2);
 
-// Floats of scratch that a call keeps on the stack rather than on the heap: a weight and a bias of
-// 4096 each, or what backward needs for a few such rows.
-constexpr size_t kScratchOnStack = Threshold(8192, 128);
+// Floats of one purpose that a call keeps on the stack rather than on the heap, such as its weight.
+constexpr size_t kScratchOnStack = Threshold(4096, 64);
 
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.
 // A row of at least kLongRow elements is long: one row with its weight fills L1.

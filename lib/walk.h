@@ -26,8 +26,8 @@ struct Walk {
   size_t Groups() const { return rows / rows_of_group; }
 };
 
-// The walk over the rows of `shape` through the views that are not null. They have been checked;
-// there is at least one row.
+// The walk over the rows of `shape`, of which there may be none, through the checked views that are
+// not null.
 Walk MakeWalk(const rmsnorm_view& shape, const rmsnorm_view* const (&views)[kOperands]);
 
 // The rows from `begin` on that are a run, up to `end` at most.
