@@ -178,152 +178,135 @@ inline HWY_NOINLINE void NormaliseByTiles(const Norm& norm, const Run& run, Oper
   TiledRow(norm, run, source, row).Normalise(known_sum);
 }
 
+inline HWY_NOINLINE void NormaliseRowsByTiles(const Norm& norm, const Run& run) {
+  for (size_t row = 0; row < run.count; ++row) NormaliseByTiles(norm, run, kX, row, run.safe_sum);
+}
+
 // ------------------------------------------------------------------ rows of one type
+//
+// With y, and without a bias. What is normalised is x, or residual_out once it has been written:
+// the `source`. The ways below are functions of their own, so that one short row does not wait for
+// what the others keep on the stack.
 
-// The ways of forward for rows of one type, with y and without a bias. What is normalised is x, or
-// residual_out once it has been written.
-class PlainRows {
- public:
-  HWY_INLINE PlainRows(const Norm& norm, const Run& run, Operand source)
-      : norm_(norm),
-        run_(run),
-        source_(source),
-        type_(DtypeIndex(norm.dtype[kX])),
-        cast_(norm.rounding == RMSNORM_CAST_THEN_SCALE),
-        leaves_(*norm.kernels->leaves),
-        sum_squares_(leaves_.sum_squares[type_]),
-        scale_(leaves_.scale[type_][cast_][norm.stream]),
-        is_short_(run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes) {}
+struct RowLeaves {
+  HWY_INLINE explicit RowLeaves(const Norm& norm)
+      : RowLeaves(*norm.kernels->leaves, DtypeIndex(norm.dtype[kX]),
+                  norm.rounding == RMSNORM_CAST_THEN_SCALE, norm.stream) {}
+  HWY_INLINE RowLeaves(const Leaves& leaves, int type, bool cast, bool stream)
+      : sum_squares(leaves.sum_squares[type]),
+        scale(leaves.scale[type][cast][stream]),
+        scale_four(leaves.scale_four[type][cast]),
+        short_rows(leaves.short_rows[type][cast]) {}
 
-  // From x.
-  HWY_INLINE void Normalise() const {
-    size_t row = 0;
-    if (run_.count >= 4) {
-      if (is_short_) {
-        row = NormaliseShortRows();
-      } else if (run_.d >= kLongRow && !norm_.stream) {
-        row = NormaliseLongRows();
-      }
-    }
-    for (; row < run_.count; ++row) NormaliseRow(row);
-  }
-
-  // Some rows by their f32 sums. Of short ones four share the time of a root and two divisions: the
-  // residual add takes 8 % less for 4096 x 128.
-  HWY_NOINLINE void Scale(size_t begin, size_t count, const float* sums) const {
-    size_t i = 0;
-    if (is_short_) {
-      for (; i + 4 <= count; i += 4) ScaleFour(begin + i, hn::LoadU(FourTag(), sums + i));
-    }
-    for (; i < count; ++i) ScaleRow(begin + i, sums[i]);
-  }
-
- private:
-  HWY_INLINE void NormaliseRow(size_t row) const {
-    ScaleRow(row, sum_squares_(run_.Row<char>(source_, row), run_.d));
-  }
-
-  HWY_INLINE void ScaleRow(size_t row, float sum) const {
-    const float under_root = UnderRoot(norm_, sum);
-    if (HWY_UNLIKELY(!IsSafe(under_root))) {
-      NormaliseByTiles(norm_, run_, source_, row, &sum);
-    } else {
-      ScaleSafeRow(row, InverseRms(norm_, under_root));
-    }
-  }
-
-  HWY_INLINE void ScaleSafeRow(size_t row, float r) const {
-    scale_(run_.Row<char>(source_, row), run_.Row<float>(kWeight, row), run_.d, r,
-           run_.Row<char>(kY, row), run_.Row<char>(source_, std::min(row + 1, run_.count - 1)));
-    if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row) = r;
-  }
-
-  HWY_INLINE void ScaleFour(size_t row, Four sums) const {
-    const FourInverses inverses = InvertFour(norm_, sums);
-    HWY_ALIGN float four[4];
-    if (HWY_LIKELY(inverses.safe)) {
-      hn::Store(inverses.r, FourTag(), four);
-      for (size_t i = 0; i < 4; ++i) ScaleSafeRow(row + i, four[i]);
-    } else {
-      hn::Store(sums, FourTag(), four);
-      for (size_t i = 0; i < 4; ++i) ScaleRow(row + i, four[i]);
-    }
-  }
-
-  HWY_INLINE size_t NormaliseShortRows() const {
-    const size_t length = run_.d == kShortLengths[1] ? 1 : run_.d == kShortLengths[2] ? 2 : 0;
-    const RowsLeaf leaf = leaves_.short_rows[type_][cast_][length];
-    size_t row = leaf(norm_, run_, 0);
-    while (row + 4 <= run_.count) {
-      for (size_t i = 0; i < 4; ++i) NormaliseRow(row++);
-      row = leaf(norm_, run_, row);
-    }
-    return row;
-  }
-
-  // Long rows, four at a time, which share each load of the weight: 64 x 16384 in f32 takes 1.67
-  // times memcpy's time so, and 1.97 without.
-  HWY_INLINE size_t NormaliseLongRows() const {
-    size_t row = 0;
-    for (; row + 4 <= run_.count; row += 4) {
-      HWY_ALIGN float four[4];
-      for (size_t i = 0; i < 4; ++i) four[i] = sum_squares_(run_.Row<char>(kX, row + i), run_.d);
-      const FourInverses inverses = InvertFour(norm_, hn::Load(FourTag(), four));
-      if (HWY_LIKELY(inverses.safe)) {
-        hn::Store(inverses.r, FourTag(), four);
-        leaves_.scale_four[type_][cast_](run_, row, four);
-        for (size_t i = 0; run_.Has(kRstd) && i < 4; ++i) {
-          *run_.Row<float>(kRstd, row + i) = four[i];
-        }
-      } else {
-        for (size_t i = 0; i < 4; ++i) ScaleRow(row + i, four[i]);
-      }
-    }
-    return row;
-  }
-
-  const Norm& norm_;
-  const Run& run_;
-  const Operand source_;
-  const int type_;
-  const bool cast_;
-  const Leaves& leaves_;
-  float (*const sum_squares_)(const void* x, size_t d);
-  const ScaleLeaf scale_;
-  const bool is_short_;
+  float (*sum_squares)(const void* x, size_t d);
+  ScaleLeaf scale;
+  ScaleFourLeaf scale_four;
+  const RowsLeaf* short_rows;
 };
 
-// Rows that stay in registers, if these do.
-HWY_INLINE bool NormaliseInRegisters(const Norm& norm, const Run& run) {
-  const bool adds = run.Has(kResidual);
-  if (!kFitsRegisters<float> || norm.dtype[kX] != RMSNORM_F32 || run.d > kLanes || run.Has(kSums)) {
-    return false;
+HWY_INLINE bool IsShort(const Norm& norm, const Run& run) {
+  return run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes;
+}
+
+// By the f32 sum of squares.
+HWY_INLINE void ScaleBySum(const Norm& norm, const Run& run, const RowLeaves& leaves,
+                           Operand source, size_t row, float sum) {
+  const float under_root = UnderRoot(norm, sum);
+  if (HWY_UNLIKELY(!IsSafe(under_root))) {
+    return NormaliseByTiles(norm, run, source, row, &sum);
   }
+  const float r = InverseRms(norm, under_root);
+  leaves.scale(run.Row<char>(source, row), run.Row<float>(kWeight, row), run.d, r,
+               run.Row<char>(kY, row), run.Row<char>(source, std::min(row + 1, run.count - 1)));
+  if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
+}
+
+HWY_INLINE void NormaliseRow(const Norm& norm, const Run& run, const RowLeaves& leaves,
+                             size_t row) {
+  ScaleBySum(norm, run, leaves, kX, row, leaves.sum_squares(run.Row<char>(kX, row), run.d));
+}
+
+// Four rows, each load of the weight shared.
+HWY_INLINE void ScaleFour(const Norm& norm, const Run& run, const RowLeaves& leaves, Operand source,
+                          size_t row, const float* sums) {
+  const FourInverses inverses = InvertFour(norm, hn::LoadU(FourTag(), sums));
+  if (HWY_LIKELY(inverses.safe)) {
+    HWY_ALIGN float r[4];
+    hn::Store(inverses.r, FourTag(), r);
+    leaves.scale_four(run, source, row, r);
+    for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) *run.Row<float>(kRstd, row + i) = r[i];
+  } else {
+    for (size_t i = 0; i < 4; ++i) ScaleBySum(norm, run, leaves, source, row + i, sums[i]);
+  }
+}
+
+// Some rows by their f32 sums. Of short ones four share the time of a root and two divisions: the
+// residual add takes 8 % less for 4096 x 128.
+inline HWY_NOINLINE void ScaleBySums(const Norm& norm, const Run& run, Operand source, size_t begin,
+                                     size_t count, const float* sums) {
+  const RowLeaves leaves(norm);
+  size_t i = 0;
+  if (IsShort(norm, run) && !norm.stream) {
+    for (; i + 4 <= count; i += 4) ScaleFour(norm, run, leaves, source, begin + i, sums + i);
+  }
+  for (; i < count; ++i) ScaleBySum(norm, run, leaves, source, begin + i, sums[i]);
+}
+
+inline HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Run& run) {
+  const RowLeaves leaves(norm);
+  const size_t length = run.d == kShortLengths[1] ? 1 : run.d == kShortLengths[2] ? 2 : 0;
+  const RowsLeaf leaf = leaves.short_rows[length];
+  size_t row = leaf(norm, run, 0);
+  while (row + 4 <= run.count) {
+    for (size_t i = 0; i < 4; ++i) NormaliseRow(norm, run, leaves, row++);
+    row = leaf(norm, run, row);
+  }
+  for (; row < run.count; ++row) NormaliseRow(norm, run, leaves, row);
+}
+
+// Long rows, four at a time: 64 x 16384 in f32 takes 1.67 times memcpy's time so, and 1.97 by one.
+inline HWY_NOINLINE void NormaliseLongRows(const Norm& norm, const Run& run) {
+  const RowLeaves leaves(norm);
+  size_t row = 0;
+  for (; row + 4 <= run.count; row += 4) {
+    float sums[4];
+    for (size_t i = 0; i < 4; ++i) {
+      sums[i] = leaves.sum_squares(run.Row<char>(kX, row + i), run.d);
+    }
+    ScaleFour(norm, run, leaves, kX, row, sums);
+  }
+  for (; row < run.count; ++row) NormaliseRow(norm, run, leaves, row);
+}
+
+inline HWY_NOINLINE void NormaliseRows(const Norm& norm, const Run& run) {
+  const RowLeaves leaves(norm);
+  for (size_t row = 0; row < run.count; ++row) NormaliseRow(norm, run, leaves, row);
+}
+
+// Rows that stay in registers.
+inline HWY_NOINLINE void NormaliseHeldRows(const Norm& norm, const Run& run) {
+  const bool adds = run.Has(kResidual);
   const RowsLeaf leaf = norm.kernels->leaves->held_rows[adds][(run.d - 1) / kPair];
   for (size_t row = 0; row < run.count; ++row) {
     row = leaf(norm, run, row);
     if (row < run.count) NormaliseByTiles(norm, run, adds ? kResidualOut : kX, row, nullptr);
   }
-  return true;
 }
 
-// In some steps, each of rows that stay in L1 from their sum to y, so that memory is passed through
-// once.
-inline HWY_NOINLINE void AddAndNormalise(const Norm& norm, const Run& run) {
+// In steps of rows that stay in L1 from their sum to y, so that memory is passed through once.
+inline HWY_NOINLINE void AddAndNormaliseRows(const Norm& norm, const Run& run) {
   const auto add = norm.kernels->leaves->add[DtypeIndex(norm.dtype[kX])];
-  const PlainRows rows(norm, run, kResidualOut);
   const size_t step = std::clamp<size_t>(kAddTile / run.d, 1, kAddTileRows);
   float sums[kAddTileRows];
   for (size_t begin = 0; begin < run.count; begin += step) {
     const size_t count = std::min(step, run.count - begin);
     add(run, begin, count, sums);
-    rows.Scale(begin, count, sums);
+    ScaleBySums(norm, run, kResidualOut, begin, count, sums);
   }
 }
 
 // By sums from another call.
-inline HWY_NOINLINE void NormaliseByGivenSums(const Norm& norm, const Run& run) {
-  const PlainRows rows(norm, run, kX);
+inline HWY_NOINLINE void ScaleByGivenSums(const Norm& norm, const Run& run) {
   constexpr size_t kStep = 64;
   float sums[kStep];
   for (size_t begin = 0; begin < run.count; begin += kStep) {
@@ -331,7 +314,7 @@ inline HWY_NOINLINE void NormaliseByGivenSums(const Norm& norm, const Run& run) 
     for (size_t i = 0; i < count; ++i) {
       sums[i] = static_cast<float>(*run.Row<double>(kSums, begin + i));
     }
-    rows.Scale(begin, count, sums);
+    ScaleBySums(norm, run, kX, begin, count, sums);
   }
 }
 
@@ -347,25 +330,29 @@ HWY_INLINE bool HasLeaves(const Norm& norm, const Run& run) {
                                  (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32));
 }
 
+HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
+  if (HWY_UNLIKELY(!HasLeaves(norm, run))) return NormaliseRowsByTiles(norm, run);
+  if (run.safe_sum != nullptr) return ScaleBySums(norm, run, kX, 0, 1, run.safe_sum);
+  if (run.Has(kSums)) return ScaleByGivenSums(norm, run);
+  if (kFitsRegisters<float> && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLanes) {
+    return NormaliseHeldRows(norm, run);
+  }
+  if (run.Has(kResidual)) return AddAndNormaliseRows(norm, run);
+  if (run.count >= 4) {
+    if (IsShort(norm, run)) return NormaliseShortRows(norm, run);
+    if (run.d >= kLongRow && !norm.stream) return NormaliseLongRows(norm, run);
+  }
+  NormaliseRows(norm, run);
+}
+
+inline HWY_NOINLINE void ForwardPastCaches(const Norm& norm, const Run& run) {
+  ForwardRows(norm, run);
+  hwy::FlushStream();  // before another thread may read y
+}
+
 inline void Forward(const Norm& norm, const Run& run) {
-  if (HWY_UNLIKELY(!HasLeaves(norm, run))) {
-    for (size_t row = 0; row < run.count; ++row) {
-      NormaliseByTiles(norm, run, kX, row, run.safe_sum);
-    }
-    return;
-  }
-  if (run.safe_sum != nullptr) {
-    PlainRows(norm, run, kX).Scale(0, 1, run.safe_sum);
-  } else if (!NormaliseInRegisters(norm, run)) {
-    if (run.Has(kResidual)) {
-      AddAndNormalise(norm, run);
-    } else if (run.Has(kSums)) {
-      NormaliseByGivenSums(norm, run);
-    } else {
-      PlainRows(norm, run, kX).Normalise();
-    }
-  }
-  if (norm.stream) hwy::FlushStream();  // before another thread may read y
+  if (HWY_UNLIKELY(norm.stream)) return ForwardPastCaches(norm, run);
+  ForwardRows(norm, run);
 }
 
 inline float SumBlockOfRow(const Norm& norm, const Run& run) {

@@ -42,8 +42,8 @@ template <bool kCast, class T>
 struct Row {
   HWY_INLINE Row(const void* from, void* to, float inverse_rms)
       : x(static_cast<const T*>(from)), y(static_cast<T*>(to)), r(hn::Set(F32Tag(), inverse_rms)) {}
-  HWY_INLINE Row(const Run& run, size_t row, float inverse_rms)
-      : Row(run.Row<T>(kX, row), run.Row<T>(kY, row), inverse_rms) {}
+  HWY_INLINE Row(const Run& run, Operand source, size_t row, float inverse_rms)
+      : Row(run.Row<T>(source, row), run.Row<T>(kY, row), inverse_rms) {}
 
   HWY_INLINE Pair ScaledAt(size_t j, Pair weight) const {
     return Scaled<kCast, T>(Load(x + j), r, weight);
@@ -108,21 +108,20 @@ HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r
   ScaleFrom<kStream>(head, d, weight, row, static_cast<const T*>(next));
 }
 
-// Four long rows, each load of the weight shared.
 template <bool kCast, class T>
-HWY_NOINLINE void ScaleFourRows(const Run& run, size_t index, const float* r) {
+HWY_NOINLINE void ScaleFourRows(const Run& run, Operand source, size_t index, const float* r) {
   const size_t d = run.d;
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
   const size_t whole_pairs = d / kPair * kPair;
   if (whole_pairs < d) {
     for (size_t i = 0; i < 4; ++i) {
-      Row<kCast, T>(run, index + i, r[i]).ScaleFew(whole_pairs, d, weight);
+      Row<kCast, T>(run, source, index + i, r[i]).ScaleFew(whole_pairs, d, weight);
     }
   }
-  const Row<kCast, T> a(run, index, r[0]);
-  const Row<kCast, T> b(run, index + 1, r[1]);
-  const Row<kCast, T> c(run, index + 2, r[2]);
-  const Row<kCast, T> e(run, index + 3, r[3]);
+  const Row<kCast, T> a(run, source, index, r[0]);
+  const Row<kCast, T> b(run, source, index + 1, r[1]);
+  const Row<kCast, T> c(run, source, index + 2, r[2]);
+  const Row<kCast, T> e(run, source, index + 3, r[3]);
   for (size_t j = 0; j < whole_pairs; j += kPair) {
     const Pair w = Load(weight + j);
     StoreBoth(a.ScaledAt(j, w), a.y + j, b.ScaledAt(j, w), b.y + j);
@@ -211,7 +210,7 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
         ScaleRow<true, kCast, T>(x[scaled], weight, d, inverse, run.Row<T>(kY, scaled),
                                  x[std::min(scaled + 1, run.count - 1)]);
       } else {
-        const Row<kCast, T> one(run, scaled, inverse);
+        const Row<kCast, T> one(run, kX, scaled, inverse);
         ScaleFrom<false>(0, d, weight, one, one.x);
       }
       if (run.Has(kRstd)) *run.Row<float>(kRstd, scaled) = inverse;

@@ -28,6 +28,10 @@ constexpr size_t kShortLengths[] = {0, 64, 128};
 using ScaleLeaf = void (*)(const void* x, const float* weight, size_t d, float r, void* y,
                            const void* next);
 
+// Scales four rows of x or, once it has been written, of residual_out, each load of the weight
+// shared.
+using ScaleFourLeaf = void (*)(const Run& run, Operand source, size_t row, const float* r);
+
 // Forward for the rows from `begin` on, up to some that are not safe. Returns the index of the
 // first row that is not done.
 using RowsLeaf = size_t (*)(const Norm& norm, const Run& run, size_t begin);
@@ -43,8 +47,7 @@ struct Leaves {
   float (*sum_squares[kDtypes])(const void* x, size_t d);
   // [type][whether x * r is rounded][whether past the caches]
   ScaleLeaf scale[kDtypes][2][2];
-  // Scales four rows of x, each load of the weight shared: [type][whether x * r is rounded].
-  void (*scale_four[kDtypes][2])(const Run& run, size_t row, const float* r);
+  ScaleFourLeaf scale_four[kDtypes][2];  // [type][whether x * r is rounded]
   // Rows of at most a block without a residual, by fours: [type][whether x * r is rounded][length].
   RowsLeaf short_rows[kDtypes][2][3];
   // f32 rows that fit registers, without a residual and with one, by the pairs of vectors that they
