@@ -5,19 +5,35 @@
 #include <nlohmann/json.hpp>
 
 namespace rmsnorm::test {
+namespace {
 
-std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
+uint64_t HeaderLength(const std::string& file) {
   uint64_t length;
   std::memcpy(&length, file.data(), sizeof length);
-  const auto header = nlohmann::json::parse(file.substr(sizeof length, length));
+  return length;
+}
+
+nlohmann::json Header(const std::string& file) {
+  return nlohmann::json::parse(file.substr(sizeof(uint64_t), HeaderLength(file)));
+}
+
+}  // namespace
+
+std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
+  const nlohmann::json header = Header(file);
+  const size_t data = sizeof(uint64_t) + HeaderLength(file);
   std::map<std::string, StoredTensor> tensors;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;
     const std::vector<size_t> offsets = entry.at("data_offsets");
     tensors[name] = {entry.at("dtype"), entry.at("shape"),
-                     file.substr(sizeof length + length + offsets[0], offsets[1] - offsets[0])};
+                     file.substr(data + offsets[0], offsets[1] - offsets[0])};
   }
   return tensors;
+}
+
+std::map<std::string, std::string> ReadMetadata(const std::string& file) {
+  return Header(file).at("__metadata__");
 }
 
 }  // namespace rmsnorm::test

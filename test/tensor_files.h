@@ -86,6 +86,9 @@ inline rmsnorm_dtype DtypeOfName(const std::string& name) {
 // All tensors of a well-formed .safetensors file.
 std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file);
 
+// What such a file has beside its tensors.
+std::map<std::string, std::string> ReadMetadata(const std::string& file);
+
 }  // namespace rmsnorm::test
 
 #endif  // RMSNORM_TEST_TENSOR_FILES_H_

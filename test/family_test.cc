@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exact results of whole calls, with their broadcast operands, made by a program that shares no
+// code with this library: every target meets every bit.
+//
+// The environment names the folder that holds family.safetensors: RMSNORM_DATA.
+// test/data/README.md says what is in the file.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <rmsnorm/rmsnorm.hpp>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "targets.h"
+#include "tensor.h"
+#include "tensor_files.h"
+
+namespace rmsnorm::test {
+namespace {
+
+// A call in the file's own words: the operation, its options and the names of its tensors.
+struct Case {
+  std::string name;
+  std::map<std::string, std::string> words;
+
+  bool Has(const std::string& key) const { return words.count(key) != 0; }
+};
+
+// What of a case the library does not do yet; empty where it does all of it.
+std::string Missing(const Case& c) {
+  if (c.words.at("op") == "activation") return "activations alone";
+  if (c.Has("z")) return "gates";
+  if (c.Has("factor")) return "factors";
+  if (c.Has("quantise")) return "quantised outputs";
+  return {};
+}
+
+template <class T>
+T Choice(const std::string& value, const std::map<std::string, T>& choices) {
+  return choices.at(value);
+}
+
+Options OptionsOf(const Case& c) {
+  const std::set<std::string> others = {
+      "op",    "x", "weight",       "bias",        "residual", "post-weight", "dy", "dw-in",
+      "db-in", "y", "residual-out", "inverse-rms", "dx",       "dw",          "db"};
+  Options options;
+  for (const auto& [key, value] : c.words) {
+    if (key == "eps") {
+      options.eps = std::stof(value);
+    } else if (key == "eps-placement") {
+      options.eps_placement = Choice<EpsPlacement>(value, {{"inside", EpsPlacement::inside},
+                                                           {"outside", EpsPlacement::outside},
+                                                           {"floor", EpsPlacement::floor}});
+    } else if (key == "rounding") {
+      options.rounding = Choice<Rounding>(value, {{"scale-then-cast", Rounding::scale_then_cast},
+                                                  {"cast-then-scale", Rounding::cast_then_scale},
+                                                  {"inverse-rounded", Rounding::inverse_rounded}});
+    } else if (key == "residual-rounding") {
+      options.residual_rounding = Choice<ResidualRounding>(
+          value,
+          {{"yes", ResidualRounding::cast_then_norm}, {"no", ResidualRounding::norm_then_cast}});
+    } else if (key == "weight-offset") {
+      options.weight_offset = std::stof(value);
+    } else if (key == "divisor") {
+      options.divisor = std::stof(value);
+    } else if (others.count(key) == 0) {
+      throw std::runtime_error("unknown word " + key);
+    }
+  }
+  return options;
+}
+
+// The tensors of a case, each empty where the case has none of that role. They are repeated along a
+// dimension in front of x's, unless it is 1: inputs by a stride of 0, results in memory of their
+// own.
+class CaseTensors {
+ public:
+  CaseTensors(const std::map<std::string, StoredTensor>& tensors, const Case& c, size_t repeats)
+      : tensors_(tensors), case_(c), repeats_(repeats) {}
+
+  ConstView Input(const std::string& role) const {
+    if (!case_.Has(role)) return {};
+    const StoredTensor& tensor = Stored(role);
+    const SizeList shape = RepeatedShape(role);
+    std::vector<ptrdiff_t> stride(shape.size(), 1);
+    for (size_t i = shape.size() - 1; i > 0; --i) {
+      stride[i - 1] = stride[i] * static_cast<ptrdiff_t>(shape[i]);
+    }
+    if (repeats_ > 1) stride[0] = 0;
+    return {tensor.data.data(), DtypeOf(tensor), shape.size(), shape.data(), stride.data()};
+  }
+
+  // Broadcast along the dimension in front.
+  ConstView Broadcast(const std::string& role) const {
+    if (!case_.Has(role)) return {};
+    const StoredTensor& tensor = Stored(role);
+    return {tensor.data.data(), DtypeOf(tensor), tensor.shape.size(), tensor.shape.data()};
+  }
+
+  // Holds what the tensor `before` does, if there is one.
+  View Output(const std::string& role, const std::string& before = {}) {
+    if (!case_.Has(role)) return {};
+    const StoredTensor& expected = Stored(role);
+    std::string data;
+    for (size_t i = 0; i < repeats_; ++i) {
+      data += case_.Has(before) ? Stored(before).data
+                                : std::string(expected.data.size(), static_cast<char>(kWiped));
+    }
+    std::string& result = results_[role] = std::move(data);
+    const SizeList shape = RepeatedShape(role);
+    return {result.data(), DtypeOf(expected), shape.size(), shape.data()};
+  }
+
+  // Memory for what the call takes in the place of x.
+  View InPlaceOfX() {
+    const StoredTensor& x = Stored("x");
+    in_place_of_x_.assign(x.data.size() * repeats_, static_cast<char>(kWiped));
+    const SizeList shape = RepeatedShape("x");
+    return {in_place_of_x_.data(), DtypeOf(x), shape.size(), shape.data()};
+  }
+
+  testing::AssertionResult AreResultsMet() const {
+    for (const auto& [role, result] : results_) {
+      const StoredTensor& expected = Stored(role);
+      const rmsnorm_dtype dtype = DtypeOfName(expected.dtype);
+      const size_t size = expected.data.size();
+      for (size_t i = 0; i < repeats_; ++i) {
+        const testing::AssertionResult same =
+            SameBits(dtype, expected.data.data(), result.data() + i * size,
+                     size / rmsnorm_dtype_size(dtype));
+        if (!same) {
+          return testing::AssertionFailure() << role << ", repeat " << i << ": " << same.message();
+        }
+      }
+    }
+    return testing::AssertionSuccess();
+  }
+
+ private:
+  static Dtype DtypeOf(const StoredTensor& tensor) {
+    return static_cast<Dtype>(DtypeOfName(tensor.dtype));
+  }
+
+  const StoredTensor& Stored(const std::string& role) const {
+    return tensors_.at(case_.words.at(role));
+  }
+
+  SizeList RepeatedShape(const std::string& role) const {
+    SizeList shape = Stored(role).shape;
+    if (repeats_ == 1) return shape;
+    // One for each row has no last dimension; what is one for each column may lack the first ones.
+    const size_t ndim = Stored("x").shape.size() - (role == "inverse-rms" ? 1 : 0);
+    shape.insert(shape.begin(), ndim - shape.size(), 1);
+    shape.insert(shape.begin(), repeats_);
+    return shape;
+  }
+
+  const std::map<std::string, StoredTensor>& tensors_;
+  const Case& case_;
+  size_t repeats_;
+  std::string in_place_of_x_;
+  std::map<std::string, std::string> results_;  // by role
+};
+
+// A norm before the residual is added is a call of its own here.
+void RunForward(CaseTensors& tensors, const Case& c, Options options, const Context& context) {
+  ForwardOperands operands;
+  operands.x = tensors.Input("x");
+  operands.residual = tensors.Input("residual");
+  operands.weight = tensors.Broadcast("weight");
+  operands.bias = tensors.Broadcast("bias");
+  operands.y = tensors.Output("y");
+  operands.residual_out = tensors.Output("residual-out");
+  operands.rstd = tensors.Output("inverse-rms");
+  if (c.Has("post-weight")) {
+    ForwardOperands post_norm;
+    post_norm.x = operands.x;
+    post_norm.weight = tensors.Broadcast("post-weight");
+    post_norm.y = tensors.InPlaceOfX();
+    forward(post_norm, options, context);
+    operands.x = post_norm.y;
+    if (operands.weight.empty()) options.weight_offset = 0;
+  }
+  forward(operands, options, context);
+}
+
+// As dw and db are sums over the rows that share a row of the weight, each repeat has its own.
+void RunBackward(CaseTensors& tensors, const Case& c, const Options& options,
+                 const Context& context) {
+  BackwardOperands operands;
+  operands.dy = tensors.Input("dy");
+  operands.x = tensors.Input("x");
+  operands.weight = tensors.Input("weight");
+  operands.dx = tensors.Output("dx");
+  operands.dw = tensors.Output("dw", "dw-in");
+  operands.db = tensors.Output("db", "db-in");
+  operands.add_to_dw = c.Has("dw-in");
+  operands.add_to_db = c.Has("db-in");
+  backward(operands, options, context);
+}
+
+class FamilyTest : public testing::TestWithParam<std::string> {
+ protected:
+  static void SetUpTestSuite() {
+    const char* const folder = std::getenv("RMSNORM_DATA");
+    ASSERT_NE(folder, nullptr) << "RMSNORM_DATA must name the folder of family.safetensors";
+    std::ifstream stream(std::string(folder) + "/family.safetensors", std::ios::binary);
+    ASSERT_TRUE(stream) << folder;
+    const std::string file{std::istreambuf_iterator<char>(stream), {}};
+    tensors_ = ReadSafetensors(file);
+
+    std::map<std::string, size_t> left_out;
+    for (const auto& [name, text] : ReadMetadata(file)) {
+      Case c{name, {}};
+      std::istringstream words(text);
+      for (std::string word; words >> word;) {
+        const size_t equals = word.find('=');
+        c.words[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+      const std::string missing = Missing(c);
+      if (!missing.empty()) {
+        ++left_out[missing];
+      } else {
+        (c.words.at("op") == "backward" ? backward_ : forward_).push_back(std::move(c));
+      }
+    }
+    ASSERT_FALSE(forward_.empty());
+    ASSERT_FALSE(backward_.empty());
+    std::printf("%zu cases of forward, %zu of backward\n", forward_.size(), backward_.size());
+    for (const auto& [missing, count] : left_out) {
+      std::printf("left out, as the library has no %s: %zu\n", missing.c_str(), count);
+    }
+  }
+
+  // Calls run(case, tensors, context) with one thread, and with several, for which there is work
+  // enough or not.
+  template <class Run>
+  static void ExpectResults(const std::vector<Case>& cases, const Run& run) {
+    constexpr int kThreads = 4;
+    constexpr size_t kEnoughForAThread = 33'000;  // elements: no thread gets less than 32,768
+    for (const Case& c : cases) {
+      const StoredTensor& x = tensors_.at(c.words.at("x"));
+      const size_t elements = x.data.size() / rmsnorm_dtype_size(DtypeOfName(x.dtype));
+      const size_t enough = kThreads * kEnoughForAThread / elements + 1;
+      for (const auto& [threads, repeats] :
+           {std::pair<int, size_t>{1, 1}, {kThreads, 1}, {kThreads, enough}}) {
+        SCOPED_TRACE(c.name + ", " + std::to_string(threads) + " threads, " +
+                     std::to_string(repeats) + " repeats");
+        Context context;
+        context.threads = threads;
+        context.target = GetParam().c_str();
+        CaseTensors tensors(tensors_, c, repeats);
+        ASSERT_NO_THROW(run(c, tensors, context));
+        ASSERT_TRUE(tensors.AreResultsMet());
+      }
+    }
+  }
+
+  static std::map<std::string, StoredTensor> tensors_;
+  static std::vector<Case> forward_;
+  static std::vector<Case> backward_;
+};
+std::map<std::string, StoredTensor> FamilyTest::tensors_;
+std::vector<Case> FamilyTest::forward_;
+std::vector<Case> FamilyTest::backward_;
+
+TEST_P(FamilyTest, EveryBitOfForwardIsMet) {
+  ExpectResults(forward_, [](const Case& c, CaseTensors& tensors, const Context& context) {
+    RunForward(tensors, c, OptionsOf(c), context);
+  });
+}
+
+TEST_P(FamilyTest, EveryBitOfBackwardIsMet) {
+  ExpectResults(backward_, [](const Case& c, CaseTensors& tensors, const Context& context) {
+    RunBackward(tensors, c, OptionsOf(c), context);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, FamilyTest, testing::ValuesIn(SupportedTargets()), Name);
+
+}  // namespace
+}  // namespace rmsnorm::test
