@@ -16,8 +16,7 @@ template <class Real>
 bool IsOnlyG(const Norm& norm, Real under_root) {
   if (norm.eps_placement == RMSNORM_EPS_INSIDE) return false;
   const Real root = std::sqrt(under_root);
-  return norm.eps_placement == RMSNORM_EPS_OUTSIDE ? root == 0
-                                                   : root < static_cast<Real>(norm.eps);
+  return norm.eps_placement == RMSNORM_EPS_OUTSIDE ? root == 0 : root < static_cast<Real>(norm.eps);
 }
 
 // With eps inside, or as a floor below the RMS, dx = r * (g - (x * r) * ((c * r) / D)). With eps
@@ -54,10 +53,15 @@ inline HotTerms MakeHotTerms(const Norm& norm, const RowSums& sums, const float*
   const bool safe = NeedsSquares(norm, rstd != nullptr)
                         ? IsSafe(under_root)
                         : r >= kSmallestInverse && r <= kLargestInverse;
-  const Terms<float> terms = MakeTerms(norm, r, under_root, sums.dot);
-  const bool only_g = IsOnlyG(norm, under_root);
-  const bool finite = std::isfinite(only_g ? sums.dot : terms.q);
-  return {terms, !safe ? Cold::kAll : finite ? Cold::kNothing : Cold::kDx, only_g};
+  // Made in place: a copy of the terms would pass through memory.
+  HotTerms hot = {MakeTerms(norm, r, under_root, sums.dot), Cold::kNothing,
+                  IsOnlyG(norm, under_root)};
+  if (!safe) {
+    hot.cold = Cold::kAll;
+  } else if (!std::isfinite(hot.only_g ? sums.dot : hot.terms.q)) {
+    hot.cold = Cold::kDx;
+  }
+  return hot;
 }
 
 inline RowTerms Widened(const HotTerms& hot) {

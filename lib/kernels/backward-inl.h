@@ -32,7 +32,7 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 // Where the sums of dw before a row are: in dw, or for the first one of them at zeros.
 struct SumsBefore {
   HWY_INLINE SumsBefore(const Run& run, size_t row)
-      : from(run.start_sums && row == 0 ? kZeros : run.Row<float>(kDw, row)),
+      : from(run.start_sums && row == 0 ? kZeros : run.Row<float>(kDw, 0)),
         mask(run.start_sums && row == 0 ? 0 : ~size_t{0}) {}
 
   HWY_INLINE const float* At(size_t j) const { return from + (j & mask); }
@@ -352,27 +352,35 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t
   size_t d = run.d;
   AssumeHeld<kPairs, kWhole>(d, norm.divisor);
   const size_t count = run.count;
-  const RowsOf<const float> x(run, kX);
-  const RowsOf<const float> dy(run, kDy);
-  const RowsOf<float> dx(run, kDx);
-  const RowsOf<const float> rstd(run, kRstd);
+  // Those of row i.
+  RowsOf<const float> x(run, kX);
+  RowsOf<const float> dy(run, kDy);
+  RowsOf<float> dx(run, kDx);
+  RowsOf<const float> rstd(run, kRstd);
+  x.data += static_cast<ptrdiff_t>(begin) * x.stride;
+  dy.data += static_cast<ptrdiff_t>(begin) * dy.stride;
+  dx.data += static_cast<ptrdiff_t>(begin) * dx.stride;
+  rstd.data += static_cast<ptrdiff_t>(begin) * rstd.stride;
   const float* const weight = run.Row<float>(kWeight, 0);
   float* const dw = run.Row<float>(kDw, 0);
   Lanes<kCount> sums =
       run.start_sums && begin == 0 ? ZeroLanes<kCount>() : LoadRow<kWhole, kCount>(dw, d);
   size_t i = begin;
-  float c = SumHeldRow<kWhole, kCount>(x[i], dy[i], weight, d);
+  float c = SumHeldRow<kWhole, kCount>(x[0], dy[0], weight, d);
   for (; i < count; ++i) {
-    const float next =
-        i + 1 < count ? SumHeldRow<kWhole, kCount>(x[i + 1], dy[i + 1], weight, d) : c;
-    const HotTerms hot = MakeHotTerms(norm, {0, c}, rstd[i]);
+    const float next = i + 1 < count ? SumHeldRow<kWhole, kCount>(x[1], dy[1], weight, d) : c;
+    const HotTerms hot = MakeHotTerms(norm, {0, c}, rstd[0]);
     if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;
-    const GradientRow<kWay, true, float> row(x[i], dy[i], dx[i], hot.terms);
+    const GradientRow<kWay, true, float> row(x[0], dy[0], dx[0], hot.terms);
     // All of it before the first store, which loads might else have to wait for.
     const Lanes<kCount> xs = LoadRow<kWhole, kCount>(row.x, d);
     const Lanes<kCount> dys = LoadRow<kWhole, kCount>(row.dy, d);
     ApplyHeldRow<kWhole>(0, d, xs, dys, weight, row, sums);
     c = next;
+    x.data += x.stride;
+    dy.data += dy.stride;
+    dx.data += dx.stride;
+    rstd.data += rstd.stride;
   }
   StoreRow<kWhole, false>(sums, dw, d);
   return i;
@@ -431,6 +439,11 @@ HWY_INLINE void Widen(const Norm& norm, const Run& run, Operand operand, size_t 
       run.Row<char>(operand, row) + begin * ElementSize(norm.dtype[operand]), n, tile);
 }
 
+// The leaf for all rows of a call; null where they are not of one type.
+HWY_INLINE DotLeaf FindDot(const Norm& norm, bool squares) {
+  return norm.one_type ? LeavesOf(norm).dot[DtypeIndex(norm.dtype[kX])][squares] : nullptr;
+}
+
 // The sums of n columns of a row, at most a block.
 inline HWY_NOINLINE void DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
                                   size_t n, bool squares, FoldedDots* dots) {
@@ -438,24 +451,23 @@ inline HWY_NOINLINE void DotTiles(const Norm& norm, const Run& run, size_t row, 
   HWY_ALIGN float dy[kBlock];
   Widen(norm, run, kX, row, begin, n, x);
   Widen(norm, run, kDy, row, begin, n, dy);
-  LeavesOf(norm).dot[0][squares](x, dy, run.Row<float>(kWeight, row) + begin, n, dots);
+  LeavesOf(norm).dot[0][squares](x, dy, run.Row<float>(kWeight, 0) + begin, n, dots);
 }
 
-HWY_INLINE void DotColumns(const Norm& norm, const Run& run, size_t row, size_t begin, size_t n,
-                           bool squares, FoldedDots* dots) {
-  if (HWY_UNLIKELY(!norm.one_type)) return DotTiles(norm, run, row, begin, n, squares, dots);
-  const size_t offset = begin * ElementSize(norm.dtype[kX]);
-  LeavesOf(norm).dot[DtypeIndex(norm.dtype[kX])][squares](
-      run.Row<char>(kX, row) + offset, run.Row<char>(kDy, row) + offset,
-      run.Row<float>(kWeight, row) + begin, n, dots);
-}
-
-inline HWY_NOINLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row) {
-  const bool squares = NeedsSquares(norm, run.Has(kRstd));
+HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, DotLeaf dot, bool squares) {
+  const size_t size = ElementSize(norm.dtype[kX]);
+  const char* const x = run.Row<char>(kX, row);
+  const char* const dy = run.Row<char>(kDy, row);
+  const float* const weight = run.Row<float>(kWeight, 0);
   RowSums total = {0, 0};
   for (size_t begin = 0; begin < run.d; begin += kBlock) {
+    const size_t n = std::min(kBlock, run.d - begin);
     FoldedDots block;
-    DotColumns(norm, run, row, begin, std::min(kBlock, run.d - begin), squares, &block);
+    if (HWY_LIKELY(dot != nullptr)) {
+      dot(x + begin * size, dy + begin * size, weight + begin, n, &block);
+    } else {
+      DotTiles(norm, run, row, begin, n, squares, &block);
+    }
     total.dot += FoldOne(hn::Load(FourTag(), block.dot));
     if (squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
   }
@@ -480,14 +492,15 @@ HWY_INLINE Four LoadFour(const FoldedDots (&rows)[4], float (FoldedDots::*lanes)
                   hn::Load(tag, rows[2].*lanes), hn::Load(tag, rows[3].*lanes));
 }
 
-// Of rows of one block.
-HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, FourTerms& terms) {
+// Of rows of one block and one type.
+HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotLeaf dot_leaf,
+                              bool squares, FourTerms& terms) {
   const FourTag tag;
   const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
-  const bool needs_squares = NeedsSquares(norm, run.Has(kRstd));
   FoldedDots rows[4];
   for (size_t i = 0; i < 4; ++i) {
-    DotColumns(norm, run, row + i, 0, run.d, needs_squares, &rows[i]);
+    dot_leaf(run.Row<char>(kX, row + i), run.Row<char>(kDy, row + i), run.Row<float>(kWeight, 0),
+             run.d, &rows[i]);
   }
   // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
   const Four dot = hn::Add(hn::Zero(tag), LoadFour(rows, &FoldedDots::dot));
@@ -496,14 +509,18 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, Four
   const Four largest = hn::Set(tag, kLargestSafe);
   Four r = one;
   if (run.Has(kRstd)) {
-    HWY_ALIGN float rstd[4];
-    for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
-    r = hn::Load(tag, rstd);
+    if (HWY_LIKELY(run.stride[kRstd] == sizeof(float))) {
+      r = hn::LoadU(tag, run.Row<float>(kRstd, row));
+    } else {
+      HWY_ALIGN float rstd[4];
+      for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
+      r = hn::Load(tag, rstd);
+    }
   }
   Four root = one;
   auto safe =
       hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
-  if (needs_squares) {
+  if (squares) {
     const Four eps = hn::Set(tag, norm.eps);
     const Four mean = hn::Div(LoadFour(rows, &FoldedDots::squares), divisor);
     const Four under_root = outside ? mean : hn::Add(mean, eps);
@@ -518,8 +535,9 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, Four
   terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
 }
 
-HWY_INLINE HotTerms MakeHotTerms(const Norm& norm, const Run& run, size_t row) {
-  return MakeHotTerms(norm, SumRow(norm, run, row), RstdOf(run, row));
+inline HWY_NOINLINE HotTerms MakeHotTerms(const Norm& norm, const Run& run, size_t row, DotLeaf dot,
+                                          bool squares) {
+  return MakeHotTerms(norm, SumRow(norm, run, row, dot, squares), RstdOf(run, row));
 }
 
 // The terms in binary64 of a row of which something is cold. Where its r is NaN the others do not
@@ -637,14 +655,18 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
 
 // ------------------------------------------------------------------ the way of each call
 
-// The functions for what is asked of some rows of one type, found once for all of them; else null.
-struct Apply {
+// What is done with the rows of a call, found once for all of them. The leaves are those of rows of
+// one type, and else null.
+struct Ways {
+  bool squares;  // whether their sum is needed
+  DotLeaf dot;
   ApplyLeaf row;
   ApplyTwoLeaf two;  // or null
 };
 
-HWY_INLINE Apply FindApply(const Norm& norm, const Run& run) {
-  if (!norm.one_type) return {nullptr, nullptr};
+HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
+  const bool squares = NeedsSquares(norm, run.Has(kRstd));
+  if (!norm.one_type) return {squares, nullptr, nullptr, nullptr};
   const Dx way = !run.Has(kDx)    ? Dx::kNone
                  : norm.add_to_dx ? Dx::kAdd
                  : norm.stream    ? Dx::kStream
@@ -652,17 +674,17 @@ HWY_INLINE Apply FindApply(const Norm& norm, const Run& run) {
   const BackwardLeaves& leaves = LeavesOf(norm);
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool dw = run.Has(kDw);
-  return {leaves.apply[type][static_cast<int>(way)][dw],
+  return {squares, leaves.dot[type][squares], leaves.apply[type][static_cast<int>(way)][dw],
           way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr};
 }
 
 HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing && !hot.only_g; }
 
 inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t row,
-                                     const Apply& apply) {
-  const HotTerms hot = MakeHotTerms(norm, run, row);
-  if (HWY_LIKELY(apply.row != nullptr && IsPlain(hot))) {
-    apply.row(run, row, hot.terms);
+                                     const Ways& ways) {
+  const HotTerms hot = MakeHotTerms(norm, run, row, ways.dot, ways.squares);
+  if (HWY_LIKELY(ways.row != nullptr && IsPlain(hot))) {
+    ways.row(run, row, hot.terms);
   } else {
     ApplyByTiles(norm, run, row, MakeRowTerms(norm, run, row, hot));
   }
@@ -670,40 +692,50 @@ inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t ro
 
 // Four rows at a time, and the next four summed before these are worked on, so that the two
 // overlap: as in NormaliseShortRows().
-HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Apply& apply) {
+HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
   FourTerms now;
   FourTerms next;
-  MakeFourTerms(norm, run, 0, next);
+  MakeFourTerms(norm, run, 0, ways.dot, ways.squares, next);
   size_t row = 0;
   for (; row + 4 <= run.count; row += 4) {
     now = next;
-    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, next);
+    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, ways.dot, ways.squares, next);
     if (HWY_UNLIKELY(!now.safe)) {
-      for (size_t i = row; i < row + 4; ++i) BackwardRow(norm, run, i, apply);
-    } else if (HWY_LIKELY(apply.two != nullptr)) {
-      apply.two(run, row, now.Row(0), now.Row(1));
-      apply.two(run, row + 2, now.Row(2), now.Row(3));
+      for (size_t i = row; i < row + 4; ++i) BackwardRow(norm, run, i, ways);
+    } else if (HWY_LIKELY(ways.two != nullptr)) {
+      ways.two(run, row, now.Row(0), now.Row(1));
+      ways.two(run, row + 2, now.Row(2), now.Row(3));
     } else {
-      for (size_t i = 0; i < 4; ++i) apply.row(run, row + i, now.Row(i));
+      for (size_t i = 0; i < 4; ++i) ways.row(run, row + i, now.Row(i));
     }
   }
   return row;
 }
 
 // Two rows at a time: those that are not short.
-HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Apply& apply) {
+HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& ways) {
   size_t row = 0;
   for (; row + 2 <= run.count; row += 2) {
-    const HotTerms a = MakeHotTerms(norm, run, row);
-    const HotTerms b = MakeHotTerms(norm, run, row + 1);
+    const HotTerms a = MakeHotTerms(norm, run, row, ways.dot, ways.squares);
+    const HotTerms b = MakeHotTerms(norm, run, row + 1, ways.dot, ways.squares);
     if (HWY_LIKELY(IsPlain(a) && IsPlain(b))) {
-      apply.two(run, row, a.terms, b.terms);
+      ways.two(run, row, a.terms, b.terms);
     } else {
-      BackwardRow(norm, run, row, apply);
-      BackwardRow(norm, run, row + 1, apply);
+      BackwardRow(norm, run, row, ways);
+      BackwardRow(norm, run, row + 1, ways);
     }
   }
   return row;
+}
+
+// Rows by groups: returns the index of the first one that is in none.
+inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run, const Ways& ways) {
+  const bool is_short = run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes;
+  if (run.count >= 4 && is_short && ways.row != nullptr && !norm.stream &&
+      norm.eps_placement != RMSNORM_EPS_FLOOR) {
+    return BackwardByFours(norm, run, ways);
+  }
+  return ways.two != nullptr ? BackwardByTwos(norm, run, ways) : 0;
 }
 
 // Whether rows are held in registers: those of training, to which the forward pass left an inverse
@@ -715,39 +747,40 @@ HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
 }
 
 void BackwardRows(const Norm& norm, const Run& run) {
-  const Apply apply = FindApply(norm, run);
   size_t row = 0;
   if (IsHeld(norm, run)) {
     const auto apply_held = LeavesOf(norm).apply_held[(run.d - 1) / kPair];
     for (; row < run.count; ++row) {
       row = apply_held(norm, run, row);
-      if (row < run.count) BackwardRow(norm, run, row, apply);
+      if (row < run.count) BackwardRow(norm, run, row, FindWays(norm, run));
     }
-  } else if (run.count >= 4 && apply.row != nullptr && !norm.stream &&
-             norm.eps_placement != RMSNORM_EPS_FLOOR &&
-             run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes) {
-    row = BackwardByFours(norm, run, apply);
-  } else if (apply.two != nullptr) {
-    row = BackwardByTwos(norm, run, apply);
+  } else {
+    const Ways ways = FindWays(norm, run);
+    if (run.count > 1) row = BackwardGroups(norm, run, ways);
+    for (; row < run.count; ++row) BackwardRow(norm, run, row, ways);
   }
-  for (; row < run.count; ++row) BackwardRow(norm, run, row, apply);
   if (norm.stream) hwy::FlushStream();  // before another thread may read dx
 }
 
-RowSums BackwardSums(const Norm& norm, const Run& run) { return SumRow(norm, run, 0); }
+RowSums BackwardSums(const Norm& norm, const Run& run) {
+  const bool squares = NeedsSquares(norm, run.Has(kRstd));
+  return SumRow(norm, run, 0, FindDot(norm, squares), squares);
+}
 
 void BackwardTerms(const Norm& norm, const Run& run, RowTerms* terms) {
+  const bool squares = NeedsSquares(norm, run.Has(kRstd));
+  const DotLeaf dot = FindDot(norm, squares);
   for (size_t row = 0; row < run.count; ++row) {
-    terms[row] = MakeRowTerms(norm, run, row, MakeHotTerms(norm, run, row));
+    terms[row] = MakeRowTerms(norm, run, row, MakeHotTerms(norm, run, row, dot, squares));
   }
 }
 
 void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms) {
-  const Apply apply = FindApply(norm, run);
+  const Ways ways = FindWays(norm, run);
   for (size_t row = 0; row < run.count; ++row) {
     const bool plain = terms[row].cold == Cold::kNothing && !terms[row].only_g;
-    if (HWY_LIKELY(apply.row != nullptr && plain)) {
-      apply.row(run, row, Narrowed(terms[row].terms));
+    if (HWY_LIKELY(ways.row != nullptr && plain)) {
+      ways.row(run, row, Narrowed(terms[row].terms));
     } else {
       ApplyByTiles(norm, run, row, terms[row]);
     }
