@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "broadcast.h"
+#include "gradients.h"
 #include "guarded_buffer.h"
 #include "norms.h"
 #include "random_rows.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cfenv>
+#include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <tuple>
@@ -19,9 +20,13 @@ enum class Contents {
   kNormal,  // no row leaves f32
   kFinite,  // every finite kind of row of x and of dy
   kAny,     // also NaN and infinity, and weights that are hard to round
+  kFloor,   // rows of x with an RMS of 1, or just beside it, or of zeros
 };
 
 constexpr rmsnorm_dtype kNone = 0;
+
+constexpr EpsPlacement kEpsPlacements[] = {EpsPlacement::inside, EpsPlacement::outside,
+                                           EpsPlacement::floor};
 
 // The types of x and of dy.
 class BackwardBitsTest : public testing::TestWithParam<std::tuple<rmsnorm_dtype, rmsnorm_dtype>> {
@@ -30,85 +35,130 @@ class BackwardBitsTest : public testing::TestWithParam<std::tuple<rmsnorm_dtype,
     if (targets_.empty()) GTEST_SKIP() << "this CPU runs no target but the reference";
   }
 
+  bool Some() { return random_.Below(2) == 0; }
+
   // A call in which everything but the numbers of rows and elements is drawn.
   void CompareDrawn(size_t rows, size_t d) {
     constexpr rmsnorm_dtype kWeights[] = {kNone, RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16};
-    const auto some = [this] { return random_.Below(2) == 0; };
+    auto contents = static_cast<Contents>(random_.Below(3));
     Options options;
-    options.threads = 1;
-    options.eps_placement = some() ? RMSNORM_EPS_INSIDE : RMSNORM_EPS_OUTSIDE;
-    options.rounding = some() ? RMSNORM_SCALE_THEN_CAST : RMSNORM_CAST_THEN_SCALE;
+    options.eps_placement = kEpsPlacements[random_.Below(3)];
+    options.rounding = static_cast<Rounding>(random_.Below(3));
     constexpr float kEps[] = {1e-5f, 0.0f, 0.5f};
     options.eps = kEps[random_.Below(3)];
     constexpr float kDivisors[] = {0.0f, 0.0f, 100.5f, 1e-3f};
     options.divisor = kDivisors[random_.Below(4)];
+    if (options.eps_placement == EpsPlacement::floor && Some()) {
+      contents = Contents::kFloor;
+      options.eps = 1;
+      options.divisor = 0;
+    }
     const rmsnorm_dtype weight = kWeights[random_.Below(4)];
-    if (weight != kNone && some()) options.weight_offset = 1;
-    Draw(rows, d, weight, static_cast<Contents>(random_.Below(3)), options);
+    if (weight != kNone && Some()) options.weight_offset = 1;
+    Compare(Draw(rows, d, weight, contents, options), options);
   }
 
-  void Draw(size_t rows, size_t d, rmsnorm_dtype weight_dtype, Contents contents,
-            const Options& options) {
-    const auto some = [this] { return random_.Below(2) == 0; };
+  GradientInputs Draw(size_t rows, size_t d, rmsnorm_dtype weight_dtype, Contents contents,
+                      const Options& options) {
     const auto tensor = [&](rmsnorm_dtype dtype) {
-      return Tensor(dtype, rows, d, random_.Below(16), some() ? 0 : random_.Below(8));
+      return Tensor(dtype, rows, d, random_.Below(16), Some() ? 0 : random_.Below(8));
     };
-    GradientInputs inputs = {tensor(x_dtype_), tensor(dy_dtype_), {}, {}, {}, {}};
-    Fill(inputs.x, contents);
-    Fill(inputs.dy, contents);
+    GradientInputs inputs = {tensor(x_dtype_), tensor(dy_dtype_), {}, {}, {}, {}, {}};
+    FillX(inputs.x, contents);
+    FillDy(inputs.dy, contents);
+    if (Some()) {
+      DrawLeading(inputs);
+    } else {
+      inputs.leading = {rows};
+    }
+    const auto columns = [&](rmsnorm_dtype dtype, const SizeList& shared) {
+      return Tensor(dtype, Product(shared), d, random_.Below(32), Some() ? 0 : random_.Below(8));
+    };
     if (weight_dtype != kNone) {
-      inputs.weight.emplace(weight_dtype, 1, d, random_.Below(32));
+      inputs.weight = columns(weight_dtype, inputs.weight_leading);
       if (contents == Contents::kAny && random_.Below(4) == 0) {
         FillWeight(random_, *inputs.weight);
       } else {
         FillTameWeight(random_, *inputs.weight);
       }
     }
-    if (some()) inputs.rstd = InverseRmsOf(inputs.x, options);
-    const size_t outputs = random_.Below(4);
-    if (outputs != 0) {
-      // Where x is f32, dx may be as dy or as x.
-      const bool like_x = x_dtype_ == RMSNORM_F32 && dy_dtype_ != RMSNORM_F32 && some();
-      inputs.in_place = !like_x && some();
-      inputs.dx = inputs.in_place ? inputs.dy : tensor(like_x ? x_dtype_ : dy_dtype_);
-      if (some()) {
-        inputs.flags |= RMSNORM_ADD_TO_DX;
+    if (Some()) inputs.rstd = InverseRmsOf(inputs.x, options);
+    const size_t outputs = 1 + random_.Below(7);
+    if ((outputs & 1) != 0) {
+      inputs.in_place = Some();
+      inputs.dx = inputs.in_place ? inputs.dy : tensor(kDtypes[random_.Below(3)]);
+      if (Some()) {
+        inputs.add_to |= RMSNORM_ADD_TO_DX;
         if (!inputs.in_place) FillMixed(random_, *inputs.dx);
       }
     }
-    if (outputs != 1) {
-      inputs.dw.emplace(kDtypes[random_.Below(3)], 1, d, random_.Below(32));
-      if (some()) {
-        inputs.flags |= RMSNORM_ADD_TO_DW;
+    if ((outputs & 2) != 0) {
+      inputs.dw = columns(kDtypes[random_.Below(3)], inputs.weight_leading);
+      if (Some()) {
+        inputs.add_to |= RMSNORM_ADD_TO_DW;
         FillNormal(random_, *inputs.dw);
       }
     }
-    Compare(inputs, options);
+    if ((outputs & 4) != 0) {
+      inputs.db = columns(kDtypes[random_.Below(3)], inputs.bias_leading);
+      if (Some()) {
+        inputs.add_to |= RMSNORM_ADD_TO_DB;
+        FillNormal(random_, *inputs.db);
+      }
+    }
+    return inputs;
   }
 
-  void Compare(const GradientInputs& inputs, Options options) {
-    options.target = kReference;
-    const GradientResults expected = ComputeGradients(inputs, options);
+  // Two or more dimensions over the rows, and which of them share a weight and a bias.
+  void DrawLeading(GradientInputs& inputs) {
+    size_t rest = inputs.x.rows();
+    while (rest > 1 && inputs.leading.size() < RMSNORM_MAX_DIMS - 2) {
+      size_t factor = 1 + random_.Below(std::min<size_t>(rest, 40));
+      while (rest % factor != 0) --factor;
+      inputs.leading.push_back(factor);
+      rest /= factor;
+    }
+    inputs.leading.push_back(rest);
+    inputs.weight_leading = DrawShared(random_, inputs.leading);
+    inputs.bias_leading = DrawShared(random_, inputs.leading);
+  }
+
+  void Compare(const GradientInputs& inputs, const Options& options) {
+    const GradientResults expected = ComputeGradients(inputs, options, OnTarget(kReference, 1));
     for (const std::string& target : targets_) {
-      options.target = target.c_str();
-      const GradientResults actual = ComputeGradients(inputs, options);
+      const GradientResults actual = ComputeGradients(inputs, options, OnTarget(target, 1));
+      const auto type = [](const std::optional<Tensor>& tensor) {
+        return tensor ? rmsnorm_dtype_name(tensor->dtype()) : "no";
+      };
       ASSERT_TRUE(SameBits(expected, actual))
-          << target << ", " << inputs.x.rows() << " x " << inputs.x.d() << ", "
-          << (inputs.weight ? rmsnorm_dtype_name(inputs.weight->dtype()) : "no") << " weight"
-          << (inputs.rstd.empty() ? "" : ", rstd") << (inputs.dx ? ", dx " : "")
-          << (inputs.dx ? rmsnorm_dtype_name(inputs.dx->dtype()) : "")
-          << (inputs.in_place ? " in place" : "") << (inputs.dw ? ", dw " : "")
-          << (inputs.dw ? rmsnorm_dtype_name(inputs.dw->dtype()) : "") << ", flags " << inputs.flags
-          << ", eps " << options.eps
-          << (options.eps_placement == RMSNORM_EPS_OUTSIDE ? " outside" : "") << ", divisor "
-          << options.divisor << ", offset " << options.weight_offset;
+          << target << ", " << inputs.x.rows() << " x " << inputs.x.d() << " in "
+          << testing::PrintToString(inputs.leading) << ", " << type(inputs.weight) << " weight of "
+          << testing::PrintToString(inputs.weight_leading) << (inputs.rstd.empty() ? "" : ", rstd")
+          << ", " << type(inputs.dx) << " dx" << (inputs.in_place ? " in place, " : ", ")
+          << type(inputs.dw) << " dw, " << type(inputs.db) << " db of "
+          << testing::PrintToString(inputs.bias_leading) << ", added to " << inputs.add_to
+          << ", eps " << options.eps << " placed " << static_cast<int>(options.eps_placement)
+          << ", divisor " << options.divisor << ", offset " << options.weight_offset;
     }
   }
 
-  void Fill(Tensor& tensor, Contents contents) {
-    if (contents == Contents::kNormal) FillNormal(random_, tensor);
-    if (contents == Contents::kFinite) FillFinite(random_, tensor, random_.Below(9));
-    if (contents == Contents::kAny) FillMixed(random_, tensor);
+  void FillX(Tensor& x, Contents contents) {
+    if (contents == Contents::kNormal) FillNormal(random_, x);
+    if (contents == Contents::kFinite) FillFinite(random_, x, random_.Below(9));
+    if (contents == Contents::kAny) FillMixed(random_, x);
+    if (contents == Contents::kFloor) {
+      const double ulp = Ulp(x.dtype(), 1.0);
+      const double magnitudes[] = {1, 1, 1 - ulp / 2, 1 + ulp, 0, 0.5, 2};
+      for (size_t row = 0; row < x.rows(); ++row) {
+        const double magnitude = magnitudes[random_.Below(std::size(magnitudes))];
+        for (size_t j = 0; j < x.d(); ++j) x.set(row, j, Some() ? magnitude : -magnitude);
+      }
+    }
+  }
+
+  void FillDy(Tensor& dy, Contents contents) {
+    FillX(dy, contents == Contents::kFloor ? Contents::kFinite : contents);
+    for (size_t row = 0; row < dy.rows(); ++row) dy.set(row, random_.Below(dy.d()), -0.0);
   }
 
   const rmsnorm_dtype x_dtype_ = std::get<0>(GetParam());
@@ -160,44 +210,48 @@ INSTANTIATE_TEST_SUITE_P(AllTypes, BackwardBitsTest,
 class BackwardTest : public testing::TestWithParam<std::string> {
  protected:
   BackwardTest() {
-    options_.target = target_.c_str();
-    options_.threads = 1;
     FillNormal(random_, inputs_.x);
     FillNormal(random_, inputs_.dy);
     FillNormal(random_, *inputs_.weight);
   }
 
+  GradientResults Compute(const GradientInputs& inputs) const {
+    return ComputeGradients(inputs, options_, context_);
+  }
+  std::vector<float> RstdOf(const Tensor& x) const { return InverseRmsOf(x, options_, context_); }
+
   const std::string target_ = GetParam();
+  const Context context_ = OnTarget(target_, 1);
   Random random_{19};
   Options options_;
-  GradientInputs inputs_ = {Tensor(RMSNORM_F32, 40, 300), Tensor(RMSNORM_F32, 40, 300),
-                            Tensor(RMSNORM_F32, 1, 300),  {},
-                            Tensor(RMSNORM_F32, 40, 300), Tensor(RMSNORM_F32, 1, 300)};
+  GradientInputs inputs_ = {
+      Tensor(RMSNORM_F32, 40, 300), Tensor(RMSNORM_F32, 40, 300), Tensor(RMSNORM_F32, 1, 300), {},
+      Tensor(RMSNORM_F32, 40, 300), Tensor(RMSNORM_F32, 1, 300),  Tensor(RMSNORM_F32, 1, 300)};
 };
 
 TEST_P(BackwardTest, NoWeightIsAWeightOfOnes) {
   for (size_t j = 0; j < 300; ++j) inputs_.weight->set(0, j, 1);
-  const GradientResults ones = ComputeGradients(inputs_, options_);
+  const GradientResults ones = Compute(inputs_);
   inputs_.weight.reset();
-  EXPECT_TRUE(SameBits(ones, ComputeGradients(inputs_, options_)));
+  EXPECT_TRUE(SameBits(ones, Compute(inputs_)));
 }
 
 TEST_P(BackwardTest, ASavedInverseRmsGivesTheSameBits) {
-  for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+  for (const EpsPlacement placement : kEpsPlacements) {
     options_.eps_placement = placement;
     inputs_.rstd.clear();
-    const GradientResults computed = ComputeGradients(inputs_, options_);
-    inputs_.rstd = InverseRmsOf(inputs_.x, options_);
-    EXPECT_TRUE(SameBits(computed, ComputeGradients(inputs_, options_)));
+    const GradientResults computed = Compute(inputs_);
+    inputs_.rstd = RstdOf(inputs_.x);
+    EXPECT_TRUE(SameBits(computed, Compute(inputs_)));
   }
 }
 
 // It is used as it is given: twice of it, with eps inside, gives four times the second term.
 TEST_P(BackwardTest, ASavedInverseRmsIsUsedAsGiven) {
-  inputs_.rstd = InverseRmsOf(inputs_.x, options_);
-  const GradientResults once = ComputeGradients(inputs_, options_);
+  inputs_.rstd = RstdOf(inputs_.x);
+  const GradientResults once = Compute(inputs_);
   for (float& r : inputs_.rstd) r *= 2;
-  const GradientResults twice = ComputeGradients(inputs_, options_);
+  const GradientResults twice = Compute(inputs_);
   for (size_t row = 0; row < 40; ++row) {
     for (size_t j = 0; j < 300; ++j) {
       const double first = inputs_.dy.get(row, j) * inputs_.weight->get(0, j) * inputs_.rstd[row];
@@ -210,54 +264,62 @@ TEST_P(BackwardTest, ASavedInverseRmsIsUsedAsGiven) {
   }
 }
 
-TEST_P(BackwardTest, EachGradientDoesNotDependOnTheOther) {
-  const GradientResults both = ComputeGradients(inputs_, options_);
-  GradientInputs only_dx = inputs_;
-  only_dx.dw.reset();
-  GradientInputs only_dw = inputs_;
-  only_dw.dx.reset();
-  EXPECT_TRUE(SameBits(*both.dx, *ComputeGradients(only_dx, options_).dx));
-  EXPECT_TRUE(SameBits(*both.dw, *ComputeGradients(only_dw, options_).dw));
-}
-
-// The existing gradient is added in f32, and the sum rounded once.
-TEST_P(BackwardTest, AddsToAnExistingGradient) {
-  const GradientResults alone = ComputeGradients(inputs_, options_);
-  FillNormal(random_, *inputs_.dx);
-  FillNormal(random_, *inputs_.dw);
-  inputs_.flags = RMSNORM_ADD_TO_DX | RMSNORM_ADD_TO_DW;
-  const GradientResults added = ComputeGradients(inputs_, options_);
-  for (size_t row = 0; row < 40; ++row) {
-    for (size_t j = 0; j < 300; ++j) {
-      ASSERT_EQ(RoundTo(RMSNORM_F32, inputs_.dx->get(row, j) + alone.dx->get(row, j)),
-                added.dx->get(row, j));
+TEST_P(BackwardTest, EachGradientDoesNotDependOnTheOthers) {
+  const GradientResults all = Compute(inputs_);
+  for (unsigned some = 1; some < 7; ++some) {
+    GradientInputs inputs = inputs_;
+    if ((some & 1) == 0) inputs.dx.reset();
+    if ((some & 2) == 0) inputs.dw.reset();
+    if ((some & 4) == 0) inputs.db.reset();
+    const GradientResults results = Compute(inputs);
+    if (results.dx) {
+      EXPECT_TRUE(SameBits(*all.dx, *results.dx)) << some;
+    }
+    if (results.dw) {
+      EXPECT_TRUE(SameBits(*all.dw, *results.dw)) << some;
+    }
+    if (results.db) {
+      EXPECT_TRUE(SameBits(*all.db, *results.db)) << some;
     }
   }
-  for (size_t j = 0; j < 300; ++j) {
-    ASSERT_EQ(RoundTo(RMSNORM_F32, inputs_.dw->get(0, j) + alone.dw->get(0, j)),
-              added.dw->get(0, j));
+}
+
+// An existing gradient is added in f32, and the sum rounded once. One flag adds to one gradient
+// only.
+TEST_P(BackwardTest, AddsToAnExistingGradient) {
+  const GradientResults alone = Compute(inputs_);
+  FillNormal(random_, *inputs_.dx);
+  FillNormal(random_, *inputs_.dw);
+  FillNormal(random_, *inputs_.db);
+  for (uint32_t add_to = 0; add_to < 8; ++add_to) {
+    inputs_.add_to = add_to;
+    const GradientResults added = Compute(inputs_);
+    const auto expect = [](const Tensor& before, const Tensor& gradient, bool add,
+                           const Tensor& actual) {
+      Tensor expected = gradient;
+      for (size_t row = 0; add && row < before.rows(); ++row) {
+        for (size_t j = 0; j < 300; ++j) {
+          expected.set(row, j, before.get(row, j) + gradient.get(row, j));
+        }
+      }
+      EXPECT_TRUE(SameBits(expected, actual));
+    };
+    expect(*inputs_.dx, *alone.dx, (add_to & RMSNORM_ADD_TO_DX) != 0, *added.dx);
+    expect(*inputs_.dw, *alone.dw, (add_to & RMSNORM_ADD_TO_DW) != 0, *added.dw);
+    expect(*inputs_.db, *alone.db, (add_to & RMSNORM_ADD_TO_DB) != 0, *added.db);
   }
 }
 
-// One flag adds to one gradient only.
-TEST_P(BackwardTest, FlagsAreApart) {
-  const GradientResults alone = ComputeGradients(inputs_, options_);
-  FillNormal(random_, *inputs_.dx);
-  FillNormal(random_, *inputs_.dw);
-  inputs_.flags = RMSNORM_ADD_TO_DX;
-  EXPECT_TRUE(SameBits(*alone.dw, *ComputeGradients(inputs_, options_).dw));
-  inputs_.flags = RMSNORM_ADD_TO_DW;
-  EXPECT_TRUE(SameBits(*alone.dx, *ComputeGradients(inputs_, options_).dx));
-}
-
-// dw of 16 bits is the one of f32, rounded at the end.
-TEST_P(BackwardTest, WeightGradientIsRoundedOnce) {
-  const GradientResults exact = ComputeGradients(inputs_, options_);
+// dw and db of 16 bits are those of f32, rounded at the end.
+TEST_P(BackwardTest, GradientsByColumnsAreRoundedOnce) {
+  const GradientResults exact = Compute(inputs_);
   for (const rmsnorm_dtype dtype : {RMSNORM_F16, RMSNORM_BF16}) {
     inputs_.dw.emplace(dtype, 1, 300);
-    const GradientResults rounded = ComputeGradients(inputs_, options_);
+    inputs_.db.emplace(dtype, 1, 300);
+    const GradientResults rounded = Compute(inputs_);
     for (size_t j = 0; j < 300; ++j) {
       ASSERT_EQ(RoundTo(dtype, exact.dw->get(0, j)), rounded.dw->get(0, j));
+      ASSERT_EQ(RoundTo(dtype, exact.db->get(0, j)), rounded.db->get(0, j));
     }
   }
 }
@@ -265,15 +327,18 @@ TEST_P(BackwardTest, WeightGradientIsRoundedOnce) {
 TEST_P(BackwardTest, RoundingOrderIsNoMatter) {
   inputs_.x = Tensor(RMSNORM_BF16, 40, 300);
   FillNormal(random_, inputs_.x);
-  const GradientResults one = ComputeGradients(inputs_, options_);
-  options_.rounding = RMSNORM_CAST_THEN_SCALE;
-  EXPECT_TRUE(SameBits(one, ComputeGradients(inputs_, options_)));
+  const GradientResults one = Compute(inputs_);
+  for (const Rounding rounding : {Rounding::cast_then_scale, Rounding::inverse_rounded}) {
+    options_.rounding = rounding;
+    EXPECT_TRUE(SameBits(one, Compute(inputs_)));
+  }
 }
 
 // The order of the roundings, by an example that is small enough to be written out: of five
 // elements lane l holds the l-th product, and the lanes fold as (0 + 4) + 2 and 1 + 3.
 TEST_P(BackwardTest, AnExampleOperationByOperation) {
-  for (const bool outside : {false, true}) {
+  for (const EpsPlacement placement : kEpsPlacements) {
+    const bool outside = placement == EpsPlacement::outside;
     for (int repeat = 0; repeat < 200; ++repeat) {
       // In binary64 and rounded to f32, so that no compiler makes one operation of two.
       const auto f32 = [](double value) { return static_cast<float>(value); };
@@ -295,20 +360,31 @@ TEST_P(BackwardTest, AnExampleOperationByOperation) {
         const double even = f32(f32(lane[0] + lane[4]) + lane[2]);
         return f32(even + f32(lane[1] + lane[3]));
       };
-      const double eps = 0.01f;
+      // As a floor it is close to the RMS of these rows, on either side.
+      const double eps = placement == EpsPlacement::floor ? 1.0 : double{0.01f};
       const double mean = f32(fold(square) / 5.0);
       const double c = fold(product);
       const double s = f32(std::sqrt(mean));
-      const double root = outside ? f32(s + eps) : f32(std::sqrt(double{f32(mean + eps)}));
+      const double root = outside ? f32(s + eps)
+                          : placement == EpsPlacement::inside
+                              ? f32(std::sqrt(double{f32(mean + eps)}))
+                              : std::max(s, eps);
+      const bool only_g = placement == EpsPlacement::floor && s < eps;
       const double r = f32(1 / root);
       const double q = f32(f32(c * r) / (outside ? double{f32(5 * s)} : 5.0));
       float dx[5];
       float dw[5];
-      options_.eps = 0.01f;
-      options_.eps_placement = outside ? RMSNORM_EPS_OUTSIDE : RMSNORM_EPS_INSIDE;
-      backward({dy, 5}, {x, 5}, {w, 5}, {View(dx, 5), View(dw, 5)}, options_);
+      options_.eps = f32(eps);
+      options_.eps_placement = placement;
+      BackwardOperands operands;
+      operands.dy = {dy, 5};
+      operands.x = {x, 5};
+      operands.weight = {w, 5};
+      operands.dx = {dx, 5};
+      operands.dw = {dw, 5};
+      backward(operands, options_, context_);
       for (int j = 0; j < 5; ++j) {
-        const double mean_term = outside ? f32(x[j] * q) : f32(f32(x[j] * r) * q);
+        const double mean_term = only_g ? 0 : outside ? f32(x[j] * q) : f32(f32(x[j] * r) * q);
         const double e = f32(g[j] - mean_term);
         ASSERT_EQ(f32(r * e), dx[j]);
         const double p = f32(double{dy[j]} * x[j]);
@@ -332,34 +408,109 @@ TEST_P(BackwardTest, DotAddsUpByFma) {
     std::vector<float> dx(129);
     // Of the terms c alone is left where g is 0.
     x[1] = 1;
-    backward({dy.data(), 129}, {x.data(), 129}, nullptr, {View(dx.data(), 129)}, options_, &r);
+    BackwardOperands operands;
+    operands.dy = {dy.data(), 129};
+    operands.x = {x.data(), 129};
+    operands.rstd = {&r, 1};
+    operands.dx = {dx.data(), 129};
+    backward(operands, options_, context_);
     const double q = static_cast<float>(double{static_cast<float>(c * r)} / 129);
     ASSERT_EQ(-static_cast<float>(r * double{static_cast<float>(r * q)}), dx[1]);
   }
 }
 
-// The blocks of rows over which dw adds up, and their order.
-TEST_P(BackwardTest, WeightGradientAddsUpByBlocks) {
+// The blocks of rows over which dw and db add up, and their order.
+TEST_P(BackwardTest, GradientsByColumnsAddUpByBlocks) {
   for (const size_t rows : SizeList{1, 16, 17, 33, 100, 1023, 1024, 1025, 3000}) {
     GradientInputs inputs = {Tensor(RMSNORM_F32, rows, 3), Tensor(RMSNORM_F32, rows, 3), {}, {}, {},
-                             Tensor(RMSNORM_F32, 1, 3)};
+                             Tensor(RMSNORM_F32, 1, 3),    Tensor(RMSNORM_F32, 1, 3)};
     FillNormal(random_, inputs.x);
     FillNormal(random_, inputs.dy);
-    inputs.rstd = InverseRmsOf(inputs.x, options_);
-    const GradientResults results = ComputeGradients(inputs, options_);
+    inputs.rstd = RstdOf(inputs.x);
+    const GradientResults results = Compute(inputs);
     const size_t blocks = std::min<size_t>(64, (rows + 15) / 16);
     for (size_t j = 0; j < 3; ++j) {
-      float total = 0;
+      float dw = 0;
+      float db = 0;
       for (size_t block = 0; block < blocks; ++block) {
-        float sum = 0;
+        float dw_of_block = 0;
+        float db_of_block = 0;
         for (size_t row = block * rows / blocks; row < (block + 1) * rows / blocks; ++row) {
-          const float p =
-              static_cast<float>(inputs.dy.get(row, j)) * static_cast<float>(inputs.x.get(row, j));
-          sum = std::fma(p, inputs.rstd[row], sum);
+          const float dy = static_cast<float>(inputs.dy.get(row, j));
+          const float p = dy * static_cast<float>(inputs.x.get(row, j));
+          dw_of_block = std::fma(p, inputs.rstd[row], dw_of_block);
+          db_of_block += dy;
         }
-        total += sum;
+        dw += dw_of_block;
+        db += db_of_block;
       }
-      ASSERT_EQ(total, results.dw->get(0, j)) << rows << " rows";
+      ASSERT_EQ(dw, results.dw->get(0, j)) << rows << " rows";
+      ASSERT_EQ(db, results.db->get(0, j)) << rows << " rows";
+    }
+  }
+}
+
+// The rows that share a weight, or a bias, give what they give alone, one after the other.
+TEST_P(BackwardTest, RowsThatShareAreACallOfTheirOwn) {
+  constexpr size_t kD = 70;
+  for (const SizeList& leading :
+       {SizeList{3, 40, 4}, SizeList{2, 9}, SizeList{700, 2}, SizeList{2, 1, 2, 1, 20, 1, 3}}) {
+    for (int repeat = 0; repeat < 8; ++repeat) {
+      const size_t rows = Product(leading);
+      GradientInputs inputs = {Tensor(RMSNORM_BF16, rows, kD),
+                               Tensor(RMSNORM_F32, rows, kD),
+                               {},
+                               {},
+                               Tensor(RMSNORM_F32, rows, kD),
+                               {},
+                               {}};
+      FillFinite(random_, inputs.x, random_.Below(9));
+      FillNormal(random_, inputs.dy);
+      inputs.leading = leading;
+      inputs.weight_leading = DrawShared(random_, leading);
+      inputs.bias_leading = DrawShared(random_, leading);
+      const size_t weights = Product(inputs.weight_leading);
+      const size_t biases = Product(inputs.bias_leading);
+      inputs.weight.emplace(RMSNORM_F16, weights, kD);
+      FillNormal(random_, *inputs.weight);
+      inputs.dw.emplace(RMSNORM_F16, weights, kD);
+      inputs.db.emplace(RMSNORM_BF16, biases, kD);
+      const GradientResults all = Compute(inputs);
+
+      // Copies the rows of one weight, or of one bias.
+      const auto gather = [](const Tensor& from, const SizeList& which) {
+        Tensor to(from.dtype(), which.size(), kD);
+        for (size_t i = 0; i < which.size(); ++i) {
+          std::memcpy(to.Row(i), from.Row(which[i]), kD * rmsnorm_dtype_size(from.dtype()));
+        }
+        return to;
+      };
+      const auto sharing = [&](const SizeList& shared, size_t index) {
+        SizeList which;
+        for (size_t row = 0; row < rows; ++row) {
+          if (BroadcastRow(row, leading, shared) == index) which.push_back(row);
+        }
+        return which;
+      };
+      for (size_t i = 0; i < weights; ++i) {
+        const SizeList which = sharing(inputs.weight_leading, i);
+        GradientInputs some = {gather(inputs.x, which),
+                               gather(inputs.dy, which),
+                               gather(*inputs.weight, {i}),
+                               {},
+                               Tensor(RMSNORM_F32, which.size(), kD),
+                               Tensor(RMSNORM_F16, 1, kD),
+                               {}};
+        const GradientResults expected = Compute(some);
+        ASSERT_TRUE(SameBits(*expected.dx, gather(*all.dx, which)));
+        ASSERT_TRUE(SameBits(*expected.dw, gather(*all.dw, {i})));
+      }
+      for (size_t i = 0; i < biases; ++i) {
+        const SizeList which = sharing(inputs.bias_leading, i);
+        GradientInputs some = {gather(inputs.x, which),    gather(inputs.dy, which), {}, {}, {}, {},
+                               Tensor(RMSNORM_BF16, 1, kD)};
+        ASSERT_TRUE(SameBits(*Compute(some).db, gather(*all.db, {i})));
+      }
     }
   }
 }
@@ -367,8 +518,8 @@ TEST_P(BackwardTest, WeightGradientAddsUpByBlocks) {
 // A row beyond f32 is right: the norm of s * x is that of x, so its gradient is that of x over s.
 TEST_P(BackwardTest, ScaledRowsHaveScaledGradients) {
   options_.eps = 0;
-  const GradientResults plain = ComputeGradients(inputs_, options_);
-  for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+  const GradientResults plain = Compute(inputs_);
+  for (const EpsPlacement placement : kEpsPlacements) {
     options_.eps_placement = placement;
     for (const double scale : {0x1p-110, 0x1p-60, 0x1p70, 0x1p120}) {
       GradientInputs scaled = inputs_;
@@ -380,7 +531,7 @@ TEST_P(BackwardTest, ScaledRowsHaveScaledGradients) {
           scaled.dy.set(row, j, inputs_.dy.get(row, j) * dy_scale);
         }
       }
-      const GradientResults results = ComputeGradients(scaled, options_);
+      const GradientResults results = Compute(scaled);
       for (size_t row = 0; row < 40; ++row) {
         for (size_t j = 0; j < 300; ++j) {
           ASSERT_NEAR(plain.dx->get(row, j), results.dx->get(row, j) * scale / dy_scale, 2e-5)
@@ -396,10 +547,10 @@ TEST_P(BackwardTest, ScaledRowsHaveScaledGradients) {
 
 // A NaN spreads over its row of dx and over dw, not to other rows.
 TEST_P(BackwardTest, NanStaysInItsRow) {
-  const GradientResults before = ComputeGradients(inputs_, options_);
+  const GradientResults before = Compute(inputs_);
   GradientInputs spoilt = inputs_;
   spoilt.dy.set(7, 100, std::numeric_limits<double>::quiet_NaN());
-  const GradientResults after = ComputeGradients(spoilt, options_);
+  const GradientResults after = Compute(spoilt);
   for (size_t row = 0; row < 40; ++row) {
     for (size_t j = 0; j < 300; ++j) {
       if (row == 7) {
@@ -416,14 +567,14 @@ TEST_P(BackwardTest, NanStaysInItsRow) {
 // products in f32, of which some are beyond FLT_MAX here, too.
 TEST_P(BackwardTest, OnlyDxIsColdWhereTheDotOverflows) {
   GradientInputs inputs = {Tensor(RMSNORM_F32, 5, 300), Tensor(RMSNORM_F32, 5, 300), {}, {},
-                           Tensor(RMSNORM_F32, 5, 300), Tensor(RMSNORM_F32, 1, 300)};
+                           Tensor(RMSNORM_F32, 5, 300), Tensor(RMSNORM_F32, 1, 300), {}};
   FillNormal(random_, inputs.x);
   FillNormal(random_, inputs.dy);
   for (size_t j = 0; j < 300; ++j) {
     inputs.x.set(2, j, inputs.x.get(2, j) * 0x1p47);
     inputs.dy.set(2, j, std::abs(inputs.dy.get(2, j)) * 0x1p81 * (inputs.x.get(2, j) < 0 ? -1 : 1));
   }
-  const std::vector<float> rstd = InverseRmsOf(inputs.x, options_);
+  const std::vector<float> rstd = RstdOf(inputs.x);
   Tensor dw(RMSNORM_F32, 1, 300);
   for (size_t j = 0; j < 300; ++j) {
     float sum = 0;
@@ -437,7 +588,7 @@ TEST_P(BackwardTest, OnlyDxIsColdWhereTheDotOverflows) {
   for (const bool in_place : {false, true}) {
     inputs.in_place = in_place;
     if (in_place) inputs.dx = inputs.dy;
-    const GradientResults results = ComputeGradients(inputs, options_);
+    const GradientResults results = Compute(inputs);
     EXPECT_TRUE(SameBits(dw, *results.dw));
     for (size_t j = 0; j < 300; ++j) ASSERT_TRUE(std::isfinite(results.dx->get(2, j))) << j;
   }
@@ -445,12 +596,12 @@ TEST_P(BackwardTest, OnlyDxIsColdWhereTheDotOverflows) {
 
 // Zeros: the formula's second term is 0.
 TEST_P(BackwardTest, RowOfZeros) {
-  for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+  for (const EpsPlacement placement : kEpsPlacements) {
     options_.eps_placement = placement;
     options_.eps = 0.25f;
-    const double r = placement == RMSNORM_EPS_INSIDE ? 2 : 4;
+    const double r = placement == EpsPlacement::inside ? 2 : 4;
     for (size_t j = 0; j < 300; ++j) inputs_.x.set(3, j, 0);
-    const GradientResults results = ComputeGradients(inputs_, options_);
+    const GradientResults results = Compute(inputs_);
     for (size_t j = 0; j < 300; ++j) {
       const double g = RoundTo(RMSNORM_F32, inputs_.dy.get(3, j) * inputs_.weight->get(0, j));
       ASSERT_NEAR(r * g, results.dx->get(3, j), 1e-6);
@@ -467,7 +618,7 @@ TEST_P(BackwardTest, NanOfTheInputsStaysNan) {
     FillNormal(random_, nan.dy);
     nan.dx.emplace(RMSNORM_BF16, 40, 300);
     nan.dw.emplace(RMSNORM_BF16, 1, 300);
-    const GradientResults results = ComputeGradients(nan, options_);
+    const GradientResults results = Compute(nan);
     for (size_t j = 0; j < 300; ++j) {
       ASSERT_TRUE(std::isnan(results.dx->get(0, j))) << Hex(bits);
       ASSERT_TRUE(std::isnan(results.dw->get(0, j))) << Hex(bits);
@@ -477,10 +628,10 @@ TEST_P(BackwardTest, NanOfTheInputsStaysNan) {
 
 // The caller's rounding mode changes no bit and is found as it was.
 TEST_P(BackwardTest, RoundingModeOfTheCaller) {
-  const GradientResults expected = ComputeGradients(inputs_, options_);
+  const GradientResults expected = Compute(inputs_);
   for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
     std::fesetround(mode);
-    const GradientResults results = ComputeGradients(inputs_, options_);
+    const GradientResults results = Compute(inputs_);
     const int after = std::fegetround();
     std::fesetround(FE_TONEAREST);
     EXPECT_EQ(mode, after);
@@ -491,33 +642,69 @@ TEST_P(BackwardTest, RoundingModeOfTheCaller) {
 TEST_P(BackwardTest, ModuleGivesThePlainCall) {
   for (const float offset : {0.0f, 1.0f}) {
     options_.weight_offset = offset;
-    const GradientResults plain = ComputeGradients(inputs_, options_);
-    RmsNorm norm(300, options_);
+    const GradientResults plain = Compute(inputs_);
+    RmsNorm norm(300, options_, Dtype::f32, context_);
     norm.set_weight(ConstView(inputs_.weight->vector()));
-    GradientResults results = {Tensor(RMSNORM_F32, 40, 300), Tensor(RMSNORM_F32, 1, 300)};
-    const std::vector<float> rstd = InverseRmsOf(inputs_.x, options_);
-    for (const float* given : {static_cast<const float*>(nullptr), rstd.data()}) {
-      results.dx->Wipe();
-      results.dw->Wipe();
-      norm.backward(ConstView(inputs_.dy.view()), ConstView(inputs_.x.view()),
-                    {View(results.dx->view()), View(results.dw->vector())}, given);
+    const std::vector<float> rstd = RstdOf(inputs_.x);
+    for (const bool has_rstd : {false, true}) {
+      GradientResults results = {inputs_.dx, inputs_.dw, inputs_.db};
+      BackwardOperands operands;
+      operands.dy = ConstView(inputs_.dy.view());
+      operands.x = ConstView(inputs_.x.view());
+      if (has_rstd) operands.rstd = {rstd.data(), rstd.size()};
+      operands.dx = View(results.dx->view());
+      operands.dw = View(results.dw->vector());
+      operands.db = View(results.db->vector());
+      norm.backward(operands);
       EXPECT_TRUE(SameBits(plain, results));
+    }
+    // Dense rows by pointer and count.
+    for (const size_t rows : {size_t{1}, size_t{40}}) {
+      GradientInputs first = inputs_;
+      first.x = Tensor(RMSNORM_F32, rows, 300);
+      first.dy = first.x;
+      std::memcpy(first.x.data(), inputs_.x.data(), rows * 1200);
+      std::memcpy(first.dy.data(), inputs_.dy.data(), rows * 1200);
+      first.dx = first.dy;
+      first.in_place = true;
+      first.db.reset();
+      const GradientResults expected = Compute(first);
+      GradientResults results = {first.dx, first.dw, {}};
+      auto* const dx = static_cast<float*>(results.dx->data());
+      norm.backward(dx, static_cast<const float*>(first.x.data()), nullptr, dx,
+                    static_cast<float*>(results.dw->data()), rows);
+      EXPECT_TRUE(SameBits(expected, results));
     }
   }
 }
 
-// Without rows dw is zeros, unless it is added to.
+// Without rows dw and db are zeros, unless they are added to.
 TEST_P(BackwardTest, WithoutRows) {
   for (const rmsnorm_dtype dtype : kDtypes) {
-    Tensor dw(dtype, 1, 300);
-    for (size_t j = 0; j < 300; ++j) dw.set(0, j, -0.0);
-    const Tensor before = dw;
-    const ConstView none(static_cast<const float*>(nullptr), 0, 300);
-    backward(none, none, nullptr, {std::nullopt, View(dw.vector()), false, true}, options_);
-    EXPECT_TRUE(SameBits(before, dw));
-    backward(none, none, nullptr, {std::nullopt, View(dw.vector())}, options_);
-    for (size_t j = 0; j < 300; ++j) ASSERT_EQ(0u, dw.bits(0, j));
-    EXPECT_TRUE(dw.IsPaddingWiped());
+    for (const SizeList& shared : {SizeList{}, SizeList{3}}) {
+      Tensor dw(dtype, Product(shared), 300, 1, 2);
+      for (size_t row = 0; row < dw.rows(); ++row) {
+        for (size_t j = 0; j < 300; ++j) dw.set(row, j, -0.0);
+      }
+      Tensor db = dw;
+      const Tensor before = dw;
+      BackwardOperands operands;
+      operands.x = operands.dy = ConstView(static_cast<const float*>(nullptr), {0, 3, 300});
+      operands.dw = View(dw.view(shared));
+      operands.db = View(db.view(shared));
+      operands.add_to_dw = operands.add_to_db = true;
+      backward(operands, options_, context_);
+      EXPECT_TRUE(SameBits(before, dw));
+      EXPECT_TRUE(SameBits(before, db));
+      operands.add_to_dw = operands.add_to_db = false;
+      backward(operands, options_, context_);
+      for (const Tensor* zeros : {&dw, &db}) {
+        for (size_t row = 0; row < dw.rows(); ++row) {
+          for (size_t j = 0; j < 300; ++j) ASSERT_EQ(0u, zeros->bits(row, j));
+        }
+        EXPECT_TRUE(zeros->IsPaddingWiped());
+      }
+    }
   }
 }
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "broadcast.h"
+#include "gradients.h"
 #include "norms.h"
 #include "random_rows.h"
 #include "targets.h"
@@ -370,8 +370,8 @@ TEST_P(NormTest, EachRowTakesItsWeightAndBias) {
             return one;
           };
           NormInputs one = {alone(inputs.x, row)};
-          one.weight = alone(*inputs.weight, SharedRow(leading, inputs.weight_leading, row));
-          one.bias = alone(*inputs.bias, SharedRow(leading, inputs.bias_leading, row));
+          one.weight = alone(*inputs.weight, BroadcastRow(row, leading, inputs.weight_leading));
+          one.bias = alone(*inputs.bias, BroadcastRow(row, leading, inputs.bias_leading));
           one.y.emplace(RMSNORM_F32, 1, d);
           const NormResults expected = ComputeNorm(one, options, context_);
           ASSERT_TRUE(SameBits(RMSNORM_F32, expected.y->Row(0), all.y->Row(row), d));

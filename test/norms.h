@@ -32,9 +32,7 @@ struct NormInputs {
   SizeList weight_leading = {};    // empty for none
   SizeList bias_leading = {};      // empty for none
 
-  rmsnorm_view ViewOfRows(const Tensor& rows) const {
-    return leading.empty() ? rows.view() : rows.view(leading);
-  }
+  SizeList Leading() const { return leading.empty() ? SizeList{x.rows()} : leading; }
 };
 
 // What it leaves there. Of rstd and sums every step-th number is a row's.
@@ -48,7 +46,7 @@ struct NormResults {
 // A view of numbers of which every step-th is a row's.
 template <class AnyView, class T>
 AnyView PerRow(T* numbers, const NormInputs& inputs) {
-  const SizeList leading = inputs.leading.empty() ? SizeList{inputs.x.rows()} : inputs.leading;
+  const SizeList leading = inputs.Leading();
   std::vector<ptrdiff_t> stride(leading.size());
   auto next = static_cast<ptrdiff_t>(inputs.step);
   for (size_t i = leading.size(); i-- > 0; next *= static_cast<ptrdiff_t>(leading[i])) {
@@ -69,13 +67,14 @@ void ExpectNothingBetween(const std::vector<T>& numbers, size_t step) {
 
 inline NormResults ComputeNorm(const NormInputs& inputs, const Options& options,
                                const Context& context = {}) {
+  const SizeList leading = inputs.Leading();
   const size_t numbers = inputs.x.rows() * inputs.step;
   NormResults results = {inputs.y, inputs.residual_out, {}, {}};
   if (inputs.rstd) results.rstd.assign(numbers, kWiped);
   if (inputs.sums_out) results.sums.assign(numbers, kWiped);
   // In place, two views have the same memory, each with the type of its own.
   const auto input = [&](const Tensor& rows, const std::optional<Tensor>& output, bool in_place) {
-    rmsnorm_view view = inputs.ViewOfRows(in_place ? *output : rows);
+    rmsnorm_view view = (in_place ? *output : rows).view(leading);
     view.dtype = rows.dtype();
     return ConstView(view);
   };
@@ -87,8 +86,8 @@ inline NormResults ComputeNorm(const NormInputs& inputs, const Options& options,
   if (inputs.weight) operands.weight = ConstView(inputs.weight->view(inputs.weight_leading));
   if (inputs.bias) operands.bias = ConstView(inputs.bias->view(inputs.bias_leading));
   if (!inputs.sums.empty()) operands.sums = PerRow<ConstView>(inputs.sums.data(), inputs);
-  if (results.y) operands.y = View(inputs.ViewOfRows(*results.y));
-  if (results.residual_out) operands.residual_out = View(inputs.ViewOfRows(*results.residual_out));
+  if (results.y) operands.y = View(results.y->view(leading));
+  if (results.residual_out) operands.residual_out = View(results.residual_out->view(leading));
   if (inputs.rstd) operands.rstd = PerRow<View>(results.rstd.data(), inputs);
   if (inputs.sums_out) operands.sums_out = PerRow<View>(results.sums.data(), inputs);
   forward(operands, options, context);

@@ -112,6 +112,17 @@ inline void FillWeight(Random& random, Tensor& weight) {
   }
 }
 
+// Leading dimensions of a weight for an x with these: each is kept or 1, and those of 1 at the
+// front may be absent.
+inline SizeList DrawShared(Random& random, const SizeList& leading) {
+  SizeList shared = leading;
+  for (size_t& size : shared) {
+    if (random.Below(2) == 0) size = 1;
+  }
+  while (!shared.empty() && shared[0] == 1 && random.Below(2) == 0) shared.erase(shared.begin());
+  return shared;
+}
+
 }  // namespace rmsnorm::test
 
 #endif  // RMSNORM_TEST_RANDOM_ROWS_H_
