@@ -19,9 +19,9 @@ namespace {
 // An executor of the caller that starts a thread for each part, last part first.
 class Executor {
  public:
-  void SetIn(Options& options) {
-    options.parallel_for = &Executor::ParallelFor;
-    options.parallel_context = this;
+  void SetIn(Context& context) {
+    context.parallel_for = &Executor::ParallelFor;
+    context.parallel_context = this;
   }
   size_t most_parts() const { return most_parts_; }
 
@@ -45,20 +45,20 @@ struct Shape {
 class BackwardThreadsTest : public testing::TestWithParam<std::string> {
  protected:
   // The same call on the calling thread and in any number of parts.
-  void Compare(const GradientInputs& inputs, Options options, size_t most_threads) {
-    options.target = target_.c_str();
-    options.threads = 1;
-    const GradientResults serial = ComputeGradients(inputs, options);
+  void Compare(const GradientInputs& inputs, const Options& options = {}) {
+    const GradientResults serial = ComputeGradients(inputs, options, OnTarget(target_, 1));
     for (const int threads : {2, 3, 4, 5, 6, 7, 8}) {
       SCOPED_TRACE(testing::Message()
                    << inputs.x.rows() << " x " << inputs.x.d() << ", " << threads << " threads");
-      options.threads = threads;
-      options.parallel_for = nullptr;
-      EXPECT_TRUE(SameBits(serial, ComputeGradients(inputs, options)));
+      Context context = OnTarget(target_, threads);
+      EXPECT_TRUE(SameBits(serial, ComputeGradients(inputs, options, context)));
       Executor executor;
-      executor.SetIn(options);
-      EXPECT_TRUE(SameBits(serial, ComputeGradients(inputs, options)));
-      EXPECT_EQ(std::min(static_cast<size_t>(threads), most_threads), executor.most_parts());
+      executor.SetIn(context);
+      EXPECT_TRUE(SameBits(serial, ComputeGradients(inputs, options, context)));
+      // db alone goes to threads by whole blocks of rows.
+      if (inputs.dx || inputs.dw) {
+        EXPECT_EQ(static_cast<size_t>(threads), executor.most_parts());
+      }
     }
   }
 
@@ -66,7 +66,8 @@ class BackwardThreadsTest : public testing::TestWithParam<std::string> {
     GradientInputs inputs = {
         Tensor(x, shape.rows, shape.d, 3, 5), Tensor(dy, shape.rows, shape.d, 1, 2),
         Tensor(RMSNORM_BF16, 1, shape.d),     {},
-        Tensor(dy, shape.rows, shape.d),      Tensor(RMSNORM_F32, 1, shape.d)};
+        Tensor(dy, shape.rows, shape.d),      Tensor(RMSNORM_F32, 1, shape.d),
+        Tensor(RMSNORM_F16, 1, shape.d)};
     if (special) {
       FillFinite(random_, inputs.x, random_.Below(9));
       FillFinite(random_, inputs.dy, random_.Below(9));
@@ -90,10 +91,9 @@ constexpr Shape kShapes[] = {{1031, 512}, {4096, 33}, {1, 200'077}, {2, 70'000},
 TEST_P(BackwardThreadsTest, EveryShapeAndNumberOfThreads) {
   for (const Shape& shape : kShapes) {
     for (const bool special : {false, true}) {
-      const GradientInputs inputs = Draw(RMSNORM_F32, RMSNORM_BF16, shape, special);
       Options options;
-      options.eps_placement = special ? RMSNORM_EPS_OUTSIDE : RMSNORM_EPS_INSIDE;
-      ASSERT_NO_FATAL_FAILURE(Compare(inputs, options, 8));
+      options.eps_placement = special ? EpsPlacement::outside : EpsPlacement::inside;
+      ASSERT_NO_FATAL_FAILURE(Compare(Draw(RMSNORM_F32, RMSNORM_BF16, shape, special), options));
     }
   }
 }
@@ -103,31 +103,65 @@ TEST_P(BackwardThreadsTest, EveryKindOfCall) {
     GradientInputs inputs = Draw(RMSNORM_F16, RMSNORM_F32, shape, true);
     FillNormal(random_, *inputs.dx);
     FillNormal(random_, *inputs.dw);
-    for (const uint32_t flags : {0u, 1u, 2u, 3u}) {
-      inputs.flags = flags;
-      ASSERT_NO_FATAL_FAILURE(Compare(inputs, {}, 8));
+    FillNormal(random_, *inputs.db);
+    for (uint32_t add_to = 0; add_to < 8; ++add_to) {
+      inputs.add_to = add_to;
+      ASSERT_NO_FATAL_FAILURE(Compare(inputs));
     }
     inputs.rstd = InverseRmsOf(inputs.x, {});
-    ASSERT_NO_FATAL_FAILURE(Compare(inputs, {}, 8));
-    GradientInputs only_dx = inputs;
-    only_dx.dw.reset();
-    ASSERT_NO_FATAL_FAILURE(Compare(only_dx, {}, 8));
-    GradientInputs only_dw = inputs;
-    only_dw.dx.reset();
-    ASSERT_NO_FATAL_FAILURE(Compare(only_dw, {}, 8));
+    ASSERT_NO_FATAL_FAILURE(Compare(inputs));
+    for (unsigned some = 1; some < 7; ++some) {
+      GradientInputs fewer = inputs;
+      if ((some & 1) == 0) fewer.dx.reset();
+      if ((some & 2) == 0) fewer.dw.reset();
+      if ((some & 4) == 0) fewer.db.reset();
+      ASSERT_NO_FATAL_FAILURE(Compare(fewer));
+    }
     inputs.in_place = true;
     inputs.dx = inputs.dy;
-    ASSERT_NO_FATAL_FAILURE(Compare(inputs, {}, 8));
+    ASSERT_NO_FATAL_FAILURE(Compare(inputs));
+  }
+}
+
+// Weights and biases that some rows share: from few groups of many rows, in many blocks each, to a
+// row of dw and db for each row of x.
+TEST_P(BackwardThreadsTest, RowsShareWeightsAndBiases) {
+  struct Shared {
+    SizeList leading;
+    SizeList weight;
+    SizeList bias;
+    size_t d;
+  };
+  for (const Shared& shape :
+       {Shared{{1200, 3}, {3}, {1200, 1}, 64}, Shared{{7, 5, 9}, {5, 1}, {7, 5, 9}, 700},
+        Shared{{2, 3}, {2, 1}, {3}, 50'001}, Shared{{4, 100}, {4, 100}, {4, 1}, 500},
+        Shared{{40, 5, 1, 2, 1, 2, 1}, {5, 1, 1, 1, 2, 1}, {2, 1, 1, 1}, 300}}) {
+    GradientInputs inputs =
+        Draw(RMSNORM_BF16, RMSNORM_F32, {Product(shape.leading), shape.d}, false);
+    inputs.leading = shape.leading;
+    inputs.weight_leading = shape.weight;
+    inputs.bias_leading = shape.bias;
+    inputs.weight.emplace(RMSNORM_F32, Product(shape.weight), shape.d);
+    FillNormal(random_, *inputs.weight);
+    inputs.dw.emplace(RMSNORM_BF16, Product(shape.weight), shape.d, 1, 2);
+    inputs.db.emplace(RMSNORM_F32, Product(shape.bias), shape.d, 2, 1);
+    FillNormal(random_, *inputs.dw);
+    FillNormal(random_, *inputs.db);
+    for (const int add_to : {0, RMSNORM_ADD_TO_DW | RMSNORM_ADD_TO_DB}) {
+      inputs.add_to = static_cast<uint32_t>(add_to);
+      ASSERT_NO_FATAL_FAILURE(Compare(inputs));
+    }
+    inputs.weight.reset();
+    inputs.dx.reset();
+    ASSERT_NO_FATAL_FAILURE(Compare(inputs));
   }
 }
 
 TEST_P(BackwardThreadsTest, SmallWorkStaysSerial) {
-  Options options;
-  options.target = target_.c_str();
+  Context context = OnTarget(target_, 8);
   Executor executor;
-  executor.SetIn(options);
-  options.threads = 8;
-  ComputeGradients(Draw(RMSNORM_F32, RMSNORM_F32, {20, 512}, false), options);
+  executor.SetIn(context);
+  ComputeGradients(Draw(RMSNORM_F32, RMSNORM_F32, {20, 512}, false), {}, context);
   EXPECT_EQ(0u, executor.most_parts());
 }
 
@@ -166,27 +200,27 @@ TEST_P(BackwardThreadsTest, StridesOfManyDimensions) {
     dense_dy.insert(dense_dy.end(), dy.data() + dy_at, dy.data() + dy_at + d);
     dx_at.push_back(at);
   }
-  Options options;
-  options.target = target_.c_str();
-  options.threads = 1;
   std::vector<float> dense_dx(rows * d);
   std::vector<float> dense_dw(d);
-  backward({dense_dy.data(), rows, d}, {dense_x.data(), rows, d}, nullptr,
-           {View(dense_dx.data(), rows, d), View(dense_dw.data(), d)}, options);
+  BackwardOperands operands;
+  operands.dy = {dense_dy.data(), rows, d};
+  operands.x = {dense_x.data(), rows, d};
+  operands.dx = {dense_dx.data(), rows, d};
+  operands.dw = {dense_dw.data(), d};
+  backward(operands, {}, OnTarget(target_, 1));
   std::vector<float> expected = dx;
   for (size_t row = 0; row < rows; ++row) {
     std::copy_n(&dense_dx[row * d], d, expected.begin() + dx_at[row]);
   }
 
+  operands.dy = {dy.data(), Dtype::f32, 5, shape, dy_stride};
+  operands.x = {x_begin, Dtype::f32, 5, shape, x_stride};
   for (const int threads : {1, 2, 3, 8}) {
-    options.threads = threads;
     std::vector<float> actual = dx;
     std::vector<float> dw(d);
-    backward(
-        ConstView(rmsnorm_tensor(dy.data(), RMSNORM_F32, 5, shape, dy_stride)),
-        ConstView(rmsnorm_tensor(x_begin, RMSNORM_F32, 5, shape, x_stride)), nullptr,
-        {View(rmsnorm_tensor(actual.data(), RMSNORM_F32, 5, shape, dx_stride)), View(dw.data(), d)},
-        options);
+    operands.dx = {actual.data(), Dtype::f32, 5, shape, dx_stride};
+    operands.dw = {dw.data(), d};
+    backward(operands, {}, OnTarget(target_, threads));
     ASSERT_TRUE(SameBits(RMSNORM_F32, expected.data(), actual.data(), actual.size())) << threads;
     ASSERT_TRUE(SameBits(RMSNORM_F32, dense_dw.data(), dw.data(), d)) << threads;
   }
@@ -194,11 +228,9 @@ TEST_P(BackwardThreadsTest, StridesOfManyDimensions) {
 
 // dx of a row does not depend on the rows around it.
 TEST_P(BackwardThreadsTest, RowsDoNotDependOnTheirBatch) {
-  Options options;
-  options.target = target_.c_str();
-  options.threads = 1;
+  const Context context = OnTarget(target_, 1);
   const GradientInputs whole = Draw(RMSNORM_BF16, RMSNORM_BF16, {23, 300}, true);
-  const GradientResults expected = ComputeGradients(whole, options);
+  const GradientResults expected = ComputeGradients(whole, {}, context);
   for (size_t begin = 0; begin < 23; ++begin) {
     for (size_t count = 1; begin + count <= 23; ++count) {
       GradientInputs part = Draw(RMSNORM_BF16, RMSNORM_BF16, {count, 300}, true);
@@ -207,7 +239,7 @@ TEST_P(BackwardThreadsTest, RowsDoNotDependOnTheirBatch) {
         std::memcpy(part.x.Row(row), whole.x.Row(begin + row), 600);
         std::memcpy(part.dy.Row(row), whole.dy.Row(begin + row), 600);
       }
-      const GradientResults results = ComputeGradients(part, options);
+      const GradientResults results = ComputeGradients(part, {}, context);
       for (size_t row = 0; row < count; ++row) {
         ASSERT_TRUE(
             SameBits(RMSNORM_BF16, expected.dx->Row(begin + row), results.dx->Row(row), 300));
@@ -218,18 +250,13 @@ TEST_P(BackwardThreadsTest, RowsDoNotDependOnTheirBatch) {
 
 TEST_P(BackwardThreadsTest, CallsFromManyThreadsAtOnce) {
   const GradientInputs inputs = Draw(RMSNORM_F32, RMSNORM_F32, {300, 300}, false);
-  Options options;
-  options.target = target_.c_str();
-  options.threads = 1;
-  const GradientResults serial = ComputeGradients(inputs, options);
+  const GradientResults serial = ComputeGradients(inputs, {}, OnTarget(target_, 1));
   std::atomic<int> wrong{0};
   std::vector<std::thread> callers;
   for (int i = 0; i < 6; ++i) {
     callers.emplace_back([&, i] {
-      Options own = options;
-      own.threads = i % 3;
       for (int repeat = 0; repeat < 5; ++repeat) {
-        if (!SameBits(serial, ComputeGradients(inputs, own))) ++wrong;
+        if (!SameBits(serial, ComputeGradients(inputs, {}, OnTarget(target_, i % 3)))) ++wrong;
       }
     });
   }
