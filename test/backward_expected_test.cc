@@ -65,16 +65,15 @@ TEST_P(BackwardExpectedTest, GradientsOfRealTensors) {
     std::vector<char> dx(x.data.size());
     std::vector<char> dw(kD * rmsnorm_dtype_size(dtype));
     const Dtype cpp_type = static_cast<Dtype>(dtype);
-    const ConstView x_view(x.data.data(), cpp_type, {2, 24, kD});
-    const ConstView dy_view(inputs.at("dy" + type).data.data(), cpp_type, {2, 24, kD});
-    const ConstView weight_view(inputs.at("weight" + type).data.data(), cpp_type, {kD});
-    Options options;
-    options.target = GetParam().c_str();
+    BackwardOperands operands;
+    operands.x = ConstView(x.data.data(), cpp_type, {2, 24, kD});
+    operands.dy = ConstView(inputs.at("dy" + type).data.data(), cpp_type, {2, 24, kD});
+    operands.weight = ConstView(inputs.at("weight" + type).data.data(), cpp_type, {kD});
+    operands.dx = View(dx.data(), cpp_type, {2, 24, kD});
+    operands.dw = View(dw.data(), cpp_type, {kD});
     for (const int threads : {1, 2, 3}) {
       SCOPED_TRACE(testing::Message() << type << ", " << threads << " threads");
-      options.threads = threads;
-      backward(dy_view, x_view, weight_view,
-               {View(dx.data(), cpp_type, {2, 24, kD}), View(dw.data(), cpp_type, {kD})}, options);
+      backward(operands, {}, OnTarget(GetParam(), threads));
       const std::vector<double> actual_dx = Values(dtype, {dx.data(), dx.size()});
       const std::vector<double> actual_dw = Values(dtype, {dw.data(), dw.size()});
       const std::vector<double> torch_dx = Values(dtype, expected.at("torch_dx" + type).data);

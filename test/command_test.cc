@@ -26,7 +26,7 @@ TEST(Command, HelpNamesTheCommands) {
   for (const char* help : {"--help", "-h"}) {
     const Outcome outcome = RunCommand({help});
     ExpectSuccess(outcome);
-    for (const char* command : {"info", "check", "apply"}) {
+    for (const char* command : {"info", "check", "apply", "backward"}) {
       EXPECT_NE(outcome.out.find(command), std::string::npos) << outcome.out;
     }
   }
@@ -36,8 +36,18 @@ TEST(Command, HelpOfApplyNamesEveryOption) {
   const Outcome outcome = RunCommand({"apply", "--help"});
   ExpectSuccess(outcome);
   for (const char* option :
-       {"--input", "--weight", "--output", "--eps", "--eps-placement", "--rounding",
+       {"--input", "--weight", "--bias", "--output", "--eps", "--eps-placement", "--rounding",
         "--weight-offset", "--divisor", "--dtype", "--threads"}) {
+    EXPECT_NE(outcome.out.find(std::string(option) + " "), std::string::npos) << option;
+  }
+}
+
+TEST(Command, HelpOfBackwardNamesEveryOption) {
+  const Outcome outcome = RunCommand({"backward", "--help"});
+  ExpectSuccess(outcome);
+  for (const char* option :
+       {"--input", "--grad", "--weight", "--bias", "--rstd", "--grad-input", "--grad-weight",
+        "--grad-bias", "--grad-weight-dtype", "--grad-bias-dtype"}) {
     EXPECT_NE(outcome.out.find(std::string(option) + " "), std::string::npos) << option;
   }
 }
@@ -75,6 +85,7 @@ TEST(Command, RefusesWrongUseInOneLine) {
       {{"apply", "--output", "y.npy"}, "--input"},
       {{"apply", "--input"}, "--input"},
       {Apply({"--weight"}), "--weight"},
+      {Apply({"--bias"}), "--bias"},
       {Apply({"--input", "z.npy"}), "--input"},
       {Apply({"z.npy"}), "z.npy"},
       {Apply({"--frobnicate"}), "--frobnicate"},
