@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module: a weight that is kept, and a forward that is the plain one with it.
+// The module: a weight that is kept, and calls that are the plain ones with it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <clocale>
+#include <cstring>
+#include <functional>
 #include <locale>
+#include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <utility>
@@ -83,29 +87,31 @@ TEST(Module, CanBeReset) {
     Tensor x(RMSNORM_F32, 1, kD);
     FillNormal(random, x);
     Tensor expected(RMSNORM_F32, 1, kD);
-    forward(ConstView(x.view()), nullptr, View(expected.view()));
+    forward(NormOperands(x, nullptr, expected));
     Tensor y(RMSNORM_F32, 1, kD);
-    norm.forward(ConstView(x.view()), View(y.view()));
+    norm.forward(NormOperands(x, nullptr, y));
     EXPECT_TRUE(SameBits(expected, y));
   }
 }
 
 std::vector<Options> Variants() {
-  std::vector<Options> variants(4);
+  std::vector<Options> variants(5);
   variants[1].eps = 0.5f;
-  variants[1].eps_placement = RMSNORM_EPS_OUTSIDE;
+  variants[1].eps_placement = EpsPlacement::outside;
   variants[2].weight_offset = 1;
   variants[2].eps = 1e-6f;
-  variants[3].rounding = RMSNORM_CAST_THEN_SCALE;
+  variants[3].rounding = Rounding::cast_then_scale;
   variants[3].divisor = 100.5f;
+  variants[4].rounding = Rounding::inverse_rounded;
+  variants[4].eps_placement = EpsPlacement::floor;
   return variants;
 }
 
 TEST(Module, ForwardIsThePlainForwardWithItsWeight) {
   Random random(79);
   for (const std::string& target : SupportedTargets()) {
-    for (Options options : Variants()) {
-      options.target = target.c_str();
+    const Context context = OnTarget(target);
+    for (const Options& options : Variants()) {
       for (const rmsnorm_dtype x_dtype : kDtypes) {
         for (const rmsnorm_dtype weight_dtype : kDtypes) {
           for (const rmsnorm_dtype y_dtype : kDtypes) {
@@ -115,18 +121,17 @@ TEST(Module, ForwardIsThePlainForwardWithItsWeight) {
             FillWeight(random, weight);
             Tensor expected(y_dtype, x.rows(), kD);
             std::vector<float> expected_rstd(x.rows());
-            forward(ConstView(x.view()), ConstView(weight.vector()), View(expected.view()), options,
-                    expected_rstd.data());
+            forward(NormOperands(x, &weight, expected, &expected_rstd), options, context);
 
-            RmsNorm norm(kD, options, DtypeOfCode(weight_dtype));
+            RmsNorm norm(kD, options, DtypeOfCode(weight_dtype), context);
             norm.set_weight(ConstView(weight.vector()));
             Tensor y(y_dtype, x.rows(), kD);
             std::vector<float> rstd(x.rows());
-            norm.forward(ConstView(x.view()), View(y.view()), rstd.data());
+            norm.forward(NormOperands(x, nullptr, y, &rstd));
             EXPECT_TRUE(SameBits(expected, y)) << target;
-            EXPECT_TRUE(SameBits(RMSNORM_F32, expected_rstd.data(), rstd.data(), x.rows()));
+            EXPECT_TRUE(SameBits(expected_rstd, rstd)) << target;
             if (x_dtype == y_dtype) {
-              norm.forward(ConstView(x.view()), View(x.view()));
+              norm.forward(NormOperands(x, nullptr, x));
               EXPECT_TRUE(SameBits(expected, x)) << target << " in place";
             }
           }
@@ -136,13 +141,337 @@ TEST(Module, ForwardIsThePlainForwardWithItsWeight) {
   }
 }
 
+TEST(Module, BackwardIsThePlainBackwardWithItsWeight) {
+  Random random(81);
+  for (const std::string& target : SupportedTargets()) {
+    const Context context = OnTarget(target);
+    for (const Options& options : Variants()) {
+      for (const rmsnorm_dtype dtype : kDtypes) {
+        Tensor x(dtype, 2 * kRowKinds, kD);
+        FillMixed(random, x);
+        Tensor dy(RMSNORM_BF16, x.rows(), kD);
+        FillMixed(random, dy);
+        Tensor weight(dtype, 1, kD);
+        FillWeight(random, weight);
+        RmsNorm norm(kD, options, DtypeOfCode(dtype), context);
+        norm.set_weight(ConstView(weight.vector()));
+        std::vector<Tensor> results;
+        for (const bool by_module : {false, true}) {
+          Tensor dx(RMSNORM_BF16, x.rows(), kD);
+          Tensor dw(RMSNORM_F32, 1, kD);
+          Tensor db(RMSNORM_F16, 1, kD);
+          BackwardOperands operands;
+          operands.dy = ConstView(dy.view());
+          operands.x = ConstView(x.view());
+          operands.dx = View(dx.view());
+          operands.dw = View(dw.vector());
+          operands.db = View(db.vector());
+          if (by_module) {
+            norm.backward(operands);
+          } else {
+            operands.weight = ConstView(weight.vector());
+            backward(operands, options, context);
+          }
+          results.insert(results.end(), {dx, dw, db});
+        }
+        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(SameBits(results[i], results[3 + i])) << i;
+      }
+    }
+  }
+}
+
+TEST(Module, SaysWhatItIsMadeOf) {
+  Options options;
+  options.eps = 0.25f;
+  options.eps_placement = EpsPlacement::outside;
+  options.rounding = Rounding::inverse_rounded;
+  options.residual_rounding = ResidualRounding::norm_then_cast;
+  options.weight_offset = 1;
+  options.divisor = 7;
+  const RmsNorm norm(kD, options, Dtype::f16);
+  EXPECT_EQ(kD, norm.d());
+  EXPECT_EQ(Dtype::f16, norm.dtype());
+  const rmsnorm_options expected = options.get();
+  const rmsnorm_options actual = norm.options().get();
+  EXPECT_EQ(0, std::memcmp(&expected, &actual, sizeof expected));
+  const rmsnorm_options defaults = rmsnorm_default_options();
+  rmsnorm_module* module;
+  ASSERT_EQ(RMSNORM_OK, rmsnorm_module_create(&module, 5, RMSNORM_BF16, nullptr, nullptr));
+  EXPECT_EQ(0, std::memcmp(&defaults, rmsnorm_module_options(module), sizeof defaults));
+  EXPECT_EQ(RMSNORM_BF16, rmsnorm_module_dtype(module));
+  EXPECT_EQ(5u, rmsnorm_module_d(module));
+  rmsnorm_module_destroy(module);
+}
+
+// ------------------------------------------------------------------------------------- contexts
+
+// An executor that counts its calls.
+Context Counting(int& calls) {
+  Context context;
+  context.threads = 2;
+  context.parallel_context = &calls;
+  context.parallel_for = [](void* own, size_t count, rmsnorm_task task, void* state) {
+    ++*static_cast<int*>(own);
+    for (size_t i = 0; i < count; ++i) task(state, i);
+  };
+  return context;
+}
+
+// Calls without a context run in the module's own, the others in the one that they bring.
+TEST(Module, RunsInItsContextOrInThatOfTheCall) {
+  int own = 0;
+  int others = 0;
+  const RmsNorm norm(kD, {}, Dtype::f32, Counting(own));
+  Tensor x(RMSNORM_BF16, 1000, kD);
+  Random random(82);
+  FillMixed(random, x);
+  Tensor dw(RMSNORM_BF16, 1, kD);
+  Tensor y(RMSNORM_BF16, 1000, kD);
+  const ForwardOperands operands = NormOperands(x, nullptr, y);
+  BackwardOperands gradients;
+  gradients.dy = gradients.x = ConstView(x.view());
+  gradients.dw = View(dw.vector());
+  const auto was_called = [](int& calls) { return std::exchange(calls, 0) > 0; };
+
+  norm.forward(operands);
+  EXPECT_TRUE(was_called(own));
+  norm.backward(gradients);
+  EXPECT_TRUE(was_called(own));
+  const bf16* const in = static_cast<const bf16*>(x.data());
+  bf16* const out = static_cast<bf16*>(y.data());
+  norm.forward(in, out, 1000);
+  EXPECT_TRUE(was_called(own));
+  norm.add_forward(in, in, static_cast<bf16*>(Tensor(x).data()), out, 1000);
+  EXPECT_TRUE(was_called(own));
+  norm.backward(in, in, nullptr, out, static_cast<bf16*>(dw.data()), 1000);
+  EXPECT_TRUE(was_called(own));
+
+  norm.forward(operands, Counting(others));
+  EXPECT_TRUE(was_called(others));
+  norm.backward(gradients, Counting(others));
+  EXPECT_TRUE(was_called(others));
+  norm.forward(operands, Context());
+  norm.backward(gradients, Context());
+  forward_all({{&norm, operands}}, Counting(others));
+  EXPECT_TRUE(was_called(others));
+  EXPECT_FALSE(was_called(own));
+}
+
+// The text of its target is the caller's, and may be gone.
+TEST(Module, KeepsItsTarget) {
+  std::string name = kReference;
+  const RmsNorm norm(kD, {}, Dtype::f32, OnTarget(name));
+  name = "PDP11....";
+  const float x[kD] = {1, 2, 3};
+  float y[kD];
+  norm.forward(x, y);
+  EXPECT_GT(y[2], y[1]);
+  EXPECT_EQ("RmsNorm(300, eps=1e-05, f32, target=reference)", norm.description());
+}
+
+// ----------------------------------------------------------------------------------- dense rows
+
+// A call of dense rows: what its pointers are, in their order, and the call.
+struct DenseCall {
+  std::string name;
+  bool backward;
+  std::vector<const rmsnorm_view * rmsnorm_operands::*> fields;
+  rmsnorm_status (*run)(const rmsnorm_module*, rmsnorm_dtype, size_t rows, char* const* pointers);
+};
+
+const DenseCall kDenseCalls[] = {
+    {"forward",
+     false,
+     {&rmsnorm_operands::x, &rmsnorm_operands::y},
+     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
+       return rmsnorm_module_forward_rows(module, dtype, rows, p[0], p[1]);
+     }},
+    {"add_forward",
+     false,
+     {&rmsnorm_operands::x, &rmsnorm_operands::residual, &rmsnorm_operands::residual_out,
+      &rmsnorm_operands::y},
+     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
+       return rmsnorm_module_add_forward_rows(module, dtype, rows, p[0], p[1], p[2], p[3]);
+     }},
+    {"backward",
+     true,
+     {&rmsnorm_operands::dy, &rmsnorm_operands::x, &rmsnorm_operands::dx, &rmsnorm_operands::rstd,
+      &rmsnorm_operands::dw},
+     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
+       return rmsnorm_module_backward_rows(module, dtype, rows, p[0], p[1],
+                                           reinterpret_cast<const float*>(p[3]), p[2], p[4]);
+     }},
+};
+
+// Bytes from the start of the memory to each pointer, or none for a null pointer.
+using Places = std::vector<std::optional<size_t>>;
+
+// The same call with views: the same status and message, and the same bits in all of the memory.
+rmsnorm_status ExpectSameAsViews(const DenseCall& call, const rmsnorm_module* module,
+                                 rmsnorm_dtype dtype, size_t rows, const Places& places,
+                                 const Tensor& memory) {
+  Tensor by_rows = memory;
+  Tensor by_views = memory;
+  std::vector<char*> pointers;
+  std::vector<rmsnorm_view> views(places.size());
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto in = [&](Tensor& tensor) {
+      return places[i] ? static_cast<char*>(tensor.data()) + *places[i] : nullptr;
+    };
+    pointers.push_back(in(by_rows));
+    const size_t d = rmsnorm_module_d(module);
+    const bool optional = call.backward && i >= 2;
+    views[i] = rmsnorm_rows(in(by_views), dtype, rows, d, static_cast<ptrdiff_t>(d));
+    if (call.fields[i] == &rmsnorm_operands::rstd) {
+      views[i] = rmsnorm_vector(in(by_views), RMSNORM_F32, rows);
+    }
+    if (call.fields[i] == &rmsnorm_operands::dw) {
+      views[i] = rmsnorm_vector(in(by_views), dtype, d);
+    }
+    if (places[i] || !optional) operands.*call.fields[i] = &views[i];
+  }
+  const rmsnorm_status expected = call.backward
+                                      ? rmsnorm_module_backward(module, &operands, nullptr)
+                                      : rmsnorm_module_forward(module, &operands, nullptr);
+  const std::string message = expected != RMSNORM_OK ? rmsnorm_error_message() : "";
+  EXPECT_EQ(expected, call.run(module, dtype, rows, pointers.data()));
+  if (expected != RMSNORM_OK) {
+    const std::string actual = rmsnorm_error_message();
+    EXPECT_EQ(message.substr(0, message.find(' ')), actual.substr(0, actual.find(' ')));
+    EXPECT_TRUE(SameBits(memory, by_rows)) << "something was written";
+  }
+  EXPECT_TRUE(SameBits(by_views, by_rows));
+  return expected;
+}
+
+Tensor RandomMemory(Random& random, rmsnorm_dtype dtype, size_t bytes) {
+  Tensor memory(dtype, 1, bytes / rmsnorm_dtype_size(dtype));
+  FillNormal(random, memory);
+  return memory;
+}
+
+// Every pointer that may be null or another's so, beside the plain call.
+TEST(DenseRows, GiveTheBitsOfViews) {
+  Random random(84);
+  for (const Options& options : Variants()) {
+    for (const rmsnorm_dtype dtype : kDtypes) {
+      for (const size_t d : SizeList{1, 64, 128, 300, 5000}) {
+        RmsNorm norm(d, options, DtypeOfCode(dtype));
+        Tensor weight(RMSNORM_F32, 1, d);
+        FillWeight(random, weight);
+        norm.set_weight(ConstView(weight.vector()));
+        for (const size_t rows : SizeList{0, 1, 2, 7}) {
+          SCOPED_TRACE(testing::Message()
+                       << rmsnorm_dtype_name(dtype) << " " << rows << " x " << d);
+          // Room for each operand, none of which begins at a cache line.
+          const size_t place = std::max<size_t>(rows, 1) * (d + 1) * sizeof(float);
+          const Tensor memory = RandomMemory(random, dtype, 6 * place);
+          const auto at = [&](size_t i) { return i * place + sizeof(float); };
+          const DenseCall& forward = kDenseCalls[0];
+          const DenseCall& add_forward = kDenseCalls[1];
+          const DenseCall& backward = kDenseCalls[2];
+          const auto expect_same = [&](const DenseCall& call, const Places& places) {
+            EXPECT_EQ(RMSNORM_OK, ExpectSameAsViews(call, norm.get(), dtype, rows, places, memory));
+          };
+          for (const size_t y : {at(0), at(1)}) expect_same(forward, {at(0), y});
+          for (const size_t out : {at(1), at(2)}) {
+            for (const size_t y : {at(0), at(3)}) expect_same(add_forward, {at(0), at(1), out, y});
+          }
+          for (const std::optional<size_t> dx : Places{at(0), at(2), std::nullopt}) {
+            for (const std::optional<size_t> rstd : Places{at(3), std::nullopt}) {
+              for (const std::optional<size_t> dw : Places{at(4), std::nullopt}) {
+                if (dx || dw) expect_same(backward, {at(0), at(1), dx, rstd, dw});
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// With threads, which the module's context has.
+TEST(DenseRows, GiveTheBitsOfViewsOnThreads) {
+  Random random(85);
+  const size_t rows = 300;
+  const size_t place = rows * kD * sizeof(float);
+  const Tensor memory = RandomMemory(random, RMSNORM_F32, 5 * place);
+  for (const int32_t threads : {1, 4}) {
+    const RmsNorm norm(kD, {}, Dtype::f32, OnTarget(SupportedTargets().front(), threads));
+    for (const DenseCall& call : kDenseCalls) {
+      Places places;
+      for (size_t i = 0; i < call.fields.size(); ++i) places.push_back(i * place);
+      EXPECT_EQ(RMSNORM_OK, ExpectSameAsViews(call, norm.get(), RMSNORM_F32, rows, places, memory));
+    }
+  }
+}
+
+// Plain calls go by without the checks of others, and must refuse what those refuse.
+TEST(DenseRows, AreRefusedAsViewsAre) {
+  Random random(86);
+  const size_t d = 8;
+  const RmsNorm norm(d);
+  const size_t place = 1024;
+  const Tensor memory = RandomMemory(random, RMSNORM_F32, 6 * place);
+  for (const DenseCall& call : kDenseCalls) {
+    Places usual;
+    for (size_t i = 0; i < call.fields.size(); ++i) usual.push_back((i + 1) * place);
+    size_t accepted = 0;
+    size_t refused = 0;
+    const auto compare = [&](rmsnorm_dtype dtype, size_t rows, const Places& places) {
+      SCOPED_TRACE(call.name + " of " + std::to_string(dtype) + ", " + std::to_string(rows));
+      const bool ok =
+          ExpectSameAsViews(call, norm.get(), dtype, rows, places, memory) == RMSNORM_OK;
+      ++(ok ? accepted : refused);
+    };
+    for (const rmsnorm_dtype dtype : {0, 1, 2, 3, 4, 5, -1, INT32_MAX, INT32_MIN}) {
+      compare(dtype, 0, usual);
+      compare(dtype, 1, usual);
+      compare(dtype, 3, usual);
+      compare(dtype, SIZE_MAX, usual);
+      compare(dtype, SIZE_MAX / 8, usual);
+      compare(dtype, SIZE_MAX / 8 + 1, usual);  // times d and the size of an element: a few bytes
+    }
+    for (const rmsnorm_dtype dtype : kDtypes) {
+      for (const size_t rows : SizeList{0, 1, 3}) {
+        for (size_t i = 0; i < usual.size(); ++i) {
+          SCOPED_TRACE("pointer " + std::to_string(i));
+          Places places = usual;
+          places[i] = std::nullopt;
+          compare(dtype, rows, places);
+          for (const size_t shift : SizeList{1, 2, 4}) {
+            places[i] = *usual[i] + shift;
+            compare(dtype, rows, places);
+          }
+          const size_t span = rows * d * rmsnorm_dtype_size(dtype);
+          for (size_t j = 0; j < usual.size(); ++j) {
+            for (const size_t bytes : SizeList{0, 4, span / 2, span - 4, span, span + 4}) {
+              if (bytes > span + 4) continue;  // there are no rows
+              places[i] = *usual[j] + bytes;
+              compare(dtype, rows, places);
+              places[i] = *usual[j] - bytes;
+              compare(dtype, rows, places);
+            }
+          }
+        }
+      }
+    }
+    EXPECT_GT(accepted, 100u) << call.name;
+    EXPECT_GT(refused, 100u) << call.name;
+  }
+}
+
+// ---------------------------------------------------------------------------------- allocations
+
 TEST(Module, AllocatesNothingInForward) {
   for (const size_t d : SizeList{1, 300, 5000}) {
     for (const rmsnorm_dtype dtype : kDtypes) {
-      for (const auto residual_rounding : {RMSNORM_CAST_THEN_NORM, RMSNORM_NORM_THEN_CAST}) {
+      for (const auto rounding :
+           {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
         Options options;
         options.weight_offset = 1;
-        options.residual_rounding = residual_rounding;
+        options.residual_rounding = rounding;
         const RmsNorm norm(d, options, DtypeOfCode(dtype));
         for (const size_t rows : SizeList{1, 3, 40}) {
           Tensor x(dtype, rows, d);
@@ -151,11 +480,16 @@ TEST(Module, AllocatesNothingInForward) {
           FillMixed(random, x);  // the cold path too
           FillMixed(random, residual);
           std::vector<float> rstd(rows);
-          const View x_and_y(x.view());
-          const View sum(residual.view());
+          const ForwardOperands plain = NormOperands(x, nullptr, x, &rstd);
+          ForwardOperands add = plain;
+          add.residual = ConstView(residual.view());
+          add.residual_out = View(residual.view());
           const auto run = [&] {
-            norm.forward(x_and_y, x_and_y, rstd.data());
-            norm.add_forward(x_and_y, sum, sum, x_and_y, rstd.data());
+            norm.forward(plain);
+            norm.forward(add);
+            check(rmsnorm_module_forward_rows(norm.get(), dtype, rows, x.data(), x.data()));
+            check(rmsnorm_module_add_forward_rows(norm.get(), dtype, rows, x.data(),
+                                                  residual.data(), residual.data(), x.data()));
           };
           run();  // threads of OpenMP's begin with the first call
           const int before = Allocations();
@@ -188,21 +522,24 @@ TEST(Description, NamesEachOptionThatIsNotTheDefault) {
   EXPECT_EQ("RmsNorm(2, eps=0, f16)", RmsNorm(2, 0.0f, Dtype::f16).description());
 
   const std::string defaults = RmsNorm(8).description();
-  const auto names = [&](const char* word, const std::function<void(Options&)>& change) {
+  const auto names = [&](const char* word, const std::function<void(Options&, Context&)>& change) {
     Options options;
-    change(options);
-    const std::string description = RmsNorm(8, options).description();
+    Context context;
+    change(options, context);
+    const std::string description = RmsNorm(8, options, Dtype::f32, context).description();
     EXPECT_NE(std::string::npos, description.find(word)) << description;
     EXPECT_EQ(std::string::npos, defaults.find(word)) << defaults;
   };
-  names("outside", [](Options& options) { options.eps_placement = RMSNORM_EPS_OUTSIDE; });
-  names("cast-then-scale", [](Options& options) { options.rounding = RMSNORM_CAST_THEN_SCALE; });
+  names("outside", [](Options& o, Context&) { o.eps_placement = EpsPlacement::outside; });
+  names("floor", [](Options& o, Context&) { o.eps_placement = EpsPlacement::floor; });
+  names("cast-then-scale", [](Options& o, Context&) { o.rounding = Rounding::cast_then_scale; });
+  names("inverse-rounded", [](Options& o, Context&) { o.rounding = Rounding::inverse_rounded; });
   names("norm-then-cast",
-        [](Options& options) { options.residual_rounding = RMSNORM_NORM_THEN_CAST; });
-  names("weight_offset=1", [](Options& options) { options.weight_offset = 1; });
-  names("divisor=100.5", [](Options& options) { options.divisor = 100.5f; });
-  names("threads=3", [](Options& options) { options.threads = 3; });
-  names("target=reference", [](Options& options) { options.target = "reference"; });
+        [](Options& o, Context&) { o.residual_rounding = ResidualRounding::norm_then_cast; });
+  names("weight_offset=1", [](Options& o, Context&) { o.weight_offset = 1; });
+  names("divisor=100.5", [](Options& o, Context&) { o.divisor = 100.5f; });
+  names("threads=3", [](Options&, Context& c) { c.threads = 3; });
+  names("target=reference", [](Options&, Context& c) { c.target = "reference"; });
 }
 
 // A point and no grouping, whatever the process prints numbers like.
