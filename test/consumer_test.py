@@ -3,6 +3,7 @@
 against it without a warning and runs. Named on the command line: the class of the way to test."""
 
 import glob
+import json
 import os
 import re
 import shutil
@@ -129,11 +130,23 @@ class Subproject(Consumer):
                 for end in endings:
                     os.remove(made + end)
 
+    def test_kernels_are_optimized(self):
+        """At whatever level the project is, unless it does not want that."""
+        self.setup("rmsnorm")
+        for wanted in (True, False):
+            option = f"-Drmsnorm:optimize_kernels={str(wanted).lower()}"
+            succeed(MESON, "setup", "--reconfigure", self.build, self.source, option)
+            with open(os.path.join(self.build, "compile_commands.json"), encoding="utf-8") as file:
+                commands = [(line["file"], line["command"]) for line in json.load(file)]
+            for part, optimized in (("kernels/", wanted), ("app.cc", False)):
+                found = {" -O3 " in command for name, command in commands if part in name}
+                self.assertEqual(found, {optimized}, part)
+
 
 class HighwayWrap(Subproject):
     """The same with Highway from subprojects/highway.wrap, and the library as it installs then."""
 
-    test_subproject = None
+    test_subproject = test_kernels_are_optimized = None
     highway_is_shared = False
 
     def test_highway_is_inside(self):
