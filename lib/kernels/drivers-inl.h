@@ -322,7 +322,8 @@ inline HWY_NOINLINE void ScaleByGivenSums(const Norm& norm, const Run& run) {
 
 // Whether there are leaves for all of a run.
 HWY_INLINE bool HasLeaves(const Norm& norm, const Run& run) {
-  if (!norm.one_type || !run.Has(kY) || run.Has(kBias) || run.Has(kSumsOut) ||
+  constexpr OperandSet kNever = SetOf(kBias) | SetOf(kSumsOut);
+  if (!norm.one_type || (run.given & (kNever | SetOf(kY))) != SetOf(kY) ||
       norm.rounding == RMSNORM_INVERSE_ROUNDED) {
     return false;
   }

@@ -177,6 +177,18 @@ struct FourBlocks {
   HWY_ALIGN float odd[4][4];
 };
 
+template <bool kCast, class T>
+HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size_t d, float r) {
+  const float* const weight = run.Row<float>(kWeight, 0);
+  if (HWY_UNLIKELY(norm.stream)) {
+    ScaleRow<true, kCast, T>(run.Row<T>(kX, row), weight, d, r, run.Row<T>(kY, row),
+                             run.Row<T>(kX, std::min(row + 1, run.count - 1)));
+  } else {
+    const Row<kCast, T> of_x(run, kX, row, r);
+    ScaleFrom<false>(0, d, weight, of_x, of_x.x);
+  }
+}
+
 // Rows of one block, four at a time. One alone leaves the units idle for the time of its last fma,
 // fold, division, root and division, one after the other; four share them, and the next four are
 // summed before the last of these is scaled. In f32 one by one between them: then loads and stores
@@ -185,35 +197,33 @@ struct FourBlocks {
 // is not 0: loops of known length take 10 % less.
 template <size_t kD, bool kCast, class T>
 HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t begin) {
-  constexpr size_t kAhead = sizeof(T) == 4 ? 1 : 4;  // sums before the first of these is scaled
   const size_t d = kD != 0 ? kD : run.d;
   const RowsOf<const T> x(run, kX);
-  const float* const weight = run.Row<float>(kWeight, 0);
   FourBlocks<const T*> blocks;
   HWY_ALIGN float r[4];
-  // The first round only sums. There is one place for each step, as both are large.
-  size_t row = begin;  // that of the round's first sum
-  for (bool first = true;; first = false, row += 4) {
+  if (begin + 4 > run.count) return begin;
+  // The rows from `row` on are summed while those four before them are scaled. The code is large:
+  // the first round, which only sums, is a round like the others for that reason.
+  for (size_t row = begin;; row += 4) {
+    const bool first = row == begin;
+    const bool more = row + 4 <= run.count;
     if (!first) {
       const FourInverses inverses = InvertFour(norm, blocks.Sums());
       if (HWY_UNLIKELY(!inverses.safe)) return row - 4;
       hn::Store(inverses.r, FourTag(), r);
-    }
-    const bool more = row + 4 <= run.count;
-    if (first && !more) return row;
-    for (size_t i = 0; i < 4 + kAhead; ++i) {
-      if (i < 4 && more) blocks.Set(i, SumBlock(x[row + i], d));
-      if (i < kAhead || first) continue;
-      const size_t scaled = row - 4 + i - kAhead;
-      const float inverse = r[i - kAhead];
-      if (HWY_UNLIKELY(norm.stream)) {
-        ScaleRow<true, kCast, T>(x[scaled], weight, d, inverse, run.Row<T>(kY, scaled),
-                                 x[std::min(scaled + 1, run.count - 1)]);
-      } else {
-        const Row<kCast, T> one(run, kX, scaled, inverse);
-        ScaleFrom<false>(0, d, weight, one, one.x);
+      for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) {
+        *run.Row<float>(kRstd, row - 4 + i) = r[i];
       }
-      if (run.Has(kRstd)) *run.Row<float>(kRstd, scaled) = inverse;
+    }
+    if constexpr (sizeof(T) == 4) {
+      for (size_t i = 0; i < 5; ++i) {
+        if (more && i < 4) blocks.Set(i, SumBlock(x[row + i], d));
+        if (!first && i > 0) ScaleShortRow<kCast, T>(norm, run, row - 5 + i, d, r[i - 1]);
+      }
+    } else {
+      for (size_t i = 0; more && i < 4; ++i) blocks.Set(i, SumBlock(x[row + i], d));
+      if (first) continue;
+      for (size_t i = 0; i < 4; ++i) ScaleShortRow<kCast, T>(norm, run, row - 4 + i, d, r[i]);
     }
     if (!more) return row;
   }
@@ -254,19 +264,21 @@ struct InputRows {
 // 1.29, and past the caches 0.65 instead of 0.90. Nothing is copied from the norm as a whole: a
 // copy by vectors waits for the caller's stores of single fields, and one row of 64 took 2.5 times
 // as long by clang.
-template <size_t kPairs, bool kWhole, bool kStream, class Sources>
+template <size_t kPairs, bool kWhole, class Sources>
 HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
   Norm norm;  // of which what follows is read
   norm.eps = given.eps;
   norm.eps_placement = given.eps_placement;
   norm.divisor = given.divisor;
+  const bool stream = kWhole && given.stream && AreAligned(run, kY);
   size_t d = run.d;
   AssumeHeld<kPairs, kWhole>(d, norm.divisor);
   const size_t count = run.count;
   const Sources sources(run);
   const RowsOf<float> y(run, kY);
   const RowsOf<float> rstd(run, kRstd);
+  const bool has_rstd = run.Has(kRstd);
   const Lanes<kCount> weight = LoadRow<kWhole, kCount>(run.Row<const float>(kWeight, 0), d);
   // The row after one that was not safe has been read.
   Lanes<kCount> row = begin == 0 ? LoadRow<kWhole, kCount>(sources.First(0), d)
@@ -282,8 +294,13 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
     const float under_root = UnderRoot(norm, sum);
     if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
     const float r = InverseRms(norm, under_root);
-    StoreRow<kWhole, kStream>(ScaledRow(row, hn::Set(F32Tag(), r), weight), y[i], d);
-    if (rstd.data != nullptr) *rstd[i] = r;
+    const Lanes<kCount> scaled = ScaledRow(row, hn::Set(F32Tag(), r), weight);
+    if (HWY_UNLIKELY(stream)) {
+      StoreRow<kWhole, true>(scaled, y[i], d);
+    } else {
+      StoreRow<kWhole, false>(scaled, y[i], d);
+    }
+    if (has_rstd) *rstd[i] = r;
     row = next;
     sum = next_sum;
   }
@@ -292,12 +309,9 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
 
 template <size_t kPairs, class Sources>
 size_t NormaliseHeldRows(const Norm& norm, const Run& run, size_t begin) {
-  if (!IsWhole<kPairs>(norm, run.d)) {
-    return NormaliseRowsInRegisters<kPairs, false, false, Sources>(norm, run, begin);
-  }
-  return norm.stream && AreAligned(run, kY)
-             ? NormaliseRowsInRegisters<kPairs, true, true, Sources>(norm, run, begin)
-             : NormaliseRowsInRegisters<kPairs, true, false, Sources>(norm, run, begin);
+  return IsWhole<kPairs>(norm, run.d)
+             ? NormaliseRowsInRegisters<kPairs, true, Sources>(norm, run, begin)
+             : NormaliseRowsInRegisters<kPairs, false, Sources>(norm, run, begin);
 }
 
 // ------------------------------------------------------------------ weights
