@@ -11,10 +11,6 @@
 namespace rmsnorm::internal {
 namespace {
 
-// A gradient by columns adds up over so many rows at least, in so many blocks at most.
-constexpr size_t kMinRowsPerBlock = 16;
-constexpr size_t kMaxBlocks = 64;
-
 // Columns of rows are given out by so many, a multiple of every vector and of a cache line.
 constexpr size_t kColumnUnit = 64;
 
@@ -62,7 +58,7 @@ rmsnorm_status MakeColumnSums(Operand operand, const Operands& operands, const K
   sums.walk = &walk;
   sums.blocks = std::min(kMaxBlocks, (walk.rows_of_group - 1) / kMinRowsPerBlock + 1);
   sums.stride = (walk.d + kColumnUnit - 1) / kColumnUnit * kColumnUnit;
-  sums.dtype = operands.view[operand]->dtype;
+  sums.dtype = operands[operand].dtype;
   sums.add = (operands.add_to & (operand == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB)) != 0;
   sums.sums = nullptr;
   if (sums.blocks == 1 && !sums.add && sums.dtype == RMSNORM_F32) return RMSNORM_OK;
@@ -249,20 +245,19 @@ rmsnorm_status PlanSteps(const rmsnorm_context& context, Gradients& call) {
 
 rmsnorm_status PrepareGradients(const Call& call, const Place& place, Gradients& gradients) {
   const Operands& operands = call.operands;
-  const rmsnorm_view* views[kOperands];
-  std::copy_n(operands.view, kOperands, views);
-  views[kDb] = nullptr;
+  Views views = operands;
+  views.Remove(kDb);
   AddWeight(call, gradients.weight_scratch);
   if (!gradients.weight_scratch.Allocate()) return NoMemoryForWeight();
   const rmsnorm_view weight = PrepareWeight(call, *place.kernels, gradients.weight_scratch);
-  views[kWeight] = &weight;
+  views.Set(kWeight, &weight);
 
   Norm& norm = gradients.norm;
   norm = MakeNorm(*place.kernels, call.options, operands.d, views);
   norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
-  norm.stream = operands.Has(kDx) && operands.view[kDx]->data != operands.view[kDy]->data &&
-                !norm.add_to_dx && RowBytes(operands) > StreamedBytes();
-  gradients.walk = MakeWalk(*operands.view[kX], views);
+  norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data && !norm.add_to_dx &&
+                RowBytes(operands) > StreamedBytes();
+  gradients.walk = MakeWalk(operands[kX], views);
   gradients.has_dw = operands.Has(kDw);
   if (gradients.has_dw) {
     RMSNORM_RETURN_IF_ERROR(
@@ -312,11 +307,11 @@ void RunPartOfBias(void* state, size_t part, size_t parts) {
 }
 
 rmsnorm_status PrepareBias(const Call& call, const Place& place, BiasGradient& bias) {
-  const rmsnorm_view& x = *call.operands.view[kX];
-  const rmsnorm_view* views[kOperands] = {};
-  views[kX] = &x;
-  views[kDy] = call.operands.view[kDy];
-  views[kDb] = call.operands.view[kDb];
+  const rmsnorm_view& x = call.operands[kX];
+  Views views;
+  views.Set(kX, &x);
+  views.Set(kDy, &call.operands[kDy]);
+  views.Set(kDb, &call.operands[kDb]);
   bias.norm = MakeNorm(*place.kernels, call.options, call.operands.d, views);
   bias.walk = MakeWalk(x, views);
   return MakeColumnSums(kDb, call.operands, *place.kernels, bias.walk, bias.db);
@@ -332,13 +327,12 @@ void RunBias(DefaultFloatEnvironment& environment, const rmsnorm_context& contex
 // ------------------------------------------------------------------ the call
 
 // The gradient of no rows. All bits of +0 are 0 in every type.
-void StoreZeros(Operand operand, const rmsnorm_view* view) {
-  if (view == nullptr) return;
-  const rmsnorm_view* views[kOperands] = {};
-  views[operand] = view;
-  const Walk walk = MakeWalk(*view, views);
+void StoreZeros(Operand operand, const rmsnorm_view& view) {
+  Views views;
+  views.Set(operand, &view);
+  const Walk walk = MakeWalk(view, views);
   for (size_t row = 0; row < walk.rows; ++row) {
-    std::memset(NextRun(walk, row, row + 1).data[operand], 0, walk.d * ElementSize(view->dtype));
+    std::memset(NextRun(walk, row, row + 1).data[operand], 0, walk.d * ElementSize(view.dtype));
   }
 }
 
@@ -348,8 +342,10 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& pl
                            const Call& call) {
   const Operands& operands = call.operands;
   if (operands.rows == 0) {
-    if ((operands.add_to & RMSNORM_ADD_TO_DW) == 0) StoreZeros(kDw, operands.view[kDw]);
-    if ((operands.add_to & RMSNORM_ADD_TO_DB) == 0) StoreZeros(kDb, operands.view[kDb]);
+    const bool adds_dw = (operands.add_to & RMSNORM_ADD_TO_DW) != 0;
+    const bool adds_db = (operands.add_to & RMSNORM_ADD_TO_DB) != 0;
+    if (operands.Has(kDw) && !adds_dw) StoreZeros(kDw, operands[kDw]);
+    if (operands.Has(kDb) && !adds_db) StoreZeros(kDb, operands[kDb]);
     return RMSNORM_OK;
   }
   // db before dx, which may be in the place of dy.

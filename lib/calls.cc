@@ -37,7 +37,7 @@ rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* gi
 }
 
 Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-              const rmsnorm_view* const (&views)[kOperands]) {
+              const Views& views) {
   Norm norm;
   norm.kernels = &kernels;
   norm.eps = options.eps;
@@ -48,20 +48,18 @@ Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   norm.add_to_dx = false;
   norm.one_type = true;
   norm.stream = false;
-  for (int i = 0; i < kOperands; ++i) {
-    norm.dtype[i] = RMSNORM_F32;
-    if (views[i] == nullptr || kOperandRules[i].shape == Shape::kColumns) continue;
-    norm.dtype[i] = views[i]->dtype;
-    if (kOperandRules[i].shape == Shape::kRows && views[i]->dtype != views[kX]->dtype) {
-      norm.one_type = false;
-    }
-  }
+  ForEachOperand(views.given, [&](Operand operand) {
+    const Shape shape = kOperandRules[operand].shape;
+    const rmsnorm_dtype dtype = views[operand].dtype;
+    norm.dtype[operand] = shape == Shape::kColumns ? RMSNORM_F32 : dtype;
+    if (shape == Shape::kRows && dtype != views[kX].dtype) norm.one_type = false;
+  });
   return norm;
 }
 
 void AddWeight(const Call& call, Scratch& scratch) {
   if (call.operands.Has(kWeight)) {
-    AddColumns(*call.operands.view[kWeight], scratch);
+    AddColumns(call.operands[kWeight], scratch);
   } else if (call.own_weight == nullptr) {
     scratch.Add(call.operands.d, sizeof(float));
   }
@@ -70,8 +68,7 @@ void AddWeight(const Call& call, Scratch& scratch) {
 rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, Scratch& scratch) {
   const size_t d = call.operands.d;
   if (call.operands.Has(kWeight)) {
-    return PrepareColumns(kernels, *call.operands.view[kWeight], call.options.weight_offset,
-                          scratch);
+    return PrepareColumns(kernels, call.operands[kWeight], call.options.weight_offset, scratch);
   }
   if (call.own_weight != nullptr) return rmsnorm_vector(call.own_weight, RMSNORM_F32, d);
   float* const ones = scratch.Take<float>(d);
@@ -85,10 +82,10 @@ rmsnorm_status NoMemoryForWeight() {
 
 size_t RowBytes(const Operands& operands) {
   size_t bytes_of_element = 0;
-  for (int i = 0; i < kOperands; ++i) {
-    if (operands.view[i] == nullptr || kOperandRules[i].shape != Shape::kRows) continue;
-    bytes_of_element += ElementSize(operands.view[i]->dtype);
-  }
+  ForEachOperand(operands.given, [&](Operand operand) {
+    if (kOperandRules[operand].shape != Shape::kRows) return;
+    bytes_of_element += ElementSize(operands[operand].dtype);
+  });
   return operands.rows * operands.d * bytes_of_element;
 }
 

@@ -10,6 +10,10 @@
 
 namespace rmsnorm::internal {
 
+// A gradient by columns adds up over so many rows at least, in so many blocks at most.
+constexpr size_t kMinRowsPerBlock = 16;
+constexpr size_t kMaxBlocks = 64;
+
 // A call of either operation, checked.
 struct Call {
   Operands operands;
@@ -29,10 +33,9 @@ struct Place {
 };
 rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* given, Place& place);
 
-// The options as the kernels use them, for operands of these types; those of `types` that are null
-// are absent. A divisor of 0 becomes float(d).
+// The options as the kernels use them, for views of these types. A divisor of 0 becomes float(d).
 Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-              const rmsnorm_view* const (&views)[kOperands]);
+              const Views& views);
 
 // The prepared weight of a call: a module's, that of the operands, or ones. AddWeight() adds what
 // room it takes to the scratch, and PrepareWeight() writes it there.

@@ -368,21 +368,23 @@ rmsnorm_status NoOutput(Operation operation) {
 rmsnorm_status FindViews(Operation operation, const rmsnorm_operands& given, bool own_weight,
                          Operands& operands) {
   bool has_output = false;
+  operands.given = 0;
   for (int i = 0; i < kOperands; ++i) {
     const Operand operand = static_cast<Operand>(i);
     const OperandRule& rule = kOperandRules[i];
     const rmsnorm_view* view;
     std::memcpy(&view, reinterpret_cast<const char*>(&given) + rule.offset, sizeof view);
-    operands.view[i] = view;
     const Role role = RoleIn(operation, operand);
-    if (view == nullptr && role == Role::kRequired) {
+    if (view == nullptr) {
+      if (role != Role::kRequired) continue;
       return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", rule.name);
     }
-    if (view != nullptr && role == Role::kAbsent) {
+    if (role == Role::kAbsent) {
       return Fail(RMSNORM_ERROR_OPERAND, "%s: rmsnorm_%s() does not take it", rule.name,
                   operation == Operation::kForward ? "forward" : "backward");
     }
-    has_output = has_output || (view != nullptr && role == Role::kOutput);
+    operands.Set(operand, view);
+    has_output = has_output || role == Role::kOutput;
   }
   operands.add_to = given.add_to;
   const uint32_t known = operation == Operation::kForward
@@ -404,15 +406,32 @@ rmsnorm_status FindViews(Operation operation, const rmsnorm_operands& given, boo
   return RMSNORM_OK;
 }
 
-// Checks that an output shares no memory with another operand, but in its place.
-rmsnorm_status CheckOverlap(Operand output, const rmsnorm_view& view, Operand other,
-                            const rmsnorm_view& other_view) {
-  if (Apart(other, other_view, output, view)) return RMSNORM_OK;
-  const bool may_replace = kOperandRules[output].in_place_of == other;
-  if (may_replace && IsInPlace(other_view, view)) return RMSNORM_OK;
-  return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows%s",
-              kOperandRules[output].name, kOperandRules[other].name,
-              may_replace ? "; in place means the same data, strides and element size" : "");
+// Checks that no output shares memory with another operand, but in its place.
+rmsnorm_status CheckOverlaps(Operation operation, const Operands& operands) {
+  Extent extent[kOperands];
+  OperandSet outputs = 0;
+  ForEachOperand(operands.given, [&](Operand operand) {
+    extent[operand] = ExtentOf(operand, operands[operand]);
+    if (RoleIn(operation, operand) == Role::kOutput) outputs |= SetOf(operand);
+  });
+  rmsnorm_status status = RMSNORM_OK;
+  ForEachOperand(outputs, [&](Operand output) {
+    const rmsnorm_view& view = operands[output];
+    if (status == RMSNORM_OK && !IsEmpty(view)) status = CheckRowsToldApart(output, view);
+    ForEachOperand(operands.given, [&](Operand other) {
+      // Of two outputs the later one is named first.
+      const bool seen = (outputs & SetOf(other)) != 0 && other >= output;
+      if (status != RMSNORM_OK || seen || Disjoint(extent[output], extent[other])) return;
+      const rmsnorm_view& other_view = operands[other];
+      const bool may_replace = kOperandRules[output].in_place_of == other;
+      if (may_replace && IsInPlace(other_view, view)) return;
+      if (Apart(other, other_view, output, view)) return;
+      status = Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows%s",
+                    kOperandRules[output].name, kOperandRules[other].name,
+                    may_replace ? "; in place means the same data, strides and element size" : "");
+    });
+  });
+  return status;
 }
 
 }  // namespace
@@ -444,40 +463,24 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   RMSNORM_RETURN_IF_ERROR(ReadStruct("operands", given, sizeof read, &read));
   RMSNORM_RETURN_IF_ERROR(FindViews(operation, read, own_weight, operands));
 
-  for (int i = 0; i < kOperands; ++i) {
-    const rmsnorm_view* const view = operands.view[i];
-    if (view == nullptr) continue;
-    const Operand operand = static_cast<Operand>(i);
-    RMSNORM_RETURN_IF_ERROR(CheckView(operand, *view));
-    RMSNORM_RETURN_IF_ERROR(CheckShape(operand, *view, *operands.view[kX]));
-  }
-  if (operands.Has(kResidualOut) &&
-      operands.view[kResidualOut]->dtype != operands.view[kResidual]->dtype) {
+  rmsnorm_status status = RMSNORM_OK;
+  ForEachOperand(operands.given, [&](Operand operand) {
+    if (status == RMSNORM_OK) status = CheckView(operand, operands[operand]);
+    if (status == RMSNORM_OK) status = CheckShape(operand, operands[operand], operands[kX]);
+  });
+  RMSNORM_RETURN_IF_ERROR(status);
+  if (operands.Has(kResidualOut) && operands[kResidualOut].dtype != operands[kResidual].dtype) {
     return Fail(RMSNORM_ERROR_DTYPE, "residual_out: %s; it must be the type of residual, %s",
-                rmsnorm_dtype_name(operands.view[kResidualOut]->dtype),
-                rmsnorm_dtype_name(operands.view[kResidual]->dtype));
+                rmsnorm_dtype_name(operands[kResidualOut].dtype),
+                rmsnorm_dtype_name(operands[kResidual].dtype));
   }
   if (operands.Has(kDw) && operands.Has(kWeight) &&
-      !EqualColumns(*operands.view[kDw], *operands.view[kWeight])) {
+      !EqualColumns(operands[kDw], operands[kWeight])) {
     return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from that of weight");
   }
+  RMSNORM_RETURN_IF_ERROR(CheckOverlaps(operation, operands));
 
-  for (int i = 0; i < kOperands; ++i) {
-    const Operand output = static_cast<Operand>(i);
-    if (!operands.Has(output) || RoleIn(operation, output) != Role::kOutput) continue;
-    const rmsnorm_view& view = *operands.view[i];
-    if (IsEmpty(view)) continue;
-    RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(output, view));
-    for (int j = 0; j < kOperands; ++j) {
-      const Operand other = static_cast<Operand>(j);
-      // Of two outputs the later one is named first.
-      const bool seen = RoleIn(operation, other) == Role::kOutput && j >= i;
-      if (seen || !operands.Has(other)) continue;
-      RMSNORM_RETURN_IF_ERROR(CheckOverlap(output, view, other, *operands.view[j]));
-    }
-  }
-
-  const rmsnorm_view& x = *operands.view[kX];
+  const rmsnorm_view& x = operands[kX];
   operands.d = x.shape[x.ndim - 1];
   operands.rows = 1;
   for (int i = 0; i + 1 < x.ndim; ++i) operands.rows *= x.shape[i];
@@ -485,17 +488,16 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
 }
 
 rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t other_index) {
-  for (int i = 0; i < kOperands; ++i) {
-    const Operand output = static_cast<Operand>(i);
-    if (!call.Has(output) || RoleIn(Operation::kForward, output) != Role::kOutput) continue;
-    for (int j = 0; j < kOperands; ++j) {
-      const Operand operand = static_cast<Operand>(j);
-      if (!other.Has(operand) || Apart(operand, *other.view[j], output, *call.view[i])) continue;
-      return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps calls[%zu].%s or lies between its rows",
-                  kOperandRules[i].name, other_index, kOperandRules[j].name);
-    }
-  }
-  return RMSNORM_OK;
+  rmsnorm_status status = RMSNORM_OK;
+  ForEachOperand(call.given, [&](Operand output) {
+    if (RoleIn(Operation::kForward, output) != Role::kOutput) return;
+    ForEachOperand(other.given, [&](Operand operand) {
+      if (status != RMSNORM_OK || Apart(operand, other[operand], output, call[output])) return;
+      status = Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps calls[%zu].%s or lies between its rows",
+                    kOperandRules[output].name, other_index, kOperandRules[operand].name);
+    });
+  });
+  return status;
 }
 
 rmsnorm_status CheckOffset(const rmsnorm_options& options, const Operands& operands) {

@@ -12,13 +12,10 @@ namespace rmsnorm::internal {
 enum class Operation { kForward, kBackward };
 
 // The operands of a call, checked.
-struct Operands {
-  const rmsnorm_view* view[kOperands];  // null where absent
+struct Operands : Views {
   uint32_t add_to;
   size_t rows;
   size_t d;
-
-  bool Has(Operand operand) const { return view[operand] != nullptr; }
 };
 
 // Copy a caller's struct, of whatever size it is, over the defaults. Null stands for the defaults.

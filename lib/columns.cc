@@ -22,9 +22,9 @@ rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view
                             Scratch& scratch) {
   float* const prepared = scratch.Take<float>(Elements(view));
   const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
-  const rmsnorm_view* views[kOperands] = {};
-  views[kWeight] = &view;
-  views[kDw] = &result;
+  Views views;
+  views.Set(kWeight, &view);
+  views.Set(kDw, &result);
   const Walk walk = MakeWalk(view, views);
   for (size_t row = 0; row < walk.rows; ++row) {
     const Run run = NextRun(walk, row, row + 1);

@@ -111,7 +111,7 @@ class LongRow {
     const size_t end = PartBegin(row.Blocks(), part + 1, parts);
     if (begin == end) return;
     Run run = row.BlocksFrom(begin, end);
-    if (part != 0) run.data[kRstd] = run.data[kSumsOut] = nullptr;
+    if (part != 0) run.given &= ~(SetOf(kRstd) | SetOf(kSumsOut));
     norm.kernels->forward(norm, run);
   }
 
@@ -155,27 +155,27 @@ bool IsScaled(const Call& call) { return call.operands.Has(kY); }
 void AddScratch(const Call& call, Scratch& scratch) {
   if (!IsScaled(call)) return;
   AddWeight(call, scratch);
-  if (call.operands.Has(kBias)) AddColumns(*call.operands.view[kBias], scratch);
+  if (call.operands.Has(kBias)) AddColumns(call.operands[kBias], scratch);
 }
 
 Forward Prepare(const Call& call, const KernelTable& kernels, Scratch& scratch) {
   const Operands& operands = call.operands;
-  const rmsnorm_view* views[kOperands];
-  std::copy_n(operands.view, kOperands, views);
-  views[kWeight] = views[kBias] = nullptr;
+  Views views = operands;
+  views.Remove(kWeight);
+  views.Remove(kBias);
   rmsnorm_view weight;
   rmsnorm_view bias;
   if (IsScaled(call)) {
     weight = PrepareWeight(call, kernels, scratch);
-    views[kWeight] = &weight;
+    views.Set(kWeight, &weight);
     if (operands.Has(kBias)) {
-      bias = PrepareColumns(kernels, *operands.view[kBias], -0.0f, scratch);
-      views[kBias] = &bias;
+      bias = PrepareColumns(kernels, operands[kBias], -0.0f, scratch);
+      views.Set(kBias, &bias);
     }
   }
   Forward forward = {MakeNorm(kernels, call.options, operands.d, views),
-                     MakeWalk(*operands.view[kX], views)};
-  forward.norm.stream = operands.Has(kY) && operands.view[kY]->data != operands.view[kX]->data &&
+                     MakeWalk(operands[kX], views)};
+  forward.norm.stream = operands.Has(kY) && operands[kY].data != operands[kX].data &&
                         RowBytes(operands) > StreamedBytes();
   return forward;
 }

@@ -33,9 +33,10 @@ struct Norm {
 struct Run {
   size_t count;  // rows
   size_t d;      // elements of each: of a whole row, or of some columns of it
-  // Of the first row; null where the operand is absent. What a weight and a bias are here:
-  //   weight  the prepared values w' = offset + w in f32, ones where the call has none; never null
-  //           where y or dx is wanted
+  OperandSet given;
+  // Of the first row of those that are given. What the operands of columns are here:
+  //   weight  the prepared values w' = offset + w in f32, ones where the call has none; there
+  //           wherever y, dx or dw is
   //   bias    the values in f32
   //   dw, db  sums of f32 to add to, not the operands themselves
   char* data[kOperands];
@@ -44,7 +45,13 @@ struct Run {
   const float* safe_sum;
   bool start_sums;  // dw or db are +0 before the first of these rows, whatever they hold
 
-  bool Has(Operand operand) const { return data[operand] != nullptr; }
+  bool Has(Operand operand) const { return (given & SetOf(operand)) != 0; }
+  void Set(Operand operand, void* first_row, ptrdiff_t row_stride) {
+    given |= SetOf(operand);
+    data[operand] = static_cast<char*>(first_row);
+    stride[operand] = row_stride;
+  }
+  void Remove(Operand operand) { given &= ~SetOf(operand); }
 
   template <class T>
   T* Row(Operand operand, size_t row) const {

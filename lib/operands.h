@@ -7,6 +7,7 @@
 #include <rmsnorm/rmsnorm.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace rmsnorm::internal {
 
@@ -71,6 +72,32 @@ constexpr OperandRule kOperandRules[kOperands] = {
     {RMSNORM_OPERAND(db), Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput},
 };
 #undef RMSNORM_OPERAND
+
+// A set of operands: bit i stands for operand i. A call has few of them, so that going over these
+// alone is what keeps short calls short.
+using OperandSet = uint32_t;
+
+constexpr OperandSet SetOf(Operand operand) { return OperandSet{1} << operand; }
+
+// Calls f(operand) for each operand of a set, in their order.
+template <class F>
+void ForEachOperand(OperandSet set, const F& f) {
+  for (; set != 0; set &= set - 1) f(static_cast<Operand>(__builtin_ctz(set)));
+}
+
+// The views of a call.
+struct Views {
+  OperandSet given = 0;
+  const rmsnorm_view* view[kOperands];  // of those that are given
+
+  bool Has(Operand operand) const { return (given & SetOf(operand)) != 0; }
+  const rmsnorm_view& operator[](Operand operand) const { return *view[operand]; }
+  void Set(Operand operand, const rmsnorm_view* its_view) {
+    given |= SetOf(operand);
+    view[operand] = its_view;
+  }
+  void Remove(Operand operand) { given &= ~SetOf(operand); }
+};
 
 // Bytes of an element, or 0 for an unknown dtype.
 constexpr size_t ElementSize(rmsnorm_dtype dtype) {

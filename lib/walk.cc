@@ -6,88 +6,80 @@
 namespace rmsnorm::internal {
 namespace {
 
-// The position in `view` of dimension i of the `ndim` that x has; negative where the view lacks it.
+// The position in an operand's view of dimension i of the `ndim` that x has; negative where the
+// view lacks it.
 int DimensionOf(Operand operand, const rmsnorm_view& view, int ndim, int i) {
   return kOperandRules[operand].shape == Shape::kColumns ? i - (ndim - view.ndim) : i;
 }
 
-// Whether a view has a row of its own for each index of dimension i.
-bool Varies(Operand operand, const rmsnorm_view& view, int ndim, int i) {
-  const int own = DimensionOf(operand, view, ndim, i);
-  return own >= 0 && view.shape[own] != 1;
-}
-
 // Whether the rows along dimension i do not share a row of the weight and the like.
-bool IsOverGroups(const rmsnorm_view& shape, const rmsnorm_view* const (&views)[kOperands], int i) {
-  for (int j = 0; j < kOperands; ++j) {
-    const Operand operand = static_cast<Operand>(j);
-    if (views[j] != nullptr && kOperandRules[j].shape == Shape::kColumns &&
-        Varies(operand, *views[j], shape.ndim, i)) {
-      return true;
-    }
-  }
-  return false;
+bool IsOverGroups(const Views& views, OperandSet columns, int ndim, int i) {
+  bool varies = false;
+  ForEachOperand(columns, [&](Operand operand) {
+    const int own = DimensionOf(operand, views[operand], ndim, i);
+    varies = varies || (own >= 0 && views[operand].shape[own] != 1);
+  });
+  return varies;
 }
 
-Walk::Loop MakeLoop(const rmsnorm_view& shape, const rmsnorm_view* const (&views)[kOperands],
-                    int i) {
-  Walk::Loop loop;
-  loop.count = shape.shape[i];
-  for (int j = 0; j < kOperands; ++j) {
-    const Operand operand = static_cast<Operand>(j);
-    const rmsnorm_view* const view = views[j];
-    const bool moves = view != nullptr && Varies(operand, *view, shape.ndim, i);
-    loop.stride[j] = moves ? view->stride[DimensionOf(operand, *view, shape.ndim, i)] *
-                                 static_cast<ptrdiff_t>(ElementSize(view->dtype))
-                           : 0;
+// Adds a loop over dimension i of x around those that there are from `first` on.
+void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Walk& walk) {
+  Walk::Loop& outer = walk.loop[walk.loops];
+  const bool has_inner = walk.loops > first;
+  const Walk::Loop& inner = walk.loop[has_inner ? walk.loops - 1 : 0];
+  bool continues = has_inner;
+  outer.count = shape.shape[i];
+  ForEachOperand(views.given, [&](Operand operand) {
+    const rmsnorm_view& view = views[operand];
+    const int own = DimensionOf(operand, view, shape.ndim, i);
+    const bool moves = own >= 0 && view.shape[own] != 1;
+    outer.stride[operand] =
+        moves ? view.stride[own] * static_cast<ptrdiff_t>(ElementSize(view.dtype)) : 0;
+    continues = continues && outer.stride[operand] ==
+                                 inner.stride[operand] * static_cast<ptrdiff_t>(inner.count);
+  });
+  if (continues) {
+    walk.loop[walk.loops - 1].count *= outer.count;
+  } else {
+    ++walk.loops;
   }
-  return loop;
-}
-
-// Adds a loop around those that there are from `first` on.
-void AddLoop(Walk& walk, int first, const Walk::Loop& outer) {
-  if (walk.loops > first) {
-    Walk::Loop& inner = walk.loop[walk.loops - 1];
-    const auto continues = [&](int i) {
-      return outer.stride[i] == inner.stride[i] * static_cast<ptrdiff_t>(inner.count);
-    };
-    int i = 0;
-    while (i < kOperands && continues(i)) ++i;
-    if (i == kOperands) {
-      inner.count *= outer.count;
-      return;
-    }
-  }
-  walk.loop[walk.loops++] = outer;
 }
 
 }  // namespace
 
-Walk MakeWalk(const rmsnorm_view& shape, const rmsnorm_view* const (&views)[kOperands]) {
+Walk MakeWalk(const rmsnorm_view& shape, const Views& views) {
   Walk walk;
   walk.loops = 0;
   walk.d = shape.shape[shape.ndim - 1];
-  for (int i = 0; i < kOperands; ++i) {
-    walk.data[i] = views[i] != nullptr ? static_cast<char*>(views[i]->data) : nullptr;
-  }
-  walk.rows_of_group = 1;
+  walk.given = views.given;
+  OperandSet columns = 0;
+  ForEachOperand(views.given, [&](Operand operand) {
+    walk.data[operand] = static_cast<char*>(views[operand].data);
+    if (kOperandRules[operand].shape == Shape::kColumns) columns |= SetOf(operand);
+  });
   walk.rows = 1;
   for (const bool over_groups : {false, true}) {
     const int first = walk.loops;
     for (int i = shape.ndim - 2; i >= 0; --i) {
-      if (shape.shape[i] == 1 || IsOverGroups(shape, views, i) != over_groups) continue;
-      AddLoop(walk, first, MakeLoop(shape, views, i));
+      if (shape.shape[i] == 1 || IsOverGroups(views, columns, shape.ndim, i) != over_groups) {
+        continue;
+      }
+      AddLoop(shape, views, i, first, walk);
       walk.rows *= shape.shape[i];
     }
     if (!over_groups) walk.rows_of_group = walk.rows;
   }
-  if (walk.loops == 0) walk.loop[walk.loops++] = {1, {}};
+  if (walk.loops == 0) {
+    walk.loops = 1;
+    walk.loop[0].count = 1;
+    ForEachOperand(views.given, [&](Operand operand) { walk.loop[0].stride[operand] = 0; });
+  }
   return walk;
 }
 
 Run NextRun(const Walk& walk, size_t begin, size_t end) {
   // The outermost loop takes what is left.
-  size_t index[RMSNORM_MAX_DIMS - 1];
+  size_t index[RMSNORM_MAX_DIMS];
   size_t rest = begin;
   for (int i = 0; i + 1 < walk.loops; ++i) {
     index[i] = rest % walk.loop[i].count;
@@ -100,26 +92,27 @@ Run NextRun(const Walk& walk, size_t begin, size_t end) {
   // Rows that share nothing are runs of one.
   run.count = walk.rows_of_group == 1 ? 1 : std::min(inner.count - index[0], end - begin);
   run.d = walk.d;
+  run.given = walk.given;
   run.safe_sum = nullptr;
   run.start_sums = false;
-  for (int j = 0; j < kOperands; ++j) {
-    run.stride[j] = inner.stride[j];
-    run.data[j] = walk.data[j];
-    if (walk.data[j] == nullptr) continue;
+  ForEachOperand(walk.given, [&](Operand operand) {
+    char* data = walk.data[operand];
     for (int i = 0; i < walk.loops; ++i) {
-      run.data[j] += static_cast<ptrdiff_t>(index[i]) * walk.loop[i].stride[j];
+      data += static_cast<ptrdiff_t>(index[i]) * walk.loop[i].stride[operand];
     }
-  }
+    run.data[operand] = data;
+    run.stride[operand] = inner.stride[operand];
+  });
   return run;
 }
 
 Run Columns(const Norm& norm, const Run& run, size_t begin, size_t end) {
   Run columns = run;
   columns.d = end - begin;
-  for (int j = 0; j < kOperands; ++j) {
-    if (run.data[j] == nullptr || kOperandRules[j].shape == Shape::kPerRow) continue;
-    columns.data[j] += begin * ElementSize(norm.dtype[j]);
-  }
+  ForEachOperand(run.given, [&](Operand operand) {
+    if (kOperandRules[operand].shape == Shape::kPerRow) return;
+    columns.data[operand] += begin * ElementSize(norm.dtype[operand]);
+  });
   return columns;
 }
 

@@ -13,12 +13,13 @@ namespace rmsnorm::internal {
 struct Walk {
   struct Loop {
     size_t count;
-    ptrdiff_t stride[kOperands];  // bytes
+    ptrdiff_t stride[kOperands];  // bytes, of those that are given
   };
 
-  int loops;                        // at least 1
-  Loop loop[RMSNORM_MAX_DIMS - 1];  // innermost first
-  char* data[kOperands];            // the first row; null where the operand is absent
+  int loops;                    // at least 1
+  Loop loop[RMSNORM_MAX_DIMS];  // innermost first
+  OperandSet given;
+  char* data[kOperands];  // the first row of those that are given
   size_t d;
   size_t rows;
   size_t rows_of_group;
@@ -26,9 +27,8 @@ struct Walk {
   size_t Groups() const { return rows / rows_of_group; }
 };
 
-// The walk over the rows of `shape`, of which there may be none, through the checked views that are
-// not null.
-Walk MakeWalk(const rmsnorm_view& shape, const rmsnorm_view* const (&views)[kOperands]);
+// The walk over the rows of `shape`, of which there may be none, through checked views.
+Walk MakeWalk(const rmsnorm_view& shape, const Views& views);
 
 // The rows from `begin` on that are a run, up to `end` at most.
 Run NextRun(const Walk& walk, size_t begin, size_t end);

@@ -176,7 +176,7 @@ TEST_P(BackwardKernelsTest, RowsAddUpToDb) {
           }
         }
         KernelCall call(table_, dy);  // x is not read
-        call.run.data[internal::kX] = nullptr;
+        call.run.Remove(internal::kX);
         call.Set(kDy, dy);
         call.Share(kDb, db);
         call.run.start_sums = start;

@@ -39,8 +39,8 @@ struct KernelCall {
   void Set(Operand operand, const Tensor& rows) {
     const rmsnorm_view view = rows.view();
     norm.dtype[operand] = view.dtype;
-    run.data[operand] = static_cast<char*>(view.data);
-    run.stride[operand] = view.stride[0] * static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype));
+    run.Set(operand, view.data,
+            view.stride[0] * static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype)));
     if (internal::kOperandRules[operand].shape == internal::Shape::kRows) {
       norm.one_type = norm.one_type && view.dtype == norm.dtype[internal::kX];
     }
@@ -48,7 +48,7 @@ struct KernelCall {
 
   // One that all rows share: a weight, a bias, or the sums of a gradient.
   void Share(Operand operand, const float* columns) {
-    run.data[operand] = reinterpret_cast<char*>(const_cast<float*>(columns));
+    run.Set(operand, const_cast<float*>(columns), 0);
   }
 
   internal::Norm norm = {};

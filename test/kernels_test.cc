@@ -124,7 +124,7 @@ TEST_P(KernelsTest, RowInParts) {
           }
           call.Set(kY, results.y);
           call.Set(kRstd, results.rstd);
-          call.run.data[kSumsOut] = reinterpret_cast<char*>(&results.sum);
+          call.run.Set(kSumsOut, &results.sum, 0);
           return call;
         };
         Results expected = wiped;
@@ -142,7 +142,8 @@ TEST_P(KernelsTest, RowInParts) {
         const size_t first = d / 3;
         if (first > 0) table_.forward(call.norm, internal::Columns(call.norm, call.run, 0, first));
         internal::Run rest = internal::Columns(call.norm, call.run, first, d);
-        if (first > 0) rest.data[kRstd] = rest.data[kSumsOut] = nullptr;
+        if (first > 0) rest.Remove(kRstd);
+        if (first > 0) rest.Remove(kSumsOut);
         table_.forward(call.norm, rest);
         ASSERT_EQ(expected.sum, actual.sum) << d;
         ASSERT_TRUE(SameBits(expected.y, actual.y)) << d << ", types " << types;

@@ -282,19 +282,43 @@ HWY_INLINE auto DotPass(const T* HWY_RESTRICT x, const T* HWY_RESTRICT dy,
 }
 
 template <bool kSquares, class T>
-HWY_NOINLINE void DotBlock(const void* x, const void* dy, const float* weight, size_t n,
-                           FoldedDots* dots) {
+HWY_NOINLINE FourSums DotBlock(const void* x, const void* dy, const float* weight, size_t n) {
   const F32Tag tag;
   const auto lanes =
       DotPass<kSquares, 0, 1>(static_cast<const T*>(x), static_cast<const T*>(dy), weight, n);
+  FourSums dots = {};
   const Pair dot = FoldToPair(lanes.dot);
-  hn::Store(FoldToFour(tag, hn::Add(dot.lower, dot.upper)), FourTag(), dots->dot);
-  Four folded = hn::Zero(FourTag());
+  hn::Store(FoldToFour(tag, hn::Add(dot.lower, dot.upper)), FourTag(), dots.dot);
   if constexpr (kSquares) {
     const Pair squares = FoldToPair(lanes.squares);
-    folded = FoldToFour(tag, hn::Add(squares.lower, squares.upper));
+    hn::Store(FoldToFour(tag, hn::Add(squares.lower, squares.upper)), FourTag(), dots.squares);
   }
-  hn::Store(folded, FourTag(), dots->squares);
+  return dots;
+}
+
+template <bool kSquares, class T>
+HWY_INLINE FourSums DotRow(const Run& run, size_t row) {
+  return DotBlock<kSquares, T>(run.Row<T>(kX, row), run.Row<T>(kDy, row),
+                               run.Row<float>(kWeight, 0), run.d);
+}
+
+// The last two steps of the tree.
+HWY_INLINE Four FoldRows(const FourSums (&rows)[4], float (FourSums::*lanes)[4]) {
+  const FourTag tag;
+  return FoldFour(hn::Load(tag, rows[0].*lanes), hn::Load(tag, rows[1].*lanes),
+                  hn::Load(tag, rows[2].*lanes), hn::Load(tag, rows[3].*lanes));
+}
+
+template <bool kSquares, class T>
+HWY_NOINLINE FourSums DotFourRows(const Run& run, size_t row) {
+  const FourTag tag;
+  const FourSums rows[4] = {DotRow<kSquares, T>(run, row), DotRow<kSquares, T>(run, row + 1),
+                            DotRow<kSquares, T>(run, row + 2), DotRow<kSquares, T>(run, row + 3)};
+  FourSums sums = {};
+  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
+  hn::Store(hn::Add(hn::Zero(tag), FoldRows(rows, &FourSums::dot)), tag, sums.dot);
+  if constexpr (kSquares) hn::Store(FoldRows(rows, &FourSums::squares), tag, sums.squares);
+  return sums;
 }
 
 // ------------------------------------------------------------------ sums in registers
@@ -403,6 +427,8 @@ constexpr void SetLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
   const int type = DtypeIndex(dtype);
   leaves.dot[type][0] = &DotBlock<false, T>;
   leaves.dot[type][1] = &DotBlock<true, T>;
+  leaves.dot_four[type][0] = &DotFourRows<false, T>;
+  leaves.dot_four[type][1] = &DotFourRows<true, T>;
   leaves.apply[type][static_cast<int>(Dx::kNone)][1] = &ApplyRow<Dx::kNone, true, T>;
   SetApplyLeaves<T>(dtype, leaves);
 }
@@ -445,13 +471,13 @@ HWY_INLINE DotLeaf FindDot(const Norm& norm, bool squares) {
 }
 
 // The sums of n columns of a row, at most a block.
-inline HWY_NOINLINE void DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
-                                  size_t n, bool squares, FoldedDots* dots) {
+inline HWY_NOINLINE FourSums DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
+                                      size_t n, bool squares) {
   HWY_ALIGN float x[kBlock];
   HWY_ALIGN float dy[kBlock];
   Widen(norm, run, kX, row, begin, n, x);
   Widen(norm, run, kDy, row, begin, n, dy);
-  LeavesOf(norm).dot[0][squares](x, dy, run.Row<float>(kWeight, 0) + begin, n, dots);
+  return LeavesOf(norm).dot[0][squares](x, dy, run.Row<float>(kWeight, 0) + begin, n);
 }
 
 HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, DotLeaf dot, bool squares) {
@@ -462,12 +488,9 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, DotLeaf 
   RowSums total = {0, 0};
   for (size_t begin = 0; begin < run.d; begin += kBlock) {
     const size_t n = std::min(kBlock, run.d - begin);
-    FoldedDots block;
-    if (HWY_LIKELY(dot != nullptr)) {
-      dot(x + begin * size, dy + begin * size, weight + begin, n, &block);
-    } else {
-      DotTiles(norm, run, row, begin, n, squares, &block);
-    }
+    const FourSums block = HWY_LIKELY(dot != nullptr)
+                               ? dot(x + begin * size, dy + begin * size, weight + begin, n)
+                               : DotTiles(norm, run, row, begin, n, squares);
     total.dot += FoldOne(hn::Load(FourTag(), block.dot));
     if (squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
   }
@@ -486,24 +509,11 @@ struct FourTerms {
   HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
 };
 
-HWY_INLINE Four LoadFour(const FoldedDots (&rows)[4], float (FoldedDots::*lanes)[4]) {
-  const FourTag tag;
-  return FoldFour(hn::Load(tag, rows[0].*lanes), hn::Load(tag, rows[1].*lanes),
-                  hn::Load(tag, rows[2].*lanes), hn::Load(tag, rows[3].*lanes));
-}
-
-// Of rows of one block and one type.
-HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotLeaf dot_leaf,
+HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotFourLeaf dot_four,
                               bool squares, FourTerms& terms) {
   const FourTag tag;
   const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
-  FoldedDots rows[4];
-  for (size_t i = 0; i < 4; ++i) {
-    dot_leaf(run.Row<char>(kX, row + i), run.Row<char>(kDy, row + i), run.Row<float>(kWeight, 0),
-             run.d, &rows[i]);
-  }
-  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
-  const Four dot = hn::Add(hn::Zero(tag), LoadFour(rows, &FoldedDots::dot));
+  const FourSums sums = dot_four(run, row);
   const Four one = hn::Set(tag, 1.0f);
   const Four divisor = hn::Set(tag, norm.divisor);
   const Four largest = hn::Set(tag, kLargestSafe);
@@ -522,13 +532,14 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotL
       hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
   if (squares) {
     const Four eps = hn::Set(tag, norm.eps);
-    const Four mean = hn::Div(LoadFour(rows, &FoldedDots::squares), divisor);
+    const Four mean = hn::Div(hn::Load(tag, sums.squares), divisor);
     const Four under_root = outside ? mean : hn::Add(mean, eps);
     safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
     root = hn::Sqrt(under_root);
     if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
   }
-  const Four q = hn::Div(hn::Mul(dot, r), outside ? hn::Mul(divisor, root) : divisor);
+  const Four q =
+      hn::Div(hn::Mul(hn::Load(tag, sums.dot), r), outside ? hn::Mul(divisor, root) : divisor);
   hn::Store(r, tag, terms.r);
   hn::Store(outside ? one : r, tag, terms.k);
   hn::Store(q, tag, terms.q);
@@ -612,9 +623,9 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
   Run tile = run;  // a row of f32
   tile.count = 1;
   tile.start_sums = run.start_sums && row == 0;
-  tile.data[kX] = reinterpret_cast<char*>(x);
-  tile.data[kDy] = reinterpret_cast<char*>(dy);
-  tile.data[kDx] = reinterpret_cast<char*>(dx);
+  tile.Set(kX, x, 0);
+  tile.Set(kDy, dy, 0);
+  tile.Set(kDx, dx, 0);
   for (size_t begin = 0; begin < run.d; begin += kTile) {
     const size_t n = std::min(kTile, run.d - begin);
     tile.d = n;
@@ -622,7 +633,7 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
     Widen(norm, run, kDy, row, begin, n, dy);
     if (run.Has(kDw)) {
       float* const sums = run.Row<float>(kDw, 0) + begin;
-      tile.data[kDw] = reinterpret_cast<char*>(sums);
+      tile.Set(kDw, sums, 0);
       if (terms.cold != Cold::kAll) {
         apply[static_cast<int>(Dx::kNone)][1](tile, 0, {terms.r, 0, 0});
       } else {
@@ -695,11 +706,12 @@ inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t ro
 HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
   FourTerms now;
   FourTerms next;
-  MakeFourTerms(norm, run, 0, ways.dot, ways.squares, next);
+  const DotFourLeaf dot_four = LeavesOf(norm).dot_four[DtypeIndex(norm.dtype[kX])][ways.squares];
+  MakeFourTerms(norm, run, 0, dot_four, ways.squares, next);
   size_t row = 0;
   for (; row + 4 <= run.count; row += 4) {
     now = next;
-    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, ways.dot, ways.squares, next);
+    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, dot_four, ways.squares, next);
     if (HWY_UNLIKELY(!now.safe)) {
       for (size_t i = row; i < row + 4; ++i) BackwardRow(norm, run, i, ways);
     } else if (HWY_LIKELY(ways.two != nullptr)) {
