@@ -35,13 +35,13 @@ Options OptionsOf(const std::string& name) {
   Options options;
   if (name == "default" || name == "big") return options;
   if (name == "llama") {
-    options.rounding = RMSNORM_CAST_THEN_SCALE;
+    options.rounding = Rounding::cast_then_scale;
   } else if (name == "gemma") {
     options.eps = 1e-6f;
     options.weight_offset = 1;
   } else if (name == "outside") {
     options.eps = 1e-6f;
-    options.eps_placement = RMSNORM_EPS_OUTSIDE;
+    options.eps_placement = EpsPlacement::outside;
   } else if (name == "divisor") {
     options.divisor = 100.5f;
   } else if (name == "eps0" || name == "tiny") {
@@ -97,21 +97,18 @@ TEST_P(ContractTest, EveryBitIsMet) {
     const size_t d = c.x->shape[1];
     const rmsnorm_dtype x_dtype = DtypeOfName(c.x->dtype);
     const rmsnorm_dtype y_dtype = DtypeOfName(c.y->dtype);
-    const rmsnorm_view weight =
-        rmsnorm_tensor(c.weight->data.data(), DtypeOfName(c.weight->dtype), 1, &d, nullptr);
+    ForwardOperands operands;
+    operands.weight =
+        ConstView(rmsnorm_vector(c.weight->data.data(), DtypeOfName(c.weight->dtype), d));
     for (const int threads : {1, 2, 5}) {
-      Options options = OptionsOf(c.option);
-      options.threads = threads;
-      options.target = GetParam().c_str();
       const size_t repeats =
           threads == 1 ? 1 : static_cast<size_t>(threads) * kEnoughForAThread / (rows * d) + 1;
       const size_t shape[] = {repeats, rows, d};
       const ptrdiff_t x_stride[] = {0, static_cast<ptrdiff_t>(d), 1};
-      const rmsnorm_view x = rmsnorm_tensor(c.x->data.data(), x_dtype, 3, shape, x_stride);
+      operands.x = ConstView(rmsnorm_tensor(c.x->data.data(), x_dtype, 3, shape, x_stride));
       std::vector<char> result(repeats * c.y->data.size());
-      const rmsnorm_view y = rmsnorm_tensor(result.data(), y_dtype, 3, shape, nullptr);
-      ASSERT_EQ(RMSNORM_OK, rmsnorm_forward(&x, &weight, &y, nullptr, &options))
-          << rmsnorm_error_message();
+      operands.y = View(rmsnorm_tensor(result.data(), y_dtype, 3, shape, nullptr));
+      forward(operands, OptionsOf(c.option), OnTarget(GetParam(), threads));
       for (size_t i = 0; i < repeats; ++i) {
         ASSERT_TRUE(
             SameBits(y_dtype, c.y->data.data(), result.data() + i * c.y->data.size(), rows * d))

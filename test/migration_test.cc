@@ -81,14 +81,17 @@ float Number(const std::string& cell) {
 }
 
 Options OptionsOf(const std::map<std::string, std::string>& row) {
-  const std::map<std::string, rmsnorm_eps_placement> placements = {
-      {"inside", RMSNORM_EPS_INSIDE}, {"outside", RMSNORM_EPS_OUTSIDE}};
-  const std::map<std::string, rmsnorm_rounding> roundings = {
-      {"scale-then-cast", RMSNORM_SCALE_THEN_CAST}, {"cast-then-scale", RMSNORM_CAST_THEN_SCALE}};
-  const std::map<std::string, rmsnorm_residual_rounding> residual_roundings = {
-      {"", RMSNORM_CAST_THEN_NORM},
-      {"cast-then-norm", RMSNORM_CAST_THEN_NORM},
-      {"norm-then-cast", RMSNORM_NORM_THEN_CAST}};
+  const std::map<std::string, EpsPlacement> placements = {{"inside", EpsPlacement::inside},
+                                                          {"outside", EpsPlacement::outside},
+                                                          {"floor", EpsPlacement::floor}};
+  const std::map<std::string, Rounding> roundings = {
+      {"scale-then-cast", Rounding::scale_then_cast},
+      {"cast-then-scale", Rounding::cast_then_scale},
+      {"inverse-rounded", Rounding::inverse_rounded}};
+  const std::map<std::string, ResidualRounding> residual_roundings = {
+      {"", ResidualRounding::cast_then_norm},
+      {"cast-then-norm", ResidualRounding::cast_then_norm},
+      {"norm-then-cast", ResidualRounding::norm_then_cast}};
   Options options;
   options.eps = Number(row.at("eps"));
   options.eps_placement = placements.at(row.at("eps_placement"));
@@ -121,13 +124,14 @@ struct Case {
   const StoredTensor* sum;       // its residual stream, or null
 
   size_t d() const { return y->shape.back(); }
-  // Whether n is rounded to 16 bits before it is scaled, or would be in the other rounding order.
-  bool MayRoundN() const {
-    const bool is_sum_in_f32 =
-        residual != nullptr && options.residual_rounding == RMSNORM_NORM_THEN_CAST;
-    return DtypeOf(*x) != RMSNORM_F32 && !is_sum_in_f32;
+  // The type that n is rounded to before it is scaled, or would be in another rounding order.
+  rmsnorm_dtype TypeOfN() const {
+    const bool is_sum =
+        residual != nullptr && options.residual_rounding == ResidualRounding::cast_then_norm;
+    return DtypeOf(is_sum ? *residual : *x);
   }
-  bool RoundsN() const { return MayRoundN() && options.rounding == RMSNORM_CAST_THEN_SCALE; }
+  bool MayRoundN() const { return TypeOfN() != RMSNORM_F32; }
+  bool RoundsN() const { return MayRoundN() && options.rounding != Rounding::scale_then_cast; }
 };
 
 struct Result {
@@ -139,27 +143,24 @@ struct Result {
 Result Compute(const Case& c, const Options& options) {
   const auto view = [&c](const void* data, rmsnorm_dtype dtype) {
     const std::vector<size_t>& shape = c.y->shape;
-    return rmsnorm_tensor(data, dtype, static_cast<int32_t>(shape.size()), shape.data(), nullptr);
+    return View(
+        rmsnorm_tensor(data, dtype, static_cast<int32_t>(shape.size()), shape.data(), nullptr));
   };
-  const size_t d = c.d();
   const size_t count = c.x->data.size() / rmsnorm_dtype_size(DtypeOf(*c.x));
   Result result;
   result.y.resize(count * rmsnorm_dtype_size(c.y_dtype));
-  const rmsnorm_view x = view(c.x->data.data(), DtypeOf(*c.x));
-  const rmsnorm_view y = view(result.y.data(), c.y_dtype);
-  rmsnorm_view weight{};
+  ForwardOperands operands;
+  operands.x = view(c.x->data.data(), DtypeOf(*c.x));
+  operands.y = view(result.y.data(), c.y_dtype);
   if (c.weight != nullptr) {
-    weight = rmsnorm_tensor(c.weight->data.data(), DtypeOf(*c.weight), 1, &d, nullptr);
+    operands.weight = ConstView(rmsnorm_vector(c.weight->data.data(), DtypeOf(*c.weight), c.d()));
   }
-  const rmsnorm_view* const weight_or_none = c.weight != nullptr ? &weight : nullptr;
-  if (c.residual == nullptr) {
-    check(rmsnorm_forward(&x, weight_or_none, &y, nullptr, &options));
-    return result;
+  if (c.residual != nullptr) {
+    result.sum.resize(c.residual->data.size());
+    operands.residual = view(c.residual->data.data(), DtypeOf(*c.residual));
+    operands.residual_out = view(result.sum.data(), DtypeOf(*c.residual));
   }
-  result.sum.resize(c.residual->data.size());
-  const rmsnorm_view residual = view(c.residual->data.data(), DtypeOf(*c.residual));
-  const rmsnorm_view sum = view(result.sum.data(), DtypeOf(*c.residual));
-  check(rmsnorm_add_forward(&x, &residual, weight_or_none, &sum, &y, nullptr, &options));
+  forward(operands, options);
   return result;
 }
 
@@ -201,7 +202,7 @@ testing::AssertionResult IsWhatTheSystemGave(const Case& c, const std::string& a
       if (c.RoundsN()) {
         const double w =
             c.weight != nullptr ? c.options.weight_offset + ValueOf(*c.weight, i % c.d()) : 1;
-        unit_of_n = Ulp(DtypeOf(*c.x), expected / w) * std::fabs(w);
+        unit_of_n = Ulp(c.TypeOfN(), expected / w) * std::fabs(w);
       }
       is_same = difference <= bound;
       is_near = difference <= bound + unit_of_n;
@@ -294,8 +295,8 @@ TEST_F(MigrationTest, AnotherEpsIsSeen) {
 TEST_F(MigrationTest, AnotherPlacementOfEpsIsSeen) {
   for (const Case& c : cases_) {
     Options options = c.options;
-    options.eps_placement =
-        options.eps_placement == RMSNORM_EPS_INSIDE ? RMSNORM_EPS_OUTSIDE : RMSNORM_EPS_INSIDE;
+    options.eps_placement = options.eps_placement == EpsPlacement::inside ? EpsPlacement::outside
+                                                                          : EpsPlacement::inside;
     EXPECT_FALSE(IsWhatTheSystemGave(c, Compute(c, options).y)) << c.name;
   }
 }
@@ -314,8 +315,8 @@ TEST_F(MigrationTest, AnotherRoundingOrderIsSeen) {
   for (const Case& c : cases_) {
     if (c.weight == nullptr) continue;
     Options options = c.options;
-    options.rounding = options.rounding == RMSNORM_SCALE_THEN_CAST ? RMSNORM_CAST_THEN_SCALE
-                                                                   : RMSNORM_SCALE_THEN_CAST;
+    options.rounding = options.rounding == Rounding::scale_then_cast ? Rounding::cast_then_scale
+                                                                     : Rounding::scale_then_cast;
     const Result result = Compute(c, options);
     if (c.MayRoundN()) {
       EXPECT_FALSE(IsWhatTheSystemGave(c, result.y)) << c.name;
@@ -332,9 +333,9 @@ TEST_F(MigrationTest, AnotherRoundingOfTheResidualIsSeen) {
     if (c.residual == nullptr) continue;
     ++residuals;
     Options options = c.options;
-    options.residual_rounding = options.residual_rounding == RMSNORM_CAST_THEN_NORM
-                                    ? RMSNORM_NORM_THEN_CAST
-                                    : RMSNORM_CAST_THEN_NORM;
+    options.residual_rounding = options.residual_rounding == ResidualRounding::cast_then_norm
+                                    ? ResidualRounding::norm_then_cast
+                                    : ResidualRounding::cast_then_norm;
     const Result result = Compute(c, options);
     if (DtypeOf(*c.residual) != RMSNORM_F32) {
       EXPECT_FALSE(IsWhatTheSystemGave(c, result.y)) << c.name;

@@ -2,6 +2,7 @@
 // Rows at the limits of their type, on every target.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
@@ -16,32 +17,42 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+Options WithEps(float eps) {
+  Options options;
+  options.eps = eps;
+  return options;
+}
+
+constexpr EpsPlacement kPlacements[] = {EpsPlacement::inside, EpsPlacement::outside,
+                                        EpsPlacement::floor};
+
 class SpecialRowsTest : public testing::TestWithParam<std::string> {
  protected:
-  Options WithEps(float eps) const {
-    Options options;
-    options.eps = eps;
-    options.target = target_.c_str();
-    return options;
-  }
-
   // y of one row of f32 without a weight, and its rstd.
-  static std::vector<float> Normalised(const std::vector<float>& x, const Options& options,
-                                       float* rstd = nullptr) {
+  std::vector<float> Normalised(const std::vector<float>& x, const Options& options,
+                                float* rstd = nullptr) const {
     std::vector<float> y(x.size());
-    forward({x.data(), x.size()}, nullptr, {y.data(), y.size()}, options, rstd);
+    ForwardOperands operands;
+    operands.x = {x.data(), x.size()};
+    operands.y = {y.data(), y.size()};
+    if (rstd != nullptr) operands.rstd = {rstd, 1};
+    forward(operands, options, context_);
     return y;
   }
 
- private:
   const std::string target_ = GetParam();
+  const Context context_ = OnTarget(target_);
 };
 
 TEST_P(SpecialRowsTest, PublishedExample) {
   const float x[] = {1, 2};
   const float ones[] = {1, 1};
   float y[2];
-  forward({x, 2}, {ones, 2}, {y, 2}, WithEps(1e-5f));
+  ForwardOperands operands;
+  operands.x = {x, 2};
+  operands.weight = {ones, 2};
+  operands.y = {y, 2};
+  forward(operands, WithEps(1e-5f), context_);
   EXPECT_NEAR(0.6325f, y[0], 0.00005f);
   EXPECT_NEAR(1.2649f, y[1], 0.00005f);
 }
@@ -55,17 +66,16 @@ TEST_P(SpecialRowsTest, EveryKindMeetsTheOracle) {
       Tensor weight(RMSNORM_F32, 1, d);
       FillNormal(random, weight);
       for (const float eps : {0.0f, 1e-30f, 1e-5f}) {
-        for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+        for (const EpsPlacement placement : kPlacements) {
           for (const rmsnorm_dtype y_dtype : kDtypes) {
-            SCOPED_TRACE(testing::Message()
-                         << rmsnorm_dtype_name(x_dtype) << " to " << rmsnorm_dtype_name(y_dtype)
-                         << " d " << d << " eps " << eps << " placement " << placement);
+            SCOPED_TRACE(testing::Message() << rmsnorm_dtype_name(x_dtype) << " to "
+                                            << rmsnorm_dtype_name(y_dtype) << " d " << d << " eps "
+                                            << eps << " placement " << static_cast<int>(placement));
             Options options = WithEps(eps);
             options.eps_placement = placement;
             Tensor y(y_dtype, x.rows(), d);
             std::vector<float> rstd(x.rows());
-            forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), options,
-                    rstd.data());
+            forward(NormOperands(x, &weight, y, &rstd), options, context_);
             for (size_t row = 0; row < x.rows(); ++row) {
               ASSERT_TRUE(RowIsWithinBound(x, &weight, y, rstd.data(), row, options));
             }
@@ -85,9 +95,10 @@ TEST_P(SpecialRowsTest, AroundTheSafeRange) {
         Tensor x(x_dtype, 1, d);
         for (size_t j = 0; j < d; ++j) x.set(0, j, j % 2 == 0 ? magnitude : -magnitude);
         Tensor y(RMSNORM_F32, 1, d);
-        float rstd;
-        forward(ConstView(x.view()), nullptr, View(y.view()), WithEps(0), &rstd);
-        ASSERT_TRUE(RowIsWithinBound(x, nullptr, y, &rstd, 0, WithEps(0))) << d << " " << magnitude;
+        std::vector<float> rstd(1);
+        forward(NormOperands(x, nullptr, y, &rstd), WithEps(0), context_);
+        ASSERT_TRUE(RowIsWithinBound(x, nullptr, y, rstd.data(), 0, WithEps(0)))
+            << d << " " << magnitude;
         for (size_t j = 0; j < d; ++j) EXPECT_NEAR(y.get(0, j), j % 2 == 0 ? 1 : -1, 1e-6);
       }
     }
@@ -125,7 +136,7 @@ TEST_P(SpecialRowsTest, ZerosGiveZerosWithEps) {
 }
 
 TEST_P(SpecialRowsTest, ZerosGiveNanWithoutEps) {
-  for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+  for (const EpsPlacement placement : kPlacements) {
     Options options = WithEps(0);
     options.eps_placement = placement;
     float rstd;
@@ -142,7 +153,10 @@ TEST_P(SpecialRowsTest, NanSpreadsOverItsRowOnly) {
     std::vector<float> x(3 * d, 2.0f);
     x[d + at] = std::numeric_limits<float>::quiet_NaN();
     std::vector<float> y(3 * d);
-    forward({x.data(), 3, d}, nullptr, {y.data(), 3, d}, WithEps(0));
+    ForwardOperands operands;
+    operands.x = {x.data(), 3, d};
+    operands.y = {y.data(), 3, d};
+    forward(operands, WithEps(0), context_);
     for (size_t j = 0; j < 3 * d; ++j) {
       if (j / d == 1) {
         ASSERT_TRUE(std::isnan(y[j]));
@@ -170,6 +184,52 @@ TEST_P(SpecialRowsTest, InfinityGivesZerosAndNan) {
   }
 }
 
+// Below the floor a row is divided by it, above by its RMS; on it there is no difference.
+TEST_P(SpecialRowsTest, AFloorUnderTheRms) {
+  Options options = WithEps(0.5f);
+  options.eps_placement = EpsPlacement::floor;
+  for (const auto& [magnitude, expected_y, expected_rstd] :
+       {std::array{0.25f, 0.5f, 2.0f}, std::array{0.5f, 1.0f, 2.0f}, std::array{4.0f, 1.0f, 0.25f},
+        std::array{0x1p-80f, 0x1p-79f, 2.0f}, std::array{0.0f, 0.0f, 2.0f}}) {
+    float rstd;
+    for (const float y : Normalised(std::vector<float>(100, magnitude), options, &rstd)) {
+      EXPECT_EQ(expected_y, y) << magnitude;
+    }
+    EXPECT_EQ(expected_rstd, rstd) << magnitude;
+  }
+  // A NaN is not below it.
+  float rstd;
+  const std::vector<float> x = {1, std::numeric_limits<float>::quiet_NaN()};
+  for (const float y : Normalised(x, options, &rstd)) EXPECT_TRUE(std::isnan(y));
+  EXPECT_TRUE(std::isnan(rstd));
+}
+
+// A vector of length 1: the divisor is 1, and the sum has its own length for a divisor.
+TEST_P(SpecialRowsTest, L2Norm) {
+  Options options = WithEps(1e-12f);
+  options.eps_placement = EpsPlacement::floor;
+  options.divisor = 1;
+  float rstd;
+  const std::vector<float> y = Normalised({3, 0, -4}, options, &rstd);
+  EXPECT_EQ(std::vector<float>({3 * 0.2f, 0, -4 * 0.2f}), y);
+  EXPECT_EQ(0.2f, rstd);
+}
+
+// x times 1 / RMS, rounded to the type of x: 1 / 3 in bf16 is 171 / 512.
+TEST_P(SpecialRowsTest, TheInverseIsRounded) {
+  Options options = WithEps(0);
+  options.rounding = Rounding::inverse_rounded;
+  Tensor x(RMSNORM_BF16, 1, 70);
+  for (size_t j = 0; j < 70; ++j) x.set(0, j, j % 2 == 0 ? 3 : -3);
+  Tensor y(RMSNORM_F32, 1, 70);
+  std::vector<float> rstd(1);
+  forward(NormOperands(x, nullptr, y, &rstd), options, context_);
+  for (size_t j = 0; j < 70; ++j) {
+    EXPECT_EQ(RoundTo(RMSNORM_BF16, 3 * 171.0 / 512) * (j % 2 == 0 ? 1 : -1), y.get(0, j));
+  }
+  EXPECT_EQ(1.0f / 3.0f, rstd[0]);
+}
+
 // A weight of f32 can bring a NaN that the usual rounding to 16 bits would turn into -0.
 TEST_P(SpecialRowsTest, NanOfTheWeightStaysNan) {
   for (const uint32_t bits : {0x7FFFFFFFu, 0xFFFFFFFFu, 0x7F800001u, 0x7FC00000u}) {
@@ -182,7 +242,13 @@ TEST_P(SpecialRowsTest, NanOfTheWeightStaysNan) {
         weight.set_bits(0, j, bits);
       }
       Tensor y(y_dtype, 1, d);
-      forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), WithEps(0));
+      ForwardOperands operands = NormOperands(x, &weight, y);
+      forward(operands, WithEps(0), context_);
+      for (size_t j = 0; j < d; ++j) ASSERT_TRUE(std::isnan(y.get(0, j))) << Hex(bits);
+      // So can a bias.
+      operands.bias = operands.weight;
+      operands.weight = {};
+      forward(operands, WithEps(0), context_);
       for (size_t j = 0; j < d; ++j) ASSERT_TRUE(std::isnan(y.get(0, j))) << Hex(bits);
     }
   }
@@ -201,7 +267,7 @@ TEST_P(SpecialRowsTest, OverflowOfTheOutputIsInfinite) {
       weight.set(0, j, j % 4 < 2 ? tie : std::nextafter(static_cast<float>(tie), 0.0f));
     }
     Tensor y(y_dtype, 1, d);
-    forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), WithEps(0));
+    forward(NormOperands(x, &weight, y), WithEps(0), context_);
     for (size_t j = 0; j < d; ++j) {
       const double magnitude = j % 4 < 2 ? kInfinity : format.max();
       ASSERT_EQ(j % 2 == 0 ? magnitude : -magnitude, y.get(0, j));

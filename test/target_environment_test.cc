@@ -100,17 +100,19 @@ TEST(TargetEnvironment, UnknownNamesAreAnErrorOfTheCall) {
   const std::string result = InChild("AVX9", [] {
     float x[] = {1, 2};
     const rmsnorm_view view = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
+    rmsnorm_operands operands = rmsnorm_no_operands();
+    operands.x = operands.y = &view;
+    const std::string reference = kReference;
+    const Context context = OnTarget(reference);
     std::string log;
     for (int i = 0; i < 2; ++i) {
-      log += std::to_string(rmsnorm_forward(&view, nullptr, &view, nullptr, nullptr)) + " " +
+      log += std::to_string(rmsnorm_forward(&operands, nullptr, nullptr)) + " " +
              rmsnorm_error_message() + "\n";
     }
     rmsnorm_module* module = nullptr;
-    log += std::to_string(rmsnorm_module_create(&module, 2, RMSNORM_F32, nullptr)) + "\n";
+    log += std::to_string(rmsnorm_module_create(&module, 2, RMSNORM_F32, nullptr, nullptr)) + "\n";
     log += x[0] == 1 && x[1] == 2 ? "untouched\n" : "written\n";
-    Options options;
-    options.target = "reference";
-    log += std::to_string(rmsnorm_forward(&view, nullptr, &view, nullptr, &options)) + "\n";
+    log += std::to_string(rmsnorm_forward(&operands, nullptr, &context)) + "\n";
     return log;
   });
   const std::string status = std::to_string(RMSNORM_ERROR_TARGET);

@@ -114,20 +114,31 @@ void ExpectRefused(const std::string& name, const std::string& reason) {
 
   // The same from every call that takes a target, and nothing is computed.
   float x[] = {1, 2};
-  double sum = 7;
-  Options options;
-  options.target = name.c_str();
+  const Context context = OnTarget(name);
   const rmsnorm_view view = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
-  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_forward(&view, nullptr, &view, nullptr, &options));
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.x = operands.y = &view;
+  const rmsnorm_call call = {nullptr, &operands, nullptr};
+  const RmsNorm norm(2);
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_forward(&operands, nullptr, &context));
   EXPECT_EQ(message, rmsnorm_error_message());
-  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_sum_squares(&view, &sum, &options));
-  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_scale(&view, &sum, nullptr, &view, nullptr, &options));
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_forward_all(&call, 1, &context));
+  EXPECT_EQ(message, rmsnorm_error_message());
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_module_forward(norm.get(), &operands, &context));
+  float dy[] = {7, 8};
+  const rmsnorm_view gradient = rmsnorm_rows(dy, RMSNORM_F32, 1, 2, 2);
+  operands = rmsnorm_no_operands();
+  operands.x = &view;
+  operands.dy = operands.dx = &gradient;
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_backward(&operands, nullptr, &context));
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_module_backward(norm.get(), &operands, &context));
   rmsnorm_module* module = nullptr;
-  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_module_create(&module, 2, RMSNORM_F32, &options));
+  EXPECT_EQ(RMSNORM_ERROR_TARGET,
+            rmsnorm_module_create(&module, 2, RMSNORM_F32, nullptr, &context));
   EXPECT_EQ(nullptr, module);
   EXPECT_EQ(1, x[0]);
   EXPECT_EQ(2, x[1]);
-  EXPECT_EQ(7, sum);
+  EXPECT_EQ(7, dy[0]);
 }
 
 TEST(Targets, UnknownNamesAreRefused) {
