@@ -52,16 +52,12 @@ ForwardCallJob::ForwardCallJob(const Cell& cell)
   CountParts([this](const Context& context) { Run(context); });
 }
 
-void ForwardCallJob::Call(const ConstView& x, const View& y, const Context& context) const {
+void ForwardCallJob::Call(size_t first_row, size_t rows, uint8_t* y, const Context& context) const {
   ForwardOperands operands;
-  operands.x = x;
+  operands.x = Rows(XFrom(first_row), rows);
   operands.weight = tensors_.weight_view();
-  operands.y = y;
+  operands.y = Rows(y, rows);
   forward(operands, Options(), context);
-}
-
-void ForwardCallJob::Run(const Context& context) {
-  Call(Rows(tensors_.x(), cell_.rows), Rows(tensors_.y(), cell_.rows), context);
 }
 
 std::vector<Contender> ForwardCallJob::OwnContenders() {
@@ -76,9 +72,8 @@ std::vector<Contender> ForwardCallJob::OwnContenders() {
 std::string ForwardCallJob::FindFaultInCopy() {
   SpoilY();
   Run(library_);
-  return FindDifferenceInY([this](size_t first_row, size_t rows, uint8_t* y) {
-    Call(Rows(XFrom(first_row), rows), Rows(y, rows), reference_);
-  });
+  return FindDifferenceInY(
+      [this](size_t first_row, size_t rows, uint8_t* y) { Call(first_row, rows, y, reference_); });
 }
 
 }  // namespace rmsnorm::bench
