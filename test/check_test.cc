@@ -271,7 +271,7 @@ TEST(Check, SeesWhatIsWrongWithAResidual) {
 }
 
 TEST(Check, SeesWhatIsWrongWithABias) {
-  const std::string text = "forward,x=f32,weight=f32,y=f32,rows=3,d=7,bias=f32";
+  const std::string text = "forward,x=f32,weight=f32,bias=f32,y=f32,rows=3,d=7";
   EXPECT_EQ(CheckForward(text, [](const Operands& call) { ASSERT_NE(call.bias, nullptr); }).status,
             0);
   ExpectFailure(CheckForward(text, [](const Operands& call) { Floats(call.bias)[6] += 1; }),
