@@ -15,9 +15,12 @@
 namespace rmsnorm::test {
 namespace {
 
+constexpr EpsPlacement kPlacements[] = {EpsPlacement::inside, EpsPlacement::outside,
+                                        EpsPlacement::floor};
+
 std::vector<Options> EveryOption() {
   std::vector<Options> all;
-  for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+  for (const EpsPlacement placement : kPlacements) {
     for (const float eps : {1e-5f, 0.5f}) {
       for (const float divisor : {0.0f, 100.5f}) {
         for (const float offset : {0.0f, 1.0f}) {
@@ -26,7 +29,6 @@ std::vector<Options> EveryOption() {
           options.eps = eps;
           options.divisor = divisor;
           options.weight_offset = offset;
-          options.target = kReference;
           all.push_back(options);
         }
       }
@@ -36,14 +38,32 @@ std::vector<Options> EveryOption() {
 }
 
 std::string Text(const Options& options) {
+  const char* const placements[] = {" inside", " outside", " as a floor"};
   return "eps " + std::to_string(options.eps) +
-         (options.eps_placement == RMSNORM_EPS_OUTSIDE ? " outside" : " inside") + ", divisor " +
+         placements[static_cast<int>(options.eps_placement)] + ", divisor " +
          std::to_string(options.divisor) + ", offset " + std::to_string(options.weight_offset);
 }
 
-GradientInputs MakeInputs(rmsnorm_dtype x, rmsnorm_dtype dy, size_t rows, size_t d) {
-  return {Tensor(x, rows, d),  Tensor(dy, rows, d),      Tensor(RMSNORM_F32, 1, d), {},
-          Tensor(dy, rows, d), Tensor(RMSNORM_F32, 1, d)};
+const Context kOnReference = [] {
+  Context context;
+  context.target = kReference;
+  return context;
+}();
+
+testing::AssertionResult IsWithinBound(const GradientInputs& inputs, const Options& options) {
+  return GradientsAreWithinBound(inputs, ComputeGradients(inputs, options, kOnReference), options);
+}
+
+// A weight, and gradients by it and by a bias, of as many rows each.
+GradientInputs MakeInputs(rmsnorm_dtype x, rmsnorm_dtype dy, size_t rows, size_t d,
+                          size_t weights = 1, size_t biases = 1) {
+  return {Tensor(x, rows, d),
+          Tensor(dy, rows, d),
+          Tensor(RMSNORM_F32, weights, d),
+          {},
+          Tensor(dy, rows, d),
+          Tensor(RMSNORM_F32, weights, d),
+          Tensor(RMSNORM_F32, biases, d)};
 }
 
 class BackwardOracleTest : public testing::TestWithParam<size_t> {};
@@ -60,21 +80,23 @@ TEST_P(BackwardOracleTest, EveryTypeAndOptionIsWithinTheBound) {
       FillNormal(random, inputs.dy);
       FillRow(random, RowKind::kMassive, inputs.dy, 7);
       FillNormal(random, *inputs.weight);
-      bool like_x = false;
+      size_t type = 0;
       for (const Options& options : EveryOption()) {
-        // Where x is f32, dx may be as dy or as x.
-        like_x = x_dtype == RMSNORM_F32 && !like_x;
-        inputs.dx.emplace(like_x ? x_dtype : dy_dtype, 20, d);
+        // Each type of the gradients in turn.
+        inputs.dx.emplace(kDtypes[type % 3], 20, d);
+        inputs.dw.emplace(kDtypes[type / 3 % 3], 1, d);
+        inputs.db.emplace(kDtypes[(type++ + 1) % 3], 1, d);
         SCOPED_TRACE(std::string(rmsnorm_dtype_name(x_dtype)) + " and " +
                      rmsnorm_dtype_name(dy_dtype) + ", " + Text(options));
         inputs.rstd.clear();
-        inputs.flags = 0;
-        ASSERT_TRUE(GradientsAreWithinBound(inputs, ComputeGradients(inputs, options), options));
-        inputs.rstd = InverseRmsOf(inputs.x, options);
-        inputs.flags = RMSNORM_ADD_TO_DX | RMSNORM_ADD_TO_DW;
+        inputs.add_to = 0;
+        ASSERT_TRUE(IsWithinBound(inputs, options));
+        inputs.rstd = InverseRmsOf(inputs.x, options, kOnReference);
+        inputs.add_to = RMSNORM_ADD_TO_DX | RMSNORM_ADD_TO_DW | RMSNORM_ADD_TO_DB;
         FillNormal(random, *inputs.dx);
         FillNormal(random, *inputs.dw);
-        ASSERT_TRUE(GradientsAreWithinBound(inputs, ComputeGradients(inputs, options), options));
+        FillNormal(random, *inputs.db);
+        ASSERT_TRUE(IsWithinBound(inputs, options));
       }
     }
   }
@@ -88,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, BackwardOracleTest,
 // that every product of the two vanishes in f32.
 TEST(Gradients, OfRowsInBinary64AreWithinTheBound) {
   Random random(29);
-  for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+  for (const EpsPlacement placement : kPlacements) {
     for (const double magnitude : {0x1p-115, 0x1p-70, 0x1p-55, 0x1p66, 0x1p100, 0x1p120}) {
       for (const bool with_rstd : {false, true}) {
         GradientInputs inputs = MakeInputs(RMSNORM_F32, RMSNORM_F32, 20, 200);
@@ -103,10 +125,8 @@ TEST(Gradients, OfRowsInBinary64AreWithinTheBound) {
         Options options;
         options.eps = 0;
         options.eps_placement = placement;
-        options.target = kReference;
-        if (with_rstd) inputs.rstd = InverseRmsOf(inputs.x, options);
-        ASSERT_TRUE(GradientsAreWithinBound(inputs, ComputeGradients(inputs, options), options))
-            << magnitude << (with_rstd ? " with rstd" : "");
+        if (with_rstd) inputs.rstd = InverseRmsOf(inputs.x, options, kOnReference);
+        ASSERT_TRUE(IsWithinBound(inputs, options)) << magnitude << (with_rstd ? " with rstd" : "");
       }
     }
   }
@@ -125,11 +145,9 @@ TEST(Gradients, OfAnOverflowingDotAreWithinTheBound) {
         inputs.dy.set(row, j, (1 + random.Uniform()) * 0x1p80);
       }
     }
-    Options options;
-    options.target = kReference;
-    if (with_rstd) inputs.rstd = InverseRmsOf(inputs.x, options);
+    if (with_rstd) inputs.rstd = InverseRmsOf(inputs.x, {}, kOnReference);
     // The oracle takes such rows for ones in f32; the bound of those is the wider one.
-    ASSERT_TRUE(GradientsAreWithinBound(inputs, ComputeGradients(inputs, options), options));
+    ASSERT_TRUE(IsWithinBound(inputs, {}));
   }
 }
 
@@ -140,9 +158,29 @@ TEST(Gradients, OfManyRowsAreWithinTheBound) {
   FillNormal(random, inputs.x);
   FillNormal(random, inputs.dy);
   FillNormal(random, *inputs.weight);
-  Options options;
-  options.target = kReference;
-  ASSERT_TRUE(GradientsAreWithinBound(inputs, ComputeGradients(inputs, options), options));
+  ASSERT_TRUE(IsWithinBound(inputs, {}));
+}
+
+// Weights and biases of some rows of x, of all, or of one for each row.
+TEST(Gradients, OfWhatIsBroadcastAreWithinTheBound) {
+  Random random(39);
+  const SizeList leading = {5, 3, 20};
+  const std::vector<SizeList> shapes = {{},        {20},      {3, 1},     {3, 20},
+                                        {5, 1, 1}, {5, 3, 1}, {5, 1, 20}, {5, 3, 20}};
+  for (const SizeList& weight_leading : shapes) {
+    for (const SizeList& bias_leading : shapes) {
+      GradientInputs inputs = MakeInputs(RMSNORM_F32, RMSNORM_BF16, 300, 33,
+                                         Product(weight_leading), Product(bias_leading));
+      inputs.leading = leading;
+      inputs.weight_leading = weight_leading;
+      inputs.bias_leading = bias_leading;
+      FillNormal(random, inputs.x);
+      FillNormal(random, inputs.dy);
+      FillNormal(random, *inputs.weight);
+      ASSERT_TRUE(IsWithinBound(inputs, {}))
+          << testing::PrintToString(weight_leading) << testing::PrintToString(bias_leading);
+    }
+  }
 }
 
 // A bf16 sum of a bf16 gradient would lose the small terms: dw adds up in f32.
@@ -153,26 +191,36 @@ TEST(Gradients, OfTheWeightDoNotAddUpInTheirType) {
   bf16 dw;
   Options options;
   options.eps = 0;
-  backward({dy.data(), rows, 1}, {x.data(), rows, 1}, nullptr, {std::nullopt, View(&dw, 1)},
-           options);
+  bf16 db;
+  BackwardOperands operands;
+  operands.dy = {dy.data(), rows, 1};
+  operands.x = {x.data(), rows, 1};
+  operands.dw = {&dw, 1};
+  operands.db = {&db, 1};
+  backward(operands, options);
   EXPECT_EQ(Encode(FormatOf(RMSNORM_BF16), rows), dw.bits);
+  EXPECT_EQ(Encode(FormatOf(RMSNORM_BF16), rows), db.bits);
 }
 
 // ------------------------------------------------------------------ derivatives
 
 // The loss sum(dy * y) of rows of binary64, from the formula for y alone.
 double Loss(const std::vector<double>& x, const std::vector<double>& weight,
-            const std::vector<double>& dy, size_t d, const Options& options) {
+            const std::vector<double>& bias, const std::vector<double>& dy, size_t d,
+            const Options& options) {
   const double divisor = options.divisor == 0 ? static_cast<double>(d) : options.divisor;
   double loss = 0;
   for (size_t begin = 0; begin < x.size(); begin += d) {
     double sum = 0;
     for (size_t j = 0; j < d; ++j) sum += x[begin + j] * x[begin + j];
-    const double rms = options.eps_placement == RMSNORM_EPS_INSIDE
-                           ? std::sqrt(sum / divisor + options.eps)
-                           : std::sqrt(sum / divisor) + options.eps;
+    const double root = std::sqrt(sum / divisor);
+    const double eps = options.eps;
+    const double rms = options.eps_placement == EpsPlacement::inside
+                           ? std::sqrt(sum / divisor + eps)
+                       : options.eps_placement == EpsPlacement::outside ? root + eps
+                                                                        : std::max(root, eps);
     for (size_t j = 0; j < d; ++j) {
-      loss += dy[begin + j] * (x[begin + j] / rms * (options.weight_offset + weight[j]));
+      loss += dy[begin + j] * (x[begin + j] / rms * (options.weight_offset + weight[j]) + bias[j]);
     }
   }
   return loss;
@@ -210,11 +258,12 @@ TEST(Gradients, AreTheDerivativesOfTheFormula) {
       for (size_t row = 0; row < 3; ++row) inputs.x.set(row, 0, 1 + random.Uniform());
       FillNormal(random, inputs.dy);
       FillNormal(random, *inputs.weight);
-      const GradientResults results = ComputeGradients(inputs, options);
+      const GradientResults results = ComputeGradients(inputs, options, kOnReference);
       std::vector<double> x = Values(inputs.x);
       std::vector<double> weight = Values(*inputs.weight);
+      std::vector<double> bias(d, 0.25);
       const std::vector<double> dy = Values(inputs.dy);
-      const auto loss = [&] { return Loss(x, weight, dy, d, options); };
+      const auto loss = [&] { return Loss(x, weight, bias, dy, d, options); };
       // The differences are good to 1e-8 or so, the gradients to some units of 2^-24 of the terms
       // that they are made of, which are a few units large.
       constexpr double kTolerance = 1e-5;
@@ -224,6 +273,7 @@ TEST(Gradients, AreTheDerivativesOfTheFormula) {
       }
       for (size_t j = 0; j < d; ++j) {
         ASSERT_NEAR(Difference(weight[j], loss), results.dw->get(0, j), kTolerance) << "dw " << j;
+        ASSERT_NEAR(Difference(bias[j], loss), results.db->get(0, j), kTolerance) << "db " << j;
       }
     }
   }

@@ -63,11 +63,11 @@ struct GradientInputs {
   std::optional<Tensor> dx;
   std::optional<Tensor> dw;
   std::optional<Tensor> db;
-  bool in_place = false;    // dx is what dy is a copy of
-  uint32_t add_to = 0;      // as in rmsnorm_operands
-  SizeList leading;         // of x, dy and dx; empty for one dimension over their rows
-  SizeList weight_leading;  // of the weight and dw; empty for none
-  SizeList bias_leading;    // of db; empty for none
+  bool in_place = false;         // dx is what dy is a copy of
+  uint32_t add_to = 0;           // as in rmsnorm_operands
+  SizeList leading = {};         // of x, dy and dx; empty for one dimension over their rows
+  SizeList weight_leading = {};  // of the weight and dw; empty for none
+  SizeList bias_leading = {};    // of db; empty for none
 
   SizeList Leading() const { return leading.empty() ? SizeList{x.rows()} : leading; }
 };

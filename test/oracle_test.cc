@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gradients.h"
 #include "random_rows.h"
 #include "targets.h"
 
@@ -74,25 +75,31 @@ double ElementBound(double exact, size_t d, rmsnorm_dtype y_dtype) {
   return half_ulp + std::fabs(exact) * relative;
 }
 
+constexpr EpsPlacement kPlacements[] = {EpsPlacement::inside, EpsPlacement::outside,
+                                        EpsPlacement::floor};
+
+// Nothing but the number of roundings depends on the length: long rows take the defaults' divisor
+// and offset, and no bias.
+bool IsShort(size_t d) { return d <= 300; }
+
 std::vector<Options> EveryOption(size_t d) {
-  // Nothing but the number of roundings depends on the length: long rows take the defaults' divisor
-  // and offset.
-  const bool is_short = d <= 300;
+  const std::vector<float> all_eps =
+      IsShort(d) ? std::vector{0.0f, 1e-6f, 1e-5f, 0.5f} : std::vector{0.0f};
+  const std::vector<float> divisors = IsShort(d) ? std::vector{0.0f, 100.5f} : std::vector{0.0f};
+  const std::vector<float> offsets = IsShort(d) ? std::vector{0.0f, 1.0f} : std::vector{0.0f};
   std::vector<Options> all;
-  for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
-    for (const rmsnorm_rounding rounding : {RMSNORM_SCALE_THEN_CAST, RMSNORM_CAST_THEN_SCALE}) {
-      for (const float eps :
-           is_short ? std::vector<float>{0, 1e-6f, 1e-5f, 0.5f} : std::vector<float>{0}) {
-        for (const float divisor :
-             is_short ? std::vector<float>{0, 100.5f} : std::vector<float>{0}) {
-          for (const float offset : is_short ? std::vector<float>{0, 1} : std::vector<float>{0}) {
+  for (const EpsPlacement placement : kPlacements) {
+    for (const Rounding rounding :
+         {Rounding::scale_then_cast, Rounding::cast_then_scale, Rounding::inverse_rounded}) {
+      for (const float eps : all_eps) {
+        for (const float divisor : divisors) {
+          for (const float offset : offsets) {
             Options options;
             options.eps_placement = placement;
             options.rounding = rounding;
             options.eps = eps;
             options.divisor = divisor;
             options.weight_offset = offset;
-            options.target = kReference;
             all.push_back(options);
           }
         }
@@ -103,11 +110,19 @@ std::vector<Options> EveryOption(size_t d) {
 }
 
 std::string Text(const Options& options) {
+  const char* const placements[] = {" inside", " outside", " as a floor"};
+  const char* const roundings[] = {", scale then cast", ", cast then scale", ", inverse rounded"};
   return "eps " + std::to_string(options.eps) +
-         (options.eps_placement == RMSNORM_EPS_OUTSIDE ? " outside" : " inside") + ", divisor " +
+         placements[static_cast<int>(options.eps_placement)] + ", divisor " +
          std::to_string(options.divisor) + ", offset " + std::to_string(options.weight_offset) +
-         (options.rounding == RMSNORM_CAST_THEN_SCALE ? ", cast then scale" : ", scale then cast");
+         roundings[static_cast<int>(options.rounding)];
 }
+
+const Context kOnReference = [] {
+  Context context;
+  context.target = kReference;
+  return context;
+}();
 
 class OracleTest : public testing::TestWithParam<size_t> {};
 
@@ -119,16 +134,24 @@ TEST_P(OracleTest, EveryAdversaryAndOptionIsWithinTheBound) {
     for (size_t row = 0; row < x.rows(); ++row) FillAdversary(random, kAdversaries[row], x, row);
     Tensor weight(RMSNORM_F32, 1, d);
     FillNormal(random, weight);
+    Tensor bias(RMSNORM_F32, 1, d);
+    FillNormal(random, bias);
     for (const Options& options : EveryOption(d)) {
       for (const rmsnorm_dtype y_dtype : kDtypes) {
-        SCOPED_TRACE(std::string(rmsnorm_dtype_name(x_dtype)) + " to " +
-                     rmsnorm_dtype_name(y_dtype) + ", " + Text(options));
-        Tensor y(y_dtype, x.rows(), d);
-        std::vector<float> rstd(x.rows());
-        forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), options,
-                rstd.data());
-        for (size_t row = 0; row < x.rows(); ++row) {
-          ASSERT_TRUE(RowIsWithinBound(x, &weight, y, rstd.data(), row, options));
+        for (const bool biased : {false, true}) {
+          if (biased && !IsShort(d)) continue;
+          SCOPED_TRACE(std::string(rmsnorm_dtype_name(x_dtype)) + " to " +
+                       rmsnorm_dtype_name(y_dtype) + ", " + Text(options) +
+                       (biased ? ", bias" : ""));
+          Tensor y(y_dtype, x.rows(), d);
+          std::vector<float> rstd(x.rows());
+          ForwardOperands operands = NormOperands(x, &weight, y, &rstd);
+          if (biased) operands.bias = ConstView(bias.vector());
+          forward(operands, options, kOnReference);
+          for (size_t row = 0; row < x.rows(); ++row) {
+            ASSERT_TRUE(RowIsWithinBound(x, &weight, y, rstd.data(), row, options,
+                                         biased ? &bias : nullptr));
+          }
         }
       }
     }
@@ -148,10 +171,7 @@ TEST(Bound, IsNotMuchWiderThanWhatAdversariesReach) {
   FillAdversary(random, Adversary::kDominatingUp, x, 0);
   Options options;
   options.eps = 0;
-  options.target = kReference;
-  Tensor y(RMSNORM_F32, 1, d);
-  float rstd;
-  forward(ConstView(x.view()), nullptr, View(y.view()), options, &rstd);
+  const float rstd = InverseRmsOf(x, options, kOnReference)[0];
   const double exact = ExactInverseRms(ExactSumSquares(x, 0), d, options);
   EXPECT_GT(std::fabs(rstd / exact - 1), InverseRmsBound(d) / 2);
 }
@@ -162,13 +182,10 @@ TEST(Bound, HoldsForManyBlocks) {
   for (const Adversary adversary : kAdversaries) {
     Tensor x(RMSNORM_F32, 1, d);
     FillAdversary(random, adversary, x, 0);
-    for (const rmsnorm_eps_placement placement : {RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE}) {
+    for (const EpsPlacement placement : kPlacements) {
       Options options;
       options.eps_placement = placement;
-      options.target = kReference;
-      Tensor y(RMSNORM_F32, 1, d);
-      float rstd;
-      forward(ConstView(x.view()), nullptr, View(y.view()), options, &rstd);
+      const float rstd = InverseRmsOf(x, options, kOnReference)[0];
       const double exact = ExactInverseRms(ExactSumSquares(x, 0), d, options);
       EXPECT_NEAR(rstd / exact, 1, InverseRmsBound(d)) << static_cast<int>(adversary);
     }
@@ -187,9 +204,8 @@ TEST(Elements, AreWithinHalfAnUlpAndTheBound) {
         Tensor weight(RMSNORM_F32, 1, d);
         FillNormal(random, weight);
         Tensor y(y_dtype, x.rows(), d);
-        Options options;
-        options.target = kReference;
-        forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), options);
+        const Options options;
+        forward(NormOperands(x, &weight, y), options, kOnReference);
         for (size_t row = 0; row < x.rows(); ++row) {
           const double r = ExactInverseRms(ExactSumSquares(x, row), d, options);
           for (size_t j = 0; j < d; ++j) {
@@ -213,10 +229,9 @@ TEST(Elements, OfF32AreWithinAMillionth) {
     Tensor weight(RMSNORM_F32, 1, d);
     FillNormal(random, weight);
     for (const std::string& target : SupportedTargets()) {
-      Options options;
-      options.target = target.c_str();
+      const Options options;
       Tensor y(RMSNORM_F32, rows, d);
-      forward(ConstView(x.view()), ConstView(weight.vector()), View(y.view()), options);
+      forward(NormOperands(x, &weight, y), options, OnTarget(target));
       for (size_t row = 0; row < rows; ++row) {
         const double r = ExactInverseRms(ExactSumSquares(x, row), d, options);
         for (size_t j = 0; j < d; ++j) {
