@@ -243,21 +243,21 @@ rmsnorm_status PlanSteps(const rmsnorm_context& context, Gradients& call) {
   return RMSNORM_OK;
 }
 
-rmsnorm_status PrepareGradients(const Call& call, const Place& place, Gradients& gradients) {
-  const Operands& operands = call.operands;
-  Views views = operands;
-  views.Remove(kDb);
+// The operands receive the view of the prepared weight.
+rmsnorm_status PrepareGradients(Call& call, const Place& place, Gradients& gradients) {
+  Operands& operands = call.operands;
+  operands.Remove(kDb);
   AddWeight(call, gradients.weight_scratch);
   if (!gradients.weight_scratch.Allocate()) return NoMemoryForWeight();
   const rmsnorm_view weight = PrepareWeight(call, *place.kernels, gradients.weight_scratch);
-  views.Set(kWeight, &weight);
+  operands.Set(kWeight, &weight);
 
   Norm& norm = gradients.norm;
-  norm = MakeNorm(*place.kernels, call.options, operands.d, views);
+  MakeNorm(*place.kernels, call.options, operands.d, operands, norm);
   norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
   norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data && !norm.add_to_dx &&
                 RowBytes(operands) > StreamedBytes();
-  gradients.walk = MakeWalk(operands[kX], views);
+  MakeWalk(operands[kX], operands, gradients.walk);
   gradients.has_dw = operands.Has(kDw);
   if (gradients.has_dw) {
     RMSNORM_RETURN_IF_ERROR(
@@ -312,8 +312,8 @@ rmsnorm_status PrepareBias(const Call& call, const Place& place, BiasGradient& b
   views.Set(kX, &x);
   views.Set(kDy, &call.operands[kDy]);
   views.Set(kDb, &call.operands[kDb]);
-  bias.norm = MakeNorm(*place.kernels, call.options, call.operands.d, views);
-  bias.walk = MakeWalk(x, views);
+  MakeNorm(*place.kernels, call.options, call.operands.d, views, bias.norm);
+  MakeWalk(x, views, bias.walk);
   return MakeColumnSums(kDb, call.operands, *place.kernels, bias.walk, bias.db);
 }
 
@@ -330,7 +330,8 @@ void RunBias(DefaultFloatEnvironment& environment, const rmsnorm_context& contex
 void StoreZeros(Operand operand, const rmsnorm_view& view) {
   Views views;
   views.Set(operand, &view);
-  const Walk walk = MakeWalk(view, views);
+  Walk walk;
+  MakeWalk(view, views, walk);
   for (size_t row = 0; row < walk.rows; ++row) {
     std::memset(NextRun(walk, row, row + 1).data[operand], 0, walk.d * ElementSize(view.dtype));
   }
@@ -338,8 +339,7 @@ void StoreZeros(Operand operand, const rmsnorm_view& view) {
 
 }  // namespace
 
-rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place,
-                           const Call& call) {
+rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place, Call& call) {
   const Operands& operands = call.operands;
   if (operands.rows == 0) {
     const bool adds_dw = (operands.add_to & RMSNORM_ADD_TO_DW) != 0;
@@ -352,11 +352,10 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& pl
   const bool has_gradients = operands.Has(kDx) || operands.Has(kDw);
   Gradients gradients;
   BiasGradient bias;
+  const bool has_db = operands.Has(kDb);
+  if (has_db) RMSNORM_RETURN_IF_ERROR(PrepareBias(call, place, bias));
   if (has_gradients) RMSNORM_RETURN_IF_ERROR(PrepareGradients(call, place, gradients));
-  if (operands.Has(kDb)) {
-    RMSNORM_RETURN_IF_ERROR(PrepareBias(call, place, bias));
-    RunBias(environment, place.context, bias);
-  }
+  if (has_db) RunBias(environment, place.context, bias);
   if (has_gradients) RunGradients(environment, place.context, gradients);
   return RMSNORM_OK;
 }

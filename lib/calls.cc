@@ -36,9 +36,8 @@ rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* gi
   return FindKernels(place.context.target, place.kernels);
 }
 
-Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-              const Views& views) {
-  Norm norm;
+void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
+              const Views& views, Norm& norm) {
   norm.kernels = &kernels;
   norm.eps = options.eps;
   norm.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
@@ -54,7 +53,6 @@ Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
     norm.dtype[operand] = shape == Shape::kColumns ? RMSNORM_F32 : dtype;
     if (shape == Shape::kRows && dtype != views[kX].dtype) norm.one_type = false;
   });
-  return norm;
 }
 
 void AddWeight(const Call& call, Scratch& scratch) {

@@ -34,8 +34,8 @@ struct Place {
 rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* given, Place& place);
 
 // The options as the kernels use them, for views of these types. A divisor of 0 becomes float(d).
-Norm MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-              const Views& views);
+void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
+              const Views& views, Norm& norm);
 
 // The prepared weight of a call: a module's, that of the operands, or ones. AddWeight() adds what
 // room it takes to the scratch, and PrepareWeight() writes it there.
@@ -47,13 +47,12 @@ rmsnorm_status NoMemoryForWeight();
 size_t RowBytes(const Operands& operands);
 
 // Does `count` checked calls of forward at once. Fails, with nothing written, only where there is
-// no memory for scratch.
-rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place,
-                          const Call* calls, size_t count);
+// no memory for scratch. The calls receive views of what has been prepared.
+rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place, Call* calls,
+                          size_t count);
 
 // Does a checked call of backward. Fails as RunForward().
-rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place,
-                           const Call& call);
+rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place, Call& call);
 
 }  // namespace rmsnorm::internal
 

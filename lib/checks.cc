@@ -258,7 +258,7 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view) {
   }
   const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
   if (data == 0) return Fail(RMSNORM_ERROR_NULL, "%s: data is null", rule.name);
-  if (data % element_size != 0) {
+  if ((data & (element_size - 1)) != 0) {
     return Fail(RMSNORM_ERROR_ALIGNMENT, "%s: %p is not aligned to its element of %zu bytes",
                 rule.name, view.data, element_size);
   }
@@ -459,9 +459,13 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& contex
 rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, bool own_weight,
                              Operands& operands) {
   if (given == nullptr) return Fail(RMSNORM_ERROR_NULL, "operands: the pointer is null");
-  rmsnorm_operands read = rmsnorm_no_operands();
-  RMSNORM_RETURN_IF_ERROR(ReadStruct("operands", given, sizeof read, &read));
-  RMSNORM_RETURN_IF_ERROR(FindViews(operation, read, own_weight, operands));
+  rmsnorm_operands read;
+  if (given->size != sizeof read) {
+    read = rmsnorm_no_operands();
+    RMSNORM_RETURN_IF_ERROR(ReadStruct("operands", given, sizeof read, &read));
+    given = &read;
+  }
+  RMSNORM_RETURN_IF_ERROR(FindViews(operation, *given, own_weight, operands));
 
   rmsnorm_status status = RMSNORM_OK;
   ForEachOperand(operands.given, [&](Operand operand) {

@@ -25,7 +25,8 @@ rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view
   Views views;
   views.Set(kWeight, &view);
   views.Set(kDw, &result);
-  const Walk walk = MakeWalk(view, views);
+  Walk walk;
+  MakeWalk(view, views, walk);
   for (size_t row = 0; row < walk.rows; ++row) {
     const Run run = NextRun(walk, row, row + 1);
     kernels.prepare(view.dtype, run.data[kWeight], walk.d, offset, run.Row<float>(kDw, 0));

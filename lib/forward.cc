@@ -158,32 +158,32 @@ void AddScratch(const Call& call, Scratch& scratch) {
   if (call.operands.Has(kBias)) AddColumns(call.operands[kBias], scratch);
 }
 
-Forward Prepare(const Call& call, const KernelTable& kernels, Scratch& scratch) {
-  const Operands& operands = call.operands;
-  Views views = operands;
-  views.Remove(kWeight);
-  views.Remove(kBias);
+// The operands receive views of what has been prepared.
+void Prepare(Call& call, const KernelTable& kernels, Scratch& scratch, Forward& forward) {
+  Operands& operands = call.operands;
   rmsnorm_view weight;
   rmsnorm_view bias;
   if (IsScaled(call)) {
     weight = PrepareWeight(call, kernels, scratch);
-    views.Set(kWeight, &weight);
+    operands.Set(kWeight, &weight);
     if (operands.Has(kBias)) {
       bias = PrepareColumns(kernels, operands[kBias], -0.0f, scratch);
-      views.Set(kBias, &bias);
+      operands.Set(kBias, &bias);
     }
+  } else {
+    operands.Remove(kWeight);
+    operands.Remove(kBias);
   }
-  Forward forward = {MakeNorm(kernels, call.options, operands.d, views),
-                     MakeWalk(operands[kX], views)};
+  MakeNorm(kernels, call.options, operands.d, operands, forward.norm);
+  MakeWalk(operands[kX], operands, forward.walk);
   forward.norm.stream = operands.Has(kY) && operands[kY].data != operands[kX].data &&
                         RowBytes(operands) > StreamedBytes();
-  return forward;
 }
 
 }  // namespace
 
-rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place,
-                          const Call* calls, size_t count) {
+rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place, Call* calls,
+                          size_t count) {
   Scratch scratch;
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows > 0) AddScratch(calls[i], scratch);
@@ -199,7 +199,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
   Forwards all = {forwards, 0};
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows == 0) continue;
-    forwards[all.count++] = Prepare(calls[i], *place.kernels, scratch);
+    Prepare(calls[i], *place.kernels, scratch, forwards[all.count++]);
   }
   if (all.count > 0) RunAll(environment, place.context, all);
   return RMSNORM_OK;

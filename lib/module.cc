@@ -2,6 +2,7 @@
 // The module: a weight prepared once, with the kernels and options that go with it.
 #include "module.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <exception>
@@ -72,10 +73,11 @@ bool IsApartOrSame(const void* a, const void* b, size_t bytes) {
   return a == b || IsApart(a, b, bytes);
 }
 
-// Whether dense rows are few enough for one thread, in the type of a norm of the module.
-bool IsShortCall(const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows) {
+// Whether dense rows of a type are so few that they are work for one thread. `work` is how much an
+// element is, as for PartsOf().
+bool IsShortCall(const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, size_t work) {
   return module != nullptr && dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16 && rows > 0 &&
-         rows <= kMaxShortCall && module->d <= kMaxShortCall && rows * module->d <= kMaxShortCall;
+         rows <= module->short_call && work * rows * module->d <= module->short_call;
 }
 
 const Norm& NormOf(const rmsnorm_module& module, rmsnorm_dtype dtype) {
@@ -99,20 +101,28 @@ void SetRows(Run& run, Operand operand, const void* data, size_t bytes_of_row) {
   run.Set(operand, const_cast<void*>(data), static_cast<ptrdiff_t>(bytes_of_row));
 }
 
+// How much work goes the short way: what is one thread's, and not so much that it is written past
+// the caches.
+size_t ShortCall(const rmsnorm_context& context) {
+  constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
+  const size_t in_caches = StreamedBytes() / kBytesOfElement;
+  return context.threads == 1 ? in_caches : std::min(in_caches, 2 * kMinWorkOfPart - 1);
+}
+
 // The view of dense rows, for calls that go the long way.
 rmsnorm_view DenseRows(const rmsnorm_module& module, rmsnorm_dtype dtype, size_t rows,
                        const void* data) {
   return rmsnorm_rows(data, dtype, rows, module.d, static_cast<ptrdiff_t>(module.d));
 }
 
-// The Norm of a module's dense rows of one type.
-Norm DenseNorm(const rmsnorm_module& module, rmsnorm_dtype dtype) {
+// Makes the Norm of a module's dense rows of one type.
+void MakeDenseNorm(rmsnorm_module& module, rmsnorm_dtype dtype) {
   const rmsnorm_view rows = DenseRows(module, dtype, 1, nullptr);
   Views views;
   for (int i = 0; i < kOperands; ++i) {
     if (kOperandRules[i].shape == Shape::kRows) views.Set(static_cast<Operand>(i), &rows);
   }
-  return MakeNorm(*module.kernels, module.options, module.d, views);
+  MakeNorm(*module.kernels, module.options, module.d, views, module.norm[dtype - RMSNORM_F32]);
 }
 
 }  // namespace
@@ -140,8 +150,10 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->dtype = dtype;
     made->options = own_options;
     made->context = place.context;
+    const bool fits = d <= ShortCall(place.context);  // so that no product overflows
+    made->short_call = fits ? ShortCall(place.context) : 0;
     made->kernels = place.kernels;
-    for (int i = 0; i < 3; ++i) made->norm[i] = DenseNorm(*made, RMSNORM_F32 + i);
+    for (int i = 0; i < 3; ++i) MakeDenseNorm(*made, RMSNORM_F32 + i);
     made->description = Describe(d, dtype, own_options, place.context);
     *module = made.release();
   } catch (const std::exception&) {
@@ -233,7 +245,7 @@ rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
 
 rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
                                            size_t rows, const void* x, void* y) noexcept {
-  if (IsShortCall(module, dtype, rows)) {
+  if (IsShortCall(module, dtype, rows, 1)) {
     const size_t size = ElementBytes(dtype);
     const size_t row = module->d * size;
     if (IsAligned(x, size) && IsAligned(y, size) && IsApartOrSame(x, y, rows * row)) {
@@ -257,7 +269,7 @@ rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm
 rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
                                                size_t rows, const void* x, const void* residual,
                                                void* residual_out, void* y) noexcept {
-  if (IsShortCall(module, dtype, rows)) {
+  if (IsShortCall(module, dtype, rows, 1)) {
     const size_t size = ElementBytes(dtype);
     const size_t row = module->d * size;
     const size_t bytes = rows * row;
@@ -292,7 +304,7 @@ rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnor
                                             size_t rows, const void* dy, const void* x,
                                             const float* rstd, void* dx, void* dw) noexcept {
   // The rows of one block, whose sums of dw are dw itself or fit the stack.
-  if (IsShortCall(module, dtype, rows) && rows <= kMinRowsPerBlock &&
+  if (IsShortCall(module, dtype, rows, 2) && rows <= kMinRowsPerBlock &&
       module->d <= kScratchOnStack) {
     const size_t size = ElementBytes(dtype);
     const size_t row = module->d * size;

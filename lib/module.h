@@ -14,6 +14,7 @@ struct rmsnorm_module {
   rmsnorm_options options;
   rmsnorm_context context;  // its target is `kernels`
   const rmsnorm::internal::KernelTable* kernels;
+  size_t short_call;                   // the work of the dense rows that go the short way
   rmsnorm::internal::Norm norm[3];     // for dense rows of each type, f32 first
   rmsnorm::internal::Floats weight;    // rounded to dtype
   rmsnorm::internal::Floats prepared;  // offset + weight

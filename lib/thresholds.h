@@ -23,10 +23,6 @@ constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_
 // Work for which waking another thread pays, in elements of forward.
 constexpr size_t kMinWorkOfPart = Threshold(32768, 64);
 
-// Elements of the dense rows that a module's call takes on its short way. More go to threads, or
-// past the caches.
-constexpr size_t kMaxShortCall = Threshold(16384, 63);
-
 // Blocks of a long row that are summed before their sums are added: the sums are on the stack, 32
 // KiB, as a call does not allocate. 32 Mi elements: threads wait for each other after each batch.
 constexpr size_t kBatchBlocks = Threshold(8192, 2);

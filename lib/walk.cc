@@ -47,8 +47,7 @@ void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Wa
 
 }  // namespace
 
-Walk MakeWalk(const rmsnorm_view& shape, const Views& views) {
-  Walk walk;
+void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
   walk.loops = 0;
   walk.d = shape.shape[shape.ndim - 1];
   walk.given = views.given;
@@ -74,7 +73,6 @@ Walk MakeWalk(const rmsnorm_view& shape, const Views& views) {
     walk.loop[0].count = 1;
     ForEachOperand(views.given, [&](Operand operand) { walk.loop[0].stride[operand] = 0; });
   }
-  return walk;
 }
 
 Run NextRun(const Walk& walk, size_t begin, size_t end) {

@@ -27,8 +27,9 @@ struct Walk {
   size_t Groups() const { return rows / rows_of_group; }
 };
 
-// The walk over the rows of `shape`, of which there may be none, through checked views.
-Walk MakeWalk(const rmsnorm_view& shape, const Views& views);
+// Makes the walk over the rows of `shape`, of which there may be none, through checked views. It is
+// not returned, since a copy takes longer than a short row.
+void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk);
 
 // The rows from `begin` on that are a run, up to `end` at most.
 Run NextRun(const Walk& walk, size_t begin, size_t end);

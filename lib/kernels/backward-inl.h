@@ -282,11 +282,11 @@ HWY_INLINE auto DotPass(const T* HWY_RESTRICT x, const T* HWY_RESTRICT dy,
 }
 
 template <bool kSquares, class T>
-HWY_NOINLINE FourSums DotBlock(const void* x, const void* dy, const float* weight, size_t n) {
+HWY_NOINLINE FoldedDots DotBlock(const void* x, const void* dy, const float* weight, size_t n) {
   const F32Tag tag;
   const auto lanes =
       DotPass<kSquares, 0, 1>(static_cast<const T*>(x), static_cast<const T*>(dy), weight, n);
-  FourSums dots = {};
+  FoldedDots dots = {};
   const Pair dot = FoldToPair(lanes.dot);
   hn::Store(FoldToFour(tag, hn::Add(dot.lower, dot.upper)), FourTag(), dots.dot);
   if constexpr (kSquares) {
@@ -296,29 +296,106 @@ HWY_NOINLINE FourSums DotBlock(const void* x, const void* dy, const float* weigh
   return dots;
 }
 
+// ------------------------------------------------------------------ short rows
+
+// The sums of a row of one block.
 template <bool kSquares, class T>
-HWY_INLINE FourSums DotRow(const Run& run, size_t row) {
+HWY_INLINE FoldedDots DotRow(const Run& run, size_t row) {
   return DotBlock<kSquares, T>(run.Row<T>(kX, row), run.Row<T>(kDy, row),
                                run.Row<float>(kWeight, 0), run.d);
 }
 
-// The last two steps of the tree.
-HWY_INLINE Four FoldRows(const FourSums (&rows)[4], float (FourSums::*lanes)[4]) {
-  const FourTag tag;
-  return FoldFour(hn::Load(tag, rows[0].*lanes), hn::Load(tag, rows[1].*lanes),
-                  hn::Load(tag, rows[2].*lanes), hn::Load(tag, rows[3].*lanes));
-}
+// Those of four.
+struct FourSums {
+  Four dot;
+  Four squares;
+};
 
 template <bool kSquares, class T>
-HWY_NOINLINE FourSums DotFourRows(const Run& run, size_t row) {
+HWY_INLINE FourSums DotFourRows(const Run& run, size_t row) {
   const FourTag tag;
-  const FourSums rows[4] = {DotRow<kSquares, T>(run, row), DotRow<kSquares, T>(run, row + 1),
-                            DotRow<kSquares, T>(run, row + 2), DotRow<kSquares, T>(run, row + 3)};
-  FourSums sums = {};
+  const FoldedDots a = DotRow<kSquares, T>(run, row);
+  const FoldedDots b = DotRow<kSquares, T>(run, row + 1);
+  const FoldedDots c = DotRow<kSquares, T>(run, row + 2);
+  const FoldedDots e = DotRow<kSquares, T>(run, row + 3);
+  const Four dot = FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot), hn::Load(tag, c.dot),
+                            hn::Load(tag, e.dot));
+  Four squares = hn::Zero(tag);
+  if constexpr (kSquares) {
+    squares = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares), hn::Load(tag, c.squares),
+                       hn::Load(tag, e.squares));
+  }
   // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
-  hn::Store(hn::Add(hn::Zero(tag), FoldRows(rows, &FourSums::dot)), tag, sums.dot);
-  if constexpr (kSquares) hn::Store(FoldRows(rows, &FourSums::squares), tag, sums.squares);
-  return sums;
+  return {hn::Add(hn::Zero(tag), dot), squares};
+}
+
+// The terms of four rows, by the operations of MakeHotTerms().
+struct FourTerms {
+  HWY_ALIGN float r[4];
+  HWY_ALIGN float k[4];
+  HWY_ALIGN float q[4];
+  bool safe;  // whether all four are; if not, the terms are meaningless
+
+  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
+};
+
+template <class T>
+HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, FourTerms& terms) {
+  const FourTag tag;
+  const bool has_rstd = run.Has(kRstd);
+  const bool needs_squares = NeedsSquares(norm, has_rstd);
+  const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
+  const FourSums sums =
+      needs_squares ? DotFourRows<true, T>(run, row) : DotFourRows<false, T>(run, row);
+  const Four one = hn::Set(tag, 1.0f);
+  const Four eps = hn::Set(tag, norm.eps);
+  const Four divisor = hn::Set(tag, norm.divisor);
+  const Four largest = hn::Set(tag, kLargestSafe);
+  Four r = one;
+  if (has_rstd) {
+    HWY_ALIGN float rstd[4];
+    for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
+    r = hn::Load(tag, rstd);
+  }
+  Four root = one;
+  auto safe =
+      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
+  if (needs_squares) {
+    const Four mean = hn::Div(sums.squares, divisor);
+    const Four under_root = outside ? mean : hn::Add(mean, eps);
+    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
+    root = hn::Sqrt(under_root);
+    if (!has_rstd) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
+  }
+  const Four q = hn::Div(hn::Mul(sums.dot, r), outside ? hn::Mul(divisor, root) : divisor);
+  hn::Store(r, tag, terms.r);
+  hn::Store(outside ? one : r, tag, terms.k);
+  hn::Store(q, tag, terms.q);
+  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
+}
+
+// Four rows at a time, and the next four summed before these are worked on, so that the two
+// overlap: as in NormaliseShortRows().
+template <class T>
+HWY_NOINLINE size_t ApplyShortRows(const Norm& norm, const Run& run, const Apply& apply,
+                                   size_t begin) {
+  size_t row = begin;
+  if (row + 4 > run.count) return row;
+  FourTerms now;
+  FourTerms next;
+  MakeFourTerms<T>(norm, run, row, next);
+  for (; row + 4 <= run.count; row += 4) {
+    now = next;
+    if (HWY_UNLIKELY(!now.safe)) break;
+    if (row + 8 <= run.count) MakeFourTerms<T>(norm, run, row + 4, next);
+    if (HWY_LIKELY(apply.two != nullptr)) {
+      apply.two(run, row, now.Row(0), now.Row(1));
+      apply.two(run, row + 2, now.Row(2), now.Row(3));
+    } else {
+      for (size_t i = 0; i < 4; ++i) apply.row(run, row + i, now.Row(i));
+    }
+  }
+  return row;
 }
 
 // ------------------------------------------------------------------ sums in registers
@@ -427,8 +504,7 @@ constexpr void SetLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
   const int type = DtypeIndex(dtype);
   leaves.dot[type][0] = &DotBlock<false, T>;
   leaves.dot[type][1] = &DotBlock<true, T>;
-  leaves.dot_four[type][0] = &DotFourRows<false, T>;
-  leaves.dot_four[type][1] = &DotFourRows<true, T>;
+  leaves.short_rows[type] = &ApplyShortRows<T>;
   leaves.apply[type][static_cast<int>(Dx::kNone)][1] = &ApplyRow<Dx::kNone, true, T>;
   SetApplyLeaves<T>(dtype, leaves);
 }
@@ -439,10 +515,10 @@ constexpr BackwardLeaves MakeBackwardLeaves() {
   SetLeaves<F16>(RMSNORM_F16, leaves);
   SetLeaves<BF16>(RMSNORM_BF16, leaves);
   if constexpr (kFitsRegisters<float>) {
-    leaves.apply_held[0] = &ApplyHeldRows<1>;
-    leaves.apply_held[1] = &ApplyHeldRows<2>;
-    leaves.apply_held[2] = &ApplyHeldRows<3>;
-    leaves.apply_held[3] = &ApplyHeldRows<4>;
+    leaves.held_rows[0] = &ApplyHeldRows<1>;
+    leaves.held_rows[1] = &ApplyHeldRows<2>;
+    leaves.held_rows[2] = &ApplyHeldRows<3>;
+    leaves.held_rows[3] = &ApplyHeldRows<4>;
   }
   return leaves;
 }
@@ -471,8 +547,8 @@ HWY_INLINE DotLeaf FindDot(const Norm& norm, bool squares) {
 }
 
 // The sums of n columns of a row, at most a block.
-inline HWY_NOINLINE FourSums DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
-                                      size_t n, bool squares) {
+inline HWY_NOINLINE FoldedDots DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
+                                        size_t n, bool squares) {
   HWY_ALIGN float x[kBlock];
   HWY_ALIGN float dy[kBlock];
   Widen(norm, run, kX, row, begin, n, x);
@@ -488,9 +564,9 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, DotLeaf 
   RowSums total = {0, 0};
   for (size_t begin = 0; begin < run.d; begin += kBlock) {
     const size_t n = std::min(kBlock, run.d - begin);
-    const FourSums block = HWY_LIKELY(dot != nullptr)
-                               ? dot(x + begin * size, dy + begin * size, weight + begin, n)
-                               : DotTiles(norm, run, row, begin, n, squares);
+    const FoldedDots block = HWY_LIKELY(dot != nullptr)
+                                 ? dot(x + begin * size, dy + begin * size, weight + begin, n)
+                                 : DotTiles(norm, run, row, begin, n, squares);
     total.dot += FoldOne(hn::Load(FourTag(), block.dot));
     if (squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
   }
@@ -498,53 +574,6 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, DotLeaf 
 }
 
 // ------------------------------------------------------------------ terms
-
-// The terms of four rows, by the operations of MakeHotTerms(), but with eps as a floor.
-struct FourTerms {
-  HWY_ALIGN float r[4];
-  HWY_ALIGN float k[4];
-  HWY_ALIGN float q[4];
-  bool safe;  // whether all four are; if not, the terms are meaningless
-
-  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
-};
-
-HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotFourLeaf dot_four,
-                              bool squares, FourTerms& terms) {
-  const FourTag tag;
-  const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
-  const FourSums sums = dot_four(run, row);
-  const Four one = hn::Set(tag, 1.0f);
-  const Four divisor = hn::Set(tag, norm.divisor);
-  const Four largest = hn::Set(tag, kLargestSafe);
-  Four r = one;
-  if (run.Has(kRstd)) {
-    if (HWY_LIKELY(run.stride[kRstd] == sizeof(float))) {
-      r = hn::LoadU(tag, run.Row<float>(kRstd, row));
-    } else {
-      HWY_ALIGN float rstd[4];
-      for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
-      r = hn::Load(tag, rstd);
-    }
-  }
-  Four root = one;
-  auto safe =
-      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
-  if (squares) {
-    const Four eps = hn::Set(tag, norm.eps);
-    const Four mean = hn::Div(hn::Load(tag, sums.squares), divisor);
-    const Four under_root = outside ? mean : hn::Add(mean, eps);
-    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
-    root = hn::Sqrt(under_root);
-    if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
-  }
-  const Four q =
-      hn::Div(hn::Mul(hn::Load(tag, sums.dot), r), outside ? hn::Mul(divisor, root) : divisor);
-  hn::Store(r, tag, terms.r);
-  hn::Store(outside ? one : r, tag, terms.k);
-  hn::Store(q, tag, terms.q);
-  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
-}
 
 inline HWY_NOINLINE HotTerms MakeHotTerms(const Norm& norm, const Run& run, size_t row, DotLeaf dot,
                                           bool squares) {
@@ -671,13 +700,12 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
 struct Ways {
   bool squares;  // whether their sum is needed
   DotLeaf dot;
-  ApplyLeaf row;
-  ApplyTwoLeaf two;  // or null
+  Apply apply;
 };
 
 HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
   const bool squares = NeedsSquares(norm, run.Has(kRstd));
-  if (!norm.one_type) return {squares, nullptr, nullptr, nullptr};
+  if (!norm.one_type) return {squares, nullptr, {nullptr, nullptr}};
   const Dx way = !run.Has(kDx)    ? Dx::kNone
                  : norm.add_to_dx ? Dx::kAdd
                  : norm.stream    ? Dx::kStream
@@ -685,8 +713,10 @@ HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
   const BackwardLeaves& leaves = LeavesOf(norm);
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool dw = run.Has(kDw);
-  return {squares, leaves.dot[type][squares], leaves.apply[type][static_cast<int>(way)][dw],
-          way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr};
+  return {squares,
+          leaves.dot[type][squares],
+          {leaves.apply[type][static_cast<int>(way)][dw],
+           way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr}};
 }
 
 HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing && !hot.only_g; }
@@ -694,34 +724,11 @@ HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing
 inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t row,
                                      const Ways& ways) {
   const HotTerms hot = MakeHotTerms(norm, run, row, ways.dot, ways.squares);
-  if (HWY_LIKELY(ways.row != nullptr && IsPlain(hot))) {
-    ways.row(run, row, hot.terms);
+  if (HWY_LIKELY(ways.apply.row != nullptr && IsPlain(hot))) {
+    ways.apply.row(run, row, hot.terms);
   } else {
     ApplyByTiles(norm, run, row, MakeRowTerms(norm, run, row, hot));
   }
-}
-
-// Four rows at a time, and the next four summed before these are worked on, so that the two
-// overlap: as in NormaliseShortRows().
-HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
-  FourTerms now;
-  FourTerms next;
-  const DotFourLeaf dot_four = LeavesOf(norm).dot_four[DtypeIndex(norm.dtype[kX])][ways.squares];
-  MakeFourTerms(norm, run, 0, dot_four, ways.squares, next);
-  size_t row = 0;
-  for (; row + 4 <= run.count; row += 4) {
-    now = next;
-    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, dot_four, ways.squares, next);
-    if (HWY_UNLIKELY(!now.safe)) {
-      for (size_t i = row; i < row + 4; ++i) BackwardRow(norm, run, i, ways);
-    } else if (HWY_LIKELY(ways.two != nullptr)) {
-      ways.two(run, row, now.Row(0), now.Row(1));
-      ways.two(run, row + 2, now.Row(2), now.Row(3));
-    } else {
-      for (size_t i = 0; i < 4; ++i) ways.row(run, row + i, now.Row(i));
-    }
-  }
-  return row;
 }
 
 // Two rows at a time: those that are not short.
@@ -731,7 +738,7 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& w
     const HotTerms a = MakeHotTerms(norm, run, row, ways.dot, ways.squares);
     const HotTerms b = MakeHotTerms(norm, run, row + 1, ways.dot, ways.squares);
     if (HWY_LIKELY(IsPlain(a) && IsPlain(b))) {
-      ways.two(run, row, a.terms, b.terms);
+      ways.apply.two(run, row, a.terms, b.terms);
     } else {
       BackwardRow(norm, run, row, ways);
       BackwardRow(norm, run, row + 1, ways);
@@ -740,14 +747,24 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& w
   return row;
 }
 
+HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
+  const SafeRowsLeaf leaf = LeavesOf(norm).short_rows[DtypeIndex(norm.dtype[kX])];
+  size_t row = leaf(norm, run, ways.apply, 0);
+  while (row + 4 <= run.count) {
+    for (size_t i = 0; i < 4; ++i) BackwardRow(norm, run, row++, ways);
+    row = leaf(norm, run, ways.apply, row);
+  }
+  return row;
+}
+
 // Rows by groups: returns the index of the first one that is in none.
 inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run, const Ways& ways) {
   const bool is_short = run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes;
-  if (run.count >= 4 && is_short && ways.row != nullptr && !norm.stream &&
+  if (run.count >= 4 && is_short && norm.one_type && !norm.stream &&
       norm.eps_placement != RMSNORM_EPS_FLOOR) {
     return BackwardByFours(norm, run, ways);
   }
-  return ways.two != nullptr ? BackwardByTwos(norm, run, ways) : 0;
+  return ways.apply.two != nullptr ? BackwardByTwos(norm, run, ways) : 0;
 }
 
 // Whether rows are held in registers: those of training, to which the forward pass left an inverse
@@ -761,9 +778,9 @@ HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
 void BackwardRows(const Norm& norm, const Run& run) {
   size_t row = 0;
   if (IsHeld(norm, run)) {
-    const auto apply_held = LeavesOf(norm).apply_held[(run.d - 1) / kPair];
+    const auto held_rows = LeavesOf(norm).held_rows[(run.d - 1) / kPair];
     for (; row < run.count; ++row) {
-      row = apply_held(norm, run, row);
+      row = held_rows(norm, run, row);
       if (row < run.count) BackwardRow(norm, run, row, FindWays(norm, run));
     }
   } else {
@@ -791,8 +808,8 @@ void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms) {
   const Ways ways = FindWays(norm, run);
   for (size_t row = 0; row < run.count; ++row) {
     const bool plain = terms[row].cold == Cold::kNothing && !terms[row].only_g;
-    if (HWY_LIKELY(ways.row != nullptr && plain)) {
-      ways.row(run, row, Narrowed(terms[row].terms));
+    if (HWY_LIKELY(ways.apply.row != nullptr && plain)) {
+      ways.apply.row(run, row, Narrowed(terms[row].terms));
     } else {
       ApplyByTiles(norm, run, row, terms[row]);
     }
