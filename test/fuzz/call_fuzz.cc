@@ -95,6 +95,8 @@ struct Setting {
   uint32_t control = kDefaultControl;
   Executor executor;
   bool null_options = false;
+  bool null_context = false;
+  bool by_modules_context = false;  // the context is the module's, rather than the call's
 };
 
 void DrawSetting(Random& random, const Call& call, const std::string& target, Setting& setting) {
@@ -106,71 +108,160 @@ void DrawSetting(Random& random, const Call& call, const std::string& target, Se
   setting.executor.kind = kinds[random.Below(4)];
   setting.executor.seed = random.Bits();
   setting.executor.control = random.Below(2) == 0 ? setting.control : RandomControl(random);
-  setting.null_options = call.null_options;
+  setting.null_options = true;
+  setting.null_context = call.null_context;
+  setting.by_modules_context = call.legal && random.Below(2) == 0;
 }
 
-rmsnorm_status RunModule(const Call& call, const rmsnorm_options* options, const rmsnorm_view* view,
-                         const rmsnorm_view* const* v, float* rstd) {
-  rmsnorm_module* module = nullptr;
-  rmsnorm_status status = rmsnorm_module_create(&module, call.module_d, call.module_dtype, options);
-  if (status == RMSNORM_OK && call.operands[kWeight].given) {
-    status = rmsnorm_module_set_weight(module, &view[kWeight]);
+// A struct that begins with its size, as the library may read it: what is beyond that size, or
+// beyond what the struct has, is no default.
+struct Sized {
+  template <class Struct>
+  Sized(const Struct& known, unsigned char beyond) {
+    uint32_t size;
+    std::memcpy(bytes, &known, sizeof known);
+    std::memcpy(&size, bytes, sizeof size);
+    if (size < sizeof known) {
+      const size_t kept = std::max<size_t>(size, sizeof size);
+      std::memset(bytes + kept, 0x5A, sizeof known - kept);
+    } else if (size > sizeof known && size <= sizeof bytes) {
+      bytes[size - 1] = beyond;
+    }
   }
-  if (status == RMSNORM_OK) {
-    status =
-        call.operation == kModuleForward ? rmsnorm_module_forward(module, v[kX], v[kY], rstd)
-        : call.operation == kModuleAddForward
-            ? rmsnorm_module_add_forward(module, v[kX], v[kResidual], v[kResidualOut], v[kY], rstd)
-            : rmsnorm_module_backward(module, v[kDy], v[kX], rstd, v[kDx], v[kDw], call.flags);
+  template <class Struct>
+  const Struct* As() const {
+    return reinterpret_cast<const Struct*>(bytes);
   }
-  rmsnorm_module_destroy(module);
-  return status;
+
+  alignas(8) unsigned char bytes[4096] = {};
+};
+
+// A call's operands in `base`, and its options, as it is given them.
+struct Arguments {
+  Arguments(const Call& call, int index, const Setting& setting, unsigned char* base)
+      : norm(call.norm[index]),
+        own_options(norm.options, call.beyond),
+        own_operands(ViewOperands(call, index, base), call.beyond),
+        options(setting.null_options && norm.null_options ? nullptr
+                                                          : own_options.As<rmsnorm_options>()),
+        operands(own_operands.As<rmsnorm_operands>()) {}
+
+  rmsnorm_operands ViewOperands(const Call& call, int index, unsigned char* base) {
+    rmsnorm_operands all = rmsnorm_no_operands();
+    all.size = norm.operands_size;
+    all.add_to = norm.add_to;
+    for (int id = 0; id < kOperands; ++id) {
+      const Operand& operand = call.operands[index * kOperands + id];
+      view[id] = operand.view;
+      view[id].data = operand.null_data ? nullptr : base + operand.offset;
+      const rmsnorm_view* const pointer =
+          operand.given && !call.IsOfModule(index * kOperands + id) ? &view[id] : nullptr;
+      std::memcpy(reinterpret_cast<char*>(&all) + kOperandRules[id].offset, &pointer,
+                  sizeof pointer);
+      data[id] = operand.given ? view[id].data : nullptr;
+    }
+    if (call.operands[index * kOperands + kWeight].given) weight = &view[kWeight];
+    return all;
+  }
+
+  const Norm& norm;
+  rmsnorm_view view[kOperands];
+  void* data[kOperands];
+  const rmsnorm_view* weight = nullptr;  // for a module
+  const Sized own_options;
+  const Sized own_operands;
+  const rmsnorm_options* options;
+  const rmsnorm_operands* operands;
+};
+
+class Module {
+ public:
+  Module() = default;
+  ~Module() { rmsnorm_module_destroy(module_); }
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  rmsnorm_status Make(const Arguments& arguments, const rmsnorm_context* context) {
+    const Norm& norm = arguments.norm;
+    const rmsnorm_status status = rmsnorm_module_create(&module_, norm.module_d, norm.module_dtype,
+                                                        arguments.options, context);
+    if (status != RMSNORM_OK || arguments.weight == nullptr) return status;
+    return rmsnorm_module_set_weight(module_, arguments.weight);
+  }
+  const rmsnorm_module* get() const { return module_; }
+
+ private:
+  rmsnorm_module* module_ = nullptr;
+};
+
+rmsnorm_status RunModule(const Call& call, const Arguments& arguments,
+                         const rmsnorm_context* context, const rmsnorm_context* of_module) {
+  Module module;
+  if (const rmsnorm_status status = module.Make(arguments, of_module); status != RMSNORM_OK) {
+    return status;
+  }
+  const rmsnorm_dtype dtype = arguments.view[kX].dtype;
+  const size_t rows = arguments.view[kX].shape[0];
+  void* const* data = arguments.data;
+  switch (call.operation) {
+    case kModuleForward:
+      return rmsnorm_module_forward(module.get(), arguments.operands, context);
+    case kModuleBackward:
+      return rmsnorm_module_backward(module.get(), arguments.operands, context);
+    case kForwardRows:
+      return rmsnorm_module_forward_rows(module.get(), dtype, rows, data[kX], data[kY]);
+    case kAddForwardRows:
+      return rmsnorm_module_add_forward_rows(module.get(), dtype, rows, data[kX], data[kResidual],
+                                             data[kResidualOut], data[kY]);
+    default:
+      return rmsnorm_module_backward_rows(module.get(), dtype, rows, data[kDy], data[kX],
+                                          static_cast<const float*>(data[kRstd]), data[kDx],
+                                          data[kDw]);
+  }
+}
+
+rmsnorm_status RunAll(const Call& call, const Arguments* arguments,
+                      const rmsnorm_context* context) {
+  Module modules[kMostNorms];
+  rmsnorm_call calls[kMostNorms];
+  for (int i = 0; i < kMostNorms; ++i) {
+    calls[i] = {nullptr, arguments[i].operands, arguments[i].options};
+    if (!call.norm[i].by_module) continue;
+    const rmsnorm_status status = modules[i].Make(arguments[i], nullptr);
+    if (status != RMSNORM_OK) return status;
+    calls[i].module = modules[i].get();
+    calls[i].options = nullptr;
+  }
+  return rmsnorm_forward_all(calls, kMostNorms, context);
 }
 
 // The call on operands in `base`. Nothing here is a number of floating point.
 rmsnorm_status Run(const Call& call, Setting& setting, unsigned char* base) {
-  rmsnorm_view view[kOperands];
-  const rmsnorm_view* v[kOperands];
-  for (int id = 0; id < kOperands; ++id) {
-    const Operand& operand = call.operands[id];
-    view[id] = operand.view;
-    view[id].data = operand.null_data ? nullptr : base + operand.offset;
-    v[id] = operand.given ? &view[id] : nullptr;
-  }
-  rmsnorm_options own = call.options;
+  const Arguments arguments[kMostNorms] = {{call, 0, setting, base}, {call, 1, setting, base}};
+  rmsnorm_context own = call.context;
   if (own.target == nullptr) own.target = setting.target.c_str();
   if (own.threads >= 0) own.threads = setting.threads;
   if (setting.executor.kind != Executor::kNone) {
     own.parallel_for = Executor::Run;
     own.parallel_context = &setting.executor;
   }
-  const rmsnorm_options* const options = setting.null_options ? nullptr : &own;
-  float* const rstd = v[kRstd] != nullptr ? static_cast<float*>(view[kRstd].data) : nullptr;
-  double* const sums = v[kSums] != nullptr ? static_cast<double*>(view[kSums].data) : nullptr;
+  const Sized sized(own, call.beyond);
+  const rmsnorm_context* context = setting.null_context ? nullptr : sized.As<rmsnorm_context>();
 
   SetControl(setting.control);
   const uint32_t before = Control();
   rmsnorm_status status;
-  switch (call.operation) {
-    case kForward:
-      status = rmsnorm_forward(v[kX], v[kWeight], v[kY], rstd, options);
-      break;
-    case kSumSquares:
-      status = rmsnorm_sum_squares(v[kX], sums, options);
-      break;
-    case kScale:
-      status = rmsnorm_scale(v[kX], sums, v[kWeight], v[kY], rstd, options);
-      break;
-    case kAddForward:
-      status = rmsnorm_add_forward(v[kX], v[kResidual], v[kWeight], v[kResidualOut], v[kY], rstd,
-                                   options);
-      break;
-    case kBackward:
-      status =
-          rmsnorm_backward(v[kDy], v[kX], v[kWeight], rstd, v[kDx], v[kDw], call.flags, options);
-      break;
-    default:
-      status = RunModule(call, options, view, v, rstd);
+  if (call.operation == kForward) {
+    status = rmsnorm_forward(arguments->operands, arguments->options, context);
+  } else if (call.operation == kBackward) {
+    status = rmsnorm_backward(arguments->operands, arguments->options, context);
+  } else if (call.operation == kForwardAll) {
+    status = RunAll(call, arguments, context);
+  } else {
+    // Dense rows come without a context.
+    const bool by_modules = setting.by_modules_context || call.Is().dense != 0;
+    status =
+        RunModule(call, *arguments, by_modules ? nullptr : context, by_modules ? context : nullptr);
   }
   const uint32_t after = Control();
   SetControl(kDefaultControl);
@@ -184,33 +275,31 @@ rmsnorm_status Run(const Call& call, Setting& setting, unsigned char* base) {
 // ------------------------------------------------------------------ what must be so
 
 // Marks the bytes of the outputs of a call that was accepted. By definition they share no byte with
-// each other nor with another argument that they are not exactly in the place of.
+// each other nor with another operand, of the other norm too, that they are not exactly in the
+// place of.
 Memory MarkOutputs(const Call& call) {
   Memory all(call.memory.size());
-  for (int output = 0; output < kOperands; ++output) {
+  for (int output = 0; output < kAllOperands; ++output) {
     if (!call.operands[output].given || !call.IsOutput(output)) continue;
     const std::vector<ptrdiff_t> offsets = RowOffsets(call.operands[output]);
     const size_t bytes = RowBytes(call.operands[output]);
     Memory own(all.size());
     for (const ptrdiff_t offset : offsets) {
       if (std::memchr(&own[0] + offset, 1, bytes) != nullptr) {
-        throw Fault(std::string(kOperandNames[output]) + ": rows overlap, and were accepted");
+        throw Fault(call.NameOf(output) + ": rows overlap, and were accepted");
       }
       std::memset(&own[0] + offset, 1, bytes);
       std::memset(&all[0] + offset, 1, bytes);
     }
-    for (int other = 0; other < kOperands; ++other) {
+    for (int other = 0; other < kAllOperands; ++other) {
       const Operand& operand = call.operands[other];
-      if (other == output || !operand.given || call.Role(other) == 'M') continue;
+      if (other == output || !operand.given || call.IsOfModule(other)) continue;
       const std::vector<ptrdiff_t> places = RowOffsets(operand);
-      const bool may_be_in_place = (output == kY && other == kX) ||
-                                   (output == kResidualOut && other == kResidual) ||
-                                   (output == kDx && other == kDy);
       const bool is_in_place = places == offsets && RowBytes(operand) == bytes;
-      if (call.IsInput(other) && may_be_in_place && is_in_place) continue;
+      if (PlaceOf(output) == other && is_in_place) continue;
       for (const ptrdiff_t place : places) {
         if (std::memchr(&own[0] + place, 1, RowBytes(operand)) != nullptr) {
-          throw Fault(std::string(kOperandNames[output]) + ": overlaps " + kOperandNames[other] +
+          throw Fault(call.NameOf(output) + ": overlaps " + call.NameOf(other) +
                       ", and was accepted");
         }
       }
@@ -231,22 +320,20 @@ bool SameNumber(const unsigned char* expected, const unsigned char* actual) {
 void RequireSame(const Call& call, const Memory& expected, const unsigned char* memory) {
   if (std::memcmp(expected.data(), memory, expected.size()) == 0) return;
   Memory actual(memory, memory + expected.size());
-  for (int id = 0; id < kOperands; ++id) {
+  for (int id = 0; id < kAllOperands; ++id) {
     const Operand& operand = call.operands[id];
     if (!operand.given || !call.IsOutput(id)) continue;
-    const std::string name = kOperandNames[id];
     const std::vector<ptrdiff_t> offsets = RowOffsets(operand);
     for (size_t row = 0; row < offsets.size(); ++row) {
       const unsigned char* const e = expected.data() + offsets[row];
       unsigned char* const a = actual.data() + offsets[row];
-      if (operand.view.dtype == kF64) {
-        for (size_t j = 0; j < operand.view.shape[0]; ++j) {
-          if (!SameNumber(e + 8 * j, a + 8 * j)) throw Fault("sums[" + std::to_string(j) + "]");
-        }
+      const std::string where = call.NameOf(id) + ", row " + std::to_string(row);
+      if (operand.view.dtype == RMSNORM_F64) {
+        if (!SameNumber(e, a)) throw Fault(where);
       } else {
         const testing::AssertionResult same =
-            SameBits(operand.view.dtype, e, a, RowLength(operand.view));
-        if (!same) throw Fault(name + ", row " + std::to_string(row) + ": " + same.message());
+            SameBits(operand.view.dtype, e, a, RowLength(operand));
+        if (!same) throw Fault(where + ": " + same.message());
       }
       std::memcpy(a, e, RowBytes(operand));
     }
@@ -260,25 +347,31 @@ void RequireSame(const Call& call, const Memory& expected, const unsigned char* 
 
 std::string Text(const Call& call) {
   std::ostringstream text;
-  text << kOperations[call.operation].name << (call.at_end ? ", before" : ", after")
-       << " a guard page\n";
-  for (int id = 0; id < kOperands; ++id) {
+  text << call.Is().name << (call.at_end ? ", before" : ", after") << " a guard page\n";
+  for (int id = 0; id < kAllOperands; ++id) {
     const Operand& o = call.operands[id];
     if (!o.given) continue;
     const char* const type = rmsnorm_dtype_name(o.view.dtype);
-    text << "  " << kOperandNames[id] << ": " << (type != nullptr ? type : "f64") << ", shape";
+    text << "  " << call.NameOf(id) << (call.IsOfModule(id) ? " of the module" : "") << ": "
+         << (type != nullptr ? type : "?") << ", shape";
     const int ndim = std::clamp(o.view.ndim, 0, RMSNORM_MAX_DIMS);
     for (int i = 0; i < ndim; ++i) text << ' ' << o.view.shape[i];
     text << ", strides";
     for (int i = 0; i < ndim; ++i) text << ' ' << o.view.stride[i];
     text << ", at byte " << o.offset << (o.null_data ? " (null)" : "") << '\n';
   }
-  const rmsnorm_options& options = call.options;
-  text << std::hexfloat << "  eps " << options.eps << ", placed " << options.eps_placement
-       << ", rounding " << options.rounding << ", of the residual " << options.residual_rounding
-       << ", offset " << options.weight_offset << ", divisor " << options.divisor << ", flags "
-       << call.flags;
-  if (call.IsModule()) text << ", module of " << call.module_d << " of type " << call.module_dtype;
+  for (int i = 0; i < call.norms; ++i) {
+    const Norm& norm = call.norm[i];
+    const rmsnorm_options& options = norm.options;
+    text << std::hexfloat << "  eps " << options.eps << ", placed " << options.eps_placement
+         << ", rounding " << options.rounding << ", of the residual " << options.residual_rounding
+         << ", offset " << options.weight_offset << ", divisor " << options.divisor << ", added to "
+         << norm.add_to << ", sizes " << options.size << ' ' << norm.operands_size;
+    if (norm.by_module) {
+      text << ", module of " << norm.module_d << " of type " << norm.module_dtype;
+    }
+    text << (i + 1 < call.norms ? "\n" : "");
+  }
   return text.str();
 }
 
@@ -286,7 +379,8 @@ std::string Text(const Setting& setting) {
   std::ostringstream text;
   text << "target " << setting.target << ", threads " << setting.threads << ", state " << std::hex
        << setting.control << ", executor " << setting.executor.kind << " in state "
-       << setting.executor.control << (setting.null_options ? ", no options" : "");
+       << setting.executor.control << (setting.null_context ? ", no context" : "")
+       << (setting.by_modules_context ? ", the module's context" : "");
   return text.str();
 }
 
@@ -341,8 +435,10 @@ void TestCall(uint32_t seed, const std::vector<std::string>& targets, const Guar
         }
       }
       if (drawer.random().Below(4) == 0) {
-        const auto within = IsWithinBounds({call, call.memory.data(), expected.data()});
-        if (!within) throw Fault(within.message());
+        for (int i = 0; i < call.norms; ++i) {
+          const auto within = IsWithinBounds({call, i, call.memory.data(), expected.data()});
+          if (!within) throw Fault(call.NameOf(i * kOperands) + ": " + within.message());
+        }
       }
     }
     Memory actual;
