@@ -270,7 +270,9 @@ typedef int32_t rmsnorm_residual_rounding;
 enum {
   /// The norm of residual_out: Hugging Face, vLLM on GPUs.
   RMSNORM_CAST_THEN_NORM = 0,
-  /// The norm of the sum in f32: sglang, FlashInfer. The same bits where the residual is f32.
+  /// The norm of the sum in f32: sglang, FlashInfer. x's type in the rounding orders is then x's
+  /// own,
+  /// and else that of the residual.
   RMSNORM_NORM_THEN_CAST = 1
 };
 
