@@ -286,116 +286,16 @@ HWY_NOINLINE FoldedDots DotBlock(const void* x, const void* dy, const float* wei
   const F32Tag tag;
   const auto lanes =
       DotPass<kSquares, 0, 1>(static_cast<const T*>(x), static_cast<const T*>(dy), weight, n);
-  FoldedDots dots = {};
+  FoldedDots dots;
   const Pair dot = FoldToPair(lanes.dot);
   hn::Store(FoldToFour(tag, hn::Add(dot.lower, dot.upper)), FourTag(), dots.dot);
+  Four squares = hn::Zero(FourTag());
   if constexpr (kSquares) {
-    const Pair squares = FoldToPair(lanes.squares);
-    hn::Store(FoldToFour(tag, hn::Add(squares.lower, squares.upper)), FourTag(), dots.squares);
+    const Pair pair = FoldToPair(lanes.squares);
+    squares = FoldToFour(tag, hn::Add(pair.lower, pair.upper));
   }
+  hn::Store(squares, FourTag(), dots.squares);
   return dots;
-}
-
-// ------------------------------------------------------------------ short rows
-
-// The sums of a row of one block.
-template <bool kSquares, class T>
-HWY_INLINE FoldedDots DotRow(const Run& run, size_t row) {
-  return DotBlock<kSquares, T>(run.Row<T>(kX, row), run.Row<T>(kDy, row),
-                               run.Row<float>(kWeight, 0), run.d);
-}
-
-// Those of four.
-struct FourSums {
-  Four dot;
-  Four squares;
-};
-
-template <bool kSquares, class T>
-HWY_INLINE FourSums DotFourRows(const Run& run, size_t row) {
-  const FourTag tag;
-  const FoldedDots a = DotRow<kSquares, T>(run, row);
-  const FoldedDots b = DotRow<kSquares, T>(run, row + 1);
-  const FoldedDots c = DotRow<kSquares, T>(run, row + 2);
-  const FoldedDots e = DotRow<kSquares, T>(run, row + 3);
-  const Four dot = FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot), hn::Load(tag, c.dot),
-                            hn::Load(tag, e.dot));
-  Four squares = hn::Zero(tag);
-  if constexpr (kSquares) {
-    squares = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares), hn::Load(tag, c.squares),
-                       hn::Load(tag, e.squares));
-  }
-  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
-  return {hn::Add(hn::Zero(tag), dot), squares};
-}
-
-// The terms of four rows, by the operations of MakeHotTerms().
-struct FourTerms {
-  HWY_ALIGN float r[4];
-  HWY_ALIGN float k[4];
-  HWY_ALIGN float q[4];
-  bool safe;  // whether all four are; if not, the terms are meaningless
-
-  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
-};
-
-template <class T>
-HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, FourTerms& terms) {
-  const FourTag tag;
-  const bool has_rstd = run.Has(kRstd);
-  const bool needs_squares = NeedsSquares(norm, has_rstd);
-  const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
-  const FourSums sums =
-      needs_squares ? DotFourRows<true, T>(run, row) : DotFourRows<false, T>(run, row);
-  const Four one = hn::Set(tag, 1.0f);
-  const Four eps = hn::Set(tag, norm.eps);
-  const Four divisor = hn::Set(tag, norm.divisor);
-  const Four largest = hn::Set(tag, kLargestSafe);
-  Four r = one;
-  if (has_rstd) {
-    HWY_ALIGN float rstd[4];
-    for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
-    r = hn::Load(tag, rstd);
-  }
-  Four root = one;
-  auto safe =
-      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
-  if (needs_squares) {
-    const Four mean = hn::Div(sums.squares, divisor);
-    const Four under_root = outside ? mean : hn::Add(mean, eps);
-    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
-    root = hn::Sqrt(under_root);
-    if (!has_rstd) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
-  }
-  const Four q = hn::Div(hn::Mul(sums.dot, r), outside ? hn::Mul(divisor, root) : divisor);
-  hn::Store(r, tag, terms.r);
-  hn::Store(outside ? one : r, tag, terms.k);
-  hn::Store(q, tag, terms.q);
-  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
-}
-
-// Four rows at a time, and the next four summed before these are worked on, so that the two
-// overlap: as in NormaliseShortRows().
-template <class T>
-HWY_NOINLINE size_t ApplyShortRows(const Norm& norm, const Run& run, const Apply& apply,
-                                   size_t begin) {
-  size_t row = begin;
-  if (row + 4 > run.count) return row;
-  FourTerms now;
-  FourTerms next;
-  MakeFourTerms<T>(norm, run, row, next);
-  for (; row + 4 <= run.count; row += 4) {
-    now = next;
-    if (HWY_UNLIKELY(!now.safe)) break;
-    if (row + 8 <= run.count) MakeFourTerms<T>(norm, run, row + 4, next);
-    if (HWY_LIKELY(apply.two != nullptr)) {
-      apply.two(run, row, now.Row(0), now.Row(1));
-      apply.two(run, row + 2, now.Row(2), now.Row(3));
-    } else {
-      for (size_t i = 0; i < 4; ++i) apply.row(run, row + i, now.Row(i));
-    }
-  }
-  return row;
 }
 
 // ------------------------------------------------------------------ sums in registers
@@ -504,7 +404,6 @@ constexpr void SetLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
   const int type = DtypeIndex(dtype);
   leaves.dot[type][0] = &DotBlock<false, T>;
   leaves.dot[type][1] = &DotBlock<true, T>;
-  leaves.short_rows[type] = &ApplyShortRows<T>;
   leaves.apply[type][static_cast<int>(Dx::kNone)][1] = &ApplyRow<Dx::kNone, true, T>;
   SetApplyLeaves<T>(dtype, leaves);
 }
@@ -574,6 +473,66 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, DotLeaf 
 }
 
 // ------------------------------------------------------------------ terms
+
+// The terms of four rows, by the operations of MakeHotTerms(), but with eps as a floor.
+struct FourTerms {
+  HWY_ALIGN float r[4];
+  HWY_ALIGN float k[4];
+  HWY_ALIGN float q[4];
+  bool safe;  // whether all four are; if not, the terms are meaningless
+
+  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
+};
+
+// Of a row of one block.
+HWY_INLINE FoldedDots DotRow(const Run& run, size_t row, DotLeaf dot) {
+  return dot(run.Row<char>(kX, row), run.Row<char>(kDy, row), run.Row<float>(kWeight, 0), run.d);
+}
+
+// Of rows of one block and one type.
+HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotLeaf dot_leaf,
+                              bool squares, FourTerms& terms) {
+  const FourTag tag;
+  const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
+  const FoldedDots a = DotRow(run, row, dot_leaf);
+  const FoldedDots b = DotRow(run, row + 1, dot_leaf);
+  const FoldedDots c = DotRow(run, row + 2, dot_leaf);
+  const FoldedDots e = DotRow(run, row + 3, dot_leaf);
+  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
+  const Four dot = hn::Add(hn::Zero(tag), FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot),
+                                                   hn::Load(tag, c.dot), hn::Load(tag, e.dot)));
+  const Four one = hn::Set(tag, 1.0f);
+  const Four divisor = hn::Set(tag, norm.divisor);
+  const Four largest = hn::Set(tag, kLargestSafe);
+  Four r = one;
+  if (run.Has(kRstd)) {
+    if (HWY_LIKELY(run.stride[kRstd] == sizeof(float))) {
+      r = hn::LoadU(tag, run.Row<float>(kRstd, row));
+    } else {
+      HWY_ALIGN float rstd[4];
+      for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
+      r = hn::Load(tag, rstd);
+    }
+  }
+  Four root = one;
+  auto safe =
+      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
+  if (squares) {
+    const Four eps = hn::Set(tag, norm.eps);
+    const Four sums = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares),
+                               hn::Load(tag, c.squares), hn::Load(tag, e.squares));
+    const Four mean = hn::Div(sums, divisor);
+    const Four under_root = outside ? mean : hn::Add(mean, eps);
+    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
+    root = hn::Sqrt(under_root);
+    if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
+  }
+  const Four q = hn::Div(hn::Mul(dot, r), outside ? hn::Mul(divisor, root) : divisor);
+  hn::Store(r, tag, terms.r);
+  hn::Store(outside ? one : r, tag, terms.k);
+  hn::Store(q, tag, terms.q);
+  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
+}
 
 inline HWY_NOINLINE HotTerms MakeHotTerms(const Norm& norm, const Run& run, size_t row, DotLeaf dot,
                                           bool squares) {
@@ -652,9 +611,9 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
   Run tile = run;  // a row of f32
   tile.count = 1;
   tile.start_sums = run.start_sums && row == 0;
-  tile.Set(kX, x, 0);
-  tile.Set(kDy, dy, 0);
-  tile.Set(kDx, dx, 0);
+  tile.data[kX] = reinterpret_cast<char*>(x);
+  tile.data[kDy] = reinterpret_cast<char*>(dy);
+  tile.data[kDx] = reinterpret_cast<char*>(dx);
   for (size_t begin = 0; begin < run.d; begin += kTile) {
     const size_t n = std::min(kTile, run.d - begin);
     tile.d = n;
@@ -662,7 +621,7 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
     Widen(norm, run, kDy, row, begin, n, dy);
     if (run.Has(kDw)) {
       float* const sums = run.Row<float>(kDw, 0) + begin;
-      tile.Set(kDw, sums, 0);
+      tile.data[kDw] = reinterpret_cast<char*>(sums);
       if (terms.cold != Cold::kAll) {
         apply[static_cast<int>(Dx::kNone)][1](tile, 0, {terms.r, 0, 0});
       } else {
@@ -700,12 +659,13 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
 struct Ways {
   bool squares;  // whether their sum is needed
   DotLeaf dot;
-  Apply apply;
+  ApplyLeaf row;
+  ApplyTwoLeaf two;  // or null
 };
 
 HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
   const bool squares = NeedsSquares(norm, run.Has(kRstd));
-  if (!norm.one_type) return {squares, nullptr, {nullptr, nullptr}};
+  if (!norm.one_type) return {squares, nullptr, nullptr, nullptr};
   const Dx way = !run.Has(kDx)    ? Dx::kNone
                  : norm.add_to_dx ? Dx::kAdd
                  : norm.stream    ? Dx::kStream
@@ -713,10 +673,8 @@ HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
   const BackwardLeaves& leaves = LeavesOf(norm);
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool dw = run.Has(kDw);
-  return {squares,
-          leaves.dot[type][squares],
-          {leaves.apply[type][static_cast<int>(way)][dw],
-           way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr}};
+  return {squares, leaves.dot[type][squares], leaves.apply[type][static_cast<int>(way)][dw],
+          way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr};
 }
 
 HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing && !hot.only_g; }
@@ -724,11 +682,33 @@ HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing
 inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t row,
                                      const Ways& ways) {
   const HotTerms hot = MakeHotTerms(norm, run, row, ways.dot, ways.squares);
-  if (HWY_LIKELY(ways.apply.row != nullptr && IsPlain(hot))) {
-    ways.apply.row(run, row, hot.terms);
+  if (HWY_LIKELY(ways.row != nullptr && IsPlain(hot))) {
+    ways.row(run, row, hot.terms);
   } else {
     ApplyByTiles(norm, run, row, MakeRowTerms(norm, run, row, hot));
   }
+}
+
+// Four rows at a time, and the next four summed before these are worked on, so that the two
+// overlap: as in NormaliseShortRows().
+HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
+  FourTerms now;
+  FourTerms next;
+  MakeFourTerms(norm, run, 0, ways.dot, ways.squares, next);
+  size_t row = 0;
+  for (; row + 4 <= run.count; row += 4) {
+    now = next;
+    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, ways.dot, ways.squares, next);
+    if (HWY_UNLIKELY(!now.safe)) {
+      for (size_t i = row; i < row + 4; ++i) BackwardRow(norm, run, i, ways);
+    } else if (HWY_LIKELY(ways.two != nullptr)) {
+      ways.two(run, row, now.Row(0), now.Row(1));
+      ways.two(run, row + 2, now.Row(2), now.Row(3));
+    } else {
+      for (size_t i = 0; i < 4; ++i) ways.row(run, row + i, now.Row(i));
+    }
+  }
+  return row;
 }
 
 // Two rows at a time: those that are not short.
@@ -738,7 +718,7 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& w
     const HotTerms a = MakeHotTerms(norm, run, row, ways.dot, ways.squares);
     const HotTerms b = MakeHotTerms(norm, run, row + 1, ways.dot, ways.squares);
     if (HWY_LIKELY(IsPlain(a) && IsPlain(b))) {
-      ways.apply.two(run, row, a.terms, b.terms);
+      ways.two(run, row, a.terms, b.terms);
     } else {
       BackwardRow(norm, run, row, ways);
       BackwardRow(norm, run, row + 1, ways);
@@ -747,24 +727,14 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& w
   return row;
 }
 
-HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
-  const SafeRowsLeaf leaf = LeavesOf(norm).short_rows[DtypeIndex(norm.dtype[kX])];
-  size_t row = leaf(norm, run, ways.apply, 0);
-  while (row + 4 <= run.count) {
-    for (size_t i = 0; i < 4; ++i) BackwardRow(norm, run, row++, ways);
-    row = leaf(norm, run, ways.apply, row);
-  }
-  return row;
-}
-
 // Rows by groups: returns the index of the first one that is in none.
 inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run, const Ways& ways) {
   const bool is_short = run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes;
-  if (run.count >= 4 && is_short && norm.one_type && !norm.stream &&
+  if (run.count >= 4 && is_short && ways.row != nullptr && !norm.stream &&
       norm.eps_placement != RMSNORM_EPS_FLOOR) {
     return BackwardByFours(norm, run, ways);
   }
-  return ways.apply.two != nullptr ? BackwardByTwos(norm, run, ways) : 0;
+  return ways.two != nullptr ? BackwardByTwos(norm, run, ways) : 0;
 }
 
 // Whether rows are held in registers: those of training, to which the forward pass left an inverse
@@ -808,8 +778,8 @@ void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms) {
   const Ways ways = FindWays(norm, run);
   for (size_t row = 0; row < run.count; ++row) {
     const bool plain = terms[row].cold == Cold::kNothing && !terms[row].only_g;
-    if (HWY_LIKELY(ways.apply.row != nullptr && plain)) {
-      ways.apply.row(run, row, Narrowed(terms[row].terms));
+    if (HWY_LIKELY(ways.row != nullptr && plain)) {
+      ways.row(run, row, Narrowed(terms[row].terms));
     } else {
       ApplyByTiles(norm, run, row, terms[row]);
     }

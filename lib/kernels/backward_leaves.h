@@ -10,7 +10,7 @@ namespace rmsnorm::internal {
 
 // The lanes of a block's sums, folded to four.
 struct FoldedDots {
-  alignas(16) float dot[4];
+  alignas(16) float dot[4];      // of c
   alignas(16) float squares[4];  // 0 where they are not asked for
 };
 
@@ -18,30 +18,20 @@ struct FoldedDots {
 enum class Dx { kNone, kStore, kAdd, kStream };
 constexpr int kDxWays = 4;
 
-// Of a block of n elements.
+// The terms of c of a block of n elements.
 using DotLeaf = FoldedDots (*)(const void* x, const void* dy, const float* weight, size_t n);
 // One row of a run by its terms, or two neighbouring ones.
 using ApplyLeaf = void (*)(const Run& run, size_t row, const Terms<float>& terms);
 using ApplyTwoLeaf = void (*)(const Run& run, size_t row, const Terms<float>& a_terms,
                               const Terms<float>& b_terms);
 
-// Leaves for what is done with the rows of a call.
-struct Apply {
-  ApplyLeaf row;
-  ApplyTwoLeaf two;  // or null
-};
-// Backward for the rows from `begin` on, up to some that are not safe. Returns the index of the
-// first row that is not done.
-using SafeRowsLeaf = size_t (*)(const Norm& norm, const Run& run, const Apply& apply, size_t begin);
-
 struct BackwardLeaves {
   DotLeaf dot[kDtypes][2];               // without and with the squares
   ApplyLeaf apply[kDtypes][kDxWays][2];  // without and with dw; none without either
   ApplyTwoLeaf apply_two[kDtypes][2];    // without and with dw; dx is written
-  // Rows of at most a block, by fours. Not with eps as a floor.
-  SafeRowsLeaf short_rows[kDtypes];
-  // f32 rows that fit registers, with dx, dw and rstd, and eps inside the root, by the pairs of
-  // vectors that they take, less 1. Null where registers are few.
+  // f32 rows that fit registers, with dx, dw and rstd, and eps inside the root: those from `begin`
+  // on, up to one that is not safe, by the pairs of vectors that they take, less 1. Returns the
+  // index of the first row that is not done. Null where registers are few.
   size_t (*held_rows[4])(const Norm& norm, const Run& run, size_t begin);
 };
 
