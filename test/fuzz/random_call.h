@@ -640,8 +640,8 @@ class CallDrawer {
       case 0:
         o.given = false;
         break;
-      case 1:
-        o.null_data = true;
+      case 1:  // a pointer to dense rows that is null is a missing operand
+        (IsDense() && !call_.IsOfModule(id) ? o.given : o.null_data) ^= true;
         break;
       case 2:  // an operand more, in the memory of another
         id = static_cast<int>(random_.Below(static_cast<size_t>(call_.norms * kOperands)));
