@@ -303,8 +303,8 @@ TEST_F(ApplyTest, WeightsAndBiasesBroadcast) {
     EXPECT_EQ(Applied(x_file, {"--weight", w}).data, Bytes(NormOfEachRow(x, &weight, nullptr)));
     for (const std::vector<size_t>& bias_shape : shapes) {
       SCOPED_TRACE(NpyShape(weight_shape) + " " + NpyShape(bias_shape));
-      Floats bias = {bias_shape, Numbers(Product(bias_shape) + 7)};
-      bias.values.erase(bias.values.begin(), bias.values.begin() + 7);
+      const std::vector<float> numbers = Numbers(Product(bias_shape) + 7);
+      const Floats bias = {bias_shape, {numbers.begin() + 7, numbers.end()}};
       const std::string b = Make("b.npy", bias.File());
       const StoredTensor y = Applied(x_file, {"--weight", w, "--bias", b});
       EXPECT_EQ(y.shape, x.shape);
