@@ -584,6 +584,15 @@ TEST_P(AddForwardOnTargetTest, ModuleGivesTheSame) {
           module.forward(operands);
           ASSERT_TRUE(SameBits(*expected.y, x));
           ASSERT_TRUE(SameBits(*expected.residual_out, residual));
+
+          // Dense rows by pointer and count.
+          Tensor y = *inputs.y;
+          residual = *inputs.residual;
+          ASSERT_EQ(RMSNORM_OK,
+                    rmsnorm_module_add_forward_rows(module.get(), dtype, rows, inputs.x.data(),
+                                                    residual.data(), residual.data(), y.data()));
+          ASSERT_TRUE(SameBits(*expected.y, y));
+          ASSERT_TRUE(SameBits(*expected.residual_out, residual));
         }
       }
     }

@@ -658,22 +658,39 @@ TEST_P(BackwardTest, ModuleGivesThePlainCall) {
       norm.backward(operands);
       EXPECT_TRUE(SameBits(plain, results));
     }
-    // Dense rows by pointer and count.
-    for (const size_t rows : {size_t{1}, size_t{40}}) {
-      GradientInputs first = inputs_;
-      first.x = Tensor(RMSNORM_F32, rows, 300);
-      first.dy = first.x;
-      std::memcpy(first.x.data(), inputs_.x.data(), rows * 1200);
-      std::memcpy(first.dy.data(), inputs_.dy.data(), rows * 1200);
-      first.dx = first.dy;
-      first.in_place = true;
-      first.db.reset();
-      const GradientResults expected = Compute(first);
-      GradientResults results = {first.dx, first.dw, {}};
-      auto* const dx = static_cast<float*>(results.dx->data());
-      norm.backward(dx, static_cast<const float*>(first.x.data()), nullptr, dx,
-                    static_cast<float*>(results.dw->data()), rows);
-      EXPECT_TRUE(SameBits(expected, results));
+  }
+}
+
+// Rows of every finite kind by pointer and count.
+TEST_P(BackwardTest, DenseRowsOfAModuleGiveThePlainCall) {
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    for (const size_t rows : SizeList{1, 1, 1, 1, 1, 1, 1, 1, 1, 12}) {
+      for (const bool in_place : {false, true}) {
+        GradientInputs inputs = {Tensor(dtype, rows, 300),
+                                 Tensor(dtype, rows, 300),
+                                 inputs_.weight,
+                                 {},
+                                 Tensor(dtype, rows, 300),
+                                 Tensor(dtype, 1, 300),
+                                 {}};
+        FillFinite(random_, inputs.x, random_.Below(9));
+        FillNormal(random_, inputs.dy);
+        inputs.in_place = in_place;
+        if (in_place) inputs.dx = inputs.dy;
+        if (random_.Below(2) == 0) inputs.rstd = RstdOf(inputs.x);
+        const GradientResults expected = Compute(inputs);
+
+        RmsNorm norm(300, options_, Dtype::f32, context_);
+        norm.set_weight(ConstView(inputs.weight->vector()));
+        GradientResults results = {inputs.dx, inputs.dw, {}};
+        EXPECT_EQ(RMSNORM_OK,
+                  rmsnorm_module_backward_rows(
+                      norm.get(), dtype, rows, (in_place ? *results.dx : inputs.dy).data(),
+                      inputs.x.data(), inputs.rstd.empty() ? nullptr : inputs.rstd.data(),
+                      results.dx->data(), results.dw->data()))
+            << rmsnorm_error_message();
+        EXPECT_TRUE(SameBits(expected, results));
+      }
     }
   }
 }

@@ -347,6 +347,32 @@ TEST_P(NormTest, NoWeightIsAWeightOfOnes) {
   }
 }
 
+// Rows of every kind by pointer and count.
+TEST_P(NormTest, DenseRowsOfAModuleGiveThePlainCall) {
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    for (const size_t d : SizeList{1, 64, 128, 300, 4097}) {
+      for (const size_t rows : SizeList{1, 1, 1, 2 * kRowKinds}) {
+        for (const Rounding rounding : kRoundings) {
+          NormInputs inputs = {DrawMixed(dtype, rows, d)};
+          inputs.weight = DrawWeight(dtype, 1, d);
+          inputs.y.emplace(dtype, rows, d);
+          Options options;
+          options.rounding = rounding;
+          const NormResults expected = ComputeNorm(inputs, options, context_);
+          RmsNorm norm(d, options, static_cast<Dtype>(dtype), context_);
+          norm.set_weight(ConstView(inputs.weight->vector()));
+          ASSERT_EQ(RMSNORM_OK, rmsnorm_module_forward_rows(norm.get(), dtype, rows,
+                                                            inputs.x.data(), inputs.y->data()));
+          ASSERT_TRUE(SameBits(*expected.y, *inputs.y));
+          ASSERT_EQ(RMSNORM_OK, rmsnorm_module_forward_rows(norm.get(), dtype, rows,
+                                                            inputs.x.data(), inputs.x.data()));
+          ASSERT_TRUE(SameBits(*expected.y, inputs.x));
+        }
+      }
+    }
+  }
+}
+
 // Each row gives what it gives alone, with its own weight and bias.
 TEST_P(NormTest, EachRowTakesItsWeightAndBias) {
   for (const SizeList& leading :
