@@ -303,6 +303,8 @@ void AddBroadcasts(const BackwardCase& types, DrawnTypes& drawn) {
           for (const size_t groups : {1u, 3u, 40u}) add(groups, heads, d);
         }
       }
+      if (c.x != c.dy) continue;  // the rest takes the longest
+      c.values = Values::kNormal;
       for (const int threads : {2, 3, 5}) {
         c.threads = threads;
         c.executor = threads == 3;

@@ -282,6 +282,8 @@ void AddBroadcasts(const ForwardCase& types, Cases& cases) {
             for (const size_t groups : {1u, 3u, 4u}) add(groups, heads, d);
           }
         }
+        if (c.x != c.y) continue;  // the rest takes the longest
+        c.values = Values::kNormal;
         for (const int threads : {2, 3, 5}) {
           c.threads = threads;
           c.executor = threads == 3;
