@@ -46,8 +46,10 @@ struct HotTerms {
   bool only_g;
 };
 
-// The terms in f32. `rstd` is that of the row, or null.
-inline HotTerms MakeHotTerms(const Norm& norm, const RowSums& sums, const float* rstd) {
+// The terms in f32. `rstd` is that of the row, or null. Clang would else call it for each row: 4096
+// x 64 took 1.4 times as long.
+[[gnu::always_inline]] inline HotTerms MakeHotTerms(const Norm& norm, const RowSums& sums,
+                                                    const float* rstd) {
   const float under_root = UnderRoot(norm, sums.squares);
   const float r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
   const bool safe = NeedsSquares(norm, rstd != nullptr)
