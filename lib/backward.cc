@@ -248,7 +248,7 @@ rmsnorm_status PrepareGradients(Call& call, const Place& place, Gradients& gradi
   Operands& operands = call.operands;
   operands.Remove(kDb);
   AddWeight(call, gradients.weight_scratch);
-  if (!gradients.weight_scratch.Allocate()) return NoMemoryForWeight();
+  if (!gradients.weight_scratch.Allocate()) return NoMemoryForWeight(operands.d);
   const rmsnorm_view weight = PrepareWeight(call, *place.kernels, gradients.weight_scratch);
   operands.Set(kWeight, &weight);
 

@@ -47,11 +47,12 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   norm.add_to_dx = false;
   norm.one_type = true;
   norm.stream = false;
+  for (rmsnorm_dtype& dtype : norm.dtype) dtype = RMSNORM_F32;
   ForEachOperand(views.given, [&](Operand operand) {
-    const Shape shape = kOperandRules[operand].shape;
-    const rmsnorm_dtype dtype = views[operand].dtype;
-    norm.dtype[operand] = shape == Shape::kColumns ? RMSNORM_F32 : dtype;
-    if (shape == Shape::kRows && dtype != views[kX].dtype) norm.one_type = false;
+    if (kOperandRules[operand].shape == Shape::kColumns) return;
+    norm.dtype[operand] = views[operand].dtype;
+    const bool like_x = views[operand].dtype == views[kX].dtype;
+    if (kOperandRules[operand].shape == Shape::kRows && !like_x) norm.one_type = false;
   });
 }
 
@@ -74,8 +75,8 @@ rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, Scratch
   return rmsnorm_vector(ones, RMSNORM_F32, d);
 }
 
-rmsnorm_status NoMemoryForWeight() {
-  return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for its values in f32");
+rmsnorm_status NoMemoryForWeight(size_t d) {
+  return Fail(RMSNORM_ERROR_MEMORY, "weight: no memory for rows of %zu in f32", d);
 }
 
 size_t RowBytes(const Operands& operands) {

@@ -41,7 +41,7 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
 // room it takes to the scratch, and PrepareWeight() writes it there.
 void AddWeight(const Call& call, Scratch& scratch);
 rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, Scratch& scratch);
-rmsnorm_status NoMemoryForWeight();
+rmsnorm_status NoMemoryForWeight(size_t d);
 
 // Bytes of all operands that have the shape of x.
 size_t RowBytes(const Operands& operands);

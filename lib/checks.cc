@@ -237,9 +237,11 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view) {
                   "%s: stride %td in the last dimension; it must be contiguous (1)", rule.name,
                   view.stride[rows]);
     }
-    if (__builtin_add_overflow(d, 0, &high)) return Overflow(rule.name);
   }
   if (IsEmpty(view)) return RMSNORM_OK;
+  if (rows < view.ndim && __builtin_add_overflow(view.shape[rows], 0, &high)) {
+    return Overflow(rule.name);
+  }
   size_t count = 1;
   for (int i = 0; i < rows; ++i) {
     ptrdiff_t reach;

@@ -195,7 +195,9 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
     on_heap.reset(new (std::nothrow) Forward[count]);
     forwards = on_heap.get();
   }
-  if (forwards == nullptr || !scratch.Allocate()) return NoMemoryForWeight();
+  if (forwards == nullptr || !scratch.Allocate()) {
+    return NoMemoryForWeight(count > 0 ? calls->operands.d : 0);
+  }
   Forwards all = {forwards, 0};
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows == 0) continue;

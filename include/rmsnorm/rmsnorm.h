@@ -533,18 +533,24 @@ RMSNORM_API rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
 /// engine that decodes one token: a call of one short row costs a few nanoseconds beside its
 /// arithmetic. y may be x.
 ///
-/// @param dtype  the type of x and y.
-/// @param rows   how many.
-/// @param x      input, rows * d elements.
-/// @param y      output, rows * d elements: x itself, or apart from it.
+/// @param module  the module.
+/// @param dtype   the type of x and y.
+/// @param rows    how many.
+/// @param x       input, rows * d elements.
+/// @param y       output, rows * d elements: x itself, or apart from it.
 RMSNORM_API rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module,
                                                        rmsnorm_dtype dtype, size_t rows,
                                                        const void* x, void* y) RMSNORM_NOEXCEPT;
 
 /// The same with a residual. residual_out may be residual, and y may be x.
 ///
-/// @param dtype  the type of x, residual, residual_out and y.
-/// @param rows   how many.
+/// @param module        the module.
+/// @param dtype         the type of x, residual, residual_out and y.
+/// @param rows          how many.
+/// @param x             input, rows * d elements.
+/// @param residual      input, rows * d elements.
+/// @param residual_out  output, rows * d elements: residual itself, or apart from all others.
+/// @param y             output, rows * d elements: x itself, or apart from all others.
 RMSNORM_API rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module,
                                                            rmsnorm_dtype dtype, size_t rows,
                                                            const void* x, const void* residual,
@@ -553,11 +559,14 @@ RMSNORM_API rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module*
 
 /// rmsnorm_module_backward() of dense rows of one type, in the module's context. dx may be dy.
 ///
-/// @param dtype  the type of dy, x, dx and dw.
-/// @param rows   how many.
-/// @param rstd   one f32 for each row, or null.
-/// @param dx     output, rows * d elements; or null.
-/// @param dw     output, d elements; or null.
+/// @param module  the module.
+/// @param dtype   the type of dy, x, dx and dw.
+/// @param rows    how many.
+/// @param dy      input, rows * d elements.
+/// @param x       input, rows * d elements.
+/// @param rstd    input, one f32 for each row, or null.
+/// @param dx      output, rows * d elements: dy itself, or apart from all others; or null.
+/// @param dw      output, d elements, or null.
 RMSNORM_API rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module,
                                                         rmsnorm_dtype dtype, size_t rows,
                                                         const void* dy, const void* x,
