@@ -24,7 +24,7 @@ struct ColumnSums {
   rmsnorm_dtype dtype;
   bool add;
   float* sums;  // of all blocks of all groups; null where the gradient's own memory holds them
-  Scratch scratch;
+  SumsScratch scratch;
 
   size_t Units() const { return walk->Groups() * blocks; }
 
@@ -104,7 +104,7 @@ void StoreTotals(DefaultFloatEnvironment& environment, const rmsnorm_context& co
 
 // dx and dw of a call.
 struct Gradients {
-  Scratch weight_scratch;
+  WeightScratch weight_scratch;
   Norm norm;
   Walk walk;  // with dw, if it is wanted
   bool has_dw;
@@ -112,7 +112,7 @@ struct Gradients {
   size_t parts;
   // In two steps: the terms of each row, and the sums of each block of each row, or null.
   bool two_steps;
-  Scratch terms_scratch;
+  TermsScratch terms_scratch;
   RowTerms* terms;
   RowSums* row_sums;
 

@@ -56,7 +56,7 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   });
 }
 
-void AddWeight(const Call& call, Scratch& scratch) {
+void AddWeight(const Call& call, WeightScratch& scratch) {
   if (call.operands.Has(kWeight)) {
     AddColumns(call.operands[kWeight], scratch);
   } else if (call.own_weight == nullptr) {
@@ -64,7 +64,7 @@ void AddWeight(const Call& call, Scratch& scratch) {
   }
 }
 
-rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, Scratch& scratch) {
+rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, WeightScratch& scratch) {
   const size_t d = call.operands.d;
   if (call.operands.Has(kWeight)) {
     return PrepareColumns(kernels, call.operands[kWeight], call.options.weight_offset, scratch);

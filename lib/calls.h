@@ -39,8 +39,8 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
 
 // The prepared weight of a call: a module's, that of the operands, or ones. AddWeight() adds what
 // room it takes to the scratch, and PrepareWeight() writes it there.
-void AddWeight(const Call& call, Scratch& scratch);
-rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, Scratch& scratch);
+void AddWeight(const Call& call, WeightScratch& scratch);
+rmsnorm_view PrepareWeight(const Call& call, const KernelTable& kernels, WeightScratch& scratch);
 rmsnorm_status NoMemoryForWeight(size_t d);
 
 // Bytes of all operands that have the shape of x.

@@ -14,12 +14,12 @@ size_t Elements(const rmsnorm_view& view) {
 
 }  // namespace
 
-void AddColumns(const rmsnorm_view& view, Scratch& scratch) {
+void AddColumns(const rmsnorm_view& view, WeightScratch& scratch) {
   scratch.Add(Elements(view), sizeof(float));
 }
 
 rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view, float offset,
-                            Scratch& scratch) {
+                            WeightScratch& scratch) {
   float* const prepared = scratch.Take<float>(Elements(view));
   const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
   Views views;

@@ -9,12 +9,12 @@
 namespace rmsnorm::internal {
 
 // Adds room for a view's values to the scratch.
-void AddColumns(const rmsnorm_view& view, Scratch& scratch);
+void AddColumns(const rmsnorm_view& view, WeightScratch& scratch);
 
 // Writes offset + value for each value of a view to that room, and returns the view of what was
 // written. An offset of -0 leaves the values as they are.
 rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view, float offset,
-                            Scratch& scratch);
+                            WeightScratch& scratch);
 
 }  // namespace rmsnorm::internal
 

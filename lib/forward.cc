@@ -152,14 +152,14 @@ void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context
 // Whether the weight and the bias matter.
 bool IsScaled(const Call& call) { return call.operands.Has(kY); }
 
-void AddScratch(const Call& call, Scratch& scratch) {
+void AddScratch(const Call& call, WeightScratch& scratch) {
   if (!IsScaled(call)) return;
   AddWeight(call, scratch);
   if (call.operands.Has(kBias)) AddColumns(call.operands[kBias], scratch);
 }
 
 // The operands receive views of what has been prepared.
-void Prepare(Call& call, const KernelTable& kernels, Scratch& scratch, Forward& forward) {
+void Prepare(Call& call, const KernelTable& kernels, WeightScratch& scratch, Forward& forward) {
   Operands& operands = call.operands;
   rmsnorm_view weight;
   rmsnorm_view bias;
@@ -184,7 +184,7 @@ void Prepare(Call& call, const KernelTable& kernels, Scratch& scratch, Forward& 
 
 rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place, Call* calls,
                           size_t count) {
-  Scratch scratch;
+  WeightScratch scratch;
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows > 0) AddScratch(calls[i], scratch);
   }

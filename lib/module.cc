@@ -305,7 +305,7 @@ rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnor
                                             const float* rstd, void* dx, void* dw) noexcept {
   // The rows of one block, whose sums of dw are dw itself or fit the stack.
   if (IsShortCall(module, dtype, rows, 2) && rows <= kMinRowsPerBlock &&
-      module->d <= kScratchOnStack) {
+      module->d <= kSumsOnStack) {
     const size_t size = ElementBytes(dtype);
     const size_t row = module->d * size;
     const size_t bytes = rows * row;
@@ -316,7 +316,7 @@ rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnor
         AreApart(dx, bytes, dw, row) && AreApart(dx, bytes, rstd, rstd_bytes) &&
         AreApart(dw, row, rstd, rstd_bytes)) {
       const DefaultFloatEnvironment environment;
-      alignas(64) float sums[kScratchOnStack];
+      alignas(64) float sums[kSumsOnStack];
       const bool own_sums = dtype != RMSNORM_F32;
       Run run = MakeRun(*module, rows);
       SetRows(run, kDy, dy, row);

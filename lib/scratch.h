@@ -10,7 +10,9 @@
 
 namespace rmsnorm::internal {
 
-// Pieces aligned to cache lines: counted first, then handed out in the same order.
+// Pieces aligned to cache lines: counted first, then handed out in the same order. They are on the
+// stack up to kOnStack floats in all.
+template <size_t kOnStack>
 class Scratch {
  public:
   // Room for `count` items of so many bytes. Allocate() fails where no address counts all of them.
@@ -45,8 +47,12 @@ class Scratch {
   size_t size_ = 0;
   char* next_ = nullptr;
   Floats on_heap_;
-  alignas(kLine) float on_stack_[kScratchOnStack];
+  alignas(kLine) float on_stack_[kOnStack];
 };
+
+using WeightScratch = Scratch<kWeightOnStack>;
+using SumsScratch = Scratch<kSumsOnStack>;
+using TermsScratch = Scratch<kTermsOnStack>;
 
 }  // namespace rmsnorm::internal
 

@@ -32,8 +32,11 @@ constexpr size_t kBatchBlocks = Threshold(8192, 2);
 constexpr size_t kAddTile = Threshold(2048, 256);
 constexpr size_t kAddTileRows = Threshold(64, 2);
 
-// Floats of one purpose that a call keeps on the stack rather than on the heap, such as its weight.
-constexpr size_t kScratchOnStack = Threshold(4096, 64);
+// Floats that a call keeps on the stack rather than on the heap: of its weight and bias, of the
+// sums of dw or db, and of the terms of its rows.
+constexpr size_t kWeightOnStack = Threshold(4096, 64);
+constexpr size_t kSumsOnStack = Threshold(8192, 64);
+constexpr size_t kTermsOnStack = Threshold(1024, 64);
 
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.
 // A row of at least kLongRow elements is long: one row with its weight fills L1.

@@ -461,8 +461,8 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// neither overflow nor vanish, dx is exact up to the rounding of its type and some units of 2^-24
 /// of the larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by
 /// the forward call is computed in binary64 here too, and so is dx where f32 cannot hold c.
-/// The call takes scratch, on the heap where it is more than 16 KiB: the weight in f32, for each
-/// row of the weight and of the bias up to 64 * d floats, and 48 bytes for each row of x.
+/// The call takes scratch: the weight in f32, for each row of the weight and of the bias up to 64 *
+/// d floats, and 48 bytes for each row of x. What is more than some 16 KiB of it is on the heap.
 RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,
                                             const rmsnorm_options* options,
                                             const rmsnorm_context* context) RMSNORM_NOEXCEPT;

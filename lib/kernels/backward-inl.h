@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the backward pass, compiled for each target. Each gives the bits of its namesake
-// in reference_backward.cc.
+// The kernels of the backward pass, compiled for each target: leaves, and then the drivers, which
+// have no element types. They give the bits of reference.cc.
 //
-// The loops over elements stand first, by type, and the table of them. The drivers that follow know
-// no element types. Rows of one type have loops of their own where f32 suffices; all others go
-// through tiles of f32. AVX3_DL has of its own the loops that write bf16 and runs AVX3's drivers.
+// Rows of one type have leaves of their own where f32 suffices. Every other row goes through tiles.
+// AVX3_DL has no drivers, and of its own only the leaves that write bf16.
 
 #if defined(RMSNORM_LIB_KERNELS_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_BACKWARD_INL_H_
@@ -425,8 +424,33 @@ constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
 
 // ------------------------------------------------------------------ sums of rows
 
+constexpr int kF32 = DtypeIndex(RMSNORM_F32);
+
 HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
   return *norm.kernels->leaves->backward;
+}
+
+// What is done with the rows of a call, found once for all of them. The leaves are those of rows of
+// one type, and else null.
+struct Ways {
+  bool squares;  // whether their sum is needed
+  DotLeaf dot;
+  ApplyLeaf row;
+  ApplyTwoLeaf two;  // or null
+};
+
+HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
+  const bool squares = NeedsSquares(norm, run.Has(kRstd));
+  if (!norm.one_type) return {squares, nullptr, nullptr, nullptr};
+  const Dx way = !run.Has(kDx)    ? Dx::kNone
+                 : norm.add_to_dx ? Dx::kAdd
+                 : norm.stream    ? Dx::kStream
+                                  : Dx::kStore;
+  const BackwardLeaves& leaves = LeavesOf(norm);
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const bool dw = run.Has(kDw);
+  return {squares, leaves.dot[type][squares], leaves.apply[type][static_cast<int>(way)][dw],
+          way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr};
 }
 
 HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
@@ -440,11 +464,6 @@ HWY_INLINE void Widen(const Norm& norm, const Run& run, Operand operand, size_t 
       run.Row<char>(operand, row) + begin * ElementSize(norm.dtype[operand]), n, tile);
 }
 
-// The leaf for all rows of a call; null where they are not of one type.
-HWY_INLINE DotLeaf FindDot(const Norm& norm, bool squares) {
-  return norm.one_type ? LeavesOf(norm).dot[DtypeIndex(norm.dtype[kX])][squares] : nullptr;
-}
-
 // The sums of n columns of a row, at most a block.
 inline HWY_NOINLINE FoldedDots DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
                                         size_t n, bool squares) {
@@ -452,10 +471,10 @@ inline HWY_NOINLINE FoldedDots DotTiles(const Norm& norm, const Run& run, size_t
   HWY_ALIGN float dy[kBlock];
   Widen(norm, run, kX, row, begin, n, x);
   Widen(norm, run, kDy, row, begin, n, dy);
-  return LeavesOf(norm).dot[0][squares](x, dy, run.Row<float>(kWeight, 0) + begin, n);
+  return LeavesOf(norm).dot[kF32][squares](x, dy, run.Row<float>(kWeight, 0) + begin, n);
 }
 
-HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, DotLeaf dot, bool squares) {
+HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, const Ways& ways) {
   const size_t size = ElementSize(norm.dtype[kX]);
   const char* const x = run.Row<char>(kX, row);
   const char* const dy = run.Row<char>(kDy, row);
@@ -463,11 +482,11 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, DotLeaf 
   RowSums total = {0, 0};
   for (size_t begin = 0; begin < run.d; begin += kBlock) {
     const size_t n = std::min(kBlock, run.d - begin);
-    const FoldedDots block = HWY_LIKELY(dot != nullptr)
-                                 ? dot(x + begin * size, dy + begin * size, weight + begin, n)
-                                 : DotTiles(norm, run, row, begin, n, squares);
+    const FoldedDots block = HWY_LIKELY(ways.dot != nullptr)
+                                 ? ways.dot(x + begin * size, dy + begin * size, weight + begin, n)
+                                 : DotTiles(norm, run, row, begin, n, ways.squares);
     total.dot += FoldOne(hn::Load(FourTag(), block.dot));
-    if (squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
+    if (ways.squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
   }
   return total;
 }
@@ -490,14 +509,14 @@ HWY_INLINE FoldedDots DotRow(const Run& run, size_t row, DotLeaf dot) {
 }
 
 // Of rows of one block and one type.
-HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotLeaf dot_leaf,
-                              bool squares, FourTerms& terms) {
+HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, const Ways& ways,
+                              FourTerms& terms) {
   const FourTag tag;
   const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
-  const FoldedDots a = DotRow(run, row, dot_leaf);
-  const FoldedDots b = DotRow(run, row + 1, dot_leaf);
-  const FoldedDots c = DotRow(run, row + 2, dot_leaf);
-  const FoldedDots e = DotRow(run, row + 3, dot_leaf);
+  const FoldedDots a = DotRow(run, row, ways.dot);
+  const FoldedDots b = DotRow(run, row + 1, ways.dot);
+  const FoldedDots c = DotRow(run, row + 2, ways.dot);
+  const FoldedDots e = DotRow(run, row + 3, ways.dot);
   // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
   const Four dot = hn::Add(hn::Zero(tag), FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot),
                                                    hn::Load(tag, c.dot), hn::Load(tag, e.dot)));
@@ -517,7 +536,7 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotL
   Four root = one;
   auto safe =
       hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
-  if (squares) {
+  if (ways.squares) {
     const Four eps = hn::Set(tag, norm.eps);
     const Four sums = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares),
                                hn::Load(tag, c.squares), hn::Load(tag, e.squares));
@@ -534,15 +553,15 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, DotL
   terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
 }
 
-inline HWY_NOINLINE HotTerms MakeHotTerms(const Norm& norm, const Run& run, size_t row, DotLeaf dot,
-                                          bool squares) {
-  return MakeHotTerms(norm, SumRow(norm, run, row, dot, squares), RstdOf(run, row));
+inline HWY_NOINLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, size_t row,
+                                           const Ways& ways) {
+  return MakeHotTerms(norm, SumRow(norm, run, row, ways), RstdOf(run, row));
 }
 
 // The terms in binary64 of a row of which something is cold. Where its r is NaN the others do not
 // matter.
-inline HWY_NOINLINE RowTerms MakeColdTerms(const Norm& norm, const Run& run, size_t row,
-                                           const HotTerms& hot) {
+inline HWY_NOINLINE RowTerms ColdTermsOfRow(const Norm& norm, const Run& run, size_t row,
+                                            const HotTerms& hot) {
   const float hot_r = hot.terms.r;
   if (std::isnan(hot_r)) return {{hot_r, 0, 0}, hot_r, hot.cold, false};
   const float* const rstd = RstdOf(run, row);
@@ -565,9 +584,9 @@ inline HWY_NOINLINE RowTerms MakeColdTerms(const Norm& norm, const Run& run, siz
   return {MakeTerms(norm, r, under_root, c), hot_r, hot.cold, IsOnlyG(norm, under_root)};
 }
 
-HWY_INLINE RowTerms MakeRowTerms(const Norm& norm, const Run& run, size_t row,
-                                 const HotTerms& hot) {
-  return hot.cold == Cold::kNothing ? Widened(hot) : MakeColdTerms(norm, run, row, hot);
+HWY_INLINE RowTerms AnyTermsOfRow(const Norm& norm, const Run& run, size_t row,
+                                  const HotTerms& hot) {
+  return hot.cold == Cold::kNothing ? Widened(hot) : ColdTermsOfRow(norm, run, row, hot);
 }
 
 // ------------------------------------------------------------------ rows by tiles
@@ -598,16 +617,26 @@ inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x
   }
 }
 
+// Sums of f32 to add to, in a tile: all +0 if they start here.
+HWY_INLINE void WidenSums(const Leaves& leaves, bool start, const float* sums, size_t n,
+                          float* tile) {
+  if (start) {
+    std::fill_n(tile, kTile, 0.0f);
+  } else {
+    leaves.widen[kF32](sums, n, tile);
+  }
+}
+
 // A row of any types by terms of any kind. dx may be in the place of dy: a tile's dw is done before
 // its dx is written.
 inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t row,
                                       const RowTerms& terms) {
   HWY_ALIGN float x[kTile];
   HWY_ALIGN float dy[kTile];
-  HWY_ALIGN float weight_or_sums[kTile];
+  HWY_ALIGN float weight[kTile];
   HWY_ALIGN float dx[kTile];
   const Leaves& leaves = *norm.kernels->leaves;
-  const auto& apply = leaves.backward->apply[0];
+  const auto& apply = leaves.backward->apply[kF32];
   Run tile = run;  // a row of f32
   tile.count = 1;
   tile.start_sums = run.start_sums && row == 0;
@@ -620,18 +649,15 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
     Widen(norm, run, kX, row, begin, n, x);
     Widen(norm, run, kDy, row, begin, n, dy);
     if (run.Has(kDw)) {
-      float* const sums = run.Row<float>(kDw, 0) + begin;
-      tile.data[kDw] = reinterpret_cast<char*>(sums);
-      if (terms.cold != Cold::kAll) {
-        apply[static_cast<int>(Dx::kNone)][1](tile, 0, {terms.r, 0, 0});
+      float* const dw = run.Row<float>(kDw, 0) + begin;
+      if (terms.cold == Cold::kAll) {
+        HWY_ALIGN float sums[kTile];
+        WidenSums(leaves, tile.start_sums, dw, n, sums);
+        AddWideTerms(terms.terms.r, x, dy, n, sums);
+        leaves.narrow[kF32](sums, n, dw);
       } else {
-        if (tile.start_sums) {
-          std::fill_n(weight_or_sums, kTile, 0.0f);
-        } else {
-          leaves.widen[0](sums, n, weight_or_sums);
-        }
-        AddWideTerms(terms.terms.r, x, dy, n, weight_or_sums);
-        leaves.narrow[0](weight_or_sums, n, sums);
+        tile.data[kDw] = reinterpret_cast<char*>(dw);
+        apply[static_cast<int>(Dx::kNone)][1](tile, 0, {terms.r, 0, 0});
       }
     }
     if (!run.Has(kDx)) continue;
@@ -640,8 +666,8 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
       tile.data[kWeight] = run.data[kWeight] + begin * sizeof(float);
       apply[static_cast<int>(Dx::kStore)][0](tile, 0, Narrowed(terms.terms));
     } else {
-      Widen(norm, run, kWeight, 0, begin, n, weight_or_sums);
-      WideGradient(terms.terms, x, dy, weight_or_sums, n, dx);
+      Widen(norm, run, kWeight, 0, begin, n, weight);
+      WideGradient(terms.terms, x, dy, weight, n, dx);
     }
     if (norm.add_to_dx) {
       Widen(norm, run, kDx, row, begin, n, x);
@@ -654,38 +680,15 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
 
 // ------------------------------------------------------------------ the way of each call
 
-// What is done with the rows of a call, found once for all of them. The leaves are those of rows of
-// one type, and else null.
-struct Ways {
-  bool squares;  // whether their sum is needed
-  DotLeaf dot;
-  ApplyLeaf row;
-  ApplyTwoLeaf two;  // or null
-};
-
-HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
-  const bool squares = NeedsSquares(norm, run.Has(kRstd));
-  if (!norm.one_type) return {squares, nullptr, nullptr, nullptr};
-  const Dx way = !run.Has(kDx)    ? Dx::kNone
-                 : norm.add_to_dx ? Dx::kAdd
-                 : norm.stream    ? Dx::kStream
-                                  : Dx::kStore;
-  const BackwardLeaves& leaves = LeavesOf(norm);
-  const int type = DtypeIndex(norm.dtype[kX]);
-  const bool dw = run.Has(kDw);
-  return {squares, leaves.dot[type][squares], leaves.apply[type][static_cast<int>(way)][dw],
-          way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr};
-}
-
 HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing && !hot.only_g; }
 
 inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t row,
                                      const Ways& ways) {
-  const HotTerms hot = MakeHotTerms(norm, run, row, ways.dot, ways.squares);
+  const HotTerms hot = HotTermsOfRow(norm, run, row, ways);
   if (HWY_LIKELY(ways.row != nullptr && IsPlain(hot))) {
     ways.row(run, row, hot.terms);
   } else {
-    ApplyByTiles(norm, run, row, MakeRowTerms(norm, run, row, hot));
+    ApplyByTiles(norm, run, row, AnyTermsOfRow(norm, run, row, hot));
   }
 }
 
@@ -694,11 +697,11 @@ inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t ro
 HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
   FourTerms now;
   FourTerms next;
-  MakeFourTerms(norm, run, 0, ways.dot, ways.squares, next);
+  MakeFourTerms(norm, run, 0, ways, next);
   size_t row = 0;
   for (; row + 4 <= run.count; row += 4) {
     now = next;
-    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, ways.dot, ways.squares, next);
+    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, ways, next);
     if (HWY_UNLIKELY(!now.safe)) {
       for (size_t i = row; i < row + 4; ++i) BackwardRow(norm, run, i, ways);
     } else if (HWY_LIKELY(ways.two != nullptr)) {
@@ -715,8 +718,8 @@ HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& 
 HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& ways) {
   size_t row = 0;
   for (; row + 2 <= run.count; row += 2) {
-    const HotTerms a = MakeHotTerms(norm, run, row, ways.dot, ways.squares);
-    const HotTerms b = MakeHotTerms(norm, run, row + 1, ways.dot, ways.squares);
+    const HotTerms a = HotTermsOfRow(norm, run, row, ways);
+    const HotTerms b = HotTermsOfRow(norm, run, row + 1, ways);
     if (HWY_LIKELY(IsPlain(a) && IsPlain(b))) {
       ways.two(run, row, a.terms, b.terms);
     } else {
@@ -762,15 +765,13 @@ void BackwardRows(const Norm& norm, const Run& run) {
 }
 
 RowSums BackwardSums(const Norm& norm, const Run& run) {
-  const bool squares = NeedsSquares(norm, run.Has(kRstd));
-  return SumRow(norm, run, 0, FindDot(norm, squares), squares);
+  return SumRow(norm, run, 0, FindWays(norm, run));
 }
 
 void BackwardTerms(const Norm& norm, const Run& run, RowTerms* terms) {
-  const bool squares = NeedsSquares(norm, run.Has(kRstd));
-  const DotLeaf dot = FindDot(norm, squares);
+  const Ways ways = FindWays(norm, run);
   for (size_t row = 0; row < run.count; ++row) {
-    terms[row] = MakeRowTerms(norm, run, row, MakeHotTerms(norm, run, row, dot, squares));
+    terms[row] = AnyTermsOfRow(norm, run, row, HotTermsOfRow(norm, run, row, ways));
   }
 }
 
@@ -787,24 +788,20 @@ void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms) {
   if (norm.stream) hwy::FlushStream();
 }
 
-// The tile of dw's sums stays in L1 from row to row.
+// A tile of db's sums stays in L1 from row to row.
 void AddRowsToSums(const Norm& norm, const Run& run) {
   HWY_ALIGN float dy[kTile];
-  HWY_ALIGN float total[kTile];
+  HWY_ALIGN float sums[kTile];
   const Leaves& leaves = *norm.kernels->leaves;
   for (size_t begin = 0; begin < run.d; begin += kTile) {
     const size_t n = std::min(kTile, run.d - begin);
-    float* const sums = run.Row<float>(kDb, 0) + begin;
-    if (run.start_sums) {
-      std::fill_n(total, kTile, 0.0f);
-    } else {
-      leaves.widen[0](sums, n, total);
-    }
+    float* const db = run.Row<float>(kDb, 0) + begin;
+    WidenSums(leaves, run.start_sums, db, n, sums);
     for (size_t row = 0; row < run.count; ++row) {
       Widen(norm, run, kDy, row, begin, n, dy);
-      AddTile(dy, n, total);
+      AddTile(dy, n, sums);
     }
-    leaves.narrow[0](total, n, sums);
+    leaves.narrow[kF32](sums, n, db);
   }
 }
 

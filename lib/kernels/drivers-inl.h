@@ -254,7 +254,10 @@ inline HWY_NOINLINE void ScaleBySums(const Norm& norm, const Run& run, Operand s
 
 inline HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Run& run) {
   const RowLeaves leaves(norm);
-  const size_t length = run.d == kShortLengths[1] ? 1 : run.d == kShortLengths[2] ? 2 : 0;
+  const size_t length = norm.stream                 ? 0
+                        : run.d == kShortLengths[1] ? 1
+                        : run.d == kShortLengths[2] ? 2
+                                                    : 0;
   const RowsLeaf leaf = leaves.short_rows[length];
   size_t row = leaf(norm, run, 0);
   while (row + 4 <= run.count) {
@@ -340,7 +343,8 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
   }
   if (run.Has(kResidual)) return AddAndNormaliseRows(norm, run);
   if (run.count >= 4) {
-    if (IsShort(norm, run)) return NormaliseShortRows(norm, run);
+    // Past the caches rows that are a little longer take 0.4 to 0.7 of the time one by one.
+    if (norm.stream ? run.d <= kLanes : IsShort(norm, run)) return NormaliseShortRows(norm, run);
     if (run.d >= kLongRow && !norm.stream) return NormaliseLongRows(norm, run);
   }
   NormaliseRows(norm, run);

@@ -177,10 +177,10 @@ struct FourBlocks {
   HWY_ALIGN float odd[4][4];
 };
 
-template <bool kCast, class T>
+template <bool kMayStream, bool kCast, class T>
 HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size_t d, float r) {
   const float* const weight = run.Row<float>(kWeight, 0);
-  if (HWY_UNLIKELY(norm.stream)) {
+  if (kMayStream && HWY_UNLIKELY(norm.stream)) {
     ScaleRow<true, kCast, T>(run.Row<T>(kX, row), weight, d, r, run.Row<T>(kY, row),
                              run.Row<T>(kX, std::min(row + 1, run.count - 1)));
   } else {
@@ -194,7 +194,7 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
 // summed before the last of these is scaled. In f32 one by one between them: then loads and stores
 // alternate, and 4096 x 128 took 1.25 times memcpy's time on AVX-512 instead of 1.5. 16-bit rows
 // are bound by arithmetic, and take 7 % less with all four at once. kD is the rows' length where it
-// is not 0: loops of known length take 10 % less.
+// is not 0: loops of known length take 10 % less, but past the caches up to 1.7 times as long.
 template <size_t kD, bool kCast, class T>
 HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t begin) {
   const size_t d = kD != 0 ? kD : run.d;
@@ -218,12 +218,13 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
     if constexpr (sizeof(T) == 4) {
       for (size_t i = 0; i < 5; ++i) {
         if (more && i < 4) blocks.Set(i, SumBlock(x[row + i], d));
-        if (!first && i > 0) ScaleShortRow<kCast, T>(norm, run, row - 5 + i, d, r[i - 1]);
+        if (!first && i > 0) ScaleShortRow<kD == 0, kCast, T>(norm, run, row - 5 + i, d, r[i - 1]);
       }
     } else {
       for (size_t i = 0; more && i < 4; ++i) blocks.Set(i, SumBlock(x[row + i], d));
       if (first) continue;
-      for (size_t i = 0; i < 4; ++i) ScaleShortRow<kCast, T>(norm, run, row - 4 + i, d, r[i]);
+      for (size_t i = 0; i < 4; ++i)
+        ScaleShortRow<kD == 0, kCast, T>(norm, run, row - 4 + i, d, r[i]);
     }
     if (!more) return row;
   }
@@ -264,14 +265,13 @@ struct InputRows {
 // 1.29, and past the caches 0.65 instead of 0.90. Nothing is copied from the norm as a whole: a
 // copy by vectors waits for the caller's stores of single fields, and one row of 64 took 2.5 times
 // as long by clang.
-template <size_t kPairs, bool kWhole, class Sources>
+template <size_t kPairs, bool kWhole, bool kStream, class Sources>
 HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
   Norm norm;  // of which what follows is read
   norm.eps = given.eps;
   norm.eps_placement = given.eps_placement;
   norm.divisor = given.divisor;
-  const bool stream = kWhole && given.stream && AreAligned(run, kY);
   size_t d = run.d;
   AssumeHeld<kPairs, kWhole>(d, norm.divisor);
   const size_t count = run.count;
@@ -294,12 +294,7 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
     const float under_root = UnderRoot(norm, sum);
     if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
     const float r = InverseRms(norm, under_root);
-    const Lanes<kCount> scaled = ScaledRow(row, hn::Set(F32Tag(), r), weight);
-    if (HWY_UNLIKELY(stream)) {
-      StoreRow<kWhole, true>(scaled, y[i], d);
-    } else {
-      StoreRow<kWhole, false>(scaled, y[i], d);
-    }
+    StoreRow<kWhole, kStream>(ScaledRow(row, hn::Set(F32Tag(), r), weight), y[i], d);
     if (has_rstd) *rstd[i] = r;
     row = next;
     sum = next_sum;
@@ -309,9 +304,13 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
 
 template <size_t kPairs, class Sources>
 size_t NormaliseHeldRows(const Norm& norm, const Run& run, size_t begin) {
-  return IsWhole<kPairs>(norm, run.d)
-             ? NormaliseRowsInRegisters<kPairs, true, Sources>(norm, run, begin)
-             : NormaliseRowsInRegisters<kPairs, false, Sources>(norm, run, begin);
+  if (!IsWhole<kPairs>(norm, run.d)) {
+    return NormaliseRowsInRegisters<kPairs, false, false, Sources>(norm, run, begin);
+  }
+  // Not a branch on each row: past the caches 131072 x 128 took 1.5 times as long with one.
+  return norm.stream && AreAligned(run, kY)
+             ? NormaliseRowsInRegisters<kPairs, true, true, Sources>(norm, run, begin)
+             : NormaliseRowsInRegisters<kPairs, true, false, Sources>(norm, run, begin);
 }
 
 // ------------------------------------------------------------------ weights
