@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
