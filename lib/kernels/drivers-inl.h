@@ -378,7 +378,12 @@ inline void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d,
   for (size_t begin = 0; begin < d; begin += kTile) {
     const size_t n = std::min(kTile, d - begin);
     char* const at = static_cast<char*>(to) + begin * ElementSize(dtype);
-    FillTile<float>(sums + begin, n, total);
+    // Whole vectors that are not added to are rounded from where they are.
+    const float* rounded = sums + begin;
+    if (blocks > 1 || add || n % kPair != 0) {
+      FillTile<float>(sums + begin, n, total);
+      rounded = total;
+    }
     for (size_t block = 1; block < blocks; ++block) {
       AddTile(sums + block * stride + begin, n, total);
     }
@@ -386,7 +391,7 @@ inline void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d,
       kLeaves.widen[DtypeIndex(dtype)](at, n, before);
       AddTile(before, n, total);
     }
-    kLeaves.narrow[DtypeIndex(dtype)](total, n, at);
+    kLeaves.narrow[DtypeIndex(dtype)](rounded, n, at);
   }
 }
 
