@@ -254,10 +254,9 @@ inline HWY_NOINLINE void ScaleBySums(const Norm& norm, const Run& run, Operand s
 
 inline HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Run& run) {
   const RowLeaves leaves(norm);
-  const size_t length = norm.stream                 ? 0
-                        : run.d == kShortLengths[1] ? 1
-                        : run.d == kShortLengths[2] ? 2
-                                                    : 0;
+  const size_t length = run.d == kShortLengths[1]                   ? 1
+                        : run.d == kShortLengths[2] && !norm.stream ? 2
+                                                                    : 0;
   const RowsLeaf leaf = leaves.short_rows[length];
   size_t row = leaf(norm, run, 0);
   while (row + 4 <= run.count) {

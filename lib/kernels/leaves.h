@@ -49,7 +49,7 @@ struct Leaves {
   ScaleLeaf scale[kDtypes][2][2];
   ScaleFourLeaf scale_four[kDtypes][2];  // [type][whether x * r is rounded]
   // Rows of at most a block without a residual, by fours: [type][whether x * r is rounded][length].
-  // Those of a known length are not for rows past the caches.
+  // Those of length 128 are not for rows past the caches.
   RowsLeaf short_rows[kDtypes][2][3];
   // f32 rows that fit registers, without a residual and with one, by the pairs of vectors that they
   // take, less 1. A residual has been added to the rows that are not done, too, up to one beyond
