@@ -68,12 +68,6 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options) {
 
 // ------------------------------------------------------------------ where an operand lies
 
-// The bytes from `begin` up to `end` that a view spans, with gaps between its rows.
-struct Extent {
-  uintptr_t begin;
-  uintptr_t end;
-};
-
 bool Disjoint(const Extent& a, const Extent& b) {
   return a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
 }
@@ -96,29 +90,19 @@ int RowDimensions(Operand operand, const rmsnorm_view& view) {
   return kOperandRules[operand].shape == Shape::kPerRow ? view.ndim : view.ndim - 1;
 }
 
-bool IsEmpty(const rmsnorm_view& view) {
-  return std::find(view.shape, view.shape + view.ndim, size_t{0}) != view.shape + view.ndim;
-}
-
-// Of a checked view, whose sizes overflow nothing.
-Extent ExtentOf(Operand operand, const rmsnorm_view& view) {
-  if (IsEmpty(view)) return {0, 0};
+bool HasOneRow(Operand operand, const rmsnorm_view& view) {
   const int rows = RowDimensions(operand, view);
-  ptrdiff_t low = 0;
-  ptrdiff_t high = rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) : 1;
   for (int i = 0; i < rows; ++i) {
-    (view.stride[i] < 0 ? low : high) += view.stride[i] * static_cast<ptrdiff_t>(view.shape[i] - 1);
+    if (view.shape[i] != 1) return false;
   }
-  const ptrdiff_t size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
-  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
-  return {data + static_cast<uintptr_t>(low * size), data + static_cast<uintptr_t>(high * size)};
+  return true;
 }
 
-Layout LayoutOf(Operand operand, const rmsnorm_view& view) {
+Layout LayoutOf(Operand operand, const rmsnorm_view& view, const Extent& extent) {
   const ptrdiff_t size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   const int rows = RowDimensions(operand, view);
   Layout layout;
-  layout.begin = ExtentOf(operand, view).begin;
+  layout.begin = extent.begin;
   layout.row_bytes = rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) * size : size;
   for (int i = 0; i < rows; ++i) {
     if (view.shape[i] == 1) continue;
@@ -158,11 +142,13 @@ bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdif
          GroupsApart(a, b, common, first + 1, above - width);
 }
 
-// Whether two operands share no byte. May say no where they do not.
-bool Apart(Operand a_operand, const rmsnorm_view& a, Operand b_operand, const rmsnorm_view& b) {
-  if (Disjoint(ExtentOf(a_operand, a), ExtentOf(b_operand, b))) return true;
-  const Layout a_layout = LayoutOf(a_operand, a);
-  const Layout b_layout = LayoutOf(b_operand, b);
+// Whether two operands of a call, or of two calls, share no byte. May say no where they do not.
+bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands) {
+  const Extent& a_extent = a_operands.extent[a];
+  const Extent& b_extent = b_operands.extent[b];
+  if (Disjoint(a_extent, b_extent)) return true;
+  const Layout a_layout = LayoutOf(a, a_operands[a], a_extent);
+  const Layout b_layout = LayoutOf(b, b_operands[b], b_extent);
   int common = 0;
   while (common < std::min(a_layout.steps, b_layout.steps) &&
          a_layout.step[common].count == b_layout.step[common].count &&
@@ -170,7 +156,7 @@ bool Apart(Operand a_operand, const rmsnorm_view& a, Operand b_operand, const rm
     ++common;
   }
   return GroupsApart(a_layout, b_layout, common, 0,
-                     static_cast<ptrdiff_t>(b_layout.begin - a_layout.begin));
+                     static_cast<ptrdiff_t>(b_extent.begin - a_extent.begin));
 }
 
 // Of two views of one shape.
@@ -184,8 +170,9 @@ bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
 
 // The rows of an output are told apart by their strides: each step is at least as wide as what the
 // narrower ones span. Other rows may share no byte, too, but are refused.
-rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view) {
-  const Layout layout = LayoutOf(operand, view);
+rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view, const Extent& extent) {
+  if (extent.begin == extent.end || HasOneRow(operand, view)) return RMSNORM_OK;
+  const Layout layout = LayoutOf(operand, view, extent);
   for (int i = 0; i < layout.steps; ++i) {
     const ptrdiff_t inner = SpanFrom(layout, i + 1);
     if (layout.step[i].bytes < inner) {
@@ -218,8 +205,9 @@ rmsnorm_status CheckDtype(const OperandRule& rule, rmsnorm_dtype dtype) {
   return RMSNORM_OK;
 }
 
-// The type, the dimensions, the size and the pointer of a view.
-rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view) {
+// The type, the dimensions, the size and the pointer of a view. `extent` receives what it spans:
+// nothing where it has no rows.
+rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& extent) {
   const OperandRule& rule = kOperandRules[operand];
   RMSNORM_RETURN_IF_ERROR(CheckDtype(rule, view.dtype));
   if (view.ndim < 1 || view.ndim > RMSNORM_MAX_DIMS) {
@@ -238,11 +226,14 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view) {
                   view.stride[rows]);
     }
   }
-  if (IsEmpty(view)) return RMSNORM_OK;
+  extent = {0, 0};
+  size_t count = 1;
+  for (int i = 0; i < rows; ++i) {
+    if (view.shape[i] == 0) return RMSNORM_OK;
+  }
   if (rows < view.ndim && __builtin_add_overflow(view.shape[rows], 0, &high)) {
     return Overflow(rule.name);
   }
-  size_t count = 1;
   for (int i = 0; i < rows; ++i) {
     ptrdiff_t reach;
     ptrdiff_t& bound = view.stride[i] < 0 ? low : high;
@@ -267,6 +258,7 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view) {
   const uintptr_t below = static_cast<uintptr_t>(-low) * element_size;
   const uintptr_t above = static_cast<uintptr_t>(high) * element_size;
   if (below > data || above > UINTPTR_MAX - data) return Overflow(rule.name);
+  extent = {data - below, data + above};
   return RMSNORM_OK;
 }
 
@@ -354,10 +346,30 @@ bool EqualColumns(const rmsnorm_view& a, const rmsnorm_view& b) {
 
 // ------------------------------------------------------------------ operands together
 
-Role RoleIn(Operation operation, Operand operand) {
-  const OperandRule& rule = kOperandRules[operand];
-  return operation == Operation::kForward ? rule.forward : rule.backward;
+// The operands that have a role in an operation.
+constexpr OperandSet OperandsWith(Operation operation, Role role) {
+  OperandSet set = 0;
+  for (int i = 0; i < kOperands; ++i) {
+    const OperandRule& rule = kOperandRules[i];
+    const Role its_role = operation == Operation::kForward ? rule.forward : rule.backward;
+    if (its_role == role) set |= SetOf(static_cast<Operand>(i));
+  }
+  return set;
 }
+
+struct Roles {
+  OperandSet absent;
+  OperandSet required;
+  OperandSet outputs;
+};
+constexpr Roles RolesIn(Operation operation) {
+  return {OperandsWith(operation, Role::kAbsent), OperandsWith(operation, Role::kRequired),
+          OperandsWith(operation, Role::kOutput)};
+}
+constexpr Roles kForwardRoles = RolesIn(Operation::kForward);
+constexpr Roles kBackwardRoles = RolesIn(Operation::kBackward);
+
+const char* NameOfFirst(OperandSet set) { return kOperandRules[__builtin_ctz(set)].name; }
 
 rmsnorm_status NoOutput(Operation operation) {
   return operation == Operation::kForward
@@ -367,26 +379,22 @@ rmsnorm_status NoOutput(Operation operation) {
 }
 
 // Finds the views, and checks which there are.
-rmsnorm_status FindViews(Operation operation, const rmsnorm_operands& given, bool own_weight,
-                         Operands& operands) {
-  bool has_output = false;
+rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_operands& given,
+                         bool own_weight, Operands& operands) {
   operands.given = 0;
   for (int i = 0; i < kOperands; ++i) {
-    const Operand operand = static_cast<Operand>(i);
-    const OperandRule& rule = kOperandRules[i];
-    const rmsnorm_view* view;
-    std::memcpy(&view, reinterpret_cast<const char*>(&given) + rule.offset, sizeof view);
-    const Role role = RoleIn(operation, operand);
-    if (view == nullptr) {
-      if (role != Role::kRequired) continue;
-      return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", rule.name);
-    }
-    if (role == Role::kAbsent) {
-      return Fail(RMSNORM_ERROR_OPERAND, "%s: rmsnorm_%s() does not take it", rule.name,
-                  operation == Operation::kForward ? "forward" : "backward");
-    }
-    operands.Set(operand, view);
-    has_output = has_output || role == Role::kOutput;
+    std::memcpy(&operands.view[i], reinterpret_cast<const char*>(&given) + kOperandRules[i].offset,
+                sizeof operands.view[i]);
+    operands.given |= OperandSet{operands.view[i] != nullptr} << i;
+  }
+  const OperandSet missing = roles.required & ~operands.given;
+  if (missing != 0) {
+    return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", NameOfFirst(missing));
+  }
+  const OperandSet alien = roles.absent & operands.given;
+  if (alien != 0) {
+    return Fail(RMSNORM_ERROR_OPERAND, "%s: rmsnorm_%s() does not take it", NameOfFirst(alien),
+                operation == Operation::kForward ? "forward" : "backward");
   }
   operands.add_to = given.add_to;
   const uint32_t known = operation == Operation::kForward
@@ -398,7 +406,7 @@ rmsnorm_status FindViews(Operation operation, const rmsnorm_operands& given, boo
   if (own_weight && operands.Has(kWeight)) {
     return Fail(RMSNORM_ERROR_OPERAND, "weight: the module has its own");
   }
-  if (!has_output) return NoOutput(operation);
+  if ((roles.outputs & operands.given) == 0) return NoOutput(operation);
   if (operands.Has(kResidualOut) && !operands.Has(kResidual)) {
     return Fail(RMSNORM_ERROR_OPERAND, "residual_out: there is no residual");
   }
@@ -409,25 +417,19 @@ rmsnorm_status FindViews(Operation operation, const rmsnorm_operands& given, boo
 }
 
 // Checks that no output shares memory with another operand, but in its place.
-rmsnorm_status CheckOverlaps(Operation operation, const Operands& operands) {
-  Extent extent[kOperands];
-  OperandSet outputs = 0;
-  ForEachOperand(operands.given, [&](Operand operand) {
-    extent[operand] = ExtentOf(operand, operands[operand]);
-    if (RoleIn(operation, operand) == Role::kOutput) outputs |= SetOf(operand);
-  });
+rmsnorm_status CheckOverlaps(OperandSet outputs, const Operands& operands) {
   rmsnorm_status status = RMSNORM_OK;
   ForEachOperand(outputs, [&](Operand output) {
     const rmsnorm_view& view = operands[output];
-    if (status == RMSNORM_OK && !IsEmpty(view)) status = CheckRowsToldApart(output, view);
+    const Extent& extent = operands.extent[output];
+    if (status == RMSNORM_OK) status = CheckRowsToldApart(output, view, extent);
     ForEachOperand(operands.given, [&](Operand other) {
       // Of two outputs the later one is named first.
       const bool seen = (outputs & SetOf(other)) != 0 && other >= output;
-      if (status != RMSNORM_OK || seen || Disjoint(extent[output], extent[other])) return;
-      const rmsnorm_view& other_view = operands[other];
+      if (seen || Disjoint(extent, operands.extent[other]) || status != RMSNORM_OK) return;
       const bool may_replace = kOperandRules[output].in_place_of == other;
-      if (may_replace && IsInPlace(other_view, view)) return;
-      if (Apart(other, other_view, output, view)) return;
+      if (may_replace && IsInPlace(operands[other], view)) return;
+      if (Apart(other, operands, output, operands)) return;
       status = Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows%s",
                     kOperandRules[output].name, kOperandRules[other].name,
                     may_replace ? "; in place means the same data, strides and element size" : "");
@@ -467,11 +469,14 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
     RMSNORM_RETURN_IF_ERROR(ReadStruct("operands", given, sizeof read, &read));
     given = &read;
   }
-  RMSNORM_RETURN_IF_ERROR(FindViews(operation, *given, own_weight, operands));
+  const Roles& roles = operation == Operation::kForward ? kForwardRoles : kBackwardRoles;
+  RMSNORM_RETURN_IF_ERROR(FindViews(operation, roles, *given, own_weight, operands));
 
   rmsnorm_status status = RMSNORM_OK;
   ForEachOperand(operands.given, [&](Operand operand) {
-    if (status == RMSNORM_OK) status = CheckView(operand, operands[operand]);
+    if (status == RMSNORM_OK) {
+      status = CheckView(operand, operands[operand], operands.extent[operand]);
+    }
     if (status == RMSNORM_OK) status = CheckShape(operand, operands[operand], operands[kX]);
   });
   RMSNORM_RETURN_IF_ERROR(status);
@@ -484,7 +489,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
       !EqualColumns(operands[kDw], operands[kWeight])) {
     return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from that of weight");
   }
-  RMSNORM_RETURN_IF_ERROR(CheckOverlaps(operation, operands));
+  RMSNORM_RETURN_IF_ERROR(CheckOverlaps(roles.outputs & operands.given, operands));
 
   const rmsnorm_view& x = operands[kX];
   operands.d = x.shape[x.ndim - 1];
@@ -495,10 +500,9 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
 
 rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t other_index) {
   rmsnorm_status status = RMSNORM_OK;
-  ForEachOperand(call.given, [&](Operand output) {
-    if (RoleIn(Operation::kForward, output) != Role::kOutput) return;
+  ForEachOperand(kForwardRoles.outputs & call.given, [&](Operand output) {
     ForEachOperand(other.given, [&](Operand operand) {
-      if (status != RMSNORM_OK || Apart(operand, other[operand], output, call[output])) return;
+      if (status != RMSNORM_OK || Apart(operand, other, output, call)) return;
       status = Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps calls[%zu].%s or lies between its rows",
                     kOperandRules[output].name, other_index, kOperandRules[operand].name);
     });
@@ -516,7 +520,8 @@ rmsnorm_status CheckOffset(const rmsnorm_options& options, const Operands& opera
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d) {
   const char* const name = kOperandRules[operand].name;
   if (view == nullptr) return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", name);
-  RMSNORM_RETURN_IF_ERROR(CheckView(operand, *view));
+  Extent extent;
+  RMSNORM_RETURN_IF_ERROR(CheckView(operand, *view, extent));
   if (view->ndim != 1) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; it must have one", name, view->ndim);
   }

@@ -11,8 +11,15 @@ namespace rmsnorm::internal {
 
 enum class Operation { kForward, kBackward };
 
+// The bytes from `begin` up to `end` that a view spans, with gaps between its rows.
+struct Extent {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
 // The operands of a call, checked.
 struct Operands : Views {
+  Extent extent[kOperands];  // of those that are given
   uint32_t add_to;
   size_t rows;
   size_t d;
