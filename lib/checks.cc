@@ -235,6 +235,7 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& exte
     return Overflow(rule.name);
   }
   for (int i = 0; i < rows; ++i) {
+    if (view.shape[i] == 1) continue;
     ptrdiff_t reach;
     ptrdiff_t& bound = view.stride[i] < 0 ? low : high;
     if (__builtin_mul_overflow(count, view.shape[i], &count) ||
@@ -244,9 +245,9 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& exte
     }
   }
   const size_t element_size = ElementSize(view.dtype);
-  ptrdiff_t bytes;
-  if (__builtin_sub_overflow(high, low, &bytes) ||
-      __builtin_mul_overflow(bytes, element_size, &bytes)) {
+  ptrdiff_t elements;
+  if (__builtin_sub_overflow(high, low, &elements) ||
+      static_cast<size_t>(elements) > PTRDIFF_MAX / element_size) {
     return Overflow(rule.name);
   }
   const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
