@@ -57,7 +57,6 @@ const std::vector<Operand> kOperands = {
 };
 
 constexpr size_t kD = 8;
-const SizeList kLeading = {2, 3};
 
 // x and all that have its shape, the row of a weight, what is one per row.
 const SizeList kShapes[] = {{2, 3, kD}, {kD}, {2, 3}};
@@ -383,9 +382,9 @@ TEST(Operands, AreThereInEverySelection) {
       }
     }
   }
-  // With x, any weight and any bias: with a residual three other outputs or none beside
-  // residual_out, or without it; else sums or none, and one of three outputs at least. Backward
-  // takes any weight and rstd, and one of three gradients at least.
+  // Forward takes any weight and bias, and gives at least one of four outputs with a residual, of
+  // three without, there from sums or not. Backward takes any weight and rstd, and gives at least
+  // one of three gradients.
   EXPECT_EQ(4u * (15 + 2 * 7) + 4u * 7, accepted);
   EXPECT_EQ(512u + 128u, accepted + refused);
 }
