@@ -219,14 +219,15 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
     if constexpr (sizeof(T) == 4) {
       for (size_t i = 0; i < 5; ++i) {
         if (more && i < 4) blocks.Set(i, SumBlock(x[row + i], d));
-        if (!first && i > 0)
-          ScaleShortRow<kD != 128, kCast, T>(norm, run, row - 5 + i, d, r[i - 1]);
+        if (first || i == 0) continue;
+        ScaleShortRow<kD != 128, kCast, T>(norm, run, row - 5 + i, d, r[i - 1]);
       }
     } else {
       for (size_t i = 0; more && i < 4; ++i) blocks.Set(i, SumBlock(x[row + i], d));
       if (first) continue;
-      for (size_t i = 0; i < 4; ++i)
+      for (size_t i = 0; i < 4; ++i) {
         ScaleShortRow<kD != 128, kCast, T>(norm, run, row - 4 + i, d, r[i]);
+      }
     }
     if (!more) return row;
   }
