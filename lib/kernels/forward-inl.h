@@ -223,8 +223,11 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
         ScaleShortRow<kD != 128, kCast, T>(norm, run, row - 5 + i, d, r[i - 1]);
       }
     } else {
+      // Unrolled by gcc, 4096 x 128 in f16 takes 10 % longer, and the library 8 KB more.
+#pragma GCC unroll 1
       for (size_t i = 0; more && i < 4; ++i) blocks.Set(i, SumBlock(x[row + i], d));
       if (first) continue;
+#pragma GCC unroll 1
       for (size_t i = 0; i < 4; ++i) {
         ScaleShortRow<kD != 128, kCast, T>(norm, run, row - 4 + i, d, r[i]);
       }
