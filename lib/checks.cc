@@ -14,26 +14,30 @@ namespace {
 
 // ------------------------------------------------------------------ structs that grow
 
-// Copies a struct of `size` bytes, which begins with its size, over one of `known` bytes that holds
-// the defaults. None has padding, so that what a smaller one lacks are whole fields.
-rmsnorm_status ReadStruct(const char* name, const void* given, size_t known, void* read) {
+// Copies a struct, which begins with its size, over one that holds the defaults. None has padding,
+// so that what a smaller one lacks are whole fields.
+template <class Struct>
+rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
+  constexpr size_t kKnown = sizeof(Struct);
   constexpr size_t kLargest = 4096;  // a larger size is no size
   uint32_t size;
   std::memcpy(&size, given, sizeof size);
-  if (size < sizeof size || size > kLargest) {
+  // Fields end there, but for the second one, which is as small as the size.
+  const bool between_fields = size == sizeof size || size % alignof(Struct) == 0;
+  if (size < sizeof size || size > kLargest || !between_fields) {
     return Fail(RMSNORM_ERROR_STRUCT_SIZE,
                 "%s: size is %u; start from the function that makes the defaults", name, size);
   }
-  const char* const bytes = static_cast<const char*>(given);
-  for (size_t i = known; i < size; ++i) {
+  const char* const bytes = reinterpret_cast<const char*>(given);
+  for (size_t i = kKnown; i < size; ++i) {
     if (bytes[i] != 0) {
       return Fail(RMSNORM_ERROR_STRUCT_SIZE,
                   "%s: size is %u, and what is beyond the %zu bytes that this library knows is not "
                   "zero",
-                  name, size, known);
+                  name, size, kKnown);
     }
   }
-  std::memcpy(read, given, std::min<size_t>(size, known));
+  std::memcpy(&read, given, std::min<size_t>(size, kKnown));
   return RMSNORM_OK;
 }
 
@@ -398,10 +402,8 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
                 operation == Operation::kForward ? "forward" : "backward");
   }
   operands.add_to = given.add_to;
-  const uint32_t known = operation == Operation::kForward
-                             ? 0
-                             : RMSNORM_ADD_TO_DX | RMSNORM_ADD_TO_DW | RMSNORM_ADD_TO_DB;
-  if ((given.add_to & ~known) != 0) {
+  constexpr uint32_t kKnown = RMSNORM_ADD_TO_DX | RMSNORM_ADD_TO_DW | RMSNORM_ADD_TO_DB;
+  if ((given.add_to & ~kKnown) != 0) {
     return Fail(RMSNORM_ERROR_FLAGS, "add_to: 0x%X holds an unknown flag", given.add_to);
   }
   if (own_weight && operands.Has(kWeight)) {
@@ -444,7 +446,7 @@ rmsnorm_status CheckOverlaps(OperandSet outputs, const Operands& operands) {
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options) {
   options = rmsnorm_default_options();
   if (given == nullptr) return RMSNORM_OK;
-  RMSNORM_RETURN_IF_ERROR(ReadStruct("options", given, sizeof options, &options));
+  RMSNORM_RETURN_IF_ERROR(ReadStruct("options", given, options));
   options.size = sizeof options;
   return CheckOptions(options);
 }
@@ -452,7 +454,7 @@ rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& option
 rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context) {
   context = rmsnorm_default_context();
   if (given == nullptr) return RMSNORM_OK;
-  RMSNORM_RETURN_IF_ERROR(ReadStruct("context", given, sizeof context, &context));
+  RMSNORM_RETURN_IF_ERROR(ReadStruct("context", given, context));
   context.size = sizeof context;
   if (context.threads < 0) {
     return Fail(RMSNORM_ERROR_THREADS, "context: threads is %d; it must not be negative",
@@ -467,7 +469,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   rmsnorm_operands read;
   if (given->size != sizeof read) {
     read = rmsnorm_no_operands();
-    RMSNORM_RETURN_IF_ERROR(ReadStruct("operands", given, sizeof read, &read));
+    RMSNORM_RETURN_IF_ERROR(ReadStruct("operands", given, read));
     given = &read;
   }
   const Roles& roles = operation == Operation::kForward ? kForwardRoles : kBackwardRoles;

@@ -23,6 +23,7 @@ struct Forward {
 struct Forwards {
   const Forward* forward;
   size_t count;
+  size_t elements;
 };
 
 void RunRows(const Forward& forward, size_t begin, size_t end) {
@@ -33,12 +34,19 @@ void RunRows(const Forward& forward, size_t begin, size_t end) {
   }
 }
 
-// Some rows of each call.
+// The rows of all calls, one call after the other, that begin in the part's share of the elements.
 void RunPartOfRows(void* state, size_t part, size_t parts) {
   const Forwards& all = *static_cast<const Forwards*>(state);
+  const size_t begin = PartBegin(all.elements, part, parts);
+  const size_t end = PartBegin(all.elements, part + 1, parts);
+  size_t before = 0;  // elements of the calls before
   for (size_t i = 0; i < all.count; ++i) {
-    const size_t rows = all.forward[i].walk.rows;
-    RunRows(all.forward[i], PartBegin(rows, part, parts), PartBegin(rows, part + 1, parts));
+    const Walk& walk = all.forward[i].walk;
+    const auto first_row = [&](size_t element) {
+      return element <= before ? 0 : std::min(walk.rows, (element - before - 1) / walk.d + 1);
+    };
+    RunRows(all.forward[i], first_row(begin), first_row(end));
+    before += walk.rows * walk.d;
   }
 }
 
@@ -59,17 +67,16 @@ class LongRow {
 
   void Normalise() {
     const Norm& norm = forward_.norm;
-    float sum = 1;  // which no one reads where the call is the addition alone
-    if (row_.Has(kSums)) {
-      sum = static_cast<float>(*row_.Row<double>(kSums, 0));
-    } else if (row_.Has(kY) || row_.Has(kRstd) || row_.Has(kSumsOut)) {
+    float sum = 0;
+    const bool needs_sum = row_.Has(kY) || row_.Has(kRstd) || row_.Has(kSumsOut);
+    if (needs_sum && !row_.Has(kSums)) {
       sum = SumInParts();
+      // In binary64, which is rare, a row is one thread's.
+      const bool safe =
+          IsSafe(UnderRoot(norm, sum)) && (!row_.Has(kSumsOut) || IsSafeSum(sum, norm.divisor));
+      if (!safe) return RunRows(forward_, index_, index_ + 1);
+      row_.safe_sum = &sum;
     }
-    // In binary64, which is rare, a row is one thread's.
-    const bool safe =
-        IsSafe(UnderRoot(norm, sum)) && (!row_.Has(kSumsOut) || IsSafeSum(sum, norm.divisor));
-    if (!safe) return RunRows(forward_, index_, index_ + 1);
-    row_.safe_sum = &sum;
     RunParts(environment_, context_, parts_, ScalePart, this);
   }
 
@@ -127,13 +134,12 @@ class LongRow {
 };
 
 void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context, Forwards& all) {
-  size_t work = 0;
-  size_t most_rows = 0;
+  size_t rows = 0;
   for (size_t i = 0; i < all.count; ++i) {
-    work += all.forward[i].walk.rows * all.forward[i].walk.d;
-    most_rows = std::max(most_rows, all.forward[i].walk.rows);
+    rows += all.forward[i].walk.rows;
+    all.elements += all.forward[i].walk.rows * all.forward[i].walk.d;
   }
-  const size_t parts = PartsOf(work, context);
+  const size_t parts = PartsOf(all.elements, context);
   if (all.count == 1) {
     const Walk& walk = all.forward->walk;
     const size_t parts_of_row = std::min(parts, walk.d / kMinWorkOfPart);
@@ -144,7 +150,7 @@ void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context
       return;
     }
   }
-  RunParts(environment, context, std::min(parts, most_rows), RunPartOfRows, &all);
+  RunParts(environment, context, std::min(parts, rows), RunPartOfRows, &all);
 }
 
 // ------------------------------------------------------------------ from a call to what runs
@@ -198,7 +204,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
   if (forwards == nullptr || !scratch.Allocate()) {
     return NoMemoryForWeight(count > 0 ? calls->operands.d : 0);
   }
-  Forwards all = {forwards, 0};
+  Forwards all = {forwards, 0, 0};
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows == 0) continue;
     Prepare(calls[i], *place.kernels, scratch, forwards[all.count++]);

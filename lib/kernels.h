@@ -93,8 +93,8 @@ struct KernelTable {
   // that a rounding to bf16 could carry. An offset of -0 leaves every other value as it is.
   void (*prepare)(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared);
 
-  // Forward for whole rows, with any of its operands; or for some columns of a row whose safe_sum
-  // is known.
+  // Forward for whole rows, with any of its operands; or for some columns of a row whose sum is given
+  // or not needed.
   void (*forward)(const Norm& norm, const Run& run);
   // The f32 sum of squares of the first row's columns, at most a block, of what is normalised.
   // Writes nothing.
