@@ -713,9 +713,8 @@ class CallDrawer {
     if (x.ndim != 2 || x.shape[1] != call_.norm[0].module_d) return false;
     if (id == kWeight) return true;  // of the module
     const bool by_rows = rule.shape == Shape::kRows;
-    if (o.view.ndim != (by_rows ? 2 : 1) || (rule.dtype == 0 && o.view.dtype != x.dtype)) {
-      return false;
-    }
+    if (o.view.dtype != (rule.dtype == 0 ? x.dtype : rule.dtype)) return false;
+    if (o.view.ndim != (by_rows ? 2 : 1)) return false;
     if (rule.shape == Shape::kColumns) return o.view.shape[0] == x.shape[1];
     return o.view.shape[0] == x.shape[0] && RowLength(o) == (by_rows ? x.shape[1] : 1) &&
            o.view.stride[0] == static_cast<ptrdiff_t>(RowLength(o));
