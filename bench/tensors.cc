@@ -2,11 +2,11 @@
 #include "tensors.h"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "../lib/cache.h"
 #include "plain_loops.h"
 
 namespace rmsnorm::bench {
@@ -18,7 +18,7 @@ size_t CountCopies(const Cell& cell) {
   if (!cell.cold) return 1;
   constexpr size_t kMostBytes = size_t{1} << 30;
   const size_t copy_bytes = 2 * CopyBytes(cell);  // of x and y
-  const size_t copies = 2 * LastLevelCache() / copy_bytes + 1;
+  const size_t copies = 2 * internal::LastLevelCache() / copy_bytes + 1;
   return std::clamp<size_t>(copies, 1, std::max<size_t>(kMostBytes / copy_bytes, 1));
 }
 
@@ -30,19 +30,6 @@ size_t FindStep(size_t copies) {
 }
 
 }  // namespace
-
-size_t LastLevelCache() {
-  size_t largest = 0;
-  for (int index = 0;; ++index) {
-    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) +
-                       "/size");
-    size_t size = 0;
-    char unit = '\0';
-    if (!(file >> size >> unit)) break;  // such as "32768K"
-    largest = std::max(largest, size << (unit == 'M' ? 20 : 10));
-  }
-  return largest > 0 ? largest : size_t{32} << 20;
-}
 
 // Drawing a number takes longer than normalising it, so that after a prime number of them they
 // repeat: no two rows next to each other are the same.

@@ -10,9 +10,6 @@
 
 namespace rmsnorm::bench {
 
-// Bytes of the largest cache that the first CPU sees; 32 MiB where the system does not say.
-size_t LastLevelCache();
-
 // Normal numbers of a type.
 Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation);
 

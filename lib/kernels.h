@@ -89,12 +89,12 @@ struct RowSums {
 struct KernelTable {
   const char* target;
 
-  // Writes offset + w for d elements of a type, every NaN of them quiet and with no payload bits
-  // that a rounding to bf16 could carry. An offset of -0 leaves every other value as it is.
+  // Writes offset + w for d elements of a type. A NaN gets no payload bits that the target's own
+  // rounding to bf16 could carry. An offset of -0 leaves every other value as it is.
   void (*prepare)(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared);
 
-  // Forward for whole rows, with any of its operands; or for some columns of a row whose sum is given
-  // or not needed.
+  // Forward for whole rows, with any of its operands; or for some columns of a row whose sum is
+  // given or not needed.
   void (*forward)(const Norm& norm, const Run& run);
   // The f32 sum of squares of the first row's columns, at most a block, of what is normalised.
   // Writes nothing.

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../lib/cache.h"
 #include "backward_job.h"
 #include "command.h"
 #include "layer_norm.h"
@@ -438,7 +439,8 @@ TEST(BenchCold, CopiesExceedTheCaches) {
       cell.cold = true;
       const bench::Tensors tensors(cell);
       const size_t bytes = 2 * tensors.copies() * cell.bytes();
-      EXPECT_GT(bytes, std::min(2 * bench::LastLevelCache(), (size_t{1} << 30) - 4 * cell.bytes()));
+      EXPECT_GT(bytes,
+                std::min(2 * internal::LastLevelCache(), (size_t{1} << 30) - 4 * cell.bytes()));
       EXPECT_LE(bytes, std::max(size_t{1} << 30, 2 * cell.bytes()));
     }
   }
