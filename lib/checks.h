@@ -5,28 +5,14 @@
 
 #include <rmsnorm/rmsnorm.h>
 
-#include "operands.h"
+#include "overlap.h"
 
 namespace rmsnorm::internal {
 
 enum class Operation { kForward, kBackward };
 
-// The bytes from `begin` up to `end` that a view spans, with gaps between its rows.
-struct Extent {
-  uintptr_t begin;
-  uintptr_t end;
-};
-
-// The operands of a call, checked.
-struct Operands : Views {
-  Extent extent[kOperands];  // of those that are given
-  uint32_t add_to;
-  size_t rows;
-  size_t d;
-};
-
-// Copy a caller's struct, of whatever size it is, over the defaults. Null stands for the defaults.
-// CheckOptions() checks the numbers, too, and ReadContext() all but the target.
+// Copy a caller's struct, of whatever size it is, over the defaults, and check all of it but the
+// target. Null stands for the defaults.
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options);
 rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context);
 

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "overlap.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "status.h"
+
+namespace rmsnorm::internal {
+namespace {
+
+// The rows of a view: one, or one element of what has an element for each row, repeated by steps.
+// Of each step how many there are, and how many bytes lie from one to the next; those with more
+// than one index, widest first.
+struct Layout {
+  uintptr_t begin;
+  ptrdiff_t row_bytes;
+  int steps = 0;
+  struct Step {
+    size_t count;
+    ptrdiff_t bytes;
+  } step[RMSNORM_MAX_DIMS];
+};
+
+bool HasOneRow(Operand operand, const rmsnorm_view& view) {
+  const int rows = RowDimensions(operand, view);
+  for (int i = 0; i < rows; ++i) {
+    if (view.shape[i] != 1) return false;
+  }
+  return true;
+}
+
+Layout LayoutOf(Operand operand, const rmsnorm_view& view, const Extent& extent) {
+  const ptrdiff_t size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
+  const int rows = RowDimensions(operand, view);
+  Layout layout;
+  layout.begin = extent.begin;
+  layout.row_bytes = rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) * size : size;
+  for (int i = 0; i < rows; ++i) {
+    if (view.shape[i] == 1) continue;
+    // Rows at falling addresses are the same bytes as at rising ones.
+    const Layout::Step step = {view.shape[i], std::abs(view.stride[i] * size)};
+    int at = layout.steps++;
+    for (; at > 0 && layout.step[at - 1].bytes < step.bytes; --at) {
+      layout.step[at] = layout.step[at - 1];
+    }
+    layout.step[at] = step;
+  }
+  return layout;
+}
+
+// The bytes that the steps from `first` on span.
+ptrdiff_t SpanFrom(const Layout& layout, int first) {
+  ptrdiff_t span = layout.row_bytes;
+  for (int i = first; i < layout.steps; ++i) {
+    span += layout.step[i].bytes * static_cast<ptrdiff_t>(layout.step[i].count - 1);
+  }
+  return span;
+}
+
+// Whether the groups of a at 0 and of b at `offset`, what their steps from `first` on span, share
+// no byte, where the first `common` steps of both are the same. May say no where they do not.
+bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdiff_t offset) {
+  const ptrdiff_t a_span = SpanFrom(a, first);
+  const ptrdiff_t b_span = SpanFrom(b, first);
+  if (offset >= a_span || -offset >= b_span) return true;
+  if (first == common) return false;
+  // Relative to one group of a, the groups of b lie at offset + m * width. If no group is wider
+  // than the step, only the two nearest can touch it.
+  const ptrdiff_t width = a.step[first].bytes;
+  if (std::max(SpanFrom(a, first + 1), SpanFrom(b, first + 1)) > width) return false;
+  const ptrdiff_t above = ((offset % width) + width) % width;
+  return GroupsApart(a, b, common, first + 1, above) &&
+         GroupsApart(a, b, common, first + 1, above - width);
+}
+
+}  // namespace
+
+bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands) {
+  const Extent& a_extent = a_operands.extent[a];
+  const Extent& b_extent = b_operands.extent[b];
+  if (Disjoint(a_extent, b_extent)) return true;
+  const Layout a_layout = LayoutOf(a, a_operands[a], a_extent);
+  const Layout b_layout = LayoutOf(b, b_operands[b], b_extent);
+  int common = 0;
+  while (common < std::min(a_layout.steps, b_layout.steps) &&
+         a_layout.step[common].count == b_layout.step[common].count &&
+         a_layout.step[common].bytes == b_layout.step[common].bytes) {
+    ++common;
+  }
+  return GroupsApart(a_layout, b_layout, common, 0,
+                     static_cast<ptrdiff_t>(b_extent.begin - a_extent.begin));
+}
+
+bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
+  if (a.data != b.data || ElementSize(a.dtype) != ElementSize(b.dtype)) return false;
+  for (int i = 0; i + 1 < a.ndim; ++i) {
+    if (a.shape[i] > 1 && a.stride[i] != b.stride[i]) return false;
+  }
+  return true;
+}
+
+rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view, const Extent& extent) {
+  if (extent.begin == extent.end || HasOneRow(operand, view)) return RMSNORM_OK;
+  const Layout layout = LayoutOf(operand, view, extent);
+  for (int i = 0; i < layout.steps; ++i) {
+    const ptrdiff_t inner = SpanFrom(layout, i + 1);
+    if (layout.step[i].bytes < inner) {
+      return Fail(
+          RMSNORM_ERROR_STRIDE,
+          "%s: its strides do not tell rows apart (%td bytes from one index to the next, but "
+          "each spans %td)",
+          kOperandRules[operand].name, layout.step[i].bytes, inner);
+    }
+  }
+  return RMSNORM_OK;
+}
+
+}  // namespace rmsnorm::internal
