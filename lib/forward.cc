@@ -165,7 +165,8 @@ void AddScratch(const Call& call, WeightScratch& scratch) {
 }
 
 // The operands receive views of what has been prepared.
-void Prepare(Call& call, const KernelTable& kernels, WeightScratch& scratch, Forward& forward) {
+void PrepareForward(Call& call, const KernelTable& kernels, WeightScratch& scratch,
+                    Forward& forward) {
   Operands& operands = call.operands;
   rmsnorm_view weight;
   rmsnorm_view bias;
@@ -207,7 +208,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
   Forwards all = {forwards, 0, 0};
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows == 0) continue;
-    Prepare(calls[i], *place.kernels, scratch, forwards[all.count++]);
+    PrepareForward(calls[i], *place.kernels, scratch, forwards[all.count++]);
   }
   if (all.count > 0) RunAll(environment, place.context, all);
   return RMSNORM_OK;

@@ -457,20 +457,13 @@ HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
   return run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
 }
 
-// Reads an operand's elements from `begin` on into a tile.
-HWY_INLINE void Widen(const Norm& norm, const Run& run, Operand operand, size_t row, size_t begin,
-                      size_t n, float* tile) {
-  norm.kernels->leaves->widen[DtypeIndex(norm.dtype[operand])](
-      run.Row<char>(operand, row) + begin * ElementSize(norm.dtype[operand]), n, tile);
-}
-
 // The sums of n columns of a row, at most a block.
 inline HWY_NOINLINE FoldedDots DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
                                         size_t n, bool squares) {
   HWY_ALIGN float x[kBlock];
   HWY_ALIGN float dy[kBlock];
-  Widen(norm, run, kX, row, begin, n, x);
-  Widen(norm, run, kDy, row, begin, n, dy);
+  ReadTile(norm, run, kX, row, begin, n, x);
+  ReadTile(norm, run, kDy, row, begin, n, dy);
   return LeavesOf(norm).dot[kF32][squares](x, dy, run.Row<float>(kWeight, 0) + begin, n);
 }
 
@@ -573,10 +566,10 @@ inline HWY_NOINLINE RowTerms ColdTermsOfRow(const Norm& norm, const Run& run, si
   double c = 0;
   for (size_t begin = 0; begin < run.d; begin += kBlock) {
     const size_t n = std::min(kBlock, run.d - begin);
-    Widen(norm, run, kX, row, begin, n, x);
+    ReadTile(norm, run, kX, row, begin, n, x);
     if (needs_squares) squares += SumWideBlock<true>(x, x, x, n);
-    Widen(norm, run, kDy, row, begin, n, dy);
-    Widen(norm, run, kWeight, 0, begin, n, weight);
+    ReadTile(norm, run, kDy, row, begin, n, dy);
+    ReadTile(norm, run, kWeight, 0, begin, n, weight);
     c += SumWideBlock<false>(x, dy, weight, n);
   }
   const double under_root = UnderRoot(norm, squares);
@@ -646,8 +639,8 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
   for (size_t begin = 0; begin < run.d; begin += kTile) {
     const size_t n = std::min(kTile, run.d - begin);
     tile.d = n;
-    Widen(norm, run, kX, row, begin, n, x);
-    Widen(norm, run, kDy, row, begin, n, dy);
+    ReadTile(norm, run, kX, row, begin, n, x);
+    ReadTile(norm, run, kDy, row, begin, n, dy);
     if (run.Has(kDw)) {
       float* const dw = run.Row<float>(kDw, 0) + begin;
       if (terms.cold == Cold::kAll) {
@@ -666,15 +659,14 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
       tile.data[kWeight] = run.data[kWeight] + begin * sizeof(float);
       apply[static_cast<int>(Dx::kStore)][0](tile, 0, Narrowed(terms.terms));
     } else {
-      Widen(norm, run, kWeight, 0, begin, n, weight);
+      ReadTile(norm, run, kWeight, 0, begin, n, weight);
       WideGradient(terms.terms, x, dy, weight, n, dx);
     }
     if (norm.add_to_dx) {
-      Widen(norm, run, kDx, row, begin, n, x);
+      ReadTile(norm, run, kDx, row, begin, n, x);
       AddTile(x, n, dx);
     }
-    leaves.narrow[DtypeIndex(norm.dtype[kDx])](
-        dx, n, run.Row<char>(kDx, row) + begin * ElementSize(norm.dtype[kDx]));
+    WriteTile(norm, run, kDx, row, begin, n, dx);
   }
 }
 
@@ -693,7 +685,7 @@ inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t ro
 }
 
 // Four rows at a time, and the next four summed before these are worked on, so that the two
-// overlap: as in NormaliseShortRows().
+// overlap: as in the leaf NormaliseShortRows().
 HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
   FourTerms now;
   FourTerms next;
@@ -798,7 +790,7 @@ void AddRowsToSums(const Norm& norm, const Run& run) {
     float* const db = run.Row<float>(kDb, 0) + begin;
     WidenSums(leaves, run.start_sums, db, n, sums);
     for (size_t row = 0; row < run.count; ++row) {
-      Widen(norm, run, kDy, row, begin, n, dy);
+      ReadTile(norm, run, kDy, row, begin, n, dy);
       AddTile(dy, n, sums);
     }
     leaves.narrow[kF32](sums, n, db);

@@ -72,7 +72,8 @@ class TiledRow {
   // The f32 sum of squares.
   float Sum() {
     if (!adds_)
-      return leaves_.sum_squares[DtypeIndex(norm_.dtype[source_])](At(source_, 0), run_.d);
+      return leaves_.sum_squares[DtypeIndex(norm_.dtype[source_])](run_.Row<char>(source_, row_),
+                                                                   run_.d);
     float total = 0;
     for (size_t begin = 0; begin < run_.d; begin += kBlock) {
       const size_t n = MakeTile(begin);
@@ -108,25 +109,15 @@ class TiledRow {
   }
 
  private:
-  char* At(Operand operand, size_t begin) const {
-    return run_.Row<char>(operand, row_) + begin * ElementSize(norm_.dtype[operand]);
-  }
-  void Widen(Operand operand, size_t begin, size_t n, float* tile) const {
-    leaves_.widen[DtypeIndex(norm_.dtype[operand])](At(operand, begin), n, tile);
-  }
-  void Narrow(Operand operand, size_t begin, size_t n) const {
-    leaves_.narrow[DtypeIndex(norm_.dtype[operand])](tile_, n, At(operand, begin));
-  }
-
   // Makes the tile what is normalised in a block. Returns its elements.
   size_t MakeTile(size_t begin) {
     const size_t n = std::min(kBlock, run_.d - begin);
     if (begin == begin_) return n;
     begin_ = begin;
-    Widen(source_, begin, n, tile_);
+    ReadTile(norm_, run_, source_, row_, begin, n, tile_);
     if (!adds_) return n;
     HWY_ALIGN float addend[kBlock];
-    Widen(kResidual, begin, n, addend);
+    ReadTile(norm_, run_, kResidual, row_, begin, n, addend);
     AddTile(addend, n, tile_);
     const int type = DtypeIndex(norm_.dtype[kResidual]);
     if (!norm_.norm_unrounded && type != DtypeIndex(RMSNORM_F32)) {
@@ -154,11 +145,11 @@ class TiledRow {
     const rmsnorm_dtype dtype = norm_.rounding == RMSNORM_SCALE_THEN_CAST ? RMSNORM_F32 : dtype_;
     for (size_t begin = 0; begin < run_.d; begin += kBlock) {
       const size_t n = MakeTile(begin);
-      if (adds) Narrow(kResidualOut, begin, n);
+      if (adds) WriteTile(norm_, run_, kResidualOut, row_, begin, n, tile_);
       if (!run_.Has(kY)) continue;
       const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
       ScaleTile<kWide>(r, dtype, run_.Row<float>(kWeight, row_) + begin, bias, n, tile_);
-      Narrow(kY, begin, n);
+      WriteTile(norm_, run_, kY, row_, begin, n, tile_);
     }
   }
 
@@ -252,7 +243,7 @@ inline HWY_NOINLINE void ScaleBySums(const Norm& norm, const Run& run, Operand s
   for (; i < count; ++i) ScaleBySum(norm, run, leaves, source, begin + i, sums[i]);
 }
 
-inline HWY_NOINLINE void NormaliseShortRows(const Norm& norm, const Run& run) {
+inline HWY_NOINLINE void NormaliseByFours(const Norm& norm, const Run& run) {
   const RowLeaves leaves(norm);
   const size_t length = run.d == kShortLengths[1]                   ? 1
                         : run.d == kShortLengths[2] && !norm.stream ? 2
@@ -286,7 +277,7 @@ inline HWY_NOINLINE void NormaliseRows(const Norm& norm, const Run& run) {
 }
 
 // Rows that stay in registers.
-inline HWY_NOINLINE void NormaliseHeldRows(const Norm& norm, const Run& run) {
+inline HWY_NOINLINE void NormaliseHeld(const Norm& norm, const Run& run) {
   const bool adds = run.Has(kResidual);
   const RowsLeaf leaf = norm.kernels->leaves->held_rows[adds][(run.d - 1) / kPair];
   for (size_t row = 0; row < run.count; ++row) {
@@ -338,12 +329,12 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
   if (run.safe_sum != nullptr) return ScaleBySums(norm, run, kX, 0, 1, run.safe_sum);
   if (run.Has(kSums)) return ScaleByGivenSums(norm, run);
   if (kFitsRegisters<float> && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLanes) {
-    return NormaliseHeldRows(norm, run);
+    return NormaliseHeld(norm, run);
   }
   if (run.Has(kResidual)) return AddAndNormaliseRows(norm, run);
   if (run.count >= 4) {
     // Past the caches rows that are a little longer take 0.4 to 0.7 of the time one by one.
-    if (norm.stream ? run.d <= kLanes : IsShort(norm, run)) return NormaliseShortRows(norm, run);
+    if (norm.stream ? run.d <= kLanes : IsShort(norm, run)) return NormaliseByFours(norm, run);
     if (run.d >= kLongRow && !norm.stream) return NormaliseLongRows(norm, run);
   }
   NormaliseRows(norm, run);

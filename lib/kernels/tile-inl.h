@@ -54,6 +54,22 @@ HWY_NOINLINE void StoreTile(const float* HWY_RESTRICT tile, size_t n, void* HWY_
   if (j < n) StoreFirst(PlainNaN(Load(tile + j)), to + j, n - j);
 }
 
+// Reads n elements of an operand, from a row's column `begin` on, into a tile.
+HWY_INLINE void ReadTile(const Norm& norm, const Run& run, Operand operand, size_t row,
+                         size_t begin, size_t n, float* tile) {
+  const rmsnorm_dtype dtype = norm.dtype[operand];
+  norm.kernels->leaves->widen[DtypeIndex(dtype)](
+      run.Row<char>(operand, row) + begin * ElementSize(dtype), n, tile);
+}
+
+// Rounds a tile to such elements.
+HWY_INLINE void WriteTile(const Norm& norm, const Run& run, Operand operand, size_t row,
+                          size_t begin, size_t n, const float* tile) {
+  const rmsnorm_dtype dtype = norm.dtype[operand];
+  norm.kernels->leaves->narrow[DtypeIndex(dtype)](
+      tile, n, run.Row<char>(operand, row) + begin * ElementSize(dtype));
+}
+
 // Adds n elements to a tile.
 inline HWY_NOINLINE void AddTile(const float* HWY_RESTRICT addend, size_t n,
                                  float* HWY_RESTRICT tile) {
