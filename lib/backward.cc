@@ -337,8 +337,8 @@ void StoreZeros(Operand operand, const rmsnorm_view& view) {
   }
 }
 
-}  // namespace
-
+// Fails, with nothing written, only where there is no memory for scratch. The call receives the
+// view of the prepared weight.
 rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place, Call& call) {
   const Operands& operands = call.operands;
   if (operands.rows == 0) {
@@ -360,16 +360,23 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& pl
   return RMSNORM_OK;
 }
 
+}  // namespace
+
+rmsnorm_status CallBackward(const rmsnorm_module* module, const rmsnorm_operands* operands,
+                            const rmsnorm_options* options, const rmsnorm_context* context) {
+  DefaultFloatEnvironment environment;
+  Call call;
+  Place place;
+  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kBackward, module, operands, options, call));
+  RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
+  return RunBackward(environment, place, call);
+}
+
 }  // namespace rmsnorm::internal
 
 using namespace rmsnorm::internal;
 
 rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands, const rmsnorm_options* options,
                                 const rmsnorm_context* context) noexcept {
-  DefaultFloatEnvironment environment;
-  Call call;
-  Place place;
-  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kBackward, nullptr, operands, options, call));
-  RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
-  return RunBackward(environment, place, call);
+  return CallBackward(nullptr, operands, options, context);
 }

@@ -46,13 +46,11 @@ rmsnorm_status NoMemoryForWeight(size_t d);
 // Bytes of all operands that have the shape of x.
 size_t RowBytes(const Operands& operands);
 
-// Does `count` checked calls of forward at once. Fails, with nothing written, only where there is
-// no memory for scratch. The calls receive views of what has been prepared.
-rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place, Call* calls,
-                          size_t count);
-
-// Does a checked call of backward. Fails as RunForward().
-rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place, Call& call);
+// rmsnorm_forward() and rmsnorm_backward(), by a module or, where that is null, by `options`.
+rmsnorm_status CallForward(const rmsnorm_module* module, const rmsnorm_operands* operands,
+                           const rmsnorm_options* options, const rmsnorm_context* context);
+rmsnorm_status CallBackward(const rmsnorm_module* module, const rmsnorm_operands* operands,
+                            const rmsnorm_options* options, const rmsnorm_context* context);
 
 }  // namespace rmsnorm::internal
 

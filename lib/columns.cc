@@ -22,6 +22,8 @@ rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view
                             WeightScratch& scratch) {
   float* const prepared = scratch.Take<float>(Elements(view));
   const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
+  // The walk goes from each row of the view to its place in the result, as from a weight to its
+  // gradient.
   Views views;
   views.Set(kWeight, &view);
   views.Set(kDw, &result);

@@ -187,8 +187,8 @@ void PrepareForward(Call& call, const KernelTable& kernels, WeightScratch& scrat
                         RowBytes(operands) > StreamedBytes();
 }
 
-}  // namespace
-
+// Does `count` checked calls at once. Fails, with nothing written, only where there is no memory
+// for scratch. The calls receive views of what has been prepared.
 rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place, Call* calls,
                           size_t count) {
   WeightScratch scratch;
@@ -214,18 +214,25 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
   return RMSNORM_OK;
 }
 
+}  // namespace
+
+rmsnorm_status CallForward(const rmsnorm_module* module, const rmsnorm_operands* operands,
+                           const rmsnorm_options* options, const rmsnorm_context* context) {
+  DefaultFloatEnvironment environment;
+  Call call;
+  Place place;
+  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kForward, module, operands, options, call));
+  RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
+  return RunForward(environment, place, &call, 1);
+}
+
 }  // namespace rmsnorm::internal
 
 using namespace rmsnorm::internal;
 
 rmsnorm_status rmsnorm_forward(const rmsnorm_operands* operands, const rmsnorm_options* options,
                                const rmsnorm_context* context) noexcept {
-  DefaultFloatEnvironment environment;
-  Call call;
-  Place place;
-  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kForward, nullptr, operands, options, call));
-  RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
-  return RunForward(environment, place, &call, 1);
+  return CallForward(nullptr, operands, options, context);
 }
 
 rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,

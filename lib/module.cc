@@ -54,7 +54,8 @@ rmsnorm_status NullModule() { return Fail(RMSNORM_ERROR_NULL, "module: the point
 
 // ------------------------------------------------------------------ dense rows
 
-// Bytes of an element of a valid dtype.
+// Bytes of an element of a valid dtype. ElementSize() and Disjoint() of the general checks would do
+// for dense rows as well, but take 0.7 ns more of the 16 that one row of 64 takes.
 size_t ElementBytes(rmsnorm_dtype dtype) { return dtype == RMSNORM_F32 ? 4 : 2; }
 
 bool IsAligned(const void* data, size_t element_bytes) {
@@ -150,8 +151,8 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->dtype = dtype;
     made->options = own_options;
     made->context = place.context;
-    const bool fits = d <= ShortCall(place.context);  // so that no product overflows
-    made->short_call = fits ? ShortCall(place.context) : 0;
+    const size_t short_call = ShortCall(place.context);
+    made->short_call = d <= short_call ? short_call : 0;  // so that no product overflows
     made->kernels = place.kernels;
     for (int i = 0; i < 3; ++i) MakeDenseNorm(*made, RMSNORM_F32 + i);
     made->description = Describe(d, dtype, own_options, place.context);
@@ -219,25 +220,15 @@ const char* rmsnorm_module_describe(const rmsnorm_module* module) noexcept {
 rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
                                       const rmsnorm_operands* operands,
                                       const rmsnorm_context* context) noexcept {
-  DefaultFloatEnvironment environment;
   if (module == nullptr) return NullModule();
-  Call call;
-  Place place;
-  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kForward, module, operands, nullptr, call));
-  RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
-  return RunForward(environment, place, &call, 1);
+  return CallForward(module, operands, nullptr, context);
 }
 
 rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
                                        const rmsnorm_operands* operands,
                                        const rmsnorm_context* context) noexcept {
-  DefaultFloatEnvironment environment;
   if (module == nullptr) return NullModule();
-  Call call;
-  Place place;
-  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kBackward, module, operands, nullptr, call));
-  RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
-  return RunBackward(environment, place, call);
+  return CallBackward(module, operands, nullptr, context);
 }
 
 // Each of the following has a short way for what needs no threads and whose arguments are plainly

@@ -343,7 +343,8 @@ HWY_INLINE float SumHeldRow(const float* x, const float* dy, const float* weight
 // takes 1.98 times memcpy's time instead of 2.88. (Where x and dy stay in registers, too, from the
 // sum to the store, there are none left for the sum of the next row: 2.08.)
 //
-// As NormaliseRowsInRegisters().
+// The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
+// Of the norm it takes single fields, for the reason that NormaliseRowsInRegisters() gives.
 template <size_t kPairs, bool kWhole, Dx kWay>
 HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
@@ -423,8 +424,6 @@ constexpr BackwardLeaves MakeBackwardLeaves() {
 constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
 
 // ------------------------------------------------------------------ sums of rows
-
-constexpr int kF32 = DtypeIndex(RMSNORM_F32);
 
 HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
   return *norm.kernels->leaves->backward;
@@ -724,8 +723,7 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& w
 
 // Rows by groups: returns the index of the first one that is in none.
 inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run, const Ways& ways) {
-  const bool is_short = run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes;
-  if (run.count >= 4 && is_short && ways.row != nullptr && !norm.stream &&
+  if (run.count >= 4 && IsShort(norm, run) && ways.row != nullptr && !norm.stream &&
       norm.eps_placement != RMSNORM_EPS_FLOOR) {
     return BackwardByFours(norm, run, ways);
   }

@@ -71,13 +71,14 @@ class TiledRow {
 
   // The f32 sum of squares.
   float Sum() {
-    if (!adds_)
-      return leaves_.sum_squares[DtypeIndex(norm_.dtype[source_])](run_.Row<char>(source_, row_),
-                                                                   run_.d);
+    if (!adds_) {
+      const int type = DtypeIndex(norm_.dtype[source_]);
+      return leaves_.sum_squares[type](run_.Row<char>(source_, row_), run_.d);
+    }
     float total = 0;
     for (size_t begin = 0; begin < run_.d; begin += kBlock) {
       const size_t n = MakeTile(begin);
-      total += leaves_.sum_squares[DtypeIndex(RMSNORM_F32)](tile_, n);
+      total += leaves_.sum_squares[kF32](tile_, n);
     }
     return total;
   }
@@ -120,7 +121,7 @@ class TiledRow {
     ReadTile(norm_, run_, kResidual, row_, begin, n, addend);
     AddTile(addend, n, tile_);
     const int type = DtypeIndex(norm_.dtype[kResidual]);
-    if (!norm_.norm_unrounded && type != DtypeIndex(RMSNORM_F32)) {
+    if (!norm_.norm_unrounded && type != kF32) {
       leaves_.narrow[type](tile_, n, addend);
       leaves_.widen[type](addend, n, tile_);
     }
@@ -194,10 +195,6 @@ struct RowLeaves {
   ScaleFourLeaf scale_four;
   const RowsLeaf* short_rows;
 };
-
-HWY_INLINE bool IsShort(const Norm& norm, const Run& run) {
-  return run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes;
-}
 
 // By the f32 sum of squares.
 HWY_INLINE void ScaleBySum(const Norm& norm, const Run& run, const RowLeaves& leaves,

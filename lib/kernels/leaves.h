@@ -19,6 +19,7 @@ struct BackwardLeaves;  // backward_leaves.h
 // A dtype's position in the tables of leaves.
 constexpr int kDtypes = 3;
 constexpr int DtypeIndex(rmsnorm_dtype dtype) { return dtype - RMSNORM_F32; }
+constexpr int kF32 = DtypeIndex(RMSNORM_F32);
 
 // The lengths of rows for which loops of known length pay, and 0 for any other.
 constexpr size_t kShortLengths[] = {0, 64, 128};

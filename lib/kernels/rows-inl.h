@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "../thresholds.h"
 #include "leaves.h"
 #include "squares-inl.h"
 
@@ -31,6 +32,11 @@ HWY_INLINE bool AreAligned(const Run& run, Operand operand) {
           static_cast<uintptr_t>(run.stride[operand])) %
              kSize ==
          0;
+}
+
+// Whether four rows fit L1 with the weight.
+HWY_INLINE bool IsShort(const Norm& norm, const Run& run) {
+  return run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes;
 }
 
 // The rows of an operand. A copy of what a run says, which would be read again after each store.
