@@ -6,6 +6,7 @@
 #include "calls.h"
 #include "gradient_terms.h"
 #include "reference.h"
+#include "short_calls.h"
 #include "status.h"
 
 namespace rmsnorm::internal {
@@ -253,7 +254,7 @@ rmsnorm_status PrepareGradients(Call& call, const Place& place, Gradients& gradi
   operands.Set(kWeight, &weight);
 
   Norm& norm = gradients.norm;
-  MakeNorm(*place.kernels, call.options, operands.d, operands, norm);
+  MakeNormOfViews(*place.kernels, call.options, operands.d, operands, norm);
   norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
   norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data && !norm.add_to_dx &&
                 RowBytes(operands) > StreamedBytes();
@@ -312,7 +313,7 @@ rmsnorm_status PrepareBias(const Call& call, const Place& place, BiasGradient& b
   views.Set(kX, &x);
   views.Set(kDy, &call.operands[kDy]);
   views.Set(kDb, &call.operands[kDb]);
-  MakeNorm(*place.kernels, call.options, call.operands.d, views, bias.norm);
+  MakeNormOfViews(*place.kernels, call.options, call.operands.d, views, bias.norm);
   MakeWalk(x, views, bias.walk);
   return MakeColumnSums(kDb, call.operands, *place.kernels, bias.walk, bias.db);
 }
@@ -365,6 +366,7 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& pl
 rmsnorm_status CallBackward(const rmsnorm_module* module, const rmsnorm_operands* operands,
                             const rmsnorm_options* options, const rmsnorm_context* context) {
   DefaultFloatEnvironment environment;
+  if (MakeShortCall(Operation::kBackward, module, operands, options, context)) return RMSNORM_OK;
   Call call;
   Place place;
   RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kBackward, module, operands, options, call));

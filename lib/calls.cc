@@ -36,8 +36,7 @@ rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* gi
   return FindKernels(place.context.target, place.kernels);
 }
 
-void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-              const Views& views, Norm& norm) {
+void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d, Norm& norm) {
   norm.kernels = &kernels;
   norm.eps = options.eps;
   norm.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
@@ -48,6 +47,11 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   norm.one_type = true;
   norm.stream = false;
   for (rmsnorm_dtype& dtype : norm.dtype) dtype = RMSNORM_F32;
+}
+
+void MakeNormOfViews(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
+                     const Views& views, Norm& norm) {
+  MakeNorm(kernels, options, d, norm);
   ForEachOperand(views.given, [&](Operand operand) {
     if (kOperandRules[operand].shape == Shape::kColumns) return;
     norm.dtype[operand] = views[operand].dtype;

@@ -230,29 +230,6 @@ bool EqualColumns(const rmsnorm_view& a, const rmsnorm_view& b) {
 
 // ------------------------------------------------------------------ operands together
 
-// The operands that have a role in an operation.
-constexpr OperandSet OperandsWith(Operation operation, Role role) {
-  OperandSet set = 0;
-  for (int i = 0; i < kOperands; ++i) {
-    const OperandRule& rule = kOperandRules[i];
-    const Role its_role = operation == Operation::kForward ? rule.forward : rule.backward;
-    if (its_role == role) set |= SetOf(static_cast<Operand>(i));
-  }
-  return set;
-}
-
-struct Roles {
-  OperandSet absent;
-  OperandSet required;
-  OperandSet outputs;
-};
-constexpr Roles RolesIn(Operation operation) {
-  return {OperandsWith(operation, Role::kAbsent), OperandsWith(operation, Role::kRequired),
-          OperandsWith(operation, Role::kOutput)};
-}
-constexpr Roles kForwardRoles = RolesIn(Operation::kForward);
-constexpr Roles kBackwardRoles = RolesIn(Operation::kBackward);
-
 const char* NameOfFirst(OperandSet set) { return kOperandRules[__builtin_ctz(set)].name; }
 
 rmsnorm_status NoOutput(Operation operation) {
@@ -267,8 +244,7 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
                          bool own_weight, Operands& operands) {
   operands.given = 0;
   for (int i = 0; i < kOperands; ++i) {
-    std::memcpy(&operands.view[i], reinterpret_cast<const char*>(&given) + kOperandRules[i].offset,
-                sizeof operands.view[i]);
+    operands.view[i] = ViewIn(given, static_cast<Operand>(i));
     operands.given |= OperandSet{operands.view[i] != nullptr} << i;
   }
   const OperandSet missing = roles.required & ~operands.given;
@@ -351,7 +327,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
     RMSNORM_RETURN_IF_ERROR(ReadStruct("operands", given, read));
     given = &read;
   }
-  const Roles& roles = operation == Operation::kForward ? kForwardRoles : kBackwardRoles;
+  const Roles& roles = RolesIn(operation);
   RMSNORM_RETURN_IF_ERROR(FindViews(operation, roles, *given, own_weight, operands));
 
   rmsnorm_status status = RMSNORM_OK;

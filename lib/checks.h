@@ -9,8 +9,6 @@
 
 namespace rmsnorm::internal {
 
-enum class Operation { kForward, kBackward };
-
 // Copy a caller's struct, of whatever size it is, over the defaults, and check all of it but the
 // target. Null stands for the defaults.
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options);

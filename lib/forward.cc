@@ -7,6 +7,7 @@
 #include "calls.h"
 #include "inverse_rms.h"
 #include "reference.h"
+#include "short_calls.h"
 #include "status.h"
 
 namespace rmsnorm::internal {
@@ -181,7 +182,7 @@ void PrepareForward(Call& call, const KernelTable& kernels, WeightScratch& scrat
     operands.Remove(kWeight);
     operands.Remove(kBias);
   }
-  MakeNorm(kernels, call.options, operands.d, operands, forward.norm);
+  MakeNormOfViews(kernels, call.options, operands.d, operands, forward.norm);
   MakeWalk(operands[kX], operands, forward.walk);
   forward.norm.stream = operands.Has(kY) && operands[kY].data != operands[kX].data &&
                         RowBytes(operands) > StreamedBytes();
@@ -219,6 +220,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
 rmsnorm_status CallForward(const rmsnorm_module* module, const rmsnorm_operands* operands,
                            const rmsnorm_options* options, const rmsnorm_context* context) {
   DefaultFloatEnvironment environment;
+  if (MakeShortCall(Operation::kForward, module, operands, options, context)) return RMSNORM_OK;
   Call call;
   Place place;
   RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kForward, module, operands, options, call));

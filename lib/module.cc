@@ -2,9 +2,7 @@
 // The module: a weight prepared once, with the kernels and options that go with it.
 #include "module.h"
 
-#include <algorithm>
 #include <charconv>
-#include <cstdint>
 #include <exception>
 #include <memory>
 #include <new>
@@ -12,8 +10,8 @@
 
 #include "calls.h"
 #include "float_environment.h"
+#include "short_calls.h"
 #include "status.h"
-#include "thresholds.h"
 
 using namespace rmsnorm::internal;
 
@@ -52,80 +50,6 @@ void PrepareOwnWeight(rmsnorm_module& module) {
 
 rmsnorm_status NullModule() { return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null"); }
 
-// ------------------------------------------------------------------ dense rows
-
-// Bytes of an element of a valid dtype. ElementSize() and Disjoint() of the general checks would do
-// for dense rows as well, but take 0.7 ns more of the 16 that one row of 64 takes.
-size_t ElementBytes(rmsnorm_dtype dtype) { return dtype == RMSNORM_F32 ? 4 : 2; }
-
-bool IsAligned(const void* data, size_t element_bytes) {
-  return data != nullptr && (reinterpret_cast<uintptr_t>(data) & (element_bytes - 1)) == 0;
-}
-
-bool AreApart(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-  const uintptr_t from = reinterpret_cast<uintptr_t>(a);
-  const uintptr_t to = reinterpret_cast<uintptr_t>(b);
-  return from + a_bytes <= to || to + b_bytes <= from;
-}
-
-bool IsApart(const void* a, const void* b, size_t bytes) { return AreApart(a, bytes, b, bytes); }
-
-bool IsApartOrSame(const void* a, const void* b, size_t bytes) {
-  return a == b || IsApart(a, b, bytes);
-}
-
-// Whether dense rows of a type are so few that they are work for one thread. `work` is how much an
-// element is, as for PartsOf().
-bool IsShortCall(const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, size_t work) {
-  return module != nullptr && dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16 && rows > 0 &&
-         rows <= module->short_call && work * rows * module->d <= module->short_call;
-}
-
-const Norm& NormOf(const rmsnorm_module& module, rmsnorm_dtype dtype) {
-  return module.norm[dtype - RMSNORM_F32];
-}
-
-// Dense rows without an operand but the weight. It takes no more instructions than it must: a copy
-// of a whole Run is 20 ns where one row of 64 takes 12.
-Run MakeRun(const rmsnorm_module& module, size_t rows) {
-  Run run;
-  run.count = rows;
-  run.d = module.d;
-  run.given = 0;
-  run.safe_sum = nullptr;
-  run.start_sums = false;
-  run.Set(kWeight, module.prepared.get(), 0);
-  return run;
-}
-
-void SetRows(Run& run, Operand operand, const void* data, size_t bytes_of_row) {
-  run.Set(operand, const_cast<void*>(data), static_cast<ptrdiff_t>(bytes_of_row));
-}
-
-// How much work goes the short way: what is one thread's, and not so much that it is written past
-// the caches.
-size_t ShortCall(const rmsnorm_context& context) {
-  constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
-  const size_t in_caches = StreamedBytes() / kBytesOfElement;
-  return context.threads == 1 ? in_caches : std::min(in_caches, 2 * kMinWorkOfPart - 1);
-}
-
-// The view of dense rows, for calls that go the long way.
-rmsnorm_view DenseRows(const rmsnorm_module& module, rmsnorm_dtype dtype, size_t rows,
-                       const void* data) {
-  return rmsnorm_rows(data, dtype, rows, module.d, static_cast<ptrdiff_t>(module.d));
-}
-
-// Makes the Norm of a module's dense rows of one type.
-void MakeDenseNorm(rmsnorm_module& module, rmsnorm_dtype dtype) {
-  const rmsnorm_view rows = DenseRows(module, dtype, 1, nullptr);
-  Views views;
-  for (int i = 0; i < kOperands; ++i) {
-    if (kOperandRules[i].shape == Shape::kRows) views.Set(static_cast<Operand>(i), &rows);
-  }
-  MakeNorm(*module.kernels, module.options, module.d, views, module.norm[dtype - RMSNORM_F32]);
-}
-
 }  // namespace
 
 rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_dtype dtype,
@@ -151,10 +75,12 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->dtype = dtype;
     made->options = own_options;
     made->context = place.context;
-    const size_t short_call = ShortCall(place.context);
-    made->short_call = d <= short_call ? short_call : 0;  // so that no product overflows
+    made->most_short_rows[0] = MostShortRows(Operation::kForward, d, place.context);
+    made->most_short_rows[1] = MostShortRows(Operation::kBackward, d, place.context);
     made->kernels = place.kernels;
-    for (int i = 0; i < 3; ++i) MakeDenseNorm(*made, RMSNORM_F32 + i);
+    for (int i = 0; i < 3; ++i) {
+      MakeDenseNorm(*place.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);
+    }
     made->description = Describe(d, dtype, own_options, place.context);
     *module = made.release();
   } catch (const std::exception&) {
@@ -229,109 +155,4 @@ rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
                                        const rmsnorm_context* context) noexcept {
   if (module == nullptr) return NullModule();
   return CallBackward(module, operands, nullptr, context);
-}
-
-// Each of the following has a short way for what needs no threads and whose arguments are plainly
-// right, and else goes the long way, which finds out what is wrong.
-
-rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                           size_t rows, const void* x, void* y) noexcept {
-  if (IsShortCall(module, dtype, rows, 1)) {
-    const size_t size = ElementBytes(dtype);
-    const size_t row = module->d * size;
-    if (IsAligned(x, size) && IsAligned(y, size) && IsApartOrSame(x, y, rows * row)) {
-      const DefaultFloatEnvironment environment;
-      Run run = MakeRun(*module, rows);
-      SetRows(run, kX, x, row);
-      SetRows(run, kY, y, row);
-      module->kernels->forward(NormOf(*module, dtype), run);
-      return RMSNORM_OK;
-    }
-  }
-  if (module == nullptr) return NullModule();
-  const rmsnorm_view x_view = DenseRows(*module, dtype, rows, x);
-  const rmsnorm_view y_view = DenseRows(*module, dtype, rows, y);
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  operands.x = &x_view;
-  operands.y = &y_view;
-  return rmsnorm_module_forward(module, &operands, nullptr);
-}
-
-rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                               size_t rows, const void* x, const void* residual,
-                                               void* residual_out, void* y) noexcept {
-  if (IsShortCall(module, dtype, rows, 1)) {
-    const size_t size = ElementBytes(dtype);
-    const size_t row = module->d * size;
-    const size_t bytes = rows * row;
-    if (IsAligned(x, size) && IsAligned(residual, size) && IsAligned(residual_out, size) &&
-        IsAligned(y, size) && IsApartOrSame(x, y, bytes) &&
-        IsApartOrSame(residual, residual_out, bytes) && IsApart(x, residual_out, bytes) &&
-        IsApart(residual, y, bytes) && IsApart(residual_out, y, bytes)) {
-      const DefaultFloatEnvironment environment;
-      Run run = MakeRun(*module, rows);
-      SetRows(run, kX, x, row);
-      SetRows(run, kResidual, residual, row);
-      SetRows(run, kResidualOut, residual_out, row);
-      SetRows(run, kY, y, row);
-      module->kernels->forward(NormOf(*module, dtype), run);
-      return RMSNORM_OK;
-    }
-  }
-  if (module == nullptr) return NullModule();
-  const rmsnorm_view x_view = DenseRows(*module, dtype, rows, x);
-  const rmsnorm_view residual_view = DenseRows(*module, dtype, rows, residual);
-  const rmsnorm_view out_view = DenseRows(*module, dtype, rows, residual_out);
-  const rmsnorm_view y_view = DenseRows(*module, dtype, rows, y);
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  operands.x = &x_view;
-  operands.residual = &residual_view;
-  operands.residual_out = &out_view;
-  operands.y = &y_view;
-  return rmsnorm_module_forward(module, &operands, nullptr);
-}
-
-rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                            size_t rows, const void* dy, const void* x,
-                                            const float* rstd, void* dx, void* dw) noexcept {
-  // The rows of one block, whose sums of dw are dw itself or fit the stack.
-  if (IsShortCall(module, dtype, rows, 2) && rows <= kMinRowsPerBlock &&
-      module->d <= kSumsOnStack) {
-    const size_t size = ElementBytes(dtype);
-    const size_t row = module->d * size;
-    const size_t bytes = rows * row;
-    const size_t rstd_bytes = rows * sizeof(float);
-    if (IsAligned(dy, size) && IsAligned(x, size) && IsAligned(dx, size) && IsAligned(dw, size) &&
-        IsAligned(rstd, sizeof(float)) && IsApartOrSame(dy, dx, bytes) && IsApart(x, dx, bytes) &&
-        AreApart(x, bytes, dw, row) && AreApart(dy, bytes, dw, row) &&
-        AreApart(dx, bytes, dw, row) && AreApart(dx, bytes, rstd, rstd_bytes) &&
-        AreApart(dw, row, rstd, rstd_bytes)) {
-      const DefaultFloatEnvironment environment;
-      alignas(64) float sums[kSumsOnStack];
-      const bool own_sums = dtype != RMSNORM_F32;
-      Run run = MakeRun(*module, rows);
-      SetRows(run, kDy, dy, row);
-      SetRows(run, kX, x, row);
-      SetRows(run, kDx, dx, row);
-      SetRows(run, kRstd, rstd, sizeof(float));
-      run.Set(kDw, own_sums ? sums : dw, 0);
-      run.start_sums = true;
-      module->kernels->backward(NormOf(*module, dtype), run);
-      if (own_sums) module->kernels->store_sums(sums, 0, 1, module->d, false, dtype, dw);
-      return RMSNORM_OK;
-    }
-  }
-  if (module == nullptr) return NullModule();
-  const rmsnorm_view dy_view = DenseRows(*module, dtype, rows, dy);
-  const rmsnorm_view x_view = DenseRows(*module, dtype, rows, x);
-  const rmsnorm_view rstd_view = rmsnorm_vector(rstd, RMSNORM_F32, rows);
-  const rmsnorm_view dx_view = DenseRows(*module, dtype, rows, dx);
-  const rmsnorm_view dw_view = rmsnorm_vector(dw, dtype, module->d);
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  operands.dy = &dy_view;
-  operands.x = &x_view;
-  operands.rstd = rstd != nullptr ? &rstd_view : nullptr;
-  operands.dx = dx != nullptr ? &dx_view : nullptr;
-  operands.dw = dw != nullptr ? &dw_view : nullptr;
-  return rmsnorm_module_backward(module, &operands, nullptr);
 }

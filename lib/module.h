@@ -14,11 +14,15 @@ struct rmsnorm_module {
   rmsnorm_options options;
   rmsnorm_context context;  // its target is `kernels`
   const rmsnorm::internal::KernelTable* kernels;
-  size_t short_call;                   // the work of the dense rows that go the short way
+  size_t most_short_rows[2];           // dense rows that go the short way, of each Operation
   rmsnorm::internal::Norm norm[3];     // for dense rows of each type, f32 first
   rmsnorm::internal::Floats weight;    // rounded to dtype
   rmsnorm::internal::Floats prepared;  // offset + weight
   std::string description;
+
+  const rmsnorm::internal::Norm& NormOf(rmsnorm_dtype type) const {
+    return norm[type - RMSNORM_F32];
+  }
 };
 
 #endif  // RMSNORM_LIB_MODULE_H_

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace rmsnorm::internal {
 
@@ -83,6 +84,48 @@ constexpr OperandSet SetOf(Operand operand) { return OperandSet{1} << operand; }
 template <class F>
 void ForEachOperand(OperandSet set, const F& f) {
   for (; set != 0; set &= set - 1) f(static_cast<Operand>(__builtin_ctz(set)));
+}
+
+enum class Operation { kForward, kBackward };
+
+// The operands that have a role in an operation.
+struct Roles {
+  OperandSet absent;
+  OperandSet required;
+  OperandSet outputs;
+};
+
+constexpr OperandSet OperandsWith(Operation operation, Role role) {
+  OperandSet set = 0;
+  for (int i = 0; i < kOperands; ++i) {
+    const OperandRule& rule = kOperandRules[i];
+    const Role its_role = operation == Operation::kForward ? rule.forward : rule.backward;
+    if (its_role == role) set |= SetOf(static_cast<Operand>(i));
+  }
+  return set;
+}
+
+constexpr Roles RolesOf(Operation operation) {
+  return {OperandsWith(operation, Role::kAbsent), OperandsWith(operation, Role::kRequired),
+          OperandsWith(operation, Role::kOutput)};
+}
+constexpr Roles kForwardRoles = RolesOf(Operation::kForward);
+constexpr Roles kBackwardRoles = RolesOf(Operation::kBackward);
+constexpr const Roles& RolesIn(Operation operation) {
+  return operation == Operation::kForward ? kForwardRoles : kBackwardRoles;
+}
+
+// The view of an operand in a caller's struct; null where it is absent.
+inline const rmsnorm_view* ViewIn(const rmsnorm_operands& operands, Operand operand) {
+  const rmsnorm_view* view;
+  std::memcpy(&view, reinterpret_cast<const char*>(&operands) + kOperandRules[operand].offset,
+              sizeof view);
+  return view;
+}
+
+inline void SetViewIn(rmsnorm_operands& operands, Operand operand, const rmsnorm_view* view) {
+  std::memcpy(reinterpret_cast<char*>(&operands) + kOperandRules[operand].offset, &view,
+              sizeof view);
 }
 
 // The views of a call.

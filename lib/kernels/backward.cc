@@ -13,4 +13,5 @@
 #include "targets-inl.h"
 // After targets-inl.h.
 #include "backward-inl.h"
+#include "backward_drivers-inl.h"
 #endif  // HWY_NATIVE_FMA

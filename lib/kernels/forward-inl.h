@@ -290,10 +290,11 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
   Lanes<kCount> row = begin == 0 ? LoadRow<kWhole, kCount>(sources.First(0), d)
                                  : LoadRow<kWhole, kCount>(sources.Again(begin), d);
   float sum = Sum(Squares(row));
-  for (size_t i = begin; i < count; ++i) {
-    Lanes<kCount> next = row;
-    float next_sum = sum;
-    if (i + 1 < count) {
+  for (size_t i = begin;; ++i) {
+    const bool more = i + 1 < count;
+    Lanes<kCount> next;
+    float next_sum;
+    if (more) {
       next = LoadRow<kWhole, kCount>(sources.First(i + 1), d);
       next_sum = Sum(Squares(next));
     }
@@ -302,10 +303,10 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
     const float r = InverseRms(norm, under_root);
     StoreRow<kWhole, kStream>(ScaledRow(row, hn::Set(F32Tag(), r), weight), y[i], d);
     if (has_rstd) *rstd[i] = r;
+    if (!more) return count;
     row = next;
     sum = next_sum;
   }
-  return count;
 }
 
 template <size_t kPairs, class Sources>

@@ -12,7 +12,7 @@
 // The baseline pass of a build for any x86-64 or arm CPU has no fma; nothing is made of it.
 #if HWY_NATIVE_FMA
 #include "add-inl.h"
-#include "drivers-inl.h"
+#include "forward_drivers-inl.h"
 #include "targets-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();

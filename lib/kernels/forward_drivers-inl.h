@@ -2,11 +2,11 @@
 // Forward without element types, compiled for each target: which rows go to which leaves, and what
 // goes through tiles. Everything has the bits of reference.cc.
 
-#if defined(RMSNORM_LIB_KERNELS_DRIVERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef RMSNORM_LIB_KERNELS_DRIVERS_INL_H_
-#undef RMSNORM_LIB_KERNELS_DRIVERS_INL_H_
+#if defined(RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_
+#undef RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_
 #else
-#define RMSNORM_LIB_KERNELS_DRIVERS_INL_H_
+#define RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_
 #endif
 
 #include <hwy/cache_control.h>
@@ -273,14 +273,21 @@ inline HWY_NOINLINE void NormaliseRows(const Norm& norm, const Run& run) {
   for (size_t row = 0; row < run.count; ++row) NormaliseRow(norm, run, leaves, row);
 }
 
-// Rows that stay in registers.
+// Rows that stay in registers, from the first that was not safe on.
+inline HWY_NOINLINE void NormaliseHeldFrom(const Norm& norm, const Run& run, RowsLeaf leaf,
+                                           Operand source, size_t row) {
+  while (row < run.count) {
+    NormaliseByTiles(norm, run, source, row++, nullptr);
+    if (row < run.count) row = leaf(norm, run, row);
+  }
+}
+
 inline HWY_NOINLINE void NormaliseHeld(const Norm& norm, const Run& run) {
   const bool adds = run.Has(kResidual);
   const RowsLeaf leaf = norm.kernels->leaves->held_rows[adds][(run.d - 1) / kPair];
-  for (size_t row = 0; row < run.count; ++row) {
-    row = leaf(norm, run, row);
-    if (row < run.count) NormaliseByTiles(norm, run, adds ? kResidualOut : kX, row, nullptr);
-  }
+  const size_t row = leaf(norm, run, 0);
+  if (HWY_LIKELY(row == run.count)) return;
+  NormaliseHeldFrom(norm, run, leaf, adds ? kResidualOut : kX, row);
 }
 
 // In steps of rows that stay in L1 from their sum to y, so that memory is passed through once.
@@ -386,4 +393,4 @@ inline void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d,
 RMSNORM_AFTER_NAMESPACE();
 #endif  // RMSNORM_NATIVE_BF16
 
-#endif  // RMSNORM_LIB_KERNELS_DRIVERS_INL_H_
+#endif  // RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward without element types, compiled for each target: which rows go to which leaves, and what
+// goes through tiles. Everything has the bits of reference.cc.
+//
+// Rows of one type have leaves of their own where f32 suffices. Every other row goes through tiles.
+
+#if defined(RMSNORM_LIB_KERNELS_BACKWARD_DRIVERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_BACKWARD_DRIVERS_INL_H_
+#undef RMSNORM_LIB_KERNELS_BACKWARD_DRIVERS_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_BACKWARD_DRIVERS_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "../gradient_terms.h"
+#include "backward-inl.h"
+#include "targets-inl.h"
+#include "tile-inl.h"
+
+#if !RMSNORM_NATIVE_BF16
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ sums of rows
+
+HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
+  return *norm.kernels->leaves->backward;
+}
+
+// What is done with the rows of a call, found once for all of them. The leaves are those of rows of
+// one type, and else null.
+struct Ways {
+  bool squares;  // whether their sum is needed
+  DotLeaf dot;
+  ApplyLeaf row;
+  ApplyTwoLeaf two;  // or null
+};
+
+HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
+  const bool squares = NeedsSquares(norm, run.Has(kRstd));
+  if (!norm.one_type) return {squares, nullptr, nullptr, nullptr};
+  const Dx way = !run.Has(kDx)    ? Dx::kNone
+                 : norm.add_to_dx ? Dx::kAdd
+                 : norm.stream    ? Dx::kStream
+                                  : Dx::kStore;
+  const BackwardLeaves& leaves = LeavesOf(norm);
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const bool dw = run.Has(kDw);
+  return {squares, leaves.dot[type][squares], leaves.apply[type][static_cast<int>(way)][dw],
+          way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr};
+}
+
+HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
+  return run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
+}
+
+// The sums of n columns of a row, at most a block.
+inline HWY_NOINLINE FoldedDots DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
+                                        size_t n, bool squares) {
+  HWY_ALIGN float x[kBlock];
+  HWY_ALIGN float dy[kBlock];
+  ReadTile(norm, run, kX, row, begin, n, x);
+  ReadTile(norm, run, kDy, row, begin, n, dy);
+  return LeavesOf(norm).dot[kF32][squares](x, dy, run.Row<float>(kWeight, 0) + begin, n);
+}
+
+HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, const Ways& ways) {
+  const size_t size = ElementSize(norm.dtype[kX]);
+  const char* const x = run.Row<char>(kX, row);
+  const char* const dy = run.Row<char>(kDy, row);
+  const float* const weight = run.Row<float>(kWeight, 0);
+  RowSums total = {0, 0};
+  for (size_t begin = 0; begin < run.d; begin += kBlock) {
+    const size_t n = std::min(kBlock, run.d - begin);
+    const FoldedDots block = HWY_LIKELY(ways.dot != nullptr)
+                                 ? ways.dot(x + begin * size, dy + begin * size, weight + begin, n)
+                                 : DotTiles(norm, run, row, begin, n, ways.squares);
+    total.dot += FoldOne(hn::Load(FourTag(), block.dot));
+    if (ways.squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
+  }
+  return total;
+}
+
+// ------------------------------------------------------------------ terms
+
+// The terms of four rows, by the operations of MakeHotTerms(), but with eps as a floor.
+struct FourTerms {
+  HWY_ALIGN float r[4];
+  HWY_ALIGN float k[4];
+  HWY_ALIGN float q[4];
+  bool safe;  // whether all four are; if not, the terms are meaningless
+
+  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
+};
+
+// Of a row of one block.
+HWY_INLINE FoldedDots DotRow(const Run& run, size_t row, DotLeaf dot) {
+  return dot(run.Row<char>(kX, row), run.Row<char>(kDy, row), run.Row<float>(kWeight, 0), run.d);
+}
+
+// Of rows of one block and one type.
+HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, const Ways& ways,
+                              FourTerms& terms) {
+  const FourTag tag;
+  const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
+  const FoldedDots a = DotRow(run, row, ways.dot);
+  const FoldedDots b = DotRow(run, row + 1, ways.dot);
+  const FoldedDots c = DotRow(run, row + 2, ways.dot);
+  const FoldedDots e = DotRow(run, row + 3, ways.dot);
+  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
+  const Four dot = hn::Add(hn::Zero(tag), FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot),
+                                                   hn::Load(tag, c.dot), hn::Load(tag, e.dot)));
+  const Four one = hn::Set(tag, 1.0f);
+  const Four divisor = hn::Set(tag, norm.divisor);
+  const Four largest = hn::Set(tag, kLargestSafe);
+  Four r = one;
+  if (run.Has(kRstd)) {
+    if (HWY_LIKELY(run.stride[kRstd] == sizeof(float))) {
+      r = hn::LoadU(tag, run.Row<float>(kRstd, row));
+    } else {
+      HWY_ALIGN float rstd[4];
+      for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
+      r = hn::Load(tag, rstd);
+    }
+  }
+  Four root = one;
+  auto safe =
+      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
+  if (ways.squares) {
+    const Four eps = hn::Set(tag, norm.eps);
+    const Four sums = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares),
+                               hn::Load(tag, c.squares), hn::Load(tag, e.squares));
+    const Four mean = hn::Div(sums, divisor);
+    const Four under_root = outside ? mean : hn::Add(mean, eps);
+    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
+    root = hn::Sqrt(under_root);
+    if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
+  }
+  const Four q = hn::Div(hn::Mul(dot, r), outside ? hn::Mul(divisor, root) : divisor);
+  hn::Store(r, tag, terms.r);
+  hn::Store(outside ? one : r, tag, terms.k);
+  hn::Store(q, tag, terms.q);
+  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
+}
+
+inline HWY_NOINLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, size_t row,
+                                           const Ways& ways) {
+  return MakeHotTerms(norm, SumRow(norm, run, row, ways), RstdOf(run, row));
+}
+
+// The terms in binary64 of a row of which something is cold. Where its r is NaN the others do not
+// matter.
+inline HWY_NOINLINE RowTerms ColdTermsOfRow(const Norm& norm, const Run& run, size_t row,
+                                            const HotTerms& hot) {
+  const float hot_r = hot.terms.r;
+  if (std::isnan(hot_r)) return {{hot_r, 0, 0}, hot_r, hot.cold, false};
+  const float* const rstd = RstdOf(run, row);
+  const bool needs_squares = NeedsSquares(norm, rstd != nullptr);
+  HWY_ALIGN float x[kBlock];
+  HWY_ALIGN float dy[kBlock];
+  HWY_ALIGN float weight[kBlock];
+  double squares = 0;
+  double c = 0;
+  for (size_t begin = 0; begin < run.d; begin += kBlock) {
+    const size_t n = std::min(kBlock, run.d - begin);
+    ReadTile(norm, run, kX, row, begin, n, x);
+    if (needs_squares) squares += SumWideBlock<true>(x, x, x, n);
+    ReadTile(norm, run, kDy, row, begin, n, dy);
+    ReadTile(norm, run, kWeight, 0, begin, n, weight);
+    c += SumWideBlock<false>(x, dy, weight, n);
+  }
+  const double under_root = UnderRoot(norm, squares);
+  const double r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
+  return {MakeTerms(norm, r, under_root, c), hot_r, hot.cold, IsOnlyG(norm, under_root)};
+}
+
+HWY_INLINE RowTerms AnyTermsOfRow(const Norm& norm, const Run& run, size_t row,
+                                  const HotTerms& hot) {
+  return hot.cold == Cold::kNothing ? Widened(hot) : ColdTermsOfRow(norm, run, row, hot);
+}
+
+// ------------------------------------------------------------------ rows by tiles
+
+// Adds to a tile of dw in binary64, rounded to f32.
+inline HWY_NOINLINE void AddWideTerms(double row_r, const float* x, const float* dy, size_t n,
+                                      float* sums) {
+  const HalfTag half;
+  const F64Vec r = hn::Set(F64Tag(), row_r);
+  for (size_t j = 0; j < n; j += kN64) {
+    const F64Vec sum =
+        hn::MulAdd(hn::Mul(LoadWide(dy + j), LoadWide(x + j)), r, LoadWide(sums + j));
+    hn::Store(hn::DemoteTo(half, sum), half, sums + j);
+  }
+}
+
+// A tile of dx in binary64, rounded to f32.
+inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x, const float* dy,
+                                      const float* weight, size_t n, float* dx) {
+  const HalfTag half;
+  const F64Vec r = hn::Set(F64Tag(), terms.r);
+  const F64Vec k = hn::Set(F64Tag(), terms.k);
+  const F64Vec q = hn::Set(F64Tag(), terms.q);
+  for (size_t j = 0; j < n; j += kN64) {
+    const F64Vec g = hn::Mul(LoadWide(dy + j), LoadWide(weight + j));
+    const F64Vec gradient = hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(LoadWide(x + j), k), q)));
+    hn::Store(hn::DemoteTo(half, gradient), half, dx + j);
+  }
+}
+
+// Sums of f32 to add to, in a tile: all +0 if they start here.
+HWY_INLINE void WidenSums(const Leaves& leaves, bool start, const float* sums, size_t n,
+                          float* tile) {
+  if (start) {
+    std::fill_n(tile, kTile, 0.0f);
+  } else {
+    leaves.widen[kF32](sums, n, tile);
+  }
+}
+
+// A row of any types by terms of any kind. dx may be in the place of dy: a tile's dw is done before
+// its dx is written.
+inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t row,
+                                      const RowTerms& terms) {
+  HWY_ALIGN float x[kTile];
+  HWY_ALIGN float dy[kTile];
+  HWY_ALIGN float weight[kTile];
+  HWY_ALIGN float dx[kTile];
+  const Leaves& leaves = *norm.kernels->leaves;
+  const auto& apply = leaves.backward->apply[kF32];
+  Run tile = run;  // a row of f32
+  tile.count = 1;
+  tile.start_sums = run.start_sums && row == 0;
+  tile.data[kX] = reinterpret_cast<char*>(x);
+  tile.data[kDy] = reinterpret_cast<char*>(dy);
+  tile.data[kDx] = reinterpret_cast<char*>(dx);
+  for (size_t begin = 0; begin < run.d; begin += kTile) {
+    const size_t n = std::min(kTile, run.d - begin);
+    tile.d = n;
+    ReadTile(norm, run, kX, row, begin, n, x);
+    ReadTile(norm, run, kDy, row, begin, n, dy);
+    if (run.Has(kDw)) {
+      float* const dw = run.Row<float>(kDw, 0) + begin;
+      if (terms.cold == Cold::kAll) {
+        HWY_ALIGN float sums[kTile];
+        WidenSums(leaves, tile.start_sums, dw, n, sums);
+        AddWideTerms(terms.terms.r, x, dy, n, sums);
+        leaves.narrow[kF32](sums, n, dw);
+      } else {
+        tile.data[kDw] = reinterpret_cast<char*>(dw);
+        apply[static_cast<int>(Dx::kNone)][1](tile, 0, {terms.r, 0, 0});
+      }
+    }
+    if (!run.Has(kDx)) continue;
+    if (terms.only_g) std::fill_n(x, kTile, 0.0f);
+    if (terms.cold == Cold::kNothing) {
+      tile.data[kWeight] = run.data[kWeight] + begin * sizeof(float);
+      apply[static_cast<int>(Dx::kStore)][0](tile, 0, Narrowed(terms.terms));
+    } else {
+      ReadTile(norm, run, kWeight, 0, begin, n, weight);
+      WideGradient(terms.terms, x, dy, weight, n, dx);
+    }
+    if (norm.add_to_dx) {
+      ReadTile(norm, run, kDx, row, begin, n, x);
+      AddTile(x, n, dx);
+    }
+    WriteTile(norm, run, kDx, row, begin, n, dx);
+  }
+}
+
+// ------------------------------------------------------------------ the way of each call
+
+HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing && !hot.only_g; }
+
+inline HWY_NOINLINE void BackwardRow(const Norm& norm, const Run& run, size_t row,
+                                     const Ways& ways) {
+  const HotTerms hot = HotTermsOfRow(norm, run, row, ways);
+  if (HWY_LIKELY(ways.row != nullptr && IsPlain(hot))) {
+    ways.row(run, row, hot.terms);
+  } else {
+    ApplyByTiles(norm, run, row, AnyTermsOfRow(norm, run, row, hot));
+  }
+}
+
+// Four rows at a time, and the next four summed before these are worked on, so that the two
+// overlap: as in the leaf NormaliseShortRows().
+HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
+  FourTerms now;
+  FourTerms next;
+  MakeFourTerms(norm, run, 0, ways, next);
+  size_t row = 0;
+  for (; row + 4 <= run.count; row += 4) {
+    now = next;
+    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, ways, next);
+    if (HWY_UNLIKELY(!now.safe)) {
+      for (size_t i = row; i < row + 4; ++i) BackwardRow(norm, run, i, ways);
+    } else if (HWY_LIKELY(ways.two != nullptr)) {
+      ways.two(run, row, now.Row(0), now.Row(1));
+      ways.two(run, row + 2, now.Row(2), now.Row(3));
+    } else {
+      for (size_t i = 0; i < 4; ++i) ways.row(run, row + i, now.Row(i));
+    }
+  }
+  return row;
+}
+
+// Two rows at a time: those that are not short.
+HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& ways) {
+  size_t row = 0;
+  for (; row + 2 <= run.count; row += 2) {
+    const HotTerms a = HotTermsOfRow(norm, run, row, ways);
+    const HotTerms b = HotTermsOfRow(norm, run, row + 1, ways);
+    if (HWY_LIKELY(IsPlain(a) && IsPlain(b))) {
+      ways.two(run, row, a.terms, b.terms);
+    } else {
+      BackwardRow(norm, run, row, ways);
+      BackwardRow(norm, run, row + 1, ways);
+    }
+  }
+  return row;
+}
+
+// Rows by groups: returns the index of the first one that is in none.
+inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run, const Ways& ways) {
+  if (run.count >= 4 && IsShort(norm, run) && ways.row != nullptr && !norm.stream &&
+      norm.eps_placement != RMSNORM_EPS_FLOOR) {
+    return BackwardByFours(norm, run, ways);
+  }
+  return ways.two != nullptr ? BackwardByTwos(norm, run, ways) : 0;
+}
+
+// Whether rows are held in registers: those of training, to which the forward pass left an inverse
+// RMS each.
+HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
+  return kFitsRegisters<float> && run.d <= kLanes && norm.one_type &&
+         norm.dtype[kX] == RMSNORM_F32 && run.Has(kDx) && run.Has(kDw) && run.Has(kRstd) &&
+         !norm.add_to_dx && norm.eps_placement == RMSNORM_EPS_INSIDE;
+}
+
+void BackwardRows(const Norm& norm, const Run& run) {
+  size_t row = 0;
+  if (IsHeld(norm, run)) {
+    const auto held_rows = LeavesOf(norm).held_rows[(run.d - 1) / kPair];
+    for (; row < run.count; ++row) {
+      row = held_rows(norm, run, row);
+      if (row < run.count) BackwardRow(norm, run, row, FindWays(norm, run));
+    }
+  } else {
+    const Ways ways = FindWays(norm, run);
+    if (run.count > 1) row = BackwardGroups(norm, run, ways);
+    for (; row < run.count; ++row) BackwardRow(norm, run, row, ways);
+  }
+  if (norm.stream) hwy::FlushStream();  // before another thread may read dx
+}
+
+RowSums BackwardSums(const Norm& norm, const Run& run) {
+  return SumRow(norm, run, 0, FindWays(norm, run));
+}
+
+void BackwardTerms(const Norm& norm, const Run& run, RowTerms* terms) {
+  const Ways ways = FindWays(norm, run);
+  for (size_t row = 0; row < run.count; ++row) {
+    terms[row] = AnyTermsOfRow(norm, run, row, HotTermsOfRow(norm, run, row, ways));
+  }
+}
+
+void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms) {
+  const Ways ways = FindWays(norm, run);
+  for (size_t row = 0; row < run.count; ++row) {
+    const bool plain = terms[row].cold == Cold::kNothing && !terms[row].only_g;
+    if (HWY_LIKELY(ways.row != nullptr && plain)) {
+      ways.row(run, row, Narrowed(terms[row].terms));
+    } else {
+      ApplyByTiles(norm, run, row, terms[row]);
+    }
+  }
+  if (norm.stream) hwy::FlushStream();
+}
+
+// A tile of db's sums stays in L1 from row to row.
+void AddRowsToSums(const Norm& norm, const Run& run) {
+  HWY_ALIGN float dy[kTile];
+  HWY_ALIGN float sums[kTile];
+  const Leaves& leaves = *norm.kernels->leaves;
+  for (size_t begin = 0; begin < run.d; begin += kTile) {
+    const size_t n = std::min(kTile, run.d - begin);
+    float* const db = run.Row<float>(kDb, 0) + begin;
+    WidenSums(leaves, run.start_sums, db, n, sums);
+    for (size_t row = 0; row < run.count; ++row) {
+      ReadTile(norm, run, kDy, row, begin, n, dy);
+      AddTile(dy, n, sums);
+    }
+    leaves.narrow[kF32](sums, n, db);
+  }
+}
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+#endif  // !RMSNORM_NATIVE_BF16
+
+#endif  // RMSNORM_LIB_KERNELS_BACKWARD_DRIVERS_INL_H_

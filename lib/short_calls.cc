@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "short_calls.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "calls.h"
+#include "module.h"
+#include "status.h"
+
+namespace rmsnorm::internal {
+namespace {
+
+// ------------------------------------------------------------------ sizes and places
+
+// Rows without gaps. No product of what follows overflows in a short call.
+struct DenseRows {
+  rmsnorm_dtype dtype;  // of what has the shape of x
+  size_t count;
+  size_t d;
+
+  // ElementSize(), which knows every type, takes 0.7 ns more of the 16 that one row of 64 takes.
+  size_t ElementBytes() const { return dtype == RMSNORM_F32 ? 4 : 2; }
+  size_t RowBytes() const { return d * ElementBytes(); }
+};
+
+bool IsElementType(rmsnorm_dtype dtype) { return dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16; }
+
+// How many rows of d elements go the short way for so much work. The rows of backward are those of
+// one block, whose sums of dw are dw itself or fit the stack.
+size_t MostRows(Operation operation, size_t d, size_t work) {
+  if (operation == Operation::kForward) return work / d;
+  return d <= kSumsOnStack ? std::min(work / 2 / d, kMinRowsPerBlock) : 0;
+}
+
+bool IsAligned(const void* data, size_t element_bytes) {
+  return data != nullptr && (reinterpret_cast<uintptr_t>(data) & (element_bytes - 1)) == 0;
+}
+
+// The bytes of an operand, at least one.
+struct Bytes {
+  Bytes() = default;
+  Bytes(const void* data, size_t bytes) : begin(reinterpret_cast<uintptr_t>(data)), count(bytes) {}
+
+  uintptr_t begin;
+  size_t count;
+};
+
+// Whether an output shares no byte with another operand, or has its place. The distance from one to
+// the other, modulo 2^64, is at least the one's bytes, and from the other to the one the other's:
+// as a single comparison it is half of the instructions of two.
+bool IsApartOrInPlace(Operand output, const Bytes& bytes, Operand other, const Bytes& other_bytes) {
+  const uintptr_t distance = other_bytes.begin - bytes.begin;
+  return distance - bytes.count <= uintptr_t{0} - bytes.count - other_bytes.count ||
+         (kOperandRules[output].in_place_of == other && distance == 0);
+}
+
+// ------------------------------------------------------------------ runs
+
+// Rows whose operands are still to be set. It takes no more instructions than it must: a copy of a
+// whole Run is 20 ns where one row of 64 takes 12.
+Run MakeRun(const DenseRows& rows, const float* prepared_weight) {
+  Run run;
+  run.count = rows.count;
+  run.d = rows.d;
+  run.given = 0;
+  run.safe_sum = nullptr;
+  run.start_sums = false;
+  run.Set(kWeight, const_cast<float*>(prepared_weight), 0);
+  return run;
+}
+
+void SetOperand(const DenseRows& rows, Operand operand, const void* data, Run& run) {
+  const bool per_row = kOperandRules[operand].shape == Shape::kPerRow;
+  run.Set(operand, const_cast<void*>(data),
+          static_cast<ptrdiff_t>(per_row ? sizeof(float) : rows.RowBytes()));
+}
+
+// Runs backward where dw has sums of its own, and is rounded from them.
+[[gnu::noinline]] void RunBackwardToSums(const Norm& norm, rmsnorm_dtype dtype, void* dw,
+                                         Run& run) {
+  alignas(64) float sums[kSumsOnStack];
+  run.Set(kDw, sums, 0);
+  norm.kernels->backward(norm, run);
+  norm.kernels->store_sums(sums, 0, 1, run.d, false, dtype, dw);
+}
+
+// dw may be null.
+void RunBackward(const Norm& norm, rmsnorm_dtype dtype, void* dw, Run& run) {
+  run.start_sums = true;
+  if (dw != nullptr && dtype != RMSNORM_F32) return RunBackwardToSums(norm, dtype, dw, run);
+  if (dw != nullptr) run.Set(kDw, dw, 0);
+  norm.kernels->backward(norm, run);
+}
+
+// ------------------------------------------------------------------ by views
+
+bool IsVector(const rmsnorm_view& view, size_t count) {
+  return view.ndim == 1 && view.shape[0] == count && (count == 1 || view.stride[0] == 1);
+}
+
+bool IsDense(const rmsnorm_view& view, const rmsnorm_view& x, const DenseRows& rows) {
+  if (view.dtype != rows.dtype || view.ndim != x.ndim) return false;
+  if (view.ndim == 1) return IsVector(view, rows.d);
+  return view.shape[0] == rows.count && view.shape[1] == rows.d && view.stride[1] == 1 &&
+         (rows.count == 1 || view.stride[0] == static_cast<ptrdiff_t>(rows.d));
+}
+
+// What the short way takes beside x, with y or dx, which it needs.
+constexpr OperandSet kTaken[] = {
+    SetOf(kX) | SetOf(kResidual) | SetOf(kWeight) | SetOf(kResidualOut) | SetOf(kY) | SetOf(kRstd),
+    SetOf(kX) | SetOf(kDy) | SetOf(kWeight) | SetOf(kRstd) | SetOf(kDx) | SetOf(kDw)};
+constexpr OperandSet kNeeded[] = {SetOf(kX) | SetOf(kY), SetOf(kX) | SetOf(kDy) | SetOf(kDx)};
+
+// The work that is one thread's in any context, and far from what is written past the caches.
+constexpr size_t kOneThreadsWork = 2 * kMinWorkOfPart - 1;
+
+// The views of a call as far as all of them are right; false where they are not plainly so.
+bool ReadViews(Operation operation, const rmsnorm_operands& operands, DenseRows& rows,
+               Views& views) {
+  const rmsnorm_view* const x = operands.x;
+  if (x == nullptr || !IsElementType(x->dtype) || (x->ndim != 1 && x->ndim != 2)) return false;
+  rows = {x->dtype, x->ndim == 2 ? x->shape[0] : 1, x->shape[x->ndim - 1]};
+  if (rows.d == 0 || rows.count - 1 >= MostRows(operation, rows.d, kOneThreadsWork)) return false;
+  Bytes bytes[kOperands];
+  for (int i = 0; i < kOperands; ++i) {
+    const Operand operand = static_cast<Operand>(i);
+    const rmsnorm_view* const view = ViewIn(operands, operand);
+    if (view == nullptr) continue;
+    views.Set(operand, view);
+    size_t element = rows.ElementBytes();
+    size_t elements = rows.count * rows.d;
+    switch (kOperandRules[i].shape) {
+      case Shape::kRows:
+        if (!IsDense(*view, *x, rows)) return false;
+        break;
+      case Shape::kColumns:
+        if (!IsVector(*view, rows.d) || !IsElementType(view->dtype)) return false;
+        element = ElementSize(view->dtype);
+        elements = rows.d;
+        break;
+      case Shape::kPerRow:
+        if (!IsVector(*view, rows.count) || view->dtype != RMSNORM_F32) return false;
+        element = sizeof(float);
+        elements = rows.count;
+        break;
+    }
+    if (!IsAligned(view->data, element)) return false;
+    bytes[i] = Bytes(view->data, elements * element);
+    if (bytes[i].begin > UINTPTR_MAX - bytes[i].count) return false;
+  }
+  const int way = static_cast<int>(operation);
+  if ((views.given & ~kTaken[way]) != 0 || (views.given & kNeeded[way]) != kNeeded[way] ||
+      (views.Has(kResidualOut) && !views.Has(kResidual)) || operands.add_to != 0) {
+    return false;
+  }
+  if (operation == Operation::kBackward && views.Has(kDw) && views[kDw].dtype != rows.dtype) {
+    return false;
+  }
+  bool apart = true;
+  ForEachOperand(RolesIn(operation).outputs & views.given, [&](Operand output) {
+    ForEachOperand(views.given & ~SetOf(output), [&](Operand other) {
+      apart = apart && IsApartOrInPlace(output, bytes[output], other, bytes[other]);
+    });
+  });
+  return apart;
+}
+
+void RunViews(Operation operation, const Norm& norm, const DenseRows& rows, const Views& views,
+              const float* prepared_weight) {
+  Run run = MakeRun(rows, prepared_weight);
+  ForEachOperand(views.given & ~(SetOf(kWeight) | SetOf(kDw)),
+                 [&](Operand operand) { SetOperand(rows, operand, views[operand].data, run); });
+  if (operation == Operation::kForward) {
+    norm.kernels->forward(norm, run);
+  } else {
+    RunBackward(norm, rows.dtype, views.Has(kDw) ? views[kDw].data : nullptr, run);
+  }
+}
+
+// ------------------------------------------------------------------ by pointers
+
+// An operand that a function takes by its pointer.
+template <Operand kOperand>
+struct Given {
+  const void* data;
+};
+
+template <Operand kOperand>
+size_t ElementBytesOf(const DenseRows& rows) {
+  constexpr bool kPerRow = kOperandRules[kOperand].shape == Shape::kPerRow;
+  return kPerRow ? sizeof(float) : rows.ElementBytes();
+}
+
+template <Operand kOperand>
+Bytes BytesOf(const DenseRows& rows, Given<kOperand> given) {
+  constexpr Shape kShape = kOperandRules[kOperand].shape;
+  const size_t elements =
+      (kShape == Shape::kColumns ? 1 : rows.count) * (kShape == Shape::kPerRow ? 1 : rows.d);
+  return Bytes(given.data, elements * ElementBytesOf<kOperand>(rows));
+}
+
+// Of two outputs the later one is compared with the earlier.
+template <Operation kOperation, Operand kOutput, Operand... kGiven>
+bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
+  constexpr OperandSet kOutputs = RolesIn(kOperation).outputs;
+  if ((kOutputs & SetOf(kOutput)) == 0) return true;
+  const auto is_other = [](Operand given) {
+    return given < kOutput || (kOutputs & SetOf(given)) == 0;
+  };
+  return ((!is_other(kGiven) || IsApartOrInPlace(kOutput, bytes[kOutput], kGiven, bytes[kGiven])) &&
+          ...);
+}
+
+template <Operation kOperation, Operand... kGiven>
+bool ArePlain(const DenseRows& rows, Given<kGiven>... given) {
+  if (!(IsAligned(given.data, ElementBytesOf<kGiven>(rows)) && ...)) return false;
+  Bytes bytes[kOperands];
+  ((bytes[kGiven] = BytesOf(rows, given)), ...);
+  return (IsApartFromAll<kOperation, kGiven, kGiven...>(bytes) && ...);
+}
+
+// The view of what a function takes by its pointer.
+template <Operand kOperand>
+rmsnorm_view ViewOf(const DenseRows& rows, Given<kOperand> given) {
+  switch (kOperandRules[kOperand].shape) {
+    case Shape::kRows:
+      return rmsnorm_rows(given.data, rows.dtype, rows.count, rows.d,
+                          static_cast<ptrdiff_t>(rows.d));
+    case Shape::kColumns:
+      return rmsnorm_vector(given.data, rows.dtype, rows.d);
+    default:
+      return rmsnorm_vector(given.data, RMSNORM_F32, rows.count);
+  }
+}
+
+// The long way, which finds out what is wrong. Of the operands of backward those may be null which
+// a call by views may lack.
+template <Operation kOperation, Operand... kGiven>
+[[gnu::noinline]] rmsnorm_status CallByViews(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                             size_t count, Given<kGiven>... given) {
+  const DenseRows rows = {dtype, count, rmsnorm_module_d(module)};
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  const rmsnorm_view views[] = {ViewOf(rows, given)...};
+  const rmsnorm_view* view = views;
+  const auto set = [&](Operand operand, const void* data) {
+    const bool needed =
+        kOperation == Operation::kForward || (RolesIn(kOperation).required & SetOf(operand)) != 0;
+    if (needed || data != nullptr) SetViewIn(operands, operand, view);
+    ++view;
+  };
+  (set(kGiven, given.data), ...);
+  return kOperation == Operation::kForward ? rmsnorm_module_forward(module, &operands, nullptr)
+                                           : rmsnorm_module_backward(module, &operands, nullptr);
+}
+
+template <Operation kOperation, Operand... kGiven>
+[[gnu::always_inline]] inline rmsnorm_status CallByPointers(const rmsnorm_module* module,
+                                                            rmsnorm_dtype dtype, size_t count,
+                                                            Given<kGiven>... given) {
+  constexpr bool kForward = kOperation == Operation::kForward;
+  if (module != nullptr && IsElementType(dtype) &&
+      count - 1 < module->most_short_rows[static_cast<int>(kOperation)]) {
+    const DenseRows rows = {dtype, count, module->d};
+    if (ArePlain<kOperation>(rows, given...)) {
+      const DefaultFloatEnvironment environment;
+      const Norm& norm = module->NormOf(dtype);
+      Run run = MakeRun(rows, module->prepared.get());
+      void* dw = nullptr;
+      const auto set = [&](Operand operand, const void* data) {
+        if (operand == kDw) {
+          dw = const_cast<void*>(data);
+        } else {
+          SetOperand(rows, operand, data, run);
+        }
+      };
+      (set(kGiven, given.data), ...);
+      if (kForward) {
+        norm.kernels->forward(norm, run);
+      } else {
+        RunBackward(norm, dtype, dw, run);
+      }
+      return RMSNORM_OK;
+    }
+  }
+  return CallByViews<kOperation>(module, dtype, count, given...);
+}
+
+}  // namespace
+
+size_t MostShortRows(Operation operation, size_t d, const rmsnorm_context& context) {
+  constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
+  const size_t in_caches = StreamedBytes() / kBytesOfElement;
+  const bool one_thread = context.threads == 1;
+  return MostRows(operation, d, one_thread ? in_caches : std::min(in_caches, kOneThreadsWork));
+}
+
+void MakeDenseNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
+                   rmsnorm_dtype dtype, Norm& norm) {
+  MakeNorm(kernels, options, d, norm);
+  for (int i = 0; i < kOperands; ++i) {
+    if (kOperandRules[i].shape == Shape::kRows) norm.dtype[i] = dtype;
+  }
+}
+
+bool MakeShortCall(Operation operation, const rmsnorm_module* module,
+                   const rmsnorm_operands* operands, const rmsnorm_options* options,
+                   const rmsnorm_context* context) {
+  DenseRows rows;
+  Views views;
+  if (operands == nullptr || operands->size != sizeof *operands ||
+      !ReadViews(operation, *operands, rows, views)) {
+    return false;
+  }
+  if (module != nullptr) {
+    if (options != nullptr || rows.d != module->d || views.Has(kWeight)) return false;
+    if (context == nullptr) {
+      RunViews(operation, module->NormOf(rows.dtype), rows, views, module->prepared.get());
+      return true;
+    }
+  }
+  rmsnorm_options own_options;
+  Place place;
+  if ((module == nullptr && ReadOptions(options, own_options) != RMSNORM_OK) ||
+      FindPlace(nullptr, context, place) != RMSNORM_OK) {
+    return false;
+  }
+  Norm norm;
+  MakeDenseNorm(*place.kernels, module != nullptr ? module->options : own_options, rows.d,
+                rows.dtype, norm);
+  if (module != nullptr) {
+    RunViews(operation, norm, rows, views, module->prepared.get());
+    return true;
+  }
+  if (rows.d > kWeightOnStack) return false;
+  alignas(64) float prepared[kWeightOnStack];
+  if (views.Has(kWeight)) {
+    place.kernels->prepare(views[kWeight].dtype, views[kWeight].data, rows.d,
+                           own_options.weight_offset, prepared);
+  } else {
+    if (own_options.weight_offset != 0.0f) return false;
+    std::fill_n(prepared, rows.d, 1.0f);
+  }
+  RunViews(operation, norm, rows, views, prepared);
+  return true;
+}
+
+}  // namespace rmsnorm::internal
+
+using namespace rmsnorm::internal;
+
+rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                           size_t rows, const void* x, void* y) noexcept {
+  return CallByPointers<Operation::kForward>(module, dtype, rows, Given<kX>{x}, Given<kY>{y});
+}
+
+rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                               size_t rows, const void* x, const void* residual,
+                                               void* residual_out, void* y) noexcept {
+  return CallByPointers<Operation::kForward>(module, dtype, rows, Given<kX>{x},
+                                             Given<kResidual>{residual},
+                                             Given<kResidualOut>{residual_out}, Given<kY>{y});
+}
+
+rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                            size_t rows, const void* dy, const void* x,
+                                            const float* rstd, void* dx, void* dw) noexcept {
+  return CallByPointers<Operation::kBackward>(module, dtype, rows, Given<kDy>{dy}, Given<kX>{x},
+                                              Given<kRstd>{rstd}, Given<kDx>{dx}, Given<kDw>{dw});
+}
