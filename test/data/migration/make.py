@@ -6,7 +6,11 @@ Writes vectors.safetensors and versions.json beside itself. x.D.X are inputs of 
 X, r.D.X residuals, w.D.W weights, and y.NAME.D.X what the system of the table's row NAME gives,
 with its own eps wherever it has a default. sum.NAME.D.X is the residual stream a row also gives.
 
-Needs: pip install torch transformers onnx onnxruntime ml_dtypes safetensors pywhispercpp (whose
+vLLM, sglang, Hugging Face's kernel, CTranslate2 and candle were not asked: no package of theirs
+offers these functions to Python on a CPU. "Transcriptions" below writes their arithmetic down again,
+all but the order of the sums, and versions.json says from which files.
+
+Needs: pip install torch transformers onnx onnxruntime ml_dtypes safetensors ncnn pywhispercpp (whose
 wheel brings ggml's own libraries). Needs no network and no GPU.
 """
 
@@ -15,8 +19,10 @@ import importlib.metadata
 import json
 import pathlib
 import platform
+import tempfile
 
 import ml_dtypes
+import ncnn
 import numpy as np
 import onnx
 import onnxruntime
@@ -25,21 +31,31 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from safetensors.torch import save_file
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
+from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
+    DeepseekV4RMSNorm,
+    DeepseekV4UnweightedRMSNorm,
+)
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nRMSNorm
 from transformers.models.gemma4.modeling_gemma4 import Gemma4RMSNorm
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.llama4.modeling_llama4 import Llama4TextL2Norm, Llama4TextRMSNorm
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
+from transformers.models.olmo3.modeling_olmo3 import Olmo3RMSNorm
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3RMSNorm
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5RMSNorm
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 FOLDER = pathlib.Path(__file__).parent
 SIZES = (64, 100)
 # Of the rows' elements: around the square root of each eps in use, and far above.
 SCALES = (1e-6, 3e-4, 1e-3, 3e-3, 1, 30)
-GGML_EPS = 1e-5  # ggml has no default
+GGML_EPS = CANDLE_EPS = 1e-5  # these have no default
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -89,6 +105,7 @@ def modules(*classes):
 
 
 llama = modules(LlamaRMSNorm, Qwen3RMSNorm, DeepseekV3RMSNorm)
+olmo2 = modules(Olmo2RMSNorm, Olmo3RMSNorm, GptOssRMSNorm, DeepseekV4RMSNorm)
 
 
 def qwen3_heads(x, w):
@@ -241,6 +258,84 @@ class Ggml:
         return y
 
 
+# ------------------------------------------------------------------------------------------- ncnn
+
+
+def ncnn_rms_norm(x, w):
+    """A net of one layer, with the eps that the layer has by itself."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        layers = f"Input x 0 1 x\nRMSNorm y 1 1 x y 0={x.shape[-1]}\n"
+        (folder / "net.param").write_text("7767517\n2 2\n" + layers)
+        (folder / "net.bin").write_bytes(w.numpy().tobytes())
+        net = ncnn.Net()
+        net.opt.num_threads = 1
+        net.opt.use_bf16_storage = net.opt.use_fp16_storage = False
+        if net.load_param(str(folder / "net.param")) or net.load_model(str(folder / "net.bin")):
+            raise SystemExit("ncnn takes no such net")
+        extractor = net.create_extractor()
+        extractor.input("x", ncnn.Mat(x.numpy()).clone())
+        status, y = extractor.extract("y")
+        if status:
+            raise SystemExit("ncnn failed")
+        y = torch.from_numpy(np.array(y))
+        del extractor  # which goes before its net
+    return y
+
+
+# --------------------------------------------------------------------------------- Transcriptions
+
+# The files, each at a release or a commit.
+TRANSCRIBED = {
+    "candle": "huggingface/candle 0.11.0-19-g2a13b0f3f, candle-nn/src/ops.rs",
+    "ctranslate2": "OpenNMT/CTranslate2 v4.8.1, src/cpu/kernels.cc",
+    "hf_cpu": "huggingface/kernels-community 40d4194f, rmsnorm/rmsnorm_cpu/rmsnorm_avx2.cpp",
+    "sglang_cpu": "sgl-project/sglang 00b0408e, sgl-kernel/csrc/cpu/norm.cpp",
+    "vllm_cpu": "vllm-project/vllm 19de59f2, csrc/cpu/layernorm.cpp",
+    "vllm_native": "vllm-project/vllm 00cba797, vllm/model_executor/layers/layernorm.py",
+}
+
+
+def rms(values, eps):
+    return torch.sqrt(values.square().sum(-1, keepdim=True) / values.shape[-1] + eps)
+
+
+def scaled_then_cast(x, w, eps=1e-6, offset=0.0):
+    """vLLM's, sglang's and Hugging Face's kernels for CPUs, and CTranslate2's."""
+    wide = x.float()
+    return (wide * (1 / rms(wide, eps)) * (offset + w.float())).to(x.dtype)
+
+
+def candle(x, w):
+    return x / rms(x, CANDLE_EPS) * w
+
+
+def vllm_cpu_residual(x, r, w):
+    """The RMS is that of the sum, and what it scales is the rounded sum."""
+    total = x.float() + r.float()
+    stored = total.to(x.dtype)
+    return (stored.float() * (1 / rms(total, 1e-6)) * w.float()).to(x.dtype), stored
+
+
+def vllm_native_residual(x, r, w):
+    total = x.float() + r.float()
+    return (total * (1 / rms(total, 1e-6))).to(x.dtype) * w, total.to(x.dtype)
+
+
+def sglang_cpu_residual(x, r, w):
+    total = x.float() + r.float()
+    return (total * (1 / rms(total, 1e-6)) * w.float()).to(x.dtype), total.to(x.dtype)
+
+
+# ---------------------------------------------------------------------------------------- the rows
+
+
+def llama_residual(x, r, w):
+    """What a decoder layer does between its two halves."""
+    total = r + x
+    return llama(total, w), total
+
+
 def main():
     torch.manual_seed(20261121)
     ggml = Ggml()
@@ -263,6 +358,23 @@ def main():
         "simplified": (simplified, wide, None),
         "simplified_weight_f32": (simplified, ("f16",), "f32"),
         "ggml": (ggml.rms_norm_mul, ("f32",), None),
+        "olmo2": (olmo2, wide, None),
+        "olmo2_weight_f32": (olmo2, narrow, "f32"),
+        "deepseek_v4_no_weight": (lambda x, w: DeepseekV4UnweightedRMSNorm()(x), wide, None),
+        "qwen3_next": (modules(Qwen3NextRMSNorm, Qwen3_5RMSNorm), wide, None),
+        "llama4": (modules(Llama4TextRMSNorm), wide, None),
+        "llama4_l2": (lambda x, w: Llama4TextL2Norm()(x), wide, None),
+        "ncnn": (ncnn_rms_norm, ("f32",), None),
+        "cpu_kernels": (scaled_then_cast, wide, None),
+        "ctranslate2": (lambda x, w: scaled_then_cast(x, w, offset=1.0), ("f32",), None),
+        "candle": (candle, ("f32",), None),
+    }
+    residual_rows = {
+        "llama_residual": (llama_residual, wide),
+        "skip_simplified": (skip_simplified, wide),
+        "vllm_native_residual": (vllm_native_residual, wide),
+        "vllm_cpu_residual": (vllm_cpu_residual, wide),
+        "sglang_cpu_residual": (sglang_cpu_residual, narrow),
     }
     with torch.no_grad():
         for d in SIZES:
@@ -278,21 +390,19 @@ def main():
                 for tag in tags:
                     x, w = tensors[f"x.{d}.{tag}"], tensors[f"w.{d}.{weight or tag}"]
                     tensors[f"y.{name}.{d}.{tag}"] = function(x, w)
-            for tag in wide:
-                x, r, w = (tensors[f"{kind}.{d}.{tag}"] for kind in "xrw")
-                # What a decoder layer does between its two halves.
-                total = r + x
-                tensors[f"sum.llama_residual.{d}.{tag}"] = total
-                tensors[f"y.llama_residual.{d}.{tag}"] = llama(total, w)
-                y, total = skip_simplified(x, r, w)
-                tensors[f"sum.skip_simplified.{d}.{tag}"] = total
-                tensors[f"y.skip_simplified.{d}.{tag}"] = y
+            for name, (function, tags) in residual_rows.items():
+                for tag in tags:
+                    y, total = function(*(tensors[f"{kind}.{d}.{tag}"] for kind in "xrw"))
+                    tensors[f"y.{name}.{d}.{tag}"] = y
+                    tensors[f"sum.{name}.{d}.{tag}"] = total
 
     save_file({n: t.contiguous() for n, t in tensors.items()}, FOLDER / "vectors.safetensors")
     versions = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in ("torch", "transformers", "onnx", "onnxruntime", "ml_dtypes", "pywhispercpp"):
+    packages = ("torch", "transformers", "onnx", "onnxruntime", "ml_dtypes", "ncnn", "pywhispercpp")
+    for package in packages:
         versions[package] = importlib.metadata.version(package)
     versions["ggml"] = ggml.version()
+    versions["transcribed"] = TRANSCRIBED
     text = json.dumps(versions, indent=2) + "\n"
     (FOLDER / "versions.json").write_text(text)
     print(text, end="")
