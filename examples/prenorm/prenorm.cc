@@ -1,34 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a small pre-norm model: how rmsnorm serves a forward and a backward pass.
+// Trains a small transformer: how rmsnorm serves a forward and a backward pass.
 //
 //     h[0] = embedding of the tokens
-//     h[i + 1] = h[i] + layer[i](norm[i](h[i]))        for each sub-layer: the residual stream
+//     h[i + 1] = h[i] + layer[i](norm[i](h[i]))        for each layer: the residual stream
 //     output = norm[last](h[last]) * head
 //
-// - Forward, rmsnorm::forward() adds each sub-layer's output to the stream and normalises the sum
-//   for the next, in one pass. The inverse RMS of each row (rstd) is kept for backward.
-// - Backward, the gradient of h is one buffer, dh. It goes around each sub-layer as it is, and
+// The layers are, in turn, causal attention with several heads and rotary positions, and a gated
+// feed-forward layer (SwiGLU).
+//
+// - Forward, rmsnorm::forward() adds each layer's output to the stream and normalises the sum for
+//   the next, in one pass. The inverse RMS of each row (rstd) is kept for backward.
+// - Backward, the gradient of h is one buffer, dh. It goes around each layer as it is, and
 //   rmsnorm::backward() adds the part that came through the norm onto it in the same pass
-//   (`add_to_dx`). The weight's gradients add up over the pieces of a batch (`add_to_dw`).
+//   (`add_to_dx`), and the weight's gradient onto what is there (`add_to_dw`).
 //
 // The task: each token is a number from 0 to 6, and what is asked for at each place is the sum of
-// the last three, modulo 7. The layers are a causal convolution, which moves information between
-// tokens, and a gated feed-forward layer, which multiplies. One block of them does not suffice: its
-// loss stays above a third of the first.
+// the last three, modulo 7.
 //
-// Beside the norms there are only additions, products, quotients and square roots, each in a fixed
-// order: the loss has the same bits for any number of threads, and on every machine.
+//     prenorm [--steps N] [--blocks N] [--rate R] [--seed N] [--threads N]
+//             [--placement pre|post] [--norm rmsnorm|layernorm] [--check-gradients]
 //
-//     prenorm [--threads N] [--steps N] [--check-gradients]
+// trains, and exits with 1 if the loss did not fall to half. `--placement post` puts the norms into
+// the stream, where the first transformers had them: h[i + 1] = norm[i + 1](h[i] + layer[i](h[i])).
+// `--norm layernorm` takes a LayerNorm in plain loops in the library's place. With
+// `--check-gradients` the program compares gradients with differences of the loss instead.
 //
-// trains until the loss has fallen by ten times; if N steps do not bring it there, the exit status
-// is 1. With --check-gradients it compares gradients with differences of the loss instead.
+// Each sum has a fixed order, so the loss has the same bits for any number of threads.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <memory>
 #include <rmsnorm/rmsnorm.hpp>
@@ -38,31 +42,46 @@
 namespace {
 
 constexpr std::size_t kVocabulary = 7;
-constexpr std::size_t kPieces = 2;       // of a batch, one forward and backward call each
-constexpr std::size_t kSequences = 128;  // in a piece
-constexpr std::size_t kLength = 8;       // tokens in a sequence
-constexpr std::size_t kD = 64;           // elements of a row of the residual stream
-constexpr std::size_t kHidden = 32;      // elements of a row inside the feed-forward layer
-constexpr std::size_t kTaps = 3;         // tokens that the convolution sees, and the task adds up
-constexpr std::size_t kBlocks = 2;
-// With these sizes the work of a norm is just enough for the library to use two threads.
+constexpr std::size_t kTerms = 3;        // tokens that the task adds up
+constexpr std::size_t kSequences = 128;  // in a batch
+constexpr std::size_t kLength = 16;      // tokens in a sequence
+constexpr std::size_t kHeads = 4;
+constexpr std::size_t kHead = 16;           // elements of a head
+constexpr std::size_t kD = kHeads * kHead;  // elements of a row of the residual stream
+constexpr std::size_t kHidden = 96;         // elements of a row inside the feed-forward layer
 constexpr std::size_t kRows = kSequences * kLength;
 
+constexpr char kUsage[] =
+    "usage: prenorm [--steps N] [--blocks N] [--rate R] [--seed N] [--threads N]\n"
+    "               [--placement pre|post] [--norm rmsnorm|layernorm] [--check-gradients]\n";
+
+struct Settings {
+  double steps = 150, blocks = 2, rate = 0.003, seed = 1, threads = 1;
+  bool post_norm = false, layer_norm = false;
+};
+
 // Numbers that are the same everywhere; those of the standard library's distributions are not.
-class Random {
- public:
+struct Random {
+  std::uint32_t Next() {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::uint32_t>(state >> 32);
+  }
   // Uniform in -1 to 1, of 24 bits.
   float Signed() { return static_cast<float>(Next() >> 8) * 0x1p-23f - 1.0f; }
-  std::size_t Below(std::size_t n) { return Next() % n; }
 
- private:
-  std::uint32_t Next() {
-    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<std::uint32_t>(state_ >> 32);
-  }
-
-  std::uint64_t state_ = 1;
+  std::uint64_t state;
 };
+
+// In double and rounded, since C libraries and CPUs differ in the last bits of a float's exp.
+float Exp(float x) { return static_cast<float>(std::exp(static_cast<double>(x))); }
+
+// Turns scores into probabilities.
+void Softmax(float* scores, std::size_t count) {
+  const float largest = *std::max_element(scores, scores + count);
+  float sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += scores[i] = Exp(scores[i] - largest);
+  for (std::size_t i = 0; i < count; ++i) scores[i] /= sum;
+}
 
 // ----------------------------------------------------------------------------- plain matrices
 
@@ -90,12 +109,6 @@ void AddProduct(const Matrix& a, const Matrix& b, Matrix& c) {
   }
 }
 
-// c = a * b
-void Product(const Matrix& a, const Matrix& b, Matrix& c) {
-  c.Clear();
-  AddProduct(a, b, c);
-}
-
 Matrix Transposed(const Matrix& a) {
   Matrix t(a.d, a.rows);
   for (std::size_t i = 0; i < a.rows; ++i) {
@@ -104,99 +117,182 @@ Matrix Transposed(const Matrix& a) {
   return t;
 }
 
+struct Parameter;
+
+// What the parameters of a model are made with: random numbers, and the list that they enter.
+struct Maker {
+  Random random;
+  std::vector<Parameter*> all;
+};
+
 // A matrix that is trained, with its gradient and what the optimiser keeps.
 struct Parameter {
-  Parameter(std::size_t rows, std::size_t d)
-      : value(rows, d), gradient(rows, d), mean(rows, d), square(rows, d) {}
-  Parameter(std::size_t rows, std::size_t d, float scale, Random& random) : Parameter(rows, d) {
-    for (float& v : value.data) v = scale * random.Signed();
+  Parameter(std::size_t rows, std::size_t d, Maker& maker)
+      : value(rows, d), gradient(rows, d), mean(rows, d), square(rows, d) {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(rows));
+    for (float& v : value.data) v = scale * maker.random.Signed();
+    maker.all.push_back(this);
+  }
+  Parameter(std::size_t d, float fill, Maker& maker) : Parameter(1, d, maker) {
+    std::fill(value.data.begin(), value.data.end(), fill);
+  }
+  Parameter(const Parameter&) = delete;
+
+  // output = input * value
+  void Forward(const Matrix& input, Matrix& output) const {
+    output.Clear();
+    AddProduct(input, value, output);
+  }
+  // Adds to dinput, and to the gradient.
+  void Backward(const Matrix& input, const Matrix& doutput, Matrix& dinput) {
+    AddProduct(Transposed(input), doutput, gradient);
+    AddProduct(doutput, Transposed(value), dinput);
   }
 
   Matrix value, gradient, mean, square;
 };
 
-// --------------------------------------------------------------------------------- sub-layers
+// ------------------------------------------------------------------------------------- layers
 
 // x = f(y), without the residual, which is added by the norm that follows.
-class SubLayer {
- public:
-  virtual ~SubLayer() = default;
+struct Layer {
+  virtual ~Layer() = default;
   virtual void Forward(const Matrix& y, Matrix& x) = 0;
-  // dy from dx, after Forward() of the same y. Adds to the parameters' gradients.
+  // Adds to dy, and to the parameters' gradients, after Forward() of the same y.
   virtual void Backward(const Matrix& y, const Matrix& dx, Matrix& dy) = 0;
-  virtual std::vector<Parameter*> Parameters() = 0;
 };
 
-// x at a token is the sum over it and those before it of y times a weight, element by element.
-class Convolution : public SubLayer {
+// Each head of a token attends to those of the tokens before it, and to its own.
+class Attention : public Layer {
  public:
-  explicit Convolution(Random& random) : weight_(kTaps, kD, 0.5f, random) {}
-
-  void Forward(const Matrix& y, Matrix& x) override {
-    x.Clear();
-    for (std::size_t row = 0; row < kRows; ++row) {
-      for (std::size_t tap = 0; tap <= LastTap(row); ++tap) {
-        for (std::size_t j = 0; j < kD; ++j) x[row][j] += y[row - tap][j] * weight_.value[tap][j];
+  explicit Attention(Maker& maker)
+      : wq_(kD, kD, maker), wk_(kD, kD, maker), wv_(kD, kD, maker), wo_(kD, kD, maker) {
+    for (std::size_t t = 0; t < kLength; ++t) {
+      for (std::size_t i = 0; i < kHead / 2; ++i) {
+        const double angle = std::pow(100.0, -static_cast<double>(i) / (kHead / 2));
+        cos_[t][i] = static_cast<float>(std::cos(static_cast<double>(t) * angle));
+        sin_[t][i] = static_cast<float>(std::sin(static_cast<double>(t) * angle));
       }
     }
+  }
+
+  void Forward(const Matrix& y, Matrix& x) override {
+    wq_.Forward(y, q_);
+    wk_.Forward(y, k_);
+    wv_.Forward(y, v_);
+    Rotate(q_, 1.0f);
+    Rotate(k_, 1.0f);
+    mixed_.Clear();
+    ForEachHead([&](std::size_t row, std::size_t first, std::size_t h, float* p) {
+      for (std::size_t t = first; t <= row; ++t) {
+        p[t - first] = kScale * Dot(q_[row] + h, k_[t] + h);
+      }
+      Softmax(p, row - first + 1);
+      for (std::size_t t = first; t <= row; ++t) {
+        AddScaled(p[t - first], v_[t] + h, mixed_[row] + h);
+      }
+    });
+    wo_.Forward(mixed_, x);
   }
 
   void Backward(const Matrix& y, const Matrix& dx, Matrix& dy) override {
-    dy.Clear();
-    for (std::size_t row = 0; row < kRows; ++row) {
-      for (std::size_t tap = 0; tap <= LastTap(row); ++tap) {
-        for (std::size_t j = 0; j < kD; ++j) {
-          dy[row - tap][j] += dx[row][j] * weight_.value[tap][j];
-          weight_.gradient[tap][j] += dx[row][j] * y[row - tap][j];
-        }
+    Matrix dmixed(kRows, kD), dq(kRows, kD), dk(kRows, kD), dv(kRows, kD);
+    wo_.Backward(mixed_, dx, dmixed);
+    ForEachHead([&](std::size_t row, std::size_t first, std::size_t h, const float* p) {
+      std::array<float, kLength> dp;
+      float sum = 0;
+      for (std::size_t t = first; t <= row; ++t) {
+        AddScaled(p[t - first], dmixed[row] + h, dv[t] + h);
+        dp[t - first] = Dot(dmixed[row] + h, v_[t] + h);
+        sum += p[t - first] * dp[t - first];
       }
-    }
+      for (std::size_t t = first; t <= row; ++t) {
+        const float dscore = kScale * p[t - first] * (dp[t - first] - sum);
+        AddScaled(dscore, k_[t] + h, dq[row] + h);
+        AddScaled(dscore, q_[row] + h, dk[t] + h);
+      }
+    });
+    Rotate(dq, -1.0f);
+    Rotate(dk, -1.0f);
+    wq_.Backward(y, dq, dy);
+    wk_.Backward(y, dk, dy);
+    wv_.Backward(y, dv, dy);
   }
-
-  std::vector<Parameter*> Parameters() override { return {&weight_}; }
 
  private:
-  // It does not look beyond the start of a sequence.
-  static std::size_t LastTap(std::size_t row) { return std::min(row % kLength, kTaps - 1); }
+  static constexpr float kScale = 0.25f;  // 1 / sqrt(kHead)
 
-  Parameter weight_;
+  static float Dot(const float* a, const float* b) {
+    float sum = 0;
+    for (std::size_t i = 0; i < kHead; ++i) sum += a[i] * b[i];
+    return sum;
+  }
+  static void AddScaled(float scale, const float* a, float* b) {
+    for (std::size_t i = 0; i < kHead; ++i) b[i] += scale * a[i];
+  }
+
+  // Calls f for each head of each row, with the row of the first token of its sequence, the head's
+  // first element and its probabilities.
+  template <class F>
+  void ForEachHead(const F& f) {
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (std::size_t head = 0; head < kHeads; ++head) {
+        f(row, row - row % kLength, head * kHead, p_[row] + head * kLength);
+      }
+    }
+  }
+
+  // Turns pairs of elements by angles that grow with the token's place, or back.
+  void Rotate(Matrix& m, float direction) const {
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (std::size_t i = 0; i < kD / 2; ++i) {
+        float* const pair = m[row] + 2 * i;
+        const float c = cos_[row % kLength][i % (kHead / 2)];
+        const float s = direction * sin_[row % kLength][i % (kHead / 2)];
+        const float first = pair[0] * c - pair[1] * s;
+        pair[1] = pair[0] * s + pair[1] * c;
+        pair[0] = first;
+      }
+    }
+  }
+
+  Parameter wq_, wk_, wv_, wo_;
+  std::array<std::array<float, kHead / 2>, kLength> cos_, sin_;
+  Matrix q_{kRows, kD}, k_{kRows, kD}, v_{kRows, kD}, mixed_{kRows, kD};
+  Matrix p_{kRows, kHeads* kLength};
 };
 
-// x = ((y * gate) o (y * up)) * down, where o is by element.
-class FeedForward : public SubLayer {
+// x = (silu(y * gate) o (y * up)) * down, where o is by element.
+class FeedForward : public Layer {
  public:
-  explicit FeedForward(Random& random)
-      : gate_(kD, kHidden, 0.2f, random),
-        up_(kD, kHidden, 0.2f, random),
-        down_(kHidden, kD, 0.2f, random) {}
+  explicit FeedForward(Maker& maker)
+      : gate_(kD, kHidden, maker), up_(kD, kHidden, maker), down_(kHidden, kD, maker) {}
 
   void Forward(const Matrix& y, Matrix& x) override {
-    Product(y, gate_.value, a_);
-    Product(y, up_.value, b_);
-    for (std::size_t i = 0; i < ab_.data.size(); ++i) ab_.data[i] = a_.data[i] * b_.data[i];
-    Product(ab_, down_.value, x);
+    gate_.Forward(y, a_);
+    up_.Forward(y, b_);
+    for (std::size_t i = 0; i < ab_.data.size(); ++i) {
+      sigmoid_.data[i] = 1.0f / (1.0f + Exp(-a_.data[i]));
+      ab_.data[i] = a_.data[i] * sigmoid_.data[i] * b_.data[i];
+    }
+    down_.Forward(ab_, x);
   }
 
   void Backward(const Matrix& y, const Matrix& dx, Matrix& dy) override {
-    AddProduct(Transposed(ab_), dx, down_.gradient);
     Matrix dab(kRows, kHidden), da(kRows, kHidden), db(kRows, kHidden);
-    Product(dx, Transposed(down_.value), dab);
+    down_.Backward(ab_, dx, dab);
     for (std::size_t i = 0; i < dab.data.size(); ++i) {
-      da.data[i] = dab.data[i] * b_.data[i];
-      db.data[i] = dab.data[i] * a_.data[i];
+      const float a = a_.data[i], s = sigmoid_.data[i];
+      da.data[i] = dab.data[i] * b_.data[i] * (s * (1.0f + a * (1.0f - s)));
+      db.data[i] = dab.data[i] * (a * s);
     }
-    const Matrix y_transposed = Transposed(y);
-    AddProduct(y_transposed, da, gate_.gradient);
-    AddProduct(y_transposed, db, up_.gradient);
-    Product(da, Transposed(gate_.value), dy);
-    AddProduct(db, Transposed(up_.value), dy);
+    gate_.Backward(y, da, dy);
+    up_.Backward(y, db, dy);
   }
-
-  std::vector<Parameter*> Parameters() override { return {&gate_, &up_, &down_}; }
 
  private:
   Parameter gate_, up_, down_;
-  Matrix a_{kRows, kHidden}, b_{kRows, kHidden}, ab_{kRows, kHidden};
+  Matrix a_{kRows, kHidden}, b_{kRows, kHidden}, ab_{kRows, kHidden}, sigmoid_{kRows, kHidden};
 };
 
 // -------------------------------------------------------------------------------------- norms
@@ -204,74 +300,103 @@ class FeedForward : public SubLayer {
 // A norm with its trained weight, and what backward needs of its forward call. The weight belongs
 // to the optimiser, which changes it at every step; so these are the free functions, which take it
 // from there. (An rmsnorm::RmsNorm holds a weight of its own, for one that stays.)
-class Norm {
- public:
-  explicit Norm(const rmsnorm::Context& context) : context_(context) {
-    std::fill(weight_.value.data.begin(), weight_.value.data.end(), 1.0f);
+struct Norm {
+  Norm(Maker& maker, double threads) : weight(kD, 1.0f, maker) {
+    context.threads = static_cast<int>(threads);
   }
+  virtual ~Norm() = default;
 
-  // y = norm(h), for the head of the stream.
-  void Forward(const Matrix& h) {
-    h_ = h;
-    rmsnorm::ForwardOperands operands = Results();
-    operands.x = h.view();
-    rmsnorm::forward(operands, {}, context_);
-  }
-
-  // h = residual + x, y = norm(h). Not in place of the residual, since backward takes each h.
-  void AddForward(const Matrix& x, const Matrix& residual) {
-    rmsnorm::ForwardOperands operands = Results();
+  // h = residual + x, or x for the head of the stream; y = norm(h). Not in place of the residual,
+  // since backward takes each h.
+  virtual void Forward(const Matrix& x, const Matrix* residual) {
+    rmsnorm::ForwardOperands operands;
     operands.x = x.view();
-    operands.residual = residual.view();
-    operands.residual_out = h_.view();
-    rmsnorm::forward(operands, {}, context_);
+    if (residual != nullptr) {
+      operands.residual = residual->view();
+      operands.residual_out = h.view();
+    } else {
+      h = x;
+    }
+    operands.weight = {weight.value.data.data(), kD};
+    operands.y = y.view();
+    operands.rstd = {rstd.data(), kRows};
+    rmsnorm::forward(operands, {}, context);
   }
 
   // Adds to dh, which holds the gradient of what goes around the norm, that of what goes through.
-  void Backward(const Matrix& dy, Matrix& dh) {
+  virtual void Backward(const Matrix& dy, Matrix& dh) {
     rmsnorm::BackwardOperands operands;
     operands.dy = dy.view();
-    operands.x = h_.view();
-    operands.weight = Weight();
-    operands.rstd = {rstd_.data(), kRows};
+    operands.x = h.view();
+    operands.weight = {weight.value.data.data(), kD};
+    operands.rstd = {rstd.data(), kRows};
     operands.dx = dh.view();
     operands.add_to_dx = true;
-    operands.dw = {weight_.gradient.data.data(), kD};
+    operands.dw = {weight.gradient.data.data(), kD};
     operands.add_to_dw = true;
-    rmsnorm::backward(operands, {}, context_);
+    rmsnorm::backward(operands, {}, context);
   }
 
-  const Matrix& h() const { return h_; }
-  const Matrix& y() const { return y_; }
-  Parameter& weight() { return weight_; }
+  rmsnorm::Context context;
+  Parameter weight;
+  Matrix h{kRows, kD}, y{kRows, kD};
+  std::vector<float> rstd = std::vector<float>(kRows);
+};
+
+// (h - mean) / sqrt(variance + eps) * weight + bias, in plain loops.
+class LayerNorm : public Norm {
+ public:
+  explicit LayerNorm(Maker& maker) : Norm(maker, 1), bias_(kD, 0.0f, maker) {}
+
+  void Forward(const Matrix& x, const Matrix* residual) override {
+    for (std::size_t row = 0; row < kRows; ++row) {
+      float* const n = normed_[row];
+      float mean = 0, variance = 0;
+      for (std::size_t j = 0; j < kD; ++j) {
+        h[row][j] = x[row][j] + (residual != nullptr ? (*residual)[row][j] : 0.0f);
+        mean += h[row][j] / kD;
+      }
+      for (std::size_t j = 0; j < kD; ++j) {
+        n[j] = h[row][j] - mean;
+        variance += n[j] * n[j] / kD;
+      }
+      rstd[row] = 1.0f / std::sqrt(variance + 1e-5f);
+      for (std::size_t j = 0; j < kD; ++j) {
+        n[j] *= rstd[row];
+        y[row][j] = n[j] * weight.value[0][j] + bias_.value[0][j];
+      }
+    }
+  }
+
+  void Backward(const Matrix& dy, Matrix& dh) override {
+    for (std::size_t row = 0; row < kRows; ++row) {
+      const float *const g = dy[row], *const w = weight.value[0], *const n = normed_[row];
+      float mean = 0, product = 0;
+      for (std::size_t j = 0; j < kD; ++j) {
+        mean += g[j] * w[j] / kD;
+        product += g[j] * w[j] * n[j] / kD;
+        weight.gradient[0][j] += g[j] * n[j];
+        bias_.gradient[0][j] += g[j];
+      }
+      for (std::size_t j = 0; j < kD; ++j) {
+        dh[row][j] += rstd[row] * (g[j] * w[j] - mean - n[j] * product);
+      }
+    }
+  }
 
  private:
-  rmsnorm::ConstView Weight() const { return {weight_.value.data.data(), kD}; }
-
-  // What both forward calls have.
-  rmsnorm::ForwardOperands Results() {
-    rmsnorm::ForwardOperands operands;
-    operands.weight = Weight();
-    operands.y = y_.view();
-    operands.rstd = {rstd_.data(), kRows};
-    return operands;
-  }
-
-  rmsnorm::Context context_;
-  Parameter weight_{1, kD};
-  Matrix h_{kRows, kD};
-  Matrix y_{kRows, kD};
-  std::vector<float> rstd_ = std::vector<float>(kRows);
+  Parameter bias_;
+  Matrix normed_{kRows, kD};
 };
 
 // -------------------------------------------------------------------------------------- model
 
-struct Piece {
-  explicit Piece(Random& random) {
+struct Batch {
+  explicit Batch(Random& random) {
     for (std::size_t row = 0; row < kRows; ++row) {
-      tokens[row] = random.Below(kVocabulary);
+      tokens[row] = random.Next() % kVocabulary;
       std::size_t sum = 0;
-      for (std::size_t back = 0; back < std::min(row % kLength + 1, kTaps); ++back) {
+      for (std::size_t back = 0; back < std::min(row % kLength + 1, kTerms); ++back) {
         sum += tokens[row - back];
       }
       targets[row] = sum % kVocabulary;
@@ -281,180 +406,144 @@ struct Piece {
   std::array<std::size_t, kRows> tokens, targets;
 };
 
-using Batch = std::vector<Piece>;
-
-Batch MakeBatch(Random& random) {
-  Batch batch;
-  for (std::size_t i = 0; i < kPieces; ++i) batch.emplace_back(random);
-  return batch;
-}
-
 class Model {
  public:
-  Model(const rmsnorm::Context& context, Random& random)
-      : embedding_(kVocabulary, kD, 1.0f, random), head_(kD, kVocabulary, 0.02f, random) {
-    for (std::size_t block = 0; block < kBlocks; ++block) {
-      layers_.push_back(std::make_unique<Convolution>(random));
-      layers_.push_back(std::make_unique<FeedForward>(random));
+  explicit Model(const Settings& settings)
+      : post_norm_(settings.post_norm), maker_{{static_cast<std::uint64_t>(settings.seed)}, {}} {
+    for (int block = 0; block < settings.blocks; ++block) {
+      layers_.push_back(std::make_unique<Attention>(maker_));
+      layers_.push_back(std::make_unique<FeedForward>(maker_));
     }
-    for (std::size_t i = 0; i <= layers_.size(); ++i) norms_.emplace_back(context);
-  }
-
-  double Loss(const Batch& batch) {
-    double loss = 0;
-    for (const Piece& piece : batch) loss += Forward(piece);
-    return loss / static_cast<double>(kPieces);
-  }
-
-  // The loss too. The gradients of the pieces add up to that of the batch.
-  double LossAndGradients(const Batch& batch) {
-    for (Parameter* parameter : Parameters()) parameter->gradient.Clear();
-    double loss = 0;
-    for (const Piece& piece : batch) {
-      loss += Forward(piece);
-      Backward(piece);
+    for (std::size_t i = 0; i <= layers_.size(); ++i) {
+      norms_.push_back(settings.layer_norm ? std::make_unique<LayerNorm>(maker_)
+                                           : std::make_unique<Norm>(maker_, settings.threads));
     }
-    return loss / static_cast<double>(kPieces);
   }
 
-  std::vector<Parameter*> Parameters() {
-    std::vector<Parameter*> all = {&embedding_, &head_};
-    for (auto& layer : layers_) {
-      for (Parameter* parameter : layer->Parameters()) all.push_back(parameter);
-    }
-    for (Norm& norm : norms_) all.push_back(&norm.weight());
-    return all;
-  }
-
- private:
-  // Returns the loss: the squared distance of a row of the output from the vector that has 1 at the
-  // target and 0 elsewhere, averaged over rows.
-  double Forward(const Piece& piece) {
+  // Returns the loss: the cross entropy of the targets, averaged over rows.
+  double Forward(const Batch& batch) {
     Matrix h(kRows, kD), x(kRows, kD);
     for (std::size_t row = 0; row < kRows; ++row) {
-      std::copy_n(embedding_.value[piece.tokens[row]], kD, h[row]);
+      std::copy_n(embedding_.value[batch.tokens[row]], kD, h[row]);
     }
-    norms_[0].Forward(h);
+    Timed([&] { norms_[0]->Forward(h, nullptr); });
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      layers_[i]->Forward(norms_[i].y(), x);
-      norms_[i + 1].AddForward(x, norms_[i].h());
+      layers_[i]->Forward(norms_[i]->y, x);
+      const Matrix& residual = post_norm_ ? norms_[i]->y : norms_[i]->h;
+      Timed([&] { norms_[i + 1]->Forward(x, &residual); });
     }
-    Product(norms_.back().y(), head_.value, error_);
+    head_.Forward(norms_.back()->y, doutput_);
 
     double loss = 0;
     for (std::size_t row = 0; row < kRows; ++row) {
-      error_[row][piece.targets[row]] -= 1.0f;
-      for (std::size_t j = 0; j < kVocabulary; ++j) {
-        const double error = error_[row][j];
-        loss += error * error;
-      }
+      Softmax(doutput_[row], kVocabulary);
+      float& probability = doutput_[row][batch.targets[row]];
+      loss -= std::log(static_cast<double>(probability));
+      probability -= 1.0f;
     }
     return loss / static_cast<double>(kRows);
   }
 
-  // Adds the gradients of the batch's loss that come from this piece, after its Forward().
-  void Backward(const Piece& piece) {
-    Matrix doutput = error_, dy(kRows, kD);
-    for (float& g : doutput.data) g *= 2.0f / static_cast<float>(kPieces * kRows);
-    AddProduct(Transposed(norms_.back().y()), doutput, head_.gradient);
-    Product(doutput, Transposed(head_.value), dy);
-
-    Matrix dh(kRows, kD);  // zeros: nothing goes around the last norm
-    norms_.back().Backward(dy, dh);
-    for (std::size_t i = layers_.size(); i-- > 0;) {
-      layers_[i]->Backward(norms_[i].y(), dh, dy);
-      norms_[i].Backward(dy, dh);
+  // Computes all gradients, after Forward() of the same batch.
+  void Backward(const Batch& batch) {
+    for (Parameter* parameter : maker_.all) parameter->gradient.Clear();
+    for (float& g : doutput_.data) g /= kRows;
+    Matrix dy(kRows, kD), dh(kRows, kD);  // dh of zeros: nothing goes around the last norm
+    head_.Backward(norms_.back()->y, doutput_, dy);
+    for (std::size_t i = layers_.size(); i > 0; --i) {
+      Timed([&] { norms_[i]->Backward(dy, dh); });
+      dy.Clear();
+      layers_[i - 1]->Backward(norms_[i - 1]->y, dh, dy);
+      if (post_norm_) {  // the stream goes through the norm before the layer, too
+        for (std::size_t j = 0; j < dy.data.size(); ++j) dy.data[j] += dh.data[j];
+        dh.Clear();
+      }
     }
+    Timed([&] { norms_[0]->Backward(dy, dh); });
     for (std::size_t row = 0; row < kRows; ++row) {
-      float* gradient = embedding_.gradient[piece.tokens[row]];
+      float* const gradient = embedding_.gradient[batch.tokens[row]];
       for (std::size_t j = 0; j < kD; ++j) gradient[j] += dh[row][j];
     }
   }
 
-  Parameter embedding_, head_;
-  std::vector<std::unique_ptr<SubLayer>> layers_;
-  std::vector<Norm> norms_;  // one before each layer, and the last
-  Matrix error_{kRows, kVocabulary};
+  const std::vector<Parameter*>& parameters() const { return maker_.all; }
+  std::clock_t time_in_norms() const { return time_in_norms_; }
+
+ private:
+  template <class F>
+  void Timed(const F& call) {
+    const std::clock_t begin = std::clock();
+    call();
+    time_in_norms_ += std::clock() - begin;
+  }
+
+  bool post_norm_;
+  Maker maker_;
+  Parameter embedding_{kVocabulary, kD, maker_}, head_{kD, kVocabulary, maker_};
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<std::unique_ptr<Norm>> norms_;  // one before each layer, and the last
+  Matrix doutput_{kRows, kVocabulary};        // the gradient of the loss by the output
+  std::clock_t time_in_norms_ = 0;
 };
 
 // ----------------------------------------------------------------------------------- training
 
-// Adam (Kingma and Ba, 2014).
-class Optimiser {
- public:
-  void Step(const std::vector<Parameter*>& parameters) {
-    mean_power_ *= kMean;
-    square_power_ *= kSquare;
-    for (Parameter* p : parameters) {
-      for (std::size_t i = 0; i < p->value.data.size(); ++i) {
-        const float g = p->gradient.data[i];
-        float& mean = p->mean.data[i];
-        float& square = p->square.data[i];
-        mean = kMean * mean + (1.0f - kMean) * g;
-        square = kSquare * square + (1.0f - kSquare) * (g * g);
-        p->value.data[i] -= kRate * (mean / (1.0f - mean_power_)) /
-                            (std::sqrt(square / (1.0f - square_power_)) + 1e-8f);
-      }
+// A step of Adam (Kingma and Ba, 2014), the first of which is step 1.
+void Optimise(const std::vector<Parameter*>& parameters, double rate, int step) {
+  constexpr float kMean = 0.9f, kSquare = 0.99f;
+  const float mean_part = static_cast<float>(1 - std::pow(0.9, step));
+  const float square_part = static_cast<float>(1 - std::pow(0.99, step));
+  for (Parameter* p : parameters) {
+    for (std::size_t i = 0; i < p->value.data.size(); ++i) {
+      const float g = p->gradient.data[i];
+      float& mean = p->mean.data[i];
+      float& square = p->square.data[i];
+      mean = kMean * mean + (1.0f - kMean) * g;
+      square = kSquare * square + (1.0f - kSquare) * (g * g);
+      p->value.data[i] -=
+          static_cast<float>(rate) * (mean / mean_part) / (std::sqrt(square / square_part) + 1e-8f);
     }
   }
+}
 
- private:
-  static constexpr float kRate = 0.005f;
-  static constexpr float kMean = 0.9f;
-  static constexpr float kSquare = 0.99f;
-  float mean_power_ = 1.0f;
-  float square_power_ = 1.0f;
-};
-
-// Whether the loss fell by ten times within so many steps, each on a batch of its own.
-bool Train(Model& model, Random& random, int steps) {
-  Optimiser optimiser;
-  double first = 0, loss = 0;
-  for (int step = 0; step < steps; ++step) {
-    loss = model.LossAndGradients(MakeBatch(random));
-    if (step == 0) first = loss;
-    const bool fell = loss <= first / 10;
-    if (fell || step % 10 == 0) std::printf("step %3d  loss %.6f\n", step, loss);
-    if (fell) {
-      std::printf("final loss %a\n", loss);  // all its bits
-      return true;
+// The loss of the first step and of the last, each on a batch of its own.
+std::array<double, 2> Train(Model& model, Random& random, double rate, int steps, bool print) {
+  std::array<double, 2> losses;
+  for (int step = 1; step <= steps; ++step) {
+    const Batch batch(random);
+    losses[1] = model.Forward(batch);
+    if (step == 1) losses[0] = losses[1];
+    if (print && (step % 25 == 1 || step == steps)) {
+      std::printf("step %4d  loss %.4f\n", step, losses[1]);
     }
-    optimiser.Step(model.Parameters());
+    model.Backward(batch);
+    Optimise(model.parameters(), rate, step);
   }
-  std::fprintf(stderr, "prenorm: in %d steps the loss fell from %g to %g only, not by ten times\n",
-               steps, first, loss);
-  return false;
+  return losses;
 }
 
 // Compares some gradients of each parameter with central differences of the loss.
-bool CheckGradients(Model& model, Random& random) {
-  // A few steps first, for weights of the norms other than 1.
-  Optimiser optimiser;
-  for (int step = 0; step < 5; ++step) {
-    model.LossAndGradients(MakeBatch(random));
-    optimiser.Step(model.Parameters());
-  }
-
-  const Batch batch = MakeBatch(random);
-  model.LossAndGradients(batch);
+bool CheckGradients(Model& model, const Batch& batch) {
+  model.Forward(batch);
+  model.Backward(batch);
   double worst = 0;
-  for (Parameter* parameter : model.Parameters()) {
+  for (Parameter* parameter : model.parameters()) {
     float largest = 0;
     for (float g : parameter->gradient.data) largest = std::max(largest, std::fabs(g));
     std::vector<float>& value = parameter->value.data;
     for (std::size_t i = 0; i < value.size(); i += value.size() / 5) {
       const float middle = value[i], above = middle + 0x1p-7f, below = middle - 0x1p-7f;
       value[i] = above;
-      double difference = model.Loss(batch);
+      double difference = model.Forward(batch);
       value[i] = below;
-      difference -= model.Loss(batch);
+      difference -= model.Forward(batch);
       value[i] = middle;
       const double expected = difference / (static_cast<double>(above) - below);
       const double off = std::fabs(parameter->gradient.data[i] - expected) / largest;
       if (!(off <= worst)) worst = off;  // a NaN too, which stays
     }
   }
-  // With this step, rounding and the third derivative make differences of about 2e-4.
+  // With this step, rounding and the third derivative make differences of about 5e-4.
   const bool right = worst <= 1e-3;
   std::fprintf(right ? stdout : stderr,
                "%s: differ from differences of the loss by up to %.1e of the largest\n",
@@ -462,43 +551,63 @@ bool CheckGradients(Model& model, Random& random) {
   return right;
 }
 
-// The whole text as a number from `least` on; ends the program where it is none.
-int Number(const char* option, const char* text, int least) {
+// Whether the whole text is a number, of at least `least` and whole if that is.
+bool Parse(const std::string& text, double least, double& number) {
   char* end = nullptr;
-  const long number = text == nullptr ? 0 : std::strtol(text, &end, 10);
-  if (end == nullptr || end == text || *end != '\0' || number < least || number > 1000000) {
-    std::fprintf(stderr, "prenorm: %s takes a number from %d on\n", option, least);
-    std::exit(2);
-  }
-  return static_cast<int>(number);
+  number = std::strtod(text.c_str(), &end);
+  const bool may_be_broken = least != std::floor(least);
+  return !text.empty() && *end == '\0' && number >= least && number <= 1e6 &&
+         (may_be_broken || number == std::floor(number));
+}
+
+bool Choose(const std::string& text, const char* first, const char* second, bool& is_second) {
+  is_second = text == second;
+  return is_second || text == first;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  rmsnorm::Context context;
-  context.threads = 1;
-  int steps = 200;
+  Settings settings;
   bool check_gradients = false;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
-    if (option == "--threads") {
-      context.threads = Number("--threads", argv[++i], 0);
-    } else if (option == "--steps") {
-      steps = Number("--steps", argv[++i], 1);
-    } else if (option == "--check-gradients") {
+    if (option == "--check-gradients") {
       check_gradients = true;
-    } else {
-      std::fprintf(stderr, "usage: prenorm [--threads N] [--steps N] [--check-gradients]\n");
+      continue;
+    }
+    const std::string value = i + 1 < argc ? argv[++i] : "";
+    const bool is_right =
+        option == "--steps"     ? Parse(value, 1, settings.steps)
+        : option == "--blocks"  ? Parse(value, 1, settings.blocks)
+        : option == "--rate"    ? Parse(value, 1e-6, settings.rate)
+        : option == "--seed"    ? Parse(value, 0, settings.seed)
+        : option == "--threads" ? Parse(value, 0, settings.threads)
+        : option == "--placement"
+            ? Choose(value, "pre", "post", settings.post_norm)
+            : option == "--norm" && Choose(value, "rmsnorm", "layernorm", settings.layer_norm);
+    if (!is_right) {
+      std::fprintf(stderr, "prenorm: %s '%s' is wrong\n%s", option.c_str(), value.c_str(), kUsage);
       return 2;
     }
   }
 
-  Random random;
-  Model model(context, random);
-  return (check_gradients ? CheckGradients(model, random) : Train(model, random, steps)) ? 0 : 1;
-} catch (
-    const std::exception& error) {  // an rmsnorm::Error says what was wrong with which argument
+  Model model(settings);
+  Random random{static_cast<std::uint64_t>(settings.seed) + 1};
+  if (check_gradients) {
+    Train(model, random, settings.rate, 5, false);  // for weights of the norms other than 1
+    return CheckGradients(model, Batch(random)) ? 0 : 1;
+  }
+  const std::clock_t begin = std::clock();
+  const auto [first, last] =
+      Train(model, random, settings.rate, static_cast<int>(settings.steps), true);
+  const double time = static_cast<double>(std::clock() - begin);
+  std::printf("the last loss in all its bits: %a\n", last);
+  std::printf("norms took %.1f %% of %.1f s\n",
+              100 * static_cast<double>(model.time_in_norms()) / time, time / CLOCKS_PER_SEC);
+  return last <= first / 2 ? 0 : 1;
+} catch (const std::exception& error) {
+  // An rmsnorm::Error says what was wrong with which argument.
   std::fprintf(stderr, "prenorm: %s\n", error.what());
   return 1;
 }
