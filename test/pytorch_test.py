@@ -16,7 +16,10 @@ sys.path.insert(0, os.path.join(ROOT, "examples", "python"))
 import rmsnorm_ctypes  # noqa: E402
 
 MODULE = os.environ["RMSNORM_TORCH"]
-torch.ops.load_library(MODULE)
+sys.path.insert(0, os.path.dirname(MODULE))
+import cs336_adapter  # noqa: E402
+from rmsnorm_module import RMSNorm  # noqa: E402
+
 OPS = torch.ops.rmsnorm
 LIBRARY = rmsnorm_ctypes.Library(MODULE)  # which finds the functions of librmsnorm, too
 
@@ -62,11 +65,10 @@ def half_ulp(value, dtype):
     return torch.exp2(exponent - PRECISION[dtype])
 
 
-def readme_programs():
-    """The programs in README.md: the calls, and the module."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
-        section = file.read().split("## In PyTorch\n")[1].split("\n## ")[0]
-    programs = [block.split("```")[0] for block in section.split("```python\n")[1:]]
+def page_programs():
+    """The programs on the operators' page."""
+    with open(os.path.join(ROOT, "doc", "pytorch.md"), encoding="utf-8") as file:
+        programs = [block.split("```")[0] for block in file.read().split("```python\n")[1:]]
     return [
         program.replace("build/examples/pytorch/rmsnorm_torch.so", MODULE) for program in programs
     ]
@@ -231,11 +233,11 @@ class Forward(Test):
             self.assert_bits(OPS.add_rms_norm(x, residual), OPS.rms_norm(total))
             self.assert_bits(residual, total)
 
-    def test_readme(self):
+    def test_page(self):
         x, weight, residual = normal(4, 64), normal(64), normal(4, 64)
         total = residual + x
         names = {"torch": torch, "x": x, "weight": weight, "residual": residual}
-        exec(readme_programs()[0], names)
+        exec(page_programs()[0], names)
         self.assert_bits(residual, total)
         self.assert_bits(names["y"], OPS.rms_norm(total, weight, 1e-6))
 
@@ -453,6 +455,101 @@ class Gradients(Test):
             self.assert_refused("modified by an inplace operation", loss.backward)
 
 
+class Module(Test):
+    OPTIONS = ({}, {"weight_offset": 1.0}, {"cast_then_scale": True})
+
+    def test_bits_of_the_operators(self):
+        for dtype, weight_dtype, own in itertools.product(DTYPES, DTYPES, self.OPTIONS):
+            module = RMSNorm(64, 1e-6, dtype=weight_dtype, **own)
+            self.assertEqual(module.weight.dtype, weight_dtype)
+            x = normal(3, 5, 64, dtype=dtype)
+            ones = torch.full((64,), 1 - own.get("weight_offset", 0), dtype=weight_dtype)
+            self.assert_bits(module(x).detach(), OPS.rms_norm(x, ones, 1e-6, **own))
+            torch.nn.init.normal_(module.weight)
+            y = module(x)
+            self.assert_bits(y.detach(), OPS.rms_norm(x, module.weight.detach(), 1e-6, **own))
+            dy = normal(3, 5, 64, dtype=dtype)
+            y.backward(dy)
+            weight = module.weight.detach().clone().requires_grad_()
+            OPS.rms_norm(x, weight, 1e-6, **own).backward(dy)
+            self.assert_bits(module.weight.grad, weight.grad)
+
+    def test_residual_add(self):
+        for dtype, residual_dtype, own in itertools.product(DTYPES, DTYPES, self.OPTIONS):
+            message = (dtype, residual_dtype, own)
+            module = RMSNorm(300, **own)
+            torch.nn.init.normal_(module.weight)
+            x, before = normal(4, 300, dtype=dtype), normal(4, 300, dtype=residual_dtype)
+            residual = before.clone()
+            if residual_dtype not in (dtype, torch.float32):
+                with self.assertRaisesRegex(TypeError, "is narrower than x"):
+                    module(x, residual)
+                continue
+            with torch.no_grad():
+                y, updated = module(x, residual)
+            self.assertIs(updated, residual)
+            self.assert_bits(residual, (before.float() + x.float()).to(residual_dtype), message)
+            # With gradients: the same, and what was given stays.
+            given = before.clone().requires_grad_()
+            recorded, stream = module(x, given)
+            self.assert_bits(given.detach(), before, message)
+            self.assert_bits(stream.detach(), residual, message)
+            self.assert_bits(recorded.detach(), y, message)
+            # The stream's gradient is that of the sum and that of its norm.
+            dy, dstream = normal(4, 300, dtype=dtype), normal(4, 300, dtype=residual_dtype)
+            torch.autograd.backward((recorded, stream), (dy, dstream))
+            total = residual.clone().requires_grad_()
+            through = torch.autograd.grad(module(total).to(dtype), total, dy)[0]
+            self.assert_bits(given.grad, through + dstream, message)
+
+    def test_state(self):
+        module = RMSNorm(16, dtype=torch.bfloat16)
+        torch.nn.init.normal_(module.weight)
+        self.assertEqual(list(module.state_dict()), ["weight"])
+        other = RMSNorm(16)
+        other.load_state_dict(module.state_dict())
+        self.assert_bits(other.weight.detach(), module.weight.detach().float())
+        module.reset_parameters()
+        self.assert_bits(module.weight.detach(), torch.ones(16, dtype=torch.bfloat16))
+        self.assertEqual(module.float().weight.dtype, torch.float32)
+        with self.assertRaises(RuntimeError):
+            RMSNorm(17).load_state_dict(module.state_dict())
+
+    def test_device(self):
+        module = RMSNorm(16, device="meta", dtype=torch.float16)
+        self.assertTrue(module.weight.is_meta)
+        y = module(torch.empty(2, 16, device="meta", dtype=torch.float16))
+        self.assertEqual((y.shape, y.device.type), ((2, 16), "meta"))
+
+    def test_text(self):
+        self.assertEqual(repr(RMSNorm(64)), "RMSNorm(64, eps=1e-05)")
+        gemma = RMSNorm(64, 1e-6, weight_offset=1.0)
+        self.assertEqual(repr(gemma), "RMSNorm(64, eps=1e-06, weight_offset=1.0)")
+        llama = RMSNorm(64, cast_then_scale=True)
+        self.assertEqual(repr(llama), "RMSNorm(64, eps=1e-05, cast_then_scale=True)")
+
+    def test_page(self):
+        x, before = (normal(2, 4096, dtype=torch.bfloat16) for _ in range(2))
+        names = {"torch": torch, "x": x, "residual": before}
+        exec(page_programs()[2], names)
+        total = before + x
+        self.assert_bits(names["residual"].detach(), total)
+        ones = torch.ones(4096, dtype=torch.bfloat16)
+        self.assert_bits(names["y"].detach(), OPS.rms_norm(total, ones, 1e-6))
+        exec(page_programs()[3], names)
+        self.assertIs(names["run_rmsnorm"], cs336_adapter.run_rmsnorm)
+
+    def test_cs336(self):
+        # The sizes of the assignment's own test, and those of a model in bf16.
+        for dtype, shape in ((torch.float32, (4, 12, 64)), (torch.bfloat16, (2, 7, 2048))):
+            x, weight = normal(*shape, dtype=dtype), normal(shape[-1], dtype=dtype)
+            y = cs336_adapter.run_rmsnorm(shape[-1], 1e-5, weight, x)
+            self.assertEqual(y.dtype, dtype)
+            expected = formula(x.double(), weight.double(), 1e-5)
+            error = expected.abs() * 1.01 * (inverse_rms_bound(shape[-1]) + 2 * UNIT)
+            self.assert_within(y, expected, error)
+
+
 class Threads(Test):
     def test_bits(self):
         x, weight = normal(96, 4096), normal(4096)
@@ -537,7 +634,7 @@ class Compiled(Test):
     @unittest.skipUnless(hasattr(torch.nn, "RMSNorm"), "PyTorch before 2.4 has no RMSNorm")
     def test_in_place_of_pytorchs(self):
         names = {"torch": torch, "rms_norm": OPS.rms_norm}
-        exec(readme_programs()[1], names)
+        exec(page_programs()[1], names)
         for dtype, eps in itertools.product(DTYPES, (None, 1e-6, 0.5)):
             norm, own = (
                 kind(512, eps=eps, dtype=dtype) for kind in (torch.nn.RMSNorm, names["RMSNorm"])
