@@ -27,10 +27,10 @@ constexpr size_t kMinWorkOfPart = Threshold(32768, 64);
 // KiB, as a call does not allocate. 32 Mi elements: threads wait for each other after each batch.
 constexpr size_t kBatchBlocks = Threshold(8192, 2);
 
-// Elements of a tile of the residual add, unless one row has more, and its rows. The tiles of x,
-// residual and y fit L1.
+// Elements of a step of the residual add for short rows, unless four rows have more, and its rows.
+// Those of x, residual and y fit L1.
 constexpr size_t kAddTile = Threshold(2048, 256);
-constexpr size_t kAddTileRows = Threshold(64, 2);
+constexpr size_t kAddTileRows = Threshold(64, 4);
 
 // Floats that a call keeps on the stack rather than on the heap: of its weight and bias, of the
 // sums of dw or db, and of the terms of its rows.

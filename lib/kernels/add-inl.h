@@ -104,48 +104,48 @@ HWY_INLINE Pair LoadFirst(Added<T> at, size_t n) {
   }
 }
 
-// A function of its own, as there are up to eight calls in a block. Its arguments are pointers, as
-// those fit registers: beside an Added in memory a row of 65 takes two thirds of the time.
+// A function of its own, as a block has a call in each of its passes. Its arguments are pointers,
+// as those fit registers: beside an Added in memory a row of 65 takes two thirds of the time.
 template <class T>
 HWY_NOINLINE Pair AddFirst(const T* x, const T* residual, T* sum, size_t n) {
   return LoadFirst(Added<T>{x, residual, sum}, n);
 }
 template <class T>
 HWY_INLINE Pair LoadFirstForSum(Added<T> at, size_t n) {
-  return n == kPair ? LoadForSum(at) : AddFirst(at.x, at.residual, at.sum, n);
+  return AddFirst(at.x, at.residual, at.sum, n);
+}
+template <class T>
+constexpr bool kLoadsTailFirst<Added<T>> = true;
+
+template <class T>
+HWY_NOINLINE float AddRow(const void* x, const void* residual, void* residual_out, size_t d) {
+  const Added<T> at = {static_cast<const T*>(x), static_cast<const T*>(residual),
+                       static_cast<T*>(residual_out)};
+  float total = 0;
+  for (size_t begin = 0; begin < d; begin += kBlock) {
+    total += FoldBlock<Added<T>>(SumBlock(at + begin, std::min(kBlock, d - begin)));
+  }
+  return total;
 }
 
-// One block. Its arguments are pointers for the same reason.
+// Its arguments are pointers for the same reason.
 template <class T>
 HWY_NOINLINE FoldedBlock AddBlock(const T* x, const T* residual, T* sum, size_t size) {
   return SumBlock(Added<T>{x, residual, sum}, size);
 }
 
 template <class T>
-HWY_NOINLINE void AddRowsOfX(const Run& run, size_t begin, size_t count, float* sums) {
-  using Source = Added<T>;
+HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, float* sums) {
   const RowsOf<const T> x(run, kX);
   const RowsOf<const T> residual(run, kResidual);
   const RowsOf<T> sum(run, kResidualOut);
   const size_t d = run.d;
-  const size_t end = begin + count;
-  size_t row = begin;
-  if (d <= kBlock) {
-    for (; row + 4 <= end; row += 4, sums += 4) {
-      FourBlocks<Source> blocks;
-      for (size_t i = 0; i < 4; ++i) {
-        blocks.Set(i, AddBlock(x[row + i], residual[row + i], sum[row + i], d));
-      }
-      hn::StoreU(blocks.Sums(), FourTag(), sums);
+  for (size_t row = begin; row < begin + count; row += 4, sums += 4) {
+    FourBlocks<Added<T>> blocks;
+    for (size_t i = 0; i < 4; ++i) {
+      blocks.Set(i, AddBlock(x[row + i], residual[row + i], sum[row + i], d));
     }
-  }
-  for (; row < end; ++row) {
-    float total = 0;
-    for (size_t j = 0; j < d; j += kBlock) {
-      total += FoldBlock<Source>(
-          AddBlock(x[row] + j, residual[row] + j, sum[row] + j, std::min(kBlock, d - j)));
-    }
-    *sums++ = total;
+    hn::StoreU(blocks.Sums(), FourTag(), sums);
   }
 }
 

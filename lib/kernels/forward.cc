@@ -24,7 +24,8 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   const int type = DtypeIndex(dtype);
   constexpr bool kCast = sizeof(T) == 2;  // rounding f32 to f32 does nothing
   leaves.narrow[type] = StoreTile<T>;
-  leaves.add[type] = AddRowsOfX<T>;
+  leaves.add_row[type] = AddRow<T>;
+  leaves.add_by_fours[type] = AddRowsByFours<T>;
   leaves.scale[type][0][0] = ScaleRow<false, false, T>;
   leaves.scale[type][0][1] = ScaleRow<true, false, T>;
   leaves.scale[type][1][0] = ScaleRow<false, kCast, T>;

@@ -290,15 +290,35 @@ inline HWY_NOINLINE void NormaliseHeld(const Norm& norm, const Run& run) {
   NormaliseHeldFrom(norm, run, leaf, adds ? kResidualOut : kX, row);
 }
 
-// In steps of rows that stay in L1 from their sum to y, so that memory is passed through once.
-inline HWY_NOINLINE void AddAndNormaliseRows(const Norm& norm, const Run& run) {
-  const auto add = norm.kernels->leaves->add[DtypeIndex(norm.dtype[kX])];
-  const size_t step = std::clamp<size_t>(kAddTile / run.d, 1, kAddTileRows);
+// Short rows by fours, in steps that stay in L1 from their sum to y, so that memory is passed
+// through once. Returns how many rows are done: all but three at most.
+HWY_INLINE size_t AddAndNormaliseFours(const Norm& norm, const Run& run, const RowLeaves& leaves) {
+  const auto add_by_fours = norm.kernels->leaves->add_by_fours[DtypeIndex(norm.dtype[kX])];
+  const size_t step = std::clamp<size_t>(kAddTile / run.d / 4 * 4, 4, kAddTileRows);
   float sums[kAddTileRows];
-  for (size_t begin = 0; begin < run.count; begin += step) {
-    const size_t count = std::min(step, run.count - begin);
-    add(run, begin, count, sums);
-    ScaleBySums(norm, run, kResidualOut, begin, count, sums);
+  size_t begin = 0;
+  while (begin + 4 <= run.count) {
+    const size_t count = std::min(step, (run.count - begin) / 4 * 4);
+    add_by_fours(run, begin, count, sums);
+    for (size_t i = 0; i < count; i += 4) {
+      ScaleFour(norm, run, leaves, kResidualOut, begin + i, sums + i);
+    }
+    begin += count;
+  }
+  return begin;
+}
+
+inline HWY_NOINLINE void AddAndNormaliseRows(const Norm& norm, const Run& run) {
+  const RowLeaves leaves(norm);
+  const auto add_row = norm.kernels->leaves->add_row[DtypeIndex(norm.dtype[kX])];
+  size_t row = 0;
+  if (run.count >= 4 && IsShort(norm, run) && !norm.stream) {
+    row = AddAndNormaliseFours(norm, run, leaves);
+  }
+  for (; row < run.count; ++row) {
+    const float sum = add_row(run.Row<char>(kX, row), run.Row<char>(kResidual, row),
+                              run.Row<char>(kResidualOut, row), run.d);
+    ScaleBySum(norm, run, leaves, kResidualOut, row, sum);
   }
 }
 

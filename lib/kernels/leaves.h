@@ -56,8 +56,10 @@ struct Leaves {
   // take, less 1. A residual has been added to the rows that are not done, too, up to one beyond
   // the row whose index is returned. Null where registers are few.
   RowsLeaf held_rows[2][4];
-  // Writes residual_out = residual + x for some rows, and the f32 sums of their squares.
-  void (*add[kDtypes])(const Run& run, size_t begin, size_t count, float* sums);
+  // Writes residual_out = residual + x for a row, and returns the f32 sum of its squares.
+  float (*add_row[kDtypes])(const void* x, const void* residual, void* residual_out, size_t d);
+  // The same for rows of at most a block, a multiple of four.
+  void (*add_by_fours[kDtypes])(const Run& run, size_t begin, size_t count, float* sums);
 
   const BackwardLeaves* backward;
 };

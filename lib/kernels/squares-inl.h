@@ -120,19 +120,27 @@ HWY_INLINE void AddSquares(Lanes<kCount>& lanes, Source x) {
   }
 }
 
-// Adds the squares of n <= kCount * kPair elements, as if zeros followed them.
+// Whether a source loads the elements after its last whole pair by a call. That is made before
+// there are sums that it would have to save.
+template <class Source>
+constexpr bool kLoadsTailFirst = false;
+
+// Adds the squares of n <= kCount * kPair elements, as if zeros followed them. `tail` holds those
+// after the last whole pair where the source loads them first.
 template <size_t kCount, class Source>
-HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, Source x, size_t n) {
-  if constexpr (kCount == 1) {
-    AddSquares(lanes.pair, LoadFirstForSum(x, n));
-  } else {
+HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, Source x, size_t n, const Pair& tail) {
+  if constexpr (kCount > 1) {
     constexpr size_t kHalf = kCount / 2 * kPair;
     if (n <= kHalf) {
-      AddFirstSquares(lanes.first, x, n);
+      AddFirstSquares(lanes.first, x, n, tail);
     } else {
       AddSquares(lanes.first, x);
-      AddFirstSquares(lanes.second, x + kHalf, n - kHalf);
+      AddFirstSquares(lanes.second, x + kHalf, n - kHalf, tail);
     }
+  } else if constexpr (kLoadsTailFirst<Source>) {
+    AddSquares(lanes.pair, n == kPair ? LoadForSum(x) : tail);
+  } else {
+    AddSquares(lanes.pair, LoadFirstForSum(x, n));
   }
 }
 
@@ -140,12 +148,19 @@ HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, Source x, size_t n) {
 // elements may be read.
 template <size_t kCount, class Source>
 HWY_INLINE Lanes<kCount> SumPass(Source x, size_t size) {
+  Pair tail = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
+  if constexpr (kLoadsTailFirst<Source>) {
+    const size_t in_tail = size % kPair;
+    if (in_tail != 0 && size % kLanes < kCount * kPair) {
+      tail = LoadFirstForSum(x + (size - in_tail), in_tail);
+    }
+  }
   const bool first = size >= kCount * kPair;
   // Not assigned later: gcc would compile the implicit constructor for the baseline of arm64.
   Lanes<kCount> lanes = first ? Squares<kCount>(x) : ZeroLanes<kCount>();
   size_t j = first ? kLanes : 0;
   for (; j + kCount * kPair <= size; j += kLanes) AddSquares(lanes, x + j);
-  if (j < size) AddFirstSquares(lanes, x + j, size - j);
+  if (j < size) AddFirstSquares(lanes, x + j, size - j, tail);
   return lanes;
 }
 
