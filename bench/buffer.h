@@ -14,7 +14,8 @@ namespace rmsnorm::bench {
 class Buffer {
  public:
   explicit Buffer(size_t bytes)
-      : first_line_(RandomLine()), lines_(first_line_ + bytes / sizeof(Line) + 1) {}
+      : bytes_(bytes), first_line_(RandomLine()), lines_(first_line_ + bytes / sizeof(Line) + 1) {}
+  size_t bytes() const { return bytes_; }
   uint8_t* data() { return lines_[first_line_].bytes; }
   const uint8_t* data() const { return lines_[first_line_].bytes; }
 
@@ -27,6 +28,7 @@ class Buffer {
   struct alignas(64) Line {
     uint8_t bytes[64];
   };
+  size_t bytes_;
   size_t first_line_;
   std::vector<Line> lines_;
 };

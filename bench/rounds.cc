@@ -39,11 +39,11 @@ class Stopwatch {
   explicit Stopwatch(const std::function<double()>& clock) : clock_(clock) {}
 
   // Finds the pace of a contender, and warms it up as well.
-  Pace FindPace(const Contender& contender) {
-    FollowUp(contender);
-    contender.repeat(1);
+  Pace FindPace(const Turn& turn) {
+    FollowUp(turn);
+    turn.repeat(1);
     for (size_t times = 1;;) {
-      const double seconds = Seconds(contender, times, times > 1);
+      const double seconds = Seconds(turn, times, times > 1);
       if (seconds >= kMinSeconds) return {times, seconds};
       // A little more than what it takes, but no jump to conclusions from the few cycles of a
       // short run.
@@ -53,11 +53,11 @@ class Stopwatch {
   }
 
   // Seconds for doing the work so many times.
-  double Seconds(const Contender& contender, size_t times, bool warms_up) {
-    const bool other_pool = FollowUp(contender);
-    if (warms_up || other_pool) contender.repeat(1);
+  double Seconds(const Turn& turn, size_t times, bool warms_up) {
+    const bool other_pool = FollowUp(turn);
+    if (warms_up || other_pool) turn.repeat(1);
     const double start = clock_();
-    contender.repeat(times);
+    turn.repeat(times);
     return clock_() - start;
   }
 
@@ -66,9 +66,9 @@ class Stopwatch {
 
  private:
   // Returns whether the contender before was of another pool, and waits for its threads if so.
-  bool FollowUp(const Contender& contender) {
-    if (pool_ == contender.pool) return false;
-    pool_ = contender.pool;
+  bool FollowUp(const Turn& turn) {
+    if (pool_ == turn.pool) return false;
+    pool_ = turn.pool;
     const double start = clock_();
     // Threads that never sleep (OMP_WAIT_POLICY=active) are waited for just once.
     if (others_sleep_) others_sleep_ = WaitUntilOthersSleep();
@@ -88,20 +88,20 @@ double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Spread SpreadOf(std::vector<double> seconds) {
-  std::sort(seconds.begin(), seconds.end());
-  const size_t last = seconds.size() - 1;
-  return {seconds[last / 4], seconds[last / 2], seconds[last - last / 4]};
+Spread SpreadOf(std::vector<double> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  const size_t last = numbers.size() - 1;
+  return {numbers[last / 4], numbers[last / 2], numbers[last - last / 4]};
 }
 
-Timings TimeInRounds(const std::vector<Contender>& contenders,
-                     const std::function<void(size_t done, size_t rounds)>& round_done,
-                     const std::function<double()>& clock) {
+std::vector<std::vector<double>> TimeInRounds(const std::vector<Turn>& turns,
+                                              const std::function<void()>& next_round,
+                                              const std::function<double()>& clock) {
   Stopwatch stopwatch(clock);
   std::vector<Pace> paces;
   double seconds_per_round = 0;
-  for (const Contender& contender : contenders) {
-    const Pace pace = stopwatch.FindPace(contender);
+  for (const Turn& turn : turns) {
+    const Pace pace = stopwatch.FindPace(turn);
     paces.push_back(pace);
     seconds_per_round += pace.seconds;
     if (pace.warms_up()) seconds_per_round += pace.seconds / static_cast<double>(pace.times);
@@ -111,19 +111,16 @@ Timings TimeInRounds(const std::vector<Contender>& contenders,
   const size_t rounds =
       static_cast<size_t>(std::clamp(wanted, double{kMinRounds}, double{kMaxRounds})) | 1;
 
-  std::vector<std::vector<double>> seconds(contenders.size());
+  std::vector<std::vector<double>> seconds(turns.size());
   for (size_t round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < contenders.size(); ++i) {
+    next_round();
+    for (size_t i = 0; i < turns.size(); ++i) {
       const Pace& pace = paces[i];
-      const double taken = stopwatch.Seconds(contenders[i], pace.times, pace.warms_up());
+      const double taken = stopwatch.Seconds(turns[i], pace.times, pace.warms_up());
       seconds[i].push_back(taken / static_cast<double>(pace.times));
     }
-    round_done(round + 1, rounds);
   }
-
-  Timings timings = {rounds, {}};
-  for (const std::vector<double>& of_one : seconds) timings.spreads.push_back(SpreadOf(of_one));
-  return timings;
+  return seconds;
 }
 
 }  // namespace rmsnorm::bench

@@ -2,66 +2,118 @@
 #include "tensors.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cmath>
+#include <cstring>
 #include <random>
-#include <vector>
-
-#include "../lib/cache.h"
-#include "plain_loops.h"
 
 namespace rmsnorm::bench {
 namespace {
 
-size_t CopyBytes(const Cell& cell) { return (cell.bytes() + 63) / 64 * 64; }
+// Drawing a number takes longer than normalising it, so after a prime number of them they repeat:
+// no two rows next to each other are the same.
+constexpr size_t kDrawn = 65521;
 
-size_t CountCopies(const Cell& cell) {
-  if (!cell.cold) return 1;
-  constexpr size_t kMostBytes = size_t{1} << 30;
-  const size_t copy_bytes = 2 * CopyBytes(cell);  // of x and y
-  const size_t copies = 2 * internal::LastLevelCache() / copy_bytes + 1;
-  return std::clamp<size_t>(copies, 1, std::max<size_t>(kMostBytes / copy_bytes, 1));
-}
-
-// The golden section of a number of copies, or the next number below it that visits all of them.
-size_t FindStep(size_t copies) {
-  size_t step = std::max<size_t>(copies * 618 / 1000, 1);
-  while (std::gcd(step, copies) != 1) --step;
-  return step;
-}
-
-}  // namespace
-
-// Drawing a number takes longer than normalising it, so that after a prime number of them they
-// repeat: no two rows next to each other are the same.
 Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation) {
-  std::vector<float> drawn(std::min<size_t>(count, 65521));
+  const size_t drawn = std::min(count, kDrawn);
+  std::vector<float> numbers(drawn);
   std::mt19937 random;
   std::normal_distribution<float> distribution(mean, deviation);
-  for (float& number : drawn) number = distribution(random);
+  for (float& number : numbers) number = distribution(random);
 
   const size_t size = rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype));
   Buffer buffer(count * size);
-  for (size_t done = 0; done < count; done += drawn.size()) {
-    PlainConvert(drawn.data(), dtype, buffer.data() + done * size,
-                 std::min(drawn.size(), count - done));
+  if (count == 0) return buffer;
+  Convert(Dtype::f32, numbers.data(), dtype, buffer.data(), drawn);
+  for (size_t done = drawn; done < count; done += drawn) {
+    std::memcpy(buffer.data() + done * size, buffer.data(), std::min(drawn, count - done) * size);
   }
   return buffer;
 }
 
-Tensors::Tensors(const Cell& cell, bool has_third)
-    : cell_(cell),
-      copies_(CountCopies(cell)),
-      step_(FindStep(copies_)),
-      copy_bytes_(CopyBytes(cell)),
-      x_(NormalNumbers(cell.dtype, elements_of_copies(), 0.0f, 1.0f)),
-      weight_(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.25f)),
-      y_(copies_ * copy_bytes_),
-      third_(has_third ? NormalNumbers(cell.dtype, elements_of_copies(), 0.25f, 0.5f) : Buffer(0)) {
+bool TakesResidual(const Cell& cell) {
+  return cell.operation->code == RMSNORM_PEER_ADD_FORWARD ||
+         cell.operation->code == RMSNORM_PEER_BACKWARD;
 }
 
-void Tensors::MoveOn() {
-  copy_ += step_;
-  if (copy_ >= copies_) copy_ -= copies_;
+}  // namespace
+
+// A module keeps its weight in any type, and takes and gives it in any other.
+void Convert(Dtype from_type, const void* from, Dtype to_type, void* to, size_t count) {
+  RmsNorm module(count, Options(), to_type == Dtype::f32 ? from_type : to_type);
+  module.set_weight({from, from_type, {count}});
+  module.get_weight({to, to_type, {count}});
+}
+
+Inputs::Inputs(const Cell& cell)
+    : x(NormalNumbers(cell.dtype, cell.elements(), 0.0f, 1.0f)),
+      weight(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.25f)),
+      bias(NormalNumbers(cell.dtype, cell.d, 0.0f, 0.25f)),
+      residual(NormalNumbers(cell.dtype, TakesResidual(cell) ? cell.elements() : 0, 0.25f, 0.5f)) {
+  const ConstView all(x.data(), cell.dtype, {cell.rows, cell.d});
+  Context context;
+  context.target = "reference";
+  ForwardOperands operands;
+  operands.x = all;
+  if (cell.operation->code == RMSNORM_PEER_BACKWARD) {
+    rstd.resize(cell.rows);
+    operands.rstd = View(rstd.data(), cell.rows);
+    forward(operands, Options(), context);
+  } else if (cell.operation->code == RMSNORM_PEER_SCALE) {
+    sums.resize(cell.rows);
+    operands.sums_out = View(sums.data(), cell.rows);
+    forward(operands, Options(), context);
+  }
+}
+
+Results::Results(const Cell& cell)
+    : y(cell.bytes()),
+      residual(TakesResidual(cell) ? cell.bytes() : 0),
+      dw(cell.operation->code == RMSNORM_PEER_BACKWARD ? cell.d : 0),
+      sums(cell.operation->code == RMSNORM_PEER_SUM_SQUARES ? cell.rows : 0) {}
+
+void Results::Reset(const Inputs& inputs) {
+  std::memset(y.data(), 0xFF, y.bytes());
+  std::memcpy(residual.data(), inputs.residual.data(), residual.bytes());
+  std::fill(dw.begin(), dw.end(), NAN);
+  std::fill(sums.begin(), sums.end(), NAN);
+}
+
+rmsnorm_peer_case Describe(const Cell& cell, const Inputs& inputs, Results& results) {
+  rmsnorm_peer_case what = {};
+  what.operation = cell.operation->code;
+  what.dtype = static_cast<int32_t>(cell.dtype);
+  what.rows = cell.rows;
+  what.d = cell.d;
+  what.threads = cell.threads;
+  what.eps = Options().eps;
+  what.x = inputs.x.data();
+  what.weight = inputs.weight.data();
+  switch (what.operation) {
+    case RMSNORM_PEER_BACKWARD:
+      what.dy = inputs.residual.data();
+      what.rstd = inputs.rstd.data();
+      what.dx = results.y.data();
+      what.dw = results.dw.data();
+      break;
+    case RMSNORM_PEER_SUM_SQUARES:
+      what.sums = results.sums.data();
+      break;
+    case RMSNORM_PEER_ADD_FORWARD:
+      what.residual = results.residual.data();
+      what.y = results.y.data();
+      break;
+    case RMSNORM_PEER_SCALE:
+      what.sums = const_cast<double*>(inputs.sums.data());
+      what.y = results.y.data();
+      break;
+    case RMSNORM_PEER_LAYERNORM:
+      what.bias = inputs.bias.data();
+      what.y = results.y.data();
+      break;
+    default:
+      what.y = results.y.data();
+  }
+  return what;
 }
 
 }  // namespace rmsnorm::bench

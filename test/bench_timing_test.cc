@@ -25,75 +25,69 @@ TEST(BenchSpread, QuartilesOfAnOddNumber) {
   EXPECT_EQ(spread.upper_quartile, 7);
 }
 
-// Contenders whose work takes as long as is said, by a clock that nothing else moves on.
+// Turns whose work takes as long as is said, by a clock that nothing else moves on.
 class BenchRounds : public testing::Test {
  protected:
-  bench::Contender Make(const char* name, double seconds, const char* pool = "") {
-    bench::Contender contender = bench::MakeContender(name, [this, name, seconds] {
-      calls_ += name;
-      now_ += seconds;
-    });
-    contender.pool = pool;
-    return contender;
+  bench::Turn Make(const char* name, double seconds, const char* pool = "") {
+    const auto repeat = [this, name, seconds](size_t times) {
+      for (size_t i = 0; i < times; ++i) calls_ += name;
+      now_ += seconds * static_cast<double>(times);
+    };
+    return {name, repeat, pool};
   }
 
-  bench::Timings Time(const std::vector<bench::Contender>& contenders) {
-    return bench::TimeInRounds(
-        contenders,
-        [this](size_t round, size_t rounds) {
-          done_.push_back(round);
-          EXPECT_GE(rounds, 9u);
-        },
-        [this] { return now_; });
+  // Seconds by round, of the first.
+  std::vector<double> Time(const std::vector<bench::Turn>& turns) {
+    const std::vector<std::vector<double>> seconds = bench::TimeInRounds(
+        turns, [this] { calls_ += '|'; }, [this] { return now_; });
+    EXPECT_EQ(seconds.size(), turns.size());
+    rounds_ = seconds[0].size();
+    EXPECT_GE(rounds_, 9u);
+    EXPECT_EQ(rounds_ % 2, 1u);
+    EXPECT_EQ(seconds.back().size(), rounds_);
+    return seconds[0];
   }
 
-  // `begin` and then `round` again and again.
-  static std::string Rounds(std::string begin, const char* round, size_t rounds) {
-    for (size_t i = 0; i < rounds; ++i) begin += round;
+  // What is called in all rounds.
+  std::string Rounds(std::string begin, const char* round) const {
+    for (size_t i = 0; i < rounds_; ++i) begin += round;
     return begin;
   }
 
   std::string calls_;
   double now_ = 0;
-  std::vector<size_t> done_;
+  size_t rounds_ = 0;
 };
 
 TEST_F(BenchRounds, ContendersTakeTurns) {
-  const bench::Timings timings = Time({Make("a", 2e-3), Make("b", 3e-3), Make("c", 4e-3)});
-  EXPECT_GE(timings.rounds, 9u);
-  EXPECT_EQ(timings.rounds % 2, 1u);
-  ASSERT_EQ(timings.spreads.size(), 3u);
-  EXPECT_NEAR(timings.spreads[0].median, 2e-3, 1e-9);
-  EXPECT_NEAR(timings.spreads[2].upper_quartile, 4e-3, 1e-9);
-  ASSERT_EQ(done_.size(), timings.rounds);
-  EXPECT_EQ(done_.back(), timings.rounds);
+  for (const double seconds : Time({Make("a", 2e-3), Make("b", 3e-3), Make("c", 4e-3)})) {
+    EXPECT_NEAR(seconds, 2e-3, 1e-9);
+  }
   // Each is warmed up and timed once to find its pace. This work is long enough to be done just
   // once a round, without a rehearsal.
-  EXPECT_EQ(calls_, Rounds("aabbcc", "abc", timings.rounds));
+  EXPECT_EQ(calls_, Rounds("aabbcc", "|abc"));
 }
 
 TEST_F(BenchRounds, ShortWorkIsRepeated) {
-  const bench::Timings timings = Time({Make("s", 1e-6)});
-  EXPECT_GT(calls_.size(), 100 * timings.rounds);
-  EXPECT_NEAR(timings.spreads[0].median, 1e-6, 1e-12);
+  for (const double seconds : Time({Make("s", 1e-6)})) EXPECT_NEAR(seconds, 1e-6, 1e-12);
+  EXPECT_GT(calls_.size(), 100 * rounds_);
 }
 
 // By the machine's clock, as is the default.
 TEST_F(BenchRounds, TheSteadyClockMovesOn) {
   size_t calls = 0;
-  const bench::Timings timings = bench::TimeInRounds(
-      {bench::MakeContender("short", [&calls] { ++calls; })}, [](size_t, size_t) {});
-  EXPECT_GT(calls, 100 * timings.rounds);
+  bench::TimeInRounds({{"short", [&calls](size_t times) { calls += times; }}}, [] {});
+  EXPECT_GT(calls, 900u);
 }
 
 TEST_F(BenchRounds, WorkInTheCachesFollowsItself) {
-  const bench::Timings timings = Time({Make("a", 800e-6), Make("b", 1900e-6), Make("c", 2100e-6)});
-  EXPECT_EQ(calls_, Rounds("aabbcc", "aabbc", timings.rounds));
+  Time({Make("a", 800e-6), Make("b", 1900e-6), Make("c", 2100e-6)});
+  EXPECT_EQ(calls_, Rounds("aabbcc", "|aabbc"));
 }
 
 TEST_F(BenchRounds, AnotherPoolIsWokenBeforeItIsTimed) {
-  const bench::Timings timings = Time({Make("a", 3e-3), Make("b", 3e-3), Make("c", 3e-3, "other")});
-  EXPECT_EQ(calls_, Rounds("aabbcc", "aabcc", timings.rounds));
+  Time({Make("a", 3e-3), Make("b", 3e-3), Make("c", 3e-3, "other")});
+  EXPECT_EQ(calls_, Rounds("aabbcc", "|aabcc"));
 }
 
 cpu_set_t Affinity() {

@@ -45,7 +45,7 @@
 int prepared_cases = 0;
 
 static void* Prepare(const rmsnorm_peer_case* what, const char** why) {
-  if (what->dtype != RMSNORM_PEER_F32) {
+  if (what->dtype != RMSNORM_PEER_F32 || what->operation > RMSNORM_PEER_BACKWARD) {
     (void)why;
     WHY;
     return NULL;
@@ -112,21 +112,6 @@ void Run(void* prepared) {
     }
   }
 }
-
-#ifdef STARTS_THREAD
-#include <pthread.h>
-#include <unistd.h>
-static void* Sleep(void* unused) {
-  pause();
-  return unused;
-}
-void RunAndStartThread(void* prepared) {
-  static int started = 0;
-  pthread_t thread;
-  if (!started++ && pthread_create(&thread, NULL, Sleep, NULL) == 0) pthread_detach(thread);
-  Run(prepared);
-}
-#endif
 
 void Idle(void* prepared) { (void)prepared; }
 

@@ -4,11 +4,11 @@
 // rmsnorm.
 //
 // For each cell of the table the benchmark makes the buffers and calls prepare() once; small cells
-// have buffers in 32 places, and cells with cold caches in up to 65536, so that as many cases are
-// prepared at the same time. It runs each, checks what was written against the scalar reference, to
-// within the roundings that bench/tolerance.h counts, and then times run() in turn with the library
-// and with memcpy. Everything that can be done once belongs in prepare(): run() is the call that an
-// application makes for each token or batch.
+// have buffers in 32 places, so that as many cases are prepared at the same time. It runs each,
+// checks what was written against the scalar reference, to within the roundings that
+// bench/compare.cc counts, and then times run() in turn with the library and with memcpy.
+// Everything that can be done once belongs in prepare(): run() is the call that an application
+// makes for each token or batch.
 //
 // All calls come from one thread. While run() is timed, that thread is bound to one CPU, which
 // threads it starts would inherit: start them in prepare() or in the first run().
@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* The version of this interface; it changes whenever a struct below does. */
-#define RMSNORM_PEER_VERSION 2
+#define RMSNORM_PEER_VERSION 3
 
 /* Row by row, with r = 1 / sqrt(mean(x^2) + eps), and each result cast once: */
 enum {
@@ -32,7 +32,16 @@ enum {
   /* residual += x, in place; y = the same of the residual, after it is cast (or before) */
   RMSNORM_PEER_ADD_FORWARD = 1,
   /* With g = dy * weight: dx = r * (g - x * r^2 * mean(g * x)), dw = sum over rows of dy * x * r */
-  RMSNORM_PEER_BACKWARD = 2
+  RMSNORM_PEER_BACKWARD = 2,
+  /* y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, beside which the library's forward
+     is timed */
+  RMSNORM_PEER_LAYERNORM = 3,
+  /* Those of the library alone: forward without a prepared weight, its two phases, and two norms in
+     one call. A plug-in refuses these, and any other number. */
+  RMSNORM_PEER_FORWARD_CALL = 4,
+  RMSNORM_PEER_SUM_SQUARES = 5,
+  RMSNORM_PEER_SCALE = 6,
+  RMSNORM_PEER_LATENT = 7
 };
 
 enum { RMSNORM_PEER_F32 = 1, RMSNORM_PEER_F16 = 2, RMSNORM_PEER_BF16 = 3 };
@@ -41,19 +50,21 @@ enum { RMSNORM_PEER_F32 = 1, RMSNORM_PEER_F16 = 2, RMSNORM_PEER_BF16 = 3 };
    does without are null. Only the results may be written. */
 typedef struct rmsnorm_peer_case {
   int32_t operation; /* RMSNORM_PEER_FORWARD, ... */
-  int32_t dtype;     /* of all but rstd and dw: RMSNORM_PEER_F32, ... */
+  int32_t dtype;     /* of all but rstd, sums and dw: RMSNORM_PEER_F32, ... */
   size_t rows;
   size_t d;        /* elements of a row; rows are dense */
   int32_t threads; /* how many to use; 1 is the calling thread alone */
   float eps;
   const void* x;      /* rows * d elements */
   const void* weight; /* d elements */
-  void* y;            /* FORWARD, ADD_FORWARD: the result, rows * d elements */
+  const void* bias;   /* LAYERNORM: d elements */
+  void* y;            /* the result of all but BACKWARD, rows * d elements */
   void* residual;     /* ADD_FORWARD: x is added to it; rows * d elements, others in each run */
   const void* dy;     /* BACKWARD: the gradient by y, rows * d elements */
   const float* rstd;  /* BACKWARD: r of each row */
   void* dx;           /* BACKWARD: a result, rows * d elements */
-  float* dw;          /* BACKWARD: the other, d elements; shared by all cases */
+  float* dw;          /* BACKWARD: the other, d elements */
+  double* sums;       /* SUM_SQUARES: the results, one for each row; SCALE: what it takes */
 } rmsnorm_peer_case;
 
 typedef struct rmsnorm_peer {

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `rmsnorm bench` runs: that nothing wrong is timed, and how far other libraries' results may
+// be off. The linker puts a function below in place of the library's (--wrap), so that a test can
+// spoil what it computed.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <regex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "case.h"
+#include "command.h"
+#include "compare.h"
+
+namespace rmsnorm::test {
+namespace {
+
+// How many calls that write a result pass before the one that is spoilt; below 0 none is. The
+// reference is called first in each case, then the library.
+int calls_before_spoilt = -1;
+// Whether it is the second of two results: the residual, or dw.
+bool spoils_second_result = false;
+
+// Flips a bit in the second of some rows.
+void Spoil(void* data, size_t row_bytes) {
+  if (calls_before_spoilt >= 0 && calls_before_spoilt-- == 0) {
+    static_cast<uint8_t*>(data)[row_bytes + 2] ^= 1;
+  }
+}
+
+void SpoilRows(const rmsnorm_module* module, rmsnorm_dtype dtype, void* y) {
+  Spoil(y, rmsnorm_module_d(module) * rmsnorm_dtype_size(dtype));
+}
+
+}  // namespace
+}  // namespace rmsnorm::test
+
+extern "C" {
+decltype(rmsnorm_module_forward_rows) __real_rmsnorm_module_forward_rows;
+rmsnorm_status __wrap_rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                                  size_t rows, const void* x, void* y) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_module_forward_rows(module, dtype, rows, x, y);
+  rmsnorm::test::SpoilRows(module, dtype, y);
+  return status;
+}
+
+decltype(rmsnorm_module_add_forward_rows) __real_rmsnorm_module_add_forward_rows;
+rmsnorm_status __wrap_rmsnorm_module_add_forward_rows(const rmsnorm_module* module,
+                                                      rmsnorm_dtype dtype, size_t rows,
+                                                      const void* x, const void* residual,
+                                                      void* residual_out, void* y) noexcept {
+  const rmsnorm_status status =
+      __real_rmsnorm_module_add_forward_rows(module, dtype, rows, x, residual, residual_out, y);
+  rmsnorm::test::SpoilRows(module, dtype, rmsnorm::test::spoils_second_result ? residual_out : y);
+  return status;
+}
+
+decltype(rmsnorm_module_backward_rows) __real_rmsnorm_module_backward_rows;
+rmsnorm_status __wrap_rmsnorm_module_backward_rows(const rmsnorm_module* module,
+                                                   rmsnorm_dtype dtype, size_t rows, const void* dy,
+                                                   const void* x, const float* rstd, void* dx,
+                                                   void* dw) noexcept {
+  const rmsnorm_status status =
+      __real_rmsnorm_module_backward_rows(module, dtype, rows, dy, x, rstd, dx, dw);
+  if (rmsnorm::test::spoils_second_result) {
+    rmsnorm::test::Spoil(dw, sizeof(float));
+  } else {
+    rmsnorm::test::SpoilRows(module, dtype, dx);
+  }
+  return status;
+}
+
+decltype(rmsnorm_module_backward) __real_rmsnorm_module_backward;
+rmsnorm_status __wrap_rmsnorm_module_backward(const rmsnorm_module* module,
+                                              const rmsnorm_operands* operands,
+                                              const rmsnorm_context* context) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_module_backward(module, operands, context);
+  rmsnorm::test::SpoilRows(module, operands->dx->dtype, operands->dx->data);
+  return status;
+}
+
+decltype(rmsnorm_forward) __real_rmsnorm_forward;
+rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_operands* operands,
+                                      const rmsnorm_options* options,
+                                      const rmsnorm_context* context) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_forward(operands, options, context);
+  if (operands->y != nullptr) {
+    rmsnorm::test::Spoil(operands->y->data,
+                         operands->y->shape[1] * rmsnorm_dtype_size(operands->y->dtype));
+  } else if (operands->sums_out != nullptr && operands->x->shape[1] != 96) {  // see kScaleRow
+    rmsnorm::test::Spoil(operands->sums_out->data, sizeof(double));
+  }
+  return status;
+}
+
+decltype(rmsnorm_forward_all) __real_rmsnorm_forward_all;
+rmsnorm_status __wrap_rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
+                                          const rmsnorm_context* context) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_forward_all(calls, count, context);
+  const rmsnorm_view& y = *calls[count - 1].operands->y;
+  rmsnorm::test::Spoil(y.data, static_cast<size_t>(y.stride[0]) * rmsnorm_dtype_size(y.dtype));
+  return status;
+}
+}  // extern "C"
+
+namespace rmsnorm::test {
+namespace {
+
+using bench::Cell;
+using bench::Operation;
+
+const Dtype kTypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16};
+
+// Scale's cells have rows of this length: the sums that are its input are not to be spoilt.
+constexpr size_t kScaleRow = 96;
+
+const Operation& FindOperation(const std::string& name) {
+  for (const Operation& operation : bench::kOperations) {
+    if (name == operation.name) return operation;
+  }
+  throw std::logic_error(name);
+}
+
+Cell MakeCell(const Operation& operation, Dtype dtype, size_t rows, size_t d, int threads = 1) {
+  if (operation.code == RMSNORM_PEER_LATENT) d = bench::kLatentRow;
+  if (operation.code == RMSNORM_PEER_SCALE) d = kScaleRow;
+  return {&operation, dtype, rows, d, threads, "reference"};
+}
+
+bench::Contenders TheLibrary() {
+  bench::Contenders contenders;
+  contenders.push_back(bench::Library());
+  return contenders;
+}
+
+// Remembers what it is to compute, and which case it computed last; computes it by the library.
+class Spy final : public bench::Contender {
+ public:
+  explicit Spy(bool starts_thread = false)
+      : Contender("spy", false), starts_thread_(starts_thread) {}
+
+  bench::Prepared Prepare(const rmsnorm_peer_case& what, const char* /*target*/) const override {
+    if (starts_thread_) std::thread(pause).detach();
+    struct State {
+      const Spy* spy;
+      rmsnorm_peer_case what;
+      bench::Prepared library;
+    };
+    const auto run = [](void* state) {
+      const State& self = *static_cast<State*>(state);
+      self.library.Run();
+      self.spy->last = self.what;
+    };
+    return {run, new State{this, what, bench::Library()->Prepare(what, "reference")},
+            [](void* state) { delete static_cast<State*>(state); }};
+  }
+
+  mutable rmsnorm_peer_case last;
+
+ private:
+  const bool starts_thread_;
+};
+
+TEST(BenchCase, EachOperationIsRight) {
+  for (const Operation& operation : bench::kOperations) {
+    for (const Dtype dtype : kTypes) {
+      const Cell cell = MakeCell(operation, dtype, 3, 100);
+      const bench::Contenders contenders = TheLibrary();
+      bench::Case one(cell, contenders);
+      EXPECT_TRUE(one.problems().empty()) << cell.name();
+      const std::vector<bench::Turn> turns = one.Turns();
+      ASSERT_EQ(turns.size(), 2u);
+      EXPECT_EQ(turns[0].name, "library");
+      EXPECT_EQ(turns[1].name, "memcpy");
+    }
+  }
+}
+
+TEST(BenchCase, FindsOneWrongBit) {
+  for (const Operation& operation : bench::kOperations) {
+    for (const Dtype dtype : kTypes) {
+      const Cell cell = MakeCell(operation, dtype, 3, 100);
+      SCOPED_TRACE(cell.name());
+      calls_before_spoilt = 1;
+      const bench::Contenders contenders = TheLibrary();
+      const bench::Case one(cell, contenders);
+      ASSERT_EQ(one.problems().size(), 1u);
+      EXPECT_EQ(one.problems()[0].name, "library");
+      EXPECT_TRUE(one.problems()[0].wrong);
+      size_t element = dtype == Dtype::f32 ? 0 : 1;
+      if (operation.code == RMSNORM_PEER_LATENT) element += bench::kLatentQ;
+      const std::string name = operation.code == RMSNORM_PEER_BACKWARD      ? "dx"
+                               : operation.code == RMSNORM_PEER_SUM_SQUARES ? "sums"
+                                                                            : "y";
+      EXPECT_EQ(one.problems()[0].text, name + ": row 1, element " +
+                                            std::to_string(name == "sums" ? 0 : element) +
+                                            " differs from the reference");
+      EXPECT_LT(calls_before_spoilt, 0);
+    }
+  }
+}
+
+TEST(BenchCase, FindsOneWrongBitOfTheSecondResult) {
+  spoils_second_result = true;
+  for (const auto& [operation, fault] :
+       {std::pair<const char*, const char*>{"add_forward", "residual: row 1, element 0 differs "},
+        {"backward", "dw: row 0, element 1 differs "}}) {
+    calls_before_spoilt = 1;
+    const bench::Contenders contenders = TheLibrary();
+    const bench::Case one(MakeCell(FindOperation(operation), Dtype::f32, 3, 100), contenders);
+    ASSERT_EQ(one.problems().size(), 1u);
+    EXPECT_EQ(one.problems()[0].text, fault + std::string("from the reference"));
+  }
+  spoils_second_result = false;
+}
+
+// A place that differs from the first is checked as well.
+TEST(BenchCase, ChecksEachPlace) {
+  calls_before_spoilt = 2 * 31 + 1;
+  const bench::Contenders contenders = TheLibrary();
+  const bench::Case one(MakeCell(FindOperation("forward"), Dtype::f32, 3, 64), contenders);
+  EXPECT_EQ(one.problems().size(), 1u);
+  EXPECT_LT(calls_before_spoilt, 0);
+}
+
+TEST(BenchCase, MemcpyCopiesAllOfXInEachPlace) {
+  for (const size_t rows : {size_t{3}, size_t{1001}}) {
+    for (const int threads : {1, 2}) {
+      const Cell cell = MakeCell(FindOperation("forward"), Dtype::bf16, rows, 512, threads);
+      bench::Contenders contenders = TheLibrary();
+      contenders.push_back(std::make_unique<Spy>());
+      const rmsnorm_peer_case& last = static_cast<const Spy&>(*contenders[1]).last;
+      bench::Case one(cell, contenders);
+      const std::vector<bench::Turn> turns = one.Turns();
+      ASSERT_EQ(turns.size(), 3u);
+      std::set<const void*> places;
+      for (int i = 0; i < 64; ++i) {
+        one.MoveOn();
+        turns[2].repeat(1);
+        EXPECT_NE(std::memcmp(last.x, last.y, cell.bytes()), 0);
+        turns[1].repeat(2);
+        EXPECT_EQ(std::memcmp(last.x, last.y, cell.bytes()), 0);
+        places.insert(last.x);
+      }
+      EXPECT_EQ(places.size(), rows == 3 ? 32u : 1u);
+    }
+  }
+}
+
+TEST(BenchCase, RowsDiffer) {
+  const Cell cell = MakeCell(FindOperation("forward"), Dtype::f32, 1024, 128);
+  const bench::Inputs inputs(cell);
+  const size_t row_bytes = cell.bytes() / cell.rows;
+  for (size_t row = 1; row < cell.rows; ++row) {
+    const uint8_t* const x = inputs.x.data() + row * row_bytes;
+    EXPECT_NE(std::memcmp(x, x - row_bytes, row_bytes), 0) << row;
+  }
+}
+
+TEST(BenchCase, SmallWorkIsOneThreads) {
+  const bench::Contenders contenders = TheLibrary();
+  for (const Operation& operation : bench::kOperations) {
+    const auto parts = [&](size_t rows, size_t d, int threads) {
+      return bench::Case(MakeCell(operation, Dtype::f32, rows, d, threads), contenders).parts();
+    };
+    EXPECT_EQ(parts(1, 64, 2), 1u);
+    EXPECT_EQ(parts(2048, 4096, 1), 1u);
+    EXPECT_EQ(parts(2048, 4096, 2), rmsnorm_has_openmp() != 0 ? 2u : 1u);
+  }
+}
+
+// Its threads and the others' do not wait for work at the same time.
+TEST(BenchCase, OneThatStartsThreadsHasAPoolOfItsOwn) {
+  for (const bool starts_thread : {false, true}) {
+    bench::Contenders contenders = TheLibrary();
+    contenders.push_back(std::make_unique<Spy>(starts_thread));
+    bench::Case one(MakeCell(FindOperation("forward"), Dtype::f32, 3, 64), contenders);
+    EXPECT_EQ(one.Turns().back().pool, starts_thread ? "spy" : "");
+  }
+}
+
+TEST(BenchTable, ACellWithAWrongBitIsNotTimed) {
+  int status = -1;
+  CLI::App app;
+  tools::AddBench(app, status);
+  calls_before_spoilt = 1;
+  testing::internal::CaptureStdout();
+  app.parse("bench --shapes 2x64,3x64 --types f32 --threads 1 --targets reference");
+  const std::string out = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(status, 1);
+  EXPECT_TRUE(std::regex_search(
+      out, std::regex(" 2 x 64 +1  FAILED on reference: y: row 1, element 0 differs from the "
+                      "reference\n.* 3 x 64 +1 +[0-9.]+ [nu]s ")))
+      << out;
+}
+
+// ------------------------------------------------------------------------------------- tolerance
+
+// A case with the reference's results, and a copy of them to be put off.
+class Tolerance : public testing::Test {
+ protected:
+  void Make(const char* operation, Dtype dtype, size_t rows, size_t d) {
+    cell = {&FindOperation(operation), dtype, rows, d, 1, "reference"};
+    inputs = std::make_unique<bench::Inputs>(cell);
+    results[0] = std::make_unique<bench::Results>(cell);
+    results[0]->Reset(*inputs);
+    expected = bench::Describe(cell, *inputs, *results[0]);
+    if (expected.operation == RMSNORM_PEER_LAYERNORM) {
+      bench::LayerNorm(expected);
+    } else {
+      bench::Library()->Prepare(expected, "reference").Run();
+    }
+    results[1] = std::make_unique<bench::Results>(*results[0]);
+    actual = bench::Describe(cell, *inputs, *results[1]);
+  }
+  std::string Find() const { return bench::FindBeyondTolerance(actual, expected); }
+  bool IsBeyond(const char* result) const {
+    return Find().rfind(std::string(result) + ": ", 0) == 0;
+  }
+
+  Cell cell;
+  std::unique_ptr<bench::Inputs> inputs;
+  std::unique_ptr<bench::Results> results[2];
+  rmsnorm_peer_case expected;
+  rmsnorm_peer_case actual;
+};
+
+TEST_F(Tolerance, GrowsWithTheSumInF32) {
+  for (const size_t d : {size_t{1}, size_t{64}, size_t{4096}, size_t{16384}}) {
+    Make("forward", Dtype::f32, 2, d);
+    EXPECT_EQ(Find(), "");
+    float& y = static_cast<float*>(actual.y)[2 * d - 1];
+    const double right = double{y};
+    for (const double part : {-0.95, 0.95, 1.1}) {
+      const double counted = (0.51 * static_cast<double>(d) + 18) * 0x1p-24;
+      y = static_cast<float>(right * (1 + part * counted));
+      EXPECT_EQ(Find().rfind("y: row 1, element " + std::to_string(d - 1) + " is ", 0) == 0,
+                part > 1)
+          << d << Find();
+    }
+  }
+}
+
+TEST_F(Tolerance, NothingButNumbers) {
+  for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), HUGE_VALF, 0.0f}) {
+    Make("forward", Dtype::f32, 1, 64);
+    static_cast<float*>(actual.y)[5] = wrong;
+    EXPECT_TRUE(IsBeyond("y")) << Find();
+  }
+}
+
+// In units of a number that is a power of two, or a little more; the roundings are half of that.
+TEST_F(Tolerance, RoundingsOfTheType) {
+  for (const Dtype dtype : {Dtype::f16, Dtype::bf16}) {
+    const uint16_t one = dtype == Dtype::f16 ? 0x3C00 : 0x3F80;
+    for (const int off : {0, 1, 2, 3}) {
+      const auto put = [&](void* to, void* of) {
+        static_cast<uint16_t*>(of)[7] = one;
+        static_cast<uint16_t*>(to)[7] = static_cast<uint16_t>(one + off);
+      };
+      Make("forward", dtype, 1, 16);
+      put(actual.y, expected.y);
+      EXPECT_EQ(IsBeyond("y"), off > 1) << off;
+      Make("add_forward", dtype, 1, 16);
+      put(actual.y, expected.y);
+      EXPECT_EQ(IsBeyond("y"), off > 2) << off;
+      Make("add_forward", dtype, 1, 16);
+      put(actual.residual, expected.residual);
+      EXPECT_EQ(IsBeyond("residual"), off > 1) << off;
+    }
+  }
+}
+
+TEST_F(Tolerance, OfAResidualInF32IsOneUnit) {
+  for (const int off : {0, 1, 2}) {
+    Make("add_forward", Dtype::f32, 1, 64);
+    static_cast<float*>(expected.residual)[7] = 1;
+    static_cast<float*>(actual.residual)[7] = 1 + static_cast<float>(off) * 0x1p-23f;
+    EXPECT_EQ(IsBeyond("residual"), off > 1) << off;
+  }
+}
+
+// dx and dw in binary64, rounded to their types, are within the tolerance. dx without its second
+// term, or with LayerNorm's, is not, nor is a dw without its last row: in each type, for rows of
+// any length.
+TEST_F(Tolerance, TellsALostTermOfAGradient) {
+  for (const Dtype dtype : kTypes) {
+    for (const size_t d : {size_t{16}, size_t{128}, size_t{4096}, size_t{16384}}) {
+      Make("backward", dtype, 3, d);
+      SCOPED_TRACE(cell.name());
+      std::vector<float> x(3 * d);
+      std::vector<float> dy(3 * d);
+      std::vector<float> weight(d);
+      bench::Convert(dtype, actual.x, Dtype::f32, x.data(), x.size());
+      bench::Convert(dtype, actual.dy, Dtype::f32, dy.data(), dy.size());
+      bench::Convert(dtype, actual.weight, Dtype::f32, weight.data(), d);
+      const auto compute = [&](double second_term, double mean_term, size_t rows_of_dw) {
+        std::vector<float> dx(3 * d);
+        std::vector<double> dw(d);
+        const auto length = static_cast<double>(d);
+        for (size_t row = 0; row < 3; ++row) {
+          const double r = double{inputs->rstd[row]};
+          double products = 0;
+          double gradients = 0;
+          for (size_t j = 0; j < d; ++j) {
+            const double g = double{dy[row * d + j]} * double{weight[j]};
+            products += g * double{x[row * d + j]} / length;
+            gradients += g / length;
+          }
+          for (size_t j = 0; j < d; ++j) {
+            const double wide = double{x[row * d + j]};
+            const double gradient = double{dy[row * d + j]};
+            dx[row * d + j] = static_cast<float>(r * (gradient * double{weight[j]} -
+                                                      second_term * wide * r * r * products -
+                                                      mean_term * gradients));
+            if (row < rows_of_dw) dw[j] += gradient * wide * r;
+          }
+        }
+        bench::Convert(Dtype::f32, dx.data(), dtype, actual.dx, dx.size());
+        for (size_t j = 0; j < d; ++j) actual.dw[j] = static_cast<float>(dw[j]);
+        return Find().substr(0, 2);
+      };
+      EXPECT_EQ(compute(1, 0, 3), "") << Find();
+      EXPECT_EQ(compute(0, 0, 3), "dx");
+      EXPECT_EQ(compute(1, 1, 3), "dx");
+      EXPECT_EQ(compute(1, 0, 2), "dw");
+    }
+  }
+}
+
+// A LayerNorm that leaves out its bias, its mean or its eps is found; the one in f32 is not.
+TEST_F(Tolerance, OfLayerNorm) {
+  for (const size_t d : {size_t{64}, size_t{4096}}) {
+    Make("layernorm", Dtype::f32, 2, d);
+    const auto compute = [&](float take_mean, float take_bias, float factor) {
+      for (size_t row = 0; row < 2; ++row) {
+        const float* const x = static_cast<const float*>(actual.x) + row * d;
+        float sum = 0;
+        float squares = 0;
+        for (size_t j = 0; j < d; ++j) sum += x[j];
+        const float mean = take_mean * sum / static_cast<float>(d);
+        for (size_t j = 0; j < d; ++j) squares += (x[j] - mean) * (x[j] - mean);
+        const float r = factor / std::sqrt(squares / static_cast<float>(d) + actual.eps);
+        for (size_t j = 0; j < d; ++j) {
+          static_cast<float*>(actual.y)[row * d + j] =
+              (x[j] - mean) * r * static_cast<const float*>(actual.weight)[j] +
+              take_bias * static_cast<const float*>(actual.bias)[j];
+        }
+      }
+      return Find();
+    };
+    EXPECT_EQ(compute(1, 1, 1), "");
+    EXPECT_NE(compute(0, 1, 1), "");
+    EXPECT_NE(compute(1, 0, 1), "");
+    EXPECT_NE(compute(1, 1, 1.002f), "");
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test
