@@ -123,7 +123,7 @@ TEST_P(ApplyExpectedTest, LlamaWithAResidual) {
       Apply(X(), {"--residual", Input("residual." + GetParam().tag), "--residual-output", sum,
                   "--weight", Weight(), "--rounding", "cast-then-scale"});
   ExpectWithinUlp("residual_llama", y, 2);
-  const StoredTensor written = ReadSafetensors(ReadFile(sum)).at("output");
+  const StoredTensor written = ReadSafetensors(ReadFile(sum)).at("residual_output");
   EXPECT_EQ(written.dtype, Expected("residual_out").dtype);
   EXPECT_EQ(written.shape, Expected("residual_out").shape);
   EXPECT_EQ(written.data, Expected("residual_out").data);

@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which `rmsnorm apply` and `rmsnorm backward` bring their outputs to the disk, and
-// what they do where the system refuses. The linker puts the functions below in place of fchown(),
-// fsync() and rename() (--wrap).
+// An output of a command on files appears whole or not at all: full disks, signals, links,
+// permissions, and the order in which outputs are brought to the disk, for which the linker puts
+// functions below in place of fsync() and rename() (--wrap).
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
-#include <string>
-#include <vector>
+#include <csignal>
+#include <thread>
 
 #include "command.h"
-#include "run_command.h"
-#include "tensor_files.h"
+#include "file_command.h"
 #include "user_error.h"
 
 namespace rmsnorm::test {
 namespace {
 
-using Words = std::vector<std::string>;
-
 Words calls;
 size_t refused;  // the number of the call that fails, from 1 on
-bool refuses_group = false;
 
 bool Refuses() {
   errno = EIO;
@@ -33,19 +27,13 @@ bool Refuses() {
 }  // namespace
 }  // namespace rmsnorm::test
 
-extern "C" int __real_fchown(int fd, uid_t owner, gid_t group);
 extern "C" int __real_fsync(int fd);
 extern "C" int __real_rename(const char* from, const char* to);
-
-extern "C" int __wrap_fchown(int fd, uid_t owner, gid_t group) {
-  return rmsnorm::test::refuses_group ? -1 : __real_fchown(fd, owner, group);
-}
 
 extern "C" int __wrap_fsync(int fd) {
   struct stat status;
   if (fstat(fd, &status) != 0) return -1;
-  rmsnorm::test::calls.push_back(
-      S_ISDIR(status.st_mode) ? "sync folder" : "sync " + std::to_string(status.st_size));
+  rmsnorm::test::calls.push_back("sync " + std::to_string(status.st_size));
   return rmsnorm::test::Refuses() ? -1 : __real_fsync(fd);
 }
 
@@ -57,73 +45,206 @@ extern "C" int __wrap_rename(const char* from, const char* to) {
 namespace rmsnorm::test {
 namespace {
 
-class OutputFileTest : public DirectoryTest {
- protected:
-  OutputFileTest() {
-    tools::AddApply(app_, status_);
-    tools::AddBackward(app_, status_);
-  }
+using OutputFiles = FileCommandTest;
 
-  // Runs a command; `number` is that of the call that fails, or 0.
-  void Run(Words words, size_t number = 0) {
-    calls.clear();
-    refused = number;
-    app_.parse(Words(words.rbegin(), words.rend()));
-  }
+constexpr char kApply[] =
+    "apply --input f32[50,100] --residual f32[50,100] --output a.npy --dtype f16 "
+    "--residual-output b.npy";
+constexpr char kBackward[] =
+    "backward --input f32[50,100] --grad f32[50,100] --grad-input b.npy --grad-weight a.npy";
 
-  const std::string x_ = Make("x.npy", Npy(NpyHeader("<f4", "(2, 3)"), Bytes(Numbers(6))));
-  const std::string a_ = Make("a.npy", "as it was");
-  const std::string b_ = Make("b.npy", "as it was");
-  const Words before_ = directory_.Names();
-  const std::vector<Words> commands_ = {
-      {"apply", "--input", x_, "--output", a_, "--residual", x_, "--residual-output", b_},
-      {"backward", "--input", x_, "--grad", x_, "--grad-input", a_, "--grad-weight", b_},
-  };
-  CLI::App app_;
-  int status_ = -1;
-};
-
-TEST_F(OutputFileTest, AllIsOnTheDiskBeforeAnyTakesItsPlace) {
-  for (const Words& command : commands_) {
-    SCOPED_TRACE(command[0]);
-    Run(command);
-    const auto size = [](const std::string& file) {
-      return std::to_string(std::filesystem::file_size(file));
-    };
-    EXPECT_EQ(calls, (Words{"sync " + size(a_), "sync " + size(b_), "rename a.npy", "sync folder",
-                            "rename b.npy", "sync folder"}));
+// In this process.
+TEST_F(OutputFiles, AllAreOnTheDiskBeforeAnyTakesItsPlace) {
+  ASSERT_EQ(chdir(File("").c_str()), 0);
+  for (const char* const text : {kApply, kBackward}) {
+    const Words words = Read(text).words;
+    Make("a.npy", "as it was");
+    Make("b.npy", "as it was");
+    const auto before = Contents();
+    for (const size_t number : {1u, 2u, 3u, 0u}) {
+      SCOPED_TRACE(text + std::to_string(number));
+      CLI::App app;
+      int status = -1;
+      tools::AddFileCommands(app, status);
+      calls.clear();
+      refused = number;
+      const auto run = [&] { app.parse(Words(words.rbegin(), words.rend())); };
+      if (number > 0) {
+        EXPECT_THROW(run(), tools::UserError);
+        EXPECT_EQ(Contents(), before);
+        continue;
+      }
+      run();
+      EXPECT_EQ(status, tools::kSuccess);
+      const auto sync = [this](const std::string& name) {
+        return "sync " + std::to_string(std::filesystem::file_size(File(name)));
+      };
+      EXPECT_EQ(calls, (Words{sync("a.npy"), sync("b.npy"), "rename a.npy", "rename b.npy"}));
+    }
   }
+  ASSERT_EQ(chdir("/"), 0);
 }
 
-TEST_F(OutputFileTest, WhatIsRefusedLeavesBothOutputsAlone) {
-  for (const Words& command : commands_) {
-    for (const size_t number : {1u, 2u, 3u}) {
-      SCOPED_TRACE(command[0] + " " + std::to_string(number));
-      EXPECT_THROW(Run(command, number), tools::UserError);
-      EXPECT_EQ(ReadFile(a_), "as it was");
-      EXPECT_EQ(ReadFile(b_), "as it was");
-      EXPECT_EQ(directory_.Names(), before_);
+// A limit on the size of files stands for a full disk: pwrite() fails in the middle. b.npy is the
+// larger file, so that some limits are too small for that one alone.
+TEST_F(OutputFiles, AFullDiskLeavesAllAsTheyWere) {
+  for (const char* const line : {kApply, kBackward}) {
+    for (const rlim_t limit : {rlim_t{0}, rlim_t{100}, rlim_t{500}, rlim_t{4096}, rlim_t{15000}}) {
+      SCOPED_TRACE(limit);
+      ExpectRefused(line, ".npy: File too large", [limit] {
+        const rlimit size = {limit, limit};
+        setrlimit(RLIMIT_FSIZE, &size);
+      });
     }
   }
 }
 
-TEST_F(OutputFileTest, AnotherGroupGetsNoPermissions) {
-  ASSERT_EQ(chmod(a_.c_str(), 0665), 0);
-  refuses_group = true;
-  Run(commands_[0]);
-  refuses_group = false;
-  struct stat status;
-  ASSERT_EQ(stat(a_.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 07777, 0605u);
+class LongWork : public FileCommandTest {
+ protected:
+  // 4 GiB of zeros that take no space, more than any machine works through at once.
+  LongWork() {
+    Make("x.npy", Npy(NpyHeader("<f4", "(1048576, 1024)"), ""));
+    std::filesystem::resize_file(File("x.npy"),
+                                 Contents().at("x.npy").size() + (uint64_t{4} << 30));
+    Make("a.npy", "as it was");
+    Make("b.npy", "as it was");
+  }
+
+  // Begins a command; it has its temporary files when this returns.
+  pid_t Begin(const Words& words, const Prepare& prepare) const {
+    const size_t before = directory_.Names().size();
+    const pid_t child = fork();
+    if (child == 0) {
+      if (chdir(File("").c_str()) != 0) _exit(126);
+      prepare();
+      ExecuteCommand(words);
+    }
+    EXPECT_TRUE(Wait([&] { return directory_.Names().size() == before + 2; }));
+    return child;
+  }
+
+  const Words apply_ = {"apply", "--input",           "x.npy", "--residual", "x.npy", "--output",
+                        "a.npy", "--residual-output", "b.npy"};
+  const Words backward_ = {"backward",     "--input", "x.npy",         "--grad", "x.npy",
+                           "--grad-input", "a.npy",   "--grad-weight", "b.npy"};
+};
+
+TEST_F(LongWork, ASignalLeavesAllAsTheyWere) {
+  const auto before = Contents();
+  for (const Words& words : {apply_, backward_}) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      SCOPED_TRACE(words[0] + std::to_string(signal));
+      // Under nohup it is ignored.
+      const pid_t child = Begin(words, [signal] { std::signal(signal, SIG_DFL); });
+      kill(child, signal);
+      EXPECT_EQ(WaitFor(child), 128 + signal);
+      EXPECT_EQ(Contents(), before);
+    }
+  }
 }
 
-TEST_F(OutputFileTest, AFolderThatCannotBeSyncedIsNoError) {
-  for (const Words& command : commands_) {
-    Run(command, 4);
-    EXPECT_EQ(status_, 0);
-    EXPECT_EQ(ReadFile(b_).substr(1, 5), "NUMPY");
-    EXPECT_EQ(directory_.Names(), before_);
+TEST_F(LongWork, AnIgnoredSignalIsIgnored) {
+  const pid_t child = Begin(apply_, [] { std::signal(SIGHUP, SIG_IGN); });
+  kill(child, SIGHUP);
+  kill(child, SIGTERM);
+  EXPECT_EQ(WaitFor(child), 128 + SIGTERM);
+}
+
+TEST_F(LongWork, AnInputThatBecomesShorterLeavesAllAsTheyWere) {
+  auto before = Contents();
+  const std::string input = "x.npy";
+  const size_t names = before.size();
+  std::thread shorten([&] {
+    EXPECT_TRUE(Wait([&] { return directory_.Names().size() > names; }));
+    std::filesystem::resize_file(File(input), 4096);
+  });
+  ExpectUserError(Run(apply_), "cannot read x.npy: it became shorter meanwhile");
+  shorten.join();
+  before[input] = ReadFile(File(input));
+  EXPECT_EQ(Contents(), before);
+}
+
+TEST_F(LongWork, ShowsABarOnATerminalOnly) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (terminal < 0) GTEST_SKIP() << "no pseudo-terminals here";
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  const int standard_error = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(standard_error, 0);
+  ASSERT_EQ(fcntl(terminal, F_SETFL, O_NONBLOCK), 0);
+  const auto on_terminal = [standard_error] { dup2(standard_error, STDERR_FILENO); };
+  std::string shown;
+  const auto see = [&] {
+    char text[1000];
+    const ssize_t length = read(terminal, text, sizeof text);
+    if (length > 0) shown.append(text, static_cast<size_t>(length));
+    return shown.find('%') != std::string::npos;
+  };
+  EXPECT_EQ(Run(Read("apply --input f32[2,3] --output a.npy").words, on_terminal).status, 0);
+  see();
+  EXPECT_EQ(shown, "") << "short work";
+  const pid_t child = Begin(apply_, on_terminal);
+  EXPECT_TRUE(Wait(see)) << shown;
+  kill(child, SIGTERM);
+  WaitFor(child);
+  EXPECT_EQ(shown.rfind("\r[", 0), 0u) << shown;
+  close(standard_error);
+  close(terminal);
+}
+
+TEST_F(OutputFiles, LinksAreFollowed) {
+  const Words input = Read("apply --input f32[2,3]").words;
+  const auto apply = [&](const std::string& output) {
+    Words words = input;
+    words.insert(words.end(), {"--output", output});
+    return Run(words);
+  };
+  std::filesystem::create_directory(File("elsewhere"));
+  std::filesystem::create_symlink("elsewhere/other.npy", File("link.npy"));
+  std::filesystem::create_symlink(File("elsewhere/y.npy"), File("elsewhere/other.npy"));
+  for (const bool is_there : {false, true}) {
+    SCOPED_TRACE(is_there);
+    ExpectSuccess(apply("link.npy"));
+    EXPECT_TRUE(std::filesystem::is_symlink(File("link.npy")));
+    EXPECT_TRUE(std::filesystem::is_symlink(File("elsewhere/other.npy")));
+    EXPECT_EQ(ReadFile(File("elsewhere/y.npy")).substr(1, 5), "NUMPY");
+    Make("elsewhere/y.npy", "as it was");
   }
+  std::filesystem::create_symlink("missing/y.npy", File("nowhere.npy"));
+  std::filesystem::create_symlink("circle.npy", File("circle.npy"));
+  const Words before = directory_.Names();
+  ExpectUserError(apply("nowhere.npy"), "nowhere.npy: No such file or directory");
+  ExpectUserError(apply("circle.npy"), "circle.npy: Too many levels of symbolic links");
+  EXPECT_EQ(directory_.Names(), before);
+  ExpectSuccess(apply(std::string(251, 'y') + ".npy"));
+}
+
+TEST_F(OutputFiles, PermissionsAreThoseOfAnyNewFile) {
+  const Words words = Read("apply --input f32[2,3] --output y.npy").words;
+  for (const auto& [mask, permissions] : {std::pair{027u, 0640u}, std::pair{077u, 0600u}}) {
+    ExpectSuccess(Run(words, [mask = mask] { umask(mask); }));
+    struct stat status;
+    ASSERT_EQ(stat(File("y.npy").c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777, permissions);
+    EXPECT_EQ(status.st_uid, geteuid());
+  }
+  if (geteuid() == 0) return;  // root may write anything
+  ASSERT_EQ(chmod(File("y.npy").c_str(), 0444), 0);
+  ExpectUserError(Run(words), "y.npy: Permission denied");
+}
+
+// What a process of the same number left behind when it was killed is in nobody's way.
+TEST_F(OutputFiles, AnotherTemporaryFileIsLeftAlone) {
+  const Words words = Read("apply --input f32[2,3] --output y.npy").words;
+  std::string left;
+  ExpectSuccess(Run(words, [this] {
+    WriteFile(File(".rmsnorm-" + std::to_string(getpid()) + "-0"), "left behind");
+  }));
+  for (const std::string& name : directory_.Names()) {
+    if (name[0] == '.') left = ReadFile(File(name));
+  }
+  EXPECT_EQ(left, "left behind");
+  EXPECT_TRUE(std::filesystem::exists(File("y.npy")));
 }
 
 }  // namespace

@@ -119,45 +119,32 @@ inline int WaitFor(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Runs the command to its end. `prepare` runs in the child before.
+// Runs the command to its end. `prepare` runs in the child before. Standard error is a pipe, which
+// a limit on the size of files does not touch.
 inline Outcome RunCommand(const std::vector<std::string>& arguments,
                           const Environment& environment = {},
                           const std::function<void()>& prepare = {}) {
   const TemporaryDirectory streams;
   const std::string out = streams.File("out");
-  const std::string err = streams.File("err");
+  int error[2];
+  if (pipe2(error, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("cannot fork");
   if (child == 0) {
     dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600), STDOUT_FILENO);
-    dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600), STDERR_FILENO);
+    dup2(error[1], STDERR_FILENO);
     if (prepare) prepare();
     ExecuteCommand(arguments, environment);
   }
-  const int status = WaitFor(child);
-  return {status, ReadFile(out), ReadFile(err)};
-}
-
-// Runs the command where no file can be larger than `limit` bytes. That stands for a full disk:
-// write() fails in the middle.
-inline Outcome RunOnFullDisk(const std::vector<std::string>& arguments, rlim_t limit) {
-  // The limit holds for standard error as well, where a pipe does not mind.
-  int ends[2];
-  if (pipe(ends) != 0) throw std::runtime_error("no pipe");
-  Outcome outcome = RunCommand(arguments, {}, [&] {
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[0]);
-    close(ends[1]);
-    const rlimit size = {limit, limit};
-    setrlimit(RLIMIT_FSIZE, &size);
-  });
-  close(ends[1]);
+  close(error[1]);
+  std::string err;
   char text[1000];
-  const ssize_t length = read(ends[0], text, sizeof text);
-  close(ends[0]);
-  if (length < 0) throw std::runtime_error("cannot read standard error");
-  outcome.err.assign(text, static_cast<size_t>(length));
-  return outcome;
+  for (ssize_t length; (length = read(error[0], text, sizeof text)) > 0;) {
+    err.append(text, static_cast<size_t>(length));
+  }
+  close(error[0]);
+  const int status = WaitFor(child);
+  return {status, ReadFile(out), err};
 }
 
 // Calls `ready` until it says yes; false if it does not within a minute.

@@ -27,7 +27,7 @@ std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
     if (name == "__metadata__") continue;
     const std::vector<size_t> offsets = entry.at("data_offsets");
     tensors[name] = {entry.at("dtype"), entry.at("shape"),
-                     file.substr(data + offsets[0], offsets[1] - offsets[0])};
+                     file.substr(data + offsets[0], offsets[1] - offsets[0]), data + offsets[0]};
   }
   return tensors;
 }

@@ -47,10 +47,10 @@ inline std::string Entry(const std::string& name, const std::string& dtype,
          ", \"data_offsets\": [" + std::to_string(begin) + ", " + std::to_string(end) + "]}";
 }
 
-// Some numbers around 0 without a pattern.
-inline std::vector<float> Numbers(size_t count) {
+// Some numbers around 0 without a pattern, others for each seed.
+inline std::vector<float> Numbers(size_t count, uint32_t seed = 1) {
   std::vector<float> numbers(count);
-  uint32_t state = 1;
+  uint32_t state = seed;
   for (float& number : numbers) {
     state = state * 1664525u + 1013904223u;
     number = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-30f;
@@ -58,21 +58,11 @@ inline std::vector<float> Numbers(size_t count) {
   return numbers;
 }
 
-// The same as bf16, rounded towards zero.
-inline std::vector<bf16> Bf16Numbers(size_t count) {
-  std::vector<bf16> result;
-  for (float number : Numbers(count)) {
-    uint32_t bits;
-    std::memcpy(&bits, &number, sizeof bits);
-    result.push_back({static_cast<uint16_t>(bits >> 16)});
-  }
-  return result;
-}
-
 struct StoredTensor {
   std::string dtype;  // in the file's own words
   std::vector<size_t> shape;
   std::string data;
+  size_t begin = 0;  // where its data begins in the file
 };
 
 // The dtype that a .safetensors file calls by this name.

@@ -15,8 +15,7 @@ constexpr int kUserError = 2;
 
 void AddInfo(CLI::App& app, int& status);
 void AddCheck(CLI::App& app, int& status);
-void AddApply(CLI::App& app, int& status);
-void AddBackward(CLI::App& app, int& status);
+void AddFileCommands(CLI::App& app, int& status);  // apply and backward
 void AddBench(CLI::App& app, int& status);
 
 }  // namespace rmsnorm::tools

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 
 #include "command.h"
@@ -34,8 +35,7 @@ int Run(int argc, char** argv) {
   int status = kSuccess;
   AddInfo(app, status);
   AddCheck(app, status);
-  AddApply(app, status);
-  AddBackward(app, status);
+  AddFileCommands(app, status);
 #ifdef RMSNORM_HAVE_BENCH
   AddBench(app, status);
 #endif
@@ -64,6 +64,8 @@ int main(int argc, char** argv) {
   try {
     return rmsnorm::tools::Run(argc, argv);
   } catch (const std::bad_alloc&) {
+    return Fail("out of memory");
+  } catch (const std::length_error&) {  // more than a vector can hold
     return Fail("out of memory");
   } catch (const std::exception& error) {
     return Fail(error.what());

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "npy.h"
 #include "safetensors.h"
@@ -21,13 +20,21 @@ bool EndsWith(std::string_view text, std::string_view ending) {
   return text.size() > ending.size() && text.substr(text.size() - ending.size()) == ending;
 }
 
-Tensor ParseFile(const TensorLocation& location, const InputFile& file) {
+// What `work` says is wrong, with the file's name before it.
+template <class Work>
+auto NamingFile(const TensorLocation& location, const Work& work) {
   try {
-    if (location.format == FileFormat::kNpy) return ParseNpy(file);
-    return ParseSafetensors(file, location.name);
+    return work();
   } catch (const UserError& error) {
     throw UserError(location.path + ": " + error.what());
   }
+}
+
+Tensor ParseFile(const TensorLocation& location, const InputFile& file) {
+  return NamingFile(location, [&] {
+    return location.format == FileFormat::kNpy ? ParseNpy(file)
+                                               : ParseSafetensors(file, location.name);
+  });
 }
 
 }  // namespace
@@ -62,33 +69,20 @@ TensorLocation ParseLocation(const std::string& text) {
 InputTensor::InputTensor(const TensorLocation& location)
     : file_(location.path), tensor_(ParseFile(location, file_)) {}
 
-void* InputTensor::Elements(size_t first, size_t count) {
+char* InputTensor::Elements(size_t first, size_t count) {
   const size_t size = ElementSize(info().dtype);
   elements_.resize(count * size);
   file_.Read(tensor_.begin + first * size, elements_.size(), elements_.data());
   return elements_.data();
 }
 
-TensorLocation ParseOutputLocation(const std::string& text, const std::string& name) {
-  TensorLocation location = ParseLocation(text);
-  if (location.name.empty()) location.name = name;
-  return location;
-}
-
-std::string FileHeader(const std::vector<OutputTensor>& tensors) {
-  const TensorLocation& location = tensors.front().location;
-  try {
-    if (location.format == FileFormat::kNpy) {
-      if (tensors.size() > 1) throw UserError("a .npy file holds one tensor");
-      return NpyHeader(tensors.front().info);
-    }
-    std::vector<std::pair<std::string, TensorInfo>> named;
-    for (const OutputTensor& tensor : tensors)
-      named.emplace_back(tensor.location.name, tensor.info);
-    return SafetensorsHeader(named);
-  } catch (const UserError& error) {
-    throw UserError(location.path + ": " + error.what());
-  }
+std::string FileHeader(const TensorLocation& location,
+                       const std::vector<std::pair<std::string, TensorInfo>>& tensors) {
+  return NamingFile(location, [&] {
+    if (location.format == FileFormat::kSafetensors) return SafetensorsHeader(tensors);
+    if (tensors.size() > 1) throw UserError("a .npy file holds one tensor");
+    return NpyHeader(tensors.front().second);
+  });
 }
 
 }  // namespace rmsnorm::tools

@@ -4,6 +4,7 @@
 #define RMSNORM_TOOLS_TENSOR_FILE_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "input_file.h"
@@ -34,7 +35,7 @@ class InputTensor {
 
   // `count` elements from `first` on, read into memory that lives until the next call and may be
   // written.
-  void* Elements(size_t first, size_t count);
+  char* Elements(size_t first, size_t count);
 
  private:
   InputFile file_;
@@ -42,19 +43,10 @@ class InputTensor {
   std::vector<char> elements_;
 };
 
-// A tensor to write.
-struct OutputTensor {
-  TensorLocation location;
-  TensorInfo info;
-};
-
-// The place of a tensor to write; where it has no name it is called `name`.
-TensorLocation ParseOutputLocation(const std::string& text, const std::string& name);
-
-// What stands before the data of a file that holds these tensors, one right after the other.
-// Their locations differ in nothing but the name. Throws UserError, naming the file, where there is
-// no such file.
-std::string FileHeader(const std::vector<OutputTensor>& tensors);
+// What stands before the data of a file that holds these tensors, by their names, one right after
+// the other. Throws UserError, naming the file, where there is no such file.
+std::string FileHeader(const TensorLocation& location,
+                       const std::vector<std::pair<std::string, TensorInfo>>& tensors);
 
 }  // namespace rmsnorm::tools
 

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands on files as lines of text, and what must come out.
+//
+// A line is what a user types behind `rmsnorm`, in a directory of its own. A word such as
+// "bf16[3,100]" stands for a file with a tensor of that type and shape, whose numbers depend on the
+// flag before it: a .npy file, or a .safetensors file for bf16 and behind "st.".
+#ifndef RMSNORM_TEST_FILE_COMMAND_H_
+#define RMSNORM_TEST_FILE_COMMAND_H_
+
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <rmsnorm/rmsnorm.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+#include "slow_float.h"
+#include "tensor_files.h"
+
+namespace rmsnorm::test {
+
+using Words = std::vector<std::string>;
+using Sizes = std::vector<size_t>;
+
+inline std::string Upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+inline size_t Product(const Sizes& shape) {
+  size_t product = 1;
+  for (const size_t dimension : shape) product *= dimension;
+  return product;
+}
+
+// "3,100".
+inline std::string Listed(const Sizes& shape) {
+  std::string text;
+  for (const size_t dimension : shape)
+    text += (text.empty() ? "" : ",") + std::to_string(dimension);
+  return text;
+}
+
+inline std::string NpyOf(const StoredTensor& tensor) {
+  const std::string comma = tensor.shape.empty() ? "" : ",";
+  return Npy(
+      NpyHeader(tensor.dtype == "F32" ? "<f4" : "<f2", "(" + Listed(tensor.shape) + comma + ")"),
+      tensor.data);
+}
+
+// The file that numpy writes, but for the spaces in a shape.
+inline std::string NumpyFile(const StoredTensor& tensor) {
+  std::string shape;
+  for (const size_t dimension : tensor.shape) {
+    shape += (shape.empty() ? "" : ", ") + std::to_string(dimension);
+  }
+  if (tensor.shape.size() == 1) shape += ",";
+  std::string header = NpyHeader(tensor.dtype == "F32" ? "<f4" : "<f2", "(" + shape + ")");
+  header.resize((header.size() + 10 + 1 + 63) / 64 * 64 - 10 - 1, ' ');
+  return Npy(header + "\n", tensor.data);
+}
+
+// A .safetensors file whose tensor "t" lies at an odd address, behind another of one byte.
+inline std::string SafetensorsOf(const StoredTensor& tensor) {
+  return Safetensors(
+      "{" + Entry("pad", "U8", "[1]", 0, 1) + "," +
+          Entry("t", tensor.dtype, "[" + Listed(tensor.shape) + "]", 1, 1 + tensor.data.size()) +
+          "}",
+      "!" + tensor.data);
+}
+
+inline uint32_t Seed(const std::string& flag) {
+  uint32_t seed = 0;
+  for (const char c : flag) seed = seed * 31 + static_cast<unsigned char>(c);
+  return seed;
+}
+
+// The tensor for a word such as "f16[2,3]".
+inline StoredTensor TensorOf(const std::string& word, uint32_t seed) {
+  const size_t bracket = word.find('[');
+  StoredTensor tensor = {Upper(word.substr(0, bracket)), {}, ""};
+  std::istringstream sizes(word.substr(bracket + 1));
+  for (size_t size; sizes >> size; sizes.ignore()) tensor.shape.push_back(size);
+  const std::vector<float> numbers = Numbers(Product(tensor.shape), seed);
+  if (tensor.dtype == "F32") {
+    tensor.data = Bytes(numbers);
+    return tensor;
+  }
+  for (const float number : numbers) {
+    tensor.data += LittleEndian(Encode(FormatOf(DtypeOfName(tensor.dtype)), number), 2);
+  }
+  return tensor;
+}
+
+// A line taken apart, its tensors in files.
+struct Line {
+  Words words;
+  std::map<std::string, std::string> values;    // what follows each flag
+  std::map<std::string, StoredTensor> inputs;   // by the flag
+  std::map<std::string, StoredTensor> outputs;  // by the flag, as the library computes them
+};
+
+class FileCommandTest : public DirectoryTest {
+ protected:
+  using Prepare = std::function<void()>;
+
+  // Runs the words in the directory.
+  Outcome Run(const Words& words, const Prepare& prepare = {}) const {
+    return RunCommand(words, {}, [&] {
+      if (chdir(File("").c_str()) != 0) _exit(126);
+      if (prepare) prepare();
+    });
+  }
+
+  Line Read(const std::string& text) const {
+    Line line;
+    std::istringstream words(text);
+    for (std::string word; words >> word; line.words.push_back(word)) {
+      if (line.words.empty()) continue;
+      const std::string flag = line.words.back();
+      const bool is_tensor = word.back() == ']';
+      if (is_tensor) {
+        const bool is_safetensors = word[0] == 's' || word[0] == 'b';
+        const StoredTensor tensor = TensorOf(word.substr(word[0] == 's' ? 3 : 0), Seed(flag));
+        const std::string name = flag.substr(2) + (is_safetensors ? ".safetensors" : ".npy");
+        Make(name, is_safetensors ? SafetensorsOf(tensor) : NpyOf(tensor));
+        word = name + (is_safetensors ? ":t" : "");
+        line.inputs[flag] = tensor;
+      }
+      line.values[flag] = word;
+    }
+    return line;
+  }
+
+  // Expects that the line gives what the library computes, and nothing but that. Returns the data
+  // of all outputs.
+  std::string ExpectRight(const std::string& text, const Prepare& prepare = {}) const {
+    SCOPED_TRACE(text);
+    Line line = Read(text);
+    Compute(line);
+    std::set<std::string> names;
+    for (const std::string& name : directory_.Names()) names.insert(name);
+    ExpectSuccess(Run(line.words, prepare));
+    std::map<std::string, size_t> tensors;  // in each file
+    std::string all;
+    for (const auto& [flag, expected] : line.outputs) {
+      const auto [path, name] = Split(line.values.at(flag), flag);
+      SCOPED_TRACE(flag + " " + path + " " + name);
+      ++tensors[path];
+      all += expected.data;
+      const std::string file = ReadFile(File(path));
+      if (path.back() == 'y') {
+        EXPECT_TRUE(file == NumpyFile(expected)) << file.substr(0, 128);
+        continue;
+      }
+      EXPECT_EQ(static_cast<unsigned char>(file[0]) % 8, 0) << "the header is not padded";
+      const auto stored = ReadSafetensors(file);
+      if (stored.count(name) == 0) {
+        ADD_FAILURE() << "no such tensor";
+        continue;
+      }
+      const StoredTensor& actual = stored.at(name);
+      EXPECT_EQ(actual.dtype, expected.dtype);
+      EXPECT_EQ(actual.shape, expected.shape);
+      EXPECT_TRUE(actual.data == expected.data);
+      EXPECT_EQ(actual.begin % rmsnorm_dtype_size(DtypeOfName(actual.dtype)), 0u);
+    }
+    for (const auto& [path, count] : tensors) {
+      names.insert(path);
+      if (path.back() == 's') {
+        EXPECT_EQ(ReadSafetensors(ReadFile(File(path))).size(), count);
+      }
+    }
+    EXPECT_EQ(directory_.Names(), Words(names.begin(), names.end()));
+    for (const auto& [path, count] : tensors) std::filesystem::remove(File(path));
+    return all;
+  }
+
+  // Expects that the line changes nothing in the directory, which holds its outputs already.
+  void ExpectRefused(const std::string& text, const std::string& problem,
+                     const Prepare& prepare = {}) const {
+    SCOPED_TRACE(text);
+    const Line line = Read(text);
+    for (const char* flag : kOutputs) {
+      const auto found = line.values.find(flag);
+      if (found == line.values.end()) continue;
+      const std::string path = Split(found->second, flag).first;
+      if (path.find('/') == std::string::npos && !std::filesystem::exists(File(path))) {
+        Make(path, "as it was");
+      }
+    }
+    const auto before = Contents();
+    ExpectUserError(Run(line.words, prepare), problem);
+    EXPECT_TRUE(Contents() == before);
+  }
+
+  // All regular files of the directory, each with what it holds.
+  std::map<std::string, std::string> Contents() const {
+    std::map<std::string, std::string> contents;
+    for (const std::string& name : directory_.Names()) {
+      contents[name] = std::filesystem::is_regular_file(File(name)) &&
+                               std::filesystem::file_size(File(name)) < 1000000000
+                           ? ReadFile(File(name))
+                           : "";
+    }
+    return contents;
+  }
+
+ private:
+  static constexpr const char* kOutputs[] = {"--output", "--residual-output", "--grad-input",
+                                             "--grad-weight", "--grad-bias"};
+
+  // The path and the name of the tensor that an output is to have.
+  static std::pair<std::string, std::string> Split(const std::string& location, std::string flag) {
+    const size_t colon = location.find(".safetensors:");
+    if (colon != std::string::npos)
+      return {location.substr(0, colon + 12), location.substr(colon + 13)};
+    for (char& c : flag) c = c == '-' ? '_' : c;
+    return {location, flag.substr(2)};
+  }
+
+  static View ViewOf(const StoredTensor* tensor) {
+    if (tensor == nullptr) return {};
+    return View(const_cast<char*>(tensor->data.data()),
+                static_cast<Dtype>(DtypeOfName(tensor->dtype)), tensor->shape.size(),
+                tensor->shape.data());
+  }
+
+  // The outputs, by one call of the library.
+  static void Compute(Line& line) {
+    const auto value = [&](const char* flag, const std::string& otherwise) {
+      return line.values.count(flag) > 0 ? line.values.at(flag) : otherwise;
+    };
+    Options options;
+    options.eps = std::stof(value("--eps", "1e-5"));
+    options.weight_offset = std::stof(value("--weight-offset", "0"));
+    options.divisor = std::stof(value("--divisor", "0"));
+    const std::map<std::string, EpsPlacement> placements = {{"inside", EpsPlacement::inside},
+                                                            {"outside", EpsPlacement::outside},
+                                                            {"floor", EpsPlacement::floor}};
+    options.eps_placement = placements.at(value("--eps-placement", "inside"));
+    const std::map<std::string, Rounding> roundings = {
+        {"scale-then-cast", Rounding::scale_then_cast},
+        {"cast-then-scale", Rounding::cast_then_scale},
+        {"inverse-rounded", Rounding::inverse_rounded}};
+    options.rounding = roundings.at(value("--rounding", "scale-then-cast"));
+    if (value("--residual-rounding", "") == "norm-then-cast") {
+      options.residual_rounding = ResidualRounding::norm_then_cast;
+    }
+
+    const StoredTensor& x = line.inputs.at("--input");
+    const auto input = [&](const char* flag) -> const StoredTensor* {
+      const auto found = line.inputs.find(flag);
+      return found == line.inputs.end() ? nullptr : &found->second;
+    };
+    const auto output = [&](const char* flag, const char* like, const char* dtype) -> View {
+      if (line.values.count(flag) == 0) return {};
+      const StoredTensor* const from = input(like);
+      StoredTensor tensor = {from ? from->dtype : "F32", from ? from->shape : Sizes{x.shape.back()},
+                             ""};
+      tensor.dtype = Upper(value(dtype, tensor.dtype));
+      tensor.data.resize(Product(tensor.shape) * rmsnorm_dtype_size(DtypeOfName(tensor.dtype)));
+      return ViewOf(&(line.outputs[flag] = std::move(tensor)));
+    };
+    if (line.words[0] == "apply") {
+      ForwardOperands operands;
+      operands.x = ViewOf(&x);
+      operands.weight = ViewOf(input("--weight"));
+      operands.bias = ViewOf(input("--bias"));
+      operands.residual = ViewOf(input("--residual"));
+      operands.y = output("--output", "--input", "--dtype");
+      operands.residual_out = output("--residual-output", "--residual", "");
+      return forward(operands, options);
+    }
+    BackwardOperands operands;
+    operands.x = ViewOf(&x);
+    operands.dy = ViewOf(input("--grad"));
+    operands.weight = ViewOf(input("--weight"));
+    if (const StoredTensor* const rstd = input("--rstd")) {
+      Sizes leading(x.shape.begin(), x.shape.end() - 1);
+      if (leading.empty()) leading.push_back(1);
+      operands.rstd = ConstView(rstd->data.data(), Dtype::f32, leading.size(), leading.data());
+    }
+    operands.dx = output("--grad-input", "--grad", "");
+    operands.dw = output("--grad-weight", "--weight", "--grad-weight-dtype");
+    operands.db = output("--grad-bias", "--bias", "--grad-bias-dtype");
+    backward(operands, options);
+  }
+};
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_FILE_COMMAND_H_

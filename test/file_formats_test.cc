@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// .npy and .safetensors files as the command reads and writes them, and every kind of bad one.
+// Lines of text as in file_commands_test.cc.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "file_command.h"
+
+namespace rmsnorm::test {
+namespace {
+
+class FileFormats : public FileCommandTest {
+ protected:
+  // The output of `apply` on what an input is called.
+  StoredTensor Applied(const std::string& input) const {
+    ExpectSuccess(Run({"apply", "--input", input, "--output", "applied.safetensors"}));
+    const auto tensors = ReadSafetensors(ReadFile(File("applied.safetensors")));
+    std::filesystem::remove(File("applied.safetensors"));
+    return tensors.at("output");
+  }
+};
+
+const std::string kData = Bytes(Numbers(6));
+
+// ------------------------------------------------------------------------------------- reading
+
+TEST_F(FileFormats, ReadsEveryNpyHeader) {
+  Make("plain.npy", Npy(NpyHeader("<f4", "(2, 3)"), kData));
+  const StoredTensor expected = Applied("plain.npy");
+  for (const std::string header :
+       {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }          \n",
+        "{\"shape\": (2,3,), \"fortran_order\": False, \"descr\": \"<f4\"}",
+        " { 'shape' : ( 2L , 3L ) ,\n'descr':'<f4','fortran_order':False } "}) {
+    for (const int version : {1, 2, 3}) {
+      SCOPED_TRACE(header + " version " + std::to_string(version));
+      Make("x.npy", Npy(header, kData, version));
+      const StoredTensor y = Applied("x.npy");
+      EXPECT_EQ(y.data, expected.data);
+      EXPECT_EQ(y.shape, (Sizes{2, 3}));
+    }
+  }
+}
+
+// Neither the order in the header nor tensors of other types matter, nor colons in paths.
+TEST_F(FileFormats, FindsATensorByName) {
+  const std::vector<float> a = {1, 2};
+  const std::vector<float> b = {3, 4};
+  Make("a.npy", NpyOf({"F32", {2}, Bytes(a)}));
+  Make("b.npy", NpyOf({"F32", {2}, Bytes(b)}));
+  const std::string ya = Applied("a.npy").data;
+  const std::string yb = Applied("b.npy").data;
+  ASSERT_NE(ya, yb);
+  const std::string two = Safetensors(
+      "{\"__metadata__\": {\"format\": \"pt\", \"\": \"\"}, " + Entry("x:b", "F32", "[2]", 16, 24) +
+          "," + Entry("i", "I64", "[]", 8, 16) + "," + Entry("a", "F32", "[2]", 0, 8) + "}   ",
+      Bytes(a) + "12345678" + Bytes(b));
+  std::filesystem::create_directory(File("d.safetensors"));
+  for (const std::string name : {"two.safetensors", "a:b.safetensors",
+                                 "a.safetensors:b.safetensors", "d.safetensors/two.safetensors"}) {
+    Make(name, two);
+    EXPECT_EQ(Applied(name + ":a").data, ya) << name;
+    EXPECT_EQ(Applied(name + ":x:b").data, yb) << name;
+  }
+  Make("d.safetensors/a.npy", ReadFile(File("a.npy")));
+  EXPECT_EQ(Applied("d.safetensors/a.npy").data, ya);
+  // The only tensor needs no name.
+  Make("one.safetensors",
+       Safetensors("{\"__metadata__\": {}, " + Entry("x", "F32", "[2]", 0, 8) + "}", Bytes(a)));
+  EXPECT_EQ(Applied("one.safetensors").data, ya);
+  EXPECT_EQ(Applied("one.safetensors:x").data, ya);
+}
+
+// The longest path that names a file is taken.
+TEST_F(FileFormats, FindsATensorByAnyName) {
+  const std::string names[] = {"y",
+                               "a:b",
+                               ".safetensors:y",
+                               "a.safetensors:y",
+                               "a.safetensors:b.safetensors:y",
+                               "a.safetensors:",
+                               "a.safetensors",
+                               "a.npy"};
+  // Each tensor has its own number of rows.
+  std::string header;
+  size_t rows = 0;
+  for (const std::string& name : names) {
+    const std::string shape = "[" + std::to_string(++rows) + ", 0, 2]";
+    header += (header.empty() ? "{" : ",") + Entry(name, "F32", shape, 0, 0);
+  }
+  Make("x.safetensors", Safetensors(header + "}", ""));
+  rows = 0;
+  for (const std::string& name : names) {
+    EXPECT_EQ(Applied("x.safetensors:" + name).shape, (Sizes{++rows, 0, 2})) << name;
+  }
+  const std::string longer = "x.safetensors:a.npy";
+  Make(longer, NpyOf({"F32", {0, 7}, ""}));
+  EXPECT_EQ(Applied(longer).shape, (Sizes{0, 7}));
+  std::filesystem::remove(File("x.safetensors"));
+  ExpectRefused("apply --output y.npy --input x.safetensors:a.safetensors:y",
+                "x.safetensors:a.safetensors: No such file");
+  // To write as to read, to a file that is there.
+  Make("y.safetensors", "");
+  ExpectSuccess(Run({"apply", "--input", longer, "--output", "y.safetensors:a.safetensors:y"}));
+  EXPECT_EQ(ReadSafetensors(ReadFile(File("y.safetensors"))).count("a.safetensors:y"), 1u);
+}
+
+TEST_F(FileFormats, ManyTensorsTakeNoLongerEach) {
+  std::string header = "{";
+  for (int i = 0; i < 300000; ++i) {
+    header += Entry("x" + std::to_string(i), "F32", "[0, 2]", 0, 0) + ",";
+  }
+  Make("x.safetensors", Safetensors(header + Entry("last", "F32", "[0, 3]", 0, 0) + "}", ""));
+  EXPECT_EQ(Applied("x.safetensors:last").shape, (Sizes{0, 3}));
+}
+
+// ------------------------------------------------------------------------------------- writing
+
+// file_commands_test.cc compares each .npy file with numpy's. This one has too many dimensions for
+// the two bytes of length that version 1 has.
+TEST_F(FileFormats, WritesNpyOfManyDimensions) {
+  Sizes shape(30000, 1);
+  shape.push_back(2);
+  Make("x.npy", Npy(NpyHeader("<f4", "(" + Listed(shape) + ")"), Bytes<float>({1, 2}), 2));
+  ExpectSuccess(Run({"apply", "--input", "x.npy", "--output", "y.npy"}));
+  const std::string y = ReadFile(File("y.npy"));
+  EXPECT_EQ(y.substr(0, 8), std::string("\x93NUMPY\2\0", 8));
+  EXPECT_EQ((y.size() - 8) % 64, 0u);
+  EXPECT_EQ(Applied("y.npy").shape, shape);
+}
+
+TEST_F(FileFormats, WritesAlignedSafetensorsOfAnyName) {
+  Make("x.npy", NpyOf({"F32", {2}, Bytes<float>({1, 2})}));
+  for (const std::string name : {"a", "ab", "output", "a:b \"c\"\\\n\xc3\xa9"}) {
+    ExpectSuccess(Run({"apply", "--input", "x.npy", "--output", "y.safetensors:" + name}));
+    const std::string file = ReadFile(File("y.safetensors"));
+    EXPECT_EQ(static_cast<unsigned char>(file[0]) % 8, 0);
+    EXPECT_EQ(file[8], '{');
+    EXPECT_EQ(ReadSafetensors(file).count(name), 1u);
+  }
+}
+
+// --------------------------------------------------------------------------------- bad input
+
+TEST_F(FileFormats, RefusesMalformedNpy) {
+  const std::string& data = kData;
+  const std::string good = NpyHeader("<f4", "(2, 3)");
+  const auto with = [&data](const std::string& header) { return Npy(header, data); };
+  const auto shape = [&data](const std::string& text) { return Npy(NpyHeader("<f4", text), data); };
+  const auto descr = [&data](const std::string& text) {
+    return Npy(NpyHeader(text, "(2, 3)"), data);
+  };
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "not a .npy file"},
+      {"text\n", "not a .npy file"},
+      {"\x93NUMP", "not a .npy file"},
+      {"\x93NUMPY", "truncated"},
+      {"\x93NUMPY\1", "truncated"},
+      {std::string("\x93NUMPY\1\0", 8), "truncated"},
+      {std::string("\x93NUMPY\1\0\x76", 9), "truncated"},
+      {std::string("\x93NUMPY\2\0\x76\0\0", 11), "truncated"},
+      {std::string("\x93NUMPY\1\0\xff\xff{}", 12), "truncated"},
+      {std::string("\x93NUMPY\2\0\xff\xff\xff\xff{}", 14), "truncated"},
+      {with(good).substr(0, 40), "truncated"},
+      {Npy(good, data, 0), "version 0.0"},
+      {Npy(good, data, 4), "version 4.0"},
+      {std::string("\x93NUMPY\1\1", 8) + with(good).substr(8), "version 1.1"},
+      {with(""), "malformed"},
+      {with("{}"), "malformed"},
+      {with("["), "malformed"},
+      {with("{"), "malformed"},
+      {with("{'descr': '<f4', 'fortran_order': False}"), "malformed"},
+      {with("{'descr': '<f4', 'shape': (2, 3)}"), "malformed"},
+      {with("{'fortran_order': False, 'shape': (2, 3)}"), "malformed"},
+      {with(good + "x"), "malformed"},
+      {with("x" + good), "malformed"},
+      {with("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}"),
+       "malformed"},
+      {with("{'descr': '<f4', 'other': False, 'fortran_order': False, 'shape': (2, 3)}"),
+       "malformed"},
+      {with("{'descr': '<f4, 'fortran_order': False, 'shape': (2, 3)}"), "malformed"},
+      {with("{'descr': <f4, 'fortran_order': False, 'shape': (2, 3)}"), "malformed"},
+      {with("{'descr': '<f4' 'fortran_order': False, 'shape': (2, 3)}"), "malformed"},
+      {with("{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 3)}"), "malformed"},
+      {with("{'descr': '<f4', 'fortran_order': False, 'shape': [2, 3]}"), "malformed"},
+      {with("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3)}"), "Fortran order"},
+      {with("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3)}"), "structured"},
+      {shape("((2, 3))"), "malformed"},
+      {shape(std::string(50000, '(')), "malformed"},
+      {shape("(6)"), "malformed"},
+      {shape("(2, -3)"), "malformed"},
+      {shape("(2, 3.0)"), "malformed"},
+      {shape("(2 3)"), "malformed"},
+      {shape("(2, 3"), "malformed"},
+      {shape("(,)"), "malformed"},
+      {shape("(99999999999999999999, 3)"), "overflows"},
+      {shape("(4294967296, 4294967296)"), "overflows"},
+      {shape("(4611686018427387904, 1)"), "overflows"},
+      {shape("()"), "needs 4 bytes"},
+      {shape("(2, 2)"), "needs 16 bytes, the file holds 24"},
+      {shape("(2, 4)"), "needs 32 bytes, the file holds 24"},
+      {Npy(good, data.substr(1)), "needs 24 bytes, the file holds 23"},
+      {Npy(good, data + "x"), "needs 24 bytes, the file holds 25"},
+      {descr("<f8"), "'<f8' is not supported"},
+      {descr(">f4"), "'>f4' is not supported"},
+      {descr("=f4"), "'=f4' is not supported"},
+      {descr("<i4"), "'<i4' is not supported"},
+      {descr("|V2"), "'|V2' is not supported"},
+      {descr(""), "'' is not supported"},
+      {descr("a\nb\x01\xff"), "'a\\nb\\u0001"},
+  };
+  ASSERT_EQ(Applied(Make("good.npy", with(good))).shape, (Sizes{2, 3}));
+  for (const auto& [bytes, problem] : cases) {
+    SCOPED_TRACE(bytes.substr(0, 200));
+    Make("bad.npy", bytes);
+    ExpectRefused("apply --input bad.npy --output y.npy", problem);
+  }
+}
+
+TEST_F(FileFormats, RefusesMalformedSafetensors) {
+  const std::string& data = kData;
+  const std::string x = Entry("x", "F32", "[2, 3]", 0, 24);
+  const auto with = [&data](const std::string& header) { return Safetensors(header, data); };
+  const auto tensor = [&data](const std::string& dtype, const std::string& shape, size_t begin = 0,
+                              size_t end = 24) {
+    return Safetensors("{" + Entry("x", dtype, shape, begin, end) + "}", data);
+  };
+  const auto offsets = [&data](const std::string& text) {
+    return Safetensors("{\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":" + text + "}}",
+                       data);
+  };
+  const std::string deep_arrays = std::string(1000000, '[');
+  std::string deep_objects;
+  for (int i = 0; i < 100000; ++i) deep_objects += "{\"a\":";
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "too short"},
+      {"1234567", "too short"},
+      {LittleEndian(1, 8), "beyond the file's end"},
+      {LittleEndian(UINT64_MAX, 8) + "{}", "beyond the file's end"},
+      {LittleEndian(uint64_t{1} << 63, 8) + "{}", "beyond the file's end"},
+      {with("{" + x + "}").substr(0, 30), "beyond the file's end"},
+      {Safetensors(std::string().append(100000001, ' '), ""), "above the limit"},
+      {with(""), "not a JSON object"},
+      {with("[]"), "not a JSON object"},
+      {with("\xef\xbb\xbf{" + x + "}"), "not a JSON object"},
+      {with("null"), "not a JSON object"},
+      {with(" {" + x + "}"), "not a JSON object"},
+      {with("{" + x + "}" + std::string(3, '\0')), "not a JSON object"},
+      {with("{"), "not valid JSON"},
+      {with("{" + x), "not valid JSON"},
+      {with("{" + x + "}}"), "not valid JSON"},
+      {with("{" + x + ",}"), "not valid JSON"},
+      {with("{\"\xff\": 1}"), "not valid JSON"},
+      {with("{/**/" + x + "}"), "not valid JSON"},
+      {with("{\"x\": " + deep_arrays), "nested too deeply"},
+      {with(deep_objects), "nested too deeply"},
+      {with("{\"__metadata__\": {\"a\": [[[]]]}," + x + "}"), "nested too deeply"},
+      {with("{" + x + "," + x + "}"), "'x' twice"},
+      {with(
+           "{\"x\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}"),
+       "'dtype' twice"},
+      {with("{}"), "end at byte 0 of 24"},
+      {Safetensors("{}", ""), "holds no tensor"},
+      {Safetensors("{\"__metadata__\": {}}", ""), "holds no tensor"},
+      {with("{\"__metadata__\": {\"a\": 1}," + x + "}"), "__metadata__"},
+      {with("{\"__metadata__\": \"a\"," + x + "}"), "__metadata__"},
+      {with("{\"x\": 1}"), "'x': not described by an object"},
+      {with("{\"x\": {}}"), "'dtype' is not a string"},
+      {with("{\"x\": {\"dtype\": 1}}"), "'dtype' is not a string"},
+      {with("{\"x\": {\"dtype\": \"F32\"}}"), "'data_offsets' is not a list of sizes"},
+      {with("{\"x\":{\"dtype\":\"F32\",\"data_offsets\":[0,24]}}"),
+       "'shape' is not a list of sizes"},
+      {tensor("F32", "6"), "'shape' is not a list of sizes"},
+      {tensor("F32", "[2, -3]"), "'shape' is not a list of sizes"},
+      {tensor("F32", "[2, 3.0]"), "'shape' is not a list of sizes"},
+      {tensor("F32", "[2, \"3\"]"), "'shape' is not a list of sizes"},
+      {tensor("F32", "[99999999999999999999, 3]"), "'shape' is not a list of sizes"},
+      {tensor("F32", "[4294967296, 4294967296]"), "overflows"},
+      {tensor("F32", "[18446744073709551615]"), "overflows"},
+      {tensor("F32", "[2, 4]"), "needs 32 bytes, its offsets hold 24"},
+      {tensor("F16", "[2, 3]"), "needs 12 bytes, its offsets hold 24"},
+      {tensor("F32", "[]"), "needs 4 bytes, its offsets hold 24"},
+      {tensor("F32", "[2, 3]", 0, 25), "lie outside the 24 bytes"},
+      {tensor("F32", "[2, 3]", 4, 28), "lie outside the 24 bytes"},
+      {tensor("F32", "[2, 3]", 24, 0), "lie outside the 24 bytes"},
+      {tensor("F32", "[2, 3]", SIZE_MAX - 23, SIZE_MAX), "lie outside the 24 bytes"},
+      {tensor("F32", "[5]", 0, 20), "end at byte 20 of 24"},
+      {tensor("F32", "[5]", 4, 24), "starts at byte 4 of the data, the tensor before it ends at 0"},
+      {with("{" + Entry("x", "F32", "[4]", 0, 16) + "," + Entry("y", "F32", "[4]", 8, 24) + "}"),
+       "starts at byte 8 of the data, the tensor before it ends at 16"},
+      {with("{" + Entry("x", "F32", "[2]", 0, 8) + "," + Entry("y", "F32", "[2]", 16, 24) + "}"),
+       "starts at byte 16 of the data, the tensor before it ends at 8"},
+      {offsets("[0]"), "not a pair"},
+      {offsets("[0, 24, 48]"), "not a pair"},
+      {offsets("[-1, 23]"), "'data_offsets' is not a list of sizes"},
+      {offsets("[0, 24.5]"), "'data_offsets' is not a list of sizes"},
+      {offsets("[0, 1e400]"), "number that is out of range"},
+      {tensor("F64", "[3]"), "'F64' is not supported"},
+      {tensor("F8_E4M3", "[24]"), "'F8_E4M3' is not supported"},
+      {tensor("f32", "[2, 3]"), "'f32' is not supported"},
+      {tensor("a\\nb", "[2, 3]"), "'a\\nb' is not supported"},
+      {with("{" + x + "}").substr(0, with("{" + x + "}").size() - 1), "is the file truncated?"},
+      {with("{" + x + "}") + "x", "end at byte 24 of 25"},
+  };
+  ASSERT_EQ(Applied(Make("good.safetensors", with("{" + x + "}"))).shape, (Sizes{2, 3}));
+  for (const auto& [bytes, problem] : cases) {
+    SCOPED_TRACE(bytes.substr(0, 200));
+    Make("bad.safetensors", bytes);
+    ExpectRefused("apply --input bad.safetensors --output y.npy", problem);
+  }
+}
+
+TEST_F(FileFormats, NamesTheTensorsToChooseFrom) {
+  std::string header;
+  for (const std::string name : {"a", "b", "c\\n", "d", "e"}) {
+    header += (header.empty() ? "{" : ",") + Entry(name, "F32", "[0, 2]", 0, 0);
+  }
+  Make("five.safetensors", Safetensors(header + "}", ""));
+  const std::string apply = "apply --output y.npy --input five.safetensors";
+  ExpectRefused(apply,
+                "five.safetensors: the file holds 5 tensors, name one as FILE:TENSOR: "
+                "'a', 'b', 'c\\n' and 2 more");
+  ExpectRefused(apply + ":z", "no tensor 'z'; the file holds 'a', 'b', 'c\\n' and 2 more");
+  ExpectRefused(apply + ":__metadata__", "no tensor '__metadata__'");
+  ExpectRefused(apply + ":", "no tensor name after the colon");
+}
+
+}  // namespace
+}  // namespace rmsnorm::test

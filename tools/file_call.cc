@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "file_call.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "output_file.h"
+#include "progress.h"
+#include "tensor_file.h"
+#include "user_error.h"
+
+namespace rmsnorm::tools {
+namespace {
+
+using internal::kOperandRules;
+using internal::OperandRule;
+using internal::Shape;
+using Sizes = std::vector<size_t>;
+
+// Enough to keep the threads busy, little enough that the results are still in the cache when they
+// are written to the file.
+constexpr size_t kChunkBytes = size_t{4} << 20;
+
+// Rows of x that lie one after the other: some of one leading dimension, with one index of each
+// dimension before it and all of those behind it.
+struct Chunk {
+  Sizes begin;   // in each leading dimension
+  Sizes extent;  // the same
+};
+
+// A tensor of the call.
+struct CallTensor {
+  const FileOperand& file;
+  TensorInfo info;
+  Sizes leading = {};  // below each leading dimension of x: the same, or 1 where its rows share one
+
+  std::unique_ptr<InputTensor> input = {};  // of an input
+
+  TensorLocation location = {};  // of an output: its place
+  OutputFile* output = nullptr;
+  size_t begin = 0;  // where its data begins in the file
+  std::vector<char> memory = {};
+
+  // What the chunk at hand has of it.
+  char* elements = nullptr;
+  size_t first = 0;
+  size_t count = 0;
+
+  const OperandRule& rule() const { return kOperandRules[file.operand]; }
+};
+
+[[noreturn]] void Refuse(const FileOperand& file, const std::string& problem) {
+  throw UserError(std::string(file.flag) + ": " + problem);
+}
+
+// The leading dimensions of a tensor, one below each of x's. Throws UserError where its shape or
+// its type is not what the operand has.
+Sizes LeadingDimensions(const CallTensor& tensor, const TensorInfo& x) {
+  const OperandRule& rule = tensor.rule();
+  const Sizes& shape = tensor.info.shape;
+  const auto refuse = [&](const std::string& problem) {
+    Refuse(tensor.file, "shape " + ShapeText(shape) + problem);
+  };
+  if (rule.dtype != 0 && tensor.info.dtype != static_cast<Dtype>(rule.dtype)) {
+    Refuse(tensor.file, DtypeName(tensor.info.dtype) + ", but " + rule.name + " is " +
+                            rmsnorm_dtype_name(rule.dtype));
+  }
+  const Sizes of_x(x.shape.begin(), x.shape.end() - 1);
+  if (rule.shape == Shape::kRows) {
+    if (shape != x.shape) refuse(", but x has " + ShapeText(x.shape));
+    return of_x;
+  }
+  if (rule.shape == Shape::kPerRow) {
+    Sizes last_is_1 = of_x;
+    last_is_1.push_back(1);
+    if (shape != of_x && shape != last_is_1) {
+      refuse(", but the rows of x need " + ShapeText(of_x) + " or " + ShapeText(last_is_1));
+    }
+    return of_x;
+  }
+  if (shape.empty() || shape.back() != x.shape.back()) {
+    refuse(", but the rows of x need " + ShapeText({x.shape.back()}));
+  }
+  Sizes leading(x.shape.size() - std::min(x.shape.size(), shape.size()), 1);
+  leading.insert(leading.end(), shape.begin(), shape.end() - 1);
+  bool fits = leading.size() == of_x.size();
+  for (size_t i = 0; fits && i < of_x.size(); ++i) fits = leading[i] == 1 || leading[i] == of_x[i];
+  if (!fits) refuse(" does not broadcast to " + ShapeText(x.shape) + ", the shape of x");
+  return leading;
+}
+
+// Leaves out dimensions of x, the first tensor, that are 1, and merges neighbours along which each
+// tensor has all of x's rows, or shares one: a file may have more dimensions than a view.
+void MergeDimensions(std::list<CallTensor>& tensors) {
+  const Sizes of_x = tensors.front().leading;
+  std::map<CallTensor*, Sizes> merged;
+  for (size_t i = 0; i < of_x.size(); ++i) {
+    if (of_x[i] == 1) continue;
+    bool are_alike = !merged.empty();
+    for (CallTensor& tensor : tensors) {
+      are_alike = are_alike && (tensor.leading[i] == 1) == (merged[&tensor].back() == 1);
+    }
+    for (CallTensor& tensor : tensors) {
+      if (!are_alike) merged[&tensor].push_back(1);
+      merged[&tensor].back() *= tensor.leading[i];
+    }
+  }
+  for (CallTensor& tensor : tensors) tensor.leading = merged.empty() ? Sizes{1} : merged[&tensor];
+}
+
+// Calls work(chunk) for chunks of at most so many rows, but of one row at least, in order until all
+// rows have been there, and shows a bar where that takes long. Without rows there is still one
+// call, so that options and target are checked.
+void ForEachChunk(const Sizes& leading, size_t most_rows,
+                  const std::function<void(const Chunk&)>& work) {
+  size_t rows = 1;
+  for (const size_t dimension : leading) rows *= dimension;
+  Chunk chunk = {Sizes(leading.size()), leading};
+  if (rows == 0) return work(chunk);
+
+  size_t axis = leading.size() - 1;  // the dimension that is cut
+  size_t rows_behind = 1;            // of each of its indices
+  while (axis > 0 && rows_behind * leading[axis] <= most_rows) rows_behind *= leading[axis--];
+  const size_t most = std::max<size_t>(1, most_rows / rows_behind);
+
+  Progress progress(rows);
+  std::fill_n(chunk.extent.begin(), axis, 1);
+  for (size_t done = 0; done < rows; done += chunk.extent[axis] * rows_behind) {
+    progress.Update(done);
+    size_t index = done / rows_behind;
+    for (size_t i = axis + 1; i-- > 0; index /= leading[i]) chunk.begin[i] = index % leading[i];
+    chunk.extent[axis] = std::min(most, leading[axis] - chunk.begin[axis]);
+    work(chunk);
+  }
+}
+
+class TensorCall {
+ public:
+  TensorCall(const FileCommand& command, const FileCall& call) : command_(command), call_(call) {
+    // Names that cannot be written are found before any file is read.
+    for (const FileOperand& file : command.operands) {
+      if (IsGiven(file.operand)) ParseLocation(*call.location[file.operand]);
+    }
+    for (const bool outputs : {false, true}) {
+      for (const FileOperand& file : command.operands) {
+        if (IsGiven(file.operand) && command.IsOutput(file.operand) == outputs) Add(file);
+      }
+    }
+    MergeDimensions(tensors_);
+  }
+
+  void Run() {
+    OpenOutputs();
+    const CallTensor& x = tensors_.front();
+    size_t most_rows = std::max<size_t>(1, kChunkBytes / ElementSize(x.info.dtype) / d_);
+    for (const CallTensor& tensor : tensors_) {
+      // A sum over all rows, which no chunk is a part of.
+      if (tensor.output != nullptr && tensor.rule().shape == Shape::kColumns) most_rows = SIZE_MAX;
+    }
+    ForEachChunk(x.leading, most_rows, [this](const Chunk& chunk) { RunChunk(chunk); });
+    for (OutputFile& file : files_) file.Sync();
+    for (OutputFile& file : files_) file.Commit();
+  }
+
+ private:
+  bool IsGiven(Operand operand) const { return call_.location[operand].has_value(); }
+
+  CallTensor* Find(Operand operand) {
+    for (CallTensor& tensor : tensors_) {
+      if (tensor.file.operand == operand) return &tensor;
+    }
+    return nullptr;
+  }
+
+  void Add(const FileOperand& file) {
+    const TensorLocation location = ParseLocation(*call_.location[file.operand]);
+    if (!command_.IsOutput(file.operand)) {
+      CallTensor& tensor = tensors_.emplace_back(CallTensor{file, {}});
+      tensor.input = std::make_unique<InputTensor>(location);
+      tensor.info = tensor.input->info();
+      if (file.operand == internal::kX) CheckRows(tensor);
+    } else {
+      const CallTensor* const like = Find(file.like);
+      CallTensor& tensor =
+          tensors_.emplace_back(CallTensor{file, like ? like->info : TensorInfo{Dtype::f32, {d_}}});
+      tensor.info.dtype = call_.dtype[file.operand].value_or(tensor.info.dtype);
+      tensor.location = location;
+    }
+    tensors_.back().leading = LeadingDimensions(tensors_.back(), tensors_.front().info);
+  }
+
+  void CheckRows(const CallTensor& x) {
+    if (x.info.shape.empty()) Refuse(x.file, "a tensor without dimensions has no rows");
+    d_ = x.info.shape.back();
+    if (d_ == 0) {
+      Refuse(x.file, "shape " + ShapeText(x.info.shape) + " has rows of no elements");
+    }
+  }
+
+  // Tensors whose locations lead to one file share it, the larger elements first, so that all are
+  // aligned.
+  void OpenOutputs() {
+    std::map<std::string, std::vector<CallTensor*>> by_path;
+    for (CallTensor& tensor : tensors_) {
+      if (!tensor.input) by_path[ResolvedPath(tensor.location.path)].push_back(&tensor);
+    }
+    for (auto& [path, tensors] : by_path) {
+      std::stable_sort(tensors.begin(), tensors.end(), [](CallTensor* a, CallTensor* b) {
+        return ElementSize(a->info.dtype) > ElementSize(b->info.dtype);
+      });
+      std::vector<std::pair<std::string, TensorInfo>> named;
+      for (const CallTensor* const tensor : tensors) {
+        std::string name = tensor->file.flag + 2;
+        std::replace(name.begin(), name.end(), '-', '_');
+        if (!tensor->location.name.empty()) name = tensor->location.name;
+        named.emplace_back(name, tensor->info);
+      }
+      const TensorLocation& location = tensors.front()->location;
+      const std::string header = FileHeader(location, named);
+      OutputFile& file = files_.emplace_back(location.path);
+      file.Write(header);
+      size_t begin = header.size();
+      for (CallTensor* const tensor : tensors) {
+        tensor->output = &file;
+        tensor->begin = begin;
+        begin += ByteSize(tensor->info);
+      }
+    }
+  }
+
+  // Lays out the elements that a chunk has of a tensor.
+  rmsnorm_view ViewOf(CallTensor& tensor, const Chunk& chunk) {
+    tensor.first = 0;
+    tensor.count = 1;
+    Sizes shape;
+    for (size_t i = 0; i < tensor.leading.size(); ++i) {
+      const bool is_shared = tensor.leading[i] == 1;
+      shape.push_back(is_shared ? 1 : chunk.extent[i]);
+      tensor.first = tensor.first * tensor.leading[i] + (is_shared ? 0 : chunk.begin[i]);
+      tensor.count *= shape.back();
+    }
+    if (tensor.rule().shape != Shape::kPerRow) {
+      shape.push_back(d_);
+      tensor.first *= d_;
+      tensor.count *= d_;
+    }
+    const Dtype dtype = tensor.info.dtype;
+    const CallTensor* const place = Find(tensor.rule().in_place_of);
+    if (tensor.input) {
+      tensor.elements = tensor.input->Elements(tensor.first, tensor.count);
+    } else if (place && place->input && ElementSize(place->info.dtype) == ElementSize(dtype)) {
+      tensor.elements = place->elements;
+    } else {
+      tensor.memory.resize(tensor.count * ElementSize(dtype));
+      tensor.elements = tensor.memory.data();
+    }
+    return rmsnorm_tensor(tensor.elements, static_cast<rmsnorm_dtype>(dtype),
+                          static_cast<int32_t>(shape.size()), shape.data(), nullptr);
+  }
+
+  void RunChunk(const Chunk& chunk) {
+    rmsnorm_view views[internal::kOperands];
+    rmsnorm_operands operands = rmsnorm_no_operands();
+    for (CallTensor& tensor : tensors_) {
+      const Operand operand = tensor.file.operand;
+      if (tensor.rule().*command_.role == Role::kAbsent) continue;
+      views[operand] = ViewOf(tensor, chunk);
+      char* const field = reinterpret_cast<char*>(&operands) + tensor.rule().offset;
+      *reinterpret_cast<const rmsnorm_view**>(field) = &views[operand];
+    }
+    check(command_.call(&operands, &call_.options, &call_.context));
+    for (const CallTensor& tensor : tensors_) {
+      if (tensor.output == nullptr) continue;
+      const size_t size = ElementSize(tensor.info.dtype);
+      tensor.output->Write({tensor.elements, tensor.count * size},
+                           tensor.begin + tensor.first * size);
+    }
+  }
+
+  const FileCommand& command_;
+  const FileCall& call_;
+  std::list<CallTensor> tensors_;  // x first, inputs before outputs
+  std::list<OutputFile> files_;
+  size_t d_ = 0;
+};
+
+}  // namespace
+
+void Run(const FileCommand& command, const FileCall& call) { TensorCall(command, call).Run(); }
+
+}  // namespace rmsnorm::tools

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// rmsnorm apply and rmsnorm backward: a norm and its gradients, from files into files. What a
+// command line may say stands in tables: a tensor is a line of operands, a number or a word a line
+// of options.
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "command.h"
+#include "file_call.h"
+#include "user_error.h"
+
+namespace rmsnorm::tools {
+namespace {
+
+using internal::OperandRule;
+
+constexpr char kWeightHelp[] =
+    "The weight, one element for each of a row; or one such row for each head, group or sample: "
+    "leading dimensions, aligned with x's from the right, are x's or 1; none: ones";
+constexpr char kXHelp[] = "x: f32, f16 or bf16, of any shape";
+
+const FileCommand kCommands[] = {
+    {"apply",
+     "Normalise each row (last axis) of a tensor from a .npy or .safetensors file",
+     rmsnorm_forward,
+     &OperandRule::forward,
+     {{internal::kX, "--input", kXHelp},
+      {internal::kWeight, "--weight", kWeightHelp},
+      {internal::kBias, "--bias",
+       "Added after the weight; of a shape that the weight may have; none: nothing"},
+      {internal::kResidual, "--residual",
+       "Added to x before the norm: of the shape of x, f32, f16 or bf16"},
+      {internal::kY, "--output",
+       "The file to make or replace; its ending chooses the format, and its tensor is called "
+       "'output' unless named",
+       internal::kX, "--dtype"},
+      {internal::kResidualOut, "--residual-output",
+       "A file for the sum of the residual and x, in the residual's type", internal::kResidual,
+       nullptr, "--residual"}}},
+    {"backward",
+     "Compute the gradients by x, weight and bias from that by y, in files",
+     rmsnorm_backward,
+     &OperandRule::backward,
+     {{internal::kX, "--input", kXHelp},
+      {internal::kDy, "--grad", "The gradient by y, in the shape of x"},
+      {internal::kWeight, "--weight", kWeightHelp},
+      {internal::kBias, "--bias",
+       "The bias, for nothing but the shape and type of its gradient; none: one element for each "
+       "of a row",
+       internal::kBias, nullptr, "--grad-bias"},
+      {internal::kRstd, "--rstd",
+       "1 / RMS of each row in f32, as saved by the forward pass and used as it is; none: computed "
+       "again"},
+      {internal::kDx, "--grad-input",
+       "The file to make or replace for the gradient by x, in the type of --grad; its ending "
+       "chooses the format, and its tensor is called 'grad_input' unless named",
+       internal::kDy},
+      {internal::kDw, "--grad-weight",
+       "The file for the gradient by the weight, in its shape; a .safetensors file may take all "
+       "gradients",
+       internal::kWeight, "--grad-weight-dtype"},
+      {internal::kDb, "--grad-bias", "The file for the gradient by the bias, in its shape",
+       internal::kBias, "--grad-bias-dtype"}}},
+};
+
+// An option that is a number.
+struct Number {
+  const char* flag;
+  float rmsnorm_options::*field;
+  const char* unless_given;
+  const char* needs;  // a flag, or null
+  const char* help;
+  const char* refused;  // what a number is that cannot be, or null
+  bool (*refuses)(float);
+};
+
+constexpr Number kNumbers[] = {
+    {"--eps", &rmsnorm_options::eps, "1e-5", nullptr,
+     "Added to the mean square or to its root, or the least the root may be", "negative",
+     [](float value) { return value < 0; }},
+    {"--weight-offset", &rmsnorm_options::weight_offset, "0", "--weight",
+     "Added to the weight: 1 for Gemma", "", [](float) { return false; }},
+    {"--divisor", &rmsnorm_options::divisor, "", nullptr,
+     "What the sum of squares is divided by; default: the row's length", "not positive",
+     [](float value) { return value <= 0; }},
+};
+
+// An option that is a word.
+struct Choice {
+  const char* flag;
+  int32_t rmsnorm_options::*field;
+  bool has_gradient;  // the gradients depend on it
+  const char* needs;  // a flag, or null
+  const char* help;
+  std::map<std::string, int32_t> words;
+};
+
+const Choice kChoices[] = {
+    {"--eps-placement",
+     &rmsnorm_options::eps_placement,
+     true,
+     nullptr,
+     "Whether eps is added inside the root (default) or outside it, or is the root's floor (L2 "
+     "norms, with a divisor of 1)",
+     {{"inside", RMSNORM_EPS_INSIDE},
+      {"outside", RMSNORM_EPS_OUTSIDE},
+      {"floor", RMSNORM_EPS_FLOOR}}},
+    {"--rounding",
+     &rmsnorm_options::rounding,
+     false,
+     nullptr,
+     "Whether the normalised value is rounded to x's type after the weight (default) or before; or "
+     "before, and 1 / RMS as well",
+     {{"scale-then-cast", RMSNORM_SCALE_THEN_CAST},
+      {"cast-then-scale", RMSNORM_CAST_THEN_SCALE},
+      {"inverse-rounded", RMSNORM_INVERSE_ROUNDED}}},
+    {"--residual-rounding",
+     &rmsnorm_options::residual_rounding,
+     false,
+     "--residual",
+     "Whether the sum is rounded to the residual's type before the norm (default) or after",
+     {{"cast-then-norm", RMSNORM_CAST_THEN_NORM}, {"norm-then-cast", RMSNORM_NORM_THEN_CAST}}},
+};
+
+const std::map<std::string, Dtype> kDtypes = {
+    {"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}};
+
+constexpr char kFooter[] =
+    "In FILE[:TENSOR] the longest FILE that exists is taken. The tensor's name may be left out "
+    "where the file holds one tensor; .npy files have no names.";
+
+// Straight to f32: a detour over double would round twice.
+float ParseFloat(const std::string& option, const std::string& text) {
+  char* end;
+  errno = 0;
+  const float value = std::strtof(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0' || !std::isfinite(value)) {
+    throw UserError(option + ": '" + text + "' is not a finite 32-bit number");
+  }
+  if (value == 0 && errno == ERANGE) {
+    throw UserError(option + ": " + text + " is too small for a 32-bit number");
+  }
+  return value;
+}
+
+// "a, b or c"
+std::string AnyOf(const std::vector<std::string>& words) {
+  std::string text = words.front();
+  for (size_t i = 1; i < words.size(); ++i) {
+    text += (i + 1 < words.size() ? ", " : " or ") + words[i];
+  }
+  return text;
+}
+
+void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
+  CLI::App& verb = *app.add_subcommand(command.name, command.help);
+  const auto call = std::make_shared<FileCall>();
+  const auto add = [&](const std::string& flag, const std::function<void(const std::string&)>& set,
+                       const std::string& help) {
+    return verb.add_option_function<std::string>(flag, set, help);
+  };
+
+  std::map<internal::Operand, const char*> flags;
+  std::vector<std::string> outputs;
+  for (const FileOperand& file : command.operands) {
+    verb.add_option(file.flag, call->location[file.operand], file.help)
+        ->type_name("FILE[:TENSOR]")
+        ->required(internal::kOperandRules[file.operand].*command.role == Role::kRequired);
+    flags[file.operand] = file.flag;
+    if (command.IsOutput(file.operand)) outputs.push_back(file.flag);
+  }
+  for (const FileOperand& file : command.operands) {
+    if (file.needs != nullptr) verb.get_option(file.flag)->needs(verb.get_option(file.needs));
+    if (file.dtype_flag == nullptr) continue;
+    std::optional<Dtype>& dtype = call->dtype[file.operand];
+    add(
+        file.dtype_flag, [&dtype](const std::string& word) { dtype = kDtypes.at(word); },
+        std::string("The type of ") + file.flag + "; default: that of " + flags.at(file.like) +
+            ", or f32")
+        ->check(CLI::IsMember(kDtypes))
+        ->needs(verb.get_option(file.flag));
+  }
+  for (const Number& number : kNumbers) {
+    const auto set = [call, number](const std::string& text) {
+      const float value = ParseFloat(number.flag, text);
+      if (number.refuses(value)) {
+        throw UserError(std::string(number.flag) + ": " + text + " is " + number.refused);
+      }
+      call->options.*number.field = value;
+    };
+    CLI::Option* const option = add(number.flag, set, number.help)->type_name("NUMBER");
+    option->default_str(number.unless_given);
+    if (number.needs != nullptr) option->needs(verb.get_option(number.needs));
+  }
+  for (const Choice& choice : kChoices) {
+    if (command.call == rmsnorm_backward && !choice.has_gradient) continue;
+    const auto set = [call, &choice](const std::string& word) {
+      call->options.*choice.field = choice.words.at(word);
+    };
+    CLI::Option* const option = add(choice.flag, set, choice.help);
+    option->check(CLI::IsMember(choice.words));
+    if (choice.needs != nullptr) option->needs(verb.get_option(choice.needs));
+  }
+  verb.add_option("--threads", call->context.threads,
+                  "At most so many threads; 0: as OpenMP chooses")
+      ->check(CLI::Range(std::numeric_limits<int32_t>::max()))
+      ->capture_default_str();
+  verb.footer(AnyOf(outputs) + " is needed. " + kFooter);
+
+  verb.callback([call, &verb, &command, outputs, &status] {
+    const auto is_given = [&](const std::string& flag) { return verb.count(flag) > 0; };
+    if (std::none_of(outputs.begin(), outputs.end(), is_given)) {
+      throw UserError(AnyOf(outputs) + " is required");
+    }
+    Run(command, *call);
+    status = kSuccess;
+  });
+}
+
+}  // namespace
+
+void AddFileCommands(CLI::App& app, int& status) {
+  for (const FileCommand& command : kCommands) AddCommand(app, command, status);
+}
+
+}  // namespace rmsnorm::tools
