@@ -12,17 +12,19 @@ namespace rmsnorm::internal {
 rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
                          const rmsnorm_operands* operands, const rmsnorm_options* options,
                          Call& call) {
-  call.own_weight = nullptr;
-  if (module == nullptr) {
-    RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options));
-    RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, false, call.operands));
-    return CheckOffset(call.options, call.operands);
+  const bool by_module = module != nullptr;
+  if (by_module && options != nullptr) {
+    return Fail(RMSNORM_ERROR_OPERAND, "options: the module has its own");
   }
-  if (options != nullptr) return Fail(RMSNORM_ERROR_OPERAND, "options: the module has its own");
-  call.options = module->options;
-  call.own_weight = module->prepared.get();
-  RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, true, call.operands));
-  if (call.operands.d == module->d) return RMSNORM_OK;
+  call.own_weight = by_module ? module->prepared.get() : nullptr;
+  if (by_module) {
+    call.options = module->options;
+  } else {
+    RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options));
+  }
+  RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, by_module, call.operands));
+  RMSNORM_RETURN_IF_ERROR(CheckOptionsFit(operation, call.options, call.operands, by_module));
+  if (!by_module || call.operands.d == module->d) return RMSNORM_OK;
   return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", call.operands.d,
               module->d);
 }
@@ -43,8 +45,13 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   norm.eps_placement = options.eps_placement;
   norm.rounding = options.rounding;
   norm.norm_unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;
+  norm.factor = options.factor;
+  norm.activation = options.activation;
+  norm.gate_placement = options.gate_placement;
+  norm.gate_rounding = options.gate_rounding;
   norm.add_to_dx = false;
   norm.one_type = true;
+  norm.has_leaves = options.rounding != RMSNORM_INVERSE_ROUNDED && options.factor == 1.0f;
   norm.stream = false;
   for (rmsnorm_dtype& dtype : norm.dtype) dtype = RMSNORM_F32;
 }
@@ -56,7 +63,9 @@ void MakeNormOfViews(const KernelTable& kernels, const rmsnorm_options& options,
     if (kOperandRules[operand].shape == Shape::kColumns) return;
     norm.dtype[operand] = views[operand].dtype;
     const bool like_x = views[operand].dtype == views[kX].dtype;
-    if (kOperandRules[operand].shape == Shape::kRows && !like_x) norm.one_type = false;
+    if (kOperandRules[operand].shape == Shape::kRows && !like_x) {
+      norm.one_type = norm.has_leaves = false;
+    }
   });
 }
 

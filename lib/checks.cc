@@ -66,6 +66,22 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options) {
                 "options: divisor is %g; it must be finite and positive, or 0 for d",
                 static_cast<double>(options.divisor));
   }
+  if (!std::isfinite(options.factor)) {
+    return Fail(RMSNORM_ERROR_FACTOR, "options: factor is %g; it must be finite",
+                static_cast<double>(options.factor));
+  }
+  if (options.activation < RMSNORM_SILU || options.activation > RMSNORM_SIGMOID) {
+    return Fail(RMSNORM_ERROR_GATE, "options: activation is unknown (%d)", options.activation);
+  }
+  if (options.gate_placement < RMSNORM_GATE_AFTER || options.gate_placement > RMSNORM_GATE_BEFORE) {
+    return Fail(RMSNORM_ERROR_GATE, "options: gate_placement is unknown (%d)",
+                options.gate_placement);
+  }
+  if (options.gate_rounding < RMSNORM_GATE_UNROUNDED ||
+      options.gate_rounding > RMSNORM_GATE_ROUNDED_TO_X) {
+    return Fail(RMSNORM_ERROR_GATE, "options: gate_rounding is unknown (%d)",
+                options.gate_rounding);
+  }
   return RMSNORM_OK;
 }
 
@@ -82,8 +98,8 @@ rmsnorm_status CheckDtype(const OperandRule& rule, rmsnorm_dtype dtype) {
     return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be %s", rule.name, name,
                 rmsnorm_dtype_name(rule.dtype));
   }
-  if (rule.dtype == 0 && dtype == RMSNORM_F64) {
-    return Fail(RMSNORM_ERROR_DTYPE, "%s: f64; it must be f32, f16 or bf16", rule.name);
+  if (rule.dtype == 0 && dtype > RMSNORM_BF16) {
+    return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be f32, f16 or bf16", rule.name, name);
   }
   return RMSNORM_OK;
 }
@@ -271,6 +287,16 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
   if (operands.Has(kSums) && operands.Has(kResidual)) {
     return Fail(RMSNORM_ERROR_OPERAND, "sums: they exclude a residual");
   }
+  if (operands.Has(kSums) && operands.Has(kPostNormWeight)) {
+    return Fail(RMSNORM_ERROR_OPERAND, "sums: they exclude a post-norm");
+  }
+  if (operands.Has(kQ) != operands.Has(kScale)) {
+    return operands.Has(kQ) ? Fail(RMSNORM_ERROR_OPERAND, "q: there is no scale")
+                            : Fail(RMSNORM_ERROR_OPERAND, "scale: there is no q");
+  }
+  if (operands.Has(kZero) && !operands.Has(kQ)) {
+    return Fail(RMSNORM_ERROR_OPERAND, "zero: there is no q");
+  }
   return RMSNORM_OK;
 }
 
@@ -368,11 +394,34 @@ rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t ot
   return status;
 }
 
-rmsnorm_status CheckOffset(const rmsnorm_options& options, const Operands& operands) {
-  const bool matters = operands.Has(kY) || operands.Has(kDx) || operands.Has(kDw);
-  if (options.weight_offset == 0.0f || operands.Has(kWeight) || !matters) return RMSNORM_OK;
-  return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g, but there is no weight",
-              static_cast<double>(options.weight_offset));
+rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& options,
+                               const Operands& operands, bool own_weight) {
+  const bool is_scaled = (operands.given & (SetOf(kY) | SetOf(kQ) | SetOf(kDx) | SetOf(kDw))) != 0;
+  const bool has_weight = own_weight || operands.Has(kWeight) || operands.Has(kPostNormWeight);
+  if (options.weight_offset != 0.0f && is_scaled && !has_weight) {
+    return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g, but there is no weight",
+                static_cast<double>(options.weight_offset));
+  }
+  if (operation == Operation::kBackward && options.factor != 1.0f) {
+    return Fail(RMSNORM_ERROR_FACTOR, "options: factor is %g; rmsnorm_backward() takes none but 1",
+                static_cast<double>(options.factor));
+  }
+  const bool before = options.gate_placement == RMSNORM_GATE_BEFORE;
+  if (!operands.Has(kGate)) {
+    const char* const given = options.activation != RMSNORM_SILU                ? "activation"
+                              : before                                          ? "gate_placement"
+                              : options.gate_rounding != RMSNORM_GATE_UNROUNDED ? "gate_rounding"
+                                                                                : nullptr;
+    if (given == nullptr) return RMSNORM_OK;
+    return Fail(RMSNORM_ERROR_GATE, "options: %s is given, but there is no gate", given);
+  }
+  if (before && operands.Has(kResidual)) {
+    return Fail(RMSNORM_ERROR_OPERAND, "gate: before the norm it excludes a residual");
+  }
+  if (before && options.gate_rounding != RMSNORM_GATE_UNROUNDED) {
+    return Fail(RMSNORM_ERROR_GATE, "options: gate_rounding needs a gate after the norm");
+  }
+  return RMSNORM_OK;
 }
 
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d) {
@@ -406,6 +455,8 @@ const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) noexcept {
       return "bf16";
     case RMSNORM_F64:
       return "f64";
+    case RMSNORM_I8:
+      return "i8";
     default:
       return nullptr;
   }

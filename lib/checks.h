@@ -23,8 +23,10 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
 // Checks that the outputs of one call share no memory with the operands of the other.
 rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t other_index);
 
-// Checks that an offset comes with a weight, where the output depends on it.
-rmsnorm_status CheckOffset(const rmsnorm_options& options, const Operands& operands);
+// Checks that options and operands go together: an offset with a weight, where an output depends on
+// it; a way to gate with a gate. `own_weight` is of a call that brings a weight of its own.
+rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& options,
+                               const Operands& operands, bool own_weight);
 
 // Checks a view of d elements in one dimension by the rule of an operand.
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d);

@@ -69,7 +69,7 @@ class LongRow {
   void Normalise() {
     const Norm& norm = forward_.norm;
     float sum = 0;
-    const bool needs_sum = row_.Has(kY) || row_.Has(kRstd) || row_.Has(kSumsOut);
+    const bool needs_sum = (row_.given & (SetOf(kY) | SetOf(kRstd) | SetOf(kSumsOut))) != 0;
     if (needs_sum && !row_.Has(kSums)) {
       sum = SumInParts();
       // In binary64, which is rare, a row is one thread's.
@@ -141,7 +141,9 @@ void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context
     all.elements += all.forward[i].walk.rows * all.forward[i].walk.d;
   }
   const size_t parts = PartsOf(all.elements, context);
-  if (all.count == 1) {
+  // A post-norm and a quantised output need all of a row before the first of it is done.
+  const OperandSet whole_rows = SetOf(kPostNormWeight) | SetOf(kQ);
+  if (all.count == 1 && (all.forward->walk.given & whole_rows) == 0) {
     const Walk& walk = all.forward->walk;
     const size_t parts_of_row = std::min(parts, walk.d / kMinWorkOfPart);
     if (parts_of_row > walk.rows) {
@@ -157,9 +159,10 @@ void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context
 // ------------------------------------------------------------------ from a call to what runs
 
 // Whether the weight and the bias matter.
-bool IsScaled(const Call& call) { return call.operands.Has(kY); }
+bool IsScaled(const Call& call) { return call.operands.Has(kY) || call.operands.Has(kQ); }
 
 void AddScratch(const Call& call, WeightScratch& scratch) {
+  if (call.operands.Has(kPostNormWeight)) AddColumns(call.operands[kPostNormWeight], scratch);
   if (!IsScaled(call)) return;
   AddWeight(call, scratch);
   if (call.operands.Has(kBias)) AddColumns(call.operands[kBias], scratch);
@@ -171,6 +174,12 @@ void PrepareForward(Call& call, const KernelTable& kernels, WeightScratch& scrat
   Operands& operands = call.operands;
   rmsnorm_view weight;
   rmsnorm_view bias;
+  rmsnorm_view post_norm_weight;
+  if (operands.Has(kPostNormWeight)) {
+    post_norm_weight =
+        PrepareColumns(kernels, operands[kPostNormWeight], call.options.weight_offset, scratch);
+    operands.Set(kPostNormWeight, &post_norm_weight);
+  }
   if (IsScaled(call)) {
     weight = PrepareWeight(call, kernels, scratch);
     operands.Set(kWeight, &weight);

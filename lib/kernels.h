@@ -20,9 +20,14 @@ struct Norm {
   rmsnorm_eps_placement eps_placement;
   rmsnorm_rounding rounding;
   bool norm_unrounded;  // residual + x is normalised as it is before residual_out is rounded
-  bool add_to_dx;       // dx is added to what its memory holds
-  bool one_type;        // x and all that have its shape are of one type
-  bool stream;          // y or dx is better written past the caches; never where it is in place
+  float factor;         // of x; at 1 x is left alone
+  rmsnorm_activation activation;
+  rmsnorm_gate_placement gate_placement;
+  rmsnorm_gate_rounding gate_rounding;
+  bool add_to_dx;   // dx is added to what its memory holds
+  bool one_type;    // x and all that have its shape are of one type
+  bool has_leaves;  // one_type, and no option asks for what only tiles do
+  bool stream;      // y or dx is better written past the caches; never where it is in place
   rmsnorm_dtype dtype[kOperands];  // of each operand that a run has; f32 of weight, bias, dw and db
 };
 
@@ -36,7 +41,8 @@ struct Run {
   OperandSet given;
   // Of the first row of those that are given. What the operands of columns are here:
   //   weight  the prepared values w' = offset + w in f32, ones where the call has none; there
-  //           wherever y, dx or dw is
+  //           wherever y, q, dx or dw is
+  //   post_norm_weight  prepared as well
   //   bias    the values in f32
   //   dw, db  sums of f32 to add to, not the operands themselves
   char* data[kOperands];

@@ -37,6 +37,10 @@ std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& optio
   }
   if (options.weight_offset != 0.0f) text += ", weight_offset=" + Text(options.weight_offset);
   if (options.divisor != 0.0f) text += ", divisor=" + Text(options.divisor);
+  if (options.factor != 1.0f) text += ", factor=" + Text(options.factor);
+  if (options.activation == RMSNORM_SIGMOID) text += ", activation=sigmoid";
+  if (options.gate_placement == RMSNORM_GATE_BEFORE) text += ", gate_placement=before";
+  if (options.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) text += ", gate_rounding=x";
   if (context.threads != 0) text += ", threads=" + std::to_string(context.threads);
   if (context.parallel_for != nullptr) text += ", parallel_for";
   if (context.target != nullptr) text += std::string(", target=") + context.target;
@@ -75,8 +79,8 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->dtype = dtype;
     made->options = own_options;
     made->context = place.context;
-    made->most_short_rows[0] = MostShortRows(Operation::kForward, d, place.context);
-    made->most_short_rows[1] = MostShortRows(Operation::kBackward, d, place.context);
+    made->most_short_rows[0] = MostShortRows(Operation::kForward, d, own_options, place.context);
+    made->most_short_rows[1] = MostShortRows(Operation::kBackward, d, own_options, place.context);
     made->kernels = place.kernels;
     for (int i = 0; i < 3; ++i) {
       MakeDenseNorm(*place.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);

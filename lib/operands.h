@@ -18,13 +18,18 @@ enum Operand : int {
   kX,
   kResidual,
   kDy,
+  kGate,
   kWeight,
   kBias,
+  kPostNormWeight,
   kSums,
   kResidualOut,
   kY,
+  kQ,
   kRstd,
   kSumsOut,
+  kScale,
+  kZero,
   kDx,
   kDw,
   kDb,
@@ -60,14 +65,20 @@ constexpr OperandRule kOperandRules[kOperands] = {
     {RMSNORM_OPERAND(x), Shape::kRows, 0, kX, Role::kRequired, Role::kRequired},
     {RMSNORM_OPERAND(residual), Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent},
     {RMSNORM_OPERAND(dy), Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired},
+    {RMSNORM_OPERAND(gate), Shape::kRows, 0, kGate, Role::kInput, Role::kAbsent},
     {RMSNORM_OPERAND(weight), Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput},
     {RMSNORM_OPERAND(bias), Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent},
+    {RMSNORM_OPERAND(post_norm_weight), Shape::kColumns, 0, kPostNormWeight, Role::kInput,
+     Role::kAbsent},
     {RMSNORM_OPERAND(sums), Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent},
     {RMSNORM_OPERAND(residual_out), Shape::kRows, 0, kResidual, Role::kOutput, Role::kAbsent},
     {RMSNORM_OPERAND(y), Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent},
+    {RMSNORM_OPERAND(q), Shape::kRows, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent},
     {RMSNORM_OPERAND(rstd), Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput},
     {RMSNORM_OPERAND(sums_out), Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput,
      Role::kAbsent},
+    {RMSNORM_OPERAND(scale), Shape::kPerRow, RMSNORM_F32, kScale, Role::kOutput, Role::kAbsent},
+    {RMSNORM_OPERAND(zero), Shape::kPerRow, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent},
     {RMSNORM_OPERAND(dx), Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput},
     {RMSNORM_OPERAND(dw), Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput},
     {RMSNORM_OPERAND(db), Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput},
@@ -147,6 +158,7 @@ constexpr size_t ElementSize(rmsnorm_dtype dtype) {
   return dtype == RMSNORM_F32                            ? 4
          : dtype == RMSNORM_F16 || dtype == RMSNORM_BF16 ? 2
          : dtype == RMSNORM_F64                          ? 8
+         : dtype == RMSNORM_I8                           ? 1
                                                          : 0;
 }
 

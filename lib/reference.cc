@@ -13,10 +13,14 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 
+#include "activation.h"
 #include "element.h"
 #include "gradient_terms.h"
 #include "inverse_rms.h"
+#include "quantised.h"
 
 #ifdef __FAST_MATH__
 #error "-ffast-math changes results: build this library without it"
@@ -105,33 +109,20 @@ Real SumByLanes(size_t size, const Add& add) {
 
 // ------------------------------------------------------------------------------------- forward
 
-// Whether what is normalised has been rounded to the type of the residual, and counts as of that
-// type.
-bool IsSumRounded(const Norm& norm, const Run& run) {
-  return run.Has(kResidual) && !norm.norm_unrounded;
-}
+// The inverse RMS of a row, and whether it multiplies in binary64.
+struct Inverse {
+  double r;
+  bool cold;
+};
 
-// Step 1. What is normalised: x, or h = residual + x in f32, as residual_out holds it or before
-// that is rounded.
-void ReadNormalised(const Block& block, float* h) {
-  block.Read(kX, h);
-  if (!block.run.Has(kResidual)) return;
-  float residual[kBlock];
-  block.Read(kResidual, residual);
-  for (size_t j = 0; j < block.size; ++j) h[j] = residual[j] + h[j];
-  if (IsSumRounded(block.norm, block.run)) {
-    RoundValues(block.norm.dtype[kResidual], h, block.size);
-  }
-}
-
-// Step 2, the sum of squares. In binary64 the square is exact, so that fma and multiply-then-add
-// agree.
-template <class Real>
-Real SumSquares(const Norm& norm, const Run& run, size_t row) {
+// Step 1, the sum of squares of what read(block, h) gives. In binary64 the square is exact, so that
+// fma and multiply-then-add agree.
+template <class Real, class Read>
+Real SumSquares(const Norm& norm, const Run& run, size_t row, const Read& read) {
   Real total = 0;
   ForEachBlock(norm, run, row, [&](const Block& block) {
     float h[kBlock];
-    ReadNormalised(block, h);
+    read(block, h);
     total += SumByLanes<Real>(block.size, [&](Real lane, size_t j) {
       const Real value = h[j];
       return std::fma(value, value, lane);
@@ -140,68 +131,195 @@ Real SumSquares(const Norm& norm, const Run& run, size_t row) {
   return total;
 }
 
-// Step 3, from the sum to the inverse RMS r, is in inverse_rms.h.
+void ReadX(const Block& block, float* x) { block.Read(kX, x); }
 
-// Step 4. The product with r is rounded to f32, once; then to x's type, by the rounding order; then
-// the weight and the bias; then the type of y. residual_out is written beside it.
-template <class Real>
-void WriteRow(const Norm& norm, const Run& run, size_t row, Real r) {
-  const rmsnorm_dtype x_dtype = norm.dtype[IsSumRounded(norm, run) ? kResidual : kX];
-  if (norm.rounding == RMSNORM_INVERSE_ROUNDED) {
-    float rounded = static_cast<float>(r);
-    RoundValues(x_dtype, &rounded, 1);
-    r = rounded;
-  }
-  ForEachBlock(norm, run, row, [&](const Block& block) {
-    float h[kBlock];
-    ReadNormalised(block, h);
-    if (run.Has(kResidualOut)) block.Write(kResidualOut, h);
-    if (!run.Has(kY)) return;
-    for (size_t j = 0; j < block.size; ++j) h[j] = static_cast<float>(static_cast<Real>(h[j]) * r);
-    if (norm.rounding != RMSNORM_SCALE_THEN_CAST) RoundValues(x_dtype, h, block.size);
-    const float* weight = block.Columns(kWeight);
-    if (run.Has(kBias)) {
-      const float* bias = block.Columns(kBias);
-      for (size_t j = 0; j < block.size; ++j) h[j] = std::fma(h[j], weight[j], bias[j]);
-    } else {
-      for (size_t j = 0; j < block.size; ++j) h[j] *= weight[j];
-    }
-    block.Write(kY, h);
-  });
-}
-
-void ForwardRow(const Norm& norm, const Run& run, size_t row) {
-  const bool norm_wanted = run.Has(kY) || run.Has(kRstd);
-  if (!norm_wanted && !run.Has(kSumsOut)) return WriteRow<float>(norm, run, row, 0);
-
-  const double* given = run.Has(kSums) ? run.Row<double>(kSums, row) : nullptr;
-  const float sum = run.safe_sum != nullptr ? *run.safe_sum
-                    : given != nullptr      ? static_cast<float>(*given)
-                                            : SumSquares<float>(norm, run, row);
-  const auto cold_sum = [&] {
-    return given != nullptr ? *given : SumSquares<double>(norm, run, row);
-  };
-  if (run.Has(kSumsOut)) {
-    *run.Row<double>(kSumsOut, row) = IsSafeSum(sum, norm.divisor) ? sum : cold_sum();
-  }
+// Step 2, from the sum to the inverse RMS r, by inverse_rms.h. cold_sum() is the sum in binary64.
+template <class ColdSum>
+Inverse InverseOf(const Norm& norm, float sum, const ColdSum& cold_sum) {
   const float under_root = UnderRoot(norm, sum);
-  float r;
-  if (!norm_wanted || IsSafe(under_root)) {
-    r = InverseRms(norm, under_root);
-    WriteRow(norm, run, row, r);
-  } else {
-    const double cold_r = InverseRms(norm, UnderRoot(norm, cold_sum()));
-    WriteRow(norm, run, row, cold_r);
-    r = static_cast<float>(cold_r);
-  }
-  if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
+  if (IsSafe(under_root)) return {InverseRms(norm, under_root), false};
+  return {InverseRms(norm, UnderRoot(norm, cold_sum())), true};
 }
+
+// Step 3. The product with r is rounded to f32, once; then to x's type, by the rounding order; then
+// the weight and the bias, which may be null.
+void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype, const float* weight,
+           const float* bias, size_t size, float* h) {
+  float r = static_cast<float>(inverse.r);
+  bool cold = inverse.cold;
+  if (norm.rounding == RMSNORM_INVERSE_ROUNDED) {
+    RoundValues(x_dtype, &r, 1);
+    cold = false;
+  }
+  for (size_t j = 0; j < size; ++j) {
+    h[j] = cold ? static_cast<float>(double{h[j]} * inverse.r) : h[j] * r;
+  }
+  if (norm.rounding != RMSNORM_SCALE_THEN_CAST) RoundValues(x_dtype, h, size);
+  for (size_t j = 0; j < size; ++j) {
+    h[j] = bias != nullptr ? std::fma(h[j], weight[j], bias[j]) : h[j] * weight[j];
+  }
+}
+
+// 2^n, a normal number.
+float PowerOfTwo(int n) { return FromBits(static_cast<uint32_t>(n + 127) << 23); }
+
+// Multiplies by the activation of the gate: activation.h says how that is computed.
+void MultiplyByGate(const Block& block, float* h) {
+  float gate[kBlock];
+  block.Read(kGate, gate);
+  for (size_t j = 0; j < block.size; ++j) {
+    if (std::isnan(gate[j])) {
+      h[j] *= gate[j];
+      continue;
+    }
+    const float z = std::max(gate[j], kSmallestGate);
+    const float t = -std::min(z, kLargestGate);
+    const float k = std::nearbyint(t * kInverseOfLn2);
+    float s = std::fma(-k, kUpperLn2, t);
+    s = std::fma(-k, kLowerLn2, s);
+    float polynomial = kExpCoefficients[0];
+    for (size_t i = 1; i < std::size(kExpCoefficients); ++i) {
+      polynomial = std::fma(polynomial, s, kExpCoefficients[i]);
+    }
+    const float e = std::fma(polynomial, s * s, s);
+    const int m = std::max(static_cast<int>(k), 0);
+    const int a = m / 2;
+    const float f = PowerOfTwo(-a);
+    const float g = PowerOfTwo(a - m);
+    const float v = PowerOfTwo(static_cast<int>(k) - m);
+    const float b = std::fma(e, v, f * g) + v;
+    const float numerator = block.norm.activation == RMSNORM_SILU ? z : 1.0f;
+    h[j] *= (numerator / b * f) * g;
+  }
+}
+
+// Whether what is normalised has been rounded to the type of the residual, and counts as of that
+// type.
+bool IsSumRounded(const Norm& norm, const Run& run) {
+  return run.Has(kResidual) && !norm.norm_unrounded;
+}
+
+// A row of a forward call.
+class ForwardRow {
+ public:
+  ForwardRow(const Norm& norm, const Run& run, size_t row)
+      : norm_(norm),
+        run_(run),
+        row_(row),
+        x_dtype_(norm.dtype[IsSumRounded(norm, run) ? kResidual : kX]) {}
+
+  // The sum of squares of what is normalised.
+  template <class Real>
+  Real Sum() const {
+    return SumSquares<Real>(norm_, run_, row_,
+                            [this](const Block& block, float* h) { ReadNormalised(block, h); });
+  }
+
+  // Writes every output.
+  void Normalise() {
+    if (run_.Has(kPostNormWeight)) post_norm_ = InverseOfPostNorm();
+    const bool is_scaled = run_.Has(kY) || run_.Has(kQ);
+    const bool norm_wanted = is_scaled || run_.Has(kRstd);
+    if (norm_wanted || run_.Has(kSumsOut)) inverse_ = FindInverse(norm_wanted);
+    if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse_.r);
+    if (run_.Has(kQ)) FindSteps();
+    ForEachBlock(norm_, run_, row_, [&](const Block& block) {
+      float h[kBlock];
+      ReadNormalised(block, h);
+      if (run_.Has(kResidualOut)) block.Write(kResidualOut, h);
+      if (!is_scaled) return;
+      MakeOutput(block, h);
+      if (run_.Has(kY)) block.Write(kY, h);
+      if (run_.Has(kQ)) Quantise(block, h);
+    });
+  }
+
+ private:
+  // What is normalised: x itself, or what is made of it in this order.
+  void ReadNormalised(const Block& block, float* h) const {
+    const rmsnorm_dtype dtype = norm_.dtype[kX];
+    block.Read(kX, h);
+    if (run_.Has(kPostNormWeight)) {
+      Scale(norm_, post_norm_, dtype, block.Columns(kPostNormWeight), nullptr, block.size, h);
+      RoundValues(dtype, h, block.size);
+    }
+    if (norm_.factor != 1.0f) {
+      for (size_t j = 0; j < block.size; ++j) h[j] *= norm_.factor;
+      RoundValues(dtype, h, block.size);
+    }
+    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) MultiplyByGate(block, h);
+    if (!run_.Has(kResidual)) return;
+    float residual[kBlock];
+    block.Read(kResidual, residual);
+    for (size_t j = 0; j < block.size; ++j) h[j] = residual[j] + h[j];
+    if (IsSumRounded(norm_, run_)) RoundValues(x_dtype_, h, block.size);
+  }
+
+  // From what is normalised to y in its type, or x's where there is no y.
+  void MakeOutput(const Block& block, float* h) const {
+    Scale(norm_, inverse_, x_dtype_, block.Columns(kWeight),
+          run_.Has(kBias) ? block.Columns(kBias) : nullptr, block.size, h);
+    if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) RoundValues(x_dtype_, h, block.size);
+      MultiplyByGate(block, h);
+    }
+    RoundValues(run_.Has(kY) ? norm_.dtype[kY] : x_dtype_, h, block.size);
+  }
+
+  Inverse InverseOfPostNorm() const {
+    return InverseOf(norm_, SumSquares<float>(norm_, run_, row_, ReadX),
+                     [&] { return SumSquares<double>(norm_, run_, row_, ReadX); });
+  }
+
+  // Writes the sum that is handed out, too.
+  Inverse FindInverse(bool norm_wanted) const {
+    const double* given = run_.Has(kSums) ? run_.Row<double>(kSums, row_) : nullptr;
+    const float sum = run_.safe_sum != nullptr ? *run_.safe_sum
+                      : given != nullptr       ? static_cast<float>(*given)
+                                               : Sum<float>();
+    const auto cold_sum = [&] { return given != nullptr ? *given : Sum<double>(); };
+    if (run_.Has(kSumsOut)) {
+      *run_.Row<double>(kSumsOut, row_) = IsSafeSum(sum, norm_.divisor) ? sum : cold_sum();
+    }
+    return norm_wanted ? InverseOf(norm_, sum, cold_sum) : Inverse{};
+  }
+
+  // Finds the step and the zero point of the row's quantised output, and writes them.
+  void FindSteps() {
+    QuantisedRange range;
+    ForEachBlock(norm_, run_, row_, [&](const Block& block) {
+      float h[kBlock];
+      ReadNormalised(block, h);
+      MakeOutput(block, h);
+      for (size_t j = 0; j < block.size; ++j) range.Add(h[j]);
+    });
+    steps_ = range.Steps(run_.Has(kZero));
+    *run_.Row<float>(kScale, row_) = steps_.scale;
+    if (run_.Has(kZero)) *run_.Row<int8_t>(kZero, row_) = static_cast<int8_t>(steps_.zero);
+  }
+
+  void Quantise(const Block& block, const float* v) const {
+    int8_t* q = run_.Row<int8_t>(kQ, row_) + block.begin;
+    for (size_t j = 0; j < block.size; ++j) {
+      const float integer = steps_.none ? 0 : std::nearbyint(v[j] * steps_.inverse) + steps_.zero;
+      q[j] = static_cast<int8_t>(std::clamp(integer, kSmallestInteger, kLargestInteger));
+    }
+  }
+
+  const Norm& norm_;
+  const Run& run_;
+  const size_t row_;
+  const rmsnorm_dtype x_dtype_;  // that of what is normalised, in the rounding orders
+  Inverse post_norm_ = {};
+  Inverse inverse_ = {};
+  QuantisedSteps steps_ = {};
+};
 
 void Forward(const Norm& norm, const Run& run) {
-  for (size_t row = 0; row < run.count; ++row) ForwardRow(norm, run, row);
+  for (size_t row = 0; row < run.count; ++row) ForwardRow(norm, run, row).Normalise();
 }
 
-float SumOfBlock(const Norm& norm, const Run& run) { return SumSquares<float>(norm, run, 0); }
+float SumOfBlock(const Norm& norm, const Run& run) { return ForwardRow(norm, run, 0).Sum<float>(); }
 
 void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared) {
   ReadElements(dtype, from, d, prepared);
@@ -240,7 +358,7 @@ Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
 }
 
 RowSums SumsOfRow(const Norm& norm, const Run& run, size_t row) {
-  return {NeedsSquares(norm, run.Has(kRstd)) ? SumSquares<float>(norm, run, row) : 0,
+  return {NeedsSquares(norm, run.Has(kRstd)) ? SumSquares<float>(norm, run, row, ReadX) : 0,
           DotOfRow<float>(norm, run, row)};
 }
 
@@ -251,8 +369,9 @@ RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
   const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
   const HotTerms hot = MakeHotTerms(norm, SumsOfRow(norm, run, row), rstd);
   if (hot.cold == Cold::kNothing) return Widened(hot);
-  const double under_root =
-      NeedsSquares(norm, rstd != nullptr) ? UnderRoot(norm, SumSquares<double>(norm, run, row)) : 0;
+  const double under_root = NeedsSquares(norm, rstd != nullptr)
+                                ? UnderRoot(norm, SumSquares<double>(norm, run, row, ReadX))
+                                : 0;
   const double r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
   return {MakeTerms(norm, r, under_root, DotOfRow<double>(norm, run, row)), hot.terms.r, hot.cold,
           IsOnlyG(norm, under_root)};

@@ -33,6 +33,13 @@ size_t MostRows(Operation operation, size_t d, size_t work) {
   return d <= kSumsOnStack ? std::min(work / 2 / d, kMinRowsPerBlock) : 0;
 }
 
+// Whether options ask for nothing that excludes backward or needs a gate.
+bool AreUsual(const rmsnorm_options& options) {
+  return options.factor == 1.0f && options.activation == RMSNORM_SILU &&
+         options.gate_placement == RMSNORM_GATE_AFTER &&
+         options.gate_rounding == RMSNORM_GATE_UNROUNDED;
+}
+
 bool IsAligned(const void* data, size_t element_bytes) {
   return data != nullptr && (reinterpret_cast<uintptr_t>(data) & (element_bytes - 1)) == 0;
 }
@@ -288,7 +295,9 @@ template <Operation kOperation, Operand... kGiven>
 
 }  // namespace
 
-size_t MostShortRows(Operation operation, size_t d, const rmsnorm_context& context) {
+size_t MostShortRows(Operation operation, size_t d, const rmsnorm_options& options,
+                     const rmsnorm_context& context) {
+  if (!AreUsual(options)) return 0;
   constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
   const size_t in_caches = StreamedBytes() / kBytesOfElement;
   const bool one_thread = context.threads == 1;
@@ -313,7 +322,10 @@ bool MakeShortCall(Operation operation, const rmsnorm_module* module,
     return false;
   }
   if (module != nullptr) {
-    if (options != nullptr || rows.d != module->d || views.Has(kWeight)) return false;
+    if (options != nullptr || rows.d != module->d || views.Has(kWeight) ||
+        !AreUsual(module->options)) {
+      return false;
+    }
     if (context == nullptr) {
       RunViews(operation, module->NormOf(rows.dtype), rows, views, module->prepared.get());
       return true;
@@ -321,10 +333,11 @@ bool MakeShortCall(Operation operation, const rmsnorm_module* module,
   }
   rmsnorm_options own_options;
   Place place;
-  if ((module == nullptr && ReadOptions(options, own_options) != RMSNORM_OK) ||
-      FindPlace(nullptr, context, place) != RMSNORM_OK) {
+  if (module == nullptr &&
+      (ReadOptions(options, own_options) != RMSNORM_OK || !AreUsual(own_options))) {
     return false;
   }
+  if (FindPlace(nullptr, context, place) != RMSNORM_OK) return false;
   Norm norm;
   MakeDenseNorm(*place.kernels, module != nullptr ? module->options : own_options, rows.d,
                 rows.dtype, norm);

@@ -73,6 +73,10 @@ const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
       return "a tensor lies in memory of another device";
     case RMSNORM_ERROR_READ_ONLY:
       return "an output may only be read";
+    case RMSNORM_ERROR_FACTOR:
+      return "a factor that is not finite";
+    case RMSNORM_ERROR_GATE:
+      return "an unknown way to gate, or one without a gate";
     case RMSNORM_ERROR_OPERAND:
       return "operands exclude or lack each other";
     default:

@@ -274,7 +274,7 @@ TEST(Module, IsNotMadeOfWrongArguments) {
     EXPECT_EQ(nullptr, module);
     EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find(name)) << rmsnorm_error_message();
   };
-  for (const int32_t dtype : {0, int32_t{RMSNORM_F64}, 5, -1, INT32_MIN}) {
+  for (const int32_t dtype : {0, int32_t{RMSNORM_F64}, 6, -1, INT32_MIN}) {
     expect_refused(RMSNORM_ERROR_DTYPE, "dtype: ", kD, dtype);
   }
   expect_refused(RMSNORM_ERROR_SHAPE, "d: ", 0, RMSNORM_F32);
@@ -299,7 +299,7 @@ TEST(Module, WeightMustBeARowOfItsElements) {
   };
   ExpectAccepted(both, [](Arguments&) {});
   expect_refused(RMSNORM_ERROR_NULL, [](rmsnorm_view& view) { view.data = nullptr; });
-  for (const int32_t dtype : {0, int32_t{RMSNORM_F64}, 5, -1}) {
+  for (const int32_t dtype : {0, int32_t{RMSNORM_F64}, 6, -1}) {
     expect_refused(RMSNORM_ERROR_DTYPE, [&](rmsnorm_view& view) { view.dtype = dtype; });
   }
   for (const int32_t ndim : {0, -1, 2, 9}) {
@@ -385,11 +385,13 @@ TEST(Dtype, SizesAndNames) {
   EXPECT_EQ(2u, rmsnorm_dtype_size(RMSNORM_F16));
   EXPECT_EQ(2u, rmsnorm_dtype_size(RMSNORM_BF16));
   EXPECT_EQ(8u, rmsnorm_dtype_size(RMSNORM_F64));
+  EXPECT_EQ(1u, rmsnorm_dtype_size(RMSNORM_I8));
   EXPECT_STREQ("f32", rmsnorm_dtype_name(RMSNORM_F32));
   EXPECT_STREQ("f16", rmsnorm_dtype_name(RMSNORM_F16));
   EXPECT_STREQ("bf16", rmsnorm_dtype_name(RMSNORM_BF16));
   EXPECT_STREQ("f64", rmsnorm_dtype_name(RMSNORM_F64));
-  for (const rmsnorm_dtype unknown : {0, 5, -1, INT32_MAX, INT32_MIN}) {
+  EXPECT_STREQ("i8", rmsnorm_dtype_name(RMSNORM_I8));
+  for (const rmsnorm_dtype unknown : {0, 6, -1, INT32_MAX, INT32_MIN}) {
     EXPECT_EQ(0u, rmsnorm_dtype_size(unknown));
     EXPECT_EQ(nullptr, rmsnorm_dtype_name(unknown));
   }

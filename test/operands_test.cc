@@ -427,7 +427,7 @@ TEST(Views, MustNotHaveNullData) {
 }
 
 TEST(Views, OfUnknownTypesAreRefused) {
-  for (const int32_t dtype : {0, 5, -1, INT32_MAX, INT32_MIN}) {
+  for (const int32_t dtype : {0, 6, -1, INT32_MAX, INT32_MIN}) {
     ExpectViewsRefused(RMSNORM_ERROR_DTYPE, "unknown dtype " + std::to_string(dtype), Any,
                        [&](rmsnorm_view& view) { view.dtype = dtype; });
   }

@@ -22,6 +22,7 @@ Format FormatOf(Dtype dtype) {
     case Dtype::f64:
       return {11, 52};
     case Dtype::f32:
+    case Dtype::i8:  // which is no format of floats
       break;
   }
   return {8, 23};

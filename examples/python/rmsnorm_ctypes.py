@@ -24,8 +24,8 @@ from ctypes import (
     sizeof,
 )
 
-F32, F16, BF16, F64 = 1, 2, 3, 4
-DTYPES = {"float32": F32, "float16": F16, "uint16": BF16, "bfloat16": BF16, "float64": F64}
+F32, F16, BF16, F64, I8 = 1, 2, 3, 4, 5
+DTYPES = {"float32": F32, "float16": F16, "uint16": BF16, "bfloat16": BF16, "float64": F64, "int8": I8}
 MAX_DIMS = 8
 
 
@@ -45,7 +45,7 @@ class Operands(ctypes.Structure):
     """rmsnorm_operands"""
 
     TENSORS = ("x", "residual", "weight", "bias", "sums", "y", "residual_out", "rstd", "sums_out")
-    TENSORS += ("dy", "dx", "dw", "db")
+    TENSORS += ("dy", "dx", "dw", "db", "post_norm_weight", "gate", "q", "scale", "zero")
     _fields_ = [
         ("size", c_uint32),
         ("add_to", c_uint32),
@@ -65,10 +65,15 @@ class Options(ctypes.Structure):
         ("residual_rounding", c_int32),
         ("weight_offset", c_float),
         ("divisor", c_float),
+        ("factor", c_float),
+        ("activation", c_int32),
+        ("gate_placement", c_int32),
+        ("gate_rounding", c_int32),
     ]
 
     def __init__(self, **values):
-        super().__init__(**{"size": sizeof(Options), "eps": 1e-5, **values})
+        defaults = {"size": sizeof(Options), "eps": 1e-5, "factor": 1.0}
+        super().__init__(**{**defaults, **values})
 
 
 class Context(ctypes.Structure):

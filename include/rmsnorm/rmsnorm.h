@@ -91,7 +91,9 @@ enum {
   RMSNORM_ERROR_FLAGS = 17,          ///< an unknown flag
   RMSNORM_ERROR_DEVICE = 18,         ///< memory of another device (rmsnorm/dlpack.hpp)
   RMSNORM_ERROR_READ_ONLY = 19,      ///< an output that may only be read (rmsnorm/dlpack.hpp)
-  RMSNORM_ERROR_OPERAND = 20         ///< operands that exclude or lack each other
+  RMSNORM_ERROR_OPERAND = 20,        ///< operands that exclude or lack each other
+  RMSNORM_ERROR_FACTOR = 21,         ///< a factor that is not finite
+  RMSNORM_ERROR_GATE = 22            ///< an unknown way to gate, or one without a gate
 };
 
 /// A constant text for a status, such as "eps is negative or not finite". Never null.
@@ -108,18 +110,19 @@ RMSNORM_API const char* rmsnorm_version(void) RMSNORM_NOEXCEPT;
 // ------------------------------------------------------------------------------------- views
 
 /// Element types. Each of the first three converts to f32 exactly; results are rounded to nearest
-/// even. f64 is the type of sums of squares alone.
+/// even. f64 is the type of sums of squares alone, and i8 that of quantised outputs.
 typedef int32_t rmsnorm_dtype;
 enum {
   RMSNORM_F32 = 1,   ///< IEEE binary32
   RMSNORM_F16 = 2,   ///< IEEE binary16
   RMSNORM_BF16 = 3,  ///< bfloat16, the upper half of binary32
-  RMSNORM_F64 = 4    ///< IEEE binary64
+  RMSNORM_F64 = 4,   ///< IEEE binary64
+  RMSNORM_I8 = 5     ///< a signed integer of 8 bits
 };
 
-/// The size of an element in bytes (8, 4 or 2), or 0 for an unknown dtype.
+/// The size of an element in bytes (8, 4, 2 or 1), or 0 for an unknown dtype.
 RMSNORM_API size_t rmsnorm_dtype_size(rmsnorm_dtype dtype) RMSNORM_NOEXCEPT;
-/// "f32", "f16", "bf16" or "f64", or null for an unknown dtype.
+/// "f32", "f16", "bf16", "f64" or "i8", or null for an unknown dtype.
 RMSNORM_API const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) RMSNORM_NOEXCEPT;
 
 /// The most dimensions a view can have.
@@ -196,30 +199,35 @@ enum {
 /// The tensors of a call, each null where it is absent. Start from rmsnorm_no_operands() and set
 /// those that the call has; rmsnorm_forward() and rmsnorm_backward() say which these are.
 ///
-/// x has any shape [..., d] with d at least 1. Zero rows succeed. residual, y, residual_out, dy and
-/// dx have the shape of x. weight, bias, dw and db have the shape [d], or have leading dimensions
-/// too, which are aligned with those of x from the right: each is that of x, or 1 where all of x's
-/// rows along it share one row of the weight. rstd, sums and sums_out have the leading dimensions
-/// of x, and one element where x has none.
+/// x has any shape [..., d] with d at least 1. Zero rows succeed. residual, gate, y, q,
+/// residual_out, dy and dx have the shape of x. weight, bias, post_norm_weight, dw and db have the
+/// shape [d], or have leading dimensions too, which are aligned with those of x from the right:
+/// each is that of x, or 1 where all of x's rows along it share one row of the weight. rstd, sums,
+/// sums_out, scale and zero have the leading dimensions of x, and one element where x has none.
 ///
-/// The types are f32, f16 or bf16 in any combination, but rstd is f32, sums and sums_out are f64,
-/// and residual_out has the type of residual.
+/// The types are f32, f16 or bf16 in any combination, but rstd and scale are f32, sums and sums_out
+/// are f64, q and zero are i8, and residual_out has the type of residual.
 typedef struct rmsnorm_operands {
-  uint32_t size;                     ///< sizeof(rmsnorm_operands)
-  uint32_t add_to;                   ///< RMSNORM_ADD_TO_DX and the like, or 0
-  const rmsnorm_view* x;             ///< input: what is normalised
-  const rmsnorm_view* residual;      ///< input: what x is added to before
-  const rmsnorm_view* weight;        ///< input; absent, it has the bits of ones
-  const rmsnorm_view* bias;          ///< input: added after the weight
-  const rmsnorm_view* sums;          ///< input: the sums of squares, in the place of x's own
-  const rmsnorm_view* y;             ///< output: the norm; may be in the place of x
-  const rmsnorm_view* residual_out;  ///< output: residual + x; may be in the place of residual
-  const rmsnorm_view* rstd;          ///< 1 / RMS: forward's output, and backward's input
-  const rmsnorm_view* sums_out;      ///< output: the sums of squares of what is normalised
-  const rmsnorm_view* dy;            ///< input: the gradient of the loss by y
-  const rmsnorm_view* dx;            ///< output: the gradient by x; may be in the place of dy
-  const rmsnorm_view* dw;            ///< output: the gradient by the weight, of its shape
-  const rmsnorm_view* db;            ///< output: the gradient by the bias
+  uint32_t size;                         ///< sizeof(rmsnorm_operands)
+  uint32_t add_to;                       ///< RMSNORM_ADD_TO_DX and the like, or 0
+  const rmsnorm_view* x;                 ///< input: what is normalised
+  const rmsnorm_view* residual;          ///< input: what x is added to before
+  const rmsnorm_view* weight;            ///< input; absent, it has the bits of ones
+  const rmsnorm_view* bias;              ///< input: added after the weight
+  const rmsnorm_view* sums;              ///< input: the sums of squares, in the place of x's own
+  const rmsnorm_view* y;                 ///< output: the norm; may be in the place of x
+  const rmsnorm_view* residual_out;      ///< output: residual + x; may be in the place of residual
+  const rmsnorm_view* rstd;              ///< 1 / RMS: forward's output, and backward's input
+  const rmsnorm_view* sums_out;          ///< output: the sums of squares of what is normalised
+  const rmsnorm_view* dy;                ///< input: the gradient of the loss by y
+  const rmsnorm_view* dx;                ///< output: the gradient by x; may be in the place of dy
+  const rmsnorm_view* dw;                ///< output: the gradient by the weight, of its shape
+  const rmsnorm_view* db;                ///< output: the gradient by the bias
+  const rmsnorm_view* post_norm_weight;  ///< input: x is first normalised, by this weight
+  const rmsnorm_view* gate;              ///< input: what an activation turns into factors
+  const rmsnorm_view* q;                 ///< output: the norm, quantised
+  const rmsnorm_view* scale;             ///< output: the step from one integer of q to the next
+  const rmsnorm_view* zero;              ///< output: the integer of q that stands for 0
 } rmsnorm_operands;
 
 /// No operand, and nothing that is added to.
@@ -240,6 +248,11 @@ static inline rmsnorm_operands rmsnorm_no_operands(void) {
   operands.dx = NULL;
   operands.dw = NULL;
   operands.db = NULL;
+  operands.post_norm_weight = NULL;
+  operands.gate = NULL;
+  operands.q = NULL;
+  operands.scale = NULL;
+  operands.zero = NULL;
   return operands;
 }
 
@@ -276,6 +289,27 @@ enum {
   RMSNORM_NORM_THEN_CAST = 1
 };
 
+/// What makes a factor of an element z of the gate.
+typedef int32_t rmsnorm_activation;
+enum {
+  RMSNORM_SILU = 0,    ///< z / (1 + exp(-z))
+  RMSNORM_SIGMOID = 1  ///< 1 / (1 + exp(-z))
+};
+
+/// What the gate multiplies.
+typedef int32_t rmsnorm_gate_placement;
+enum {
+  RMSNORM_GATE_AFTER = 0,  ///< the norm, with weight and bias: Qwen3-Next, Kimi-Linear
+  RMSNORM_GATE_BEFORE = 1  ///< x, before it is normalised: Mamba-2
+};
+
+/// Whether the norm is rounded before the gate multiplies it.
+typedef int32_t rmsnorm_gate_rounding;
+enum {
+  RMSNORM_GATE_UNROUNDED = 0,    ///< y = cast_y(m * act(z)): Kimi-Linear
+  RMSNORM_GATE_ROUNDED_TO_X = 1  ///< y = cast_y(cast_x(m) * act(z)): Qwen3-Next
+};
+
 /// How to normalise. Start from rmsnorm_default_options() and change what differs.
 typedef struct rmsnorm_options {
   uint32_t size;                                ///< sizeof(rmsnorm_options)
@@ -285,6 +319,11 @@ typedef struct rmsnorm_options {
   rmsnorm_residual_rounding residual_rounding;  ///< RMSNORM_CAST_THEN_NORM by default
   float weight_offset;  ///< added to the weight in f32: 0 by default, 1 for Gemma; needs a weight
   float divisor;        ///< what the sum of squares is divided by; 0, the default, means float(d)
+  float factor;         ///< x is first multiplied by this: 1 by default, which leaves x alone
+  rmsnorm_activation activation;          ///< RMSNORM_SILU by default; another needs a gate
+  rmsnorm_gate_placement gate_placement;  ///< RMSNORM_GATE_AFTER by default; another needs a gate
+  /// RMSNORM_GATE_UNROUNDED by default; another needs a gate after the norm.
+  rmsnorm_gate_rounding gate_rounding;
 } rmsnorm_options;
 
 /// The defaults named above.
@@ -297,6 +336,10 @@ static inline rmsnorm_options rmsnorm_default_options(void) {
   options.residual_rounding = RMSNORM_CAST_THEN_NORM;
   options.weight_offset = 0.0f;
   options.divisor = 0.0f;
+  options.factor = 1.0f;
+  options.activation = RMSNORM_SILU;
+  options.gate_placement = RMSNORM_GATE_AFTER;
+  options.gate_rounding = RMSNORM_GATE_UNROUNDED;
   return options;
 }
 
@@ -338,8 +381,9 @@ static inline rmsnorm_context rmsnorm_default_context(void) {
 
 /// y = RMSNorm(x) * (offset + weight) + bias, row by row.
 ///
-/// Takes x and, each where it is wanted, weight, bias, residual, sums, y, residual_out, rstd and
-/// sums_out. At least one output is needed.
+/// Takes x and, each where it is wanted, weight, bias, post_norm_weight, gate, residual, sums, y,
+/// residual_out, rstd, sums_out, and q with scale and, for a quantisation that is not symmetric,
+/// zero. At least one output is needed.
 ///
 /// With a residual the call is the step of a pre-norm block, in one pass over memory:
 ///
@@ -348,13 +392,38 @@ static inline rmsnorm_context rmsnorm_default_context(void) {
 ///     y = RMSNorm(residual_out)      or of h with RMSNORM_NORM_THEN_CAST
 ///
 /// A sum beyond FLT_MAX is infinite, and one beyond the type of residual is stored as infinity.
-/// Without y, rstd and sums_out the call is the addition alone.
+/// Without y, q, rstd and sums_out the call is the addition alone.
+///
+/// Before that, x is replaced by what follows, in this order, each with the bits of a call of its
+/// own:
+///
+///     x = cast_x(RMSNorm(x) * (offset + post_norm_weight))     with the options of the call
+///     x = cast_x(factor * x)
+///     h = x * act(gate)              in f32, with RMSNORM_GATE_BEFORE, which excludes a residual
+///
+/// A gate after the norm multiplies m, the value that is else rounded to y's type:
+///
+///     y = m * act(gate)              m rounded to x's type with RMSNORM_GATE_ROUNDED_TO_X
+///
+/// The activations are within 2 units in the last place, and have the same bits on every target.
+/// "x's type" is that of residual where residual_out is normalised.
+///
+/// The quantised output is that of v, which is y or, where y is absent, what y would be in x's
+/// type. For each row, with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
+///
+///     scale = a / 127,          q = rint(v * (127 / a))                   without zero
+///     scale = (hi - lo) / 255,  q = rint(v * (255 / (hi - lo))) + zero    with it
+///     zero = rint(-128 - lo * (255 / (hi - lo)))
+///
+/// q and zero are clamped to [-128, 127]. In a row with a below 2^-100, or hi - lo, scale, zero and
+/// q are 0. In one that holds NaN or infinity, or whose hi - lo is infinite, scale is NaN, and zero
+/// and q are 0.
 ///
 /// The two phases of a norm are a call with sums_out, and a call with sums. Sums of the parts of a
 /// sharded row may be added up in between: then give the whole row's length as divisor. On whole
 /// rows the two calls with equal options give the bits of one. A sum of squares is the f32 sum,
 /// widened, unless that is infinite or below 2^-100 times the divisor: then it is the sum in
-/// binary64. sums exclude a residual.
+/// binary64. sums exclude a residual and a post-norm.
 ///
 /// @param operands  see rmsnorm_operands.
 /// @param options   null for the defaults.
@@ -425,7 +494,8 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// The gradients of a loss by x, by the weight and by the bias, from dy, that by y.
 ///
 /// Takes dy and x, each of weight, rstd, dx, dw and db where it is wanted, and add_to. At least one
-/// of dx, dw and db is needed. db alone needs x for its shape.
+/// of dx, dw and db is needed. db alone needs x for its shape. A factor other than 1 and the gate's
+/// options are refused.
 ///
 /// With g = dy * (offset + weight), c = sum_i(g_i * x_i), r = 1 / RMS and s = sqrt(sum_i(x_i^2) /
 /// D), for each row

@@ -36,7 +36,8 @@ enum class Dtype : rmsnorm_dtype {
   f32 = RMSNORM_F32,
   f16 = RMSNORM_F16,
   bf16 = RMSNORM_BF16,
-  f64 = RMSNORM_F64
+  f64 = RMSNORM_F64,
+  i8 = RMSNORM_I8
 };
 
 /// The Dtype of an element type T.
@@ -58,6 +59,10 @@ struct DtypeOf<bf16> {
 template <>
 struct DtypeOf<double> {
   static constexpr Dtype value = Dtype::f64;
+};
+template <>
+struct DtypeOf<std::int8_t> {
+  static constexpr Dtype value = Dtype::i8;
 };
 /// @endcond
 
@@ -104,6 +109,21 @@ enum class ResidualRounding : rmsnorm_residual_rounding {
   norm_then_cast = RMSNORM_NORM_THEN_CAST
 };
 
+/// See rmsnorm_activation.
+enum class Activation : rmsnorm_activation { silu = RMSNORM_SILU, sigmoid = RMSNORM_SIGMOID };
+
+/// See rmsnorm_gate_placement.
+enum class GatePlacement : rmsnorm_gate_placement {
+  after = RMSNORM_GATE_AFTER,
+  before = RMSNORM_GATE_BEFORE
+};
+
+/// See rmsnorm_gate_rounding.
+enum class GateRounding : rmsnorm_gate_rounding {
+  none = RMSNORM_GATE_UNROUNDED,
+  x = RMSNORM_GATE_ROUNDED_TO_X
+};
+
 /// How to normalise; see rmsnorm_options. `Options o; o.eps = 1e-6f;`
 struct Options {
   float eps = 1e-5f;                                                      ///< see rmsnorm_options
@@ -112,6 +132,10 @@ struct Options {
   ResidualRounding residual_rounding = ResidualRounding::cast_then_norm;  ///< see rmsnorm_options
   float weight_offset = 0.0f;                                             ///< see rmsnorm_options
   float divisor = 0.0f;                                                   ///< see rmsnorm_options
+  float factor = 1.0f;                                                    ///< see rmsnorm_options
+  Activation activation = Activation::silu;                               ///< see rmsnorm_options
+  GatePlacement gate_placement = GatePlacement::after;                    ///< see rmsnorm_options
+  GateRounding gate_rounding = GateRounding::none;                        ///< see rmsnorm_options
 
   /// The defaults.
   Options() noexcept = default;
@@ -122,7 +146,11 @@ struct Options {
         rounding(static_cast<Rounding>(options.rounding)),
         residual_rounding(static_cast<ResidualRounding>(options.residual_rounding)),
         weight_offset(options.weight_offset),
-        divisor(options.divisor) {}
+        divisor(options.divisor),
+        factor(options.factor),
+        activation(static_cast<Activation>(options.activation)),
+        gate_placement(static_cast<GatePlacement>(options.gate_placement)),
+        gate_rounding(static_cast<GateRounding>(options.gate_rounding)) {}
 
   /// The C interface's options.
   rmsnorm_options get() const noexcept {
@@ -133,6 +161,10 @@ struct Options {
     options.residual_rounding = static_cast<rmsnorm_residual_rounding>(residual_rounding);
     options.weight_offset = weight_offset;
     options.divisor = divisor;
+    options.factor = factor;
+    options.activation = static_cast<rmsnorm_activation>(activation);
+    options.gate_placement = static_cast<rmsnorm_gate_placement>(gate_placement);
+    options.gate_rounding = static_cast<rmsnorm_gate_rounding>(gate_rounding);
     return options;
   }
 };
@@ -245,15 +277,20 @@ class View : public ConstView {
 
 /// The tensors of a forward call, each empty where it is absent; see rmsnorm_forward().
 struct ForwardOperands {
-  ConstView x;         ///< input: what is normalised
-  ConstView residual;  ///< input: what x is added to before
-  ConstView weight;    ///< input; absent, it has the bits of ones
-  ConstView bias;      ///< input: added after the weight
-  ConstView sums;      ///< input: the sums of squares, in the place of x's own
-  View y;              ///< output: the norm; may be in the place of x
-  View residual_out;   ///< output: residual + x; may be in the place of residual
-  View rstd;           ///< output: 1 / RMS
-  View sums_out;       ///< output: the sums of squares of what is normalised
+  ConstView x;                 ///< input: what is normalised
+  ConstView residual;          ///< input: what x is added to before
+  ConstView weight;            ///< input; absent, it has the bits of ones
+  ConstView bias;              ///< input: added after the weight
+  ConstView sums;              ///< input: the sums of squares, in the place of x's own
+  View y;                      ///< output: the norm; may be in the place of x
+  View residual_out;           ///< output: residual + x; may be in the place of residual
+  View rstd;                   ///< output: 1 / RMS
+  View sums_out;               ///< output: the sums of squares of what is normalised
+  ConstView post_norm_weight;  ///< input: x is first normalised, by this weight
+  ConstView gate;              ///< input: what an activation turns into factors
+  View q;                      ///< output: the norm, quantised
+  View scale;                  ///< output: the step from one integer of q to the next
+  View zero;                   ///< output: the integer of q that stands for 0
 
   /// The C interface's operands, which point into this object.
   rmsnorm_operands get() const noexcept {
@@ -267,6 +304,11 @@ struct ForwardOperands {
     operands.residual_out = residual_out.get();
     operands.rstd = rstd.get();
     operands.sums_out = sums_out.get();
+    operands.post_norm_weight = post_norm_weight.get();
+    operands.gate = gate.get();
+    operands.q = q.get();
+    operands.scale = scale.get();
+    operands.zero = zero.get();
     return operands;
   }
 };

@@ -13,9 +13,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
-#include "../element.h"
 #include "forward-inl.h"
+#include "stages-inl.h"
 #include "targets-inl.h"
 
 #if !RMSNORM_NATIVE_BF16
@@ -24,57 +25,27 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ rows through tiles
 
-// Turns x into y, before its rounding to a type. r is an f32, unless kWide says that it is of
-// binary64; x * r is rounded to a dtype. There may be no bias.
-template <bool kWide>
-HWY_NOINLINE void ScaleTile(double r, rmsnorm_dtype dtype, const float* HWY_RESTRICT weight,
-                            const float* HWY_RESTRICT bias, size_t n, float* HWY_RESTRICT tile) {
-  const F32Tag tag;
-  const HalfTag half;
-  for (size_t j = 0; j < n; j += kN) {
-    F32Vec value;
-    if constexpr (kWide) {
-      const F64Vec rs = hn::Set(F64Tag(), r);
-      value = hn::Combine(tag, hn::DemoteTo(half, hn::Mul(LoadWide(tile + j + kN64), rs)),
-                          hn::DemoteTo(half, hn::Mul(LoadWide(tile + j), rs)));
-    } else {
-      value = hn::Mul(hn::Load(tag, tile + j), hn::Set(tag, static_cast<float>(r)));
-    }
-    if (dtype == RMSNORM_F16) value = Round<F16>(value);
-    if (dtype == RMSNORM_BF16) value = Round<BF16>(PlainNaN(value));
-    const F32Vec w = LoadBits(tag, weight + j, n - j);
-    value =
-        bias == nullptr ? hn::Mul(value, w) : hn::MulAdd(value, w, LoadBits(tag, bias + j, n - j));
-    hn::Store(value, tag, tile + j);
-  }
-}
-
-inline float RoundTo(rmsnorm_dtype dtype, float value) {
-  return dtype == RMSNORM_F16    ? ToF32(CastTo<F16>(value))
-         : dtype == RMSNORM_BF16 ? ToF32(CastTo<BF16>(value))
-                                 : value;
-}
-
-// A row of any types, block by block. Nothing is written before all of it has been read, but what
-// is in the place of the same elements.
+// A row of any types and operands, block by block. Nothing of a block is written before all of it
+// has been read.
 class TiledRow {
  public:
-  // `source` is kX, or kResidualOut where the residual has been added.
+  // `source` is kX, or kResidualOut where that holds what is normalised.
   TiledRow(const Norm& norm, const Run& run, Operand source, size_t row)
       : norm_(norm),
         run_(run),
         source_(source),
         row_(row),
-        adds_(source == kX && run.Has(kResidual)),
-        dtype_(run.Has(kResidual) && !norm.norm_unrounded ? norm.dtype[kResidual]
-                                                          : norm.dtype[kX]) {}
+        is_made_(source == kX &&
+                 (run.Has(kResidual) || run.Has(kPostNormWeight) || norm.factor != 1.0f ||
+                  norm.gate_placement == RMSNORM_GATE_BEFORE)),
+        x_dtype_(run.Has(kResidual) && !norm.norm_unrounded ? norm.dtype[kResidual]
+                                                            : norm.dtype[kX]) {
+    if (source == kX && run.Has(kPostNormWeight)) post_norm_ = InverseOfPostNorm();
+  }
 
   // The f32 sum of squares.
   float Sum() {
-    if (!adds_) {
-      const int type = DtypeIndex(norm_.dtype[source_]);
-      return leaves_.sum_squares[type](run_.Row<char>(source_, row_), run_.d);
-    }
+    if (!is_made_) return SumOfElements();
     float total = 0;
     for (size_t begin = 0; begin < run_.d; begin += kBlock) {
       const size_t n = MakeTile(begin);
@@ -85,84 +56,172 @@ class TiledRow {
 
   // Writes every output. `known_sum` is the f32 sum of squares, or null.
   void Normalise(const float* known_sum) {
-    const bool has_norm = run_.Has(kY) || run_.Has(kRstd);
-    if (!has_norm && !run_.Has(kSumsOut)) return WriteRow<false>(0);
-    const float sum = known_sum != nullptr ? *known_sum
-                      : run_.Has(kSums)    ? static_cast<float>(*run_.Row<double>(kSums, row_))
-                                           : Sum();
-    // That of a row with a NaN is NaN in both precisions.
-    if (run_.Has(kSumsOut)) {
-      const bool use_f32 = IsSafeSum(sum, norm_.divisor) || std::isnan(sum);
-      *run_.Row<double>(kSumsOut, row_) = use_f32 ? static_cast<double>(sum) : WideSum();
+    const bool norm_wanted = run_.Has(kY) || run_.Has(kQ) || run_.Has(kRstd);
+    Inverse inverse = {};
+    if (norm_wanted || run_.Has(kSumsOut)) {
+      const float sum = known_sum != nullptr ? *known_sum
+                        : run_.Has(kSums)    ? static_cast<float>(*run_.Row<double>(kSums, row_))
+                                             : Sum();
+      // That of a row with a NaN is NaN in both precisions.
+      if (run_.Has(kSumsOut)) {
+        const bool use_f32 = IsSafeSum(sum, norm_.divisor) || std::isnan(sum);
+        *run_.Row<double>(kSumsOut, row_) = use_f32 ? static_cast<double>(sum) : WideSum();
+      }
+      if (norm_wanted) inverse = InverseOf(sum, [this] { return WideSum(); });
+      if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse.r);
     }
-    const float under_root = UnderRoot(norm_, sum);
-    const bool wide = has_norm && !IsSafe(under_root) && !std::isnan(under_root);
-    const double r = wide ? InverseRms(norm_, UnderRoot(norm_, WideSum()))
-                          : static_cast<double>(InverseRms(norm_, under_root));
-    if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(r);
-    if (norm_.rounding == RMSNORM_INVERSE_ROUNDED) {
-      WriteRow<false>(RoundTo(dtype_, static_cast<float>(r)));
-    } else if (wide) {
-      WriteRow<true>(r);
+    if (run_.Has(kQ)) {
+      WriteQuantisedRow(inverse);
     } else {
-      WriteRow<false>(r);
+      WriteRow(inverse);
     }
   }
 
  private:
+  float SumOfElements() const {
+    const int type = DtypeIndex(norm_.dtype[source_]);
+    return leaves_.sum_squares[type](run_.Row<char>(source_, row_), run_.d);
+  }
+
+  template <class WideSum>
+  Inverse InverseOf(float sum, const WideSum& wide_sum) const {
+    const float under_root = UnderRoot(norm_, sum);
+    if (IsSafe(under_root) || std::isnan(under_root)) {
+      return {InverseRms(norm_, under_root), false};
+    }
+    return {InverseRms(norm_, UnderRoot(norm_, wide_sum())), true};
+  }
+
+  Inverse InverseOfPostNorm() {
+    return InverseOf(SumOfElements(), [this] {
+      return SumWide([this](size_t begin) {
+        const size_t n = std::min(kBlock, run_.d - begin);
+        ReadTile(norm_, run_, kX, row_, begin, n, tile_);
+        return n;
+      });
+    });
+  }
+
+  // The sum in binary64 of the squares of the tiles that make_tile(begin) makes.
+  template <class Make>
+  double SumWide(const Make& make_tile) {
+    double total = 0;
+    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
+      const size_t n = make_tile(begin);
+      total += SumWideBlock<true>(tile_, tile_, tile_, n);
+    }
+    return total;
+  }
+
+  // That of what is normalised, or as it is given.
+  double WideSum() {
+    if (run_.Has(kSums)) return *run_.Row<double>(kSums, row_);
+    return SumWide([this](size_t begin) { return MakeTile(begin); });
+  }
+
   // Makes the tile what is normalised in a block. Returns its elements.
   size_t MakeTile(size_t begin) {
     const size_t n = std::min(kBlock, run_.d - begin);
     if (begin == begin_) return n;
     begin_ = begin;
     ReadTile(norm_, run_, source_, row_, begin, n, tile_);
-    if (!adds_) return n;
-    HWY_ALIGN float addend[kBlock];
-    ReadTile(norm_, run_, kResidual, row_, begin, n, addend);
-    AddTile(addend, n, tile_);
-    const int type = DtypeIndex(norm_.dtype[kResidual]);
-    if (!norm_.norm_unrounded && type != kF32) {
-      leaves_.narrow[type](tile_, n, addend);
-      leaves_.widen[type](addend, n, tile_);
+    if (!is_made_) return n;
+    const rmsnorm_dtype dtype = norm_.dtype[kX];
+    if (run_.Has(kPostNormWeight)) {
+      ScaleTile(norm_, post_norm_, dtype, run_.Row<float>(kPostNormWeight, row_) + begin, nullptr,
+                n, tile_);
+      RoundTile(dtype, n, tile_);
     }
+    if (norm_.factor != 1.0f) {
+      MultiplyTile(norm_.factor, n, tile_);
+      RoundTile(dtype, n, tile_);
+    }
+    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) MultiplyByGate(begin, n);
+    if (run_.Has(kResidual)) {
+      ReadTile(norm_, run_, kResidual, row_, begin, n, other_);
+      AddTile(other_, n, tile_);
+      if (!norm_.norm_unrounded) RoundTile(x_dtype_, n, tile_);
+    }
+    // Beyond the end a sum takes zeros, which a factor that is not finite has made NaN.
+    for (size_t j = n; j % kLanes != 0; ++j) tile_[j] = 0;
     return n;
   }
 
-  // In binary64, or as it is given.
-  double WideSum() {
-    if (run_.Has(kSums)) return *run_.Row<double>(kSums, row_);
-    double total = 0;
-    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
-      const size_t n = MakeTile(begin);
-      total += SumWideBlock<true>(tile_, tile_, tile_, n);
+  void MultiplyByGate(size_t begin, size_t n) {
+    ReadTile(norm_, run_, kGate, row_, begin, n, other_);
+    if (norm_.activation == RMSNORM_SILU) {
+      GateTile<true>(other_, n, tile_);
+    } else {
+      GateTile<false>(other_, n, tile_);
     }
-    return total;
   }
 
-  template <bool kWide>
-  void WriteRow(double r) {
-    const bool adds = adds_ && run_.Has(kResidualOut);
-    if (!adds && !run_.Has(kY)) return;
-    const rmsnorm_dtype dtype = norm_.rounding == RMSNORM_SCALE_THEN_CAST ? RMSNORM_F32 : dtype_;
+  // Turns the tile from what is normalised into y, before its rounding to a type.
+  void MakeOutput(const Inverse& inverse, size_t begin, size_t n) {
+    begin_ = ~size_t{0};
+    const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
+    ScaleTile(norm_, inverse, x_dtype_, run_.Row<float>(kWeight, row_) + begin, bias, n, tile_);
+    if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) RoundTile(x_dtype_, n, tile_);
+      MultiplyByGate(begin, n);
+    }
+  }
+
+  void WriteResidual(size_t begin, size_t n) const {
+    if (source_ == kX && run_.Has(kResidualOut)) {
+      WriteTile(norm_, run_, kResidualOut, row_, begin, n, tile_);
+    }
+  }
+
+  void WriteRow(const Inverse& inverse) {
     for (size_t begin = 0; begin < run_.d; begin += kBlock) {
       const size_t n = MakeTile(begin);
-      if (adds) WriteTile(norm_, run_, kResidualOut, row_, begin, n, tile_);
+      WriteResidual(begin, n);
       if (!run_.Has(kY)) continue;
-      const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
-      ScaleTile<kWide>(r, dtype, run_.Row<float>(kWeight, row_) + begin, bias, n, tile_);
+      MakeOutput(inverse, begin, n);
       WriteTile(norm_, run_, kY, row_, begin, n, tile_);
     }
+  }
+
+  // The steps are known once all of the row has been made. Then it is made again, but for the block
+  // of a row that has only one.
+  void WriteQuantisedRow(const Inverse& inverse) {
+    const rmsnorm_dtype dtype = run_.Has(kY) ? norm_.dtype[kY] : x_dtype_;
+    const bool one_block = run_.d <= kBlock;
+    QuantisedRange range;
+    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
+      const size_t n = MakeTile(begin);
+      if (one_block) WriteResidual(begin, n);
+      MakeOutput(inverse, begin, n);
+      RoundTile(dtype, n, tile_);
+      AddToRange(tile_, n, range);
+    }
+    const QuantisedSteps steps = range.Steps(run_.Has(kZero));
+    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
+      const size_t n = one_block ? run_.d : MakeTile(begin);
+      if (!one_block) {
+        WriteResidual(begin, n);
+        MakeOutput(inverse, begin, n);
+        RoundTile(dtype, n, tile_);
+      }
+      if (run_.Has(kY)) WriteTile(norm_, run_, kY, row_, begin, n, tile_);
+      QuantiseTile(tile_, n, steps, run_.Row<int8_t>(kQ, row_) + begin);
+    }
+    *run_.Row<float>(kScale, row_) = steps.scale;
+    if (run_.Has(kZero)) *run_.Row<int8_t>(kZero, row_) = static_cast<int8_t>(steps.zero);
   }
 
   const Norm& norm_;
   const Run& run_;
   const Operand source_;
   const size_t row_;
-  const bool adds_;            // the residual, to make what is normalised
-  const rmsnorm_dtype dtype_;  // of what is normalised, in the rounding orders
+  const bool is_made_;           // what is normalised, from x and other operands
+  const rmsnorm_dtype x_dtype_;  // of what is normalised, in the rounding orders
   const Leaves& leaves_ = *norm_.kernels->leaves;
+  Inverse post_norm_ = {};
   size_t begin_ = ~size_t{0};  // of the block in the tile
   HWY_ALIGN float tile_[kBlock];
+  HWY_ALIGN float other_[kBlock];  // the residual or the gate
 };
 
 inline HWY_NOINLINE void NormaliseByTiles(const Norm& norm, const Run& run, Operand source,
@@ -339,11 +398,9 @@ inline HWY_NOINLINE void ScaleByGivenSums(const Norm& norm, const Run& run) {
 
 // Whether there are leaves for all of a run.
 HWY_INLINE bool HasLeaves(const Norm& norm, const Run& run) {
-  constexpr OperandSet kNever = SetOf(kBias) | SetOf(kSumsOut);
-  if (!norm.one_type || (run.given & (kNever | SetOf(kY))) != SetOf(kY) ||
-      norm.rounding == RMSNORM_INVERSE_ROUNDED) {
-    return false;
-  }
+  constexpr OperandSet kNever =
+      SetOf(kBias) | SetOf(kSumsOut) | SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kQ);
+  if (!norm.has_leaves || (run.given & (kNever | SetOf(kY))) != SetOf(kY)) return false;
   return !run.Has(kResidual) || (run.Has(kResidualOut) && run.safe_sum == nullptr &&
                                  (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32));
 }

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is done to tiles of f32 on the way from x to y, compiled for each target: the stages of
+// calls without leaves of their own. They give the bits of reference.cc.
+
+#if defined(RMSNORM_LIB_KERNELS_STAGES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_STAGES_INL_H_
+#undef RMSNORM_LIB_KERNELS_STAGES_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_STAGES_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+
+#include "../activation.h"
+#include "../element.h"
+#include "../quantised.h"
+#include "tile-inl.h"
+
+#if !RMSNORM_NATIVE_BF16
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ scale
+
+// The inverse RMS of a row, and whether it multiplies in binary64.
+struct Inverse {
+  double r;
+  bool wide;
+};
+
+// Multiplies by r, rounds to a dtype, and then multiplies by the weight. r is an f32, unless kWide
+// says that it is of binary64. There may be no bias.
+template <bool kWide>
+HWY_NOINLINE void ScaleTile(double r, rmsnorm_dtype dtype, const float* HWY_RESTRICT weight,
+                            const float* HWY_RESTRICT bias, size_t n, float* HWY_RESTRICT tile) {
+  const F32Tag tag;
+  const HalfTag half;
+  for (size_t j = 0; j < n; j += kN) {
+    F32Vec value;
+    if constexpr (kWide) {
+      const F64Vec rs = hn::Set(F64Tag(), r);
+      value = hn::Combine(tag, hn::DemoteTo(half, hn::Mul(LoadWide(tile + j + kN64), rs)),
+                          hn::DemoteTo(half, hn::Mul(LoadWide(tile + j), rs)));
+    } else {
+      value = hn::Mul(hn::Load(tag, tile + j), hn::Set(tag, static_cast<float>(r)));
+    }
+    if (dtype == RMSNORM_F16) value = Round<F16>(value);
+    if (dtype == RMSNORM_BF16) value = Round<BF16>(PlainNaN(value));
+    const F32Vec w = LoadBits(tag, weight + j, n - j);
+    value =
+        bias == nullptr ? hn::Mul(value, w) : hn::MulAdd(value, w, LoadBits(tag, bias + j, n - j));
+    hn::Store(value, tag, tile + j);
+  }
+}
+
+inline float RoundTo(rmsnorm_dtype dtype, float value) {
+  return dtype == RMSNORM_F16    ? ToF32(CastTo<F16>(value))
+         : dtype == RMSNORM_BF16 ? ToF32(CastTo<BF16>(value))
+                                 : value;
+}
+
+// By the rounding order of a norm of elements of x_dtype.
+HWY_INLINE void ScaleTile(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype,
+                          const float* weight, const float* bias, size_t n, float* tile) {
+  const rmsnorm_dtype dtype = norm.rounding == RMSNORM_SCALE_THEN_CAST ? RMSNORM_F32 : x_dtype;
+  if (norm.rounding == RMSNORM_INVERSE_ROUNDED) {
+    const float r = RoundTo(x_dtype, static_cast<float>(inverse.r));
+    ScaleTile<false>(r, dtype, weight, bias, n, tile);
+  } else if (inverse.wide) {
+    ScaleTile<true>(inverse.r, dtype, weight, bias, n, tile);
+  } else {
+    ScaleTile<false>(inverse.r, dtype, weight, bias, n, tile);
+  }
+}
+
+// ------------------------------------------------------------------ factor, rounding
+
+inline HWY_NOINLINE void MultiplyTile(float factor, size_t n, float* tile) {
+  const F32Tag tag;
+  for (size_t j = 0; j < n; j += kN) {
+    hn::Store(hn::Mul(hn::Load(tag, tile + j), hn::Set(tag, factor)), tag, tile + j);
+  }
+}
+
+// Rounds to a type.
+inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
+  if (dtype == RMSNORM_F32) return;
+  const F32Tag tag;
+  for (size_t j = 0; j < n; j += kN) {
+    const F32Vec value = PlainNaN(hn::Load(tag, tile + j));
+    hn::Store(dtype == RMSNORM_F16 ? Round<F16>(value) : Round<BF16>(value), tag, tile + j);
+  }
+}
+
+// ------------------------------------------------------------------ gate
+
+// 2^n for whole numbers n, where that is normal.
+HWY_INLINE F32Vec PowerOfTwo(F32Vec n) {
+  const hn::Rebind<int32_t, F32Tag> tag;
+  const auto exponent = hn::Add(hn::ConvertTo(tag, n), hn::Set(tag, 127));
+  return hn::BitCast(F32Tag(), hn::ShiftLeft<23>(exponent));
+}
+
+// By the operations of activation.h. A NaN stays one, as e is.
+template <bool kSilu>
+HWY_INLINE F32Vec Activate(F32Vec gate) {
+  const F32Tag tag;
+  const F32Vec smallest = hn::Set(tag, kSmallestGate);
+  const F32Vec largest = hn::Set(tag, kLargestGate);
+  const F32Vec one = hn::Set(tag, 1.0f);
+  const F32Vec z = hn::IfThenElse(hn::Lt(gate, smallest), smallest, gate);
+  const F32Vec t = hn::Neg(hn::IfThenElse(hn::Gt(z, largest), largest, z));
+  const F32Vec k = hn::Round(hn::Mul(t, hn::Set(tag, kInverseOfLn2)));
+  F32Vec s = hn::NegMulAdd(k, hn::Set(tag, kUpperLn2), t);
+  s = hn::NegMulAdd(k, hn::Set(tag, kLowerLn2), s);
+  F32Vec polynomial = hn::Set(tag, kExpCoefficients[0]);
+  for (size_t i = 1; i < std::size(kExpCoefficients); ++i) {
+    polynomial = hn::MulAdd(polynomial, s, hn::Set(tag, kExpCoefficients[i]));
+  }
+  const F32Vec e = hn::MulAdd(polynomial, hn::Mul(s, s), s);
+  const F32Vec m = hn::Max(k, hn::Zero(tag));
+  const F32Vec a = hn::Floor(hn::Mul(m, hn::Set(tag, 0.5f)));
+  const F32Vec f = PowerOfTwo(hn::Neg(a));
+  const F32Vec g = PowerOfTwo(hn::Sub(a, m));
+  const F32Vec v = PowerOfTwo(hn::Sub(k, m));
+  const F32Vec b = hn::Add(hn::MulAdd(e, v, hn::Mul(f, g)), v);
+  return hn::Mul(hn::Mul(hn::Div(kSilu ? z : one, b), f), g);
+}
+
+// Multiplies a tile by the activation of a gate, which is a tile as well.
+template <bool kSilu>
+HWY_NOINLINE void GateTile(const float* HWY_RESTRICT gate, size_t n, float* HWY_RESTRICT tile) {
+  const F32Tag tag;
+  for (size_t j = 0; j < n; j += kN) {
+    const F32Vec factor = Activate<kSilu>(hn::Load(tag, gate + j));
+    hn::Store(hn::Mul(hn::Load(tag, tile + j), factor), tag, tile + j);
+  }
+}
+
+// ------------------------------------------------------------------ quantised output
+
+// Adds the values of a tile to the range of a row.
+inline HWY_NOINLINE void AddToRange(const float* tile, size_t n, QuantisedRange& range) {
+  const F32Tag tag;
+  const F32Vec largest = hn::Set(tag, std::numeric_limits<float>::max());
+  F32Vec low = hn::Zero(tag);
+  F32Vec high = low;
+  auto finite = hn::Eq(low, low);
+  for (size_t j = 0; j < n; j += kN) {
+    // A zero is in every range.
+    const F32Vec value =
+        hn::IfThenElseZero(hn::FirstN(tag, std::min(n - j, kN)), hn::Load(tag, tile + j));
+    finite = hn::And(finite, hn::Le(hn::Abs(value), largest));
+    low = hn::Min(low, value);
+    high = hn::Max(high, value);
+  }
+  range.finite = range.finite && hn::AllTrue(tag, finite);
+  range.low = std::min(range.low, hn::GetLane(hn::MinOfLanes(tag, low)));
+  range.high = std::max(range.high, hn::GetLane(hn::MaxOfLanes(tag, high)));
+}
+
+inline HWY_NOINLINE void QuantiseTile(const float* tile, size_t n, const QuantisedSteps& steps,
+                                      int8_t* q) {
+  const F32Tag tag;
+  const hn::Rebind<int8_t, F32Tag> bytes;
+  const F32Vec inverse = hn::Set(tag, steps.inverse);
+  const F32Vec zero = hn::Set(tag, steps.zero);
+  for (size_t j = 0; j < n; j += kN) {
+    const F32Vec value = hn::Add(hn::Round(hn::Mul(hn::Load(tag, tile + j), inverse)), zero);
+    const F32Vec clamped =
+        hn::Min(hn::Max(value, hn::Set(tag, kSmallestInteger)), hn::Set(tag, kLargestInteger));
+    const auto wide = hn::ConvertTo(hn::Rebind<int32_t, F32Tag>(), clamped);
+    const auto integers = steps.none ? hn::Zero(bytes) : hn::DemoteTo(bytes, wide);
+    if (j + kN <= n) {
+      hn::StoreU(integers, bytes, q + j);
+    } else {
+      StorePieces(bytes, integers, q + j, n - j);
+    }
+  }
+}
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+#endif  // !RMSNORM_NATIVE_BF16
+
+#endif  // RMSNORM_LIB_KERNELS_STAGES_INL_H_
