@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations, post-norms, factors, gates, residuals and quantised outputs are where their formulas
+// in binary64 put them. The other targets have the reference's bits: family_bits_test.cc.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "oracle.h"
+#include "random_rows.h"
+#include "targets.h"
+
+namespace rmsnorm::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// ------------------------------------------------------------------------------ activations
+
+double ExactActivation(Activation activation, double z) {
+  const double denominator = 1 + std::exp(-z);
+  if (activation == Activation::sigmoid) return 1 / denominator;
+  return z == -kInfinity ? -0.0 : z / denominator;
+}
+
+// With these the inverse RMS of a row is exactly 1: the floor is what it is divided by.
+Options UnitNorm() {
+  Options options;
+  options.eps_placement = EpsPlacement::floor;
+  options.eps = 1;
+  options.divisor = 1e20f;
+  return options;
+}
+
+// What every target makes of these numbers is within 2 ulp.
+void ExpectActivations(const Tensor& gate) {
+  Tensor ones(RMSNORM_F32, gate.rows(), gate.d());
+  for (size_t row = 0; row < gate.rows(); ++row) {
+    for (size_t j = 0; j < gate.d(); ++j) ones.set(row, j, 1);
+  }
+  for (const std::string& target : SupportedTargets()) {
+    for (const Activation activation : {Activation::silu, Activation::sigmoid}) {
+      SCOPED_TRACE(target + (activation == Activation::silu ? ", silu" : ", sigmoid"));
+      Options options = UnitNorm();
+      options.activation = activation;
+      Tensor y(RMSNORM_F32, gate.rows(), gate.d());
+      ForwardOperands operands = NormOperands(ones, nullptr, y);
+      operands.gate = ConstView(gate.view());
+      forward(operands, options, OnTarget(target));
+      for (size_t row = 0; row < gate.rows(); ++row) {
+        for (size_t j = 0; j < gate.d(); ++j) {
+          const double z = gate.get(row, j);
+          const double exact = ExactActivation(activation, z);
+          const double actual = y.get(row, j);
+          if (std::isnan(z)) {
+            ASSERT_TRUE(std::isnan(actual)) << actual;
+          } else if (std::isinf(exact)) {
+            ASSERT_EQ(exact, actual);
+          } else {
+            ASSERT_LE(std::fabs(actual - exact), 2 * Ulp(RMSNORM_F32, exact))
+                << "of " << z << ": " << actual << ", not " << exact;
+            ASSERT_EQ(std::signbit(exact), std::signbit(actual)) << "of " << z;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Zeros, subnormals, infinities and NaNs are among them.
+TEST(Activations, OfEveryExponentAreWithinTwoUlp) {
+  Random random(1);
+  const size_t mantissas = 64;
+  Tensor gate(RMSNORM_F32, 512, mantissas);
+  for (uint32_t row = 0; row < 512; ++row) {
+    for (uint32_t j = 0; j < mantissas; ++j) {
+      const uint32_t mantissa = j == 0 ? 0 : j == 1 ? 1 : j == 2 ? 0x7FFFFF : random.Bits() >> 9;
+      gate.set_bits(row, j, row << 23 | mantissa);
+    }
+  }
+  ExpectActivations(gate);
+}
+
+TEST(Activations, OfAll16BitNumbersAreWithinTwoUlp) {
+  for (const rmsnorm_dtype dtype : {RMSNORM_F16, RMSNORM_BF16}) {
+    Tensor gate(dtype, 256, 256);
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) gate.set_bits(bits / 256, bits % 256, bits);
+    ExpectActivations(gate);
+  }
+}
+
+// Where results become subnormal, vanish or stop changing, and where the range of z ends.
+TEST(Activations, AroundLimitsAreWithinTwoUlp) {
+  const std::vector<float> limits = {-110,    -104,   -103.97f, -103.3f, -88.03f, -87,
+                                     -86.64f, -17.3f, 0,        0.35f,   16.6f,   17.4f,
+                                     87,      88.03f, 88.73f,   104,     110};
+  const int neighbours = 100;
+  Tensor gate(RMSNORM_F32, limits.size(), 2 * neighbours + 1);
+  for (size_t row = 0; row < limits.size(); ++row) {
+    float below = limits[row];
+    float above = limits[row];
+    gate.set(row, neighbours, limits[row]);
+    for (size_t j = 1; j <= neighbours; ++j) {
+      below = std::nextafterf(below, -HUGE_VALF);
+      above = std::nextafterf(above, HUGE_VALF);
+      gate.set(row, neighbours - j, below);
+      gate.set(row, neighbours + j, above);
+    }
+  }
+  ExpectActivations(gate);
+}
+
+TEST(Activations, OfNumbersThatMatterAreWithinTwoUlp) {
+  Random random(2);
+  Tensor gate(RMSNORM_F32, 100, 1000);
+  for (size_t row = 0; row < gate.rows(); ++row) {
+    for (size_t j = 0; j < gate.d(); ++j) gate.set(row, j, 220 * random.Uniform() - 115);
+  }
+  ExpectActivations(gate);
+}
+
+// ------------------------------------------------------------------------- what is normalised
+//
+// Each step of a call goes from a range, in which its operand lies for certain, to the range of its
+// result. Sums, products and casts are rounded as DESIGN says and rise or fall steadily with their
+// operands, so that they add nothing to the width of a range. What does is the relative bound of an
+// inverse RMS (oracle.h), twice with a post-norm, and the 2 ulp of an activation; where such a
+// range holds a number halfway between two of a type, a cast widens it to an ulp of that type.
+// Without a post-norm, and without another cast before y's, y is thus within half an ulp of its
+// type and those relative bounds of its exact value.
+struct Range {
+  double low;
+  double high;
+
+  bool Has(double value) const { return low <= value && value <= high; }
+};
+
+using Ranges = std::vector<Range>;
+
+// Of a function that rises or falls steadily.
+template <class F>
+Range Map(const Range& range, const F& f) {
+  const double a = f(range.low);
+  const double b = f(range.high);
+  return {std::min(a, b), std::max(a, b)};
+}
+
+Range Cast(rmsnorm_dtype dtype, const Range& range) {
+  return Map(range, [dtype](double value) { return RoundTo(dtype, value); });
+}
+
+// In f32.
+Range Times(const Range& a, const Range& b) {
+  const Range low = Map(b, [&](double factor) { return RoundTo(RMSNORM_F32, a.low * factor); });
+  const Range high = Map(b, [&](double factor) { return RoundTo(RMSNORM_F32, a.high * factor); });
+  return {std::min(low.low, high.low), std::max(low.high, high.high)};
+}
+
+Range ActivationRange(Activation activation, double z) {
+  const double exact = ExactActivation(activation, z);
+  const double error = 2 * Ulp(RMSNORM_F32, exact);
+  return {exact - error, exact + error};
+}
+
+// The inverse RMS of a row.
+Range InverseRange(const Ranges& row, const Options& options) {
+  double low = 0;
+  double high = 0;
+  for (const Range& element : row) {
+    const double a = element.low * element.low;
+    const double b = element.high * element.high;
+    low += element.Has(0) ? 0 : std::min(a, b);
+    high += std::max(a, b);
+  }
+  const bool cold = IsCold(ExactUnderRoot(low, row.size(), options)) &&
+                    IsCold(ExactUnderRoot(high, row.size(), options));
+  const double bound = cold ? kColdBound : InverseRmsBound(row.size());
+  return {ExactInverseRms(high, row.size(), options) * (1 - bound),
+          ExactInverseRms(low, row.size(), options) * (1 + bound)};
+}
+
+// The row times its inverse RMS, then the weight and the bias, which may be null.
+void ScaleRange(Ranges& row, const Tensor* weight, const Tensor* bias, rmsnorm_dtype x_dtype,
+                const Options& options) {
+  Range r = InverseRange(row, options);
+  if (options.rounding == Rounding::inverse_rounded) {
+    r = Cast(x_dtype, Cast(RMSNORM_F32, r));
+  }
+  for (size_t j = 0; j < row.size(); ++j) {
+    Range n = Times(row[j], r);
+    if (options.rounding != Rounding::scale_then_cast) n = Cast(x_dtype, n);
+    const double w = PreparedWeight(weight, 0, j, options);
+    row[j] = Map(n, [&](double value) -> double {
+      if (bias == nullptr) return RoundTo(RMSNORM_F32, value * w);
+      return std::fma(static_cast<float>(value), static_cast<float>(w),
+                      static_cast<float>(bias->get(0, j)));
+    });
+  }
+}
+
+// A call: the operands that it has, and its options.
+struct Call {
+  explicit Call(Tensor rows) : x(std::move(rows)) {}
+
+  Tensor x;
+  std::optional<Tensor> post_norm_weight, gate, residual, weight, bias;
+  rmsnorm_dtype y_dtype = RMSNORM_F32;
+  Options options;
+
+  bool IsGated(GatePlacement placement) const {
+    return gate.has_value() && options.gate_placement == placement;
+  }
+};
+
+template <class T>
+const T* Pointer(const std::optional<T>& value) {
+  return value ? &*value : nullptr;
+}
+
+struct ExpectedRow {
+  Ranges residual_out;
+  Ranges y;
+};
+
+ExpectedRow Expect(const Call& call, size_t row) {
+  const Options& options = call.options;
+  rmsnorm_dtype x_dtype = call.x.dtype();
+  const size_t d = call.x.d();
+  Ranges h;
+  for (size_t j = 0; j < d; ++j) h.push_back({call.x.get(row, j), call.x.get(row, j)});
+  const auto multiply_by_gate = [&] {
+    for (size_t j = 0; j < d; ++j) {
+      h[j] = Times(h[j], ActivationRange(options.activation, call.gate->get(row, j)));
+    }
+  };
+  const auto cast = [&](rmsnorm_dtype dtype) {
+    for (Range& element : h) element = Cast(dtype, element);
+  };
+
+  if (call.post_norm_weight) {
+    ScaleRange(h, &*call.post_norm_weight, nullptr, x_dtype, options);
+    cast(x_dtype);
+  }
+  if (options.factor != 1) {
+    for (Range& element : h) element = Times(element, {options.factor, options.factor});
+    cast(x_dtype);
+  }
+  if (call.IsGated(GatePlacement::before)) multiply_by_gate();
+  ExpectedRow expected;
+  if (call.residual) {
+    const rmsnorm_dtype residual_dtype = call.residual->dtype();
+    for (size_t j = 0; j < d; ++j) {
+      const double residual = call.residual->get(row, j);
+      h[j] = Map(h[j], [&](double value) { return RoundTo(RMSNORM_F32, residual + value); });
+      expected.residual_out.push_back(Cast(residual_dtype, h[j]));
+    }
+    if (options.residual_rounding == ResidualRounding::cast_then_norm) {
+      x_dtype = residual_dtype;
+      h = expected.residual_out;
+    }
+  }
+  ScaleRange(h, Pointer(call.weight), Pointer(call.bias), x_dtype, options);
+  if (call.IsGated(GatePlacement::after)) {
+    if (options.gate_rounding == GateRounding::x) cast(x_dtype);
+    multiply_by_gate();
+  }
+  cast(call.y_dtype);
+  expected.y = h;
+  return expected;
+}
+
+testing::AssertionResult RowIsWithin(const Ranges& expected, const Tensor& actual, size_t row) {
+  for (size_t j = 0; j < expected.size(); ++j) {
+    if (expected[j].Has(actual.get(row, j))) continue;
+    return testing::AssertionFailure()
+           << "row " << row << ", element " << j << " is " << actual.get(row, j) << ", not between "
+           << expected[j].low << " and " << expected[j].high;
+  }
+  return testing::AssertionSuccess();
+}
+
+void ExpectWithinRanges(const Call& call) {
+  const size_t rows = call.x.rows();
+  const size_t d = call.x.d();
+  Tensor y(call.y_dtype, rows, d);
+  std::optional<Tensor> residual_out;
+  ForwardOperands operands = NormOperands(call.x, Pointer(call.weight), y);
+  if (call.bias) operands.bias = ConstView(call.bias->vector());
+  if (call.post_norm_weight) operands.post_norm_weight = ConstView(call.post_norm_weight->vector());
+  if (call.gate) operands.gate = ConstView(call.gate->view());
+  if (call.residual) {
+    residual_out.emplace(call.residual->dtype(), rows, d);
+    operands.residual = ConstView(call.residual->view());
+    operands.residual_out = View(residual_out->view());
+  }
+  forward(operands, call.options, OnTarget(kReference));
+  for (size_t row = 0; row < rows; ++row) {
+    const ExpectedRow expected = Expect(call, row);
+    if (residual_out) {
+      ASSERT_TRUE(RowIsWithin(expected.residual_out, *residual_out, row)) << "residual_out";
+    }
+    ASSERT_TRUE(RowIsWithin(expected.y, y, row)) << "y";
+  }
+}
+
+// How a gate is given, and a residual.
+enum class Gating { kNone, kBefore, kAfter, kAfterRounded };
+enum class Adding { kNone, kRounded, kUnrounded };
+
+struct Steps {
+  bool post_norm;
+  bool factor;
+  Gating gating;
+  Adding adding;
+};
+
+std::vector<Steps> EveryStep() {
+  std::vector<Steps> all;
+  for (const bool post_norm : {false, true}) {
+    for (const bool factor : {false, true}) {
+      for (const Gating gating :
+           {Gating::kNone, Gating::kBefore, Gating::kAfter, Gating::kAfterRounded}) {
+        for (const Adding adding : {Adding::kNone, Adding::kRounded, Adding::kUnrounded}) {
+          if (gating == Gating::kBefore && adding != Adding::kNone) continue;
+          all.push_back({post_norm, factor, gating, adding});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// A post-norm takes rows of any size to one that no later step leaves. `turn` varies what has no
+// part in the order of the steps.
+Call MakeCall(Random& random, const Steps& steps, rmsnorm_dtype x_dtype, rmsnorm_dtype y_dtype,
+              Rounding rounding, size_t d, size_t turn) {
+  const auto in_turn = [&turn](size_t count) {
+    const size_t chosen = turn % count;
+    turn /= count;
+    return chosen;
+  };
+  std::vector<RowKind> kinds = {RowKind::kNormal, RowKind::kMassive};
+  if (steps.post_norm && rounding != Rounding::inverse_rounded) {
+    kinds.insert(kinds.end(), {RowKind::kTiny, RowKind::kSubnormal, RowKind::kHuge});
+  }
+  Call call(Tensor(x_dtype, kinds.size(), d));
+  for (size_t row = 0; row < kinds.size(); ++row) FillRow(random, kinds[row], call.x, row);
+  const auto normal = [&](rmsnorm_dtype dtype, size_t rows) {
+    Tensor tensor(dtype, rows, d);
+    FillNormal(random, tensor);
+    return tensor;
+  };
+  Options& options = call.options;
+  options.rounding = rounding;
+  options.eps_placement = static_cast<EpsPlacement>(in_turn(3));
+  options.eps = in_turn(2) == 0 ? 0 : 1e-6f;
+  call.y_dtype = y_dtype;
+  if (in_turn(3) != 0) {
+    call.weight = normal(kDtypes[in_turn(3)], 1);
+    options.weight_offset = in_turn(2) == 0 ? 0 : 1;
+  }
+  if (in_turn(2) == 0) call.bias = normal(kDtypes[in_turn(3)], 1);
+  if (steps.post_norm) call.post_norm_weight = normal(kDtypes[in_turn(3)], 1);
+  if (steps.factor) options.factor = 0.22f;
+  if (steps.gating != Gating::kNone) {
+    call.gate = normal(kDtypes[in_turn(3)], kinds.size());
+    options.activation = static_cast<Activation>(in_turn(2));
+    if (steps.gating == Gating::kBefore) options.gate_placement = GatePlacement::before;
+    if (steps.gating == Gating::kAfterRounded) options.gate_rounding = GateRounding::x;
+  }
+  if (steps.adding != Adding::kNone) {
+    call.residual = normal(kDtypes[in_turn(3)], kinds.size());
+    if (steps.adding == Adding::kUnrounded) {
+      options.residual_rounding = ResidualRounding::norm_then_cast;
+    }
+  }
+  return call;
+}
+
+class StepsTest : public testing::TestWithParam<size_t> {};
+
+TEST_P(StepsTest, AreWithinTheirRanges) {
+  const size_t d = GetParam();
+  Random random(3);
+  for (const Steps& steps : EveryStep()) {
+    for (const rmsnorm_dtype x_dtype : kDtypes) {
+      for (const rmsnorm_dtype y_dtype : kDtypes) {
+        if (d > 300 && y_dtype != x_dtype) continue;  // only sums depend on the length
+        for (const Rounding rounding :
+             {Rounding::scale_then_cast, Rounding::cast_then_scale, Rounding::inverse_rounded}) {
+          SCOPED_TRACE(std::string(rmsnorm_dtype_name(x_dtype)) + " to " +
+                       rmsnorm_dtype_name(y_dtype) + (steps.post_norm ? ", post-norm" : "") +
+                       (steps.factor ? ", factor" : "") + ", gating " +
+                       std::to_string(static_cast<int>(steps.gating)) + ", adding " +
+                       std::to_string(static_cast<int>(steps.adding)) + ", rounding " +
+                       std::to_string(static_cast<int>(rounding)));
+          const Call call = MakeCall(random, steps, x_dtype, y_dtype, rounding, d, random.Bits());
+          ASSERT_NO_FATAL_FAILURE(ExpectWithinRanges(call));
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, StepsTest, testing::Values(2, 7, 130, 4097),
+                         testing::PrintToStringParamName());
+
+// ------------------------------------------------------------------------- quantised outputs
+
+// Rows that are, by a norm of ones whose RMS is 1, the rows of its weight.
+struct Quantised {
+  Tensor y;
+  std::vector<int8_t> q;
+  std::vector<float> scale;
+  std::vector<int8_t> zero;
+};
+
+Quantised Quantise(const Tensor& weight, rmsnorm_dtype x_dtype, rmsnorm_dtype y_dtype, bool with_y,
+                   bool with_zero) {
+  const size_t rows = weight.rows();
+  const size_t d = weight.d();
+  Tensor ones(x_dtype, rows, d);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t j = 0; j < d; ++j) ones.set(row, j, 1);
+  }
+  Quantised result = {Tensor(y_dtype, rows, d), std::vector<int8_t>(rows * d, 99),
+                      std::vector<float>(rows, 99), std::vector<int8_t>(rows, 99)};
+  ForwardOperands operands;
+  operands.x = ConstView(ones.view());
+  operands.weight = ConstView(weight.view());
+  if (with_y) operands.y = View(result.y.view());
+  operands.q = View(result.q.data(), rows, d);
+  operands.scale = View(result.scale.data(), rows);
+  if (with_zero) operands.zero = View(result.zero.data(), rows);
+  forward(operands, UnitNorm(), OnTarget(kReference));
+  return result;
+}
+
+// Holds a row of integers to the row of y that they stand for. `zero` is null where they are
+// symmetric. Two or three roundings of 2^-24 precede that to an integer, for numbers up to 256.
+void ExpectQuantised(const Tensor& y, size_t row, const int8_t* q, float scale,
+                     const int8_t* zero) {
+  constexpr double kHalf = 0.5 + 256 * 0x1p-22;
+  double low = 0;
+  double high = 0;
+  bool finite = true;
+  for (size_t j = 0; j < y.d(); ++j) {
+    const double v = y.get(row, j);
+    finite = finite && std::isfinite(v);
+    low = std::min(low, v);
+    high = std::max(high, v);
+  }
+  const double width = RoundTo(RMSNORM_F32, zero != nullptr ? high - low : std::max(high, -low));
+  const int steps = zero != nullptr ? 255 : 127;
+  const bool none = !finite || std::isinf(width) || width < 0x1p-100;
+  if (none) {
+    for (size_t j = 0; j < y.d(); ++j) ASSERT_EQ(0, q[j]) << j;
+    if (zero != nullptr) {
+      ASSERT_EQ(0, *zero);
+    }
+    if (finite && !std::isinf(width)) {
+      ASSERT_EQ(0, scale);
+    } else {
+      ASSERT_TRUE(std::isnan(scale)) << scale;
+    }
+    return;
+  }
+  ASSERT_EQ(RoundTo(RMSNORM_F32, width / steps), scale);
+  const double at_zero = zero != nullptr ? *zero : 0;
+  if (zero != nullptr) {
+    ASSERT_LE(std::fabs(*zero - (-128 - low * (steps / width))), kHalf);
+  }
+  for (size_t j = 0; j < y.d(); ++j) {
+    const double exact = std::clamp(y.get(row, j) * (steps / width) + at_zero,
+                                    zero != nullptr ? -128.0 : -127.0, 127.0);
+    ASSERT_LE(std::fabs(q[j] - exact), kHalf) << "element " << j << " of " << y.get(row, j);
+  }
+}
+
+// Rows of values of every kind, and of those at the limits.
+Tensor QuantisedRows(Random& random, size_t d) {
+  Tensor rows(RMSNORM_F32, 40, d);
+  FillMixed(random, rows);
+  const double smallest = 0x1p-100;
+  const double largest = std::numeric_limits<float>::max();
+  size_t row = 0;
+  const auto fill = [&](double low, double high) {
+    for (size_t j = 0; j < d; ++j) {
+      rows.set(row, j, j == 0 ? low : j == 1 ? high : low + (high - low) * random.Uniform());
+    }
+    ++row;
+  };
+  fill(0, smallest);
+  fill(0, smallest * (1 - 0x1p-24));
+  fill(-smallest, 0);
+  fill(-smallest / 2, smallest / 2);
+  fill(-smallest / 2, smallest * 0.49);
+  fill(largest / 2, largest);
+  fill(-largest, 0);
+  fill(-largest / 2, largest / 2);
+  fill(-largest * 0.6, largest * 0.6);
+  fill(1, 2);
+  fill(-2, -1);
+  fill(-1, 127);
+  fill(-3, 5);
+  return rows;
+}
+
+TEST(QuantisedOutputs, AreWithinHalfAStep) {
+  Random random(4);
+  for (const size_t d : SizeList{2, 31, 300, 4100}) {
+    const Tensor weight = QuantisedRows(random, d);
+    for (const rmsnorm_dtype x_dtype : kDtypes) {
+      for (const rmsnorm_dtype y_dtype : kDtypes) {
+        for (const bool with_zero : {false, true}) {
+          const Quantised result = Quantise(weight, x_dtype, y_dtype, true, with_zero);
+          for (size_t row = 0; row < weight.rows(); ++row) {
+            SCOPED_TRACE("row " + std::to_string(row) + " of " + std::to_string(d) + ", " +
+                         rmsnorm_dtype_name(y_dtype) + (with_zero ? ", zero" : ""));
+            ASSERT_NO_FATAL_FAILURE(ExpectQuantised(result.y, row, result.q.data() + row * d,
+                                                    result.scale[row],
+                                                    with_zero ? &result.zero[row] : nullptr));
+          }
+          if (x_dtype != y_dtype) continue;
+          const Quantised alone = Quantise(weight, x_dtype, y_dtype, false, with_zero);
+          EXPECT_EQ(result.q, alone.q);
+          EXPECT_EQ(result.zero, alone.zero);
+          EXPECT_TRUE(SameBits(result.scale, alone.scale));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test
