@@ -32,26 +32,6 @@ TEST(Command, HelpNamesTheCommands) {
   }
 }
 
-TEST(Command, HelpOfApplyNamesEveryOption) {
-  const Outcome outcome = RunCommand({"apply", "--help"});
-  ExpectSuccess(outcome);
-  for (const char* option :
-       {"--input", "--weight", "--bias", "--output", "--eps", "--eps-placement", "--rounding",
-        "--weight-offset", "--divisor", "--dtype", "--threads"}) {
-    EXPECT_NE(outcome.out.find(std::string(option) + " "), std::string::npos) << option;
-  }
-}
-
-TEST(Command, HelpOfBackwardNamesEveryOption) {
-  const Outcome outcome = RunCommand({"backward", "--help"});
-  ExpectSuccess(outcome);
-  for (const char* option :
-       {"--input", "--grad", "--weight", "--bias", "--rstd", "--grad-input", "--grad-weight",
-        "--grad-bias", "--grad-weight-dtype", "--grad-bias-dtype"}) {
-    EXPECT_NE(outcome.out.find(std::string(option) + " "), std::string::npos) << option;
-  }
-}
-
 TEST(Command, HelpOfInfo) {
   const Outcome outcome = RunCommand({"info", "--help"});
   ExpectSuccess(outcome);
@@ -63,12 +43,7 @@ struct WrongUse {
   std::string problem;
 };
 
-std::vector<std::string> Apply(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {"apply", "--input", "x.npy", "--output", "y.npy"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
+// file_commands_test.cc has what the commands on files refuse.
 TEST(Command, RefusesWrongUseInOneLine) {
   const WrongUse cases[] = {
       {{}, "subcommand"},
@@ -80,37 +55,6 @@ TEST(Command, RefusesWrongUseInOneLine) {
       {{"info", "more"}, "more"},
       {{"info", "--more"}, "--more"},
       {{"info", "info"}, "info"},
-      {{"apply"}, "--input"},
-      {{"apply", "--input", "x.npy"}, "--output"},
-      {{"apply", "--output", "y.npy"}, "--input"},
-      {{"apply", "--input"}, "--input"},
-      {Apply({"--weight"}), "--weight"},
-      {Apply({"--bias"}), "--bias"},
-      {Apply({"--input", "z.npy"}), "--input"},
-      {Apply({"z.npy"}), "z.npy"},
-      {Apply({"--frobnicate"}), "--frobnicate"},
-      {Apply({"--eps"}), "--eps"},
-      {Apply({"--eps", ""}), "--eps: ''"},
-      {Apply({"--eps", "abc"}), "--eps: 'abc'"},
-      {Apply({"--eps", "1e-5x"}), "--eps: '1e-5x'"},
-      {Apply({"--eps", "nan"}), "--eps: 'nan'"},
-      {Apply({"--eps", "inf"}), "--eps: 'inf'"},
-      {Apply({"--eps", "1e60"}), "--eps: '1e60'"},
-      {Apply({"--eps", "1e-60"}), "--eps: 1e-60 is too small"},
-      {Apply({"--eps", "-1"}), "--eps: -1 is negative"},
-      {Apply({"--eps", "1e-5", "--eps", "1e-6"}), "--eps"},
-      {Apply({"--eps-placement", "beside"}), "--eps-placement: beside"},
-      {Apply({"--rounding", "up"}), "--rounding: up"},
-      {Apply({"--weight-offset", "1"}), "--weight"},
-      {Apply({"--weight", "w.npy", "--weight-offset", "one"}), "--weight-offset: 'one'"},
-      {Apply({"--divisor", "0"}), "--divisor: 0 is not positive"},
-      {Apply({"--divisor", "-2"}), "--divisor: -2 is not positive"},
-      {Apply({"--divisor", "nan"}), "--divisor: 'nan'"},
-      {Apply({"--dtype", "f64"}), "--dtype: f64"},
-      {Apply({"--dtype", ""}), "--dtype"},
-      {Apply({"--threads", "-1"}), "--threads"},
-      {Apply({"--threads", "two"}), "--threads"},
-      {Apply({"--threads", "99999999999"}), "--threads"},
   };
   for (const WrongUse& wrong : cases) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
