@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference's gradients are within the bound of the closed form in binary64, and are the
-// derivatives of the forward formula. The other targets have its bits: backward_bits_test.cc.
+// derivatives of the forward formula. The other targets have its bits: `rmsnorm check`.
 #include "backward_oracle.h"
 
 #include <gtest/gtest.h>

@@ -20,7 +20,7 @@
 #include <omp.h>
 #endif
 
-#include "float_control.h"
+#include "../tools/cases/float_control.h"
 #include "gradients.h"
 #include "random_rows.h"
 #include "targets.h"
@@ -28,6 +28,8 @@
 
 namespace rmsnorm::test {
 namespace {
+
+using cases::Control, cases::SetControl;
 
 struct Environment {
   std::string name;

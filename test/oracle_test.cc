@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference is within the proven bound of RMSNorm computed in binary64. The other targets have
-// its bits: bits_test.cc.
+// its bits: `rmsnorm check`.
 #include "oracle.h"
 
 #include <gtest/gtest.h>

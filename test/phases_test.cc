@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two phases on their own. That they give forward's bits on every target for every type and
-// length is also part of bits_test.cc, where both are compared with the reference's forward.
+// The two phases on their own. That they give the bits of one call is part of `rmsnorm check`.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -33,52 +32,6 @@ class PhasesTest : public testing::TestWithParam<std::string> {
   const std::string target_ = GetParam();
   const Context context_ = OnTarget(target_);
 };
-
-TEST_P(PhasesTest, SumAndScaleGiveTheBitsOfForward) {
-  std::vector<Options> variants(8);
-  variants[1].eps = 0;
-  variants[2].eps = 1e-38f;
-  variants[2].divisor = 0.5f;
-  variants[3].eps = 0;
-  variants[3].divisor = 1e36f;
-  variants[4].eps_placement = EpsPlacement::outside;
-  variants[5].eps_placement = EpsPlacement::outside;
-  variants[5].divisor = 1e6f;
-  variants[6].eps_placement = EpsPlacement::floor;
-  variants[6].eps = 1.5f;
-  variants[7].eps_placement = EpsPlacement::floor;
-  variants[7].divisor = 1;
-  variants[7].rounding = Rounding::inverse_rounded;
-  Random random(31);
-  for (const rmsnorm_dtype x_dtype : kDtypes) {
-    for (const size_t d : SizeList{1, 3, 64, 100, 128, 1000, 4100}) {
-      Tensor x(x_dtype, 2 * kRowKinds, d);
-      FillMixed(random, x);
-      Tensor weight(RMSNORM_F32, 1, d);
-      FillWeight(random, weight);
-      for (const rmsnorm_dtype y_dtype : kDtypes) {
-        for (size_t i = 0; i < variants.size(); ++i) {
-          Tensor whole(y_dtype, x.rows(), d);
-          std::vector<float> whole_rstd(x.rows());
-          std::vector<double> whole_sums(x.rows());
-          ForwardOperands operands = NormOperands(x, &weight, whole, &whole_rstd);
-          operands.sums_out = {whole_sums.data(), x.rows()};
-          forward(operands, variants[i], context_);
-
-          Tensor phases(y_dtype, x.rows(), d);
-          std::vector<float> phases_rstd(x.rows());
-          const std::vector<double> sums = SumsOf(ConstView(x.view()), x.rows(), variants[i]);
-          operands = NormOperands(x, &weight, phases, &phases_rstd);
-          operands.sums = {sums.data(), x.rows()};
-          forward(operands, variants[i], context_);
-          ASSERT_TRUE(SameBits(whole_sums, sums)) << "d " << d << " variant " << i;
-          ASSERT_TRUE(SameBits(whole, phases)) << "d " << d << " variant " << i;
-          ASSERT_TRUE(SameBits(whole_rstd, phases_rstd)) << "d " << d << " variant " << i;
-        }
-      }
-    }
-  }
-}
 
 // The f32 sum of a row, widened, where it is safe: 1 + 2^-24 + ... is 1 in f32.
 TEST_P(PhasesTest, SumIsTheF32SumWidened) {
@@ -212,21 +165,6 @@ TEST_P(PhasesTest, ScaleTakesSumsThatF32CannotHold) {
     EXPECT_EQ(static_cast<float>(x[0] * r), y[0]);
     EXPECT_EQ(static_cast<float>(x[1] * r), y[1]);
   }
-}
-
-// The call that is given sums hands out the same ones.
-TEST_P(PhasesTest, GivenSumsAreHandedOut) {
-  Random random(35);
-  Tensor x(RMSNORM_BF16, 2 * kRowKinds, 100);
-  FillMixed(random, x);
-  const std::vector<double> sums = SumsOf(ConstView(x.view()), x.rows(), {});
-  std::vector<double> sums_out(x.rows());
-  Tensor y(RMSNORM_BF16, x.rows(), 100);
-  ForwardOperands operands = NormOperands(x, nullptr, y);
-  operands.sums = {sums.data(), x.rows()};
-  operands.sums_out = {sums_out.data(), x.rows()};
-  forward(operands, {}, context_);
-  EXPECT_TRUE(SameBits(sums, sums_out));
 }
 
 // Beside a residual the sums are those of what is normalised.

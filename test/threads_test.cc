@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neither the number of threads, nor who runs them, nor the batch around a row changes a bit.
+// Which threads a call uses. That none of them changes a bit is part of `rmsnorm check`.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,6 @@
 #include <omp.h>
 #endif
 
-#include "norms.h"
 #include "random_rows.h"
 #include "targets.h"
 #include "thread_counter.h"
@@ -26,42 +25,6 @@ namespace {
 // Large enough to be worth eight threads; no number of threads divides the rows evenly but 1.
 constexpr size_t kManyRows = 1031;
 constexpr size_t kD = 512;
-
-// All that can be computed from some rows.
-struct Results {
-  NormResults whole;
-  NormResults sums;
-  NormResults scaled;
-  Tensor module_y;
-};
-
-Results Compute(const Tensor& x, const Tensor& weight, const Options& options,
-                const Context& context) {
-  NormInputs inputs = {x};
-  inputs.weight = weight;
-  inputs.y.emplace(x.dtype(), x.rows(), x.d());
-  NormInputs sums = {x};
-  sums.rstd = false;
-  sums.sums_out = true;
-  Results results = {
-      ComputeNorm(inputs, options, context), ComputeNorm(sums, options, context), {}, *inputs.y};
-  inputs.sums = results.sums.sums;
-  results.scaled = ComputeNorm(inputs, options, context);
-  RmsNorm module(x.d(), options, static_cast<Dtype>(weight.dtype()), context);
-  module.set_weight(ConstView(weight.vector()));
-  ForwardOperands operands;
-  operands.x = ConstView(x.view());
-  operands.y = View(results.module_y.view());
-  module.forward(operands);
-  return results;
-}
-
-void ExpectSameBits(const Results& expected, const Results& actual) {
-  EXPECT_TRUE(SameBits(expected.whole, actual.whole));
-  EXPECT_TRUE(SameBits(expected.sums, actual.sums));
-  EXPECT_TRUE(SameBits(expected.scaled, actual.scaled));
-  EXPECT_TRUE(SameBits(expected.module_y, actual.module_y));
-}
 
 // An executor of the caller, that keeps count of how often each part ran.
 class Executor {
@@ -109,231 +72,83 @@ void OnThreads(size_t count, const std::function<void(size_t)>& part) {
 
 class ThreadsTest : public testing::TestWithParam<std::string> {
  protected:
-  ThreadsTest() : x_(RMSNORM_BF16, kManyRows, kD), weight_(RMSNORM_BF16, 1, kD) {
+  ThreadsTest()
+      : x_(RMSNORM_BF16, kManyRows, kD),
+        weight_(RMSNORM_BF16, 1, kD),
+        y_(RMSNORM_BF16, kManyRows, kD),
+        dw_(RMSNORM_F32, 1, kD) {
     Random random(41);
     FillMixed(random, x_);
     FillWeight(random, weight_);
+    forward_ = NormOperands(x_, &weight_, y_);
+    backward_.x = backward_.dy = ConstView(x_.view());
+    backward_.dx = View(y_.view());
+    backward_.dw = View(dw_.vector());
   }
 
-  Results Serial() const { return Compute(x_, weight_, {}, OnTarget(target_, 1)); }
-
-  // Parts in an executor, of which there may be so many.
-  Context InParts(Executor& executor, int threads) const {
+  // How many parts an executor gets of the work of a call.
+  size_t Parts(int threads, const std::function<void(const Context&)>& call) const {
     Context context = OnTarget(target_, threads);
+    Executor executor(InReverse);
     executor.SetIn(context);
-    return context;
+    call(context);
+    EXPECT_LE(executor.calls(), 1);
+    return executor.most_parts();
   }
 
   const std::string target_ = GetParam();
   Tensor x_;
   Tensor weight_;
+  Tensor y_;
+  Tensor dw_;
+  ForwardOperands forward_;
+  BackwardOperands backward_;
 };
 
-TEST_P(ThreadsTest, EveryNumberOfThreads) {
-#ifdef _OPENMP
-  ASSERT_GE(omp_get_max_threads(), 8) << "set OMP_NUM_THREADS=8, as Meson does for this test";
-#endif
-  const Results serial = Serial();
-  for (const int threads : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
-    SCOPED_TRACE(threads);
-    ExpectSameBits(serial, Compute(x_, weight_, {}, OnTarget(target_, threads)));
+// As many as it may have where there is work enough, and none where there is not.
+TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
+  RmsNorm module(kD, Options(), Dtype::bf16);
+  ForwardOperands of_module = forward_;
+  of_module.weight = {};
+  for (const int threads : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    const size_t most = threads == 1 ? 0 : static_cast<size_t>(threads);
+    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { forward(forward_, {}, c); }));
+    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { backward(backward_, {}, c); }));
+    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { module.forward(of_module, c); }));
+    EXPECT_EQ(most, Parts(threads, [&](const Context& c) {
+                forward_all({{nullptr, forward_, {}}}, c);
+              }));
   }
+  ForwardOperands small = forward_;
+  small.x = small.y = View(rmsnorm_rows(y_.data(), RMSNORM_BF16, 20, kD, kD));
+  EXPECT_EQ(0u, Parts(8, [&](const Context& c) { forward(small, {}, c); }));
+  BackwardOperands small_gradients = backward_;
+  small_gradients.x = View(rmsnorm_rows(x_.data(), RMSNORM_BF16, 20, kD, kD));
+  small_gradients.dy = small_gradients.dx = small.y;
+  small_gradients.dw = {};
+  EXPECT_EQ(0u, Parts(8, [&](const Context& c) { backward(small_gradients, {}, c); }));
 }
 
-TEST_P(ThreadsTest, EveryNumberOfPartsInAnExecutor) {
-  const Results serial = Serial();
-  for (const auto run : {InReverse, OnThreads}) {
-    for (const int threads : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
-      SCOPED_TRACE(threads);
-      Executor executor(run);
-      ExpectSameBits(serial, Compute(x_, weight_, {}, InParts(executor, threads)));
-      if (threads == 1) {
-        EXPECT_EQ(0, executor.calls());
-      } else if (threads > 1) {
-        EXPECT_EQ(4, executor.calls());  // forward, sums, scale, module
-        EXPECT_EQ(static_cast<size_t>(threads), executor.most_parts());
-      }
-    }
-  }
-}
-
-TEST_P(ThreadsTest, InPlaceInAnExecutor) {
-  const Results serial = Serial();
-  Executor executor(OnThreads);
-  Tensor y = x_;
-  ForwardOperands operands;
-  operands.x = operands.y = View(y.view());
-  operands.weight = ConstView(weight_.vector());
-  forward(operands, {}, InParts(executor, 7));
-  EXPECT_TRUE(SameBits(*serial.whole.y, y));
-}
-
-// Rows that are not one run in memory: parts begin and end inside every dimension. Some rows share
-// a weight and others a bias.
-TEST_P(ThreadsTest, PartsOfManyDimensions) {
-  constexpr size_t kRow = 700;
-  const size_t shape[] = {5, 1, 3, 1, 7, 3, 3, kRow};
-  const ptrdiff_t x_stride[] = {-3 * 7 * 9 * 701, 11, 7 * 9 * 701, 13, 0, 3 * 701, 701, 1};
-  std::vector<uint16_t> x(5 * 3 * 7 * 9 * 701);
-  Random random(43);
-  for (uint16_t& bits : x) {
-    bits = static_cast<uint16_t>(Encode(FormatOf(RMSNORM_F16), random.Normal()));
-  }
-  Tensor weight(RMSNORM_F32, 3 * 3, kRow);
-  Tensor bias(RMSNORM_BF16, 5 * 7, kRow);
-  FillWeight(random, weight);
-  FillWeight(random, bias);
-  const size_t elements = 5 * 3 * 7 * 9 * kRow;
-  std::vector<float> serial(elements);
-  ForwardOperands operands;
-  operands.x = {x.data() + 4 * 3 * 7 * 9 * 701, Dtype::f16, 8, shape, x_stride};
-  operands.weight = ConstView(weight.view({3, 1, 1, 3, 1}));
-  operands.bias = ConstView(bias.view({5, 1, 1, 1, 7, 1, 1}));
-  operands.y = {serial.data(), Dtype::f32, 8, shape};
-  forward(operands, {}, OnTarget(target_, 1));
-  for (const int threads : {2, 3, 4, 5, 6, 7, 8}) {
-    std::vector<float> y(elements);
-    Executor executor(InReverse);
-    operands.y = {y.data(), Dtype::f32, 8, shape};
-    forward(operands, {}, InParts(executor, threads));
-    EXPECT_EQ(1, executor.calls());
-    EXPECT_TRUE(SameBits(RMSNORM_F32, serial.data(), y.data(), elements)) << threads;
-  }
-}
-
-// A row alone goes to all threads, its blocks in parts.
-TEST_P(ThreadsTest, OneLongRow) {
-  Random random(59);
+// A row alone, and few that are long.
+TEST_P(ThreadsTest, AnExecutorGetsPartsOfARow) {
   const size_t d = 5 * 32768 + 77;
-  for (const rmsnorm_dtype dtype : kDtypes) {
-    Tensor weight(dtype, 1, d);
-    FillWeight(random, weight);
-    for (int kind = 0; kind < kRowKinds; ++kind) {
-      SCOPED_TRACE(testing::Message() << rmsnorm_dtype_name(dtype) << ", kind " << kind);
-      Tensor x(dtype, 1, d);
-      FillRow(random, static_cast<RowKind>(kind), x, 0);
-      const Results serial = Compute(x, weight, {}, OnTarget(target_, 1));
-      for (const int threads : {2, 3, 5}) {
-        Executor executor(OnThreads);
-        ExpectSameBits(serial, Compute(x, weight, {}, InParts(executor, threads)));
-        EXPECT_EQ(static_cast<size_t>(threads), executor.most_parts());
-        ExpectSameBits(serial, Compute(x, weight, {}, OnTarget(target_, threads)));
-      }
-    }
-  }
-}
-
-// Longer than what is summed at once; in place; a few rows with a stride; another type of y.
-TEST_P(ThreadsTest, FewVeryLongRows) {
-  Random random(61);
-  const size_t d = (size_t{32} << 20) + 3 * 4096 + 5;
-  Tensor x(RMSNORM_BF16, 2, d, 3);
-  // Drawing all the elements would take most of the time.
-  Tensor drawn(RMSNORM_BF16, 1, 1'000'003);
-  FillNormal(random, drawn);
-  for (size_t row = 0; row < 2; ++row) {
-    for (size_t j = row; j < d; j += drawn.d()) {
-      std::memcpy(static_cast<char*>(x.Row(row)) + j * 2, drawn.data(),
-                  std::min(drawn.d(), d - j) * 2);
-    }
-    x.set(row, 0, 1);
-  }
-  Options options;
-  options.eps_placement = EpsPlacement::outside;
-  NormInputs in_place = {x};
-  in_place.y = x;
-  in_place.y_in_place = true;
-  NormInputs other = {x};
-  other.y.emplace(RMSNORM_F16, 2, d);
-  other.rstd = false;
-  const Context serial = OnTarget(target_, 1);
-  Executor executor(OnThreads);
-  const Context parts = InParts(executor, 3);
-  EXPECT_TRUE(
-      SameBits(ComputeNorm(in_place, options, serial), ComputeNorm(in_place, options, parts)));
-  EXPECT_TRUE(SameBits(ComputeNorm(other, options, serial), ComputeNorm(other, options, parts)));
-  // For each of two calls and two rows: two batches of sums, and the scaling.
-  EXPECT_EQ(12, executor.calls());
-}
-
-// The bits of a row are the same alone, in any batch and at any place in it.
-TEST_P(ThreadsTest, RowsDoNotDependOnTheirBatch) {
-  Random random(47);
-  const Context context = OnTarget(target_);
-  for (const rmsnorm_dtype dtype : kDtypes) {
-    for (const size_t d : SizeList{1, 64, 100, 128, 300, 4097, 8200}) {
-      const size_t rows = 23;
-      Tensor x(dtype, rows, d);
-      FillMixed(random, x);
-      Tensor weight(RMSNORM_F32, 1, d);
-      FillWeight(random, weight);
-      const Results whole = Compute(x, weight, {}, context);
-      for (size_t begin = 0; begin < rows; ++begin) {
-        for (const size_t count : {size_t{1}, size_t{2}, size_t{5}, rows - begin}) {
-          if (begin + count > rows) continue;
-          Tensor part(dtype, count, d, begin % 5);
-          for (size_t row = 0; row < count; ++row) {
-            std::memcpy(part.Row(row), x.Row(begin + row), d * rmsnorm_dtype_size(dtype));
-          }
-          const NormResults results = Compute(part, weight, {}, context).whole;
-          for (size_t row = 0; row < count; ++row) {
-            ASSERT_TRUE(SameBits(dtype, whole.whole.y->Row(begin + row), results.y->Row(row), d));
-            ASSERT_TRUE(
-                SameBits(RMSNORM_F32, &whole.whole.rstd[begin + row], &results.rstd[row], 1));
-          }
-        }
-      }
-    }
-  }
-}
-
-// Two norms in one call, spread over all their rows together: q and k slices of one buffer, and
-// rows of which the second norm alone has enough for any thread.
-TEST_P(ThreadsTest, NormsAtOnce) {
-  Random random(67);
-  for (const size_t tokens : {size_t{1}, size_t{7}, size_t{300}}) {
-    constexpr size_t kHeads = 12;  // 8 of q, then 4 of k
-    constexpr size_t kHead = 128;
-    const auto slice = [&](Tensor& fused, size_t first, size_t heads) {
-      return View(rmsnorm_tensor(static_cast<uint16_t*>(fused.data()) + first * kHead, RMSNORM_BF16,
-                                 3, SizeList{tokens, heads, kHead}.data(),
-                                 std::vector<ptrdiff_t>{kHeads * kHead, kHead, 1}.data()));
-    };
-    Tensor fused(RMSNORM_BF16, tokens, kHeads * kHead);
-    FillMixed(random, fused);
-    Tensor weight(RMSNORM_F32, kHeads, kHead);
-    FillWeight(random, weight);
-    RmsNorm k_norm(kHead, 1e-6f);
-    const ConstView k_weight(static_cast<const float*>(weight.Row(0)), kHead);
-    k_norm.set_weight(k_weight);
-    const auto calls = [&](Tensor& rows) {
-      std::vector<Call> both(2);
-      both[0].operands.x = both[0].operands.y = slice(rows, 0, 8);
-      both[0].operands.weight = {static_cast<const float*>(weight.Row(4)), 8, kHead};
-      both[0].options.weight_offset = 1;
-      both[1].module = &k_norm;
-      both[1].operands.x = both[1].operands.y = slice(rows, 8, 4);
-      return both;
-    };
-    Tensor expected = fused;
-    const std::vector<Call> one_by_one = calls(expected);
-    forward(one_by_one[0].operands, one_by_one[0].options, OnTarget(target_, 1));
-    k_norm.forward(one_by_one[1].operands, OnTarget(target_, 1));
-    for (const int threads : {1, 2, 3, 8}) {
-      for (const bool own : {false, true}) {
-        Tensor rows = fused;
-        const std::vector<Call> both = calls(rows);
-        Executor executor(OnThreads);
-        forward_all(both.data(), 2, own ? InParts(executor, threads) : OnTarget(target_, threads));
-        EXPECT_TRUE(SameBits(expected, rows)) << tokens << " tokens, " << threads << " threads";
-        EXPECT_LE(executor.calls(), 1);
-      }
+  for (const size_t rows : SizeList{1, 2}) {
+    Tensor x(RMSNORM_F32, rows, d);
+    Random random(59);
+    FillNormal(random, x);
+    for (const int threads : {2, 3, 5}) {
+      Context context = OnTarget(target_, threads);
+      Executor executor(OnThreads);
+      executor.SetIn(context);
+      forward(NormOperands(x, nullptr, x), {}, context);
+      EXPECT_EQ(static_cast<size_t>(threads), executor.most_parts());
     }
   }
 }
 
 TEST_P(ThreadsTest, CallsFromManyThreadsAtOnce) {
-  const Results serial = Serial();
+  forward(forward_, {}, OnTarget(target_, 1));
+  const Tensor serial = y_;
   RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
   shared.set_weight(ConstView(weight_.vector()));
   std::vector<std::thread> callers;
@@ -353,7 +168,7 @@ TEST_P(ThreadsTest, CallsFromManyThreadsAtOnce) {
           operands.weight = {};
           shared.forward(operands);
         }
-        if (!SameBits(*serial.whole.y, y)) ++wrong;
+        if (!SameBits(serial, y)) ++wrong;
         // Messages are the calling thread's own.
         const std::string name = "caller " + std::to_string(i);
         const char* exact;

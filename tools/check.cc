@@ -2,86 +2,37 @@
 // rmsnorm check: every target against the reference, bit for bit.
 #include "check.h"
 
+#include <unistd.h>
+
+#include <csignal>
 #include <iostream>
 #include <memory>
-#include <optional>
 
-#include "backward_check.h"
-#include "case_text.h"
+#include "cases/list.h"
 #include "command.h"
-#include "forward_check.h"
-#include "progress.h"
 #include "targets.h"
-#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
 
-// Each kind of case has a class that takes it, runs it on a target and finds faults in the results.
-ForwardCheck MakeCheck(const ForwardCase& forward_case) { return ForwardCheck(forward_case); }
-BackwardCheck MakeCheck(const BackwardCase& backward_case) { return BackwardCheck(backward_case); }
+constexpr unsigned kRandomCases = 20000;
 
-// Runs a case on a target and says what is wrong with it; empty where nothing is.
-template <class Check>
-std::string Fault(const Check& check, const std::string& target) {
-  try {
-    return check.FindFault(check.Run(target.c_str()));
-  } catch (const Error& error) {
-    return std::string("refused: ") + error.what();
-  }
+std::string CommandOf(const cases::Case& c, const std::string& target) {
+  return "  rmsnorm check --target " + target + " --case " + cases::Text(c) + "\n";
 }
 
-// Counts checks, and reports those that failed.
-class Tally {
- public:
-  Tally(size_t cases, std::ostream& out)
-      : cases_(cases), out_(out), progress_(std::in_place, cases) {}
+// What is under way, for the handler of a signal.
+const cases::Case* running_case = nullptr;
+const std::string* running_target = nullptr;
 
-  template <class AnyCase>
-  void Add(const AnyCase& c, const std::string& target, const std::string& fault) {
-    if (fault.empty()) {
-      ++passed_;
-      return;
-    }
-    ++failed_;
-    progress_.reset();  // its line is in the way of these
-    out_ << "FAILED on " << target << ": " << fault << "\n"
-         << "  rmsnorm check --target " << target << " --case " << Text(c) << std::endl;
-    progress_.emplace(cases_);
-  }
-
-  void CaseDone() { progress_->Update(++done_); }
-
-  int Finish() {
-    progress_.reset();
-    out_ << passed_ << " passed, " << failed_ << " failed" << std::endl;
-    return failed_ == 0 ? kSuccess : kCheckFailed;
-  }
-
- private:
-  const size_t cases_;
-  std::ostream& out_;
-  std::optional<Progress> progress_;
-  size_t done_ = 0;
-  size_t passed_ = 0;
-  size_t failed_ = 0;
-};
-
-template <class AnyCase>
-void CheckOnTargets(const AnyCase& c, const std::vector<std::string>& targets, Tally& tally) {
-  try {
-    const auto check = MakeCheck(c);
-    for (const std::string& target : targets) tally.Add(c, target, Fault(check, target));
-  } catch (const Error& error) {  // the reference takes the case to be wrong
-    tally.Add(c, "reference", std::string("refused: ") + error.what());
-  }
-}
-
-std::vector<Case> AllCases() {
-  std::vector<Case> cases;
-  for (const ForwardCase& c : ForwardCases()) cases.emplace_back(c);
-  for (const BackwardCase& c : BackwardCases()) cases.emplace_back(c);
-  return cases;
+void HandleSignal(int signal) {
+  std::signal(signal, SIG_DFL);
+  // It is the library that was interrupted, so that there is memory for a text.
+  const std::string text = std::string("FAILED on ") + *running_target + ": signal " +
+                           std::to_string(signal) + "\n" +
+                           CommandOf(*running_case, *running_target);
+  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
+  _exit(kCheckFailed);
 }
 
 struct CheckOptions {
@@ -92,31 +43,63 @@ struct CheckOptions {
 int RunCheck(const CheckOptions& options) {
   const std::vector<std::string> targets =
       options.targets.empty() ? SupportedTargets() : FindTargets(options.targets);
-  const std::vector<Case> cases =
-      options.one_case.empty() ? AllCases() : std::vector{ParseCase(options.one_case)};
+  const cases::List list(options.one_case.empty() ? cases::kCheckedCases : "");
+  const size_t count = options.one_case.empty() ? list.size() + kRandomCases : 1;
+  std::optional<cases::Case> one;
+  if (!options.one_case.empty()) one = cases::Parse(options.one_case);
   std::cout << "targets:";
   for (const std::string& target : targets) std::cout << " " << target;
-  std::cout << "; cases: " << cases.size() << std::endl;
-  return CheckCases(cases, targets, std::cout);
+  std::cout << "; cases: " << count << std::endl;
+  Checker checker(count, targets, std::cout);
+  if (one) {
+    checker.Check(*one);
+  } else {
+    list.ForEach([&](const cases::Case& c) { checker.Check(c); });
+    for (unsigned seed = 1; seed <= kRandomCases; ++seed) {
+      checker.Check(cases::RandomCase(seed));
+    }
+  }
+  return checker.Finish();
 }
 
 }  // namespace
 
-Case ParseCase(const std::string& text) {
-  const std::string kind = KindOfCase(text);
-  if (kind == kForwardKind) return ParseForwardCase(text);
-  if (kind == kBackwardKind) return ParseBackwardCase(text);
-  throw UserError("case: '" + text + "' begins neither with 'forward,' nor with 'backward,'");
+Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out)
+    : cases_(cases), targets_(targets), out_(out), progress_(std::in_place, cases) {
+  for (const int signal : {SIGBUS, SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, HandleSignal);
 }
 
-int CheckCases(const std::vector<Case>& cases, const std::vector<std::string>& targets,
-               std::ostream& out) {
-  Tally tally(cases.size(), out);
-  for (const Case& any_case : cases) {
-    std::visit([&](const auto& c) { CheckOnTargets(c, targets, tally); }, any_case);
-    tally.CaseDone();
+void Checker::Check(const cases::Case& c) {
+  std::string fault;
+  for (const std::string& target : targets_) {
+    running_case = &c;
+    running_target = &target;
+    fault = cases::FaultOf(runner_, c, target);
+    if (fault.empty()) {
+      ++passed_;
+    } else {
+      Report(c, target, fault);
+    }
   }
-  return tally.Finish();
+  progress_->Update(++done_);
+}
+
+void Checker::Report(const cases::Case& c, const std::string& target, const std::string& fault) {
+  ++failed_;
+  progress_.reset();  // its line is in the way of these
+  // Only the first ones are worth the time.
+  constexpr size_t kMostShrunk = 10;
+  const cases::Case simplest = failed_ <= kMostShrunk ? Shrink(runner_, c, target) : c;
+  out_ << "FAILED on " << target << ": "
+       << (failed_ <= kMostShrunk ? FaultOf(runner_, simplest, target) : fault) << "\n"
+       << CommandOf(simplest, target) << std::flush;
+  progress_.emplace(cases_);
+}
+
+int Checker::Finish() {
+  progress_.reset();
+  out_ << passed_ << " passed, " << failed_ << " failed" << std::endl;
+  return failed_ == 0 ? kSuccess : kCheckFailed;
 }
 
 void AddCheck(CLI::App& app, int& status) {

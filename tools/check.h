@@ -4,25 +4,41 @@
 #define RMSNORM_TOOLS_CHECK_H_
 
 #include <iosfwd>
+#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "backward_case.h"
-#include "forward_case.h"
+#include "cases/run.h"
+#include "progress.h"
 
 namespace rmsnorm::tools {
 
-// A case of any kind.
-using Case = std::variant<ForwardCase, BackwardCase>;
+// Checks cases on targets, and counts.
+class Checker {
+ public:
+  // There are to be so many cases.
+  Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out);
 
-// The case that a text describes; its first word names the kind. Throws UserError if there is none.
-Case ParseCase(const std::string& text);
+  // Checks one. Writes two lines for each failure: what is wrong, and a command that repeats the
+  // simplest case found that fails, too. It does so before the end of the process where that is
+  // what happens, as beside a guard page.
+  void Check(const cases::Case& c);
 
-// Checks each case on each target. Writes two lines for each failure, what is wrong and a command
-// that repeats it, and a line that counts. Returns the status to exit with.
-int CheckCases(const std::vector<Case>& cases, const std::vector<std::string>& targets,
-               std::ostream& out);
+  // Writes a line that counts, and returns the status to exit with.
+  int Finish();
+
+ private:
+  void Report(const cases::Case& c, const std::string& target, const std::string& fault);
+
+  const size_t cases_;
+  const std::vector<std::string> targets_;
+  std::ostream& out_;
+  cases::Runner runner_;
+  std::optional<Progress> progress_;
+  size_t done_ = 0;
+  size_t passed_ = 0;
+  size_t failed_ = 0;
+};
 
 }  // namespace rmsnorm::tools
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "call_oracle.h"
-#include "float_control.h"
+#include "cases/float_control.h"
 #include "guarded_buffer.h"
 #include "progress.h"
 #include "random_call.h"
@@ -46,6 +46,8 @@ constexpr bool kPoison = false;
 #endif
 
 using Memory = std::vector<unsigned char>;
+
+using cases::Control, cases::kDefaultControl, cases::RandomControl, cases::SetControl;
 
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;

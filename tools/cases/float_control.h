@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The register that governs vector arithmetic: rounding, subnormals, traps.
-#ifndef RMSNORM_TEST_FLOAT_CONTROL_H_
-#define RMSNORM_TEST_FLOAT_CONTROL_H_
+#ifndef RMSNORM_TOOLS_CASES_FLOAT_CONTROL_H_
+#define RMSNORM_TOOLS_CASES_FLOAT_CONTROL_H_
 
 #include <cfenv>
 #include <cstdint>
-
-#include "random_rows.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
-namespace rmsnorm::test {
+namespace rmsnorm::cases {
 
 #if defined(__x86_64__)
 // MXCSR without its flags, which say what has happened, not what shall.
@@ -36,7 +34,8 @@ constexpr uint32_t kDefaultControl = FE_TONEAREST;
 #endif
 
 // Any state: every rounding mode, subnormals kept or not, and traps where the CPU has them.
-inline uint32_t RandomControl(Random& random) {
+template <class Random>
+uint32_t RandomControl(Random& random) {
 #if defined(__x86_64__)
   const uint32_t masks[] = {0x1F80, 0x1F80, 0, random.Bits() & 0x1F80};
   return masks[random.Below(4)] | (random.Bits() & 0xE040);  // rounding, FTZ, DAZ
@@ -49,6 +48,6 @@ inline uint32_t RandomControl(Random& random) {
 #endif
 }
 
-}  // namespace rmsnorm::test
+}  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TEST_FLOAT_CONTROL_H_
+#endif  // RMSNORM_TOOLS_CASES_FLOAT_CONTROL_H_

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "case.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <sstream>
+#include <system_error>
+
+#include "user_error.h"
+
+namespace rmsnorm::cases {
+namespace {
+
+using internal::kOperandRules;
+using internal::kOperands;
+using tools::UserError;
+
+// A case's buffers take a few times as many bytes.
+constexpr size_t kMaxElements = size_t{1} << 28;
+
+// The words of each enumeration, by its numbers.
+using Words = std::vector<std::string>;
+const Words kFlags = {"0", "1"};
+const Words kDtypes = {"none", "f32", "f16", "bf16", "f64", "i8"};
+const Words kFunctions = {"plain", "module", "rows", "several"};
+const Words kValues = {"normal", "massive",  "wide",      "huge",   "tiny", "subnormal",
+                       "zero",   "low_edge", "high_edge", "floor",  "nan",  "infinity",
+                       "bits",   "mixed",    "finite",    "special"};
+const Words kOrders = {"rising", "falling", "transposed", "zigzag", "repeated", "again", "windows"};
+const Words kPers = {"tensor", "head", "group", "row", "alternate"};
+const Words kGuards = {"none", "before", "after"};
+const Words kExecutors = {"none", "reverse", "shuffled", "threads"};
+const Words kPlacements = {"inside", "outside", "floor"};
+const Words kRoundings = {"scale_then_cast", "cast_then_scale", "inverse_rounded"};
+const Words kResidualRoundings = {"cast_then_norm", "norm_then_cast"};
+const Words kActivations = {"silu", "sigmoid"};
+const Words kGatePlacements = {"after", "before"};
+const Words kGateRoundings = {"unrounded", "rounded_to_x"};
+
+// One row without leading dimensions.
+const char kOneRow[] = "one";
+
+template <class Number>
+bool ReadNumber(const std::string& text, Number& value) {
+  const char* const end = text.data() + text.size();
+  const auto [parsed_to, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && parsed_to == end;
+}
+
+// Fields by how they are written. get(case) gives the value in a case.
+class FieldList {
+ public:
+  template <class Get>
+  void AddWord(const std::string& name, const Words& words, const Get& get) {
+    fields_.push_back(
+        {name, [&words, get](const Case& c) { return words.at(static_cast<size_t>(get(c))); },
+         [&words, get](Case& c, const std::string& text) {
+           const auto found = std::find(words.begin(), words.end(), text);
+           using Value = std::decay_t<decltype(get(c))>;
+           if (found != words.end()) get(c) = static_cast<Value>(found - words.begin());
+           return found != words.end();
+         }});
+  }
+  template <class Get>
+  void AddNumber(const std::string& name, const Get& get) {
+    fields_.push_back(
+        {name, [get](const Case& c) { return std::to_string(get(c)); },
+         [get](Case& c, const std::string& text) { return ReadNumber(text, get(c)); }});
+  }
+  template <class Get>
+  void AddFloat(const std::string& name, const Get& get) {
+    const auto write = [get](const Case& c) {
+      char text[32];
+      std::snprintf(text, sizeof text, "%.9g", static_cast<double>(get(c)));  // all its bits
+      return std::string(text);
+    };
+    const auto read = [get](Case& c, const std::string& text) {
+      char* end;
+      get(c) = std::strtof(text.c_str(), &end);
+      return !text.empty() && *end == '\0';
+    };
+    fields_.push_back({name, write, read});
+  }
+  void AddRows() {
+    const auto write = [](const Case& c) {
+      std::string text;
+      for (const size_t size : c.rows) text += (text.empty() ? "" : "x") + std::to_string(size);
+      return text.empty() ? kOneRow : text;
+    };
+    const auto read = [](Case& c, const std::string& text) {
+      c.rows.clear();
+      if (text == kOneRow) return true;
+      for (const std::string& size : Split(text, 'x')) {
+        if (!ReadNumber(size, c.rows.emplace_back())) return false;
+      }
+      return !c.rows.empty() && text.back() != 'x';
+    };
+    fields_.push_back({"rows", write, read});
+  }
+
+  std::vector<Field> Take() { return std::move(fields_); }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+std::vector<Field> MakeFields() {
+  FieldList list;
+  for (int i = 0; i < kOperands; ++i) {
+    list.AddWord(
+        kOperandRules[i].name, kDtypes, [i](auto& c) -> auto& { return c.operand[i].dtype; });
+  }
+  list.AddRows();
+  list.AddNumber(
+      "d", [](auto& c) -> auto& { return c.d; });
+  list.AddWord(
+      "call", kFunctions, [](auto& c) -> auto& { return c.function; });
+  for (int i = 0; i < kOperands; ++i) {
+    const OperandRule& rule = kOperandRules[i];
+    const std::string name = rule.name + std::string("_");
+    const auto get = [i](auto& c) -> auto& { return c.operand[i]; };
+    list.AddWord(
+        name + "values", kValues, [=](auto& c) -> auto& { return get(c).values; });
+    list.AddNumber(
+        name + "shift", [=](auto& c) -> auto& { return get(c).shift; });
+    list.AddNumber(
+        name + "gap", [=](auto& c) -> auto& { return get(c).gap; });
+    list.AddWord(
+        name + "order", kOrders, [=](auto& c) -> auto& { return get(c).order; });
+    if (rule.shape == Shape::kColumns) {
+      list.AddWord(
+          name + "per", kPers, [=](auto& c) -> auto& { return get(c).per; });
+    }
+    if (rule.in_place_of != i) {
+      list.AddWord(
+          name + "in_place", kFlags, [=](auto& c) -> auto& { return get(c).in_place; });
+    }
+    if (i >= internal::kDx) {
+      list.AddWord(
+          name + "add", kFlags, [=](auto& c) -> auto& { return get(c).add; });
+    }
+  }
+  list.AddFloat(
+      "eps", [](auto& c) -> auto& { return c.options.eps; });
+  list.AddWord(
+      "eps_placement", kPlacements, [](auto& c) -> auto& { return c.options.eps_placement; });
+  list.AddWord(
+      "rounding", kRoundings, [](auto& c) -> auto& { return c.options.rounding; });
+  list.AddWord(
+      "residual_rounding", kResidualRoundings,
+      [](auto& c) -> auto& { return c.options.residual_rounding; });
+  list.AddFloat(
+      "weight_offset", [](auto& c) -> auto& { return c.options.weight_offset; });
+  list.AddFloat(
+      "divisor", [](auto& c) -> auto& { return c.options.divisor; });
+  list.AddFloat(
+      "factor", [](auto& c) -> auto& { return c.options.factor; });
+  list.AddWord(
+      "activation", kActivations, [](auto& c) -> auto& { return c.options.activation; });
+  list.AddWord(
+      "gate_placement", kGatePlacements, [](auto& c) -> auto& { return c.options.gate_placement; });
+  list.AddWord(
+      "gate_rounding", kGateRoundings, [](auto& c) -> auto& { return c.options.gate_rounding; });
+  list.AddNumber(
+      "threads", [](auto& c) -> auto& { return c.threads; });
+  list.AddWord(
+      "executor", kExecutors, [](auto& c) -> auto& { return c.executor; });
+  list.AddNumber(
+      "state", [](auto& c) -> auto& { return c.state; });
+  list.AddWord(
+      "guard", kGuards, [](auto& c) -> auto& { return c.guard; });
+  list.AddWord(
+      "interleaved", kFlags, [](auto& c) -> auto& { return c.interleaved; });
+  list.AddNumber(
+      "seed", [](auto& c) -> auto& { return c.seed; });
+  return list.Take();
+}
+
+void Require(bool holds, const std::string& problem) {
+  if (!holds) throw UserError("case: " + problem);
+}
+
+// Whether some rows lie in the place of others.
+bool IsShared(Order order) { return order >= Order::kRepeated; }
+
+void RequireOperand(const Case& c, Operand o) {
+  const OperandCase& own = c.operand[o];
+  const OperandRule& rule = kOperandRules[o];
+  const std::string name = rule.name;
+  const bool is_output = c.IsOutput(o);
+  if (!c.Has(o)) {
+    const bool is_plain = own.values == Values::kNormal && own.per == Per::kTensor &&
+                          own.shift == 0 && own.gap == 0 && own.order == Order::kRising &&
+                          !own.in_place && !own.add;
+    Require(is_plain, "it says how " + name + " is, but there is none");
+    Require(c.RoleOf(o) != Role::kRequired, name + " is missing");
+    return;
+  }
+  Require(c.RoleOf(o) != Role::kAbsent,
+          std::string(c.backward ? "backward" : "forward") + " takes no " + name);
+  Require(rule.dtype == 0 ? own.dtype <= RMSNORM_BF16 : own.dtype == rule.dtype,
+          name + " has no such type");
+  Require(!is_output || !IsShared(own.order), name + "_order leaves rows in one place");
+  Require(!is_output || own.add || own.values == Values::kNormal, name + " has no values before");
+  Require(c.guard == Guard::kNone || own.shift == 0, "guard leaves no choice of shifts");
+  const bool is_laid_out = own.shift == 0 && own.gap == 0 && own.order == Order::kRising;
+  if (own.in_place) {
+    const OperandCase& other = c.operand[rule.in_place_of];
+    const std::string other_name = kOperandRules[rule.in_place_of].name;
+    Require(other.dtype != 0, name + "_in_place, but there is no " + other_name);
+    Require(internal::ElementSize(own.dtype) == internal::ElementSize(other.dtype),
+            name + "_in_place needs elements of the size of " + other_name);
+    Require(!IsShared(other.order), name + "_in_place, but " + other_name + " is repeated");
+    Require(is_laid_out, name + "_in_place leaves no choice of how it lies");
+    Require(own.values == Values::kNormal, name + "_in_place leaves no choice of values");
+  }
+  if (c.interleaved && rule.shape == Shape::kRows) {
+    Require(o == internal::kX || is_laid_out, "interleaved rows lie as those of x");
+    Require(!IsShared(own.order), "interleaved rows are not repeated");
+  }
+  if (c.function == Function::kRows && o != internal::kWeight) {
+    Require(own.gap == 0 && own.order == Order::kRising && !own.add, "rows are dense");
+    Require(rule.dtype != 0 || own.dtype == c.operand[internal::kX].dtype, "rows have one type");
+  }
+}
+
+// Only these operands have pointers among the arguments.
+void RequireRows(const Case& c) {
+  using namespace internal;
+  const OperandSet given = c.Given() & ~SetOf(kWeight);
+  const OperandSet norm = SetOf(kX) | SetOf(kY);
+  const OperandSet gradient = SetOf(kX) | SetOf(kDy) | SetOf(kRstd) | SetOf(kDx) | SetOf(kDw);
+  Require(c.backward ? (given & ~gradient) == 0
+                     : given == norm || given == (norm | SetOf(kResidual) | SetOf(kResidualOut)),
+          "dense rows have no such operands");
+  Require(!c.interleaved, "rows are dense");
+}
+
+}  // namespace
+
+Case::Case(bool is_backward) : backward(is_backward) {
+  using namespace internal;
+  for (const Operand o : {kX, kWeight}) operand[o].dtype = RMSNORM_F32;
+  if (backward) {
+    for (const Operand o : {kDy, kDx, kDw}) operand[o].dtype = RMSNORM_F32;
+  } else {
+    operand[kY].dtype = RMSNORM_F32;
+  }
+}
+
+Role Case::RoleOf(Operand o) const {
+  return backward ? kOperandRules[o].backward : kOperandRules[o].forward;
+}
+
+OperandSet Case::Given() const {
+  OperandSet given = 0;
+  for (int i = 0; i < kOperands; ++i) {
+    if (operand[i].dtype != 0) given |= SetOf(static_cast<Operand>(i));
+  }
+  return given;
+}
+
+size_t Case::RowCount() const { return RowsOf(*this, internal::kX); }
+
+std::vector<size_t> LeadingOf(const Case& c, Operand o) {
+  if (kOperandRules[o].shape != Shape::kColumns) return c.rows;
+  const Per per = c.operand[o].per;
+  if (per == Per::kTensor || c.rows.empty()) return {};
+  if (per == Per::kHead) return {c.rows.back()};
+  std::vector<size_t> leading = c.rows;
+  if (per == Per::kGroup) leading.back() = 1;
+  for (size_t i = 1; per == Per::kAlternate && i < leading.size(); i += 2) leading[i] = 1;
+  return leading;
+}
+
+size_t RowsOf(const Case& c, Operand o) {
+  size_t rows = 1;
+  for (const size_t size : LeadingOf(c, o)) rows *= size;
+  return rows;
+}
+
+size_t RowLengthOf(const Case& c, Operand o) {
+  return kOperandRules[o].shape == Shape::kPerRow ? 1 : c.d;
+}
+
+size_t SharedRow(const Case& c, Operand o, size_t row) {
+  const std::vector<size_t> own = LeadingOf(c, o);
+  size_t shared = 0;
+  size_t step = 1;
+  for (size_t i = 1; i <= own.size(); ++i) {
+    const size_t size = c.rows[c.rows.size() - i];
+    if (own[own.size() - i] != 1) shared += row % size * step;
+    step *= own[own.size() - i];
+    row /= size;
+  }
+  return shared;
+}
+
+const std::vector<Field>& Fields() {
+  static const std::vector<Field> fields = MakeFields();
+  return fields;
+}
+
+const Field& FindField(const std::string& name) {
+  for (const Field& field : Fields()) {
+    if (field.name == name) return field;
+  }
+  throw UserError("case: unknown name '" + name + "'");
+}
+
+bool IsBackward(const std::string& word) {
+  Require(word == "forward" || word == "backward",
+          "'" + word + "' is neither 'forward' nor 'backward'");
+  return word == "backward";
+}
+
+std::string Text(const Case& c) {
+  const Case plain(c.backward);
+  std::string text = c.backward ? "backward" : "forward";
+  for (const Field& field : Fields()) {
+    const std::string written = field.write(c);
+    const std::string usual = field.write(plain);
+    const bool is_size = field.name == "rows" || field.name == "d" || usual == "f32";
+    if (is_size || written != usual) text += "," + field.name + "=" + written;
+  }
+  return text;
+}
+
+Case Parse(const std::string& text) {
+  const std::vector<std::string> parts = Split(text, ',');
+  Case c(IsBackward(parts.empty() ? "" : parts[0]));
+  std::set<std::string> names;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const size_t equals = parts[i].find('=');
+    Require(equals != std::string::npos, "'" + parts[i] + "' is not NAME=VALUE");
+    const std::string name = parts[i].substr(0, equals);
+    const std::string value = parts[i].substr(equals + 1);
+    Require(FindField(name).read(c, value), "'" + value + "' is no value for '" + name + "'");
+    Require(names.insert(name).second, "'" + name + "' is given twice");
+  }
+  for (const char* name : {"rows", "d"}) {
+    Require(names.count(name) != 0, std::string("'") + name + "' is missing");
+  }
+  RequireMeaning(c);
+  return c;
+}
+
+void RequireMeaning(const Case& c) {
+  Require(c.rows.size() < RMSNORM_MAX_DIMS, "too many dimensions");
+  size_t elements = c.d;
+  const auto multiply = [&elements](size_t size) {
+    Require(elements != 0 && size != 0, "rows and d must not be 0");
+    Require(size <= kMaxElements / elements, "more than 2^28 elements");
+    elements *= size;
+  };
+  multiply(1);
+  for (const size_t size : c.rows) multiply(size);
+  for (const OperandCase& own : c.operand) {
+    Require(std::max(own.shift, own.gap) <= kMaxElements / 8, "a size is above 2^25 elements");
+    Require(own.gap <= kMaxElements / c.RowCount(), "more than 2^28 elements");
+  }
+  for (int i = 0; i < kOperands; ++i) RequireOperand(c, static_cast<Operand>(i));
+  if (c.function == Function::kRows) RequireRows(c);
+  if (c.function == Function::kSeveral) {
+    Require(!c.backward && !c.rows.empty(), "several calls are forward calls with a dimension");
+  }
+  const OperandCase& weight = c.operand[internal::kWeight];
+  const OperandCase& dw = c.operand[internal::kDw];
+  Require(weight.dtype == 0 || dw.dtype == 0 || weight.per == dw.per, "dw_per is weight_per");
+  if (c.function == Function::kModule || c.function == Function::kRows) {
+    Require(weight.per == Per::kTensor && dw.per == Per::kTensor,
+            "a module's weight_per is tensor");
+  }
+}
+
+std::vector<std::string> Split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+}  // namespace rmsnorm::cases

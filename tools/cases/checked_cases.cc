@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "list.h"
+
+namespace rmsnorm::cases {
+
+const char kCheckedCases[] = R"(
+$T=f32|f16|bf16
+$ROUNDINGS=scale_then_cast/cast_then_scale/inverse_rounded
+# Lengths on both sides of a vector, of a half and a whole set of lanes, and of a block.
+$EDGES=1|15|33|64|100|127|128|129|300
+$LONG=511|512|513|1000|2880|4095|4096|4097|8193|16385
+
+# ------------------------------------------------------------------------------------- forward
+
+# Every combination of types, and every length up to 300: groups of rows and what is left of them.
+forward,x=$T,weight=f32|f16|bf16|none,y=$T,d=1..300,rows=5/9,rounding=$ROUNDINGS,
+  x_values=mixed/normal,rstd=f32,sums=none/f64,call=plain|module
+# Around blocks of lanes and of 4,096.
+forward,x=$T,weight=f32|f16|bf16|none,y=$T,d=$LONG,rows=2/5,rounding=$ROUNDINGS,
+  x_values=normal/mixed,rstd=f32,sums=none/f64,call=plain|module
+# The first of two phases, and sums beside y.
+forward,x=$T,y=none,d=1..300,rows=5/9,x_values=mixed,sums_out=f64
+forward,x=$T,y=$T,d=$EDGES|4097,rows=9,x_values=mixed,sums_out=f64,sums=none/f64,rstd=none/f32
+# Sums of something else than the rows.
+forward,x=$T,y=$T,d=$EDGES,rows=23,sums=f64,sums_values=special,x_values=mixed/normal,
+  rounding=$ROUNDINGS,eps_placement=inside|outside|floor,rstd=f32/none
+
+# Dense rows of a module, y apart and in place.
+forward,x+y=$T,weight=f32|f16|bf16|none,d=1..300,rows=1/5,rounding=$ROUNDINGS,
+  x_values=mixed/normal,call=rows,y_in_place=0|1
+forward,x+y=$T,weight=f32|bf16,d=$LONG,rows=1/4,rounding=$ROUNDINGS,
+  x_values=normal/mixed,call=rows,y_in_place=0|1
+forward,x+y+residual+residual_out=$T,weight=f32|f16|bf16|none,d=$EDGES|1000|4097|8193,
+  rows=1|5,rounding=$ROUNDINGS,residual_rounding=cast_then_norm/norm_then_cast,
+  x_values=mixed/normal,call=plain|rows,y_in_place=0|1,residual_out_in_place=0|1
+
+# Numbers of rows around the groups that short rows are taken in.
+forward,x=$T,y=$T,rows=1..20,d=1|7|16|32|63|64|65|96|127|128|129|192|256|300|512,
+  weight=f32/f16/bf16/none,x_values=mixed/normal,rstd=f32
+forward,x=$T,y=$T,rows=1..9,d=4096|8192,weight=f32/f16/bf16/none
+
+# x, y and the weight each at every place in a cache line.
+forward,x=$T,y=$T,weight=f32,d=1|33|128|200,rows=2/3,x_values=mixed,x_shift=0..31,y_shift=0..31
+forward,x=$T,weight=$T,y=$T,d=15|33|100|128|300|4097,rows=3,weight_shift=0..31
+forward,x+y=f32,d=$EDGES,rows=3,x_values=mixed,y_in_place=1,x_shift=0..15
+forward,x=f16|bf16,y=f16|bf16,d=$EDGES,rows=3,x_values=mixed,y_in_place=1,x_shift=0..31
+
+# Rows of one to eight dimensions, in every order, with gaps.
+forward,x=$T,y=$T,d=1|15|33|64|70|128|300,
+  x_order=rising|falling|transposed|zigzag|repeated|again|windows,
+  rows=9/2x3/3x1x3/one/2x1x3x2x1x2x2,weight=f32/f16/bf16/none,rstd=f32,sums_out=none/f64/none,
+  x_values=mixed/normal,x_gap=0|1|64,rstd_order=falling/zigzag/transposed,rstd_gap=0/2,
+  y_order=rising|falling|transposed|zigzag,y_gap=0|3
+forward,x+y=f32,d=$EDGES|4097,rows=9/2x3x2,weight=f32/none,x_values=mixed,rstd=f32,y_in_place=1,
+  x_order=rising|falling|transposed|zigzag,x_gap=0|1|64,call=plain|module
+forward,x=f16|bf16,y=f16|bf16,d=$EDGES|4097,rows=9/2x3x2,weight=f32/none,x_values=mixed,rstd=f32,
+  y_in_place=1,x_order=rising|falling|transposed|zigzag,x_gap=0|1|64,call=plain|module
+# What is one per row.
+forward,x=$T,y=$T,d=70,rows=3x4,x_values=mixed,rstd=f32,sums=f64,sums_out=none/f64,
+  sums_order=rising|falling|transposed|zigzag|repeated|again,sums_gap=0|3,
+  rstd_order=rising|falling|transposed|zigzag,rstd_gap=0|2
+# Slices of one buffer: rows of x, y and a residual side by side.
+forward,x=$T,y=$T,d=$EDGES,rows=7/2x3x2,x_values=mixed,interleaved=1,
+  x_order=rising|falling|transposed|zigzag,x_gap=0|5
+forward,x=$T,residual+residual_out=$T,y=$T,d=15|64|300,rows=7/2x3x2,interleaved=1,
+  residual_out_in_place=0|1,x_order=rising|falling|zigzag,x_gap=0|5
+
+# Each option with each rounding order.
+forward,x=$T,y=$T,d=1|2|33|64|100|128|300|4097,
+  rounding=scale_then_cast|cast_then_scale|inverse_rounded,
+  eps_placement=inside|outside|floor,eps=0|1e-6|1,divisor=0|0.5|100.5|1e-3|1e30,
+  rows=5/9,weight=f32/f16/bf16/none,x_values=normal/mixed,rstd=f32,call=plain/module,sums=none/f64
+forward,x=$T,weight=$T,y=$T,d=$EDGES|4097|8193,
+  rounding=scale_then_cast|cast_then_scale|inverse_rounded,
+  weight_offset=1|-0.25|1e-40,rows=5,x_values=normal/mixed,call=plain/module/plain
+
+# Rows of every kind by themselves and next to each other, and rows around the floor.
+forward,x=$T,y=$T,d=$EDGES,
+  x_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
+  eps_placement=inside|outside|floor,eps=0|1e-5|1,rows=5,rounding=$ROUNDINGS,
+  weight=f32/f16/bf16/none,rstd=f32,call=plain/module,sums=none/f64,divisor=0/0/0/1
+forward,x=$T,y=$T,d=$EDGES|4097|8193,x_values=mixed,
+  eps_placement=inside|outside|floor,eps=0|1e-5|1,rows=23,rounding=$ROUNDINGS,
+  weight=f32/f16/bf16/none,rstd=f32,call=plain/module,sums=none/f64
+# Weights and biases that leave the usual range.
+forward,x=$T,weight+bias=$T,y=$T,d=$EDGES|4097,x_values=normal|mixed,
+  rounding=scale_then_cast|cast_then_scale|inverse_rounded,rows=14,
+  weight_values+bias_values=special,weight_offset=0/1,call=plain/module/plain,sums=none/f64
+forward,x=$T,weight=$T,y=$T,d=$EDGES|4097,x_values=normal|mixed,
+  rounding=scale_then_cast|cast_then_scale|inverse_rounded,rows=14,
+  weight_values=special,weight_offset=0/1,call=plain/module/plain,sums=none/f64
+
+# A bias of each type, in each size, number of rows and place.
+forward,x=$T,bias=$T,y=$T,d=1..300,rows=5/9,rounding=$ROUNDINGS,x_values=normal/mixed,
+  weight=f32/none/bf16,bias_values=normal/special,call=plain/module,sums=none/f64
+forward,x=$T,bias=$T,y=$T,d=$LONG,rows=2,rounding=$ROUNDINGS,weight=f32/none
+forward,x=$T,bias=$T,y=$T,rows=1..20,d=33|128|300,rounding=$ROUNDINGS,weight=f32/none
+forward,x=$T,bias=$T,y=$T,d=33|200|300,rows=3,rounding=$ROUNDINGS,bias_shift=0..31
+
+# Weights and biases of which some rows share one.
+forward,x=$T,weight=$T,y=$T,d=1|33|63|64|65|128|4097,weight_per=head|group|row|alternate,
+  rows=4x5/3x1/1x2/12/2x3x4/2x1x2x1x2x1x3,rounding=$ROUNDINGS,x_values=mixed,weight_offset=0/1,
+  x_order=rising/falling,weight_gap=0/3,rstd=f32
+forward,x=$T,weight+bias=$T,y=$T,d=1|33|63|64|65|128|4097,
+  weight_per=tensor|head|group|row|alternate,bias_per=tensor|head|group|row|alternate,
+  rows=4x5/3x1/1x2/12/2x3x4/2x1x2x1x2x1x3,rounding=$ROUNDINGS,x_values=mixed,weight_offset=0/1,
+  x_order=rising/falling/transposed,bias_gap=0/3,sums=none/none/f64
+
+# A residual of each type, normalised rounded and not: each size, number of rows, place and kind.
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=1..300,rows=5/9,rounding=$ROUNDINGS,x_values+residual_values=mixed/normal,
+  weight=f32/f16/bf16/none,bias=none/none/bf16,rstd=f32/none,sums_out=none/f64,call=plain/module,
+  residual_out_in_place=0|1
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=$LONG,rows=2/5,rounding=$ROUNDINGS,x_values+residual_values=normal/mixed,rstd=f32,
+  residual_out_in_place=0|1
+forward,x+y=f32,residual+residual_out=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=$EDGES|4097,rows=5/9,rounding=$ROUNDINGS,x_values+residual_values=mixed,
+  residual_out_in_place=0|1,y_in_place=1,x_gap=0|3
+forward,x=f16|bf16,residual+residual_out=$T,y=f16|bf16,
+  residual_rounding=cast_then_norm|norm_then_cast,
+  d=$EDGES|4097,rows=5/9,rounding=$ROUNDINGS,x_values+residual_values=mixed,
+  residual_out_in_place=0|1,y_in_place=1,x_gap=0|3
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  rows=1..20,d=1|16|33|64|65|127|128|256|300|512,rounding=$ROUNDINGS,
+  x_values=normal/mixed,residual_values=mixed/normal
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=33|128|200|600,rows=2/3,x_shift=0..31
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=33|128|200|600,rows=2/3,residual_shift=0..31,residual_out_in_place=0|1
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=33|128|200|600,rows=2/3,residual_out_shift=0..31,residual_out_gap=0|3
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=33|128|200|600,rows=2/3,y_shift=0..31
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  x_values+residual_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
+  d=1|63|128|300,eps=0/1e-5,rows=5,rounding=$ROUNDINGS,rstd=f32,
+  eps_placement=inside/outside/floor,divisor=0/0/100.5/1e30,weight_offset=0/1
+# Rows of the two that differ in kind.
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  x_values=huge|zero|infinity|floor|bits|mixed,residual_values=huge|tiny|infinity|nan|bits,
+  d=1|63|128|300,eps=0/1e-5,rows=13,rounding=$ROUNDINGS,rstd=f32
+# Whatever of its results a call is asked for, up to the addition alone.
+forward,x=$T,residual+residual_out=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=1|64|200|4097,y=f32|f16|bf16|none,rstd=f32|none,sums_out=f64|none,rows=7,
+  x_values+residual_values=mixed,residual_out_in_place=0|1
+forward,x=$T,residual=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=1|64|200|4097,y=$T,rstd=f32|none,sums_out=f64|none,rows=7,x_values+residual_values=mixed
+forward,x=$T,residual=$T,residual_rounding=cast_then_norm|norm_then_cast,
+  d=1|64|200|4097,y=none,rstd=f32,sums_out=f64|none,rows=7,x_values+residual_values=mixed
+# Its rows in many dimensions, some of which share weights and biases.
+forward,x=$T,residual+residual_out=$T,y=$T,d=1|64|70|300,
+  weight_per=tensor|head|group|row|alternate,bias_per=tensor|head|row|alternate,
+  rows=3x2x4/2x9/2x1x2x1x2x1x3,bias=f32/bf16,rounding=$ROUNDINGS,
+  residual_rounding=cast_then_norm/norm_then_cast,residual_order=rising/falling/again/repeated,
+  x_order=zigzag/rising,residual_out_order=rising/transposed/zigzag
+
+# What is done before the norm: a post-norm, with a row of its weight for all or for each, a factor,
+# and a gate.
+forward,x=$T,post_norm_weight=$T,y=$T,d=1..300|$LONG,rows=5/9,weight=f32/f16/bf16/none,
+  rounding=$ROUNDINGS,factor=1/0.22,x_values=mixed/normal,bias=none/f32,rstd=f32,
+  eps_placement=inside/outside/floor,call=plain|module,y_shift=0/3
+forward,x=$T,post_norm_weight=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,
+  rounding=$ROUNDINGS,factor=1/0.22,residual_rounding=cast_then_norm/norm_then_cast,
+  x_values+residual_values=mixed/normal,weight_offset=0/1,residual_out_in_place=0|1
+forward,x=$T,post_norm_weight+weight=$T,y=$T,d=1|33|128|4097,rows=4x5/2x3x4/12,
+  post_norm_weight_per=tensor|head|row|alternate,weight_per=head/tensor/row,x_values=mixed,
+  x_order=rising/falling,post_norm_weight_gap=0/3
+forward,x=$T,y=$T,d=1..300|$LONG,rows=5/9,factor=0.22|-3|1e30,sums_out=f64/none,
+  rounding=$ROUNDINGS,x_values=mixed/normal,rstd=f32
+forward,x=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,factor=0.22|-3,
+  rounding=$ROUNDINGS,residual_rounding=cast_then_norm/norm_then_cast,x_values=mixed/normal
+forward,x=$T,gate=$T,y=$T,d=1..300|$LONG,rows=5/9,gate_placement=before,
+  activation=silu/sigmoid,weight=f32/none/bf16,rounding=$ROUNDINGS,factor=1/0.22,
+  x_values=mixed/normal,gate_values=normal/mixed,rstd=f32,sums_out=f64/none,call=plain|module
+forward,x=$T,gate=$T,y=none,d=1|64|300|4097,rows=9,gate_placement=before,sums_out=f64,
+  rstd=f32/none,x_values=mixed
+forward,x=$T,gate=$T,y=$T,sums=f64,d=1|64|300|4097,rows=9,gate_placement=before,x_values=normal
+# What is done after it: a gate of every kind of numbers, and quantised outputs beside y or alone.
+forward,x=$T,gate=$T,y=$T,d=1..300|$LONG,rows=5/9,gate_rounding=unrounded|rounded_to_x,
+  activation=silu/sigmoid,weight=f32/none/bf16,bias=none/f16,rounding=$ROUNDINGS,
+  x_values=normal/mixed,gate_values=normal/mixed,call=plain|module
+forward,x=$T,gate=$T,y=$T,d=1|64|300,rows=5,activation=silu|sigmoid,gate_placement=after|before,
+  gate_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits
+forward,x=$T,gate=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,
+  residual_rounding=cast_then_norm/norm_then_cast,gate_rounding=unrounded/rounded_to_x,
+  rounding=$ROUNDINGS,x_values+gate_values=mixed/normal
+forward,x=$T,y=f32|f16|bf16|none,q=i8,scale=f32,zero=i8|none,d=1..300|$LONG,rows=5/9,
+  weight=f32/none/bf16,bias=none/f16,gate=none/none/f32,rounding=$ROUNDINGS,x_values=mixed/normal,
+  call=plain|module,q_shift=0/7
+forward,x=$T,y=none,q=i8,scale=f32,zero=i8|none,d=1|64|300,rows=5,weight=$T,
+  x_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
+  weight_values=normal|special,eps=1e-5/0
+forward,x=$T,y=f32/none,residual+residual_out=$T,q=i8,scale=f32,zero=i8|none,d=$EDGES|4097,rows=9,
+  residual_rounding=cast_then_norm/norm_then_cast,x_values=mixed
+# All of them, in every place.
+$ALL=residual+residual_out=bf16,post_norm_weight=f32,gate=f16,q=i8,scale=f32,zero=i8
+forward,x=$T,y=$T,$ALL,d=1|33|70|300,rows=9/2x3/3x1x3/2x1x3x2x1x2x2,x_values=mixed,
+  x_order=rising|falling|transposed|zigzag|again,gate_order=zigzag/rising/repeated/windows,
+  q_order=rising|transposed|zigzag,q_gap=0/3,scale_order=rising/falling,scale_gap=0/2,
+  zero_order=falling/rising,zero_gap=3/0
+forward,x=$T,y=$T,$ALL,d=33|128|600,rows=3,x_shift=0/5,gate_shift=0..31
+forward,x=$T,y=$T,$ALL,d=33|128|600,rows=3,q_shift=0..63
+forward,x=$T,y=$T,$ALL,rows=1..20,d=1|64|128|300,x_values=mixed
+forward,x=$T,y=$T,$ALL,d=$EDGES,rows=7/2x3x2,interleaved=1,x_order=rising|falling|zigzag,x_gap=0|5
+forward,x=$T,y=$T,$ALL,d=1..300|4096|4097|8193,rows=1/9,guard=before|after
+forward,x=$T,y=$T,$ALL,rows=67/1x67,d=4097,x_values=mixed,threads=2|3|8,executor=none/threads,
+  call=plain/module/several
+forward,x+y=$T,post_norm_weight=f32/none,gate=f16/none,q=i8,scale=f32,zero=i8/none,rows=1|2,
+  d=163917,x_values=normal/mixed,threads=2|3,executor=none/threads
+forward,x=$T,y=$T,$ALL,d=1|64|300|4097,rows=13,x_values=mixed,state=1..10
+
+# Work for one to eight threads, in rows that do not divide evenly, and a row for all of them.
+$MANY=0|2|3|4|5|6|7|8
+forward,x=$T,y=$T,rows=67/1x67,d=4097,rstd=f32,x_values=mixed,weight=f32/f16/bf16,
+  threads=$MANY,executor=none|threads,call=plain/module/several
+forward,x=$T,y=$T,rows=1031,d=512,x_values=mixed,weight=f32/f16/bf16,sums=none/f64,rstd=f32,
+  threads=$MANY,executor=none/reverse/threads
+forward,x+y=bf16,rows=1031,d=512,x_values=mixed,rstd=f32,y_in_place=1,threads=2|7,
+  executor=none|threads
+forward,x+y=$T,rows=1|2,d=70001/163917,x_values=normal|tiny|nan|infinity|huge,rstd=f32,
+  sums=none/f64/none,weight=f32/f16/bf16,threads=2|3|5,executor=none/threads
+forward,x=$T,y=$T,rows=1/2,d=163917,rstd=f32,weight=f32/f16/bf16,threads=2|3,executor=none|threads
+forward,x=$T,y=none,rows=1,d=163917,x_values=normal/tiny/nan/infinity/huge,sums_out=f64,
+  threads=2|3|5,executor=none/threads
+forward,x+y=$T,weight=$T,rows=40x33,d=129,weight_per=head|group|row|alternate,bias=none/bf16,
+  threads=2|3|5,executor=none/threads
+forward,x=$T,weight+bias=f32|bf16,y=$T,rows=3x8/1x2,d=4098/35001,weight_per=head|group|row,
+  bias_per=row/head/tensor,x_order=rising/falling,threads=2|5,executor=none/threads
+forward,x=$T,y=$T,weight+bias=f32,rows=5x1x3x1x7x3x3,d=700,x_order=zigzag/again,
+  weight_per=alternate,bias_per=head/alternate,threads=2|5|8,executor=reverse
+forward,x=$T,residual+residual_out=$T,y=$T,rows=67,d=4097,
+  residual_rounding=cast_then_norm/norm_then_cast,x_values+residual_values=mixed,rstd=f32,
+  threads=2|3|4,executor=none/threads,residual_out_in_place=0|1
+forward,x=$T,residual+residual_out=$T,y=$T,rows=1031,d=512,
+  residual_rounding=norm_then_cast/cast_then_norm,x_values+residual_values=mixed,
+  threads=3,executor=none/threads
+forward,x+residual+residual_out+y=$T,rows=1,d=163917/163918,
+  residual_rounding=cast_then_norm|norm_then_cast,x_values+residual_values=normal|tiny|huge|nan,
+  rstd=f32,threads=2|3,executor=none/threads,residual_out_in_place=0|1
+forward,x=$T,residual+residual_out=$T,y=$T,rows=1,d=163917,
+  residual_rounding=cast_then_norm/norm_then_cast,x_values+residual_values=normal/tiny/huge/nan,
+  rstd=f32,threads=3,executor=none|threads
+# Rows longer than what is summed at once.
+forward,x+y=bf16,rows=2,d=33566725,eps_placement=outside,rstd=f32,threads=3,executor=threads,
+  x_shift=3,y_in_place=1
+# Several norms in one call.
+forward,x=$T,y=$T,rows=1|2|9|4x5,d=$EDGES,weight=f32/f16/none,x_values=mixed,rstd=f32/none,
+  x_gap=0/3,call=several,threads=1/3
+forward,x=$T,residual+residual_out=$T,y=$T,rows=9|4x5,d=$EDGES,x_values=mixed,bias=none/f16,
+  weight_per=tensor/row/head,bias_per=tensor,y_gap=0/3,sums_out=none/f64,call=several,threads=1/3
+
+# More bytes than most last caches hold, which may be written in another way; in rows that start at
+# a cache line, and in rows that start anywhere.
+forward,x=$T,y=$T,rows=4100,d=4128,threads=2
+forward,x+y=f32|bf16,rows=4100,d=4099,threads=2
+forward,x+residual+residual_out+y=f32|bf16,rows=2100,d=4099,threads=2,
+  residual_rounding=cast_then_norm/norm_then_cast
+
+# Nothing is read or written beside an operand: each between pages that cannot be touched.
+$LENGTHS=1..300|1000|4095|4096|4097|8191|8193|16385
+forward,x=$T,weight=$T,y=$T,d=$LENGTHS,rows=1/9,rounding=$ROUNDINGS,x_values=normal/normal/nan,
+  bias=none/f32/f16/bf16,rstd=f32,call=plain/module,sums_out=none/f64,guard=before|after
+forward,x=$T,y=$T,weight=none,d=$LENGTHS,rows=1/9,x_values=normal/nan,sums=f64,rstd=f32,
+  guard=before|after
+forward,x+y=$T,d=$LENGTHS,rows=1/9,x_values=normal/nan,y_in_place=1,call=plain|rows,
+  guard=before|after
+forward,x+y+residual+residual_out=$T,d=$LENGTHS,rows=1/9,call=rows,guard=before|after
+forward,x+y=$T,weight+bias=$T,d=$LENGTHS,rows=9,weight_per+bias_per=row,guard=before|after
+forward,x=$T,residual+residual_out=$T,y=$T,d=$LENGTHS,rows=1/9,
+  residual_rounding=cast_then_norm/norm_then_cast,x_values=normal/nan,rstd=f32,
+  guard=before|after,residual_out_in_place=0|1
+
+# A caller in any floating-point state.
+forward,x=$T,residual+residual_out=f32|none,y=$T,d=1|64|300|4097,rows=13,x_values=mixed,
+  rounding=$ROUNDINGS,weight_values=special,call=plain/module/several,state=1..20
+
+# ------------------------------------------------------------------------------------- backward
+
+# All combinations of types, by rows that are one block of rows or several, added to and not.
+backward,x=$T,weight=f32|f16|bf16|none,dy=$T,dx=$T,dw=$T,d=5|70,rows=3|40,
+  db=f32/f16/bf16/none,dx_add+dw_add=0|1,call=plain/module
+backward,x=$T,weight=f32|f16|bf16|none,dy=$T,dx=$T,dw=$T,d=4097,rows=3,
+  db=f32/f16/bf16/none,dx_add+dw_add=0/1,call=plain/module
+
+# Every length up to 300: groups of rows and what is left of them; each of the gradients alone. The
+# kernels depend on the types of x, dy and dx, so that the others come in turn.
+$FINITE=finite/normal
+$PLACES=inside/outside/floor
+backward,x=$T,dy+dx=$T,d=1..300,rows=5/9,weight=f32/f16/bf16/none,eps_placement=$PLACES,
+  x_values=$FINITE,dw=f32/f16/bf16/none,db=none/none/f32/f16/bf16,rstd=f32|none,
+  eps=1e-5/0/1,divisor=0/0/100.5,call=plain|module
+backward,x=f32,dy=f16|bf16,dx=f32,d=1..300,rows=5/9,weight=f32/f16/bf16/none,
+  eps_placement=$PLACES,x_values=$FINITE,dw=f32/f16/bf16/none,rstd=f32|none,call=plain/module
+backward,x=$T,dy=$T,dx=none,d=1..300,rows=5/9,weight=f32/none,eps_placement=$PLACES,
+  x_values=$FINITE,dw=f32/f16/bf16,db=none/none/f32,rstd=f32|none,call=plain/module
+backward,x=$T,dy=$T,dx=none,dw=none,db=$T,d=1..300,rows=5/9/40,db_add=0/1
+backward,x=$T,dy+dx=$T,d=$LONG,rows=3/6,weight=f32/f16/bf16/none,eps_placement=$PLACES,
+  x_values=$FINITE,dw=f32/f16/bf16/none,db=none/f32,rstd=f32|none,call=plain/module
+backward,x=$T,dy=$T,dx=none,d=$LONG,rows=3/6,dw=f32/f16/bf16,x_values=$FINITE,rstd=f32|none
+# Any of the gradients, whatever others there are, added to and not.
+backward,x=$T,dy+dx=$T,d=15|64|300|4097,rows=9/40,dw=f32|none,db=f32|none,dx_add=0|1,
+  x_values=finite,dy_values=normal/finite
+backward,x=$T,dy=$T,dx=none,dw=f32,d=15|64|300|4097,rows=9/40,db=bf16,dw_add=0|1,db_add=0|1,
+  x_values=finite
+
+# Dense rows of a module, dx apart and in place.
+backward,x+dy+dx+dw=$T,weight=f32|f16|bf16|none,d=1..300,rows=1/12,x_values=$FINITE,rstd=f32|none,
+  call=rows,dx_in_place=0|1
+backward,x+dy+dx=$T,dw=none,d=$LONG,rows=1/3,rstd=f32|none,call=rows,dx_in_place=0|1
+backward,x+dy+dw=$T,dx=none,d=$EDGES,rows=1/40,rstd=f32/none,call=rows
+
+# Numbers of rows around the groups that they are taken in and the blocks over which dw and db are
+# summed, up to more than the most.
+$BLOCKS=31|32|33|47|48|49|64|65|100|257|1007|1008|1009|1023|1024|1025|1500
+backward,x=$T,dy+dx=$T,rows=1..20,d=1|5|33|64|70,eps_placement=inside|outside|floor,
+  weight=f32/f16/bf16/none,dw=f32/f16/bf16,db=none/f32/f16/bf16,dw_add=0/1,rstd=none/f32
+backward,x=$T,dy+dx=$T,rows=$BLOCKS,d=1|5|33|64|70,eps_placement=$PLACES,
+  weight=f32/f16/bf16/none,dw=f32/f16/bf16,db=none/f32/f16/bf16,dw_add=0/1,rstd=none/f32
+
+# Each tensor at every place in a cache line.
+backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,x_shift=0..31
+backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,dy_shift=0..31,dx_in_place=0|1
+backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,dx_shift=0..31
+backward,x=$T,dy+dx=$T,weight=f32/f16/bf16,d=15|100|300,rows=3,weight_shift=0..31
+backward,x=$T,dy+dx=$T,dw=f32/f16/bf16,d=15|100|300,rows=3,dw_shift=0..31
+backward,x=$T,dy+dx=$T,db=f32/f16/bf16,d=15|100|300,rows=3,db_shift=0..31
+backward,x=f32,dy=f16|bf16,dx=f32,d=15|100|300,rows=3,dx_shift=0..31
+
+# Rows of one to eight dimensions in every order, with gaps; dx in place; one buffer for all.
+backward,x=$T,dy+dx=$T,d=1|15|33|70|128|300|4097,
+  x_order=rising|falling|transposed|zigzag|repeated|again|windows,
+  rows=9/2x3/3x1x3/one/2x1x3x2x1x2x2,dy_order=rising/falling/zigzag/repeated/again,
+  dy_gap=0/2,weight=f32/none,dw=f32/f16,db=none/bf16,rstd=f32/none,x_values=finite,
+  dx_add=0/1,x_gap=0|1|64,rstd_order=rising/falling/transposed/repeated,
+  dx_order=rising|falling|transposed|zigzag,dx_gap=0/3
+backward,x=$T,dy+dx=$T,d=$EDGES|4097,rows=9/2x3x2,weight=f32/none,dw=f32/none,x_values=finite,
+  dx_add=0|1,dx_in_place=1,dy_order=rising|falling|transposed|zigzag,dy_gap=0|1|64,x_gap=0/3
+backward,x=$T,dy=f16,dx=bf16,d=$EDGES,rows=9,x_values=finite,dx_add=0|1,dx_in_place=1
+backward,x=$T,dy=bf16,dx=f16,d=$EDGES,rows=9,x_values=finite,dx_add=0|1,dx_in_place=1
+backward,x=$T,dy=$T,dx=$T,d=$EDGES,rows=7/2x3x2,interleaved=1,
+  x_order=rising|falling|transposed|zigzag,x_gap=0|5
+
+# Each option, with the inverse RMS given or not.
+backward,x=$T,dy+dx=$T,d=$EDGES|4097,rstd=f32|none,eps_placement=inside|outside|floor,eps=0|1e-6|1,
+  rows=5/23,weight=f32/f16/bf16/none,dw=f32/f16/bf16,db=none/f32,x_values=normal/finite,
+  rounding=$ROUNDINGS,call=plain/module
+backward,x=$T,dy+dx=$T,d=$EDGES|4097,rstd=f32|none,eps_placement=inside|outside|floor,
+  divisor=0.5|1|3|16384|1e-3,rows=5/23,weight=f32/none,dw=f32/bf16,x_values=normal/finite
+backward,x=$T,dy+dx=$T,weight=f32/f16/bf16,d=$EDGES|4097,rstd=f32|none,
+  eps_placement=inside|outside|floor,weight_offset=1|-0.25,rows=5,dw=f32/bf16,call=plain/module
+
+# Rows of x, of dy and of both that leave the usual range, by themselves and next to each other, and
+# weights that do.
+$KINDS=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits|mixed|finite
+backward,x=$T,dy+dx=$T,d=1|33|128|300,x_values+dy_values=$KINDS,
+  eps_placement=inside|outside|floor,eps=0|1e-5|1,rstd=f32|none,rows=5/23,weight=f32/f16/bf16/none,
+  dw=f32/f16/bf16,db=none/f32
+backward,x=$T,dy+dx=$T,d=1|33|128|300,x_values=$KINDS,eps_placement=inside|outside|floor,
+  rstd=f32,rstd_values=normal|special,eps=0/1e-5/1,rows=5/23,weight=f32/f16/bf16/none,
+  dw=f32/f16/bf16,db=none/f32
+backward,x=$T,dy+dx=$T,d=1|33|128|300,dy_values=$KINDS,eps_placement=inside|outside|floor,
+  rstd=none/f32,rstd_values=normal,eps=0/1e-5/1,rows=5/23,weight=f32/f16/bf16/none,
+  dw=f32/f16/bf16,db=none/f32
+backward,x=$T,dy+dx=$T,weight=$T,weight_values=special,d=1|33|128|300,x_values=normal|tiny|mixed,
+  eps_placement=inside|outside|floor,rows=5/23,dw=f32/f16/bf16,db=none/f32,rstd=none/f32
+backward,x=$T,dy+dx=$T,x_values=finite,dy_values=finite,d=$EDGES|4097,rows=23,
+  dx_add=1,dx_values=mixed|special,dw_add=1,dw_values=normal/special
+
+# Work for several threads: blocks of rows enough for all of them, too few, and rows that are fewer
+# than threads.
+backward,x=$T,dy+dx=$T,d=90001,rows=1|2,x_values+dy_values=$FINITE,dw=f32/none/bf16,
+  db=none/f32,threads=2|5,executor=none/threads
+backward,x=$T,dy+dx=$T,d=33000/4500,rows=3/16/20,x_values+dy_values=$FINITE,dw=f32/none/bf16,
+  db=none/f32,rstd=none/f32,threads=2|3|4|5|8,executor=none/threads
+backward,x=$T,dy+dx=$T,d=2500/900,rows=36/100/350,x_values+dy_values=$FINITE,dw=f32/none/bf16,
+  db=none/f32,dx_add=0/1,threads=0|2|3|4|5|6|7|8,executor=none/threads/reverse
+backward,x=$T,dy=$T,dx=none,d=80/257,rows=1030/4096/1030,x_values+dy_values=$FINITE,dw=f32/bf16,
+  db=none/f32,dw_add=0/1,threads=2|3|5|8,executor=none/threads
+backward,x=$T,dy=$T,dx=none,dw=none,db=f32,d=80/4097,rows=1030/40,threads=2|3|8,executor=threads
+backward,x=$T,dy+dx=$T,d=300,rows=1031,x_values+dy_values=finite,dw=f32/none/f32,db=f32/none,
+  dx_add=0/1,rstd=none/f32,threads=2|5|8,executor=none/threads,dx_in_place=0|1
+
+# Weights and gradients by a bias of which some rows share one, in work for one thread and for more.
+backward,x=$T,dy+dx=$T,weight+dw+db=f32|f16|bf16,
+  weight_per+dw_per=tensor|head|group|row|alternate,db_per=tensor|head|group|row|alternate,
+  rows=3x5/40x2/1x2/2x3x4/2x1x2x1x20x1x3,d=1|33|64|127|130,x_values=finite,dw_add=0/1,
+  dx_add=0/1,rstd=none/f32,x_order=rising/falling,weight_gap=0/2,dw_gap=0/3,db_gap=0/1
+backward,x=$T,dy+dx=$T,dw+db=f32|bf16,weight=none,dw_per=head|group|row,db_per=row|head|group,
+  rows=3x5/40x2,d=33|130
+backward,x+dy+dx=$T,weight+dw+db=f32,weight_per+dw_per=tensor|head|group|row|alternate,
+  db_per=tensor/head/group/row/alternate/row,rows=40x33,d=129,threads=2|3|5,executor=none/threads
+backward,x+dy+dx=$T,weight+dw+db=f32,weight_per+dw_per=tensor|head|group|row,
+  db_per=head/row/alternate,rows=3x8/1x2/2x3,d=4098/35001/50001/4098,threads=2|5,
+  executor=none/threads
+backward,x=bf16,dy+dx=f32,weight+dw+db=f32,weight_per+dw_per=head|alternate,
+  db_per=group|alternate,rows=1200x3/40x5x1x2x1x2x1,d=64/300,dw_add=0/1,
+  threads=2|3|8,executor=none/threads
+
+# More bytes than most last caches hold, which may be written in another way; one row in 16 or 32
+# starts at a cache line.
+backward,x=$T,dy+dx=f32|bf16,rows=1700,d=4099,threads=2
+
+# Nothing is read or written beside an operand: each between pages that cannot be touched.
+backward,x=$T,dy+dx=$T,d=1..300|1000|4095|4096|4097|8191|8193,rows=1/9,x_values=normal/nan,
+  weight=f32/none/bf16,dw+db=f32/f16/bf16,dx_add=0/1,dw_add+db_add=0/0/1,rstd=none/f32,
+  guard=before|after
+backward,x=$T,dy=$T,dx=none,d=1..300|1000|4095|4096|4097,rows=1/9,dw=f32/f16/bf16,rstd=f32/none,
+  x_values=normal/nan,guard=before|after
+backward,x=$T,dy+dx=$T,d=1..300|1000|4095|4096|4097,rows=9,weight+dw=$T,
+  weight_per+dw_per=row/head,db=f32,db_per=row,guard=before|after,dx_in_place=0|1
+backward,x=$T,dy+dx=$T,dw=none,weight=none,d=1..300|4097,rows=1/9,rstd=f32,dx_in_place=1,
+  guard=before|after
+backward,x+dy+dx+dw=$T,d=1..300|4097,rows=1/9,rstd=f32/none,call=rows,guard=before|after
+
+# A caller in any floating-point state.
+backward,x=$T,dy+dx=$T,d=1|64|300|4097,rows=13/40,x_values=mixed,dw=f32/bf16,
+  db=none/f32,call=plain/module,state=1..20
+)";
+
+}  // namespace rmsnorm::cases

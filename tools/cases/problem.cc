@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "problem.h"
+
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <rmsnorm/rmsnorm.hpp>
+
+namespace rmsnorm::cases {
+
+using internal::kOperandRules;
+using internal::kOperands;
+
+namespace {
+
+// Rows that lie in the place of others hold the same, as far as they do: each is written in turn,
+// and then all are read.
+void Overwrite(const Case& c, Operand o, Rows& rows) {
+  const OperandCase& own = c.operand[o];
+  const size_t element = internal::ElementSize(own.dtype);
+  const std::vector<size_t> leading = LeadingOf(c, o);
+  const Spans spans = SpansOf(own.order, leading, rows.d(), own.gap, element);
+  std::vector<uint8_t> memory(spans.bytes);
+  const std::vector<ptrdiff_t> offsets = RowOffsets(leading, spans.stride, element);
+  uint8_t* const first = memory.data() + spans.first;
+  for (size_t row = 0; row < offsets.size(); ++row) {
+    std::memcpy(first + offsets[row], rows.row(row), rows.row_bytes());
+  }
+  for (size_t row = 0; row < offsets.size(); ++row) {
+    std::memcpy(rows.row(row), first + offsets[row], rows.row_bytes());
+  }
+}
+
+bool IsShared(Order order) { return order >= Order::kRepeated; }
+
+// Some rows as an operand. What is one per row is a vector.
+rmsnorm_view ViewOf(Operand o, Rows& rows) {
+  if (kOperandRules[o].shape == Shape::kPerRow) {
+    return rmsnorm_vector(rows.row(0), rows.dtype(), rows.count());
+  }
+  if (kOperandRules[o].shape == Shape::kColumns) {
+    return rmsnorm_vector(rows.row(0), rows.dtype(), rows.d());
+  }
+  return rmsnorm_rows(rows.row(0), rows.dtype(), rows.count(), rows.d(),
+                      static_cast<ptrdiff_t>(rows.d()));
+}
+
+// Whether the sums that are given are those that a call without them would find: the two phases
+// give the bits of one. (A divisor below 1 can make a mean square infinite whose sum is not.)
+bool IsOfTheRows(const Case& c) {
+  const OperandCase& sums = c.operand[internal::kSums];
+  return sums.values == Values::kNormal && !IsShared(sums.order) &&
+         (c.options.divisor == 0 || c.options.divisor >= 1);
+}
+
+// A plain call that says what is right.
+void CallReference(const Case& c, const CallOperands& operands, const rmsnorm_options& options) {
+  rmsnorm_context context = rmsnorm_default_context();
+  context.threads = 1;
+  context.target = "reference";
+  const rmsnorm_operands all = operands.Get();
+  const bool backward = c.backward && all.dy != nullptr;
+  check(backward ? rmsnorm_backward(&all, &options, &context)
+                 : rmsnorm_forward(&all, &options, &context));
+}
+
+const float kSpecialRstds[] = {0,
+                               -1,
+                               std::numeric_limits<float>::infinity(),
+                               std::numeric_limits<float>::quiet_NaN(),
+                               0x1p-64f,  // the ends of the range in which f32 is taken to do
+                               0x1p-65f,
+                               0x1p50f,
+                               0x1p51f,
+                               -0.0f,
+                               1,
+                               std::numeric_limits<float>::max(),
+                               std::numeric_limits<float>::denorm_min()};
+const double kSpecialSums[] = {0,     -1,     std::numeric_limits<double>::infinity(),
+                               1e300, 5e-324, std::numeric_limits<double>::quiet_NaN(),
+                               1e-31, 3e38,   1e40,
+                               1,     -0.0,   1e-45};
+
+}  // namespace
+
+rmsnorm_operands CallOperands::Get() const {
+  rmsnorm_operands all = rmsnorm_no_operands();
+  all.add_to = add_to;
+  internal::ForEachOperand(given, [&](Operand o) {
+    const rmsnorm_view* const pointer = &view[o];
+    std::memcpy(reinterpret_cast<char*>(&all) + kOperandRules[o].offset, &pointer, sizeof pointer);
+  });
+  return all;
+}
+
+Problem::Problem(const Case& c) {
+  using namespace internal;
+  MakeInputs(c);
+  if (c.backward) {
+    Compute(c, SetOf(kDx) | SetOf(kDw), SetOf(kWeight) | SetOf(kDw));
+    Compute(c, SetOf(kDb), SetOf(kDb));
+  } else {
+    Compute(c, ~OperandSet{0}, SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight));
+  }
+}
+
+void Problem::MakeInputs(const Case& c) {
+  OperandSet later = 0;
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    const OperandCase& own = c.operand[o];
+    const size_t rows = RowsOf(c, o);
+    const size_t length = RowLengthOf(c, o);
+    if (c.IsOutput(o)) after_[o] = Rows(own.dtype, rows, length);
+    if (kOperandRules[o].shape == Shape::kPerRow) {
+      if (!c.IsOutput(o)) later |= SetOf(o);
+      return;
+    }
+    if (own.in_place && own.add) {
+      // Rows of another type of the same size, perhaps.
+      const Rows& other = before_[kOperandRules[o].in_place_of];
+      before_[o] = Rows(own.dtype, rows, length);
+      std::memcpy(before_[o].row(0), other.row(0), rows * before_[o].row_bytes());
+    } else if (!c.IsOutput(o) || own.add) {
+      Random random(uint64_t{c.seed} * kOperands + static_cast<uint64_t>(o));
+      before_[o] = Rows(own.dtype, rows, length);
+      // dy has other kinds of rows than x.
+      Fill(random, own.values, o == internal::kDy ? 1 : 0, before_[o]);
+      if (IsShared(own.order)) Overwrite(c, o, before_[o]);
+    }
+    if (own.add) after_[o] = before_[o];
+  });
+  internal::ForEachOperand(later, [&](Operand o) { MakePerRow(c, o); });
+}
+
+// What forward gives for these rows; or, of every other row, something else.
+void Problem::MakePerRow(const Case& c, Operand o) {
+  Rows& values = before_[o] = Rows(c.operand[o].dtype, RowsOf(c, o), 1);
+  CallOperands operands;
+  for (const Operand input : {internal::kX, internal::kGate}) {
+    if (c.Has(input)) operands.Set(input, ViewOf(input, before_[input]));
+  }
+  operands.Set(o == internal::kSums ? internal::kSumsOut : o, ViewOf(o, values));
+  rmsnorm_options options = c.options;
+  options.weight_offset = 0;  // it needs a weight
+  CallReference(c, operands, options);
+  for (size_t row = 0; c.operand[o].values != Values::kNormal && row < values.count(); row += 2) {
+    const size_t special = (row / 2 + c.seed) % std::size(kSpecialRstds);
+    if (o == internal::kSums) {
+      std::memcpy(values.row(row), &kSpecialSums[special], sizeof(double));
+    } else {
+      std::memcpy(values.row(row), &kSpecialRstds[special], sizeof(float));
+    }
+  }
+  if (IsShared(c.operand[o].order)) Overwrite(c, o, values);
+}
+
+// Computes some outputs, by a call for all rows that share those of some weights and biases.
+void Problem::Compute(const Case& c, OperandSet outputs, OperandSet columns) {
+  if ((c.Given() & outputs) == 0) return;
+  std::map<std::vector<size_t>, std::vector<size_t>> groups;
+  for (size_t row = 0; row < c.RowCount(); ++row) {
+    std::vector<size_t> shared;
+    internal::ForEachOperand(columns, [&](Operand o) { shared.push_back(SharedRow(c, o, row)); });
+    groups[shared].push_back(row);
+  }
+  for (const auto& [shared, rows] : groups) ComputeShared(c, outputs, rows);
+}
+
+void Problem::ComputeShared(const Case& c, OperandSet outputs, const std::vector<size_t>& rows) {
+  CallOperands operands;
+  Rows dense[kOperands];
+  const auto rows_of = [&](Operand o) {
+    return kOperandRules[o].shape == Shape::kColumns ? std::vector<size_t>{SharedRow(c, o, rows[0])}
+                                                     : rows;
+  };
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    if (c.IsOutput(o) && (SetOf(o) & outputs) == 0) return;
+    if (o == internal::kSums && IsOfTheRows(c)) return;
+    const Rows& from = c.IsOutput(o) ? after_[o] : before_[o];
+    const Rows& start = c.operand[o].add ? before_[o] : from;
+    const std::vector<size_t> own = rows_of(o);
+    dense[o] = Rows(from.dtype(), own.size(), from.d());
+    for (size_t i = 0; i < own.size(); ++i) dense[o].Copy(i, start, own[i]);
+    operands.Set(o, ViewOf(o, dense[o]));
+    if (c.operand[o].add) operands.add_to |= 1u << (o - internal::kDx);
+  });
+  CallReference(c, operands, c.options);
+  internal::ForEachOperand(operands.given, [&](Operand o) {
+    if (!c.IsOutput(o)) return;
+    const std::vector<size_t> own = rows_of(o);
+    for (size_t i = 0; i < own.size(); ++i) after_[o].Copy(own[i], dense[o], i);
+  });
+}
+
+bool IsSameProblem(const Case& a, const Case& b) {
+  if (a.backward != b.backward || a.rows != b.rows || a.d != b.d || a.seed != b.seed) return false;
+  if (std::memcmp(&a.options, &b.options, sizeof a.options) != 0) return false;
+  for (int i = 0; i < kOperands; ++i) {
+    const OperandCase& own = a.operand[i];
+    const OperandCase& other = b.operand[i];
+    if (own.dtype != other.dtype || own.values != other.values || own.per != other.per ||
+        own.add != other.add || (own.add && own.in_place != other.in_place)) {
+      return false;
+    }
+    if ((IsShared(own.order) || IsShared(other.order)) &&
+        (own.order != other.order || own.gap != other.gap)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Spans SpansOf(Order order, const std::vector<size_t>& leading, size_t length, size_t gap,
+              size_t element) {
+  const size_t count = leading.size();
+  Spans spans = {std::vector<ptrdiff_t>(count), 0, 0};
+  size_t step = length + gap;
+  size_t last = 0;   // elements from the lowest row to the highest
+  size_t first = 0;  // and to the first
+  for (size_t i = 0; i < count; ++i) {
+    const size_t at = order == Order::kTransposed ? i : count - 1 - i;
+    size_t stride = step;
+    if (order == Order::kRepeated || (order == Order::kAgain && at == 0)) stride = 0;
+    if (order == Order::kWindows) stride = i == 0 ? 1 : last + 1;
+    const size_t reach = (leading[at] - 1) * stride;
+    const bool falls = order == Order::kFalling || (order == Order::kZigzag && i % 2 == 0);
+    spans.stride[at] = falls ? -static_cast<ptrdiff_t>(stride) : static_cast<ptrdiff_t>(stride);
+    if (falls) first += reach;
+    last += reach;
+    step *= leading[at];
+    if (order == Order::kZigzag) step += length + gap;
+  }
+  spans.first = static_cast<ptrdiff_t>(first * element);
+  spans.bytes = (last + length) * element;
+  return spans;
+}
+
+std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
+                                  const std::vector<ptrdiff_t>& stride, size_t element) {
+  std::vector<ptrdiff_t> offsets = {0};
+  for (size_t i = 0; i < leading.size(); ++i) {
+    std::vector<ptrdiff_t> finer;
+    finer.reserve(offsets.size() * leading[i]);
+    for (const ptrdiff_t offset : offsets) {
+      for (size_t index = 0; index < leading[i]; ++index) {
+        finer.push_back(offset + static_cast<ptrdiff_t>(index) * stride[i] *
+                                     static_cast<ptrdiff_t>(element));
+      }
+    }
+    offsets = std::move(finer);
+  }
+  return offsets;
+}
+
+}  // namespace rmsnorm::cases

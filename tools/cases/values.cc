@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "values.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+namespace rmsnorm::cases {
+namespace {
+
+// Numbers of either sign, each from one draw of 32 bits.
+class Numbers {
+ public:
+  // With magnitudes from 2^low up to 2^(high + 1), or as near as the format has.
+  static Numbers Normal(Format format, int low, int high) {
+    const int bias = (1 << (format.exponent_bits - 1)) - 1;
+    const int lowest = std::clamp(low, 1 - bias, bias);
+    const int highest = std::clamp(high, 1 - bias, bias);
+    return {format, static_cast<uint32_t>(lowest + bias),
+            static_cast<uint32_t>(highest - lowest + 1), MantissaOf(format)};
+  }
+  static Numbers Subnormal(Format format) { return {format, 0, 1, MantissaOf(format)}; }
+  static Numbers Zero(Format format) { return {format, 0, 1, 0}; }
+  // Any bits: each exponent is as likely as another.
+  static Numbers Any(Format format) {
+    return {format, 0, uint32_t{1} << format.exponent_bits, MantissaOf(format)};
+  }
+
+  uint32_t Draw(Random& random) const {
+    const uint32_t bits = random.Bits();
+    const uint32_t sign = bits >> 31 != 0 ? sign_ : 0;
+    const uint32_t exponent = lowest_ + ((bits >> 23 & 0xFF) * exponents_ >> 8);
+    return sign | exponent << mantissa_bits_ | (bits & mantissa_);
+  }
+
+ private:
+  Numbers(Format format, uint32_t lowest, uint32_t exponents, uint32_t mantissa)
+      : lowest_(lowest),
+        exponents_(exponents),
+        mantissa_(mantissa),
+        mantissa_bits_(format.mantissa_bits),
+        sign_(static_cast<uint32_t>(format.sign())) {}
+
+  static uint32_t MantissaOf(Format format) { return (uint32_t{1} << format.mantissa_bits) - 1; }
+
+  uint32_t lowest_;     // field of the exponent
+  uint32_t exponents_;  // how many follow each other from there on, at most 256
+  uint32_t mantissa_;   // the bits of it that are drawn
+  int mantissa_bits_;
+  uint32_t sign_;
+};
+
+Numbers NumbersOf(Format format, Values values) {
+  const int max_exponent = (1 << (format.exponent_bits - 1)) - 1;
+  switch (values) {
+    case Values::kWide:
+      return Numbers::Normal(format, -30, 30);
+    case Values::kHuge:
+      return Numbers::Normal(format, max_exponent - 1, max_exponent);
+    case Values::kTiny:
+      return Numbers::Normal(format, -80, -70);
+    case Values::kSubnormal:
+      return Numbers::Subnormal(format);
+    case Values::kZero:
+      return Numbers::Zero(format);
+    case Values::kLowEdge:
+      return Numbers::Normal(format, -51, -50);
+    case Values::kHighEdge:
+      return Numbers::Normal(format, 58, 63);
+    case Values::kBits:
+      return Numbers::Any(format);
+    default:
+      return Numbers::Normal(format, -4, 1);
+  }
+}
+
+template <class Bits>
+void Draw(Random& random, const Numbers& numbers, uint8_t* row, size_t d) {
+  for (size_t j = 0; j < d; ++j) {
+    const Bits bits = static_cast<Bits>(numbers.Draw(random));
+    std::memcpy(row + j * sizeof bits, &bits, sizeof bits);
+  }
+}
+
+void FillRow(Random& random, Values values, Rows& rows, size_t row) {
+  const Format format = FormatOf(rows.dtype());
+  const auto draw = rows.dtype() == RMSNORM_F32 ? Draw<uint32_t> : Draw<uint16_t>;
+  draw(random, NumbersOf(format, values), rows.row(row), rows.d());
+  const size_t one = random.Below(rows.d());
+  const auto exponent = [&](int power) {  // the bits of 2^power
+    return static_cast<uint64_t>(power + (1 << (format.exponent_bits - 1)) - 1)
+           << format.mantissa_bits;
+  };
+  switch (values) {
+    case Values::kMassive:
+      rows.set_bits(row, one, exponent(9));
+      rows.set_bits(row, random.Below(rows.d()), format.sign() | exponent(10));
+      break;
+    case Values::kNan:
+      rows.set_bits(row, one, format.widest_nan());
+      break;
+    case Values::kInfinity:
+      rows.set_bits(row, one, format.infinity() | (random.OneIn(2) ? format.sign() : 0));
+      break;
+    case Values::kFloor: {
+      const uint64_t magnitudes[] = {exponent(0), exponent(0) - 1, exponent(0) + 1};
+      const uint64_t magnitude = magnitudes[random.Below(std::size(magnitudes))];
+      for (size_t j = 0; j < rows.d(); ++j) {
+        rows.set_bits(row, j, magnitude | (random.OneIn(2) ? format.sign() : 0));
+      }
+      break;
+    }
+    case Values::kSpecial: {
+      const uint64_t specials[] = {format.widest_nan(),
+                                   format.widest_nan() | format.sign(),
+                                   format.infinity(),
+                                   format.infinity() | format.sign(),
+                                   Numbers::Zero(format).Draw(random),
+                                   Numbers::Subnormal(format).Draw(random),
+                                   format.infinity() - 1};  // the largest finite number
+      for (size_t j = 0; j < rows.d(); j += 3) {
+        rows.set_bits(row, j, specials[j / 3 % std::size(specials)]);
+      }
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+Values KindOfRow(Values values, size_t number) {
+  constexpr size_t kFiniteKinds = static_cast<size_t>(Values::kFloor) + 1;
+  if (values == Values::kMixed) number %= static_cast<size_t>(Values::kMixed);
+  if (values == Values::kFinite) number %= kFiniteKinds;
+  if (values == Values::kMixed || values == Values::kFinite) return static_cast<Values>(number);
+  return values;
+}
+
+}  // namespace
+
+Format FormatOf(rmsnorm_dtype dtype) {
+  switch (dtype) {
+    case RMSNORM_F16:
+      return {5, 10};
+    case RMSNORM_BF16:
+      return {8, 7};
+    case RMSNORM_F64:
+      return {11, 52};
+    default:
+      return {8, 23};
+  }
+}
+
+uint64_t LoadBits(rmsnorm_dtype dtype, const void* element) {
+  uint64_t bits = 0;  // every CPU that Highway has targets for here is little-endian
+  std::memcpy(&bits, element, internal::ElementSize(dtype));
+  return bits;
+}
+
+Rows::Rows(rmsnorm_dtype dtype, size_t count, size_t d)
+    : dtype_(dtype), count_(count), d_(d), bytes_(count * row_bytes()) {}
+
+uint64_t Rows::bits(size_t index, size_t j) const {
+  return LoadBits(dtype_, row(index) + j * internal::ElementSize(dtype_));
+}
+
+void Rows::set_bits(size_t index, size_t j, uint64_t bits) {
+  const size_t size = internal::ElementSize(dtype_);
+  std::memcpy(row(index) + j * size, &bits, size);
+}
+
+void Rows::Copy(size_t to, const Rows& from, size_t from_row) {
+  std::memcpy(row(to), from.row(from_row), row_bytes());
+}
+
+void Fill(Random& random, Values values, size_t first, Rows& rows) {
+  for (size_t row = 0; row < rows.count(); ++row) {
+    FillRow(random, KindOfRow(values, first + row), rows, row);
+  }
+}
+
+}  // namespace rmsnorm::cases

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operands of a case hold.
+#ifndef RMSNORM_TOOLS_CASES_VALUES_H_
+#define RMSNORM_TOOLS_CASES_VALUES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "case.h"
+
+namespace rmsnorm::cases {
+
+// The same numbers on every platform. Most of a check's time would go into its inputs if they came
+// from a slower generator, or were drawn field by field.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+
+  uint32_t Bits() {
+    state_ += 0x9E3779B97F4A7C15;
+    uint64_t bits = state_;
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9;
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB;
+    return static_cast<uint32_t>(bits >> 32);
+  }
+  size_t Below(size_t count) { return Bits() % count; }
+  bool OneIn(size_t count) { return Below(count) == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+// A binary floating-point format: the bits of an exponent and of a mantissa, below one of a sign.
+struct Format {
+  int exponent_bits;
+  int mantissa_bits;
+
+  uint64_t infinity() const { return ((uint64_t{1} << exponent_bits) - 1) << mantissa_bits; }
+  uint64_t sign() const { return uint64_t{1} << (exponent_bits + mantissa_bits); }
+  // All payload bits set: the one that a rounding add carries over into a zero.
+  uint64_t widest_nan() const { return sign() - 1; }
+  bool IsNan(uint64_t bits) const { return (bits & ~sign()) > infinity(); }
+};
+Format FormatOf(rmsnorm_dtype dtype);
+
+uint64_t LoadBits(rmsnorm_dtype dtype, const void* element);
+
+// Rows without gaps.
+class Rows {
+ public:
+  Rows() = default;
+  Rows(rmsnorm_dtype dtype, size_t count, size_t d);
+
+  rmsnorm_dtype dtype() const { return dtype_; }
+  size_t count() const { return count_; }
+  size_t d() const { return d_; }
+  size_t row_bytes() const { return d_ * internal::ElementSize(dtype_); }
+  uint8_t* row(size_t index) { return bytes_.data() + index * row_bytes(); }
+  const uint8_t* row(size_t index) const { return bytes_.data() + index * row_bytes(); }
+  uint64_t bits(size_t row, size_t j) const;
+  void set_bits(size_t row, size_t j, uint64_t bits);
+  void Copy(size_t to, const Rows& from, size_t from_row);
+
+ private:
+  rmsnorm_dtype dtype_ = 0;
+  size_t count_ = 0;
+  size_t d_ = 0;
+  std::vector<uint8_t> bytes_;
+};
+
+// Fills rows with values of a kind; kinds that are taken in turn begin with number `first`.
+void Fill(Random& random, Values values, size_t first, Rows& rows);
+
+}  // namespace rmsnorm::cases
+
+#endif  // RMSNORM_TOOLS_CASES_VALUES_H_
