@@ -151,12 +151,16 @@ TEST(Options, EpsMustBeFiniteAndNotNegative) {
 }
 
 TEST(Options, UnknownEnumValuesAreRefused) {
-  const auto check = [](int32_t rmsnorm_options::*field, int32_t values, rmsnorm_status status,
-                        const std::string& name) {
+  const auto refuse = [](int32_t rmsnorm_options::*field, int32_t values, rmsnorm_status status,
+                         const std::string& name) {
     for (const int32_t value : {-1, values, INT32_MAX, INT32_MIN}) {
       ExpectRefused(status, "options: " + name + " ", kTakeOptions,
                     [&](Arguments& a) { a.options.*field = value; });
     }
+  };
+  const auto check = [&](int32_t rmsnorm_options::*field, int32_t values, rmsnorm_status status,
+                         const std::string& name) {
+    refuse(field, values, status, name);
     for (int32_t value = 0; value < values; ++value) {
       ExpectAccepted(kTakeOptions, [&](Arguments& a) { a.options.*field = value; });
     }
@@ -164,6 +168,75 @@ TEST(Options, UnknownEnumValuesAreRefused) {
   check(&rmsnorm_options::eps_placement, 3, RMSNORM_ERROR_EPS_PLACEMENT, "eps_placement");
   check(&rmsnorm_options::rounding, 3, RMSNORM_ERROR_ROUNDING, "rounding");
   check(&rmsnorm_options::residual_rounding, 2, RMSNORM_ERROR_ROUNDING, "residual_rounding");
+  // Known ones are accepted beside a gate: Options.OfTheGateNeedAGate.
+  refuse(&rmsnorm_options::activation, 2, RMSNORM_ERROR_GATE, "activation");
+  refuse(&rmsnorm_options::gate_placement, 2, RMSNORM_ERROR_GATE, "gate_placement");
+  refuse(&rmsnorm_options::gate_rounding, 2, RMSNORM_ERROR_GATE, "gate_rounding");
+}
+
+TEST(Options, FactorMustBeFinite) {
+  for (const float factor : {kNan, kInfinity, -kInfinity}) {
+    ExpectRefused(RMSNORM_ERROR_FACTOR, "options: factor ", kTakeOptions,
+                  [&](Arguments& a) { a.options.factor = factor; });
+  }
+  for (const float factor : {0.0f, -1.0f, 1e-45f, std::numeric_limits<float>::max()}) {
+    ExpectAccepted({{"forward", Forward}, {"forward_all", ForwardAll}, {"create", CreateModule}},
+                   [&](Arguments& a) { a.options.factor = factor; });
+    ExpectRefused(RMSNORM_ERROR_FACTOR, "options: factor ", {{"backward", Backward}},
+                  [&](Arguments& a) { a.options.factor = factor; });
+  }
+}
+
+// Every combination, in forward without a gate and with one, after a residual or not, and in
+// backward: refused for which status, if it is, by a message that begins how.
+TEST(Options, OfTheGateNeedAGate) {
+  const Function with_gate = {"with a gate", [](const Arguments& a) {
+                                rmsnorm_operands operands = a.Norm();
+                                operands.gate = &a.x;
+                                return rmsnorm_forward(&operands, &a.options, &a.context);
+                              }};
+  const Function with_both = {"with a gate and a residual", [](const Arguments& a) {
+                                rmsnorm_operands operands = a.Norm();
+                                operands.gate = &a.x;
+                                operands.residual = operands.residual_out = &a.residual;
+                                return rmsnorm_forward(&operands, &a.options, &a.context);
+                              }};
+  const std::vector<Function> without = {{"forward", Forward},
+                                         {"forward with a residual", AddForward},
+                                         {"forward_all", ForwardAll},
+                                         {"backward", Backward}};
+  for (const rmsnorm_activation activation : {RMSNORM_SILU, RMSNORM_SIGMOID}) {
+    for (const rmsnorm_gate_placement placement : {RMSNORM_GATE_AFTER, RMSNORM_GATE_BEFORE}) {
+      for (const rmsnorm_gate_rounding rounding :
+           {RMSNORM_GATE_UNROUNDED, RMSNORM_GATE_ROUNDED_TO_X}) {
+        const Spoil set = [&](Arguments& a) {
+          a.options.activation = activation;
+          a.options.gate_placement = placement;
+          a.options.gate_rounding = rounding;
+        };
+        const bool before = placement == RMSNORM_GATE_BEFORE;
+        const bool rounded = rounding == RMSNORM_GATE_ROUNDED_TO_X;
+        const std::string first = activation != RMSNORM_SILU ? "activation"
+                                  : before                   ? "gate_placement"
+                                                             : "gate_rounding";
+        if (activation == RMSNORM_SILU && !before && !rounded) {
+          ExpectAccepted(without, set);
+        } else {
+          ExpectRefused(RMSNORM_ERROR_GATE, "options: " + first + " is given, ", without, set);
+        }
+        if (before && rounded) {
+          ExpectRefused(RMSNORM_ERROR_GATE, "options: gate_rounding needs ", {with_gate}, set);
+        } else {
+          ExpectAccepted({with_gate}, set);
+        }
+        if (before) {
+          ExpectRefused(RMSNORM_ERROR_OPERAND, "gate: before the norm ", {with_both}, set);
+        } else {
+          ExpectAccepted({with_both}, set);
+        }
+      }
+    }
+  }
 }
 
 TEST(Options, WeightOffsetMustBeFiniteAndHaveAWeight) {
@@ -185,6 +258,18 @@ TEST(Options, WeightOffsetMustBeFiniteAndHaveAWeight) {
     operands.dy = operands.dx = operands.y;
     operands.y = nullptr;
     EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET, rmsnorm_backward(&operands, &a.options, nullptr));
+    // A quantised output depends on one as y does, and a post-norm has one.
+    int8_t q[kRows * kD];
+    float numbers[kRows];
+    const rmsnorm_view q_view = rmsnorm_rows(q, RMSNORM_I8, kRows, kD, kD);
+    const rmsnorm_view scale = rmsnorm_vector(numbers, RMSNORM_F32, kRows);
+    operands = rmsnorm_no_operands();
+    operands.x = &a.x;
+    operands.q = &q_view;
+    operands.scale = &scale;
+    EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET, rmsnorm_forward(&operands, &a.options, nullptr));
+    operands.post_norm_weight = &a.weight;
+    EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&operands, &a.options, nullptr));
     // What does not depend on a weight needs none.
     float rstd[kRows];
     const rmsnorm_view rstd_view = rmsnorm_vector(rstd, RMSNORM_F32, kRows);
@@ -357,13 +442,13 @@ TEST(Memory, ThatIsMissingIsAnError) {
 
 TEST(Status, EachHasATextOfItsOwn) {
   std::vector<std::string> texts;
-  for (rmsnorm_status status = RMSNORM_OK; status <= RMSNORM_ERROR_OPERAND; ++status) {
+  for (rmsnorm_status status = RMSNORM_OK; status <= RMSNORM_ERROR_GATE; ++status) {
     const std::string text = rmsnorm_status_text(status);
     EXPECT_FALSE(text.empty());
     EXPECT_EQ(texts.end(), std::find(texts.begin(), texts.end(), text)) << text;
     texts.push_back(text);
   }
-  for (const rmsnorm_status unknown : {-1, RMSNORM_ERROR_OPERAND + 1, INT32_MAX, INT32_MIN}) {
+  for (const rmsnorm_status unknown : {-1, RMSNORM_ERROR_GATE + 1, INT32_MAX, INT32_MIN}) {
     const std::string text = rmsnorm_status_text(unknown);
     EXPECT_FALSE(text.empty());
     EXPECT_EQ(texts.end(), std::find(texts.begin(), texts.end(), text)) << text;

@@ -54,6 +54,12 @@ const std::vector<Operand> kOperands = {
     {"dx", &rmsnorm_operands::dx, Kind::kRows, 0, Role::kNone, Role::kOutput, "dy"},
     {"dw", &rmsnorm_operands::dw, Kind::kColumns, 0, Role::kNone, Role::kOutput, ""},
     {"db", &rmsnorm_operands::db, Kind::kColumns, 0, Role::kNone, Role::kOutput, ""},
+    {"post_norm_weight", &rmsnorm_operands::post_norm_weight, Kind::kColumns, 0, Role::kInput,
+     Role::kNone, ""},
+    {"gate", &rmsnorm_operands::gate, Kind::kRows, 0, Role::kInput, Role::kNone, ""},
+    {"q", &rmsnorm_operands::q, Kind::kRows, RMSNORM_I8, Role::kOutput, Role::kNone, ""},
+    {"scale", &rmsnorm_operands::scale, Kind::kPerRow, RMSNORM_F32, Role::kOutput, Role::kNone, ""},
+    {"zero", &rmsnorm_operands::zero, Kind::kPerRow, RMSNORM_I8, Role::kOutput, Role::kNone, ""},
 };
 
 constexpr size_t kD = 8;
@@ -163,7 +169,7 @@ class Call {
   std::map<std::string, char*> homes_;
   std::map<std::string, rmsnorm_view> views_;
   // All operands lie in it, apart from each other and with room around each.
-  alignas(64) float memory_[13 * kPlaceBytes / sizeof(float)];
+  alignas(64) float memory_[18 * kPlaceBytes / sizeof(float)];
 };
 
 const RmsNorm& Module() {
@@ -214,13 +220,13 @@ rmsnorm_status ModuleForwardAll(const rmsnorm_operands* operands) {
   return rmsnorm_forward_all(&call, 1, nullptr);
 }
 
-// Forward with every operand that it can have beside a residual, and without one.
+// Forward with every operand that it can have beside a residual, and beside sums.
 const std::set<std::string> kNotWithResidual = {"sums"};
-const std::set<std::string> kOnlyWithResidual = {"residual", "residual_out"};
+const std::set<std::string> kNotWithSums = {"residual", "residual_out", "post_norm_weight"};
 
 std::vector<Function> AllFunctions() {
   std::vector<Function> all;
-  for (const auto& without : {kNotWithResidual, kOnlyWithResidual}) {
+  for (const auto& without : {kNotWithResidual, kNotWithSums}) {
     std::set<std::string> without_weight = without;
     without_weight.insert("weight");
     const std::string name = without == kNotWithResidual ? " with a residual" : "";
@@ -347,9 +353,12 @@ TEST(Operands, AreThereInEverySelection) {
       if (call.Has("residual_out") && !call.Has("residual")) {
         wrong.push_back({RMSNORM_ERROR_OPERAND, "residual_out"});
       }
-      if (call.Has("sums") && call.Has("residual")) {
+      if (call.Has("sums") && (call.Has("residual") || call.Has("post_norm_weight"))) {
         wrong.push_back({RMSNORM_ERROR_OPERAND, "sums"});
       }
+      if (call.Has("q") && !call.Has("scale")) wrong.push_back({RMSNORM_ERROR_OPERAND, "q"});
+      if (call.Has("scale") && !call.Has("q")) wrong.push_back({RMSNORM_ERROR_OPERAND, "scale"});
+      if (call.Has("zero") && !call.Has("q")) wrong.push_back({RMSNORM_ERROR_OPERAND, "zero"});
       const std::string before = call.Snapshot();
       const rmsnorm_operands operands = call.Get();
       const rmsnorm_status status = function.run(&operands);
@@ -366,10 +375,12 @@ TEST(Operands, AreThereInEverySelection) {
       }
       ++accepted;
       ASSERT_EQ(RMSNORM_OK, status) << rmsnorm_error_message();
-      // The same inputs with every output.
+      // The same inputs with every output. With a zero point q has other integers.
       Call full(function.operands);
       for (const Operand& operand : function.operands) {
-        const bool possible = operand.name != "residual_out" || call.Has("residual");
+        const bool possible = operand.name == "residual_out" ? call.Has("residual")
+                              : operand.name == "zero"       ? !call.Has("q")
+                                                             : true;
         if (!call.Has(operand.name) && !(function.IsOutput(operand) && possible)) {
           full.Remove(operand.name);
         }
@@ -382,11 +393,12 @@ TEST(Operands, AreThereInEverySelection) {
       }
     }
   }
-  // Forward takes any weight and bias, and gives at least one of four outputs with a residual, of
-  // three without, there from sums or not. Backward takes any weight and rstd, and gives at least
-  // one of three gradients.
-  EXPECT_EQ(4u * (15 + 2 * 7) + 4u * 7, accepted);
-  EXPECT_EQ(512u + 128u, accepted + refused);
+  // Forward takes any weight, bias and gate. It gives integers with a zero point, without one or
+  // not at all, and of other outputs four with a residual, after a post-norm or not, and three
+  // without, after a post-norm, from sums or neither: but for none at all. Backward takes any
+  // weight and rstd, and gives at least one of three gradients.
+  EXPECT_EQ(8u * (2 * (3 * 16 - 1) + 3 * (3 * 8 - 1)) + 4u * 7, accepted);
+  EXPECT_EQ((1u << 14) + (1u << 7), accepted + refused);
 }
 
 TEST(Operands, OfOtherOperationsAreRefused) {
@@ -436,15 +448,16 @@ TEST(Views, OfUnknownTypesAreRefused) {
 TEST(Views, AreOfTheirTypes) {
   ForEachOperand([](const Function& function, const Operand& operand) {
     const std::vector<rmsnorm_dtype> possible = PossibleDtypes(operand);
-    for (const rmsnorm_dtype dtype : {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16, RMSNORM_F64}) {
+    for (const rmsnorm_dtype dtype :
+         {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16, RMSNORM_F64, RMSNORM_I8}) {
       const auto set = [&](Call& call) { call.SetDtype(operand.name, dtype); };
       if (std::find(possible.begin(), possible.end(), dtype) != possible.end()) {
         ExpectAccepted(function, set);
       } else {
-        // Of what has one type the message names both, else f64.
+        // The message names the only type, or else the wrong one.
         ExpectRefused(
             function, RMSNORM_ERROR_DTYPE,
-            dtype == RMSNORM_F64 && operand.name == "residual_out" ? "residual" : operand.name,
+            dtype > RMSNORM_BF16 && operand.name == "residual_out" ? "residual" : operand.name,
             rmsnorm_dtype_name(operand.only != 0 ? operand.only : dtype), set);
       }
     }
@@ -736,8 +749,7 @@ TEST(Strides, TellTheRowsOfAnOutputApart) {
 // Rows one of which begins between two others share no byte here, but are not told apart. The text
 // does not say that they overlap.
 TEST(Strides, DoNotInterleaveTheRowsOfAnOutput) {
-  const Function function = {"norm", "", false, Taken(&Operand::forward, kOnlyWithResidual),
-                             Forward};
+  const Function function = {"norm", "", false, Taken(&Operand::forward, kNotWithSums), Forward};
   ExpectRefused(function, RMSNORM_ERROR_STRIDE, "y",
                 "its strides do not tell rows apart (12 bytes from one index to the next, but each "
                 "spans 20)",
@@ -820,7 +832,7 @@ TEST(Overlap, OutputsShareNoByteWithOtherOperands) {
   ForEachPair([](const Function& function, const Operand& output, const Operand& other) {
     const ptrdiff_t size = static_cast<ptrdiff_t>(rmsnorm_dtype_size(UsualDtype(output)));
     const ptrdiff_t before = 6 * RowBytes(output);
-    const ptrdiff_t after = 6 * RowBytes(other);
+    const ptrdiff_t after = (6 * RowBytes(other) + size - 1) / size * size;
     for (const ptrdiff_t bytes : {size - before, -size, size, after - size}) {
       if (bytes >= after || -bytes >= before) continue;
       ExpectOverlap(function, output, other, Place(output, other, bytes));
@@ -950,6 +962,7 @@ TEST(Overlap, InterleavedRowsPassWithEqualStrides) {
 TEST(Overlap, InterleavedRowsOfOtherTypes) {
   ForEachPair([](const Function& function, const Operand& output, const Operand& other) {
     if (output.kind != Kind::kRows || other.kind != Kind::kRows) return;
+    if (output.only != 0 || other.only != 0) return;
     if (output.name == "residual_out" || other.name == "residual_out") return;
     const auto spread = [&](ptrdiff_t bytes) {
       return [&, bytes](Call& call) {
@@ -970,6 +983,7 @@ TEST(Overlap, InterleavedRowsOfOtherTypes) {
 TEST(Overlap, InterleavedHeadsOfTokens) {
   ForEachPair([](const Function& function, const Operand& output, const Operand& other) {
     if (output.kind != Kind::kRows || other.kind != Kind::kRows) return;
+    if (output.only != 0 || other.only != 0) return;
     const auto heads = [&](ptrdiff_t head) {
       return [&, head](Call& call) {
         for (const Operand* operand : {&output, &other}) {
