@@ -69,7 +69,7 @@ TEST(Peer, HasAColumn) {
             "operation    type   rows x d      threads       time      GB/s   x memcpy    test   "
             "plain   silent   target");
   EXPECT_TRUE(std::regex_match(lines[2], std::regex(".*( +[0-9.]+){4}   reference"))) << lines[2];
-  for (const int i : {3, 4}) {
+  for (const size_t i : {size_t{3}, size_t{4}}) {
     EXPECT_TRUE(std::regex_match(lines[i], std::regex(".* - +[0-9.]+ +-   reference"))) << lines[i];
     EXPECT_EQ(lines[i].size(), lines[2].size());
   }

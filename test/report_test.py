@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/report: its tables say what the results do, and its picture has every contender and shape."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import subprocess
@@ -107,6 +109,13 @@ class Report(unittest.TestCase):
         ):
             self.assertIn(f"<!-- {word} -->", text)
         self.assertNotIn("plain-gcc-256", text)
+
+    def test_picture_shows_the_best_plain_loops(self):
+        loader = importlib.machinery.SourceFileLoader("report", REPORT)
+        report = importlib.util.module_from_spec(importlib.util.spec_from_loader("report", loader))
+        loader.exec_module(report)
+        shown = report.shown(report.Cell(RESULTS["benchmarks"][0]))
+        self.assertEqual(shown, {"rmsnorm": 1.5, "torch": 3, "plain loops, best build": 1.25})
 
     def test_no_cells(self):
         outcome = self.report(results({"name": "x", "run_type": "aggregate"}))

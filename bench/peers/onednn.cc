@@ -139,7 +139,7 @@ void* TryToPrepare(const rmsnorm_peer_case& what, memory::data_type type, const 
 
 void* Prepare(const rmsnorm_peer_case* what, const char** why) {
   if (what->operation != RMSNORM_PEER_FORWARD && what->operation != RMSNORM_PEER_BACKWARD) {
-    *why = "oneDNN has no residual add with a norm";
+    *why = "not an operation of this plug-in";
     return nullptr;
   }
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_SEQ

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/layer_norm.h>
 #include <c10/core/InferenceMode.h>
 
 #include <cstdint>
@@ -103,6 +104,18 @@ class Forward final : public Prepared {
   at::Tensor y_;
 };
 
+class LayerNorm final : public Prepared {
+ public:
+  LayerNorm(const rmsnorm_peer_case& what, at::ScalarType type)
+      : Prepared(what, type), bias_(View(what.bias, {d_}, type)), y_(Matrix(what.y)) {}
+
+ private:
+  void Compute() override { Write(at::layer_norm(x_, {d_}, weight_, bias_, eps_), y_); }
+
+  at::Tensor bias_;
+  at::Tensor y_;
+};
+
 class AddForward final : public Prepared {
  public:
   AddForward(const rmsnorm_peer_case& what, at::ScalarType type)
@@ -170,6 +183,8 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
         return static_cast<Prepared*>(new AddForward(*what, type));
       case RMSNORM_PEER_BACKWARD:
         return static_cast<Prepared*>(new Backward(*what, type));
+      case RMSNORM_PEER_LAYERNORM:
+        return static_cast<Prepared*>(new LayerNorm(*what, type));
       default:
         *why = "unknown operation";
         return nullptr;
