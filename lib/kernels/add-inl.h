@@ -149,6 +149,44 @@ HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, flo
   }
 }
 
+// ------------------------------------------------------------------ after a post-norm
+
+// Whole pairs. sum may be residual.
+template <class T>
+HWY_NOINLINE void PostNormAndAddPairs(const Norm& norm, const T* x, const T* residual,
+                                      const float* weight, size_t d, float r, T* sum) {
+  const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
+  const F32Vec rs = hn::Set(F32Tag(), r);
+  for (size_t j = 0; j < d; j += kPair) {
+    const Pair normed = Rounded<T>(ScaledOrCast<T>(cast, Load(x + j), rs, Load(weight + j)));
+    Store(Add(Load(residual + j), normed), sum + j);
+  }
+}
+
+// Elements after the last whole pair are copied to one: the library would else be larger by half of
+// these functions.
+template <class T>
+HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, size_t row, float r) {
+  const T* const x = run.Row<const T>(kX, row);
+  const T* const residual = run.Row<const T>(kResidual, row);
+  const float* const weight = run.Row<const float>(kPostNormWeight, 0);
+  T* const sum = run.Row<T>(kResidualOut, row);
+  const size_t whole = run.d / kPair * kPair;
+  const size_t n = run.d - whole;
+  PostNormAndAddPairs(norm, x, residual, weight, whole, r, sum);
+  if (n == 0) return;
+  HWY_ALIGN T last_x[kPair];
+  HWY_ALIGN T last_residual[kPair];
+  HWY_ALIGN float last_weight[kPair];
+  CopyToPair(x + whole, n, last_x);
+  CopyToPair(residual + whole, n, last_residual);
+  CopyToPair(weight + whole, n, last_weight);
+  PostNormAndAddPairs(norm, last_x, last_residual, last_weight, kPair, r, last_residual);
+  CopyFromPair(last_residual, n, sum + whole);
+}
+
+// ------------------------------------------------------------------ rows in registers
+
 // Rows in registers that are added up as they are read first: 4096 x 128 takes 1.5 times memcpy's
 // time, and in two passes 2.2.
 struct AddedRows {

@@ -231,12 +231,14 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
   HWY_ALIGN float dx[kTile];
   const Leaves& leaves = *norm.kernels->leaves;
   const auto& apply = leaves.backward->apply[kF32];
-  Run tile = run;  // a row of f32
+  Run tile;  // a row of f32; not a copy, which would be a call
   tile.count = 1;
+  tile.given = 0;
+  tile.safe_sum = nullptr;
   tile.start_sums = run.start_sums && row == 0;
-  tile.data[kX] = reinterpret_cast<char*>(x);
-  tile.data[kDy] = reinterpret_cast<char*>(dy);
-  tile.data[kDx] = reinterpret_cast<char*>(dx);
+  tile.Set(kX, x, 0);
+  tile.Set(kDy, dy, 0);
+  tile.Set(kDx, dx, 0);
   for (size_t begin = 0; begin < run.d; begin += kTile) {
     const size_t n = std::min(kTile, run.d - begin);
     tile.d = n;
@@ -250,14 +252,14 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
         AddWideTerms(terms.terms.r, x, dy, n, sums);
         leaves.narrow[kF32](sums, n, dw);
       } else {
-        tile.data[kDw] = reinterpret_cast<char*>(dw);
+        tile.Set(kDw, dw, 0);
         apply[static_cast<int>(Dx::kNone)][1](tile, 0, {terms.r, 0, 0});
       }
     }
     if (!run.Has(kDx)) continue;
     if (terms.only_g) std::fill_n(x, kTile, 0.0f);
     if (terms.cold == Cold::kNothing) {
-      tile.data[kWeight] = run.data[kWeight] + begin * sizeof(float);
+      tile.Set(kWeight, run.Row<float>(kWeight, 0) + begin, 0);
       apply[static_cast<int>(Dx::kStore)][0](tile, 0, Narrowed(terms.terms));
     } else {
       ReadTile(norm, run, kWeight, 0, begin, n, weight);

@@ -258,6 +258,25 @@ HWY_INLINE void StoreFirst(Pair value, T* to, size_t n) {
   StoreBits(PackedTag(), Narrow(T(), value), Bits(to), n);
 }
 
+// Copies n elements, fewer than a pair, to the begin of one, and zeros after them; and back.
+template <class T>
+HWY_INLINE void CopyToPair(const T* from, size_t n, T* pair) {
+  if constexpr (sizeof(T) == 4) {
+    Store(LoadFirst(from, n), pair);
+  } else {
+    hn::StoreU(LoadBits(PackedTag(), Bits(from), n), PackedTag(), Bits(pair));
+  }
+}
+
+template <class T>
+HWY_INLINE void CopyFromPair(const T* pair, size_t n, T* to) {
+  if constexpr (sizeof(T) == 4) {
+    StoreFirst(Load(pair), to, n);
+  } else {
+    StoreBits(PackedTag(), hn::LoadU(PackedTag(), Bits(pair)), Bits(to), n);
+  }
+}
+
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 

@@ -36,6 +36,19 @@ HWY_INLINE Pair Scaled(Pair x, F32Vec r, Pair weight) {
   return {Scaled<kCast, T>(x.lower, r, weight.lower), Scaled<kCast, T>(x.upper, r, weight.upper)};
 }
 
+template <class T>
+HWY_INLINE Pair Rounded(Pair value) {
+  return {Round<T>(value.lower), Round<T>(value.upper)};
+}
+
+// Scaled() where the rounding order is not worth code of its own.
+template <class T>
+HWY_INLINE Pair ScaledOrCast(bool cast, Pair x, F32Vec r, Pair weight) {
+  Pair n = {hn::Mul(x.lower, r), hn::Mul(x.upper, r)};
+  if (cast) n = Rounded<T>(n);
+  return {hn::Mul(n.lower, weight.lower), hn::Mul(n.upper, weight.upper)};
+}
+
 // A row to scale by r. y may be x. Its NaNs need no care on the way to bf16: those of a bf16 have
 // no payload bits to carry.
 template <bool kCast, class T>

@@ -13,6 +13,7 @@
 #if HWY_NATIVE_FMA
 #include "add-inl.h"
 #include "forward_drivers-inl.h"
+#include "gate-inl.h"
 #include "targets-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
@@ -26,6 +27,8 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.narrow[type] = StoreTile<T>;
   leaves.add_row[type] = AddRow<T>;
   leaves.add_by_fours[type] = AddRowsByFours<T>;
+  leaves.post_norm_add[type] = PostNormAndAddRow<T>;
+  leaves.scale_gated[type] = ScaleGatedRow<T>;
   leaves.scale[type][0][0] = ScaleRow<false, false, T>;
   leaves.scale[type][0][1] = ScaleRow<true, false, T>;
   leaves.scale[type][1][0] = ScaleRow<false, kCast, T>;

@@ -149,11 +149,7 @@ class TiledRow {
 
   void MultiplyByGate(size_t begin, size_t n) {
     ReadTile(norm_, run_, kGate, row_, begin, n, other_);
-    if (norm_.activation == RMSNORM_SILU) {
-      GateTile<true>(other_, n, tile_);
-    } else {
-      GateTile<false>(other_, n, tile_);
-    }
+    GateTile(norm_.activation == RMSNORM_SILU, other_, n, tile_);
   }
 
   // Turns the tile from what is normalised into y, before its rounding to a type.
@@ -381,6 +377,45 @@ inline HWY_NOINLINE void AddAndNormaliseRows(const Norm& norm, const Run& run) {
   }
 }
 
+// Rows that are normalised before they are added to the residual: a Gemma's boundary of layers.
+inline HWY_NOINLINE void PostNormAndNormaliseRows(const Norm& norm, const Run& run) {
+  const RowLeaves leaves(norm);
+  const auto post_norm_add = norm.kernels->leaves->post_norm_add[DtypeIndex(norm.dtype[kX])];
+  for (size_t row = 0; row < run.count; ++row) {
+    const float under_root = UnderRoot(norm, leaves.sum_squares(run.Row<char>(kX, row), run.d));
+    if (HWY_UNLIKELY(!IsSafe(under_root))) {
+      NormaliseByTiles(norm, run, kX, row, nullptr);
+      continue;
+    }
+    post_norm_add(norm, run, row, InverseRms(norm, under_root));
+    const float sum = leaves.sum_squares(run.Row<char>(kResidualOut, row), run.d);
+    ScaleBySum(norm, run, leaves, kResidualOut, row, sum);
+  }
+}
+
+// Rows of x, or of what it is added to, with a gate after the norm.
+inline HWY_NOINLINE void NormaliseGatedRows(const Norm& norm, const Run& run) {
+  const Leaves& leaves = *norm.kernels->leaves;
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const Operand source = run.Has(kResidual) ? kResidualOut : kX;
+  const auto scale = leaves.scale_gated[type];
+  for (size_t row = 0; row < run.count; ++row) {
+    const float sum =
+        run.Has(kResidual)
+            ? leaves.add_row[type](run.Row<char>(kX, row), run.Row<char>(kResidual, row),
+                                   run.Row<char>(kResidualOut, row), run.d)
+            : leaves.sum_squares[type](run.Row<char>(kX, row), run.d);
+    const float under_root = UnderRoot(norm, sum);
+    if (HWY_UNLIKELY(!IsSafe(under_root))) {
+      NormaliseByTiles(norm, run, source, row, &sum);
+      continue;
+    }
+    const float r = InverseRms(norm, under_root);
+    scale(norm, run, source, row, r);
+    if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
+  }
+}
+
 // By sums from another call.
 inline HWY_NOINLINE void ScaleByGivenSums(const Norm& norm, const Run& run) {
   constexpr size_t kStep = 64;
@@ -396,17 +431,36 @@ inline HWY_NOINLINE void ScaleByGivenSums(const Norm& norm, const Run& run) {
 
 // ------------------------------------------------------------------ the way of each call
 
-// Whether there are leaves for all of a run.
-HWY_INLINE bool HasLeaves(const Norm& norm, const Run& run) {
-  constexpr OperandSet kNever =
+// Whether there are leaves for the residual of a run.
+HWY_INLINE bool HasResidualLeaves(const Norm& norm, const Run& run) {
+  return run.Has(kResidualOut) && run.safe_sum == nullptr &&
+         (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32);
+}
+
+// Rows with operands or options that only some rows of one type have leaves for.
+inline HWY_NOINLINE void NormaliseOtherRows(const Norm& norm, const Run& run) {
+  constexpr OperandSet kOthers =
       SetOf(kBias) | SetOf(kSumsOut) | SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kQ);
-  if (!norm.has_leaves || (run.given & (kNever | SetOf(kY))) != SetOf(kY)) return false;
-  return !run.Has(kResidual) || (run.Has(kResidualOut) && run.safe_sum == nullptr &&
-                                 (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32));
+  const OperandSet others = run.given & kOthers;
+  if (norm.has_leaves && run.Has(kY) && run.safe_sum == nullptr && !run.Has(kSums) &&
+      (!run.Has(kResidual) || HasResidualLeaves(norm, run))) {
+    if (others == SetOf(kPostNormWeight) && run.Has(kResidual)) {
+      return PostNormAndNormaliseRows(norm, run);
+    }
+    if (others == SetOf(kGate) && norm.gate_placement == RMSNORM_GATE_AFTER) {
+      return NormaliseGatedRows(norm, run);
+    }
+  }
+  NormaliseRowsByTiles(norm, run);
 }
 
 HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
-  if (HWY_UNLIKELY(!HasLeaves(norm, run))) return NormaliseRowsByTiles(norm, run);
+  // y alone, rstd, and what the rows are made of.
+  constexpr OperandSet kUsual = SetOf(kX) | SetOf(kWeight) | SetOf(kResidual) |
+                                SetOf(kResidualOut) | SetOf(kSums) | SetOf(kY) | SetOf(kRstd);
+  const bool usual = norm.has_leaves && (run.given & ~kUsual) == 0 && run.Has(kY) &&
+                     (!run.Has(kResidual) || HasResidualLeaves(norm, run));
+  if (HWY_UNLIKELY(!usual)) return NormaliseOtherRows(norm, run);
   if (run.safe_sum != nullptr) return ScaleBySums(norm, run, kX, 0, 1, run.safe_sum);
   if (run.Has(kSums)) return ScaleByGivenSums(norm, run);
   if (kFitsRegisters<float> && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLanes) {

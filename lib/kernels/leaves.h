@@ -33,6 +33,9 @@ using ScaleLeaf = void (*)(const void* x, const float* weight, size_t d, float r
 // shared.
 using ScaleFourLeaf = void (*)(const Run& run, Operand source, size_t row, const float* r);
 
+using PostNormLeaf = void (*)(const Norm& norm, const Run& run, size_t row, float r);
+using GateLeaf = void (*)(const Norm& norm, const Run& run, Operand source, size_t row, float r);
+
 // Forward for the rows from `begin` on, up to some that are not safe. Returns the index of the
 // first row that is not done.
 using RowsLeaf = size_t (*)(const Norm& norm, const Run& run, size_t begin);
@@ -60,6 +63,12 @@ struct Leaves {
   float (*add_row[kDtypes])(const void* x, const void* residual, void* residual_out, size_t d);
   // The same for rows of at most a block, a multiple of four.
   void (*add_by_fours[kDtypes])(const Run& run, size_t begin, size_t count, float* sums);
+
+  // Writes residual_out = residual + x for a row of x that is normalised first, by its 1 / RMS.
+  PostNormLeaf post_norm_add[kDtypes];
+  // Writes y for a row of x or, once it has been written, of residual_out, with a gate after the
+  // norm.
+  GateLeaf scale_gated[kDtypes];
 
   const BackwardLeaves* backward;
 };

@@ -11,12 +11,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 
-#include "../activation.h"
 #include "../element.h"
 #include "../quantised.h"
+#include "gate-inl.h"
 #include "tile-inl.h"
 
 #if !RMSNORM_NATIVE_BF16
@@ -97,45 +96,12 @@ inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
 
 // ------------------------------------------------------------------ gate
 
-// 2^n for whole numbers n, where that is normal.
-HWY_INLINE F32Vec PowerOfTwo(F32Vec n) {
-  const hn::Rebind<int32_t, F32Tag> tag;
-  const auto exponent = hn::Add(hn::ConvertTo(tag, n), hn::Set(tag, 127));
-  return hn::BitCast(F32Tag(), hn::ShiftLeft<23>(exponent));
-}
-
-// By the operations of activation.h. A NaN stays one, as e is.
-template <bool kSilu>
-HWY_INLINE F32Vec Activate(F32Vec gate) {
-  const F32Tag tag;
-  const F32Vec smallest = hn::Set(tag, kSmallestGate);
-  const F32Vec largest = hn::Set(tag, kLargestGate);
-  const F32Vec one = hn::Set(tag, 1.0f);
-  const F32Vec z = hn::IfThenElse(hn::Lt(gate, smallest), smallest, gate);
-  const F32Vec t = hn::Neg(hn::IfThenElse(hn::Gt(z, largest), largest, z));
-  const F32Vec k = hn::Round(hn::Mul(t, hn::Set(tag, kInverseOfLn2)));
-  F32Vec s = hn::NegMulAdd(k, hn::Set(tag, kUpperLn2), t);
-  s = hn::NegMulAdd(k, hn::Set(tag, kLowerLn2), s);
-  F32Vec polynomial = hn::Set(tag, kExpCoefficients[0]);
-  for (size_t i = 1; i < std::size(kExpCoefficients); ++i) {
-    polynomial = hn::MulAdd(polynomial, s, hn::Set(tag, kExpCoefficients[i]));
-  }
-  const F32Vec e = hn::MulAdd(polynomial, hn::Mul(s, s), s);
-  const F32Vec m = hn::Max(k, hn::Zero(tag));
-  const F32Vec a = hn::Floor(hn::Mul(m, hn::Set(tag, 0.5f)));
-  const F32Vec f = PowerOfTwo(hn::Neg(a));
-  const F32Vec g = PowerOfTwo(hn::Sub(a, m));
-  const F32Vec v = PowerOfTwo(hn::Sub(k, m));
-  const F32Vec b = hn::Add(hn::MulAdd(e, v, hn::Mul(f, g)), v);
-  return hn::Mul(hn::Mul(hn::Div(kSilu ? z : one, b), f), g);
-}
-
 // Multiplies a tile by the activation of a gate, which is a tile as well.
-template <bool kSilu>
-HWY_NOINLINE void GateTile(const float* HWY_RESTRICT gate, size_t n, float* HWY_RESTRICT tile) {
+inline HWY_NOINLINE void GateTile(bool silu, const float* HWY_RESTRICT gate, size_t n,
+                                  float* HWY_RESTRICT tile) {
   const F32Tag tag;
   for (size_t j = 0; j < n; j += kN) {
-    const F32Vec factor = Activate<kSilu>(hn::Load(tag, gate + j));
+    const F32Vec factor = Activate(silu, hn::Load(tag, gate + j));
     hn::Store(hn::Mul(hn::Load(tag, tile + j), factor), tag, tile + j);
   }
 }
