@@ -141,6 +141,34 @@ class Numpy(unittest.TestCase):
         norm(residual + x, weight, expected, eps=EPS)
         self.assertTrue((y == expected).all())
 
+    def test_gate(self):
+        x, gate, weight = self.normal(4, 96), 3 * self.normal(4, 96), self.normal(96)
+        y = numpy.empty_like(x)
+        wide = gate.astype(numpy.float64)
+        sigmoid = 1 / (1 + numpy.exp(-wide))
+        # The activation's 2 units in the last place, and one more product.
+        tolerance = {"rtol": bound(96) + 5 * 2.0**-24, "atol": 0}
+        norm(x, weight, y, gate=gate, activation=1, eps=EPS)
+        self.assertTrue(numpy.allclose(y, exact(x, weight) * sigmoid, **tolerance))
+        norm(x, weight, y, gate=gate, gate_placement=1, eps=EPS)
+        tolerance["rtol"] += 5 * 2.0**-24
+        self.assertTrue(numpy.allclose(y, exact(x * (wide * sigmoid), weight), **tolerance))
+
+    def test_quantised(self):
+        x, weight = self.normal(4, 96), self.normal(96)
+        y, q = numpy.empty_like(x), numpy.empty(x.shape, numpy.int8)
+        scale, zero = numpy.empty(4, numpy.float32), numpy.empty(4, numpy.int8)
+        norm(x, weight, y, q=q, scale=scale)
+        largest = numpy.abs(y).max(-1, keepdims=True)
+        self.assertTrue((scale[:, None] == largest / numpy.float32(127)).all())
+        self.assertTrue((q == numpy.rint(y * (numpy.float32(127) / largest))).all())
+        norm(x, weight, None, q=q, scale=scale, zero=zero)
+        low, high = y.min(-1), y.max(-1)
+        self.assertTrue((scale == (high - low) / numpy.float32(255)).all())
+        again = (q.astype(numpy.float64) - zero[:, None]) * scale[:, None]
+        # Half a step of q and half a step of the zero point.
+        self.assertTrue((numpy.abs(again - y) <= 1.001 * scale[:, None]).all())
+
     def test_two_phases(self):
         x, weight, bias = self.normal(4, 2, 96), self.normal(2, 96), self.normal(96)
         y, twice, sums = numpy.empty_like(x), numpy.empty_like(x), numpy.empty((4, 2))

@@ -127,7 +127,8 @@ class Library:
 
     def forward(self, **values):
         """rmsnorm_forward(): a tensor that is None is absent, and y may be x."""
-        self._call(self.c.rmsnorm_forward, ("y", "residual_out", "rstd", "sums_out"), values)
+        outputs = ("y", "residual_out", "rstd", "sums_out", "q", "scale", "zero")
+        self._call(self.c.rmsnorm_forward, outputs, values)
 
     def backward(self, **values):
         """rmsnorm_backward(); dx may be dy."""

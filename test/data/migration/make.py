@@ -3,7 +3,7 @@
 """Asks the systems that doc/migration.md names for their RMSNorm of some random rows: make.py
 
 Writes vectors.safetensors and versions.json beside itself. x.D.X are inputs of D elements and type
-X, r.D.X residuals, w.D.W weights, and y.NAME.D.X what the system of the table's row NAME gives,
+X, r.D.X residuals, w.D.W weights, p.D.W those of a post-norm, z.D.X gates, and y.NAME.D.X what the system of the table's row NAME gives,
 with its own eps wherever it has a default. sum.NAME.D.X is the residual stream a row also gives.
 
 vLLM, sglang, Hugging Face's kernel, CTranslate2 and candle were not asked: no package of theirs
@@ -30,25 +30,39 @@ import torch
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from safetensors.torch import save_file
+from transformers.models.bailing_hybrid.modeling_bailing_hybrid import BailingHybridRMSNormGated
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
     DeepseekV4RMSNorm,
     DeepseekV4UnweightedRMSNorm,
 )
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
-from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
-from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.gemma2.configuration_gemma2 import Gemma2Config
+from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer, Gemma2RMSNorm
+from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
+from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer, Gemma3RMSNorm
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nRMSNorm
-from transformers.models.gemma4.modeling_gemma4 import Gemma4RMSNorm
+from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
+from transformers.models.gemma4.modeling_gemma4 import Gemma4RMSNorm, Gemma4TextDecoderLayer
+from transformers.models.glm4.configuration_glm4 import Glm4Config
+from transformers.models.glm4.modeling_glm4 import Glm4DecoderLayer
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRMSNorm
+from transformers.models.granite.configuration_granite import GraniteConfig
+from transformers.models.granite.modeling_granite import GraniteDecoderLayer
+from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearRMSNormGated
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.llama4.modeling_llama4 import Llama4TextL2Norm, Llama4TextRMSNorm
+from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHRMSNormGated
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.olmo3.modeling_olmo3 import Olmo3RMSNorm
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3RMSNorm
-from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5RMSNorm
-from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNorm
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5RMSNorm, Qwen3_5RMSNormGated
+from transformers.models.qwen3_next.modeling_qwen3_next import (
+    Qwen3NextRMSNorm,
+    Qwen3NextRMSNormGated,
+)
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 FOLDER = pathlib.Path(__file__).parent
@@ -56,6 +70,7 @@ SIZES = (64, 100)
 # Of the rows' elements: around the square root of each eps in use, and far above.
 SCALES = (1e-6, 3e-4, 1e-3, 3e-3, 1, 30)
 GGML_EPS = CANDLE_EPS = 1e-5  # these have no default
+GRANITE_MULTIPLIER = 0.22  # of Granite 3; the default is 1
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -115,6 +130,78 @@ def qwen3_heads(x, w):
     attention = Qwen3Attention(config, layer_idx=0)
     heads = x.view(-1, 2, x.shape[-1])
     return same(with_weight(m, w)(heads) for m in (attention.q_norm, attention.k_norm))
+
+
+def gated(*classes):
+    return lambda x, w, z: same(with_weight(c(x.shape[-1]), w)(x, z) for c in classes)
+
+
+def gated_groups(*classes):
+    """Two rows side by side are the groups of one, so that the rows of x come out."""
+
+    def compute(x, w, z):
+        d = x.shape[-1]
+        norms = (with_weight(c(2 * d, group_size=d), torch.cat((w, w))) for c in classes)
+        return same(n(x.view(-1, 2 * d), z.view(-1, 2 * d)).view(-1, d) for n in norms)
+
+    return compute
+
+
+class Gives(torch.nn.Module):
+    """Stands in for a layer's attention."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def forward(self, *_, **__):
+        return self.x, None
+
+
+def boundary(layer, x, r, w, p=None, names=(None, "post_attention_layernorm")):
+    """What a decoder layer makes of a stream r and of its attention's output x: the input of its
+    feed-forward part, and the stream. `names` are those of the norm of x, if any, and of the norm
+    of the stream."""
+    seen = {}
+    layer.self_attn, layer.mlp = Gives(x), torch.nn.Identity()
+    if p is not None:
+        with_weight(getattr(layer, names[0]), p)
+    norm = with_weight(getattr(layer, names[1]), w)
+    norm.register_forward_hook(lambda module, inputs, y: seen.update(y=y, stream=inputs[0]))
+    layer(r)
+    return seen["y"], seen["stream"]
+
+
+SMALL = {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8}
+
+
+def gemma_post_norm(x, r, w, p):
+    names = ("post_attention_layernorm", "pre_feedforward_layernorm")
+    results = [
+        boundary(layer(config(hidden_size=x.shape[-1], **SMALL), layer_idx=0), x, r, w, p, names)
+        for layer, config in (
+            (Gemma2DecoderLayer, Gemma2Config),
+            (Gemma3DecoderLayer, Gemma3TextConfig),
+        )
+    ]
+    return tuple(same(kind) for kind in zip(*results))
+
+
+def gemma4_post_norm(x, r, w, p):
+    names = ("post_attention_layernorm", "pre_feedforward_layernorm")
+    config = Gemma4TextConfig(hidden_size=x.shape[-1], hidden_size_per_layer_input=0, **SMALL)
+    return boundary(Gemma4TextDecoderLayer(config, layer_idx=0), x, r, w, p, names)
+
+
+def glm4_post_norm(x, r, w, p):
+    names = ("post_self_attn_layernorm", "post_attention_layernorm")
+    config = Glm4Config(hidden_size=x.shape[-1], **SMALL)
+    return boundary(Glm4DecoderLayer(config, layer_idx=0), x, r, w, p, names)
+
+
+def granite_residual(x, r, w):
+    config = GraniteConfig(hidden_size=x.shape[-1], residual_multiplier=GRANITE_MULTIPLIER, **SMALL)
+    return boundary(GraniteDecoderLayer(config, layer_idx=0), x, r, w)
 
 
 # ------------------------------------------------------------------------------ ONNX, ONNX Runtime
@@ -369,30 +456,52 @@ def main():
         "ctranslate2": (lambda x, w: scaled_then_cast(x, w, offset=1.0), ("f32",), None),
         "candle": (candle, ("f32",), None),
     }
+    gated_rows = {
+        "qwen3_next_gated": gated(Qwen3NextRMSNormGated, Qwen3_5RMSNormGated),
+        "kimi_linear_gated": gated(KimiLinearRMSNormGated, BailingHybridRMSNormGated),
+        "mamba2_gated": gated_groups(MambaRMSNormGated, NemotronHRMSNormGated),
+    }
     residual_rows = {
+        "gemma_post_norm": (gemma_post_norm, wide),
+        "gemma4_post_norm": (gemma4_post_norm, wide),
+        "glm4_post_norm": (glm4_post_norm, wide),
+        "granite_residual": (granite_residual, wide),
         "llama_residual": (llama_residual, wide),
         "skip_simplified": (skip_simplified, wide),
         "vllm_native_residual": (vllm_native_residual, wide),
         "vllm_cpu_residual": (vllm_cpu_residual, wide),
         "sglang_cpu_residual": (sglang_cpu_residual, narrow),
     }
+    # For what came later than the other inputs, whose numbers stay what they were.
+    generator = torch.Generator().manual_seed(20261122)
     with torch.no_grad():
         for d in SIZES:
             scale = torch.tensor(SCALES)[:, None]
             x32 = torch.randn(len(SCALES), d) * scale
             r32 = torch.randn(len(SCALES), d) * scale
             w32 = 1 + 0.3 * torch.randn(d)
+            p32 = 1 + 0.3 * torch.randn(d, generator=generator)
+            z32 = 2 * torch.randn(len(SCALES), d, generator=generator)
             for tag, dtype in TYPES.items():
                 tensors[f"x.{d}.{tag}"] = x32.to(dtype)
                 tensors[f"r.{d}.{tag}"] = r32.to(dtype)
                 tensors[f"w.{d}.{tag}"] = w32.to(dtype)
+                tensors[f"p.{d}.{tag}"] = p32.to(dtype)
+                tensors[f"z.{d}.{tag}"] = z32.to(dtype)
             for name, (function, tags, weight) in rows.items():
                 for tag in tags:
                     x, w = tensors[f"x.{d}.{tag}"], tensors[f"w.{d}.{weight or tag}"]
                     tensors[f"y.{name}.{d}.{tag}"] = function(x, w)
+            for name, function in gated_rows.items():
+                for tag in wide:
+                    inputs = (tensors[f"{kind}.{d}.{tag}"] for kind in "xwz")
+                    tensors[f"y.{name}.{d}.{tag}"] = function(*inputs)
             for name, (function, tags) in residual_rows.items():
+                kinds = "xrwp" if name.endswith("post_norm") else "xrw"
                 for tag in tags:
-                    y, total = function(*(tensors[f"{kind}.{d}.{tag}"] for kind in "xrw"))
+                    # Layers draw weights, which must not shift what is drawn for the next d.
+                    with torch.random.fork_rng(devices=[]):
+                        y, total = function(*(tensors[f"{kind}.{d}.{tag}"] for kind in kinds))
                     tensors[f"y.{name}.{d}.{tag}"] = y
                     tensors[f"sum.{name}.{d}.{tag}"] = total
 
