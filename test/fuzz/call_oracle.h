@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The results of a call against those of the oracles in binary64.
+// The results of a case against those of the oracles in binary64.
 #ifndef RMSNORM_TEST_FUZZ_CALL_ORACLE_H_
 #define RMSNORM_TEST_FUZZ_CALL_ORACLE_H_
 
@@ -9,44 +9,52 @@
 #include <vector>
 
 #include "backward_oracle.h"
+#include "cases/problem.h"
+#include "gradients.h"
 #include "oracle.h"
-#include "random_call.h"
 
 namespace rmsnorm::test {
 
-// The memory of one norm of a call, and the same after it.
-struct Ran {
-  const Call& call;
-  int norm;
-  const unsigned char* before;
-  const unsigned char* after;
+using internal::kBias, internal::kDb, internal::kDw, internal::kDx, internal::kDy, internal::kGate,
+    internal::kPostNormWeight, internal::kResidual, internal::kResidualOut, internal::kRstd,
+    internal::kSums, internal::kSumsOut, internal::kWeight, internal::kX, internal::kY;
 
-  const Operand& operand(int id) const { return call.operands[norm * kOperands + id]; }
-  bool Has(int id) const { return operand(id).given; }
-  Options options() const { return Options(call.norm[norm].options); }
-  Tensor Before(int id) const { return Gather(operand(id), before); }
-  Tensor After(int id) const { return Gather(operand(id), after); }
-  // As it is used: rounded to the type of the module that keeps it.
-  std::optional<Tensor> Weight() const {
-    std::optional<Tensor> weight;
-    if (Has(kWeight)) weight = Before(kWeight);
-    if (!call.norm[norm].by_module) return weight;
-    const size_t d = RowLength(operand(kX));
-    Tensor kept(RMSNORM_F32, 1, d);
-    for (size_t j = 0; j < d; ++j) {
-      kept.set(0, j, weight ? RoundTo(call.norm[norm].module_dtype, weight->get(0, j)) : 1);
+// What a case computed.
+struct Ran {
+  const cases::Case& c;
+  const cases::Problem& problem;
+
+  bool Has(cases::Operand o) const { return c.Has(o); }
+  Options options() const { return Options(c.options); }
+  static Tensor Copy(const cases::Rows& rows) {
+    Tensor tensor(rows.dtype(), rows.count(), rows.d());
+    for (size_t row = 0; row < rows.count(); ++row) {
+      std::memcpy(tensor.Row(row), rows.row(row), rows.row_bytes());
     }
-    return kept;
+    return tensor;
   }
-  // Those of a weight that a module has are none.
-  SizeList LeadingOf(int id) const { return Has(id) ? Leading(operand(id)) : SizeList(); }
+  Tensor Before(cases::Operand o) const { return Copy(problem.before(o)); }
+  Tensor After(cases::Operand o) const { return Copy(problem.after(o)); }
+  // The numbers of an operand that has one for each row; none where it is not given.
+  template <class T>
+  static std::vector<T> Numbers(const cases::Rows& rows) {
+    std::vector<T> numbers(rows.count());
+    for (size_t row = 0; row < rows.count(); ++row) {
+      std::memcpy(&numbers[row], rows.row(row), sizeof(T));
+    }
+    return numbers;
+  }
+  std::optional<Tensor> Weight() const {
+    return Has(kWeight) ? std::optional<Tensor>(Before(kWeight)) : std::nullopt;
+  }
+  SizeList LeadingOf(cases::Operand o) const { return cases::LeadingOf(c, o); }
   // A row of a weight or a bias for each row of x.
-  std::optional<Tensor> ForEachRow(const std::optional<Tensor>& columns, int id) const {
-    if (!columns) return columns;
-    Tensor rows(columns->dtype(), Rows(operand(kX)), columns->d());
+  std::optional<Tensor> ForEachRow(cases::Operand o) const {
+    if (!Has(o)) return std::nullopt;
+    const cases::Rows& columns = problem.before(o);
+    Tensor rows(columns.dtype(), c.RowCount(), columns.d());
     for (size_t row = 0; row < rows.rows(); ++row) {
-      std::memcpy(rows.Row(row), columns->Row(BroadcastRow(row, LeadingOf(kX), LeadingOf(id))),
-                  rows.d() * rmsnorm_dtype_size(rows.dtype()));
+      std::memcpy(rows.Row(row), columns.row(cases::SharedRow(c, o, row)), columns.row_bytes());
     }
     return rows;
   }
@@ -54,7 +62,7 @@ struct Ran {
 
 inline testing::AssertionResult SumsAreWithinBound(const Ran& ran, const Tensor& h) {
   const Options options = ran.options();
-  const std::vector<double> sums = GatherNumbers<double>(ran.operand(kSumsOut), ran.after);
+  const std::vector<double> sums = ran.Numbers<double>(ran.problem.after(kSumsOut));
   for (size_t row = 0; row < sums.size(); ++row) {
     const double exact = ExactSumSquares(h, row);
     const double divisor = options.divisor == 0 ? static_cast<double>(h.d()) : options.divisor;
@@ -69,15 +77,14 @@ inline testing::AssertionResult SumsAreWithinBound(const Ran& ran, const Tensor&
 
 // Of rows h, of which the sums of squares may be given.
 inline testing::AssertionResult NormIsWithinBound(const Ran& ran, const Tensor& h) {
-  const std::vector<double> sums = GatherNumbers<double>(ran.operand(kSums), ran.before);
-  const std::vector<float> rstd = GatherNumbers<float>(ran.operand(kRstd), ran.after);
-  const std::optional<Tensor> weight = ran.ForEachRow(ran.Weight(), kWeight);
-  std::optional<Tensor> bias;
-  if (ran.Has(kBias)) bias = ran.ForEachRow(ran.Before(kBias), kBias);
+  const std::vector<double> sums = ran.Numbers<double>(ran.problem.before(kSums));
+  const std::vector<float> rstd = ran.Numbers<float>(ran.problem.after(kRstd));
+  const std::optional<Tensor> weight = ran.ForEachRow(kWeight);
+  const std::optional<Tensor> bias = ran.ForEachRow(kBias);
   const Tensor y = ran.After(kY);
   for (size_t row = 0; row < h.rows(); ++row) {
     const double sum = sums.empty() ? ExactSumSquares(h, row) : sums[row];
-    if (sum < 0) continue;  // eps could cancel it
+    if (std::signbit(sum)) continue;  // eps could cancel it, and zeros of either sign are one
     const testing::AssertionResult within = RowIsWithinBound(
         sum, h, weight ? &*weight : nullptr, y, rstd.empty() ? nullptr : rstd.data(), row,
         ran.options(), bias ? &*bias : nullptr);
@@ -104,7 +111,7 @@ inline testing::AssertionResult ForwardIsWithinBound(const Ran& ran) {
   Tensor h = ran.Before(kX);
   bool has_oracle = true;
   if (ran.Has(kResidual)) {
-    const Tensor rounded = Sum(ran, ran.operand(kResidual).view.dtype);
+    const Tensor rounded = Sum(ran, ran.c.operand[kResidual].dtype);
     if (ran.Has(kResidualOut)) {
       const Tensor stored = ran.After(kResidualOut);
       for (size_t row = 0; row < h.rows(); ++row) {
@@ -126,17 +133,24 @@ inline testing::AssertionResult ForwardIsWithinBound(const Ran& ran) {
   return has_oracle && ran.Has(kY) ? NormIsWithinBound(ran, h) : testing::AssertionSuccess();
 }
 
+// As bits of rmsnorm_operands::add_to.
+inline uint32_t AddTo(const cases::Case& c) {
+  uint32_t add_to = 0;
+  for (const auto o : {kDx, kDw, kDb}) add_to |= c.operand[o].add ? 1u << (o - kDx) : 0;
+  return add_to;
+}
+
 inline testing::AssertionResult BackwardIsWithinBound(const Ran& ran) {
   const Options options = ran.options();
   GradientInputs inputs = {ran.Before(kX),
                            ran.Before(kDy),
                            ran.Weight(),
-                           GatherNumbers<float>(ran.operand(kRstd), ran.before),
+                           ran.Numbers<float>(ran.problem.before(kRstd)),
                            {},
                            {},
                            {},
                            false,
-                           ran.call.norm[ran.norm].add_to,
+                           AddTo(ran.c),
                            ran.LeadingOf(kX),
                            ran.LeadingOf(ran.Has(kDw) ? kDw : kWeight),
                            ran.LeadingOf(kDb)};
@@ -146,7 +160,7 @@ inline testing::AssertionResult BackwardIsWithinBound(const Ran& ran) {
         {kDw, {&GradientInputs::dw, &GradientResults::dw}},
         {kDb, {&GradientInputs::db, &GradientResults::db}}}) {
     if (!ran.Has(id)) continue;
-    inputs.*gradient.first = ran.Before(id);
+    inputs.*gradient.first = ran.c.operand[id].add ? ran.Before(id) : ran.After(id);
     results.*gradient.second = ran.After(id);
   }
   for (size_t row = 0; row < inputs.x.rows(); ++row) {
@@ -156,14 +170,29 @@ inline testing::AssertionResult BackwardIsWithinBound(const Ran& ran) {
   return GradientsAreWithinBound(inputs, results, options);
 }
 
-// Whether the results of a call that was accepted are within their bounds, where those hold.
-inline testing::AssertionResult IsWithinBounds(const Ran& ran) {
-  const Options options = ran.options();
-  if ((options.divisor != 0 && options.divisor < 1) || options.eps > 0x1p100f) {
+// Whether numbers are around 1 and an rstd is that of its rows, as the bounds of gradients ask.
+inline bool IsTame(const cases::Case& c) {
+  for (const auto& operand : c.operand) {
+    if (operand.values != cases::Values::kNormal && operand.values != cases::Values::kMassive) {
+      return false;
+    }
+  }
+  const float offset = std::abs(c.options.weight_offset);
+  return c.options.eps <= 1 && offset <= 1 &&
+         (c.options.divisor == 0 || c.options.divisor < 1000) &&
+         c.operand[kRstd].order < cases::Order::kRepeated;
+}
+
+// Whether the results of a case are within their bounds, where those hold. Other operands have an
+// oracle of their own.
+inline testing::AssertionResult IsWithinBounds(const cases::Case& c,
+                                               const cases::Problem& problem) {
+  const bool has_others = c.Has(kGate) || c.Has(kPostNormWeight) || c.options.factor != 1;
+  if ((c.options.divisor != 0 && c.options.divisor < 1) || c.options.eps > 0x1p100f || has_others) {
     return testing::AssertionSuccess();
   }
-  if (!ran.call.Is().backward) return ForwardIsWithinBound(ran);
-  return ran.call.tame ? BackwardIsWithinBound(ran) : testing::AssertionSuccess();
+  if (!c.backward) return ForwardIsWithinBound({c, problem});
+  return IsTame(c) ? BackwardIsWithinBound({c, problem}) : testing::AssertionSuccess();
 }
 
 }  // namespace rmsnorm::test

@@ -86,6 +86,7 @@ const double kSpecialSums[] = {0,     -1,     std::numeric_limits<double>::infin
 
 rmsnorm_operands CallOperands::Get() const {
   rmsnorm_operands all = rmsnorm_no_operands();
+  all.size = size;
   all.add_to = add_to;
   internal::ForEachOperand(given, [&](Operand o) {
     const rmsnorm_view* const pointer = &view[o];

@@ -15,6 +15,7 @@ struct CallOperands {
   rmsnorm_view view[internal::kOperands];
   OperandSet given = 0;
   uint32_t add_to = 0;
+  uint32_t size = sizeof(rmsnorm_operands);
 
   void Set(Operand o, const rmsnorm_view& its_view) {
     view[o] = its_view;

@@ -18,6 +18,20 @@
 #include "float_control.h"
 #include "user_error.h"
 
+#if defined(__has_feature)
+#define RMSNORM_ADDRESS_SANITIZER __has_feature(address_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__)
+#define RMSNORM_ADDRESS_SANITIZER 1
+#else
+#define RMSNORM_ADDRESS_SANITIZER 0
+#endif
+#if RMSNORM_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(begin, size) static_cast<void>(0)
+#define ASAN_UNPOISON_MEMORY_REGION(begin, size) static_cast<void>(0)
+#endif
+
 namespace rmsnorm::cases {
 
 using internal::kOperandRules;
@@ -124,7 +138,7 @@ rmsnorm_status CallModule(const Case& c, const CallOperands& operands,
                                         static_cast<const float*>(data(kRstd)), data(kDx),
                                         data(kDw));
   }
-  if (is_rows && data(kResidual) != nullptr) {
+  if (is_rows && (operands.given & SetOf(kResidual)) != 0) {
     return rmsnorm_module_add_forward_rows(module.get(), dtype, rows, data(kX), data(kResidual),
                                            data(kResidualOut), data(kY));
   }
@@ -355,14 +369,37 @@ std::string Runner::Run(const std::string& target) {
                           static_cast<int32_t>(shape.size()), shape.data(), stride.data()));
     if (case_.operand[o].add) operands.add_to |= 1u << (o - internal::kDx);
   });
+  SetPoison(true);
+  std::string fault;
   try {
     if (Call(case_, operands, target.c_str()) != RMSNORM_OK) {
-      return std::string("refused: ") + rmsnorm_error_message();
+      fault = std::string("refused: ") + rmsnorm_error_message();
     }
   } catch (const std::runtime_error& error) {
-    return error.what();
+    fault = error.what();
   }
-  return FindFault();
+  SetPoison(false);
+  return fault.empty() ? FindFault() : fault;
+}
+
+// Where AddressSanitizer looks on, what is of no row cannot be touched.
+void Runner::SetPoison(bool poison) const {
+  for (int i = 0; RMSNORM_ADDRESS_SANITIZER && i < kOperands; ++i) {
+    if (layout_->block[i].bytes == 0) continue;
+    if (poison) {
+      ASAN_POISON_MEMORY_REGION(memory_->actual_block[i], layout_->block[i].bytes);
+    } else {
+      ASAN_UNPOISON_MEMORY_REGION(memory_->actual_block[i], layout_->block[i].bytes);
+    }
+  }
+  internal::ForEachOperand(case_.Given(), [&](Operand o) {
+    const Layout::Place& place = layout_->place[o];
+    for (size_t row = 0; RMSNORM_ADDRESS_SANITIZER && poison && row < place.offset.size(); ++row) {
+      ASAN_UNPOISON_MEMORY_REGION(
+          memory_->actual_block[place.block] + place.first + place.offset[row],
+          RowLengthOf(case_, o) * internal::ElementSize(case_.operand[o].dtype));
+    }
+  });
 }
 
 std::string Runner::FindFault() const {

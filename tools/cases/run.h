@@ -78,6 +78,7 @@ class Runner {
 
  private:
   void Write(bool after, uint8_t* const* memory) const;
+  void SetPoison(bool poison) const;
   std::string FindFault() const;
   std::string DescribeOutput(Operand o) const;
 
