@@ -84,18 +84,18 @@ void SetOperand(const DenseRows& rows, Operand operand, const void* data, Run& r
 }
 
 // Runs backward where dw has sums of its own, and is rounded from them.
-[[gnu::noinline]] void RunBackwardToSums(const Norm& norm, rmsnorm_dtype dtype, void* dw,
+[[gnu::noinline]] void RunBackwardToSums(const Norm& norm, rmsnorm_dtype dw_dtype, void* dw,
                                          Run& run) {
   alignas(64) float sums[kSumsOnStack];
   run.Set(kDw, sums, 0);
   norm.kernels->backward(norm, run);
-  norm.kernels->store_sums(sums, 0, 1, run.d, false, dtype, dw);
+  norm.kernels->store_sums(sums, 0, 1, run.d, false, dw_dtype, dw);
 }
 
-// dw may be null.
-void RunBackward(const Norm& norm, rmsnorm_dtype dtype, void* dw, Run& run) {
+// dw, of a type of its own, may be null.
+void RunBackward(const Norm& norm, rmsnorm_dtype dw_dtype, void* dw, Run& run) {
   run.start_sums = true;
-  if (dw != nullptr && dtype != RMSNORM_F32) return RunBackwardToSums(norm, dtype, dw, run);
+  if (dw != nullptr && dw_dtype != RMSNORM_F32) return RunBackwardToSums(norm, dw_dtype, dw, run);
   if (dw != nullptr) run.Set(kDw, dw, 0);
   norm.kernels->backward(norm, run);
 }
@@ -161,9 +161,6 @@ bool ReadViews(Operation operation, const rmsnorm_operands& operands, DenseRows&
       (views.Has(kResidualOut) && !views.Has(kResidual)) || operands.add_to != 0) {
     return false;
   }
-  if (operation == Operation::kBackward && views.Has(kDw) && views[kDw].dtype != rows.dtype) {
-    return false;
-  }
   bool apart = true;
   ForEachOperand(RolesIn(operation).outputs & views.given, [&](Operand output) {
     ForEachOperand(views.given & ~SetOf(output), [&](Operand other) {
@@ -181,7 +178,8 @@ void RunViews(Operation operation, const Norm& norm, const DenseRows& rows, cons
   if (operation == Operation::kForward) {
     norm.kernels->forward(norm, run);
   } else {
-    RunBackward(norm, rows.dtype, views.Has(kDw) ? views[kDw].data : nullptr, run);
+    const bool has_dw = views.Has(kDw);
+    RunBackward(norm, has_dw ? views[kDw].dtype : 0, has_dw ? views[kDw].data : nullptr, run);
   }
 }
 

@@ -2,7 +2,7 @@
 // The short way of a call: dense rows of one type that are work for the calling thread, none of
 // which needs the walk or the spread. Where a call has too few rows to hide what comes before the
 // kernel, the short way takes half of the long one's time: one row of 64 in f32 by a module's views
-// 36 ns instead of 83.
+// 43 ns instead of 83.
 #ifndef RMSNORM_LIB_SHORT_CALLS_H_
 #define RMSNORM_LIB_SHORT_CALLS_H_
 
