@@ -7,6 +7,7 @@
 #ifndef RMSNORM_TEST_FILE_COMMAND_H_
 #define RMSNORM_TEST_FILE_COMMAND_H_
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <map>
@@ -222,13 +223,6 @@ class FileCommandTest : public DirectoryTest {
     return {location, flag.substr(2)};
   }
 
-  static View ViewOf(const StoredTensor* tensor) {
-    if (tensor == nullptr) return {};
-    return View(const_cast<char*>(tensor->data.data()),
-                static_cast<Dtype>(DtypeOfName(tensor->dtype)), tensor->shape.size(),
-                tensor->shape.data());
-  }
-
   // The outputs, by one call of the library.
   static void Compute(Line& line) {
     const auto value = [&](const char* flag, const std::string& otherwise) {
@@ -250,8 +244,24 @@ class FileCommandTest : public DirectoryTest {
     if (value("--residual-rounding", "") == "norm-then-cast") {
       options.residual_rounding = ResidualRounding::norm_then_cast;
     }
+    options.factor = std::stof(value("--factor", "1"));
+    if (value("--activation", "") == "sigmoid") options.activation = Activation::sigmoid;
+    if (value("--gate-placement", "") == "before") options.gate_placement = GatePlacement::before;
+    if (value("--gate-rounding", "") == "x") options.gate_rounding = GateRounding::x;
 
     const StoredTensor& x = line.inputs.at("--input");
+    const size_t groups = std::stoul(value("--groups", "1"));
+    const size_t length = x.shape.back();
+    const auto view = [=](const StoredTensor* tensor) -> View {
+      if (tensor == nullptr) return {};
+      Sizes shape = tensor->shape;
+      if (groups > 1 && shape.back() == length) {
+        shape.back() /= groups;
+        shape.insert(shape.end() - 1, groups);
+      }
+      return View(const_cast<char*>(tensor->data.data()),
+                  static_cast<Dtype>(DtypeOfName(tensor->dtype)), shape.size(), shape.data());
+    };
     const auto input = [&](const char* flag) -> const StoredTensor* {
       const auto found = line.inputs.find(flag);
       return found == line.inputs.end() ? nullptr : &found->second;
@@ -263,22 +273,48 @@ class FileCommandTest : public DirectoryTest {
                              ""};
       tensor.dtype = Upper(value(dtype, tensor.dtype));
       tensor.data.resize(Product(tensor.shape) * rmsnorm_dtype_size(DtypeOfName(tensor.dtype)));
-      return ViewOf(&(line.outputs[flag] = std::move(tensor)));
+      return view(&(line.outputs[flag] = std::move(tensor)));
     };
     if (line.words[0] == "apply") {
       ForwardOperands operands;
-      operands.x = ViewOf(&x);
-      operands.weight = ViewOf(input("--weight"));
-      operands.bias = ViewOf(input("--bias"));
-      operands.residual = ViewOf(input("--residual"));
+      operands.x = view(&x);
+      operands.weight = view(input("--weight"));
+      operands.bias = view(input("--bias"));
+      operands.residual = view(input("--residual"));
+      operands.post_norm_weight = view(input("--post-norm-weight"));
+      operands.gate = view(input("--gate"));
       operands.y = output("--output", "--input", "--dtype");
       operands.residual_out = output("--residual-output", "--residual", "");
+      // Beside the output, in its file.
+      Sizes rows(x.shape.begin(), x.shape.end() - 1);
+      if (groups > 1) rows.push_back(groups);
+      const auto beside = [&](const char* flag, const std::string& dtype, const Sizes& shape) {
+        const size_t size = Product(shape) * rmsnorm_dtype_size(DtypeOfName(dtype));
+        line.values[flag] = Split(line.values.at("--output"), "--output").first;
+        return &(line.outputs[flag] = {dtype, shape, std::string(size, '\0')});
+      };
+      const auto per_row = [&](StoredTensor* tensor) {
+        const Sizes shape = rows.empty() ? Sizes{1} : rows;
+        return View(tensor->data.data(), static_cast<Dtype>(DtypeOfName(tensor->dtype)),
+                    shape.size(), shape.data());
+      };
+      if (line.values.count("--quantize") > 0) {
+        operands.q = view(beside("--q", "I8", x.shape));
+        operands.scale = per_row(beside("--scale", "F32", rows));
+        if (line.values.at("--quantize") == "int8-asymmetric") {
+          operands.zero = per_row(beside("--zero", "I8", rows));
+        }
+      }
+      if (std::count(line.words.begin(), line.words.end(), "--quantized-only") > 0) {
+        operands.y = {};
+        line.outputs.erase("--output");
+      }
       return forward(operands, options);
     }
     BackwardOperands operands;
-    operands.x = ViewOf(&x);
-    operands.dy = ViewOf(input("--grad"));
-    operands.weight = ViewOf(input("--weight"));
+    operands.x = view(&x);
+    operands.dy = view(input("--grad"));
+    operands.weight = view(input("--weight"));
     if (const StoredTensor* const rstd = input("--rstd")) {
       Sizes leading(x.shape.begin(), x.shape.end() - 1);
       if (leading.empty()) leading.push_back(1);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "file_command.h"
@@ -57,6 +58,64 @@ TEST_F(Known, ABiasComesAfterTheWeight) {
   Expect(bias + " --weight w.npy --weight-offset 1", 18 * r + 2, 24 * r + 10, 1e-6);
 }
 
+// sigmoid(0) = 1/2, and sigmoid(100) = 1; silu(100) = 100. Before the norm they make 1.5 and 4 of
+// x.
+TEST_F(Known, AGateMultipliesTheNormOrX) {
+  MakeTwo("x.npy", {3, 4});
+  MakeTwo("z.npy", {0, 100});
+  const double r = 0.282842712474619;
+  const std::string gate = "apply --input x.npy --output y.npy --eps 0 --gate z.npy";
+  Expect(gate, 0, 400 * r, 1e-4);
+  Expect(gate + " --activation sigmoid", 1.5 * r, 4 * r, 1e-6);
+  const double before = 1 / std::sqrt((1.5 * 1.5 + 4 * 4) / 2);
+  Expect(gate + " --activation sigmoid --gate-placement before", 1.5 * before, 4 * before, 1e-6);
+}
+
+TEST_F(Known, TheAdditionOfAPostNormTimesAFactor) {
+  MakeTwo("x.npy", {3, 4});
+  MakeTwo("r.npy", {2, 10});
+  MakeTwo("w.npy", {5, 6});
+  const double r = 0.282842712474619;
+  const std::string add =
+      "apply --input x.npy --residual r.npy --residual-output y.npy --no-norm --eps 0";
+  Expect(add, 5, 14, 0);
+  Expect(add + " --factor 0.5", 3.5, 12, 0);
+  const std::string norm = add + " --post-norm-weight w.npy";
+  Expect(norm, 2 + 15 * r, 10 + 24 * r, 1e-5);
+  Expect(norm + " --factor -2 --weight-offset 1", 2 - 36 * r, 10 - 56 * r, 1e-5);
+}
+
+TEST_F(Known, EachGroupIsARow) {
+  MakeTwo("x.npy", {3, -4});
+  MakeTwo("w.npy", {5, 6});
+  Expect("apply --input x.npy --output y.npy --eps 0 --groups 2 --weight w.npy", 5, -6, 1e-6);
+}
+
+// v = (3 r, 4 r) in 127 steps up to 4 r; in 255 steps from 0 up to 4 r, whose 0 is -128.
+TEST_F(Known, Quantised) {
+  MakeTwo("x.npy", {3, 4});
+  const auto quantise = [this](const std::string& kind) {
+    ExpectSuccess(Run({"apply", "--input", "x.npy", "--output", "y.safetensors", "--eps", "0",
+                       "--quantize", kind, "--quantized-only"}));
+    return ReadSafetensors(ReadFile(File("y.safetensors")));
+  };
+  const auto expect_scale = [](const StoredTensor& scale, double expected) {
+    float value;
+    ASSERT_EQ(scale.data.size(), sizeof value);
+    std::memcpy(&value, scale.data.data(), sizeof value);
+    EXPECT_NEAR(value, expected, 1e-9);
+  };
+  const auto symmetric = quantise("int8");
+  EXPECT_EQ(symmetric.size(), 2u);
+  EXPECT_EQ(symmetric.at("q").data, std::string("\x5f\x7f"));  // 95, 127
+  expect_scale(symmetric.at("scale"), 4 * 0.282842712474619 / 127);
+  const auto asymmetric = quantise("int8-asymmetric");
+  EXPECT_EQ(asymmetric.size(), 3u);
+  EXPECT_EQ(asymmetric.at("q").data, std::string("\x3f\x7f"));  // 191 - 128, 255 - 128
+  EXPECT_EQ(asymmetric.at("zero").data, std::string("\x80"));
+  expect_scale(asymmetric.at("scale"), 4 * 0.282842712474619 / 255);
+}
+
 // c = 3, so dx = r * (1, 0) - x * r^3 * 3 / 2, in which r^2 = 0.08; dw = dy * x * r, and db = dy.
 TEST_F(Known, GradientsByHand) {
   MakeTwo("x.npy", {3, 4});
@@ -75,13 +134,20 @@ TEST_F(FileCommands, EachOptionReachesTheLibrary) {
     Words same;       // what is so anyway
   };
   for (const Options& options :
-       {Options{kApply,
-                {"", " --eps 0.5", " --eps 0.5 --eps-placement outside",
-                 " --eps 2 --eps-placement floor", " --rounding cast-then-scale",
-                 " --rounding inverse-rounded", " --weight-offset 1", " --divisor 17.5",
-                 " --bias f32[100]", " --residual f32[3,100]", " --residual bf16[3,100]",
-                 " --residual bf16[3,100] --residual-rounding norm-then-cast"},
-                {" --rounding scale-then-cast"}},
+       {Options{
+            kApply,
+            {"", " --eps 0.5", " --eps 0.5 --eps-placement outside",
+             " --eps 2 --eps-placement floor", " --rounding cast-then-scale",
+             " --rounding inverse-rounded", " --weight-offset 1", " --divisor 17.5",
+             " --bias f32[100]", " --residual f32[3,100]", " --residual bf16[3,100]",
+             " --residual bf16[3,100] --residual-rounding norm-then-cast", " --groups 5",
+             " --post-norm-weight f32[100]", " --factor 0.25", " --gate f32[3,100]",
+             " --gate bf16[3,100] --activation sigmoid",
+             " --gate f32[3,100] --gate-placement before", " --gate f32[3,100] --gate-rounding x"},
+            {" --rounding scale-then-cast", " --groups 1", " --factor 1"}},
+        Options{kApply + " --gate f32[3,100]",
+                {""},
+                {" --activation silu", " --gate-placement after", " --gate-rounding none"}},
         Options{kApply + " --residual bf16[3,100]", {""}, {" --residual-rounding cast-then-norm"}},
         Options{kBackward,
                 {"", " --eps 0.5", " --eps 0.5 --eps-placement outside",
@@ -151,6 +217,34 @@ TEST_F(FileCommands, TypesAndShapes) {
            "--residual-output sum.npy",
            "apply --input f32[3,100] --residual bf16[3,100] --residual-output sum.safetensors",
            "apply --input f32[0,3] --residual f32[0,3] --output y.npy --residual-output sum.npy",
+           // Post-norms, whose weight broadcasts too, and gates.
+           "apply --input bf16[3,100] --residual bf16[3,100] --output y.safetensors --weight "
+           "f32[100] --residual-output y.safetensors --post-norm-weight bf16[3,100] --factor 0.22",
+           "apply --input bf16[3,100] --residual f32[3,100] --residual-output sum.npy --no-norm "
+           "--post-norm-weight f16[1,100] --rounding cast-then-scale",
+           "apply --input bf16[2,3,100] --output y.safetensors --weight f32[3,100] --gate "
+           "f16[2,3,100] --post-norm-weight f32[100]",
+           "apply --input f32[0,3] --output y.npy --gate f32[0,3] --post-norm-weight f32[3]",
+           // Groups.
+           "apply --input f32[12] --output y.npy --groups 3 --weight f32[12]",
+           "apply --input f32[2,12] --output y.npy --groups 3 --weight f32[3,4] --bias f32[12]",
+           "apply --input f32[2,12] --output y.npy --groups 12 --weight f32[12] --bias f32[1]",
+           "apply --input f32[2,12] --output y.npy --groups 3 --weight f32[2,12] --bias f32[4]",
+           "apply --input f32[2,12] --output y.npy --groups 3 --weight f32[2,3,4] --bias f32[1,4]",
+           "apply --input bf16[2,1024] --output y.safetensors --groups 2 --weight bf16[1024] "
+           "--gate bf16[2,1024] --gate-placement before",
+           "apply --input f32[2,12] --residual f32[2,12] --output y.safetensors --groups 3 "
+           "--residual-output y.safetensors --quantize int8-asymmetric",
+           // Quantised outputs are those of the output, or of what it would be in x's type.
+           "apply --input bf16[3,100] --output y.safetensors --quantize int8",
+           "apply --input bf16[3,100] --output y.safetensors --quantize int8-asymmetric",
+           "apply --input bf16[3,100] --output y.safetensors:y --dtype f32 --quantize int8",
+           "apply --input bf16[2,3,100] --output y.safetensors --quantize int8 --quantized-only",
+           "apply --input f32[2,3,100] --output y.safetensors --quantize int8-asymmetric "
+           "--quantized-only --gate f32[2,3,100] --residual f32[2,3,100] --residual-output r.npy",
+           "apply --input f32[24] --output y.safetensors --quantize int8-asymmetric",
+           "apply --input f32[0,24] --output y.safetensors --quantize int8-asymmetric",
+           "apply --input f32[1,2,1,3,1,2,1,2] --output y.safetensors --quantize int8",
            // Gradients have the type and the shape of what they are for, or f32 and [d].
            "backward --input bf16[3,100] --grad f16[3,100] --weight bf16[100] --bias f32[1,100] "
            "--grad-input g.safetensors --grad-weight g.safetensors --grad-bias g.safetensors",
@@ -258,12 +352,30 @@ TEST_F(FileCommands, ChunksAreOneTensor) {
   ExpectRight(
       "apply --input f16[3001,1000] --output y.safetensors --dtype f32 --residual "
       "f32[3001,1000] --residual-output y.safetensors");
+  ExpectRight(
+      "apply --input bf16[3001,1000] --output y.safetensors --quantize int8-asymmetric --gate "
+      "f32[3001,1000] --post-norm-weight f32[1000] --weight f32[10,100] --groups 10");
   // The sums over all rows are of one call.
   for (const std::string rstd : {"", " --rstd f32[3001]"}) {
     ExpectRight(
         "backward --input f32[3001,1000] --grad f32[3001,1000] --grad-input g.safetensors "
         "--grad-weight g.safetensors --grad-bias b.npy" +
         rstd);
+  }
+}
+
+// Groups are what a dimension more would make of them.
+TEST_F(FileCommands, GroupsAreADimension) {
+  const auto data = [this](const std::string& text, const std::string& name) {
+    ExpectSuccess(Run(Read(text).words));
+    return ReadSafetensors(ReadFile(File("y.safetensors"))).at(name).data;
+  };
+  const std::string more = " --output y.safetensors --quantize int8 --weight ";
+  for (const std::string name : {"output", "q", "scale"}) {
+    for (const std::string weight : {"f32[3,4]", "f32[12]"}) {
+      EXPECT_EQ(data("apply --input f32[5,12] --groups 3" + more + weight, name),
+                data("apply --input f32[5,3,4]" + more + "f32[3,4]", name));
+    }
   }
 }
 
@@ -348,7 +460,7 @@ TEST_F(FileCommands, RefusesWhatDoesNotFit) {
   const std::string apply = "apply --input f32[2,3] --output y.npy ";
   const std::string backward =
       "backward --input bf16[3,100] --grad f32[3,100] --grad-input dx.npy --grad-weight dw.npy ";
-  for (const std::string flag : {"--weight", "--bias"}) {
+  for (const std::string flag : {"--weight", "--bias", "--post-norm-weight"}) {
     for (const auto& [shape, problem] : std::vector<std::pair<std::string, std::string>>{
              {"2", "[2], but the rows of x need [3]"},
              {"4", "[4], but the rows of x need [3]"},
@@ -362,6 +474,7 @@ TEST_F(FileCommands, RefusesWhatDoesNotFit) {
              {"", "[], but the rows of x need [3]"}}) {
       ExpectRefused(apply + flag + " f32[" + shape + "]", flag + ": shape " + problem);
     }
+    if (flag == "--post-norm-weight") continue;  // it has no gradient
     ExpectRefused(backward + "--grad-bias db.npy " + flag + " f32[99]",
                   flag + ": shape [99], but the rows of x need [100]");
     ExpectRefused(backward + "--grad-bias db.npy " + flag + " f32[1,1,100]",
@@ -375,6 +488,7 @@ TEST_F(FileCommands, RefusesWhatDoesNotFit) {
     word.erase(std::remove(word.begin(), word.end(), ' '), word.end());
     ExpectRefused(apply + "--residual f32" + word,
                   "--residual: shape " + shape + ", but x has [2, 3]");
+    ExpectRefused(apply + "--gate f32" + word, "--gate: shape " + shape + ", but x has [2, 3]");
     ExpectRefused("backward --grad-input dx.npy --input f32[2,3] --grad f32" + word,
                   "--grad: shape " + shape + ", but x has [2, 3]");
   }
@@ -408,6 +522,8 @@ TEST_F(FileCommands, RefusesFilesThatCannotBeRead) {
        {"apply --output y.npy --input ", "apply --input f32[2,3] --output y.npy --weight ",
         "apply --input f32[2,3] --output y.npy --bias ",
         "apply --input f32[2,3] --output y.npy --residual ",
+        "apply --input f32[2,3] --output y.npy --gate ",
+        "apply --input f32[2,3] --output y.npy --post-norm-weight ",
         "backward --grad f32[2,3] --grad-input dx.npy --input ",
         "backward --input f32[2,3] --grad-input dx.npy --grad ",
         "backward --input f32[2,3] --grad f32[2,3] --grad-input dx.npy --rstd ",
@@ -455,6 +571,9 @@ TEST_F(FileCommands, RefusesWhatItCannotWrite) {
 
 TEST_F(FileCommands, RefusesWrongUse) {
   const std::string apply = "apply --input f32[2,3] --output y.npy ";
+  const std::string gate = apply + "--gate f32[2,3] ";
+  const std::string add = "apply --input f32[2,3] --residual f32[2,3] --residual-output sum.npy ";
+  const std::string quantise = "apply --input f32[2,3] --quantize int8 --output y.safetensors";
   const std::string backward = "backward --input f32[2,3] --grad f32[2,3] --grad-input dx.npy ";
   for (const auto& [line, problem] : std::vector<std::pair<std::string, std::string>>{
            {"apply", "--input is required"},
@@ -477,11 +596,51 @@ TEST_F(FileCommands, RefusesWrongUse) {
            {apply + "--rounding up", "--rounding: up"},
            {apply + "--dtype f64", "--dtype: f64"},
            {apply + "--eps 1e-5 --eps 1e-6", "--eps"},
-           {apply + "--weight-offset 1", "--weight-offset requires --weight"},
-           {apply + "--bias f32[3] --weight-offset 1", "--weight-offset requires --weight"},
+           {apply + "--weight-offset 1", "weight_offset is 1, but there is no weight"},
+           {apply + "--bias f32[3] --weight-offset 1", "there is no weight"},
            {apply + "--weight f32[3] --weight-offset one",
             "--weight-offset: 'one' is not a finite 32-bit number"},
-           {backward + "--weight-offset 1", "--weight-offset requires --weight"},
+           {backward + "--weight-offset 1", "weight_offset is 1, but there is no weight"},
+           {apply + "--factor nan", "--factor: 'nan' is not a finite 32-bit number"},
+           {apply + "--activation sigmoid", "--activation requires --gate"},
+           {apply + "--gate-placement before", "--gate-placement requires --gate"},
+           {apply + "--gate-rounding x", "--gate-rounding requires --gate"},
+           {gate + "--activation relu", "--activation: relu"},
+           {gate + "--gate-placement beside", "--gate-placement: beside"},
+           {gate + "--gate-rounding y", "--gate-rounding: y"},
+           {gate + "--gate-placement before --residual f32[2,3]",
+            "gate: before the norm it excludes a residual"},
+           {gate + "--gate-placement before --gate-rounding x",
+            "gate_rounding needs a gate after the norm"},
+           {add + "--gate f32[2,3]", "--gate requires --output"},
+           {add + "--weight f32[3]", "--weight requires --output"},
+           {add + "--bias f32[3]", "--bias requires --output"},
+           {add + "--quantize int8", "--quantize requires --output"},
+           {add + "--no-norm --output y.npy", "--output excludes --no-norm"},
+           {apply + "--no-norm", "--output excludes --no-norm"},
+           {"apply --input f32[2,3] --no-norm", "--no-norm requires --residual-output"},
+           {apply + "--groups 0", "--groups"},
+           {apply + "--groups -3", "--groups"},
+           {apply + "--groups x", "--groups"},
+           {apply + "--groups 2", "--input: shape [2, 3] has no rows of 2 groups"},
+           {apply + "--groups 6", "--input: shape [2, 3] has no rows of 6 groups"},
+           {apply + "--groups 3 --weight f32[2]",
+            "--weight: shape [2], but the rows of x need [1]"},
+           {apply + "--groups 3 --weight f32[5,3]",
+            "--weight: shape [5, 3] does not broadcast to [2, 3, 1], the shape of x in groups"},
+           {apply + "--groups 3 --gate f32[2,3,1]", "--gate: shape [2, 3, 1], but x has [2, 3]"},
+           {apply + "--quantize int8", "y.npy: a .npy file holds one tensor"},
+           {apply + "--quantize int8 --quantized-only", "y.npy: a .npy file holds one tensor"},
+           {apply + "--quantize int4", "--quantize: int4"},
+           {apply + "--quantized-only", "--quantized-only requires --quantize"},
+           {quantise + " --quantized-only --dtype f32", "--dtype excludes --quantized-only"},
+           {quantise + ":y --quantized-only", "--quantized-only there is no tensor 'y'"},
+           {quantise + ":scale", "two tensors cannot be called 'scale'"},
+           {quantise + " --residual f32[2,3] --residual-output y.safetensors:q",
+            "two tensors cannot be called 'q'"},
+           {backward + "--factor 2", "--factor"},
+           {backward + "--gate f32[2,3]", "--gate"},
+           {backward + "--groups 3", "--groups"},
            {backward + "--grad-weight-dtype f32", "--grad-weight-dtype requires --grad-weight"},
            {backward + "--grad-bias-dtype f32", "--grad-bias-dtype requires --grad-bias"},
            {backward + "--grad-weight w.npy --grad-weight-dtype f64", "--grad-weight-dtype: f64"},

@@ -60,39 +60,52 @@ struct CallTensor {
   throw UserError(std::string(file.flag) + ": " + problem);
 }
 
-// The leading dimensions of a tensor, one below each of x's. Throws UserError where its shape or
-// its type is not what the operand has.
-Sizes LeadingDimensions(const CallTensor& tensor, const TensorInfo& x) {
+// The shape of a tensor whose last dimension is x's, with the groups and their elements in the
+// place of that dimension.
+Sizes InGroups(Sizes shape, const TensorInfo& x, size_t groups) {
+  if (groups == 1 || shape.empty() || shape.back() != x.shape.back()) return shape;
+  shape.back() = groups;
+  shape.push_back(x.shape.back() / groups);
+  return shape;
+}
+
+// The leading dimensions of a tensor, one below each of x's in groups. Throws UserError where its
+// shape or its type is not what the operand has.
+Sizes LeadingDimensions(const CallTensor& tensor, const TensorInfo& x, size_t groups) {
   const OperandRule& rule = tensor.rule();
-  const Sizes& shape = tensor.info.shape;
   const auto refuse = [&](const std::string& problem) {
-    Refuse(tensor.file, "shape " + ShapeText(shape) + problem);
+    Refuse(tensor.file, "shape " + ShapeText(tensor.info.shape) + problem);
   };
   if (rule.dtype != 0 && tensor.info.dtype != static_cast<Dtype>(rule.dtype)) {
     Refuse(tensor.file, DtypeName(tensor.info.dtype) + ", but " + rule.name + " is " +
                             rmsnorm_dtype_name(rule.dtype));
   }
-  const Sizes of_x(x.shape.begin(), x.shape.end() - 1);
+  const Sizes x_shape = InGroups(x.shape, x, groups);
+  const Sizes of_x(x_shape.begin(), x_shape.end() - 1);
   if (rule.shape == Shape::kRows) {
-    if (shape != x.shape) refuse(", but x has " + ShapeText(x.shape));
+    if (tensor.info.shape != x.shape) refuse(", but x has " + ShapeText(x.shape));
     return of_x;
   }
   if (rule.shape == Shape::kPerRow) {
     Sizes last_is_1 = of_x;
     last_is_1.push_back(1);
-    if (shape != of_x && shape != last_is_1) {
+    if (tensor.info.shape != of_x && tensor.info.shape != last_is_1) {
       refuse(", but the rows of x need " + ShapeText(of_x) + " or " + ShapeText(last_is_1));
     }
     return of_x;
   }
-  if (shape.empty() || shape.back() != x.shape.back()) {
-    refuse(", but the rows of x need " + ShapeText({x.shape.back()}));
+  const Sizes shape = InGroups(tensor.info.shape, x, groups);
+  if (shape.empty() || shape.back() != x_shape.back()) {
+    refuse(", but the rows of x need " + ShapeText({x_shape.back()}));
   }
-  Sizes leading(x.shape.size() - std::min(x.shape.size(), shape.size()), 1);
+  Sizes leading(x_shape.size() - std::min(x_shape.size(), shape.size()), 1);
   leading.insert(leading.end(), shape.begin(), shape.end() - 1);
   bool fits = leading.size() == of_x.size();
   for (size_t i = 0; fits && i < of_x.size(); ++i) fits = leading[i] == 1 || leading[i] == of_x[i];
-  if (!fits) refuse(" does not broadcast to " + ShapeText(x.shape) + ", the shape of x");
+  if (!fits) {
+    refuse(" does not broadcast to " + ShapeText(x_shape) + ", the shape of x" +
+           (groups > 1 ? " in groups" : ""));
+  }
   return leading;
 }
 
@@ -191,16 +204,26 @@ class TensorCall {
       CallTensor& tensor =
           tensors_.emplace_back(CallTensor{file, like ? like->info : TensorInfo{Dtype::f32, {d_}}});
       tensor.info.dtype = call_.dtype[file.operand].value_or(tensor.info.dtype);
+      if (tensor.rule().dtype != 0) tensor.info.dtype = static_cast<Dtype>(tensor.rule().dtype);
+      if (tensor.rule().shape == Shape::kPerRow) {
+        tensor.info.shape = InGroups(tensor.info.shape, tensors_.front().info, call_.groups);
+        tensor.info.shape.pop_back();
+      }
       tensor.location = location;
     }
-    tensors_.back().leading = LeadingDimensions(tensors_.back(), tensors_.front().info);
+    tensors_.back().leading =
+        LeadingDimensions(tensors_.back(), tensors_.front().info, call_.groups);
   }
 
   void CheckRows(const CallTensor& x) {
     if (x.info.shape.empty()) Refuse(x.file, "a tensor without dimensions has no rows");
-    d_ = x.info.shape.back();
-    if (d_ == 0) {
+    d_ = x.info.shape.back() / call_.groups;
+    if (x.info.shape.back() == 0) {
       Refuse(x.file, "shape " + ShapeText(x.info.shape) + " has rows of no elements");
+    }
+    if (x.info.shape.back() % call_.groups != 0) {
+      Refuse(x.file, "shape " + ShapeText(x.info.shape) + " has no rows of " +
+                         std::to_string(call_.groups) + " groups");
     }
   }
 

@@ -3,6 +3,7 @@
 #ifndef RMSNORM_TOOLS_FILE_CALL_H_
 #define RMSNORM_TOOLS_FILE_CALL_H_
 
+#include <cstddef>
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
@@ -19,9 +20,9 @@ using internal::Role;
 // stand in the library's table of operands.
 struct FileOperand {
   Operand operand;
-  const char* flag;  // without the dashes it is the name of an output's tensor
-  const char* help;
-  Operand like = operand;            // an output: what it takes its shape and type from
+  const char* flag;        // without the dashes it is the name of an output's tensor
+  const char* help;        // null where no flag names a file: the tensor goes into that of another
+  Operand like = operand;  // an output: what it takes its shape and type from
   const char* dtype_flag = nullptr;  // an output: names another type
   const char* needs = nullptr;       // a flag without which this one means nothing
 };
@@ -46,6 +47,7 @@ struct FileCall {
   std::optional<Dtype> dtype[internal::kOperands];  // of outputs that are not to have their own
   rmsnorm_options options = rmsnorm_default_options();
   rmsnorm_context context = rmsnorm_default_context();
+  size_t groups = 1;  // of the last dimension of x, each a row of its own
 };
 
 // Throws UserError for what the user can mend, and Error for what the library refuses. All outputs

@@ -14,6 +14,7 @@
 
 #include "command.h"
 #include "file_call.h"
+#include "tensor_file.h"
 #include "user_error.h"
 
 namespace rmsnorm::tools {
@@ -32,9 +33,15 @@ const FileCommand kCommands[] = {
      rmsnorm_forward,
      &OperandRule::forward,
      {{internal::kX, "--input", kXHelp},
-      {internal::kWeight, "--weight", kWeightHelp},
+      {internal::kWeight, "--weight", kWeightHelp, internal::kWeight, nullptr, "--output"},
       {internal::kBias, "--bias",
-       "Added after the weight; of a shape that the weight may have; none: nothing"},
+       "Added after the weight; of a shape that the weight may have; none: nothing",
+       internal::kBias, nullptr, "--output"},
+      {internal::kPostNormWeight, "--post-norm-weight",
+       "x is first normalised, by this weight: of a shape that the weight may have"},
+      {internal::kGate, "--gate",
+       "What an activation turns into factors of the norm or of x: of the shape of x",
+       internal::kGate, nullptr, "--output"},
       {internal::kResidual, "--residual",
        "Added to x before the norm: of the shape of x, f32, f16 or bf16"},
       {internal::kY, "--output",
@@ -43,7 +50,10 @@ const FileCommand kCommands[] = {
        internal::kX, "--dtype"},
       {internal::kResidualOut, "--residual-output",
        "A file for the sum of the residual and x, in the residual's type", internal::kResidual,
-       nullptr, "--residual"}}},
+       nullptr, "--residual"},
+      {internal::kQ, "--q", nullptr, internal::kX},
+      {internal::kScale, "--scale", nullptr, internal::kX},
+      {internal::kZero, "--zero", nullptr, internal::kX}}},
     {"backward",
      "Compute the gradients by x, weight and bias from that by y, in files",
      rmsnorm_backward,
@@ -75,21 +85,24 @@ struct Number {
   const char* flag;
   float rmsnorm_options::*field;
   const char* unless_given;
-  const char* needs;  // a flag, or null
+  bool has_gradient;  // the gradients depend on it
   const char* help;
   const char* refused;  // what a number is that cannot be, or null
   bool (*refuses)(float);
 };
 
 constexpr Number kNumbers[] = {
-    {"--eps", &rmsnorm_options::eps, "1e-5", nullptr,
+    {"--eps", &rmsnorm_options::eps, "1e-5", true,
      "Added to the mean square or to its root, or the least the root may be", "negative",
      [](float value) { return value < 0; }},
-    {"--weight-offset", &rmsnorm_options::weight_offset, "0", "--weight",
+    {"--weight-offset", &rmsnorm_options::weight_offset, "0", true,
      "Added to the weight: 1 for Gemma", "", [](float) { return false; }},
-    {"--divisor", &rmsnorm_options::divisor, "", nullptr,
+    {"--divisor", &rmsnorm_options::divisor, "", true,
      "What the sum of squares is divided by; default: the row's length", "not positive",
      [](float value) { return value <= 0; }},
+    {"--factor", &rmsnorm_options::factor, "1", false,
+     "x is multiplied by it, after the post-norm and before the residual is added", "",
+     [](float) { return false; }},
 };
 
 // An option that is a word.
@@ -127,7 +140,31 @@ const Choice kChoices[] = {
      "--residual",
      "Whether the sum is rounded to the residual's type before the norm (default) or after",
      {{"cast-then-norm", RMSNORM_CAST_THEN_NORM}, {"norm-then-cast", RMSNORM_NORM_THEN_CAST}}},
+    {"--activation",
+     &rmsnorm_options::activation,
+     false,
+     "--gate",
+     "What makes a factor of an element z of the gate: z / (1 + exp(-z)) (default) or 1 / (1 + "
+     "exp(-z))",
+     {{"silu", RMSNORM_SILU}, {"sigmoid", RMSNORM_SIGMOID}}},
+    {"--gate-placement",
+     &rmsnorm_options::gate_placement,
+     false,
+     "--gate",
+     "Whether the gate multiplies the norm (default), or x before the norm",
+     {{"after", RMSNORM_GATE_AFTER}, {"before", RMSNORM_GATE_BEFORE}}},
+    {"--gate-rounding",
+     &rmsnorm_options::gate_rounding,
+     false,
+     "--gate",
+     "Whether the norm is rounded to x's type before the gate multiplies it; default: no",
+     {{"none", RMSNORM_GATE_UNROUNDED}, {"x", RMSNORM_GATE_ROUNDED_TO_X}}},
 };
+
+// What each way to quantise writes beside the output.
+const std::map<std::string, std::vector<Operand>> kQuantisations = {
+    {"int8", {internal::kQ, internal::kScale}},
+    {"int8-asymmetric", {internal::kQ, internal::kScale, internal::kZero}}};
 
 const std::map<std::string, Dtype> kDtypes = {
     {"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}};
@@ -159,6 +196,49 @@ std::string AnyOf(const std::vector<std::string>& words) {
   return text;
 }
 
+// The options that change what a command writes, and in what rows.
+struct Layout {
+  std::string quantisation;  // empty for none
+  bool is_quantised_only = false;
+
+  static void Add(CLI::App& verb, FileCall& call, Layout& layout) {
+    verb.add_option("--groups", call.groups,
+                    "The last dimension is so many groups, each its own row; the weight has a row "
+                    "for each group, or one row as long as x's")
+        ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()))
+        ->type_name("INT")
+        ->capture_default_str();
+    CLI::Option* const output = verb.get_option("--output");
+    verb.add_flag("--no-norm", "The addition alone: there is no --output")
+        ->needs(verb.get_option("--residual-output"))
+        ->excludes(output);
+    CLI::Option* const quantise =
+        verb.add_option("--quantize", layout.quantisation,
+                        "The .safetensors file of the output holds it quantised as well: 'q', "
+                        "'scale' for each row and, asymmetric, 'zero' for each row")
+            ->check(CLI::IsMember(kQuantisations))
+            ->needs(output);
+    verb.add_flag("--quantized-only", layout.is_quantised_only, "The file holds no more than that")
+        ->needs(quantise)
+        ->excludes(verb.get_option("--dtype"));
+  }
+
+  // Gives the quantised output its place.
+  void Apply(FileCall& call) const {
+    if (quantisation.empty()) return;
+    std::optional<std::string>& output = call.location[internal::kY];
+    const TensorLocation location = ParseLocation(*output);
+    for (const Operand operand : kQuantisations.at(quantisation)) {
+      call.location[operand] = location.path;
+    }
+    if (!is_quantised_only) return;
+    if (!location.name.empty()) {
+      throw UserError("--output: with --quantized-only there is no tensor '" + location.name + "'");
+    }
+    output.reset();
+  }
+};
+
 void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
   CLI::App& verb = *app.add_subcommand(command.name, command.help);
   const auto call = std::make_shared<FileCall>();
@@ -170,6 +250,7 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
   std::map<internal::Operand, const char*> flags;
   std::vector<std::string> outputs;
   for (const FileOperand& file : command.operands) {
+    if (file.help == nullptr) continue;
     verb.add_option(file.flag, call->location[file.operand], file.help)
         ->type_name("FILE[:TENSOR]")
         ->required(internal::kOperandRules[file.operand].*command.role == Role::kRequired);
@@ -187,7 +268,9 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
         ->check(CLI::IsMember(kDtypes))
         ->needs(verb.get_option(file.flag));
   }
+  const bool is_forward = command.call == rmsnorm_forward;
   for (const Number& number : kNumbers) {
+    if (!is_forward && !number.has_gradient) continue;
     const auto set = [call, number](const std::string& text) {
       const float value = ParseFloat(number.flag, text);
       if (number.refuses(value)) {
@@ -195,12 +278,10 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
       }
       call->options.*number.field = value;
     };
-    CLI::Option* const option = add(number.flag, set, number.help)->type_name("NUMBER");
-    option->default_str(number.unless_given);
-    if (number.needs != nullptr) option->needs(verb.get_option(number.needs));
+    add(number.flag, set, number.help)->type_name("NUMBER")->default_str(number.unless_given);
   }
   for (const Choice& choice : kChoices) {
-    if (command.call == rmsnorm_backward && !choice.has_gradient) continue;
+    if (!is_forward && !choice.has_gradient) continue;
     const auto set = [call, &choice](const std::string& word) {
       call->options.*choice.field = choice.words.at(word);
     };
@@ -208,17 +289,20 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
     option->check(CLI::IsMember(choice.words));
     if (choice.needs != nullptr) option->needs(verb.get_option(choice.needs));
   }
+  const auto layout = std::make_shared<Layout>();
+  if (is_forward) Layout::Add(verb, *call, *layout);
   verb.add_option("--threads", call->context.threads,
                   "At most so many threads; 0: as OpenMP chooses")
       ->check(CLI::Range(std::numeric_limits<int32_t>::max()))
       ->capture_default_str();
   verb.footer(AnyOf(outputs) + " is needed. " + kFooter);
 
-  verb.callback([call, &verb, &command, outputs, &status] {
+  verb.callback([call, layout, &verb, &command, outputs, &status] {
     const auto is_given = [&](const std::string& flag) { return verb.count(flag) > 0; };
     if (std::none_of(outputs.begin(), outputs.end(), is_given)) {
       throw UserError(AnyOf(outputs) + " is required");
     }
+    layout->Apply(*call);
     Run(command, *call);
     status = kSuccess;
   });

@@ -25,7 +25,7 @@ constexpr char kMetadata[] = "__metadata__";
 constexpr size_t kMaxDepth = 3;
 
 constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
-    {"F32", Dtype::f32}, {"F16", Dtype::f16}, {"BF16", Dtype::bf16}};
+    {"F32", Dtype::f32}, {"F16", Dtype::f16}, {"BF16", Dtype::bf16}, {"I8", Dtype::i8}};
 
 // A tensor as the header has it, checked but for its dtype, which need not be one of ours.
 struct Entry {
@@ -242,7 +242,7 @@ Tensor ParseSafetensors(const InputFile& file, const std::string& name) {
 
   const Entry& entry = Choose(entries, name);
   const std::optional<Dtype> dtype = FindDtype(entry.dtype);
-  if (!dtype) {
+  if (!dtype || *dtype == Dtype::i8) {
     FailTensor(entry.name,
                "dtype '" + entry.dtype + "' is not supported: only F32, F16 and BF16 are");
   }
