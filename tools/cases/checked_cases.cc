@@ -199,6 +199,8 @@ forward,x=$T,y=$T,$ALL,d=1|33|70|300,rows=9/2x3/3x1x3/2x1x3x2x1x2x2,x_values=mix
   x_order=rising|falling|transposed|zigzag|again,gate_order=zigzag/rising/repeated/windows,
   q_order=rising|transposed|zigzag,q_gap=0/3,scale_order=rising/falling,scale_gap=0/2,
   zero_order=falling/rising,zero_gap=3/0
+forward,x+y=$T,$ALL,d=$EDGES|4097|9000,rows=9,x_values=mixed,y_in_place=1,
+  residual_out_in_place=0|1,x_gap=0|3,threads=1/5
 forward,x=$T,y=$T,$ALL,d=33|128|600,rows=3,x_shift=0/5,gate_shift=0..31
 forward,x=$T,y=$T,$ALL,d=33|128|600,rows=3,q_shift=0..63
 forward,x=$T,y=$T,$ALL,rows=1..20,d=1|64|128|300,x_values=mixed
