@@ -145,9 +145,9 @@ TEST_F(FileFormats, WritesAlignedSafetensorsOfAnyName) {
 TEST_F(FileFormats, RefusesMalformedNpy) {
   const std::string& data = kData;
   const std::string good = NpyHeader("<f4", "(2, 3)");
-  const auto with = [&data](const std::string& header) { return Npy(header, data); };
-  const auto shape = [&data](const std::string& text) { return Npy(NpyHeader("<f4", text), data); };
-  const auto descr = [&data](const std::string& text) {
+  const auto with = [](const std::string& header) { return Npy(header, data); };
+  const auto shape = [](const std::string& text) { return Npy(NpyHeader("<f4", text), data); };
+  const auto descr = [](const std::string& text) {
     return Npy(NpyHeader(text, "(2, 3)"), data);
   };
   const std::pair<std::string, std::string> cases[] = {
@@ -220,12 +220,12 @@ TEST_F(FileFormats, RefusesMalformedNpy) {
 TEST_F(FileFormats, RefusesMalformedSafetensors) {
   const std::string& data = kData;
   const std::string x = Entry("x", "F32", "[2, 3]", 0, 24);
-  const auto with = [&data](const std::string& header) { return Safetensors(header, data); };
-  const auto tensor = [&data](const std::string& dtype, const std::string& shape, size_t begin = 0,
+  const auto with = [](const std::string& header) { return Safetensors(header, data); };
+  const auto tensor = [](const std::string& dtype, const std::string& shape, size_t begin = 0,
                               size_t end = 24) {
     return Safetensors("{" + Entry("x", dtype, shape, begin, end) + "}", data);
   };
-  const auto offsets = [&data](const std::string& text) {
+  const auto offsets = [](const std::string& text) {
     return Safetensors("{\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":" + text + "}}",
                        data);
   };
