@@ -147,9 +147,7 @@ TEST_F(FileFormats, RefusesMalformedNpy) {
   const std::string good = NpyHeader("<f4", "(2, 3)");
   const auto with = [](const std::string& header) { return Npy(header, data); };
   const auto shape = [](const std::string& text) { return Npy(NpyHeader("<f4", text), data); };
-  const auto descr = [](const std::string& text) {
-    return Npy(NpyHeader(text, "(2, 3)"), data);
-  };
+  const auto descr = [](const std::string& text) { return Npy(NpyHeader(text, "(2, 3)"), data); };
   const std::pair<std::string, std::string> cases[] = {
       {"", "not a .npy file"},
       {"text\n", "not a .npy file"},
@@ -222,7 +220,7 @@ TEST_F(FileFormats, RefusesMalformedSafetensors) {
   const std::string x = Entry("x", "F32", "[2, 3]", 0, 24);
   const auto with = [](const std::string& header) { return Safetensors(header, data); };
   const auto tensor = [](const std::string& dtype, const std::string& shape, size_t begin = 0,
-                              size_t end = 24) {
+                         size_t end = 24) {
     return Safetensors("{" + Entry("x", dtype, shape, begin, end) + "}", data);
   };
   const auto offsets = [](const std::string& text) {
