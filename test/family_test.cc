@@ -258,7 +258,7 @@ class FamilyTest : public testing::TestWithParam<std::string> {
   }
 
   // Calls run(case, tensors, context) with one thread, and with several, for which there is work
-  // enough or not.
+  // enough or not. Of rows of one element as much work is 132,000 rows, an hour of an emulator's.
   template <class Run>
   static void ExpectResults(const std::vector<Case>& cases, const Run& run) {
     constexpr int kThreads = 4;
@@ -266,7 +266,8 @@ class FamilyTest : public testing::TestWithParam<std::string> {
     for (const Case& c : cases) {
       const StoredTensor& x = tensors_.at(c.words.at("x"));
       const size_t elements = x.data.size() / rmsnorm_dtype_size(DtypeOfName(x.dtype));
-      const size_t enough = kThreads * kEnoughForAThread / elements + 1;
+      const size_t enough =
+          x.shape.back() > 1 ? kThreads * kEnoughForAThread / elements + 1 : kThreads;
       for (const auto& [threads, repeats] :
            {std::pair<int, size_t>{1, 1}, {kThreads, 1}, {kThreads, enough}}) {
         SCOPED_TRACE(c.name + ", " + std::to_string(threads) + " threads, " +
