@@ -89,6 +89,11 @@ namespace {
 
 using Wrong = std::function<void(const Operands&)>;
 
+// Changes a byte that may lie between rows, where AddressSanitizer is told that nothing lies.
+__attribute__((no_sanitize("address"))) void FlipBit(const rmsnorm_view* view, ptrdiff_t byte) {
+  static_cast<char*>(view->data)[byte] ^= 1;
+}
+
 // What is found wrong with a case.
 std::string Fault(const std::string& text, const Wrong& wrong) {
   sabotage = wrong;
@@ -159,9 +164,8 @@ TEST(Case, SeesEveryBitOfEveryOperand) {
       for (ptrdiff_t at = -20; at < end + 20; ++at) {
         if (std::count(elements.begin(), elements.end(), static_cast<size_t>(at)) != 0) continue;
         const ptrdiff_t byte = at * static_cast<ptrdiff_t>(bytes);
-        ExpectFault(name + ": byte " + std::to_string(byte) + " ", text, [&](const Operands& call) {
-          static_cast<char*>(ViewOf(call, name)->data)[byte] ^= 1;
-        });
+        ExpectFault(name + ": byte " + std::to_string(byte) + " ", text,
+                    [&](const Operands& call) { FlipBit(ViewOf(call, name), byte); });
       }
     });
   }
@@ -216,7 +220,7 @@ TEST(Case, LiesAsItSays) {
         EXPECT_EQ(call.x->data, call.y->data);
         EXPECT_EQ(10, call.y->stride[0]);
       },
-      "y: byte 18 ", [](const Operands& call) { static_cast<uint16_t*>(call.y->data)[9] = 0; });
+      "y: byte 18 ", [](const Operands& call) { FlipBit(call.y, 18); });
   expect_place(
       "backward,rows=2,d=9,dx_in_place=1,dx_add=1,dy_order=falling",
       [](const Operands& call) {
@@ -231,7 +235,7 @@ TEST(Case, LiesAsItSays) {
         EXPECT_EQ(Floats(call.y), Floats(call.x) + 4);
         EXPECT_EQ(9, call.x->stride[1]);
       },
-      "x: byte 32 ", [](const Operands& call) { Floats(call.x)[8] = 0; });
+      "x: byte 32 ", [](const Operands& call) { FlipBit(call.x, 32); });
   const std::vector<std::pair<std::string, std::vector<ptrdiff_t>>> orders = {
       {"rising", {15, 5}},  {"falling", {-15, -5}}, {"transposed", {5, 10}}, {"zigzag", {20, -5}},
       {"repeated", {0, 0}}, {"again", {0, 5}},      {"windows", {3, 1}}};
@@ -251,16 +255,16 @@ TEST(Case, LiesAsItSays) {
 
 TEST(CaseDeathTest, EndsAtAGuardPage) {
   for (const char* name : {"x", "weight", "y"}) {
-    const auto touch = [&](const std::string& guard, size_t element) {
-      EXPECT_EXIT(Fault("forward,rows=3,d=7,guard=" + guard,
-                        [&](const Operands& call) {
-                          volatile float sink = Floats(ViewOf(call, name))[element];
-                          (void)sink;
-                        }),
-                  testing::KilledBySignal(SIGSEGV), "");
+    const auto touch = [&](const std::string& guard, ptrdiff_t element) {
+      EXPECT_DEATH(Fault("forward,rows=3,d=7,guard=" + guard,
+                         [&](const Operands& call) {
+                           volatile float sink = Floats(ViewOf(call, name))[element];
+                           (void)sink;
+                         }),
+                   "");
     };
     touch("after", name == std::string("weight") ? 7 : 21);
-    touch("before", SIZE_MAX);
+    touch("before", -1);
   }
 }
 
