@@ -599,7 +599,8 @@ void QuantiseAlone(const Tensor& y, bool symmetric, Outputs& outputs) {
     if (width < 0x1p-100f) continue;  // zeros, which are there
     const float inverse = (symmetric ? 127 : 255) / width;
     float zero = 0;
-    if (!symmetric) zero = std::clamp(std::nearbyint(-128 - low * inverse), -128.0f, 127.0f);
+    const volatile float lowest = low * inverse;  // else fused with the subtraction on arm64
+    if (!symmetric) zero = std::clamp(std::nearbyint(-128 - lowest), -128.0f, 127.0f);
     outputs.scale[row] = width / (symmetric ? 127 : 255);
     outputs.zero[row] = static_cast<int8_t>(zero);
     for (size_t j = 0; j < y.d(); ++j) {
