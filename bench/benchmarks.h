@@ -9,10 +9,11 @@
 namespace rmsnorm::bench {
 
 // Registers a benchmark of the cell's name. Its time is the library's median over the rounds. Each
-// contender NAME has counters: the quartiles of its times, NAME_lower_ns, NAME_ns, NAME_upper_ns,
-// and those of the library's time in multiples of its, by rounds, NAME_ratio_lower, NAME_ratio,
-// NAME_ratio_upper. One that is not timed has none: the label says why, as "NAME: why" or "NAME is
-// wrong: why", with "; " between two. The contenders, as in case.h, must outlive the benchmark.
+// contender NAME has counters: NAME_lower_ns, NAME_ns and NAME_upper_ns are the quartiles of its
+// times over the rounds, and NAME_ratio_lower, NAME_ratio and NAME_ratio_upper are the quartiles of
+// the library's time divided by the contender's in the same round. A contender that is not timed
+// has no counters: the label says why, as "NAME: why" or "NAME is wrong: why", with "; " between
+// two. The contenders, as in case.h, must outlive the benchmark.
 void Register(const Cell& cell, const Contenders& contenders);
 
 }  // namespace rmsnorm::bench

@@ -76,7 +76,8 @@ std::vector<float> WideRow(Dtype dtype, const void* data, size_t row, size_t d) 
   return wide;
 }
 
-// An error relative to some size: f32's roundings and those of the type.
+// How far a result may be off, relative to a size: so many roundings of f32, and so many of the
+// result's type.
 struct Tolerance {
   double f32_roundings;
   double roundings;

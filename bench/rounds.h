@@ -7,9 +7,9 @@
 // each time it is timed, so that it finds what it has left there itself.
 //
 // Google Benchmark could shuffle the repetitions of contenders that are benchmarks of their own
-// (--benchmark_enable_random_interleaving). But it shuffles those of all cells, so that two of one
-// cell would be minutes apart and buffers of all cells would be there at once. So a cell is one
-// benchmark, and these rounds are in it.
+// (--benchmark_enable_random_interleaving). But it shuffles the repetitions of all cells, so that
+// two contenders of a cell would be timed minutes apart, with the buffers of all cells in memory.
+// So a cell is one benchmark, and these rounds are in it.
 #ifndef RMSNORM_BENCH_ROUNDS_H_
 #define RMSNORM_BENCH_ROUNDS_H_
 

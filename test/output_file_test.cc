@@ -146,7 +146,7 @@ TEST_F(LongWork, ASignalLeavesAllAsTheyWere) {
 TEST_F(LongWork, AnIgnoredSignalIsIgnored) {
   const pid_t child = Begin(apply_, [] { std::signal(SIGHUP, SIG_IGN); });
   kill(child, SIGHUP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // enough to die of the signal
   EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0);
   kill(child, SIGTERM);
   EXPECT_EQ(WaitFor(child), 128 + SIGTERM);
