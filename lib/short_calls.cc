@@ -84,8 +84,8 @@ void SetOperand(const DenseRows& rows, Operand operand, const void* data, Run& r
 }
 
 // Runs backward where dw has sums of its own, and is rounded from them.
-[[gnu::noinline]] void RunBackwardToSums(const Norm& norm, rmsnorm_dtype dw_dtype, void* dw,
-                                         Run& run) {
+[[gnu::noinline]] void RunShortBackwardToSums(const Norm& norm, rmsnorm_dtype dw_dtype, void* dw,
+                                              Run& run) {
   alignas(64) float sums[kSumsOnStack];
   run.Set(kDw, sums, 0);
   norm.kernels->backward(norm, run);
@@ -93,9 +93,10 @@ void SetOperand(const DenseRows& rows, Operand operand, const void* data, Run& r
 }
 
 // dw, of a type of its own, may be null.
-void RunBackward(const Norm& norm, rmsnorm_dtype dw_dtype, void* dw, Run& run) {
+void RunShortBackward(const Norm& norm, rmsnorm_dtype dw_dtype, void* dw, Run& run) {
   run.start_sums = true;
-  if (dw != nullptr && dw_dtype != RMSNORM_F32) return RunBackwardToSums(norm, dw_dtype, dw, run);
+  if (dw != nullptr && dw_dtype != RMSNORM_F32)
+    return RunShortBackwardToSums(norm, dw_dtype, dw, run);
   if (dw != nullptr) run.Set(kDw, dw, 0);
   norm.kernels->backward(norm, run);
 }
@@ -179,7 +180,7 @@ void RunViews(Operation operation, const Norm& norm, const DenseRows& rows, cons
     norm.kernels->forward(norm, run);
   } else {
     const bool has_dw = views.Has(kDw);
-    RunBackward(norm, has_dw ? views[kDw].dtype : 0, has_dw ? views[kDw].data : nullptr, run);
+    RunShortBackward(norm, has_dw ? views[kDw].dtype : 0, has_dw ? views[kDw].data : nullptr, run);
   }
 }
 
@@ -283,7 +284,7 @@ template <Operation kOperation, Operand... kGiven>
       if (kForward) {
         norm.kernels->forward(norm, run);
       } else {
-        RunBackward(norm, dtype, dw, run);
+        RunShortBackward(norm, dtype, dw, run);
       }
       return RMSNORM_OK;
     }

@@ -163,26 +163,11 @@ HWY_NOINLINE void PostNormAndAddPairs(const Norm& norm, const T* x, const T* res
   }
 }
 
-// Elements after the last whole pair are copied to one: the library would else be larger by half of
-// these functions.
 template <class T>
 HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, size_t row, float r) {
-  const T* const x = run.Row<const T>(kX, row);
-  const T* const residual = run.Row<const T>(kResidual, row);
-  const float* const weight = run.Row<const float>(kPostNormWeight, 0);
-  T* const sum = run.Row<T>(kResidualOut, row);
-  const size_t whole = run.d / kPair * kPair;
-  const size_t n = run.d - whole;
-  PostNormAndAddPairs(norm, x, residual, weight, whole, r, sum);
-  if (n == 0) return;
-  HWY_ALIGN T last_x[kPair];
-  HWY_ALIGN T last_residual[kPair];
-  HWY_ALIGN float last_weight[kPair];
-  CopyToPair(x + whole, n, last_x);
-  CopyToPair(residual + whole, n, last_residual);
-  CopyToPair(weight + whole, n, last_weight);
-  PostNormAndAddPairs(norm, last_x, last_residual, last_weight, kPair, r, last_residual);
-  CopyFromPair(last_residual, n, sum + whole);
+  ByPairs<T>(PostNormAndAddPairs<T>, norm, run.Row<const T>(kX, row),
+             run.Row<const T>(kResidual, row), run.Row<const float>(kPostNormWeight, 0), run.d, r,
+             run.Row<T>(kResidualOut, row));
 }
 
 // ------------------------------------------------------------------ rows in registers

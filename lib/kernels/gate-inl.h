@@ -75,27 +75,12 @@ HWY_NOINLINE void ScaleGatedPairs(const Norm& norm, const T* x, const T* gate, c
   }
 }
 
-// y may be x. Elements after the last whole pair are copied to one: the library would else be
-// larger by half of these functions.
+// y may be x.
 template <class T>
 HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const Run& run, Operand source, size_t row,
                                 float r) {
-  const T* const x = run.Row<const T>(source, row);
-  const T* const gate = run.Row<const T>(kGate, row);
-  const float* const weight = run.Row<const float>(kWeight, 0);
-  T* const y = run.Row<T>(kY, row);
-  const size_t whole = run.d / kPair * kPair;
-  const size_t n = run.d - whole;
-  ScaleGatedPairs(norm, x, gate, weight, whole, r, y);
-  if (n == 0) return;
-  HWY_ALIGN T last_x[kPair];
-  HWY_ALIGN T last_gate[kPair];
-  HWY_ALIGN float last_weight[kPair];
-  CopyToPair(x + whole, n, last_x);
-  CopyToPair(gate + whole, n, last_gate);
-  CopyToPair(weight + whole, n, last_weight);
-  ScaleGatedPairs(norm, last_x, last_gate, last_weight, kPair, r, last_x);
-  CopyFromPair(last_x, n, y + whole);
+  ByPairs<T>(ScaleGatedPairs<T>, norm, run.Row<const T>(source, row), run.Row<const T>(kGate, row),
+             run.Row<const float>(kWeight, 0), run.d, r, run.Row<T>(kY, row));
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
