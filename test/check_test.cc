@@ -21,6 +21,7 @@
 
 #include "cases/float_control.h"
 #include "cases/list.h"
+#include "cases/random_case.h"
 #include "run_command.h"
 #include "targets.h"
 #include "user_error.h"

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "cases/list.h"
+#include "cases/random_case.h"
 #include "command.h"
 #include "targets.h"
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "call_oracle.h"
-#include "cases/list.h"
+#include "cases/random_case.h"
 #include "cases/run.h"
 #include "progress.h"
 #include "strewn_call.h"

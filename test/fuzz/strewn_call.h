@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "cases/list.h"
 #include "cases/problem.h"
+#include "cases/random_case.h"
 #include "cases/values.h"
 
 namespace rmsnorm::test {

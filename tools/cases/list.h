@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of cases, as short text, and cases drawn at random.
+// Lists of cases, as short text.
 //
 // A line of a list is a case whose values may be several:
 // - "x=f32|f16" multiplies the line's cases, and "d=1..300" is a range of such values;
@@ -50,10 +50,6 @@ class List {
 
 // What `rmsnorm check` goes through: each property over the sizes where it can go wrong.
 extern const char kCheckedCases[];
-
-// A case for what no one thought of: any function with any operands, types, layouts, values and
-// options, in work for one thread; in little work where the library splits it all the same.
-Case RandomCase(unsigned seed);
 
 }  // namespace rmsnorm::cases
 
