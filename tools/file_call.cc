@@ -230,12 +230,12 @@ class TensorCall {
   // Tensors whose locations lead to one file share it, the larger elements first, so that all are
   // aligned.
   void OpenOutputs() {
-    std::map<std::string, std::vector<CallTensor*>> by_path;
+    std::map<std::string, std::list<CallTensor*>> by_path;
     for (CallTensor& tensor : tensors_) {
       if (!tensor.input) by_path[ResolvedPath(tensor.location.path)].push_back(&tensor);
     }
     for (auto& [path, tensors] : by_path) {
-      std::stable_sort(tensors.begin(), tensors.end(), [](CallTensor* a, CallTensor* b) {
+      tensors.sort([](const CallTensor* a, const CallTensor* b) {  // keeps the order of equals
         return ElementSize(a->info.dtype) > ElementSize(b->info.dtype);
       });
       std::vector<std::pair<std::string, TensorInfo>> named;
