@@ -422,10 +422,10 @@ static inline rmsnorm_context rmsnorm_default_context(void) {
 /// The two phases of a norm are a call with sums_out, and a call with sums. Sums of the parts of a
 /// sharded row may be added up in between: then give the whole row's length as divisor. A sum of
 /// squares is the f32 sum, widened, unless that is infinite or below 2^-100 times the divisor: then
-/// it is the sum in binary64. On whole rows the two calls with equal options give the bits of one.
-/// They may differ in the last place where the mean square, with or without eps, lies beyond f32's
-/// range or below 2^-100, but the sum, or the other of the two, does not. sums exclude a residual
-/// and a post-norm.
+/// it is the sum in binary64. On whole rows the two calls with equal options give the bits of one
+/// where f32 holds all of sum, sum / divisor and sum / divisor + eps, or none of them: that is, the
+/// sum as above, the others finite and at least 2^-100. Else they may differ in the last place.
+/// sums exclude a residual and a post-norm.
 ///
 /// @param operands  see rmsnorm_operands.
 /// @param options   null for the defaults.
