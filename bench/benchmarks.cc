@@ -50,7 +50,7 @@ void Run(benchmark::State& state, const Cell& cell, const Contenders& contenders
   state.counters["rounds"] = static_cast<double>(library.size());
   state.counters["threads_used"] = static_cast<double>(all.parts());
   for ([[maybe_unused]] auto _ : state) state.SetIterationTime(SpreadOf(library).median);
-  state.SetBytesProcessed(static_cast<int64_t>(cell.operation->tensors * cell.bytes()));
+  state.SetBytesProcessed(static_cast<int64_t>(cell.moved_bytes()));
 }
 
 }  // namespace

@@ -11,25 +11,66 @@
 
 namespace rmsnorm::bench {
 
-// What can be timed.
-struct Operation {
-  const char* name;
-  int32_t code;    // of peers/peer.h
-  size_t tensors;  // of the size of x that it reads and writes
-};
-
-constexpr Operation kOperations[] = {
-    {"forward", RMSNORM_PEER_FORWARD, 2},         {"add_forward", RMSNORM_PEER_ADD_FORWARD, 4},
-    {"backward", RMSNORM_PEER_BACKWARD, 3},       {"forward_call", RMSNORM_PEER_FORWARD_CALL, 2},
-    {"sum_squares", RMSNORM_PEER_SUM_SQUARES, 1}, {"scale", RMSNORM_PEER_SCALE, 2},
-    {"latent", RMSNORM_PEER_LATENT, 2},           {"layernorm", RMSNORM_PEER_LAYERNORM, 2},
-};
-
 // The rows of "latent", as in DeepSeek-V3 and Kimi-K2: the compressed q, the compressed k and v,
 // and 64 elements that are not normalised.
 constexpr size_t kLatentQ = 1536;
 constexpr size_t kLatentKv = 512;
 constexpr size_t kLatentRow = kLatentQ + kLatentKv + 64;
+
+// The rows of "q_and_k" and "all_heads", with heads of 64 elements or of a multiple: 32 heads of q,
+// 8 of k, and 8 of v, which are not normalised.
+constexpr size_t kHeadsOfQ = 32;
+constexpr size_t kHeadsOfK = 8;
+constexpr size_t kHeads = kHeadsOfQ + 2 * kHeadsOfK;
+constexpr size_t kHeadsRow = 64 * kHeads;
+
+// The groups of "gate_before".
+constexpr size_t kGroup = 512;
+
+// What an operation takes and gives beside x and the weight.
+enum Operands : unsigned {
+  kY = 1,
+  kResidual = 2,  // updated in place
+  kPostNormWeight = 4,
+  kGate = 8,
+  kInt8 = 16,       // q and scale
+  kGradients = 32,  // dy, rstd, dx and dw
+  kSums = 64,
+  kSumsOut = 128,
+  kBias = 256
+};
+
+// What can be timed.
+struct Operation {
+  const char* name;
+  int32_t code;       // of peers/peer.h
+  size_t tensors;     // of the size of x that it reads and writes
+  unsigned operands;  // of Operands
+  size_t row = 1;     // d is a multiple of this
+
+  bool Has(unsigned any) const { return (operands & any) != 0; }
+};
+
+constexpr Operation kOperations[] = {
+    {"forward", RMSNORM_PEER_FORWARD, 2, kY},
+    {"add_forward", RMSNORM_PEER_ADD_FORWARD, 4, kY | kResidual},
+    {"backward", RMSNORM_PEER_BACKWARD, 3, kGradients},
+    {"forward_call", RMSNORM_PEER_FORWARD_CALL, 2, kY},
+    {"sum_squares", RMSNORM_PEER_SUM_SQUARES, 1, kSumsOut},
+    {"scale", RMSNORM_PEER_SCALE, 2, kY | kSums},
+    {"latent", RMSNORM_PEER_LATENT, 2, kY, kLatentRow},
+    {"q_and_k", RMSNORM_PEER_Q_AND_K, 2, kY, kHeadsRow},
+    {"all_heads", RMSNORM_PEER_ALL_HEADS, 2, kY, kHeadsRow},
+    {"post_norm", RMSNORM_PEER_POST_NORM, 4, kY | kResidual | kPostNormWeight},
+    {"post_apart", RMSNORM_PEER_POST_APART, 7, kY | kResidual | kPostNormWeight},
+    {"post_add", RMSNORM_PEER_POST_ADD, 3, kResidual | kPostNormWeight},
+    {"gate_after", RMSNORM_PEER_GATE_AFTER, 3, kY | kGate},
+    {"gate_before", RMSNORM_PEER_GATE_BEFORE, 3, kY | kGate, kGroup},
+    {"gate_apart", RMSNORM_PEER_GATE_APART, 5, kY | kGate, kGroup},
+    {"int8", RMSNORM_PEER_INT8, 2, kY | kInt8},
+    {"int8_alone", RMSNORM_PEER_INT8_ALONE, 1, kInt8},
+    {"layernorm", RMSNORM_PEER_LAYERNORM, 2, kY | kBias},
+};
 
 // One cell of the table: what is computed, and with what.
 struct Cell {
@@ -44,6 +85,10 @@ struct Cell {
   size_t element_bytes() const { return rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype)); }
   // Of x, and of y.
   size_t bytes() const { return elements() * element_bytes(); }
+  // That the operation reads and writes.
+  size_t moved_bytes() const {
+    return operation->tensors * bytes() + (operation->Has(kInt8) ? elements() : 0);
+  }
   const char* type_name() const { return rmsnorm_dtype_name(static_cast<rmsnorm_dtype>(dtype)); }
 
   // Such as "forward/f32/1x4096/threads:1/target:AVX2". Results are compared over time by this

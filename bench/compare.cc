@@ -54,6 +54,8 @@ std::vector<Result> ResultsOf(const rmsnorm_peer_case& actual, const rmsnorm_pee
       {"residual", actual.residual, expected.residual, actual.rows, actual.d, size},
       {"dx", actual.dx, expected.dx, actual.rows, actual.d, size},
       {"dw", actual.dw, expected.dw, 1, actual.d, sizeof(float)},
+      {"q", actual.q, expected.q, actual.rows, actual.d, 1},
+      {"scale", actual.scale, expected.scale, actual.rows, 1, sizeof(float)},
   };
   if (actual.operation == RMSNORM_PEER_SUM_SQUARES) {
     all.push_back({"sums", actual.sums, expected.sums, actual.rows, 1, sizeof(double)});

@@ -5,6 +5,8 @@
 #include <rmsnorm/rmsnorm.h>
 
 #include <algorithm>
+#include <deque>
+#include <vector>
 
 #include "cell.h"
 #include "contender.h"
@@ -22,6 +24,7 @@ struct Functions {
   decltype(&rmsnorm_module_set_weight) module_set_weight = rmsnorm_module_set_weight;
   decltype(&rmsnorm_module_forward_rows) forward_rows = rmsnorm_module_forward_rows;
   decltype(&rmsnorm_module_add_forward_rows) add_forward_rows = rmsnorm_module_add_forward_rows;
+  decltype(&rmsnorm_module_forward) module_forward = rmsnorm_module_forward;
   decltype(&rmsnorm_module_backward) module_backward = rmsnorm_module_backward;
   decltype(&rmsnorm_module_backward_rows) backward_rows = rmsnorm_module_backward_rows;
 };
@@ -46,6 +49,7 @@ Functions Load(const std::string& file) try {
   Find(library, "rmsnorm_module_set_weight", functions.module_set_weight);
   Find(library, "rmsnorm_module_forward_rows", functions.forward_rows);
   Find(library, "rmsnorm_module_add_forward_rows", functions.add_forward_rows);
+  Find(library, "rmsnorm_module_forward", functions.module_forward);
   Find(library, "rmsnorm_module_backward", functions.module_backward);
   Find(library, "rmsnorm_module_backward_rows", functions.backward_rows);
   return functions;
@@ -53,53 +57,104 @@ Functions Load(const std::string& file) try {
   throw std::runtime_error("--older " + file + ": " + error.what());
 }
 
-// A case with the views that its call takes.
+// A case with the views that its calls take.
 class LibraryCase {
  public:
   LibraryCase(const Functions& functions, const rmsnorm_peer_case& what,
               const rmsnorm_context& context)
       : functions_(functions), what_(what), context_(context) {
     options_.eps = what.eps;
-    Check(functions_.module_create(&module_, what.d, what.dtype, &options_, &context_));
-    Check(functions_.module_set_weight(module_, &weight_));
+    MakeModule(weight_, module_);
+    const auto given = [](const rmsnorm_view& view) {
+      return view.data != nullptr ? &view : nullptr;
+    };
     operands_.x = &x_;
-    operands_.y = &y_;
-    operands_.weight = &weight_;
+    operands_.residual = operands_.residual_out = given(residual_);
+    operands_.post_norm_weight = given(post_norm_weight_);
+    operands_.gate = given(gate_);
+    operands_.y = given(y_);
+    operands_.q = given(q_);
+    operands_.scale = given(scale_);
+    operands_.dy = given(dy_);
+    operands_.rstd = given(rstd_);
+    operands_.dx = given(dx_);
+    operands_.dw = given(dw_);
     switch (what.operation) {
       case RMSNORM_PEER_ADD_FORWARD:
         run = Call<&LibraryCase::AddForward>;
         break;
       case RMSNORM_PEER_BACKWARD:
-        operands_.y = operands_.weight = nullptr;
-        operands_.dy = &dy_;
-        operands_.rstd = &rstd_;
-        operands_.dx = &dx_;
-        operands_.dw = &dw_;
         // Rows by pointer take a dw of the type of x.
         run = what.dtype == RMSNORM_F32 ? Call<&LibraryCase::BackwardRows>
                                         : Call<&LibraryCase::Backward>;
         break;
       case RMSNORM_PEER_SUM_SQUARES:
-        operands_.y = operands_.weight = nullptr;
         operands_.sums_out = &sums_;
         run = Call<&LibraryCase::ForwardCall>;
         break;
       case RMSNORM_PEER_SCALE:
         operands_.sums = &sums_;
+        operands_.weight = &weight_;
         run = Call<&LibraryCase::ForwardCall>;
         break;
       case RMSNORM_PEER_FORWARD_CALL:
+        operands_.weight = &weight_;
         run = Call<&LibraryCase::ForwardCall>;
         break;
       case RMSNORM_PEER_LATENT:
-        SplitIntoLatents();
+        AddHeads(0, 1, what.d / kLatentRow * kLatentQ);
+        AddHeads(what.d / kLatentRow * kLatentQ, 1, what.d / kLatentRow * kLatentKv);
         run = Call<&LibraryCase::ForwardAll>;
         break;
+      case RMSNORM_PEER_Q_AND_K:
+        AddHeads(0, kHeadsOfQ, what.d / kHeads);
+        AddHeads(what.d / kHeads * kHeadsOfQ, kHeadsOfK, what.d / kHeads);
+        run = Call<&LibraryCase::ForwardAll>;
+        break;
+      case RMSNORM_PEER_ALL_HEADS:
+        AddHeads(0, kHeadsOfQ + kHeadsOfK, what.d / kHeads);
+        run = Call<&LibraryCase::OneByOne>;
+        break;
+      case RMSNORM_PEER_POST_NORM:
+      case RMSNORM_PEER_POST_ADD:
+      case RMSNORM_PEER_GATE_AFTER:
+      case RMSNORM_PEER_INT8:
+      case RMSNORM_PEER_INT8_ALONE:
+        run = Call<&LibraryCase::ModuleForward>;
+        break;
+      case RMSNORM_PEER_POST_APART: {
+        MakeModule(post_norm_weight_, post_norm_);
+        AddCall(post_norm_, x_, y_);
+        rmsnorm_operands& addition = AddCall(nullptr, y_, residual_);
+        addition.residual = addition.residual_out = &residual_;
+        addition.y = nullptr;
+        AddCall(module_, residual_, y_);
+        run = Call<&LibraryCase::OneByOne>;
+        break;
+      }
+      case RMSNORM_PEER_GATE_BEFORE:
+        options_.gate_placement = RMSNORM_GATE_BEFORE;
+        AddGroups(x_).gate = Keep(Parts(gate_, 0, what.d / kGroup, kGroup));
+        run = Call<&LibraryCase::OneByOne>;
+        break;
+      case RMSNORM_PEER_GATE_APART: {
+        // The gate alone: the norm of rows whose RMS is said to be 1.
+        rmsnorm_operands& gating = AddCall(nullptr, x_, y_, &without_eps_);
+        gating.gate = &gate_;
+        sums_of_ones_.assign(what.rows, static_cast<double>(what.d));
+        gating.sums = Keep(rmsnorm_vector(sums_of_ones_.data(), RMSNORM_F64, what.rows));
+        AddGroups(y_);
+        run = Call<&LibraryCase::OneByOne>;
+        break;
+      }
       default:
         run = Call<&LibraryCase::Forward>;
     }
   }
-  ~LibraryCase() { functions_.module_destroy(module_); }
+  ~LibraryCase() {
+    functions_.module_destroy(module_);
+    functions_.module_destroy(post_norm_);
+  }
   LibraryCase(const LibraryCase&) = delete;  // its operands point to its views
   LibraryCase& operator=(const LibraryCase&) = delete;
 
@@ -130,51 +185,111 @@ class LibraryCase {
   rmsnorm_status Backward() const {
     return functions_.module_backward(module_, &operands_, nullptr);
   }
+  rmsnorm_status ModuleForward() const {
+    return functions_.module_forward(module_, &operands_, nullptr);
+  }
   rmsnorm_status ForwardCall() const {
     return functions_.forward(&operands_, &options_, &context_);
   }
-  rmsnorm_status ForwardAll() const { return functions_.forward_all(latents_, 2, &context_); }
-
-  void SplitIntoLatents() {
-    size_t begin = 0;
-    for (size_t i = 0; i < 2; ++i) {
-      const size_t d = i == 0 ? kLatentQ : kLatentKv;
-      const rmsnorm_view* const wholes[] = {&x_, &y_, &weight_};
-      for (size_t j = 0; j < 3; ++j) {
-        rmsnorm_view& view = latent_views_[i][j];
-        view = *wholes[j];
-        view.shape[view.ndim - 1] = d;
-        view.data = static_cast<uint8_t*>(view.data) + begin * rmsnorm_dtype_size(view.dtype);
-      }
-      latent_operands_[i].x = &latent_views_[i][0];
-      latent_operands_[i].y = &latent_views_[i][1];
-      latent_operands_[i].weight = &latent_views_[i][2];
-      latents_[i] = {nullptr, &latent_operands_[i], &options_};
-      begin += d;
+  rmsnorm_status ForwardAll() const {
+    return functions_.forward_all(calls_.data(), calls_.size(), &context_);
+  }
+  rmsnorm_status OneByOne() const {
+    for (const rmsnorm_call& call : calls_) {
+      const rmsnorm_status status =
+          call.module != nullptr ? functions_.module_forward(call.module, call.operands, nullptr)
+                                 : functions_.forward(call.operands, call.options, &context_);
+      if (status != RMSNORM_OK) return status;
     }
+    return RMSNORM_OK;
   }
 
-  rmsnorm_view Rows(const void* data) const {
-    return rmsnorm_rows(data, what_.dtype, what_.rows, what_.d, static_cast<ptrdiff_t>(what_.d));
+  void MakeModule(const rmsnorm_view& weight, rmsnorm_module*& module) {
+    Check(functions_.module_create(&module, what_.d, what_.dtype, &options_, &context_));
+    Check(functions_.module_set_weight(module, &weight));
+  }
+
+  // Keeps a view for as long as the case.
+  const rmsnorm_view* Keep(const rmsnorm_view& view) { return &views_.emplace_back(view); }
+
+  // Adds a call from one tensor to another, whose operands may be added to.
+  rmsnorm_operands& AddCall(const rmsnorm_module* module, const rmsnorm_view& from,
+                            const rmsnorm_view& to, const rmsnorm_options* options) {
+    rmsnorm_operands& operands = all_operands_.emplace_back(rmsnorm_no_operands());
+    operands.x = Keep(from);
+    operands.y = Keep(to);
+    calls_.push_back({module, &operands, options});
+    return operands;
+  }
+  // With the options of the case, which are a module's too.
+  rmsnorm_operands& AddCall(const rmsnorm_module* module, const rmsnorm_view& from,
+                            const rmsnorm_view& to) {
+    return AddCall(module, from, to, module != nullptr ? nullptr : &options_);
+  }
+
+  // Adds the norm of some heads in each row of x, the first of which begins at an element, with the
+  // weight that begins there.
+  void AddHeads(size_t begin, size_t heads, size_t d) {
+    AddCall(nullptr, Parts(x_, begin, heads, d), Parts(y_, begin, heads, d)).weight =
+        Keep(rmsnorm_vector(At(weight_, begin), what_.dtype, d));
+  }
+
+  // Adds the norm to y of groups, each of which has its own part of the weight.
+  rmsnorm_operands& AddGroups(const rmsnorm_view& from) {
+    const size_t groups = what_.d / kGroup;
+    rmsnorm_operands& operands =
+        AddCall(nullptr, Parts(from, 0, groups, kGroup), Parts(y_, 0, groups, kGroup));
+    operands.weight = Keep(rmsnorm_rows(what_.weight, what_.dtype, groups, kGroup, kGroup));
+    return operands;
+  }
+
+  void* At(const rmsnorm_view& view, size_t element) const {
+    return static_cast<uint8_t*>(view.data) + element * rmsnorm_dtype_size(view.dtype);
+  }
+
+  // Parts of each row, the first of which begins at an element.
+  rmsnorm_view Parts(const rmsnorm_view& rows, size_t begin, size_t parts, size_t d) const {
+    const size_t shape[] = {what_.rows, parts, d};
+    const ptrdiff_t stride[] = {static_cast<ptrdiff_t>(what_.d), static_cast<ptrdiff_t>(d), 1};
+    return rmsnorm_tensor(At(rows, begin), rows.dtype, 3, shape, stride);
+  }
+
+  rmsnorm_view Rows(const void* data) const { return Rows(data, what_.dtype); }
+  rmsnorm_view Rows(const void* data, rmsnorm_dtype dtype) const {
+    return rmsnorm_rows(data, dtype, what_.rows, what_.d, static_cast<ptrdiff_t>(what_.d));
   }
 
   const Functions functions_;
   const rmsnorm_peer_case what_;
   const rmsnorm_context context_;
   rmsnorm_options options_ = rmsnorm_default_options();
+  const rmsnorm_options without_eps_ = [] {
+    rmsnorm_options options = rmsnorm_default_options();
+    options.eps = 0;
+    return options;
+  }();
   rmsnorm_module* module_ = nullptr;
+  rmsnorm_module* post_norm_ = nullptr;
   const rmsnorm_view x_ = Rows(what_.x);
+  const rmsnorm_view residual_ = Rows(what_.residual);
+  const rmsnorm_view gate_ = Rows(what_.gate);
   const rmsnorm_view y_ = Rows(what_.y);
+  const rmsnorm_view q_ = Rows(what_.q, RMSNORM_I8);
   const rmsnorm_view dy_ = Rows(what_.dy);
   const rmsnorm_view dx_ = Rows(what_.dx);
   const rmsnorm_view weight_ = rmsnorm_vector(what_.weight, what_.dtype, what_.d);
+  const rmsnorm_view post_norm_weight_ =
+      rmsnorm_vector(what_.post_norm_weight, what_.dtype, what_.d);
+  const rmsnorm_view scale_ = rmsnorm_vector(what_.scale, RMSNORM_F32, what_.rows);
   const rmsnorm_view rstd_ = rmsnorm_vector(what_.rstd, RMSNORM_F32, what_.rows);
   const rmsnorm_view sums_ = rmsnorm_vector(what_.sums, RMSNORM_F64, what_.rows);
   const rmsnorm_view dw_ = rmsnorm_vector(what_.dw, RMSNORM_F32, what_.d);
   rmsnorm_operands operands_ = rmsnorm_no_operands();
-  rmsnorm_view latent_views_[2][3];
-  rmsnorm_operands latent_operands_[2] = {rmsnorm_no_operands(), rmsnorm_no_operands()};
-  rmsnorm_call latents_[2];
+  // Of operations that are several calls, or of parts of the rows.
+  std::deque<rmsnorm_view> views_;
+  std::deque<rmsnorm_operands> all_operands_;
+  std::vector<rmsnorm_call> calls_;
+  std::vector<double> sums_of_ones_;
 };
 
 rmsnorm_context ContextFor(const rmsnorm_peer_case& what, const char* target) {

@@ -30,10 +30,7 @@ Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation) {
   return buffer;
 }
 
-bool TakesResidual(const Cell& cell) {
-  return cell.operation->code == RMSNORM_PEER_ADD_FORWARD ||
-         cell.operation->code == RMSNORM_PEER_BACKWARD;
-}
+size_t ElementsIf(bool given, const Cell& cell) { return given ? cell.elements() : 0; }
 
 }  // namespace
 
@@ -48,17 +45,20 @@ Inputs::Inputs(const Cell& cell)
     : x(NormalNumbers(cell.dtype, cell.elements(), 0.0f, 1.0f)),
       weight(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.25f)),
       bias(NormalNumbers(cell.dtype, cell.d, 0.0f, 0.25f)),
-      residual(NormalNumbers(cell.dtype, TakesResidual(cell) ? cell.elements() : 0, 0.25f, 0.5f)) {
+      post_norm_weight(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.5f)),
+      residual(NormalNumbers(cell.dtype,
+                             ElementsIf(cell.operation->Has(kResidual | kGate | kGradients), cell),
+                             0.25f, 0.5f)) {
   const ConstView all(x.data(), cell.dtype, {cell.rows, cell.d});
   Context context;
   context.target = "reference";
   ForwardOperands operands;
   operands.x = all;
-  if (cell.operation->code == RMSNORM_PEER_BACKWARD) {
+  if (cell.operation->Has(kGradients)) {
     rstd.resize(cell.rows);
     operands.rstd = View(rstd.data(), cell.rows);
     forward(operands, Options(), context);
-  } else if (cell.operation->code == RMSNORM_PEER_SCALE) {
+  } else if (cell.operation->Has(kSums)) {
     sums.resize(cell.rows);
     operands.sums_out = View(sums.data(), cell.rows);
     forward(operands, Options(), context);
@@ -67,15 +67,19 @@ Inputs::Inputs(const Cell& cell)
 
 Results::Results(const Cell& cell)
     : y(cell.bytes()),
-      residual(TakesResidual(cell) ? cell.bytes() : 0),
-      dw(cell.operation->code == RMSNORM_PEER_BACKWARD ? cell.d : 0),
-      sums(cell.operation->code == RMSNORM_PEER_SUM_SQUARES ? cell.rows : 0) {}
+      residual(cell.operation->Has(kResidual) ? cell.bytes() : 0),
+      dw(cell.operation->Has(kGradients) ? cell.d : 0),
+      sums(cell.operation->Has(kSumsOut) ? cell.rows : 0),
+      q(ElementsIf(cell.operation->Has(kInt8), cell)),
+      scale(cell.operation->Has(kInt8) ? cell.rows : 0) {}
 
 void Results::Reset(const Inputs& inputs) {
   std::memset(y.data(), 0xFF, y.bytes());
   std::memcpy(residual.data(), inputs.residual.data(), residual.bytes());
   std::fill(dw.begin(), dw.end(), NAN);
   std::fill(sums.begin(), sums.end(), NAN);
+  std::fill(q.begin(), q.end(), int8_t{-128});
+  std::fill(scale.begin(), scale.end(), NAN);
 }
 
 rmsnorm_peer_case Describe(const Cell& cell, const Inputs& inputs, Results& results) {
@@ -88,30 +92,23 @@ rmsnorm_peer_case Describe(const Cell& cell, const Inputs& inputs, Results& resu
   what.eps = Options().eps;
   what.x = inputs.x.data();
   what.weight = inputs.weight.data();
-  switch (what.operation) {
-    case RMSNORM_PEER_BACKWARD:
-      what.dy = inputs.residual.data();
-      what.rstd = inputs.rstd.data();
-      what.dx = results.y.data();
-      what.dw = results.dw.data();
-      break;
-    case RMSNORM_PEER_SUM_SQUARES:
-      what.sums = results.sums.data();
-      break;
-    case RMSNORM_PEER_ADD_FORWARD:
-      what.residual = results.residual.data();
-      what.y = results.y.data();
-      break;
-    case RMSNORM_PEER_SCALE:
-      what.sums = const_cast<double*>(inputs.sums.data());
-      what.y = results.y.data();
-      break;
-    case RMSNORM_PEER_LAYERNORM:
-      what.bias = inputs.bias.data();
-      what.y = results.y.data();
-      break;
-    default:
-      what.y = results.y.data();
+  const Operation& operation = *cell.operation;
+  if (operation.Has(kY)) what.y = results.y.data();
+  if (operation.Has(kBias)) what.bias = inputs.bias.data();
+  if (operation.Has(kResidual)) what.residual = results.residual.data();
+  if (operation.Has(kPostNormWeight)) what.post_norm_weight = inputs.post_norm_weight.data();
+  if (operation.Has(kGate)) what.gate = inputs.residual.data();
+  if (operation.Has(kSums)) what.sums = const_cast<double*>(inputs.sums.data());
+  if (operation.Has(kSumsOut)) what.sums = results.sums.data();
+  if (operation.Has(kInt8)) {
+    what.q = results.q.data();
+    what.scale = results.scale.data();
+  }
+  if (operation.Has(kGradients)) {
+    what.dy = inputs.residual.data();
+    what.rstd = inputs.rstd.data();
+    what.dx = results.y.data();
+    what.dw = results.dw.data();
   }
   return what;
 }

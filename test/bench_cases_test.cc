@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "case.h"
@@ -25,7 +26,7 @@ namespace {
 // How many calls that write a result pass before the one that is spoilt; below 0 none is. The
 // reference is called first in each case, then the library.
 int calls_before_spoilt = -1;
-// Whether it is the second of two results: the residual, or dw.
+// Whether it is the second of two results: the residual, dw, or the scale.
 bool spoils_second_result = false;
 
 // Flips a bit in the second of some rows.
@@ -33,6 +34,10 @@ void Spoil(void* data, size_t row_bytes) {
   if (calls_before_spoilt >= 0 && calls_before_spoilt-- == 0) {
     static_cast<uint8_t*>(data)[row_bytes + 2] ^= 1;
   }
+}
+
+void SpoilView(const rmsnorm_view& view) {
+  Spoil(view.data, static_cast<size_t>(view.stride[0]) * rmsnorm_dtype_size(view.dtype));
 }
 
 void SpoilRows(const rmsnorm_module* module, rmsnorm_dtype dtype, void* y) {
@@ -59,6 +64,22 @@ rmsnorm_status __wrap_rmsnorm_module_add_forward_rows(const rmsnorm_module* modu
   const rmsnorm_status status =
       __real_rmsnorm_module_add_forward_rows(module, dtype, rows, x, residual, residual_out, y);
   rmsnorm::test::SpoilRows(module, dtype, rmsnorm::test::spoils_second_result ? residual_out : y);
+  return status;
+}
+
+decltype(rmsnorm_module_forward) __real_rmsnorm_module_forward;
+rmsnorm_status __wrap_rmsnorm_module_forward(const rmsnorm_module* module,
+                                             const rmsnorm_operands* operands,
+                                             const rmsnorm_context* context) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_module_forward(module, operands, context);
+  const rmsnorm_view* const results[] = {operands->y, operands->residual_out, operands->q,
+                                         operands->scale};
+  bool second = rmsnorm::test::spoils_second_result;
+  for (const rmsnorm_view* const result : results) {
+    if (result == nullptr || std::exchange(second, false)) continue;
+    rmsnorm::test::SpoilView(*result);
+    break;
+  }
   return status;
 }
 
@@ -92,8 +113,7 @@ rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_operands* operands,
                                       const rmsnorm_context* context) noexcept {
   const rmsnorm_status status = __real_rmsnorm_forward(operands, options, context);
   if (operands->y != nullptr) {
-    rmsnorm::test::Spoil(operands->y->data,
-                         operands->y->shape[1] * rmsnorm_dtype_size(operands->y->dtype));
+    rmsnorm::test::SpoilView(*operands->y);
   } else if (operands->sums_out != nullptr && operands->x->shape[1] != 96) {  // see kScaleRow
     rmsnorm::test::Spoil(operands->sums_out->data, sizeof(double));
   }
@@ -104,8 +124,7 @@ decltype(rmsnorm_forward_all) __real_rmsnorm_forward_all;
 rmsnorm_status __wrap_rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
                                           const rmsnorm_context* context) noexcept {
   const rmsnorm_status status = __real_rmsnorm_forward_all(calls, count, context);
-  const rmsnorm_view& y = *calls[count - 1].operands->y;
-  rmsnorm::test::Spoil(y.data, static_cast<size_t>(y.stride[0]) * rmsnorm_dtype_size(y.dtype));
+  rmsnorm::test::SpoilView(*calls[count - 1].operands->y);
   return status;
 }
 }  // extern "C"
@@ -129,7 +148,7 @@ const Operation& FindOperation(const std::string& name) {
 }
 
 Cell MakeCell(const Operation& operation, Dtype dtype, size_t rows, size_t d, int threads = 1) {
-  if (operation.code == RMSNORM_PEER_LATENT) d = bench::kLatentRow;
+  if (operation.row > 1) d = operation.row;
   if (operation.code == RMSNORM_PEER_SCALE) d = kScaleRow;
   return {&operation, dtype, rows, d, threads, "reference"};
 }
@@ -188,7 +207,9 @@ TEST(BenchCase, FindsOneWrongBit) {
     for (const Dtype dtype : kTypes) {
       const Cell cell = MakeCell(operation, dtype, 3, 100);
       SCOPED_TRACE(cell.name());
-      calls_before_spoilt = 1;
+      const bool is_apart =
+          operation.code == RMSNORM_PEER_POST_APART || operation.code == RMSNORM_PEER_GATE_APART;
+      calls_before_spoilt = is_apart ? 3 : 1;  // each of two norms
       const bench::Contenders contenders = TheLibrary();
       const bench::Case one(cell, contenders);
       ASSERT_EQ(one.problems().size(), 1u);
@@ -196,11 +217,19 @@ TEST(BenchCase, FindsOneWrongBit) {
       EXPECT_TRUE(one.problems()[0].wrong);
       size_t element = dtype == Dtype::f32 ? 0 : 1;
       if (operation.code == RMSNORM_PEER_LATENT) element += bench::kLatentQ;
-      const std::string name = operation.code == RMSNORM_PEER_BACKWARD      ? "dx"
-                               : operation.code == RMSNORM_PEER_SUM_SQUARES ? "sums"
-                                                                            : "y";
-      EXPECT_EQ(one.problems()[0].text, name + ": row 1, element " +
-                                            std::to_string(name == "sums" ? 0 : element) +
+      if (operation.code == RMSNORM_PEER_Q_AND_K) element += bench::kHeadsOfQ * 64;
+      std::string name = "y";
+      if (operation.Has(bench::kGradients)) name = "dx";
+      if (operation.code == RMSNORM_PEER_POST_ADD) name = "residual";
+      if (operation.code == RMSNORM_PEER_SUM_SQUARES) {
+        name = "sums";
+        element = 0;
+      }
+      if (operation.code == RMSNORM_PEER_INT8_ALONE) {
+        name = "q";
+        element = 2;
+      }
+      EXPECT_EQ(one.problems()[0].text, name + ": row 1, element " + std::to_string(element) +
                                             " differs from the reference");
       EXPECT_LT(calls_before_spoilt, 0);
     }
@@ -211,6 +240,8 @@ TEST(BenchCase, FindsOneWrongBitOfTheSecondResult) {
   spoils_second_result = true;
   for (const auto& [operation, fault] :
        {std::pair<const char*, const char*>{"add_forward", "residual: row 1, element 0 differs "},
+        {"post_norm", "residual: row 1, element 0 differs "},
+        {"int8_alone", "scale: row 1, element 0 differs "},
         {"backward", "dw: row 0, element 1 differs "}}) {
     calls_before_spoilt = 1;
     const bench::Contenders contenders = TheLibrary();
@@ -271,9 +302,9 @@ TEST(BenchCase, SmallWorkIsOneThreads) {
       return bench::Case(MakeCell(operation, Dtype::f32, rows, d, threads), contenders).parts();
     };
     EXPECT_EQ(parts(1, 64, 2), 1u);
-    EXPECT_EQ(parts(2048, 4096, 1), 1u);
+    EXPECT_EQ(parts(1024, 512, 1), 1u);
     if (rmsnorm_has_openmp() != 0) {
-      EXPECT_EQ(parts(2048, 4096, 2), 2u);
+      EXPECT_EQ(parts(1024, 512, 2), 2u);
     }
   }
 }

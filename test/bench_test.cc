@@ -94,18 +94,22 @@ TEST(Bench, TakesTargetsAndThreads) {
 // Each reads and writes as many bytes as it says, in the library's median time, which is a multiple
 // of memcpy's.
 TEST(Bench, FiguresAreThoseOfTheOperation) {
-  for (const auto& [operation, tensors] : {std::pair<const char*, int>{"forward", 2},
-                                           {"add_forward", 4},
-                                           {"backward", 3},
-                                           {"forward_call", 2},
-                                           {"sum_squares", 1},
-                                           {"scale", 2},
-                                           {"latent", 2},
-                                           {"layernorm", 2}}) {
+  const struct {
+    const char* operation;
+    double tensors;  // of bf16
+    size_t d = 2112;
+  } operations[] = {{"forward", 2},      {"add_forward", 4},       {"backward", 3},
+                    {"forward_call", 2}, {"sum_squares", 1},       {"scale", 2},
+                    {"latent", 2},       {"q_and_k", 2, 3072},     {"all_heads", 2, 3072},
+                    {"post_norm", 4},    {"post_apart", 7},        {"post_add", 3},
+                    {"gate_after", 3},   {"gate_before", 3, 1024}, {"gate_apart", 5, 1024},
+                    {"int8", 2.5},       {"int8_alone", 1.5},      {"layernorm", 2}};
+  for (const auto& [operation, tensors, d] : operations) {
     SCOPED_TRACE(operation);
     const TemporaryDirectory directory;
     const std::string file = directory.File("bench.json");
-    ExpectSuccess(SmallBench({"--operations", operation, "--shapes", "3x2112", "--types", "bf16",
+    const std::string shape = "3x" + std::to_string(d);
+    ExpectSuccess(SmallBench({"--operations", operation, "--shapes", shape, "--types", "bf16",
                               "--benchmark_out=" + file}));
     const json result = json::parse(ReadFile(file));
     EXPECT_EQ(result.at("context").at("rmsnorm"), rmsnorm_version());
@@ -113,12 +117,14 @@ TEST(Bench, FiguresAreThoseOfTheOperation) {
     ASSERT_EQ(result.at("benchmarks").size(), 1u);
     const json& cell = result.at("benchmarks").at(0);
     EXPECT_EQ(cell.at("name").get<std::string>(),
-              std::string(operation) +
-                  "/bf16/3x2112/threads:1/target:reference/iterations:1/manual_time");
+              std::string(operation) + "/bf16/" + shape +
+                  "/threads:1/target:reference/iterations:1/manual_time");
     const auto number = [&cell](const std::string& name) { return cell.at(name).get<double>(); };
     const double time = number("library_ns");
     EXPECT_NEAR(number("real_time") / time, 1, 1e-6);
-    EXPECT_NEAR(number("bytes_per_second") * time * 1e-9 / (tensors * 3 * 2112 * 2), 1, 1e-6);
+    EXPECT_NEAR(
+        number("bytes_per_second") * time * 1e-9 / (tensors * 3 * static_cast<double>(d) * 2), 1,
+        1e-6);
     EXPECT_EQ(number("library_ratio"), 1);
     EXPECT_GT(number("memcpy_ratio"), 2);
     EXPECT_GT(time / number("memcpy_ns"), 2);
@@ -157,6 +163,8 @@ TEST(Bench, RefusesWrongUseInOneLine) {
       {{"--benchmark_frobnicate=1"}, "'--benchmark_frobnicate=1'"},
       {{"--operations", "frobnicate"}, "'frobnicate'"},
       {{"--operations", "latent"}, "2112"},
+      {{"--operations", "q_and_k"}, "3072"},
+      {{"--operations", "gate_before", "--shapes", "4x100"}, "512"},
       {{"--shapes", "1"}, "'1'"},
       {{"--shapes", "1x"}, "'1x'"},
       {{"--shapes", "x64"}, "'x64'"},

@@ -185,11 +185,11 @@ TEST(Older, IsTimedBesideTheLibrary) {
   const std::string file = directory.File("bench.json");
   const Outcome outcome = RunCommand(
       {"bench", "--older", copy, "--operations",
-       "forward,add_forward,backward,forward_call,sum_squares,scale,latent,layernorm", "--shapes",
-       "3x2112", "--types", "f32,bf16", "--threads", "1", "--benchmark_out=" + file});
+       "forward,add_forward,backward,forward_call,sum_squares,scale,latent,post_norm,layernorm",
+       "--shapes", "3x2112", "--types", "f32,bf16", "--threads", "1", "--benchmark_out=" + file});
   ExpectSuccess(outcome);
   const json results = json::parse(ReadFile(file));
-  EXPECT_EQ(results.at("benchmarks").size(), 16u);
+  EXPECT_EQ(results.at("benchmarks").size(), 18u);
   for (const json& cell : results.at("benchmarks")) {
     const double ratio = cell.at("library_ns").get<double>() / cell.at("older_ns").get<double>();
     // The same code; a busy machine moves medians by less.
@@ -218,7 +218,7 @@ TEST(Peer, OneThatIsNoneIsRefusedInOneLine) {
       {"no_folder.so", "cannot be loaded: cannot open shared object file"},
       {PeerFile("no_function"), "has no function rmsnorm_peer_get()"},
       {PeerFile("null"), "rmsnorm_peer_get() returned null"},
-      {PeerFile("version"), "is made for version 1 of bench/peers/peer.h, not 3"},
+      {PeerFile("version"), "is made for version 1 of bench/peers/peer.h, not 4"},
       {PeerFile("nameless"), "its name is not of letters"},
       {PeerFile("bad_name"), "its name is not of letters"},
       {PeerFile("taken_name"), "the name 'memcpy' is taken"},

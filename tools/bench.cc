@@ -109,10 +109,9 @@ std::vector<Cell> Cells(const BenchOptions& options) {
   const std::vector<std::string> targets = ChooseTargets(options.targets);
   for (const std::string& operation_name : options.operations) {
     const bench::Operation& operation = FindOperation(operation_name);
-    const bool is_latent = operation.code == RMSNORM_PEER_LATENT;
     for (const std::string& shape_text : options.shapes) {
       const Shape shape = ParseShape(shape_text);
-      if (is_latent && shape.d != bench::kLatentRow) continue;
+      if (shape.d % operation.row != 0) continue;
       for (const std::string& type : options.types) {
         for (const std::string& threads : options.threads) {
           for (const std::string& target : targets) {
@@ -124,7 +123,11 @@ std::vector<Cell> Cells(const BenchOptions& options) {
       }
     }
   }
-  if (cells.empty()) throw UserError("--shapes: latent is of rows of 2112, such as 32x2112");
+  if (cells.empty()) {
+    const bench::Operation& operation = FindOperation(options.operations.front());
+    throw UserError("--shapes: " + options.operations.front() + " is of rows of " +
+                    std::to_string(operation.row) + " elements, or of a multiple");
+  }
   return cells;
 }
 
@@ -208,8 +211,13 @@ void AddBench(CLI::App& app, int& status) {
       "place; backward is a module's from a saved inverse RMS, dx of the type of x and dw in f32; "
       "forward_call prepares the weight in each call; sum_squares and scale are the two phases; "
       "latent is two norms in one call, of 1536 and of 512 elements of a row of 2112, as in "
-      "Kimi-K2; layernorm is the peers' LayerNorm beside the library's forward. Peers compute "
-      "forward, add_forward, backward and layernorm.\n"
+      "Kimi-K2; q_and_k is two as well, of the 32 heads of q and the 8 of k in a row of 48 heads "
+      "(d 3072, 6144 or 12288), and all_heads is one norm of those 40; post_norm is "
+      "r += norm(x), y = norm(r), post_apart the same in three calls, and post_add the first half "
+      "alone; gate_after is norm(x) * silu(z), gate_before is norm(x * silu(z)) in groups of 512, "
+      "and gate_apart the same in two calls; int8 is forward with a quantised output beside y, and "
+      "int8_alone without y; layernorm is the peers' LayerNorm beside the library's forward. Peers "
+      "compute forward, add_forward, backward and layernorm.\n"
       "Google Benchmark's flags work, too: --benchmark_out=FILE writes all figures as JSON, with "
       "quartiles, --benchmark_filter=REGEX takes some of the cells, --benchmark_repetitions=N "
       "repeats them.");

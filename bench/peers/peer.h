@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* The version of this interface; it changes whenever a struct below does. */
-#define RMSNORM_PEER_VERSION 3
+#define RMSNORM_PEER_VERSION 4
 
 /* Row by row, with r = 1 / sqrt(mean(x^2) + eps), and each result cast once: */
 enum {
@@ -36,12 +36,29 @@ enum {
   /* y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, beside which the library's forward
      is timed */
   RMSNORM_PEER_LAYERNORM = 3,
-  /* Those of the library alone: forward without a prepared weight, its two phases, and two norms in
-     one call. A plug-in refuses these, and any other number. */
+  /* Those of the library alone: forward without a prepared weight, its two phases, and several
+     norms in one call or one over all of their heads. A plug-in refuses these and those below, and
+     any other number. */
   RMSNORM_PEER_FORWARD_CALL = 4,
   RMSNORM_PEER_SUM_SQUARES = 5,
   RMSNORM_PEER_SCALE = 6,
-  RMSNORM_PEER_LATENT = 7
+  RMSNORM_PEER_LATENT = 7,
+  RMSNORM_PEER_Q_AND_K = 8,
+  RMSNORM_PEER_ALL_HEADS = 9,
+  /* residual += norm(x; post_norm_weight), in place; y = norm(residual; weight): in one call, in
+     three, and the first half alone */
+  RMSNORM_PEER_POST_NORM = 10,
+  RMSNORM_PEER_POST_APART = 11,
+  RMSNORM_PEER_POST_ADD = 12,
+  /* y = norm(x) * silu(gate); y = norm(x * silu(gate)) in groups of 512, and the same in two calls
+   */
+  RMSNORM_PEER_GATE_AFTER = 13,
+  RMSNORM_PEER_GATE_BEFORE = 14,
+  RMSNORM_PEER_GATE_APART = 15,
+  /* forward with q, a = max |y| of each row, scale = a / 127 and q = rint(y * (127 / a)), beside y
+     or alone */
+  RMSNORM_PEER_INT8 = 16,
+  RMSNORM_PEER_INT8_ALONE = 17
 };
 
 enum { RMSNORM_PEER_F32 = 1, RMSNORM_PEER_F16 = 2, RMSNORM_PEER_BF16 = 3 };
@@ -50,7 +67,7 @@ enum { RMSNORM_PEER_F32 = 1, RMSNORM_PEER_F16 = 2, RMSNORM_PEER_BF16 = 3 };
    does without are null. Only the results may be written. */
 typedef struct rmsnorm_peer_case {
   int32_t operation; /* RMSNORM_PEER_FORWARD, ... */
-  int32_t dtype;     /* of all but rstd, sums and dw: RMSNORM_PEER_F32, ... */
+  int32_t dtype;     /* of x, weight, y and what has no type below: RMSNORM_PEER_F32, ... */
   size_t rows;
   size_t d;        /* elements of a row; rows are dense */
   int32_t threads; /* how many to use; 1 is the calling thread alone */
@@ -58,13 +75,17 @@ typedef struct rmsnorm_peer_case {
   const void* x;      /* rows * d elements */
   const void* weight; /* d elements */
   const void* bias;   /* LAYERNORM: d elements */
-  void* y;            /* the result of all but BACKWARD, rows * d elements */
-  void* residual;     /* ADD_FORWARD: x is added to it; rows * d elements, others in each run */
-  const void* dy;     /* BACKWARD: the gradient by y, rows * d elements */
-  const float* rstd;  /* BACKWARD: r of each row */
-  void* dx;           /* BACKWARD: a result, rows * d elements */
-  float* dw;          /* BACKWARD: the other, d elements */
-  double* sums;       /* SUM_SQUARES: the results, one for each row; SCALE: what it takes */
+  void* y;            /* the result of most, rows * d elements */
+  void* residual; /* ADD_FORWARD, POST_...: is added to; rows * d elements, others in each run */
+  const void* post_norm_weight; /* POST_...: d elements */
+  const void* gate;             /* GATE_...: rows * d elements */
+  const void* dy;               /* BACKWARD: the gradient by y, rows * d elements */
+  const float* rstd;            /* BACKWARD: r of each row */
+  void* dx;                     /* BACKWARD: a result, rows * d elements */
+  float* dw;                    /* BACKWARD: the other, d elements */
+  double* sums; /* SUM_SQUARES: the results, one for each row; SCALE: what it takes */
+  int8_t* q;    /* INT8...: a result, rows * d elements */
+  float* scale; /* INT8...: the other, one for each row */
 } rmsnorm_peer_case;
 
 typedef struct rmsnorm_peer {
