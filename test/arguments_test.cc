@@ -1,335 +1,692 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments other than operands that are refused: options, contexts, modules. With which status, a
-// message that begins with the argument's name, and nothing written. And what looks odd but is
-// allowed; statuses and their texts. Operands are in operands_test.cc.
+// Arguments that are refused: with which status, by a message that begins with the argument's name,
+// and with nothing written. And what looks odd but is allowed. Statuses and their texts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <limits>
+#include <iterator>
 #include <rmsnorm/rmsnorm.hpp>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "tensor.h"
+#include "argument_calls.h"
+#include "cases/list.h"
 
 namespace rmsnorm::test {
 namespace {
 
-constexpr size_t kRows = 3;
-constexpr size_t kD = 8;
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+using cases::OperandSet, cases::Split;
 
-// Arguments of one call, right as they are made; a test spoils one.
-struct Arguments {
-  Arguments() = default;
-  Arguments(const Arguments&) = delete;  // the views point into it
-  Arguments& operator=(const Arguments&) = delete;
+// ---------------------------------------------------------------------------------- the table
 
-  std::vector<float> memory = std::vector<float>(4 * kRows * kD, 1.5f);
-  rmsnorm_view x = rmsnorm_rows(memory.data(), RMSNORM_F32, kRows, kD, kD);
-  rmsnorm_view y = rmsnorm_rows(memory.data() + kRows * kD, RMSNORM_F32, kRows, kD, kD);
-  rmsnorm_view residual = rmsnorm_rows(memory.data() + 2 * kRows * kD, RMSNORM_F32, kRows, kD, kD);
-  rmsnorm_view weight = rmsnorm_vector(memory.data() + 3 * kRows * kD, RMSNORM_F32, kD);
-  rmsnorm_options options = rmsnorm_default_options();
-  rmsnorm_context context = rmsnorm_default_context();
+std::string Names(const std::function<bool(const internal::OperandRule&)>& chosen) {
+  std::string names;
+  for (const internal::OperandRule& rule : kOperandRules) {
+    if (chosen(rule)) names += std::string(names.empty() ? "" : " ") + rule.name;
+  }
+  return names;
+}
 
-  rmsnorm_operands Norm() const {
-    rmsnorm_operands operands = rmsnorm_no_operands();
-    operands.x = &x;
-    operands.weight = &weight;
-    operands.y = &y;
-    return operands;
+// The table of operands, by which tests here know what a call has and what may be in the place of
+// what, says what the header does. Types are in the lines below.
+TEST(Table, IsAsTheHeaderSays) {
+  using Rule = internal::OperandRule;
+  const auto of_shape = [](Shape shape) {
+    return Names([=](const Rule& rule) { return rule.shape == shape; });
+  };
+  EXPECT_EQ("x residual dy gate residual_out y q dx", of_shape(Shape::kRows));
+  EXPECT_EQ("weight bias post_norm_weight dw db", of_shape(Shape::kColumns));
+  EXPECT_EQ("sums rstd sums_out scale zero", of_shape(Shape::kPerRow));
+  const auto with = [](Role Rule::*role, Role value) {
+    return Names([=](const Rule& rule) { return rule.*role == value; });
+  };
+  EXPECT_EQ("x", with(&Rule::forward, Role::kRequired));
+  EXPECT_EQ("residual gate weight bias post_norm_weight sums", with(&Rule::forward, Role::kInput));
+  EXPECT_EQ("residual_out y q rstd sums_out scale zero", with(&Rule::forward, Role::kOutput));
+  EXPECT_EQ("x dy", with(&Rule::backward, Role::kRequired));
+  EXPECT_EQ("weight rstd", with(&Rule::backward, Role::kInput));
+  EXPECT_EQ("dx dw db", with(&Rule::backward, Role::kOutput));
+  for (const Rule& rule : kOperandRules) {
+    const std::string name = rule.name;
+    const std::string place = name == "y" ? "x" : name == "dx" ? "dy" : "residual";
+    const bool may_replace = name == "y" || name == "dx" || name == "residual_out";
+    EXPECT_EQ(may_replace ? place : name, kOperandRules[rule.in_place_of].name);
+  }
+}
+
+// ---------------------------------------------------------------------------- lines of arguments
+
+// A line: on which functions (words of theirs; without one, all that make a call); fields of the
+// case; what is spoilt; the status; and how the message begins, where "*" stands for anything, "@"
+// for the operand that is spoilt and "%" for the last value.
+//
+// "a|b" makes a line for each. What is spoilt are operands or another argument, with new values of
+// its parts, and further ones after "&". Operands are each of those that the call has ("each"), or
+// of a shape ("rows", but for x, "columns", "per_row"), of a role ("inputs", "outputs", those that
+// may be in the place of another ("replacing"), those that the operation does not take ("absent"))
+// or a name; "place" is what the first one may be in the place of. With "+" they are spoilt
+// together. A line is for the calls that have the operands it names.
+//
+// Of a view "data" is null, "top", an operand's name or a distance in bytes, and "shape" makes a
+// dense one. In numbers "r" is the length of the operand's rows and "e" the bytes of an element.
+const char kLines[] = R"(
+; ; ; OK
+; ; operands null=1 ; NULL ; operands: the pointer is null
+
+# Which operands there are.
+; ; absent given=1 ; OPERAND ; @: rmsnorm_*ward() does not take it
+module ; ; weight given=1 ; OPERAND ; weight: the module has its own
+; ; operands add_to=8|9|2147483648|4294967295 ; FLAGS ; add_to: 0x* holds an unknown flag
+backward ; dx=f32|none,db=f32|none ; operands add_to=0|1|2|3|4|5|6|7 ; OK
+
+# A view by itself.
+$MAX=9223372036854775807
+$MIN=-9223372036854775808
+; ; each data=null ; NULL ; @: data is null
+; ; each dtype=0|6|-1|2147483647|-2147483648 ; DTYPE ; @: unknown dtype %
+$FLOATS=x|y|weight|bias|post_norm_weight|gate|dy|dx|dw|db
+; ; $FLOATS dtype=f16|bf16 ; OK
+; ; residual+residual_out dtype=f16|bf16 ; OK
+; ; residual|residual_out|$FLOATS dtype=f64|i8 ; DTYPE ; @: %* it must be f32, f16 or bf16
+; ; sums|sums_out dtype=f32|f16|bf16|i8 ; DTYPE ; @: %* it must be f64
+; ; rstd|scale dtype=f16|bf16|f64|i8 ; DTYPE ; @: %* it must be f32
+; ; q|zero dtype=f32|f16|bf16|f64 ; DTYPE ; @: %* it must be i8
+; ; residual_out dtype=f16|bf16 & residual dtype=f32 ; DTYPE ; @: * the type of residual, %
+; ; residual_out dtype=f32|bf16 & residual dtype=f16 ; DTYPE ; @: * the type of residual, %
+; ; residual_out dtype=f32|f16 & residual dtype=bf16 ; DTYPE ; @: * the type of residual, %
+; ; each ndim=0|-1|9|2147483647|-2147483648 ; SHAPE ; @: % dimensions; 1 to 8 are possible
+; d=0,rows=2x3|0x3 ; ; SHAPE ; x: the last dimension, d, is 0
+; ; x|rows|columns shape2=0 ; SHAPE ; @: the last dimension, d, is 0
+; ; x|rows|columns stride2=0|2|-1|$MAX ; STRIDE ; @: stride * in the last dimension* it must be contiguous
+; ; residual|residual_out|$FLOATS|rstd|scale dtype=f32 data=1|2|3 ; ALIGNMENT ; @: * is not aligned
+; ; residual|residual_out|$FLOATS dtype=f16|bf16 data=1 ; ALIGNMENT ; @: * is not aligned
+; ; sums|sums_out data=1|2|3|4|5|6|7 ; ALIGNMENT ; @: * is not aligned
+
+# More bytes, or rows, than an address can count; and some that fit an address space, but not above
+# or below where the data begins.
+; ; each stride0|stride1=$MAX|$MIN|$MAX/e|$MIN/e ; SIZE_OVERFLOW ; @: spans more bytes than an address
+; ; each stride0=9223372036854771711/e data=top ; SIZE_OVERFLOW ; @: spans more bytes than an address
+; ; each stride0=-9223372036854771711/e ; SIZE_OVERFLOW ; @: spans more bytes than an address
+; ; x shape0|shape1|shape2=-1|$MAX ; SIZE_OVERFLOW ; x: spans more bytes than an address
+; ; x shape=4294967296x4294967296x8 stride0=0 stride1=0 ; SIZE_OVERFLOW ; x: spans more bytes
+
+# A shape beside that of x.
+; ; rows shape=1x3x8|3x3x8 ; SHAPE ; @: *x has 2
+; ; rows shape=2x1x8|2x4x8|6x8|1x2x3x8|48 ; SHAPE ; @: *x has 3
+; ; rows shape=2x3x7|2x3x9 ; SHAPE ; @: *x has 8
+; ; per_row shape=0x3|1x3|3x3 ; SHAPE ; @: *x has 2
+; ; per_row shape=2x0|2x2|2x4 ; SHAPE ; @: *x has 3
+; ; per_row shape=6|2x3x1|1x2x3 ; SHAPE ; @: *dimensions
+; ; columns shape=7|9|2x3x7|2x3x9 ; SHAPE ; @: *for rows of 8
+; ; columns shape=0x8|2x8|4x8|1x0x8|1x2x8|1x4x8 ; SHAPE ; @: *x has 3
+; ; columns shape=0x1x8|3x1x8|0x3x8|3x3x8 ; SHAPE ; @: *x has 2
+; ; columns shape=1x1x1x8|1x2x3x8 ; SHAPE ; @: 4 dimensions, but x has 3
+$SHAPES=8|1x8|3x8|1x1x8|1x3x8|2x1x8|2x3x8
+; ; weight shape=$SHAPES & bias shape=$SHAPES ; OK
+; ; bias|post_norm_weight shape=$SHAPES ; OK
+; ; dw+weight shape=$SHAPES & db shape=$SHAPES ; OK
+module ; ; dw shape=$SHAPES & db shape=$SHAPES ; OK
+# A gradient by a weight has its shape, but for dimensions of 1 before; without one it is as free
+# as that by a bias.
+; ; weight shape=8|1x8|1x1x8 & dw shape=8|1x8|1x1x8 ; OK
+; ; weight shape=8 & dw shape=3x8|2x1x8|2x3x8 ; SHAPE ; dw: *weight
+; ; weight shape=3x8 & dw shape=8|2x1x8|2x3x8 ; SHAPE ; dw: *weight
+; ; weight shape=2x1x8 & dw shape=8|3x8|2x3x8 ; SHAPE ; dw: *weight
+; ; weight shape=2x3x8 & dw shape=8|3x8|2x1x8 ; SHAPE ; dw: *weight
+; weight=none ; dw shape=$SHAPES ; OK
+# One row: one element of what is one per row, and nothing to broadcast over.
+; rows=one ; ; OK
+; rows=one ; rows|columns shape=1x8 ; SHAPE ; @: 2 dimensions, but x has 1
+; rows=one ; per_row shape=2|0|1x1 ; SHAPE ; @: it must be one element, as x is one row
+# A module knows its d.
+module ; d=7|9 ; ; SHAPE ; x: * 8
+
+# The rows of an output are told apart by their strides: not rows that repeat, overlap, or (0, 2) and
+# (1, 0) in one place, nor some between two others. Those of an input need not be.
+$SHARED=3rx0|0x1r|0x0|2rx1r|-2rx1r|1rx1r
+; ; outputs stride=$SHARED ; STRIDE ; @: its strides do not tell rows apart
+; ; inputs stride=$SHARED ; OK
+; ; each stride=3rx1r|3rx-1r|-3rx1r|1rx2r|1rx-2r|3r+1x1r|1r+1x2r+3 ; OK
+; ; y|residual_out|q|dx|dw|db stride1=1|7|-7 ; STRIDE ; @: its strides do not tell rows apart
+; ; place stride1=0 & replacing as=place ; STRIDE ; @: its strides do not tell rows apart
+plain ; d=1 ; y stride=3x2 ; STRIDE ;
+  y: its strides do not tell rows apart (12 bytes from one index to the next, but each spans 20)
+
+# In place means the same data, strides and element size.
+; ; place stride=24x8|40x10|-24x-8|8x16 & replacing as=place ; OK
+; ; y+residual_out as=place ; OK
+; ; place dtype=f16|bf16 & y|dx as=place dtype=f16|bf16 ; OK
+; ; replacing as=place stride=27x9|32x8|24x-8 ; OVERLAP ; @: overlaps *in place means the same data
+; ; y|dx as=place dtype=bf16 ; OVERLAP ; @: overlaps *in place means the same data
+; ; y|dx as=place dtype=bf16 stride=48x16 ; OVERLAP ; @: overlaps *in place means the same data
+# Inputs may share bytes. Where two are one tensor, an output in the place of the one overlaps the
+# other.
+; ; inputs+ data=x ; OK
+; ; residual+y as=x ; OVERLAP ; y: overlaps residual
+; ; residual+residual_out as=x ; OVERLAP ; residual_out: overlaps x
+; ; dy+dx as=x ; OVERLAP ; dx: overlaps x
+
+# No rows along one of the leading dimensions, and nowhere to write them.
+$EMPTY=rows=0x3|2x0|0|0x18446744073709551615|18446744073709551615x18446744073709551615x0,
+  weight_per=tensor,bias_per=tensor,post_norm_weight_per=tensor,dw_per=tensor,db_per=tensor
+; $EMPTY ; x+rows+per_row data=null ; OK
+; $EMPTY ; each dtype=9 ; DTYPE ; @: unknown dtype
+options ; $EMPTY,eps=-1 ; ; EPS ; options: eps
+
+# Options.
+options ; eps=-1e-45|-1|nan|inf|-inf ; ; EPS ; options: eps
+options ; eps=0|-0|1e-45|3.4028235e38 ; ; OK
+options ; divisor=-1e-45|-8|nan|inf|-inf ; ; DIVISOR ; options: divisor
+options ; divisor=1e-45|3.4028235e38 ; ; OK
+options ; factor=nan|inf|-inf ; ; FACTOR ; options: factor
+forward options ; factor=0|-1|1e-45|3.4028235e38 ; ; OK
+create options ; factor=0|-1|1e-45|3.4028235e38 ; ; OK
+backward options ; factor=0|-1|1e-45|3.4028235e38 ; ; FACTOR ; options: factor
+$UNKNOWN=-1|2147483647|-2147483648
+options ; ; options eps_placement=3|$UNKNOWN ; EPS_PLACEMENT ; options: eps_placement
+options ; ; options rounding=3|$UNKNOWN ; ROUNDING ; options: rounding
+options ; ; options residual_rounding=2|$UNKNOWN ; ROUNDING ; options: residual_rounding
+options ; ; options activation=2|$UNKNOWN ; GATE ; options: activation is unknown
+options ; ; options gate_placement=2|$UNKNOWN ; GATE ; options: gate_placement is unknown
+options ; ; options gate_rounding=2|$UNKNOWN ; GATE ; options: gate_rounding is unknown
+options ; eps_placement=inside|outside|floor ; ; OK
+options ; rounding=scale_then_cast|cast_then_scale|inverse_rounded ; ; OK
+options ; residual_rounding=cast_then_norm|norm_then_cast ; ; OK
+# Those of the gate need one; before the norm it excludes a residual and a rounding.
+$ANY_GATE=gate_placement=after|before,gate_rounding=unrounded|rounded_to_x
+options forward ; gate=none,activation=sigmoid,$ANY_GATE ; ; GATE ; options: activation is given
+options backward ; activation=sigmoid,$ANY_GATE ; ; GATE ; options: activation is given
+options forward ; gate=none,gate_placement=before,gate_rounding=unrounded|rounded_to_x ; ; GATE ;
+  options: gate_placement is given
+options backward ; gate_placement=before,gate_rounding=unrounded|rounded_to_x ; ; GATE ;
+  options: gate_placement is given
+options forward ; gate=none,gate_rounding=rounded_to_x ; ; GATE ; options: gate_rounding is given
+options backward ; gate_rounding=rounded_to_x ; ; GATE ; options: gate_rounding is given
+options forward ; gate=none ; ; OK
+$ACT=activation=silu|sigmoid
+options forward ; $ACT,gate_placement=after,gate_rounding=unrounded|rounded_to_x ; ; OK
+options sums ; $ACT,gate_placement=before ; ; OK
+options sums ; $ACT,gate_placement=before,gate_rounding=rounded_to_x ; ; GATE ;
+  options: gate_rounding needs
+options residual ; $ACT,gate_placement=before,gate_rounding=unrounded|rounded_to_x ; ; OPERAND ;
+  gate: before the norm
+# An offset needs a weight where an output depends on one; a post-norm has one.
+options ; weight_offset=nan|inf|-inf ; ; WEIGHT_OFFSET ; options: weight_offset
+options ; weight_offset=1|-1e-45 ; ; OK
+$BARE=weight=none,post_norm_weight=none,bias=none
+plain ; $BARE,weight_offset=-1e-45 ; ; WEIGHT_OFFSET ;
+  options: weight_offset is -1.4013e-45, but there is no weight
+plain ; $BARE,weight_offset=1 ; ; WEIGHT_OFFSET ; options: weight_offset is 1, but there is no weight
+plain forward ; $BARE,weight_offset=1,y=none ; ; WEIGHT_OFFSET ; options: weight_offset is 1
+plain residual ; weight=none,weight_offset=1|-1e-45 ; ; OK
+plain forward ; $BARE,weight_offset=1|-1e-45,y=none,q=none,scale=none,zero=none ; ; OK
+plain backward ; weight=none,weight_offset=1,dx=none,dw=f32,db=none ; ; WEIGHT_OFFSET ; options: w
+plain backward ; weight=none,weight_offset=1,dx=none,dw=none ; ; OK
+plain ; $BARE,weight_offset=-0 ; ; OK
+
+# The weight that a module is told, or asked for.
+weight ; ; weight given=0 ; NULL ; weight: the view is null
+weight ; ; weight data=null ; NULL ; weight: data is null
+weight ; ; weight dtype=0|6|-1|f64 ; DTYPE ; weight:
+weight ; ; weight ndim=0|-1|9 ; SHAPE ; weight:
+weight ; ; weight shape=1x8|0|7|9 ; SHAPE ; weight:
+weight ; ; weight stride0=2 ; STRIDE ; weight:
+weight ; ; weight data=2 ; ALIGNMENT ; weight:
+
+# Contexts.
+context ; threads=-1|-2147483648 ; ; THREADS ; context: threads
+context ; threads=2147483647 ; ; OK
+context ; ; context target=PDP11 ; TARGET ; target:
+)";
+
+// Operands or another argument, and new values of its parts.
+struct Part {
+  std::string target;
+  std::vector<std::pair<std::string, std::string>> values;
+
+  bool IsTogether() const { return target.find('+') != std::string::npos; }
+  bool IsOfOperands() const {
+    return target != "operands" && target != "options" && target != "context";
   }
 };
 
-struct Function {
-  const char* name;
-  rmsnorm_status (*run)(const Arguments&);
+struct Line {
+  std::string text;
+  std::vector<std::string> words;
+  std::string fields;
+  std::vector<Part> spoilt;
+  rmsnorm_status status;
+  std::string message;
 };
 
-rmsnorm_status Forward(const Arguments& a) {
-  const rmsnorm_operands operands = a.Norm();
-  return rmsnorm_forward(&operands, &a.options, &a.context);
-}
-rmsnorm_status AddForward(const Arguments& a) {
-  rmsnorm_operands operands = a.Norm();
-  operands.residual = operands.residual_out = &a.residual;
-  return rmsnorm_forward(&operands, &a.options, &a.context);
-}
-rmsnorm_status ForwardAll(const Arguments& a) {
-  const rmsnorm_operands operands = a.Norm();
-  const rmsnorm_call call = {nullptr, &operands, &a.options};
-  return rmsnorm_forward_all(&call, 1, &a.context);
-}
-rmsnorm_status Backward(const Arguments& a) {
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  operands.x = &a.x;
-  operands.weight = &a.weight;
-  operands.dy = operands.dx = &a.y;
-  return rmsnorm_backward(&operands, &a.options, &a.context);
-}
-rmsnorm_status CreateModule(const Arguments& a) {
-  rmsnorm_module* module = nullptr;
-  const rmsnorm_status status =
-      rmsnorm_module_create(&module, kD, RMSNORM_BF16, &a.options, &a.context);
-  EXPECT_EQ(status == RMSNORM_OK, module != nullptr);
-  rmsnorm_module_destroy(module);
-  return status;
-}
-rmsnorm_status ModuleForward(const Arguments& a) {
-  rmsnorm_operands operands = a.Norm();
-  operands.weight = nullptr;
-  return rmsnorm_module_forward(RmsNorm(kD).get(), &operands, &a.context);
-}
-rmsnorm_status ModuleBackward(const Arguments& a) {
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  operands.x = &a.x;
-  operands.dy = operands.dx = &a.y;
-  return rmsnorm_module_backward(RmsNorm(kD).get(), &operands, &a.context);
+std::vector<std::string> Words(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
-const std::vector<Function> kTakeOptions = {{"forward", Forward},
-                                            {"forward with a residual", AddForward},
-                                            {"forward_all", ForwardAll},
-                                            {"backward", Backward},
-                                            {"module_create", CreateModule}};
-const std::vector<Function> kTakeContext = {{"forward", Forward},
-                                            {"forward_all", ForwardAll},
-                                            {"backward", Backward},
-                                            {"create", CreateModule},
-                                            {"module's forward", ModuleForward},
-                                            {"module's backward", ModuleBackward}};
+std::pair<std::string, std::string> Halves(const std::string& text) {
+  const size_t equals = text.find('=');
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
 
-using Spoil = std::function<void(Arguments&)>;
+Line ParseLine(const std::string& text) {
+  static const std::vector<std::string> statuses = Words(
+      "OK NULL STRUCT_SIZE DTYPE SHAPE STRIDE SIZE_OVERFLOW ALIGNMENT OVERLAP EPS EPS_PLACEMENT "
+      "ROUNDING WEIGHT_OFFSET DIVISOR THREADS TARGET MEMORY FLAGS DEVICE READ_ONLY OPERAND FACTOR "
+      "GATE");
+  std::vector<std::string> columns = Split(text, ';');
+  columns.resize(5);
+  Line line = {text, Words(columns[0]), "", {}, 0, ""};
+  if (line.words.empty()) line.words = {"call"};
+  for (const std::string& fields : Words(columns[1])) line.fields += fields;
+  for (const std::string& spoilt : Split(columns[2], '&')) {
+    const std::vector<std::string> words = Words(spoilt);
+    if (words.empty()) continue;
+    line.spoilt.push_back({words[0], {}});
+    for (size_t i = 1; i < words.size(); ++i) line.spoilt.back().values.push_back(Halves(words[i]));
+  }
+  const auto status = std::find(statuses.begin(), statuses.end(), Words(columns[3]).at(0));
+  if (status == statuses.end()) throw std::runtime_error("no status: " + text);
+  line.status = static_cast<rmsnorm_status>(status - statuses.begin());
+  for (const std::string& word : Words(columns[4])) line.message += word + " ";
+  if (!line.message.empty()) line.message.pop_back();
+  return line;
+}
 
-// Refused by each function, with a message that begins with `name`, or with that after the call's.
-void ExpectRefused(rmsnorm_status status, const std::string& name,
-                   const std::vector<Function>& functions, const Spoil& spoil) {
-  for (const Function& function : functions) {
-    SCOPED_TRACE(function.name);
-    Arguments arguments;
-    spoil(arguments);
-    const std::vector<float> before = arguments.memory;
-    ASSERT_EQ(status, function.run(arguments)) << rmsnorm_error_message();
-    EXPECT_EQ(before, arguments.memory) << "something was written";
-    std::string message = rmsnorm_error_message();
-    if (function.run == ForwardAll && message.find("calls[0].") == 0) message.erase(0, 9);
-    EXPECT_EQ(0u, message.find(name)) << message;
-    EXPECT_GT(message.size(), name.size() + 5) << message;
-    EXPECT_EQ(std::string::npos, message.find('\n')) << message;
+// A line for each choice among values.
+void Expand(const std::string& text, std::vector<Line>& lines) {
+  const size_t bar = text.find('|');
+  if (bar == std::string::npos) return lines.push_back(ParseLine(text));
+  const size_t begin = text.find_last_of(" ,=;", bar) + 1;
+  const size_t end = text.find_first_of(" ,=;", bar);
+  for (const std::string& choice : Split(text.substr(begin, end - begin), '|')) {
+    Expand(text.substr(0, begin) + choice + text.substr(end), lines);
   }
 }
 
-void ExpectAccepted(const std::vector<Function>& functions, const Spoil& spoil) {
-  for (const Function& function : functions) {
-    SCOPED_TRACE(function.name);
-    Arguments arguments;
-    spoil(arguments);
-    EXPECT_EQ(RMSNORM_OK, function.run(arguments)) << rmsnorm_error_message();
-  }
+Operand Named(const std::string& name) {
+  int i = 0;
+  while (i < kOperands && name != kOperandRules[i].name) ++i;
+  return static_cast<Operand>(i);
 }
 
-TEST(Arguments, AreAcceptedUnspoilt) {
-  ExpectAccepted(kTakeOptions, [](Arguments&) {});
-  ExpectAccepted(kTakeContext, [](Arguments&) {});
-}
-
-// ----------------------------------------------------------------------- options and contexts
-
-TEST(Options, EpsMustBeFiniteAndNotNegative) {
-  for (const float eps : {-1e-45f, -1.0f, kNan, kInfinity, -kInfinity}) {
-    ExpectRefused(RMSNORM_ERROR_EPS, "options: eps ", kTakeOptions,
-                  [&](Arguments& a) { a.options.eps = eps; });
-  }
-  for (const float eps : {0.0f, -0.0f, 1e-45f, std::numeric_limits<float>::max()}) {
-    ExpectAccepted(kTakeOptions, [&](Arguments& a) { a.options.eps = eps; });
-  }
-}
-
-TEST(Options, UnknownEnumValuesAreRefused) {
-  const auto refuse = [](int32_t rmsnorm_options::*field, int32_t values, rmsnorm_status status,
-                         const std::string& name) {
-    for (const int32_t value : {-1, values, INT32_MAX, INT32_MIN}) {
-      ExpectRefused(status, "options: " + name + " ", kTakeOptions,
-                    [&](Arguments& a) { a.options.*field = value; });
-    }
-  };
-  const auto check = [&](int32_t rmsnorm_options::*field, int32_t values, rmsnorm_status status,
-                         const std::string& name) {
-    refuse(field, values, status, name);
-    for (int32_t value = 0; value < values; ++value) {
-      ExpectAccepted(kTakeOptions, [&](Arguments& a) { a.options.*field = value; });
-    }
-  };
-  check(&rmsnorm_options::eps_placement, 3, RMSNORM_ERROR_EPS_PLACEMENT, "eps_placement");
-  check(&rmsnorm_options::rounding, 3, RMSNORM_ERROR_ROUNDING, "rounding");
-  check(&rmsnorm_options::residual_rounding, 2, RMSNORM_ERROR_ROUNDING, "residual_rounding");
-  // Known ones are accepted beside a gate: Options.OfTheGateNeedAGate.
-  refuse(&rmsnorm_options::activation, 2, RMSNORM_ERROR_GATE, "activation");
-  refuse(&rmsnorm_options::gate_placement, 2, RMSNORM_ERROR_GATE, "gate_placement");
-  refuse(&rmsnorm_options::gate_rounding, 2, RMSNORM_ERROR_GATE, "gate_rounding");
-}
-
-TEST(Options, FactorMustBeFinite) {
-  for (const float factor : {kNan, kInfinity, -kInfinity}) {
-    ExpectRefused(RMSNORM_ERROR_FACTOR, "options: factor ", kTakeOptions,
-                  [&](Arguments& a) { a.options.factor = factor; });
-  }
-  for (const float factor : {0.0f, -1.0f, 1e-45f, std::numeric_limits<float>::max()}) {
-    ExpectAccepted({{"forward", Forward}, {"forward_all", ForwardAll}, {"create", CreateModule}},
-                   [&](Arguments& a) { a.options.factor = factor; });
-    ExpectRefused(RMSNORM_ERROR_FACTOR, "options: factor ", {{"backward", Backward}},
-                  [&](Arguments& a) { a.options.factor = factor; });
-  }
-}
-
-// Every combination, in forward without a gate and with one, after a residual or not, and in
-// backward: refused for which status, if it is, by a message that begins how.
-TEST(Options, OfTheGateNeedAGate) {
-  const Function with_gate = {"with a gate", [](const Arguments& a) {
-                                rmsnorm_operands operands = a.Norm();
-                                operands.gate = &a.x;
-                                return rmsnorm_forward(&operands, &a.options, &a.context);
-                              }};
-  const Function with_both = {"with a gate and a residual", [](const Arguments& a) {
-                                rmsnorm_operands operands = a.Norm();
-                                operands.gate = &a.x;
-                                operands.residual = operands.residual_out = &a.residual;
-                                return rmsnorm_forward(&operands, &a.options, &a.context);
-                              }};
-  const std::vector<Function> without = {{"forward", Forward},
-                                         {"forward with a residual", AddForward},
-                                         {"forward_all", ForwardAll},
-                                         {"backward", Backward}};
-  for (const rmsnorm_activation activation : {RMSNORM_SILU, RMSNORM_SIGMOID}) {
-    for (const rmsnorm_gate_placement placement : {RMSNORM_GATE_AFTER, RMSNORM_GATE_BEFORE}) {
-      for (const rmsnorm_gate_rounding rounding :
-           {RMSNORM_GATE_UNROUNDED, RMSNORM_GATE_ROUNDED_TO_X}) {
-        const Spoil set = [&](Arguments& a) {
-          a.options.activation = activation;
-          a.options.gate_placement = placement;
-          a.options.gate_rounding = rounding;
-        };
-        const bool before = placement == RMSNORM_GATE_BEFORE;
-        const bool rounded = rounding == RMSNORM_GATE_ROUNDED_TO_X;
-        const std::string first = activation != RMSNORM_SILU ? "activation"
-                                  : before                   ? "gate_placement"
-                                                             : "gate_rounding";
-        if (activation == RMSNORM_SILU && !before && !rounded) {
-          ExpectAccepted(without, set);
-        } else {
-          ExpectRefused(RMSNORM_ERROR_GATE, "options: " + first + " is given, ", without, set);
-        }
-        if (before && rounded) {
-          ExpectRefused(RMSNORM_ERROR_GATE, "options: gate_rounding needs ", {with_gate}, set);
-        } else {
-          ExpectAccepted({with_gate}, set);
-        }
-        if (before) {
-          ExpectRefused(RMSNORM_ERROR_OPERAND, "gate: before the norm ", {with_both}, set);
-        } else {
-          ExpectAccepted({with_both}, set);
-        }
+// The operands that a target stands for in a call.
+std::vector<Operand> OperandsOf(const Call& call, const std::string& target) {
+  std::vector<Operand> operands;
+  for (const std::string& name : Split(target, '+')) {
+    for (int i = 0; i < kOperands; ++i) {
+      const auto o = static_cast<Operand>(i);
+      const internal::OperandRule& rule = kOperandRules[o];
+      const bool is_absent = call.c.RoleOf(o) == Role::kAbsent;
+      const bool chosen = name == "each"        ? true
+                          : name == "rows"      ? rule.shape == Shape::kRows && o != internal::kX
+                          : name == "columns"   ? rule.shape == Shape::kColumns
+                          : name == "per_row"   ? rule.shape == Shape::kPerRow
+                          : name == "inputs"    ? !call.IsOutput(o)
+                          : name == "outputs"   ? call.IsOutput(o)
+                          : name == "replacing" ? rule.in_place_of != o
+                                                : name == rule.name;
+      if (name == "absent" ? is_absent : chosen && (call.Has(o) || name == rule.name)) {
+        operands.push_back(o);
       }
     }
   }
+  return operands;
 }
 
-TEST(Options, WeightOffsetMustBeFiniteAndHaveAWeight) {
-  for (const float offset : {kNan, kInfinity, -kInfinity}) {
-    ExpectRefused(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset ", kTakeOptions,
-                  [&](Arguments& a) { a.options.weight_offset = offset; });
+// The operands of which a line spoils one at a time; of another argument, none.
+std::vector<Operand> SpoiltOneByOne(const Call& call, const std::vector<Part>& parts) {
+  for (const Part& part : parts) {
+    if (part.target == "place" || !part.IsOfOperands()) continue;
+    std::vector<Operand> operands = OperandsOf(call, part.target);
+    if (part.IsTogether() && !operands.empty()) operands.resize(1);
+    return operands;
   }
-  for (const float offset : {1.0f, -1e-45f}) {
-    ExpectAccepted(kTakeOptions, [&](Arguments& a) { a.options.weight_offset = offset; });
-    Arguments a;
-    a.options.weight_offset = offset;
-    rmsnorm_operands operands = a.Norm();
-    operands.weight = nullptr;
-    EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET, rmsnorm_forward(&operands, &a.options, nullptr));
-    EXPECT_STREQ(("options: weight_offset is " + std::string(offset == 1 ? "1" : "-1.4013e-45") +
-                  ", but there is no weight")
-                     .c_str(),
-                 rmsnorm_error_message());
-    operands.dy = operands.dx = operands.y;
-    operands.y = nullptr;
-    EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET, rmsnorm_backward(&operands, &a.options, nullptr));
-    // A quantised output depends on one as y does, and a post-norm has one.
-    int8_t q[kRows * kD];
-    float numbers[kRows];
-    const rmsnorm_view q_view = rmsnorm_rows(q, RMSNORM_I8, kRows, kD, kD);
-    const rmsnorm_view scale = rmsnorm_vector(numbers, RMSNORM_F32, kRows);
-    operands = rmsnorm_no_operands();
-    operands.x = &a.x;
-    operands.q = &q_view;
-    operands.scale = &scale;
-    EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET, rmsnorm_forward(&operands, &a.options, nullptr));
-    operands.post_norm_weight = &a.weight;
-    EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&operands, &a.options, nullptr));
-    // What does not depend on a weight needs none.
-    float rstd[kRows];
-    const rmsnorm_view rstd_view = rmsnorm_vector(rstd, RMSNORM_F32, kRows);
-    operands = rmsnorm_no_operands();
-    operands.x = &a.x;
-    operands.rstd = &rstd_view;
-    EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&operands, &a.options, nullptr));
-  }
-  Arguments a;
-  a.options.weight_offset = -0.0f;
-  rmsnorm_operands operands = a.Norm();
-  operands.weight = nullptr;
-  EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&operands, &a.options, nullptr));
+  return {internal::kOperands};
 }
 
-TEST(Options, DivisorMustBeFiniteAndNotNegative) {
-  for (const float divisor : {-1e-45f, -8.0f, kNan, kInfinity, -kInfinity}) {
-    ExpectRefused(RMSNORM_ERROR_DIVISOR, "options: divisor ", kTakeOptions,
-                  [&](Arguments& a) { a.options.divisor = divisor; });
+// A number as lines have them, for an operand.
+ptrdiff_t Number(const Call& call, Operand o, const std::string& text) {
+  const size_t plus = text.find('+');
+  if (plus != std::string::npos) {
+    return Number(call, o, text.substr(0, plus)) + Number(call, o, text.substr(plus + 1));
   }
-  for (const float divisor : {1e-45f, std::numeric_limits<float>::max()}) {
-    ExpectAccepted(kTakeOptions, [&](Arguments& a) { a.options.divisor = divisor; });
+  size_t digits;
+  const ptrdiff_t number = std::stoll(text, &digits);
+  const size_t element = rmsnorm_dtype_size(call.operands.view[o].dtype);
+  return text.substr(digits) == "r"    ? number * static_cast<ptrdiff_t>(RowLengthOf(call.c, o))
+         : text.substr(digits) == "/e" ? number / static_cast<ptrdiff_t>(element)
+                                       : number;
+}
+
+void SpoilOperand(Call& call, Operand o, const std::string& field, const std::string& value) {
+  rmsnorm_view& view = call[o];
+  std::vector<ptrdiff_t> numbers;
+  const auto read_numbers = [&] {
+    for (const std::string& one : Split(value, 'x')) numbers.push_back(Number(call, o, one));
+  };
+  if (field == "given") {
+    value == "1" ? call.Give(o) : call.Remove(o);
+  } else if (field == "as") {
+    view = call[value == "place" ? kOperandRules[o].in_place_of : Named(value)];
+  } else if (field == "data" && Named(value) != internal::kOperands) {
+    view.data = call[Named(value)].data;
+  } else if (field == "data" && (value == "null" || value == "top")) {
+    view.data = value == "null" ? nullptr : reinterpret_cast<void*>(UINTPTR_MAX - 4095);
+  } else if (field == "data") {
+    view.data = static_cast<char*>(view.data) + Number(call, o, value);
+  } else if (field == "dtype") {
+    const bool is_known = cases::FindField(kOperandRules[o].name).read(call.c, value);
+    view.dtype = is_known ? call.c.operand[o].dtype : std::stoi(value);
+  } else if (field == "ndim") {
+    // As the interface makes it, which must not write beyond its eight dimensions.
+    const std::vector<size_t> shape(9, 1);
+    view = rmsnorm_tensor(view.data, view.dtype, std::stoi(value), shape.data(), nullptr);
+  } else if (field == "shape") {
+    read_numbers();
+    call.Give(o, {numbers.begin(), numbers.end()});
+  } else if (field == "stride") {
+    read_numbers();
+    std::copy(numbers.begin(), numbers.end(), view.stride);
+  } else if (field.find("shape") == 0) {
+    view.shape[field[5] - '0'] = static_cast<size_t>(Number(call, o, value));
+  } else {
+    view.stride[field.at(6) - '0'] = Number(call, o, value);
   }
 }
 
-TEST(Context, ThreadsMustNotBeNegative) {
-  for (const int32_t threads : {-1, INT32_MIN}) {
-    ExpectRefused(RMSNORM_ERROR_THREADS, "context: threads ", kTakeContext,
-                  [&](Arguments& a) { a.context.threads = threads; });
+// Numbers of options that stand for one of a few words in a case.
+const std::pair<std::string, int32_t rmsnorm_options::*> kWords[] = {
+    {"eps_placement", &rmsnorm_options::eps_placement},
+    {"rounding", &rmsnorm_options::rounding},
+    {"residual_rounding", &rmsnorm_options::residual_rounding},
+    {"activation", &rmsnorm_options::activation},
+    {"gate_placement", &rmsnorm_options::gate_placement},
+    {"gate_rounding", &rmsnorm_options::gate_rounding}};
+
+void SpoilArgument(Call& call, const std::string& field, const std::string& value) {
+  if (field == "null") call.no_operands = true;
+  if (field == "add_to") call.operands.add_to = static_cast<uint32_t>(std::stoul(value));
+  if (field == "target") call.context.target = value.c_str();
+  for (const auto& [name, number] : kWords) {
+    if (field == name) call.c.options.*number = std::stoi(value);
   }
-  ExpectAccepted(kTakeContext, [](Arguments& a) { a.context.threads = INT32_MAX; });
 }
 
-TEST(Context, TargetMustBeKnown) {
-  ExpectRefused(RMSNORM_ERROR_TARGET, "target: ", kTakeContext,
-                [](Arguments& a) { a.context.target = "PDP11"; });
+// Whether the call has all operands that are spoilt, or gets them.
+bool Spoil(Call& call, const std::vector<Part>& parts, Operand each) {
+  for (const Part& part : parts) {
+    std::vector<Operand> operands = {each};
+    if (part.target == "place") {
+      operands = {kOperandRules[each].in_place_of};
+    } else if (part.IsOfOperands() &&
+               (part.IsTogether() || Named(part.target) != internal::kOperands)) {
+      operands = OperandsOf(call, part.target);
+    }
+    for (const Operand o : operands) {
+      for (const auto& [field, value] : part.values) {
+        if (!part.IsOfOperands()) {
+          SpoilArgument(call, field, value);
+          continue;
+        }
+        if (!call.Has(o) && field != "given") return false;
+        SpoilOperand(call, o, field, value);
+      }
+    }
+  }
+  return true;
 }
 
-// Options of zero rows are checked as well.
-TEST(Options, OfZeroRowsAreChecked) {
-  ExpectRefused(RMSNORM_ERROR_EPS, "options: eps ", kTakeOptions, [](Arguments& a) {
-    a.x.shape[0] = a.y.shape[0] = a.residual.shape[0] = 0;
-    a.options.eps = -1;
+// Whether a message begins as a pattern says.
+bool Begins(const std::string& message, const std::string& pattern) {
+  size_t at = 0;
+  bool is_first = true;
+  for (const std::string& part : Split(pattern, '*')) {
+    const size_t found = message.find(part, at);
+    if (found == std::string::npos || (is_first && found != 0)) return false;
+    at = found + part.size();
+    is_first = false;
+  }
+  return true;
+}
+
+void TestLine(const Line& line) {
+  size_t calls = 0;
+  for (const Function& function : Functions()) {
+    if (!HasWords(function, line.words)) continue;
+    for (const Operand each : SpoiltOneByOne(Call(function, line.fields), line.spoilt)) {
+      SCOPED_TRACE(function.words);
+      Call call(function, line.fields);
+      if (!Spoil(call, line.spoilt, each)) continue;
+      ++calls;
+      if (line.status == RMSNORM_OK) {
+        call.ExpectAccepted();
+        continue;
+      }
+      std::string pattern = line.message;
+      const auto replace = [&](char sign, const std::string& meaning) {
+        const size_t at = pattern.find(sign);
+        if (at != std::string::npos) pattern.replace(at, 1, meaning);
+      };
+      if (each != internal::kOperands) replace('@', kOperandRules[each].name);
+      if (!line.spoilt.empty()) replace('%', line.spoilt.back().values.back().second);
+      const std::string message = call.ExpectRefused(line.status);
+      EXPECT_TRUE(Begins(message, pattern)) << message << " is not " << pattern;
+    }
+  }
+  EXPECT_GT(calls, 0u) << "no call";
+}
+
+TEST(Arguments, AreRefusedOrTaken) {
+  std::vector<Line> lines;
+  for (const std::string& text : cases::LinesOf(kLines)) Expand(text, lines);
+  EXPECT_GT(lines.size(), 500u);
+  for (const Line& line : lines) {
+    SCOPED_TRACE(line.text);
+    TestLine(line);
+  }
+}
+
+// ------------------------------------------------------------------------ which operands there are
+
+const Function& Find(const std::vector<std::string>& words) {
+  return *std::find_if(Functions().begin(), Functions().end(),
+                       [&](const Function& function) { return HasWords(function, words); });
+}
+
+// Every selection of operands; the bits of an output are those beside every other output.
+TEST(Operands, AreThereInEverySelection) {
+  using namespace internal;
+  struct Wrong {
+    rmsnorm_status status;
+    Operand operand;
+  };
+  size_t accepted = 0;
+  size_t refused = 0;
+  for (const bool backward : {false, true}) {
+    const Function& function = Find({"plain", backward ? "backward" : "residual"});
+    const std::string fields = backward ? "" : "sums=f64";
+    const OperandSet all = Call(function, fields).operands.given;
+    for (OperandSet selected = all;; selected = (selected - 1) & all) {
+      Call call(function, fields);
+      call.operands.given = selected;
+      std::vector<Wrong> wrong;
+      bool any_output = false;
+      ForEachOperand(all, [&](Operand o) {
+        any_output = any_output || call.IsOutput(o);
+        if (call.c.RoleOf(o) == Role::kRequired && !call.Has(o)) {
+          wrong.push_back({RMSNORM_ERROR_NULL, o});
+        }
+      });
+      const auto exclude = [&](bool is_wrong, Operand o) {
+        if (is_wrong) wrong.push_back({RMSNORM_ERROR_OPERAND, o});
+      };
+      if (!any_output) wrong.push_back({RMSNORM_ERROR_NULL, backward ? kDx : kY});
+      exclude(call.Has(kResidualOut) && !call.Has(kResidual), kResidualOut);
+      exclude(call.Has(kSums) && (call.Has(kResidual) || call.Has(kPostNormWeight)), kSums);
+      exclude(call.Has(kQ) && !call.Has(kScale), kQ);
+      exclude(call.Has(kScale) && !call.Has(kQ), kScale);
+      exclude(call.Has(kZero) && !call.Has(kQ), kZero);
+      SCOPED_TRACE(selected);
+      if (wrong.empty()) {
+        ++accepted;
+        call.ExpectAccepted();
+        // The same inputs with every output. With a zero point q has other integers.
+        Call full(function, fields);
+        ForEachOperand(all & ~selected, [&](Operand o) {
+          const bool possible =
+              o == kResidualOut ? call.Has(kResidual) : o != kZero || !call.Has(kQ);
+          if (!full.IsOutput(o) || !possible) full.Remove(o);
+        });
+        full.ExpectAccepted();
+        ForEachOperand(selected, [&](Operand o) {
+          EXPECT_TRUE(full.BytesOf(o) == call.BytesOf(o)) << kOperandRules[o].name;
+        });
+      } else {
+        ++refused;
+        const std::string before = call.Bytes();
+        const rmsnorm_status status = call.Run();
+        const std::string message = rmsnorm_error_message();
+        EXPECT_TRUE(std::any_of(wrong.begin(), wrong.end(),
+                                [&](const Wrong& one) {
+                                  const std::string begin =
+                                      std::string(kOperandRules[one.operand].name) + ": ";
+                                  return status == one.status && message.find(begin) == 0;
+                                }))
+            << status << " " << message;
+        EXPECT_TRUE(before == call.Bytes()) << "something was written";
+      }
+      if (selected == 0) break;
+    }
+  }
+  // Forward takes any weight, bias and gate. It gives integers with a zero point, without one or
+  // not at all, and of other outputs four with a residual, after a post-norm or not, and three
+  // without, after a post-norm, from sums or neither: but for none at all. Backward takes any
+  // weight and rstd, and gives at least one of three gradients.
+  EXPECT_EQ(8u * (2 * (3 * 16 - 1) + 3 * (3 * 8 - 1)) + 4u * 7, accepted);
+  EXPECT_EQ((1u << 14) + (1u << 7), accepted + refused);
+}
+
+// ------------------------------------------------------------------------------------ overlaps
+
+// Bytes from one index of the dimensions 2x3 to the next; none where rows are dense.
+struct Steps {
+  ptrdiff_t outer;
+  ptrdiff_t inner;
+};
+
+void Lay(rmsnorm_view& view, const Steps& steps) {
+  const auto element = static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype));
+  if (steps.outer == 0) return;
+  view.stride[0] = steps.outer / element;
+  view.stride[1] = steps.inner / element;
+}
+
+bool Meet(const Call::Row& a, const Call::Row& b) { return a.begin < b.end && b.begin < a.end; }
+
+bool AnyMeet(const std::vector<Call::Row>& a, const std::vector<Call::Row>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const Call::Row& row) {
+    return std::any_of(b.begin(), b.end(),
+                       [&](const Call::Row& other) { return Meet(row, other); });
   });
+}
+
+Call::Row Whole(const std::vector<Call::Row>& rows) {
+  Call::Row all = rows[0];
+  for (const Call::Row& row : rows) {
+    all = {std::min(all.begin, row.begin), std::max(all.end, row.end)};
+  }
+  return all;
+}
+
+// An output at every so many elements' distance from another operand. It shares no byte with the
+// other unless it is in its place, and lies between its rows only where both walk through memory by
+// the same steps.
+void SweepDistances(Call& call, Operand output, Operand other, bool same_steps, size_t every) {
+  const bool may_replace = kOperandRules[output].in_place_of == other;
+  const std::vector<Call::Row> others = call.RowsOf(other);
+  const size_t element = rmsnorm_dtype_size(call[output].dtype);
+  const bool is_alike = same_steps && element == rmsnorm_dtype_size(call[other].dtype);
+  constexpr ptrdiff_t kFar = 512;  // no rows here span more
+  const auto step = static_cast<ptrdiff_t>(every * element);
+  for (ptrdiff_t bytes = -kFar; bytes <= kFar; bytes += step) {
+    SCOPED_TRACE(bytes);
+    call[output].data = static_cast<char*>(call[other].data) + bytes;
+    const std::vector<Call::Row> rows = call.RowsOf(output);
+    const bool refused = AnyMeet(rows, others) || (!same_steps && Meet(Whole(rows), Whole(others)));
+    if (!refused || (may_replace && is_alike && bytes == 0)) {
+      call.ExpectAccepted();
+      continue;
+    }
+    const std::string message = call.ExpectRefused(RMSNORM_ERROR_OVERLAP);
+    // Of two outputs either may be named first.
+    const auto says = [&](Operand a, Operand b) {
+      return Begins(message, kOperandRules[a].name + std::string(": overlaps ") +
+                                 kOperandRules[b].name + " ");
+    };
+    EXPECT_TRUE(says(output, other) || (call.IsOutput(other) && says(other, output))) << message;
+    EXPECT_EQ(may_replace, Begins(message, "*; in place means the same data, strides")) << message;
+  }
+}
+
+// Each output of a call beside each other operand.
+void SweepPairs(const Function& function, const Steps& steps, const Steps& other_steps,
+                rmsnorm_dtype dtype, size_t every) {
+  const cases::OperandSet given = Call(function).operands.given;
+  internal::ForEachOperand(given, [&](Operand output) {
+    internal::ForEachOperand(given, [&](Operand other) {
+      Call call(function);
+      const bool has_types = kOperandRules[output].dtype == 0 && output != internal::kResidualOut;
+      if (other == output || !call.IsOutput(output) || (dtype != RMSNORM_F32 && !has_types)) return;
+      SCOPED_TRACE(std::string(kOperandRules[output].name) + " over " + kOperandRules[other].name);
+      if (has_types) call[output].dtype = dtype;
+      Lay(call[output], steps);
+      Lay(call[other], other_steps);
+      const bool same_steps = std::memcmp(&steps, &other_steps, sizeof steps) == 0;
+      SweepDistances(call, output, other, same_steps, every);
+    });
+  });
+}
+
+TEST(Overlap, IsRefusedAtEveryDistance) {
+  constexpr Steps kDense = {0, 0};
+  constexpr Steps kWithRoom = {288, 96};
+  for (const Function& function : Functions()) {
+    if (!HasWords(function, {"call"})) continue;
+    SCOPED_TRACE(function.words);
+    const bool is_plain = HasWords(function, {"plain"});
+    SweepPairs(function, kWithRoom, kWithRoom, RMSNORM_F32, is_plain ? 1 : 4);
+    SweepPairs(function, kDense, kDense, RMSNORM_F32, is_plain ? 1 : 4);
+    if (!is_plain) continue;
+    SweepPairs(function, kWithRoom, kWithRoom, RMSNORM_F16, 1);
+    SweepPairs(function, kDense, kDense, RMSNORM_F16, 1);
+    SweepPairs(function, {144, 48}, kWithRoom, RMSNORM_F32, 4);
+    // Three heads of nine, and the first dimension innermost.
+    for (const Steps& both : {Steps{288, 32}, Steps{96, 192}}) {
+      SweepPairs(function, both, both, RMSNORM_F32, 4);
+    }
+  }
 }
 
 // ------------------------------------------------------------------------------------- module
 
-// That of which a module is asked or told needs the module.
+// What is asked of a module, or told to it, needs the module.
 TEST(Module, MustNotBeNull) {
-  Arguments a;
-  rmsnorm_operands operands = a.Norm();
   float number = 0;
+  const rmsnorm_view weight = rmsnorm_vector(&number, RMSNORM_F32, 1);
+  const rmsnorm_operands none = rmsnorm_no_operands();
   const std::vector<std::function<rmsnorm_status()>> calls = {
       [] { return rmsnorm_module_create(nullptr, kD, RMSNORM_F32, nullptr, nullptr); },
-      [&] { return rmsnorm_module_set_weight(nullptr, &a.weight); },
-      [&] { return rmsnorm_module_get_weight(nullptr, &a.weight); },
+      [&] { return rmsnorm_module_set_weight(nullptr, &weight); },
+      [&] { return rmsnorm_module_get_weight(nullptr, &weight); },
       [] { return rmsnorm_module_reset_weight(nullptr); },
-      [&] { return rmsnorm_module_forward(nullptr, &operands, nullptr); },
-      [&] { return rmsnorm_module_backward(nullptr, &operands, nullptr); },
+      [&] { return rmsnorm_module_forward(nullptr, &none, nullptr); },
+      [&] { return rmsnorm_module_backward(nullptr, &none, nullptr); },
       [&] { return rmsnorm_module_forward_rows(nullptr, RMSNORM_F32, 1, &number, &number); },
       [&] {
         return rmsnorm_module_add_forward_rows(nullptr, RMSNORM_F32, 1, &number, &number, &number,
@@ -339,9 +696,11 @@ TEST(Module, MustNotBeNull) {
         return rmsnorm_module_backward_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
                                             &number, nullptr);
       }};
-  for (size_t i = 0; i < calls.size(); ++i) {
-    EXPECT_EQ(RMSNORM_ERROR_NULL, calls[i]()) << i;
-    EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("module: ")) << i;
+  for (const auto& call : calls) {
+    const char* exact;
+    rmsnorm_find_target("PDP11", &exact);  // leaves another message
+    EXPECT_EQ(RMSNORM_ERROR_NULL, call());
+    EXPECT_STREQ("module: the pointer is null", rmsnorm_error_message());
   }
   rmsnorm_module_destroy(nullptr);
   EXPECT_EQ(0u, rmsnorm_module_d(nullptr));
@@ -366,43 +725,6 @@ TEST(Module, IsNotMadeOfWrongArguments) {
   for (const size_t d : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 4, SIZE_MAX / 8}) {
     expect_refused(RMSNORM_ERROR_MEMORY, "d: ", d, RMSNORM_F32);
   }
-}
-
-TEST(Module, WeightMustBeARowOfItsElements) {
-  const Function set = {"set_weight", [](const Arguments& a) {
-                          RmsNorm norm(kD);
-                          return rmsnorm_module_set_weight(const_cast<rmsnorm_module*>(norm.get()),
-                                                           &a.weight);
-                        }};
-  const Function get = {"get_weight", [](const Arguments& a) {
-                          return rmsnorm_module_get_weight(RmsNorm(kD).get(), &a.weight);
-                        }};
-  const std::vector<Function> both = {set, get};
-  const auto expect_refused = [&](rmsnorm_status status,
-                                  const std::function<void(rmsnorm_view&)>& spoil) {
-    ExpectRefused(status, "weight: ", both, [&](Arguments& a) { spoil(a.weight); });
-  };
-  ExpectAccepted(both, [](Arguments&) {});
-  expect_refused(RMSNORM_ERROR_NULL, [](rmsnorm_view& view) { view.data = nullptr; });
-  for (const int32_t dtype : {0, int32_t{RMSNORM_F64}, 6, -1}) {
-    expect_refused(RMSNORM_ERROR_DTYPE, [&](rmsnorm_view& view) { view.dtype = dtype; });
-  }
-  for (const int32_t ndim : {0, -1, 2, 9}) {
-    expect_refused(RMSNORM_ERROR_SHAPE, [&](rmsnorm_view& view) {
-      view = rmsnorm_rows(view.data, RMSNORM_F32, 1, kD, kD);
-      view.ndim = ndim;
-    });
-  }
-  for (const size_t d : {size_t{0}, kD - 1, kD + 1}) {
-    expect_refused(RMSNORM_ERROR_SHAPE, [&](rmsnorm_view& view) { view.shape[0] = d; });
-  }
-  expect_refused(RMSNORM_ERROR_STRIDE, [](rmsnorm_view& view) { view.stride[0] = 2; });
-  expect_refused(RMSNORM_ERROR_ALIGNMENT,
-                 [](rmsnorm_view& view) { view.data = static_cast<char*>(view.data) + 2; });
-  RmsNorm norm(kD);
-  EXPECT_EQ(RMSNORM_ERROR_NULL,
-            rmsnorm_module_set_weight(const_cast<rmsnorm_module*>(norm.get()), nullptr));
-  EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_module_get_weight(norm.get(), nullptr));
 }
 
 // A refused weight leaves the one before.
@@ -456,12 +778,9 @@ TEST(Status, EachHasATextOfItsOwn) {
 }
 
 TEST(Status, AMessageStaysUntilTheNextFailure) {
-  Arguments a;
-  a.options.eps = -1;
-  EXPECT_EQ(RMSNORM_ERROR_EPS, Forward(a));
-  const std::string message = rmsnorm_error_message();
-  a.options.eps = 1;
-  EXPECT_EQ(RMSNORM_OK, Forward(a));
+  const std::string message =
+      Call(Find({"plain", "residual"}), "eps=-1").ExpectRefused(RMSNORM_ERROR_EPS);
+  Call(Find({"plain", "residual"})).ExpectAccepted();
   EXPECT_EQ(message, rmsnorm_error_message());
 }
 
@@ -486,27 +805,32 @@ TEST(Dtype, SizesAndNames) {
 
 // They are rmsnorm_forward() with the operands named.
 TEST(ShortForms, GiveWhatForwardGives) {
-  for (const bool weighted : {false, true}) {
-    Arguments a;
-    Arguments expected;
-    rmsnorm_operands operands = expected.Norm();
-    if (!weighted) operands.weight = nullptr;
-    ASSERT_EQ(RMSNORM_OK, rmsnorm_forward(&operands, nullptr, nullptr));
-    ASSERT_EQ(RMSNORM_OK, rmsnorm_norm(&a.x, weighted ? &a.weight : nullptr, &a.y, nullptr));
-    EXPECT_EQ(expected.memory, a.memory);
-    operands.residual = operands.residual_out = &expected.residual;
-    ASSERT_EQ(RMSNORM_OK, rmsnorm_forward(&operands, &a.options, nullptr));
-    ASSERT_EQ(RMSNORM_OK, rmsnorm_add_norm(&a.x, &a.residual, weighted ? &a.weight : nullptr,
-                                           &a.residual, &a.y, &a.options));
-    EXPECT_EQ(expected.memory, a.memory);
+  using namespace internal;
+  const std::string plain =
+      "rstd=none,bias=none,gate=none,sums_out=none,post_norm_weight=none,q=none,scale=none,"
+      "zero=none,weight_per=tensor";
+  for (const std::string weight : {"f32", "none"}) {
+    for (const std::string residual : {"none", "f32"}) {
+      const std::string fields = plain + ",weight=" + weight + ",residual=" + residual +
+                                 ",residual_out=" + residual + ",eps=2";
+      Call expected(Find({"plain", "residual"}), fields);
+      expected.ExpectAccepted();
+      Call call(Find({"plain", "residual"}), fields);
+      const rmsnorm_view* const its_weight = call.Has(kWeight) ? &call[kWeight] : nullptr;
+      const auto run = [&] {
+        return call.Has(kResidual)
+                   ? rmsnorm_add_norm(&call[kX], &call[kResidual], its_weight, &call[kResidualOut],
+                                      &call[kY], &call.c.options)
+                   : rmsnorm_norm(&call[kX], its_weight, &call[kY], &call.c.options);
+      };
+      EXPECT_EQ(RMSNORM_OK, run()) << rmsnorm_error_message();
+      EXPECT_TRUE(expected.Bytes() == call.Bytes());
+      call.c.options.eps = -1;
+      EXPECT_EQ(RMSNORM_ERROR_EPS, run());
+      EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_norm(nullptr, nullptr, &call[kY], nullptr));
+      EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_norm(&call[kX], nullptr, nullptr, nullptr));
+    }
   }
-  Arguments a;
-  EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_norm(nullptr, nullptr, &a.y, nullptr));
-  EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_norm(&a.x, nullptr, nullptr, nullptr));
-  a.options.eps = -1;
-  EXPECT_EQ(RMSNORM_ERROR_EPS, rmsnorm_norm(&a.x, nullptr, &a.y, &a.options));
-  EXPECT_EQ(RMSNORM_ERROR_EPS,
-            rmsnorm_add_norm(&a.x, &a.residual, nullptr, &a.residual, &a.y, &a.options));
 }
 
 // ----------------------------------------------------------------------------------------- C++

@@ -178,7 +178,7 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
   view.data = (void*)data;
   view.dtype = dtype;
   view.ndim = ndim;
-  for (i = ndim <= RMSNORM_MAX_DIMS ? ndim - 1 : -1; i >= 0; --i) {
+  for (i = 0 < ndim && ndim <= RMSNORM_MAX_DIMS ? ndim - 1 : -1; i >= 0; --i) {
     view.shape[i] = shape[i];
     view.stride[i] = stride ? stride[i] : dense;
     dense = (ptrdiff_t)((size_t)dense * shape[i]);

@@ -10,30 +10,39 @@ namespace rmsnorm::cases {
 
 using tools::UserError;
 
-List::List(const std::string& list) {
+std::vector<std::string> LinesOf(const std::string& list) {
+  std::vector<std::string> lines;
   std::vector<std::pair<std::string, std::string>> names;
   std::string whole;
   for (std::string line : Split(list, '\n')) {
     line.resize(std::min(line.find('#'), line.size()));
-    for (const char c : line) {
-      if (c != ' ') whole += c;
-    }
-    if (whole.empty() || whole.back() == ',') continue;
+    line.resize(line.find_last_not_of(' ') + 1);
+    line.erase(0, line.find_first_not_of(' '));
+    whole += line;
+    if (whole.empty() || whole.back() == ',' || whole.back() == ';') continue;
     for (const auto& [name, meaning] : names) {
       for (size_t at; (at = whole.find(name)) != std::string::npos;) {
         whole.replace(at, name.size(), meaning);
       }
     }
-    const std::string text = std::exchange(whole, {});
+    std::string text = std::exchange(whole, {});
+    const size_t equals = text.find('=');
     if (text[0] == '$') {
-      const size_t equals = text.find('=');
       names.emplace_back(text.substr(0, equals), text.substr(equals + 1));
-      continue;
+    } else {
+      lines.push_back(std::move(text));
     }
+  }
+  return lines;
+}
+
+List::List(const std::string& list) {
+  for (std::string& text : LinesOf(list)) {
+    text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
     const std::vector<std::string> parts = Split(text, ',');
-    Line parsed = {Case(IsBackward(parts[0])), {}};
-    for (size_t i = 1; i < parts.size(); ++i) parsed.axes.push_back(ParseAxis(parts[i]));
-    lines_.push_back(std::move(parsed));
+    Line line = {Case(IsBackward(parts[0])), {}};
+    for (size_t i = 1; i < parts.size(); ++i) line.axes.push_back(ParseAxis(parts[i]));
+    lines_.push_back(std::move(line));
   }
 }
 

@@ -21,6 +21,10 @@
 
 namespace rmsnorm::cases {
 
+// The lines of a list or of another text of its kind: without comments, names replaced, each whole.
+// A line that ends with a semicolon goes on, too.
+std::vector<std::string> LinesOf(const std::string& list);
+
 class List {
  public:
   // Throws UserError for what is no list.
