@@ -78,7 +78,7 @@ class GrowthTest : public testing::TestWithParam<const char*> {
 // Larger with zeros or of its own size, but not with anything else.
 TEST_P(GrowthTest, IsTakenWhereWhatIsBeyondIsZero) {
   ForEachFunction([this](const void* usual, size_t known, const Run& run) {
-    for (const size_t more : {0, 8, 64, 256}) {
+    for (const size_t more : {0u, 8u, 64u, 256u}) {
       const Placed placed(usual, known, known + more);
       EXPECT_EQ(RMSNORM_OK, run(placed)) << rmsnorm_error_message();
       for (size_t i = known; i < known + more; ++i) {

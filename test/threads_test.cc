@@ -146,7 +146,7 @@ TEST_P(ThreadsTest, AnExecutorGetsPartsOfARow) {
   }
 }
 
-TEST_P(ThreadsTest, CallsFromManyThreadsAtOnce) {
+TEST_P(ThreadsTest, ForwardFromManyThreadsAtOnce) {
   forward(forward_, {}, OnTarget(target_, 1));
   const Tensor serial = y_;
   RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
@@ -182,10 +182,44 @@ TEST_P(ThreadsTest, CallsFromManyThreadsAtOnce) {
   EXPECT_EQ(0, wrong);
 }
 
+TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
+  Random random(43);
+  FillNormal(random, x_);  // a NaN in a row would hide the other rows in dw
+  FillNormal(random, weight_);
+  backward_.weight = ConstView(weight_.vector());
+  backward(backward_, {}, OnTarget(target_, 1));
+  RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
+  shared.set_weight(ConstView(weight_.vector()));
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < 6; ++i) {
+    callers.emplace_back([&, i] {
+      Tensor dx(x_.dtype(), kManyRows, kD);
+      Tensor dw(RMSNORM_F32, 1, kD);
+      BackwardOperands operands = backward_;
+      operands.dx = View(dx.view());
+      operands.dw = View(dw.vector());
+      for (int repeat = 0; repeat < 4; ++repeat) {
+        dx.Wipe();
+        dw.Wipe();
+        if (repeat % 2 == 0) {
+          operands.weight = ConstView(weight_.vector());
+          backward(operands, {}, OnTarget(target_, i % 3));
+        } else {
+          operands.weight = {};
+          shared.backward(operands);
+        }
+        if (!SameBits(y_, dx) || !SameBits(dw_, dw)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(0, wrong);
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, ThreadsTest, testing::ValuesIn(SupportedTargets()), Name);
 
-// ------------------------------------------------------------------------- which threads are
-// started
+// --------------------------------------------------------------------- which threads are started
 
 // Runs forward over `rows` rows of kD elements of f32 and says how many threads that started.
 int ThreadsStartedBy(size_t rows, const Context& context) {

@@ -24,6 +24,15 @@ forward,x=$T,y=$T,d=$EDGES|4097,rows=9,x_values=mixed,sums_out=f64,sums=none/f64
 # Sums of something else than the rows.
 forward,x=$T,y=$T,d=$EDGES,rows=23,sums=f64,sums_values=special,x_values=mixed/normal,
   rounding=$ROUNDINGS,eps_placement=inside|outside|floor,rstd=f32/none
+# Kimi-K2: rows of 7,168, and the 1,536 and 512 elements of a row of 2,112 that its attention norms.
+forward,x=$T,y=$T,weight=f32/f16/bf16,d=7168,rows=1|5,rounding=$ROUNDINGS,x_values=normal/mixed,
+  rstd=f32,call=plain|module
+forward,x=$T,y=$T,residual+residual_out=$T,d=7168,rows=1|5,rounding=$ROUNDINGS,
+  residual_rounding=cast_then_norm/norm_then_cast,residual_out_in_place=0|1
+forward,x+y=$T,weight=f32/f16/bf16,d=1536,x_gap=576,rows=7,x_values=mixed,rounding=$ROUNDINGS,
+  y_in_place=0|1,call=plain|several
+forward,x+y=$T,weight=f32/f16/bf16,d=512,x_gap=1600,rows=7,x_values=mixed,rounding=$ROUNDINGS,
+  y_in_place=0|1,call=plain|several
 
 # Dense rows of a module, y apart and in place.
 forward,x+y=$T,weight=f32|f16|bf16|none,d=1..300,rows=1/5,rounding=$ROUNDINGS,
@@ -368,6 +377,11 @@ backward,x=$T,dy+dx=$T,weight=$T,weight_values=special,d=1|33|128|300,x_values=n
   eps_placement=inside|outside|floor,rows=5/23,dw=f32/f16/bf16,db=none/f32,rstd=none/f32
 backward,x=$T,dy+dx=$T,x_values=finite,dy_values=finite,d=$EDGES|4097,rows=23,
   dx_add=1,dx_values=mixed|special,dw_add=1,dw_values=normal/special
+
+# Kimi-K2.
+backward,x=$T,dy+dx=$T,d=7168,rows=5/40,rstd=f32|none,x_values=normal/finite,dw=f32/bf16
+backward,x=$T,dy+dx=$T,d=1536,x_gap=576,dx_gap=576,rows=40,rstd=f32|none,dw=f32/bf16
+backward,x=$T,dy+dx=$T,d=512,x_gap=1600,dx_gap=1600,rows=40,rstd=f32|none,dw=f32/bf16
 
 # Work for several threads: blocks of rows enough for all of them, too few, and rows that are fewer
 # than threads.
