@@ -57,17 +57,21 @@ bool IsOverwritten(const Case& c, Operand o) {
 // ------------------------------------------------------------------------------- calls
 
 // An executor of the caller's: its parts in some order, or all under way at once, in a
-// floating-point state that each part must leave as it was.
+// floating-point state that each part must leave as it was. The executor itself is called in the
+// state of the caller.
 struct Parts {
   Executor kind;
   uint32_t seed;
   uint32_t control;
+  uint32_t callers = kDefaultControl;
+  bool was_called_in_callers = true;
   std::atomic<bool> state_was_kept{true};
 
   static void Run(void* parts, size_t count, rmsnorm_task task, void* state) {
     static_cast<Parts*>(parts)->Run(count, task, state);
   }
   void Run(size_t count, rmsnorm_task task, void* state) {
+    was_called_in_callers = was_called_in_callers && Control() == callers;
     std::vector<size_t> order(count);
     for (size_t i = 0; i < count; ++i) order[i] = count - 1 - i;
     Random random(seed);
@@ -205,6 +209,7 @@ rmsnorm_status Call(const Case& c, const CallOperands& operands, const char* tar
 
   SetControl(control);
   const uint32_t before = Control();
+  parts.callers = before;
   rmsnorm_status status;
   if (c.function == Function::kSeveral) {
     status = CallSeveral(c, operands, options, &context);
@@ -217,6 +222,9 @@ rmsnorm_status Call(const Case& c, const CallOperands& operands, const char* tar
   const uint32_t after = Control();
   SetControl(kDefaultControl);
   if (after != before) throw std::runtime_error("the caller's floating-point state was not kept");
+  if (!parts.was_called_in_callers) {
+    throw std::runtime_error("an executor was called in another floating-point state");
+  }
   if (!parts.state_was_kept) throw std::runtime_error("a part left another floating-point state");
   return status;
 }
