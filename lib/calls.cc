@@ -60,10 +60,11 @@ void MakeNormOfViews(const KernelTable& kernels, const rmsnorm_options& options,
                      const Views& views, Norm& norm) {
   MakeNorm(kernels, options, d, norm);
   ForEachOperand(views.given, [&](Operand operand) {
-    if (kOperandRules[operand].shape == Shape::kColumns) return;
+    const OperandRule& rule = kOperandRules[operand];
+    if (rule.shape == Shape::kColumns) return;
     norm.dtype[operand] = views[operand].dtype;
     const bool like_x = views[operand].dtype == views[kX].dtype;
-    if (kOperandRules[operand].shape == Shape::kRows && !like_x) {
+    if (rule.shape == Shape::kRows && rule.dtype == 0 && !like_x) {
       norm.one_type = norm.has_leaves = false;
     }
   });

@@ -25,7 +25,7 @@ struct Norm {
   rmsnorm_gate_placement gate_placement;
   rmsnorm_gate_rounding gate_rounding;
   bool add_to_dx;   // dx is added to what its memory holds
-  bool one_type;    // x and all that have its shape are of one type
+  bool one_type;    // x and all that have its shape, but q, are of one type
   bool has_leaves;  // one_type, and no option asks for what only tiles do
   bool stream;      // y or dx is better written past the caches; never where it is in place
   rmsnorm_dtype dtype[kOperands];  // of each operand that a run has; f32 of weight, bias, dw and db

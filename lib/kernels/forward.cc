@@ -14,6 +14,7 @@
 #include "add-inl.h"
 #include "forward_drivers-inl.h"
 #include "gate-inl.h"
+#include "quantise-inl.h"
 #include "targets-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
@@ -63,6 +64,8 @@ constexpr void SetReadingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.widen[type] = FillTile<T>;
   leaves.prepare[type] = PrepareElements<T>;
   leaves.sum_squares[type] = SumSquares<T>;
+  leaves.add_to_range[type] = AddValuesToRange<T>;
+  leaves.quantise[type] = QuantiseValues<T>;
 }
 
 template <class Sources>

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "forward-inl.h"
 #include "stages-inl.h"
@@ -22,6 +23,25 @@
 #if !RMSNORM_NATIVE_BF16
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ quantised output
+
+// Some integers of a row, from their values.
+HWY_INLINE void WriteIntegers(const Leaves& leaves, int type, const Run& run, size_t row,
+                              size_t begin, size_t n, const QuantisedSteps& steps,
+                              const void* values) {
+  int8_t* const q = run.Row<int8_t>(kQ, row) + begin;
+  if (steps.none) {
+    std::memset(q, 0, n);
+  } else {
+    leaves.quantise[type](values, n, steps, q);
+  }
+}
+
+HWY_INLINE void WriteSteps(const Run& run, size_t row, const QuantisedSteps& steps) {
+  *run.Row<float>(kScale, row) = steps.scale;
+  if (run.Has(kZero)) *run.Row<int8_t>(kZero, row) = static_cast<int8_t>(steps.zero);
+}
 
 // ------------------------------------------------------------------ rows through tiles
 
@@ -190,7 +210,7 @@ class TiledRow {
       if (one_block) WriteResidual(begin, n);
       MakeOutput(inverse, begin, n);
       RoundTile(dtype, n, tile_);
-      AddToRange(tile_, n, range);
+      leaves_.add_to_range[kF32](tile_, n, range);
     }
     const QuantisedSteps steps = range.Steps(run_.Has(kZero));
     for (size_t begin = 0; begin < run_.d; begin += kBlock) {
@@ -201,10 +221,9 @@ class TiledRow {
         RoundTile(dtype, n, tile_);
       }
       if (run_.Has(kY)) WriteTile(norm_, run_, kY, row_, begin, n, tile_);
-      QuantiseTile(tile_, n, steps, run_.Row<int8_t>(kQ, row_) + begin);
+      WriteIntegers(leaves_, kF32, run_, row_, begin, n, steps, tile_);
     }
-    *run_.Row<float>(kScale, row_) = steps.scale;
-    if (run_.Has(kZero)) *run_.Row<int8_t>(kZero, row_) = static_cast<int8_t>(steps.zero);
+    WriteSteps(run_, row_, steps);
   }
 
   const Norm& norm_;
@@ -388,9 +407,17 @@ inline HWY_NOINLINE void PostNormAndNormaliseRows(const Norm& norm, const Run& r
       continue;
     }
     post_norm_add(norm, run, row, InverseRms(norm, under_root));
+    if (!run.Has(kY)) continue;
     const float sum = leaves.sum_squares(run.Row<char>(kResidualOut, row), run.d);
     ScaleBySum(norm, run, leaves, kResidualOut, row, sum);
   }
+}
+
+// The f32 sum of squares of a row of x, or of residual_out, which is written here.
+HWY_INLINE float AddOrSumRow(const Leaves& leaves, int type, const Run& run, size_t row) {
+  if (!run.Has(kResidual)) return leaves.sum_squares[type](run.Row<char>(kX, row), run.d);
+  return leaves.add_row[type](run.Row<char>(kX, row), run.Row<char>(kResidual, row),
+                              run.Row<char>(kResidualOut, row), run.d);
 }
 
 // Rows of x, or of what it is added to, with a gate after the norm.
@@ -400,11 +427,7 @@ inline HWY_NOINLINE void NormaliseGatedRows(const Norm& norm, const Run& run) {
   const Operand source = run.Has(kResidual) ? kResidualOut : kX;
   const auto scale = leaves.scale_gated[type];
   for (size_t row = 0; row < run.count; ++row) {
-    const float sum =
-        run.Has(kResidual)
-            ? leaves.add_row[type](run.Row<char>(kX, row), run.Row<char>(kResidual, row),
-                                   run.Row<char>(kResidualOut, row), run.d)
-            : leaves.sum_squares[type](run.Row<char>(kX, row), run.d);
+    const float sum = AddOrSumRow(leaves, type, run, row);
     const float under_root = UnderRoot(norm, sum);
     if (HWY_UNLIKELY(!IsSafe(under_root))) {
       NormaliseByTiles(norm, run, source, row, &sum);
@@ -412,6 +435,48 @@ inline HWY_NOINLINE void NormaliseGatedRows(const Norm& norm, const Run& run) {
     }
     const float r = InverseRms(norm, under_root);
     scale(norm, run, source, row, r);
+    if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
+  }
+}
+
+// Rows of x, or of what it is added to, whose norm is quantised. Its values are y, or without y
+// in a block: those of a row of several blocks are made twice then.
+inline HWY_NOINLINE void NormaliseQuantisedRows(const Norm& norm, const Run& run) {
+  const Leaves& leaves = *norm.kernels->leaves;
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const size_t size = ElementSize(norm.dtype[kX]);
+  const Operand source = run.Has(kResidual) ? kResidualOut : kX;
+  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_CAST_THEN_SCALE][false];
+  const bool keeps_values = run.Has(kY) || run.d <= kBlock;
+  HWY_ALIGN char block[kBlock * sizeof(float)];
+  for (size_t row = 0; row < run.count; ++row) {
+    const float sum = AddOrSumRow(leaves, type, run, row);
+    const float under_root = UnderRoot(norm, sum);
+    if (HWY_UNLIKELY(!IsSafe(under_root))) {
+      NormaliseByTiles(norm, run, source, row, &sum);
+      continue;
+    }
+    const float r = InverseRms(norm, under_root);
+    const auto values = [&](size_t begin) {
+      return run.Has(kY) ? run.Row<char>(kY, row) + begin * size : block;
+    };
+    const auto make = [&](size_t begin, size_t n) {
+      const char* const from = run.Row<char>(source, row) + begin * size;
+      scale(from, run.Row<float>(kWeight, row) + begin, n, r, values(begin), from);
+    };
+    QuantisedRange range;
+    for (size_t begin = 0; begin < run.d; begin += kBlock) {
+      const size_t n = std::min(kBlock, run.d - begin);
+      make(begin, n);
+      leaves.add_to_range[type](values(begin), n, range);
+    }
+    const QuantisedSteps steps = range.Steps(run.Has(kZero));
+    for (size_t begin = 0; begin < run.d; begin += kBlock) {
+      const size_t n = std::min(kBlock, run.d - begin);
+      if (!keeps_values) make(begin, n);
+      WriteIntegers(leaves, type, run, row, begin, n, steps, values(begin));
+    }
+    WriteSteps(run, row, steps);
     if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
   }
 }
@@ -442,14 +507,16 @@ inline HWY_NOINLINE void NormaliseOtherRows(const Norm& norm, const Run& run) {
   constexpr OperandSet kOthers =
       SetOf(kBias) | SetOf(kSumsOut) | SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kQ);
   const OperandSet others = run.given & kOthers;
-  if (norm.has_leaves && run.Has(kY) && run.safe_sum == nullptr && !run.Has(kSums) &&
+  if (norm.has_leaves && run.safe_sum == nullptr && !run.Has(kSums) &&
       (!run.Has(kResidual) || HasResidualLeaves(norm, run))) {
-    if (others == SetOf(kPostNormWeight) && run.Has(kResidual)) {
+    if (others == SetOf(kPostNormWeight) && run.Has(kResidual) &&
+        (run.Has(kY) || !run.Has(kRstd))) {
       return PostNormAndNormaliseRows(norm, run);
     }
-    if (others == SetOf(kGate) && norm.gate_placement == RMSNORM_GATE_AFTER) {
+    if (others == SetOf(kGate) && run.Has(kY) && norm.gate_placement == RMSNORM_GATE_AFTER) {
       return NormaliseGatedRows(norm, run);
     }
+    if (others == SetOf(kQ)) return NormaliseQuantisedRows(norm, run);
   }
   NormaliseRowsByTiles(norm, run);
 }

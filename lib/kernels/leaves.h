@@ -9,8 +9,10 @@
 #define RMSNORM_LIB_KERNELS_LEAVES_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "../kernels.h"
+#include "../quantised.h"
 
 namespace rmsnorm::internal {
 
@@ -69,6 +71,11 @@ struct Leaves {
   // Writes y for a row of x or, once it has been written, of residual_out, with a gate after the
   // norm.
   GateLeaf scale_gated[kDtypes];
+
+  // Adds values to the range of a row, and writes the integers that stand for them. Not for rows
+  // whose integers are 0, as they may not be finite.
+  void (*add_to_range[kDtypes])(const void* values, size_t n, QuantisedRange& range);
+  void (*quantise[kDtypes])(const void* values, size_t n, const QuantisedSteps& steps, int8_t* q);
 
   const BackwardLeaves* backward;
 };

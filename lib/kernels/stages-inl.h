@@ -9,12 +9,7 @@
 #define RMSNORM_LIB_KERNELS_STAGES_INL_H_
 #endif
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-
 #include "../element.h"
-#include "../quantised.h"
 #include "gate-inl.h"
 #include "tile-inl.h"
 
@@ -103,48 +98,6 @@ inline HWY_NOINLINE void GateTile(bool silu, const float* HWY_RESTRICT gate, siz
   for (size_t j = 0; j < n; j += kN) {
     const F32Vec factor = Activate(silu, hn::Load(tag, gate + j));
     hn::Store(hn::Mul(hn::Load(tag, tile + j), factor), tag, tile + j);
-  }
-}
-
-// ------------------------------------------------------------------ quantised output
-
-// Adds the values of a tile to the range of a row.
-inline HWY_NOINLINE void AddToRange(const float* tile, size_t n, QuantisedRange& range) {
-  const F32Tag tag;
-  const F32Vec largest = hn::Set(tag, std::numeric_limits<float>::max());
-  F32Vec low = hn::Zero(tag);
-  F32Vec high = low;
-  auto finite = hn::Eq(low, low);
-  for (size_t j = 0; j < n; j += kN) {
-    // A zero is in every range.
-    const F32Vec value =
-        hn::IfThenElseZero(hn::FirstN(tag, std::min(n - j, kN)), hn::Load(tag, tile + j));
-    finite = hn::And(finite, hn::Le(hn::Abs(value), largest));
-    low = hn::Min(low, value);
-    high = hn::Max(high, value);
-  }
-  range.finite = range.finite && hn::AllTrue(tag, finite);
-  range.low = std::min(range.low, hn::GetLane(hn::MinOfLanes(tag, low)));
-  range.high = std::max(range.high, hn::GetLane(hn::MaxOfLanes(tag, high)));
-}
-
-inline HWY_NOINLINE void QuantiseTile(const float* tile, size_t n, const QuantisedSteps& steps,
-                                      int8_t* q) {
-  const F32Tag tag;
-  const hn::Rebind<int8_t, F32Tag> bytes;
-  const F32Vec inverse = hn::Set(tag, steps.inverse);
-  const F32Vec zero = hn::Set(tag, steps.zero);
-  for (size_t j = 0; j < n; j += kN) {
-    const F32Vec value = hn::Add(hn::Round(hn::Mul(hn::Load(tag, tile + j), inverse)), zero);
-    const F32Vec clamped =
-        hn::Min(hn::Max(value, hn::Set(tag, kSmallestInteger)), hn::Set(tag, kLargestInteger));
-    const auto wide = hn::ConvertTo(hn::Rebind<int32_t, F32Tag>(), clamped);
-    const auto integers = steps.none ? hn::Zero(bytes) : hn::DemoteTo(bytes, wide);
-    if (j + kN <= n) {
-      hn::StoreU(integers, bytes, q + j);
-    } else {
-      StorePieces(bytes, integers, q + j, n - j);
-    }
   }
 }
 

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The leaves of quantised outputs, compiled for each target: the range of values, and the integers
+// that stand for them.
+
+#if defined(RMSNORM_LIB_KERNELS_QUANTISE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_QUANTISE_INL_H_
+#undef RMSNORM_LIB_KERNELS_QUANTISE_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_QUANTISE_INL_H_
+#endif
+
+#include <cstdint>
+#include <type_traits>
+
+#include "../element.h"
+#include "../quantised.h"
+#include "squares-inl.h"
+
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ range
+
+// A vector of elements as their bits.
+HWY_INLINE hn::Vec<U32Tag> LoadAsBits(const float* from) {
+  return hn::BitCast(U32Tag(), hn::LoadU(F32Tag(), from));
+}
+HWY_INLINE hn::Vec<U32Tag> LoadFirstAsBits(const float* from, size_t n) {
+  return hn::BitCast(U32Tag(), LoadBits(F32Tag(), from, n));
+}
+template <class T>
+HWY_INLINE hn::Vec<PackedTag> LoadAsBits(const T* from) {
+  return hn::LoadU(PackedTag(), Bits(from));
+}
+template <class T>
+HWY_INLINE hn::Vec<PackedTag> LoadFirstAsBits(const T* from, size_t n) {
+  return LoadBits(PackedTag(), Bits(from), n);
+}
+
+HWY_INLINE float FromBitsOf(float, uint32_t bits) { return FromBits(bits); }
+template <class T>
+HWY_INLINE float FromBitsOf(T, uint32_t bits) {
+  return ToF32(T{static_cast<uint16_t>(bits)});
+}
+
+// Adds n values to the range of a row, two operations a vector. As signed integers the bits of
+// numbers above zero rise with them, and are above all others; as unsigned integers the bits of
+// numbers below zero rise as these fall. Infinities come after the numbers, and NaNs after these.
+template <class T>
+HWY_NOINLINE void AddValuesToRange(const void* from_data, size_t n, QuantisedRange& range) {
+  const T* const from = static_cast<const T*>(from_data);
+  using Tag = std::conditional_t<sizeof(T) == 4, U32Tag, PackedTag>;
+  const Tag tag;
+  const hn::RebindToSigned<Tag> signed_tag;
+  constexpr size_t kSize = hn::MaxLanes(Tag());
+  auto low = hn::Zero(tag);
+  auto high = hn::Zero(signed_tag);
+  for (size_t j = 0; j < n; j += kSize) {
+    const auto bits = j + kSize <= n ? LoadAsBits(from + j) : LoadFirstAsBits(from + j, n - j);
+    low = hn::Max(low, bits);
+    high = hn::Max(high, hn::BitCast(signed_tag, bits));
+  }
+  range.Add(FromBitsOf(T(), hn::GetLane(hn::MaxOfLanes(tag, low))));
+  range.Add(FromBitsOf(T(), static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(signed_tag, high)))));
+}
+
+// ------------------------------------------------------------------ integers
+
+using I16Tag = hn::RebindToSigned<PackedTag>;
+
+// The nearest integers of a pair in order. Of numbers below 2^15 in magnitude: those are the low
+// bits of a sum whose last bit counts ones.
+template <class T>
+HWY_INLINE hn::Vec<I16Tag> Integers(Pair value) {
+  const F32Tag tag;
+  const F32Vec ones = hn::Set(tag, 0x1.8p23f);
+  const auto lower = hn::BitCast(U32Tag(), hn::Add(value.lower, ones));
+  const auto upper = hn::BitCast(U32Tag(), hn::Add(value.upper, ones));
+  if constexpr (kSplitsByParity<const T*>) {
+    return hn::BitCast(I16Tag(), hn::OddEven(hn::BitCast(PackedTag(), hn::ShiftLeft<16>(upper)),
+                                             hn::BitCast(PackedTag(), lower)));
+  } else {
+    return hn::BitCast(I16Tag(), hn::ConcatEven(PackedTag(), hn::BitCast(PackedTag(), upper),
+                                                hn::BitCast(PackedTag(), lower)));
+  }
+}
+
+using BytesTag = hn::Rebind<int8_t, I16Tag>;
+
+// The sums with the zero point are clamped as they are narrowed.
+template <class T>
+HWY_INLINE hn::Vec<BytesTag> Quantised(Pair v, F32Vec inverse, hn::Vec<I16Tag> zero) {
+  const auto integers = Integers<T>({hn::Mul(v.lower, inverse), hn::Mul(v.upper, inverse)});
+  return hn::DemoteTo(BytesTag(), hn::Add(integers, zero));
+}
+
+// The integers of n values.
+template <class T>
+HWY_NOINLINE void QuantiseValues(const void* from_data, size_t n, const QuantisedSteps& steps,
+                                 int8_t* q) {
+  const T* const from = static_cast<const T*>(from_data);
+  const BytesTag bytes;
+  const F32Vec inverse = hn::Set(F32Tag(), steps.inverse);
+  const auto zero = hn::Set(I16Tag(), static_cast<int16_t>(steps.zero));
+  size_t j = 0;
+  for (; j + kPair <= n; j += kPair) {
+    hn::StoreU(Quantised<T>(LoadForSum(from + j), inverse, zero), bytes, q + j);
+  }
+  if (j < n) {
+    StoreTail(bytes, Quantised<T>(LoadFirstForSum(from + j, n - j), inverse, zero), q + j, n - j);
+  }
+}
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+
+#endif  // RMSNORM_LIB_KERNELS_QUANTISE_INL_H_
