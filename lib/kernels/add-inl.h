@@ -151,9 +151,9 @@ HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, flo
 
 // ------------------------------------------------------------------ after a post-norm
 
-// Whole pairs. sum may be residual.
+// Whole steps. sum may be residual.
 template <class T>
-HWY_NOINLINE void PostNormAndAddPairs(const Norm& norm, const T* x, const T* residual,
+HWY_NOINLINE void PostNormAndAddSteps(const Norm& norm, const T* x, const T* residual,
                                       const float* weight, size_t d, float r, T* sum) {
   const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
   const F32Vec rs = hn::Set(F32Tag(), r);
@@ -165,7 +165,7 @@ HWY_NOINLINE void PostNormAndAddPairs(const Norm& norm, const T* x, const T* res
 
 template <class T>
 HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, size_t row, float r) {
-  ByPairs<T>(PostNormAndAddPairs<T>, norm, run.Row<const T>(kX, row),
+  BySteps<T>(PostNormAndAddSteps<T>, norm, run.Row<const T>(kX, row),
              run.Row<const T>(kResidual, row), run.Row<const float>(kPostNormWeight, 0), run.d, r,
              run.Row<T>(kResidualOut, row));
 }

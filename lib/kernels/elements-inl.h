@@ -258,7 +258,11 @@ HWY_INLINE void StoreFirst(Pair value, T* to, size_t n) {
   StoreBits(PackedTag(), Narrow(T(), value), Bits(to), n);
 }
 
-// Copies n elements, fewer than a pair, to the begin of one, and zeros after them; and back.
+// The unit of loops in which four vectors share the time that one would wait for its operations.
+constexpr size_t kTwoPairs = 2 * kPair;
+
+// Copies the first n elements of a pair, and writes zeros after them; and back. Of 16-bit elements
+// n is at least 1.
 template <class T>
 HWY_INLINE void CopyToPair(const T* from, size_t n, T* pair) {
   if constexpr (sizeof(T) == 4) {
@@ -275,6 +279,26 @@ HWY_INLINE void CopyFromPair(const T* pair, size_t n, T* to) {
   } else {
     StoreBits(PackedTag(), hn::LoadU(PackedTag(), Bits(pair)), Bits(to), n);
   }
+}
+
+// The same for a step, of which n elements, at least 1 and fewer than all, are there. Functions of
+// their own, as each leaf has some of them at its end.
+template <class T>
+HWY_NOINLINE void CopyToStep(const T* from, size_t n, T* step) {
+  const bool has_second = n > kPair;
+  CopyToPair(from, std::min(n, kPair), step);
+  if (has_second) {
+    CopyToPair(from + kPair, n - kPair, step + kPair);
+  } else {
+    const F32Vec zero = hn::Zero(F32Tag());
+    Store({zero, zero}, step + kPair);
+  }
+}
+
+template <class T>
+HWY_NOINLINE void CopyFromStep(const T* step, size_t n, T* to) {
+  CopyFromPair(step, std::min(n, kPair), to);
+  if (n > kPair) CopyFromPair(step + kPair, n - kPair, to + kPair);
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

@@ -49,29 +49,29 @@ HWY_INLINE Pair ScaledOrCast(bool cast, Pair x, F32Vec r, Pair weight) {
   return {hn::Mul(n.lower, weight.lower), hn::Mul(n.upper, weight.upper)};
 }
 
-// Scales whole pairs of x by r and the weight, and brings in `other`, a gate or a residual. `to`
+// Scales whole steps of x by r and the weight, and brings in `other`, a gate or a residual. `to`
 // may be x or `other`.
 template <class T>
-using PairsFunction = void (*)(const Norm& norm, const T* x, const T* other, const float* weight,
+using StepsFunction = void (*)(const Norm& norm, const T* x, const T* other, const float* weight,
                                size_t d, float r, T* to);
 
-// A row by such a function. Elements after the last whole pair are copied to one: with a tail in
+// A row by such a function. Elements after the last whole step are copied to one: with a tail in
 // each of these functions the library would be larger by half of them.
 template <class T>
-HWY_INLINE void ByPairs(PairsFunction<T> pairs, const Norm& norm, const T* x, const T* other,
+HWY_INLINE void BySteps(StepsFunction<T> steps, const Norm& norm, const T* x, const T* other,
                         const float* weight, size_t d, float r, T* to) {
-  const size_t whole = d / kPair * kPair;
+  const size_t whole = d / kTwoPairs * kTwoPairs;
   const size_t n = d - whole;
-  pairs(norm, x, other, weight, whole, r, to);
+  steps(norm, x, other, weight, whole, r, to);
   if (n == 0) return;
-  HWY_ALIGN T last_x[kPair];
-  HWY_ALIGN T last_other[kPair];
-  HWY_ALIGN float last_weight[kPair];
-  CopyToPair(x + whole, n, last_x);
-  CopyToPair(other + whole, n, last_other);
-  CopyToPair(weight + whole, n, last_weight);
-  pairs(norm, last_x, last_other, last_weight, kPair, r, last_x);
-  CopyFromPair(last_x, n, to + whole);
+  HWY_ALIGN T last_x[kTwoPairs];
+  HWY_ALIGN T last_other[kTwoPairs];
+  HWY_ALIGN float last_weight[kTwoPairs];
+  CopyToStep(x + whole, n, last_x);
+  CopyToStep(other + whole, n, last_other);
+  CopyToStep(weight + whole, n, last_weight);
+  steps(norm, last_x, last_other, last_weight, kTwoPairs, r, last_x);
+  CopyFromStep(last_x, n, to + whole);
 }
 
 // A row to scale by r. y may be x. Its NaNs need no care on the way to bf16: those of a bf16 have

@@ -30,6 +30,7 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.add_by_fours[type] = AddRowsByFours<T>;
   leaves.post_norm_add[type] = PostNormAndAddRow<T>;
   leaves.scale_gated[type] = ScaleGatedRow<T>;
+  leaves.scale_tile[type] = ScaleTileTo<T>;
   leaves.scale[type][0][0] = ScaleRow<false, false, T>;
   leaves.scale[type][0][1] = ScaleRow<true, false, T>;
   leaves.scale[type][1][0] = ScaleRow<false, kCast, T>;
@@ -64,6 +65,7 @@ constexpr void SetReadingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.widen[type] = FillTile<T>;
   leaves.prepare[type] = PrepareElements<T>;
   leaves.sum_squares[type] = SumSquares<T>;
+  leaves.gate_tile[type] = FillGatedTile<T>;
   leaves.add_to_range[type] = AddValuesToRange<T>;
   leaves.quantise[type] = QuantiseValues<T>;
 }

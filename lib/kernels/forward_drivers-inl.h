@@ -169,7 +169,7 @@ class TiledRow {
 
   void MultiplyByGate(size_t begin, size_t n) {
     ReadTile(norm_, run_, kGate, row_, begin, n, other_);
-    GateTile(norm_.activation == RMSNORM_SILU, other_, n, tile_);
+    GateTile(norm_.activation, other_, n, tile_);
   }
 
   // Turns the tile from what is normalised into y, before its rounding to a type.
@@ -439,6 +439,28 @@ inline HWY_NOINLINE void NormaliseGatedRows(const Norm& norm, const Run& run) {
   }
 }
 
+// Rows of at most a block with a gate before the norm: what is normalised stays in a tile.
+inline HWY_NOINLINE void NormaliseRowsGatedBefore(const Norm& norm, const Run& run) {
+  const Leaves& leaves = *norm.kernels->leaves;
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
+  HWY_ALIGN float tile[kBlock];
+  for (size_t row = 0; row < run.count; ++row) {
+    leaves.gate_tile[type](norm.activation, run.Row<char>(kX, row), run.Row<char>(kGate, row),
+                           run.d, tile);
+    const float sum = leaves.sum_squares[kF32](tile, run.d);
+    const float under_root = UnderRoot(norm, sum);
+    if (HWY_UNLIKELY(!IsSafe(under_root))) {
+      NormaliseByTiles(norm, run, kX, row, &sum);
+      continue;
+    }
+    const float r = InverseRms(norm, under_root);
+    leaves.scale_tile[type](cast, tile, run.Row<float>(kWeight, row), run.d, r,
+                            run.Row<char>(kY, row));
+    if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
+  }
+}
+
 // Rows of x, or of what it is added to, whose norm is quantised. Its values are y, or without y
 // in a block: those of a row of several blocks are made twice then.
 inline HWY_NOINLINE void NormaliseQuantisedRows(const Norm& norm, const Run& run) {
@@ -513,8 +535,9 @@ inline HWY_NOINLINE void NormaliseOtherRows(const Norm& norm, const Run& run) {
         (run.Has(kY) || !run.Has(kRstd))) {
       return PostNormAndNormaliseRows(norm, run);
     }
-    if (others == SetOf(kGate) && run.Has(kY) && norm.gate_placement == RMSNORM_GATE_AFTER) {
-      return NormaliseGatedRows(norm, run);
+    if (others == SetOf(kGate) && run.Has(kY)) {
+      if (norm.gate_placement == RMSNORM_GATE_AFTER) return NormaliseGatedRows(norm, run);
+      if (run.d <= kBlock) return NormaliseRowsGatedBefore(norm, run);
     }
     if (others == SetOf(kQ)) return NormaliseQuantisedRows(norm, run);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations in registers, and the leaves of rows of one type with a gate after the norm, compiled
-// for each target.
+// Activations in registers, and the leaves of rows of one type with a gate, compiled for each
+// target.
 
 #if defined(RMSNORM_LIB_KERNELS_GATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_GATE_INL_H_
@@ -19,59 +19,118 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
-using I32Tag = hn::Rebind<int32_t, F32Tag>;
-
-// 2^n, a normal number.
-HWY_INLINE F32Vec PowerOfTwo(hn::Vec<I32Tag> n) {
-  return hn::BitCast(F32Tag(), hn::ShiftLeft<23>(hn::Add(n, hn::Set(I32Tag(), 127))));
+// The larger or the smaller of a number and a value that may be NaN, which stays one.
+HWY_INLINE F32Vec LargerOf(F32Vec number, F32Vec value) {
+  return HWY_ARCH_X86 ? hn::Max(number, value)  // the second where either is a NaN
+                      : hn::IfThenElse(hn::Lt(value, number), number, value);
+}
+HWY_INLINE F32Vec SmallerOf(F32Vec number, F32Vec value) {
+  return HWY_ARCH_X86 ? hn::Min(number, value)
+                      : hn::IfThenElse(hn::Gt(value, number), number, value);
 }
 
-// By the operations of activation.h. A NaN stays one, as e is. The empty asm hides from the
-// compiler that a gate was of f16: LLVM 19 else compares it as that, element by element.
-HWY_INLINE F32Vec Activate(bool silu, F32Vec gate) {
+// What the activation of an element is made of: exp(t) is (1 + e) * 2^k, and e a polynomial in s.
+struct Reduced {
+  F32Vec z;
+  F32Vec sum;  // ends in the bits of the integer k
+  F32Vec s;
+};
+
+// t is -u. The empty asm hides from the compiler that a gate was of f16: LLVM 19 else compares it
+// as that, element by element.
+HWY_INLINE Reduced Reduce(F32Vec gate) {
 #if HWY_ARCH_X86
   asm("" : "+v"(gate.raw));
 #endif
   const F32Tag tag;
-  const I32Tag integers;
-  const F32Vec smallest = hn::Set(tag, kSmallestGate);
-  const F32Vec largest = hn::Set(tag, kLargestGate);
-  const F32Vec z = hn::IfThenElse(hn::Lt(gate, smallest), smallest, gate);
-  const F32Vec t = hn::Neg(hn::IfThenElse(hn::Gt(z, largest), largest, z));
-  const F32Vec rounded = hn::Round(hn::Mul(t, hn::Set(tag, kInverseOfLn2)));
-  F32Vec s = hn::NegMulAdd(rounded, hn::Set(tag, kUpperLn2), t);
-  s = hn::NegMulAdd(rounded, hn::Set(tag, kLowerLn2), s);
-  F32Vec polynomial = hn::Set(tag, kExpCoefficients[0]);
-  for (size_t i = 1; i < std::size(kExpCoefficients); ++i) {
-    polynomial = hn::MulAdd(polynomial, s, hn::Set(tag, kExpCoefficients[i]));
-  }
-  const F32Vec e = hn::MulAdd(polynomial, hn::Mul(s, s), s);
-  const auto k = hn::ConvertTo(integers, rounded);
-  const auto m = hn::Max(k, hn::Zero(integers));
-  const auto a = hn::ShiftRight<1>(m);
-  const F32Vec f = PowerOfTwo(hn::Sub(hn::Zero(integers), a));
-  const F32Vec g = PowerOfTwo(hn::Sub(a, m));
-  const F32Vec v = PowerOfTwo(hn::Sub(k, m));
-  const F32Vec b = hn::Add(hn::MulAdd(e, v, hn::Mul(f, g)), v);
-  return hn::Mul(hn::Mul(hn::Div(silu ? z : hn::Set(tag, 1.0f), b), f), g);
+  const F32Vec z = LargerOf(hn::Set(tag, kSmallestGate), gate);
+  const F32Vec u = SmallerOf(hn::Set(tag, kLargestGate), z);
+  const F32Vec to_integer = hn::Set(tag, 0x1.8p23f);  // whose last bit counts ones
+  const F32Vec sum = hn::Add(hn::Mul(u, hn::Set(tag, -kInverseOfLn2)), to_integer);
+  const F32Vec k = hn::Sub(sum, to_integer);
+  const F32Vec s = hn::NegMulSub(k, hn::Set(tag, kUpperLn2), u);
+  return {z, sum, hn::NegMulAdd(k, hn::Set(tag, kLowerLn2), s)};
 }
 
-// Whole pairs.
+// The powers of two whose product is 2^-m are 2^-min(m, 100), f, and the rest, g. The product with
+// f is exact, as any is whose result is normal; and in the denominator f serves for both, as what
+// is below 2^-100 is lost there. A NaN stays one, as e is.
+HWY_INLINE F32Vec Activated(hn::Mask<F32Tag> silu, const Reduced& reduced, F32Vec polynomial) {
+  const F32Tag tag;
+  const hn::Rebind<int32_t, F32Tag> integers;
+  const F32Vec one = hn::Set(tag, 1.0f);
+  const F32Vec e = hn::MulAdd(polynomial, hn::Mul(reduced.s, reduced.s), reduced.s);
+  // Integers in the place of an exponent.
+  const auto exponent_of_one = hn::BitCast(integers, one);
+  const auto k = hn::ShiftLeft<23>(hn::BitCast(integers, reduced.sum));
+  const auto m = hn::Max(k, hn::Zero(integers));
+  const auto first = hn::Min(m, hn::Set(integers, 100 << 23));
+  const F32Vec f = hn::BitCast(tag, hn::Sub(exponent_of_one, first));
+  const F32Vec g = hn::BitCast(tag, hn::Sub(hn::Add(exponent_of_one, first), m));
+  const F32Vec v = hn::BitCast(tag, hn::Add(exponent_of_one, hn::Min(k, hn::Zero(integers))));
+  const F32Vec b = hn::Add(hn::MulAdd(e, v, f), v);
+  return hn::Mul(hn::Mul(hn::Div(hn::IfThenElse(silu, reduced.z, one), b), f), g);
+}
+
+// All lanes alike.
+HWY_INLINE hn::Mask<F32Tag> IsSilu(rmsnorm_activation activation) {
+  const hn::Rebind<int32_t, F32Tag> integers;
+  return hn::RebindMask(F32Tag(),
+                        hn::Eq(hn::Set(integers, activation), hn::Set(integers, RMSNORM_SILU)));
+}
+
+// By the operations of activation.h, with fewer instructions where the bits are the same. Four
+// vectors at once, as each waits for one operation after the other: beside two, 32 x 4096 in bf16
+// takes 0.75 of the time where AVX2 runs in two halves.
+HWY_INLINE Lanes<2> Activate(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
+  const F32Tag tag;
+  const Reduced a = Reduce(gate.first.pair.lower);
+  const Reduced b = Reduce(gate.first.pair.upper);
+  const Reduced c = Reduce(gate.second.pair.lower);
+  const Reduced d = Reduce(gate.second.pair.upper);
+  F32Vec p = hn::Set(tag, kExpCoefficients[0]);
+  F32Vec q = p;
+  F32Vec v = p;
+  F32Vec w = p;
+  for (size_t i = 1; i < std::size(kExpCoefficients); ++i) {
+    const F32Vec coefficient = hn::Set(tag, kExpCoefficients[i]);
+    p = hn::MulAdd(p, a.s, coefficient);
+    q = hn::MulAdd(q, b.s, coefficient);
+    v = hn::MulAdd(v, c.s, coefficient);
+    w = hn::MulAdd(w, d.s, coefficient);
+  }
+  return {{{Activated(silu, a, p), Activated(silu, b, q)}},
+          {{Activated(silu, c, v), Activated(silu, d, w)}}};
+}
+
 template <class T>
-HWY_NOINLINE void ScaleGatedPairs(const Norm& norm, const T* x, const T* gate, const float* weight,
+HWY_INLINE Lanes<2> LoadTwo(const T* from) {
+  return {{Load(from)}, {Load(from + kPair)}};
+}
+
+HWY_INLINE Pair Mul(Pair a, Pair b) {
+  return {hn::Mul(a.lower, b.lower), hn::Mul(a.upper, b.upper)};
+}
+
+// Whole steps. y may be x.
+template <class T>
+HWY_NOINLINE void ScaleGatedSteps(const Norm& norm, const T* x, const T* gate, const float* weight,
                                   size_t d, float r, T* y) {
   const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
   const bool round_first = norm.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X;
-  const bool silu = norm.activation == RMSNORM_SILU;
+  const auto silu = IsSilu(norm.activation);
   const F32Vec rs = hn::Set(F32Tag(), r);
-  for (size_t j = 0; j < d; j += kPair) {
+  for (size_t j = 0; j < d; j += kTwoPairs) {
+    const Lanes<2> factor = Activate(silu, LoadTwo(gate + j));
+    const size_t k = j + kPair;
     Pair m = ScaledOrCast<T>(cast, Load(x + j), rs, Load(weight + j));
-    if (round_first) m = Rounded<T>(m);
-    const Pair gates = Load(gate + j);
-    // A NaN of the gate may have a payload that rounding would carry into the sign.
-    Store(PlainNaN({hn::Mul(m.lower, Activate(silu, gates.lower)),
-                    hn::Mul(m.upper, Activate(silu, gates.upper))}),
-          y + j);
+    Pair next = ScaledOrCast<T>(cast, Load(x + k), rs, Load(weight + k));
+    if (round_first) {
+      m = Rounded<T>(m);
+      next = Rounded<T>(next);
+    }
+    // NaNs need no care on the way to bf16, as for a Row.
+    StoreBoth(Mul(m, factor.first.pair), y + j, Mul(next, factor.second.pair), y + k);
   }
 }
 
@@ -79,8 +138,49 @@ HWY_NOINLINE void ScaleGatedPairs(const Norm& norm, const T* x, const T* gate, c
 template <class T>
 HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const Run& run, Operand source, size_t row,
                                 float r) {
-  ByPairs<T>(ScaleGatedPairs<T>, norm, run.Row<const T>(source, row), run.Row<const T>(kGate, row),
+  BySteps<T>(ScaleGatedSteps<T>, norm, run.Row<const T>(source, row), run.Row<const T>(kGate, row),
              run.Row<const float>(kWeight, 0), run.d, r, run.Row<T>(kY, row));
+}
+
+// ------------------------------------------------------------------ before the norm
+
+// A step of x times the activation of the gate.
+template <class T>
+HWY_INLINE void FillGatedStep(hn::Mask<F32Tag> silu, const T* x, const T* gate, float* tile) {
+  const Lanes<2> factor = Activate(silu, LoadTwo(gate));
+  Store(Mul(Load(x), factor.first.pair), tile);
+  Store(Mul(Load(x + kPair), factor.second.pair), tile + kPair);
+}
+
+template <class T>
+HWY_NOINLINE void FillGatedTile(rmsnorm_activation activation, const void* x_data,
+                                const void* gate_data, size_t n, float* HWY_RESTRICT tile) {
+  const T* const x = static_cast<const T*>(x_data);
+  const T* const gate = static_cast<const T*>(gate_data);
+  const auto silu = IsSilu(activation);
+  const size_t whole = n / kTwoPairs * kTwoPairs;
+  for (size_t j = 0; j < whole; j += kTwoPairs) FillGatedStep(silu, x + j, gate + j, tile + j);
+  if (whole == n) return;
+  HWY_ALIGN T last_x[kTwoPairs];
+  HWY_ALIGN T last_gate[kTwoPairs];
+  CopyToStep(x + whole, n - whole, last_x);
+  CopyToStep(gate + whole, n - whole, last_gate);
+  FillGatedStep(silu, last_x, last_gate, tile + whole);
+}
+
+template <class T>
+HWY_NOINLINE void ScaleTileTo(bool cast, const float* HWY_RESTRICT tile, const float* weight,
+                              size_t n, float r, void* y_data) {
+  T* const y = static_cast<T*>(y_data);
+  const F32Vec rs = hn::Set(F32Tag(), r);
+  size_t j = 0;
+  for (; j + kPair <= n; j += kPair) {
+    Store(ScaledOrCast<T>(cast, Load(tile + j), rs, Load(weight + j)), y + j);
+  }
+  if (j < n) {
+    StoreFirst(ScaledOrCast<T>(cast, Load(tile + j), rs, LoadFirst(weight + j, n - j)), y + j,
+               n - j);
+  }
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

@@ -71,6 +71,13 @@ struct Leaves {
   // Writes y for a row of x or, once it has been written, of residual_out, with a gate after the
   // norm.
   GateLeaf scale_gated[kDtypes];
+  // Makes a tile of n elements of x times the activation of a gate before the norm. What follows
+  // them is not all zeros.
+  void (*gate_tile[kDtypes])(rmsnorm_activation activation, const void* x, const void* gate,
+                             size_t n, float* tile);
+  // Writes y for a tile, by the 1 / RMS of its row.
+  void (*scale_tile[kDtypes])(bool cast, const float* tile, const float* weight, size_t n, float r,
+                              void* y);
 
   // Adds values to the range of a row, and writes the integers that stand for them. Not for rows
   // whose integers are 0, as they may not be finite.

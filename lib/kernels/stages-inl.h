@@ -92,12 +92,14 @@ inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
 // ------------------------------------------------------------------ gate
 
 // Multiplies a tile by the activation of a gate, which is a tile as well.
-inline HWY_NOINLINE void GateTile(bool silu, const float* HWY_RESTRICT gate, size_t n,
-                                  float* HWY_RESTRICT tile) {
-  const F32Tag tag;
-  for (size_t j = 0; j < n; j += kN) {
-    const F32Vec factor = Activate(silu, hn::Load(tag, gate + j));
-    hn::Store(hn::Mul(hn::Load(tag, tile + j), factor), tag, tile + j);
+inline HWY_NOINLINE void GateTile(rmsnorm_activation activation, const float* HWY_RESTRICT gate,
+                                  size_t n, float* HWY_RESTRICT tile) {
+  const auto silu = IsSilu(activation);
+  for (size_t j = 0; j < n; j += kTwoPairs) {
+    const Lanes<2> factor = Activate(silu, LoadTwo(gate + j));
+    const size_t k = j + kPair;
+    Store(Mul(Load(tile + j), factor.first.pair), tile + j);
+    Store(Mul(Load(tile + k), factor.second.pair), tile + k);
   }
 }
 
