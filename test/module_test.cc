@@ -114,19 +114,6 @@ TEST(Module, CanBeReset) {
   }
 }
 
-std::vector<Options> Variants() {
-  std::vector<Options> variants(5);
-  variants[1].eps = 0.5f;
-  variants[1].eps_placement = EpsPlacement::outside;
-  variants[2].weight_offset = 1;
-  variants[2].eps = 1e-6f;
-  variants[3].rounding = Rounding::cast_then_scale;
-  variants[3].divisor = 100.5f;
-  variants[4].rounding = Rounding::inverse_rounded;
-  variants[4].eps_placement = EpsPlacement::floor;
-  return variants;
-}
-
 TEST(Module, SaysWhatItIsMadeOf) {
   Options options;
   options.eps = 0.25f;
@@ -296,62 +283,6 @@ Tensor RandomMemory(Random& random, rmsnorm_dtype dtype, size_t bytes) {
   Tensor memory(dtype, 1, bytes / rmsnorm_dtype_size(dtype));
   FillNormal(random, memory);
   return memory;
-}
-
-// Every pointer that may be null or another's so, beside the plain call.
-TEST(DenseRows, GiveTheBitsOfViews) {
-  Random random(84);
-  for (const Options& options : Variants()) {
-    for (const rmsnorm_dtype dtype : kDtypes) {
-      for (const size_t d : SizeList{1, 64, 128, 300, 5000}) {
-        RmsNorm norm(d, options, DtypeOfCode(dtype));
-        Tensor weight(RMSNORM_F32, 1, d);
-        FillWeight(random, weight);
-        norm.set_weight(ConstView(weight.vector()));
-        for (const size_t rows : SizeList{0, 1, 2, 7}) {
-          SCOPED_TRACE(testing::Message()
-                       << rmsnorm_dtype_name(dtype) << " " << rows << " x " << d);
-          // Room for each operand, none of which begins at a cache line.
-          const size_t place = std::max<size_t>(rows, 1) * (d + 1) * sizeof(float);
-          const Tensor memory = RandomMemory(random, dtype, 6 * place);
-          const auto at = [&](size_t i) { return i * place + sizeof(float); };
-          const DenseCall& forward = kDenseCalls[0];
-          const DenseCall& add_forward = kDenseCalls[1];
-          const DenseCall& backward = kDenseCalls[2];
-          const auto expect_same = [&](const DenseCall& call, const Places& places) {
-            EXPECT_EQ(RMSNORM_OK, ExpectSameAsViews(call, norm.get(), dtype, rows, places, memory));
-          };
-          for (const size_t y : {at(0), at(1)}) expect_same(forward, {at(0), y});
-          for (const size_t out : {at(1), at(2)}) {
-            for (const size_t y : {at(0), at(3)}) expect_same(add_forward, {at(0), at(1), out, y});
-          }
-          for (const std::optional<size_t> dx : Places{at(0), at(2), std::nullopt}) {
-            for (const std::optional<size_t> rstd : Places{at(3), std::nullopt}) {
-              for (const std::optional<size_t> dw : Places{at(4), std::nullopt}) {
-                if (dx || dw) expect_same(backward, {at(0), at(1), dx, rstd, dw});
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-// With threads, which the module's context has.
-TEST(DenseRows, GiveTheBitsOfViewsOnThreads) {
-  Random random(85);
-  const size_t rows = 300;
-  const size_t place = rows * kD * sizeof(float);
-  const Tensor memory = RandomMemory(random, RMSNORM_F32, 5 * place);
-  for (const int32_t threads : {1, 4}) {
-    const RmsNorm norm(kD, {}, Dtype::f32, OnTarget(SupportedTargets().front(), threads));
-    for (const DenseCall& call : kDenseCalls) {
-      Places places;
-      for (size_t i = 0; i < call.fields.size(); ++i) places.push_back(i * place);
-      EXPECT_EQ(RMSNORM_OK, ExpectSameAsViews(call, norm.get(), RMSNORM_F32, rows, places, memory));
-    }
-  }
 }
 
 // Plain calls go by without the checks of others, and must refuse what those refuse.

@@ -43,6 +43,14 @@ forward,x+y+residual+residual_out=$T,weight=f32|f16|bf16|none,d=$EDGES|1000|4097
   rows=1|5,rounding=$ROUNDINGS,residual_rounding=cast_then_norm/norm_then_cast,
   x_values=mixed/normal,call=plain|rows,y_in_place=0|1,residual_out_in_place=0|1
 
+# With each option.
+forward,x+y=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,rounding=$ROUNDINGS,
+  eps_placement=inside|outside|floor,eps=1e-5/0.5/1e-6,weight_offset=0/1,divisor=0/100.5,
+  x_values=normal/mixed,call=rows,y_in_place=0|1
+forward,x+y+residual+residual_out=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,
+  rounding=$ROUNDINGS,eps_placement=inside|outside|floor,eps=1e-5/0.5/1e-6,weight_offset=0/1,
+  divisor=0/100.5,x_values=normal/mixed,call=rows,y_in_place=0|1,residual_out_in_place=0|1
+
 # Numbers of rows around the groups that short rows are taken in.
 forward,x=$T,y=$T,rows=1..20,d=1|7|16|32|63|64|65|96|127|128|129|192|256|300|512,
   weight=f32/f16/bf16/none,x_values=mixed/normal,rstd=f32
@@ -339,6 +347,9 @@ backward,x=$T,dy=$T,dx=none,dw=f32,d=15|64|300|4097,rows=9/40,db=bf16,dw_add=0|1
 # Dense rows of a module, dx apart and in place.
 backward,x+dy+dx+dw=$T,weight=f32|f16|bf16|none,d=1..300,rows=1/12,x_values=$FINITE,rstd=f32|none,
   call=rows,dx_in_place=0|1
+backward,x+dy+dx+dw=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,
+  eps_placement=inside|outside|floor,eps=1e-5/0.5/1e-6,weight_offset=0/1,divisor=0/100.5,
+  rstd=f32|none,call=rows,dx_in_place=0|1
 backward,x+dy+dx=$T,dw=none,d=$LONG,rows=1/3,rstd=f32|none,call=rows,dx_in_place=0|1
 backward,x+dy+dw=$T,dx=none,d=$EDGES,rows=1/40,rstd=f32/none,call=rows
 
