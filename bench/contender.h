@@ -50,7 +50,7 @@ std::unique_ptr<Contender> Library();
 // Another build of the library, called "older", from its shared library. Throws std::runtime_error
 // that names the file where it is none.
 std::unique_ptr<Contender> Older(const std::string& file);
-// How many parts the library splits a case into.
+// How many parts the library splits a case into for an executor.
 size_t CountParts(const rmsnorm_peer_case& what, const char* target);
 
 // A plug-in of peers/peer.h. Throws std::runtime_error that names the file where it holds no peer

@@ -136,16 +136,21 @@ class LongRow {
 
 void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context, Forwards& all) {
   size_t rows = 0;
+  Work work = {all.forward->norm.kernels, all.forward->norm.dtype[kX], 0};
   for (size_t i = 0; i < all.count; ++i) {
-    rows += all.forward[i].walk.rows;
-    all.elements += all.forward[i].walk.rows * all.forward[i].walk.d;
+    const Walk& walk = all.forward[i].walk;
+    rows += walk.rows;
+    all.elements += walk.rows * walk.d;
+    work.elements += walk.rows * walk.d * CostOfForward(walk.given);
   }
-  const size_t parts = PartsOf(all.elements, context);
+  const size_t parts = PartsOf(work, context);
   // A post-norm and a quantised output need all of a row before the first of it is done.
   const OperandSet whole_rows = SetOf(kPostNormWeight) | SetOf(kQ);
   if (all.count == 1 && (all.forward->walk.given & whole_rows) == 0) {
     const Walk& walk = all.forward->walk;
-    const size_t parts_of_row = std::min(parts, walk.d / kMinWorkOfPart);
+    // A row is handed out twice: to be summed and to be scaled.
+    work.elements /= 2 * walk.rows;
+    const size_t parts_of_row = parts > walk.rows ? PartsOf(work, context) : 1;
     if (parts_of_row > walk.rows) {
       for (size_t row = 0; row < walk.rows; ++row) {
         LongRow(environment, context, *all.forward, row, parts_of_row).Normalise();

@@ -79,8 +79,8 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->dtype = dtype;
     made->options = own_options;
     made->context = place.context;
-    made->most_short_rows[0] = MostShortRows(Operation::kForward, d, own_options, place.context);
-    made->most_short_rows[1] = MostShortRows(Operation::kBackward, d, own_options, place.context);
+    made->most_short_rows[0] = MostShortRows(Operation::kForward, d, own_options);
+    made->most_short_rows[1] = MostShortRows(Operation::kBackward, d, own_options);
     made->kernels = place.kernels;
     for (int i = 0; i < 3; ++i) {
       MakeDenseNorm(*place.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);

@@ -10,10 +10,9 @@
 
 namespace rmsnorm::internal {
 
-// How many of a module's dense rows go the short way: what is one thread's work in a context, and
-// not so much that it is written past the caches.
-size_t MostShortRows(Operation operation, size_t d, const rmsnorm_options& options,
-                     const rmsnorm_context& context);
+// How many of a module's dense rows go the short way where they are one thread's: not so many that
+// they are written past the caches.
+size_t MostShortRows(Operation operation, size_t d, const rmsnorm_options& options);
 
 // Makes the Norm of dense rows of one type.
 void MakeDenseNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,

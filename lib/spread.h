@@ -8,12 +8,20 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "cost.h"
 #include "float_environment.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 
-// Into how many parts work is worth splitting, counted in elements of forward; at least 1.
-size_t PartsOf(size_t work, const rmsnorm_context& context);
+// PartsOf() for work that may be worth splitting.
+size_t PartsOfLargeWork(const Work& work, const rmsnorm_context& context);
+
+// Into how many parts work is worth splitting; at least 1.
+inline size_t PartsOf(const Work& work, const rmsnorm_context& context) {
+  if (work.elements < kMinWorkToSplit || context.threads == 1) return 1;
+  return PartsOfLargeWork(work, context);
+}
 
 using PartTask = void (*)(void* state, size_t part, size_t parts);
 

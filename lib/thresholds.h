@@ -20,8 +20,9 @@ constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_
 #endif
 }
 
-// Work for which waking another thread pays, in elements of forward.
-constexpr size_t kMinWorkOfPart = Threshold(32768, 64);
+// Elements of forward below which a call is one thread's, whatever they take: 0.4 us on one machine
+// with AVX-512, 4.5 us on one with AVX2, both in bf16.
+constexpr size_t kMinWorkToSplit = Threshold(8192, 128);
 
 // Blocks of a long row that are summed before their sums are added: the sums are on the stack, 32
 // KiB, as a call does not allocate. 32 Mi elements: threads wait for each other after each batch.

@@ -302,9 +302,9 @@ TEST(BenchCase, SmallWorkIsOneThreads) {
       return bench::Case(MakeCell(operation, Dtype::f32, rows, d, threads), contenders).parts();
     };
     EXPECT_EQ(parts(1, 64, 2), 1u);
-    EXPECT_EQ(parts(1024, 512, 1), 1u);
+    EXPECT_EQ(parts(2048, 512, 1), 1u);
     if (rmsnorm_has_openmp() != 0) {
-      EXPECT_EQ(parts(1024, 512, 2), 2u);
+      EXPECT_EQ(parts(2048, 512, 2), 2u);
     }
   }
 }

@@ -22,8 +22,10 @@
 namespace rmsnorm::test {
 namespace {
 
-// Large enough to be worth eight threads; no number of threads divides the rows evenly but 1.
+// Large enough to be worth eight threads on any CPU; no number of threads divides the rows evenly
+// but 1.
 constexpr size_t kManyRows = 1031;
+constexpr size_t kFewRows = 7;  // worth one thread
 constexpr size_t kD = 512;
 
 // An executor of the caller, that keeps count of how often each part ran.
@@ -92,7 +94,7 @@ class ThreadsTest : public testing::TestWithParam<std::string> {
     Executor executor(InReverse);
     executor.SetIn(context);
     call(context);
-    EXPECT_LE(executor.calls(), 1);
+    EXPECT_LE(executor.calls(), 2);  // the blocks of dw are added up in a step of its own
     return executor.most_parts();
   }
 
@@ -120,10 +122,10 @@ TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
               }));
   }
   ForwardOperands small = forward_;
-  small.x = small.y = View(rmsnorm_rows(y_.data(), RMSNORM_BF16, 20, kD, kD));
+  small.x = small.y = View(rmsnorm_rows(y_.data(), RMSNORM_BF16, kFewRows, kD, kD));
   EXPECT_EQ(0u, Parts(8, [&](const Context& c) { forward(small, {}, c); }));
   BackwardOperands small_gradients = backward_;
-  small_gradients.x = View(rmsnorm_rows(x_.data(), RMSNORM_BF16, 20, kD, kD));
+  small_gradients.x = View(rmsnorm_rows(x_.data(), RMSNORM_BF16, kFewRows, kD, kD));
   small_gradients.dy = small_gradients.dx = small.y;
   small_gradients.dw = {};
   EXPECT_EQ(0u, Parts(8, [&](const Context& c) { backward(small_gradients, {}, c); }));
@@ -131,7 +133,7 @@ TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
 
 // A row alone, and few that are long.
 TEST_P(ThreadsTest, AnExecutorGetsPartsOfARow) {
-  const size_t d = 5 * 32768 + 77;
+  const size_t d = 5 * 110000 + 77;
   for (const size_t rows : SizeList{1, 2}) {
     Tensor x(RMSNORM_F32, rows, d);
     Random random(59);
@@ -255,7 +257,7 @@ TEST(StartedThreads, NoneForSmallWork) {
   InNewThread([] {
     Context context;
     context.threads = 8;
-    EXPECT_EQ(0, ThreadsStartedBy(20, context));
+    EXPECT_EQ(0, ThreadsStartedBy(kFewRows, context));
   });
 }
 
@@ -301,8 +303,8 @@ TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
       const int most = std::max(of_openmp, omp_get_num_procs());
       Context context;
       context.threads = std::numeric_limits<int>::max();
-      // Enough for twice as many: 64 rows are worth a thread.
-      EXPECT_LE(ThreadsStartedBy(2 * 64 * static_cast<size_t>(most), context), most - 1);
+      // Enough for twice as many.
+      EXPECT_LE(ThreadsStartedBy(2 * kManyRows / 8 * static_cast<size_t>(most), context), most - 1);
     });
   }
 }
