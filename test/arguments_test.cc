@@ -612,9 +612,12 @@ void SweepDistances(Call& call, Operand output, Operand other, bool same_steps, 
   const std::vector<Call::Row> others = call.RowsOf(other);
   const size_t element = rmsnorm_dtype_size(call[output].dtype);
   const bool is_alike = same_steps && element == rmsnorm_dtype_size(call[other].dtype);
-  constexpr ptrdiff_t kFar = 512;  // no rows here span more
+  const Call::Row one = Whole(call.RowsOf(output));
+  const Call::Row all = Whole(others);
+  const size_t span = std::max(one.end - one.begin, all.end - all.begin);
+  const auto far = static_cast<ptrdiff_t>((span + 31) / 32 * 32);
   const auto step = static_cast<ptrdiff_t>(every * element);
-  for (ptrdiff_t bytes = -kFar; bytes <= kFar; bytes += step) {
+  for (ptrdiff_t bytes = -far; bytes <= far; bytes += step) {
     SCOPED_TRACE(bytes);
     call[output].data = static_cast<char*>(call[other].data) + bytes;
     const std::vector<Call::Row> rows = call.RowsOf(output);

@@ -201,7 +201,7 @@ TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
       BackwardOperands operands = backward_;
       operands.dx = View(dx.view());
       operands.dw = View(dw.vector());
-      for (int repeat = 0; repeat < 4; ++repeat) {
+      for (int repeat = 0; repeat < 12; ++repeat) {
         dx.Wipe();
         dw.Wipe();
         if (repeat % 2 == 0) {
