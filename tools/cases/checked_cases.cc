@@ -237,6 +237,10 @@ forward,x=$T,y=$T,rows=1031,d=512,x_values=mixed,weight=f32/f16/bf16,sums=none/f
   threads=$MANY,executor=none/reverse/threads
 forward,x+y=bf16,rows=1031,d=512,x_values=mixed,rstd=f32,y_in_place=1,threads=2|7,
   executor=none|threads
+forward,x+y=$T,rows=1031/67,d=512/4097,x_values=mixed,call=rows,y_in_place=0/1,threads=$MANY,
+  executor=none/reverse/threads
+forward,x+residual+residual_out+y=$T,rows=1031/67,d=512/4097,x_values=mixed,call=rows,
+  residual_out_in_place=0/1,threads=$MANY,executor=none/threads
 forward,x+y=$T,rows=1|2,d=70001/163917,x_values=normal|tiny|nan|infinity|huge,rstd=f32,
   sums=none/f64/none,weight=f32/f16/bf16,threads=2|3|5,executor=none/threads
 forward,x=$T,y=$T,rows=1/2,d=163917,rstd=f32,weight=f32/f16/bf16,threads=2|3,executor=none|threads
