@@ -17,6 +17,7 @@
 #include "targets.h"
 #include "tensor.h"
 #include "tensor_files.h"
+#include "with_threads.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -86,13 +87,9 @@ class ContractTest : public testing::TestWithParam<std::string> {
 std::map<std::string, StoredTensor> ContractTest::tensors_;
 std::vector<Case> ContractTest::cases_;
 
-// Elements: the library gives no thread less than 32,768.
-constexpr size_t kEnoughForAThread = 33'000;
-
-// The rows of the file are few, and few rows are the work of one thread. They are repeated until
-// there is enough for as many threads as asked.
 TEST_P(ContractTest, EveryBitIsMet) {
   for (const Case& c : cases_) {
+    SCOPED_TRACE(c.name);
     const size_t rows = c.x->shape[0];
     const size_t d = c.x->shape[1];
     const rmsnorm_dtype x_dtype = DtypeOfName(c.x->dtype);
@@ -100,21 +97,20 @@ TEST_P(ContractTest, EveryBitIsMet) {
     ForwardOperands operands;
     operands.weight =
         ConstView(rmsnorm_vector(c.weight->data.data(), DtypeOfName(c.weight->dtype), d));
-    for (const int threads : {1, 2, 5}) {
-      const size_t repeats =
-          threads == 1 ? 1 : static_cast<size_t>(threads) * kEnoughForAThread / (rows * d) + 1;
+    RunWithThreads(GetParam(), rows, d, [&](const Context& context, size_t repeats) {
       const size_t shape[] = {repeats, rows, d};
       const ptrdiff_t x_stride[] = {0, static_cast<ptrdiff_t>(d), 1};
       operands.x = ConstView(rmsnorm_tensor(c.x->data.data(), x_dtype, 3, shape, x_stride));
       std::vector<char> result(repeats * c.y->data.size());
       operands.y = View(rmsnorm_tensor(result.data(), y_dtype, 3, shape, nullptr));
-      forward(operands, OptionsOf(c.option), OnTarget(GetParam(), threads));
+      forward(operands, OptionsOf(c.option), context);
       for (size_t i = 0; i < repeats; ++i) {
         ASSERT_TRUE(
             SameBits(y_dtype, c.y->data.data(), result.data() + i * c.y->data.size(), rows * d))
-            << c.name << ", " << threads << " threads, repeat " << i;
+            << "repeat " << i;
       }
-    }
+    });
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -6,7 +6,6 @@
 // test/data/README.md says what is in the file.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -18,13 +17,13 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "targets.h"
 #include "tensor.h"
 #include "tensor_files.h"
+#include "with_threads.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -259,43 +258,21 @@ class FamilyTest : public testing::TestWithParam<std::string> {
     std::printf("%zu cases of forward, %zu of backward\n", forward_.size(), backward_.size());
   }
 
-  // Calls run(case, tensors, context) with 1, 2 and 5 threads: with the case's rows, and with as
-  // many times these as give each thread work. How many that are depends on the CPU. Of rows of one
-  // element they are an hour of an emulator's.
+  // Calls run(case, tensors, context) with each number of threads.
   template <class Run>
   static void ExpectResults(const std::vector<Case>& cases, const Run& run) {
-    constexpr size_t kMostElements = 4 << 20;
     for (const Case& c : cases) {
+      SCOPED_TRACE(c.name);
       const StoredTensor& x = tensors_.at(c.words.at("x"));
-      const size_t elements = x.data.size() / rmsnorm_dtype_size(DtypeOfName(x.dtype));
-      for (const size_t threads : {1, 2, 5}) {
-        size_t parts = 0;
-        for (size_t repeats = 1; parts < threads; repeats *= 4) {
-          if (repeats > 1 && x.shape.back() == 1) break;
-          SCOPED_TRACE(c.name + ", " + std::to_string(threads) + " threads, " +
-                       std::to_string(repeats) + " repeats");
-          ASSERT_LE(repeats * elements, kMostElements);
-          parts = 1;
-          Context context;
-          context.threads = static_cast<int32_t>(threads);
-          context.parallel_for = RunOnThreads;
-          context.parallel_context = &parts;
-          context.target = GetParam().c_str();
-          CaseTensors tensors(tensors_, c, repeats);
-          ASSERT_NO_THROW(run(c, tensors, context));
-          ASSERT_TRUE(tensors.AreResultsMet());
-        }
-      }
+      const size_t d = x.shape.back();
+      const size_t rows = x.data.size() / rmsnorm_dtype_size(DtypeOfName(x.dtype)) / d;
+      RunWithThreads(GetParam(), rows, d, [&](const Context& context, size_t repeats) {
+        CaseTensors tensors(tensors_, c, repeats);
+        ASSERT_NO_THROW(run(c, tensors, context));
+        ASSERT_TRUE(tensors.AreResultsMet());
+      });
+      if (HasFatalFailure()) return;
     }
-  }
-
-  // Each part on a thread of its own. The context is the largest number of parts so far.
-  static void RunOnThreads(void* context, size_t count, rmsnorm_task task, void* state) {
-    size_t& parts = *static_cast<size_t*>(context);
-    parts = std::max(parts, count);
-    std::vector<std::thread> threads;
-    for (size_t part = 0; part < count; ++part) threads.emplace_back(task, state, part);
-    for (std::thread& thread : threads) thread.join();
   }
 
   static std::map<std::string, StoredTensor> tensors_;
