@@ -31,7 +31,7 @@ inline void RunOnThreads(void* most_parts, size_t count, rmsnorm_task task, void
 template <class Run>
 void RunWithThreads(const std::string& target, size_t rows, size_t d, const Run& run) {
   constexpr size_t kMostElements = 4 << 20;
-  for (const size_t threads : {1, 2, 5}) {
+  for (const size_t threads : {size_t{1}, size_t{2}, size_t{5}}) {
     size_t parts = 0;
     for (size_t repeats = 1; parts < threads; repeats *= 4) {
       if (repeats > 1 && d == 1) break;
