@@ -224,7 +224,7 @@ TEST_F(OutputFiles, LinksAreFollowed) {
 TEST_F(OutputFiles, PermissionsAreThoseOfAnyNewFile) {
   const Words words = Read("apply --input f32[2,3] --output y.npy").words;
   for (const auto& [mask, permissions] : {std::pair{027u, 0640u}, std::pair{077u, 0600u}}) {
-    ExpectSuccess(Run(words, [mask = mask] { umask(mask); }));
+    ExpectSuccess(Run(words, [own = mask] { umask(own); }));
     struct stat status;
     ASSERT_EQ(stat(File("y.npy").c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 07777, permissions);
