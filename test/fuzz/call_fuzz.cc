@@ -67,6 +67,7 @@ cases::OperandSet Seen(const StrewnCall& call) {
 // Marks the bytes of the outputs of a call that was accepted. By definition they share no byte with
 // each other nor with another operand that they are not exactly in the place of.
 Memory MarkOutputs(const StrewnCall& call) {
+  const bool is_several = call.c.function == cases::Function::kSeveral;
   Memory all(call.memory.size());
   internal::ForEachOperand(Seen(call), [&](Operand output) {
     if (!IsOutput(call, output)) return;
@@ -84,10 +85,12 @@ Memory MarkOutputs(const StrewnCall& call) {
       if (other == output || IsOfModule(call, other)) return;
       const std::vector<ptrdiff_t> places = RowsAt(call, other);
       const size_t other_bytes = RowBytes(other, call.operands.view[other]);
-      const bool is_in_place = places == offsets && other_bytes == bytes;
-      if (kOperandRules[output].in_place_of == other && is_in_place) return;
-      for (const ptrdiff_t place : places) {
-        if (std::memchr(&own[0] + place, 1, other_bytes) != nullptr) {
+      const bool may_replace = kOperandRules[output].in_place_of == other && other_bytes == bytes;
+      if (may_replace && places == offsets) return;
+      for (size_t row = 0; row < places.size(); ++row) {
+        // Of several calls one may be in place and the others not.
+        if (may_replace && is_several && places[row] == offsets[row]) continue;
+        if (std::memchr(&own[0] + places[row], 1, other_bytes) != nullptr) {
           throw Fault(NameOf(output) + ": overlaps " + NameOf(other) + ", and was accepted");
         }
       }
