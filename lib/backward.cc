@@ -5,6 +5,7 @@
 
 #include "calls.h"
 #include "gradient_terms.h"
+#include "norm.h"
 #include "reference.h"
 #include "short_calls.h"
 #include "status.h"
@@ -233,8 +234,7 @@ rmsnorm_status PlanSteps(const rmsnorm_context& context, Gradients& call) {
   call.parts = PartsOf(work, context);
   call.two_steps = call.Units() % call.parts != 0 && call.Units() < 4 * call.parts;
   if (call.two_steps) {
-    // They are handed out twice, and take 1.4 (bf16) to 1.5 times (f32) as long (8 x 4096, AVX2).
-    work.elements /= 4;
+    work.elements /= kBackwardInSteps;
     const size_t parts_of_steps = PartsOf(work, context);
     call.two_steps = parts_of_steps == call.parts || parts_of_steps > call.Units();
     call.parts = call.two_steps ? parts_of_steps : std::min(call.parts, call.Units());

@@ -38,38 +38,6 @@ rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* gi
   return FindKernels(place.context.target, place.kernels);
 }
 
-void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d, Norm& norm) {
-  norm.kernels = &kernels;
-  norm.eps = options.eps;
-  norm.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
-  norm.eps_placement = options.eps_placement;
-  norm.rounding = options.rounding;
-  norm.norm_unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;
-  norm.factor = options.factor;
-  norm.activation = options.activation;
-  norm.gate_placement = options.gate_placement;
-  norm.gate_rounding = options.gate_rounding;
-  norm.add_to_dx = false;
-  norm.one_type = true;
-  norm.has_leaves = options.rounding != RMSNORM_INVERSE_ROUNDED && options.factor == 1.0f;
-  norm.stream = false;
-  for (rmsnorm_dtype& dtype : norm.dtype) dtype = RMSNORM_F32;
-}
-
-void MakeNormOfViews(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-                     const Views& views, Norm& norm) {
-  MakeNorm(kernels, options, d, norm);
-  ForEachOperand(views.given, [&](Operand operand) {
-    const OperandRule& rule = kOperandRules[operand];
-    if (rule.shape == Shape::kColumns) return;
-    norm.dtype[operand] = views[operand].dtype;
-    const bool like_x = views[operand].dtype == views[kX].dtype;
-    if (rule.shape == Shape::kRows && rule.dtype == 0 && !like_x) {
-      norm.one_type = norm.has_leaves = false;
-    }
-  });
-}
-
 void AddWeight(const Call& call, WeightScratch& scratch) {
   if (call.operands.Has(kWeight)) {
     AddColumns(call.operands[kWeight], scratch);

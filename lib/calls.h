@@ -33,13 +33,6 @@ struct Place {
 };
 rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* given, Place& place);
 
-// The options as the kernels use them, for operands of f32. A divisor of 0 becomes float(d).
-void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d, Norm& norm);
-
-// The same for views of any types.
-void MakeNormOfViews(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-                     const Views& views, Norm& norm);
-
 // The prepared weight of a call: a module's, that of the operands, or ones. AddWeight() adds what
 // room it takes to the scratch, and PrepareWeight() writes it there.
 void AddWeight(const Call& call, WeightScratch& scratch);

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "float_environment.h"
-#include "short_calls.h"
+#include "norm.h"
 
 namespace rmsnorm::internal {
 namespace {

@@ -25,6 +25,12 @@ size_t CostOfForward(OperandSet given);
 // AVX-512, f32 and bf16).
 constexpr size_t kCostOfBackward = 2;
 
+// By how much a part must be larger where work is done in two steps, each of them handed out: a row
+// that several threads share is summed and then scaled; the second step of backward reads x and dy
+// again, and the two take 1.4 (bf16) to 1.5 times (f32) as long (8 x 4096, AVX2).
+constexpr size_t kForwardInSteps = 2;
+constexpr size_t kBackwardInSteps = 4;
+
 // Picoseconds that an element of forward takes where its rows lie in the first cache; at least 30.
 // Forward of a few rows is timed for that once for each target and type, in its own floating-point
 // state: an element took 50 on one machine with AVX-512 and 550 on one with AVX2, in bf16. The

@@ -6,6 +6,7 @@
 
 #include "calls.h"
 #include "inverse_rms.h"
+#include "norm.h"
 #include "reference.h"
 #include "short_calls.h"
 #include "status.h"
@@ -148,8 +149,7 @@ void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context
   const OperandSet whole_rows = SetOf(kPostNormWeight) | SetOf(kQ);
   if (all.count == 1 && (all.forward->walk.given & whole_rows) == 0) {
     const Walk& walk = all.forward->walk;
-    // A row is handed out twice: to be summed and to be scaled.
-    work.elements /= 2 * walk.rows;
+    work.elements /= kForwardInSteps * walk.rows;
     const size_t parts_of_row = parts > walk.rows ? PartsOf(work, context) : 1;
     if (parts_of_row > walk.rows) {
       for (size_t row = 0; row < walk.rows; ++row) {

@@ -10,6 +10,7 @@
 
 #include "calls.h"
 #include "float_environment.h"
+#include "norm.h"
 #include "short_calls.h"
 #include "status.h"
 

@@ -6,6 +6,7 @@
 
 #include "calls.h"
 #include "module.h"
+#include "norm.h"
 #include "status.h"
 
 namespace rmsnorm::internal {
@@ -33,14 +34,15 @@ size_t MostRows(Operation operation, size_t d, size_t work) {
   return d <= kSumsOnStack ? std::min(work / kCostOfBackward / d, kMinRowsPerBlock) : 0;
 }
 
-// A row alone is handed out twice: to be summed and to be scaled. The rows of backward are a block
-// for dw: on threads they take PlanSteps()'s two steps.
+// On threads a row alone takes two steps, and so do the rows of backward, a single block for dw.
 Work WorkOf(Operation operation, const Norm& norm, const DenseRows& rows) {
-  const size_t elements = rows.count * rows.d;
-  const size_t cost_of_steps = operation == Operation::kForward ? 2 : 4;
-  const bool in_steps = operation == Operation::kBackward || rows.count == 1;
-  const size_t cost = operation == Operation::kForward ? 1 : kCostOfBackward;
-  return {norm.kernels, rows.dtype, elements * cost / (in_steps ? cost_of_steps : 1)};
+  size_t elements = rows.count * rows.d;
+  if (operation == Operation::kBackward) {
+    elements = elements * kCostOfBackward / kBackwardInSteps;
+  } else if (rows.count == 1) {
+    elements /= kForwardInSteps;
+  }
+  return {norm.kernels, rows.dtype, elements};
 }
 
 // Whether options ask for nothing that excludes backward or needs a gate.
@@ -335,14 +337,6 @@ size_t MostShortRows(Operation operation, size_t d, const rmsnorm_options& optio
   if (!AreUsual(options)) return 0;
   constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
   return MostRows(operation, d, StreamedBytes() / kBytesOfElement);
-}
-
-void MakeDenseNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-                   rmsnorm_dtype dtype, Norm& norm) {
-  MakeNorm(kernels, options, d, norm);
-  for (int i = 0; i < kOperands; ++i) {
-    if (kOperandRules[i].shape == Shape::kRows) norm.dtype[i] = dtype;
-  }
 }
 
 bool MakeShortCall(Operation operation, const rmsnorm_module* module,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The short way of a call: dense rows of one type that are work for the calling thread, none of
-// which needs the walk or the spread. Where a call has too few rows to hide what comes before the
-// kernel, the short way takes half of the long one's time: one row of 64 in f32 by a module's views
-// 43 ns instead of 83.
+// The short way of a call: dense rows of one type, which need no walk. They are work for the
+// calling thread or, given by pointers, whole rows for several. Where a call has too few rows to
+// hide what comes before the kernel, the short way takes half of the long one's time: one row of 64
+// in f32 by a module's views 43 ns instead of 83.
 #ifndef RMSNORM_LIB_SHORT_CALLS_H_
 #define RMSNORM_LIB_SHORT_CALLS_H_
 
@@ -10,13 +10,9 @@
 
 namespace rmsnorm::internal {
 
-// How many of a module's dense rows go the short way where they are one thread's: not so many that
-// they are written past the caches.
+// How many dense rows of a module may go the short way. More of them would be written past the
+// caches.
 size_t MostShortRows(Operation operation, size_t d, const rmsnorm_options& options);
-
-// Makes the Norm of dense rows of one type.
-void MakeDenseNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-                   rmsnorm_dtype dtype, Norm& norm);
 
 // Makes a call as CallForward() and CallBackward() do, in the default floating-point state, if it
 // is short and its arguments are plainly right. Returns false, with nothing written, where the long
