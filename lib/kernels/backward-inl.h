@@ -294,7 +294,7 @@ HWY_NOINLINE FoldedDots DotBlock(const void* x, const void* dy, const float* wei
 template <size_t kCount>
 HWY_INLINE Lanes<kCount> Mul(const Lanes<kCount>& a, const Lanes<kCount>& b) {
   if constexpr (kCount == 1) {
-    return {{hn::Mul(a.pair.lower, b.pair.lower), hn::Mul(a.pair.upper, b.pair.upper)}};
+    return {Mul(a.pair, b.pair)};
   } else {
     return {Mul(a.first, b.first), Mul(a.second, b.second)};
   }

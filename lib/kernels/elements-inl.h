@@ -258,8 +258,11 @@ HWY_INLINE void StoreFirst(Pair value, T* to, size_t n) {
   StoreBits(PackedTag(), Narrow(T(), value), Bits(to), n);
 }
 
-// The unit of loops in which four vectors share the time that one would wait for its operations.
-constexpr size_t kTwoPairs = 2 * kPair;
+// A step of a loop has four vectors, which share the time that one would wait for its operations.
+constexpr size_t kStep = 2 * kPair;
+
+// Added to a number below 2^22 in magnitude, it leaves the nearest integer in the sum's last bits.
+constexpr float kToInteger = 0x1.8p23f;
 
 // Copies the first n elements of a pair, and writes zeros after them; and back. Of 16-bit elements
 // n is at least 1.

@@ -44,9 +44,9 @@ HWY_INLINE Pair Rounded(Pair value) {
 // Scaled() where the rounding order is not worth code of its own.
 template <class T>
 HWY_INLINE Pair ScaledOrCast(bool cast, Pair x, F32Vec r, Pair weight) {
-  Pair n = {hn::Mul(x.lower, r), hn::Mul(x.upper, r)};
+  Pair n = Mul(x, {r, r});
   if (cast) n = Rounded<T>(n);
-  return {hn::Mul(n.lower, weight.lower), hn::Mul(n.upper, weight.upper)};
+  return Mul(n, weight);
 }
 
 // Scales whole steps of x by r and the weight, and brings in `other`, a gate or a residual. `to`
@@ -60,17 +60,17 @@ using StepsFunction = void (*)(const Norm& norm, const T* x, const T* other, con
 template <class T>
 HWY_INLINE void BySteps(StepsFunction<T> steps, const Norm& norm, const T* x, const T* other,
                         const float* weight, size_t d, float r, T* to) {
-  const size_t whole = d / kTwoPairs * kTwoPairs;
+  const size_t whole = d / kStep * kStep;
   const size_t n = d - whole;
   steps(norm, x, other, weight, whole, r, to);
   if (n == 0) return;
-  HWY_ALIGN T last_x[kTwoPairs];
-  HWY_ALIGN T last_other[kTwoPairs];
-  HWY_ALIGN float last_weight[kTwoPairs];
+  HWY_ALIGN T last_x[kStep];
+  HWY_ALIGN T last_other[kStep];
+  HWY_ALIGN float last_weight[kStep];
   CopyToStep(x + whole, n, last_x);
   CopyToStep(other + whole, n, last_other);
   CopyToStep(weight + whole, n, last_weight);
-  steps(norm, last_x, last_other, last_weight, kTwoPairs, r, last_x);
+  steps(norm, last_x, last_other, last_weight, kStep, r, last_x);
   CopyFromStep(last_x, n, to + whole);
 }
 

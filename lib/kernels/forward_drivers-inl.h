@@ -270,6 +270,20 @@ struct RowLeaves {
   const RowsLeaf* short_rows;
 };
 
+// Finds 1 / RMS of a row from the f32 sum of squares, and writes it where rstd is wanted. Returns
+// false where f32 does not hold the row: then the row has been done through tiles.
+HWY_INLINE bool InvertOrUseTiles(const Norm& norm, const Run& run, Operand source, size_t row,
+                                 float sum, float& r) {
+  const float under_root = UnderRoot(norm, sum);
+  if (HWY_UNLIKELY(!IsSafe(under_root))) {
+    NormaliseByTiles(norm, run, source, row, &sum);
+    return false;
+  }
+  r = InverseRms(norm, under_root);
+  if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
+  return true;
+}
+
 // By the f32 sum of squares.
 HWY_INLINE void ScaleBySum(const Norm& norm, const Run& run, const RowLeaves& leaves,
                            Operand source, size_t row, float sum) {
@@ -427,15 +441,10 @@ inline HWY_NOINLINE void NormaliseGatedRows(const Norm& norm, const Run& run) {
   const Operand source = run.Has(kResidual) ? kResidualOut : kX;
   const auto scale = leaves.scale_gated[type];
   for (size_t row = 0; row < run.count; ++row) {
-    const float sum = AddOrSumRow(leaves, type, run, row);
-    const float under_root = UnderRoot(norm, sum);
-    if (HWY_UNLIKELY(!IsSafe(under_root))) {
-      NormaliseByTiles(norm, run, source, row, &sum);
-      continue;
+    float r;
+    if (InvertOrUseTiles(norm, run, source, row, AddOrSumRow(leaves, type, run, row), r)) {
+      scale(norm, run, source, row, r);
     }
-    const float r = InverseRms(norm, under_root);
-    scale(norm, run, source, row, r);
-    if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
   }
 }
 
@@ -448,21 +457,17 @@ inline HWY_NOINLINE void NormaliseRowsGatedBefore(const Norm& norm, const Run& r
   for (size_t row = 0; row < run.count; ++row) {
     leaves.gate_tile[type](norm.activation, run.Row<char>(kX, row), run.Row<char>(kGate, row),
                            run.d, tile);
-    const float sum = leaves.sum_squares[kF32](tile, run.d);
-    const float under_root = UnderRoot(norm, sum);
-    if (HWY_UNLIKELY(!IsSafe(under_root))) {
-      NormaliseByTiles(norm, run, kX, row, &sum);
-      continue;
+    float r;
+    if (InvertOrUseTiles(norm, run, kX, row, leaves.sum_squares[kF32](tile, run.d), r)) {
+      leaves.scale_tile[type](cast, tile, run.Row<float>(kWeight, row), run.d, r,
+                              run.Row<char>(kY, row));
     }
-    const float r = InverseRms(norm, under_root);
-    leaves.scale_tile[type](cast, tile, run.Row<float>(kWeight, row), run.d, r,
-                            run.Row<char>(kY, row));
-    if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
   }
 }
 
-// Rows of x, or of what it is added to, whose norm is quantised. Its values are y, or without y
-// in a block: those of a row of several blocks are made twice then.
+// Rows of x, or of what it is added to, whose norm is quantised. The values to quantise are y.
+// Without y they stay in a block; a row of several blocks makes its values twice, for the range and
+// for the integers.
 inline HWY_NOINLINE void NormaliseQuantisedRows(const Norm& norm, const Run& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
@@ -472,13 +477,8 @@ inline HWY_NOINLINE void NormaliseQuantisedRows(const Norm& norm, const Run& run
   const bool keeps_values = run.Has(kY) || run.d <= kBlock;
   HWY_ALIGN char block[kBlock * sizeof(float)];
   for (size_t row = 0; row < run.count; ++row) {
-    const float sum = AddOrSumRow(leaves, type, run, row);
-    const float under_root = UnderRoot(norm, sum);
-    if (HWY_UNLIKELY(!IsSafe(under_root))) {
-      NormaliseByTiles(norm, run, source, row, &sum);
-      continue;
-    }
-    const float r = InverseRms(norm, under_root);
+    float r;
+    if (!InvertOrUseTiles(norm, run, source, row, AddOrSumRow(leaves, type, run, row), r)) continue;
     const auto values = [&](size_t begin) {
       return run.Has(kY) ? run.Row<char>(kY, row) + begin * size : block;
     };
@@ -499,16 +499,15 @@ inline HWY_NOINLINE void NormaliseQuantisedRows(const Norm& norm, const Run& run
       WriteIntegers(leaves, type, run, row, begin, n, steps, values(begin));
     }
     WriteSteps(run, row, steps);
-    if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
   }
 }
 
 // By sums from another call.
 inline HWY_NOINLINE void ScaleByGivenSums(const Norm& norm, const Run& run) {
-  constexpr size_t kStep = 64;
-  float sums[kStep];
-  for (size_t begin = 0; begin < run.count; begin += kStep) {
-    const size_t count = std::min(kStep, run.count - begin);
+  constexpr size_t kRows = 64;
+  float sums[kRows];
+  for (size_t begin = 0; begin < run.count; begin += kRows) {
+    const size_t count = std::min(kRows, run.count - begin);
     for (size_t i = 0; i < count; ++i) {
       sums[i] = static_cast<float>(*run.Row<double>(kSums, begin + i));
     }

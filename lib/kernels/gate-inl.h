@@ -45,7 +45,7 @@ HWY_INLINE Reduced Reduce(F32Vec gate) {
   const F32Tag tag;
   const F32Vec z = LargerOf(hn::Set(tag, kSmallestGate), gate);
   const F32Vec u = SmallerOf(hn::Set(tag, kLargestGate), z);
-  const F32Vec to_integer = hn::Set(tag, 0x1.8p23f);  // whose last bit counts ones
+  const F32Vec to_integer = hn::Set(tag, kToInteger);
   const F32Vec sum = hn::Add(hn::Mul(u, hn::Set(tag, -kInverseOfLn2)), to_integer);
   const F32Vec k = hn::Sub(sum, to_integer);
   const F32Vec s = hn::NegMulSub(k, hn::Set(tag, kUpperLn2), u);
@@ -108,10 +108,6 @@ HWY_INLINE Lanes<2> LoadTwo(const T* from) {
   return {{Load(from)}, {Load(from + kPair)}};
 }
 
-HWY_INLINE Pair Mul(Pair a, Pair b) {
-  return {hn::Mul(a.lower, b.lower), hn::Mul(a.upper, b.upper)};
-}
-
 // Whole steps. y may be x.
 template <class T>
 HWY_NOINLINE void ScaleGatedSteps(const Norm& norm, const T* x, const T* gate, const float* weight,
@@ -120,7 +116,7 @@ HWY_NOINLINE void ScaleGatedSteps(const Norm& norm, const T* x, const T* gate, c
   const bool round_first = norm.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X;
   const auto silu = IsSilu(norm.activation);
   const F32Vec rs = hn::Set(F32Tag(), r);
-  for (size_t j = 0; j < d; j += kTwoPairs) {
+  for (size_t j = 0; j < d; j += kStep) {
     const Lanes<2> factor = Activate(silu, LoadTwo(gate + j));
     const size_t k = j + kPair;
     Pair m = ScaledOrCast<T>(cast, Load(x + j), rs, Load(weight + j));
@@ -158,11 +154,11 @@ HWY_NOINLINE void FillGatedTile(rmsnorm_activation activation, const void* x_dat
   const T* const x = static_cast<const T*>(x_data);
   const T* const gate = static_cast<const T*>(gate_data);
   const auto silu = IsSilu(activation);
-  const size_t whole = n / kTwoPairs * kTwoPairs;
-  for (size_t j = 0; j < whole; j += kTwoPairs) FillGatedStep(silu, x + j, gate + j, tile + j);
+  const size_t whole = n / kStep * kStep;
+  for (size_t j = 0; j < whole; j += kStep) FillGatedStep(silu, x + j, gate + j, tile + j);
   if (whole == n) return;
-  HWY_ALIGN T last_x[kTwoPairs];
-  HWY_ALIGN T last_gate[kTwoPairs];
+  HWY_ALIGN T last_x[kStep];
+  HWY_ALIGN T last_gate[kStep];
   CopyToStep(x + whole, n - whole, last_x);
   CopyToStep(gate + whole, n - whole, last_gate);
   FillGatedStep(silu, last_x, last_gate, tile + whole);

@@ -68,14 +68,13 @@ HWY_NOINLINE void AddValuesToRange(const void* from_data, size_t n, QuantisedRan
 
 using I16Tag = hn::RebindToSigned<PackedTag>;
 
-// The nearest integers of a pair in order. Of numbers below 2^15 in magnitude: those are the low
-// bits of a sum whose last bit counts ones.
+// The nearest integers of a pair of numbers below 2^15 in magnitude, in order.
 template <class T>
 HWY_INLINE hn::Vec<I16Tag> Integers(Pair value) {
   const F32Tag tag;
-  const F32Vec ones = hn::Set(tag, 0x1.8p23f);
-  const auto lower = hn::BitCast(U32Tag(), hn::Add(value.lower, ones));
-  const auto upper = hn::BitCast(U32Tag(), hn::Add(value.upper, ones));
+  const F32Vec to_integer = hn::Set(tag, kToInteger);
+  const auto lower = hn::BitCast(U32Tag(), hn::Add(value.lower, to_integer));
+  const auto upper = hn::BitCast(U32Tag(), hn::Add(value.upper, to_integer));
   if constexpr (kSplitsByParity<const T*>) {
     return hn::BitCast(I16Tag(), hn::OddEven(hn::BitCast(PackedTag(), hn::ShiftLeft<16>(upper)),
                                              hn::BitCast(PackedTag(), lower)));

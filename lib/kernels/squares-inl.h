@@ -168,6 +168,10 @@ HWY_INLINE Pair Add(Pair a, Pair b) {
   return {hn::Add(a.lower, b.lower), hn::Add(a.upper, b.upper)};
 }
 
+HWY_INLINE Pair Mul(Pair a, Pair b) {
+  return {hn::Mul(a.lower, b.lower), hn::Mul(a.upper, b.upper)};
+}
+
 template <size_t kCount>
 HWY_INLINE Lanes<kCount> Add(const Lanes<kCount>& a, const Lanes<kCount>& b) {
   if constexpr (kCount == 1) {

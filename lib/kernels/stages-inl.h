@@ -95,7 +95,7 @@ inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
 inline HWY_NOINLINE void GateTile(rmsnorm_activation activation, const float* HWY_RESTRICT gate,
                                   size_t n, float* HWY_RESTRICT tile) {
   const auto silu = IsSilu(activation);
-  for (size_t j = 0; j < n; j += kTwoPairs) {
+  for (size_t j = 0; j < n; j += kStep) {
     const Lanes<2> factor = Activate(silu, LoadTwo(gate + j));
     const size_t k = j + kPair;
     Store(Mul(Load(tile + j), factor.first.pair), tile + j);
