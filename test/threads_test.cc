@@ -15,6 +15,7 @@
 #include <omp.h>
 #endif
 
+#include "executor.h"
 #include "random_rows.h"
 #include "targets.h"
 #include "thread_counter.h"
@@ -27,50 +28,6 @@ namespace {
 constexpr size_t kManyRows = 1031;
 constexpr size_t kFewRows = 7;  // worth one thread
 constexpr size_t kD = 512;
-
-// An executor of the caller, that keeps count of how often each part ran.
-class Executor {
- public:
-  using Run = std::function<void(size_t count, const std::function<void(size_t)>& part)>;
-
-  explicit Executor(Run run) : run_(std::move(run)) {}
-
-  void SetIn(Context& context) {
-    context.parallel_for = &Executor::ParallelFor;
-    context.parallel_context = this;
-  }
-
-  int calls() const { return calls_; }
-  size_t most_parts() const { return most_parts_; }
-
- private:
-  static void ParallelFor(void* context, size_t count, rmsnorm_task task, void* state) {
-    Executor& executor = *static_cast<Executor*>(context);
-    ++executor.calls_;
-    executor.most_parts_ = std::max(executor.most_parts_, count);
-    std::vector<std::atomic<int>> ran(count);
-    executor.run_(count, [&](size_t part) {
-      ++ran[part];
-      task(state, part);
-    });
-    for (size_t part = 0; part < count; ++part) EXPECT_EQ(1, ran[part]) << "the executor is wrong";
-  }
-
-  Run run_;
-  int calls_ = 0;
-  size_t most_parts_ = 0;
-};
-
-void InReverse(size_t count, const std::function<void(size_t)>& part) {
-  for (size_t i = count; i-- > 0;) part(i);
-}
-
-// A thread for each part, started last part first.
-void OnThreads(size_t count, const std::function<void(size_t)>& part) {
-  std::vector<std::thread> threads;
-  for (size_t i = count; i-- > 0;) threads.emplace_back(part, i);
-  for (std::thread& thread : threads) thread.join();
-}
 
 class ThreadsTest : public testing::TestWithParam<std::string> {
  protected:
@@ -148,40 +105,46 @@ TEST_P(ThreadsTest, AnExecutorGetsPartsOfARow) {
   }
 }
 
+// Runs call(i) on six threads i at once. Returns how many wrong results they count in all.
+int WrongOfManyCallers(const std::function<int(int i)>& call) {
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < 6; ++i) callers.emplace_back([&, i] { wrong += call(i); });
+  for (std::thread& caller : callers) caller.join();
+  return wrong;
+}
+
 TEST_P(ThreadsTest, ForwardFromManyThreadsAtOnce) {
   forward(forward_, {}, OnTarget(target_, 1));
   const Tensor serial = y_;
   RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
   shared.set_weight(ConstView(weight_.vector()));
-  std::vector<std::thread> callers;
-  std::atomic<int> wrong{0};
-  for (int i = 0; i < 6; ++i) {
-    callers.emplace_back([&, i] {
-      Tensor y(x_.dtype(), kManyRows, kD);
-      ForwardOperands operands;
-      operands.x = ConstView(x_.view());
-      operands.y = View(y.view());
-      for (int repeat = 0; repeat < 5; ++repeat) {
-        y.Wipe();
-        if (repeat % 2 == 0) {
-          operands.weight = ConstView(weight_.vector());
-          forward(operands, {}, OnTarget(target_, i % 3));
-        } else {
-          operands.weight = {};
-          shared.forward(operands);
-        }
-        if (!SameBits(serial, y)) ++wrong;
-        // Messages are the calling thread's own.
-        const std::string name = "caller " + std::to_string(i);
-        const char* exact;
-        if (rmsnorm_find_target(name.c_str(), &exact) != RMSNORM_ERROR_TARGET) ++wrong;
-        std::this_thread::yield();
-        if (std::string(rmsnorm_error_message()).find(name) == std::string::npos) ++wrong;
+  const int all_wrong = WrongOfManyCallers([&](int i) {
+    int wrong = 0;
+    Tensor y(x_.dtype(), kManyRows, kD);
+    ForwardOperands operands;
+    operands.x = ConstView(x_.view());
+    operands.y = View(y.view());
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      y.Wipe();
+      if (repeat % 2 == 0) {
+        operands.weight = ConstView(weight_.vector());
+        forward(operands, {}, OnTarget(target_, i % 3));
+      } else {
+        operands.weight = {};
+        shared.forward(operands);
       }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
-  EXPECT_EQ(0, wrong);
+      if (!SameBits(serial, y)) ++wrong;
+      // Messages are the calling thread's own.
+      const std::string name = "caller " + std::to_string(i);
+      const char* exact;
+      if (rmsnorm_find_target(name.c_str(), &exact) != RMSNORM_ERROR_TARGET) ++wrong;
+      std::this_thread::yield();
+      if (std::string(rmsnorm_error_message()).find(name) == std::string::npos) ++wrong;
+    }
+    return wrong;
+  });
+  EXPECT_EQ(0, all_wrong);
 }
 
 TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
@@ -192,31 +155,28 @@ TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
   backward(backward_, {}, OnTarget(target_, 1));
   RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
   shared.set_weight(ConstView(weight_.vector()));
-  std::vector<std::thread> callers;
-  std::atomic<int> wrong{0};
-  for (int i = 0; i < 6; ++i) {
-    callers.emplace_back([&, i] {
-      Tensor dx(x_.dtype(), kManyRows, kD);
-      Tensor dw(RMSNORM_F32, 1, kD);
-      BackwardOperands operands = backward_;
-      operands.dx = View(dx.view());
-      operands.dw = View(dw.vector());
-      for (int repeat = 0; repeat < 12; ++repeat) {
-        dx.Wipe();
-        dw.Wipe();
-        if (repeat % 2 == 0) {
-          operands.weight = ConstView(weight_.vector());
-          backward(operands, {}, OnTarget(target_, i % 3));
-        } else {
-          operands.weight = {};
-          shared.backward(operands);
-        }
-        if (!SameBits(y_, dx) || !SameBits(dw_, dw)) ++wrong;
+  const int all_wrong = WrongOfManyCallers([&](int i) {
+    int wrong = 0;
+    Tensor dx(x_.dtype(), kManyRows, kD);
+    Tensor dw(RMSNORM_F32, 1, kD);
+    BackwardOperands operands = backward_;
+    operands.dx = View(dx.view());
+    operands.dw = View(dw.vector());
+    for (int repeat = 0; repeat < 12; ++repeat) {
+      dx.Wipe();
+      dw.Wipe();
+      if (repeat % 2 == 0) {
+        operands.weight = ConstView(weight_.vector());
+        backward(operands, {}, OnTarget(target_, i % 3));
+      } else {
+        operands.weight = {};
+        shared.backward(operands);
       }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
-  EXPECT_EQ(0, wrong);
+      if (!SameBits(y_, dx) || !SameBits(dw_, dw)) ++wrong;
+    }
+    return wrong;
+  });
+  EXPECT_EQ(0, all_wrong);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, ThreadsTest, testing::ValuesIn(SupportedTargets()), Name);
