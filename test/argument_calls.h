@@ -189,7 +189,7 @@ class Call {
     return bytes;
   }
 
-  // All bytes, and all but those of the outputs.
+  // All bytes of the memory; and the same with zeros in the place of the outputs.
   std::string Bytes() { return {Memory(), sizeof memory_}; }
   std::string BytesBesideOutputs() {
     std::string bytes = Bytes();

@@ -115,7 +115,7 @@ $FLOATS=x|y|weight|bias|post_norm_weight|gate|dy|dx|dw|db
 ; ; x shape0|shape1|shape2=-1|$MAX ; SIZE_OVERFLOW ; x: spans more bytes than an address
 ; ; x shape=4294967296x4294967296x8 stride0=0 stride1=0 ; SIZE_OVERFLOW ; x: spans more bytes
 
-# A shape beside that of x.
+# The shape of an operand beside the shape of x.
 ; ; rows shape=1x3x8|3x3x8 ; SHAPE ; @: *x has 2
 ; ; rows shape=2x1x8|2x4x8|6x8|1x2x3x8|48 ; SHAPE ; @: *x has 3
 ; ; rows shape=2x3x7|2x3x9 ; SHAPE ; @: *x has 8
@@ -604,9 +604,9 @@ Call::Row Whole(const std::vector<Call::Row>& rows) {
   return all;
 }
 
-// An output at every so many elements' distance from another operand. It shares no byte with the
-// other unless it is in its place, and lies between its rows only where both walk through memory by
-// the same steps.
+// Moves an output past another operand, `every` elements at a time. The output is accepted where
+// the two share no byte, or where the output is in the place of the other. Between rows of the
+// other it may lie only where both walk through memory by the same steps.
 void SweepDistances(Call& call, Operand output, Operand other, bool same_steps, size_t every) {
   const bool may_replace = kOperandRules[output].in_place_of == other;
   const std::vector<Call::Row> others = call.RowsOf(other);
