@@ -366,8 +366,9 @@ TEST(Checker, CountsEveryCaseOnEveryTarget) {
   spoilt_calls = 0;
   std::ostringstream out;
   tools::Checker checker(3, {kSpoilt, kSpoilt}, out);
+  cases::Runner runner;
   for (const std::string& text : {kForward, kBackward, kForward}) {
-    checker.Check(cases::Parse(text));
+    checker.Check(cases::Parse(text), runner);
   }
   EXPECT_EQ(0, checker.Finish());
   EXPECT_EQ("6 passed, 0 failed\n", out.str());
@@ -383,9 +384,11 @@ TEST(Checker, RepeatsAFailureSimply) {
   };
   std::ostringstream out;
   tools::Checker checker(1, {kSpoilt}, out);
-  checker.Check(cases::Parse(
+  cases::Runner runner;
+  const Case failing = cases::Parse(
       "forward,x=bf16,weight=f16,bias=bf16,y=f32,rstd=f32,rows=23,d=300,x_gap=3,y_shift=7,"
-      "x_order=zigzag,x_values=mixed,rounding=cast_then_scale,weight_offset=1,threads=3,seed=17"));
+      "x_order=zigzag,x_values=mixed,rounding=cast_then_scale,weight_offset=1,threads=3,seed=17");
+  checker.Check(failing, runner);
   EXPECT_EQ(1, checker.Finish());
   const std::string end =
       "\n  rmsnorm check --target REFERENCE --case "

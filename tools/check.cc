@@ -4,9 +4,12 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <future>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include "cases/list.h"
 #include "cases/random_case.h"
@@ -22,9 +25,9 @@ std::string CommandOf(const cases::Case& c, const std::string& target) {
   return "  rmsnorm check --target " + target + " --case " + cases::Text(c) + "\n";
 }
 
-// What is under way, for the handler of a signal.
-const cases::Case* running_case = nullptr;
-const std::string* running_target = nullptr;
+// What is under way on a thread, for the handler of its signals.
+thread_local const cases::Case* running_case = nullptr;
+thread_local const std::string* running_target = nullptr;
 
 void HandleSignal(int signal) {
   std::signal(signal, SIG_DFL);
@@ -41,6 +44,36 @@ struct CheckOptions {
   std::string one_case;
 };
 
+// Checks the cases of the list and the random ones on every CPU. Each thread goes through all of
+// them and checks its own: cases beside each other share what the reference computes, so a thread
+// takes some at a time.
+void CheckAll(const cases::List& list, Checker& checker) {
+  constexpr size_t kTaken = 64;
+  std::atomic<size_t> next{0};
+  const auto check_own = [&] {
+    cases::Runner runner;
+    size_t own = next++;
+    size_t index = 0;
+    const auto is_own = [&] {
+      const size_t at = index++ / kTaken;
+      if (at > own) own = next++;
+      return at == own;
+    };
+    list.ForEach([&](const cases::Case& c) {
+      if (is_own()) checker.Check(c, runner);
+    });
+    for (unsigned seed = 1; seed <= kRandomCases; ++seed) {
+      if (is_own()) checker.Check(cases::RandomCase(seed), runner);
+    }
+  };
+  std::vector<std::future<void>> threads;
+  for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) {
+    threads.push_back(std::async(std::launch::async, check_own));
+  }
+  check_own();
+  for (std::future<void>& thread : threads) thread.get();
+}
+
 int RunCheck(const CheckOptions& options) {
   const std::vector<std::string> targets =
       options.targets.empty() ? SupportedTargets() : FindTargets(options.targets);
@@ -53,12 +86,10 @@ int RunCheck(const CheckOptions& options) {
   std::cout << "; cases: " << count << std::endl;
   Checker checker(count, targets, std::cout);
   if (one) {
-    checker.Check(*one);
+    cases::Runner runner;
+    checker.Check(*one, runner);
   } else {
-    list.ForEach([&](const cases::Case& c) { checker.Check(c); });
-    for (unsigned seed = 1; seed <= kRandomCases; ++seed) {
-      checker.Check(cases::RandomCase(seed));
-    }
+    CheckAll(list, checker);
   }
   return checker.Finish();
 }
@@ -70,29 +101,31 @@ Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ost
   for (const int signal : {SIGBUS, SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, HandleSignal);
 }
 
-void Checker::Check(const cases::Case& c) {
-  std::string fault;
+void Checker::Check(const cases::Case& c, cases::Runner& runner) {
   for (const std::string& target : targets_) {
     running_case = &c;
     running_target = &target;
-    fault = cases::FaultOf(runner_, c, target);
+    const std::string fault = cases::FaultOf(runner, c, target);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (fault.empty()) {
       ++passed_;
     } else {
-      Report(c, target, fault);
+      Report(c, target, fault, runner);
     }
   }
+  const std::lock_guard<std::mutex> lock(mutex_);
   progress_->Update(++done_);
 }
 
-void Checker::Report(const cases::Case& c, const std::string& target, const std::string& fault) {
+void Checker::Report(const cases::Case& c, const std::string& target, const std::string& fault,
+                     cases::Runner& runner) {
   ++failed_;
   progress_.reset();  // its line is in the way of these
   // Only the first ones are worth the time.
   constexpr size_t kMostShrunk = 10;
-  const cases::Case simplest = failed_ <= kMostShrunk ? Shrink(runner_, c, target) : c;
+  const cases::Case simplest = failed_ <= kMostShrunk ? Shrink(runner, c, target) : c;
   out_ << "FAILED on " << target << ": "
-       << (failed_ <= kMostShrunk ? FaultOf(runner_, simplest, target) : fault) << "\n"
+       << (failed_ <= kMostShrunk ? FaultOf(runner, simplest, target) : fault) << "\n"
        << CommandOf(simplest, target) << std::flush;
   progress_.emplace(cases_);
 }

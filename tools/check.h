@@ -4,6 +4,7 @@
 #define RMSNORM_TOOLS_CHECK_H_
 
 #include <iosfwd>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@
 
 namespace rmsnorm::tools {
 
-// Checks cases on targets, and counts.
+// Checks cases on targets, and counts. Several threads may check at once, each with its own runner.
 class Checker {
  public:
   // There are to be so many cases.
@@ -22,18 +23,19 @@ class Checker {
   // Checks one. Writes two lines for each failure: what is wrong, and a command that repeats the
   // simplest case found that fails, too. It does so before the end of the process where that is
   // what happens, as beside a guard page.
-  void Check(const cases::Case& c);
+  void Check(const cases::Case& c, cases::Runner& runner);
 
   // Writes a line that counts, and returns the status to exit with.
   int Finish();
 
  private:
-  void Report(const cases::Case& c, const std::string& target, const std::string& fault);
+  void Report(const cases::Case& c, const std::string& target, const std::string& fault,
+              cases::Runner& runner);
 
   const size_t cases_;
   const std::vector<std::string> targets_;
   std::ostream& out_;
-  cases::Runner runner_;
+  std::mutex mutex_;  // for what follows
   std::optional<Progress> progress_;
   size_t done_ = 0;
   size_t passed_ = 0;

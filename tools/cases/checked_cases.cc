@@ -174,7 +174,7 @@ forward,x=$T,residual+residual_out=$T,y=$T,d=1|64|70|300,
 
 # What is done before the norm: a post-norm, with a row of its weight for all or for each, a factor,
 # and a gate.
-forward,x=$T,post_norm_weight=$T,y=$T,d=1..300|$LONG,rows=5/9,weight=f32/f16/bf16/none,
+forward,x=$T,post_norm_weight=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,weight=f32/f16/bf16/none,
   rounding=$ROUNDINGS,factor=1/0.22,x_values=mixed/normal,bias=none/f32,rstd=f32,
   eps_placement=inside/outside/floor,call=plain|module,y_shift=0/3
 forward,x=$T,post_norm_weight=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,
@@ -187,16 +187,21 @@ forward,x=$T,y=$T,d=1..300|$LONG,rows=5/9,factor=0.22|-3|1e30,sums_out=f64/none,
   rounding=$ROUNDINGS,x_values=mixed/normal,rstd=f32
 forward,x=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,factor=0.22|-3,
   rounding=$ROUNDINGS,residual_rounding=cast_then_norm/norm_then_cast,x_values=mixed/normal
-forward,x=$T,gate=$T,y=$T,d=1..300|$LONG,rows=5/9,gate_placement=before,
+forward,x=$T,gate=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,gate_placement=before,
   activation=silu/sigmoid,weight=f32/none/bf16,rounding=$ROUNDINGS,factor=1/0.22,
-  x_values=mixed/normal,gate_values=normal/mixed,rstd=f32,sums_out=f64/none,call=plain|module
+  x_values=mixed/normal,gate_values=normal/mixed,rstd=f32,sums_out=f64/none
+forward,x+gate+y=$T,d=1..300|$LONG,rows=5/9,gate_placement=before,activation=silu/sigmoid,
+  weight=f32/none/bf16,rounding=$ROUNDINGS,x_values=mixed/normal,rstd=f32/none,call=plain|module
 forward,x=$T,gate=$T,y=none,d=1|64|300|4097,rows=9,gate_placement=before,sums_out=f64,
   rstd=f32/none,x_values=mixed
 forward,x=$T,gate=$T,y=$T,sums=f64,d=1|64|300|4097,rows=9,gate_placement=before,x_values=normal
 # What is done after it: a gate of every kind of numbers, and quantised outputs beside y or alone.
-forward,x=$T,gate=$T,y=$T,d=1..300|$LONG,rows=5/9,gate_rounding=unrounded|rounded_to_x,
-  activation=silu/sigmoid,weight=f32/none/bf16,bias=none/f16,rounding=$ROUNDINGS,
-  x_values=normal/mixed,gate_values=normal/mixed,call=plain|module
+forward,x=$T,gate=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,
+  gate_rounding=unrounded|rounded_to_x,activation=silu/sigmoid,weight=f32/none/bf16,bias=none/f16,
+  rounding=$ROUNDINGS,x_values=normal/mixed,gate_values=normal/mixed
+forward,x+gate+y=$T,d=1..300|$LONG,rows=5/9,gate_rounding=unrounded|rounded_to_x,
+  activation=silu/sigmoid,weight=f32/none/bf16,rounding=$ROUNDINGS,x_values=normal/mixed,
+  rstd=f32/none,call=plain|module
 forward,x=$T,gate=$T,y=$T,d=1|64|300,rows=5,activation=silu|sigmoid,gate_placement=after|before,
   gate_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits
 forward,x=$T,gate=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,
@@ -265,7 +270,7 @@ forward,x=$T,residual+residual_out=$T,y=$T,rows=1,d=163917,
   residual_rounding=cast_then_norm/norm_then_cast,x_values+residual_values=normal/tiny/huge/nan,
   rstd=f32,threads=3,executor=none|threads
 # Rows longer than what is summed at once.
-forward,x+y=bf16,rows=2,d=33566725,eps_placement=outside,rstd=f32,threads=3,executor=threads,
+forward,x+y=bf16,rows=1,d=33566725,eps_placement=outside,rstd=f32,threads=3,executor=threads,
   x_shift=3,y_in_place=1
 # Several norms in one call.
 forward,x=$T,y=$T,rows=1|2|9|4x5,d=$EDGES,weight=f32/f16/none,x_values=mixed,rstd=f32/none,
@@ -275,8 +280,9 @@ forward,x=$T,residual+residual_out=$T,y=$T,rows=9|4x5,d=$EDGES,x_values=mixed,bi
 
 # More bytes than most last caches hold, which may be written in another way; in rows that start at
 # a cache line, and in rows that start anywhere.
-forward,x=$T,y=$T,rows=4100,d=4128,threads=2
+forward,x+y=$T,rows=4100,d=4128,threads=2
 forward,x+y=f32|bf16,rows=4100,d=4099,threads=2
+forward,x=bf16,y=f32,rows=4100,d=4099,threads=2
 forward,x+residual+residual_out+y=f32|bf16,rows=2100,d=4099,threads=2,
   residual_rounding=cast_then_norm/norm_then_cast
 
@@ -297,7 +303,7 @@ forward,x=$T,residual+residual_out=$T,y=$T,d=$LENGTHS,rows=1/9,
 # A caller in any floating-point state; an executor's parts in others. Options that are subnormal or
 # round, and sums of a long row that are subnormal, with a divisor that makes them usual ones.
 forward,x=$T,residual+residual_out=f32|none,y=$T,d=1|64|300|4097,rows=13,x_values=mixed,
-  rounding=$ROUNDINGS,weight_values=special,call=plain/module/several,state=1..20
+  rounding=$ROUNDINGS,weight_values=special,call=plain/module/several,state=1..10
 forward,x=$T,y=$T,weight=f32|f16|bf16,d=7|100|260,rows=18,x_values=mixed,weight_values=special,
   bias=none/f32,rstd=f32,eps=1e-5/0/1e-38,weight_offset=0/0.1,rounding=$ROUNDINGS,
   sums=none/f64/none,sums_out=f64/none,state=1..10
@@ -313,7 +319,7 @@ forward,x+y=$T,rows=800,d=128,x_values=mixed,threads=3,executor=none|threads,
 forward,x+residual+residual_out+y=$T,rows=800,d=128,x_values=mixed,threads=3,executor=none|threads,
   residual_rounding=cast_then_norm/norm_then_cast,call=plain|module|several|rows,state=1..10
 forward,x+y=$T,rows=1|2,d=98381,x_values=normal|tiny|nan,eps=1e-40,rstd=f32,sums_out=none/f64,
-  threads=3,executor=none|threads,call=plain/module,state=1..10
+  threads=3,executor=none|threads,call=plain/module,state=1..3
 forward,x+y=f32,rows=1,d=262144,x_values=tiny,eps=0,divisor=2e-38,threads=3,executor=none|threads,
   call=plain|rows,state=1..10
 forward,x+residual+residual_out+y=f32,residual_values=zero,rows=1,d=262144,x_values=tiny,eps=0,
@@ -375,12 +381,14 @@ backward,x=$T,dy+dx=$T,db=f32/f16/bf16,d=15|100|300,rows=3,db_shift=0..31
 backward,x=f32,dy=f16|bf16,dx=f32,d=15|100|300,rows=3,dx_shift=0..31
 
 # Rows of one to eight dimensions in every order, with gaps; dx in place; one buffer for all.
-backward,x=$T,dy+dx=$T,d=1|15|33|70|128|300|4097,
+backward,x=$T,dy+dx=$T,d=1|15|33|70|128|300,
   x_order=rising|falling|transposed|zigzag|repeated|again|windows,
   rows=9/2x3/3x1x3/one/2x1x3x2x1x2x2,dy_order=rising/falling/zigzag/repeated/again,
   dy_gap=0/2,weight=f32/none,dw=f32/f16,db=none/bf16,rstd=f32/none,x_values=finite,
   dx_add=0/1,x_gap=0|1|64,rstd_order=rising/falling/transposed/repeated,
   dx_order=rising|falling|transposed|zigzag,dx_gap=0/3
+backward,x=$T,dy+dx=$T,d=4097,x_order=falling|transposed|zigzag|again,rows=2x3/3x1x3,
+  dy_order=rising/falling/zigzag/repeated/again,dy_gap=0/2,weight=f32/none,dw=f32/f16
 backward,x=$T,dy+dx=$T,d=$EDGES|4097,rows=9/2x3x2,weight=f32/none,dw=f32/none,x_values=finite,
   dx_add=0|1,dx_in_place=1,dy_order=rising|falling|transposed|zigzag,dy_gap=0|1|64,x_gap=0/3
 backward,x=$T,dy=f16,dx=bf16,d=$EDGES,rows=9,x_values=finite,dx_add=0|1,dx_in_place=1
@@ -459,7 +467,7 @@ backward,x=$T,dy+dx=$T,d=1..300|1000|4095|4096|4097|8191|8193,rows=1/9,x_values=
   guard=before|after
 backward,x=$T,dy=$T,dx=none,d=1..300|1000|4095|4096|4097,rows=1/9,dw=f32/f16/bf16,rstd=f32/none,
   x_values=normal/nan,guard=before|after
-backward,x=$T,dy+dx=$T,d=1..300|1000|4095|4096|4097,rows=9,weight+dw=$T,
+backward,x=$T,dy+dx=$T,d=1..300|1000|4095|4096|4097,rows=9,weight+dw=f32/f16/bf16,
   weight_per+dw_per=row/head,db=f32,db_per=row,guard=before|after,dx_in_place=0|1
 backward,x=$T,dy+dx=$T,dw=none,weight=none,d=1..300|4097,rows=1/9,rstd=f32,dx_in_place=1,
   guard=before|after
@@ -467,7 +475,7 @@ backward,x+dy+dx+dw=$T,d=1..300|4097,rows=1/9,rstd=f32/none,call=rows,guard=befo
 
 # A caller in any floating-point state.
 backward,x=$T,dy+dx=$T,d=1|64|300|4097,rows=13/40,x_values=mixed,dw=f32/bf16,
-  db=none/f32,call=plain/module,state=1..20
+  db=none/f32,call=plain/module,state=1..10
 backward,x=$T,dy+dx=$T,d=64|128|300,rows=20,x_values=mixed,weight_values=special,
   eps+weight_offset+divisor=1e-40,rstd=none/f32,call=plain/module,state=1..10
 backward,x+dy+dx+dw=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
@@ -475,7 +483,7 @@ backward,x+dy+dx+dw=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=spe
 backward,x+dy+dx+dw=$T,rows=800,d=128,x_values=finite,threads=3,executor=none|threads,
   call=plain|module|rows,state=1..10
 backward,x+dy+dx+dw=$T,rows=1|2,d=98381,x_values=normal|tiny|nan,eps=1e-40,threads=3,
-  executor=none|threads,call=plain/module,state=1..10
+  executor=none|threads,call=plain/module,state=1..3
 backward,x+dy+dx+dw=f32,rows=1,d=262144,x_values=tiny,eps=0,divisor=2e-38,threads=3,
   executor=none|threads,call=plain|rows,state=1..10
 )";

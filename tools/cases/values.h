@@ -18,13 +18,14 @@ class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
 
-  uint32_t Bits() {
+  uint64_t WideBits() {
     state_ += 0x9E3779B97F4A7C15;
     uint64_t bits = state_;
     bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9;
     bits = (bits ^ bits >> 27) * 0x94D049BB133111EB;
-    return static_cast<uint32_t>(bits >> 32);
+    return bits ^ bits >> 31;
   }
+  uint32_t Bits() { return static_cast<uint32_t>(WideBits() >> 32); }
   size_t Below(size_t count) { return Bits() % count; }
   bool OneIn(size_t count) { return Below(count) == 0; }
 
