@@ -284,6 +284,12 @@ HWY_INLINE bool InvertOrUseTiles(const Norm& norm, const Run& run, Operand sourc
   return true;
 }
 
+HWY_INLINE void ScaleByInverse(const Run& run, const RowLeaves& leaves, Operand source, size_t row,
+                               float r) {
+  leaves.scale(run.Row<char>(source, row), run.Row<float>(kWeight, row), run.d, r,
+               run.Row<char>(kY, row), run.Row<char>(source, std::min(row + 1, run.count - 1)));
+}
+
 // By the f32 sum of squares.
 HWY_INLINE void ScaleBySum(const Norm& norm, const Run& run, const RowLeaves& leaves,
                            Operand source, size_t row, float sum) {
@@ -292,8 +298,7 @@ HWY_INLINE void ScaleBySum(const Norm& norm, const Run& run, const RowLeaves& le
     return NormaliseByTiles(norm, run, source, row, &sum);
   }
   const float r = InverseRms(norm, under_root);
-  leaves.scale(run.Row<char>(source, row), run.Row<float>(kWeight, row), run.d, r,
-               run.Row<char>(kY, row), run.Row<char>(source, std::min(row + 1, run.count - 1)));
+  ScaleByInverse(run, leaves, source, row, r);
   if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
 }
 
@@ -302,14 +307,19 @@ HWY_INLINE void NormaliseRow(const Norm& norm, const Run& run, const RowLeaves& 
   ScaleBySum(norm, run, leaves, kX, row, leaves.sum_squares(run.Row<char>(kX, row), run.d));
 }
 
-// Four rows, each load of the weight shared.
+// Four rows, each load of the weight shared. Not so in short rows of f32, where loads and stores of
+// a row alternate: the residual add takes 7 % less on AVX2 for 4096 x 128.
 HWY_INLINE void ScaleFour(const Norm& norm, const Run& run, const RowLeaves& leaves, Operand source,
                           size_t row, const float* sums) {
   const FourInverses inverses = InvertFour(norm, hn::LoadU(FourTag(), sums));
   if (HWY_LIKELY(inverses.safe)) {
     HWY_ALIGN float r[4];
     hn::Store(inverses.r, FourTag(), r);
-    leaves.scale_four(run, source, row, r);
+    if (norm.dtype[kX] == RMSNORM_F32 && run.d <= kLanes) {
+      for (size_t i = 0; i < 4; ++i) ScaleByInverse(run, leaves, source, row + i, r[i]);
+    } else {
+      leaves.scale_four(run, source, row, r);
+    }
     for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) *run.Row<float>(kRstd, row + i) = r[i];
   } else {
     for (size_t i = 0; i < 4; ++i) ScaleBySum(norm, run, leaves, source, row + i, sums[i]);
@@ -380,7 +390,8 @@ inline HWY_NOINLINE void NormaliseHeld(const Norm& norm, const Run& run) {
 
 // Short rows by fours, in steps that stay in L1 from their sum to y, so that memory is passed
 // through once. Returns how many rows are done: all but three at most.
-HWY_INLINE size_t AddAndNormaliseFours(const Norm& norm, const Run& run, const RowLeaves& leaves) {
+inline HWY_NOINLINE size_t AddAndNormaliseFours(const Norm& norm, const Run& run,
+                                                const RowLeaves& leaves) {
   const auto add_by_fours = norm.kernels->leaves->add_by_fours[DtypeIndex(norm.dtype[kX])];
   const size_t step = std::clamp<size_t>(kAddTile / run.d / 4 * 4, 4, kAddTileRows);
   float sums[kAddTileRows];
