@@ -293,13 +293,10 @@ HWY_INLINE void ScaleByInverse(const Run& run, const RowLeaves& leaves, Operand 
 // By the f32 sum of squares.
 HWY_INLINE void ScaleBySum(const Norm& norm, const Run& run, const RowLeaves& leaves,
                            Operand source, size_t row, float sum) {
-  const float under_root = UnderRoot(norm, sum);
-  if (HWY_UNLIKELY(!IsSafe(under_root))) {
-    return NormaliseByTiles(norm, run, source, row, &sum);
+  float r;
+  if (InvertOrUseTiles(norm, run, source, row, sum, r)) {
+    ScaleByInverse(run, leaves, source, row, r);
   }
-  const float r = InverseRms(norm, under_root);
-  ScaleByInverse(run, leaves, source, row, r);
-  if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
 }
 
 HWY_INLINE void NormaliseRow(const Norm& norm, const Run& run, const RowLeaves& leaves,
