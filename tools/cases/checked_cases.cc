@@ -303,7 +303,7 @@ forward,x=$T,residual+residual_out=$T,y=$T,d=$LENGTHS,rows=1/9,
 # A caller in any floating-point state; an executor's parts in others. Options that are subnormal or
 # round, and sums of a long row that are subnormal, with a divisor that makes them usual ones.
 forward,x=$T,residual+residual_out=f32|none,y=$T,d=1|64|300|4097,rows=13,x_values=mixed,
-  rounding=$ROUNDINGS,weight_values=special,call=plain/module/several,state=1..10
+  rounding=$ROUNDINGS,weight_values=special,call=plain/module/several,state=1..20
 forward,x=$T,y=$T,weight=f32|f16|bf16,d=7|100|260,rows=18,x_values=mixed,weight_values=special,
   bias=none/f32,rstd=f32,eps=1e-5/0/1e-38,weight_offset=0/0.1,rounding=$ROUNDINGS,
   sums=none/f64/none,sums_out=f64/none,state=1..10
@@ -319,7 +319,7 @@ forward,x+y=$T,rows=800,d=128,x_values=mixed,threads=3,executor=none|threads,
 forward,x+residual+residual_out+y=$T,rows=800,d=128,x_values=mixed,threads=3,executor=none|threads,
   residual_rounding=cast_then_norm/norm_then_cast,call=plain|module|several|rows,state=1..10
 forward,x+y=$T,rows=1|2,d=98381,x_values=normal|tiny|nan,eps=1e-40,rstd=f32,sums_out=none/f64,
-  threads=3,executor=none|threads,call=plain/module,state=1..3
+  threads=3,executor=none|threads,call=plain/module,state=1..10
 forward,x+y=f32,rows=1,d=262144,x_values=tiny,eps=0,divisor=2e-38,threads=3,executor=none|threads,
   call=plain|rows,state=1..10
 forward,x+residual+residual_out+y=f32,residual_values=zero,rows=1,d=262144,x_values=tiny,eps=0,
@@ -475,7 +475,7 @@ backward,x+dy+dx+dw=$T,d=1..300|4097,rows=1/9,rstd=f32/none,call=rows,guard=befo
 
 # A caller in any floating-point state.
 backward,x=$T,dy+dx=$T,d=1|64|300|4097,rows=13/40,x_values=mixed,dw=f32/bf16,
-  db=none/f32,call=plain/module,state=1..10
+  db=none/f32,call=plain/module,state=1..20
 backward,x=$T,dy+dx=$T,d=64|128|300,rows=20,x_values=mixed,weight_values=special,
   eps+weight_offset+divisor=1e-40,rstd=none/f32,call=plain/module,state=1..10
 backward,x+dy+dx+dw=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
@@ -483,7 +483,7 @@ backward,x+dy+dx+dw=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=spe
 backward,x+dy+dx+dw=$T,rows=800,d=128,x_values=finite,threads=3,executor=none|threads,
   call=plain|module|rows,state=1..10
 backward,x+dy+dx+dw=$T,rows=1|2,d=98381,x_values=normal|tiny|nan,eps=1e-40,threads=3,
-  executor=none|threads,call=plain/module,state=1..3
+  executor=none|threads,call=plain/module,state=1..10
 backward,x+dy+dx+dw=f32,rows=1,d=262144,x_values=tiny,eps=0,divisor=2e-38,threads=3,
   executor=none|threads,call=plain|rows,state=1..10
 )";
