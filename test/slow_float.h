@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions between a number and its bits, by arithmetic on the value, for any IEEE-like format.
-// Slow, and independent of the conversions in lib/, which work on the bits. What a double becomes
-// as an f32, and an f32 as a double, the CPU says: the oracles' time would else go into that.
+// Slow, and independent of the conversions in lib/, which work on the bits. Between double and f32
+// the CPU converts, as the oracles would else spend most of their time on it.
 #ifndef RMSNORM_TEST_SLOW_FLOAT_H_
 #define RMSNORM_TEST_SLOW_FLOAT_H_
 

@@ -48,14 +48,14 @@ struct CheckOptions {
 // them and checks its own: cases beside each other share what the reference computes, so a thread
 // takes some at a time.
 void CheckAll(const cases::List& list, Checker& checker) {
-  constexpr size_t kTaken = 64;
+  constexpr size_t kCasesAtOnce = 64;
   std::atomic<size_t> next{0};
   const auto check_own = [&] {
     cases::Runner runner;
     size_t own = next++;
     size_t index = 0;
     const auto is_own = [&] {
-      const size_t at = index++ / kTaken;
+      const size_t at = index++ / kCasesAtOnce;
       if (at > own) own = next++;
       return at == own;
     };
