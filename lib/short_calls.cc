@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "calls.h"
 #include "module.h"
@@ -59,7 +60,8 @@ bool IsAligned(const void* data, size_t element_bytes) {
 // The bytes of an operand, at least one.
 struct Bytes {
   Bytes() = default;
-  Bytes(const void* data, size_t bytes) : begin(reinterpret_cast<uintptr_t>(data)), count(bytes) {}
+  Bytes(uintptr_t address, size_t bytes) : begin(address), count(bytes) {}
+  Bytes(const void* data, size_t bytes) : Bytes(reinterpret_cast<uintptr_t>(data), bytes) {}
 
   uintptr_t begin;
   size_t count;
@@ -72,6 +74,18 @@ bool IsApartOrInPlace(Operand output, const Bytes& bytes, Operand other, const B
   const uintptr_t distance = other_bytes.begin - bytes.begin;
   return distance - bytes.count <= uintptr_t{0} - bytes.count - other_bytes.count ||
          (kOperandRules[output].in_place_of == other && distance == 0);
+}
+
+// Of two outputs the later one is compared with the earlier.
+template <Operation kOperation, Operand kOutput, Operand... kGiven>
+bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
+  constexpr OperandSet kOutputs = RolesIn(kOperation).outputs;
+  if ((kOutputs & SetOf(kOutput)) == 0) return true;
+  const auto is_other = [](Operand given) {
+    return given < kOutput || (kOutputs & SetOf(given)) == 0;
+  };
+  return ((!is_other(kGiven) || IsApartOrInPlace(kOutput, bytes[kOutput], kGiven, bytes[kGiven])) &&
+          ...);
 }
 
 // ------------------------------------------------------------------ runs
@@ -126,74 +140,130 @@ bool IsDense(const rmsnorm_view& view, const rmsnorm_view& x, const DenseRows& r
          (rows.count == 1 || view.stride[0] == static_cast<ptrdiff_t>(rows.d));
 }
 
-// What the short way takes beside x, with y or dx, which it needs.
-constexpr OperandSet kTaken[] = {
-    SetOf(kX) | SetOf(kResidual) | SetOf(kWeight) | SetOf(kResidualOut) | SetOf(kY) | SetOf(kRstd),
-    SetOf(kX) | SetOf(kDy) | SetOf(kWeight) | SetOf(kRstd) | SetOf(kDx) | SetOf(kDw)};
-constexpr OperandSet kNeeded[] = {SetOf(kX) | SetOf(kY), SetOf(kX) | SetOf(kDy) | SetOf(kDx)};
+// Reads the view of an operand; false where it is not plainly right. An operand that is absent gets
+// a byte of its own in the first page, where no operand lies.
+template <Operand kOperand>
+bool ReadView(const rmsnorm_operands& operands, const DenseRows& rows, Views& views, Bytes& bytes) {
+  constexpr Shape kShape = kOperandRules[kOperand].shape;
+  const rmsnorm_view* const view = ViewIn(operands, kOperand);
+  if (view == nullptr) {
+    bytes = Bytes(kOperand, 1);
+    return true;
+  }
+  views.Set(kOperand, view);
+  size_t element = rows.ElementBytes();
+  size_t elements = rows.count * rows.d;
+  if constexpr (kShape == Shape::kRows) {
+    if (!IsDense(*view, *operands.x, rows)) return false;
+  } else if constexpr (kShape == Shape::kColumns) {
+    if (!IsVector(*view, rows.d) || !IsElementType(view->dtype)) return false;
+    element = ElementSize(view->dtype);
+    elements = rows.d;
+  } else {
+    if (!IsVector(*view, rows.count) || view->dtype != RMSNORM_F32) return false;
+    element = sizeof(float);
+    elements = rows.count;
+  }
+  bytes = Bytes(view->data, elements * element);
+  return IsAligned(view->data, element) && bytes.begin <= UINTPTR_MAX - bytes.count;
+}
+
+// Whether there is an operand that is not in the set.
+template <OperandSet kSet, int... kAll>
+bool HasOther(const rmsnorm_operands& operands, std::integer_sequence<int, kAll...>) {
+  return (((kSet & SetOf(static_cast<Operand>(kAll))) == 0 &&
+           ViewIn(operands, static_cast<Operand>(kAll)) != nullptr) ||
+          ...);
+}
 
 // Elements of forward that are far from what is written past the caches.
 constexpr size_t kMostWorkOfViews = Threshold(65535, 127);
 
-// The views of a call as far as all of them are right; false where they are not plainly so.
-bool ReadViews(Operation operation, const rmsnorm_operands& operands, DenseRows& rows,
-               Views& views) {
+// The views of a call by no operands but those of the pack, as far as all of them are right; false
+// where they are not plainly so. Each operand has code of its own: beside a loop over the table one
+// row of 64 in f32 takes 0.84 of the time forward, and 0.74 backward.
+template <Operation kOperation, Operand... kTaken>
+bool ReadViews(const rmsnorm_operands& operands, DenseRows& rows, Views& views) {
+  constexpr OperandSet kTakenSet = (SetOf(kTaken) | ...);
+  constexpr OperandSet kNeeded = kOperation == Operation::kForward
+                                     ? SetOf(kX) | SetOf(kY)
+                                     : SetOf(kX) | SetOf(kDy) | SetOf(kDx);
   const rmsnorm_view* const x = operands.x;
   if (x == nullptr || !IsElementType(x->dtype) || (x->ndim != 1 && x->ndim != 2)) return false;
   rows = {x->dtype, x->ndim == 2 ? x->shape[0] : 1, x->shape[x->ndim - 1]};
-  if (rows.d == 0 || rows.count - 1 >= MostRows(operation, rows.d, kMostWorkOfViews)) return false;
+  if (rows.d == 0 || rows.count - 1 >= MostRows(kOperation, rows.d, kMostWorkOfViews)) return false;
+  if (HasOther<kTakenSet>(operands, std::make_integer_sequence<int, kOperands>())) return false;
   Bytes bytes[kOperands];
-  for (int i = 0; i < kOperands; ++i) {
-    const Operand operand = static_cast<Operand>(i);
-    const rmsnorm_view* const view = ViewIn(operands, operand);
-    if (view == nullptr) continue;
-    views.Set(operand, view);
-    size_t element = rows.ElementBytes();
-    size_t elements = rows.count * rows.d;
-    switch (kOperandRules[i].shape) {
-      case Shape::kRows:
-        if (!IsDense(*view, *x, rows)) return false;
-        break;
-      case Shape::kColumns:
-        if (!IsVector(*view, rows.d) || !IsElementType(view->dtype)) return false;
-        element = ElementSize(view->dtype);
-        elements = rows.d;
-        break;
-      case Shape::kPerRow:
-        if (!IsVector(*view, rows.count) || view->dtype != RMSNORM_F32) return false;
-        element = sizeof(float);
-        elements = rows.count;
-        break;
-    }
-    if (!IsAligned(view->data, element)) return false;
-    bytes[i] = Bytes(view->data, elements * element);
-    if (bytes[i].begin > UINTPTR_MAX - bytes[i].count) return false;
-  }
-  const int way = static_cast<int>(operation);
-  if ((views.given & ~kTaken[way]) != 0 || (views.given & kNeeded[way]) != kNeeded[way] ||
-      (views.Has(kResidualOut) && !views.Has(kResidual)) || operands.add_to != 0) {
-    return false;
-  }
-  bool apart = true;
-  ForEachOperand(RolesIn(operation).outputs & views.given, [&](Operand output) {
-    ForEachOperand(views.given & ~SetOf(output), [&](Operand other) {
-      apart = apart && IsApartOrInPlace(output, bytes[output], other, bytes[other]);
-    });
-  });
-  return apart;
+  return operands.add_to == 0 && (ReadView<kTaken>(operands, rows, views, bytes[kTaken]) && ...) &&
+         (views.given & kNeeded) == kNeeded && (views.Has(kResidual) || !views.Has(kResidualOut)) &&
+         ((!views.Has(kTaken) || IsApartFromAll<kOperation, kTaken, kTaken...>(bytes)) && ...);
 }
 
-void RunViews(Operation operation, const Norm& norm, const DenseRows& rows, const Views& views,
+template <Operation kOperation, Operand... kTaken>
+void RunViews(const Norm& norm, const DenseRows& rows, const Views& views,
               const float* prepared_weight) {
   Run run = MakeRun(rows, prepared_weight);
-  ForEachOperand(views.given & ~(SetOf(kWeight) | SetOf(kDw)),
-                 [&](Operand operand) { SetOperand(rows, operand, views[operand].data, run); });
-  if (operation == Operation::kForward) {
+  const auto set = [&](Operand operand) {
+    if (operand == kWeight || operand == kDw || !views.Has(operand)) return;
+    SetOperand(rows, operand, views[operand].data, run);
+  };
+  (set(kTaken), ...);
+  if (kOperation == Operation::kForward) {
     norm.kernels->forward(norm, run);
   } else {
     const bool has_dw = views.Has(kDw);
     RunShortBackward(norm, has_dw ? views[kDw].dtype : 0, has_dw ? views[kDw].data : nullptr, run);
   }
+}
+
+// MakeShortCall() of an operation, by the operands that its short way takes.
+template <Operation kOperation, Operand... kTaken>
+bool MakeShortCallOf(const rmsnorm_module* module, const rmsnorm_operands* operands,
+                     const rmsnorm_options* options, const rmsnorm_context* context) {
+  DenseRows rows;
+  Views views;
+  if (operands == nullptr || operands->size != sizeof *operands ||
+      !ReadViews<kOperation, kTaken...>(*operands, rows, views)) {
+    return false;
+  }
+  if (module != nullptr) {
+    if (options != nullptr || rows.d != module->d || views.Has(kWeight) ||
+        !AreUsual(module->options)) {
+      return false;
+    }
+    if (context == nullptr) {
+      const Norm& norm = module->NormOf(rows.dtype);
+      if (PartsOf(WorkOf(kOperation, norm, rows), module->context) > 1) return false;
+      RunViews<kOperation, kTaken...>(norm, rows, views, module->prepared.get());
+      return true;
+    }
+  }
+  rmsnorm_options own_options;
+  Place place;
+  if (module == nullptr &&
+      (ReadOptions(options, own_options) != RMSNORM_OK || !AreUsual(own_options))) {
+    return false;
+  }
+  if (FindPlace(nullptr, context, place) != RMSNORM_OK) return false;
+  Norm norm;
+  MakeDenseNorm(*place.kernels, module != nullptr ? module->options : own_options, rows.d,
+                rows.dtype, norm);
+  if (PartsOf(WorkOf(kOperation, norm, rows), place.context) > 1) return false;
+  if (module != nullptr) {
+    RunViews<kOperation, kTaken...>(norm, rows, views, module->prepared.get());
+    return true;
+  }
+  if (rows.d > kWeightOnStack) return false;
+  alignas(64) float prepared[kWeightOnStack];
+  if (views.Has(kWeight)) {
+    place.kernels->prepare(views[kWeight].dtype, views[kWeight].data, rows.d,
+                           own_options.weight_offset, prepared);
+  } else {
+    if (own_options.weight_offset != 0.0f) return false;
+    std::fill_n(prepared, rows.d, 1.0f);
+  }
+  RunViews<kOperation, kTaken...>(norm, rows, views, prepared);
+  return true;
 }
 
 // ------------------------------------------------------------------ by pointers
@@ -234,18 +304,6 @@ Bytes BytesOf(const DenseRows& rows, Given<kOperand> given) {
   const size_t elements =
       (kShape == Shape::kColumns ? 1 : rows.count) * (kShape == Shape::kPerRow ? 1 : rows.d);
   return Bytes(given.data, elements * ElementBytesOf<kOperand>(rows));
-}
-
-// Of two outputs the later one is compared with the earlier.
-template <Operation kOperation, Operand kOutput, Operand... kGiven>
-bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
-  constexpr OperandSet kOutputs = RolesIn(kOperation).outputs;
-  if ((kOutputs & SetOf(kOutput)) == 0) return true;
-  const auto is_other = [](Operand given) {
-    return given < kOutput || (kOutputs & SetOf(given)) == 0;
-  };
-  return ((!is_other(kGiven) || IsApartOrInPlace(kOutput, bytes[kOutput], kGiven, bytes[kGiven])) &&
-          ...);
 }
 
 template <Operation kOperation, Operand... kGiven>
@@ -342,50 +400,12 @@ size_t MostShortRows(Operation operation, size_t d, const rmsnorm_options& optio
 bool MakeShortCall(Operation operation, const rmsnorm_module* module,
                    const rmsnorm_operands* operands, const rmsnorm_options* options,
                    const rmsnorm_context* context) {
-  DenseRows rows;
-  Views views;
-  if (operands == nullptr || operands->size != sizeof *operands ||
-      !ReadViews(operation, *operands, rows, views)) {
-    return false;
+  if (operation == Operation::kForward) {
+    return MakeShortCallOf<Operation::kForward, kX, kResidual, kWeight, kResidualOut, kY, kRstd>(
+        module, operands, options, context);
   }
-  if (module != nullptr) {
-    if (options != nullptr || rows.d != module->d || views.Has(kWeight) ||
-        !AreUsual(module->options)) {
-      return false;
-    }
-    if (context == nullptr) {
-      const Norm& norm = module->NormOf(rows.dtype);
-      if (PartsOf(WorkOf(operation, norm, rows), module->context) > 1) return false;
-      RunViews(operation, norm, rows, views, module->prepared.get());
-      return true;
-    }
-  }
-  rmsnorm_options own_options;
-  Place place;
-  if (module == nullptr &&
-      (ReadOptions(options, own_options) != RMSNORM_OK || !AreUsual(own_options))) {
-    return false;
-  }
-  if (FindPlace(nullptr, context, place) != RMSNORM_OK) return false;
-  Norm norm;
-  MakeDenseNorm(*place.kernels, module != nullptr ? module->options : own_options, rows.d,
-                rows.dtype, norm);
-  if (PartsOf(WorkOf(operation, norm, rows), place.context) > 1) return false;
-  if (module != nullptr) {
-    RunViews(operation, norm, rows, views, module->prepared.get());
-    return true;
-  }
-  if (rows.d > kWeightOnStack) return false;
-  alignas(64) float prepared[kWeightOnStack];
-  if (views.Has(kWeight)) {
-    place.kernels->prepare(views[kWeight].dtype, views[kWeight].data, rows.d,
-                           own_options.weight_offset, prepared);
-  } else {
-    if (own_options.weight_offset != 0.0f) return false;
-    std::fill_n(prepared, rows.d, 1.0f);
-  }
-  RunViews(operation, norm, rows, views, prepared);
-  return true;
+  return MakeShortCallOf<Operation::kBackward, kX, kDy, kWeight, kRstd, kDx, kDw>(module, operands,
+                                                                                  options, context);
 }
 
 }  // namespace rmsnorm::internal
