@@ -21,6 +21,10 @@ void AddColumns(const rmsnorm_view& view, WeightScratch& scratch) {
 rmsnorm_view PrepareColumns(const KernelTable& kernels, const rmsnorm_view& view, float offset,
                             WeightScratch& scratch) {
   float* const prepared = scratch.Take<float>(Elements(view));
+  if (view.ndim == 1) {  // what a walk would do, in a tenth of the time for a head of 64
+    kernels.prepare(view.dtype, view.data, view.shape[0], offset, prepared);
+    return rmsnorm_vector(prepared, RMSNORM_F32, view.shape[0]);
+  }
   const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
   // The walk goes from each row of the view to its place in the result, as from a weight to its
   // gradient.

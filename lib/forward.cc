@@ -20,6 +20,26 @@ struct Forward {
   Walk walk;
 };
 
+// `count` items, on the stack where they are few.
+template <class T>
+class OfEachCall {
+ public:
+  explicit OfEachCall(size_t count) {
+    if (count <= kCallsOnStack) return;
+    many_.reset(new (std::nothrow) T[count]);
+    data_ = many_.get();
+  }
+  OfEachCall(const OfEachCall&) = delete;
+  OfEachCall& operator=(const OfEachCall&) = delete;
+
+  T* data() const { return data_; }  // null where there is no memory
+
+ private:
+  T few_[kCallsOnStack];
+  std::unique_ptr<T[]> many_;
+  T* data_ = few_;
+};
+
 // ------------------------------------------------------------------ rows to threads
 
 struct Forwards {
@@ -210,13 +230,8 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows > 0) AddScratch(calls[i], scratch);
   }
-  std::unique_ptr<Forward[]> on_heap;
-  Forward on_stack;
-  Forward* forwards = &on_stack;
-  if (count > 1) {
-    on_heap.reset(new (std::nothrow) Forward[count]);
-    forwards = on_heap.get();
-  }
+  const OfEachCall<Forward> forwards_of_calls(count);
+  Forward* const forwards = forwards_of_calls.data();
   if (forwards == nullptr || !scratch.Allocate()) {
     return NoMemoryForWeight(count > 0 ? calls->operands.d : 0);
   }
@@ -255,8 +270,9 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
                                    const rmsnorm_context* context) noexcept {
   DefaultFloatEnvironment environment;
   if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
-  const std::unique_ptr<Call[]> all(new (std::nothrow) Call[count]);
-  if (!all) return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
+  const OfEachCall<Call> checked(count);
+  Call* const all = checked.data();
+  if (all == nullptr) return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
   for (size_t i = 0; i < count; ++i) {
     const rmsnorm_status status = CheckCall(Operation::kForward, calls[i].module, calls[i].operands,
                                             calls[i].options, all[i]);
@@ -271,5 +287,5 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
   }
   Place place;
   RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
-  return RunForward(environment, place, all.get(), count);
+  return RunForward(environment, place, all, count);
 }

@@ -39,6 +39,9 @@ constexpr size_t kWeightOnStack = Threshold(4096, 64);
 constexpr size_t kSumsOnStack = Threshold(8192, 64);
 constexpr size_t kTermsOnStack = Threshold(1024, 64);
 
+// Norms of one call that are on the stack: q and k, or those of latent attention, and some more.
+constexpr size_t kCallsOnStack = Threshold(4, 1);
+
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.
 // A row of at least kLongRow elements is long: one row with its weight fills L1.
 constexpr size_t kShortRowBytes = Threshold(2048, 256);
