@@ -133,11 +133,17 @@ bool IsVector(const rmsnorm_view& view, size_t count) {
   return view.ndim == 1 && view.shape[0] == count && (count == 1 || view.stride[0] == 1);
 }
 
-bool IsDense(const rmsnorm_view& view, const rmsnorm_view& x, const DenseRows& rows) {
-  if (view.dtype != rows.dtype || view.ndim != x.ndim) return false;
-  if (view.ndim == 1) return IsVector(view, rows.d);
-  return view.shape[0] == rows.count && view.shape[1] == rows.d && view.stride[1] == 1 &&
-         (rows.count == 1 || view.stride[0] == static_cast<ptrdiff_t>(rows.d));
+// Whether a view has so many of the first dimensions of x, without gaps.
+bool IsDense(const rmsnorm_view& view, const rmsnorm_view& x, int dimensions) {
+  if (view.ndim != dimensions) return false;
+  size_t elements = 1;
+  for (int i = dimensions - 1; i >= 0; --i) {
+    const size_t count = x.shape[i];
+    if (view.shape[i] != count) return false;
+    if (count != 1 && view.stride[i] != static_cast<ptrdiff_t>(elements)) return false;
+    elements *= count;
+  }
+  return true;
 }
 
 // Reads the view of an operand; false where it is not plainly right. An operand that is absent gets
@@ -145,6 +151,7 @@ bool IsDense(const rmsnorm_view& view, const rmsnorm_view& x, const DenseRows& r
 template <Operand kOperand>
 bool ReadView(const rmsnorm_operands& operands, const DenseRows& rows, Views& views, Bytes& bytes) {
   constexpr Shape kShape = kOperandRules[kOperand].shape;
+  const rmsnorm_view& x = *operands.x;
   const rmsnorm_view* const view = ViewIn(operands, kOperand);
   if (view == nullptr) {
     bytes = Bytes(kOperand, 1);
@@ -154,13 +161,14 @@ bool ReadView(const rmsnorm_operands& operands, const DenseRows& rows, Views& vi
   size_t element = rows.ElementBytes();
   size_t elements = rows.count * rows.d;
   if constexpr (kShape == Shape::kRows) {
-    if (!IsDense(*view, *operands.x, rows)) return false;
+    if (view->dtype != rows.dtype || !IsDense(*view, x, x.ndim)) return false;
   } else if constexpr (kShape == Shape::kColumns) {
     if (!IsVector(*view, rows.d) || !IsElementType(view->dtype)) return false;
     element = ElementSize(view->dtype);
     elements = rows.d;
   } else {
-    if (!IsVector(*view, rows.count) || view->dtype != RMSNORM_F32) return false;
+    if (view->dtype != RMSNORM_F32) return false;
+    if (!(x.ndim == 1 ? IsVector(*view, 1) : IsDense(*view, x, x.ndim - 1))) return false;
     element = sizeof(float);
     elements = rows.count;
   }
@@ -189,8 +197,13 @@ bool ReadViews(const rmsnorm_operands& operands, DenseRows& rows, Views& views) 
                                      ? SetOf(kX) | SetOf(kY)
                                      : SetOf(kX) | SetOf(kDy) | SetOf(kDx);
   const rmsnorm_view* const x = operands.x;
-  if (x == nullptr || !IsElementType(x->dtype) || (x->ndim != 1 && x->ndim != 2)) return false;
-  rows = {x->dtype, x->ndim == 2 ? x->shape[0] : 1, x->shape[x->ndim - 1]};
+  if (x == nullptr || !IsElementType(x->dtype) || x->ndim < 1 || x->ndim > RMSNORM_MAX_DIMS) {
+    return false;
+  }
+  rows = {x->dtype, 1, x->shape[x->ndim - 1]};
+  for (int i = 0; i + 1 < x->ndim; ++i) {
+    if (__builtin_mul_overflow(rows.count, x->shape[i], &rows.count)) return false;
+  }
   if (rows.d == 0 || rows.count - 1 >= MostRows(kOperation, rows.d, kMostWorkOfViews)) return false;
   if (HasOther<kTakenSet>(operands, std::make_integer_sequence<int, kOperands>())) return false;
   Bytes bytes[kOperands];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The short way of a call: dense rows of one type, which need no walk. They are work for the
 // calling thread or, given by pointers, whole rows for several. Where a call has too few rows to
-// hide what comes before the kernel, the short way takes half of the long one's time: one row of 64
-// in f32 by a module's views 43 ns instead of 83.
+// hide what comes before the kernel, the short way takes less than half of the long one's time: one
+// row of 64 in f32 by a module's views 46 ns instead of 114 (AVX-512).
 #ifndef RMSNORM_LIB_SHORT_CALLS_H_
 #define RMSNORM_LIB_SHORT_CALLS_H_
 
