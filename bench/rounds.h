@@ -2,9 +2,10 @@
 // Times several ways of doing a job side by side.
 //
 // On a machine that others use too, a clock rate or a neighbour can change from one second to the
-// next. So all contenders are timed in turn in each of many rounds, and medians over the rounds, of
-// times and of ratios, are compared. Work that may find its data in the caches is done once before
-// each time it is timed, so that it finds what it has left there itself.
+// next. So all contenders are timed in each of many rounds, in an order that changes from round to
+// round, and medians over the rounds, of times and of ratios, are compared. Work that may find its
+// data in the caches is done once before each time it is timed, so that it finds what it has left
+// there itself.
 //
 // Google Benchmark could shuffle the repetitions of contenders that are benchmarks of their own
 // (--benchmark_enable_random_interleaving). But it shuffles the repetitions of all cells, so that
