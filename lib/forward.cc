@@ -270,6 +270,7 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
                                    const rmsnorm_context* context) noexcept {
   DefaultFloatEnvironment environment;
   if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
+  if (MakeShortCalls(calls, count, context)) return RMSNORM_OK;
   const OfEachCall<Call> checked(count);
   Call* const all = checked.data();
   if (all == nullptr) return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);

@@ -67,18 +67,23 @@ struct Bytes {
   size_t count;
 };
 
-// Whether an output shares no byte with another operand, or has its place. The distance from one to
-// the other, modulo 2^64, is at least the one's bytes, and from the other to the one the other's:
-// as a single comparison it is half of the instructions of two.
-bool IsApartOrInPlace(Operand output, const Bytes& bytes, Operand other, const Bytes& other_bytes) {
-  const uintptr_t distance = other_bytes.begin - bytes.begin;
-  return distance - bytes.count <= uintptr_t{0} - bytes.count - other_bytes.count ||
-         (kOperandRules[output].in_place_of == other && distance == 0);
+// Whether two operands share no byte. The distance from one to the other, modulo 2^64, is at least
+// the one's bytes, and from the other to the one the other's: as a single comparison it is half of
+// the instructions of two.
+bool AreApart(const Bytes& a, const Bytes& b) {
+  return b.begin - a.begin - a.count <= uintptr_t{0} - a.count - b.count;
 }
 
-// Of two outputs the later one is compared with the earlier.
+// Whether an output shares no byte with another operand, or has its place.
+bool IsApartOrInPlace(Operand output, const Bytes& bytes, Operand other, const Bytes& other_bytes) {
+  return AreApart(bytes, other_bytes) ||
+         (kOperandRules[output].in_place_of == other && bytes.begin == other_bytes.begin);
+}
+
+// Of two outputs the later one is compared with the earlier. Inlined, as clang else makes it a
+// function and one row of 64 in f32 takes backward 1.3 times as long.
 template <Operation kOperation, Operand kOutput, Operand... kGiven>
-bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
+[[gnu::always_inline]] inline bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
   constexpr OperandSet kOutputs = RolesIn(kOperation).outputs;
   if ((kOutputs & SetOf(kOutput)) == 0) return true;
   const auto is_other = [](Operand given) {
@@ -187,95 +192,143 @@ bool HasOther(const rmsnorm_operands& operands, std::integer_sequence<int, kAll.
 // Elements of forward that are far from what is written past the caches.
 constexpr size_t kMostWorkOfViews = Threshold(65535, 127);
 
-// The views of a call by no operands but those of the pack, as far as all of them are right; false
-// where they are not plainly so. Each operand has code of its own: beside a loop over the table one
-// row of 64 in f32 takes 0.84 of the time forward, and 0.74 backward.
+// A call by views of no operands but those of the pack. Each operand has code of its own: beside a
+// loop over the table one row of 64 in f32 takes 0.84 of the time forward, and 0.74 backward.
 template <Operation kOperation, Operand... kTaken>
-bool ReadViews(const rmsnorm_operands& operands, DenseRows& rows, Views& views) {
-  constexpr OperandSet kTakenSet = (SetOf(kTaken) | ...);
-  constexpr OperandSet kNeeded = kOperation == Operation::kForward
-                                     ? SetOf(kX) | SetOf(kY)
-                                     : SetOf(kX) | SetOf(kDy) | SetOf(kDx);
-  const rmsnorm_view* const x = operands.x;
-  if (x == nullptr || !IsElementType(x->dtype) || x->ndim < 1 || x->ndim > RMSNORM_MAX_DIMS) {
-    return false;
-  }
-  rows = {x->dtype, 1, x->shape[x->ndim - 1]};
-  for (int i = 0; i + 1 < x->ndim; ++i) {
-    if (__builtin_mul_overflow(rows.count, x->shape[i], &rows.count)) return false;
-  }
-  if (rows.d == 0 || rows.count - 1 >= MostRows(kOperation, rows.d, kMostWorkOfViews)) return false;
-  if (HasOther<kTakenSet>(operands, std::make_integer_sequence<int, kOperands>())) return false;
-  Bytes bytes[kOperands];
-  return operands.add_to == 0 && (ReadView<kTaken>(operands, rows, views, bytes[kTaken]) && ...) &&
-         (views.given & kNeeded) == kNeeded && (views.Has(kResidual) || !views.Has(kResidualOut)) &&
-         ((!views.Has(kTaken) || IsApartFromAll<kOperation, kTaken, kTaken...>(bytes)) && ...);
-}
-
-template <Operation kOperation, Operand... kTaken>
-void RunViews(const Norm& norm, const DenseRows& rows, const Views& views,
-              const float* prepared_weight) {
-  Run run = MakeRun(rows, prepared_weight);
-  const auto set = [&](Operand operand) {
-    if (operand == kWeight || operand == kDw || !views.Has(operand)) return;
-    SetOperand(rows, operand, views[operand].data, run);
-  };
-  (set(kTaken), ...);
-  if (kOperation == Operation::kForward) {
-    norm.kernels->forward(norm, run);
-  } else {
-    const bool has_dw = views.Has(kDw);
-    RunShortBackward(norm, has_dw ? views[kDw].dtype : 0, has_dw ? views[kDw].data : nullptr, run);
-  }
-}
-
-// MakeShortCall() of an operation, by the operands that its short way takes.
-template <Operation kOperation, Operand... kTaken>
-bool MakeShortCallOf(const rmsnorm_module* module, const rmsnorm_operands* operands,
-                     const rmsnorm_options* options, const rmsnorm_context* context) {
-  DenseRows rows;
-  Views views;
-  if (operands == nullptr || operands->size != sizeof *operands ||
-      !ReadViews<kOperation, kTaken...>(*operands, rows, views)) {
-    return false;
-  }
-  if (module != nullptr) {
-    if (options != nullptr || rows.d != module->d || views.Has(kWeight) ||
-        !AreUsual(module->options)) {
+class ShortCall {
+ public:
+  // Reads a call by a module or, where that is null, by options. Returns false where its arguments
+  // are not plainly right.
+  bool Read(const rmsnorm_module* module, const rmsnorm_operands* operands,
+            const rmsnorm_options* options) {
+    module_ = module;
+    if (operands == nullptr || operands->size != sizeof *operands || !ReadViews(*operands)) {
       return false;
     }
-    if (context == nullptr) {
-      const Norm& norm = module->NormOf(rows.dtype);
-      if (PartsOf(WorkOf(kOperation, norm, rows), module->context) > 1) return false;
-      RunViews<kOperation, kTaken...>(norm, rows, views, module->prepared.get());
-      return true;
+    if (module != nullptr) {
+      return options == nullptr && rows_.d == module->d && !views_.Has(kWeight) &&
+             AreUsual(module->options);
+    }
+    return ReadOptions(options, options_) == RMSNORM_OK && AreUsual(options_) &&
+           (views_.Has(kWeight) || options_.weight_offset == 0.0f);
+  }
+
+  // Whether no output shares a byte with an operand of the other call.
+  bool IsApart(const ShortCall& other) const {
+    bool apart = true;
+    ForEachOperand(RolesIn(kOperation).outputs & views_.given, [&](Operand output) {
+      ForEachOperand(other.views_.given, [&](Operand operand) {
+        apart = apart && AreApart(bytes_[output], other.bytes_[operand]);
+      });
+    });
+    return apart;
+  }
+
+  // Takes the module's norm or makes one for a target, which the rest needs.
+  void UseOwnNorm() { norm_ = &module_->NormOf(rows_.dtype); }
+  void MakeNorm(const KernelTable& kernels) {
+    MakeDenseNorm(kernels, module_ != nullptr ? module_->options : options_, rows_.d, rows_.dtype,
+                  made_norm_);
+    norm_ = &made_norm_;
+  }
+
+  Work ItsWork() const { return WorkOf(kOperation, *norm_, rows_); }
+
+  // Adds room for the prepared weight, unless a module has it; and prepares it there.
+  void AddWeight(WeightScratch& scratch) const {
+    if (module_ == nullptr) scratch.Add(rows_.d, sizeof(float));
+  }
+  void PrepareWeight(WeightScratch& scratch) {
+    if (module_ != nullptr) {
+      weight_ = module_->prepared.get();
+      return;
+    }
+    float* const prepared = scratch.Take<float>(rows_.d);
+    if (views_.Has(kWeight)) {
+      norm_->kernels->prepare(views_[kWeight].dtype, views_[kWeight].data, rows_.d,
+                              options_.weight_offset, prepared);
+    } else {
+      std::fill_n(prepared, rows_.d, 1.0f);
+    }
+    weight_ = prepared;
+  }
+
+  void Execute() const {
+    Run run = MakeRun(rows_, weight_);
+    const auto set = [&](Operand operand) {
+      if (operand == kWeight || operand == kDw || !views_.Has(operand)) return;
+      SetOperand(rows_, operand, views_[operand].data, run);
+    };
+    (set(kTaken), ...);
+    if (kOperation == Operation::kForward) {
+      norm_->kernels->forward(*norm_, run);
+    } else {
+      const bool has_dw = views_.Has(kDw);
+      RunShortBackward(*norm_, has_dw ? views_[kDw].dtype : 0, has_dw ? views_[kDw].data : nullptr,
+                       run);
     }
   }
-  rmsnorm_options own_options;
-  Place place;
-  if (module == nullptr &&
-      (ReadOptions(options, own_options) != RMSNORM_OK || !AreUsual(own_options))) {
-    return false;
+
+ private:
+  // The views as far as all of them are right; false where they are not plainly so.
+  bool ReadViews(const rmsnorm_operands& operands) {
+    constexpr OperandSet kTakenSet = (SetOf(kTaken) | ...);
+    constexpr OperandSet kNeeded = kOperation == Operation::kForward
+                                       ? SetOf(kX) | SetOf(kY)
+                                       : SetOf(kX) | SetOf(kDy) | SetOf(kDx);
+    const rmsnorm_view* const x = operands.x;
+    if (x == nullptr || !IsElementType(x->dtype) || x->ndim < 1 || x->ndim > RMSNORM_MAX_DIMS) {
+      return false;
+    }
+    rows_ = {x->dtype, 1, x->shape[x->ndim - 1]};
+    for (int i = 0; i + 1 < x->ndim; ++i) {
+      if (__builtin_mul_overflow(rows_.count, x->shape[i], &rows_.count)) return false;
+    }
+    if (rows_.d == 0 || rows_.count - 1 >= MostRows(kOperation, rows_.d, kMostWorkOfViews) ||
+        HasOther<kTakenSet>(operands, std::make_integer_sequence<int, kOperands>())) {
+      return false;
+    }
+    return operands.add_to == 0 &&
+           (ReadView<kTaken>(operands, rows_, views_, bytes_[kTaken]) && ...) &&
+           (views_.given & kNeeded) == kNeeded &&
+           (views_.Has(kResidual) || !views_.Has(kResidualOut)) &&
+           ((!views_.Has(kTaken) || IsApartFromAll<kOperation, kTaken, kTaken...>(bytes_)) && ...);
   }
-  if (FindPlace(nullptr, context, place) != RMSNORM_OK) return false;
-  Norm norm;
-  MakeDenseNorm(*place.kernels, module != nullptr ? module->options : own_options, rows.d,
-                rows.dtype, norm);
-  if (PartsOf(WorkOf(kOperation, norm, rows), place.context) > 1) return false;
-  if (module != nullptr) {
-    RunViews<kOperation, kTaken...>(norm, rows, views, module->prepared.get());
-    return true;
-  }
-  if (rows.d > kWeightOnStack) return false;
-  alignas(64) float prepared[kWeightOnStack];
-  if (views.Has(kWeight)) {
-    place.kernels->prepare(views[kWeight].dtype, views[kWeight].data, rows.d,
-                           own_options.weight_offset, prepared);
+
+  const rmsnorm_module* module_;
+  rmsnorm_options options_;  // where there is no module
+  DenseRows rows_;
+  Views views_;
+  Bytes bytes_[kOperands];
+  const Norm* norm_;
+  Norm made_norm_;
+  const float* weight_;
+};
+
+using ShortForward =
+    ShortCall<Operation::kForward, kX, kResidual, kWeight, kResidualOut, kY, kRstd>;
+using ShortBackward = ShortCall<Operation::kBackward, kX, kDy, kWeight, kRstd, kDx, kDw>;
+
+// MakeShortCall() of an operation.
+template <class Call>
+bool MakeShortCallOf(const rmsnorm_module* module, const rmsnorm_operands* operands,
+                     const rmsnorm_options* options, const rmsnorm_context* context) {
+  Call call;
+  if (!call.Read(module, operands, options)) return false;
+  if (module != nullptr && context == nullptr) {
+    call.UseOwnNorm();
+    if (PartsOf(call.ItsWork(), module->context) > 1) return false;
   } else {
-    if (own_options.weight_offset != 0.0f) return false;
-    std::fill_n(prepared, rows.d, 1.0f);
+    Place place;
+    if (FindPlace(nullptr, context, place) != RMSNORM_OK) return false;
+    call.MakeNorm(*place.kernels);
+    if (PartsOf(call.ItsWork(), place.context) > 1) return false;
   }
-  RunViews<kOperation, kTaken...>(norm, rows, views, prepared);
+  WeightScratch scratch;
+  call.AddWeight(scratch);
+  if (!scratch.Allocate()) return false;
+  call.PrepareWeight(scratch);
+  call.Execute();
   return true;
 }
 
@@ -413,12 +466,35 @@ size_t MostShortRows(Operation operation, size_t d, const rmsnorm_options& optio
 bool MakeShortCall(Operation operation, const rmsnorm_module* module,
                    const rmsnorm_operands* operands, const rmsnorm_options* options,
                    const rmsnorm_context* context) {
-  if (operation == Operation::kForward) {
-    return MakeShortCallOf<Operation::kForward, kX, kResidual, kWeight, kResidualOut, kY, kRstd>(
-        module, operands, options, context);
+  return operation == Operation::kForward
+             ? MakeShortCallOf<ShortForward>(module, operands, options, context)
+             : MakeShortCallOf<ShortBackward>(module, operands, options, context);
+}
+
+bool MakeShortCalls(const rmsnorm_call* calls, size_t count, const rmsnorm_context* context) {
+  ShortForward all[kCallsOnStack];
+  if (count == 0 || count > kCallsOnStack) return false;
+  for (size_t i = 0; i < count; ++i) {
+    if (!all[i].Read(calls[i].module, calls[i].operands, calls[i].options)) return false;
+    for (size_t j = 0; j < i; ++j) {
+      if (!all[i].IsApart(all[j]) || !all[j].IsApart(all[i])) return false;
+    }
   }
-  return MakeShortCallOf<Operation::kBackward, kX, kDy, kWeight, kRstd, kDx, kDw>(module, operands,
-                                                                                  options, context);
+  Place place;
+  if (FindPlace(nullptr, context, place) != RMSNORM_OK) return false;
+  WeightScratch scratch;
+  size_t elements = 0;
+  for (size_t i = 0; i < count; ++i) {
+    all[i].MakeNorm(*place.kernels);
+    all[i].AddWeight(scratch);
+    elements += all[i].ItsWork().elements;
+  }
+  Work work = all[0].ItsWork();
+  work.elements = elements;
+  if (PartsOf(work, place.context) > 1 || !scratch.Allocate()) return false;
+  for (size_t i = 0; i < count; ++i) all[i].PrepareWeight(scratch);
+  for (size_t i = 0; i < count; ++i) all[i].Execute();
+  return true;
 }
 
 }  // namespace rmsnorm::internal

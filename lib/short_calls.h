@@ -21,6 +21,9 @@ bool MakeShortCall(Operation operation, const rmsnorm_module* module,
                    const rmsnorm_operands* operands, const rmsnorm_options* options,
                    const rmsnorm_context* context);
 
+// The same for several forward calls. Two of 32 and of 8 heads of 128 take 0.7 of the time.
+bool MakeShortCalls(const rmsnorm_call* calls, size_t count, const rmsnorm_context* context);
+
 }  // namespace rmsnorm::internal
 
 #endif  // RMSNORM_LIB_SHORT_CALLS_H_

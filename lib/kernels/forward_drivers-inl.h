@@ -456,12 +456,15 @@ inline HWY_NOINLINE void NormaliseGatedRows(const Norm& norm, const Run& run) {
   }
 }
 
-// Rows of at most a block with a gate before the norm: what is normalised stays in a tile.
+// The longest row with a gate before the norm that has all of what is normalised in a tile. Those
+// of Mamba-2 and its families have up to 8192 elements; a longer row makes it twice.
+constexpr size_t kGatedTile = 2 * kBlock;
+
 inline HWY_NOINLINE void NormaliseRowsGatedBefore(const Norm& norm, const Run& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
-  HWY_ALIGN float tile[kBlock];
+  HWY_ALIGN float tile[kGatedTile];
   for (size_t row = 0; row < run.count; ++row) {
     leaves.gate_tile[type](norm.activation, run.Row<char>(kX, row), run.Row<char>(kGate, row),
                            run.d, tile);
@@ -544,7 +547,7 @@ inline HWY_NOINLINE void NormaliseOtherRows(const Norm& norm, const Run& run) {
     }
     if (others == SetOf(kGate) && run.Has(kY)) {
       if (norm.gate_placement == RMSNORM_GATE_AFTER) return NormaliseGatedRows(norm, run);
-      if (run.d <= kBlock) return NormaliseRowsGatedBefore(norm, run);
+      if (run.d <= kGatedTile) return NormaliseRowsGatedBefore(norm, run);
     }
     if (others == SetOf(kQ)) return NormaliseQuantisedRows(norm, run);
   }
