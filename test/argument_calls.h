@@ -53,7 +53,8 @@ inline rmsnorm_status CreateModule(const Arguments& a) {
   return status;
 }
 
-// Every function with each set of operands that is as large as can be.
+// Every function with each set of operands that is as large as can be, and a module's with those of
+// the short way (lib/short_calls.h).
 inline std::vector<Function> MakeFunctions() {
   const auto forward = [](const Arguments& a) {
     return rmsnorm_forward(a.operands, a.options, a.context);
@@ -94,6 +95,13 @@ inline std::vector<Function> MakeFunctions() {
   const std::string text = "backward," + rows + "db=f32";
   all.push_back({"call backward context plain options", text, "", backward});
   all.push_back({"call backward context module", text + ",weight=none", "", module_backward});
+  const std::string dense = "rows=2x3,d=8,rstd=f32,weight=none,";
+  const std::string dense_forward = "forward," + dense + "residual=f32,residual_out=f32";
+  all.push_back({"call forward context module", dense_forward, "", module_forward});
+  all.push_back(
+      {"call forward context several module", dense_forward, "calls[0].", module_forward_all});
+  const std::string dense_backward = "backward," + dense + "dw=none";
+  all.push_back({"call backward context module", dense_backward, "", module_backward});
   const std::string none = "forward,x=none,y=none,rows=one,d=8";
   all.push_back({"create context options", none + ",weight=none", "", CreateModule});
   all.push_back({"weight", none, "", [](const Arguments& a) {

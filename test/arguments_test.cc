@@ -82,7 +82,7 @@ const char kLines[] = R"(
 ; ; absent given=1 ; OPERAND ; @: rmsnorm_*ward() does not take it
 module ; ; weight given=1 ; OPERAND ; weight: the module has its own
 ; ; operands add_to=8|9|2147483648|4294967295 ; FLAGS ; add_to: 0x* holds an unknown flag
-backward ; dx=f32|none,db=f32|none ; operands add_to=0|1|2|3|4|5|6|7 ; OK
+backward ; dx=f32|none,dw=f32,db=f32|none ; operands add_to=0|1|2|3|4|5|6|7 ; OK
 
 # A view by itself.
 $MAX=9223372036854775807
@@ -143,6 +143,14 @@ module ; ; dw shape=$SHAPES & db shape=$SHAPES ; OK
 ; rows=one ; ; OK
 ; rows=one ; rows|columns shape=1x8 ; SHAPE ; @: 2 dimensions, but x has 1
 ; rows=one ; per_row shape=2|0|1x1 ; SHAPE ; @: it must be one element, as x is one row
+# Columns of the short way.
+$FEW=gate=none,bias=none,post_norm_weight=none,sums_out=none,q=none,scale=none,zero=none
+plain residual ; $FEW,weight_per=tensor ; weight shape=7|9|1|2x3x7 ; SHAPE ; weight: *for rows of 8
+plain residual ; $FEW,weight_per=tensor ; weight stride0=0|2 ; STRIDE ; weight: stride
+$NO_DB=db=none,weight_per=tensor,dw_per=tensor
+plain backward ; $NO_DB ; weight+dw|dw shape=7|9|1|2x3x7 ; SHAPE ; @: *for rows of 8
+backward ; $NO_DB ; dw stride0=0|2 ; STRIDE ; dw: stride
+backward ; $NO_DB ; dw dtype=f64|i8 ; DTYPE ; dw: %* it must be f32, f16 or bf16
 # A module knows its d.
 module ; d=7|9 ; ; SHAPE ; x: * 8
 
