@@ -193,9 +193,10 @@ void AddScratch(const Call& call, WeightScratch& scratch) {
   if (call.operands.Has(kBias)) AddColumns(call.operands[kBias], scratch);
 }
 
-// The operands receive views of what has been prepared.
-void PrepareForward(Call& call, const KernelTable& kernels, WeightScratch& scratch,
-                    Forward& forward) {
+// One of the calls, whose rows are so many bytes in all. The operands receive views of what has been
+// prepared.
+void PrepareForward(Call& call, const KernelTable& kernels, size_t bytes_of_calls,
+                    WeightScratch& scratch, Forward& forward) {
   Operands& operands = call.operands;
   rmsnorm_view weight;
   rmsnorm_view bias;
@@ -219,7 +220,7 @@ void PrepareForward(Call& call, const KernelTable& kernels, WeightScratch& scrat
   MakeNormOfViews(kernels, call.options, operands.d, operands, forward.norm);
   MakeWalk(operands[kX], operands, forward.walk);
   forward.norm.stream = operands.Has(kY) && operands[kY].data != operands[kX].data &&
-                        RowBytes(operands) > StreamedBytes();
+                        bytes_of_calls > StreamedBytes();
 }
 
 // Does `count` checked calls at once. Fails, with nothing written, only where there is no memory
@@ -227,8 +228,10 @@ void PrepareForward(Call& call, const KernelTable& kernels, WeightScratch& scrat
 rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place, Call* calls,
                           size_t count) {
   WeightScratch scratch;
+  size_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows > 0) AddScratch(calls[i], scratch);
+    bytes += RowBytes(calls[i].operands);
   }
   const OfEachCall<Forward> forwards_of_calls(count);
   Forward* const forwards = forwards_of_calls.data();
@@ -238,7 +241,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
   Forwards all = {forwards, 0, 0};
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows == 0) continue;
-    PrepareForward(calls[i], *place.kernels, scratch, forwards[all.count++]);
+    PrepareForward(calls[i], *place.kernels, bytes, scratch, forwards[all.count++]);
   }
   if (all.count > 0) RunAll(environment, place.context, all);
   return RMSNORM_OK;
