@@ -219,6 +219,7 @@ void PrepareForward(Call& call, const KernelTable& kernels, size_t bytes_of_call
   }
   MakeNormOfViews(kernels, call.options, operands.d, operands, forward.norm);
   MakeWalk(operands[kX], operands, forward.walk);
+  WalkInSlabs(forward.walk);
   forward.norm.stream = operands.Has(kY) && operands[kY].data != operands[kX].data &&
                         bytes_of_calls > StreamedBytes();
 }

@@ -47,6 +47,10 @@ constexpr size_t kCallsOnStack = Threshold(4, 1);
 constexpr size_t kShortRowBytes = Threshold(2048, 256);
 constexpr size_t kLongRow = Threshold(8192, 256);
 
+// Elements of a slab: some rows of each of the groups that have a weight of their own. Those of x,
+// a gate and y fit L2.
+constexpr size_t kSlab = Threshold(32768, 256);
+
 // A row of at least this many elements is worth a first step that aligns y.
 constexpr size_t kAlignedRow = Threshold(512, 16);
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "thresholds.h"
+
 namespace rmsnorm::internal {
 namespace {
 
@@ -73,6 +75,29 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
     walk.loop[0].count = 1;
     ForEachOperand(views.given, [&](Operand operand) { walk.loop[0].stride[operand] = 0; });
   }
+}
+
+void WalkInSlabs(Walk& walk) {
+  const size_t groups = walk.Groups();
+  const size_t in_slab = std::max<size_t>(1, kSlab / walk.d / groups);
+  if (groups == 1 || walk.rows_of_group <= in_slab) return;
+  int over_rows = 0;  // loops
+  for (size_t rows = 1; rows < walk.rows_of_group; ++over_rows) rows *= walk.loop[over_rows].count;
+
+  // The loops over groups go around a part of the innermost loop; the rest of that around these.
+  Walk::Loop& inner = walk.loop[0];
+  Walk::Loop rest = inner;
+  inner.count = std::min(inner.count, in_slab);
+  while (rest.count % inner.count != 0) --inner.count;
+  rest.count /= inner.count;
+  ForEachOperand(walk.given, [&](Operand operand) {
+    rest.stride[operand] *= static_cast<ptrdiff_t>(inner.count);
+  });
+  std::rotate(walk.loop + 1, walk.loop + over_rows, walk.loop + walk.loops);
+  Walk::Loop* const after_groups = walk.loop + 1 + (walk.loops - over_rows);
+  std::copy_backward(after_groups, walk.loop + walk.loops, walk.loop + walk.loops + 1);
+  *after_groups = rest;
+  ++walk.loops;
 }
 
 Run NextRun(const Walk& walk, size_t begin, size_t end) {

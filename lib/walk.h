@@ -8,8 +8,8 @@
 namespace rmsnorm::internal {
 
 // Rows that share a row of the weight, of the bias and of their gradients are neighbours: a group.
-// Within a group they follow in C order. Dimensions that all operands walk evenly are one loop, so
-// that dense or padded rows are a single run.
+// Within a group they follow in C order, unless the walk is in slabs. Dimensions that all operands
+// walk evenly are one loop, so that dense or padded rows are a single run.
 struct Walk {
   struct Loop {
     size_t count;
@@ -30,6 +30,10 @@ struct Walk {
 // Makes the walk over the rows of `shape`, of which there may be none, through checked views. It is
 // not returned, since a copy takes longer than a short row.
 void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk);
+
+// Has a walk go over some rows of each group, then over the next rows of each, where the order of
+// rows is free: rows of different groups may be neighbours in memory, and those of one far apart.
+void WalkInSlabs(Walk& walk);
 
 // The rows from `begin` on that are a run, up to `end` at most.
 Run NextRun(const Walk& walk, size_t begin, size_t end);

@@ -253,6 +253,9 @@ forward,x=$T,y=none,rows=1,d=163917,x_values=normal/tiny/nan/infinity/huge,sums_
   threads=2|3|5,executor=none/threads
 forward,x+y=$T,weight=$T,rows=40x33,d=129,weight_per=head|group|row|alternate,bias=none/bf16,
   threads=2|3|5,executor=none/threads
+# Groups that are walked through in slabs.
+forward,x+y=f32,weight=f32,weight_per=head|group|alternate,gate=f32|none,rows=5x37x4x3,d=100,
+  x_order=rising|zigzag,y_order=rising|falling,threads=1/2
 forward,x=$T,weight+bias=f32|bf16,y=$T,rows=3x8/1x2,d=4098/35001,weight_per=head|group|row,
   bias_per=row/head/tensor,x_order=rising/falling,threads=2|5,executor=none/threads
 forward,x=$T,y=$T,weight+bias=f32,rows=5x1x3x1x7x3x3,d=700,x_order=zigzag/again,
