@@ -193,8 +193,8 @@ void AddScratch(const Call& call, WeightScratch& scratch) {
   if (call.operands.Has(kBias)) AddColumns(call.operands[kBias], scratch);
 }
 
-// One of the calls, whose rows are so many bytes in all. The operands receive views of what has
-// been prepared.
+// Prepares one call. `bytes_of_calls` are the bytes of the rows of all calls that run together. The
+// operands receive views of what has been prepared.
 void PrepareForward(Call& call, const KernelTable& kernels, size_t bytes_of_calls,
                     WeightScratch& scratch, Forward& forward) {
   Operands& operands = call.operands;

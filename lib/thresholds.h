@@ -39,7 +39,8 @@ constexpr size_t kWeightOnStack = Threshold(4096, 64);
 constexpr size_t kSumsOnStack = Threshold(8192, 64);
 constexpr size_t kTermsOnStack = Threshold(1024, 64);
 
-// Norms of one call that are on the stack: q and k, or those of latent attention, and some more.
+// A call of up to this many norms, such as those of q and k, keeps what it knows of them on the
+// stack.
 constexpr size_t kCallsOnStack = Threshold(4, 1);
 
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.

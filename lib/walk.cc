@@ -81,20 +81,26 @@ void WalkInSlabs(Walk& walk) {
   const size_t groups = walk.Groups();
   const size_t in_slab = std::max<size_t>(1, kSlab / walk.d / groups);
   if (groups == 1 || walk.rows_of_group <= in_slab) return;
-  int over_rows = 0;  // loops
-  for (size_t rows = 1; rows < walk.rows_of_group; ++over_rows) rows *= walk.loop[over_rows].count;
-
-  // The loops over groups go around a part of the innermost loop; the rest of that around these.
+  // Runs of single short rows would cost more than the slabs gain, as where the count is a prime.
   Walk::Loop& inner = walk.loop[0];
+  const size_t most = std::min(inner.count, in_slab);
+  size_t slab = most;
+  while (inner.count % slab != 0) --slab;
+  if (slab < most / 4) return;
+
+  // The loops over groups go around a slab of the innermost loop; the loop over slabs goes around
+  // these.
   Walk::Loop rest = inner;
-  inner.count = std::min(inner.count, in_slab);
-  while (rest.count % inner.count != 0) --inner.count;
-  rest.count /= inner.count;
-  ForEachOperand(walk.given, [&](Operand operand) {
-    rest.stride[operand] *= static_cast<ptrdiff_t>(inner.count);
-  });
-  std::rotate(walk.loop + 1, walk.loop + over_rows, walk.loop + walk.loops);
-  Walk::Loop* const after_groups = walk.loop + 1 + (walk.loops - over_rows);
+  inner.count = slab;
+  rest.count /= slab;
+  ForEachOperand(walk.given,
+                 [&](Operand operand) { rest.stride[operand] *= static_cast<ptrdiff_t>(slab); });
+  int row_loops = 1;
+  for (size_t rows = slab * rest.count; rows < walk.rows_of_group; ++row_loops) {
+    rows *= walk.loop[row_loops].count;
+  }
+  std::rotate(walk.loop + 1, walk.loop + row_loops, walk.loop + walk.loops);
+  Walk::Loop* const after_groups = walk.loop + 1 + (walk.loops - row_loops);
   std::copy_backward(after_groups, walk.loop + walk.loops, walk.loop + walk.loops + 1);
   *after_groups = rest;
   ++walk.loops;

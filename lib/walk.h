@@ -31,8 +31,8 @@ struct Walk {
 // not returned, since a copy takes longer than a short row.
 void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk);
 
-// Has a walk go over some rows of each group, then over the next rows of each, where the order of
-// rows is free: rows of different groups may be neighbours in memory, and those of one far apart.
+// Reorders a walk whose rows may come in any order: some rows of each group, then the next rows of
+// each group. Rows of one group may lie a page apart where rows of different groups are neighbours.
 void WalkInSlabs(Walk& walk);
 
 // The rows from `begin` on that are a run, up to `end` at most.

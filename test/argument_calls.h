@@ -53,8 +53,8 @@ inline rmsnorm_status CreateModule(const Arguments& a) {
   return status;
 }
 
-// Every function with each set of operands that is as large as can be, and a module's with those of
-// the short way (lib/short_calls.h).
+// Every function with each largest set of operands that it takes. A module's functions are there a
+// second time, with the operands of the short way (lib/short_calls.h).
 inline std::vector<Function> MakeFunctions() {
   const auto forward = [](const Arguments& a) {
     return rmsnorm_forward(a.operands, a.options, a.context);
