@@ -363,13 +363,14 @@ inline HWY_NOINLINE void NormaliseLongRows(const Norm& norm, const Run& run) {
   for (; row < run.count; ++row) NormaliseRow(norm, run, leaves, row);
 }
 
-// One row, which so waits for less than the first of many.
+// One row. The loop below prepares more before its first sum: in bf16 one row of 64 takes 0.9 of
+// the time so.
 inline HWY_NOINLINE void NormaliseOneRow(const Norm& norm, const Run& run) {
   NormaliseRow(norm, run, RowLeaves(norm), 0);
 }
 
-// What a row's sum needs is in registers: what is read from memory after the stores of the row
-// before comes late, and 32 x 2048 in f32 took 1.1 times as long.
+// The loop keeps what a row's sum needs in registers. A load that follows the stores of the row
+// before takes long, and with such loads 32 x 2048 in f32 took 1.1 times as long.
 inline HWY_NOINLINE void NormaliseRows(const Norm& norm, const Run& run) {
   const RowLeaves leaves(norm);
   const RowsOf<const char> x(run, kX);
