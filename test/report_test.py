@@ -101,12 +101,14 @@ class Report(unittest.TestCase):
 
     def test_summary_of_builds(self):
         """One number for each file."""
-        builds = results(cell("forward", "f32", "1x64", 1, 1.5, older=1.8))
+        builds = results(
+            cell("forward", "f32", "1x64", 1, 1.5, older=1.8), cell("int8", "f32", "1x64", 1, 2.5)
+        )
         with open(self.path("first.json"), "w", encoding="utf-8") as file:
             json.dump(results(cell("forward", "f32", "1x64", 1, 2, older=1.5)), file)
         outcome = self.report(builds, self.path("first.json"), "--summary")
         self.assertEqual(outcome.returncode, 0, outcome.stderr)
-        self.assertEqual(outcome.stdout.splitlines()[-1], "| 1 x 64 | 1.20 0.75 |")
+        self.assertEqual(outcome.stdout.splitlines()[-1], "| 1 x 64 | 1.20 0.75 | 2.50 |")
 
     def test_picture(self):
         for name in ("a.svg", "b.svg"):
@@ -129,6 +131,16 @@ class Report(unittest.TestCase):
         ):
             self.assertIn(f"<!-- {word} -->", text)
         self.assertNotIn("plain-gcc-256", text)
+
+    def test_picture_names_a_contender_of_one_type(self):
+        content = results(
+            cell("forward", "f32", "1x64", 1, 1.5, torch=3),
+            cell("forward", "bf16", "1x64", 1, 1.5, torch=3, short=2),
+        )
+        outcome = self.report(content, "-o", self.path("a.svg"))
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        with open(self.path("a.svg"), encoding="utf-8") as file:
+            self.assertIn("<!-- short -->", file.read())
 
     def test_of_the_fast_plain_loops_the_best_is_shown(self):
         loader = importlib.machinery.SourceFileLoader("report", REPORT)
