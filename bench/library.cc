@@ -25,7 +25,6 @@ struct Functions {
   decltype(&rmsnorm_module_forward_rows) forward_rows = rmsnorm_module_forward_rows;
   decltype(&rmsnorm_module_add_forward_rows) add_forward_rows = rmsnorm_module_add_forward_rows;
   decltype(&rmsnorm_module_forward) module_forward = rmsnorm_module_forward;
-  decltype(&rmsnorm_module_backward) module_backward = rmsnorm_module_backward;
   decltype(&rmsnorm_module_backward_rows) backward_rows = rmsnorm_module_backward_rows;
 };
 
@@ -50,7 +49,6 @@ Functions Load(const std::string& file) try {
   Find(library, "rmsnorm_module_forward_rows", functions.forward_rows);
   Find(library, "rmsnorm_module_add_forward_rows", functions.add_forward_rows);
   Find(library, "rmsnorm_module_forward", functions.module_forward);
-  Find(library, "rmsnorm_module_backward", functions.module_backward);
   Find(library, "rmsnorm_module_backward_rows", functions.backward_rows);
   return functions;
 } catch (const std::runtime_error& error) {
@@ -75,18 +73,12 @@ class LibraryCase {
     operands_.y = given(y_);
     operands_.q = given(q_);
     operands_.scale = given(scale_);
-    operands_.dy = given(dy_);
-    operands_.rstd = given(rstd_);
-    operands_.dx = given(dx_);
-    operands_.dw = given(dw_);
     switch (what.operation) {
       case RMSNORM_PEER_ADD_FORWARD:
         run = Call<&LibraryCase::AddForward>;
         break;
       case RMSNORM_PEER_BACKWARD:
-        // Rows by pointer take a dw of the type of x.
-        run = what.dtype == RMSNORM_F32 ? Call<&LibraryCase::BackwardRows>
-                                        : Call<&LibraryCase::Backward>;
+        run = Call<&LibraryCase::Backward>;
         break;
       case RMSNORM_PEER_SUM_SQUARES:
         operands_.sums_out = &sums_;
@@ -178,12 +170,9 @@ class LibraryCase {
     return functions_.add_forward_rows(module_, what_.dtype, what_.rows, what_.x, what_.residual,
                                        what_.residual, what_.y);
   }
-  rmsnorm_status BackwardRows() const {
+  rmsnorm_status Backward() const {
     return functions_.backward_rows(module_, what_.dtype, what_.rows, what_.dy, what_.x, what_.rstd,
                                     what_.dx, what_.dw);
-  }
-  rmsnorm_status Backward() const {
-    return functions_.module_backward(module_, &operands_, nullptr);
   }
   rmsnorm_status ModuleForward() const {
     return functions_.module_forward(module_, &operands_, nullptr);
@@ -275,15 +264,11 @@ class LibraryCase {
   const rmsnorm_view gate_ = Rows(what_.gate);
   const rmsnorm_view y_ = Rows(what_.y);
   const rmsnorm_view q_ = Rows(what_.q, RMSNORM_I8);
-  const rmsnorm_view dy_ = Rows(what_.dy);
-  const rmsnorm_view dx_ = Rows(what_.dx);
   const rmsnorm_view weight_ = rmsnorm_vector(what_.weight, what_.dtype, what_.d);
   const rmsnorm_view post_norm_weight_ =
       rmsnorm_vector(what_.post_norm_weight, what_.dtype, what_.d);
   const rmsnorm_view scale_ = rmsnorm_vector(what_.scale, RMSNORM_F32, what_.rows);
-  const rmsnorm_view rstd_ = rmsnorm_vector(what_.rstd, RMSNORM_F32, what_.rows);
   const rmsnorm_view sums_ = rmsnorm_vector(what_.sums, RMSNORM_F64, what_.rows);
-  const rmsnorm_view dw_ = rmsnorm_vector(what_.dw, RMSNORM_F32, what_.d);
   rmsnorm_operands operands_ = rmsnorm_no_operands();
   // Of operations that are several calls, or of parts of the rows.
   std::deque<rmsnorm_view> views_;

@@ -16,7 +16,10 @@ namespace {
 // Columns of rows are given out by so many, a multiple of every vector and of a cache line.
 constexpr size_t kColumnUnit = 64;
 
-// dw or db: sums over the rows of each group, in blocks of rows.
+// dw or db: sums over the rows of each group, in blocks of rows. A thread alone adds the sums of
+// each block to the total of its group as soon as they are there, so that all blocks share a place
+// that stays in its caches. Several threads keep the sums of every block and add them up at the
+// end.
 struct ColumnSums {
   Operand operand;
   const KernelTable* kernels;
@@ -25,7 +28,9 @@ struct ColumnSums {
   size_t stride;     // floats from the sums of one block to those of the next
   rmsnorm_dtype dtype;
   bool add;
-  float* sums;  // of all blocks of all groups; null where the gradient's own memory holds them
+  bool one_thread;
+  bool in_gradient;  // its own memory holds the sums of a group's first block, and then the total
+  float* sums;       // of all blocks of all groups; with one thread of a first block and of another
   SumsScratch scratch;
 
   size_t Units() const { return walk->Groups() * blocks; }
@@ -38,9 +43,27 @@ struct ColumnSums {
   // on.
   void SetSums(size_t unit, size_t column, size_t row, Run& run) const {
     char*& data = run.data[operand];
-    data = sums != nullptr ? reinterpret_cast<char*>(sums + unit * stride + column)
-                           : data + column * sizeof(float);
+    data = reinterpret_cast<char*>(SumsOf(unit, data) + column);
     run.start_sums = row == FirstRow(unit);
+  }
+
+  // With one thread, when a unit is done: adds its sums to the total of its group, and stores that
+  // after the last block.
+  void AddUp(size_t unit) const {
+    const size_t block = unit % blocks;
+    char* const gradient = GradientOf(unit / blocks);
+    float* const total = SumsOf(unit - block, gradient);
+    if (block > 0) {
+      kernels->store_sums(SumsOf(unit, gradient), stride, 1, walk->d, true, RMSNORM_F32, total);
+    }
+    if (block + 1 == blocks && !in_gradient) {
+      kernels->store_sums(total, stride, 1, walk->d, add, dtype, gradient);
+    }
+  }
+
+  char* GradientOf(size_t group) const {
+    const size_t row = group * walk->rows_of_group;
+    return NextRun(*walk, row, row + 1).data[operand];
   }
 
  private:
@@ -49,12 +72,16 @@ struct ColumnSums {
     // No product overflows.
     return group * rows + block * (rows / blocks) + block * (rows % blocks) / blocks;
   }
+
+  float* SumsOf(size_t unit, char* gradient) const {
+    const size_t block = unit % blocks;
+    if (in_gradient && block == 0) return reinterpret_cast<float*>(gradient);
+    return sums + (one_thread ? std::min<size_t>(block, 1) : unit) * stride;
+  }
 };
 
-// Finds memory for the sums of a gradient. Those of a single block are the gradient itself, where
-// it is of f32 and not added to.
-rmsnorm_status MakeColumnSums(Operand operand, const Operands& operands, const KernelTable& kernels,
-                              const Walk& walk, ColumnSums& sums) {
+void MakeColumnSums(Operand operand, const Operands& operands, const KernelTable& kernels,
+                    const Walk& walk, ColumnSums& sums) {
   sums.operand = operand;
   sums.kernels = &kernels;
   sums.walk = &walk;
@@ -62,14 +89,21 @@ rmsnorm_status MakeColumnSums(Operand operand, const Operands& operands, const K
   sums.stride = (walk.d + kColumnUnit - 1) / kColumnUnit * kColumnUnit;
   sums.dtype = operands[operand].dtype;
   sums.add = (operands.add_to & (operand == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB)) != 0;
-  sums.sums = nullptr;
-  if (sums.blocks == 1 && !sums.add && sums.dtype == RMSNORM_F32) return RMSNORM_OK;
-  sums.scratch.Add(sums.Units(), sums.stride * sizeof(float));
+}
+
+// Finds memory for the sums of a gradient that so many parts of a call make.
+rmsnorm_status AllocateSums(size_t parts, ColumnSums& sums) {
+  sums.one_thread = parts == 1;
+  sums.in_gradient =
+      (sums.one_thread || sums.blocks == 1) && !sums.add && sums.dtype == RMSNORM_F32;
+  if (sums.in_gradient && sums.blocks == 1) return RMSNORM_OK;
+  const size_t kept = sums.one_thread ? std::min<size_t>(sums.blocks, 2) : sums.Units();
+  sums.scratch.Add(kept, sums.stride * sizeof(float));
   if (!sums.scratch.Allocate()) {
     return Fail(RMSNORM_ERROR_MEMORY, "%s: no memory for the sums of %zu blocks of rows",
-                kOperandRules[operand].name, sums.Units());
+                kOperandRules[sums.operand].name, kept);
   }
-  sums.sums = sums.scratch.Take<float>(sums.Units() * sums.stride);
+  sums.sums = sums.scratch.Take<float>(kept * sums.stride);
   return RMSNORM_OK;
 }
 
@@ -86,18 +120,16 @@ void RunPartOfTotals(void* state, size_t part, size_t parts) {
     const size_t last = std::min(end, (group + 1) * of_group);
     const size_t begin = i % of_group * kColumnUnit;
     const size_t d = std::min(walk.d, (last - group * of_group) * kColumnUnit) - begin;
-    const size_t row = group * walk.rows_of_group;
-    char* const to = NextRun(walk, row, row + 1).data[sums.operand];
     sums.kernels->store_sums(sums.sums + group * sums.blocks * sums.stride + begin, sums.stride,
                              sums.blocks, d, sums.add, sums.dtype,
-                             to + begin * ElementSize(sums.dtype));
+                             sums.GradientOf(group) + begin * ElementSize(sums.dtype));
     i = last;
   }
 }
 
 void StoreTotals(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
                  ColumnSums& sums) {
-  if (sums.sums == nullptr) return;
+  if (sums.one_thread || sums.in_gradient) return;
   const Work work = {sums.kernels, RMSNORM_F32, sums.Units() * sums.walk->d / 2};
   const size_t parts = PartsOf(work, context);
   RunParts(environment, context, parts, RunPartOfTotals, &sums);
@@ -146,6 +178,7 @@ void RunPartOfBlocks(void* state, size_t part, size_t parts) {
       kernels.backward(call.norm, run);
       row += run.count;
     }
+    if (call.dw.one_thread) call.dw.AddUp(unit);
   }
 }
 
@@ -271,10 +304,10 @@ rmsnorm_status PrepareGradients(Call& call, const Place& place, Gradients& gradi
   MakeWalk(operands[kX], operands, gradients.walk);
   gradients.has_dw = operands.Has(kDw);
   if (gradients.has_dw) {
-    RMSNORM_RETURN_IF_ERROR(
-        MakeColumnSums(kDw, operands, *place.kernels, gradients.walk, gradients.dw));
+    MakeColumnSums(kDw, operands, *place.kernels, gradients.walk, gradients.dw);
   }
-  return PlanSteps(place.context, gradients);
+  RMSNORM_RETURN_IF_ERROR(PlanSteps(place.context, gradients));
+  return gradients.has_dw ? AllocateSums(gradients.parts, gradients.dw) : RMSNORM_OK;
 }
 
 void RunGradients(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
@@ -300,6 +333,7 @@ struct BiasGradient {
   Norm norm;
   Walk walk;
   ColumnSums db;
+  size_t parts;
 };
 
 // The sums of some blocks of rows.
@@ -314,6 +348,7 @@ void RunPartOfBias(void* state, size_t part, size_t parts) {
       call.norm.kernels->add_rows(call.norm, run);
       row += run.count;
     }
+    if (call.db.one_thread) call.db.AddUp(unit);
   }
 }
 
@@ -325,14 +360,15 @@ rmsnorm_status PrepareBias(const Call& call, const Place& place, BiasGradient& b
   views.Set(kDb, &call.operands[kDb]);
   MakeNormOfViews(*place.kernels, call.options, call.operands.d, views, bias.norm);
   MakeWalk(x, views, bias.walk);
-  return MakeColumnSums(kDb, call.operands, *place.kernels, bias.walk, bias.db);
+  MakeColumnSums(kDb, call.operands, *place.kernels, bias.walk, bias.db);
+  const Work work = {place.kernels, bias.norm.dtype[kDy], bias.walk.rows * bias.walk.d};
+  bias.parts = std::min(PartsOf(work, place.context), bias.db.Units());
+  return AllocateSums(bias.parts, bias.db);
 }
 
 void RunBias(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
              BiasGradient& call) {
-  const Work work = {call.norm.kernels, call.norm.dtype[kDy], call.walk.rows * call.walk.d};
-  const size_t parts = PartsOf(work, context);
-  RunParts(environment, context, std::min(parts, call.db.Units()), RunPartOfBias, &call);
+  RunParts(environment, context, call.parts, RunPartOfBias, &call);
   StoreTotals(environment, context, call.db);
 }
 

@@ -358,10 +358,10 @@ struct Given {
   const void* data;
 };
 
+// All but the rows themselves is f32.
 template <Operand kOperand>
 size_t ElementBytesOf(const DenseRows& rows) {
-  constexpr bool kPerRow = kOperandRules[kOperand].shape == Shape::kPerRow;
-  return kPerRow ? sizeof(float) : rows.ElementBytes();
+  return kOperandRules[kOperand].shape == Shape::kRows ? rows.ElementBytes() : sizeof(float);
 }
 
 template <Operand kOperand>
@@ -388,7 +388,7 @@ rmsnorm_view ViewOf(const DenseRows& rows, Given<kOperand> given) {
       return rmsnorm_rows(given.data, rows.dtype, rows.count, rows.d,
                           static_cast<ptrdiff_t>(rows.d));
     case Shape::kColumns:
-      return rmsnorm_vector(given.data, rows.dtype, rows.d);
+      return rmsnorm_vector(given.data, RMSNORM_F32, rows.d);
     default:
       return rmsnorm_vector(given.data, RMSNORM_F32, rows.count);
   }
@@ -442,7 +442,7 @@ template <Operation kOperation, Operand... kGiven>
       };
       (set(kGiven, given.data), ...);
       if (!kForward) {
-        RunShortBackward(norm, dtype, dw, run);
+        RunShortBackward(norm, RMSNORM_F32, dw, run);
       } else if (parts == 1) {
         norm.kernels->forward(norm, run);
       } else {
@@ -516,7 +516,7 @@ rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module, rms
 
 rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
                                             size_t rows, const void* dy, const void* x,
-                                            const float* rstd, void* dx, void* dw) noexcept {
+                                            const float* rstd, void* dx, float* dw) noexcept {
   return CallByPointers<Operation::kBackward>(module, dtype, rows, Given<kDy>{dy}, Given<kX>{x},
                                               Given<kRstd>{rstd}, Given<kDx>{dx}, Given<kDw>{dw});
 }

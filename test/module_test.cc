@@ -173,11 +173,12 @@ TEST(Module, RunsInItsContextOrInThatOfTheCall) {
   EXPECT_TRUE(was_called(own));
   const bf16* const in = static_cast<const bf16*>(x.data());
   bf16* const out = static_cast<bf16*>(y.data());
+  float sums_of_dw[kD];
   norm.forward(in, out, 1000);
   EXPECT_TRUE(was_called(own));
   norm.add_forward(in, in, static_cast<bf16*>(Tensor(x).data()), out, 1000);
   EXPECT_TRUE(was_called(own));
-  norm.backward(in, in, nullptr, out, static_cast<bf16*>(dw.data()), 1000);
+  norm.backward(in, in, nullptr, out, sums_of_dw, 1000);
   EXPECT_TRUE(was_called(own));
 
   norm.forward(operands, Counting(others));
@@ -233,7 +234,8 @@ const DenseCall kDenseCalls[] = {
       &rmsnorm_operands::dw},
      [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
        return rmsnorm_module_backward_rows(module, dtype, rows, p[0], p[1],
-                                           reinterpret_cast<const float*>(p[3]), p[2], p[4]);
+                                           reinterpret_cast<const float*>(p[3]), p[2],
+                                           reinterpret_cast<float*>(p[4]));
      }},
 };
 
@@ -261,7 +263,7 @@ rmsnorm_status ExpectSameAsViews(const DenseCall& call, const rmsnorm_module* mo
       views[i] = rmsnorm_vector(in(by_views), RMSNORM_F32, rows);
     }
     if (call.fields[i] == &rmsnorm_operands::dw) {
-      views[i] = rmsnorm_vector(in(by_views), dtype, d);
+      views[i] = rmsnorm_vector(in(by_views), RMSNORM_F32, d);
     }
     if (places[i] || !optional) operands.*call.fields[i] = &views[i];
   }

@@ -632,18 +632,18 @@ RMSNORM_API rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module*
 /// rmsnorm_module_backward() of dense rows of one type, in the module's context. dx may be dy.
 ///
 /// @param module  the module.
-/// @param dtype   the type of dy, x, dx and dw.
+/// @param dtype   the type of dy, x and dx.
 /// @param rows    how many.
 /// @param dy      input, rows * d elements.
 /// @param x       input, rows * d elements.
 /// @param rstd    input, one f32 for each row, or null.
 /// @param dx      output, rows * d elements: dy itself, or apart from all others; or null.
-/// @param dw      output, d elements, or null.
+/// @param dw      output, d elements of f32, whatever the type of x; or null.
 RMSNORM_API rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module,
                                                         rmsnorm_dtype dtype, size_t rows,
                                                         const void* dy, const void* x,
                                                         const float* rstd, void* dx,
-                                                        void* dw) RMSNORM_NOEXCEPT;
+                                                        float* dw) RMSNORM_NOEXCEPT;
 
 // ----------------------------------------------------------------------------------- targets
 //

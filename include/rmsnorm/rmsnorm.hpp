@@ -455,9 +455,10 @@ class RmsNorm {
                    std::size_t rows = 1) const {
     check(rmsnorm_module_add_forward_rows(module_, code<T>(), rows, x, residual, residual_out, y));
   }
-  /// The gradients of forward() for dense rows. rstd, dx and dw may be null; dx may be dy.
+  /// The gradients of forward() for dense rows, dw in f32. rstd, dx and dw may be null; dx may be
+  /// dy.
   template <class T>
-  void backward(const T* dy, const T* x, const float* rstd, T* dx, T* dw,
+  void backward(const T* dy, const T* x, const float* rstd, T* dx, float* dw,
                 std::size_t rows = 1) const {
     check(rmsnorm_module_backward_rows(module_, code<T>(), rows, dy, x, rstd, dx, dw));
   }

@@ -628,6 +628,9 @@ inline void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offse
 
 inline void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
                       rmsnorm_dtype dtype, void* to) {
+  if (blocks == 1 && add && dtype == RMSNORM_F32) {
+    return AddTile(sums, d, static_cast<float*>(to));
+  }
   HWY_ALIGN float total[kTile];
   HWY_ALIGN float before[kTile];
   for (size_t begin = 0; begin < d; begin += kTile) {

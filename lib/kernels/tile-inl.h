@@ -70,17 +70,13 @@ HWY_INLINE void WriteTile(const Norm& norm, const Run& run, Operand operand, siz
       tile, n, run.Row<char>(operand, row) + begin * ElementSize(dtype));
 }
 
-// Adds n elements to a tile.
+// Adds n elements to a tile, or to any others.
 inline HWY_NOINLINE void AddTile(const float* HWY_RESTRICT addend, size_t n,
                                  float* HWY_RESTRICT tile) {
-  const F32Tag tag;
   size_t j = 0;
-  for (; j + kN <= n; j += kN) {
-    hn::Store(hn::Add(hn::LoadU(tag, addend + j), hn::Load(tag, tile + j)), tag, tile + j);
-  }
+  for (; j + kPair <= n; j += kPair) Store(Add(Load(addend + j), Load(tile + j)), tile + j);
   if (j < n) {
-    const F32Vec last = LoadBits(tag, addend + j, n - j);
-    hn::Store(hn::Add(last, hn::Load(tag, tile + j)), tag, tile + j);
+    StoreFirst(Add(LoadFirst(addend + j, n - j), LoadFirst(tile + j, n - j)), tile + j, n - j);
   }
 }
 

@@ -223,7 +223,9 @@ void RequireOperand(const Case& c, Operand o) {
   }
   if (c.function == Function::kRows && o != internal::kWeight) {
     Require(own.gap == 0 && own.order == Order::kRising && !own.add, "rows are dense");
-    Require(rule.dtype != 0 || own.dtype == c.operand[internal::kX].dtype, "rows have one type");
+    const rmsnorm_dtype x_dtype = c.operand[internal::kX].dtype;
+    const rmsnorm_dtype one_type = rule.shape == Shape::kRows ? x_dtype : RMSNORM_F32;
+    Require(own.dtype == one_type, "rows have one type, and dw is f32");
   }
 }
 

@@ -358,13 +358,13 @@ backward,x=$T,dy=$T,dx=none,dw=f32,d=15|64|300|4097,rows=9/40,db=bf16,dw_add=0|1
   x_values=finite
 
 # Dense rows of a module, dx apart and in place.
-backward,x+dy+dx+dw=$T,weight=f32|f16|bf16|none,d=1..300,rows=1/12,x_values=$FINITE,rstd=f32|none,
-  call=rows,dx_in_place=0|1
-backward,x+dy+dx+dw=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,
+backward,x+dy+dx=$T,dw=f32,weight=f32|f16|bf16|none,d=1..300,rows=1/12,x_values=$FINITE,
+  rstd=f32|none,call=rows,dx_in_place=0|1
+backward,x+dy+dx=$T,dw=f32,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,
   eps_placement=inside|outside|floor,eps=1e-5/0.5/1e-6,weight_offset=0/1,divisor=0/100.5,
   rstd=f32|none,call=rows,dx_in_place=0|1
 backward,x+dy+dx=$T,dw=none,d=$LONG,rows=1/3,rstd=f32|none,call=rows,dx_in_place=0|1
-backward,x+dy+dw=$T,dx=none,d=$EDGES,rows=1/40,rstd=f32/none,call=rows
+backward,x+dy=$T,dw=f32,dx=none,d=$EDGES,rows=1/40,rstd=f32/none,call=rows
 
 # Numbers of rows around the groups that they are taken in and the blocks over which dw and db are
 # summed, up to more than the most.
@@ -474,16 +474,16 @@ backward,x=$T,dy+dx=$T,d=1..300|1000|4095|4096|4097,rows=9,weight+dw=f32/f16/bf1
   weight_per+dw_per=row/head,db=f32,db_per=row,guard=before|after,dx_in_place=0|1
 backward,x=$T,dy+dx=$T,dw=none,weight=none,d=1..300|4097,rows=1/9,rstd=f32,dx_in_place=1,
   guard=before|after
-backward,x+dy+dx+dw=$T,d=1..300|4097,rows=1/9,rstd=f32/none,call=rows,guard=before|after
+backward,x+dy+dx=$T,dw=f32,d=1..300|4097,rows=1/9,rstd=f32/none,call=rows,guard=before|after
 
 # A caller in any floating-point state.
 backward,x=$T,dy+dx=$T,d=1|64|300|4097,rows=13/40,x_values=mixed,dw=f32/bf16,
   db=none/f32,call=plain/module,state=1..20
 backward,x=$T,dy+dx=$T,d=64|128|300,rows=20,x_values=mixed,weight_values=special,
   eps+weight_offset+divisor=1e-40,rstd=none/f32,call=plain/module,state=1..10
-backward,x+dy+dx+dw=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
+backward,x+dy+dx=$T,dw=f32,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
   eps+weight_offset+divisor=1e-40|0.1,rstd=none/f32,call=rows,state=1..10
-backward,x+dy+dx+dw=$T,rows=800,d=128,x_values=finite,threads=3,executor=none|threads,
+backward,x+dy+dx=$T,dw=f32,rows=800,d=128,x_values=finite,threads=3,executor=none|threads,
   call=plain|module|rows,state=1..10
 backward,x+dy+dx+dw=$T,rows=1|2,d=98381,x_values=normal|tiny|nan,eps=1e-40,threads=3,
   executor=none|threads,call=plain/module,state=1..10

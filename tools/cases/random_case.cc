@@ -109,6 +109,7 @@ class Drawer {
     if (!given) return;
     OperandCase& own = Of(o);
     own.dtype = kOperandRules[o].dtype != 0                 ? kOperandRules[o].dtype
+                : IsRows() && o == kDw                      ? RMSNORM_F32
                 : o == kResidualOut                         ? Of(kResidual).dtype
                 : all_alike_ && !(IsRows() && o == kWeight) ? usual
                                                             : DrawType();

@@ -140,7 +140,7 @@ rmsnorm_status CallModule(const Case& c, const CallOperands& operands,
   if (is_rows && c.backward) {
     return rmsnorm_module_backward_rows(module.get(), dtype, rows, data(kDy), data(kX),
                                         static_cast<const float*>(data(kRstd)), data(kDx),
-                                        data(kDw));
+                                        static_cast<float*>(data(kDw)));
   }
   if (is_rows && (operands.given & SetOf(kResidual)) != 0) {
     return rmsnorm_module_add_forward_rows(module.get(), dtype, rows, data(kX), data(kResidual),
