@@ -267,7 +267,7 @@ rmsnorm_status PlanSteps(const rmsnorm_context& context, Gradients& call) {
   call.parts = PartsOf(work, context);
   call.two_steps = call.Units() % call.parts != 0 && call.Units() < 4 * call.parts;
   if (call.two_steps) {
-    work.elements /= kBackwardInSteps;
+    work.elements /= kInSteps;
     const size_t parts_of_steps = PartsOf(work, context);
     call.two_steps = parts_of_steps == call.parts || parts_of_steps > call.Units();
     call.parts = call.two_steps ? parts_of_steps : std::min(call.parts, call.Units());

@@ -18,8 +18,9 @@ struct Work {
   size_t elements;  // of forward: an element of another operation counts as several, or as half one
 };
 
-// How many elements of forward an element of a forward call counts as.
-size_t CostOfForward(OperandSet given);
+// How many elements of forward, by x and the weight alone, take as long as so many of a forward
+// call with these operands.
+size_t CostOfForward(OperandSet given, size_t elements);
 
 // The same of a backward call: it takes 2.1 to 2.5 times as long as forward (8 x 4096, AVX2 and
 // AVX-512, f32 and bf16).
@@ -27,14 +28,19 @@ constexpr size_t kCostOfBackward = 2;
 
 // By how much a part must be larger where work is done in two steps, each of them handed out: a row
 // that several threads share is summed and then scaled; the second step of backward reads x and dy
-// again, and the two take 1.4 (bf16) to 1.5 times (f32) as long (8 x 4096, AVX2).
-constexpr size_t kForwardInSteps = 2;
-constexpr size_t kBackwardInSteps = 4;
+// again, and the two take 1.4 (bf16) to 1.5 times (f32) as long (8 x 4096, AVX2). Two threads then
+// take 0.78 to 0.88 of one's time for 8 x 4096 or 1 x 32768 on AVX-512.
+constexpr size_t kInSteps = 2;
 
-// Picoseconds that an element of forward takes where its rows lie in the first cache; at least 30.
-// Forward of a few rows is timed for that once for each target and type, in its own floating-point
-// state: an element took 50 on one machine with AVX-512 and 550 on one with AVX2, in bf16. The
-// timing takes 10 us there, and 200 us where the reference runs.
+// How many threads a row of x and a residual is at least worth: in two steps it goes by tiles,
+// which take three (f32) to four times (bf16) as long as its leaves (1 x 65536, AVX-512).
+constexpr size_t kThreadsOfAddedRow = 5;
+
+// Picoseconds that an element of forward takes where its rows lie in the second cache, as those of
+// all work that is worth splitting do; at least 30. Forward of a few rows is timed for that once
+// for each target and type, in its own floating-point state: an element took 50 on one machine with
+// AVX-512 and 550 on one with AVX2, in bf16. The timing takes 50 us, and 300 us where the reference
+// runs.
 size_t PicosecondsOfElement(const Work& work);
 
 }  // namespace rmsnorm::internal

@@ -162,16 +162,17 @@ void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context
     const Walk& walk = all.forward[i].walk;
     rows += walk.rows;
     all.elements += walk.rows * walk.d;
-    work.elements += walk.rows * walk.d * CostOfForward(walk.given);
+    work.elements += CostOfForward(walk.given, walk.rows * walk.d);
   }
   const size_t parts = PartsOf(work, context);
   // A post-norm and a quantised output need all of a row before the first of it is done.
   const OperandSet whole_rows = SetOf(kPostNormWeight) | SetOf(kQ);
   if (all.count == 1 && (all.forward->walk.given & whole_rows) == 0) {
     const Walk& walk = all.forward->walk;
-    work.elements /= kForwardInSteps * walk.rows;
+    work.elements /= kInSteps * walk.rows;
     const size_t parts_of_row = parts > walk.rows ? PartsOf(work, context) : 1;
-    if (parts_of_row > walk.rows) {
+    const bool added = (walk.given & SetOf(kResidual)) != 0;
+    if (parts_of_row > walk.rows && (!added || parts_of_row >= kThreadsOfAddedRow * walk.rows)) {
       for (size_t row = 0; row < walk.rows; ++row) {
         LongRow(environment, context, *all.forward, row, parts_of_row).Normalise();
       }

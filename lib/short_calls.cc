@@ -36,12 +36,12 @@ size_t MostRows(Operation operation, size_t d, size_t work) {
 }
 
 // On threads a row alone takes two steps, and so do the rows of backward, a single block for dw.
-Work WorkOf(Operation operation, const Norm& norm, const DenseRows& rows) {
+Work WorkOf(Operation operation, const Norm& norm, const DenseRows& rows, OperandSet given) {
   size_t elements = rows.count * rows.d;
   if (operation == Operation::kBackward) {
-    elements = elements * kCostOfBackward / kBackwardInSteps;
-  } else if (rows.count == 1) {
-    elements /= kForwardInSteps;
+    elements = elements * kCostOfBackward / kInSteps;
+  } else {
+    elements = CostOfForward(given, elements) / (rows.count == 1 ? kInSteps : 1);
   }
   return {norm.kernels, rows.dtype, elements};
 }
@@ -232,7 +232,7 @@ class ShortCall {
     norm_ = &made_norm_;
   }
 
-  Work ItsWork() const { return WorkOf(kOperation, *norm_, rows_); }
+  Work ItsWork() const { return WorkOf(kOperation, *norm_, rows_, views_.given); }
 
   // Adds room for the prepared weight, unless a module has it; and prepares it there.
   void AddWeight(WeightScratch& scratch) const {
@@ -426,7 +426,7 @@ template <Operation kOperation, Operand... kGiven>
     size_t parts = 1;
     // A row of 64 elements takes 1 to 3 % longer where it asks what its work is.
     if (count * module->d >= kMinWorkToSplit / kCostOfBackward) {
-      parts = PartsOf(WorkOf(kOperation, norm, rows), module->context);
+      parts = PartsOf(WorkOf(kOperation, norm, rows, (SetOf(kGiven) | ...)), module->context);
     }
     const bool is_whole_rows = parts == 1 || (kForward && parts <= count);
     if (is_whole_rows && ArePlain<kOperation>(rows, given...)) {

@@ -75,9 +75,9 @@ size_t MaxThreads(const rmsnorm_context& context) {
   return static_cast<size_t>(std::max(threads, 1));
 }
 
-// Nanoseconds below which a part is not worth a thread of its own. It is the constant for an
-// executor, whose cost is not known, and the least for OpenMP, whose region takes 0.65 to 2.1 us
-// with two threads that spin (libgomp 12 and libomp 14, AMD Zen).
+// Nanoseconds below which a part is not worth a thread of its own, whatever it takes to hand it
+// out: an executor's cost is not known, and a region of OpenMP takes 0.65 to 2.1 us with two
+// threads that spin (libgomp 12 and libomp 14, AMD Zen).
 constexpr size_t kLeastOfPart = 1500;
 
 #ifdef _OPENMP
@@ -104,13 +104,14 @@ void TimeRegion(size_t threads) {
 }
 #endif
 
-// Nanoseconds of the least part that is worth a thread. With work a region costs up to twice as
-// much as without, as threads wait for lines of memory that others have written: 2.1 to 2.8 us
-// where it is 1.35 us without (forward of 2 to 16 rows of 4096 in bf16).
+// Nanoseconds of the least part that is worth a thread. With work a region costs more than without,
+// as threads wait for lines of memory that others have written: 2.1 to 2.8 us where it is 1.35 us
+// without (forward of 2 to 16 rows of 4096 in bf16, AMD Zen), 1.5 to 2.6 us where it is 0.9 us
+// (f32, Intel Xeon).
 size_t LeastOfPart([[maybe_unused]] const rmsnorm_context& context) {
 #ifdef _OPENMP
   if (context.parallel_for == nullptr) {
-    return std::max(kLeastOfPart, 2 * region_cost.load(std::memory_order_relaxed));
+    return kLeastOfPart + region_cost.load(std::memory_order_relaxed);
   }
 #endif
   return kLeastOfPart;

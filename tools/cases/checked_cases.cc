@@ -266,12 +266,12 @@ forward,x=$T,residual+residual_out=$T,y=$T,rows=67,d=4097,
 forward,x=$T,residual+residual_out=$T,y=$T,rows=1031,d=512,
   residual_rounding=norm_then_cast/cast_then_norm,x_values+residual_values=mixed,
   threads=3,executor=none/threads
-forward,x+residual+residual_out+y=$T,rows=1,d=163917/163918,
+forward,x+residual+residual_out+y=$T,rows=1,d=400001/400002,
   residual_rounding=cast_then_norm|norm_then_cast,x_values+residual_values=normal|tiny|huge|nan,
-  rstd=f32,threads=2|3,executor=none/threads,residual_out_in_place=0|1
-forward,x=$T,residual+residual_out=$T,y=$T,rows=1,d=163917,
+  rstd=f32,threads=5|6,executor=none/threads,residual_out_in_place=0|1
+forward,x=$T,residual+residual_out=$T,y=$T,rows=1,d=400001,
   residual_rounding=cast_then_norm/norm_then_cast,x_values+residual_values=normal/tiny/huge/nan,
-  rstd=f32,threads=3,executor=none|threads
+  rstd=f32,threads=5,executor=none|threads
 # Rows longer than what is summed at once.
 forward,x+y=bf16,rows=1,d=33566725,eps_placement=outside,rstd=f32,threads=3,executor=threads,
   x_shift=3,y_in_place=1
@@ -325,8 +325,8 @@ forward,x+y=$T,rows=1|2,d=98381,x_values=normal|tiny|nan,eps=1e-40,rstd=f32,sums
   threads=3,executor=none|threads,call=plain/module,state=1..10
 forward,x+y=f32,rows=1,d=262144,x_values=tiny,eps=0,divisor=2e-38,threads=3,executor=none|threads,
   call=plain|rows,state=1..10
-forward,x+residual+residual_out+y=f32,residual_values=zero,rows=1,d=262144,x_values=tiny,eps=0,
-  divisor=2e-38,threads=3,executor=none|threads,call=plain|rows,state=1..10
+forward,x+residual+residual_out+y=f32,residual_values=zero,rows=1,d=400000,x_values=tiny,eps=0,
+  divisor=2e-38,threads=5,executor=none|threads,call=plain|rows,state=1..10
 
 # ------------------------------------------------------------------------------------- backward
 
