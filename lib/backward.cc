@@ -29,8 +29,10 @@ struct ColumnSums {
   rmsnorm_dtype dtype;
   bool add;
   bool one_thread;
-  bool in_gradient;  // its own memory holds the sums of a group's first block, and then the total
-  float* sums;       // of all blocks of all groups; with one thread of a first block and of another
+  bool in_gradient;  // the gradient itself holds the sums of a group's first block, and the total
+  // A place for each block of each group. One thread has a place for a group's first block, which
+  // becomes the total, and a place for any later block.
+  float* sums;
   SumsScratch scratch;
 
   size_t Units() const { return walk->Groups() * blocks; }
@@ -91,7 +93,7 @@ void MakeColumnSums(Operand operand, const Operands& operands, const KernelTable
   sums.add = (operands.add_to & (operand == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB)) != 0;
 }
 
-// Finds memory for the sums of a gradient that so many parts of a call make.
+// Finds memory for the sums of a gradient, where `parts` threads share the call.
 rmsnorm_status AllocateSums(size_t parts, ColumnSums& sums) {
   sums.one_thread = parts == 1;
   sums.in_gradient =

@@ -37,8 +37,8 @@ size_t LargestCache(unsigned leaf) {
 
 // Intel's last cache is one for all cores of a socket, and a virtual machine reads the size of the
 // whole. On one with 260 MiB (Xeon, family 6, model 207), rows that had been written past the
-// caches and were read again at once took 0.9 to 1.2 of the time from 16 MiB in all on, and 0.65 to
-// 0.9 from 32 MiB on; without the reading 0.5 to 0.7. AMD's is one for up to 16 threads.
+// caches and were read again at once took 0.87 to 1.2 of the time from 16 MiB in all on, and 0.65
+// to 0.9 from 32 MiB on; without the reading 0.43 to 0.87. AMD's is one for up to 16 threads.
 constexpr size_t kMostOfIntel = size_t{15} << 20;
 
 size_t Detect() {
