@@ -48,6 +48,9 @@ constexpr size_t kCallsOnStack = Threshold(4, 1);
 constexpr size_t kShortRowBytes = Threshold(2048, 256);
 constexpr size_t kLongRow = Threshold(8192, 256);
 
+// A row of at least this many elements of f32, alone in its call, fills L1 with its y and weight.
+constexpr size_t kRowPastL1 = Threshold(3072, 64);
+
 // Elements of a slab: some rows of each of the groups that have a weight of their own. Those of x,
 // a gate and y fit L2.
 constexpr size_t kSlab = Threshold(32768, 256);

@@ -124,7 +124,7 @@ HWY_INLINE void StoreSum(Pair sum, float* dw, size_t j) {
 }
 
 template <Dx kWay, bool kAddDw, class T>
-HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& terms) {
+HWY_INLINE void ApplyRowBy(const Run& run, size_t index, const Terms<float>& terms) {
   const size_t d = run.d;
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
   float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
@@ -146,6 +146,7 @@ HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& ter
         PrefetchToL2(next_dy + j + i);
       }
     }
+    if constexpr (kWay == Dx::kFetch) FetchForStores(row.dx + j, kPair);
     Pair sum = LoadSum<kAddDw>(before, j);
     row.StoreAt(j, row.At(j, LoadIf<kWay != Dx::kNone>(weight, j), sum));
     StoreSum<kAddDw>(sum, dw, j);
@@ -153,13 +154,22 @@ HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& ter
   if (j < d) row.Few(j, d, weight, before, dw);
 }
 
+template <Dx kWay, bool kAddDw, class T>
+HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& terms) {
+  if (kMayFetch<T> && kWay == Dx::kStore && index + 1 < run.count) {
+    ApplyRowBy<Dx::kFetch, kAddDw, T>(run, index, terms);
+  } else {
+    ApplyRowBy<kWay, kAddDw, T>(run, index, terms);
+  }
+}
+
 // Two rows, each load of the weight, and each load and store of dw's sums, shared: 512 x 4096 in
 // f32 takes three quarters of the time. Four such rows, with x, dy and dx the same distance from a
 // page's begin, would be twelve streams into the same eight lines of L1.
-template <bool kAddDw, class T>
-HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>& a_terms,
+template <Dx kWay, bool kAddDw, class T>
+HWY_INLINE void ApplyTwoRowsBy(const Run& run, size_t index, const Terms<float>& a_terms,
                                const Terms<float>& b_terms) {
-  using Row = GradientRow<Dx::kStore, kAddDw, T>;
+  using Row = GradientRow<kWay, kAddDw, T>;
   const size_t d = run.d;
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
   float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
@@ -168,6 +178,10 @@ HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>&
   const Row b(run, index + 1, b_terms);
   size_t j = 0;
   for (; j + kPair <= d; j += kPair) {
+    if constexpr (kWay == Dx::kFetch) {
+      FetchForStores(a.dx + j, kPair);
+      FetchForStores(b.dx + j, kPair);
+    }
     const Pair w = Load(weight + j);
     Pair sum = LoadSum<kAddDw>(before, j);
     const Pair a_dx = a.At(j, w, sum);
@@ -178,6 +192,16 @@ HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>&
   if (j < d) {
     a.Few(j, d, weight, before, dw);
     b.Few(j, d, weight, SumsBefore(run, index + 1), dw);
+  }
+}
+
+template <bool kAddDw, class T>
+HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>& a_terms,
+                               const Terms<float>& b_terms) {
+  if (kMayFetch<T> && index + 2 < run.count) {
+    ApplyTwoRowsBy<Dx::kFetch, kAddDw, T>(run, index, a_terms, b_terms);
+  } else {
+    ApplyTwoRowsBy<Dx::kStore, kAddDw, T>(run, index, a_terms, b_terms);
   }
 }
 

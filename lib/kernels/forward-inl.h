@@ -99,10 +99,13 @@ struct Row {
   F32Vec r;
 };
 
+// How y is written: usually, into lines that were fetched before, or past the caches.
+enum class Write { kStore, kFetch, kStream };
+
 // The elements from `head` on. From the begin of the row, as the sum: from its end is faster by 8 %
 // for one row whose weight does not fit L1 with it, but slower by 8 % where rows come from L2 and
-// by a third from memory. With kStream y goes past the caches, and `next` is fetched meanwhile.
-template <bool kStream, bool kCast, class T>
+// by a third from memory. With kStream `next` is fetched meanwhile.
+template <Write kWrite, bool kCast, class T>
 HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weight,
                           const Row<kCast, T>& row, const T* next) {
   if (d - head < kPair) {
@@ -121,7 +124,8 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
     const size_t k = j + kPair;
     const Pair j_scaled = row.ScaledAt(j, Load(weight + j));
     const Pair k_scaled = row.ScaledAt(k, Load(weight + k));
-    if constexpr (kStream) {
+    if constexpr (kWrite == Write::kFetch) FetchForStores(row.y + j, 2 * kPair);
+    if constexpr (kWrite == Write::kStream) {
       for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(T)) PrefetchToL2(next + j + i);
       Stream(j_scaled, row.y + j);
       Stream(k_scaled, row.y + k);
@@ -143,7 +147,14 @@ HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r
     head = std::min(d, -reinterpret_cast<uintptr_t>(y) % sizeof(F32Vec) / sizeof(T));
     if (head > 0) row.ScaleFew(0, head, weight);
   }
-  ScaleFrom<kStream>(head, d, weight, row, static_cast<const T*>(next));
+  const T* const next_x = static_cast<const T*>(next);
+  if constexpr (kStream) {
+    ScaleFrom<Write::kStream>(head, d, weight, row, next_x);
+  } else if (kMayFetch<T> && (next != x || d >= kRowPastL1)) {
+    ScaleFrom<Write::kFetch>(head, d, weight, row, next_x);
+  } else {
+    ScaleFrom<Write::kStore>(head, d, weight, row, next_x);
+  }
 }
 
 template <bool kCast, class T>
@@ -223,7 +234,7 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
                              run.Row<T>(kX, std::min(row + 1, run.count - 1)));
   } else {
     const Row<kCast, T> of_x(run, kX, row, r);
-    ScaleFrom<false>(0, d, weight, of_x, of_x.x);
+    ScaleFrom<kMayFetch<T> ? Write::kFetch : Write::kStore>(0, d, weight, of_x, of_x.x);
   }
 }
 

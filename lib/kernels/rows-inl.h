@@ -25,6 +25,20 @@ constexpr size_t kCacheLine = 64;
 // less time so, 2048 x 16384 15 %.
 HWY_INLINE void PrefetchToL2(const void* from) { __builtin_prefetch(from, 0, 2); }
 
+// Brings the lines of n elements that will be stored soon into L1, as a store waits for its line.
+// For f32 alone: rows of 16 bits take longer to compute than their lines to come. On a Xeon
+// forward of 32 x 4096 takes 0.95 of the time so, of 64 x 512 on AVX2 0.65, and backward 0.9 of
+// it, 0.8 on AVX2. Where y is in L1 anyway forward takes up to 7 % longer, and backward of a single
+// row up to 30 %.
+template <class T>
+constexpr bool kMayFetch = sizeof(T) == 4;
+template <class T>
+HWY_INLINE void FetchForStores(const T* to, size_t n) {
+  constexpr size_t kAhead = 512;  // bytes; 1024 and 2048 do as well
+  const char* const from = reinterpret_cast<const char*>(to) + kAhead;
+  for (size_t i = 0; i < n * sizeof(T); i += kCacheLine) __builtin_prefetch(from + i, 0, 3);
+}
+
 // Whether every row starts where a store past the caches may.
 HWY_INLINE bool AreAligned(const Run& run, Operand operand) {
   constexpr uintptr_t kSize = sizeof(F32Vec);
