@@ -108,6 +108,12 @@ struct GradientRow {
   F32Vec q;
 };
 
+// Where the last lines of dx in a row are fetched. The next row follows it but in columns of rows.
+HWY_INLINE size_t LastFetchOfDx(const Run& run) {
+  const bool row_follows = run.stride[kDx] == static_cast<ptrdiff_t>(run.d * sizeof(float));
+  return LastFetch(row_follows, run.d, kPair);
+}
+
 // What is not wanted is not loaded.
 template <bool kWanted>
 HWY_INLINE Pair LoadIf(const float* from, size_t j) {
@@ -133,6 +139,7 @@ HWY_INLINE void ApplyRowBy(const Run& run, size_t index, const Terms<float>& ter
   const size_t next = std::min(index + 1, run.count - 1);
   const T* const next_x = run.Row<T>(kX, next);
   const T* const next_dy = run.Row<T>(kDy, next);
+  [[maybe_unused]] const size_t last_fetch = LastFetchOfDx(run);
 
   size_t j = 0;
   if constexpr (kWay == Dx::kStream) {  // stores past the caches must be aligned
@@ -146,7 +153,7 @@ HWY_INLINE void ApplyRowBy(const Run& run, size_t index, const Terms<float>& ter
         PrefetchToL2(next_dy + j + i);
       }
     }
-    if constexpr (kWay == Dx::kFetch) FetchForStores(row.dx + j, kPair);
+    if constexpr (kWay == Dx::kFetch) FetchForStores(row.dx, j, kPair, last_fetch);
     Pair sum = LoadSum<kAddDw>(before, j);
     row.StoreAt(j, row.At(j, LoadIf<kWay != Dx::kNone>(weight, j), sum));
     StoreSum<kAddDw>(sum, dw, j);
@@ -176,11 +183,12 @@ HWY_INLINE void ApplyTwoRowsBy(const Run& run, size_t index, const Terms<float>&
   const SumsBefore before(run, index);
   const Row a(run, index, a_terms);
   const Row b(run, index + 1, b_terms);
+  [[maybe_unused]] const size_t last_fetch = LastFetchOfDx(run);
   size_t j = 0;
   for (; j + kPair <= d; j += kPair) {
     if constexpr (kWay == Dx::kFetch) {
-      FetchForStores(a.dx + j, kPair);
-      FetchForStores(b.dx + j, kPair);
+      FetchForStores(a.dx, j, kPair, last_fetch);
+      FetchForStores(b.dx, j, kPair, last_fetch);
     }
     const Pair w = Load(weight + j);
     Pair sum = LoadSum<kAddDw>(before, j);

@@ -104,7 +104,8 @@ enum class Write { kStore, kFetch, kStream };
 
 // The elements from `head` on. From the begin of the row, as the sum: from its end is faster by 8 %
 // for one row whose weight does not fit L1 with it, but slower by 8 % where rows come from L2 and
-// by a third from memory. With kStream `next` is fetched meanwhile.
+// by a third from memory. `next` is the next row of x, or the row itself where there is none; with
+// kStream it is fetched meanwhile.
 template <Write kWrite, bool kCast, class T>
 HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weight,
                           const Row<kCast, T>& row, const T* next) {
@@ -119,12 +120,13 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   const bool is_ragged = (d - head) % kPair != 0;
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
   if (is_ragged) last_scaled = row.ScaledAt(last, Load(weight + last));
+  [[maybe_unused]] const size_t last_fetch = LastFetch(next != row.x, d, 2 * kPair);
   size_t j = head;
   for (; j + 2 * kPair <= d; j += 2 * kPair) {
     const size_t k = j + kPair;
     const Pair j_scaled = row.ScaledAt(j, Load(weight + j));
     const Pair k_scaled = row.ScaledAt(k, Load(weight + k));
-    if constexpr (kWrite == Write::kFetch) FetchForStores(row.y + j, 2 * kPair);
+    if constexpr (kWrite == Write::kFetch) FetchForStores(row.y, j, 2 * kPair, last_fetch);
     if constexpr (kWrite == Write::kStream) {
       for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(T)) PrefetchToL2(next + j + i);
       Stream(j_scaled, row.y + j);
@@ -234,7 +236,8 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
                              run.Row<T>(kX, std::min(row + 1, run.count - 1)));
   } else {
     const Row<kCast, T> of_x(run, kX, row, r);
-    ScaleFrom<kMayFetch<T> ? Write::kFetch : Write::kStore>(0, d, weight, of_x, of_x.x);
+    const T* const next = run.Row<T>(kX, row + 1);  // not read here
+    ScaleFrom<kMayFetch<T> ? Write::kFetch : Write::kStore>(0, d, weight, of_x, next);
   }
 }
 
