@@ -108,7 +108,7 @@ struct GradientRow {
   F32Vec q;
 };
 
-// Where the last lines of dx in a row are fetched. The next row follows it but in columns of rows.
+// LastFetch() of a row of dx. The next row begins at its end, except in columns of rows.
 HWY_INLINE size_t LastFetchOfDx(const Run& run) {
   const bool row_follows = run.stride[kDx] == static_cast<ptrdiff_t>(run.d * sizeof(float));
   return LastFetch(row_follows, run.d, kPair);
