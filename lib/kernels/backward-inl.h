@@ -130,16 +130,15 @@ HWY_INLINE void StoreSum(Pair sum, float* dw, size_t j) {
 }
 
 template <Dx kWay, bool kAddDw, class T>
-HWY_INLINE void ApplyRowBy(const Run& run, size_t index, const Terms<float>& terms) {
+HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& terms) {
   const size_t d = run.d;
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
   float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
   const GradientRow<kWay, kAddDw, T> row(run, index, terms);
   const SumsBefore before(run, index);
   const size_t next = std::min(index + 1, run.count - 1);
-  const T* const next_x = run.Row<T>(kX, next);
-  const T* const next_dy = run.Row<T>(kDy, next);
-  [[maybe_unused]] const size_t last_fetch = LastFetchOfDx(run);
+  const bool fetch = kMayFetch<T> && kWay == Dx::kStore && next != index;
+  const size_t last_fetch = LastFetchOfDx(run);
 
   size_t j = 0;
   if constexpr (kWay == Dx::kStream) {  // stores past the caches must be aligned
@@ -149,11 +148,11 @@ HWY_INLINE void ApplyRowBy(const Run& run, size_t index, const Terms<float>& ter
   for (; j + kPair <= d; j += kPair) {
     if constexpr (kWay == Dx::kStream) {
       for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(T)) {
-        PrefetchToL2(next_x + j + i);
-        PrefetchToL2(next_dy + j + i);
+        PrefetchToL2(run.Row<T>(kX, next) + j + i);
+        PrefetchToL2(run.Row<T>(kDy, next) + j + i);
       }
     }
-    if constexpr (kWay == Dx::kFetch) FetchForStores(row.dx, j, kPair, last_fetch);
+    if (fetch) FetchForStores(row.dx, j, kPair, last_fetch);
     Pair sum = LoadSum<kAddDw>(before, j);
     row.StoreAt(j, row.At(j, LoadIf<kWay != Dx::kNone>(weight, j), sum));
     StoreSum<kAddDw>(sum, dw, j);
@@ -161,32 +160,24 @@ HWY_INLINE void ApplyRowBy(const Run& run, size_t index, const Terms<float>& ter
   if (j < d) row.Few(j, d, weight, before, dw);
 }
 
-template <Dx kWay, bool kAddDw, class T>
-HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& terms) {
-  if (kMayFetch<T> && kWay == Dx::kStore && index + 1 < run.count) {
-    ApplyRowBy<Dx::kFetch, kAddDw, T>(run, index, terms);
-  } else {
-    ApplyRowBy<kWay, kAddDw, T>(run, index, terms);
-  }
-}
-
 // Two rows, each load of the weight, and each load and store of dw's sums, shared: 512 x 4096 in
 // f32 takes three quarters of the time. Four such rows, with x, dy and dx the same distance from a
 // page's begin, would be twelve streams into the same eight lines of L1.
-template <Dx kWay, bool kAddDw, class T>
-HWY_INLINE void ApplyTwoRowsBy(const Run& run, size_t index, const Terms<float>& a_terms,
+template <bool kAddDw, class T>
+HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>& a_terms,
                                const Terms<float>& b_terms) {
-  using Row = GradientRow<kWay, kAddDw, T>;
+  using Row = GradientRow<Dx::kStore, kAddDw, T>;
   const size_t d = run.d;
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
   float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
   const SumsBefore before(run, index);
   const Row a(run, index, a_terms);
   const Row b(run, index + 1, b_terms);
-  [[maybe_unused]] const size_t last_fetch = LastFetchOfDx(run);
+  const bool fetch = kMayFetch<T> && index + 2 < run.count;
+  const size_t last_fetch = LastFetchOfDx(run);
   size_t j = 0;
   for (; j + kPair <= d; j += kPair) {
-    if constexpr (kWay == Dx::kFetch) {
+    if (fetch) {
       FetchForStores(a.dx, j, kPair, last_fetch);
       FetchForStores(b.dx, j, kPair, last_fetch);
     }
@@ -200,16 +191,6 @@ HWY_INLINE void ApplyTwoRowsBy(const Run& run, size_t index, const Terms<float>&
   if (j < d) {
     a.Few(j, d, weight, before, dw);
     b.Few(j, d, weight, SumsBefore(run, index + 1), dw);
-  }
-}
-
-template <bool kAddDw, class T>
-HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>& a_terms,
-                               const Terms<float>& b_terms) {
-  if (kMayFetch<T> && index + 2 < run.count) {
-    ApplyTwoRowsBy<Dx::kFetch, kAddDw, T>(run, index, a_terms, b_terms);
-  } else {
-    ApplyTwoRowsBy<Dx::kStore, kAddDw, T>(run, index, a_terms, b_terms);
   }
 }
 

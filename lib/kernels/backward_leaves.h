@@ -15,8 +15,7 @@ struct FoldedDots {
 };
 
 // What is done with dx: nothing, it is written, added to what is there, or written past the caches.
-// kFetch is a leaf's own: as kStore, into lines that were fetched before.
-enum class Dx { kNone, kStore, kAdd, kStream, kFetch };
+enum class Dx { kNone, kStore, kAdd, kStream };
 constexpr int kDxWays = 4;
 
 // The terms of c of a block of n elements.

@@ -99,16 +99,13 @@ struct Row {
   F32Vec r;
 };
 
-// How y is written: usually, into lines that were fetched before, or past the caches.
-enum class Write { kStore, kFetch, kStream };
-
 // The elements from `head` on. From the begin of the row, as the sum: from its end is faster by 8 %
 // for one row whose weight does not fit L1 with it, but slower by 8 % where rows come from L2 and
 // by a third from memory. `next` is the next row of x, or the row itself where there is none; with
-// kStream it is fetched meanwhile.
-template <Write kWrite, bool kCast, class T>
+// kStream it is fetched meanwhile. `fetch` says that the lines of y are.
+template <bool kStream, bool kCast, class T>
 HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weight,
-                          const Row<kCast, T>& row, const T* next) {
+                          const Row<kCast, T>& row, const T* next, bool fetch) {
   if (d - head < kPair) {
     if (head < d) row.ScaleFew(head, d, weight);
     return;
@@ -120,14 +117,14 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   const bool is_ragged = (d - head) % kPair != 0;
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
   if (is_ragged) last_scaled = row.ScaledAt(last, Load(weight + last));
-  [[maybe_unused]] const size_t last_fetch = LastFetch(next != row.x, d, 2 * kPair);
+  const size_t last_fetch = LastFetch(next != row.x, d, 2 * kPair);
   size_t j = head;
   for (; j + 2 * kPair <= d; j += 2 * kPair) {
     const size_t k = j + kPair;
     const Pair j_scaled = row.ScaledAt(j, Load(weight + j));
     const Pair k_scaled = row.ScaledAt(k, Load(weight + k));
-    if constexpr (kWrite == Write::kFetch) FetchForStores(row.y, j, 2 * kPair, last_fetch);
-    if constexpr (kWrite == Write::kStream) {
+    if (fetch) FetchForStores(row.y, j, 2 * kPair, last_fetch);
+    if constexpr (kStream) {
       for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(T)) PrefetchToL2(next + j + i);
       Stream(j_scaled, row.y + j);
       Stream(k_scaled, row.y + k);
@@ -150,13 +147,8 @@ HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r
     if (head > 0) row.ScaleFew(0, head, weight);
   }
   const T* const next_x = static_cast<const T*>(next);
-  if constexpr (kStream) {
-    ScaleFrom<Write::kStream>(head, d, weight, row, next_x);
-  } else if (kMayFetch<T> && (next != x || d >= kRowPastL1)) {
-    ScaleFrom<Write::kFetch>(head, d, weight, row, next_x);
-  } else {
-    ScaleFrom<Write::kStore>(head, d, weight, row, next_x);
-  }
+  const bool fetch = kMayFetch<T> && !kStream && (next != x || d >= kRowPastL1);
+  ScaleFrom<kStream>(head, d, weight, row, next_x, fetch);
 }
 
 template <bool kCast, class T>
@@ -237,7 +229,7 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
   } else {
     const Row<kCast, T> of_x(run, kX, row, r);
     const T* const next = run.Row<T>(kX, row + 1);  // not read here
-    ScaleFrom<kMayFetch<T> ? Write::kFetch : Write::kStore>(0, d, weight, of_x, next);
+    ScaleFrom<false>(0, d, weight, of_x, next, kMayFetch<T>);
   }
 }
 
