@@ -174,6 +174,8 @@ HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, size_t row
 
 // Rows in registers that are added up as they are read first: 4096 x 128 takes 1.5 times memcpy's
 // time, and in two passes 2.2.
+HWY_INLINE Pair Load(Added<float> at) { return LoadForSum(at); }
+
 struct AddedRows {
   HWY_INLINE explicit AddedRows(const Run& run)
       : x(run, kX), residual(run, kResidual), sum(run, kResidualOut) {}

@@ -137,6 +137,8 @@ HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& ter
   const GradientRow<kWay, kAddDw, T> row(run, index, terms);
   const SumsBefore before(run, index);
   const size_t next = std::min(index + 1, run.count - 1);
+  [[maybe_unused]] const T* const next_x = run.Row<T>(kX, next);
+  [[maybe_unused]] const T* const next_dy = run.Row<T>(kDy, next);
   const bool fetch = kMayFetch<T> && kWay == Dx::kStore && next != index;
   const size_t last_fetch = LastFetchOfDx(run);
 
@@ -148,8 +150,8 @@ HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& ter
   for (; j + kPair <= d; j += kPair) {
     if constexpr (kWay == Dx::kStream) {
       for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(T)) {
-        PrefetchToL2(run.Row<T>(kX, next) + j + i);
-        PrefetchToL2(run.Row<T>(kDy, next) + j + i);
+        PrefetchToL2(next_x + j + i);
+        PrefetchToL2(next_dy + j + i);
       }
     }
     if (fetch) FetchForStores(row.dx, j, kPair, last_fetch);
@@ -194,6 +196,106 @@ HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>&
   }
 }
 
+// ------------------------------------------------------------------ sums in registers
+
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> Mul(const Lanes<kCount>& a, const Lanes<kCount>& b) {
+  if constexpr (kCount == 1) {
+    return {Mul(a.pair, b.pair)};
+  } else {
+    return {Mul(a.first, b.first), Mul(a.second, b.second)};
+  }
+}
+
+// The n elements from j on. Stores and loads of the weight between them, as registers are few.
+template <bool kWhole, size_t kCount, class Row>
+HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const Lanes<kCount>& dy,
+                             const float* weight, const Row& row, Lanes<kCount>& sums) {
+  if constexpr (kCount == 1) {
+    const Pair w = LoadRow<kWhole, 1>(weight + j, n).pair;
+    const Pair gradient = row.At(j, x.pair, dy.pair, w, sums.pair);
+    if constexpr (kWhole) {
+      row.StoreAt(j, gradient);
+    } else {
+      StoreFirst(gradient, row.dx + j, n);
+    }
+  } else {
+    constexpr size_t kHalf = kCount / 2 * kPair;
+    if (n <= kHalf) {
+      return ApplyHeldRow<kWhole>(j, n, x.first, dy.first, weight, row, sums.first);
+    }
+    ApplyHeldRow<true>(j, kHalf, x.first, dy.first, weight, row, sums.first);
+    ApplyHeldRow<kWhole>(j + kHalf, n - kHalf, x.second, dy.second, weight, row, sums.second);
+  }
+}
+
+// c of a row. A lane's only product is not added to +0 first, but their sum is: that makes the same
+// zeros.
+template <bool kWhole, size_t kCount, class T>
+HWY_INLINE float SumHeldRow(const T* x, const T* dy, const float* weight, size_t d) {
+  const Lanes<kCount> g = Mul(LoadRow<kWhole, kCount>(dy, d), LoadRow<kWhole, kCount>(weight, d));
+  return 0.0f + Sum(Mul(g, LoadRow<kWhole, kCount>(x, d)));
+}
+
+// The sums of dw of up to 128 f32 elements take a quarter of the registers of AVX-512, and stay
+// there from row to row. One row is summed while the one before it waits for its terms: 4096 x 128
+// takes 1.98 times memcpy's time instead of 2.88. (Where x and dy stay in registers, too, from the
+// sum to the store, there are none left for the sum of the next row: 2.08.)
+//
+// The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
+// Of the norm it takes single fields, for the reason that NormaliseRowsInRegisters() gives.
+template <size_t kPairs, bool kWhole, Dx kWay, class T>
+HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t begin) {
+  constexpr size_t kCount = kHeldPairs<kPairs>;
+  Norm norm = {};  // with eps inside the root
+  norm.divisor = given_norm.divisor;
+  size_t d = run.d;
+  AssumeHeld<kPairs, kWhole>(d, norm.divisor);
+  const size_t count = run.count;
+  // Those of row i.
+  RowsOf<const T> x(run, kX);
+  RowsOf<const T> dy(run, kDy);
+  RowsOf<T> dx(run, kDx);
+  RowsOf<const float> rstd(run, kRstd);
+  x.data += static_cast<ptrdiff_t>(begin) * x.stride;
+  dy.data += static_cast<ptrdiff_t>(begin) * dy.stride;
+  dx.data += static_cast<ptrdiff_t>(begin) * dx.stride;
+  rstd.data += static_cast<ptrdiff_t>(begin) * rstd.stride;
+  const float* const weight = run.Row<float>(kWeight, 0);
+  float* const dw = run.Row<float>(kDw, 0);
+  Lanes<kCount> sums =
+      run.start_sums && begin == 0 ? ZeroLanes<kCount>() : LoadRow<kWhole, kCount>(dw, d);
+  size_t i = begin;
+  float c = SumHeldRow<kWhole, kCount>(x[0], dy[0], weight, d);
+  for (; i < count; ++i) {
+    const float next = i + 1 < count ? SumHeldRow<kWhole, kCount>(x[1], dy[1], weight, d) : c;
+    const HotTerms hot = MakeHotTerms(norm, {0, c}, rstd[0]);
+    if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;
+    const GradientRow<kWay, true, T> row(x[0], dy[0], dx[0], hot.terms);
+    // All of it before the first store, which loads might else have to wait for.
+    const Lanes<kCount> xs = LoadRow<kWhole, kCount>(row.x, d);
+    const Lanes<kCount> dys = LoadRow<kWhole, kCount>(row.dy, d);
+    ApplyHeldRow<kWhole>(0, d, xs, dys, weight, row, sums);
+    c = next;
+    x.data += x.stride;
+    dy.data += dy.stride;
+    dx.data += dx.stride;
+    rstd.data += rstd.stride;
+  }
+  StoreRow<kWhole, false>(sums, dw, d);
+  return i;
+}
+
+template <size_t kPairs, class T>
+size_t ApplyHeldRows(const Norm& norm, const Run& run, size_t begin) {
+  if (!IsWhole<kPairs>(norm, run.d)) {
+    return ApplySafeRows<kPairs, false, Dx::kStore, T>(norm, run, begin);
+  }
+  return norm.stream && AreAligned(run, kDx)
+             ? ApplySafeRows<kPairs, true, Dx::kStream, T>(norm, run, begin)
+             : ApplySafeRows<kPairs, true, Dx::kStore, T>(norm, run, begin);
+}
+
 // Puts the functions of a type that write dx into the table.
 template <class T>
 constexpr void SetApplyLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
@@ -207,6 +309,12 @@ constexpr void SetApplyLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
   }
   leaves.apply_two[type][0] = &ApplyTwoRows<false, T>;
   leaves.apply_two[type][1] = &ApplyTwoRows<true, T>;
+  if constexpr (kHoldsRows) {
+    leaves.held_rows[type][0] = &ApplyHeldRows<1, T>;
+    leaves.held_rows[type][1] = &ApplyHeldRows<2, T>;
+    leaves.held_rows[type][2] = &ApplyHeldRows<3, T>;
+    leaves.held_rows[type][3] = &ApplyHeldRows<4, T>;
+  }
 }
 
 #if RMSNORM_NATIVE_BF16
@@ -302,106 +410,6 @@ HWY_NOINLINE FoldedDots DotBlock(const void* x, const void* dy, const float* wei
   return dots;
 }
 
-// ------------------------------------------------------------------ sums in registers
-
-template <size_t kCount>
-HWY_INLINE Lanes<kCount> Mul(const Lanes<kCount>& a, const Lanes<kCount>& b) {
-  if constexpr (kCount == 1) {
-    return {Mul(a.pair, b.pair)};
-  } else {
-    return {Mul(a.first, b.first), Mul(a.second, b.second)};
-  }
-}
-
-// The n elements from j on. Stores and loads of the weight between them, as registers are few.
-template <bool kWhole, size_t kCount, class Row>
-HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const Lanes<kCount>& dy,
-                             const float* weight, const Row& row, Lanes<kCount>& sums) {
-  if constexpr (kCount == 1) {
-    const Pair w = LoadRow<kWhole, 1>(weight + j, n).pair;
-    const Pair gradient = row.At(j, x.pair, dy.pair, w, sums.pair);
-    if constexpr (kWhole) {
-      row.StoreAt(j, gradient);
-    } else {
-      StoreFirst(gradient, row.dx + j, n);
-    }
-  } else {
-    constexpr size_t kHalf = kCount / 2 * kPair;
-    if (n <= kHalf) {
-      return ApplyHeldRow<kWhole>(j, n, x.first, dy.first, weight, row, sums.first);
-    }
-    ApplyHeldRow<true>(j, kHalf, x.first, dy.first, weight, row, sums.first);
-    ApplyHeldRow<kWhole>(j + kHalf, n - kHalf, x.second, dy.second, weight, row, sums.second);
-  }
-}
-
-// c of a row. A lane's only product is not added to +0 first, but their sum is: that makes the same
-// zeros.
-template <bool kWhole, size_t kCount>
-HWY_INLINE float SumHeldRow(const float* x, const float* dy, const float* weight, size_t d) {
-  const Lanes<kCount> g = Mul(LoadRow<kWhole, kCount>(dy, d), LoadRow<kWhole, kCount>(weight, d));
-  return 0.0f + Sum(Mul(g, LoadRow<kWhole, kCount>(x, d)));
-}
-
-// The sums of dw of up to 128 f32 elements take a quarter of the registers of AVX-512, and stay
-// there from row to row. One row is summed while the one before it waits for its terms: 4096 x 128
-// takes 1.98 times memcpy's time instead of 2.88. (Where x and dy stay in registers, too, from the
-// sum to the store, there are none left for the sum of the next row: 2.08.)
-//
-// The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
-// Of the norm it takes single fields, for the reason that NormaliseRowsInRegisters() gives.
-template <size_t kPairs, bool kWhole, Dx kWay>
-HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t begin) {
-  constexpr size_t kCount = kHeldPairs<kPairs>;
-  Norm norm = {};  // with eps inside the root
-  norm.divisor = given_norm.divisor;
-  size_t d = run.d;
-  AssumeHeld<kPairs, kWhole>(d, norm.divisor);
-  const size_t count = run.count;
-  // Those of row i.
-  RowsOf<const float> x(run, kX);
-  RowsOf<const float> dy(run, kDy);
-  RowsOf<float> dx(run, kDx);
-  RowsOf<const float> rstd(run, kRstd);
-  x.data += static_cast<ptrdiff_t>(begin) * x.stride;
-  dy.data += static_cast<ptrdiff_t>(begin) * dy.stride;
-  dx.data += static_cast<ptrdiff_t>(begin) * dx.stride;
-  rstd.data += static_cast<ptrdiff_t>(begin) * rstd.stride;
-  const float* const weight = run.Row<float>(kWeight, 0);
-  float* const dw = run.Row<float>(kDw, 0);
-  Lanes<kCount> sums =
-      run.start_sums && begin == 0 ? ZeroLanes<kCount>() : LoadRow<kWhole, kCount>(dw, d);
-  size_t i = begin;
-  float c = SumHeldRow<kWhole, kCount>(x[0], dy[0], weight, d);
-  for (; i < count; ++i) {
-    const float next = i + 1 < count ? SumHeldRow<kWhole, kCount>(x[1], dy[1], weight, d) : c;
-    const HotTerms hot = MakeHotTerms(norm, {0, c}, rstd[0]);
-    if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;
-    const GradientRow<kWay, true, float> row(x[0], dy[0], dx[0], hot.terms);
-    // All of it before the first store, which loads might else have to wait for.
-    const Lanes<kCount> xs = LoadRow<kWhole, kCount>(row.x, d);
-    const Lanes<kCount> dys = LoadRow<kWhole, kCount>(row.dy, d);
-    ApplyHeldRow<kWhole>(0, d, xs, dys, weight, row, sums);
-    c = next;
-    x.data += x.stride;
-    dy.data += dy.stride;
-    dx.data += dx.stride;
-    rstd.data += rstd.stride;
-  }
-  StoreRow<kWhole, false>(sums, dw, d);
-  return i;
-}
-
-template <size_t kPairs>
-size_t ApplyHeldRows(const Norm& norm, const Run& run, size_t begin) {
-  if (!IsWhole<kPairs>(norm, run.d)) {
-    return ApplySafeRows<kPairs, false, Dx::kStore>(norm, run, begin);
-  }
-  return norm.stream && AreAligned(run, kDx)
-             ? ApplySafeRows<kPairs, true, Dx::kStream>(norm, run, begin)
-             : ApplySafeRows<kPairs, true, Dx::kStore>(norm, run, begin);
-}
-
 // ------------------------------------------------------------------ the table
 
 template <class T>
@@ -418,12 +426,6 @@ constexpr BackwardLeaves MakeBackwardLeaves() {
   SetLeaves<float>(RMSNORM_F32, leaves);
   SetLeaves<F16>(RMSNORM_F16, leaves);
   SetLeaves<BF16>(RMSNORM_BF16, leaves);
-  if constexpr (kFitsRegisters<float>) {
-    leaves.held_rows[0] = &ApplyHeldRows<1>;
-    leaves.held_rows[1] = &ApplyHeldRows<2>;
-    leaves.held_rows[2] = &ApplyHeldRows<3>;
-    leaves.held_rows[3] = &ApplyHeldRows<4>;
-  }
   return leaves;
 }
 constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();

@@ -366,15 +366,15 @@ inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
 // Whether rows are held in registers: those of training, to which the forward pass left an inverse
 // RMS each.
 HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
-  return kFitsRegisters<float> && run.d <= kLanes && norm.one_type &&
-         norm.dtype[kX] == RMSNORM_F32 && run.Has(kDx) && run.Has(kDw) && run.Has(kRstd) &&
-         !norm.add_to_dx && norm.eps_placement == RMSNORM_EPS_INSIDE;
+  return kHoldsRows && run.d <= kLanes && norm.one_type && run.Has(kDx) && run.Has(kDw) &&
+         run.Has(kRstd) && !norm.add_to_dx && norm.eps_placement == RMSNORM_EPS_INSIDE;
 }
 
 void BackwardRows(const Norm& norm, const Run& run) {
   size_t row = 0;
   if (IsHeld(norm, run)) {
-    const auto held_rows = LeavesOf(norm).held_rows[(run.d - 1) / kPair];
+    const int type = DtypeIndex(norm.dtype[kX]);
+    const auto held_rows = LeavesOf(norm).held_rows[type][(run.d - 1) / kPair];
     for (; row < run.count; ++row) {
       row = held_rows(norm, run, row);
       if (row < run.count) BackwardOneByOne(norm, run, row, row + 1);

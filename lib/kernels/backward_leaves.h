@@ -29,10 +29,10 @@ struct BackwardLeaves {
   DotLeaf dot[kDtypes][2];               // without and with the squares
   ApplyLeaf apply[kDtypes][kDxWays][2];  // without and with dw; none without either
   ApplyTwoLeaf apply_two[kDtypes][2];    // without and with dw; dx is written
-  // f32 rows that fit registers, with dx, dw and rstd, and eps inside the root: those from `begin`
-  // on, up to one that is not safe, by the pairs of vectors that they take, less 1. Returns the
-  // index of the first row that is not done. Null where registers are few.
-  size_t (*held_rows[4])(const Norm& norm, const Run& run, size_t begin);
+  // Rows that fit registers, with dx, dw and rstd, and eps inside the root: those from `begin` on,
+  // up to one that is not safe, by type and by the pairs of vectors that they take, less 1. Returns
+  // the index of the first row that is not done. Null where registers are few.
+  size_t (*held_rows[kDtypes][4])(const Norm& norm, const Run& run, size_t begin);
 };
 
 }  // namespace rmsnorm::internal

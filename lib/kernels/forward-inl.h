@@ -282,6 +282,11 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
 
 // ------------------------------------------------------------------ rows in registers
 
+// Rows of 16 bits go by fours, which share a root and divisions: held in registers 4096 x 128 takes
+// 1.3 times as long in bf16, and in f16 0.97 to 1.06.
+template <class T>
+constexpr bool kHoldsRowsOf = kHoldsRows && sizeof(T) == 4;
+
 template <size_t kCount>
 HWY_INLINE Lanes<kCount> Squares(const Lanes<kCount>& row) {
   if constexpr (kCount == 1) {

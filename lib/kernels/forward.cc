@@ -39,7 +39,7 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.scale_four[type][1] = ScaleFourRows<kCast, T>;
   leaves.short_rows[type][0][0] = NormaliseShortRows<0, false, T>;
   leaves.short_rows[type][1][0] = NormaliseShortRows<0, kCast, T>;
-  if constexpr (!kFitsRegisters<T>) {
+  if constexpr (!kHoldsRowsOf<T>) {
     leaves.short_rows[type][0][1] = NormaliseShortRows<kShortLengths[1], false, T>;
     leaves.short_rows[type][0][2] = NormaliseShortRows<kShortLengths[2], false, T>;
     leaves.short_rows[type][1][1] = NormaliseShortRows<kShortLengths[1], kCast, T>;
@@ -86,7 +86,7 @@ constexpr Leaves MakeLeaves() {
   SetWritingLeaves<float>(RMSNORM_F32, leaves);
   SetWritingLeaves<F16>(RMSNORM_F16, leaves);
   SetWritingLeaves<BF16>(RMSNORM_BF16, leaves);
-  if constexpr (kFitsRegisters<float>) {
+  if constexpr (kHoldsRowsOf<float>) {
     SetHeldRows<InputRows>(leaves.held_rows[0]);
     SetHeldRows<AddedRows>(leaves.held_rows[1]);
   }

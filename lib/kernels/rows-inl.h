@@ -78,11 +78,8 @@ struct RowsOf {
 
 // ------------------------------------------------------------------ rows in registers
 
-// Two rows of up to 128 f32 elements take half of the registers of AVX-512. Elements of 16 bits
-// take 4 to 20 % longer so: arithmetic bounds them, and four rows at a time share a root and
-// divisions.
-template <class T>
-constexpr bool kFitsRegisters = kN >= 16 && std::is_same_v<T, float>;
+// Two rows of up to 128 elements, widened to f32, take half of the registers of AVX-512.
+constexpr bool kHoldsRows = kN >= 16;
 
 // The pairs of registers that hold a row in kPairs pairs: the tree of sums has 1, 2 or 4 leaves.
 template <size_t kPairs>
@@ -112,7 +109,7 @@ HWY_INLINE void AssumeHeld(size_t& d, float& divisor) {
 template <bool kWhole, size_t kCount, class Source>
 HWY_INLINE Lanes<kCount> LoadRow(Source x, size_t n) {
   if constexpr (kCount == 1) {
-    return {kWhole ? LoadForSum(x) : LoadFirst(x, n)};
+    return {kWhole ? Load(x) : LoadFirst(x, n)};
   } else {
     constexpr size_t kHalf = kCount / 2 * kPair;
     if (n <= kHalf) return {LoadRow<kWhole, kCount / 2>(x, n), ZeroLanes<kCount / 2>()};
