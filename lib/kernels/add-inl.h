@@ -172,10 +172,11 @@ HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, size_t row
 
 // ------------------------------------------------------------------ rows in registers
 
-// Rows in registers that are added up as they are read first: 4096 x 128 takes 1.5 times memcpy's
-// time, and in two passes 2.2.
+// As LoadRow() reads them.
 HWY_INLINE Pair Load(Added<float> at) { return LoadForSum(at); }
 
+// Rows in registers that are added up as they are read first: 4096 x 128 takes 1.5 times memcpy's
+// time, and in two passes 2.2.
 struct AddedRows {
   HWY_INLINE explicit AddedRows(const Run& run)
       : x(run, kX), residual(run, kResidual), sum(run, kResidualOut) {}

@@ -366,7 +366,7 @@ inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
 // Whether rows are held in registers: those of training, to which the forward pass left an inverse
 // RMS each.
 HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
-  return kHoldsRows && run.d <= kLanes && norm.one_type && run.Has(kDx) && run.Has(kDw) &&
+  return kHoldsRows && run.d <= kLongestHeld && norm.one_type && run.Has(kDx) && run.Has(kDw) &&
          run.Has(kRstd) && !norm.add_to_dx && norm.eps_placement == RMSNORM_EPS_INSIDE;
 }
 

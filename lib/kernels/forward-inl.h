@@ -282,10 +282,12 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
 
 // ------------------------------------------------------------------ rows in registers
 
-// Rows of 16 bits go by fours, which share a root and divisions: held in registers 4096 x 128 takes
-// 1.3 times as long in bf16, and in f16 0.97 to 1.06.
+// Whether rows of T stay in registers. Those of 16 bits go by fours, which share a root and
+// divisions: held in registers 4096 x 128 takes 1.3 times as long in bf16, and 0.97 to 1.06 in f16.
+// So do those on AVX2, whose registers are few: 4096 x 64 takes 1.1 times as long, and past the
+// caches up to 2 times by clang 14.
 template <class T>
-constexpr bool kHoldsRowsOf = kHoldsRows && sizeof(T) == 4;
+constexpr bool kHoldsRowsOf = kN >= 16 && sizeof(T) == 4;
 
 template <size_t kCount>
 HWY_INLINE Lanes<kCount> Squares(const Lanes<kCount>& row) {

@@ -590,7 +590,7 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
   if (HWY_UNLIKELY(!usual)) return NormaliseOtherRows(norm, run);
   if (run.safe_sum != nullptr) return ScaleBySums(norm, run, kX, 0, 1, run.safe_sum);
   if (run.Has(kSums)) return ScaleByGivenSums(norm, run);
-  if (kHoldsRows && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLanes) {
+  if (kHoldsRowsOf<float> && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLongestHeld) {
     return NormaliseHeld(norm, run);
   }
   if (run.count == 1) {

@@ -78,8 +78,10 @@ struct RowsOf {
 
 // ------------------------------------------------------------------ rows in registers
 
-// Two rows of up to 128 elements, widened to f32, take half of the registers of AVX-512.
-constexpr bool kHoldsRows = kN >= 16;
+// Rows of up to four pairs of vectors, widened to f32, stay in registers: 128 elements on AVX-512,
+// where two such rows take half of the registers, and 64 on AVX2.
+constexpr bool kHoldsRows = kN >= 8;
+constexpr size_t kLongestHeld = 4 * kPair;
 
 // The pairs of registers that hold a row in kPairs pairs: the tree of sums has 1, 2 or 4 leaves.
 template <size_t kPairs>
