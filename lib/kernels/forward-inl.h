@@ -101,11 +101,11 @@ struct Row {
 
 // The elements from `head` on. From the begin of the row, as the sum: from its end is faster by 8 %
 // for one row whose weight does not fit L1 with it, but slower by 8 % where rows come from L2 and
-// by a third from memory. `next` is the next row of x, or the row itself where there is none; with
-// kStream it is fetched meanwhile. `fetch` says that the lines of y are.
+// by a third from memory. `next` and `more` are as for ScaleLeaf. With kStream the next row is
+// fetched; else, if `fetch`, the lines of y are or, in 16 bits, the next row.
 template <bool kStream, bool kCast, class T>
 HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weight,
-                          const Row<kCast, T>& row, const T* next, bool fetch) {
+                          const Row<kCast, T>& row, const T* next, bool more, bool fetch) {
   if (d - head < kPair) {
     if (head < d) row.ScaleFew(head, d, weight);
     return;
@@ -117,13 +117,15 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   const bool is_ragged = (d - head) % kPair != 0;
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
   if (is_ragged) last_scaled = row.ScaledAt(last, Load(weight + last));
-  const size_t last_fetch = LastFetch(next != row.x, d, 2 * kPair);
+  const size_t last_fetch = LastFetch(more, d, 2 * kPair);
   size_t j = head;
   for (; j + 2 * kPair <= d; j += 2 * kPair) {
     const size_t k = j + kPair;
     const Pair j_scaled = row.ScaledAt(j, Load(weight + j));
     const Pair k_scaled = row.ScaledAt(k, Load(weight + k));
-    if (fetch) FetchForStores(row.y, j, 2 * kPair, last_fetch);
+    if (fetch) {
+      kMayFetch<T> ? FetchForStores(row.y, j, 2 * kPair, last_fetch) : Fetch(next + j, 2 * kPair);
+    }
     if constexpr (kStream) {
       for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(T)) PrefetchToL2(next + j + i);
       Stream(j_scaled, row.y + j);
@@ -139,7 +141,7 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
 // One row. Past the caches 8192 x 4096 in f32 takes 0.84 times memcpy's time, and else 1.45.
 template <bool kStream, bool kCast, class T>
 HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r, void* y,
-                           const void* next) {
+                           const void* next, bool more) {
   const Row<kCast, T> row(x, y, r);
   size_t head = 0;
   if (kStream || d >= kAlignedRow) {  // stores past the caches must be aligned
@@ -147,8 +149,9 @@ HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r
     if (head > 0) row.ScaleFew(0, head, weight);
   }
   const T* const next_x = static_cast<const T*>(next);
-  const bool fetch = kMayFetch<T> && !kStream && (next != x || d >= kRowPastL1);
-  ScaleFrom<kStream>(head, d, weight, row, next_x, fetch);
+  const bool fetch =
+      !kStream && (kMayFetch<T> ? more || d >= kRowPastL1 : next != x && d <= kLongestFetched);
+  ScaleFrom<kStream>(head, d, weight, row, next_x, more, fetch);
 }
 
 template <bool kCast, class T>
@@ -225,11 +228,10 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
   const float* const weight = run.Row<float>(kWeight, 0);
   if (kMayStream && HWY_UNLIKELY(norm.stream)) {
     ScaleRow<true, kCast, T>(run.Row<T>(kX, row), weight, d, r, run.Row<T>(kY, row),
-                             run.Row<T>(kX, std::min(row + 1, run.count - 1)));
+                             run.Row<T>(kX, std::min(row + 1, run.count - 1)), true);
   } else {
     const Row<kCast, T> of_x(run, kX, row, r);
-    const T* const next = run.Row<T>(kX, row + 1);  // not read here
-    ScaleFrom<false>(0, d, weight, of_x, next, kMayFetch<T>);
+    ScaleFrom<false>(0, d, weight, of_x, of_x.x, true, kMayFetch<T>);
   }
 }
 

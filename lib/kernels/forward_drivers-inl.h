@@ -263,13 +263,15 @@ struct RowLeaves {
         add_row(leaves.add_row[type]),
         scale(leaves.scale[type][cast][stream]),
         scale_four(leaves.scale_four[type][cast]),
-        short_rows(leaves.short_rows[type][cast]) {}
+        short_rows(leaves.short_rows[type][cast]),
+        past_caches(stream) {}
 
   float (*sum_squares)(const void* x, size_t d);
   float (*add_row)(const void* x, const void* residual, void* residual_out, size_t d);
   ScaleLeaf scale;
   ScaleFourLeaf scale_four;
   const RowsLeaf* short_rows;
+  bool past_caches;
 };
 
 // Finds 1 / RMS of a row from the f32 sum of squares, and writes it where rstd is wanted. Returns
@@ -286,10 +288,14 @@ HWY_INLINE bool InvertOrUseTiles(const Norm& norm, const Run& run, Operand sourc
   return true;
 }
 
+// The next row of residual_out is fetched past the caches alone: with it 8 x 4096 in f16 takes 4 %
+// longer, 512 x 2048 in bf16 3 % less.
 HWY_INLINE void ScaleByInverse(const Run& run, const RowLeaves& leaves, Operand source, size_t row,
                                float r) {
+  const bool more = row + 1 < run.count;
+  const size_t next = row + (more && (source == kX || leaves.past_caches));
   leaves.scale(run.Row<char>(source, row), run.Row<float>(kWeight, row), run.d, r,
-               run.Row<char>(kY, row), run.Row<char>(source, std::min(row + 1, run.count - 1)));
+               run.Row<char>(kY, row), run.Row<char>(source, next), more);
 }
 
 // By the f32 sum of squares.
@@ -383,7 +389,8 @@ inline HWY_NOINLINE void NormaliseRows(const Norm& norm, const Run& run) {
   for (size_t row = 0; row < count; ++row) {
     float r;
     if (InvertOrUseTiles(norm, run, kX, row, leaves.sum_squares(x[row], d), r)) {
-      leaves.scale(x[row], weight, d, r, y[row], x[std::min(row + 1, count - 1)]);
+      const bool more = row + 1 < count;
+      leaves.scale(x[row], weight, d, r, y[row], x[row + more], more);
     }
   }
 }
@@ -522,7 +529,7 @@ inline HWY_NOINLINE void NormaliseQuantisedRows(const Norm& norm, const Run& run
     };
     const auto make = [&](size_t begin, size_t n) {
       const char* const from = run.Row<char>(source, row) + begin * size;
-      scale(from, run.Row<float>(kWeight, row) + begin, n, r, values(begin), from);
+      scale(from, run.Row<float>(kWeight, row) + begin, n, r, values(begin), from, false);
     };
     QuantisedRange range;
     for (size_t begin = 0; begin < run.d; begin += kBlock) {

@@ -26,10 +26,11 @@ constexpr int kF32 = DtypeIndex(RMSNORM_F32);
 // The lengths of rows for which loops of known length pay, and 0 for any other.
 constexpr size_t kShortLengths[] = {0, 64, 128};
 
-// Writes y = x * r * weight for a row, with x * r rounded to its type or not. `next` is the row
-// that is read after this one; it matters where y is written past the caches.
+// Writes y = x * r * weight for a row, with x * r rounded to its type or not. `next` is the row to
+// fetch meanwhile, or x where there is none; `more` says that another row follows, whose y begins
+// at the end of this one.
 using ScaleLeaf = void (*)(const void* x, const float* weight, size_t d, float r, void* y,
-                           const void* next);
+                           const void* next, bool more);
 
 // Scales four rows of x or, once it has been written, of residual_out, each load of the weight
 // shared.

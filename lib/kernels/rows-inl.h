@@ -41,12 +41,17 @@ HWY_INLINE size_t LastFetch(bool row_follows, size_t d, size_t n) {
   return row_follows ? ~size_t{0} : d - n;
 }
 
+// Brings the lines of n elements into L1.
+template <class T>
+HWY_INLINE void Fetch(const T* from, size_t n) {
+  for (size_t i = 0; i < n; i += kCacheLine / sizeof(T)) __builtin_prefetch(from + i, 0, 3);
+}
+
 // Fetches the lines of n elements that will be stored soon after those at j.
 template <class T>
 HWY_INLINE void FetchForStores(const T* row, size_t j, size_t n, size_t last) {
   constexpr size_t kAhead = 512 / sizeof(T);  // 1024 and 2048 bytes do as well
-  const char* const from = reinterpret_cast<const char*>(row + std::min(j + kAhead, last));
-  for (size_t i = 0; i < n * sizeof(T); i += kCacheLine) __builtin_prefetch(from + i, 0, 3);
+  Fetch(row + std::min(j + kAhead, last), n);
 }
 
 // Whether every row starts where a store past the caches may.
