@@ -240,8 +240,8 @@ HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const L
 // zeros.
 template <bool kWhole, size_t kCount, class T>
 HWY_INLINE float SumHeldRow(const T* x, const T* dy, const float* weight, size_t d) {
-  // The weight first, as its load has a branch: clang 14 takes vectors of f16 apart that wait
-  // beyond a branch to be widened.
+  // The weight first, as its load has a branch: clang 14 moves the elements one by one of a vector
+  // of f16 that is loaded before a branch and widened after it.
   const Lanes<kCount> w = LoadRow<kWhole, kCount>(weight, d);
   const Lanes<kCount> g = Mul(LoadRow<kWhole, kCount>(dy, d), w);
   return 0.0f + Sum(Mul(g, LoadRow<kWhole, kCount>(x, d)));
