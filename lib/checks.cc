@@ -61,9 +61,10 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options) {
     return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g; it must be finite",
                 static_cast<double>(options.weight_offset));
   }
-  if (!(options.divisor >= 0.0f) || std::isinf(options.divisor)) {
+  if (options.divisor != 0.0f && !(options.divisor > 0.0f && std::isnormal(options.divisor) &&
+                                   std::isnormal(1 / options.divisor))) {
     return Fail(RMSNORM_ERROR_DIVISOR,
-                "options: divisor is %g; it must be finite and positive, or 0 for d",
+                "options: divisor is %g; it must be from 2^-126 to 2^126, or 0 for d",
                 static_cast<double>(options.divisor));
   }
   if (!std::isfinite(options.factor)) {

@@ -20,14 +20,18 @@ bool IsOnlyG(const Norm& norm, Real under_root) {
 }
 
 // With eps inside, or as a floor below the RMS, dx = r * (g - (x * r) * ((c * r) / D)). With eps
-// outside and s = sqrt(sum / D), dx = r * (g - x * ((c * r) / (D * s))); x * 1 is exact.
-// `under_root` matters there only.
-template <class Real>
-Terms<Real> MakeTerms(const Norm& norm, Real r, Real under_root, Real c) {
-  const Real divisor = static_cast<Real>(norm.divisor);
+// outside and s = sqrt(sum / D), dx = r * (g - x * ((c * r) / (D * s))); x * 1 is exact. f32
+// multiplies by 1 / D. `under_root` matters with eps outside only.
+inline Terms<float> MakeTerms(const Norm& norm, float r, float under_root, float c) {
   if (IsOnlyG(norm, under_root)) return {r, 0, 0};
-  if (norm.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, (c * r) / divisor};
-  return {r, 1, (c * r) / (divisor * std::sqrt(under_root))};
+  const float q = (c * r) * norm.inverse_divisor;
+  if (norm.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, q};
+  return {r, 1, q / std::sqrt(under_root)};
+}
+inline Terms<double> MakeTerms(const Norm& norm, double r, double under_root, double c) {
+  if (IsOnlyG(norm, under_root)) return {r, 0, 0};
+  if (norm.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, (c * r) / norm.divisor};
+  return {r, 1, (c * r) / (norm.divisor * std::sqrt(under_root))};
 }
 
 // Whether the sum of squares is needed, where `rstd` says whether the inverse RMS is given.

@@ -11,10 +11,14 @@
 
 namespace rmsnorm::internal {
 
-template <class Real>
-Real UnderRoot(const Norm& norm, Real sum) {
-  const Real mean = sum / static_cast<Real>(norm.divisor);
-  return norm.eps_placement == RMSNORM_EPS_INSIDE ? mean + static_cast<Real>(norm.eps) : mean;
+// The value under the root. f32 multiplies by the inverse of the divisor, binary64 divides.
+inline float UnderRoot(const Norm& norm, float sum) {
+  return norm.eps_placement == RMSNORM_EPS_INSIDE ? std::fma(sum, norm.inverse_divisor, norm.eps)
+                                                  : sum * norm.inverse_divisor;
+}
+inline double UnderRoot(const Norm& norm, double sum) {
+  const double mean = sum / norm.divisor;
+  return norm.eps_placement == RMSNORM_EPS_INSIDE ? mean + norm.eps : mean;
 }
 
 template <class Real>

@@ -17,6 +17,7 @@ struct Norm {
   const KernelTable* kernels;
   float eps;
   float divisor;
+  float inverse_divisor;  // 1 / divisor, rounded
   rmsnorm_eps_placement eps_placement;
   rmsnorm_rounding rounding;
   bool norm_unrounded;  // residual + x is normalised as it is before residual_out is rounded

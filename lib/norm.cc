@@ -7,6 +7,7 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   norm.kernels = &kernels;
   norm.eps = options.eps;
   norm.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
+  norm.inverse_divisor = 1 / norm.divisor;
   norm.eps_placement = options.eps_placement;
   norm.rounding = options.rounding;
   norm.norm_unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;

@@ -60,7 +60,7 @@ const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
     case RMSNORM_ERROR_WEIGHT_OFFSET:
       return "the weight offset is not finite, or there is no weight";
     case RMSNORM_ERROR_DIVISOR:
-      return "the divisor is negative or not finite";
+      return "the divisor or its inverse is not a normal f32 number";
     case RMSNORM_ERROR_THREADS:
       return "the number of threads is negative";
     case RMSNORM_ERROR_TARGET:

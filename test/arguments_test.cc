@@ -189,8 +189,8 @@ options ; $EMPTY,eps=-1 ; ; EPS ; options: eps
 # Options.
 options ; eps=-1e-45|-1|nan|inf|-inf ; ; EPS ; options: eps
 options ; eps=0|-0|1e-45|3.4028235e38 ; ; OK
-options ; divisor=-1e-45|-8|nan|inf|-inf ; ; DIVISOR ; options: divisor
-options ; divisor=1e-45|3.4028235e38 ; ; OK
+options ; divisor=-1e-45|-8|nan|inf|-inf|1e-45|1.1754942e-38|8.50706e37|3.4e38 ; ; DIVISOR ;
+options ; divisor=-0|1.17549435e-38|8.507059e37 ; ; OK
 options ; factor=nan|inf|-inf ; ; FACTOR ; options: factor
 forward options ; factor=0|-1|1e-45|3.4028235e38 ; ; OK
 create options ; factor=0|-1|1e-45|3.4028235e38 ; ; OK

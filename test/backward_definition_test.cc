@@ -175,16 +175,17 @@ TEST_P(BackwardTest, AnExampleOperationByOperation) {
       };
       // As a floor it is the RMS of these rows, or close to it on either side.
       const double eps = placement == EpsPlacement::floor ? 1.0 : double{0.01f};
-      const double mean = f32(fold(square) / 5.0);
+      const double i = f32(1.0 / 5);
+      const float sum = f32(fold(square));
       const double c = fold(product);
-      const double s = f32(std::sqrt(mean));
+      const double s = f32(std::sqrt(double{f32(sum * i)}));
       const double root = outside ? f32(s + eps)
                           : placement == EpsPlacement::inside
-                              ? f32(std::sqrt(double{f32(mean + eps)}))
+                              ? f32(std::sqrt(double{std::fma(sum, f32(i), f32(eps))}))
                               : std::max(s, eps);
       const bool only_g = placement == EpsPlacement::floor && s < eps;
       const double r = f32(1 / root);
-      const double q = f32(f32(c * r) / (outside ? double{f32(5 * s)} : 5.0));
+      const double q = f32(f32(f32(c * r) * i) / (outside ? s : 1));
       float dx[5];
       float dw[5];
       options_.eps = f32(eps);
@@ -227,7 +228,7 @@ TEST_P(BackwardTest, DotAddsUpByFma) {
     operands.rstd = {&r, 1};
     operands.dx = {dx.data(), 129};
     backward(operands, options_, context_);
-    const double q = static_cast<float>(double{static_cast<float>(c * r)} / 129);
+    const double q = static_cast<float>(double{static_cast<float>(c * r)} * (1.0f / 129));
     ASSERT_EQ(-static_cast<float>(r * double{static_cast<float>(r * q)}), dx[1]);
   }
 }

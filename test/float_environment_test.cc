@@ -134,7 +134,9 @@ TEST(Environment, DoesNotRoundTheDivisor) {
   };
   for (const Long& row :
        {Long{(1 << 24) + 1, 0x1p24f, 0x1p24f + 2}, Long{(1 << 24) + 3, 0x1p24f + 4, 0x1p24f + 2}}) {
-    const auto inverse_rms = [](float sum, float divisor) { return 1 / std::sqrt(sum / divisor); };
+    const auto inverse_rms = [](float sum, float divisor) {
+      return 1 / std::sqrt(sum * (1 / divisor));
+    };
     float sum = 1;
     while (inverse_rms(sum, row.to_even) == inverse_rms(sum, row.to_other)) sum += 0.01f;
     const double sums = sum;

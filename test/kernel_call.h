@@ -27,12 +27,17 @@ struct KernelCall {
   KernelCall(const KernelTable& kernels, const Tensor& x) {
     norm.kernels = &kernels;
     norm.eps = 1e-5f;
-    norm.divisor = static_cast<float>(x.d());
+    SetDivisor(static_cast<float>(x.d()));
     norm.one_type = true;
     std::fill_n(norm.dtype, +internal::kOperands, RMSNORM_F32);
     run.count = x.rows();
     run.d = x.d();
     Set(internal::kX, x);
+  }
+
+  void SetDivisor(float divisor) {
+    norm.divisor = divisor;
+    norm.inverse_divisor = 1 / divisor;
   }
 
   // An operand with a row, or an element, for each row of x.

@@ -84,7 +84,7 @@ enum {
   RMSNORM_ERROR_EPS_PLACEMENT = 10,  ///< an unknown place for eps
   RMSNORM_ERROR_ROUNDING = 11,       ///< an unknown rounding order, of n or of the residual
   RMSNORM_ERROR_WEIGHT_OFFSET = 12,  ///< an offset that is not finite, or without a weight
-  RMSNORM_ERROR_DIVISOR = 13,        ///< a divisor that is negative or not finite
+  RMSNORM_ERROR_DIVISOR = 13,        ///< a divisor outside 2^-126 to 2^126
   RMSNORM_ERROR_THREADS = 14,        ///< a negative number of threads
   RMSNORM_ERROR_TARGET = 15,         ///< a target that is unknown, or that this CPU cannot run
   RMSNORM_ERROR_MEMORY = 16,         ///< out of memory
@@ -318,7 +318,7 @@ typedef struct rmsnorm_options {
   rmsnorm_rounding rounding;                    ///< RMSNORM_SCALE_THEN_CAST by default
   rmsnorm_residual_rounding residual_rounding;  ///< RMSNORM_CAST_THEN_NORM by default
   float weight_offset;  ///< added to the weight in f32: 0 by default, 1 for Gemma; needs a weight
-  float divisor;        ///< what the sum of squares is divided by; 0, the default, means float(d)
+  float divisor;        ///< divides the sum of squares; 2^-126 to 2^126; 0, the default, means d
   float factor;         ///< x is first multiplied by this: 1 by default, which leaves x alone
   rmsnorm_activation activation;          ///< RMSNORM_SILU by default; another needs a gate
   rmsnorm_gate_placement gate_placement;  ///< RMSNORM_GATE_AFTER by default; another needs a gate
@@ -532,7 +532,8 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// any number of threads, but not for a batch in pieces. For a row of finite values whose products
 /// neither overflow nor vanish, dx is exact up to the rounding of its type and some units of 2^-24
 /// of the larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by
-/// the forward call is computed in binary64 here too, and so is dx where f32 cannot hold c.
+/// the forward call is computed in binary64 here too. So is dx alone where f32 cannot hold
+/// c * r / D, or c * r / (D * s) with eps outside, or c where dx_j = r * g_j.
 /// The call takes scratch: the weight in f32, for each row of the weight and of the bias up to 64 *
 /// d floats, and 48 bytes for each row of x. What is more than some 16 KiB of it is on the heap.
 RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,

@@ -260,9 +260,9 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t
   constexpr size_t kCount = kHeldPairs<kPairs>;
   const bool stream = kWhole && given_norm.stream && AreAligned(run, kDx);
   Norm norm = {};  // with eps inside the root
-  norm.divisor = given_norm.divisor;
+  norm.inverse_divisor = given_norm.inverse_divisor;
   size_t d = run.d;
-  AssumeHeld<kPairs, kWhole>(d, norm.divisor);
+  AssumeHeld<kPairs, kWhole>(d);
   const size_t count = run.count;
   // Those of row i.
   RowsOf<const T> x(run, kX);
@@ -304,8 +304,8 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t
 
 template <size_t kPairs, class T>
 size_t ApplyHeldRows(const Norm& norm, const Run& run, size_t begin) {
-  return IsWhole<kPairs>(norm, run.d) ? ApplySafeRows<kPairs, true, T>(norm, run, begin)
-                                      : ApplySafeRows<kPairs, false, T>(norm, run, begin);
+  return run.d == kPairs * kPair ? ApplySafeRows<kPairs, true, T>(norm, run, begin)
+                                 : ApplySafeRows<kPairs, false, T>(norm, run, begin);
 }
 
 // Puts the functions of a type that write dx into the table.

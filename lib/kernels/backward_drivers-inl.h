@@ -131,7 +131,7 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, cons
   const Four dot = hn::Add(hn::Zero(tag), FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot),
                                                    hn::Load(tag, c.dot), hn::Load(tag, e.dot)));
   const Four one = hn::Set(tag, 1.0f);
-  const Four divisor = hn::Set(tag, norm.divisor);
+  const Four inverse_divisor = hn::Set(tag, norm.inverse_divisor);
   const Four largest = hn::Set(tag, kLargestSafe);
   Four r = one;
   if (run.Has(kRstd)) {
@@ -150,13 +150,14 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, cons
     const Four eps = hn::Set(tag, norm.eps);
     const Four sums = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares),
                                hn::Load(tag, c.squares), hn::Load(tag, e.squares));
-    const Four mean = hn::Div(sums, divisor);
-    const Four under_root = outside ? mean : hn::Add(mean, eps);
+    const Four under_root =
+        outside ? hn::Mul(sums, inverse_divisor) : hn::MulAdd(sums, inverse_divisor, eps);
     safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
     root = hn::Sqrt(under_root);
     if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
   }
-  const Four q = hn::Div(hn::Mul(dot, r), outside ? hn::Mul(divisor, root) : divisor);
+  Four q = hn::Mul(hn::Mul(dot, r), inverse_divisor);
+  if (outside) q = hn::Div(q, root);
   hn::Store(r, tag, terms.r);
   hn::Store(outside ? one : r, tag, terms.k);
   hn::Store(q, tag, terms.q);

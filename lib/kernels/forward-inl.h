@@ -186,8 +186,10 @@ struct FourInverses {
 HWY_INLINE FourInverses InvertFour(const Norm& norm, Four sums) {
   const FourTag tag;
   const Four eps = hn::Set(tag, norm.eps);
-  const Four mean = hn::Div(sums, hn::Set(tag, norm.divisor));
-  const Four under_root = norm.eps_placement == RMSNORM_EPS_INSIDE ? hn::Add(mean, eps) : mean;
+  const Four inverse_divisor = hn::Set(tag, norm.inverse_divisor);
+  const Four under_root = norm.eps_placement == RMSNORM_EPS_INSIDE
+                              ? hn::MulAdd(sums, inverse_divisor, eps)
+                              : hn::Mul(sums, inverse_divisor);
   const Four root = hn::Sqrt(under_root);
   const auto safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)),
                             hn::Le(under_root, hn::Set(tag, kLargestSafe)));
@@ -339,9 +341,9 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
   Norm norm;  // of which what follows is read
   norm.eps = given.eps;
   norm.eps_placement = given.eps_placement;
-  norm.divisor = given.divisor;
+  norm.inverse_divisor = given.inverse_divisor;
   size_t d = run.d;
-  AssumeHeld<kPairs, kWhole>(d, norm.divisor);
+  AssumeHeld<kPairs, kWhole>(d);
   const size_t count = run.count;
   const Sources sources(run);
   const RowsOf<float> y(run, kY);
@@ -376,7 +378,7 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
 
 template <size_t kPairs, class Sources>
 size_t NormaliseHeldRows(const Norm& norm, const Run& run, size_t begin) {
-  if (!IsWhole<kPairs>(norm, run.d)) {
+  if (run.d != kPairs * kPair) {
     return NormaliseRowsInRegisters<kPairs, false, false, Sources>(norm, run, begin);
   }
   // Not a branch on each row: past the caches 131072 x 128 took 1.5 times as long with one.

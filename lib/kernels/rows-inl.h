@@ -92,21 +92,12 @@ constexpr size_t kLongestHeld = 4 * kPair;
 template <size_t kPairs>
 constexpr size_t kHeldPairs = kPairs == 3 ? 4 : kPairs;
 
-// Whether rows fill kPairs pairs, and the divisor is their length.
-template <size_t kPairs>
-HWY_INLINE bool IsWhole(const Norm& norm, size_t d) {
-  constexpr size_t kLength = kPairs * kPair;
-  return d == kLength && norm.divisor == static_cast<float>(kLength);
-}
-
-// Tells the compiler what is known of rows that take kPairs pairs, so that branches on their length
-// leave no code. With kWhole they are whole, and it multiplies by the inverse of the divisor: 4096
-// x 64 takes 8 % less time so.
+// Tells the compiler what is known of the length of rows that take kPairs pairs, so that branches
+// on it leave no code. With kWhole they fill the pairs.
 template <size_t kPairs, bool kWhole>
-HWY_INLINE void AssumeHeld(size_t& d, float& divisor) {
+HWY_INLINE void AssumeHeld(size_t& d) {
   if constexpr (kWhole) {
     d = kPairs * kPair;
-    divisor = kPairs * kPair;
   } else if (d <= (kPairs - 1) * kPair || d > kPairs * kPair) {
     __builtin_unreachable();
   }

@@ -311,12 +311,12 @@ forward,x=$T,y=$T,weight=f32|f16|bf16,d=7|100|260,rows=18,x_values=mixed,weight_
   bias=none/f32,rstd=f32,eps=1e-5/0/1e-38,weight_offset=0/0.1,rounding=$ROUNDINGS,
   sums=none/f64/none,sums_out=f64/none,state=1..10
 forward,x=$T,y=$T,residual+residual_out=f32|none,d=64|128|300,rows=20,x_values=mixed,
-  weight_values=special,eps+weight_offset+divisor=1e-40,call=plain/module/several,
+  weight_values=special,eps+weight_offset=1e-40,divisor=1.2e-38,call=plain/module/several,
   residual_rounding=cast_then_norm/norm_then_cast,state=1..10
 forward,x+y=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
-  eps+weight_offset+divisor=1e-40|0.1,call=rows,y_in_place=0/1,state=1..10
+  eps+weight_offset=1e-40|0.1,divisor=1.2e-38|0.1,call=rows,y_in_place=0/1,state=1..10
 forward,x+residual+residual_out+y=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
-  eps+weight_offset+divisor=1e-40|0.1,call=rows,state=1..10
+  eps+weight_offset=1e-40|0.1,divisor=1.2e-38|0.1,call=rows,state=1..10
 forward,x+y=$T,rows=800,d=128,x_values=mixed,threads=3,executor=none|threads,
   call=plain|module|several|rows,state=1..10
 forward,x+residual+residual_out+y=$T,rows=800,d=128,x_values=mixed,threads=3,executor=none|threads,
@@ -480,9 +480,9 @@ backward,x+dy+dx=$T,dw=f32,d=1..300|4097,rows=1/9,rstd=f32/none,call=rows,guard=
 backward,x=$T,dy+dx=$T,d=1|64|300|4097,rows=13/40,x_values=mixed,dw=f32/bf16,
   db=none/f32,call=plain/module,state=1..20
 backward,x=$T,dy+dx=$T,d=64|128|300,rows=20,x_values=mixed,weight_values=special,
-  eps+weight_offset+divisor=1e-40,rstd=none/f32,call=plain/module,state=1..10
+  eps+weight_offset=1e-40,divisor=1.2e-38,rstd=none/f32,call=plain/module,state=1..10
 backward,x+dy+dx=$T,dw=f32,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
-  eps+weight_offset+divisor=1e-40|0.1,rstd=none/f32,call=rows,state=1..10
+  eps+weight_offset=1e-40|0.1,divisor=1.2e-38|0.1,rstd=none/f32,call=rows,state=1..10
 backward,x+dy+dx=$T,dw=f32,rows=800,d=128,x_values=finite,threads=3,executor=none|threads,
   call=plain|module|rows,state=1..10
 backward,x+dy+dx+dw=$T,rows=1|2,d=98381,x_values=normal|tiny|nan,eps=1e-40,threads=3,

@@ -165,7 +165,7 @@ class Drawer {
   void DrawOptions() {
     using namespace internal;
     constexpr float kEps[] = {1e-5f, 1e-6f, 0, 1, 1e-12f, 0.5f, 1e-40f, 0x1.fffffep127f};
-    constexpr float kDivisors[] = {0, 0, 0, 100.5f, 1, 1e-3f, 1e30f, 1e-40f, 0x1.fffffep127f};
+    constexpr float kDivisors[] = {0, 0, 0, 100.5f, 1, 1e-3f, 1e30f, 0x1p-126f, 0x1p126f};
     constexpr float kOffsets[] = {0, 1, 1, 0.1f, 1e-40f, -0.25f, 0x1.fffffep127f};
     rmsnorm_options& options = c_.options;
     options.eps = kEps[Below(std::size(kEps))];
