@@ -41,11 +41,10 @@ struct ColumnSums {
   size_t FirstRow(size_t unit) const { return FirstRow(unit / blocks, unit % blocks); }
   size_t EndRow(size_t unit) const { return FirstRow(unit / blocks, unit % blocks + 1); }
 
-  // Gives a run that begins at a row of a unit the sums that it adds to, in the columns from one
-  // on.
-  void SetSums(size_t unit, size_t column, size_t row, Run& run) const {
+  // Gives a run that begins at a row of a unit the sums that it adds to.
+  void SetSums(size_t unit, size_t row, Run& run) const {
     char*& data = run.data[operand];
-    data = reinterpret_cast<char*>(SumsOf(unit, data) + column);
+    data = reinterpret_cast<char*>(SumsOf(unit, data));
     run.start_sums = row == FirstRow(unit);
   }
 
@@ -137,7 +136,7 @@ void StoreTotals(DefaultFloatEnvironment& environment, const rmsnorm_context& co
   RunParts(environment, context, parts, RunPartOfTotals, &sums);
 }
 
-// ------------------------------------------------------------------ in one step
+// ------------------------------------------------------------------ dx and dw of a part
 
 // dx and dw of a call.
 struct Gradients {
@@ -147,16 +146,9 @@ struct Gradients {
   bool has_dw;
   ColumnSums dw;
   size_t parts;
-  // In two steps: the terms of each row, and the sums of each block of each row, or null.
-  bool two_steps;
-  TermsScratch terms_scratch;
-  RowTerms* terms;
-  RowSums* row_sums;
 
   // What is handed out to threads: blocks of rows, or rows where there is no dw.
   size_t Units() const { return has_dw ? dw.Units() : walk.rows; }
-
-  size_t BlocksOfRow() const { return (walk.d + kBlock - 1) / kBlock; }
 };
 
 void RunPartOfBlocks(void* state, size_t part, size_t parts) {
@@ -176,7 +168,7 @@ void RunPartOfBlocks(void* state, size_t part, size_t parts) {
     const size_t end = call.dw.EndRow(unit);
     for (size_t row = call.dw.FirstRow(unit); row < end;) {
       Run run = NextRun(call.walk, row, end);
-      call.dw.SetSums(unit, 0, row, run);
+      call.dw.SetSums(unit, row, run);
       kernels.backward(call.norm, run);
       row += run.count;
     }
@@ -184,110 +176,7 @@ void RunPartOfBlocks(void* state, size_t part, size_t parts) {
   }
 }
 
-// ------------------------------------------------------------------ in two steps
-
-// The terms of some rows.
-void RunPartOfTerms(void* state, size_t part, size_t parts) {
-  const Gradients& call = *static_cast<const Gradients*>(state);
-  const size_t end = PartBegin(call.walk.rows, part + 1, parts);
-  for (size_t row = PartBegin(call.walk.rows, part, parts); row < end;) {
-    const Run run = NextRun(call.walk, row, end);
-    call.norm.kernels->backward_terms(call.norm, run, call.terms + row);
-    row += run.count;
-  }
-}
-
-// The sums of some blocks of rows.
-void RunPartOfSums(void* state, size_t part, size_t parts) {
-  const Gradients& call = *static_cast<const Gradients*>(state);
-  const size_t of_row = call.BlocksOfRow();
-  const size_t end = PartBegin(call.walk.rows * of_row, part + 1, parts);
-  for (size_t i = PartBegin(call.walk.rows * of_row, part, parts); i < end; ++i) {
-    const size_t row = i / of_row;
-    const size_t column = i % of_row * kBlock;
-    const Run run = NextRun(call.walk, row, row + 1);
-    call.row_sums[i] = call.norm.kernels->backward_sums(
-        call.norm, Columns(call.norm, run, column, std::min(run.d, column + kBlock)));
-  }
-}
-
-// The terms of all rows from the sums of their blocks.
-void AddSums(const Gradients& call) {
-  const size_t of_row = call.BlocksOfRow();
-  for (size_t row = 0; row < call.walk.rows; ++row) {
-    RowSums total = {0, 0};
-    for (size_t i = row * of_row; i < (row + 1) * of_row; ++i) {
-      total.squares += call.row_sums[i].squares;
-      total.dot += call.row_sums[i].dot;
-    }
-    const Run run = NextRun(call.walk, row, row + 1);
-    const HotTerms hot =
-        MakeHotTerms(call.norm, total, run.Has(kRstd) ? run.Row<float>(kRstd, 0) : nullptr);
-    if (hot.cold == Cold::kNothing) {
-      call.terms[row] = Widened(hot);
-    } else {
-      call.norm.kernels->backward_terms(call.norm, run, call.terms + row);
-    }
-  }
-}
-
-// The gradients of some columns of a unit: of a block of rows where there is a dw, else of a row.
-void RunColumnsOfUnit(const Gradients& call, size_t unit, size_t begin, size_t end) {
-  const size_t last = call.has_dw ? call.dw.EndRow(unit) : unit + 1;
-  for (size_t row = call.has_dw ? call.dw.FirstRow(unit) : unit; row < last;) {
-    const Run run = NextRun(call.walk, row, last);
-    Run columns = Columns(call.norm, run, begin, end);
-    if (call.has_dw) {
-      columns.data[kDw] = run.data[kDw];
-      call.dw.SetSums(unit, begin, row, columns);
-    }
-    call.norm.kernels->backward_columns(call.norm, columns, call.terms + row);
-    row += run.count;
-  }
-}
-
-void RunPartOfColumns(void* state, size_t part, size_t parts) {
-  const Gradients& call = *static_cast<const Gradients*>(state);
-  const size_t of_unit = (call.walk.d + kColumnUnit - 1) / kColumnUnit;
-  const size_t end = PartBegin(call.Units() * of_unit, part + 1, parts);
-  for (size_t i = PartBegin(call.Units() * of_unit, part, parts); i < end;) {
-    const size_t unit = i / of_unit;
-    const size_t last = std::min(end, (unit + 1) * of_unit);
-    RunColumnsOfUnit(call, unit, i % of_unit * kColumnUnit,
-                     std::min(call.walk.d, (last - unit * of_unit) * kColumnUnit));
-    i = last;
-  }
-}
-
 // ------------------------------------------------------------------ dx and dw
-
-// Whole units at best, as their rows are then read once. In two steps, which read x and dy twice,
-// where that would leave threads waiting: where there are fewer units than threads, or a few more.
-rmsnorm_status PlanSteps(const rmsnorm_context& context, Gradients& call) {
-  Work work = {call.norm.kernels, call.norm.dtype[kX],
-               kCostOfBackward * call.walk.rows * call.walk.d};
-  call.parts = PartsOf(work, context);
-  call.two_steps = call.Units() % call.parts != 0 && call.Units() < 4 * call.parts;
-  if (call.two_steps) {
-    work.elements /= kInSteps;
-    const size_t parts_of_steps = PartsOf(work, context);
-    call.two_steps = parts_of_steps == call.parts || parts_of_steps > call.Units();
-    call.parts = call.two_steps ? parts_of_steps : std::min(call.parts, call.Units());
-  }
-  call.terms = nullptr;
-  call.row_sums = nullptr;
-  if (!call.two_steps) return RMSNORM_OK;
-  const bool blocks_of_rows = call.walk.rows < call.parts;
-  const size_t all_row_sums = blocks_of_rows ? call.walk.rows * call.BlocksOfRow() : 0;
-  call.terms_scratch.Add(call.walk.rows, sizeof(RowTerms));
-  call.terms_scratch.Add(all_row_sums, sizeof(RowSums));
-  if (!call.terms_scratch.Allocate()) {
-    return Fail(RMSNORM_ERROR_MEMORY, "x: no memory for the terms of %zu rows", call.walk.rows);
-  }
-  call.terms = call.terms_scratch.Take<RowTerms>(call.walk.rows);
-  if (blocks_of_rows) call.row_sums = call.terms_scratch.Take<RowSums>(all_row_sums);
-  return RMSNORM_OK;
-}
 
 // The operands receive the view of the prepared weight.
 rmsnorm_status PrepareGradients(Call& call, const Place& place, Gradients& gradients) {
@@ -308,23 +197,15 @@ rmsnorm_status PrepareGradients(Call& call, const Place& place, Gradients& gradi
   if (gradients.has_dw) {
     MakeColumnSums(kDw, operands, *place.kernels, gradients.walk, gradients.dw);
   }
-  RMSNORM_RETURN_IF_ERROR(PlanSteps(place.context, gradients));
+  const Work work = {norm.kernels, norm.dtype[kX],
+                     kCostOfBackward * gradients.walk.rows * gradients.walk.d};
+  gradients.parts = std::min(PartsOf(work, place.context), gradients.Units());
   return gradients.has_dw ? AllocateSums(gradients.parts, gradients.dw) : RMSNORM_OK;
 }
 
 void RunGradients(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
                   Gradients& call) {
-  if (!call.two_steps) {
-    RunParts(environment, context, call.parts, RunPartOfBlocks, &call);
-  } else {
-    if (call.row_sums != nullptr) {
-      RunParts(environment, context, call.parts, RunPartOfSums, &call);
-      AddSums(call);
-    } else {
-      RunParts(environment, context, call.parts, RunPartOfTerms, &call);
-    }
-    RunParts(environment, context, call.parts, RunPartOfColumns, &call);
-  }
+  RunParts(environment, context, call.parts, RunPartOfBlocks, &call);
   if (call.has_dw) StoreTotals(environment, context, call.dw);
 }
 
@@ -346,7 +227,7 @@ void RunPartOfBias(void* state, size_t part, size_t parts) {
     const size_t end = call.db.EndRow(unit);
     for (size_t row = call.db.FirstRow(unit); row < end;) {
       Run run = NextRun(call.walk, row, end);
-      call.db.SetSums(unit, 0, row, run);
+      call.db.SetSums(unit, row, run);
       call.norm.kernels->add_rows(call.norm, run);
       row += run.count;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward: its entry points, and how its rows, or the blocks of few long ones, go to threads.
+// Forward: its entry points, and how its rows go to threads.
 #include <algorithm>
 #include <memory>
 #include <new>
@@ -72,89 +72,6 @@ void RunPartOfRows(void* state, size_t part, size_t parts) {
   }
 }
 
-// ------------------------------------------------------------------ blocks of a row to threads
-
-// One row over threads, for calls with fewer rows than threads. It has the bits of RunRows(): each
-// block is summed apart by definition, and the sums are added in order.
-class LongRow {
- public:
-  LongRow(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
-          const Forward& forward, size_t row, size_t parts)
-      : environment_(environment),
-        context_(context),
-        forward_(forward),
-        index_(row),
-        row_(NextRun(forward.walk, row, row + 1)),
-        parts_(parts) {}
-
-  void Normalise() {
-    const Norm& norm = forward_.norm;
-    float sum = 0;
-    const bool needs_sum = (row_.given & (SetOf(kY) | SetOf(kRstd) | SetOf(kSumsOut))) != 0;
-    if (needs_sum && !row_.Has(kSums)) {
-      sum = SumInParts();
-      // In binary64, which is rare, a row is one thread's.
-      const bool safe =
-          IsSafe(UnderRoot(norm, sum)) && (!row_.Has(kSumsOut) || IsSafeSum(sum, norm.divisor));
-      if (!safe) return RunRows(forward_, index_, index_ + 1);
-      row_.safe_sum = &sum;
-    }
-    RunParts(environment_, context_, parts_, ScalePart, this);
-  }
-
- private:
-  size_t Blocks() const { return (row_.d + kBlock - 1) / kBlock; }
-
-  Run BlocksFrom(size_t begin, size_t end) const {
-    return Columns(forward_.norm, row_, begin * kBlock, std::min(row_.d, end * kBlock));
-  }
-
-  float SumInParts() {
-    float sums[kBatchBlocks];
-    sums_ = sums;
-    float total = 0;
-    for (first_block_ = 0; first_block_ < Blocks(); first_block_ += kBatchBlocks) {
-      blocks_ = std::min(kBatchBlocks, Blocks() - first_block_);
-      RunParts(environment_, context_, parts_, SumPart, this);
-      for (size_t block = 0; block < blocks_; ++block) total += sums[block];
-    }
-    return total;
-  }
-
-  // Sums part of a batch's blocks.
-  static void SumPart(void* state, size_t part, size_t parts) {
-    const LongRow& row = *static_cast<const LongRow*>(state);
-    const Norm& norm = row.forward_.norm;
-    const size_t end = PartBegin(row.blocks_, part + 1, parts);
-    for (size_t i = PartBegin(row.blocks_, part, parts); i < end; ++i) {
-      const size_t block = row.first_block_ + i;
-      row.sums_[i] = norm.kernels->sum_block(norm, row.BlocksFrom(block, block + 1));
-    }
-  }
-
-  // Does part of the row by its sum.
-  static void ScalePart(void* state, size_t part, size_t parts) {
-    const LongRow& row = *static_cast<const LongRow*>(state);
-    const Norm& norm = row.forward_.norm;
-    const size_t begin = PartBegin(row.Blocks(), part, parts);
-    const size_t end = PartBegin(row.Blocks(), part + 1, parts);
-    if (begin == end) return;
-    Run run = row.BlocksFrom(begin, end);
-    if (part != 0) run.given &= ~(SetOf(kRstd) | SetOf(kSumsOut));
-    norm.kernels->forward(norm, run);
-  }
-
-  DefaultFloatEnvironment& environment_;
-  const rmsnorm_context& context_;
-  const Forward& forward_;
-  size_t index_;
-  Run row_;
-  size_t parts_;
-  size_t first_block_ = 0;  // of a batch,
-  size_t blocks_ = 0;       // how many,
-  float* sums_ = nullptr;   // and their sums
-};
-
 void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context, Forwards& all) {
   size_t rows = 0;
   Work work = {all.forward->norm.kernels, all.forward->norm.dtype[kX], 0};
@@ -165,20 +82,6 @@ void RunAll(DefaultFloatEnvironment& environment, const rmsnorm_context& context
     work.elements += CostOfForward(walk.given, walk.rows * walk.d);
   }
   const size_t parts = PartsOf(work, context);
-  // A post-norm and a quantised output need all of a row before the first of it is done.
-  const OperandSet whole_rows = SetOf(kPostNormWeight) | SetOf(kQ);
-  if (all.count == 1 && (all.forward->walk.given & whole_rows) == 0) {
-    const Walk& walk = all.forward->walk;
-    work.elements /= kInSteps * walk.rows;
-    const size_t parts_of_row = parts > walk.rows ? PartsOf(work, context) : 1;
-    const bool added = (walk.given & SetOf(kResidual)) != 0;
-    if (parts_of_row > walk.rows && (!added || parts_of_row >= kThreadsOfAddedRow * walk.rows)) {
-      for (size_t row = 0; row < walk.rows; ++row) {
-        LongRow(environment, context, *all.forward, row, parts_of_row).Normalise();
-      }
-      return;
-    }
-  }
   RunParts(environment, context, std::min(parts, rows), RunPartOfRows, &all);
 }
 

@@ -38,7 +38,7 @@ struct Norm {
 // an output shares no byte with another operand.
 struct Run {
   size_t count;  // rows
-  size_t d;      // elements of each: of a whole row, or of some columns of it
+  size_t d;      // elements of each
   OperandSet given;
   // Of the first row of those that are given. What the operands of columns are here:
   //   weight  the prepared values w' = offset + w in f32, ones where the call has none; there
@@ -48,8 +48,6 @@ struct Run {
   //   dw, db  sums of f32 to add to, not the operands themselves
   char* data[kOperands];
   ptrdiff_t stride[kOperands];  // bytes from one row to the next; 0 for weight, bias, dw and db
-  // The f32 sum of squares of the only row, which IsSafe() has passed; null where it is not known.
-  const float* safe_sum;
   bool start_sums;  // dw or db are +0 before the first of these rows, whatever they hold
 
   bool Has(Operand operand) const { return (given & SetOf(operand)) != 0; }
@@ -100,21 +98,11 @@ struct KernelTable {
   // rounding to bf16 could carry. An offset of -0 leaves every other value as it is.
   void (*prepare)(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared);
 
-  // Forward for whole rows, with any of its operands; or for some columns of a row whose sum is
-  // given or not needed.
+  // Forward, with any of its operands.
   void (*forward)(const Norm& norm, const Run& run);
-  // The f32 sum of squares of the first row's columns, at most a block, of what is normalised.
-  // Writes nothing.
-  float (*sum_block)(const Norm& norm, const Run& run);
 
-  // Backward for whole rows: writes or adds to dx, and adds to dw. Either may be absent.
+  // Backward: writes or adds to dx, and adds to dw. Either may be absent.
   void (*backward)(const Norm& norm, const Run& run);
-  // The sums of the first row's columns, at most a block.
-  RowSums (*backward_sums)(const Norm& norm, const Run& run);
-  // The terms of whole rows.
-  void (*backward_terms)(const Norm& norm, const Run& run, RowTerms* terms);
-  // Backward for any columns of rows whose terms are known.
-  void (*backward_columns)(const Norm& norm, const Run& run, const RowTerms* terms);
   // Adds dy to db, row by row.
   void (*add_rows)(const Norm& norm, const Run& run);
   // Adds up `blocks` rows of d sums each, `stride` floats apart, and rounds the total to d elements

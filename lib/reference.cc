@@ -274,9 +274,7 @@ class ForwardRow {
   // Writes the sum that is handed out, too.
   Inverse FindInverse(bool norm_wanted) const {
     const double* given = run_.Has(kSums) ? run_.Row<double>(kSums, row_) : nullptr;
-    const float sum = run_.safe_sum != nullptr ? *run_.safe_sum
-                      : given != nullptr       ? static_cast<float>(*given)
-                                               : Sum<float>();
+    const float sum = given != nullptr ? static_cast<float>(*given) : Sum<float>();
     const auto cold_sum = [&] { return given != nullptr ? *given : Sum<double>(); };
     if (run_.Has(kSumsOut)) {
       *run_.Row<double>(kSumsOut, row_) = IsSafeSum(sum, norm_.divisor) ? sum : cold_sum();
@@ -319,8 +317,6 @@ void Forward(const Norm& norm, const Run& run) {
   for (size_t row = 0; row < run.count; ++row) ForwardRow(norm, run, row).Normalise();
 }
 
-float SumOfBlock(const Norm& norm, const Run& run) { return ForwardRow(norm, run, 0).Sum<float>(); }
-
 void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared) {
   ReadElements(dtype, from, d, prepared);
   for (size_t j = 0; j < d; ++j) prepared[j] = offset + prepared[j];
@@ -362,8 +358,6 @@ RowSums SumsOfRow(const Norm& norm, const Run& run, size_t row) {
           DotOfRow<float>(norm, run, row)};
 }
 
-RowSums BackwardSums(const Norm& norm, const Run& run) { return SumsOfRow(norm, run, 0); }
-
 // Step 2, from the sums to the terms r, k and q, is in gradient_terms.h.
 RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
   const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
@@ -375,10 +369,6 @@ RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
   const double r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
   return {MakeTerms(norm, r, under_root, DotOfRow<double>(norm, run, row)), hot.terms.r, hot.cold,
           IsOnlyG(norm, under_root)};
-}
-
-void TermsOfRows(const Norm& norm, const Run& run, RowTerms* terms) {
-  for (size_t row = 0; row < run.count; ++row) terms[row] = TermsOfRow(norm, run, row);
 }
 
 // Step 3. dw and db add to sums in f32, with one rounding for each row; they take the rows of a
@@ -444,10 +434,6 @@ void GradientOfRow(const Norm& norm, const Run& run, size_t row, const RowTerms&
   });
 }
 
-void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms) {
-  for (size_t row = 0; row < run.count; ++row) GradientOfRow(norm, run, row, terms[row]);
-}
-
 // Row by row, as dx may be in the place of dy.
 void Backward(const Norm& norm, const Run& run) {
   for (size_t row = 0; row < run.count; ++row) {
@@ -480,9 +466,7 @@ void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d, bool a
 }  // namespace
 
 const KernelTable kReferenceTable = {
-    "reference",        Prepare,     Forward,         SumOfBlock, Backward,
-    BackwardSums,       TermsOfRows, BackwardColumns, AddRows,    StoreSums,
-    /*leaves=*/nullptr,
+    "reference", Prepare, Forward, Backward, AddRows, StoreSums, /*leaves=*/nullptr,
 };
 
 }  // namespace rmsnorm::internal

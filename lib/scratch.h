@@ -52,7 +52,6 @@ class Scratch {
 
 using WeightScratch = Scratch<kWeightOnStack>;
 using SumsScratch = Scratch<kSumsOnStack>;
-using TermsScratch = Scratch<kTermsOnStack>;
 
 }  // namespace rmsnorm::internal
 

@@ -35,15 +35,11 @@ size_t MostRows(Operation operation, size_t d, size_t work) {
   return d <= kSumsOnStack ? std::min(work / kCostOfBackward / d, kMinRowsPerBlock) : 0;
 }
 
-// On threads a row alone takes two steps, and so do the rows of backward, a single block for dw.
 Work WorkOf(Operation operation, const Norm& norm, const DenseRows& rows, OperandSet given) {
-  size_t elements = rows.count * rows.d;
-  if (operation == Operation::kBackward) {
-    elements = elements * kCostOfBackward / kInSteps;
-  } else {
-    elements = CostOfForward(given, elements) / (rows.count == 1 ? kInSteps : 1);
-  }
-  return {norm.kernels, rows.dtype, elements};
+  const size_t elements = rows.count * rows.d;
+  return {norm.kernels, rows.dtype,
+          operation == Operation::kBackward ? elements * kCostOfBackward
+                                            : CostOfForward(given, elements)};
 }
 
 // Whether options ask for nothing that excludes backward or needs a gate.
@@ -102,7 +98,6 @@ Run MakeRun(const DenseRows& rows, const float* prepared_weight) {
   run.count = rows.count;
   run.d = rows.d;
   run.given = 0;
-  run.safe_sum = nullptr;
   run.start_sums = false;
   run.Set(kWeight, const_cast<float*>(prepared_weight), 0);
   return run;
@@ -426,10 +421,10 @@ template <Operation kOperation, Operand... kGiven>
     size_t parts = 1;
     // A row of 64 elements takes 1 to 3 % longer where it asks what its work is.
     if (count * module->d >= kMinWorkToSplit / kCostOfBackward) {
-      parts = PartsOf(WorkOf(kOperation, norm, rows, (SetOf(kGiven) | ...)), module->context);
+      parts = std::min(
+          PartsOf(WorkOf(kOperation, norm, rows, (SetOf(kGiven) | ...)), module->context), count);
     }
-    const bool is_whole_rows = parts == 1 || (kForward && parts <= count);
-    if (is_whole_rows && ArePlain<kOperation>(rows, given...)) {
+    if ((parts == 1 || kForward) && ArePlain<kOperation>(rows, given...)) {
       DefaultFloatEnvironment environment;
       Run run = MakeRun(rows, module->prepared.get());
       void* dw = nullptr;

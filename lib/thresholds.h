@@ -24,20 +24,15 @@ constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_
 // with AVX-512, 4.5 us on one with AVX2, both in bf16.
 constexpr size_t kMinWorkToSplit = Threshold(8192, 128);
 
-// Blocks of a long row that are summed before their sums are added: the sums are on the stack, 32
-// KiB, as a call does not allocate. 32 Mi elements: threads wait for each other after each batch.
-constexpr size_t kBatchBlocks = Threshold(8192, 2);
-
 // Elements of a step of the residual add for short rows, unless four rows have more, and its rows.
 // Those of x, residual and y fit L1.
 constexpr size_t kAddTile = Threshold(2048, 256);
 constexpr size_t kAddTileRows = Threshold(64, 4);
 
-// Floats that a call keeps on the stack rather than on the heap: of its weight and bias, of the
-// sums of dw or db, and of the terms of its rows.
+// Floats that a call keeps on the stack rather than on the heap: of its weight and bias, and of the
+// sums of dw or db.
 constexpr size_t kWeightOnStack = Threshold(4096, 64);
 constexpr size_t kSumsOnStack = Threshold(8192, 64);
-constexpr size_t kTermsOnStack = Threshold(1024, 64);
 
 // A call of up to this many norms, such as those of q and k, keeps what it knows of them on the
 // stack.

@@ -122,7 +122,6 @@ Run NextRun(const Walk& walk, size_t begin, size_t end) {
   run.count = walk.rows_of_group == 1 ? 1 : std::min(inner.count - index[0], end - begin);
   run.d = walk.d;
   run.given = walk.given;
-  run.safe_sum = nullptr;
   run.start_sums = false;
   ForEachOperand(walk.given, [&](Operand operand) {
     char* data = walk.data[operand];
@@ -133,16 +132,6 @@ Run NextRun(const Walk& walk, size_t begin, size_t end) {
     run.stride[operand] = inner.stride[operand];
   });
   return run;
-}
-
-Run Columns(const Norm& norm, const Run& run, size_t begin, size_t end) {
-  Run columns = run;
-  columns.d = end - begin;
-  ForEachOperand(run.given, [&](Operand operand) {
-    if (kOperandRules[operand].shape == Shape::kPerRow) return;
-    columns.data[operand] += begin * ElementSize(norm.dtype[operand]);
-  });
-  return columns;
 }
 
 }  // namespace rmsnorm::internal

@@ -38,9 +38,6 @@ void WalkInSlabs(Walk& walk);
 // The rows from `begin` on that are a run, up to `end` at most.
 Run NextRun(const Walk& walk, size_t begin, size_t end);
 
-// The same rows' columns from `begin` up to `end` alone.
-Run Columns(const Norm& norm, const Run& run, size_t begin, size_t end);
-
 }  // namespace rmsnorm::internal
 
 #endif  // RMSNORM_LIB_WALK_H_

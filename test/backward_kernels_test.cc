@@ -26,8 +26,6 @@ using internal::kDx;
 using internal::kDy;
 using internal::kRstd;
 using internal::kWeight;
-using internal::RowSums;
-using internal::RowTerms;
 
 constexpr size_t kLongest = 8200;
 
@@ -35,8 +33,6 @@ struct Sums {
   Tensor dx;
   std::vector<float> dw;
 };
-
-enum class How { kPlain, kStreamed, kTwoSteps };
 
 class BackwardKernelsTest : public testing::TestWithParam<std::string> {
  protected:
@@ -55,30 +51,18 @@ class BackwardKernelsTest : public testing::TestWithParam<std::string> {
 
   // The gradients of some rows, with the weight and dw beside their guards.
   Sums Run(const KernelTable& table, const Tensor& x, const Tensor& dy, Tensor dx,
-           const std::vector<float>& weight, bool at_begin, How how) const {
+           const std::vector<float>& weight, bool at_begin, bool stream) const {
     const size_t d = weight.size();
     float* const dw = Place(dw_, d, at_begin);
     KernelCall call(table, x);
-    call.norm.stream = how == How::kStreamed;
+    call.norm.stream = stream;
     call.Set(kDy, dy);
     call.Set(kDx, dx);
     call.Share(kWeight, static_cast<float*>(std::memcpy(Place(weight_, d, at_begin), weight.data(),
                                                         d * sizeof(float))));
     call.Share(kDw, dw);
     call.run.start_sums = true;
-    if (how == How::kTwoSteps) {
-      std::vector<RowTerms> terms(x.rows());
-      table.backward_terms(call.norm, call.run, terms.data());
-      // In two runs of columns, of which one has rows that begin anywhere.
-      const size_t first = d / 3;
-      for (const auto& [begin, end] : {std::pair{size_t{0}, first}, std::pair{first, d}}) {
-        if (begin == end) continue;
-        table.backward_columns(call.norm, internal::Columns(call.norm, call.run, begin, end),
-                               terms.data());
-      }
-    } else {
-      table.backward(call.norm, call.run);
-    }
+    table.backward(call.norm, call.run);
     return {dx, {dw, dw + d}};
   }
 
@@ -108,51 +92,19 @@ TEST_P(BackwardKernelsTest, AnyWayAndNoByteBesideTheirMemory) {
       FillFinite(random_, x, d);
       FillNormal(random_, dy);
       const std::vector<float> weight = DrawWeight(d);
-      for (const How how : {How::kPlain, How::kStreamed, How::kTwoSteps}) {
+      for (const bool stream : {false, true}) {
         // Every place of dx relative to a cache line comes with some length, and each row has
         // another.
         const Tensor dx(dx_dtype, 6, d, d % 32, d % 7);
         const bool at_begin = d % 2 == 0;
-        const Sums expected = Run(reference_, x, dy, dx, weight, at_begin, How::kPlain);
-        const Sums actual = Run(table_, x, dy, dx, weight, at_begin, how);
+        const Sums expected = Run(reference_, x, dy, dx, weight, at_begin, false);
+        const Sums actual = Run(table_, x, dy, dx, weight, at_begin, stream);
         ASSERT_TRUE(expected.dx.IsPaddingWiped());
         ASSERT_TRUE(SameBits(expected.dx, actual.dx))
             << rmsnorm_dtype_name(x_dtype) << " and " << rmsnorm_dtype_name(dy_dtype) << " d " << d
-            << ", way " << static_cast<int>(how);
+            << ", past the caches " << stream;
         ASSERT_TRUE(SameBits(expected.dw, actual.dw))
-            << "dw, d " << d << ", way " << static_cast<int>(how);
-      }
-    }
-  }
-}
-
-// The sums of a row's blocks, with and without those of squares.
-TEST_P(BackwardKernelsTest, SumsOfBlocks) {
-  for (const rmsnorm_dtype x_dtype : kDtypes) {
-    for (const rmsnorm_dtype dy_dtype : kDtypes) {
-      for (const size_t d : Sizes()) {
-        Tensor x(x_dtype, 1, d, d % 5);
-        Tensor dy(dy_dtype, 1, d, d % 3);
-        FillNormal(random_, x);
-        FillNormal(random_, dy);
-        const std::vector<float> weight = DrawWeight(d);
-        Tensor rstd(RMSNORM_F32, 1, 1);
-        rstd.set(0, 0, 1.5);
-        for (const bool has_rstd : {false, true}) {
-          KernelCall call(table_, x);
-          call.Set(kDy, dy);
-          call.Share(kWeight, weight.data());
-          if (has_rstd) call.Set(kRstd, rstd);
-          for (size_t begin = 0; begin < d; begin += kBlock) {
-            const internal::Run block =
-                internal::Columns(call.norm, call.run, begin, std::min(begin + kBlock, d));
-            const RowSums expected = reference_.backward_sums(call.norm, block);
-            const RowSums actual = table_.backward_sums(call.norm, block);
-            ASSERT_EQ(expected.dot, actual.dot) << d << " from " << begin;
-            ASSERT_EQ(expected.squares, actual.squares) << d << " from " << begin;
-            ASSERT_EQ(has_rstd, actual.squares == 0);
-          }
-        }
+            << "dw, d " << d << ", past the caches " << stream;
       }
     }
   }

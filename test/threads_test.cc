@@ -88,23 +88,6 @@ TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
   EXPECT_EQ(0u, Parts(8, [&](const Context& c) { backward(small_gradients, {}, c); }));
 }
 
-// A row alone, and few that are long.
-TEST_P(ThreadsTest, AnExecutorGetsPartsOfARow) {
-  const size_t d = 5 * 110000 + 77;
-  for (const size_t rows : SizeList{1, 2}) {
-    Tensor x(RMSNORM_F32, rows, d);
-    Random random(59);
-    FillNormal(random, x);
-    for (const int threads : {2, 3, 5}) {
-      Context context = OnTarget(target_, threads);
-      Executor executor(OnThreads);
-      executor.SetIn(context);
-      forward(NormOperands(x, nullptr, x), {}, context);
-      EXPECT_EQ(static_cast<size_t>(threads), executor.most_parts());
-    }
-  }
-}
-
 // Runs call(i) on six threads i at once. Returns how many wrong results they count in all.
 int WrongOfManyCallers(const std::function<int(int i)>& call) {
   std::vector<std::thread> callers;

@@ -250,7 +250,6 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
   Run tile;  // a row of f32; not a copy, which would be a call
   tile.count = 1;
   tile.given = 0;
-  tile.safe_sum = nullptr;
   tile.start_sums = run.start_sums && row == 0;
   tile.Set(kX, x, 0);
   tile.Set(kDy, dy, 0);
@@ -385,30 +384,6 @@ void BackwardRows(const Norm& norm, const Run& run) {
     if (row < run.count) BackwardOneByOne(norm, run, row, run.count);
   }
   if (norm.stream) hwy::FlushStream();  // before another thread may read dx
-}
-
-RowSums BackwardSums(const Norm& norm, const Run& run) {
-  return SumRow(norm, run, 0, FindWays(norm, run));
-}
-
-void BackwardTerms(const Norm& norm, const Run& run, RowTerms* terms) {
-  const Ways ways = FindWays(norm, run);
-  for (size_t row = 0; row < run.count; ++row) {
-    terms[row] = AnyTermsOfRow(norm, run, row, HotTermsOfRow(norm, run, row, ways));
-  }
-}
-
-void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms) {
-  const Ways ways = FindWays(norm, run);
-  for (size_t row = 0; row < run.count; ++row) {
-    const bool plain = terms[row].cold == Cold::kNothing && !terms[row].only_g;
-    if (HWY_LIKELY(ways.row != nullptr && plain)) {
-      ways.row(run, row, Narrowed(terms[row].terms));
-    } else {
-      ApplyByTiles(norm, run, row, terms[row]);
-    }
-  }
-  if (norm.stream) hwy::FlushStream();
 }
 
 // A tile of db's sums stays in L1 from row to row.

@@ -105,9 +105,7 @@ constexpr KernelTable MakeKernels() {
   kernels.leaves = &kLeaves;
   return kernels;
 #else
-  return {RMSNORM_TARGET_NAME, Prepare,      Forward,       SumBlockOfRow,
-          BackwardRows,        BackwardSums, BackwardTerms, BackwardColumns,
-          AddRowsToSums,       StoreSums,    &kLeaves};
+  return {RMSNORM_TARGET_NAME, Prepare, Forward, BackwardRows, AddRowsToSums, StoreSums, &kLeaves};
 #endif
 }
 

@@ -245,7 +245,7 @@ inline HWY_NOINLINE void NormaliseByTiles(const Norm& norm, const Run& run, Oper
 }
 
 inline HWY_NOINLINE void NormaliseRowsByTiles(const Norm& norm, const Run& run) {
-  for (size_t row = 0; row < run.count; ++row) NormaliseByTiles(norm, run, kX, row, run.safe_sum);
+  for (size_t row = 0; row < run.count; ++row) NormaliseByTiles(norm, run, kX, row, nullptr);
 }
 
 // ------------------------------------------------------------------ rows of one type
@@ -564,8 +564,7 @@ inline HWY_NOINLINE void ScaleByGivenSums(const Norm& norm, const Run& run) {
 
 // Whether there are leaves for the residual of a run.
 HWY_INLINE bool HasResidualLeaves(const Norm& norm, const Run& run) {
-  return run.Has(kResidualOut) && run.safe_sum == nullptr &&
-         (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32);
+  return run.Has(kResidualOut) && (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32);
 }
 
 // Rows with operands or options that only some rows of one type have leaves for.
@@ -573,8 +572,7 @@ inline HWY_NOINLINE void NormaliseOtherRows(const Norm& norm, const Run& run) {
   constexpr OperandSet kOthers =
       SetOf(kBias) | SetOf(kSumsOut) | SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kQ);
   const OperandSet others = run.given & kOthers;
-  if (norm.has_leaves && run.safe_sum == nullptr && !run.Has(kSums) &&
-      (!run.Has(kResidual) || HasResidualLeaves(norm, run))) {
+  if (norm.has_leaves && !run.Has(kSums) && (!run.Has(kResidual) || HasResidualLeaves(norm, run))) {
     if (others == SetOf(kPostNormWeight) && run.Has(kResidual) &&
         (run.Has(kY) || !run.Has(kRstd))) {
       return PostNormAndNormaliseRows(norm, run);
@@ -595,7 +593,6 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
   const bool usual = norm.has_leaves && (run.given & ~kUsual) == 0 && run.Has(kY) &&
                      (!run.Has(kResidual) || HasResidualLeaves(norm, run));
   if (HWY_UNLIKELY(!usual)) return NormaliseOtherRows(norm, run);
-  if (run.safe_sum != nullptr) return ScaleBySums(norm, run, kX, 0, 1, run.safe_sum);
   if (run.Has(kSums)) return ScaleByGivenSums(norm, run);
   if (kHoldsRowsOf<float> && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLongestHeld) {
     return NormaliseHeld(norm, run);
@@ -620,10 +617,6 @@ inline HWY_NOINLINE void ForwardPastCaches(const Norm& norm, const Run& run) {
 inline void Forward(const Norm& norm, const Run& run) {
   if (HWY_UNLIKELY(norm.stream)) return ForwardPastCaches(norm, run);
   ForwardRows(norm, run);
-}
-
-inline float SumBlockOfRow(const Norm& norm, const Run& run) {
-  return TiledRow(norm, run, kX, 0).Sum();
 }
 
 // ------------------------------------------------------------------ weights and their gradients

@@ -21,9 +21,6 @@ extern const Leaves kLeaves;
 // Of backward.cc.
 extern const BackwardLeaves kBackwardLeaves;
 void BackwardRows(const Norm& norm, const Run& run);
-RowSums BackwardSums(const Norm& norm, const Run& run);
-void BackwardTerms(const Norm& norm, const Run& run, RowTerms* terms);
-void BackwardColumns(const Norm& norm, const Run& run, const RowTerms* terms);
 void AddRowsToSums(const Norm& norm, const Run& run);
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
