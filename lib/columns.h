@@ -3,7 +3,7 @@
 #ifndef RMSNORM_LIB_COLUMNS_H_
 #define RMSNORM_LIB_COLUMNS_H_
 
-#include "kernels.h"
+#include "kernel_table.h"
 #include "scratch.h"
 
 namespace rmsnorm::internal {

@@ -33,9 +33,7 @@ size_t TimeElement(const KernelTable& kernels, rmsnorm_dtype dtype) {
   std::fill_n(weight, kTimedRow, 1.0f);
   Norm norm;
   MakeDenseNorm(kernels, rmsnorm_default_options(), kTimedRow, dtype, norm);
-  Run run = {};
-  run.count = kTimedRows;
-  run.d = kTimedRow;
+  Run run(kTimedRows, kTimedRow);
   const auto stride = static_cast<ptrdiff_t>(kTimedRow * ElementSize(dtype));
   run.Set(kX, x, stride);
   run.Set(kY, y, stride);

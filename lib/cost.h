@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "kernels.h"
+#include "kernel_table.h"
 
 namespace rmsnorm::internal {
 

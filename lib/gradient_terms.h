@@ -13,30 +13,30 @@ namespace rmsnorm::internal {
 // Whether dx = r * g, without a second term: with eps outside where the RMS is 0, and with eps as a
 // floor where the RMS is below it.
 template <class Real>
-bool IsOnlyG(const Norm& norm, Real under_root) {
-  if (norm.eps_placement == RMSNORM_EPS_INSIDE) return false;
-  const Real root = std::sqrt(under_root);
-  return norm.eps_placement == RMSNORM_EPS_OUTSIDE ? root == 0 : root < static_cast<Real>(norm.eps);
+bool IsOnlyG(const Root& root, Real under_root) {
+  if (root.eps_placement == RMSNORM_EPS_INSIDE) return false;
+  const Real s = std::sqrt(under_root);
+  return root.eps_placement == RMSNORM_EPS_OUTSIDE ? s == 0 : s < static_cast<Real>(root.eps);
 }
 
 // With eps inside, or as a floor below the RMS, dx = r * (g - (x * r) * ((c * r) / D)). With eps
 // outside and s = sqrt(sum / D), dx = r * (g - x * ((c * r) / (D * s))); x * 1 is exact. f32
 // multiplies by 1 / D. `under_root` matters with eps outside only.
-inline Terms<float> MakeTerms(const Norm& norm, float r, float under_root, float c) {
-  if (IsOnlyG(norm, under_root)) return {r, 0, 0};
-  const float q = (c * r) * norm.inverse_divisor;
-  if (norm.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, q};
+inline Terms<float> MakeTerms(const Root& root, float r, float under_root, float c) {
+  if (IsOnlyG(root, under_root)) return {r, 0, 0};
+  const float q = (c * r) * root.inverse_divisor;
+  if (root.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, q};
   return {r, 1, q / std::sqrt(under_root)};
 }
-inline Terms<double> MakeTerms(const Norm& norm, double r, double under_root, double c) {
-  if (IsOnlyG(norm, under_root)) return {r, 0, 0};
-  if (norm.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, (c * r) / norm.divisor};
-  return {r, 1, (c * r) / (norm.divisor * std::sqrt(under_root))};
+inline Terms<double> MakeTerms(const Root& root, double r, double under_root, double c) {
+  if (IsOnlyG(root, under_root)) return {r, 0, 0};
+  if (root.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, (c * r) / root.divisor};
+  return {r, 1, (c * r) / (root.divisor * std::sqrt(under_root))};
 }
 
 // Whether the sum of squares is needed, where `rstd` says whether the inverse RMS is given.
-inline bool NeedsSquares(const Norm& norm, bool rstd) {
-  return !rstd || norm.eps_placement != RMSNORM_EPS_INSIDE;
+inline bool NeedsSquares(const Root& root, bool rstd) {
+  return !rstd || root.eps_placement != RMSNORM_EPS_INSIDE;
 }
 
 // 1 / RMS of all rows for which IsSafe(). One that is given stands for the sum, where that is not
@@ -52,16 +52,16 @@ struct HotTerms {
 
 // The terms in f32. `rstd` is that of the row, or null. Clang would else call it for each row: 4096
 // x 64 took 1.4 times as long.
-[[gnu::always_inline]] inline HotTerms MakeHotTerms(const Norm& norm, const RowSums& sums,
+[[gnu::always_inline]] inline HotTerms MakeHotTerms(const Root& root, const RowSums& sums,
                                                     const float* rstd) {
-  const float under_root = UnderRoot(norm, sums.squares);
-  const float r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
-  const bool safe = NeedsSquares(norm, rstd != nullptr)
+  const float under_root = UnderRoot(root, sums.squares);
+  const float r = rstd != nullptr ? *rstd : InverseRms(root, under_root);
+  const bool safe = NeedsSquares(root, rstd != nullptr)
                         ? IsSafe(under_root)
                         : r >= kSmallestInverse && r <= kLargestInverse;
   // Made in place: a copy of the terms would pass through memory.
-  HotTerms hot = {MakeTerms(norm, r, under_root, sums.dot), Cold::kNothing,
-                  IsOnlyG(norm, under_root)};
+  HotTerms hot = {MakeTerms(root, r, under_root, sums.dot), Cold::kNothing,
+                  IsOnlyG(root, under_root)};
   if (!safe) {
     hot.cold = Cold::kAll;
   } else if (!std::isfinite(hot.only_g ? sums.dot : hot.terms.q)) {

@@ -7,27 +7,27 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels.h"
+#include "kernel_table.h"
 
 namespace rmsnorm::internal {
 
 // The value under the root. f32 multiplies by the inverse of the divisor, binary64 divides.
-inline float UnderRoot(const Norm& norm, float sum) {
-  return norm.eps_placement == RMSNORM_EPS_INSIDE ? std::fma(sum, norm.inverse_divisor, norm.eps)
-                                                  : sum * norm.inverse_divisor;
+inline float UnderRoot(const Root& root, float sum) {
+  return root.eps_placement == RMSNORM_EPS_INSIDE ? std::fma(sum, root.inverse_divisor, root.eps)
+                                                  : sum * root.inverse_divisor;
 }
-inline double UnderRoot(const Norm& norm, double sum) {
-  const double mean = sum / norm.divisor;
-  return norm.eps_placement == RMSNORM_EPS_INSIDE ? mean + norm.eps : mean;
+inline double UnderRoot(const Root& root, double sum) {
+  const double mean = sum / root.divisor;
+  return root.eps_placement == RMSNORM_EPS_INSIDE ? mean + root.eps : mean;
 }
 
 template <class Real>
-Real InverseRms(const Norm& norm, Real under_root) {
-  const Real root = std::sqrt(under_root);
-  const Real eps = static_cast<Real>(norm.eps);
-  if (norm.eps_placement == RMSNORM_EPS_OUTSIDE) return 1 / (root + eps);
-  if (norm.eps_placement == RMSNORM_EPS_FLOOR && root < eps) return 1 / eps;  // a NaN stays one
-  return 1 / root;
+Real InverseRms(const Root& root, Real under_root) {
+  const Real s = std::sqrt(under_root);
+  const Real eps = static_cast<Real>(root.eps);
+  if (root.eps_placement == RMSNORM_EPS_OUTSIDE) return 1 / (s + eps);
+  if (root.eps_placement == RMSNORM_EPS_FLOOR && s < eps) return 1 / eps;  // a NaN stays one
+  return 1 / s;
 }
 
 // Whether f32 suffices. Below 2^-100 squares lose bits to underflow; infinity says that one

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "floats.h"
-#include "kernels.h"
+#include "kernel_table.h"
 
 struct rmsnorm_module {
   size_t d;

@@ -5,10 +5,10 @@ namespace rmsnorm::internal {
 
 void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d, Norm& norm) {
   norm.kernels = &kernels;
-  norm.eps = options.eps;
-  norm.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
-  norm.inverse_divisor = 1 / norm.divisor;
-  norm.eps_placement = options.eps_placement;
+  norm.root.eps = options.eps;
+  norm.root.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
+  norm.root.inverse_divisor = 1 / norm.root.divisor;
+  norm.root.eps_placement = options.eps_placement;
   norm.rounding = options.rounding;
   norm.norm_unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;
   norm.factor = options.factor;

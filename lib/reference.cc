@@ -136,9 +136,9 @@ void ReadX(const Block& block, float* x) { block.Read(kX, x); }
 // Step 2, from the sum to the inverse RMS r, by inverse_rms.h. cold_sum() is the sum in binary64.
 template <class ColdSum>
 Inverse InverseOf(const Norm& norm, float sum, const ColdSum& cold_sum) {
-  const float under_root = UnderRoot(norm, sum);
-  if (IsSafe(under_root)) return {InverseRms(norm, under_root), false};
-  return {InverseRms(norm, UnderRoot(norm, cold_sum())), true};
+  const float under_root = UnderRoot(norm.root, sum);
+  if (IsSafe(under_root)) return {InverseRms(norm.root, under_root), false};
+  return {InverseRms(norm.root, UnderRoot(norm.root, cold_sum())), true};
 }
 
 // Step 3. The product with r is rounded to f32, once; then to x's type, by the rounding order; then
@@ -277,7 +277,7 @@ class ForwardRow {
     const float sum = given != nullptr ? static_cast<float>(*given) : Sum<float>();
     const auto cold_sum = [&] { return given != nullptr ? *given : Sum<double>(); };
     if (run_.Has(kSumsOut)) {
-      *run_.Row<double>(kSumsOut, row_) = IsSafeSum(sum, norm_.divisor) ? sum : cold_sum();
+      *run_.Row<double>(kSumsOut, row_) = IsSafeSum(sum, norm_.root.divisor) ? sum : cold_sum();
     }
     return norm_wanted ? InverseOf(norm_, sum, cold_sum) : Inverse{};
   }
@@ -354,21 +354,21 @@ Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
 }
 
 RowSums SumsOfRow(const Norm& norm, const Run& run, size_t row) {
-  return {NeedsSquares(norm, run.Has(kRstd)) ? SumSquares<float>(norm, run, row, ReadX) : 0,
+  return {NeedsSquares(norm.root, run.Has(kRstd)) ? SumSquares<float>(norm, run, row, ReadX) : 0,
           DotOfRow<float>(norm, run, row)};
 }
 
 // Step 2, from the sums to the terms r, k and q, is in gradient_terms.h.
 RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
   const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
-  const HotTerms hot = MakeHotTerms(norm, SumsOfRow(norm, run, row), rstd);
+  const HotTerms hot = MakeHotTerms(norm.root, SumsOfRow(norm, run, row), rstd);
   if (hot.cold == Cold::kNothing) return Widened(hot);
-  const double under_root = NeedsSquares(norm, rstd != nullptr)
-                                ? UnderRoot(norm, SumSquares<double>(norm, run, row, ReadX))
+  const double under_root = NeedsSquares(norm.root, rstd != nullptr)
+                                ? UnderRoot(norm.root, SumSquares<double>(norm, run, row, ReadX))
                                 : 0;
-  const double r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
-  return {MakeTerms(norm, r, under_root, DotOfRow<double>(norm, run, row)), hot.terms.r, hot.cold,
-          IsOnlyG(norm, under_root)};
+  const double r = rstd != nullptr ? *rstd : InverseRms(norm.root, under_root);
+  return {MakeTerms(norm.root, r, under_root, DotOfRow<double>(norm, run, row)), hot.terms.r,
+          hot.cold, IsOnlyG(norm.root, under_root)};
 }
 
 // Step 3. dw and db add to sums in f32, with one rounding for each row; they take the rows of a

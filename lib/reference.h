@@ -3,7 +3,7 @@
 #ifndef RMSNORM_LIB_REFERENCE_H_
 #define RMSNORM_LIB_REFERENCE_H_
 
-#include "kernels.h"
+#include "kernel_table.h"
 
 namespace rmsnorm::internal {
 

@@ -94,11 +94,7 @@ template <Operation kOperation, Operand kOutput, Operand... kGiven>
 // Rows whose operands are still to be set. It takes no more instructions than it must: a copy of a
 // whole Run is 20 ns where one row of 64 takes 12.
 Run MakeRun(const DenseRows& rows, const float* prepared_weight) {
-  Run run;
-  run.count = rows.count;
-  run.d = rows.d;
-  run.given = 0;
-  run.start_sums = false;
+  Run run(rows.count, rows.d);
   run.Set(kWeight, const_cast<float*>(prepared_weight), 0);
   return run;
 }

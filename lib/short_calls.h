@@ -6,7 +6,7 @@
 #ifndef RMSNORM_LIB_SHORT_CALLS_H_
 #define RMSNORM_LIB_SHORT_CALLS_H_
 
-#include "kernels.h"
+#include "kernel_table.h"
 
 namespace rmsnorm::internal {
 

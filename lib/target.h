@@ -5,7 +5,7 @@
 
 #include <rmsnorm/rmsnorm.h>
 
-#include "kernels.h"
+#include "kernel_table.h"
 
 namespace rmsnorm::internal {
 

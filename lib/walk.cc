@@ -117,12 +117,9 @@ Run NextRun(const Walk& walk, size_t begin, size_t end) {
   index[walk.loops - 1] = rest;
 
   const Walk::Loop& inner = walk.loop[0];
-  Run run;
   // Rows that share nothing are runs of one.
-  run.count = walk.rows_of_group == 1 ? 1 : std::min(inner.count - index[0], end - begin);
-  run.d = walk.d;
+  Run run(walk.rows_of_group == 1 ? 1 : std::min(inner.count - index[0], end - begin), walk.d);
   run.given = walk.given;
-  run.start_sums = false;
   ForEachOperand(walk.given, [&](Operand operand) {
     char* data = walk.data[operand];
     for (int i = 0; i < walk.loops; ++i) {

@@ -186,9 +186,9 @@ TEST_P(BackwardKernelsTest, KnownLengths) {
       const auto run = [&](const KernelTable& table) {
         std::vector<Tensor> outputs = {in_place ? dy : dx, dw};
         KernelCall call(table, x);
-        call.norm.eps_placement = placement;
-        if (placement == RMSNORM_EPS_FLOOR) call.norm.eps = 1;  // some rows are below it
-        if (other_divisor) call.SetDivisor(call.norm.divisor + 3);
+        call.norm.root.eps_placement = placement;
+        if (placement == RMSNORM_EPS_FLOOR) call.norm.root.eps = 1;  // some rows are below it
+        if (other_divisor) call.SetDivisor(call.norm.root.divisor + 3);
         call.norm.add_to_dx = add_dx;
         call.norm.stream = stream;
         call.Set(kDy, in_place ? outputs[0] : dy);

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels.h"
+#include "kernel_table.h"
 #include "target.h"
 #include "tensor.h"
 
@@ -24,20 +24,18 @@ inline const KernelTable& FindTable(const std::string& target) {
 }
 
 struct KernelCall {
-  KernelCall(const KernelTable& kernels, const Tensor& x) {
+  KernelCall(const KernelTable& kernels, const Tensor& x) : run(x.rows(), x.d()) {
     norm.kernels = &kernels;
-    norm.eps = 1e-5f;
+    norm.root.eps = 1e-5f;
     SetDivisor(static_cast<float>(x.d()));
     norm.one_type = true;
     std::fill_n(norm.dtype, +internal::kOperands, RMSNORM_F32);
-    run.count = x.rows();
-    run.d = x.d();
     Set(internal::kX, x);
   }
 
   void SetDivisor(float divisor) {
-    norm.divisor = divisor;
-    norm.inverse_divisor = 1 / divisor;
+    norm.root.divisor = divisor;
+    norm.root.inverse_divisor = 1 / divisor;
   }
 
   // An operand with a row, or an element, for each row of x.
@@ -57,7 +55,7 @@ struct KernelCall {
   }
 
   internal::Norm norm = {};
-  internal::Run run = {};
+  internal::Run run;
 };
 
 }  // namespace rmsnorm::test

@@ -101,11 +101,11 @@ class KnownLengthTest : public KernelsTest {
   static KernelCall Make(const KernelTable& table, const Tensor& x,
                          const std::vector<float>& weight, Results& results, unsigned special) {
     KernelCall call(table, x);
-    if (special % 8 == 7) call.SetDivisor(call.norm.divisor + 3);
-    call.norm.eps_placement = special % 4 == 3 ? RMSNORM_EPS_OUTSIDE : RMSNORM_EPS_INSIDE;
+    if (special % 8 == 7) call.SetDivisor(call.norm.root.divisor + 3);
+    call.norm.root.eps_placement = special % 4 == 3 ? RMSNORM_EPS_OUTSIDE : RMSNORM_EPS_INSIDE;
     if (special % 16 == 10) {
-      call.norm.eps_placement = RMSNORM_EPS_FLOOR;
-      call.norm.eps = 1;
+      call.norm.root.eps_placement = RMSNORM_EPS_FLOOR;
+      call.norm.root.eps = 1;
     }
     call.Share(kWeight, weight.data());
     call.Set(kY, results.y);

@@ -254,13 +254,13 @@ HWY_INLINE float SumHeldRow(const T* x, const T* dy, const float* weight, size_t
 // sum of the next row: 2.08.)
 //
 // The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
-// Of the norm it takes single fields, for the reason that NormaliseRowsInRegisters() gives.
+// Of the root it takes single fields, for the reason that NormaliseRowsInRegisters() gives.
 template <size_t kPairs, bool kWhole, class T>
-HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t begin) {
+HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
-  const bool stream = kWhole && given_norm.stream && AreAligned(run, kDx);
-  Norm norm = {};  // with eps inside the root
-  norm.inverse_divisor = given_norm.inverse_divisor;
+  const bool stream = kWhole && norm.stream && AreAligned(run, kDx);
+  Root root = {};  // with eps inside
+  root.inverse_divisor = norm.root.inverse_divisor;
   size_t d = run.d;
   AssumeHeld<kPairs, kWhole>(d);
   const size_t count = run.count;
@@ -281,7 +281,7 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& given_norm, const Run& run, size_t
   float c = SumHeldRow<kWhole, kCount>(x[0], dy[0], weight, d);
   for (; i < count; ++i) {
     const float next = i + 1 < count ? SumHeldRow<kWhole, kCount>(x[1], dy[1], weight, d) : c;
-    const HotTerms hot = MakeHotTerms(norm, {0, c}, rstd[0]);
+    const HotTerms hot = MakeHotTerms(root, {0, c}, rstd[0]);
     if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;
     const GradientRow<Dx::kStore, true, T> row(x[0], dy[0], dx[0], hot.terms);
     // All of it before the first store, which loads might else have to wait for.

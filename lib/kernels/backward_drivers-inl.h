@@ -48,7 +48,7 @@ struct Ways {
 };
 
 HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
-  Ways ways = {NeedsSquares(norm, run.Has(kRstd)),
+  Ways ways = {NeedsSquares(norm.root, run.Has(kRstd)),
                nullptr,
                nullptr,
                nullptr,
@@ -122,7 +122,7 @@ HWY_INLINE FoldedDots DotRow(const Ways& ways, size_t row) {
 HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, const Ways& ways,
                               FourTerms& terms) {
   const FourTag tag;
-  const bool outside = norm.eps_placement == RMSNORM_EPS_OUTSIDE;
+  const bool outside = norm.root.eps_placement == RMSNORM_EPS_OUTSIDE;
   const FoldedDots a = DotRow(ways, row);
   const FoldedDots b = DotRow(ways, row + 1);
   const FoldedDots c = DotRow(ways, row + 2);
@@ -131,7 +131,7 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, cons
   const Four dot = hn::Add(hn::Zero(tag), FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot),
                                                    hn::Load(tag, c.dot), hn::Load(tag, e.dot)));
   const Four one = hn::Set(tag, 1.0f);
-  const Four inverse_divisor = hn::Set(tag, norm.inverse_divisor);
+  const Four inverse_divisor = hn::Set(tag, norm.root.inverse_divisor);
   const Four largest = hn::Set(tag, kLargestSafe);
   Four r = one;
   if (run.Has(kRstd)) {
@@ -147,7 +147,7 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, cons
   auto safe =
       hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
   if (ways.squares) {
-    const Four eps = hn::Set(tag, norm.eps);
+    const Four eps = hn::Set(tag, norm.root.eps);
     const Four sums = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares),
                                hn::Load(tag, c.squares), hn::Load(tag, e.squares));
     const Four under_root =
@@ -165,7 +165,7 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, cons
 }
 
 HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, size_t row, const Ways& ways) {
-  return MakeHotTerms(norm, SumRow(norm, run, row, ways), RstdOf(run, row));
+  return MakeHotTerms(norm.root, SumRow(norm, run, row, ways), RstdOf(run, row));
 }
 
 // The terms in binary64 of a row of which something is cold. Where its r is NaN the others do not
@@ -175,7 +175,7 @@ inline HWY_NOINLINE RowTerms ColdTermsOfRow(const Norm& norm, const Run& run, si
   const float hot_r = hot.terms.r;
   if (std::isnan(hot_r)) return {{hot_r, 0, 0}, hot_r, hot.cold, false};
   const float* const rstd = RstdOf(run, row);
-  const bool needs_squares = NeedsSquares(norm, rstd != nullptr);
+  const bool needs_squares = NeedsSquares(norm.root, rstd != nullptr);
   HWY_ALIGN float x[kBlock];
   HWY_ALIGN float dy[kBlock];
   HWY_ALIGN float weight[kBlock];
@@ -189,9 +189,9 @@ inline HWY_NOINLINE RowTerms ColdTermsOfRow(const Norm& norm, const Run& run, si
     ReadTile(norm, run, kWeight, 0, begin, n, weight);
     c += SumWideBlock<false>(x, dy, weight, n);
   }
-  const double under_root = UnderRoot(norm, squares);
-  const double r = rstd != nullptr ? *rstd : InverseRms(norm, under_root);
-  return {MakeTerms(norm, r, under_root, c), hot_r, hot.cold, IsOnlyG(norm, under_root)};
+  const double under_root = UnderRoot(norm.root, squares);
+  const double r = rstd != nullptr ? *rstd : InverseRms(norm.root, under_root);
+  return {MakeTerms(norm.root, r, under_root, c), hot_r, hot.cold, IsOnlyG(norm.root, under_root)};
 }
 
 HWY_INLINE RowTerms AnyTermsOfRow(const Norm& norm, const Run& run, size_t row,
@@ -247,9 +247,7 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
   HWY_ALIGN float dx[kTile];
   const Leaves& leaves = *norm.kernels->leaves;
   const auto& apply = leaves.backward->apply[kF32];
-  Run tile;  // a row of f32; not a copy, which would be a call
-  tile.count = 1;
-  tile.given = 0;
+  Run tile(1, kTile);  // a row of f32
   tile.start_sums = run.start_sums && row == 0;
   tile.Set(kX, x, 0);
   tile.Set(kDy, dy, 0);
@@ -357,7 +355,7 @@ inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
   if (AreBetterAlone(norm, run)) return 0;
   const Ways ways = FindWays(norm, run);
   if (run.count >= 4 && IsShort(norm, run) && ways.row != nullptr && !norm.stream &&
-      norm.eps_placement != RMSNORM_EPS_FLOOR) {
+      norm.root.eps_placement != RMSNORM_EPS_FLOOR) {
     return BackwardByFours(norm, run, ways);
   }
   return ways.two != nullptr ? BackwardByTwos(norm, run, ways) : 0;
@@ -367,7 +365,7 @@ inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
 // RMS each.
 HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
   return kHoldsRows && run.d <= kLongestHeld && norm.one_type && run.Has(kDx) && run.Has(kDw) &&
-         run.Has(kRstd) && !norm.add_to_dx && norm.eps_placement == RMSNORM_EPS_INSIDE;
+         run.Has(kRstd) && !norm.add_to_dx && norm.root.eps_placement == RMSNORM_EPS_INSIDE;
 }
 
 void BackwardRows(const Norm& norm, const Run& run) {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "../kernels.h"
+#include "../kernel_table.h"
 
 namespace rmsnorm::internal {
 

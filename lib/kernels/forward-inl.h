@@ -183,19 +183,19 @@ struct FourInverses {
   bool safe;  // whether all four are; if not, r is meaningless
 };
 
-HWY_INLINE FourInverses InvertFour(const Norm& norm, Four sums) {
+HWY_INLINE FourInverses InvertFour(const Root& root, Four sums) {
   const FourTag tag;
-  const Four eps = hn::Set(tag, norm.eps);
-  const Four inverse_divisor = hn::Set(tag, norm.inverse_divisor);
-  const Four under_root = norm.eps_placement == RMSNORM_EPS_INSIDE
+  const Four eps = hn::Set(tag, root.eps);
+  const Four inverse_divisor = hn::Set(tag, root.inverse_divisor);
+  const Four under_root = root.eps_placement == RMSNORM_EPS_INSIDE
                               ? hn::MulAdd(sums, inverse_divisor, eps)
                               : hn::Mul(sums, inverse_divisor);
-  const Four root = hn::Sqrt(under_root);
+  const Four s = hn::Sqrt(under_root);
   const auto safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)),
                             hn::Le(under_root, hn::Set(tag, kLargestSafe)));
-  const Four rms = norm.eps_placement == RMSNORM_EPS_INSIDE    ? root
-                   : norm.eps_placement == RMSNORM_EPS_OUTSIDE ? hn::Add(root, eps)
-                                                               : hn::Max(root, eps);
+  const Four rms = root.eps_placement == RMSNORM_EPS_INSIDE    ? s
+                   : root.eps_placement == RMSNORM_EPS_OUTSIDE ? hn::Add(s, eps)
+                                                               : hn::Max(s, eps);
   return {hn::Div(hn::Set(tag, 1.0f), rms), hn::AllTrue(tag, safe)};
 }
 
@@ -257,7 +257,7 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
     const bool first = row == begin;
     const bool more = row + 4 <= run.count;
     if (!first) {
-      const FourInverses inverses = InvertFour(norm, blocks.Sums());
+      const FourInverses inverses = InvertFour(norm.root, blocks.Sums());
       if (HWY_UNLIKELY(!inverses.safe)) return row - 4;
       hn::Store(inverses.r, FourTag(), r);
       for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) {
@@ -332,16 +332,16 @@ constexpr bool kHoldsLongWeight = true;
 
 // f32 rows that take kPairs pairs. One is summed while the one before it waits for its 1 / RMS.
 // Beside reading a row again to scale it, 4096 x 128 takes 1.05 times memcpy's time instead of
-// 1.29, and past the caches 0.65 instead of 0.90. Nothing is copied from the norm as a whole: a
+// 1.29, and past the caches 0.65 instead of 0.90. The root is not copied as a whole: a
 // copy by vectors waits for the caller's stores of single fields, and one row of 64 took 2.5 times
 // as long by clang.
 template <size_t kPairs, bool kWhole, bool kStream, class Sources>
-HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, size_t begin) {
+HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
-  Norm norm;  // of which what follows is read
-  norm.eps = given.eps;
-  norm.eps_placement = given.eps_placement;
-  norm.inverse_divisor = given.inverse_divisor;
+  Root root;
+  root.eps = norm.root.eps;
+  root.eps_placement = norm.root.eps_placement;
+  root.inverse_divisor = norm.root.inverse_divisor;
   size_t d = run.d;
   AssumeHeld<kPairs, kWhole>(d);
   const size_t count = run.count;
@@ -363,9 +363,9 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& given, const Run& run, 
       next = LoadRow<kWhole, kCount>(sources.First(i + 1), d);
       next_sum = Sum(Squares(next));
     }
-    const float under_root = UnderRoot(norm, sum);
+    const float under_root = UnderRoot(root, sum);
     if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
-    const float r = InverseRms(norm, under_root);
+    const float r = InverseRms(root, under_root);
     const Lanes<kCount> w =
         kCount < 4 || kHoldsLongWeight ? held_weight : LoadRow<kWhole, kCount>(weight, d);
     StoreRow<kWhole, kStream>(ScaledRow(row, hn::Set(F32Tag(), r), w), y[i], d);

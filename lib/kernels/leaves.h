@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../kernels.h"
+#include "../kernel_table.h"
 #include "../quantised.h"
 
 namespace rmsnorm::internal {

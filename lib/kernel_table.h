@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the layers above the kernels have a target do: the table of kernels that each target
 // provides, and what a kernel is given. None of it depends on element types but by value.
-#ifndef RMSNORM_LIB_KERNELS_H_
-#define RMSNORM_LIB_KERNELS_H_
+#ifndef RMSNORM_LIB_KERNEL_TABLE_H_
+#define RMSNORM_LIB_KERNEL_TABLE_H_
 
 #include <cstddef>
 
@@ -12,13 +12,18 @@ namespace rmsnorm::internal {
 
 struct KernelTable;
 
-// What is the same for every row of a call. All of it has been checked.
-struct Norm {
-  const KernelTable* kernels;
+// What leads from a row's sum of squares to 1 / RMS.
+struct Root {
   float eps;
   float divisor;
   float inverse_divisor;  // 1 / divisor, rounded
   rmsnorm_eps_placement eps_placement;
+};
+
+// What is the same for every row of a call. All of it has been checked.
+struct Norm {
+  const KernelTable* kernels;
+  Root root;
   rmsnorm_rounding rounding;
   bool norm_unrounded;  // residual + x is normalised as it is before residual_out is rounded
   float factor;         // of x; at 1 x is left alone
@@ -37,9 +42,11 @@ struct Norm {
 // with subnormals kept. An operand that has the place of another is the same data and stride; else
 // an output shares no byte with another operand.
 struct Run {
+  Run(size_t rows, size_t length) : count(rows), d(length) {}
+
   size_t count;  // rows
   size_t d;      // elements of each
-  OperandSet given;
+  OperandSet given = 0;
   // Of the first row of those that are given. What the operands of columns are here:
   //   weight  the prepared values w' = offset + w in f32, ones where the call has none; there
   //           wherever y, q, dx or dw is
@@ -48,7 +55,7 @@ struct Run {
   //   dw, db  sums of f32 to add to, not the operands themselves
   char* data[kOperands];
   ptrdiff_t stride[kOperands];  // bytes from one row to the next; 0 for weight, bias, dw and db
-  bool start_sums;  // dw or db are +0 before the first of these rows, whatever they hold
+  bool start_sums = false;  // dw or db are +0 before the first of these rows, whatever they hold
 
   bool Has(Operand operand) const { return (given & SetOf(operand)) != 0; }
   void Set(Operand operand, void* first_row, ptrdiff_t row_stride) {
@@ -116,4 +123,4 @@ struct KernelTable {
 
 }  // namespace rmsnorm::internal
 
-#endif  // RMSNORM_LIB_KERNELS_H_
+#endif  // RMSNORM_LIB_KERNEL_TABLE_H_
