@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "module.h"
 #include "status.h"
 
 namespace rmsnorm::internal {
@@ -423,6 +424,26 @@ rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& optio
     return Fail(RMSNORM_ERROR_GATE, "options: gate_rounding needs a gate after the norm");
   }
   return RMSNORM_OK;
+}
+
+rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
+                         const rmsnorm_operands* operands, const rmsnorm_options* options,
+                         Call& call) {
+  const bool by_module = module != nullptr;
+  if (by_module && options != nullptr) {
+    return Fail(RMSNORM_ERROR_OPERAND, "options: the module has its own");
+  }
+  call.module_weight = by_module ? module->prepared.get() : nullptr;
+  if (by_module) {
+    call.options = module->options;
+  } else {
+    RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options));
+  }
+  RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, by_module, call.operands));
+  RMSNORM_RETURN_IF_ERROR(CheckOptionsFit(operation, call.options, call.operands, by_module));
+  if (!by_module || call.operands.d == module->d) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", call.operands.d,
+              module->d);
 }
 
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d) {

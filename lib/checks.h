@@ -14,6 +14,18 @@ namespace rmsnorm::internal {
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options);
 rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context);
 
+// A call, checked.
+struct Call {
+  Operands operands;
+  rmsnorm_options options;
+  const float* module_weight;  // prepared, or null without a module
+};
+
+// Checks a call by a module or, where that is null, by `options`.
+rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
+                         const rmsnorm_operands* operands, const rmsnorm_options* options,
+                         Call& call);
+
 // Checks the operands of an operation: which there are, each by itself, that their shapes and types
 // fit, and that no output shares memory with another operand but in its place. `own_weight` is of a
 // call that brings a weight of its own.

@@ -10,8 +10,8 @@
 
 #include "calls.h"
 #include "float_environment.h"
-#include "norm.h"
-#include "short_calls.h"
+#include "module_rows.h"
+#include "plan.h"
 #include "status.h"
 
 using namespace rmsnorm::internal;
@@ -80,11 +80,13 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->dtype = dtype;
     made->options = own_options;
     made->context = place.context;
-    made->most_short_rows[0] = MostShortRows(Operation::kForward, d, own_options);
-    made->most_short_rows[1] = MostShortRows(Operation::kBackward, d, own_options);
     made->kernels = place.kernels;
     for (int i = 0; i < 3; ++i) {
-      MakeDenseNorm(*place.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);
+      MakeNorm(*place.kernels, own_options, d, made->norm[i]);
+      SetDtype(RMSNORM_F32 + i, made->norm[i]);
+    }
+    for (const Operation operation : {Operation::kForward, Operation::kBackward}) {
+      made->most_direct_rows[static_cast<int>(operation)] = MostDirectRows(operation, *made);
     }
     made->description = Describe(d, dtype, own_options, place.context);
     *module = made.release();

@@ -14,7 +14,7 @@ struct rmsnorm_module {
   rmsnorm_options options;
   rmsnorm_context context;  // its target is `kernels`
   const rmsnorm::internal::KernelTable* kernels;
-  size_t most_short_rows[2];           // dense rows that go the short way, of each Operation
+  size_t most_direct_rows[2];          // of each Operation (module_rows.h)
   rmsnorm::internal::Norm norm[3];     // for dense rows of each type, f32 first
   rmsnorm::internal::Floats weight;    // rounded to dtype
   rmsnorm::internal::Floats prepared;  // offset + weight

@@ -466,7 +466,8 @@ void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d, bool a
 }  // namespace
 
 const KernelTable kReferenceTable = {
-    "reference", Prepare, Forward, Backward, AddRows, StoreSums, /*leaves=*/nullptr,
+    "reference", {3000, 8000, 2500}, Prepare, Forward, Backward, AddRows,
+    StoreSums,   /*leaves=*/nullptr,
 };
 
 }  // namespace rmsnorm::internal

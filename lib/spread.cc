@@ -3,10 +3,7 @@
 #include "spread.h"
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
-
-#include "thresholds.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -18,10 +15,14 @@
 namespace rmsnorm::internal {
 namespace {
 
-// The parts as the caller's executor gets them.
+// ------------------------------------------------------------------ parts to threads
+
+using PartTask = void (*)(const void* state, size_t part, size_t parts);
+
+// The parts as an executor gets them.
 struct Parts {
   PartTask task;
-  void* state;
+  const void* state;
   size_t count;
 };
 
@@ -32,9 +33,12 @@ void RunPart(void* state, size_t part) {
 }
 
 #ifdef _OPENMP
-// Whether this process was forked from one in which OpenMP had run parts. Its threads did not come
-// along, and libgomp would wait for them for good.
+// Whether this process was forked from one in which OpenMP had run parts. Its threads stayed
+// behind, and libgomp would wait for them forever.
 std::atomic<bool> lost_threads{false};
+
+// OpenMP's own number, within its limit.
+int UsualThreads() { return std::min(omp_get_max_threads(), omp_get_thread_limit()); }
 #endif
 
 void RunWithOpenMp(Parts& parts) {
@@ -42,9 +46,10 @@ void RunWithOpenMp(Parts& parts) {
   [[maybe_unused]] static const int registered =
       pthread_atfork(nullptr, nullptr, [] { lost_threads = true; });
   // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`. Two
-  // or four parts for each thread, handed out as threads ask for them, took up to 40 % longer where
-  // rows lie in a core's own cache, and gained nothing for long rows beside other load.
-#pragma omp parallel num_threads(static_cast <int>(parts.count))
+  // or four parts for each thread, taken as threads become free, took up to 40 % longer where rows
+  // lie in a core's own cache, and gained nothing for long rows beside other load.
+  const int threads = static_cast<int>(parts.count);
+#pragma omp parallel num_threads(threads)
   for (size_t part = static_cast<size_t>(omp_get_thread_num()); part < parts.count;
        part += static_cast<size_t>(omp_get_num_threads())) {
     RunPart(&parts, part);
@@ -54,10 +59,23 @@ void RunWithOpenMp(Parts& parts) {
 #endif
 }
 
-// Into how many parts work is worth splitting, however large it is; at least 1.
-size_t MaxThreads(const rmsnorm_context& context) {
+// Runs task(state, part, parts) once for each part below `parts`.
+void RunParts(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
+              PartTask task, const void* state) {
+  if (parts <= 1) return task(state, 0, 1);
+  Parts all = {task, state, parts};
+  environment.Leave();
+  if (context.parallel_for != nullptr) {
+    context.parallel_for(context.parallel_context, parts, RunPart, &all);
+  } else {
+    RunWithOpenMp(all);
+  }
+  environment.Enter();
+}
+
+// How many parts work may have, however large it is; at least 1.
+size_t MostParts(const rmsnorm_context& context) {
   int threads = context.threads;
-  if (threads == 1) return 1;
   if (context.parallel_for != nullptr) {
     if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   } else {
@@ -75,79 +93,72 @@ size_t MaxThreads(const rmsnorm_context& context) {
   return static_cast<size_t>(std::max(threads, 1));
 }
 
-// Nanoseconds below which a part is not worth a thread of its own, whatever it takes to hand it
-// out: an executor's cost is not known, and a region of OpenMP takes 0.65 to 2.1 us with two
-// threads that spin (libgomp 12 and libomp 14, AMD Zen).
-constexpr size_t kLeastOfPart = 1500;
-
-#ifdef _OPENMP
-// Nanoseconds that a region counts as at most, as a busy machine may have no time for its threads.
-// Threads that sleep are awake after 20 to 30 us: always with OMP_WAIT_POLICY=passive, and else
-// some milliseconds after the last region.
-constexpr size_t kMostOfRegion = 20000;
-
-// Nanoseconds of a region of OpenMP without work, which the first one with work finds out behind
-// itself; 0 before.
-std::atomic<size_t> region_cost{0};
-
-void TimeRegion(size_t threads) {
-  using Clock = std::chrono::steady_clock;
-  Parts parts = {[](void*, size_t, size_t) {}, nullptr, threads};
-  size_t least = kMostOfRegion;
-  for (int i = 0; i < 4; ++i) {
-    const Clock::time_point start = Clock::now();
-    RunWithOpenMp(parts);
-    const auto taken = std::chrono::nanoseconds(Clock::now() - start);
-    least = std::min(least, static_cast<size_t>(taken.count()));
-  }
-  region_cost.store(least, std::memory_order_relaxed);
+// Part i of `parts` even ones holds the items PartBegin(i) up to PartBegin(i + 1).
+size_t PartBegin(size_t items, size_t part, size_t parts) {
+  return part * (items / parts) + std::min(part, items % parts);
 }
-#endif
 
-// Nanoseconds of the least part that is worth a thread. With work a region costs more than without,
-// as threads wait for lines of memory that others have written: 2.1 to 2.8 us where it is 1.35 us
-// without (forward of 2 to 16 rows of 4096 in bf16, AMD Zen), 1.5 to 2.6 us where it is 0.9 us
-// (f32, Intel Xeon).
-size_t LeastOfPart([[maybe_unused]] const rmsnorm_context& context) {
-#ifdef _OPENMP
-  if (context.parallel_for == nullptr) {
-    return kLeastOfPart + region_cost.load(std::memory_order_relaxed);
+// ------------------------------------------------------------------ plans to parts
+
+struct Plans {
+  const Plan* plan;
+  size_t count;
+  size_t shares;  // of all plans
+};
+
+// A unit counts as many shares as a row has elements, so that rows of several plans weigh what they
+// take. The units of a plan with sums count alike.
+size_t SharesOfUnit(const Plan& plan) { return plan.has_sums ? 1 : plan.d; }
+
+// The units of all plans, one plan after the other, that begin in the part's shares.
+void RunPartOfPlans(const void* state, size_t part, size_t parts) {
+  const Plans& plans = *static_cast<const Plans*>(state);
+  const size_t begin = PartBegin(plans.shares, part, parts);
+  const size_t end = PartBegin(plans.shares, part + 1, parts);
+  size_t before = 0;  // shares of the plans before
+  for (size_t i = 0; i < plans.count; ++i) {
+    const Plan& plan = plans.plan[i];
+    const size_t units = plan.Units();
+    const size_t of_unit = SharesOfUnit(plan);
+    const auto first_unit = [&](size_t share) {
+      return share <= before ? 0 : std::min(units, (share - before - 1) / of_unit + 1);
+    };
+    RunUnits(plan, first_unit(begin), first_unit(end));
+    before += units * of_unit;
   }
-#endif
-  return kLeastOfPart;
+}
+
+void RunPartOfTotals(const void* state, size_t part, size_t parts) {
+  const Plan& plan = *static_cast<const Plan*>(state);
+  const size_t units = UnitsOfTotals(plan);
+  StoreTotals(plan, PartBegin(units, part, parts), PartBegin(units, part + 1, parts));
 }
 
 }  // namespace
 
-size_t PartsOfLargeWork(const Work& work, const rmsnorm_context& context) {
-  constexpr size_t kPicoseconds = 1000;
-  const size_t least =
-      Threshold(LeastOfPart(context) * kPicoseconds / PicosecondsOfElement(work) + 1, 64);
-  const size_t parts = work.elements / least;
+size_t PartsOfLargeWork(size_t picoseconds, size_t units, const rmsnorm_context& context) {
   // Asking OpenMP takes 20 to 40 ns.
-  return parts > 1 ? std::min(parts, MaxThreads(context)) : 1;
+  return std::min({picoseconds / kLeastOfPart, units, MostParts(context)});
 }
 
-void RunOnThreads(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
-                  size_t parts, PartTask task, void* state) {
-  Parts all = {task, state, parts};
-  environment.Leave();
-  if (context.parallel_for != nullptr) {
-    context.parallel_for(context.parallel_context, parts, RunPart, &all);
-  } else {
-    RunWithOpenMp(all);
-#ifdef _OPENMP
-    if (region_cost.load(std::memory_order_relaxed) == 0) TimeRegion(parts);
-#endif
-  }
-  environment.Enter();
+void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
+              const Plan* plans, size_t count) {
+  Plans all = {plans, count, 0};
+  for (size_t i = 0; i < count; ++i) all.shares += plans[i].Units() * SharesOfUnit(plans[i]);
+  RunParts(environment, context, parts, RunPartOfPlans, &all);
+  const Plan& last = plans[count - 1];
+  const size_t totals = UnitsOfTotals(last);
+  if (totals == 0) return;
+  const size_t picoseconds =
+      PicosecondsOfForward(*last.norm.kernels, RMSNORM_F32, 0, last.Units() * last.d / 2);
+  RunParts(environment, context, PartsOf(picoseconds, totals, context), RunPartOfTotals, &last);
 }
 
 }  // namespace rmsnorm::internal
 
 int32_t rmsnorm_max_threads() noexcept {
 #ifdef _OPENMP
-  return rmsnorm::internal::lost_threads ? 1 : omp_get_max_threads();
+  return rmsnorm::internal::lost_threads ? 1 : rmsnorm::internal::UsualThreads();
 #else
   return 1;
 #endif

@@ -27,6 +27,13 @@ rmsnorm_status FailOfCall(size_t index, rmsnorm_status status) {
   return Fail(status, "calls[%zu].%s", index, text);
 }
 
+KeptErrorMessage::KeptErrorMessage() {
+  static_assert(sizeof text_ == sizeof message);
+  std::memcpy(text_, message, sizeof message);
+}
+
+KeptErrorMessage::~KeptErrorMessage() { std::memcpy(message, text_, sizeof message); }
+
 }  // namespace rmsnorm::internal
 
 const char* rmsnorm_error_message() noexcept { return rmsnorm::internal::message; }

@@ -13,6 +13,18 @@ namespace rmsnorm::internal {
 // Puts "calls[index]." before the text that Fail() has kept last, and returns `status`.
 rmsnorm_status FailOfCall(size_t index, rmsnorm_status status);
 
+// Keeps the text of rmsnorm_error_message() while a check is tried.
+class KeptErrorMessage {
+ public:
+  KeptErrorMessage();
+  ~KeptErrorMessage();
+  KeptErrorMessage(const KeptErrorMessage&) = delete;
+  KeptErrorMessage& operator=(const KeptErrorMessage&) = delete;
+
+ private:
+  char text_[256];
+};
+
 }  // namespace rmsnorm::internal
 
 // Returns from the calling function where `call` failed.

@@ -20,23 +20,25 @@ constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_
 #endif
 }
 
-// Elements of forward below which a call is one thread's, whatever they take: 0.4 us on one machine
-// with AVX-512, 4.5 us on one with AVX2, both in bf16.
-constexpr size_t kMinWorkToSplit = Threshold(8192, 128);
+// Picoseconds of work below which a part is not worth a thread. A region of OpenMP takes 0.65
+// to 2.8 us (doc/design.md, "Threads").
+constexpr size_t kLeastOfPart = Threshold(3000000, 4000);
 
 // Elements of a step of the residual add for short rows, unless four rows have more, and its rows.
 // Those of x, residual and y fit L1.
 constexpr size_t kAddTile = Threshold(2048, 256);
 constexpr size_t kAddTileRows = Threshold(64, 4);
 
-// Floats that a call keeps on the stack rather than on the heap: of its weight and bias, and of the
-// sums of dw or db.
-constexpr size_t kWeightOnStack = Threshold(4096, 64);
-constexpr size_t kSumsOnStack = Threshold(8192, 64);
+// Elements of forward by pointers below which a call is one part's, whatever they take: 0.4 us on
+// one machine with AVX-512, 4.5 us on one with AVX2, both in bf16.
+constexpr size_t kMinWorkToSplit = Threshold(8192, 128);
 
-// A call of up to this many norms, such as those of q and k, keeps what it knows of them on the
-// stack.
-constexpr size_t kCallsOnStack = Threshold(4, 1);
+// Floats of scratch that a call keeps on the stack rather than on the heap: its weight and bias,
+// and the sums of dw and db.
+constexpr size_t kScratchOnStack = Threshold(4096, 64);
+
+// A call of up to this many norms, such as those of q and k, keeps its plans on the stack.
+constexpr size_t kPlansOnStack = Threshold(2, 1);
 
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.
 // A row of at least kLongRow elements is long: one row with its weight fills L1.

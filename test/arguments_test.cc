@@ -763,12 +763,12 @@ TEST(Memory, ThatIsMissingIsAnError) {
   operands.x = operands.dy = &x;
   operands.dw = &other;
   EXPECT_EQ(RMSNORM_ERROR_MEMORY, rmsnorm_backward(&operands, nullptr, nullptr));
-  EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("weight: ")) << rmsnorm_error_message();
+  EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("x: ")) << rmsnorm_error_message();
   operands = rmsnorm_no_operands();
   operands.x = operands.weight = &x;
   operands.y = &other;
   EXPECT_EQ(RMSNORM_ERROR_MEMORY, rmsnorm_forward(&operands, nullptr, nullptr));
-  EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("weight: ")) << rmsnorm_error_message();
+  EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("x: ")) << rmsnorm_error_message();
 }
 
 // ---------------------------------------------------------------------------- statuses, dtypes

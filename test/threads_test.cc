@@ -26,7 +26,7 @@ namespace {
 // Large enough to be worth eight threads on any CPU; no number of threads divides the rows evenly
 // but 1.
 constexpr size_t kManyRows = 1031;
-constexpr size_t kFewRows = 7;  // worth one thread
+constexpr size_t kFewRows = 2;  // worth one thread
 constexpr size_t kD = 512;
 
 class ThreadsTest : public testing::TestWithParam<std::string> {

@@ -105,7 +105,7 @@ constexpr KernelTable MakeKernels() {
   kernels.leaves = &kLeaves;
   return kernels;
 #else
-  return {RMSNORM_TARGET_NAME, Prepare, Forward, BackwardRows, AddRowsToSums, StoreSums, &kLeaves};
+  return {RMSNORM_TARGET_NAME, {100, 100, 100}, Prepare, Forward, BackwardRows, AddRowsToSums, StoreSums, &kLeaves};
 #endif
 }
 

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "reference.h"
+#include "spread.h"
+
+namespace rmsnorm::internal {
+namespace {
+
+// Totals are added up in columns of this unit, a multiple of every vector length and of a cache
+// line.
+constexpr size_t kColumnUnit = 64;
+
+size_t ColumnUnits(size_t d) { return (d + kColumnUnit - 1) / kColumnUnit; }
+
+size_t Elements(const rmsnorm_view& view) {
+  size_t elements = 1;
+  for (int i = 0; i < view.ndim; ++i) elements *= view.shape[i];
+  return elements;
+}
+
+bool IsGiven(OperandSet given, Operand operand) { return (given & SetOf(operand)) != 0; }
+
+// ------------------------------------------------------------------ rows
+
+// Finds the distance in elements from each row of a view to the next, over its first `dims`
+// dimensions. Returns false where there is more than one.
+bool FindRowStride(const rmsnorm_view& view, int dims, ptrdiff_t& stride) {
+  bool found = false;
+  size_t next = 0;  // what the stride of the next wider dimension must be
+  stride = 0;
+  for (int i = dims - 1; i >= 0; --i) {
+    if (view.shape[i] == 1) continue;
+    if (!found) {
+      stride = view.stride[i];
+      found = true;
+    } else if (static_cast<size_t>(view.stride[i]) != next) {
+      return false;
+    }
+    next = static_cast<size_t>(view.stride[i]) * view.shape[i];
+  }
+  return true;
+}
+
+// Sets the operands of a run of all rows. Returns false where they need a walk.
+bool SetRun(const Views& views, Run& run) {
+  bool even = true;
+  ForEachOperand(views.given, [&](Operand operand) {
+    const rmsnorm_view& view = views[operand];
+    ptrdiff_t stride = 0;
+    if (kOperandRules[operand].shape == Shape::kColumns) {
+      even = even && (view.ndim == 1 || Elements(view) == run.d);
+    } else {
+      even = even && FindRowStride(view, RowDimensions(operand, view), stride);
+    }
+    run.Set(operand, const_cast<void*>(view.data),
+            stride * static_cast<ptrdiff_t>(ElementSize(view.dtype)));
+  });
+  return even;
+}
+
+void MakeRows(const rmsnorm_view& x, const Views& views, bool in_slabs, Plan& plan) {
+  plan.run = Run(plan.rows, plan.d);
+  plan.is_run = SetRun(views, plan.run);
+  if (plan.is_run) return;
+  MakeWalk(x, views, plan.walk);
+  if (in_slabs) WalkInSlabs(plan.walk);
+}
+
+// The rows from `begin` on that are a run, up to `end` at most.
+Run RowsOf(const Plan& plan, size_t begin, size_t end) {
+  if (!plan.is_run) return NextRun(plan.walk, begin, end);
+  Run run(end - begin, plan.d);
+  ForEachOperand(plan.run.given, [&](Operand operand) {
+    run.Set(operand, plan.run.Row<void>(operand, begin), plan.run.stride[operand]);
+  });
+  return run;
+}
+
+void RunRows(const Plan& plan, size_t begin, size_t end) {
+  while (begin < end) {
+    const Run run = RowsOf(plan, begin, end);
+    plan.kernel(plan.norm, run);
+    begin += run.count;
+  }
+}
+
+// ------------------------------------------------------------------ weights and biases in f32
+
+// The operands that a call takes in f32, dense, one row after the other. A weight is among them
+// wherever it matters, if only as ones.
+OperandSet PreparedOperands(const Call& call) {
+  constexpr OperandSet kScaled = SetOf(kY) | SetOf(kQ) | SetOf(kDx) | SetOf(kDw);
+  const OperandSet given = call.operands.given;
+  const OperandSet scaling =
+      (given & kScaled) != 0 ? SetOf(kWeight) | (given & SetOf(kBias)) : OperandSet{0};
+  return scaling | (given & SetOf(kPostNormWeight));
+}
+
+bool IsOfModule(const Call& call, Operand operand) {
+  return operand == kWeight && call.module_weight != nullptr;
+}
+
+// The floats that PrepareColumns() takes. The sum saturates.
+size_t FloatsOfColumns(const Call& call) {
+  size_t floats = 0;
+  ForEachOperand(PreparedOperands(call), [&](Operand operand) {
+    if (IsOfModule(call, operand)) return;
+    const size_t elements =
+        call.operands.Has(operand) ? Elements(call.operands[operand]) : call.operands.d;
+    floats = Scratch::Add(floats, elements);
+  });
+  return floats;
+}
+
+// Writes offset + value for each value of a view. An offset of -0 leaves the values as they are.
+rmsnorm_view PrepareView(const KernelTable& kernels, const rmsnorm_view& view, float offset,
+                         float* prepared) {
+  if (view.ndim == 1) {  // as the walk does, in a tenth of the time for a head of 64
+    kernels.prepare(view.dtype, view.data, view.shape[0], offset, prepared);
+    return rmsnorm_vector(prepared, RMSNORM_F32, view.shape[0]);
+  }
+  const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
+  // A walk from each row of the view to its place in the result, as from a weight to its gradient.
+  Views views;
+  views.Set(kWeight, &view);
+  views.Set(kDw, &result);
+  Walk walk;
+  MakeWalk(view, views, walk);
+  for (size_t row = 0; row < walk.rows; ++row) {
+    const Run run = NextRun(walk, row, row + 1);
+    kernels.prepare(view.dtype, run.data[kWeight], walk.d, offset, run.Row<float>(kDw, 0));
+  }
+  return result;
+}
+
+// Replaces the caller's views of weights and biases by views of the prepared ones, up to three,
+// which `prepared` receives. Those that do not matter are removed.
+void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scratch, Views& views,
+                    rmsnorm_view* prepared) {
+  constexpr OperandSet kAll = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
+  views.given &= ~kAll;
+  const size_t d = call.operands.d;
+  ForEachOperand(PreparedOperands(call), [&](Operand operand) {
+    rmsnorm_view& view = *prepared++;
+    if (IsOfModule(call, operand)) {
+      view = rmsnorm_vector(call.module_weight, RMSNORM_F32, d);
+    } else if (call.operands.Has(operand)) {
+      const rmsnorm_view& given = call.operands[operand];
+      const float offset = operand == kBias ? -0.0f : call.options.weight_offset;
+      view = PrepareView(kernels, given, offset, scratch.Take(Elements(given)));
+    } else {
+      float* const ones = scratch.Take(d);
+      std::fill_n(ones, d, 1.0f);
+      view = rmsnorm_vector(ones, RMSNORM_F32, d);
+    }
+    views.Set(operand, &view);
+  });
+}
+
+// ------------------------------------------------------------------ norms
+
+// The norm of a call with these views.
+void MakeNormOfViews(const KernelTable& kernels, const Call& call, const Views& views, Norm& norm) {
+  MakeNorm(kernels, call.options, call.operands.d, norm);
+  ForEachOperand(views.given, [&](Operand operand) {
+    const OperandRule& rule = kOperandRules[operand];
+    if (rule.shape == Shape::kColumns) return;
+    norm.dtype[operand] = views[operand].dtype;
+    const bool like_x = views[operand].dtype == views[kX].dtype;
+    if (rule.shape == Shape::kRows && rule.dtype == 0 && !like_x) {
+      norm.one_type = norm.has_leaves = false;
+    }
+  });
+}
+
+// ------------------------------------------------------------------ dw and db
+
+// Plans the sums of dw or db, and the parts that share them. Returns the floats they take.
+size_t PlanSumsOf(Operand operand, const Operands& operands, const rmsnorm_context& context,
+                  Plan& plan) {
+  const rmsnorm_view& view = operands[operand];
+  ColumnSums& sums = plan.sums;
+  plan.has_sums = true;
+  sums.operand = operand;
+  sums.dtype = view.dtype;
+  sums.add = (operands.add_to & (operand == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB)) != 0;
+  sums.groups = Elements(view) / plan.d;
+  sums.blocks = BlocksOfRows(plan.rows / sums.groups);
+  sums.stride = ColumnUnits(plan.d) * kColumnUnit;
+  plan.parts = PartsOf(plan.picoseconds, plan.Units(), context);
+  const bool one_part = plan.parts == 1;
+  sums.in_gradient = (one_part || sums.blocks == 1) && !sums.add && sums.dtype == RMSNORM_F32;
+  const size_t kept = sums.in_gradient && sums.blocks == 1 ? 0
+                      : one_part                           ? std::min<size_t>(sums.blocks, 2)
+                                                           : plan.Units();
+  size_t floats;
+  if (__builtin_mul_overflow(kept, sums.stride, &floats)) floats = SIZE_MAX;
+  sums.floats = floats;
+  return floats;
+}
+
+// The first row of a unit. The unit after the last begins after the last row.
+size_t FirstRow(const Plan& plan, size_t unit) {
+  const size_t rows = plan.rows / plan.sums.groups;
+  return unit / plan.sums.blocks * rows +
+         FirstRowOfBlock(rows, plan.sums.blocks, unit % plan.sums.blocks);
+}
+
+char* GradientOf(const Plan& plan, size_t group) {
+  const size_t row = group * (plan.rows / plan.sums.groups);
+  return RowsOf(plan, row, row + 1).data[plan.sums.operand];
+}
+
+// Where the sums of a unit are. `gradient` is the row of the gradient that its group has.
+float* SumsOf(const Plan& plan, size_t unit, char* gradient) {
+  const ColumnSums& sums = plan.sums;
+  const size_t block = unit % sums.blocks;
+  if (sums.in_gradient && block == 0) return reinterpret_cast<float*>(gradient);
+  return sums.data + (plan.parts == 1 ? std::min<size_t>(block, 1) : unit) * sums.stride;
+}
+
+// Where one part has done a unit: adds its sums to the total of its group, and stores that after
+// the last block.
+void AddUp(const Plan& plan, size_t unit) {
+  const ColumnSums& sums = plan.sums;
+  const auto store_sums = plan.norm.kernels->store_sums;
+  const size_t block = unit % sums.blocks;
+  char* const gradient = GradientOf(plan, unit / sums.blocks);
+  float* const total = SumsOf(plan, unit - block, gradient);
+  if (block > 0) {
+    store_sums(SumsOf(plan, unit, gradient), sums.stride, 1, plan.d, true, RMSNORM_F32, total);
+  }
+  if (block + 1 == sums.blocks && !sums.in_gradient) {
+    store_sums(total, sums.stride, 1, plan.d, sums.add, sums.dtype, gradient);
+  }
+}
+
+void RunBlockOfRows(const Plan& plan, size_t unit) {
+  const size_t begin = FirstRow(plan, unit);
+  const size_t end = FirstRow(plan, unit + 1);
+  for (size_t row = begin; row < end;) {
+    Run run = RowsOf(plan, row, end);
+    char*& data = run.data[plan.sums.operand];
+    data = reinterpret_cast<char*>(SumsOf(plan, unit, data));
+    run.start_sums = row == begin;
+    plan.kernel(plan.norm, run);
+    row += run.count;
+  }
+  if (plan.parts == 1) AddUp(plan, unit);
+}
+
+}  // namespace
+
+void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d, Norm& norm) {
+  norm.kernels = &kernels;
+  norm.root.eps = options.eps;
+  norm.root.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
+  norm.root.inverse_divisor = 1 / norm.root.divisor;
+  norm.root.eps_placement = options.eps_placement;
+  norm.rounding = options.rounding;
+  norm.norm_unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;
+  norm.factor = options.factor;
+  norm.activation = options.activation;
+  norm.gate_placement = options.gate_placement;
+  norm.gate_rounding = options.gate_rounding;
+  norm.add_to_dx = false;
+  norm.one_type = true;
+  norm.has_leaves = options.rounding != RMSNORM_INVERSE_ROUNDED && norm.factor == 1.0f;
+  norm.stream = false;
+  for (rmsnorm_dtype& dtype : norm.dtype) dtype = RMSNORM_F32;
+}
+
+void SetDtype(rmsnorm_dtype dtype, Norm& norm) {
+  for (int i = 0; i < kOperands; ++i) {
+    if (kOperandRules[i].shape == Shape::kRows) norm.dtype[i] = dtype;
+  }
+}
+
+size_t PicosecondsOfForward(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandSet given,
+                            size_t elements) {
+  constexpr size_t kMost = size_t{1} << 40;  // elements, so that nothing overflows
+  const size_t half_steps = 2 + (IsGiven(given, kPostNormWeight) ? 2 : 0) +
+                            (IsGiven(given, kGate) ? 4 : 0) + (IsGiven(given, kQ) ? 2 : 0) +
+                            (IsGiven(given, kResidual) ? 1 : 0);
+  return std::min(elements, kMost) * kernels.picoseconds[x_dtype - RMSNORM_F32] * half_steps / 2;
+}
+
+size_t PicosecondsOfBackward(const KernelTable& kernels, rmsnorm_dtype x_dtype, size_t elements) {
+  return 2 * PicosecondsOfForward(kernels, x_dtype, 0, elements);
+}
+
+size_t RowBytes(const Operands& operands) {
+  size_t bytes_of_element = 0;
+  ForEachOperand(operands.given, [&](Operand operand) {
+    if (kOperandRules[operand].shape != Shape::kRows) return;
+    bytes_of_element += ElementSize(operands[operand].dtype);
+  });
+  return operands.rows * operands.d * bytes_of_element;
+}
+
+size_t FloatsOfForward(const Call& call) { return FloatsOfColumns(call); }
+
+void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
+                 Plan& plan) {
+  const Operands& operands = call.operands;
+  Views views = operands;
+  rmsnorm_view prepared[3];
+  PrepareColumns(call, kernels, scratch, views, prepared);
+  plan.kernel = kernels.forward;
+  plan.rows = operands.rows;
+  plan.d = operands.d;
+  plan.has_sums = false;
+  plan.picoseconds =
+      PicosecondsOfForward(kernels, operands[kX].dtype, operands.given, operands.rows * operands.d);
+  MakeNormOfViews(kernels, call, views, plan.norm);
+  plan.norm.stream =
+      operands.Has(kY) && operands[kY].data != operands[kX].data && bytes > StreamedBytes();
+  MakeRows(operands[kX], views, true, plan);
+}
+
+size_t PlanSums(const Call& call, const KernelTable& kernels, const rmsnorm_context& context,
+                BackwardPlans& plans) {
+  const Operands& operands = call.operands;
+  const size_t elements = operands.rows * operands.d;
+  plans.has_db = operands.Has(kDb);
+  plans.has_dx_or_dw = operands.Has(kDx) || operands.Has(kDw);
+  for (Plan* const plan : {&plans.db, &plans.dx_dw}) {
+    plan->rows = operands.rows;
+    plan->d = operands.d;
+    plan->has_sums = false;
+  }
+  size_t floats = 0;
+  if (plans.has_db) {
+    plans.db.kernel = kernels.add_rows;
+    plans.db.picoseconds = PicosecondsOfForward(kernels, operands[kDy].dtype, 0, elements);
+    floats = Scratch::Add(floats, PlanSumsOf(kDb, operands, context, plans.db));
+  }
+  if (plans.has_dx_or_dw) {
+    Plan& plan = plans.dx_dw;
+    plan.kernel = kernels.backward;
+    plan.picoseconds = PicosecondsOfBackward(kernels, operands[kX].dtype, elements);
+    floats = Scratch::Add(floats, FloatsOfColumns(call));
+    if (operands.Has(kDw)) {
+      floats = Scratch::Add(floats, PlanSumsOf(kDw, operands, context, plan));
+    } else {
+      plan.parts = PartsOf(plan.picoseconds, plan.rows, context);
+    }
+  }
+  return floats;
+}
+
+void PlanBackward(const Call& call, const KernelTable& kernels, Scratch& scratch,
+                  BackwardPlans& plans) {
+  const Operands& operands = call.operands;
+  if (plans.has_db) {
+    Plan& plan = plans.db;
+    Views views;
+    for (const Operand operand : {kX, kDy, kDb}) views.Set(operand, &operands[operand]);
+    plan.sums.data = scratch.Take(plan.sums.floats);
+    MakeNormOfViews(kernels, call, views, plan.norm);
+    MakeRows(operands[kX], views, false, plan);
+  }
+  if (plans.has_dx_or_dw) {
+    Plan& plan = plans.dx_dw;
+    Views views = operands;
+    rmsnorm_view prepared[3];
+    views.Remove(kDb);
+    PrepareColumns(call, kernels, scratch, views, prepared);
+    if (plan.has_sums) plan.sums.data = scratch.Take(plan.sums.floats);
+    MakeNormOfViews(kernels, call, views, plan.norm);
+    plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
+    plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
+                       !plan.norm.add_to_dx && RowBytes(operands) > StreamedBytes();
+    MakeRows(operands[kX], views, false, plan);
+  }
+}
+
+// All bits of +0 are 0 in every type.
+void StoreZeroGradients(const Operands& operands) {
+  for (const Operand operand : {kDw, kDb}) {
+    const uint32_t adds = operand == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB;
+    if (!operands.Has(operand) || (operands.add_to & adds) != 0) continue;
+    const rmsnorm_view& view = operands[operand];
+    Views views;
+    views.Set(operand, &view);
+    Walk walk;
+    MakeWalk(view, views, walk);
+    for (size_t row = 0; row < walk.rows; ++row) {
+      std::memset(NextRun(walk, row, row + 1).data[operand], 0, walk.d * ElementSize(view.dtype));
+    }
+  }
+}
+
+void RunUnits(const Plan& plan, size_t begin, size_t end) {
+  if (!plan.has_sums) return RunRows(plan, begin, end);
+  for (size_t unit = begin; unit < end; ++unit) RunBlockOfRows(plan, unit);
+}
+
+size_t UnitsOfTotals(const Plan& plan) {
+  const bool are_kept = plan.has_sums && plan.parts > 1 && !plan.sums.in_gradient;
+  return are_kept ? plan.sums.groups * ColumnUnits(plan.d) : 0;
+}
+
+void StoreTotals(const Plan& plan, size_t begin, size_t end) {
+  const ColumnSums& sums = plan.sums;
+  const size_t of_group = ColumnUnits(plan.d);
+  while (begin < end) {
+    const size_t group = begin / of_group;
+    const size_t last = std::min(end, (group + 1) * of_group);
+    const size_t first_column = begin % of_group * kColumnUnit;
+    const size_t end_column = std::min(plan.d, (last - group * of_group) * kColumnUnit);
+    plan.norm.kernels->store_sums(sums.data + group * sums.blocks * sums.stride + first_column,
+                                  sums.stride, sums.blocks, end_column - first_column, sums.add,
+                                  sums.dtype,
+                                  GradientOf(plan, group) + first_column * ElementSize(sums.dtype));
+    begin = last;
+  }
+}
+
+}  // namespace rmsnorm::internal
