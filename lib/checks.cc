@@ -262,8 +262,9 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
                          bool own_weight, Operands& operands) {
   operands.given = 0;
   for (int i = 0; i < kOperands; ++i) {
-    operands.view[i] = ViewIn(given, static_cast<Operand>(i));
-    operands.given |= OperandSet{operands.view[i] != nullptr} << i;
+    const auto operand = static_cast<Operand>(i);
+    const rmsnorm_view* const view = ViewIn(given, operand);
+    if (view != nullptr) operands.Set(operand, view);
   }
   const OperandSet missing = roles.required & ~operands.given;
   if (missing != 0) {
@@ -433,7 +434,7 @@ rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
   if (by_module && options != nullptr) {
     return Fail(RMSNORM_ERROR_OPERAND, "options: the module has its own");
   }
-  call.module_weight = by_module ? module->prepared.get() : nullptr;
+  call.module = module;
   if (by_module) {
     call.options = module->options;
   } else {

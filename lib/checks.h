@@ -18,7 +18,7 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& contex
 struct Call {
   Operands operands;
   rmsnorm_options options;
-  const float* module_weight;  // prepared, or null without a module
+  const rmsnorm_module* module;  // or null
 };
 
 // Checks a call by a module or, where that is null, by `options`.

@@ -82,8 +82,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->context = place.context;
     made->kernels = place.kernels;
     for (int i = 0; i < 3; ++i) {
-      MakeNorm(*place.kernels, own_options, d, made->norm[i]);
-      SetDtype(RMSNORM_F32 + i, made->norm[i]);
+      MakeNorm(*place.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);
     }
     for (const Operation operation : {Operation::kForward, Operation::kBackward}) {
       made->most_direct_rows[static_cast<int>(operation)] = MostDirectRows(operation, *made);

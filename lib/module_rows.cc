@@ -40,12 +40,14 @@ bool IsElementType(rmsnorm_dtype dtype) { return dtype >= RMSNORM_F32 && dtype <
 // What a function takes by its pointer; null where it is absent.
 template <Operand kOperand>
 struct Given {
-  OperandSet Set() const { return data != nullptr ? SetOf(kOperand) : 0; }
-
   const void* data;
 };
 
+// What may be null in a call by views, and in a direct one.
 constexpr OperandSet kOptional = SetOf(kRstd) | SetOf(kDx) | SetOf(kDw);
+constexpr bool MayLack(Operation operation, Operand operand) {
+  return operation == Operation::kForward && operand == kRstd;
+}
 
 // ------------------------------------------------------------------ what is plainly right
 
@@ -56,9 +58,9 @@ struct Bytes {
 };
 
 // An absent operand gets a byte in the first page, where no operand lies.
-template <Operand kOperand>
+template <Operation kOperation, Operand kOperand>
 Bytes BytesOf(const DenseRows& rows, Given<kOperand> given) {
-  if ((kOptional & SetOf(kOperand)) != 0 && given.data == nullptr) return {kOperand, 1};
+  if (MayLack(kOperation, kOperand) && given.data == nullptr) return {kOperand, 1};
   const size_t count = kOperandRules[kOperand].shape == Shape::kColumns ? 1 : rows.count;
   return {reinterpret_cast<uintptr_t>(given.data), count * rows.RowBytes(kOperand)};
 }
@@ -70,30 +72,36 @@ bool AreApart(const Bytes& a, const Bytes& b) {
   return b.begin - a.begin - a.count <= uintptr_t{0} - a.count - b.count;
 }
 
-// Whether an output shares no byte with the other operands, or has the place of one. Of two outputs
-// the later one is compared with the earlier. Inlined, as clang else makes it a function and one
-// row of 64 in f32 takes backward 1.3 times as long.
+// Whether an output shares no byte with another operand, or has its place.
+bool IsApartOrInPlace(Operand output, const Bytes& bytes, Operand other, const Bytes& other_bytes) {
+  return AreApart(bytes, other_bytes) ||
+         (kOperandRules[output].in_place_of == other && bytes.begin == other_bytes.begin);
+}
+
+// The same for every other operand. Of two outputs the later one is compared with the earlier.
+// Inlined, as clang else makes it a function and one row of 64 in f32 takes backward 1.3 times as
+// long.
 template <Operation kOperation, Operand kOutput, Operand... kGiven>
 [[gnu::always_inline]] inline bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
   constexpr OperandSet kOutputs = RolesIn(kOperation).outputs;
   if ((kOutputs & SetOf(kOutput)) == 0) return true;
-  const auto is_apart = [&](Operand other) {
-    if (other == kOutput || (other > kOutput && (kOutputs & SetOf(other)) != 0)) return true;
-    return AreApart(bytes[kOutput], bytes[other]) || (kOperandRules[kOutput].in_place_of == other &&
-                                                      bytes[kOutput].begin == bytes[other].begin);
+  const auto is_compared = [](Operand given) {
+    return given < kOutput || (kOutputs & SetOf(given)) == 0;
   };
-  return (is_apart(kGiven) && ...);
+  return (
+      (!is_compared(kGiven) || IsApartOrInPlace(kOutput, bytes[kOutput], kGiven, bytes[kGiven])) &&
+      ...);
 }
 
 template <Operation kOperation, Operand... kGiven>
 bool ArePlain(const DenseRows& rows, Given<kGiven>... given) {
   const auto is_aligned = [&](Operand operand, const void* data) {
-    return (data != nullptr || (kOptional & SetOf(operand)) != 0) &&
+    return (data != nullptr || MayLack(kOperation, operand)) &&
            (reinterpret_cast<uintptr_t>(data) & (rows.ElementBytes(operand) - 1)) == 0;
   };
   if (!(is_aligned(kGiven, given.data) && ...)) return false;
   Bytes bytes[kOperands];
-  ((bytes[kGiven] = BytesOf(rows, given)), ...);
+  ((bytes[kGiven] = BytesOf<kOperation>(rows, given)), ...);
   return (IsApartFromAll<kOperation, kGiven, kGiven...>(bytes) && ...);
 }
 
@@ -123,7 +131,7 @@ template <Operation kOperation, Operand... kGiven>
                                            : rmsnorm_module_backward(module, &operands, context);
 }
 
-// How many parts share a direct call. The rows of dw are one block.
+// How many parts share a direct call. Backward's rows are one block.
 size_t PartsOfDirect(Operation operation, const rmsnorm_module& module, const DenseRows& rows,
                      OperandSet given) {
   const size_t elements = rows.count * rows.d;
@@ -131,15 +139,13 @@ size_t PartsOfDirect(Operation operation, const rmsnorm_module& module, const De
     return PartsOf(PicosecondsOfForward(*module.kernels, rows.dtype, given, elements), rows.count,
                    module.context);
   }
-  const bool has_dw = (given & SetOf(kDw)) != 0;
-  return PartsOf(PicosecondsOfBackward(*module.kernels, rows.dtype, elements),
-                 has_dw ? 1 : rows.count, module.context);
+  return 1;
 }
 
-// Several parts of the rows of a run.
-[[gnu::noinline]] void RunInParts(DefaultFloatEnvironment& environment,
-                                  const rmsnorm_context& context, const Norm& norm, const Run& run,
-                                  size_t parts) {
+// Forward in several parts.
+[[gnu::noinline]] void RunInParts(const rmsnorm_context& context, size_t parts, const Norm& norm,
+                                  const Run& run) {
+  DefaultFloatEnvironment environment;
   Plan plan;
   plan.norm = norm;
   plan.kernel = norm.kernels->forward;
@@ -158,27 +164,29 @@ Norm WithResidual(Norm norm, rmsnorm_dtype dtype) {
   return norm;
 }
 
+// Runs the kernel of a direct call.
 template <Operation kOperation, Operand... kGiven>
-[[gnu::always_inline]] inline void CallKernel(DefaultFloatEnvironment& environment,
-                                              const rmsnorm_module& module, const Norm& norm,
+[[gnu::always_inline]] inline void CallKernel(const rmsnorm_module& module, const Norm& norm,
                                               const DenseRows& rows, size_t parts,
                                               Given<kGiven>... given) {
   Run run(rows.count, rows.d);
   run.Set(kWeight, module.prepared.get(), 0);
   const auto set = [&](Operand operand, const void* data) {
-    if ((kOptional & SetOf(operand)) != 0 && data == nullptr) return;
+    if (MayLack(kOperation, operand) && data == nullptr) return;
     const bool is_columns = kOperandRules[operand].shape == Shape::kColumns;
     run.Set(operand, const_cast<void*>(data),
             is_columns ? 0 : static_cast<ptrdiff_t>(rows.RowBytes(operand)));
   };
   (set(kGiven, given.data), ...);
-  if (kOperation == Operation::kBackward) {
-    run.start_sums = true;
-    norm.kernels->backward(norm, run);
-  } else if (parts == 1) {
+  run.start_sums = true;
+  if (parts > 1) {
+    return RunInParts(module.context, parts, norm, run);
+  }
+  const DefaultFloatEnvironment environment;
+  if (kOperation == Operation::kForward) {
     norm.kernels->forward(norm, run);
   } else {
-    RunInParts(environment, module.context, norm, run, parts);
+    norm.kernels->backward(norm, run);
   }
 }
 
@@ -186,26 +194,21 @@ template <Operation kOperation, Operand... kGiven>
 [[gnu::always_inline]] inline rmsnorm_status CallByPointers(
     const rmsnorm_module* module, rmsnorm_dtype dtype, rmsnorm_dtype residual_dtype, size_t count,
     const rmsnorm_context* context, Given<kGiven>... given) {
-  const DenseRows rows = {dtype, residual_dtype, count, rmsnorm_module_d(module)};
+  const DenseRows rows = {dtype, residual_dtype, count, module != nullptr ? module->d : 0};
   if (module != nullptr && context == nullptr && IsElementType(dtype) &&
       IsElementType(residual_dtype) &&
       count - 1 < module->most_direct_rows[static_cast<int>(kOperation)]) {
     size_t parts = 1;
     // One row of 64 takes 1 to 3 % longer where it asks.
     if (count * rows.d >= kMinWorkToSplit) {
-      parts = PartsOfDirect(kOperation, *module, rows, (given.Set() | ...));
+      parts = PartsOfDirect(kOperation, *module, rows, (SetOf(kGiven) | ...));
     }
-    // Rows of backward in several parts go by views.
-    const bool has_output = ((given.Set() | ...) & RolesIn(kOperation).outputs) != 0;
-    if (has_output && (parts == 1 || kOperation == Operation::kForward) &&
-        ArePlain<kOperation>(rows, given...)) {
-      DefaultFloatEnvironment environment;
+    if (ArePlain<kOperation>(rows, given...)) {
       const Norm& norm = module->NormOf(dtype);
       if (dtype == residual_dtype) {
-        CallKernel<kOperation>(environment, *module, norm, rows, parts, given...);
+        CallKernel<kOperation>(*module, norm, rows, parts, given...);
       } else {
-        CallKernel<kOperation>(environment, *module, WithResidual(norm, residual_dtype), rows,
-                               parts, given...);
+        CallKernel<kOperation>(*module, WithResidual(norm, residual_dtype), rows, parts, given...);
       }
       return RMSNORM_OK;
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "module.h"
 #include "reference.h"
 #include "spread.h"
 
@@ -63,7 +64,9 @@ bool SetRun(const Views& views, Run& run) {
 }
 
 void MakeRows(const rmsnorm_view& x, const Views& views, bool in_slabs, Plan& plan) {
-  plan.run = Run(plan.rows, plan.d);
+  plan.run.count = plan.rows;
+  plan.run.d = plan.d;
+  plan.run.start_sums = true;
   plan.is_run = SetRun(views, plan.run);
   if (plan.is_run) return;
   MakeWalk(x, views, plan.walk);
@@ -101,7 +104,7 @@ OperandSet PreparedOperands(const Call& call) {
 }
 
 bool IsOfModule(const Call& call, Operand operand) {
-  return operand == kWeight && call.module_weight != nullptr;
+  return operand == kWeight && call.module != nullptr;
 }
 
 // The floats that PrepareColumns() takes. The sum saturates.
@@ -147,7 +150,7 @@ void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scrat
   ForEachOperand(PreparedOperands(call), [&](Operand operand) {
     rmsnorm_view& view = *prepared++;
     if (IsOfModule(call, operand)) {
-      view = rmsnorm_vector(call.module_weight, RMSNORM_F32, d);
+      view = rmsnorm_vector(call.module->prepared.get(), RMSNORM_F32, d);
     } else if (call.operands.Has(operand)) {
       const rmsnorm_view& given = call.operands[operand];
       const float offset = operand == kBias ? -0.0f : call.options.weight_offset;
@@ -163,17 +166,29 @@ void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scrat
 
 // ------------------------------------------------------------------ norms
 
+// The operands that have the shape of x and may have any type.
+constexpr OperandSet RowOperands() {
+  OperandSet set = 0;
+  for (int i = 0; i < kOperands; ++i) {
+    const bool any_type = kOperandRules[i].dtype == 0;
+    if (kOperandRules[i].shape == Shape::kRows && any_type) set |= SetOf(static_cast<Operand>(i));
+  }
+  return set;
+}
+
 // The norm of a call with these views.
 void MakeNormOfViews(const KernelTable& kernels, const Call& call, const Views& views, Norm& norm) {
-  MakeNorm(kernels, call.options, call.operands.d, norm);
-  ForEachOperand(views.given, [&](Operand operand) {
-    const OperandRule& rule = kOperandRules[operand];
-    if (rule.shape == Shape::kColumns) return;
+  const rmsnorm_dtype x_dtype = views[kX].dtype;
+  if (call.module != nullptr) {
+    norm = call.module->NormOf(x_dtype);
+    norm.kernels = &kernels;
+  } else {
+    MakeNorm(kernels, call.options, call.operands.d, x_dtype, norm);
+  }
+  ForEachOperand(views.given & RowOperands(), [&](Operand operand) {
+    if (views[operand].dtype == x_dtype) return;
     norm.dtype[operand] = views[operand].dtype;
-    const bool like_x = views[operand].dtype == views[kX].dtype;
-    if (rule.shape == Shape::kRows && rule.dtype == 0 && !like_x) {
-      norm.one_type = norm.has_leaves = false;
-    }
+    norm.one_type = norm.has_leaves = false;
   });
 }
 
@@ -188,8 +203,8 @@ size_t PlanSumsOf(Operand operand, const Operands& operands, const rmsnorm_conte
   sums.operand = operand;
   sums.dtype = view.dtype;
   sums.add = (operands.add_to & (operand == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB)) != 0;
-  sums.groups = Elements(view) / plan.d;
-  sums.blocks = BlocksOfRows(plan.rows / sums.groups);
+  sums.groups = view.ndim == 1 ? 1 : Elements(view) / plan.d;
+  sums.blocks = BlocksOfRows(view.ndim == 1 ? plan.rows : plan.rows / sums.groups);
   sums.stride = ColumnUnits(plan.d) * kColumnUnit;
   plan.parts = PartsOf(plan.picoseconds, plan.Units(), context);
   const bool one_part = plan.parts == 1;
@@ -211,8 +226,9 @@ size_t FirstRow(const Plan& plan, size_t unit) {
 }
 
 char* GradientOf(const Plan& plan, size_t group) {
+  if (plan.is_run) return plan.run.data[plan.sums.operand];  // which all rows share
   const size_t row = group * (plan.rows / plan.sums.groups);
-  return RowsOf(plan, row, row + 1).data[plan.sums.operand];
+  return NextRun(plan.walk, row, row + 1).data[plan.sums.operand];
 }
 
 // Where the sums of a unit are. `gradient` is the row of the gradient that its group has.
@@ -229,6 +245,7 @@ void AddUp(const Plan& plan, size_t unit) {
   const ColumnSums& sums = plan.sums;
   const auto store_sums = plan.norm.kernels->store_sums;
   const size_t block = unit % sums.blocks;
+  if (block == 0 && sums.in_gradient) return;  // the sums are the total
   char* const gradient = GradientOf(plan, unit / sums.blocks);
   float* const total = SumsOf(plan, unit - block, gradient);
   if (block > 0) {
@@ -255,7 +272,8 @@ void RunBlockOfRows(const Plan& plan, size_t unit) {
 
 }  // namespace
 
-void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d, Norm& norm) {
+void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
+              rmsnorm_dtype dtype, Norm& norm) {
   norm.kernels = &kernels;
   norm.root.eps = options.eps;
   norm.root.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
@@ -271,12 +289,9 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   norm.one_type = true;
   norm.has_leaves = options.rounding != RMSNORM_INVERSE_ROUNDED && norm.factor == 1.0f;
   norm.stream = false;
-  for (rmsnorm_dtype& dtype : norm.dtype) dtype = RMSNORM_F32;
-}
-
-void SetDtype(rmsnorm_dtype dtype, Norm& norm) {
   for (int i = 0; i < kOperands; ++i) {
-    if (kOperandRules[i].shape == Shape::kRows) norm.dtype[i] = dtype;
+    const OperandRule& rule = kOperandRules[i];
+    norm.dtype[i] = rule.dtype != 0 ? rule.dtype : rule.shape == Shape::kRows ? dtype : RMSNORM_F32;
   }
 }
 
@@ -396,6 +411,11 @@ void StoreZeroGradients(const Operands& operands) {
 }
 
 void RunUnits(const Plan& plan, size_t begin, size_t end) {
+  // A single block of rows adds up in the gradient, which is what the run has.
+  const bool is_all = plan.is_run && begin == 0 && end == plan.Units();
+  if (is_all && (!plan.has_sums || (end == 1 && plan.sums.in_gradient))) {
+    return plan.kernel(plan.norm, plan.run);
+  }
   if (!plan.has_sums) return RunRows(plan, begin, end);
   for (size_t unit = begin; unit < end; ++unit) RunBlockOfRows(plan, unit);
 }

@@ -71,11 +71,9 @@ struct Plan {
   size_t Units() const { return has_sums ? sums.groups * sums.blocks : rows; }
 };
 
-// The norm of a call whose operands are all f32. Others set the types of theirs.
-void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d, Norm& norm);
-
-// Sets the type of the operands that have x's shape.
-void SetDtype(rmsnorm_dtype dtype, Norm& norm);
+// The norm of a call whose row operands are all of one type.
+void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
+              rmsnorm_dtype dtype, Norm& norm);
 
 // An estimate of how long forward takes for operands of x's type.
 size_t PicosecondsOfForward(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandSet given,

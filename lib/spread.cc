@@ -143,6 +143,10 @@ size_t PartsOfLargeWork(size_t picoseconds, size_t units, const rmsnorm_context&
 
 void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
               const Plan* plans, size_t count) {
+  if (parts == 1) {
+    for (size_t i = 0; i < count; ++i) RunUnits(plans[i], 0, plans[i].Units());
+    return;
+  }
   Plans all = {plans, count, 0};
   for (size_t i = 0; i < count; ++i) all.shares += plans[i].Units() * SharesOfUnit(plans[i]);
   RunParts(environment, context, parts, RunPartOfPlans, &all);
