@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm and its gradients as this library defines them, operation by operation. Every target
-// gives these bits.
+// The definition of doc/definition.md, operation by operation. Every target gives these bits.
 //
-// All arithmetic is IEEE, rounded to nearest even, subnormals kept; no operation may be contracted,
-// reordered or replaced by an estimate. Real is float. It is double on the cold path: for rows
-// whose squares overflow or vanish in f32, and for dx alone where c is not finite in f32.
+// All arithmetic is IEEE, rounded to nearest even, and keeps subnormals. No operation may be
+// contracted, reordered or replaced by an estimate. Real is float, and double on the cold path: for
+// rows whose squares overflow or vanish in f32, and for dx alone where f32 cannot hold its second
+// term.
 //
-// A row is worked through in blocks. Of each block every operand is read, and widened to f32,
-// before any is written, since an output may be in the place of an input.
+// A row is worked through piece by piece. Every operand of a piece is read, and widened to f32,
+// before any output of it is written, since an output may be in the place of an input.
 #include "reference.h"
 
 #include <algorithm>
@@ -63,8 +63,12 @@ void RoundValues(rmsnorm_dtype dtype, float* values, size_t count) {
   });
 }
 
-// At most kBlock columns of a row.
-struct Block {
+// Columns of a row that are read and written together. They are few, since a thread's stack may be
+// small.
+constexpr size_t kPiece = 1024;
+static_assert(kBlock % kPiece == 0 && kPiece % kLanes == 0);
+
+struct Piece {
   const Norm& norm;
   const Run& run;
   size_t row;
@@ -77,8 +81,10 @@ struct Block {
   void Write(Operand operand, const float* from) const {
     WriteElements(norm.dtype[operand], from, size, At(operand));
   }
-  // Of a weight, a bias, or sums of dw or db, which are f32 in every run.
-  float* Columns(Operand operand) const { return run.Row<float>(operand, row) + begin; }
+  // A weight, a bias, or the sums of dw or db, which are f32 in every run.
+  float* F32(Operand operand) const { return run.Row<float>(operand, row) + begin; }
+
+  bool EndsBlock() const { return (begin + size) % kBlock == 0 || begin + size == run.d; }
 
  private:
   char* At(Operand operand) const {
@@ -87,25 +93,40 @@ struct Block {
 };
 
 template <class F>
-void ForEachBlock(const Norm& norm, const Run& run, size_t row, const F& f) {
-  for (size_t begin = 0; begin < run.d; begin += kBlock) {
-    f(Block{norm, run, row, begin, std::min(kBlock, run.d - begin)});
+void ForEachPiece(const Norm& norm, const Run& run, size_t row, const F& f) {
+  for (size_t begin = 0; begin < run.d; begin += kPiece) {
+    f(Piece{norm, run, row, begin, std::min(kPiece, run.d - begin)});
   }
 }
 
-// The sum of a block. add(lane, j) is a lane with the term of element j added to it. Element j is
-// added to lane j mod kLanes; the lanes fold as a tree. A block that is not full counts as padded
-// with +0: as g and x of a product may have any sign, a lane may become -0, but that is lost when
-// the sum of the first block is added to +0.
-template <class Real, class Add>
-Real SumByLanes(size_t size, const Add& add) {
-  Real lane[kLanes] = {};
-  for (size_t j = 0; j < size; ++j) lane[j % kLanes] = add(lane[j % kLanes], j);
-  for (size_t half = kLanes / 2; half > 0; half /= 2) {
-    for (size_t l = 0; l < half; ++l) lane[l] += lane[l + half];
+// The sum of a row, to which its pieces are added in order (section 3). Element j of a block is
+// added to lane j mod kLanes. At the end of a block the lanes fold as a tree. A block that is not
+// full counts as padded with +0: a lane of products may become -0 without it, but not the sum of
+// the first block and +0.
+template <class Real>
+class RowSum {
+ public:
+  // add(lane, j) is a lane with the term of the piece's element j added to it.
+  template <class Add>
+  void AddPiece(const Piece& piece, const Add& add) {
+    for (size_t j = 0; j < piece.size; ++j) lane_[j % kLanes] = add(lane_[j % kLanes], j);
+    if (piece.EndsBlock()) FoldLanes();
   }
-  return lane[0];
-}
+
+  Real Total() const { return total_; }
+
+ private:
+  void FoldLanes() {
+    for (size_t half = kLanes / 2; half > 0; half /= 2) {
+      for (size_t l = 0; l < half; ++l) lane_[l] += lane_[l + half];
+    }
+    total_ += lane_[0];
+    std::fill(std::begin(lane_), std::end(lane_), Real{0});
+  }
+
+  Real total_ = 0;
+  Real lane_[kLanes] = {};
+};
 
 // ------------------------------------------------------------------------------------- forward
 
@@ -115,23 +136,23 @@ struct Inverse {
   bool cold;
 };
 
-// Step 1, the sum of squares of what read(block, h) gives. In binary64 the square is exact, so that
+// Step 1, the sum of squares of what read(piece, h) gives. In binary64 the square is exact, so that
 // fma and multiply-then-add agree.
 template <class Real, class Read>
 Real SumSquares(const Norm& norm, const Run& run, size_t row, const Read& read) {
-  Real total = 0;
-  ForEachBlock(norm, run, row, [&](const Block& block) {
-    float h[kBlock];
-    read(block, h);
-    total += SumByLanes<Real>(block.size, [&](Real lane, size_t j) {
+  RowSum<Real> sum;
+  ForEachPiece(norm, run, row, [&](const Piece& piece) {
+    float h[kPiece];
+    read(piece, h);
+    sum.AddPiece(piece, [&](Real lane, size_t j) {
       const Real value = h[j];
       return std::fma(value, value, lane);
     });
   });
-  return total;
+  return sum.Total();
 }
 
-void ReadX(const Block& block, float* x) { block.Read(kX, x); }
+void ReadX(const Piece& piece, float* x) { piece.Read(kX, x); }
 
 // Step 2, from the sum to the inverse RMS r, by inverse_rms.h. cold_sum() is the sum in binary64.
 template <class ColdSum>
@@ -164,10 +185,10 @@ void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype, cons
 float PowerOfTwo(int n) { return FromBits(static_cast<uint32_t>(n + 127) << 23); }
 
 // Multiplies by the activation of the gate: activation.h says how that is computed.
-void MultiplyByGate(const Block& block, float* h) {
-  float gate[kBlock];
-  block.Read(kGate, gate);
-  for (size_t j = 0; j < block.size; ++j) {
+void MultiplyByGate(const Piece& piece, float* h) {
+  float gate[kPiece];
+  piece.Read(kGate, gate);
+  for (size_t j = 0; j < piece.size; ++j) {
     if (std::isnan(gate[j])) {
       h[j] *= gate[j];
       continue;
@@ -188,7 +209,7 @@ void MultiplyByGate(const Block& block, float* h) {
     const float g = PowerOfTwo(a - m);
     const float v = PowerOfTwo(static_cast<int>(k) - m);
     const float b = std::fma(e, v, f * g) + v;
-    const float numerator = block.norm.activation == RMSNORM_SILU ? z : 1.0f;
+    const float numerator = piece.norm.activation == RMSNORM_SILU ? z : 1.0f;
     h[j] *= (numerator / b * f) * g;
   }
 }
@@ -212,7 +233,7 @@ class ForwardRow {
   template <class Real>
   Real Sum() const {
     return SumSquares<Real>(norm_, run_, row_,
-                            [this](const Block& block, float* h) { ReadNormalised(block, h); });
+                            [this](const Piece& piece, float* h) { ReadH(piece, h); });
   }
 
   // Writes every output.
@@ -223,47 +244,47 @@ class ForwardRow {
     if (norm_wanted || run_.Has(kSumsOut)) inverse_ = FindInverse(norm_wanted);
     if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse_.r);
     if (run_.Has(kQ)) FindSteps();
-    ForEachBlock(norm_, run_, row_, [&](const Block& block) {
-      float h[kBlock];
-      ReadNormalised(block, h);
-      if (run_.Has(kResidualOut)) block.Write(kResidualOut, h);
+    ForEachPiece(norm_, run_, row_, [&](const Piece& piece) {
+      float h[kPiece];
+      ReadH(piece, h);
+      if (run_.Has(kResidualOut)) piece.Write(kResidualOut, h);
       if (!is_scaled) return;
-      MakeOutput(block, h);
-      if (run_.Has(kY)) block.Write(kY, h);
-      if (run_.Has(kQ)) Quantise(block, h);
+      MakeOutput(piece, h);
+      if (run_.Has(kY)) piece.Write(kY, h);
+      if (run_.Has(kQ)) Quantise(piece, h);
     });
   }
 
  private:
   // What is normalised: x itself, or what is made of it in this order.
-  void ReadNormalised(const Block& block, float* h) const {
+  void ReadH(const Piece& piece, float* h) const {
     const rmsnorm_dtype dtype = norm_.dtype[kX];
-    block.Read(kX, h);
+    piece.Read(kX, h);
     if (run_.Has(kPostNormWeight)) {
-      Scale(norm_, post_norm_, dtype, block.Columns(kPostNormWeight), nullptr, block.size, h);
-      RoundValues(dtype, h, block.size);
+      Scale(norm_, post_norm_, dtype, piece.F32(kPostNormWeight), nullptr, piece.size, h);
+      RoundValues(dtype, h, piece.size);
     }
     if (norm_.factor != 1.0f) {
-      for (size_t j = 0; j < block.size; ++j) h[j] *= norm_.factor;
-      RoundValues(dtype, h, block.size);
+      for (size_t j = 0; j < piece.size; ++j) h[j] *= norm_.factor;
+      RoundValues(dtype, h, piece.size);
     }
-    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) MultiplyByGate(block, h);
+    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) MultiplyByGate(piece, h);
     if (!run_.Has(kResidual)) return;
-    float residual[kBlock];
-    block.Read(kResidual, residual);
-    for (size_t j = 0; j < block.size; ++j) h[j] = residual[j] + h[j];
-    if (IsSumRounded(norm_, run_)) RoundValues(x_dtype_, h, block.size);
+    float residual[kPiece];
+    piece.Read(kResidual, residual);
+    for (size_t j = 0; j < piece.size; ++j) h[j] = residual[j] + h[j];
+    if (IsSumRounded(norm_, run_)) RoundValues(x_dtype_, h, piece.size);
   }
 
   // From what is normalised to y in its type, or x's where there is no y.
-  void MakeOutput(const Block& block, float* h) const {
-    Scale(norm_, inverse_, x_dtype_, block.Columns(kWeight),
-          run_.Has(kBias) ? block.Columns(kBias) : nullptr, block.size, h);
+  void MakeOutput(const Piece& piece, float* h) const {
+    Scale(norm_, inverse_, x_dtype_, piece.F32(kWeight),
+          run_.Has(kBias) ? piece.F32(kBias) : nullptr, piece.size, h);
     if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
-      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) RoundValues(x_dtype_, h, block.size);
-      MultiplyByGate(block, h);
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) RoundValues(x_dtype_, h, piece.size);
+      MultiplyByGate(piece, h);
     }
-    RoundValues(run_.Has(kY) ? norm_.dtype[kY] : x_dtype_, h, block.size);
+    RoundValues(run_.Has(kY) ? norm_.dtype[kY] : x_dtype_, h, piece.size);
   }
 
   Inverse InverseOfPostNorm() const {
@@ -285,20 +306,20 @@ class ForwardRow {
   // Finds the step and the zero point of the row's quantised output, and writes them.
   void FindSteps() {
     QuantisedRange range;
-    ForEachBlock(norm_, run_, row_, [&](const Block& block) {
-      float h[kBlock];
-      ReadNormalised(block, h);
-      MakeOutput(block, h);
-      for (size_t j = 0; j < block.size; ++j) range.Add(h[j]);
+    ForEachPiece(norm_, run_, row_, [&](const Piece& piece) {
+      float h[kPiece];
+      ReadH(piece, h);
+      MakeOutput(piece, h);
+      for (size_t j = 0; j < piece.size; ++j) range.Add(h[j]);
     });
     steps_ = range.Steps(run_.Has(kZero));
     *run_.Row<float>(kScale, row_) = steps_.scale;
     if (run_.Has(kZero)) *run_.Row<int8_t>(kZero, row_) = static_cast<int8_t>(steps_.zero);
   }
 
-  void Quantise(const Block& block, const float* v) const {
-    int8_t* q = run_.Row<int8_t>(kQ, row_) + block.begin;
-    for (size_t j = 0; j < block.size; ++j) {
+  void Quantise(const Piece& piece, const float* v) const {
+    int8_t* q = run_.Row<int8_t>(kQ, row_) + piece.begin;
+    for (size_t j = 0; j < piece.size; ++j) {
       const float integer = steps_.none ? 0 : std::nearbyint(v[j] * steps_.inverse) + steps_.zero;
       q[j] = static_cast<int8_t>(std::clamp(integer, kSmallestInteger, kLargestInteger));
     }
@@ -338,19 +359,19 @@ void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, floa
 template <class Real>
 Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
   if (!run.Has(kWeight)) return 0;
-  Real total = 0;
-  ForEachBlock(norm, run, row, [&](const Block& block) {
-    float x[kBlock];
-    float dy[kBlock];
-    block.Read(kX, x);
-    block.Read(kDy, dy);
-    const float* weight = block.Columns(kWeight);
-    total += SumByLanes<Real>(block.size, [&](Real lane, size_t j) {
+  RowSum<Real> sum;
+  ForEachPiece(norm, run, row, [&](const Piece& piece) {
+    float x[kPiece];
+    float dy[kPiece];
+    piece.Read(kX, x);
+    piece.Read(kDy, dy);
+    const float* weight = piece.F32(kWeight);
+    sum.AddPiece(piece, [&](Real lane, size_t j) {
       const Real g = static_cast<Real>(dy[j]) * static_cast<Real>(weight[j]);
       return std::fma(g, static_cast<Real>(x[j]), lane);
     });
   });
-  return total;
+  return sum.Total();
 }
 
 RowSums SumsOfRow(const Norm& norm, const Run& run, size_t row) {
@@ -374,10 +395,10 @@ RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
 // Step 3. dw and db add to sums in f32, with one rounding for each row; they take the rows of a
 // block of rows in rising order. Real is of the product's and the sum's arithmetic.
 template <class Real>
-void AddToDw(const Block& block, const float* x, const float* dy, Real r) {
-  float* dw = block.Columns(kDw);
-  const bool start = block.run.start_sums && block.row == 0;
-  for (size_t j = 0; j < block.size; ++j) {
+void AddToDw(const Piece& piece, const float* x, const float* dy, Real r) {
+  float* dw = piece.F32(kDw);
+  const bool start = piece.run.start_sums && piece.row == 0;
+  for (size_t j = 0; j < piece.size; ++j) {
     const Real product = static_cast<Real>(dy[j]) * static_cast<Real>(x[j]);
     dw[j] = static_cast<float>(std::fma(product, r, static_cast<Real>(start ? 0 : dw[j])));
   }
@@ -386,49 +407,49 @@ void AddToDw(const Block& block, const float* x, const float* dy, Real r) {
 void AddRows(const Norm& norm, const Run& run) {
   for (size_t row = 0; row < run.count; ++row) {
     const bool start = run.start_sums && row == 0;
-    ForEachBlock(norm, run, row, [&](const Block& block) {
-      float dy[kBlock];
-      block.Read(kDy, dy);
-      float* db = block.Columns(kDb);
-      for (size_t j = 0; j < block.size; ++j) db[j] = (start ? 0 : db[j]) + dy[j];
+    ForEachPiece(norm, run, row, [&](const Piece& piece) {
+      float dy[kPiece];
+      piece.Read(kDy, dy);
+      float* db = piece.F32(kDb);
+      for (size_t j = 0; j < piece.size; ++j) db[j] = (start ? 0 : db[j]) + dy[j];
     });
   }
 }
 
 // Step 4. dx is rounded to f32 once, then added to what is there, then rounded to its type.
 template <class Real>
-void WriteDx(const Block& block, const float* x, const float* dy, const Terms<Real>& terms,
+void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Real>& terms,
              bool only_g) {
-  const float* weight = block.Columns(kWeight);
-  float dx[kBlock];
-  if (block.norm.add_to_dx) block.Read(kDx, dx);
-  for (size_t j = 0; j < block.size; ++j) {
+  const float* weight = piece.F32(kWeight);
+  float dx[kPiece];
+  if (piece.norm.add_to_dx) piece.Read(kDx, dx);
+  for (size_t j = 0; j < piece.size; ++j) {
     const Real g = static_cast<Real>(dy[j]) * static_cast<Real>(weight[j]);
     const Real mean_term = only_g ? 0 : (static_cast<Real>(x[j]) * terms.k) * terms.q;
     const float gradient = static_cast<float>(terms.r * (g - mean_term));
-    dx[j] = block.norm.add_to_dx ? dx[j] + gradient : gradient;
+    dx[j] = piece.norm.add_to_dx ? dx[j] + gradient : gradient;
   }
-  block.Write(kDx, dx);
+  piece.Write(kDx, dx);
 }
 
 void GradientOfRow(const Norm& norm, const Run& run, size_t row, const RowTerms& of_row) {
-  ForEachBlock(norm, run, row, [&](const Block& block) {
-    float x[kBlock];
-    float dy[kBlock];
-    block.Read(kX, x);
-    block.Read(kDy, dy);
+  ForEachPiece(norm, run, row, [&](const Piece& piece) {
+    float x[kPiece];
+    float dy[kPiece];
+    piece.Read(kX, x);
+    piece.Read(kDy, dy);
     if (run.Has(kDw)) {
       if (of_row.cold == Cold::kAll) {
-        AddToDw(block, x, dy, of_row.terms.r);
+        AddToDw(piece, x, dy, of_row.terms.r);
       } else {
-        AddToDw(block, x, dy, of_row.r);
+        AddToDw(piece, x, dy, of_row.r);
       }
     }
     if (run.Has(kDx)) {
       if (of_row.cold == Cold::kNothing) {
-        WriteDx(block, x, dy, Narrowed(of_row.terms), of_row.only_g);
+        WriteDx(piece, x, dy, Narrowed(of_row.terms), of_row.only_g);
       } else {
-        WriteDx(block, x, dy, of_row.terms, of_row.only_g);
+        WriteDx(piece, x, dy, of_row.terms, of_row.only_g);
       }
     }
   });
@@ -446,16 +467,16 @@ void Backward(const Norm& norm, const Run& run) {
 void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
                rmsnorm_dtype dtype, void* to) {
   char* elements = static_cast<char*>(to);
-  for (size_t begin = 0; begin < d; begin += kBlock) {
-    const size_t size = std::min(kBlock, d - begin);
+  for (size_t begin = 0; begin < d; begin += kPiece) {
+    const size_t size = std::min(kPiece, d - begin);
     char* const at = elements + begin * ElementSize(dtype);
-    float total[kBlock];
+    float total[kPiece];
     std::copy_n(sums + begin, size, total);
     for (size_t block = 1; block < blocks; ++block) {
       for (size_t j = 0; j < size; ++j) total[j] += sums[block * stride + begin + j];
     }
     if (add) {
-      float before[kBlock];
+      float before[kPiece];
       ReadElements(dtype, at, size, before);
       for (size_t j = 0; j < size; ++j) total[j] = before[j] + total[j];
     }
