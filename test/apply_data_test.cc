@@ -193,9 +193,9 @@ TEST_P(ApplyExpected, LlamaWithAWeightInF32) {
   EXPECT_LE(worst, 1);
 }
 
-// DESIGN's bound on the relative error of r for d = 512: ((k + 7 + b) / 2 + 4) 2^-24, k = 4 and b =
-// 0. The product with x rounds once more in f32, and so does that with the weight. The last
-// rounding is that of y's type; in f32 it is that of the product with the weight itself.
+// The relative error of r is at most ((k + 7 + b) / 2 + 4) 2^-24, where k = 4 and b = 0 for d = 512
+// (doc/definition.md, section 15). The products with x and with the weight round once each in f32.
+// The last rounding is to y's type; in f32 it is the rounding of the product with the weight.
 TEST_P(ApplyExpected, IsWithinTheBoundOfTheExactValue) {
   constexpr double kBound = ((4 + 7) / 2.0 + 4 + 2) * 0x1p-24;
   const StoredTensor actual = Output("--input @x.T --weight @weight.T");

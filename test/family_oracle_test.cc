@@ -129,12 +129,12 @@ TEST(Activations, OfNumbersThatMatterAreWithinTwoUlp) {
 // ------------------------------------------------------------------------- what is normalised
 //
 // Each step of a call goes from a range, in which its operand lies for certain, to the range of its
-// result. Sums, products and casts are rounded as DESIGN says and rise or fall steadily with their
-// operands, so that they add nothing to the width of a range. What does is the relative bound of an
-// inverse RMS (oracle.h), twice with a post-norm, and the 2 ulp of an activation; where such a
-// range holds a number halfway between two of a type, a cast widens it to an ulp of that type.
-// Without a post-norm, and without another cast before y's, y is thus within half an ulp of its
-// type and those relative bounds of its exact value.
+// result. Sums, products and casts are rounded as doc/definition.md says. They rise or fall
+// steadily with their operands, so they add nothing to the width of a range. The relative bound of
+// an inverse RMS (oracle.h), twice with a post-norm, and the 2 ulp of an activation do widen it;
+// where such a range holds a number halfway between two of a type, a cast widens it to an ulp of
+// that type. Without a post-norm, and without another cast before y's, y is thus within half an ulp
+// of its type and those relative bounds of its exact value.
 struct Range {
   double low;
   double high;
@@ -586,7 +586,7 @@ Tensor Converted(const Tensor& from, rmsnorm_dtype dtype, float factor = 1) {
   return to;
 }
 
-// By DESIGN, in f32.
+// By doc/definition.md, section 9, in f32.
 void QuantiseAlone(const Tensor& y, bool symmetric, Outputs& outputs) {
   for (size_t row = 0; row < y.rows(); ++row) {
     float low = 0;

@@ -84,9 +84,9 @@ inline bool IsCold(double under_root) {
   return !(under_root >= 0x1.FEp-101 && under_root <= 0x1.01p128);
 }
 
-// What follows the inverse RMS, as DESIGN gives it: n = x r in f32, rounded to the type of x or
-// not, then the weight, the bias (null for none) and the type of y. The product of two f32 is exact
-// in binary64.
+// The steps after the inverse RMS (doc/definition.md, section 5): n = x r in f32, rounded to the
+// type of x or not, then the weight, the bias (null for none) and the type of y. The product of two
+// f32 is exact in binary64.
 inline double ScaledElement(double x, double r, double weight, const double* bias,
                             rmsnorm_dtype x_dtype, rmsnorm_dtype y_dtype, const Options& options) {
   if (options.rounding == Rounding::inverse_rounded) r = RoundTo(x_dtype, RoundTo(RMSNORM_F32, r));
