@@ -117,20 +117,17 @@ HWY_INLINE Pair LoadFirstForSum(Added<T> at, size_t n) {
 template <class T>
 constexpr bool kLoadsTailFirst<Added<T>> = true;
 
+// A SumLeaf that adds the residual.
 template <class T>
 HWY_NOINLINE float AddRow(const void* x, const void* residual, void* residual_out, size_t d) {
-  const Added<T> at = {static_cast<const T*>(x), static_cast<const T*>(residual),
-                       static_cast<T*>(residual_out)};
-  float total = 0;
-  for (size_t begin = 0; begin < d; begin += kBlock) {
-    total += FoldBlock<Added<T>>(SumBlock(at + begin, std::min(kBlock, d - begin)));
-  }
-  return total;
+  return SumBlocks(Added<T>{static_cast<const T*>(x), static_cast<const T*>(residual),
+                            static_cast<T*>(residual_out)},
+                   d);
 }
 
 // Its arguments are pointers for the same reason.
 template <class T>
-HWY_NOINLINE FoldedBlock AddBlock(const T* x, const T* residual, T* sum, size_t size) {
+HWY_NOINLINE Four AddBlock(const T* x, const T* residual, T* sum, size_t size) {
   return SumBlock(Added<T>{x, residual, sum}, size);
 }
 
@@ -141,7 +138,7 @@ HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, flo
   const RowsOf<T> sum(run, kResidualOut);
   const size_t d = run.d;
   for (size_t row = begin; row < begin + count; row += 4, sums += 4) {
-    FourBlocks<Added<T>> blocks;
+    FourBlocks blocks;
     for (size_t i = 0; i < 4; ++i) {
       blocks.Set(i, AddBlock(x[row + i], residual[row + i], sum[row + i], d));
     }
@@ -164,8 +161,9 @@ HWY_NOINLINE void PostNormAndAddSteps(const Norm& norm, const T* x, const T* res
 }
 
 template <class T>
-HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, size_t row, float r) {
-  BySteps<T>(PostNormAndAddSteps<T>, norm, run.Row<const T>(kX, row),
+HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, Operand source, size_t row,
+                                    float r) {
+  BySteps<T>(PostNormAndAddSteps<T>, norm, run.Row<const T>(source, row),
              run.Row<const T>(kResidual, row), run.Row<const float>(kPostNormWeight, 0), run.d, r,
              run.Row<T>(kResidualOut, row));
 }

@@ -11,7 +11,6 @@
 
 #include "../gradient_terms.h"
 #include "../thresholds.h"
-#include "backward_leaves.h"
 #include "rows-inl.h"
 #include "tile-inl.h"
 

@@ -25,78 +25,107 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
-// ------------------------------------------------------------------ sums of rows
+// ------------------------------------------------------------------ the way of a run
 
 HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
   return *norm.kernels->leaves->backward;
 }
 
-// What is done with the rows of a run, and what their sums are made of, found once for all of them.
-// The leaves are null where the rows are of several types. Loops over rows keep these fields in
-// registers: a load that follows the stores of the row before takes long, and 32 x 2048 in f32 took
-// up to 5 % longer with such loads.
-struct Ways {
-  bool squares;  // whether their sum is needed
-  DotLeaf dot;
-  ApplyLeaf row;
-  ApplyTwoLeaf two;  // or null
-  size_t element_size;
+// How the rows of a run go from their operands to their gradients, found once for all of them. The
+// leaves are null where the rows are of several types and go through tiles. Loops over rows copy
+// it: they keep its fields in registers, as a load after the stores of the row before takes long.
+struct BackwardWay {
+  // First the sums.
+  DotLeaf dot = nullptr;
+  bool squares;  // the sum of squares is needed
   RowsOf<const char> x;
   RowsOf<const char> dy;
   const float* weight;
   size_t d;
+  size_t element_size;
+
+  // Then the gradients.
+  ApplyLeaf apply = nullptr;
+  ApplyTwoLeaf apply_two = nullptr;  // null where there is none for this dx
 };
 
-HWY_INLINE Ways FindWays(const Norm& norm, const Run& run) {
-  Ways ways = {NeedsSquares(norm.root, run.Has(kRstd)),
-               nullptr,
-               nullptr,
-               nullptr,
-               ElementSize(norm.dtype[kX]),
-               RowsOf<const char>(run, kX),
-               RowsOf<const char>(run, kDy),
-               run.Row<float>(kWeight, 0),
-               run.d};
-  if (!norm.one_type) return ways;
-  const Dx way = !run.Has(kDx)    ? Dx::kNone
-                 : norm.add_to_dx ? Dx::kAdd
-                 : norm.stream    ? Dx::kStream
-                                  : Dx::kStore;
+HWY_INLINE BackwardWay FindBackwardWay(const Norm& norm, const Run& run) {
+  BackwardWay way;
+  way.squares = NeedsSquares(norm.root, run.Has(kRstd));
+  way.x = RowsOf<const char>(run, kX);
+  way.dy = RowsOf<const char>(run, kDy);
+  way.weight = run.Row<float>(kWeight, 0);
+  way.d = run.d;
+  way.element_size = ElementSize(norm.dtype[kX]);
+  if (!norm.one_type) return way;
+  const Dx dx = !run.Has(kDx)    ? Dx::kNone
+                : norm.add_to_dx ? Dx::kAdd
+                : norm.stream    ? Dx::kStream
+                                 : Dx::kStore;
   const BackwardLeaves& leaves = LeavesOf(norm);
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool dw = run.Has(kDw);
-  ways.dot = leaves.dot[type][ways.squares];
-  ways.row = leaves.apply[type][static_cast<int>(way)][dw];
-  ways.two = way == Dx::kStore ? leaves.apply_two[type][dw] : nullptr;
-  return ways;
+  way.dot = leaves.dot[type][way.squares];
+  way.apply = leaves.apply[type][static_cast<int>(dx)][dw];
+  if (dx == Dx::kStore) way.apply_two = leaves.apply_two[type][dw];
+  return way;
 }
+
+// ------------------------------------------------------------------ sums of rows
 
 HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
   return run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
 }
 
-// The sums of n columns of a row, at most a block.
-inline HWY_NOINLINE FoldedDots DotTiles(const Norm& norm, const Run& run, size_t row, size_t begin,
-                                        size_t n, bool squares) {
-  HWY_ALIGN float x[kBlock];
-  HWY_ALIGN float dy[kBlock];
-  ReadTile(norm, run, kX, row, begin, n, x);
-  ReadTile(norm, run, kDy, row, begin, n, dy);
-  return LeavesOf(norm).dot[kF32][squares](x, dy, run.Row<float>(kWeight, 0) + begin, n);
+template <class Real>
+struct TiledSums {
+  Real squares;  // 0 where it is not needed
+  Real dot;      // c
+};
+
+// The sums of a row of any types, in f32 or in binary64.
+template <class Real>
+HWY_NOINLINE TiledSums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row,
+                                        bool squares) {
+  HWY_ALIGN float x[kTile];
+  HWY_ALIGN float dy[kTile];
+  HWY_ALIGN float last_weight[kTile];
+  TiledLanes<Real> square_lanes;
+  TiledLanes<Real> dot_lanes;
+  TiledSums<Real> total = {0, 0};
+  for (size_t begin = 0; begin < run.d; begin += kTile) {
+    const size_t n = std::min(kTile, run.d - begin);
+    const float* weight = run.Row<float>(kWeight, 0) + begin;
+    if (n % kLanes != 0) {
+      ReadTile(norm, run, kWeight, 0, begin, n, last_weight);
+      weight = last_weight;
+    }
+    ReadTile(norm, run, kX, row, begin, n, x);
+    ReadTile(norm, run, kDy, row, begin, n, dy);
+    if (squares) square_lanes.AddSquares(x, n);
+    dot_lanes.AddProducts(x, dy, weight, n);
+    if ((begin + kTile) % kBlock == 0 || begin + kTile >= run.d) {
+      if (squares) total.squares += square_lanes.Fold();
+      total.dot += dot_lanes.Fold();
+    }
+  }
+  return total;
 }
 
-HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, size_t row, const Ways& ways) {
-  const char* const x = ways.x[row];
-  const char* const dy = ways.dy[row];
+HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, const BackwardWay& way, size_t row) {
+  if (HWY_UNLIKELY(way.dot == nullptr)) {
+    const TiledSums<float> sums = SumByTiles<float>(norm, run, row, way.squares);
+    return {sums.squares, sums.dot};
+  }
+  const char* const x = way.x[row];
+  const char* const dy = way.dy[row];
   RowSums total = {0, 0};
-  for (size_t begin = 0; begin < ways.d; begin += kBlock) {
-    const size_t n = std::min(kBlock, ways.d - begin);
-    const size_t skipped = begin * ways.element_size;
-    const FoldedDots block = HWY_LIKELY(ways.dot != nullptr)
-                                 ? ways.dot(x + skipped, dy + skipped, ways.weight + begin, n)
-                                 : DotTiles(norm, run, row, begin, n, ways.squares);
+  for (size_t begin = 0; begin < way.d; begin += kBlock) {
+    const size_t n = std::min(kBlock, way.d - begin);
+    const size_t skipped = begin * way.element_size;
+    const FoldedDots block = way.dot(x + skipped, dy + skipped, way.weight + begin, n);
     total.dot += FoldOne(hn::Load(FourTag(), block.dot));
-    if (ways.squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
+    if (way.squares) total.squares += FoldOne(hn::Load(FourTag(), block.squares));
   }
   return total;
 }
@@ -114,19 +143,19 @@ struct FourTerms {
 };
 
 // Of a row of one block.
-HWY_INLINE FoldedDots DotRow(const Ways& ways, size_t row) {
-  return ways.dot(ways.x[row], ways.dy[row], ways.weight, ways.d);
+HWY_INLINE FoldedDots DotRow(const BackwardWay& way, size_t row) {
+  return way.dot(way.x[row], way.dy[row], way.weight, way.d);
 }
 
 // Of rows of one block and one type.
-HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, const Ways& ways,
+HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
                               FourTerms& terms) {
   const FourTag tag;
   const bool outside = norm.root.eps_placement == RMSNORM_EPS_OUTSIDE;
-  const FoldedDots a = DotRow(ways, row);
-  const FoldedDots b = DotRow(ways, row + 1);
-  const FoldedDots c = DotRow(ways, row + 2);
-  const FoldedDots e = DotRow(ways, row + 3);
+  const FoldedDots a = DotRow(way, row);
+  const FoldedDots b = DotRow(way, row + 1);
+  const FoldedDots c = DotRow(way, row + 2);
+  const FoldedDots e = DotRow(way, row + 3);
   // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
   const Four dot = hn::Add(hn::Zero(tag), FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot),
                                                    hn::Load(tag, c.dot), hn::Load(tag, e.dot)));
@@ -146,7 +175,7 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, cons
   Four root = one;
   auto safe =
       hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
-  if (ways.squares) {
+  if (way.squares) {
     const Four eps = hn::Set(tag, norm.root.eps);
     const Four sums = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares),
                                hn::Load(tag, c.squares), hn::Load(tag, e.squares));
@@ -164,8 +193,9 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, size_t row, cons
   terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
 }
 
-HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, size_t row, const Ways& ways) {
-  return MakeHotTerms(norm.root, SumRow(norm, run, row, ways), RstdOf(run, row));
+HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, const BackwardWay& way,
+                                  size_t row) {
+  return MakeHotTerms(norm.root, SumRow(norm, run, way, row), RstdOf(run, row));
 }
 
 // The terms in binary64 of a row of which something is cold. Where its r is NaN the others do not
@@ -175,23 +205,12 @@ inline HWY_NOINLINE RowTerms ColdTermsOfRow(const Norm& norm, const Run& run, si
   const float hot_r = hot.terms.r;
   if (std::isnan(hot_r)) return {{hot_r, 0, 0}, hot_r, hot.cold, false};
   const float* const rstd = RstdOf(run, row);
-  const bool needs_squares = NeedsSquares(norm.root, rstd != nullptr);
-  HWY_ALIGN float x[kBlock];
-  HWY_ALIGN float dy[kBlock];
-  HWY_ALIGN float weight[kBlock];
-  double squares = 0;
-  double c = 0;
-  for (size_t begin = 0; begin < run.d; begin += kBlock) {
-    const size_t n = std::min(kBlock, run.d - begin);
-    ReadTile(norm, run, kX, row, begin, n, x);
-    if (needs_squares) squares += SumWideBlock<true>(x, x, x, n);
-    ReadTile(norm, run, kDy, row, begin, n, dy);
-    ReadTile(norm, run, kWeight, 0, begin, n, weight);
-    c += SumWideBlock<false>(x, dy, weight, n);
-  }
-  const double under_root = UnderRoot(norm.root, squares);
+  const TiledSums<double> sums =
+      SumByTiles<double>(norm, run, row, NeedsSquares(norm.root, rstd != nullptr));
+  const double under_root = UnderRoot(norm.root, sums.squares);
   const double r = rstd != nullptr ? *rstd : InverseRms(norm.root, under_root);
-  return {MakeTerms(norm.root, r, under_root, c), hot_r, hot.cold, IsOnlyG(norm.root, under_root)};
+  return {MakeTerms(norm.root, r, under_root, sums.dot), hot_r, hot.cold,
+          IsOnlyG(norm.root, under_root)};
 }
 
 HWY_INLINE RowTerms AnyTermsOfRow(const Norm& norm, const Run& run, size_t row,
@@ -204,11 +223,12 @@ HWY_INLINE RowTerms AnyTermsOfRow(const Norm& norm, const Run& run, size_t row,
 // Adds to a tile of dw in binary64, rounded to f32.
 inline HWY_NOINLINE void AddWideTerms(double row_r, const float* x, const float* dy, size_t n,
                                       float* sums) {
+  const F64Tag wide;
   const HalfTag half;
-  const F64Vec r = hn::Set(F64Tag(), row_r);
+  const F64Vec r = hn::Set(wide, row_r);
   for (size_t j = 0; j < n; j += kN64) {
     const F64Vec sum =
-        hn::MulAdd(hn::Mul(LoadWide(dy + j), LoadWide(x + j)), r, LoadWide(sums + j));
+        hn::MulAdd(hn::Mul(LoadAs(wide, dy + j), LoadAs(wide, x + j)), r, LoadAs(wide, sums + j));
     hn::Store(hn::DemoteTo(half, sum), half, sums + j);
   }
 }
@@ -216,13 +236,14 @@ inline HWY_NOINLINE void AddWideTerms(double row_r, const float* x, const float*
 // A tile of dx in binary64, rounded to f32.
 inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x, const float* dy,
                                       const float* weight, size_t n, float* dx) {
+  const F64Tag wide;
   const HalfTag half;
-  const F64Vec r = hn::Set(F64Tag(), terms.r);
-  const F64Vec k = hn::Set(F64Tag(), terms.k);
-  const F64Vec q = hn::Set(F64Tag(), terms.q);
+  const F64Vec r = hn::Set(wide, terms.r);
+  const F64Vec k = hn::Set(wide, terms.k);
+  const F64Vec q = hn::Set(wide, terms.q);
   for (size_t j = 0; j < n; j += kN64) {
-    const F64Vec g = hn::Mul(LoadWide(dy + j), LoadWide(weight + j));
-    const F64Vec gradient = hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(LoadWide(x + j), k), q)));
+    const F64Vec g = hn::Mul(LoadAs(wide, dy + j), LoadAs(wide, weight + j));
+    const F64Vec gradient = hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(LoadAs(wide, x + j), k), q)));
     hn::Store(hn::DemoteTo(half, gradient), half, dx + j);
   }
 }
@@ -290,10 +311,10 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
 
 HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing && !hot.only_g; }
 
-HWY_INLINE void BackwardRow(const Norm& norm, const Run& run, size_t row, const Ways& ways) {
-  const HotTerms hot = HotTermsOfRow(norm, run, row, ways);
-  if (HWY_LIKELY(ways.row != nullptr && IsPlain(hot))) {
-    ways.row(run, row, hot.terms);
+HWY_INLINE void BackwardRow(const Norm& norm, const Run& run, const BackwardWay& way, size_t row) {
+  const HotTerms hot = HotTermsOfRow(norm, run, way, row);
+  if (HWY_LIKELY(way.apply != nullptr && IsPlain(hot))) {
+    way.apply(run, row, hot.terms);
   } else {
     ApplyByTiles(norm, run, row, AnyTermsOfRow(norm, run, row, hot));
   }
@@ -301,40 +322,40 @@ HWY_INLINE void BackwardRow(const Norm& norm, const Run& run, size_t row, const 
 
 inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const Run& run, size_t begin,
                                           size_t end) {
-  const Ways ways = FindWays(norm, run);
-  for (size_t row = begin; row < end; ++row) BackwardRow(norm, run, row, ways);
+  const BackwardWay way = FindBackwardWay(norm, run);
+  for (size_t row = begin; row < end; ++row) BackwardRow(norm, run, way, row);
 }
 
 // Four rows at a time, and the next four summed before these are worked on, so that the two
 // overlap: as in the leaf NormaliseShortRows().
-HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Ways& ways) {
+HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const BackwardWay& way) {
   FourTerms now;
   FourTerms next;
-  MakeFourTerms(norm, run, 0, ways, next);
+  MakeFourTerms(norm, run, way, 0, next);
   size_t row = 0;
   for (; row + 4 <= run.count; row += 4) {
     now = next;
-    if (row + 8 <= run.count) MakeFourTerms(norm, run, row + 4, ways, next);
+    if (row + 8 <= run.count) MakeFourTerms(norm, run, way, row + 4, next);
     if (HWY_UNLIKELY(!now.safe)) {
       BackwardOneByOne(norm, run, row, row + 4);
-    } else if (HWY_LIKELY(ways.two != nullptr)) {
-      ways.two(run, row, now.Row(0), now.Row(1));
-      ways.two(run, row + 2, now.Row(2), now.Row(3));
+    } else if (HWY_LIKELY(way.apply_two != nullptr)) {
+      way.apply_two(run, row, now.Row(0), now.Row(1));
+      way.apply_two(run, row + 2, now.Row(2), now.Row(3));
     } else {
-      for (size_t i = 0; i < 4; ++i) ways.row(run, row + i, now.Row(i));
+      for (size_t i = 0; i < 4; ++i) way.apply(run, row + i, now.Row(i));
     }
   }
   return row;
 }
 
 // Two rows at a time: those that are not short.
-HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Ways& ways) {
+HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const BackwardWay& way) {
   size_t row = 0;
   for (; row + 2 <= run.count; row += 2) {
-    const HotTerms a = HotTermsOfRow(norm, run, row, ways);
-    const HotTerms b = HotTermsOfRow(norm, run, row + 1, ways);
+    const HotTerms a = HotTermsOfRow(norm, run, way, row);
+    const HotTerms b = HotTermsOfRow(norm, run, way, row + 1);
     if (HWY_LIKELY(IsPlain(a) && IsPlain(b))) {
-      ways.two(run, row, a.terms, b.terms);
+      way.apply_two(run, row, a.terms, b.terms);
     } else {
       BackwardOneByOne(norm, run, row, row + 2);
     }
@@ -353,12 +374,12 @@ HWY_INLINE bool AreBetterAlone(const Norm& norm, const Run& run) {
 // Rows by groups: returns the index of the first one that is in none.
 inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
   if (AreBetterAlone(norm, run)) return 0;
-  const Ways ways = FindWays(norm, run);
-  if (run.count >= 4 && IsShort(norm, run) && ways.row != nullptr && !norm.stream &&
+  const BackwardWay way = FindBackwardWay(norm, run);
+  if (run.count >= 4 && IsShort(norm, run) && way.apply != nullptr && !norm.stream &&
       norm.root.eps_placement != RMSNORM_EPS_FLOOR) {
-    return BackwardByFours(norm, run, ways);
+    return BackwardByFours(norm, run, way);
   }
-  return ways.two != nullptr ? BackwardByTwos(norm, run, ways) : 0;
+  return way.apply_two != nullptr ? BackwardByTwos(norm, run, way) : 0;
 }
 
 // Whether rows are held in registers: those of training, to which the forward pass left an inverse
@@ -368,7 +389,7 @@ HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
          run.Has(kRstd) && !norm.add_to_dx && norm.root.eps_placement == RMSNORM_EPS_INSIDE;
 }
 
-void BackwardRows(const Norm& norm, const Run& run) {
+void BackwardKernel(const Norm& norm, const Run& run) {
   size_t row = 0;
   if (IsHeld(norm, run)) {
     const int type = DtypeIndex(norm.dtype[kX]);
@@ -385,7 +406,7 @@ void BackwardRows(const Norm& norm, const Run& run) {
 }
 
 // A tile of db's sums stays in L1 from row to row.
-void AddRowsToSums(const Norm& norm, const Run& run) {
+void AddRowsKernel(const Norm& norm, const Run& run) {
   HWY_ALIGN float dy[kTile];
   HWY_ALIGN float sums[kTile];
   const Leaves& leaves = *norm.kernels->leaves;

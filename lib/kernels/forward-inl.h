@@ -200,29 +200,16 @@ HWY_INLINE FourInverses InvertFour(const Root& root, Four sums) {
 }
 
 // The folded blocks of four rows. In memory, so that a loop can go over the rows.
-template <class Source>
 struct FourBlocks {
   HWY_INLINE FourBlocks() {}
-
-  HWY_INLINE void Set(size_t i, FoldedBlock block) {
-    hn::Store(block.sum, FourTag(), sum[i]);
-    if constexpr (kSplitsByParity<Source>) hn::Store(block.odd, FourTag(), odd[i]);
-  }
-
+  HWY_INLINE void Set(size_t i, Four folded) { hn::Store(folded, FourTag(), block[i]); }
   HWY_INLINE Four Sums() const {
-    const Four sums = Fold(sum);
-    if constexpr (!kSplitsByParity<Source>) return sums;
-    return hn::Add(sums, Fold(odd));
-  }
-
-  static HWY_INLINE Four Fold(const float (&rows)[4][4]) {
     const FourTag tag;
-    return FoldFour(hn::Load(tag, rows[0]), hn::Load(tag, rows[1]), hn::Load(tag, rows[2]),
-                    hn::Load(tag, rows[3]));
+    return FoldFour(hn::Load(tag, block[0]), hn::Load(tag, block[1]), hn::Load(tag, block[2]),
+                    hn::Load(tag, block[3]));
   }
 
-  HWY_ALIGN float sum[4][4];
-  HWY_ALIGN float odd[4][4];
+  HWY_ALIGN float block[4][4];
 };
 
 template <bool kMayStream, bool kCast, class T>
@@ -248,7 +235,7 @@ template <size_t kD, bool kCast, class T>
 HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t begin) {
   const size_t d = kD != 0 ? kD : run.d;
   const RowsOf<const T> x(run, kX);
-  FourBlocks<const T*> blocks;
+  FourBlocks blocks;
   HWY_ALIGN float r[4];
   if (begin + 4 > run.count) return begin;
   // The rows from `row` on are summed while those four before them are scaled. The code is large:

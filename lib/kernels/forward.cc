@@ -26,8 +26,8 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   const int type = DtypeIndex(dtype);
   constexpr bool kCast = sizeof(T) == 2;  // rounding f32 to f32 does nothing
   leaves.narrow[type] = StoreTile<T>;
-  leaves.add_row[type] = AddRow<T>;
-  leaves.add_by_fours[type] = AddRowsByFours<T>;
+  leaves.add_and_sum[type] = AddRow<T>;
+  leaves.add_and_sum_fours[type] = AddRowsByFours<T>;
   leaves.post_norm_add[type] = PostNormAndAddRow<T>;
   leaves.scale_gated[type] = ScaleGatedRow<T>;
   leaves.scale_tile[type] = ScaleTileTo<T>;
@@ -64,7 +64,7 @@ constexpr void SetReadingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   const int type = DtypeIndex(dtype);
   leaves.widen[type] = FillTile<T>;
   leaves.prepare[type] = PrepareElements<T>;
-  leaves.sum_squares[type] = SumSquares<T>;
+  leaves.sum[type] = SumSquares<T>;
   leaves.gate_tile[type] = FillGatedTile<T>;
   leaves.add_to_range[type] = AddValuesToRange<T>;
   leaves.quantise[type] = QuantiseValues<T>;
@@ -105,7 +105,19 @@ constexpr KernelTable MakeKernels() {
   kernels.leaves = &kLeaves;
   return kernels;
 #else
-  return {RMSNORM_TARGET_NAME, {100, 100, 100}, Prepare, Forward, BackwardRows, AddRowsToSums, StoreSums, &kLeaves};
+  constexpr unsigned short kOf16Bits = HWY_TARGET == HWY_AVX2 ? 150 : 100;
+  KernelTable kernels = {};
+  kernels.target = RMSNORM_TARGET_NAME;
+  kernels.picoseconds[DtypeIndex(RMSNORM_F32)] = 100;
+  kernels.picoseconds[DtypeIndex(RMSNORM_F16)] = kOf16Bits;
+  kernels.picoseconds[DtypeIndex(RMSNORM_BF16)] = kOf16Bits;
+  kernels.prepare = PrepareKernel;
+  kernels.forward = ForwardKernel;
+  kernels.backward = BackwardKernel;
+  kernels.add_rows = AddRowsKernel;
+  kernels.store_sums = StoreSumsKernel;
+  kernels.leaves = &kLeaves;
+  return kernels;
 #endif
 }
 

@@ -71,14 +71,15 @@ HWY_INLINE bool IsShort(const Norm& norm, const Run& run) {
 // The rows of an operand. A copy of what a run says, which would be read again after each store.
 template <class T>
 struct RowsOf {
+  RowsOf() = default;
   HWY_INLINE RowsOf(const Run& run, Operand operand)
       : data(run.data[operand]), stride(run.stride[operand]) {}
   HWY_INLINE T* operator[](size_t row) const {
     return reinterpret_cast<T*>(data + static_cast<ptrdiff_t>(row) * stride);
   }
 
-  char* data;
-  ptrdiff_t stride;
+  char* data = nullptr;
+  ptrdiff_t stride = 0;
 };
 
 // ------------------------------------------------------------------ rows in registers
@@ -117,7 +118,7 @@ HWY_INLINE Lanes<kCount> LoadRow(Source x, size_t n) {
 
 template <size_t kCount>
 HWY_INLINE float Sum(const Lanes<kCount>& lanes) {
-  return FoldBlock<const float*>(FoldToFour<const float*>(FoldToPair(lanes)));
+  return FoldOne(FoldPairToFour<const float*>(FoldToPair(lanes)));
 }
 
 // Stores what LoadRow() loads, past the caches if kStream.

@@ -205,13 +205,6 @@ HWY_INLINE Four FoldToFour(D, hn::Vec<D> sum) {
   }
 }
 
-// A block's lanes, folded to four. Where the source splits by parity, those of the even elements
-// and, in `odd`, of the odd ones.
-struct FoldedBlock {
-  Four sum;
-  Four odd;
-};
-
 template <class Source>
 HWY_INLINE Pair SumBlockToPair(Source x, size_t size) {
   // The other half of the lanes would add +0 to sums that are not negative, which changes no bit.
@@ -224,19 +217,24 @@ HWY_INLINE Pair SumBlockToPair(Source x, size_t size) {
   }
 }
 
+// A pair of lanes folded to four, in the order of their elements.
 template <class Source>
-HWY_INLINE FoldedBlock FoldToFour(Pair pair) {
+HWY_INLINE Four FoldPairToFour(Pair pair) {
   const F32Tag tag;
   if constexpr (kSplitsByParity<Source>) {
-    return {FoldToFour(tag, pair.lower), FoldToFour(tag, pair.upper)};
+    const Four even = FoldToFour(tag, pair.lower);
+    const Four odd = FoldToFour(tag, pair.upper);
+    const FourTag four;
+    return hn::Add(hn::InterleaveLower(four, even, odd), hn::InterleaveUpper(four, even, odd));
   } else {
-    return {FoldToFour(tag, hn::Add(pair.lower, pair.upper)), hn::Zero(FourTag())};
+    return FoldToFour(tag, hn::Add(pair.lower, pair.upper));
   }
 }
 
+// The lanes of a block of `size` elements, folded to four.
 template <class Source>
-HWY_INLINE FoldedBlock SumBlock(Source x, size_t size) {
-  return FoldToFour<Source>(SumBlockToPair(x, size));
+HWY_INLINE Four SumBlock(Source x, size_t size) {
+  return FoldPairToFour<Source>(SumBlockToPair(x, size));
 }
 
 // The last two steps of the tree for four blocks at once: sum i is that of block i.
@@ -253,19 +251,19 @@ HWY_INLINE float FoldOne(Four sum) {
 }
 
 template <class Source>
-HWY_INLINE float FoldBlock(FoldedBlock block) {
-  const float sum = FoldOne(block.sum);
-  return kSplitsByParity<Source> ? sum + FoldOne(block.odd) : sum;
-}
-
-template <class T>
-HWY_NOINLINE float SumSquares(const void* x, size_t d) {
-  const T* const from = static_cast<const T*>(x);
+HWY_INLINE float SumBlocks(Source x, size_t d) {
   float total = 0;
   for (size_t begin = 0; begin < d; begin += kBlock) {
-    total += FoldBlock<const T*>(SumBlock(from + begin, std::min(kBlock, d - begin)));
+    total += FoldOne(SumBlock(x + begin, std::min(kBlock, d - begin)));
   }
   return total;
+}
+
+// A SumLeaf of x alone.
+template <class T>
+HWY_NOINLINE float SumSquares(const void* x, const void* /*residual*/, void* /*residual_out*/,
+                              size_t d) {
+  return SumBlocks(static_cast<const T*>(x), d);
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

@@ -20,24 +20,24 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 // ------------------------------------------------------------------ scale
 
 // The inverse RMS of a row, and whether it multiplies in binary64.
-struct Inverse {
+struct RowInverse {
   double r;
-  bool wide;
+  bool cold;
 };
 
-// Multiplies by r, rounds to a dtype, and then multiplies by the weight. r is an f32, unless kWide
+// Multiplies by r, rounds to a dtype, and then multiplies by the weight. r is an f32, unless kCold
 // says that it is of binary64. There may be no bias.
-template <bool kWide>
+template <bool kCold>
 HWY_NOINLINE void ScaleTile(double r, rmsnorm_dtype dtype, const float* HWY_RESTRICT weight,
                             const float* HWY_RESTRICT bias, size_t n, float* HWY_RESTRICT tile) {
   const F32Tag tag;
   const HalfTag half;
   for (size_t j = 0; j < n; j += kN) {
     F32Vec value;
-    if constexpr (kWide) {
+    if constexpr (kCold) {
       const F64Vec rs = hn::Set(F64Tag(), r);
-      value = hn::Combine(tag, hn::DemoteTo(half, hn::Mul(LoadWide(tile + j + kN64), rs)),
-                          hn::DemoteTo(half, hn::Mul(LoadWide(tile + j), rs)));
+      value = hn::Combine(tag, hn::DemoteTo(half, hn::Mul(LoadAs(F64Tag(), tile + j + kN64), rs)),
+                          hn::DemoteTo(half, hn::Mul(LoadAs(F64Tag(), tile + j), rs)));
     } else {
       value = hn::Mul(hn::Load(tag, tile + j), hn::Set(tag, static_cast<float>(r)));
     }
@@ -57,13 +57,13 @@ inline float RoundTo(rmsnorm_dtype dtype, float value) {
 }
 
 // By the rounding order of a norm of elements of x_dtype.
-HWY_INLINE void ScaleTile(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype,
+HWY_INLINE void ScaleTile(const Norm& norm, const RowInverse& inverse, rmsnorm_dtype x_dtype,
                           const float* weight, const float* bias, size_t n, float* tile) {
   const rmsnorm_dtype dtype = norm.rounding == RMSNORM_SCALE_THEN_CAST ? RMSNORM_F32 : x_dtype;
   if (norm.rounding == RMSNORM_INVERSE_ROUNDED) {
     const float r = RoundTo(x_dtype, static_cast<float>(inverse.r));
     ScaleTile<false>(r, dtype, weight, bias, n, tile);
-  } else if (inverse.wide) {
+  } else if (inverse.cold) {
     ScaleTile<true>(inverse.r, dtype, weight, bias, n, tile);
   } else {
     ScaleTile<false>(inverse.r, dtype, weight, bias, n, tile);

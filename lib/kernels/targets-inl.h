@@ -20,8 +20,8 @@ extern const Leaves kLeaves;
 
 // Of backward.cc.
 extern const BackwardLeaves kBackwardLeaves;
-void BackwardRows(const Norm& norm, const Run& run);
-void AddRowsToSums(const Norm& norm, const Run& run);
+void BackwardKernel(const Norm& norm, const Run& run);
+void AddRowsKernel(const Norm& norm, const Run& run);
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();

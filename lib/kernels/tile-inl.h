@@ -87,44 +87,10 @@ using F64Vec = hn::Vec<F64Tag>;
 using HalfTag = hn::Rebind<float, F64Tag>;  // f32, as many as a vector of binary64 has
 constexpr size_t kN64 = kN / 2;
 
-HWY_INLINE F64Vec LoadWide(const float* from) {
-  return hn::PromoteTo(F64Tag(), hn::Load(HalfTag(), from));
-}
-
-// A term of c or, where kSquares says so, of the sum of squares. The product dy * w is exact.
-template <bool kSquares>
-HWY_INLINE F64Vec AddWideProduct(const float* x, const float* dy, const float* weight, F64Vec sum) {
-  const F64Vec xs = LoadWide(x);
-  if constexpr (kSquares) return hn::MulAdd(xs, xs, sum);
-  return hn::MulAdd(hn::Mul(LoadWide(dy), LoadWide(weight)), xs, sum);
-}
-
-// The sums of lanes l to l + kN64 with all lanes that the tree adds to them while it has more than
-// kWidth: lane l += lane l + 64, then + 32, and so on. Of the first n elements of a block's tiles,
-// padded.
-template <bool kSquares, size_t kWidth>
-HWY_INLINE F64Vec FoldWide(const float* x, const float* dy, const float* weight, size_t n,
-                           size_t l) {
-  if constexpr (kWidth < kLanes / 4) {
-    return hn::Add(FoldWide<kSquares, 2 * kWidth>(x, dy, weight, n, l),
-                   FoldWide<kSquares, 2 * kWidth>(x, dy, weight, n, l + kWidth));
-  } else {
-    // Four chains hide the latency of fma.
-    F64Vec a = hn::Zero(F64Tag());
-    F64Vec b = a;
-    F64Vec c = a;
-    F64Vec e = a;
-    for (size_t j = l; j < n; j += kLanes) {
-      const size_t k = j + kLanes / 4;
-      const size_t m = j + kLanes / 2;
-      const size_t o = j + 3 * (kLanes / 4);
-      a = AddWideProduct<kSquares>(x + j, dy + j, weight + j, a);
-      b = AddWideProduct<kSquares>(x + k, dy + k, weight + k, b);
-      c = AddWideProduct<kSquares>(x + m, dy + m, weight + m, c);
-      e = AddWideProduct<kSquares>(x + o, dy + o, weight + o, e);
-    }
-    return hn::Add(hn::Add(a, c), hn::Add(b, e));
-  }
+// f32 values as a vector of f32 or of binary64.
+HWY_INLINE F32Vec LoadAs(F32Tag tag, const float* from) { return hn::LoadU(tag, from); }
+HWY_INLINE F64Vec LoadAs(F64Tag tag, const float* from) {
+  return hn::PromoteTo(tag, hn::LoadU(HalfTag(), from));
 }
 
 // Lane l += lane l + size / 2, until one is left.
@@ -138,12 +104,55 @@ HWY_INLINE double FoldToOne(D, hn::Vec<D> sum) {
   }
 }
 
-// c of a block's tiles or, where kSquares says so, the sum of squares, for which dy and weight are
-// not read.
-template <bool kSquares>
-HWY_NOINLINE double SumWideBlock(const float* x, const float* dy, const float* weight, size_t n) {
-  return FoldToOne(F64Tag(), FoldWide<kSquares, kN64>(x, dy, weight, n, 0));
-}
+HWY_INLINE float FoldVector(F32Tag tag, F32Vec sum) { return FoldOne(FoldToFour(tag, sum)); }
+HWY_INLINE double FoldVector(F64Tag tag, F64Vec sum) { return FoldToOne(tag, sum); }
+
+// The kLanes lanes of a block's sum, carried in memory from tile to tile. Real is float, or double
+// on the cold path.
+template <class Real>
+class TiledLanes {
+ public:
+  HWY_INLINE TiledLanes() { std::fill_n(lane_, kLanes, Real{0}); }
+
+  // Each adds n elements of tiles. A weight has no zeros after its elements; it needs none where n
+  // is a multiple of kLanes.
+  HWY_NOINLINE void AddSquares(const float* x, size_t n) { Add<true>(x, x, x, n); }
+  HWY_NOINLINE void AddProducts(const float* x, const float* dy, const float* weight, size_t n) {
+    Add<false>(x, dy, weight, n);
+  }
+
+  // Lane l += lane l + half, and so on until one is left. Starts the next block.
+  HWY_NOINLINE Real Fold() {
+    for (size_t half = kLanes / 2; half >= kSize; half /= 2) {
+      for (size_t l = 0; l < half; l += kSize) {
+        hn::Store(hn::Add(hn::Load(kTag, lane_ + l), hn::Load(kTag, lane_ + l + half)), kTag,
+                  lane_ + l);
+      }
+    }
+    const Real sum = FoldVector(kTag, hn::Load(kTag, lane_));
+    std::fill_n(lane_, kLanes, Real{0});
+    return sum;
+  }
+
+ private:
+  // The product dy * weight is exact in binary64.
+  template <bool kSquares>
+  HWY_INLINE void Add(const float* x, const float* dy, const float* weight, size_t n) {
+    for (size_t l = 0; l < kLanes; l += kSize) {
+      auto sum = hn::Load(kTag, lane_ + l);
+      for (size_t j = l; j < n; j += kLanes) {
+        const auto xs = LoadAs(kTag, x + j);
+        const auto g = kSquares ? xs : hn::Mul(LoadAs(kTag, dy + j), LoadAs(kTag, weight + j));
+        sum = hn::MulAdd(g, xs, sum);
+      }
+      hn::Store(sum, kTag, lane_ + l);
+    }
+  }
+
+  static constexpr hn::ScalableTag<Real> kTag = {};
+  static constexpr size_t kSize = hn::MaxLanes(kTag);
+  HWY_ALIGN Real lane_[kLanes];
+};
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
