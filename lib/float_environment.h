@@ -19,10 +19,9 @@ namespace rmsnorm::internal {
 // Reading the register costs a few cycles and writing it some tens, so it is written only when
 // needed.
 //
-// Every public function that may touch a number begins with one, before it looks at its arguments
-// (a module's short way asks first whether its row is plain), and hands it down to RunParts(),
-// which runs foreign code: there is no other place in the library where a line can run in another
-// state.
+// Every public function that may touch a number begins with one, before it looks at its arguments.
+// (A call by pointers first compares addresses.) It is handed down to RunPlans(), which leaves the
+// state for foreign code. No other line of the library runs in another state.
 class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment() { Enter(); }

@@ -10,6 +10,32 @@
 
 namespace rmsnorm::internal {
 
+// The terms of a row's gradient: dx = r * (g - (x * k) * q).
+template <class Real>
+struct Terms {
+  Real r;
+  Real k;
+  Real q;
+};
+
+// Which part of a row f32 cannot hold: all of it, as in forward, or dx alone, whose second term is
+// not finite.
+enum class Cold { kNothing, kDx, kAll };
+
+// The terms of a row, widened from f32 where nothing is cold, and r in f32.
+struct RowTerms {
+  Terms<double> terms;
+  float r;
+  Cold cold;
+  bool only_g;  // dx = r * g: the second term is +0, whatever x holds
+};
+
+// The sums of a row in f32.
+struct RowSums {
+  float squares;  // 0 where it is not needed
+  float dot;      // c
+};
+
 // Whether dx = r * g, without a second term: with eps outside where the RMS is 0, and with eps as a
 // floor where the RMS is below it.
 template <class Real>

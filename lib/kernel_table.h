@@ -25,34 +25,33 @@ struct Norm {
   const KernelTable* kernels;
   Root root;
   rmsnorm_rounding rounding;
-  bool norm_unrounded;  // residual + x is normalised as it is before residual_out is rounded
-  float factor;         // of x; at 1 x is left alone
+  bool norm_unrounded;  // h is residual + x before it is rounded to residual_out
+  float factor;         // multiplies x; 1 leaves x alone
   rmsnorm_activation activation;
   rmsnorm_gate_placement gate_placement;
   rmsnorm_gate_rounding gate_rounding;
-  bool add_to_dx;   // dx is added to what its memory holds
-  bool one_type;    // x and all that have its shape, but q, are of one type
-  bool has_leaves;  // one_type, and no option asks for what only tiles do
-  bool stream;      // y or dx is better written past the caches; never where it is in place
-  rmsnorm_dtype dtype[kOperands];  // of each operand that a run has; f32 of weight, bias, dw and db
+  bool add_to_dx;                  // dx is added to the values in its memory
+  bool one_type;                   // all row operands but q have one type
+  bool has_leaves;                 // one_type, and no option that only tiles serve
+  bool stream;                     // y or dx is written past the caches; never in place
+  rmsnorm_dtype dtype[kOperands];  // of each operand as a run has it: weights and sums are f32
 };
 
 // Some rows of a call at constant distances, which share a row of the weight and of the bias. A
-// kernel works through them in rising order on the calling thread, in the default rounding mode
-// with subnormals kept. An operand that has the place of another is the same data and stride; else
-// an output shares no byte with another operand.
+// kernel works through them in rising order on the calling thread, in the default floating-point
+// state. An output either has the data and the stride of the operand it replaces, or shares no byte
+// with another operand.
 struct Run {
   Run(size_t rows, size_t length) : count(rows), d(length) {}
 
   size_t count;  // rows
   size_t d;      // elements of each
   OperandSet given = 0;
-  // Of the first row of those that are given. What the operands of columns are here:
-  //   weight  the prepared values w' = offset + w in f32, ones where the call has none; there
-  //           wherever y, q, dx or dw is
-  //   post_norm_weight  prepared as well
-  //   bias    the values in f32
-  //   dw, db  sums of f32 to add to, not the operands themselves
+  // The first row of each given operand. Weights, biases and their gradients are f32 here:
+  //   weight            the prepared values w' = offset + w, or ones; given with y, q, dx and dw
+  //   post_norm_weight  prepared in the same way
+  //   bias              its values
+  //   dw, db            sums to add to, which need not be the gradients themselves
   char* data[kOperands];
   ptrdiff_t stride[kOperands];  // bytes from one row to the next; 0 for weight, bias, dw and db
   bool start_sums = false;  // dw or db are +0 before the first of these rows, whatever they hold
@@ -71,33 +70,7 @@ struct Run {
   }
 };
 
-// What a row's gradient is made of: dx = r * (g - (x * k) * q).
-template <class Real>
-struct Terms {
-  Real r;
-  Real k;
-  Real q;
-};
-
-// What of a row f32 cannot hold: all of it, where forward computes it in binary64, or dx alone,
-// where c is not finite.
-enum class Cold { kNothing, kDx, kAll };
-
-// The terms of a row, in f32 and widened where nothing is cold, and r in f32.
-struct RowTerms {
-  Terms<double> terms;
-  float r;
-  Cold cold;
-  bool only_g;  // dx = r * g: the second term is +0, whatever x holds
-};
-
-// The sums in f32 of a row, or of a block of one.
-struct RowSums {
-  float squares;  // 0 where it is not needed
-  float dot;      // c
-};
-
-// What rows of any number go through.
+// A function of a target that works through the rows of a run.
 using Kernel = void (*)(const Norm& norm, const Run& run);
 
 // The kernels of one target.

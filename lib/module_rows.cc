@@ -107,8 +107,8 @@ bool ArePlain(const DenseRows& rows, Given<kGiven>... given) {
 
 // ------------------------------------------------------------------ the two ways
 
-// By views, for the checks to find what is wrong. An optional operand that is null is absent, but
-// for the rows of a call that has none.
+// By views, for the checks to find what is wrong. An optional operand that is null is absent,
+// except the rows of a call without rows.
 template <Operation kOperation, Operand... kGiven>
 [[gnu::noinline]] rmsnorm_status CallByViews(const rmsnorm_module* module, const DenseRows& rows,
                                              const rmsnorm_context* context,

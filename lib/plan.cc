@@ -411,7 +411,7 @@ void StoreZeroGradients(const Operands& operands) {
 }
 
 void RunUnits(const Plan& plan, size_t begin, size_t end) {
-  // A single block of rows adds up in the gradient, which is what the run has.
+  // A single block of rows adds up in the gradient itself, which the run holds.
   const bool is_all = plan.is_run && begin == 0 && end == plan.Units();
   if (is_all && (!plan.has_sums || (end == 1 && plan.sums.in_gradient))) {
     return plan.kernel(plan.norm, plan.run);

@@ -89,8 +89,8 @@ size_t FloatsOfForward(const Call& call);
 void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
                  Plan& plan);
 
-// A backward call that has rows: up to two plans, of which the first is done before the second
-// begins, since dx may be in the place of dy.
+// A backward call with rows has up to two plans. The first is done before the second begins, since
+// dx may replace dy.
 struct BackwardPlans {
   bool has_db;
   bool has_dx_or_dw;

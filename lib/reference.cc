@@ -7,7 +7,7 @@
 // term.
 //
 // A row is worked through piece by piece. Every operand of a piece is read, and widened to f32,
-// before any output of it is written, since an output may be in the place of an input.
+// before any output of it is written, since an output may replace an input.
 #include "reference.h"
 
 #include <algorithm>
@@ -136,8 +136,8 @@ struct Inverse {
   bool cold;
 };
 
-// Step 1, the sum of squares of what read(piece, h) gives. In binary64 the square is exact, so that
-// fma and multiply-then-add agree.
+// Section 3, the sum of squares of what read(piece, h) gives. In binary64 the square is exact, so
+// that fma and multiply-then-add agree.
 template <class Real, class Read>
 Real SumSquares(const Norm& norm, const Run& run, size_t row, const Read& read) {
   RowSum<Real> sum;
@@ -154,7 +154,8 @@ Real SumSquares(const Norm& norm, const Run& run, size_t row, const Read& read) 
 
 void ReadX(const Piece& piece, float* x) { piece.Read(kX, x); }
 
-// Step 2, from the sum to the inverse RMS r, by inverse_rms.h. cold_sum() is the sum in binary64.
+// Sections 4 and 6, from the sum to the inverse RMS r, by inverse_rms.h. cold_sum() is the sum in
+// binary64.
 template <class ColdSum>
 Inverse InverseOf(const Norm& norm, float sum, const ColdSum& cold_sum) {
   const float under_root = UnderRoot(norm.root, sum);
@@ -162,8 +163,8 @@ Inverse InverseOf(const Norm& norm, float sum, const ColdSum& cold_sum) {
   return {InverseRms(norm.root, UnderRoot(norm.root, cold_sum())), true};
 }
 
-// Step 3. The product with r is rounded to f32, once; then to x's type, by the rounding order; then
-// the weight and the bias, which may be null.
+// Section 5. The product with r is rounded to f32 once, then to x's type where the rounding order
+// says so; then come the weight and the bias, which may be null.
 void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype, const float* weight,
            const float* bias, size_t size, float* h) {
   float r = static_cast<float>(inverse.r);
@@ -184,7 +185,7 @@ void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype, cons
 // 2^n, a normal number.
 float PowerOfTwo(int n) { return FromBits(static_cast<uint32_t>(n + 127) << 23); }
 
-// Multiplies by the activation of the gate: activation.h says how that is computed.
+// Section 8: multiplies by the activation of the gate. activation.h has the constants.
 void MultiplyByGate(const Piece& piece, float* h) {
   float gate[kPiece];
   piece.Read(kGate, gate);
@@ -214,8 +215,7 @@ void MultiplyByGate(const Piece& piece, float* h) {
   }
 }
 
-// Whether what is normalised has been rounded to the type of the residual, and counts as of that
-// type.
+// Whether h, the input of the norm, was rounded to the residual's type, which then counts as x's.
 bool IsSumRounded(const Norm& norm, const Run& run) {
   return run.Has(kResidual) && !norm.norm_unrounded;
 }
@@ -229,7 +229,7 @@ class ForwardRow {
         row_(row),
         x_dtype_(norm.dtype[IsSumRounded(norm, run) ? kResidual : kX]) {}
 
-  // The sum of squares of what is normalised.
+  // The sum of squares of h.
   template <class Real>
   Real Sum() const {
     return SumSquares<Real>(norm_, run_, row_,
@@ -256,7 +256,7 @@ class ForwardRow {
   }
 
  private:
-  // What is normalised: x itself, or what is made of it in this order.
+  // Reads h: x itself, or x changed in this order.
   void ReadH(const Piece& piece, float* h) const {
     const rmsnorm_dtype dtype = norm_.dtype[kX];
     piece.Read(kX, h);
@@ -276,7 +276,7 @@ class ForwardRow {
     if (IsSumRounded(norm_, run_)) RoundValues(x_dtype_, h, piece.size);
   }
 
-  // From what is normalised to y in its type, or x's where there is no y.
+  // Turns h into y, rounded to y's type, or to x's without a y.
   void MakeOutput(const Piece& piece, float* h) const {
     Scale(norm_, inverse_, x_dtype_, piece.F32(kWeight),
           run_.Has(kBias) ? piece.F32(kBias) : nullptr, piece.size, h);
@@ -328,7 +328,7 @@ class ForwardRow {
   const Norm& norm_;
   const Run& run_;
   const size_t row_;
-  const rmsnorm_dtype x_dtype_;  // that of what is normalised, in the rounding orders
+  const rmsnorm_dtype x_dtype_;  // "x's type" in the rounding orders
   Inverse post_norm_ = {};
   Inverse inverse_ = {};
   QuantisedSteps steps_ = {};
@@ -345,9 +345,9 @@ void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, floa
 
 // ------------------------------------------------------------------------------------ backward
 //
-// The gradients pass through the unrounded values in every rounding order: a cast counts as the
-// identity. A saved 1 / RMS is taken as it is. With eps inside it spares the sum of squares, and
-// says whether the forward was computed in binary64.
+// Sections 11 to 13. Gradients pass through the unrounded values in every rounding order: a cast
+// counts as the identity. A saved 1 / RMS is used without a check. With eps inside it spares the
+// sum of squares, and tells whether forward was in binary64.
 //
 //   g = dy * w'                     the gradient of x * r
 //   c = sum of g * x                over the lanes and blocks of the sum of squares
@@ -355,7 +355,7 @@ void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, floa
 //   dw = sum over rows of (dy * x) * r
 //   db = sum over rows of dy
 
-// Step 1. c, by fma; 0 without a weight, as where dw alone is wanted.
+// Section 11, step 1: c, by fma. It is 0 without a weight, as where dw alone is wanted.
 template <class Real>
 Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
   if (!run.Has(kWeight)) return 0;
@@ -379,7 +379,7 @@ RowSums SumsOfRow(const Norm& norm, const Run& run, size_t row) {
           DotOfRow<float>(norm, run, row)};
 }
 
-// Step 2, from the sums to the terms r, k and q, is in gradient_terms.h.
+// Step 2: from the sums to the terms r, k and q, by gradient_terms.h.
 RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
   const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
   const HotTerms hot = MakeHotTerms(norm.root, SumsOfRow(norm, run, row), rstd);
@@ -392,8 +392,8 @@ RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
           hot.cold, IsOnlyG(norm.root, under_root)};
 }
 
-// Step 3. dw and db add to sums in f32, with one rounding for each row; they take the rows of a
-// block of rows in rising order. Real is of the product's and the sum's arithmetic.
+// Section 12: dw and db add to sums in f32, with one rounding for each row, and take the rows of a
+// block in rising order. The product and the sum are in Real.
 template <class Real>
 void AddToDw(const Piece& piece, const float* x, const float* dy, Real r) {
   float* dw = piece.F32(kDw);
@@ -416,7 +416,8 @@ void AddRows(const Norm& norm, const Run& run) {
   }
 }
 
-// Step 4. dx is rounded to f32 once, then added to what is there, then rounded to its type.
+// Section 11, step 3: dx is rounded to f32 once, then added to the values in its memory, then
+// rounded to its type.
 template <class Real>
 void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Real>& terms,
              bool only_g) {
@@ -455,15 +456,15 @@ void GradientOfRow(const Norm& norm, const Run& run, size_t row, const RowTerms&
   });
 }
 
-// Row by row, as dx may be in the place of dy.
+// Row by row, since dx may replace dy.
 void Backward(const Norm& norm, const Run& run) {
   for (size_t row = 0; row < run.count; ++row) {
     GradientOfRow(norm, run, row, TermsOfRow(norm, run, row));
   }
 }
 
-// Step 5. The sums of the blocks of rows add up in rising order, then to what is there; the total
-// is rounded to the type of dw or db.
+// Section 12: the sums of the blocks of rows add up in rising order, then onto the values in the
+// gradient's memory. The total is rounded to the gradient's type.
 void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
                rmsnorm_dtype dtype, void* to) {
   char* elements = static_cast<char*>(to);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How plans are spread over threads: OpenMP's, those of the caller's executor, or the calling one
-// alone.
+// How plans are spread over threads: OpenMP's, an executor's, or the calling thread alone.
 #ifndef RMSNORM_LIB_SPREAD_H_
 #define RMSNORM_LIB_SPREAD_H_
 

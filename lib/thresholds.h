@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sizes that decide how a call is split and where it keeps its scratch. None of them changes a
-// bit of a result, as those do that reference.h and backward.cc define.
+// bit of a result; the sizes that do stand in reference.h.
 #ifndef RMSNORM_LIB_THRESHOLDS_H_
 #define RMSNORM_LIB_THRESHOLDS_H_
 
@@ -25,7 +25,7 @@ constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_
 constexpr size_t kLeastOfPart = Threshold(3000000, 4000);
 
 // Elements of a step of the residual add for short rows, unless four rows have more, and its rows.
-// Those of x, residual and y fit L1.
+// The rows of x, residual and y in a step fit L1.
 constexpr size_t kAddTile = Threshold(2048, 256);
 constexpr size_t kAddTileRows = Threshold(64, 4);
 
@@ -37,7 +37,7 @@ constexpr size_t kMinWorkToSplit = Threshold(8192, 128);
 // and the sums of dw and db.
 constexpr size_t kScratchOnStack = Threshold(4096, 64);
 
-// A call of up to this many norms, such as those of q and k, keeps its plans on the stack.
+// A call of up to this many norms, such as the norms of q and k, keeps its plans on the stack.
 constexpr size_t kPlansOnStack = Threshold(2, 1);
 
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.
@@ -48,13 +48,13 @@ constexpr size_t kLongRow = Threshold(8192, 256);
 // A row of at least this many elements of f32, alone in its call, fills L1 with its y and weight.
 constexpr size_t kRowPastL1 = Threshold(3072, 64);
 
-// The longest row of 16 bits during which the next one is fetched into L1, as computing leaves
-// memory idle: forward of 512 x 2880 takes 0.89 of the time so in bf16, 0.92 in f16, and on AVX2
-// 0.83. With y and the weight longer ones leave L1, and 400 x 5120 takes up to 1.08 of the time.
+// While a row of 16 bits of at most this length is computed, the next one is fetched into L1:
+// memory is idle then. Forward of 512 x 2880 takes 0.89 of the time in bf16, 0.92 in f16, and 0.83
+// on AVX2. Longer rows leave L1 with y and the weight, and 400 x 5120 takes up to 1.08 of the time.
 constexpr size_t kLongestFetched = Threshold(4096, 64);
 
-// Elements of a slab: some rows of each of the groups that have a weight of their own. Those of x,
-// a gate and y fit L2.
+// Elements of a slab: some rows of each group that has a row of the weight. The rows of x, a gate
+// and y in a slab fit L2.
 constexpr size_t kSlab = Threshold(32768, 256);
 
 // A row of at least this many elements is worth a first step that aligns y.

@@ -13,13 +13,13 @@ namespace rmsnorm::internal {
 struct Walk {
   struct Loop {
     size_t count;
-    ptrdiff_t stride[kOperands];  // bytes, of those that are given
+    ptrdiff_t stride[kOperands];  // bytes, for the given operands
   };
 
   int loops;                    // at least 1
   Loop loop[RMSNORM_MAX_DIMS];  // innermost first
   OperandSet given;
-  char* data[kOperands];  // the first row of those that are given
+  char* data[kOperands];  // the first row of each given operand
   size_t d;
   size_t rows;
   size_t rows_of_group;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../gradient_terms.h"
 #include "../kernel_table.h"
 #include "../quantised.h"
 
