@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leaves of the residual add for rows of one type, compiled for each target.
+// The leaves of the residual add, and of a post-norm before it, for rows of one type. T is that
+// type.
 
 #if defined(RMSNORM_LIB_KERNELS_ADD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_ADD_INL_H_
@@ -15,8 +16,8 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
-// Sums to be squared: added up as they are read, and written on the way. Each element is read
-// before it is written, so that `sum` may be `residual`.
+// A source for SumBlock(): MakeForSum() adds the residual, writes the sum and returns it. Each
+// element is read before it is written, so `sum` may be `residual`.
 template <class T>
 struct Added {
   HWY_INLINE Added operator+(size_t j) const { return {x + j, residual + j, sum + j}; }
@@ -26,12 +27,12 @@ struct Added {
   T* sum;
 };
 
-// Even and odd elements are cheaper to widen, to add and to round than lower and upper ones.
+// Even and odd elements are cheaper to widen, add and round than lower and upper ones.
 template <>
 constexpr bool kSplitsByParity<Added<BF16>> = true;
 
-// Even and odd elements rounded to bf16 and put back in order. RoundToBF16() loses no NaN of such
-// sums, as their payloads end where bf16 does.
+// Rounds even and odd elements to bf16 and puts them back in order. RoundToBF16() keeps the NaNs of
+// such sums, as their payloads end where bf16 does.
 HWY_INLINE hn::Vec<PackedTag> NarrowByParity(Pair value) {
   const auto even = hn::ShiftRight<16>(RoundToBF16(value.lower));
   const auto odd = hn::And(RoundToBF16(value.upper), hn::Set(U32Tag(), 0xFFFF0000u));
@@ -39,13 +40,11 @@ HWY_INLINE hn::Vec<PackedTag> NarrowByParity(Pair value) {
 }
 
 HWY_INLINE Pair AddByParity(Added<BF16> at) {
-  const PackedTag tag;
-  return Add(SplitByParity(hn::LoadU(tag, Bits(at.residual))),
-             SplitByParity(hn::LoadU(tag, Bits(at.x))));
+  return Add(MakeForSum(at.residual, All()), MakeForSum(at.x, All()));
 }
 
-// Stores half a pair rounded to f16, and widens what it stored. The empty asm keeps clang 14 from
-// narrowing twice, into memory and into a register: that took 1.2 times as long.
+// Stores half a pair rounded to f16, and widens it again. The empty asm keeps clang 14 from
+// narrowing twice, into memory and into a register.
 HWY_INLINE F32Vec StoreAndWiden(F32Vec value, F16* to) {
   U16Vec bits = NarrowHalf(F16(), value);
 #if HWY_ARCH_X86
@@ -56,7 +55,7 @@ HWY_INLINE F32Vec StoreAndWiden(F32Vec value, F16* to) {
 }
 
 template <class T>
-HWY_INLINE Pair LoadForSum(Added<T> at) {
+HWY_INLINE Pair MakeForSum(Added<T> at, All) {
   if constexpr (kSplitsByParity<Added<T>>) {
     const auto sum = NarrowByParity(AddByParity(at));
     hn::StoreU(sum, PackedTag(), Bits(at.sum));
@@ -73,8 +72,8 @@ HWY_INLINE Pair LoadForSum(Added<T> at) {
 }
 
 #if RMSNORM_NATIVE_BF16
-// Two pairs share a test for zeros.
-HWY_INLINE Lanes<2> LoadTwoForSum(Added<BF16> at) {
+// Two pairs share one test for zeros.
+HWY_INLINE Lanes<2> MakeTwoForSum(Added<BF16> at) {
   const PackedTag tag;
   const Added<BF16> next = at + kPair;
   const Pair a = AddByParity(at);
@@ -91,28 +90,23 @@ HWY_INLINE Lanes<2> LoadTwoForSum(Added<BF16> at) {
 }
 #endif
 
-template <class T>
-HWY_INLINE Pair LoadFirst(Added<T> at, size_t n) {
-  const Pair sum = Add(LoadFirst(at.residual, n), LoadFirst(at.x, n));
-  if constexpr (kSplitsByParity<Added<T>>) {
-    const auto packed = Narrow(BF16(), sum);
-    StoreBits(PackedTag(), packed, Bits(at.sum), n);
-    return SplitByParity(packed);
-  } else {
-    StoreFirst(sum, at.sum, n);
-    return {Round<T>(sum.lower), Round<T>(sum.upper)};
-  }
-}
-
-// A function of its own, as a block has a call in each of its passes. Its arguments are pointers,
-// as those fit registers: beside an Added in memory a row of 65 takes two thirds of the time.
+// Not inlined, as a block has a call in each of its passes. The arguments are pointers, which fit
+// registers: with an Added in memory a row of 65 takes two thirds longer.
 template <class T>
 HWY_NOINLINE Pair AddFirst(const T* x, const T* residual, T* sum, size_t n) {
-  return LoadFirst(Added<T>{x, residual, sum}, n);
+  const Pair added = Add(Load(residual, First{n}), Load(x, First{n}));
+  if constexpr (kSplitsByParity<Added<T>>) {
+    const auto packed = Narrow(BF16(), added);
+    StoreBits(PackedTag(), packed, Bits(sum), n);
+    return SplitByParity(packed);
+  } else {
+    Store(added, sum, First{n});
+    return Rounded<T>(added);
+  }
 }
 template <class T>
-HWY_INLINE Pair LoadFirstForSum(Added<T> at, size_t n) {
-  return AddFirst(at.x, at.residual, at.sum, n);
+HWY_INLINE Pair MakeForSum(Added<T> at, First some) {
+  return AddFirst(at.x, at.residual, at.sum, some.n);
 }
 template <class T>
 constexpr bool kLoadsTailFirst<Added<T>> = true;
@@ -125,7 +119,7 @@ HWY_NOINLINE float AddRow(const void* x, const void* residual, void* residual_ou
                    d);
 }
 
-// Its arguments are pointers for the same reason.
+// The arguments are pointers for the same reason as in AddFirst().
 template <class T>
 HWY_NOINLINE Four AddBlock(const T* x, const T* residual, T* sum, size_t size) {
   return SumBlock(Added<T>{x, residual, sum}, size);
@@ -140,15 +134,15 @@ HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, flo
   for (size_t row = begin; row < begin + count; row += 4, sums += 4) {
     FourBlocks blocks;
     for (size_t i = 0; i < 4; ++i) {
-      blocks.Set(i, AddBlock(x[row + i], residual[row + i], sum[row + i], d));
+      blocks.Put(i, AddBlock(x[row + i], residual[row + i], sum[row + i], d));
     }
-    hn::StoreU(blocks.Sums(), FourTag(), sums);
+    hn::StoreU(blocks.FoldAll(), FourTag(), sums);
   }
 }
 
 // ------------------------------------------------------------------ after a post-norm
 
-// Whole steps. sum may be residual.
+// A StepsFunction. sum may be residual.
 template <class T>
 HWY_NOINLINE void PostNormAndAddSteps(const Norm& norm, const T* x, const T* residual,
                                       const float* weight, size_t d, float r, T* sum) {
@@ -170,16 +164,18 @@ HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, Operand so
 
 // ------------------------------------------------------------------ rows in registers
 
-// As LoadRow() reads them.
-HWY_INLINE Pair Load(Added<float> at) { return LoadForSum(at); }
-
-// Rows in registers that are added up as they are read first: 4096 x 128 takes 1.5 times memcpy's
-// time, and in two passes 2.2.
+// The sums of x and the residual, made and written when a row is first read.
 struct AddedRows {
   HWY_INLINE explicit AddedRows(const Run& run)
       : x(run, kX), residual(run, kResidual), sum(run, kResidualOut) {}
-  HWY_INLINE Added<float> First(size_t row) const { return {x[row], residual[row], sum[row]}; }
-  HWY_INLINE const float* Again(size_t row) const { return sum[row]; }
+  template <bool kWhole, size_t kCount>
+  HWY_INLINE Lanes<kCount> Make(size_t row, size_t d) const {
+    const Lanes<kCount> added =
+        Add(LoadRow<kWhole, kCount>(residual[row], d), LoadRow<kWhole, kCount>(x[row], d));
+    StoreRow<kWhole, false>(added, sum[row], d);
+    return added;
+  }
+  HWY_INLINE const float* Made(size_t row) const { return sum[row]; }
   RowsOf<const float> x;
   RowsOf<const float> residual;
   RowsOf<float> sum;

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops over elements of the backward pass, compiled for each target. They give the bits of
-// reference.cc. AVX3_DL has of its own only those that write bf16.
+// The leaves of backward for rows of one type, which also serve f32 tiles of other types. They have
+// the bits of reference.cc.
+//
+//   T         the type of the elements
+//   kWay      what happens to dx
+//   kAddDw    dw's sums are added to
+//   kSquares  the sum of squares is needed beside c
+//   kPairs    pairs of vectors that a row in registers takes (held_rows-inl.h)
+//   kWhole    such a row fills its pairs
 
 #if defined(RMSNORM_LIB_KERNELS_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_BACKWARD_INL_H_
@@ -11,6 +18,7 @@
 
 #include "../gradient_terms.h"
 #include "../thresholds.h"
+#include "held_rows-inl.h"
 #include "rows-inl.h"
 #include "tile-inl.h"
 
@@ -19,21 +27,21 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ gradients
 
-// Where the sums of dw before a row are: in dw, or for the first one of them at zeros.
+// The sums of dw before a row: in dw, or zeros before the first row of sums that start.
 struct SumsBefore {
   HWY_INLINE SumsBefore(const Run& run, size_t row)
       : from(run.start_sums && row == 0 ? kZeros : run.Row<float>(kDw, 0)),
         mask(run.start_sums && row == 0 ? 0 : ~size_t{0}) {}
 
-  HWY_INLINE const float* At(size_t j) const { return from + (j & mask); }
+  HWY_INLINE const float* From(size_t j) const { return from + (j & mask); }
 
   alignas(kCacheLine) static constexpr float kZeros[kPair] = {};
   const float* from;
   size_t mask;
 };
 
-// A row with its terms. dx may be dy. Its NaNs need no care on the way to bf16: a row whose x, dy
-// or weight holds one has no terms in f32, and those that dx held had no payload bits to carry.
+// A row with its terms. dx may be dy. NaNs need no care on the way to bf16: a row with a NaN in x,
+// dy or the weight has no terms in f32, and a NaN in dx has no payload bits to carry.
 template <Dx kWay, bool kAddDw, class T>
 struct GradientRow {
   HWY_INLINE GradientRow(const T* row_x, const T* row_dy, T* row_dx, const Terms<float>& terms)
@@ -61,42 +69,29 @@ struct GradientRow {
     sum.upper = hn::MulAdd(hn::Mul(dys.upper, xs.upper), r, sum.upper);
   }
 
-  // dx at j, and dw's term added to the sum.
-  HWY_INLINE Pair At(size_t j, Pair weight, Pair& sum) const {
-    return At(j, Load(x + j), Load(dy + j), weight, sum);
-  }
-  HWY_INLINE Pair At(size_t j, Pair xs, Pair dys, Pair weight, Pair& sum) const {
+  // dx at j, with dw's term added to the sum.
+  template <class Some>
+  HWY_INLINE Pair GradientAt(size_t j, Some some, Pair xs, Pair dys, Pair weight, Pair& sum) const {
     if constexpr (kAddDw) AddToWeight(xs, dys, sum);
     if constexpr (kWay == Dx::kNone) return sum;
     const Pair gradient = Gradient(xs, dys, weight);
-    if constexpr (kWay == Dx::kAdd) return Add(Load(dx + j), gradient);
+    if constexpr (kWay == Dx::kAdd) return Add(Load(dx + j, some), gradient);
     return gradient;
   }
+  template <class Some>
+  HWY_INLINE Pair GradientAt(size_t j, Some some, Pair weight, Pair& sum) const {
+    return GradientAt(j, some, Load(x + j, some), Load(dy + j, some), weight, sum);
+  }
 
-  HWY_INLINE void StoreAt(size_t j, Pair gradient) const {
+  HWY_INLINE void StoreAt(size_t j, All all, Pair gradient) const {
     if constexpr (kWay == Dx::kStream) {
       Stream(gradient, dx + j);
     } else if constexpr (kWay != Dx::kNone) {
-      Store(gradient, dx + j);
+      Store(gradient, dx + j, all);
     }
   }
-
-  // Its elements from `begin` up to `end`, fewer than kPair.
-  HWY_INLINE void Few(size_t begin, size_t end, const float* weight, const SumsBefore& before,
-                      float* dw) const {
-    const size_t n = end - begin;
-    const Pair xs = LoadFirst(x + begin, n);
-    const Pair dys = LoadFirst(dy + begin, n);
-    if constexpr (kAddDw) {
-      Pair sum = LoadFirst(before.At(begin), n);
-      AddToWeight(xs, dys, sum);
-      StoreFirst(sum, dw + begin, n);
-    }
-    if constexpr (kWay != Dx::kNone) {
-      Pair gradient = Gradient(xs, dys, LoadFirst(weight + begin, n));
-      if constexpr (kWay == Dx::kAdd) gradient = Add(LoadFirst(dx + begin, n), gradient);
-      StoreFirst(gradient, dx + begin, n);
-    }
+  HWY_INLINE void StoreAt(size_t j, First some, Pair gradient) const {
+    if constexpr (kWay != Dx::kNone) Store(gradient, dx + j, some);
   }
 
   const T* x;
@@ -107,25 +102,17 @@ struct GradientRow {
   F32Vec q;
 };
 
-// LastFetch() of a row of dx. The next row begins at its end, except in columns of rows.
+// LastFetch() for a row of dx. The next row is fetched if it begins at this row's end.
 HWY_INLINE size_t LastFetchOfDx(const Run& run) {
   const bool row_follows = run.stride[kDx] == static_cast<ptrdiff_t>(run.d * sizeof(float));
   return LastFetch(row_follows, run.d, kPair);
 }
 
-// What is not wanted is not loaded.
-template <bool kWanted>
-HWY_INLINE Pair LoadIf(const float* from, size_t j) {
-  if constexpr (kWanted) return Load(from + j);
+// Loads a pair, or makes zeros where it is not wanted.
+template <bool kWanted, class Some>
+HWY_INLINE Pair LoadIf(const float* from, Some some) {
+  if constexpr (kWanted) return Load(from, some);
   return {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
-}
-template <bool kAddDw>
-HWY_INLINE Pair LoadSum(const SumsBefore& before, size_t j) {
-  return LoadIf<kAddDw>(kAddDw ? before.At(j) : nullptr, 0);
-}
-template <bool kAddDw>
-HWY_INLINE void StoreSum(Pair sum, float* dw, size_t j) {
-  if constexpr (kAddDw) Store(sum, dw + j);
 }
 
 template <Dx kWay, bool kAddDw, class T>
@@ -141,58 +128,57 @@ HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& ter
   const bool fetch = kMayFetch<T> && kWay == Dx::kStore && next != index;
   const size_t last_fetch = LastFetchOfDx(run);
 
-  size_t j = 0;
+  const auto apply = [&](size_t j, auto some) RMSNORM_LAMBDA {
+    Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, some);
+    row.StoreAt(j, some, row.GradientAt(j, some, LoadIf<kWay != Dx::kNone>(weight + j, some), sum));
+    if constexpr (kAddDw) Store(sum, dw + j, some);
+  };
+  size_t head = 0;
   if constexpr (kWay == Dx::kStream) {  // stores past the caches must be aligned
-    j = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(T));
-    if (j > 0) row.Few(0, j, weight, before, dw);
+    head = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(T));
+    if (head > 0) apply(0, First{head});
   }
-  for (; j + kPair <= d; j += kPair) {
-    if constexpr (kWay == Dx::kStream) {
-      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(T)) {
-        PrefetchToL2(next_x + j + i);
-        PrefetchToL2(next_dy + j + i);
+  ForEachPair(head, d, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    if constexpr (std::is_same_v<decltype(some), All>) {
+      if constexpr (kWay == Dx::kStream) {
+        for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(T)) {
+          PrefetchToL2(next_x + j + i);
+          PrefetchToL2(next_dy + j + i);
+        }
       }
+      if (fetch) FetchForStores(row.dx, j, kPair, last_fetch);
     }
-    if (fetch) FetchForStores(row.dx, j, kPair, last_fetch);
-    Pair sum = LoadSum<kAddDw>(before, j);
-    row.StoreAt(j, row.At(j, LoadIf<kWay != Dx::kNone>(weight, j), sum));
-    StoreSum<kAddDw>(sum, dw, j);
-  }
-  if (j < d) row.Few(j, d, weight, before, dw);
+    apply(j, some);
+  });
 }
 
-// Two rows, each load of the weight, and each load and store of dw's sums, shared: 512 x 4096 in
-// f32 takes three quarters of the time. Four such rows, with x, dy and dx the same distance from a
-// page's begin, would be twelve streams into the same eight lines of L1.
+// Two rows share each load of the weight, and each load and store of dw's sums. Four rows would be
+// twelve streams, which map to the same lines of L1 if all rows lie the same distance from the
+// start of a page.
 template <bool kAddDw, class T>
 HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>& a_terms,
                                const Terms<float>& b_terms) {
-  using Row = GradientRow<Dx::kStore, kAddDw, T>;
+  using Gradients = GradientRow<Dx::kStore, kAddDw, T>;
   const size_t d = run.d;
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
   float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
   const SumsBefore before(run, index);
-  const Row a(run, index, a_terms);
-  const Row b(run, index + 1, b_terms);
+  const Gradients a(run, index, a_terms);
+  const Gradients b(run, index + 1, b_terms);
   const bool fetch = kMayFetch<T> && index + 2 < run.count;
   const size_t last_fetch = LastFetchOfDx(run);
-  size_t j = 0;
-  for (; j + kPair <= d; j += kPair) {
-    if (fetch) {
+  ForEachPair(0, d, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    if (std::is_same_v<decltype(some), All> && fetch) {
       FetchForStores(a.dx, j, kPair, last_fetch);
       FetchForStores(b.dx, j, kPair, last_fetch);
     }
-    const Pair w = Load(weight + j);
-    Pair sum = LoadSum<kAddDw>(before, j);
-    const Pair a_dx = a.At(j, w, sum);
-    const Pair b_dx = b.At(j, w, sum);
-    StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j);
-    StoreSum<kAddDw>(sum, dw, j);
-  }
-  if (j < d) {
-    a.Few(j, d, weight, before, dw);
-    b.Few(j, d, weight, SumsBefore(run, index + 1), dw);
-  }
+    const Pair w = Load(weight + j, some);
+    Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, some);
+    const Pair a_dx = a.GradientAt(j, some, w, sum);
+    const Pair b_dx = b.GradientAt(j, some, w, sum);
+    StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j, some);
+    if constexpr (kAddDw) Store(sum, dw + j, some);
+  });
 }
 
 // ------------------------------------------------------------------ sums in registers
@@ -206,15 +192,16 @@ HWY_INLINE Lanes<kCount> Mul(const Lanes<kCount>& a, const Lanes<kCount>& b) {
   }
 }
 
-// The n elements from j on. Stores and loads of the weight between them, as registers are few. A
-// branch on each store: code of its own for stores past the caches would be 33 KB for 1 %.
+// Writes the gradients of the n elements from j on, with loads of the weight between the stores, as
+// registers are few. `stream` is a branch on each store: a second copy of the code would be large
+// for a gain of 1 %.
 template <bool kWhole, size_t kCount, class Row>
 HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const Lanes<kCount>& dy,
                              const float* weight, const Row& row, bool stream,
                              Lanes<kCount>& sums) {
   if constexpr (kCount == 1) {
     const Pair w = LoadRow<kWhole, 1>(weight + j, n).pair;
-    const Pair gradient = row.At(j, x.pair, dy.pair, w, sums.pair);
+    const Pair gradient = row.GradientAt(j, All(), x.pair, dy.pair, w, sums.pair);
     if constexpr (kWhole) {
       if (HWY_UNLIKELY(stream)) {
         Stream(gradient, row.dx + j);
@@ -222,7 +209,7 @@ HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const L
         Store(gradient, row.dx + j);
       }
     } else {
-      StoreFirst(gradient, row.dx + j, n);
+      Store(gradient, row.dx + j, First{n});
     }
   } else {
     constexpr size_t kHalf = kCount / 2 * kPair;
@@ -235,25 +222,21 @@ HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const L
   }
 }
 
-// c of a row. A lane's only product is not added to +0 first, but their sum is: that makes the same
-// zeros.
+// c of a row. A lane's only product is not first added to +0, but their sum is, which makes the
+// same zeros.
 template <bool kWhole, size_t kCount, class T>
 HWY_INLINE float SumHeldRow(const T* x, const T* dy, const float* weight, size_t d) {
-  // The weight first, as its load has a branch: clang 14 moves the elements one by one of a vector
-  // of f16 that is loaded before a branch and widened after it.
+  // The weight comes first, as its load has a branch: clang 14 takes a vector of f16 apart if a
+  // branch lies between its load and its widening.
   const Lanes<kCount> w = LoadRow<kWhole, kCount>(weight, d);
   const Lanes<kCount> g = Mul(LoadRow<kWhole, kCount>(dy, d), w);
-  return 0.0f + Sum(Mul(g, LoadRow<kWhole, kCount>(x, d)));
+  return 0.0f + SumOfLanes(Mul(g, LoadRow<kWhole, kCount>(x, d)));
 }
 
-// The sums of dw of up to 128 elements take a quarter of the registers of AVX-512, and stay there
-// from row to row. One row is summed while the one before it waits for its terms: 4096 x 128 in f32
-// takes 1.98 times memcpy's time instead of 2.88, and in 16 bits 0.9 of what it takes by fours.
-// (Where x and dy stay in registers, too, from the sum to the store, there are none left for the
-// sum of the next row: 2.08.)
-//
-// The rows from `begin` on, up to one that is not safe: returns its index, or the number of rows.
-// Of the root it takes single fields, for the reason that NormaliseRowsInRegisters() gives.
+// A RowsLeaf. The sums of dw of up to 128 elements take a quarter of the registers of AVX-512, and
+// stay there from row to row. One row is summed while the row before it waits for its terms. x and
+// dy are read twice: if they stayed in registers, none would be left for the next row's sum. The
+// fields of the root are copied one by one, as in NormaliseRowsInRegisters().
 template <size_t kPairs, bool kWhole, class T>
 HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
@@ -263,7 +246,7 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin
   size_t d = run.d;
   AssumeHeld<kPairs, kWhole>(d);
   const size_t count = run.count;
-  // Those of row i.
+  // The operands of row i.
   RowsOf<const T> x(run, kX);
   RowsOf<const T> dy(run, kDy);
   RowsOf<T> dx(run, kDx);
@@ -283,10 +266,10 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin
     const HotTerms hot = MakeHotTerms(root, {0, c}, rstd[0]);
     if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;
     const GradientRow<Dx::kStore, true, T> row(x[0], dy[0], dx[0], hot.terms);
-    // All of it before the first store, which loads might else have to wait for.
+    // All loads come before the first store, as they might wait for it.
     const Lanes<kCount> xs = LoadRow<kWhole, kCount>(row.x, d);
     const Lanes<kCount> dys = LoadRow<kWhole, kCount>(row.dy, d);
-    // On AVX2 4096 x 64 takes 0.8 of the time so; on AVX-512 32 x 64 to 4096 x 128 0.9 to 1.09.
+    // It pays on AVX2. AVX-512 gains in some calls and loses in others.
     if (kMayFetch<T> && kN < 16 && !stream && i + 1 < count) {
       FetchForStores(row.dx, 0, d, ~size_t{0});
     }
@@ -307,42 +290,12 @@ size_t ApplyHeldRows(const Norm& norm, const Run& run, size_t begin) {
                                  : ApplySafeRows<kPairs, false, T>(norm, run, begin);
 }
 
-// Puts the functions of a type that write dx into the table.
-template <class T>
-constexpr void SetApplyLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
-  const int type = DtypeIndex(dtype);
-  const ApplyLeaf apply[kDxWays - 1][2] = {
-      {&ApplyRow<Dx::kStore, false, T>, &ApplyRow<Dx::kStore, true, T>},
-      {&ApplyRow<Dx::kAdd, false, T>, &ApplyRow<Dx::kAdd, true, T>},
-      {&ApplyRow<Dx::kStream, false, T>, &ApplyRow<Dx::kStream, true, T>}};
-  for (int dw = 0; dw < 2; ++dw) {
-    for (int way = 1; way < kDxWays; ++way) leaves.apply[type][way][dw] = apply[way - 1][dw];
-  }
-  leaves.apply_two[type][0] = &ApplyTwoRows<false, T>;
-  leaves.apply_two[type][1] = &ApplyTwoRows<true, T>;
-  if constexpr (kHoldsRows) {
-    leaves.held_rows[type][0] = &ApplyHeldRows<1, T>;
-    leaves.held_rows[type][1] = &ApplyHeldRows<2, T>;
-    leaves.held_rows[type][2] = &ApplyHeldRows<3, T>;
-    leaves.held_rows[type][3] = &ApplyHeldRows<4, T>;
-  }
-}
-
-#if RMSNORM_NATIVE_BF16
-
-constexpr BackwardLeaves MakeBackwardLeaves() {
-  BackwardLeaves leaves = N_AVX3::kBackwardLeaves;
-  SetApplyLeaves<BF16>(RMSNORM_BF16, leaves);
-  return leaves;
-}
-constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
-
-#else
+#if !RMSNORM_NATIVE_BF16
 
 // ------------------------------------------------------------------ c and the sum of squares
 
-// Passes over a block, each for its share of neighbouring lanes: as for the sum of squares alone,
-// but AVX2, with 16 registers, takes four where there are two sums.
+// Passes over a block, each for a share of neighbouring lanes, as for the sum of squares alone.
+// With two sums AVX2 has registers for a quarter of the lanes.
 template <bool kSquares>
 constexpr size_t kDotPasses = kN >= 16   ? 1
                               : kSquares ? 4
@@ -354,17 +307,17 @@ struct DotLanes {
   Lanes<kCount> squares;
 };
 
-// Adds the products of n <= kCount * kPair elements, as if zeros followed them; kAll says that
-// there are so many.
+// Adds the products of n <= kCount * kPair elements, as if zeros followed them. kAll says that n is
+// kCount * kPair.
 template <bool kSquares, bool kAll, size_t kCount, class T>
 HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const T* x, const T* dy,
                             const float* weight, size_t n) {
   if constexpr (kCount == 1) {
-    // Not a choice of each load: of that clang 14 makes loads of single elements.
+    // One branch for all loads: with one for each, clang 14 loads element by element.
     if (!kAll && n == kPair) return AddProducts<kSquares, true>(dot, squares, x, dy, weight, n);
-    const Pair w = kAll ? Load(weight) : LoadFirst(weight, n);
-    const Pair dys = kAll ? Load(dy) : LoadFirst(dy, n);
-    const Pair xs = kAll ? Load(x) : LoadFirst(x, n);
+    const Pair w = kAll ? Load(weight) : Load(weight, First{n});
+    const Pair dys = kAll ? Load(dy) : Load(dy, First{n});
+    const Pair xs = kAll ? Load(x) : Load(x, First{n});
     dot.pair.lower = hn::MulAdd(hn::Mul(dys.lower, w.lower), xs.lower, dot.pair.lower);
     dot.pair.upper = hn::MulAdd(hn::Mul(dys.upper, w.upper), xs.upper, dot.pair.upper);
     if constexpr (kSquares) AddSquares(squares.pair, xs);
@@ -380,8 +333,8 @@ HWY_INLINE void AddProducts(Lanes<kCount>& dot, Lanes<kCount>& squares, const T*
   }
 }
 
-// The lanes of pass kFirst and of each kStep-th pass after it, folded. Of a block of `size`
-// elements.
+// Returns the folded lanes of pass kFirst and of every kStep-th pass after it, for a block of
+// `size` elements.
 template <bool kSquares, size_t kFirst, size_t kStep, class T>
 HWY_INLINE auto DotPass(const T* HWY_RESTRICT x, const T* HWY_RESTRICT dy,
                         const float* HWY_RESTRICT weight, size_t size) {
@@ -421,27 +374,7 @@ HWY_NOINLINE FoldedDots DotBlock(const void* x, const void* dy, const float* wei
   return dots;
 }
 
-// ------------------------------------------------------------------ the table
-
-template <class T>
-constexpr void SetLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
-  const int type = DtypeIndex(dtype);
-  leaves.dot[type][0] = &DotBlock<false, T>;
-  leaves.dot[type][1] = &DotBlock<true, T>;
-  leaves.apply[type][static_cast<int>(Dx::kNone)][1] = &ApplyRow<Dx::kNone, true, T>;
-  SetApplyLeaves<T>(dtype, leaves);
-}
-
-constexpr BackwardLeaves MakeBackwardLeaves() {
-  BackwardLeaves leaves = {};
-  SetLeaves<float>(RMSNORM_F32, leaves);
-  SetLeaves<F16>(RMSNORM_F16, leaves);
-  SetLeaves<BF16>(RMSNORM_BF16, leaves);
-  return leaves;
-}
-constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
-
-#endif  // RMSNORM_NATIVE_BF16
+#endif  // !RMSNORM_NATIVE_BF16
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles the leaves and drivers of backward once for each target; forward.cc lists the targets.
+// Compiles the leaves and drivers of backward once for each target, and fills the table of leaves.
 #include "highway_config.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -8,10 +8,68 @@
 // After foreach_target.h, which includes this file for each target.
 #include <hwy/highway.h>
 
-// As in forward.cc. What targets-inl.h declares is seen by the other unit.
-#if HWY_NATIVE_FMA
-#include "targets-inl.h"
-// After targets-inl.h.
+#if HWY_NATIVE_FMA  // as in forward.cc
 #include "backward-inl.h"
 #include "backward_drivers-inl.h"
+#include "targets-inl.h"
+
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// The leaves that write elements of a type.
+template <class T>
+constexpr void SetWritingBackwardLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
+  const int type = DtypeIndex(dtype);
+  leaves.apply[type][static_cast<int>(Dx::kStore)][0] = ApplyRow<Dx::kStore, false, T>;
+  leaves.apply[type][static_cast<int>(Dx::kStore)][1] = ApplyRow<Dx::kStore, true, T>;
+  leaves.apply[type][static_cast<int>(Dx::kAdd)][0] = ApplyRow<Dx::kAdd, false, T>;
+  leaves.apply[type][static_cast<int>(Dx::kAdd)][1] = ApplyRow<Dx::kAdd, true, T>;
+  leaves.apply[type][static_cast<int>(Dx::kStream)][0] = ApplyRow<Dx::kStream, false, T>;
+  leaves.apply[type][static_cast<int>(Dx::kStream)][1] = ApplyRow<Dx::kStream, true, T>;
+  leaves.apply_two[type][0] = ApplyTwoRows<false, T>;
+  leaves.apply_two[type][1] = ApplyTwoRows<true, T>;
+  if constexpr (kHoldsRows) {
+    leaves.held_rows[type][0] = ApplyHeldRows<1, T>;
+    leaves.held_rows[type][1] = ApplyHeldRows<2, T>;
+    leaves.held_rows[type][2] = ApplyHeldRows<3, T>;
+    leaves.held_rows[type][3] = ApplyHeldRows<4, T>;
+  }
+}
+
+#if RMSNORM_NATIVE_BF16
+
+// AVX3's, but for what writes bf16.
+constexpr BackwardLeaves MakeBackwardLeaves() {
+  BackwardLeaves leaves = N_AVX3::kBackwardLeaves;
+  SetWritingBackwardLeaves<BF16>(RMSNORM_BF16, leaves);
+  return leaves;
+}
+
+#else
+
+template <class T>
+constexpr void SetReadingBackwardLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
+  const int type = DtypeIndex(dtype);
+  leaves.dot[type][0] = DotBlock<false, T>;
+  leaves.dot[type][1] = DotBlock<true, T>;
+  leaves.apply[type][static_cast<int>(Dx::kNone)][1] = ApplyRow<Dx::kNone, true, T>;
+}
+
+constexpr BackwardLeaves MakeBackwardLeaves() {
+  BackwardLeaves leaves = {};
+  SetReadingBackwardLeaves<float>(RMSNORM_F32, leaves);
+  SetReadingBackwardLeaves<F16>(RMSNORM_F16, leaves);
+  SetReadingBackwardLeaves<BF16>(RMSNORM_BF16, leaves);
+  SetWritingBackwardLeaves<float>(RMSNORM_F32, leaves);
+  SetWritingBackwardLeaves<F16>(RMSNORM_F16, leaves);
+  SetWritingBackwardLeaves<BF16>(RMSNORM_BF16, leaves);
+  return leaves;
+}
+
+#endif  // RMSNORM_NATIVE_BF16
+
+constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA

@@ -35,6 +35,8 @@ HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
 // leaves are null where the rows are of several types and go through tiles. Loops over rows copy
 // it: they keep its fields in registers, as a load after the stores of the row before takes long.
 struct BackwardWay {
+  HWY_INLINE BackwardWay() {}
+
   // First the sums.
   DotLeaf dot = nullptr;
   bool squares;  // the sum of squares is needed
@@ -139,7 +141,7 @@ struct FourTerms {
   HWY_ALIGN float q[4];
   bool safe;  // whether all four are; if not, the terms are meaningless
 
-  HWY_INLINE Terms<float> Row(size_t i) const { return {r[i], k[i], q[i]}; }
+  HWY_INLINE Terms<float> TermsAt(size_t i) const { return {r[i], k[i], q[i]}; }
 };
 
 // Of a row of one block.
@@ -339,10 +341,10 @@ HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Backwa
     if (HWY_UNLIKELY(!now.safe)) {
       BackwardOneByOne(norm, run, row, row + 4);
     } else if (HWY_LIKELY(way.apply_two != nullptr)) {
-      way.apply_two(run, row, now.Row(0), now.Row(1));
-      way.apply_two(run, row + 2, now.Row(2), now.Row(3));
+      way.apply_two(run, row, now.TermsAt(0), now.TermsAt(1));
+      way.apply_two(run, row + 2, now.TermsAt(2), now.TermsAt(3));
     } else {
-      for (size_t i = 0; i < 4; ++i) way.apply(run, row + i, now.Row(i));
+      for (size_t i = 0; i < 4; ++i) way.apply(run, row + i, now.TermsAt(i));
     }
   }
   return row;
@@ -367,13 +369,13 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Backwar
 // of 2048 or 2880 leave L1 with dx, the weight and dw, and calls take 0.82 to 0.96 of the time one
 // by one. 4096 rows of 512 take 0.7 of what they take by fours, though 4 or 8 such rows take 1.3 of
 // it. Rows of 16 bits, rows on AVX2 and longer rows take up to 10 % more one by one.
-HWY_INLINE bool AreBetterAlone(const Norm& norm, const Run& run) {
+HWY_INLINE bool PrefersSingleRows(const Norm& norm, const Run& run) {
   return kN >= 16 && norm.dtype[kX] == RMSNORM_F32 && run.d > 256 && run.d < kBlock;
 }
 
 // Rows by groups: returns the index of the first one that is in none.
 inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
-  if (AreBetterAlone(norm, run)) return 0;
+  if (PrefersSingleRows(norm, run)) return 0;
   const BackwardWay way = FindBackwardWay(norm, run);
   if (run.count >= 4 && IsShort(norm, run) && way.apply != nullptr && !norm.stream &&
       norm.root.eps_placement != RMSNORM_EPS_FLOOR) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and stores of the element types as vectors of f32, compiled for each target. They give the
-// bits of the scalar conversions in element.h.
+// Loads and stores of the element types as vectors of f32, with the bits of the scalar conversions
+// in element.h, and loops over pairs of vectors. T is the type of the elements.
 
 #if defined(RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_ELEMENTS_INL_H_
@@ -27,10 +27,10 @@ using PackedTag = hn::Repartition<uint16_t, F32Tag>;  // a whole vector of 16-bi
 using F32Vec = hn::Vec<F32Tag>;
 using U16Vec = hn::Vec<U16Tag>;
 
-// f32 values in a vector. A constant, as no target here has scalable vectors.
+// The f32 values in a vector. This is a constant, as no target here has scalable vectors.
 constexpr size_t kN = HWY_LANES(float);
 
-// The unit of the loops: 2 kN elements, which are one vector of 16-bit elements.
+// The unit of the loops is a pair of vectors: 2 kN elements, one vector of 16-bit elements.
 constexpr size_t kPair = 2 * kN;
 struct Pair {
   F32Vec lower;
@@ -52,10 +52,9 @@ HWY_INLINE F32Vec Widen(F16, U16Vec bits) {
   return hn::PromoteTo(F32Tag(), hn::BitCast(hn::Rebind<hwy::float16_t, F32Tag>(), bits));
 }
 
-// The bits of `value` after rounding to bf16, in the upper half of each lane; the lower half is
-// undefined. By integers: Highway 1.0.3 truncates. A NaN must not have payload bits that the
-// addition carries into the sign or takes away; PrepareWeight() sees to that, and nothing else
-// brings a NaN.
+// Rounds to bf16. The result is in the upper half of each lane; the lower half is undefined. It
+// uses integers, as Highway 1.0.3 truncates. A NaN's payload must not carry into the sign or
+// vanish: PlainNaN() sees to that where a NaN can come from f32.
 HWY_INLINE hn::Vec<U32Tag> RoundToBF16(F32Vec value) {
   const U32Tag tag;
   const auto bits = hn::BitCast(tag, value);
@@ -94,36 +93,58 @@ HWY_INLINE F32Vec Round(F32Vec value) {
   }
 }
 
+// Added to a number below 2^22 in magnitude, it leaves the nearest integer in the sum's last bits.
+constexpr float kToInteger = 0x1.8p23f;
+
 // ------------------------------------------------------------------ pairs, at any alignment
 
-HWY_INLINE Pair Load(const float* from) {
+HWY_INLINE Pair Add(Pair a, Pair b) {
+  return {hn::Add(a.lower, b.lower), hn::Add(a.upper, b.upper)};
+}
+
+HWY_INLINE Pair Mul(Pair a, Pair b) {
+  return {hn::Mul(a.lower, b.lower), hn::Mul(a.upper, b.upper)};
+}
+
+template <class T>
+HWY_INLINE Pair Rounded(Pair value) {
+  return {Round<T>(value.lower), Round<T>(value.upper)};
+}
+
+// The elements of a pair that a load or store works on: all of them, or the first n.
+struct All {};
+struct First {
+  size_t n;
+};
+
+HWY_INLINE Pair Load(const float* from, All = {}) {
   return {hn::LoadU(F32Tag(), from), hn::LoadU(F32Tag(), from + kN)};
 }
 
 template <class T>
-HWY_INLINE Pair Load(const T* from) {
+HWY_INLINE Pair Load(const T* from, All = {}) {
   return {Widen(T(), hn::LoadU(U16Tag(), Bits(from))),
           Widen(T(), hn::LoadU(U16Tag(), Bits(from + kN)))};
 }
 
-HWY_INLINE void Store(Pair value, float* to) {
+HWY_INLINE void Store(Pair value, float* to, All = {}) {
   hn::StoreU(value.lower, F32Tag(), to);
   hn::StoreU(value.upper, F32Tag(), to + kN);
 }
 
-// Two stores of half a vector: joining the halves first costs more than the second store.
-HWY_INLINE void Store(Pair value, F16* to) {
+// Two stores of half a vector cost less than joining the halves.
+HWY_INLINE void Store(Pair value, F16* to, All = {}) {
   hn::StoreU(NarrowHalf(F16(), value.lower), U16Tag(), Bits(to));
   hn::StoreU(NarrowHalf(F16(), value.upper), U16Tag(), Bits(to + kN));
 }
 
-HWY_INLINE void Store(Pair value, BF16* to) {
+HWY_INLINE void Store(Pair value, BF16* to, All = {}) {
   hn::StoreU(Narrow(BF16(), value), PackedTag(), Bits(to));
 }
 
-// Two pairs to two places. In native bf16 they share the test for zeros.
+// Stores two pairs to two places. In native bf16 they share the test for zeros.
 template <class T>
-HWY_INLINE void StoreBoth(Pair a, T* a_to, Pair b, T* b_to) {
+HWY_INLINE void StoreBoth(Pair a, T* a_to, Pair b, T* b_to, All = {}) {
 #if RMSNORM_NATIVE_BF16
   if constexpr (std::is_same_v<T, BF16>) {
     const NativeBF16 a_bits = NativeNarrow(a.lower, a.upper);
@@ -139,7 +160,7 @@ HWY_INLINE void StoreBoth(Pair a, T* a_to, Pair b, T* b_to) {
   Store(b, b_to);
 }
 
-// Past the caches; `to` is aligned to a vector.
+// Stores past the caches. `to` is aligned to a vector.
 HWY_INLINE void Stream(Pair value, float* to) {
   hn::Stream(value.lower, F32Tag(), to);
   hn::Stream(value.upper, F32Tag(), to + kN);
@@ -156,12 +177,12 @@ HWY_INLINE void Stream(Pair value, BF16* to) {
 
 // ------------------------------------------------------------------ the first n elements
 
-// AVX-512 masks loads and stores in hardware, AVX2 for 32-bit lanes. Of what a target cannot mask,
-// Highway's MaskedLoad() may read past the end, and its BlendedStore() write there.
+// Whether loads and stores of T have masks in hardware. AVX2 has them for 32-bit lanes. Without
+// them Highway's MaskedLoad() may read past the end, and its BlendedStore() write there.
 template <class T>
 constexpr bool kHasMasks = HWY_ARCH_X86 && (HWY_TARGET <= HWY_AVX3 || sizeof(T) == 4);
 
-// n elements, fewer than a vector's, and then zeros. Each step halves what is left.
+// Loads n elements, fewer than a vector's, followed by zeros. Each call halves the rest.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> LoadPieces(D tag, const T* from, size_t n) {
   if constexpr (hn::MaxLanes(D()) == 1) {
@@ -190,7 +211,7 @@ HWY_INLINE void StorePieces(D, hn::Vec<D> value, T* to, size_t n) {
   }
 }
 
-// Functions of their own, as the library would else be a seventh larger.
+// Not inlined, as the library would be a seventh larger.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> LoadTail(D tag, const T* from, size_t n) {
   return LoadPieces(tag, from, n);
@@ -200,15 +221,15 @@ HWY_NOINLINE void StoreTail(D tag, hn::Vec<D> value, T* to, size_t n) {
   StorePieces(tag, value, to, n);
 }
 
-// The first n elements of a vector and then zeros; n may be beyond its end, and of 16-bit elements
-// is at least 1. Reads no other element.
+// Loads the first n elements of a vector, followed by zeros, and reads no other element. n may
+// exceed the vector; for 16-bit elements it is at least 1.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> LoadBits(D tag, const T* from, size_t n) {
   constexpr size_t kSize = hn::MaxLanes(D());
   if constexpr (kHasMasks<T>) {
     return hn::MaskedLoad(hn::FirstN(tag, std::min(n, kSize)), tag, from);
   } else if constexpr (kHasMasks<uint32_t>) {
-    // Two elements at a time, and then the last one, again where n is even.
+    // Two elements at a time, and then the last one, which is loaded again if n is even.
     const hn::Repartition<uint32_t, D> twos_tag;
     const auto twos = hn::MaskedLoad(hn::FirstN(twos_tag, n / 2), twos_tag,
                                      reinterpret_cast<const uint32_t*>(from));
@@ -219,7 +240,7 @@ HWY_INLINE hn::Vec<D> LoadBits(D tag, const T* from, size_t n) {
   }
 }
 
-// Writes the first n elements of a vector and no other; n may be beyond its end.
+// Writes the first n elements of a vector and no other. n may exceed the vector.
 template <class D, class T>
 HWY_INLINE void StoreBits(D tag, hn::Vec<D> value, T* to, size_t n) {
   constexpr size_t kSize = hn::MaxLanes(D());
@@ -230,10 +251,27 @@ HWY_INLINE void StoreBits(D tag, hn::Vec<D> value, T* to, size_t n) {
   }
 }
 
-// Both halves whether or not n reaches into the upper one, as a branch costs more. Where not all
-// masks are cheap, a whole pair is an exception: rows of 96 take 7 % less time so. Not for 16 bits,
-// since clang 14 joins the two ways of f16 where each is widened, and then takes vectors apart.
-HWY_INLINE Pair LoadFirst(const float* from, size_t n) {
+// The bits of a vector of elements.
+HWY_INLINE hn::Vec<U32Tag> LoadBits(const float* from, All) {
+  return hn::BitCast(U32Tag(), hn::LoadU(F32Tag(), from));
+}
+HWY_INLINE hn::Vec<U32Tag> LoadBits(const float* from, First some) {
+  return hn::BitCast(U32Tag(), LoadBits(F32Tag(), from, some.n));
+}
+template <class T>
+HWY_INLINE hn::Vec<PackedTag> LoadBits(const T* from, All) {
+  return hn::LoadU(PackedTag(), Bits(from));
+}
+template <class T>
+HWY_INLINE hn::Vec<PackedTag> LoadBits(const T* from, First some) {
+  return LoadBits(PackedTag(), Bits(from), some.n);
+}
+
+// Loads both halves whether or not n reaches into the upper one, as a branch costs more. A whole
+// pair is an exception where masks are dear. 16-bit elements have no such exception: clang 14 would
+// join the two branches where f16 is widened, and take vectors apart.
+HWY_INLINE Pair Load(const float* from, First some) {
+  const size_t n = some.n;
   if (!kHasMasks<uint16_t> && n == kPair) return Load(from);
   const F32Tag tag;
   const size_t lower = std::min(n, kN);
@@ -241,67 +279,38 @@ HWY_INLINE Pair LoadFirst(const float* from, size_t n) {
 }
 
 template <class T>
-HWY_INLINE Pair LoadFirst(const T* from, size_t n) {
-  const auto bits = LoadBits(PackedTag(), Bits(from), n);
+HWY_INLINE Pair Load(const T* from, First some) {
+  const auto bits = LoadBits(from, some);
   return {Widen(T(), hn::LowerHalf(U16Tag(), bits)), Widen(T(), hn::UpperHalf(U16Tag(), bits))};
 }
 
-HWY_INLINE void StoreFirst(Pair value, float* to, size_t n) {
+HWY_INLINE void Store(Pair value, float* to, First some) {
   const F32Tag tag;
-  const size_t lower = std::min(n, kN);
+  const size_t lower = std::min(some.n, kN);
   StoreBits(tag, value.lower, to, lower);
-  StoreBits(tag, value.upper, to + lower, n - lower);
+  StoreBits(tag, value.upper, to + lower, some.n - lower);
 }
 
 template <class T>
-HWY_INLINE void StoreFirst(Pair value, T* to, size_t n) {
-  StoreBits(PackedTag(), Narrow(T(), value), Bits(to), n);
-}
-
-// A step of a loop has four vectors, which share the time that one would wait for its operations.
-constexpr size_t kStep = 2 * kPair;
-
-// Added to a number below 2^22 in magnitude, it leaves the nearest integer in the sum's last bits.
-constexpr float kToInteger = 0x1.8p23f;
-
-// Copies the first n elements of a pair, and writes zeros after them; and back. Of 16-bit elements
-// n is at least 1.
-template <class T>
-HWY_INLINE void CopyToPair(const T* from, size_t n, T* pair) {
-  if constexpr (sizeof(T) == 4) {
-    Store(LoadFirst(from, n), pair);
-  } else {
-    hn::StoreU(LoadBits(PackedTag(), Bits(from), n), PackedTag(), Bits(pair));
-  }
+HWY_INLINE void Store(Pair value, T* to, First some) {
+  StoreBits(PackedTag(), Narrow(T(), value), Bits(to), some.n);
 }
 
 template <class T>
-HWY_INLINE void CopyFromPair(const T* pair, size_t n, T* to) {
-  if constexpr (sizeof(T) == 4) {
-    StoreFirst(Load(pair), to, n);
-  } else {
-    StoreBits(PackedTag(), hn::LoadU(PackedTag(), Bits(pair)), Bits(to), n);
-  }
+HWY_INLINE void StoreBoth(Pair a, T* a_to, Pair b, T* b_to, First some) {
+  Store(a, a_to, some);
+  Store(b, b_to, some);
 }
 
-// The same for a step, of which n elements, at least 1 and fewer than all, are there. Functions of
-// their own, as each leaf has some of them at its end.
-template <class T>
-HWY_NOINLINE void CopyToStep(const T* from, size_t n, T* step) {
-  const bool has_second = n > kPair;
-  CopyToPair(from, std::min(n, kPair), step);
-  if (has_second) {
-    CopyToPair(from + kPair, n - kPair, step + kPair);
-  } else {
-    const F32Vec zero = hn::Zero(F32Tag());
-    Store({zero, zero}, step + kPair);
-  }
-}
+// ------------------------------------------------------------------ loops over pairs
 
-template <class T>
-HWY_NOINLINE void CopyFromStep(const T* step, size_t n, T* to) {
-  CopyFromPair(step, std::min(n, kPair), to);
-  if (n > kPair) CopyFromPair(step + kPair, n - kPair, to + kPair);
+// Calls f(j, All) for each whole pair of elements from `begin` up to `end`, then f(j, First) for
+// the rest. f is a generic lambda with RMSNORM_LAMBDA.
+template <class F>
+HWY_INLINE void ForEachPair(size_t begin, size_t end, const F& f) {
+  size_t j = begin;
+  for (; j + kPair <= end; j += kPair) f(j, All());
+  if (j < end) f(j, First{end - j});
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

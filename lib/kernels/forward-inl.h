@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leaves of forward for rows of one type, compiled for each target. They give the bits of
-// reference.cc: what follows reorders memory accesses, never an addition. A template's T is the
-// type of the elements, and kCast says that x * r is rounded to it.
+// The leaves of forward for rows of one type. They have the bits of reference.cc: they change the
+// order of memory accesses, never of additions.
+//
+//   T        the type of the elements
+//   kCast    x * r is rounded to T
+//   kStream  y is written past the caches
+//   kD       the length of a short row, or 0 where it is not known
+//   kPairs   pairs of vectors that a row in registers takes (held_rows-inl.h)
+//   kWhole   such a row fills its pairs
 
 #if defined(RMSNORM_LIB_KERNELS_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_FORWARD_INL_H_
@@ -16,6 +22,7 @@
 
 #include "../inverse_rms.h"
 #include "../thresholds.h"
+#include "held_rows-inl.h"
 #include "rows-inl.h"
 #include "tile-inl.h"
 
@@ -36,12 +43,7 @@ HWY_INLINE Pair Scaled(Pair x, F32Vec r, Pair weight) {
   return {Scaled<kCast, T>(x.lower, r, weight.lower), Scaled<kCast, T>(x.upper, r, weight.upper)};
 }
 
-template <class T>
-HWY_INLINE Pair Rounded(Pair value) {
-  return {Round<T>(value.lower), Round<T>(value.upper)};
-}
-
-// Scaled() where the rounding order is not worth code of its own.
+// Scaled() with the rounding order tested at run time.
 template <class T>
 HWY_INLINE Pair ScaledOrCast(bool cast, Pair x, F32Vec r, Pair weight) {
   Pair n = Mul(x, {r, r});
@@ -49,14 +51,59 @@ HWY_INLINE Pair ScaledOrCast(bool cast, Pair x, F32Vec r, Pair weight) {
   return Mul(n, weight);
 }
 
-// Scales whole steps of x by r and the weight, and brings in `other`, a gate or a residual. `to`
-// may be x or `other`.
+// ------------------------------------------------------------------ whole steps
+
+// A step of a loop has four vectors: more independent operations hide their latency.
+constexpr size_t kStep = 2 * kPair;
+
+// Copy the first n elements to a pair, followed by zeros, and back. For 16-bit elements n is at
+// least 1.
+template <class T>
+HWY_INLINE void CopyToPair(const T* from, size_t n, T* pair) {
+  if constexpr (sizeof(T) == 4) {
+    Store(Load(from, First{n}), pair);
+  } else {
+    hn::StoreU(LoadBits(from, First{n}), PackedTag(), Bits(pair));
+  }
+}
+
+template <class T>
+HWY_INLINE void CopyFromPair(const T* pair, size_t n, T* to) {
+  if constexpr (sizeof(T) == 4) {
+    Store(Load(pair), to, First{n});
+  } else {
+    StoreBits(PackedTag(), hn::LoadU(PackedTag(), Bits(pair)), Bits(to), n);
+  }
+}
+
+// The same for a step, with n at least 1 and less than kStep. They are not inlined, as every leaf
+// of steps ends with some of them.
+template <class T>
+HWY_NOINLINE void CopyToStep(const T* from, size_t n, T* step) {
+  const bool has_second = n > kPair;
+  CopyToPair(from, std::min(n, kPair), step);
+  if (has_second) {
+    CopyToPair(from + kPair, n - kPair, step + kPair);
+  } else {
+    const F32Vec zero = hn::Zero(F32Tag());
+    Store({zero, zero}, step + kPair);
+  }
+}
+
+template <class T>
+HWY_NOINLINE void CopyFromStep(const T* step, size_t n, T* to) {
+  CopyFromPair(step, std::min(n, kPair), to);
+  if (n > kPair) CopyFromPair(step + kPair, n - kPair, to + kPair);
+}
+
+// Scales whole steps of x by r and the weight, and combines them with `other`, a gate or a
+// residual. `to` may be x or `other`.
 template <class T>
 using StepsFunction = void (*)(const Norm& norm, const T* x, const T* other, const float* weight,
                                size_t d, float r, T* to);
 
-// A row by such a function. Elements after the last whole step are copied to one: with a tail in
-// each of these functions the library would be larger by half of them.
+// Runs a StepsFunction for a row. The last elements are copied to a step: a tail in each of these
+// functions would make the library half as large again as they are.
 template <class T>
 HWY_INLINE void BySteps(StepsFunction<T> steps, const Norm& norm, const T* x, const T* other,
                         const float* weight, size_t d, float r, T* to) {
@@ -74,24 +121,24 @@ HWY_INLINE void BySteps(StepsFunction<T> steps, const Norm& norm, const T* x, co
   CopyFromStep(last_x, n, to + whole);
 }
 
-// A row to scale by r. y may be x. Its NaNs need no care on the way to bf16: those of a bf16 have
-// no payload bits to carry.
+// A row to scale by r. y may be x. NaNs need no care on the way to bf16: a NaN that comes from bf16
+// has no payload bits to carry.
 template <bool kCast, class T>
-struct Row {
-  HWY_INLINE Row(const void* from, void* to, float inverse_rms)
+struct RowToScale {
+  HWY_INLINE RowToScale(const void* from, void* to, float inverse_rms)
       : x(static_cast<const T*>(from)), y(static_cast<T*>(to)), r(hn::Set(F32Tag(), inverse_rms)) {}
-  HWY_INLINE Row(const Run& run, Operand source, size_t row, float inverse_rms)
-      : Row(run.Row<T>(source, row), run.Row<T>(kY, row), inverse_rms) {}
+  HWY_INLINE RowToScale(const Run& run, Operand source, size_t row, float inverse_rms)
+      : RowToScale(run.Row<T>(source, row), run.Row<T>(kY, row), inverse_rms) {}
 
   HWY_INLINE Pair ScaledAt(size_t j, Pair weight) const {
     return Scaled<kCast, T>(Load(x + j), r, weight);
   }
 
-  // Its elements from `begin` up to `end`, fewer than kPair.
+  // Scales the elements from `begin` up to `end`, fewer than kPair.
   HWY_INLINE void ScaleFew(size_t begin, size_t end, const float* weight) const {
     const size_t n = end - begin;
-    const Pair w = LoadFirst(weight + begin, n);
-    StoreFirst(Scaled<kCast, T>(LoadFirst(x + begin, n), r, w), y + begin, n);
+    const Pair w = Load(weight + begin, First{n});
+    Store(Scaled<kCast, T>(Load(x + begin, First{n}), r, w), y + begin, First{n});
   }
 
   const T* x;
@@ -99,20 +146,19 @@ struct Row {
   F32Vec r;
 };
 
-// The elements from `head` on. From the begin of the row, as the sum: from its end is faster by 8 %
-// for one row whose weight does not fit L1 with it, but slower by 8 % where rows come from L2 and
-// by a third from memory. `next` and `more` are as for ScaleLeaf. With kStream the next row is
-// fetched; else, if `fetch`, the lines of y are or, in 16 bits, the next row.
+// Scales the elements from `head` on, in rising order as the sum: from the row's end on is faster
+// for one row that does not fit L1 with its weight, and slower for rows from L2 or memory. `next`
+// and `more` are as for ScaleLeaf. kStream fetches the next row; otherwise `fetch` fetches the
+// lines of y or, for 16 bits, the next row.
 template <bool kStream, bool kCast, class T>
 HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weight,
-                          const Row<kCast, T>& row, const T* next, bool more, bool fetch) {
+                          const RowToScale<kCast, T>& row, const T* next, bool more, bool fetch) {
   if (d - head < kPair) {
     if (head < d) row.ScaleFew(head, d, weight);
     return;
   }
-  // Elements at the row's end that fill no pair are done with some before them, again, as a whole
-  // pair: 17 elements of 16 bits take AVX2 a third of the time so. They are read before anything is
-  // written, as y may be x.
+  // The last elements are scaled as a whole pair, together with some that are scaled twice. It is
+  // read before anything is written, as y may be x.
   const size_t last = d - kPair;
   const bool is_ragged = (d - head) % kPair != 0;
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
@@ -138,11 +184,11 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   if (is_ragged) Store(last_scaled, row.y + last);
 }
 
-// One row. Past the caches 8192 x 4096 in f32 takes 0.84 times memcpy's time, and else 1.45.
+// A ScaleLeaf.
 template <bool kStream, bool kCast, class T>
 HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r, void* y,
                            const void* next, bool more) {
-  const Row<kCast, T> row(x, y, r);
+  const RowToScale<kCast, T> row(x, y, r);
   size_t head = 0;
   if (kStream || d >= kAlignedRow) {  // stores past the caches must be aligned
     head = std::min(d, -reinterpret_cast<uintptr_t>(y) % sizeof(F32Vec) / sizeof(T));
@@ -161,13 +207,13 @@ HWY_NOINLINE void ScaleFourRows(const Run& run, Operand source, size_t index, co
   const size_t whole_pairs = d / kPair * kPair;
   if (whole_pairs < d) {
     for (size_t i = 0; i < 4; ++i) {
-      Row<kCast, T>(run, source, index + i, r[i]).ScaleFew(whole_pairs, d, weight);
+      RowToScale<kCast, T>(run, source, index + i, r[i]).ScaleFew(whole_pairs, d, weight);
     }
   }
-  const Row<kCast, T> a(run, source, index, r[0]);
-  const Row<kCast, T> b(run, source, index + 1, r[1]);
-  const Row<kCast, T> c(run, source, index + 2, r[2]);
-  const Row<kCast, T> e(run, source, index + 3, r[3]);
+  const RowToScale<kCast, T> a(run, source, index, r[0]);
+  const RowToScale<kCast, T> b(run, source, index + 1, r[1]);
+  const RowToScale<kCast, T> c(run, source, index + 2, r[2]);
+  const RowToScale<kCast, T> e(run, source, index + 3, r[3]);
   for (size_t j = 0; j < whole_pairs; j += kPair) {
     const Pair w = Load(weight + j);
     StoreBoth(a.ScaledAt(j, w), a.y + j, b.ScaledAt(j, w), b.y + j);
@@ -199,11 +245,11 @@ HWY_INLINE FourInverses InvertFour(const Root& root, Four sums) {
   return {hn::Div(hn::Set(tag, 1.0f), rms), hn::AllTrue(tag, safe)};
 }
 
-// The folded blocks of four rows. In memory, so that a loop can go over the rows.
+// The folded blocks of four rows. They are in memory, so that a loop can go over the rows.
 struct FourBlocks {
   HWY_INLINE FourBlocks() {}
-  HWY_INLINE void Set(size_t i, Four folded) { hn::Store(folded, FourTag(), block[i]); }
-  HWY_INLINE Four Sums() const {
+  HWY_INLINE void Put(size_t i, Four folded) { hn::Store(folded, FourTag(), block[i]); }
+  HWY_INLINE Four FoldAll() const {
     const FourTag tag;
     return FoldFour(hn::Load(tag, block[0]), hn::Load(tag, block[1]), hn::Load(tag, block[2]),
                     hn::Load(tag, block[3]));
@@ -219,18 +265,16 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
     ScaleRow<true, kCast, T>(run.Row<T>(kX, row), weight, d, r, run.Row<T>(kY, row),
                              run.Row<T>(kX, std::min(row + 1, run.count - 1)), true);
   } else {
-    const Row<kCast, T> of_x(run, kX, row, r);
+    const RowToScale<kCast, T> of_x(run, kX, row, r);
     ScaleFrom<false>(0, d, weight, of_x, of_x.x, true, kMayFetch<T>);
   }
 }
 
-// Rows of one block, four at a time. One alone leaves the units idle for the time of its last fma,
-// fold, division, root and division, one after the other; four share them, and the next four are
-// summed before the last of these is scaled. In f32 one by one between them: then loads and stores
-// alternate, and 4096 x 128 took 1.25 times memcpy's time on AVX-512 instead of 1.5. 16-bit rows
-// are bound by arithmetic, and take 7 % less with all four at once. kD is the rows' length where it
-// is not 0: loops of known length take 10 % less. Past the caches those of 128 take up to 1.7 times
-// as long, and are not used.
+// A RowsLeaf for rows of at most a block, four at a time. One row alone leaves the units idle while
+// its last fma, fold, division, root and division wait for each other. Four rows share that time,
+// and the next four are summed before the last of these is scaled. For f32 a sum and a scaling
+// alternate, so that loads and stores do; 16 bits are bound by arithmetic and do better with all
+// four sums at once. Loops of known length save a tenth, except length 128 past the caches.
 template <size_t kD, bool kCast, class T>
 HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t begin) {
   const size_t d = kD != 0 ? kD : run.d;
@@ -238,13 +282,13 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
   FourBlocks blocks;
   HWY_ALIGN float r[4];
   if (begin + 4 > run.count) return begin;
-  // The rows from `row` on are summed while those four before them are scaled. The code is large:
-  // the first round, which only sums, is a round like the others for that reason.
+  // Each round sums the four rows from `row` on and scales the four before them. The first round
+  // only sums: code of its own would be large.
   for (size_t row = begin;; row += 4) {
     const bool first = row == begin;
     const bool more = row + 4 <= run.count;
     if (!first) {
-      const FourInverses inverses = InvertFour(norm.root, blocks.Sums());
+      const FourInverses inverses = InvertFour(norm.root, blocks.FoldAll());
       if (HWY_UNLIKELY(!inverses.safe)) return row - 4;
       hn::Store(inverses.r, FourTag(), r);
       for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) {
@@ -253,14 +297,14 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
     }
     if constexpr (sizeof(T) == 4) {
       for (size_t i = 0; i < 5; ++i) {
-        if (more && i < 4) blocks.Set(i, SumBlock(x[row + i], d));
+        if (more && i < 4) blocks.Put(i, SumBlock(x[row + i], d));
         if (first || i == 0) continue;
         ScaleShortRow<kD != 128, kCast, T>(norm, run, row - 5 + i, d, r[i - 1]);
       }
     } else {
-      // Unrolled by gcc, 4096 x 128 in f16 takes 10 % longer, and the library 8 KB more.
+      // gcc would unroll these loops, which is slower for f16 and takes 8 KB more.
 #pragma GCC unroll 1
-      for (size_t i = 0; more && i < 4; ++i) blocks.Set(i, SumBlock(x[row + i], d));
+      for (size_t i = 0; more && i < 4; ++i) blocks.Put(i, SumBlock(x[row + i], d));
       if (first) continue;
 #pragma GCC unroll 1
       for (size_t i = 0; i < 4; ++i) {
@@ -273,10 +317,8 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
 
 // ------------------------------------------------------------------ rows in registers
 
-// Whether rows of T stay in registers. Those of 16 bits go by fours, which share a root and
-// divisions: held in registers 4096 x 128 takes 1.3 times as long in bf16, and 0.97 to 1.06 in f16.
-// So do those on AVX2, whose registers are few: 4096 x 64 takes 1.1 times as long, and past the
-// caches up to 2 times by clang 14.
+// Whether rows of T stay in registers. 16-bit rows are faster by fours, which share a root and
+// divisions. So are rows on AVX2, where registers are few.
 template <class T>
 constexpr bool kHoldsRowsOf = kN >= 16 && sizeof(T) == 4;
 
@@ -290,38 +332,37 @@ HWY_INLINE Lanes<kCount> Squares(const Lanes<kCount>& row) {
 }
 
 template <size_t kCount>
-HWY_INLINE Lanes<kCount> ScaledRow(const Lanes<kCount>& row, F32Vec r,
-                                   const Lanes<kCount>& weight) {
+HWY_INLINE Lanes<kCount> ScaledLanes(const Lanes<kCount>& row, F32Vec r,
+                                     const Lanes<kCount>& weight) {
   if constexpr (kCount == 1) {
     return {Scaled<false, float>(row.pair, r, weight.pair)};
   } else {
-    return {ScaledRow(row.first, r, weight.first), ScaledRow(row.second, r, weight.second)};
+    return {ScaledLanes(row.first, r, weight.first), ScaledLanes(row.second, r, weight.second)};
   }
 }
 
-// What is normalised: the rows of x, or sums that are made and written as they are read first
-// (AddedRows).
+// The input of the norm: the rows of x or, in AddedRows, the sums that Make() also writes.
 struct InputRows {
   HWY_INLINE explicit InputRows(const Run& run) : x(run, kX) {}
-  HWY_INLINE const float* First(size_t row) const { return x[row]; }
-  HWY_INLINE const float* Again(size_t row) const { return x[row]; }
+  template <bool kWhole, size_t kCount>
+  HWY_INLINE Lanes<kCount> Make(size_t row, size_t d) const {
+    return LoadRow<kWhole, kCount>(x[row], d);
+  }
+  HWY_INLINE const float* Made(size_t row) const { return x[row]; }
   RowsOf<const float> x;
 };
 
-// Whether a weight of more than 64 elements stays in registers, too. clang 19 then puts vectors on
-// the stack, and 4096 x 128 with a residual took up to 1.3 times as long. gcc 12 finds registers
-// for all, and with the weight loaded for each row 512 x 100 takes 14 % longer.
+// Whether a weight of more than 64 elements stays in registers, too. clang 19 then puts other
+// vectors on the stack; gcc 12 finds registers for all of them.
 #ifdef __clang__
 constexpr bool kHoldsLongWeight = false;
 #else
 constexpr bool kHoldsLongWeight = true;
 #endif
 
-// f32 rows that take kPairs pairs. One is summed while the one before it waits for its 1 / RMS.
-// Beside reading a row again to scale it, 4096 x 128 takes 1.05 times memcpy's time instead of
-// 1.29, and past the caches 0.65 instead of 0.90. The root is not copied as a whole: a
-// copy by vectors waits for the caller's stores of single fields, and one row of 64 took 2.5 times
-// as long by clang.
+// f32 rows that take kPairs pairs. One row is summed while the row before it waits for its 1 / RMS,
+// and none is read twice. The fields of the root are copied one by one: a copy by vectors waits for
+// the caller's stores of single fields, and one row of 64 takes 2.5 times as long by clang.
 template <size_t kPairs, bool kWhole, bool kStream, class Sources>
 HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
@@ -338,24 +379,24 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, s
   const bool has_rstd = run.Has(kRstd);
   const float* const weight = run.Row<const float>(kWeight, 0);
   const Lanes<kCount> held_weight = LoadRow<kWhole, kCount>(weight, d);
-  // The row after one that was not safe has been read.
-  Lanes<kCount> row = begin == 0 ? LoadRow<kWhole, kCount>(sources.First(0), d)
-                                 : LoadRow<kWhole, kCount>(sources.Again(begin), d);
-  float sum = Sum(Squares(row));
+  // Make() has already run for the row after an unsafe one.
+  Lanes<kCount> row = begin == 0 ? sources.template Make<kWhole, kCount>(0, d)
+                                 : LoadRow<kWhole, kCount>(sources.Made(begin), d);
+  float sum = SumOfLanes(Squares(row));
   for (size_t i = begin;; ++i) {
     const bool more = i + 1 < count;
     Lanes<kCount> next;
     float next_sum;
     if (more) {
-      next = LoadRow<kWhole, kCount>(sources.First(i + 1), d);
-      next_sum = Sum(Squares(next));
+      next = sources.template Make<kWhole, kCount>(i + 1, d);
+      next_sum = SumOfLanes(Squares(next));
     }
     const float under_root = UnderRoot(root, sum);
     if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
     const float r = InverseRms(root, under_root);
     const Lanes<kCount> w =
         kCount < 4 || kHoldsLongWeight ? held_weight : LoadRow<kWhole, kCount>(weight, d);
-    StoreRow<kWhole, kStream>(ScaledRow(row, hn::Set(F32Tag(), r), w), y[i], d);
+    StoreRow<kWhole, kStream>(ScaledLanes(row, hn::Set(F32Tag(), r), w), y[i], d);
     if (has_rstd) *rstd[i] = r;
     if (!more) return count;
     row = next;
@@ -368,7 +409,7 @@ size_t NormaliseHeldRows(const Norm& norm, const Run& run, size_t begin) {
   if (run.d != kPairs * kPair) {
     return NormaliseRowsInRegisters<kPairs, false, false, Sources>(norm, run, begin);
   }
-  // Not a branch on each row: past the caches 131072 x 128 took 1.5 times as long with one.
+  // Not a branch for each row, which is slow past the caches.
   return norm.stream && AreAligned(run, kY)
              ? NormaliseRowsInRegisters<kPairs, true, true, Sources>(norm, run, begin)
              : NormaliseRowsInRegisters<kPairs, true, false, Sources>(norm, run, begin);
@@ -382,11 +423,9 @@ HWY_NOINLINE void PrepareElements(const void* from_data, size_t d, float given_o
   const T* const from = static_cast<const T*>(from_data);
   const F32Vec set_offset = hn::Set(F32Tag(), given_offset);
   const Pair offset = {set_offset, set_offset};
-  size_t j = 0;
-  for (; j + kPair <= d; j += kPair) Store(PlainNaN(Add(offset, Load(from + j))), prepared + j);
-  if (j < d) {
-    StoreFirst(PlainNaN(Add(offset, LoadFirst(from + j, d - j))), prepared + j, d - j);
-  }
+  ForEachPair(0, d, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    Store(PlainNaN(Add(offset, Load(from + j, some))), prepared + j, some);
+  });
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles the leaves and drivers of forward once for each target, and lists the targets' kernels.
-// Nothing else belongs here.
+// Compiles the leaves and drivers of forward once for each target, and fills the tables.
 #include "highway_config.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -64,7 +63,7 @@ constexpr void SetReadingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   const int type = DtypeIndex(dtype);
   leaves.widen[type] = FillTile<T>;
   leaves.prepare[type] = PrepareElements<T>;
-  leaves.sum[type] = SumSquares<T>;
+  leaves.sum[type] = SumSquaresOfRow<T>;
   leaves.gate_tile[type] = FillGatedTile<T>;
   leaves.add_to_range[type] = AddValuesToRange<T>;
   leaves.quantise[type] = QuantiseValues<T>;
@@ -126,44 +125,3 @@ constexpr KernelTable kKernels = MakeKernels();
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA
-
-#if HWY_ONCE
-#include "../reference.h"
-#include "compiled_targets.h"
-
-namespace rmsnorm::internal {
-
-const CompiledTarget kCompiledTargets[] = {
-#if HWY_TARGETS & HWY_AVX3_DL
-    {HWY_AVX3_DL, &N_AVX3_DL::kKernels},
-#endif
-#if HWY_TARGETS & HWY_AVX3
-    {HWY_AVX3, &N_AVX3::kKernels},
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    {HWY_AVX2, &N_AVX2::kKernels},
-#endif
-#if HWY_TARGETS & RMSNORM_HWY_NEON
-    {RMSNORM_HWY_NEON, &RMSNORM_N_NEON::kKernels},
-#endif
-    {0, &kReferenceTable},
-    {0, nullptr},
-};
-
-bool IsSupported(const CompiledTarget& target) {
-  static const int64_t supported = [] {
-    int64_t targets = hwy::SupportedTargets();
-#if HWY_TARGETS & HWY_AVX3_DL
-    if (!__builtin_cpu_supports("avx512bf16")) targets &= ~HWY_AVX3_DL;
-#endif
-    return targets;
-  }();
-  return (target.bit & ~supported) == 0;
-}
-
-const char* HighwayVersion() {
-  return RMSNORM_STRING(HWY_MAJOR) "." RMSNORM_STRING(HWY_MINOR) "." RMSNORM_STRING(HWY_PATCH);
-}
-
-}  // namespace rmsnorm::internal
-#endif  // HWY_ONCE

@@ -298,10 +298,15 @@ inline float ReadSum(const void* sum, const void* /*residual*/, void* /*residual
 constexpr OperandSet kOfOtherWays =
     SetOf(kBias) | SetOf(kSumsOut) | SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kQ);
 
+// The input of the norm for rows of one type: x, or residual_out once it is written.
+HWY_INLINE Operand InputOf(const Run& run) { return run.Has(kResidual) ? kResidualOut : kX; }
+
 // How the rows of one type in a run go from their operands to their outputs, found once for all of
 // them. Loops over rows copy it: they keep its fields in registers, as a load after the stores of
 // the row before takes long.
 struct ForwardWay {
+  HWY_INLINE ForwardWay() {}
+
   // First, where there is a post-norm: makes residual_out from x.
   RowLeaf post_norm_add = nullptr;
 
@@ -312,60 +317,58 @@ struct ForwardWay {
   RowsOf<char> residual_out;
   size_t d;
 
-  // Then the outputs, by `scale` or, where that is null, by `write`.
-  Operand source;  // the input of the norm: x, or residual_out once it is written
+  // Then the outputs, by `write` or, where that is null, by `scale`.
   ScaleLeaf scale;
   RowLeaf write = nullptr;
-  RowsOf<const char> scaled;  // the rows of `source`
+  RowsOf<const char> scaled;  // the input of the norm
   RowsOf<char> y;
   const float* weight;
-  bool fetch_next;  // the next row of `source` is worth fetching
+  bool fetch_next;  // the next row of the input is worth fetching
 
-  HWY_INLINE float Sum(size_t row) const {
+  HWY_INLINE float SumOfRow(size_t row) const {
     return sum(summed[row], residual[row], residual_out[row], d);
   }
 
-  HWY_INLINE void Scale(size_t row, size_t count, float r) const {
+  HWY_INLINE void ScaleOneRow(size_t row, size_t count, float r) const {
     const bool more = row + 1 < count;
     scale(scaled[row], weight, d, r, y[row], scaled[row + (more && fetch_next)], more);
   }
 };
 
+// kUsual says that the run has none of kOfOtherWays.
+template <bool kUsual>
 HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
   ForwardWay way;
   way.d = run.d;
-  way.sum = leaves.sum[type];
-  way.summed = RowsOf<const char>(run, kX);
-  way.source = kX;
-  if (run.Has(kSums)) {
-    way.sum = ReadSum;
-    way.summed = RowsOf<const char>(run, kSums);
-  } else if (run.Has(kResidual)) {
-    way.source = kResidualOut;
-    way.sum = leaves.add_and_sum[type];
-    way.residual = RowsOf<const char>(run, kResidual);
-    way.residual_out = RowsOf<char>(run, kResidualOut);
-  }
-  way.scaled = RowsOf<const char>(run, way.source);
   way.y = RowsOf<char>(run, kY);
   way.weight = run.Row<float>(kWeight, 0);
-  // With the next row of residual_out 8 x 4096 in f16 takes 4 % longer, but past the caches 512 x
-  // 2048 in bf16 3 % less.
-  way.fetch_next = way.source == kX || norm.stream;
   way.scale = leaves.scale[type][cast][norm.stream];
-  if (HWY_UNLIKELY((run.given & kOfOtherWays) != 0)) {
-    if (run.Has(kPostNormWeight)) {
-      way.post_norm_add = leaves.post_norm_add[type];
-      way.sum = leaves.sum[type];
-      way.summed = way.scaled;
-    }
-    if (run.Has(kGate)) way.write = leaves.scale_gated[type];
-    if (run.Has(kQ)) way.write = QuantiseRow;
-    if (way.write != nullptr) way.scale = nullptr;
+  if (HWY_UNLIKELY(run.Has(kResidual))) {
+    way.sum = leaves.add_and_sum[type];
+    way.summed = RowsOf<const char>(run, kX);
+    way.residual = RowsOf<const char>(run, kResidual);
+    way.residual_out = RowsOf<char>(run, kResidualOut);
+    way.scaled = RowsOf<const char>(run, kResidualOut);
+    // With the next row of residual_out 8 x 4096 in f16 takes 4 % longer, but past the caches 512 x
+    // 2048 in bf16 3 % less.
+    way.fetch_next = norm.stream;
+  } else {
+    way.sum = HWY_UNLIKELY(run.Has(kSums)) ? ReadSum : leaves.sum[type];
+    way.summed = RowsOf<const char>(run, HWY_UNLIKELY(run.Has(kSums)) ? kSums : kX);
+    way.scaled = RowsOf<const char>(run, kX);
+    way.fetch_next = true;
   }
+  if (kUsual) return way;
+  if (run.Has(kPostNormWeight)) {
+    way.post_norm_add = leaves.post_norm_add[type];
+    way.sum = leaves.sum[type];
+    way.summed = way.scaled;
+  }
+  if (run.Has(kGate)) way.write = leaves.scale_gated[type];
+  if (run.Has(kQ)) way.write = QuantiseRow;
   return way;
 }
 
@@ -375,13 +378,13 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
 HWY_INLINE void WriteBySum(const Norm& norm, const Run& run, const ForwardWay& way, size_t row,
                            size_t count, float sum) {
   const float under_root = UnderRoot(norm.root, sum);
-  if (HWY_UNLIKELY(!IsSafe(under_root))) return ForwardByTiles(norm, run, way.source, row);
+  if (HWY_UNLIKELY(!IsSafe(under_root))) return ForwardByTiles(norm, run, InputOf(run), row);
   const float r = InverseRms(norm.root, under_root);
   if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
-  if (HWY_LIKELY(way.scale != nullptr)) {
-    way.Scale(row, count, r);
+  if (HWY_LIKELY(way.write == nullptr)) {
+    way.ScaleOneRow(row, count, r);
   } else {
-    way.write(norm, run, way.source, row, r);
+    way.write(norm, run, InputOf(run), row, r);
   }
 }
 
@@ -398,17 +401,17 @@ HWY_INLINE bool AddPostNorm(const Norm& norm, const Run& run, const ForwardWay& 
   return true;
 }
 
-// Row by row, from `begin` on. kOneRow says that the run has one row: it does without the loop's
+// Row by row, from `begin` on. kOneRow is for one row of a usual run: it does without the loop's
 // preparations, which take a tenth of the time of a row of 64.
 template <bool kOneRow>
 HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const Run& run, size_t begin) {
-  const ForwardWay way = FindForwardWay(norm, run);
+  const ForwardWay way = FindForwardWay<kOneRow>(norm, run);
   const size_t count = kOneRow ? 1 : run.count;
   for (size_t row = kOneRow ? 0 : begin; row < count; ++row) {
     if (!kOneRow && way.post_norm_add != nullptr) {
       if (!AddPostNorm(norm, run, way, row) || !run.Has(kY)) continue;
     }
-    WriteBySum(norm, run, way, row, count, way.Sum(row));
+    WriteBySum(norm, run, way, row, count, way.SumOfRow(row));
   }
 }
 
@@ -425,9 +428,9 @@ HWY_INLINE void WriteFourBySums(const Norm& norm, const Run& run, const ForwardW
   HWY_ALIGN float r[4];
   hn::Store(inverses.r, FourTag(), r);
   if (norm.dtype[kX] == RMSNORM_F32 && run.d <= kLanes) {
-    for (size_t i = 0; i < 4; ++i) way.Scale(row + i, run.count, r[i]);
+    for (size_t i = 0; i < 4; ++i) way.ScaleOneRow(row + i, run.count, r[i]);
   } else {
-    scale_four(run, way.source, row, r);
+    scale_four(run, InputOf(run), row, r);
   }
   for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) *run.Row<float>(kRstd, row + i) = r[i];
 }
@@ -436,7 +439,7 @@ HWY_INLINE void WriteFourBySums(const Norm& norm, const Run& run, const ForwardW
 // in steps that stay in L1 until y is written.
 inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
   const Leaves& leaves = *norm.kernels->leaves;
-  const ForwardWay way = FindForwardWay(norm, run);
+  const ForwardWay way = FindForwardWay<true>(norm, run);
   const int type = DtypeIndex(norm.dtype[kX]);
   const ScaleFourLeaf scale_four =
       leaves.scale_four[type][norm.rounding == RMSNORM_CAST_THEN_SCALE];
@@ -449,7 +452,7 @@ inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
     if (adds) {
       leaves.add_and_sum_fours[type](run, begin, count, sums);
     } else {
-      for (size_t i = 0; i < 4; ++i) sums[i] = way.Sum(begin + i);
+      for (size_t i = 0; i < 4; ++i) sums[i] = way.SumOfRow(begin + i);
     }
     for (size_t i = 0; i < count; i += 4) {
       WriteFourBySums(norm, run, way, scale_four, begin + i, sums + i);
@@ -462,10 +465,10 @@ inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
 // By a leaf that takes as many rows as there are, in groups. A group at which it stops goes through
 // tiles, which the leaf's own tile must not be below on the stack.
 inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const Run& run, RowsLeaf leaf,
-                                           size_t group, Operand source) {
+                                           size_t group) {
   size_t row = leaf(norm, run, 0);
   while (HWY_UNLIKELY(row + group <= run.count)) {
-    for (size_t i = 0; i < group; ++i) ForwardByTiles(norm, run, source, row++);
+    for (size_t i = 0; i < group; ++i) ForwardByTiles(norm, run, InputOf(run), row++);
     if (row + group <= run.count) row = leaf(norm, run, row);
   }
   if (row < run.count) ForwardOneByOne<false>(norm, run, row);
@@ -516,7 +519,7 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const Run& run) {
     if (gated && run.d <= kLongestGated) {
       const RowsLeaf leaf =
           run.d <= kBlock ? ForwardGatedTiles<kBlock> : ForwardGatedTiles<kLongestGated>;
-      return ForwardByRowsLeaf(norm, run, leaf, 1, kX);
+      return ForwardByRowsLeaf(norm, run, leaf, 1);
     }
   }
   for (size_t row = 0; row < run.count; ++row) ForwardByTiles(norm, run, kX, row);
@@ -532,8 +535,7 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const bool has_sums = run.Has(kSums);
   if (kHoldsRowsOf<float> && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLongestHeld && !has_sums) {
-    return ForwardByRowsLeaf(norm, run, leaves.held_rows[adds][(run.d - 1) / kPair], 1,
-                             adds ? kResidualOut : kX);
+    return ForwardByRowsLeaf(norm, run, leaves.held_rows[adds][(run.d - 1) / kPair], 1);
   }
   if (run.count == 1) return ForwardOneByOne<true>(norm, run, 0);
   if (run.count >= 4) {
@@ -547,7 +549,7 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
                                                                         : 0;
       const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
       return ForwardByRowsLeaf(norm, run,
-                               leaves.short_rows[DtypeIndex(norm.dtype[kX])][cast][length], 4, kX);
+                               leaves.short_rows[DtypeIndex(norm.dtype[kX])][cast][length], 4);
     } else if (run.d >= kLongRow && !norm.stream) {
       return ForwardByFours(norm, run);
     }

@@ -169,14 +169,9 @@ HWY_NOINLINE void ScaleTileTo(bool cast, const float* HWY_RESTRICT tile, const f
                               size_t n, float r, void* y_data) {
   T* const y = static_cast<T*>(y_data);
   const F32Vec rs = hn::Set(F32Tag(), r);
-  size_t j = 0;
-  for (; j + kPair <= n; j += kPair) {
-    Store(ScaledOrCast<T>(cast, Load(tile + j), rs, Load(weight + j)), y + j);
-  }
-  if (j < n) {
-    StoreFirst(ScaledOrCast<T>(cast, Load(tile + j), rs, LoadFirst(weight + j, n - j)), y + j,
-               n - j);
-  }
+  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    Store(ScaledOrCast<T>(cast, Load(tile + j), rs, Load(weight + j, some)), y + j, some);
+  });
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

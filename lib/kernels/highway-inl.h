@@ -13,17 +13,21 @@
 
 #include "highway_config.h"
 
-// Open and close the kernels' namespace, for the target's instructions.
+// Open and close the kernels' namespace, for the target's instructions. A lambda with vectors needs
+// RMSNORM_LAMBDA after its parameters, as clang does not give it the target of its namespace.
 #undef RMSNORM_NATIVE_BF16
+#undef RMSNORM_LAMBDA
 #undef RMSNORM_BEFORE_NAMESPACE
 #define RMSNORM_AFTER_NAMESPACE() HWY_AFTER_NAMESPACE()
 #if HWY_TARGET == HWY_AVX3_DL
 #define RMSNORM_NATIVE_BF16 1
 #define RMSNORM_BEFORE_NAMESPACE() \
   HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16") static_assert(true, "")
+#define RMSNORM_LAMBDA __attribute__((target(HWY_TARGET_STR ",avx512bf16"), always_inline))
 #else
 #define RMSNORM_NATIVE_BF16 0
 #define RMSNORM_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
+#define RMSNORM_LAMBDA HWY_ATTR __attribute__((always_inline))
 #endif
 
 // Highway's name of the target, but NEON in every version. That of its namespace without the N_, as

@@ -21,22 +21,6 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ range
 
-// A vector of elements as their bits.
-HWY_INLINE hn::Vec<U32Tag> LoadAsBits(const float* from) {
-  return hn::BitCast(U32Tag(), hn::LoadU(F32Tag(), from));
-}
-HWY_INLINE hn::Vec<U32Tag> LoadFirstAsBits(const float* from, size_t n) {
-  return hn::BitCast(U32Tag(), LoadBits(F32Tag(), from, n));
-}
-template <class T>
-HWY_INLINE hn::Vec<PackedTag> LoadAsBits(const T* from) {
-  return hn::LoadU(PackedTag(), Bits(from));
-}
-template <class T>
-HWY_INLINE hn::Vec<PackedTag> LoadFirstAsBits(const T* from, size_t n) {
-  return LoadBits(PackedTag(), Bits(from), n);
-}
-
 HWY_INLINE float FromBitsOf(float, uint32_t bits) { return FromBits(bits); }
 template <class T>
 HWY_INLINE float FromBitsOf(T, uint32_t bits) {
@@ -56,7 +40,7 @@ HWY_NOINLINE void AddValuesToRange(const void* from_data, size_t n, QuantisedRan
   auto low = hn::Zero(tag);
   auto high = hn::Zero(signed_tag);
   for (size_t j = 0; j < n; j += kSize) {
-    const auto bits = j + kSize <= n ? LoadAsBits(from + j) : LoadFirstAsBits(from + j, n - j);
+    const auto bits = j + kSize <= n ? LoadBits(from + j, All()) : LoadBits(from + j, First{n - j});
     low = hn::Max(low, bits);
     high = hn::Max(high, hn::BitCast(signed_tag, bits));
   }
@@ -93,21 +77,23 @@ HWY_INLINE hn::Vec<BytesTag> Quantised(Pair v, F32Vec inverse, hn::Vec<I16Tag> z
   return hn::DemoteTo(BytesTag(), hn::Add(integers, zero));
 }
 
+HWY_INLINE void StoreBytes(hn::Vec<BytesTag> bytes, int8_t* to, All) {
+  hn::StoreU(bytes, BytesTag(), to);
+}
+HWY_INLINE void StoreBytes(hn::Vec<BytesTag> bytes, int8_t* to, First some) {
+  StoreTail(BytesTag(), bytes, to, some.n);
+}
+
 // The integers of n values.
 template <class T>
 HWY_NOINLINE void QuantiseValues(const void* from_data, size_t n, const QuantisedSteps& steps,
                                  int8_t* q) {
   const T* const from = static_cast<const T*>(from_data);
-  const BytesTag bytes;
   const F32Vec inverse = hn::Set(F32Tag(), steps.inverse);
   const auto zero = hn::Set(I16Tag(), static_cast<int16_t>(steps.zero));
-  size_t j = 0;
-  for (; j + kPair <= n; j += kPair) {
-    hn::StoreU(Quantised<T>(LoadForSum(from + j), inverse, zero), bytes, q + j);
-  }
-  if (j < n) {
-    StoreTail(bytes, Quantised<T>(LoadFirstForSum(from + j, n - j), inverse, zero), q + j, n - j);
-  }
+  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    StoreBytes(Quantised<T>(MakeForSum(from + j, some), inverse, zero), q + j, some);
+  });
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

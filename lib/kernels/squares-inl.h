@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of squares of elements, by the lanes and the tree of reference.cc: compiled for each
-// target, and shared by the kernels of all operations.
+// The sum of squares of elements, by the lanes and the tree of reference.cc.
+//
+//   Source  a pointer to elements, or Added (add-inl.h)
+//   kCount  pairs of vectors in a tree of lanes
 
 #if defined(RMSNORM_LIB_KERNELS_SQUARES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_SQUARES_INL_H_
@@ -18,15 +20,14 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
-// The 128 lanes of a block are 8 AVX-512 registers, enough to hide the latency of fma. Narrower
-// targets make two passes over a block, one for each half of the lanes, to have registers enough (8
-// AVX2 or 16 NEON ones each): a half is 64 neighbouring elements, so the passes touch different
-// cache lines.
+// A block's 128 lanes are 8 registers of AVX-512, enough to hide the latency of fma. Narrower
+// targets have too few registers and make two passes over a block, each for 64 neighbouring lanes,
+// so that the passes touch different cache lines.
 constexpr size_t kPasses = kN >= 16 ? 1 : 2;
 constexpr size_t kPassLanes = kLanes / kPasses;
 constexpr size_t kPairs = kPassLanes / kPair;
 
-// What is summed is a pointer to elements, or a source like it that makes them as they are read.
+// Whether the pairs of a source have the even elements in `lower` and the odd ones in `upper`.
 template <class Source>
 constexpr bool kSplitsByParity = std::is_same_v<Source, const BF16*>;
 
@@ -37,29 +38,21 @@ HWY_INLINE Pair SplitByParity(hn::Vec<PackedTag> packed) {
           hn::BitCast(F32Tag(), hn::And(bits, hn::Set(tag, 0xFFFF0000u)))};
 }
 
-template <class X>
-HWY_INLINE Pair LoadForSum(const X* from) {
+// The next pair to sum. A pointer loads its elements. Another source makes them, and may store
+// them.
+template <class X, class Some>
+HWY_INLINE Pair MakeForSum(const X* from, Some some) {
   if constexpr (kSplitsByParity<const X*>) {
-    return SplitByParity(hn::LoadU(PackedTag(), Bits(from)));
+    return SplitByParity(LoadBits(from, some));
   } else {
-    return Load(from);
+    return Load(from, some);
   }
 }
 
-template <class X>
-HWY_INLINE Pair LoadFirstForSum(const X* from, size_t n) {
-  if constexpr (kSplitsByParity<const X*>) {
-    return SplitByParity(LoadBits(PackedTag(), Bits(from), n));
-  } else {
-    return LoadFirst(from, n);
-  }
-}
-
-// The lanes of kCount pairs of vectors, in order. Where 2 kN elements are loaded as one pair, its
-// `lower` holds the first kN and `upper` the others. bf16 splits cheaper into even and odd
-// elements: then they are in `lower` and `upper`. That changes where a lane is, not what is added
-// to it. A tree of named members, as gcc 12 keeps arrays of vectors in memory: a row of 128 took
-// three times as long.
+// The lanes of kCount pairs of vectors, in order. In a pair of 2 kN elements `lower` holds the
+// first kN and `upper` the others. bf16 splits cheaper into even and odd elements; that changes
+// where a lane is, not what is added to it. Lanes are a tree of named members, as gcc 12 keeps
+// arrays of vectors in memory.
 template <size_t kCount>
 struct Lanes {
   Lanes<kCount / 2> first;
@@ -79,21 +72,21 @@ HWY_INLINE Lanes<kCount> ZeroLanes() {
   }
 }
 
-// Two pairs to sum. A source may have its own, where two cost less than twice one.
+// Two pairs to sum. A source may have a better way to make them.
 template <class Source>
-HWY_INLINE Lanes<2> LoadTwoForSum(Source x) {
-  return {{LoadForSum(x)}, {LoadForSum(x + kPair)}};
+HWY_INLINE Lanes<2> MakeTwoForSum(Source x) {
+  return {{MakeForSum(x, All())}, {MakeForSum(x + kPair, All())}};
 }
 
 HWY_INLINE Lanes<1> Squares(Pair v) {
   return {{hn::Mul(v.lower, v.lower), hn::Mul(v.upper, v.upper)}};
 }
 
-// The squares of kCount * kPair elements. Added to +0 they would be the same.
+// The squares of kCount * kPair elements. Adding them to +0 would give the same bits.
 template <size_t kCount, class Source>
 HWY_INLINE Lanes<kCount> Squares(Source x) {
   if constexpr (kCount == 2) {
-    const Lanes<2> v = LoadTwoForSum(x);
+    const Lanes<2> v = MakeTwoForSum(x);
     return {Squares(v.first.pair), Squares(v.second.pair)};
   } else {
     return {Squares<kCount / 2>(x), Squares<kCount / 2>(x + kCount / 2 * kPair)};
@@ -109,9 +102,9 @@ HWY_INLINE void AddSquares(Pair& sum, Pair v) {
 template <size_t kCount, class Source>
 HWY_INLINE void AddSquares(Lanes<kCount>& lanes, Source x) {
   if constexpr (kCount == 1) {
-    AddSquares(lanes.pair, LoadForSum(x));
+    AddSquares(lanes.pair, MakeForSum(x, All()));
   } else if constexpr (kCount == 2) {
-    const Lanes<2> v = LoadTwoForSum(x);
+    const Lanes<2> v = MakeTwoForSum(x);
     AddSquares(lanes.first.pair, v.first.pair);
     AddSquares(lanes.second.pair, v.second.pair);
   } else {
@@ -120,13 +113,13 @@ HWY_INLINE void AddSquares(Lanes<kCount>& lanes, Source x) {
   }
 }
 
-// Whether a source loads the elements after its last whole pair by a call. That is made before
-// there are sums that it would have to save.
+// Whether a source makes the elements after its last whole pair by a call. The call is then made
+// first, before there are sums that it would have to save.
 template <class Source>
 constexpr bool kLoadsTailFirst = false;
 
-// Adds the squares of n <= kCount * kPair elements, as if zeros followed them. `tail` holds those
-// after the last whole pair where the source loads them first.
+// Adds the squares of n <= kCount * kPair elements, as if zeros followed them. `tail` holds the
+// elements after the last whole pair if kLoadsTailFirst.
 template <size_t kCount, class Source>
 HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, Source x, size_t n, const Pair& tail) {
   if constexpr (kCount > 1) {
@@ -138,13 +131,13 @@ HWY_INLINE void AddFirstSquares(Lanes<kCount>& lanes, Source x, size_t n, const 
       AddFirstSquares(lanes.second, x + kHalf, n - kHalf, tail);
     }
   } else if constexpr (kLoadsTailFirst<Source>) {
-    AddSquares(lanes.pair, n == kPair ? LoadForSum(x) : tail);
+    AddSquares(lanes.pair, n == kPair ? MakeForSum(x, All()) : tail);
   } else {
-    AddSquares(lanes.pair, LoadFirstForSum(x, n));
+    AddSquares(lanes.pair, MakeForSum(x, First{n}));
   }
 }
 
-// Adds the squares of one pass: of each kLanes elements of x the first kCount * kPair. `size`
+// Returns the squares of one pass: of every kLanes elements the first kCount * kPair. `size`
 // elements may be read.
 template <size_t kCount, class Source>
 HWY_INLINE Lanes<kCount> SumPass(Source x, size_t size) {
@@ -152,7 +145,7 @@ HWY_INLINE Lanes<kCount> SumPass(Source x, size_t size) {
   if constexpr (kLoadsTailFirst<Source>) {
     const size_t in_tail = size % kPair;
     if (in_tail != 0 && size % kLanes < kCount * kPair) {
-      tail = LoadFirstForSum(x + (size - in_tail), in_tail);
+      tail = MakeForSum(x + (size - in_tail), First{in_tail});
     }
   }
   const bool first = size >= kCount * kPair;
@@ -162,14 +155,6 @@ HWY_INLINE Lanes<kCount> SumPass(Source x, size_t size) {
   for (; j + kCount * kPair <= size; j += kLanes) AddSquares(lanes, x + j);
   if (j < size) AddFirstSquares(lanes, x + j, size - j, tail);
   return lanes;
-}
-
-HWY_INLINE Pair Add(Pair a, Pair b) {
-  return {hn::Add(a.lower, b.lower), hn::Add(a.upper, b.upper)};
-}
-
-HWY_INLINE Pair Mul(Pair a, Pair b) {
-  return {hn::Mul(a.lower, b.lower), hn::Mul(a.upper, b.upper)};
 }
 
 template <size_t kCount>
@@ -237,7 +222,7 @@ HWY_INLINE Four SumBlock(Source x, size_t size) {
   return FoldPairToFour<Source>(SumBlockToPair(x, size));
 }
 
-// The last two steps of the tree for four blocks at once: sum i is that of block i.
+// The last two steps of the tree for four blocks at once: sum i belongs to block i.
 HWY_INLINE Four FoldFour(Four a, Four b, Four c, Four d) {
   const FourTag tag;
   const Four ab = hn::Add(hn::ConcatLowerLower(tag, b, a), hn::ConcatUpperUpper(tag, b, a));
@@ -261,8 +246,8 @@ HWY_INLINE float SumBlocks(Source x, size_t d) {
 
 // A SumLeaf of x alone.
 template <class T>
-HWY_NOINLINE float SumSquares(const void* x, const void* /*residual*/, void* /*residual_out*/,
-                              size_t d) {
+HWY_NOINLINE float SumSquaresOfRow(const void* x, const void* /*residual*/, void* /*residual_out*/,
+                                   size_t d) {
   return SumBlocks(static_cast<const T*>(x), d);
 }
 

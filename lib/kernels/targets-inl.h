@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each target has of its own across the dispatch units.
+// The tables and kernels of each target that several dispatch units use.
 
 #if defined(RMSNORM_LIB_KERNELS_TARGETS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_TARGETS_INL_H_

@@ -28,13 +28,12 @@ constexpr size_t kTile = 1024;
 template <class T>
 HWY_NOINLINE void FillTile(const void* from_data, size_t n, float* HWY_RESTRICT tile) {
   const T* const from = static_cast<const T*>(from_data);
-  size_t j = 0;
-  for (; j + kPair <= n; j += kPair) Store(Load(from + j), tile + j);
-  if (j < n) {
-    Store(LoadFirst(from + j, n - j), tile + j);
-    j += kPair;
+  ForEachPair(0, n,
+              [&](size_t j, auto some) RMSNORM_LAMBDA { Store(Load(from + j, some), tile + j); });
+  const F32Tag tag;
+  for (size_t j = (n + kPair - 1) / kPair * kPair; j % kLanes != 0; j += kN) {
+    hn::Store(hn::Zero(tag), tag, tile + j);
   }
-  for (; j % kLanes != 0; j += kN) hn::Store(hn::Zero(F32Tag()), F32Tag(), tile + j);
 }
 
 // Makes every NaN the same quiet one, whose payload survives the rounding to bf16.
@@ -49,9 +48,9 @@ HWY_INLINE Pair PlainNaN(Pair value) { return {PlainNaN(value.lower), PlainNaN(v
 template <class T>
 HWY_NOINLINE void StoreTile(const float* HWY_RESTRICT tile, size_t n, void* HWY_RESTRICT to_data) {
   T* const to = static_cast<T*>(to_data);
-  size_t j = 0;
-  for (; j + kPair <= n; j += kPair) Store(PlainNaN(Load(tile + j)), to + j);
-  if (j < n) StoreFirst(PlainNaN(Load(tile + j)), to + j, n - j);
+  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    Store(PlainNaN(Load(tile + j)), to + j, some);
+  });
 }
 
 // Reads n elements of an operand, from a row's column `begin` on, into a tile.
@@ -73,11 +72,9 @@ HWY_INLINE void WriteTile(const Norm& norm, const Run& run, Operand operand, siz
 // Adds n elements to a tile, or to any others.
 inline HWY_NOINLINE void AddTile(const float* HWY_RESTRICT addend, size_t n,
                                  float* HWY_RESTRICT tile) {
-  size_t j = 0;
-  for (; j + kPair <= n; j += kPair) Store(Add(Load(addend + j), Load(tile + j)), tile + j);
-  if (j < n) {
-    StoreFirst(Add(LoadFirst(addend + j, n - j), LoadFirst(tile + j, n - j)), tile + j, n - j);
-  }
+  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    Store(Add(Load(addend + j, some), Load(tile + j, some)), tile + j, some);
+  });
 }
 
 // ------------------------------------------------------------------ binary64
