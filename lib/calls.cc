@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "module.h"
+#include "options.h"
 #include "status.h"
 #include "target.h"
 

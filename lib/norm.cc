@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "norm.h"
 
+#include "options.h"
+
 namespace rmsnorm::internal {
 
 void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d, Norm& norm) {
   norm.kernels = &kernels;
   norm.root.eps = options.eps;
-  norm.root.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
+  norm.root.divisor = DivisorOf(options, d);
   norm.root.inverse_divisor = 1 / norm.root.divisor;
   norm.root.eps_placement = options.eps_placement;
   norm.rounding = options.rounding;
-  norm.norm_unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;
-  norm.factor = options.factor;
+  norm.norm_unrounded = options.residual_rounding == RMSNORM_RESIDUAL_UNROUNDED;
+  norm.factor = FactorOf(options);
   norm.activation = options.activation;
   norm.gate_placement = options.gate_placement;
   norm.gate_rounding = options.gate_rounding;
   norm.add_to_dx = false;
   norm.one_type = true;
-  norm.has_leaves = options.rounding != RMSNORM_INVERSE_ROUNDED && options.factor == 1.0f;
+  norm.has_leaves = options.rounding != RMSNORM_ROUND_INVERSE && norm.factor == 1.0f;
   norm.stream = false;
   for (rmsnorm_dtype& dtype : norm.dtype) dtype = RMSNORM_F32;
 }

@@ -8,6 +8,7 @@
 #include "calls.h"
 #include "module.h"
 #include "norm.h"
+#include "options.h"
 #include "status.h"
 
 namespace rmsnorm::internal {
@@ -44,9 +45,9 @@ Work WorkOf(Operation operation, const Norm& norm, const DenseRows& rows, Operan
 
 // Whether options ask for nothing that excludes backward or needs a gate.
 bool AreUsual(const rmsnorm_options& options) {
-  return options.factor == 1.0f && options.activation == RMSNORM_SILU &&
-         options.gate_placement == RMSNORM_GATE_AFTER &&
-         options.gate_rounding == RMSNORM_GATE_UNROUNDED;
+  return AreDefaultsBut(SetOf(kEps) | SetOf(kEpsPlacement) | SetOf(kRounding) |
+                            SetOf(kResidualRounding) | SetOf(kWeightOffset) | SetOf(kDivisor),
+                        options);
 }
 
 bool IsAligned(const void* data, size_t element_bytes) {
@@ -255,8 +256,8 @@ class ShortCall {
       norm_->kernels->forward(*norm_, run);
     } else {
       const bool has_dw = views_.Has(kDw);
-      RunShortBackward(*norm_, has_dw ? views_[kDw].dtype : 0, has_dw ? views_[kDw].data : nullptr,
-                       run);
+      RunShortBackward(*norm_, has_dw ? views_[kDw].dtype : 0,
+                       has_dw ? DataOf(views_[kDw]) : nullptr, run);
     }
   }
 
@@ -343,10 +344,11 @@ void RunPartOfRun(void* state, size_t part, size_t parts) {
   all.norm->kernels->forward(*all.norm, run);
 }
 
-// An operand that a function takes by its pointer.
+// An operand that a function takes by its pointer, and its type where that is a parameter too.
 template <Operand kOperand>
 struct Given {
   const void* data;
+  const rmsnorm_dtype* dtype = nullptr;
 };
 
 // All but the rows themselves is f32.
@@ -376,8 +378,8 @@ template <Operand kOperand>
 rmsnorm_view ViewOf(const DenseRows& rows, Given<kOperand> given) {
   switch (kOperandRules[kOperand].shape) {
     case Shape::kRows:
-      return rmsnorm_rows(given.data, rows.dtype, rows.count, rows.d,
-                          static_cast<ptrdiff_t>(rows.d));
+      return rmsnorm_rows(given.data, given.dtype != nullptr ? *given.dtype : rows.dtype,
+                          rows.count, rows.d, static_cast<ptrdiff_t>(rows.d));
     case Shape::kColumns:
       return rmsnorm_vector(given.data, RMSNORM_F32, rows.d);
     default:
@@ -385,24 +387,25 @@ rmsnorm_view ViewOf(const DenseRows& rows, Given<kOperand> given) {
   }
 }
 
-// The long way, which finds out what is wrong. Of the operands of backward those may be null which
-// a call by views may lack.
+// The long way, which finds out what is wrong. The inverse RMS and gradients of rows may be null.
 template <Operation kOperation, Operand... kGiven>
 [[gnu::noinline]] rmsnorm_status CallByViews(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                             size_t count, Given<kGiven>... given) {
+                                             size_t count, const rmsnorm_context* context,
+                                             Given<kGiven>... given) {
+  constexpr bool kForward = kOperation == Operation::kForward;
   const DenseRows rows = {dtype, count, rmsnorm_module_d(module)};
   rmsnorm_operands operands = rmsnorm_no_operands();
   const rmsnorm_view views[] = {ViewOf(rows, given)...};
   const rmsnorm_view* view = views;
   const auto set = [&](Operand operand, const void* data) {
-    const bool needed =
-        kOperation == Operation::kForward || (RolesIn(kOperation).required & SetOf(operand)) != 0;
+    const bool needed = operand != kRstd && (kForward || operand == kX || operand == kDy ||
+                                             (operand == kDx && count == 0));
     if (needed || data != nullptr) SetViewIn(operands, operand, view);
     ++view;
   };
   (set(kGiven, given.data), ...);
-  return kOperation == Operation::kForward ? rmsnorm_module_forward(module, &operands, nullptr)
-                                           : rmsnorm_module_backward(module, &operands, nullptr);
+  return kForward ? rmsnorm_module_forward(module, &operands, context)
+                  : rmsnorm_module_backward(module, &operands, context);
 }
 
 template <Operation kOperation, Operand... kGiven>
@@ -443,7 +446,7 @@ template <Operation kOperation, Operand... kGiven>
       return RMSNORM_OK;
     }
   }
-  return CallByViews<kOperation>(module, dtype, count, given...);
+  return CallByViews<kOperation>(module, dtype, count, nullptr, given...);
 }
 
 }  // namespace
@@ -492,22 +495,54 @@ bool MakeShortCalls(const rmsnorm_call* calls, size_t count, const rmsnorm_conte
 
 using namespace rmsnorm::internal;
 
-rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                           size_t rows, const void* x, void* y) noexcept {
-  return CallByPointers<Operation::kForward>(module, dtype, rows, Given<kX>{x}, Given<kY>{y});
+rmsnorm_status rmsnorm_module_norm_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                        size_t rows, const void* x, void* y, float* rstd,
+                                        const rmsnorm_context* context) noexcept {
+  const Given<kX> x_given = {x};
+  const Given<kY> y_given = {y};
+  const Given<kRstd> rstd_given = {rstd};
+  constexpr Operation kForward = Operation::kForward;
+  if (context != nullptr) {
+    return CallByViews<kForward>(module, dtype, rows, context, x_given, y_given, rstd_given);
+  }
+  if (rstd != nullptr)
+    return CallByPointers<kForward>(module, dtype, rows, x_given, y_given, rstd_given);
+  return CallByPointers<kForward>(module, dtype, rows, x_given, y_given);
 }
 
-rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                               size_t rows, const void* x, const void* residual,
-                                               void* residual_out, void* y) noexcept {
-  return CallByPointers<Operation::kForward>(module, dtype, rows, Given<kX>{x},
-                                             Given<kResidual>{residual},
-                                             Given<kResidualOut>{residual_out}, Given<kY>{y});
+rmsnorm_status rmsnorm_module_add_norm_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                            rmsnorm_dtype residual_dtype, size_t rows,
+                                            const void* x, const void* residual, void* residual_out,
+                                            void* y, float* rstd,
+                                            const rmsnorm_context* context) noexcept {
+  const Given<kX> x_given = {x};
+  const Given<kY> y_given = {y};
+  const Given<kRstd> rstd_given = {rstd};
+  constexpr Operation kForward = Operation::kForward;
+  if (context != nullptr || residual_dtype != dtype) {
+    return CallByViews<kForward>(
+        module, dtype, rows, context, x_given, Given<kResidual>{residual, &residual_dtype},
+        Given<kResidualOut>{residual_out, &residual_dtype}, y_given, rstd_given);
+  }
+  const Given<kResidual> residual_given = {residual};
+  const Given<kResidualOut> residual_out_given = {residual_out};
+  if (rstd != nullptr) {
+    return CallByPointers<kForward>(module, dtype, rows, x_given, residual_given,
+                                    residual_out_given, y_given, rstd_given);
+  }
+  return CallByPointers<kForward>(module, dtype, rows, x_given, residual_given, residual_out_given,
+                                  y_given);
 }
 
 rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
                                             size_t rows, const void* dy, const void* x,
-                                            const float* rstd, void* dx, float* dw) noexcept {
-  return CallByPointers<Operation::kBackward>(module, dtype, rows, Given<kDy>{dy}, Given<kX>{x},
-                                              Given<kRstd>{rstd}, Given<kDx>{dx}, Given<kDw>{dw});
+                                            const float* rstd, void* dx, float* dw,
+                                            const rmsnorm_context* context) noexcept {
+  constexpr Operation kBackward = Operation::kBackward;
+  if (context != nullptr) {
+    return CallByViews<kBackward>(module, dtype, rows, context, Given<kDy>{dy}, Given<kX>{x},
+                                  Given<kRstd>{rstd}, Given<kDx>{dx}, Given<kDw>{dw});
+  }
+  return CallByPointers<kBackward>(module, dtype, rows, Given<kDy>{dy}, Given<kX>{x},
+                                   Given<kRstd>{rstd}, Given<kDx>{dx}, Given<kDw>{dw});
 }

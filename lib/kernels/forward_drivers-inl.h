@@ -178,7 +178,7 @@ class TiledRow {
     const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
     ScaleTile(norm_, inverse, x_dtype_, run_.Row<float>(kWeight, row_) + begin, bias, n, tile_);
     if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
-      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) RoundTile(x_dtype_, n, tile_);
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED) RoundTile(x_dtype_, n, tile_);
       MultiplyByGate(begin, n);
     }
   }
@@ -257,7 +257,7 @@ inline HWY_NOINLINE void NormaliseRowsByTiles(const Norm& norm, const Run& run) 
 struct RowLeaves {
   HWY_INLINE explicit RowLeaves(const Norm& norm)
       : RowLeaves(*norm.kernels->leaves, DtypeIndex(norm.dtype[kX]),
-                  norm.rounding == RMSNORM_CAST_THEN_SCALE, norm.stream) {}
+                  norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT, norm.stream) {}
   HWY_INLINE RowLeaves(const Leaves& leaves, int type, bool cast, bool stream)
       : sum_squares(leaves.sum_squares[type]),
         add_row(leaves.add_row[type]),
@@ -498,7 +498,7 @@ constexpr size_t kGatedTile = 2 * kBlock;
 inline HWY_NOINLINE void NormaliseRowsGatedBefore(const Norm& norm, const Run& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
-  const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
+  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   HWY_ALIGN float tile[kGatedTile];
   for (size_t row = 0; row < run.count; ++row) {
     leaves.gate_tile[type](norm.activation, run.Row<char>(kX, row), run.Row<char>(kGate, row),
@@ -519,7 +519,7 @@ inline HWY_NOINLINE void NormaliseQuantisedRows(const Norm& norm, const Run& run
   const int type = DtypeIndex(norm.dtype[kX]);
   const size_t size = ElementSize(norm.dtype[kX]);
   const Operand source = run.Has(kResidual) ? kResidualOut : kX;
-  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_CAST_THEN_SCALE][false];
+  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT][false];
   const bool keeps_values = run.Has(kY) || run.d <= kBlock;
   HWY_ALIGN char block[kBlock * sizeof(float)];
   for (size_t row = 0; row < run.count; ++row) {
