@@ -52,10 +52,10 @@ struct Operation {
 };
 
 constexpr Operation kOperations[] = {
-    {"forward", RMSNORM_PEER_FORWARD, 2, kY},
-    {"add_forward", RMSNORM_PEER_ADD_FORWARD, 4, kY | kResidual},
+    {"norm", RMSNORM_PEER_NORM, 2, kY},
+    {"add_norm", RMSNORM_PEER_ADD_NORM, 4, kY | kResidual},
     {"backward", RMSNORM_PEER_BACKWARD, 3, kGradients},
-    {"forward_call", RMSNORM_PEER_FORWARD_CALL, 2, kY},
+    {"norm_call", RMSNORM_PEER_NORM_CALL, 2, kY},
     {"sum_squares", RMSNORM_PEER_SUM_SQUARES, 1, kSumsOut},
     {"scale", RMSNORM_PEER_SCALE, 2, kY | kSums},
     {"latent", RMSNORM_PEER_LATENT, 2, kY, kLatentRow},
@@ -91,7 +91,7 @@ struct Cell {
   }
   const char* type_name() const { return rmsnorm_dtype_name(static_cast<rmsnorm_dtype>(dtype)); }
 
-  // Such as "forward/f32/1x4096/threads:1/target:AVX2". Results are compared over time by this
+  // Such as "norm/f32/1x4096/threads:1/target:AVX2". Results are compared over time by this
   // name.
   std::string name() const {
     return std::string(operation->name) + "/" + type_name() + "/" + std::to_string(rows) + "x" +

@@ -12,9 +12,9 @@
 // sum of their sizes: r |g| + |x| r^3 mean|g x| for dx, sum|dy x r| for dw.
 //
 // In f16 and bf16 the reference rounds a result and so does the other, half a unit in the last
-// place each. The other may round what lies between as well: n = x r, or the sum of a residual add
+// place each. The other may round what lies between as well: n = x r, or the sum of residual and x
 // after its norm is taken; g and n in each term of a gradient. So y has 3.1 such roundings, 5.2
-// after a residual add, a residual 2.1, and a gradient 6.3.
+// after add_norm, a residual 2.1, and a gradient 6.3.
 //
 // LayerNorm: the mean is off by d u mean|x| at most, and the numbers here have a mean below 1 and a
 // deviation of about 1: (1.6 d + 40) u of |y - bias| + |weight| + |bias|.
@@ -194,7 +194,7 @@ std::string FindBeyondTolerance(const rmsnorm_peer_case& actual,
     if (actual.operation == RMSNORM_PEER_LAYERNORM) {
       return FindBeyond(result, dtype, dtype, {1.6 * d + 40, 3.1}, layer_norm);
     }
-    const double roundings = actual.operation == RMSNORM_PEER_ADD_FORWARD ? 5.2 : 3.1;
+    const double roundings = actual.operation == RMSNORM_PEER_ADD_NORM ? 5.2 : 3.1;
     return FindBeyond(result, dtype, dtype, {0.51 * d + 18, roundings}, as_expected);
   };
   for (const Result& result : ResultsOf(actual, expected)) {

@@ -22,8 +22,8 @@ struct Functions {
   decltype(&rmsnorm_module_create) module_create = rmsnorm_module_create;
   decltype(&rmsnorm_module_destroy) module_destroy = rmsnorm_module_destroy;
   decltype(&rmsnorm_module_set_weight) module_set_weight = rmsnorm_module_set_weight;
-  decltype(&rmsnorm_module_forward_rows) forward_rows = rmsnorm_module_forward_rows;
-  decltype(&rmsnorm_module_add_forward_rows) add_forward_rows = rmsnorm_module_add_forward_rows;
+  decltype(&rmsnorm_module_norm_rows) norm_rows = rmsnorm_module_norm_rows;
+  decltype(&rmsnorm_module_add_norm_rows) add_norm_rows = rmsnorm_module_add_norm_rows;
   decltype(&rmsnorm_module_forward) module_forward = rmsnorm_module_forward;
   decltype(&rmsnorm_module_backward_rows) backward_rows = rmsnorm_module_backward_rows;
 };
@@ -46,8 +46,8 @@ Functions Load(const std::string& file) try {
   Find(library, "rmsnorm_module_create", functions.module_create);
   Find(library, "rmsnorm_module_destroy", functions.module_destroy);
   Find(library, "rmsnorm_module_set_weight", functions.module_set_weight);
-  Find(library, "rmsnorm_module_forward_rows", functions.forward_rows);
-  Find(library, "rmsnorm_module_add_forward_rows", functions.add_forward_rows);
+  Find(library, "rmsnorm_module_norm_rows", functions.norm_rows);
+  Find(library, "rmsnorm_module_add_norm_rows", functions.add_norm_rows);
   Find(library, "rmsnorm_module_forward", functions.module_forward);
   Find(library, "rmsnorm_module_backward_rows", functions.backward_rows);
   return functions;
@@ -74,24 +74,24 @@ class LibraryCase {
     operands_.q = given(q_);
     operands_.scale = given(scale_);
     switch (what.operation) {
-      case RMSNORM_PEER_ADD_FORWARD:
-        run = Call<&LibraryCase::AddForward>;
+      case RMSNORM_PEER_ADD_NORM:
+        run = Call<&LibraryCase::AddNorm>;
         break;
       case RMSNORM_PEER_BACKWARD:
         run = Call<&LibraryCase::Backward>;
         break;
       case RMSNORM_PEER_SUM_SQUARES:
         operands_.sums_out = &sums_;
-        run = Call<&LibraryCase::ForwardCall>;
+        run = Call<&LibraryCase::NormCall>;
         break;
       case RMSNORM_PEER_SCALE:
         operands_.sums = &sums_;
         operands_.weight = &weight_;
-        run = Call<&LibraryCase::ForwardCall>;
+        run = Call<&LibraryCase::NormCall>;
         break;
-      case RMSNORM_PEER_FORWARD_CALL:
+      case RMSNORM_PEER_NORM_CALL:
         operands_.weight = &weight_;
-        run = Call<&LibraryCase::ForwardCall>;
+        run = Call<&LibraryCase::NormCall>;
         break;
       case RMSNORM_PEER_LATENT:
         AddHeads(0, 1, what.d / kLatentRow * kLatentQ);
@@ -140,7 +140,7 @@ class LibraryCase {
         break;
       }
       default:
-        run = Call<&LibraryCase::Forward>;
+        run = Call<&LibraryCase::Norm>;
     }
   }
   ~LibraryCase() {
@@ -163,23 +163,22 @@ class LibraryCase {
     if (status != RMSNORM_OK) throw Refusal(functions_.error_message());
   }
 
-  rmsnorm_status Forward() const {
-    return functions_.forward_rows(module_, what_.dtype, what_.rows, what_.x, what_.y);
+  rmsnorm_status Norm() const {
+    return functions_.norm_rows(module_, what_.dtype, what_.rows, what_.x, what_.y, nullptr,
+                                nullptr);
   }
-  rmsnorm_status AddForward() const {
-    return functions_.add_forward_rows(module_, what_.dtype, what_.rows, what_.x, what_.residual,
-                                       what_.residual, what_.y);
+  rmsnorm_status AddNorm() const {
+    return functions_.add_norm_rows(module_, what_.dtype, what_.dtype, what_.rows, what_.x,
+                                    what_.residual, what_.residual, what_.y, nullptr, nullptr);
   }
   rmsnorm_status Backward() const {
     return functions_.backward_rows(module_, what_.dtype, what_.rows, what_.dy, what_.x, what_.rstd,
-                                    what_.dx, what_.dw);
+                                    what_.dx, what_.dw, nullptr);
   }
   rmsnorm_status ModuleForward() const {
     return functions_.module_forward(module_, &operands_, nullptr);
   }
-  rmsnorm_status ForwardCall() const {
-    return functions_.forward(&operands_, &options_, &context_);
-  }
+  rmsnorm_status NormCall() const { return functions_.forward(&operands_, &options_, &context_); }
   rmsnorm_status ForwardAll() const {
     return functions_.forward_all(calls_.data(), calls_.size(), &context_);
   }
@@ -232,8 +231,8 @@ class LibraryCase {
     return operands;
   }
 
-  void* At(const rmsnorm_view& view, size_t element) const {
-    return static_cast<uint8_t*>(view.data) + element * rmsnorm_dtype_size(view.dtype);
+  const void* At(const rmsnorm_view& view, size_t element) const {
+    return static_cast<const uint8_t*>(view.data) + element * rmsnorm_dtype_size(view.dtype);
   }
 
   // Parts of each row, the first of which begins at an element.

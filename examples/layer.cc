@@ -11,11 +11,11 @@ int main() {
 
   rmsnorm::Options options;
   options.eps = 1e-6f;
-  options.rounding = rmsnorm::Rounding::cast_then_scale;
+  options.rounding = rmsnorm::Rounding::before_weight;
   const rmsnorm::RmsNorm input_norm(d, options, rmsnorm::Dtype::bf16);
   std::vector<bf16> hidden(tokens * d, bf16{0x4040});  // 3.0
   std::vector<bf16> normed(tokens * d);
-  input_norm.forward(hidden.data(), normed.data(), tokens);
+  input_norm.norm(hidden.data(), normed.data(), tokens);
 
   const rmsnorm::RmsNorm q_norm(head, options, rmsnorm::Dtype::bf16);
   const rmsnorm::RmsNorm k_norm(head, options, rmsnorm::Dtype::bf16);

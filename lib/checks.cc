@@ -2,11 +2,11 @@
 #include "checks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #include "module.h"
+#include "options.h"
 #include "status.h"
 
 namespace rmsnorm::internal {
@@ -14,15 +14,15 @@ namespace {
 
 // ------------------------------------------------------------------ structs that grow
 
-// Copies a struct, which begins with its size, over one that holds the defaults. None has padding,
-// so that what a smaller one lacks are whole fields.
+// Copies a struct, which begins with its size, over one that holds the defaults. No struct has
+// padding, so a smaller one lacks whole fields.
 template <class Struct>
 rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
   constexpr size_t kKnown = sizeof(Struct);
   constexpr size_t kLargest = 4096;  // a larger size is no size
   uint32_t size;
   std::memcpy(&size, given, sizeof size);
-  // Fields end there, but for the second one, which is as small as the size.
+  // Fields end at multiples of the alignment, except for the size itself.
   const bool between_fields = size == sizeof size || size % alignof(Struct) == 0;
   if (size < sizeof size || size > kLargest || !between_fields) {
     return Fail(RMSNORM_ERROR_STRUCT_SIZE,
@@ -31,90 +31,59 @@ rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
   const char* const bytes = reinterpret_cast<const char*>(given);
   for (size_t i = kKnown; i < size; ++i) {
     if (bytes[i] != 0) {
-      return Fail(RMSNORM_ERROR_STRUCT_SIZE,
-                  "%s: size is %u, and what is beyond the %zu bytes that this library knows is not "
-                  "zero",
-                  name, size, kKnown);
+      return Fail(
+          RMSNORM_ERROR_STRUCT_SIZE,
+          "%s: size is %u, and not all beyond the %zu bytes that this library knows is zero", name,
+          size, kKnown);
     }
   }
   std::memcpy(&read, given, std::min<size_t>(size, kKnown));
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckOptions(const rmsnorm_options& options) {
-  if (!(options.eps >= 0.0f) || std::isinf(options.eps)) {
-    return Fail(RMSNORM_ERROR_EPS, "options: eps is %g; it must be finite and not negative",
-                static_cast<double>(options.eps));
-  }
-  if (options.eps_placement < RMSNORM_EPS_INSIDE || options.eps_placement > RMSNORM_EPS_FLOOR) {
-    return Fail(RMSNORM_ERROR_EPS_PLACEMENT, "options: eps_placement is unknown (%d)",
-                options.eps_placement);
-  }
-  if (options.rounding < RMSNORM_SCALE_THEN_CAST || options.rounding > RMSNORM_INVERSE_ROUNDED) {
-    return Fail(RMSNORM_ERROR_ROUNDING, "options: rounding is unknown (%d)", options.rounding);
-  }
-  if (options.residual_rounding < RMSNORM_CAST_THEN_NORM ||
-      options.residual_rounding > RMSNORM_NORM_THEN_CAST) {
-    return Fail(RMSNORM_ERROR_ROUNDING, "options: residual_rounding is unknown (%d)",
-                options.residual_rounding);
-  }
-  if (!std::isfinite(options.weight_offset)) {
-    return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g; it must be finite",
-                static_cast<double>(options.weight_offset));
-  }
-  if (options.divisor != 0.0f && !(options.divisor > 0.0f && std::isnormal(options.divisor) &&
-                                   std::isnormal(1 / options.divisor))) {
-    return Fail(RMSNORM_ERROR_DIVISOR,
-                "options: divisor is %g; it must be from 2^-126 to 2^126, or 0 for d",
-                static_cast<double>(options.divisor));
-  }
-  if (!std::isfinite(options.factor)) {
-    return Fail(RMSNORM_ERROR_FACTOR, "options: factor is %g; it must be finite",
-                static_cast<double>(options.factor));
-  }
-  if (options.activation < RMSNORM_SILU || options.activation > RMSNORM_SIGMOID) {
-    return Fail(RMSNORM_ERROR_GATE, "options: activation is unknown (%d)", options.activation);
-  }
-  if (options.gate_placement < RMSNORM_GATE_AFTER || options.gate_placement > RMSNORM_GATE_BEFORE) {
-    return Fail(RMSNORM_ERROR_GATE, "options: gate_placement is unknown (%d)",
-                options.gate_placement);
-  }
-  if (options.gate_rounding < RMSNORM_GATE_UNROUNDED ||
-      options.gate_rounding > RMSNORM_GATE_ROUNDED_TO_X) {
-    return Fail(RMSNORM_ERROR_GATE, "options: gate_rounding is unknown (%d)",
-                options.gate_rounding);
-  }
-  return RMSNORM_OK;
-}
-
 // ------------------------------------------------------------------ a view by itself
 
 rmsnorm_status Overflow(const char* name) {
-  return Fail(RMSNORM_ERROR_SIZE_OVERFLOW, "%s: spans more bytes than an address can count", name);
+  return Fail(RMSNORM_ERROR_LAYOUT, "%s: spans more bytes than an address can count", name);
 }
 
 rmsnorm_status CheckDtype(const OperandRule& rule, rmsnorm_dtype dtype) {
+  if (rule.dtype == 0) return CheckElementType(rule.name, dtype);
+  if (dtype == rule.dtype) return RMSNORM_OK;
   const char* const name = rmsnorm_dtype_name(dtype);
-  if (name == nullptr) return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d", rule.name, dtype);
-  if (rule.dtype != 0 && dtype != rule.dtype) {
-    return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be %s", rule.name, name,
-                rmsnorm_dtype_name(rule.dtype));
+  const char* const possible = rmsnorm_dtype_name(rule.dtype);
+  if (name == nullptr) {
+    return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d; it must be %s", rule.name, dtype,
+                possible);
   }
-  if (rule.dtype == 0 && dtype > RMSNORM_BF16) {
-    return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be f32, f16 or bf16", rule.name, name);
-  }
-  return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be %s", rule.name, name, possible);
 }
 
-// The type, the dimensions, the size and the pointer of a view. `extent` receives what it spans:
-// nothing where it has no rows.
+rmsnorm_status CheckDimensions(const char* name, const rmsnorm_view& view) {
+  if (view.ndim >= 1 && view.ndim <= RMSNORM_MAX_DIMS) return RMSNORM_OK;
+  if (view.ndim == RMSNORM_VIEW_WRONG_STRIDES) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu stride%s for %zu dimension%s", name, view.shape[1],
+                view.shape[1] == 1 ? "" : "s", view.shape[0], view.shape[0] == 1 ? "" : "s");
+  }
+  if (view.ndim == RMSNORM_VIEW_NEGATIVE_SIZE) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %td elements in dimension %zu; a size is not negative",
+                name, view.stride[0], view.shape[0]);
+  }
+  return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; 1 to %d are possible", name, view.ndim,
+              RMSNORM_MAX_DIMS);
+}
+
+// Whether the stride of the last dimension is the size of an element: a stride in bytes.
+bool IsInBytes(const rmsnorm_view& view, int last) {
+  return view.stride[last] == static_cast<ptrdiff_t>(ElementSize(view.dtype));
+}
+
+// The type, the dimensions, the size and the pointer of a view. `extent` receives the bytes that it
+// spans: nothing where it has no rows.
 rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& extent) {
   const OperandRule& rule = kOperandRules[operand];
   RMSNORM_RETURN_IF_ERROR(CheckDtype(rule, view.dtype));
-  if (view.ndim < 1 || view.ndim > RMSNORM_MAX_DIMS) {
-    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; 1 to %d are possible", rule.name,
-                view.ndim, RMSNORM_MAX_DIMS);
-  }
+  RMSNORM_RETURN_IF_ERROR(CheckDimensions(rule.name, view));
   const int rows = RowDimensions(operand, view);
   ptrdiff_t low = 0;  // in elements, relative to data
   ptrdiff_t high = 1;
@@ -122,9 +91,9 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& exte
     const size_t d = view.shape[rows];
     if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension, d, is 0", rule.name);
     if (d > 1 && view.stride[rows] != 1) {
-      return Fail(RMSNORM_ERROR_STRIDE,
-                  "%s: stride %td in the last dimension; it must be contiguous (1)", rule.name,
-                  view.stride[rows]);
+      return Fail(RMSNORM_ERROR_LAYOUT,
+                  "%s: stride %td in the last dimension; it must be contiguous (1)%s", rule.name,
+                  view.stride[rows], IsInBytes(view, rows) ? "; strides count elements" : "");
     }
   }
   extent = {0, 0};
@@ -154,7 +123,7 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& exte
   const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
   if (data == 0) return Fail(RMSNORM_ERROR_NULL, "%s: data is null", rule.name);
   if ((data & (element_size - 1)) != 0) {
-    return Fail(RMSNORM_ERROR_ALIGNMENT, "%s: %p is not aligned to its element of %zu bytes",
+    return Fail(RMSNORM_ERROR_LAYOUT, "%s: %p is not aligned to its element of %zu bytes",
                 rule.name, view.data, element_size);
   }
   const uintptr_t below = static_cast<uintptr_t>(-low) * element_size;
@@ -230,7 +199,7 @@ rmsnorm_status CheckShape(Operand operand, const rmsnorm_view& view, const rmsno
   }
 }
 
-// The dimensions of two views, without leading ones of 1, are the same.
+// Whether two views have the same dimensions, apart from leading ones of 1.
 bool EqualColumns(const rmsnorm_view& a, const rmsnorm_view& b) {
   int i = a.ndim - 1;
   int j = b.ndim - 1;
@@ -257,6 +226,23 @@ rmsnorm_status NoOutput(Operation operation) {
                     "dx: the view is null, and so are dw and db; one of them is needed");
 }
 
+// Checks which operands go together.
+rmsnorm_status CheckTogether(OperandSet given) {
+  rmsnorm_status status = RMSNORM_OK;
+  ForEachOperand(given, [&](Operand operand) {
+    const OperandRule& rule = kOperandRules[operand];
+    const OperandSet excluded = rule.excludes & given;
+    if (status != RMSNORM_OK) return;
+    if (rule.needs != 0 && (rule.needs & given) == 0) {
+      status =
+          Fail(RMSNORM_ERROR_OPERAND, "%s: there is no %s", rule.name, NameOfFirst(rule.needs));
+    } else if (excluded != 0) {
+      status = Fail(RMSNORM_ERROR_OPERAND, "%s: excludes %s", rule.name, NameOfFirst(excluded));
+    }
+  });
+  return status;
+}
+
 // Finds the views, and checks which there are.
 rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_operands& given,
                          bool own_weight, Operands& operands) {
@@ -278,32 +264,17 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
   operands.add_to = given.add_to;
   constexpr uint32_t kKnown = RMSNORM_ADD_TO_DX | RMSNORM_ADD_TO_DW | RMSNORM_ADD_TO_DB;
   if ((given.add_to & ~kKnown) != 0) {
-    return Fail(RMSNORM_ERROR_FLAGS, "add_to: 0x%X holds an unknown flag", given.add_to);
+    return Fail(RMSNORM_ERROR_OPERAND, "add_to: 0x%X holds an unknown flag; 0x%X has them all",
+                given.add_to, kKnown);
   }
   if (own_weight && operands.Has(kWeight)) {
     return Fail(RMSNORM_ERROR_OPERAND, "weight: the module has its own");
   }
   if ((roles.outputs & operands.given) == 0) return NoOutput(operation);
-  if (operands.Has(kResidualOut) && !operands.Has(kResidual)) {
-    return Fail(RMSNORM_ERROR_OPERAND, "residual_out: there is no residual");
-  }
-  if (operands.Has(kSums) && operands.Has(kResidual)) {
-    return Fail(RMSNORM_ERROR_OPERAND, "sums: they exclude a residual");
-  }
-  if (operands.Has(kSums) && operands.Has(kPostNormWeight)) {
-    return Fail(RMSNORM_ERROR_OPERAND, "sums: they exclude a post-norm");
-  }
-  if (operands.Has(kQ) != operands.Has(kScale)) {
-    return operands.Has(kQ) ? Fail(RMSNORM_ERROR_OPERAND, "q: there is no scale")
-                            : Fail(RMSNORM_ERROR_OPERAND, "scale: there is no q");
-  }
-  if (operands.Has(kZero) && !operands.Has(kQ)) {
-    return Fail(RMSNORM_ERROR_OPERAND, "zero: there is no q");
-  }
-  return RMSNORM_OK;
+  return CheckTogether(operands.given);
 }
 
-// Checks that no output shares memory with another operand, but in its place.
+// Checks that no output shares memory with another operand, unless it takes that operand's place.
 rmsnorm_status CheckOverlaps(OperandSet outputs, const Operands& operands) {
   rmsnorm_status status = RMSNORM_OK;
   ForEachOperand(outputs, [&](Operand output) {
@@ -311,21 +282,35 @@ rmsnorm_status CheckOverlaps(OperandSet outputs, const Operands& operands) {
     const Extent& extent = operands.extent[output];
     if (status == RMSNORM_OK) status = CheckRowsToldApart(output, view, extent);
     ForEachOperand(operands.given, [&](Operand other) {
-      // Of two outputs the later one is named first.
+      // The message about two outputs begins with the later one.
       const bool seen = (outputs & SetOf(other)) != 0 && other >= output;
       if (seen || Disjoint(extent, operands.extent[other]) || status != RMSNORM_OK) return;
       const bool may_replace = kOperandRules[output].in_place_of == other;
       if (may_replace && IsInPlace(operands[other], view)) return;
       if (Apart(other, operands, output, operands)) return;
-      status = Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows%s",
-                    kOperandRules[output].name, kOperandRules[other].name,
-                    may_replace ? "; in place means the same data, strides and element size" : "");
+      status =
+          Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows%s%s",
+               kOperandRules[output].name, kOperandRules[other].name,
+               may_replace ? "; in place means the same data, strides and element size" : "",
+               ApartByBytes(other, operands[other], operands.extent[other], output, view, extent)
+                   ? "; strides count elements, not bytes"
+                   : "");
     });
   });
   return status;
 }
 
 }  // namespace
+
+rmsnorm_status CheckElementType(const char* argument, rmsnorm_dtype dtype) {
+  if (dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16) return RMSNORM_OK;
+  const char* const name = rmsnorm_dtype_name(dtype);
+  if (name != nullptr) {
+    return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be f32, f16 or bf16", argument, name);
+  }
+  return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d; it must be f32, f16 or bf16", argument,
+              dtype);
+}
 
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options) {
   options = rmsnorm_default_options();
@@ -341,7 +326,7 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& contex
   RMSNORM_RETURN_IF_ERROR(ReadStruct("context", given, context));
   context.size = sizeof context;
   if (context.threads < 0) {
-    return Fail(RMSNORM_ERROR_THREADS, "context: threads is %d; it must not be negative",
+    return Fail(RMSNORM_ERROR_OPTION, "context: threads is %d; it must be 0 or larger",
                 context.threads);
   }
   return RMSNORM_OK;
@@ -374,7 +359,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   }
   if (operands.Has(kDw) && operands.Has(kWeight) &&
       !EqualColumns(operands[kDw], operands[kWeight])) {
-    return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from that of weight");
+    return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from the shape of weight");
   }
   RMSNORM_RETURN_IF_ERROR(CheckOverlaps(roles.outputs & operands.given, operands));
 
@@ -395,36 +380,6 @@ rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t ot
     });
   });
   return status;
-}
-
-rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& options,
-                               const Operands& operands, bool own_weight) {
-  const bool is_scaled = (operands.given & (SetOf(kY) | SetOf(kQ) | SetOf(kDx) | SetOf(kDw))) != 0;
-  const bool has_weight = own_weight || operands.Has(kWeight) || operands.Has(kPostNormWeight);
-  if (options.weight_offset != 0.0f && is_scaled && !has_weight) {
-    return Fail(RMSNORM_ERROR_WEIGHT_OFFSET, "options: weight_offset is %g, but there is no weight",
-                static_cast<double>(options.weight_offset));
-  }
-  if (operation == Operation::kBackward && options.factor != 1.0f) {
-    return Fail(RMSNORM_ERROR_FACTOR, "options: factor is %g; rmsnorm_backward() takes none but 1",
-                static_cast<double>(options.factor));
-  }
-  const bool before = options.gate_placement == RMSNORM_GATE_BEFORE;
-  if (!operands.Has(kGate)) {
-    const char* const given = options.activation != RMSNORM_SILU                ? "activation"
-                              : before                                          ? "gate_placement"
-                              : options.gate_rounding != RMSNORM_GATE_UNROUNDED ? "gate_rounding"
-                                                                                : nullptr;
-    if (given == nullptr) return RMSNORM_OK;
-    return Fail(RMSNORM_ERROR_GATE, "options: %s is given, but there is no gate", given);
-  }
-  if (before && operands.Has(kResidual)) {
-    return Fail(RMSNORM_ERROR_OPERAND, "gate: before the norm it excludes a residual");
-  }
-  if (before && options.gate_rounding != RMSNORM_GATE_UNROUNDED) {
-    return Fail(RMSNORM_ERROR_GATE, "options: gate_rounding needs a gate after the norm");
-  }
-  return RMSNORM_OK;
 }
 
 rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
@@ -483,4 +438,10 @@ const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) noexcept {
     default:
       return nullptr;
   }
+}
+
+rmsnorm_context rmsnorm_default_context() noexcept {
+  rmsnorm_context context = {};
+  context.size = sizeof context;
+  return context;
 }

@@ -11,6 +11,7 @@
 #include "calls.h"
 #include "float_environment.h"
 #include "module_rows.h"
+#include "options.h"
 #include "plan.h"
 #include "status.h"
 
@@ -29,19 +30,14 @@ std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& optio
                      const rmsnorm_context& context) {
   std::string text = "RmsNorm(" + std::to_string(d) + ", eps=" + Text(options.eps) + ", " +
                      rmsnorm_dtype_name(dtype);
-  if (options.eps_placement == RMSNORM_EPS_OUTSIDE) text += ", eps_placement=outside";
-  if (options.eps_placement == RMSNORM_EPS_FLOOR) text += ", eps_placement=floor";
-  if (options.rounding == RMSNORM_CAST_THEN_SCALE) text += ", rounding=cast-then-scale";
-  if (options.rounding == RMSNORM_INVERSE_ROUNDED) text += ", rounding=inverse-rounded";
-  if (options.residual_rounding == RMSNORM_NORM_THEN_CAST) {
-    text += ", residual_rounding=norm-then-cast";
+  for (int i = kEps + 1; i < kOptions; ++i) {
+    const Option option = static_cast<Option>(i);
+    if (IsDefault(options, option)) continue;
+    const OptionRule& rule = kOptionRules[option];
+    text += std::string(", ") + rule.name + "=";
+    text += IsNumber(option) ? Text(ValueIn<float>(options, option))
+                             : rule.words[ValueIn<int32_t>(options, option)];
   }
-  if (options.weight_offset != 0.0f) text += ", weight_offset=" + Text(options.weight_offset);
-  if (options.divisor != 0.0f) text += ", divisor=" + Text(options.divisor);
-  if (options.factor != 1.0f) text += ", factor=" + Text(options.factor);
-  if (options.activation == RMSNORM_SIGMOID) text += ", activation=sigmoid";
-  if (options.gate_placement == RMSNORM_GATE_BEFORE) text += ", gate_placement=before";
-  if (options.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) text += ", gate_rounding=x";
   if (context.threads != 0) text += ", threads=" + std::to_string(context.threads);
   if (context.parallel_for != nullptr) text += ", parallel_for";
   if (context.target != nullptr) text += std::string(", target=") + context.target;
@@ -66,10 +62,8 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
   rmsnorm_options own_options;
   Place place;
   RMSNORM_RETURN_IF_ERROR(ReadOptions(options, own_options));
-  if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: it is 0");
-  if (dtype < RMSNORM_F32 || dtype > RMSNORM_BF16) {
-    return Fail(RMSNORM_ERROR_DTYPE, "dtype: %d is none of f32, f16 and bf16", dtype);
-  }
+  if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: 0; it must be at least 1");
+  RMSNORM_RETURN_IF_ERROR(CheckElementType("dtype", dtype));
   RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
   try {
     std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);
@@ -121,7 +115,7 @@ rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
   if (module == nullptr) return NullModule();
   RMSNORM_RETURN_IF_ERROR(CheckVector(kWeight, weight, module->d));
   module->kernels->store_sums(module->weight.get(), 0, 1, module->d, false, weight->dtype,
-                              weight->data);
+                              DataOf(*weight));
   return RMSNORM_OK;
 }
 

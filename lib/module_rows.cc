@@ -7,6 +7,7 @@
 #include "checks.h"
 #include "float_environment.h"
 #include "module.h"
+#include "options.h"
 #include "plan.h"
 #include "reference.h"
 #include "spread.h"
@@ -233,24 +234,28 @@ size_t MostDirectRows(Operation operation, const rmsnorm_module& module) {
 
 using namespace rmsnorm::internal;
 
-rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                           size_t rows, const void* x, void* y) noexcept {
-  return CallByPointers<Operation::kForward>(module, dtype, dtype, rows, nullptr, Given<kX>{x},
-                                             Given<kY>{y});
+rmsnorm_status rmsnorm_module_norm_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                        size_t rows, const void* x, void* y, float* rstd,
+                                        const rmsnorm_context* context) noexcept {
+  return CallByPointers<Operation::kForward>(module, dtype, dtype, rows, context, Given<kX>{x},
+                                             Given<kY>{y}, Given<kRstd>{rstd});
 }
 
-rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                               size_t rows, const void* x, const void* residual,
-                                               void* residual_out, void* y) noexcept {
-  return CallByPointers<Operation::kForward>(module, dtype, dtype, rows, nullptr, Given<kX>{x},
-                                             Given<kResidual>{residual},
-                                             Given<kResidualOut>{residual_out}, Given<kY>{y});
+rmsnorm_status rmsnorm_module_add_norm_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                            rmsnorm_dtype residual_dtype, size_t rows,
+                                            const void* x, const void* residual, void* residual_out,
+                                            void* y, float* rstd,
+                                            const rmsnorm_context* context) noexcept {
+  return CallByPointers<Operation::kForward>(
+      module, dtype, residual_dtype, rows, context, Given<kX>{x}, Given<kResidual>{residual},
+      Given<kResidualOut>{residual_out}, Given<kY>{y}, Given<kRstd>{rstd});
 }
 
 rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
                                             size_t rows, const void* dy, const void* x,
-                                            const float* rstd, void* dx, float* dw) noexcept {
-  return CallByPointers<Operation::kBackward>(module, dtype, dtype, rows, nullptr, Given<kDy>{dy},
+                                            const float* rstd, void* dx, float* dw,
+                                            const rmsnorm_context* context) noexcept {
+  return CallByPointers<Operation::kBackward>(module, dtype, dtype, rows, context, Given<kDy>{dy},
                                               Given<kX>{x}, Given<kRstd>{rstd}, Given<kDx>{dx},
                                               Given<kDw>{dw});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of operands: everything that depends on which tensors a call has stands here. The
-// checks, the walk over rows and the kernels go by it.
+// The table of operands: name, shape, types, roles, and which go together. The checks, the walk
+// over rows and the kernels go by it.
 #ifndef RMSNORM_LIB_OPERANDS_H_
 #define RMSNORM_LIB_OPERANDS_H_
 
@@ -12,8 +12,8 @@
 
 namespace rmsnorm::internal {
 
-// In the order in which they are checked: inputs before outputs, so that of an output's overlaps
-// the one with what it may be in the place of is named first.
+// In the order of rmsnorm_operands, in which they are checked too. Inputs come first, so an overlap
+// error names the input that the output may replace.
 enum Operand : int {
   kX,
   kResidual,
@@ -36,10 +36,10 @@ enum Operand : int {
   kOperands
 };
 
-// How the shape of an operand follows from that of x, [..., d].
+// How the shape of an operand follows from the shape of x, [..., d].
 enum class Shape {
-  kRows,     // that of x
-  kColumns,  // [d], or with leading dimensions aligned from the right that are those of x or 1
+  kRows,     // the same
+  kColumns,  // [d], or with leading dimensions aligned from the right, each equal to x's or 1
   kPerRow    // the leading dimensions of x
 };
 
@@ -50,43 +50,8 @@ enum class Role : char {
   kOutput     // may be null
 };
 
-struct OperandRule {
-  const char* name;
-  size_t offset;  // of its pointer in rmsnorm_operands
-  Shape shape;
-  rmsnorm_dtype dtype;  // the only type it may have, or 0 for f32, f16 and bf16
-  Operand in_place_of;  // what it may be in the place of, or itself
-  Role forward;
-  Role backward;
-};
-
-#define RMSNORM_OPERAND(name) #name, offsetof(rmsnorm_operands, name)
-constexpr OperandRule kOperandRules[kOperands] = {
-    {RMSNORM_OPERAND(x), Shape::kRows, 0, kX, Role::kRequired, Role::kRequired},
-    {RMSNORM_OPERAND(residual), Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent},
-    {RMSNORM_OPERAND(dy), Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired},
-    {RMSNORM_OPERAND(gate), Shape::kRows, 0, kGate, Role::kInput, Role::kAbsent},
-    {RMSNORM_OPERAND(weight), Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput},
-    {RMSNORM_OPERAND(bias), Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent},
-    {RMSNORM_OPERAND(post_norm_weight), Shape::kColumns, 0, kPostNormWeight, Role::kInput,
-     Role::kAbsent},
-    {RMSNORM_OPERAND(sums), Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent},
-    {RMSNORM_OPERAND(residual_out), Shape::kRows, 0, kResidual, Role::kOutput, Role::kAbsent},
-    {RMSNORM_OPERAND(y), Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent},
-    {RMSNORM_OPERAND(q), Shape::kRows, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent},
-    {RMSNORM_OPERAND(rstd), Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput},
-    {RMSNORM_OPERAND(sums_out), Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput,
-     Role::kAbsent},
-    {RMSNORM_OPERAND(scale), Shape::kPerRow, RMSNORM_F32, kScale, Role::kOutput, Role::kAbsent},
-    {RMSNORM_OPERAND(zero), Shape::kPerRow, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent},
-    {RMSNORM_OPERAND(dx), Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput},
-    {RMSNORM_OPERAND(dw), Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput},
-    {RMSNORM_OPERAND(db), Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput},
-};
-#undef RMSNORM_OPERAND
-
-// A set of operands: bit i stands for operand i. A call has few of them, so that going over these
-// alone is what keeps short calls short.
+// A set of operands: bit i stands for operand i. A call has few of them, and a loop over these
+// alone keeps short calls short.
 using OperandSet = uint32_t;
 
 constexpr OperandSet SetOf(Operand operand) { return OperandSet{1} << operand; }
@@ -96,6 +61,42 @@ template <class F>
 void ForEachOperand(OperandSet set, const F& f) {
   for (; set != 0; set &= set - 1) f(static_cast<Operand>(__builtin_ctz(set)));
 }
+
+struct OperandRule {
+  const char* name;
+  Shape shape;
+  rmsnorm_dtype dtype;  // the only type it may have, or 0 for f32, f16 and bf16
+  Operand in_place_of;  // the operand whose place it may take, or itself
+  Role forward;
+  Role backward;
+  OperandSet needs;     // a call with it needs one of these; empty: none
+  OperandSet excludes;  // a call with it has none of these
+};
+
+constexpr OperandSet kNone = 0;
+constexpr OperandRule kOperandRules[kOperands] = {
+    {"x", Shape::kRows, 0, kX, Role::kRequired, Role::kRequired, kNone, kNone},
+    {"residual", Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent, kNone, kNone},
+    {"dy", Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired, kNone, kNone},
+    {"gate", Shape::kRows, 0, kGate, Role::kInput, Role::kAbsent, kNone, kNone},
+    {"weight", Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput, kNone, kNone},
+    {"bias", Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent, kNone, kNone},
+    {"post_norm_weight", Shape::kColumns, 0, kPostNormWeight, Role::kInput, Role::kAbsent, kNone,
+     kNone},
+    {"sums", Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent, kNone,
+     SetOf(kResidual) | SetOf(kPostNormWeight)},
+    {"residual_out", Shape::kRows, 0, kResidual, Role::kOutput, Role::kAbsent, SetOf(kResidual),
+     kNone},
+    {"y", Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent, kNone, kNone},
+    {"q", Shape::kRows, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent, SetOf(kScale), kNone},
+    {"rstd", Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput, kNone, kNone},
+    {"sums_out", Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput, Role::kAbsent, kNone, kNone},
+    {"scale", Shape::kPerRow, RMSNORM_F32, kScale, Role::kOutput, Role::kAbsent, SetOf(kQ), kNone},
+    {"zero", Shape::kPerRow, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent, SetOf(kQ), kNone},
+    {"dx", Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput, kNone, kNone},
+    {"dw", Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput, kNone, kNone},
+    {"db", Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput, kNone, kNone},
+};
 
 enum class Operation { kForward, kBackward };
 
@@ -110,8 +111,8 @@ constexpr OperandSet OperandsWith(Operation operation, Role role) {
   OperandSet set = 0;
   for (int i = 0; i < kOperands; ++i) {
     const OperandRule& rule = kOperandRules[i];
-    const Role its_role = operation == Operation::kForward ? rule.forward : rule.backward;
-    if (its_role == role) set |= SetOf(static_cast<Operand>(i));
+    const Role in_operation = operation == Operation::kForward ? rule.forward : rule.backward;
+    if (in_operation == role) set |= SetOf(static_cast<Operand>(i));
   }
   return set;
 }
@@ -126,18 +127,44 @@ constexpr const Roles& RolesIn(Operation operation) {
   return operation == Operation::kForward ? kForwardRoles : kBackwardRoles;
 }
 
+// The pointers of rmsnorm_operands follow add_to in the order of the operands.
+constexpr size_t OffsetOf(Operand operand) {
+  return offsetof(rmsnorm_operands, x) + sizeof(void*) * static_cast<size_t>(operand);
+}
+static_assert(OffsetOf(kX) == offsetof(rmsnorm_operands, x));
+static_assert(OffsetOf(kResidual) == offsetof(rmsnorm_operands, residual));
+static_assert(OffsetOf(kDy) == offsetof(rmsnorm_operands, dy));
+static_assert(OffsetOf(kGate) == offsetof(rmsnorm_operands, gate));
+static_assert(OffsetOf(kWeight) == offsetof(rmsnorm_operands, weight));
+static_assert(OffsetOf(kBias) == offsetof(rmsnorm_operands, bias));
+static_assert(OffsetOf(kPostNormWeight) == offsetof(rmsnorm_operands, post_norm_weight));
+static_assert(OffsetOf(kSums) == offsetof(rmsnorm_operands, sums));
+static_assert(OffsetOf(kResidualOut) == offsetof(rmsnorm_operands, residual_out));
+static_assert(OffsetOf(kY) == offsetof(rmsnorm_operands, y));
+static_assert(OffsetOf(kQ) == offsetof(rmsnorm_operands, q));
+static_assert(OffsetOf(kRstd) == offsetof(rmsnorm_operands, rstd));
+static_assert(OffsetOf(kSumsOut) == offsetof(rmsnorm_operands, sums_out));
+static_assert(OffsetOf(kScale) == offsetof(rmsnorm_operands, scale));
+static_assert(OffsetOf(kZero) == offsetof(rmsnorm_operands, zero));
+static_assert(OffsetOf(kDx) == offsetof(rmsnorm_operands, dx));
+static_assert(OffsetOf(kDw) == offsetof(rmsnorm_operands, dw));
+static_assert(OffsetOf(kDb) == offsetof(rmsnorm_operands, db));
+static_assert(OffsetOf(kOperands) == sizeof(rmsnorm_operands), "an operand has no line");
+
 // The view of an operand in a caller's struct; null where it is absent.
 inline const rmsnorm_view* ViewIn(const rmsnorm_operands& operands, Operand operand) {
   const rmsnorm_view* view;
-  std::memcpy(&view, reinterpret_cast<const char*>(&operands) + kOperandRules[operand].offset,
-              sizeof view);
+  std::memcpy(&view, reinterpret_cast<const char*>(&operands) + OffsetOf(operand), sizeof view);
   return view;
 }
 
 inline void SetViewIn(rmsnorm_operands& operands, Operand operand, const rmsnorm_view* view) {
-  std::memcpy(reinterpret_cast<char*>(&operands) + kOperandRules[operand].offset, &view,
-              sizeof view);
+  std::memcpy(reinterpret_cast<char*>(&operands) + OffsetOf(operand), &view, sizeof view);
 }
+
+// The data of a view, which the library writes only where the view is an output. This is the one
+// place where it is no longer const.
+inline void* DataOf(const rmsnorm_view& view) { return const_cast<void*>(view.data); }
 
 // The views of a call.
 struct Views {
@@ -146,9 +173,9 @@ struct Views {
 
   bool Has(Operand operand) const { return (given & SetOf(operand)) != 0; }
   const rmsnorm_view& operator[](Operand operand) const { return *view[operand]; }
-  void Set(Operand operand, const rmsnorm_view* its_view) {
+  void Set(Operand operand, const rmsnorm_view* of_operand) {
     given |= SetOf(operand);
-    view[operand] = its_view;
+    view[operand] = of_operand;
   }
   void Remove(Operand operand) { given &= ~SetOf(operand); }
 };

@@ -9,16 +9,15 @@
 namespace rmsnorm::internal {
 namespace {
 
-// The rows of a view: one, or one element of what has an element for each row, repeated by steps.
-// Of each step how many there are, and how many bytes lie from one to the next; those with more
-// than one index, widest first.
+// A view as one row (or one element, for an operand with an element for each row) repeated by
+// steps. The steps are the dimensions with more than one index, the widest first.
 struct Layout {
   uintptr_t begin;
   ptrdiff_t row_bytes;
   int steps = 0;
   struct Step {
     size_t count;
-    ptrdiff_t bytes;
+    ptrdiff_t bytes;  // from one index to the next
   } step[RMSNORM_MAX_DIMS];
 };
 
@@ -58,8 +57,9 @@ ptrdiff_t SpanFrom(const Layout& layout, int first) {
   return span;
 }
 
-// Whether the groups of a at 0 and of b at `offset`, what their steps from `first` on span, share
-// no byte, where the first `common` steps of both are the same. May say no where they do not.
+// A group is all that the steps from `first` on span. Whether the groups of a at 0 and the groups
+// of b at `offset` share no byte, where the first `common` steps of both are the same. May return
+// false for groups that share none.
 bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdiff_t offset) {
   const ptrdiff_t a_span = SpanFrom(a, first);
   const ptrdiff_t b_span = SpanFrom(b, first);
@@ -72,6 +72,25 @@ bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdif
   const ptrdiff_t above = ((offset % width) + width) % width;
   return GroupsApart(a, b, common, first + 1, above) &&
          GroupsApart(a, b, common, first + 1, above - width);
+}
+
+// The bytes that a view would span if its strides counted bytes. Returns false where that makes no
+// rows that are told apart: then nobody meant it.
+bool SpanOfByteStrides(Operand operand, const rmsnorm_view& view, Extent& extent) {
+  const int rows = RowDimensions(operand, view);
+  const size_t size = ElementSize(view.dtype);
+  const size_t row_bytes = (rows < view.ndim ? view.shape[rows] : 1) * size;
+  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
+  extent = {data, data + row_bytes};
+  bool has_steps = false;
+  for (int i = 0; i < rows; ++i) {
+    if (view.shape[i] == 1) continue;
+    if (static_cast<size_t>(std::abs(view.stride[i])) < row_bytes) return false;
+    const uintptr_t reach = static_cast<uintptr_t>(view.stride[i]) * (view.shape[i] - 1);
+    (view.stride[i] < 0 ? extent.begin : extent.end) += reach;
+    has_steps = true;
+  }
+  return has_steps && size > 1;
 }
 
 }  // namespace
@@ -92,6 +111,15 @@ bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_o
                      static_cast<ptrdiff_t>(b_extent.begin - a_extent.begin));
 }
 
+bool ApartByBytes(Operand a, const rmsnorm_view& a_view, const Extent& a_extent, Operand b,
+                  const rmsnorm_view& b_view, const Extent& b_extent) {
+  Extent a_by_bytes;
+  Extent b_by_bytes;
+  const bool has_a = SpanOfByteStrides(a, a_view, a_by_bytes);
+  const bool has_b = SpanOfByteStrides(b, b_view, b_by_bytes);
+  return (has_a || has_b) && Disjoint(has_a ? a_by_bytes : a_extent, has_b ? b_by_bytes : b_extent);
+}
+
 bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
   if (a.data != b.data || ElementSize(a.dtype) != ElementSize(b.dtype)) return false;
   for (int i = 0; i + 1 < a.ndim; ++i) {
@@ -107,7 +135,7 @@ rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view, con
     const ptrdiff_t inner = SpanFrom(layout, i + 1);
     if (layout.step[i].bytes < inner) {
       return Fail(
-          RMSNORM_ERROR_STRIDE,
+          RMSNORM_ERROR_LAYOUT,
           "%s: its strides do not tell rows apart (%td bytes from one index to the next, but "
           "each spans %td)",
           kOperandRules[operand].name, layout.step[i].bytes, inner);

@@ -9,7 +9,7 @@
 
 namespace rmsnorm::internal {
 
-// The bytes from `begin` up to `end` that a view spans, with gaps between its rows; none where it
+// The bytes from `begin` up to `end` that a view spans, gaps between rows included; none where it
 // has no rows.
 struct Extent {
   uintptr_t begin;
@@ -22,25 +22,30 @@ inline bool Disjoint(const Extent& a, const Extent& b) {
 
 // The operands of a call, checked.
 struct Operands : Views {
-  Extent extent[kOperands];  // of those that are given
+  Extent extent[kOperands];  // of the given operands
   uint32_t add_to;
   size_t rows;
   size_t d;
 };
 
-// How many of the dimensions of an operand's view are over rows.
+// The number of dimensions over rows in the view of an operand.
 inline int RowDimensions(Operand operand, const rmsnorm_view& view) {
   return kOperandRules[operand].shape == Shape::kPerRow ? view.ndim : view.ndim - 1;
 }
 
-// Whether two operands of a call, or of two calls, share no byte. May say no where they do not.
+// Whether two operands of a call, or of two calls, share no byte. May return false for operands
+// that share none.
 bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands);
+
+// Whether two operands that overlap would share no byte if strides counted bytes: a likely mistake.
+bool ApartByBytes(Operand a, const rmsnorm_view& a_view, const Extent& a_extent, Operand b,
+                  const rmsnorm_view& b_view, const Extent& b_extent);
 
 // Whether two views of one shape are in the same place.
 bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b);
 
-// Checks that the rows of an output are told apart by their strides: each step is at least as wide
-// as what the narrower ones span. Other rows may share no byte, too, but are refused.
+// Checks that strides tell the rows of an output apart: each step is at least as wide as all that
+// the narrower steps span. Other layouts are refused, also where their rows share no byte.
 rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view, const Extent& extent);
 
 }  // namespace rmsnorm::internal

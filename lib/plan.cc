@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "module.h"
+#include "options.h"
 #include "reference.h"
 #include "spread.h"
 
@@ -57,8 +58,7 @@ bool SetRun(const Views& views, Run& run) {
     } else {
       even = even && FindRowStride(view, RowDimensions(operand, view), stride);
     }
-    run.Set(operand, const_cast<void*>(view.data),
-            stride * static_cast<ptrdiff_t>(ElementSize(view.dtype)));
+    run.Set(operand, DataOf(view), stride * static_cast<ptrdiff_t>(ElementSize(view.dtype)));
   });
   return even;
 }
@@ -276,18 +276,18 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
               rmsnorm_dtype dtype, Norm& norm) {
   norm.kernels = &kernels;
   norm.root.eps = options.eps;
-  norm.root.divisor = options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
+  norm.root.divisor = DivisorOf(options, d);
   norm.root.inverse_divisor = 1 / norm.root.divisor;
   norm.root.eps_placement = options.eps_placement;
   norm.rounding = options.rounding;
-  norm.norm_unrounded = options.residual_rounding == RMSNORM_NORM_THEN_CAST;
-  norm.factor = options.factor;
+  norm.norm_unrounded = options.residual_rounding == RMSNORM_RESIDUAL_UNROUNDED;
+  norm.factor = FactorOf(options);
   norm.activation = options.activation;
   norm.gate_placement = options.gate_placement;
   norm.gate_rounding = options.gate_rounding;
   norm.add_to_dx = false;
   norm.one_type = true;
-  norm.has_leaves = options.rounding != RMSNORM_INVERSE_ROUNDED && norm.factor == 1.0f;
+  norm.has_leaves = options.rounding != RMSNORM_ROUND_INVERSE && norm.factor == 1.0f;
   norm.stream = false;
   for (int i = 0; i < kOperands; ++i) {
     const OperandRule& rule = kOperandRules[i];

@@ -169,14 +169,14 @@ void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype, cons
            const float* bias, size_t size, float* h) {
   float r = static_cast<float>(inverse.r);
   bool cold = inverse.cold;
-  if (norm.rounding == RMSNORM_INVERSE_ROUNDED) {
+  if (norm.rounding == RMSNORM_ROUND_INVERSE) {
     RoundValues(x_dtype, &r, 1);
     cold = false;
   }
   for (size_t j = 0; j < size; ++j) {
     h[j] = cold ? static_cast<float>(double{h[j]} * inverse.r) : h[j] * r;
   }
-  if (norm.rounding != RMSNORM_SCALE_THEN_CAST) RoundValues(x_dtype, h, size);
+  if (norm.rounding != RMSNORM_ROUND_AFTER_WEIGHT) RoundValues(x_dtype, h, size);
   for (size_t j = 0; j < size; ++j) {
     h[j] = bias != nullptr ? std::fma(h[j], weight[j], bias[j]) : h[j] * weight[j];
   }
@@ -210,7 +210,7 @@ void MultiplyByGate(const Piece& piece, float* h) {
     const float g = PowerOfTwo(a - m);
     const float v = PowerOfTwo(static_cast<int>(k) - m);
     const float b = std::fma(e, v, f * g) + v;
-    const float numerator = piece.norm.activation == RMSNORM_SILU ? z : 1.0f;
+    const float numerator = piece.norm.activation == RMSNORM_ACTIVATION_SILU ? z : 1.0f;
     h[j] *= (numerator / b * f) * g;
   }
 }
@@ -281,7 +281,7 @@ class ForwardRow {
     Scale(norm_, inverse_, x_dtype_, piece.F32(kWeight),
           run_.Has(kBias) ? piece.F32(kBias) : nullptr, piece.size, h);
     if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
-      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) RoundValues(x_dtype_, h, piece.size);
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED) RoundValues(x_dtype_, h, piece.size);
       MultiplyByGate(piece, h);
     }
     RoundValues(run_.Has(kY) ? norm_.dtype[kY] : x_dtype_, h, piece.size);

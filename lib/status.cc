@@ -8,7 +8,7 @@
 namespace rmsnorm::internal {
 namespace {
 
-// Of fixed size, so that reporting an error needs no memory. A longer text is cut.
+// Its size is fixed, so an error report needs no memory. A longer text is cut.
 thread_local char message[256] = "";
 
 }  // namespace
@@ -45,47 +45,25 @@ const char* rmsnorm_status_text(rmsnorm_status status) noexcept {
     case RMSNORM_ERROR_NULL:
       return "a required pointer is null";
     case RMSNORM_ERROR_STRUCT_SIZE:
-      return "a struct has no known size, or holds what this library does not know";
+      return "a struct has no known size, or holds fields that this library does not know";
     case RMSNORM_ERROR_DTYPE:
-      return "an unknown element type";
+      return "an element type that the operand cannot have";
     case RMSNORM_ERROR_SHAPE:
       return "a shape is empty, has a wrong number of dimensions, or does not match";
-    case RMSNORM_ERROR_STRIDE:
-      return "the last dimension is not contiguous, or strides do not tell an output's rows apart";
-    case RMSNORM_ERROR_SIZE_OVERFLOW:
-      return "a view spans more bytes than an address can count";
-    case RMSNORM_ERROR_ALIGNMENT:
-      return "a pointer is not aligned to its element";
+    case RMSNORM_ERROR_LAYOUT:
+      return "strides, alignment or size do not fit the view";
     case RMSNORM_ERROR_OVERLAP:
       return "an output shares memory with another argument";
-    case RMSNORM_ERROR_EPS:
-      return "eps is negative or not finite";
-    case RMSNORM_ERROR_EPS_PLACEMENT:
-      return "an unknown place for eps";
-    case RMSNORM_ERROR_ROUNDING:
-      return "an unknown rounding order";
-    case RMSNORM_ERROR_WEIGHT_OFFSET:
-      return "the weight offset is not finite, or there is no weight";
-    case RMSNORM_ERROR_DIVISOR:
-      return "the divisor or its inverse is not a normal f32 number";
-    case RMSNORM_ERROR_THREADS:
-      return "the number of threads is negative";
+    case RMSNORM_ERROR_OPTION:
+      return "an option or a field of a context has no possible value";
+    case RMSNORM_ERROR_OPERAND:
+      return "operands exclude or lack each other";
     case RMSNORM_ERROR_TARGET:
       return "the target is unknown, or this CPU cannot run it";
     case RMSNORM_ERROR_MEMORY:
       return "out of memory";
-    case RMSNORM_ERROR_FLAGS:
-      return "a flag is unknown";
     case RMSNORM_ERROR_DEVICE:
       return "a tensor lies in memory of another device";
-    case RMSNORM_ERROR_READ_ONLY:
-      return "an output may only be read";
-    case RMSNORM_ERROR_FACTOR:
-      return "a factor that is not finite";
-    case RMSNORM_ERROR_GATE:
-      return "an unknown way to gate, or one without a gate";
-    case RMSNORM_ERROR_OPERAND:
-      return "operands exclude or lack each other";
     default:
       return "an unknown status";
   }

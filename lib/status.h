@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call says what was wrong.
+// How a call reports an error.
 #ifndef RMSNORM_LIB_STATUS_H_
 #define RMSNORM_LIB_STATUS_H_
 
@@ -10,7 +10,7 @@ namespace rmsnorm::internal {
 // Keeps the formatted text for rmsnorm_error_message() of this thread and returns `status`.
 [[gnu::format(printf, 2, 3)]] rmsnorm_status Fail(rmsnorm_status status, const char* format, ...);
 
-// Puts "calls[index]." before the text that Fail() has kept last, and returns `status`.
+// Puts "calls[index]." before the text of the last Fail(), and returns `status`.
 rmsnorm_status FailOfCall(size_t index, rmsnorm_status status);
 
 // Keeps the text of rmsnorm_error_message() while a check is tried.
@@ -27,7 +27,7 @@ class KeptErrorMessage {
 
 }  // namespace rmsnorm::internal
 
-// Returns from the calling function where `call` failed.
+// Returns from the calling function if `call` failed.
 #define RMSNORM_RETURN_IF_ERROR(call)                        \
   do {                                                       \
     const rmsnorm_status status_of_call = (call);            \

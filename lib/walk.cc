@@ -55,7 +55,7 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
   walk.given = views.given;
   OperandSet columns = 0;
   ForEachOperand(views.given, [&](Operand operand) {
-    walk.data[operand] = static_cast<char*>(views[operand].data);
+    walk.data[operand] = static_cast<char*>(DataOf(views[operand]));
     if (kOperandRules[operand].shape == Shape::kColumns) columns |= SetOf(operand);
   });
   walk.rows = 1;

@@ -68,7 +68,7 @@ class ApplyData : public FileCommandTest {
 TEST_F(ApplyData, MeetsEveryBitOfTheContract) {
   const std::map<std::string, std::string> options = {
       {"default", "@x"},
-      {"llama", "@x --rounding cast-then-scale"},
+      {"llama", "@x --rounding before_weight"},
       {"gemma", "@x --eps 1e-6 --weight-offset 1"},
       {"outside", "@x --eps 1e-6 --eps-placement outside"},
       {"divisor", "@x --divisor 100.5"},
@@ -132,15 +132,14 @@ TEST_P(ApplyExpected, AsOthersComputedIt) {
   for (const Case& c :
        {Case{"torch_rms_norm", "--input @x.T --weight @weight.T", 1},
         Case{"torch_rms_norm_no_weight", "--input @x.T", 1},
-        Case{"llama", "--input @x.T --weight @weight.T --rounding cast-then-scale", 2},
+        Case{"llama", "--input @x.T --weight @weight.T --rounding before_weight", 2},
         Case{"residual_llama",
-             "--input expected@residual_out.T --weight @weight.T --rounding cast-then-scale", 2},
+             "--input expected@residual_out.T --weight @weight.T --rounding before_weight", 2},
         Case{"residual_llama",
-             "--input @x.T --residual @residual.T --weight @weight.T --rounding cast-then-scale",
+             "--input @x.T --residual @residual.T --weight @weight.T --rounding before_weight", 2},
+        Case{"deepseek_v3", "--input @x.T --weight @weight.T --rounding before_weight --eps 1e-6",
              2},
-        Case{"deepseek_v3", "--input @x.T --weight @weight.T --rounding cast-then-scale --eps 1e-6",
-             2},
-        Case{"t5", "--input @x.T --weight @weight.T --rounding cast-then-scale --eps 1e-6", 2},
+        Case{"t5", "--input @x.T --weight @weight.T --rounding before_weight --eps 1e-6", 2},
         Case{"gemma", "--input @x.T --weight @weight.T --weight-offset 1 --eps 1e-6", 1},
         Case{"eps_outside", "--input @x.T --weight @weight.T --eps 1e-6 --eps-placement outside",
              1}}) {
@@ -160,7 +159,7 @@ TEST_P(ApplyExpected, AsOthersComputedIt) {
 
 // The sum is rounded once: its bits are PyTorch's. y has the bits of the norm of the stored sum.
 TEST_P(ApplyExpected, TheSumOfAResidual) {
-  const std::string norm = " --weight @weight.T --rounding cast-then-scale";
+  const std::string norm = " --weight @weight.T --rounding before_weight";
   const StoredTensor y =
       Output("--input @x.T --residual @residual.T --residual-output sum.safetensors" + norm);
   const StoredTensor sum = ReadSafetensors(ReadFile(File("sum.safetensors"))).at("residual_output");
@@ -174,7 +173,7 @@ TEST_P(ApplyExpected, TheSumOfAResidual) {
 // that.
 TEST_P(ApplyExpected, LlamaWithAWeightInF32) {
   const StoredTensor actual =
-      Output("--input @x.T --weight @weight.f32 --rounding cast-then-scale --dtype f32");
+      Output("--input @x.T --weight @weight.f32 --rounding before_weight --dtype f32");
   const StoredTensor& expected = Expected("llama_weight_f32");
   const StoredTensor& weight = Stored("inputs.safetensors", "weight.f32");
   ASSERT_EQ(actual.dtype, "F32");

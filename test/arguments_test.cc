@@ -59,6 +59,23 @@ TEST(Table, IsAsTheHeaderSays) {
   }
 }
 
+TEST(Table, SaysWhichOperandsGoTogether) {
+  const auto names = [](cases::OperandSet set) {
+    std::string text;
+    internal::ForEachOperand(set,
+                             [&](Operand o) { text += std::string(" ") + kOperandRules[o].name; });
+    return text;
+  };
+  std::string needs;
+  std::string excludes;
+  for (const internal::OperandRule& rule : kOperandRules) {
+    if (rule.needs != 0) needs += std::string(rule.name) + ":" + names(rule.needs) + "; ";
+    if (rule.excludes != 0) excludes += std::string(rule.name) + ":" + names(rule.excludes) + "; ";
+  }
+  EXPECT_EQ("residual_out: residual; q: scale; scale: q; zero: q; ", needs);
+  EXPECT_EQ("sums: residual post_norm_weight; ", excludes);
+}
+
 // ---------------------------------------------------------------------------- lines of arguments
 
 // A line: on which functions (words of theirs; without one, all that make a call); fields of the
@@ -81,7 +98,7 @@ const char kLines[] = R"(
 # Which operands there are.
 ; ; absent given=1 ; OPERAND ; @: rmsnorm_*ward() does not take it
 module ; ; weight given=1 ; OPERAND ; weight: the module has its own
-; ; operands add_to=8|9|2147483648|4294967295 ; FLAGS ; add_to: 0x* holds an unknown flag
+; ; operands add_to=8|9|2147483648|4294967295 ; OPERAND ; add_to: 0x* holds an unknown flag
 backward ; dx=f32|none,dw=f32,db=f32|none ; operands add_to=0|1|2|3|4|5|6|7 ; OK
 
 # A view by itself.
@@ -102,18 +119,18 @@ $FLOATS=x|y|weight|bias|post_norm_weight|gate|dy|dx|dw|db
 ; ; each ndim=0|-1|9|2147483647|-2147483648 ; SHAPE ; @: % dimensions; 1 to 8 are possible
 ; d=0,rows=2x3|0x3 ; ; SHAPE ; x: the last dimension, d, is 0
 ; ; x|rows|columns shape2=0 ; SHAPE ; @: the last dimension, d, is 0
-; ; x|rows|columns stride2=0|2|-1|$MAX ; STRIDE ; @: stride * in the last dimension* it must be contiguous
-; ; residual|residual_out|$FLOATS|rstd|scale dtype=f32 data=1|2|3 ; ALIGNMENT ; @: * is not aligned
-; ; residual|residual_out|$FLOATS dtype=f16|bf16 data=1 ; ALIGNMENT ; @: * is not aligned
-; ; sums|sums_out data=1|2|3|4|5|6|7 ; ALIGNMENT ; @: * is not aligned
+; ; x|rows|columns stride2=0|2|-1|$MAX ; LAYOUT ; @: stride * in the last dimension* it must be contiguous
+; ; residual|residual_out|$FLOATS|rstd|scale dtype=f32 data=1|2|3 ; LAYOUT ; @: * is not aligned
+; ; residual|residual_out|$FLOATS dtype=f16|bf16 data=1 ; LAYOUT ; @: * is not aligned
+; ; sums|sums_out data=1|2|3|4|5|6|7 ; LAYOUT ; @: * is not aligned
 
 # More bytes, or rows, than an address can count; and some that fit an address space, but not above
 # or below where the data begins.
-; ; each stride0|stride1=$MAX|$MIN|$MAX/e|$MIN/e ; SIZE_OVERFLOW ; @: spans more bytes than an address
-; ; each stride0=9223372036854771711/e data=top ; SIZE_OVERFLOW ; @: spans more bytes than an address
-; ; each stride0=-9223372036854771711/e ; SIZE_OVERFLOW ; @: spans more bytes than an address
-; ; x shape0|shape1|shape2=-1|$MAX ; SIZE_OVERFLOW ; x: spans more bytes than an address
-; ; x shape=4294967296x4294967296x8 stride0=0 stride1=0 ; SIZE_OVERFLOW ; x: spans more bytes
+; ; each stride0|stride1=$MAX|$MIN|$MAX/e|$MIN/e ; LAYOUT ; @: spans more bytes than an address
+; ; each stride0=9223372036854771711/e data=top ; LAYOUT ; @: spans more bytes than an address
+; ; each stride0=-9223372036854771711/e ; LAYOUT ; @: spans more bytes than an address
+; ; x shape0|shape1|shape2=-1|$MAX ; LAYOUT ; x: spans more bytes than an address
+; ; x shape=4294967296x4294967296x8 stride0=0 stride1=0 ; LAYOUT ; x: spans more bytes
 
 # The shape of an operand beside the shape of x.
 ; ; rows shape=1x3x8|3x3x8 ; SHAPE ; @: *x has 2
@@ -146,10 +163,10 @@ module ; ; dw shape=$SHAPES & db shape=$SHAPES ; OK
 # Columns of the short way.
 $FEW=gate=none,bias=none,post_norm_weight=none,sums_out=none,q=none,scale=none,zero=none
 plain residual ; $FEW,weight_per=tensor ; weight shape=7|9|1|2x3x7 ; SHAPE ; weight: *for rows of 8
-plain residual ; $FEW,weight_per=tensor ; weight stride0=0|2 ; STRIDE ; weight: stride
+plain residual ; $FEW,weight_per=tensor ; weight stride0=0|2 ; LAYOUT ; weight: stride
 $NO_DB=db=none,weight_per=tensor,dw_per=tensor
 plain backward ; $NO_DB ; weight+dw|dw shape=7|9|1|2x3x7 ; SHAPE ; @: *for rows of 8
-backward ; $NO_DB ; dw stride0=0|2 ; STRIDE ; dw: stride
+backward ; $NO_DB ; dw stride0=0|2 ; LAYOUT ; dw: stride
 backward ; $NO_DB ; dw dtype=f64|i8 ; DTYPE ; dw: %* it must be f32, f16 or bf16
 # A module knows its d.
 module ; d=7|9 ; ; SHAPE ; x: * 8
@@ -157,12 +174,12 @@ module ; d=7|9 ; ; SHAPE ; x: * 8
 # The rows of an output are told apart by their strides: not rows that repeat, overlap, or (0, 2) and
 # (1, 0) in one place, nor some between two others. Those of an input need not be.
 $SHARED=3rx0|0x1r|0x0|2rx1r|-2rx1r|1rx1r
-; ; outputs stride=$SHARED ; STRIDE ; @: its strides do not tell rows apart
+; ; outputs stride=$SHARED ; LAYOUT ; @: its strides do not tell rows apart
 ; ; inputs stride=$SHARED ; OK
 ; ; each stride=3rx1r|3rx-1r|-3rx1r|1rx2r|1rx-2r|3r+1x1r|1r+1x2r+3 ; OK
-; ; y|residual_out|q|dx|dw|db stride1=1|7|-7 ; STRIDE ; @: its strides do not tell rows apart
-; ; place stride1=0 & replacing as=place ; STRIDE ; @: its strides do not tell rows apart
-plain ; d=1 ; y stride=3x2 ; STRIDE ;
+; ; y|residual_out|q|dx|dw|db stride1=1|7|-7 ; LAYOUT ; @: its strides do not tell rows apart
+; ; place stride1=0 & replacing as=place ; LAYOUT ; @: its strides do not tell rows apart
+plain ; d=1 ; y stride=3x2 ; LAYOUT ;
   y: its strides do not tell rows apart (12 bytes from one index to the next, but each spans 20)
 
 # In place means the same data, strides and element size.
@@ -184,56 +201,59 @@ $EMPTY=rows=0x3|2x0|0|0x18446744073709551615|18446744073709551615x18446744073709
   weight_per=tensor,bias_per=tensor,post_norm_weight_per=tensor,dw_per=tensor,db_per=tensor
 ; $EMPTY ; x+rows+per_row data=null ; OK
 ; $EMPTY ; each dtype=9 ; DTYPE ; @: unknown dtype
-options ; $EMPTY,eps=-1 ; ; EPS ; options: eps
+options ; $EMPTY,eps=-1 ; ; OPTION ; options: eps
 
 # Options.
-options ; eps=-1e-45|-1|nan|inf|-inf ; ; EPS ; options: eps
+options ; eps=-1e-45|-1|nan|inf|-inf ; ; OPTION ; options: eps
 options ; eps=0|-0|1e-45|3.4028235e38 ; ; OK
-options ; divisor=-1e-45|-8|nan|inf|-inf|1e-45|1.1754942e-38|8.50706e37|3.4e38 ; ; DIVISOR ;
+options ; divisor=-1e-45|-8|nan|inf|-inf|1e-45|1.1754942e-38|8.50706e37|3.4e38 ; ; OPTION ;
 options ; divisor=-0|1.17549435e-38|8.507059e37 ; ; OK
-options ; factor=nan|inf|-inf ; ; FACTOR ; options: factor
+options ; factor=nan|inf|-inf ; ; OPTION ; options: factor
 forward options ; factor=0|-1|1e-45|3.4028235e38 ; ; OK
 create options ; factor=0|-1|1e-45|3.4028235e38 ; ; OK
-backward options ; factor=0|-1|1e-45|3.4028235e38 ; ; FACTOR ; options: factor
+backward options ; factor=0|-0|1 ; ; OK
+backward options ; factor=-1|1e-45|3.4028235e38 ; ; OPTION ; options: factor
 $UNKNOWN=-1|2147483647|-2147483648
-options ; ; options eps_placement=3|$UNKNOWN ; EPS_PLACEMENT ; options: eps_placement
-options ; ; options rounding=3|$UNKNOWN ; ROUNDING ; options: rounding
-options ; ; options residual_rounding=2|$UNKNOWN ; ROUNDING ; options: residual_rounding
-options ; ; options activation=2|$UNKNOWN ; GATE ; options: activation is unknown
-options ; ; options gate_placement=2|$UNKNOWN ; GATE ; options: gate_placement is unknown
-options ; ; options gate_rounding=2|$UNKNOWN ; GATE ; options: gate_rounding is unknown
+options ; ; options eps_placement=3|$UNKNOWN ; OPTION ; options: eps_placement
+options ; ; options rounding=3|$UNKNOWN ; OPTION ; options: rounding
+options ; ; options rounding=3 ; OPTION ;
+  options: rounding is unknown (3); it must be after_weight (0), before_weight (1) or inverse (2)
+options ; ; options residual_rounding=2|$UNKNOWN ; OPTION ; options: residual_rounding
+options ; ; options activation=2|$UNKNOWN ; OPTION ; options: activation is unknown
+options ; ; options gate_placement=2|$UNKNOWN ; OPTION ; options: gate_placement is unknown
+options ; ; options gate_rounding=2|$UNKNOWN ; OPTION ; options: gate_rounding is unknown
 options ; eps_placement=inside|outside|floor ; ; OK
-options ; rounding=scale_then_cast|cast_then_scale|inverse_rounded ; ; OK
-options ; residual_rounding=cast_then_norm|norm_then_cast ; ; OK
+options ; rounding=after_weight|before_weight|inverse ; ; OK
+options ; residual_rounding=rounded|unrounded ; ; OK
 # Those of the gate need one; before the norm it excludes a residual and a rounding.
-$ANY_GATE=gate_placement=after|before,gate_rounding=unrounded|rounded_to_x
-options forward ; gate=none,activation=sigmoid,$ANY_GATE ; ; GATE ; options: activation is given
-options backward ; activation=sigmoid,$ANY_GATE ; ; GATE ; options: activation is given
-options forward ; gate=none,gate_placement=before,gate_rounding=unrounded|rounded_to_x ; ; GATE ;
-  options: gate_placement is given
-options backward ; gate_placement=before,gate_rounding=unrounded|rounded_to_x ; ; GATE ;
-  options: gate_placement is given
-options forward ; gate=none,gate_rounding=rounded_to_x ; ; GATE ; options: gate_rounding is given
-options backward ; gate_rounding=rounded_to_x ; ; GATE ; options: gate_rounding is given
+$ANY_GATE=gate_placement=after|before,gate_rounding=unrounded|rounded
+options forward ; gate=none,activation=sigmoid,$ANY_GATE ; ; OPTION ; options: activation is sigmoid, but
+options backward ; activation=sigmoid,$ANY_GATE ; ; OPTION ; options: activation is sigmoid, but
+options forward ; gate=none,gate_placement=before,gate_rounding=unrounded|rounded ; ; OPTION ;
+  options: gate_placement is before, but
+options backward ; gate_placement=before,gate_rounding=unrounded|rounded ; ; OPTION ;
+  options: gate_placement is before, but
+options forward ; gate=none,gate_rounding=rounded ; ; OPTION ; options: gate_rounding is rounded, but
+options backward ; gate_rounding=rounded ; ; OPTION ; options: gate_rounding is rounded, but
 options forward ; gate=none ; ; OK
 $ACT=activation=silu|sigmoid
-options forward ; $ACT,gate_placement=after,gate_rounding=unrounded|rounded_to_x ; ; OK
+options forward ; $ACT,gate_placement=after,gate_rounding=unrounded|rounded ; ; OK
 options sums ; $ACT,gate_placement=before ; ; OK
-options sums ; $ACT,gate_placement=before,gate_rounding=rounded_to_x ; ; GATE ;
-  options: gate_rounding needs
-options residual ; $ACT,gate_placement=before,gate_rounding=unrounded|rounded_to_x ; ; OPERAND ;
+options sums ; $ACT,gate_placement=before,gate_rounding=rounded ; ; OPTION ;
+  options: gate_rounding is rounded; it needs
+options residual ; $ACT,gate_placement=before,gate_rounding=unrounded|rounded ; ; OPERAND ;
   gate: before the norm
 # An offset needs a weight where an output depends on one; a post-norm has one.
-options ; weight_offset=nan|inf|-inf ; ; WEIGHT_OFFSET ; options: weight_offset
+options ; weight_offset=nan|inf|-inf ; ; OPTION ; options: weight_offset
 options ; weight_offset=1|-1e-45 ; ; OK
 $BARE=weight=none,post_norm_weight=none,bias=none
-plain ; $BARE,weight_offset=-1e-45 ; ; WEIGHT_OFFSET ;
+plain ; $BARE,weight_offset=-1e-45 ; ; OPTION ;
   options: weight_offset is -1.4013e-45, but there is no weight
-plain ; $BARE,weight_offset=1 ; ; WEIGHT_OFFSET ; options: weight_offset is 1, but there is no weight
-plain forward ; $BARE,weight_offset=1,y=none ; ; WEIGHT_OFFSET ; options: weight_offset is 1
+plain ; $BARE,weight_offset=1 ; ; OPTION ; options: weight_offset is 1, but there is no weight
+plain forward ; $BARE,weight_offset=1,y=none ; ; OPTION ; options: weight_offset is 1
 plain residual ; weight=none,weight_offset=1|-1e-45 ; ; OK
 plain forward ; $BARE,weight_offset=1|-1e-45,y=none,q=none,scale=none,zero=none ; ; OK
-plain backward ; weight=none,weight_offset=1,dx=none,dw=f32,db=none ; ; WEIGHT_OFFSET ; options: w
+plain backward ; weight=none,weight_offset=1,dx=none,dw=f32,db=none ; ; OPTION ; options: w
 plain backward ; weight=none,weight_offset=1,dx=none,dw=none ; ; OK
 plain ; $BARE,weight_offset=-0 ; ; OK
 
@@ -243,11 +263,11 @@ weight ; ; weight data=null ; NULL ; weight: data is null
 weight ; ; weight dtype=0|6|-1|f64 ; DTYPE ; weight:
 weight ; ; weight ndim=0|-1|9 ; SHAPE ; weight:
 weight ; ; weight shape=1x8|0|7|9 ; SHAPE ; weight:
-weight ; ; weight stride0=2 ; STRIDE ; weight:
-weight ; ; weight data=2 ; ALIGNMENT ; weight:
+weight ; ; weight stride0=2 ; LAYOUT ; weight:
+weight ; ; weight data=2 ; LAYOUT ; weight:
 
 # Contexts.
-context ; threads=-1|-2147483648 ; ; THREADS ; context: threads
+context ; threads=-1|-2147483648 ; ; OPTION ; context: threads
 context ; threads=2147483647 ; ; OK
 context ; ; context target=PDP11 ; TARGET ; target:
 )";
@@ -283,10 +303,8 @@ std::pair<std::string, std::string> Halves(const std::string& text) {
 }
 
 Line ParseLine(const std::string& text) {
-  static const std::vector<std::string> statuses = Words(
-      "OK NULL STRUCT_SIZE DTYPE SHAPE STRIDE SIZE_OVERFLOW ALIGNMENT OVERLAP EPS EPS_PLACEMENT "
-      "ROUNDING WEIGHT_OFFSET DIVISOR THREADS TARGET MEMORY FLAGS DEVICE READ_ONLY OPERAND FACTOR "
-      "GATE");
+  static const std::vector<std::string> statuses =
+      Words("OK NULL STRUCT_SIZE DTYPE SHAPE LAYOUT OVERLAP OPTION OPERAND TARGET MEMORY DEVICE");
   std::vector<std::string> columns = Split(text, ';');
   columns.resize(5);
   Line line = {text, Words(columns[0]), "", {}, 0, ""};
@@ -385,9 +403,9 @@ void SpoilOperand(Call& call, Operand o, const std::string& field, const std::st
   } else if (field == "data" && Named(value) != internal::kOperands) {
     view.data = call[Named(value)].data;
   } else if (field == "data" && (value == "null" || value == "top")) {
-    view.data = value == "null" ? nullptr : reinterpret_cast<void*>(UINTPTR_MAX - 4095);
+    view.data = value == "null" ? nullptr : reinterpret_cast<const void*>(UINTPTR_MAX - 4095);
   } else if (field == "data") {
-    view.data = static_cast<char*>(view.data) + Number(call, o, value);
+    view.data = static_cast<const char*>(view.data) + Number(call, o, value);
   } else if (field == "dtype") {
     const bool is_known = cases::FindField(kOperandRules[o].name).read(call.c, value);
     view.dtype = is_known ? call.c.operand[o].dtype : std::stoi(value);
@@ -627,7 +645,7 @@ void SweepDistances(Call& call, Operand output, Operand other, bool same_steps, 
   const auto step = static_cast<ptrdiff_t>(every * element);
   for (ptrdiff_t bytes = -far; bytes <= far; bytes += step) {
     SCOPED_TRACE(bytes);
-    call[output].data = static_cast<char*>(call[other].data) + bytes;
+    call[output].data = static_cast<const char*>(call[other].data) + bytes;
     const std::vector<Call::Row> rows = call.RowsOf(output);
     const bool refused = AnyMeet(rows, others) || (!same_steps && Meet(Whole(rows), Whole(others)));
     if (!refused || (may_replace && is_alike && bytes == 0)) {
@@ -684,6 +702,115 @@ TEST(Overlap, IsRefusedAtEveryDistance) {
   }
 }
 
+// Strides in bytes make rows overlap that lie apart; the message says so. It does not where strides
+// in bytes would make no sense.
+TEST(Overlap, OfStridesInBytesSaysSo) {
+  constexpr size_t kRows = 4;
+  constexpr size_t kLength = 16;
+  float memory[1024] = {};
+  const auto message = [&](ptrdiff_t stride, size_t distance) {
+    const rmsnorm_view x = rmsnorm_rows(memory, RMSNORM_F32, kRows, kLength, stride);
+    const rmsnorm_view y = rmsnorm_rows(memory + distance, RMSNORM_F32, kRows, kLength, stride);
+    EXPECT_EQ(RMSNORM_ERROR_OVERLAP, rmsnorm_norm(&x, nullptr, &y, nullptr));
+    return std::string(rmsnorm_error_message());
+  };
+  const std::string hint = "strides count elements";
+  EXPECT_NE(std::string::npos, message(kLength * sizeof(float), kRows * kLength).find(hint));
+  EXPECT_EQ(std::string::npos, message(kLength, kLength).find(hint));
+  EXPECT_EQ(std::string::npos, message(kLength * sizeof(float), 8).find(hint));
+
+  rmsnorm_view x = rmsnorm_rows(memory, RMSNORM_F32, kRows, kLength, kLength);
+  x.stride[1] = sizeof(float);
+  EXPECT_EQ(RMSNORM_ERROR_LAYOUT, rmsnorm_norm(&x, nullptr, &x, nullptr));
+  EXPECT_NE(std::string::npos, std::string(rmsnorm_error_message()).find(hint));
+}
+
+// ------------------------------------------------------------------------------------- options
+
+// Each option with a value other than its default, by views, by a module and by pointers: all ways
+// refuse it with one status, or give the same bits. What is accepted has an effect, unless the
+// table says that gradients do not depend on it or there is no residual for it.
+TEST(OptionTable, IsHeededByEveryWay) {
+  using namespace internal;
+  constexpr size_t kLength = 64;
+  const auto number = [](Option option) {
+    return option == kEps ? 2.0f : option == kDivisor ? 100.0f : 0.75f;
+  };
+  for (int i = 0; i < kOptions; ++i) {
+    const auto option = static_cast<Option>(i);
+    SCOPED_TRACE(kOptionRules[i].name);
+    // An eps that is seen in bf16.
+    rmsnorm_options defaults = rmsnorm_default_options();
+    defaults.eps = 0.5f;
+    rmsnorm_options options = defaults;
+    if (IsNumber(option)) {
+      SetValueIn(options, option, number(option));
+    } else {
+      SetValueIn(options, option, int32_t{1});
+    }
+    EXPECT_FALSE(IsDefault(options, option));
+    for (const bool backward : {false, true}) {
+      SCOPED_TRACE(backward);
+      uint16_t x[kLength], dy[kLength], w[kLength];
+      cases::Random random(7);
+      for (auto* const values : {&x, &dy, &w}) {
+        for (uint16_t& value : *values) value = 0x3F00 | (random.Bits() & 0xFF);
+      }
+      const rmsnorm_view x_view = rmsnorm_vector(x, RMSNORM_BF16, kLength);
+      const rmsnorm_view dy_view = rmsnorm_vector(dy, RMSNORM_BF16, kLength);
+      const rmsnorm_view w_view = rmsnorm_vector(w, RMSNORM_BF16, kLength);
+      rmsnorm_module* module = nullptr;
+      const auto make = [&](const rmsnorm_options* of_module) {
+        ASSERT_EQ(RMSNORM_OK,
+                  rmsnorm_module_create(&module, kLength, RMSNORM_BF16, of_module, nullptr));
+        ASSERT_EQ(RMSNORM_OK, rmsnorm_module_set_weight(module, &w_view));
+      };
+      std::vector<rmsnorm_status> statuses;
+      std::vector<std::vector<uint16_t>> results;
+      // 0: options, 1: a module, 2: pointers, 3: the defaults.
+      for (int way = 0; way < 4; ++way) {
+        std::vector<uint16_t> result(kLength);
+        const rmsnorm_view out = rmsnorm_vector(result.data(), RMSNORM_BF16, kLength);
+        rmsnorm_operands operands = rmsnorm_no_operands();
+        operands.x = &x_view;
+        if (backward) operands.dy = &dy_view;
+        (backward ? operands.dx : operands.y) = &out;
+        make(&options);
+        rmsnorm_status status = RMSNORM_OK;
+        if (way == 0 || way == 3) {
+          operands.weight = &w_view;
+          const rmsnorm_options* const given = way == 0 ? &options : &defaults;
+          status = backward ? rmsnorm_backward(&operands, given, nullptr)
+                            : rmsnorm_forward(&operands, given, nullptr);
+        } else if (way == 1) {
+          status = backward ? rmsnorm_module_backward(module, &operands, nullptr)
+                            : rmsnorm_module_forward(module, &operands, nullptr);
+        } else {
+          status = backward ? rmsnorm_module_backward_rows(module, RMSNORM_BF16, 1, dy, x, nullptr,
+                                                           result.data(), nullptr, nullptr)
+                            : rmsnorm_module_norm_rows(module, RMSNORM_BF16, 1, x, result.data(),
+                                                       nullptr, nullptr);
+        }
+        rmsnorm_module_destroy(module);
+        statuses.push_back(status);
+        results.push_back(result);
+      }
+      const OptionRule& rule = kOptionRules[i];
+      const bool is_refused =
+          (rule.needs & SetOf(kGate)) != 0 || (backward && rule.gradient == Gradient::kRefused);
+      for (int way = 0; way < 3; ++way) {
+        SCOPED_TRACE(way);
+        EXPECT_EQ(is_refused ? RMSNORM_ERROR_OPTION : RMSNORM_OK, statuses[way]);
+        EXPECT_TRUE(results[way] == results[0]);
+      }
+      if (is_refused) continue;
+      const bool has_effect =
+          option != kResidualRounding && (!backward || rule.gradient == Gradient::kDepends);
+      EXPECT_EQ(has_effect, results[0] != results[3]);
+    }
+  }
+}
+
 // ------------------------------------------------------------------------------------- module
 
 // What is asked of a module, or told to it, needs the module.
@@ -698,14 +825,17 @@ TEST(Module, MustNotBeNull) {
       [] { return rmsnorm_module_reset_weight(nullptr); },
       [&] { return rmsnorm_module_forward(nullptr, &none, nullptr); },
       [&] { return rmsnorm_module_backward(nullptr, &none, nullptr); },
-      [&] { return rmsnorm_module_forward_rows(nullptr, RMSNORM_F32, 1, &number, &number); },
       [&] {
-        return rmsnorm_module_add_forward_rows(nullptr, RMSNORM_F32, 1, &number, &number, &number,
-                                               &number);
+        return rmsnorm_module_norm_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
+                                        nullptr);
+      },
+      [&] {
+        return rmsnorm_module_add_norm_rows(nullptr, RMSNORM_F32, RMSNORM_F32, 1, &number, &number,
+                                            &number, &number, nullptr, nullptr);
       },
       [&] {
         return rmsnorm_module_backward_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
-                                            &number, nullptr);
+                                            &number, nullptr, nullptr);
       }};
   for (const auto& call : calls) {
     const char* exact;
@@ -732,6 +862,8 @@ TEST(Module, IsNotMadeOfWrongArguments) {
   for (const int32_t dtype : {0, int32_t{RMSNORM_F64}, 6, -1, INT32_MIN}) {
     expect_refused(RMSNORM_ERROR_DTYPE, "dtype: ", kD, dtype);
   }
+  expect_refused(RMSNORM_ERROR_DTYPE, "dtype: f64; it must be f32, f16 or bf16", kD, RMSNORM_F64);
+  expect_refused(RMSNORM_ERROR_DTYPE, "dtype: unknown dtype 6; it must be f32", kD, 6);
   expect_refused(RMSNORM_ERROR_SHAPE, "d: ", 0, RMSNORM_F32);
   for (const size_t d : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 4, SIZE_MAX / 8}) {
     expect_refused(RMSNORM_ERROR_MEMORY, "d: ", d, RMSNORM_F32);
@@ -775,13 +907,13 @@ TEST(Memory, ThatIsMissingIsAnError) {
 
 TEST(Status, EachHasATextOfItsOwn) {
   std::vector<std::string> texts;
-  for (rmsnorm_status status = RMSNORM_OK; status <= RMSNORM_ERROR_GATE; ++status) {
+  for (rmsnorm_status status = RMSNORM_OK; status <= RMSNORM_ERROR_DEVICE; ++status) {
     const std::string text = rmsnorm_status_text(status);
     EXPECT_FALSE(text.empty());
     EXPECT_EQ(texts.end(), std::find(texts.begin(), texts.end(), text)) << text;
     texts.push_back(text);
   }
-  for (const rmsnorm_status unknown : {-1, RMSNORM_ERROR_GATE + 1, INT32_MAX, INT32_MIN}) {
+  for (const rmsnorm_status unknown : {-1, RMSNORM_ERROR_DEVICE + 1, INT32_MAX, INT32_MIN}) {
     const std::string text = rmsnorm_status_text(unknown);
     EXPECT_FALSE(text.empty());
     EXPECT_EQ(texts.end(), std::find(texts.begin(), texts.end(), text)) << text;
@@ -790,7 +922,7 @@ TEST(Status, EachHasATextOfItsOwn) {
 
 TEST(Status, AMessageStaysUntilTheNextFailure) {
   const std::string message =
-      Call(Find({"plain", "residual"}), "eps=-1").ExpectRefused(RMSNORM_ERROR_EPS);
+      Call(Find({"plain", "residual"}), "eps=-1").ExpectRefused(RMSNORM_ERROR_OPTION);
   Call(Find({"plain", "residual"})).ExpectAccepted();
   EXPECT_EQ(message, rmsnorm_error_message());
 }
@@ -837,7 +969,7 @@ TEST(ShortForms, GiveWhatForwardGives) {
       EXPECT_EQ(RMSNORM_OK, run()) << rmsnorm_error_message();
       EXPECT_TRUE(expected.Bytes() == call.Bytes());
       call.c.options.eps = -1;
-      EXPECT_EQ(RMSNORM_ERROR_EPS, run());
+      EXPECT_EQ(RMSNORM_ERROR_OPTION, run());
       EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_norm(nullptr, nullptr, &call[kY], nullptr));
       EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_norm(&call[kX], nullptr, nullptr, nullptr));
     }
@@ -869,17 +1001,17 @@ TEST(Cpp, ThrowsWhatTheCInterfaceSays) {
   Context context;
   context.threads = -1;
   const RmsNorm module(kD);
-  ExpectThrown(RMSNORM_ERROR_EPS, [&] { forward(operands, options); });
-  ExpectThrown(RMSNORM_ERROR_THREADS, [&] { forward(operands, {}, context); });
-  ExpectThrown(RMSNORM_ERROR_EPS, [&] { norm(x, {}, y, options); });
-  ExpectThrown(RMSNORM_ERROR_EPS, [&] { add_norm(x, x, {}, y, View(memory[2], kD), options); });
-  ExpectThrown(RMSNORM_ERROR_EPS, [&] { forward_all({{nullptr, operands, options}}); });
-  ExpectThrown(RMSNORM_ERROR_EPS, [&] { RmsNorm(kD, options); });
-  ExpectThrown(RMSNORM_ERROR_THREADS, [&] { module.forward(operands, context); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { forward(operands, options); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { forward(operands, {}, context); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { norm(x, {}, y, options); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { add_norm(x, x, {}, y, View(memory[2], kD), options); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { forward_all({{nullptr, operands, options}}); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { RmsNorm(kD, options); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { module.forward(operands, context); });
   ExpectThrown(RMSNORM_ERROR_NULL, [&] { module.forward(ForwardOperands()); });
-  ExpectThrown(RMSNORM_ERROR_NULL, [&] { module.forward<float>(nullptr, memory[1]); });
+  ExpectThrown(RMSNORM_ERROR_NULL, [&] { module.norm<float>(nullptr, memory[1]); });
   ExpectThrown(RMSNORM_ERROR_NULL,
-               [&] { module.add_forward<float>(memory[0], nullptr, memory[1], memory[2]); });
+               [&] { module.add_norm<float, float>(memory[0], nullptr, memory[1], memory[2]); });
   ExpectThrown(RMSNORM_ERROR_NULL,
                [&] { module.backward<float>(memory[0], memory[1], nullptr, nullptr, nullptr); });
 
@@ -889,8 +1021,8 @@ TEST(Cpp, ThrowsWhatTheCInterfaceSays) {
   ExpectThrown(RMSNORM_ERROR_NULL, [&] { backward(gradients); });
   ExpectThrown(RMSNORM_ERROR_NULL, [&] { module.backward(gradients); });
   gradients.dx = y;
-  ExpectThrown(RMSNORM_ERROR_EPS, [&] { backward(gradients, options); });
-  ExpectThrown(RMSNORM_ERROR_THREADS, [&] { module.backward(gradients, context); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { backward(gradients, options); });
+  ExpectThrown(RMSNORM_ERROR_OPTION, [&] { module.backward(gradients, context); });
   gradients.weight = {memory[3], 1, kD};
   ExpectThrown(RMSNORM_ERROR_SHAPE, [&] { backward(gradients); });
 }
@@ -898,14 +1030,33 @@ TEST(Cpp, ThrowsWhatTheCInterfaceSays) {
 TEST(Cpp, ViewsOfWrongShapesAreRefused) {
   float value = 1;
   const View one(&value, 1);
-  // More or fewer strides than dimensions; no dimension; too many.
-  for (const ConstView& view :
-       {ConstView(&value, {1, 1}, {1, 1, 1}), ConstView(&value, {1, 1}, {1}),
-        ConstView(&value, Dtype::f32, 0, nullptr),
-        ConstView(&value, std::initializer_list<size_t>{}),
-        ConstView(&value, {1, 1, 1, 1, 1, 1, 1, 1, 1})}) {
+  const int64_t sizes[] = {3, -2};
+  const struct {
+    ConstView view;
+    const char* message;
+  } wrong[] = {
+      {ConstView(&value, {1, 1}, {1, 1, 1}), "x: 3 strides for 2 dimensions"},
+      {ConstView(&value, {2, 16}, {32}), "x: 1 stride for 2 dimensions"},
+      {ConstView(&value, {1}, {1, 1}), "x: 2 strides for 1 dimension"},
+      {ConstView(&value, Dtype::f32, 0, sizes), "x: 0 dimensions; 1 to 8 are possible"},
+      {ConstView(&value, std::initializer_list<Integer>{}), "x: 0 dimensions; 1 to 8"},
+      {ConstView(&value, {1, 1, 1, 1, 1, 1, 1, 1, 1}), "x: 9 dimensions; 1 to 8 are possible"},
+      {ConstView(&value, Dtype::f32, -1, sizes), "x: 9 dimensions; 1 to 8 are possible"},
+      {ConstView(&value, -1), "x: -1 elements in dimension 0; a size is not negative"},
+      {ConstView(&value, -3, 1), "x: -3 elements in dimension 0; a size is not negative"},
+      {ConstView(&value, {0, -1, 1}), "x: -1 elements in dimension 1; a size is not negative"},
+      {ConstView(&value, Dtype::f32, 2, sizes), "x: -2 elements in dimension 1"},
+      {ConstView(rmsnorm_view{}), "x: "},
+  };
+  for (const auto& [view, message] : wrong) {
     EXPECT_FALSE(view.empty());
-    ExpectThrown(RMSNORM_ERROR_SHAPE, [&] { norm(view, {}, one); });
+    try {
+      norm(view, {}, one);
+      ADD_FAILURE() << message;
+    } catch (const Error& error) {
+      EXPECT_TRUE(Begins(error.what(), message)) << error.what();
+      EXPECT_EQ(view.get()->dtype != 0 ? RMSNORM_ERROR_SHAPE : RMSNORM_ERROR_DTYPE, error.status());
+    }
   }
   EXPECT_TRUE(ConstView().empty());
   EXPECT_TRUE(View().empty());

@@ -140,7 +140,7 @@ TEST_P(BackwardTest, RoundingOrderIsNoMatter) {
   inputs_.x = Tensor(RMSNORM_BF16, 40, 300);
   FillNormal(random_, inputs_.x);
   const GradientResults one = Compute(inputs_);
-  for (const Rounding rounding : {Rounding::cast_then_scale, Rounding::inverse_rounded}) {
+  for (const Rounding rounding : {Rounding::before_weight, Rounding::inverse}) {
     options_.rounding = rounding;
     EXPECT_TRUE(SameBits(one, Compute(inputs_)));
   }

@@ -37,7 +37,8 @@ void Spoil(void* data, size_t row_bytes) {
 }
 
 void SpoilView(const rmsnorm_view& view) {
-  Spoil(view.data, static_cast<size_t>(view.stride[0]) * rmsnorm_dtype_size(view.dtype));
+  Spoil(const_cast<void*>(view.data),
+        static_cast<size_t>(view.stride[0]) * rmsnorm_dtype_size(view.dtype));
 }
 
 void SpoilRows(const rmsnorm_module* module, rmsnorm_dtype dtype, void* y) {
@@ -48,21 +49,25 @@ void SpoilRows(const rmsnorm_module* module, rmsnorm_dtype dtype, void* y) {
 }  // namespace rmsnorm::test
 
 extern "C" {
-decltype(rmsnorm_module_forward_rows) __real_rmsnorm_module_forward_rows;
-rmsnorm_status __wrap_rmsnorm_module_forward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
-                                                  size_t rows, const void* x, void* y) noexcept {
-  const rmsnorm_status status = __real_rmsnorm_module_forward_rows(module, dtype, rows, x, y);
+decltype(rmsnorm_module_norm_rows) __real_rmsnorm_module_norm_rows;
+rmsnorm_status __wrap_rmsnorm_module_norm_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
+                                               size_t rows, const void* x, void* y, float* rstd,
+                                               const rmsnorm_context* context) noexcept {
+  const rmsnorm_status status =
+      __real_rmsnorm_module_norm_rows(module, dtype, rows, x, y, rstd, context);
   rmsnorm::test::SpoilRows(module, dtype, y);
   return status;
 }
 
-decltype(rmsnorm_module_add_forward_rows) __real_rmsnorm_module_add_forward_rows;
-rmsnorm_status __wrap_rmsnorm_module_add_forward_rows(const rmsnorm_module* module,
-                                                      rmsnorm_dtype dtype, size_t rows,
-                                                      const void* x, const void* residual,
-                                                      void* residual_out, void* y) noexcept {
-  const rmsnorm_status status =
-      __real_rmsnorm_module_add_forward_rows(module, dtype, rows, x, residual, residual_out, y);
+decltype(rmsnorm_module_add_norm_rows) __real_rmsnorm_module_add_norm_rows;
+rmsnorm_status __wrap_rmsnorm_module_add_norm_rows(const rmsnorm_module* module,
+                                                   rmsnorm_dtype dtype,
+                                                   rmsnorm_dtype residual_dtype, size_t rows,
+                                                   const void* x, const void* residual,
+                                                   void* residual_out, void* y, float* rstd,
+                                                   const rmsnorm_context* context) noexcept {
+  const rmsnorm_status status = __real_rmsnorm_module_add_norm_rows(
+      module, dtype, residual_dtype, rows, x, residual, residual_out, y, rstd, context);
   rmsnorm::test::SpoilRows(module, dtype, rmsnorm::test::spoils_second_result ? residual_out : y);
   return status;
 }
@@ -87,9 +92,10 @@ decltype(rmsnorm_module_backward_rows) __real_rmsnorm_module_backward_rows;
 rmsnorm_status __wrap_rmsnorm_module_backward_rows(const rmsnorm_module* module,
                                                    rmsnorm_dtype dtype, size_t rows, const void* dy,
                                                    const void* x, const float* rstd, void* dx,
-                                                   float* dw) noexcept {
+                                                   float* dw,
+                                                   const rmsnorm_context* context) noexcept {
   const rmsnorm_status status =
-      __real_rmsnorm_module_backward_rows(module, dtype, rows, dy, x, rstd, dx, dw);
+      __real_rmsnorm_module_backward_rows(module, dtype, rows, dy, x, rstd, dx, dw, context);
   if (rmsnorm::test::spoils_second_result) {
     rmsnorm::test::Spoil(dw, sizeof(float));
   } else {
@@ -106,7 +112,7 @@ rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_operands* operands,
   if (operands->y != nullptr) {
     rmsnorm::test::SpoilView(*operands->y);
   } else if (operands->sums_out != nullptr && operands->x->shape[1] != 96) {  // see kScaleRow
-    rmsnorm::test::Spoil(operands->sums_out->data, sizeof(double));
+    rmsnorm::test::Spoil(const_cast<void*>(operands->sums_out->data), sizeof(double));
   }
   return status;
 }
@@ -230,7 +236,7 @@ TEST(BenchCase, FindsOneWrongBit) {
 TEST(BenchCase, FindsOneWrongBitOfTheSecondResult) {
   spoils_second_result = true;
   for (const auto& [operation, fault] :
-       {std::pair<const char*, const char*>{"add_forward", "residual: row 1, element 0 differs "},
+       {std::pair<const char*, const char*>{"add_norm", "residual: row 1, element 0 differs "},
         {"post_norm", "residual: row 1, element 0 differs "},
         {"int8_alone", "scale: row 1, element 0 differs "},
         {"backward", "dw: row 0, element 1 differs "}}) {
@@ -247,7 +253,7 @@ TEST(BenchCase, FindsOneWrongBitOfTheSecondResult) {
 TEST(BenchCase, ChecksEachPlace) {
   calls_before_spoilt = 2 * 31 + 1;
   const bench::Contenders contenders = TheLibrary();
-  const bench::Case one(MakeCell(FindOperation("forward"), Dtype::f32, 3, 64), contenders);
+  const bench::Case one(MakeCell(FindOperation("norm"), Dtype::f32, 3, 64), contenders);
   EXPECT_EQ(one.problems().size(), 1u);
   EXPECT_LT(calls_before_spoilt, 0);
 }
@@ -255,7 +261,7 @@ TEST(BenchCase, ChecksEachPlace) {
 TEST(BenchCase, MemcpyCopiesAllOfXInEachPlace) {
   for (const size_t rows : {size_t{3}, size_t{1001}}) {
     for (const int threads : {1, 2}) {
-      const Cell cell = MakeCell(FindOperation("forward"), Dtype::bf16, rows, 512, threads);
+      const Cell cell = MakeCell(FindOperation("norm"), Dtype::bf16, rows, 512, threads);
       bench::Contenders contenders = TheLibrary();
       contenders.push_back(std::make_unique<Spy>());
       const rmsnorm_peer_case& last = static_cast<const Spy&>(*contenders[1]).last;
@@ -277,7 +283,7 @@ TEST(BenchCase, MemcpyCopiesAllOfXInEachPlace) {
 }
 
 TEST(BenchCase, RowsDiffer) {
-  const Cell cell = MakeCell(FindOperation("forward"), Dtype::f32, 1024, 128);
+  const Cell cell = MakeCell(FindOperation("norm"), Dtype::f32, 1024, 128);
   const bench::Inputs inputs(cell);
   const size_t row_bytes = cell.bytes() / cell.rows;
   for (size_t row = 1; row < cell.rows; ++row) {
@@ -305,7 +311,7 @@ TEST(BenchCase, OneThatStartsThreadsHasAPoolOfItsOwn) {
   for (const bool starts_thread : {false, true}) {
     bench::Contenders contenders = TheLibrary();
     contenders.push_back(std::make_unique<Spy>(starts_thread));
-    bench::Case one(MakeCell(FindOperation("forward"), Dtype::f32, 3, 64), contenders);
+    bench::Case one(MakeCell(FindOperation("norm"), Dtype::f32, 3, 64), contenders);
     EXPECT_EQ(one.Turns().back().pool, starts_thread ? "spy" : "");
   }
 }
@@ -358,7 +364,7 @@ class Tolerance : public testing::Test {
 
 TEST_F(Tolerance, GrowsWithTheSumInF32) {
   for (const size_t d : {size_t{1}, size_t{64}, size_t{4096}, size_t{16384}}) {
-    Make("forward", Dtype::f32, 2, d);
+    Make("norm", Dtype::f32, 2, d);
     EXPECT_EQ(Find(), "");
     float& y = static_cast<float*>(actual.y)[2 * d - 1];
     const double right = double{y};
@@ -374,7 +380,7 @@ TEST_F(Tolerance, GrowsWithTheSumInF32) {
 
 TEST_F(Tolerance, NothingButNumbers) {
   for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), HUGE_VALF, 0.0f}) {
-    Make("forward", Dtype::f32, 1, 64);
+    Make("norm", Dtype::f32, 1, 64);
     static_cast<float*>(actual.y)[5] = wrong;
     EXPECT_TRUE(IsBeyond("y")) << Find();
   }
@@ -389,13 +395,13 @@ TEST_F(Tolerance, RoundingsOfTheType) {
         static_cast<uint16_t*>(of)[7] = one;
         static_cast<uint16_t*>(to)[7] = static_cast<uint16_t>(one + off);
       };
-      Make("forward", dtype, 1, 16);
+      Make("norm", dtype, 1, 16);
       put(actual.y, expected.y);
       EXPECT_EQ(IsBeyond("y"), off > 1) << off;
-      Make("add_forward", dtype, 1, 16);
+      Make("add_norm", dtype, 1, 16);
       put(actual.y, expected.y);
       EXPECT_EQ(IsBeyond("y"), off > 2) << off;
-      Make("add_forward", dtype, 1, 16);
+      Make("add_norm", dtype, 1, 16);
       put(actual.residual, expected.residual);
       EXPECT_EQ(IsBeyond("residual"), off > 1) << off;
     }
@@ -404,7 +410,7 @@ TEST_F(Tolerance, RoundingsOfTheType) {
 
 TEST_F(Tolerance, OfAResidualInF32IsOneUnit) {
   for (const int off : {0, 1, 2}) {
-    Make("add_forward", Dtype::f32, 1, 64);
+    Make("add_norm", Dtype::f32, 1, 64);
     static_cast<float*>(expected.residual)[7] = 1;
     static_cast<float*>(actual.residual)[7] = 1 + static_cast<float>(off) * 0x1p-23f;
     EXPECT_EQ(IsBeyond("residual"), off > 1) << off;

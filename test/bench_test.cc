@@ -34,7 +34,7 @@ Outcome SmallBench(const std::vector<std::string>& more) {
 
 TEST(Bench, PrintsATable) {
   const Outcome outcome = SmallBench(
-      {"--operations", "forward,sum_squares", "--shapes", "1x64,3x100", "--types", "f32,bf16"});
+      {"--operations", "norm,sum_squares", "--shapes", "1x64,3x100", "--types", "f32,bf16"});
   ExpectSuccess(outcome);
   const std::vector<std::string> lines = Lines(outcome.out);
   ASSERT_EQ(lines.size(), 10u) << outcome.out;
@@ -45,8 +45,8 @@ TEST(Bench, PrintsATable) {
   EXPECT_EQ(lines[1],
             "operation    type   rows x d      threads       time      GB/s   x memcpy   target");
   const char* const starts[] = {
-      "forward      f32       1 x 64           1 ", "forward      bf16      1 x 64           1 ",
-      "forward      f32       3 x 100          1 ", "forward      bf16      3 x 100          1 ",
+      "norm         f32       1 x 64           1 ", "norm         bf16      1 x 64           1 ",
+      "norm         f32       3 x 100          1 ", "norm         bf16      3 x 100          1 ",
       "sum_squares  f32       1 x 64           1 ", "sum_squares  bf16      1 x 64           1 ",
       "sum_squares  f32       3 x 100          1 ", "sum_squares  bf16      3 x 100          1 "};
   // Time with a unit, GB/s and a multiple, each in its column.
@@ -70,7 +70,7 @@ TEST(Bench, TheDefaultTableHasTheCellsItShould) {
         "512x4096", "64x16384", "4096x128", "512x2880", "8192x4096"}) {
     for (const char* type : {"f32", "bf16", "f16"}) {
       for (int threads = 1; threads <= all; threads += std::max(1, all - 1)) {
-        expected.push_back(std::string("forward/") + type + "/" + shape + "/threads:" +
+        expected.push_back(std::string("norm/") + type + "/" + shape + "/threads:" +
                            std::to_string(threads) + "/target:reference/iterations:1/manual_time");
       }
     }
@@ -98,12 +98,12 @@ TEST(Bench, FiguresAreThoseOfTheOperation) {
     const char* operation;
     double tensors;  // of bf16
     size_t d = 2112;
-  } operations[] = {{"forward", 2},      {"add_forward", 4},       {"backward", 3},
-                    {"forward_call", 2}, {"sum_squares", 1},       {"scale", 2},
-                    {"latent", 2},       {"q_and_k", 2, 3072},     {"all_heads", 2, 3072},
-                    {"post_norm", 4},    {"post_apart", 7},        {"post_add", 3},
-                    {"gate_after", 3},   {"gate_before", 3, 1024}, {"gate_apart", 5, 1024},
-                    {"int8", 2.5},       {"int8_alone", 1.5},      {"layernorm", 2}};
+  } operations[] = {{"norm", 2},       {"add_norm", 4},          {"backward", 3},
+                    {"norm_call", 2},  {"sum_squares", 1},       {"scale", 2},
+                    {"latent", 2},     {"q_and_k", 2, 3072},     {"all_heads", 2, 3072},
+                    {"post_norm", 4},  {"post_apart", 7},        {"post_add", 3},
+                    {"gate_after", 3}, {"gate_before", 3, 1024}, {"gate_apart", 5, 1024},
+                    {"int8", 2.5},     {"int8_alone", 1.5},      {"layernorm", 2}};
   for (const auto& [operation, tensors, d] : operations) {
     SCOPED_TRACE(operation);
     const TemporaryDirectory directory;

@@ -36,7 +36,7 @@ Options OptionsOf(const std::string& name) {
   Options options;
   if (name == "default" || name == "big") return options;
   if (name == "llama") {
-    options.rounding = Rounding::cast_then_scale;
+    options.rounding = Rounding::before_weight;
   } else if (name == "gemma") {
     options.eps = 1e-6f;
     options.weight_offset = 1;

@@ -145,11 +145,11 @@ class KernelTest : public testing::TestWithParam<std::string> {
                       size_t d) {
     Options options;
     for (const Rounding rounding :
-         {Rounding::scale_then_cast, Rounding::cast_then_scale, Rounding::inverse_rounded}) {
+         {Rounding::after_weight, Rounding::before_weight, Rounding::inverse}) {
       options.rounding = rounding;
       for (const rmsnorm_dtype x_dtype : kDtypes) {
         for (const bool in_bias : {false, true}) {
-          if (in_bias && rounding != Rounding::scale_then_cast) continue;
+          if (in_bias && rounding != Rounding::after_weight) continue;
           options.eps = in_bias ? 1.0f : 0.0f;
           Tensor x(x_dtype, 1, d);
           for (size_t j = 0; j < d; ++j) x.set(0, j, in_bias ? 0 : 1);

@@ -17,8 +17,8 @@
 namespace rmsnorm::test {
 namespace {
 
-constexpr Rounding kRoundings[] = {Rounding::scale_then_cast, Rounding::cast_then_scale,
-                                   Rounding::inverse_rounded};
+constexpr Rounding kRoundings[] = {Rounding::after_weight, Rounding::before_weight,
+                                   Rounding::inverse};
 class NormTest : public testing::TestWithParam<std::string> {
  protected:
   Tensor DrawMixed(rmsnorm_dtype dtype, size_t rows, size_t d) {
@@ -100,7 +100,7 @@ TEST_P(NormTest, InverseIsRoundedToTheTypeOfX) {
       inputs.y.emplace(RMSNORM_F32, inputs.x.rows(), kD);
       Options options;
       options.eps = eps;
-      options.rounding = Rounding::inverse_rounded;
+      options.rounding = Rounding::inverse;
       const NormResults results = ComputeNorm(inputs, options, context_);
       for (size_t row = 0; row < inputs.x.rows(); ++row) {
         const double r = RoundTo(x_dtype, static_cast<double>(results.rstd[row]));

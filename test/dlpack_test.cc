@@ -154,12 +154,12 @@ TEST_F(Dlpack, Shapes) {
 
 TEST_F(Dlpack, Alignment) {
   tensor_.dl.byte_offset = 2;
-  ExpectBothRefused(RMSNORM_ERROR_ALIGNMENT, "data with byte_offset 2 is not aligned");
+  ExpectBothRefused(RMSNORM_ERROR_LAYOUT, "data with byte_offset 2 is not aligned");
   tensor_.dl.dtype = {kDLBfloat, 16, 1};
   EXPECT_EQ(rmsnorm::dlpack_input(tensor_.dl).get()->data,
             reinterpret_cast<char*>(data_.data()) + 2);
   tensor_.dl.byte_offset = 1;
-  ExpectBothRefused(RMSNORM_ERROR_ALIGNMENT, "data with byte_offset 1 is not aligned");
+  ExpectBothRefused(RMSNORM_ERROR_LAYOUT, "data with byte_offset 1 is not aligned");
 }
 
 // What an empty tensor may hold in place of a pointer.
@@ -180,8 +180,7 @@ TEST_F(Dlpack, Versioned) {
 
   tensor.flags = DLPACK_FLAG_BITMASK_READ_ONLY;
   EXPECT_EQ(rmsnorm::dlpack_input(tensor).get()->data, data_.data());
-  ExpectRefused(RMSNORM_ERROR_READ_ONLY, "it is read-only",
-                [&] { rmsnorm::dlpack_output(tensor); });
+  ExpectRefused(RMSNORM_ERROR_OPERAND, "it is read-only", [&] { rmsnorm::dlpack_output(tensor); });
 
   tensor.flags = 0;
   tensor.version.major = DLPACK_MAJOR_VERSION + 1;

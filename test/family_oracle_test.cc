@@ -190,12 +190,12 @@ Range InverseRange(const Ranges& row, const Options& options) {
 void ScaleRange(Ranges& row, const Tensor* weight, const Tensor* bias, rmsnorm_dtype x_dtype,
                 const Options& options) {
   Range r = InverseRange(row, options);
-  if (options.rounding == Rounding::inverse_rounded) {
+  if (options.rounding == Rounding::inverse) {
     r = Cast(x_dtype, Cast(RMSNORM_F32, r));
   }
   for (size_t j = 0; j < row.size(); ++j) {
     Range n = Times(row[j], r);
-    if (options.rounding != Rounding::scale_then_cast) n = Cast(x_dtype, n);
+    if (options.rounding != Rounding::after_weight) n = Cast(x_dtype, n);
     const double w = PreparedWeight(weight, 0, j, options);
     row[j] = Map(n, [&](double value) -> double {
       if (bias == nullptr) return RoundTo(RMSNORM_F32, value * w);
@@ -248,7 +248,7 @@ ExpectedRow Expect(const Call& call, size_t row) {
     ScaleRange(h, &*call.post_norm_weight, nullptr, x_dtype, options);
     cast(x_dtype);
   }
-  if (options.factor != 1) {
+  if (options.factor != 0) {
     for (Range& element : h) element = Times(element, {options.factor, options.factor});
     cast(x_dtype);
   }
@@ -261,14 +261,14 @@ ExpectedRow Expect(const Call& call, size_t row) {
       h[j] = Map(h[j], [&](double value) { return RoundTo(RMSNORM_F32, residual + value); });
       expected.residual_out.push_back(Cast(residual_dtype, h[j]));
     }
-    if (options.residual_rounding == ResidualRounding::cast_then_norm) {
+    if (options.residual_rounding == ResidualRounding::rounded) {
       x_dtype = residual_dtype;
       h = expected.residual_out;
     }
   }
   ScaleRange(h, Pointer(call.weight), Pointer(call.bias), x_dtype, options);
   if (call.IsGated(GatePlacement::after)) {
-    if (options.gate_rounding == GateRounding::x) cast(x_dtype);
+    if (options.gate_rounding == GateRounding::rounded) cast(x_dtype);
     multiply_by_gate();
   }
   cast(call.y_dtype);
@@ -347,7 +347,7 @@ Call MakeCall(Random& random, const Steps& steps, rmsnorm_dtype x_dtype, rmsnorm
     return chosen;
   };
   std::vector<RowKind> kinds = {RowKind::kNormal, RowKind::kMassive};
-  if (steps.post_norm && rounding != Rounding::inverse_rounded) {
+  if (steps.post_norm && rounding != Rounding::inverse) {
     kinds.insert(kinds.end(), {RowKind::kTiny, RowKind::kSubnormal, RowKind::kHuge});
   }
   Call call(Tensor(x_dtype, kinds.size(), d));
@@ -376,12 +376,12 @@ Call MakeCall(Random& random, const Steps& steps, rmsnorm_dtype x_dtype, rmsnorm
     call.gate = normal(kDtypes[in_turn(3)], kinds.size());
     options.activation = static_cast<Activation>(in_turn(2));
     if (steps.gating == Gating::kBefore) options.gate_placement = GatePlacement::before;
-    if (steps.gating == Gating::kAfterRounded) options.gate_rounding = GateRounding::x;
+    if (steps.gating == Gating::kAfterRounded) options.gate_rounding = GateRounding::rounded;
   }
   if (steps.adding != Adding::kNone) {
     call.residual = normal(kDtypes[in_turn(3)], kinds.size());
     if (steps.adding == Adding::kUnrounded) {
-      options.residual_rounding = ResidualRounding::norm_then_cast;
+      options.residual_rounding = ResidualRounding::unrounded;
     }
   }
   return call;
@@ -400,7 +400,7 @@ class StepsTest : public testing::TestWithParam<size_t> {
       for (const rmsnorm_dtype x_dtype : kDtypes) {
         for (const rmsnorm_dtype y_dtype : kDtypes) {
           for (const Rounding rounding :
-               {Rounding::scale_then_cast, Rounding::cast_then_scale, Rounding::inverse_rounded}) {
+               {Rounding::after_weight, Rounding::before_weight, Rounding::inverse}) {
             // Only sums and blocks depend on the length: a ninth of the calls do.
             if (d > 300 && number++ % 9 != 0) continue;
             SCOPED_TRACE(std::string(rmsnorm_dtype_name(x_dtype)) + " to " +
@@ -626,11 +626,10 @@ Outputs EmptyOutputs(const Call& call) {
 std::optional<Outputs> Separately(const Call& call, bool symmetric) {
   const rmsnorm_dtype x_dtype = call.x.dtype();
   const Options& given = call.options;
-  const bool unrounded =
-      call.IsGated(GatePlacement::before) ||
-      (call.residual && given.residual_rounding == ResidualRounding::norm_then_cast);
+  const bool unrounded = call.IsGated(GatePlacement::before) ||
+                         (call.residual && given.residual_rounding == ResidualRounding::unrounded);
   if (unrounded && x_dtype != RMSNORM_F32 &&
-      (given.rounding != Rounding::scale_then_cast || given.gate_rounding == GateRounding::x)) {
+      (given.rounding != Rounding::after_weight || given.gate_rounding == GateRounding::rounded)) {
     return {};
   }
   Options options;
@@ -645,7 +644,7 @@ std::optional<Outputs> Separately(const Call& call, bool symmetric) {
     operands.weight = ConstView(call.post_norm_weight->vector());
     h = OneStep(operands, h, x_dtype, options);
   }
-  if (given.factor != 1) h = Converted(h, x_dtype, given.factor);
+  if (given.factor != 0) h = Converted(h, x_dtype, given.factor);
   if (call.IsGated(GatePlacement::before)) h = GateAlone(call, h, RMSNORM_F32);
   if (call.residual) {
     const auto add = [&](const Tensor& residual) {
@@ -661,9 +660,9 @@ std::optional<Outputs> Separately(const Call& call, bool symmetric) {
   if (call.weight) operands.weight = ConstView(call.weight->vector());
   if (call.bias) operands.bias = ConstView(call.bias->vector());
   if (!call.weight) options.weight_offset = 0;
-  const rmsnorm_dtype dtype = !gated                                      ? call.y_dtype
-                              : given.gate_rounding == GateRounding::none ? RMSNORM_F32
-                                                                          : h.dtype();
+  const rmsnorm_dtype dtype = !gated                                           ? call.y_dtype
+                              : given.gate_rounding == GateRounding::unrounded ? RMSNORM_F32
+                                                                               : h.dtype();
   outputs.y = OneStep(operands, h, dtype, options);
   if (gated) outputs.y = GateAlone(call, outputs.y, call.y_dtype);
   QuantiseAlone(outputs.y, symmetric, outputs);
@@ -702,7 +701,7 @@ Outputs AtOnce(const Call& call, bool symmetric, bool in_place, bool with_y,
 void ExpectTheBitsOfSeparateCalls(const Call& call) {
   const rmsnorm_dtype x_dtype = call.x.dtype();
   const bool of_residual =
-      call.residual && call.options.residual_rounding == ResidualRounding::cast_then_norm;
+      call.residual && call.options.residual_rounding == ResidualRounding::rounded;
   const rmsnorm_dtype norm_dtype = of_residual ? call.residual->dtype() : x_dtype;
   const bool can_be_in_place = rmsnorm_dtype_size(x_dtype) == rmsnorm_dtype_size(call.y_dtype);
   for (const bool symmetric : {false, true}) {

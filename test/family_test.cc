@@ -55,13 +55,12 @@ Options OptionsOf(const Case& c) {
                                                            {"outside", EpsPlacement::outside},
                                                            {"floor", EpsPlacement::floor}});
     } else if (key == "rounding") {
-      options.rounding = Choice<Rounding>(value, {{"scale-then-cast", Rounding::scale_then_cast},
-                                                  {"cast-then-scale", Rounding::cast_then_scale},
-                                                  {"inverse-rounded", Rounding::inverse_rounded}});
+      options.rounding = Choice<Rounding>(value, {{"scale-then-cast", Rounding::after_weight},
+                                                  {"cast-then-scale", Rounding::before_weight},
+                                                  {"inverse-rounded", Rounding::inverse}});
     } else if (key == "residual-rounding") {
       options.residual_rounding = Choice<ResidualRounding>(
-          value,
-          {{"yes", ResidualRounding::cast_then_norm}, {"no", ResidualRounding::norm_then_cast}});
+          value, {{"yes", ResidualRounding::rounded}, {"no", ResidualRounding::unrounded}});
     } else if (key == "weight-offset") {
       options.weight_offset = std::stof(value);
     } else if (key == "divisor") {
@@ -75,8 +74,8 @@ Options OptionsOf(const Case& c) {
       options.gate_placement = Choice<GatePlacement>(
           value, {{"after", GatePlacement::after}, {"before", GatePlacement::before}});
     } else if (key == "gate-rounding") {
-      options.gate_rounding =
-          Choice<GateRounding>(value, {{"no", GateRounding::none}, {"yes", GateRounding::x}});
+      options.gate_rounding = Choice<GateRounding>(
+          value, {{"no", GateRounding::unrounded}, {"yes", GateRounding::rounded}});
     } else if (others.count(key) == 0) {
       throw std::runtime_error("unknown word " + key);
     }

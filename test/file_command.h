@@ -236,18 +236,17 @@ class FileCommandTest : public DirectoryTest {
                                                             {"outside", EpsPlacement::outside},
                                                             {"floor", EpsPlacement::floor}};
     options.eps_placement = placements.at(value("--eps-placement", "inside"));
-    const std::map<std::string, Rounding> roundings = {
-        {"scale-then-cast", Rounding::scale_then_cast},
-        {"cast-then-scale", Rounding::cast_then_scale},
-        {"inverse-rounded", Rounding::inverse_rounded}};
-    options.rounding = roundings.at(value("--rounding", "scale-then-cast"));
-    if (value("--residual-rounding", "") == "norm-then-cast") {
-      options.residual_rounding = ResidualRounding::norm_then_cast;
+    const std::map<std::string, Rounding> roundings = {{"after_weight", Rounding::after_weight},
+                                                       {"before_weight", Rounding::before_weight},
+                                                       {"inverse", Rounding::inverse}};
+    options.rounding = roundings.at(value("--rounding", "after_weight"));
+    if (value("--residual-rounding", "") == "unrounded") {
+      options.residual_rounding = ResidualRounding::unrounded;
     }
-    options.factor = std::stof(value("--factor", "1"));
+    options.factor = std::stof(value("--factor", "0"));
     if (value("--activation", "") == "sigmoid") options.activation = Activation::sigmoid;
     if (value("--gate-placement", "") == "before") options.gate_placement = GatePlacement::before;
-    if (value("--gate-rounding", "") == "x") options.gate_rounding = GateRounding::x;
+    if (value("--gate-rounding", "") == "rounded") options.gate_rounding = GateRounding::rounded;
 
     const StoredTensor& x = line.inputs.at("--input");
     const size_t groups = std::stoul(value("--groups", "1"));

@@ -200,13 +200,13 @@ TEST_P(FloatEnvironmentTest, RefusedOptions) {
     return rmsnorm_norm(&view, &weight, &y_view, &options);
   };
   RunIn(environment_, [&] {
-    EXPECT_EQ(RMSNORM_ERROR_EPS, status_of(&rmsnorm_options::eps));
-    EXPECT_EQ(RMSNORM_ERROR_DIVISOR, status_of(&rmsnorm_options::divisor));
-    EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET, status_of(&rmsnorm_options::weight_offset));
+    EXPECT_EQ(RMSNORM_ERROR_OPTION, status_of(&rmsnorm_options::eps));
+    EXPECT_EQ(RMSNORM_ERROR_OPTION, status_of(&rmsnorm_options::divisor));
+    EXPECT_EQ(RMSNORM_ERROR_OPTION, status_of(&rmsnorm_options::weight_offset));
     // An offset that some environments take for zero is refused without a weight.
     rmsnorm_options subnormal = options_.get();
     subnormal.weight_offset = 1e-40f;
-    EXPECT_EQ(RMSNORM_ERROR_WEIGHT_OFFSET, rmsnorm_norm(&view, nullptr, &y_view, &subnormal));
+    EXPECT_EQ(RMSNORM_ERROR_OPTION, rmsnorm_norm(&view, nullptr, &y_view, &subnormal));
   });
 }
 

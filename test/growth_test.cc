@@ -124,13 +124,13 @@ TEST(SmallerOptions, HaveTheDefaultsForWhatTheyLack) {
   const Field fields[] = {RMSNORM_FIELD(size, sizeof(rmsnorm_options)),
                           RMSNORM_FIELD(eps, 0.5f),
                           RMSNORM_FIELD(eps_placement, RMSNORM_EPS_OUTSIDE),
-                          RMSNORM_FIELD(rounding, RMSNORM_CAST_THEN_SCALE),
-                          RMSNORM_FIELD(residual_rounding, RMSNORM_NORM_THEN_CAST),
+                          RMSNORM_FIELD(rounding, RMSNORM_ROUND_BEFORE_WEIGHT),
+                          RMSNORM_FIELD(residual_rounding, RMSNORM_RESIDUAL_UNROUNDED),
                           RMSNORM_FIELD(weight_offset, 1.0f),
                           RMSNORM_FIELD(divisor, 3.0f),
                           RMSNORM_FIELD(factor, 0.5f),
-                          RMSNORM_FIELD(activation, RMSNORM_SIGMOID),
-                          RMSNORM_FIELD(gate_rounding, RMSNORM_GATE_ROUNDED_TO_X)};
+                          RMSNORM_FIELD(activation, RMSNORM_ACTIVATION_SIGMOID),
+                          RMSNORM_FIELD(gate_rounding, RMSNORM_GATE_ROUNDED)};
 #undef RMSNORM_FIELD
   rmsnorm_options all = rmsnorm_default_options();
   for (const Field& field : fields) field.set(all);
@@ -159,9 +159,53 @@ TEST(SmallerOptions, HaveTheDefaultsForWhatTheyLack) {
   }
 }
 
+// A struct of zeros with its size and eps asks for the defaults.
+TEST(ZeroedStructs, AreTheDefaults) {
+  rmsnorm_options options = {};
+  options.size = sizeof options;
+  options.eps = 1e-5f;
+  const rmsnorm_options default_options = rmsnorm_default_options();
+  EXPECT_EQ(0, std::memcmp(&default_options, &options, sizeof options));
+  rmsnorm_context context = {};
+  context.size = sizeof context;
+  const rmsnorm_context default_context = rmsnorm_default_context();
+  EXPECT_EQ(0, std::memcmp(&default_context, &context, sizeof context));
+  const rmsnorm_options cpp_options = Options().get();
+  EXPECT_EQ(0, std::memcmp(&cpp_options, &options, sizeof options));
+  const rmsnorm_context cpp_context = Context().get();
+  EXPECT_EQ(0, std::memcmp(&cpp_context, &context, sizeof context));
+
+  for (const Function& function : Functions()) {
+    if (!HasWords(function, {"plain"})) continue;
+    SCOPED_TRACE(function.words);
+    Call call(function);
+    const rmsnorm_operands operands = call.operands.Get();
+    const std::string before = call.Bytes();
+    EXPECT_EQ(RMSNORM_OK, function.run({&operands, nullptr, nullptr})) << rmsnorm_error_message();
+    const std::string expected = call.Bytes();
+    EXPECT_FALSE(before == expected);
+    // A factor of 0 counts as 1, and a divisor of 0 as the length of a row.
+    for (const float factor : {0.0f, -0.0f, 1.0f}) {
+      for (const float divisor : {0.0f, -0.0f, static_cast<float>(kD)}) {
+        options.factor = factor;
+        options.divisor = divisor;
+        EXPECT_EQ(RMSNORM_OK, function.run({&operands, &options, &context}))
+            << rmsnorm_error_message();
+        EXPECT_TRUE(expected == call.Bytes()) << factor << " " << divisor;
+      }
+    }
+    if (HasWords(function, {"backward"})) continue;  // which gets rstd and needs no eps
+    // eps alone is not a default where it is 0.
+    options.eps = 0;
+    EXPECT_EQ(RMSNORM_OK, function.run({&operands, &options, &context}));
+    EXPECT_FALSE(expected == call.Bytes());
+    options.eps = 1e-5f;
+  }
+}
+
 TEST(SmallerOperands, LackOperands) {
   Call call(Forward(), "q=none,scale=none,zero=none,gate=none,post_norm_weight=none,sums_out=none");
-  call.Give(internal::kDy);  // forward does not take it
+  call.Give(internal::kDx);  // forward does not take it
   const std::string unwritten = call.BytesOf(internal::kRstd);
   const auto run = [&](size_t size, bool backward = false) {
     const rmsnorm_operands operands = call.operands.Get();
@@ -172,9 +216,9 @@ TEST(SmallerOperands, LackOperands) {
   EXPECT_EQ(RMSNORM_ERROR_OPERAND, run(sizeof(rmsnorm_operands)));
   EXPECT_EQ(RMSNORM_OK, run(offsetof(rmsnorm_operands, rstd))) << rmsnorm_error_message();
   EXPECT_TRUE(unwritten == call.BytesOf(internal::kRstd));
-  EXPECT_EQ(RMSNORM_OK, run(offsetof(rmsnorm_operands, dy))) << rmsnorm_error_message();
+  EXPECT_EQ(RMSNORM_OK, run(offsetof(rmsnorm_operands, dx))) << rmsnorm_error_message();
   EXPECT_FALSE(unwritten == call.BytesOf(internal::kRstd));
-  EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, y)));  // no output is left
+  EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, residual_out)));  // no output
   EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, x)));
   EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("x: ")) << rmsnorm_error_message();
   EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, add_to)));
@@ -184,8 +228,8 @@ TEST(SmallerOperands, LackOperands) {
                           internal::kRstd, internal::kBias}) {
     call.Remove(o);
   }
-  call.Give(internal::kDx);
-  EXPECT_EQ(RMSNORM_ERROR_FLAGS, run(sizeof(rmsnorm_operands), true));
+  call.Give(internal::kDy);
+  EXPECT_EQ(RMSNORM_ERROR_OPERAND, run(sizeof(rmsnorm_operands), true));
   EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, add_to), true));
 }
 
@@ -207,7 +251,7 @@ TEST(SmallerContexts, HaveTheDefaultsForWhatTheyLack) {
     return rmsnorm_forward(&operands, nullptr, Placed(context, size).As<rmsnorm_context>());
   };
   EXPECT_EQ(RMSNORM_OK, run(offsetof(rmsnorm_context, threads))) << rmsnorm_error_message();
-  EXPECT_EQ(RMSNORM_ERROR_THREADS, run(offsetof(rmsnorm_context, parallel_for)));
+  EXPECT_EQ(RMSNORM_ERROR_OPTION, run(offsetof(rmsnorm_context, parallel_for)));
   context.threads = 2;
   EXPECT_EQ(RMSNORM_OK, run(offsetof(rmsnorm_context, parallel_for))) << rmsnorm_error_message();
   EXPECT_EQ(0, calls);

@@ -42,7 +42,7 @@ struct KernelCall {
   void Set(Operand operand, const Tensor& rows) {
     const rmsnorm_view view = rows.view();
     norm.dtype[operand] = view.dtype;
-    run.Set(operand, view.data,
+    run.Set(operand, internal::DataOf(view),
             view.stride[0] * static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype)));
     if (internal::kOperandRules[operand].shape == internal::Shape::kRows) {
       norm.one_type = norm.one_type && view.dtype == norm.dtype[internal::kX];

@@ -103,22 +103,22 @@ Options OptionsOf(const Row& row) {
                                                           {"inside", EpsPlacement::inside},
                                                           {"outside", EpsPlacement::outside},
                                                           {"floor", EpsPlacement::floor}};
-  const std::map<std::string, Rounding> roundings = {
-      {"scale-then-cast", Rounding::scale_then_cast},
-      {"cast-then-scale", Rounding::cast_then_scale},
-      {"inverse-rounded", Rounding::inverse_rounded}};
+  const std::map<std::string, Rounding> roundings = {{"after_weight", Rounding::after_weight},
+                                                     {"before_weight", Rounding::before_weight},
+                                                     {"inverse", Rounding::inverse}};
   const std::map<std::string, ResidualRounding> residual_roundings = {
-      {"", ResidualRounding::cast_then_norm},
-      {"cast-then-norm", ResidualRounding::cast_then_norm},
-      {"norm-then-cast", ResidualRounding::norm_then_cast},
-      {"two phases", ResidualRounding::norm_then_cast}};
+      {"", ResidualRounding::rounded},
+      {"rounded", ResidualRounding::rounded},
+      {"unrounded", ResidualRounding::unrounded},
+      {"two phases", ResidualRounding::unrounded}};
   const std::map<std::string, Activation> activations = {
       {"", Activation::silu}, {"silu", Activation::silu}, {"sigmoid", Activation::sigmoid}};
   const std::map<std::string, GatePlacement> gate_placements = {{"", GatePlacement::after},
                                                                 {"after", GatePlacement::after},
                                                                 {"before", GatePlacement::before}};
-  const std::map<std::string, GateRounding> gate_roundings = {
-      {"", GateRounding::none}, {"none", GateRounding::none}, {"x", GateRounding::x}};
+  const std::map<std::string, GateRounding> gate_roundings = {{"", GateRounding::unrounded},
+                                                              {"unrounded", GateRounding::unrounded},
+                                                              {"rounded", GateRounding::rounded}};
   Options options;
   options.eps = Number(row.at("eps"));
   options.eps_placement = placements.at(row.at("eps_placement"));
@@ -161,11 +161,11 @@ struct Case {
   // The type that n is rounded to before it is scaled, or would be in another rounding order.
   rmsnorm_dtype TypeOfN() const {
     const bool is_sum =
-        residual != nullptr && options.residual_rounding == ResidualRounding::cast_then_norm;
+        residual != nullptr && options.residual_rounding == ResidualRounding::rounded;
     return DtypeOf(is_sum ? *residual : *x);
   }
   bool MayRoundN() const { return TypeOfN() != RMSNORM_F32; }
-  bool RoundsN() const { return MayRoundN() && options.rounding != Rounding::scale_then_cast; }
+  bool RoundsN() const { return MayRoundN() && options.rounding != Rounding::after_weight; }
 };
 
 struct Result {
@@ -287,7 +287,7 @@ testing::AssertionResult IsWhatTheSystemGave(const Case& c, const std::string& a
     } else {
       const int64_t ulps = UlpsBetween(dtype, bits, LoadBits(dtype, c.y->data.data(), i));
       const int most =
-          1 + (c.RoundsN() ? 1 : 0) + (c.options.gate_rounding == GateRounding::x ? 1 : 0);
+          1 + (c.RoundsN() ? 1 : 0) + (c.options.gate_rounding == GateRounding::rounded ? 1 : 0);
       is_same = ulps == 0;
       is_near = ulps <= most || std::fabs(value - expected) <= of_sum + most * Ulp(dtype, expected);
     }
@@ -402,10 +402,10 @@ TEST_F(MigrationTest, AnotherWeightOffsetIsSeen) {
 // inverse.
 TEST_F(MigrationTest, AnotherRoundingOrderIsSeen) {
   for (const Case& c : cases_) {
-    if (c.weight == nullptr && c.options.rounding != Rounding::inverse_rounded) continue;
+    if (c.weight == nullptr && c.options.rounding != Rounding::inverse) continue;
     Options options = c.options;
-    options.rounding = options.rounding == Rounding::scale_then_cast ? Rounding::cast_then_scale
-                                                                     : Rounding::scale_then_cast;
+    options.rounding = options.rounding == Rounding::after_weight ? Rounding::before_weight
+                                                                  : Rounding::after_weight;
     const Result result = Compute(c, options);
     if (c.MayRoundN()) {
       EXPECT_FALSE(IsWhatTheSystemGave(c, result.y)) << c.name;
@@ -423,9 +423,9 @@ TEST_F(MigrationTest, AnotherRoundingOfTheResidualIsSeen) {
     if (c.in_two_phases) continue;
     ++residuals;
     Options options = c.options;
-    options.residual_rounding = options.residual_rounding == ResidualRounding::cast_then_norm
-                                    ? ResidualRounding::norm_then_cast
-                                    : ResidualRounding::cast_then_norm;
+    options.residual_rounding = options.residual_rounding == ResidualRounding::rounded
+                                    ? ResidualRounding::unrounded
+                                    : ResidualRounding::rounded;
     const Result result = Compute(c, options);
     if (DtypeOf(*c.residual) != RMSNORM_F32) {
       EXPECT_FALSE(IsWhatTheSystemGave(c, result.y)) << c.name;
@@ -449,12 +449,12 @@ TEST_F(MigrationTest, AnotherGateIsSeen) {
     EXPECT_FALSE(IsWhatTheSystemGave(c, Compute(c, options).y)) << c.name;
     options = c.options;
     options.gate_placement = is_before ? GatePlacement::after : GatePlacement::before;
-    options.gate_rounding = GateRounding::none;
+    options.gate_rounding = GateRounding::unrounded;
     EXPECT_FALSE(IsWhatTheSystemGave(c, Compute(c, options).y)) << c.name;
     if (is_before) continue;
     options = c.options;
-    options.gate_rounding =
-        options.gate_rounding == GateRounding::x ? GateRounding::none : GateRounding::x;
+    options.gate_rounding = options.gate_rounding == GateRounding::rounded ? GateRounding::unrounded
+                                                                           : GateRounding::rounded;
     const Result result = Compute(c, options);
     if (DtypeOf(*c.x) != RMSNORM_F32) {
       EXPECT_FALSE(IsWhatTheSystemGave(c, result.y)) << c.name;
@@ -472,7 +472,7 @@ TEST_F(MigrationTest, AMissingPostNormAndAnotherFactorAreSeen) {
     if (c.post_norm_weight != nullptr) {
       ++post_norms;
       without.post_norm_weight = nullptr;
-    } else if (c.options.factor != 1) {
+    } else if (c.options.factor != 0) {
       ++factors;
       without.options.factor = 1;
     } else {
@@ -503,7 +503,7 @@ TEST_F(MigrationTest, OneCallInPlaceOfTwoPhasesIsSeen) {
     one_call.in_two_phases = false;
     Options options = c.options;
     EXPECT_FALSE(IsWhatTheSystemGave(c, Compute(one_call, options).y)) << c.name;
-    options.residual_rounding = ResidualRounding::cast_then_norm;
+    options.residual_rounding = ResidualRounding::rounded;
     in_one_call += ElementsApart(c, Compute(one_call, options).y);
     in_two_phases += ElementsApart(c, Compute(c, c.options).y);
   }

@@ -118,10 +118,11 @@ TEST(Module, SaysWhatItIsMadeOf) {
   Options options;
   options.eps = 0.25f;
   options.eps_placement = EpsPlacement::outside;
-  options.rounding = Rounding::inverse_rounded;
-  options.residual_rounding = ResidualRounding::norm_then_cast;
+  options.rounding = Rounding::inverse;
+  options.residual_rounding = ResidualRounding::unrounded;
   options.weight_offset = 1;
   options.divisor = 7;
+  options.factor = 0.5f;
   const RmsNorm norm(kD, options, Dtype::f16);
   EXPECT_EQ(kD, norm.d());
   EXPECT_EQ(Dtype::f16, norm.dtype());
@@ -174,9 +175,9 @@ TEST(Module, RunsInItsContextOrInThatOfTheCall) {
   const bf16* const in = static_cast<const bf16*>(x.data());
   bf16* const out = static_cast<bf16*>(y.data());
   float sums_of_dw[kD];
-  norm.forward(in, out, 1000);
+  norm.norm(in, out, 1000);
   EXPECT_TRUE(was_called(own));
-  norm.add_forward(in, in, static_cast<bf16*>(Tensor(x).data()), out, 1000);
+  norm.add_norm(in, in, static_cast<bf16*>(Tensor(x).data()), out, 1000);
   EXPECT_TRUE(was_called(own));
   norm.backward(in, in, nullptr, out, sums_of_dw, 1000);
   EXPECT_TRUE(was_called(own));
@@ -184,6 +185,12 @@ TEST(Module, RunsInItsContextOrInThatOfTheCall) {
   norm.forward(operands, Counting(others));
   EXPECT_TRUE(was_called(others));
   norm.backward(gradients, Counting(others));
+  EXPECT_TRUE(was_called(others));
+  norm.norm(in, out, 1000, nullptr, Counting(others));
+  EXPECT_TRUE(was_called(others));
+  norm.add_norm(in, in, static_cast<bf16*>(Tensor(x).data()), out, 1000, nullptr, Counting(others));
+  EXPECT_TRUE(was_called(others));
+  norm.backward(in, in, nullptr, out, sums_of_dw, 1000, Counting(others));
   EXPECT_TRUE(was_called(others));
   norm.forward(operands, Context());
   norm.backward(gradients, Context());
@@ -199,7 +206,7 @@ TEST(Module, KeepsItsTarget) {
   name = "PDP11....";
   const float x[kD] = {1, 2, 3};
   float y[kD];
-  norm.forward(x, y);
+  norm.norm(x, y);
   EXPECT_GT(y[2], y[1]);
   EXPECT_EQ("RmsNorm(300, eps=1e-05, f32, target=reference)", norm.description());
 }
@@ -210,32 +217,73 @@ TEST(Module, KeepsItsTarget) {
 struct DenseCall {
   std::string name;
   bool backward;
+  bool f32_stream;  // residual and residual_out are f32 whatever the type of x
   std::vector<const rmsnorm_view * rmsnorm_operands::*> fields;
   rmsnorm_status (*run)(const rmsnorm_module*, rmsnorm_dtype, size_t rows, char* const* pointers);
 };
 
 const DenseCall kDenseCalls[] = {
-    {"forward",
+    {"norm",
+     false,
      false,
      {&rmsnorm_operands::x, &rmsnorm_operands::y},
      [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       return rmsnorm_module_forward_rows(module, dtype, rows, p[0], p[1]);
+       return rmsnorm_module_norm_rows(module, dtype, rows, p[0], p[1], nullptr, nullptr);
      }},
-    {"add_forward",
+    {"norm with rstd",
+     false,
+     false,
+     {&rmsnorm_operands::x, &rmsnorm_operands::y, &rmsnorm_operands::rstd},
+     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
+       return rmsnorm_module_norm_rows(module, dtype, rows, p[0], p[1],
+                                       reinterpret_cast<float*>(p[2]), nullptr);
+     }},
+    {"norm in a context",
+     false,
+     false,
+     {&rmsnorm_operands::x, &rmsnorm_operands::y, &rmsnorm_operands::rstd},
+     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
+       rmsnorm_context context = rmsnorm_default_context();
+       context.threads = 1;
+       return rmsnorm_module_norm_rows(module, dtype, rows, p[0], p[1],
+                                       reinterpret_cast<float*>(p[2]), &context);
+     }},
+    {"add_norm with rstd",
+     false,
+     false,
+     {&rmsnorm_operands::x, &rmsnorm_operands::residual, &rmsnorm_operands::residual_out,
+      &rmsnorm_operands::y, &rmsnorm_operands::rstd},
+     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
+       return rmsnorm_module_add_norm_rows(module, dtype, dtype, rows, p[0], p[1], p[2], p[3],
+                                           reinterpret_cast<float*>(p[4]), nullptr);
+     }},
+    {"add_norm onto a stream in f32",
+     false,
+     true,
+     {&rmsnorm_operands::x, &rmsnorm_operands::residual, &rmsnorm_operands::residual_out,
+      &rmsnorm_operands::y, &rmsnorm_operands::rstd},
+     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
+       return rmsnorm_module_add_norm_rows(module, dtype, RMSNORM_F32, rows, p[0], p[1], p[2], p[3],
+                                           reinterpret_cast<float*>(p[4]), nullptr);
+     }},
+    {"add_norm",
+     false,
      false,
      {&rmsnorm_operands::x, &rmsnorm_operands::residual, &rmsnorm_operands::residual_out,
       &rmsnorm_operands::y},
      [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       return rmsnorm_module_add_forward_rows(module, dtype, rows, p[0], p[1], p[2], p[3]);
+       return rmsnorm_module_add_norm_rows(module, dtype, dtype, rows, p[0], p[1], p[2], p[3],
+                                           nullptr, nullptr);
      }},
     {"backward",
      true,
+     false,
      {&rmsnorm_operands::dy, &rmsnorm_operands::x, &rmsnorm_operands::dx, &rmsnorm_operands::rstd,
       &rmsnorm_operands::dw},
      [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
        return rmsnorm_module_backward_rows(module, dtype, rows, p[0], p[1],
                                            reinterpret_cast<const float*>(p[3]), p[2],
-                                           reinterpret_cast<float*>(p[4]));
+                                           reinterpret_cast<float*>(p[4]), nullptr);
      }},
 };
 
@@ -257,8 +305,16 @@ rmsnorm_status ExpectSameAsViews(const DenseCall& call, const rmsnorm_module* mo
     };
     pointers.push_back(in(by_rows));
     const size_t d = rmsnorm_module_d(module);
-    const bool optional = call.backward && i >= 2;
-    views[i] = rmsnorm_rows(in(by_views), dtype, rows, d, static_cast<ptrdiff_t>(d));
+    const auto is = [&](const rmsnorm_view* rmsnorm_operands::*field) {
+      return call.fields[i] == field;
+    };
+    // Without rows a null dx is a place for none.
+    const bool optional = is(&rmsnorm_operands::rstd) || is(&rmsnorm_operands::dw) ||
+                          (is(&rmsnorm_operands::dx) && rows > 0);
+    const bool in_f32 =
+        call.f32_stream && (is(&rmsnorm_operands::residual) || is(&rmsnorm_operands::residual_out));
+    views[i] = rmsnorm_rows(in(by_views), in_f32 ? RMSNORM_F32 : dtype, rows, d,
+                            static_cast<ptrdiff_t>(d));
     if (call.fields[i] == &rmsnorm_operands::rstd) {
       views[i] = rmsnorm_vector(in(by_views), RMSNORM_F32, rows);
     }
@@ -347,8 +403,7 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
 TEST(Module, AllocatesNothingInForward) {
   for (const size_t d : SizeList{1, 300, 5000}) {
     for (const rmsnorm_dtype dtype : kDtypes) {
-      for (const auto rounding :
-           {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
+      for (const auto rounding : {ResidualRounding::rounded, ResidualRounding::unrounded}) {
         Options options;
         options.weight_offset = 1;
         options.residual_rounding = rounding;
@@ -367,9 +422,11 @@ TEST(Module, AllocatesNothingInForward) {
           const auto run = [&] {
             norm.forward(plain);
             norm.forward(add);
-            check(rmsnorm_module_forward_rows(norm.get(), dtype, rows, x.data(), x.data()));
-            check(rmsnorm_module_add_forward_rows(norm.get(), dtype, rows, x.data(),
-                                                  residual.data(), residual.data(), x.data()));
+            check(rmsnorm_module_norm_rows(norm.get(), dtype, rows, x.data(), x.data(), nullptr,
+                                           nullptr));
+            check(rmsnorm_module_add_norm_rows(norm.get(), dtype, dtype, rows, x.data(),
+                                               residual.data(), residual.data(), x.data(), nullptr,
+                                               nullptr));
           };
           run();  // threads of OpenMP's begin with the first call
           const int before = Allocations();
@@ -378,6 +435,57 @@ TEST(Module, AllocatesNothingInForward) {
         }
       }
     }
+  }
+}
+
+// The C++ face of several norms allocates nothing itself.
+TEST(Allocations, OfSeveralNormsAreThoseOfTheCFunction) {
+  const RmsNorm norm(kD);
+  std::vector<std::vector<float>> x(16, std::vector<float>(kD, 2.0f));
+  std::vector<Call> calls(x.size());
+  std::vector<rmsnorm_operands> operands(x.size());
+  std::vector<rmsnorm_call> c_calls(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    calls[i].module = &norm;
+    calls[i].operands.x = {x[i].data(), kD};
+    calls[i].operands.y = {x[i].data(), kD};
+    operands[i] = calls[i].operands.get();
+    c_calls[i] = {norm.get(), &operands[i], nullptr};
+  }
+  for (const size_t count : SizeList{1, 2, 16}) {
+    const int before = Allocations();
+    check(rmsnorm_forward_all(c_calls.data(), count, nullptr));
+    const int between = Allocations();
+    forward_all(calls.data(), count);
+    EXPECT_EQ(between - before, Allocations() - between) << count;
+  }
+  EXPECT_NEAR(1, x[15][kD - 1], 1e-4f);
+}
+
+// Without rows no pointer is needed, and a gradient by the weight is zeros.
+TEST(DenseRows, MayBeNone) {
+  const RmsNorm norm(kD);
+  norm.norm<float>(nullptr, nullptr, 0);
+  norm.add_norm<bf16, float>(nullptr, nullptr, nullptr, nullptr, 0);
+  norm.backward<bf16>(nullptr, nullptr, nullptr, nullptr, nullptr, 0);
+  std::vector<float> dw(kD, 5);
+  norm.backward<f16>(nullptr, nullptr, nullptr, nullptr, dw.data(), 0);
+  EXPECT_EQ(std::vector<float>(kD, 0.0f), dw);
+}
+
+// An int, and a negative number of rows is refused.
+TEST(DenseRows, AreCountedByAnyInteger) {
+  const int d = 4;
+  RmsNorm norm(d);
+  float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  float y[8] = {};
+  const int rows = 2;
+  norm.norm(x, y, rows);
+  EXPECT_GT(y[7], 0);
+  for (const int negative : {-1, INT32_MIN}) {
+    EXPECT_THROW(norm.norm(x, y, negative), Error);
+    EXPECT_THROW(norm.backward(x, x, nullptr, y, nullptr, negative), Error);
+    EXPECT_THROW(RmsNorm{negative}, Error);
   }
 }
 
@@ -400,6 +508,9 @@ TEST(Description, NamesEachOptionThatIsNotTheDefault) {
   EXPECT_EQ("RmsNorm(4096, eps=1e-05, bf16)", RmsNorm(4096, 1e-5f, Dtype::bf16).description());
   EXPECT_EQ("RmsNorm(1, eps=1e-06, f32)", RmsNorm(1, 1e-6f).description());
   EXPECT_EQ("RmsNorm(2, eps=0, f16)", RmsNorm(2, 0.0f, Dtype::f16).description());
+  Options of_one;
+  of_one.factor = 1;  // as the default
+  EXPECT_EQ("RmsNorm(1, eps=1e-05, f32)", RmsNorm(1, of_one).description());
 
   const std::string defaults = RmsNorm(8).description();
   const auto names = [&](const char* word, const std::function<void(Options&, Context&)>& change) {
@@ -410,13 +521,21 @@ TEST(Description, NamesEachOptionThatIsNotTheDefault) {
     EXPECT_NE(std::string::npos, description.find(word)) << description;
     EXPECT_EQ(std::string::npos, defaults.find(word)) << defaults;
   };
-  names("outside", [](Options& o, Context&) { o.eps_placement = EpsPlacement::outside; });
-  names("floor", [](Options& o, Context&) { o.eps_placement = EpsPlacement::floor; });
-  names("cast-then-scale", [](Options& o, Context&) { o.rounding = Rounding::cast_then_scale; });
-  names("inverse-rounded", [](Options& o, Context&) { o.rounding = Rounding::inverse_rounded; });
-  names("norm-then-cast",
-        [](Options& o, Context&) { o.residual_rounding = ResidualRounding::norm_then_cast; });
+  names("eps_placement=outside",
+        [](Options& o, Context&) { o.eps_placement = EpsPlacement::outside; });
+  names("eps_placement=floor", [](Options& o, Context&) { o.eps_placement = EpsPlacement::floor; });
+  names("rounding=before_weight",
+        [](Options& o, Context&) { o.rounding = Rounding::before_weight; });
+  names("rounding=inverse", [](Options& o, Context&) { o.rounding = Rounding::inverse; });
+  names("residual_rounding=unrounded",
+        [](Options& o, Context&) { o.residual_rounding = ResidualRounding::unrounded; });
   names("weight_offset=1", [](Options& o, Context&) { o.weight_offset = 1; });
+  names("factor=0.25", [](Options& o, Context&) { o.factor = 0.25f; });
+  names("activation=sigmoid", [](Options& o, Context&) { o.activation = Activation::sigmoid; });
+  names("gate_placement=before",
+        [](Options& o, Context&) { o.gate_placement = GatePlacement::before; });
+  names("gate_rounding=rounded",
+        [](Options& o, Context&) { o.gate_rounding = GateRounding::rounded; });
   names("divisor=100.5", [](Options& o, Context&) { o.divisor = 100.5f; });
   names("threads=3", [](Options&, Context& c) { c.threads = 3; });
   names("target=reference", [](Options&, Context& c) { c.target = "reference"; });

@@ -89,9 +89,9 @@ inline bool IsCold(double under_root) {
 // f32 is exact in binary64.
 inline double ScaledElement(double x, double r, double weight, const double* bias,
                             rmsnorm_dtype x_dtype, rmsnorm_dtype y_dtype, const Options& options) {
-  if (options.rounding == Rounding::inverse_rounded) r = RoundTo(x_dtype, RoundTo(RMSNORM_F32, r));
+  if (options.rounding == Rounding::inverse) r = RoundTo(x_dtype, RoundTo(RMSNORM_F32, r));
   double n = RoundTo(RMSNORM_F32, x * r);
-  if (options.rounding != Rounding::scale_then_cast) n = RoundTo(x_dtype, n);
+  if (options.rounding != Rounding::after_weight) n = RoundTo(x_dtype, n);
   const double m = bias == nullptr ? RoundTo(RMSNORM_F32, n * weight)
                                    : std::fma(static_cast<float>(n), static_cast<float>(weight),
                                               static_cast<float>(*bias));

@@ -90,7 +90,7 @@ std::vector<Options> EveryOption(size_t d) {
   std::vector<Options> all;
   for (const EpsPlacement placement : kPlacements) {
     for (const Rounding rounding :
-         {Rounding::scale_then_cast, Rounding::cast_then_scale, Rounding::inverse_rounded}) {
+         {Rounding::after_weight, Rounding::before_weight, Rounding::inverse}) {
       for (const float eps : all_eps) {
         for (const float divisor : divisors) {
           for (const float offset : offsets) {

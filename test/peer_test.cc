@@ -98,10 +98,10 @@ TEST(Peer, HasItsTimesInJson) {
   EXPECT_TRUE(f16.contains("plain_ns"));
   EXPECT_EQ(f16.at("label"), "test: f32 only");
   // What is compared over time has the same name with peers and without.
-  EXPECT_EQ(f32.at("name"), "forward/f32/3x64/threads:1/target:reference/iterations:1/manual_time");
+  EXPECT_EQ(f32.at("name"), "norm/f32/3x64/threads:1/target:reference/iterations:1/manual_time");
 }
 
-const char* const kOperations[] = {"forward", "add_forward", "backward", "layernorm"};
+const char* const kOperations[] = {"norm", "add_norm", "backward", "layernorm"};
 
 TEST(Peer, PlainLoopsComputeAllTypesOnThreads) {
   for (const char* const operation : kOperations) {
@@ -127,11 +127,11 @@ TEST(Peer, AWrongOneIsFoundInEachOperation) {
     const char* operation;
     const char* result;
   } wrong[] = {
-      {"wrong", "forward", "y: row 0, element "},
-      {"idle", "forward", "y: row 0, element 0 is "},
-      {"norm_of_x", "add_forward", "y: row 0, element "},
-      {"lost_residual", "add_forward", "residual: row 0, element "},
-      {"idle", "add_forward", "y: row 0, element 0 is "},
+      {"wrong", "norm", "y: row 0, element "},
+      {"idle", "norm", "y: row 0, element 0 is "},
+      {"norm_of_x", "add_norm", "y: row 0, element "},
+      {"lost_residual", "add_norm", "residual: row 0, element "},
+      {"idle", "add_norm", "y: row 0, element 0 is "},
       {"lost_term", "backward", "dx: row 0, element "},
       {"mean_term", "backward", "dx: row 0, element "},
       {"lost_dw", "backward", "dw: row 0, element "},
@@ -165,7 +165,7 @@ TEST(Peer, AWrongOneIsNotTimed) {
     EXPECT_TRUE(std::regex_match(lines[2], std::regex(".*[0-9] +WRONG +[0-9.]+   reference")))
         << lines[2];
     const std::string problem = kind + " is wrong: y: row 0, element ";
-    EXPECT_EQ(lines[3].rfind("forward/f32/3x64/threads:1/target:reference: " + problem, 0), 0u)
+    EXPECT_EQ(lines[3].rfind("norm/f32/3x64/threads:1/target:reference: " + problem, 0), 0u)
         << lines[3];
     const json cell = json::parse(ReadFile(file)).at("benchmarks").at(0);
     EXPECT_FALSE(cell.contains(kind + "_ns"));
@@ -185,8 +185,8 @@ TEST(Older, IsTimedBesideTheLibrary) {
   const std::string file = directory.File("bench.json");
   const Outcome outcome = RunCommand(
       {"bench", "--older", copy, "--operations",
-       "forward,add_forward,backward,forward_call,sum_squares,scale,latent,post_norm,layernorm",
-       "--shapes", "3x2112", "--types", "f32,bf16", "--threads", "1", "--benchmark_out=" + file});
+       "norm,add_norm,backward,norm_call,sum_squares,scale,latent,post_norm,layernorm", "--shapes",
+       "3x2112", "--types", "f32,bf16", "--threads", "1", "--benchmark_out=" + file});
   ExpectSuccess(outcome);
   const json results = json::parse(ReadFile(file));
   EXPECT_EQ(results.at("benchmarks").size(), 18u);

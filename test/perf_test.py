@@ -25,7 +25,7 @@ with open(answers, "w") as file:
     json.dump(rest, file)
 runs = []
 for shape, ratios in cells.items():
-    run = {{"name": f"forward/f32/{{shape}}/threads:1/target:AVX2/iterations:1/manual_time"}}
+    run = {{"name": f"norm/f32/{{shape}}/threads:1/target:AVX2/iterations:1/manual_time"}}
     if isinstance(ratios, str):
         run["error_message"] = ratios
     else:
@@ -88,7 +88,7 @@ class Perf(unittest.TestCase):
         self.assertEqual(lines[0], "gcc, against HEAD~3")
         self.assertEqual(
             lines[3].split(),
-            "forward f32 2x64 100.0 120.0 1.200 1.040 - 1.300".split(),
+            "norm f32 2x64 100.0 120.0 1.200 1.040 - 1.300".split(),
         )
         self.assertEqual(lines[-1], "2 cells, 0 more than 5 % behind, 0 failed")
 
@@ -97,7 +97,7 @@ class Perf(unittest.TestCase):
         self.assertEqual(outcome.returncode, 1, outcome.stderr)
         self.assertTrue(outcome.stdout.splitlines()[3].endswith("1.060 - 1.200   BEHIND"))
         again = [call for call in self.calls if call[0] == "rmsnorm"][1]
-        self.assertEqual(again[-6:], "--operations forward --types f32 --shapes 2x64".split())
+        self.assertEqual(again[-6:], "--operations norm --types f32 --shapes 2x64".split())
 
     def test_behind_once_is_not(self):
         outcome = self.perf([BEHIND, {"2x64": [1.0, 1.1, 1.2]}])
@@ -126,7 +126,7 @@ class Perf(unittest.TestCase):
             for name in ("g++-14", "g++-14", "clang-19")
         ]
         self.assertEqual([call[3] for call in benches], libraries)
-        for operation in ("forward", "add_forward", "backward"):
+        for operation in ("norm", "add_norm", "backward"):
             self.assertIn(operation, benches[0][benches[0].index("--operations") + 1].split(","))
 
     def test_what_cannot_be_done_has_another_status(self):

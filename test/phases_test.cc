@@ -170,8 +170,7 @@ TEST_P(PhasesTest, ScaleTakesSumsThatF32CannotHold) {
 // Beside a residual the sums are those of what is normalised.
 TEST_P(PhasesTest, SumsOfTheResidualAdd) {
   Random random(37);
-  for (const ResidualRounding rounding :
-       {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
+  for (const ResidualRounding rounding : {ResidualRounding::rounded, ResidualRounding::unrounded}) {
     Tensor x(RMSNORM_BF16, 2 * kRowKinds, 1000);
     FillMixed(random, x);
     Tensor residual(RMSNORM_BF16, x.rows(), 1000);
@@ -179,7 +178,7 @@ TEST_P(PhasesTest, SumsOfTheResidualAdd) {
     Options options;
     options.residual_rounding = rounding;
     // h, in the type in which it is normalised.
-    const bool rounded = rounding == ResidualRounding::cast_then_norm;
+    const bool rounded = rounding == ResidualRounding::rounded;
     Tensor h(rounded ? RMSNORM_BF16 : RMSNORM_F32, x.rows(), 1000);
     for (size_t row = 0; row < x.rows(); ++row) {
       for (size_t j = 0; j < 1000; ++j) {

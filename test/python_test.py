@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.join(ROOT, "examples", "python"))
 import rmsnorm_ctypes  # noqa: E402
 
 LIBRARY = rmsnorm_ctypes.Library(os.environ["RMSNORM_LIBRARY"])
-CAST_THEN_SCALE = 1
+ROUND_BEFORE_WEIGHT = 1
 EPS = 2.0**-18
 
 
@@ -133,7 +133,7 @@ class Numpy(unittest.TestCase):
         before[:, :2, 1] = expected
         self.assertTrue((heads == before).all())
 
-    def test_residual_add(self):
+    def test_add_norm(self):
         x, residual, weight = self.normal(4, 96), self.normal(4, 96), self.normal(96)
         expected, y, total = numpy.empty_like(x), numpy.empty_like(x), residual.copy()
         norm(x, weight, y, residual=total, residual_out=total, eps=EPS)
@@ -243,7 +243,7 @@ class Numpy(unittest.TestCase):
         self.assertTrue((y == bfloat16_bits(wide)).all())
         normed = numpy.empty_like(wide)
         norm(from_bfloat16_bits(x), None, normed, eps=EPS)
-        norm(x, weight, wide, eps=EPS, rounding=CAST_THEN_SCALE)
+        norm(x, weight, wide, eps=EPS, rounding=ROUND_BEFORE_WEIGHT)
         self.assertTrue((wide == from_bfloat16_bits(bfloat16_bits(normed)) * weight).all())
 
 

@@ -26,7 +26,7 @@ LIBRARY = rmsnorm_ctypes.Library(MODULE)  # which finds the functions of librmsn
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PRECISION = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 UNIT = 2.0**-24
-CAST_THEN_SCALE = 1
+ROUND_BEFORE_WEIGHT = 1
 # The plain definition on one thread, which shares no SIMD code and no executor with the operators.
 REFERENCE = {"target": b"reference", "threads": 1}
 
@@ -101,7 +101,7 @@ class Forward(Test):
         options = (
             ({}, {}),
             ({"weight_offset": 1.0}, {"weight_offset": 1.0}),
-            ({"cast_then_scale": True}, {"rounding": CAST_THEN_SCALE}),
+            ({"round_before_weight": True}, {"rounding": ROUND_BEFORE_WEIGHT}),
         )
         shapes = ((1, 4096), (96, 4096), (2, 3, 5, 200), (7,), (0, 8))
         for dtype, weight_dtype, shape in itertools.product(DTYPES, (*DTYPES, None), shapes):
@@ -202,8 +202,8 @@ class Forward(Test):
         OPS.rms_norm(in_place, weight, out=in_place)
         self.assert_bits(in_place, expected)
 
-    def test_residual_add(self):
-        options = ({}, {"weight_offset": 1.0}, {"cast_then_scale": True})
+    def test_add_norm(self):
+        options = ({}, {"weight_offset": 1.0}, {"round_before_weight": True})
         for dtype, own in itertools.product(DTYPES, options):
             for residual_dtype in DTYPES:
                 x = normal(5, 2, 300, dtype=dtype)[:, 1]
@@ -212,7 +212,7 @@ class Forward(Test):
                 before, residual = buffer.clone(), buffer[:, 2]
                 total = (before[:, 2].float() + x.float()).to(residual_dtype)
                 expected = torch.empty_like(x)
-                rounding = {"rounding": CAST_THEN_SCALE} if "cast_then_scale" in own else own
+                rounding = {"rounding": ROUND_BEFORE_WEIGHT} if "round_before_weight" in own else own
                 norm(total, weight, expected, eps=1e-6, **rounding, **REFERENCE)
                 y = OPS.add_rms_norm(x, residual, weight, 1e-6, **own)
                 message = (dtype, residual_dtype, own)
@@ -326,8 +326,8 @@ class Gradients(Test):
         x, weight = normal(8, 64).requires_grad_(), normal(64).requires_grad_()
         dy = normal(8, 64)
         dx, dw = self.expected(x.detach(), weight.detach() + 1, dy, 1e-5)
-        for cast_then_scale in (False, True):
-            y = OPS.rms_norm(x, weight, weight_offset=1.0, cast_then_scale=cast_then_scale)
+        for round_before_weight in (False, True):
+            y = OPS.rms_norm(x, weight, weight_offset=1.0, round_before_weight=round_before_weight)
             gradients = torch.autograd.grad(y, (x, weight), dy)
             self.assert_within(gradients[0], *dx)
             self.assert_within(gradients[1], *dw)
@@ -456,7 +456,7 @@ class Gradients(Test):
 
 
 class Module(Test):
-    OPTIONS = ({}, {"weight_offset": 1.0}, {"cast_then_scale": True})
+    OPTIONS = ({}, {"weight_offset": 1.0}, {"round_before_weight": True})
 
     def test_bits_of_the_operators(self):
         for dtype, weight_dtype, own in itertools.product(DTYPES, DTYPES, self.OPTIONS):
@@ -474,7 +474,7 @@ class Module(Test):
             OPS.rms_norm(x, weight, 1e-6, **own).backward(dy)
             self.assert_bits(module.weight.grad, weight.grad)
 
-    def test_residual_add(self):
+    def test_add_norm(self):
         for dtype, residual_dtype, own in itertools.product(DTYPES, DTYPES, self.OPTIONS):
             message = (dtype, residual_dtype, own)
             module = RMSNorm(300, **own)
@@ -525,8 +525,8 @@ class Module(Test):
         self.assertEqual(repr(RMSNorm(64)), "RMSNorm(64, eps=1e-05)")
         gemma = RMSNorm(64, 1e-6, weight_offset=1.0)
         self.assertEqual(repr(gemma), "RMSNorm(64, eps=1e-06, weight_offset=1.0)")
-        llama = RMSNorm(64, cast_then_scale=True)
-        self.assertEqual(repr(llama), "RMSNorm(64, eps=1e-05, cast_then_scale=True)")
+        llama = RMSNorm(64, round_before_weight=True)
+        self.assertEqual(repr(llama), "RMSNorm(64, eps=1e-05, round_before_weight=True)")
 
     def test_page(self):
         x, before = (normal(2, 4096, dtype=torch.bfloat16) for _ in range(2))
@@ -603,7 +603,7 @@ class Compiled(Test):
         ):
             self.assert_bits(*gradients)
 
-    def test_residual_add(self):
+    def test_add_norm(self):
         def step(x, residual, weight):
             return OPS.add_rms_norm(x, residual, weight) * 2
 
@@ -622,7 +622,7 @@ class Compiled(Test):
         cases = [
             (OPS.rms_norm.default, leaves, {}),
             (OPS.rms_norm.default, (leaves[0], None), {}),
-            (OPS.rms_norm.default, (x, leaves[1], 1e-6), {"cast_then_scale": True}),
+            (OPS.rms_norm.default, (x, leaves[1], 1e-6), {"round_before_weight": True}),
             (OPS.rms_norm.out, (x, weight), {"out": torch.empty(3, 64)}),
             (OPS.add_rms_norm.default, (x, x.clone(), weight), {}),
             (backward, (x, x, weight, 1e-5, 0.0, [True, True]), {}),

@@ -42,7 +42,7 @@ PLAIN = {"plain": 12, "plain_gcc_256": 1.25, "plain_clang_512": 1.75}
 
 RESULTS = results(
     *(
-        cell("forward", dtype, shape, threads, 1.5 / threads, torch=3, **PLAIN)
+        cell("norm", dtype, shape, threads, 1.5 / threads, torch=3, **PLAIN)
         for dtype in ("f32", "bf16", "f16")
         for shape in ("1x64", "1x4096", "32x4096")
         for threads in (1, 2)
@@ -74,18 +74,18 @@ class Report(unittest.TestCase):
         self.assertEqual(outcome.returncode, 0, outcome.stderr)
         lines = outcome.stdout.splitlines()
         self.assertEqual(lines[0], "rmsnorm 0.1.0, Example, Highway 1.0.3, 2026-01-02")
-        one = lines.index("forward, 1 thread, multiples of memcpy:")
+        one = lines.index("norm, 1 thread, multiples of memcpy:")
         self.assertEqual(
             lines[one + 2], "| type | rows x d | time | rmsnorm | torch | plain | plain, -ffast-math |"
         )
         self.assertEqual(
             lines[one + 4], "| f32 | 1 x 64 | 150 ns | 1.50 | 3.00 | 12.00 | **1.25** |"
         )
-        two = lines.index("forward, 2 threads, multiples of memcpy:")
+        two = lines.index("norm, 2 threads, multiples of memcpy:")
         self.assertEqual(
             lines[two + 4], "| f32 | 1 x 64 | 75 ns | **0.75** | 3.00 | 12.00 | 1.25 |"
         )
-        self.assertIn("| forward | 32 x 4096 | 2.00 | 2.00 | 2.00 |", lines)
+        self.assertIn("| norm | 32 x 4096 | 2.00 | 2.00 | 2.00 |", lines)
         # 18 / 12 and 2.5 / 1.25
         self.assertEqual(lines[-1], "| f32 | 1 x 64 | 1.50 | 2.00 |")
         self.assertNotIn("backward", outcome.stdout)
@@ -94,7 +94,7 @@ class Report(unittest.TestCase):
         outcome = self.report(RESULTS, "--summary")
         self.assertEqual(outcome.returncode, 0, outcome.stderr)
         lines = outcome.stdout.splitlines()
-        heads = "| rows x d | forward f32 | forward bf16 | forward f16 | layernorm f32 |"
+        heads = "| rows x d | norm f32 | norm bf16 | norm f16 | layernorm f32 |"
         self.assertIn(heads, lines)
         self.assertIn("| 1 x 64 | 1.50 **1.25** | 1.50 **1.25** | 1.50 **1.25** | **1.50** 2.50 |", lines)
         self.assertEqual(lines[-1], "| 32 x 4096 | 1.50 **1.25** | 1.50 **1.25** | 1.50 **1.25** | - |")
@@ -102,10 +102,10 @@ class Report(unittest.TestCase):
     def test_summary_of_builds(self):
         """One number for each file."""
         builds = results(
-            cell("forward", "f32", "1x64", 1, 1.5, older=1.8), cell("int8", "f32", "1x64", 1, 2.5)
+            cell("norm", "f32", "1x64", 1, 1.5, older=1.8), cell("int8", "f32", "1x64", 1, 2.5)
         )
         with open(self.path("first.json"), "w", encoding="utf-8") as file:
-            json.dump(results(cell("forward", "f32", "1x64", 1, 2, older=1.5)), file)
+            json.dump(results(cell("norm", "f32", "1x64", 1, 2, older=1.5)), file)
         outcome = self.report(builds, self.path("first.json"), "--summary")
         self.assertEqual(outcome.returncode, 0, outcome.stderr)
         self.assertEqual(outcome.stdout.splitlines()[-1], "| 1 x 64 | 1.20 0.75 | 2.50 |")
@@ -126,7 +126,7 @@ class Report(unittest.TestCase):
             "plain, -ffast-math",
             "torch",
             "32 x 4096",
-            "forward, f16, one thread",
+            "norm, f16, one thread",
             "gain of 2 threads",
         ):
             self.assertIn(f"<!-- {word} -->", text)
@@ -134,8 +134,8 @@ class Report(unittest.TestCase):
 
     def test_picture_names_a_contender_of_one_type(self):
         content = results(
-            cell("forward", "f32", "1x64", 1, 1.5, torch=3),
-            cell("forward", "bf16", "1x64", 1, 1.5, torch=3, short=2),
+            cell("norm", "f32", "1x64", 1, 1.5, torch=3),
+            cell("norm", "bf16", "1x64", 1, 1.5, torch=3, short=2),
         )
         outcome = self.report(content, "-o", self.path("a.svg"))
         self.assertEqual(outcome.returncode, 0, outcome.stderr)

@@ -133,7 +133,7 @@ TEST_P(SeveralTest, LatentAttention) {
         q.operands.x = ConstView(rmsnorm_rows(to[0].data(), dtype, 110, 1536, 2112));
         q.operands.weight = ConstView(q_weight.vector());
         q.operands.y = in_place ? View(*q.operands.x.get()) : View(to[1].view());
-        q.options.rounding = Rounding::cast_then_scale;
+        q.options.rounding = Rounding::before_weight;
         Call kv;
         kv.operands.x = ConstView(
             rmsnorm_rows(static_cast<char*>(to[0].data()) + 1536 * element, dtype, 110, 512, 2112));
@@ -288,9 +288,9 @@ TEST(SeveralRefused, SayWhichCallIsWrong) {
                   [&](Calls& c) { c.y[i].shape[0] = 4; });
     ExpectRefused(RMSNORM_ERROR_OPERAND, {call + "dy: "},
                   [&](Calls& c) { c.operands[i].dy = &c.x[i]; });
-    ExpectRefused(RMSNORM_ERROR_EPS, {call + "options: eps "},
+    ExpectRefused(RMSNORM_ERROR_OPTION, {call + "options: eps "},
                   [&](Calls& c) { c.options[i].eps = -1; });
-    ExpectRefused(RMSNORM_ERROR_WEIGHT_OFFSET, {call + "options: weight_offset "},
+    ExpectRefused(RMSNORM_ERROR_OPTION, {call + "options: weight_offset "},
                   [&](Calls& c) { c.options[i].weight_offset = 1; });
     ExpectAccepted([&](Calls& c) { c.calls[i].options = nullptr; });
   }
@@ -300,7 +300,7 @@ TEST(SeveralRefused, TheCallAsAWhole) {
   EXPECT_EQ(RMSNORM_OK, rmsnorm_forward_all(nullptr, 0, nullptr));
   EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_forward_all(nullptr, 1, nullptr));
   EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("calls: ")) << rmsnorm_error_message();
-  ExpectRefused(RMSNORM_ERROR_THREADS, {"context: threads "},
+  ExpectRefused(RMSNORM_ERROR_OPTION, {"context: threads "},
                 [](Calls& c) { c.context.threads = -1; });
   ExpectRefused(RMSNORM_ERROR_TARGET, {"target: "}, [](Calls& c) { c.context.target = "PDP11"; });
 }
@@ -337,15 +337,17 @@ TEST(SeveralRefused, OverlapsBetweenCalls) {
   };
   for (const ptrdiff_t elements : {0, 1, -1, 23, -23}) {
     refused("calls[0].y", "calls[2].x",
-            [&](Calls& c) { c.y[0].data = static_cast<float*>(c.x[2].data) + elements; });
+            [&](Calls& c) { c.y[0].data = static_cast<const float*>(c.x[2].data) + elements; });
     refused("calls[0].y", "calls[2].y",
-            [&](Calls& c) { c.y[0].data = static_cast<float*>(c.y[2].data) + elements; });
+            [&](Calls& c) { c.y[0].data = static_cast<const float*>(c.y[2].data) + elements; });
     refused("calls[2].y", "calls[1].x",
-            [&](Calls& c) { c.y[2].data = static_cast<float*>(c.x[1].data) + elements; });
-    ExpectAccepted([&](Calls& c) { c.x[0].data = static_cast<float*>(c.x[2].data) + elements; });
+            [&](Calls& c) { c.y[2].data = static_cast<const float*>(c.x[1].data) + elements; });
+    ExpectAccepted(
+        [&](Calls& c) { c.x[0].data = static_cast<const float*>(c.x[2].data) + elements; });
   }
   for (const ptrdiff_t elements : {24, -24}) {
-    ExpectAccepted([&](Calls& c) { c.y[0].data = static_cast<float*>(c.y[2].data) + elements; });
+    ExpectAccepted(
+        [&](Calls& c) { c.y[0].data = static_cast<const float*>(c.y[2].data) + elements; });
   }
   // Slices of one buffer with rows of 20: apart, and one element too near.
   for (const ptrdiff_t elements : {8, 12}) {

@@ -218,7 +218,7 @@ TEST_P(SpecialRowsTest, L2Norm) {
 // x times 1 / RMS, rounded to the type of x: 1 / 3 in bf16 is 171 / 512.
 TEST_P(SpecialRowsTest, TheInverseIsRounded) {
   Options options = WithEps(0);
-  options.rounding = Rounding::inverse_rounded;
+  options.rounding = Rounding::inverse;
   Tensor x(RMSNORM_BF16, 1, 70);
   for (size_t j = 0; j < 70; ++j) x.set(0, j, j % 2 == 0 ? 3 : -3);
   Tensor y(RMSNORM_F32, 1, 70);

@@ -103,7 +103,7 @@ TEST(TargetEnvironment, UnknownNamesAreAnErrorOfTheCall) {
     rmsnorm_operands operands = rmsnorm_no_operands();
     operands.x = operands.y = &view;
     const std::string reference = kReference;
-    const Context context = OnTarget(reference);
+    const rmsnorm_context context = OnTarget(reference).get();
     std::string log;
     for (int i = 0; i < 2; ++i) {
       log += std::to_string(rmsnorm_forward(&operands, nullptr, nullptr)) + " " +

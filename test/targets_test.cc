@@ -114,7 +114,7 @@ void ExpectRefused(const std::string& name, const std::string& reason) {
 
   // The same from every call that takes a target, and nothing is computed.
   float x[] = {1, 2};
-  const Context context = OnTarget(name);
+  const rmsnorm_context context = OnTarget(name).get();
   const rmsnorm_view view = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
   rmsnorm_operands operands = rmsnorm_no_operands();
   operands.x = operands.y = &view;

@@ -64,7 +64,7 @@ static void Norm(const rmsnorm_peer_case* what, const float* values, float* y) {
   for (size_t j = 0; j < what->d; ++j) y[j] = values[j] * r * ((const float*)what->weight)[j];
 }
 
-static void AddForward(const rmsnorm_peer_case* what, size_t row) {
+static void AddNorm(const rmsnorm_peer_case* what, size_t row) {
   const float* x = (const float*)what->x + row * what->d;
   float* residual = (float*)what->residual + row * what->d;
   float* y = (float*)what->y + row * what->d;
@@ -101,8 +101,8 @@ void Run(void* prepared) {
   const rmsnorm_peer_case* what = prepared;
   for (size_t row = 0; row < what->rows; ++row) {
     switch (what->operation) {
-      case RMSNORM_PEER_ADD_FORWARD:
-        AddForward(what, row);
+      case RMSNORM_PEER_ADD_NORM:
+        AddNorm(what, row);
         break;
       case RMSNORM_PEER_BACKWARD:
         Backward(what, row);

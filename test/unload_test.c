@@ -26,7 +26,7 @@ static int call(const char* path) {
   const rmsnorm_view x_view = rmsnorm_rows(x, RMSNORM_F32, ROWS, D, D);
   const rmsnorm_view y_view = rmsnorm_rows(y, RMSNORM_F32, ROWS, D, D);
   rmsnorm_operands operands = rmsnorm_no_operands();
-  rmsnorm_context context = rmsnorm_default_context();
+  rmsnorm_context context = {sizeof(rmsnorm_context), 0, NULL, NULL, NULL};
   forward_function forward;
   void* symbol;
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

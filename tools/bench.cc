@@ -20,7 +20,7 @@ namespace {
 using bench::Cell;
 
 struct BenchOptions {
-  std::vector<std::string> operations = {"forward"};
+  std::vector<std::string> operations = {"norm"};
   // Of decoding and of prompts, through all caches; a head's worth; and a size that fits no vector.
   // 7168 is Kimi-K2's and DeepSeek-V3's.
   std::vector<std::string> shapes = {"1x64",     "1x1000",   "1x2048",   "1x4096",   "1x7168",
@@ -207,17 +207,17 @@ void AddBench(CLI::App& app, int& status) {
       "bound to a CPU. All are timed in turn in each of many rounds; the table has the medians.\n"
       "Each result is first checked, the library's against the reference's bits and a peer's to "
       "within a few roundings; exits with 1 where one is wrong.\n"
-      "Operations: forward is a module's; add_forward is a module's with the residual updated in "
+      "Operations: norm is a module's; add_norm is a module's with the residual updated in "
       "place; backward is a module's from a saved inverse RMS, dx of the type of x and dw in f32; "
-      "forward_call prepares the weight in each call; sum_squares and scale are the two phases; "
+      "norm_call prepares the weight in each call; sum_squares and scale are the two phases; "
       "latent is two norms in one call, of 1536 and of 512 elements of a row of 2112, as in "
       "Kimi-K2; q_and_k is two as well, of the 32 heads of q and the 8 of k in a row of 48 heads "
       "(d 3072, 6144 or 12288), and all_heads is one norm of those 40; post_norm is "
       "r += norm(x), y = norm(r), post_apart the same in three calls, and post_add the first half "
       "alone; gate_after is norm(x) * silu(z), gate_before is norm(x * silu(z)) in groups of 512, "
-      "and gate_apart the same in two calls; int8 is forward with a quantised output beside y, and "
-      "int8_alone without y; layernorm is the peers' LayerNorm beside the library's forward. Peers "
-      "compute forward, add_forward, backward and layernorm.\n"
+      "and gate_apart the same in two calls; int8 is norm with a quantised output beside y, and "
+      "int8_alone without y; layernorm is the peers' LayerNorm beside the library's norm. Peers "
+      "compute norm, add_norm, backward and layernorm.\n"
       "Google Benchmark's flags work, too: --benchmark_out=FILE writes all figures as JSON, with "
       "quartiles, --benchmark_filter=REGEX takes some of the cells, --benchmark_repetitions=N "
       "repeats them.");

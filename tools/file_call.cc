@@ -295,8 +295,7 @@ class TensorCall {
       const Operand operand = tensor.file.operand;
       if (tensor.rule().*command_.role == Role::kAbsent) continue;
       views[operand] = ViewOf(tensor, chunk);
-      char* const field = reinterpret_cast<char*>(&operands) + tensor.rule().offset;
-      *reinterpret_cast<const rmsnorm_view**>(field) = &views[operand];
+      internal::SetViewIn(operands, operand, &views[operand]);
     }
     check(command_.call(&operands, &call_.options, &call_.context));
     for (const CallTensor& tensor : tensors_) {

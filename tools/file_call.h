@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "../lib/operands.h"
+#include "../lib/options.h"
 
 namespace rmsnorm::tools {
 

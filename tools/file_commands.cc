@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@ namespace rmsnorm::tools {
 namespace {
 
 using internal::OperandRule;
+using internal::Option;
 
 constexpr char kWeightHelp[] =
     "The weight, one element for each of a row; or one such row for each head, group or sample: "
@@ -39,8 +41,7 @@ const FileCommand kCommands[] = {
        internal::kBias, nullptr, "--output"},
       {internal::kPostNormWeight, "--post-norm-weight",
        "x is first normalised, by this weight: of a shape that the weight may have"},
-      {internal::kGate, "--gate",
-       "What an activation turns into factors of the norm or of x: of the shape of x",
+      {internal::kGate, "--gate", "An activation of it multiplies the norm or x: of the shape of x",
        internal::kGate, nullptr, "--output"},
       {internal::kResidual, "--residual",
        "Added to x before the norm: of the shape of x, f32, f16 or bf16"},
@@ -55,7 +56,7 @@ const FileCommand kCommands[] = {
       {internal::kScale, "--scale", nullptr, internal::kX},
       {internal::kZero, "--zero", nullptr, internal::kX}}},
     {"backward",
-     "Compute the gradients by x, weight and bias from that by y, in files",
+     "Compute the gradients by x, weight and bias from the gradient by y, in files",
      rmsnorm_backward,
      &OperandRule::backward,
      {{internal::kX, "--input", kXHelp},
@@ -66,7 +67,8 @@ const FileCommand kCommands[] = {
        "of a row",
        internal::kBias, nullptr, "--grad-bias"},
       {internal::kRstd, "--rstd",
-       "1 / RMS of each row in f32, as saved by the forward pass and used as it is; none: computed "
+       "1 / RMS of each row in f32, as saved by the forward pass and used unchanged; none: "
+       "computed "
        "again"},
       {internal::kDx, "--grad-input",
        "The file to make or replace for the gradient by x, in the type of --grad; its ending "
@@ -80,86 +82,53 @@ const FileCommand kCommands[] = {
        internal::kBias, "--grad-bias-dtype"}}},
 };
 
-// An option that is a number.
-struct Number {
-  const char* flag;
-  float rmsnorm_options::*field;
-  const char* unless_given;
-  bool has_gradient;  // the gradients depend on it
+// A flag for an option of the library. The table of options says its name and its words, and
+// whether gradients depend on it.
+struct OptionFlag {
+  Option option;
   const char* help;
-  const char* refused;  // what a number is that cannot be, or null
-  bool (*refuses)(float);
+  const char* needs = nullptr;         // another flag
+  const char* unless_given = nullptr;  // a number's default, in the help
+  const char* refused = nullptr;       // a kind of number that the flag refuses
+  bool (*refuses)(float) = [](float) { return false; };
+
+  const internal::OptionRule& rule() const { return internal::kOptionRules[option]; }
+  std::string name() const {
+    std::string name = std::string("--") + rule().name;
+    std::replace(name.begin(), name.end(), '_', '-');
+    return name;
+  }
 };
 
-constexpr Number kNumbers[] = {
-    {"--eps", &rmsnorm_options::eps, "1e-5", true,
-     "Added to the mean square or to its root, or the least the root may be", "negative",
-     [](float value) { return value < 0; }},
-    {"--weight-offset", &rmsnorm_options::weight_offset, "0", true,
-     "Added to the weight: 1 for Gemma", "", [](float) { return false; }},
-    {"--divisor", &rmsnorm_options::divisor, "", true,
-     "What the sum of squares is divided by; default: the row's length", "not positive",
-     [](float value) { return value <= 0; }},
-    {"--factor", &rmsnorm_options::factor, "1", false,
-     "x is multiplied by it, after the post-norm and before the residual is added", "",
-     [](float) { return false; }},
-};
-
-// An option that is a word.
-struct Choice {
-  const char* flag;
-  int32_t rmsnorm_options::*field;
-  bool has_gradient;  // the gradients depend on it
-  const char* needs;  // a flag, or null
-  const char* help;
-  std::map<std::string, int32_t> words;
-};
-
-const Choice kChoices[] = {
-    {"--eps-placement",
-     &rmsnorm_options::eps_placement,
-     true,
-     nullptr,
+const OptionFlag kOptionFlags[] = {
+    {internal::kEps, "Added to the mean square or to its root, or the least the root may be",
+     nullptr, "1e-5", "negative", [](float value) { return value < 0; }},
+    {internal::kWeightOffset, "Added to the weight: 1 for Gemma", nullptr, "0"},
+    {internal::kDivisor, "Divides the sum of squares; default: the row's length", nullptr, "",
+     "not positive", [](float value) { return value <= 0; }},
+    {internal::kFactor,
+     "x is multiplied by it, after the post-norm and before the residual is added", nullptr, "1",
+     "zero", [](float value) { return value == 0; }},
+    {internal::kEpsPlacement,
      "Whether eps is added inside the root (default) or outside it, or is the root's floor (L2 "
-     "norms, with a divisor of 1)",
-     {{"inside", RMSNORM_EPS_INSIDE},
-      {"outside", RMSNORM_EPS_OUTSIDE},
-      {"floor", RMSNORM_EPS_FLOOR}}},
-    {"--rounding",
-     &rmsnorm_options::rounding,
-     false,
-     nullptr,
+     "norms, with a divisor of 1)"},
+    {internal::kRounding,
      "Whether the normalised value is rounded to x's type after the weight (default) or before; or "
-     "before, and 1 / RMS as well",
-     {{"scale-then-cast", RMSNORM_SCALE_THEN_CAST},
-      {"cast-then-scale", RMSNORM_CAST_THEN_SCALE},
-      {"inverse-rounded", RMSNORM_INVERSE_ROUNDED}}},
-    {"--residual-rounding",
-     &rmsnorm_options::residual_rounding,
-     false,
-     "--residual",
-     "Whether the sum is rounded to the residual's type before the norm (default) or after",
-     {{"cast-then-norm", RMSNORM_CAST_THEN_NORM}, {"norm-then-cast", RMSNORM_NORM_THEN_CAST}}},
-    {"--activation",
-     &rmsnorm_options::activation,
-     false,
-     "--gate",
-     "What makes a factor of an element z of the gate: z / (1 + exp(-z)) (default) or 1 / (1 + "
-     "exp(-z))",
-     {{"silu", RMSNORM_SILU}, {"sigmoid", RMSNORM_SIGMOID}}},
-    {"--gate-placement",
-     &rmsnorm_options::gate_placement,
-     false,
-     "--gate",
-     "Whether the gate multiplies the norm (default), or x before the norm",
-     {{"after", RMSNORM_GATE_AFTER}, {"before", RMSNORM_GATE_BEFORE}}},
-    {"--gate-rounding",
-     &rmsnorm_options::gate_rounding,
-     false,
-     "--gate",
+     "before, and 1 / RMS as well"},
+    {internal::kResidualRounding,
+     "Whether the norm is of the sum rounded to the residual's type (default) or of the sum itself",
+     "--residual"},
+    {internal::kActivation,
+     "The factor for an element z of the gate: z / (1 + exp(-z)) (default) or 1 / (1 + exp(-z))",
+     "--gate"},
+    {internal::kGatePlacement,
+     "Whether the gate multiplies the norm (default), or x before the norm", "--gate"},
+    {internal::kGateRounding,
      "Whether the norm is rounded to x's type before the gate multiplies it; default: no",
-     {{"none", RMSNORM_GATE_UNROUNDED}, {"x", RMSNORM_GATE_ROUNDED_TO_X}}},
+     "--gate"},
 };
+static_assert(std::size(kOptionFlags) == internal::kOptions,
+              "an option of the library has no flag");
 
 // What each way to quantise writes beside the output.
 const std::map<std::string, std::vector<Operand>> kQuantisations = {
@@ -269,30 +238,31 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
         ->needs(verb.get_option(file.flag));
   }
   const bool is_forward = command.call == rmsnorm_forward;
-  for (const Number& number : kNumbers) {
-    if (!is_forward && !number.has_gradient) continue;
-    const auto set = [call, number](const std::string& text) {
-      const float value = ParseFloat(number.flag, text);
-      if (number.refuses(value)) {
-        throw UserError(std::string(number.flag) + ": " + text + " is " + number.refused);
-      }
-      call->options.*number.field = value;
+  for (const OptionFlag& flag : kOptionFlags) {
+    if (!is_forward && flag.rule().gradient != internal::Gradient::kDepends) continue;
+    if (internal::IsNumber(flag.option)) {
+      const auto set = [call, &flag](const std::string& text) {
+        const float value = ParseFloat(flag.name(), text);
+        if (flag.refuses(value)) throw UserError(flag.name() + ": " + text + " is " + flag.refused);
+        internal::SetValueIn(call->options, flag.option, value);
+      };
+      add(flag.name(), set, flag.help)->type_name("NUMBER")->default_str(flag.unless_given);
+      continue;
+    }
+    const auto set = [call, &flag](const std::string& word) {
+      internal::SetValueIn(call->options, flag.option, internal::WordOf(flag.option, word.c_str()));
     };
-    add(number.flag, set, number.help)->type_name("NUMBER")->default_str(number.unless_given);
-  }
-  for (const Choice& choice : kChoices) {
-    if (!is_forward && !choice.has_gradient) continue;
-    const auto set = [call, &choice](const std::string& word) {
-      call->options.*choice.field = choice.words.at(word);
-    };
-    CLI::Option* const option = add(choice.flag, set, choice.help);
-    option->check(CLI::IsMember(choice.words));
-    if (choice.needs != nullptr) option->needs(verb.get_option(choice.needs));
+    std::vector<std::string> words;
+    for (const char* const* word = flag.rule().words; *word != nullptr; ++word) {
+      words.push_back(*word);
+    }
+    CLI::Option* const option = add(flag.name(), set, flag.help);
+    option->check(CLI::IsMember(words));
+    if (flag.needs != nullptr) option->needs(verb.get_option(flag.needs));
   }
   const auto layout = std::make_shared<Layout>();
   if (is_forward) Layout::Add(verb, *call, *layout);
-  verb.add_option("--threads", call->context.threads,
-                  "At most so many threads; 0: as OpenMP chooses")
+  verb.add_option("--threads", call->context.threads, "The most threads; 0: as OpenMP chooses")
       ->check(CLI::Range(std::numeric_limits<int32_t>::max()))
       ->capture_default_str();
   verb.footer(AnyOf(outputs) + " is needed. " + kFooter);

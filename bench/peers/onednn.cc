@@ -132,13 +132,13 @@ void* TryToPrepare(const rmsnorm_peer_case& what, memory::data_type type, const 
   UseThreads(what.threads);
   Preparation preparation(what, type);
   Prepared* const prepared =
-      what.operation == RMSNORM_PEER_FORWARD ? preparation.Forward() : preparation.Backward();
+      what.operation == RMSNORM_PEER_NORM ? preparation.Forward() : preparation.Backward();
   if (prepared == nullptr) *why = "oneDNN cannot on this CPU";
   return prepared;
 }
 
 void* Prepare(const rmsnorm_peer_case* what, const char** why) {
-  if (what->operation != RMSNORM_PEER_FORWARD && what->operation != RMSNORM_PEER_BACKWARD) {
+  if (what->operation != RMSNORM_PEER_NORM && what->operation != RMSNORM_PEER_BACKWARD) {
     *why = "not an operation of this plug-in";
     return nullptr;
   }

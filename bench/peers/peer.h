@@ -28,9 +28,9 @@ extern "C" {
 /* Row by row, with r = 1 / sqrt(mean(x^2) + eps), and each result cast once: */
 enum {
   /* y = x * r * weight */
-  RMSNORM_PEER_FORWARD = 0,
+  RMSNORM_PEER_NORM = 0,
   /* residual += x, in place; y = the same of the residual, after it is cast (or before) */
-  RMSNORM_PEER_ADD_FORWARD = 1,
+  RMSNORM_PEER_ADD_NORM = 1,
   /* With g = dy * weight: dx = r * (g - x * r^2 * mean(g * x)), dw = sum over rows of dy * x * r */
   RMSNORM_PEER_BACKWARD = 2,
   /* y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, beside which the library's forward
@@ -39,7 +39,7 @@ enum {
   /* Those of the library alone: forward without a prepared weight, its two phases, and several
      norms in one call or one over all of their heads. A plug-in refuses these and those below, and
      any other number. */
-  RMSNORM_PEER_FORWARD_CALL = 4,
+  RMSNORM_PEER_NORM_CALL = 4,
   RMSNORM_PEER_SUM_SQUARES = 5,
   RMSNORM_PEER_SCALE = 6,
   RMSNORM_PEER_LATENT = 7,
@@ -66,7 +66,7 @@ enum { RMSNORM_PEER_F32 = 1, RMSNORM_PEER_F16 = 2, RMSNORM_PEER_BF16 = 3 };
 /* What to compute. The buffers stay where they are until release(), and those that an operation
    does without are null. Only the results may be written. */
 typedef struct rmsnorm_peer_case {
-  int32_t operation; /* RMSNORM_PEER_FORWARD, ... */
+  int32_t operation; /* RMSNORM_PEER_NORM, ... */
   int32_t dtype;     /* of x, weight, y and what has no type below: RMSNORM_PEER_F32, ... */
   size_t rows;
   size_t d;        /* elements of a row; rows are dense */
@@ -76,7 +76,7 @@ typedef struct rmsnorm_peer_case {
   const void* weight; /* d elements */
   const void* bias;   /* LAYERNORM: d elements */
   void* y;            /* the result of most, rows * d elements */
-  void* residual; /* ADD_FORWARD, POST_...: is added to; rows * d elements, others in each run */
+  void* residual; /* ADD_NORM, POST_...: is added to; rows * d elements, others in each run */
   const void* post_norm_weight; /* POST_...: d elements */
   const void* gate;             /* GATE_...: rows * d elements */
   const void* dy;               /* BACKWARD: the gradient by y, rows * d elements */

@@ -87,10 +87,10 @@ class Rows {
     const size_t begin = what.rows * thread / prepared.threads;
     const size_t end = what.rows * (thread + 1) / prepared.threads;
     switch (what.operation) {
-      case RMSNORM_PEER_FORWARD:
+      case RMSNORM_PEER_NORM:
         return Forward(what, begin, end);
-      case RMSNORM_PEER_ADD_FORWARD:
-        return AddForward(what, begin, end);
+      case RMSNORM_PEER_ADD_NORM:
+        return AddNorm(what, begin, end);
       case RMSNORM_PEER_BACKWARD:
         return Backward(what, begin, end,
                         thread == 0 ? what.dw : prepared.sums.data() + (thread - 1) * what.d);
@@ -129,7 +129,7 @@ class Rows {
     }
   }
 
-  static void AddForward(const rmsnorm_peer_case& what, size_t begin, size_t end) {
+  static void AddNorm(const rmsnorm_peer_case& what, size_t begin, size_t end) {
     const size_t d = what.d;
     const Storage* weight = Row(what.weight, 0, d);
     for (size_t row = begin; row < end; ++row) {
@@ -193,7 +193,7 @@ class Rows {
 };
 
 void* Prepare(const rmsnorm_peer_case* what, const char** why) {
-  if (what->operation < RMSNORM_PEER_FORWARD || what->operation > RMSNORM_PEER_LAYERNORM) {
+  if (what->operation < RMSNORM_PEER_NORM || what->operation > RMSNORM_PEER_LAYERNORM) {
     *why = "unknown operation";
     return nullptr;
   }

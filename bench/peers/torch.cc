@@ -116,9 +116,9 @@ class LayerNorm final : public Prepared {
   at::Tensor y_;
 };
 
-class AddForward final : public Prepared {
+class AddNorm final : public Prepared {
  public:
-  AddForward(const rmsnorm_peer_case& what, at::ScalarType type)
+  AddNorm(const rmsnorm_peer_case& what, at::ScalarType type)
       : Prepared(what, type), residual_(Matrix(what.residual)), y_(Matrix(what.y)) {}
 
  private:
@@ -177,10 +177,10 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
   try {
     const c10::InferenceMode guard;
     switch (what->operation) {
-      case RMSNORM_PEER_FORWARD:
+      case RMSNORM_PEER_NORM:
         return static_cast<Prepared*>(new Forward(*what, type));
-      case RMSNORM_PEER_ADD_FORWARD:
-        return static_cast<Prepared*>(new AddForward(*what, type));
+      case RMSNORM_PEER_ADD_NORM:
+        return static_cast<Prepared*>(new AddNorm(*what, type));
       case RMSNORM_PEER_BACKWARD:
         return static_cast<Prepared*>(new Backward(*what, type));
       case RMSNORM_PEER_LAYERNORM:

@@ -44,8 +44,8 @@ class View(ctypes.Structure):
 class Operands(ctypes.Structure):
     """rmsnorm_operands"""
 
-    TENSORS = ("x", "residual", "weight", "bias", "sums", "y", "residual_out", "rstd", "sums_out")
-    TENSORS += ("dy", "dx", "dw", "db", "post_norm_weight", "gate", "q", "scale", "zero")
+    TENSORS = ("x", "residual", "dy", "gate", "weight", "bias", "post_norm_weight", "sums")
+    TENSORS += ("residual_out", "y", "q", "rstd", "sums_out", "scale", "zero", "dx", "dw", "db")
     _fields_ = [
         ("size", c_uint32),
         ("add_to", c_uint32),
@@ -72,8 +72,7 @@ class Options(ctypes.Structure):
     ]
 
     def __init__(self, **values):
-        defaults = {"size": sizeof(Options), "eps": 1e-5, "factor": 1.0}
-        super().__init__(**{**defaults, **values})
+        super().__init__(**{"size": sizeof(Options), "eps": 1e-5, **values})
 
 
 class Context(ctypes.Structure):

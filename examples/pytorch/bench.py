@@ -48,7 +48,7 @@ def forward(norm, x, weight, _):
     return lambda: norm(x, weight)
 
 
-def add_forward(norm, x, weight, residual):
+def add_norm(norm, x, weight, residual):
     if norm is own:
         return lambda: torch.ops.rmsnorm.add_rms_norm(x, residual, weight, EPS)
     return lambda: norm(residual.add_(x), weight)
@@ -108,7 +108,7 @@ def main():
     columns = [f"{dtype}: {norm}" for dtype in dtypes for norm in contenders(arguments.compile)]
     head = f"| {' | '.join(columns)} |\n|---{'|---:' * len(columns)}|"
     print(f"PyTorch {torch.__version__}, {cpu()}: microseconds per call\n\n| {head}")
-    calls = {"norm": forward, "residual add, norm": add_forward, "norm, gradients": training}
+    calls = {"norm": forward, "residual add, norm": add_norm, "norm, gradients": training}
     errors = []
     for call, (rows, threads) in itertools.product(calls, ((1, 1), (512, 1), (512, 2))):
         torch.set_num_threads(threads)

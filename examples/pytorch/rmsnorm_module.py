@@ -24,7 +24,7 @@ class RMSNorm(torch.nn.Module):
     """The norm of the last dimension, which has d elements. Its state_dict has a `weight`, as that of
     torch.nn.RMSNorm and of the models of transformers.
 
-    weight_offset is 1 for Gemma, and cast_then_scale is True for Llama.
+    weight_offset is 1 for Gemma, and round_before_weight is True for Llama.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class RMSNorm(torch.nn.Module):
         eps=1e-5,
         *,
         weight_offset=0.0,
-        cast_then_scale=False,
+        round_before_weight=False,
         device=None,
         dtype=None,
     ):
         super().__init__()
         self.d = d
         self.eps = eps
-        self.options = {"weight_offset": weight_offset, "cast_then_scale": cast_then_scale}
+        self.options = {"weight_offset": weight_offset, "round_before_weight": round_before_weight}
         self.weight = torch.nn.Parameter(torch.empty(d, device=device, dtype=dtype))
         self.reset_parameters()
 

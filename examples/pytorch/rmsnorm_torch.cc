@@ -118,11 +118,11 @@ void ParallelFor(void*, size_t count, rmsnorm_task task, void* state) {
   });
 }
 
-rmsnorm::Options MakeOptions(double eps, double weight_offset, bool cast_then_scale = false) {
+rmsnorm::Options MakeOptions(double eps, double weight_offset, bool round_before_weight = false) {
   rmsnorm::Options options;
   options.eps = static_cast<float>(eps);
   options.weight_offset = static_cast<float>(weight_offset);
-  if (cast_then_scale) options.rounding = rmsnorm::Rounding::cast_then_scale;
+  if (round_before_weight) options.rounding = rmsnorm::Rounding::before_weight;
   return options;
 }
 
@@ -139,25 +139,25 @@ rmsnorm::Context TorchContext() {
 void AnnounceChange(const at::Tensor& tensor) { torch::autograd::impl::bump_version(tensor); }
 
 void RmsNormOut(const at::Tensor& x, const OptionalTensor& weight, double eps, double weight_offset,
-                bool cast_then_scale, at::Tensor& out) {
+                bool round_before_weight, at::Tensor& out) {
   const auto views = Views({{"x", x}, {"out", out}});
   rmsnorm::ForwardOperands operands;
   operands.x = views[0];
   operands.weight = WeightView("weight", weight);
   operands.y = views[1];
   AnnounceChange(out);
-  rmsnorm::forward(operands, MakeOptions(eps, weight_offset, cast_then_scale), TorchContext());
+  rmsnorm::forward(operands, MakeOptions(eps, weight_offset, round_before_weight), TorchContext());
 }
 
 at::Tensor RmsNorm(const at::Tensor& x, const OptionalTensor& weight, double eps,
-                   double weight_offset, bool cast_then_scale) {
+                   double weight_offset, bool round_before_weight) {
   at::Tensor y = at::empty_like(x);
-  RmsNormOut(x, weight, eps, weight_offset, cast_then_scale, y);
+  RmsNormOut(x, weight, eps, weight_offset, round_before_weight, y);
   return y;
 }
 
 at::Tensor AddRmsNorm(const at::Tensor& x, at::Tensor& residual, const OptionalTensor& weight,
-                      double eps, double weight_offset, bool cast_then_scale) {
+                      double eps, double weight_offset, bool round_before_weight) {
   at::Tensor y = at::empty_like(x);
   const auto views = Views({{"x", x}, {"residual", residual}, {"y", y}});
   rmsnorm::ForwardOperands operands;
@@ -167,7 +167,7 @@ at::Tensor AddRmsNorm(const at::Tensor& x, at::Tensor& residual, const OptionalT
   operands.residual_out = views[1];
   operands.y = views[2];
   AnnounceChange(residual);
-  rmsnorm::forward(operands, MakeOptions(eps, weight_offset, cast_then_scale), TorchContext());
+  rmsnorm::forward(operands, MakeOptions(eps, weight_offset, round_before_weight), TorchContext());
   return y;
 }
 
@@ -196,11 +196,11 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const OptionalTensor& weight, double eps, double weight_offset,
-                            bool cast_then_scale) {
+                            bool round_before_weight) {
     context->save_for_backward({x, weight.value_or(at::Tensor())});
     context->saved_data["eps"] = eps;
     context->saved_data["weight_offset"] = weight_offset;
-    return Call(x, weight, eps, weight_offset, cast_then_scale);
+    return Call(x, weight, eps, weight_offset, round_before_weight);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -220,12 +220,12 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
 
   // The operator below autograd.
   static at::Tensor Call(const at::Tensor& x, const OptionalTensor& weight, double eps,
-                         double weight_offset, bool cast_then_scale) {
+                         double weight_offset, bool round_before_weight) {
     static const auto operation = c10::Dispatcher::singleton()
                                       .findSchemaOrThrow("rmsnorm::rms_norm", "")
                                       .typed<decltype(RmsNorm)>();
     const at::AutoDispatchBelowADInplaceOrView below;
-    return operation.call(x, weight, eps, weight_offset, cast_then_scale);
+    return operation.call(x, weight, eps, weight_offset, round_before_weight);
   }
 };
 
@@ -235,10 +235,10 @@ bool IsDifferentiated(const at::Tensor& tensor) {
 }
 
 at::Tensor RmsNormAutograd(const at::Tensor& x, const OptionalTensor& weight, double eps,
-                           double weight_offset, bool cast_then_scale) {
+                           double weight_offset, bool round_before_weight) {
   return IsDifferentiated(x) || (weight && IsDifferentiated(*weight))
-             ? RmsNormFunction::apply(x, weight, eps, weight_offset, cast_then_scale)
-             : RmsNormFunction::Call(x, weight, eps, weight_offset, cast_then_scale);
+             ? RmsNormFunction::apply(x, weight, eps, weight_offset, round_before_weight)
+             : RmsNormFunction::Call(x, weight, eps, weight_offset, round_before_weight);
 }
 
 // For the operators that write into an argument, which autograd would not see.
@@ -280,19 +280,19 @@ Gradients RmsNormBackwardMeta(const at::Tensor&, const at::Tensor& x, const Opti
 }  // namespace
 
 // x is normalised over its last dimension and y is of its type; the weight has that many elements
-// of any of the three types. cast_then_scale rounds before the weight, as Llama's norm does;
+// of any of the three types. round_before_weight rounds before the weight, as Llama's norm does;
 // weight_offset is 1 for Gemma's. add_rms_norm adds x onto the residual in place and gives the norm
 // of that.
 TORCH_LIBRARY(rmsnorm, library) {
   library.def(
       "rms_norm(Tensor x, Tensor? weight=None, float eps=1e-5, *, float weight_offset=0, "
-      "bool cast_then_scale=False) -> Tensor");
+      "bool round_before_weight=False) -> Tensor");
   library.def(
       "rms_norm.out(Tensor x, Tensor? weight=None, float eps=1e-5, *, float weight_offset=0, "
-      "bool cast_then_scale=False, Tensor(a!) out) -> ()");
+      "bool round_before_weight=False, Tensor(a!) out) -> ()");
   library.def(
       "add_rms_norm(Tensor x, Tensor(a!) residual, Tensor? weight=None, float eps=1e-5, *, "
-      "float weight_offset=0, bool cast_then_scale=False) -> Tensor");
+      "float weight_offset=0, bool round_before_weight=False) -> Tensor");
   library.def(
       "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, float eps, float weight_offset, "
       "bool[2] output_mask) -> (Tensor, Tensor)");

@@ -11,8 +11,8 @@
 /// other is refused with an rmsnorm::Error. The call that gets the view checks the rest, such as a
 /// last dimension that is not contiguous.
 ///
-/// A view does not own what it shows: the tensor, and what deletes it, stay the caller's. Nothing
-/// here writes to a tensor, so all functions may be called from many threads at once.
+/// A view does not own its tensor: the caller keeps the tensor and deletes it. Nothing here writes
+/// to a tensor, so all functions may be called from many threads at once.
 #ifndef RMSNORM_DLPACK_HPP_
 #define RMSNORM_DLPACK_HPP_
 
@@ -78,10 +78,10 @@ inline rmsnorm_view TensorView(const DLTensor& tensor) {
   const char* data = static_cast<const char*>(tensor.data);
   if (data != nullptr) data += tensor.byte_offset;
   if (reinterpret_cast<std::uintptr_t>(data) % rmsnorm_dtype_size(dtype) != 0) {
-    RefuseTensor(RMSNORM_ERROR_ALIGNMENT, "data with byte_offset " +
-                                              std::to_string(tensor.byte_offset) +
-                                              " is not aligned to its element of " +
-                                              std::to_string(rmsnorm_dtype_size(dtype)) + " bytes");
+    RefuseTensor(RMSNORM_ERROR_LAYOUT, "data with byte_offset " +
+                                           std::to_string(tensor.byte_offset) +
+                                           " is not aligned to its element of " +
+                                           std::to_string(rmsnorm_dtype_size(dtype)) + " bytes");
   }
   return rmsnorm_tensor(data, dtype, tensor.ndim, shape,
                         tensor.strides != nullptr ? stride : nullptr);
@@ -94,8 +94,7 @@ inline ConstView dlpack_input(const DLTensor& tensor) {
   return ConstView(dlpack_internal::TensorView(tensor));
 }
 
-/// A tensor to write: y, residual_out, dx or dw. That its owner lets it be written is the caller's
-/// to know.
+/// A tensor to write: y, residual_out, dx or dw. The caller must know that it may be written.
 inline View dlpack_output(const DLTensor& tensor) {
   return View(dlpack_internal::TensorView(tensor));
 }
@@ -105,15 +104,15 @@ inline ConstView dlpack_input(const DLManagedTensor& tensor) {
   return dlpack_input(tensor.dl_tensor);
 }
 
-/// A tensor to write, as a "dltensor" capsule holds it. That its owner lets it be written is the
-/// caller's to know.
+/// A tensor to write, as a "dltensor" capsule holds it. The caller must know that it may be
+/// written.
 inline View dlpack_output(const DLManagedTensor& tensor) { return dlpack_output(tensor.dl_tensor); }
 
 // DLPack 1.0 and later.
 #if defined(DLPACK_MAJOR_VERSION)
 
-/// A tensor to read, as a "dltensor_versioned" capsule holds it. Refused where its major version is
-/// not that of the DLPack header this is compiled with.
+/// A tensor to read, as a "dltensor_versioned" capsule holds it. Refused where its major version
+/// differs from the version of the DLPack header this is compiled with.
 inline ConstView dlpack_input(const DLManagedTensorVersioned& tensor) {
   if (tensor.version.major != DLPACK_MAJOR_VERSION) {
     dlpack_internal::RefuseTensor(RMSNORM_ERROR_STRUCT_SIZE,
@@ -129,7 +128,7 @@ inline ConstView dlpack_input(const DLManagedTensorVersioned& tensor) {
 inline View dlpack_output(const DLManagedTensorVersioned& tensor) {
   const ConstView view = dlpack_input(tensor);
   if ((tensor.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0) {
-    dlpack_internal::RefuseTensor(RMSNORM_ERROR_READ_ONLY,
+    dlpack_internal::RefuseTensor(RMSNORM_ERROR_OPERAND,
                                   "it is read-only, and cannot be an output");
   }
   return View(*view.get());

@@ -6,11 +6,11 @@
 ///
 ///     y_j = x_j / sqrt(sum_i(x_i^2) / D + eps) * (offset + weight_j) + bias_j
 ///
-/// D is d unless a divisor is given. The formula is that of Zhang and Sennrich, "Root Mean Square
-/// Layer Normalization", 2019, arXiv:1910.07467, equation 4; eps, the offset and the bias came with
-/// the models that use them. Gradients are its derivatives. Everything is computed in f32 and has
-/// the same bits on every CPU, for every number of threads, for every batch around a row and in
-/// every rounding mode the caller may have set.
+/// D is d unless a divisor is given. The formula is equation 4 of Zhang and Sennrich, "Root Mean
+/// Square Layer Normalization", 2019, arXiv:1910.07467; eps, the offset and the bias came with the
+/// models that use them. Gradients are its derivatives. Everything is computed in f32 and has the
+/// same bits on every CPU, for every number of threads, for every batch around a row and in every
+/// rounding mode that the caller may have set.
 ///
 /// A call has operands, which are views of tensors, options, which are numbers, and a context,
 /// which says on which threads and with which instructions it runs:
@@ -19,31 +19,35 @@
 ///
 /// rmsnorm_norm() and rmsnorm_add_norm() are short forms of the usual calls.
 ///
-/// Conventions that hold for every function here:
-/// - Errors: a function that can fail returns a ::rmsnorm_status. It checks its arguments first: on
-///   an error nothing has been written, and rmsnorm_error_message() says what was wrong with which
-///   argument. No pointer may be null unless its description says so.
+/// Conventions for every function here:
+/// - Errors: a function that can fail returns a ::rmsnorm_status. It checks its arguments before it
+///   writes anything. After an error rmsnorm_error_message() names the argument, its value and what
+///   is possible. No pointer may be null unless its description says so.
+/// - Defaults: 0 is the default of every field of options and contexts, except for eps, which is
+///   what it says. `{.size = sizeof options, .eps = 1e-6f}` has all other options at their
+///   defaults.
 /// - Growth: operands, options and contexts begin with their size. A later version may append
-///   fields. A struct of an older, smaller size is taken with the default for what it lacks, and a
-///   larger one if what this version does not know is zero.
+///   fields. The library takes a smaller struct of an older version, with the defaults for the
+///   fields it lacks, and a larger one if all bytes that this version does not know are zero.
 /// - Thread safety: every function may be called from many threads at once, also on the same
 ///   module, as long as nobody changes that module's weight or destroys it at the same time. Calls
 ///   at the same time must not write to memory that another of them uses.
-/// - Threads: a call with work enough is spread over threads of OpenMP, or over the parts that the
-///   executor in its context gets. Inside an OpenMP parallel region a call without an executor is
-///   serial. It is so, too, in a child that was forked after a call in its parent had used OpenMP:
-///   those threads stay behind.
-/// - The library prints nothing, does not abort, and no C++ exception leaves it. But where GNU's
-///   OpenMP cannot start a thread or gets no memory (ulimit -u, ulimit -v), it says so on stderr
-///   and ends the process, which the library cannot prevent. A call with one thread or with an
-///   executor does not use it.
-/// - Units: sizes and strides are counted in elements, never in bytes. eps is in the unit of x
-///   squared, or of x where it stands outside the root.
-/// - Aliasing: y may be in the place of x, residual_out in that of residual and dx in that of dy.
-/// In
-///   place means the same data, strides and element size. Otherwise an output shares no byte with
-///   another operand, and lies between the rows of another only where both walk through memory by
-///   the same strides, as the q and k slices of one buffer do.
+/// - Threads: a call with enough work runs on several threads of OpenMP, or hands its parts to the
+///   executor in its context. Inside an OpenMP parallel region a call without an executor is
+///   serial. So is a call in a child that was forked after its parent had used OpenMP, because the
+///   parent's threads do not exist in the child.
+/// - Stack: a call needs at most 48 KiB of stack, on every thread it runs on.
+/// - The library prints nothing, does not abort, and throws no C++ exception. But GNU's OpenMP ends
+///   the process, with a message on stderr, where it cannot start a thread or gets no memory
+///   (ulimit
+///   -u, ulimit -v). The library cannot prevent this. A call with one thread or with an executor
+///   does not use OpenMP.
+/// - Units: sizes and strides count elements, never bytes. eps is in the unit of x squared, or of x
+///   where it stands outside the root.
+/// - Aliasing: y may be in the place of x, residual_out in the place of residual, and dx in the
+///   place of dy. "In the place of" means the same data, strides and element size. Otherwise an
+///   output shares no byte with another operand. It may lie between the rows of another operand
+///   only where both have the same strides in bytes, as the q and k slices of one buffer do.
 #ifndef RMSNORM_RMSNORM_H_
 #define RMSNORM_RMSNORM_H_
 
@@ -68,38 +72,27 @@ extern "C" {
 
 // ------------------------------------------------------------------------------------ status
 
-/// What a call came to: RMSNORM_OK, or what was wrong.
+/// The result of a call: RMSNORM_OK, or the kind of error.
 typedef int32_t rmsnorm_status;
 enum {
   RMSNORM_OK = 0,
   RMSNORM_ERROR_NULL = 1,         ///< a required pointer is null
-  RMSNORM_ERROR_STRUCT_SIZE = 2,  ///< a struct's size is unknown, or it holds what is unknown
-  RMSNORM_ERROR_DTYPE = 3,        ///< an unknown element type
-  RMSNORM_ERROR_SHAPE = 4,        ///< d = 0, a wrong number of dimensions, or shapes that differ
-  RMSNORM_ERROR_STRIDE = 5,  ///< gaps in the last dimension, or rows of an output not told apart
-  RMSNORM_ERROR_SIZE_OVERFLOW = 6,   ///< a view spans more bytes than an address can count
-  RMSNORM_ERROR_ALIGNMENT = 7,       ///< a pointer is not aligned to its element
-  RMSNORM_ERROR_OVERLAP = 8,         ///< an output shares memory with another argument
-  RMSNORM_ERROR_EPS = 9,             ///< eps is negative or not finite
-  RMSNORM_ERROR_EPS_PLACEMENT = 10,  ///< an unknown place for eps
-  RMSNORM_ERROR_ROUNDING = 11,       ///< an unknown rounding order, of n or of the residual
-  RMSNORM_ERROR_WEIGHT_OFFSET = 12,  ///< an offset that is not finite, or without a weight
-  RMSNORM_ERROR_DIVISOR = 13,        ///< a divisor outside 2^-126 to 2^126
-  RMSNORM_ERROR_THREADS = 14,        ///< a negative number of threads
-  RMSNORM_ERROR_TARGET = 15,         ///< a target that is unknown, or that this CPU cannot run
-  RMSNORM_ERROR_MEMORY = 16,         ///< out of memory
-  RMSNORM_ERROR_FLAGS = 17,          ///< an unknown flag
-  RMSNORM_ERROR_DEVICE = 18,         ///< memory of another device (rmsnorm/dlpack.hpp)
-  RMSNORM_ERROR_READ_ONLY = 19,      ///< an output that may only be read (rmsnorm/dlpack.hpp)
-  RMSNORM_ERROR_OPERAND = 20,        ///< operands that exclude or lack each other
-  RMSNORM_ERROR_FACTOR = 21,         ///< a factor that is not finite
-  RMSNORM_ERROR_GATE = 22            ///< an unknown way to gate, or one without a gate
+  RMSNORM_ERROR_STRUCT_SIZE = 2,  ///< a struct has no known size, or holds unknown fields
+  RMSNORM_ERROR_DTYPE = 3,        ///< an element type that the operand cannot have
+  RMSNORM_ERROR_SHAPE = 4,        ///< a wrong number of dimensions, d = 0, or shapes that differ
+  RMSNORM_ERROR_LAYOUT = 5,       ///< strides, alignment, or more bytes than an address can count
+  RMSNORM_ERROR_OVERLAP = 6,      ///< an output shares memory with another argument
+  RMSNORM_ERROR_OPTION = 7,       ///< an option or a field of a context has no possible value
+  RMSNORM_ERROR_OPERAND = 8,  ///< operands exclude or lack each other, or cannot be what they are
+  RMSNORM_ERROR_TARGET = 9,   ///< a target that is unknown, or that this CPU cannot run
+  RMSNORM_ERROR_MEMORY = 10,  ///< out of memory
+  RMSNORM_ERROR_DEVICE = 11   ///< memory of another device (rmsnorm/dlpack.hpp)
 };
 
-/// A constant text for a status, such as "eps is negative or not finite". Never null.
+/// A constant text for a status, such as "out of memory". Never null.
 RMSNORM_API const char* rmsnorm_status_text(rmsnorm_status status) RMSNORM_NOEXCEPT;
 
-/// What was wrong in the last call of this thread that failed, naming the argument, such as
+/// The error of this thread's last failed call. It begins with the name of the argument, as in
 /// "y: 3 dimensions, but x has 2". Empty before the first failure. Valid until the next failing
 /// call of the same thread.
 RMSNORM_API const char* rmsnorm_error_message(void) RMSNORM_NOEXCEPT;
@@ -110,7 +103,7 @@ RMSNORM_API const char* rmsnorm_version(void) RMSNORM_NOEXCEPT;
 // ------------------------------------------------------------------------------------- views
 
 /// Element types. Each of the first three converts to f32 exactly; results are rounded to nearest
-/// even. f64 is the type of sums of squares alone, and i8 that of quantised outputs.
+/// even. Only sums of squares have the type f64, and only quantised outputs the type i8.
 typedef int32_t rmsnorm_dtype;
 enum {
   RMSNORM_F32 = 1,   ///< IEEE binary32
@@ -128,26 +121,36 @@ RMSNORM_API const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) RMSNORM_NOEXCEPT
 /// The most dimensions a view can have.
 #define RMSNORM_MAX_DIMS 8
 
-/// Where a tensor lies in memory. The last dimension is the row of d elements that is normalised
-/// and must be contiguous (stride 1); the others may have any stride, so that a slice of a fused
-/// buffer or padded rows need no copy. An input may repeat rows (stride 0). The rows of an output
-/// are told apart by their strides: each is at least as wide as what the narrower ones span, the
-/// row included. The data must be aligned to the element's own size; nothing more is needed. Make
-/// views with the functions below. This struct does not grow.
+/// Where a tensor lies in memory. The last dimension is the row of d elements and must be
+/// contiguous (stride 1). The others may have any stride, so that a slice of a fused buffer or
+/// padded rows need no copy. An input may repeat rows (stride 0). The strides of an output must
+/// tell its rows apart: each stride is at least as wide as all that the narrower strides span, the
+/// row included. The data must be aligned to the size of an element; nothing more is needed. Make
+/// views with the functions below, or fill in the struct. It does not grow.
 typedef struct rmsnorm_view {
-  void* data;                      ///< the first element; never written where the view is an input
-  rmsnorm_dtype dtype;             ///< the element type
-  int32_t ndim;                    ///< number of dimensions, 1 to RMSNORM_MAX_DIMS
-  size_t shape[RMSNORM_MAX_DIMS];  ///< elements in each dimension; the last is d
+  const void* data;                    ///< the first element; written where the view is an output
+  rmsnorm_dtype dtype;                 ///< the element type
+  int32_t ndim;                        ///< number of dimensions, 1 to RMSNORM_MAX_DIMS
+  size_t shape[RMSNORM_MAX_DIMS];      ///< elements in each dimension; the last is d
   ptrdiff_t stride[RMSNORM_MAX_DIMS];  ///< elements from one index to the next; the last is 1
 } rmsnorm_view;
+
+/// @cond
+// The ndim of an empty view of rmsnorm.hpp, and of views that it could not make, which a call refuses:
+// shape[0] dimensions but shape[1] strides, or stride[0] elements in dimension shape[0].
+enum {
+  RMSNORM_VIEW_ABSENT = -1000,
+  RMSNORM_VIEW_WRONG_STRIDES = -1001,
+  RMSNORM_VIEW_NEGATIVE_SIZE = -1002
+};
+/// @endcond
 
 /// A view of `rows` rows of `d` elements, the rows `row_stride` elements apart (d where they are
 /// dense).
 static inline rmsnorm_view rmsnorm_rows(const void* data, rmsnorm_dtype dtype, size_t rows,
                                         size_t d, ptrdiff_t row_stride) {
   rmsnorm_view view;
-  view.data = (void*)data;
+  view.data = data;
   view.dtype = dtype;
   view.ndim = 2;
   view.shape[0] = rows;
@@ -160,7 +163,7 @@ static inline rmsnorm_view rmsnorm_rows(const void* data, rmsnorm_dtype dtype, s
 /// A view of `count` elements in one dimension: a weight, a bias, or one value for each row.
 static inline rmsnorm_view rmsnorm_vector(const void* data, rmsnorm_dtype dtype, size_t count) {
   rmsnorm_view view;
-  view.data = (void*)data;
+  view.data = data;
   view.dtype = dtype;
   view.ndim = 1;
   view.shape[0] = count;
@@ -175,7 +178,7 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
   rmsnorm_view view;
   ptrdiff_t dense = 1;
   int32_t i;
-  view.data = (void*)data;
+  view.data = data;
   view.dtype = dtype;
   view.ndim = ndim;
   for (i = 0 < ndim && ndim <= RMSNORM_MAX_DIMS ? ndim - 1 : -1; i >= 0; --i) {
@@ -188,71 +191,99 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
 
 // ---------------------------------------------------------------------------------- operands
 
-/// Gradients that are added to what their memory holds, as bits of rmsnorm_operands::add_to. A bit
-/// for a gradient that is not computed is no matter.
+/// Bits of rmsnorm_operands::add_to: the gradient is added to the values in its memory. Bits for
+/// absent gradients are ignored.
 enum {
   RMSNORM_ADD_TO_DX = 1,  ///< dx
   RMSNORM_ADD_TO_DW = 2,  ///< dw
   RMSNORM_ADD_TO_DB = 4   ///< db
 };
 
-/// The tensors of a call, each null where it is absent. Start from rmsnorm_no_operands() and set
-/// those that the call has; rmsnorm_forward() and rmsnorm_backward() say which these are.
+/// The tensors of a call, inputs first; a null pointer is an absent operand. Start from
+/// rmsnorm_no_operands(), or from a struct of zeros with its size.
 ///
-/// x has any shape [..., d] with d at least 1. Zero rows succeed. residual, gate, y, q,
-/// residual_out, dy and dx have the shape of x. weight, bias, post_norm_weight, dw and db have the
-/// shape [d], or have leading dimensions too, which are aligned with those of x from the right:
-/// each is that of x, or 1 where all of x's rows along it share one row of the weight. rstd, sums,
-/// sums_out, scale and zero have the leading dimensions of x, and one element where x has none.
+/// x has any shape [..., d] with d at least 1. Zero rows succeed. The shapes of the others:
 ///
-/// The types are f32, f16 or bf16 in any combination, but rstd and scale are f32, sums and sums_out
-/// are f64, q and zero are i8, and residual_out has the type of residual.
+///     rows      residual, dy, gate, residual_out, y, q, dx: the shape of x
+///     columns   weight, bias, post_norm_weight, dw, db: [d], or with leading dimensions, aligned
+///               with those of x from the right; each equals that of x, or is 1 where all rows of x
+///               along it share one row of the weight
+///     per row   rstd, sums, sums_out, scale, zero: the leading dimensions of x; one element where
+///     x
+///               has one dimension
+///
+/// Which operands go together:
+///
+///     operand            forward    backward   needs      excludes
+///     x                  required   required
+///     residual           input      -                     sums; a gate before the norm
+///     dy                 -          required
+///     gate               input      -
+///     weight             input      input
+///     bias               input      -
+///     post_norm_weight   input      -                     sums
+///     sums               input      -                     residual, post_norm_weight
+///     residual_out       output     -          residual
+///     y                  output     -
+///     q                  output     -          scale
+///     rstd               output     input
+///     sums_out           output     -
+///     scale              output     -          q
+///     zero               output     -          q
+///     dx, dw, db         -          output
+///
+/// A call needs at least one output. A weight_offset needs a weight or a post_norm_weight where y,
+/// q, dx or dw is given. An activation, gate_placement or gate_rounding other than the default
+/// needs a gate.
+///
+/// The types are f32, f16 or bf16 in any combination, with these exceptions: rstd and scale are
+/// f32, sums and sums_out are f64, q and zero are i8, and residual_out has the type of residual.
 typedef struct rmsnorm_operands {
   uint32_t size;                         ///< sizeof(rmsnorm_operands)
   uint32_t add_to;                       ///< RMSNORM_ADD_TO_DX and the like, or 0
-  const rmsnorm_view* x;                 ///< input: what is normalised
-  const rmsnorm_view* residual;          ///< input: what x is added to before
+  const rmsnorm_view* x;                 ///< input: the rows
+  const rmsnorm_view* residual;          ///< input: x is added to it before the norm
+  const rmsnorm_view* dy;                ///< input: the gradient of the loss by y
+  const rmsnorm_view* gate;              ///< input: an activation of it multiplies x or the norm
   const rmsnorm_view* weight;            ///< input; absent, it has the bits of ones
   const rmsnorm_view* bias;              ///< input: added after the weight
-  const rmsnorm_view* sums;              ///< input: the sums of squares, in the place of x's own
-  const rmsnorm_view* y;                 ///< output: the norm; may be in the place of x
-  const rmsnorm_view* residual_out;      ///< output: residual + x; may be in the place of residual
-  const rmsnorm_view* rstd;              ///< 1 / RMS: forward's output, and backward's input
-  const rmsnorm_view* sums_out;          ///< output: the sums of squares of what is normalised
-  const rmsnorm_view* dy;                ///< input: the gradient of the loss by y
-  const rmsnorm_view* dx;                ///< output: the gradient by x; may be in the place of dy
-  const rmsnorm_view* dw;                ///< output: the gradient by the weight, of its shape
-  const rmsnorm_view* db;                ///< output: the gradient by the bias
   const rmsnorm_view* post_norm_weight;  ///< input: x is first normalised, by this weight
-  const rmsnorm_view* gate;              ///< input: what an activation turns into factors
+  const rmsnorm_view* sums;              ///< input: sums of squares that replace those of x
+  const rmsnorm_view* residual_out;      ///< output: residual + x; may be in the place of residual
+  const rmsnorm_view* y;                 ///< output: the norm; may be in the place of x
   const rmsnorm_view* q;                 ///< output: the norm, quantised
+  const rmsnorm_view* rstd;              ///< 1 / RMS: forward's output, and backward's input
+  const rmsnorm_view* sums_out;          ///< output: the sums of squares of the input of the norm
   const rmsnorm_view* scale;             ///< output: the step from one integer of q to the next
   const rmsnorm_view* zero;              ///< output: the integer of q that stands for 0
+  const rmsnorm_view* dx;                ///< output: the gradient by x; may be in the place of dy
+  const rmsnorm_view* dw;                ///< output: the gradient by the weight, in its shape
+  const rmsnorm_view* db;                ///< output: the gradient by the bias
 } rmsnorm_operands;
 
-/// No operand, and nothing that is added to.
+/// No operand, and nothing to add to.
 static inline rmsnorm_operands rmsnorm_no_operands(void) {
   rmsnorm_operands operands;
   operands.size = (uint32_t)sizeof(rmsnorm_operands);
   operands.add_to = 0;
   operands.x = NULL;
   operands.residual = NULL;
+  operands.dy = NULL;
+  operands.gate = NULL;
   operands.weight = NULL;
   operands.bias = NULL;
+  operands.post_norm_weight = NULL;
   operands.sums = NULL;
-  operands.y = NULL;
   operands.residual_out = NULL;
+  operands.y = NULL;
+  operands.q = NULL;
   operands.rstd = NULL;
   operands.sums_out = NULL;
-  operands.dy = NULL;
+  operands.scale = NULL;
+  operands.zero = NULL;
   operands.dx = NULL;
   operands.dw = NULL;
   operands.db = NULL;
-  operands.post_norm_weight = NULL;
-  operands.gate = NULL;
-  operands.q = NULL;
-  operands.scale = NULL;
-  operands.zero = NULL;
   return operands;
 }
 
@@ -270,78 +301,63 @@ enum {
 typedef int32_t rmsnorm_rounding;
 enum {
   /// y = cast_y(n * w): PyTorch's rms_norm, Gemma, ONNX Runtime's SimplifiedLayerNormalization.
-  RMSNORM_SCALE_THEN_CAST = 0,
+  RMSNORM_ROUND_AFTER_WEIGHT = 0,
   /// y = cast_y(cast_x(n) * w): Hugging Face's Llama, T5 and DeepSeek-V3, ONNX RMSNormalization-23.
-  RMSNORM_CAST_THEN_SCALE = 1,
+  RMSNORM_ROUND_BEFORE_WEIGHT = 1,
   /// The same with n = x * cast_x(1 / RMS): DeepSeek-V4.
-  RMSNORM_INVERSE_ROUNDED = 2
+  RMSNORM_ROUND_INVERSE = 2
 };
 
-/// What is normalised where there is a residual: the sum of residual and x as residual_out holds
-/// it, or as it was before.
+/// The input of the norm where there is a residual: h = residual + x rounded to the type of
+/// residual, or not.
 typedef int32_t rmsnorm_residual_rounding;
 enum {
-  /// The norm of residual_out: Hugging Face, vLLM on GPUs.
-  RMSNORM_CAST_THEN_NORM = 0,
-  /// The norm of the sum in f32: sglang, FlashInfer. x's type in the rounding orders is then x's
-  /// own,
-  /// and else that of the residual.
-  RMSNORM_NORM_THEN_CAST = 1
+  /// The norm of residual_out: Hugging Face, vLLM on GPUs. "The type of x" in the rounding orders
+  /// is then the type of residual.
+  RMSNORM_RESIDUAL_ROUNDED = 0,
+  /// The norm of the sum in f32: sglang, FlashInfer. "The type of x" is the type of x itself.
+  RMSNORM_RESIDUAL_UNROUNDED = 1
 };
 
-/// What makes a factor of an element z of the gate.
+/// The function act of an element z of the gate.
 typedef int32_t rmsnorm_activation;
 enum {
-  RMSNORM_SILU = 0,    ///< z / (1 + exp(-z))
-  RMSNORM_SIGMOID = 1  ///< 1 / (1 + exp(-z))
+  RMSNORM_ACTIVATION_SILU = 0,    ///< z / (1 + exp(-z))
+  RMSNORM_ACTIVATION_SIGMOID = 1  ///< 1 / (1 + exp(-z))
 };
 
-/// What the gate multiplies.
+/// Whether the gate multiplies the output of the norm or its input.
 typedef int32_t rmsnorm_gate_placement;
 enum {
   RMSNORM_GATE_AFTER = 0,  ///< the norm, with weight and bias: Qwen3-Next, Kimi-Linear
   RMSNORM_GATE_BEFORE = 1  ///< x, before it is normalised: Mamba-2
 };
 
-/// Whether the norm is rounded before the gate multiplies it.
+/// Whether the norm is rounded to the type of x before the gate multiplies it.
 typedef int32_t rmsnorm_gate_rounding;
 enum {
-  RMSNORM_GATE_UNROUNDED = 0,    ///< y = cast_y(m * act(z)): Kimi-Linear
-  RMSNORM_GATE_ROUNDED_TO_X = 1  ///< y = cast_y(cast_x(m) * act(z)): Qwen3-Next
+  RMSNORM_GATE_UNROUNDED = 0,  ///< y = cast_y(m * act(z)): Kimi-Linear
+  RMSNORM_GATE_ROUNDED = 1     ///< y = cast_y(cast_x(m) * act(z)): Qwen3-Next
 };
 
-/// How to normalise. Start from rmsnorm_default_options() and change what differs.
+/// How to normalise. 0 is the default of every field but eps. Start from rmsnorm_default_options(),
+/// or from a struct of zeros with its size and eps.
 typedef struct rmsnorm_options {
   uint32_t size;                                ///< sizeof(rmsnorm_options)
-  float eps;                                    ///< 1e-5 by default; finite and not negative
+  float eps;                                    ///< finite and not negative
   rmsnorm_eps_placement eps_placement;          ///< RMSNORM_EPS_INSIDE by default
-  rmsnorm_rounding rounding;                    ///< RMSNORM_SCALE_THEN_CAST by default
-  rmsnorm_residual_rounding residual_rounding;  ///< RMSNORM_CAST_THEN_NORM by default
-  float weight_offset;  ///< added to the weight in f32: 0 by default, 1 for Gemma; needs a weight
-  float divisor;        ///< divides the sum of squares; 2^-126 to 2^126; 0, the default, means d
-  float factor;         ///< x is first multiplied by this: 1 by default, which leaves x alone
-  rmsnorm_activation activation;          ///< RMSNORM_SILU by default; another needs a gate
-  rmsnorm_gate_placement gate_placement;  ///< RMSNORM_GATE_AFTER by default; another needs a gate
-  /// RMSNORM_GATE_UNROUNDED by default; another needs a gate after the norm.
-  rmsnorm_gate_rounding gate_rounding;
+  rmsnorm_rounding rounding;                    ///< RMSNORM_ROUND_AFTER_WEIGHT by default
+  rmsnorm_residual_rounding residual_rounding;  ///< RMSNORM_RESIDUAL_ROUNDED by default
+  float weight_offset;  ///< added to the weight in f32: 1 for Gemma; finite; needs a weight
+  float divisor;        ///< divides the sum of squares; 2^-126 to 2^126; 0 means d
+  float factor;         ///< x is first multiplied by this; finite; 0 means 1, which leaves x alone
+  rmsnorm_activation activation;          ///< RMSNORM_ACTIVATION_SILU by default
+  rmsnorm_gate_placement gate_placement;  ///< RMSNORM_GATE_AFTER by default
+  rmsnorm_gate_rounding gate_rounding;    ///< RMSNORM_GATE_UNROUNDED by default
 } rmsnorm_options;
 
-/// The defaults named above.
-static inline rmsnorm_options rmsnorm_default_options(void) {
-  rmsnorm_options options;
-  options.size = (uint32_t)sizeof(rmsnorm_options);
-  options.eps = 1e-5f;
-  options.eps_placement = RMSNORM_EPS_INSIDE;
-  options.rounding = RMSNORM_SCALE_THEN_CAST;
-  options.residual_rounding = RMSNORM_CAST_THEN_NORM;
-  options.weight_offset = 0.0f;
-  options.divisor = 0.0f;
-  options.factor = 1.0f;
-  options.activation = RMSNORM_SILU;
-  options.gate_placement = RMSNORM_GATE_AFTER;
-  options.gate_rounding = RMSNORM_GATE_UNROUNDED;
-  return options;
-}
+/// An eps of 1e-5, and 0 for everything else. These are the options of a call that gets none.
+RMSNORM_API rmsnorm_options rmsnorm_default_options(void) RMSNORM_NOEXCEPT;
 
 // ----------------------------------------------------------------------------------- context
 
@@ -353,79 +369,66 @@ typedef void (*rmsnorm_task)(void* state, size_t index);
 /// rmsnorm_context::parallel_context.
 typedef void (*rmsnorm_parallel_for)(void* context, size_t count, rmsnorm_task task, void* state);
 
-/// Where a call runs. Nothing here changes a bit of a result. Start from rmsnorm_default_context()
-/// and change what differs.
+/// Where a call runs. Nothing here changes a bit of a result. 0 is the default of every field.
+/// Start from rmsnorm_default_context(), or from a struct of zeros with its size.
 typedef struct rmsnorm_context {
   uint32_t size;  ///< sizeof(rmsnorm_context)
-  /// The most threads of OpenMP for a call, where OpenMP would use as many by itself or the machine
-  /// has as many CPUs, and OMP_THREAD_LIMIT allows them; or the most parts that parallel_for gets.
-  /// 0: as many as OpenMP would use, or for parallel_for a part for each CPU. 1: serial.
+  /// 1: serial. 0: as many threads as OpenMP would use, or for parallel_for a part for each CPU.
+  /// Larger: the most threads of OpenMP, within OMP_THREAD_LIMIT and the larger of OpenMP's own
+  /// number and the number of CPUs; or the most parts for parallel_for.
   int32_t threads;
-  rmsnorm_parallel_for parallel_for;  ///< runs the parts in OpenMP's stead; null by default
+  rmsnorm_parallel_for parallel_for;  ///< runs the parts instead of OpenMP; null by default
   void* parallel_context;             ///< handed to parallel_for
   const char* target;  ///< see "targets" below; null by default: RMSNORM_TARGET, or the best
 } rmsnorm_context;
 
-/// The defaults named above.
-static inline rmsnorm_context rmsnorm_default_context(void) {
-  rmsnorm_context context;
-  context.size = (uint32_t)sizeof(rmsnorm_context);
-  context.threads = 0;
-  context.parallel_for = NULL;
-  context.parallel_context = NULL;
-  context.target = NULL;
-  return context;
-}
+/// The size, and 0 for everything else.
+RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 
 // ----------------------------------------------------------------------------------- forward
 
-/// y = RMSNorm(x) * (offset + weight) + bias, row by row.
-///
-/// Takes x and, each where it is wanted, weight, bias, post_norm_weight, gate, residual, sums, y,
-/// residual_out, rstd, sums_out, and q with scale and, for a quantisation that is not symmetric,
-/// zero. At least one output is needed.
+/// y = RMSNorm(x) * (offset + weight) + bias, row by row. rmsnorm_operands says which operands the
+/// call takes, and which go together.
 ///
 /// With a residual the call is the step of a pre-norm block, in one pass over memory:
 ///
 ///     h = residual + x               in f32
 ///     residual_out = h               rounded to the type of residual
-///     y = RMSNorm(residual_out)      or of h with RMSNORM_NORM_THEN_CAST
+///     y = RMSNorm(residual_out)      or of h with RMSNORM_RESIDUAL_UNROUNDED
 ///
-/// A sum beyond FLT_MAX is infinite, and one beyond the type of residual is stored as infinity.
-/// Without y, q, rstd and sums_out the call is the addition alone.
+/// A sum beyond FLT_MAX is infinite, and a sum beyond the type of residual is stored as infinity.
+/// Where residual_out is the only output, the call is the addition alone.
 ///
-/// Before that, x is replaced by what follows, in this order, each with the bits of a call of its
-/// own:
+/// Before that, these steps replace x, in this order, each with the bits of a separate call:
 ///
 ///     x = cast_x(RMSNorm(x) * (offset + post_norm_weight))     with the options of the call
 ///     x = cast_x(factor * x)
 ///     h = x * act(gate)              in f32, with RMSNORM_GATE_BEFORE, which excludes a residual
 ///
-/// A gate after the norm multiplies m, the value that is else rounded to y's type:
+/// A gate after the norm multiplies m, the value that would otherwise be rounded to the type of y:
 ///
-///     y = m * act(gate)              m rounded to x's type with RMSNORM_GATE_ROUNDED_TO_X
+///     y = m * act(gate)              m rounded to the type of x with RMSNORM_GATE_ROUNDED
 ///
 /// The activations are within 2 units in the last place, and have the same bits on every target.
-/// "x's type" is that of residual where residual_out is normalised.
+/// Where residual_out is the input of the norm, its type takes the place of the type of x.
 ///
-/// The quantised output is that of v, which is y or, where y is absent, what y would be in x's
-/// type. For each row, with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
+/// q quantises v, which is y or, where y is absent, the value that y would have in the type of x.
+/// For each row, with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
 ///
 ///     scale = a / 127,          q = rint(v * (127 / a))                   without zero
 ///     scale = (hi - lo) / 255,  q = rint(v * (255 / (hi - lo))) + zero    with it
 ///     zero = rint(-128 - lo * (255 / (hi - lo)))
 ///
-/// q and zero are clamped to [-128, 127]. In a row with a below 2^-100, or hi - lo, scale, zero and
-/// q are 0. In one that holds NaN or infinity, or whose hi - lo is infinite, scale is NaN, and zero
-/// and q are 0.
+/// q and zero are clamped to [-128, 127]. In a row where a (or, with zero, hi - lo) is below
+/// 2^-100, scale, zero and q are 0. In a row that holds NaN or infinity, or whose hi - lo is
+/// infinite, scale is NaN, and zero and q are 0.
 ///
 /// The two phases of a norm are a call with sums_out, and a call with sums. Sums of the parts of a
 /// sharded row may be added up in between: then give the whole row's length as divisor. A sum of
-/// squares is the f32 sum, widened, unless that is infinite or below 2^-100 times the divisor: then
-/// it is the sum in binary64. On whole rows the two calls with equal options give the bits of one
-/// where f32 holds all of sum, sum / divisor and sum / divisor + eps, or none of them: that is, the
-/// sum as above, the others finite and at least 2^-100. Else they may differ in the last place.
-/// sums exclude a residual and a post-norm.
+/// squares is the f32 sum, widened. Where that is infinite or below 2^-100 times the divisor, it is
+/// the sum in binary64. On whole rows the two calls with equal options give the bits of one call,
+/// unless f32 holds some but not all of the sum, sum / divisor and sum / divisor + eps (the sum as
+/// above, the others finite and at least 2^-100). Then they may differ in the last place.
 ///
 /// @param operands  see rmsnorm_operands.
 /// @param options   null for the defaults.
@@ -435,69 +438,54 @@ static inline rmsnorm_context rmsnorm_default_context(void) {
 /// FLT_MAX, given as infinity; y is right all the same. The inverse RMS is within
 /// ((k + 7 + b) / 2 + 4) * 2^-24 of the exact one, relatively, where k is min(d, 4096) / 128 and b
 /// is d / 4096 - 1, both rounded up, for a divisor of at least 1.
-/// A row that holds NaN or infinity gives what the formula gives in IEEE arithmetic. An all-zero
+/// A row that holds NaN or infinity gives the result of the formula in IEEE arithmetic. An all-zero
 /// row with eps = 0 gives NaN. Rows whose squares overflow or vanish in f32 are computed in
-/// binary64. As offset + weight is a sum, a weight of -0 counts as +0. A weight and a bias of more
-/// than 4096 elements in all take scratch of as many floats for the time of the call; a module's
-/// weight needs none.
+/// binary64. As offset + weight is a sum, a weight of -0 counts as +0. Where weight and bias
+/// together have more than 4096 elements, the call allocates that many floats; a module's weight
+/// needs none.
 RMSNORM_API rmsnorm_status rmsnorm_forward(const rmsnorm_operands* operands,
                                            const rmsnorm_options* options,
                                            const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
 /// y = RMSNorm(x) * (offset + weight), with the default context. `weight` and `options` may be
 /// null. See rmsnorm_forward().
-static inline rmsnorm_status rmsnorm_norm(const rmsnorm_view* x, const rmsnorm_view* weight,
-                                          const rmsnorm_view* y, const rmsnorm_options* options) {
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  operands.x = x;
-  operands.weight = weight;
-  operands.y = y;
-  return rmsnorm_forward(&operands, options, NULL);
-}
+RMSNORM_API rmsnorm_status rmsnorm_norm(const rmsnorm_view* x, const rmsnorm_view* weight,
+                                        const rmsnorm_view* y,
+                                        const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
 /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight), with the default
 /// context. `weight` and `options` may be null. See rmsnorm_forward().
-static inline rmsnorm_status rmsnorm_add_norm(const rmsnorm_view* x, const rmsnorm_view* residual,
-                                              const rmsnorm_view* weight,
-                                              const rmsnorm_view* residual_out,
-                                              const rmsnorm_view* y,
-                                              const rmsnorm_options* options) {
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  operands.x = x;
-  operands.residual = residual;
-  operands.weight = weight;
-  operands.residual_out = residual_out;
-  operands.y = y;
-  return rmsnorm_forward(&operands, options, NULL);
-}
+RMSNORM_API rmsnorm_status rmsnorm_add_norm(const rmsnorm_view* x, const rmsnorm_view* residual,
+                                            const rmsnorm_view* weight,
+                                            const rmsnorm_view* residual_out, const rmsnorm_view* y,
+                                            const rmsnorm_options* options) RMSNORM_NOEXCEPT;
 
 typedef struct rmsnorm_module rmsnorm_module;
 
-/// One of several norms that are done at once.
+/// One of the calls of rmsnorm_forward_all().
 typedef struct rmsnorm_call {
   const rmsnorm_module* module;      ///< as in rmsnorm_module_forward(), or null
   const rmsnorm_operands* operands;  ///< as in rmsnorm_forward()
   const rmsnorm_options* options;    ///< null for the defaults, and where there is a module
 } rmsnorm_call;
 
-/// Several norms at once, each with its own operands and options, in one parallel region: q and k
-/// slices of a fused buffer, or the two norms of multi-head latent attention. The results are those
-/// of rmsnorm_forward() for each. An output of one call shares no byte with an operand of another.
-/// A message about operand y of the second call begins with "calls[1].y".
+/// Several norms in one parallel region, each with separate operands and options: q and k slices of
+/// a fused buffer, or the two norms of multi-head latent attention. The results are those of
+/// rmsnorm_forward() for each. An output of one call shares no byte with an operand of another. A
+/// message about operand y of the second call begins with "calls[1].y".
 ///
 /// @param calls    `count` calls.
 /// @param count    may be 0.
-/// @param context  null for the default one; modules do not bring theirs.
+/// @param context  null for the default one; the contexts of modules are not used.
 RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
                                                const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
 // ---------------------------------------------------------------------------------- backward
 
-/// The gradients of a loss by x, by the weight and by the bias, from dy, that by y.
+/// The gradients of a loss by x, by the weight and by the bias, from dy, the gradient by y.
 ///
-/// Takes dy and x, each of weight, rstd, dx, dw and db where it is wanted, and add_to. At least one
-/// of dx, dw and db is needed. db alone needs x for its shape. A factor other than 1 and the gate's
-/// options are refused.
+/// At least one of dx, dw and db is needed. db alone needs x for its shape. A factor other than 1
+/// is refused, and so are the gate's options.
 ///
 /// With g = dy * (offset + weight), c = sum_i(g_i * x_i), r = 1 / RMS and s = sqrt(sum_i(x_i^2) /
 /// D), for each row
@@ -512,17 +500,17 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// share a row of the weight or of the bias. Gradients pass through the unrounded values: all
 /// rounding orders give the same.
 ///
-/// rstd is what the forward call gave for these rows, used as it is: with eps inside it spares the
-/// sum of squares. Absent, it is computed again, where it was not kept, or where forward's own may
-/// be infinite (see there).
+/// rstd is the output of the forward call for these rows, used unchanged: with eps inside it saves
+/// the sum of squares. Leave it out where it was not kept, or where it may be infinite (see
+/// rmsnorm_forward()); then backward computes it again.
 ///
 /// For the gradients of a call with a residual give residual_out as x, and the gradient of
-/// residual_out as dx with RMSNORM_ADD_TO_DX: what comes out is the gradient of both residual and
-/// x. With RMSNORM_NORM_THEN_CAST give the call's rstd, too.
+/// residual_out as dx with RMSNORM_ADD_TO_DX: the result is the gradient of both residual and x.
+/// With RMSNORM_RESIDUAL_UNROUNDED give the call's rstd as well.
 ///
-/// A gradient that is added to what its memory holds is added in f32, and the sum rounded once.
-/// With dx in the place of dy it is dy that dx is added to, as where a residual stream goes around
-/// the norm. Without rows dw and db are zeros.
+/// RMSNORM_ADD_TO_DX and the like add in f32, and round the sum once. With dx in the place of dy,
+/// dx is added to dy, as where a residual stream goes around the norm. Without rows dw and db are
+/// zeros.
 ///
 /// @param operands  see rmsnorm_operands.
 /// @param options   those of the forward call; null for the defaults.
@@ -534,8 +522,8 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// of the larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by
 /// the forward call is computed in binary64 here too. So is dx alone where f32 cannot hold
 /// c * r / D, or c * r / (D * s) with eps outside, or c where dx_j = r * g_j.
-/// The call takes scratch: the weight in f32, for each row of the weight and of the bias up to 64 *
-/// d floats, and 48 bytes for each row of x. What is more than some 16 KiB of it is on the heap.
+/// The call takes scratch: the weight in f32, up to 64 * d floats for each row of the weight and of
+/// the bias, and 48 bytes for each row of x. Beyond some 16 KiB the scratch is on the heap.
 RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,
                                             const rmsnorm_options* options,
                                             const rmsnorm_context* context) RMSNORM_NOEXCEPT;
@@ -543,8 +531,8 @@ RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,
 // ------------------------------------------------------------------------------------ module
 
 /// @struct rmsnorm_module
-/// What an engine keeps for each layer: d, dtype, options, the prepared weight and a context. A
-/// forward call on it looks up and allocates nothing.
+/// An engine keeps one for each layer. It holds d, the dtype, the options, the prepared weight and
+/// a context. A forward call on it looks up and allocates nothing.
 
 /// Makes a module with a weight of d ones.
 ///
@@ -553,7 +541,7 @@ RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,
 /// @param d        elements of a row, at least 1.
 /// @param dtype    the type in which the weight is kept.
 /// @param options  null for the defaults; copied.
-/// @param context  that of calls without one, null for the default one; copied (its
+/// @param context  for calls without a context, null for the default one; copied (its
 ///                 parallel_context must outlive the module).
 RMSNORM_API rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d,
                                                  rmsnorm_dtype dtype,
@@ -563,13 +551,13 @@ RMSNORM_API rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t
 /// Frees a module; null is allowed. Not while others use it.
 RMSNORM_API void rmsnorm_module_destroy(rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
-/// Sets the weight from d elements in one dimension, of any dtype, rounded to the module's. Not
-/// while others use the module.
+/// Sets the weight from d elements in one dimension, of any dtype, rounded to the module's dtype.
+/// Not while others use the module.
 RMSNORM_API rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
                                                      const rmsnorm_view* weight) RMSNORM_NOEXCEPT;
 
-/// Writes the weight to d elements in one dimension, of any dtype; exact where that is f32 or the
-/// module's own.
+/// Writes the weight to d elements in one dimension, of any dtype; exact where that dtype is f32 or
+/// the module's.
 RMSNORM_API rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
                                                      const rmsnorm_view* weight) RMSNORM_NOEXCEPT;
 
@@ -586,74 +574,80 @@ RMSNORM_API rmsnorm_dtype rmsnorm_module_dtype(const rmsnorm_module* module) RMS
 RMSNORM_API const rmsnorm_options* rmsnorm_module_options(const rmsnorm_module* module)
     RMSNORM_NOEXCEPT;
 
-/// A text such as "RmsNorm(4096, eps=1e-05, bf16)", naming each option that differs from its
+/// A text such as "RmsNorm(4096, eps=1e-05, bf16)", which names each option that differs from its
 /// default. Owned by the module and valid as long as it. Empty for null.
 RMSNORM_API const char* rmsnorm_module_describe(const rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_forward() with the module's weight and options. Takes the operands that it takes, but
-/// no weight. `context` may be null for the module's own.
+/// rmsnorm_forward() with the module's weight and options, and without a weight among the operands.
+/// `context` may be null for the module's context.
 RMSNORM_API rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
                                                   const rmsnorm_operands* operands,
                                                   const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_backward() with the module's weight and options. Takes the operands that it takes, but
-/// no weight. `context` may be null for the module's own.
+/// rmsnorm_backward() with the module's weight and options, and without a weight among the
+/// operands. `context` may be null for the module's context.
 RMSNORM_API rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
                                                    const rmsnorm_operands* operands,
                                                    const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_module_forward() of dense rows of one type, in the module's context, for the step of an
-/// engine that decodes one token: a call of one short row costs a few nanoseconds beside its
-/// arithmetic. y may be x.
+/// y = RMSNorm(x) * (offset + weight) for dense rows by pointer, for the step of an engine that
+/// decodes one token: beside its arithmetic a call of one short row takes a few nanoseconds. y may
+/// be x. Zero rows succeed, also with null pointers.
 ///
-/// @param module  the module.
-/// @param dtype   the type of x and y.
-/// @param rows    how many.
-/// @param x       input, rows * d elements.
-/// @param y       output, rows * d elements: x itself, or apart from it.
-RMSNORM_API rmsnorm_status rmsnorm_module_forward_rows(const rmsnorm_module* module,
-                                                       rmsnorm_dtype dtype, size_t rows,
-                                                       const void* x, void* y) RMSNORM_NOEXCEPT;
+/// @param module   the module.
+/// @param dtype    the type of x and y.
+/// @param rows     the number of rows.
+/// @param x        input, rows * d elements.
+/// @param y        output, rows * d elements: x itself, or apart from all others.
+/// @param rstd     output, one f32 for each row: 1 / RMS; or null.
+/// @param context  null for the module's context.
+RMSNORM_API rmsnorm_status rmsnorm_module_norm_rows(
+    const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, const void* x, void* y,
+    float* rstd, const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
-/// The same with a residual. residual_out may be residual, and y may be x.
+/// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) for dense rows by
+/// pointer. residual_out may be residual, and y may be x. Zero rows succeed, also with null
+/// pointers.
 ///
-/// @param module        the module.
-/// @param dtype         the type of x, residual, residual_out and y.
-/// @param rows          how many.
-/// @param x             input, rows * d elements.
-/// @param residual      input, rows * d elements.
-/// @param residual_out  output, rows * d elements: residual itself, or apart from all others.
-/// @param y             output, rows * d elements: x itself, or apart from all others.
-RMSNORM_API rmsnorm_status rmsnorm_module_add_forward_rows(const rmsnorm_module* module,
-                                                           rmsnorm_dtype dtype, size_t rows,
-                                                           const void* x, const void* residual,
-                                                           void* residual_out,
-                                                           void* y) RMSNORM_NOEXCEPT;
+/// @param module          the module.
+/// @param dtype           the type of x and y.
+/// @param residual_dtype  the type of residual and residual_out.
+/// @param rows            the number of rows.
+/// @param x               input, rows * d elements.
+/// @param residual        input, rows * d elements.
+/// @param residual_out    output, rows * d elements: residual itself, or apart from all others.
+/// @param y               output, rows * d elements: x itself, or apart from all others.
+/// @param rstd            output, one f32 for each row: 1 / RMS; or null.
+/// @param context         null for the module's context.
+RMSNORM_API rmsnorm_status rmsnorm_module_add_norm_rows(
+    const rmsnorm_module* module, rmsnorm_dtype dtype, rmsnorm_dtype residual_dtype, size_t rows,
+    const void* x, const void* residual, void* residual_out, void* y, float* rstd,
+    const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_module_backward() of dense rows of one type, in the module's context. dx may be dy.
+/// rmsnorm_module_backward() for dense rows by pointer. dx may be dy. Zero rows succeed, also with
+/// null pointers, and set dw to zeros.
 ///
-/// @param module  the module.
-/// @param dtype   the type of dy, x and dx.
-/// @param rows    how many.
-/// @param dy      input, rows * d elements.
-/// @param x       input, rows * d elements.
-/// @param rstd    input, one f32 for each row, or null.
-/// @param dx      output, rows * d elements: dy itself, or apart from all others; or null.
-/// @param dw      output, d elements of f32, whatever the type of x; or null.
-RMSNORM_API rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module,
-                                                        rmsnorm_dtype dtype, size_t rows,
-                                                        const void* dy, const void* x,
-                                                        const float* rstd, void* dx,
-                                                        float* dw) RMSNORM_NOEXCEPT;
+/// @param module   the module.
+/// @param dtype    the type of dy, x and dx.
+/// @param rows     the number of rows.
+/// @param dy       input, rows * d elements.
+/// @param x        input, rows * d elements.
+/// @param rstd     input, one f32 for each row, or null.
+/// @param dx       output, rows * d elements: dy itself, or apart from all others; or null.
+/// @param dw       output, d elements of f32, whatever the type of x; or null.
+/// @param context  null for the module's context.
+RMSNORM_API rmsnorm_status rmsnorm_module_backward_rows(
+    const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, const void* dy, const void* x,
+    const float* rstd, void* dx, float* dw, const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
 // ----------------------------------------------------------------------------------- targets
 //
-// A target is an instruction set the kernels are compiled for. The best one this CPU runs is chosen
-// once; the environment variable RMSNORM_TARGET names another for the process,
+// A target is an instruction set the kernels are compiled for. The library chooses the best one for
+// this CPU once. The environment variable RMSNORM_TARGET names another for the process, and
 // rmsnorm_context::target for a call. Names, in any case: "reference", the plain scalar definition,
-// there on every CPU; "AVX2", "AVX512" and "NEON", the best flavour of each; or an exact name such
-// as "AVX3_DL". Every target gives the same bits. A name that is unknown or that this CPU cannot
-// run is an error of the call that asks.
+// which every CPU runs; "AVX2", "AVX512" and "NEON", the best flavour of each; or an exact name
+// such as "AVX3_DL". Every target gives the same bits. A call fails if its target is unknown or
+// does not run on this CPU.
 
 /// The name of the index-th target compiled into the library, best first, "reference" last; null
 /// beyond.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// RMSNorm for CPUs: the C++17 face, header-only, over the C interface in rmsnorm.h. What is said
-/// there of formulas, shapes, units, aliasing, bits and threads holds here.
+/// RMSNorm for CPUs: the C++17 face, header-only, over the C interface in rmsnorm.h. Its rules for
+/// formulas, shapes, units, aliasing, bits and threads hold here.
 ///
 /// A call that fails throws rmsnorm::Error. In a program built without exceptions it calls
 /// std::terminate(); such a program should use the C functions, which return codes.
@@ -16,13 +16,14 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace rmsnorm {
 
-/// Storage of an IEEE binary16 or bfloat16 number. Any two-byte type will do in their place:
-/// specialise DtypeOf for it.
+/// Storage of an IEEE binary16 or bfloat16 number. Any other type of two bytes will do: specialise
+/// DtypeOf for it.
 struct f16 {
   std::uint16_t bits;  ///< sign, 5 bits of exponent, 10 of fraction
 };
@@ -40,9 +41,20 @@ enum class Dtype : rmsnorm_dtype {
   i8 = RMSNORM_I8
 };
 
-/// The Dtype of an element type T.
+/// The Dtype of an element type T. For another type of the same bits, write once:
+///
+///     template <>
+///     struct rmsnorm::DtypeOf<_Float16> {
+///       static constexpr rmsnorm::Dtype value = rmsnorm::Dtype::f16;
+///     };
 template <class T>
-struct DtypeOf;
+struct DtypeOf {
+  static_assert(sizeof(T) == 0,
+                "rmsnorm has no Dtype for this element type. For your type T of 16 bits write: "
+                "template <> struct rmsnorm::DtypeOf<T> "
+                "{ static constexpr rmsnorm::Dtype value = rmsnorm::Dtype::bf16; };");
+  static constexpr Dtype value = Dtype::f32;  ///< never used
+};
 /// @cond
 template <>
 struct DtypeOf<float> {
@@ -66,7 +78,7 @@ struct DtypeOf<std::int8_t> {
 };
 /// @endcond
 
-/// What a failed call throws; what() says what was wrong with which argument.
+/// What a failed call throws; what() names the argument, its value and what is possible.
 class Error : public std::runtime_error {
  public:
   /// `message` is copied.
@@ -98,19 +110,22 @@ enum class EpsPlacement : rmsnorm_eps_placement {
 
 /// See rmsnorm_rounding.
 enum class Rounding : rmsnorm_rounding {
-  scale_then_cast = RMSNORM_SCALE_THEN_CAST,
-  cast_then_scale = RMSNORM_CAST_THEN_SCALE,
-  inverse_rounded = RMSNORM_INVERSE_ROUNDED
+  after_weight = RMSNORM_ROUND_AFTER_WEIGHT,
+  before_weight = RMSNORM_ROUND_BEFORE_WEIGHT,
+  inverse = RMSNORM_ROUND_INVERSE
 };
 
 /// See rmsnorm_residual_rounding.
 enum class ResidualRounding : rmsnorm_residual_rounding {
-  cast_then_norm = RMSNORM_CAST_THEN_NORM,
-  norm_then_cast = RMSNORM_NORM_THEN_CAST
+  rounded = RMSNORM_RESIDUAL_ROUNDED,
+  unrounded = RMSNORM_RESIDUAL_UNROUNDED
 };
 
 /// See rmsnorm_activation.
-enum class Activation : rmsnorm_activation { silu = RMSNORM_SILU, sigmoid = RMSNORM_SIGMOID };
+enum class Activation : rmsnorm_activation {
+  silu = RMSNORM_ACTIVATION_SILU,
+  sigmoid = RMSNORM_ACTIVATION_SIGMOID
+};
 
 /// See rmsnorm_gate_placement.
 enum class GatePlacement : rmsnorm_gate_placement {
@@ -120,41 +135,28 @@ enum class GatePlacement : rmsnorm_gate_placement {
 
 /// See rmsnorm_gate_rounding.
 enum class GateRounding : rmsnorm_gate_rounding {
-  none = RMSNORM_GATE_UNROUNDED,
-  x = RMSNORM_GATE_ROUNDED_TO_X
+  unrounded = RMSNORM_GATE_UNROUNDED,
+  rounded = RMSNORM_GATE_ROUNDED
 };
 
-/// How to normalise; see rmsnorm_options. `Options o; o.eps = 1e-6f;`
+/// How to normalise; see rmsnorm_options. In C++20 `Options{.eps = 1e-6f}`; in C++17 `Options o;
+/// o.eps = 1e-6f;`.
 struct Options {
-  float eps = 1e-5f;                                                      ///< see rmsnorm_options
-  EpsPlacement eps_placement = EpsPlacement::inside;                      ///< see rmsnorm_options
-  Rounding rounding = Rounding::scale_then_cast;                          ///< see rmsnorm_options
-  ResidualRounding residual_rounding = ResidualRounding::cast_then_norm;  ///< see rmsnorm_options
-  float weight_offset = 0.0f;                                             ///< see rmsnorm_options
-  float divisor = 0.0f;                                                   ///< see rmsnorm_options
-  float factor = 1.0f;                                                    ///< see rmsnorm_options
-  Activation activation = Activation::silu;                               ///< see rmsnorm_options
-  GatePlacement gate_placement = GatePlacement::after;                    ///< see rmsnorm_options
-  GateRounding gate_rounding = GateRounding::none;                        ///< see rmsnorm_options
+  float eps = 1e-5f;                                               ///< see rmsnorm_options
+  EpsPlacement eps_placement = EpsPlacement::inside;               ///< see rmsnorm_options
+  Rounding rounding = Rounding::after_weight;                      ///< see rmsnorm_options
+  ResidualRounding residual_rounding = ResidualRounding::rounded;  ///< see rmsnorm_options
+  float weight_offset = 0.0f;                                      ///< see rmsnorm_options
+  float divisor = 0.0f;                                            ///< see rmsnorm_options
+  float factor = 0.0f;                                             ///< see rmsnorm_options
+  Activation activation = Activation::silu;                        ///< see rmsnorm_options
+  GatePlacement gate_placement = GatePlacement::after;             ///< see rmsnorm_options
+  GateRounding gate_rounding = GateRounding::unrounded;            ///< see rmsnorm_options
 
-  /// The defaults.
-  Options() noexcept = default;
-  /// Those of the C interface.
-  explicit Options(const rmsnorm_options& options) noexcept
-      : eps(options.eps),
-        eps_placement(static_cast<EpsPlacement>(options.eps_placement)),
-        rounding(static_cast<Rounding>(options.rounding)),
-        residual_rounding(static_cast<ResidualRounding>(options.residual_rounding)),
-        weight_offset(options.weight_offset),
-        divisor(options.divisor),
-        factor(options.factor),
-        activation(static_cast<Activation>(options.activation)),
-        gate_placement(static_cast<GatePlacement>(options.gate_placement)),
-        gate_rounding(static_cast<GateRounding>(options.gate_rounding)) {}
-
-  /// The C interface's options.
+  /// The options of the C interface.
   rmsnorm_options get() const noexcept {
-    rmsnorm_options options = rmsnorm_default_options();
+    rmsnorm_options options = {};
+    options.size = static_cast<std::uint32_t>(sizeof options);
     options.eps = eps;
     options.eps_placement = static_cast<rmsnorm_eps_placement>(eps_placement);
     options.rounding = static_cast<rmsnorm_rounding>(rounding);
@@ -167,165 +169,276 @@ struct Options {
     options.gate_rounding = static_cast<rmsnorm_gate_rounding>(gate_rounding);
     return options;
   }
+  /// The same options, from the C interface.
+  static Options from(const rmsnorm_options& options) noexcept {
+    return {options.eps,
+            static_cast<EpsPlacement>(options.eps_placement),
+            static_cast<Rounding>(options.rounding),
+            static_cast<ResidualRounding>(options.residual_rounding),
+            options.weight_offset,
+            options.divisor,
+            options.factor,
+            static_cast<Activation>(options.activation),
+            static_cast<GatePlacement>(options.gate_placement),
+            static_cast<GateRounding>(options.gate_rounding)};
+  }
 };
 
-/// Where a call runs; rmsnorm_context with its defaults. `Context c; c.threads = 1;`
-struct Context : rmsnorm_context {
-  Context() noexcept : rmsnorm_context(rmsnorm_default_context()) {}
+/// Where a call runs; see rmsnorm_context. In C++20 `Context{.threads = 1}`.
+struct Context {
+  std::int32_t threads = 0;                     ///< see rmsnorm_context
+  rmsnorm_parallel_for parallel_for = nullptr;  ///< see rmsnorm_context
+  void* parallel_context = nullptr;             ///< see rmsnorm_context
+  const char* target = nullptr;                 ///< see rmsnorm_context
+
+  /// The context of the C interface.
+  rmsnorm_context get() const noexcept {
+    rmsnorm_context context = {};
+    context.size = static_cast<std::uint32_t>(sizeof context);
+    context.threads = threads;
+    context.parallel_for = parallel_for;
+    context.parallel_context = parallel_context;
+    context.target = target;
+    return context;
+  }
 };
 
-/// Where an input lies in memory; see rmsnorm_view. An empty one, `{}`, is a missing operand.
+/// A size or a stride, made from an integer of any type. A call refuses negative sizes.
+class Integer {
+ public:
+  /// Keeps the value.
+  template <class T, std::enable_if_t<std::is_integral_v<T>, int> = 0>
+  constexpr Integer(T value) noexcept  // NOLINT(google-explicit-constructor): that is its purpose
+      : bits_(static_cast<std::size_t>(value)), is_negative_(IsNegative(value)) {}
+
+  /// The value as a size; a negative one is too large for any memory.
+  constexpr std::size_t size() const noexcept { return bits_; }
+  /// The value as a stride.
+  constexpr std::ptrdiff_t stride() const noexcept { return static_cast<std::ptrdiff_t>(bits_); }
+  /// Whether the value is below 0.
+  constexpr bool is_negative() const noexcept { return is_negative_; }
+
+ private:
+  template <class T>
+  static constexpr bool IsNegative(T value) noexcept {
+    if constexpr (std::is_signed_v<T>) return value < 0;
+    return static_cast<void>(value), false;
+  }
+
+  std::size_t bits_;
+  bool is_negative_;
+};
+
+/// Where an input lies in memory; see rmsnorm_view. An empty one, `{}`, is an absent operand. Sizes
+/// and strides may be integers of any type.
 class ConstView {
  public:
-  /// A missing operand.
-  ConstView() noexcept { view_.ndim = 0; }
+  /// An absent operand.
+  ConstView() noexcept : view_() { view_.ndim = RMSNORM_VIEW_ABSENT; }
   /// One row of d elements, a weight, or one value for each row.
   template <class T>
-  ConstView(const T* data, std::size_t d)
-      : view_(rmsnorm_vector(data, code(DtypeOf<T>::value), d)) {}
+  ConstView(const T* data, Integer d) : ConstView(DtypeOf<T>::value, {d}) {
+    view_.data = data;
+  }
   /// Dense rows.
   template <class T>
-  ConstView(const T* data, std::size_t rows, std::size_t d)
-      : ConstView(data, rows, d, static_cast<std::ptrdiff_t>(d)) {}
+  ConstView(const T* data, Integer rows, Integer d) : ConstView(DtypeOf<T>::value, {rows, d}) {
+    view_.data = data;
+  }
   /// Rows that lie `row_stride` elements apart.
   template <class T>
-  ConstView(const T* data, std::size_t rows, std::size_t d, std::ptrdiff_t row_stride)
-      : view_(rmsnorm_rows(data, code(DtypeOf<T>::value), rows, d, row_stride)) {}
+  ConstView(const T* data, Integer rows, Integer d, Integer row_stride)
+      : ConstView(DtypeOf<T>::value, {rows, d}, {row_stride, 1}) {
+    view_.data = data;
+  }
   /// Any shape of 1 to RMSNORM_MAX_DIMS dimensions; strides in elements, dense where none are
   /// given.
   template <class T>
-  ConstView(const T* data, std::initializer_list<std::size_t> shape,
-            std::initializer_list<std::ptrdiff_t> stride = {})
-      : ConstView(data, DtypeOf<T>::value, shape, stride) {}
+  ConstView(const T* data, std::initializer_list<Integer> shape,
+            std::initializer_list<Integer> stride = {})
+      : ConstView(DtypeOf<T>::value, shape, stride) {
+    view_.data = data;
+  }
   /// The same with a type known at run time.
-  ConstView(const void* data, Dtype dtype, std::initializer_list<std::size_t> shape,
-            std::initializer_list<std::ptrdiff_t> stride = {})
-      // A number of strides other than that of dimensions makes the view one that is refused.
-      : ConstView(data, dtype,
-                  stride.size() == 0 || stride.size() == shape.size() ? shape.size()
-                                                                      : RMSNORM_MAX_DIMS + 1,
-                  shape.begin(), stride.size() == 0 ? nullptr : stride.begin()) {}
-  /// The same with a shape known at run time: `shape` and `stride` have `ndim` elements; `stride`
-  /// may be null.
-  ConstView(const void* data, Dtype dtype, std::size_t ndim, const std::size_t* shape,
-            const std::ptrdiff_t* stride = nullptr)
-      // No dimension would be a missing operand, but is as wrong as too many.
-      : view_(rmsnorm_tensor(
-            data, code(dtype),
-            ndim - 1 < RMSNORM_MAX_DIMS ? static_cast<std::int32_t>(ndim) : RMSNORM_MAX_DIMS + 1,
-            shape, stride)) {}
+  ConstView(const void* data, Dtype dtype, std::initializer_list<Integer> shape,
+            std::initializer_list<Integer> stride = {})
+      : ConstView(dtype, shape, stride) {
+    view_.data = data;
+  }
+  /// The same with a number of dimensions known at run time: `shape` and `stride` have `ndim`
+  /// elements; `stride` may be null.
+  template <class Size, class Stride = std::ptrdiff_t>
+  ConstView(const void* data, Dtype dtype, Integer ndim, const Size* shape,
+            const Stride* stride = nullptr)
+      : ConstView(dtype, ndim, shape, stride) {
+    view_.data = data;
+  }
+  /// The same, dense.
+  template <class Size>
+  ConstView(const void* data, Dtype dtype, Integer ndim, const Size* shape, std::nullptr_t)
+      : ConstView(data, dtype, ndim, shape) {}
   /// A view made with the C interface.
   explicit ConstView(const rmsnorm_view& view) noexcept : view_(view) {}
 
-  /// Whether this is a missing operand.
-  bool empty() const noexcept { return view_.ndim == 0; }
+  /// Whether this is an absent operand.
+  bool empty() const noexcept { return view_.ndim == RMSNORM_VIEW_ABSENT; }
   /// The C interface's view; null where it is empty.
   const rmsnorm_view* get() const noexcept { return empty() ? nullptr : &view_; }
 
- private:
-  static constexpr rmsnorm_dtype code(Dtype dtype) { return static_cast<rmsnorm_dtype>(dtype); }
+ protected:
+  /// @cond
+  // A view whose data is still to be set. (A const pointer as a parameter of a function would have
+  // gcc warn that an output is not initialised.)
+  ConstView(Dtype dtype, std::initializer_list<Integer> shape,
+            std::initializer_list<Integer> stride = {})
+      : ConstView(dtype, shape.size(), shape.begin(),
+                  stride.size() == 0 ? nullptr : stride.begin()) {
+    if (stride.size() == 0 || stride.size() == shape.size()) return;
+    view_.ndim = RMSNORM_VIEW_WRONG_STRIDES;
+    view_.shape[0] = shape.size();
+    view_.shape[1] = stride.size();
+  }
+  template <class Size, class Stride>
+  ConstView(Dtype dtype, Integer ndim, const Size* shape, const Stride* stride) : view_() {
+    constexpr std::size_t kTooMany = RMSNORM_MAX_DIMS + 1;
+    const std::size_t count = ndim.size() < kTooMany ? ndim.size() : kTooMany;
+    view_.dtype = static_cast<rmsnorm_dtype>(dtype);
+    view_.ndim = static_cast<std::int32_t>(count);
+    if (count == kTooMany) return;
+    std::size_t dense = 1;
+    for (std::size_t i = count; i-- > 0;) {
+      const Integer size = shape[i];
+      if (size.is_negative()) {
+        view_.ndim = RMSNORM_VIEW_NEGATIVE_SIZE;
+        view_.shape[0] = i;
+        view_.stride[0] = size.stride();
+        return;
+      }
+      view_.shape[i] = size.size();
+      view_.stride[i] = Integer(dense).stride();
+      if (stride != nullptr) view_.stride[i] = Integer(stride[i]).stride();
+      dense *= size.size();
+    }
+  }
 
   rmsnorm_view view_;
+  /// @endcond
 };
 
 /// Where an output lies in memory; made like a ConstView, from a pointer to elements that may be
 /// written.
 class View : public ConstView {
  public:
-  /// A missing operand.
+  /// An absent operand.
   View() noexcept = default;
   /// One row of d elements, the gradient by a weight, or one value for each row.
   template <class T>
-  View(T* data, std::size_t d) : ConstView(data, d) {}
+  View(T* data, Integer d) : ConstView(DtypeOf<T>::value, {d}) {
+    view_.data = data;
+  }
   /// Dense rows.
   template <class T>
-  View(T* data, std::size_t rows, std::size_t d) : ConstView(data, rows, d) {}
+  View(T* data, Integer rows, Integer d) : ConstView(DtypeOf<T>::value, {rows, d}) {
+    view_.data = data;
+  }
   /// Rows that lie `row_stride` elements apart.
   template <class T>
-  View(T* data, std::size_t rows, std::size_t d, std::ptrdiff_t row_stride)
-      : ConstView(data, rows, d, row_stride) {}
+  View(T* data, Integer rows, Integer d, Integer row_stride)
+      : ConstView(DtypeOf<T>::value, {rows, d}, {row_stride, 1}) {
+    view_.data = data;
+  }
   /// Any shape; strides in elements, dense where none are given.
   template <class T>
-  View(T* data, std::initializer_list<std::size_t> shape,
-       std::initializer_list<std::ptrdiff_t> stride = {})
-      : ConstView(data, shape, stride) {}
+  View(T* data, std::initializer_list<Integer> shape, std::initializer_list<Integer> stride = {})
+      : ConstView(DtypeOf<T>::value, shape, stride) {
+    view_.data = data;
+  }
   /// The same with a type known at run time.
-  View(void* data, Dtype dtype, std::initializer_list<std::size_t> shape,
-       std::initializer_list<std::ptrdiff_t> stride = {})
-      : ConstView(data, dtype, shape, stride) {}
-  /// The same with a shape known at run time.
-  View(void* data, Dtype dtype, std::size_t ndim, const std::size_t* shape,
-       const std::ptrdiff_t* stride = nullptr)
-      : ConstView(data, dtype, ndim, shape, stride) {}
+  View(void* data, Dtype dtype, std::initializer_list<Integer> shape,
+       std::initializer_list<Integer> stride = {})
+      : ConstView(dtype, shape, stride) {
+    view_.data = data;
+  }
+  /// The same with a number of dimensions known at run time.
+  template <class Size, class Stride = std::ptrdiff_t>
+  View(void* data, Dtype dtype, Integer ndim, const Size* shape, const Stride* stride = nullptr)
+      : ConstView(dtype, ndim, shape, stride) {
+    view_.data = data;
+  }
+  /// The same, dense.
+  template <class Size>
+  View(void* data, Dtype dtype, Integer ndim, const Size* shape, std::nullptr_t)
+      : View(data, dtype, ndim, shape) {}
   /// A view made with the C interface, of memory that may be written.
   explicit View(const rmsnorm_view& view) noexcept : ConstView(view) {}
 
   template <class T>
-  View(const T*, std::size_t) = delete;
+  View(const T*, Integer) = delete;
   template <class T>
-  View(const T*, std::size_t, std::size_t) = delete;
+  View(const T*, Integer, Integer) = delete;
   template <class T>
-  View(const T*, std::size_t, std::size_t, std::ptrdiff_t) = delete;
+  View(const T*, Integer, Integer, Integer) = delete;
   template <class T>
-  View(const T*, std::initializer_list<std::size_t>,
-       std::initializer_list<std::ptrdiff_t> = {}) = delete;
-  View(const void*, Dtype, std::initializer_list<std::size_t>,
-       std::initializer_list<std::ptrdiff_t> = {}) = delete;
-  View(const void*, Dtype, std::size_t, const std::size_t*,
-       const std::ptrdiff_t* = nullptr) = delete;
+  View(const T*, std::initializer_list<Integer>, std::initializer_list<Integer> = {}) = delete;
+  View(const void*, Dtype, std::initializer_list<Integer>,
+       std::initializer_list<Integer> = {}) = delete;
+  template <class Size, class Stride = std::ptrdiff_t>
+  View(const void*, Dtype, Integer, const Size*, const Stride* = nullptr) = delete;
+  template <class Size>
+  View(const void*, Dtype, Integer, const Size*, std::nullptr_t) = delete;
 };
 
-/// The tensors of a forward call, each empty where it is absent; see rmsnorm_forward().
+/// The tensors of a forward call, each empty where it is absent; see rmsnorm_operands.
 struct ForwardOperands {
-  ConstView x;                 ///< input: what is normalised
-  ConstView residual;          ///< input: what x is added to before
-  ConstView weight;            ///< input; absent, it has the bits of ones
-  ConstView bias;              ///< input: added after the weight
-  ConstView sums;              ///< input: the sums of squares, in the place of x's own
-  View y;                      ///< output: the norm; may be in the place of x
-  View residual_out;           ///< output: residual + x; may be in the place of residual
-  View rstd;                   ///< output: 1 / RMS
-  View sums_out;               ///< output: the sums of squares of what is normalised
-  ConstView post_norm_weight;  ///< input: x is first normalised, by this weight
-  ConstView gate;              ///< input: what an activation turns into factors
-  View q;                      ///< output: the norm, quantised
-  View scale;                  ///< output: the step from one integer of q to the next
-  View zero;                   ///< output: the integer of q that stands for 0
+  ConstView x{};                 ///< input: the rows
+  ConstView residual{};          ///< input: x is added to it before the norm
+  ConstView gate{};              ///< input: an activation of it multiplies x or the norm
+  ConstView weight{};            ///< input; absent, it has the bits of ones
+  ConstView bias{};              ///< input: added after the weight
+  ConstView post_norm_weight{};  ///< input: x is first normalised, by this weight
+  ConstView sums{};              ///< input: sums of squares that replace those of x
+  View residual_out{};           ///< output: residual + x; may be in the place of residual
+  View y{};                      ///< output: the norm; may be in the place of x
+  View q{};                      ///< output: the norm, quantised
+  View rstd{};                   ///< output: 1 / RMS
+  View sums_out{};               ///< output: the sums of squares of the input of the norm
+  View scale{};                  ///< output: the step from one integer of q to the next
+  View zero{};                   ///< output: the integer of q that stands for 0
 
   /// The C interface's operands, which point into this object.
   rmsnorm_operands get() const noexcept {
     rmsnorm_operands operands = rmsnorm_no_operands();
     operands.x = x.get();
     operands.residual = residual.get();
+    operands.gate = gate.get();
     operands.weight = weight.get();
     operands.bias = bias.get();
+    operands.post_norm_weight = post_norm_weight.get();
     operands.sums = sums.get();
-    operands.y = y.get();
     operands.residual_out = residual_out.get();
+    operands.y = y.get();
+    operands.q = q.get();
     operands.rstd = rstd.get();
     operands.sums_out = sums_out.get();
-    operands.post_norm_weight = post_norm_weight.get();
-    operands.gate = gate.get();
-    operands.q = q.get();
     operands.scale = scale.get();
     operands.zero = zero.get();
     return operands;
   }
 };
 
-/// The tensors of a backward call, each empty where it is absent, and which gradients are added to
-/// what their memory holds; see rmsnorm_backward().
+/// The tensors of a backward call, each empty where it is absent, and the gradients that are added
+/// to the values in their memory; see rmsnorm_backward().
 struct BackwardOperands {
-  ConstView dy;            ///< input: the gradient by y
-  ConstView x;             ///< input: what was normalised
-  ConstView weight;        ///< input, as in the forward call
-  ConstView rstd;          ///< input: what the forward call gave
-  View dx;                 ///< output: the gradient by x; may be in the place of dy
-  View dw;                 ///< output: the gradient by the weight, of its shape
-  View db;                 ///< output: the gradient by the bias
-  bool add_to_dx = false;  ///< dx is added to what its memory holds
-  bool add_to_dw = false;  ///< dw is added to what its memory holds
-  bool add_to_db = false;  ///< db is added to what its memory holds
+  ConstView x{};           ///< input: the input of the norm
+  ConstView dy{};          ///< input: the gradient by y
+  ConstView weight{};      ///< input, as in the forward call
+  ConstView rstd{};        ///< input: an output of the forward call
+  View dx{};               ///< output: the gradient by x; may be in the place of dy
+  View dw{};               ///< output: the gradient by the weight, in its shape
+  View db{};               ///< output: the gradient by the bias
+  bool add_to_dx = false;  ///< add dx to the values in its memory
+  bool add_to_dw = false;  ///< add dw to the values in its memory
+  bool add_to_db = false;  ///< add db to the values in its memory
 
   /// The C interface's operands, which point into this object.
   rmsnorm_operands get() const noexcept {
@@ -333,8 +446,8 @@ struct BackwardOperands {
     operands.add_to = (add_to_dx ? std::uint32_t{RMSNORM_ADD_TO_DX} : 0u) |
                       (add_to_dw ? std::uint32_t{RMSNORM_ADD_TO_DW} : 0u) |
                       (add_to_db ? std::uint32_t{RMSNORM_ADD_TO_DB} : 0u);
-    operands.dy = dy.get();
     operands.x = x.get();
+    operands.dy = dy.get();
     operands.weight = weight.get();
     operands.rstd = rstd.get();
     operands.dx = dx.get();
@@ -349,7 +462,8 @@ inline void forward(const ForwardOperands& operands, const Options& options = {}
                     const Context& context = {}) {
   const rmsnorm_operands tensors = operands.get();
   const rmsnorm_options numbers = options.get();
-  check(rmsnorm_forward(&tensors, &numbers, &context));
+  const rmsnorm_context place = context.get();
+  check(rmsnorm_forward(&tensors, &numbers, &place));
 }
 
 /// See rmsnorm_backward().
@@ -357,7 +471,8 @@ inline void backward(const BackwardOperands& operands, const Options& options = 
                      const Context& context = {}) {
   const rmsnorm_operands tensors = operands.get();
   const rmsnorm_options numbers = options.get();
-  check(rmsnorm_backward(&tensors, &numbers, &context));
+  const rmsnorm_context place = context.get();
+  check(rmsnorm_backward(&tensors, &numbers, &place));
 }
 
 /// y = RMSNorm(x) * (offset + weight); the weight may be empty. See rmsnorm_norm().
@@ -380,15 +495,16 @@ inline void add_norm(const ConstView& x, const ConstView& residual, const ConstV
 /// moved-from object may only be destroyed or assigned to.
 class RmsNorm {
  public:
-  /// For rows of d elements, with the default options but for eps.
-  explicit RmsNorm(std::size_t d, float eps = 1e-5f, Dtype dtype = Dtype::f32)
+  /// For rows of d elements, with an eps and the default of every other option.
+  explicit RmsNorm(Integer d, float eps = 1e-5f, Dtype dtype = Dtype::f32)
       : RmsNorm(d, with_eps(eps), dtype) {}
   /// For rows of d elements; see rmsnorm_module_create().
-  RmsNorm(std::size_t d, const Options& options, Dtype dtype = Dtype::f32,
+  RmsNorm(Integer d, const Options& options, Dtype dtype = Dtype::f32,
           const Context& context = {}) {
     const rmsnorm_options numbers = options.get();
-    check(
-        rmsnorm_module_create(&module_, d, static_cast<rmsnorm_dtype>(dtype), &numbers, &context));
+    const rmsnorm_context place = context.get();
+    check(rmsnorm_module_create(&module_, d.size(), static_cast<rmsnorm_dtype>(dtype), &numbers,
+                                &place));
   }
   ~RmsNorm() { rmsnorm_module_destroy(module_); }
   /// Takes the other's weight, options and context.
@@ -417,50 +533,76 @@ class RmsNorm {
   /// The type in which the weight is kept.
   Dtype dtype() const noexcept { return static_cast<Dtype>(rmsnorm_module_dtype(module_)); }
   /// How it normalises.
-  Options options() const noexcept { return Options(*rmsnorm_module_options(module_)); }
+  Options options() const noexcept { return Options::from(*rmsnorm_module_options(module_)); }
   /// Such as "RmsNorm(4096, eps=1e-05, bf16)".
   std::string description() const { return rmsnorm_module_describe(module_); }
 
-  /// See rmsnorm_module_forward(): all that rmsnorm::forward() takes, but no weight.
+  /// See rmsnorm_module_forward(): the operands of rmsnorm::forward() without the weight.
   void forward(const ForwardOperands& operands) const {
     const rmsnorm_operands tensors = operands.get();
     check(rmsnorm_module_forward(module_, &tensors, nullptr));
   }
-  /// The same in another context than the module's.
+  /// The same in a context other than the module's.
   void forward(const ForwardOperands& operands, const Context& context) const {
     const rmsnorm_operands tensors = operands.get();
-    check(rmsnorm_module_forward(module_, &tensors, &context));
+    const rmsnorm_context place = context.get();
+    check(rmsnorm_module_forward(module_, &tensors, &place));
   }
 
-  /// See rmsnorm_module_backward(): all that rmsnorm::backward() takes, but no weight.
+  /// See rmsnorm_module_backward(): the operands of rmsnorm::backward() without the weight.
   void backward(const BackwardOperands& operands) const {
     const rmsnorm_operands tensors = operands.get();
     check(rmsnorm_module_backward(module_, &tensors, nullptr));
   }
-  /// The same in another context than the module's.
+  /// The same in a context other than the module's.
   void backward(const BackwardOperands& operands, const Context& context) const {
     const rmsnorm_operands tensors = operands.get();
-    check(rmsnorm_module_backward(module_, &tensors, &context));
+    const rmsnorm_context place = context.get();
+    check(rmsnorm_module_backward(module_, &tensors, &place));
   }
 
-  /// y = RMSNorm(x) * (offset + weight) for dense rows; y may be x.
+  /// y = RMSNorm(x) * (offset + weight) for dense rows, and 1 / RMS of each row where rstd is not
+  /// null; y may be x.
   template <class T>
-  void forward(const T* x, T* y, std::size_t rows = 1) const {
-    check(rmsnorm_module_forward_rows(module_, code<T>(), rows, x, y));
+  void norm(const T* x, T* y, Integer rows = 1, float* rstd = nullptr) const {
+    check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, nullptr));
   }
-  /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) for dense rows;
-  /// residual_out may be residual, and y may be x.
+  /// The same in a context other than the module's.
   template <class T>
-  void add_forward(const T* x, const T* residual, T* residual_out, T* y,
-                   std::size_t rows = 1) const {
-    check(rmsnorm_module_add_forward_rows(module_, code<T>(), rows, x, residual, residual_out, y));
+  void norm(const T* x, T* y, Integer rows, float* rstd, const Context& context) const {
+    const rmsnorm_context place = context.get();
+    check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, &place));
   }
-  /// The gradients of forward() for dense rows, dw in f32. rstd, dx and dw may be null; dx may be
-  /// dy.
+  /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) for dense rows, and
+  /// 1 / RMS of each row where rstd is not null; residual_out may be residual, and y may be x.
+  template <class T, class Residual>
+  void add_norm(const T* x, const Residual* residual, Residual* residual_out, T* y,
+                Integer rows = 1, float* rstd = nullptr) const {
+    check(rmsnorm_module_add_norm_rows(module_, code<T>(), code<Residual>(), rows.size(), x,
+                                       residual, residual_out, y, rstd, nullptr));
+  }
+  /// The same in a context other than the module's.
+  template <class T, class Residual>
+  void add_norm(const T* x, const Residual* residual, Residual* residual_out, T* y, Integer rows,
+                float* rstd, const Context& context) const {
+    const rmsnorm_context place = context.get();
+    check(rmsnorm_module_add_norm_rows(module_, code<T>(), code<Residual>(), rows.size(), x,
+                                       residual, residual_out, y, rstd, &place));
+  }
+  /// The gradients of norm() for dense rows, dw in f32. rstd, dx and dw may be null; dx may be dy.
   template <class T>
   void backward(const T* dy, const T* x, const float* rstd, T* dx, float* dw,
-                std::size_t rows = 1) const {
-    check(rmsnorm_module_backward_rows(module_, code<T>(), rows, dy, x, rstd, dx, dw));
+                Integer rows = 1) const {
+    check(rmsnorm_module_backward_rows(module_, code<T>(), rows.size(), dy, x, rstd, dx, dw,
+                                       nullptr));
+  }
+  /// The same in a context other than the module's.
+  template <class T>
+  void backward(const T* dy, const T* x, const float* rstd, T* dx, float* dw, Integer rows,
+                const Context& context) const {
+    const rmsnorm_context place = context.get();
+    check(
+        rmsnorm_module_backward_rows(module_, code<T>(), rows.size(), dy, x, rstd, dx, dw, &place));
   }
 
   /// The C interface's module.
@@ -480,26 +622,35 @@ class RmsNorm {
   rmsnorm_module* module_ = nullptr;
 };
 
-/// One of several norms that are done at once: by a module, or else by `options`. See rmsnorm_call.
+/// One of the calls of forward_all(), by a module or, where that is null, by `options`.
 struct Call {
   const RmsNorm* module = nullptr;  ///< the module, or null
-  ForwardOperands operands;         ///< what forward() takes
-  Options options = {};             ///< without a module
+  ForwardOperands operands{};       ///< as in forward()
+  Options options{};                ///< without a module
 };
 
-/// Several norms at once; see rmsnorm_forward_all().
+/// Several norms in one parallel region; see rmsnorm_forward_all(). Up to 16 calls need no memory of
+/// the heap.
 inline void forward_all(const Call* calls, std::size_t count, const Context& context = {}) {
-  std::vector<rmsnorm_operands> tensors(count);
-  std::vector<rmsnorm_options> numbers(count);
-  std::vector<rmsnorm_call> all(count);
+  struct Parts {
+    rmsnorm_operands operands;
+    rmsnorm_options options;
+  };
+  constexpr std::size_t kFew = 16;
+  Parts few_parts[kFew];
+  rmsnorm_call few_calls[kFew];
+  std::vector<Parts> many_parts(count > kFew ? count : 0);
+  std::vector<rmsnorm_call> many_calls(count > kFew ? count : 0);
+  Parts* const parts = count > kFew ? many_parts.data() : few_parts;
+  rmsnorm_call* const all = count > kFew ? many_calls.data() : few_calls;
   for (std::size_t i = 0; i < count; ++i) {
     const bool by_module = calls[i].module != nullptr;
-    tensors[i] = calls[i].operands.get();
-    numbers[i] = calls[i].options.get();
-    all[i] = {by_module ? calls[i].module->get() : nullptr, &tensors[i],
-              by_module ? nullptr : &numbers[i]};
+    parts[i] = {calls[i].operands.get(), calls[i].options.get()};
+    all[i] = {by_module ? calls[i].module->get() : nullptr, &parts[i].operands,
+              by_module ? nullptr : &parts[i].options};
   }
-  check(rmsnorm_forward_all(all.data(), count, &context));
+  const rmsnorm_context place = context.get();
+  check(rmsnorm_forward_all(all, count, &place));
 }
 
 /// The same for calls written down in braces.

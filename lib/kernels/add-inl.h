@@ -146,7 +146,7 @@ HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, flo
 template <class T>
 HWY_NOINLINE void PostNormAndAddSteps(const Norm& norm, const T* x, const T* residual,
                                       const float* weight, size_t d, float r, T* sum) {
-  const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
+  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   const F32Vec rs = hn::Set(F32Tag(), r);
   for (size_t j = 0; j < d; j += kPair) {
     const Pair normed = Rounded<T>(ScaledOrCast<T>(cast, Load(x + j), rs, Load(weight + j)));

@@ -188,7 +188,7 @@ class TiledRow {
     const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
     ScaleTile(norm_, inverse, x_dtype_, run_.Row<float>(kWeight, row_) + begin, bias, n, tile_);
     if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
-      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X) RoundTile(x_dtype_, n, tile_);
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED) RoundTile(x_dtype_, n, tile_);
       ApplyGate(begin, n);
     }
   }
@@ -263,7 +263,7 @@ inline HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand s
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const size_t size = ElementSize(norm.dtype[kX]);
-  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_CAST_THEN_SCALE][false];
+  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT][false];
   const bool keeps_values = run.Has(kY) || run.d <= kBlock;
   HWY_ALIGN char block[kBlock * sizeof(float)];
   const auto values = [&](size_t begin) {
@@ -340,7 +340,7 @@ template <bool kUsual>
 HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
-  const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
+  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   ForwardWay way;
   way.d = run.d;
   way.y = RowsOf<char>(run, kY);
@@ -442,7 +442,7 @@ inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
   const ForwardWay way = FindForwardWay<true>(norm, run);
   const int type = DtypeIndex(norm.dtype[kX]);
   const ScaleFourLeaf scale_four =
-      leaves.scale_four[type][norm.rounding == RMSNORM_CAST_THEN_SCALE];
+      leaves.scale_four[type][norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT];
   const bool adds = run.Has(kResidual);
   const size_t step = adds ? std::clamp<size_t>(kAddTile / run.d / 4 * 4, 4, kAddTileRows) : 4;
   float sums[kAddTileRows];
@@ -479,7 +479,7 @@ template <size_t kSize>
 HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const Run& run, size_t begin) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
-  const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
+  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   HWY_ALIGN float tile[kSize];
   for (size_t row = begin; row < run.count; ++row) {
     leaves.gate_tile[type](norm.activation, run.Row<char>(kX, row), run.Row<char>(kGate, row),
@@ -547,7 +547,7 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
       const size_t length = run.d == kShortLengths[1]                   ? 1
                             : run.d == kShortLengths[2] && !norm.stream ? 2
                                                                         : 0;
-      const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
+      const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
       return ForwardByRowsLeaf(norm, run,
                                leaves.short_rows[DtypeIndex(norm.dtype[kX])][cast][length], 4);
     } else if (run.d >= kLongRow && !norm.stream) {

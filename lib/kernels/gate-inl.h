@@ -75,8 +75,8 @@ HWY_INLINE F32Vec Activated(hn::Mask<F32Tag> silu, const Reduced& reduced, F32Ve
 // All lanes alike.
 HWY_INLINE hn::Mask<F32Tag> IsSilu(rmsnorm_activation activation) {
   const hn::Rebind<int32_t, F32Tag> integers;
-  return hn::RebindMask(F32Tag(),
-                        hn::Eq(hn::Set(integers, activation), hn::Set(integers, RMSNORM_SILU)));
+  return hn::RebindMask(
+      F32Tag(), hn::Eq(hn::Set(integers, activation), hn::Set(integers, RMSNORM_ACTIVATION_SILU)));
 }
 
 // By the operations of activation.h, with fewer instructions where the bits are the same. Four
@@ -112,8 +112,8 @@ HWY_INLINE Lanes<2> LoadTwo(const T* from) {
 template <class T>
 HWY_NOINLINE void ScaleGatedSteps(const Norm& norm, const T* x, const T* gate, const float* weight,
                                   size_t d, float r, T* y) {
-  const bool cast = norm.rounding == RMSNORM_CAST_THEN_SCALE;
-  const bool round_first = norm.gate_rounding == RMSNORM_GATE_ROUNDED_TO_X;
+  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
+  const bool round_first = norm.gate_rounding == RMSNORM_GATE_ROUNDED;
   const auto silu = IsSilu(norm.activation);
   const F32Vec rs = hn::Set(F32Tag(), r);
   for (size_t j = 0; j < d; j += kStep) {

@@ -59,8 +59,8 @@ inline float RoundTo(rmsnorm_dtype dtype, float value) {
 // By the rounding order of a norm of elements of x_dtype.
 HWY_INLINE void ScaleTile(const Norm& norm, const RowInverse& inverse, rmsnorm_dtype x_dtype,
                           const float* weight, const float* bias, size_t n, float* tile) {
-  const rmsnorm_dtype dtype = norm.rounding == RMSNORM_SCALE_THEN_CAST ? RMSNORM_F32 : x_dtype;
-  if (norm.rounding == RMSNORM_INVERSE_ROUNDED) {
+  const rmsnorm_dtype dtype = norm.rounding == RMSNORM_ROUND_AFTER_WEIGHT ? RMSNORM_F32 : x_dtype;
+  if (norm.rounding == RMSNORM_ROUND_INVERSE) {
     const float r = RoundTo(x_dtype, static_cast<float>(inverse.r));
     ScaleTile<false>(r, dtype, weight, bias, n, tile);
   } else if (inverse.cold) {

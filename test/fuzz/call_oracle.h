@@ -25,7 +25,7 @@ struct Ran {
   const cases::Problem& problem;
 
   bool Has(cases::Operand o) const { return c.Has(o); }
-  Options options() const { return Options(c.options); }
+  Options options() const { return Options::from(c.options); }
   static Tensor Copy(const cases::Rows& rows) {
     Tensor tensor(rows.dtype(), rows.count(), rows.d());
     for (size_t row = 0; row < rows.count(); ++row) {
@@ -120,10 +120,10 @@ inline testing::AssertionResult ForwardIsWithinBound(const Ran& ran) {
         if (!same) return testing::AssertionFailure() << "residual_out: " << same.message();
       }
     }
-    const bool unrounded = options.residual_rounding == ResidualRounding::norm_then_cast;
+    const bool unrounded = options.residual_rounding == ResidualRounding::unrounded;
     // The oracle rounds n to the type of what is normalised, which is f32 here and x's type not.
     has_oracle =
-        !unrounded || h.dtype() == RMSNORM_F32 || options.rounding == Rounding::scale_then_cast;
+        !unrounded || h.dtype() == RMSNORM_F32 || options.rounding == Rounding::after_weight;
     h = unrounded ? Sum(ran, RMSNORM_F32) : rounded;
   }
   if (ran.Has(kSumsOut) && !ran.Has(kSums)) {
@@ -187,7 +187,7 @@ inline bool IsTame(const cases::Case& c) {
 // oracle of their own.
 inline testing::AssertionResult IsWithinBounds(const cases::Case& c,
                                                const cases::Problem& problem) {
-  const bool has_others = c.Has(kGate) || c.Has(kPostNormWeight) || c.options.factor != 1;
+  const bool has_others = c.Has(kGate) || c.Has(kPostNormWeight) || internal::FactorOf(c.options) != 1;
   if ((c.options.divisor != 0 && c.options.divisor < 1) || c.options.eps > 0x1p100f || has_others) {
     return testing::AssertionSuccess();
   }

@@ -26,15 +26,15 @@ void HeaderTest(const float* x, rmsnorm::bf16* y, rmsnorm::f16* z, std::size_t d
   rmsnorm::backward(gradients);
 
   rmsnorm::Options options;
-  options.rounding = rmsnorm::Rounding::inverse_rounded;
+  options.rounding = rmsnorm::Rounding::inverse;
   options.eps_placement = rmsnorm::EpsPlacement::floor;
   rmsnorm::RmsNorm norm(d, options, rmsnorm::Dtype::bf16);
   norm.set_weight({x, d});
   norm.reset_weight();
   norm.get_weight({y, d});
   norm.forward(operands, rmsnorm::Context());
-  norm.forward(y, y);
-  norm.add_forward(y, y, y, y, 1);
+  norm.norm(y, y);
+  norm.add_norm(y, x, const_cast<float*>(x), y, 1);
   norm.backward(gradients);
   norm.backward<rmsnorm::f16>(z, z, nullptr, z, nullptr);
   rmsnorm::forward_all({{&norm, operands}, {nullptr, operands, norm.options()}});

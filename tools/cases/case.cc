@@ -16,6 +16,7 @@ namespace {
 
 using internal::kOperandRules;
 using internal::kOperands;
+using internal::Option;
 using tools::UserError;
 
 // A case's buffers take a few times as many bytes.
@@ -33,12 +34,6 @@ const Words kOrders = {"rising", "falling", "transposed", "zigzag", "repeated", 
 const Words kPers = {"tensor", "head", "group", "row", "alternate"};
 const Words kGuards = {"none", "before", "after"};
 const Words kExecutors = {"none", "reverse", "shuffled", "threads"};
-const Words kPlacements = {"inside", "outside", "floor"};
-const Words kRoundings = {"scale_then_cast", "cast_then_scale", "inverse_rounded"};
-const Words kResidualRoundings = {"cast_then_norm", "norm_then_cast"};
-const Words kActivations = {"silu", "sigmoid"};
-const Words kGatePlacements = {"after", "before"};
-const Words kGateRoundings = {"unrounded", "rounded_to_x"};
 
 // One row without leading dimensions.
 const char kOneRow[] = "one";
@@ -70,19 +65,29 @@ class FieldList {
         {name, [get](const Case& c) { return std::to_string(get(c)); },
          [get](Case& c, const std::string& text) { return ReadNumber(text, get(c)); }});
   }
-  template <class Get>
-  void AddFloat(const std::string& name, const Get& get) {
-    const auto write = [get](const Case& c) {
+  // An option of the library, by its line in the table.
+  void AddOption(Option option) {
+    const auto write = [option](const Case& c) {
+      if (!internal::IsNumber(option)) {
+        const auto word = static_cast<size_t>(internal::ValueIn<int32_t>(c.options, option));
+        return std::string(internal::kOptionRules[option].words[word]);
+      }
       char text[32];
-      std::snprintf(text, sizeof text, "%.9g", static_cast<double>(get(c)));  // all its bits
+      const double value = internal::ValueIn<float>(c.options, option);
+      std::snprintf(text, sizeof text, "%.9g", value);  // all its bits
       return std::string(text);
     };
-    const auto read = [get](Case& c, const std::string& text) {
+    const auto read = [option](Case& c, const std::string& text) {
+      if (!internal::IsNumber(option)) {
+        const int32_t word = internal::WordOf(option, text.c_str());
+        if (word >= 0) internal::SetValueIn(c.options, option, word);
+        return word >= 0;
+      }
       char* end;
-      get(c) = std::strtof(text.c_str(), &end);
+      internal::SetValueIn(c.options, option, std::strtof(text.c_str(), &end));
       return !text.empty() && *end == '\0';
     };
-    fields_.push_back({name, write, read});
+    fields_.push_back({internal::kOptionRules[option].name, write, read});
   }
   void AddRows() {
     const auto write = [](const Case& c) {
@@ -143,27 +148,7 @@ std::vector<Field> MakeFields() {
           name + "add", kFlags, [=](auto& c) -> auto& { return get(c).add; });
     }
   }
-  list.AddFloat(
-      "eps", [](auto& c) -> auto& { return c.options.eps; });
-  list.AddWord(
-      "eps_placement", kPlacements, [](auto& c) -> auto& { return c.options.eps_placement; });
-  list.AddWord(
-      "rounding", kRoundings, [](auto& c) -> auto& { return c.options.rounding; });
-  list.AddWord(
-      "residual_rounding", kResidualRoundings,
-      [](auto& c) -> auto& { return c.options.residual_rounding; });
-  list.AddFloat(
-      "weight_offset", [](auto& c) -> auto& { return c.options.weight_offset; });
-  list.AddFloat(
-      "divisor", [](auto& c) -> auto& { return c.options.divisor; });
-  list.AddFloat(
-      "factor", [](auto& c) -> auto& { return c.options.factor; });
-  list.AddWord(
-      "activation", kActivations, [](auto& c) -> auto& { return c.options.activation; });
-  list.AddWord(
-      "gate_placement", kGatePlacements, [](auto& c) -> auto& { return c.options.gate_placement; });
-  list.AddWord(
-      "gate_rounding", kGateRoundings, [](auto& c) -> auto& { return c.options.gate_rounding; });
+  for (int i = 0; i < internal::kOptions; ++i) list.AddOption(static_cast<Option>(i));
   list.AddNumber(
       "threads", [](auto& c) -> auto& { return c.threads; });
   list.AddWord(
@@ -223,9 +208,10 @@ void RequireOperand(const Case& c, Operand o) {
   }
   if (c.function == Function::kRows && o != internal::kWeight) {
     Require(own.gap == 0 && own.order == Order::kRising && !own.add, "rows are dense");
-    const rmsnorm_dtype x_dtype = c.operand[internal::kX].dtype;
-    const rmsnorm_dtype one_type = rule.shape == Shape::kRows ? x_dtype : RMSNORM_F32;
-    Require(own.dtype == one_type, "rows have one type, and dw is f32");
+    const bool is_of_stream = o == internal::kResidual || o == internal::kResidualOut;
+    const rmsnorm_dtype like = c.operand[is_of_stream ? internal::kResidual : internal::kX].dtype;
+    Require(own.dtype == (rule.shape == Shape::kRows ? like : RMSNORM_F32),
+            "rows have one type, the residual another, and dw is f32");
   }
 }
 
@@ -233,10 +219,12 @@ void RequireOperand(const Case& c, Operand o) {
 void RequireRows(const Case& c) {
   using namespace internal;
   const OperandSet given = c.Given() & ~SetOf(kWeight);
+  const OperandSet without_rstd = given & ~SetOf(kRstd);
   const OperandSet norm = SetOf(kX) | SetOf(kY);
   const OperandSet gradient = SetOf(kX) | SetOf(kDy) | SetOf(kRstd) | SetOf(kDx) | SetOf(kDw);
   Require(c.backward ? (given & ~gradient) == 0
-                     : given == norm || given == (norm | SetOf(kResidual) | SetOf(kResidualOut)),
+                     : without_rstd == norm ||
+                           without_rstd == (norm | SetOf(kResidual) | SetOf(kResidualOut)),
           "dense rows have no such operands");
   Require(!c.interleaved, "rows are dense");
 }

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "../../lib/operands.h"
+#include "../../lib/options.h"
 
 namespace rmsnorm::cases {
 

@@ -5,7 +5,7 @@ namespace rmsnorm::cases {
 
 const char kCheckedCases[] = R"(
 $T=f32|f16|bf16
-$ROUNDINGS=scale_then_cast/cast_then_scale/inverse_rounded
+$ROUNDINGS=after_weight/before_weight/inverse
 # Lengths on both sides of a vector, of a half and a whole set of lanes, and of a block.
 $EDGES=1|15|33|64|100|127|128|129|300
 $LONG=511|512|513|1000|2880|4095|4096|4097|8193|16385
@@ -28,7 +28,7 @@ forward,x=$T,y=$T,d=$EDGES,rows=23,sums=f64,sums_values=special,x_values=mixed/n
 forward,x=$T,y=$T,weight=f32/f16/bf16,d=7168,rows=1|5,rounding=$ROUNDINGS,x_values=normal/mixed,
   rstd=f32,call=plain|module
 forward,x=$T,y=$T,residual+residual_out=$T,d=7168,rows=1|5,rounding=$ROUNDINGS,
-  residual_rounding=cast_then_norm/norm_then_cast,residual_out_in_place=0|1
+  residual_rounding=rounded/unrounded,residual_out_in_place=0|1
 forward,x+y=$T,weight=f32/f16/bf16,d=1536,x_gap=576,rows=7,x_values=mixed,rounding=$ROUNDINGS,
   y_in_place=0|1,call=plain|several
 forward,x+y=$T,weight=f32/f16/bf16,d=512,x_gap=1600,rows=7,x_values=mixed,rounding=$ROUNDINGS,
@@ -36,12 +36,16 @@ forward,x+y=$T,weight=f32/f16/bf16,d=512,x_gap=1600,rows=7,x_values=mixed,roundi
 
 # Dense rows of a module, y apart and in place.
 forward,x+y=$T,weight=f32|f16|bf16|none,d=1..300,rows=1/5,rounding=$ROUNDINGS,
-  x_values=mixed/normal,call=rows,y_in_place=0|1
+  x_values=mixed/normal,call=rows,rstd=none/f32,y_in_place=0|1
 forward,x+y=$T,weight=f32|bf16,d=$LONG,rows=1/4,rounding=$ROUNDINGS,
   x_values=normal/mixed,call=rows,y_in_place=0|1
 forward,x+y+residual+residual_out=$T,weight=f32|f16|bf16|none,d=$EDGES|1000|4097|8193,
-  rows=1|5,rounding=$ROUNDINGS,residual_rounding=cast_then_norm/norm_then_cast,
+  rows=1|5,rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,
   x_values=mixed/normal,call=plain|rows,y_in_place=0|1,residual_out_in_place=0|1
+# The residual stream of a type other than x's, and the inverse RMS.
+forward,x+y=$T,residual+residual_out=f32|f16|bf16,weight=f32/none/bf16,d=$EDGES|1000|4097,
+  rows=1|5,rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,rstd=f32/none,
+  x_values=normal/mixed,call=rows,residual_out_in_place=0/1
 
 # With each option.
 forward,x+y=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,rounding=$ROUNDINGS,
@@ -84,11 +88,11 @@ forward,x=$T,residual+residual_out=$T,y=$T,d=15|64|300,rows=7/2x3x2,interleaved=
 
 # Each option with each rounding order.
 forward,x=$T,y=$T,d=1|2|33|64|100|128|300|4097,
-  rounding=scale_then_cast|cast_then_scale|inverse_rounded,
+  rounding=after_weight|before_weight|inverse,
   eps_placement=inside|outside|floor,eps=0|1e-6|1,divisor=0|0.5|100.5|1e-3|1e30,
   rows=5/9,weight=f32/f16/bf16/none,x_values=normal/mixed,rstd=f32,call=plain/module,sums=none/f64
 forward,x=$T,weight=$T,y=$T,d=$EDGES|4097|8193,
-  rounding=scale_then_cast|cast_then_scale|inverse_rounded,
+  rounding=after_weight|before_weight|inverse,
   weight_offset=1|-0.25|1e-40,rows=5,x_values=normal/mixed,call=plain/module/plain
 
 # Rows of every kind by themselves and next to each other, and rows around the floor.
@@ -101,10 +105,10 @@ forward,x=$T,y=$T,d=$EDGES|4097|8193,x_values=mixed,
   weight=f32/f16/bf16/none,rstd=f32,call=plain/module,sums=none/f64
 # Weights and biases that leave the usual range.
 forward,x=$T,weight+bias=$T,y=$T,d=$EDGES|4097,x_values=normal|mixed,
-  rounding=scale_then_cast|cast_then_scale|inverse_rounded,rows=14,
+  rounding=after_weight|before_weight|inverse,rows=14,
   weight_values+bias_values=special,weight_offset=0/1,call=plain/module/plain,sums=none/f64
 forward,x=$T,weight=$T,y=$T,d=$EDGES|4097,x_values=normal|mixed,
-  rounding=scale_then_cast|cast_then_scale|inverse_rounded,rows=14,
+  rounding=after_weight|before_weight|inverse,rows=14,
   weight_values=special,weight_offset=0/1,call=plain/module/plain,sums=none/f64
 
 # A bias of each type, in each size, number of rows and place.
@@ -124,61 +128,61 @@ forward,x=$T,weight+bias=$T,y=$T,d=1|33|63|64|65|128|4097,
   x_order=rising/falling/transposed,bias_gap=0/3,sums=none/none/f64
 
 # A residual of each type, normalised rounded and not: each size, number of rows, place and kind.
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   d=1..300,rows=5/9,rounding=$ROUNDINGS,x_values+residual_values=mixed/normal,
   weight=f32/f16/bf16/none,bias=none/none/bf16,rstd=f32/none,sums_out=none/f64,call=plain/module,
   residual_out_in_place=0|1
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   d=$LONG,rows=2/5,rounding=$ROUNDINGS,x_values+residual_values=normal/mixed,rstd=f32,
   residual_out_in_place=0|1
-forward,x+y=f32,residual+residual_out=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x+y=f32,residual+residual_out=$T,residual_rounding=rounded|unrounded,
   d=$EDGES|4097,rows=5/9,rounding=$ROUNDINGS,x_values+residual_values=mixed,
   residual_out_in_place=0|1,y_in_place=1,x_gap=0|3
 forward,x=f16|bf16,residual+residual_out=$T,y=f16|bf16,
-  residual_rounding=cast_then_norm|norm_then_cast,
+  residual_rounding=rounded|unrounded,
   d=$EDGES|4097,rows=5/9,rounding=$ROUNDINGS,x_values+residual_values=mixed,
   residual_out_in_place=0|1,y_in_place=1,x_gap=0|3
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   rows=1..20,d=1|16|33|64|65|127|128|256|300|512,rounding=$ROUNDINGS,
   x_values=normal/mixed,residual_values=mixed/normal
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   d=33|128|200|600,rows=2/3,x_shift=0..31
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   d=33|128|200|600,rows=2/3,residual_shift=0..31,residual_out_in_place=0|1
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   d=33|128|200|600,rows=2/3,residual_out_shift=0..31,residual_out_gap=0|3
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   d=33|128|200|600,rows=2/3,y_shift=0..31
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   x_values+residual_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
   d=1|63|128|300,eps=0/1e-5,rows=5,rounding=$ROUNDINGS,rstd=f32,
   eps_placement=inside/outside/floor,divisor=0/0/100.5/1e30,weight_offset=0/1
 # Rows of the two that differ in kind.
-forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   x_values=huge|zero|infinity|floor|bits|mixed,residual_values=huge|tiny|infinity|nan|bits,
   d=1|63|128|300,eps=0/1e-5,rows=13,rounding=$ROUNDINGS,rstd=f32
 # Whatever of its results a call is asked for, up to the addition alone.
-forward,x=$T,residual+residual_out=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual+residual_out=$T,residual_rounding=rounded|unrounded,
   d=1|64|200|4097,y=f32|f16|bf16|none,rstd=f32|none,sums_out=f64|none,rows=7,
   x_values+residual_values=mixed,residual_out_in_place=0|1
-forward,x=$T,residual=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual=$T,residual_rounding=rounded|unrounded,
   d=1|64|200|4097,y=$T,rstd=f32|none,sums_out=f64|none,rows=7,x_values+residual_values=mixed
-forward,x=$T,residual=$T,residual_rounding=cast_then_norm|norm_then_cast,
+forward,x=$T,residual=$T,residual_rounding=rounded|unrounded,
   d=1|64|200|4097,y=none,rstd=f32,sums_out=f64|none,rows=7,x_values+residual_values=mixed
 # Its rows in many dimensions, some of which share weights and biases.
 forward,x=$T,residual+residual_out=$T,y=$T,d=1|64|70|300,
   weight_per=tensor|head|group|row|alternate,bias_per=tensor|head|row|alternate,
   rows=3x2x4/2x9/2x1x2x1x2x1x3,bias=f32/bf16,rounding=$ROUNDINGS,
-  residual_rounding=cast_then_norm/norm_then_cast,residual_order=rising/falling/again/repeated,
+  residual_rounding=rounded/unrounded,residual_order=rising/falling/again/repeated,
   x_order=zigzag/rising,residual_out_order=rising/transposed/zigzag
 
 # What is done before the norm: a post-norm, with a row of its weight for all or for each, a factor,
 # and a gate.
 forward,x=$T,post_norm_weight=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,weight=f32/f16/bf16/none,
-  rounding=$ROUNDINGS,factor=1/0.22,x_values=mixed/normal,bias=none/f32,rstd=f32,
+  rounding=$ROUNDINGS,factor=0/0.22,x_values=mixed/normal,bias=none/f32,rstd=f32,
   eps_placement=inside/outside/floor,call=plain|module,y_shift=0/3
 forward,x=$T,post_norm_weight=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,
-  rounding=$ROUNDINGS,factor=1/0.22,residual_rounding=cast_then_norm/norm_then_cast,
+  rounding=$ROUNDINGS,factor=0/0.22,residual_rounding=rounded/unrounded,
   x_values+residual_values=mixed/normal,weight_offset=0/1,residual_out_in_place=0|1
 forward,x=$T,post_norm_weight+weight=$T,y=$T,d=1|33|128|4097,rows=4x5/2x3x4/12,
   post_norm_weight_per=tensor|head|row|alternate,weight_per=head/tensor/row,x_values=mixed,
@@ -186,9 +190,9 @@ forward,x=$T,post_norm_weight+weight=$T,y=$T,d=1|33|128|4097,rows=4x5/2x3x4/12,
 forward,x=$T,y=$T,d=1..300|$LONG,rows=5/9,factor=0.22|-3|1e30,sums_out=f64/none,
   rounding=$ROUNDINGS,x_values=mixed/normal,rstd=f32
 forward,x=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,factor=0.22|-3,
-  rounding=$ROUNDINGS,residual_rounding=cast_then_norm/norm_then_cast,x_values=mixed/normal
+  rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,x_values=mixed/normal
 forward,x=$T,gate=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,gate_placement=before,
-  activation=silu/sigmoid,weight=f32/none/bf16,rounding=$ROUNDINGS,factor=1/0.22,
+  activation=silu/sigmoid,weight=f32/none/bf16,rounding=$ROUNDINGS,factor=0/0.22,
   x_values=mixed/normal,gate_values=normal/mixed,rstd=f32,sums_out=f64/none
 forward,x+gate+y=$T,d=1..300|$LONG,rows=5/9,gate_placement=before,activation=silu/sigmoid,
   weight=f32/none/bf16,rounding=$ROUNDINGS,x_values=mixed/normal,rstd=f32/none,call=plain|module
@@ -197,15 +201,15 @@ forward,x=$T,gate=$T,y=none,d=1|64|300|4097,rows=9,gate_placement=before,sums_ou
 forward,x=$T,gate=$T,y=$T,sums=f64,d=1|64|300|4097,rows=9,gate_placement=before,x_values=normal
 # What is done after it: a gate of every kind of numbers, and quantised outputs beside y or alone.
 forward,x=$T,gate=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,
-  gate_rounding=unrounded|rounded_to_x,activation=silu/sigmoid,weight=f32/none/bf16,bias=none/f16,
+  gate_rounding=unrounded|rounded,activation=silu/sigmoid,weight=f32/none/bf16,bias=none/f16,
   rounding=$ROUNDINGS,x_values=normal/mixed,gate_values=normal/mixed
-forward,x+gate+y=$T,d=1..300|$LONG,rows=5/9,gate_rounding=unrounded|rounded_to_x,
+forward,x+gate+y=$T,d=1..300|$LONG,rows=5/9,gate_rounding=unrounded|rounded,
   activation=silu/sigmoid,weight=f32/none/bf16,rounding=$ROUNDINGS,x_values=normal/mixed,
   rstd=f32/none,call=plain|module
 forward,x=$T,gate=$T,y=$T,d=1|64|300,rows=5,activation=silu|sigmoid,gate_placement=after|before,
   gate_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits
 forward,x=$T,gate=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,
-  residual_rounding=cast_then_norm/norm_then_cast,gate_rounding=unrounded/rounded_to_x,
+  residual_rounding=rounded/unrounded,gate_rounding=unrounded/rounded,
   rounding=$ROUNDINGS,x_values+gate_values=mixed/normal
 forward,x=$T,y=f32|f16|bf16|none,q=i8,scale=f32,zero=i8|none,d=1..300|$LONG,rows=5/9,
   weight=f32/none/bf16,bias=none/f16,gate=none/none/f32,rounding=$ROUNDINGS,x_values=mixed/normal,
@@ -214,7 +218,7 @@ forward,x=$T,y=none,q=i8,scale=f32,zero=i8|none,d=1|64|300,rows=5,weight=$T,
   x_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
   weight_values=normal|special,eps=1e-5/0
 forward,x=$T,y=f32/none,residual+residual_out=$T,q=i8,scale=f32,zero=i8|none,d=$EDGES|4097,rows=9,
-  residual_rounding=cast_then_norm/norm_then_cast,x_values=mixed
+  residual_rounding=rounded/unrounded,x_values=mixed
 # All of them, in every place.
 $ALL=residual+residual_out=bf16,post_norm_weight=f32,gate=f16,q=i8,scale=f32,zero=i8
 forward,x=$T,y=$T,$ALL,d=1|33|70|300,rows=9/2x3/3x1x3/2x1x3x2x1x2x2,x_values=mixed,
@@ -261,16 +265,16 @@ forward,x=$T,weight+bias=f32|bf16,y=$T,rows=3x8/1x2,d=4098/35001,weight_per=head
 forward,x=$T,y=$T,weight+bias=f32,rows=5x1x3x1x7x3x3,d=700,x_order=zigzag/again,
   weight_per=alternate,bias_per=head/alternate,threads=2|5|8,executor=reverse
 forward,x=$T,residual+residual_out=$T,y=$T,rows=67,d=4097,
-  residual_rounding=cast_then_norm/norm_then_cast,x_values+residual_values=mixed,rstd=f32,
+  residual_rounding=rounded/unrounded,x_values+residual_values=mixed,rstd=f32,
   threads=2|3|4,executor=none/threads,residual_out_in_place=0|1
 forward,x=$T,residual+residual_out=$T,y=$T,rows=1031,d=512,
-  residual_rounding=norm_then_cast/cast_then_norm,x_values+residual_values=mixed,
+  residual_rounding=unrounded/rounded,x_values+residual_values=mixed,
   threads=3,executor=none/threads
 forward,x+residual+residual_out+y=$T,rows=1,d=400001/400002,
-  residual_rounding=cast_then_norm|norm_then_cast,x_values+residual_values=normal|tiny|huge|nan,
+  residual_rounding=rounded|unrounded,x_values+residual_values=normal|tiny|huge|nan,
   rstd=f32,threads=5|6,executor=none/threads,residual_out_in_place=0|1
 forward,x=$T,residual+residual_out=$T,y=$T,rows=1,d=400001,
-  residual_rounding=cast_then_norm/norm_then_cast,x_values+residual_values=normal/tiny/huge/nan,
+  residual_rounding=rounded/unrounded,x_values+residual_values=normal/tiny/huge/nan,
   rstd=f32,threads=5,executor=none|threads
 # Rows longer than what is summed at once.
 forward,x+y=bf16,rows=1,d=33566725,eps_placement=outside,rstd=f32,threads=3,executor=threads,
@@ -287,7 +291,7 @@ forward,x+y=$T,rows=4100,d=4128,threads=2
 forward,x+y=f32|bf16,rows=4100,d=4099,threads=2
 forward,x=bf16,y=f32,rows=4100,d=4099,threads=2
 forward,x+residual+residual_out+y=f32|bf16,rows=2100,d=4099,threads=2,
-  residual_rounding=cast_then_norm/norm_then_cast
+  residual_rounding=rounded/unrounded
 
 # Nothing is read or written beside an operand: each between pages that cannot be touched.
 $LENGTHS=1..300|1000|4095|4096|4097|8191|8193|16385
@@ -300,7 +304,7 @@ forward,x+y=$T,d=$LENGTHS,rows=1/9,x_values=normal/nan,y_in_place=1,call=plain|r
 forward,x+y+residual+residual_out=$T,d=$LENGTHS,rows=1/9,call=rows,guard=before|after
 forward,x+y=$T,weight+bias=$T,d=$LENGTHS,rows=9,weight_per+bias_per=row,guard=before|after
 forward,x=$T,residual+residual_out=$T,y=$T,d=$LENGTHS,rows=1/9,
-  residual_rounding=cast_then_norm/norm_then_cast,x_values=normal/nan,rstd=f32,
+  residual_rounding=rounded/unrounded,x_values=normal/nan,rstd=f32,
   guard=before|after,residual_out_in_place=0|1
 
 # A caller in any floating-point state; an executor's parts in others. Options that are subnormal or
@@ -312,7 +316,7 @@ forward,x=$T,y=$T,weight=f32|f16|bf16,d=7|100|260,rows=18,x_values=mixed,weight_
   sums=none/f64/none,sums_out=f64/none,state=1..10
 forward,x=$T,y=$T,residual+residual_out=f32|none,d=64|128|300,rows=20,x_values=mixed,
   weight_values=special,eps+weight_offset=1e-40,divisor=1.2e-38,call=plain/module/several,
-  residual_rounding=cast_then_norm/norm_then_cast,state=1..10
+  residual_rounding=rounded/unrounded,state=1..10
 forward,x+y=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
   eps+weight_offset=1e-40|0.1,divisor=1.2e-38|0.1,call=rows,y_in_place=0/1,state=1..10
 forward,x+residual+residual_out+y=$T,d=1|64|128|300,rows=1|13,x_values=mixed,weight_values=special,
@@ -320,7 +324,7 @@ forward,x+residual+residual_out+y=$T,d=1|64|128|300,rows=1|13,x_values=mixed,wei
 forward,x+y=$T,rows=800,d=128,x_values=mixed,threads=3,executor=none|threads,
   call=plain|module|several|rows,state=1..10
 forward,x+residual+residual_out+y=$T,rows=800,d=128,x_values=mixed,threads=3,executor=none|threads,
-  residual_rounding=cast_then_norm/norm_then_cast,call=plain|module|several|rows,state=1..10
+  residual_rounding=rounded/unrounded,call=plain|module|several|rows,state=1..10
 forward,x+y=$T,rows=1|2,d=98381,x_values=normal|tiny|nan,eps=1e-40,rstd=f32,sums_out=none/f64,
   threads=3,executor=none|threads,call=plain/module,state=1..10
 forward,x+y=f32,rows=1,d=262144,x_values=tiny,eps=0,divisor=2e-38,threads=3,executor=none|threads,

@@ -3,7 +3,7 @@
 //
 // A line of a list is a case whose values may be several:
 // - "x=f32|f16" multiplies the line's cases, and "d=1..300" is a range of such values;
-// - "rounding=scale_then_cast/cast_then_scale" multiplies nothing: the cases that the fields before
+// - "rounding=after_weight/before_weight" multiplies nothing: the cases that the fields before
 //   it make take its values in turn. Of several such fields the first changes with each case, the
 //   next one when the first has been through;
 // - "x+y=f16|bf16" gives both the same value.

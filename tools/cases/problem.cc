@@ -89,10 +89,7 @@ rmsnorm_operands CallOperands::Get() const {
   rmsnorm_operands all = rmsnorm_no_operands();
   all.size = size;
   all.add_to = add_to;
-  internal::ForEachOperand(given, [&](Operand o) {
-    const rmsnorm_view* const pointer = &view[o];
-    std::memcpy(reinterpret_cast<char*>(&all) + kOperandRules[o].offset, &pointer, sizeof pointer);
-  });
+  internal::ForEachOperand(given, [&](Operand o) { internal::SetViewIn(all, o, &view[o]); });
   return all;
 }
 

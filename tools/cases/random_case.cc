@@ -91,7 +91,7 @@ class Drawer {
     if (IsRows() && !c_.backward) {
       given = given || o == kY || (o == kResidualOut && c_.Has(kResidual));
       const bool is_dense = rule.shape == Shape::kRows && o != kGate && o != kQ;
-      given = given && (is_dense || o == kWeight);
+      given = given && (is_dense || o == kWeight || o == kRstd);
     }
     if (IsRows() && o == kDb) given = false;
     if (o == kSums) given = given && !c_.Has(kResidual) && !c_.Has(kPostNormWeight);
@@ -111,6 +111,7 @@ class Drawer {
     own.dtype = kOperandRules[o].dtype != 0                 ? kOperandRules[o].dtype
                 : IsRows() && o == kDw                      ? RMSNORM_F32
                 : o == kResidualOut                         ? Of(kResidual).dtype
+                : IsRows() && o == kResidual && OneIn(3)    ? DrawType()
                 : all_alike_ && !(IsRows() && o == kWeight) ? usual
                                                             : DrawType();
     if (kOperandRules[o].shape == Shape::kColumns && !c_.rows.empty() && OneIn(2)) {

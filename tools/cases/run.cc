@@ -123,8 +123,8 @@ class Module {
 rmsnorm_status CallModule(const Case& c, const CallOperands& operands,
                           const rmsnorm_options* options, const rmsnorm_context* context) {
   using namespace internal;
-  const bool is_rows = c.function == Function::kRows;  // which bring no context
-  const bool in_own_context = is_rows || c.seed % 2 != 0;
+  const bool is_rows = c.function == Function::kRows;
+  const bool in_own_context = c.seed % 2 != 0;
   Module module;
   const rmsnorm_status status =
       module.Make(c, operands, options, in_own_context ? context : nullptr);
@@ -133,20 +133,24 @@ rmsnorm_status CallModule(const Case& c, const CallOperands& operands,
   CallOperands others = operands;
   others.given &= ~SetOf(kWeight);
   const auto data = [&](Operand o) {
-    return (operands.given & SetOf(o)) != 0 ? operands.view[o].data : nullptr;
+    return (operands.given & SetOf(o)) != 0 ? internal::DataOf(operands.view[o]) : nullptr;
   };
   const rmsnorm_dtype dtype = operands.view[kX].dtype;
   const size_t rows = c.RowCount();
   if (is_rows && c.backward) {
     return rmsnorm_module_backward_rows(module.get(), dtype, rows, data(kDy), data(kX),
                                         static_cast<const float*>(data(kRstd)), data(kDx),
-                                        static_cast<float*>(data(kDw)));
+                                        static_cast<float*>(data(kDw)), context);
   }
   if (is_rows && (operands.given & SetOf(kResidual)) != 0) {
-    return rmsnorm_module_add_forward_rows(module.get(), dtype, rows, data(kX), data(kResidual),
-                                           data(kResidualOut), data(kY));
+    return rmsnorm_module_add_norm_rows(module.get(), dtype, operands.view[kResidual].dtype, rows,
+                                        data(kX), data(kResidual), data(kResidualOut), data(kY),
+                                        static_cast<float*>(data(kRstd)), context);
   }
-  if (is_rows) return rmsnorm_module_forward_rows(module.get(), dtype, rows, data(kX), data(kY));
+  if (is_rows) {
+    return rmsnorm_module_norm_rows(module.get(), dtype, rows, data(kX), data(kY),
+                                    static_cast<float*>(data(kRstd)), context);
+  }
   const rmsnorm_operands all = others.Get();
   return c.backward ? rmsnorm_module_backward(module.get(), &all, context)
                     : rmsnorm_module_forward(module.get(), &all, context);
@@ -160,8 +164,8 @@ CallOperands Piece(const Case& c, const CallOperands& operands, size_t begin, si
     if (LeadingOf(c, o).size() != c.rows.size()) return;
     if (view.shape[0] == 1 && kOperandRules[o].shape == Shape::kColumns) return;
     const auto element = static_cast<ptrdiff_t>(internal::ElementSize(view.dtype));
-    view.data =
-        static_cast<uint8_t*>(view.data) + static_cast<ptrdiff_t>(begin) * view.stride[0] * element;
+    view.data = static_cast<const uint8_t*>(view.data) +
+                static_cast<ptrdiff_t>(begin) * view.stride[0] * element;
     view.shape[0] = end - begin;
   });
   return piece;

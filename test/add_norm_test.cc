@@ -53,10 +53,10 @@ Tensor NormOfUnrounded(const NormInputs& norm, rmsnorm_dtype x_dtype, const Opti
   NormInputs plain = {norm.x};
   plain.y.emplace(RMSNORM_F32, norm.x.rows(), norm.x.d());
   Options scale = options;
-  scale.rounding = Rounding::scale_then_cast;
+  scale.rounding = Rounding::after_weight;
   scale.weight_offset = 0;
   Tensor n = *ComputeNorm(plain, scale, context).y;
-  if (options.rounding == Rounding::inverse_rounded) {
+  if (options.rounding == Rounding::inverse) {
     for (size_t row = 0; row < n.rows(); ++row) {
       const double r = RoundTo(x_dtype, static_cast<double>(rstd[row * norm.step]));
       for (size_t j = 0; j < n.d(); ++j) n.set(row, j, norm.x.get(row, j) * r);
@@ -78,14 +78,14 @@ NormResults Separate(const NormInputs& inputs, const Options& options) {
   const Context context = OnTarget(reference, 1);
   const rmsnorm_dtype x_dtype = inputs.x.dtype();
   const Tensor sum = Sum(inputs.x, *inputs.residual);
-  const bool unrounded = options.residual_rounding == ResidualRounding::norm_then_cast;
+  const bool unrounded = options.residual_rounding == ResidualRounding::unrounded;
   NormInputs norm = inputs;
   norm.x = unrounded ? sum : Rounded(sum, inputs.residual->dtype());
   norm.residual.reset();
   norm.residual_out.reset();
   norm.y_in_place = false;
   NormResults results = ComputeNorm(norm, options, context);
-  if (unrounded && x_dtype != RMSNORM_F32 && options.rounding != Rounding::scale_then_cast) {
+  if (unrounded && x_dtype != RMSNORM_F32 && options.rounding != Rounding::after_weight) {
     results.y = NormOfUnrounded(norm, x_dtype, options, results.rstd, context);
   }
   results.residual_out = inputs.residual_out;
@@ -102,7 +102,7 @@ std::string NameOfTypes(const testing::TestParamInfo<Types>& info) {
          rmsnorm_dtype_name(y);
 }
 
-class AddForwardTest : public testing::TestWithParam<Types> {
+class AddNormTest : public testing::TestWithParam<Types> {
  protected:
   // Rows of every kind.
   NormInputs Draw(size_t rows, size_t d) {
@@ -145,9 +145,8 @@ class AddForwardTest : public testing::TestWithParam<Types> {
 std::vector<Options> AllRoundings() {
   std::vector<Options> all;
   for (const Rounding rounding :
-       {Rounding::scale_then_cast, Rounding::cast_then_scale, Rounding::inverse_rounded}) {
-    for (const auto of_residual :
-         {ResidualRounding::cast_then_norm, ResidualRounding::norm_then_cast}) {
+       {Rounding::after_weight, Rounding::before_weight, Rounding::inverse}) {
+    for (const auto of_residual : {ResidualRounding::rounded, ResidualRounding::unrounded}) {
       Options options;
       options.rounding = rounding;
       options.residual_rounding = of_residual;
@@ -157,7 +156,7 @@ std::vector<Options> AllRoundings() {
   return all;
 }
 
-TEST_P(AddForwardTest, IsAnAdditionAndANorm) {
+TEST_P(AddNormTest, IsAnAdditionAndANorm) {
   for (Options options : AllRoundings()) {
     for (const size_t d : SizeList{1, 33, 64, 300, 4097}) {
       for (const auto placement :
@@ -173,7 +172,7 @@ TEST_P(AddForwardTest, IsAnAdditionAndANorm) {
 }
 
 // Sums that leave the range of f32 or of the residual, that vanish, and that are zero.
-TEST_P(AddForwardTest, SpecialSums) {
+TEST_P(AddNormTest, SpecialSums) {
   const double f32_max = std::numeric_limits<float>::max();
   const double largest = FormatOf(x_dtype_).max();
   const double residual_largest = FormatOf(residual_dtype_).max();
@@ -222,7 +221,7 @@ TEST_P(AddForwardTest, SpecialSums) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllTypes, AddForwardTest,
+INSTANTIATE_TEST_SUITE_P(AllTypes, AddNormTest,
                          testing::Combine(testing::ValuesIn(kDtypes), testing::ValuesIn(kDtypes),
                                           testing::ValuesIn(kDtypes)),
                          NameOfTypes);
