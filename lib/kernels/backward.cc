@@ -38,7 +38,7 @@ constexpr void SetWritingBackwardLeaves(rmsnorm_dtype dtype, BackwardLeaves& lea
 
 #if RMSNORM_NATIVE_BF16
 
-// AVX3's, but for what writes bf16.
+// AVX3's leaves, except those that write bf16.
 constexpr BackwardLeaves MakeBackwardLeaves() {
   BackwardLeaves leaves = N_AVX3::kBackwardLeaves;
   SetWritingBackwardLeaves<BF16>(RMSNORM_BF16, leaves);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward without element types, compiled for each target: which rows go to which leaves, and what
-// goes through tiles. Everything has the bits of reference.cc.
-//
-// Rows of one type have leaves of their own where f32 suffices. Every other row goes through tiles.
+// Backward without element types. Rows of one type go to their leaves where f32 suffices, and every
+// other row goes through tiles. Everything has the bits of reference.cc.
 
 #if defined(RMSNORM_LIB_KERNELS_BACKWARD_DRIVERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_BACKWARD_DRIVERS_INL_H_
@@ -32,8 +30,8 @@ HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
 }
 
 // How the rows of a run go from their operands to their gradients, found once for all of them. The
-// leaves are null where the rows are of several types and go through tiles. Loops over rows copy
-// it: they keep its fields in registers, as a load after the stores of the row before takes long.
+// leaves are null for rows of several types, which go through tiles. Loops over rows copy it: they
+// keep its fields in registers, as a load after the stores of the row before takes long.
 struct BackwardWay {
   HWY_INLINE BackwardWay() {}
 
@@ -134,7 +132,7 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, const BackwardWay& w
 
 // ------------------------------------------------------------------ terms
 
-// The terms of four rows, by the operations of MakeHotTerms(), but with eps as a floor.
+// The terms of four rows, by the operations of MakeHotTerms(). Eps as a floor is not among them.
 struct FourTerms {
   HWY_ALIGN float r[4];
   HWY_ALIGN float k[4];
@@ -144,12 +142,12 @@ struct FourTerms {
   HWY_INLINE Terms<float> TermsAt(size_t i) const { return {r[i], k[i], q[i]}; }
 };
 
-// Of a row of one block.
+// The sums of a row of one block.
 HWY_INLINE FoldedDots DotRow(const BackwardWay& way, size_t row) {
   return way.dot(way.x[row], way.dy[row], way.weight, way.d);
 }
 
-// Of rows of one block and one type.
+// Makes the terms of four rows of one block and one type.
 HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
                               FourTerms& terms) {
   const FourTag tag;
@@ -200,7 +198,7 @@ HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, const Backwa
   return MakeHotTerms(norm.root, SumRow(norm, run, way, row), RstdOf(run, row));
 }
 
-// The terms in binary64 of a row of which something is cold. Where its r is NaN the others do not
+// The terms in binary64 of a row with something cold. If its r is NaN the other terms do not
 // matter.
 inline HWY_NOINLINE RowTerms ColdTermsOfRow(const Norm& norm, const Run& run, size_t row,
                                             const HotTerms& hot) {
@@ -222,7 +220,7 @@ HWY_INLINE RowTerms AnyTermsOfRow(const Norm& norm, const Run& run, size_t row,
 
 // ------------------------------------------------------------------ rows by tiles
 
-// Adds to a tile of dw in binary64, rounded to f32.
+// Adds to a tile of dw. The sums are made in binary64 and rounded to f32.
 inline HWY_NOINLINE void AddWideTerms(double row_r, const float* x, const float* dy, size_t n,
                                       float* sums) {
   const F64Tag wide;
@@ -235,7 +233,7 @@ inline HWY_NOINLINE void AddWideTerms(double row_r, const float* x, const float*
   }
 }
 
-// A tile of dx in binary64, rounded to f32.
+// Makes a tile of dx in binary64 and rounds it to f32.
 inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x, const float* dy,
                                       const float* weight, size_t n, float* dx) {
   const F64Tag wide;
@@ -250,7 +248,7 @@ inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x
   }
 }
 
-// Sums of f32 to add to, in a tile: all +0 if they start here.
+// Fills a tile with sums to add to: with zeros if they start here.
 HWY_INLINE void WidenSums(const Leaves& leaves, bool start, const float* sums, size_t n,
                           float* tile) {
   if (start) {
@@ -260,8 +258,8 @@ HWY_INLINE void WidenSums(const Leaves& leaves, bool start, const float* sums, s
   }
 }
 
-// A row of any types by terms of any kind. dx may be in the place of dy: a tile's dw is done before
-// its dx is written.
+// Writes the gradients of a row with any types and terms. dx may replace dy, so a tile's dw is done
+// before its dx is written.
 inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t row,
                                       const RowTerms& terms) {
   HWY_ALIGN float x[kTile];
@@ -328,8 +326,8 @@ inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const Run& run, size
   for (size_t row = begin; row < end; ++row) BackwardRow(norm, run, way, row);
 }
 
-// Four rows at a time, and the next four summed before these are worked on, so that the two
-// overlap: as in the leaf NormaliseShortRows().
+// Four rows at a time. The next four are summed before these are worked on, so that the two
+// overlap, as in NormaliseShortRows().
 HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const BackwardWay& way) {
   FourTerms now;
   FourTerms next;
@@ -350,7 +348,7 @@ HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const Backwa
   return row;
 }
 
-// Two rows at a time: those that are not short.
+// Rows that are not short, two at a time.
 HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const BackwardWay& way) {
   size_t row = 0;
   for (; row + 2 <= run.count; row += 2) {
@@ -365,15 +363,14 @@ HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const Backwar
   return row;
 }
 
-// Whether rows are better done one by one: those of f32 on AVX-512 with 257 to 4095 elements. Two
-// of 2048 or 2880 leave L1 with dx, the weight and dw, and calls take 0.82 to 0.96 of the time one
-// by one. 4096 rows of 512 take 0.7 of what they take by fours, though 4 or 8 such rows take 1.3 of
-// it. Rows of 16 bits, rows on AVX2 and longer rows take up to 10 % more one by one.
+// Whether rows are faster one by one: rows of f32 on AVX-512 with 257 to 4095 elements. Two such
+// rows leave L1 with dx, the weight and dw, and many of them are faster alone than by fours. Rows
+// of 16 bits, rows on AVX2 and longer rows gain from groups.
 HWY_INLINE bool PrefersSingleRows(const Norm& norm, const Run& run) {
   return kN >= 16 && norm.dtype[kX] == RMSNORM_F32 && run.d > 256 && run.d < kBlock;
 }
 
-// Rows by groups: returns the index of the first one that is in none.
+// Works through groups of rows. Returns the index of the first row that is in no group.
 inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
   if (PrefersSingleRows(norm, run)) return 0;
   const BackwardWay way = FindBackwardWay(norm, run);
@@ -384,8 +381,7 @@ inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
   return way.apply_two != nullptr ? BackwardByTwos(norm, run, way) : 0;
 }
 
-// Whether rows are held in registers: those of training, to which the forward pass left an inverse
-// RMS each.
+// Whether rows stay in registers: rows of training, for which forward saved 1 / RMS.
 HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
   return kHoldsRows && run.d <= kLongestHeld && norm.one_type && run.Has(kDx) && run.Has(kDw) &&
          run.Has(kRstd) && !norm.add_to_dx && norm.root.eps_placement == RMSNORM_EPS_INSIDE;
@@ -407,7 +403,7 @@ void BackwardKernel(const Norm& norm, const Run& run) {
   if (norm.stream) hwy::FlushStream();  // before another thread may read dx
 }
 
-// A tile of db's sums stays in L1 from row to row.
+// The tile of db's sums stays in L1 from row to row.
 void AddRowsKernel(const Norm& norm, const Run& run) {
   HWY_ALIGN float dy[kTile];
   HWY_ALIGN float sums[kTile];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The targets that are compiled into this build, and which of them this CPU runs.
+// The targets of this build, and whether this CPU runs them.
 #ifndef RMSNORM_LIB_KERNELS_COMPILED_TARGETS_H_
 #define RMSNORM_LIB_KERNELS_COMPILED_TARGETS_H_
 
@@ -14,12 +14,12 @@ struct CompiledTarget {
   const KernelTable* kernels;
 };
 
-// Best first, the reference last; then an entry without kernels.
+// The best target comes first, then the others, the reference, and an entry without kernels.
 extern const CompiledTarget kCompiledTargets[];
 
 bool IsSupported(const CompiledTarget& target);
 
-// Such as "1.0.3".
+// Returns a text such as "1.0.3".
 const char* HighwayVersion();
 
 }  // namespace rmsnorm::internal

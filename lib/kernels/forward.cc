@@ -48,7 +48,7 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
 
 #if RMSNORM_NATIVE_BF16
 
-// AVX3's, but for what writes bf16.
+// AVX3's leaves, except those that write bf16.
 constexpr Leaves MakeLeaves() {
   Leaves leaves = N_AVX3::kLeaves;
   SetWritingLeaves<BF16>(RMSNORM_BF16, leaves);

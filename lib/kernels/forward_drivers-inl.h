@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward without element types, compiled for each target. A run finds its way once: which leaves
-// make the sum of a row and which write its outputs, or that the row goes through tiles.
+// Forward without element types. A run finds its way once: the leaf that sums a row and the leaf
+// that writes its outputs, or tiles. Everything has the bits of reference.cc.
 
 #if defined(RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_
@@ -26,7 +26,7 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ quantised output
 
-// Writes some integers of a row. `values` are of a dtype's index in the tables of leaves.
+// Writes n integers of a row. `type` is the index of the values' dtype in the tables of leaves.
 HWY_INLINE void WriteIntegers(const Leaves& leaves, int type, const Run& run, size_t row,
                               size_t begin, size_t n, const QuantisedSteps& steps,
                               const void* values) {
@@ -294,7 +294,7 @@ inline float ReadSum(const void* sum, const void* /*residual*/, void* /*residual
   return static_cast<float>(*static_cast<const double*>(sum));
 }
 
-// Operands that only some runs have: those of other sources and sinks than the usual ones.
+// The operands of the less usual sources and sinks.
 constexpr OperandSet kOfOtherWays =
     SetOf(kBias) | SetOf(kSumsOut) | SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kQ);
 
@@ -352,8 +352,7 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
     way.residual = RowsOf<const char>(run, kResidual);
     way.residual_out = RowsOf<char>(run, kResidualOut);
     way.scaled = RowsOf<const char>(run, kResidualOut);
-    // With the next row of residual_out 8 x 4096 in f16 takes 4 % longer, but past the caches 512 x
-    // 2048 in bf16 3 % less.
+    // The next row of residual_out is worth it past the caches alone.
     way.fetch_next = norm.stream;
   } else {
     way.sum = HWY_UNLIKELY(run.Has(kSums)) ? ReadSum : leaves.sum[type];
@@ -401,7 +400,7 @@ HWY_INLINE bool AddPostNorm(const Norm& norm, const Run& run, const ForwardWay& 
   return true;
 }
 
-// Row by row, from `begin` on. kOneRow is for one row of a usual run: it does without the loop's
+// Row by row, from `begin` on. kOneRow is for one row of a usual run. It needs none of the loop's
 // preparations, which take a tenth of the time of a row of 64.
 template <bool kOneRow>
 HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const Run& run, size_t begin) {
@@ -415,9 +414,8 @@ HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const Run& run, size_t begin
   }
 }
 
-// Writes the outputs of four rows, which share the time of a root and two divisions, and the loads
-// of the weight. Short rows of f32 are scaled one by one, as loads and stores of a row alternate
-// then.
+// Writes the outputs of four rows, which share a root, two divisions and the loads of the weight.
+// Short rows of f32 share no loads: they are scaled one by one, so that loads and stores alternate.
 HWY_INLINE void WriteFourBySums(const Norm& norm, const Run& run, const ForwardWay& way,
                                 ScaleFourLeaf scale_four, size_t row, const float* sums) {
   const FourInverses inverses = InvertFour(norm.root, hn::LoadU(FourTag(), sums));
@@ -435,8 +433,8 @@ HWY_INLINE void WriteFourBySums(const Norm& norm, const Run& run, const ForwardW
   for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) *run.Row<float>(kRstd, row + i) = r[i];
 }
 
-// Four rows at a time, and the rows that are left one by one. Short rows with a residual are summed
-// in steps that stay in L1 until y is written.
+// Four rows at a time, and the rest one by one. Short rows with a residual are summed in steps that
+// stay in L1 until y is written.
 inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const ForwardWay way = FindForwardWay<true>(norm, run);
@@ -462,19 +460,25 @@ inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
   if (begin < run.count) ForwardOneByOne<false>(norm, run, begin);
 }
 
-// By a leaf that takes as many rows as there are, in groups. A group at which it stops goes through
-// tiles, which the leaf's own tile must not be below on the stack.
-inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const Run& run, RowsLeaf leaf,
-                                           size_t group) {
-  size_t row = leaf(norm, run, 0);
-  while (HWY_UNLIKELY(row + group <= run.count)) {
+// The rows that a RowsLeaf has left from `row` on. A group at which it stopped goes through tiles
+// here, where the leaf's own tile is no longer on the stack; fewer rows than a group go one by one.
+inline HWY_NOINLINE void ForwardLeftRows(const Norm& norm, const Run& run, RowsLeaf leaf,
+                                         size_t group, size_t row) {
+  while (row + group <= run.count) {
     for (size_t i = 0; i < group; ++i) ForwardByTiles(norm, run, InputOf(run), row++);
     if (row + group <= run.count) row = leaf(norm, run, row);
   }
   if (row < run.count) ForwardOneByOne<false>(norm, run, row);
 }
 
-// A RowsLeaf for rows of up to kSize elements with a gate before the norm, whose input is a tile.
+inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const Run& run, RowsLeaf leaf,
+                                           size_t group) {
+  const size_t row = leaf(norm, run, 0);
+  if (HWY_UNLIKELY(row < run.count)) ForwardLeftRows(norm, run, leaf, group, row);
+}
+
+// A RowsLeaf for rows of up to kSize elements with a gate before the norm. A tile holds the input
+// of the norm.
 template <size_t kSize>
 HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const Run& run, size_t begin) {
   const Leaves& leaves = *norm.kernels->leaves;
@@ -494,8 +498,8 @@ HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const Run& run, size_t b
   return run.count;
 }
 
-// The longest row with a gate before the norm that is kept in a tile: Mamba-2 and its families have
-// up to 8192 elements.
+// The longest row with a gate before the norm that has a tile. Rows of Mamba-2 and its families
+// have up to 8192 elements.
 constexpr size_t kLongestGated = 2 * kBlock;
 
 // ------------------------------------------------------------------ the loop of a run
@@ -505,7 +509,7 @@ HWY_INLINE bool HasResidualLeaves(const Norm& norm, const Run& run) {
   return run.Has(kResidualOut) && (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32);
 }
 
-// Rows with operands or options that few runs have, or without leaves.
+// Rows with operands or options that few runs have, and rows without leaves.
 inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const Run& run) {
   const OperandSet others = run.given & kOfOtherWays;
   if (norm.has_leaves && !run.Has(kSums) && (!run.Has(kResidual) || HasResidualLeaves(norm, run))) {
@@ -525,8 +529,8 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const Run& run) {
   for (size_t row = 0; row < run.count; ++row) ForwardByTiles(norm, run, kX, row);
 }
 
-// Each loop is a function of its own, so that one short row does not wait for what the others keep
-// on the stack.
+// The loops are not inlined, so that one short row does not wait for what the others keep on the
+// stack.
 HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
   const bool adds = run.Has(kResidual);
   const bool usual = norm.has_leaves && (run.given & kOfOtherWays) == 0 && run.Has(kY) &&
@@ -543,7 +547,7 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
     if (adds || has_sums) {
       if (is_short && !norm.stream) return ForwardByFours(norm, run);
     } else if (norm.stream ? run.d <= kLanes : is_short) {
-      // Past the caches rows that are a little longer take 0.4 to 0.7 of the time one by one.
+      // Past the caches short rows of more than kLanes elements are faster one by one.
       const size_t length = run.d == kShortLengths[1]                   ? 1
                             : run.d == kShortLengths[2] && !norm.stream ? 2
                                                                         : 0;
@@ -576,7 +580,7 @@ inline void PrepareKernel(rmsnorm_dtype dtype, const void* from, size_t d, float
 
 inline void StoreSumsKernel(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
                             rmsnorm_dtype dtype, void* to) {
-  // One pass instead of four: backward of 17 x 2048 takes 0.96 of the time, others 0.98.
+  // One pass instead of four, for one block of rows in f32.
   if (blocks == 1 && add && dtype == RMSNORM_F32) {
     return AddTile(sums, d, static_cast<float*>(to));
   }
@@ -585,7 +589,7 @@ inline void StoreSumsKernel(const float* sums, size_t stride, size_t blocks, siz
   for (size_t begin = 0; begin < d; begin += kTile) {
     const size_t n = std::min(kTile, d - begin);
     char* const at = static_cast<char*>(to) + begin * ElementSize(dtype);
-    // Whole vectors that are not added to are rounded from where they are.
+    // Whole pairs that nothing is added to are rounded in place.
     const float* rounded = sums + begin;
     if (blocks > 1 || add || n % kPair != 0) {
       FillTile<float>(sums + begin, n, total);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations in registers, and the leaves of rows of one type with a gate, compiled for each
-// target.
+// Activations in registers, and the leaves of rows of one type with a gate. T is that type.
 
 #if defined(RMSNORM_LIB_KERNELS_GATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_GATE_INL_H_
@@ -19,7 +18,7 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
-// The larger or the smaller of a number and a value that may be NaN, which stays one.
+// The larger and the smaller of a number and a value. A NaN in the value stays one.
 HWY_INLINE F32Vec LargerOf(F32Vec number, F32Vec value) {
   return HWY_ARCH_X86 ? hn::Max(number, value)  // the second where either is a NaN
                       : hn::IfThenElse(hn::Lt(value, number), number, value);
@@ -29,15 +28,15 @@ HWY_INLINE F32Vec SmallerOf(F32Vec number, F32Vec value) {
                       : hn::IfThenElse(hn::Gt(value, number), number, value);
 }
 
-// What the activation of an element is made of: exp(t) is (1 + e) * 2^k, and e a polynomial in s.
+// The parts of an element's activation: exp(t) is (1 + e) * 2^k, and e a polynomial in s.
 struct Reduced {
   F32Vec z;
   F32Vec sum;  // ends in the bits of the integer k
   F32Vec s;
 };
 
-// t is -u. The empty asm hides from the compiler that a gate was of f16: LLVM 19 else compares it
-// as that, element by element.
+// Here t is -u. The empty asm hides from LLVM 19 that a gate was of f16: it would compare f16
+// element by element.
 HWY_INLINE Reduced Reduce(F32Vec gate) {
 #if HWY_ARCH_X86
   asm("" : "+v"(gate.raw));
@@ -52,9 +51,9 @@ HWY_INLINE Reduced Reduce(F32Vec gate) {
   return {z, sum, hn::NegMulAdd(k, hn::Set(tag, kLowerLn2), s)};
 }
 
-// The powers of two whose product is 2^-m are 2^-min(m, 100), f, and the rest, g. The product with
-// f is exact, as any is whose result is normal; and in the denominator f serves for both, as what
-// is below 2^-100 is lost there. A NaN stays one, as e is.
+// Two powers of two multiply to 2^-m: f = 2^-min(m, 100), and g. The product with f is exact, as
+// its result is normal. f serves for the denominator as well, where anything below 2^-100 is lost.
+// e is NaN for a NaN, which therefore stays one.
 HWY_INLINE F32Vec Activated(hn::Mask<F32Tag> silu, const Reduced& reduced, F32Vec polynomial) {
   const F32Tag tag;
   const hn::Rebind<int32_t, F32Tag> integers;
@@ -72,16 +71,15 @@ HWY_INLINE F32Vec Activated(hn::Mask<F32Tag> silu, const Reduced& reduced, F32Ve
   return hn::Mul(hn::Mul(hn::Div(hn::IfThenElse(silu, reduced.z, one), b), f), g);
 }
 
-// All lanes alike.
+// A mask of all lanes or none.
 HWY_INLINE hn::Mask<F32Tag> IsSilu(rmsnorm_activation activation) {
   const hn::Rebind<int32_t, F32Tag> integers;
   return hn::RebindMask(
       F32Tag(), hn::Eq(hn::Set(integers, activation), hn::Set(integers, RMSNORM_ACTIVATION_SILU)));
 }
 
-// By the operations of activation.h, with fewer instructions where the bits are the same. Four
-// vectors at once, as each waits for one operation after the other: beside two, 32 x 4096 in bf16
-// takes 0.75 of the time where AVX2 runs in two halves.
+// Activates four vectors by the operations of activation.h, with fewer instructions where the bits
+// are the same. Four at once, as the operations on one wait for each other.
 HWY_INLINE Lanes<2> Activate(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
   const F32Tag tag;
   const Reduced a = Reduce(gate.first.pair.lower);
@@ -108,7 +106,7 @@ HWY_INLINE Lanes<2> LoadTwo(const T* from) {
   return {{Load(from)}, {Load(from + kPair)}};
 }
 
-// Whole steps. y may be x.
+// A StepsFunction. y may be x.
 template <class T>
 HWY_NOINLINE void ScaleGatedSteps(const Norm& norm, const T* x, const T* gate, const float* weight,
                                   size_t d, float r, T* y) {
@@ -125,12 +123,12 @@ HWY_NOINLINE void ScaleGatedSteps(const Norm& norm, const T* x, const T* gate, c
       m = Rounded<T>(m);
       next = Rounded<T>(next);
     }
-    // NaNs need no care on the way to bf16, as for a Row.
+    // NaNs need no care on the way to bf16, as for a RowToScale.
     StoreBoth(Mul(m, factor.first.pair), y + j, Mul(next, factor.second.pair), y + k);
   }
 }
 
-// y may be x.
+// A RowLeaf. y may be x.
 template <class T>
 HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const Run& run, Operand source, size_t row,
                                 float r) {
@@ -140,7 +138,7 @@ HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const Run& run, Operand source
 
 // ------------------------------------------------------------------ before the norm
 
-// A step of x times the activation of the gate.
+// Fills a step of a tile with x times the activation of the gate.
 template <class T>
 HWY_INLINE void FillGatedStep(hn::Mask<F32Tag> silu, const T* x, const T* gate, float* tile) {
   const Lanes<2> factor = Activate(silu, LoadTwo(gate));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between targets and Highway's versions, compiled for each target.
+// The differences between targets and between Highway's versions.
 
 // The guard is toggled by Highway, so that each target includes this once.
 #if defined(RMSNORM_LIB_KERNELS_HIGHWAY_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -30,8 +30,9 @@
 #define RMSNORM_LAMBDA HWY_ATTR __attribute__((always_inline))
 #endif
 
-// Highway's name of the target, but NEON in every version. That of its namespace without the N_, as
-// a constant: a table filled at run time would be empty for what runs before main().
+// Highway's name of the target, except that NEON is NEON in every version. It is taken from the
+// name of the namespace, without its N_, as a constant: a table filled at run time would be empty
+// for code that runs before main().
 #undef RMSNORM_TARGET_NAME
 #if HWY_TARGET == RMSNORM_HWY_NEON
 #define RMSNORM_TARGET_NAME "NEON"
@@ -45,9 +46,9 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 using NativeBF16 = hwy::HWY_NAMESPACE::Vec512<uint16_t>;
 
-// Both vectors rounded to bf16, `lower` first. The instruction takes subnormals for zero. The empty
-// asm hides from the compiler that these are bf16 values: LLVM 19 else turns HasZero() into
-// compares of bf16 with zero, and those into 32 scalar ones each, which took 6 to 22 times as long.
+// Rounds both vectors to bf16, `lower` first. The instruction takes subnormals for zero. The empty
+// asm hides from LLVM 19 that these are bf16 values: it would turn HasZero() into 32 scalar
+// compares.
 HWY_INLINE NativeBF16 NativeNarrow(hwy::HWY_NAMESPACE::Vec512<float> lower,
                                    hwy::HWY_NAMESPACE::Vec512<float> upper) {
   __m512i bits = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper.raw, lower.raw));
@@ -55,7 +56,7 @@ HWY_INLINE NativeBF16 NativeNarrow(hwy::HWY_NAMESPACE::Vec512<float> lower,
   return {bits};
 }
 
-// The elements of the lower half and of the upper half in turn.
+// Interleaves the elements of the two halves.
 HWY_INLINE NativeBF16 InterleaveHalves(NativeBF16 value) {
   alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                       21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
@@ -63,7 +64,7 @@ HWY_INLINE NativeBF16 InterleaveHalves(NativeBF16 value) {
   return {_mm512_permutexvar_epi16(_mm512_load_si512(kOrder), value.raw)};
 }
 
-// Whether there is a zero, of either sign, in one of the two. One branch for both.
+// Whether one of the two holds a zero of either sign, with one branch for both.
 HWY_INLINE bool HasZero(NativeBF16 a, NativeBF16 b) {
   const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
   return _kortestz_mask32_u8(_mm512_testn_epi16_mask(a.raw, magnitude),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leaves of quantised outputs, compiled for each target: the range of values, and the integers
-// that stand for them.
+// The leaves of quantised outputs: the range of values and their integers. T is the type of the
+// values.
 
 #if defined(RMSNORM_LIB_KERNELS_QUANTISE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_QUANTISE_INL_H_
@@ -27,9 +27,9 @@ HWY_INLINE float FromBitsOf(T, uint32_t bits) {
   return ToF32(T{static_cast<uint16_t>(bits)});
 }
 
-// Adds n values to the range of a row, two operations a vector. As signed integers the bits of
-// numbers above zero rise with them, and are above all others; as unsigned integers the bits of
-// numbers below zero rise as these fall. Infinities come after the numbers, and NaNs after these.
+// Adds n values to the range of a row, with two operations a vector. As signed integers the bits of
+// positive numbers rise with them and exceed all others. As unsigned integers the bits of negative
+// numbers rise as these fall. Infinities come after numbers, and NaNs after infinities.
 template <class T>
 HWY_NOINLINE void AddValuesToRange(const void* from_data, size_t n, QuantisedRange& range) {
   const T* const from = static_cast<const T*>(from_data);
@@ -70,7 +70,7 @@ HWY_INLINE hn::Vec<I16Tag> Integers(Pair value) {
 
 using BytesTag = hn::Rebind<int8_t, I16Tag>;
 
-// The sums with the zero point are clamped as they are narrowed.
+// Narrowing clamps the sums with the zero point.
 template <class T>
 HWY_INLINE hn::Vec<BytesTag> Quantised(Pair v, F32Vec inverse, hn::Vec<I16Tag> zero) {
   const auto integers = Integers<T>({hn::Mul(v.lower, inverse), hn::Mul(v.upper, inverse)});
@@ -84,7 +84,7 @@ HWY_INLINE void StoreBytes(hn::Vec<BytesTag> bytes, int8_t* to, First some) {
   StoreTail(BytesTag(), bytes, to, some.n);
 }
 
-// The integers of n values.
+// Writes the integers of n values.
 template <class T>
 HWY_NOINLINE void QuantiseValues(const void* from_data, size_t n, const QuantisedSteps& steps,
                                  int8_t* q) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done to tiles of f32 on the way from x to y, compiled for each target: the stages of
-// calls without leaves of their own. They give the bits of reference.cc.
+// The stages of a row through tiles: what happens to a tile of f32 between x and y. They have the
+// bits of reference.cc. kCold says that r is of binary64.
 
 #if defined(RMSNORM_LIB_KERNELS_STAGES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_STAGES_INL_H_
@@ -19,14 +19,14 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ scale
 
-// The inverse RMS of a row, and whether it multiplies in binary64.
+// The inverse RMS of a row. `cold` says that it multiplies in binary64.
 struct RowInverse {
   double r;
   bool cold;
 };
 
-// Multiplies by r, rounds to a dtype, and then multiplies by the weight. r is an f32, unless kCold
-// says that it is of binary64. There may be no bias.
+// Multiplies by r, rounds to a dtype, then multiplies by the weight. Without kCold r is an f32. The
+// bias may be null.
 template <bool kCold>
 HWY_NOINLINE void ScaleTile(double r, rmsnorm_dtype dtype, const float* HWY_RESTRICT weight,
                             const float* HWY_RESTRICT bias, size_t n, float* HWY_RESTRICT tile) {
@@ -56,7 +56,7 @@ inline float RoundTo(rmsnorm_dtype dtype, float value) {
                                  : value;
 }
 
-// By the rounding order of a norm of elements of x_dtype.
+// Scales by the rounding order of a norm of elements of x_dtype.
 HWY_INLINE void ScaleTile(const Norm& norm, const RowInverse& inverse, rmsnorm_dtype x_dtype,
                           const float* weight, const float* bias, size_t n, float* tile) {
   const rmsnorm_dtype dtype = norm.rounding == RMSNORM_ROUND_AFTER_WEIGHT ? RMSNORM_F32 : x_dtype;
@@ -79,7 +79,7 @@ inline HWY_NOINLINE void MultiplyTile(float factor, size_t n, float* tile) {
   }
 }
 
-// Rounds to a type.
+// Rounds a tile to a type and back.
 inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
   if (dtype == RMSNORM_F32) return;
   const F32Tag tag;
@@ -91,7 +91,7 @@ inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
 
 // ------------------------------------------------------------------ gate
 
-// Multiplies a tile by the activation of a gate, which is a tile as well.
+// Multiplies a tile by the activation of the gate in another tile.
 inline HWY_NOINLINE void GateTile(rmsnorm_activation activation, const float* HWY_RESTRICT gate,
                                   size_t n, float* HWY_RESTRICT tile) {
   const auto silu = IsSilu(activation);

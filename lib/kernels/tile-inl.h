@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles, compiled for each target: the way of every combination of types that has no leaves of its
-// own, and of the cold path, rows whose sums leave the range of f32, in binary64.
+// Tiles of f32: how rows go whose combination of types has no leaves, and rows on the cold path, in
+// binary64. The arithmetic is there once for all types, and has the bits of reference.cc.
 //
-// The arithmetic is there once for all types, and has the bits of reference.cc. A row in binary64
-// takes 2.5 to 8 times as long as one in f32. In scalar code it took 14 to 77 times as long.
+//   T     the type of elements outside a tile
+//   Real  float, or double on the cold path
 
 #if defined(RMSNORM_LIB_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_TILE_INL_H_
@@ -22,7 +22,8 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ to tiles and back
 
-// Elements of a tile where several share L1. For a sum a tile holds a whole block.
+// Elements of a tile where several tiles share L1 and the stack: a multiple of kLanes that divides
+// kBlock.
 constexpr size_t kTile = 1024;
 
 template <class T>
@@ -44,7 +45,7 @@ HWY_INLINE F32Vec PlainNaN(F32Vec value) {
 
 HWY_INLINE Pair PlainNaN(Pair value) { return {PlainNaN(value.lower), PlainNaN(value.upper)}; }
 
-// Rounds to T.
+// Rounds a tile to elements of T.
 template <class T>
 HWY_NOINLINE void StoreTile(const float* HWY_RESTRICT tile, size_t n, void* HWY_RESTRICT to_data) {
   T* const to = static_cast<T*>(to_data);
@@ -61,7 +62,7 @@ HWY_INLINE void ReadTile(const Norm& norm, const Run& run, Operand operand, size
       run.Row<char>(operand, row) + begin * ElementSize(dtype), n, tile);
 }
 
-// Rounds a tile to such elements.
+// Rounds a tile to n elements of an operand.
 HWY_INLINE void WriteTile(const Norm& norm, const Run& run, Operand operand, size_t row,
                           size_t begin, size_t n, const float* tile) {
   const rmsnorm_dtype dtype = norm.dtype[operand];
@@ -69,7 +70,7 @@ HWY_INLINE void WriteTile(const Norm& norm, const Run& run, Operand operand, siz
       tile, n, run.Row<char>(operand, row) + begin * ElementSize(dtype));
 }
 
-// Adds n elements to a tile, or to any others.
+// Adds n elements to a tile, or to other elements of f32.
 inline HWY_NOINLINE void AddTile(const float* HWY_RESTRICT addend, size_t n,
                                  float* HWY_RESTRICT tile) {
   ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
@@ -104,21 +105,19 @@ HWY_INLINE double FoldToOne(D, hn::Vec<D> sum) {
 HWY_INLINE float FoldVector(F32Tag tag, F32Vec sum) { return FoldOne(FoldToFour(tag, sum)); }
 HWY_INLINE double FoldVector(F64Tag tag, F64Vec sum) { return FoldToOne(tag, sum); }
 
-// The kLanes lanes of a block's sum, carried in memory from tile to tile. Real is float, or double
-// on the cold path.
+// The lanes of a block's sum, carried in memory from tile to tile.
 template <class Real>
 class TiledLanes {
  public:
   HWY_INLINE TiledLanes() { std::fill_n(lane_, kLanes, Real{0}); }
 
-  // Each adds n elements of tiles. A weight has no zeros after its elements; it needs none where n
-  // is a multiple of kLanes.
+  // Add n elements of tiles. The weight may be the run's own if n is a multiple of kLanes.
   HWY_NOINLINE void AddSquares(const float* x, size_t n) { Add<true>(x, x, x, n); }
   HWY_NOINLINE void AddProducts(const float* x, const float* dy, const float* weight, size_t n) {
     Add<false>(x, dy, weight, n);
   }
 
-  // Lane l += lane l + half, and so on until one is left. Starts the next block.
+  // Folds the lanes: lane l += lane l + half, until one is left. The next block starts at 0.
   HWY_NOINLINE Real Fold() {
     for (size_t half = kLanes / 2; half >= kSize; half /= 2) {
       for (size_t l = 0; l < half; l += kSize) {
