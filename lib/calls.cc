@@ -22,11 +22,11 @@ namespace {
 // ------------------------------------------------------------------ memory
 
 // `count` items, on the stack where they are few.
-template <class T>
+template <class T, size_t kFew>
 class FewOrMany {
  public:
   explicit FewOrMany(size_t count) {
-    if (count <= kPlansOnStack) return;
+    if (count <= kFew) return;
     many_.reset(new (std::nothrow) T[count]);
     data_ = many_.get();
   }
@@ -36,26 +36,26 @@ class FewOrMany {
   T* data() const { return data_; }  // null where there is no memory
 
  private:
-  T few_[kPlansOnStack];
+  T few_[kFew];
   std::unique_ptr<T[]> many_;
   T* data_ = few_;
 };
 
 // Not inlined, so that a call which needs no scratch, or more of it, leaves the stack to its
 // kernels.
-template <class F>
+template <size_t kFloats, class F>
 [[gnu::noinline]] void RunWithScratchOnStack(const F& run) {
-  alignas(64) float memory[kScratchOnStack];
+  alignas(64) float memory[kFloats];
   Scratch scratch(memory);
   run(scratch);
 }
 
-// Calls run(scratch) with that many floats of scratch. Fails, with nothing run, where there is no
-// memory for them.
-template <class F>
+// Calls run(scratch) with that many floats of scratch, on the stack up to kOnStack. Fails, with
+// nothing run, where there is no memory for them.
+template <size_t kOnStack, class F>
 rmsnorm_status RunWithScratch(size_t floats, const F& run) {
-  if (floats > 0 && floats <= kScratchOnStack) {
-    RunWithScratchOnStack(run);
+  if (floats > 0 && floats <= kOnStack) {
+    RunWithScratchOnStack<kOnStack>(run);
     return RMSNORM_OK;
   }
   const Floats memory = floats > 0 ? MakeFloats(floats) : nullptr;
@@ -70,7 +70,9 @@ rmsnorm_status RunWithScratch(size_t floats, const F& run) {
 
 // ------------------------------------------------------------------ checked calls
 
-// Runs `count` checked calls together. Fails, with nothing written, where there is no memory.
+// Runs `count` checked calls together, at most kCalls of them with plans on the stack. Fails, with
+// nothing written, where there is no memory.
+template <size_t kCalls>
 rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place,
                           const Call* calls, size_t count) {
   size_t floats = 0;
@@ -79,11 +81,11 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
     if (calls[i].operands.rows > 0) floats = Scratch::Add(floats, FloatsOfForward(calls[i]));
     bytes += RowBytes(calls[i].operands);
   }
-  const FewOrMany<Plan> few_or_many(count);
+  const FewOrMany<Plan, kCalls> few_or_many(count);
   Plan* const plans = few_or_many.data();
   if (plans == nullptr)
     return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
-  return RunWithScratch(floats, [&](Scratch& scratch) {
+  return RunWithScratch<kScratchOnStack / kCalls>(floats, [&](Scratch& scratch) {
     size_t planned = 0;
     size_t rows = 0;
     size_t picoseconds = 0;
@@ -107,7 +109,7 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& pl
   }
   BackwardPlans plans;
   const size_t floats = PlanSums(call, *place.kernels, place.context, plans);
-  return RunWithScratch(floats, [&](Scratch& scratch) {
+  return RunWithScratch<kScratchOnStack>(floats, [&](Scratch& scratch) {
     PlanBackward(call, *place.kernels, scratch, plans);
     if (plans.has_db) RunPlans(environment, place.context, plans.db.parts, &plans.db, 1);
     if (plans.has_dx_or_dw)
@@ -133,7 +135,7 @@ rmsnorm_status CallForward(const rmsnorm_module* module, const rmsnorm_operands*
   Place place;
   RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kForward, module, operands, options, call));
   RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
-  return RunForward(environment, place, &call, 1);
+  return RunForward<1>(environment, place, &call, 1);
 }
 
 rmsnorm_status CallBackward(const rmsnorm_module* module, const rmsnorm_operands* operands,
@@ -159,7 +161,7 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
                                    const rmsnorm_context* context) noexcept {
   DefaultFloatEnvironment environment;
   if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
-  const FewOrMany<Call> few_or_many(count);
+  const FewOrMany<Call, kPlansOnStack> few_or_many(count);
   Call* const checked = few_or_many.data();
   if (checked == nullptr) {
     return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
@@ -178,7 +180,7 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
   }
   Place place;
   RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
-  return RunForward(environment, place, checked, count);
+  return RunForward<kPlansOnStack>(environment, place, checked, count);
 }
 
 rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands, const rmsnorm_options* options,

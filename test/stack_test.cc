@@ -179,7 +179,9 @@ TEST_P(StackTest, Forward) {
       calls[1].operands.y = View(other_y.view());
       calls[2].operands.y = View(third_y.view());
       for (const size_t count : SizeList{2, 3}) {
-        Expect("several", [&, count] { forward_all(calls, count, context); });
+        Expect("several, " + std::to_string(count) + ", d " + std::to_string(d) + ", x " +
+                   rmsnorm_dtype_name(types.x),
+               [&, count] { forward_all(calls, count, context); });
       }
       ForwardOperands by_sums = plain;
       by_sums.sums = ConstView(sums.data(), kRows);
