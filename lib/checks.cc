@@ -199,6 +199,35 @@ rmsnorm_status CheckShape(Operand operand, const rmsnorm_view& view, const rmsno
   }
 }
 
+// Whether a view of rows has the type, the shape and the strides of x, so that what was found of x
+// holds for it too.
+bool IsLikeX(Operand operand, const rmsnorm_view& view, const rmsnorm_view& x) {
+  const OperandRule& rule = kOperandRules[operand];
+  if (rule.shape != Shape::kRows || rule.dtype != 0 || view.dtype != x.dtype ||
+      view.ndim != x.ndim) {
+    return false;
+  }
+  for (int i = 0; i < x.ndim; ++i) {
+    if (view.shape[i] != x.shape[i] || view.stride[i] != x.stride[i]) return false;
+  }
+  return true;
+}
+
+// Finds the extent of a view like x. Returns false where its data may be wrong, or x has no rows.
+bool FindExtentLikeX(const rmsnorm_view& view, const rmsnorm_view& x, const Extent& of_x,
+                     Extent& extent) {
+  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
+  const uintptr_t below = reinterpret_cast<uintptr_t>(x.data) - of_x.begin;
+  const uintptr_t bytes = of_x.end - of_x.begin;
+  const bool is_aligned = (data & (ElementSize(view.dtype) - 1)) == 0;
+  if (bytes == 0 || data == 0 || !is_aligned || below > data ||
+      bytes > UINTPTR_MAX - (data - below)) {
+    return false;
+  }
+  extent = {data - below, data - below + bytes};
+  return true;
+}
+
 // Whether two views have the same dimensions, apart from leading ones of 1.
 bool EqualColumns(const rmsnorm_view& a, const rmsnorm_view& b) {
   int i = a.ndim - 1;
@@ -344,12 +373,20 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   const Roles& roles = RolesIn(operation);
   RMSNORM_RETURN_IF_ERROR(FindViews(operation, roles, *given, own_weight, operands));
 
+  const rmsnorm_view& x = operands[kX];  // which comes first
+  operands.like_x = SetOf(kX);
   rmsnorm_status status = RMSNORM_OK;
   ForEachOperand(operands.given, [&](Operand operand) {
-    if (status == RMSNORM_OK) {
-      status = CheckView(operand, operands[operand], operands.extent[operand]);
+    const rmsnorm_view& view = operands[operand];
+    Extent& extent = operands.extent[operand];
+    if (status != RMSNORM_OK) return;
+    if (operand != kX && IsLikeX(operand, view, x) &&
+        FindExtentLikeX(view, x, operands.extent[kX], extent)) {
+      operands.like_x |= SetOf(operand);
+      return;
     }
-    if (status == RMSNORM_OK) status = CheckShape(operand, operands[operand], operands[kX]);
+    status = CheckView(operand, view, extent);
+    if (status == RMSNORM_OK) status = CheckShape(operand, view, x);
   });
   RMSNORM_RETURN_IF_ERROR(status);
   if (operands.Has(kResidualOut) && operands[kResidualOut].dtype != operands[kResidual].dtype) {
@@ -362,8 +399,6 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
     return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from the shape of weight");
   }
   RMSNORM_RETURN_IF_ERROR(CheckOverlaps(roles.outputs & operands.given, operands));
-
-  const rmsnorm_view& x = operands[kX];
   operands.d = x.shape[x.ndim - 1];
   operands.rows = 1;
   for (int i = 0; i + 1 < x.ndim; ++i) operands.rows *= x.shape[i];

@@ -47,29 +47,37 @@ bool FindRowStride(const rmsnorm_view& view, int dims, ptrdiff_t& stride) {
   return true;
 }
 
-// Sets the operands of a run of all rows. Returns false where they need a walk.
-bool SetRun(const Views& views, Run& run) {
+// Sets the operands of a run of all rows. Returns false where they need a walk. `like_x` are views
+// with the type, the shape and the strides of x.
+bool SetRun(const Views& views, OperandSet like_x, Run& run) {
+  ptrdiff_t x_stride = 0;
   bool even = true;
+  const auto in_bytes = [](const rmsnorm_view& view, ptrdiff_t stride) {
+    return stride * static_cast<ptrdiff_t>(ElementSize(view.dtype));
+  };
   ForEachOperand(views.given, [&](Operand operand) {
     const rmsnorm_view& view = views[operand];
     ptrdiff_t stride = 0;
     if (kOperandRules[operand].shape == Shape::kColumns) {
       even = even && (view.ndim == 1 || Elements(view) == run.d);
+    } else if (operand != kX && (like_x & SetOf(operand)) != 0) {
+      return run.Set(operand, DataOf(view), x_stride);
     } else {
       even = even && FindRowStride(view, RowDimensions(operand, view), stride);
     }
-    run.Set(operand, DataOf(view), stride * static_cast<ptrdiff_t>(ElementSize(view.dtype)));
+    if (operand == kX) x_stride = in_bytes(view, stride);
+    run.Set(operand, DataOf(view), in_bytes(view, stride));
   });
   return even;
 }
 
-void MakeRows(const rmsnorm_view& x, const Views& views, bool in_slabs, Plan& plan) {
+void MakeRows(const Operands& operands, const Views& views, bool in_slabs, Plan& plan) {
   plan.run.count = plan.rows;
   plan.run.d = plan.d;
   plan.run.start_sums = true;
-  plan.is_run = SetRun(views, plan.run);
+  plan.is_run = SetRun(views, operands.like_x, plan.run);
   if (plan.is_run) return;
-  MakeWalk(x, views, plan.walk);
+  MakeWalk(operands[kX], views, plan.walk);
   if (in_slabs) WalkInSlabs(plan.walk);
 }
 
@@ -334,7 +342,7 @@ void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scr
   MakeNormOfViews(kernels, call, views, plan.norm);
   plan.norm.stream =
       operands.Has(kY) && operands[kY].data != operands[kX].data && bytes > StreamedBytes();
-  MakeRows(operands[kX], views, true, plan);
+  MakeRows(operands, views, true, plan);
 }
 
 size_t PlanSums(const Call& call, const KernelTable& kernels, const rmsnorm_context& context,
@@ -377,7 +385,7 @@ void PlanBackward(const Call& call, const KernelTable& kernels, Scratch& scratch
     for (const Operand operand : {kX, kDy, kDb}) views.Set(operand, &operands[operand]);
     plan.sums.data = scratch.Take(plan.sums.floats);
     MakeNormOfViews(kernels, call, views, plan.norm);
-    MakeRows(operands[kX], views, false, plan);
+    MakeRows(operands, views, false, plan);
   }
   if (plans.has_dx_or_dw) {
     Plan& plan = plans.dx_dw;
@@ -390,7 +398,7 @@ void PlanBackward(const Call& call, const KernelTable& kernels, Scratch& scratch
     plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
     plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
                        !plan.norm.add_to_dx && RowBytes(operands) > StreamedBytes();
-    MakeRows(operands[kX], views, false, plan);
+    MakeRows(operands, views, false, plan);
   }
 }
 
