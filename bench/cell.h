@@ -83,9 +83,9 @@ struct Cell {
 
   size_t elements() const { return rows * d; }
   size_t element_bytes() const { return rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype)); }
-  // Of x, and of y.
+  // The bytes of x, and of y.
   size_t bytes() const { return elements() * element_bytes(); }
-  // That the operation reads and writes.
+  // The bytes that the operation reads and writes.
   size_t moved_bytes() const {
     return operation->tensors * bytes() + (operation->Has(kInt8) ? elements() : 0);
   }

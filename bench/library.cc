@@ -35,8 +35,7 @@ void Find(void* library, const char* name, Function& function) {
 }
 
 Functions Load(const std::string& file) try {
-  // What one build calls of its own functions is not to be another's. AddressSanitizer forbids
-  // this.
+  // One build must not call the functions of another. AddressSanitizer forbids this.
   const bool is_sanitized = dlsym(RTLD_DEFAULT, "__asan_init") != nullptr;
   void* const library = LoadLibrary(file, is_sanitized ? 0 : RTLD_DEEPBIND);
   Functions functions;

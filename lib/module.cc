@@ -19,7 +19,7 @@ using namespace rmsnorm::internal;
 
 namespace {
 
-// As "%g" prints it, but with a point in every locale.
+// The text that "%g" prints, but with a point in every locale.
 std::string Text(float value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::general, 6);

@@ -169,7 +169,7 @@ inline void* DataOf(const rmsnorm_view& view) { return const_cast<void*>(view.da
 // The views of a call.
 struct Views {
   OperandSet given = 0;
-  const rmsnorm_view* view[kOperands];  // of those that are given
+  const rmsnorm_view* view[kOperands];  // of the given operands
 
   bool Has(Operand operand) const { return (given & SetOf(operand)) != 0; }
   const rmsnorm_view& operator[](Operand operand) const { return *view[operand]; }

@@ -132,7 +132,7 @@ inline bool IsDefault(const rmsnorm_options& options, Option option) {
   return value == 0.0f || value == kOptionRules[option].same_as_zero;
 }
 
-// Whether all options but those of the set have their defaults.
+// Whether all options outside the set have their defaults.
 inline bool AreDefaultsBut(OptionSet set, const rmsnorm_options& options) {
   for (int i = 0; i < kOptions; ++i) {
     const Option option = static_cast<Option>(i);

@@ -24,7 +24,6 @@ inline bool Disjoint(const Extent& a, const Extent& b) {
 struct Operands : Views {
   Extent extent[kOperands];  // of the given operands
   OperandSet like_x;         // those with the type, the shape and the strides of x
-  OperandSet like_x;         // those with the type, the shape and the strides of x, which is one
   uint32_t add_to;
   size_t rows;
   size_t d;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The residual add gives, on every target, the bits of a separate addition and a separate norm, for
+// add_norm gives, on every target, the bits of a separate addition and a separate norm, for
 // each type and option. That targets agree wherever rows lie is part of `rmsnorm check`.
 #include <gtest/gtest.h>
 

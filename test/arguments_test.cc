@@ -32,8 +32,8 @@ std::string Names(const std::function<bool(const internal::OperandRule&)>& chose
   return names;
 }
 
-// The table of operands, by which tests here know what a call has and what may be in the place of
-// what, says what the header does. Types are in the lines below.
+// Tests here take roles, shapes and places from the table of operands. It says the same as the
+// header. Types are in the lines below.
 TEST(Table, IsAsTheHeaderSays) {
   using Rule = internal::OperandRule;
   const auto of_shape = [](Shape shape) {
@@ -78,16 +78,17 @@ TEST(Table, SaysWhichOperandsGoTogether) {
 
 // ---------------------------------------------------------------------------- lines of arguments
 
-// A line: on which functions (words of theirs; without one, all that make a call); fields of the
-// case; what is spoilt; the status; and how the message begins, where "*" stands for anything, "@"
-// for the operand that is spoilt and "%" for the last value.
+// A line has five columns: words that choose functions (without a word, all functions that make a
+// call); fields of the case; the spoilt arguments; the status; and the start of the message, where
+// "*" stands for anything, "@" for the spoilt operand and "%" for the last value.
 //
-// "a|b" makes a line for each. What is spoilt are operands or another argument, with new values of
-// its parts, and further ones after "&". Operands are each of those that the call has ("each"), or
-// of a shape ("rows", but for x, "columns", "per_row"), of a role ("inputs", "outputs", those that
-// may be in the place of another ("replacing"), those that the operation does not take ("absent"))
-// or a name; "place" is what the first one may be in the place of. With "+" they are spoilt
-// together. A line is for the calls that have the operands it names.
+// "a|b" makes a line for each. A spoilt argument is a name with new values of its parts; "&" comes
+// before the next one. The name is "operands", "options", "context", an operand, or a word for
+// several operands, of which each is spoilt in turn: "each" for all that the call has; "rows" (not
+// x), "columns" and "per_row" for a shape; "inputs" and "outputs"; "replacing" for operands that
+// may take the place of another, and "place" for that other one; "absent" for operands that the
+// operation does not take. With "+" they are spoilt together. A line applies to the calls that have
+// the operands it names.
 //
 // Of a view "data" is null, "top", an operand's name or a distance in bytes, and "shape" makes a
 // dense one. In numbers "r" is the length of the operand's rows and "e" the bytes of an element.
@@ -148,8 +149,8 @@ $SHAPES=8|1x8|3x8|1x1x8|1x3x8|2x1x8|2x3x8
 ; ; bias|post_norm_weight shape=$SHAPES ; OK
 ; ; dw+weight shape=$SHAPES & db shape=$SHAPES ; OK
 module ; ; dw shape=$SHAPES & db shape=$SHAPES ; OK
-# A gradient by a weight has its shape, but for dimensions of 1 before; without one it is as free
-# as that by a bias.
+# A gradient by a weight has its shape, apart from leading dimensions of 1. Without a weight it is as
+# free as a gradient by a bias.
 ; ; weight shape=8|1x8|1x1x8 & dw shape=8|1x8|1x1x8 ; OK
 ; ; weight shape=8 & dw shape=3x8|2x1x8|2x3x8 ; SHAPE ; dw: *weight
 ; ; weight shape=3x8 & dw shape=8|2x1x8|2x3x8 ; SHAPE ; dw: *weight
@@ -590,10 +591,11 @@ TEST(Operands, AreThereInEverySelection) {
       if (selected == 0) break;
     }
   }
-  // Forward takes any weight, bias and gate. It gives integers with a zero point, without one or
-  // not at all, and of other outputs four with a residual, after a post-norm or not, and three
-  // without, after a post-norm, from sums or neither: but for none at all. Backward takes any
-  // weight and rstd, and gives at least one of three gradients.
+  // Forward has a weight, a bias and a gate, or not (8 ways), and q with a zero point, q without
+  // one, or no q (3). With a residual it has a post-norm or not (2) and any of four other outputs
+  // (16). Without, it has a post-norm, sums or neither (3) and any of three other outputs (8). One
+  // output is needed. Backward has a weight and rstd, or not (4), and at least one of three
+  // gradients (7).
   EXPECT_EQ(8u * (2 * (3 * 16 - 1) + 3 * (3 * 8 - 1)) + 4u * 7, accepted);
   EXPECT_EQ((1u << 14) + (1u << 7), accepted + refused);
 }
@@ -798,7 +800,7 @@ TEST(OptionTable, IsHeededByEveryWay) {
       const OptionRule& rule = kOptionRules[i];
       const bool is_refused =
           (rule.needs & SetOf(kGate)) != 0 || (backward && rule.gradient == Gradient::kRefused);
-      for (int way = 0; way < 3; ++way) {
+      for (size_t way = 0; way < 3; ++way) {
         SCOPED_TRACE(way);
         EXPECT_EQ(is_refused ? RMSNORM_ERROR_OPTION : RMSNORM_OK, statuses[way]);
         EXPECT_TRUE(results[way] == results[0]);

@@ -325,7 +325,7 @@ TEST(Case, SeesWhatWasLeftOut) {
   }
 }
 
-// A number of each row that is given, beside those that are the rows' own.
+// Given numbers for each row, beside numbers that belong to the rows.
 TEST(Case, GivesNumbersOfRows) {
   float own = 0;
   Fault("backward,rstd=f32,rows=3,d=7", [&](const Operands& call) { own = Floats(call.rstd)[1]; });
@@ -541,7 +541,7 @@ TEST(List, CoversWhatItShould) {
   EXPECT_EQ(9u + 27u + 9u, combinations);
 }
 
-// Drawn cases make sense, are not refused, and have every field but those of outputs' values.
+// Drawn cases make sense, are not refused, and have every field except the values of outputs.
 TEST(RandomCase, IsLegal) {
   sabotage = [](const Operands&) {};
   cases::Runner runner;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands on files as lines of text, and what must come out.
 //
-// A line is what a user types behind `rmsnorm`, in a directory of its own. A word such as
+// A line is what a user types behind `rmsnorm`, in a separate directory. A word such as
 // "bf16[3,100]" stands for a file with a tensor of that type and shape, whose numbers depend on the
 // flag before it: a .npy file, or a .safetensors file for bf16 and behind "st.".
 #ifndef RMSNORM_TEST_FILE_COMMAND_H_

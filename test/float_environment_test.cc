@@ -125,7 +125,7 @@ TEST(EnvironmentDeathTest, TrapsWithoutTheLibrary) {
 }
 #endif
 
-// A d above 2^24 is rounded to be the divisor, to nearest even. That is no matter of the target.
+// A d above 2^24 is rounded to be the divisor, to nearest even. This does not depend on the target.
 TEST(Environment, DoesNotRoundTheDivisor) {
   struct Long {
     size_t d;

@@ -116,9 +116,10 @@ Options OptionsOf(const Row& row) {
   const std::map<std::string, GatePlacement> gate_placements = {{"", GatePlacement::after},
                                                                 {"after", GatePlacement::after},
                                                                 {"before", GatePlacement::before}};
-  const std::map<std::string, GateRounding> gate_roundings = {{"", GateRounding::unrounded},
-                                                              {"unrounded", GateRounding::unrounded},
-                                                              {"rounded", GateRounding::rounded}};
+  const std::map<std::string, GateRounding> gate_roundings = {
+      {"", GateRounding::unrounded},
+      {"unrounded", GateRounding::unrounded},
+      {"rounded", GateRounding::rounded}};
   Options options;
   options.eps = Number(row.at("eps"));
   options.eps_placement = placements.at(row.at("eps_placement"));

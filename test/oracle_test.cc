@@ -111,7 +111,7 @@ std::vector<Options> EveryOption(size_t d) {
 
 std::string Text(const Options& options) {
   const char* const placements[] = {" inside", " outside", " as a floor"};
-  const char* const roundings[] = {", scale then cast", ", cast then scale", ", inverse rounded"};
+  const char* const roundings[] = {", after_weight", ", before_weight", ", inverse"};
   return "eps " + std::to_string(options.eps) +
          placements[static_cast<int>(options.eps_placement)] + ", divisor " +
          std::to_string(options.divisor) + ", offset " + std::to_string(options.weight_offset) +

@@ -75,7 +75,7 @@ TEST_P(PhasesTest, SumOfZerosIsZero) {
   EXPECT_FALSE(std::signbit(sum));
 }
 
-// A row in parts, each on a device of its own: the sums add up, and each part is scaled by the
+// A row in parts, each on another device: the sums add up, and each part is scaled by the
 // whole.
 TEST_P(PhasesTest, ShardedRowIsWithinTheBound) {
   Random random(33);

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds examples/rust with rustc alone, and runs it. Named by the environment: RMSNORM_LIBRARY, the
+"""Builds examples/rust with rustc alone, and runs it; and compares doc/other_languages.md with it. Named by the environment: RMSNORM_LIBRARY, the
 shared library; RUSTC, the compiler."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 
 SKIPPED = 77  # Meson's word for it
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+EXAMPLE = os.path.join(ROOT, "examples", "rust", "rmsnorm.rs")
 EXPECTED = """\
 norm: 0.8485 1.1314 0.8485 1.1314
 rstd: 0.2828 0.1414
@@ -17,7 +19,19 @@ refused: options: eps is -1; it must be finite and not negative
 """
 
 
+def check_page():
+    """The blocks of the page are parts of the example."""
+    with open(EXAMPLE, encoding="utf-8") as file:
+        example = file.read()
+    with open(os.path.join(ROOT, "doc", "other_languages.md"), encoding="utf-8") as file:
+        blocks = re.findall(r"^```rust\n(.*?)^```$", file.read(), re.M | re.S)
+    for part in "\n\n".join(blocks).split("\n\n"):
+        if part.strip("\n") not in example:
+            sys.exit(f"doc/other_languages.md has what the example has not:\n{part}")
+
+
 def main():
+    check_page()
     if "RMSNORM_LIBRARY" not in os.environ:
         print("There is no shared library for this machine")
         sys.exit(SKIPPED)
@@ -27,7 +41,7 @@ def main():
         subprocess.run(
             (os.environ["RUSTC"], "--edition", "2021", "-D", "warnings", "-o", program)
             + ("-L", f"native={folder}", "-l", "rmsnorm", "-C", f"link-arg=-Wl,-rpath,{folder}")
-            + (os.path.join(ROOT, "examples", "rust", "rmsnorm.rs"),),
+            + (EXAMPLE,),
             check=True,
         )
         output = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -21,7 +21,7 @@ using internal::Role;
 struct FileOperand {
   Operand operand;
   const char* flag;        // without the dashes it is the name of an output's tensor
-  const char* help;        // null where no flag names a file: the tensor goes into that of another
+  const char* help;        // null where no flag names a file: the tensor goes into another's file
   Operand like = operand;  // an output: what it takes its shape and type from
   const char* dtype_flag = nullptr;  // an output: names another type
   const char* needs = nullptr;       // a flag without which this one means nothing
@@ -47,7 +47,7 @@ struct FileCall {
   std::optional<Dtype> dtype[internal::kOperands];  // of outputs that are not to have their own
   rmsnorm_options options = rmsnorm_default_options();
   rmsnorm_context context = rmsnorm_default_context();
-  size_t groups = 1;  // of the last dimension of x, each a row of its own
+  size_t groups = 1;  // of the last dimension of x; each is a row
 };
 
 // Throws UserError for what the user can mend, and Error for what the library refuses. All outputs

@@ -76,7 +76,7 @@ typedef struct rmsnorm_peer_case {
   const void* weight; /* d elements */
   const void* bias;   /* LAYERNORM: d elements */
   void* y;            /* the result of most, rows * d elements */
-  void* residual; /* ADD_NORM, POST_...: is added to; rows * d elements, others in each run */
+  void* residual;     /* ADD_NORM, POST_...: is added to; rows * d elements, others in each run */
   const void* post_norm_weight; /* POST_...: d elements */
   const void* gate;             /* GATE_...: rows * d elements */
   const void* dy;               /* BACKWARD: the gradient by y, rows * d elements */

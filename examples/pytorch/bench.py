@@ -108,7 +108,7 @@ def main():
     columns = [f"{dtype}: {norm}" for dtype in dtypes for norm in contenders(arguments.compile)]
     head = f"| {' | '.join(columns)} |\n|---{'|---:' * len(columns)}|"
     print(f"PyTorch {torch.__version__}, {cpu()}: microseconds per call\n\n| {head}")
-    calls = {"norm": forward, "residual add, norm": add_norm, "norm, gradients": training}
+    calls = {"norm": forward, "add_norm": add_norm, "norm, gradients": training}
     errors = []
     for call, (rows, threads) in itertools.product(calls, ((1, 1), (512, 1), (512, 2))):
         torch.set_num_threads(threads)

@@ -12,8 +12,8 @@
 /// same bits on every CPU, for every number of threads, for every batch around a row and in every
 /// rounding mode that the caller may have set.
 ///
-/// A call has operands, which are views of tensors, options, which are numbers, and a context,
-/// which says on which threads and with which instructions it runs:
+/// A call has operands (views of tensors), options (numbers) and a context (on which threads and
+/// with which instructions it runs):
 ///
 ///     rmsnorm_forward(&operands, &options, &context);
 ///
@@ -39,9 +39,8 @@
 /// - Stack: a call needs at most 48 KiB of stack, on every thread it runs on.
 /// - The library prints nothing, does not abort, and throws no C++ exception. But GNU's OpenMP ends
 ///   the process, with a message on stderr, where it cannot start a thread or gets no memory
-///   (ulimit
-///   -u, ulimit -v). The library cannot prevent this. A call with one thread or with an executor
-///   does not use OpenMP.
+///   (ulimit -u, ulimit -v). The library cannot prevent this. A call with one thread or with an
+///   executor does not use OpenMP.
 /// - Units: sizes and strides count elements, never bytes. eps is in the unit of x squared, or of x
 ///   where it stands outside the root.
 /// - Aliasing: y may be in the place of x, residual_out in the place of residual, and dx in the
@@ -136,8 +135,8 @@ typedef struct rmsnorm_view {
 } rmsnorm_view;
 
 /// @cond
-// The ndim of an empty view of rmsnorm.hpp, and of views that it could not make, which a call refuses:
-// shape[0] dimensions but shape[1] strides, or stride[0] elements in dimension shape[0].
+// The ndim of an empty view of rmsnorm.hpp, and of views that it could not make, which a call
+// refuses: shape[0] dimensions but shape[1] strides, or stride[0] elements in dimension shape[0].
 enum {
   RMSNORM_VIEW_ABSENT = -1000,
   RMSNORM_VIEW_WRONG_STRIDES = -1001,
@@ -208,9 +207,8 @@ enum {
 ///     columns   weight, bias, post_norm_weight, dw, db: [d], or with leading dimensions, aligned
 ///               with those of x from the right; each equals that of x, or is 1 where all rows of x
 ///               along it share one row of the weight
-///     per row   rstd, sums, sums_out, scale, zero: the leading dimensions of x; one element where
-///     x
-///               has one dimension
+///     per row   rstd, sums, sums_out, scale, zero: the leading dimensions of x, or one element
+///               where x has one dimension
 ///
 /// Which operands go together:
 ///
@@ -248,7 +246,7 @@ typedef struct rmsnorm_operands {
   const rmsnorm_view* weight;            ///< input; absent, it has the bits of ones
   const rmsnorm_view* bias;              ///< input: added after the weight
   const rmsnorm_view* post_norm_weight;  ///< input: x is first normalised, by this weight
-  const rmsnorm_view* sums;              ///< input: sums of squares that replace those of x
+  const rmsnorm_view* sums;              ///< input: sums of squares that replace the sums of x
   const rmsnorm_view* residual_out;      ///< output: residual + x; may be in the place of residual
   const rmsnorm_view* y;                 ///< output: the norm; may be in the place of x
   const rmsnorm_view* q;                 ///< output: the norm, quantised
@@ -470,9 +468,9 @@ typedef struct rmsnorm_call {
 } rmsnorm_call;
 
 /// Several norms in one parallel region, each with separate operands and options: q and k slices of
-/// a fused buffer, or the two norms of multi-head latent attention. The results are those of
-/// rmsnorm_forward() for each. An output of one call shares no byte with an operand of another. A
-/// message about operand y of the second call begins with "calls[1].y".
+/// a fused buffer, or the two norms of multi-head latent attention. The results are the same as
+/// from rmsnorm_forward() for each. An output of one call shares no byte with an operand of
+/// another. A message about operand y of the second call begins with "calls[1].y".
 ///
 /// @param calls    `count` calls.
 /// @param count    may be 0.
@@ -513,7 +511,7 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// zeros.
 ///
 /// @param operands  see rmsnorm_operands.
-/// @param options   those of the forward call; null for the defaults.
+/// @param options   the options of the forward call; null for the defaults.
 /// @param context   null for the default one.
 ///
 /// dw and db add up in f32 and are rounded to their types at the end; they have the same bits for

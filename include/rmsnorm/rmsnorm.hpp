@@ -396,7 +396,7 @@ struct ForwardOperands {
   ConstView weight{};            ///< input; absent, it has the bits of ones
   ConstView bias{};              ///< input: added after the weight
   ConstView post_norm_weight{};  ///< input: x is first normalised, by this weight
-  ConstView sums{};              ///< input: sums of squares that replace those of x
+  ConstView sums{};              ///< input: sums of squares that replace the sums of x
   View residual_out{};           ///< output: residual + x; may be in the place of residual
   View y{};                      ///< output: the norm; may be in the place of x
   View q{};                      ///< output: the norm, quantised
@@ -561,8 +561,8 @@ class RmsNorm {
     check(rmsnorm_module_backward(module_, &tensors, &place));
   }
 
-  /// y = RMSNorm(x) * (offset + weight) for dense rows, and 1 / RMS of each row where rstd is not
-  /// null; y may be x.
+  /// y = RMSNorm(x) * (offset + weight) for dense rows. rstd receives 1 / RMS of each row where it
+  /// is not null. y may be x.
   template <class T>
   void norm(const T* x, T* y, Integer rows = 1, float* rstd = nullptr) const {
     check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, nullptr));
@@ -573,8 +573,9 @@ class RmsNorm {
     const rmsnorm_context place = context.get();
     check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, &place));
   }
-  /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) for dense rows, and
-  /// 1 / RMS of each row where rstd is not null; residual_out may be residual, and y may be x.
+  /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) for dense rows.
+  /// rstd receives 1 / RMS of each row where it is not null. residual_out may be residual, and y
+  /// may be x.
   template <class T, class Residual>
   void add_norm(const T* x, const Residual* residual, Residual* residual_out, T* y,
                 Integer rows = 1, float* rstd = nullptr) const {
@@ -629,8 +630,8 @@ struct Call {
   Options options{};                ///< without a module
 };
 
-/// Several norms in one parallel region; see rmsnorm_forward_all(). Up to 16 calls need no memory of
-/// the heap.
+/// Several norms in one parallel region; see rmsnorm_forward_all(). Up to 16 calls need no memory
+/// of the heap.
 inline void forward_all(const Call* calls, std::size_t count, const Context& context = {}) {
   struct Parts {
     rmsnorm_operands operands;

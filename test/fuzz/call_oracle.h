@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The results of a case against those of the oracles in binary64.
+// The results of a case against the oracles in binary64.
 #ifndef RMSNORM_TEST_FUZZ_CALL_ORACLE_H_
 #define RMSNORM_TEST_FUZZ_CALL_ORACLE_H_
 
@@ -133,7 +133,7 @@ inline testing::AssertionResult ForwardIsWithinBound(const Ran& ran) {
   return has_oracle && ran.Has(kY) ? NormIsWithinBound(ran, h) : testing::AssertionSuccess();
 }
 
-// As bits of rmsnorm_operands::add_to.
+// The bits of rmsnorm_operands::add_to.
 inline uint32_t AddTo(const cases::Case& c) {
   uint32_t add_to = 0;
   for (const auto o : {kDx, kDw, kDb}) add_to |= c.operand[o].add ? 1u << (o - kDx) : 0;
@@ -187,7 +187,8 @@ inline bool IsTame(const cases::Case& c) {
 // oracle of their own.
 inline testing::AssertionResult IsWithinBounds(const cases::Case& c,
                                                const cases::Problem& problem) {
-  const bool has_others = c.Has(kGate) || c.Has(kPostNormWeight) || internal::FactorOf(c.options) != 1;
+  const bool has_others =
+      c.Has(kGate) || c.Has(kPostNormWeight) || internal::FactorOf(c.options) != 1;
   if ((c.options.divisor != 0 && c.options.divisor < 1) || c.options.eps > 0x1p100f || has_others) {
     return testing::AssertionSuccess();
   }

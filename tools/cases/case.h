@@ -49,10 +49,10 @@ enum class Values {
   kBits,       // any bits, NaNs of any payload among them
   kMixed,      // each of the above in turn, so that neighbouring rows differ
   kFinite,     // the same up to kFloor: a NaN hides the other rows in sums over rows
-  kSpecial     // as kNormal, with what is hard every third element; or other numbers for a row
+  kSpecial     // as kNormal, every third element a hard one; or other numbers for a row
 };
 
-// In which order the rows of an operand lie in memory.
+// The order of an operand's rows in memory.
 enum class Order {
   kRising,      // C order
   kFalling,     // the last row first: negative strides
@@ -67,27 +67,27 @@ enum class Order {
 enum class Per {
   kTensor,    // none
   kHead,      // the last of x's
-  kGroup,     // those of x, the last of them 1
-  kRow,       // those of x
-  kAlternate  // those of x, every other one 1
+  kGroup,     // all of x's, the last of them 1
+  kRow,       // all of x's
+  kAlternate  // all of x's, every other one 1
 };
 
 // Which side of each operand's memory is next to a page that cannot be touched.
 enum class Guard { kNone, kBefore, kAfter };
 
-// Who runs the parts of a call: OpenMP, or an executor of the caller's.
+// What runs the parts of a call: OpenMP, or the caller's executor.
 enum class Executor { kNone, kReverse, kShuffled, kThreads };
 
 struct OperandCase {
   rmsnorm_dtype dtype = 0;          // 0 where the call does not have the operand
-  Values values = Values::kNormal;  // of an input, and of a gradient that is added to. An rstd or
-                                    // sums that are normal are those of the rows
+  Values values = Values::kNormal;  // of an input, and of a gradient that is added to. Normal rstd
+                                    // and sums belong to the rows
   Per per = Per::kTensor;
   size_t shift = 0;  // elements from the start of a cache line to the first in memory
   size_t gap = 0;    // elements between rows
   Order order = Order::kRising;
-  bool in_place = false;  // in that of the table's input, and laid out as this one
-  bool add = false;       // a gradient is added to what is there
+  bool in_place = false;  // it has the place and the layout of the input in the table
+  bool add = false;       // a gradient is added to the values in its memory
 };
 
 struct Case {
@@ -114,8 +114,8 @@ struct Case {
   size_t RowCount() const;
 };
 
-// The leading dimensions of an operand, how many rows it has, and how long they are: what is one
-// per row has rows of one element.
+// The leading dimensions of an operand, the number of its rows, and their length. An operand with
+// an element for each row of x has rows of one element.
 std::vector<size_t> LeadingOf(const Case& c, Operand o);
 size_t RowsOf(const Case& c, Operand o);
 size_t RowLengthOf(const Case& c, Operand o);
@@ -137,14 +137,14 @@ const Field& FindField(const std::string& name);
 // Whether the first word of a line stands for backward. Throws UserError if it is neither.
 bool IsBackward(const std::string& word);
 
-// The text of a case. Fields that have their default value are left out, but for types and sizes.
+// The text of a case. Fields with their default value are left out, except for types and sizes.
 std::string Text(const Case& c);
 
 // The case that a text describes. Throws UserError if there is none.
 Case Parse(const std::string& text);
 
-// Throws UserError for what makes no sense before the library sees it. What the library would
-// refuse is left to it.
+// Throws UserError for cases that make no sense before the library sees them. The library refuses
+// the others.
 void RequireMeaning(const Case& c);
 
 std::vector<std::string> Split(const std::string& text, char separator);
