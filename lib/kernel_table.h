@@ -71,12 +71,13 @@ struct Run {
   }
 };
 
-// What a row's gradient is made of: dx = r * (g - (x * k) * q).
+// What a row's gradient is made of: dx = r * (g - (x * scale_x) * mean), where
+// (x * scale_x) * mean is the norm of x times the mean of its products with g.
 template <class Real>
 struct Terms {
   Real r;
-  Real k;
-  Real q;
+  Real scale_x;
+  Real mean;
 };
 
 // What of a row f32 cannot hold: all of it, where forward computes it in binary64, or dx alone,
