@@ -10,12 +10,13 @@
 
 namespace rmsnorm::internal {
 
-// The terms of a row's gradient: dx = r * (g - (x * k) * q).
+// The terms of a row's gradient: dx = r * (g - (x * scale_x) * mean). The second part is the scaled
+// x times its mean product with g.
 template <class Real>
 struct Terms {
   Real r;
-  Real k;
-  Real q;
+  Real scale_x;
+  Real mean;
 };
 
 // Which part of a row f32 cannot hold: all of it, as in forward, or dx alone, whose second term is
@@ -50,9 +51,9 @@ bool IsOnlyG(const Root& root, Real under_root) {
 // multiplies by 1 / D. `under_root` matters with eps outside only.
 inline Terms<float> MakeTerms(const Root& root, float r, float under_root, float c) {
   if (IsOnlyG(root, under_root)) return {r, 0, 0};
-  const float q = (c * r) * root.inverse_divisor;
-  if (root.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, q};
-  return {r, 1, q / std::sqrt(under_root)};
+  const float mean = (c * r) * root.inverse_divisor;
+  if (root.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, mean};
+  return {r, 1, mean / std::sqrt(under_root)};
 }
 inline Terms<double> MakeTerms(const Root& root, double r, double under_root, double c) {
   if (IsOnlyG(root, under_root)) return {r, 0, 0};
@@ -90,18 +91,19 @@ struct HotTerms {
                   IsOnlyG(root, under_root)};
   if (!safe) {
     hot.cold = Cold::kAll;
-  } else if (!std::isfinite(hot.only_g ? sums.dot : hot.terms.q)) {
+  } else if (!std::isfinite(hot.only_g ? sums.dot : hot.terms.mean)) {
     hot.cold = Cold::kDx;
   }
   return hot;
 }
 
 inline RowTerms Widened(const HotTerms& hot) {
-  return {{hot.terms.r, hot.terms.k, hot.terms.q}, hot.terms.r, hot.cold, hot.only_g};
+  return {{hot.terms.r, hot.terms.scale_x, hot.terms.mean}, hot.terms.r, hot.cold, hot.only_g};
 }
 
 inline Terms<float> Narrowed(const Terms<double>& terms) {
-  return {static_cast<float>(terms.r), static_cast<float>(terms.k), static_cast<float>(terms.q)};
+  return {static_cast<float>(terms.r), static_cast<float>(terms.scale_x),
+          static_cast<float>(terms.mean)};
 }
 
 }  // namespace rmsnorm::internal

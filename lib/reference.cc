@@ -351,7 +351,7 @@ void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, floa
 //
 //   g = dy * w'                     the gradient of x * r
 //   c = sum of g * x                over the lanes and blocks of the sum of squares
-//   dx = r * (g - (x * k) * q)      from the terms r, k and q
+//   dx = r * (g - (x * scale_x) * mean)      from the terms r, scale_x and mean
 //   dw = sum over rows of (dy * x) * r
 //   db = sum over rows of dy
 
@@ -379,7 +379,7 @@ RowSums SumsOfRow(const Norm& norm, const Run& run, size_t row) {
           DotOfRow<float>(norm, run, row)};
 }
 
-// Step 2: from the sums to the terms r, k and q, by gradient_terms.h.
+// Step 2: from the sums to the terms r, scale_x and mean, by gradient_terms.h.
 RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
   const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
   const HotTerms hot = MakeHotTerms(norm.root, SumsOfRow(norm, run, row), rstd);
@@ -426,7 +426,7 @@ void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Re
   if (piece.norm.add_to_dx) piece.Read(kDx, dx);
   for (size_t j = 0; j < piece.size; ++j) {
     const Real g = static_cast<Real>(dy[j]) * static_cast<Real>(weight[j]);
-    const Real mean_term = only_g ? 0 : (static_cast<Real>(x[j]) * terms.k) * terms.q;
+    const Real mean_term = only_g ? 0 : (static_cast<Real>(x[j]) * terms.scale_x) * terms.mean;
     const float gradient = static_cast<float>(terms.r * (g - mean_term));
     dx[j] = piece.norm.add_to_dx ? dx[j] + gradient : gradient;
   }

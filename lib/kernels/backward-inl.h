@@ -49,15 +49,15 @@ struct GradientRow {
         dy(row_dy),
         dx(row_dx),
         r(hn::Set(F32Tag(), terms.r)),
-        k(hn::Set(F32Tag(), terms.k)),
-        q(hn::Set(F32Tag(), terms.q)) {}
+        scale_x(hn::Set(F32Tag(), terms.scale_x)),
+        mean(hn::Set(F32Tag(), terms.mean)) {}
   HWY_INLINE GradientRow(const Run& run, size_t row, const Terms<float>& terms)
       : GradientRow(run.Row<T>(kX, row), run.Row<T>(kDy, row),
                     kWay == Dx::kNone ? nullptr : run.Row<T>(kDx, row), terms) {}
 
   HWY_INLINE F32Vec Gradient(F32Vec xs, F32Vec dys, F32Vec weight) const {
     const F32Vec g = hn::Mul(dys, weight);
-    return hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(xs, k), q)));
+    return hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(xs, scale_x), mean)));
   }
   HWY_INLINE Pair Gradient(Pair xs, Pair dys, Pair weight) const {
     return {Gradient(xs.lower, dys.lower, weight.lower),
@@ -98,8 +98,8 @@ struct GradientRow {
   const T* dy;
   T* dx;
   F32Vec r;
-  F32Vec k;
-  F32Vec q;
+  F32Vec scale_x;
+  F32Vec mean;
 };
 
 // LastFetch() for a row of dx. The next row is fetched if it begins at this row's end.

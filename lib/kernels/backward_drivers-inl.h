@@ -135,11 +135,11 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, const BackwardWay& w
 // The terms of four rows, by the operations of MakeHotTerms(). Eps as a floor is not among them.
 struct FourTerms {
   HWY_ALIGN float r[4];
-  HWY_ALIGN float k[4];
-  HWY_ALIGN float q[4];
+  HWY_ALIGN float scale_x[4];
+  HWY_ALIGN float mean[4];
   bool safe;  // whether all four are; if not, the terms are meaningless
 
-  HWY_INLINE Terms<float> TermsAt(size_t i) const { return {r[i], k[i], q[i]}; }
+  HWY_INLINE Terms<float> TermsAt(size_t i) const { return {r[i], scale_x[i], mean[i]}; }
 };
 
 // The sums of a row of one block.
@@ -185,12 +185,12 @@ HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, const BackwardWa
     root = hn::Sqrt(under_root);
     if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
   }
-  Four q = hn::Mul(hn::Mul(dot, r), inverse_divisor);
-  if (outside) q = hn::Div(q, root);
+  Four mean = hn::Mul(hn::Mul(dot, r), inverse_divisor);
+  if (outside) mean = hn::Div(mean, root);
   hn::Store(r, tag, terms.r);
-  hn::Store(outside ? one : r, tag, terms.k);
-  hn::Store(q, tag, terms.q);
-  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(q), largest)));
+  hn::Store(outside ? one : r, tag, terms.scale_x);
+  hn::Store(mean, tag, terms.mean);
+  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(mean), largest)));
 }
 
 HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, const BackwardWay& way,
@@ -239,11 +239,12 @@ inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x
   const F64Tag wide;
   const HalfTag half;
   const F64Vec r = hn::Set(wide, terms.r);
-  const F64Vec k = hn::Set(wide, terms.k);
-  const F64Vec q = hn::Set(wide, terms.q);
+  const F64Vec scale_x = hn::Set(wide, terms.scale_x);
+  const F64Vec mean = hn::Set(wide, terms.mean);
   for (size_t j = 0; j < n; j += kN64) {
     const F64Vec g = hn::Mul(LoadAs(wide, dy + j), LoadAs(wide, weight + j));
-    const F64Vec gradient = hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(LoadAs(wide, x + j), k), q)));
+    const F64Vec gradient =
+        hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(LoadAs(wide, x + j), scale_x), mean)));
     hn::Store(hn::DemoteTo(half, gradient), half, dx + j);
   }
 }
