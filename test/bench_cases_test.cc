@@ -298,7 +298,9 @@ TEST(BenchCase, SmallWorkIsOneThreads) {
     const auto parts = [&](size_t rows, size_t d, int threads) {
       return bench::Case(MakeCell(operation, Dtype::f32, rows, d, threads), contenders).parts();
     };
-    if (operation.row == 1) EXPECT_EQ(parts(1, 64, 2), 1u);
+    if (operation.row == 1) {
+      EXPECT_EQ(parts(1, 64, 2), 1u);
+    }
     EXPECT_EQ(parts(2048, 512, 1), 1u);
     if (rmsnorm_has_openmp() != 0) {
       EXPECT_EQ(parts(2048, 512, 2), 2u);

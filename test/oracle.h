@@ -53,16 +53,16 @@ inline double ExactInverseRms(double sum, size_t d, const Options& options) {
 // seven in the fold of 128 lanes; one for each of the b = ceil(d / 4096) - 1 further blocks (the
 // first is added to 0, which is exact). Each rounding multiplies what it rounds by 1 + e, |e| <= u
 // / (1 + u). All terms are positive, so the sum is off by a factor between (1 + u)^-m and (1 + u /
-// (1 + u))^m, thus by m u and a remainder of less than m^2 u^2 / 2 + .... The division by D rounds
-// once more. Then
-//   eps inside:  adding eps rounds once, and dampens what is there; the root halves it, (m + 2) u /
-//   2;
+// (1 + u))^m, thus by m u and a remainder of less than m^2 u^2 / 2 + .... The inverse of D
+// rounds once more. Then
+//   eps inside:  fma rounds once, and eps dampens what is there; the root halves it, (m + 2) u / 2;
 //                root and reciprocal round once each: (m + 2) / 2 + 2 = m / 2 + 3 in all;
-//   eps outside: the root halves (m + 1) u; the root, the addition of eps and the reciprocal round
-//   once
-//                each: (m + 1) / 2 + 3 = m / 2 + 3.5.
-// The 4 in the bound leaves u / 2 for the remainders, which is enough up to m = 5,000, that is for
-// rows of 20 million elements: (m u)^2 is of the order of m^2 2^-24 u.
+//   eps outside: the product with the inverse rounds once, and the root halves (m + 2) u; the root,
+//                the addition of eps and the reciprocal round once each: m / 2 + 4.
+// With eps inside, the 4 in the bound leaves u for the remainders, enough up to m = 5,000, that is
+// for rows of 20 million elements: (m u)^2 is of the order of m^2 2^-24 u. With eps outside it
+// leaves nothing, and the bound holds to first order: a row would exceed it only if all its
+// roundings erred by u in one direction.
 //
 // Squares below 2^-126 are rounded to a multiple of 2^-149. That is d 2^-150 / D <= 2^-150 d under
 // the root at most, beside the at least 2^-100 there: no part of u for any d that memory can hold.

@@ -135,8 +135,9 @@ class Library:
 
     def _call(self, function, outputs, values):
         operands = Operands(size=sizeof(Operands), add_to=values.pop("add_to", 0))
-        for name in Operands.TENSORS:
-            tensor = values.pop(name, None)
+        # Views hold addresses alone: the tensors must live until the call returns.
+        tensors = {name: values.pop(name, None) for name in Operands.TENSORS}
+        for name, tensor in tensors.items():
             if tensor is not None:
                 setattr(operands, name, pointer(view(tensor, written=name in outputs)))
         names = [name for name, _ in Context._fields_]
