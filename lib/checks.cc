@@ -255,10 +255,21 @@ rmsnorm_status NoOutput(Operation operation) {
                     "dx: the view is null, and so are dw and db; one of them is needed");
 }
 
+// The operands that need or exclude others.
+constexpr OperandSet OperandsWithConditions() {
+  OperandSet set = 0;
+  for (int i = 0; i < kOperands; ++i) {
+    const OperandRule& rule = kOperandRules[i];
+    if ((rule.needs | rule.excludes) != 0) set |= SetOf(static_cast<Operand>(i));
+  }
+  return set;
+}
+
 // Checks which operands go together.
 rmsnorm_status CheckTogether(OperandSet given) {
+  constexpr OperandSet kWithConditions = OperandsWithConditions();
   rmsnorm_status status = RMSNORM_OK;
-  ForEachOperand(given, [&](Operand operand) {
+  ForEachOperand(given & kWithConditions, [&](Operand operand) {
     const OperandRule& rule = kOperandRules[operand];
     const OperandSet excluded = rule.excludes & given;
     if (status != RMSNORM_OK) return;
@@ -427,11 +438,14 @@ rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
   call.module = module;
   if (by_module) {
     call.options = module->options;
+    call.changed_options = module->changed_options;
   } else {
     RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options));
+    call.changed_options = ChangedOptions(call.options);
   }
   RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, by_module, call.operands));
-  RMSNORM_RETURN_IF_ERROR(CheckOptionsFit(operation, call.options, call.operands, by_module));
+  RMSNORM_RETURN_IF_ERROR(
+      CheckOptionsFit(operation, call.options, call.changed_options, call.operands, by_module));
   if (!by_module || call.operands.d == module->d) return RMSNORM_OK;
   return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", call.operands.d,
               module->d);

@@ -5,6 +5,7 @@
 
 #include <rmsnorm/rmsnorm.h>
 
+#include "options.h"
 #include "overlap.h"
 
 namespace rmsnorm::internal {
@@ -18,6 +19,7 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& contex
 struct Call {
   Operands operands;
   rmsnorm_options options;
+  OptionSet changed_options;
   const rmsnorm_module* module;  // or null
 };
 

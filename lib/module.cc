@@ -73,6 +73,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->d = d;
     made->dtype = dtype;
     made->options = own_options;
+    made->changed_options = ChangedOptions(own_options);
     made->context = place.context;
     made->kernels = place.kernels;
     for (int i = 0; i < 3; ++i) {

@@ -7,11 +7,13 @@
 
 #include "floats.h"
 #include "kernel_table.h"
+#include "options.h"
 
 struct rmsnorm_module {
   size_t d;
   rmsnorm_dtype dtype;
   rmsnorm_options options;
+  rmsnorm::internal::OptionSet changed_options;
   rmsnorm_context context;  // its target is `kernels`
   const rmsnorm::internal::KernelTable* kernels;
   size_t most_direct_rows[2];          // of each Operation (module_rows.h)

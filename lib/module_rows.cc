@@ -16,20 +16,16 @@
 namespace rmsnorm::internal {
 namespace {
 
-// Rows without gaps. No product of what follows overflows in a direct call.
+// Rows of one type without gaps. No product overflows in a direct call.
 struct DenseRows {
-  rmsnorm_dtype dtype;           // of all that has the shape of x, but the residual
-  rmsnorm_dtype residual_dtype;  // of residual and residual_out
+  rmsnorm_dtype dtype;
   size_t count;
   size_t d;
 
-  rmsnorm_dtype DtypeOf(Operand operand) const {
-    return operand == kResidual || operand == kResidualOut ? residual_dtype : dtype;
-  }
   // ElementSize(), which knows every type, takes 0.7 ns of the 16 that one row of 64 takes.
   size_t ElementBytes(Operand operand) const {
     const bool has_rows = kOperandRules[operand].shape == Shape::kRows;
-    return !has_rows || DtypeOf(operand) == RMSNORM_F32 ? 4 : 2;
+    return !has_rows || dtype == RMSNORM_F32 ? 4 : 2;
   }
   size_t RowBytes(Operand operand) const {
     return ElementBytes(operand) * (kOperandRules[operand].shape == Shape::kPerRow ? 1 : d);
@@ -44,11 +40,8 @@ struct Given {
   const void* data;
 };
 
-// What may be null in a call by views, and in a direct one.
+// What may be null. A direct call has all of its operands.
 constexpr OperandSet kOptional = SetOf(kRstd) | SetOf(kDx) | SetOf(kDw);
-constexpr bool MayLack(Operation operation, Operand operand) {
-  return operation == Operation::kForward && operand == kRstd;
-}
 
 // ------------------------------------------------------------------ what is plainly right
 
@@ -58,10 +51,8 @@ struct Bytes {
   size_t count;
 };
 
-// An absent operand gets a byte in the first page, where no operand lies.
-template <Operation kOperation, Operand kOperand>
+template <Operand kOperand>
 Bytes BytesOf(const DenseRows& rows, Given<kOperand> given) {
-  if (MayLack(kOperation, kOperand) && given.data == nullptr) return {kOperand, 1};
   const size_t count = kOperandRules[kOperand].shape == Shape::kColumns ? 1 : rows.count;
   return {reinterpret_cast<uintptr_t>(given.data), count * rows.RowBytes(kOperand)};
 }
@@ -97,12 +88,12 @@ template <Operation kOperation, Operand kOutput, Operand... kGiven>
 template <Operation kOperation, Operand... kGiven>
 bool ArePlain(const DenseRows& rows, Given<kGiven>... given) {
   const auto is_aligned = [&](Operand operand, const void* data) {
-    return (data != nullptr || MayLack(kOperation, operand)) &&
+    return data != nullptr &&
            (reinterpret_cast<uintptr_t>(data) & (rows.ElementBytes(operand) - 1)) == 0;
   };
   if (!(is_aligned(kGiven, given.data) && ...)) return false;
   Bytes bytes[kOperands];
-  ((bytes[kGiven] = BytesOf<kOperation>(rows, given)), ...);
+  ((bytes[kGiven] = BytesOf(rows, given)), ...);
   return (IsApartFromAll<kOperation, kGiven, kGiven...>(bytes) && ...);
 }
 
@@ -112,18 +103,20 @@ bool ArePlain(const DenseRows& rows, Given<kGiven>... given) {
 // except the rows of a call without rows.
 template <Operation kOperation, Operand... kGiven>
 [[gnu::noinline]] rmsnorm_status CallByViews(const rmsnorm_module* module, const DenseRows& rows,
+                                             rmsnorm_dtype residual_dtype,
                                              const rmsnorm_context* context,
                                              Given<kGiven>... given) {
   rmsnorm_operands operands = rmsnorm_no_operands();
   rmsnorm_view views[kOperands];
   const auto set = [&](Operand operand, const void* data) {
     const Shape shape = kOperandRules[operand].shape;
+    const bool is_residual = operand == kResidual || operand == kResidualOut;
+    const rmsnorm_dtype dtype = is_residual ? residual_dtype : rows.dtype;
     const bool is_absent = (kOptional & SetOf(operand)) != 0 && data == nullptr;
     if (is_absent && (rows.count > 0 || shape != Shape::kRows)) return;
     views[operand] =
         shape == Shape::kRows
-            ? rmsnorm_rows(data, rows.DtypeOf(operand), rows.count, rows.d,
-                           static_cast<ptrdiff_t>(rows.d))
+            ? rmsnorm_rows(data, dtype, rows.count, rows.d, static_cast<ptrdiff_t>(rows.d))
             : rmsnorm_vector(data, RMSNORM_F32, shape == Shape::kColumns ? rows.d : rows.count);
     SetViewIn(operands, operand, &views[operand]);
   };
@@ -158,22 +151,14 @@ size_t PartsOfDirect(Operation operation, const rmsnorm_module& module, const De
   RunPlans(environment, context, parts, &plan, 1);
 }
 
-// The norm of rows whose residual has another type.
-Norm WithResidual(Norm norm, rmsnorm_dtype dtype) {
-  norm.dtype[kResidual] = norm.dtype[kResidualOut] = dtype;
-  norm.one_type = norm.has_leaves = false;
-  return norm;
-}
-
 // Runs the kernel of a direct call.
 template <Operation kOperation, Operand... kGiven>
-[[gnu::always_inline]] inline void CallKernel(const rmsnorm_module& module, const Norm& norm,
-                                              const DenseRows& rows, size_t parts,
-                                              Given<kGiven>... given) {
+[[gnu::always_inline]] inline void CallKernel(const rmsnorm_module& module, const DenseRows& rows,
+                                              size_t parts, Given<kGiven>... given) {
+  const Norm& norm = module.NormOf(rows.dtype);
   Run run(rows.count, rows.d);
   run.Set(kWeight, module.prepared.get(), 0);
   const auto set = [&](Operand operand, const void* data) {
-    if (MayLack(kOperation, operand) && data == nullptr) return;
     const bool is_columns = kOperandRules[operand].shape == Shape::kColumns;
     run.Set(operand, const_cast<void*>(data),
             is_columns ? 0 : static_cast<ptrdiff_t>(rows.RowBytes(operand)));
@@ -195,9 +180,8 @@ template <Operation kOperation, Operand... kGiven>
 [[gnu::always_inline]] inline rmsnorm_status CallByPointers(
     const rmsnorm_module* module, rmsnorm_dtype dtype, rmsnorm_dtype residual_dtype, size_t count,
     const rmsnorm_context* context, Given<kGiven>... given) {
-  const DenseRows rows = {dtype, residual_dtype, count, module != nullptr ? module->d : 0};
-  if (module != nullptr && context == nullptr && IsElementType(dtype) &&
-      IsElementType(residual_dtype) &&
+  const DenseRows rows = {dtype, count, module != nullptr ? module->d : 0};
+  if (module != nullptr && context == nullptr && IsElementType(dtype) && residual_dtype == dtype &&
       count - 1 < module->most_direct_rows[static_cast<int>(kOperation)]) {
     size_t parts = 1;
     // One row of 64 takes 1 to 3 % longer where it asks.
@@ -205,16 +189,11 @@ template <Operation kOperation, Operand... kGiven>
       parts = PartsOfDirect(kOperation, *module, rows, (SetOf(kGiven) | ...));
     }
     if (ArePlain<kOperation>(rows, given...)) {
-      const Norm& norm = module->NormOf(dtype);
-      if (dtype == residual_dtype) {
-        CallKernel<kOperation>(*module, norm, rows, parts, given...);
-      } else {
-        CallKernel<kOperation>(*module, WithResidual(norm, residual_dtype), rows, parts, given...);
-      }
+      CallKernel<kOperation>(*module, rows, parts, given...);
       return RMSNORM_OK;
     }
   }
-  return CallByViews<kOperation>(module, rows, context, given...);
+  return CallByViews<kOperation>(module, rows, residual_dtype, context, given...);
 }
 
 }  // namespace
@@ -224,7 +203,9 @@ size_t MostDirectRows(Operation operation, const rmsnorm_module& module) {
   operands.given = operation == Operation::kForward ? SetOf(kX) | SetOf(kY)
                                                     : SetOf(kX) | SetOf(kDy) | SetOf(kDx);
   const KeptErrorMessage kept;
-  if (CheckOptionsFit(operation, module.options, operands, true) != RMSNORM_OK) return 0;
+  if (CheckOptionsFit(operation, module.options, module.changed_options, operands, true) !=
+      RMSNORM_OK)
+    return 0;
   constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
   const size_t rows = StreamedBytes() / kBytesOfElement / module.d;
   return operation == Operation::kForward ? rows : std::min(rows, kMinRowsPerBlock);
@@ -237,8 +218,11 @@ using namespace rmsnorm::internal;
 rmsnorm_status rmsnorm_module_norm_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
                                         size_t rows, const void* x, void* y, float* rstd,
                                         const rmsnorm_context* context) noexcept {
-  return CallByPointers<Operation::kForward>(module, dtype, dtype, rows, context, Given<kX>{x},
-                                             Given<kY>{y}, Given<kRstd>{rstd});
+  const auto call = [&](auto... others) {
+    return CallByPointers<Operation::kForward>(module, dtype, dtype, rows, context, Given<kX>{x},
+                                               Given<kY>{y}, others...);
+  };
+  return rstd == nullptr ? call() : call(Given<kRstd>{rstd});
 }
 
 rmsnorm_status rmsnorm_module_add_norm_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,
@@ -246,9 +230,12 @@ rmsnorm_status rmsnorm_module_add_norm_rows(const rmsnorm_module* module, rmsnor
                                             const void* x, const void* residual, void* residual_out,
                                             void* y, float* rstd,
                                             const rmsnorm_context* context) noexcept {
-  return CallByPointers<Operation::kForward>(
-      module, dtype, residual_dtype, rows, context, Given<kX>{x}, Given<kResidual>{residual},
-      Given<kResidualOut>{residual_out}, Given<kY>{y}, Given<kRstd>{rstd});
+  const auto call = [&](auto... others) {
+    return CallByPointers<Operation::kForward>(
+        module, dtype, residual_dtype, rows, context, Given<kX>{x}, Given<kResidual>{residual},
+        Given<kResidualOut>{residual_out}, Given<kY>{y}, others...);
+  };
+  return rstd == nullptr ? call() : call(Given<kRstd>{rstd});
 }
 
 rmsnorm_status rmsnorm_module_backward_rows(const rmsnorm_module* module, rmsnorm_dtype dtype,

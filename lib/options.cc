@@ -68,19 +68,19 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options) {
 }
 
 rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& options,
-                               const Views& operands, bool own_weight) {
+                               OptionSet changed, const Views& operands, bool own_weight) {
   const OperandSet given = operands.given | (own_weight ? SetOf(kWeight) : 0);
-  for (int i = 0; i < kOptions; ++i) {
-    const OptionRule& rule = kOptionRules[i];
-    if (IsDefault(options, At(i))) continue;
+  for (; changed != 0; changed &= changed - 1) {
+    const Option option = At(__builtin_ctz(changed));
+    const OptionRule& rule = kOptionRules[option];
     const bool is_needed = rule.needed_by == 0 || (rule.needed_by & given) != 0;
     if (rule.needs != 0 && is_needed && (rule.needs & given) == 0) {
       return Fail(RMSNORM_ERROR_OPTION, "options: %s is %s, but there is no %s", rule.name,
-                  ValueText(options, At(i)).data, NameOfMissing(rule.needs));
+                  ValueText(options, option).data, NameOfMissing(rule.needs));
     }
     if (operation == Operation::kBackward && rule.gradient == Gradient::kRefused) {
       return Fail(RMSNORM_ERROR_OPTION, "options: %s is %s; rmsnorm_backward() takes the default",
-                  rule.name, ValueText(options, At(i)).data);
+                  rule.name, ValueText(options, option).data);
     }
   }
   if (options.gate_placement == RMSNORM_GATE_AFTER) return RMSNORM_OK;

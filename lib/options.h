@@ -132,13 +132,14 @@ inline bool IsDefault(const rmsnorm_options& options, Option option) {
   return value == 0.0f || value == kOptionRules[option].same_as_zero;
 }
 
-// Whether all options outside the set have their defaults.
-inline bool AreDefaultsBut(OptionSet set, const rmsnorm_options& options) {
+// The options that do not have their defaults.
+inline OptionSet ChangedOptions(const rmsnorm_options& options) {
+  OptionSet changed = 0;
   for (int i = 0; i < kOptions; ++i) {
     const Option option = static_cast<Option>(i);
-    if ((set & SetOf(option)) == 0 && !IsDefault(options, option)) return false;
+    if (!IsDefault(options, option)) changed |= SetOf(option);
   }
-  return true;
+  return changed;
 }
 
 // The factor and the divisor that options ask for.
@@ -152,10 +153,10 @@ inline float DivisorOf(const rmsnorm_options& options, size_t d) {
 // Checks the values of all options.
 rmsnorm_status CheckOptions(const rmsnorm_options& options);
 
-// Checks that options go together with the operation and its operands. `own_weight`: the call
-// brings a weight that is not among the operands.
+// Checks that options go together with the operation and its operands. `changed` are the
+// ChangedOptions(). `own_weight`: the call brings a weight that is not among the operands.
 rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& options,
-                               const Views& operands, bool own_weight);
+                               OptionSet changed, const Views& operands, bool own_weight);
 
 }  // namespace rmsnorm::internal
 

@@ -193,7 +193,8 @@ void MakeNormOfViews(const KernelTable& kernels, const Call& call, const Views& 
   } else {
     MakeNorm(kernels, call.options, call.operands.d, x_dtype, norm);
   }
-  ForEachOperand(views.given & RowOperands(), [&](Operand operand) {
+  constexpr OperandSet kRowOperands = RowOperands();
+  ForEachOperand(views.given & kRowOperands, [&](Operand operand) {
     if (views[operand].dtype == x_dtype) return;
     norm.dtype[operand] = views[operand].dtype;
     norm.one_type = norm.has_leaves = false;
