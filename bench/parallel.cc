@@ -12,9 +12,10 @@ void RunRangesInParts(size_t count, size_t parts, RangeFunction function, const 
     return;
   }
   const size_t even = count / parts;
-  const size_t left = count % parts;  // one more for so many parts
+  const size_t left = count % parts;  // this many parts get one more
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(static_cast <int>(parts))
+  const int threads = static_cast<int>(parts);
+#pragma omp parallel for schedule(static) num_threads(threads)
 #endif
   for (size_t part = 0; part < parts; ++part) {
     const size_t begin = part * even + std::min(part, left);
