@@ -73,29 +73,33 @@ struct OperandRule {
   OperandSet excludes;  // a call with it has none of these
 };
 
-constexpr OperandSet kNone = 0;
+constexpr OperandSet kNoOperands = 0;
 constexpr OperandRule kOperandRules[kOperands] = {
-    {"x", Shape::kRows, 0, kX, Role::kRequired, Role::kRequired, kNone, kNone},
-    {"residual", Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent, kNone, kNone},
-    {"dy", Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired, kNone, kNone},
-    {"gate", Shape::kRows, 0, kGate, Role::kInput, Role::kAbsent, kNone, kNone},
-    {"weight", Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput, kNone, kNone},
-    {"bias", Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent, kNone, kNone},
-    {"post_norm_weight", Shape::kColumns, 0, kPostNormWeight, Role::kInput, Role::kAbsent, kNone,
-     kNone},
-    {"sums", Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent, kNone,
+    {"x", Shape::kRows, 0, kX, Role::kRequired, Role::kRequired, kNoOperands, kNoOperands},
+    {"residual", Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent, kNoOperands, kNoOperands},
+    {"dy", Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired, kNoOperands, kNoOperands},
+    {"gate", Shape::kRows, 0, kGate, Role::kInput, Role::kAbsent, kNoOperands, kNoOperands},
+    {"weight", Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput, kNoOperands, kNoOperands},
+    {"bias", Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent, kNoOperands, kNoOperands},
+    {"post_norm_weight", Shape::kColumns, 0, kPostNormWeight, Role::kInput, Role::kAbsent,
+     kNoOperands, kNoOperands},
+    {"sums", Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent, kNoOperands,
      SetOf(kResidual) | SetOf(kPostNormWeight)},
     {"residual_out", Shape::kRows, 0, kResidual, Role::kOutput, Role::kAbsent, SetOf(kResidual),
-     kNone},
-    {"y", Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent, kNone, kNone},
-    {"q", Shape::kRows, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent, SetOf(kScale), kNone},
-    {"rstd", Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput, kNone, kNone},
-    {"sums_out", Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput, Role::kAbsent, kNone, kNone},
-    {"scale", Shape::kPerRow, RMSNORM_F32, kScale, Role::kOutput, Role::kAbsent, SetOf(kQ), kNone},
-    {"zero", Shape::kPerRow, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent, SetOf(kQ), kNone},
-    {"dx", Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput, kNone, kNone},
-    {"dw", Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput, kNone, kNone},
-    {"db", Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput, kNone, kNone},
+     kNoOperands},
+    {"y", Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent, kNoOperands, kNoOperands},
+    {"q", Shape::kRows, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent, SetOf(kScale), kNoOperands},
+    {"rstd", Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput, kNoOperands,
+     kNoOperands},
+    {"sums_out", Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput, Role::kAbsent, kNoOperands,
+     kNoOperands},
+    {"scale", Shape::kPerRow, RMSNORM_F32, kScale, Role::kOutput, Role::kAbsent, SetOf(kQ),
+     kNoOperands},
+    {"zero", Shape::kPerRow, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent, SetOf(kQ),
+     kNoOperands},
+    {"dx", Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput, kNoOperands, kNoOperands},
+    {"dw", Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput, kNoOperands, kNoOperands},
+    {"db", Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput, kNoOperands, kNoOperands},
 };
 
 enum class Operation { kForward, kBackward };
