@@ -77,7 +77,7 @@ struct HotTerms {
   bool only_g;
 };
 
-// The terms in f32. `rstd` is that of the row, or null. Clang would else call it for each row: 4096
+// The terms in f32. `rstd` is the row's, or null. Clang would else call it for each row: 4096
 // x 64 took 1.4 times as long.
 [[gnu::always_inline]] inline HotTerms MakeHotTerms(const Root& root, const RowSums& sums,
                                                     const float* rstd) {

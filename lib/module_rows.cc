@@ -57,9 +57,8 @@ Bytes BytesOf(const DenseRows& rows, Given<kOperand> given) {
   return {reinterpret_cast<uintptr_t>(given.data), count * rows.RowBytes(kOperand)};
 }
 
-// Whether two operands share no byte. The distance from one to the other, modulo 2^64, is at least
-// the one's bytes, and from the other to the one the other's: as a single comparison it is half of
-// the instructions of two.
+// Whether two operands share no byte. Modulo 2^64, b begins at least a.count bytes after a, and a
+// at least b.count bytes after b. A single comparison takes half the instructions of two.
 bool AreApart(const Bytes& a, const Bytes& b) {
   return b.begin - a.begin - a.count <= uintptr_t{0} - a.count - b.count;
 }
@@ -71,8 +70,8 @@ bool IsApartOrInPlace(Operand output, const Bytes& bytes, Operand other, const B
 }
 
 // The same for every other operand. Of two outputs the later one is compared with the earlier.
-// Inlined, as clang else makes it a function and one row of 64 in f32 takes backward 1.3 times as
-// long.
+// Inlined: where clang makes it a function, backward of one row of 64 in f32 takes 1.3
+// times as long.
 template <Operation kOperation, Operand kOutput, Operand... kGiven>
 [[gnu::always_inline]] inline bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
   constexpr OperandSet kOutputs = RolesIn(kOperation).outputs;

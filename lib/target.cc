@@ -40,7 +40,7 @@ struct TargetList {
   }
 };
 
-// The best target this CPU runs, of those that `wanted` accepts; null where there is none.
+// The best target that this CPU runs and `wanted` accepts; null where there is none.
 template <class Predicate>
 const KernelTable* BestSupported(Predicate wanted) {
   for (const CompiledTarget* target = kCompiledTargets; target->kernels != nullptr; ++target) {

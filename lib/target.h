@@ -9,7 +9,7 @@
 
 namespace rmsnorm::internal {
 
-// Finds the kernels of the target `name`, or where that is null those of the process:
+// Finds the kernels of the target `name`. Where that is null, it finds the kernels of the process:
 // RMSNORM_TARGET as it was at the first call, or else the best target this CPU runs.
 rmsnorm_status FindKernels(const char* name, const KernelTable*& kernels);
 

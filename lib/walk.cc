@@ -24,7 +24,7 @@ bool IsOverGroups(const Views& views, OperandSet columns, int ndim, int i) {
   return varies;
 }
 
-// Adds a loop over dimension i of x around those that there are from `first` on.
+// Adds a loop over dimension i of x around the loops from `first` on.
 void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Walk& walk) {
   Walk::Loop& outer = walk.loop[walk.loops];
   const bool has_inner = walk.loops > first;
@@ -107,7 +107,7 @@ void WalkInSlabs(Walk& walk) {
 }
 
 Run NextRun(const Walk& walk, size_t begin, size_t end) {
-  // The outermost loop takes what is left.
+  // The outermost loop takes the rest.
   size_t index[RMSNORM_MAX_DIMS];
   size_t rest = begin;
   for (int i = 0; i + 1 < walk.loops; ++i) {
