@@ -78,7 +78,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
   size_t floats = 0;
   size_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (calls[i].operands.rows > 0) floats = Scratch::Add(floats, FloatsOfForward(calls[i]));
+    if (calls[i].operands.rows > 0) floats = Scratch::Add(floats, FloatsOfWeights(calls[i]));
     bytes += RowBytes(calls[i].operands);
   }
   const FewOrMany<Plan, kCalls> few_or_many(count);

@@ -104,7 +104,6 @@ void RunRows(const Plan& plan, size_t begin, size_t end) {
 // The operands that a call takes in f32, dense, one row after the other. A weight is among them
 // wherever it matters, if only as ones.
 OperandSet PreparedOperands(const Call& call) {
-  constexpr OperandSet kScaled = SetOf(kY) | SetOf(kQ) | SetOf(kDx) | SetOf(kDw);
   const OperandSet given = call.operands.given;
   const OperandSet scaling =
       (given & kScaled) != 0 ? SetOf(kWeight) | (given & SetOf(kBias)) : OperandSet{0};
@@ -113,18 +112,6 @@ OperandSet PreparedOperands(const Call& call) {
 
 bool IsOfModule(const Call& call, Operand operand) {
   return operand == kWeight && call.module != nullptr;
-}
-
-// The floats that PrepareColumns() takes. The sum saturates.
-size_t FloatsOfColumns(const Call& call) {
-  size_t floats = 0;
-  ForEachOperand(PreparedOperands(call), [&](Operand operand) {
-    if (IsOfModule(call, operand)) return;
-    const size_t elements =
-        call.operands.Has(operand) ? Elements(call.operands[operand]) : call.operands.d;
-    floats = Scratch::Add(floats, elements);
-  });
-  return floats;
 }
 
 // Writes offset + value for each value of a view. An offset of -0 leaves the values as they are.
@@ -326,7 +313,16 @@ size_t RowBytes(const Operands& operands) {
   return operands.rows * operands.d * bytes_of_element;
 }
 
-size_t FloatsOfForward(const Call& call) { return FloatsOfColumns(call); }
+size_t FloatsOfWeights(const Call& call) {
+  size_t floats = 0;
+  ForEachOperand(PreparedOperands(call), [&](Operand operand) {
+    if (IsOfModule(call, operand)) return;
+    const size_t elements =
+        call.operands.Has(operand) ? Elements(call.operands[operand]) : call.operands.d;
+    floats = Scratch::Add(floats, elements);
+  });
+  return floats;
+}
 
 void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
                  Plan& plan) {
@@ -367,7 +363,7 @@ size_t PlanSums(const Call& call, const KernelTable& kernels, const rmsnorm_cont
     Plan& plan = plans.dx_dw;
     plan.kernel = kernels.backward;
     plan.picoseconds = PicosecondsOfBackward(kernels, operands[kX].dtype, elements);
-    floats = Scratch::Add(floats, FloatsOfColumns(call));
+    floats = Scratch::Add(floats, FloatsOfWeights(call));
     if (operands.Has(kDw)) {
       floats = Scratch::Add(floats, PlanSumsOf(kDw, operands, context, plan));
     } else {

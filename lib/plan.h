@@ -83,9 +83,11 @@ size_t PicosecondsOfBackward(const KernelTable& kernels, rmsnorm_dtype x_dtype, 
 // Bytes of all operands that have the shape of x.
 size_t RowBytes(const Operands& operands);
 
-// Plans a forward call that has rows, and prepares its weight and bias in scratch of
-// FloatsOfForward(). `bytes` are the RowBytes() of all calls that run together.
-size_t FloatsOfForward(const Call& call);
+// The floats of scratch that a call's weight and bias take in f32.
+size_t FloatsOfWeights(const Call& call);
+
+// Plans a forward call that has rows, and prepares its weight and bias in the scratch. `bytes` are
+// the RowBytes() of all calls that run together.
 void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
                  Plan& plan);
 

@@ -520,8 +520,8 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// of the larger of r * |g_j| and |x_j| * r^3 * sum_i|g_i * x_i| / D. A row computed in binary64 by
 /// the forward call is computed in binary64 here too. So is dx alone where f32 cannot hold
 /// c * r / D, or c * r / (D * s) with eps outside, or c where dx_j = r * g_j.
-/// The call takes scratch: the weight in f32, up to 64 * d floats for each row of the weight and of
-/// the bias, and 48 bytes for each row of x. Beyond some 16 KiB the scratch is on the heap.
+/// The call takes scratch: the weight in f32, and up to 64 * d floats for each row of dw and of db.
+/// Beyond 16 KiB the scratch is on the heap.
 RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,
                                             const rmsnorm_options* options,
                                             const rmsnorm_context* context) RMSNORM_NOEXCEPT;

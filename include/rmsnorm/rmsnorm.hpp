@@ -292,7 +292,7 @@ class ConstView {
   ConstView(Dtype dtype, std::initializer_list<Integer> shape,
             std::initializer_list<Integer> stride = {})
       : ConstView(dtype, shape.size(), shape.begin(),
-                  stride.size() == 0 ? nullptr : stride.begin()) {
+                  stride.size() == shape.size() ? stride.begin() : nullptr) {
     if (stride.size() == 0 || stride.size() == shape.size()) return;
     view_.ndim = RMSNORM_VIEW_WRONG_STRIDES;
     view_.shape[0] = shape.size();
