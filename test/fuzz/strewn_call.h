@@ -162,7 +162,8 @@ class StrewnDrawer {
     switch (IsDense() ? Below(4) : Below(12)) {
       case 0:  // among the arguments of dense rows an optional operand is null where it is absent
         call_.null_data[o] = true;
-        if (IsDense() && c.backward && c.RoleOf(o) != cases::Role::kRequired) {
+        if (IsDense() &&
+            (o == internal::kRstd || (c.backward && c.RoleOf(o) != cases::Role::kRequired))) {
           call_.operands.given &= ~cases::SetOf(o);
         }
         break;
