@@ -108,10 +108,10 @@ HWY_INLINE size_t LastFetchOfDx(const Run& run) {
   return LastFetch(row_follows, run.d, kPair);
 }
 
-// Loads a pair, or makes zeros where it is not wanted.
+// Loads the pair at j, or makes zeros where it is not wanted and `from` may be null.
 template <bool kWanted, class Some>
-HWY_INLINE Pair LoadIf(const float* from, Some some) {
-  if constexpr (kWanted) return Load(from, some);
+HWY_INLINE Pair LoadIf(const float* from, size_t j, Some some) {
+  if constexpr (kWanted) return Load(from + j, some);
   return {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
 }
 
@@ -129,8 +129,8 @@ HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& ter
   const size_t last_fetch = LastFetchOfDx(run);
 
   const auto apply = [&](size_t j, auto some) RMSNORM_LAMBDA {
-    Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, some);
-    row.StoreAt(j, some, row.GradientAt(j, some, LoadIf<kWay != Dx::kNone>(weight + j, some), sum));
+    Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, 0, some);
+    row.StoreAt(j, some, row.GradientAt(j, some, LoadIf<kWay != Dx::kNone>(weight, j, some), sum));
     if constexpr (kAddDw) Store(sum, dw + j, some);
   };
   size_t head = 0;
@@ -173,7 +173,7 @@ HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>&
       FetchForStores(b.dx, j, kPair, last_fetch);
     }
     const Pair w = Load(weight + j, some);
-    Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, some);
+    Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, 0, some);
     const Pair a_dx = a.GradientAt(j, some, w, sum);
     const Pair b_dx = b.GradientAt(j, some, w, sum);
     StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j, some);
