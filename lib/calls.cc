@@ -3,7 +3,6 @@
 // arguments, plans, and runs the plan.
 #include "calls.h"
 
-#include <algorithm>
 #include <memory>
 #include <new>
 

@@ -82,7 +82,7 @@ void MakeRows(const Operands& operands, const Views& views, bool in_slabs, Plan&
 }
 
 // The rows from `begin` on that are a run, up to `end` at most.
-Run RowsOf(const Plan& plan, size_t begin, size_t end) {
+Run NextRunOf(const Plan& plan, size_t begin, size_t end) {
   if (!plan.is_run) return NextRun(plan.walk, begin, end);
   Run run(end - begin, plan.d);
   ForEachOperand(plan.run.given, [&](Operand operand) {
@@ -93,7 +93,7 @@ Run RowsOf(const Plan& plan, size_t begin, size_t end) {
 
 void RunRows(const Plan& plan, size_t begin, size_t end) {
   while (begin < end) {
-    const Run run = RowsOf(plan, begin, end);
+    const Run run = NextRunOf(plan, begin, end);
     plan.kernel(plan.norm, run);
     begin += run.count;
   }
@@ -256,7 +256,7 @@ void RunBlockOfRows(const Plan& plan, size_t unit) {
   const size_t begin = FirstRow(plan, unit);
   const size_t end = FirstRow(plan, unit + 1);
   for (size_t row = begin; row < end;) {
-    Run run = RowsOf(plan, row, end);
+    Run run = NextRunOf(plan, row, end);
     char*& data = run.data[plan.sums.operand];
     data = reinterpret_cast<char*>(SumsOf(plan, unit, data));
     run.start_sums = row == begin;

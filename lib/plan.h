@@ -47,10 +47,10 @@ struct ColumnSums {
   bool add;          // the total is added to what the gradient holds
   bool in_gradient;  // the gradient itself holds the sums of a group's first block, and the total
   size_t groups;
-  size_t blocks;  // of a group
-  size_t stride;  // floats from the sums of one block to those of the next
-  size_t floats;  // of scratch
-  float* data;    // that scratch
+  size_t blocks;  // in a group
+  size_t stride;  // floats from one block's sums to the next block's
+  size_t floats;  // the scratch that all sums take
+  float* data;    // the scratch
 };
 
 struct Plan {
@@ -61,7 +61,7 @@ struct Plan {
   size_t rows;
   size_t d;
   size_t picoseconds;  // an estimate of the work
-  size_t parts;        // that share it
+  size_t parts;        // that share the work; set for backward alone
   bool is_run;         // `run` holds the rows, and there is no walk
   Run run;
   Walk walk;
