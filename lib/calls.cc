@@ -3,97 +3,69 @@
 // arguments, plans, and runs the plan.
 #include "calls.h"
 
+#include <algorithm>
 #include <memory>
 #include <new>
 
 #include "checks.h"
 #include "float_environment.h"
-#include "floats.h"
 #include "module.h"
 #include "plan.h"
 #include "spread.h"
 #include "status.h"
 #include "target.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 namespace {
 
-// ------------------------------------------------------------------ memory
-
-// `count` items, on the stack where they are few.
-template <class T, size_t kFew>
-class FewOrMany {
- public:
-  explicit FewOrMany(size_t count) {
-    if (count <= kFew) return;
-    many_.reset(new (std::nothrow) T[count]);
-    data_ = many_.get();
-  }
-  FewOrMany(const FewOrMany&) = delete;
-  FewOrMany& operator=(const FewOrMany&) = delete;
-
-  T* data() const { return data_; }  // null where there is no memory
-
- private:
-  T few_[kFew];
-  std::unique_ptr<T[]> many_;
-  T* data_ = few_;
-};
-
-// Not inlined, so that a call which needs no scratch, or more of it, leaves the stack to its
-// kernels.
+// Not inlined, so that calls of longer rows leave the stack to their kernels.
 template <size_t kFloats, class F>
-[[gnu::noinline]] void RunWithScratchOnStack(const F& run) {
+[[gnu::noinline]] void RunWithStack(const F& run) {
   alignas(64) float memory[kFloats];
-  Scratch scratch(memory);
+  Scratch scratch(memory, kFloats);
   run(scratch);
 }
 
-// Calls run(scratch) with that many floats of scratch, on the stack up to kOnStack. Fails, with
-// nothing run, where there is no memory for them.
-template <size_t kOnStack, class F>
-rmsnorm_status RunWithScratch(size_t floats, const F& run) {
-  if (floats > 0 && floats <= kOnStack) {
-    RunWithScratchOnStack<kOnStack>(run);
+// Calls run(scratch) with kFloats of it on the stack, unless rows have more elements. Fails where
+// there is no memory; `run` takes all of its scratch before it writes anything.
+template <size_t kFloats, class F>
+rmsnorm_status RunWithScratch(size_t d, const F& run) {
+  try {
+    if (d <= kFloats) {
+      RunWithStack<kFloats>(run);
+    } else {
+      Scratch scratch(nullptr, 0);
+      run(scratch);
+    }
     return RMSNORM_OK;
+  } catch (const std::bad_alloc&) {
+    return Fail(RMSNORM_ERROR_MEMORY, "x: no memory for the scratch of rows of %zu elements", d);
   }
-  const Floats memory = floats > 0 ? MakeFloats(floats) : nullptr;
-  if (floats > 0 && memory == nullptr) {
-    return Fail(RMSNORM_ERROR_MEMORY,
-                "x: no memory for the %zu floats of scratch that its rows need", floats);
-  }
-  Scratch scratch(memory.get());
-  run(scratch);
-  return RMSNORM_OK;
 }
 
-// ------------------------------------------------------------------ checked calls
-
-// Runs `count` checked calls together, at most kCalls of them with plans on the stack. Fails, with
-// nothing written, where there is no memory.
+// Runs `count` checked calls together. `plans` has room for as many. kCalls of them may lie on the
+// stack, which leaves less of it for scratch.
 template <size_t kCalls>
 rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place,
-                          const Call* calls, size_t count) {
-  size_t floats = 0;
+                          const Call* calls, Plan* plans, size_t count) {
   size_t bytes = 0;
+  size_t longest = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (calls[i].operands.rows > 0) floats = Scratch::Add(floats, FloatsOfWeights(calls[i]));
     bytes += RowBytes(calls[i].operands);
+    longest = std::max(longest, calls[i].operands.d);
   }
-  const FewOrMany<Plan, kCalls> few_or_many(count);
-  Plan* const plans = few_or_many.data();
-  if (plans == nullptr)
-    return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
-  return RunWithScratch<kScratchOnStack / kCalls>(floats, [&](Scratch& scratch) {
+  return RunWithScratch<kScratchOnStack / kCalls>(longest, [&](Scratch& scratch) {
     size_t planned = 0;
     size_t rows = 0;
     size_t picoseconds = 0;
     for (size_t i = 0; i < count; ++i) {
-      if (calls[i].operands.rows == 0) continue;
-      Plan& plan = plans[planned++];
-      PlanForward(calls[i], *place.kernels, bytes, scratch, plan);
-      rows += plan.rows;
-      picoseconds += plan.picoseconds;
+      const Operands& operands = calls[i].operands;
+      if (operands.rows == 0) continue;
+      PlanForward(calls[i], *place.kernels, bytes, scratch, plans[planned++]);
+      rows += operands.rows;
+      picoseconds += PicosecondsOfForward(*place.kernels, operands[kX].dtype, operands.given,
+                                          operands.rows * operands.d);
     }
     if (planned == 0) return;
     RunPlans(environment, place.context, PartsOf(picoseconds, rows, place.context), plans, planned);
@@ -102,17 +74,27 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
 
 rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place,
                            const Call& call) {
-  if (call.operands.rows == 0) {
-    StoreZeroGradients(call.operands);
+  const Operands& operands = call.operands;
+  if (operands.rows == 0) {
+    StoreZeroGradients(operands);
     return RMSNORM_OK;
   }
-  BackwardPlans plans;
-  const size_t floats = PlanSums(call, *place.kernels, place.context, plans);
-  return RunWithScratch<kScratchOnStack>(floats, [&](Scratch& scratch) {
-    PlanBackward(call, *place.kernels, scratch, plans);
-    if (plans.has_db) RunPlans(environment, place.context, plans.db.parts, &plans.db, 1);
-    if (plans.has_dx_or_dw)
-      RunPlans(environment, place.context, plans.dx_dw.parts, &plans.dx_dw, 1);
+  return RunWithScratch<kScratchOnStack>(operands.d, [&](Scratch& scratch) {
+    const bool has_db = operands.Has(kDb);
+    const bool has_dx_or_dw = operands.Has(kDx) || operands.Has(kDw);
+    const size_t picoseconds =
+        PicosecondsOfForward(*place.kernels, operands[kX].dtype, 0, operands.rows * operands.d);
+    const auto most_parts = [&](size_t of_plan) {
+      return PartsOf(of_plan, operands.rows, place.context);
+    };
+    Plan db;
+    Plan dx_dw;
+    if (has_db) PlanDb(call, *place.kernels, most_parts(picoseconds), scratch, db);
+    if (has_dx_or_dw) {
+      PlanDxAndDw(call, *place.kernels, most_parts(2 * picoseconds), scratch, dx_dw);
+    }
+    if (has_db) RunPlans(environment, place.context, db.parts, &db, 1);
+    if (has_dx_or_dw) RunPlans(environment, place.context, dx_dw.parts, &dx_dw, 1);
   });
 }
 
@@ -127,24 +109,17 @@ rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* gi
   return FindKernels(place.context.target, place.kernels);
 }
 
-rmsnorm_status CallForward(const rmsnorm_module* module, const rmsnorm_operands* operands,
-                           const rmsnorm_options* options, const rmsnorm_context* context) {
+rmsnorm_status RunCall(Operation operation, const rmsnorm_module* module,
+                       const rmsnorm_operands* operands, const rmsnorm_options* options,
+                       const rmsnorm_context* context) {
   DefaultFloatEnvironment environment;
   Call call;
   Place place;
-  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kForward, module, operands, options, call));
+  RMSNORM_RETURN_IF_ERROR(CheckCall(operation, module, operands, options, call));
   RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
-  return RunForward<1>(environment, place, &call, 1);
-}
-
-rmsnorm_status CallBackward(const rmsnorm_module* module, const rmsnorm_operands* operands,
-                            const rmsnorm_options* options, const rmsnorm_context* context) {
-  DefaultFloatEnvironment environment;
-  Call call;
-  Place place;
-  RMSNORM_RETURN_IF_ERROR(CheckCall(Operation::kBackward, module, operands, options, call));
-  RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
-  return RunBackward(environment, place, call);
+  if (operation == Operation::kBackward) return RunBackward(environment, place, call);
+  Plan plan;
+  return RunForward<1>(environment, place, &call, &plan, 1);
 }
 
 }  // namespace rmsnorm::internal
@@ -153,18 +128,26 @@ using namespace rmsnorm::internal;
 
 rmsnorm_status rmsnorm_forward(const rmsnorm_operands* operands, const rmsnorm_options* options,
                                const rmsnorm_context* context) noexcept {
-  return CallForward(nullptr, operands, options, context);
+  return RunCall(Operation::kForward, nullptr, operands, options, context);
 }
 
 rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
                                    const rmsnorm_context* context) noexcept {
   DefaultFloatEnvironment environment;
   if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
-  const FewOrMany<Call, kPlansOnStack> few_or_many(count);
-  Call* const checked = few_or_many.data();
-  if (checked == nullptr) {
-    return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
+  Call few_calls[kCallsOnStack];
+  Plan few_plans[kCallsOnStack];
+  std::unique_ptr<Call[]> many_calls;
+  std::unique_ptr<Plan[]> many_plans;
+  if (count > kCallsOnStack) {
+    many_calls.reset(new (std::nothrow) Call[count]);
+    many_plans.reset(new (std::nothrow) Plan[count]);
+    if (many_calls == nullptr || many_plans == nullptr) {
+      return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
+    }
   }
+  Call* const checked = count > kCallsOnStack ? many_calls.get() : few_calls;
+  Plan* const plans = count > kCallsOnStack ? many_plans.get() : few_plans;
   for (size_t i = 0; i < count; ++i) {
     const rmsnorm_status status = CheckCall(Operation::kForward, calls[i].module, calls[i].operands,
                                             calls[i].options, checked[i]);
@@ -179,10 +162,33 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
   }
   Place place;
   RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
-  return RunForward<kPlansOnStack>(environment, place, checked, count);
+  return RunForward<kCallsOnStack>(environment, place, checked, plans, count);
 }
 
 rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands, const rmsnorm_options* options,
                                 const rmsnorm_context* context) noexcept {
-  return CallBackward(nullptr, operands, options, context);
+  return RunCall(Operation::kBackward, nullptr, operands, options, context);
+}
+
+// Short forms, which name the operands as parameters.
+
+rmsnorm_status rmsnorm_norm(const rmsnorm_view* x, const rmsnorm_view* weight,
+                            const rmsnorm_view* y, const rmsnorm_options* options) noexcept {
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.x = x;
+  operands.weight = weight;
+  operands.y = y;
+  return rmsnorm_forward(&operands, options, nullptr);
+}
+
+rmsnorm_status rmsnorm_add_norm(const rmsnorm_view* x, const rmsnorm_view* residual,
+                                const rmsnorm_view* weight, const rmsnorm_view* residual_out,
+                                const rmsnorm_view* y, const rmsnorm_options* options) noexcept {
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.x = x;
+  operands.residual = residual;
+  operands.weight = weight;
+  operands.residual_out = residual_out;
+  operands.y = y;
+  return rmsnorm_forward(&operands, options, nullptr);
 }

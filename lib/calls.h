@@ -14,11 +14,10 @@ struct Place {
 };
 rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* given, Place& place);
 
-// rmsnorm_forward() and rmsnorm_backward(), by a module or, where that is null, by `options`.
-rmsnorm_status CallForward(const rmsnorm_module* module, const rmsnorm_operands* operands,
-                           const rmsnorm_options* options, const rmsnorm_context* context);
-rmsnorm_status CallBackward(const rmsnorm_module* module, const rmsnorm_operands* operands,
-                            const rmsnorm_options* options, const rmsnorm_context* context);
+// A call by a module or, where that is null, by `options`.
+rmsnorm_status RunCall(Operation operation, const rmsnorm_module* module,
+                       const rmsnorm_operands* operands, const rmsnorm_options* options,
+                       const rmsnorm_context* context);
 
 }  // namespace rmsnorm::internal
 

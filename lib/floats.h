@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <vector>
 
 namespace rmsnorm::internal {
 
@@ -15,13 +16,35 @@ struct AlignedDelete {
 };
 using Floats = std::unique_ptr<float[], AlignedDelete>;
 
-// Null where there is no memory.
+// Throws std::bad_alloc where there is no memory.
 inline Floats MakeFloats(size_t count) {
   // Before the product, or what operator new adds for the alignment, overflows.
-  if (count > PTRDIFF_MAX / sizeof(float)) return nullptr;
-  void* data = ::operator new[](count * sizeof(float), std::align_val_t(64), std::nothrow);
-  return Floats(static_cast<float*>(data));
+  if (count > PTRDIFF_MAX / sizeof(float)) throw std::bad_alloc();
+  return Floats(static_cast<float*>(::operator new[](count * sizeof(float), std::align_val_t(64))));
 }
+
+// The scratch of a call, taken piece by piece: from the memory given while that lasts, then from
+// the heap. Each piece begins a cache line.
+class Scratch {
+ public:
+  Scratch(float* memory, size_t floats) : next_(memory), left_(floats) {}
+
+  // Throws std::bad_alloc where there is no memory.
+  float* Take(size_t count) {
+    constexpr size_t kLine = 64 / sizeof(float);
+    const size_t padded = count / kLine * kLine + (count % kLine != 0 ? kLine : 0);
+    if (count > left_ || padded > left_) return heap_.emplace_back(MakeFloats(count)).get();
+    float* const taken = next_;
+    next_ += padded;
+    left_ -= padded;
+    return taken;
+  }
+
+ private:
+  float* next_;
+  size_t left_;
+  std::vector<Floats> heap_;
+};
 
 }  // namespace rmsnorm::internal
 

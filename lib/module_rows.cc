@@ -10,8 +10,7 @@
 #include "options.h"
 #include "plan.h"
 #include "reference.h"
-#include "spread.h"
-#include "status.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 namespace {
@@ -124,36 +123,10 @@ template <Operation kOperation, Operand... kGiven>
                                            : rmsnorm_module_backward(module, &operands, context);
 }
 
-// How many parts share a direct call. Backward's rows are one block.
-size_t PartsOfDirect(Operation operation, const rmsnorm_module& module, const DenseRows& rows,
-                     OperandSet given) {
-  const size_t elements = rows.count * rows.d;
-  if (operation == Operation::kForward) {
-    return PartsOf(PicosecondsOfForward(*module.kernels, rows.dtype, given, elements), rows.count,
-                   module.context);
-  }
-  return 1;
-}
-
-// Forward in several parts.
-[[gnu::noinline]] void RunInParts(const rmsnorm_context& context, size_t parts, const Norm& norm,
-                                  const Run& run) {
-  DefaultFloatEnvironment environment;
-  Plan plan;
-  plan.norm = norm;
-  plan.kernel = norm.kernels->forward;
-  plan.rows = run.count;
-  plan.d = run.d;
-  plan.is_run = true;
-  plan.run = run;
-  plan.has_sums = false;
-  RunPlans(environment, context, parts, &plan, 1);
-}
-
 // Runs the kernel of a direct call.
 template <Operation kOperation, Operand... kGiven>
 [[gnu::always_inline]] inline void CallKernel(const rmsnorm_module& module, const DenseRows& rows,
-                                              size_t parts, Given<kGiven>... given) {
+                                              Given<kGiven>... given) {
   const Norm& norm = module.NormOf(rows.dtype);
   Run run(rows.count, rows.d);
   run.Set(kWeight, module.prepared.get(), 0);
@@ -164,9 +137,6 @@ template <Operation kOperation, Operand... kGiven>
   };
   (set(kGiven, given.data), ...);
   run.start_sums = true;
-  if (parts > 1) {
-    return RunInParts(module.context, parts, norm, run);
-  }
   const DefaultFloatEnvironment environment;
   if (kOperation == Operation::kForward) {
     norm.kernels->forward(norm, run);
@@ -181,33 +151,39 @@ template <Operation kOperation, Operand... kGiven>
     const rmsnorm_context* context, Given<kGiven>... given) {
   const DenseRows rows = {dtype, count, module != nullptr ? module->d : 0};
   if (module != nullptr && context == nullptr && IsElementType(dtype) && residual_dtype == dtype &&
-      count - 1 < module->most_direct_rows[static_cast<int>(kOperation)]) {
-    size_t parts = 1;
-    // One row of 64 takes 1 to 3 % longer where it asks.
-    if (count * rows.d >= kMinWorkToSplit) {
-      parts = PartsOfDirect(kOperation, *module, rows, (SetOf(kGiven) | ...));
-    }
-    if (ArePlain<kOperation>(rows, given...)) {
-      CallKernel<kOperation>(*module, rows, parts, given...);
-      return RMSNORM_OK;
-    }
+      count - 1 < module->most_direct_rows[static_cast<int>(kOperation)] &&
+      ArePlain<kOperation>(rows, given...)) {
+    CallKernel<kOperation>(*module, rows, given...);
+    return RMSNORM_OK;
   }
   return CallByViews<kOperation>(module, rows, residual_dtype, context, given...);
+}
+
+// Whether an operation takes the options of a call that has no other operands than such calls have.
+bool TakesOptions(Operation operation, OptionSet changed) {
+  for (; changed != 0; changed &= changed - 1) {
+    const OptionRule& rule = kOptionRules[__builtin_ctz(changed)];
+    const bool lacks_operand = rule.needs != 0 && (rule.needs & SetOf(kWeight)) == 0;
+    const bool is_refused =
+        operation == Operation::kBackward && rule.gradient == Gradient::kRefused;
+    if (lacks_operand || is_refused) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 size_t MostDirectRows(Operation operation, const rmsnorm_module& module) {
-  Operands operands = {};
-  operands.given = operation == Operation::kForward ? SetOf(kX) | SetOf(kY)
-                                                    : SetOf(kX) | SetOf(kDy) | SetOf(kDx);
-  const KeptErrorMessage kept;
-  if (CheckOptionsFit(operation, module.options, module.changed_options, operands, true) !=
-      RMSNORM_OK)
-    return 0;
+  if (!TakesOptions(operation, module.changed_options)) return 0;
   constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
   const size_t rows = StreamedBytes() / kBytesOfElement / module.d;
-  return operation == Operation::kForward ? rows : std::min(rows, kMinRowsPerBlock);
+  if (operation == Operation::kBackward) return std::min(rows, kMinRowsPerBlock);
+  size_t longest = 1;  // picoseconds of a row
+  for (rmsnorm_dtype dtype = RMSNORM_F32; dtype <= RMSNORM_BF16; ++dtype) {
+    longest =
+        std::max(longest, PicosecondsOfForward(*module.kernels, dtype, SetOf(kResidual), module.d));
+  }
+  return std::min(rows, 2 * kLeastOfPart / longest);
 }
 
 }  // namespace rmsnorm::internal

@@ -9,9 +9,9 @@
 
 namespace rmsnorm::internal {
 
-// How many rows a call by pointers may have that does not go by views; 0 where the module's options
-// are refused without the operands that such calls lack. With more rows forward may be written past
-// the caches, and backward has several blocks of rows.
+// The most rows of a call by pointers that does not go by views; 0 where the module's options are
+// refused without the operands that such calls lack. More rows may be worth several parts or stores
+// past the caches, and backward then has several blocks of rows.
 size_t MostDirectRows(Operation operation, const rmsnorm_module& module);
 
 }  // namespace rmsnorm::internal

@@ -7,7 +7,7 @@
 #include "module.h"
 #include "options.h"
 #include "reference.h"
-#include "spread.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 namespace {
@@ -69,16 +69,6 @@ bool SetRun(const Views& views, OperandSet like_x, Run& run) {
     run.Set(operand, DataOf(view), in_bytes(view, stride));
   });
   return even;
-}
-
-void MakeRows(const Operands& operands, const Views& views, bool in_slabs, Plan& plan) {
-  plan.run.count = plan.rows;
-  plan.run.d = plan.d;
-  plan.run.start_sums = true;
-  plan.is_run = SetRun(views, operands.like_x, plan.run);
-  if (plan.is_run) return;
-  MakeWalk(operands[kX], views, plan.walk);
-  if (in_slabs) WalkInSlabs(plan.walk);
 }
 
 // The rows from `begin` on that are a run, up to `end` at most.
@@ -171,14 +161,25 @@ constexpr OperandSet RowOperands() {
   return set;
 }
 
-// The norm of a call with these views.
-void MakeNormOfViews(const KernelTable& kernels, const Call& call, const Views& views, Norm& norm) {
-  const rmsnorm_dtype x_dtype = views[kX].dtype;
+// Plans the rows of a call with these views, and its norm. There are no sums yet.
+void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, const Views& views,
+              Plan& plan) {
+  const Operands& operands = call.operands;
+  plan.kernel = kernel;
+  plan.rows = plan.run.count = operands.rows;
+  plan.d = plan.run.d = operands.d;
+  plan.run.start_sums = true;
+  plan.is_run = SetRun(views, operands.like_x, plan.run);
+  if (!plan.is_run) MakeWalk(operands[kX], views, plan.walk);
+  plan.has_sums = false;
+
+  Norm& norm = plan.norm;
+  const rmsnorm_dtype x_dtype = operands[kX].dtype;
   if (call.module != nullptr) {
     norm = call.module->NormOf(x_dtype);
     norm.kernels = &kernels;
   } else {
-    MakeNorm(kernels, call.options, call.operands.d, x_dtype, norm);
+    MakeNorm(kernels, call.options, operands.d, x_dtype, norm);
   }
   constexpr OperandSet kRowOperands = RowOperands();
   ForEachOperand(views.given & kRowOperands, [&](Operand operand) {
@@ -190,19 +191,22 @@ void MakeNormOfViews(const KernelTable& kernels, const Call& call, const Views& 
 
 // ------------------------------------------------------------------ dw and db
 
-// Plans the sums of dw or db, and the parts that share them. Returns the floats they take.
-size_t PlanSumsOf(Operand operand, const Operands& operands, const rmsnorm_context& context,
-                  Plan& plan) {
+// The bit of add_to that stands for dw or db.
+uint32_t AddTo(Operand gradient) { return gradient == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB; }
+
+// Plans the sums of dw or db, which up to `most_parts` parts share.
+void PlanSums(Operand operand, const Operands& operands, size_t most_parts, Scratch& scratch,
+              Plan& plan) {
   const rmsnorm_view& view = operands[operand];
   ColumnSums& sums = plan.sums;
   plan.has_sums = true;
   sums.operand = operand;
   sums.dtype = view.dtype;
-  sums.add = (operands.add_to & (operand == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB)) != 0;
+  sums.add = (operands.add_to & AddTo(operand)) != 0;
   sums.groups = view.ndim == 1 ? 1 : Elements(view) / plan.d;
   sums.blocks = BlocksOfRows(view.ndim == 1 ? plan.rows : plan.rows / sums.groups);
   sums.stride = ColumnUnits(plan.d) * kColumnUnit;
-  plan.parts = PartsOf(plan.picoseconds, plan.Units(), context);
+  plan.parts = std::min(most_parts, plan.Units());
   const bool one_part = plan.parts == 1;
   sums.in_gradient = (one_part || sums.blocks == 1) && !sums.add && sums.dtype == RMSNORM_F32;
   const size_t kept = sums.in_gradient && sums.blocks == 1 ? 0
@@ -210,8 +214,7 @@ size_t PlanSumsOf(Operand operand, const Operands& operands, const rmsnorm_conte
                                                            : plan.Units();
   size_t floats;
   if (__builtin_mul_overflow(kept, sums.stride, &floats)) floats = SIZE_MAX;
-  sums.floats = floats;
-  return floats;
+  sums.data = scratch.Take(floats);
 }
 
 // The first row of a unit. The unit after the last begins after the last row.
@@ -300,10 +303,6 @@ size_t PicosecondsOfForward(const KernelTable& kernels, rmsnorm_dtype x_dtype, O
   return std::min(elements, kMost) * kernels.picoseconds[x_dtype - RMSNORM_F32] * half_steps / 2;
 }
 
-size_t PicosecondsOfBackward(const KernelTable& kernels, rmsnorm_dtype x_dtype, size_t elements) {
-  return 2 * PicosecondsOfForward(kernels, x_dtype, 0, elements);
-}
-
 size_t RowBytes(const Operands& operands) {
   size_t bytes_of_element = 0;
   ForEachOperand(operands.given, [&](Operand operand) {
@@ -313,97 +312,46 @@ size_t RowBytes(const Operands& operands) {
   return operands.rows * operands.d * bytes_of_element;
 }
 
-size_t FloatsOfWeights(const Call& call) {
-  size_t floats = 0;
-  ForEachOperand(PreparedOperands(call), [&](Operand operand) {
-    if (IsOfModule(call, operand)) return;
-    const size_t elements =
-        call.operands.Has(operand) ? Elements(call.operands[operand]) : call.operands.d;
-    floats = Scratch::Add(floats, elements);
-  });
-  return floats;
-}
-
 void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
                  Plan& plan) {
   const Operands& operands = call.operands;
   Views views = operands;
   rmsnorm_view prepared[3];
   PrepareColumns(call, kernels, scratch, views, prepared);
-  plan.kernel = kernels.forward;
-  plan.rows = operands.rows;
-  plan.d = operands.d;
-  plan.has_sums = false;
-  plan.picoseconds =
-      PicosecondsOfForward(kernels, operands[kX].dtype, operands.given, operands.rows * operands.d);
-  MakeNormOfViews(kernels, call, views, plan.norm);
+  PlanRows(call, kernels, kernels.forward, views, plan);
+  if (!plan.is_run) WalkInSlabs(plan.walk);
   plan.norm.stream =
       operands.Has(kY) && operands[kY].data != operands[kX].data && bytes > StreamedBytes();
-  MakeRows(operands, views, true, plan);
 }
 
-size_t PlanSums(const Call& call, const KernelTable& kernels, const rmsnorm_context& context,
-                BackwardPlans& plans) {
+void PlanDb(const Call& call, const KernelTable& kernels, size_t most_parts, Scratch& scratch,
+            Plan& plan) {
   const Operands& operands = call.operands;
-  const size_t elements = operands.rows * operands.d;
-  plans.has_db = operands.Has(kDb);
-  plans.has_dx_or_dw = operands.Has(kDx) || operands.Has(kDw);
-  for (Plan* const plan : {&plans.db, &plans.dx_dw}) {
-    plan->rows = operands.rows;
-    plan->d = operands.d;
-    plan->has_sums = false;
-  }
-  size_t floats = 0;
-  if (plans.has_db) {
-    plans.db.kernel = kernels.add_rows;
-    plans.db.picoseconds = PicosecondsOfForward(kernels, operands[kDy].dtype, 0, elements);
-    floats = Scratch::Add(floats, PlanSumsOf(kDb, operands, context, plans.db));
-  }
-  if (plans.has_dx_or_dw) {
-    Plan& plan = plans.dx_dw;
-    plan.kernel = kernels.backward;
-    plan.picoseconds = PicosecondsOfBackward(kernels, operands[kX].dtype, elements);
-    floats = Scratch::Add(floats, FloatsOfWeights(call));
-    if (operands.Has(kDw)) {
-      floats = Scratch::Add(floats, PlanSumsOf(kDw, operands, context, plan));
-    } else {
-      plan.parts = PartsOf(plan.picoseconds, plan.rows, context);
-    }
-  }
-  return floats;
+  Views views;
+  for (const Operand operand : {kX, kDy, kDb}) views.Set(operand, &operands[operand]);
+  PlanRows(call, kernels, kernels.add_rows, views, plan);
+  PlanSums(kDb, operands, most_parts, scratch, plan);
 }
 
-void PlanBackward(const Call& call, const KernelTable& kernels, Scratch& scratch,
-                  BackwardPlans& plans) {
+void PlanDxAndDw(const Call& call, const KernelTable& kernels, size_t most_parts, Scratch& scratch,
+                 Plan& plan) {
   const Operands& operands = call.operands;
-  if (plans.has_db) {
-    Plan& plan = plans.db;
-    Views views;
-    for (const Operand operand : {kX, kDy, kDb}) views.Set(operand, &operands[operand]);
-    plan.sums.data = scratch.Take(plan.sums.floats);
-    MakeNormOfViews(kernels, call, views, plan.norm);
-    MakeRows(operands, views, false, plan);
-  }
-  if (plans.has_dx_or_dw) {
-    Plan& plan = plans.dx_dw;
-    Views views = operands;
-    rmsnorm_view prepared[3];
-    views.Remove(kDb);
-    PrepareColumns(call, kernels, scratch, views, prepared);
-    if (plan.has_sums) plan.sums.data = scratch.Take(plan.sums.floats);
-    MakeNormOfViews(kernels, call, views, plan.norm);
-    plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
-    plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
-                       !plan.norm.add_to_dx && RowBytes(operands) > StreamedBytes();
-    MakeRows(operands, views, false, plan);
-  }
+  Views views = operands;
+  rmsnorm_view prepared[3];
+  views.Remove(kDb);
+  PrepareColumns(call, kernels, scratch, views, prepared);
+  PlanRows(call, kernels, kernels.backward, views, plan);
+  plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
+  plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
+                     !plan.norm.add_to_dx && RowBytes(operands) > StreamedBytes();
+  plan.parts = std::min(most_parts, plan.rows);
+  if (operands.Has(kDw)) PlanSums(kDw, operands, most_parts, scratch, plan);
 }
 
 // All bits of +0 are 0 in every type.
 void StoreZeroGradients(const Operands& operands) {
   for (const Operand operand : {kDw, kDb}) {
-    const uint32_t adds = operand == kDw ? RMSNORM_ADD_TO_DW : RMSNORM_ADD_TO_DB;
-    if (!operands.Has(operand) || (operands.add_to & adds) != 0) continue;
+    if (!operands.Has(operand) || (operands.add_to & AddTo(operand)) != 0) continue;
     const rmsnorm_view& view = operands[operand];
     Views views;
     views.Set(operand, &view);

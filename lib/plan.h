@@ -8,34 +8,10 @@
 #define RMSNORM_LIB_PLAN_H_
 
 #include "checks.h"
+#include "floats.h"
 #include "walk.h"
 
 namespace rmsnorm::internal {
-
-// Memory of a call in floats: its pieces are counted first, then taken in the same order. Each
-// begins a cache line.
-class Scratch {
- public:
-  // Counts a piece. The sum saturates, so that no memory holds what cannot be counted.
-  static size_t Add(size_t floats, size_t piece) {
-    const size_t lines = piece / kLine + (piece % kLine != 0);
-    return lines < (kMost - floats) / kLine ? floats + lines * kLine : kMost;
-  }
-
-  explicit Scratch(float* memory) : next_(memory) {}
-
-  float* Take(size_t piece) {
-    float* const taken = next_;
-    next_ += Add(0, piece);
-    return taken;
-  }
-
- private:
-  static constexpr size_t kLine = 16;
-  static constexpr size_t kMost = PTRDIFF_MAX;
-
-  float* next_;
-};
 
 // The gradient dw or db of a plan. The rows that share a row of the gradient are a group, and a
 // group is cut into blocks of rows. One part alone adds the sums of each block to the total of its
@@ -49,8 +25,7 @@ struct ColumnSums {
   size_t groups;
   size_t blocks;  // in a group
   size_t stride;  // floats from one block's sums to the next block's
-  size_t floats;  // the scratch that all sums take
-  float* data;    // the scratch
+  float* data;    // the sums that are not in the gradient
 };
 
 struct Plan {
@@ -60,13 +35,12 @@ struct Plan {
   Kernel kernel;
   size_t rows;
   size_t d;
-  size_t picoseconds;  // an estimate of the work
-  size_t parts;        // that share the work; set for backward alone
-  bool is_run;         // `run` holds the rows, and there is no walk
+  bool is_run;  // `run` holds the rows, and there is no walk
   Run run;
   Walk walk;
   bool has_sums;    // units are blocks of rows, else rows
   ColumnSums sums;  // where has_sums
+  size_t parts;     // that share the work; set for backward alone
 
   size_t Units() const { return has_sums ? sums.groups * sums.blocks : rows; }
 };
@@ -75,37 +49,23 @@ struct Plan {
 void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
               rmsnorm_dtype dtype, Norm& norm);
 
-// An estimate of how long forward takes for operands of x's type.
+// An estimate of how long forward takes for operands of x's type. Backward takes twice as long.
 size_t PicosecondsOfForward(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandSet given,
                             size_t elements);
-size_t PicosecondsOfBackward(const KernelTable& kernels, rmsnorm_dtype x_dtype, size_t elements);
 
 // Bytes of all operands that have the shape of x.
 size_t RowBytes(const Operands& operands);
 
-// The floats of scratch that a call's weight and bias take in f32.
-size_t FloatsOfWeights(const Call& call);
-
-// Plans a forward call that has rows, and prepares its weight and bias in the scratch. `bytes` are
-// the RowBytes() of all calls that run together.
+// Each of these plans a call that has rows. They take scratch, and throw std::bad_alloc where there
+// is none. `bytes` are the RowBytes() of all forward calls that run together; `most_parts` is how
+// many parts are worth their threads. Backward has one plan for dx and dw, and one for db, which is
+// done first, since dx may replace dy.
 void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
                  Plan& plan);
-
-// A backward call with rows has up to two plans. The first is done before the second begins, since
-// dx may replace dy.
-struct BackwardPlans {
-  bool has_db;
-  bool has_dx_or_dw;
-  Plan db;
-  Plan dx_dw;
-};
-
-// Plans a backward call in two steps: the sums of dw and db, and the rest with scratch of as many
-// floats as the first step returns.
-size_t PlanSums(const Call& call, const KernelTable& kernels, const rmsnorm_context& context,
-                BackwardPlans& plans);
-void PlanBackward(const Call& call, const KernelTable& kernels, Scratch& scratch,
-                  BackwardPlans& plans);
+void PlanDb(const Call& call, const KernelTable& kernels, size_t most_parts, Scratch& scratch,
+            Plan& plan);
+void PlanDxAndDw(const Call& call, const KernelTable& kernels, size_t most_parts, Scratch& scratch,
+                 Plan& plan);
 
 // Writes the gradients dw and db of a call without rows.
 void StoreZeroGradients(const Operands& operands);

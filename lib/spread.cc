@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "thresholds.h"
+
 #ifdef _OPENMP
 #include <omp.h>
 #include <pthread.h>
@@ -136,8 +138,9 @@ void RunPartOfTotals(const void* state, size_t part, size_t parts) {
 
 }  // namespace
 
-size_t PartsOfLargeWork(size_t picoseconds, size_t units, const rmsnorm_context& context) {
+size_t PartsOf(size_t picoseconds, size_t units, const rmsnorm_context& context) {
   // Asking OpenMP takes 20 to 40 ns.
+  if (picoseconds < 2 * kLeastOfPart || units <= 1 || context.threads == 1) return 1;
   return std::min({picoseconds / kLeastOfPart, units, MostParts(context)});
 }
 

@@ -9,18 +9,11 @@
 
 #include "float_environment.h"
 #include "plan.h"
-#include "thresholds.h"
 
 namespace rmsnorm::internal {
 
-// PartsOf() for work that is worth several parts.
-size_t PartsOfLargeWork(size_t picoseconds, size_t units, const rmsnorm_context& context);
-
 // How many parts share work of this estimate, which has `units` units; at least 1.
-inline size_t PartsOf(size_t picoseconds, size_t units, const rmsnorm_context& context) {
-  if (picoseconds < 2 * kLeastOfPart || units <= 1 || context.threads == 1) return 1;
-  return PartsOfLargeWork(picoseconds, units, context);
-}
+size_t PartsOf(size_t picoseconds, size_t units, const rmsnorm_context& context);
 
 // Runs the units of all plans, at least one, in `parts` parts of about equal work, and returns when
 // all are done. A plan with sums is alone, and `parts` its own. Kernels run in the default

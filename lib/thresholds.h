@@ -6,8 +6,6 @@
 
 #include <cstddef>
 
-#include "cache.h"
-
 namespace rmsnorm::internal {
 
 // What Meson's option `low_thresholds` takes in place of the usual size: with these a fuzzer sees
@@ -29,16 +27,13 @@ constexpr size_t kLeastOfPart = Threshold(3000000, 4000);
 constexpr size_t kAddTile = Threshold(2048, 256);
 constexpr size_t kAddTileRows = Threshold(64, 4);
 
-// Elements of forward by pointers below which a call is one part's, whatever they take: 0.4 us on
-// one machine with AVX-512, 4.5 us on one with AVX2, both in bf16.
-constexpr size_t kMinWorkToSplit = Threshold(8192, 128);
-
 // Floats of scratch that a call keeps on the stack rather than on the heap: its weight and bias,
 // and the sums of dw and db.
 constexpr size_t kScratchOnStack = Threshold(4096, 64);
 
-// A call of up to this many norms, such as the norms of q and k, keeps its plans on the stack.
-constexpr size_t kPlansOnStack = Threshold(2, 1);
+// Up to this many norms in one call, such as the norms of q and k, are checked and planned on the
+// stack.
+constexpr size_t kCallsOnStack = Threshold(2, 1);
 
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.
 // A row of at least kLongRow elements is long: one row with its weight fills L1.
@@ -60,8 +55,10 @@ constexpr size_t kSlab = Threshold(32768, 256);
 // A row of at least this many elements is worth a first step that aligns y.
 constexpr size_t kAlignedRow = Threshold(512, 16);
 
-// Bytes of a call's tensors past which its output is written past the caches.
-inline size_t StreamedBytes() { return Threshold(LastLevelCache(), 4096); }
+// Bytes of a call's tensors past which its output is written past the caches: the size of the last
+// cache that this CPU shares among some of its cores, as far as one of them may count on it. Below
+// it, stores past the caches take several times as long as stores through them.
+size_t StreamedBytes();
 
 }  // namespace rmsnorm::internal
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module: a weight prepared once, with the kernels and options that go with it.
+// The entry points of modules, apart from calls by pointers.
 #include "module.h"
 
 #include <charconv>
@@ -69,7 +69,6 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);
     made->weight = MakeFloats(d);
     made->prepared = MakeFloats(d);
-    if (!made->weight || !made->prepared) throw std::bad_alloc();
     made->d = d;
     made->dtype = dtype;
     made->options = own_options;
@@ -148,12 +147,12 @@ rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
                                       const rmsnorm_operands* operands,
                                       const rmsnorm_context* context) noexcept {
   if (module == nullptr) return NullModule();
-  return CallForward(module, operands, nullptr, context);
+  return RunCall(Operation::kForward, module, operands, nullptr, context);
 }
 
 rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
                                        const rmsnorm_operands* operands,
                                        const rmsnorm_context* context) noexcept {
   if (module == nullptr) return NullModule();
-  return CallBackward(module, operands, nullptr, context);
+  return RunCall(Operation::kBackward, module, operands, nullptr, context);
 }

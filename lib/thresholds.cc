@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache.h"
+#include "thresholds.h"
 
 #include <algorithm>
 
@@ -41,21 +41,21 @@ size_t LargestCache(unsigned leaf) {
 // to 0.9 from 32 MiB on; without the reading 0.43 to 0.87. AMD's is one for up to 16 threads.
 constexpr size_t kMostOfIntel = size_t{15} << 20;
 
-size_t Detect() {
+size_t LastCache() {
   constexpr unsigned kIntel = 4;
   constexpr unsigned kAmd = 0x8000001D;
   const size_t size = std::max(std::min(LargestCache(kIntel), kMostOfIntel), LargestCache(kAmd));
   return size > 0 ? size : kUsual;
 }
 #else
-size_t Detect() { return kUsual; }
+size_t LastCache() { return kUsual; }
 #endif
 
 }  // namespace
 
-size_t LastLevelCache() {
-  static const size_t size = Detect();
-  return size;
+size_t StreamedBytes() {
+  static const size_t bytes = Threshold(LastCache(), 4096);
+  return bytes;
 }
 
 }  // namespace rmsnorm::internal
