@@ -16,7 +16,7 @@ struct rmsnorm_module {
   rmsnorm::internal::OptionSet changed_options;
   rmsnorm_context context;  // its target is `kernels`
   const rmsnorm::internal::KernelTable* kernels;
-  size_t most_direct_rows[2];          // of each Operation (module_rows.h)
+  size_t most_direct_rows[2];          // of each Operation, from MostDirectRows()
   rmsnorm::internal::Norm norm[3];     // for dense rows of each type, f32 first
   rmsnorm::internal::Floats weight;    // rounded to dtype
   rmsnorm::internal::Floats prepared;  // offset + weight
@@ -26,5 +26,14 @@ struct rmsnorm_module {
     return norm[type - RMSNORM_F32];
   }
 };
+
+namespace rmsnorm::internal {
+
+// The most rows of a call by pointers that does not go by views (module_rows.cc); 0 where the
+// module's options are refused without the operands that such calls lack. More rows may be worth
+// several parts or stores past the caches, and backward then has several blocks of rows.
+size_t MostDirectRows(Operation operation, const rmsnorm_module& module);
+
+}  // namespace rmsnorm::internal
 
 #endif  // RMSNORM_LIB_MODULE_H_

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry points of modules, apart from calls by pointers.
-#include "module.h"
-
 #include <charconv>
 #include <exception>
 #include <memory>
@@ -10,7 +8,7 @@
 
 #include "calls.h"
 #include "float_environment.h"
-#include "module_rows.h"
+#include "module.h"
 #include "options.h"
 #include "plan.h"
 #include "status.h"

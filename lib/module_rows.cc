@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "module_rows.h"
-
+// Calls of a module by pointers, of dense rows. Where a call is plainly right and has little
+// work, nothing lies between its pointers and the kernel but a run. Any other call goes by views,
+// where the checks find what is wrong with it.
 #include <algorithm>
 #include <cstdint>
 

@@ -22,7 +22,7 @@ constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_
 // to 2.8 us (doc/design.md, "Threads").
 constexpr size_t kLeastOfPart = Threshold(3000000, 4000);
 
-// Elements of a step of the residual add for short rows, unless four rows have more, and its rows.
+// Elements of a step of add_norm for short rows, unless four rows have more, and its rows.
 // The rows of x, residual and y in a step fit L1.
 constexpr size_t kAddTile = Threshold(2048, 256);
 constexpr size_t kAddTileRows = Threshold(64, 4);
