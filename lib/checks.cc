@@ -14,12 +14,13 @@ namespace {
 
 // ------------------------------------------------------------------ structs that grow
 
-// Copies a struct, which begins with its size, over one that holds the defaults. No struct has
-// padding, so a smaller one lacks whole fields.
+// Copies a struct, which begins with its size, over one that holds the defaults, which null stands
+// for. No struct has padding, so a smaller one lacks whole fields.
 template <class Struct>
 rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
   constexpr size_t kKnown = sizeof(Struct);
   constexpr size_t kLargest = 4096;  // a larger size is no size
+  if (given == nullptr) return RMSNORM_OK;
   uint32_t size;
   std::memcpy(&size, given, sizeof size);
   // Fields end at multiples of the alignment, except for the size itself.
@@ -38,26 +39,11 @@ rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
     }
   }
   std::memcpy(&read, given, std::min<size_t>(size, kKnown));
+  read.size = kKnown;
   return RMSNORM_OK;
 }
 
 // ------------------------------------------------------------------ a view by itself
-
-rmsnorm_status Overflow(const char* name) {
-  return Fail(RMSNORM_ERROR_LAYOUT, "%s: spans more bytes than an address can count", name);
-}
-
-rmsnorm_status CheckDtype(const OperandRule& rule, rmsnorm_dtype dtype) {
-  if (rule.dtype == 0) return CheckElementType(rule.name, dtype);
-  if (dtype == rule.dtype) return RMSNORM_OK;
-  const char* const name = rmsnorm_dtype_name(dtype);
-  const char* const possible = rmsnorm_dtype_name(rule.dtype);
-  if (name == nullptr) {
-    return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d; it must be %s", rule.name, dtype,
-                possible);
-  }
-  return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be %s", rule.name, name, possible);
-}
 
 rmsnorm_status CheckDimensions(const char* name, const rmsnorm_view& view) {
   if (view.ndim >= 1 && view.ndim <= RMSNORM_MAX_DIMS) return RMSNORM_OK;
@@ -73,225 +59,151 @@ rmsnorm_status CheckDimensions(const char* name, const rmsnorm_view& view) {
               RMSNORM_MAX_DIMS);
 }
 
-// Whether the stride of the last dimension is the size of an element: a stride in bytes.
-bool IsInBytes(const rmsnorm_view& view, int last) {
-  return view.stride[last] == static_cast<ptrdiff_t>(ElementSize(view.dtype));
-}
-
 // The type, the dimensions, the size and the pointer of a view. `extent` receives the bytes that it
-// spans: nothing where it has no rows.
+// spans.
 rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& extent) {
   const OperandRule& rule = kOperandRules[operand];
-  RMSNORM_RETURN_IF_ERROR(CheckDtype(rule, view.dtype));
+  RMSNORM_RETURN_IF_ERROR(CheckDtype(rule.name, rule.dtype, view.dtype));
   RMSNORM_RETURN_IF_ERROR(CheckDimensions(rule.name, view));
   const int rows = RowDimensions(operand, view);
+  const auto element_size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   ptrdiff_t low = 0;  // in elements, relative to data
   ptrdiff_t high = 1;
+  bool overflows = false;
   if (rows < view.ndim) {
     const size_t d = view.shape[rows];
     if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension, d, is 0", rule.name);
     if (d > 1 && view.stride[rows] != 1) {
       return Fail(RMSNORM_ERROR_LAYOUT,
                   "%s: stride %td in the last dimension; it must be contiguous (1)%s", rule.name,
-                  view.stride[rows], IsInBytes(view, rows) ? "; strides count elements" : "");
+                  view.stride[rows],
+                  view.stride[rows] == element_size ? "; strides count elements" : "");
     }
+    overflows = __builtin_add_overflow(d, 0, &high);
   }
-  extent = {0, 0};
+  extent = {0, 0, true};
+  bool in_order = true;
   size_t count = 1;
-  for (int i = 0; i < rows; ++i) {
+  for (int i = rows - 1; i >= 0; --i) {
+    const ptrdiff_t stride = view.stride[i];
     if (view.shape[i] == 0) return RMSNORM_OK;
-  }
-  if (rows < view.ndim && __builtin_add_overflow(view.shape[rows], 0, &high)) {
-    return Overflow(rule.name);
-  }
-  for (int i = 0; i < rows; ++i) {
     if (view.shape[i] == 1) continue;
+    const size_t step = stride < 0 ? 0 - static_cast<size_t>(stride) : static_cast<size_t>(stride);
+    in_order &= step >= static_cast<size_t>(high) - static_cast<size_t>(low);
     ptrdiff_t reach;
-    ptrdiff_t& bound = view.stride[i] < 0 ? low : high;
-    if (__builtin_mul_overflow(count, view.shape[i], &count) ||
-        __builtin_mul_overflow(view.stride[i], view.shape[i] - 1, &reach) ||
-        __builtin_add_overflow(bound, reach, &bound)) {
-      return Overflow(rule.name);
-    }
+    overflows |= __builtin_mul_overflow(count, view.shape[i], &count);
+    overflows |= __builtin_mul_overflow(stride, view.shape[i] - 1, &reach);
+    overflows |= stride < 0 ? __builtin_add_overflow(low, reach, &low)
+                            : __builtin_add_overflow(high, reach, &high);
   }
-  const size_t element_size = ElementSize(view.dtype);
-  ptrdiff_t elements;
-  if (__builtin_sub_overflow(high, low, &elements) ||
-      static_cast<size_t>(elements) > PTRDIFF_MAX / element_size) {
-    return Overflow(rule.name);
+  const auto data = reinterpret_cast<uintptr_t>(view.data);
+  ptrdiff_t bytes;
+  overflows |= __builtin_sub_overflow(high, low, &bytes);
+  overflows |= __builtin_mul_overflow(bytes, element_size, &bytes);
+  const uintptr_t begin = data + static_cast<uintptr_t>(low) * static_cast<uintptr_t>(element_size);
+  const uintptr_t end = begin + static_cast<uintptr_t>(bytes);
+  if (data == 0 && !overflows) return Fail(RMSNORM_ERROR_NULL, "%s: data is null", rule.name);
+  if (overflows || begin > data || end < data) {
+    return Fail(RMSNORM_ERROR_LAYOUT, "%s: spans more bytes than an address can count", rule.name);
   }
-  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
-  if (data == 0) return Fail(RMSNORM_ERROR_NULL, "%s: data is null", rule.name);
-  if ((data & (element_size - 1)) != 0) {
-    return Fail(RMSNORM_ERROR_LAYOUT, "%s: %p is not aligned to its element of %zu bytes",
+  if ((data & (ElementSize(view.dtype) - 1)) != 0) {
+    return Fail(RMSNORM_ERROR_LAYOUT, "%s: %p is not aligned to its element of %td bytes",
                 rule.name, view.data, element_size);
   }
-  const uintptr_t below = static_cast<uintptr_t>(-low) * element_size;
-  const uintptr_t above = static_cast<uintptr_t>(high) * element_size;
-  if (below > data || above > UINTPTR_MAX - data) return Overflow(rule.name);
-  extent = {data - below, data + above};
+  extent = {begin, end, in_order};
   return RMSNORM_OK;
 }
 
 // ------------------------------------------------------------------ a view beside x
 
-rmsnorm_status CheckDimension(const char* name, const rmsnorm_view& view, int i,
-                              const rmsnorm_view& x, int x_i) {
-  if (view.shape[i] == x.shape[x_i]) return RMSNORM_OK;
-  return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu", name, view.shape[i], i,
-              x.shape[x_i]);
-}
-
-rmsnorm_status CheckRowsShape(const char* name, const rmsnorm_view& view, const rmsnorm_view& x) {
-  if (view.ndim != x.ndim) {
-    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d", name, view.ndim, x.ndim);
-  }
-  for (int i = 0; i < x.ndim; ++i) RMSNORM_RETURN_IF_ERROR(CheckDimension(name, view, i, x, i));
-  return RMSNORM_OK;
-}
-
-rmsnorm_status CheckColumnsShape(const char* name, const rmsnorm_view& view,
-                                 const rmsnorm_view& x) {
-  if (view.ndim > x.ndim) {
-    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d", name, view.ndim, x.ndim);
-  }
-  const int before = x.ndim - view.ndim;  // dimensions of x that the view lacks
-  const int last = view.ndim - 1;
-  const size_t d = x.shape[x.ndim - 1];
-  if (view.shape[last] != d) {
-    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements in its last dimension for rows of %zu", name,
-                view.shape[last], d);
-  }
-  for (int i = 0; i < last; ++i) {
-    if (view.shape[i] == 1) continue;
-    if (view.shape[i] != x.shape[before + i]) {
-      return Fail(RMSNORM_ERROR_SHAPE,
-                  "%s: %zu in dimension %d, but x has %zu in dimension %d; it must be that or 1",
-                  name, view.shape[i], i, x.shape[before + i], before + i);
-    }
-  }
-  return RMSNORM_OK;
-}
-
-rmsnorm_status CheckPerRowShape(const char* name, const rmsnorm_view& view, const rmsnorm_view& x) {
-  const int leading = x.ndim - 1;
-  if (leading == 0) {
-    if (view.ndim == 1 && view.shape[0] == 1) return RMSNORM_OK;
-    return Fail(RMSNORM_ERROR_SHAPE, "%s: it must be one element, as x is one row", name);
-  }
-  if (view.ndim != leading) {
-    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions for the %d leading dimensions of x", name,
-                view.ndim, leading);
-  }
-  for (int i = 0; i < leading; ++i) RMSNORM_RETURN_IF_ERROR(CheckDimension(name, view, i, x, i));
-  return RMSNORM_OK;
-}
-
+// Checks that a view has the dimensions of x (but the last, for an element for each row) or, for
+// columns, their last ones, each of them equal or 1.
 rmsnorm_status CheckShape(Operand operand, const rmsnorm_view& view, const rmsnorm_view& x) {
   const OperandRule& rule = kOperandRules[operand];
-  switch (rule.shape) {
-    case Shape::kRows:
-      return CheckRowsShape(rule.name, view, x);
-    case Shape::kColumns:
-      return CheckColumnsShape(rule.name, view, x);
-    default:
-      return CheckPerRowShape(rule.name, view, x);
+  const bool is_columns = rule.shape == Shape::kColumns;
+  const bool is_per_row = rule.shape == Shape::kPerRow;
+  if (is_per_row && x.ndim == 1) {
+    if (view.ndim == 1 && view.shape[0] == 1) return RMSNORM_OK;
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: it must be one element, as x is one row", rule.name);
   }
+  const int lacks = x.ndim - (is_per_row ? 1 : 0) - view.ndim;
+  if (is_columns ? lacks < 0 : lacks != 0) {
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d%s", rule.name, view.ndim,
+                view.ndim + lacks, is_per_row ? " leading ones" : "");
+  }
+  for (int i = view.ndim - 1; i >= 0; --i) {
+    const size_t size = view.shape[i];
+    const size_t of_x = x.shape[lacks + i];
+    const bool is_last = i + 1 == view.ndim;
+    if (size == of_x || (is_columns && size == 1 && !is_last)) continue;
+    if (is_columns && is_last) {
+      return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements in its last dimension for rows of %zu",
+                  rule.name, size, of_x);
+    }
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu in dimension %d%s",
+                rule.name, size, i, of_x, lacks + i, is_columns ? "; it must be that or 1" : "");
+  }
+  return RMSNORM_OK;
 }
 
 // Whether a view of rows has the type, the shape and the strides of x, so that what was found of x
-// holds for it too.
-bool IsLikeX(Operand operand, const rmsnorm_view& view, const rmsnorm_view& x) {
-  const OperandRule& rule = kOperandRules[operand];
-  if (rule.shape != Shape::kRows || rule.dtype != 0 || view.dtype != x.dtype ||
-      view.ndim != x.ndim) {
-    return false;
-  }
+// holds for it too. `extent` receives the bytes that it spans. Returns false also where the data
+// may be wrong, or x has no rows.
+bool IsLikeX(const rmsnorm_view& view, const rmsnorm_view& x, const Extent& of_x, Extent& extent) {
+  if (view.ndim != x.ndim) return false;
   for (int i = 0; i < x.ndim; ++i) {
     if (view.shape[i] != x.shape[i] || view.stride[i] != x.stride[i]) return false;
   }
-  return true;
-}
-
-// Finds the extent of a view like x. Returns false where its data may be wrong, or x has no rows.
-bool FindExtentLikeX(const rmsnorm_view& view, const rmsnorm_view& x, const Extent& of_x,
-                     Extent& extent) {
-  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
-  const uintptr_t below = reinterpret_cast<uintptr_t>(x.data) - of_x.begin;
-  const uintptr_t bytes = of_x.end - of_x.begin;
+  const auto data = reinterpret_cast<uintptr_t>(view.data);
+  const uintptr_t distance = data - reinterpret_cast<uintptr_t>(x.data);
+  extent = {of_x.begin + distance, of_x.end + distance, of_x.in_order};
+  // The data lies from begin on and below end, unless one of these is no address.
   const bool is_aligned = (data & (ElementSize(view.dtype) - 1)) == 0;
-  if (bytes == 0 || data == 0 || !is_aligned || below > data ||
-      bytes > UINTPTR_MAX - (data - below)) {
-    return false;
-  }
-  extent = {data - below, data - below + bytes};
-  return true;
+  return view.dtype == x.dtype && is_aligned && data != 0 && extent.begin <= data &&
+         data < extent.end;
 }
 
 // Whether two views have the same dimensions, apart from leading ones of 1.
 bool EqualColumns(const rmsnorm_view& a, const rmsnorm_view& b) {
-  int i = a.ndim - 1;
-  int j = b.ndim - 1;
-  for (; i >= 0 && j >= 0; --i, --j) {
-    if (a.shape[i] != b.shape[j]) return false;
-  }
-  for (; i >= 0; --i) {
-    if (a.shape[i] != 1) return false;
-  }
-  for (; j >= 0; --j) {
-    if (b.shape[j] != 1) return false;
+  for (int i = 1; i <= std::max(a.ndim, b.ndim); ++i) {
+    const size_t of_a = i <= a.ndim ? a.shape[a.ndim - i] : 1;
+    const size_t of_b = i <= b.ndim ? b.shape[b.ndim - i] : 1;
+    if (of_a != of_b) return false;
   }
   return true;
 }
 
 // ------------------------------------------------------------------ operands together
 
-const char* NameOfFirst(OperandSet set) { return kOperandRules[__builtin_ctz(set)].name; }
-
-rmsnorm_status NoOutput(Operation operation) {
-  return operation == Operation::kForward
-             ? Fail(RMSNORM_ERROR_NULL, "y: the view is null; at least one output is needed")
-             : Fail(RMSNORM_ERROR_NULL,
-                    "dx: the view is null, and so are dw and db; one of them is needed");
-}
-
-// The operands that need or exclude others.
-constexpr OperandSet OperandsWithConditions() {
-  OperandSet set = 0;
-  for (int i = 0; i < kOperands; ++i) {
-    const OperandRule& rule = kOperandRules[i];
-    if ((rule.needs | rule.excludes) != 0) set |= SetOf(static_cast<Operand>(i));
-  }
-  return set;
-}
+const char* NameOfFirst(OperandSet set) { return kOperandRules[FirstOf(set)].name; }
 
 // Checks which operands go together.
 rmsnorm_status CheckTogether(OperandSet given) {
-  constexpr OperandSet kWithConditions = OperandsWithConditions();
-  rmsnorm_status status = RMSNORM_OK;
-  ForEachOperand(given & kWithConditions, [&](Operand operand) {
-    const OperandRule& rule = kOperandRules[operand];
-    const OperandSet excluded = rule.excludes & given;
-    if (status != RMSNORM_OK) return;
+  constexpr OperandSet kWithConditions =
+      OperandsWhere([](const OperandRule& rule) { return (rule.needs | rule.excludes) != 0; });
+  for (OperandSet rest = given & kWithConditions; rest != 0; rest &= rest - 1) {
+    const OperandRule& rule = kOperandRules[FirstOf(rest)];
     if (rule.needs != 0 && (rule.needs & given) == 0) {
-      status =
-          Fail(RMSNORM_ERROR_OPERAND, "%s: there is no %s", rule.name, NameOfFirst(rule.needs));
-    } else if (excluded != 0) {
-      status = Fail(RMSNORM_ERROR_OPERAND, "%s: excludes %s", rule.name, NameOfFirst(excluded));
+      return Fail(RMSNORM_ERROR_OPERAND, "%s: there is no %s", rule.name, NameOfFirst(rule.needs));
     }
-  });
-  return status;
+    const OperandSet excluded = rule.excludes & given;
+    if (excluded == 0) continue;
+    return Fail(RMSNORM_ERROR_OPERAND, "%s: excludes %s", rule.name, NameOfFirst(excluded));
+  }
+  return RMSNORM_OK;
 }
 
 // Finds the views, and checks which there are.
 rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_operands& given,
                          bool own_weight, Operands& operands) {
-  operands.given = 0;
-  for (int i = 0; i < kOperands; ++i) {
-    const auto operand = static_cast<Operand>(i);
-    const rmsnorm_view* const view = ViewIn(given, operand);
-    if (view != nullptr) operands.Set(operand, view);
+  OperandSet found = 0;
+#pragma GCC unroll 32
+  for (int i = kOperands - 1; i >= 0; --i) {
+    const rmsnorm_view* const view = ViewIn(given, static_cast<Operand>(i));
+    operands.view[i] = view;
+    found = 2 * found + (view != nullptr ? 1 : 0);
   }
+  operands.given = found;
   const OperandSet missing = roles.required & ~operands.given;
   if (missing != 0) {
     return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", NameOfFirst(missing));
@@ -310,61 +222,37 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
   if (own_weight && operands.Has(kWeight)) {
     return Fail(RMSNORM_ERROR_OPERAND, "weight: the module has its own");
   }
-  if ((roles.outputs & operands.given) == 0) return NoOutput(operation);
+  operands.outputs = roles.outputs & operands.given;
+  if (operands.outputs == 0) {
+    return Fail(RMSNORM_ERROR_NULL, "%s",
+                operation == Operation::kForward
+                    ? "y: the view is null; at least one output is needed"
+                    : "dx: the view is null, and so are dw and db; one of them is needed");
+  }
   return CheckTogether(operands.given);
-}
-
-// Checks that no output shares memory with another operand, unless it takes that operand's place.
-rmsnorm_status CheckOverlaps(OperandSet outputs, const Operands& operands) {
-  rmsnorm_status status = RMSNORM_OK;
-  ForEachOperand(outputs, [&](Operand output) {
-    const rmsnorm_view& view = operands[output];
-    const Extent& extent = operands.extent[output];
-    if (status == RMSNORM_OK) status = CheckRowsToldApart(output, view, extent);
-    ForEachOperand(operands.given, [&](Operand other) {
-      // The message about two outputs begins with the later one.
-      const bool seen = (outputs & SetOf(other)) != 0 && other >= output;
-      if (seen || Disjoint(extent, operands.extent[other]) || status != RMSNORM_OK) return;
-      const bool may_replace = kOperandRules[output].in_place_of == other;
-      if (may_replace && IsInPlace(operands[other], view)) return;
-      if (Apart(other, operands, output, operands)) return;
-      status =
-          Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s or lies between its rows%s%s",
-               kOperandRules[output].name, kOperandRules[other].name,
-               may_replace ? "; in place means the same data, strides and element size" : "",
-               ApartByBytes(other, operands[other], operands.extent[other], output, view, extent)
-                   ? "; strides count elements, not bytes"
-                   : "");
-    });
-  });
-  return status;
 }
 
 }  // namespace
 
-rmsnorm_status CheckElementType(const char* argument, rmsnorm_dtype dtype) {
-  if (dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16) return RMSNORM_OK;
+rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtype dtype) {
+  const bool is_right = only == 0 ? RMSNORM_F32 <= dtype && dtype <= RMSNORM_BF16 : dtype == only;
+  if (is_right) return RMSNORM_OK;
   const char* const name = rmsnorm_dtype_name(dtype);
-  if (name != nullptr) {
-    return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be f32, f16 or bf16", argument, name);
-  }
-  return Fail(RMSNORM_ERROR_DTYPE, "%s: unknown dtype %d; it must be f32, f16 or bf16", argument,
-              dtype);
+  const ShortText given =
+      name != nullptr ? ShortText().Add("%s", name) : ShortText().Add("unknown dtype %d", dtype);
+  return Fail(RMSNORM_ERROR_DTYPE, "%s: %s; it must be %s", argument, given.c_str(),
+              only == 0 ? "f32, f16 or bf16" : rmsnorm_dtype_name(only));
 }
 
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options) {
   options = rmsnorm_default_options();
-  if (given == nullptr) return RMSNORM_OK;
   RMSNORM_RETURN_IF_ERROR(ReadStruct("options", given, options));
-  options.size = sizeof options;
   return CheckOptions(options);
 }
 
 rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context) {
   context = rmsnorm_default_context();
-  if (given == nullptr) return RMSNORM_OK;
   RMSNORM_RETURN_IF_ERROR(ReadStruct("context", given, context));
-  context.size = sizeof context;
   if (context.threads < 0) {
     return Fail(RMSNORM_ERROR_OPTION, "context: threads is %d; it must be 0 or larger",
                 context.threads);
@@ -384,22 +272,25 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   const Roles& roles = RolesIn(operation);
   RMSNORM_RETURN_IF_ERROR(FindViews(operation, roles, *given, own_weight, operands));
 
-  const rmsnorm_view& x = operands[kX];  // which comes first
+  constexpr OperandSet kMayBeLikeX = OperandsWhere(
+      [](const OperandRule& rule) { return rule.shape == Shape::kRows && rule.dtype == 0; });
+  const rmsnorm_view& x = operands[kX];
+  RMSNORM_RETURN_IF_ERROR(CheckView(kX, x, operands.extent[kX]));
   operands.like_x = SetOf(kX);
-  rmsnorm_status status = RMSNORM_OK;
-  ForEachOperand(operands.given, [&](Operand operand) {
+  for (OperandSet rest = operands.given & ~SetOf(kX); rest != 0; rest &= rest - 1) {
+    const Operand operand = FirstOf(rest);
     const rmsnorm_view& view = operands[operand];
     Extent& extent = operands.extent[operand];
-    if (status != RMSNORM_OK) return;
-    if (operand != kX && IsLikeX(operand, view, x) &&
-        FindExtentLikeX(view, x, operands.extent[kX], extent)) {
+    if ((kMayBeLikeX & SetOf(operand)) != 0 && IsLikeX(view, x, operands.extent[kX], extent)) {
       operands.like_x |= SetOf(operand);
-      return;
+    } else {
+      RMSNORM_RETURN_IF_ERROR(CheckView(operand, view, extent));
+      RMSNORM_RETURN_IF_ERROR(CheckShape(operand, view, x));
     }
-    status = CheckView(operand, view, extent);
-    if (status == RMSNORM_OK) status = CheckShape(operand, view, x);
-  });
-  RMSNORM_RETURN_IF_ERROR(status);
+    if (!extent.in_order && (operands.outputs & SetOf(operand)) != 0) {
+      RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(operand, view, extent));
+    }
+  }
   if (operands.Has(kResidualOut) && operands[kResidualOut].dtype != operands[kResidual].dtype) {
     return Fail(RMSNORM_ERROR_DTYPE, "residual_out: %s; it must be the type of residual, %s",
                 rmsnorm_dtype_name(operands[kResidualOut].dtype),
@@ -409,23 +300,36 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
       !EqualColumns(operands[kDw], operands[kWeight])) {
     return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from the shape of weight");
   }
-  RMSNORM_RETURN_IF_ERROR(CheckOverlaps(roles.outputs & operands.given, operands));
+  RMSNORM_RETURN_IF_ERROR(CheckApart(operands, operands, -1));
   operands.d = x.shape[x.ndim - 1];
   operands.rows = 1;
   for (int i = 0; i + 1 < x.ndim; ++i) operands.rows *= x.shape[i];
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t other_index) {
-  rmsnorm_status status = RMSNORM_OK;
-  ForEachOperand(kForwardRoles.outputs & call.given, [&](Operand output) {
-    ForEachOperand(other.given, [&](Operand operand) {
-      if (status != RMSNORM_OK || Apart(operand, other, output, call)) return;
-      status = Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps calls[%zu].%s or lies between its rows",
-                    kOperandRules[output].name, other_index, kOperandRules[operand].name);
-    });
-  });
-  return status;
+rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, ptrdiff_t index) {
+  const bool is_own = index < 0;
+  for (OperandSet outputs = call.outputs; outputs != 0; outputs &= outputs - 1) {
+    const Operand output = FirstOf(outputs);
+    const rmsnorm_view& view = call[output];
+    // A message about two outputs of one call begins with the later one.
+    OperandSet others = other_call.given & ~(is_own ? outputs : 0);
+    for (; others != 0; others &= others - 1) {
+      const Operand other = FirstOf(others);
+      if (Disjoint(call.extent[output], other_call.extent[other])) continue;
+      const rmsnorm_view& other_view = other_call[other];
+      const bool may_replace = is_own && kOperandRules[output].in_place_of == other;
+      if (may_replace && IsInPlace(other_view, view)) continue;
+      if (Apart(other, other_call, output, call)) continue;
+      const bool in_bytes = LooksLikeBytes(other, other_view) || LooksLikeBytes(output, view);
+      const ShortText prefix = is_own ? ShortText() : ShortText().Add("calls[%td].", index);
+      return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s%s or lies between its rows%s%s",
+                  kOperandRules[output].name, prefix.c_str(), kOperandRules[other].name,
+                  may_replace ? "; in place means the same data, strides and element size" : "",
+                  in_bytes ? "; strides count elements, not bytes" : "");
+    }
+  }
+  return RMSNORM_OK;
 }
 
 rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
@@ -444,8 +348,10 @@ rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
     call.changed_options = ChangedOptions(call.options);
   }
   RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, by_module, call.operands));
-  RMSNORM_RETURN_IF_ERROR(
-      CheckOptionsFit(operation, call.options, call.changed_options, call.operands, by_module));
+  if (call.changed_options != 0) {
+    RMSNORM_RETURN_IF_ERROR(
+        CheckOptionsFit(operation, call.options, call.changed_options, call.operands, by_module));
+  }
   if (!by_module || call.operands.d == module->d) return RMSNORM_OK;
   return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", call.operands.d,
               module->d);
@@ -459,11 +365,7 @@ rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d) 
   if (view->ndim != 1) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; it must have one", name, view->ndim);
   }
-  if (view->shape[0] != d) {
-    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements in its last dimension for rows of %zu", name,
-                view->shape[0], d);
-  }
-  return RMSNORM_OK;
+  return CheckShape(operand, *view, rmsnorm_vector(nullptr, RMSNORM_F32, d));
 }
 
 }  // namespace rmsnorm::internal
@@ -473,20 +375,8 @@ size_t rmsnorm_dtype_size(rmsnorm_dtype dtype) noexcept {
 }
 
 const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) noexcept {
-  switch (dtype) {
-    case RMSNORM_F32:
-      return "f32";
-    case RMSNORM_F16:
-      return "f16";
-    case RMSNORM_BF16:
-      return "bf16";
-    case RMSNORM_F64:
-      return "f64";
-    case RMSNORM_I8:
-      return "i8";
-    default:
-      return nullptr;
-  }
+  constexpr const char* kNames[] = {nullptr, "f32", "f16", "bf16", "f64", "i8"};
+  return RMSNORM_F32 <= dtype && dtype <= RMSNORM_I8 ? kNames[dtype] : nullptr;
 }
 
 rmsnorm_context rmsnorm_default_context() noexcept {

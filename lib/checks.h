@@ -28,8 +28,8 @@ rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
                          const rmsnorm_operands* operands, const rmsnorm_options* options,
                          Call& call);
 
-// Checks that an argument has one of the types f32, f16 and bf16.
-rmsnorm_status CheckElementType(const char* argument, rmsnorm_dtype dtype);
+// Checks that an argument has the only type that it may have, or for 0 one of f32, f16 and bf16.
+rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtype dtype);
 
 // Checks the operands of an operation: which there are, each by itself, that their shapes and types
 // fit, and that no output shares memory with another operand unless it takes that operand's place.
@@ -37,8 +37,9 @@ rmsnorm_status CheckElementType(const char* argument, rmsnorm_dtype dtype);
 rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, bool own_weight,
                              Operands& operands);
 
-// Checks that the outputs of one call share no memory with the operands of the other.
-rmsnorm_status CheckApart(const Operands& call, const Operands& other, size_t other_index);
+// Checks that the outputs of a call share no memory with the operands of another call, which has an
+// index, or of the same one, for -1. There an output may take the place of an operand.
+rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, ptrdiff_t index);
 
 // Checks a view of d elements in one dimension by the rule of an operand.
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d);

@@ -61,7 +61,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
   Place place;
   RMSNORM_RETURN_IF_ERROR(ReadOptions(options, own_options));
   if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: 0; it must be at least 1");
-  RMSNORM_RETURN_IF_ERROR(CheckElementType("dtype", dtype));
+  RMSNORM_RETURN_IF_ERROR(CheckDtype("dtype", 0, dtype));
   RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
   try {
     std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);

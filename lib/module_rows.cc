@@ -163,7 +163,7 @@ template <Operation kOperation, Operand... kGiven>
 // Whether an operation takes the options of a call that has no other operands than such calls have.
 bool TakesOptions(Operation operation, OptionSet changed) {
   for (; changed != 0; changed &= changed - 1) {
-    const OptionRule& rule = kOptionRules[__builtin_ctz(changed)];
+    const OptionRule& rule = kOptionRules[FirstOption(changed)];
     const bool lacks_operand = rule.needs != 0 && (rule.needs & SetOf(kWeight)) == 0;
     const bool is_refused =
         operation == Operation::kBackward && rule.gradient == Gradient::kRefused;

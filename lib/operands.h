@@ -56,51 +56,63 @@ using OperandSet = uint32_t;
 
 constexpr OperandSet SetOf(Operand operand) { return OperandSet{1} << operand; }
 
+constexpr Operand FirstOf(OperandSet set) { return static_cast<Operand>(__builtin_ctz(set)); }
+
 // Calls f(operand) for each operand of a set, in their order.
 template <class F>
 void ForEachOperand(OperandSet set, const F& f) {
-  for (; set != 0; set &= set - 1) f(static_cast<Operand>(__builtin_ctz(set)));
+  for (; set != 0; set &= set - 1) f(FirstOf(set));
 }
 
 struct OperandRule {
   const char* name;
+  size_t offset;  // of its pointer in rmsnorm_operands
   Shape shape;
   rmsnorm_dtype dtype;  // the only type it may have, or 0 for f32, f16 and bf16
   Operand in_place_of;  // the operand whose place it may take, or itself
   Role forward;
   Role backward;
-  OperandSet needs;     // a call with it needs one of these; empty: none
-  OperandSet excludes;  // a call with it has none of these
+  OperandSet needs = 0;     // a call with it needs one of these; empty: none
+  OperandSet excludes = 0;  // a call with it has none of these
 };
 
-constexpr OperandSet kNoOperands = 0;
+#define FIELD(name) #name, offsetof(rmsnorm_operands, name)
 constexpr OperandRule kOperandRules[kOperands] = {
-    {"x", Shape::kRows, 0, kX, Role::kRequired, Role::kRequired, kNoOperands, kNoOperands},
-    {"residual", Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent, kNoOperands, kNoOperands},
-    {"dy", Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired, kNoOperands, kNoOperands},
-    {"gate", Shape::kRows, 0, kGate, Role::kInput, Role::kAbsent, kNoOperands, kNoOperands},
-    {"weight", Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput, kNoOperands, kNoOperands},
-    {"bias", Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent, kNoOperands, kNoOperands},
-    {"post_norm_weight", Shape::kColumns, 0, kPostNormWeight, Role::kInput, Role::kAbsent,
-     kNoOperands, kNoOperands},
-    {"sums", Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent, kNoOperands,
+    {FIELD(x), Shape::kRows, 0, kX, Role::kRequired, Role::kRequired},
+    {FIELD(residual), Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent},
+    {FIELD(dy), Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired},
+    {FIELD(gate), Shape::kRows, 0, kGate, Role::kInput, Role::kAbsent},
+    {FIELD(weight), Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput},
+    {FIELD(bias), Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent},
+    {FIELD(post_norm_weight), Shape::kColumns, 0, kPostNormWeight, Role::kInput, Role::kAbsent},
+    {FIELD(sums), Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent, 0,
      SetOf(kResidual) | SetOf(kPostNormWeight)},
-    {"residual_out", Shape::kRows, 0, kResidual, Role::kOutput, Role::kAbsent, SetOf(kResidual),
-     kNoOperands},
-    {"y", Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent, kNoOperands, kNoOperands},
-    {"q", Shape::kRows, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent, SetOf(kScale), kNoOperands},
-    {"rstd", Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput, kNoOperands,
-     kNoOperands},
-    {"sums_out", Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput, Role::kAbsent, kNoOperands,
-     kNoOperands},
-    {"scale", Shape::kPerRow, RMSNORM_F32, kScale, Role::kOutput, Role::kAbsent, SetOf(kQ),
-     kNoOperands},
-    {"zero", Shape::kPerRow, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent, SetOf(kQ),
-     kNoOperands},
-    {"dx", Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput, kNoOperands, kNoOperands},
-    {"dw", Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput, kNoOperands, kNoOperands},
-    {"db", Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput, kNoOperands, kNoOperands},
+    {FIELD(residual_out), Shape::kRows, 0, kResidual, Role::kOutput, Role::kAbsent,
+     SetOf(kResidual)},
+    {FIELD(y), Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent},
+    {FIELD(q), Shape::kRows, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent, SetOf(kScale)},
+    {FIELD(rstd), Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput},
+    {FIELD(sums_out), Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput, Role::kAbsent},
+    {FIELD(scale), Shape::kPerRow, RMSNORM_F32, kScale, Role::kOutput, Role::kAbsent, SetOf(kQ)},
+    {FIELD(zero), Shape::kPerRow, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent, SetOf(kQ)},
+    {FIELD(dx), Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput},
+    {FIELD(dw), Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput},
+    {FIELD(db), Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput},
 };
+#undef FIELD
+
+static_assert(sizeof(rmsnorm_operands) == offsetof(rmsnorm_operands, x) + kOperands * sizeof(void*),
+              "an operand has no line");
+
+// The operands whose lines a predicate accepts.
+template <class F>
+constexpr OperandSet OperandsWhere(const F& is_wanted) {
+  OperandSet set = 0;
+  for (int i = 0; i < kOperands; ++i) {
+    if (is_wanted(kOperandRules[i])) set |= SetOf(static_cast<Operand>(i));
+  }
+  return set;
+}
 
 enum class Operation { kForward, kBackward };
 
@@ -111,59 +123,26 @@ struct Roles {
   OperandSet outputs;
 };
 
-constexpr OperandSet OperandsWith(Operation operation, Role role) {
-  OperandSet set = 0;
-  for (int i = 0; i < kOperands; ++i) {
-    const OperandRule& rule = kOperandRules[i];
-    const Role in_operation = operation == Operation::kForward ? rule.forward : rule.backward;
-    if (in_operation == role) set |= SetOf(static_cast<Operand>(i));
-  }
-  return set;
+constexpr Roles RolesOf(Role OperandRule::*role) {
+  const auto with = [=](Role wanted) {
+    return OperandsWhere([=](const OperandRule& rule) { return rule.*role == wanted; });
+  };
+  return {with(Role::kAbsent), with(Role::kRequired), with(Role::kOutput)};
 }
-
-constexpr Roles RolesOf(Operation operation) {
-  return {OperandsWith(operation, Role::kAbsent), OperandsWith(operation, Role::kRequired),
-          OperandsWith(operation, Role::kOutput)};
-}
-constexpr Roles kForwardRoles = RolesOf(Operation::kForward);
-constexpr Roles kBackwardRoles = RolesOf(Operation::kBackward);
-constexpr const Roles& RolesIn(Operation operation) {
-  return operation == Operation::kForward ? kForwardRoles : kBackwardRoles;
-}
-
-// The pointers of rmsnorm_operands follow add_to in the order of the operands.
-constexpr size_t OffsetOf(Operand operand) {
-  return offsetof(rmsnorm_operands, x) + sizeof(void*) * static_cast<size_t>(operand);
-}
-static_assert(OffsetOf(kX) == offsetof(rmsnorm_operands, x));
-static_assert(OffsetOf(kResidual) == offsetof(rmsnorm_operands, residual));
-static_assert(OffsetOf(kDy) == offsetof(rmsnorm_operands, dy));
-static_assert(OffsetOf(kGate) == offsetof(rmsnorm_operands, gate));
-static_assert(OffsetOf(kWeight) == offsetof(rmsnorm_operands, weight));
-static_assert(OffsetOf(kBias) == offsetof(rmsnorm_operands, bias));
-static_assert(OffsetOf(kPostNormWeight) == offsetof(rmsnorm_operands, post_norm_weight));
-static_assert(OffsetOf(kSums) == offsetof(rmsnorm_operands, sums));
-static_assert(OffsetOf(kResidualOut) == offsetof(rmsnorm_operands, residual_out));
-static_assert(OffsetOf(kY) == offsetof(rmsnorm_operands, y));
-static_assert(OffsetOf(kQ) == offsetof(rmsnorm_operands, q));
-static_assert(OffsetOf(kRstd) == offsetof(rmsnorm_operands, rstd));
-static_assert(OffsetOf(kSumsOut) == offsetof(rmsnorm_operands, sums_out));
-static_assert(OffsetOf(kScale) == offsetof(rmsnorm_operands, scale));
-static_assert(OffsetOf(kZero) == offsetof(rmsnorm_operands, zero));
-static_assert(OffsetOf(kDx) == offsetof(rmsnorm_operands, dx));
-static_assert(OffsetOf(kDw) == offsetof(rmsnorm_operands, dw));
-static_assert(OffsetOf(kDb) == offsetof(rmsnorm_operands, db));
-static_assert(OffsetOf(kOperands) == sizeof(rmsnorm_operands), "an operand has no line");
+constexpr Roles kRoles[] = {RolesOf(&OperandRule::forward), RolesOf(&OperandRule::backward)};
+constexpr const Roles& RolesIn(Operation operation) { return kRoles[static_cast<int>(operation)]; }
 
 // The view of an operand in a caller's struct; null where it is absent.
 inline const rmsnorm_view* ViewIn(const rmsnorm_operands& operands, Operand operand) {
+  const char* const bytes = reinterpret_cast<const char*>(&operands);
   const rmsnorm_view* view;
-  std::memcpy(&view, reinterpret_cast<const char*>(&operands) + OffsetOf(operand), sizeof view);
+  std::memcpy(&view, bytes + kOperandRules[operand].offset, sizeof view);
   return view;
 }
 
 inline void SetViewIn(rmsnorm_operands& operands, Operand operand, const rmsnorm_view* view) {
-  std::memcpy(reinterpret_cast<char*>(&operands) + OffsetOf(operand), &view, sizeof view);
+  char* const bytes = reinterpret_cast<char*>(&operands);
+  std::memcpy(bytes + kOperandRules[operand].offset, &view, sizeof view);
 }
 
 // The data of a view, which the library writes only where the view is an output. This is the one
@@ -184,7 +163,7 @@ struct Views {
   void Remove(Operand operand) { given &= ~SetOf(operand); }
 };
 
-// Bytes of an element, or 0 for an unknown dtype.
+// Bytes of an element, or 0 for an unknown dtype. No table: a load would delay each short call.
 constexpr size_t ElementSize(rmsnorm_dtype dtype) {
   return dtype == RMSNORM_F32                            ? 4
          : dtype == RMSNORM_F16 || dtype == RMSNORM_BF16 ? 2

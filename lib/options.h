@@ -33,84 +33,71 @@ enum class Gradient {
   kRefused   // backward takes the default alone
 };
 
-// An option is a number or one of a few words, which stand for 0, 1, ... Its default is 0, or the
-// first word, except for eps.
-struct OptionRule {
-  const char* name;
-  const char* words[4];    // null for a number; ends with a null
-  bool (*accepts)(float);  // of a number
-  const char* range;       // the numbers that it accepts
-  float same_as_zero;      // a number that means the same as 0
-  Gradient gradient;
-  OperandSet needs;      // other than the default, it needs one of these
-  OperandSet needed_by;  // and that only where one of these is given; empty: always
-};
-
 inline bool IsEps(float value) { return value >= 0.0f && !std::isinf(value); }
 inline bool IsDivisor(float value) {
   return value == 0.0f || (value > 0.0f && std::isnormal(value) && std::isnormal(1 / value));
 }
 inline bool IsFinite(float value) { return std::isfinite(value); }
 
+// The numbers that an option accepts.
+struct Numbers {
+  bool (*accept)(float);
+  const char* range;
+  float same_as_zero;  // a number that means the same as 0
+};
+constexpr Numbers kEpsNumbers = {IsEps, "finite and not negative", 0};
+constexpr Numbers kOffsets = {IsFinite, "finite", 0};
+constexpr Numbers kDivisors = {IsDivisor, "from 2^-126 to 2^126, or 0 for d", 0};
+constexpr Numbers kFactors = {IsFinite, "finite", 1};
+
+// An option is a number or one of a few words, which stand for 0, 1, ... Its default is 0, or the
+// first word, except for eps.
+struct OptionRule {
+  const char* name;
+  size_t offset;           // of its field in rmsnorm_options
+  const Numbers* numbers;  // null for words
+  const char* words[4];    // ends with a null
+  Gradient gradient;
+  OperandSet needs = 0;      // other than the default, it needs one of these
+  OperandSet needed_by = 0;  // and that only where one of these is given; empty: always
+};
+
 constexpr OperandSet kAnyWeight = SetOf(kWeight) | SetOf(kPostNormWeight);
 constexpr OperandSet kScaled = SetOf(kY) | SetOf(kQ) | SetOf(kDx) | SetOf(kDw);
 
+#define FIELD(name) #name, offsetof(rmsnorm_options, name)
 constexpr OptionRule kOptionRules[kOptions] = {
-    {"eps", {}, IsEps, "finite and not negative", 0, Gradient::kDepends, 0, 0},
-    {"eps_placement", {"inside", "outside", "floor"}, nullptr, "", 0, Gradient::kDepends, 0, 0},
-    {"rounding",
-     {"after_weight", "before_weight", "inverse"},
-     nullptr,
-     "",
-     0,
-     Gradient::kSame,
-     0,
-     0},
-    {"residual_rounding", {"rounded", "unrounded"}, nullptr, "", 0, Gradient::kSame, 0, 0},
-    {"weight_offset", {}, IsFinite, "finite", 0, Gradient::kDepends, kAnyWeight, kScaled},
-    {"divisor", {}, IsDivisor, "from 2^-126 to 2^126, or 0 for d", 0, Gradient::kDepends, 0, 0},
-    {"factor", {}, IsFinite, "finite", 1, Gradient::kRefused, 0, 0},
-    {"activation", {"silu", "sigmoid"}, nullptr, "", 0, Gradient::kRefused, SetOf(kGate), 0},
-    {"gate_placement", {"after", "before"}, nullptr, "", 0, Gradient::kRefused, SetOf(kGate), 0},
-    {"gate_rounding",
-     {"unrounded", "rounded"},
-     nullptr,
-     "",
-     0,
-     Gradient::kRefused,
-     SetOf(kGate),
-     0},
+    {FIELD(eps), &kEpsNumbers, {}, Gradient::kDepends},
+    {FIELD(eps_placement), nullptr, {"inside", "outside", "floor"}, Gradient::kDepends},
+    {FIELD(rounding), nullptr, {"after_weight", "before_weight", "inverse"}, Gradient::kSame},
+    {FIELD(residual_rounding), nullptr, {"rounded", "unrounded"}, Gradient::kSame},
+    {FIELD(weight_offset), &kOffsets, {}, Gradient::kDepends, kAnyWeight, kScaled},
+    {FIELD(divisor), &kDivisors, {}, Gradient::kDepends},
+    {FIELD(factor), &kFactors, {}, Gradient::kRefused},
+    {FIELD(activation), nullptr, {"silu", "sigmoid"}, Gradient::kRefused, SetOf(kGate)},
+    {FIELD(gate_placement), nullptr, {"after", "before"}, Gradient::kRefused, SetOf(kGate)},
+    {FIELD(gate_rounding), nullptr, {"unrounded", "rounded"}, Gradient::kRefused, SetOf(kGate)},
 };
+#undef FIELD
 
-constexpr bool IsNumber(Option option) { return kOptionRules[option].words[0] == nullptr; }
+static_assert(sizeof(rmsnorm_options) == offsetof(rmsnorm_options, eps) + kOptions * sizeof(float),
+              "an option has no line");
 
-// Options are fields of 4 bytes after the size.
-constexpr size_t OffsetOf(Option option) {
-  return offsetof(rmsnorm_options, eps) + sizeof(float) * static_cast<size_t>(option);
-}
-static_assert(OffsetOf(kEps) == offsetof(rmsnorm_options, eps));
-static_assert(OffsetOf(kEpsPlacement) == offsetof(rmsnorm_options, eps_placement));
-static_assert(OffsetOf(kRounding) == offsetof(rmsnorm_options, rounding));
-static_assert(OffsetOf(kResidualRounding) == offsetof(rmsnorm_options, residual_rounding));
-static_assert(OffsetOf(kWeightOffset) == offsetof(rmsnorm_options, weight_offset));
-static_assert(OffsetOf(kDivisor) == offsetof(rmsnorm_options, divisor));
-static_assert(OffsetOf(kFactor) == offsetof(rmsnorm_options, factor));
-static_assert(OffsetOf(kActivation) == offsetof(rmsnorm_options, activation));
-static_assert(OffsetOf(kGatePlacement) == offsetof(rmsnorm_options, gate_placement));
-static_assert(OffsetOf(kGateRounding) == offsetof(rmsnorm_options, gate_rounding));
-static_assert(OffsetOf(kOptions) == sizeof(rmsnorm_options), "an option has no line in the table");
+constexpr bool IsNumber(Option option) { return kOptionRules[option].numbers != nullptr; }
 
 // Reads and writes a field; a number as float, a word as int32_t.
 template <class Value>
 Value ValueIn(const rmsnorm_options& options, Option option) {
   Value value;
-  std::memcpy(&value, reinterpret_cast<const char*>(&options) + OffsetOf(option), sizeof value);
+  std::memcpy(&value, reinterpret_cast<const char*>(&options) + kOptionRules[option].offset,
+              sizeof value);
   return value;
 }
 template <class Value>
 void SetValueIn(rmsnorm_options& options, Option option, Value value) {
   static_assert(sizeof value == sizeof(float));
-  std::memcpy(reinterpret_cast<char*>(&options) + OffsetOf(option), &value, sizeof value);
+  std::memcpy(reinterpret_cast<char*>(&options) + kOptionRules[option].offset, &value,
+              sizeof value);
 }
 
 // The number of an option's word, or -1.
@@ -126,17 +113,19 @@ using OptionSet = uint32_t;
 
 constexpr OptionSet SetOf(Option option) { return OptionSet{1} << option; }
 
+constexpr Option FirstOption(OptionSet set) { return static_cast<Option>(__builtin_ctz(set)); }
+
 inline bool IsDefault(const rmsnorm_options& options, Option option) {
   if (!IsNumber(option)) return ValueIn<int32_t>(options, option) == 0;
   const float value = ValueIn<float>(options, option);
-  return value == 0.0f || value == kOptionRules[option].same_as_zero;
+  return value == 0.0f || value == kOptionRules[option].numbers->same_as_zero;
 }
 
-// The options that do not have their defaults.
+// The options that do not have their defaults. eps, which goes with every call, is not among them.
 inline OptionSet ChangedOptions(const rmsnorm_options& options) {
   OptionSet changed = 0;
-  for (int i = 0; i < kOptions; ++i) {
-    const Option option = static_cast<Option>(i);
+  for (int i = kEps + 1; i < kOptions; ++i) {
+    const auto option = static_cast<Option>(i);
     if (!IsDefault(options, option)) changed |= SetOf(option);
   }
   return changed;

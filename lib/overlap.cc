@@ -21,21 +21,12 @@ struct Layout {
   } step[RMSNORM_MAX_DIMS];
 };
 
-bool HasOneRow(Operand operand, const rmsnorm_view& view) {
-  const int rows = RowDimensions(operand, view);
-  for (int i = 0; i < rows; ++i) {
-    if (view.shape[i] != 1) return false;
-  }
-  return true;
-}
-
 Layout LayoutOf(Operand operand, const rmsnorm_view& view, const Extent& extent) {
-  const ptrdiff_t size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
-  const int rows = RowDimensions(operand, view);
+  const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   Layout layout;
   layout.begin = extent.begin;
-  layout.row_bytes = rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) * size : size;
-  for (int i = 0; i < rows; ++i) {
+  layout.row_bytes = RowLength(operand, view) * size;
+  for (int i = 0; i < RowDimensions(operand, view); ++i) {
     if (view.shape[i] == 1) continue;
     // Rows at falling addresses are the same bytes as at rising ones.
     const Layout::Step step = {view.shape[i], std::abs(view.stride[i] * size)};
@@ -74,25 +65,6 @@ bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdif
          GroupsApart(a, b, common, first + 1, above - width);
 }
 
-// The bytes that a view would span if its strides counted bytes. Returns false where that makes no
-// rows that are told apart: then nobody meant it.
-bool SpanOfByteStrides(Operand operand, const rmsnorm_view& view, Extent& extent) {
-  const int rows = RowDimensions(operand, view);
-  const size_t size = ElementSize(view.dtype);
-  const size_t row_bytes = (rows < view.ndim ? view.shape[rows] : 1) * size;
-  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
-  extent = {data, data + row_bytes};
-  bool has_steps = false;
-  for (int i = 0; i < rows; ++i) {
-    if (view.shape[i] == 1) continue;
-    if (static_cast<size_t>(std::abs(view.stride[i])) < row_bytes) return false;
-    const uintptr_t reach = static_cast<uintptr_t>(view.stride[i]) * (view.shape[i] - 1);
-    (view.stride[i] < 0 ? extent.begin : extent.end) += reach;
-    has_steps = true;
-  }
-  return has_steps && size > 1;
-}
-
 }  // namespace
 
 bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands) {
@@ -111,13 +83,11 @@ bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_o
                      static_cast<ptrdiff_t>(b_extent.begin - a_extent.begin));
 }
 
-bool ApartByBytes(Operand a, const rmsnorm_view& a_view, const Extent& a_extent, Operand b,
-                  const rmsnorm_view& b_view, const Extent& b_extent) {
-  Extent a_by_bytes;
-  Extent b_by_bytes;
-  const bool has_a = SpanOfByteStrides(a, a_view, a_by_bytes);
-  const bool has_b = SpanOfByteStrides(b, b_view, b_by_bytes);
-  return (has_a || has_b) && Disjoint(has_a ? a_by_bytes : a_extent, has_b ? b_by_bytes : b_extent);
+bool LooksLikeBytes(Operand operand, const rmsnorm_view& view) {
+  const int last = RowDimensions(operand, view) - 1;
+  const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
+  return size > 1 && last >= 0 && view.shape[last] > 1 &&
+         std::abs(view.stride[last]) >= RowLength(operand, view) * size;
 }
 
 bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
@@ -129,7 +99,6 @@ bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
 }
 
 rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view, const Extent& extent) {
-  if (extent.begin == extent.end || HasOneRow(operand, view)) return RMSNORM_OK;
   const Layout layout = LayoutOf(operand, view, extent);
   for (int i = 0; i < layout.steps; ++i) {
     const ptrdiff_t inner = SpanFrom(layout, i + 1);

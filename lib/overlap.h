@@ -9,20 +9,23 @@
 
 namespace rmsnorm::internal {
 
-// The bytes from `begin` up to `end` that a view spans, gaps between rows included; none where it
-// has no rows.
+// The bytes from `begin` up to `end` that a view spans, gaps between rows included; from 0 to 0
+// where it has no rows.
 struct Extent {
   uintptr_t begin;
   uintptr_t end;
+  bool in_order;  // each step over rows is as wide as all that the dimensions after it span
 };
 
+// Nothing lies below 0, so a view without rows is disjoint from all.
 inline bool Disjoint(const Extent& a, const Extent& b) {
-  return a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
+  return a.end <= b.begin || b.end <= a.begin;
 }
 
 // The operands of a call, checked.
 struct Operands : Views {
   Extent extent[kOperands];  // of the given operands
+  OperandSet outputs;        // of the given operands
   OperandSet like_x;         // those with the type, the shape and the strides of x
   uint32_t add_to;
   size_t rows;
@@ -34,19 +37,26 @@ inline int RowDimensions(Operand operand, const rmsnorm_view& view) {
   return kOperandRules[operand].shape == Shape::kPerRow ? view.ndim : view.ndim - 1;
 }
 
+// The elements of a row in it.
+inline ptrdiff_t RowLength(Operand operand, const rmsnorm_view& view) {
+  const int rows = RowDimensions(operand, view);
+  return rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) : 1;
+}
+
 // Whether two operands of a call, or of two calls, share no byte. May return false for operands
 // that share none.
 bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands);
 
-// Whether two operands that overlap would share no byte if strides counted bytes: a likely mistake.
-bool ApartByBytes(Operand a, const rmsnorm_view& a_view, const Extent& a_extent, Operand b,
-                  const rmsnorm_view& b_view, const Extent& b_extent);
+// Whether the strides of a view look like bytes, a likely mistake: in bytes the steps over rows
+// would be as wide as a row.
+bool LooksLikeBytes(Operand operand, const rmsnorm_view& view);
 
 // Whether two views of one shape are in the same place.
 bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b);
 
-// Checks that strides tell the rows of an output apart: each step is at least as wide as all that
-// the narrower steps span. Other layouts are refused, also where their rows share no byte.
+// Checks that strides tell the rows of an output apart, where these are not in order: each step is
+// at least as wide as all that the narrower steps span. Other layouts are refused, also where their
+// rows share no byte.
 rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view, const Extent& extent);
 
 }  // namespace rmsnorm::internal

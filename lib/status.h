@@ -8,21 +8,20 @@
 namespace rmsnorm::internal {
 
 // Keeps the formatted text for rmsnorm_error_message() of this thread and returns `status`.
-[[gnu::format(printf, 2, 3)]] rmsnorm_status Fail(rmsnorm_status status, const char* format, ...);
+[[gnu::cold, gnu::format(printf, 2, 3)]] rmsnorm_status Fail(rmsnorm_status status,
+                                                             const char* format, ...);
 
 // Puts "calls[index]." before the text of the last Fail(), and returns `status`.
 rmsnorm_status FailOfCall(size_t index, rmsnorm_status status);
 
-// Keeps the text of rmsnorm_error_message() while a check is tried.
-class KeptErrorMessage {
+// A short text for a message. It takes no memory of the heap, and what does not fit is cut.
+class ShortText {
  public:
-  KeptErrorMessage();
-  ~KeptErrorMessage();
-  KeptErrorMessage(const KeptErrorMessage&) = delete;
-  KeptErrorMessage& operator=(const KeptErrorMessage&) = delete;
+  [[gnu::format(printf, 2, 3)]] ShortText& Add(const char* format, ...);
+  const char* c_str() const { return text_; }
 
  private:
-  char text_[256];
+  char text_[128] = "";
 };
 
 }  // namespace rmsnorm::internal

@@ -27,69 +27,56 @@ struct Family {
 constexpr Family kFamilies[] = {{"AVX2", "AVX2"}, {"AVX512", "AVX3"}, {"NEON", "NEON"}};
 
 // The names of all targets, for an error's text.
-struct TargetList {
-  char text[128] = "";
-
-  TargetList() {
-    size_t length = 0;
-    for (size_t i = 0; rmsnorm_target_name(i) != nullptr && length < sizeof text; ++i) {
-      const int added = std::snprintf(text + length, sizeof text - length, "%s%s",
-                                      i == 0 ? "" : ", ", rmsnorm_target_name(i));
-      length += static_cast<size_t>(added);
-    }
+ShortText AllTargets() {
+  ShortText names;
+  for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
+    names.Add("%s%s", i == 0 ? "" : ", ", rmsnorm_target_name(i));
   }
-};
-
-// The best target that this CPU runs and `wanted` accepts; null where there is none.
-template <class Predicate>
-const KernelTable* BestSupported(Predicate wanted) {
-  for (const CompiledTarget* target = kCompiledTargets; target->kernels != nullptr; ++target) {
-    if (IsSupported(*target) && wanted(target->kernels->target)) return target->kernels;
-  }
-  return nullptr;
+  return names;
 }
 
 // A name in an error's text, quoted, and cut so that what is wrong with it always fits.
-struct Quoted {
-  char text[48];
-
-  explicit Quoted(const char* name) {
-    constexpr int kLongest = 40;
-    const bool whole = strnlen(name, kLongest + 1) <= kLongest;
-    std::snprintf(text, sizeof text, "'%.*s%s'", kLongest, name, whole ? "" : "...");
-  }
-};
-
-rmsnorm_status FindByName(const char* name, const char* origin, const KernelTable*& kernels) {
-  const Family* family = nullptr;
-  for (const Family& candidate : kFamilies) {
-    if (EqualIgnoringCase(name, candidate.name)) family = &candidate;
-  }
-  const auto wanted = [&](const char* target) {
-    if (family == nullptr) return EqualIgnoringCase(name, target);
-    return std::strncmp(target, family->prefix, std::strlen(family->prefix)) == 0;
-  };
-  kernels = BestSupported(wanted);
-  if (kernels != nullptr) return RMSNORM_OK;
-
-  for (const CompiledTarget* target = kCompiledTargets; target->kernels != nullptr; ++target) {
-    if (wanted(target->kernels->target)) {
-      return Fail(RMSNORM_ERROR_TARGET, "%s: this CPU cannot run %s", origin, Quoted(name).text);
-    }
-  }
-  return Fail(RMSNORM_ERROR_TARGET, "%s: %s is none of this build's targets (%s)", origin,
-              Quoted(name).text, TargetList().text);
+ShortText Quoted(const char* name) {
+  constexpr int kLongest = 40;
+  const bool is_whole = strnlen(name, kLongest + 1) <= kLongest;
+  return ShortText().Add("'%.*s%s'", kLongest, name, is_whole ? "" : "...");
 }
 
-// RMSNORM_TARGET as it was at the first call; empty where it was not set. A copy, as putenv()
-// leaves the text in the program's hands; a longer name than fits is no target's.
+bool StandsFor(const char* name, const char* target) {
+  for (const Family& family : kFamilies) {
+    if (!EqualIgnoringCase(name, family.name)) continue;
+    return std::strncmp(target, family.prefix, std::strlen(family.prefix)) == 0;
+  }
+  return EqualIgnoringCase(name, target);
+}
+
+// Finds the best target that this CPU runs, of those that `name` stands for. Null stands for all.
+rmsnorm_status FindByName(const char* name, const char* origin, const KernelTable*& kernels) {
+  bool is_known = false;
+  for (const CompiledTarget* target = kCompiledTargets; target->kernels != nullptr; ++target) {
+    kernels = target->kernels;
+    if (name != nullptr && !StandsFor(name, kernels->target)) continue;
+    if (IsSupported(*target)) return RMSNORM_OK;
+    is_known = true;
+  }
+  kernels = nullptr;
+  if (is_known) {
+    return Fail(RMSNORM_ERROR_TARGET, "%s: this CPU cannot run %s", origin, Quoted(name).c_str());
+  }
+  return Fail(RMSNORM_ERROR_TARGET, "%s: %s is none of this build's targets (%s)", origin,
+              Quoted(name).c_str(), AllTargets().c_str());
+}
+
+// RMSNORM_TARGET as it was at the first call. A copy, as putenv() leaves the text in the program's
+// hands. A longer name than fits is no target's.
 struct TargetVariable {
-  char name[64] = "";
+  char text[64] = "";
 
   TargetVariable() {
     const char* value = std::getenv("RMSNORM_TARGET");
-    if (value != nullptr) std::snprintf(name, sizeof name, "%s", value);
+    if (value != nullptr) std::snprintf(text, sizeof text, "%s", value);
   }
+  const char* Name() const { return *text == '\0' ? nullptr : text; }
 };
 
 }  // namespace
@@ -99,15 +86,14 @@ rmsnorm_status FindKernels(const char* name, const KernelTable*& kernels) {
 
   static const TargetVariable variable;
   static const KernelTable* const chosen = [] {
-    if (*variable.name == '\0') return BestSupported([](const char*) { return true; });
-    const KernelTable* found = nullptr;
-    FindByName(variable.name, "RMSNORM_TARGET", found);
+    const KernelTable* found;
+    FindByName(variable.Name(), "RMSNORM_TARGET", found);
     return found;
   }();
   kernels = chosen;
   if (chosen != nullptr) return RMSNORM_OK;
   // The variable's name is wrong: find out why again, for the message of this thread.
-  return FindByName(variable.name, "RMSNORM_TARGET", kernels);
+  return FindByName(variable.Name(), "RMSNORM_TARGET", kernels);
 }
 
 }  // namespace rmsnorm::internal

@@ -8,20 +8,11 @@
 namespace rmsnorm::internal {
 namespace {
 
-// The position in an operand's view of dimension i of the `ndim` that x has; negative where the
-// view lacks it.
-int DimensionOf(Operand operand, const rmsnorm_view& view, int ndim, int i) {
-  return kOperandRules[operand].shape == Shape::kColumns ? i - (ndim - view.ndim) : i;
-}
-
-// Whether the rows along dimension i do not share a row of the weight and the like.
-bool IsOverGroups(const Views& views, OperandSet columns, int ndim, int i) {
-  bool varies = false;
-  ForEachOperand(columns, [&](Operand operand) {
-    const int own = DimensionOf(operand, views[operand], ndim, i);
-    varies = varies || (own >= 0 && views[operand].shape[own] != 1);
-  });
-  return varies;
+// The dimension of an operand's view that moves along dimension i of the `ndim` that x has;
+// negative where none does.
+int MovingDimension(Operand operand, const rmsnorm_view& view, int ndim, int i) {
+  const int own = kOperandRules[operand].shape == Shape::kColumns ? i - (ndim - view.ndim) : i;
+  return own >= 0 && view.shape[own] != 1 ? own : -1;
 }
 
 // Adds a loop over dimension i of x around the loops from `first` on.
@@ -33,10 +24,9 @@ void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Wa
   outer.count = shape.shape[i];
   ForEachOperand(views.given, [&](Operand operand) {
     const rmsnorm_view& view = views[operand];
-    const int own = DimensionOf(operand, view, shape.ndim, i);
-    const bool moves = own >= 0 && view.shape[own] != 1;
+    const int own = MovingDimension(operand, view, shape.ndim, i);
     outer.stride[operand] =
-        moves ? view.stride[own] * static_cast<ptrdiff_t>(ElementSize(view.dtype)) : 0;
+        own >= 0 ? view.stride[own] * static_cast<ptrdiff_t>(ElementSize(view.dtype)) : 0;
     continues = continues && outer.stride[operand] ==
                                  inner.stride[operand] * static_cast<ptrdiff_t>(inner.count);
   });
@@ -62,9 +52,12 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
   for (const bool over_groups : {false, true}) {
     const int first = walk.loops;
     for (int i = shape.ndim - 2; i >= 0; --i) {
-      if (shape.shape[i] == 1 || IsOverGroups(views, columns, shape.ndim, i) != over_groups) {
-        continue;
-      }
+      // Whether the rows along dimension i do not share a row of the weight and the like.
+      bool varies = false;
+      ForEachOperand(columns, [&](Operand operand) {
+        varies = varies || MovingDimension(operand, views[operand], shape.ndim, i) >= 0;
+      });
+      if (shape.shape[i] == 1 || varies != over_groups) continue;
       AddLoop(shape, views, i, first, walk);
       walk.rows *= shape.shape[i];
     }
@@ -107,27 +100,23 @@ void WalkInSlabs(Walk& walk) {
 }
 
 Run NextRun(const Walk& walk, size_t begin, size_t end) {
-  // The outermost loop takes the rest.
-  size_t index[RMSNORM_MAX_DIMS];
-  size_t rest = begin;
-  for (int i = 0; i + 1 < walk.loops; ++i) {
-    index[i] = rest % walk.loop[i].count;
-    rest /= walk.loop[i].count;
-  }
-  index[walk.loops - 1] = rest;
-
   const Walk::Loop& inner = walk.loop[0];
+  const size_t left = walk.loops == 1 ? end - begin : inner.count - begin % inner.count;
   // Rows that share nothing are runs of one.
-  Run run(walk.rows_of_group == 1 ? 1 : std::min(inner.count - index[0], end - begin), walk.d);
-  run.given = walk.given;
+  Run run(walk.rows_of_group == 1 ? 1 : std::min(left, end - begin), walk.d);
   ForEachOperand(walk.given, [&](Operand operand) {
-    char* data = walk.data[operand];
-    for (int i = 0; i < walk.loops; ++i) {
-      data += static_cast<ptrdiff_t>(index[i]) * walk.loop[i].stride[operand];
-    }
-    run.data[operand] = data;
-    run.stride[operand] = inner.stride[operand];
+    run.Set(operand, walk.data[operand], inner.stride[operand]);
   });
+  size_t rest = begin;
+  for (int i = 0; i < walk.loops; ++i) {
+    const Walk::Loop& loop = walk.loop[i];
+    const bool is_outermost = i + 1 == walk.loops;  // takes the rest
+    const size_t index = is_outermost ? rest : rest % loop.count;
+    rest /= loop.count;
+    ForEachOperand(walk.given, [&](Operand operand) {
+      run.data[operand] += static_cast<ptrdiff_t>(index) * loop.stride[operand];
+    });
+  }
   return run;
 }
 

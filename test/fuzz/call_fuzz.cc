@@ -59,7 +59,7 @@ bool IsOfModule(const StrewnCall& call, Operand o) {
 cases::OperandSet Seen(const StrewnCall& call) {
   cases::OperandSet seen = 0;
   internal::ForEachOperand(call.operands.given, [&](Operand o) {
-    if (internal::OffsetOf(o) < call.operands.size) seen |= cases::SetOf(o);
+    if (kOperandRules[o].offset < call.operands.size) seen |= cases::SetOf(o);
   });
   return seen;
 }
