@@ -142,24 +142,20 @@ HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, flo
 
 // ------------------------------------------------------------------ after a post-norm
 
-// A StepsFunction. sum may be residual.
-template <class T>
-HWY_NOINLINE void PostNormAndAddSteps(const Norm& norm, const T* x, const T* residual,
-                                      const float* weight, size_t d, float r, T* sum) {
-  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
-  const F32Vec rs = hn::Set(F32Tag(), r);
-  for (size_t j = 0; j < d; j += kPair) {
-    const Pair normed = Rounded<T>(ScaledOrCast<T>(cast, Load(x + j), rs, Load(weight + j)));
-    Store(Add(Load(residual + j), normed), sum + j);
-  }
-}
-
+// A RowLeaf. residual_out may be residual.
 template <class T>
 HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, Operand source, size_t row,
-                                    float r) {
-  BySteps<T>(PostNormAndAddSteps<T>, norm, run.Row<const T>(source, row),
-             run.Row<const T>(kResidual, row), run.Row<const float>(kPostNormWeight, 0), run.d, r,
-             run.Row<T>(kResidualOut, row));
+                                    float inverse_rms) {
+  const T* const x = run.Row<T>(source, row);
+  const T* const residual = run.Row<T>(kResidual, row);
+  const float* const weight = run.Row<float>(kPostNormWeight, 0);
+  T* const sum = run.Row<T>(kResidualOut, row);
+  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
+  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
+  ForEachPair(0, run.d, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    const Pair normed = Scaled<T>(cast, Load(x + j, some), r, Load(weight + j, some));
+    Store(Add(Load(residual + j, some), Rounded<T>(normed)), sum + j, some);
+  });
 }
 
 // ------------------------------------------------------------------ rows in registers

@@ -6,7 +6,7 @@
 //   kWay      what happens to dx
 //   kAddDw    dw's sums are added to
 //   kSquares  the sum of squares is needed beside c
-//   kPairs    pairs of vectors that a row in registers takes (held_rows-inl.h)
+//   kPairs    pairs of vectors that a row in registers takes (rows-inl.h)
 //   kWhole    such a row fills its pairs
 
 #if defined(RMSNORM_LIB_KERNELS_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -18,7 +18,6 @@
 
 #include "../gradient_terms.h"
 #include "../thresholds.h"
-#include "held_rows-inl.h"
 #include "rows-inl.h"
 #include "tile-inl.h"
 
@@ -176,21 +175,12 @@ HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>&
     Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, 0, some);
     const Pair a_dx = a.GradientAt(j, some, w, sum);
     const Pair b_dx = b.GradientAt(j, some, w, sum);
-    StoreBoth(a_dx, a.dx + j, b_dx, b.dx + j, some);
+    StoreBoth(a_dx, a.dx + j, some, b_dx, b.dx + j, some);
     if constexpr (kAddDw) Store(sum, dw + j, some);
   });
 }
 
 // ------------------------------------------------------------------ sums in registers
-
-template <size_t kCount>
-HWY_INLINE Lanes<kCount> Mul(const Lanes<kCount>& a, const Lanes<kCount>& b) {
-  if constexpr (kCount == 1) {
-    return {Mul(a.pair, b.pair)};
-  } else {
-    return {Mul(a.first, b.first), Mul(a.second, b.second)};
-  }
-}
 
 // Writes the gradients of the n elements from j on, with loads of the weight between the stores, as
 // registers are few. `stream` is a branch on each store: a second copy of the code would be large

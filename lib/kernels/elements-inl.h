@@ -144,7 +144,7 @@ HWY_INLINE void Store(Pair value, BF16* to, All = {}) {
 
 // Stores two pairs to two places. In native bf16 they share the test for zeros.
 template <class T>
-HWY_INLINE void StoreBoth(Pair a, T* a_to, Pair b, T* b_to, All = {}) {
+HWY_INLINE void StoreBoth(Pair a, T* a_to, All, Pair b, T* b_to, All) {
 #if RMSNORM_NATIVE_BF16
   if constexpr (std::is_same_v<T, BF16>) {
     const NativeBF16 a_bits = NativeNarrow(a.lower, a.upper);
@@ -297,9 +297,9 @@ HWY_INLINE void Store(Pair value, T* to, First some) {
 }
 
 template <class T>
-HWY_INLINE void StoreBoth(Pair a, T* a_to, Pair b, T* b_to, First some) {
-  Store(a, a_to, some);
-  Store(b, b_to, some);
+HWY_INLINE void StoreBoth(Pair a, T* a_to, First a_some, Pair b, T* b_to, First b_some) {
+  Store(a, a_to, a_some);
+  Store(b, b_to, b_some);
 }
 
 // ------------------------------------------------------------------ loops over pairs
@@ -311,6 +311,19 @@ HWY_INLINE void ForEachPair(size_t begin, size_t end, const F& f) {
   size_t j = begin;
   for (; j + kPair <= end; j += kPair) f(j, All());
   if (j < end) f(j, First{end - j});
+}
+
+// Calls f(j, All, k, All) for each two whole pairs of n elements, at j and k: four vectors hide the
+// latency of operations that wait for each other. Then calls f(j, First, k, First) for the rest. A
+// rest of one pair or less is given twice, with k = j, so f loads from both places before it stores
+// to them.
+template <class F>
+HWY_INLINE void ForEachTwoPairs(size_t n, const F& f) {
+  size_t j = 0;
+  for (; j + 2 * kPair <= n; j += 2 * kPair) f(j, All(), j + kPair, All());
+  if (j == n) return;
+  const size_t k = n - j > kPair ? j + kPair : j;
+  f(j, First{std::min(n - j, kPair)}, k, First{n - k});
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

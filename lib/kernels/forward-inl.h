@@ -6,7 +6,7 @@
 //   kCast    x * r is rounded to T
 //   kStream  y is written past the caches
 //   kD       the length of a short row, or 0 where it is not known
-//   kPairs   pairs of vectors that a row in registers takes (held_rows-inl.h)
+//   kPairs   pairs of vectors that a row in registers takes (rows-inl.h)
 //   kWhole   such a row fills its pairs
 
 #if defined(RMSNORM_LIB_KERNELS_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -22,7 +22,6 @@
 
 #include "../inverse_rms.h"
 #include "../thresholds.h"
-#include "held_rows-inl.h"
 #include "rows-inl.h"
 #include "tile-inl.h"
 
@@ -31,94 +30,12 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ scale
 
-template <bool kCast, class T>
-HWY_INLINE F32Vec Scaled(F32Vec x, F32Vec r, F32Vec weight) {
-  F32Vec n = hn::Mul(x, r);
-  if constexpr (kCast) n = Round<T>(n);
-  return hn::Mul(n, weight);
-}
-
-template <bool kCast, class T>
-HWY_INLINE Pair Scaled(Pair x, F32Vec r, Pair weight) {
-  return {Scaled<kCast, T>(x.lower, r, weight.lower), Scaled<kCast, T>(x.upper, r, weight.upper)};
-}
-
-// Scaled() with the rounding order tested at run time.
+// `cast` says that x * r is rounded.
 template <class T>
-HWY_INLINE Pair ScaledOrCast(bool cast, Pair x, F32Vec r, Pair weight) {
+HWY_INLINE Pair Scaled(bool cast, Pair x, F32Vec r, Pair weight) {
   Pair n = Mul(x, {r, r});
   if (cast) n = Rounded<T>(n);
   return Mul(n, weight);
-}
-
-// ------------------------------------------------------------------ whole steps
-
-// A step of a loop has four vectors: more independent operations hide their latency.
-constexpr size_t kStep = 2 * kPair;
-
-// Copy the first n elements to a pair, followed by zeros, and back. For 16-bit elements n is at
-// least 1.
-template <class T>
-HWY_INLINE void CopyToPair(const T* from, size_t n, T* pair) {
-  if constexpr (sizeof(T) == 4) {
-    Store(Load(from, First{n}), pair);
-  } else {
-    hn::StoreU(LoadBits(from, First{n}), PackedTag(), Bits(pair));
-  }
-}
-
-template <class T>
-HWY_INLINE void CopyFromPair(const T* pair, size_t n, T* to) {
-  if constexpr (sizeof(T) == 4) {
-    Store(Load(pair), to, First{n});
-  } else {
-    StoreBits(PackedTag(), hn::LoadU(PackedTag(), Bits(pair)), Bits(to), n);
-  }
-}
-
-// The same for a step, with n at least 1 and less than kStep. They are not inlined, as every leaf
-// of steps ends with some of them.
-template <class T>
-HWY_NOINLINE void CopyToStep(const T* from, size_t n, T* step) {
-  const bool has_second = n > kPair;
-  CopyToPair(from, std::min(n, kPair), step);
-  if (has_second) {
-    CopyToPair(from + kPair, n - kPair, step + kPair);
-  } else {
-    const F32Vec zero = hn::Zero(F32Tag());
-    Store({zero, zero}, step + kPair);
-  }
-}
-
-template <class T>
-HWY_NOINLINE void CopyFromStep(const T* step, size_t n, T* to) {
-  CopyFromPair(step, std::min(n, kPair), to);
-  if (n > kPair) CopyFromPair(step + kPair, n - kPair, to + kPair);
-}
-
-// Scales whole steps of x by r and the weight, and combines them with `other`, a gate or a
-// residual. `to` may be x or `other`.
-template <class T>
-using StepsFunction = void (*)(const Norm& norm, const T* x, const T* other, const float* weight,
-                               size_t d, float r, T* to);
-
-// Runs a StepsFunction for a row. The last elements are copied to a step: a tail in each of these
-// functions would make the library half as large again as they are.
-template <class T>
-HWY_INLINE void BySteps(StepsFunction<T> steps, const Norm& norm, const T* x, const T* other,
-                        const float* weight, size_t d, float r, T* to) {
-  const size_t whole = d / kStep * kStep;
-  const size_t n = d - whole;
-  steps(norm, x, other, weight, whole, r, to);
-  if (n == 0) return;
-  HWY_ALIGN T last_x[kStep];
-  HWY_ALIGN T last_other[kStep];
-  HWY_ALIGN float last_weight[kStep];
-  CopyToStep(x + whole, n, last_x);
-  CopyToStep(other + whole, n, last_other);
-  CopyToStep(weight + whole, n, last_weight);
-  steps(norm, last_x, last_other, last_weight, kStep, r, last_x);
-  CopyFromStep(last_x, n, to + whole);
 }
 
 // A row to scale by r. y may be x. NaNs need no care on the way to bf16: a NaN that comes from bf16
@@ -130,15 +47,15 @@ struct RowToScale {
   HWY_INLINE RowToScale(const Run& run, Operand source, size_t row, float inverse_rms)
       : RowToScale(run.Row<T>(source, row), run.Row<T>(kY, row), inverse_rms) {}
 
-  HWY_INLINE Pair ScaledAt(size_t j, Pair weight) const {
-    return Scaled<kCast, T>(Load(x + j), r, weight);
+  template <class Some>
+  HWY_INLINE Pair ScaledAt(size_t j, Some some, Pair weight) const {
+    return Scaled<T>(kCast, Load(x + j, some), r, weight);
   }
 
   // Scales the elements from `begin` up to `end`, fewer than kPair.
   HWY_INLINE void ScaleFew(size_t begin, size_t end, const float* weight) const {
-    const size_t n = end - begin;
-    const Pair w = Load(weight + begin, First{n});
-    Store(Scaled<kCast, T>(Load(x + begin, First{n}), r, w), y + begin, First{n});
+    const First some = {end - begin};
+    Store(ScaledAt(begin, some, Load(weight + begin, some)), y + begin, some);
   }
 
   const T* x;
@@ -162,13 +79,13 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   const size_t last = d - kPair;
   const bool is_ragged = (d - head) % kPair != 0;
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
-  if (is_ragged) last_scaled = row.ScaledAt(last, Load(weight + last));
+  if (is_ragged) last_scaled = row.ScaledAt(last, All(), Load(weight + last));
   const size_t last_fetch = LastFetch(more, d, 2 * kPair);
   size_t j = head;
   for (; j + 2 * kPair <= d; j += 2 * kPair) {
     const size_t k = j + kPair;
-    const Pair j_scaled = row.ScaledAt(j, Load(weight + j));
-    const Pair k_scaled = row.ScaledAt(k, Load(weight + k));
+    const Pair j_scaled = row.ScaledAt(j, All(), Load(weight + j));
+    const Pair k_scaled = row.ScaledAt(k, All(), Load(weight + k));
     if (fetch) {
       kMayFetch<T> ? FetchForStores(row.y, j, 2 * kPair, last_fetch) : Fetch(next + j, 2 * kPair);
     }
@@ -177,10 +94,10 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
       Stream(j_scaled, row.y + j);
       Stream(k_scaled, row.y + k);
     } else {
-      StoreBoth(j_scaled, row.y + j, k_scaled, row.y + k);
+      StoreBoth(j_scaled, row.y + j, All(), k_scaled, row.y + k, All());
     }
   }
-  if (j + kPair <= d) Store(row.ScaledAt(j, Load(weight + j)), row.y + j);
+  if (j + kPair <= d) Store(row.ScaledAt(j, All(), Load(weight + j)), row.y + j);
   if (is_ragged) Store(last_scaled, row.y + last);
 }
 
@@ -202,23 +119,16 @@ HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r
 
 template <bool kCast, class T>
 HWY_NOINLINE void ScaleFourRows(const Run& run, Operand source, size_t index, const float* r) {
-  const size_t d = run.d;
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
-  const size_t whole_pairs = d / kPair * kPair;
-  if (whole_pairs < d) {
-    for (size_t i = 0; i < 4; ++i) {
-      RowToScale<kCast, T>(run, source, index + i, r[i]).ScaleFew(whole_pairs, d, weight);
-    }
-  }
   const RowToScale<kCast, T> a(run, source, index, r[0]);
   const RowToScale<kCast, T> b(run, source, index + 1, r[1]);
   const RowToScale<kCast, T> c(run, source, index + 2, r[2]);
   const RowToScale<kCast, T> e(run, source, index + 3, r[3]);
-  for (size_t j = 0; j < whole_pairs; j += kPair) {
-    const Pair w = Load(weight + j);
-    StoreBoth(a.ScaledAt(j, w), a.y + j, b.ScaledAt(j, w), b.y + j);
-    StoreBoth(c.ScaledAt(j, w), c.y + j, e.ScaledAt(j, w), e.y + j);
-  }
+  ForEachPair(0, run.d, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    const Pair w = Load(weight + j, some);
+    StoreBoth(a.ScaledAt(j, some, w), a.y + j, some, b.ScaledAt(j, some, w), b.y + j, some);
+    StoreBoth(c.ScaledAt(j, some, w), c.y + j, some, e.ScaledAt(j, some, w), e.y + j, some);
+  });
 }
 
 // ------------------------------------------------------------------ short rows
@@ -323,22 +233,8 @@ template <class T>
 constexpr bool kHoldsRowsOf = kN >= 16 && sizeof(T) == 4;
 
 template <size_t kCount>
-HWY_INLINE Lanes<kCount> Squares(const Lanes<kCount>& row) {
-  if constexpr (kCount == 1) {
-    return Squares(row.pair);
-  } else {
-    return {Squares(row.first), Squares(row.second)};
-  }
-}
-
-template <size_t kCount>
-HWY_INLINE Lanes<kCount> ScaledLanes(const Lanes<kCount>& row, F32Vec r,
-                                     const Lanes<kCount>& weight) {
-  if constexpr (kCount == 1) {
-    return {Scaled<false, float>(row.pair, r, weight.pair)};
-  } else {
-    return {ScaledLanes(row.first, r, weight.first), ScaledLanes(row.second, r, weight.second)};
-  }
+HWY_INLINE float SumSquares(const Lanes<kCount>& row) {
+  return SumOfLanes(Mul(row, row));
 }
 
 // The input of the norm: the rows of x or, in AddedRows, the sums that Make() also writes.
@@ -382,21 +278,23 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, s
   // Make() has already run for the row after an unsafe one.
   Lanes<kCount> row = begin == 0 ? sources.template Make<kWhole, kCount>(0, d)
                                  : LoadRow<kWhole, kCount>(sources.Made(begin), d);
-  float sum = SumOfLanes(Squares(row));
+  float sum = SumSquares(row);
   for (size_t i = begin;; ++i) {
     const bool more = i + 1 < count;
     Lanes<kCount> next;
     float next_sum;
     if (more) {
       next = sources.template Make<kWhole, kCount>(i + 1, d);
-      next_sum = SumOfLanes(Squares(next));
+      next_sum = SumSquares(next);
     }
     const float under_root = UnderRoot(root, sum);
     if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
     const float r = InverseRms(root, under_root);
+    const F32Vec rs = hn::Set(F32Tag(), r);
+    const auto scaled = [rs](Pair x, Pair w) RMSNORM_LAMBDA { return Mul(Mul(x, {rs, rs}), w); };
     const Lanes<kCount> w =
         kCount < 4 || kHoldsLongWeight ? held_weight : LoadRow<kWhole, kCount>(weight, d);
-    StoreRow<kWhole, kStream>(ScaledLanes(row, hn::Set(F32Tag(), r), w), y[i], d);
+    StoreRow<kWhole, kStream>(MapLanes(scaled, row, w), y[i], d);
     if (has_rstd) *rstd[i] = r;
     if (!more) return count;
     row = next;

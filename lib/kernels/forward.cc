@@ -19,31 +19,31 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
+// The leaves that scale rows of a type. kCast says that they round x * r.
+template <bool kCast, class T>
+constexpr void SetScalingLeaves(int type, bool cast, Leaves& leaves) {
+  leaves.scale[type][cast][0] = ScaleRow<false, kCast, T>;
+  leaves.scale[type][cast][1] = ScaleRow<true, kCast, T>;
+  leaves.scale_four[type][cast] = ScaleFourRows<kCast, T>;
+  leaves.short_rows[type][cast][0] = NormaliseShortRows<0, kCast, T>;
+  if constexpr (!kHoldsRowsOf<T>) {
+    leaves.short_rows[type][cast][1] = NormaliseShortRows<kShortLengths[1], kCast, T>;
+    leaves.short_rows[type][cast][2] = NormaliseShortRows<kShortLengths[2], kCast, T>;
+  }
+}
+
 // The leaves that write elements of a type.
 template <class T>
 constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   const int type = DtypeIndex(dtype);
-  constexpr bool kCast = sizeof(T) == 2;  // rounding f32 to f32 does nothing
   leaves.narrow[type] = StoreTile<T>;
   leaves.add_and_sum[type] = AddRow<T>;
   leaves.add_and_sum_fours[type] = AddRowsByFours<T>;
   leaves.post_norm_add[type] = PostNormAndAddRow<T>;
   leaves.scale_gated[type] = ScaleGatedRow<T>;
   leaves.scale_tile[type] = ScaleTileTo<T>;
-  leaves.scale[type][0][0] = ScaleRow<false, false, T>;
-  leaves.scale[type][0][1] = ScaleRow<true, false, T>;
-  leaves.scale[type][1][0] = ScaleRow<false, kCast, T>;
-  leaves.scale[type][1][1] = ScaleRow<true, kCast, T>;
-  leaves.scale_four[type][0] = ScaleFourRows<false, T>;
-  leaves.scale_four[type][1] = ScaleFourRows<kCast, T>;
-  leaves.short_rows[type][0][0] = NormaliseShortRows<0, false, T>;
-  leaves.short_rows[type][1][0] = NormaliseShortRows<0, kCast, T>;
-  if constexpr (!kHoldsRowsOf<T>) {
-    leaves.short_rows[type][0][1] = NormaliseShortRows<kShortLengths[1], false, T>;
-    leaves.short_rows[type][0][2] = NormaliseShortRows<kShortLengths[2], false, T>;
-    leaves.short_rows[type][1][1] = NormaliseShortRows<kShortLengths[1], kCast, T>;
-    leaves.short_rows[type][1][2] = NormaliseShortRows<kShortLengths[2], kCast, T>;
-  }
+  SetScalingLeaves<false, T>(type, false, leaves);
+  SetScalingLeaves<sizeof(T) == 2, T>(type, true, leaves);  // rounding f32 to f32 does nothing
 }
 
 #if RMSNORM_NATIVE_BF16

@@ -12,247 +12,15 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "forward-inl.h"
-#include "stages-inl.h"
 #include "targets-inl.h"
+#include "tiled_row-inl.h"
 
 #if !RMSNORM_NATIVE_BF16
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
-
-// ------------------------------------------------------------------ quantised output
-
-// Writes n integers of a row. `type` is the index of the values' dtype in the tables of leaves.
-HWY_INLINE void WriteIntegers(const Leaves& leaves, int type, const Run& run, size_t row,
-                              size_t begin, size_t n, const QuantisedSteps& steps,
-                              const void* values) {
-  int8_t* const q = run.Row<int8_t>(kQ, row) + begin;
-  if (steps.none) {
-    std::memset(q, 0, n);
-  } else {
-    leaves.quantise[type](values, n, steps, q);
-  }
-}
-
-HWY_INLINE void WriteSteps(const Run& run, size_t row, const QuantisedSteps& steps) {
-  *run.Row<float>(kScale, row) = steps.scale;
-  if (run.Has(kZero)) *run.Row<int8_t>(kZero, row) = static_cast<int8_t>(steps.zero);
-}
-
-// ------------------------------------------------------------------ rows through tiles
-
-// A row with any types and operands, block by block. All of a block is read before any of it is
-// written, as an output may replace an input. The tile of a block takes 16 KiB of stack, so the
-// other operands come in pieces of kTile elements.
-class TiledRow {
- public:
-  // `source` is kX, or kResidualOut where that already holds the input of the norm.
-  TiledRow(const Norm& norm, const Run& run, Operand source, size_t row)
-      : norm_(norm),
-        run_(run),
-        source_(source),
-        row_(row),
-        is_made_(source == kX &&
-                 (run.Has(kResidual) || run.Has(kPostNormWeight) || norm.factor != 1.0f ||
-                  norm.gate_placement == RMSNORM_GATE_BEFORE)),
-        x_dtype_(run.Has(kResidual) && !norm.norm_unrounded ? norm.dtype[kResidual]
-                                                            : norm.dtype[kX]) {
-    if (source == kX && run.Has(kPostNormWeight)) post_norm_ = InvertPostNorm();
-  }
-
-  void WriteOutputs() {
-    const bool norm_wanted = run_.Has(kY) || run_.Has(kQ) || run_.Has(kRstd);
-    RowInverse inverse = {};
-    if (norm_wanted || run_.Has(kSumsOut)) {
-      const float sum = run_.Has(kSums) ? static_cast<float>(*run_.Row<double>(kSums, row_))
-                        : is_made_      ? SumOfTiles()
-                                        : SumOfSource();
-      // The sum of a row with a NaN is NaN in both precisions.
-      if (run_.Has(kSumsOut)) {
-        const bool use_f32 = IsSafeSum(sum, norm_.root.divisor) || std::isnan(sum);
-        *run_.Row<double>(kSumsOut, row_) = use_f32 ? static_cast<double>(sum) : ColdSum();
-      }
-      if (norm_wanted) inverse = InvertSum(sum, [this] { return ColdSum(); });
-      if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse.r);
-    }
-    if (run_.Has(kQ)) {
-      WriteQuantisedRow(inverse);
-    } else {
-      WriteRow(inverse);
-    }
-  }
-
- private:
-  float SumOfSource() const {
-    const int type = DtypeIndex(norm_.dtype[source_]);
-    return leaves_.sum[type](run_.Row<char>(source_, row_), nullptr, nullptr, run_.d);
-  }
-
-  float SumOfTiles() {
-    float total = 0;
-    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
-      const size_t n = MakeTile(begin);
-      total += leaves_.sum[kF32](tile_, nullptr, nullptr, n);
-    }
-    return total;
-  }
-
-  template <class Cold>
-  RowInverse InvertSum(float sum, const Cold& cold_sum) const {
-    const float under_root = UnderRoot(norm_.root, sum);
-    if (IsSafe(under_root) || std::isnan(under_root)) {
-      return {InverseRms(norm_.root, under_root), false};
-    }
-    return {InverseRms(norm_.root, UnderRoot(norm_.root, cold_sum())), true};
-  }
-
-  RowInverse InvertPostNorm() {
-    return InvertSum(SumOfSource(), [this] {
-      return ColdSumOfTiles([this](size_t begin) {
-        const size_t n = std::min(kBlock, run_.d - begin);
-        ReadTile(norm_, run_, kX, row_, begin, n, tile_);
-        return n;
-      });
-    });
-  }
-
-  // The sum of the squares of the tiles that make_tile(begin) makes.
-  template <class Make>
-  double ColdSumOfTiles(const Make& make_tile) {
-    double total = 0;
-    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
-      const size_t n = make_tile(begin);
-      TiledLanes<double> lanes;
-      lanes.AddSquares(tile_, n);
-      total += lanes.Fold();
-    }
-    return total;
-  }
-
-  double ColdSum() {
-    if (run_.Has(kSums)) return *run_.Row<double>(kSums, row_);
-    return ColdSumOfTiles([this](size_t begin) { return MakeTile(begin); });
-  }
-
-  // Makes the tile the input of the norm for a block. Returns the number of its elements.
-  size_t MakeTile(size_t begin) {
-    const size_t n = std::min(kBlock, run_.d - begin);
-    if (begin == begin_) return n;
-    begin_ = begin;
-    ReadTile(norm_, run_, source_, row_, begin, n, tile_);
-    if (!is_made_) return n;
-    const rmsnorm_dtype dtype = norm_.dtype[kX];
-    if (run_.Has(kPostNormWeight)) {
-      ScaleTile(norm_, post_norm_, dtype, run_.Row<float>(kPostNormWeight, row_) + begin, nullptr,
-                n, tile_);
-      RoundTile(dtype, n, tile_);
-    }
-    if (norm_.factor != 1.0f) {
-      MultiplyTile(norm_.factor, n, tile_);
-      RoundTile(dtype, n, tile_);
-    }
-    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) ApplyGate(begin, n);
-    if (run_.Has(kResidual)) {
-      ForEachPiece(kResidual, begin, n,
-                   [this](size_t j, size_t size) { AddTile(piece_, size, tile_ + j); });
-      if (!norm_.norm_unrounded) RoundTile(x_dtype_, n, tile_);
-    }
-    // A sum takes zeros beyond the end. An infinite factor has made them NaN.
-    for (size_t j = n; j % kLanes != 0; ++j) tile_[j] = 0;
-    return n;
-  }
-
-  // Reads an operand's part of a block piece by piece, and calls f(begin of the piece, its size).
-  template <class F>
-  void ForEachPiece(Operand operand, size_t begin, size_t n, const F& f) {
-    for (size_t j = 0; j < n; j += kTile) {
-      const size_t size = std::min(kTile, n - j);
-      ReadTile(norm_, run_, operand, row_, begin + j, size, piece_);
-      f(j, size);
-    }
-  }
-
-  void ApplyGate(size_t begin, size_t n) {
-    ForEachPiece(kGate, begin, n, [this](size_t j, size_t size) {
-      GateTile(norm_.activation, piece_, size, tile_ + j);
-    });
-  }
-
-  // Turns the tile from the input of the norm into y, before its rounding to a type.
-  void MakeY(const RowInverse& inverse, size_t begin, size_t n) {
-    begin_ = ~size_t{0};
-    const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
-    ScaleTile(norm_, inverse, x_dtype_, run_.Row<float>(kWeight, row_) + begin, bias, n, tile_);
-    if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
-      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED) RoundTile(x_dtype_, n, tile_);
-      ApplyGate(begin, n);
-    }
-  }
-
-  void WriteResidual(size_t begin, size_t n) const {
-    if (source_ == kX && run_.Has(kResidualOut)) {
-      WriteTile(norm_, run_, kResidualOut, row_, begin, n, tile_);
-    }
-  }
-
-  void WriteRow(const RowInverse& inverse) {
-    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
-      const size_t n = MakeTile(begin);
-      WriteResidual(begin, n);
-      if (!run_.Has(kY)) continue;
-      MakeY(inverse, begin, n);
-      WriteTile(norm_, run_, kY, row_, begin, n, tile_);
-    }
-  }
-
-  // The steps are known once the whole row has been made. A row of several blocks is then made
-  // again.
-  void WriteQuantisedRow(const RowInverse& inverse) {
-    const rmsnorm_dtype dtype = run_.Has(kY) ? norm_.dtype[kY] : x_dtype_;
-    const bool one_block = run_.d <= kBlock;
-    QuantisedRange range;
-    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
-      const size_t n = MakeTile(begin);
-      if (one_block) WriteResidual(begin, n);
-      MakeY(inverse, begin, n);
-      RoundTile(dtype, n, tile_);
-      leaves_.add_to_range[kF32](tile_, n, range);
-    }
-    const QuantisedSteps steps = range.Steps(run_.Has(kZero));
-    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
-      const size_t n = one_block ? run_.d : MakeTile(begin);
-      if (!one_block) {
-        WriteResidual(begin, n);
-        MakeY(inverse, begin, n);
-        RoundTile(dtype, n, tile_);
-      }
-      if (run_.Has(kY)) WriteTile(norm_, run_, kY, row_, begin, n, tile_);
-      WriteIntegers(leaves_, kF32, run_, row_, begin, n, steps, tile_);
-    }
-    WriteSteps(run_, row_, steps);
-  }
-
-  const Norm& norm_;
-  const Run& run_;
-  const Operand source_;
-  const size_t row_;
-  const bool is_made_;           // the input of the norm is made from x and other operands
-  const rmsnorm_dtype x_dtype_;  // the type of the input of the norm, in the rounding orders
-  const Leaves& leaves_ = *norm_.kernels->leaves;
-  RowInverse post_norm_ = {};
-  size_t begin_ = ~size_t{0};  // of the block in the tile
-  HWY_ALIGN float tile_[kBlock];
-  HWY_ALIGN float piece_[kTile];  // of the residual or the gate
-};
-
-inline HWY_NOINLINE void ForwardByTiles(const Norm& norm, const Run& run, Operand source,
-                                        size_t row) {
-  TiledRow(norm, run, source, row).WriteOutputs();
-}
 
 // ------------------------------------------------------------------ the way of a run
 
@@ -279,13 +47,12 @@ inline HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand s
     make(begin, n);
     leaves.add_to_range[type](values(begin), n, range);
   }
-  const QuantisedSteps steps = range.Steps(run.Has(kZero));
+  const QuantisedSteps steps = WriteSteps(run, row, range);
   for (size_t begin = 0; begin < run.d; begin += kBlock) {
     const size_t n = std::min(kBlock, run.d - begin);
     if (!keeps_values) make(begin, n);
     WriteIntegers(leaves, type, run, row, begin, n, steps, values(begin));
   }
-  WriteSteps(run, row, steps);
 }
 
 // A SumLeaf whose x is the sum itself, from another call.
@@ -589,12 +356,7 @@ inline void StoreSumsKernel(const float* sums, size_t stride, size_t blocks, siz
   for (size_t begin = 0; begin < d; begin += kTile) {
     const size_t n = std::min(kTile, d - begin);
     char* const at = static_cast<char*>(to) + begin * ElementSize(dtype);
-    // Whole pairs that nothing is added to are rounded in place.
-    const float* rounded = sums + begin;
-    if (blocks > 1 || add || n % kPair != 0) {
-      FillTile<float>(sums + begin, n, total);
-      rounded = total;
-    }
+    FillTile<float>(sums + begin, n, total);
     for (size_t block = 1; block < blocks; ++block) {
       AddTile(sums + block * stride + begin, n, total);
     }
@@ -602,7 +364,7 @@ inline void StoreSumsKernel(const float* sums, size_t stride, size_t blocks, siz
       kLeaves.widen[DtypeIndex(dtype)](at, n, before);
       AddTile(before, n, total);
     }
-    kLeaves.narrow[DtypeIndex(dtype)](rounded, n, at);
+    kLeaves.narrow[DtypeIndex(dtype)](total, n, at);
   }
 }
 

@@ -101,50 +101,31 @@ HWY_INLINE Lanes<2> Activate(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
           {{Activated(silu, c, v), Activated(silu, d, w)}}};
 }
 
+// A RowLeaf. y may be x. NaNs need no care on the way to bf16, as for a RowToScale.
 template <class T>
-HWY_INLINE Lanes<2> LoadTwo(const T* from) {
-  return {{Load(from)}, {Load(from + kPair)}};
-}
-
-// A StepsFunction. y may be x.
-template <class T>
-HWY_NOINLINE void ScaleGatedSteps(const Norm& norm, const T* x, const T* gate, const float* weight,
-                                  size_t d, float r, T* y) {
+HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const Run& run, Operand source, size_t row,
+                                float inverse_rms) {
+  const T* const x = run.Row<T>(source, row);
+  const T* const gate = run.Row<T>(kGate, row);
+  const float* const weight = run.Row<float>(kWeight, 0);
+  T* const y = run.Row<T>(kY, row);
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   const bool round_first = norm.gate_rounding == RMSNORM_GATE_ROUNDED;
   const auto silu = IsSilu(norm.activation);
-  const F32Vec rs = hn::Set(F32Tag(), r);
-  for (size_t j = 0; j < d; j += kStep) {
-    const Lanes<2> factor = Activate(silu, LoadTwo(gate + j));
-    const size_t k = j + kPair;
-    Pair m = ScaledOrCast<T>(cast, Load(x + j), rs, Load(weight + j));
-    Pair next = ScaledOrCast<T>(cast, Load(x + k), rs, Load(weight + k));
+  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
+  ForEachTwoPairs(run.d, [&](size_t j, auto some, size_t k, auto others) RMSNORM_LAMBDA {
+    const Lanes<2> factor = Activate(silu, {{Load(gate + j, some)}, {Load(gate + k, others)}});
+    Pair m = Scaled<T>(cast, Load(x + j, some), r, Load(weight + j, some));
+    Pair next = Scaled<T>(cast, Load(x + k, others), r, Load(weight + k, others));
     if (round_first) {
       m = Rounded<T>(m);
       next = Rounded<T>(next);
     }
-    // NaNs need no care on the way to bf16, as for a RowToScale.
-    StoreBoth(Mul(m, factor.first.pair), y + j, Mul(next, factor.second.pair), y + k);
-  }
-}
-
-// A RowLeaf. y may be x.
-template <class T>
-HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const Run& run, Operand source, size_t row,
-                                float r) {
-  BySteps<T>(ScaleGatedSteps<T>, norm, run.Row<const T>(source, row), run.Row<const T>(kGate, row),
-             run.Row<const float>(kWeight, 0), run.d, r, run.Row<T>(kY, row));
+    StoreBoth(Mul(m, factor.first.pair), y + j, some, Mul(next, factor.second.pair), y + k, others);
+  });
 }
 
 // ------------------------------------------------------------------ before the norm
-
-// Fills a step of a tile with x times the activation of the gate.
-template <class T>
-HWY_INLINE void FillGatedStep(hn::Mask<F32Tag> silu, const T* x, const T* gate, float* tile) {
-  const Lanes<2> factor = Activate(silu, LoadTwo(gate));
-  Store(Mul(Load(x), factor.first.pair), tile);
-  Store(Mul(Load(x + kPair), factor.second.pair), tile + kPair);
-}
 
 template <class T>
 HWY_NOINLINE void FillGatedTile(rmsnorm_activation activation, const void* x_data,
@@ -152,23 +133,20 @@ HWY_NOINLINE void FillGatedTile(rmsnorm_activation activation, const void* x_dat
   const T* const x = static_cast<const T*>(x_data);
   const T* const gate = static_cast<const T*>(gate_data);
   const auto silu = IsSilu(activation);
-  const size_t whole = n / kStep * kStep;
-  for (size_t j = 0; j < whole; j += kStep) FillGatedStep(silu, x + j, gate + j, tile + j);
-  if (whole == n) return;
-  HWY_ALIGN T last_x[kStep];
-  HWY_ALIGN T last_gate[kStep];
-  CopyToStep(x + whole, n - whole, last_x);
-  CopyToStep(gate + whole, n - whole, last_gate);
-  FillGatedStep(silu, last_x, last_gate, tile + whole);
+  ForEachTwoPairs(n, [&](size_t j, auto some, size_t k, auto others) RMSNORM_LAMBDA {
+    const Lanes<2> factor = Activate(silu, {{Load(gate + j, some)}, {Load(gate + k, others)}});
+    Store(Mul(Load(x + j, some), factor.first.pair), tile + j);
+    Store(Mul(Load(x + k, others), factor.second.pair), tile + k);
+  });
 }
 
 template <class T>
 HWY_NOINLINE void ScaleTileTo(bool cast, const float* HWY_RESTRICT tile, const float* weight,
-                              size_t n, float r, void* y_data) {
+                              size_t n, float inverse_rms, void* y_data) {
   T* const y = static_cast<T*>(y_data);
-  const F32Vec rs = hn::Set(F32Tag(), r);
+  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
   ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
-    Store(ScaledOrCast<T>(cast, Load(tile + j), rs, Load(weight + j, some)), y + j, some);
+    Store(Scaled<T>(cast, Load(tile + j), r, Load(weight + j, some)), y + j, some);
   });
 }
 

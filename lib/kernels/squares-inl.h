@@ -78,8 +78,25 @@ HWY_INLINE Lanes<2> MakeTwoForSum(Source x) {
   return {{MakeForSum(x, All())}, {MakeForSum(x + kPair, All())}};
 }
 
-HWY_INLINE Lanes<1> Squares(Pair v) {
-  return {{hn::Mul(v.lower, v.lower), hn::Mul(v.upper, v.upper)}};
+// f of each pair of a tree of lanes, with the same pairs of others. f is a lambda with
+// RMSNORM_LAMBDA.
+template <class F, size_t kCount, class... Others>
+HWY_INLINE Lanes<kCount> MapLanes(const F& f, const Lanes<kCount>& lanes, const Others&... others) {
+  if constexpr (kCount == 1) {
+    return {f(lanes.pair, others.pair...)};
+  } else {
+    return {MapLanes(f, lanes.first, others.first...), MapLanes(f, lanes.second, others.second...)};
+  }
+}
+
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> Add(const Lanes<kCount>& a, const Lanes<kCount>& b) {
+  return MapLanes([](Pair p, Pair q) RMSNORM_LAMBDA { return Add(p, q); }, a, b);
+}
+
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> Mul(const Lanes<kCount>& a, const Lanes<kCount>& b) {
+  return MapLanes([](Pair p, Pair q) RMSNORM_LAMBDA { return Mul(p, q); }, a, b);
 }
 
 // The squares of kCount * kPair elements. Adding them to +0 would give the same bits.
@@ -87,7 +104,7 @@ template <size_t kCount, class Source>
 HWY_INLINE Lanes<kCount> Squares(Source x) {
   if constexpr (kCount == 2) {
     const Lanes<2> v = MakeTwoForSum(x);
-    return {Squares(v.first.pair), Squares(v.second.pair)};
+    return Mul(v, v);
   } else {
     return {Squares<kCount / 2>(x), Squares<kCount / 2>(x + kCount / 2 * kPair)};
   }
@@ -155,15 +172,6 @@ HWY_INLINE Lanes<kCount> SumPass(Source x, size_t size) {
   for (; j + kCount * kPair <= size; j += kLanes) AddSquares(lanes, x + j);
   if (j < size) AddFirstSquares(lanes, x + j, size - j, tail);
   return lanes;
-}
-
-template <size_t kCount>
-HWY_INLINE Lanes<kCount> Add(const Lanes<kCount>& a, const Lanes<kCount>& b) {
-  if constexpr (kCount == 1) {
-    return {Add(a.pair, b.pair)};
-  } else {
-    return {Add(a.first, b.first), Add(a.second, b.second)};
-  }
 }
 
 // Lane l += lane l + size / 2, until one pair is left.

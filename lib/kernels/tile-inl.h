@@ -91,20 +91,6 @@ HWY_INLINE F64Vec LoadAs(F64Tag tag, const float* from) {
   return hn::PromoteTo(tag, hn::LoadU(HalfTag(), from));
 }
 
-// Lane l += lane l + size / 2, until one is left.
-template <class D>
-HWY_INLINE double FoldToOne(D, hn::Vec<D> sum) {
-  if constexpr (hn::MaxLanes(D()) > 1) {
-    const hn::Half<D> half;
-    return FoldToOne(half, hn::Add(hn::LowerHalf(half, sum), hn::UpperHalf(half, sum)));
-  } else {
-    return hn::GetLane(sum);
-  }
-}
-
-HWY_INLINE float FoldVector(F32Tag tag, F32Vec sum) { return FoldOne(FoldToFour(tag, sum)); }
-HWY_INLINE double FoldVector(F64Tag tag, F64Vec sum) { return FoldToOne(tag, sum); }
-
 // The lanes of a block's sum, carried in memory from tile to tile.
 template <class Real>
 class TiledLanes {
@@ -119,13 +105,10 @@ class TiledLanes {
 
   // Folds the lanes: lane l += lane l + half, until one is left. The next block starts at 0.
   HWY_NOINLINE Real Fold() {
-    for (size_t half = kLanes / 2; half >= kSize; half /= 2) {
-      for (size_t l = 0; l < half; l += kSize) {
-        hn::Store(hn::Add(hn::Load(kTag, lane_ + l), hn::Load(kTag, lane_ + l + half)), kTag,
-                  lane_ + l);
-      }
+    for (size_t half = kLanes / 2; half > 0; half /= 2) {
+      for (size_t l = 0; l < half; ++l) lane_[l] += lane_[l + half];
     }
-    const Real sum = FoldVector(kTag, hn::Load(kTag, lane_));
+    const Real sum = lane_[0];
     std::fill_n(lane_, kLanes, Real{0});
     return sum;
   }

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// A row of forward through tiles of f32, which serves every combination of types and operands. It
+// has the bits of reference.cc.
+
+#if defined(RMSNORM_LIB_KERNELS_TILED_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RMSNORM_LIB_KERNELS_TILED_ROW_INL_H_
+#undef RMSNORM_LIB_KERNELS_TILED_ROW_INL_H_
+#else
+#define RMSNORM_LIB_KERNELS_TILED_ROW_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "../element.h"
+#include "../inverse_rms.h"
+#include "gate-inl.h"
+#include "tile-inl.h"
+
+#if !RMSNORM_NATIVE_BF16
+RMSNORM_BEFORE_NAMESPACE();
+namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ steps on a tile
+
+// Multiplies by r, in binary64 if `cold`, and rounds to a dtype. Then multiplies by the weight and
+// adds the bias, either of which may be null.
+inline HWY_NOINLINE void ScaleTile(double r, bool cold, rmsnorm_dtype dtype,
+                                   const float* HWY_RESTRICT weight, const float* HWY_RESTRICT bias,
+                                   size_t n, float* HWY_RESTRICT tile) {
+  const F32Tag tag;
+  const HalfTag half;
+  const F64Vec wide_r = hn::Set(F64Tag(), r);
+  const F32Vec hot_r = hn::Set(tag, static_cast<float>(r));
+  for (size_t j = 0; j < n; j += kN) {
+    F32Vec value = hn::Load(tag, tile + j);
+    if (cold) {
+      const auto lower = hn::DemoteTo(half, hn::Mul(LoadAs(F64Tag(), tile + j), wide_r));
+      const auto upper = hn::DemoteTo(half, hn::Mul(LoadAs(F64Tag(), tile + j + kN64), wide_r));
+      value = hn::Combine(tag, upper, lower);
+    } else {
+      value = hn::Mul(value, hot_r);
+    }
+    if (dtype == RMSNORM_F16) value = Round<F16>(value);
+    if (dtype == RMSNORM_BF16) value = Round<BF16>(PlainNaN(value));
+    if (weight != nullptr) {
+      const F32Vec w = LoadBits(tag, weight + j, n - j);
+      value = bias == nullptr ? hn::Mul(value, w)
+                              : hn::MulAdd(value, w, LoadBits(tag, bias + j, n - j));
+    }
+    hn::Store(value, tag, tile + j);
+  }
+}
+
+// Rounds a tile to a type and back.
+inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
+  if (dtype == RMSNORM_F32) return;
+  const F32Tag tag;
+  for (size_t j = 0; j < n; j += kN) {
+    const F32Vec value = PlainNaN(hn::Load(tag, tile + j));
+    hn::Store(dtype == RMSNORM_F16 ? Round<F16>(value) : Round<BF16>(value), tag, tile + j);
+  }
+}
+
+inline float RoundTo(rmsnorm_dtype dtype, float value) {
+  return dtype == RMSNORM_F16    ? ToF32(CastTo<F16>(value))
+         : dtype == RMSNORM_BF16 ? ToF32(CastTo<BF16>(value))
+                                 : value;
+}
+
+// Multiplies a tile by the activation of the gate in another tile.
+inline HWY_NOINLINE void GateTile(rmsnorm_activation activation, const float* HWY_RESTRICT gate,
+                                  size_t n, float* HWY_RESTRICT tile) {
+  const auto silu = IsSilu(activation);
+  for (size_t j = 0; j < n; j += 2 * kPair) {
+    const size_t k = j + kPair;
+    const Lanes<2> factor = Activate(silu, {{Load(gate + j)}, {Load(gate + k)}});
+    Store(Mul(Load(tile + j), factor.first.pair), tile + j);
+    Store(Mul(Load(tile + k), factor.second.pair), tile + k);
+  }
+}
+
+// ------------------------------------------------------------------ integers
+
+// Writes n integers of a row. `type` is the index of the values' dtype in the tables of leaves.
+HWY_INLINE void WriteIntegers(const Leaves& leaves, int type, const Run& run, size_t row,
+                              size_t begin, size_t n, const QuantisedSteps& steps,
+                              const void* values) {
+  int8_t* const q = run.Row<int8_t>(kQ, row) + begin;
+  if (steps.none) {
+    std::memset(q, 0, n);
+  } else {
+    leaves.quantise[type](values, n, steps, q);
+  }
+}
+
+// Finds the steps of a row from its range, and writes them.
+HWY_INLINE QuantisedSteps WriteSteps(const Run& run, size_t row, const QuantisedRange& range) {
+  const QuantisedSteps steps = range.Steps(run.Has(kZero));
+  *run.Row<float>(kScale, row) = steps.scale;
+  if (run.Has(kZero)) *run.Row<int8_t>(kZero, row) = static_cast<int8_t>(steps.zero);
+  return steps;
+}
+
+// ------------------------------------------------------------------ a row
+
+// The inverse RMS of a row. `cold` says that it multiplies in binary64.
+struct RowInverse {
+  double r;
+  bool cold;
+};
+
+// A row with any types and operands, block by block. All of a block is read before any of it is
+// written, as an output may replace an input. The tile of a block takes 16 KiB of stack, so the
+// other operands come in pieces of kTile elements.
+class TiledRow {
+ public:
+  // `source` is kX, or kResidualOut where that already holds the input of the norm.
+  TiledRow(const Norm& norm, const Run& run, Operand source, size_t row)
+      : norm_(norm),
+        run_(run),
+        source_(source),
+        row_(row),
+        is_made_(source == kX &&
+                 (run.Has(kResidual) || run.Has(kPostNormWeight) || norm.factor != 1.0f ||
+                  norm.gate_placement == RMSNORM_GATE_BEFORE)),
+        x_dtype_(run.Has(kResidual) && !norm.norm_unrounded ? norm.dtype[kResidual]
+                                                            : norm.dtype[kX]) {}
+
+  void WriteOutputs() {
+    if (source_ == kX && run_.Has(kPostNormWeight)) {
+      post_norm_ = InverseOf(SumOfSource(), [this] {
+        return ColdSumOfTiles([this](size_t begin, size_t n) { ReadSource(begin, n); });
+      });
+    }
+    const RowInverse inverse = FindInverse();
+    if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse.r);
+    const QuantisedSteps steps = run_.Has(kQ) ? FindSteps(inverse) : QuantisedSteps{};
+    ForEachBlock([&](size_t begin, size_t n) {
+      MakeInput(begin, n);
+      if (source_ == kX && run_.Has(kResidualOut)) WriteBlock(kResidualOut, begin, n);
+      if (!run_.Has(kY) && !run_.Has(kQ)) return;
+      MakeOutput(inverse, begin, n);
+      if (run_.Has(kY)) WriteBlock(kY, begin, n);
+      if (run_.Has(kQ)) WriteIntegers(leaves_, kF32, run_, row_, begin, n, steps, tile_);
+    });
+  }
+
+ private:
+  // Calls f(begin of the block, its size).
+  template <class F>
+  void ForEachBlock(const F& f) const {
+    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
+      f(begin, std::min(kBlock, run_.d - begin));
+    }
+  }
+
+  // Reads an operand's part of a block piece by piece, and calls f(begin of the piece, its size).
+  template <class F>
+  void ForEachPiece(Operand operand, size_t begin, size_t n, const F& f) {
+    for (size_t j = 0; j < n; j += kTile) {
+      const size_t size = std::min(kTile, n - j);
+      ReadTile(norm_, run_, operand, row_, begin + j, size, piece_);
+      f(j, size);
+    }
+  }
+
+  void WriteBlock(Operand operand, size_t begin, size_t n) const {
+    WriteTile(norm_, run_, operand, row_, begin, n, tile_);
+  }
+
+  void ReadSource(size_t begin, size_t n) { ReadTile(norm_, run_, source_, row_, begin, n, tile_); }
+
+  // ---------------------------------------------------------------- 1 / RMS
+
+  float SumOfSource() const {
+    const int type = DtypeIndex(norm_.dtype[source_]);
+    return leaves_.sum[type](run_.Row<char>(source_, row_), nullptr, nullptr, run_.d);
+  }
+
+  float SumOfInput() {
+    if (!is_made_) return SumOfSource();
+    float total = 0;
+    ForEachBlock([&](size_t begin, size_t n) {
+      MakeInput(begin, n);
+      total += leaves_.sum[kF32](tile_, nullptr, nullptr, n);
+    });
+    return total;
+  }
+
+  // The sum of the squares of the tiles that make(begin, n) makes.
+  template <class Make>
+  double ColdSumOfTiles(const Make& make) {
+    double total = 0;
+    ForEachBlock([&](size_t begin, size_t n) {
+      make(begin, n);
+      TiledLanes<double> lanes;
+      lanes.AddSquares(tile_, n);
+      total += lanes.Fold();
+    });
+    return total;
+  }
+
+  template <class ColdSum>
+  RowInverse InverseOf(float sum, const ColdSum& cold_sum) const {
+    const float under_root = UnderRoot(norm_.root, sum);
+    // The sum of a row with a NaN is NaN in both precisions.
+    if (IsSafe(under_root) || std::isnan(under_root)) {
+      return {InverseRms(norm_.root, under_root), false};
+    }
+    return {InverseRms(norm_.root, UnderRoot(norm_.root, cold_sum())), true};
+  }
+
+  // Writes the sum that is handed out, too.
+  RowInverse FindInverse() {
+    const bool is_wanted = run_.Has(kY) || run_.Has(kQ) || run_.Has(kRstd);
+    if (!is_wanted && !run_.Has(kSumsOut)) return {};
+    const double* const given = run_.Has(kSums) ? run_.Row<double>(kSums, row_) : nullptr;
+    const float sum = given != nullptr ? static_cast<float>(*given) : SumOfInput();
+    const auto cold_sum = [&] {
+      if (given != nullptr) return *given;
+      return ColdSumOfTiles([this](size_t begin, size_t n) { MakeInput(begin, n); });
+    };
+    if (run_.Has(kSumsOut)) {
+      const bool is_hot = IsSafeSum(sum, norm_.root.divisor) || std::isnan(sum);
+      *run_.Row<double>(kSumsOut, row_) = is_hot ? double{sum} : cold_sum();
+    }
+    return is_wanted ? InverseOf(sum, cold_sum) : RowInverse{};
+  }
+
+  // ---------------------------------------------------------------- a block
+
+  // Makes the tile the input of the norm.
+  void MakeInput(size_t begin, size_t n) {
+    if (begin == begin_) return;
+    begin_ = begin;
+    ReadSource(begin, n);
+    if (!is_made_) return;
+    const rmsnorm_dtype dtype = norm_.dtype[kX];
+    if (run_.Has(kPostNormWeight)) {
+      Scale(post_norm_, dtype, run_.Row<float>(kPostNormWeight, row_) + begin, nullptr, n);
+      RoundTile(dtype, n, tile_);
+    }
+    if (norm_.factor != 1.0f) {
+      ScaleTile(norm_.factor, false, dtype, nullptr, nullptr, n, tile_);
+    }
+    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) ApplyGate(begin, n);
+    if (run_.Has(kResidual)) {
+      ForEachPiece(kResidual, begin, n,
+                   [this](size_t j, size_t size) { AddTile(piece_, size, tile_ + j); });
+      if (!norm_.norm_unrounded) RoundTile(x_dtype_, n, tile_);
+    }
+    // A sum takes zeros beyond the end. An infinite factor has made them NaN.
+    for (size_t j = n; j % kLanes != 0; ++j) tile_[j] = 0;
+  }
+
+  // Turns the tile from the input of the norm into y. Its rounding to y's type is left to
+  // WriteBlock() where there are no integers.
+  void MakeOutput(const RowInverse& inverse, size_t begin, size_t n) {
+    begin_ = ~size_t{0};
+    const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
+    Scale(inverse, x_dtype_, run_.Row<float>(kWeight, row_) + begin, bias, n);
+    if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED) RoundTile(x_dtype_, n, tile_);
+      ApplyGate(begin, n);
+    }
+    if (run_.Has(kQ)) RoundTile(run_.Has(kY) ? norm_.dtype[kY] : x_dtype_, n, tile_);
+  }
+
+  // Scales the tile by the rounding order of a norm of elements of x_dtype.
+  void Scale(const RowInverse& inverse, rmsnorm_dtype x_dtype, const float* weight,
+             const float* bias, size_t n) {
+    const bool rounds_r = norm_.rounding == RMSNORM_ROUND_INVERSE;
+    const double r = rounds_r ? RoundTo(x_dtype, static_cast<float>(inverse.r)) : inverse.r;
+    const rmsnorm_dtype dtype =
+        norm_.rounding == RMSNORM_ROUND_AFTER_WEIGHT ? RMSNORM_F32 : x_dtype;
+    ScaleTile(r, inverse.cold && !rounds_r, dtype, weight, bias, n, tile_);
+  }
+
+  void ApplyGate(size_t begin, size_t n) {
+    ForEachPiece(kGate, begin, n, [this](size_t j, size_t size) {
+      GateTile(norm_.activation, piece_, size, tile_ + j);
+    });
+  }
+
+  // The steps are known once the whole row has been made. It is made again for its outputs.
+  QuantisedSteps FindSteps(const RowInverse& inverse) {
+    QuantisedRange range;
+    ForEachBlock([&](size_t begin, size_t n) {
+      MakeInput(begin, n);
+      MakeOutput(inverse, begin, n);
+      leaves_.add_to_range[kF32](tile_, n, range);
+    });
+    return WriteSteps(run_, row_, range);
+  }
+
+  const Norm& norm_;
+  const Run& run_;
+  const Operand source_;
+  const size_t row_;
+  const bool is_made_;           // the input of the norm is made from x and other operands
+  const rmsnorm_dtype x_dtype_;  // the type of the input of the norm, in the rounding orders
+  const Leaves& leaves_ = *norm_.kernels->leaves;
+  RowInverse post_norm_ = {};
+  size_t begin_ = ~size_t{0};  // of the block whose input of the norm is in the tile
+  HWY_ALIGN float tile_[kBlock];
+  HWY_ALIGN float piece_[kTile];  // of the residual or the gate
+};
+
+inline HWY_NOINLINE void ForwardByTiles(const Norm& norm, const Run& run, Operand source,
+                                        size_t row) {
+  TiledRow(norm, run, source, row).WriteOutputs();
+}
+
+}  // namespace rmsnorm::internal::HWY_NAMESPACE
+RMSNORM_AFTER_NAMESPACE();
+#endif  // !RMSNORM_NATIVE_BF16
+
+#endif  // RMSNORM_LIB_KERNELS_TILED_ROW_INL_H_
