@@ -196,14 +196,14 @@ rmsnorm_status CheckTogether(OperandSet given) {
 // Finds the views, and checks which there are.
 rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_operands& given,
                          bool own_weight, Operands& operands) {
-  OperandSet found = 0;
+  operands.given = 0;
 #pragma GCC unroll 32
-  for (int i = kOperands - 1; i >= 0; --i) {
-    const rmsnorm_view* const view = ViewIn(given, static_cast<Operand>(i));
-    operands.view[i] = view;
-    found = 2 * found + (view != nullptr ? 1 : 0);
+  for (int i = 0; i < kOperands; ++i) {
+    const auto operand = static_cast<Operand>(i);
+    const rmsnorm_view* const view = ViewIn(given, operand);
+    // Most are absent. Jumps over these take 2 to 4 ns of a call of one row of 64.
+    if (__builtin_expect(view != nullptr, false)) operands.Set(operand, view);
   }
-  operands.given = found;
   const OperandSet missing = roles.required & ~operands.given;
   if (missing != 0) {
     return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", NameOfFirst(missing));
@@ -288,7 +288,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
       RMSNORM_RETURN_IF_ERROR(CheckShape(operand, view, x));
     }
     if (!extent.in_order && (operands.outputs & SetOf(operand)) != 0) {
-      RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(operand, view, extent));
+      RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(operand, view));
     }
   }
   if (operands.Has(kResidualOut) && operands[kResidualOut].dtype != operands[kResidual].dtype) {

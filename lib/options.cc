@@ -23,26 +23,23 @@ ShortText ValueText(const rmsnorm_options& options, Option option) {
   return ShortText().Add("%g", static_cast<double>(ValueIn<float>(options, option)));
 }
 
-rmsnorm_status CheckOption(const rmsnorm_options& options, Option option) {
-  const OptionRule& rule = kOptionRules[option];
-  if (IsNumber(option)) {
-    if (rule.numbers->accept(ValueIn<float>(options, option))) return RMSNORM_OK;
-    return Fail(RMSNORM_ERROR_OPTION, "options: %s is %s; it must be %s", rule.name,
-                ValueText(options, option).c_str(), rule.numbers->range);
-  }
-  const auto value = ValueIn<int32_t>(options, option);
-  for (int32_t i = 0; rule.words[i] != nullptr; ++i) {
-    if (value == i) return RMSNORM_OK;
-  }
-  return Fail(RMSNORM_ERROR_OPTION, "options: %s is unknown (%d); it must be %s", rule.name, value,
-              WordsOf(rule).c_str());
-}
-
 }  // namespace
 
 rmsnorm_status CheckOptions(const rmsnorm_options& options) {
   for (int i = 0; i < kOptions; ++i) {
-    RMSNORM_RETURN_IF_ERROR(CheckOption(options, static_cast<Option>(i)));
+    const auto option = static_cast<Option>(i);
+    const OptionRule& rule = kOptionRules[option];
+    if (IsNumber(option)) {
+      if (rule.numbers->accept(ValueIn<float>(options, option))) continue;
+      return Fail(RMSNORM_ERROR_OPTION, "options: %s is %s; it must be %s", rule.name,
+                  ValueText(options, option).c_str(), rule.numbers->range);
+    }
+    const auto value = ValueIn<int32_t>(options, option);
+    int32_t words = 0;
+    while (rule.words[words] != nullptr) ++words;
+    if (0 <= value && value < words) continue;
+    return Fail(RMSNORM_ERROR_OPTION, "options: %s is unknown (%d); it must be %s", rule.name,
+                value, WordsOf(rule).c_str());
   }
   return RMSNORM_OK;
 }

@@ -12,7 +12,6 @@ namespace {
 // A view as one row (or one element, for an operand with an element for each row) repeated by
 // steps. The steps are the dimensions with more than one index, the widest first.
 struct Layout {
-  uintptr_t begin;
   ptrdiff_t row_bytes;
   int steps = 0;
   struct Step {
@@ -21,10 +20,9 @@ struct Layout {
   } step[RMSNORM_MAX_DIMS];
 };
 
-Layout LayoutOf(Operand operand, const rmsnorm_view& view, const Extent& extent) {
+Layout LayoutOf(Operand operand, const rmsnorm_view& view) {
   const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   Layout layout;
-  layout.begin = extent.begin;
   layout.row_bytes = RowLength(operand, view) * size;
   for (int i = 0; i < RowDimensions(operand, view); ++i) {
     if (view.shape[i] == 1) continue;
@@ -68,19 +66,16 @@ bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdif
 }  // namespace
 
 bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands) {
-  const Extent& a_extent = a_operands.extent[a];
-  const Extent& b_extent = b_operands.extent[b];
-  if (Disjoint(a_extent, b_extent)) return true;
-  const Layout a_layout = LayoutOf(a, a_operands[a], a_extent);
-  const Layout b_layout = LayoutOf(b, b_operands[b], b_extent);
+  const Layout a_layout = LayoutOf(a, a_operands[a]);
+  const Layout b_layout = LayoutOf(b, b_operands[b]);
+  const uintptr_t distance = b_operands.extent[b].begin - a_operands.extent[a].begin;
   int common = 0;
   while (common < std::min(a_layout.steps, b_layout.steps) &&
          a_layout.step[common].count == b_layout.step[common].count &&
          a_layout.step[common].bytes == b_layout.step[common].bytes) {
     ++common;
   }
-  return GroupsApart(a_layout, b_layout, common, 0,
-                     static_cast<ptrdiff_t>(b_extent.begin - a_extent.begin));
+  return GroupsApart(a_layout, b_layout, common, 0, static_cast<ptrdiff_t>(distance));
 }
 
 bool LooksLikeBytes(Operand operand, const rmsnorm_view& view) {
@@ -98,8 +93,8 @@ bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
   return true;
 }
 
-rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view, const Extent& extent) {
-  const Layout layout = LayoutOf(operand, view, extent);
+rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view) {
+  const Layout layout = LayoutOf(operand, view);
   for (int i = 0; i < layout.steps; ++i) {
     const ptrdiff_t inner = SpanFrom(layout, i + 1);
     if (layout.step[i].bytes < inner) {

@@ -43,8 +43,8 @@ inline ptrdiff_t RowLength(Operand operand, const rmsnorm_view& view) {
   return rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) : 1;
 }
 
-// Whether two operands of a call, or of two calls, share no byte. May return false for operands
-// that share none.
+// Whether two operands of a call, or of two calls, whose extents meet share no byte. May return
+// false for operands that share none.
 bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands);
 
 // Whether the strides of a view look like bytes, a likely mistake: in bytes the steps over rows
@@ -57,7 +57,7 @@ bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b);
 // Checks that strides tell the rows of an output apart, where these are not in order: each step is
 // at least as wide as all that the narrower steps span. Other layouts are refused, also where their
 // rows share no byte.
-rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view, const Extent& extent);
+rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view);
 
 }  // namespace rmsnorm::internal
 

@@ -18,20 +18,20 @@ int MovingDimension(Operand operand, const rmsnorm_view& view, int ndim, int i) 
 // Adds a loop over dimension i of x around the loops from `first` on.
 void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Walk& walk) {
   Walk::Loop& outer = walk.loop[walk.loops];
-  const bool has_inner = walk.loops > first;
-  const Walk::Loop& inner = walk.loop[has_inner ? walk.loops - 1 : 0];
-  bool continues = has_inner;
+  Walk::Loop* const inner = walk.loops > first ? &outer - 1 : nullptr;
+  bool continues = inner != nullptr;
   outer.count = shape.shape[i];
   ForEachOperand(views.given, [&](Operand operand) {
     const rmsnorm_view& view = views[operand];
+    const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
     const int own = MovingDimension(operand, view, shape.ndim, i);
-    outer.stride[operand] =
-        own >= 0 ? view.stride[own] * static_cast<ptrdiff_t>(ElementSize(view.dtype)) : 0;
-    continues = continues && outer.stride[operand] ==
-                                 inner.stride[operand] * static_cast<ptrdiff_t>(inner.count);
+    ptrdiff_t& stride = outer.stride[operand];
+    stride = own >= 0 ? view.stride[own] * size : 0;
+    continues =
+        continues && stride == inner->stride[operand] * static_cast<ptrdiff_t>(inner->count);
   });
   if (continues) {
-    walk.loop[walk.loops - 1].count *= outer.count;
+    inner->count *= outer.count;
   } else {
     ++walk.loops;
   }
@@ -40,13 +40,13 @@ void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Wa
 }  // namespace
 
 void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
+  constexpr OperandSet kColumns =
+      OperandsWhere([](const OperandRule& rule) { return rule.shape == Shape::kColumns; });
   walk.loops = 0;
   walk.d = shape.shape[shape.ndim - 1];
   walk.given = views.given;
-  OperandSet columns = 0;
   ForEachOperand(views.given, [&](Operand operand) {
     walk.data[operand] = static_cast<char*>(DataOf(views[operand]));
-    if (kOperandRules[operand].shape == Shape::kColumns) columns |= SetOf(operand);
   });
   walk.rows = 1;
   for (const bool over_groups : {false, true}) {
@@ -54,7 +54,7 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
     for (int i = shape.ndim - 2; i >= 0; --i) {
       // Whether the rows along dimension i do not share a row of the weight and the like.
       bool varies = false;
-      ForEachOperand(columns, [&](Operand operand) {
+      ForEachOperand(views.given & kColumns, [&](Operand operand) {
         varies = varies || MovingDimension(operand, views[operand], shape.ndim, i) >= 0;
       });
       if (shape.shape[i] == 1 || varies != over_groups) continue;
