@@ -47,7 +47,9 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
   walk.given = views.given;
   ForEachOperand(views.given, [&](Operand operand) {
     walk.data[operand] = static_cast<char*>(DataOf(views[operand]));
+    walk.loop[0].stride[operand] = 0;
   });
+  walk.loop[0].count = 1;
   walk.rows = 1;
   for (const bool over_groups : {false, true}) {
     const int first = walk.loops;
@@ -63,11 +65,7 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
     }
     if (!over_groups) walk.rows_of_group = walk.rows;
   }
-  if (walk.loops == 0) {
-    walk.loops = 1;
-    walk.loop[0].count = 1;
-    ForEachOperand(views.given, [&](Operand operand) { walk.loop[0].stride[operand] = 0; });
-  }
+  walk.loops = std::max(walk.loops, 1);  // of one row, where none was added
 }
 
 void WalkInSlabs(Walk& walk) {
