@@ -35,9 +35,9 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options) {
                   ValueText(options, option).c_str(), rule.numbers->range);
     }
     const auto value = ValueIn<int32_t>(options, option);
-    int32_t words = 0;
-    while (rule.words[words] != nullptr) ++words;
-    if (0 <= value && value < words) continue;
+    int32_t word = 0;
+    while (word != value && rule.words[word] != nullptr) ++word;
+    if (rule.words[word] != nullptr) continue;
     return Fail(RMSNORM_ERROR_OPTION, "options: %s is unknown (%d); it must be %s", rule.name,
                 value, WordsOf(rule).c_str());
   }

@@ -42,20 +42,24 @@ ShortText Quoted(const char* name) {
   return ShortText().Add("'%.*s%s'", kLongest, name, is_whole ? "" : "...");
 }
 
-bool StandsFor(const char* name, const char* target) {
+// How the names of a family's targets begin; null where `name` is no family's.
+const char* PrefixOf(const char* name) {
   for (const Family& family : kFamilies) {
-    if (!EqualIgnoringCase(name, family.name)) continue;
-    return std::strncmp(target, family.prefix, std::strlen(family.prefix)) == 0;
+    if (EqualIgnoringCase(name, family.name)) return family.prefix;
   }
-  return EqualIgnoringCase(name, target);
+  return nullptr;
 }
 
 // Finds the best target that this CPU runs, of those that `name` stands for. Null stands for all.
 rmsnorm_status FindByName(const char* name, const char* origin, const KernelTable*& kernels) {
+  const char* const prefix = name == nullptr ? "" : PrefixOf(name);
   bool is_known = false;
   for (const CompiledTarget* target = kCompiledTargets; target->kernels != nullptr; ++target) {
     kernels = target->kernels;
-    if (name != nullptr && !StandsFor(name, kernels->target)) continue;
+    const bool is_wanted = prefix == nullptr
+                               ? EqualIgnoringCase(name, kernels->target)
+                               : std::strncmp(kernels->target, prefix, std::strlen(prefix)) == 0;
+    if (!is_wanted) continue;
     if (IsSupported(*target)) return RMSNORM_OK;
     is_known = true;
   }
