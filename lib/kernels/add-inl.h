@@ -9,8 +9,6 @@
 #define RMSNORM_LIB_KERNELS_ADD_INL_H_
 #endif
 
-#include <algorithm>
-
 #include "forward-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
@@ -157,25 +155,6 @@ HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, Operand so
     Store(Add(Load(residual + j, some), Rounded<T>(normed)), sum + j, some);
   });
 }
-
-// ------------------------------------------------------------------ rows in registers
-
-// The sums of x and the residual, made and written when a row is first read.
-struct AddedRows {
-  HWY_INLINE explicit AddedRows(const Run& run)
-      : x(run, kX), residual(run, kResidual), sum(run, kResidualOut) {}
-  template <bool kWhole, size_t kCount>
-  HWY_INLINE Lanes<kCount> Make(size_t row, size_t d) const {
-    const Lanes<kCount> added =
-        Add(LoadRow<kWhole, kCount>(residual[row], d), LoadRow<kWhole, kCount>(x[row], d));
-    StoreRow<kWhole, false>(added, sum[row], d);
-    return added;
-  }
-  HWY_INLINE const float* Made(size_t row) const { return sum[row]; }
-  RowsOf<const float> x;
-  RowsOf<const float> residual;
-  RowsOf<float> sum;
-};
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();

@@ -37,6 +37,7 @@ struct Pair {
   F32Vec upper;
 };
 
+HWY_INLINE const uint32_t* Bits(const float* p) { return reinterpret_cast<const uint32_t*>(p); }
 HWY_INLINE const uint16_t* Bits(const F16* p) { return reinterpret_cast<const uint16_t*>(p); }
 HWY_INLINE const uint16_t* Bits(const BF16* p) { return reinterpret_cast<const uint16_t*>(p); }
 HWY_INLINE uint16_t* Bits(F16* p) { return reinterpret_cast<uint16_t*>(p); }
@@ -142,37 +143,18 @@ HWY_INLINE void Store(Pair value, BF16* to, All = {}) {
   hn::StoreU(Narrow(BF16(), value), PackedTag(), Bits(to));
 }
 
-// Stores two pairs to two places. In native bf16 they share the test for zeros.
-template <class T>
-HWY_INLINE void StoreBoth(Pair a, T* a_to, All, Pair b, T* b_to, All) {
-#if RMSNORM_NATIVE_BF16
-  if constexpr (std::is_same_v<T, BF16>) {
-    const NativeBF16 a_bits = NativeNarrow(a.lower, a.upper);
-    const NativeBF16 b_bits = NativeNarrow(b.lower, b.upper);
-    if (HWY_LIKELY(!HasZero(a_bits, b_bits))) {
-      hn::StoreU(a_bits, PackedTag(), Bits(a_to));
-      hn::StoreU(b_bits, PackedTag(), Bits(b_to));
-      return;
-    }
-  }
-#endif
-  Store(a, a_to);
-  Store(b, b_to);
-}
-
 // Stores past the caches. `to` is aligned to a vector.
-HWY_INLINE void Stream(Pair value, float* to) {
-  hn::Stream(value.lower, F32Tag(), to);
-  hn::Stream(value.upper, F32Tag(), to + kN);
-}
-
-HWY_INLINE void Stream(Pair value, F16* to) {
-  hn::Stream(NarrowHalf(F16(), value.lower), U16Tag(), Bits(to));
-  hn::Stream(NarrowHalf(F16(), value.upper), U16Tag(), Bits(to + kN));
-}
-
-HWY_INLINE void Stream(Pair value, BF16* to) {
-  hn::Stream(Narrow(BF16(), value), PackedTag(), Bits(to));
+template <class T>
+HWY_INLINE void Stream(Pair value, T* to) {
+  if constexpr (sizeof(T) == 4) {
+    hn::Stream(value.lower, F32Tag(), to);
+    hn::Stream(value.upper, F32Tag(), to + kN);
+  } else if constexpr (std::is_same_v<T, F16>) {
+    hn::Stream(NarrowHalf(F16(), value.lower), U16Tag(), Bits(to));
+    hn::Stream(NarrowHalf(F16(), value.upper), U16Tag(), Bits(to + kN));
+  } else {
+    hn::Stream(Narrow(T(), value), PackedTag(), Bits(to));
+  }
 }
 
 // ------------------------------------------------------------------ the first n elements
@@ -251,13 +233,7 @@ HWY_INLINE void StoreBits(D tag, hn::Vec<D> value, T* to, size_t n) {
   }
 }
 
-// The bits of a vector of elements.
-HWY_INLINE hn::Vec<U32Tag> LoadBits(const float* from, All) {
-  return hn::BitCast(U32Tag(), hn::LoadU(F32Tag(), from));
-}
-HWY_INLINE hn::Vec<U32Tag> LoadBits(const float* from, First some) {
-  return hn::BitCast(U32Tag(), LoadBits(F32Tag(), from, some.n));
-}
+// A vector of 16-bit elements.
 template <class T>
 HWY_INLINE hn::Vec<PackedTag> LoadBits(const T* from, All) {
   return hn::LoadU(PackedTag(), Bits(from));
@@ -296,8 +272,20 @@ HWY_INLINE void Store(Pair value, T* to, First some) {
   StoreBits(PackedTag(), Narrow(T(), value), Bits(to), some.n);
 }
 
-template <class T>
-HWY_INLINE void StoreBoth(Pair a, T* a_to, First a_some, Pair b, T* b_to, First b_some) {
+// Stores two pairs to two places. Whole pairs in native bf16 share the test for zeros.
+template <class T, class Some>
+HWY_INLINE void StoreBoth(Pair a, T* a_to, Some a_some, Pair b, T* b_to, Some b_some) {
+#if RMSNORM_NATIVE_BF16
+  if constexpr (std::is_same_v<T, BF16> && std::is_same_v<Some, All>) {
+    const NativeBF16 a_bits = NativeNarrow(a.lower, a.upper);
+    const NativeBF16 b_bits = NativeNarrow(b.lower, b.upper);
+    if (HWY_LIKELY(!HasZero(a_bits, b_bits))) {
+      hn::StoreU(a_bits, PackedTag(), Bits(a_to));
+      hn::StoreU(b_bits, PackedTag(), Bits(b_to));
+      return;
+    }
+  }
+#endif
   Store(a, a_to, a_some);
   Store(b, b_to, b_some);
 }

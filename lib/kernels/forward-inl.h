@@ -8,6 +8,7 @@
 //   kD       the length of a short row, or 0 where it is not known
 //   kPairs   pairs of vectors that a row in registers takes (rows-inl.h)
 //   kWhole   such a row fills its pairs
+//   kAdds    the residual is added to such a row
 
 #if defined(RMSNORM_LIB_KERNELS_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_FORWARD_INL_H_
@@ -232,20 +233,25 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
 template <class T>
 constexpr bool kHoldsRowsOf = kN >= 16 && sizeof(T) == 4;
 
-template <size_t kCount>
-HWY_INLINE float SumSquares(const Lanes<kCount>& row) {
-  return SumOfLanes(Mul(row, row));
-}
-
-// The input of the norm: the rows of x or, in AddedRows, the sums that Make() also writes.
+// The input of the norm: the rows of x or, with kAdds, the sums of the residual and x, which Make()
+// also writes.
+template <bool kAdds>
 struct InputRows {
-  HWY_INLINE explicit InputRows(const Run& run) : x(run, kX) {}
+  HWY_INLINE explicit InputRows(const Run& run)
+      : x(run, kX), residual(run, kAdds ? kResidual : kX), sum(run, kAdds ? kResidualOut : kX) {}
   template <bool kWhole, size_t kCount>
   HWY_INLINE Lanes<kCount> Make(size_t row, size_t d) const {
-    return LoadRow<kWhole, kCount>(x[row], d);
+    if constexpr (!kAdds) return LoadRow<kWhole, kCount>(x[row], d);
+    const Lanes<kCount> added =
+        Add(LoadRow<kWhole, kCount>(residual[row], d), LoadRow<kWhole, kCount>(x[row], d));
+    StoreRow<kWhole, false>(added, sum[row], d);
+    return added;
   }
-  HWY_INLINE const float* Made(size_t row) const { return x[row]; }
+  HWY_INLINE const float* Made(size_t row) const { return sum[row]; }
+
   RowsOf<const float> x;
+  RowsOf<const float> residual;
+  RowsOf<float> sum;
 };
 
 // Whether a weight of more than 64 elements stays in registers, too. clang 19 then puts other
@@ -259,7 +265,7 @@ constexpr bool kHoldsLongWeight = true;
 // f32 rows that take kPairs pairs. One row is summed while the row before it waits for its 1 / RMS,
 // and none is read twice. The fields of the root are copied one by one: a copy by vectors waits for
 // the caller's stores of single fields, and one row of 64 takes 2.5 times as long by clang.
-template <size_t kPairs, bool kWhole, bool kStream, class Sources>
+template <size_t kPairs, bool kWhole, bool kStream, bool kAdds>
 HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
   Root root;
@@ -269,23 +275,23 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, s
   size_t d = run.d;
   AssumeHeld<kPairs, kWhole>(d);
   const size_t count = run.count;
-  const Sources sources(run);
+  const InputRows<kAdds> input(run);
   const RowsOf<float> y(run, kY);
   const RowsOf<float> rstd(run, kRstd);
   const bool has_rstd = run.Has(kRstd);
   const float* const weight = run.Row<const float>(kWeight, 0);
   const Lanes<kCount> held_weight = LoadRow<kWhole, kCount>(weight, d);
   // Make() has already run for the row after an unsafe one.
-  Lanes<kCount> row = begin == 0 ? sources.template Make<kWhole, kCount>(0, d)
-                                 : LoadRow<kWhole, kCount>(sources.Made(begin), d);
-  float sum = SumSquares(row);
+  Lanes<kCount> row = begin == 0 ? input.template Make<kWhole, kCount>(0, d)
+                                 : LoadRow<kWhole, kCount>(input.Made(begin), d);
+  float sum = SumOfLanes(Mul(row, row));
   for (size_t i = begin;; ++i) {
     const bool more = i + 1 < count;
     Lanes<kCount> next;
     float next_sum;
     if (more) {
-      next = sources.template Make<kWhole, kCount>(i + 1, d);
-      next_sum = SumSquares(next);
+      next = input.template Make<kWhole, kCount>(i + 1, d);
+      next_sum = SumOfLanes(Mul(next, next));
     }
     const float under_root = UnderRoot(root, sum);
     if (HWY_UNLIKELY(!IsSafe(under_root))) return i;
@@ -302,15 +308,15 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, s
   }
 }
 
-template <size_t kPairs, class Sources>
+template <size_t kPairs, bool kAdds>
 size_t NormaliseHeldRows(const Norm& norm, const Run& run, size_t begin) {
   if (run.d != kPairs * kPair) {
-    return NormaliseRowsInRegisters<kPairs, false, false, Sources>(norm, run, begin);
+    return NormaliseRowsInRegisters<kPairs, false, false, kAdds>(norm, run, begin);
   }
   // Not a branch for each row, which is slow past the caches.
   return norm.stream && AreAligned(run, kY)
-             ? NormaliseRowsInRegisters<kPairs, true, true, Sources>(norm, run, begin)
-             : NormaliseRowsInRegisters<kPairs, true, false, Sources>(norm, run, begin);
+             ? NormaliseRowsInRegisters<kPairs, true, true, kAdds>(norm, run, begin)
+             : NormaliseRowsInRegisters<kPairs, true, false, kAdds>(norm, run, begin);
 }
 
 // ------------------------------------------------------------------ weights

@@ -69,12 +69,12 @@ constexpr void SetReadingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.quantise[type] = QuantiseValues<T>;
 }
 
-template <class Sources>
+template <bool kAdds>
 constexpr void SetHeldRows(RowsLeaf (&leaves)[4]) {
-  leaves[0] = NormaliseHeldRows<1, Sources>;
-  leaves[1] = NormaliseHeldRows<2, Sources>;
-  leaves[2] = NormaliseHeldRows<3, Sources>;
-  leaves[3] = NormaliseHeldRows<4, Sources>;
+  leaves[0] = NormaliseHeldRows<1, kAdds>;
+  leaves[1] = NormaliseHeldRows<2, kAdds>;
+  leaves[2] = NormaliseHeldRows<3, kAdds>;
+  leaves[3] = NormaliseHeldRows<4, kAdds>;
 }
 
 constexpr Leaves MakeLeaves() {
@@ -86,8 +86,8 @@ constexpr Leaves MakeLeaves() {
   SetWritingLeaves<F16>(RMSNORM_F16, leaves);
   SetWritingLeaves<BF16>(RMSNORM_BF16, leaves);
   if constexpr (kHoldsRowsOf<float>) {
-    SetHeldRows<InputRows>(leaves.held_rows[0]);
-    SetHeldRows<AddedRows>(leaves.held_rows[1]);
+    SetHeldRows<false>(leaves.held_rows[0]);
+    SetHeldRows<true>(leaves.held_rows[1]);
   }
   leaves.backward = &kBackwardLeaves;
   return leaves;
@@ -105,18 +105,12 @@ constexpr KernelTable MakeKernels() {
   return kernels;
 #else
   constexpr unsigned short kOf16Bits = HWY_TARGET == HWY_AVX2 ? 150 : 100;
-  KernelTable kernels = {};
-  kernels.target = RMSNORM_TARGET_NAME;
-  kernels.picoseconds[DtypeIndex(RMSNORM_F32)] = 100;
-  kernels.picoseconds[DtypeIndex(RMSNORM_F16)] = kOf16Bits;
-  kernels.picoseconds[DtypeIndex(RMSNORM_BF16)] = kOf16Bits;
-  kernels.prepare = PrepareKernel;
-  kernels.forward = ForwardKernel;
-  kernels.backward = BackwardKernel;
-  kernels.add_rows = AddRowsKernel;
-  kernels.store_sums = StoreSumsKernel;
-  kernels.leaves = &kLeaves;
-  return kernels;
+  return {
+      RMSNORM_TARGET_NAME, {100, kOf16Bits, kOf16Bits},
+      PrepareKernel,       ForwardKernel,
+      BackwardKernel,      AddRowsKernel,
+      StoreSumsKernel,     &kLeaves,
+  };
 #endif
 }
 

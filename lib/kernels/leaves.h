@@ -91,8 +91,8 @@ struct Leaves {
   void (*add_and_sum_fours[kDtypes])(const Run& run, size_t begin, size_t count, float* sums);
   // Writes residual_out = residual + the norm of x for a row.
   RowLeaf post_norm_add[kDtypes];
-  // Fills a tile with x times the activation of a gate. The elements after the n first ones are not
-  // all zeros.
+  // Fills a tile with x times the activation of a gate. It may be x itself. The elements after the
+  // n first ones are not all zeros.
   void (*gate_tile[kDtypes])(rmsnorm_activation activation, const void* x, const void* gate,
                              size_t n, float* tile);
 
@@ -114,7 +114,7 @@ struct Leaves {
 
   // Adds values to the range of a row.
   void (*add_to_range[kDtypes])(const void* values, size_t n, QuantisedRange& range);
-  // Writes the integers of values, which are all finite.
+  // Writes the integers of values, which are all finite unless there are no steps.
   void (*quantise[kDtypes])(const void* values, size_t n, const QuantisedSteps& steps, int8_t* q);
 
   const BackwardLeaves* backward;

@@ -10,6 +10,7 @@
 #endif
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "../element.h"
@@ -40,7 +41,8 @@ HWY_NOINLINE void AddValuesToRange(const void* from_data, size_t n, QuantisedRan
   auto low = hn::Zero(tag);
   auto high = hn::Zero(signed_tag);
   for (size_t j = 0; j < n; j += kSize) {
-    const auto bits = j + kSize <= n ? LoadBits(from + j, All()) : LoadBits(from + j, First{n - j});
+    const auto* const at = Bits(from + j);
+    const auto bits = j + kSize <= n ? hn::LoadU(tag, at) : LoadBits(tag, at, n - j);
     low = hn::Max(low, bits);
     high = hn::Max(high, hn::BitCast(signed_tag, bits));
   }
@@ -84,10 +86,14 @@ HWY_INLINE void StoreBytes(hn::Vec<BytesTag> bytes, int8_t* to, First some) {
   StoreTail(BytesTag(), bytes, to, some.n);
 }
 
-// Writes the integers of n values.
+// Writes the integers of n values, which are all finite unless there are no steps.
 template <class T>
 HWY_NOINLINE void QuantiseValues(const void* from_data, size_t n, const QuantisedSteps& steps,
                                  int8_t* q) {
+  if (steps.none) {
+    std::memset(q, 0, n);
+    return;
+  }
   const T* const from = static_cast<const T*>(from_data);
   const F32Vec inverse = hn::Set(F32Tag(), steps.inverse);
   const auto zero = hn::Set(I16Tag(), static_cast<int16_t>(steps.zero));

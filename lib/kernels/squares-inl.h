@@ -104,7 +104,7 @@ template <size_t kCount, class Source>
 HWY_INLINE Lanes<kCount> Squares(Source x) {
   if constexpr (kCount == 2) {
     const Lanes<2> v = MakeTwoForSum(x);
-    return Mul(v, v);
+    return {{Mul(v.first.pair, v.first.pair)}, {Mul(v.second.pair, v.second.pair)}};
   } else {
     return {Squares<kCount / 2>(x), Squares<kCount / 2>(x + kCount / 2 * kPair)};
   }

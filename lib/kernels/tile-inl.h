@@ -97,11 +97,20 @@ class TiledLanes {
  public:
   HWY_INLINE TiledLanes() { std::fill_n(lane_, kLanes, Real{0}); }
 
-  // Add n elements of tiles. The weight may be the run's own if n is a multiple of kLanes.
-  HWY_NOINLINE void AddSquares(const float* x, size_t n) { Add<true>(x, x, x, n); }
+  // Adds the products dy * weight * x of n elements of tiles. The weight may be the run's own if n
+  // is a multiple of kLanes. Without one it is null. The product dy * weight is exact in binary64.
   HWY_NOINLINE void AddProducts(const float* x, const float* dy, const float* weight, size_t n) {
-    Add<false>(x, dy, weight, n);
+    for (size_t l = 0; l < kLanes; l += kSize) {
+      auto sum = hn::Load(kTag, lane_ + l);
+      for (size_t j = l; j < n; j += kLanes) {
+        auto g = LoadAs(kTag, dy + j);
+        if (weight != nullptr) g = hn::Mul(g, LoadAs(kTag, weight + j));
+        sum = hn::MulAdd(g, LoadAs(kTag, x + j), sum);
+      }
+      hn::Store(sum, kTag, lane_ + l);
+    }
   }
+  HWY_INLINE void AddSquares(const float* x, size_t n) { AddProducts(x, x, nullptr, n); }
 
   // Folds the lanes: lane l += lane l + half, until one is left. The next block starts at 0.
   HWY_NOINLINE Real Fold() {
@@ -114,20 +123,6 @@ class TiledLanes {
   }
 
  private:
-  // The product dy * weight is exact in binary64.
-  template <bool kSquares>
-  HWY_INLINE void Add(const float* x, const float* dy, const float* weight, size_t n) {
-    for (size_t l = 0; l < kLanes; l += kSize) {
-      auto sum = hn::Load(kTag, lane_ + l);
-      for (size_t j = l; j < n; j += kLanes) {
-        const auto xs = LoadAs(kTag, x + j);
-        const auto g = kSquares ? xs : hn::Mul(LoadAs(kTag, dy + j), LoadAs(kTag, weight + j));
-        sum = hn::MulAdd(g, xs, sum);
-      }
-      hn::Store(sum, kTag, lane_ + l);
-    }
-  }
-
   static constexpr hn::ScalableTag<Real> kTag = {};
   static constexpr size_t kSize = hn::MaxLanes(kTag);
   HWY_ALIGN Real lane_[kLanes];

@@ -11,11 +11,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "../element.h"
 #include "../inverse_rms.h"
-#include "gate-inl.h"
 #include "tile-inl.h"
 
 #if !RMSNORM_NATIVE_BF16
@@ -24,23 +22,21 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ steps on a tile
 
-// Multiplies by r, in binary64 if `cold`, and rounds to a dtype. Then multiplies by the weight and
+// Multiplies by r, in binary64 if kCold, and rounds to a dtype. Then multiplies by the weight and
 // adds the bias, either of which may be null.
-inline HWY_NOINLINE void ScaleTile(double r, bool cold, rmsnorm_dtype dtype,
-                                   const float* HWY_RESTRICT weight, const float* HWY_RESTRICT bias,
-                                   size_t n, float* HWY_RESTRICT tile) {
+template <bool kCold>
+HWY_NOINLINE void ScaleTile(double r, rmsnorm_dtype dtype, const float* HWY_RESTRICT weight,
+                            const float* HWY_RESTRICT bias, size_t n, float* HWY_RESTRICT tile) {
   const F32Tag tag;
   const HalfTag half;
-  const F64Vec wide_r = hn::Set(F64Tag(), r);
-  const F32Vec hot_r = hn::Set(tag, static_cast<float>(r));
   for (size_t j = 0; j < n; j += kN) {
-    F32Vec value = hn::Load(tag, tile + j);
-    if (cold) {
-      const auto lower = hn::DemoteTo(half, hn::Mul(LoadAs(F64Tag(), tile + j), wide_r));
-      const auto upper = hn::DemoteTo(half, hn::Mul(LoadAs(F64Tag(), tile + j + kN64), wide_r));
-      value = hn::Combine(tag, upper, lower);
+    F32Vec value;
+    if constexpr (kCold) {
+      const F64Vec rs = hn::Set(F64Tag(), r);
+      value = hn::Combine(tag, hn::DemoteTo(half, hn::Mul(LoadAs(F64Tag(), tile + j + kN64), rs)),
+                          hn::DemoteTo(half, hn::Mul(LoadAs(F64Tag(), tile + j), rs)));
     } else {
-      value = hn::Mul(value, hot_r);
+      value = hn::Mul(hn::Load(tag, tile + j), hn::Set(tag, static_cast<float>(r)));
     }
     if (dtype == RMSNORM_F16) value = Round<F16>(value);
     if (dtype == RMSNORM_BF16) value = Round<BF16>(PlainNaN(value));
@@ -69,32 +65,6 @@ inline float RoundTo(rmsnorm_dtype dtype, float value) {
                                  : value;
 }
 
-// Multiplies a tile by the activation of the gate in another tile.
-inline HWY_NOINLINE void GateTile(rmsnorm_activation activation, const float* HWY_RESTRICT gate,
-                                  size_t n, float* HWY_RESTRICT tile) {
-  const auto silu = IsSilu(activation);
-  for (size_t j = 0; j < n; j += 2 * kPair) {
-    const size_t k = j + kPair;
-    const Lanes<2> factor = Activate(silu, {{Load(gate + j)}, {Load(gate + k)}});
-    Store(Mul(Load(tile + j), factor.first.pair), tile + j);
-    Store(Mul(Load(tile + k), factor.second.pair), tile + k);
-  }
-}
-
-// ------------------------------------------------------------------ integers
-
-// Writes n integers of a row. `type` is the index of the values' dtype in the tables of leaves.
-HWY_INLINE void WriteIntegers(const Leaves& leaves, int type, const Run& run, size_t row,
-                              size_t begin, size_t n, const QuantisedSteps& steps,
-                              const void* values) {
-  int8_t* const q = run.Row<int8_t>(kQ, row) + begin;
-  if (steps.none) {
-    std::memset(q, 0, n);
-  } else {
-    leaves.quantise[type](values, n, steps, q);
-  }
-}
-
 // Finds the steps of a row from its range, and writes them.
 HWY_INLINE QuantisedSteps WriteSteps(const Run& run, size_t row, const QuantisedRange& range) {
   const QuantisedSteps steps = range.Steps(run.Has(kZero));
@@ -104,6 +74,12 @@ HWY_INLINE QuantisedSteps WriteSteps(const Run& run, size_t row, const Quantised
 }
 
 // ------------------------------------------------------------------ a row
+
+// Calls f(begin of a block, its size) for the blocks of d elements.
+template <class F>
+HWY_INLINE void ForEachBlock(size_t d, const F& f) {
+  for (size_t begin = 0; begin < d; begin += kBlock) f(begin, std::min(kBlock, d - begin));
+}
 
 // The inverse RMS of a row. `cold` says that it multiplies in binary64.
 struct RowInverse {
@@ -131,31 +107,28 @@ class TiledRow {
   void WriteOutputs() {
     if (source_ == kX && run_.Has(kPostNormWeight)) {
       post_norm_ = InverseOf(SumOfSource(), [this] {
-        return ColdSumOfTiles([this](size_t begin, size_t n) { ReadSource(begin, n); });
+        return ColdSumOfTiles(
+            [this](size_t begin, size_t n) { ReadTile(norm_, run_, kX, row_, begin, n, tile_); });
       });
     }
     const RowInverse inverse = FindInverse();
     if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse.r);
     const QuantisedSteps steps = run_.Has(kQ) ? FindSteps(inverse) : QuantisedSteps{};
-    ForEachBlock([&](size_t begin, size_t n) {
+    ForEachBlock(run_.d, [&](size_t begin, size_t n) {
       MakeInput(begin, n);
-      if (source_ == kX && run_.Has(kResidualOut)) WriteBlock(kResidualOut, begin, n);
+      if (source_ == kX && run_.Has(kResidualOut)) {
+        WriteTile(norm_, run_, kResidualOut, row_, begin, n, tile_);
+      }
       if (!run_.Has(kY) && !run_.Has(kQ)) return;
       MakeOutput(inverse, begin, n);
-      if (run_.Has(kY)) WriteBlock(kY, begin, n);
-      if (run_.Has(kQ)) WriteIntegers(leaves_, kF32, run_, row_, begin, n, steps, tile_);
+      if (run_.Has(kY)) WriteTile(norm_, run_, kY, row_, begin, n, tile_);
+      if (run_.Has(kQ)) {
+        leaves_.quantise[kF32](tile_, n, steps, run_.Row<int8_t>(kQ, row_) + begin);
+      }
     });
   }
 
  private:
-  // Calls f(begin of the block, its size).
-  template <class F>
-  void ForEachBlock(const F& f) const {
-    for (size_t begin = 0; begin < run_.d; begin += kBlock) {
-      f(begin, std::min(kBlock, run_.d - begin));
-    }
-  }
-
   // Reads an operand's part of a block piece by piece, and calls f(begin of the piece, its size).
   template <class F>
   void ForEachPiece(Operand operand, size_t begin, size_t n, const F& f) {
@@ -165,12 +138,6 @@ class TiledRow {
       f(j, size);
     }
   }
-
-  void WriteBlock(Operand operand, size_t begin, size_t n) const {
-    WriteTile(norm_, run_, operand, row_, begin, n, tile_);
-  }
-
-  void ReadSource(size_t begin, size_t n) { ReadTile(norm_, run_, source_, row_, begin, n, tile_); }
 
   // ---------------------------------------------------------------- 1 / RMS
 
@@ -182,7 +149,7 @@ class TiledRow {
   float SumOfInput() {
     if (!is_made_) return SumOfSource();
     float total = 0;
-    ForEachBlock([&](size_t begin, size_t n) {
+    ForEachBlock(run_.d, [&](size_t begin, size_t n) {
       MakeInput(begin, n);
       total += leaves_.sum[kF32](tile_, nullptr, nullptr, n);
     });
@@ -193,7 +160,7 @@ class TiledRow {
   template <class Make>
   double ColdSumOfTiles(const Make& make) {
     double total = 0;
-    ForEachBlock([&](size_t begin, size_t n) {
+    ForEachBlock(run_.d, [&](size_t begin, size_t n) {
       make(begin, n);
       TiledLanes<double> lanes;
       lanes.AddSquares(tile_, n);
@@ -235,16 +202,14 @@ class TiledRow {
   void MakeInput(size_t begin, size_t n) {
     if (begin == begin_) return;
     begin_ = begin;
-    ReadSource(begin, n);
+    ReadTile(norm_, run_, source_, row_, begin, n, tile_);
     if (!is_made_) return;
     const rmsnorm_dtype dtype = norm_.dtype[kX];
     if (run_.Has(kPostNormWeight)) {
       Scale(post_norm_, dtype, run_.Row<float>(kPostNormWeight, row_) + begin, nullptr, n);
       RoundTile(dtype, n, tile_);
     }
-    if (norm_.factor != 1.0f) {
-      ScaleTile(norm_.factor, false, dtype, nullptr, nullptr, n, tile_);
-    }
+    if (norm_.factor != 1.0f) ScaleTile<false>(norm_.factor, dtype, nullptr, nullptr, n, tile_);
     if (norm_.gate_placement == RMSNORM_GATE_BEFORE) ApplyGate(begin, n);
     if (run_.Has(kResidual)) {
       ForEachPiece(kResidual, begin, n,
@@ -256,7 +221,7 @@ class TiledRow {
   }
 
   // Turns the tile from the input of the norm into y. Its rounding to y's type is left to
-  // WriteBlock() where there are no integers.
+  // WriteTile() where there are no integers.
   void MakeOutput(const RowInverse& inverse, size_t begin, size_t n) {
     begin_ = ~size_t{0};
     const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
@@ -271,23 +236,26 @@ class TiledRow {
   // Scales the tile by the rounding order of a norm of elements of x_dtype.
   void Scale(const RowInverse& inverse, rmsnorm_dtype x_dtype, const float* weight,
              const float* bias, size_t n) {
-    const bool rounds_r = norm_.rounding == RMSNORM_ROUND_INVERSE;
-    const double r = rounds_r ? RoundTo(x_dtype, static_cast<float>(inverse.r)) : inverse.r;
     const rmsnorm_dtype dtype =
         norm_.rounding == RMSNORM_ROUND_AFTER_WEIGHT ? RMSNORM_F32 : x_dtype;
-    ScaleTile(r, inverse.cold && !rounds_r, dtype, weight, bias, n, tile_);
+    if (norm_.rounding == RMSNORM_ROUND_INVERSE) {
+      const float r = RoundTo(x_dtype, static_cast<float>(inverse.r));
+      ScaleTile<false>(r, dtype, weight, bias, n, tile_);
+    } else {
+      (inverse.cold ? ScaleTile<true> : ScaleTile<false>)(inverse.r, dtype, weight, bias, n, tile_);
+    }
   }
 
   void ApplyGate(size_t begin, size_t n) {
     ForEachPiece(kGate, begin, n, [this](size_t j, size_t size) {
-      GateTile(norm_.activation, piece_, size, tile_ + j);
+      leaves_.gate_tile[kF32](norm_.activation, tile_ + j, piece_, size, tile_ + j);
     });
   }
 
   // The steps are known once the whole row has been made. It is made again for its outputs.
   QuantisedSteps FindSteps(const RowInverse& inverse) {
     QuantisedRange range;
-    ForEachBlock([&](size_t begin, size_t n) {
+    ForEachBlock(run_.d, [&](size_t begin, size_t n) {
       MakeInput(begin, n);
       MakeOutput(inverse, begin, n);
       leaves_.add_to_range[kF32](tile_, n, range);
