@@ -5,36 +5,38 @@
 #define RMSNORM_LIB_GRADIENT_TERMS_H_
 
 #include <cmath>
+#include <type_traits>
 
 #include "inverse_rms.h"
 
 namespace rmsnorm::internal {
 
-// The terms of a row's gradient: dx = r * (g - (x * scale_x) * mean). The second part is the scaled
+// A row's terms in a precision: dx = r * (g - (x * scale_x) * mean). The second part is the scaled
 // x times its mean product with g.
 template <class Real>
 struct Terms {
   Real r;
   Real scale_x;
   Real mean;
+  bool only_g;  // dx = r * g: the second part is +0, whatever x holds
 };
 
-// Which part of a row f32 cannot hold: all of it, as in forward, or dx alone, whose second term is
-// not finite.
+// The sums of a row in a precision.
+template <class Real>
+struct Sums {
+  Real squares;  // 0 where it is not needed
+  Real dot;      // c
+};
+
+// What f32 cannot hold of a row: all of it, as in forward, or dx alone, whose second part is not
+// finite.
 enum class Cold { kNothing, kDx, kAll };
 
-// The terms of a row, widened from f32 where nothing is cold, and r in f32.
-struct RowTerms {
-  Terms<double> terms;
-  float r;
+// A row's terms in f32. Where something is cold, dx needs the terms in binary64. If all is cold, dw
+// needs them, too.
+struct HotTerms {
+  Terms<float> terms;
   Cold cold;
-  bool only_g;  // dx = r * g: the second term is +0, whatever x holds
-};
-
-// The sums of a row in f32.
-struct RowSums {
-  float squares;  // 0 where it is not needed
-  float dot;      // c
 };
 
 // Whether dx = r * g, without a second term: with eps outside where the RMS is 0, and with eps as a
@@ -48,17 +50,19 @@ bool IsOnlyG(const Root& root, Real under_root) {
 
 // With eps inside, or as a floor below the RMS, dx = r * (g - (x * r) * ((c * r) / D)). With eps
 // outside and s = sqrt(sum / D), dx = r * (g - x * ((c * r) / (D * s))); x * 1 is exact. f32
-// multiplies by 1 / D. `under_root` matters with eps outside only.
-inline Terms<float> MakeTerms(const Root& root, float r, float under_root, float c) {
-  if (IsOnlyG(root, under_root)) return {r, 0, 0};
-  const float mean = (c * r) * root.inverse_divisor;
-  if (root.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, mean};
-  return {r, 1, mean / std::sqrt(under_root)};
-}
-inline Terms<double> MakeTerms(const Root& root, double r, double under_root, double c) {
-  if (IsOnlyG(root, under_root)) return {r, 0, 0};
-  if (root.eps_placement != RMSNORM_EPS_OUTSIDE) return {r, r, (c * r) / root.divisor};
-  return {r, 1, (c * r) / (root.divisor * std::sqrt(under_root))};
+// multiplies by 1 / D, and then divides by s.
+template <class Real>
+Terms<Real> MakeTerms(const Root& root, Real r, Real under_root, Real c) {
+  if (IsOnlyG(root, under_root)) return {r, 0, 0, true};
+  const bool outside = root.eps_placement == RMSNORM_EPS_OUTSIDE;
+  Real mean = c * r;
+  if constexpr (std::is_same_v<Real, float>) {
+    mean *= root.inverse_divisor;
+    if (outside) mean /= std::sqrt(under_root);
+  } else {
+    mean /= outside ? root.divisor * std::sqrt(under_root) : root.divisor;
+  }
+  return {r, outside ? 1 : r, mean, false};
 }
 
 // Whether the sum of squares is needed, where `rstd` says whether the inverse RMS is given.
@@ -71,15 +75,9 @@ inline bool NeedsSquares(const Root& root, bool rstd) {
 constexpr float kSmallestInverse = 0x1p-64f;
 constexpr float kLargestInverse = 0x1p50f;
 
-struct HotTerms {
-  Terms<float> terms;
-  Cold cold;  // where it is not kNothing, the terms mean nothing but for r
-  bool only_g;
-};
-
 // The terms in f32. `rstd` is the row's, or null. Clang would else call it for each row: 4096
 // x 64 took 1.4 times as long.
-[[gnu::always_inline]] inline HotTerms MakeHotTerms(const Root& root, const RowSums& sums,
+[[gnu::always_inline]] inline HotTerms MakeHotTerms(const Root& root, const Sums<float>& sums,
                                                     const float* rstd) {
   const float under_root = UnderRoot(root, sums.squares);
   const float r = rstd != nullptr ? *rstd : InverseRms(root, under_root);
@@ -87,23 +85,19 @@ struct HotTerms {
                         ? IsSafe(under_root)
                         : r >= kSmallestInverse && r <= kLargestInverse;
   // Made in place: a copy of the terms would pass through memory.
-  HotTerms hot = {MakeTerms(root, r, under_root, sums.dot), Cold::kNothing,
-                  IsOnlyG(root, under_root)};
+  HotTerms hot = {MakeTerms(root, r, under_root, sums.dot), Cold::kNothing};
   if (!safe) {
     hot.cold = Cold::kAll;
-  } else if (!std::isfinite(hot.only_g ? sums.dot : hot.terms.mean)) {
+  } else if (!std::isfinite(hot.terms.only_g ? sums.dot : hot.terms.mean)) {
     hot.cold = Cold::kDx;
   }
   return hot;
 }
 
-inline RowTerms Widened(const HotTerms& hot) {
-  return {{hot.terms.r, hot.terms.scale_x, hot.terms.mean}, hot.terms.r, hot.cold, hot.only_g};
-}
-
-inline Terms<float> Narrowed(const Terms<double>& terms) {
-  return {static_cast<float>(terms.r), static_cast<float>(terms.scale_x),
-          static_cast<float>(terms.mean)};
+inline Terms<double> MakeColdTerms(const Root& root, const Sums<double>& sums, const float* rstd) {
+  const double under_root = UnderRoot(root, sums.squares);
+  const double r = rstd != nullptr ? *rstd : InverseRms(root, under_root);
+  return MakeTerms(root, r, under_root, sums.dot);
 }
 
 }  // namespace rmsnorm::internal

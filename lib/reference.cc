@@ -374,22 +374,10 @@ Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
   return sum.Total();
 }
 
-RowSums SumsOfRow(const Norm& norm, const Run& run, size_t row) {
-  return {NeedsSquares(norm.root, run.Has(kRstd)) ? SumSquares<float>(norm, run, row, ReadX) : 0,
-          DotOfRow<float>(norm, run, row)};
-}
-
-// Step 2: from the sums to the terms r, scale_x and mean, by gradient_terms.h.
-RowTerms TermsOfRow(const Norm& norm, const Run& run, size_t row) {
-  const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
-  const HotTerms hot = MakeHotTerms(norm.root, SumsOfRow(norm, run, row), rstd);
-  if (hot.cold == Cold::kNothing) return Widened(hot);
-  const double under_root = NeedsSquares(norm.root, rstd != nullptr)
-                                ? UnderRoot(norm.root, SumSquares<double>(norm, run, row, ReadX))
-                                : 0;
-  const double r = rstd != nullptr ? *rstd : InverseRms(norm.root, under_root);
-  return {MakeTerms(norm.root, r, under_root, DotOfRow<double>(norm, run, row)), hot.terms.r,
-          hot.cold, IsOnlyG(norm.root, under_root)};
+template <class Real>
+Sums<Real> SumsOfRow(const Norm& norm, const Run& run, size_t row) {
+  const bool squares = NeedsSquares(norm.root, run.Has(kRstd));
+  return {squares ? SumSquares<Real>(norm, run, row, ReadX) : 0, DotOfRow<Real>(norm, run, row)};
 }
 
 // Section 12: dw and db add to sums in f32, with one rounding for each row, and take the rows of a
@@ -419,38 +407,45 @@ void AddRows(const Norm& norm, const Run& run) {
 // Section 11, step 3: dx is rounded to f32 once, then added to the values in its memory, then
 // rounded to its type.
 template <class Real>
-void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Real>& terms,
-             bool only_g) {
+void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Real>& terms) {
   const float* weight = piece.F32(kWeight);
   float dx[kPiece];
   if (piece.norm.add_to_dx) piece.Read(kDx, dx);
   for (size_t j = 0; j < piece.size; ++j) {
     const Real g = static_cast<Real>(dy[j]) * static_cast<Real>(weight[j]);
-    const Real mean_term = only_g ? 0 : (static_cast<Real>(x[j]) * terms.scale_x) * terms.mean;
+    const Real mean_term =
+        terms.only_g ? 0 : (static_cast<Real>(x[j]) * terms.scale_x) * terms.mean;
     const float gradient = static_cast<float>(terms.r * (g - mean_term));
     dx[j] = piece.norm.add_to_dx ? dx[j] + gradient : gradient;
   }
   piece.Write(kDx, dx);
 }
 
-void GradientOfRow(const Norm& norm, const Run& run, size_t row, const RowTerms& of_row) {
+// Step 2 leads from the sums to the terms r, scale_x and mean, by gradient_terms.h.
+void GradientOfRow(const Norm& norm, const Run& run, size_t row) {
+  const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
+  const HotTerms hot = MakeHotTerms(norm.root, SumsOfRow<float>(norm, run, row), rstd);
+  Terms<double> cold = {};
+  if (hot.cold != Cold::kNothing) {
+    cold = MakeColdTerms(norm.root, SumsOfRow<double>(norm, run, row), rstd);
+  }
   ForEachPiece(norm, run, row, [&](const Piece& piece) {
     float x[kPiece];
     float dy[kPiece];
     piece.Read(kX, x);
     piece.Read(kDy, dy);
     if (run.Has(kDw)) {
-      if (of_row.cold == Cold::kAll) {
-        AddToDw(piece, x, dy, of_row.terms.r);
+      if (hot.cold == Cold::kAll) {
+        AddToDw(piece, x, dy, cold.r);
       } else {
-        AddToDw(piece, x, dy, of_row.r);
+        AddToDw(piece, x, dy, hot.terms.r);
       }
     }
     if (run.Has(kDx)) {
-      if (of_row.cold == Cold::kNothing) {
-        WriteDx(piece, x, dy, Narrowed(of_row.terms), of_row.only_g);
+      if (hot.cold == Cold::kNothing) {
+        WriteDx(piece, x, dy, hot.terms);
       } else {
-        WriteDx(piece, x, dy, of_row.terms, of_row.only_g);
+        WriteDx(piece, x, dy, cold);
       }
     }
   });
@@ -458,9 +453,7 @@ void GradientOfRow(const Norm& norm, const Run& run, size_t row, const RowTerms&
 
 // Row by row, since dx may replace dy.
 void Backward(const Norm& norm, const Run& run) {
-  for (size_t row = 0; row < run.count; ++row) {
-    GradientOfRow(norm, run, row, TermsOfRow(norm, run, row));
-  }
+  for (size_t row = 0; row < run.count; ++row) GradientOfRow(norm, run, row);
 }
 
 // Section 12: the sums of the blocks of rows add up in rising order, then onto the values in the

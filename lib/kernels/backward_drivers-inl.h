@@ -77,22 +77,15 @@ HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
   return run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
 }
 
-template <class Real>
-struct TiledSums {
-  Real squares;  // 0 where it is not needed
-  Real dot;      // c
-};
-
 // The sums of a row of any types, in f32 or in binary64.
 template <class Real>
-HWY_NOINLINE TiledSums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row,
-                                        bool squares) {
+HWY_NOINLINE Sums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row, bool squares) {
   HWY_ALIGN float x[kTile];
   HWY_ALIGN float dy[kTile];
   HWY_ALIGN float last_weight[kTile];
   TiledLanes<Real> square_lanes;
   TiledLanes<Real> dot_lanes;
-  TiledSums<Real> total = {0, 0};
+  Sums<Real> total = {0, 0};
   for (size_t begin = 0; begin < run.d; begin += kTile) {
     const size_t n = std::min(kTile, run.d - begin);
     const float* weight = run.Row<float>(kWeight, 0) + begin;
@@ -112,14 +105,12 @@ HWY_NOINLINE TiledSums<Real> SumByTiles(const Norm& norm, const Run& run, size_t
   return total;
 }
 
-HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, const BackwardWay& way, size_t row) {
-  if (HWY_UNLIKELY(way.dot == nullptr)) {
-    const TiledSums<float> sums = SumByTiles<float>(norm, run, row, way.squares);
-    return {sums.squares, sums.dot};
-  }
+HWY_INLINE Sums<float> SumRow(const Norm& norm, const Run& run, const BackwardWay& way,
+                              size_t row) {
+  if (HWY_UNLIKELY(way.dot == nullptr)) return SumByTiles<float>(norm, run, row, way.squares);
   const char* const x = way.x[row];
   const char* const dy = way.dy[row];
-  RowSums total = {0, 0};
+  Sums<float> total = {0, 0};
   for (size_t begin = 0; begin < way.d; begin += kBlock) {
     const size_t n = std::min(kBlock, way.d - begin);
     const size_t skipped = begin * way.element_size;
@@ -130,92 +121,60 @@ HWY_INLINE RowSums SumRow(const Norm& norm, const Run& run, const BackwardWay& w
   return total;
 }
 
-// ------------------------------------------------------------------ terms
-
-// The terms of four rows, by the operations of MakeHotTerms(). Eps as a floor is not among them.
-struct FourTerms {
-  HWY_ALIGN float r[4];
-  HWY_ALIGN float scale_x[4];
-  HWY_ALIGN float mean[4];
-  bool safe;  // whether all four are; if not, the terms are meaningless
-
-  HWY_INLINE Terms<float> TermsAt(size_t i) const { return {r[i], scale_x[i], mean[i]}; }
-};
+HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, const BackwardWay& way,
+                                  size_t row) {
+  return MakeHotTerms(norm.root, SumRow(norm, run, way, row), RstdOf(run, row));
+}
 
 // The sums of a row of one block.
 HWY_INLINE FoldedDots DotRow(const BackwardWay& way, size_t row) {
   return way.dot(way.x[row], way.dy[row], way.weight, way.d);
 }
 
-// Makes the terms of four rows of one block and one type.
-HWY_INLINE void MakeFourTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
-                              FourTerms& terms) {
+// Which lanes are from `smallest` to `largest`.
+HWY_INLINE auto AreWithin(Four values, float smallest, float largest) {
+  const FourTag tag;
+  return hn::And(hn::Ge(values, hn::Set(tag, smallest)), hn::Le(values, hn::Set(tag, largest)));
+}
+
+// The terms of four rows of one block and one type, by the operations of MakeHotTerms(): the rows
+// share a root and the divisions. Returns whether f32 suffices for all four. Eps is not a floor
+// here.
+HWY_INLINE bool MakeFourTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
+                              Terms<float>* terms) {
   const FourTag tag;
   const bool outside = norm.root.eps_placement == RMSNORM_EPS_OUTSIDE;
-  const FoldedDots a = DotRow(way, row);
-  const FoldedDots b = DotRow(way, row + 1);
-  const FoldedDots c = DotRow(way, row + 2);
-  const FoldedDots e = DotRow(way, row + 3);
-  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
-  const Four dot = hn::Add(hn::Zero(tag), FoldFour(hn::Load(tag, a.dot), hn::Load(tag, b.dot),
-                                                   hn::Load(tag, c.dot), hn::Load(tag, e.dot)));
   const Four one = hn::Set(tag, 1.0f);
   const Four inverse_divisor = hn::Set(tag, norm.root.inverse_divisor);
-  const Four largest = hn::Set(tag, kLargestSafe);
-  Four r = one;
-  if (run.Has(kRstd)) {
-    if (HWY_LIKELY(run.stride[kRstd] == sizeof(float))) {
-      r = hn::LoadU(tag, run.Row<float>(kRstd, row));
-    } else {
-      HWY_ALIGN float rstd[4];
-      for (size_t i = 0; i < 4; ++i) rstd[i] = *run.Row<float>(kRstd, row + i);
-      r = hn::Load(tag, rstd);
-    }
-  }
-  Four root = one;
-  auto safe =
-      hn::And(hn::Ge(r, hn::Set(tag, kSmallestInverse)), hn::Le(r, hn::Set(tag, kLargestInverse)));
+  HWY_ALIGN float r_of[4];
+  HWY_ALIGN float mean_of[4];
+  const FoldedDots sums[4] = {DotRow(way, row), DotRow(way, row + 1), DotRow(way, row + 2),
+                              DotRow(way, row + 3)};
+  for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) r_of[i] = *run.Row<float>(kRstd, row + i);
+  Four r = run.Has(kRstd) ? hn::Load(tag, r_of) : one;
+  Four s = one;
+  auto safe = AreWithin(r, kSmallestInverse, kLargestInverse);
   if (way.squares) {
+    const Four squares = FoldFour(hn::Load(tag, sums[0].squares), hn::Load(tag, sums[1].squares),
+                                  hn::Load(tag, sums[2].squares), hn::Load(tag, sums[3].squares));
     const Four eps = hn::Set(tag, norm.root.eps);
-    const Four sums = FoldFour(hn::Load(tag, a.squares), hn::Load(tag, b.squares),
-                               hn::Load(tag, c.squares), hn::Load(tag, e.squares));
     const Four under_root =
-        outside ? hn::Mul(sums, inverse_divisor) : hn::MulAdd(sums, inverse_divisor, eps);
-    safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)), hn::Le(under_root, largest));
-    root = hn::Sqrt(under_root);
-    if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(root, eps) : root);
+        outside ? hn::Mul(squares, inverse_divisor) : hn::MulAdd(squares, inverse_divisor, eps);
+    safe = AreWithin(under_root, kSmallestSafe, kLargestSafe);
+    s = hn::Sqrt(under_root);
+    if (!run.Has(kRstd)) r = hn::Div(one, outside ? hn::Add(s, eps) : s);
   }
+  // The sum of the first block is added to +0, which turns a -0 into +0. Squares give none.
+  const Four dot =
+      hn::Add(hn::Zero(tag), FoldFour(hn::Load(tag, sums[0].dot), hn::Load(tag, sums[1].dot),
+                                      hn::Load(tag, sums[2].dot), hn::Load(tag, sums[3].dot)));
   Four mean = hn::Mul(hn::Mul(dot, r), inverse_divisor);
-  if (outside) mean = hn::Div(mean, root);
-  hn::Store(r, tag, terms.r);
-  hn::Store(outside ? one : r, tag, terms.scale_x);
-  hn::Store(mean, tag, terms.mean);
-  terms.safe = hn::AllTrue(tag, hn::And(safe, hn::Le(hn::Abs(mean), largest)));
-}
-
-HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, const BackwardWay& way,
-                                  size_t row) {
-  return MakeHotTerms(norm.root, SumRow(norm, run, way, row), RstdOf(run, row));
-}
-
-// The terms in binary64 of a row with something cold. If its r is NaN the other terms do not
-// matter.
-inline HWY_NOINLINE RowTerms ColdTermsOfRow(const Norm& norm, const Run& run, size_t row,
-                                            const HotTerms& hot) {
-  const float hot_r = hot.terms.r;
-  if (std::isnan(hot_r)) return {{hot_r, 0, 0}, hot_r, hot.cold, false};
-  const float* const rstd = RstdOf(run, row);
-  const TiledSums<double> sums =
-      SumByTiles<double>(norm, run, row, NeedsSquares(norm.root, rstd != nullptr));
-  const double under_root = UnderRoot(norm.root, sums.squares);
-  const double r = rstd != nullptr ? *rstd : InverseRms(norm.root, under_root);
-  return {MakeTerms(norm.root, r, under_root, sums.dot), hot_r, hot.cold,
-          IsOnlyG(norm.root, under_root)};
-}
-
-HWY_INLINE RowTerms AnyTermsOfRow(const Norm& norm, const Run& run, size_t row,
-                                  const HotTerms& hot) {
-  return hot.cold == Cold::kNothing ? Widened(hot) : ColdTermsOfRow(norm, run, row, hot);
+  if (outside) mean = hn::Div(mean, s);
+  safe = hn::And(safe, AreWithin(hn::Abs(mean), 0, kLargestSafe));
+  hn::Store(r, tag, r_of);
+  hn::Store(mean, tag, mean_of);
+  for (size_t i = 0; i < 4; ++i) terms[i] = {r_of[i], outside ? 1 : r_of[i], mean_of[i], false};
+  return hn::AllTrue(tag, safe);
 }
 
 // ------------------------------------------------------------------ rows by tiles
@@ -233,9 +192,9 @@ inline HWY_NOINLINE void AddWideTerms(double row_r, const float* x, const float*
   }
 }
 
-// Makes a tile of dx in binary64 and rounds it to f32.
-inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x, const float* dy,
-                                      const float* weight, size_t n, float* dx) {
+// Turns a tile of dy into dx, made in binary64 and rounded to f32.
+inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x,
+                                      const float* weight, size_t n, float* dy) {
   const F64Tag wide;
   const HalfTag half;
   const F64Vec r = hn::Set(wide, terms.r);
@@ -245,7 +204,7 @@ inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x
     const F64Vec g = hn::Mul(LoadAs(wide, dy + j), LoadAs(wide, weight + j));
     const F64Vec gradient =
         hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(LoadAs(wide, x + j), scale_x), mean)));
-    hn::Store(hn::DemoteTo(half, gradient), half, dx + j);
+    hn::Store(hn::DemoteTo(half, gradient), half, dy + j);
   }
 }
 
@@ -259,21 +218,21 @@ HWY_INLINE void WidenSums(const Leaves& leaves, bool start, const float* sums, s
   }
 }
 
-// Writes the gradients of a row with any types and terms. dx may replace dy, so a tile's dw is done
-// before its dx is written.
+// Writes the gradients of a row with any types from its terms. Those in binary64 count where
+// something is cold. dx may replace dy, so a tile's dw is done before its dx.
 inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t row,
-                                      const RowTerms& terms) {
+                                      const HotTerms& hot, const Terms<double>& cold) {
   HWY_ALIGN float x[kTile];
-  HWY_ALIGN float dy[kTile];
-  HWY_ALIGN float weight[kTile];
-  HWY_ALIGN float dx[kTile];
+  HWY_ALIGN float dy[kTile];  // and then dx
+  HWY_ALIGN float other[kTile];
   const Leaves& leaves = *norm.kernels->leaves;
   const auto& apply = leaves.backward->apply[kF32];
+  const bool only_g = hot.cold == Cold::kNothing ? hot.terms.only_g : cold.only_g;
   Run tile(1, kTile);  // a row of f32
   tile.start_sums = run.start_sums && row == 0;
   tile.Set(kX, x, 0);
   tile.Set(kDy, dy, 0);
-  tile.Set(kDx, dx, 0);
+  tile.Set(kDx, dy, 0);
   for (size_t begin = 0; begin < run.d; begin += kTile) {
     const size_t n = std::min(kTile, run.d - begin);
     tile.d = n;
@@ -281,87 +240,62 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
     ReadTile(norm, run, kDy, row, begin, n, dy);
     if (run.Has(kDw)) {
       float* const dw = run.Row<float>(kDw, 0) + begin;
-      if (terms.cold == Cold::kAll) {
-        HWY_ALIGN float sums[kTile];
-        WidenSums(leaves, tile.start_sums, dw, n, sums);
-        AddWideTerms(terms.terms.r, x, dy, n, sums);
-        leaves.narrow[kF32](sums, n, dw);
+      if (hot.cold == Cold::kAll) {
+        WidenSums(leaves, tile.start_sums, dw, n, other);
+        AddWideTerms(cold.r, x, dy, n, other);
+        leaves.narrow[kF32](other, n, dw);
       } else {
         tile.Set(kDw, dw, 0);
-        apply[static_cast<int>(Dx::kNone)][1](tile, 0, {terms.r, 0, 0});
+        apply[static_cast<int>(Dx::kNone)][1](tile, 0, hot.terms);
       }
     }
     if (!run.Has(kDx)) continue;
-    if (terms.only_g) std::fill_n(x, kTile, 0.0f);
-    if (terms.cold == Cold::kNothing) {
+    if (only_g) std::fill_n(x, kTile, 0.0f);
+    if (hot.cold == Cold::kNothing) {
       tile.Set(kWeight, run.Row<float>(kWeight, 0) + begin, 0);
-      apply[static_cast<int>(Dx::kStore)][0](tile, 0, Narrowed(terms.terms));
+      apply[static_cast<int>(Dx::kStore)][0](tile, 0, hot.terms);
     } else {
-      ReadTile(norm, run, kWeight, 0, begin, n, weight);
-      WideGradient(terms.terms, x, dy, weight, n, dx);
+      ReadTile(norm, run, kWeight, 0, begin, n, other);
+      WideGradient(cold, x, other, n, dy);
     }
     if (norm.add_to_dx) {
-      ReadTile(norm, run, kDx, row, begin, n, x);
-      AddTile(x, n, dx);
+      ReadTile(norm, run, kDx, row, begin, n, other);
+      AddTile(other, n, dy);
     }
-    WriteTile(norm, run, kDx, row, begin, n, dx);
+    WriteTile(norm, run, kDx, row, begin, n, dy);
   }
 }
 
-// ------------------------------------------------------------------ the way of each call
-
-HWY_INLINE bool IsPlain(const HotTerms& hot) { return hot.cold == Cold::kNothing && !hot.only_g; }
-
-HWY_INLINE void BackwardRow(const Norm& norm, const Run& run, const BackwardWay& way, size_t row) {
-  const HotTerms hot = HotTermsOfRow(norm, run, way, row);
-  if (HWY_LIKELY(way.apply != nullptr && IsPlain(hot))) {
-    way.apply(run, row, hot.terms);
-  } else {
-    ApplyByTiles(norm, run, row, AnyTermsOfRow(norm, run, row, hot));
+// The tiles of the sums and those of the gradients never lie on the stack together.
+inline HWY_NOINLINE void BackwardByTiles(const Norm& norm, const Run& run, size_t row,
+                                         const HotTerms& hot) {
+  // If r is NaN, the other terms do not matter.
+  Terms<double> cold = {hot.terms.r, 0, 0, false};
+  if (hot.cold != Cold::kNothing && !std::isnan(hot.terms.r)) {
+    const bool squares = NeedsSquares(norm.root, run.Has(kRstd));
+    cold = MakeColdTerms(norm.root, SumByTiles<double>(norm, run, row, squares), RstdOf(run, row));
   }
+  ApplyByTiles(norm, run, row, hot, cold);
+}
+
+// ------------------------------------------------------------------ loops over rows
+
+// Whether the leaves serve a row.
+HWY_INLINE bool IsPlain(const HotTerms& hot) {
+  return hot.cold == Cold::kNothing && !hot.terms.only_g;
 }
 
 inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const Run& run, size_t begin,
                                           size_t end) {
   const BackwardWay way = FindBackwardWay(norm, run);
-  for (size_t row = begin; row < end; ++row) BackwardRow(norm, run, way, row);
-}
-
-// Four rows at a time. The next four are summed before these are worked on, so that the two
-// overlap, as in NormaliseShortRows().
-HWY_INLINE size_t BackwardByFours(const Norm& norm, const Run& run, const BackwardWay& way) {
-  FourTerms now;
-  FourTerms next;
-  MakeFourTerms(norm, run, way, 0, next);
-  size_t row = 0;
-  for (; row + 4 <= run.count; row += 4) {
-    now = next;
-    if (row + 8 <= run.count) MakeFourTerms(norm, run, way, row + 4, next);
-    if (HWY_UNLIKELY(!now.safe)) {
-      BackwardOneByOne(norm, run, row, row + 4);
-    } else if (HWY_LIKELY(way.apply_two != nullptr)) {
-      way.apply_two(run, row, now.TermsAt(0), now.TermsAt(1));
-      way.apply_two(run, row + 2, now.TermsAt(2), now.TermsAt(3));
+  for (size_t row = begin; row < end; ++row) {
+    const HotTerms hot = HotTermsOfRow(norm, run, way, row);
+    if (HWY_LIKELY(way.apply != nullptr && IsPlain(hot))) {
+      way.apply(run, row, hot.terms);
     } else {
-      for (size_t i = 0; i < 4; ++i) way.apply(run, row + i, now.TermsAt(i));
+      BackwardByTiles(norm, run, row, hot);
     }
   }
-  return row;
-}
-
-// Rows that are not short, two at a time.
-HWY_INLINE size_t BackwardByTwos(const Norm& norm, const Run& run, const BackwardWay& way) {
-  size_t row = 0;
-  for (; row + 2 <= run.count; row += 2) {
-    const HotTerms a = HotTermsOfRow(norm, run, way, row);
-    const HotTerms b = HotTermsOfRow(norm, run, way, row + 1);
-    if (HWY_LIKELY(IsPlain(a) && IsPlain(b))) {
-      way.apply_two(run, row, a.terms, b.terms);
-    } else {
-      BackwardOneByOne(norm, run, row, row + 2);
-    }
-  }
-  return row;
 }
 
 // Whether rows are faster one by one: rows of f32 on AVX-512 with 257 to 4095 elements. Two such
@@ -371,15 +305,49 @@ HWY_INLINE bool PrefersSingleRows(const Norm& norm, const Run& run) {
   return kN >= 16 && norm.dtype[kX] == RMSNORM_F32 && run.d > 256 && run.d < kBlock;
 }
 
-// Works through groups of rows. Returns the index of the first row that is in no group.
+// As MakeFourTerms(), for two rows of any length.
+HWY_INLINE bool MakeTwoTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
+                             Terms<float>* terms) {
+  const HotTerms a = HotTermsOfRow(norm, run, way, row);
+  const HotTerms b = HotTermsOfRow(norm, run, way, row + 1);
+  terms[0] = a.terms;
+  terms[1] = b.terms;
+  return IsPlain(a) && IsPlain(b);
+}
+
+// Works through groups of four short rows, or of two other rows. The next group of short rows is
+// summed before this one is worked on, so that the two overlap, as in NormaliseShortRows(). Returns
+// the index of the first row that is in no group.
 inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
   if (PrefersSingleRows(norm, run)) return 0;
   const BackwardWay way = FindBackwardWay(norm, run);
-  if (run.count >= 4 && IsShort(norm, run) && way.apply != nullptr && !norm.stream &&
-      norm.root.eps_placement != RMSNORM_EPS_FLOOR) {
-    return BackwardByFours(norm, run, way);
+  const bool fours = run.count >= 4 && IsShort(norm, run) && way.apply != nullptr && !norm.stream &&
+                     norm.root.eps_placement != RMSNORM_EPS_FLOOR;
+  if (!fours && way.apply_two == nullptr) return 0;
+  const size_t group = fours ? 4 : 2;
+  const size_t end = run.count / group * group;
+  Terms<float> terms[8];  // row i's are at i % 8
+  bool plain[8];          // of a group, at its first row
+  size_t summed = 0;
+  for (size_t row = 0; row < end; row += group) {
+    const size_t to_sum = std::min(row + (fours ? 8 : 2), end);
+    for (; summed < to_sum; summed += group) {
+      const size_t at = summed % 8;
+      plain[at] = fours ? MakeFourTerms(norm, run, way, summed, terms + at)
+                        : MakeTwoTerms(norm, run, way, summed, terms + at);
+    }
+    const Terms<float>* const now = terms + row % 8;
+    if (HWY_UNLIKELY(!plain[row % 8])) {
+      BackwardOneByOne(norm, run, row, row + group);
+    } else if (HWY_LIKELY(way.apply_two != nullptr)) {
+      for (size_t i = 0; i < group; i += 2) {
+        way.apply_two(run, row + i, now[i], now[i + 1]);
+      }
+    } else {
+      for (size_t i = 0; i < group; ++i) way.apply(run, row + i, now[i]);
+    }
   }
-  return way.apply_two != nullptr ? BackwardByTwos(norm, run, way) : 0;
+  return end;
 }
 
 // Whether rows stay in registers: rows of training, for which forward saved 1 / RMS.
