@@ -82,17 +82,6 @@ struct GradientRow {
     return GradientAt(j, some, Load(x + j, some), Load(dy + j, some), weight, sum);
   }
 
-  HWY_INLINE void StoreAt(size_t j, All all, Pair gradient) const {
-    if constexpr (kWay == Dx::kStream) {
-      Stream(gradient, dx + j);
-    } else if constexpr (kWay != Dx::kNone) {
-      Store(gradient, dx + j, all);
-    }
-  }
-  HWY_INLINE void StoreAt(size_t j, First some, Pair gradient) const {
-    if constexpr (kWay != Dx::kNone) Store(gradient, dx + j, some);
-  }
-
   const T* x;
   const T* dy;
   T* dx;
@@ -101,12 +90,6 @@ struct GradientRow {
   F32Vec mean;
 };
 
-// LastFetch() for a row of dx. The next row is fetched if it begins at this row's end.
-HWY_INLINE size_t LastFetchOfDx(const Run& run) {
-  const bool row_follows = run.stride[kDx] == static_cast<ptrdiff_t>(run.d * sizeof(float));
-  return LastFetch(row_follows, run.d, kPair);
-}
-
 // Loads the pair at j, or makes zeros where it is not wanted and `from` may be null.
 template <bool kWanted, class Some>
 HWY_INLINE Pair LoadIf(const float* from, size_t j, Some some) {
@@ -114,70 +97,72 @@ HWY_INLINE Pair LoadIf(const float* from, size_t j, Some some) {
   return {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
 }
 
-template <Dx kWay, bool kAddDw, class T>
-HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& terms) {
+// Writes the gradients of one row or of two. Two rows share each load of the weight, and each load
+// and store of dw's sums. Four rows would be twelve streams, which map to the same lines of L1 if
+// all rows lie the same distance from the start of a page.
+template <Dx kWay, bool kAddDw, bool kTwo, class T>
+HWY_INLINE void ApplyRows(const Run& run, size_t index, const Terms<float>& a_terms,
+                          const Terms<float>& b_terms) {
+  static_assert(!kTwo || kWay == Dx::kStore);
   const size_t d = run.d;
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
   float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
-  const GradientRow<kWay, kAddDw, T> row(run, index, terms);
   const SumsBefore before(run, index);
-  const size_t next = std::min(index + 1, run.count - 1);
+  const GradientRow<kWay, kAddDw, T> a(run, index, a_terms);
+  const GradientRow<kWay, kAddDw, T> b(run, index + kTwo, b_terms);
+  const size_t last = index + kTwo;
+  const size_t next = std::min(last + 1, run.count - 1);
   [[maybe_unused]] const T* const next_x = run.Row<T>(kX, next);
   [[maybe_unused]] const T* const next_dy = run.Row<T>(kDy, next);
-  const bool fetch = kMayFetch<T> && kWay == Dx::kStore && next != index;
-  const size_t last_fetch = LastFetchOfDx(run);
+  const bool fetch = kMayFetch<T> && kWay == Dx::kStore && next != last;
+  // The next row is fetched if it begins at this row's end.
+  const bool row_follows = run.stride[kDx] == static_cast<ptrdiff_t>(d * sizeof(float));
+  const size_t last_fetch = LastFetch(row_follows, d, kPair);
 
   const auto apply = [&](size_t j, auto some) RMSNORM_LAMBDA {
+    constexpr bool kAll = std::is_same_v<decltype(some), All>;
+    if constexpr (kAll && kWay == Dx::kStream) {
+      for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(T)) {
+        PrefetchToL2(next_x + j + i);
+        PrefetchToL2(next_dy + j + i);
+      }
+    }
+    if (kAll && fetch) {
+      FetchForStores(a.dx, j, kPair, last_fetch);
+      if (kTwo) FetchForStores(b.dx, j, kPair, last_fetch);
+    }
+    const Pair w = LoadIf<kWay != Dx::kNone>(weight, j, some);
     Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, 0, some);
-    row.StoreAt(j, some, row.GradientAt(j, some, LoadIf<kWay != Dx::kNone>(weight, j, some), sum));
+    const Pair a_dx = a.GradientAt(j, some, w, sum);
+    if constexpr (kTwo) {
+      const Pair b_dx = b.GradientAt(j, some, w, sum);
+      StoreBoth(a_dx, a.dx + j, some, b_dx, b.dx + j, some);
+    } else if constexpr (kAll && kWay == Dx::kStream) {
+      Stream(a_dx, a.dx + j);
+    } else if constexpr (kWay != Dx::kNone) {
+      Store(a_dx, a.dx + j, some);
+    }
     if constexpr (kAddDw) Store(sum, dw + j, some);
   };
   size_t head = 0;
   if constexpr (kWay == Dx::kStream) {  // stores past the caches must be aligned
-    head = std::min(d, -reinterpret_cast<uintptr_t>(row.dx) % sizeof(F32Vec) / sizeof(T));
+    head = std::min(d, -reinterpret_cast<uintptr_t>(a.dx) % sizeof(F32Vec) / sizeof(T));
     if (head > 0) apply(0, First{head});
   }
-  ForEachPair(head, d, [&](size_t j, auto some) RMSNORM_LAMBDA {
-    if constexpr (std::is_same_v<decltype(some), All>) {
-      if constexpr (kWay == Dx::kStream) {
-        for (size_t i = 0; i < kPair; i += kCacheLine / sizeof(T)) {
-          PrefetchToL2(next_x + j + i);
-          PrefetchToL2(next_dy + j + i);
-        }
-      }
-      if (fetch) FetchForStores(row.dx, j, kPair, last_fetch);
-    }
-    apply(j, some);
-  });
+  ForEachPair(head, d, apply);
 }
 
-// Two rows share each load of the weight, and each load and store of dw's sums. Four rows would be
-// twelve streams, which map to the same lines of L1 if all rows lie the same distance from the
-// start of a page.
+// An ApplyLeaf.
+template <Dx kWay, bool kAddDw, class T>
+HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& terms) {
+  ApplyRows<kWay, kAddDw, false, T>(run, index, terms, terms);
+}
+
+// An ApplyTwoLeaf.
 template <bool kAddDw, class T>
 HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>& a_terms,
                                const Terms<float>& b_terms) {
-  using Gradients = GradientRow<Dx::kStore, kAddDw, T>;
-  const size_t d = run.d;
-  const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
-  float* HWY_RESTRICT dw = run.Row<float>(kDw, 0);
-  const SumsBefore before(run, index);
-  const Gradients a(run, index, a_terms);
-  const Gradients b(run, index + 1, b_terms);
-  const bool fetch = kMayFetch<T> && index + 2 < run.count;
-  const size_t last_fetch = LastFetchOfDx(run);
-  ForEachPair(0, d, [&](size_t j, auto some) RMSNORM_LAMBDA {
-    if (std::is_same_v<decltype(some), All> && fetch) {
-      FetchForStores(a.dx, j, kPair, last_fetch);
-      FetchForStores(b.dx, j, kPair, last_fetch);
-    }
-    const Pair w = Load(weight + j, some);
-    Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, 0, some);
-    const Pair a_dx = a.GradientAt(j, some, w, sum);
-    const Pair b_dx = b.GradientAt(j, some, w, sum);
-    StoreBoth(a_dx, a.dx + j, some, b_dx, b.dx + j, some);
-    if constexpr (kAddDw) Store(sum, dw + j, some);
-  });
+  ApplyRows<Dx::kStore, kAddDw, true, T>(run, index, a_terms, b_terms);
 }
 
 // ------------------------------------------------------------------ sums in registers
@@ -236,7 +221,6 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin
   size_t d = run.d;
   AssumeHeld<kPairs, kWhole>(d);
   const size_t count = run.count;
-  // The operands of row i.
   RowsOf<const T> x(run, kX);
   RowsOf<const T> dy(run, kDy);
   RowsOf<T> dx(run, kDx);
