@@ -33,7 +33,25 @@ HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
 // leaves are null for rows of several types, which go through tiles. Loops over rows copy it: they
 // keep its fields in registers, as a load after the stores of the row before takes long.
 struct BackwardWay {
-  HWY_INLINE BackwardWay() {}
+  HWY_INLINE BackwardWay(const Norm& norm, const Run& run)
+      : squares(NeedsSquares(norm.root, run.Has(kRstd))),
+        x(run, kX),
+        dy(run, kDy),
+        weight(run.Row<float>(kWeight, 0)),
+        d(run.d),
+        element_size(ElementSize(norm.dtype[kX])) {
+    if (!norm.one_type) return;
+    const Dx dx = !run.Has(kDx)    ? Dx::kNone
+                  : norm.add_to_dx ? Dx::kAdd
+                  : norm.stream    ? Dx::kStream
+                                   : Dx::kStore;
+    const BackwardLeaves& leaves = LeavesOf(norm);
+    const int type = DtypeIndex(norm.dtype[kX]);
+    const bool dw = run.Has(kDw);
+    dot = leaves.dot[type][squares];
+    apply = leaves.apply[type][static_cast<int>(dx)][dw];
+    if (dx == Dx::kStore) apply_two = leaves.apply_two[type][dw];
+  }
 
   // First the sums.
   DotLeaf dot = nullptr;
@@ -49,28 +67,6 @@ struct BackwardWay {
   ApplyTwoLeaf apply_two = nullptr;  // null where there is none for this dx
 };
 
-HWY_INLINE BackwardWay FindBackwardWay(const Norm& norm, const Run& run) {
-  BackwardWay way;
-  way.squares = NeedsSquares(norm.root, run.Has(kRstd));
-  way.x = RowsOf<const char>(run, kX);
-  way.dy = RowsOf<const char>(run, kDy);
-  way.weight = run.Row<float>(kWeight, 0);
-  way.d = run.d;
-  way.element_size = ElementSize(norm.dtype[kX]);
-  if (!norm.one_type) return way;
-  const Dx dx = !run.Has(kDx)    ? Dx::kNone
-                : norm.add_to_dx ? Dx::kAdd
-                : norm.stream    ? Dx::kStream
-                                 : Dx::kStore;
-  const BackwardLeaves& leaves = LeavesOf(norm);
-  const int type = DtypeIndex(norm.dtype[kX]);
-  const bool dw = run.Has(kDw);
-  way.dot = leaves.dot[type][way.squares];
-  way.apply = leaves.apply[type][static_cast<int>(dx)][dw];
-  if (dx == Dx::kStore) way.apply_two = leaves.apply_two[type][dw];
-  return way;
-}
-
 // ------------------------------------------------------------------ sums of rows
 
 HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
@@ -79,7 +75,8 @@ HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
 
 // The sums of a row of any types, in f32 or in binary64.
 template <class Real>
-HWY_NOINLINE Sums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row, bool squares) {
+HWY_NOINLINE Sums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row) {
+  const bool squares = NeedsSquares(norm.root, run.Has(kRstd));
   HWY_ALIGN float x[kTile];
   HWY_ALIGN float dy[kTile];
   HWY_ALIGN float last_weight[kTile];
@@ -107,7 +104,7 @@ HWY_NOINLINE Sums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row,
 
 HWY_INLINE Sums<float> SumRow(const Norm& norm, const Run& run, const BackwardWay& way,
                               size_t row) {
-  if (HWY_UNLIKELY(way.dot == nullptr)) return SumByTiles<float>(norm, run, row, way.squares);
+  if (HWY_UNLIKELY(way.dot == nullptr)) return SumByTiles<float>(norm, run, row);
   const char* const x = way.x[row];
   const char* const dy = way.dy[row];
   Sums<float> total = {0, 0};
@@ -179,42 +176,35 @@ HWY_INLINE bool MakeFourTerms(const Norm& norm, const Run& run, const BackwardWa
 
 // ------------------------------------------------------------------ rows by tiles
 
-// Adds to a tile of dw. The sums are made in binary64 and rounded to f32.
-inline HWY_NOINLINE void AddWideTerms(double row_r, const float* x, const float* dy, size_t n,
-                                      float* sums) {
-  const F64Tag wide;
-  const HalfTag half;
-  const F64Vec r = hn::Set(wide, row_r);
-  for (size_t j = 0; j < n; j += kN64) {
-    const F64Vec sum =
-        hn::MulAdd(hn::Mul(LoadAs(wide, dy + j), LoadAs(wide, x + j)), r, LoadAs(wide, sums + j));
-    hn::Store(hn::DemoteTo(half, sum), half, sums + j);
-  }
-}
-
-// Turns a tile of dy into dx, made in binary64 and rounded to f32.
-inline HWY_NOINLINE void WideGradient(const Terms<double>& terms, const float* x,
-                                      const float* weight, size_t n, float* dy) {
+// Makes the gradients of a tile in binary64 and rounds them to f32: adds to the sums of dw unless
+// they are null, and turns dy into dx.
+inline HWY_NOINLINE void WideGradients(const Terms<double>& terms, const float* x,
+                                       const float* weight, size_t n, float* sums, float* dy) {
   const F64Tag wide;
   const HalfTag half;
   const F64Vec r = hn::Set(wide, terms.r);
   const F64Vec scale_x = hn::Set(wide, terms.scale_x);
   const F64Vec mean = hn::Set(wide, terms.mean);
   for (size_t j = 0; j < n; j += kN64) {
-    const F64Vec g = hn::Mul(LoadAs(wide, dy + j), LoadAs(wide, weight + j));
-    const F64Vec gradient =
-        hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(LoadAs(wide, x + j), scale_x), mean)));
-    hn::Store(hn::DemoteTo(half, gradient), half, dy + j);
+    const F64Vec xs = LoadAs(wide, x + j);
+    const F64Vec dys = LoadAs(wide, dy + j);
+    if (sums != nullptr) {
+      const F64Vec sum = hn::MulAdd(hn::Mul(dys, xs), r, LoadAs(wide, sums + j));
+      hn::Store(hn::DemoteTo(half, sum), half, sums + j);
+    }
+    const F64Vec g = hn::Mul(dys, LoadAs(wide, weight + j));
+    const F64Vec second = terms.only_g ? hn::Zero(wide) : hn::Mul(hn::Mul(xs, scale_x), mean);
+    hn::Store(hn::DemoteTo(half, hn::Mul(r, hn::Sub(g, second))), half, dy + j);
   }
 }
 
-// Fills a tile with sums to add to: with zeros if they start here.
-HWY_INLINE void WidenSums(const Leaves& leaves, bool start, const float* sums, size_t n,
-                          float* tile) {
-  if (start) {
+// Reads the sums that a row adds to into a tile: zeros if they start here.
+HWY_INLINE void ReadSums(const Norm& norm, const Run& run, Operand sums, size_t row, size_t begin,
+                         size_t n, float* tile) {
+  if (run.start_sums && row == 0) {
     std::fill_n(tile, kTile, 0.0f);
   } else {
-    leaves.widen[kF32](sums, n, tile);
+    ReadTile(norm, run, sums, row, begin, n, tile);
   }
 }
 
@@ -224,10 +214,10 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
                                       const HotTerms& hot, const Terms<double>& cold) {
   HWY_ALIGN float x[kTile];
   HWY_ALIGN float dy[kTile];  // and then dx
-  HWY_ALIGN float other[kTile];
-  const Leaves& leaves = *norm.kernels->leaves;
-  const auto& apply = leaves.backward->apply[kF32];
-  const bool only_g = hot.cold == Cold::kNothing ? hot.terms.only_g : cold.only_g;
+  HWY_ALIGN float weight[kTile];
+  HWY_ALIGN float sums[kTile];
+  const auto& apply = LeavesOf(norm).apply[kF32];
+  const bool cold_dw = hot.cold == Cold::kAll && run.Has(kDw);
   Run tile(1, kTile);  // a row of f32
   tile.start_sums = run.start_sums && row == 0;
   tile.Set(kX, x, 0);
@@ -238,29 +228,24 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
     tile.d = n;
     ReadTile(norm, run, kX, row, begin, n, x);
     ReadTile(norm, run, kDy, row, begin, n, dy);
-    if (run.Has(kDw)) {
-      float* const dw = run.Row<float>(kDw, 0) + begin;
-      if (hot.cold == Cold::kAll) {
-        WidenSums(leaves, tile.start_sums, dw, n, other);
-        AddWideTerms(cold.r, x, dy, n, other);
-        leaves.narrow[kF32](other, n, dw);
-      } else {
-        tile.Set(kDw, dw, 0);
-        apply[static_cast<int>(Dx::kNone)][1](tile, 0, hot.terms);
-      }
+    if (run.Has(kDw) && !cold_dw) {
+      tile.Set(kDw, run.Row<float>(kDw, 0) + begin, 0);
+      apply[static_cast<int>(Dx::kNone)][1](tile, 0, hot.terms);
     }
-    if (!run.Has(kDx)) continue;
-    if (only_g) std::fill_n(x, kTile, 0.0f);
-    if (hot.cold == Cold::kNothing) {
+    if (hot.cold != Cold::kNothing) {
+      ReadTile(norm, run, kWeight, row, begin, n, weight);
+      if (cold_dw) ReadSums(norm, run, kDw, row, begin, n, sums);
+      WideGradients(cold, x, weight, n, cold_dw ? sums : nullptr, dy);
+      if (cold_dw) WriteTile(norm, run, kDw, row, begin, n, sums);
+    } else if (run.Has(kDx)) {
+      if (hot.terms.only_g) std::fill_n(x, kTile, 0.0f);
       tile.Set(kWeight, run.Row<float>(kWeight, 0) + begin, 0);
       apply[static_cast<int>(Dx::kStore)][0](tile, 0, hot.terms);
-    } else {
-      ReadTile(norm, run, kWeight, 0, begin, n, other);
-      WideGradient(cold, x, other, n, dy);
     }
+    if (!run.Has(kDx)) continue;
     if (norm.add_to_dx) {
-      ReadTile(norm, run, kDx, row, begin, n, other);
-      AddTile(other, n, dy);
+      ReadTile(norm, run, kDx, row, begin, n, x);
+      AddTile(x, n, dy);
     }
     WriteTile(norm, run, kDx, row, begin, n, dy);
   }
@@ -272,8 +257,7 @@ inline HWY_NOINLINE void BackwardByTiles(const Norm& norm, const Run& run, size_
   // If r is NaN, the other terms do not matter.
   Terms<double> cold = {hot.terms.r, 0, 0, false};
   if (hot.cold != Cold::kNothing && !std::isnan(hot.terms.r)) {
-    const bool squares = NeedsSquares(norm.root, run.Has(kRstd));
-    cold = MakeColdTerms(norm.root, SumByTiles<double>(norm, run, row, squares), RstdOf(run, row));
+    cold = MakeColdTerms(norm.root, SumByTiles<double>(norm, run, row), RstdOf(run, row));
   }
   ApplyByTiles(norm, run, row, hot, cold);
 }
@@ -287,7 +271,7 @@ HWY_INLINE bool IsPlain(const HotTerms& hot) {
 
 inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const Run& run, size_t begin,
                                           size_t end) {
-  const BackwardWay way = FindBackwardWay(norm, run);
+  const BackwardWay way(norm, run);
   for (size_t row = begin; row < end; ++row) {
     const HotTerms hot = HotTermsOfRow(norm, run, way, row);
     if (HWY_LIKELY(way.apply != nullptr && IsPlain(hot))) {
@@ -296,13 +280,6 @@ inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const Run& run, size
       BackwardByTiles(norm, run, row, hot);
     }
   }
-}
-
-// Whether rows are faster one by one: rows of f32 on AVX-512 with 257 to 4095 elements. Two such
-// rows leave L1 with dx, the weight and dw, and many of them are faster alone than by fours. Rows
-// of 16 bits, rows on AVX2 and longer rows gain from groups.
-HWY_INLINE bool PrefersSingleRows(const Norm& norm, const Run& run) {
-  return kN >= 16 && norm.dtype[kX] == RMSNORM_F32 && run.d > 256 && run.d < kBlock;
 }
 
 // As MakeFourTerms(), for two rows of any length.
@@ -319,8 +296,11 @@ HWY_INLINE bool MakeTwoTerms(const Norm& norm, const Run& run, const BackwardWay
 // summed before this one is worked on, so that the two overlap, as in NormaliseShortRows(). Returns
 // the index of the first row that is in no group.
 inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
-  if (PrefersSingleRows(norm, run)) return 0;
-  const BackwardWay way = FindBackwardWay(norm, run);
+  // Rows of f32 on AVX-512 with 257 to 4095 elements are faster one by one. Two such rows leave L1
+  // with dx, the weight and dw, and many of them are faster alone than by fours. Rows of 16 bits,
+  // rows on AVX2 and longer rows gain from groups.
+  if (kN >= 16 && norm.dtype[kX] == RMSNORM_F32 && run.d > 256 && run.d < kBlock) return 0;
+  const BackwardWay way(norm, run);
   const bool fours = run.count >= 4 && IsShort(norm, run) && way.apply != nullptr && !norm.stream &&
                      norm.root.eps_placement != RMSNORM_EPS_FLOOR;
   if (!fours && way.apply_two == nullptr) return 0;
@@ -376,16 +356,14 @@ void BackwardKernel(const Norm& norm, const Run& run) {
 void AddRowsKernel(const Norm& norm, const Run& run) {
   HWY_ALIGN float dy[kTile];
   HWY_ALIGN float sums[kTile];
-  const Leaves& leaves = *norm.kernels->leaves;
   for (size_t begin = 0; begin < run.d; begin += kTile) {
     const size_t n = std::min(kTile, run.d - begin);
-    float* const db = run.Row<float>(kDb, 0) + begin;
-    WidenSums(leaves, run.start_sums, db, n, sums);
+    ReadSums(norm, run, kDb, 0, begin, n, sums);
     for (size_t row = 0; row < run.count; ++row) {
       ReadTile(norm, run, kDy, row, begin, n, dy);
       AddTile(dy, n, sums);
     }
-    leaves.narrow[kF32](sums, n, db);
+    WriteTile(norm, run, kDb, 0, begin, n, sums);
   }
 }
 
