@@ -58,28 +58,18 @@ struct GradientRow {
     const F32Vec g = hn::Mul(dys, weight);
     return hn::Mul(r, hn::Sub(g, hn::Mul(hn::Mul(xs, scale_x), mean)));
   }
-  HWY_INLINE Pair Gradient(Pair xs, Pair dys, Pair weight) const {
-    return {Gradient(xs.lower, dys.lower, weight.lower),
-            Gradient(xs.upper, dys.upper, weight.upper)};
-  }
-
-  HWY_INLINE void AddToWeight(Pair xs, Pair dys, Pair& sum) const {
-    sum.lower = hn::MulAdd(hn::Mul(dys.lower, xs.lower), r, sum.lower);
-    sum.upper = hn::MulAdd(hn::Mul(dys.upper, xs.upper), r, sum.upper);
-  }
-
   // dx at j, with dw's term added to the sum.
   template <class Some>
   HWY_INLINE Pair GradientAt(size_t j, Some some, Pair xs, Pair dys, Pair weight, Pair& sum) const {
-    if constexpr (kAddDw) AddToWeight(xs, dys, sum);
+    if constexpr (kAddDw) {
+      sum.lower = hn::MulAdd(hn::Mul(dys.lower, xs.lower), r, sum.lower);
+      sum.upper = hn::MulAdd(hn::Mul(dys.upper, xs.upper), r, sum.upper);
+    }
     if constexpr (kWay == Dx::kNone) return sum;
-    const Pair gradient = Gradient(xs, dys, weight);
+    const Pair gradient = {Gradient(xs.lower, dys.lower, weight.lower),
+                           Gradient(xs.upper, dys.upper, weight.upper)};
     if constexpr (kWay == Dx::kAdd) return Add(Load(dx + j, some), gradient);
     return gradient;
-  }
-  template <class Some>
-  HWY_INLINE Pair GradientAt(size_t j, Some some, Pair weight, Pair& sum) const {
-    return GradientAt(j, some, Load(x + j, some), Load(dy + j, some), weight, sum);
   }
 
   const T* x;
@@ -89,13 +79,6 @@ struct GradientRow {
   F32Vec scale_x;
   F32Vec mean;
 };
-
-// Loads the pair at j, or makes zeros where it is not wanted and `from` may be null.
-template <bool kWanted, class Some>
-HWY_INLINE Pair LoadIf(const float* from, size_t j, Some some) {
-  if constexpr (kWanted) return Load(from + j, some);
-  return {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
-}
 
 // Writes the gradients of one row or of two. Two rows share each load of the weight, and each load
 // and store of dw's sums. Four rows would be twelve streams, which map to the same lines of L1 if
@@ -118,6 +101,7 @@ HWY_INLINE void ApplyRows(const Run& run, size_t index, const Terms<float>& a_te
   // The next row is fetched if it begins at this row's end.
   const bool row_follows = run.stride[kDx] == static_cast<ptrdiff_t>(d * sizeof(float));
   const size_t last_fetch = LastFetch(row_follows, d, kPair);
+  const Pair zero = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
 
   const auto apply = [&](size_t j, auto some) RMSNORM_LAMBDA {
     constexpr bool kAll = std::is_same_v<decltype(some), All>;
@@ -131,11 +115,11 @@ HWY_INLINE void ApplyRows(const Run& run, size_t index, const Terms<float>& a_te
       FetchForStores(a.dx, j, kPair, last_fetch);
       if (kTwo) FetchForStores(b.dx, j, kPair, last_fetch);
     }
-    const Pair w = LoadIf<kWay != Dx::kNone>(weight, j, some);
-    Pair sum = LoadIf<kAddDw>(kAddDw ? before.From(j) : nullptr, 0, some);
-    const Pair a_dx = a.GradientAt(j, some, w, sum);
+    const Pair w = kWay == Dx::kNone ? zero : Load(weight + j, some);
+    Pair sum = kAddDw ? Load(before.From(j), some) : zero;
+    const Pair a_dx = a.GradientAt(j, some, Load(a.x + j, some), Load(a.dy + j, some), w, sum);
     if constexpr (kTwo) {
-      const Pair b_dx = b.GradientAt(j, some, w, sum);
+      const Pair b_dx = b.GradientAt(j, some, Load(b.x + j, some), Load(b.dy + j, some), w, sum);
       StoreBoth(a_dx, a.dx + j, some, b_dx, b.dx + j, some);
     } else if constexpr (kAll && kWay == Dx::kStream) {
       Stream(a_dx, a.dx + j);
@@ -174,19 +158,7 @@ template <bool kWhole, size_t kCount, class Row>
 HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const Lanes<kCount>& dy,
                              const float* weight, const Row& row, bool stream,
                              Lanes<kCount>& sums) {
-  if constexpr (kCount == 1) {
-    const Pair w = LoadRow<kWhole, 1>(weight + j, n).pair;
-    const Pair gradient = row.GradientAt(j, All(), x.pair, dy.pair, w, sums.pair);
-    if constexpr (kWhole) {
-      if (HWY_UNLIKELY(stream)) {
-        Stream(gradient, row.dx + j);
-      } else {
-        Store(gradient, row.dx + j);
-      }
-    } else {
-      Store(gradient, row.dx + j, First{n});
-    }
-  } else {
+  if constexpr (kCount > 1) {
     constexpr size_t kHalf = kCount / 2 * kPair;
     if (n <= kHalf) {
       return ApplyHeldRow<kWhole>(j, n, x.first, dy.first, weight, row, stream, sums.first);
@@ -194,6 +166,16 @@ HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const L
     ApplyHeldRow<true>(j, kHalf, x.first, dy.first, weight, row, stream, sums.first);
     ApplyHeldRow<kWhole>(j + kHalf, n - kHalf, x.second, dy.second, weight, row, stream,
                          sums.second);
+  } else {
+    const Pair w = LoadRow<kWhole, 1>(weight + j, n).pair;
+    const Pair gradient = row.GradientAt(j, All(), x.pair, dy.pair, w, sums.pair);
+    if constexpr (!kWhole) {
+      Store(gradient, row.dx + j, First{n});
+    } else if (HWY_UNLIKELY(stream)) {
+      Stream(gradient, row.dx + j);
+    } else {
+      Store(gradient, row.dx + j);
+    }
   }
 }
 
@@ -264,8 +246,6 @@ size_t ApplyHeldRows(const Norm& norm, const Run& run, size_t begin) {
                                  : ApplySafeRows<kPairs, false, T>(norm, run, begin);
 }
 
-#if !RMSNORM_NATIVE_BF16
-
 // ------------------------------------------------------------------ c and the sum of squares
 
 // Passes over a block, each for a share of neighbouring lanes, as for the sum of squares alone.
@@ -333,22 +313,15 @@ HWY_INLINE auto DotPass(const T* HWY_RESTRICT x, const T* HWY_RESTRICT dy,
 
 template <bool kSquares, class T>
 HWY_NOINLINE FoldedDots DotBlock(const void* x, const void* dy, const float* weight, size_t n) {
-  const F32Tag tag;
   const auto lanes =
       DotPass<kSquares, 0, 1>(static_cast<const T*>(x), static_cast<const T*>(dy), weight, n);
-  FoldedDots dots;
-  const Pair dot = FoldToPair(lanes.dot);
-  hn::Store(FoldToFour(tag, hn::Add(dot.lower, dot.upper)), FourTag(), dots.dot);
-  Four squares = hn::Zero(FourTag());
+  FoldedDots dots = {};
+  hn::Store(FoldPairToFour<const float*>(FoldToPair(lanes.dot)), FourTag(), dots.dot);
   if constexpr (kSquares) {
-    const Pair pair = FoldToPair(lanes.squares);
-    squares = FoldToFour(tag, hn::Add(pair.lower, pair.upper));
+    hn::Store(FoldPairToFour<const float*>(FoldToPair(lanes.squares)), FourTag(), dots.squares);
   }
-  hn::Store(squares, FourTag(), dots.squares);
   return dots;
 }
-
-#endif  // !RMSNORM_NATIVE_BF16
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();

@@ -16,10 +16,15 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
-// The leaves that write elements of a type.
+// The leaves of a type. With native bf16 those that write nothing of the type are AVX3's.
 template <class T>
-constexpr void SetWritingBackwardLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
+constexpr void SetBackwardLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
   const int type = DtypeIndex(dtype);
+  if constexpr (!RMSNORM_NATIVE_BF16) {
+    leaves.dot[type][0] = DotBlock<false, T>;
+    leaves.dot[type][1] = DotBlock<true, T>;
+    leaves.apply[type][static_cast<int>(Dx::kNone)][1] = ApplyRow<Dx::kNone, true, T>;
+  }
   leaves.apply[type][static_cast<int>(Dx::kStore)][0] = ApplyRow<Dx::kStore, false, T>;
   leaves.apply[type][static_cast<int>(Dx::kStore)][1] = ApplyRow<Dx::kStore, true, T>;
   leaves.apply[type][static_cast<int>(Dx::kAdd)][0] = ApplyRow<Dx::kAdd, false, T>;
@@ -36,37 +41,17 @@ constexpr void SetWritingBackwardLeaves(rmsnorm_dtype dtype, BackwardLeaves& lea
   }
 }
 
+constexpr BackwardLeaves MakeBackwardLeaves() {
 #if RMSNORM_NATIVE_BF16
-
-// AVX3's leaves, except those that write bf16.
-constexpr BackwardLeaves MakeBackwardLeaves() {
   BackwardLeaves leaves = N_AVX3::kBackwardLeaves;
-  SetWritingBackwardLeaves<BF16>(RMSNORM_BF16, leaves);
-  return leaves;
-}
-
 #else
-
-template <class T>
-constexpr void SetReadingBackwardLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
-  const int type = DtypeIndex(dtype);
-  leaves.dot[type][0] = DotBlock<false, T>;
-  leaves.dot[type][1] = DotBlock<true, T>;
-  leaves.apply[type][static_cast<int>(Dx::kNone)][1] = ApplyRow<Dx::kNone, true, T>;
-}
-
-constexpr BackwardLeaves MakeBackwardLeaves() {
   BackwardLeaves leaves = {};
-  SetReadingBackwardLeaves<float>(RMSNORM_F32, leaves);
-  SetReadingBackwardLeaves<F16>(RMSNORM_F16, leaves);
-  SetReadingBackwardLeaves<BF16>(RMSNORM_BF16, leaves);
-  SetWritingBackwardLeaves<float>(RMSNORM_F32, leaves);
-  SetWritingBackwardLeaves<F16>(RMSNORM_F16, leaves);
-  SetWritingBackwardLeaves<BF16>(RMSNORM_BF16, leaves);
+  SetBackwardLeaves<float>(RMSNORM_F32, leaves);
+  SetBackwardLeaves<F16>(RMSNORM_F16, leaves);
+#endif
+  SetBackwardLeaves<BF16>(RMSNORM_BF16, leaves);
   return leaves;
 }
-
-#endif  // RMSNORM_NATIVE_BF16
 
 constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
 
