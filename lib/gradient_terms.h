@@ -39,28 +39,24 @@ struct HotTerms {
   Cold cold;
 };
 
-// Whether dx = r * g, without a second term: with eps outside where the RMS is 0, and with eps as a
-// floor where the RMS is below it.
-template <class Real>
-bool IsOnlyG(const Root& root, Real under_root) {
-  if (root.eps_placement == RMSNORM_EPS_INSIDE) return false;
-  const Real s = std::sqrt(under_root);
-  return root.eps_placement == RMSNORM_EPS_OUTSIDE ? s == 0 : s < static_cast<Real>(root.eps);
-}
-
 // With eps inside, or as a floor below the RMS, dx = r * (g - (x * r) * ((c * r) / D)). With eps
 // outside and s = sqrt(sum / D), dx = r * (g - x * ((c * r) / (D * s))); x * 1 is exact. f32
-// multiplies by 1 / D, and then divides by s.
+// multiplies by 1 / D, and then divides by s. There is no second part with eps outside where the
+// RMS is 0, and with eps as a floor where the RMS is below it.
 template <class Real>
 Terms<Real> MakeTerms(const Root& root, Real r, Real under_root, Real c) {
-  if (IsOnlyG(root, under_root)) return {r, 0, 0, true};
   const bool outside = root.eps_placement == RMSNORM_EPS_OUTSIDE;
+  Real s = 1;
+  if (root.eps_placement != RMSNORM_EPS_INSIDE) {
+    s = std::sqrt(under_root);
+    if (outside ? s == 0 : s < static_cast<Real>(root.eps)) return {r, 0, 0, true};
+  }
   Real mean = c * r;
   if constexpr (std::is_same_v<Real, float>) {
     mean *= root.inverse_divisor;
-    if (outside) mean /= std::sqrt(under_root);
+    if (outside) mean /= s;
   } else {
-    mean /= outside ? root.divisor * std::sqrt(under_root) : root.divisor;
+    mean /= outside ? root.divisor * s : root.divisor;
   }
   return {r, outside ? 1 : r, mean, false};
 }

@@ -238,7 +238,10 @@ class ForwardRow {
 
   // Writes every output.
   void Normalise() {
-    if (run_.Has(kPostNormWeight)) post_norm_ = InverseOfPostNorm();
+    if (run_.Has(kPostNormWeight)) {
+      post_norm_ = InverseOf(norm_, SumSquares<float>(norm_, run_, row_, ReadX),
+                             [&] { return SumSquares<double>(norm_, run_, row_, ReadX); });
+    }
     const bool is_scaled = run_.Has(kY) || run_.Has(kQ);
     const bool norm_wanted = is_scaled || run_.Has(kRstd);
     if (norm_wanted || run_.Has(kSumsOut)) inverse_ = FindInverse(norm_wanted);
@@ -285,11 +288,6 @@ class ForwardRow {
       MultiplyByGate(piece, h);
     }
     RoundValues(run_.Has(kY) ? norm_.dtype[kY] : x_dtype_, h, piece.size);
-  }
-
-  Inverse InverseOfPostNorm() const {
-    return InverseOf(norm_, SumSquares<float>(norm_, run_, row_, ReadX),
-                     [&] { return SumSquares<double>(norm_, run_, row_, ReadX); });
   }
 
   // Writes the sum that is handed out, too.
@@ -422,7 +420,7 @@ void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Re
 }
 
 // Step 2 leads from the sums to the terms r, scale_x and mean, by gradient_terms.h.
-void GradientOfRow(const Norm& norm, const Run& run, size_t row) {
+void BackwardRow(const Norm& norm, const Run& run, size_t row) {
   const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
   const HotTerms hot = MakeHotTerms(norm.root, SumsOfRow<float>(norm, run, row), rstd);
   Terms<double> cold = {};
@@ -453,7 +451,7 @@ void GradientOfRow(const Norm& norm, const Run& run, size_t row) {
 
 // Row by row, since dx may replace dy.
 void Backward(const Norm& norm, const Run& run) {
-  for (size_t row = 0; row < run.count; ++row) GradientOfRow(norm, run, row);
+  for (size_t row = 0; row < run.count; ++row) BackwardRow(norm, run, row);
 }
 
 // Section 12: the sums of the blocks of rows add up in rising order, then onto the values in the
