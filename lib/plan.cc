@@ -50,23 +50,23 @@ bool FindRowStride(const rmsnorm_view& view, int dims, ptrdiff_t& stride) {
 // Sets the operands of a run of all rows. Returns false where they need a walk. `like_x` are views
 // with the type, the shape and the strides of x.
 bool SetRun(const Views& views, OperandSet like_x, Run& run) {
-  ptrdiff_t x_stride = 0;
-  bool even = true;
-  const auto in_bytes = [](const rmsnorm_view& view, ptrdiff_t stride) {
-    return stride * static_cast<ptrdiff_t>(ElementSize(view.dtype));
+  const auto find_stride = [](Operand operand, const rmsnorm_view& view, ptrdiff_t& bytes) {
+    const bool found = FindRowStride(view, RowDimensions(operand, view), bytes);
+    bytes *= static_cast<ptrdiff_t>(ElementSize(view.dtype));
+    return found;
   };
-  ForEachOperand(views.given, [&](Operand operand) {
+  ptrdiff_t stride;
+  bool even = find_stride(kX, views[kX], stride);
+  ForEachOperand(views.given & like_x,
+                 [&](Operand operand) { run.Set(operand, DataOf(views[operand]), stride); });
+  ForEachOperand(views.given & ~like_x, [&](Operand operand) {
     const rmsnorm_view& view = views[operand];
-    ptrdiff_t stride = 0;
-    if (kOperandRules[operand].shape == Shape::kColumns) {
-      even = even && (view.ndim == 1 || Elements(view) == run.d);
-    } else if (operand != kX && (like_x & SetOf(operand)) != 0) {
-      return run.Set(operand, DataOf(view), x_stride);
-    } else {
-      even = even && FindRowStride(view, RowDimensions(operand, view), stride);
-    }
-    if (operand == kX) x_stride = in_bytes(view, stride);
-    run.Set(operand, DataOf(view), in_bytes(view, stride));
+    stride = 0;
+    const bool is_even = kOperandRules[operand].shape == Shape::kColumns
+                             ? view.ndim == 1 || Elements(view) == run.d
+                             : find_stride(operand, view, stride);
+    even = even && is_even;
+    run.Set(operand, DataOf(view), stride);
   });
   return even;
 }
@@ -151,16 +151,6 @@ void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scrat
 
 // ------------------------------------------------------------------ norms
 
-// The operands that have the shape of x and may have any type.
-constexpr OperandSet RowOperands() {
-  OperandSet set = 0;
-  for (int i = 0; i < kOperands; ++i) {
-    const bool any_type = kOperandRules[i].dtype == 0;
-    if (kOperandRules[i].shape == Shape::kRows && any_type) set |= SetOf(static_cast<Operand>(i));
-  }
-  return set;
-}
-
 // Plans the rows of a call with these views, and its norm. There are no sums yet.
 void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, const Views& views,
               Plan& plan) {
@@ -181,8 +171,9 @@ void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, const
   } else {
     MakeNorm(kernels, call.options, operands.d, x_dtype, norm);
   }
-  constexpr OperandSet kRowOperands = RowOperands();
-  ForEachOperand(views.given & kRowOperands, [&](Operand operand) {
+  constexpr OperandSet kOfAnyType = OperandsWhere(
+      [](const OperandRule& rule) { return rule.shape == Shape::kRows && rule.dtype == 0; });
+  ForEachOperand(views.given & kOfAnyType & ~operands.like_x, [&](Operand operand) {
     if (views[operand].dtype == x_dtype) return;
     norm.dtype[operand] = views[operand].dtype;
     norm.one_type = norm.has_leaves = false;
