@@ -225,16 +225,21 @@ inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
   if (begin < run.count) ForwardOneByOne<false>(norm, run, begin);
 }
 
-// All rows by a RowsLeaf. A group at which it stopped goes through tiles here, where the leaf's own
-// tile is no longer on the stack. Fewer rows than a group go one by one.
-inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const Run& run, RowsLeaf leaf,
-                                           size_t group) {
-  size_t row = leaf(norm, run, 0);
-  while (HWY_UNLIKELY(row + group <= run.count)) {
+// The rows that a RowsLeaf has left from `row` on. A group at which it stopped goes through tiles
+// here, where the leaf's own tile is no longer on the stack; fewer rows than a group go one by one.
+inline HWY_NOINLINE void ForwardLeftRows(const Norm& norm, const Run& run, RowsLeaf leaf,
+                                         size_t group, size_t row) {
+  while (row + group <= run.count) {
     for (size_t i = 0; i < group; ++i) ForwardByTiles(norm, run, InputOf(run), row++);
     if (row + group <= run.count) row = leaf(norm, run, row);
   }
-  if (HWY_UNLIKELY(row < run.count)) ForwardOneByOne<false>(norm, run, row);
+  if (row < run.count) ForwardOneByOne<false>(norm, run, row);
+}
+
+inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const Run& run, RowsLeaf leaf,
+                                           size_t group) {
+  const size_t row = leaf(norm, run, 0);
+  if (HWY_UNLIKELY(row < run.count)) ForwardLeftRows(norm, run, leaf, group, row);
 }
 
 // A RowsLeaf for rows of up to kSize elements with a gate before the norm. A tile holds the input
