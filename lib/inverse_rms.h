@@ -12,9 +12,13 @@
 namespace rmsnorm::internal {
 
 // The value under the root. f32 multiplies by the inverse of the divisor, binary64 divides.
+// Without the hint clang computes both values and selects one, and one row of 64 takes 1.2 times as
+// long.
 inline float UnderRoot(const Root& root, float sum) {
-  return root.eps_placement == RMSNORM_EPS_INSIDE ? std::fma(sum, root.inverse_divisor, root.eps)
-                                                  : sum * root.inverse_divisor;
+  if (__builtin_expect(root.eps_placement == RMSNORM_EPS_INSIDE, 1)) {
+    return std::fma(sum, root.inverse_divisor, root.eps);
+  }
+  return sum * root.inverse_divisor;
 }
 inline double UnderRoot(const Root& root, double sum) {
   const double mean = sum / root.divisor;

@@ -20,6 +20,7 @@ struct rmsnorm_module {
   rmsnorm::internal::Norm norm[3];     // for dense rows of each type, f32 first
   rmsnorm::internal::Floats weight;    // rounded to dtype
   rmsnorm::internal::Floats prepared;  // offset + weight
+  rmsnorm_view prepared_view;
   std::string description;
 
   const rmsnorm::internal::Norm& NormOf(rmsnorm_dtype type) const {

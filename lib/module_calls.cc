@@ -67,6 +67,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);
     made->weight = MakeFloats(d);
     made->prepared = MakeFloats(d);
+    made->prepared_view = rmsnorm_vector(made->prepared.get(), RMSNORM_F32, d);
     made->d = d;
     made->dtype = dtype;
     made->options = own_options;

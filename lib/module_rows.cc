@@ -151,13 +151,14 @@ template <Operation kOperation, Operand... kGiven>
     const rmsnorm_module* module, rmsnorm_dtype dtype, rmsnorm_dtype residual_dtype, size_t count,
     const rmsnorm_context* context, Given<kGiven>... given) {
   const DenseRows rows = {dtype, count, module != nullptr ? module->d : 0};
-  if (module != nullptr && context == nullptr && IsElementType(dtype) && residual_dtype == dtype &&
-      count - 1 < module->most_direct_rows[static_cast<int>(kOperation)] &&
-      ArePlain<kOperation>(rows, given...)) {
-    CallKernel<kOperation>(*module, rows, given...);
-    return RMSNORM_OK;
+  const bool may_be_direct = module != nullptr && context == nullptr && IsElementType(dtype) &&
+                             residual_dtype == dtype &&
+                             count - 1 < module->most_direct_rows[static_cast<int>(kOperation)];
+  if (__builtin_expect(!may_be_direct || !ArePlain<kOperation>(rows, given...), 0)) {
+    return CallByViews<kOperation>(module, rows, residual_dtype, context, given...);
   }
-  return CallByViews<kOperation>(module, rows, residual_dtype, context, given...);
+  CallKernel<kOperation>(*module, rows, given...);
+  return RMSNORM_OK;
 }
 
 // Whether an operation takes the options of a call that has no other operands than such calls have.

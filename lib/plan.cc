@@ -100,10 +100,6 @@ OperandSet PreparedOperands(const Call& call) {
   return scaling | (given & SetOf(kPostNormWeight));
 }
 
-bool IsOfModule(const Call& call, Operand operand) {
-  return operand == kWeight && call.module != nullptr;
-}
-
 // Writes offset + value for each value of a view. An offset of -0 leaves the values as they are.
 rmsnorm_view PrepareView(const KernelTable& kernels, const rmsnorm_view& view, float offset,
                          float* prepared) {
@@ -131,19 +127,19 @@ void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scrat
                     rmsnorm_view* prepared) {
   constexpr OperandSet kAll = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
   views.given &= ~kAll;
-  const size_t d = call.operands.d;
   ForEachOperand(PreparedOperands(call), [&](Operand operand) {
+    if (operand == kWeight && call.module != nullptr) {
+      return views.Set(operand, &call.module->prepared_view);
+    }
     rmsnorm_view& view = *prepared++;
-    if (IsOfModule(call, operand)) {
-      view = rmsnorm_vector(call.module->prepared.get(), RMSNORM_F32, d);
-    } else if (call.operands.Has(operand)) {
+    if (call.operands.Has(operand)) {
       const rmsnorm_view& given = call.operands[operand];
       const float offset = operand == kBias ? -0.0f : call.options.weight_offset;
       view = PrepareView(kernels, given, offset, scratch.Take(Elements(given)));
     } else {
-      float* const ones = scratch.Take(d);
-      std::fill_n(ones, d, 1.0f);
-      view = rmsnorm_vector(ones, RMSNORM_F32, d);
+      float* const ones = scratch.Take(call.operands.d);
+      std::fill_n(ones, call.operands.d, 1.0f);
+      view = rmsnorm_vector(ones, RMSNORM_F32, call.operands.d);
     }
     views.Set(operand, &view);
   });
@@ -295,10 +291,13 @@ size_t PicosecondsOfForward(const KernelTable& kernels, rmsnorm_dtype x_dtype, O
 }
 
 size_t RowBytes(const Operands& operands) {
+  constexpr OperandSet kRowOperands =
+      OperandsWhere([](const OperandRule& rule) { return rule.shape == Shape::kRows; });
+  const size_t of_x = ElementSize(operands[kX].dtype);
   size_t bytes_of_element = 0;
-  ForEachOperand(operands.given, [&](Operand operand) {
-    if (kOperandRules[operand].shape != Shape::kRows) return;
-    bytes_of_element += ElementSize(operands[operand].dtype);
+  ForEachOperand(operands.given & kRowOperands, [&](Operand operand) {
+    const bool is_like_x = (operands.like_x & SetOf(operand)) != 0;
+    bytes_of_element += is_like_x ? of_x : ElementSize(operands[operand].dtype);
   });
   return operands.rows * operands.d * bytes_of_element;
 }
