@@ -353,10 +353,9 @@ void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, floa
 //   dw = sum over rows of (dy * x) * r
 //   db = sum over rows of dy
 
-// Section 11, step 1: c, by fma. It is 0 without a weight, as where dw alone is wanted.
+// Section 11, step 1: c, by fma.
 template <class Real>
 Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
-  if (!run.Has(kWeight)) return 0;
   RowSum<Real> sum;
   ForEachPiece(norm, run, row, [&](const Piece& piece) {
     float x[kPiece];

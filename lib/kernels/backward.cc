@@ -16,7 +16,7 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
-// The leaves of a type. With native bf16 those that write nothing of the type are AVX3's.
+// Sets the leaves of a type. With native bf16 AVX3's leaves stay where they write nothing.
 template <class T>
 constexpr void SetBackwardLeaves(rmsnorm_dtype dtype, BackwardLeaves& leaves) {
   const int type = DtypeIndex(dtype);

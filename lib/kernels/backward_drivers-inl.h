@@ -73,7 +73,7 @@ HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
   return run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
 }
 
-// The sums of a row of any types, in f32 or in binary64.
+// Sums a row of any types, in f32 or in binary64.
 template <class Real>
 HWY_NOINLINE Sums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row) {
   const bool squares = NeedsSquares(norm.root, run.Has(kRstd));
@@ -123,20 +123,20 @@ HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, const Backwa
   return MakeHotTerms(norm.root, SumRow(norm, run, way, row), RstdOf(run, row));
 }
 
-// The sums of a row of one block.
+// Sums a row of one block.
 HWY_INLINE FoldedDots DotRow(const BackwardWay& way, size_t row) {
   return way.dot(way.x[row], way.dy[row], way.weight, way.d);
 }
 
-// Which lanes are from `smallest` to `largest`.
+// Says which lanes are from `smallest` to `largest`.
 HWY_INLINE auto AreWithin(Four values, float smallest, float largest) {
   const FourTag tag;
   return hn::And(hn::Ge(values, hn::Set(tag, smallest)), hn::Le(values, hn::Set(tag, largest)));
 }
 
-// The terms of four rows of one block and one type, by the operations of MakeHotTerms(): the rows
-// share a root and the divisions. Returns whether f32 suffices for all four. Eps is not a floor
-// here.
+// Makes the terms of four rows of one block and one type, by the operations of MakeHotTerms(). The
+// rows share a root and the divisions. Returns whether f32 suffices for all four. Eps is not a
+// floor here.
 HWY_INLINE bool MakeFourTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
                               Terms<float>* terms) {
   const FourTag tag;
@@ -208,7 +208,7 @@ HWY_INLINE void ReadSums(const Norm& norm, const Run& run, Operand sums, size_t 
   }
 }
 
-// Writes the gradients of a row with any types from its terms. Those in binary64 count where
+// Writes the gradients of a row with any types from its terms. The terms in binary64 count where
 // something is cold. dx may replace dy, so a tile's dw is done before its dx.
 inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t row,
                                       const HotTerms& hot, const Terms<double>& cold) {
@@ -251,7 +251,8 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
   }
 }
 
-// The tiles of the sums and those of the gradients never lie on the stack together.
+// Works through a row by tiles: sums it again where something is cold, and then writes its
+// gradients. The tiles of one step have left the stack before the other step begins.
 inline HWY_NOINLINE void BackwardByTiles(const Norm& norm, const Run& run, size_t row,
                                          const HotTerms& hot) {
   // If r is NaN, the other terms do not matter.
@@ -264,7 +265,7 @@ inline HWY_NOINLINE void BackwardByTiles(const Norm& norm, const Run& run, size_
 
 // ------------------------------------------------------------------ loops over rows
 
-// Whether the leaves serve a row.
+// Says whether the leaves serve a row.
 HWY_INLINE bool IsPlain(const HotTerms& hot) {
   return hot.cold == Cold::kNothing && !hot.terms.only_g;
 }
@@ -282,7 +283,7 @@ inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const Run& run, size
   }
 }
 
-// As MakeFourTerms(), for two rows of any length.
+// Does the same as MakeFourTerms() for two rows of any length.
 HWY_INLINE bool MakeTwoTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
                              Terms<float>* terms) {
   const HotTerms a = HotTermsOfRow(norm, run, way, row);
