@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rmsnorm bench: the speed of every cell of a table, on Google Benchmark.
+// rmsnorm bench: times every cell of a table with Google Benchmark.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -21,16 +21,16 @@ using bench::Cell;
 
 struct BenchOptions {
   std::vector<std::string> operations = {"norm"};
-  // Of decoding and of prompts, through all caches; a head's worth; and a size that fits no vector.
-  // 7168 is Kimi-K2's and DeepSeek-V3's.
+  // Shapes of decoding and of prompts, through all cache levels; the length of an attention head;
+  // and a length that is no multiple of a vector. 7168 is the length in Kimi-K2 and DeepSeek-V3.
   std::vector<std::string> shapes = {"1x64",     "1x1000",   "1x2048",   "1x4096",   "1x7168",
                                      "1x8192",   "8x4096",   "32x4096",  "32x7168",  "512x4096",
                                      "64x16384", "4096x128", "512x2880", "8192x4096"};
   std::vector<std::string> types = {"f32", "bf16", "f16"};
   std::vector<std::string> threads = {"1", "all"};
-  std::vector<std::string> targets;  // none: the one a call without a target uses
-  std::vector<std::string> peers;    // files
-  std::string older;                 // a file
+  std::vector<std::string> targets;  // empty: the default target
+  std::vector<std::string> peers;    // paths of libraries
+  std::string older;                 // path of a library
 };
 
 std::string OperationNames() {
@@ -48,7 +48,7 @@ const bench::Operation& FindOperation(const std::string& name) {
   throw UserError("--operations: '" + name + "' is none of " + OperationNames());
 }
 
-// A positive number that is all of a text; 0 if it is none.
+// The number if the whole text is a positive number, else 0.
 size_t ParseNumber(const std::string& text) {
   size_t number = 0;
   const char* const end = text.data() + text.size();
@@ -102,7 +102,7 @@ std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
   return {active};
 }
 
-// The cells without repetition: two numbers of threads or names of targets can mean the same.
+// The cells without duplicates: two thread counts or two target names can mean the same.
 std::vector<Cell> Cells(const BenchOptions& options) {
   std::vector<Cell> cells;
   std::set<std::string> names;
@@ -147,7 +147,7 @@ bench::Contenders MakeContenders(const BenchOptions& options) {
   return contenders;
 }
 
-// Hands Google Benchmark its own flags.
+// Passes Google Benchmark its own flags.
 void ParseHarnessFlags(const std::vector<std::string>& flags) {
   static std::vector<std::string> words;  // Google Benchmark keeps pointers to them
   words = {"rmsnorm bench"};
@@ -172,7 +172,7 @@ int RunBench(const BenchOptions& options, const std::vector<std::string>& harnes
   benchmark::ClearRegisteredBenchmarks();
   for (const Cell& cell : cells) bench::Register(cell, contenders);
   BenchTable table(cells, contenders);
-  // Google Benchmark says itself that its filter matches nothing.
+  // Google Benchmark itself reports that its filter matches nothing.
   if (benchmark::RunSpecifiedBenchmarks(&table) == 0) return kUserError;
   return table.found_fault() ? kCheckFailed : kSuccess;
 }

@@ -34,7 +34,7 @@ std::string ThreeDigits(double value) {
 
 size_t WidthOf(const std::string& other) { return std::max<size_t>(other.size(), 5) + 3; }
 
-// From 1.8 on Google Benchmark has other names for a benchmark that failed.
+// Google Benchmark renames the field of a failed benchmark in 1.8.
 template <class Run>
 auto FailureOf(const Run& run, int /*preferred*/) -> decltype(run.error_message) {
   return run.error_occurred ? run.error_message : std::string();
@@ -73,7 +73,7 @@ bool BenchTable::ReportContext(const Context& /*context*/) {
 }
 
 void BenchTable::ReportRuns(const std::vector<Run>& runs) {
-  // Repetitions may come as their statistics alone.
+  // The statistics may come without their repetitions.
   const bool all = std::any_of(runs.begin(), runs.end(),
                                [](const Run& run) { return run.run_type == Run::RT_Iteration; });
   for (const Run& run : runs) {

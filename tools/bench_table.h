@@ -13,7 +13,7 @@
 
 namespace rmsnorm::tools {
 
-// Prints a line for each cell, as soon as it is done, and below the table what was not timed.
+// Prints a line for each cell as soon as it is done, and the missing times below the table.
 class BenchTable : public benchmark::BenchmarkReporter {
  public:
   BenchTable(const std::vector<bench::Cell>& cells, const bench::Contenders& contenders);
@@ -29,8 +29,8 @@ class BenchTable : public benchmark::BenchmarkReporter {
   void PrintRun(const Run& run);
 
   std::map<std::string, bench::Cell> cells_;  // by the benchmark's name
-  std::vector<std::string> others_;           // the contenders but the library
-  std::vector<std::string> notes_;            // without repetition
+  std::vector<std::string> others_;           // the contenders except the library
+  std::vector<std::string> notes_;            // without duplicates
   bool found_fault_ = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rmsnorm check: every target against the reference, bit for bit.
+// rmsnorm check: compares every target with the reference, bit for bit.
 #include "check.h"
 
 #include <unistd.h>
@@ -25,13 +25,13 @@ std::string CommandOf(const cases::Case& c, const std::string& target) {
   return "  rmsnorm check --target " + target + " --case " + cases::Text(c) + "\n";
 }
 
-// What is under way on a thread, for the handler of its signals.
+// The work of a thread, for its signal handler.
 thread_local const cases::Case* running_case = nullptr;
 thread_local const std::string* running_target = nullptr;
 
 void HandleSignal(int signal) {
   std::signal(signal, SIG_DFL);
-  // It is the library that was interrupted, so that there is memory for a text.
+  // The signal interrupted the library, not the allocator, so this may allocate memory for a text.
   const std::string text = std::string("FAILED on ") + *running_target + ": signal " +
                            std::to_string(signal) + "\n" +
                            CommandOf(*running_case, *running_target);
@@ -44,9 +44,8 @@ struct CheckOptions {
   std::string one_case;
 };
 
-// Checks the cases of the list and the random ones on every CPU. Each thread goes through all of
-// them and checks its own: cases beside each other share what the reference computes, so a thread
-// takes some at a time.
+// Checks the listed and the random cases on every CPU. Each thread goes through all cases and
+// checks its share in runs of 64: neighbouring cases often share the results of the reference.
 void CheckAll(const cases::List& list, Checker& checker) {
   constexpr size_t kCasesAtOnce = 64;
   std::atomic<size_t> next{0};
@@ -120,8 +119,8 @@ void Checker::Check(const cases::Case& c, cases::Runner& runner) {
 void Checker::Report(const cases::Case& c, const std::string& target, const std::string& fault,
                      cases::Runner& runner) {
   ++failed_;
-  progress_.reset();  // its line is in the way of these
-  // Only the first ones are worth the time.
+  progress_.reset();  // its line would mix with these lines
+  // Shrinking takes time: only the first failures get it.
   constexpr size_t kMostShrunk = 10;
   const cases::Case simplest = failed_ <= kMostShrunk ? Shrink(runner, c, target) : c;
   out_ << "FAILED on " << target << ": "

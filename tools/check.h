@@ -14,18 +14,19 @@
 
 namespace rmsnorm::tools {
 
-// Checks cases on targets, and counts. Several threads may check at once, each with its own runner.
+// Checks cases on targets and counts the results. Several threads may check at once, each with its
+// own runner.
 class Checker {
  public:
-  // There are to be so many cases.
+  // `cases` is the expected number of cases, for the progress bar.
   Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out);
 
-  // Checks one. Writes two lines for each failure: what is wrong, and a command that repeats the
-  // simplest case found that fails, too. It does so before the end of the process where that is
-  // what happens, as beside a guard page.
+  // Checks one case. For each failure it writes two lines: the fault, and a command that repeats
+  // the simplest failing case it finds. If the case ends the process (at a guard page, for
+  // example), the lines come before the end.
   void Check(const cases::Case& c, cases::Runner& runner);
 
-  // Writes a line that counts, and returns the status to exit with.
+  // Writes a line with the counts, and returns the exit status.
   int Finish();
 
  private:
@@ -35,7 +36,7 @@ class Checker {
   const size_t cases_;
   const std::vector<std::string> targets_;
   std::ostream& out_;
-  std::mutex mutex_;  // for what follows
+  std::mutex mutex_;  // guards the members below
   std::optional<Progress> progress_;
   size_t done_ = 0;
   size_t passed_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands share. Each command adds itself to the application with its options and, when
-// it is the one that was asked for, sets the status that main() exits with.
+// Shared by all commands. Each command adds itself and its options to the application; the command
+// that the user named sets the exit status of main().
 #ifndef RMSNORM_TOOLS_COMMAND_H_
 #define RMSNORM_TOOLS_COMMAND_H_
 

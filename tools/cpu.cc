@@ -8,7 +8,7 @@
 namespace rmsnorm::tools {
 namespace {
 
-// The first line of a file, empty if there is none.
+// The first line of a file, or an empty text.
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -16,7 +16,7 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-// The value of the first line "key  : value" of /proc/cpuinfo, empty if there is none.
+// The value of the first line "key  : value" of /proc/cpuinfo, or an empty text.
 std::string CpuInfo(const std::string& key) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

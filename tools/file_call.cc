@@ -24,31 +24,31 @@ using internal::OperandRule;
 using internal::Shape;
 using Sizes = std::vector<size_t>;
 
-// Enough to keep the threads busy, little enough that the results are still in the cache when they
-// are written to the file.
+// Enough to keep the threads busy, and little enough that the results are still in the cache when
+// they go into the file.
 constexpr size_t kChunkBytes = size_t{4} << 20;
 
-// Rows of x that lie one after the other: some of one leading dimension, with one index of each
-// dimension before it and all of those behind it.
+// Consecutive rows of x: a range of one leading dimension, one index of each dimension before it,
+// and all indices of each dimension after it.
 struct Chunk {
-  Sizes begin;   // in each leading dimension
-  Sizes extent;  // the same
+  Sizes begin;   // per leading dimension
+  Sizes extent;  // per leading dimension
 };
 
 // A tensor of the call.
 struct CallTensor {
   const FileOperand& file;
   TensorInfo info;
-  Sizes leading = {};  // below each leading dimension of x: the same, or 1 where its rows share one
+  Sizes leading = {};  // per leading dimension of x: equal to it, or 1 if rows share
 
-  std::unique_ptr<InputTensor> input = {};  // of an input
+  std::unique_ptr<InputTensor> input = {};  // only for an input
 
-  TensorLocation location = {};  // of an output: its place
+  TensorLocation location = {};  // only for an output
   OutputFile* output = nullptr;
-  size_t begin = 0;  // where its data begins in the file
+  size_t begin = 0;  // offset of its data in the file
   std::vector<char> memory = {};
 
-  // What the chunk at hand has of it.
+  // The part that belongs to the current chunk.
   char* elements = nullptr;
   size_t first = 0;
   size_t count = 0;
@@ -60,8 +60,8 @@ struct CallTensor {
   throw UserError(std::string(file.flag) + ": " + problem);
 }
 
-// The shape of a tensor whose last dimension is x's, with the groups and their elements in the
-// place of that dimension.
+// The shape of a tensor in groups: a last dimension as long as x's becomes two, the groups and
+// their elements.
 Sizes InGroups(Sizes shape, const TensorInfo& x, size_t groups) {
   if (groups == 1 || shape.empty() || shape.back() != x.shape.back()) return shape;
   shape.back() = groups;
@@ -69,8 +69,8 @@ Sizes InGroups(Sizes shape, const TensorInfo& x, size_t groups) {
   return shape;
 }
 
-// The leading dimensions of a tensor, one below each of x's in groups. Throws UserError where its
-// shape or its type is not what the operand has.
+// The leading dimensions of a tensor, one per leading dimension of x in groups. Throws UserError if
+// its shape or its type does not fit the operand.
 Sizes LeadingDimensions(const CallTensor& tensor, const TensorInfo& x, size_t groups) {
   const OperandRule& rule = tensor.rule();
   const auto refuse = [&](const std::string& problem) {
@@ -109,8 +109,8 @@ Sizes LeadingDimensions(const CallTensor& tensor, const TensorInfo& x, size_t gr
   return leading;
 }
 
-// Leaves out dimensions of x, the first tensor, that are 1, and merges neighbours along which each
-// tensor has all of x's rows, or shares one: a file may have more dimensions than a view.
+// Drops dimensions in which x, the first tensor, has size 1, and merges neighbouring dimensions
+// that each tensor either has in full or shares: a file may have more dimensions than a view.
 void MergeDimensions(std::list<CallTensor>& tensors) {
   const Sizes of_x = tensors.front().leading;
   std::map<CallTensor*, Sizes> merged;
@@ -128,9 +128,8 @@ void MergeDimensions(std::list<CallTensor>& tensors) {
   for (CallTensor& tensor : tensors) tensor.leading = merged.empty() ? Sizes{1} : merged[&tensor];
 }
 
-// Calls work(chunk) for chunks of at most so many rows, but of one row at least, in order until all
-// rows have been there, and shows a bar where that takes long. Without rows there is still one
-// call, so that options and target are checked.
+// Calls work(chunk) for all rows in order, in chunks of at least one and at most `most_rows` rows,
+// and shows a bar if that takes long. Without rows, it makes one call to check options and target.
 void ForEachChunk(const Sizes& leading, size_t most_rows,
                   const std::function<void(const Chunk&)>& work) {
   size_t rows = 1;
@@ -138,8 +137,8 @@ void ForEachChunk(const Sizes& leading, size_t most_rows,
   Chunk chunk = {Sizes(leading.size()), leading};
   if (rows == 0) return work(chunk);
 
-  size_t axis = leading.size() - 1;  // the dimension that is cut
-  size_t rows_behind = 1;            // of each of its indices
+  size_t axis = leading.size() - 1;  // the dimension that chunks divide
+  size_t rows_behind = 1;            // rows per index of that dimension
   while (axis > 0 && rows_behind * leading[axis] <= most_rows) rows_behind *= leading[axis--];
   const size_t most = std::max<size_t>(1, most_rows / rows_behind);
 
@@ -157,7 +156,7 @@ void ForEachChunk(const Sizes& leading, size_t most_rows,
 class TensorCall {
  public:
   TensorCall(const FileCommand& command, const FileCall& call) : command_(command), call_(call) {
-    // Names that cannot be written are found before any file is read.
+    // Detects bad output names before it reads any file.
     for (const FileOperand& file : command.operands) {
       if (IsGiven(file.operand)) ParseLocation(*call.location[file.operand]);
     }
@@ -174,7 +173,7 @@ class TensorCall {
     const CallTensor& x = tensors_.front();
     size_t most_rows = std::max<size_t>(1, kChunkBytes / ElementSize(x.info.dtype) / d_);
     for (const CallTensor& tensor : tensors_) {
-      // A sum over all rows, which no chunk is a part of.
+      // A sum over all rows cannot be made from chunks.
       if (tensor.output != nullptr && tensor.rule().shape == Shape::kColumns) most_rows = SIZE_MAX;
     }
     ForEachChunk(x.leading, most_rows, [this](const Chunk& chunk) { RunChunk(chunk); });
@@ -227,15 +226,14 @@ class TensorCall {
     }
   }
 
-  // Tensors whose locations lead to one file share it, the larger elements first, so that all are
-  // aligned.
+  // Outputs with the same file share it. The larger elements come first, which aligns all of them.
   void OpenOutputs() {
     std::map<std::string, std::list<CallTensor*>> by_path;
     for (CallTensor& tensor : tensors_) {
       if (!tensor.input) by_path[ResolvedPath(tensor.location.path)].push_back(&tensor);
     }
     for (auto& [path, tensors] : by_path) {
-      tensors.sort([](const CallTensor* a, const CallTensor* b) {  // keeps the order of equals
+      tensors.sort([](const CallTensor* a, const CallTensor* b) {  // a stable sort
         return ElementSize(a->info.dtype) > ElementSize(b->info.dtype);
       });
       std::vector<std::pair<std::string, TensorInfo>> named;
@@ -258,7 +256,7 @@ class TensorCall {
     }
   }
 
-  // Lays out the elements that a chunk has of a tensor.
+  // A view of a chunk's elements of a tensor.
   rmsnorm_view ViewOf(CallTensor& tensor, const Chunk& chunk) {
     tensor.first = 0;
     tensor.count = 1;

@@ -16,15 +16,15 @@ namespace rmsnorm::tools {
 using internal::Operand;
 using internal::Role;
 
-// An operand that lies in a file. Its role, shape and type, and what it may be in the place of,
-// stand in the library's table of operands.
+// An operand in a file. The library's table of operands gives its role, shape and type, and the
+// operand that it may replace.
 struct FileOperand {
   Operand operand;
-  const char* flag;        // without the dashes it is the name of an output's tensor
-  const char* help;        // null where no flag names a file: the tensor goes into another's file
-  Operand like = operand;  // an output: what it takes its shape and type from
-  const char* dtype_flag = nullptr;  // an output: names another type
-  const char* needs = nullptr;       // a flag without which this one means nothing
+  const char* flag;        // without its dashes, an output's default tensor name
+  const char* help;        // null without a flag: the tensor goes into another tensor's file
+  Operand like = operand;  // an output has this operand's shape and type
+  const char* dtype_flag = nullptr;  // a flag that sets an output's type
+  const char* needs = nullptr;       // a flag that this one requires
 };
 
 // A function of the library as a command on files.
@@ -32,26 +32,26 @@ struct FileCommand {
   const char* name;
   const char* help;
   rmsnorm_status (*call)(const rmsnorm_operands*, const rmsnorm_options*, const rmsnorm_context*);
-  Role internal::OperandRule::*role;  // what the function does with an operand
+  Role internal::OperandRule::*role;  // the role of an operand in this function
   std::vector<FileOperand> operands;
 
-  // An operand that the function does not take gives the shape and the type of an output.
+  // The file of an operand that the function does not take gives an output its shape and type.
   bool IsOutput(Operand operand) const {
     return internal::kOperandRules[operand].*role == Role::kOutput;
   }
 };
 
-// What the command line asks for.
+// The arguments on the command line.
 struct FileCall {
   std::optional<std::string> location[internal::kOperands];  // FILE[:TENSOR]
-  std::optional<Dtype> dtype[internal::kOperands];  // of outputs that are not to have their own
+  std::optional<Dtype> dtype[internal::kOperands];  // the type of an output, if not the default
   rmsnorm_options options = rmsnorm_default_options();
   rmsnorm_context context = rmsnorm_default_context();
-  size_t groups = 1;  // of the last dimension of x; each is a row
+  size_t groups = 1;  // in the last dimension of x; each group is a row
 };
 
-// Throws UserError for what the user can mend, and Error for what the library refuses. All outputs
-// are whole and on the disk before the first takes its place.
+// Throws UserError for mistakes of the user, and Error if the library refuses the call. All outputs
+// are complete on disk before the first one replaces a file.
 void Run(const FileCommand& command, const FileCall& call);
 
 }  // namespace rmsnorm::tools

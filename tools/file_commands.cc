@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// rmsnorm apply and rmsnorm backward: a norm and its gradients, from files into files. What a
-// command line may say stands in tables: a tensor is a line of operands, a number or a word a line
-// of options.
+// rmsnorm apply and rmsnorm backward: a norm and its gradients, from files into files. Tables
+// define the command line: a line per tensor in the table of operands, and one per number or word
+// in the table of options.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -82,13 +82,13 @@ const FileCommand kCommands[] = {
        internal::kBias, "--grad-bias-dtype"}}},
 };
 
-// A flag for an option of the library. The table of options says its name and its words, and
+// A flag for an option of the library. The library's table of options has its name, its words, and
 // whether gradients depend on it.
 struct OptionFlag {
   Option option;
   const char* help;
   const char* needs = nullptr;         // another flag
-  const char* unless_given = nullptr;  // a number's default, in the help
+  const char* unless_given = nullptr;  // the default of a number, for the help
   const char* refused = nullptr;       // a kind of number that the flag refuses
   bool (*refuses)(float) = [](float) { return false; };
 
@@ -130,7 +130,7 @@ const OptionFlag kOptionFlags[] = {
 static_assert(std::size(kOptionFlags) == internal::kOptions,
               "an option of the library has no flag");
 
-// What each way to quantise writes beside the output.
+// The outputs that each kind of quantisation adds to the file.
 const std::map<std::string, std::vector<Operand>> kQuantisations = {
     {"int8", {internal::kQ, internal::kScale}},
     {"int8-asymmetric", {internal::kQ, internal::kScale, internal::kZero}}};
@@ -142,7 +142,7 @@ constexpr char kFooter[] =
     "In FILE[:TENSOR] the longest FILE that exists is taken. The tensor's name may be left out "
     "where the file holds one tensor; .npy files have no names.";
 
-// Straight to f32: a detour over double would round twice.
+// Reads f32 directly: through double, it would round twice.
 float ParseFloat(const std::string& option, const std::string& text) {
   char* end;
   errno = 0;
@@ -165,7 +165,7 @@ std::string AnyOf(const std::vector<std::string>& words) {
   return text;
 }
 
-// The options that change what a command writes, and in what rows.
+// The flags that change which tensors a command writes, and the rows.
 struct Layout {
   std::string quantisation;  // empty for none
   bool is_quantised_only = false;
@@ -192,7 +192,7 @@ struct Layout {
         ->excludes(verb.get_option("--dtype"));
   }
 
-  // Gives the quantised output its place.
+  // Sets the locations of the quantised outputs.
   void Apply(FileCall& call) const {
     if (quantisation.empty()) return;
     std::optional<std::string>& output = call.location[internal::kY];

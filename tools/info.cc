@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rmsnorm info: the library, the CPU and what of it is used.
+// rmsnorm info: describes the library, the CPU and the target in use.
 #include <iostream>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
@@ -11,7 +11,7 @@ namespace rmsnorm::tools {
 namespace {
 
 void Info() {
-  // First, so that a bad RMSNORM_TARGET prints nothing else.
+  // This comes first, so that a bad RMSNORM_TARGET prints nothing else.
   const char* active = nullptr;
   check(rmsnorm_find_target(nullptr, &active));
 

@@ -13,7 +13,7 @@
 
 namespace rmsnorm::tools {
 
-// O_NONBLOCK: a pipe is refused, not waited for.
+// With O_NONBLOCK, a pipe is refused at once.
 InputFile::InputFile(const std::string& path)
     : path_(path), fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   struct stat status = {};

@@ -16,11 +16,11 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // As it was when the file was opened.
+  // The size when the file was opened.
   size_t size() const { return size_; }
 
-  // Each throws UserError if the file has become too short for that. It is not mapped into memory,
-  // as a missing page would end the process. The second reads less where size() is less.
+  // Both throw UserError if the file has become too short. They do not map it into memory: a
+  // missing page would end the process. The second reads less if size() is less.
   void Read(size_t begin, size_t count, char* bytes) const;
   std::string Read(size_t begin, size_t count) const;
 

@@ -15,7 +15,7 @@ namespace rmsnorm::tools {
 namespace {
 
 // `text` on one line of valid UTF-8: names of files and tensors may hold anything. A JSON string
-// without its quotes is just that.
+// without its quotes does that.
 std::string OneLine(const std::string& text) {
   using nlohmann::json;
   const std::string quoted = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
@@ -44,7 +44,7 @@ int Run(int argc, char** argv) {
   } catch (const CLI::Success& help_or_version) {
     status = app.exit(help_or_version);
   } catch (const CLI::RequiredError& error) {
-    // With an unknown command the missing one is not the point.
+    // After an unknown command, "a command is missing" would mislead.
     const std::vector<std::string> unknown = app.remaining();
     if (app.get_subcommands().empty() && !unknown.empty()) {
       return Fail("unknown command or option '" + unknown.front() + "'; see rmsnorm --help");
@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
     return rmsnorm::tools::Run(argc, argv);
   } catch (const std::bad_alloc&) {
     return Fail("out of memory");
-  } catch (const std::length_error&) {  // more than a vector can hold
+  } catch (const std::length_error&) {  // larger than a vector can be
     return Fail("out of memory");
   } catch (const std::exception& error) {
     return Fail(error.what());

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kVersionSize = 2;
 
-// Reads the literals that stand in a header: a dict of strings, booleans and tuples of integers.
+// Reads the literals of a header: a dict of strings, booleans and tuples of integers.
 class HeaderReader {
  public:
   explicit HeaderReader(std::string_view text) : rest_(text) {}
@@ -57,7 +57,7 @@ class HeaderReader {
     while (!Accept(")")) {
       shape.push_back(Integer());
       if (Accept(",")) continue;
-      // "(3)" is no tuple in Python, but "(3, 4)" is one.
+      // In Python "(3, 4)" is a tuple, and "(3)" is not.
       if (shape.size() == 1) Fail();
       Expect(")");
       break;
@@ -79,7 +79,7 @@ class HeaderReader {
     if (error == std::errc::result_out_of_range) throw UserError("a dimension overflows");
     if (error != std::errc()) Fail();
     rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
-    Accept("L");  // how Python 2 wrote a long
+    Accept("L");  // the suffix of a long in Python 2
     return value;
   }
 
@@ -178,8 +178,8 @@ std::string NpyHeader(const TensorInfo& info) {
   std::string dict = std::string("{'descr': '") + (info.dtype == Dtype::f32 ? "<f4" : "<f2") +
                      "', 'fortran_order': False, 'shape': (" + shape + "), }";
 
-  // The data is to start at a multiple of 64; the padding of spaces ends in a newline. Version 1,
-  // with its length in 2 bytes, is enough unless there are thousands of dimensions.
+  // The data must start at a multiple of 64; the padding of spaces ends in a newline. Version 1,
+  // with 2 bytes for the length, is enough unless there are thousands of dimensions.
   const auto padded_length = [&dict](size_t length_size) {
     const size_t before = kMagic.size() + kVersionSize + length_size;
     return (before + dict.size() + 1 + 63) / 64 * 64 - before;

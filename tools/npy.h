@@ -14,7 +14,7 @@ namespace rmsnorm::tools {
 // anything else, and if the data is not exactly as long as the shape says.
 Tensor ParseNpy(const InputFile& file);
 
-// What stands before the data. Throws UserError for bf16, which the format does not know.
+// The bytes before the data. Throws UserError for bf16, which the format lacks.
 std::string NpyHeader(const TensorInfo& info);
 
 }  // namespace rmsnorm::tools

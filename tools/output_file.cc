@@ -34,14 +34,14 @@ void RemoveTemporariesAndDie(int signal) {
 std::string ResolvedPath(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
-  fs::path resolved = fs::path(".") / path;  // made absolute even where there is no such file
-  // weakly_canonical() does not follow a link to a file that does not exist. More links than these
-  // are a circle, as for Linux.
+  fs::path resolved = fs::path(".") / path;  // becomes absolute even if there is no such file
+  // weakly_canonical() does not follow a link to a file that does not exist. A longer chain of
+  // links is a circle, as in Linux.
   for (int i = 0; i < 40 && fs::is_symlink(fs::symlink_status(resolved, error)); ++i) {
     resolved = resolved.parent_path() / fs::read_symlink(resolved, error);
   }
   resolved = fs::weakly_canonical(resolved, error);
-  // A path that cannot be resolved is one that cannot be written: stat() will say why.
+  // A path that cannot be resolved cannot be written: stat() will report the reason.
   return error ? path : resolved.string();
 }
 
@@ -57,14 +57,14 @@ OutputFile::OutputFile(const std::string& path) : name_(path), path_(ResolvedPat
     Fail();
   }
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    // Whoever started the command with a signal ignored (nohup) keeps it so.
+    // A signal that the caller ignores (nohup) stays ignored.
     if (std::signal(signal, RemoveTemporariesAndDie) == SIG_IGN) std::signal(signal, SIG_IGN);
   }
-  // A file size limit then shows as an error of pwrite().
+  // An exceeded file size limit then becomes an error of pwrite().
   std::signal(SIGXFSZ, SIG_IGN);
 
   while (temporaries[slot_] != nullptr) ++slot_;
-  // A process with the same number may have been killed in the middle.
+  // A killed process with the same number may have left a file behind.
   for (int attempt = 0; fd_ < 0; ++attempt) {
     temporaries[slot_] = nullptr;
     temporary_ = std::filesystem::path(path_).parent_path() /

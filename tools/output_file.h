@@ -12,14 +12,14 @@ namespace rmsnorm::tools {
 // The path with symbolic links resolved: two outputs with the same one are the same file.
 std::string ResolvedPath(const std::string& path);
 
-// A temporary file beside the target, which Commit() renames over the target. Without Commit(), and
-// on SIGINT, SIGTERM and SIGHUP, the temporary file goes and the target stays as it was.
+// A temporary file beside the target; Commit() renames it to the target. Without Commit(), and on
+// SIGINT, SIGTERM and SIGHUP, the temporary file is removed and the target stays as it was.
 class OutputFile {
  public:
-  // Each throws UserError if the system refuses.
+  // The functions throw UserError if the system refuses.
   explicit OutputFile(const std::string& path);
   void Write(std::string_view bytes, size_t begin = 0);
-  // Writes all to the disk: what is renamed before that may be empty after a loss of power.
+  // Flushes all data to the disk: without this, a renamed file may be empty after a power loss.
   void Sync();
   void Commit();
 
@@ -33,7 +33,7 @@ class OutputFile {
   std::string name_;       // as the user gave it, for messages
   std::string path_;       // with links resolved
   std::string temporary_;  // empty once committed
-  size_t slot_ = 0;        // where the signal handler finds the temporary file
+  size_t slot_ = 0;        // index of the temporary file for the signal handler
   int fd_ = -1;
 };
 

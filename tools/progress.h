@@ -8,8 +8,7 @@
 
 namespace rmsnorm::tools {
 
-// Nothing shows on anything but a terminal, nor in the first half second. The line is gone when the
-// object is.
+// The bar shows only on a terminal and only after half a second. It disappears with the object.
 class Progress {
  public:
   explicit Progress(size_t total);

@@ -27,7 +27,7 @@ constexpr size_t kMaxDepth = 3;
 constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
     {"F32", Dtype::f32}, {"F16", Dtype::f16}, {"BF16", Dtype::bf16}, {"I8", Dtype::i8}};
 
-// A tensor as the header has it, checked but for its dtype, which need not be one of ours.
+// A tensor in the header. Its dtype is unchecked, and need not be one of ours.
 struct Entry {
   std::string name;
   std::string dtype;
@@ -49,8 +49,8 @@ std::string Quoted(const std::string& name) { return "'" + name + "'"; }
   throw UserError("tensor " + Quoted(name) + ": " + problem);
 }
 
-// Builds the header as nlohmann-json's own parser does, but that one keeps the last of equal keys
-// and takes any depth, where the format allows neither.
+// Builds the header as nlohmann-json's own parser does. But that parser keeps the last of several
+// equal keys and accepts any depth; the format allows neither.
 class HeaderParser : public nlohmann::json_sax<json> {
  public:
   json header;
@@ -61,7 +61,7 @@ class HeaderParser : public nlohmann::json_sax<json> {
   bool number_unsigned(number_unsigned_t value) override { return Add(value); }
   bool number_float(number_float_t value, const string_t&) override { return Add(value); }
   bool string(string_t& value) override { return Add(std::move(value)); }
-  bool binary(binary_t& value) override { return Add(std::move(value)); }  // never in a text
+  bool binary(binary_t& value) override { return Add(std::move(value)); }  // never in JSON
   bool start_object(size_t) override { return Open(json::object()); }
   bool start_array(size_t) override { return Open(json::array()); }
   bool end_object() override { return Close(); }
@@ -99,19 +99,18 @@ class HeaderParser : public nlohmann::json_sax<json> {
     return true;
   }
 
-  // Where the next value goes.
+  // The place for the next value.
   json& Place() {
     if (open_.empty()) return header;
     return open_.back()->is_object() ? (*open_.back())[key_] : open_.back()->emplace_back();
   }
 
-  std::vector<json*> open_;  // the objects and arrays around
+  std::vector<json*> open_;  // the enclosing objects and arrays
   std::string key_;
 };
 
 json ParseHeader(const std::string& text) {
-  // nlohmann-json would skip a byte order mark before the object, and takes a NUL for the text's
-  // end.
+  // nlohmann-json would skip a byte order mark before the object, and would end the text at a NUL.
   if (text.substr(0, 1) != "{" || text.find('\0') != std::string::npos) {
     throw UserError("the header is not a JSON object");
   }
@@ -161,7 +160,7 @@ Entry ReadEntry(const std::string& name, const json& value, size_t data_size) {
   return entry;
 }
 
-// The official reader takes neither holes nor overlaps, nor data that no tensor owns.
+// As the official reader does, rejects holes, overlaps, and data that no tensor owns.
 void CheckTiling(const std::vector<Entry>& entries, size_t data_size) {
   std::vector<const Entry*> in_order;
   for (const Entry& entry : entries) in_order.push_back(&entry);
@@ -183,7 +182,7 @@ void CheckTiling(const std::vector<Entry>& entries, size_t data_size) {
   }
 }
 
-// What the format calls a type.
+// The format's name of a type.
 std::string_view DtypeWord(Dtype dtype) {
   return std::find_if(std::begin(kDtypes), std::end(kDtypes),
                       [dtype](const auto& known) { return known.second == dtype; })

@@ -17,7 +17,7 @@ namespace rmsnorm::tools {
 // not F32, F16 or BF16. Other tensors of the file may have any dtype.
 Tensor ParseSafetensors(const InputFile& file, const std::string& name);
 
-// What stands before the data of a file that holds these tensors, by their names, one right after
+// The bytes before the data of a file that holds these tensors, with their names, one right after
 // the other.
 std::string SafetensorsHeader(const std::vector<std::pair<std::string, TensorInfo>>& tensors);
 

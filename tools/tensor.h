@@ -10,7 +10,7 @@
 
 namespace rmsnorm::tools {
 
-// What a file says of a tensor. The elements lie in C order.
+// The description of a tensor in a file. The elements lie in C order.
 struct TensorInfo {
   Dtype dtype;
   std::vector<size_t> shape;
@@ -18,7 +18,7 @@ struct TensorInfo {
 
 struct Tensor {
   TensorInfo info;
-  size_t begin;  // where its data begins in the file
+  size_t begin;  // offset of its data in the file
 };
 
 size_t ElementSize(Dtype dtype);

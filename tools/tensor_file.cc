@@ -20,7 +20,7 @@ bool EndsWith(std::string_view text, std::string_view ending) {
   return text.size() > ending.size() && text.substr(text.size() - ending.size()) == ending;
 }
 
-// What `work` says is wrong, with the file's name before it.
+// Runs `work`, and puts the file's name in front of its error messages.
 template <class Work>
 auto NamingFile(const TensorLocation& location, const Work& work) {
   try {

@@ -14,27 +14,27 @@ namespace rmsnorm::tools {
 
 enum class FileFormat { kNpy, kSafetensors };
 
-// FILE[:TENSOR] taken apart.
+// The parts of FILE[:TENSOR].
 struct TensorLocation {
   std::string path;
   FileFormat format;
-  std::string name;  // empty where none is given
+  std::string name;  // empty if none is given
 };
 
-// Paths and names may hold colons: the longest path that names a file is taken or, where there is
-// no file, the longest path. Throws UserError if no path ends in .npy or .safetensors.
+// Paths and names may contain colons: the path is the longest one that names a file or, if there is
+// no file, the longest one of all. Throws UserError if no path ends in .npy or .safetensors.
 TensorLocation ParseLocation(const std::string& text);
 
 // A tensor to read.
 class InputTensor {
  public:
-  // Throws UserError, naming the file, for whatever is wrong with it.
+  // Throws UserError with the file's name for any fault of the file.
   explicit InputTensor(const TensorLocation& location);
 
   const TensorInfo& info() const { return tensor_.info; }
 
-  // `count` elements from `first` on, read into memory that lives until the next call and may be
-  // written.
+  // `count` elements from element `first` on. They are in memory that stays valid until the next
+  // call; the caller may overwrite it.
   char* Elements(size_t first, size_t count);
 
  private:
@@ -43,8 +43,8 @@ class InputTensor {
   std::vector<char> elements_;
 };
 
-// What stands before the data of a file that holds these tensors, by their names, one right after
-// the other. Throws UserError, naming the file, where there is no such file.
+// The bytes before the data of a file that holds these tensors, with their names, one right after
+// the other. Throws UserError with the file's name if the format cannot store them.
 std::string FileHeader(const TensorLocation& location,
                        const std::vector<std::pair<std::string, TensorInfo>>& tensors);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command throws where the user asked for something that cannot be done.
+// The exception for a request that cannot be fulfilled.
 #ifndef RMSNORM_TOOLS_USER_ERROR_H_
 #define RMSNORM_TOOLS_USER_ERROR_H_
 
@@ -7,7 +7,7 @@
 
 namespace rmsnorm::tools {
 
-// Something the user can mend. main() prints it as one line and exits with kUserError.
+// A mistake that the user can fix. main() prints it as one line and exits with kUserError.
 class UserError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -19,7 +19,7 @@ using internal::kOperands;
 using internal::Option;
 using tools::UserError;
 
-// A case's buffers take a few times as many bytes.
+// The buffers of a case take a few times as many bytes.
 constexpr size_t kMaxElements = size_t{1} << 28;
 
 // The words of each enumeration, by its numbers.
@@ -45,7 +45,7 @@ bool ReadNumber(const std::string& text, Number& value) {
   return error == std::errc() && parsed_to == end;
 }
 
-// Fields by how they are written. get(case) gives the value in a case.
+// The fields of a case, by how they are written. get(case) returns the value.
 class FieldList {
  public:
   template <class Get>
@@ -65,7 +65,7 @@ class FieldList {
         {name, [get](const Case& c) { return std::to_string(get(c)); },
          [get](Case& c, const std::string& text) { return ReadNumber(text, get(c)); }});
   }
-  // An option of the library, by its line in the table.
+  // Adds an option of the library, named by its line in the table.
   void AddOption(Option option) {
     const auto write = [option](const Case& c) {
       if (!internal::IsNumber(option)) {
@@ -74,7 +74,7 @@ class FieldList {
       }
       char text[32];
       const double value = internal::ValueIn<float>(c.options, option);
-      std::snprintf(text, sizeof text, "%.9g", value);  // all its bits
+      std::snprintf(text, sizeof text, "%.9g", value);  // enough digits for every bit
       return std::string(text);
     };
     const auto read = [option](Case& c, const std::string& text) {
@@ -168,7 +168,7 @@ void Require(bool holds, const std::string& problem) {
   if (!holds) throw UserError("case: " + problem);
 }
 
-// Whether some rows lie in the place of others.
+// Whether rows overlap in memory.
 bool IsShared(Order order) { return order >= Order::kRepeated; }
 
 void RequireOperand(const Case& c, Operand o) {
@@ -215,7 +215,7 @@ void RequireOperand(const Case& c, Operand o) {
   }
 }
 
-// Only these operands have pointers among the arguments.
+// Only the arguments of these operands contain pointers.
 void RequireRows(const Case& c) {
   using namespace internal;
   const OperandSet given = c.Given() & ~SetOf(kWeight);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A case: one call of the library, described in full by a line of text such as
-// "forward,x=bf16,weight=f32,y=f16,rows=5,d=300,x_shift=3,x_values=tiny". All that a case says of
-// an operand is said by fields that begin with the operand's name, so that the library's own table
-// of operands is the only list of them.
+// "forward,x=bf16,weight=f32,y=f16,rows=5,d=300,x_shift=3,x_values=tiny". Every field of an operand
+// begins with the operand's name, so the library's table of operands is the only list of them.
 #ifndef RMSNORM_TOOLS_CASES_CASE_H_
 #define RMSNORM_TOOLS_CASES_CASE_H_
 
@@ -24,32 +23,32 @@ using internal::Role;
 using internal::SetOf;
 using internal::Shape;
 
-// The functions that do the work; all give the same bits.
+// The functions under test; all give the same bits.
 enum class Function {
   kPlain,   // rmsnorm_forward() or rmsnorm_backward()
-  kModule,  // the same by a module, in the call's context or, where the seed is odd, the module's
+  kModule,  // a module, in the call's context or, if the seed is odd, the module's
   kRows,    // the module's functions for dense rows
-  kSeveral  // rmsnorm_forward_all(), the rows in two pieces, of which a module may do one
+  kSeveral  // rmsnorm_forward_all(), the rows in two pieces, one of them perhaps by a module
 };
 
-// What rows hold.
+// The values of rows.
 enum class Values {
   kNormal,     // magnitudes around 1
-  kMassive,    // the same with some of hundreds, as large language models have
-  kWide,       // magnitudes over 60 binary orders, or all of f16's
+  kMassive,    // the same with some in the hundreds, as in large language models
+  kWide,       // magnitudes over 60 binary orders, or all that f16 has
   kHuge,       // near the largest finite number
   kTiny,       // squares that vanish in f32
   kSubnormal,  // subnormal numbers of the type
   kZero,       // zeros of both signs
-  kLowEdge,    // mean squares on both sides of 2^-100, below which f32 does not do
+  kLowEdge,    // mean squares on both sides of 2^-100, below which f32 is too small
   kHighEdge,   // sums of squares on both sides of f32's range
-  kFloor,      // an RMS of 1, or of the number beside 1
+  kFloor,      // an RMS of 1, or of the number next to 1
   kNan,        // as kNormal, with one NaN
   kInfinity,   // as kNormal, with one infinity
   kBits,       // any bits, NaNs of any payload among them
   kMixed,      // each of the above in turn, so that neighbouring rows differ
-  kFinite,     // the same up to kFloor: a NaN hides the other rows in sums over rows
-  kSpecial     // as kNormal, every third element a hard one; or other numbers for a row
+  kFinite,     // kMixed up to kFloor: in sums over rows, a NaN hides the other rows
+  kSpecial     // as kNormal, every third element a hard one; for rstd and sums, unusual values
 };
 
 // The order of an operand's rows in memory.
@@ -57,10 +56,10 @@ enum class Order {
   kRising,      // C order
   kFalling,     // the last row first: negative strides
   kTransposed,  // the first dimension innermost
-  kZigzag,      // every other dimension falling, with room between, so that no two are one loop
-  kRepeated,    // all rows are one: strides of 0
+  kZigzag,      // every other dimension falling, with gaps, so that no two merge into one loop
+  kRepeated,    // all rows are the same memory: strides of 0
   kAgain,       // the first dimension repeats the others
-  kWindows      // each row begins one element behind the one before
+  kWindows      // each row begins one element after the previous one
 };
 
 // The leading dimensions of a weight, a bias or their gradients.
@@ -72,7 +71,7 @@ enum class Per {
   kAlternate  // all of x's, every other one 1
 };
 
-// Which side of each operand's memory is next to a page that cannot be touched.
+// The side of each operand's memory that borders on an inaccessible page.
 enum class Guard { kNone, kBefore, kAfter };
 
 // What runs the parts of a call: OpenMP, or the caller's executor.
@@ -80,14 +79,14 @@ enum class Executor { kNone, kReverse, kShuffled, kThreads };
 
 struct OperandCase {
   rmsnorm_dtype dtype = 0;          // 0 where the call does not have the operand
-  Values values = Values::kNormal;  // of an input, and of a gradient that is added to. Normal rstd
-                                    // and sums belong to the rows
+  Values values = Values::kNormal;  // of an input, or of a gradient before the call adds to it.
+                                    // Normal rstd and sums are computed from the rows
   Per per = Per::kTensor;
-  size_t shift = 0;  // elements from the start of a cache line to the first in memory
+  size_t shift = 0;  // elements from the start of a cache line to the lowest element
   size_t gap = 0;    // elements between rows
   Order order = Order::kRising;
-  bool in_place = false;  // it has the place and the layout of the input in the table
-  bool add = false;       // a gradient is added to the values in its memory
+  bool in_place = false;  // shares memory and layout with the input that the table names
+  bool add = false;       // the call adds the gradient to the values in memory
 };
 
 struct Case {
@@ -101,10 +100,10 @@ struct Case {
   rmsnorm_options options = rmsnorm_default_options();
   int threads = 1;
   Executor executor = Executor::kNone;
-  unsigned state = 0;  // draws the caller's floating-point state and an executor's; 0 for the usual
-  Guard guard = Guard::kNone;  // it leaves no choice of shifts
-  bool interleaved = false;    // the rows of all operands that have rows lie in one buffer, side by
-                               // side, in the order and with the gap of x
+  unsigned state = 0;  // seed of the floating-point states of caller and executor; 0: default
+  Guard guard = Guard::kNone;  // overrides every shift
+  bool interleaved = false;    // all operands with rows share one buffer, row beside row, in the
+                               // order and with the gap of x
   unsigned seed = 0;
 
   bool Has(Operand o) const { return operand[o].dtype != 0; }
@@ -114,16 +113,17 @@ struct Case {
   size_t RowCount() const;
 };
 
-// The leading dimensions of an operand, the number of its rows, and their length. An operand with
-// an element for each row of x has rows of one element.
+// The leading dimensions of an operand, the number of its rows, and their length. For an operand
+// with one element per row of x, each row has one element.
 std::vector<size_t> LeadingOf(const Case& c, Operand o);
 size_t RowsOf(const Case& c, Operand o);
 size_t RowLengthOf(const Case& c, Operand o);
 
-// Which row of an operand goes with a row of x.
+// The row of an operand that belongs to a row of x.
 size_t SharedRow(const Case& c, Operand o, size_t row);
 
-// A field of a case: its name, its text in a case, and how a text is read; false where it is none.
+// A field of a case: its name, a function that writes it, and one that reads it, which returns
+// false if the text is invalid.
 struct Field {
   std::string name;
   std::function<std::string(const Case&)> write;
@@ -134,17 +134,18 @@ const std::vector<Field>& Fields();
 // Throws UserError if there is no such field.
 const Field& FindField(const std::string& name);
 
-// Whether the first word of a line stands for backward. Throws UserError if it is neither.
+// Whether the first word of a line means backward. Throws UserError for any word but "forward" and
+// "backward".
 bool IsBackward(const std::string& word);
 
-// The text of a case. Fields with their default value are left out, except for types and sizes.
+// The text of a case. It omits fields with their default value, except types and sizes.
 std::string Text(const Case& c);
 
-// The case that a text describes. Throws UserError if there is none.
+// The case that a text describes. Throws UserError if the text is invalid.
 Case Parse(const std::string& text);
 
-// Throws UserError for cases that make no sense before the library sees them. The library refuses
-// the others.
+// Throws UserError for cases that make no sense even before the library sees them. The library
+// refuses the other bad cases.
 void RequireMeaning(const Case& c);
 
 std::vector<std::string> Split(const std::string& text, char separator);

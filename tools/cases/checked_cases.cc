@@ -12,7 +12,7 @@ $LONG=511|512|513|1000|2880|4095|4096|4097|8193|16385
 
 # ------------------------------------------------------------------------------------- forward
 
-# Every combination of types, and every length up to 300: groups of rows and what is left of them.
+# Every combination of types, and every length up to 300: groups of rows and the remaining rows.
 forward,x=$T,weight=f32|f16|bf16|none,y=$T,d=1..300,rows=5/9,rounding=$ROUNDINGS,
   x_values=mixed/normal,rstd=f32,sums=none/f64,call=plain|module
 # Around blocks of lanes and of 4,096.
@@ -21,10 +21,10 @@ forward,x=$T,weight=f32|f16|bf16|none,y=$T,d=$LONG,rows=2/5,rounding=$ROUNDINGS,
 # The first of two phases, and sums beside y.
 forward,x=$T,y=none,d=1..300,rows=5/9,x_values=mixed,sums_out=f64
 forward,x=$T,y=$T,d=$EDGES|4097,rows=9,x_values=mixed,sums_out=f64,sums=none/f64,rstd=none/f32
-# Sums of something else than the rows.
+# Sums that differ from those of the rows.
 forward,x=$T,y=$T,d=$EDGES,rows=23,sums=f64,sums_values=special,x_values=mixed/normal,
   rounding=$ROUNDINGS,eps_placement=inside|outside|floor,rstd=f32/none
-# Kimi-K2: rows of 7,168, and the 1,536 and 512 elements of a row of 2,112 that its attention norms.
+# Kimi-K2: rows of 7,168, and the 1,536 and 512 elements of a row of 2,112 for its attention norms.
 forward,x=$T,y=$T,weight=f32/f16/bf16,d=7168,rows=1|5,rounding=$ROUNDINGS,x_values=normal/mixed,
   rstd=f32,call=plain|module
 forward,x=$T,y=$T,residual+residual_out=$T,d=7168,rows=1|5,rounding=$ROUNDINGS,
@@ -34,7 +34,7 @@ forward,x+y=$T,weight=f32/f16/bf16,d=1536,x_gap=576,rows=7,x_values=mixed,roundi
 forward,x+y=$T,weight=f32/f16/bf16,d=512,x_gap=1600,rows=7,x_values=mixed,rounding=$ROUNDINGS,
   y_in_place=0|1,call=plain|several
 
-# Dense rows of a module, y apart and in place.
+# Dense rows of a module, y in place and elsewhere.
 forward,x+y=$T,weight=f32|f16|bf16|none,d=1..300,rows=1/5,rounding=$ROUNDINGS,
   x_values=mixed/normal,call=rows,rstd=none/f32,y_in_place=0|1
 forward,x+y=$T,weight=f32|bf16,d=$LONG,rows=1/4,rounding=$ROUNDINGS,
@@ -42,12 +42,12 @@ forward,x+y=$T,weight=f32|bf16,d=$LONG,rows=1/4,rounding=$ROUNDINGS,
 forward,x+y+residual+residual_out=$T,weight=f32|f16|bf16|none,d=$EDGES|1000|4097|8193,
   rows=1|5,rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,
   x_values=mixed/normal,call=plain|rows,y_in_place=0|1,residual_out_in_place=0|1
-# The residual stream of a type other than x's, and the inverse RMS.
+# A residual stream whose type differs from x's, and the inverse RMS.
 forward,x+y=$T,residual+residual_out=f32|f16|bf16,weight=f32/none/bf16,d=$EDGES|1000|4097,
   rows=1|5,rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,rstd=f32/none,
   x_values=normal/mixed,call=rows,residual_out_in_place=0/1
 
-# With each option.
+# Every option.
 forward,x+y=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,rounding=$ROUNDINGS,
   eps_placement=inside|outside|floor,eps=1e-5/0.5/1e-6,weight_offset=0/1,divisor=0/100.5,
   x_values=normal/mixed,call=rows,y_in_place=0|1
@@ -55,7 +55,7 @@ forward,x+y+residual+residual_out=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_
   rounding=$ROUNDINGS,eps_placement=inside|outside|floor,eps=1e-5/0.5/1e-6,weight_offset=0/1,
   divisor=0/100.5,x_values=normal/mixed,call=rows,y_in_place=0|1,residual_out_in_place=0|1
 
-# Numbers of rows around the groups that short rows are taken in.
+# Numbers of rows around the group sizes for short rows.
 forward,x=$T,y=$T,rows=1..20,d=1|7|16|32|63|64|65|96|127|128|129|192|256|300|512,
   weight=f32/f16/bf16/none,x_values=mixed/normal,rstd=f32
 forward,x=$T,y=$T,rows=1..9,d=4096|8192,weight=f32/f16/bf16/none
@@ -76,7 +76,7 @@ forward,x+y=f32,d=$EDGES|4097,rows=9/2x3x2,weight=f32/none,x_values=mixed,rstd=f
   x_order=rising|falling|transposed|zigzag,x_gap=0|1|64,call=plain|module
 forward,x=f16|bf16,y=f16|bf16,d=$EDGES|4097,rows=9/2x3x2,weight=f32/none,x_values=mixed,rstd=f32,
   y_in_place=1,x_order=rising|falling|transposed|zigzag,x_gap=0|1|64,call=plain|module
-# What is one per row.
+# Operands with one element per row.
 forward,x=$T,y=$T,d=70,rows=3x4,x_values=mixed,rstd=f32,sums=f64,sums_out=none/f64,
   sums_order=rising|falling|transposed|zigzag|repeated|again,sums_gap=0|3,
   rstd_order=rising|falling|transposed|zigzag,rstd_gap=0|2
@@ -95,7 +95,7 @@ forward,x=$T,weight=$T,y=$T,d=$EDGES|4097|8193,
   rounding=after_weight|before_weight|inverse,
   weight_offset=1|-0.25|1e-40,rows=5,x_values=normal/mixed,call=plain/module/plain
 
-# Rows of every kind by themselves and next to each other, and rows around the floor.
+# Rows of every kind, alone and next to each other, and rows around the floor.
 forward,x=$T,y=$T,d=$EDGES,
   x_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
   eps_placement=inside|outside|floor,eps=0|1e-5|1,rows=5,rounding=$ROUNDINGS,
@@ -103,7 +103,7 @@ forward,x=$T,y=$T,d=$EDGES,
 forward,x=$T,y=$T,d=$EDGES|4097|8193,x_values=mixed,
   eps_placement=inside|outside|floor,eps=0|1e-5|1,rows=23,rounding=$ROUNDINGS,
   weight=f32/f16/bf16/none,rstd=f32,call=plain/module,sums=none/f64
-# Weights and biases that leave the usual range.
+# Weights and biases outside the usual range.
 forward,x=$T,weight+bias=$T,y=$T,d=$EDGES|4097,x_values=normal|mixed,
   rounding=after_weight|before_weight|inverse,rows=14,
   weight_values+bias_values=special,weight_offset=0/1,call=plain/module/plain,sums=none/f64
@@ -111,14 +111,14 @@ forward,x=$T,weight=$T,y=$T,d=$EDGES|4097,x_values=normal|mixed,
   rounding=after_weight|before_weight|inverse,rows=14,
   weight_values=special,weight_offset=0/1,call=plain/module/plain,sums=none/f64
 
-# A bias of each type, in each size, number of rows and place.
+# A bias of each type, with every length, number of rows and alignment.
 forward,x=$T,bias=$T,y=$T,d=1..300,rows=5/9,rounding=$ROUNDINGS,x_values=normal/mixed,
   weight=f32/none/bf16,bias_values=normal/special,call=plain/module,sums=none/f64
 forward,x=$T,bias=$T,y=$T,d=$LONG,rows=2,rounding=$ROUNDINGS,weight=f32/none
 forward,x=$T,bias=$T,y=$T,rows=1..20,d=33|128|300,rounding=$ROUNDINGS,weight=f32/none
 forward,x=$T,bias=$T,y=$T,d=33|200|300,rows=3,rounding=$ROUNDINGS,bias_shift=0..31
 
-# Weights and biases of which some rows share one.
+# Weights and biases that some rows share.
 forward,x=$T,weight=$T,y=$T,d=1|33|63|64|65|128|4097,weight_per=head|group|row|alternate,
   rows=4x5/3x1/1x2/12/2x3x4/2x1x2x1x2x1x3,rounding=$ROUNDINGS,x_values=mixed,weight_offset=0/1,
   x_order=rising/falling,weight_gap=0/3,rstd=f32
@@ -127,7 +127,8 @@ forward,x=$T,weight+bias=$T,y=$T,d=1|33|63|64|65|128|4097,
   rows=4x5/3x1/1x2/12/2x3x4/2x1x2x1x2x1x3,rounding=$ROUNDINGS,x_values=mixed,weight_offset=0/1,
   x_order=rising/falling/transposed,bias_gap=0/3,sums=none/none/f64
 
-# A residual of each type, normalised rounded and not: each size, number of rows, place and kind.
+# A residual of each type, normalised rounded and unrounded: lengths, numbers of rows, alignments
+# and kinds of values.
 forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   d=1..300,rows=5/9,rounding=$ROUNDINGS,x_values+residual_values=mixed/normal,
   weight=f32/f16/bf16/none,bias=none/none/bf16,rstd=f32/none,sums_out=none/f64,call=plain/module,
@@ -157,11 +158,11 @@ forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   x_values+residual_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
   d=1|63|128|300,eps=0/1e-5,rows=5,rounding=$ROUNDINGS,rstd=f32,
   eps_placement=inside/outside/floor,divisor=0/0/100.5/1e30,weight_offset=0/1
-# Rows of the two that differ in kind.
+# x and residual with rows of different kinds.
 forward,x=$T,residual+residual_out=$T,y=$T,residual_rounding=rounded|unrounded,
   x_values=huge|zero|infinity|floor|bits|mixed,residual_values=huge|tiny|infinity|nan|bits,
   d=1|63|128|300,eps=0/1e-5,rows=13,rounding=$ROUNDINGS,rstd=f32
-# Whatever of its results a call is asked for, up to the addition alone.
+# Every subset of the results, down to the addition alone.
 forward,x=$T,residual+residual_out=$T,residual_rounding=rounded|unrounded,
   d=1|64|200|4097,y=f32|f16|bf16|none,rstd=f32|none,sums_out=f64|none,rows=7,
   x_values+residual_values=mixed,residual_out_in_place=0|1
@@ -169,15 +170,15 @@ forward,x=$T,residual=$T,residual_rounding=rounded|unrounded,
   d=1|64|200|4097,y=$T,rstd=f32|none,sums_out=f64|none,rows=7,x_values+residual_values=mixed
 forward,x=$T,residual=$T,residual_rounding=rounded|unrounded,
   d=1|64|200|4097,y=none,rstd=f32,sums_out=f64|none,rows=7,x_values+residual_values=mixed
-# Its rows in many dimensions, some of which share weights and biases.
+# Residual rows of many dimensions; some rows share weights and biases.
 forward,x=$T,residual+residual_out=$T,y=$T,d=1|64|70|300,
   weight_per=tensor|head|group|row|alternate,bias_per=tensor|head|row|alternate,
   rows=3x2x4/2x9/2x1x2x1x2x1x3,bias=f32/bf16,rounding=$ROUNDINGS,
   residual_rounding=rounded/unrounded,residual_order=rising/falling/again/repeated,
   x_order=zigzag/rising,residual_out_order=rising/transposed/zigzag
 
-# What is done before the norm: a post-norm, with a row of its weight for all or for each, a factor,
-# and a gate.
+# The stages before the norm: a post-norm whose weight has one row for all rows or one for each, a
+# factor, and a gate.
 forward,x=$T,post_norm_weight=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,weight=f32/f16/bf16/none,
   rounding=$ROUNDINGS,factor=0/0.22,x_values=mixed/normal,bias=none/f32,rstd=f32,
   eps_placement=inside/outside/floor,call=plain|module,y_shift=0/3
@@ -199,7 +200,8 @@ forward,x+gate+y=$T,d=1..300|$LONG,rows=5/9,gate_placement=before,activation=sil
 forward,x=$T,gate=$T,y=none,d=1|64|300|4097,rows=9,gate_placement=before,sums_out=f64,
   rstd=f32/none,x_values=mixed
 forward,x=$T,gate=$T,y=$T,sums=f64,d=1|64|300|4097,rows=9,gate_placement=before,x_values=normal
-# What is done after it: a gate of every kind of numbers, and quantised outputs beside y or alone.
+# The stages after the norm: a gate with every kind of values, and quantised outputs with and
+# without y.
 forward,x=$T,gate=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,
   gate_rounding=unrounded|rounded,activation=silu/sigmoid,weight=f32/none/bf16,bias=none/f16,
   rounding=$ROUNDINGS,x_values=normal/mixed,gate_values=normal/mixed
@@ -219,7 +221,7 @@ forward,x=$T,y=none,q=i8,scale=f32,zero=i8|none,d=1|64|300,rows=5,weight=$T,
   weight_values=normal|special,eps=1e-5/0
 forward,x=$T,y=f32/none,residual+residual_out=$T,q=i8,scale=f32,zero=i8|none,d=$EDGES|4097,rows=9,
   residual_rounding=rounded/unrounded,x_values=mixed
-# All of them, in every place.
+# All stages, with every alignment.
 $ALL=residual+residual_out=bf16,post_norm_weight=f32,gate=f16,q=i8,scale=f32,zero=i8
 forward,x=$T,y=$T,$ALL,d=1|33|70|300,rows=9/2x3/3x1x3/2x1x3x2x1x2x2,x_values=mixed,
   x_order=rising|falling|transposed|zigzag|again,gate_order=zigzag/rising/repeated/windows,
@@ -238,7 +240,7 @@ forward,x+y=$T,post_norm_weight=f32/none,gate=f16/none,q=i8,scale=f32,zero=i8/no
   d=163917,x_values=normal/mixed,threads=2|3,executor=none/threads
 forward,x=$T,y=$T,$ALL,d=1|64|300|4097,rows=13,x_values=mixed,state=1..10
 
-# Work for one to eight threads, in rows that do not divide evenly, and a row for all of them.
+# Work for one to eight threads: rows that do not divide evenly, and one row for all threads.
 $MANY=0|2|3|4|5|6|7|8
 forward,x=$T,y=$T,rows=67/1x67,d=4097,rstd=f32,x_values=mixed,weight=f32/f16/bf16,
   threads=$MANY,executor=none|threads,call=plain/module/several
@@ -257,7 +259,7 @@ forward,x=$T,y=none,rows=1,d=163917,x_values=normal/tiny/nan/infinity/huge,sums_
   threads=2|3|5,executor=none/threads
 forward,x+y=$T,weight=$T,rows=40x33,d=129,weight_per=head|group|row|alternate,bias=none/bf16,
   threads=2|3|5,executor=none/threads
-# Groups that are walked through in slabs.
+# Groups that the library processes in slabs.
 forward,x+y=f32,weight=f32,weight_per=head|group|alternate,gate=f32|none,rows=5x37x4x3,d=100,
   x_order=rising|zigzag,y_order=rising|falling,threads=1/2
 forward,x=$T,weight+bias=f32|bf16,y=$T,rows=3x8/1x2,d=4098/35001,weight_per=head|group|row,
@@ -276,7 +278,7 @@ forward,x+residual+residual_out+y=$T,rows=1,d=400001/400002,
 forward,x=$T,residual+residual_out=$T,y=$T,rows=1,d=400001,
   residual_rounding=rounded/unrounded,x_values+residual_values=normal/tiny/huge/nan,
   rstd=f32,threads=5,executor=none|threads
-# Rows longer than what is summed at once.
+# Rows longer than one block of a sum.
 forward,x+y=bf16,rows=1,d=33566725,eps_placement=outside,rstd=f32,threads=3,executor=threads,
   x_shift=3,y_in_place=1
 # Several norms in one call.
@@ -285,15 +287,15 @@ forward,x=$T,y=$T,rows=1|2|9|4x5,d=$EDGES,weight=f32/f16/none,x_values=mixed,rst
 forward,x=$T,residual+residual_out=$T,y=$T,rows=9|4x5,d=$EDGES,x_values=mixed,bias=none/f16,
   weight_per=tensor/row/head,bias_per=tensor,y_gap=0/3,sums_out=none/f64,call=several,threads=1/3
 
-# More bytes than most last caches hold, which may be written in another way; in rows that start at
-# a cache line, and in rows that start anywhere.
+# More bytes than most last-level caches hold, which may be written by other instructions; rows that
+# start at a cache line, and rows that start anywhere.
 forward,x+y=$T,rows=4100,d=4128,threads=2
 forward,x+y=f32|bf16,rows=4100,d=4099,threads=2
 forward,x=bf16,y=f32,rows=4100,d=4099,threads=2
 forward,x+residual+residual_out+y=f32|bf16,rows=2100,d=4099,threads=2,
   residual_rounding=rounded/unrounded
 
-# Nothing is read or written beside an operand: each between pages that cannot be touched.
+# No reads or writes outside an operand: each lies between inaccessible pages.
 $LENGTHS=1..300|1000|4095|4096|4097|8191|8193|16385
 forward,x=$T,weight=$T,y=$T,d=$LENGTHS,rows=1/9,rounding=$ROUNDINGS,x_values=normal/normal/nan,
   bias=none/f32/f16/bf16,rstd=f32,call=plain/module,sums_out=none/f64,guard=before|after
@@ -307,8 +309,8 @@ forward,x=$T,residual+residual_out=$T,y=$T,d=$LENGTHS,rows=1/9,
   residual_rounding=rounded/unrounded,x_values=normal/nan,rstd=f32,
   guard=before|after,residual_out_in_place=0|1
 
-# A caller in any floating-point state; an executor's parts in others. Options that are subnormal or
-# round, and sums of a long row that are subnormal, with a divisor that makes them usual ones.
+# A caller in any floating-point state; an executor's parts in others. Subnormal options, options
+# that round, and sums of a long row that are subnormal until the divisor scales them.
 forward,x=$T,residual+residual_out=f32|none,y=$T,d=1|64|300|4097,rows=13,x_values=mixed,
   rounding=$ROUNDINGS,weight_values=special,call=plain/module/several,state=1..20
 forward,x=$T,y=$T,weight=f32|f16|bf16,d=7|100|260,rows=18,x_values=mixed,weight_values=special,
@@ -334,14 +336,14 @@ forward,x+residual+residual_out+y=f32,residual_values=zero,rows=1,d=400000,x_val
 
 # ------------------------------------------------------------------------------------- backward
 
-# All combinations of types, by rows that are one block of rows or several, added to and not.
+# All combinations of types, with one block of rows and with several, added to and overwritten.
 backward,x=$T,weight=f32|f16|bf16|none,dy=$T,dx=$T,dw=$T,d=5|70,rows=3|40,
   db=f32/f16/bf16/none,dx_add+dw_add=0|1,call=plain/module
 backward,x=$T,weight=f32|f16|bf16|none,dy=$T,dx=$T,dw=$T,d=4097,rows=3,
   db=f32/f16/bf16/none,dx_add+dw_add=0/1,call=plain/module
 
-# Every length up to 300: groups of rows and what is left of them; each of the gradients alone. The
-# kernels depend on the types of x, dy and dx, so that the others come in turn.
+# Every length up to 300: groups of rows and the remaining rows; each gradient alone. The kernels
+# depend on the types of x, dy and dx, so the other types alternate.
 $FINITE=finite/normal
 $PLACES=inside/outside/floor
 backward,x=$T,dy+dx=$T,d=1..300,rows=5/9,weight=f32/f16/bf16/none,eps_placement=$PLACES,
@@ -355,13 +357,13 @@ backward,x=$T,dy=$T,dx=none,dw=none,db=$T,d=1..300,rows=5/9/40,db_add=0/1
 backward,x=$T,dy+dx=$T,d=$LONG,rows=3/6,weight=f32/f16/bf16/none,eps_placement=$PLACES,
   x_values=$FINITE,dw=f32/f16/bf16/none,db=none/f32,rstd=f32|none,call=plain/module
 backward,x=$T,dy=$T,dx=none,d=$LONG,rows=3/6,dw=f32/f16/bf16,x_values=$FINITE,rstd=f32|none
-# Any of the gradients, whatever others there are, added to and not.
+# Each gradient with every subset of the others, added to and overwritten.
 backward,x=$T,dy+dx=$T,d=15|64|300|4097,rows=9/40,dw=f32|none,db=f32|none,dx_add=0|1,
   x_values=finite,dy_values=normal/finite
 backward,x=$T,dy=$T,dx=none,dw=f32,d=15|64|300|4097,rows=9/40,db=bf16,dw_add=0|1,db_add=0|1,
   x_values=finite
 
-# Dense rows of a module, dx apart and in place.
+# Dense rows of a module, dx in place and elsewhere.
 backward,x+dy+dx=$T,dw=f32,weight=f32|f16|bf16|none,d=1..300,rows=1/12,x_values=$FINITE,
   rstd=f32|none,call=rows,dx_in_place=0|1
 backward,x+dy+dx=$T,dw=f32,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,
@@ -370,15 +372,15 @@ backward,x+dy+dx=$T,dw=f32,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_shift=0/1,
 backward,x+dy+dx=$T,dw=none,d=$LONG,rows=1/3,rstd=f32|none,call=rows,dx_in_place=0|1
 backward,x+dy=$T,dw=f32,dx=none,d=$EDGES,rows=1/40,rstd=f32/none,call=rows
 
-# Numbers of rows around the groups that they are taken in and the blocks over which dw and db are
-# summed, up to more than the most.
+# Numbers of rows around the group sizes and around the blocks for the sums dw and db, up to more
+# than the largest number of blocks.
 $BLOCKS=31|32|33|47|48|49|64|65|100|257|1007|1008|1009|1023|1024|1025|1500
 backward,x=$T,dy+dx=$T,rows=1..20,d=1|5|33|64|70,eps_placement=inside|outside|floor,
   weight=f32/f16/bf16/none,dw=f32/f16/bf16,db=none/f32/f16/bf16,dw_add=0/1,rstd=none/f32
 backward,x=$T,dy+dx=$T,rows=$BLOCKS,d=1|5|33|64|70,eps_placement=$PLACES,
   weight=f32/f16/bf16/none,dw=f32/f16/bf16,db=none/f32/f16/bf16,dw_add=0/1,rstd=none/f32
 
-# Each tensor at every place in a cache line.
+# Each tensor with every alignment in a cache line.
 backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,x_shift=0..31
 backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,dy_shift=0..31,dx_in_place=0|1
 backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,dx_shift=0..31
@@ -403,7 +405,7 @@ backward,x=$T,dy=bf16,dx=f16,d=$EDGES,rows=9,x_values=finite,dx_add=0|1,dx_in_pl
 backward,x=$T,dy=$T,dx=$T,d=$EDGES,rows=7/2x3x2,interleaved=1,
   x_order=rising|falling|transposed|zigzag,x_gap=0|5
 
-# Each option, with the inverse RMS given or not.
+# Every option, with and without the inverse RMS.
 backward,x=$T,dy+dx=$T,d=$EDGES|4097,rstd=f32|none,eps_placement=inside|outside|floor,eps=0|1e-6|1,
   rows=5/23,weight=f32/f16/bf16/none,dw=f32/f16/bf16,db=none/f32,x_values=normal/finite,
   rounding=$ROUNDINGS,call=plain/module
@@ -412,8 +414,8 @@ backward,x=$T,dy+dx=$T,d=$EDGES|4097,rstd=f32|none,eps_placement=inside|outside|
 backward,x=$T,dy+dx=$T,weight=f32/f16/bf16,d=$EDGES|4097,rstd=f32|none,
   eps_placement=inside|outside|floor,weight_offset=1|-0.25,rows=5,dw=f32/bf16,call=plain/module
 
-# Rows of x, of dy and of both that leave the usual range, by themselves and next to each other, and
-# weights that do.
+# Rows of x, of dy and of both outside the usual range, alone and next to each other, and such
+# weights.
 $KINDS=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits|mixed|finite
 backward,x=$T,dy+dx=$T,d=1|33|128|300,x_values+dy_values=$KINDS,
   eps_placement=inside|outside|floor,eps=0|1e-5|1,rstd=f32|none,rows=5/23,weight=f32/f16/bf16/none,
@@ -434,8 +436,8 @@ backward,x=$T,dy+dx=$T,d=7168,rows=5/40,rstd=f32|none,x_values=normal/finite,dw=
 backward,x=$T,dy+dx=$T,d=1536,x_gap=576,dx_gap=576,rows=40,rstd=f32|none,dw=f32/bf16
 backward,x=$T,dy+dx=$T,d=512,x_gap=1600,dx_gap=1600,rows=40,rstd=f32|none,dw=f32/bf16
 
-# Work for several threads: blocks of rows enough for all of them, too few, and rows that are fewer
-# than threads.
+# Work for several threads: enough blocks of rows for all, too few blocks, and fewer rows than
+# threads.
 backward,x=$T,dy+dx=$T,d=90001,rows=1|2,x_values+dy_values=$FINITE,dw=f32/none/bf16,
   db=none/f32,threads=2|5,executor=none/threads
 backward,x=$T,dy+dx=$T,d=33000/4500,rows=3/16/20,x_values+dy_values=$FINITE,dw=f32/none/bf16,
@@ -448,7 +450,7 @@ backward,x=$T,dy=$T,dx=none,dw=none,db=f32,d=80/4097,rows=1030/40,threads=2|3|8,
 backward,x=$T,dy+dx=$T,d=300,rows=1031,x_values+dy_values=finite,dw=f32/none/f32,db=f32/none,
   dx_add=0/1,rstd=none/f32,threads=2|5|8,executor=none/threads,dx_in_place=0|1
 
-# Weights and gradients by a bias of which some rows share one, in work for one thread and for more.
+# Gradients by a weight and a bias that some rows share, for one thread and for several.
 backward,x=$T,dy+dx=$T,weight+dw+db=f32|f16|bf16,
   weight_per+dw_per=tensor|head|group|row|alternate,db_per=tensor|head|group|row|alternate,
   rows=3x5/40x2/1x2/2x3x4/2x1x2x1x20x1x3,d=1|33|64|127|130,x_values=finite,dw_add=0/1,
@@ -464,11 +466,11 @@ backward,x=bf16,dy+dx=f32,weight+dw+db=f32,weight_per+dw_per=head|alternate,
   db_per=group|alternate,rows=1200x3/40x5x1x2x1x2x1,d=64/300,dw_add=0/1,
   threads=2|3|8,executor=none/threads
 
-# More bytes than most last caches hold, which may be written in another way; one row in 16 or 32
-# starts at a cache line.
+# More bytes than most last-level caches hold, which may be written by other instructions; one row
+# in 16 or 32 starts at a cache line.
 backward,x=$T,dy+dx=f32|bf16,rows=1700,d=4099,threads=2
 
-# Nothing is read or written beside an operand: each between pages that cannot be touched.
+# No reads or writes outside an operand: each lies between inaccessible pages.
 backward,x=$T,dy+dx=$T,d=1..300|1000|4095|4096|4097|8191|8193,rows=1/9,x_values=normal/nan,
   weight=f32/none/bf16,dw+db=f32/f16/bf16,dx_add=0/1,dw_add+db_add=0/0/1,rstd=none/f32,
   guard=before|after

@@ -13,7 +13,7 @@
 namespace rmsnorm::cases {
 
 #if defined(__x86_64__)
-// MXCSR without its flags, which say what has happened, not what shall.
+// MXCSR without its flags: they record past exceptions and control nothing.
 inline uint32_t Control() { return _mm_getcsr() & ~0x3Fu; }
 inline void SetControl(uint32_t control) { _mm_setcsr(control); }
 constexpr uint32_t kDefaultControl = 0x1F80;
@@ -33,7 +33,7 @@ inline void SetControl(uint32_t control) { std::fesetround(static_cast<int>(cont
 constexpr uint32_t kDefaultControl = FE_TONEAREST;
 #endif
 
-// Any state: every rounding mode, subnormals kept or not, and traps where the CPU has them.
+// Any state: each rounding mode, subnormals kept or flushed, and traps if the CPU has them.
 template <class Random>
 uint32_t RandomControl(Random& random) {
 #if defined(__x86_64__)

@@ -87,7 +87,7 @@ void List::ForEach(const std::function<void(const Case&)>& visit) const {
     Case c = line.start;
     std::vector<size_t> set(line.axes.size(), SIZE_MAX);
     for (size_t number = 0; number < line.size(); ++number) {
-      size_t below = line.size();  // cases for each that the fields so far make
+      size_t below = line.size();  // number of cases per combination of the fields so far
       size_t turns = 1;
       std::vector<size_t> index(line.axes.size());
       for (size_t i = 0; i < line.axes.size(); ++i) {

@@ -14,8 +14,8 @@ using internal::kOperands;
 
 namespace {
 
-// Rows that lie in the place of others hold the same, as far as they do: each is written in turn,
-// and then all are read.
+// Rows that overlap in memory hold the same bytes where they overlap: this writes each row in turn,
+// and then reads all of them back.
 void Overwrite(const Case& c, Operand o, Rows& rows) {
   const OperandCase& own = c.operand[o];
   const size_t element = internal::ElementSize(own.dtype);
@@ -34,7 +34,7 @@ void Overwrite(const Case& c, Operand o, Rows& rows) {
 
 bool IsShared(Order order) { return order >= Order::kRepeated; }
 
-// Some rows as an operand. What is one per row is a vector.
+// Some rows as an operand. An operand with one element per row is a vector.
 rmsnorm_view ViewOf(Operand o, Rows& rows) {
   if (kOperandRules[o].shape == Shape::kPerRow) {
     return rmsnorm_vector(rows.row(0), rows.dtype(), rows.count());
@@ -46,16 +46,16 @@ rmsnorm_view ViewOf(Operand o, Rows& rows) {
                       static_cast<ptrdiff_t>(rows.d()));
 }
 
-// Whether the sums that are given are those that a call without them would find: the two phases
-// give the bits of one. (A divisor below 1, or an eps near the largest number, can make infinite
-// what is under the root of a sum that is not: doc/bits.md.)
+// Whether the sums are the ones that a call would find by itself: then two phases give the same
+// bits as one call. (With a divisor below 1, or with an eps near the largest number, finite sums
+// can make the term under the root infinite: doc/bits.md.)
 bool IsOfTheRows(const Case& c) {
   const OperandCase& sums = c.operand[internal::kSums];
   return sums.values == Values::kNormal && !IsShared(sums.order) &&
          (c.options.divisor == 0 || c.options.divisor >= 1) && c.options.eps < 0x1p100f;
 }
 
-// A plain call that says what is right.
+// A plain call that gives the expected results.
 void CallReference(const Case& c, const CallOperands& operands, const rmsnorm_options& options) {
   rmsnorm_context context = rmsnorm_default_context();
   context.threads = 1;
@@ -70,7 +70,7 @@ const float kSpecialRstds[] = {0,
                                -1,
                                std::numeric_limits<float>::infinity(),
                                std::numeric_limits<float>::quiet_NaN(),
-                               0x1p-64f,  // the ends of the range in which f32 is taken to do
+                               0x1p-64f,  // the ends of the range that f32 is used for
                                0x1p-65f,
                                0x1p50f,
                                0x1p51f,
@@ -116,14 +116,14 @@ void Problem::MakeInputs(const Case& c) {
       return;
     }
     if (own.in_place && own.add) {
-      // Rows of another type of the same size, perhaps.
+      // The other type may differ, but it has the same size.
       const Rows& other = before_[kOperandRules[o].in_place_of];
       before_[o] = Rows(own.dtype, rows, length);
       std::memcpy(before_[o].row(0), other.row(0), rows * before_[o].row_bytes());
     } else if (!c.IsOutput(o) || own.add) {
       Random random(uint64_t{c.seed} * kOperands + static_cast<uint64_t>(o));
       before_[o] = Rows(own.dtype, rows, length);
-      // dy has other kinds of rows than x.
+      // The kinds of the rows of dy differ from those of x.
       Fill(random, own.values, o == internal::kDy ? 1 : 0, before_[o]);
       if (IsShared(own.order)) Overwrite(c, o, before_[o]);
     }
@@ -132,7 +132,7 @@ void Problem::MakeInputs(const Case& c) {
   internal::ForEachOperand(later, [&](Operand o) { MakePerRow(c, o); });
 }
 
-// What forward gives for these rows; or, of every other row, something else.
+// Fills rstd or sums by a call of forward; special values replace every other row on request.
 void Problem::MakePerRow(const Case& c, Operand o) {
   Rows& values = before_[o] = Rows(c.operand[o].dtype, RowsOf(c, o), 1);
   CallOperands operands;
@@ -154,7 +154,7 @@ void Problem::MakePerRow(const Case& c, Operand o) {
   if (IsShared(c.operand[o].order)) Overwrite(c, o, values);
 }
 
-// Computes some outputs, by a call for all rows that share those of some weights and biases.
+// Computes some outputs: one call per group of rows that share their rows of `columns`.
 void Problem::Compute(const Case& c, OperandSet outputs, OperandSet columns) {
   if ((c.Given() & outputs) == 0) return;
   std::map<std::vector<size_t>, std::vector<size_t>> groups;
@@ -215,8 +215,8 @@ Spans SpansOf(Order order, const std::vector<size_t>& leading, size_t length, si
   const size_t count = leading.size();
   Spans spans = {std::vector<ptrdiff_t>(count), 0, 0};
   size_t step = length + gap;
-  size_t last = 0;   // elements from the lowest row to the highest
-  size_t first = 0;  // and to the first
+  size_t last = 0;   // elements between the lowest and the highest row
+  size_t first = 0;  // elements between the lowest row and the first
   for (size_t i = 0; i < count; ++i) {
     const size_t at = order == Order::kTransposed ? i : count - 1 - i;
     size_t stride = step;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a case computes, apart from where its operands lie and who does the work.
+// The results of a case, which do not depend on where its operands lie or on who does the work.
 #ifndef RMSNORM_TOOLS_CASES_PROBLEM_H_
 #define RMSNORM_TOOLS_CASES_PROBLEM_H_
 
@@ -21,21 +21,21 @@ struct CallOperands {
     view[o] = its_view;
     given |= SetOf(o);
   }
-  // Valid as long as this.
+  // Valid as long as this object.
   rmsnorm_operands Get() const;
 };
 
-// The values of a case and its results on the target `reference` in their simplest form: plain
-// calls on dense rows, apart, by one thread, each on rows that share those of weight and bias.
+// The values of a case, and its results on the target `reference`. The calls are as plain as can
+// be: dense rows, separate operands, one thread, and one row of the weight and the bias each.
 class Problem {
  public:
   // Throws rmsnorm::Error if the library refuses the case.
   explicit Problem(const Case& c);
 
-  // Of an input, and of an output that is added to or in the place of an input. Of another output
-  // there are no rows.
+  // The values of an input, or of an output that is added to or that replaces an input. Empty for
+  // other outputs.
   const Rows& before(Operand o) const { return before_[o]; }
-  // Of an output.
+  // The values of an output.
   const Rows& after(Operand o) const { return after_[o]; }
 
  private:
@@ -48,20 +48,20 @@ class Problem {
   Rows after_[internal::kOperands];
 };
 
-// Whether two cases have the same values and results. Lists have them next to each other, so that
-// they are made once.
+// Whether two cases have the same values and results. Lists have such cases next to each other, so
+// that each problem is computed once.
 bool IsSameProblem(const Case& a, const Case& b);
 
-// Bytes from the first row of an operand in memory to each row, and from there to the end.
+// The layout of an operand's rows.
 struct Spans {
-  std::vector<ptrdiff_t> stride;  // elements, for each dimension
+  std::vector<ptrdiff_t> stride;  // elements, one per dimension
   ptrdiff_t first;                // bytes from the lowest row to the first one
   size_t bytes;                   // from the lowest row to the end of the highest one
 };
 Spans SpansOf(Order order, const std::vector<size_t>& leading, size_t length, size_t gap,
               size_t element);
 
-// Bytes from the first row to each, in C order.
+// Offsets of all rows from the first one, in bytes, in C order.
 std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
                                   const std::vector<ptrdiff_t>& stride, size_t element);
 

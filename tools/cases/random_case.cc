@@ -61,7 +61,7 @@ class Drawer {
         return 1 + Below(1500);
       case 6:
         return 4096 * (1 + Below(4)) + Below(5) - 2;
-      case 7:  // which kernels know
+      case 7:  // constants in some kernels
         return OneIn(2) ? 64 : 128;
       default:
         return kMultiples[Below(std::size(kMultiples))] * (1 + Below(6)) + Below(5) - 2;
@@ -82,7 +82,7 @@ class Drawer {
     if (!c_.rows.empty()) std::swap(c_.rows[0], c_.rows[Below(c_.rows.size())]);
   }
 
-  // Whether there is an operand, of which type, and what it holds.
+  // Draws whether an operand is present, its type and its values.
   void DrawOperand(Operand o, rmsnorm_dtype usual) {
     using namespace internal;
     const OperandRule& rule = kOperandRules[o];
@@ -97,7 +97,7 @@ class Drawer {
     if (o == kSums) given = given && !c_.Has(kResidual) && !c_.Has(kPostNormWeight);
     if (o == kScale) given = c_.Has(kQ);
     if (o == kZero) given = given && c_.Has(kQ);
-    // Each takes its own time, and needs the others' neighbourhood less often than these do.
+    // These features take much time, and matter less often in combination with others.
     if (o == kGate || o == kPostNormWeight || o == kQ) given = given && OneIn(2);
     if (o == kResidualOut) given = given && c_.Has(kResidual);
     const Operand last = c_.backward ? kDb : kZero;
@@ -137,7 +137,7 @@ class Drawer {
     return by_rows ? static_cast<Values>(Below(16)) : Values::kSpecial;
   }
 
-  // Where operands lie. Several calls need outputs whose pieces lie apart.
+  // Draws where operands lie. Several calls need outputs whose pieces lie apart.
   void DrawLayouts() {
     using namespace internal;
     const bool pieces = c_.function == Function::kSeveral;

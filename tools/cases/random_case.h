@@ -7,8 +7,8 @@
 
 namespace rmsnorm::cases {
 
-// A case for what no one thought of: any function with any operands, types, layouts, values and
-// options, in work for one thread; in little work where the library splits it all the same.
+// A case for bugs that no list foresees: any function with any operands, types, layouts, values and
+// options. The work is enough for one thread; a build that splits tiny calls splits it, too.
 Case RandomCase(unsigned seed);
 
 }  // namespace rmsnorm::cases

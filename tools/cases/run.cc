@@ -42,8 +42,8 @@ namespace {
 // Canaries before the lowest row and after the highest one: more than four of the widest vectors.
 constexpr size_t kCanaries = 5 * 64;
 
-// Around an input the canaries make NaNs, which show in every result they get into. A NaN written
-// back over them could have the same bits, so that around outputs there is something else.
+// Canaries around an input make NaNs, which show in every result that reads them. A NaN written
+// over such a canary could have the same bits, so canaries around outputs differ.
 constexpr uint8_t kAroundInput = 0xFF;
 constexpr uint8_t kAroundOutput = 0xA5;
 
@@ -56,9 +56,8 @@ bool IsOverwritten(const Case& c, Operand o) {
 
 // ------------------------------------------------------------------------------- calls
 
-// An executor of the caller's: its parts in some order, or all under way at once, in a
-// floating-point state that each part must leave as it was. The executor itself is called in the
-// state of the caller.
+// The caller's executor: it runs its parts in some order, or all at once, each in a floating-point
+// state that the part must restore. The call itself happens in the caller's state.
 struct Parts {
   Executor kind;
   uint32_t seed;
@@ -81,7 +80,7 @@ struct Parts {
     const auto run = [&](size_t part) {
       const uint32_t usual = Control();
       SetControl(control);
-      const uint32_t before = Control();  // what the CPU takes of it
+      const uint32_t before = Control();  // the bits that the CPU keeps
       task(state, part);
       if (Control() != before) state_was_kept = false;
       SetControl(usual);
@@ -156,7 +155,7 @@ rmsnorm_status CallModule(const Case& c, const CallOperands& operands,
                     : rmsnorm_module_forward(module.get(), &all, context);
 }
 
-// The operands from one index of the first dimension up to another.
+// The operands for a range of indices of the first dimension.
 CallOperands Piece(const Case& c, const CallOperands& operands, size_t begin, size_t end) {
   CallOperands piece = operands;
   internal::ForEachOperand(operands.given, [&](Operand o) {
@@ -205,7 +204,7 @@ rmsnorm_status Call(const Case& c, const CallOperands& operands, const char* tar
     context.parallel_for = Parts::Run;
     context.parallel_context = &parts;
   }
-  // Defaults go without saying.
+  // Default options are passed as a null pointer.
   const rmsnorm_options defaults = rmsnorm_default_options();
   const bool is_default = std::memcmp(&c.options, &defaults, sizeof defaults) == 0;
   const rmsnorm_options* const options = is_default ? nullptr : &c.options;
@@ -285,7 +284,7 @@ void Layout::PlaceAlone(const Case& c, Operand o) {
               RowOffsets(leading, spans.stride, element)};
 }
 
-// In units of 4 bytes, the largest element.
+// Counts in units of 4 bytes, the largest element.
 void Layout::Interleave(const Case& c) {
   constexpr size_t kUnit = 4;
   const OperandCase& x = c.operand[internal::kX];
@@ -317,7 +316,7 @@ void Layout::Interleave(const Case& c) {
 struct Runner::Memory {
   GuardedMemory actual[kOperands];
   GuardedMemory expected[kOperands];
-  // The blocks of the case, what is there and what should be.
+  // The blocks of the case: the memory of the call, and its expected bytes.
   uint8_t* actual_block[kOperands];
   uint8_t* expected_block[kOperands];
 };
@@ -342,7 +341,7 @@ void Runner::Set(const Case& c) {
   Write(true, memory_->expected_block);
 }
 
-// What is there before a call, or after one that is right.
+// Writes memory as it is before a call, or as it is after a correct one.
 void Runner::Write(bool after, uint8_t* const* memory) const {
   for (int i = 0; i < kOperands; ++i) {
     const Layout::Block& block = layout_->block[i];
@@ -372,7 +371,7 @@ std::string Runner::Run(const std::string& target) {
       shape.push_back(RowLengthOf(case_, o));
       stride.push_back(1);
     }
-    // A stride that is never used may be any.
+    // An unused stride may have any value.
     for (size_t i = 0; i < shape.size(); ++i) {
       if (shape[i] == 1 && case_.guard == Guard::kNone) stride[i] = -12345;
     }
@@ -394,7 +393,7 @@ std::string Runner::Run(const std::string& target) {
   return fault.empty() ? FindFault() : fault;
 }
 
-// Where AddressSanitizer looks on, what is of no row cannot be touched.
+// With AddressSanitizer, poisons all bytes that belong to no row.
 void Runner::SetPoison(bool poison) const {
   for (int i = 0; RMSNORM_ADDRESS_SANITIZER && i < kOperands; ++i) {
     if (layout_->block[i].bytes == 0) continue;
@@ -433,7 +432,7 @@ std::string Runner::FindFault() const {
     const uint8_t* const actual = memory_->actual_block[i];
     const uint8_t* const broken =
         std::mismatch(actual, actual + layout_->block[i].bytes, memory_->expected_block[i]).first;
-    // An output that has the place of the operand whose block it is, or that operand.
+    // The operand that owns the block, or an output that replaces it.
     auto owner = static_cast<Operand>(i);
     internal::ForEachOperand(case_.Given(), [&](Operand o) {
       const Layout::Place& place = layout_->place[o];
@@ -457,8 +456,8 @@ std::string Runner::FindFault() const {
   return fault;
 }
 
-// The first element of an output whose bits are not those expected. Two NaNs count as equal: CPUs
-// make different ones, which are replaced here so that the rest of the memory can be compared.
+// The first element of an output with unexpected bits. Two NaNs count as equal: CPUs make different
+// ones, which are replaced here so that the rest of the memory can be compared.
 std::string Runner::DescribeOutput(Operand o) const {
   const Layout::Place& place = layout_->place[o];
   const Rows& rows = problem_->after(o);

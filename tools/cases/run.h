@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs cases and says what is wrong with them.
+// Runs cases and describes their faults.
 #ifndef RMSNORM_TOOLS_CASES_RUN_H_
 #define RMSNORM_TOOLS_CASES_RUN_H_
 
@@ -13,7 +13,7 @@
 
 namespace rmsnorm::cases {
 
-// Memory directly beside pages that cannot be touched: a byte read or written too far is a crash.
+// Memory between inaccessible pages: a byte read or written too far is a crash.
 class GuardedMemory {
  public:
   GuardedMemory() = default;
@@ -21,8 +21,8 @@ class GuardedMemory {
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
-  // So many bytes after a page, or before one. What they held before is gone. Throws
-  // std::bad_alloc.
+  // `bytes` bytes after an inaccessible page, or before one. Their earlier contents are lost.
+  // Throws std::bad_alloc.
   uint8_t* After(size_t bytes);
   uint8_t* Before(size_t bytes);
 
@@ -34,30 +34,30 @@ class GuardedMemory {
   size_t page_ = 0;
 };
 
-// Where the operands of a case lie. Each has a block of memory, or lies in that of another.
+// Where the operands of a case lie. Each operand has a block of memory, or shares another's.
 struct Layout {
   explicit Layout(const Case& c);
 
   struct Block {
-    size_t bytes = 0;  // with canaries; 0 where there is none
+    size_t bytes = 0;  // with canaries; 0 if there is no block
     uint8_t canary = 0;
   };
   struct Place {
     Operand block;
-    size_t first;                   // bytes from the begin of the block to the first row
+    size_t first;                   // bytes from the start of the block to the first row
     std::vector<ptrdiff_t> stride;  // elements
-    std::vector<ptrdiff_t> offset;  // bytes from the first row to each
+    std::vector<ptrdiff_t> offset;  // bytes from the first row to each row
   };
   Block block[internal::kOperands];
-  Place place[internal::kOperands];  // of those that are given
+  Place place[internal::kOperands];  // only for given operands
 
  private:
   void PlaceAlone(const Case& c, Operand o);
   void Interleave(const Case& c);
 };
 
-// Makes the call of a case on a target, or without one on that of the process: its status. Throws
-// std::runtime_error if a floating-point state was not put back.
+// Makes the call of a case on a target, or on the process's target if that is null, and returns the
+// status. Throws std::runtime_error if a floating-point state was not restored.
 rmsnorm_status Call(const Case& c, const CallOperands& operands, const char* target);
 
 // Runs cases, one after the other.
@@ -66,14 +66,14 @@ class Runner {
   Runner();
   ~Runner();
 
-  // Makes a case's values and its results by the reference, unless they are those of the case
-  // before. Throws rmsnorm::Error if the library refuses it.
+  // Makes the values and the reference results of a case, unless the case before has the same.
+  // Throws rmsnorm::Error if the library refuses the case.
   void Set(const Case& c);
 
   const Problem& problem() const { return *problem_; }
 
-  // Makes the call on a target and says what is wrong with what came out, naming the first wrong
-  // element; empty where nothing is.
+  // Makes the call on a target and describes the first wrong element; the text is empty if all is
+  // right.
   std::string Run(const std::string& target);
 
  private:
@@ -89,11 +89,11 @@ class Runner {
   std::unique_ptr<Memory> memory_;
 };
 
-// A case on a target by itself: what is wrong with it, also that it is refused, or nothing.
+// Checks one case on one target. The text describes the fault, which may be a refusal, or is empty.
 std::string FaultOf(Runner& runner, const Case& c, const std::string& target);
 
-// The simplest case found that fails on a target as this one does: field by field what can be
-// smaller or left out.
+// The simplest case found that fails on a target as this one does. It makes fields smaller or
+// leaves them out, one by one.
 Case Shrink(Runner& runner, const Case& failing, const std::string& target);
 
 }  // namespace rmsnorm::cases

@@ -11,7 +11,7 @@ namespace {
 // Numbers of either sign, each from 32 random bits.
 class Numbers {
  public:
-  // With magnitudes from 2^low up to 2^(high + 1), or as near as the format has.
+  // Numbers with magnitudes from 2^low to 2^(high + 1), as far as the format has them.
   static Numbers Normal(Format format, int low, int high) {
     const int bias = (1 << (format.exponent_bits - 1)) - 1;
     const int lowest = std::clamp(low, 1 - bias, bias);
@@ -21,7 +21,7 @@ class Numbers {
   }
   static Numbers Subnormal(Format format) { return {format, 0, 1, MantissaOf(format)}; }
   static Numbers Zero(Format format) { return {format, 0, 1, 0}; }
-  // Any bits: each exponent is as likely as another.
+  // Any bits: all exponents are equally likely.
   static Numbers Any(Format format) {
     return {format, 0, uint32_t{1} << format.exponent_bits, MantissaOf(format)};
   }
@@ -42,9 +42,9 @@ class Numbers {
 
   static uint32_t MantissaOf(Format format) { return (uint32_t{1} << format.mantissa_bits) - 1; }
 
-  uint32_t lowest_;     // field of the exponent
-  uint32_t exponents_;  // how many follow each other from there on, at most 256
-  uint32_t mantissa_;   // the bits of it that are drawn
+  uint32_t lowest_;     // the lowest exponent field
+  uint32_t exponents_;  // the number of exponents from there on, at most 256
+  uint32_t mantissa_;   // the mantissa bits that are drawn
   int mantissa_bits_;
   uint32_t sign_;
 };
@@ -73,7 +73,7 @@ Numbers NumbersOf(Format format, Values values) {
   }
 }
 
-// Two numbers from each draw: a draw takes longer than what else is done for a number.
+// Makes two numbers of each draw: a draw takes longer than the rest of the work for a number.
 template <class Bits>
 void Draw(Random& random, const Numbers& numbers, uint8_t* row, size_t d) {
   uint64_t drawn = 0;
@@ -154,7 +154,7 @@ Format FormatOf(rmsnorm_dtype dtype) {
 }
 
 uint64_t LoadBits(rmsnorm_dtype dtype, const void* element) {
-  uint64_t bits = 0;  // every CPU that Highway has targets for here is little-endian
+  uint64_t bits = 0;  // every CPU with a target here is little-endian
   std::memcpy(&bits, element, internal::ElementSize(dtype));
   return bits;
 }

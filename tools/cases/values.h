@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operands of a case hold.
+// The values of a case's operands.
 #ifndef RMSNORM_TOOLS_CASES_VALUES_H_
 #define RMSNORM_TOOLS_CASES_VALUES_H_
 
@@ -12,8 +12,8 @@
 
 namespace rmsnorm::cases {
 
-// The same numbers on every platform. Most of a check's time would go into its inputs if they came
-// from a slower generator, or were drawn field by field.
+// The same numbers on every platform. With a slower generator, or one draw per field, inputs would
+// take most of the time of a check.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -33,14 +33,14 @@ class Random {
   uint64_t state_;
 };
 
-// A binary floating-point format: the bits of an exponent and of a mantissa, below one of a sign.
+// A binary floating-point format: bits of the exponent and of the mantissa, and a sign bit.
 struct Format {
   int exponent_bits;
   int mantissa_bits;
 
   uint64_t infinity() const { return ((uint64_t{1} << exponent_bits) - 1) << mantissa_bits; }
   uint64_t sign() const { return uint64_t{1} << (exponent_bits + mantissa_bits); }
-  // All payload bits set: the one that a rounding add carries over into a zero.
+  // A NaN with all payload bits set: rounding by addition would carry it over into a zero.
   uint64_t widest_nan() const { return sign() - 1; }
   bool IsNan(uint64_t bits) const { return (bits & ~sign()) > infinity(); }
 };
@@ -71,7 +71,7 @@ class Rows {
   std::vector<uint8_t> bytes_;
 };
 
-// Fills rows with values of a kind; kinds that are taken in turn begin with number `first`.
+// Fills rows with values of a kind; a mixture of kinds begins with kind number `first`.
 void Fill(Random& random, Values values, size_t first, Rows& rows);
 
 }  // namespace rmsnorm::cases
