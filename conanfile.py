@@ -25,7 +25,8 @@ class RmsnormConan(ConanFile):
     options = {"shared": [True, False], "fPIC": [True, False], "with_openmp": [True, False]}
     default_options = {"shared": False, "fPIC": True, "with_openmp": True}
     implements = ["auto_shared_fpic"]
-    # Of the other parts only what meson.build reads before it leaves them out.
+    # Other parts contribute only their meson.build, which the build reads before it leaves them
+    # out.
     exports_sources = (
         "LICENSE",
         "meson.build",
@@ -80,8 +81,8 @@ class RmsnormConan(ConanFile):
         self.cpp_info.set_property("cmake_file_name", "rmsnorm")
         self.cpp_info.set_property("cmake_target_name", "rmsnorm::rmsnorm")
 
-        # A [platform_requires] highway is no package: generators write nothing for it, so that a
-        # static library names it itself.
+        # A [platform_requires] highway is no package, and generators write nothing for it: a static
+        # library must name it.
         packaged = any(package.ref.name == "highway" for package in self.dependencies.host.values())
         if packaged:
             self.cpp_info.requires = ["highway::hwy"]

@@ -17,7 +17,7 @@ void Count(benchmark::State& state, const std::string& name, const std::string& 
   state.counters[name + "_upper" + unit] = spread.upper_quartile;
 }
 
-// Checks and times a cell. The rounds come before Google Benchmark's loop, whose one iteration then
+// Checks and times a cell. The rounds run before the loop of Google Benchmark. Its one iteration
 // gets the median: a mean over iterations would follow the outliers of a busy machine.
 void Run(benchmark::State& state, const Cell& cell, const Contenders& contenders) {
   Case all(cell, contenders);
@@ -33,7 +33,8 @@ void Run(benchmark::State& state, const Cell& cell, const Contenders& contenders
   state.SetLabel(label);
 
   const std::vector<Turn> turns = all.Turns();
-  // Not before the peers have run: threads that they start are bound as the one that starts them.
+  // This comes after the peers have run: threads inherit the binding of the thread that starts
+  // them.
   const BoundThreads bound(cell.threads);
   const std::vector<std::vector<double>> seconds = TimeInRounds(turns, [&] { all.MoveOn(); });
   const std::vector<double>& library = seconds.front();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cells as Google Benchmark's benchmarks.
+// Registers cells with Google Benchmark.
 #ifndef RMSNORM_BENCH_BENCHMARKS_H_
 #define RMSNORM_BENCH_BENCHMARKS_H_
 
@@ -8,12 +8,12 @@
 
 namespace rmsnorm::bench {
 
-// Registers a benchmark of the cell's name. Its time is the library's median over the rounds. Each
-// contender NAME has counters: NAME_lower_ns, NAME_ns and NAME_upper_ns are the quartiles of its
-// times over the rounds, and NAME_ratio_lower, NAME_ratio and NAME_ratio_upper are the quartiles of
-// the library's time divided by the contender's in the same round. A contender that is not timed
-// has no counters: the label says why, as "NAME: why" or "NAME is wrong: why", with "; " between
-// two. The contenders, as in case.h, must outlive the benchmark.
+// Registers a benchmark with the cell's name. Its time is the library's median over the rounds.
+// Each contender NAME has counters: NAME_lower_ns, NAME_ns and NAME_upper_ns are the quartiles of
+// its times over the rounds. NAME_ratio_lower, NAME_ratio and NAME_ratio_upper are the quartiles of
+// the library's time divided by the contender's in the same round. A contender without a time has
+// no counters: the label gives the reason, as "NAME: reason" or "NAME is wrong: reason", joined by
+// "; ". The contenders, as in case.h, must outlive the benchmark.
 void Register(const Cell& cell, const Contenders& contenders);
 
 }  // namespace rmsnorm::bench

@@ -9,8 +9,8 @@
 
 namespace rmsnorm::bench {
 
-// Memory of zeros with all its pages in place. It starts at a random cache line, so that buffers
-// made one after another do not always lie alike.
+// Zeroed memory with all its pages mapped. It starts at a random cache line, so that successive
+// buffers do not always have the same alignment.
 class Buffer {
  public:
   explicit Buffer(size_t bytes)

@@ -11,9 +11,9 @@
 namespace rmsnorm::bench {
 namespace {
 
-// A small cell is timed in many places in memory, one after another: in some, 1 x 4096 in f32 takes
-// half as long again, round after round. Larger cells (by the bytes of x) meet all sorts of places
-// anyway.
+// A small cell is timed in many places in memory, one after another: in some places, 1 x 4096 in
+// f32 takes half as long again, round after round. Larger cells (by the bytes of x) cover many
+// places anyway.
 constexpr size_t kPlaces = 32;
 constexpr size_t kMaxBytesInPlaces = 512 * 1024;
 
@@ -29,7 +29,7 @@ Case::Case(const Cell& cell, const Contenders& contenders) : cell_(cell), conten
 }
 
 void Case::Prepare(Place& place) {
-  Results bits(cell_);  // that are expected
+  Results bits(cell_);  // the expected results
   bits.Reset(place.inputs);
   const rmsnorm_peer_case exact = Describe(cell_, place.inputs, bits);
   Library()->Prepare(exact, "reference").Run();
@@ -52,7 +52,8 @@ void Case::Prepare(Place& place) {
       problems_.push_back({contender->name(), false, refusal.what()});
       continue;
     }
-    // One that works on OpenMP's threads of this program, or on one, has none to wait for.
+    // New threads belong to the contender. The library needs no wait: it uses this program's OpenMP
+    // threads.
     for (const std::string& thread : OtherThreads()) {
       if (threads.count(thread) == 0 && !contender->has_exact_bits()) {
         with_threads_.insert(contender->name());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cell with its buffers and all who compute it, each of whom was checked.
+// A cell with its buffers and its contenders. Each contender has been checked.
 #ifndef RMSNORM_BENCH_CASE_H_
 #define RMSNORM_BENCH_CASE_H_
 
@@ -19,7 +19,7 @@ constexpr char kMemcpy[] = "memcpy";
 
 using Contenders = std::vector<std::unique_ptr<Contender>>;
 
-// Why one is not timed: it cannot compute the cell, or it computes it wrongly.
+// Why a contender is not timed: it cannot compute the cell, or its result is wrong.
 struct Problem {
   std::string name;
   bool wrong;
@@ -28,21 +28,21 @@ struct Problem {
 
 class Case {
  public:
-  // The contenders begin with the library, and outlive the case. Throws Refusal where the library
-  // refuses the cell.
+  // The library is the first contender; the contenders outlive the case. Throws Refusal if the
+  // library refuses the cell.
   Case(const Cell& cell, const Contenders& contenders);
   Case(const Case&) = delete;
   Case& operator=(const Case&) = delete;
 
   const std::vector<Problem>& problems() const { return problems_; }
 
-  // Those without a problem, and memcpy after the library. In the current place.
+  // The contenders without a problem, and memcpy after the library, in the current place.
   std::vector<Turn> Turns();
 
-  // Goes on to another place in memory, where there is one.
+  // Switches to another place in memory, if there is one.
   void MoveOn() { place_ = (place_ + 1) % places_.size(); }
 
-  // How many threads share the work: the library keeps small work on one.
+  // The number of threads that share the work: the library keeps small work on one.
   size_t parts() const { return parts_; }
 
  private:
@@ -50,13 +50,13 @@ class Case {
     explicit Place(const Cell& cell) : inputs(cell), results(cell) {}
     Inputs inputs;
     Results results;
-    std::vector<std::unique_ptr<Prepared>> prepared;  // by contender; null where it has a problem
+    std::vector<std::unique_ptr<Prepared>> prepared;  // by contender; null if it has a problem
   };
 
-  // Makes each contender ready in a place, runs it once and checks what it gave.
+  // Prepares each contender in a place, runs it once and checks its results.
   void Prepare(Place& place);
   bool HasProblem(const std::string& name) const;
-  // Copies x to y. Its parts may end amid a row: one long row can be the work of many threads.
+  // Copies x to y. A part may end inside a row: many threads can share one long row.
   void Memcpy(size_t times);
 
   const Cell cell_;
@@ -65,7 +65,7 @@ class Case {
   size_t place_ = 0;
   size_t parts_ = 1;
   std::vector<Problem> problems_;
-  std::set<std::string> with_threads_;  // the contenders that have threads of their own
+  std::set<std::string> with_threads_;  // the contenders that start threads
 };
 
 }  // namespace rmsnorm::bench

@@ -12,13 +12,13 @@
 namespace rmsnorm::bench {
 
 // The rows of "latent", as in DeepSeek-V3 and Kimi-K2: the compressed q, the compressed k and v,
-// and 64 elements that are not normalised.
+// and 64 elements without a norm.
 constexpr size_t kLatentQ = 1536;
 constexpr size_t kLatentKv = 512;
 constexpr size_t kLatentRow = kLatentQ + kLatentKv + 64;
 
 // The rows of "q_and_k" and "all_heads", with heads of 64 elements or of a multiple: 32 heads of q,
-// 8 of k, and 8 of v, which are not normalised.
+// 8 of k, and 8 of v; v has no norm.
 constexpr size_t kHeadsOfQ = 32;
 constexpr size_t kHeadsOfK = 8;
 constexpr size_t kHeads = kHeadsOfQ + 2 * kHeadsOfK;
@@ -27,7 +27,7 @@ constexpr size_t kHeadsRow = 64 * kHeads;
 // The groups of "gate_before".
 constexpr size_t kGroup = 512;
 
-// What an operation takes and gives beside x and the weight.
+// The operands of an operation in addition to x and the weight.
 enum Operands : unsigned {
   kY = 1,
   kResidual = 2,  // updated in place
@@ -40,12 +40,12 @@ enum Operands : unsigned {
   kBias = 256
 };
 
-// What can be timed.
+// The operations that can be timed.
 struct Operation {
   const char* name;
-  int32_t code;       // of peers/peer.h
-  size_t tensors;     // of the size of x that it reads and writes
-  unsigned operands;  // of Operands
+  int32_t code;       // from peers/peer.h
+  size_t tensors;     // tensors as large as x that it reads or writes
+  unsigned operands;  // a set of Operands
   size_t row = 1;     // d is a multiple of this
 
   bool Has(unsigned any) const { return (operands & any) != 0; }
@@ -72,7 +72,7 @@ constexpr Operation kOperations[] = {
     {"layernorm", RMSNORM_PEER_LAYERNORM, 2, kY | kBias},
 };
 
-// One cell of the table: what is computed, and with what.
+// One cell of the table: an operation and its parameters.
 struct Cell {
   const Operation* operation;
   Dtype dtype;  // of x, the weight and y
@@ -83,7 +83,7 @@ struct Cell {
 
   size_t elements() const { return rows * d; }
   size_t element_bytes() const { return rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype)); }
-  // The bytes of x, and of y.
+  // The bytes of x; y has the same size.
   size_t bytes() const { return elements() * element_bytes(); }
   // The bytes that the operation reads and writes.
   size_t moved_bytes() const {
@@ -91,8 +91,7 @@ struct Cell {
   }
   const char* type_name() const { return rmsnorm_dtype_name(static_cast<rmsnorm_dtype>(dtype)); }
 
-  // Such as "norm/f32/1x4096/threads:1/target:AVX2". Results are compared over time by this
-  // name.
+  // Such as "norm/f32/1x4096/threads:1/target:AVX2". This name identifies results over time.
   std::string name() const {
     return std::string(operation->name) + "/" + type_name() + "/" + std::to_string(rows) + "x" +
            std::to_string(d) + "/threads:" + std::to_string(threads) + "/target:" + target;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far another library's results may lie from the reference's, with u = 2^-24:
+// Bounds for the difference between another library's results and the reference's, with u = 2^-24:
 //
-// An inverse RMS r is off by (0.51 d + 18) u: a sum of d squares in any order by d u at most, since
-// all its terms are positive, mean and eps by 2 u, and the root halves these; 16 u are left for
-// the root, its reciprocal (4 u if estimated), the products and the reference's own error of
-// (d / 256 + d / 8192 + 10) u. Relative to y that still tells a forgotten eps of 1e-5, half of
-// that for a y of about 1, where d is 64.
+// An inverse RMS r is off by (0.51 d + 18) u. A sum of d squares in any order is off by at most d
+// u, since all its terms are positive, mean and eps by 2 u, and the root halves these. The other 16
+// u are for the root, its reciprocal (4 u if estimated), the products and the reference's own error
+// of (d / 256 + d / 8192 + 10) u. At d = 64, for y of about 1, a forgotten eps of 1e-5 is still
+// twice this bound.
 //
-// Each term of a gradient has r once to three times, and a sum of d products: (2.55 d + 76) u, and
-// a sum over R rows (1.07 R + 36) u. The terms may cancel each other, so these are relative to the
-// sum of their sizes: r |g| + |x| r^3 mean|g x| for dx, sum|dy x r| for dw.
+// Each term of a gradient contains r one to three times, and a sum of d products: (2.55 d + 76) u.
+// A sum over R rows adds (1.07 R + 36) u. Terms may cancel each other, so these bounds are relative
+// to the sum of their sizes: r |g| + |x| r^3 mean|g x| for dx, sum|dy x r| for dw.
 //
-// In f16 and bf16 the reference rounds a result and so does the other, half a unit in the last
-// place each. The other may round what lies between as well: n = x r, or the sum of residual and x
-// after its norm is taken; g and n in each term of a gradient. So y has 3.1 such roundings, 5.2
-// after add_norm, a residual 2.1, and a gradient 6.3.
+// In f16 and bf16 the reference and the other library both round the result, half a unit in the
+// last place each. The other library may round intermediate values too: n = x r; the sum of
+// residual and x, after its norm; g and n in each term of a gradient. So y has 3.1 such roundings,
+// 5.2 after add_norm, a residual 2.1, and a gradient 6.3.
 //
-// LayerNorm: the mean is off by d u mean|x| at most, and the numbers here have a mean below 1 and a
+// LayerNorm: the mean is off by at most d u mean|x|, and the inputs here have a mean below 1 and a
 // deviation of about 1: (1.6 d + 40) u of |y - bias| + |weight| + |bias|.
 #include "compare.h"
 
@@ -78,7 +78,7 @@ std::vector<float> WideRow(Dtype dtype, const void* data, size_t row, size_t d) 
   return wide;
 }
 
-// How far a result may be off, relative to a size: so many roundings of f32, and so many of the
+// The allowed error of a result relative to a size: roundings of f32, plus roundings of the
 // result's type.
 struct Tolerance {
   double f32_roundings;
@@ -90,10 +90,10 @@ struct Tolerance {
   }
 };
 
-// `allowed` turns a row of what is expected into errors, relative to which `tolerance` counts.
+// `resize` turns a row of expected values into the sizes that `tolerance` is relative to.
 std::string FindBeyond(const Result& result, Dtype result_dtype, Dtype dtype, Tolerance tolerance,
                        const std::function<void(size_t row, std::vector<double>& sizes)>& resize) {
-  // Below 2^-14 a rounding to f16 is 2^-25; one in the middle may be multiplied by a weight
+  // Below 2^-14 a rounding to f16 is up to 2^-25; an intermediate one may be multiplied by a weight
   // below 6.
   const double absolute = dtype == Dtype::f16 ? 0x1p-22 : 0;
   for (size_t row = 0; row < result.rows; ++row) {
@@ -135,7 +135,7 @@ class GradientSizes {
                       std::fabs(double{x[j]}) * r * r * mean);
     }
   }
-  // After all rows of dx.
+  // Call this after all rows of dx.
   void OfDw(size_t /*row*/, std::vector<double>& sizes) const { sizes = dw_; }
 
  private:

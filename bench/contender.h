@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who computes a case: the library, an older build of it, or another library.
+// A contender computes a case: the library, an older build of it, or another library.
 #ifndef RMSNORM_BENCH_CONTENDER_H_
 #define RMSNORM_BENCH_CONTENDER_H_
 
@@ -12,7 +12,7 @@
 
 namespace rmsnorm::bench {
 
-// A case that a contender has made ready.
+// A case that is ready to run.
 class Prepared {
  public:
   Prepared(void (*run)(void*), void* state, void (*release)(void*))
@@ -24,7 +24,7 @@ class Prepared {
   std::unique_ptr<void, void (*)(void*)> state_;
 };
 
-// Why a contender cannot do a case.
+// The reason why a contender cannot compute a case.
 class Refusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -35,9 +35,9 @@ class Contender {
       : name_(std::move(name)), has_exact_bits_(has_exact_bits) {}
   virtual ~Contender() = default;
   const std::string& name() const { return name_; }
-  // Whether its results are to have the reference's bits.
+  // Whether its results must have the reference's bits.
   bool has_exact_bits() const { return has_exact_bits_; }
-  // The target is the library's, and keeps its place. Throws Refusal.
+  // The target is for builds of the library, and must outlive the result. Throws Refusal.
   virtual Prepared Prepare(const rmsnorm_peer_case& what, const char* target) const = 0;
 
  private:
@@ -45,20 +45,19 @@ class Contender {
   const bool has_exact_bits_;
 };
 
-// The library as linked, on the target that it is told.
+// The linked library, on the given target.
 std::unique_ptr<Contender> Library();
 // Another build of the library, called "older", from its shared library. Throws std::runtime_error
-// that names the file where it is none.
+// with the file's name if that cannot be loaded.
 std::unique_ptr<Contender> Older(const std::string& file);
-// How many parts the library splits a case into for an executor.
+// The number of parts into which the library splits a case for an executor.
 size_t CountParts(const rmsnorm_peer_case& what, const char* target);
 
-// A plug-in of peers/peer.h. Throws std::runtime_error that names the file where it holds no peer
-// of this version. A plug-in stays loaded as long as the process: many a library does not survive
-// its unloading.
+// A plug-in of peers/peer.h. Throws std::runtime_error with the file's name if the file has no peer
+// of this version. A plug-in is never unloaded: many libraries do not survive that.
 std::unique_ptr<Contender> LoadPeer(const std::string& file);
 
-// A shared library, loaded from a path. Throws std::runtime_error that says why it cannot be.
+// Loads a shared library from a path. Throws std::runtime_error with the reason if that fails.
 void* LoadLibrary(const std::string& file, int more_flags = 0);
 
 }  // namespace rmsnorm::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library as a contender: through modules with dense rows by pointer, as an engine has it, and
-// through calls with views where an operation needs them.
+// The library as a contender: modules with dense rows by pointer, as in an inference engine, and
+// calls with views for the operations that need them.
 #include <dlfcn.h>
 #include <rmsnorm/rmsnorm.h>
 
@@ -35,7 +35,7 @@ void Find(void* library, const char* name, Function& function) {
 }
 
 Functions Load(const std::string& file) try {
-  // One build must not call the functions of another. AddressSanitizer forbids this.
+  // One build must not call the functions of another. AddressSanitizer forbids RTLD_DEEPBIND.
   const bool is_sanitized = dlsym(RTLD_DEFAULT, "__asan_init") != nullptr;
   void* const library = LoadLibrary(file, is_sanitized ? 0 : RTLD_DEEPBIND);
   Functions functions;
@@ -54,7 +54,7 @@ Functions Load(const std::string& file) try {
   throw std::runtime_error("--older " + file + ": " + error.what());
 }
 
-// A case with the views that its calls take.
+// A case with the views for its calls.
 class LibraryCase {
  public:
   LibraryCase(const Functions& functions, const rmsnorm_peer_case& what,
@@ -129,7 +129,7 @@ class LibraryCase {
         run = Call<&LibraryCase::OneByOne>;
         break;
       case RMSNORM_PEER_GATE_APART: {
-        // The gate alone: the norm of rows whose RMS is said to be 1.
+        // The gate alone: a norm of rows with a given RMS of 1.
         rmsnorm_operands& gating = AddCall(nullptr, x_, y_, &without_eps_);
         gating.gate = &gate_;
         sums_of_ones_.assign(what.rows, static_cast<double>(what.d));
@@ -196,10 +196,10 @@ class LibraryCase {
     Check(functions_.module_set_weight(module, &weight));
   }
 
-  // Keeps a view for as long as the case.
+  // Keeps a view as long as the case.
   const rmsnorm_view* Keep(const rmsnorm_view& view) { return &views_.emplace_back(view); }
 
-  // Adds a call from one tensor to another, whose operands may be added to.
+  // Adds a call from one tensor to another; the caller may add operands.
   rmsnorm_operands& AddCall(const rmsnorm_module* module, const rmsnorm_view& from,
                             const rmsnorm_view& to, const rmsnorm_options* options) {
     rmsnorm_operands& operands = all_operands_.emplace_back(rmsnorm_no_operands());
@@ -208,20 +208,20 @@ class LibraryCase {
     calls_.push_back({module, &operands, options});
     return operands;
   }
-  // With the options of the case, which are a module's too.
+  // Uses the options of the case; a module has the same.
   rmsnorm_operands& AddCall(const rmsnorm_module* module, const rmsnorm_view& from,
                             const rmsnorm_view& to) {
     return AddCall(module, from, to, module != nullptr ? nullptr : &options_);
   }
 
-  // Adds the norm of some heads in each row of x, the first of which begins at an element, with the
-  // weight that begins there.
+  // Adds the norm of some heads in each row of x. `begin` is the first element of the first head,
+  // and of the weight.
   void AddHeads(size_t begin, size_t heads, size_t d) {
     AddCall(nullptr, Parts(x_, begin, heads, d), Parts(y_, begin, heads, d)).weight =
         Keep(rmsnorm_vector(At(weight_, begin), what_.dtype, d));
   }
 
-  // Adds the norm to y of groups, each of which has its own part of the weight.
+  // Adds the norm of groups into y; each group has its own part of the weight.
   rmsnorm_operands& AddGroups(const rmsnorm_view& from) {
     const size_t groups = what_.d / kGroup;
     rmsnorm_operands& operands =
@@ -234,7 +234,7 @@ class LibraryCase {
     return static_cast<const uint8_t*>(view.data) + element * rmsnorm_dtype_size(view.dtype);
   }
 
-  // Parts of each row, the first of which begins at an element.
+  // Parts of each row; the first begins at element `begin`.
   rmsnorm_view Parts(const rmsnorm_view& rows, size_t begin, size_t parts, size_t d) const {
     const size_t shape[] = {what_.rows, parts, d};
     const ptrdiff_t stride[] = {static_cast<ptrdiff_t>(what_.d), static_cast<ptrdiff_t>(d), 1};
@@ -268,7 +268,7 @@ class LibraryCase {
   const rmsnorm_view scale_ = rmsnorm_vector(what_.scale, RMSNORM_F32, what_.rows);
   const rmsnorm_view sums_ = rmsnorm_vector(what_.sums, RMSNORM_F64, what_.rows);
   rmsnorm_operands operands_ = rmsnorm_no_operands();
-  // Of operations that are several calls, or of parts of the rows.
+  // For operations that take several calls or parts of the rows.
   std::deque<rmsnorm_view> views_;
   std::deque<rmsnorm_operands> all_operands_;
   std::vector<rmsnorm_call> calls_;
@@ -305,8 +305,8 @@ std::unique_ptr<Contender> Older(const std::string& file) {
   return std::make_unique<Build>("older", Load(file));
 }
 
-// An executor that counts its parts tells. OpenMP gets as many, but fewer of small work where its
-// regions take more than 0.75 us, which only the library measures.
+// Counts the parts that an executor gets. OpenMP gets as many, except for small work if its
+// parallel regions take more than 0.75 us; only the library measures that.
 size_t CountParts(const rmsnorm_peer_case& what, const char* target) {
   size_t parts = 1;
   rmsnorm_context context = ContextFor(what, target);

@@ -12,7 +12,7 @@ void RunRangesInParts(size_t count, size_t parts, RangeFunction function, const 
     return;
   }
   const size_t even = count / parts;
-  const size_t left = count % parts;  // this many parts get one more
+  const size_t left = count % parts;  // the number of parts that get one more
 #ifdef _OPENMP
   const int threads = static_cast<int>(parts);
 #pragma omp parallel for schedule(static) num_threads(threads)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of the contenders that are not the library: those of the same OpenMP runtime, so that
-// no pool of threads waits while another one works.
+// Threads for memcpy. They belong to the library's OpenMP runtime, so no thread pool waits while
+// another one works.
 #ifndef RMSNORM_BENCH_PARALLEL_H_
 #define RMSNORM_BENCH_PARALLEL_H_
 
@@ -10,8 +10,8 @@ namespace rmsnorm::bench {
 
 using RangeFunction = void (*)(const void* context, size_t begin, size_t end);
 
-// Splits the numbers below `count` into `parts` ranges, as even as they can be, and runs each on a
-// thread of its own; one part runs on the calling thread alone, without OpenMP.
+// Splits the numbers below `count` into `parts` ranges, as evenly as possible, and runs each on a
+// separate thread; a single part runs on the calling thread, without OpenMP.
 void RunRangesInParts(size_t count, size_t parts, RangeFunction function, const void* context);
 
 // The same with a function object that takes (begin, end).

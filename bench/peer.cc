@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other libraries, by the plug-ins that peers/peer.h describes.
+// Other libraries, as plug-ins of peers/peer.h.
 #include <dlfcn.h>
 
 #include <cfenv>
@@ -61,7 +61,7 @@ std::unique_ptr<Contender> LoadPeer(const std::string& file) {
 }
 
 void* LoadLibrary(const std::string& file, int more_flags) {
-  // Without a slash it would be looked for where libraries are installed.
+  // Without a slash, dlopen() would search the directories of installed libraries.
   const std::string path = file.find('/') == std::string::npos ? "./" + file : file;
   // A library linked with -ffast-math changes the floating-point state of the thread that loads it.
   std::fenv_t before;

@@ -11,27 +11,27 @@
 namespace rmsnorm::bench {
 namespace {
 
-// A timing lasts this long or longer, so that reading the clock (tens of nanoseconds) is lost in
-// it, and what other contenders have left in a cache shared with other cores, which doing the work
-// once does not clear away: f16 512 x 4096 read 14 % longer with a timing of one call.
+// A timing lasts at least this long. It makes two errors negligible: the time to read the clock
+// (tens of nanoseconds), and data of other contenders in a cache shared with other cores, which one
+// warm-up run does not remove. With a timing of one call, f16 512 x 4096 measured 14 % longer.
 constexpr double kMinSeconds = 500e-6;
 
-// Rounds are added up to this time. Slow cells take longer, as they have the fewest rounds allowed.
+// Rounds take this time in total. Slow cells take longer, because of the minimum number of rounds.
 constexpr double kSecondsPerCell = 0.5;
 constexpr size_t kMinRounds = 9;
 constexpr size_t kMaxRounds = 101;
 
-// Work that takes less may find its rows in the caches, and is done once before it is timed. What
-// another contender has left there can double its time: RMSNorm of 512 x 4096 in bf16 takes 0.19 ms
-// after memcpy and 0.35 after plain loops.
+// Shorter work may find its rows in the caches, and runs once before it is timed. Data of another
+// contender in the caches can double its time: RMSNorm of 512 x 4096 in bf16 takes 0.19 ms after
+// memcpy and 0.35 ms after plain loops.
 constexpr double kMaxSecondsInCaches = 2e-3;
 
-// How often to repeat a contender, and how long that takes.
+// How often to repeat a contender, and the time for that.
 struct Pace {
   size_t times;
   double seconds;
 
-  // Whether what the contender before has left in the caches is kept out of the time.
+  // Whether a warm-up run removes the cache contents of the previous contender.
   bool warms_up() const { return times > 1 || seconds < kMaxSecondsInCaches; }
 };
 
@@ -40,21 +40,21 @@ class Stopwatch {
  public:
   explicit Stopwatch(const std::function<double()>& clock) : clock_(clock) {}
 
-  // Finds the pace of a contender, and warms it up as well.
+  // Finds the pace of a contender, and warms it up.
   Pace FindPace(const Turn& turn) {
     FollowUp(turn);
     turn.repeat(1);
     for (size_t times = 1;;) {
       const double seconds = Seconds(turn, times, times > 1);
       if (seconds >= kMinSeconds) return {times, seconds};
-      // A little more than what it takes, but no jump to conclusions from the few cycles of a
-      // short run.
+      // Grows a little faster than needed, but by at most a factor of ten: a short run has too few
+      // cycles to extrapolate from.
       const double growth = seconds > 0 ? 1.2 * kMinSeconds / seconds : 10.0;
       times = static_cast<size_t>(static_cast<double>(times) * std::clamp(growth, 1.5, 10.0)) + 1;
     }
   }
 
-  // Seconds for doing the work so many times.
+  // Seconds for `times` repetitions of the work.
   double Seconds(const Turn& turn, size_t times, bool warms_up) {
     const bool other_pool = FollowUp(turn);
     if (warms_up || other_pool) turn.repeat(1);
@@ -63,16 +63,16 @@ class Stopwatch {
     return clock_() - start;
   }
 
-  // For threads to sleep, so far.
+  // Total time spent waiting for threads to sleep.
   double seconds_waited() const { return seconds_waited_; }
 
  private:
-  // Returns whether the contender before was of another pool, and waits for its threads if so.
+  // Returns whether the previous contender used another pool, and waits for its threads if so.
   bool FollowUp(const Turn& turn) {
     if (pool_ == turn.pool) return false;
     pool_ = turn.pool;
     const double start = clock_();
-    // Threads that never sleep (OMP_WAIT_POLICY=active) are waited for just once.
+    // Threads that never sleep (OMP_WAIT_POLICY=active) cost a single wait.
     if (others_sleep_) others_sleep_ = WaitUntilOthersSleep();
     seconds_waited_ += clock_() - start;
     return true;
@@ -114,8 +114,8 @@ std::vector<std::vector<double>> TimeInRounds(const std::vector<Turn>& turns,
       static_cast<size_t>(std::clamp(wanted, double{kMinRounds}, double{kMaxRounds})) | 1;
 
   std::vector<std::vector<double>> seconds(turns.size());
-  // In an order of its own in each round, as a turn finds in the caches what the one before it has
-  // left: always after PyTorch, forward of 512 x 4096 in f32 took 1.5 times as long.
+  // Each round has a different order, since a turn finds the data of the previous one in the
+  // caches: always after PyTorch, forward of 512 x 4096 in f32 took 1.5 times as long.
   std::vector<size_t> order(turns.size());
   std::iota(order.begin(), order.end(), 0);
   std::mt19937 random;

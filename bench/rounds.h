@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times several ways of doing a job side by side.
 //
-// On a machine that others use too, a clock rate or a neighbour can change from one second to the
-// next. So all contenders are timed in each of many rounds, in an order that changes from round to
-// round, and medians over the rounds, of times and of ratios, are compared. Work that may find its
-// data in the caches is done once before each time it is timed, so that it finds what it has left
-// there itself.
+// On a shared machine, a clock rate or a neighbour can change from one second to the next. So each
+// of many rounds times all contenders, in an order that changes from round to round, and the
+// comparison uses medians over the rounds, of times and of ratios. Work that may find its data in
+// the caches runs once before each timing, so that it finds only its own data there.
 //
-// Google Benchmark could shuffle the repetitions of contenders that are benchmarks of their own
-// (--benchmark_enable_random_interleaving). But it shuffles the repetitions of all cells, so that
-// two contenders of a cell would be timed minutes apart, with the buffers of all cells in memory.
-// So a cell is one benchmark, and these rounds are in it.
+// Google Benchmark could shuffle the repetitions of contenders, if each were a separate benchmark
+// (--benchmark_enable_random_interleaving). But it shuffles the repetitions of all cells: two
+// contenders of a cell would run minutes apart, with the buffers of all cells in memory. So a cell
+// is one benchmark, which contains these rounds.
 #ifndef RMSNORM_BENCH_ROUNDS_H_
 #define RMSNORM_BENCH_ROUNDS_H_
 
@@ -21,11 +20,11 @@
 
 namespace rmsnorm::bench {
 
-// One of those that take turns.
+// One of the contenders that take turns.
 struct Turn {
   std::string name;
   std::function<void(size_t times)> repeat;
-  // Whose threads work; empty for this program's OpenMP threads.
+  // The thread pool that works; empty for this program's OpenMP threads.
   std::string pool = {};
 };
 
@@ -35,16 +34,16 @@ struct Spread {
   double upper_quartile;
 };
 
-// The quartiles of some numbers, of which there is an odd number.
+// The quartiles of an odd number of numbers.
 Spread SpreadOf(std::vector<double> numbers);
 
-// Seconds since some moment, by the machine's steady clock.
+// Seconds on the machine's steady clock, from an arbitrary start.
 double SteadySeconds();
 
-// Seconds for doing the work once: by round, for each of the turns. Where one follows another of
-// another pool, all other threads are asleep before it starts, and it runs once to wake its own
-// before it is timed. Those of one pool follow each other without a pause. `next_round` is called
-// before each round. A test has a clock of its own.
+// Seconds for doing the work once: by round, for each turn. If the previous turn used another pool,
+// all other threads are asleep before this turn starts, and it runs once, untimed, to wake its own
+// threads. Turns of the same pool follow each other without a pause. TimeInRounds() calls
+// `next_round` before each round. Tests pass a different `clock`.
 std::vector<std::vector<double>> TimeInRounds(const std::vector<Turn>& turns,
                                               const std::function<void()>& next_round,
                                               const std::function<double()>& clock = SteadySeconds);

@@ -9,8 +9,8 @@
 namespace rmsnorm::bench {
 namespace {
 
-// Drawing a number takes longer than normalising it, so after a prime number of them they repeat:
-// no two rows next to each other are the same.
+// Drawing a number takes longer than its norm, so the numbers repeat after a prime number of them:
+// no two neighbouring rows are the same.
 constexpr size_t kDrawn = 65521;
 
 Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation) {
@@ -34,7 +34,7 @@ size_t ElementsIf(bool given, const Cell& cell) { return given ? cell.elements()
 
 }  // namespace
 
-// A module keeps its weight in any type, and takes and gives it in any other.
+// A module converts its weight between any two types.
 void Convert(Dtype from_type, const void* from, Dtype to_type, void* to, size_t count) {
   RmsNorm module(count, Options(), to_type == Dtype::f32 ? from_type : to_type);
   module.set_weight({from, from_type, {count}});

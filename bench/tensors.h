@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a case is computed from, and what it gives, in the same buffers for all contenders.
+// The inputs and the results of a case, in the same buffers for all contenders.
 #ifndef RMSNORM_BENCH_TENSORS_H_
 #define RMSNORM_BENCH_TENSORS_H_
 
@@ -10,12 +10,12 @@
 
 namespace rmsnorm::bench {
 
-// Rounds numbers to a type, or widens them.
+// Converts numbers between types, and rounds if necessary.
 void Convert(Dtype from_type, const void* from, Dtype to_type, void* to, size_t count);
 
-// Normal numbers. The residual, which is dy and the gate as well, is 0.25 + x / 2, rounded. So it
-// neither looks like x nor is it independent of x, and gradients have no term that is small by
-// chance: a result that lacks one is far off.
+// Normal numbers. One buffer serves as residual, dy and gate: 0.25 + x / 2, rounded. It differs
+// from x but depends on it, so no term of a gradient is small by chance: a result without that term
+// is far off.
 struct Inputs {
   explicit Inputs(const Cell& cell);
 
@@ -24,14 +24,14 @@ struct Inputs {
   Buffer bias;
   Buffer post_norm_weight;
   Buffer residual;
-  // What the reference gives for x, where an operation takes it.
+  // The reference's results for x, for the operations that take them as inputs.
   std::vector<float> rstd;
   std::vector<double> sums;
 };
 
 struct Results {
   explicit Results(const Cell& cell);
-  // Puts the residual there, and fills the others with what no result is: NaNs, and -128 in q.
+  // Copies the residual, and fills the others with values that no result has: NaNs, and -128 in q.
   void Reset(const Inputs& inputs);
 
   Buffer y;  // or dx

@@ -31,13 +31,13 @@ bool OpenMpBinds() {
 #endif
 }
 
-// The CPUs of a set: first one of each core, then the second of each, and so on.
+// The CPUs of a set: the first CPU of each core, then the second of each, and so on.
 std::vector<int> SpreadOverCores(const cpu_set_t& set) {
-  std::map<std::string, int> seen;  // CPUs so far, by the list of CPUs of their core
+  std::map<std::string, int> seen;  // number of CPUs so far, by the CPU list of the core
   std::vector<std::pair<int, int>> ordered;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &set)) continue;
-    std::string core = std::to_string(cpu);  // where the system does not say
+    std::string core = std::to_string(cpu);  // if the system does not say
     std::ifstream("/sys/devices/system/cpu/cpu" + core + "/topology/thread_siblings_list") >> core;
     ordered.emplace_back(seen[core]++, cpu);
   }
@@ -50,7 +50,8 @@ std::vector<int> SpreadOverCores(const cpu_set_t& set) {
 
 const std::string kTasks = "/proc/self/task/";
 
-// The third field of a thread's stat, after the name in brackets, which may hold brackets as well.
+// Reads the third field of a thread's stat. It follows the name in brackets, which may contain
+// brackets as well.
 bool Runs(const std::string& thread) {
   std::ifstream file(kTasks + thread + "/stat");
   const std::string stat{std::istreambuf_iterator<char>(file), {}};

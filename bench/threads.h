@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps threads from disturbing what is timed.
+// Keeps threads from disturbing the measurements.
 #ifndef RMSNORM_BENCH_THREADS_H_
 #define RMSNORM_BENCH_THREADS_H_
 
@@ -10,10 +10,9 @@
 
 namespace rmsnorm::bench {
 
-// Binds the calling thread and the OpenMP threads that would work with it, each to another CPU of
-// those the process may use: one of each core before a second of any. The destructor puts back what
-// was. Nothing is bound where the system refuses it, or where OpenMP was told to bind
-// (OMP_PROC_BIND).
+// Binds the calling thread and its OpenMP threads, each to a different CPU available to the
+// process: one CPU of each core before a second of any. The destructor restores the earlier state.
+// It binds nothing if the system refuses, or if OpenMP was told to bind (OMP_PROC_BIND).
 class BoundThreads {
  public:
   explicit BoundThreads(int threads);
@@ -30,9 +29,9 @@ class BoundThreads {
 // The ids of the process's other threads.
 std::set<std::string> OtherThreads();
 
-// Waits until no other thread of the process runs: OpenMP's look for more work before they sleep,
-// libgomp's for some milliseconds and libomp's for 200, as do those of other libraries. Gives up
-// after a second, and then returns false.
+// Waits until no other thread of the process runs: idle threads look for more work before they
+// sleep, libgomp's for some milliseconds and libomp's for 200. Gives up after a second and returns
+// false.
 bool WaitUntilOthersSleep();
 
 }  // namespace rmsnorm::bench

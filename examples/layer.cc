@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer's norms in an inference engine: bf16 activations, Hugging Face's Llama rounding, and the
-// heads of q and of k normalised in place inside a fused QKV buffer, both in one call.
+// The norms of a layer in an inference engine: bf16 activations, Hugging Face's Llama rounding, and
+// the heads of q and of k normalised in place inside a fused QKV buffer, both in one call.
 #include <cstdio>
 #include <rmsnorm/rmsnorm.hpp>
 #include <vector>

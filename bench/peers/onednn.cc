@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // oneDNN: its layer normalization with the flag rms_norm. It has no norm that adds a residual.
 //
-// The scale is f32 whatever the type of x and y, converted once: with a scale of 16 bits
-// oneDNN 3.13 falls back to its reference loops.
+// The scale is f32 for every type of x and y, and is converted once: with a scale of 16 bits oneDNN
+// 3.13 falls back to its reference loops.
 #include <dnnl.hpp>
 #include <exception>
 #include <string>
@@ -25,7 +25,7 @@ namespace {
 
 using dnnl::memory;
 
-// oneDNN has no number of threads of its own: it takes what its runtime would.
+// oneDNN has no setting for the number of threads: it uses its runtime's.
 void UseThreads([[maybe_unused]] int threads) {
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP
   omp_set_num_threads(threads);
@@ -33,7 +33,7 @@ void UseThreads([[maybe_unused]] int threads) {
   static int current = 0;
   static std::optional<tbb::global_control> limit;
   if (current == threads) return;
-  limit.reset();  // of two limits the lower would count
+  limit.reset();  // with two limits, the lower one would count
   limit.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(threads));
   current = threads;
 #endif
@@ -66,7 +66,7 @@ class Preparation {
     stream_.wait();
   }
 
-  // Null where oneDNN cannot.
+  // Returns null if oneDNN cannot do it.
   Prepared* Forward() {
     const auto primitive = MakeForward(dnnl::prop_kind::forward_inference);
     if (!primitive) return nullptr;
@@ -76,7 +76,7 @@ class Preparation {
                    {DNNL_ARG_DST, At(matrix_, what_.y)}});
   }
 
-  // It takes the statistics that oneDNN's own forward call for training gives, not 1 / RMS.
+  // Backward needs the statistics of oneDNN's own forward call for training, not 1 / RMS.
   Prepared* Backward() {
     const auto forward = MakeForward(dnnl::prop_kind::forward_training);
     if (!forward) return nullptr;
@@ -185,7 +185,7 @@ void Release(void* prepared) { delete static_cast<Prepared*>(prepared); }
 }  // namespace
 
 const rmsnorm_peer* rmsnorm_peer_get() {
-  // Through a queue of SYCL a call costs some 10 us more, so one is not to be taken for the other.
+  // A call through a SYCL queue costs some 10 us more, so the two get different names.
   static const rmsnorm_peer peer = {
       RMSNORM_PEER_VERSION, DNNL_CPU_RUNTIME == DNNL_RUNTIME_SYCL ? "onednn-sycl" : "onednn",
       Prepare, Run, Release};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RMSNorm, its gradients and LayerNorm as people write them by hand: plain loops, sums in f32 and
-// conversions spelled out. The bits are the compiler's. The build makes plug-ins of this file by
+// explicit conversions. The bits depend on the compiler. The build makes plug-ins of this file with
 // several compilers and options (meson.build), each with a NAME.
 #include <algorithm>
 #include <cmath>
@@ -66,14 +66,14 @@ struct F16 {
   }
 };
 
-// Below that many elements for each thread, waking another takes longer than it saves.
+// With fewer elements per thread, waking a thread takes longer than it saves.
 constexpr size_t kMinElementsPerThread = 32768;
 
-// A case whose rows next to each other are a thread's.
+// A case in which each thread has a range of rows.
 struct Prepared {
   rmsnorm_peer_case what;
   size_t threads;
-  std::vector<float> sums;  // of the threads but the first, each of d: their parts of dw
+  std::vector<float> sums;  // dw of each thread except the first, d elements each
   void (*run_rows)(Prepared& prepared, size_t thread);
 };
 

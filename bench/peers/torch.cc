@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // PyTorch's C++ library: eager, in inference mode.
 //
-// What is timed is what an application calls: at::rms_norm(), after add_() for the residual, and
-// for the gradients the operations of their formula. They cannot be told where their results go:
-// they take those, and all that lies between, from PyTorch's allocator, which for the CPU is
-// malloc's. Each run gives back what it took, so the next finds the same memory, up to the size
-// from which malloc asks the system each time. Only the first run copies the results to y, dx and
-// dw, where they are checked: as part of every run the copy would be charged to PyTorch. So that
-// memory is read and written no more once the cell is checked. The residual is updated in place.
+// The timed code is what an application calls: at::rms_norm(), after add_() for the residual, and
+// for the gradients the operations of their formula. The caller cannot choose where their results
+// go: results and intermediates come from PyTorch's allocator, which for the CPU is malloc's. Each
+// run frees its memory, so the next run finds the same memory, up to the size from which malloc
+// asks the system each time. Only the first run copies the results to y, dx and dw, for the check:
+// in every run, PyTorch would be charged for the copy. So once the cell is checked, no run reads or
+// writes that memory. The residual is updated in place.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -35,8 +35,8 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return at::rms_norm(x, weight.sizes(), weight, eps);
 }
 #else
-// PyTorch before 2.4. A weight of fewer bits becomes f32 in the product, so this rounds to them
-// once.
+// For PyTorch before 2.4. A weight with fewer bits becomes f32 in the product, so this rounds to
+// them once.
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale = at::rsqrt(wide.pow(2).mean(-1, /*keepdim=*/true) + eps);
@@ -48,7 +48,8 @@ at::Tensor View(const void* data, at::IntArrayRef sizes, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), sizes, at::TensorOptions(type));
 }
 
-// The number is the calling thread's, and other cells set it too. Asking is cheaper than setting.
+// The number belongs to the calling thread, and other cells set it too. Reading is cheaper than
+// setting.
 void UseThreads(int threads) {
   if (at::get_num_threads() != threads) at::set_num_threads(threads);
 }
@@ -76,7 +77,7 @@ class Prepared {
   virtual void Compute() = 0;
 
   at::Tensor Matrix(const void* data) const { return View(data, {rows_, d_}, type_); }
-  // In the first run only.
+  // Copies in the first run only.
   void Write(const at::Tensor& result, at::Tensor& to) const {
     if (!has_run_) to.copy_(result);
   }
@@ -131,9 +132,9 @@ class AddNorm final : public Prepared {
   at::Tensor y_;
 };
 
-// As a function of one's own for autograd does it, with all between in f32. Autograd over the graph
-// of at::rms_norm() took 1.6 to 7 times as long, and _fused_rms_norm_backward() has no code for
-// the CPU.
+// Computes the gradients as a custom function for autograd does, with f32 in between. Autograd over
+// the graph of at::rms_norm() took 1.6 to 7 times as long, and _fused_rms_norm_backward() has no
+// code for the CPU.
 class Backward final : public Prepared {
  public:
   Backward(const rmsnorm_peer_case& what, at::ScalarType type)

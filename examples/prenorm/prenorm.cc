@@ -9,21 +9,21 @@
 // feed-forward layer (SwiGLU).
 //
 // - Forward, rmsnorm::forward() adds each layer's output to the stream and normalises the sum for
-//   the next, in one pass. The inverse RMS of each row (rstd) is kept for backward.
-// - Backward, the gradient of h is one buffer, dh. It goes around each layer as it is, and
-//   rmsnorm::backward() adds the part that came through the norm onto it in the same pass
-//   (`add_to_dx`), and the weight's gradient onto what is there (`add_to_dw`).
+//   the next layer, in one pass. The program keeps the inverse RMS of each row (rstd) for backward.
+// - Backward, the gradient of h is one buffer, dh. It passes around each layer unchanged. In one
+//   pass, rmsnorm::backward() adds the gradient through the norm to it (`add_to_dx`), and adds the
+//   weight's gradient to its buffer (`add_to_dw`).
 //
-// The task: each token is a number from 0 to 6, and what is asked for at each place is the sum of
-// the last three, modulo 7.
+// The task: each token is a number from 0 to 6, and the target at each place is the sum of the last
+// three tokens, modulo 7.
 //
 //     prenorm [--steps N] [--blocks N] [--rate R] [--seed N] [--threads N]
 //             [--placement pre|post] [--norm rmsnorm|layernorm] [--check-gradients]
 //
-// trains, and exits with 1 if the loss did not fall to half. `--placement post` puts the norms into
-// the stream, where the first transformers had them: h[i + 1] = norm[i + 1](h[i] + layer[i](h[i])).
-// `--norm layernorm` takes a LayerNorm in plain loops in the library's place. With
-// `--check-gradients` the program compares gradients with differences of the loss instead.
+// It trains, and exits with 1 unless the loss falls to half. `--placement post` puts the norms into
+// the stream, as the first transformers did: h[i + 1] = norm[i + 1](h[i] + layer[i](h[i])).
+// `--norm layernorm` replaces the library by a LayerNorm in plain loops. With `--check-gradients`
+// the program compares gradients with differences of the loss instead.
 //
 // Each sum has a fixed order, so the loss has the same bits for any number of threads.
 #include <algorithm>
@@ -42,7 +42,7 @@
 namespace {
 
 constexpr std::size_t kVocabulary = 7;
-constexpr std::size_t kTerms = 3;        // tokens that the task adds up
+constexpr std::size_t kTerms = 3;        // number of tokens in the task's sum
 constexpr std::size_t kSequences = 128;  // in a batch
 constexpr std::size_t kLength = 16;      // tokens in a sequence
 constexpr std::size_t kHeads = 4;
@@ -60,7 +60,7 @@ struct Settings {
   bool post_norm = false, layer_norm = false;
 };
 
-// Numbers that are the same everywhere; those of the standard library's distributions are not.
+// The numbers are the same everywhere; the standard library's distributions differ.
 struct Random {
   std::uint32_t Next() {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -72,7 +72,8 @@ struct Random {
   std::uint64_t state;
 };
 
-// In double and rounded, since C libraries and CPUs differ in the last bits of a float's exp.
+// Computes in double and rounds, since C libraries and CPUs differ in the last bits of a float's
+// exp.
 float Exp(float x) { return static_cast<float>(std::exp(static_cast<double>(x))); }
 
 // Turns scores into probabilities.
@@ -100,7 +101,7 @@ struct Matrix {
   std::vector<float> data;
 };
 
-// c += a * b, where each element adds up its products in rising order of k.
+// c += a * b, where each element sums its products in rising order of k.
 void AddProduct(const Matrix& a, const Matrix& b, Matrix& c) {
   for (std::size_t i = 0; i < a.rows; ++i) {
     for (std::size_t k = 0; k < a.d; ++k) {
@@ -119,13 +120,13 @@ Matrix Transposed(const Matrix& a) {
 
 struct Parameter;
 
-// What the parameters of a model are made with: random numbers, and the list that they enter.
+// Makes the parameters of a model: random numbers, and a list of all parameters.
 struct Maker {
   Random random;
   std::vector<Parameter*> all;
 };
 
-// A matrix that is trained, with its gradient and what the optimiser keeps.
+// A trained matrix, with its gradient and the state of the optimiser.
 struct Parameter {
   Parameter(std::size_t rows, std::size_t d, Maker& maker)
       : value(rows, d), gradient(rows, d), mean(rows, d), square(rows, d) {
@@ -143,7 +144,7 @@ struct Parameter {
     output.Clear();
     AddProduct(input, value, output);
   }
-  // Adds to dinput, and to the gradient.
+  // Adds to dinput, and to the parameter's gradient.
   void Backward(const Matrix& input, const Matrix& doutput, Matrix& dinput) {
     AddProduct(Transposed(input), doutput, gradient);
     AddProduct(doutput, Transposed(value), dinput);
@@ -154,7 +155,7 @@ struct Parameter {
 
 // ------------------------------------------------------------------------------------- layers
 
-// x = f(y), without the residual, which is added by the norm that follows.
+// x = f(y), without the residual: the next norm adds that.
 struct Layer {
   virtual ~Layer() = default;
   virtual void Forward(const Matrix& y, Matrix& x) = 0;
@@ -162,7 +163,7 @@ struct Layer {
   virtual void Backward(const Matrix& y, const Matrix& dx, Matrix& dy) = 0;
 };
 
-// Each head of a token attends to those of the tokens before it, and to its own.
+// Each head of a token attends to the same head of this token and of the tokens before it.
 class Attention : public Layer {
  public:
   explicit Attention(Maker& maker)
@@ -231,8 +232,8 @@ class Attention : public Layer {
     for (std::size_t i = 0; i < kHead; ++i) b[i] += scale * a[i];
   }
 
-  // Calls f for each head of each row, with the row of the first token of its sequence, the head's
-  // first element and its probabilities.
+  // Calls f for each head of each row. Its arguments are the row of the first token of the
+  // sequence, the head's first element and the head's probabilities.
   template <class F>
   void ForEachHead(const F& f) {
     for (std::size_t row = 0; row < kRows; ++row) {
@@ -242,7 +243,7 @@ class Attention : public Layer {
     }
   }
 
-  // Turns pairs of elements by angles that grow with the token's place, or back.
+  // Rotates pairs of elements by angles that grow with the token's place, or rotates them back.
   void Rotate(Matrix& m, float direction) const {
     for (std::size_t row = 0; row < kRows; ++row) {
       for (std::size_t i = 0; i < kD / 2; ++i) {
@@ -262,7 +263,7 @@ class Attention : public Layer {
   Matrix p_{kRows, kHeads* kLength};
 };
 
-// x = (silu(y * gate) o (y * up)) * down, where o is by element.
+// x = (silu(y * gate) o (y * up)) * down, where o multiplies element by element.
 class FeedForward : public Layer {
  public:
   explicit FeedForward(Maker& maker)
@@ -297,17 +298,17 @@ class FeedForward : public Layer {
 
 // -------------------------------------------------------------------------------------- norms
 
-// A norm with its trained weight, and what backward needs of its forward call. The weight belongs
-// to the optimiser, which changes it at every step; so these are the free functions, which take it
-// from there. (An rmsnorm::RmsNorm holds a weight of its own, for one that stays.)
+// A norm with its trained weight and the results of forward that backward needs. The optimiser
+// changes the weight at every step, so this calls the free functions, which read the weight each
+// time. (An rmsnorm::RmsNorm holds a copy of its weight: it suits a weight that stays the same.)
 struct Norm {
   Norm(Maker& maker, double threads) : weight(kD, 1.0f, maker) {
     context.threads = static_cast<int>(threads);
   }
   virtual ~Norm() = default;
 
-  // h = residual + x, or x for the head of the stream; y = norm(h). Not in place of the residual,
-  // since backward takes each h.
+  // h = residual + x, or x at the start of the stream; y = norm(h). Leaves the residual unchanged,
+  // since backward needs each h.
   virtual void Forward(const Matrix& x, const Matrix* residual) {
     rmsnorm::ForwardOperands operands;
     operands.x = x.view();
@@ -323,7 +324,7 @@ struct Norm {
     rmsnorm::forward(operands, {}, context);
   }
 
-  // Adds to dh, which holds the gradient of what goes around the norm, that of what goes through.
+  // dh holds the gradient by h along the residual path; this adds the gradient through the norm.
   virtual void Backward(const Matrix& dy, Matrix& dh) {
     rmsnorm::BackwardOperands operands;
     operands.dy = dy.view();
@@ -448,13 +449,13 @@ class Model {
   void Backward(const Batch& batch) {
     for (Parameter* parameter : maker_.all) parameter->gradient.Clear();
     for (float& g : doutput_.data) g /= kRows;
-    Matrix dy(kRows, kD), dh(kRows, kD);  // dh of zeros: nothing goes around the last norm
+    Matrix dy(kRows, kD), dh(kRows, kD);  // dh is zero: the last norm has no residual path
     head_.Backward(norms_.back()->y, doutput_, dy);
     for (std::size_t i = layers_.size(); i > 0; --i) {
       Timed([&] { norms_[i]->Backward(dy, dh); });
       dy.Clear();
       layers_[i - 1]->Backward(norms_[i - 1]->y, dh, dy);
-      if (post_norm_) {  // the stream goes through the norm before the layer, too
+      if (post_norm_) {  // here the norm before the layer is part of the stream
         for (std::size_t j = 0; j < dy.data.size(); ++j) dy.data[j] += dh.data[j];
         dh.Clear();
       }
@@ -481,14 +482,14 @@ class Model {
   Maker maker_;
   Parameter embedding_{kVocabulary, kD, maker_}, head_{kD, kVocabulary, maker_};
   std::vector<std::unique_ptr<Layer>> layers_;
-  std::vector<std::unique_ptr<Norm>> norms_;  // one before each layer, and the last
+  std::vector<std::unique_ptr<Norm>> norms_;  // one before each layer, and one at the end
   Matrix doutput_{kRows, kVocabulary};        // the gradient of the loss by the output
   std::clock_t time_in_norms_ = 0;
 };
 
 // ----------------------------------------------------------------------------------- training
 
-// A step of Adam (Kingma and Ba, 2014), the first of which is step 1.
+// A step of Adam (Kingma and Ba, 2014); the first step is 1.
 void Optimise(const std::vector<Parameter*>& parameters, double rate, int step) {
   constexpr float kMean = 0.9f, kSquare = 0.99f;
   const float mean_part = static_cast<float>(1 - std::pow(0.9, step));
@@ -506,7 +507,7 @@ void Optimise(const std::vector<Parameter*>& parameters, double rate, int step) 
   }
 }
 
-// The loss of the first step and of the last, each on a batch of its own.
+// Returns the losses of the first and the last step. Every step has a new batch.
 std::array<double, 2> Train(Model& model, Random& random, double rate, int steps, bool print) {
   std::array<double, 2> losses;
   for (int step = 1; step <= steps; ++step) {
@@ -540,10 +541,10 @@ bool CheckGradients(Model& model, const Batch& batch) {
       value[i] = middle;
       const double expected = difference / (static_cast<double>(above) - below);
       const double off = std::fabs(parameter->gradient.data[i] - expected) / largest;
-      if (!(off <= worst)) worst = off;  // a NaN too, which stays
+      if (!(off <= worst)) worst = off;  // a NaN replaces any value, and stays
     }
   }
-  // With this step, rounding and the third derivative make differences of about 5e-4.
+  // With this step, rounding and the third derivative cause differences of about 5e-4.
   const bool right = worst <= 1e-3;
   std::fprintf(right ? stdout : stderr,
                "%s: differ from differences of the loss by up to %.1e of the largest\n",
@@ -551,7 +552,7 @@ bool CheckGradients(Model& model, const Batch& batch) {
   return right;
 }
 
-// Whether the whole text is a number, of at least `least` and whole if that is.
+// Whether the whole text is a number of at least `least`, and an integer if `least` is one.
 bool Parse(const std::string& text, double least, double& number) {
   char* end = nullptr;
   number = std::strtod(text.c_str(), &end);
@@ -595,7 +596,7 @@ int main(int argc, char** argv) try {
   Model model(settings);
   Random random{static_cast<std::uint64_t>(settings.seed) + 1};
   if (check_gradients) {
-    Train(model, random, settings.rate, 5, false);  // for weights of the norms other than 1
+    Train(model, random, settings.rate, 5, false);  // moves the norms' weights away from 1
     return CheckGradients(model, Batch(random)) ? 0 : 1;
   }
   const std::clock_t begin = std::clock();
@@ -607,7 +608,7 @@ int main(int argc, char** argv) try {
               100 * static_cast<double>(model.time_in_norms()) / time, time / CLOCKS_PER_SEC);
   return last <= first / 2 ? 0 : 1;
 } catch (const std::exception& error) {
-  // An rmsnorm::Error says what was wrong with which argument.
+  // An rmsnorm::Error names the argument and describes the problem.
   std::fprintf(stderr, "prenorm: %s\n", error.what());
   return 1;
 }

@@ -4,9 +4,9 @@
     library = Library("librmsnorm.so.0")
     library.forward(x=x, weight=weight, y=y, eps=1e-6)
 
-Operands, options and what belongs to the context go by the names that rmsnorm.h has for them.
-NumPy has no bfloat16 of its own; its bits as uint16 stand for it here. A call that fails raises
-ValueError with the library's message.
+Operands, options and fields of the context have the same names as in rmsnorm.h. NumPy has no
+bfloat16; arrays of uint16 hold its bits here. A call that fails raises ValueError with the
+library's message.
 """
 
 import ctypes
@@ -56,7 +56,7 @@ class Operands(ctypes.Structure):
 class Options(ctypes.Structure):
     """rmsnorm_options; an instance has its defaults."""
 
-    __slots__ = ()  # so that a name that is no field is an AttributeError
+    __slots__ = ()  # makes an unknown name an AttributeError
     _fields_ = [
         ("size", c_uint32),
         ("eps", c_float),
@@ -91,15 +91,15 @@ class Context(ctypes.Structure):
 
 
 def view(tensor, written=False):
-    """Where a NumPy array or a PyTorch tensor lies in memory. The tensor must outlive the view."""
+    """Returns the view of a NumPy array or a PyTorch tensor. The tensor must outlive the view."""
     dtype = DTYPES.get(str(tensor.dtype).replace("torch.", ""))
     if dtype is None:
         raise ValueError(f"no rmsnorm dtype for {tensor.dtype}")
-    if hasattr(tensor, "data_ptr"):  # PyTorch, which counts strides in elements
+    if hasattr(tensor, "data_ptr"):  # PyTorch counts strides in elements
         if tensor.device.type != "cpu":
             raise ValueError(f"a tensor on {tensor.device}, not in memory of the host")
         data, stride = tensor.data_ptr(), tensor.stride()
-    else:  # NumPy, which counts them in bytes
+    else:  # NumPy counts them in bytes
         if written and not tensor.flags.writeable:
             raise ValueError("an output that is read-only")
         if any(step % tensor.itemsize for step in tensor.strides):
@@ -111,7 +111,7 @@ def view(tensor, written=False):
 
 
 class Library:
-    """The functions of the shared library, by the path of its file."""
+    """The functions of a shared library, loaded from a path."""
 
     def __init__(self, path):
         self.c = ctypes.CDLL(path)
@@ -135,7 +135,7 @@ class Library:
 
     def _call(self, function, outputs, values):
         operands = Operands(size=sizeof(Operands), add_to=values.pop("add_to", 0))
-        # Views hold addresses alone: the tensors must live until the call returns.
+        # Views hold only addresses: the tensors must live until the call returns.
         tensors = {name: values.pop(name, None) for name in Operands.TENSORS}
         for name, tensor in tensors.items():
             if tensor is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators beside PyTorch's own, as tables in Markdown: time per call, and how far results are
-from those in binary64.
+"""Compares the operators with PyTorch's own, as tables in Markdown: the time per call, and the
+distance of the results from the exact ones.
 
     python3 examples/pytorch/bench.py build/examples/pytorch/rmsnorm_torch.so
 
@@ -22,7 +22,7 @@ ROUND_SECONDS = 2e-3
 
 
 def operations(x, weight):
-    """The formula in f32, as models spell it out that do not call rms_norm."""
+    """Computes the formula in f32, as models do that do not call rms_norm."""
     wide = x.float()
     scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS)
     return (wide * scale * weight).to(x.dtype)
@@ -33,13 +33,13 @@ def own(x, weight):
 
 
 def contenders(with_compile):
-    """Name and function of each, the operator first."""
+    """Returns the name and function of each contender, the operator first."""
     result = {"rmsnorm": own}
     if hasattr(torch.nn.functional, "rms_norm"):
         result["F.rms_norm"] = lambda x, weight: torch.nn.functional.rms_norm(x, (D,), weight, EPS)
     result["operations"] = operations
     if with_compile:
-        torch.compiler.reset()  # or it would reach its limit of variants
+        torch.compiler.reset()  # otherwise it reaches its limit of variants
         result["torch.compile"] = torch.compile(operations)
     return result
 
@@ -60,7 +60,7 @@ def training(norm, x, weight, dy):
 
 
 def medians(calls):
-    """Seconds per call of each, in turn."""
+    """Returns the seconds per call of each contender."""
     counts = []
     for call in calls:
         for _ in range(3):
@@ -72,7 +72,7 @@ def medians(calls):
     times = [[] for _ in calls]
     for _ in range(ROUNDS):
         for call, count, taken in zip(calls, counts, times):
-            call()  # so that the heap is as this contender leaves it
+            call()  # puts the heap into this contender's usual state
             begin = time.perf_counter()
             for _ in range(count):
                 call()
@@ -81,7 +81,7 @@ def medians(calls):
 
 
 def largest_error(y, x, weight):
-    """In units in the last place of the exact result."""
+    """Returns the largest error in units in the last place of the exact result."""
     x = x.double()
     exact = x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
     precision = {torch.float32: 24, torch.bfloat16: 8}[y.dtype]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RMSNorm as a module of PyTorch's, made of the operators in rmsnorm_torch.so.
+"""RMSNorm as a PyTorch module, made of the operators in rmsnorm_torch.so.
 
     from rmsnorm_module import RMSNorm
 
@@ -7,7 +7,7 @@
     y = norm(x)                          # with gradients
     y, residual = norm(x, residual)      # residual + x, and the norm of that
 
-rmsnorm_torch.so lies beside this file, as in the build directory, or where RMSNORM_TORCH says.
+rmsnorm_torch.so is beside this file, as in the build directory, or RMSNORM_TORCH is its path.
 """
 
 import os
@@ -21,8 +21,8 @@ torch.ops.load_library(
 
 
 class RMSNorm(torch.nn.Module):
-    """The norm of the last dimension, which has d elements. Its state_dict has a `weight`, as that of
-    torch.nn.RMSNorm and of the models of transformers.
+    """The norm of the last dimension, which has d elements. Its state_dict has a `weight`, like
+    torch.nn.RMSNorm and the models of transformers.
 
     weight_offset is 1 for Gemma, and round_before_weight is True for Llama.
     """
@@ -45,12 +45,12 @@ class RMSNorm(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self):
-        """offset + weight is 1."""
+        """Makes offset + weight 1."""
         torch.nn.init.constant_(self.weight, 1 - self.options["weight_offset"])
 
     def forward(self, x, residual=None):
-        """y, or with a residual y and the residual that the next norm takes: residual + x in the
-        residual's type. Where no gradient is recorded the given residual is updated in place."""
+        """Returns y; or, with a residual, y and the residual for the next norm: residual + x in the
+        residual's type. If no gradient is recorded, it updates the given residual in place."""
         if residual is None:
             return torch.ops.rmsnorm.rms_norm(x, self.weight, self.eps, **self.options)
         if torch.promote_types(x.dtype, residual.dtype) != residual.dtype:

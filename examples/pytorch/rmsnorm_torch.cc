@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm as operators of PyTorch on the CPU, with gradients. From Python:
+// RMSNorm as PyTorch operators on the CPU, with gradients. From Python:
 //
 //     torch.ops.load_library("build/examples/pytorch/rmsnorm_torch.so")
 //     y = torch.ops.rmsnorm.rms_norm(x, weight, 1e-6)
 //
-// Tensors of f32, f16 and bf16 go to the library where they lie, whatever their strides, as long as
-// the elements of a row are neighbours. What the library cannot take is refused, not copied. The
-// one copy is of a gradient that autograd made without such rows, as that of a sum, which is one
-// number repeated: nobody else could do it.
+// The library reads and writes tensors of f32, f16 and bf16 where they lie, with any strides, as
+// long as the elements of a row are neighbours. The operators refuse other tensors and do not copy
+// them. One exception is a gradient without such rows that autograd makes, like the gradient of a
+// sum, which is one repeated number: the user has no way to copy it.
 //
-// Rows are spread over PyTorch's own threads, as many as torch.set_num_threads() says.
+// Rows are spread over PyTorch's own threads; torch.set_num_threads() sets their number.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -54,21 +54,21 @@ void CheckShape(const Argument& argument, const at::Tensor& x) {
   TORCH_CHECK(argument.tensor.dim() > 0, argument.name, " has no dimension");
   TORCH_CHECK(argument.tensor.sizes() == x.sizes(), argument.name, " has the shape ",
               argument.tensor.sizes(), ", and x ", x.sizes());
-  // No stride counts where a row is one element, or where there are none.
+  // The last stride does not matter if rows have one element, or if there are no elements.
   TORCH_CHECK(argument.tensor.stride(-1) == 1 || x.size(-1) == 1 || x.numel() == 0, argument.name,
               " has rows that are not contiguous (stride ", argument.tensor.stride(-1),
               " in the last dimension); rmsnorm does not copy them: call .contiguous()");
 }
 
-// Views of the tensors of a call that share the shape of x, the first of them. A PyTorch tensor may
-// have more dimensions than a view, so neighbouring ones become one where all tensors allow it.
+// Views of all tensors of a call with the shape of x, the first of them. A PyTorch tensor may have
+// more dimensions than a view, so neighbouring dimensions merge if all tensors allow it.
 template <size_t N>
 std::array<rmsnorm::View, N> Views(const Argument (&arguments)[N]) {
   constexpr size_t kLast = RMSNORM_MAX_DIMS - 1;
   const at::Tensor& x = arguments[0].tensor;
   for (const Argument& argument : arguments) CheckShape(argument, x);
 
-  // Filled from the last dimension on.
+  // Filled from the last dimension to the first.
   size_t first = kLast;
   std::array<size_t, RMSNORM_MAX_DIMS> shape;
   std::array<std::array<ptrdiff_t, RMSNORM_MAX_DIMS>, N> stride;
@@ -102,7 +102,7 @@ std::array<rmsnorm::View, N> Views(const Argument (&arguments)[N]) {
   return views;
 }
 
-// A weight or its gradient, empty for none.
+// A view of a weight or its gradient; empty if it is absent.
 rmsnorm::View WeightView(const char* name, const OptionalTensor& weight) {
   if (!weight) return {};
   TORCH_CHECK(weight->dim() == 1, name, " has ", weight->dim(),
@@ -135,7 +135,7 @@ rmsnorm::Context TorchContext() {
 
 // ------------------------------------------------------------------------- the CPU's kernels
 
-// Autograd goes by the version of a tensor to refuse what would use overwritten values.
+// Autograd checks the version of a tensor to refuse the use of overwritten values.
 void AnnounceChange(const at::Tensor& tensor) { torch::autograd::impl::bump_version(tensor); }
 
 void RmsNormOut(const at::Tensor& x, const OptionalTensor& weight, double eps, double weight_offset,
@@ -171,9 +171,9 @@ at::Tensor AddRmsNorm(const at::Tensor& x, at::Tensor& residual, const OptionalT
   return y;
 }
 
-using Gradients = std::tuple<at::Tensor, at::Tensor>;  // dx and dw; undefined where not wanted
+using Gradients = std::tuple<at::Tensor, at::Tensor>;  // dx and dw; undefined if not needed
 
-// The inverse RMS is computed again, so that a model keeps nothing of the forward call but x.
+// Computes the inverse RMS again, so that a model keeps only x from the forward call.
 Gradients RmsNormBackward(const at::Tensor& dy, const at::Tensor& x, const OptionalTensor& weight,
                           double eps, double weight_offset, std::array<bool, 2> wanted) {
   TORCH_CHECK(!wanted[1] || weight, "the gradient of a weight is wanted, and there is no weight");
@@ -218,7 +218,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     return {dx, dw, {}, {}, {}};
   }
 
-  // The operator below autograd.
+  // Calls the operator below autograd.
   static at::Tensor Call(const at::Tensor& x, const OptionalTensor& weight, double eps,
                          double weight_offset, bool round_before_weight) {
     static const auto operation = c10::Dispatcher::singleton()
@@ -231,7 +231,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
 
 bool IsDifferentiated(const at::Tensor& tensor) {
   return (tensor.requires_grad() && at::GradMode::is_enabled()) ||
-         tensor._fw_grad(/*level=*/0).defined();  // which Function refuses
+         tensor._fw_grad(/*level=*/0).defined();  // Function refuses forward gradients
 }
 
 at::Tensor RmsNormAutograd(const at::Tensor& x, const OptionalTensor& weight, double eps,
@@ -241,7 +241,7 @@ at::Tensor RmsNormAutograd(const at::Tensor& x, const OptionalTensor& weight, do
              : RmsNormFunction::Call(x, weight, eps, weight_offset, round_before_weight);
 }
 
-// For the operators that write into an argument, which autograd would not see.
+// For the operators that write into an argument: autograd would not notice.
 void RefuseGradients(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const auto& schema = operation.schema();
   for (const c10::IValue& argument : torch::jit::last(*stack, schema.arguments().size())) {
@@ -252,8 +252,7 @@ void RefuseGradients(const c10::OperatorHandle& operation, torch::jit::Stack* st
   operation.callBoxed(stack);
 }
 
-// ------------------------------------------------- shapes alone, for torch.compile and device
-// "meta"
+// ------------------------------------------------- shapes, for torch.compile and device "meta"
 
 at::Tensor EmptyLike(const char* name, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_meta(), name, " is on ", tensor.device(), ", and another argument on meta");
@@ -279,10 +278,10 @@ Gradients RmsNormBackwardMeta(const at::Tensor&, const at::Tensor& x, const Opti
 
 }  // namespace
 
-// x is normalised over its last dimension and y is of its type; the weight has that many elements
-// of any of the three types. round_before_weight rounds before the weight, as Llama's norm does;
-// weight_offset is 1 for Gemma's. add_rms_norm adds x onto the residual in place and gives the norm
-// of that.
+// rms_norm normalises x over its last dimension; y has the type of x. The weight has as many
+// elements as a row, of any of the three types. round_before_weight rounds before the weight, as
+// Llama's norm does; weight_offset is 1 for Gemma's. add_rms_norm adds x to the residual in place
+// and returns the norm of the sum.
 TORCH_LIBRARY(rmsnorm, library) {
   library.def(
       "rms_norm(Tensor x, Tensor? weight=None, float eps=1e-5, *, float weight_offset=0, "
@@ -316,6 +315,6 @@ TORCH_LIBRARY_IMPL(rmsnorm, Autograd, library) {
   library.impl("rms_norm", RmsNormAutograd);
   library.impl("rms_norm.out", torch::CppFunction::makeFromBoxedFunction<&RefuseGradients>());
   library.impl("add_rms_norm", torch::CppFunction::makeFromBoxedFunction<&RefuseGradients>());
-  // Second derivatives: refused once they are asked for.
+  // Second derivatives fail when they are requested.
   library.impl("rms_norm_backward", torch::autograd::autogradNotImplementedFallback());
 }

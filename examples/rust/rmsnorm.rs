@@ -156,7 +156,7 @@ fn main() -> Result<(), String> {
     check(unsafe { rmsnorm_norm(&x_view, null(), &y_view, &options) })?;
     println!("norm: {:.4} {:.4} {:.4} {:.4}", y[0], y[1], y[2], y[3]);
 
-    // By name, with the inverse RMS of each row, on one thread.
+    // Named operands: the inverse RMS of each row as well, on one thread.
     let mut rstd = [0.0f32; 2];
     let mut rstd_view = View::rows_mut(&mut rstd, F32, 2);
     rstd_view.ndim = 1;
@@ -173,7 +173,7 @@ fn main() -> Result<(), String> {
     check(unsafe { rmsnorm_forward(&operands, &options, &context) })?;
     println!("rstd: {:.4} {:.4}", rstd[0], rstd[1]);
 
-    // A module for rows by pointer: a layer's output in bf16 onto a stream in f32, in place.
+    // A module for rows by pointer adds a layer's output in bf16 to a stream in f32, in place.
     let mut of_layer = unsafe { rmsnorm_default_options() };
     of_layer.rounding = ROUND_BEFORE_WEIGHT;
     let mut module = std::ptr::null_mut();
@@ -201,7 +201,7 @@ fn main() -> Result<(), String> {
     added?;
     println!("add_norm: {} {} {:04x} {:04x}", stream[0], stream[1], next[0], next[1]);
 
-    // An error is a status and a message.
+    // A failed call gives a status and a message.
     let wrong = Options { eps: -1.0, ..options };
     let refused = check(unsafe { rmsnorm_norm(&x_view, null(), &y_view, &wrong) });
     println!("refused: {}", refused.unwrap_err());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor parallel over MPI: each rank holds some columns of every row, of x, of dy and of the
-// weight. A norm needs one number of each row from the other ranks, forward (the sum of squares)
-// as backward (the dot product c), so each direction makes one MPI_Allgather for all rows of the
+// weight. A norm needs one number per row from each other rank, both forward (the sum of squares)
+// and backward (the dot product c), so each direction makes one MPI_Allgather for all rows of the
 // call. Every rank also computes the whole norm, and compares its columns. See doc/sharded.md.
 #include <mpi.h>
 
@@ -21,12 +21,12 @@ namespace {
 
 using std::size_t;
 
-// The columns of one rank, or of all ranks: `columns` is d then.
+// The columns of one rank, or of all ranks; then `columns` is d.
 struct Shard {
   Shard(size_t rows_of_call, size_t own_columns, size_t d)
       : rows(rows_of_call), columns(own_columns) {
     options.divisor = static_cast<float>(d);  // the whole row's length, in both phases
-    context.threads = 1;                      // a rank is a thread's work here
+    context.threads = 1;                      // each rank works on one thread
     for (std::vector<float>* tensor : {&x, &y, &dy, &dx}) tensor->resize(rows * columns);
     for (std::vector<float>* tensor : {&weight, &dw}) tensor->resize(columns);
     rstd.resize(rows);
@@ -38,10 +38,10 @@ struct Shard {
   std::vector<float> x, weight, y, rstd, dy, dx, dw;
 };
 
-// Adds up what the ranks have of each row, and keeps the time that takes.
+// Adds up the ranks' parts for each row, and measures the time.
 struct Communication {
-  // MPI_Allreduce may add in any order. Adding in rank order gives each rank, in each run, the same
-  // bits.
+  // MPI_Allreduce may add in any order. Adding in rank order gives the same bits on each rank and
+  // in each run.
   void AddUp(std::vector<double>* parts) {
     const double begin = MPI_Wtime();
     int ranks;
@@ -60,7 +60,7 @@ struct Communication {
   double seconds = 0;
 };
 
-// The two phases of doc/two_phases.md. The inverse RMS has the same bits on every rank.
+// The two phases of doc/two_phases.md. All ranks get the same bits of the inverse RMS.
 void Forward(Shard* shard, Communication* communication) {
   std::vector<double> sums(shard->rows);
   rmsnorm::ForwardOperands operands;
@@ -88,8 +88,8 @@ rmsnorm::BackwardOperands GradientOfWeight(Shard* shard) {
 }
 
 // With g = dy * weight, dx = r * (g - x * r^2 * c / d), where c is the sum of g * x over the whole
-// row. rmsnorm_backward() neither gives the c of some columns nor takes that of a row, so dx is
-// computed here, in plain loops in binary64. dw needs r alone: the library computes it.
+// row. rmsnorm_backward() cannot return c for some columns, and cannot take the c of a row. So this
+// computes dx in plain loops in binary64. dw needs only r, so the library computes it.
 void Backward(Shard* shard, Communication* communication) {
   std::vector<double> dots(shard->rows);
   for (size_t row = 0; row < shard->rows; ++row) {
@@ -128,21 +128,22 @@ void WholeNorm(Shard* whole) {
   rmsnorm::backward(backward, whole->options, whole->context);
 }
 
-// The largest differences of r, y, dx and dw, as parts of what they may be.
+// The largest differences of r, y, dx and dw, relative to their bounds.
 using Differences = std::array<double, 4>;
 
 void Take(double difference, double bound, double* largest) {
-  const bool is_within = difference <= bound;  // a NaN is not
+  const bool is_within = difference <= bound;  // false for a NaN
   *largest =
       is_within ? std::max(*largest, difference / bound) : std::numeric_limits<double>::infinity();
 }
 
-// r is held to the exact one, within the bound that rmsnorm.h gives for the whole row. y, dx and dw
-// are held to those of the whole norm, whose r may be as far off on the other side. u is half the
-// distance from 1 to the next f32; y rounds twice after r. dx takes r up to three times, and c is
-// off by less than twice r's bound relative to the sum of |g x|, in the whole norm alone, which
-// rounds seven times more. An element of dw rounds once for dy x, then in up to 16 rows of a block
-// (more from 1,024 rows on), then in up to 63 blocks. 1 % is for products of errors.
+// The bound of r is the one that rmsnorm.h gives for the whole row, against the exact value. y, dx
+// and dw are compared with the whole norm, whose r may be off by as much in the other direction. u
+// is half the distance from 1 to the next f32; y rounds twice after r. dx contains r up to three
+// times. c is off by less than twice the bound of r, relative to the sum of |g x|, but only in the
+// whole norm, which rounds seven times more. An element of dw rounds once for dy x, then in up to
+// 16 rows of a block (more from 1,024 rows on), then in up to 63 blocks. The last 1 % is for
+// products of errors.
 Differences Compare(const Shard& part, const Shard& whole, size_t begin) {
   const double u = 0x1p-24;
   const double d = static_cast<double>(whole.columns);
@@ -185,7 +186,7 @@ void AddToHash(const void* data, size_t bytes, std::uint64_t* hash) {  // FNV-1a
   }
 }
 
-// A number that says whether two runs gave the same bits, on rank 0.
+// A number that shows whether two runs gave the same bits, on rank 0.
 std::uint64_t HashOfResults(const Shard& part, size_t ranks) {
   std::uint64_t own = 0xcbf29ce484222325, all = own;
   for (const std::vector<float>* result : {&part.y, &part.rstd, &part.dx, &part.dw}) {
@@ -197,8 +198,8 @@ std::uint64_t HashOfResults(const Shard& part, size_t ranks) {
   return all;
 }
 
-// Calls a step `repeats` times. Rank 0 prints the step's time and the share of communication, means
-// over the ranks. Waiting for the slowest rank is communication.
+// Calls a step `repeats` times. Rank 0 prints the time of the step and the share of communication,
+// as means over the ranks. Communication includes the wait for the slowest rank.
 void Time(const char* name, void (*step)(Shard*, Communication*), size_t repeats, Shard* part) {
   int rank, ranks;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -215,7 +216,7 @@ void Time(const char* name, void (*step)(Shard*, Communication*), size_t repeats
               all[0] / (ranks * static_cast<double>(repeats)) * 1e6, all[1] / all[0] * 100);
 }
 
-// False where an argument is unknown or no number from 1 to 2^20.
+// Returns false if an argument is unknown or no number from 1 to 2^20.
 bool Parse(int argc, char** argv, size_t* rows, size_t* d, size_t* repeats) {
   for (int i = 1; i < argc; i += 2) {
     size_t* const number = std::strcmp(argv[i], "--rows") == 0      ? rows
