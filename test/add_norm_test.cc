@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// add_norm gives, on every target, the bits of a separate addition and a separate norm, for
-// each type and option. That targets agree wherever rows lie is part of `rmsnorm check`.
+// On every target, add_norm gives the bits of a separate addition and a separate norm, for each
+// type and option. `rmsnorm check` tests that targets agree for every layout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,10 +18,10 @@ namespace rmsnorm::test {
 namespace {
 
 float AsFloat(const Tensor& tensor, size_t row, size_t j) {
-  return static_cast<float>(tensor.get(row, j));  // exact
+  return static_cast<float>(tensor.get(row, j));  // this is exact
 }
 
-// h = residual + x in f32.
+// Returns h = residual + x in f32.
 Tensor Sum(const Tensor& x, const Tensor& residual) {
   Tensor sum(RMSNORM_F32, x.rows(), x.d());
   for (size_t row = 0; row < x.rows(); ++row) {
@@ -46,8 +46,8 @@ Tensor Rounded(const Tensor& from, rmsnorm_dtype dtype) {
   return to;
 }
 
-// The norm of h in f32 where n, which is made of it, is rounded to the type of x: n alone, and then
-// a norm of n as x, with a sum of squares by which 1 / RMS is 1.
+// The norm of h in f32, if n is rounded to the type of x. It computes n first, and then the norm of
+// n as x, with a sum of squares that makes 1 / RMS 1.
 Tensor NormOfUnrounded(const NormInputs& norm, rmsnorm_dtype x_dtype, const Options& options,
                        const std::vector<float>& rstd, const Context& context) {
   NormInputs plain = {norm.x};
@@ -72,7 +72,7 @@ Tensor NormOfUnrounded(const NormInputs& norm, rmsnorm_dtype x_dtype, const Opti
   return *ComputeNorm(scaled, scale, context).y;
 }
 
-// What separate calls give: an addition, here, and the norm by the reference.
+// The results of separate calls: an addition, done here, and the norm by the reference.
 NormResults Separate(const NormInputs& inputs, const Options& options) {
   const std::string reference = kReference;
   const Context context = OnTarget(reference, 1);
@@ -171,7 +171,7 @@ TEST_P(AddNormTest, IsAnAdditionAndANorm) {
   }
 }
 
-// Sums that leave the range of f32 or of the residual, that vanish, and that are zero.
+// Sums that overflow f32 or the residual's type, that vanish, and that are zero.
 TEST_P(AddNormTest, SpecialSums) {
   const double f32_max = std::numeric_limits<float>::max();
   const double largest = FormatOf(x_dtype_).max();
@@ -183,7 +183,7 @@ TEST_P(AddNormTest, SpecialSums) {
     double residual;
   };
   const Pair pairs[] = {
-      {largest, residual_largest},  // overflows where both are f32, or the residual
+      {largest, residual_largest},  // overflows if both are f32, and in the residual
       {largest, -residual_largest},
       {-largest, residual_largest / 4},
       {smallest, smallest},
@@ -199,7 +199,7 @@ TEST_P(AddNormTest, SpecialSums) {
     for (const float eps : {0.0f, 1e-5f}) {
       options.eps = eps;
       for (const size_t d : SizeList{1, 63, 64, 300}) {
-        // A row of each alone, and one where it is a single element among others.
+        // One row consists of each pair alone; in another, the pair is one element among others.
         NormInputs inputs = Draw(2 * std::size(pairs), d);
         Random random(223);
         FillNormal(random, inputs.x);
@@ -243,8 +243,9 @@ double Loss(const std::vector<double>& h, const Tensor& weight, const Tensor& dy
   return loss;
 }
 
-// The gradient of the norm joins that of the residual in one call of backward: against central
-// differences by residual (or x, which is the same), for a stream in f32 and for one in bf16.
+// One call of backward adds the gradient of the norm to the gradient of the residual. Compares the
+// sum with central differences by residual (or x, with the same result), for a stream in f32 and
+// for one in bf16.
 class AddBackwardTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(AddBackwardTest, GradientJoinsTheResiduals) {

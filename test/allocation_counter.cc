@@ -17,8 +17,8 @@ int Allocations() { return allocations; }
 
 }  // namespace rmsnorm::test
 
-// A program's own functions come before those of shared libraries. The GNU C library offers its own
-// under these names too.
+// The linker prefers a program's own functions to the ones in shared libraries. The GNU C library
+// exports its originals under these names.
 extern "C" {
 void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);

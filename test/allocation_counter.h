@@ -5,7 +5,8 @@
 
 namespace rmsnorm::test {
 
-// Since the program began: of malloc() and its relatives, on which operator new rests.
+// The number of calls of malloc() and its relatives since the program started; operator new uses
+// them.
 int Allocations();
 
 }  // namespace rmsnorm::test

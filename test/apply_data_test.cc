@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rmsnorm apply` on stored tensors: the exact bits of the definition (contract.safetensors), and
-// what PyTorch and transformers computed from real activations and weights (expected.safetensors).
+// the results of PyTorch and transformers for real activations and weights (expected.safetensors).
 //
-// The environment names the folder that holds the files: RMSNORM_DATA.
+// The environment variable RMSNORM_DATA names the folder of the files.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,8 +36,8 @@ class ApplyData : public FileCommandTest {
     return found->second.at(name);
   }
 
-  // The outputs of `apply` with options in one line. In them "@name" is a tensor of
-  // inputs.safetensors, and "FILE@name" one of another file.
+  // The outputs of `apply`, whose options are one line. There, "@name" is a tensor of
+  // inputs.safetensors, and "FILE@name" a tensor of another file.
   std::map<std::string, StoredTensor> Apply(const std::string& line,
                                             const Environment& environment = {}) const {
     Words words = {"apply", "--output", "y.safetensors"};
@@ -63,8 +63,8 @@ class ApplyData : public FileCommandTest {
   }
 };
 
-// The tensors "y.OPTION.D.X.W.Y", each on one of the targets of this CPU: contract_test.cc has all
-// of them on each, with any number of threads.
+// The tensors "y.OPTION.D.X.W.Y", each on one of this CPU's targets: contract_test.cc tests all of
+// them on each target, with any number of threads.
 TEST_F(ApplyData, MeetsEveryBitOfTheContract) {
   const std::map<std::string, std::string> options = {
       {"default", "@x"},
@@ -114,7 +114,7 @@ class ApplyExpected : public ApplyData, public testing::WithParamInterface<Type>
   const StoredTensor& Expected(const std::string& name) const {
     return Stored("expected.safetensors", name + "." + GetParam().tag);
   }
-  // A "T" behind a dot stands for the type.
+  // A "T" after a dot stands for the type.
   StoredTensor Output(std::string line) const {
     for (size_t at; (at = line.find(".T")) != std::string::npos;) {
       line.replace(at + 1, 1, GetParam().tag);
@@ -127,7 +127,7 @@ TEST_P(ApplyExpected, AsOthersComputedIt) {
   struct Case {
     const char* name;
     const char* line;
-    int64_t narrow;  // how many ulp an f16 or a bf16 may be off
+    int64_t narrow;  // the allowed error of f16 and bf16 in ulp
   };
   for (const Case& c :
        {Case{"torch_rms_norm", "--input @x.T --weight @weight.T", 1},
@@ -157,7 +157,7 @@ TEST_P(ApplyExpected, AsOthersComputedIt) {
   }
 }
 
-// The sum is rounded once: its bits are PyTorch's. y has the bits of the norm of the stored sum.
+// The sum is rounded once, so its bits are PyTorch's. y has the bits of the norm of the stored sum.
 TEST_P(ApplyExpected, TheSumOfAResidual) {
   const std::string norm = " --weight @weight.T --rounding before_weight";
   const StoredTensor y =
@@ -169,8 +169,8 @@ TEST_P(ApplyExpected, TheSumOfAResidual) {
   EXPECT_EQ(y.data, Output("--input expected@residual_out.T" + norm).data);
 }
 
-// The weight is f32, and so is y; but n was rounded to the type of x before, and shows an ulp of
-// that.
+// Weight and y are f32; but n was rounded to the type of x first, so y may differ by an ulp of that
+// type.
 TEST_P(ApplyExpected, LlamaWithAWeightInF32) {
   const StoredTensor actual =
       Output("--input @x.T --weight @weight.f32 --rounding before_weight --dtype f32");

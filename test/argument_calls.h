@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that are right, for tests that spoil their arguments. Each is a case; its operands lie in
-// one piece of memory, apart from each other and with room around each.
+// Correct calls; tests spoil their arguments. Each call is a case; its operands lie in one piece of
+// memory, separate and with room around each.
 #ifndef RMSNORM_TEST_ARGUMENT_CALLS_H_
 #define RMSNORM_TEST_ARGUMENT_CALLS_H_
 
@@ -25,7 +25,7 @@ using internal::kOperandRules, internal::kOperands;
 
 constexpr size_t kD = 8;
 
-// What a call gets beside a module. A function may take only some of it.
+// The arguments of a call besides the module. A function may ignore some of them.
 struct Arguments {
   const rmsnorm_operands* operands;
   const rmsnorm_options* options;
@@ -33,9 +33,9 @@ struct Arguments {
 };
 
 struct Function {
-  std::string words;   // what it is and takes
-  std::string text;    // a case that it takes
-  std::string prefix;  // of its messages
+  std::string words;   // its kind and its arguments
+  std::string text;    // a case for it
+  std::string prefix;  // the start of its messages
   rmsnorm_status (*run)(const Arguments&);
 };
 
@@ -53,8 +53,8 @@ inline rmsnorm_status CreateModule(const Arguments& a) {
   return status;
 }
 
-// Every function with each largest set of operands that it takes. A module's functions are there a
-// second time, with the operands of the short way (lib/short_calls.h).
+// Every function with each largest set of operands that it accepts. A module's functions appear
+// twice, the second time with the operands of its functions for dense rows (lib/module_rows.cc).
 inline std::vector<Function> MakeFunctions() {
   const auto forward = [](const Arguments& a) {
     return rmsnorm_forward(a.operands, a.options, a.context);
@@ -125,8 +125,7 @@ inline bool HasWords(const Function& function, const std::vector<std::string>& w
   });
 }
 
-// A call of a function by a case with these fields, too. A test spoils its views, options and
-// context.
+// A call of a function; `fields` add to the case. A test spoils its views, options and context.
 class Call {
  public:
   explicit Call(const Function& function, const std::string& fields = "") : function_(function) {
@@ -140,7 +139,7 @@ class Call {
     }
     internal::ForEachOperand(c.Given(), [&](Operand o) { Give(o); });
     context.threads = c.threads;
-    // Numbers around 1 as bf16 and f32, and not far from it as f16 and f64.
+    // As bf16 and f32, the bytes are numbers around 1; as f16 and f64, numbers not far from 1.
     cases::Random random(1);
     for (uint16_t& number : memory_) number = 0x3F80 | (random.Bits() & 0x7F);
   }
@@ -151,7 +150,7 @@ class Call {
   bool IsOutput(Operand o) const { return Has(o) && c.RoleOf(o) == Role::kOutput; }
   rmsnorm_view& operator[](Operand o) { return operands.view[o]; }
 
-  // Makes an operand a dense one of its own place, of the shape that the case says.
+  // Makes an operand dense, in a separate place, with the shape from the case.
   void Give(Operand o) {
     std::vector<size_t> shape = cases::LeadingOf(c, o);
     if (kOperandRules[o].shape != Shape::kPerRow || shape.empty()) {
@@ -167,7 +166,7 @@ class Call {
   }
   void Remove(Operand o) { operands.given &= ~cases::SetOf(o); }
 
-  // The bytes of an operand, by its rows.
+  // The address range of a row of an operand.
   struct Row {
     uintptr_t begin;
     uintptr_t end;
@@ -197,7 +196,7 @@ class Call {
     return bytes;
   }
 
-  // All bytes of the memory; and the same with zeros in the place of the outputs.
+  // All bytes of the memory; the second function replaces the outputs by zeros.
   std::string Bytes() { return {Memory(), sizeof memory_}; }
   std::string BytesBesideOutputs() {
     std::string bytes = Bytes();
@@ -216,13 +215,14 @@ class Call {
     return function_.run({no_operands ? nullptr : &all, &c.options, &context});
   }
 
-  // Accepted; nothing but outputs is written.
+  // Expects success, and that only outputs are written.
   void ExpectAccepted() {
     const std::string before = BytesBesideOutputs();
     ASSERT_EQ(RMSNORM_OK, Run()) << rmsnorm_error_message();
     EXPECT_TRUE(before == BytesBesideOutputs()) << "something else was written";
   }
-  // Refused for this; nothing is written. Gives the message, after the name of the call.
+  // Expects this error, and that nothing is written. Returns the message without the name of the
+  // call.
   std::string ExpectRefused(rmsnorm_status status) {
     const std::string before = Bytes();
     EXPECT_EQ(status, Run()) << rmsnorm_error_message();
@@ -241,7 +241,7 @@ class Call {
   bool no_operands = false;
 
  private:
-  static constexpr size_t kPlace = 2048;  // bytes, with the operand's first one in the middle
+  static constexpr size_t kPlace = 2048;  // in bytes; the operand begins in the middle
 
   char* Memory() { return reinterpret_cast<char*>(memory_); }
 

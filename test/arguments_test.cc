@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments that are refused: with which status, by a message that begins with the argument's name,
-// and with nothing written. And what looks odd but is allowed. Statuses and their texts.
+// Refused arguments: the status, a message that begins with the argument's name, and no write.
+// Unusual but valid arguments. Statuses and their texts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,8 +32,8 @@ std::string Names(const std::function<bool(const internal::OperandRule&)>& chose
   return names;
 }
 
-// Tests here take roles, shapes and places from the table of operands. It says the same as the
-// header. Types are in the lines below.
+// Tests here read roles, shapes and replacements from the table of operands, which must agree with
+// the header. The lines below test the types.
 TEST(Table, IsAsTheHeaderSays) {
   using Rule = internal::OperandRule;
   const auto of_shape = [](Shape shape) {
@@ -82,27 +82,27 @@ TEST(Table, SaysWhichOperandsGoTogether) {
 // call); fields of the case; the spoilt arguments; the status; and the start of the message, where
 // "*" stands for anything, "@" for the spoilt operand and "%" for the last value.
 //
-// "a|b" makes a line for each. A spoilt argument is a name with new values of its parts; "&" comes
-// before the next one. The name is "operands", "options", "context", an operand, or a word for
-// several operands, of which each is spoilt in turn: "each" for all that the call has; "rows" (not
-// x), "columns" and "per_row" for a shape; "inputs" and "outputs"; "replacing" for operands that
-// may take the place of another, and "place" for that other one; "absent" for operands that the
-// operation does not take. With "+" they are spoilt together. A line applies to the calls that have
-// the operands it names.
+// "a|b" makes one line for each value. A spoilt argument is a name with new values of its parts;
+// "&" separates spoilt arguments. The name is "operands", "options", "context", an operand, or a
+// word for several operands, which are spoilt in turn: "each" means all operands of the call;
+// "rows" (not x), "columns" and "per_row" a shape; "inputs" and "outputs" a role; "replacing" the
+// operands that may replace another, and "place" the operand that they replace; "absent" the
+// operands that the function does not take. "+" spoils all at once. A line applies to the calls
+// that have the operands it names.
 //
-// Of a view "data" is null, "top", an operand's name or a distance in bytes, and "shape" makes a
-// dense one. In numbers "r" is the length of the operand's rows and "e" the bytes of an element.
+// In a view, "data" is null, "top", an operand's name or a distance in bytes, and "shape" makes it
+// dense. In numbers, "r" is the length of the operand's rows, and "e" the bytes of an element.
 const char kLines[] = R"(
 ; ; ; OK
 ; ; operands null=1 ; NULL ; operands: the pointer is null
 
-# Which operands there are.
+# The set of operands.
 ; ; absent given=1 ; OPERAND ; @: rmsnorm_*ward() does not take it
 module ; ; weight given=1 ; OPERAND ; weight: the module has its own
 ; ; operands add_to=8|9|2147483648|4294967295 ; OPERAND ; add_to: 0x* holds an unknown flag
 backward ; dx=f32|none,dw=f32,db=f32|none ; operands add_to=0|1|2|3|4|5|6|7 ; OK
 
-# A view by itself.
+# A view alone.
 $MAX=9223372036854775807
 $MIN=-9223372036854775808
 ; ; each data=null ; NULL ; @: data is null
@@ -125,15 +125,15 @@ $FLOATS=x|y|weight|bias|post_norm_weight|gate|dy|dx|dw|db
 ; ; residual|residual_out|$FLOATS dtype=f16|bf16 data=1 ; LAYOUT ; @: * is not aligned
 ; ; sums|sums_out data=1|2|3|4|5|6|7 ; LAYOUT ; @: * is not aligned
 
-# More bytes, or rows, than an address can count; and some that fit an address space, but not above
-# or below where the data begins.
+# More bytes, or rows, than an address can count; and ranges that are smaller than the address space
+# but exceed it above or below the data.
 ; ; each stride0|stride1=$MAX|$MIN|$MAX/e|$MIN/e ; LAYOUT ; @: spans more bytes than an address
 ; ; each stride0=9223372036854771711/e data=top ; LAYOUT ; @: spans more bytes than an address
 ; ; each stride0=-9223372036854771711/e ; LAYOUT ; @: spans more bytes than an address
 ; ; x shape0|shape1|shape2=-1|$MAX ; LAYOUT ; x: spans more bytes than an address
 ; ; x shape=4294967296x4294967296x8 stride0=0 stride1=0 ; LAYOUT ; x: spans more bytes
 
-# The shape of an operand beside the shape of x.
+# The shape of an operand relative to the shape of x.
 ; ; rows shape=1x3x8|3x3x8 ; SHAPE ; @: *x has 2
 ; ; rows shape=2x1x8|2x4x8|6x8|1x2x3x8|48 ; SHAPE ; @: *x has 3
 ; ; rows shape=2x3x7|2x3x9 ; SHAPE ; @: *x has 8
@@ -149,19 +149,20 @@ $SHAPES=8|1x8|3x8|1x1x8|1x3x8|2x1x8|2x3x8
 ; ; bias|post_norm_weight shape=$SHAPES ; OK
 ; ; dw+weight shape=$SHAPES & db shape=$SHAPES ; OK
 module ; ; dw shape=$SHAPES & db shape=$SHAPES ; OK
-# A gradient by a weight has its shape, apart from leading dimensions of 1. Without a weight it is as
-# free as a gradient by a bias.
+# The gradient by a weight has the weight's shape, apart from leading dimensions of 1. Without a
+# weight, every shape of a gradient by a bias is valid.
 ; ; weight shape=8|1x8|1x1x8 & dw shape=8|1x8|1x1x8 ; OK
 ; ; weight shape=8 & dw shape=3x8|2x1x8|2x3x8 ; SHAPE ; dw: *weight
 ; ; weight shape=3x8 & dw shape=8|2x1x8|2x3x8 ; SHAPE ; dw: *weight
 ; ; weight shape=2x1x8 & dw shape=8|3x8|2x3x8 ; SHAPE ; dw: *weight
 ; ; weight shape=2x3x8 & dw shape=8|3x8|2x1x8 ; SHAPE ; dw: *weight
 ; weight=none ; dw shape=$SHAPES ; OK
-# One row: one element of what is one per row, and nothing to broadcast over.
+# One row: operands with one element per row have one element, and there is nothing to broadcast
+# over.
 ; rows=one ; ; OK
 ; rows=one ; rows|columns shape=1x8 ; SHAPE ; @: 2 dimensions, but x has 1
 ; rows=one ; per_row shape=2|0|1x1 ; SHAPE ; @: it must be one element, as x is one row
-# Columns of the short way.
+# Columns in calls with few operands.
 $FEW=gate=none,bias=none,post_norm_weight=none,sums_out=none,q=none,scale=none,zero=none
 plain residual ; $FEW,weight_per=tensor ; weight shape=7|9|1|2x3x7 ; SHAPE ; weight: *for rows of 8
 plain residual ; $FEW,weight_per=tensor ; weight stride0=0|2 ; LAYOUT ; weight: stride
@@ -172,8 +173,8 @@ backward ; $NO_DB ; dw dtype=f64|i8 ; DTYPE ; dw: %* it must be f32, f16 or bf16
 # A module knows its d.
 module ; d=7|9 ; ; SHAPE ; x: * 8
 
-# The rows of an output are told apart by their strides: not rows that repeat, overlap, or (0, 2) and
-# (1, 0) in one place, nor some between two others. Those of an input need not be.
+# The strides of an output must separate its rows: the rows may not repeat, overlap, share a place
+# as (0, 2) and (1, 0), or lie between two others. Rows of an input may.
 $SHARED=3rx0|0x1r|0x0|2rx1r|-2rx1r|1rx1r
 ; ; outputs stride=$SHARED ; LAYOUT ; @: its strides do not tell rows apart
 ; ; inputs stride=$SHARED ; OK
@@ -190,14 +191,14 @@ plain ; d=1 ; y stride=3x2 ; LAYOUT ;
 ; ; replacing as=place stride=27x9|32x8|24x-8 ; OVERLAP ; @: overlaps *in place means the same data
 ; ; y|dx as=place dtype=bf16 ; OVERLAP ; @: overlaps *in place means the same data
 ; ; y|dx as=place dtype=bf16 stride=48x16 ; OVERLAP ; @: overlaps *in place means the same data
-# Inputs may share bytes. Where two are one tensor, an output in the place of the one overlaps the
-# other.
+# Inputs may share bytes. If two inputs are one tensor, an output that replaces one of them overlaps
+# the other.
 ; ; inputs+ data=x ; OK
 ; ; residual+y as=x ; OVERLAP ; y: overlaps residual
 ; ; residual+residual_out as=x ; OVERLAP ; residual_out: overlaps x
 ; ; dy+dx as=x ; OVERLAP ; dx: overlaps x
 
-# No rows along one of the leading dimensions, and nowhere to write them.
+# No rows along one of the leading dimensions, and null data.
 $EMPTY=rows=0x3|2x0|0|0x18446744073709551615|18446744073709551615x18446744073709551615x0,
   weight_per=tensor,bias_per=tensor,post_norm_weight_per=tensor,dw_per=tensor,db_per=tensor
 ; $EMPTY ; x+rows+per_row data=null ; OK
@@ -226,7 +227,7 @@ options ; ; options gate_rounding=2|$UNKNOWN ; OPTION ; options: gate_rounding i
 options ; eps_placement=inside|outside|floor ; ; OK
 options ; rounding=after_weight|before_weight|inverse ; ; OK
 options ; residual_rounding=rounded|unrounded ; ; OK
-# Those of the gate need one; before the norm it excludes a residual and a rounding.
+# Gate options need a gate; before the norm, a gate excludes a residual and gate_rounding.
 $ANY_GATE=gate_placement=after|before,gate_rounding=unrounded|rounded
 options forward ; gate=none,activation=sigmoid,$ANY_GATE ; ; OPTION ; options: activation is sigmoid, but
 options backward ; activation=sigmoid,$ANY_GATE ; ; OPTION ; options: activation is sigmoid, but
@@ -244,7 +245,7 @@ options sums ; $ACT,gate_placement=before,gate_rounding=rounded ; ; OPTION ;
   options: gate_rounding is rounded; it needs
 options residual ; $ACT,gate_placement=before,gate_rounding=unrounded|rounded ; ; OPERAND ;
   gate: before the norm
-# An offset needs a weight where an output depends on one; a post-norm has one.
+# An offset needs a weight if an output depends on the weight; a post-norm has one.
 options ; weight_offset=nan|inf|-inf ; ; OPTION ; options: weight_offset
 options ; weight_offset=1|-1e-45 ; ; OK
 $BARE=weight=none,post_norm_weight=none,bias=none
@@ -258,7 +259,7 @@ plain backward ; weight=none,weight_offset=1,dx=none,dw=f32,db=none ; ; OPTION ;
 plain backward ; weight=none,weight_offset=1,dx=none,dw=none ; ; OK
 plain ; $BARE,weight_offset=-0 ; ; OK
 
-# The weight that a module is told, or asked for.
+# The weight that a module receives or returns.
 weight ; ; weight given=0 ; NULL ; weight: the view is null
 weight ; ; weight data=null ; NULL ; weight: data is null
 weight ; ; weight dtype=0|6|-1|f64 ; DTYPE ; weight:
@@ -325,7 +326,7 @@ Line ParseLine(const std::string& text) {
   return line;
 }
 
-// A line for each choice among values.
+// Adds a line for each choice among values.
 void Expand(const std::string& text, std::vector<Line>& lines) {
   const size_t bar = text.find('|');
   if (bar == std::string::npos) return lines.push_back(ParseLine(text));
@@ -342,7 +343,7 @@ Operand Named(const std::string& name) {
   return static_cast<Operand>(i);
 }
 
-// The operands that a target stands for in a call.
+// The operands of a call that a target names.
 std::vector<Operand> OperandsOf(const Call& call, const std::string& target) {
   std::vector<Operand> operands;
   for (const std::string& name : Split(target, '+')) {
@@ -366,7 +367,7 @@ std::vector<Operand> OperandsOf(const Call& call, const std::string& target) {
   return operands;
 }
 
-// The operands of which a line spoils one at a time; of another argument, none.
+// The operands that a line spoils one at a time; for other arguments, a single dummy.
 std::vector<Operand> SpoiltOneByOne(const Call& call, const std::vector<Part>& parts) {
   for (const Part& part : parts) {
     if (part.target == "place" || !part.IsOfOperands()) continue;
@@ -377,7 +378,7 @@ std::vector<Operand> SpoiltOneByOne(const Call& call, const std::vector<Part>& p
   return {internal::kOperands};
 }
 
-// A number as lines have them, for an operand.
+// A number in the notation of the lines.
 ptrdiff_t Number(const Call& call, Operand o, const std::string& text) {
   const size_t plus = text.find('+');
   if (plus != std::string::npos) {
@@ -411,7 +412,7 @@ void SpoilOperand(Call& call, Operand o, const std::string& field, const std::st
     const bool is_known = cases::FindField(kOperandRules[o].name).read(call.c, value);
     view.dtype = is_known ? call.c.operand[o].dtype : std::stoi(value);
   } else if (field == "ndim") {
-    // As the interface makes it, which must not write beyond its eight dimensions.
+    // Builds the view through the interface, which must not write beyond its eight dimensions.
     const std::vector<size_t> shape(9, 1);
     view = rmsnorm_tensor(view.data, view.dtype, std::stoi(value), shape.data(), nullptr);
   } else if (field == "shape") {
@@ -427,7 +428,7 @@ void SpoilOperand(Call& call, Operand o, const std::string& field, const std::st
   }
 }
 
-// Numbers of options that stand for one of a few words in a case.
+// Integer options that are words in a case.
 const std::pair<std::string, int32_t rmsnorm_options::*> kWords[] = {
     {"eps_placement", &rmsnorm_options::eps_placement},
     {"rounding", &rmsnorm_options::rounding},
@@ -445,7 +446,7 @@ void SpoilArgument(Call& call, const std::string& field, const std::string& valu
   }
 }
 
-// Whether the call has all operands that are spoilt, or gets them.
+// Returns whether the call has all spoilt operands, or receives them.
 bool Spoil(Call& call, const std::vector<Part>& parts, Operand each) {
   for (const Part& part : parts) {
     std::vector<Operand> operands = {each};
@@ -469,7 +470,7 @@ bool Spoil(Call& call, const std::vector<Part>& parts, Operand each) {
   return true;
 }
 
-// Whether a message begins as a pattern says.
+// Whether a message begins with a pattern.
 bool Begins(const std::string& message, const std::string& pattern) {
   size_t at = 0;
   bool is_first = true;
@@ -526,7 +527,7 @@ const Function& Find(const std::vector<std::string>& words) {
                        [&](const Function& function) { return HasWords(function, words); });
 }
 
-// Every selection of operands; the bits of an output are those beside every other output.
+// Every subset of operands. The bits of an output do not depend on the other outputs.
 TEST(Operands, AreThereInEverySelection) {
   using namespace internal;
   struct Wrong {
@@ -563,7 +564,7 @@ TEST(Operands, AreThereInEverySelection) {
       if (wrong.empty()) {
         ++accepted;
         call.ExpectAccepted();
-        // The same inputs with every output. With a zero point q has other integers.
+        // The same inputs with every output. A zero point would change the integers q.
         Call full(function, fields);
         ForEachOperand(all & ~selected, [&](Operand o) {
           const bool possible =
@@ -592,17 +593,17 @@ TEST(Operands, AreThereInEverySelection) {
     }
   }
   // Forward has a weight, a bias and a gate, or not (8 ways), and q with a zero point, q without
-  // one, or no q (3). With a residual it has a post-norm or not (2) and any of four other outputs
-  // (16). Without, it has a post-norm, sums or neither (3) and any of three other outputs (8). One
-  // output is needed. Backward has a weight and rstd, or not (4), and at least one of three
-  // gradients (7).
+  // one, or no q (3). With a residual, it has a post-norm or not (2) and any of four other outputs
+  // (16). Without a residual, it has a post-norm, sums or neither (3) and any of three other
+  // outputs (8). At least one output is needed. Backward has a weight and rstd, or not (4), and at
+  // least one of three gradients (7).
   EXPECT_EQ(8u * (2 * (3 * 16 - 1) + 3 * (3 * 8 - 1)) + 4u * 7, accepted);
   EXPECT_EQ((1u << 14) + (1u << 7), accepted + refused);
 }
 
 // ------------------------------------------------------------------------------------ overlaps
 
-// Bytes from one index of the dimensions 2x3 to the next; none where rows are dense.
+// Bytes from one index of the dimensions 2x3 to the next; zeros mean dense rows.
 struct Steps {
   ptrdiff_t outer;
   ptrdiff_t inner;
@@ -632,9 +633,9 @@ Call::Row Whole(const std::vector<Call::Row>& rows) {
   return all;
 }
 
-// Moves an output past another operand, `every` elements at a time. The output is accepted where
-// the two share no byte, or where the output is in the place of the other. Between rows of the
-// other it may lie only where both walk through memory by the same steps.
+// Moves an output past another operand, `every` elements at a time. The library accepts the output
+// if the two share no byte, or if the output replaces the other operand. It may lie between rows of
+// the other operand only if both have the same strides in bytes.
 void SweepDistances(Call& call, Operand output, Operand other, bool same_steps, size_t every) {
   const bool may_replace = kOperandRules[output].in_place_of == other;
   const std::vector<Call::Row> others = call.RowsOf(other);
@@ -655,7 +656,7 @@ void SweepDistances(Call& call, Operand output, Operand other, bool same_steps, 
       continue;
     }
     const std::string message = call.ExpectRefused(RMSNORM_ERROR_OVERLAP);
-    // Of two outputs either may be named first.
+    // The message may name either of two outputs first.
     const auto says = [&](Operand a, Operand b) {
       return Begins(message, kOperandRules[a].name + std::string(": overlaps ") +
                                  kOperandRules[b].name + " ");
@@ -665,7 +666,7 @@ void SweepDistances(Call& call, Operand output, Operand other, bool same_steps, 
   }
 }
 
-// Each output of a call beside each other operand.
+// Tests each output of a call against each other operand.
 void SweepPairs(const Function& function, const Steps& steps, const Steps& other_steps,
                 rmsnorm_dtype dtype, size_t every) {
   const cases::OperandSet given = Call(function).operands.given;
@@ -704,8 +705,8 @@ TEST(Overlap, IsRefusedAtEveryDistance) {
   }
 }
 
-// Strides in bytes make rows overlap that lie apart; the message says so. It does not where a step
-// of that many bytes would be narrower than a row.
+// With strides in bytes, separate rows overlap, and the message says so. It does not where a step of
+// that many bytes would be narrower than a row.
 TEST(Overlap, OfStridesInBytesSaysSo) {
   constexpr size_t kRows = 4;
   constexpr size_t kLength = 16;
@@ -729,9 +730,10 @@ TEST(Overlap, OfStridesInBytesSaysSo) {
 
 // ------------------------------------------------------------------------------------- options
 
-// Each option with a value other than its default, by views, by a module and by pointers: all ways
-// refuse it with one status, or give the same bits. What is accepted has an effect, unless the
-// table says that gradients do not depend on it or there is no residual for it.
+// Sets each option to a value other than its default: in calls with views, in a module, and in
+// calls with pointers. All of them refuse it with the same status, or give the same bits. An
+// accepted option has an effect, unless the table says that gradients do not depend on it, or it
+// needs a residual.
 TEST(OptionTable, IsHeededByEveryWay) {
   using namespace internal;
   constexpr size_t kLength = 64;
@@ -741,7 +743,7 @@ TEST(OptionTable, IsHeededByEveryWay) {
   for (int i = 0; i < kOptions; ++i) {
     const auto option = static_cast<Option>(i);
     SCOPED_TRACE(kOptionRules[i].name);
-    // An eps that is seen in bf16.
+    // This eps is large enough to show in bf16.
     rmsnorm_options defaults = rmsnorm_default_options();
     defaults.eps = 0.5f;
     rmsnorm_options options = defaults;
@@ -815,7 +817,7 @@ TEST(OptionTable, IsHeededByEveryWay) {
 
 // ------------------------------------------------------------------------------------- module
 
-// What is asked of a module, or told to it, needs the module.
+// Functions of a module refuse a null module.
 TEST(Module, MustNotBeNull) {
   float number = 0;
   const rmsnorm_view weight = rmsnorm_vector(&number, RMSNORM_F32, 1);
@@ -841,7 +843,7 @@ TEST(Module, MustNotBeNull) {
       }};
   for (const auto& call : calls) {
     const char* exact;
-    rmsnorm_find_target("PDP11", &exact);  // leaves another message
+    rmsnorm_find_target("PDP11", &exact);  // sets a different message
     EXPECT_EQ(RMSNORM_ERROR_NULL, call());
     EXPECT_STREQ("module: the pointer is null", rmsnorm_error_message());
   }
@@ -872,7 +874,7 @@ TEST(Module, IsNotMadeOfWrongArguments) {
   }
 }
 
-// A refused weight leaves the one before.
+// A refused weight leaves the previous one.
 TEST(Module, RefusedWeightChangesNothing) {
   RmsNorm norm(2);
   const float weight[] = {3, 4};
@@ -886,8 +888,8 @@ TEST(Module, RefusedWeightChangesNothing) {
 
 // ------------------------------------------------------------------------------------- memory
 
-// Rows so long that no memory holds their sums: said before anything is written. The views span
-// addresses that are never touched.
+// Rows so long that no memory holds their sums: the call fails before it writes anything. The views
+// span addresses that are never touched.
 TEST(Memory, ThatIsMissingIsAnError) {
   const size_t d = SIZE_MAX / 64;
   char* const low = reinterpret_cast<char*>(4096);
@@ -948,7 +950,7 @@ TEST(Dtype, SizesAndNames) {
 
 // ----------------------------------------------------------------------------------- short forms
 
-// They are rmsnorm_forward() with the operands named.
+// Short forms equal rmsnorm_forward() with the same operands.
 TEST(ShortForms, GiveWhatForwardGives) {
   using namespace internal;
   const std::string plain =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of the gradients' definition, on every target: what the reference could have wrong,
-// too.
+// Properties of the gradients' definition on every target. They can also find errors of the
+// reference.
 #include <gtest/gtest.h>
 
 #include <cfenv>
@@ -58,7 +58,8 @@ TEST_P(BackwardTest, ASavedInverseRmsGivesTheSameBits) {
   }
 }
 
-// It is used as it is given: twice of it, with eps inside, gives four times the second term.
+// A given inverse RMS is used unchanged: a doubled one, with eps inside, gives four times the
+// second term.
 TEST_P(BackwardTest, ASavedInverseRmsIsUsedAsGiven) {
   inputs_.rstd = RstdOf(inputs_.x);
   const GradientResults once = Compute(inputs_);
@@ -96,8 +97,8 @@ TEST_P(BackwardTest, EachGradientDoesNotDependOnTheOthers) {
   }
 }
 
-// An existing gradient is added in f32, and the sum rounded once. One flag adds to one gradient
-// only.
+// Backward adds to an existing gradient in f32 and rounds the sum once. Each flag applies to one
+// gradient.
 TEST_P(BackwardTest, AddsToAnExistingGradient) {
   const GradientResults alone = Compute(inputs_);
   FillNormal(random_, *inputs_.dx);
@@ -122,7 +123,7 @@ TEST_P(BackwardTest, AddsToAnExistingGradient) {
   }
 }
 
-// dw and db of 16 bits are those of f32, rounded at the end.
+// dw and db of 16 bits equal the results in f32, rounded at the end.
 TEST_P(BackwardTest, GradientsByColumnsAreRoundedOnce) {
   const GradientResults exact = Compute(inputs_);
   for (const rmsnorm_dtype dtype : {RMSNORM_F16, RMSNORM_BF16}) {
@@ -146,13 +147,13 @@ TEST_P(BackwardTest, RoundingOrderIsNoMatter) {
   }
 }
 
-// The order of the roundings, by an example that is small enough to be written out: of five
-// elements lane l holds the l-th product, and the lanes fold as (0 + 4) + 2 and 1 + 3.
+// The order of the roundings, in an example that is small enough to write out: with five elements,
+// lane l holds the l-th product, and the lanes fold as (0 + 4) + 2 and 1 + 3.
 TEST_P(BackwardTest, AnExampleOperationByOperation) {
   for (const EpsPlacement placement : kEpsPlacements) {
     const bool outside = placement == EpsPlacement::outside;
     for (int repeat = 0; repeat < 200; ++repeat) {
-      // In binary64 and rounded to f32, so that no compiler makes one operation of two.
+      // Computes in binary64 and rounds to f32, so that no compiler fuses two operations.
       const auto f32 = [](double value) { return static_cast<float>(value); };
       float x[5];
       float dy[5];
@@ -162,7 +163,7 @@ TEST_P(BackwardTest, AnExampleOperationByOperation) {
       double g[5];
       for (int j = 0; j < 5; ++j) {
         x[j] = f32(random_.Normal());
-        if (repeat % 4 == 0) x[j] = std::copysign(1.0f, x[j]);  // an RMS that is the floor
+        if (repeat % 4 == 0) x[j] = std::copysign(1.0f, x[j]);  // the RMS equals the floor
         dy[j] = f32(random_.Normal());
         w[j] = f32(random_.Normal());
         g[j] = f32(double{dy[j]} * w[j]);
@@ -173,7 +174,7 @@ TEST_P(BackwardTest, AnExampleOperationByOperation) {
         const double even = f32(f32(lane[0] + lane[4]) + lane[2]);
         return f32(even + f32(lane[1] + lane[3]));
       };
-      // As a floor it is the RMS of these rows, or close to it on either side.
+      // As a floor, eps is the RMS of these rows, or close to it on either side.
       const double eps = placement == EpsPlacement::floor ? 1.0 : double{0.01f};
       const double i = f32(1.0 / 5);
       const float sum = f32(fold(square));
@@ -220,7 +221,7 @@ TEST_P(BackwardTest, DotAddsUpByFma) {
     const double c = std::fma(dy[128], x[128], static_cast<float>(double{dy[0]} * x[0]));
     const float r = 1.5f;
     std::vector<float> dx(129);
-    // Of the terms c alone is left where g is 0.
+    // Only c remains of the terms: g is 0 there.
     x[1] = 1;
     BackwardOperands operands;
     operands.dy = {dy.data(), 129};
@@ -264,7 +265,8 @@ TEST_P(BackwardTest, GradientsByColumnsAddUpByBlocks) {
   }
 }
 
-// A row beyond f32 is right: the norm of s * x is that of x, so its gradient is that of x over s.
+// A row beyond f32 is right: s * x has the same norm as x, so its gradient is the gradient of x
+// divided by s.
 TEST_P(BackwardTest, ScaledRowsHaveScaledGradients) {
   options_.eps = 0;
   const GradientResults plain = Compute(inputs_);
@@ -312,8 +314,8 @@ TEST_P(BackwardTest, NanStaysInItsRow) {
   for (size_t j = 0; j < 300; ++j) ASSERT_EQ(j == 100, std::isnan(after.dw->get(0, j)));
 }
 
-// Where c is beyond FLT_MAX, and forward is not cold, dx alone is computed in binary64. dw adds the
-// products in f32, of which some are beyond FLT_MAX here, too.
+// If c exceeds FLT_MAX, and forward is not cold, only dx is computed in binary64. dw adds the
+// products in f32; some of them exceed FLT_MAX here, too.
 TEST_P(BackwardTest, OnlyDxIsColdWhereTheDotOverflows) {
   GradientInputs inputs = {Tensor(RMSNORM_F32, 5, 300), Tensor(RMSNORM_F32, 5, 300), {}, {},
                            Tensor(RMSNORM_F32, 5, 300), Tensor(RMSNORM_F32, 1, 300), {}};
@@ -358,7 +360,7 @@ TEST_P(BackwardTest, RowOfZeros) {
   }
 }
 
-// A NaN with every bit of its payload, which the usual rounding to bf16 would turn into -0.
+// A NaN with all payload bits set: plain rounding to bf16 would turn it into -0.
 TEST_P(BackwardTest, NanOfTheInputsStaysNan) {
   for (const uint32_t bits : {0x7FFFFFFFu, 0xFFFFFFFFu, 0x7F800001u}) {
     GradientInputs nan = inputs_;
@@ -375,7 +377,7 @@ TEST_P(BackwardTest, NanOfTheInputsStaysNan) {
   }
 }
 
-// Without rows dw and db are zeros, unless they are added to.
+// Without rows, dw and db are zeros, or unchanged if the call adds to them.
 TEST_P(BackwardTest, WithoutRows) {
   for (const rmsnorm_dtype dtype : kDtypes) {
     for (const SizeList& shared : {SizeList{}, SizeList{3}}) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's gradients of real tensors, and those in binary64, on every target.
+// Compares gradients of real tensors with PyTorch's and with binary64, on every target.
 //
-// The environment names the folder that holds inputs.safetensors and expected.safetensors:
-// RMSNORM_DATA.
+// The environment variable RMSNORM_DATA names the folder of inputs.safetensors and
+// expected.safetensors.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -82,8 +82,8 @@ TEST_P(BackwardExpectedTest, GradientsOfRealTensors) {
       const std::vector<double> exact_dw = Doubles(expected.at("exact_dw_f64" + type).data);
       ASSERT_EQ(actual_dx.size(), exact_dx.size());
       ASSERT_EQ(actual_dw.size(), exact_dw.size());
-      // Half an ulp of the type, and 2^-20 of the largest gradient for the sums in f32: the massive
-      // channels make terms that cancel.
+      // Half an ulp of the type, plus 2^-20 of the largest gradient for the sums in f32: the
+      // massive channels make terms that cancel.
       const double dx_slack = Largest(exact_dx) * 0x1p-20;
       const double dw_slack = Largest(exact_dw) * 0x1p-20;
       for (size_t i = 0; i < exact_dx.size(); ++i) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the backward pass called directly, for what a call of the library does not reach
-// at once: the library's own memory, the prepared weight and the sums of dw and db, beside pages
-// that cannot be touched; dx written past the caches, which otherwise takes more rows than the last
-// cache holds; and the two steps into which work for many threads is split.
+// Direct calls of the backward kernels, for situations that calls of the library rarely reach: the
+// library's own memory, namely the prepared weight and the sums of dw and db, at inaccessible
+// pages; dx written past the caches, which otherwise needs more rows than the last-level cache
+// holds; and the two steps of work for many threads.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -42,14 +42,14 @@ class BackwardKernelsTest : public testing::TestWithParam<std::string> {
     return weight;
   }
 
-  // Memory at the end, or at the begin, of a buffer. All its bytes are those of a NaN.
+  // Memory at the end or at the start of a buffer, filled with the bytes of a NaN.
   static float* Place(const GuardedBuffer& guard, size_t d, bool at_begin) {
     const size_t bytes = d * sizeof(float);
     void* const memory = at_begin ? guard.AtBegin() : guard.AtEnd(bytes);
     return static_cast<float*>(std::memset(memory, 0xFF, bytes));
   }
 
-  // The gradients of some rows, with the weight and dw beside their guards.
+  // The gradients of some rows, with the weight and dw next to guard pages.
   Sums Run(const KernelTable& table, const Tensor& x, const Tensor& dy, Tensor dx,
            const std::vector<float>& weight, bool at_begin, bool stream) const {
     const size_t d = weight.size();
@@ -85,7 +85,7 @@ TEST_P(BackwardKernelsTest, AnyWayAndNoByteBesideTheirMemory) {
     const rmsnorm_dtype dy_dtype = kDtypes[types / 3 % 3];
     const rmsnorm_dtype dx_dtype = kDtypes[types / 9];
     for (const size_t d : Sizes()) {
-      // Of types that are never mixed in one loop, some lengths will do.
+      // Types that never mix in one loop are tested with some lengths only.
       if (dx_dtype != dy_dtype && d % 7 != types % 7) continue;
       Tensor x(x_dtype, 6, d, d % 5);
       Tensor dy(dy_dtype, 6, d, d % 3);
@@ -93,8 +93,8 @@ TEST_P(BackwardKernelsTest, AnyWayAndNoByteBesideTheirMemory) {
       FillNormal(random_, dy);
       const std::vector<float> weight = DrawWeight(d);
       for (const bool stream : {false, true}) {
-        // Every place of dx relative to a cache line comes with some length, and each row has
-        // another.
+        // dx begins at every place relative to a cache line, at some length, and each row begins at
+        // a different place.
         const Tensor dx(dx_dtype, 6, d, d % 32, d % 7);
         const bool at_begin = d % 2 == 0;
         const Sums expected = Run(reference_, x, dy, dx, weight, at_begin, false);
@@ -110,7 +110,7 @@ TEST_P(BackwardKernelsTest, AnyWayAndNoByteBesideTheirMemory) {
   }
 }
 
-// db by the definition: rows one after the other, from +0 or from what is there.
+// Computes db by the definition: adds rows in order to +0 or to the existing values.
 TEST_P(BackwardKernelsTest, RowsAddUpToDb) {
   for (const rmsnorm_dtype dtype : kDtypes) {
     for (const size_t d : Sizes()) {
@@ -140,14 +140,14 @@ TEST_P(BackwardKernelsTest, RowsAddUpToDb) {
   }
 }
 
-// A row of zeros, each with the other sign than x has: their products are all -0, and so is a sum
-// that does not begin with +0.
+// A row of zeros, each with the opposite sign of x: all products are -0, and so is a sum that does
+// not start from +0.
 void FillOpposite(const Tensor& x, Tensor& dy, size_t row) {
   for (size_t j = 0; j < x.d(); ++j) dy.set_bits(row, j, ~x.bits(row, j) & 0x80000000);
 }
 
-// Rows of lengths that have loops of their own, asked mostly what training asks; with others than
-// normal ones at every place.
+// Rows with lengths that have separate loops. Most calls compute what training needs. Special rows
+// take turns at every place.
 TEST_P(BackwardKernelsTest, KnownLengths) {
   constexpr size_t kRows = 6;
   const auto one_in = [this](size_t n) { return random_.Below(n) == 0; };
@@ -158,7 +158,7 @@ TEST_P(BackwardKernelsTest, KnownLengths) {
       Tensor dy(RMSNORM_F32, count, d, 0, i % 3);
       for (size_t row = 0; row < count; ++row) {
         const bool special = (i >> row & 1) != 0;
-        const bool special_x = special && !one_in(4);  // else it is the products that overflow
+        const bool special_x = special && !one_in(4);  // otherwise the products overflow
         const RowKind any = kFiniteKinds[random_.Below(std::size(kFiniteKinds))];
         FillRow(random_, special_x ? any : RowKind::kNormal, x, row);
         FillRow(random_, special && one_in(2) ? RowKind::kHuge : RowKind::kNormal, dy, row);
@@ -208,12 +208,12 @@ TEST_P(BackwardKernelsTest, KnownLengths) {
   }
 }
 
-// The sum of blocks, of any number and length, at any place.
+// The sum of blocks: any number and length, at any address.
 TEST_P(BackwardKernelsTest, StoreSums) {
   for (size_t d = 1; d <= 150; ++d) {
     for (const size_t blocks : SizeList{1, 2, 5, 64}) {
       const size_t stride = d + d % 3;
-      // Of the last row only d elements are there.
+      // Only d elements of the last row exist.
       const size_t bytes = ((blocks - 1) * stride + d) * sizeof(float);
       const GuardedBuffer guard(bytes);
       float* const sums = static_cast<float*>(guard.AtEnd(bytes));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients from their closed form in binary64, and how far the library's may lie from them. No
-// code of lib/, and no order of summation.
+// The gradients from their closed form in binary64, and the bounds for the library's. This shares
+// no code with lib/, and sums in no particular order.
 #ifndef RMSNORM_TEST_BACKWARD_ORACLE_H_
 #define RMSNORM_TEST_BACKWARD_ORACLE_H_
 
@@ -15,7 +15,7 @@
 
 namespace rmsnorm::test {
 
-// A gradient and how far the library's, before it is rounded to its type, may lie from it.
+// A gradient, and the bound for the library's value before it is rounded to its type.
 struct Expected {
   double value = 0;
   double error = 0;
@@ -23,8 +23,8 @@ struct Expected {
 
 struct ExpectedGradients {
   std::vector<std::vector<Expected>> dx;
-  std::vector<std::vector<Expected>> dw;  // of each row of the weight
-  std::vector<std::vector<Expected>> db;  // of each row of the bias
+  std::vector<std::vector<Expected>> dw;  // per row of the weight
+  std::vector<std::vector<Expected>> db;  // per row of the bias
 };
 
 // With u = 2^-24 (2^-53 where the row is computed in binary64), R the bound of the inverse RMS,
@@ -32,22 +32,20 @@ struct ExpectedGradients {
 //
 // - g = dy w' rounds once: u |g|. An element of c takes part in that rounding and in at most
 //   m = k + 7 + b others (oracle.h counts them), so c is off by (m + 1) u sum(a).
-// - q = c r / D rounds twice and takes r: it is off by (m + 1) u sum(a) r / D + |q| (R + 2 u). With
-//   eps outside it takes s too, of which the bound of r holds as well, and rounds once more: 2 R +
-//   3 u.
-// - (x r) q rounds twice and takes r once more, x q rounds once: with M = |x r q| or |x q| it is
-// off
-//   by M_a (m + 1) u + M (2 R + 4 u), where M_a is M with sum(a) for c.
-// - e = g - M rounds once: u (|g| + M); r e takes r and rounds once: |dx| (R + u).
-// - An element of dw takes dy x, which rounds once, and r: |dy x r| (u + R) each. The fma rounds
-// once
-//   for each row of a block from its own on, up to 16 where there are fewer than 1,024 rows and
+// - q = c r / D rounds twice and contains r: it is off by (m + 1) u sum(a) r / D + |q| (R + 2 u).
+//   With eps outside it also contains s, which has the bound of r, and rounds once more: 2 R + 3 u.
+// - (x r) q rounds twice and contains r once more, x q rounds once: with M = |x r q| or |x q|, the
+//   error is M_a (m + 1) u + M (2 R + 4 u), where M_a is M with sum(a) for c.
+// - e = g - M rounds once: u (|g| + M); r e contains r and rounds once: |dx| (R + u).
+// - An element of dw contains dy x, which rounds once, and r: |dy x r| (u + R) each. The fma rounds
+//   once for each row of a block from its own on, up to 16 with fewer than 1,024 rows and
+//   rows / 64 + 1 above; then the blocks add up, in at most 63 roundings. db is the same without r.
 //   rows / 64 + 1 above; then the blocks add up, 63 roundings at most. db is the same without r.
 //
-// What two errors do together is of the order of u times these: 1 % more covers it for the m and
-// the rows of these tests. In binary64 dx and each term of dw round to f32 at the end. Products
-// below 2^-126 are rounded to multiples of 2^-149; that matters where rows or gradients are tiny,
-// so each sum, product and result may be off by 2^-149 as well.
+// Products of two errors are of the order of u times these: 1 % more covers them for the m and the
+// rows of these tests. In binary64, dx and each term of dw round to f32 at the end. Products below
+// 2^-126 are rounded to multiples of 2^-149. That matters for tiny rows or gradients, so each sum,
+// product and result may be off by another 2^-149.
 inline ExpectedGradients ExactGradients(const GradientInputs& inputs, const Options& options) {
   constexpr double kUnit = 0x1p-24;
   constexpr double kTiny = 0x1p-149;
@@ -86,7 +84,7 @@ inline ExpectedGradients ExactGradients(const GradientInputs& inputs, const Opti
     const double eps = options.eps;
     const bool floor = options.eps_placement == EpsPlacement::floor;
     const double factor = outside ? (s == 0 ? 0 : r / (divisor * s)) : r * r / divisor;
-    // On which side of the floor the library takes the RMS to be is open this close to it.
+    // This close to the floor, the library may take the RMS to be on either side.
     const bool only_g = floor && s < eps;
     const bool open = floor && std::fabs(s - eps) <= bound * eps;
     const double tiny_c = cold ? 0 : static_cast<double>(d) * kTiny;
@@ -102,7 +100,7 @@ inline ExpectedGradients ExactGradients(const GradientInputs& inputs, const Opti
       dx.error = kSlack * (r * (second_error + 2 * size * u + (cold ? 0 : 4 * kTiny)) +
                            std::fabs(dx.value) * (bound + u + (cold ? kUnit : 0))) +
                  kTiny;
-      if (cold) dx.error += r * size * 0x1p-40;  // binary64 with room for the oracle's own errors
+      if (cold) dx.error += r * size * 0x1p-40;  // binary64, plus the oracle's own errors
       if (open) dx.error += r * std::fabs(second);
 
       const double term = dy.get(row, j) * x_j * r;
@@ -126,7 +124,7 @@ inline double HalfUlp(rmsnorm_dtype dtype, double value) {
   return std::ldexp(1.0, exponent - format.precision);
 }
 
-// Holds a result, which `before` was added to, to what is expected of it.
+// Checks a result against the expected one; `before` is the value that it was added to.
 inline testing::AssertionResult IsWithin(const Expected& expected, double before, double actual,
                                          rmsnorm_dtype dtype) {
   const double value = expected.value + before;
@@ -134,7 +132,7 @@ inline testing::AssertionResult IsWithin(const Expected& expected, double before
   if (before != 0) error += (std::fabs(value) + error) * 0x1p-24;
   if (dtype != RMSNORM_F32) error += HalfUlp(dtype, std::fabs(value) + error);
   const double max = FormatOf(dtype).max();
-  // Beyond the type's largest number is infinity.
+  // Numbers beyond the type's largest become infinity.
   if (std::isinf(actual) ? std::fabs(value) + error >= max && std::signbit(value) == (actual < 0)
                          : std::fabs(value - actual) <= error) {
     return testing::AssertionSuccess();

@@ -54,7 +54,7 @@ testing::AssertionResult IsWithinBound(const GradientInputs& inputs, const Optio
   return GradientsAreWithinBound(inputs, ComputeGradients(inputs, options, kOnReference), options);
 }
 
-// A weight, and gradients by it and by a bias, of as many rows each.
+// A weight, and gradients by it and by a bias, with `rows` rows each.
 GradientInputs MakeInputs(rmsnorm_dtype x, rmsnorm_dtype dy, size_t rows, size_t d,
                           size_t weights = 1, size_t biases = 1) {
   return {Tensor(x, rows, d),
@@ -82,7 +82,7 @@ TEST_P(BackwardOracleTest, EveryTypeAndOptionIsWithinTheBound) {
       FillNormal(random, *inputs.weight);
       size_t type = 0;
       for (const Options& options : EveryOption()) {
-        // Each type of the gradients in turn.
+        // The types of the gradients alternate.
         inputs.dx.emplace(kDtypes[type % 3], 20, d);
         inputs.dw.emplace(kDtypes[type / 3 % 3], 1, d);
         inputs.db.emplace(kDtypes[(type++ + 1) % 3], 1, d);
@@ -106,8 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes, BackwardOracleTest,
                          testing::Values(1, 2, 3, 64, 127, 129, 300, 4097),
                          testing::PrintToStringParamName());
 
-// Rows beyond f32, whose gradients are numbers of f32 all the same. The tiniest come with a dy such
-// that every product of the two vanishes in f32.
+// Rows beyond f32 whose gradients fit f32. The tiniest rows have a dy that makes every product of
+// the two vanish in f32.
 TEST(Gradients, OfRowsInBinary64AreWithinTheBound) {
   Random random(29);
   for (const EpsPlacement placement : kPlacements) {
@@ -132,7 +132,7 @@ TEST(Gradients, OfRowsInBinary64AreWithinTheBound) {
   }
 }
 
-// c overflows in f32, where the gradients do not.
+// c overflows in f32, but the gradients do not.
 TEST(Gradients, OfAnOverflowingDotAreWithinTheBound) {
   Random random(31);
   for (const bool with_rstd : {false, true}) {
@@ -140,13 +140,13 @@ TEST(Gradients, OfAnOverflowingDotAreWithinTheBound) {
     FillNormal(random, *inputs.weight);
     for (size_t row = 0; row < 20; ++row) {
       for (size_t j = 0; j < 200; ++j) {
-        // Each product is within the range of f32, and their sum is not.
+        // Each product fits f32, and their sum does not.
         inputs.x.set(row, j, (1 + random.Uniform()) * 0x1p45);
         inputs.dy.set(row, j, (1 + random.Uniform()) * 0x1p80);
       }
     }
     if (with_rstd) inputs.rstd = InverseRmsOf(inputs.x, {}, kOnReference);
-    // The oracle takes such rows for ones in f32; the bound of those is the wider one.
+    // The oracle treats such rows as computed in f32, with the wider bound.
     ASSERT_TRUE(IsWithinBound(inputs, {}));
   }
 }
@@ -161,7 +161,7 @@ TEST(Gradients, OfManyRowsAreWithinTheBound) {
   ASSERT_TRUE(IsWithinBound(inputs, {}));
 }
 
-// Weights and biases of some rows of x, of all, or of one for each row.
+// Weights and biases with one row for all rows of x, for some of them, and for each.
 TEST(Gradients, OfWhatIsBroadcastAreWithinTheBound) {
   Random random(39);
   const SizeList leading = {5, 3, 20};
@@ -183,7 +183,7 @@ TEST(Gradients, OfWhatIsBroadcastAreWithinTheBound) {
   }
 }
 
-// A bf16 sum of a bf16 gradient would lose the small terms: dw adds up in f32.
+// A bf16 sum of a bf16 gradient would lose the small terms; dw adds up in f32.
 TEST(Gradients, OfTheWeightDoNotAddUpInTheirType) {
   const size_t rows = 4096;
   const std::vector<float> x(rows, 1.0f);
@@ -204,7 +204,7 @@ TEST(Gradients, OfTheWeightDoNotAddUpInTheirType) {
 
 // ------------------------------------------------------------------ derivatives
 
-// The loss sum(dy * y) of rows of binary64, from the formula for y alone.
+// The loss sum(dy * y) of rows in binary64, from the formula for y alone.
 double Loss(const std::vector<double>& x, const std::vector<double>& weight,
             const std::vector<double>& bias, const std::vector<double>& dy, size_t d,
             const Options& options) {
@@ -254,7 +254,7 @@ TEST(Gradients, AreTheDerivativesOfTheFormula) {
       SCOPED_TRACE(testing::Message() << "d " << d << ", " << Text(options));
       GradientInputs inputs = MakeInputs(RMSNORM_F32, RMSNORM_F32, 3, d);
       FillNormal(random, inputs.x);
-      // Not near 0, where the root of a short row is too curved for the step.
+      // Avoids values near 0, where the root of a short row is too curved for the step.
       for (size_t row = 0; row < 3; ++row) inputs.x.set(row, 0, 1 + random.Uniform());
       FillNormal(random, inputs.dy);
       FillNormal(random, *inputs.weight);
@@ -264,8 +264,8 @@ TEST(Gradients, AreTheDerivativesOfTheFormula) {
       std::vector<double> bias(d, 0.25);
       const std::vector<double> dy = Values(inputs.dy);
       const auto loss = [&] { return Loss(x, weight, bias, dy, d, options); };
-      // The differences are good to 1e-8 or so, the gradients to some units of 2^-24 of the terms
-      // that they are made of, which are a few units large.
+      // The differences are good to about 1e-8, the gradients to some units of 2^-24 of their
+      // terms, which are a few units large.
       constexpr double kTolerance = 1e-5;
       for (size_t i = 0; i < x.size(); ++i) {
         ASSERT_NEAR(Difference(x[i], loss), results.dx->get(i / d, i % d), kTolerance)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `rmsnorm bench` runs: that nothing wrong is timed, and how far other libraries' results may
-// be off. The linker puts a function below in place of the library's (--wrap), so that a test can
-// spoil what it computed.
+// The cases of `rmsnorm bench`: no wrong result is timed, and the tolerance for other libraries.
+// The linker puts a function below in place of the library's (--wrap), so a test can spoil its
+// results.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,13 +23,13 @@
 namespace rmsnorm::test {
 namespace {
 
-// How many calls that write a result pass before the one that is spoilt; below 0 none is. The
-// reference is called first in each case, then the library.
+// The number of result-writing calls before the spoilt one; negative for none. Each case calls the
+// reference first, then the library.
 int calls_before_spoilt = -1;
-// Whether it is the second of two results: the residual, dw, or the scale.
+// Spoils the second of two results: the residual, dw, or the scale.
 bool spoils_second_result = false;
 
-// Flips a bit in the second of some rows.
+// Flips a bit in the second row.
 void Spoil(void* data, size_t row_bytes) {
   if (calls_before_spoilt >= 0 && calls_before_spoilt-- == 0) {
     static_cast<uint8_t*>(data)[row_bytes + 2] ^= 1;
@@ -134,7 +134,7 @@ using bench::Operation;
 
 const Dtype kTypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16};
 
-// Scale's cells have rows of this length: the sums that are its input are not to be spoilt.
+// Cells of `scale` have rows of this length: their sums are inputs and stay intact.
 constexpr size_t kScaleRow = 96;
 
 const Operation& FindOperation(const std::string& name) {
@@ -156,7 +156,7 @@ bench::Contenders TheLibrary() {
   return contenders;
 }
 
-// Remembers what it is to compute, and which case it computed last; computes it by the library.
+// Remembers its cases and the last one that ran; the library computes the results.
 class Spy final : public bench::Contender {
  public:
   explicit Spy(bool starts_thread = false)
@@ -206,7 +206,7 @@ TEST(BenchCase, FindsOneWrongBit) {
       SCOPED_TRACE(cell.name());
       const bool is_apart =
           operation.code == RMSNORM_PEER_POST_APART || operation.code == RMSNORM_PEER_GATE_APART;
-      calls_before_spoilt = is_apart ? 3 : 1;  // each of two norms
+      calls_before_spoilt = is_apart ? 3 : 1;  // two separate norms
       const bench::Contenders contenders = TheLibrary();
       const bench::Case one(cell, contenders);
       ASSERT_EQ(one.problems().size(), 1u);
@@ -249,7 +249,7 @@ TEST(BenchCase, FindsOneWrongBitOfTheSecondResult) {
   spoils_second_result = false;
 }
 
-// A place that differs from the first is checked as well.
+// Checks places that differ from the first as well.
 TEST(BenchCase, ChecksEachPlace) {
   calls_before_spoilt = 2 * 31 + 1;
   const bench::Contenders contenders = TheLibrary();
@@ -308,7 +308,7 @@ TEST(BenchCase, SmallWorkIsOneThreads) {
   }
 }
 
-// Its threads and the others' do not wait for work at the same time.
+// Its threads and the other threads do not wait for work at the same time.
 TEST(BenchCase, OneThatStartsThreadsHasAPoolOfItsOwn) {
   for (const bool starts_thread : {false, true}) {
     bench::Contenders contenders = TheLibrary();
@@ -335,7 +335,7 @@ TEST(BenchTable, ACellWithAWrongBitIsNotTimed) {
 
 // ------------------------------------------------------------------------------------- tolerance
 
-// A case with the reference's results, and a copy of them to be put off.
+// A case with the reference's results, and a copy of them for changes.
 class Tolerance : public testing::Test {
  protected:
   void Make(const char* operation, Dtype dtype, size_t rows, size_t d) {
@@ -388,7 +388,7 @@ TEST_F(Tolerance, NothingButNumbers) {
   }
 }
 
-// In units of a number that is a power of two, or a little more; the roundings are half of that.
+// Units of a number that is a power of two, or slightly larger; roundings are half a unit.
 TEST_F(Tolerance, RoundingsOfTheType) {
   for (const Dtype dtype : {Dtype::f16, Dtype::bf16}) {
     const uint16_t one = dtype == Dtype::f16 ? 0x3C00 : 0x3F80;
@@ -420,8 +420,8 @@ TEST_F(Tolerance, OfAResidualInF32IsOneUnit) {
 }
 
 // dx and dw in binary64, rounded to their types, are within the tolerance. dx without its second
-// term, or with LayerNorm's, is not, nor is a dw without its last row: in each type, for rows of
-// any length.
+// term, or with LayerNorm's, is not, and neither is a dw without its last row: in each type, for
+// rows of any length.
 TEST_F(Tolerance, TellsALostTermOfAGradient) {
   for (const Dtype dtype : kTypes) {
     for (const size_t d : {size_t{16}, size_t{128}, size_t{4096}, size_t{16384}}) {
@@ -467,7 +467,7 @@ TEST_F(Tolerance, TellsALostTermOfAGradient) {
   }
 }
 
-// A LayerNorm that leaves out its bias, its mean or its eps is found; the one in f32 is not.
+// Detects a LayerNorm without its bias, its mean or its eps; accepts LayerNorm in f32.
 TEST_F(Tolerance, OfLayerNorm) {
   for (const size_t d : {size_t{64}, size_t{4096}}) {
     Make("layernorm", Dtype::f32, 2, d);

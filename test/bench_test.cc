@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rmsnorm bench`: what it prints and writes, and what it refuses. No test looks at how long
-// something took, but that the reference is slower than memcpy.
+// `rmsnorm bench`: its output, files and errors. No test depends on timings, except that the
+// reference is slower than memcpy.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -49,7 +49,7 @@ TEST(Bench, PrintsATable) {
       "norm         f32       3 x 100          1 ", "norm         bf16      3 x 100          1 ",
       "sum_squares  f32       1 x 64           1 ", "sum_squares  bf16      1 x 64           1 ",
       "sum_squares  f32       3 x 100          1 ", "sum_squares  bf16      3 x 100          1 "};
-  // Time with a unit, GB/s and a multiple, each in its column.
+  // Time with a unit, GB/s and a multiple, each in a column.
   const std::regex numbers(" +[0-9.]+ (ns|us|ms|s) +[0-9.]+ +[0-9.]+   reference");
   for (size_t i = 0; i < 8; ++i) {
     const std::string& line = lines[i + 2];
@@ -83,7 +83,7 @@ TEST(Bench, TakesTargetsAndThreads) {
   for (const std::string& target : SupportedTargets()) {
     expected += "latent/f16/3x2112/threads:1/target:" + target + "/iterations:1/manual_time\n";
   }
-  // Both names of the one number of threads, and shapes that are none of the operation's.
+  // Two names of the same number of threads, and shapes that the operation lacks.
   const Outcome outcome =
       RunCommand({"bench", "--operations", "latent", "--shapes", "3x2112,3x2048", "--types", "f16",
                   "--threads", "1,1", "--targets", "all", "--benchmark_list_tests"});
@@ -91,12 +91,12 @@ TEST(Bench, TakesTargetsAndThreads) {
   EXPECT_EQ(outcome.out, expected);
 }
 
-// Each reads and writes as many bytes as it says, in the library's median time, which is a multiple
-// of memcpy's.
+// Each operation reads and writes the expected number of bytes in the library's median time, which
+// is a multiple of memcpy's.
 TEST(Bench, FiguresAreThoseOfTheOperation) {
   const struct {
     const char* operation;
-    double tensors;  // of bf16
+    double tensors;  // in bf16
     size_t d = 2112;
   } operations[] = {{"norm", 2},       {"add_norm", 4},          {"backward", 3},
                     {"norm_call", 2},  {"sum_squares", 1},       {"scale", 2},
@@ -185,7 +185,7 @@ TEST(Bench, RefusesWrongUseInOneLine) {
     SCOPED_TRACE(all.back());
     ExpectUserError(RunCommand(all), problem);
   }
-  // In Google Benchmark's own words.
+  // These are Google Benchmark's own words.
   const Outcome none = RunCommand({"bench", "--benchmark_filter=no such cell"});
   EXPECT_EQ(none.status, 2);
   EXPECT_NE(none.err.find("no such cell"), std::string::npos) << none.err;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How `rmsnorm bench` takes times: whose turn it is, and on which CPUs. No test looks at how long
-// something took.
+// How `rmsnorm bench` measures times: the order of turns, and the CPUs. No test depends on timings.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +26,7 @@ TEST(BenchSpread, QuartilesOfAnOddNumber) {
   EXPECT_EQ(spread.upper_quartile, 7);
 }
 
-// Turns whose work takes as long as is said, by a clock that nothing else moves on.
+// Turns whose work takes a given time, on a clock that only they advance.
 class BenchRounds : public testing::Test {
  protected:
   bench::Turn Make(const char* name, double seconds, const char* pool = "") {
@@ -38,7 +37,7 @@ class BenchRounds : public testing::Test {
     return {name, repeat, pool};
   }
 
-  // Seconds by round, of the first.
+  // Seconds by round, for the first turn.
   std::vector<double> Time(const std::vector<bench::Turn>& turns) {
     const std::vector<std::vector<double>> seconds = bench::TimeInRounds(
         turns, [this] { calls_ += '|'; }, [this] { return now_; });
@@ -50,7 +49,7 @@ class BenchRounds : public testing::Test {
     return seconds[0];
   }
 
-  // What is called in each round, after each has been warmed up and timed once to find its pace.
+  // The turns in each round; before the rounds, each is warmed up and timed once to find its pace.
   std::vector<std::string> Rounds() const {
     std::istringstream calls(calls_);
     std::string round;
@@ -77,7 +76,8 @@ TEST_F(BenchRounds, ContendersTakeTurns) {
   for (const double seconds : Time({Make("a", 2e-3), Make("b", 3e-3), Make("c", 4e-3)})) {
     EXPECT_NEAR(seconds, 2e-3, 1e-9);
   }
-  // This work is long enough to be done just once a round, without a rehearsal. Each follows each.
+  // This work is long enough to run just once a round, without a warm-up. Every turn follows every
+  // other.
   std::set<std::string> pairs;
   for (std::string round : Rounds()) {
     for (size_t i = 0; i + 1 < round.size(); ++i) pairs.insert(round.substr(i, 2));
@@ -92,7 +92,7 @@ TEST_F(BenchRounds, ShortWorkIsRepeated) {
   EXPECT_GT(calls_.size(), 100 * rounds_);
 }
 
-// By the machine's clock, as is the default.
+// Uses the machine's clock, the default.
 TEST_F(BenchRounds, TheSteadyClockMovesOn) {
   volatile size_t calls = 0;
   const auto count = [&calls](size_t times) {
@@ -113,7 +113,7 @@ TEST_F(BenchRounds, WorkInTheCachesFollowsItself) {
 
 TEST_F(BenchRounds, AnotherPoolIsWokenBeforeItIsTimed) {
   Time({Make("a", 3e-3), Make("b", 3e-3), Make("c", 3e-3, "other")});
-  char before = 'c';  // whose pace was found last
+  char before = 'c';  // the last turn of the previous round
   for (const std::string& round : Rounds()) {
     std::string expected;
     for (const char name : Order(round)) {
@@ -131,7 +131,7 @@ cpu_set_t Affinity() {
   return set;
 }
 
-// Of each thread that works on so many parts.
+// The affinities of the threads that work on `parts` parts.
 std::vector<cpu_set_t> Affinities(size_t parts) {
   std::vector<cpu_set_t> sets(parts);
   bench::ForRangesInParts(parts, parts, [&](size_t part, size_t) { sets[part] = Affinity(); });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rmsnorm check`: that it sees what is wrong, says so, and repeats it by a case as simple as can
-// be. The linker puts the functions below in place of some of the library's (--wrap), so that a
-// test can spoil what they computed.
+// `rmsnorm check` sees errors, reports them, and repeats them with the simplest possible case. The
+// linker puts the functions below in place of some of the library's (--wrap), so a test can spoil
+// their results.
 #include "check.h"
 
 #include <gtest/gtest.h>
@@ -32,11 +32,11 @@ namespace {
 using cases::Case;
 using Operands = rmsnorm_operands;
 
-// The cases here run on the reference by this name, which tells their calls from those that say
-// what is expected.
+// Cases run on the reference by this name, which distinguishes them from the calls for expected
+// results.
 const char kSpoilt[] = "REFERENCE";
 
-// What happens to each of them.
+// Spoils each call.
 std::function<void(const Operands&)> sabotage;
 int spoilt_calls = 0;
 
@@ -86,16 +86,16 @@ rmsnorm_status __wrap_rmsnorm_backward(const rmsnorm_operands* operands,
 namespace rmsnorm::test {
 namespace {
 
-// ------------------------------------------------------------------------------ what is found
+// ----------------------------------------------------------------------------- faults it sees
 
 using Wrong = std::function<void(const Operands&)>;
 
-// Changes a byte that may lie between rows, where AddressSanitizer is told that nothing lies.
+// Changes a byte that may lie between rows, which AddressSanitizer considers inaccessible.
 __attribute__((no_sanitize("address"))) void FlipBit(const rmsnorm_view* view, ptrdiff_t byte) {
   static_cast<char*>(internal::DataOf(*view))[byte] ^= 1;
 }
 
-// What is found wrong with a case.
+// The fault that the runner finds in a case.
 std::string Fault(const std::string& text, const Wrong& wrong) {
   sabotage = wrong;
   spoilt_calls = 0;
@@ -120,7 +120,7 @@ const rmsnorm_view* ViewOf(const Operands& call, const std::string& name) {
   return nullptr;
 }
 
-// Every operand, three rows of 7 elements with 5 between, and what is one per row with one between.
+// Every operand, three rows of 7 elements with gaps of 5, and elements per row with gaps of 1.
 const std::string kForward =
     "forward,residual=f32,bias=f32,residual_out=f32,rstd=f32,sums_out=f64,gate=f32,"
     "post_norm_weight=f32,q=i8,scale=f32,zero=i8,rows=3,d=7,x_gap=5,"
@@ -135,7 +135,7 @@ TEST(Case, PassesWhatIsRight) {
   }
 }
 
-// One bit of any element of any output, one byte anywhere beside its rows, and any byte of an
+// One bit of any element of any output, any byte next to an output's rows, and any byte of an
 // input.
 TEST(Case, SeesEveryBitOfEveryOperand) {
   for (const std::string& text : {kForward, kBackward}) {
@@ -181,7 +181,7 @@ TEST(Case, TellsZerosApart) {
               [](const Operands& call) { *Floats(call.y) = -*Floats(call.y); });
 }
 
-// But what is beside it is seen all the same.
+// Equal NaNs do not hide a wrong byte elsewhere.
 TEST(Case, TakesTwoNansAsEqual) {
   const uint32_t another = 0xFFC12345u;
   for (const std::string& text : {std::string("forward,rows=1,d=1,x_values=nan"),
@@ -207,7 +207,7 @@ TEST(Case, TakesTwoNansAsEqual) {
   }
 }
 
-// Outputs in the place of inputs, rows in every order, and operands in one buffer.
+// Outputs that replace inputs, rows in every order, and operands in one buffer.
 TEST(Case, LiesAsItSays) {
   const auto expect_place = [](const std::string& text, const Wrong& right,
                                const std::string& fault, const Wrong& wrong) {
@@ -268,13 +268,13 @@ TEST(CaseDeathTest, EndsAtAGuardPage) {
   }
 }
 
-// Which rows share one of the weight, the bias or their gradients: what is expected of each comes
-// from a call for those that do.
+// Rows that share one row of the weight, the bias or their gradients: each expected result comes
+// from one call for the sharing rows.
 TEST(Case, SeesWhichRowsShare) {
   struct Sharing {
     std::string per;
     std::vector<size_t> shape;
-    std::string first_wrong;  // where all rows share one
+    std::string first_wrong;  // if all rows share one
   };
   for (const Sharing& sharing :
        {Sharing{"head", {3, 7}, "1"}, Sharing{"group", {2, 1, 7}, "3"},
@@ -306,7 +306,7 @@ TEST(Case, SeesWhichRowsShare) {
   }
 }
 
-// A call that leaves something out, in the place of one that does not.
+// Replaces a complete call by one that leaves something out.
 TEST(Case, SeesWhatWasLeftOut) {
   const auto expect = [](const std::string& fault, const std::string& text,
                          const std::function<void(Operands&)>& leave_out) {
@@ -325,7 +325,7 @@ TEST(Case, SeesWhatWasLeftOut) {
   }
 }
 
-// Given numbers for each row, beside numbers that belong to the rows.
+// Numbers per row that are given, next to numbers computed from the rows.
 TEST(Case, GivesNumbersOfRows) {
   float own = 0;
   Fault("backward,rstd=f32,rows=3,d=7", [&](const Operands& call) { own = Floats(call.rstd)[1]; });
@@ -358,7 +358,7 @@ TEST(Case, SeesWhoLosesTheFloatingPointState) {
   });
 }
 
-// ------------------------------------------------------------------------------- what is said
+// -------------------------------------------------------------------------------- its reports
 
 TEST(Checker, CountsEveryCaseOnEveryTarget) {
   sabotage = [](const Operands&) {};
@@ -374,7 +374,7 @@ TEST(Checker, CountsEveryCaseOnEveryTarget) {
   EXPECT_EQ(6, spoilt_calls);
 }
 
-// By the simplest case that fails: here a row with an element 3 and more than two rows.
+// Reports the simplest case that fails: here a row with an element 3, and more than two rows.
 TEST(Checker, RepeatsAFailureSimply) {
   sabotage = [](const Operands& call) {
     const rmsnorm_view& y = *call.y;
@@ -398,7 +398,7 @@ TEST(Checker, RepeatsAFailureSimply) {
 
 // -------------------------------------------------------------------------------------- texts
 
-// Every field, with a value that is not its usual one.
+// Every field, with a value other than its default.
 TEST(Text, HasEveryField) {
   for (const cases::Field& field : cases::Fields()) {
     SCOPED_TRACE(field.name);
@@ -469,11 +469,11 @@ TEST(List, Multiplies) {
   using Texts = std::vector<std::string>;
   EXPECT_EQ((Texts{"rows=1,d=3", "rows=1,d=4", "rows=2,d=3", "rows=2,d=4"}),
             Expanded("# rows\nforward,rows=1|2,\n  d=3..4  # and elements\n\n"));
-  // In turn by what stands before: the same for all that stands behind.
+  // Values in turn depend on the fields before; the fields after have the same value.
   EXPECT_EQ((Texts{"rows=1,d=5", "rows=1,d=5,threads=2", "rows=2,d=6", "rows=2,d=6,threads=2",
                    "rows=3,d=5", "rows=3,d=5,threads=2"}),
             Expanded("forward,rows=1..3,d=5/6,threads=1|2"));
-  // The second of two changes when the first has been through.
+  // The second field with values in turn changes after the first has gone through its values.
   EXPECT_EQ((Texts{"rows=1,d=5", "rows=2,d=6", "rows=3,d=5,seed=1", "rows=4,d=6,seed=1"}),
             Expanded("$N=1..4\nforward,rows=$N,d=5/6,seed=0/1"));
   EXPECT_EQ((Texts{"rows=1,d=5,x_gap=1,y_gap=1", "rows=1,d=5,x_gap=2,y_gap=2"}),
@@ -485,8 +485,7 @@ TEST(List, Multiplies) {
 }
 
 TEST(List, CoversWhatItShould) {
-  using Types =
-      std::vector<rmsnorm_dtype>;  // of what chooses a kernel: x, y and residual, or dy, dx
+  using Types = std::vector<rmsnorm_dtype>;  // the types that choose a kernel
   std::map<Types, std::set<size_t>> lengths;
   std::map<Types, std::set<cases::Values>> values;
   std::set<std::pair<Types, rmsnorm_dtype>> weights;
@@ -541,7 +540,7 @@ TEST(List, CoversWhatItShould) {
   EXPECT_EQ(9u + 27u + 9u, combinations);
 }
 
-// Drawn cases make sense, are not refused, and have every field except the values of outputs.
+// Random cases make sense, are not refused, and have every field except the values of outputs.
 TEST(RandomCase, IsLegal) {
   sabotage = [](const Operands&) {};
   cases::Runner runner;

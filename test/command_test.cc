@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command's face: help, version, errors, and `rmsnorm info`.
+// The command's interface: help, version, errors, and `rmsnorm info`.
 #include <gtest/gtest.h>
 #include <rmsnorm/rmsnorm.h>
 
@@ -43,7 +43,7 @@ struct WrongUse {
   std::string problem;
 };
 
-// file_commands_test.cc has what the commands on files refuse.
+// file_commands_test.cc covers the commands on files.
 TEST(Command, RefusesWrongUseInOneLine) {
   const WrongUse cases[] = {
       {{}, "subcommand"},
@@ -71,7 +71,7 @@ TEST(Command, RefusesToLoseItsOutput) {
   }
 }
 
-// What follows `key` on its line.
+// The rest of the line that begins with `key`.
 std::string Line(const std::string& text, const std::string& key) {
   const std::string start = "\n" + key + ": ";
   const size_t found = ("\n" + text).find(start);
@@ -118,7 +118,7 @@ TEST(Info, ShowsTheTargetThatTheEnvironmentNames) {
       ExpectSuccess(outcome);
       EXPECT_EQ(Line(outcome.out, "active target"), name);
     } else {
-      ExpectUserError(outcome, Lower(name));  // as the user wrote it
+      ExpectUserError(outcome, Lower(name));  // quotes the user's spelling
     }
   }
 }

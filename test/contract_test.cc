@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact results made by a program that shares no code with this library: every target meets every
-// bit.
+// Exact results by a program that shares no code with this library: every target meets every bit.
 //
-// The environment names the folder that holds contract.safetensors: RMSNORM_DATA.
-// test/data/README.md says what is in the file.
+// The environment variable RMSNORM_DATA names the folder of contract.safetensors.
+// test/data/README.md describes the file.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -22,7 +21,7 @@
 namespace rmsnorm::test {
 namespace {
 
-// Results of one option and one combination of types.
+// The results of one option and one combination of types.
 struct Case {
   std::string name;
   std::string option;
@@ -31,7 +30,7 @@ struct Case {
   const StoredTensor* y;
 };
 
-// What the name of an option means, as the file's __metadata__ says.
+// The options behind a name in the file's __metadata__.
 Options OptionsOf(const std::string& name) {
   Options options;
   if (name == "default" || name == "big") return options;
@@ -77,7 +76,7 @@ class ContractTest : public testing::TestWithParam<std::string> {
       cases_.push_back({name, parts[1], &tensors_.at(InputOf(parts[1]) + types),
                         &tensors_.at("w" + types + "." + parts[4]), &tensor});
     }
-    // Of each length three types of x with six to eight options.
+    // Each length has three types of x with six to eight options.
     ASSERT_GE(cases_.size(), 6u * 20u);
   }
 

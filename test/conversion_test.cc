@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions between f32 and the 16-bit types, in lib/element.h and in the kernels of every
-// target, against conversions by arithmetic (slow_float.h).
+// target, compared with arithmetic conversions (slow_float.h).
 #include <gtest/gtest.h>
 
 #include <rmsnorm/rmsnorm.hpp>
@@ -32,7 +32,7 @@ uint32_t SlowCast(rmsnorm_dtype dtype, uint32_t f32) {
 
 bool IsNan(rmsnorm_dtype dtype, uint32_t bits) { return std::isnan(Decode(FormatOf(dtype), bits)); }
 
-// f32 numbers in all places where a rounding to f16 or bf16 could go wrong, and many between.
+// f32 numbers at all places where a rounding to f16 or bf16 could go wrong, and many in between.
 const std::vector<uint32_t>& DenseF32() {
   static const std::vector<uint32_t> numbers = [] {
     std::vector<uint32_t> all;
@@ -45,23 +45,23 @@ const std::vector<uint32_t>& DenseF32() {
       for (uint32_t bits = 0; bits < kPatterns; ++bits) {
         const double value = Decode(format, bits);
         if (!std::isfinite(value)) continue;
-        // Every number of the type, and the tie between it and the next, which for the last one is
-        // where infinity begins. A sum of two f16 or bf16 may need more bits than an f32 has, a tie
-        // does not.
+        // Every number of the type, and the tie between it and the next number; for the last
+        // number, infinity begins at the tie. The sum of two f16 or bf16 may need more bits than an
+        // f32 has, but a tie does not.
         const int exponent =
             value == 0 ? format.min_exponent() : std::max(std::ilogb(value), format.min_exponent());
         add_around(value);
         add_around(value + std::copysign(std::ldexp(1.0, exponent - format.precision), value));
       }
     }
-    // NaNs: quiet and signalling, with each single bit of the payload and with all.
+    // NaNs: quiet and signalling, with each single payload bit and with all.
     for (const uint32_t sign : {0u, 0x80000000u}) {
       for (int bit = 0; bit < 23; ++bit) {
         all.push_back(sign | 0x7F800000u | 1u << bit);
         all.push_back(sign | 0x7F800000u | (0x7FFFFFu >> bit));
       }
     }
-    // A prime stride, so that all low bits occur with all high ones.
+    // A prime stride combines all low bits with all high bits.
     for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 5003) {
       all.push_back(static_cast<uint32_t>(bits));
     }
@@ -103,8 +103,7 @@ TEST(Scalar, F32RoundsToNearestEven) {
   }
 }
 
-// The check above would pass if the slow conversion were wrong in the same way: here are known
-// results.
+// The check above would pass if the slow conversion had the same error, so these are known results.
 TEST(Slow, KnownRoundings) {
   struct Known {
     uint32_t f32;
@@ -139,8 +138,8 @@ TEST(Slow, KnownRoundings) {
 class KernelTest : public testing::TestWithParam<std::string> {
  protected:
   // Passes all numbers of a type through rows of `d` elements, from the weight to y, and from the
-  // bias. A row of ones with eps = 0 normalises to ones, so that y is the weight, cast; and of a
-  // row of zeros with eps = 1 it is the bias. But -0, to which 0 is added, becomes 0.
+  // bias to y. With eps = 0 the norm of a row of ones is ones, so y is the weight, cast; with eps =
+  // 1 and a row of zeros, y is the bias. Only -0 changes: 0 is added to it, which makes 0.
   void CarryInColumns(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to,
                       size_t d) {
     Options options;
@@ -171,7 +170,7 @@ class KernelTest : public testing::TestWithParam<std::string> {
     }
   }
 
-  // `offset` is added to every number: 0, or -0 where there is none.
+  // `offset` is added to every number: 0, or -0 to add nothing.
   static void ExpectConverted(const uint32_t* numbers, rmsnorm_dtype from, const Tensor& y,
                               size_t row, double offset) {
     for (size_t j = 0; j < y.d(); ++j) {
@@ -209,7 +208,8 @@ TEST_P(KernelTest, DenseF32InColumns) {
   }
 }
 
-// Rows shorter than any vector of eight, and with a tail. Every 97th number, as rows are many.
+// Rows shorter than any vector of eight, and rows with a tail. There are many rows, so this takes
+// every 97th number.
 TEST_P(KernelTest, F32InColumnsOfShortRows) {
   std::vector<uint32_t> numbers;
   for (size_t i = 0; i < DenseF32().size(); i += 97) numbers.push_back(DenseF32()[i]);
@@ -219,7 +219,7 @@ TEST_P(KernelTest, F32InColumnsOfShortRows) {
   }
 }
 
-// Scaling by a given sum equal to the divisor has an inverse RMS of 1, so that y is x, cast.
+// With a sum equal to the divisor the inverse RMS is 1, so y is x, cast.
 class KernelOfXTest : public KernelTest {
  protected:
   void CarryInX(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to,
@@ -278,7 +278,7 @@ TEST_P(TableTest, PreparesEveryNumber) {
       table_.prepare(from, weight.data(), d, offset, static_cast<float*>(prepared.data()));
       ASSERT_NO_FATAL_FAILURE(
           ExpectConverted(numbers.data(), from, prepared, 0, static_cast<double>(offset)));
-      if (target_ == kReference) continue;  // which rounds any NaN right
+      if (target_ == kReference) continue;  // the reference rounds any NaN correctly
       for (size_t j = 0; j < d; ++j) {
         if (!IsNan(RMSNORM_F32, prepared.bits(0, j))) continue;
         ASSERT_EQ(0x7FC00000u, prepared.bits(0, j) & 0x7FC0FFFFu)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of the definition itself, on every target: what the reference could have wrong, too.
+// Properties of the definition on every target. They can also find errors of the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,8 +58,8 @@ TEST_P(NormTest, NoWeightIsAWeightOfOnes) {
   }
 }
 
-// The last steps by arithmetic on values, from n of a call without them. The product of two f32 is
-// exact in binary64.
+// Repeats the last steps in plain arithmetic, from the n of a call without them. The product of two
+// f32 is exact in binary64.
 TEST_P(NormTest, BiasIsAddedByFma) {
   constexpr size_t kD = 300;
   for (const rmsnorm_dtype x_dtype : kDtypes) {
@@ -91,7 +91,7 @@ TEST_P(NormTest, BiasIsAddedByFma) {
   }
 }
 
-// n = x * cast_x(1 / RMS), and cast again, from the rstd that comes beside it.
+// n = x * cast_x(1 / RMS), and cast again, computed from the rstd of the same call.
 TEST_P(NormTest, InverseIsRoundedToTheTypeOfX) {
   constexpr size_t kD = 300;
   for (const rmsnorm_dtype x_dtype : kDtypes) {
@@ -116,7 +116,7 @@ TEST_P(NormTest, InverseIsRoundedToTheTypeOfX) {
   }
 }
 
-// A row is scaled by 1 / max(RMS, eps); one that is cold by itself, too.
+// A row is multiplied by 1 / max(RMS, eps); so is a row that would be cold without a floor.
 TEST_P(NormTest, FloorIsTheLargerOfRmsAndEps) {
   for (const float magnitude :
        {0.0f, -0.0f, 1e-30f, 0.125f, 0x1.FFFFFEp-4f, 0x1.000002p-3f, 2.0f}) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tarball of the last commit: it holds every file of that, and builds where there is nothing else.
+"""The tarball of the last commit contains every file of the commit, and builds without other files.
 `tools/dev dist` runs the whole suite there."""
 
 import os
@@ -13,7 +13,7 @@ import unittest
 from consumer_test import NO_KERNELS
 from installed import MESON, ROOT, succeed
 
-SKIPPED = 77  # Meson's word for it
+SKIPPED = 77  # tells Meson that the test is skipped
 
 
 class Dist(unittest.TestCase):
@@ -24,14 +24,14 @@ class Dist(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         cls.addClassCleanup(directory.cleanup)
         cls.directory = directory.name
-        # A build directory of its own, so that a tarball made for a release stays.
+        # A separate build directory leaves a release's tarball in place.
         maker = os.path.join(cls.directory, "maker")
         succeed(MESON, "setup", maker, ROOT, "-Dauto_features=disabled")
         succeed(MESON, "dist", "-C", maker, "--no-tests", "--allow-dirty")
         cls.tarball = os.path.join(maker, "meson-dist", cls.name + ".tar.xz")
 
     def test_holds_the_commit(self):
-        """With the same modes, too."""
+        """Compares the names and the modes of the files."""
         listed = succeed("git", "-C", ROOT, "ls-tree", "-r", "-z", "HEAD").split("\0")
         commit = {line.split("\t")[1]: line[:6] == "100755" for line in filter(None, listed)}
         with tarfile.open(self.tarball) as tarball:
@@ -40,7 +40,7 @@ class Dist(unittest.TestCase):
         self.assertEqual(sorted(held.items() ^ commit.items()), [])
 
     def test_builds_alone(self):
-        """Every part is configured, and the library built with a test of it."""
+        """Configures every part, and builds the library and one test."""
         shutil.unpack_archive(self.tarball, self.directory)
         source, build = (os.path.join(self.directory, name) for name in (self.name, "build"))
         succeed(MESON, "setup", build, source, "-Dbuildtype=plain", "-Dcpp_args=" + NO_KERNELS)
@@ -53,7 +53,7 @@ def commit_is_there():
         git = subprocess.run(("git", "-C", ROOT, "rev-parse", "--show-prefix"), capture_output=True)
     except FileNotFoundError:
         return False
-    return git.returncode == 0 and git.stdout == b"\n"  # and no repository around this folder
+    return git.returncode == 0 and git.stdout == b"\n"  # this folder is the root of the repository
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as DLPack describes them become views of the same memory, or are refused with a reason.
+// DLPack tensors become views of the same memory, or are refused with a reason.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr DLDataType kF32 = {kDLFloat, 32, 1};
 
-// A dense or strided tensor whose shape and strides live as long as it.
+// A dense or strided tensor; its shape and strides live as long as this object.
 struct Tensor {
   Tensor(void* data, const DLDataType& type, std::vector<std::int64_t> sizes,
          std::vector<std::int64_t> steps = {})
@@ -47,7 +47,7 @@ void ExpectRefused(rmsnorm_status status, const std::string& part, const Call& c
 
 class Dlpack : public testing::Test {
  protected:
-  // The tensor as input and as output.
+  // Tests the tensor as an input and as an output.
   void ExpectBothRefused(rmsnorm_status status, const std::string& part) {
     ExpectRefused(status, part, [&] { rmsnorm::dlpack_input(tensor_.dl); });
     ExpectRefused(status, part, [&] { rmsnorm::dlpack_output(tensor_.dl); });
@@ -162,7 +162,7 @@ TEST_F(Dlpack, Alignment) {
   ExpectBothRefused(RMSNORM_ERROR_LAYOUT, "data with byte_offset 1 is not aligned");
 }
 
-// What an empty tensor may hold in place of a pointer.
+// An empty tensor may have a null pointer.
 TEST_F(Dlpack, NullDataOfNoRows) {
   Tensor empty(nullptr, kF32, {0, 4});
   empty.dl.byte_offset = 64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executors of a caller, which run the parts of a call.
+// The caller's executors, which run the parts of a call.
 #ifndef RMSNORM_TEST_EXECUTOR_H_
 #define RMSNORM_TEST_EXECUTOR_H_
 
@@ -16,7 +16,7 @@
 
 namespace rmsnorm::test {
 
-// Counts its calls and their parts, and how often each part ran.
+// Counts calls and parts, and how often each part ran.
 class Executor {
  public:
   using Run = std::function<void(size_t count, const std::function<void(size_t)>& part)>;
@@ -53,7 +53,7 @@ inline void InReverse(size_t count, const std::function<void(size_t)>& part) {
   for (size_t i = count; i-- > 0;) part(i);
 }
 
-// A thread for each part, started last part first.
+// Starts a thread for each part, last part first.
 inline void OnThreads(size_t count, const std::function<void(size_t)>& part) {
   std::vector<std::thread> threads;
   for (size_t i = count; i-- > 0;) threads.emplace_back(part, i);

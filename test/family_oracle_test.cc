@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations, post-norms, factors, gates, residuals and quantised outputs are where their formulas
-// in binary64 put them, and a call that does several has the bits of calls that do one each.
+// Compares activations, post-norms, factors, gates, residuals and quantised outputs with their
+// formulas in binary64. A call with several steps has the bits of calls with one step each.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ double ExactActivation(Activation activation, double z) {
   return z == -kInfinity ? -0.0 : z / denominator;
 }
 
-// With these the inverse RMS of a row is exactly 1: the floor is what it is divided by.
+// With these options the inverse RMS of a row is exactly 1: it is 1 / floor.
 Options UnitNorm() {
   Options options;
   options.eps_placement = EpsPlacement::floor;
@@ -39,7 +39,7 @@ Options UnitNorm() {
   return options;
 }
 
-// What every target makes of these numbers is within 2 ulp.
+// Expects that every target is within 2 ulp for these numbers.
 void ExpectActivations(const Tensor& gate) {
   Tensor ones(RMSNORM_F32, gate.rows(), gate.d());
   for (size_t row = 0; row < gate.rows(); ++row) {
@@ -74,7 +74,7 @@ void ExpectActivations(const Tensor& gate) {
   }
 }
 
-// Zeros, subnormals, infinities and NaNs are among them.
+// Includes zeros, subnormals, infinities and NaNs.
 TEST(Activations, OfEveryExponentAreWithinTwoUlp) {
   Random random(1);
   const size_t mantissas = 64;
@@ -96,7 +96,7 @@ TEST(Activations, OfAll16BitNumbersAreWithinTwoUlp) {
   }
 }
 
-// Where results become subnormal, vanish or stop changing, and where the range of z ends.
+// Numbers whose results become subnormal, vanish or stop changing, and the ends of the range of z.
 TEST(Activations, AroundLimitsAreWithinTwoUlp) {
   const std::vector<float> limits = {-110,    -104,   -103.97f, -103.3f, -88.03f, -87,
                                      -86.64f, -17.3f, 0,        0.35f,   16.6f,   17.4f,
@@ -126,15 +126,15 @@ TEST(Activations, OfNumbersThatMatterAreWithinTwoUlp) {
   ExpectActivations(gate);
 }
 
-// ------------------------------------------------------------------------- what is normalised
+// ----------------------------------------------------------------------- ranges of the results
 //
-// Each step of a call goes from a range, in which its operand lies for certain, to the range of its
-// result. Sums, products and casts are rounded as doc/definition.md says. They rise or fall
-// steadily with their operands, so they add nothing to the width of a range. The relative bound of
-// an inverse RMS (oracle.h), twice with a post-norm, and the 2 ulp of an activation do widen it;
-// where such a range holds a number halfway between two of a type, a cast widens it to an ulp of
-// that type. Without a post-norm, and without another cast before y's, y is thus within half an ulp
-// of its type and those relative bounds of its exact value.
+// Each step of a call turns a range that certainly holds its operand into the range of its result.
+// Sums, products and casts are rounded as doc/definition.md says. They are monotonic in their
+// operands, so they do not widen a range. The relative bound of an inverse RMS (oracle.h), twice
+// with a post-norm, and the 2 ulp of an activation do widen it. If such a range contains the middle
+// between two numbers of a type, a cast widens it to an ulp of that type. Without a post-norm, and
+// with no cast except the one to y's type, y is thus within half an ulp of its type and those
+// relative bounds of its exact value.
 struct Range {
   double low;
   double high;
@@ -144,7 +144,7 @@ struct Range {
 
 using Ranges = std::vector<Range>;
 
-// Of a function that rises or falls steadily.
+// The range of a monotonic function.
 template <class F>
 Range Map(const Range& range, const F& f) {
   const double a = f(range.low);
@@ -156,7 +156,7 @@ Range Cast(rmsnorm_dtype dtype, const Range& range) {
   return Map(range, [dtype](double value) { return RoundTo(dtype, value); });
 }
 
-// In f32.
+// The range of a product in f32.
 Range Times(const Range& a, const Range& b) {
   const Range low = Map(b, [&](double factor) { return RoundTo(RMSNORM_F32, a.low * factor); });
   const Range high = Map(b, [&](double factor) { return RoundTo(RMSNORM_F32, a.high * factor); });
@@ -169,7 +169,7 @@ Range ActivationRange(Activation activation, double z) {
   return {exact - error, exact + error};
 }
 
-// The inverse RMS of a row.
+// The range of the inverse RMS of a row.
 Range InverseRange(const Ranges& row, const Options& options) {
   double low = 0;
   double high = 0;
@@ -186,7 +186,7 @@ Range InverseRange(const Ranges& row, const Options& options) {
           ExactInverseRms(low, row.size(), options) * (1 + bound)};
 }
 
-// The row times its inverse RMS, then the weight and the bias, which may be null.
+// The row times its inverse RMS, then the weight and the bias; both may be null.
 void ScaleRange(Ranges& row, const Tensor* weight, const Tensor* bias, rmsnorm_dtype x_dtype,
                 const Options& options) {
   Range r = InverseRange(row, options);
@@ -205,7 +205,7 @@ void ScaleRange(Ranges& row, const Tensor* weight, const Tensor* bias, rmsnorm_d
   }
 }
 
-// A call: the operands that it has, and its options.
+// A call: its operands and its options.
 struct Call {
   explicit Call(Tensor rows) : x(std::move(rows)) {}
 
@@ -310,7 +310,7 @@ void ExpectWithinRanges(const Call& call) {
   }
 }
 
-// How a gate is given, and a residual.
+// The placement and rounding of the gate and of the residual.
 enum class Gating { kNone, kBefore, kAfter, kAfterRounded };
 enum class Adding { kNone, kRounded, kUnrounded };
 
@@ -337,8 +337,8 @@ std::vector<Steps> EveryStep() {
   return all;
 }
 
-// A post-norm takes rows of any size to one that no later step leaves. `turn` varies what has no
-// part in the order of the steps.
+// A post-norm brings rows of any size into a range that no later step leaves. `turn` varies
+// everything that does not affect the order of the steps.
 Call MakeCall(Random& random, const Steps& steps, rmsnorm_dtype x_dtype, rmsnorm_dtype y_dtype,
               Rounding rounding, size_t d, size_t turn) {
   const auto in_turn = [&turn](size_t count) {
@@ -353,7 +353,7 @@ Call MakeCall(Random& random, const Steps& steps, rmsnorm_dtype x_dtype, rmsnorm
   Call call(Tensor(x_dtype, kinds.size(), d));
   for (size_t row = 0; row < kinds.size(); ++row) {
     FillRow(random, kinds[row], call.x, row);
-    if (kinds[row] == RowKind::kSubnormal) call.x.set_bits(row, 0, 3);  // not all are zeros
+    if (kinds[row] == RowKind::kSubnormal) call.x.set_bits(row, 0, 3);  // keeps one element nonzero
   }
   const auto normal = [&](rmsnorm_dtype dtype, size_t rows) {
     Tensor tensor(dtype, rows, d);
@@ -401,7 +401,7 @@ class StepsTest : public testing::TestWithParam<size_t> {
         for (const rmsnorm_dtype y_dtype : kDtypes) {
           for (const Rounding rounding :
                {Rounding::after_weight, Rounding::before_weight, Rounding::inverse}) {
-            // Only sums and blocks depend on the length: a ninth of the calls do.
+            // A ninth of the calls suffices: only sums and blocks depend on the length.
             if (d > 300 && number++ % 9 != 0) continue;
             SCOPED_TRACE(std::string(rmsnorm_dtype_name(x_dtype)) + " to " +
                          rmsnorm_dtype_name(y_dtype) + (steps.post_norm ? ", post-norm" : "") +
@@ -422,7 +422,7 @@ TEST_P(StepsTest, AreWithinTheirRanges) { ForEachCall(ExpectWithinRanges); }
 
 // ------------------------------------------------------------------------- quantised outputs
 
-// Rows that are, by a norm of ones whose RMS is 1, the rows of its weight.
+// The rows of y are the rows of the weight: x is ones, and the RMS is 1.
 struct Quantised {
   Tensor y;
   std::vector<int8_t> q;
@@ -451,8 +451,8 @@ Quantised Quantise(const Tensor& weight, rmsnorm_dtype x_dtype, rmsnorm_dtype y_
   return result;
 }
 
-// Holds a row of integers to the row of y that they stand for. `zero` is null where they are
-// symmetric. Two or three roundings of 2^-24 precede that to an integer, for numbers up to 256.
+// Compares a row of integers with its row of y. `zero` is null if they are symmetric. Two or three
+// roundings of 2^-24 come before the rounding to an integer, for numbers up to 256.
 void ExpectQuantised(const Tensor& y, size_t row, const int8_t* q, float scale,
                      const int8_t* zero) {
   constexpr double kHalf = 0.5 + 256 * 0x1p-22;
@@ -492,7 +492,7 @@ void ExpectQuantised(const Tensor& y, size_t row, const int8_t* q, float scale,
   }
 }
 
-// Rows of values of every kind, and of those at the limits.
+// Rows of values of every kind, and values at the limits.
 Tensor QuantisedRows(Random& random, size_t d) {
   Tensor rows(RMSNORM_F32, 40, d);
   FillMixed(random, rows);
@@ -549,7 +549,7 @@ TEST(QuantisedOutputs, AreWithinHalfAStep) {
 
 // ------------------------------------------------------------------------------ separate calls
 
-// What a call gives, or what separate calls give.
+// The outputs of a call, or of separate calls.
 struct Outputs {
   Tensor y;
   std::optional<Tensor> residual_out;
@@ -558,7 +558,7 @@ struct Outputs {
   std::vector<int8_t> zero;
 };
 
-// One step as a call of its own, by the reference.
+// Computes one step as a separate call, on the reference.
 Tensor OneStep(ForwardOperands operands, const Tensor& x, rmsnorm_dtype dtype,
                const Options& options) {
   Tensor result(dtype, x.rows(), x.d());
@@ -586,7 +586,7 @@ Tensor Converted(const Tensor& from, rmsnorm_dtype dtype, float factor = 1) {
   return to;
 }
 
-// By doc/definition.md, section 9, in f32.
+// Quantises as doc/definition.md, section 9, says, in f32.
 void QuantiseAlone(const Tensor& y, bool symmetric, Outputs& outputs) {
   for (size_t row = 0; row < y.rows(); ++row) {
     float low = 0;
@@ -596,10 +596,10 @@ void QuantiseAlone(const Tensor& y, bool symmetric, Outputs& outputs) {
       high = std::max(high, static_cast<float>(y.get(row, j)));
     }
     const float width = symmetric ? std::max(-low, high) : high - low;
-    if (width < 0x1p-100f) continue;  // zeros, which are there
+    if (width < 0x1p-100f) continue;  // the zeros are already there
     const float inverse = (symmetric ? 127 : 255) / width;
     float zero = 0;
-    const volatile float lowest = low * inverse;  // else fused with the subtraction on arm64
+    const volatile float lowest = low * inverse;  // prevents a fused subtraction on arm64
     if (!symmetric) zero = std::clamp(std::nearbyint(-128 - lowest), -128.0f, 127.0f);
     outputs.scale[row] = width / (symmetric ? 127 : 255);
     outputs.zero[row] = static_cast<int8_t>(zero);
@@ -621,8 +621,8 @@ Outputs EmptyOutputs(const Call& call) {
   return outputs;
 }
 
-// None where what is normalised is in f32 without being of x's type: a call of its own would round
-// to f32 where this one rounds to x's type.
+// Returns nothing if the input of the norm is in f32 but x is not: a separate call would round to
+// f32 where this call rounds to x's type.
 std::optional<Outputs> Separately(const Call& call, bool symmetric) {
   const rmsnorm_dtype x_dtype = call.x.dtype();
   const Options& given = call.options;
@@ -669,7 +669,7 @@ std::optional<Outputs> Separately(const Call& call, bool symmetric) {
   return outputs;
 }
 
-// All at once, y in the place of x where that can be, or no y where q is the same without.
+// One call with all steps. y replaces x if possible, or is absent if q stays the same without it.
 Outputs AtOnce(const Call& call, bool symmetric, bool in_place, bool with_y,
                const Context& context) {
   Outputs outputs = EmptyOutputs(call);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact results of whole calls, with their broadcast operands, made by a program that shares no
-// code with this library: every target meets every bit.
+// Exact results of whole calls with broadcast operands, by a program that shares no code with this
+// library: every target meets every bit.
 //
-// The environment names the folder that holds family.safetensors: RMSNORM_DATA.
-// test/data/README.md says what is in the file.
+// The environment variable RMSNORM_DATA names the folder of family.safetensors. test/data/README.md
+// describes the file.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 namespace rmsnorm::test {
 namespace {
 
-// A call in the file's own words: the operation, its options and the names of its tensors.
+// A call in the notation of the file: the operation, its options and the names of its tensors.
 struct Case {
   std::string name;
   std::map<std::string, std::string> words;
@@ -83,9 +83,8 @@ Options OptionsOf(const Case& c) {
   return options;
 }
 
-// The tensors of a case, each empty where the case has none of that role. They are repeated along a
-// dimension in front of x's, unless it is 1: inputs by a stride of 0, results in memory of their
-// own.
+// The tensors of a case, each empty if the case lacks that role. A new first dimension repeats
+// them, unless it is 1: inputs with a stride of 0, results in separate memory.
 class CaseTensors {
  public:
   CaseTensors(const std::map<std::string, StoredTensor>& tensors, const Case& c, size_t repeats)
@@ -103,14 +102,14 @@ class CaseTensors {
     return {tensor.data.data(), DtypeOf(tensor), shape.size(), shape.data(), stride.data()};
   }
 
-  // Broadcast along the dimension in front.
+  // Broadcasts along the first dimension.
   ConstView Broadcast(const std::string& role) const {
     if (!case_.Has(role)) return {};
     const StoredTensor& tensor = Stored(role);
     return {tensor.data.data(), DtypeOf(tensor), tensor.shape.size(), tensor.shape.data()};
   }
 
-  // Holds what the tensor `before` does, if there is one.
+  // Starts with the data of the tensor `before`, if there is one.
   View Output(const std::string& role, const std::string& before = {}) {
     if (!case_.Has(role)) return {};
     const StoredTensor& expected = Stored(role);
@@ -165,7 +164,7 @@ class CaseTensors {
   SizeList RepeatedShape(const std::string& role) const {
     SizeList shape = Stored(role).shape;
     if (repeats_ == 1) return shape;
-    // One for each row has no last dimension; what is one for each column may lack the first ones.
+    // Per-row tensors have no last dimension; per-column tensors may lack the first dimensions.
     const bool per_row = role == "inverse-rms" || role == "scale" || role == "zero";
     const size_t ndim = Stored("x").shape.size() - (per_row ? 1 : 0);
     shape.insert(shape.begin(), ndim - shape.size(), 1);
@@ -176,7 +175,7 @@ class CaseTensors {
   const std::map<std::string, StoredTensor>& tensors_;
   const Case& case_;
   size_t repeats_;
-  std::map<std::string, std::string> results_;  // by role
+  std::map<std::string, std::string> results_;  // one per role
 };
 
 void RunForward(CaseTensors& tensors, const Options& options, const Context& context) {
@@ -196,7 +195,7 @@ void RunForward(CaseTensors& tensors, const Options& options, const Context& con
   forward(operands, options, context);
 }
 
-// An activation alone is the gate of a norm of ones whose RMS is 1, the floor.
+// An activation alone: the gate of a norm of ones, whose RMS is 1, the floor.
 void RunActivations(CaseTensors& tensors, const Context& context) {
   Options options;
   options.eps_placement = EpsPlacement::floor;
@@ -216,9 +215,10 @@ void RunActivations(CaseTensors& tensors, const Context& context) {
   forward(operands, options, context);
 }
 
-// As dw and db are sums over the rows that share a row of the weight, each repeat has its own.
+// dw and db are sums over the rows that share a row of the weight, so each repeat has separate
+// ones.
 void RunBackward(CaseTensors& tensors, const Case& c, Options options, const Context& context) {
-  // Some cases have an offset without a weight, which says nothing there and is refused here.
+  // Some cases have an offset without a weight: it has no effect there, but is an error here.
   if (!c.Has("weight")) options.weight_offset = 0;
   BackwardOperands operands;
   operands.dy = tensors.Input("dy");
@@ -249,7 +249,7 @@ class FamilyTest : public testing::TestWithParam<std::string> {
         const size_t equals = word.find('=');
         c.words[word.substr(0, equals)] = word.substr(equals + 1);
       }
-      if (c.words.at("op") == "activation") c.words["x"] = c.words.at("z");  // for its shape
+      if (c.words.at("op") == "activation") c.words["x"] = c.words.at("z");  // for the shape
       (c.words.at("op") == "backward" ? backward_ : forward_).push_back(std::move(c));
     }
     ASSERT_FALSE(forward_.empty());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on files as lines of text, and what must come out.
+// Commands on files as lines of text, and their expected outputs.
 //
-// A line is what a user types behind `rmsnorm`, in a separate directory. A word such as
-// "bf16[3,100]" stands for a file with a tensor of that type and shape, whose numbers depend on the
-// flag before it: a .npy file, or a .safetensors file for bf16 and behind "st.".
+// A line is the part of a command line after `rmsnorm`; it runs in a separate directory. A word
+// such as "bf16[3,100]" stands for a file with a tensor of that type and shape; its numbers depend
+// on the flag before it. The file is a .npy file, or a .safetensors file for bf16 and after "st.".
 #ifndef RMSNORM_TEST_FILE_COMMAND_H_
 #define RMSNORM_TEST_FILE_COMMAND_H_
 
@@ -52,7 +52,7 @@ inline std::string NpyOf(const StoredTensor& tensor) {
       tensor.data);
 }
 
-// The file that numpy writes, but for the spaces in a shape.
+// The file that numpy writes, except for the spaces in a shape.
 inline std::string NumpyFile(const StoredTensor& tensor) {
   std::string shape;
   for (const size_t dimension : tensor.shape) {
@@ -64,7 +64,7 @@ inline std::string NumpyFile(const StoredTensor& tensor) {
   return Npy(header + "\n", tensor.data);
 }
 
-// A .safetensors file whose tensor "t" lies at an odd address, behind another of one byte.
+// A .safetensors file whose tensor "t" has an odd address, after a tensor of one byte.
 inline std::string SafetensorsOf(const StoredTensor& tensor) {
   return Safetensors(
       "{" + Entry("pad", "U8", "[1]", 0, 1) + "," +
@@ -96,19 +96,19 @@ inline StoredTensor TensorOf(const std::string& word, uint32_t seed) {
   return tensor;
 }
 
-// A line taken apart, its tensors in files.
+// A parsed line; its tensors are in files.
 struct Line {
   Words words;
-  std::map<std::string, std::string> values;    // what follows each flag
-  std::map<std::string, StoredTensor> inputs;   // by the flag
-  std::map<std::string, StoredTensor> outputs;  // by the flag, as the library computes them
+  std::map<std::string, std::string> values;    // by flag
+  std::map<std::string, StoredTensor> inputs;   // by flag
+  std::map<std::string, StoredTensor> outputs;  // by flag; the library computes them
 };
 
 class FileCommandTest : public DirectoryTest {
  protected:
   using Prepare = std::function<void()>;
 
-  // Runs the words in the directory.
+  // Runs the words as a command in the directory.
   Outcome Run(const Words& words, const Prepare& prepare = {}) const {
     return RunCommand(words, {}, [&] {
       if (chdir(File("").c_str()) != 0) _exit(126);
@@ -136,8 +136,7 @@ class FileCommandTest : public DirectoryTest {
     return line;
   }
 
-  // Expects that the line gives what the library computes, and nothing but that. Returns the data
-  // of all outputs.
+  // Expects the library's results, and no other output. Returns the data of all outputs.
   std::string ExpectRight(const std::string& text, const Prepare& prepare = {}) const {
     SCOPED_TRACE(text);
     Line line = Read(text);
@@ -145,7 +144,7 @@ class FileCommandTest : public DirectoryTest {
     std::set<std::string> names;
     for (const std::string& name : directory_.Names()) names.insert(name);
     ExpectSuccess(Run(line.words, prepare));
-    std::map<std::string, size_t> tensors;  // in each file
+    std::map<std::string, size_t> tensors;  // the number of tensors per file
     std::string all;
     for (const auto& [flag, expected] : line.outputs) {
       const auto [path, name] = Split(line.values.at(flag), flag);
@@ -180,7 +179,7 @@ class FileCommandTest : public DirectoryTest {
     return all;
   }
 
-  // Expects that the line changes nothing in the directory, which holds its outputs already.
+  // Expects that the line changes nothing in the directory, which already contains its outputs.
   void ExpectRefused(const std::string& text, const std::string& problem,
                      const Prepare& prepare = {}) const {
     SCOPED_TRACE(text);
@@ -198,7 +197,7 @@ class FileCommandTest : public DirectoryTest {
     EXPECT_TRUE(Contents() == before);
   }
 
-  // All regular files of the directory, each with what it holds.
+  // All regular files of the directory and their contents.
   std::map<std::string, std::string> Contents() const {
     std::map<std::string, std::string> contents;
     for (const std::string& name : directory_.Names()) {
@@ -214,7 +213,7 @@ class FileCommandTest : public DirectoryTest {
   static constexpr const char* kOutputs[] = {"--output", "--residual-output", "--grad-input",
                                              "--grad-weight", "--grad-bias"};
 
-  // The path and the name of the tensor that an output is to have.
+  // The path and the tensor name of an output.
   static std::pair<std::string, std::string> Split(const std::string& location, std::string flag) {
     const size_t colon = location.find(".safetensors:");
     if (colon != std::string::npos)
@@ -223,7 +222,7 @@ class FileCommandTest : public DirectoryTest {
     return {location, flag.substr(2)};
   }
 
-  // The outputs, by one call of the library.
+  // Computes the outputs with one call of the library.
   static void Compute(Line& line) {
     const auto value = [&](const char* flag, const std::string& otherwise) {
       return line.values.count(flag) > 0 ? line.values.at(flag) : otherwise;
@@ -284,7 +283,7 @@ class FileCommandTest : public DirectoryTest {
       operands.gate = view(input("--gate"));
       operands.y = output("--output", "--input", "--dtype");
       operands.residual_out = output("--residual-output", "--residual", "");
-      // Beside the output, in its file.
+      // The file of the output contains these as well.
       Sizes rows(x.shape.begin(), x.shape.end() - 1);
       if (groups > 1) rows.push_back(groups);
       const auto beside = [&](const char* flag, const std::string& dtype, const Sizes& shape) {

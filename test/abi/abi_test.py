@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the binary interface of the library with the recorded one, by libabigail. Named on the
-command line: the library, with debug information; the folder of the public headers; the record; and
---record to write that instead."""
+"""Compares the binary interface of the library with the recorded one, using libabigail. The arguments
+are the library, with debug information; the folder of the public headers; the record; and --record
+to write the record."""
 
 import argparse
 import os
@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 
-SKIPPED = 77  # Meson's word for it
-CHANGED = 4  # a bit of abidiff's status, set for additions, too
+SKIPPED = 77  # tells Meson that the test is skipped
+CHANGED = 4  # a bit of abidiff's status; additions set it, too
 
 
 def record(library, headers, dump):
-    """Without what is private, and without what differs by machine, folder or line. The architecture
-    does: on those of 64 bits the types are the same. Names of source files have to stay."""
+    """Writes a record without private types, and without machine, folders and lines. It omits the
+    architecture, too: types are the same on all 64-bit ones. Names of source files have to stay."""
     subprocess.run(
         ("abidw", "--headers-dir", headers, "--drop-private-types", "--exported-interfaces-only")
         + ("--no-architecture", "--no-corpus-path", "--no-comp-dir-path", "--no-show-locs")
@@ -31,8 +31,8 @@ def record(library, headers, dump):
 
 
 def compare(library, headers, dump):
-    """The status to end with. Two records are compared: where one side has the names of headers and
-    the other has not, abidiff 2.2 drops every change of a struct."""
+    """Returns the exit status. This compares two records: if one side has the names of headers and
+    the other lacks them, abidiff 2.2 ignores every change of a struct."""
     with tempfile.TemporaryDirectory() as directory:
         present = os.path.join(directory, "present.abi")
         record(library, headers, present)

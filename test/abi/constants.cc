@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The constants, which programs hold as numbers: the record of types is without them. A value never
+// The constants, which programs contain as numbers: the record of types omits them. A value never
 // changes; a new constant gets a line here.
 #include <rmsnorm/rmsnorm.h>
 

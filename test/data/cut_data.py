@@ -7,11 +7,11 @@ import struct
 import sys
 
 CONTRACT_SIZES = {"1", "2", "3", "64", "65", "129"}
-FAMILY_SIZES = {"1", "65", "2547"}  # the last is that of the activations alone
+FAMILY_SIZES = {"1", "65", "2547"}  # only activations have the last size
 
 
 def cut_contract(header):
-    """The metadata, and the names of the tensors to keep."""
+    """Returns the metadata, and the names of the tensors to keep."""
 
     def size_of(name):
         parts = name.split(".")
@@ -22,7 +22,7 @@ def cut_contract(header):
 
 
 def cut_family(header):
-    """The cases to keep, and the names of the tensors that they need."""
+    """Returns the cases to keep, and the names of their tensors."""
     cases = {}
     needed = set()
     for name, words in header.pop("__metadata__").items():

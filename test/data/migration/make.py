@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the systems that doc/migration.md names for their RMSNorm of some random rows: make.py
+"""Runs the RMSNorm of the systems in doc/migration.md on some random rows: make.py
 
 Writes vectors.safetensors and versions.json beside itself. x.D.X are inputs of D elements and type
-X, r.D.X residuals, w.D.W weights, p.D.W those of a post-norm, z.D.X gates, and y.NAME.D.X what the system of the table's row NAME gives,
-with its own eps wherever it has a default. sum.NAME.D.X is the residual stream a row also gives.
+X, r.D.X residuals, w.D.W weights, p.D.W post-norm weights, and z.D.X gates. y.NAME.D.X is the
+result of the system in the table's row NAME, with the system's default eps if it has one.
+sum.NAME.D.X is the residual stream, if a row has one.
 
-vLLM, sglang, Hugging Face's kernel, CTranslate2 and candle were not asked: no package of theirs
-offers these functions to Python on a CPU. "Transcriptions" below writes their arithmetic down again,
-all but the order of the sums, and versions.json says from which files.
+vLLM, sglang, Hugging Face's kernel, CTranslate2 and candle do not run here: no package of theirs
+offers these functions to Python on a CPU. "Transcriptions" below repeats their arithmetic, except
+the order of the sums, and versions.json names the source files.
 
-Needs: pip install torch transformers onnx onnxruntime ml_dtypes safetensors ncnn pywhispercpp (whose
-wheel brings ggml's own libraries). Needs no network and no GPU.
+Needs: pip install torch transformers onnx onnxruntime ml_dtypes safetensors ncnn pywhispercpp
+(whose wheel contains ggml's own libraries). Needs no network and no GPU.
 """
 
 import ctypes
@@ -67,10 +68,10 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 FOLDER = pathlib.Path(__file__).parent
 SIZES = (64, 100)
-# Of the rows' elements: around the square root of each eps in use, and far above.
+# Scales of the rows' elements: around the square root of each eps in use, and far above.
 SCALES = (1e-6, 3e-4, 1e-3, 3e-3, 1, 30)
 GGML_EPS = CANDLE_EPS = 1e-5  # these have no default
-GRANITE_MULTIPLIER = 0.22  # of Granite 3; the default is 1
+GRANITE_MULTIPLIER = 0.22  # the value of Granite 3; the default is 1
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -99,7 +100,7 @@ def with_weight(module, w):
 
 
 def same(results):
-    """What all of several modules give: one row of the table speaks for them."""
+    """Returns the common result of several modules, which share a row of the table."""
     results = list(results)
     for other in results[1:]:
         if other.dtype != results[0].dtype or not torch.equal(other, results[0]):
@@ -137,7 +138,7 @@ def gated(*classes):
 
 
 def gated_groups(*classes):
-    """Two rows side by side are the groups of one, so that the rows of x come out."""
+    """Makes two rows the groups of one row: the results are the norms of the rows of x."""
 
     def compute(x, w, z):
         d = x.shape[-1]
@@ -159,9 +160,8 @@ class Gives(torch.nn.Module):
 
 
 def boundary(layer, x, r, w, p=None, names=(None, "post_attention_layernorm")):
-    """What a decoder layer makes of a stream r and of its attention's output x: the input of its
-    feed-forward part, and the stream. `names` are those of the norm of x, if any, and of the norm
-    of the stream."""
+    """Returns the input of the feed-forward part of a decoder layer, and the stream, for a stream r
+    and the attention's output x. `names` are the norm of x, if any, and the norm of the stream."""
     seen = {}
     layer.self_attn, layer.mlp = Gives(x), torch.nn.Identity()
     if p is not None:
@@ -208,7 +208,7 @@ def granite_residual(x, r, w):
 
 
 def onnx_definition(x, w):
-    """RMSNormalization-23 as ONNX defines it: the operator's function, evaluated node by node."""
+    """Evaluates ONNX's definition of RMSNormalization-23 node by node."""
     node = helper.make_node("RMSNormalization", ["X", "scale"], ["Y"])
     types = [helper.make_tensor_type_proto(ONNX[tag_of(t)], t.shape) for t in (x, w)]
     function = onnx.FunctionProto()
@@ -225,7 +225,7 @@ def onnx_definition(x, w):
 
 
 def run_onnxruntime(op, domain, opset, inputs, output_type, outputs):
-    """The named outputs of one node; a name is empty for an output not asked for."""
+    """Returns the named outputs of one node; an empty name skips an output."""
     types = {name: ONNX[tag_of(tensor)] for name, tensor in inputs.items()}
     rows = next(iter(inputs.values())).shape
     node = helper.make_node(op, list(inputs), outputs, domain=domain)
@@ -258,7 +258,7 @@ def run_onnxruntime(op, domain, opset, inputs, output_type, outputs):
 
 
 def bits_of(ort_value):
-    """The elements of an OrtValue as they lie in memory, whatever their type."""
+    """Returns the elements of an OrtValue of any type, as bytes in memory."""
     size = {"tensor(float)": 4}.get(ort_value.data_type(), 2)
     count = int(np.prod(ort_value.shape()))
     memory = ctypes.string_at(ort_value.data_ptr(), count * size)
@@ -302,7 +302,7 @@ class GgmlInit(ctypes.Structure):
 
 class Ggml:
     def __init__(self):
-        # In the order in which they need one another.
+        # The names are in the order of their dependencies.
         names = ("libgomp-", "libggml-base-", "libggml-cpu-")
         files = importlib.metadata.files("pywhispercpp")
         paths = [next(f.locate() for f in files if f.name.startswith(name)) for name in names]
@@ -349,7 +349,7 @@ class Ggml:
 
 
 def ncnn_rms_norm(x, w):
-    """A net of one layer, with the eps that the layer has by itself."""
+    """A net of one layer, with the layer's default eps."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         layers = f"Input x 0 1 x\nRMSNorm y 1 1 x y 0={x.shape[-1]}\n"
@@ -366,13 +366,13 @@ def ncnn_rms_norm(x, w):
         if status:
             raise SystemExit("ncnn failed")
         y = torch.from_numpy(np.array(y))
-        del extractor  # which goes before its net
+        del extractor  # the extractor must go before its net
     return y
 
 
 # --------------------------------------------------------------------------------- Transcriptions
 
-# The files, each at a release or a commit.
+# The source files, each at a release or a commit.
 TRANSCRIBED = {
     "candle": "huggingface/candle 0.11.0-19-g2a13b0f3f, candle-nn/src/ops.rs",
     "ctranslate2": "OpenNMT/CTranslate2 v4.8.1, src/cpu/kernels.cc",
@@ -388,7 +388,7 @@ def rms(values, eps):
 
 
 def scaled_then_cast(x, w, eps=1e-6, offset=0.0):
-    """vLLM's, sglang's and Hugging Face's kernels for CPUs, and CTranslate2's."""
+    """The kernels of vLLM, sglang and Hugging Face for CPUs, and of CTranslate2."""
     wide = x.float()
     return (wide * (1 / rms(wide, eps)) * (offset + w.float())).to(x.dtype)
 
@@ -398,7 +398,7 @@ def candle(x, w):
 
 
 def vllm_cpu_residual(x, r, w):
-    """The RMS is that of the sum, and what it scales is the rounded sum."""
+    """Takes the RMS of the unrounded sum, and scales the rounded sum."""
     total = x.float() + r.float()
     stored = total.to(x.dtype)
     return (stored.float() * (1 / rms(total, 1e-6)) * w.float()).to(x.dtype), stored
@@ -418,7 +418,7 @@ def sglang_cpu_residual(x, r, w):
 
 
 def llama_residual(x, r, w):
-    """What a decoder layer does between its two halves."""
+    """Computes the step between the two halves of a decoder layer."""
     total = r + x
     return llama(total, w), total
 
@@ -428,7 +428,7 @@ def main():
     ggml = Ggml()
     tensors = {}
     wide, narrow = ("f32", "f16", "bf16"), ("f16", "bf16")
-    # Name: function, types of x, the weight's type (None: that of x).
+    # Name: function, types of x, the weight's type (None: the type of x).
     rows = {
         "torch": (torch_rms_norm, wide, None),
         "torch_weight_f32": (torch_rms_norm, narrow, "f32"),
@@ -472,7 +472,7 @@ def main():
         "vllm_cpu_residual": (vllm_cpu_residual, wide),
         "sglang_cpu_residual": (sglang_cpu_residual, narrow),
     }
-    # For what came later than the other inputs, whose numbers stay what they were.
+    # Later inputs use a separate generator, so that earlier inputs keep their numbers.
     generator = torch.Generator().manual_seed(20261122)
     with torch.no_grad():
         for d in SIZES:
@@ -499,7 +499,8 @@ def main():
             for name, (function, tags) in residual_rows.items():
                 kinds = "xrwp" if name.endswith("post_norm") else "xrw"
                 for tag in tags:
-                    # Layers draw weights, which must not shift what is drawn for the next d.
+                    # Layers draw random weights; this must not shift the random inputs for the next
+                    # d.
                     with torch.random.fork_rng(devices=[]):
                         y, total = function(*(tensors[f"{kind}.{d}.{tag}"] for kind in kinds))
                     tensors[f"y.{name}.{d}.{tag}"] = y
