@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rmsnorm apply` and `rmsnorm backward` from files to files: values, options, shapes, outputs, and
-// what they refuse. file_formats_test.cc has the formats, output_file_test.cc what a signal or a
-// full disk leaves behind.
+// `rmsnorm apply` and `rmsnorm backward` from files to files: values, options, shapes, outputs and
+// errors. file_formats_test.cc covers the formats; output_file_test.cc covers signals and full
+// disks.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using FileCommands = FileCommandTest;
 
-// A norm and all gradients, of few rows.
+// A norm and all gradients of a few rows.
 const std::string kApply = "apply --input bf16[3,100] --dtype f32 --output y.npy --weight f32[100]";
 const std::string kBackward =
     "backward --input bf16[3,100] --grad f32[3,100] --weight f32[100] --grad-input g.safetensors "
@@ -25,7 +25,7 @@ const std::string kBackward =
 
 class Known : public FileCommandTest {
  protected:
-  // What a command makes of files x.npy, w.npy and so on, each of two numbers.
+  // The result of a command for files x.npy, w.npy and so on, each with two numbers.
   void Expect(const std::string& words, double first, double second, double bound) const {
     std::istringstream text(words);
     const Outcome outcome = Run({std::istream_iterator<std::string>(text), {}});
@@ -46,7 +46,7 @@ TEST_F(Known, PublishedExample) {
   Expect("apply --input x.npy --output y.npy", 0.6325, 1.2649, 5e-5);
 }
 
-// x = (3, 4) without eps: 1 / RMS is r = 1 / sqrt(12.5). 2 and 10 are what is added.
+// x = (3, 4) without eps: 1 / RMS is r = 1 / sqrt(12.5). 2 and 10 are the bias or the residual.
 TEST_F(Known, ABiasComesAfterTheWeight) {
   MakeTwo("x.npy", {3, 4});
   MakeTwo("b.npy", {2, 10});
@@ -58,8 +58,8 @@ TEST_F(Known, ABiasComesAfterTheWeight) {
   Expect(bias + " --weight w.npy --weight-offset 1", 18 * r + 2, 24 * r + 10, 1e-6);
 }
 
-// sigmoid(0) = 1/2, and sigmoid(100) = 1; silu(100) = 100. Before the norm they make 1.5 and 4 of
-// x.
+// sigmoid(0) = 1/2, and sigmoid(100) = 1; silu(100) = 100. Before the norm, sigmoid turns x into
+// 1.5 and 4.
 TEST_F(Known, AGateMultipliesTheNormOrX) {
   MakeTwo("x.npy", {3, 4});
   MakeTwo("z.npy", {0, 100});
@@ -91,7 +91,7 @@ TEST_F(Known, EachGroupIsARow) {
   Expect("apply --input x.npy --output y.npy --eps 0 --groups 2 --weight w.npy", 5, -6, 1e-6);
 }
 
-// v = (3 r, 4 r) in 127 steps up to 4 r; in 255 steps from 0 up to 4 r, whose 0 is -128.
+// v = (3 r, 4 r): 127 steps up to 4 r; or 255 steps from 0 to 4 r, where 0 is -128.
 TEST_F(Known, Quantised) {
   MakeTwo("x.npy", {3, 4});
   const auto quantise = [this](const std::string& kind) {
@@ -116,7 +116,7 @@ TEST_F(Known, Quantised) {
   expect_scale(asymmetric.at("scale"), 4 * 0.282842712474619 / 255);
 }
 
-// c = 3, so dx = r * (1, 0) - x * r^3 * 3 / 2, in which r^2 = 0.08; dw = dy * x * r, and db = dy.
+// c = 3, so dx = r * (1, 0) - x * r^3 * 3 / 2 with r^2 = 0.08; dw = dy * x * r, and db = dy.
 TEST_F(Known, GradientsByHand) {
   MakeTwo("x.npy", {3, 4});
   MakeTwo("dy.npy", {1, 0});
@@ -130,8 +130,8 @@ TEST_F(Known, GradientsByHand) {
 TEST_F(FileCommands, EachOptionReachesTheLibrary) {
   struct Options {
     std::string line;
-    Words different;  // each of which changes a result
-    Words same;       // what is so anyway
+    Words different;  // each of them changes a result
+    Words same;       // defaults, which change nothing
   };
   for (const Options& options :
        {Options{
@@ -177,8 +177,8 @@ TEST_F(FileCommands, EpsIsRoundedOnce) {
                        "outside", "--eps", eps}));
     return ReadFile(File("y.npy"));
   };
-  // Just above the middle between two floats. By way of a double, which would be that middle, it
-  // would round down to 1.
+  // Just above the middle between two floats. Through double, it would become the middle and round
+  // down to 1.
   const std::string above = apply("1.00000011920928955078125");
   EXPECT_NE(apply("1"), above);
   EXPECT_EQ(apply("1.00000005960464477540"), above);
@@ -203,11 +203,11 @@ TEST_F(FileCommands, TypesAndShapes) {
            "apply --input f16[0,512] --output y.npy",
            "apply --input bf16[3,0,8] --output y.safetensors",
            "apply --input bf16[2,7168] --weight bf16[7168] --output y.safetensors",
-           // Without rows a weight broadcasts as with some.
+           // Without rows, a weight broadcasts as usual.
            "apply --input f32[2,0,3] --output y.npy --weight f32[3] --bias f32[2,0,3]",
            "apply --input f32[2,0,3] --output y.npy --weight f32[0,3] --bias f32[1,0,3]",
            "apply --input f32[2,0,3] --output y.npy --weight f32[1,3] --bias f32[2,1,3]",
-           // A residual of x's type, of others, and its sum.
+           // A residual of x's type, of other types, and its sum.
            "apply --input bf16[3,100] --residual bf16[3,100] --output y.safetensors",
            "apply --input bf16[3,100] --residual bf16[3,100] --output y.safetensors --dtype f32 "
            "--residual-output sum.safetensors:the-sum",
@@ -217,7 +217,7 @@ TEST_F(FileCommands, TypesAndShapes) {
            "--residual-output sum.npy",
            "apply --input f32[3,100] --residual bf16[3,100] --residual-output sum.safetensors",
            "apply --input f32[0,3] --residual f32[0,3] --output y.npy --residual-output sum.npy",
-           // Post-norms, whose weight broadcasts too, and gates.
+           // Post-norms, whose weight also broadcasts, and gates.
            "apply --input bf16[3,100] --residual bf16[3,100] --output y.safetensors --weight "
            "f32[100] --residual-output y.safetensors --post-norm-weight bf16[3,100] --factor 0.22",
            "apply --input bf16[3,100] --residual f32[3,100] --residual-output sum.npy --no-norm "
@@ -235,7 +235,7 @@ TEST_F(FileCommands, TypesAndShapes) {
            "--gate bf16[2,1024] --gate-placement before",
            "apply --input f32[2,12] --residual f32[2,12] --output y.safetensors --groups 3 "
            "--residual-output y.safetensors --quantize int8-asymmetric",
-           // Quantised outputs are those of the output, or of what it would be in x's type.
+           // Quantised outputs belong to the output, or to the output that x's type would give.
            "apply --input bf16[3,100] --output y.safetensors --quantize int8",
            "apply --input bf16[3,100] --output y.safetensors --quantize int8-asymmetric",
            "apply --input bf16[3,100] --output y.safetensors:y --dtype f32 --quantize int8",
@@ -245,7 +245,7 @@ TEST_F(FileCommands, TypesAndShapes) {
            "apply --input f32[24] --output y.safetensors --quantize int8-asymmetric",
            "apply --input f32[0,24] --output y.safetensors --quantize int8-asymmetric",
            "apply --input f32[1,2,1,3,1,2,1,2] --output y.safetensors --quantize int8",
-           // Gradients have the type and the shape of what they are for, or f32 and [d].
+           // Gradients have the type and shape of their operand, or f32 and [d].
            "backward --input bf16[3,100] --grad f16[3,100] --weight bf16[100] --bias f32[1,100] "
            "--grad-input g.safetensors --grad-weight g.safetensors --grad-bias g.safetensors",
            "backward --input bf16[3,100] --grad f16[3,100] --bias bf16[100] "
@@ -262,7 +262,7 @@ TEST_F(FileCommands, TypesAndShapes) {
            "--grad-input g.safetensors --grad-weight g.safetensors",
            "backward --input f32[1,2,1,3,1,2,2] --grad f32[1,2,1,3,1,2,2] --grad-input g.npy "
            "--rstd f32[1,2,1,3,1,2,1] --grad-weight w.npy --grad-bias b.npy",
-           // Without rows gradients are zeros.
+           // Without rows, gradients are zeros.
            "backward --input f16[0,5] --grad f16[0,5] --grad-input g.npy --grad-weight w.npy "
            "--grad-bias b.npy",
            "backward --input f16[3,0,5] --grad f16[3,0,5] --weight f32[3,1,5] --bias f32[3,1,5] "
@@ -272,7 +272,7 @@ TEST_F(FileCommands, TypesAndShapes) {
   }
 }
 
-// A size_t cannot count the bytes of the longest such row, and no memory holds the shortest.
+// The longest such row has more bytes than a size_t can count; the shortest exceeds any memory.
 TEST_F(FileCommands, NoRowsOfAnyLength) {
   for (const size_t d : {size_t{1} << 62, size_t{1} << 61, size_t{1} << 40, SIZE_MAX}) {
     const std::string length = std::to_string(d);
@@ -284,7 +284,7 @@ TEST_F(FileCommands, NoRowsOfAnyLength) {
                   "--weight: shape [1], but the rows of x need [" + length + "]");
     const std::string backward = "backward --input " + x + " --grad " + x + " --rstd f32[2,0]";
     ExpectRight(backward + " --grad-input g.safetensors");
-    if (d == size_t{1} << 40) continue;  // it depends on the system whether there is memory
+    if (d == size_t{1} << 40) continue;  // the system may have memory for this one
     const std::string problem =
         d == size_t{1} << 61 ? "out of memory" : "shape [" + length + "] overflows";
     ExpectRefused(backward + " --grad-input g.npy --grad-weight w.npy", problem);
@@ -308,8 +308,8 @@ TEST_F(FileCommands, WeightsAndBiasesBroadcast) {
   }
 }
 
-// More dimensions than the library's views have: those that all tensors have or share alike are
-// one.
+// More dimensions than the library's views have: dimensions merge if each tensor has both or shares
+// both.
 TEST_F(FileCommands, BroadcastAmongManyDimensions) {
   const std::string x = "apply --output y.npy --input f32[2,2,2,2,2,2,2,2,2,2] --weight f32[";
   const std::pair<std::string, std::string> cases[] = {
@@ -330,8 +330,8 @@ TEST_F(FileCommands, BroadcastAmongManyDimensions) {
   ExpectRefused(x + "2,1,2,1,2,1,2,1,1,2]", "9 dimensions");
 }
 
-// x takes several chunks, which are cut along any of its dimensions, and share rows of the weight
-// or have some of their own. The last chunk is a smaller one.
+// x takes several chunks, divided along any of its dimensions. Chunks share rows of the weight or
+// have separate ones. The last chunk is smaller.
 TEST_F(FileCommands, ChunksAreOneTensor) {
   const std::pair<std::string, Words> cases[] = {
       {"3001,1000", {"1000", "3001,1000"}},
@@ -355,7 +355,7 @@ TEST_F(FileCommands, ChunksAreOneTensor) {
   ExpectRight(
       "apply --input bf16[3001,1000] --output y.safetensors --quantize int8-asymmetric --gate "
       "f32[3001,1000] --post-norm-weight f32[1000] --weight f32[10,100] --groups 10");
-  // The sums over all rows are of one call.
+  // One call computes the sums over all rows.
   for (const std::string rstd : {"", " --rstd f32[3001]"}) {
     ExpectRight(
         "backward --input f32[3001,1000] --grad f32[3001,1000] --grad-input g.safetensors "
@@ -364,7 +364,7 @@ TEST_F(FileCommands, ChunksAreOneTensor) {
   }
 }
 
-// Groups are what a dimension more would make of them.
+// Groups act like one more dimension.
 TEST_F(FileCommands, GroupsAreADimension) {
   const auto data = [this](const std::string& text, const std::string& name) {
     ExpectSuccess(Run(Read(text).words));
@@ -388,7 +388,7 @@ TEST_F(FileCommands, OutputsInFilesOfTheirOwnAndTogether) {
        {inputs + " --grad-input dx.safetensors", inputs + " --grad-weight dw.npy",
         inputs + " --grad-bias db.npy",
         inputs + " --grad-input a.safetensors --grad-weight b.npy --grad-bias c.npy",
-        // The larger elements come first, so that all are aligned.
+        // The larger elements come first, which aligns all tensors.
         inputs + " --grad-input a.safetensors:x --grad-weight a.safetensors:w --grad-bias "
                  "a.safetensors:b",
         inputs + " --grad-input a.safetensors --grad-weight b.npy --grad-bias a.safetensors",
@@ -401,7 +401,7 @@ TEST_F(FileCommands, OutputsInFilesOfTheirOwnAndTogether) {
   }
 }
 
-// However a file is spelled, before there is one and after, it is one file.
+// All spellings of a path mean one file, before it exists and after.
 TEST_F(FileCommands, OneFileTakesOutputsByAnySpelling) {
   std::filesystem::create_symlink("a.safetensors", File("link.safetensors"));
   std::filesystem::create_symlink("a.npy", File("link.npy"));
@@ -431,8 +431,8 @@ TEST_F(FileCommands, OutputsMayReplaceInputs) {
   const Line backward = Read("backward --input f32[3,100] --grad f32[3,100] --weight f32[100]");
   struct Case {
     const Line& line;
-    Words flags;   // of the outputs
-    Words inputs;  // the files that they replace
+    Words flags;   // flags of the outputs
+    Words inputs;  // inputs that the outputs replace
   };
   for (const Case& c :
        {Case{apply, {"--output", "--residual-output"}, {"input.npy", "residual.npy"}},
@@ -474,7 +474,7 @@ TEST_F(FileCommands, RefusesWhatDoesNotFit) {
              {"", "[], but the rows of x need [3]"}}) {
       ExpectRefused(apply + flag + " f32[" + shape + "]", flag + ": shape " + problem);
     }
-    if (flag == "--post-norm-weight") continue;  // it has no gradient
+    if (flag == "--post-norm-weight") continue;  // a post-norm weight has no gradient
     ExpectRefused(backward + "--grad-bias db.npy " + flag + " f32[99]",
                   flag + ": shape [99], but the rows of x need [100]");
     ExpectRefused(backward + "--grad-bias db.npy " + flag + " f32[1,1,100]",
@@ -504,7 +504,7 @@ TEST_F(FileCommands, RefusesWhatDoesNotFit) {
                 "--input: shape [3, 0] has rows of no elements");
 }
 
-// A file that cannot be read, behind each flag.
+// An unreadable file for each flag.
 TEST_F(FileCommands, RefusesFilesThatCannotBeRead) {
   Make("bad.npy", "");
   std::filesystem::create_directory(File("directory.npy"));
@@ -541,7 +541,7 @@ TEST_F(FileCommands, RefusesFilesThatCannotBeRead) {
   }
 }
 
-// A file that cannot be written, behind each flag. The other outputs stay as they were.
+// An unwritable file for each flag. The other outputs stay as they were.
 TEST_F(FileCommands, RefusesWhatItCannotWrite) {
   std::filesystem::create_directory(File("d.safetensors"));
   const std::pair<std::string, std::string> files[] = {

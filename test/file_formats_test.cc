@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// .npy and .safetensors files as the command reads and writes them, and every kind of bad one.
-// Lines of text as in file_commands_test.cc.
+// The command reads and writes .npy and .safetensors files, and refuses every kind of bad one.
+// Lines of text work as in file_commands_test.cc.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace {
 
 class FileFormats : public FileCommandTest {
  protected:
-  // The output of `apply` on what an input is called.
+  // The output of `apply` for an input in FILE:TENSOR notation.
   StoredTensor Applied(const std::string& input) const {
     ExpectSuccess(Run({"apply", "--input", input, "--output", "applied.safetensors"}));
     const auto tensors = ReadSafetensors(ReadFile(File("applied.safetensors")));
@@ -42,7 +42,7 @@ TEST_F(FileFormats, ReadsEveryNpyHeader) {
   }
 }
 
-// Neither the order in the header nor tensors of other types matter, nor colons in paths.
+// The order in the header, tensors of other types, and colons in paths do not matter.
 TEST_F(FileFormats, FindsATensorByName) {
   const std::vector<float> a = {1, 2};
   const std::vector<float> b = {3, 4};
@@ -71,7 +71,7 @@ TEST_F(FileFormats, FindsATensorByName) {
   EXPECT_EQ(Applied("one.safetensors:x").data, ya);
 }
 
-// The longest path that names a file is taken.
+// The path is the longest one that names a file.
 TEST_F(FileFormats, FindsATensorByAnyName) {
   const std::string names[] = {"y",
                                "a:b",
@@ -99,7 +99,7 @@ TEST_F(FileFormats, FindsATensorByAnyName) {
   std::filesystem::remove(File("x.safetensors"));
   ExpectRefused("apply --output y.npy --input x.safetensors:a.safetensors:y",
                 "x.safetensors:a.safetensors: No such file");
-  // To write as to read, to a file that is there.
+  // For writing as for reading: the file exists.
   Make("y.safetensors", "");
   ExpectSuccess(Run({"apply", "--input", longer, "--output", "y.safetensors:a.safetensors:y"}));
   EXPECT_EQ(ReadSafetensors(ReadFile(File("y.safetensors"))).count("a.safetensors:y"), 1u);
@@ -117,7 +117,7 @@ TEST_F(FileFormats, ManyTensorsTakeNoLongerEach) {
 // ------------------------------------------------------------------------------------- writing
 
 // file_commands_test.cc compares each .npy file with numpy's. This one has too many dimensions for
-// the two bytes of length that version 1 has.
+// version 1, which has two bytes for the length.
 TEST_F(FileFormats, WritesNpyOfManyDimensions) {
   Sizes shape(30000, 1);
   shape.push_back(2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caller's floating-point environment: what the cases of `rmsnorm check`, which run each call
-// in many, do not say. Refused options, a module's weight and text, a divisor that is rounded, and
-// threads of OpenMP.
+// The caller's floating-point environment. `rmsnorm check` runs each call in many environments;
+// these are the rest: refused options, a module's weight and text, a rounded divisor, and threads
+// of OpenMP.
 #include <gtest/gtest.h>
 
 #include <cfenv>
@@ -32,7 +32,7 @@ using cases::Control, cases::SetControl;
 
 struct Environment {
   std::string name;
-  uint32_t control;  // of the register that governs vector arithmetic
+  uint32_t control;  // value of the register that controls vector arithmetic
 };
 
 std::ostream& operator<<(std::ostream& out, const Environment& environment) {
@@ -60,7 +60,7 @@ const std::vector<Environment> kEnvironments = {{"default", FE_TONEAREST},
                                                 {"toward_zero", FE_TOWARDZERO}};
 #endif
 
-// Runs in an environment, which it must leave as it was, and comes back to the default.
+// Runs in an environment, requires that it stays unchanged, and restores the default.
 void RunIn(const Environment& environment, const std::function<void()>& run) {
   const uint32_t usual = Control();
   SetControl(environment.control);
@@ -74,7 +74,7 @@ void RunIn(const Environment& environment, const std::function<void()>& run) {
 
 class FloatEnvironmentTest : public testing::TestWithParam<std::tuple<std::string, Environment>> {
  protected:
-  // What `run` writes to a tensor must be the same in the environment as in the default one.
+  // `run` must write the same bits to a tensor in this environment and in the default one.
   void ExpectSameBits(const Tensor& y, const std::function<void(Tensor&)>& run) const {
     Tensor expected = y;
     run(expected);
@@ -90,7 +90,7 @@ class FloatEnvironmentTest : public testing::TestWithParam<std::tuple<std::strin
   Random random_{61};
 };
 
-// The environment itself: an arithmetic that it governs must differ, or nothing here is tested.
+// Checks the environments themselves: each must change some arithmetic, or the tests prove nothing.
 TEST(Environment, GovernsArithmetic) {
   for (const Environment& environment : kEnvironments) {
     volatile float one = 1;
@@ -125,7 +125,7 @@ TEST(EnvironmentDeathTest, TrapsWithoutTheLibrary) {
 }
 #endif
 
-// A d above 2^24 is rounded to be the divisor, to nearest even. This does not depend on the target.
+// A d above 2^24 must be rounded to be the divisor, to nearest even. No target is involved.
 TEST(Environment, DoesNotRoundTheDivisor) {
   struct Long {
     size_t d;
@@ -185,7 +185,7 @@ TEST_P(FloatEnvironmentTest, Module) {
   }
 }
 
-// A refused argument is a status in every environment.
+// A refused argument gives the same status in every environment.
 TEST_P(FloatEnvironmentTest, RefusedOptions) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   Tensor x(RMSNORM_F32, 1, 10);
@@ -203,7 +203,7 @@ TEST_P(FloatEnvironmentTest, RefusedOptions) {
     EXPECT_EQ(RMSNORM_ERROR_OPTION, status_of(&rmsnorm_options::eps));
     EXPECT_EQ(RMSNORM_ERROR_OPTION, status_of(&rmsnorm_options::divisor));
     EXPECT_EQ(RMSNORM_ERROR_OPTION, status_of(&rmsnorm_options::weight_offset));
-    // An offset that some environments take for zero is refused without a weight.
+    // Without a weight, an offset is refused even if the environment treats it as zero.
     rmsnorm_options subnormal = options_.get();
     subnormal.weight_offset = 1e-40f;
     EXPECT_EQ(RMSNORM_ERROR_OPTION, rmsnorm_norm(&view, nullptr, &y_view, &subnormal));
@@ -211,12 +211,12 @@ TEST_P(FloatEnvironmentTest, RefusedOptions) {
 }
 
 #ifdef _OPENMP
-// OpenMP's threads begin in the environment of the caller, not in the library's own.
+// OpenMP's threads start in the caller's environment, not in the library's.
 TEST_P(FloatEnvironmentTest, StartsThreadsInTheCallersEnvironment) {
   Tensor x(RMSNORM_F32, 600, 512);
   FillNormal(random_, x);
   std::vector<uint32_t> controls(4);
-  std::thread([&] {  // which has no OpenMP threads waiting for it yet
+  std::thread([&] {  // a new thread has no OpenMP threads waiting for it
     RunIn(environment_, [&] {
       forward(NormOperands(x, nullptr, x), {}, OnTarget(target_, 4));
 #pragma omp parallel num_threads(4)
@@ -228,9 +228,9 @@ TEST_P(FloatEnvironmentTest, StartsThreadsInTheCallersEnvironment) {
 }
 #endif
 
-// clang's OpenMP gives the caller's environment to its threads, whatever they had.
+// clang's OpenMP always gives the caller's environment to its threads.
 #if defined(_OPENMP) && !defined(__clang__)
-// Threads of OpenMP's pool that a program has set to an environment of its own.
+// The program has set the threads of OpenMP's pool to another environment.
 TEST_P(FloatEnvironmentTest, ThreadsOfOpenMp) {
   Tensor x(RMSNORM_F32, 600, 512);
   FillMixed(random_, x);

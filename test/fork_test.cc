@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Children of a process that has called the library with several threads: OpenMP's did not come
-// along. A child that hangs is ended by an alarm.
+// Children of a process that has called the library with several threads: fork() does not copy
+// OpenMP's threads. An alarm ends a child that hangs.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace rmsnorm::test {
 namespace {
 
-// Whether `holds` does in a child of this process, which has 60 seconds to tell.
+// Whether `holds` returns true in a child of this process. The child has 60 seconds.
 bool InChild(const std::function<bool()>& holds) {
   const pid_t child = fork();
   if (child == 0) {
@@ -28,7 +28,7 @@ bool InChild(const std::function<bool()>& holds) {
   return status == 0;
 }
 
-// Rows enough for four parts on every target.
+// Enough rows for four parts on every target.
 class ForkTest : public testing::Test {
  protected:
   ForkTest() : x_(RMSNORM_F32, 2048, 512) {
@@ -74,7 +74,7 @@ TEST_F(ForkTest, AGrandchildMakesTheCall) {
   }));
 }
 
-// Forked by another thread than the one that made the parent's call, and called there by a new one.
+// One thread makes the parent's call, another forks, and a new thread calls in the child.
 TEST_F(ForkTest, OtherThreads) {
   const Tensor expected = Forward();
   std::thread([&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of backward(): what they are given and what they give.
+// Calls of backward(): their inputs and results.
 #ifndef RMSNORM_TEST_GRADIENTS_H_
 #define RMSNORM_TEST_GRADIENTS_H_
 
@@ -28,7 +28,7 @@ inline void FillFinite(Random& random, Tensor& tensor, size_t first) {
   }
 }
 
-// A weight with which the gradients stay finite: around 0, some elements 0 or subnormal.
+// A weight that keeps gradients finite: around 0, with some elements 0 or subnormal.
 inline void FillTameWeight(Random& random, Tensor& weight) {
   FillNormal(random, weight);
   for (size_t j = 0; j < weight.d(); ++j) {
@@ -40,8 +40,8 @@ inline size_t Product(const SizeList& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), size_t{1}, std::multiplies<size_t>());
 }
 
-// The row of a tensor with the leading dimensions `own`, aligned from the right, that a row of x
-// with the leading dimensions `leading` takes.
+// A row of x has the leading dimensions `leading`; the tensor has `own`, aligned from the right.
+// Returns the tensor's row that this row of x reads.
 inline size_t BroadcastRow(size_t row, const SizeList& leading, const SizeList& own) {
   size_t result = 0;
   size_t step = 1;
@@ -54,25 +54,25 @@ inline size_t BroadcastRow(size_t row, const SizeList& leading, const SizeList& 
   return result;
 }
 
-// What a call is given. dx, dw and db are what their memory holds before it.
+// The inputs of a call. dx, dw and db have the contents of their memory before the call.
 struct GradientInputs {
   Tensor x;
   Tensor dy;
   std::optional<Tensor> weight;
-  std::vector<float> rstd;  // empty for none
+  std::vector<float> rstd;  // empty if absent
   std::optional<Tensor> dx;
   std::optional<Tensor> dw;
   std::optional<Tensor> db;
-  bool in_place = false;         // dx is what dy is a copy of
+  bool in_place = false;         // dx replaces dy; dy is a copy of it
   uint32_t add_to = 0;           // as in rmsnorm_operands
   SizeList leading = {};         // of x, dy and dx; empty for one dimension over their rows
-  SizeList weight_leading = {};  // of the weight and dw; empty for none
-  SizeList bias_leading = {};    // of db; empty for none
+  SizeList weight_leading = {};  // of the weight and dw; may be empty
+  SizeList bias_leading = {};    // of db; may be empty
 
   SizeList Leading() const { return leading.empty() ? SizeList{x.rows()} : leading; }
 };
 
-// What it leaves there.
+// The results of a call.
 struct GradientResults {
   std::optional<Tensor> dx;
   std::optional<Tensor> dw;
@@ -100,7 +100,7 @@ inline GradientResults ComputeGradients(const GradientInputs& inputs, const Opti
   return results;
 }
 
-// The inverse RMS of the rows of x, as forward gives it.
+// The inverse RMS of the rows of x, computed by forward.
 inline std::vector<float> InverseRmsOf(const Tensor& x, const Options& options,
                                        const Context& context = {}) {
   std::vector<float> rstd(x.rows());
@@ -113,7 +113,7 @@ inline std::vector<float> InverseRmsOf(const Tensor& x, const Options& options,
   return rstd;
 }
 
-// Compares all bytes of what was asked for.
+// Compares all bytes of the requested outputs.
 inline testing::AssertionResult SameBits(const GradientResults& expected,
                                          const GradientResults& actual) {
   for (const auto& [name, gradient] : {std::pair{"dx", &GradientResults::dx},

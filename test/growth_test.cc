@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structs of other versions: smaller ones have the defaults for what they lack, and of larger ones
-// what is beyond must be zero. Nothing beyond its size is read of any.
+// Structs of other versions: a smaller one has defaults for its missing fields, and the extra bytes
+// of a larger one must be zero. The library reads nothing beyond a struct's size.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 namespace rmsnorm::test {
 namespace {
 
-// A struct in front of memory that cannot be touched.
+// A struct in front of an inaccessible page.
 class Placed {
  public:
-  // The first `size` bytes of a struct, and zeros where it is shorter.
+  // The first `size` bytes of a struct, with zeros where it is shorter.
   Placed(const void* from, size_t known, size_t size) : data_(memory_.Before(size)) {
     std::memset(data_, 0, size);
     std::memcpy(data_, from, std::min(known, size));
@@ -46,7 +46,7 @@ class GrowthTest : public testing::TestWithParam<const char*> {
  protected:
   using Run = std::function<rmsnorm_status(const Placed&)>;
 
-  // Calls visit for every function that takes the struct, with what it is by default.
+  // Calls visit for every function that takes the struct, with its default value.
   void ForEachFunction(
       const std::function<void(const void* usual, size_t known, const Run& run)>& visit) const {
     for (const Function& function : Functions()) {
@@ -75,7 +75,7 @@ class GrowthTest : public testing::TestWithParam<const char*> {
   const std::string name_ = GetParam();
 };
 
-// Larger with zeros or of its own size, but not with anything else.
+// A struct may be larger if its extra bytes are zero; any other byte is an error.
 TEST_P(GrowthTest, IsTakenWhereWhatIsBeyondIsZero) {
   ForEachFunction([this](const void* usual, size_t known, const Run& run) {
     for (const size_t more : {0u, 8u, 64u, 256u}) {
@@ -91,7 +91,7 @@ TEST_P(GrowthTest, IsTakenWhereWhatIsBeyondIsZero) {
   });
 }
 
-// Not even its own size fits, or more than any version can have.
+// The size field itself does not fit, or the size exceeds any version's.
 TEST_P(GrowthTest, OfNoSizeIsRefused) {
   ForEachFunction([this](const void* usual, size_t known, const Run& run) {
     Placed placed(usual, known, known);
@@ -107,16 +107,16 @@ INSTANTIATE_TEST_SUITE_P(Structs, GrowthTest, testing::Values("operands", "optio
 
 // ------------------------------------------------------------------------------ what is lacking
 
-// The function of these tests, by which every option can be seen.
+// These tests use this function: every option affects its results.
 const Function& Forward() { return Functions()[0]; }
 
-// Cut after each field: those before it count, and those beyond have their defaults.
+// Cuts after each field: the fields before count, and the others have their defaults.
 TEST(SmallerOptions, HaveTheDefaultsForWhatTheyLack) {
   struct Field {
     size_t end;
     void (*set)(rmsnorm_options&);
   };
-  // Each changes the result.
+  // Each field changes the result.
 #define RMSNORM_FIELD(name, value)                                                  \
   Field {                                                                           \
     offsetof(rmsnorm_options, name) + 4, [](rmsnorm_options& o) { o.name = value; } \
@@ -150,7 +150,7 @@ TEST(SmallerOptions, HaveTheDefaultsForWhatTheyLack) {
     before = y;
     const Placed cut(all, field.end);
     EXPECT_TRUE(y == run(cut.As<rmsnorm_options>()));
-    // A module keeps them whole.
+    // A module stores all options.
     rmsnorm_module* module;
     ASSERT_EQ(RMSNORM_OK,
               rmsnorm_module_create(&module, kD, RMSNORM_F32, cut.As<rmsnorm_options>(), nullptr));
@@ -159,7 +159,7 @@ TEST(SmallerOptions, HaveTheDefaultsForWhatTheyLack) {
   }
 }
 
-// A struct of zeros with its size and eps asks for the defaults.
+// A struct of zeros with size and eps means the defaults.
 TEST(ZeroedStructs, AreTheDefaults) {
   rmsnorm_options options = {};
   options.size = sizeof options;
@@ -194,8 +194,8 @@ TEST(ZeroedStructs, AreTheDefaults) {
         EXPECT_TRUE(expected == call.Bytes()) << factor << " " << divisor;
       }
     }
-    if (HasWords(function, {"backward"})) continue;  // which gets rstd and needs no eps
-    // eps alone is not a default where it is 0.
+    if (HasWords(function, {"backward"})) continue;  // backward gets rstd and needs no eps
+    // For eps, 0 is a value and not the default.
     options.eps = 0;
     EXPECT_EQ(RMSNORM_OK, function.run({&operands, &options, &context}));
     EXPECT_FALSE(expected == call.Bytes());
@@ -222,7 +222,7 @@ TEST(SmallerOperands, LackOperands) {
   EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, x)));
   EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("x: ")) << rmsnorm_error_message();
   EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, add_to)));
-  // Flags come before all operands, and are not read of what ends before them.
+  // Flags come before all operands. If the struct ends before them, they are not read.
   call.operands.add_to = UINT32_MAX;
   for (const Operand o : {internal::kResidual, internal::kResidualOut, internal::kY,
                           internal::kRstd, internal::kBias}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory directly beside pages that cannot be touched: a byte read or written too far is a crash.
+// Memory between inaccessible pages: a byte read or written too far is a crash.
 #ifndef RMSNORM_TEST_GUARDED_BUFFER_H_
 #define RMSNORM_TEST_GUARDED_BUFFER_H_
 

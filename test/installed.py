@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library of the build directory as its users have it: installed, and found by their builds. The
-environment's RMSNORM_... variables come from test/meson.build."""
+"""The library of the build directory for its users: installed, and found by their builds.
+test/meson.build sets the RMSNORM_... variables."""
 
 import os
 import shutil
@@ -8,8 +8,8 @@ import subprocess
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 MESON = os.environ["RMSNORM_MESON"]
-# The folder of libhwy.pc and the prefix of the Highway that the build took; empty where that was built
-# with it. Users of the static library must get the same one.
+# The folder of libhwy.pc and the prefix of this build's Highway; empty if Highway was built with the
+# library. Users of the static library must get the same Highway.
 HIGHWAY_PKG_CONFIG = os.environ["RMSNORM_HIGHWAY_PKG_CONFIG"]
 HIGHWAY_PREFIX = os.environ["RMSNORM_HIGHWAY_PREFIX"]
 
@@ -20,7 +20,7 @@ def run(*command, **variables):
 
 
 def succeed(*command, **variables):
-    """What the command prints."""
+    """Runs the command and returns its output."""
     done = run(*command, **variables)
     assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -31,18 +31,18 @@ def search_path(*folders):
 
 
 def variables_for(prefix):
-    """The environment in which builds and programs find what was installed there."""
+    """Returns the environment in which builds and programs find the installed files."""
     library_dir = os.path.join(prefix, os.environ["RMSNORM_LIBDIR"])
     return {
         "CMAKE_PREFIX_PATH": search_path(prefix, HIGHWAY_PREFIX),
-        "LD_LIBRARY_PATH": library_dir,  # and not the build directory, which Meson put there
+        "LD_LIBRARY_PATH": library_dir,  # replaces Meson's entry, the build directory
         "PKG_CONFIG_PATH": search_path(os.path.join(library_dir, "pkgconfig"), HIGHWAY_PKG_CONFIG),
     }
 
 
 def install(directory):
-    """Installs into `directory` and returns the prefix, which has been moved from where it was meant
-    to be."""
+    """Installs into `directory` and returns the prefix, after moving it away from its intended
+    place."""
     succeed(
         *(MESON, "install", "-C", os.environ["RMSNORM_BUILD"]),
         *("--no-rebuild", "--quiet", "--destdir", os.path.join(directory, "destdir")),

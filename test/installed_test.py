@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `meson install` installs, and nothing else: the files, with their sizes, the public symbols and
-the libraries needed at run time. Lists them all."""
+"""Lists everything that `meson install` installs, and checks that there is nothing else: files and
+their sizes, public symbols, and libraries needed at run time."""
 
 import os
 import re
@@ -15,7 +15,7 @@ SHARED = os.environ["RMSNORM_LIBRARIES"] != "static"
 LIBRARY = os.path.join(os.environ["RMSNORM_LIBDIR"], "librmsnorm.so")
 COMMAND = next((name for name in FILES if name.endswith("/rmsnorm")), None)
 LARGEST = int(os.environ["RMSNORM_LARGEST_LIBRARY"])  # bytes
-# These come with every C and C++ compiler; which of them a binary needs is up to that.
+# These come with every C and C++ compiler; the compiler chooses which of them a binary needs.
 RUNTIME = re.compile(r"(libc|libm|libgcc_s|libc\+\+abi|libunwind|ld-.*)\.so\.\d+")
 
 
@@ -71,7 +71,7 @@ class Installed(unittest.TestCase):
 
     @unittest.skipUnless(SHARED, "no shared library")
     def test_symbols(self):
-        """The library has those that the test `abi` sees in its own build of it."""
+        """The library has the same symbols as the recorded interface."""
         dump = xml.etree.ElementTree.parse(os.environ["RMSNORM_DUMP"]).getroot()
         recorded = [f"{s.get('name')}@@{s.get('version')}" for s in dump.iter("elf-symbol")]
         printed = succeed("readelf", "--dyn-syms", "--wide", self.path(LIBRARY))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels are given where tests call them directly.
+// The arguments for direct calls of kernels.
 #ifndef RMSNORM_TEST_KERNEL_CALL_H_
 #define RMSNORM_TEST_KERNEL_CALL_H_
 
@@ -38,7 +38,7 @@ struct KernelCall {
     norm.root.inverse_divisor = 1 / divisor;
   }
 
-  // An operand with a row, or an element, for each row of x.
+  // Sets an operand with one row, or one element, per row of x.
   void Set(Operand operand, const Tensor& rows) {
     const rmsnorm_view view = rows.view();
     norm.dtype[operand] = view.dtype;
@@ -49,7 +49,7 @@ struct KernelCall {
     }
   }
 
-  // One that all rows share: a weight, a bias, or the sums of a gradient.
+  // Sets an operand that all rows share: a weight, a bias, or the sums of a gradient.
   void Share(Operand operand, const float* columns) {
     run.Set(operand, const_cast<float*>(columns), 0);
   }

@@ -1,37 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the built kernels are made of, where no result shows it: a compiler that takes vectors apart makes
-kernels of the same bits that are many times slower."""
+"""Checks the instructions of the built kernels, which results do not show: if a compiler takes vectors
+apart, the kernels have the same bits but are many times slower."""
 
 import os
 import re
 import subprocess
 import unittest
 
-# A 16-bit element moved by itself: between a vector and another register, or between memory and a general
-# register.
+# A move of a single 16-bit element: between a vector and another register, or between memory and a
+# general register.
 ELEMENT_MOVE = re.compile(r"vp(extr|insr)[bw] |movzwl .*\(|mov +%(ax|bx|cx|dx|si|di|bp|r\d+w),.*\(")
 
-# In one function. As many would be half a vector of AVX2, taken apart. Correct kernels have up to 2: the
-# end of a row, stored by halves of what is left, and the padding of a struct. The test for zeros by clang
-# 19 had 28 and more, tails of f16 by clang 14 had 14 and more, and loops over the elements of a tail had
-# up to 104 by gcc 12. clang makes calls of memcpy of such loops.
+# The limit in one function. A half vector of AVX2, taken apart, has 8 moves. Correct kernels have up to
+# 2: they store the end of a row in halves, and copy the padding of a struct. clang 19's test for zeros
+# had at least 28, clang 14's tails of f16 had at least 14, and gcc 12's loops over the elements of a tail
+# had up to 104. clang turns such loops into calls of memcpy.
 MANY_ELEMENT_MOVES = 8
 
-# Arithmetic, comparison or conversion of a single f32 or f64. Divisions and roots apart: a loop that has
-# one goes over rows, which have a few such numbers each.
+# Arithmetic, comparison or conversion of a single f32 or f64. Divisions and roots are separate: a loop
+# with one of them goes over rows, which have a few such numbers each.
 SCALAR = re.compile(
     r"v(f?n?m(add|sub)(132|213|231)?|mul|add|sub|max|min|u?comi|cmp[a-z]*|cvt\w*)s[sd](2\w+)? "
 )
 DIVISION = re.compile(r"v(div|sqrt)[ps][sd] ")
 WIDE_VECTOR = re.compile(r"v.*%[yz]mm")
 
-# In one loop, unless it has three times as many instructions on wide vectors. One such instruction, taken
-# apart, makes 8 scalar ones on AVX2 and 16 on AVX-512. Correct kernels have up to 8 beside 61 vectors.
+# The limit in one loop, unless it has three times as many instructions on wide vectors. One such
+# instruction, taken apart, makes 8 scalar ones on AVX2 and 16 on AVX-512. Correct kernels have up to 8,
+# next to 61 vectors.
 MANY_SCALARS = 9
 
 
 class Kernel:
-    """A function of one target, with address and text of each instruction."""
+    """A function of one target, with the address and text of each instruction."""
 
     def __init__(self, name, target):
         self.name = name
@@ -42,14 +43,15 @@ class Kernel:
         return sum(1 for _, text in self.instructions if pattern.match(text))
 
     def innermost_loops(self):
-        """The instructions between a jump back and where it leads to, unless another such range lies
-        within."""
+        """Yields the instructions from the target of each backward jump to the jump, unless another such
+        range lies within."""
         index = {address: i for i, (address, _) in enumerate(self.instructions)}
         last_begin = -1
         for end, (address, text) in enumerate(self.instructions):
             jump = re.match(r"j\w+ +([0-9a-f]+)", text)
             begin = index.get(int(jump[1], 16), end + 1) if jump else end + 1
-            # Ranges come by their ends: the last one lies within this one if it begins later.
+            # Ranges are ordered by their ends: the previous range lies within this one if it begins
+            # later.
             if last_begin < begin <= end:
                 last_begin = begin
                 yield [text for _, text in self.instructions[begin : end + 1]]
@@ -83,7 +85,7 @@ class KernelInstructions(unittest.TestCase):
         self.assertLessEqual({"AVX2", "AVX3", "AVX3_DL"}, {k.target for k in self.kernels})
 
     def test_one_target_rounds_to_bf16_natively(self):
-        """The others' CPUs may lack the instruction."""
+        """CPUs of the other targets may lack the instruction."""
         self.assertEqual(self.rounding, {"AVX3_DL"})
 
     def test_elements_move_in_vectors(self):
@@ -95,7 +97,7 @@ class KernelInstructions(unittest.TestCase):
         self.assertEqual([k.name for k in self.kernels if k.count(copy)], [])
 
     def test_kernels_keep_to_their_target(self):
-        """Rows in binary64 took 14 to 77 times as long in the scalar loops of the reference."""
+        """Calls of the reference's scalar loops made rows in binary64 14 to 77 times slower."""
         other = set()
         for kernel in self.kernels:
             for _, text in kernel.instructions:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels called directly, for what a call of the library does not reach at once: the prepared
-// weight and bias, which are the library's own memory, beside pages that cannot be touched; results
-// that are written past the caches, which otherwise takes more rows than the last cache holds; and
-// the steps into which a row for many threads is split.
+// Direct calls of the kernels, for situations that calls of the library rarely reach: the prepared
+// weight and bias, which are the library's own memory, at inaccessible pages; results written past
+// the caches, which otherwise needs more rows than the last-level cache holds; and the steps of a
+// row for many threads.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -74,8 +74,8 @@ TEST_P(KernelsTest, StreamOrNotAndNoByteBesideWeightAndBias) {
           return y;
         };
         for (const bool stream : {false, true}) {
-          // Every place of y relative to a cache line comes with some length, and each row has
-          // another.
+          // y begins at every place relative to a cache line, at some length, and each row begins
+          // at a different place.
           const Tensor y(y_dtype, x.rows(), d, d % 32, d % 7);
           const Tensor expected = run(reference_, y, false);
           ASSERT_TRUE(expected.IsPaddingWiped());
@@ -88,10 +88,10 @@ TEST_P(KernelsTest, StreamOrNotAndNoByteBesideWeightAndBias) {
   }
 }
 
-// Rows of lengths that have loops of their own, with others than normal ones at every place.
+// Rows with lengths that have separate loops. Special rows take turns at every place.
 class KnownLengthTest : public KernelsTest {
  protected:
-  // What forward leaves.
+  // The results of forward.
   struct Results {
     Tensor y;
     Tensor rstd;
@@ -113,7 +113,7 @@ class KnownLengthTest : public KernelsTest {
     return call;
   }
 
-  // As many rows as there are bits, a normal one where the bit is 0.
+  // `rows` rows. A row is normal if its bit in `special` is 0.
   Tensor SomeSpecial(rmsnorm_dtype dtype, size_t rows, size_t d, unsigned special) {
     Tensor x(dtype, rows, d);
     for (size_t row = 0; row < rows; ++row) {
@@ -126,11 +126,11 @@ class KnownLengthTest : public KernelsTest {
   }
 };
 
-// The lengths of which kernels know something, and those around them: rows are held in one to four
-// pairs of registers, which they fill or not.
+// Lengths that are constants in kernels, and lengths around them: rows occupy one to four pairs of
+// registers, completely or partly.
 const SizeList kKnownLengths = {1, 31, 32, 33, 64, 65, 80, 96, 97, 127, 128};
 
-// Where y begins and how its rows lie, as elements past a cache line and between rows.
+// Where y begins and how its rows lie: elements past a cache line, and elements between rows.
 struct Place {
   size_t offset;
   size_t padding;
@@ -166,7 +166,7 @@ TEST_P(KnownLengthTest, SpecialRowsAnywhere) {
   }
 }
 
-// Four rows of x that are one and the same, which stays as it was.
+// Four rows of x share the same memory, which must stay unchanged.
 TEST_P(KnownLengthTest, InPlaceAndRepeated) {
   for (const size_t d : kKnownLengths) {
     for (unsigned special = 0; special < 16; ++special) {

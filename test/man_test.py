@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""doc/rmsnorm.1 is well-formed, and has the commands and options that the command prints, no more
-and no fewer."""
+"""doc/rmsnorm.1 is well-formed, and has exactly the commands and options that the command
+prints."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def printed_help(*command):
 
 
 def printed_options(*command):
-    """The long options in the help of a command, each with the words it may take."""
+    """Returns the long options in the help of a command, each with its possible words."""
     options = {}
     for name, rest in re.findall(r"^  (?:-h,)?(--\S+)(.*)", printed_help(*command), re.M):
         choices = re.match(r" \S+:\{(.*?)\}", rest)
@@ -31,7 +31,7 @@ def printed_options(*command):
 
 
 def page_options(section):
-    """The same in a section of the page."""
+    """Returns the long options in a section of the page."""
     options = {}
     for line in re.findall(r"^\.It (Fl .*)", section, re.M):
         choices = re.search(r" Cm (.*)", line)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of doc/migration.md: with the options of a row the library gives what the row's system
-// gave, and with others it does not.
+// The tables of doc/migration.md: with a row's options, the library gives the results of the row's
+// system; with other options, it does not.
 //
-// The environment names the table, RMSNORM_MIGRATION_TABLE, and the folder of what the systems
-// gave, RMSNORM_DATA; make.py there says what is in the file.
+// The environment variable RMSNORM_MIGRATION_TABLE names the table, and RMSNORM_DATA the folder of
+// the systems' results; make.py there describes the file.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,7 @@ std::vector<std::string> Split(const std::string& text, char separator) {
   return parts;
 }
 
-// A row: from a column's name to the text of its cell, which is empty for columns of other tables.
+// A row: column names and the text of their cells, which is empty for columns of other tables.
 class Row {
  public:
   std::string& operator[](const std::string& column) { return cells_[column]; }
@@ -83,7 +83,7 @@ std::vector<Row> ReadTables(const std::string& page) {
   return rows;
 }
 
-// rmsnorm_dtype_name() the other way around.
+// The inverse of rmsnorm_dtype_name().
 rmsnorm_dtype DtypeOfTag(const std::string& tag) {
   for (const rmsnorm_dtype dtype : kDtypes) {
     if (tag == rmsnorm_dtype_name(dtype)) return dtype;
@@ -133,7 +133,7 @@ Options OptionsOf(const Row& row) {
   return options;
 }
 
-// ------------------------------------------------------------------- what the systems were asked
+// ----------------------------------------------------------------- the systems' inputs and results
 
 // Element counts of the rows in the file.
 const std::vector<std::string> kSizes = {"64", "100"};
@@ -149,17 +149,17 @@ struct Case {
   std::string name;
   Options options;
   const StoredTensor* x;
-  const StoredTensor* weight;            // null where there is none
-  const StoredTensor* post_norm_weight;  // null where there is none
-  const StoredTensor* gate;              // null where there is none
-  const StoredTensor* residual;          // null where there is none
-  rmsnorm_dtype y_dtype;                 // as the table says
-  const StoredTensor* y;                 // what the system gave
+  const StoredTensor* weight;            // null if absent
+  const StoredTensor* post_norm_weight;  // null if absent
+  const StoredTensor* gate;              // null if absent
+  const StoredTensor* residual;          // null if absent
+  rmsnorm_dtype y_dtype;                 // from the table
+  const StoredTensor* y;                 // the system's result
   const StoredTensor* sum;               // its residual stream, or null
   bool in_two_phases;                    // the sums of residual + x scale residual_out
 
   size_t d() const { return y->shape.back(); }
-  // The type that n is rounded to before it is scaled, or would be in another rounding order.
+  // The type to which n is rounded before the weight, or would be in another rounding order.
   rmsnorm_dtype TypeOfN() const {
     const bool is_sum =
         residual != nullptr && options.residual_rounding == ResidualRounding::rounded;
@@ -174,7 +174,7 @@ struct Result {
   std::string sum;
 };
 
-// What the library makes of a case with these options.
+// The library's results for a case with these options.
 Result Compute(const Case& c, const Options& options) {
   const auto view = [&c](const void* data, rmsnorm_dtype dtype) {
     const std::vector<size_t>& shape = c.y->shape;
@@ -217,10 +217,10 @@ Result Compute(const Case& c, const Options& options) {
 
 // -------------------------------------------------------------------------------- the comparison
 
-// How far two computations of a row in f32 may be apart, relatively: this library's bound on the
-// inverse RMS (rmsnorm.h; the rows are short), and the system's. That adds d squares in any order:
-// d roundings, halved by the root, and four for mean, eps, root and reciprocal. On either side
-// three more follow: two products and offset + weight.
+// The relative difference that two computations of a row in f32 may have: this library's bound on
+// the inverse RMS (rmsnorm.h; the rows are short), plus the system's. The system adds d squares in
+// any order: d roundings, halved by the root, and four for mean, eps, root and reciprocal. Both
+// have three more: two products and offset + weight.
 double Float32Bound(size_t d) {
   const double k = std::ceil(static_cast<double>(d) / 128);
   const double ours = (k + 7) / 2 + 4 + 3;
@@ -228,9 +228,9 @@ double Float32Bound(size_t d) {
   return (ours + theirs) * 0x1p-24;
 }
 
-// The same for a case: a gate brings this library's 2 units in the last place and 4 of the system,
-// of exp, sum, quotient and product, and its product. Before the norm it does so in the element
-// and in the RMS. A post-norm's error stands in the RMS of the sum.
+// The same for a case. A gate adds this library's 2 units in the last place, 4 of the system (exp,
+// sum, quotient and product), and its product. Before the norm, it adds them in the element and in
+// the RMS. The error of a post-norm enters the RMS of the sum.
 double Float32Bound(const Case& c) {
   constexpr double kGate = 14 * 0x1p-24;
   double bound = Float32Bound(c.d());
@@ -240,9 +240,9 @@ double Float32Bound(const Case& c) {
   return bound;
 }
 
-// How far an element of the sum may be apart, where a post-norm gives what is added to the
-// residual: as far as an element of that norm, and one unit in the last place of the sum. Else the
-// sums are the same.
+// The difference that an element of the sum may have. If a post-norm comes before the addition: the
+// difference of that norm's element, plus one unit in the last place of the sum. Otherwise the sums
+// are equal.
 double SumBound(const Case& c, size_t i) {
   if (c.post_norm_weight == nullptr) return 0;
   const rmsnorm_dtype dtype = DtypeOf(*c.sum);
@@ -252,16 +252,16 @@ double SumBound(const Case& c, size_t i) {
          Ulp(dtype, sum);
 }
 
-// Two such results round to different numbers of 16 bits where one of them lies that close to the
-// middle between two. For f16 and d = 100 the bound is a 120th of a unit in the last place, so that
-// this is the lot of a 60th of all results, and of twice as many where n is rounded before. Another
-// order of rounding changes from a seventh of them up.
+// Two such results round to different 16-bit numbers if one of them is that close to the middle
+// between two numbers. For f16 and d = 100 the bound is a 120th of a unit in the last place, so
+// this happens to a 60th of all results, and to twice as many if n is rounded before the weight. A
+// different rounding order changes at least a seventh of them.
 constexpr double kMostRoundedApart = 1.0 / 20;
 
-// Whether `actual` is what the system gave: within one unit in the last place of 16 bits, one more
-// where n was rounded before, and where that times the weight was; within the bounds in f32, and
-// one unit of n where that was rounded to 16 bits; and rarely rounded apart. An element of the sum
-// that is rounded apart by a post-norm moves its element of y as far.
+// Whether `actual` is the system's result. It may differ by one unit in the last place of 16 bits,
+// one more if n was rounded first, and one more if n times the weight was. In f32 it must be within
+// the bounds, plus one unit of n if that was rounded to 16 bits. Few elements may be rounded apart.
+// If a post-norm rounds an element of the sum apart, its element of y moves as far.
 testing::AssertionResult IsWhatTheSystemGave(const Case& c, const std::string& actual) {
   const rmsnorm_dtype dtype = DtypeOf(*c.y);
   const size_t count = c.y->data.size() / rmsnorm_dtype_size(dtype);
@@ -362,7 +362,7 @@ TEST_F(MigrationTest, TheTableSaysWhatTheSystemGives) {
     const Result result = Compute(c, c.options);
     EXPECT_TRUE(IsWhatTheSystemGave(c, result.y));
     if (c.sum != nullptr && c.post_norm_weight == nullptr) {
-      EXPECT_EQ(result.sum, c.sum->data);  // one addition, rounded once: bits
+      EXPECT_EQ(result.sum, c.sum->data);  // one addition, rounded once: the same bits
     } else if (c.sum != nullptr) {
       const rmsnorm_dtype dtype = DtypeOf(*c.sum);
       for (size_t i = 0; i < result.sum.size() / rmsnorm_dtype_size(dtype); ++i) {
@@ -399,8 +399,7 @@ TEST_F(MigrationTest, AnotherWeightOffsetIsSeen) {
   }
 }
 
-// Where n has 24 bits the orders are one, and where it is neither scaled nor made of a rounded
-// inverse.
+// The orders are equal if n has 24 bits, and if there is neither a weight nor a rounded inverse.
 TEST_F(MigrationTest, AnotherRoundingOrderIsSeen) {
   for (const Case& c : cases_) {
     if (c.weight == nullptr && c.options.rounding != Rounding::inverse) continue;
@@ -416,7 +415,7 @@ TEST_F(MigrationTest, AnotherRoundingOrderIsSeen) {
   }
 }
 
-// Where the residual is f32 the two orders are one.
+// Both orders are equal if the residual is f32.
 TEST_F(MigrationTest, AnotherRoundingOfTheResidualIsSeen) {
   size_t residuals = 0;
   for (const Case& c : cases_) {
@@ -494,8 +493,8 @@ size_t ElementsApart(const Case& c, const std::string& actual) {
   return apart;
 }
 
-// One call scales the sum whose RMS it takes: the unrounded one, which is seen, or the rounded one,
-// whose RMS differs so little that other elements tell of it only by their number.
+// One call scales the sum whose RMS it computes. The unrounded sum is a visible difference. The RMS
+// of the rounded sum differs so little that only the number of different elements shows it.
 TEST_F(MigrationTest, OneCallInPlaceOfTwoPhasesIsSeen) {
   size_t in_one_call = 0, in_two_phases = 0;
   for (const Case& c : cases_) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module: a weight that is kept, and calls that are the plain ones with it.
+// The module keeps a weight; its calls equal plain calls with that weight.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,8 @@ TEST(Module, BeginsWithAWeightOfOnes) {
   }
 }
 
-// The weight is rounded to the module's type when it is set, and again to the type it is read in.
+// The weight is rounded to the module's type when it is set, and to the output's type when it is
+// read.
 TEST(Module, KeepsItsWeightInItsType) {
   Random random(71);
   for (const rmsnorm_dtype dtype : kDtypes) {
@@ -75,7 +76,7 @@ TEST(Module, KeepsACopyOfItsWeight) {
   EXPECT_TRUE(SameBits(before, Weight(norm, RMSNORM_F32)));
 }
 
-// Beside pages that cannot be touched.
+// Weights lie next to inaccessible pages.
 TEST(Module, TouchesNothingBesideAWeight) {
   const GuardedBuffer buffer(5000 * sizeof(float));
   for (size_t d = 1; d <= 5000; d += d < 300 ? 1 : 997) {
@@ -152,7 +153,7 @@ Context Counting(int& calls) {
   return context;
 }
 
-// Calls without a context run in the module's own, the others in the one that they bring.
+// Calls without a context run in the module's own; other calls run in the context they pass.
 TEST(Module, RunsInItsContextOrInThatOfTheCall) {
   int own = 0;
   int others = 0;
@@ -199,7 +200,7 @@ TEST(Module, RunsInItsContextOrInThatOfTheCall) {
   EXPECT_FALSE(was_called(own));
 }
 
-// The text of its target is the caller's, and may be gone.
+// The text of a target belongs to the caller, and may disappear.
 TEST(Module, KeepsItsTarget) {
   std::string name = kReference;
   const RmsNorm norm(kD, {}, Dtype::f32, OnTarget(name));
@@ -213,11 +214,11 @@ TEST(Module, KeepsItsTarget) {
 
 // ----------------------------------------------------------------------------------- dense rows
 
-// A call of dense rows: what its pointers are, in their order, and the call.
+// A call for dense rows: the operands of its pointers, in order, and the function.
 struct DenseCall {
   std::string name;
   bool backward;
-  bool f32_stream;  // residual and residual_out are f32 whatever the type of x
+  bool f32_stream;  // residual and residual_out are f32 for every type of x
   std::vector<const rmsnorm_view * rmsnorm_operands::*> fields;
   rmsnorm_status (*run)(const rmsnorm_module*, rmsnorm_dtype, size_t rows, char* const* pointers);
 };
@@ -287,10 +288,10 @@ const DenseCall kDenseCalls[] = {
      }},
 };
 
-// Bytes from the start of the memory to each pointer, or none for a null pointer.
+// Bytes from the start of the memory to each pointer, or nothing for a null pointer.
 using Places = std::vector<std::optional<size_t>>;
 
-// The same call with views: the same status and message, and the same bits in all of the memory.
+// Makes the same call with views: status, message and all bytes of the memory must be equal.
 rmsnorm_status ExpectSameAsViews(const DenseCall& call, const rmsnorm_module* module,
                                  rmsnorm_dtype dtype, size_t rows, const Places& places,
                                  const Tensor& memory) {
@@ -308,7 +309,7 @@ rmsnorm_status ExpectSameAsViews(const DenseCall& call, const rmsnorm_module* mo
     const auto is = [&](const rmsnorm_view* rmsnorm_operands::*field) {
       return call.fields[i] == field;
     };
-    // Without rows a null dx is a place for none.
+    // Without rows, a null dx is valid memory.
     const bool optional = is(&rmsnorm_operands::rstd) || is(&rmsnorm_operands::dw) ||
                           (is(&rmsnorm_operands::dx) && rows > 0);
     const bool in_f32 =
@@ -343,7 +344,7 @@ Tensor RandomMemory(Random& random, rmsnorm_dtype dtype, size_t bytes) {
   return memory;
 }
 
-// Plain calls go by without the checks of others, and must refuse what those refuse.
+// Plain calls skip the checks of other calls, but must refuse the same arguments.
 TEST(DenseRows, AreRefusedAsViewsAre) {
   Random random(86);
   const size_t d = 8;
@@ -383,7 +384,7 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
           const size_t span = rows * d * rmsnorm_dtype_size(dtype);
           for (size_t j = 0; j < usual.size(); ++j) {
             for (const size_t bytes : SizeList{0, 4, span / 2, span - 4, span, span + 4}) {
-              if (bytes > span + 4) continue;  // there are no rows
+              if (bytes > span + 4) continue;  // without rows
               places[i] = *usual[j] + bytes;
               compare(dtype, rows, places);
               places[i] = *usual[j] - bytes;
@@ -412,7 +413,7 @@ TEST(Module, AllocatesNothingInForward) {
           Tensor x(dtype, rows, d);
           Tensor residual(dtype, rows, d);
           Random random(83);
-          FillMixed(random, x);  // the cold path too
+          FillMixed(random, x);  // includes the cold path
           FillMixed(random, residual);
           std::vector<float> rstd(rows);
           const ForwardOperands plain = NormOperands(x, nullptr, x, &rstd);
@@ -428,7 +429,7 @@ TEST(Module, AllocatesNothingInForward) {
                                                residual.data(), residual.data(), x.data(), nullptr,
                                                nullptr));
           };
-          run();  // threads of OpenMP's begin with the first call
+          run();  // OpenMP's threads start with the first call
           const int before = Allocations();
           run();
           EXPECT_EQ(before, Allocations());
@@ -438,7 +439,7 @@ TEST(Module, AllocatesNothingInForward) {
   }
 }
 
-// The C++ face of several norms allocates nothing itself.
+// The C++ form of several norms allocates nothing itself.
 TEST(Allocations, OfSeveralNormsAreThoseOfTheCFunction) {
   const RmsNorm norm(kD);
   std::vector<std::vector<float>> x(16, std::vector<float>(kD, 2.0f));
@@ -462,7 +463,7 @@ TEST(Allocations, OfSeveralNormsAreThoseOfTheCFunction) {
   EXPECT_NEAR(1, x[15][kD - 1], 1e-4f);
 }
 
-// Without rows no pointer is needed, and a gradient by the weight is zeros.
+// Without rows, no pointer is needed, and a gradient by the weight is zeros.
 TEST(DenseRows, MayBeNone) {
   const RmsNorm norm(kD);
   norm.norm<float>(nullptr, nullptr, 0);
@@ -473,7 +474,7 @@ TEST(DenseRows, MayBeNone) {
   EXPECT_EQ(std::vector<float>(kD, 0.0f), dw);
 }
 
-// An int, and a negative number of rows is refused.
+// Any integer type works; a negative number of rows is refused.
 TEST(DenseRows, AreCountedByAnyInteger) {
   const int d = 4;
   RmsNorm norm(d);
@@ -509,7 +510,7 @@ TEST(Description, NamesEachOptionThatIsNotTheDefault) {
   EXPECT_EQ("RmsNorm(1, eps=1e-06, f32)", RmsNorm(1, 1e-6f).description());
   EXPECT_EQ("RmsNorm(2, eps=0, f16)", RmsNorm(2, 0.0f, Dtype::f16).description());
   Options of_one;
-  of_one.factor = 1;  // as the default
+  of_one.factor = 1;  // the same as the default
   EXPECT_EQ("RmsNorm(1, eps=1e-05, f32)", RmsNorm(1, of_one).description());
 
   const std::string defaults = RmsNorm(8).description();
@@ -541,7 +542,7 @@ TEST(Description, NamesEachOptionThatIsNotTheDefault) {
   names("target=reference", [](Options&, Context& c) { c.target = "reference"; });
 }
 
-// A point and no grouping, whatever the process prints numbers like.
+// Text has a decimal point and no grouping, even if the process uses another locale.
 class German : public std::numpunct<char> {
   char do_decimal_point() const override { return ','; }
   char do_thousands_sep() const override { return '.'; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of forward(): what they are given and what they give.
+// Calls of forward(): their inputs and results.
 #ifndef RMSNORM_TEST_NORMS_H_
 #define RMSNORM_TEST_NORMS_H_
 
@@ -15,28 +15,28 @@
 
 namespace rmsnorm::test {
 
-// What a call is given. y and residual_out are what their memory holds before it.
+// The inputs of a call. y and residual_out have the contents of their memory before the call.
 struct NormInputs {
   Tensor x;
   std::optional<Tensor> residual = {};
   std::optional<Tensor> weight = {};
   std::optional<Tensor> bias = {};
-  std::vector<double> sums = {};  // empty for none; as the results' sums
+  std::vector<double> sums = {};  // may be empty; laid out as the results' sums
   std::optional<Tensor> y = {};
   std::optional<Tensor> residual_out = {};
-  bool y_in_place = false;         // y is what x is a copy of
-  bool residual_in_place = false;  // residual_out is what residual is a copy of
-  bool rstd = true;                // asked for
-  bool sums_out = false;           // asked for
+  bool y_in_place = false;         // y replaces x; x is a copy of it
+  bool residual_in_place = false;  // residual_out replaces residual, a copy of it
+  bool rstd = true;                // requested
+  bool sums_out = false;           // requested
   size_t step = 1;                 // elements from one number for a row to the next
   SizeList leading = {};           // of all rows; empty for one dimension over them
-  SizeList weight_leading = {};    // empty for none
-  SizeList bias_leading = {};      // empty for none
+  SizeList weight_leading = {};    // may be empty
+  SizeList bias_leading = {};      // may be empty
 
   SizeList Leading() const { return leading.empty() ? SizeList{x.rows()} : leading; }
 };
 
-// What it leaves there. Of rstd and sums every step-th number is a row's.
+// The results of a call. In rstd and sums, every step-th number belongs to a row.
 struct NormResults {
   std::optional<Tensor> y;
   std::optional<Tensor> residual_out;
@@ -44,7 +44,7 @@ struct NormResults {
   std::vector<double> sums;
 };
 
-// A view of numbers of which every step-th is a row's.
+// A view of numbers; every step-th number belongs to a row.
 template <class AnyView, class T>
 AnyView PerRow(T* numbers, const NormInputs& inputs) {
   const SizeList leading = inputs.Leading();
@@ -73,7 +73,7 @@ inline NormResults ComputeNorm(const NormInputs& inputs, const Options& options,
   NormResults results = {inputs.y, inputs.residual_out, {}, {}};
   if (inputs.rstd) results.rstd.assign(numbers, kWiped);
   if (inputs.sums_out) results.sums.assign(numbers, kWiped);
-  // In place, two views have the same memory, each with the type of its own.
+  // In place, two views share memory and may have different types.
   const auto input = [&](const Tensor& rows, const std::optional<Tensor>& output, bool in_place) {
     rmsnorm_view view = (in_place ? *output : rows).view(leading);
     view.dtype = rows.dtype();
@@ -97,7 +97,7 @@ inline NormResults ComputeNorm(const NormInputs& inputs, const Options& options,
   return results;
 }
 
-// Compares all bytes of what was asked for.
+// Compares all bytes of the requested outputs.
 inline testing::AssertionResult SameBits(const NormResults& expected, const NormResults& actual) {
   for (const auto& [name, output] :
        {std::pair{"y", &NormResults::y}, {"residual_out", &NormResults::residual_out}}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An independent computation of RMSNorm, from the formula, and how far the library's numbers may
-// lie from it. It shares no code with lib/ and does not follow its order of summation.
+// An independent computation of RMSNorm, from the formula, and the bounds for the library's
+// results. It shares no code with lib/ and has its own order of summation.
 #ifndef RMSNORM_TEST_ORACLE_H_
 #define RMSNORM_TEST_ORACLE_H_
 
@@ -44,28 +44,28 @@ inline double ExactInverseRms(double sum, size_t d, const Options& options) {
          (options.eps_placement == EpsPlacement::floor && root < options.eps ? options.eps : root);
 }
 
-// How far the library's r may lie from the exact one, relative to it, for a row that is computed in
-// f32, a divisor of at least 1 and an eps of at most 2^100. With u = 2^-24, half the distance from
-// 1 to the next f32:
+// The relative bound of the library's r, for a row that is computed in f32, a divisor of at least 1
+// and an eps of at most 2^100. With u = 2^-24, half the distance from 1 to the next f32:
 //
-// An element takes part in at most m = k + 7 + b roundings until it is in the sum of the row: one
-// in each fma of its lane from its own on, of which there are up to k = ceil(min(d, 4096) / 128);
-// seven in the fold of 128 lanes; one for each of the b = ceil(d / 4096) - 1 further blocks (the
-// first is added to 0, which is exact). Each rounding multiplies what it rounds by 1 + e, |e| <= u
-// / (1 + u). All terms are positive, so the sum is off by a factor between (1 + u)^-m and (1 + u /
-// (1 + u))^m, thus by m u and a remainder of less than m^2 u^2 / 2 + .... The inverse of D
-// rounds once more. Then
-//   eps inside:  fma rounds once, and eps dampens what is there; the root halves it, (m + 2) u / 2;
+// An element passes through at most m = k + 7 + b roundings on its way into the sum of the row: one
+// in each fma of its lane from its own on, at most k = ceil(min(d, 4096) / 128); seven in the fold
+// of 128 lanes; and one for each of the b = ceil(d / 4096) - 1 further blocks (the first block is
+// added to 0, which is exact). Each rounding multiplies its operand by 1 + e, |e| <= u / (1 + u).
+// All terms are positive, so the sum is off by a factor between (1 + u)^-m and (1 + u / (1 + u))^m,
+// that is by m u and a remainder of less than m^2 u^2 / 2 + .... The inverse of D rounds once more.
+// Then
+//   eps inside:  fma rounds once, and eps reduces the error; the root halves it, (m + 2) u / 2;
 //                root and reciprocal round once each: (m + 2) / 2 + 2 = m / 2 + 3 in all;
 //   eps outside: the product with the inverse rounds once, and the root halves (m + 2) u; the root,
 //                the addition of eps and the reciprocal round once each: m / 2 + 4.
-// With eps inside, the 4 in the bound leaves u for the remainders, enough up to m = 5,000, that is
-// for rows of 20 million elements: (m u)^2 is of the order of m^2 2^-24 u. With eps outside it
-// leaves nothing, and the bound holds to first order: a row would exceed it only if all its
+// With eps inside, the 4 in the bound leaves u for the remainders. That is enough up to m = 5,000,
+// for rows of 20 million elements: (m u)^2 is of the order of m^2 2^-24 u. With eps outside,
+// nothing is left, and the bound holds to first order: a row could exceed it only if all its
 // roundings erred by u in one direction.
 //
-// Squares below 2^-126 are rounded to a multiple of 2^-149. That is d 2^-150 / D <= 2^-150 d under
-// the root at most, beside the at least 2^-100 there: no part of u for any d that memory can hold.
+// Squares below 2^-126 are rounded to a multiple of 2^-149. Under the root, this is at most d
+// 2^-150 / D <= 2^-150 d, where the sum is at least 2^-100: much less than u for any d that fits
+// into memory.
 inline double InverseRmsBound(size_t d) {
   const auto ceil_div = [](size_t a, size_t b) { return (a + b - 1) / b; };
   const double k = static_cast<double>(ceil_div(std::min<size_t>(d, 4096), 128));
@@ -73,19 +73,18 @@ inline double InverseRmsBound(size_t d) {
   return ((k + 7 + b) / 2 + 4) * std::ldexp(1.0, -24);
 }
 
-// Rows that are computed in binary64 are off by the same number of roundings of 2^-53; this is
-// above that for every row here, and leaves room for the oracle's own.
+// Rows in binary64 have the same number of roundings, of 2^-53 each. This bound is larger for every
+// row here, and covers the oracle's own errors.
 constexpr double kColdBound = 0x1p-46;
 
-// Whether a row is certainly computed in binary64, as the value under the root leaves
-// [2^-100, the largest f32] by more than the error of the f32 sum. The other bound is the wider
-// one.
+// Whether a row is certainly computed in binary64: the value under the root is outside [2^-100, the
+// largest f32] by more than the error of the f32 sum. The other bound is the wider one.
 inline bool IsCold(double under_root) {
   return !(under_root >= 0x1.FEp-101 && under_root <= 0x1.01p128);
 }
 
 // The steps after the inverse RMS (doc/definition.md, section 5): n = x r in f32, rounded to the
-// type of x or not, then the weight, the bias (null for none) and the type of y. The product of two
+// type of x or not, then the weight, the bias (may be null) and the type of y. The product of two
 // f32 is exact in binary64.
 inline double ScaledElement(double x, double r, double weight, const double* bias,
                             rmsnorm_dtype x_dtype, rmsnorm_dtype y_dtype, const Options& options) {
@@ -104,19 +103,18 @@ inline double PreparedWeight(const Tensor* weight, size_t row, size_t j, const O
   return RoundTo(RMSNORM_F32, static_cast<double>(options.weight_offset) + weight->get(row, j));
 }
 
-// Whether a number lies between what the two ends of a range gave. Where one gave NaN, as where a
-// product with an infinite weight vanishes at that end, NaN will do.
+// Whether a number lies between the results for the two ends of a range. If one result is NaN (a
+// product with an infinite weight vanishes at that end), NaN is right.
 inline bool IsBetween(double actual, double a, double b) {
   if (std::isnan(actual)) return std::isnan(a) || std::isnan(b);
   if (std::isnan(a) != std::isnan(b)) return actual == (std::isnan(a) ? b : a);
   return std::min(a, b) <= actual && actual <= std::max(a, b);
 }
 
-// Holds a row of y, and its rstd (null where none was asked for), to the oracle, given the row's
-// sum of squares. Rows of x take the rows of the weight and of the bias (each null for none) in
-// turn. Every operation after r rises or falls steadily with r, so y must lie between what the two
-// ends of r's range give. With that it is within half an ulp of its type, plus the bound and the
-// roundings of the products, of the exact value.
+// Checks a row of y, and its rstd (may be null), given the sum of squares of the row. Rows of x use
+// the rows of the weight and of the bias (each may be null) in turn. Every operation after r is
+// monotonic in r, so y must lie between the results for the two ends of r's range. Then y is within
+// half an ulp of its type, plus the bound and the roundings of the products, of the exact value.
 inline testing::AssertionResult RowIsWithinBound(double sum, const Tensor& x, const Tensor* weight,
                                                  const Tensor& y, const float* rstd, size_t row,
                                                  const Options& options,
@@ -150,7 +148,7 @@ inline testing::AssertionResult RowIsWithinBound(double sum, const Tensor& x, co
   return testing::AssertionSuccess();
 }
 
-// The same with the row's own sum.
+// Computes the sum from the row itself.
 inline testing::AssertionResult RowIsWithinBound(const Tensor& x, const Tensor* weight,
                                                  const Tensor& y, const float* rstd, size_t row,
                                                  const Options& options,

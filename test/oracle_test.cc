@@ -22,7 +22,7 @@ enum class Adversary {
   kConstant,        // every lane and fold rounds the same way for long stretches
   kDominatingUp,    // the first element of a block is 1; each later one adds just over half an ulp
   kDominatingDown,  // each later one adds just under half an ulp, and is lost
-  kOneBlock,        // the first block is large; each later block's sum adds just over half an ulp
+  kOneBlock,        // the first block is large; each later block's sum adds over half an ulp
   kGrowing,
   kFalling,
 };
@@ -51,7 +51,8 @@ void FillAdversary(Random& random, Adversary adversary, Tensor& x, size_t row) {
         value = j % 4096 == 0 ? 1 : 0x1.FFEp-13;
         break;
       case Adversary::kOneBlock:
-        // 4,096 squares of 2^-18 (1 + 2^-12) make 2^-24 (1 + 2^-11), half an ulp of 1 and more.
+        // 4,096 squares of 2^-18 (1 + 2^-12) make 2^-24 (1 + 2^-11), slightly more than half an ulp
+        // of 1.
         value = j == 0 ? 1 : j < 4096 ? 0 : 0x1.001p-18;
         break;
       case Adversary::kGrowing:
@@ -65,8 +66,7 @@ void FillAdversary(Random& random, Adversary adversary, Tensor& x, size_t row) {
   }
 }
 
-// A rounding error of half an ulp of the type, and the bound of r with one rounding for each
-// product.
+// Half an ulp of the type for its rounding, plus the bound of r with one rounding for each product.
 double ElementBound(double exact, size_t d, rmsnorm_dtype y_dtype) {
   const Format format = FormatOf(y_dtype);
   const double relative = InverseRmsBound(d) + 2 * 0x1p-24;
@@ -78,8 +78,8 @@ double ElementBound(double exact, size_t d, rmsnorm_dtype y_dtype) {
 constexpr EpsPlacement kPlacements[] = {EpsPlacement::inside, EpsPlacement::outside,
                                         EpsPlacement::floor};
 
-// Nothing but the number of roundings depends on the length: long rows take the defaults' divisor
-// and offset, and no bias.
+// Only the number of roundings depends on the length: long rows use the default divisor and offset,
+// and no bias.
 bool IsShort(size_t d) { return d <= 300; }
 
 std::vector<Options> EveryOption(size_t d) {
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, OracleTest,
                                          4097, 8193, 16385),
                          testing::PrintToStringParamName());
 
-// The bound says something only if rows come near it.
+// The bound is useful only if rows come near it.
 TEST(Bound, IsNotMuchWiderThanWhatAdversariesReach) {
   Random random(3);
   const size_t d = 4096;
@@ -192,7 +192,7 @@ TEST(Bound, HoldsForManyBlocks) {
   }
 }
 
-// The same said in ulp: y is half an ulp of its type plus the bound away from the exact value.
+// The same in ulp: y is within half an ulp of its type plus the bound of the exact value.
 TEST(Elements, AreWithinHalfAnUlpAndTheBound) {
   Random random(5);
   for (const size_t d : SizeList{1, 64, 1000, 4096, 16385}) {

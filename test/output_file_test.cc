@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An output of a command on files appears whole or not at all: full disks, signals, links,
-// permissions, and the order in which outputs are brought to the disk, for which the linker puts
+// permissions, and the order in which outputs reach the disk. For the order, the linker puts
 // functions below in place of fsync() and rename() (--wrap).
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ namespace rmsnorm::test {
 namespace {
 
 Words calls;
-size_t refused;  // the number of the call that fails, from 1 on
+size_t refused;  // the index of the call that fails, from 1
 
 bool Refuses() {
   errno = EIO;
@@ -53,7 +53,7 @@ constexpr char kApply[] =
 constexpr char kBackward[] =
     "backward --input f32[50,100] --grad f32[50,100] --grad-input b.npy --grad-weight a.npy";
 
-// In this process.
+// The command runs in this process.
 TEST_F(OutputFiles, AllAreOnTheDiskBeforeAnyTakesItsPlace) {
   ASSERT_EQ(chdir(File("").c_str()), 0);
   for (const char* const text : {kApply, kBackward}) {
@@ -85,9 +85,9 @@ TEST_F(OutputFiles, AllAreOnTheDiskBeforeAnyTakesItsPlace) {
   ASSERT_EQ(chdir("/"), 0);
 }
 
-// A limit on the size of files stands for a full disk: pwrite() fails in the middle. b.npy is the
-// larger file, so that some limits are too small for that one alone. By one thread: libomp begins
-// with a file of its own, which the limit is for as well.
+// A limit on the size of files simulates a full disk: pwrite() fails in the middle. b.npy is the
+// larger file, so some limits are too small for that file alone. The command uses one thread:
+// libomp writes a file when it starts, which the limit also affects.
 TEST_F(OutputFiles, AFullDiskLeavesAllAsTheyWere) {
   for (const char* const line : {kApply, kBackward}) {
     for (const rlim_t limit : {rlim_t{0}, rlim_t{100}, rlim_t{500}, rlim_t{4096}, rlim_t{15000}}) {
@@ -102,7 +102,7 @@ TEST_F(OutputFiles, AFullDiskLeavesAllAsTheyWere) {
 
 class LongWork : public FileCommandTest {
  protected:
-  // 4 GiB of zeros that take no space, more than any machine works through at once.
+  // 4 GiB of zeros that take no space: more than any machine can process at once.
   LongWork() {
     Make("x.npy", Npy(NpyHeader("<f4", "(1048576, 1024)"), ""));
     std::filesystem::resize_file(File("x.npy"),
@@ -111,7 +111,7 @@ class LongWork : public FileCommandTest {
     Make("b.npy", "as it was");
   }
 
-  // Begins a command; it has its temporary files when this returns.
+  // Starts a command, and returns when it has its temporary files.
   pid_t Begin(const Words& words, const Prepare& prepare) const {
     const size_t before = directory_.Names().size();
     const pid_t child = fork();
@@ -135,7 +135,7 @@ TEST_F(LongWork, ASignalLeavesAllAsTheyWere) {
   for (const Words& words : {apply_, backward_}) {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
       SCOPED_TRACE(words[0] + std::to_string(signal));
-      // Under nohup it is ignored.
+      // nohup makes processes ignore it.
       const pid_t child = Begin(words, [signal] { std::signal(signal, SIG_DFL); });
       kill(child, signal);
       EXPECT_EQ(WaitFor(child), 128 + signal);
@@ -147,7 +147,7 @@ TEST_F(LongWork, ASignalLeavesAllAsTheyWere) {
 TEST_F(LongWork, AnIgnoredSignalIsIgnored) {
   const pid_t child = Begin(apply_, [] { std::signal(SIGHUP, SIG_IGN); });
   kill(child, SIGHUP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // enough to die of the signal
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // enough time to die of the signal
   EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0);
   kill(child, SIGTERM);
   EXPECT_EQ(WaitFor(child), 128 + SIGTERM);
@@ -236,7 +236,7 @@ TEST_F(OutputFiles, PermissionsAreThoseOfAnyNewFile) {
   ExpectUserError(Run(words), "y.npy: Permission denied");
 }
 
-// What a process of the same number left behind when it was killed is in nobody's way.
+// A temporary file of a killed process with the same number does no harm.
 TEST_F(OutputFiles, AnotherTemporaryFileIsLeftAlone) {
   const Words words = Read("apply --input f32[2,3] --output y.npy").words;
   std::string left;

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C and C++ blocks of a Markdown page, compiled and run.
+"""Compiles and runs the C and C++ blocks of a Markdown page.
 
   page_programs.py write PAGE FRAME OUTPUT...   writes the page's programs
-  page_programs.py run SOURCE COMMAND...        runs one, and compares what it prints
+  page_programs.py run SOURCE COMMAND...        runs one, and compares its output
 
-A block with a main() is a program of its own: PAGE_1.cc, PAGE_2.c and so on. All other C++ blocks
+A block with a main() is a separate program: PAGE_1.cc, PAGE_2.c and so on. All other C++ blocks
 go into the frame, one after the other, as PAGE_fragments.cc. The comment behind a program's printf()
-says what it prints.
+is the expected output.
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 
 
 def blocks(page):
-    """(language, number of the first line, text) of each block of C or C++."""
+    """Yields language, number of the first line, and text of each block of C or C++."""
     with open(page, encoding="utf-8") as file:
         text = file.read()
     for match in re.finditer(r"^```(cpp|c)\n(.*?)^```$", text, re.M | re.S):
@@ -24,7 +24,7 @@ def blocks(page):
 
 
 def programs(page, frame):
-    """The programs of a page by the names of their files."""
+    """Returns the programs of a page by file name."""
     stem = os.path.basename(page).rsplit(".", 1)[0].lower()
     found, fragments = {}, []
     for language, line, text in blocks(page):

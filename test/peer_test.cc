@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rmsnorm bench --peer` and `--older`: good libraries and bad ones. RMSNORM_PEERS is the folder of
-// the plug-ins made from test_peer.c, RMSNORM_PLAIN_PEER the path of the plain loops, and
-// RMSNORM_LIBRARY the library's where it is a shared one.
+// `rmsnorm bench --peer` and `--older`: good and bad libraries. RMSNORM_PEERS is the folder of the
+// plug-ins made from test_peer.c, RMSNORM_PLAIN_PEER the path of the plain loops, and
+// RMSNORM_LIBRARY the path of the library if it is shared.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// The problems of a peer's case; the library has none.
+// The problems of a peer's case; the library must have none.
 std::vector<bench::Problem> Problems(const std::string& file, const char* operation, Dtype dtype,
                                      size_t rows, size_t d, int threads = 1) {
   bench::Contenders contenders;
@@ -58,7 +58,7 @@ std::vector<bench::Problem> Problems(const std::string& file, const char* operat
 
 // --------------------------------------------------------------------------------------- running
 
-// One reason stands below the table once, however many cells it is for.
+// A reason appears once below the table, even if it applies to many cells.
 TEST(Peer, HasAColumn) {
   const Outcome outcome =
       BenchWith({PeerFile("good"), PlainFile(), PeerFile("silent")}, {"--types", "f32,bf16,f16"});
@@ -97,7 +97,7 @@ TEST(Peer, HasItsTimesInJson) {
   EXPECT_FALSE(f16.contains("test_ns"));
   EXPECT_TRUE(f16.contains("plain_ns"));
   EXPECT_EQ(f16.at("label"), "test: f32 only");
-  // What is compared over time has the same name with peers and without.
+  // The names of cells, which identify them over time, do not depend on peers.
   EXPECT_EQ(f32.at("name"), "norm/f32/3x64/threads:1/target:reference/iterations:1/manual_time");
 }
 
@@ -120,7 +120,7 @@ TEST(Peer, PlainLoopsComputeAllTypesOnThreads) {
   EXPECT_EQ(Problems(PlainFile(), "scale", Dtype::f32, 3, 64).at(0).text, "unknown operation");
 }
 
-// Each gets just one of the results wrong, and is found at each length.
+// Each peer gets just one of the results wrong; the check finds it at each length.
 TEST(Peer, AWrongOneIsFoundInEachOperation) {
   const struct {
     const char* kind;
@@ -140,7 +140,7 @@ TEST(Peer, AWrongOneIsFoundInEachOperation) {
   for (const auto& [kind, operation, result] : wrong) {
     for (const size_t d : {size_t{64}, size_t{4096}, size_t{16384}}) {
       SCOPED_TRACE(std::string(kind) + " " + operation + " " + std::to_string(d));
-      // A factor of 1.0001 is what a sum of so many terms may be off by.
+      // A factor of 1.0001 is within the tolerance for longer sums.
       if (kind == std::string("wrong") && d > 64) continue;
       const std::vector<bench::Problem> problems =
           Problems(PeerFile(kind), operation, Dtype::f32, 3, d);
@@ -178,7 +178,7 @@ TEST(Peer, AWrongOneIsNotTimed) {
 TEST(Older, IsTimedBesideTheLibrary) {
   const char* const library = std::getenv("RMSNORM_LIBRARY");
   if (library == nullptr) GTEST_SKIP() << "the library is no shared one";
-  // A copy, or it would be the library that the command has loaded.
+  // Without a copy, dlopen() would return the library that the command has loaded.
   const TemporaryDirectory directory;
   const std::string copy = directory.File("librmsnorm.so");
   std::filesystem::copy_file(library, copy);
@@ -192,7 +192,7 @@ TEST(Older, IsTimedBesideTheLibrary) {
   EXPECT_EQ(results.at("benchmarks").size(), 18u);
   for (const json& cell : results.at("benchmarks")) {
     const double ratio = cell.at("library_ns").get<double>() / cell.at("older_ns").get<double>();
-    // The same code; a busy machine moves medians by less.
+    // The code is the same; a busy machine moves medians by less than this.
     EXPECT_NEAR(std::log2(cell.at("older_ratio").get<double>()), std::log2(ratio), 1);
   }
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/perf: what it builds, prints and how it ends. Small programs stand in for git and Meson, and for the
+"""tools/perf: its builds, output and exit status. Small programs stand in for git and Meson, and for the
 command that Meson makes."""
 
 import json
@@ -12,7 +12,7 @@ import unittest
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
-# Each run answers with the next of the lists of ratios, by shape.
+# Each run takes the next element of `answers`: lists of ratios by shape.
 COMMAND = """\
 #!{python}
 import json, sys
@@ -57,7 +57,7 @@ BEHIND = {"1x64": [0.9, 1.0, 1.1], "2x64": [1.06, 1.2, 1.3]}
 
 class Perf(unittest.TestCase):
     def perf(self, answers, *options, failing="", status=0):
-        """Runs the script. self.calls are the programs that it called."""
+        """Runs the script, and stores the programs that it called in self.calls."""
         with tempfile.TemporaryDirectory() as folder:
             path = lambda name: os.path.join(folder, name)
             values = {"python": sys.executable, "log": path("log"), "answers": path("answers")}

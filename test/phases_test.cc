@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two phases on their own. That they give the bits of one call is part of `rmsnorm check`.
+// The two phases separately. `rmsnorm check` tests that they give the bits of one call.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -16,7 +16,7 @@ namespace {
 
 class PhasesTest : public testing::TestWithParam<std::string> {
  protected:
-  // The sums of squares of x, which has `rows` of them.
+  // The sums of squares of the `rows` rows of x.
   std::vector<double> SumsOf(const ConstView& x, size_t rows, const Options& options) const {
     std::vector<double> sums(rows);
     ForwardOperands operands;
@@ -33,7 +33,7 @@ class PhasesTest : public testing::TestWithParam<std::string> {
   const Context context_ = OnTarget(target_);
 };
 
-// The f32 sum of a row, widened, where it is safe: 1 + 2^-24 + ... is 1 in f32.
+// The widened f32 sum of a row, if it is in the safe range: 1 + 2^-24 + ... is 1 in f32.
 TEST_P(PhasesTest, SumIsTheF32SumWidened) {
   std::vector<float> x(129);
   x[0] = 1;
@@ -48,7 +48,7 @@ TEST_P(PhasesTest, SumIsInBinary64WhereF32Overflows) {
 }
 
 TEST_P(PhasesTest, SumIsInBinary64BelowTheSafeRange) {
-  // 2^-100 D is the limit; the two sums differ since f32 loses the second element's square.
+  // 2^-100 D is the limit; the two sums differ since f32 loses the square of the second element.
   for (const float divisor : {1.0f, 4.0f}) {
     for (const bool below : {false, true}) {
       std::vector<float> x(129);
@@ -75,8 +75,7 @@ TEST_P(PhasesTest, SumOfZerosIsZero) {
   EXPECT_FALSE(std::signbit(sum));
 }
 
-// A row in parts, each on another device: the sums add up, and each part is scaled by the
-// whole.
+// The parts of a row are on different devices: the sums add up, and the whole sum scales each part.
 TEST_P(PhasesTest, ShardedRowIsWithinTheBound) {
   Random random(33);
   for (const rmsnorm_dtype dtype : kDtypes) {
@@ -93,7 +92,7 @@ TEST_P(PhasesTest, ShardedRowIsWithinTheBound) {
         options.divisor = static_cast<float>(d);
         const size_t shape[] = {x.rows(), length};
         const ptrdiff_t stride[] = {static_cast<ptrdiff_t>(d), 1};
-        // The columns of a tensor of which a shard is given.
+        // The columns of a tensor that belong to a shard.
         const auto part = [&](const Tensor& tensor, size_t shard) {
           const size_t offset = shard * length * rmsnorm_dtype_size(dtype);
           return View(rmsnorm_tensor(static_cast<const char*>(tensor.data()) + offset, dtype, 2,
@@ -125,7 +124,7 @@ TEST_P(PhasesTest, ShardedRowIsWithinTheBound) {
   }
 }
 
-// A partial norm: the first part of the row gives the sum for all of it.
+// A partial norm: the first part of the row gives the sum for the whole row.
 TEST_P(PhasesTest, PartialSum) {
   const std::vector<float> x = {3, 3, 3, 3, 100, 200};
   std::vector<float> y(x.size());
@@ -146,7 +145,7 @@ TEST_P(PhasesTest, PartialSum) {
   EXPECT_EQ(200.0f * (1.0f / 3.0f), y[5]);
 }
 
-// Sums are given in binary64; one that f32 cannot hold takes the cold path.
+// Given sums are in binary64; a sum that does not fit f32 takes the cold path.
 TEST_P(PhasesTest, ScaleTakesSumsThatF32CannotHold) {
   const std::vector<float> x = {1e30f, -2e30f};
   std::vector<float> y(2);
@@ -167,7 +166,7 @@ TEST_P(PhasesTest, ScaleTakesSumsThatF32CannotHold) {
   }
 }
 
-// Beside a residual the sums are those of what is normalised.
+// With a residual, the sums belong to the input of the norm h.
 TEST_P(PhasesTest, SumsOfTheResidualAdd) {
   Random random(37);
   for (const ResidualRounding rounding : {ResidualRounding::rounded, ResidualRounding::unrounded}) {
@@ -177,7 +176,7 @@ TEST_P(PhasesTest, SumsOfTheResidualAdd) {
     FillNormal(random, residual);
     Options options;
     options.residual_rounding = rounding;
-    // h, in the type in which it is normalised.
+    // h, the input of the norm, in its type.
     const bool rounded = rounding == ResidualRounding::rounded;
     Tensor h(rounded ? RMSNORM_BF16 : RMSNORM_F32, x.rows(), 1000);
     for (size_t row = 0; row < x.rows(); ++row) {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/prenorm: built as a project of its own against the installed library, it learns as
-doc/learning.md says, to the same bits for any number of threads, with either norm in either place,
-and its check of gradients sees a wrong one."""
+"""examples/prenorm as a separate project with the installed library: it learns as doc/learning.md
+says, with the same bits for any number of threads, with either norm in either place; and its check
+of gradients detects a wrong one."""
 
 import os
 import re
@@ -23,7 +23,7 @@ class Prenorm(unittest.TestCase):
 
         cls.variables = {
             **variables_for(install(directory.name)),
-            "OMP_WAIT_POLICY": "passive",  # a busy machine's other work goes first
+            "OMP_WAIT_POLICY": "passive",  # leaves a busy machine's CPUs to other work
         }
         options = os.environ["RMSNORM_OPTIONS"].split()
         succeed(MESON, "setup", cls.build_dir, cls.source, *options, **cls.variables)
@@ -31,7 +31,7 @@ class Prenorm(unittest.TestCase):
 
     @classmethod
     def build(cls, name):
-        """The path of the program, which a later build leaves alone."""
+        """Builds the program and returns its path; a later build leaves it unchanged."""
         succeed(MESON, "compile", "-C", cls.build_dir, **cls.variables)
         built = os.path.join(cls.build_dir, "prenorm")
         return shutil.copy2(built, os.path.join(os.path.dirname(cls.source), name + ".exe"))
@@ -43,7 +43,7 @@ class Prenorm(unittest.TestCase):
         return done.stderr if status else done.stdout
 
     def losses(self, *options, **variables):
-        """What a run prints, but for the time."""
+        """Returns the output of a run without the time."""
         printed = self.prenorm(*options, **variables)
         self.assertRegex(printed, r"norms took \d+\.\d % of \d+\.\d s\n$")
         return printed[: printed.index("norms took")]
@@ -96,7 +96,7 @@ class Prenorm(unittest.TestCase):
             self.assertIn("gradients: ", self.prenorm("--check-gradients", *options))
 
     def test_wrong_gradients(self):
-        # The gradient of the residual stream overwritten by what comes through a norm.
+        # The gradient through a norm overwrites the gradient of the residual stream.
         file = os.path.join(self.source, "prenorm.cc")
         with open(file, encoding="utf-8") as program:
             right = program.read()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shared library from Python, through examples/python/rmsnorm_ctypes.py, on NumPy arrays and,
-where it is installed, PyTorch tensors."""
+if PyTorch is installed, on its tensors."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-SKIPPED = 77  # Meson's word for it
+SKIPPED = 77  # tells Meson that the test is skipped
 
 try:
     import numpy
@@ -39,20 +39,20 @@ def norm(x, weight, y, **values):
 
 
 def exact(x, weight, eps=EPS):
-    """The norm in binary64."""
+    """Computes the norm in binary64."""
     x = x.astype(numpy.float64)
     return x / numpy.sqrt(numpy.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
 def bound(d):
-    """The relative error of a result in f32: that of the inverse RMS, which rmsnorm.h states, and
-    one rounding each of x * r and of its product with the weight."""
+    """Returns the relative error of a result in f32: the bound of the inverse RMS in rmsnorm.h,
+    plus one rounding each for x * r and its product with the weight."""
     k, b = -(-min(d, 4096) // 128), -(-d // 4096) - 1
     return ((k + 7 + b) / 2 + 4 + 2 * 0.5 + 0.01) * 2.0**-24
 
 
 def bfloat16_bits(values):
-    """Rounds finite f32 to nearest even, as bits."""
+    """Rounds finite f32 to nearest even, and returns bits."""
     bits = values.astype(numpy.float32).view(numpy.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(numpy.uint16)
 
@@ -70,7 +70,8 @@ class Numpy(unittest.TestCase):
 
     def test_version_and_layout(self):
         self.assertRegex(LIBRARY.version(), r"^\d+\.\d+\.\d+$")
-        # Fields that the library does not know are refused, and the message says what it knows.
+        # The library refuses fields that it does not know, and the message gives the size it
+        # knows.
         x = ctypes.pointer(rmsnorm_ctypes.view(self.normal(1, 4)))
         operands = rmsnorm_ctypes.Operands(ctypes.sizeof(rmsnorm_ctypes.Operands), x=x, y=x)
         structs = [operands, rmsnorm_ctypes.Options(), rmsnorm_ctypes.Context()]
@@ -103,7 +104,7 @@ class Numpy(unittest.TestCase):
         y = numpy.empty_like(x)
         norm(x, weight, y, eps=EPS)
         expected = exact(x, weight.astype(numpy.float64))
-        # Half a unit in the last place of f16, and f32's error before it is rounded.
+        # Half a unit in the last place of f16, plus the error in f32 before the rounding.
         unit = numpy.spacing(numpy.abs(expected).astype(numpy.float16)).astype(numpy.float64)
         self.assertTrue(
             (numpy.abs(y - expected) <= unit / 2 + bound(300) * numpy.abs(expected)).all()

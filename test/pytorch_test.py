@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators for PyTorch, examples/pytorch, beside the library's own functions and the formula in
-binary64. Tensors are compared bit for bit with what the reference makes of them."""
+"""The operators for PyTorch, examples/pytorch, compared with the library's own functions and with
+the formula in binary64. Comparisons with the reference are bit for bit."""
 
 import collections
 import itertools
@@ -21,13 +21,13 @@ import cs336_adapter  # noqa: E402
 from rmsnorm_module import RMSNorm  # noqa: E402
 
 OPS = torch.ops.rmsnorm
-LIBRARY = rmsnorm_ctypes.Library(MODULE)  # which finds the functions of librmsnorm, too
+LIBRARY = rmsnorm_ctypes.Library(MODULE)  # the module also exports the functions of librmsnorm
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PRECISION = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 UNIT = 2.0**-24
 ROUND_BEFORE_WEIGHT = 1
-# The plain definition on one thread, which shares no SIMD code and no executor with the operators.
+# The plain definition on one thread shares neither SIMD code nor executors with the operators.
 REFERENCE = {"target": b"reference", "threads": 1}
 
 
@@ -49,24 +49,24 @@ def formula(x, weight, eps):
 
 
 def roundings(d):
-    """How often an element of a row's sum is rounded at most: see test/oracle.h."""
+    """Returns the maximum number of roundings of an element in a row's sum: see test/oracle.h."""
     return -(-min(d, 4096) // 128) + 7 + -(-d // 4096) - 1
 
 
 def inverse_rms_bound(d):
-    """Relative, as rmsnorm.h states it."""
+    """Returns the relative bound in rmsnorm.h."""
     return (roundings(d) / 2 + 4) * UNIT
 
 
 def half_ulp(value, dtype):
-    """Half the distance between numbers of the type around those, for the larger of two."""
+    """Returns half a unit in the last place of each value, for normal numbers of the type."""
     smallest = {torch.float32: 2.0**-126, torch.float16: 2.0**-14, torch.bfloat16: 2.0**-126}
     exponent = torch.floor(torch.log2(value.abs().clamp(min=smallest[dtype])))
     return torch.exp2(exponent - PRECISION[dtype])
 
 
 def page_programs():
-    """The programs on the operators' page."""
+    """Returns the programs on the operators' page."""
     with open(os.path.join(ROOT, "doc", "pytorch.md"), encoding="utf-8") as file:
         programs = [block.split("```")[0] for block in file.read().split("```python\n")[1:]]
     return [
@@ -86,7 +86,7 @@ class Test(unittest.TestCase):
         self.assertTrue(torch.equal(bits(actual), bits(expected)), message)
 
     def assert_within(self, actual, value, error, message=None):
-        """`error` is that before `actual` was rounded to its type."""
+        """`error` is the bound before `actual` is rounded to its type."""
         if actual.dtype != torch.float32:
             error = error + half_ulp(value.abs() + error, actual.dtype)
         self.assertTrue(((actual.double() - value).abs() <= error).all(), message)
@@ -123,7 +123,7 @@ class Forward(Test):
             for d in (1, 100, 4096, 10000):
                 x, weight = normal(3, d, dtype=dtype), normal(d, dtype=dtype)
                 expected = formula(x.double(), weight.double(), 1e-5)
-                # x * r and its product with the weight round once each.
+                # x * r and its product with the weight each round once.
                 error = expected.abs() * 1.01 * (inverse_rms_bound(d) + 2 * UNIT)
                 self.assert_within(OPS.rms_norm(x, weight), expected, error, (dtype, d))
 
@@ -151,7 +151,7 @@ class Forward(Test):
             self.assert_bits(OPS.rms_norm(x, weight), expected, name)
 
     def test_layout_of_the_result(self):
-        # That of PyTorch's own operations: the same order of dimensions, without gaps.
+        # The layout equals that of PyTorch's operations: the same order of dimensions, without gaps.
         x = normal(6, 4, 64).transpose(0, 1)
         self.assertEqual(OPS.rms_norm(x).stride(), x.stride())
         self.assertEqual(OPS.rms_norm(x[:, :3]).stride(), (x[:, :3] * 2).stride())
@@ -169,10 +169,10 @@ class Forward(Test):
         for name, call in calls.items():
             with torch.autograd.profiler.profile() as profile:
                 call()
-            # One allocation, that of the result, and no other operation of PyTorch's.
+            # The result is the only allocation, and PyTorch runs no other operation.
             events = collections.Counter(event.name for event in profile.function_events)
-            # The call and, below autograd, the same again, which the profiler leaves out unless its
-            # clock has it end a microsecond after the first.
+            # Below autograd the call appears again. The profiler omits that one unless it ends a
+            # microsecond after the first.
             self.assertIn(events.pop("rmsnorm::" + name), (1, 2))
             self.assertEqual(events.pop("aten::empty_like"), 1, name)
             self.assertEqual(sum(events.values()), 1, events)
@@ -187,7 +187,7 @@ class Forward(Test):
             OPS.rms_norm(x, weight, out=buffer[:, 1])
             self.assert_bits(buffer[:, 1], expected, (dtype, y_dtype))
             self.assertTrue((buffer[:, ::2] == 9).all())
-        # Of rows that are dense in one tensor and not in the other.
+        # The rows are dense in one tensor and not in the other.
         dense, buffer = normal(6, 4, 64), torch.zeros(6, 5, 64)
         expected = OPS.rms_norm(dense, weight)
         OPS.rms_norm(dense, weight, out=buffer[:, :4])
@@ -289,8 +289,8 @@ class Forward(Test):
 
 class Gradients(Test):
     def expected(self, x, weight, dy, eps):
-        """The gradients of the formula in binary64, by PyTorch, and how far those of the library may
-        be from them: the bounds that test/backward_oracle.h derives."""
+        """Returns the gradients of the formula in binary64, by PyTorch, and the bounds that
+        test/backward_oracle.h derives for the library's."""
         x = x.double().requires_grad_()
         weight = weight.double().requires_grad_()
         dy, d = dy.double(), x.shape[-1]
@@ -360,7 +360,8 @@ class Gradients(Test):
             self.assertFalse(OPS.rms_norm(x, weight).requires_grad)
 
     def test_gradients_without_rows(self):
-        # That of a sum is one number with strides of 0, that of y.t() has columns for rows.
+        # A sum's gradient is one number with strides of 0; the gradient of y.t() has columns for
+        # rows.
         x = normal(8, 64).requires_grad_()
         weight = normal(64).requires_grad_()
         for loss, dy in (
@@ -403,13 +404,14 @@ class Gradients(Test):
         own = losses(lambda x, weight: OPS.rms_norm(x, weight, 1e-5))
         others = losses(lambda x, weight: formula(x, weight, 1e-5))
         self.assertLess(own[-1], own[0] / 2)
-        # Each step differs by some units of 2^-24, and descent does not make much of them here.
+        # The losses of each step differ by some units of 2^-24, and descent hardly amplifies that
+        # here.
         for one, other in zip(own, others):
             self.assertLess(abs(one - other), 1e-4 * other)
 
     def test_refused(self):
         x, weight = normal(4, 64).requires_grad_(), normal(64).requires_grad_()
-        # What is written in place would be lost on autograd, whichever argument it is that counts.
+        # Autograd would miss a write in place, whichever argument needs a gradient.
         for mutable in ("x", "residual", "weight"):
             arguments = {"x": x, "residual": normal(4, 64), "weight": weight}
             arguments = {k: v.detach() for k, v in arguments.items()}
@@ -443,7 +445,7 @@ class Gradients(Test):
         )
 
     def test_overwritten_values(self):
-        # Autograd refuses to go on from what was overwritten, since the operators announce it.
+        # The operators announce writes, so autograd refuses to use overwritten values.
         for write in (
             lambda h: OPS.add_rms_norm(torch.ones(4, 64), h),
             lambda h: OPS.rms_norm(torch.ones(4, 64), out=h),
@@ -489,13 +491,14 @@ class Module(Test):
                 y, updated = module(x, residual)
             self.assertIs(updated, residual)
             self.assert_bits(residual, (before.float() + x.float()).to(residual_dtype), message)
-            # With gradients: the same, and what was given stays.
+            # With gradients: the same results, and the given residual stays unchanged.
             given = before.clone().requires_grad_()
             recorded, stream = module(x, given)
             self.assert_bits(given.detach(), before, message)
             self.assert_bits(stream.detach(), residual, message)
             self.assert_bits(recorded.detach(), y, message)
-            # The stream's gradient is that of the sum and that of its norm.
+            # The gradient of the stream is the gradient of the sum plus the gradient through its
+            # norm.
             dy, dstream = normal(4, 300, dtype=dtype), normal(4, 300, dtype=residual_dtype)
             torch.autograd.backward((recorded, stream), (dy, dstream))
             total = residual.clone().requires_grad_()
@@ -540,7 +543,7 @@ class Module(Test):
         self.assertIs(names["run_rmsnorm"], cs336_adapter.run_rmsnorm)
 
     def test_cs336(self):
-        # The sizes of the assignment's own test, and those of a model in bf16.
+        # The sizes of the assignment's own test, and the sizes of a model in bf16.
         for dtype, shape in ((torch.float32, (4, 12, 64)), (torch.bfloat16, (2, 7, 2048))):
             x, weight = normal(*shape, dtype=dtype), normal(shape[-1], dtype=dtype)
             y = cs336_adapter.run_rmsnorm(shape[-1], 1e-5, weight, x)
@@ -566,7 +569,7 @@ class Threads(Test):
                 self.assert_bits(result, expected)
 
     def test_threads_are_pytorchs(self):
-        # In a process of its own, where no thread was started yet.
+        # A new process has started no threads yet.
         program = """
 import os, sys, torch
 torch.ops.load_library(sys.argv[1])
@@ -644,7 +647,7 @@ class Compiled(Test):
             x = normal(8, 512, dtype=dtype)
             theirs, ours = norm(x), own(x)
             self.assertEqual((ours.dtype, ours.stride()), (theirs.dtype, theirs.stride()))
-            # Both are within half a unit and the error in f32 of the exact value.
+            # Both are within half a unit, plus the error in f32, of the exact value.
             exact = formula(x.double(), norm.weight.double(), eps or 2**-23).detach()
             f32_error = 2 * exact.abs() * (inverse_rms_bound(512) + 2 * UNIT)
             error = f32_error + 2 * half_ulp(exact.abs() + f32_error, dtype)

@@ -11,7 +11,7 @@
 
 namespace rmsnorm::test {
 
-// The engine of the C++ library is specified to the bit, its distributions are not.
+// The C++ standard specifies engines to the bit, but not distributions.
 class Random {
  public:
   explicit Random(uint32_t seed) : engine_(seed) {}
@@ -19,8 +19,8 @@ class Random {
   uint32_t Bits() { return static_cast<uint32_t>(engine_() >> 32); }
   size_t Below(size_t count) { return Bits() % count; }
   double Uniform() { return Bits() * 0x1p-32; }
-  // About normal, with mean 0 and variance 1: a sum of four numbers from 0 to 65535, each of
-  // variance (2^32 - 1) / 12.
+  // Approximately normal, with mean 0 and variance 1: a sum of four numbers from 0 to 65535, each
+  // with variance (2^32 - 1) / 12.
   double Normal() {
     const uint64_t bits = engine_();
     const int64_t sum = static_cast<int64_t>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) +
@@ -34,9 +34,9 @@ class Random {
 
 enum class RowKind {
   kNormal,
-  kMassive,  // two channels of hundreds, as large language models have
-  kWide,     // exponents all over the type's range in which the squares neither vanish nor overflow
-  kTiny,     // squares vanish in f32
+  kMassive,    // two channels of hundreds, as in large language models
+  kWide,       // all exponents of the type whose squares neither vanish nor overflow
+  kTiny,       // squares vanish in f32
   kSubnormal,  // elements are subnormal in the type
   kHuge,       // up to the type's largest number
   kZero,
@@ -98,7 +98,7 @@ inline uint32_t HardBits(Random& random, const Format& format) {
   return hard[random.Below(std::size(hard))];
 }
 
-// A weight around 1; an element in 16 is hard.
+// A weight around 1; one element in 16 is hard.
 inline void FillWeight(Random& random, Tensor& weight) {
   const Format format = FormatOf(weight.dtype());
   for (size_t row = 0; row < weight.rows(); ++row) {
@@ -112,8 +112,8 @@ inline void FillWeight(Random& random, Tensor& weight) {
   }
 }
 
-// Leading dimensions of a weight for an x with these: each is kept or 1, and those of 1 at the
-// front may be absent.
+// Leading dimensions of a weight for an x with these ones: each is kept or becomes 1, and leading
+// ones of size 1 may be absent.
 inline SizeList DrawShared(Random& random, const SizeList& leading) {
   SizeList shared = leading;
   for (size_t& size : shared) {

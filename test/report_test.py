@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/report: its tables say what the results do, and its picture has every contender and shape."""
+"""tools/report: its tables match the results, and its picture has every contender and shape."""
 
 import importlib.machinery
 import importlib.util
@@ -15,7 +15,7 @@ REPORT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tools/repo
 
 
 def cell(operation, dtype, shape, threads, library, **others):
-    """A benchmark with these multiples of memcpy's time, which is 100 ns."""
+    """Returns a benchmark with these multiples of memcpy's time, which is 100 ns."""
     run = {
         "name": f"{operation}/{dtype}/{shape}/threads:{threads}/target:AVX3_DL/iterations:1/manual_time",
         "run_type": "iteration",
@@ -118,9 +118,9 @@ class Report(unittest.TestCase):
             self.path("b.svg"), encoding="utf-8"
         ) as second:
             text = first.read()
-            self.assertEqual(text, second.read())  # to be kept in a repository
+            self.assertEqual(text, second.read())  # the picture is kept in the repository
         xml.etree.ElementTree.fromstring(text)
-        # Its texts are comments beside their outlines.
+        # Texts in the picture are comments beside their outlines.
         for word in (
             "rmsnorm",
             "plain, -ffast-math",

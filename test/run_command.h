@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the command `rmsnorm` as a user would, and the files around it.
+// Runs the command `rmsnorm` as a user would, and makes its files.
 //
-// The environment names the command: RMSNORM_COMMAND its path, RMSNORM_COMMAND_WRAPPER the program
-// that runs it if this machine cannot (an emulator).
+// Environment variables: RMSNORM_COMMAND is the path of the command, and RMSNORM_COMMAND_WRAPPER
+// the program that runs it if this machine cannot (an emulator).
 #ifndef RMSNORM_TEST_RUN_COMMAND_H_
 #define RMSNORM_TEST_RUN_COMMAND_H_
 
@@ -28,7 +28,7 @@
 
 namespace rmsnorm::test {
 
-// A directory of its own that goes with all it holds.
+// A temporary directory; the destructor removes it with all its files.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -42,7 +42,7 @@ class TemporaryDirectory {
 
   std::string File(const std::string& name) const { return path_ / name; }
 
-  // The names of the files in it, in order.
+  // The sorted names of its files.
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {
@@ -69,7 +69,7 @@ inline void WriteFile(const std::string& path, const std::string& bytes) {
   if (!file) throw std::runtime_error("cannot write " + path);
 }
 
-// A test with a directory of its own.
+// A test with a temporary directory.
 class DirectoryTest : public testing::Test {
  protected:
   std::string File(const std::string& name) const { return directory_.File(name); }
@@ -80,7 +80,7 @@ class DirectoryTest : public testing::Test {
     return File(name);
   }
 
-  // Makes such a file longer by zeros that take no space; returns its path.
+  // Extends such a file by zeros that take no space; returns its path.
   std::string Extend(const std::string& name, uint64_t bytes) const {
     std::filesystem::resize_file(File(name), std::filesystem::file_size(File(name)) + bytes);
     return File(name);
@@ -91,7 +91,7 @@ class DirectoryTest : public testing::Test {
 
 using Environment = std::map<std::string, std::string>;
 
-// Becomes the command; for a child process. Does not return.
+// Replaces a child process by the command. Does not return.
 [[noreturn]] inline void ExecuteCommand(const std::vector<std::string>& arguments,
                                         const Environment& environment = {}) {
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
@@ -108,7 +108,7 @@ using Environment = std::map<std::string, std::string>;
 }
 
 struct Outcome {
-  int status;  // the exit status; 128 + N for a death by signal N
+  int status;  // the exit status; 128 + N if signal N ended it
   std::string out;
   std::string err;
 };
@@ -119,8 +119,8 @@ inline int WaitFor(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Runs the command to its end. `prepare` runs in the child before. Standard error is a pipe, which
-// a limit on the size of files does not touch.
+// Runs the command to its end. The child calls `prepare` first. Standard error is a pipe, so a
+// limit on the size of files does not affect it.
 inline Outcome RunCommand(const std::vector<std::string>& arguments,
                           const Environment& environment = {},
                           const std::function<void()>& prepare = {}) {
@@ -147,7 +147,7 @@ inline Outcome RunCommand(const std::vector<std::string>& arguments,
   return {status, ReadFile(out), err};
 }
 
-// Calls `ready` until it says yes; false if it does not within a minute.
+// Calls `ready` until it returns true; returns false after a minute.
 inline bool Wait(const std::function<bool()>& ready) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!ready()) {
@@ -157,8 +157,8 @@ inline bool Wait(const std::function<bool()>& ready) {
   return true;
 }
 
-// The command refused what it was told: status 2, nothing on standard output and one line on
-// standard error that holds `problem`.
+// Expects that the command refused its arguments: status 2, nothing on standard output and one line
+// on standard error that contains `problem`.
 inline void ExpectUserError(const Outcome& outcome, const std::string& problem) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.out, "");

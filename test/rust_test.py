@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds examples/rust with rustc alone, and runs it; and compares doc/other_languages.md with it. Named by the environment: RMSNORM_LIBRARY, the
-shared library; RUSTC, the compiler."""
+"""Builds examples/rust with rustc alone, and runs it. Compares it with doc/other_languages.md, too. The
+environment names the shared library, RMSNORM_LIBRARY, and the compiler, RUSTC."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-SKIPPED = 77  # Meson's word for it
+SKIPPED = 77  # tells Meson that the test is skipped
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXAMPLE = os.path.join(ROOT, "examples", "rust", "rmsnorm.rs")
 EXPECTED = """\
@@ -20,7 +20,7 @@ refused: options: eps is -1; it must be finite and not negative
 
 
 def check_page():
-    """The blocks of the page are parts of the example."""
+    """Checks that the blocks of the page are parts of the example."""
     with open(EXAMPLE, encoding="utf-8") as file:
         example = file.read()
     with open(os.path.join(ROOT, "doc", "other_languages.md"), encoding="utf-8") as file:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several norms at once: the bits of the separate calls, in one parallel region, and what is
-// refused.
+// Several norms at once give the bits of separate calls, in one parallel region. Also tests refused
+// calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace rmsnorm::test {
 namespace {
 
-// An executor that counts its calls and their parts, and runs these last one first.
+// An executor that counts calls and parts, and runs the last part first.
 struct CountingExecutor {
   int calls = 0;
   size_t parts = 0;
@@ -47,7 +47,7 @@ Tensor RandomWeight(Random& random, rmsnorm_dtype dtype, size_t d) {
   return weight;
 }
 
-// Heads `first` up to `first + count` of the tokens of a buffer, whose rows are tokens.
+// Heads `first` to `first + count` of each token; the rows of the buffer are tokens.
 View Heads(const Tensor& tokens, size_t first, size_t count, size_t d) {
   const size_t shape[] = {tokens.rows(), count, d};
   const ptrdiff_t stride[] = {static_cast<ptrdiff_t>(tokens.d()), static_cast<ptrdiff_t>(d), 1};
@@ -58,9 +58,9 @@ View Heads(const Tensor& tokens, size_t first, size_t count, size_t d) {
 
 class SeveralTest : public testing::TestWithParam<std::string> {
  protected:
-  // Makes the calls on a copy of some tensors, one by one and all at once: the tensors must be the
-  // same after. `make` gets the tensors. On one thread, on OpenMP's, and by an executor, which must
-  // be called once where `is_large`.
+  // Makes the calls on copies of some tensors, one by one and all at once, and compares the
+  // tensors. `make` turns tensors into calls. It runs on one thread, on OpenMP's threads, and with
+  // an executor, which must be called once if `is_large`.
   void ExpectSameAsSeparate(const std::vector<Tensor>& tensors, bool is_large,
                             const std::function<std::vector<Call>(std::vector<Tensor>&)>& make) {
     const std::string target = GetParam();
@@ -86,7 +86,7 @@ class SeveralTest : public testing::TestWithParam<std::string> {
     }
     CountingExecutor executor;
     compare(executor.With(target, 4));
-    // The reference takes so long that little work is worth several parts.
+    // The reference is so slow that it splits even little work.
     if (!is_large && target == kReference) return;
     EXPECT_EQ(is_large ? 1 : 0, executor.calls);
     EXPECT_EQ(is_large ? 4u : 0u, executor.parts);
@@ -95,7 +95,7 @@ class SeveralTest : public testing::TestWithParam<std::string> {
   Random random_{97};
 };
 
-// q and k of a buffer [tokens, (q heads + k heads + v heads) * d], in place, each with a weight.
+// q and k in a buffer [tokens, (q heads + k heads + v heads) * d], in place, each with a weight.
 TEST_P(SeveralTest, QAndKOfAFusedBuffer) {
   const size_t d = 128;
   for (const rmsnorm_dtype dtype : kDtypes) {
@@ -119,7 +119,7 @@ TEST_P(SeveralTest, QAndKOfAFusedBuffer) {
   }
 }
 
-// The two norms of multi-head latent attention: of 1,536 and of 512 elements of rows of 2,112.
+// The two norms of multi-head latent attention: 1,536 and 512 elements of rows of 2,112.
 TEST_P(SeveralTest, LatentAttention) {
   for (const rmsnorm_dtype dtype : kDtypes) {
     const Tensor q_weight = RandomWeight(random_, dtype, 1536);
@@ -145,7 +145,7 @@ TEST_P(SeveralTest, LatentAttention) {
   }
 }
 
-// Calls that have nothing in common: modules and options, residuals, biases, sums, no rows.
+// Calls with nothing in common: modules and options, residuals, biases, sums, no rows.
 TEST_P(SeveralTest, OfEveryForm) {
   Options outside;
   outside.eps_placement = EpsPlacement::outside;
@@ -180,13 +180,13 @@ TEST_P(SeveralTest, OfEveryForm) {
     calls[2].operands.y = View(to[4].view());
     calls[3].operands.x = calls[3].operands.y = View(static_cast<float*>(nullptr), 0, 17);
     calls[4].module = &module;
-    calls[4].operands.x = ConstView(x.view());  // as the first call
+    calls[4].operands.x = ConstView(x.view());  // the same x as in the first call
     calls[4].operands.y = View(to[6].view());
     return calls;
   });
 }
 
-// Each of them by itself is too short for a second thread.
+// Each call alone is too short for a second thread.
 TEST_P(SeveralTest, OfManyShortCallsAreSpread) {
   const size_t count = 50;
   std::vector<Tensor> tensors;
@@ -203,7 +203,7 @@ TEST_P(SeveralTest, OfManyShortCallsAreSpread) {
   });
 }
 
-// Few rows too long for one thread beside many short ones.
+// A few rows that are too long for one thread, and many short ones.
 TEST_P(SeveralTest, LongRowsBesideShortOnes) {
   const std::vector<Tensor> tensors = {RandomTensor(random_, RMSNORM_F32, 1, 200'000),
                                        RandomTensor(random_, RMSNORM_BF16, 2000, 64),
@@ -230,9 +230,9 @@ TEST_P(SeveralTest, LongRowsBesideShortOnes) {
 
 INSTANTIATE_TEST_SUITE_P(Targets, SeveralTest, testing::ValuesIn(SupportedTargets()), Name);
 
-// -------------------------------------------------------------------------------- what is refused
+// -------------------------------------------------------------------------------- refused calls
 
-// Three calls, right as they are made; a test spoils one.
+// Three correct calls; a test spoils one.
 struct Calls {
   Calls() {
     for (size_t i = 0; i < 3; ++i) {
@@ -258,7 +258,7 @@ struct Calls {
   rmsnorm_call calls[3];
 };
 
-// Refused with a message that begins as one of these.
+// Expects an error whose message begins with one of these.
 void ExpectRefused(rmsnorm_status status, const std::vector<std::string>& begins,
                    const std::function<void(Calls&)>& spoil) {
   Calls c;
@@ -305,7 +305,7 @@ TEST(SeveralRefused, TheCallAsAWhole) {
   ExpectRefused(RMSNORM_ERROR_TARGET, {"target: "}, [](Calls& c) { c.context.target = "PDP11"; });
 }
 
-// A module has options and a weight of its own, and rows of its length.
+// A module has options, a weight and a length of rows.
 TEST(SeveralRefused, WhatAModuleHas) {
   const RmsNorm module(8);
   const RmsNorm other(9);
@@ -329,7 +329,7 @@ TEST(SeveralRefused, WhatAModuleHas) {
   });
 }
 
-// An output of one call and an operand of another. In place is for operands of one call.
+// An output of one call overlaps an operand of another. In place applies only within one call.
 TEST(SeveralRefused, OverlapsBetweenCalls) {
   const auto refused = [](const std::string& a, const std::string& b,
                           const std::function<void(Calls&)>& spoil) {
@@ -349,7 +349,7 @@ TEST(SeveralRefused, OverlapsBetweenCalls) {
     ExpectAccepted(
         [&](Calls& c) { c.y[0].data = static_cast<const float*>(c.y[2].data) + elements; });
   }
-  // Slices of one buffer with rows of 20: apart, and one element too near.
+  // Slices of one buffer with rows of 20 elements: separate, and one element too close.
   for (const ptrdiff_t elements : {8, 12}) {
     const auto slices = [&](ptrdiff_t more) {
       return [=](Calls& c) {
@@ -364,9 +364,9 @@ TEST(SeveralRefused, OverlapsBetweenCalls) {
                   {"calls[0].y: overlaps calls[1].", "calls[1].y: overlaps calls[0]."},
                   slices(elements == 8 ? -1 : 1));
   }
-  // One tensor that two calls read.
+  // Two calls read the same tensor.
   ExpectAccepted([](Calls& c) { c.x[0] = c.x[1] = c.x[2]; });
-  // What is one per row, and a weight, which has no rows.
+  // Per-row operands, and a weight, which has no rows.
   for (const bool over_weight : {false, true}) {
     Calls c;
     const rmsnorm_view rstd = rmsnorm_vector(c.memory + 290, RMSNORM_F32, 3);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/sharded on 1 to 4 ranks: it compares itself with the whole norm, and prints a hash of its
+"""examples/sharded on 1 to 4 ranks compares itself with the whole norm, and prints a hash of its
 results."""
 
 import os
@@ -9,14 +9,15 @@ import unittest
 
 
 def sharded(ranks, *options, program=(os.environ["RMSNORM_SHARDED"],)):
-    """The process, ended. mpirun ends all ranks after a minute, and should that fail, the timeout
-    here ends the test."""
+    """Runs the program and returns the finished process. mpirun ends all ranks after a minute; if
+    that fails, the timeout here ends the test."""
     return subprocess.run(
         [
             *(os.environ["RMSNORM_MPIRUN"], "--allow-run-as-root", "--oversubscribe"),
             *("--timeout", "60", "-n", str(ranks), *program, *options),
         ],
-        # Memory is what ranks of one machine share. Ptrace, the faster way, containers may forbid.
+        # Ranks on one machine exchange data through shared memory: containers may forbid ptrace, the
+        # faster way.
         env={**os.environ, "OMPI_MCA_btl_vader_single_copy_mechanism": "none"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -28,7 +29,7 @@ def sharded(ranks, *options, program=(os.environ["RMSNORM_SHARDED"],)):
 
 class Sharded(unittest.TestCase):
     def numbers(self, ranks, rows, d, repeats):
-        """The largest differences by name, and the hash."""
+        """Returns the largest differences by name, and the hash."""
         sizes = ("--rows", str(rows), "--d", str(d), "--repeats", str(repeats))
         done = sharded(ranks, *sizes)
         self.assertEqual(done.returncode, 0, f"{ranks} ranks, {sizes}:\n{done.stdout}{done.stderr}")
@@ -43,13 +44,13 @@ class Sharded(unittest.TestCase):
         )
 
     def test_like_the_whole_norm(self):
-        for d in (1000, 4097):  # 3 ranks divide neither, and 4097 is a prime and more than a block
+        for d in (1000, 4097):  # 3 divides neither; 4097 is more than a block
             hashes = set()
             for ranks in (1, 2, 3, 4):
                 with self.subTest(ranks=ranks, d=d):
                     differences, bits = self.numbers(ranks, 33, d, 1)
                     self.assertTrue(all(0 <= part <= 1 for part in differences.values()))
-                    # One rank's two phases are the whole norm. dx is the example's own.
+                    # On one rank, the two phases give the whole norm. Only dx is the example's own.
                     if ranks == 1:
                         self.assertEqual((differences["y"], differences["dw"]), (0, 0))
                     self.assertEqual(self.numbers(ranks, 33, d, 3)[1], bits, "another run's bits")
@@ -61,7 +62,7 @@ class Sharded(unittest.TestCase):
 
     def test_wrong_arguments(self):
         for options in (
-            ("--d", "2"),  # of which three ranks cannot each have one
+            ("--d", "2"),  # too few columns for three ranks
             ("--rows", "0"),
             ("--rows", "1x"),
             ("--repeats",),
@@ -73,7 +74,7 @@ class Sharded(unittest.TestCase):
             self.assertEqual(done.stdout, "")
 
     def test_error_on_one_rank(self):
-        """The others do not wait for it."""
+        """If one rank fails, the others do not wait for it."""
         script = (
             'test "$OMPI_COMM_WORLD_RANK" != 1 || export RMSNORM_TARGET=none_such; '
             + 'exec "$RMSNORM_SHARDED"'

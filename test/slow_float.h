@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions between a number and its bits, by arithmetic on the value, for any IEEE-like format.
-// Slow, and independent of the conversions in lib/, which work on the bits. Between double and f32
-// the CPU converts, as the oracles would else spend most of their time on it.
+// They are slow, and independent of the conversions in lib/, which work on the bits. Conversions
+// between double and f32 are the CPU's: otherwise oracles would spend most of their time here.
 #ifndef RMSNORM_TEST_SLOW_FLOAT_H_
 #define RMSNORM_TEST_SLOW_FLOAT_H_
 
@@ -20,7 +20,7 @@ namespace rmsnorm::test {
 struct Format {
   int bits;          // of storage
   int precision;     // bits of the significand, the hidden one included
-  int max_exponent;  // of the largest finite number; the smallest normal one has 1 - max_exponent
+  int max_exponent;  // of the largest finite number; of the smallest normal one: 1 - max_exponent
 
   int min_exponent() const { return 1 - max_exponent; }
   uint32_t sign() const { return 1u << (bits - 1); }
@@ -30,7 +30,7 @@ struct Format {
   double max() const { return std::ldexp(2.0 - std::ldexp(1.0, 1 - precision), max_exponent); }
 };
 
-// All powers of two that a double has. Most of the suite's time would go into std::ldexp().
+// All powers of two in a double. std::ldexp() would take most of the suite's time.
 constexpr int kLowestPower = -1074;
 inline constexpr auto kPowersOfTwo = [] {
   std::array<double, 1024 - kLowestPower> powers{};
@@ -75,13 +75,13 @@ inline uint32_t Encode(const Format& format, double value) {
   const int exponent = std::max(std::ilogb(value), format.min_exponent());
   const double units =
       std::nearbyint(std::fabs(value) * PowerOfTwo(format.precision - 1 - exponent));
-  // The hidden bit of `units`, where set, adds one to the exponent field, as does a carry of the
-  // rounding.
+  // If set, the hidden bit of `units` adds one to the exponent field, as a carry of the rounding
+  // does.
   const double bits = units + (exponent - format.min_exponent()) * PowerOfTwo(format.precision - 1);
   return sign | static_cast<uint32_t>(std::min<double>(bits, format.infinity()));
 }
 
-// The value rounded to the type, to f32 by the CPU.
+// The value rounded to the type; the CPU rounds to f32.
 inline double RoundTo(rmsnorm_dtype dtype, double value) {
   if (dtype == RMSNORM_F32) return static_cast<double>(static_cast<float>(value));
   const Format format = FormatOf(dtype);
@@ -95,7 +95,7 @@ inline double Ulp(rmsnorm_dtype dtype, double value) {
   return PowerOfTwo(std::max(exponent, format.min_exponent()) - format.precision + 1);
 }
 
-// Steps from one number of the type to the other.
+// The number of steps from one number of the type to another.
 inline int64_t UlpsBetween(rmsnorm_dtype dtype, uint32_t a, uint32_t b) {
   const Format format = FormatOf(dtype);
   const auto order = [&format](uint32_t bits) {

@@ -28,7 +28,7 @@ constexpr EpsPlacement kPlacements[] = {EpsPlacement::inside, EpsPlacement::outs
 
 class SpecialRowsTest : public testing::TestWithParam<std::string> {
  protected:
-  // y of one row of f32 without a weight, and its rstd.
+  // y of one f32 row without a weight, and its rstd.
   std::vector<float> Normalised(const std::vector<float>& x, const Options& options,
                                 float* rstd = nullptr) const {
     std::vector<float> y(x.size());
@@ -86,7 +86,7 @@ TEST_P(SpecialRowsTest, EveryKindMeetsTheOracle) {
   }
 }
 
-// The limits between f32 and binary64 arithmetic, from both sides and exactly on them.
+// The limits between f32 and binary64 arithmetic: below, above and exactly on them.
 TEST_P(SpecialRowsTest, AroundTheSafeRange) {
   for (const size_t d : SizeList{1, 4, 100, 200}) {
     for (const float magnitude :
@@ -121,7 +121,7 @@ TEST_P(SpecialRowsTest, SmallestNumbersGiveOnesWithoutEps) {
     for (const float y : Normalised(std::vector<float>(d, smallest), WithEps(0), &rstd)) {
       ASSERT_EQ(1.0f, y) << d;
     }
-    // 2^149 is more than an f32 can say.
+    // 2^149 exceeds the range of f32.
     EXPECT_EQ(std::numeric_limits<float>::infinity(), rstd);
   }
 }
@@ -184,7 +184,8 @@ TEST_P(SpecialRowsTest, InfinityGivesZerosAndNan) {
   }
 }
 
-// Below the floor a row is divided by it, above by its RMS; on it there is no difference.
+// A row whose RMS is below the floor is divided by the floor, any other row by its RMS; on the
+// floor, both are equal.
 TEST_P(SpecialRowsTest, AFloorUnderTheRms) {
   Options options = WithEps(0.5f);
   options.eps_placement = EpsPlacement::floor;
@@ -197,14 +198,14 @@ TEST_P(SpecialRowsTest, AFloorUnderTheRms) {
     }
     EXPECT_EQ(expected_rstd, rstd) << magnitude;
   }
-  // A NaN is not below it.
+  // A NaN is not below the floor.
   float rstd;
   const std::vector<float> x = {1, std::numeric_limits<float>::quiet_NaN()};
   for (const float y : Normalised(x, options, &rstd)) EXPECT_TRUE(std::isnan(y));
   EXPECT_TRUE(std::isnan(rstd));
 }
 
-// A vector of length 1: the divisor is 1, and the sum has its own length for a divisor.
+// With a divisor of 1, the result is a vector of length 1: x divided by its length.
 TEST_P(SpecialRowsTest, L2Norm) {
   Options options = WithEps(1e-12f);
   options.eps_placement = EpsPlacement::floor;
@@ -215,7 +216,7 @@ TEST_P(SpecialRowsTest, L2Norm) {
   EXPECT_EQ(0.2f, rstd);
 }
 
-// x times 1 / RMS, rounded to the type of x: 1 / 3 in bf16 is 171 / 512.
+// x times 1 / RMS, where 1 / RMS is rounded to the type of x: 1 / 3 in bf16 is 171 / 512.
 TEST_P(SpecialRowsTest, TheInverseIsRounded) {
   Options options = WithEps(0);
   options.rounding = Rounding::inverse;
@@ -230,7 +231,7 @@ TEST_P(SpecialRowsTest, TheInverseIsRounded) {
   EXPECT_EQ(1.0f / 3.0f, rstd[0]);
 }
 
-// A weight of f32 can bring a NaN that the usual rounding to 16 bits would turn into -0.
+// An f32 weight may contain a NaN that plain rounding to 16 bits would turn into -0.
 TEST_P(SpecialRowsTest, NanOfTheWeightStaysNan) {
   for (const uint32_t bits : {0x7FFFFFFFu, 0xFFFFFFFFu, 0x7F800001u, 0x7FC00000u}) {
     for (const rmsnorm_dtype y_dtype : kDtypes) {
@@ -245,7 +246,7 @@ TEST_P(SpecialRowsTest, NanOfTheWeightStaysNan) {
       ForwardOperands operands = NormOperands(x, &weight, y);
       forward(operands, WithEps(0), context_);
       for (size_t j = 0; j < d; ++j) ASSERT_TRUE(std::isnan(y.get(0, j))) << Hex(bits);
-      // So can a bias.
+      // A bias may contain one, too.
       operands.bias = operands.weight;
       operands.weight = {};
       forward(operands, WithEps(0), context_);
@@ -254,7 +255,7 @@ TEST_P(SpecialRowsTest, NanOfTheWeightStaysNan) {
   }
 }
 
-// Results too large for the output's type become infinite, from the tie on.
+// Results too large for the output's type become infinite, including the tie.
 TEST_P(SpecialRowsTest, OverflowOfTheOutputIsInfinite) {
   for (const rmsnorm_dtype y_dtype : {RMSNORM_F16, RMSNORM_BF16}) {
     const Format format = FormatOf(y_dtype);

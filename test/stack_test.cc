@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every call takes at most 48 KiB of stack, and so runs on threads of 64 KiB.
+// Every call uses at most 48 KiB of stack, so it runs on threads with 64 KiB.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kMost = 48 << 10;
 constexpr size_t kRows = 5;
 
-// A stack of 64 KiB with a page below it that cannot be touched.
+// A stack of 64 KiB with an inaccessible page below it.
 class SmallStack {
  public:
   SmallStack()
@@ -35,7 +35,7 @@ class SmallStack {
   SmallStack(const SmallStack&) = delete;
   SmallStack& operator=(const SmallStack&) = delete;
 
-  // Runs a function on a thread with this stack. Returns how many bytes of it were touched.
+  // Runs a function on a thread with this stack. Returns the number of touched bytes.
   size_t Run(const std::function<void()>& function) const {
     char* const stack = memory_ + kGuard;
     std::memset(stack, kWiped, kSize);
@@ -80,7 +80,7 @@ constexpr Types kTypes[] = {
 
 class StackTest : public testing::TestWithParam<std::string> {
  protected:
-  // Makes a call on a small thread, and once before on this one, which finds targets and binds
+  // Makes a call on a small thread. The first call runs on this thread: it finds targets and binds
   // symbols.
   void Expect(const std::string& name, const std::function<void()>& call) {
     call();
@@ -104,7 +104,7 @@ TEST_P(StackTest, Forward) {
       Tensor residual(types.residual, kRows, d);
       Tensor gate(types.residual, kRows, d);
       Tensor weight(types.weight, 1, d);
-      FillMixed(random_, x);  // some rows are cold
+      FillMixed(random_, x);  // this includes cold rows
       FillNormal(random_, residual);
       FillNormal(random_, gate);
       FillWeight(random_, weight);
@@ -233,7 +233,7 @@ TEST_P(StackTest, Backward) {
   RecordProperty("most", std::to_string(most_));
 }
 
-// OpenMP's threads get 64 KiB in this test (OMP_STACKSIZE).
+// In this test, OpenMP's threads have 64 KiB (OMP_STACKSIZE).
 TEST_P(StackTest, OpenMp) {
   const Context context = OnTarget(target_, 4);
   for (const Types& types : kTypes) {

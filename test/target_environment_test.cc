@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNORM_TARGET. It is read at the first call of a process, so only children call the library
+// RMSNORM_TARGET. The first call of a process reads it, so only child processes call the library
 // here.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -16,7 +16,7 @@
 namespace rmsnorm::test {
 namespace {
 
-// What `run` returns in a child process in which RMSNORM_TARGET is `value`; unset where that is
+// The result of `run` in a child process in which RMSNORM_TARGET is `value`, or unset if that is
 // null.
 std::string InChild(const char* value, const std::function<std::string()>& run) {
   int ends[2];
@@ -46,13 +46,13 @@ std::string InChild(const char* value, const std::function<std::string()>& run) 
   return result;
 }
 
-// The target that a call without one of its own uses, or the message.
+// The default target, or the error message.
 std::string Active() {
   const char* exact;
   return rmsnorm_find_target(nullptr, &exact) == RMSNORM_OK ? exact : rmsnorm_error_message();
 }
 
-// The targets of this CPU, separated by commas; found by a child.
+// The targets of this CPU, separated by commas; a child finds them.
 std::string Supported() {
   return InChild(nullptr, [] {
     std::string list;
@@ -73,7 +73,7 @@ TEST(TargetEnvironment, NamesATarget) {
   for (size_t begin = 0; begin < list.size();) {
     const size_t end = list.find(',', begin);
     const std::string name = list.substr(begin, end - begin);
-    // A name may also be a family's, whose best flavour is another.
+    // A name may also mean a family, whose best flavour has another name.
     const std::string by_call = InChild(nullptr, [&] {
       const char* exact;
       return std::string(rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_OK ? exact : "");
@@ -94,8 +94,7 @@ TEST(TargetEnvironment, ATargetOfTheCallComesFirst) {
             }));
 }
 
-// The call fails, and says that it is the environment that is wrong; another call may name its
-// target.
+// The call fails, and its message blames the environment; a call that names its target works.
 TEST(TargetEnvironment, UnknownNamesAreAnErrorOfTheCall) {
   const std::string result = InChild("AVX9", [] {
     float x[] = {1, 2};
@@ -130,8 +129,7 @@ TEST(TargetEnvironment, IsReadOnce) {
             }));
 }
 
-// The text of the variable is the program's own after putenv(): it may be gone after the first
-// call.
+// After putenv(), the program owns the text of the variable: it may disappear after the first call.
 TEST(TargetEnvironment, IsCopied) {
   const std::string best = InChild(nullptr, Active);
   for (const std::string name : {"reference", "AVX9"}) {
@@ -147,7 +145,7 @@ TEST(TargetEnvironment, IsCopied) {
   }
 }
 
-// A name of any length is quoted so that the reason fits.
+// The message quotes the start of a long name, so the reason fits.
 TEST(TargetEnvironment, LongNamesAreCut) {
   const std::string name(5000, 'A');
   const std::string message = InChild(name.c_str(), Active);

@@ -13,7 +13,7 @@ namespace rmsnorm::test {
 
 constexpr const char* kReference = "reference";
 
-// Best first, the reference last.
+// The best target comes first, the reference last.
 inline std::vector<std::string> SupportedTargets() {
   std::vector<std::string> targets;
   for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
@@ -24,14 +24,14 @@ inline std::vector<std::string> SupportedTargets() {
   return targets;
 }
 
-// Those that the reference is compared with.
+// The targets to compare with the reference.
 inline std::vector<std::string> SimdTargets() {
   std::vector<std::string> targets = SupportedTargets();
   targets.pop_back();
   return targets;
 }
 
-// The context of a call on this target, whose name must outlive it.
+// A context with this target; its name must outlive the context.
 inline Context OnTarget(const std::string& target, int32_t threads = 0) {
   Context context;
   context.target = target.c_str();

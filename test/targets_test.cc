@@ -39,7 +39,8 @@ TEST(Targets, AreListedBestFirstAndTheReferenceLast) {
   EXPECT_EQ(nullptr, rmsnorm_target_name(SIZE_MAX));
 }
 
-// The same with every Highway. A build without its SIMD targets would pass all other tests.
+// The targets do not depend on Highway's version. A build without SIMD targets would pass all other
+// tests.
 TEST(Targets, OfThisArchitectureAreCompiled) {
 #if defined(__x86_64__)
   const std::vector<std::string> wanted = {"AVX3_DL", "AVX3", "AVX2", kReference};
@@ -60,7 +61,7 @@ TEST(Targets, OfThisCpuAreSupported) {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                 __builtin_cpu_supports("avx512cd"),
             !Find("AVX512").empty());
-  // The one with native bf16. Cooper Lake has that, but not all that Highway's AVX3_DL takes.
+  // The target with native bf16. Cooper Lake has bf16, but not everything else that AVX3_DL needs.
   EXPECT_EQ(__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi2"),
             !Find("AVX3_DL").empty());
 }
@@ -95,7 +96,7 @@ TEST(Targets, FamiliesStandForTheirBestFlavour) {
 }
 
 TEST(Targets, ForNoNameIsTheBestOfThisCpu) {
-  // Unless the environment names another: target_environment_test.cc.
+  // target_environment_test.cc tests other defaults.
   ASSERT_EQ(nullptr, std::getenv("RMSNORM_TARGET"));
   EXPECT_EQ(SupportedTargets().front(), Find(nullptr));
 }
@@ -107,12 +108,12 @@ void ExpectRefused(const std::string& name, const std::string& reason) {
   EXPECT_STREQ("untouched", exact);
   const std::string message = rmsnorm_error_message();
   EXPECT_TRUE(StartsWith(message, "target: ")) << message;
-  // A long name is cut, and leaves room for the reason.
+  // The message cuts a long name, to leave room for the reason.
   const std::string quoted = name.size() <= 40 ? name : name.substr(0, 40) + "...";
   EXPECT_NE(std::string::npos, message.find("'" + quoted + "'")) << message;
   EXPECT_NE(std::string::npos, message.find(reason)) << message;
 
-  // The same from every call that takes a target, and nothing is computed.
+  // Every call with a target gives the same error, and computes nothing.
   float x[] = {1, 2};
   const rmsnorm_context context = OnTarget(name).get();
   const rmsnorm_view view = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
@@ -144,7 +145,7 @@ void ExpectRefused(const std::string& name, const std::string& reason) {
 TEST(Targets, UnknownNamesAreRefused) {
   for (const char* name :
        {"", " ", "AVX", "AVX22", "AVX2 ", "SSE4", "referenc", "references", "%s%n"}) {
-    ExpectRefused(name, kReference);  // the message lists what there is
+    ExpectRefused(name, kReference);  // the message lists the targets
   }
   for (const size_t size : {40u, 41u, 60u, 5000u})
     ExpectRefused(std::string(size, 'A'), kReference);
@@ -160,7 +161,7 @@ TEST(Targets, OfOtherCpusAreRefused) {
   const std::vector<std::string> supported = SupportedTargets();
   for (const std::string& name : CompiledTargets()) {
     if (std::find(supported.begin(), supported.end(), name) != supported.end()) continue;
-    // A family's name is also its oldest member's.
+    // The name of a family is also the name of its oldest member.
     if (Find(name.c_str()).empty()) ExpectRefused(name, "this CPU cannot run");
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of an element type known at run time, placed anywhere relative to a cache line, and the
-// comparison of bits.
+// Rows of an element type chosen at run time, at any place relative to a cache line, and
+// comparisons of bits.
 #ifndef RMSNORM_TEST_TENSOR_H_
 #define RMSNORM_TEST_TENSOR_H_
 
@@ -23,10 +23,10 @@ using SizeList = std::vector<size_t>;
 
 constexpr rmsnorm_dtype kDtypes[] = {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16};
 
-// What memory holds that nothing has been written to: no computation here gives it by chance.
+// The byte that marks unwritten memory: no computation here produces it by chance.
 constexpr unsigned char kWiped = 0xA5;
 
-// With sizes that the compiler knows, as every element of every test comes through here.
+// The sizes are compile-time constants, since this reads every element in every test.
 inline uint32_t LoadBits(rmsnorm_dtype dtype, const void* data, size_t index) {
   if (dtype == RMSNORM_F32) {
     uint32_t bits;
@@ -53,11 +53,11 @@ inline std::string Hex(uint32_t bits) {
   return text;
 }
 
-// Whether `count` elements have the same bits; two NaNs count as equal, since CPUs make different
+// Whether `count` elements have the same bits. Two NaNs count as equal, since CPUs make different
 // ones.
 inline testing::AssertionResult SameBits(rmsnorm_dtype dtype, const void* expected,
                                          const void* actual, size_t count) {
-  // Of no elements the pointers may be null.
+  // Without elements, the pointers may be null.
   if (count == 0 || std::memcmp(expected, actual, count * rmsnorm_dtype_size(dtype)) == 0) {
     return testing::AssertionSuccess();
   }
@@ -75,7 +75,7 @@ inline testing::AssertionResult SameBits(rmsnorm_dtype dtype, const void* expect
   return testing::AssertionSuccess();
 }
 
-// The same for numbers of the host, such as one for each row.
+// The same for host numbers, such as one per row.
 template <class T>
 testing::AssertionResult SameBits(const std::vector<T>& expected, const std::vector<T>& actual) {
   if (expected.size() != actual.size()) {
@@ -103,13 +103,13 @@ class Tensor {
     Wipe();
   }
 
-  // Sets every byte, around and between the rows too.
+  // Sets every byte, including those around and between the rows.
   void Wipe() { std::memset(lines_.data(), kWiped, lines_.size() * sizeof(Line)); }
 
   rmsnorm_dtype dtype() const { return dtype_; }
   size_t rows() const { return rows_; }
   size_t d() const { return d_; }
-  // The same memory as elements of another type of the same size.
+  // Treats the memory as elements of another type of the same size.
   void Reinterpret(rmsnorm_dtype dtype) { dtype_ = dtype; }
 
   void* data() { return Row(0); }
@@ -182,8 +182,7 @@ class Tensor {
   std::vector<Line> lines_;
 };
 
-// The operands of a plain norm. `weight` and `rstd`, which has one element for each row, may be
-// null.
+// The operands of a plain norm. `weight` and `rstd`, which has one element per row, may be null.
 inline ForwardOperands NormOperands(const Tensor& x, const Tensor* weight, Tensor& y,
                                     std::vector<float>* rstd = nullptr) {
   ForwardOperands operands;

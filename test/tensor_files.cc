@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Apart from the header, as a test takes eight seconds more to compile with the JSON library.
+// A separate file: including the JSON library would add eight seconds to the compilation of each
+// test.
 #include "tensor_files.h"
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of tensor files, right and wrong, made and read without the command's own code.
+// Valid and invalid bytes of tensor files, made and read without the command's own code.
 #ifndef RMSNORM_TEST_TENSOR_FILES_H_
 #define RMSNORM_TEST_TENSOR_FILES_H_
 
@@ -47,7 +47,7 @@ inline std::string Entry(const std::string& name, const std::string& dtype,
          ", \"data_offsets\": [" + std::to_string(begin) + ", " + std::to_string(end) + "]}";
 }
 
-// Some numbers around 0 without a pattern, others for each seed.
+// Numbers around 0 without a pattern; they depend on the seed.
 inline std::vector<float> Numbers(size_t count, uint32_t seed = 1) {
   std::vector<float> numbers(count);
   uint32_t state = seed;
@@ -59,13 +59,13 @@ inline std::vector<float> Numbers(size_t count, uint32_t seed = 1) {
 }
 
 struct StoredTensor {
-  std::string dtype;  // in the file's own words
+  std::string dtype;  // in the file's notation
   std::vector<size_t> shape;
   std::string data;
-  size_t begin = 0;  // where its data begins in the file
+  size_t begin = 0;  // offset of its data in the file
 };
 
-// The dtype that a .safetensors file calls by this name.
+// The dtype for a .safetensors name.
 inline rmsnorm_dtype DtypeOfName(const std::string& name) {
   if (name == "F32") return RMSNORM_F32;
   if (name == "F16") return RMSNORM_F16;
@@ -77,7 +77,7 @@ inline rmsnorm_dtype DtypeOfName(const std::string& name) {
 // All tensors of a well-formed .safetensors file.
 std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file);
 
-// What such a file has beside its tensors.
+// The metadata of such a file.
 std::map<std::string, std::string> ReadMetadata(const std::string& file);
 
 }  // namespace rmsnorm::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peers for peer_test.cc, one for each way in which a plug-in can be good or bad; the build defines
+// Peers for peer_test.cc, one for each way in which a plug-in can be good or bad; the build chooses
 // which. All compute f32 only.
 #include <fenv.h>
 #include <math.h>
@@ -41,7 +41,7 @@
 #define WHY *why = "f32 only"
 #endif
 
-// How many cases are prepared and not released.
+// The number of cases that are prepared and not released.
 int prepared_cases = 0;
 
 static void* Prepare(const rmsnorm_peer_case* what, const char** why) {
@@ -56,7 +56,7 @@ static void* Prepare(const rmsnorm_peer_case* what, const char** why) {
   return copy;
 }
 
-// y = the norm of values, which may be in place.
+// y = the norm of values, which may be y itself.
 static void Norm(const rmsnorm_peer_case* what, const float* values, float* y) {
   float sum = 0;
   for (size_t j = 0; j < what->d; ++j) sum += values[j] * values[j];

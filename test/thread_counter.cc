@@ -18,8 +18,8 @@ int ThreadsStarted() { return started; }
 
 }  // namespace rmsnorm::test
 
-// A program's own function comes before those of shared libraries: the C++ library and the OpenMP
-// runtime call this one.
+// The linker prefers a program's own function to the ones in shared libraries, so the C++ library
+// and the OpenMP runtime call this one.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*run)(void*), void* argument) {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);

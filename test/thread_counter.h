@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the threads that this program starts, whoever starts them.
+// Counts all threads that start in this program.
 #ifndef RMSNORM_TEST_THREAD_COUNTER_H_
 #define RMSNORM_TEST_THREAD_COUNTER_H_
 
 namespace rmsnorm::test {
 
-// Since the program began.
+// The number of threads since the program started.
 int ThreadsStarted();
 
 }  // namespace rmsnorm::test

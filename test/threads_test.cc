@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which threads a call uses. That none of them changes a bit is part of `rmsnorm check`.
+// The threads that a call uses. `rmsnorm check` tests that they do not change any bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,10 +23,9 @@
 namespace rmsnorm::test {
 namespace {
 
-// Large enough to be worth eight threads on any CPU; no number of threads divides the rows evenly
-// but 1.
+// Enough work for eight threads on any CPU; except 1, no number of threads divides the rows evenly.
 constexpr size_t kManyRows = 1031;
-constexpr size_t kFewRows = 2;  // worth one thread
+constexpr size_t kFewRows = 2;  // too few for a second thread
 constexpr size_t kD = 512;
 
 class ThreadsTest : public testing::TestWithParam<std::string> {
@@ -45,13 +44,13 @@ class ThreadsTest : public testing::TestWithParam<std::string> {
     backward_.dw = View(dw_.vector());
   }
 
-  // How many parts an executor gets of the work of a call.
+  // The number of parts that an executor gets for a call.
   size_t Parts(int threads, const std::function<void(const Context&)>& call) const {
     Context context = OnTarget(target_, threads);
     Executor executor(InReverse);
     executor.SetIn(context);
     call(context);
-    EXPECT_LE(executor.calls(), 2);  // the blocks of dw are added up in a step of its own
+    EXPECT_LE(executor.calls(), 2);  // a second step adds up the blocks of dw
     return executor.most_parts();
   }
 
@@ -64,7 +63,7 @@ class ThreadsTest : public testing::TestWithParam<std::string> {
   BackwardOperands backward_;
 };
 
-// As many as it may have where there is work enough, and none where there is not.
+// Large work uses all allowed threads, and small work uses none.
 TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
   RmsNorm module(kD, Options(), Dtype::bf16);
   ForwardOperands of_module = forward_;
@@ -88,7 +87,7 @@ TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
   EXPECT_EQ(0u, Parts(8, [&](const Context& c) { backward(small_gradients, {}, c); }));
 }
 
-// Runs call(i) on six threads i at once. Returns how many wrong results they count in all.
+// Runs call(i) on six threads i at once. Returns the total of the wrong results they count.
 int WrongOfManyCallers(const std::function<int(int i)>& call) {
   std::vector<std::thread> callers;
   std::atomic<int> wrong{0};
@@ -118,7 +117,7 @@ TEST_P(ThreadsTest, ForwardFromManyThreadsAtOnce) {
         shared.forward(operands);
       }
       if (!SameBits(serial, y)) ++wrong;
-      // Messages are the calling thread's own.
+      // Each thread has its own message.
       const std::string name = "caller " + std::to_string(i);
       const char* exact;
       if (rmsnorm_find_target(name.c_str(), &exact) != RMSNORM_ERROR_TARGET) ++wrong;
@@ -132,7 +131,7 @@ TEST_P(ThreadsTest, ForwardFromManyThreadsAtOnce) {
 
 TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
   Random random(43);
-  FillNormal(random, x_);  // a NaN in a row would hide the other rows in dw
+  FillNormal(random, x_);  // in dw, a NaN in a row would hide the other rows
   FillNormal(random, weight_);
   backward_.weight = ConstView(weight_.vector());
   backward(backward_, {}, OnTarget(target_, 1));
@@ -164,9 +163,9 @@ TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Targets, ThreadsTest, testing::ValuesIn(SupportedTargets()), Name);
 
-// --------------------------------------------------------------------- which threads are started
+// -------------------------------------------------------------------------------- started threads
 
-// Runs forward over `rows` rows of kD elements of f32 and says how many threads that started.
+// Runs forward over `rows` rows of kD elements of f32 and returns the number of started threads.
 int ThreadsStartedBy(size_t rows, const Context& context) {
   const std::vector<float> x(rows * kD, 1.0f);
   std::vector<float> y(rows * kD);
@@ -185,7 +184,7 @@ TEST(StartedThreads, AreCounted) {
   EXPECT_EQ(1, ThreadsStarted() - before);
 }
 
-// In a thread of its own, which has no OpenMP threads waiting for it yet.
+// Runs on a new thread, which has no OpenMP threads waiting for it.
 void InNewThread(const std::function<void()>& run) { std::thread(run).join(); }
 
 TEST(StartedThreads, NoneForSerialWork) {
@@ -232,13 +231,13 @@ TEST(StartedThreads, SomeForLargeWork) {
     context.threads = 4;
     const int before = ThreadsStarted();
     ThreadsStartedBy(kManyRows, context);
-    // A runtime may share its threads among callers, so earlier ones may do.
+    // A runtime may share its threads among callers, so earlier threads may be enough.
     EXPECT_GE(ThreadsStarted() - before + omp_get_max_threads(), 1);
     EXPECT_GT(ThreadsStarted(), 1);
   });
 }
 
-// Whatever is asked for, no more than OpenMP would use by itself or the machine has CPUs.
+// A call never uses more threads than OpenMP's default or the machine's CPUs.
 TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
   for (const int of_openmp : {1, 5}) {
     InNewThread([&] {
@@ -246,13 +245,13 @@ TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
       const int most = std::max(of_openmp, omp_get_num_procs());
       Context context;
       context.threads = std::numeric_limits<int>::max();
-      // Enough for twice as many.
+      // Enough work for twice as many.
       EXPECT_LE(ThreadsStartedBy(2 * kManyRows / 8 * static_cast<size_t>(most), context), most - 1);
     });
   }
 }
 
-// Inside another parallel region a call stays serial, even where OpenMP allows regions in regions.
+// Inside another parallel region a call stays serial, even if OpenMP allows nested regions.
 TEST(StartedThreads, NoneInsideAParallelRegion) {
   omp_set_max_active_levels(4);
   Tensor x(RMSNORM_F32, kManyRows, kD);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls with as many threads as asked for, on any CPU.
+// Calls with a given number of threads, on any CPU.
 #ifndef RMSNORM_TEST_WITH_THREADS_H_
 #define RMSNORM_TEST_WITH_THREADS_H_
 
@@ -15,9 +15,9 @@
 
 namespace rmsnorm::test {
 
-// Calls run(context, repeats) on a target with 1, 2 and 5 threads: with the rows of a case once,
-// and with as many times these as give each thread work. How many that are depends on the CPU. Of
-// rows of one element they are an hour of an emulator's, so those stay few.
+// Calls run(context, repeats) on a target with 1, 2 and 5 threads: once with the rows of a case,
+// and then with enough repeats to give each thread work. The number of repeats depends on the CPU.
+// With rows of one element they would take an hour in an emulator, so those rows are not repeated.
 template <class Run>
 void RunWithThreads(const std::string& target, size_t rows, size_t d, const Run& run) {
   constexpr size_t kMostElements = 4 << 20;

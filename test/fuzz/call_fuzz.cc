@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random calls, each from a seed of its own. Most are cases as `rmsnorm check` draws them: every
-// target must give the reference's bits, and the reference itself is held to oracles in binary64.
-// The others have operands strewn over memory, so that most must be refused: the reference is held
-// to what must be so, and each target must give its status and its memory.
+// Random calls, each from a separate seed. Most are random cases of `rmsnorm check`: every target
+// must give the reference's bits, and the reference must agree with oracles in binary64. In the
+// other calls, operands are strewn over memory, so most must be refused. The reference must obey
+// the rules of refusal and overlap, and each target must give the reference's status and memory.
 #include <getopt.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@
 #include "strewn_call.h"
 #include "targets.h"
 
-// What a sanitizer finds is the end of the program.
+// A sanitizer's finding ends the program.
 #pragma weak __sanitizer_set_death_callback
 extern "C" void __sanitizer_set_death_callback(void (*callback)(void));
 extern "C" const char* __ubsan_default_options();
@@ -48,7 +48,7 @@ bool IsOutput(const StrewnCall& call, Operand o) {
   return call.c.RoleOf(o) == cases::Role::kOutput;
 }
 
-// A weight of a module is copied before the call.
+// A module copies its weight before the call.
 bool IsOfModule(const StrewnCall& call, Operand o) {
   const cases::Function function = call.c.function;
   return o == internal::kWeight &&
@@ -64,8 +64,8 @@ cases::OperandSet Seen(const StrewnCall& call) {
   return seen;
 }
 
-// Marks the bytes of the outputs of a call that was accepted. By definition they share no byte with
-// each other nor with another operand that they are not exactly in the place of.
+// Marks the bytes of the outputs of an accepted call. By definition, they share no byte with each
+// other, nor with any other operand unless they replace it exactly.
 Memory MarkOutputs(const StrewnCall& call) {
   const bool is_several = call.c.function == cases::Function::kSeveral;
   Memory all(call.memory.size());
@@ -88,7 +88,7 @@ Memory MarkOutputs(const StrewnCall& call) {
       const bool may_replace = kOperandRules[output].in_place_of == other && other_bytes == bytes;
       if (may_replace && places == offsets) return;
       for (size_t row = 0; row < places.size(); ++row) {
-        // Of several calls one may be in place and the others not.
+        // With several calls, one may be in place and the others separate.
         if (may_replace && is_several && places[row] == offsets[row]) continue;
         if (std::memchr(&own[0] + places[row], 1, other_bytes) != nullptr) {
           throw Fault(NameOf(output) + ": overlaps " + NameOf(other) + ", and was accepted");
@@ -99,7 +99,7 @@ Memory MarkOutputs(const StrewnCall& call) {
   return all;
 }
 
-// Makes the call on a copy of its memory, whose surroundings cannot be touched.
+// Makes the call on a copy of its memory between inaccessible pages.
 rmsnorm_status Run(const StrewnCall& call, const std::string& target, bool at_end,
                    cases::GuardedMemory& memory, Memory& after) {
   const size_t size = call.memory.size();
@@ -117,7 +117,7 @@ rmsnorm_status Run(const StrewnCall& call, const std::string& target, bool at_en
   return status;
 }
 
-// Two NaNs in an output are equal.
+// Two NaNs in an output count as equal.
 void RequireSame(const StrewnCall& call, const Memory& expected, Memory actual) {
   internal::ForEachOperand(Seen(call), [&](Operand o) {
     if (!IsOutput(call, o)) return;
@@ -141,13 +141,13 @@ void RequireSame(const StrewnCall& call, const Memory& expected, Memory actual) 
   }
 }
 
-// Gives whether the call was refused.
+// Returns whether the call was refused.
 bool TestStrewn(uint32_t seed, const std::vector<std::string>& targets) {
   static cases::GuardedMemory memory;
   const StrewnCall call = StrewnDrawer(seed).Draw(seed);
   const bool at_end = seed % 2 == 0;
   Memory expected;
-  StrewnCall plain = call;  // serially, in the usual state
+  StrewnCall plain = call;  // on one thread, in the default state
   plain.c.state = 0;
   plain.c.executor = cases::Executor::kNone;
   const rmsnorm_status status = Run(plain, kReference, at_end, memory, expected);
@@ -194,7 +194,7 @@ void TestCase(uint32_t seed, const std::vector<std::string>& targets, cases::Run
 
 // ------------------------------------------------------------------ many calls
 
-// The line that repeats the call now running. A handler of a signal prints it.
+// The line that repeats the current call. A signal handler prints it.
 char repeat[64];
 
 void PrintRepeat() {
@@ -213,7 +213,7 @@ void HandleSignal(int signal) {
 void CatchSignals() {
   std::signal(SIGALRM, HandleSignal);
   if (__sanitizer_set_death_callback != nullptr) {
-    __sanitizer_set_death_callback(PrintRepeat);  // its own handlers say more
+    __sanitizer_set_death_callback(PrintRepeat);  // its own handlers print more
     return;
   }
   for (const int signal : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV}) {
@@ -303,7 +303,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   // OpenMP reads its environment before main(). By default its threads spin while they wait for
-  // their next part, which takes nine tenths of the time here.
+  // their next part, which would take nine tenths of the time here.
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
     setenv("OMP_WAIT_POLICY", "passive", 1);
     execv("/proc/self/exe", argv);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The results of a case against the oracles in binary64.
+// Compares the results of a case with the oracles in binary64.
 #ifndef RMSNORM_TEST_FUZZ_CALL_ORACLE_H_
 #define RMSNORM_TEST_FUZZ_CALL_ORACLE_H_
 
@@ -19,7 +19,7 @@ using internal::kBias, internal::kDb, internal::kDw, internal::kDx, internal::kD
     internal::kPostNormWeight, internal::kResidual, internal::kResidualOut, internal::kRstd,
     internal::kSums, internal::kSumsOut, internal::kWeight, internal::kX, internal::kY;
 
-// What a case computed.
+// A case after its run.
 struct Ran {
   const cases::Case& c;
   const cases::Problem& problem;
@@ -35,7 +35,7 @@ struct Ran {
   }
   Tensor Before(cases::Operand o) const { return Copy(problem.before(o)); }
   Tensor After(cases::Operand o) const { return Copy(problem.after(o)); }
-  // The numbers of an operand that has one for each row; none where it is not given.
+  // The numbers of a per-row operand; empty if it is absent.
   template <class T>
   static std::vector<T> Numbers(const cases::Rows& rows) {
     std::vector<T> numbers(rows.count());
@@ -48,7 +48,7 @@ struct Ran {
     return Has(kWeight) ? std::optional<Tensor>(Before(kWeight)) : std::nullopt;
   }
   SizeList LeadingOf(cases::Operand o) const { return cases::LeadingOf(c, o); }
-  // A row of a weight or a bias for each row of x.
+  // A weight or a bias, expanded to one row for each row of x.
   std::optional<Tensor> ForEachRow(cases::Operand o) const {
     if (!Has(o)) return std::nullopt;
     const cases::Rows& columns = problem.before(o);
@@ -66,7 +66,7 @@ inline testing::AssertionResult SumsAreWithinBound(const Ran& ran, const Tensor&
   for (size_t row = 0; row < sums.size(); ++row) {
     const double exact = ExactSumSquares(h, row);
     const double divisor = options.divisor == 0 ? static_cast<double>(h.d()) : options.divisor;
-    // Twice that of the root, which the bound of the inverse RMS is for.
+    // Twice the bound of the inverse RMS, since the root halves an error.
     const double bound = 2 * (IsCold(exact / divisor) ? kColdBound : InverseRmsBound(h.d()));
     if (!IsBetween(sums[row], exact * (1 - bound), exact * (1 + bound))) {
       return testing::AssertionFailure() << "sums: " << sums[row] << ", not " << exact;
@@ -75,7 +75,7 @@ inline testing::AssertionResult SumsAreWithinBound(const Ran& ran, const Tensor&
   return testing::AssertionSuccess();
 }
 
-// Of rows h, of which the sums of squares may be given.
+// Checks y and rstd for rows h; the sums of squares may be given.
 inline testing::AssertionResult NormIsWithinBound(const Ran& ran, const Tensor& h) {
   const std::vector<double> sums = ran.Numbers<double>(ran.problem.before(kSums));
   const std::vector<float> rstd = ran.Numbers<float>(ran.problem.after(kRstd));
@@ -93,7 +93,7 @@ inline testing::AssertionResult NormIsWithinBound(const Ran& ran, const Tensor& 
   return testing::AssertionSuccess();
 }
 
-// The sum of x and the residual in f32, or as residual_out holds it.
+// The sum of x and the residual in f32, or in the type of residual_out.
 inline Tensor Sum(const Ran& ran, rmsnorm_dtype dtype) {
   const Tensor x = ran.Before(kX);
   const Tensor residual = ran.Before(kResidual);
@@ -121,7 +121,7 @@ inline testing::AssertionResult ForwardIsWithinBound(const Ran& ran) {
       }
     }
     const bool unrounded = options.residual_rounding == ResidualRounding::unrounded;
-    // The oracle rounds n to the type of what is normalised, which is f32 here and x's type not.
+    // The oracle rounds n to the type of h; here h is f32 and x is not.
     has_oracle =
         !unrounded || h.dtype() == RMSNORM_F32 || options.rounding == Rounding::after_weight;
     h = unrounded ? Sum(ran, RMSNORM_F32) : rounded;
@@ -164,13 +164,13 @@ inline testing::AssertionResult BackwardIsWithinBound(const Ran& ran) {
     results.*gradient.second = ran.After(id);
   }
   for (size_t row = 0; row < inputs.x.rows(); ++row) {
-    // 1 / 0, which the closed form has no gradient for.
+    // The row has 1 / 0, for which the closed form has no gradient.
     if (options.eps == 0 && ExactSumSquares(inputs.x, row) == 0) return testing::AssertionSuccess();
   }
   return GradientsAreWithinBound(inputs, results, options);
 }
 
-// Whether numbers are around 1 and an rstd is that of its rows, as the bounds of gradients ask.
+// Whether numbers are around 1, and each row has its own rstd, as the bounds of gradients require.
 inline bool IsTame(const cases::Case& c) {
   for (const auto& operand : c.operand) {
     if (operand.values != cases::Values::kNormal && operand.values != cases::Values::kMassive) {
@@ -183,8 +183,8 @@ inline bool IsTame(const cases::Case& c) {
          c.operand[kRstd].order < cases::Order::kRepeated;
 }
 
-// Whether the results of a case are within their bounds, where those hold. Other operands have an
-// oracle of their own.
+// Whether the results of a case are within their bounds, if the bounds apply. family_oracle_test.cc
+// covers the other operands.
 inline testing::AssertionResult IsWithinBounds(const cases::Case& c,
                                                const cases::Problem& problem) {
   const bool has_others =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a .npy or .safetensors file: refused with a UserError, or a tensor that lies within
-// the file and is the same again after it has been written.
+// Any bytes as a .npy or .safetensors file: a UserError refuses them, or the tensor lies within the
+// file and stays the same after it is written and read.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-// These bytes as a file in memory.
+// A file in memory with these bytes.
 class MemoryFile {
  public:
   explicit MemoryFile(const std::string& bytes) : fd_(memfd_create("file_fuzz", MFD_CLOEXEC)) {
@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     try {
       test(bytes);
     } catch (const rmsnorm::tools::UserError&) {
-      // Refused, as most inputs are.
+      // Most inputs are refused.
     }
   }
   return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that are to be refused, or may be: operands strewn over a small piece of memory whatever
-// they share with others, and one thing made another.
+// Calls that the library may or must refuse: operands strewn over a small piece of memory, where
+// they may share bytes, and one argument changed.
 #ifndef RMSNORM_TEST_FUZZ_STREWN_CALL_H_
 #define RMSNORM_TEST_FUZZ_STREWN_CALL_H_
 
@@ -27,8 +27,8 @@ using internal::kOperandRules, internal::kOperands;
 
 struct StrewnCall {
   Case c;
-  cases::CallOperands operands;      // without their data
-  ptrdiff_t offset[kOperands] = {};  // of the first element, in bytes from the begin of memory
+  cases::CallOperands operands;      // with null data pointers
+  ptrdiff_t offset[kOperands] = {};  // of the first element, in bytes from the start of memory
   bool null_data[kOperands] = {};
   std::vector<uint8_t> memory;
 };
@@ -40,7 +40,7 @@ inline int RowDimensions(Operand o, const rmsnorm_view& view) {
 inline size_t RowBytes(Operand o, const rmsnorm_view& view) {
   return internal::ElementSize(view.dtype) * (IsPerRow(o) ? 1 : view.shape[view.ndim - 1]);
 }
-// Bytes from the begin of memory to each row.
+// Bytes from the start of memory to each row.
 inline std::vector<ptrdiff_t> RowsAt(const StrewnCall& call, Operand o) {
   const rmsnorm_view& view = call.operands.view[o];
   const auto dimensions = static_cast<size_t>(RowDimensions(o, view));
@@ -52,8 +52,8 @@ inline std::vector<ptrdiff_t> RowsAt(const StrewnCall& call, Operand o) {
   return rows;
 }
 
-// Whether memory holds what a view describes. A view that is refused in any case counts as held: an
-// unknown type, no dimension or too many, or more bytes than an address can count.
+// Whether a view lies within memory. A view that is always refused counts, too: an unknown type, no
+// dimensions or too many, or more bytes than an address can count.
 inline bool IsHeld(const StrewnCall& call, Operand o) {
   const rmsnorm_view& view = call.operands.view[o];
   const auto size = static_cast<ptrdiff_t>(internal::ElementSize(view.dtype));
@@ -80,7 +80,7 @@ class StrewnDrawer {
   StrewnCall Draw(uint32_t seed) {
     call_.c = cases::RandomCase(seed);
     Case& c = call_.c;
-    // Few elements, so that they often meet.
+    // Few elements make overlaps likely.
     c.d = 1 + Below(12);
     for (size_t& size : c.rows) size = std::min<size_t>(size, 1 + Below(4));
     while (c.rows.size() > 3) c.rows.pop_back();
@@ -137,10 +137,10 @@ class StrewnDrawer {
     before_ = o;
   }
 
-  // Makes one thing another.
+  // Changes one argument.
   void Spoil() {
     Case& c = call_.c;
-    // Pieces have shapes of their own.
+    // Each piece has a separate shape, so one call takes their place.
     if (c.function == cases::Function::kSeveral) c.function = cases::Function::kPlain;
     const StrewnCall good = call_;
     rmsnorm_options& options = c.options;
@@ -160,7 +160,7 @@ class StrewnDrawer {
                              &options.factor};
     const auto any = static_cast<Operand>(Below(kOperands));
     switch (IsDense() ? Below(4) : Below(12)) {
-      case 0:  // among the arguments of dense rows an optional operand is null where it is absent
+      case 0:  // among the arguments for dense rows, null means that an optional operand is absent
         call_.null_data[o] = true;
         if (IsDense() &&
             (o == internal::kRstd || (c.backward && c.RoleOf(o) != cases::Role::kRequired))) {
@@ -179,7 +179,7 @@ class StrewnDrawer {
       case 4:
         call_.operands.given &= ~cases::SetOf(o);
         break;
-      case 5:  // an operand more, in the place of another
+      case 5:  // one more operand, at the place of another
         if ((call_.operands.given & cases::SetOf(any)) == 0) {
           call_.operands.Set(any, view);
           call_.offset[any] = call_.offset[o];
@@ -205,7 +205,7 @@ class StrewnDrawer {
         options.size = static_cast<uint32_t>(4 * Below(sizeof(rmsnorm_options) / 4 + 1));
         call_.operands.size = static_cast<uint32_t>(8 * Below(sizeof(rmsnorm_operands) / 8 + 1));
     }
-    // What is not refused must have memory.
+    // Views that are not refused must lie within memory.
     bool held = true;
     internal::ForEachOperand(call_.operands.given,
                              [&](Operand one) { held = held && IsHeld(call_, one); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options, contexts and operands as aggregates of C++20, without a warning about missing fields.
+// Options, contexts and operands are aggregates in C++20, without a warning about missing fields.
 #include <rmsnorm/rmsnorm.hpp>
 
 void DesignatedTest(float* x, int rows, int d) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error for an element type that rmsnorm.hpp does not know names the specialisation to write, and
-with that it compiles. The command line is a C++ compiler; RMSNORM_INCLUDE names folders of headers."""
+"""The error for an element type unknown to rmsnorm.hpp names the specialisation to write, and with it
+the program compiles. The argument is a C++ compiler; RMSNORM_INCLUDE names folders of headers."""
 
 import os
 import subprocess

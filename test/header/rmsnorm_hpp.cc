@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ interface compiles alone. Using it makes its templates.
+// The C++ interface compiles alone. The uses instantiate its templates.
 #include <rmsnorm/rmsnorm.hpp>
 
 void HeaderTest(const float* x, rmsnorm::bf16* y, rmsnorm::f16* z, std::size_t d) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes and strides of any integer type, known at run time, without a warning.
+// Sizes and strides of any integer type, known only at run time, compile without a warning.
 #include <rmsnorm/rmsnorm.hpp>
 
 using rmsnorm::ConstView;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# A profile for machines that have Highway installed: `conan create . -pr test/package/system_highway.profile`
+# A profile for machines with an installed Highway: `conan create . -pr test/package/system_highway.profile`
 include(default)
 
 [platform_requires]
