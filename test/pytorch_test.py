@@ -151,7 +151,7 @@ class Forward(Test):
             self.assert_bits(OPS.rms_norm(x, weight), expected, name)
 
     def test_layout_of_the_result(self):
-        # The layout equals that of PyTorch's operations: the same order of dimensions, without gaps.
+        # The layout matches PyTorch's operations: the same order of dimensions, without gaps.
         x = normal(6, 4, 64).transpose(0, 1)
         self.assertEqual(OPS.rms_norm(x).stride(), x.stride())
         self.assertEqual(OPS.rms_norm(x[:, :3]).stride(), (x[:, :3] * 2).stride())

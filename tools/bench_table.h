@@ -13,7 +13,7 @@
 
 namespace rmsnorm::tools {
 
-// Prints a line for each cell as soon as it is done, and the missing times below the table.
+// Prints a line for each finished cell at once, and the missing times below the table.
 class BenchTable : public benchmark::BenchmarkReporter {
  public:
   BenchTable(const std::vector<bench::Cell>& cells, const bench::Contenders& contenders);

@@ -5,9 +5,9 @@
 //     y = torch.ops.rmsnorm.rms_norm(x, weight, 1e-6)
 //
 // The library reads and writes tensors of f32, f16 and bf16 where they lie, with any strides, as
-// long as the elements of a row are neighbours. The operators refuse other tensors and do not copy
-// them. One exception is a gradient without such rows that autograd makes, like the gradient of a
-// sum, which is one repeated number: the user has no way to copy it.
+// long as the elements of a row are neighbours. The operators refuse other tensors instead of
+// copying them. They copy in one case: autograd may make a gradient without such rows, such as one
+// repeated number for a sum, and the user cannot copy it.
 //
 // Rows are spread over PyTorch's own threads; torch.set_num_threads() sets their number.
 #include <ATen/Parallel.h>

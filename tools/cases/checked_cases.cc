@@ -21,7 +21,7 @@ forward,x=$T,weight=f32|f16|bf16|none,y=$T,d=$LONG,rows=2/5,rounding=$ROUNDINGS,
 # The first of two phases, and sums beside y.
 forward,x=$T,y=none,d=1..300,rows=5/9,x_values=mixed,sums_out=f64
 forward,x=$T,y=$T,d=$EDGES|4097,rows=9,x_values=mixed,sums_out=f64,sums=none/f64,rstd=none/f32
-# Sums that differ from those of the rows.
+# Sums that do not belong to the rows.
 forward,x=$T,y=$T,d=$EDGES,rows=23,sums=f64,sums_values=special,x_values=mixed/normal,
   rounding=$ROUNDINGS,eps_placement=inside|outside|floor,rstd=f32/none
 # Kimi-K2: rows of 7,168, and the 1,536 and 512 elements of a row of 2,112 for its attention norms.

@@ -123,7 +123,7 @@ void Problem::MakeInputs(const Case& c) {
     } else if (!c.IsOutput(o) || own.add) {
       Random random(uint64_t{c.seed} * kOperands + static_cast<uint64_t>(o));
       before_[o] = Rows(own.dtype, rows, length);
-      // The kinds of the rows of dy differ from those of x.
+      // Rows of dy are of other kinds than rows of x.
       Fill(random, own.values, o == internal::kDy ? 1 : 0, before_[o]);
       if (IsShared(own.order)) Overwrite(c, o, before_[o]);
     }

@@ -341,7 +341,7 @@ void Runner::Set(const Case& c) {
   Write(true, memory_->expected_block);
 }
 
-// Writes memory as it is before a call, or as it is after a correct one.
+// Writes the contents of memory before a call, or after a correct one.
 void Runner::Write(bool after, uint8_t* const* memory) const {
   for (int i = 0; i < kOperands; ++i) {
     const Layout::Block& block = layout_->block[i];
