@@ -705,8 +705,8 @@ TEST(Overlap, IsRefusedAtEveryDistance) {
   }
 }
 
-// With strides in bytes, separate rows overlap, and the message says so. It does not where a step of
-// that many bytes would be narrower than a row.
+// With strides in bytes, separate rows overlap, and the message says so. It does not where a step
+// of that many bytes would be narrower than a row.
 TEST(Overlap, OfStridesInBytesSaysSo) {
   constexpr size_t kRows = 4;
   constexpr size_t kLength = 16;
