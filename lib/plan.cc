@@ -93,8 +93,7 @@ void RunRows(const Plan& plan, size_t begin, size_t end) {
 
 // The operands that a call takes in f32, dense, one row after the other. A weight is among them
 // wherever it matters, if only as ones.
-OperandSet PreparedOperands(const Call& call) {
-  const OperandSet given = call.operands.given;
+OperandSet PreparedOperands(OperandSet given) {
   const OperandSet scaling =
       (given & kScaled) != 0 ? SetOf(kWeight) | (given & SetOf(kBias)) : OperandSet{0};
   return scaling | (given & SetOf(kPostNormWeight));
@@ -126,8 +125,9 @@ rmsnorm_view PrepareView(const KernelTable& kernels, const rmsnorm_view& view, f
 void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scratch, Views& views,
                     rmsnorm_view* prepared) {
   constexpr OperandSet kAll = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
+  const OperandSet wanted = PreparedOperands(views.given);
   views.given &= ~kAll;
-  ForEachOperand(PreparedOperands(call), [&](Operand operand) {
+  ForEachOperand(wanted, [&](Operand operand) {
     if (operand == kWeight && call.module != nullptr) {
       return views.Set(operand, &call.module->prepared_view);
     }
@@ -148,9 +148,11 @@ void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scrat
 // ------------------------------------------------------------------ norms
 
 // Plans the rows of a call with these views, and its norm. There are no sums yet.
-void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, const Views& views,
-              Plan& plan) {
+void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, Views views,
+              Scratch& scratch, Plan& plan) {
   const Operands& operands = call.operands;
+  rmsnorm_view prepared[3];
+  PrepareColumns(call, kernels, scratch, views, prepared);
   plan.kernel = kernel;
   plan.rows = plan.run.count = operands.rows;
   plan.d = plan.run.d = operands.d;
@@ -305,10 +307,7 @@ size_t RowBytes(const Operands& operands) {
 void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
                  Plan& plan) {
   const Operands& operands = call.operands;
-  Views views = operands;
-  rmsnorm_view prepared[3];
-  PrepareColumns(call, kernels, scratch, views, prepared);
-  PlanRows(call, kernels, kernels.forward, views, plan);
+  PlanRows(call, kernels, kernels.forward, operands, scratch, plan);
   if (!plan.is_run) WalkInSlabs(plan.walk);
   plan.norm.stream =
       operands.Has(kY) && operands[kY].data != operands[kX].data && bytes > StreamedBytes();
@@ -319,7 +318,7 @@ void PlanDb(const Call& call, const KernelTable& kernels, size_t most_parts, Scr
   const Operands& operands = call.operands;
   Views views;
   for (const Operand operand : {kX, kDy, kDb}) views.Set(operand, &operands[operand]);
-  PlanRows(call, kernels, kernels.add_rows, views, plan);
+  PlanRows(call, kernels, kernels.add_rows, views, scratch, plan);
   PlanSums(kDb, operands, most_parts, scratch, plan);
 }
 
@@ -327,10 +326,8 @@ void PlanDxAndDw(const Call& call, const KernelTable& kernels, size_t most_parts
                  Plan& plan) {
   const Operands& operands = call.operands;
   Views views = operands;
-  rmsnorm_view prepared[3];
   views.Remove(kDb);
-  PrepareColumns(call, kernels, scratch, views, prepared);
-  PlanRows(call, kernels, kernels.backward, views, plan);
+  PlanRows(call, kernels, kernels.backward, views, scratch, plan);
   plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
   plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
                      !plan.norm.add_to_dx && RowBytes(operands) > StreamedBytes();

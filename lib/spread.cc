@@ -38,9 +38,6 @@ void RunPart(void* state, size_t part) {
 // Whether this process was forked from one in which OpenMP had run parts. Its threads stayed
 // behind, and libgomp would wait for them forever.
 std::atomic<bool> lost_threads{false};
-
-// OpenMP's own number, within its limit.
-int UsualThreads() { return std::min(omp_get_max_threads(), omp_get_thread_limit()); }
 #endif
 
 void RunWithOpenMp(Parts& parts) {
@@ -165,10 +162,11 @@ void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& conte
 
 int32_t rmsnorm_max_threads() noexcept {
 #ifdef _OPENMP
-  return rmsnorm::internal::lost_threads ? 1 : rmsnorm::internal::UsualThreads();
-#else
-  return 1;
+  if (!rmsnorm::internal::lost_threads) {
+    return std::min(omp_get_max_threads(), omp_get_thread_limit());
+  }
 #endif
+  return 1;
 }
 
 int32_t rmsnorm_has_openmp() noexcept {
