@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests the library as CMake builds it: its sources and options are Meson's, its package is Meson's, and
+projects that build it get the bits stored in data/. The command line names the class to run. The
+environment may name CMake (RMSNORM_CMAKE), and may ask for the kernels in every project
+(RMSNORM_CMAKE_WHOLE=1), which takes minutes."""
+
+import glob
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import struct
+import tarfile
+import tempfile
+import unittest
+
+from installed import HIGHWAY_PREFIX, ROOT, install, run, succeed, variables_for
+
+CMAKE = os.environ.get("RMSNORM_CMAKE") or "cmake"
+VERSION = tuple(map(int, re.search(r"(\d+)\.(\d+)", succeed(CMAKE, "--version")).groups()))
+CONSUMERS = os.path.join(ROOT, "test", "consumer")
+LIBDIR = os.environ["RMSNORM_LIBDIR"]
+LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
+RESULT = f"rmsnorm {os.environ['RMSNORM_VERSION']}: 0.8485 1.1314\n"
+# The library without its kernels takes seconds. The kernels are for other tests.
+WHOLE = os.environ.get("RMSNORM_CMAKE_WHOLE") == "1"
+QUICK = "" if WHOLE else "-DHWY_COMPILE_ONLY_STATIC"
+EXACT = ("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno")
+HIGHWAY = glob.glob(os.path.join(ROOT, "subprojects", "packagecache", "highway-*.tar.gz"))
+
+
+# eps_placement, rounding, eps, weight_offset and divisor, as contract_rows.cc reads them.
+CONTRACT_OPTIONS = {
+    "default": (0, 0, 1e-5, 0, 0),
+    "big": (0, 0, 1e-5, 0, 0),
+    "llama": (0, 1, 1e-5, 0, 0),
+    "gemma": (0, 0, 1e-6, 1, 0),
+    "outside": (1, 0, 1e-6, 0, 0),
+    "divisor": (0, 0, 1e-5, 0, 100.5),
+    "eps0": (0, 0, 0, 0, 0),
+    "tiny": (0, 0, 0, 0, 0),
+}
+CONTRACT_INPUTS = {"eps0": "x0", "big": "big", "tiny": "tiny"}
+PLACEMENTS = ("inside", "outside", "floor")
+ROUNDINGS = ("scale-then-cast", "cast-then-scale", "inverse-rounded")
+
+
+def read_tensors(name):
+    """The header of a file of test/data, and its bytes."""
+    with open(os.path.join(ROOT, "test", "data", name), "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        return header, file.read()
+
+
+def write_rows(file):
+    """Writes the cases of contract.safetensors, and the cases with a bias of family.safetensors."""
+    cases = []
+    header, data = read_tensors("contract.safetensors")
+    for name in header:
+        if name.startswith("y."):
+            _, option, d, x, weight, _ = name.split(".")
+            x_name = f"{CONTRACT_INPUTS.get(option, 'x')}.{d}.{x}"
+            names = (x_name, f"w.{d}.{x}.{weight}", None, name)
+            cases.append((header, data, names, CONTRACT_OPTIONS[option]))
+    header, data = read_tensors("family.safetensors")
+    for name, words in header["__metadata__"].items():
+        if name.startswith("bias."):
+            case = dict(word.split("=") for word in words.split())
+            if len(header[case["x"]]["shape"]) != 2 or "divisor" in case or "factor" in case:
+                continue
+            options = (
+                PLACEMENTS.index(case.get("eps-placement", "inside")),
+                ROUNDINGS.index(case.get("rounding", "scale-then-cast")),
+                *(float(case.get("eps", 0)), float(case.get("weight-offset", 0)), 0),
+            )
+            names = tuple(case.get(role) for role in ("x", "weight", "bias", "y"))
+            cases.append((header, data, names, options))
+
+    dtypes = {"F32": 1, "F16": 2, "BF16": 3}
+    with open(file, "wb") as rows:
+        for header, data, names, options in cases:
+            types = (dtypes[header[name]["dtype"]] if name else 0 for name in names)
+            rows.write(struct.pack("<8i3f", *types, *header[names[-1]]["shape"], *options))
+            for name in filter(None, names):
+                begin, end = header[name]["data_offsets"]
+                rows.write(data[begin:end])
+
+
+class Builds(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = directory.name
+
+    def path(self, *names):
+        return os.path.join(self.directory, *names)
+
+    def configure(self, source, build, *options, flags=QUICK, **variables):
+        """Returns what CMake prints. Warnings are errors, except in Highway's CMakeLists.txt."""
+        done = run(
+            *(CMAKE, "-S", source, "-B", build, "-DCMAKE_CXX_FLAGS=" + flags, *options),
+            *("-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DCMAKE_PREFIX_PATH=" + HIGHWAY_PREFIX),
+            **variables,
+        )
+        printed = done.stdout + done.stderr
+        self.assertEqual(done.returncode, 0, printed)
+        for warning in re.findall(r"CMake .*Warning.* at (.*)", printed):
+            self.assertIn("highway", warning, printed)
+        return printed
+
+    def build(self, build, *arguments):
+        succeed(CMAKE, "--build", build, "--parallel", "2", *arguments)
+
+
+def commands_of(build):
+    """Returns the options of each source of the library, in order."""
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        commands = json.load(file)
+    found = {}
+    for entry in commands:
+        file = os.path.realpath(os.path.join(entry["directory"], entry["file"]))
+        name = os.path.relpath(file, ROOT)
+        words = shlex.split(entry["command"])
+        of_the_library = re.search(r"rmsnorm(_core|_kernels)?\.(a\.p|dir)/", entry["command"])
+        if name.startswith("lib/") and of_the_library:
+            found[name[len("lib/") :]] = words[1:]
+    return found
+
+
+class Commands(Builds):
+    """CMake compiles each source as Meson does. Nothing is compiled here."""
+
+    @staticmethod
+    def what_counts(words):
+        """Returns the macros and the options of the compiler, without warnings and file names. The
+        last level of optimization counts."""
+        # Meson adds these macros by itself or on request.
+        left_out = (
+            r"-D_(FILE_OFFSET_BITS|GLIBCXX_ASSERT).*|-f(diagnostics-color|color-diag|openmp=).*"
+        )
+        kept = {word for word in words if re.match("-[DUfmps]", word)}
+        kept = {word for word in kept if not re.fullmatch(left_out, word)}
+        if any(word.startswith("-fopenmp") for word in words):
+            kept.add("-fopenmp")
+        return sorted(kept) + [word for word in words if word.startswith("-O")][-1:]
+
+    def test_same_as_mesons(self):
+        meson = commands_of(os.environ["RMSNORM_BUILD"])
+        if not all("-O3" in words and "-DNDEBUG" in words for words in meson.values()):
+            self.skipTest("release builds are compared")
+        openmp = any("-fopenmp" in words for words in meson.values())
+        build = self.path("build")
+        self.configure(
+            *(ROOT, build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"),
+            f"-DBUILD_SHARED_LIBS={'OFF' if LIBRARIES == 'static' else 'ON'}",
+            f"-DRMSNORM_OPENMP={'ON' if openmp else 'OFF'}",
+            flags="",
+        )
+        cmake = commands_of(build)
+        self.assertGreater(len(cmake), 10)
+        self.assertEqual(sorted(cmake), sorted(meson))
+        for name, words in meson.items():
+            with self.subTest(name):
+                self.assertEqual(self.what_counts(cmake[name]), self.what_counts(words))
+
+    def test_own_options_are_last(self):
+        """The library's options follow everything that the parent project sets."""
+        source, build = self.path("app"), self.path("around")
+        shutil.copytree(os.path.join(CONSUMERS, "cmake-subdirectory"), source)
+        os.symlink(ROOT, os.path.join(source, "rmsnorm"))
+        with open(os.path.join(source, "CMakeLists.txt"), "r+", encoding="utf-8") as file:
+            text = file.read()
+            file.seek(0)
+            file.write(
+                text.replace(
+                    "add_subdirectory(rmsnorm)",
+                    "add_library(around INTERFACE)\n"
+                    "target_compile_options(around INTERFACE -Ofast -ffp-contract=on)\n"
+                    "link_libraries(around)\n"
+                    "add_compile_options(-funsafe-math-optimizations)\n"
+                    "set(CMAKE_UNITY_BUILD ON)\n"
+                    "add_subdirectory(rmsnorm)",
+                )
+            )
+        around = "-ffast-math -ffp-contract=fast -O1"
+        self.configure(source, build, "-DCMAKE_BUILD_TYPE=Debug", flags=around)
+        commands = commands_of(build)
+        with open(os.path.join(ROOT, "lib", "sources.txt"), encoding="utf-8") as file:
+            sources = [line for line in file.read().splitlines() if not line.startswith("#")]
+        self.assertEqual(sorted(commands), sorted(sources))
+        for name, words in commands.items():
+            with self.subTest(name):
+                around = r"-Ofast|-ffast-math|-ffp-contract=(fast|on)|-funsafe-math-optimizations"
+                theirs = [i for i, word in enumerate(words) if re.fullmatch(around, word)]
+                self.assertGreaterEqual(len(theirs), 5)
+                for option in EXACT:
+                    self.assertGreater(words.index(option), theirs[-1])
+                levels = [word for word in words if word.startswith("-O")]
+                if name.startswith("kernels/"):
+                    self.assertEqual(levels[-1], "-O3")
+
+
+class Package(Builds):
+    """`cmake --install` installs what `meson install` installs."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.meson = install(os.path.join(cls.directory, "meson"))
+        with open(cls.file(cls.meson, "rmsnormConfig.cmake"), encoding="utf-8") as file:
+            cls.openmp = "if(TRUE)\n    target_link_options" in file.read()
+
+    @staticmethod
+    def file(prefix, name):
+        folder = "pkgconfig" if name.endswith(".pc") else os.path.join("cmake", "rmsnorm")
+        return os.path.join(prefix, LIBDIR, folder, name)
+
+    def install(self, kind):
+        """Returns the prefix with the library of this kind, moved after the installation."""
+        build = self.path("build-" + kind)
+        self.configure(
+            *(ROOT, build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=plain"),
+            f"-DBUILD_SHARED_LIBS={'ON' if kind == 'shared' else 'OFF'}",
+            *("-DCMAKE_INSTALL_PREFIX=/usr/local", "-DCMAKE_INSTALL_LIBDIR=" + LIBDIR),
+            f"-DRMSNORM_OPENMP={'ON' if self.openmp else 'OFF'}",
+        )
+        self.build(build)
+        succeed(CMAKE, "--install", build, DESTDIR=self.path("destdir-" + kind))
+        return shutil.move(self.path("destdir-" + kind, "usr/local"), self.path(kind))
+
+    @staticmethod
+    def text(name):
+        """CMake and Meson expand @PACKAGE_INIT@ with other words."""
+        with open(name, encoding="utf-8") as file:
+            return re.sub(r"\n####### Expanded.*?\n####{30,}\n+", "\n", file.read(), flags=re.S)
+
+    @staticmethod
+    def symbols(prefix):
+        library = os.path.join(prefix, LIBDIR, "librmsnorm.so")
+        printed = succeed("readelf", "--dyn-syms", "--wide", library)
+        soname = re.search(r"\(SONAME\).*\[(.*)\]", succeed("readelf", "-dW", library))[1]
+        flags = "NODELETE" in succeed("readelf", "-dW", library)
+        symbols = re.findall(r" (?:GLOBAL|WEAK|UNIQUE) +DEFAULT +\d+ (\S+)$", printed, re.M)
+        return soname, flags, sorted(symbols)
+
+    def consume(self, prefix, kind):
+        """Builds a project that finds the package, and compares the bits of its program."""
+        source, build = self.path("app-" + kind), self.path("app-" + kind, "build")
+        shutil.copytree(os.path.join(CONSUMERS, "cmake"), source)
+        shutil.copy(os.path.join(ROOT, "test", "contract_rows.cc"), os.path.join(source, "app.cc"))
+        write_rows(self.path("rows"))
+        variables = variables_for(prefix)
+        where = "-DCMAKE_PREFIX_PATH=" + variables["CMAKE_PREFIX_PATH"].replace(os.pathsep, ";")
+        succeed(CMAKE, "-S", source, "-B", build, where)
+        self.build(build)
+        app = os.path.join(build, "app")
+        self.assertRegex(succeed(app, self.path("rows"), **variables), r"^\d{3,} rows, 0 wrong\n$")
+        needed = succeed("readelf", "--dynamic", app)
+        self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
+
+    def test_shared(self):
+        prefix = self.install("shared")
+        headers = os.path.join("include", "rmsnorm")
+        theirs = sorted(glob.glob(os.path.join(self.meson, "**"), recursive=True))
+        theirs = {os.path.relpath(name, self.meson) for name in theirs if os.path.isfile(name)}
+        ours = glob.glob(os.path.join(prefix, "**"), recursive=True)
+        ours = {os.path.relpath(name, prefix) for name in ours if os.path.isfile(name)}
+        of_meson_alone = r"bin/rmsnorm|share/man/.*|.*/librmsnorm\.a"
+        theirs = {name for name in theirs if not re.fullmatch(of_meson_alone, name)}
+        if LIBRARIES == "static":
+            ours = {name for name in ours if "librmsnorm.so" not in name}
+        self.assertEqual(sorted(ours), sorted(theirs))
+        for name in sorted(ours):
+            if name.startswith(headers) or name.endswith(".cmake"):
+                with self.subTest(name):
+                    texts = [
+                        self.text(os.path.join(folder, name)) for folder in (prefix, self.meson)
+                    ]
+                    self.assertEqual(*texts)
+        if LIBRARIES != "static":
+            self.assertEqual(
+                self.text(self.file(prefix, "rmsnorm.pc")),
+                self.text(self.file(self.meson, "rmsnorm.pc")),
+            )
+            self.assertEqual(self.symbols(prefix), self.symbols(self.meson))
+        self.consume(prefix, "shared")
+
+    def test_static(self):
+        prefix = self.install("static")
+        if LIBRARIES == "static":
+            self.assertEqual(
+                self.text(self.file(prefix, "rmsnorm.pc")),
+                self.text(self.file(self.meson, "rmsnorm.pc")),
+            )
+        self.consume(prefix, "static")
+
+
+class Projects(Builds):
+    """Projects that build the library themselves."""
+
+    rows = None
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.rows = os.path.join(cls.directory, "rows")
+        write_rows(cls.rows)
+
+    def project(self, way, *options, build_options=(), **arguments):
+        """Builds a consumer and runs its program, then contract_rows.cc in its place. Returns the build
+        directory."""
+        name = way + "-" + self.id().split(".")[-1]
+        source, build = self.path(name), self.path(name, "build")
+        shutil.copytree(os.path.join(CONSUMERS, way), source)
+        os.symlink(ROOT, os.path.join(source, "rmsnorm"))
+        if way == "cmake-highway":
+            with tarfile.open(HIGHWAY[0]) as tarball:
+                tarball.extractall(source)
+            (unpacked,) = glob.glob(os.path.join(source, "highway-*"))
+            os.rename(unpacked, os.path.join(source, "highway"))
+        self.configure(source, build, *options, **arguments)
+        self.build(build)
+        app = os.path.join(build, "app")
+        self.assertEqual(succeed(app), RESULT)
+        shutil.copy(os.path.join(ROOT, "test", "contract_rows.cc"), os.path.join(source, "app.cc"))
+        self.build(build)
+        printed = succeed(app, self.rows)
+        self.assertRegex(printed, r"^\d{3,} rows, 0 wrong\n$")
+        print(f"{self.id()}: {printed}", end="")
+        return build
+
+    def needs(self, build):
+        return succeed("readelf", "--dynamic", os.path.join(build, "app"))
+
+    def test_subdirectory(self):
+        build = self.project("cmake-subdirectory", "-G", "Unix Makefiles")
+        self.assertNotIn("librmsnorm.so", self.needs(build))
+        # Nothing is installed that the project does not ask for.
+        succeed(CMAKE, "--install", build, DESTDIR=self.path("nothing"))
+        self.assertFalse(os.path.exists(self.path("nothing")))
+
+    def test_fetch(self):
+        """From a tarball."""
+        tarball = self.path("rmsnorm.tar.gz")
+        with tarfile.open(tarball, "w:gz") as file:
+            needed = ("CMakeLists.txt", "include", "lib", "meson.build", "subprojects/highway.wrap")
+            for name in needed:
+                file.add(os.path.join(ROOT, name), os.path.join("rmsnorm", name))
+        with open(tarball, "rb") as file:
+            checksum = hashlib.sha256(file.read()).hexdigest()
+        build = self.project(
+            *("cmake-fetch", "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON", "-DRMSNORM_OPENMP=OFF"),
+            *("-DRMSNORM_URL=" + tarball, "-DRMSNORM_SHA256=" + checksum),
+        )
+        self.assertIn("librmsnorm.so.0", self.needs(build))
+
+    @unittest.skipUnless(VERSION >= (3, 24), "CMake before 3.24")
+    def test_override(self):
+        self.project(
+            *("cmake-override", "-G", "Ninja", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"),
+            *("-DRMSNORM_URL=elsewhere", "-DFETCHCONTENT_SOURCE_DIR_RMSNORM=" + ROOT),
+        )
+
+    @unittest.skipUnless(HIGHWAY, "no release of Highway in subprojects/packagecache")
+    def test_highway_of_the_project(self):
+        build = self.project("cmake-highway", "-G", "Ninja")
+        self.assertNotIn("libhwy.so", self.needs(build))
+
+    @unittest.skipUnless(HIGHWAY, "no release of Highway in subprojects/packagecache")
+    def test_highway_inside(self):
+        """Without an installed Highway CMake builds one, and the installed library needs none."""
+        build, prefix = self.path("highway"), self.path("prefix")
+        without = "-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON"
+        self.configure(
+            *(ROOT, build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=plain", without),
+            "-DCMAKE_INSTALL_PREFIX=" + prefix,
+        )
+        self.build(build)
+        succeed(CMAKE, "--install", build)
+        installed = glob.glob(os.path.join(prefix, "**", "*hwy*"), recursive=True)
+        self.assertEqual(installed, [])
+        source = self.path("app")
+        shutil.copytree(os.path.join(CONSUMERS, "cmake"), source)
+        succeed(CMAKE, "-S", source, "-B", source, without, "-DCMAKE_PREFIX_PATH=" + prefix)
+        self.build(source)
+        self.assertEqual(succeed(os.path.join(source, "app")), RESULT)
+        pkg_config = glob.glob(os.path.join(prefix, "**", "rmsnorm.pc"), recursive=True)[0]
+        with open(pkg_config, encoding="utf-8") as file:
+            self.assertNotIn("hwy", file.read())
+
+
+class Bits(Projects):
+    """A project asks for other arithmetic in all its code, kernels included. When gcc links with
+    -ffast-math, program and library also make the CPU flush subnormals to zero."""
+
+    test_subdirectory = test_fetch = test_override = None
+    test_highway_of_the_project = test_highway_inside = None
+
+    def test_fast_math(self):
+        build = self.project(
+            *("cmake-subdirectory", "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON"),
+            "-DCMAKE_BUILD_TYPE=Release",
+            flags="-ffast-math -march=native",
+        )
+        library = glob.glob(os.path.join(build, "**", "librmsnorm.so"), recursive=True)[0]
+        symbols = succeed("readelf", "--symbols", "--wide", library)
+        self.assertIn("kernels", symbols.lower())
+
+
+if __name__ == "__main__":
+    unittest.main()
