@@ -325,6 +325,8 @@ class Projects(Builds):
         self.build(build)
         app = os.path.join(build, "app")
         self.assertEqual(succeed(app), RESULT)
+        for library in glob.glob(os.path.join(build, "**", "librmsnorm.so"), recursive=True):
+            self.assertNotIn("libhwy", succeed("readelf", "--dynamic", library))
         shutil.copy(os.path.join(ROOT, "test", "contract_rows.cc"), os.path.join(source, "app.cc"))
         self.build(build)
         printed = succeed(app, self.rows)

@@ -14,9 +14,50 @@
 #endif
 
 #if HWY_ONCE
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include "../reference.h"
 
 namespace rmsnorm::internal {
+namespace {
+
+// The targets that this CPU and the operating system run, by the same features as
+// hwy::SupportedTargets(). That function would be the only need for Highway's library.
+int64_t SupportedTargets() {
+#ifdef __x86_64__
+  // __builtin_cpu_supports() is false where the system does not keep the registers. It has no names
+  // for F16C, LZCNT and VAES in clang 14.
+  unsigned a;
+  unsigned b;
+  unsigned c;
+  unsigned d;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1) != 0;
+  const bool lzcnt = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c >> 5 & 1) != 0;
+  const bool vaes = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 9 & 1) != 0;
+  int64_t targets = 0;
+  if (!(f16c && lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2")))
+    return targets;
+  targets |= HWY_AVX2;
+  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512cd")))
+    return targets;
+  targets |= HWY_AVX3;
+  if (vaes && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("vpclmulqdq") &&
+      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+      __builtin_cpu_supports("avx512bitalg") && __builtin_cpu_supports("avx512vpopcntdq") &&
+      __builtin_cpu_supports("gfni") && __builtin_cpu_supports("avx512bf16"))
+    targets |= HWY_AVX3_DL;
+  return targets;
+#else
+  return RMSNORM_HWY_NEON;  // every such CPU has it
+#endif
+}
+
+}  // namespace
 
 const CompiledTarget kCompiledTargets[] = {
 #if HWY_TARGETS & HWY_AVX3_DL
@@ -36,13 +77,7 @@ const CompiledTarget kCompiledTargets[] = {
 };
 
 bool IsSupported(const CompiledTarget& target) {
-  static const int64_t supported = [] {
-    int64_t targets = hwy::SupportedTargets();
-#if HWY_TARGETS & HWY_AVX3_DL
-    if (!__builtin_cpu_supports("avx512bf16")) targets &= ~HWY_AVX3_DL;
-#endif
-    return targets;
-  }();
+  static const int64_t supported = SupportedTargets();
   return (target.bit & ~supported) == 0;
 }
 

@@ -24,6 +24,9 @@
 // Versions 1.0.3 and 1.2 have AVX3_DL only on request.
 #define HWY_WANT_AVX3_DL 1
 
+// Only the headers of Highway are used; its assertions would need its library.
+#define HWY_IS_DEBUG_BUILD 0
+
 #include <hwy/detect_targets.h>
 
 // Later versions mean NEON with AES by NEON. AES is of no use here, and some CPUs lack it.
