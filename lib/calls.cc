@@ -84,14 +84,15 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& pl
     const bool has_dx_or_dw = operands.Has(kDx) || operands.Has(kDw);
     const size_t picoseconds =
         PicosecondsOfForward(*place.kernels, operands[kX].dtype, 0, operands.rows * operands.d);
-    const auto most_parts = [&](size_t of_plan) {
-      return PartsOf(of_plan, operands.rows, place.context);
-    };
     Plan db;
     Plan dx_dw;
-    if (has_db) PlanDb(call, *place.kernels, most_parts(picoseconds), scratch, db);
+    if (has_db) {
+      const size_t parts = PartsOf(picoseconds, operands.rows, place.context);
+      PlanDb(call, *place.kernels, parts, scratch, db);
+    }
     if (has_dx_or_dw) {
-      PlanDxAndDw(call, *place.kernels, most_parts(2 * picoseconds), scratch, dx_dw);
+      const size_t parts = PartsOf(2 * picoseconds, operands.rows, place.context);
+      PlanDxAndDw(call, *place.kernels, parts, scratch, dx_dw);
     }
     if (has_db) RunPlans(environment, place.context, db.parts, &db, 1);
     if (has_dx_or_dw) RunPlans(environment, place.context, dx_dw.parts, &dx_dw, 1);

@@ -42,7 +42,7 @@ struct Norm {
 // state. An output either has the data and the stride of the operand it replaces, or shares no byte
 // with another operand.
 struct Run {
-  Run(size_t rows, size_t length) : count(rows), d(length) {}
+  explicit Run(size_t rows = 0, size_t length = 0) : count(rows), d(length) {}
 
   size_t count;  // rows
   size_t d;      // elements of each
@@ -62,7 +62,6 @@ struct Run {
     data[operand] = static_cast<char*>(first_row);
     stride[operand] = row_stride;
   }
-  void Remove(Operand operand) { given &= ~SetOf(operand); }
 
   template <class T>
   T* Row(Operand operand, size_t row) const {

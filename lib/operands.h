@@ -160,7 +160,6 @@ struct Views {
     given |= SetOf(operand);
     view[operand] = of_operand;
   }
-  void Remove(Operand operand) { given &= ~SetOf(operand); }
 };
 
 // Bytes of an element, or 0 for an unknown dtype. No table: a load would delay each short call.

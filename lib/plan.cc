@@ -326,7 +326,7 @@ void PlanDxAndDw(const Call& call, const KernelTable& kernels, size_t most_parts
                  Plan& plan) {
   const Operands& operands = call.operands;
   Views views = operands;
-  views.Remove(kDb);
+  views.given &= ~SetOf(kDb);
   PlanRows(call, kernels, kernels.backward, views, scratch, plan);
   plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
   plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&

@@ -29,8 +29,6 @@ struct ColumnSums {
 };
 
 struct Plan {
-  Plan() : run(0, 0) {}
-
   Norm norm;
   Kernel kernel;
   size_t rows;

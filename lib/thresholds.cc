@@ -10,8 +10,6 @@
 namespace rmsnorm::internal {
 namespace {
 
-constexpr size_t kUsual = size_t{32} << 20;
-
 #if defined(__x86_64__)
 // The largest cache in a CPUID leaf of deterministic cache parameters, or 0. Not sysconf():
 // glibc 2.36 adds up what all of an AMD processor's core complexes have, ten times what one core
@@ -19,10 +17,7 @@ constexpr size_t kUsual = size_t{32} << 20;
 size_t LargestCache(unsigned leaf) {
   size_t largest = 0;
   for (unsigned index = 0; index < 16; ++index) {
-    unsigned eax;
-    unsigned ebx;
-    unsigned ecx;
-    unsigned edx;
+    unsigned eax, ebx, ecx, edx;
     if (__get_cpuid_count(leaf, index, &eax, &ebx, &ecx, &edx) == 0) break;
     const unsigned type = eax & 0x1F;
     if (type == 0) break;  // no more caches
@@ -40,16 +35,17 @@ size_t LargestCache(unsigned leaf) {
 // caches and were read again at once took 0.87 to 1.2 of the time from 16 MiB in all on, and 0.65
 // to 0.9 from 32 MiB on; without the reading 0.43 to 0.87. AMD's is one for up to 16 threads.
 constexpr size_t kMostOfIntel = size_t{15} << 20;
+#endif
 
 size_t LastCache() {
+  size_t size = 0;
+#if defined(__x86_64__)
   constexpr unsigned kIntel = 4;
   constexpr unsigned kAmd = 0x8000001D;
-  const size_t size = std::max(std::min(LargestCache(kIntel), kMostOfIntel), LargestCache(kAmd));
-  return size > 0 ? size : kUsual;
-}
-#else
-size_t LastCache() { return kUsual; }
+  size = std::max(std::min(LargestCache(kIntel), kMostOfIntel), LargestCache(kAmd));
 #endif
+  return size > 0 ? size : size_t{32} << 20;  // a usual size where it is not known
+}
 
 }  // namespace
 

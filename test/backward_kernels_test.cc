@@ -128,7 +128,7 @@ TEST_P(BackwardKernelsTest, RowsAddUpToDb) {
           }
         }
         KernelCall call(table_, dy);  // x is not read
-        call.run.Remove(internal::kX);
+        call.run.given &= ~internal::SetOf(internal::kX);
         call.Set(kDy, dy);
         call.Share(kDb, db);
         call.run.start_sums = start;

@@ -27,33 +27,27 @@ namespace {
 // hwy::SupportedTargets(). That function would be the only need for Highway's library.
 int64_t SupportedTargets() {
 #ifdef __x86_64__
-  // __builtin_cpu_supports() is false where the system does not keep the registers. It has no names
-  // for F16C, LZCNT and VAES in clang 14.
-  unsigned a;
-  unsigned b;
-  unsigned c;
-  unsigned d;
-  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1) != 0;
-  const bool lzcnt = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c >> 5 & 1) != 0;
-  const bool vaes = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 9 & 1) != 0;
-  int64_t targets = 0;
-  if (!(f16c && lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2")))
-    return targets;
-  targets |= HWY_AVX2;
-  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512cd")))
-    return targets;
-  targets |= HWY_AVX3;
-  if (vaes && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("vpclmulqdq") &&
-      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-      __builtin_cpu_supports("avx512bitalg") && __builtin_cpu_supports("avx512vpopcntdq") &&
-      __builtin_cpu_supports("gfni") && __builtin_cpu_supports("avx512bf16"))
-    targets |= HWY_AVX3_DL;
-  return targets;
+  // These have no names in clang 14. __builtin_cpu_supports() is false where the system does not
+  // keep the registers.
+  unsigned a, b, c, d;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+  const bool lzcnt = __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c >> 5 & 1) != 0;
+  const bool vaes = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c >> 9 & 1) != 0;
+  const bool avx2 = f16c && lzcnt && __builtin_cpu_supports("avx2") &&
+                    __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                    __builtin_cpu_supports("bmi2");
+  const bool avx3 = avx2 && __builtin_cpu_supports("avx512f") &&
+                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd");
+  const bool avx3_dl =
+      avx3 && vaes && __builtin_cpu_supports("avx512vnni") &&
+      __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512vbmi") &&
+      __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bitalg") &&
+      __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("gfni") &&
+      __builtin_cpu_supports("avx512bf16");
+  return (avx2 ? HWY_AVX2 : 0) | (avx3 ? HWY_AVX3 : 0) | (avx3_dl ? HWY_AVX3_DL : 0);
 #else
-  return RMSNORM_HWY_NEON;  // every such CPU has it
+  return RMSNORM_HWY_NEON;  // every CPU of this architecture has it
 #endif
 }
 
