@@ -28,7 +28,8 @@ struct KernelCall {
     norm.kernels = &kernels;
     norm.root.eps = 1e-5f;
     SetDivisor(static_cast<float>(x.d()));
-    norm.one_type = true;
+    norm.factor = 1;
+    norm.one_type = norm.has_leaves = true;
     std::fill_n(norm.dtype, +internal::kOperands, RMSNORM_F32);
     Set(internal::kX, x);
   }
@@ -36,6 +37,12 @@ struct KernelCall {
   void SetDivisor(float divisor) {
     norm.root.divisor = divisor;
     norm.root.inverse_divisor = 1 / divisor;
+  }
+
+  // The order that rounds the inverse has no leaves.
+  void SetRounding(rmsnorm_rounding rounding) {
+    norm.rounding = rounding;
+    norm.has_leaves = norm.has_leaves && rounding != RMSNORM_ROUND_INVERSE;
   }
 
   // Sets an operand with one row, or one element, per row of x.
@@ -46,6 +53,7 @@ struct KernelCall {
             view.stride[0] * static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype)));
     if (internal::kOperandRules[operand].shape == internal::Shape::kRows) {
       norm.one_type = norm.one_type && view.dtype == norm.dtype[internal::kX];
+      norm.has_leaves = norm.has_leaves && norm.one_type;
     }
   }
 

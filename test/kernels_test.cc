@@ -65,7 +65,7 @@ TEST_P(KernelsTest, StreamOrNotAndNoByteBesideWeightAndBias) {
         };
         const auto run = [&](const KernelTable& table, Tensor y, bool stream) {
           KernelCall call(table, x);
-          call.norm.rounding = static_cast<rmsnorm_rounding>(d % 3);
+          call.SetRounding(static_cast<rmsnorm_rounding>(d % 3));
           call.norm.stream = stream;
           call.Share(kWeight, guarded(weight_guard, weight));
           if (has_bias) call.Share(kBias, guarded(bias_guard, bias));

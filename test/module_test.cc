@@ -371,6 +371,9 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
       compare(dtype, SIZE_MAX / 8 + 1, usual);  // times d and the size of an element: a few bytes
     }
     for (const rmsnorm_dtype dtype : kDtypes) {
+      // Backward has one block of 16 rows, and two of 17.
+      compare(dtype, 16, usual);
+      compare(dtype, 17, usual);
       for (const size_t rows : SizeList{0, 1, 3}) {
         for (size_t i = 0; i < usual.size(); ++i) {
           SCOPED_TRACE("pointer " + std::to_string(i));
