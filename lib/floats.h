@@ -16,11 +16,13 @@ struct AlignedDelete {
 };
 using Floats = std::unique_ptr<float[], AlignedDelete>;
 
-// Throws std::bad_alloc where there is no memory.
+// Throws std::bad_alloc. An operator new that throws would abort under AddressSanitizer.
 inline Floats MakeFloats(size_t count) {
-  // Before the product, or what operator new adds for the alignment, overflows.
-  if (count > PTRDIFF_MAX / sizeof(float)) throw std::bad_alloc();
-  return Floats(static_cast<float*>(::operator new[](count * sizeof(float), std::align_val_t(64))));
+  // No product overflows, nor the sum with what operator new adds for the alignment.
+  const size_t bytes = count <= PTRDIFF_MAX / sizeof(float) ? count * sizeof(float) : PTRDIFF_MAX;
+  void* const data = ::operator new[](bytes, std::align_val_t(64), std::nothrow);
+  if (data == nullptr) throw std::bad_alloc();
+  return Floats(static_cast<float*>(data));
 }
 
 // The scratch of a call, taken piece by piece: from the memory given while that lasts, then from

@@ -32,8 +32,6 @@ struct DenseRows {
   }
 };
 
-bool IsElementType(rmsnorm_dtype dtype) { return dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16; }
-
 // What a function takes by its pointer; null where it is absent.
 template <Operand kOperand>
 struct Given {
@@ -151,8 +149,8 @@ template <Operation kOperation, Operand... kGiven>
     const rmsnorm_module* module, rmsnorm_dtype dtype, rmsnorm_dtype residual_dtype, size_t count,
     const rmsnorm_context* context, Given<kGiven>... given) {
   const DenseRows rows = {dtype, count, module != nullptr ? module->d : 0};
-  const bool may_be_direct = module != nullptr && context == nullptr && IsElementType(dtype) &&
-                             residual_dtype == dtype &&
+  const bool may_be_direct = module != nullptr && context == nullptr && dtype >= RMSNORM_F32 &&
+                             dtype <= RMSNORM_BF16 && residual_dtype == dtype &&
                              count - 1 < module->most_direct_rows[static_cast<int>(kOperation)];
   if (__builtin_expect(!may_be_direct || !ArePlain<kOperation>(rows, given...), 0)) {
     return CallByViews<kOperation>(module, rows, residual_dtype, context, given...);
