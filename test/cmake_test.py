@@ -11,12 +11,18 @@ import os
 import re
 import shlex
 import shutil
-import struct
 import tarfile
-import tempfile
 import unittest
 
-from installed import HIGHWAY_PREFIX, ROOT, install, run, succeed, variables_for
+from installed import (
+    HIGHWAY_PREFIX,
+    ROOT,
+    install,
+    run,
+    succeed,
+    temporary_directory,
+    variables_for,
+)
 
 CMAKE = os.environ.get("RMSNORM_CMAKE") or "cmake"
 VERSION = tuple(map(int, re.search(r"(\d+)\.(\d+)", succeed(CMAKE, "--version")).groups()))
@@ -31,69 +37,10 @@ EXACT = ("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno")
 HIGHWAY = glob.glob(os.path.join(ROOT, "subprojects", "packagecache", "highway-*.tar.gz"))
 
 
-# eps_placement, rounding, eps, weight_offset and divisor, as contract_rows.cc reads them.
-CONTRACT_OPTIONS = {
-    "default": (0, 0, 1e-5, 0, 0),
-    "big": (0, 0, 1e-5, 0, 0),
-    "llama": (0, 1, 1e-5, 0, 0),
-    "gemma": (0, 0, 1e-6, 1, 0),
-    "outside": (1, 0, 1e-6, 0, 0),
-    "divisor": (0, 0, 1e-5, 0, 100.5),
-    "eps0": (0, 0, 0, 0, 0),
-    "tiny": (0, 0, 0, 0, 0),
-}
-CONTRACT_INPUTS = {"eps0": "x0", "big": "big", "tiny": "tiny"}
-PLACEMENTS = ("inside", "outside", "floor")
-ROUNDINGS = ("scale-then-cast", "cast-then-scale", "inverse-rounded")
-
-
-def read_tensors(name):
-    """The header of a file of test/data, and its bytes."""
-    with open(os.path.join(ROOT, "test", "data", name), "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        return header, file.read()
-
-
-def write_rows(file):
-    """Writes the cases of contract.safetensors, and the cases with a bias of family.safetensors."""
-    cases = []
-    header, data = read_tensors("contract.safetensors")
-    for name in header:
-        if name.startswith("y."):
-            _, option, d, x, weight, _ = name.split(".")
-            x_name = f"{CONTRACT_INPUTS.get(option, 'x')}.{d}.{x}"
-            names = (x_name, f"w.{d}.{x}.{weight}", None, name)
-            cases.append((header, data, names, CONTRACT_OPTIONS[option]))
-    header, data = read_tensors("family.safetensors")
-    for name, words in header["__metadata__"].items():
-        if name.startswith("bias."):
-            case = dict(word.split("=") for word in words.split())
-            if len(header[case["x"]]["shape"]) != 2 or "divisor" in case or "factor" in case:
-                continue
-            options = (
-                PLACEMENTS.index(case.get("eps-placement", "inside")),
-                ROUNDINGS.index(case.get("rounding", "scale-then-cast")),
-                *(float(case.get("eps", 0)), float(case.get("weight-offset", 0)), 0),
-            )
-            names = tuple(case.get(role) for role in ("x", "weight", "bias", "y"))
-            cases.append((header, data, names, options))
-
-    dtypes = {"F32": 1, "F16": 2, "BF16": 3}
-    with open(file, "wb") as rows:
-        for header, data, names, options in cases:
-            types = (dtypes[header[name]["dtype"]] if name else 0 for name in names)
-            rows.write(struct.pack("<8i3f", *types, *header[names[-1]]["shape"], *options))
-            for name in filter(None, names):
-                begin, end = header[name]["data_offsets"]
-                rows.write(data[begin:end])
-
-
 class Builds(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(directory.cleanup)
-        cls.directory = directory.name
+        cls.directory = temporary_directory(cls)
 
     def path(self, *names):
         return os.path.join(self.directory, *names)
@@ -111,8 +58,17 @@ class Builds(unittest.TestCase):
             self.assertIn("highway", warning, printed)
         return printed
 
-    def build(self, build, *arguments):
-        succeed(CMAKE, "--build", build, "--parallel", "2", *arguments)
+    def build(self, build):
+        succeed(CMAKE, "--build", build, "--parallel", "2")
+
+    def compare_bits(self, source, build, **variables):
+        """Adds the tests of the stored bits to a project that was built, and runs them."""
+        with open(os.path.join(source, "CMakeLists.txt"), "a", encoding="utf-8") as file:
+            file.write(f'enable_testing()\nadd_subdirectory("{ROOT}/test" bits)\n')
+        self.build(build)
+        for name in ("contract", "family"):
+            test = os.path.join(build, "bits", name + "_test")
+            succeed(test, RMSNORM_DATA=os.path.join(ROOT, "test", "data"), **variables)
 
 
 def commands_of(build):
@@ -250,14 +206,13 @@ class Package(Builds):
         """Builds a project that finds the package, and compares the bits of its program."""
         source, build = self.path("app-" + kind), self.path("app-" + kind, "build")
         shutil.copytree(os.path.join(CONSUMERS, "cmake"), source)
-        shutil.copy(os.path.join(ROOT, "test", "contract_rows.cc"), os.path.join(source, "app.cc"))
-        write_rows(self.path("rows"))
         variables = variables_for(prefix)
         where = "-DCMAKE_PREFIX_PATH=" + variables["CMAKE_PREFIX_PATH"].replace(os.pathsep, ";")
         succeed(CMAKE, "-S", source, "-B", build, where)
         self.build(build)
         app = os.path.join(build, "app")
-        self.assertRegex(succeed(app, self.path("rows"), **variables), r"^\d{3,} rows, 0 wrong\n$")
+        self.assertEqual(succeed(app, **variables), RESULT)
+        self.compare_bits(source, build, **variables)
         needed = succeed("readelf", "--dynamic", app)
         self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
 
@@ -301,16 +256,8 @@ class Package(Builds):
 class Projects(Builds):
     """Projects that build the library themselves."""
 
-    rows = None
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.rows = os.path.join(cls.directory, "rows")
-        write_rows(cls.rows)
-
-    def project(self, way, *options, build_options=(), **arguments):
-        """Builds a consumer and runs its program, then contract_rows.cc in its place. Returns the build
+    def project(self, way, *options, **arguments):
+        """Builds a consumer, runs its program, and compares the stored bits. Returns the build
         directory."""
         name = way + "-" + self.id().split(".")[-1]
         source, build = self.path(name), self.path(name, "build")
@@ -327,11 +274,7 @@ class Projects(Builds):
         self.assertEqual(succeed(app), RESULT)
         for library in glob.glob(os.path.join(build, "**", "librmsnorm.so"), recursive=True):
             self.assertNotIn("libhwy", succeed("readelf", "--dynamic", library))
-        shutil.copy(os.path.join(ROOT, "test", "contract_rows.cc"), os.path.join(source, "app.cc"))
-        self.build(build)
-        printed = succeed(app, self.rows)
-        self.assertRegex(printed, r"^\d{3,} rows, 0 wrong\n$")
-        print(f"{self.id()}: {printed}", end="")
+        self.compare_bits(source, build)
         return build
 
     def needs(self, build):

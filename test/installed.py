@@ -5,6 +5,7 @@ test/meson.build sets the RMSNORM_... variables."""
 import os
 import shutil
 import subprocess
+import tempfile
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 MESON = os.environ["RMSNORM_MESON"]
@@ -24,6 +25,13 @@ def succeed(*command, **variables):
     done = run(*command, **variables)
     assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def temporary_directory(test_class):
+    """Makes a directory that is removed after the tests of a class."""
+    directory = tempfile.TemporaryDirectory()
+    test_class.addClassCleanup(directory.cleanup)
+    return directory.name
 
 
 def search_path(*folders):

@@ -4,11 +4,10 @@ their sizes, public symbols, and libraries needed at run time."""
 
 import os
 import re
-import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from installed import install, succeed
+from installed import install, succeed, temporary_directory
 
 FILES = os.environ["RMSNORM_INSTALLED"].split(":")
 SHARED = os.environ["RMSNORM_LIBRARIES"] != "static"
@@ -22,9 +21,7 @@ RUNTIME = re.compile(r"(libc|libm|libgcc_s|libc\+\+abi|libunwind|ld-.*)\.so\.\d+
 class Installed(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(directory.cleanup)
-        cls.directory = directory.name
+        cls.directory = temporary_directory(cls)
         cls.prefix = install(cls.directory)
 
     def path(self, name):
