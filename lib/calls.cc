@@ -157,8 +157,7 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
   for (size_t i = 0; i < count; ++i) {
     for (size_t j = 0; j < count; ++j) {
       if (i == j) continue;
-      const rmsnorm_status status =
-          CheckApart(checked[i].operands, checked[j].operands, static_cast<ptrdiff_t>(j));
+      const rmsnorm_status status = CheckApart(checked[i].operands, checked[j].operands, j);
       if (status != RMSNORM_OK) return FailOfCall(i, status);
     }
   }

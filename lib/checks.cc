@@ -14,8 +14,8 @@ namespace {
 
 // ------------------------------------------------------------------ structs that grow
 
-// Copies a struct, which begins with its size, over one that holds the defaults, which null stands
-// for. No struct has padding, so a smaller one lacks whole fields.
+// Copies a struct, which begins with its size, over a struct of the defaults. Null leaves these as
+// they are. No struct has padding, so a smaller one lacks whole fields.
 template <class Struct>
 rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
   constexpr size_t kKnown = sizeof(Struct);
@@ -300,15 +300,15 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
       !EqualColumns(operands[kDw], operands[kWeight])) {
     return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from the shape of weight");
   }
-  RMSNORM_RETURN_IF_ERROR(CheckApart(operands, operands, -1));
+  RMSNORM_RETURN_IF_ERROR(CheckApart(operands, operands));
   operands.d = x.shape[x.ndim - 1];
   operands.rows = 1;
   for (int i = 0; i + 1 < x.ndim; ++i) operands.rows *= x.shape[i];
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, ptrdiff_t index) {
-  const bool is_own = index < 0;
+rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size_t index) {
+  const bool is_own = &call == &other_call;
   for (OperandSet outputs = call.outputs; outputs != 0; outputs &= outputs - 1) {
     const Operand output = FirstOf(outputs);
     const rmsnorm_view& view = call[output];
@@ -322,7 +322,7 @@ rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, ptrd
       if (may_replace && IsInPlace(other_view, view)) continue;
       if (Apart(other, other_call, output, call)) continue;
       const bool in_bytes = LooksLikeBytes(other, other_view) || LooksLikeBytes(output, view);
-      const ShortText prefix = is_own ? ShortText() : ShortText().Add("calls[%td].", index);
+      const ShortText prefix = is_own ? ShortText() : ShortText().Add("calls[%zu].", index);
       return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s%s or lies between its rows%s%s",
                   kOperandRules[output].name, prefix.c_str(), kOperandRules[other].name,
                   may_replace ? "; in place means the same data, strides and element size" : "",

@@ -37,9 +37,9 @@ rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtyp
 rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, bool own_weight,
                              Operands& operands);
 
-// Checks that the outputs of a call share no memory with the operands of another call, which has an
-// index, or of the same one, for -1. There an output may take the place of an operand.
-rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, ptrdiff_t index);
+// Checks that the outputs of a call share no memory with the operands of another call, whose index
+// an error names, or with its own operands. Of these an output may take the place.
+rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size_t index = 0);
 
 // Checks a view of d elements in one dimension by the rule of an operand.
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d);

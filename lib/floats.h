@@ -29,13 +29,14 @@ inline Floats MakeFloats(size_t count) {
 // the heap. Each piece begins a cache line.
 class Scratch {
  public:
+  // `floats` fill whole cache lines.
   Scratch(float* memory, size_t floats) : next_(memory), left_(floats) {}
 
   // Throws std::bad_alloc where there is no memory.
   float* Take(size_t count) {
     constexpr size_t kLine = 64 / sizeof(float);
-    const size_t padded = count / kLine * kLine + (count % kLine != 0 ? kLine : 0);
-    if (count > left_ || padded > left_) return heap_.emplace_back(MakeFloats(count)).get();
+    if (count > left_) return heap_.emplace_back(MakeFloats(count)).get();
+    const size_t padded = (count + kLine - 1) / kLine * kLine;
     float* const taken = next_;
     next_ += padded;
     left_ -= padded;

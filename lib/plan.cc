@@ -145,7 +145,7 @@ void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scrat
   });
 }
 
-// ------------------------------------------------------------------ norms
+// ------------------------------------------------------------------ rows, weights and norm
 
 // Plans the rows of a call with these views, and its norm. There are no sums yet.
 void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, Views views,

@@ -219,8 +219,8 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin
   float c = SumHeldRow<kWhole, kCount>(x[0], dy[0], weight, d);
   for (; i < count; ++i) {
     const float next = i + 1 < count ? SumHeldRow<kWhole, kCount>(x[1], dy[1], weight, d) : c;
-    // The address of a local is not null. clang 14 would else take a root and a division before the
-    // loop, for rows without 1 / RMS: 1 x 64 in bf16 took 1.05 times as long.
+    // The address of a local is not null. Otherwise clang 14 computes a root and a division before
+    // the loop, for rows without 1 / RMS: 1 x 64 in bf16 took 1.05 times as long.
     const float r = *rstd[0];
     const HotTerms hot = MakeHotTerms(root, {0, c}, &r);
     if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;

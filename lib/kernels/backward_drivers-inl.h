@@ -128,12 +128,6 @@ HWY_INLINE FoldedDots DotRow(const BackwardWay& way, size_t row) {
   return way.dot(way.x[row], way.dy[row], way.weight, way.d);
 }
 
-// Says which lanes are from `smallest` to `largest`.
-HWY_INLINE auto AreWithin(Four values, float smallest, float largest) {
-  const FourTag tag;
-  return hn::And(hn::Ge(values, hn::Set(tag, smallest)), hn::Le(values, hn::Set(tag, largest)));
-}
-
 // Makes the terms of four rows of one block and one type, by the operations of MakeHotTerms(). The
 // rows share a root and the divisions. Returns whether f32 suffices for all four. Eps is not a
 // floor here.

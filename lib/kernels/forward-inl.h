@@ -148,8 +148,7 @@ HWY_INLINE FourInverses InvertFour(const Root& root, Four sums) {
                               ? hn::MulAdd(sums, inverse_divisor, eps)
                               : hn::Mul(sums, inverse_divisor);
   const Four s = hn::Sqrt(under_root);
-  const auto safe = hn::And(hn::Ge(under_root, hn::Set(tag, kSmallestSafe)),
-                            hn::Le(under_root, hn::Set(tag, kLargestSafe)));
+  const auto safe = AreWithin(under_root, kSmallestSafe, kLargestSafe);
   const Four rms = root.eps_placement == RMSNORM_EPS_INSIDE    ? s
                    : root.eps_placement == RMSNORM_EPS_OUTSIDE ? hn::Add(s, eps)
                                                                : hn::Max(s, eps);
@@ -194,7 +193,7 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t 
   HWY_ALIGN float r[4];
   if (begin + 4 > run.count) return begin;
   // Each round sums the four rows from `row` on and scales the four before them. The first round
-  // only sums: code of its own would be large.
+  // only sums: separate code for it would be large.
   for (size_t row = begin;; row += 4) {
     const bool first = row == begin;
     const bool more = row + 4 <= run.count;

@@ -230,6 +230,12 @@ HWY_INLINE Four SumBlock(Source x, size_t size) {
   return FoldPairToFour<Source>(SumBlockToPair(x, size));
 }
 
+// Says which lanes are from `smallest` to `largest`.
+HWY_INLINE auto AreWithin(Four values, float smallest, float largest) {
+  const FourTag tag;
+  return hn::And(hn::Ge(values, hn::Set(tag, smallest)), hn::Le(values, hn::Set(tag, largest)));
+}
+
 // The last two steps of the tree for four blocks at once: sum i belongs to block i.
 HWY_INLINE Four FoldFour(Four a, Four b, Four c, Four d) {
   const FourTag tag;
