@@ -71,8 +71,8 @@ rmsnorm_status FindByName(const char* name, const char* origin, const KernelTabl
               Quoted(name).c_str(), AllTargets().c_str());
 }
 
-// RMSNORM_TARGET as it was at the first call. A copy, as putenv() leaves the text in the program's
-// hands. A longer name than fits is no target's.
+// RMSNORM_TARGET as it was at the first call. A copy, since the program may change the text that it
+// gave to putenv(). A name that does not fit belongs to no target.
 struct TargetVariable {
   char text[64] = "";
 

@@ -33,7 +33,7 @@ struct ExpectedGradients {
 // - g = dy w' rounds once: u |g|. An element of c takes part in that rounding and in at most
 //   m = k + 7 + b others (oracle.h counts them), so c is off by (m + 1) u sum(a).
 // - q = c r / D rounds twice and contains r: it is off by (m + 1) u sum(a) r / D + |q| (R + 2 u).
-//   With eps outside it also contains s, which has the bound of r, and rounds once more: 2 R + 3 u.
+//   With eps outside it also contains s, with the bound of r, and rounds once more: 2 R + 3 u.
 // - (x r) q rounds twice and contains r once more, x q rounds once: with M = |x r q| or |x q|, the
 //   error is M_a (m + 1) u + M (2 R + 4 u), where M_a is M with sum(a) for c.
 // - e = g - M rounds once: u (|g| + M); r e contains r and rounds once: |dx| (R + u).

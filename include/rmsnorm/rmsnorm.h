@@ -205,7 +205,7 @@ enum {
 ///
 ///     rows      residual, dy, gate, residual_out, y, q, dx: the shape of x
 ///     columns   weight, bias, post_norm_weight, dw, db: [d], or with leading dimensions, aligned
-///               with those of x from the right; each equals that of x, or is 1 where all rows of x
+///               with x from the right; each equals the dimension of x, or is 1 where all rows of x
 ///               along it share one row of the weight
 ///     per row   rstd, sums, sums_out, scale, zero: the leading dimensions of x, or one element
 ///               where x has one dimension
@@ -410,8 +410,8 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 /// The activations are within 2 units in the last place, and have the same bits on every target.
 /// Where residual_out is the input of the norm, its type takes the place of the type of x.
 ///
-/// q quantises v, which is y or, where y is absent, the value that y would have in the type of x.
-/// For each row, with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
+/// q quantises v. v is y; without y it is the same output, rounded to the type of x. For each row,
+/// with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
 ///
 ///     scale = a / 127,          q = rint(v * (127 / a))                   without zero
 ///     scale = (hi - lo) / 255,  q = rint(v * (255 / (hi - lo))) + zero    with it
