@@ -11,6 +11,7 @@
 #include "float_environment.h"
 #include "module.h"
 #include "plan.h"
+#include "portable.h"
 #include "spread.h"
 #include "status.h"
 #include "target.h"
@@ -21,7 +22,7 @@ namespace {
 
 // Not inlined, so that calls of longer rows leave the stack to their kernels.
 template <size_t kFloats, class F>
-[[gnu::noinline]] void RunWithStack(const F& run) {
+RMSNORM_NOINLINE void RunWithStack(const F& run) {
   alignas(64) float memory[kFloats];
   Scratch scratch(memory, kFloats);
   run(scratch);

@@ -7,6 +7,7 @@
 
 #include "module.h"
 #include "options.h"
+#include "portable.h"
 #include "status.h"
 
 namespace rmsnorm::internal {
@@ -66,48 +67,49 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& exte
   RMSNORM_RETURN_IF_ERROR(CheckDtype(rule.name, rule.dtype, view.dtype));
   RMSNORM_RETURN_IF_ERROR(CheckDimensions(rule.name, view));
   const int rows = RowDimensions(operand, view);
-  const auto element_size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
-  ptrdiff_t low = 0;  // in elements, relative to data
-  ptrdiff_t high = 1;
-  bool overflows = false;
+  const size_t element_size = ElementSize(view.dtype);
+  size_t before = 0;  // elements before data, and from data on
+  size_t after = 1;
   if (rows < view.ndim) {
     const size_t d = view.shape[rows];
     if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension, d, is 0", rule.name);
     if (d > 1 && view.stride[rows] != 1) {
-      return Fail(RMSNORM_ERROR_LAYOUT,
-                  "%s: stride %td in the last dimension; it must be contiguous (1)%s", rule.name,
-                  view.stride[rows],
-                  view.stride[rows] == element_size ? "; strides count elements" : "");
+      return Fail(
+          RMSNORM_ERROR_LAYOUT, "%s: stride %td in the last dimension; it must be contiguous (1)%s",
+          rule.name, view.stride[rows],
+          static_cast<size_t>(view.stride[rows]) == element_size ? "; strides count elements" : "");
     }
-    overflows = __builtin_add_overflow(d, 0, &high);
+    after = d;
   }
   extent = {0, 0, true};
   bool in_order = true;
+  bool overflows = false;
   size_t count = 1;
   for (int i = rows - 1; i >= 0; --i) {
     const ptrdiff_t stride = view.stride[i];
     if (view.shape[i] == 0) return RMSNORM_OK;
     if (view.shape[i] == 1) continue;
     const size_t step = stride < 0 ? 0 - static_cast<size_t>(stride) : static_cast<size_t>(stride);
-    in_order &= step >= static_cast<size_t>(high) - static_cast<size_t>(low);
-    ptrdiff_t reach;
-    overflows |= __builtin_mul_overflow(count, view.shape[i], &count);
-    overflows |= __builtin_mul_overflow(stride, view.shape[i] - 1, &reach);
-    overflows |= stride < 0 ? __builtin_add_overflow(low, reach, &low)
-                            : __builtin_add_overflow(high, reach, &high);
+    in_order &= step >= before + after;
+    size_t reach;
+    overflows |= MultiplyOverflows(count, view.shape[i], &count);
+    overflows |= MultiplyOverflows(step, view.shape[i] - 1, &reach);
+    size_t& side = stride < 0 ? before : after;
+    overflows |= AddOverflows(side, reach, &side);
   }
   const auto data = reinterpret_cast<uintptr_t>(view.data);
-  ptrdiff_t bytes;
-  overflows |= __builtin_sub_overflow(high, low, &bytes);
-  overflows |= __builtin_mul_overflow(bytes, element_size, &bytes);
-  const uintptr_t begin = data + static_cast<uintptr_t>(low) * static_cast<uintptr_t>(element_size);
-  const uintptr_t end = begin + static_cast<uintptr_t>(bytes);
+  size_t bytes;
+  overflows |= AddOverflows(before, after, &bytes);
+  overflows |= MultiplyOverflows(bytes, element_size, &bytes);
+  overflows |= bytes > PTRDIFF_MAX;
+  const uintptr_t begin = data - before * element_size;
+  const uintptr_t end = begin + bytes;
   if (data == 0 && !overflows) return Fail(RMSNORM_ERROR_NULL, "%s: data is null", rule.name);
   if (overflows || begin > data || end < data) {
     return Fail(RMSNORM_ERROR_LAYOUT, "%s: spans more bytes than an address can count", rule.name);
   }
-  if ((data & (ElementSize(view.dtype) - 1)) != 0) {
-    return Fail(RMSNORM_ERROR_LAYOUT, "%s: %p is not aligned to its element of %td bytes",
+  if ((data & (element_size - 1)) != 0) {
+    return Fail(RMSNORM_ERROR_LAYOUT, "%s: %p is not aligned to its element of %zu bytes",
                 rule.name, view.data, element_size);
   }
   extent = {begin, end, in_order};
@@ -202,7 +204,7 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
     const auto operand = static_cast<Operand>(i);
     const rmsnorm_view* const view = ViewIn(given, operand);
     // Most are absent. Jumps over these take 2 to 4 ns of a call of one row of 64.
-    if (__builtin_expect(view != nullptr, false)) operands.Set(operand, view);
+    if (!RMSNORM_LIKELY(view == nullptr)) operands.Set(operand, view);
   }
   const OperandSet missing = roles.required & ~operands.given;
   if (missing != 0) {

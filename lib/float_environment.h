@@ -7,9 +7,11 @@
 
 #include <cstdint>
 
-#if defined(__x86_64__)
+#include "portable.h"
+
+#if RMSNORM_X86_64
 #include <xmmintrin.h>
-#elif !defined(__aarch64__)
+#elif !RMSNORM_ARM64
 #include <cfenv>
 #endif
 
@@ -31,7 +33,7 @@ class DefaultFloatEnvironment {
 
   // Leave() puts the caller's state back for foreign code, an executor or OpenMP's runtime; Enter()
   // follows it.
-#if defined(__x86_64__)
+#if RMSNORM_X86_64
   // MXCSR: bits 0 to 5 are sticky flags, which are the caller's to read and left alone.
   void Enter() {
     saved_ = _mm_getcsr();
@@ -46,18 +48,16 @@ class DefaultFloatEnvironment {
   static constexpr unsigned kDefault = 0x1F80;  // all exceptions masked
 
   unsigned saved_;
-#elif defined(__aarch64__)
+#elif RMSNORM_ARM64
   void Enter() {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    if (saved_ != 0) Set(0);
+    saved_ = ReadFpcr();
+    if (saved_ != 0) WriteFpcr(0);
   }
   void Leave() const {
-    if (saved_ != 0) Set(saved_);
+    if (saved_ != 0) WriteFpcr(saved_);
   }
 
  private:
-  static void Set(uint64_t fpcr) { asm volatile("msr fpcr, %0" : : "r"(fpcr) : "memory"); }
-
   uint64_t saved_;
 #else
   void Enter() {

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "inverse_rms.h"
+#include "portable.h"
 
 namespace rmsnorm::internal {
 
@@ -73,8 +74,8 @@ constexpr float kLargestInverse = 0x1p50f;
 
 // Makes the terms in f32. `rstd` is the row's, or null. Inlined: where clang calls it for each row,
 // 4096 x 64 takes 1.4 times as long.
-[[gnu::always_inline]] inline HotTerms MakeHotTerms(const Root& root, const Sums<float>& sums,
-                                                    const float* rstd) {
+RMSNORM_ALWAYS_INLINE HotTerms MakeHotTerms(const Root& root, const Sums<float>& sums,
+                                            const float* rstd) {
   const float under_root = UnderRoot(root, sums.squares);
   const float r = rstd != nullptr ? *rstd : InverseRms(root, under_root);
   const bool safe = NeedsSquares(root, rstd != nullptr)

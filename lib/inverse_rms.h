@@ -7,7 +7,9 @@
 #include <cmath>
 #include <limits>
 
+#include "fma.h"
 #include "kernel_table.h"
+#include "portable.h"
 
 namespace rmsnorm::internal {
 
@@ -15,8 +17,8 @@ namespace rmsnorm::internal {
 // Without the hint clang computes both values and selects one, and one row of 64 takes 1.2 times as
 // long.
 inline float UnderRoot(const Root& root, float sum) {
-  if (__builtin_expect(root.eps_placement == RMSNORM_EPS_INSIDE, 1)) {
-    return std::fma(sum, root.inverse_divisor, root.eps);
+  if (RMSNORM_LIKELY(root.eps_placement == RMSNORM_EPS_INSIDE)) {
+    return Fma(sum, root.inverse_divisor, root.eps);
   }
   return sum * root.inverse_divisor;
 }

@@ -10,6 +10,7 @@
 #include "module.h"
 #include "options.h"
 #include "plan.h"
+#include "portable.h"
 #include "reference.h"
 #include "thresholds.h"
 
@@ -71,7 +72,7 @@ bool IsApartOrInPlace(Operand output, const Bytes& bytes, Operand other, const B
 // Inlined: where clang makes it a function, backward of one row of 64 in f32 takes 1.3
 // times as long.
 template <Operation kOperation, Operand kOutput, Operand... kGiven>
-[[gnu::always_inline]] inline bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
+RMSNORM_ALWAYS_INLINE bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
   constexpr OperandSet kOutputs = RolesIn(kOperation).outputs;
   if ((kOutputs & SetOf(kOutput)) == 0) return true;
   const auto is_compared = [](Operand given) {
@@ -99,10 +100,10 @@ bool ArePlain(const DenseRows& rows, Given<kGiven>... given) {
 // By views, for the checks to find what is wrong. An optional operand that is null is absent,
 // except the rows of a call without rows.
 template <Operation kOperation, Operand... kGiven>
-[[gnu::noinline]] rmsnorm_status CallByViews(const rmsnorm_module* module, const DenseRows& rows,
-                                             rmsnorm_dtype residual_dtype,
-                                             const rmsnorm_context* context,
-                                             Given<kGiven>... given) {
+RMSNORM_NOINLINE rmsnorm_status CallByViews(const rmsnorm_module* module, const DenseRows& rows,
+                                            rmsnorm_dtype residual_dtype,
+                                            const rmsnorm_context* context,
+                                            Given<kGiven>... given) {
   rmsnorm_operands operands = rmsnorm_no_operands();
   rmsnorm_view views[kOperands];
   const auto set = [&](Operand operand, const void* data) {
@@ -124,8 +125,8 @@ template <Operation kOperation, Operand... kGiven>
 
 // Runs the kernel of a direct call.
 template <Operation kOperation, Operand... kGiven>
-[[gnu::always_inline]] inline void CallKernel(const rmsnorm_module& module, const DenseRows& rows,
-                                              Given<kGiven>... given) {
+RMSNORM_ALWAYS_INLINE void CallKernel(const rmsnorm_module& module, const DenseRows& rows,
+                                      Given<kGiven>... given) {
   const Norm& norm = module.NormOf(rows.dtype);
   Run run(rows.count, rows.d);
   run.Set(kWeight, module.prepared.get(), 0);
@@ -145,14 +146,16 @@ template <Operation kOperation, Operand... kGiven>
 }
 
 template <Operation kOperation, Operand... kGiven>
-[[gnu::always_inline]] inline rmsnorm_status CallByPointers(
-    const rmsnorm_module* module, rmsnorm_dtype dtype, rmsnorm_dtype residual_dtype, size_t count,
-    const rmsnorm_context* context, Given<kGiven>... given) {
+RMSNORM_ALWAYS_INLINE rmsnorm_status CallByPointers(const rmsnorm_module* module,
+                                                    rmsnorm_dtype dtype,
+                                                    rmsnorm_dtype residual_dtype, size_t count,
+                                                    const rmsnorm_context* context,
+                                                    Given<kGiven>... given) {
   const DenseRows rows = {dtype, count, module != nullptr ? module->d : 0};
   const bool may_be_direct = module != nullptr && context == nullptr && dtype >= RMSNORM_F32 &&
                              dtype <= RMSNORM_BF16 && residual_dtype == dtype &&
                              count - 1 < module->most_direct_rows[static_cast<int>(kOperation)];
-  if (__builtin_expect(!may_be_direct || !ArePlain<kOperation>(rows, given...), 0)) {
+  if (!RMSNORM_LIKELY(may_be_direct && ArePlain<kOperation>(rows, given...))) {
     return CallByViews<kOperation>(module, rows, residual_dtype, context, given...);
   }
   CallKernel<kOperation>(*module, rows, given...);

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "portable.h"
+
 namespace rmsnorm::internal {
 
 // In the order of rmsnorm_operands, in which they are checked too. Inputs come first, so an overlap
@@ -56,7 +58,7 @@ using OperandSet = uint32_t;
 
 constexpr OperandSet SetOf(Operand operand) { return OperandSet{1} << operand; }
 
-constexpr Operand FirstOf(OperandSet set) { return static_cast<Operand>(__builtin_ctz(set)); }
+constexpr Operand FirstOf(OperandSet set) { return static_cast<Operand>(LowestBit(set)); }
 
 // Calls f(operand) for each operand of a set, in their order.
 template <class F>

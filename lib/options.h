@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "operands.h"
+#include "portable.h"
 
 namespace rmsnorm::internal {
 
@@ -113,7 +114,7 @@ using OptionSet = uint32_t;
 
 constexpr OptionSet SetOf(Option option) { return OptionSet{1} << option; }
 
-constexpr Option FirstOption(OptionSet set) { return static_cast<Option>(__builtin_ctz(set)); }
+constexpr Option FirstOption(OptionSet set) { return static_cast<Option>(LowestBit(set)); }
 
 inline bool IsDefault(const rmsnorm_options& options, Option option) {
   if (!IsNumber(option)) return ValueIn<int32_t>(options, option) == 0;

@@ -6,6 +6,7 @@
 
 #include "module.h"
 #include "options.h"
+#include "portable.h"
 #include "reference.h"
 #include "thresholds.h"
 
@@ -202,7 +203,7 @@ void PlanSums(Operand operand, const Operands& operands, size_t most_parts, Scra
                       : one_part                           ? std::min<size_t>(sums.blocks, 2)
                                                            : plan.Units();
   size_t floats;
-  if (__builtin_mul_overflow(kept, sums.stride, &floats)) floats = SIZE_MAX;
+  if (MultiplyOverflows(kept, sums.stride, &floats)) floats = SIZE_MAX;
   sums.data = scratch.Take(floats);
 }
 

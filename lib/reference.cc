@@ -18,6 +18,7 @@
 
 #include "activation.h"
 #include "element.h"
+#include "fma.h"
 #include "gradient_terms.h"
 #include "inverse_rms.h"
 #include "quantised.h"
@@ -146,7 +147,7 @@ Real SumSquares(const Norm& norm, const Run& run, size_t row, const Read& read) 
     read(piece, h);
     sum.AddPiece(piece, [&](Real lane, size_t j) {
       const Real value = h[j];
-      return std::fma(value, value, lane);
+      return Fma(value, value, lane);
     });
   });
   return sum.Total();
@@ -178,7 +179,7 @@ void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype, cons
   }
   if (norm.rounding != RMSNORM_ROUND_AFTER_WEIGHT) RoundValues(x_dtype, h, size);
   for (size_t j = 0; j < size; ++j) {
-    h[j] = bias != nullptr ? std::fma(h[j], weight[j], bias[j]) : h[j] * weight[j];
+    h[j] = bias != nullptr ? Fma(h[j], weight[j], bias[j]) : h[j] * weight[j];
   }
 }
 
@@ -197,19 +198,19 @@ void MultiplyByGate(const Piece& piece, float* h) {
     const float z = std::max(gate[j], kSmallestGate);
     const float t = -std::min(z, kLargestGate);
     const float k = std::nearbyint(t * kInverseOfLn2);
-    float s = std::fma(-k, kUpperLn2, t);
-    s = std::fma(-k, kLowerLn2, s);
+    float s = Fma(-k, kUpperLn2, t);
+    s = Fma(-k, kLowerLn2, s);
     float polynomial = kExpCoefficients[0];
     for (size_t i = 1; i < std::size(kExpCoefficients); ++i) {
-      polynomial = std::fma(polynomial, s, kExpCoefficients[i]);
+      polynomial = Fma(polynomial, s, kExpCoefficients[i]);
     }
-    const float e = std::fma(polynomial, s * s, s);
+    const float e = Fma(polynomial, s * s, s);
     const int m = std::max(static_cast<int>(k), 0);
     const int a = m / 2;
     const float f = PowerOfTwo(-a);
     const float g = PowerOfTwo(a - m);
     const float v = PowerOfTwo(static_cast<int>(k) - m);
-    const float b = std::fma(e, v, f * g) + v;
+    const float b = Fma(e, v, f * g) + v;
     const float numerator = piece.norm.activation == RMSNORM_ACTIVATION_SILU ? z : 1.0f;
     h[j] *= (numerator / b * f) * g;
   }
@@ -365,7 +366,7 @@ Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
     const float* weight = piece.F32(kWeight);
     sum.AddPiece(piece, [&](Real lane, size_t j) {
       const Real g = static_cast<Real>(dy[j]) * static_cast<Real>(weight[j]);
-      return std::fma(g, static_cast<Real>(x[j]), lane);
+      return Fma(g, static_cast<Real>(x[j]), lane);
     });
   });
   return sum.Total();
@@ -385,7 +386,7 @@ void AddToDw(const Piece& piece, const float* x, const float* dy, Real r) {
   const bool start = piece.run.start_sums && piece.row == 0;
   for (size_t j = 0; j < piece.size; ++j) {
     const Real product = static_cast<Real>(dy[j]) * static_cast<Real>(x[j]);
-    dw[j] = static_cast<float>(std::fma(product, r, static_cast<Real>(start ? 0 : dw[j])));
+    dw[j] = static_cast<float>(Fma(product, r, static_cast<Real>(start ? 0 : dw[j])));
   }
 }
 

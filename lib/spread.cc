@@ -9,9 +9,11 @@
 
 #ifdef _OPENMP
 #include <omp.h>
-#include <pthread.h>
 
 #include <atomic>
+#ifndef _WIN32
+#include <pthread.h>
+#endif
 #endif
 
 namespace rmsnorm::internal {
@@ -42,8 +44,10 @@ std::atomic<bool> lost_threads{false};
 
 void RunWithOpenMp(Parts& parts) {
 #ifdef _OPENMP
+#ifndef _WIN32
   [[maybe_unused]] static const int registered =
       pthread_atfork(nullptr, nullptr, [] { lost_threads = true; });
+#endif
   // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`. Two
   // or four parts for each thread, taken as threads become free, took up to 40 % longer where rows
   // lie in a core's own cache, and gained nothing for long rows beside other load.

@@ -5,11 +5,13 @@
 
 #include <rmsnorm/rmsnorm.h>
 
+#include "portable.h"
+
 namespace rmsnorm::internal {
 
 // Keeps the formatted text for rmsnorm_error_message() of this thread and returns `status`.
-[[gnu::cold, gnu::format(printf, 2, 3)]] rmsnorm_status Fail(rmsnorm_status status,
-                                                             const char* format, ...);
+RMSNORM_COLD RMSNORM_PRINTF(2, 3) rmsnorm_status
+    Fail(rmsnorm_status status, const char* format, ...);
 
 // Puts "calls[index]." before the text of the last Fail(), and returns `status`.
 rmsnorm_status FailOfCall(size_t index, rmsnorm_status status);
@@ -17,7 +19,7 @@ rmsnorm_status FailOfCall(size_t index, rmsnorm_status status);
 // A short text for a message. It takes no memory of the heap, and what does not fit is cut.
 class ShortText {
  public:
-  [[gnu::format(printf, 2, 3)]] ShortText& Add(const char* format, ...);
+  RMSNORM_PRINTF(2, 3) ShortText& Add(const char* format, ...);
   const char* c_str() const { return text_; }
 
  private:

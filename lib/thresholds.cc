@@ -3,28 +3,25 @@
 
 #include <algorithm>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
+#include "portable.h"
 
 namespace rmsnorm::internal {
 namespace {
 
-#if defined(__x86_64__)
+#if RMSNORM_X86_64
 // The largest cache in a CPUID leaf of deterministic cache parameters, or 0. Not sysconf():
 // glibc 2.36 adds up what all of an AMD processor's core complexes have, ten times what one core
 // can fill.
 size_t LargestCache(unsigned leaf) {
   size_t largest = 0;
   for (unsigned index = 0; index < 16; ++index) {
-    unsigned eax, ebx, ecx, edx;
-    if (__get_cpuid_count(leaf, index, &eax, &ebx, &ecx, &edx) == 0) break;
-    const unsigned type = eax & 0x1F;
+    const CpuidRegisters cache = Cpuid(leaf, index);
+    const unsigned type = cache.eax & 0x1F;
     if (type == 0) break;  // no more caches
-    const size_t ways = (ebx >> 22) + 1;
-    const size_t partitions = (ebx >> 12 & 0x3FF) + 1;
-    const size_t line = (ebx & 0xFFF) + 1;
-    const size_t sets = size_t{ecx} + 1;
+    const size_t ways = (cache.ebx >> 22) + 1;
+    const size_t partitions = (cache.ebx >> 12 & 0x3FF) + 1;
+    const size_t line = (cache.ebx & 0xFFF) + 1;
+    const size_t sets = size_t{cache.ecx} + 1;
     largest = std::max(largest, ways * partitions * line * sets);
   }
   return largest;
@@ -39,7 +36,7 @@ constexpr size_t kMostOfIntel = size_t{15} << 20;
 
 size_t LastCache() {
   size_t size = 0;
-#if defined(__x86_64__)
+#if RMSNORM_X86_64
   constexpr unsigned kIntel = 4;
   constexpr unsigned kAmd = 0x8000001D;
   size = std::max(std::min(LargestCache(kIntel), kMostOfIntel), LargestCache(kAmd));

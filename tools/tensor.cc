@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor.h"
 
+#include <cstdint>
+
 #include "user_error.h"
 
 namespace rmsnorm::tools {
@@ -18,9 +20,10 @@ std::string ShapeText(const std::vector<size_t>& shape) {
 size_t ByteSize(const TensorInfo& info) {
   size_t size = ElementSize(info.dtype);
   for (size_t dimension : info.shape) {
-    if (__builtin_mul_overflow(size, dimension, &size)) {
+    if (dimension != 0 && size > SIZE_MAX / dimension) {
       throw UserError("shape " + ShapeText(info.shape) + " overflows");
     }
+    size *= dimension;
   }
   return size;
 }

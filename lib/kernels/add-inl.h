@@ -41,13 +41,11 @@ HWY_INLINE Pair AddByParity(Added<BF16> at) {
   return Add(MakeForSum(at.residual, All()), MakeForSum(at.x, All()));
 }
 
-// Stores half a pair rounded to f16, and widens it again. The empty asm keeps clang 14 from
-// narrowing twice, into memory and into a register.
+// Stores half a pair rounded to f16, and widens it again. Without the hint clang
+// 14 narrows twice, into memory and into a register.
 HWY_INLINE F32Vec StoreAndWiden(F32Vec value, F16* to) {
   U16Vec bits = NarrowHalf(F16(), value);
-#if HWY_ARCH_X86
-  asm("" : "+x"(bits.raw));
-#endif
+  RMSNORM_HIDE_ORIGIN(bits.raw);
   hn::StoreU(bits, U16Tag(), Bits(to));
   return Widen(F16(), bits);
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiles the leaves and drivers of backward once for each target, and fills the table of leaves.
+#include "../portable.h"
+
+#if RMSNORM_HAVE_KERNELS
 #include "highway_config.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -58,3 +61,4 @@ constexpr BackwardLeaves kBackwardLeaves = MakeBackwardLeaves();
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA
+#endif  // RMSNORM_HAVE_KERNELS

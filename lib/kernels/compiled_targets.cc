@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiled_targets.h"
 
+#include <algorithm>
+#include <initializer_list>
+
+#include "../portable.h"
+#include "../reference.h"
+
+#if RMSNORM_HAVE_KERNELS
+
 #include "highway_config.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,37 +22,32 @@
 #endif
 
 #if HWY_ONCE
-#ifdef __x86_64__
-#include <cpuid.h>
-#endif
-
-#include "../reference.h"
-
 namespace rmsnorm::internal {
 namespace {
 
 // The targets that this CPU and the operating system run, by the same features as
 // hwy::SupportedTargets(). That function would be the only need for Highway's library.
 int64_t SupportedTargets() {
-#ifdef __x86_64__
-  // These have no names in clang 14. __builtin_cpu_supports() is false where the system does not
-  // keep the registers.
-  unsigned a, b, c, d;
-  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
-  const bool lzcnt = __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c >> 5 & 1) != 0;
-  const bool vaes = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c >> 9 & 1) != 0;
-  const bool avx2 = f16c && lzcnt && __builtin_cpu_supports("avx2") &&
-                    __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                    __builtin_cpu_supports("bmi2");
-  const bool avx3 = avx2 && __builtin_cpu_supports("avx512f") &&
-                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd");
-  const bool avx3_dl =
-      avx3 && vaes && __builtin_cpu_supports("avx512vnni") &&
-      __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512vbmi") &&
-      __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bitalg") &&
-      __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("gfni") &&
-      __builtin_cpu_supports("avx512bf16");
+#if RMSNORM_X86_64
+  const auto has = [](unsigned bits, std::initializer_list<int> features) {
+    return std::all_of(features.begin(), features.end(),
+                       [bits](int feature) { return (bits >> feature & 1) != 0; });
+  };
+  const unsigned first = Cpuid(1, 0).ecx;
+  const CpuidRegisters features = Cpuid(7, 0);
+  const uint64_t kept = has(first, {27}) ? KeptRegisters() : 0;  // OSXSAVE
+  // xmm and ymm; also k, and zmm in two parts.
+  const bool keeps_avx = (kept & 0x6) == 0x6;
+  const bool keeps_avx512 = (kept & 0xE6) == 0xE6;
+  const bool avx2 = keeps_avx && has(first, {12, 29}) &&  // FMA, F16C
+                    has(features.ebx, {3, 5, 8}) &&       // BMI, AVX2, BMI2
+                    has(Cpuid(0x80000001, 0).ecx, {5});   // LZCNT
+  const bool avx3 =
+      avx2 && keeps_avx512 && has(features.ebx, {16, 17, 28, 30, 31});  // AVX512F, DQ, CD, BW, VL
+  const bool avx3_dl = avx3 &&
+                       // VBMI, VBMI2, GFNI, VAES, VPCLMULQDQ, VNNI, BITALG, VPOPCNTDQ
+                       has(features.ecx, {1, 6, 8, 9, 10, 11, 12, 14}) &&
+                       has(Cpuid(7, 1).eax, {5});  // AVX512_BF16
   return (avx2 ? HWY_AVX2 : 0) | (avx3 ? HWY_AVX3 : 0) | (avx3_dl ? HWY_AVX3_DL : 0);
 #else
   return RMSNORM_HWY_NEON;  // every CPU of this architecture has it
@@ -81,3 +84,17 @@ const char* HighwayVersion() {
 
 }  // namespace rmsnorm::internal
 #endif  // HWY_ONCE
+
+#else  // RMSNORM_HAVE_KERNELS
+
+namespace rmsnorm::internal {
+
+const CompiledTarget kCompiledTargets[] = {{0, &kReferenceTable}, {0, nullptr}};
+
+bool IsSupported(const CompiledTarget&) { return true; }
+
+const char* HighwayVersion() { return "none"; }
+
+}  // namespace rmsnorm::internal
+
+#endif  // RMSNORM_HAVE_KERNELS

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiles the leaves and drivers of forward once for each target, and fills the tables.
+#include "../portable.h"
+
+#if RMSNORM_HAVE_KERNELS
 #include "highway_config.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -119,3 +122,4 @@ constexpr KernelTable kKernels = MakeKernels();
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();
 #endif  // HWY_NATIVE_FMA
+#endif  // RMSNORM_HAVE_KERNELS

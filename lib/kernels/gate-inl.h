@@ -34,12 +34,10 @@ struct Reduced {
   F32Vec s;
 };
 
-// Here t is -u. The empty asm hides from LLVM 19 that a gate was of f16: it would compare f16
-// element by element.
+// Here t is -u. LLVM 19 must not know that a gate was of f16: it would compare f16 element by
+// element.
 HWY_INLINE Reduced Reduce(F32Vec gate) {
-#if HWY_ARCH_X86
-  asm("" : "+v"(gate.raw));
-#endif
+  RMSNORM_HIDE_ORIGIN(gate.raw);
   const F32Tag tag;
   const F32Vec z = LargerOf(hn::Set(tag, kSmallestGate), gate);
   const F32Vec u = SmallerOf(hn::Set(tag, kLargestGate), z);

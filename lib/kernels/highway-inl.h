@@ -19,7 +19,7 @@
 #undef RMSNORM_LAMBDA
 #undef RMSNORM_BEFORE_NAMESPACE
 #define RMSNORM_AFTER_NAMESPACE() HWY_AFTER_NAMESPACE()
-#if HWY_TARGET == HWY_AVX3_DL
+#if HWY_TARGET == HWY_AVX3_DL && !HWY_COMPILER_MSVC
 #define RMSNORM_NATIVE_BF16 1
 #define RMSNORM_BEFORE_NAMESPACE() \
   HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16") static_assert(true, "")
@@ -46,13 +46,12 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 using NativeBF16 = hwy::HWY_NAMESPACE::Vec512<uint16_t>;
 
-// Rounds both vectors to bf16, `lower` first. The instruction takes subnormals for zero. The empty
-// asm hides from LLVM 19 that these are bf16 values: it would turn HasZero() into 32 scalar
-// compares.
+// Rounds both vectors to bf16, `lower` first. The instruction takes subnormals for zero. LLVM 19
+// must not know that these are bf16 values: it would turn HasZero() into 32 scalar compares.
 HWY_INLINE NativeBF16 NativeNarrow(hwy::HWY_NAMESPACE::Vec512<float> lower,
                                    hwy::HWY_NAMESPACE::Vec512<float> upper) {
   __m512i bits = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper.raw, lower.raw));
-  asm("" : "+v"(bits));
+  RMSNORM_HIDE_ORIGIN(bits);
   return {bits};
 }
 

@@ -4,6 +4,8 @@
 #ifndef RMSNORM_LIB_KERNELS_HIGHWAY_CONFIG_H_
 #define RMSNORM_LIB_KERNELS_HIGHWAY_CONFIG_H_
 
+#include "../portable.h"
+
 // Every other target is off: older x86 lacks fma, and NEON serves CPUs with scalable vectors. The
 // baseline pass cannot be switched off, and makes no kernels (see HWY_NATIVE_FMA in the dispatch
 // units).
@@ -17,7 +19,7 @@
 
 // All of them are compiled whatever the -m flags say: with the flags of Ice Lake only AVX3_DL would
 // be left, which it cannot run.
-#ifdef __x86_64__
+#if RMSNORM_X86_64
 #define HWY_BASELINE_TARGETS HWY_BASELINE_SCALAR
 #endif
 

@@ -28,7 +28,7 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 constexpr size_t kCacheLine = 64;
 
 // Fetches into L2, not into L1, which holds the row being scaled and the weight.
-HWY_INLINE void PrefetchToL2(const void* from) { __builtin_prefetch(from, 0, 2); }
+HWY_INLINE void PrefetchToL2(const void* from) { RMSNORM_FETCH_TO_L2(from); }
 
 // Whether lines of y or dx are fetched into L1 before they are stored to, as a store waits for its
 // line. Only for f32: rows of 16 bits take longer to compute than their lines take to come. It
@@ -45,7 +45,7 @@ HWY_INLINE size_t LastFetch(bool row_follows, size_t d, size_t n) {
 // Brings the lines of n elements into L1.
 template <class T>
 HWY_INLINE void Fetch(const T* from, size_t n) {
-  for (size_t i = 0; i < n; i += kCacheLine / sizeof(T)) __builtin_prefetch(from + i, 0, 3);
+  for (size_t i = 0; i < n; i += kCacheLine / sizeof(T)) RMSNORM_FETCH_TO_L1(from + i);
 }
 
 // Fetches the lines of n elements that will be stored soon after those at j.
@@ -101,7 +101,7 @@ HWY_INLINE void AssumeHeld(size_t& d) {
   if constexpr (kWhole) {
     d = kPairs * kPair;
   } else if (d <= (kPairs - 1) * kPair || d > kPairs * kPair) {
-    __builtin_unreachable();
+    RMSNORM_UNREACHABLE();
   }
 }
 
