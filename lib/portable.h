@@ -45,10 +45,10 @@
 #define RMSNORM_UNREACHABLE() __assume(0)
 #endif
 
-// The compiler checks the arguments that follow a format. MinGW's printf() is C99's, which its
-// attribute `printf` does not mean.
-#if defined(__MINGW_PRINTF_FORMAT)
-#define RMSNORM_PRINTF(text, first) __attribute__((format(__MINGW_PRINTF_FORMAT, text, first)))
+// The compiler checks the arguments that follow a format. With MinGW `printf` means Microsoft's old
+// formats, without %zu, but C++ gets the usual ones.
+#if defined(__MINGW32__)
+#define RMSNORM_PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
 #elif defined(__GNUC__)
 #define RMSNORM_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
@@ -74,6 +74,11 @@
 #define RMSNORM_HIDE_ORIGIN(vector) asm("" : "+v"(vector))
 #else
 #define RMSNORM_HIDE_ORIGIN(vector) static_cast<void>(vector)
+#endif
+
+// Microsoft's compiler must not contract a * b + c by itself.
+#if defined(_MSC_VER) && !defined(__clang__)
+#pragma fp_contract(off)
 #endif
 
 namespace rmsnorm::internal {

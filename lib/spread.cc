@@ -7,7 +7,14 @@
 
 #include "thresholds.h"
 
-#ifdef _OPENMP
+// Microsoft's first OpenMP is 2.0, which has no limit on threads.
+#if defined(_OPENMP) && _OPENMP >= 200805
+#define RMSNORM_HAVE_OPENMP 1
+#else
+#define RMSNORM_HAVE_OPENMP 0
+#endif
+
+#if RMSNORM_HAVE_OPENMP
 #include <omp.h>
 
 #include <atomic>
@@ -36,14 +43,14 @@ void RunPart(void* state, size_t part) {
   parts.task(parts.state, part, parts.count);
 }
 
-#ifdef _OPENMP
+#if RMSNORM_HAVE_OPENMP
 // Whether this process was forked from one in which OpenMP had run parts. Its threads stayed
 // behind, and libgomp would wait for them forever.
 std::atomic<bool> lost_threads{false};
 #endif
 
 void RunWithOpenMp(Parts& parts) {
-#ifdef _OPENMP
+#if RMSNORM_HAVE_OPENMP
 #ifndef _WIN32
   [[maybe_unused]] static const int registered =
       pthread_atfork(nullptr, nullptr, [] { lost_threads = true; });
@@ -82,7 +89,7 @@ size_t MostParts(const rmsnorm_context& context) {
   if (context.parallel_for != nullptr) {
     if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   } else {
-#ifdef _OPENMP
+#if RMSNORM_HAVE_OPENMP
     if (omp_in_parallel() || lost_threads) return 1;
     const int usual = omp_get_max_threads();
     if (threads == 0) threads = usual;
@@ -165,7 +172,7 @@ void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& conte
 }  // namespace rmsnorm::internal
 
 int32_t rmsnorm_max_threads() noexcept {
-#ifdef _OPENMP
+#if RMSNORM_HAVE_OPENMP
   if (!rmsnorm::internal::lost_threads) {
     return std::min(omp_get_max_threads(), omp_get_thread_limit());
   }
@@ -174,7 +181,7 @@ int32_t rmsnorm_max_threads() noexcept {
 }
 
 int32_t rmsnorm_has_openmp() noexcept {
-#ifdef _OPENMP
+#if RMSNORM_HAVE_OPENMP
   return 1;
 #else
   return 0;

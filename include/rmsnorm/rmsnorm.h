@@ -55,7 +55,17 @@
 #include <stdint.h>
 
 /// @cond
-#if defined(__GNUC__)
+// On Windows a program that uses the DLL may define RMSNORM_DLL, as CMake's package does. Calls then
+// save a jump.
+#if defined(_WIN32)
+#if defined(RMSNORM_EXPORTS)
+#define RMSNORM_API __declspec(dllexport)
+#elif defined(RMSNORM_DLL)
+#define RMSNORM_API __declspec(dllimport)
+#else
+#define RMSNORM_API
+#endif
+#elif defined(__GNUC__)
 #define RMSNORM_API __attribute__((visibility("default")))
 #else
 #define RMSNORM_API
