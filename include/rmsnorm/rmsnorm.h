@@ -55,8 +55,8 @@
 #include <stdint.h>
 
 /// @cond
-// On Windows a program that uses the DLL may define RMSNORM_DLL, as CMake's package does. Calls then
-// save a jump.
+// On Windows a program that uses the DLL may define RMSNORM_DLL, as CMake's package does. Calls
+// then save a jump.
 #if defined(_WIN32)
 #if defined(RMSNORM_EXPORTS)
 #define RMSNORM_API __declspec(dllexport)
