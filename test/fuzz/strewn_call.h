@@ -85,7 +85,10 @@ class StrewnDrawer {
     for (size_t& size : c.rows) size = std::min<size_t>(size, 1 + Below(4));
     while (c.rows.size() > 3) c.rows.pop_back();
     c.threads = 1;
-    call_.memory.resize(c.function == cases::Function::kRows ? 8192 : 8 * (64 + Below(448)));
+    // Any operand fits by itself.
+    const size_t largest = sizeof(double) * c.RowCount() * c.d;
+    const size_t some = 8 * (64 + Below(448));
+    call_.memory.resize(c.function == cases::Function::kRows ? 8192 : std::max(some, largest));
     for (uint8_t& byte : call_.memory) byte = static_cast<uint8_t>(random_.Bits());
     internal::ForEachOperand(c.Given(), [&](Operand o) { Strew(o); });
     if (OneIn(2)) Spoil();
