@@ -49,7 +49,7 @@ inline std::string NpyOf(const StoredTensor& tensor) {
   const std::string comma = tensor.shape.empty() ? "" : ",";
   return Npy(
       NpyHeader(tensor.dtype == "F32" ? "<f4" : "<f2", "(" + Listed(tensor.shape) + comma + ")"),
-      tensor.data);
+      FileData(tensor));
 }
 
 // The file that numpy writes, except for the spaces in a shape.
@@ -61,7 +61,7 @@ inline std::string NumpyFile(const StoredTensor& tensor) {
   if (tensor.shape.size() == 1) shape += ",";
   std::string header = NpyHeader(tensor.dtype == "F32" ? "<f4" : "<f2", "(" + shape + ")");
   header.resize((header.size() + 10 + 1 + 63) / 64 * 64 - 10 - 1, ' ');
-  return Npy(header + "\n", tensor.data);
+  return Npy(header + "\n", FileData(tensor));
 }
 
 // A .safetensors file whose tensor "t" has an odd address, after a tensor of one byte.
@@ -70,7 +70,7 @@ inline std::string SafetensorsOf(const StoredTensor& tensor) {
       "{" + Entry("pad", "U8", "[1]", 0, 1) + "," +
           Entry("t", tensor.dtype, "[" + Listed(tensor.shape) + "]", 1, 1 + tensor.data.size()) +
           "}",
-      "!" + tensor.data);
+      "!" + FileData(tensor));
 }
 
 inline uint32_t Seed(const std::string& flag) {
@@ -91,7 +91,8 @@ inline StoredTensor TensorOf(const std::string& word, uint32_t seed) {
     return tensor;
   }
   for (const float number : numbers) {
-    tensor.data += LittleEndian(Encode(FormatOf(DtypeOfName(tensor.dtype)), number), 2);
+    const uint32_t bits = Encode(FormatOf(DtypeOfName(tensor.dtype)), number);
+    tensor.data += Bytes<uint16_t>({static_cast<uint16_t>(bits)});
   }
   return tensor;
 }

@@ -30,9 +30,10 @@ class Known : public FileCommandTest {
     std::istringstream text(words);
     const Outcome outcome = Run({std::istream_iterator<std::string>(text), {}});
     ExpectSuccess(outcome);
-    const std::string file = ReadFile(File("y.npy"));
     float values[2];
-    std::memcpy(values, file.data() + file.size() - sizeof values, sizeof values);
+    const std::string file = ReadFile(File("y.npy"));
+    const std::string data = InFileOrder(file.substr(file.size() - sizeof values), sizeof(float));
+    std::memcpy(values, data.data(), sizeof values);
     EXPECT_NEAR(values[0], first, bound) << words;
     EXPECT_NEAR(values[1], second, bound) << words;
   }

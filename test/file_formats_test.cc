@@ -21,7 +21,7 @@ class FileFormats : public FileCommandTest {
   }
 };
 
-const std::string kData = Bytes(Numbers(6));
+const std::string kData = InFileOrder(Bytes(Numbers(6)), sizeof(float));
 
 // ------------------------------------------------------------------------------------- reading
 
@@ -54,7 +54,7 @@ TEST_F(FileFormats, FindsATensorByName) {
   const std::string two = Safetensors(
       "{\"__metadata__\": {\"format\": \"pt\", \"\": \"\"}, " + Entry("x:b", "F32", "[2]", 16, 24) +
           "," + Entry("i", "I64", "[]", 8, 16) + "," + Entry("a", "F32", "[2]", 0, 8) + "}   ",
-      Bytes(a) + "12345678" + Bytes(b));
+      InFileOrder(Bytes(a), 4) + "12345678" + InFileOrder(Bytes(b), 4));
   std::filesystem::create_directory(File("d.safetensors"));
   for (const std::string name : {"two.safetensors", "a:b.safetensors",
                                  "a.safetensors:b.safetensors", "d.safetensors/two.safetensors"}) {
@@ -66,7 +66,8 @@ TEST_F(FileFormats, FindsATensorByName) {
   EXPECT_EQ(Applied("d.safetensors/a.npy").data, ya);
   // The only tensor needs no name.
   Make("one.safetensors",
-       Safetensors("{\"__metadata__\": {}, " + Entry("x", "F32", "[2]", 0, 8) + "}", Bytes(a)));
+       Safetensors("{\"__metadata__\": {}, " + Entry("x", "F32", "[2]", 0, 8) + "}",
+                   InFileOrder(Bytes(a), 4)));
   EXPECT_EQ(Applied("one.safetensors").data, ya);
   EXPECT_EQ(Applied("one.safetensors:x").data, ya);
 }

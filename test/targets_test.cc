@@ -180,7 +180,12 @@ TEST(Targets, APlaceForTheNameIsRequired) {
 }
 
 TEST(Versions, AreNumbers) {
-  for (const std::string version : {rmsnorm_version(), rmsnorm_highway_version()}) {
+  std::vector<std::string> versions = {rmsnorm_version(), rmsnorm_highway_version()};
+  if (CompiledTargets().size() == 1) {
+    EXPECT_EQ("none", versions[1]);
+    versions.pop_back();
+  }
+  for (const std::string& version : versions) {
     EXPECT_EQ(2, std::count(version.begin(), version.end(), '.')) << version;
     EXPECT_EQ(std::string::npos, version.find_first_not_of("0123456789.")) << version;
   }

@@ -9,8 +9,8 @@ namespace rmsnorm::test {
 namespace {
 
 uint64_t HeaderLength(const std::string& file) {
-  uint64_t length;
-  std::memcpy(&length, file.data(), sizeof length);
+  uint64_t length = 0;
+  for (size_t i = sizeof length; i-- > 0;) length = length << 8 | static_cast<uint8_t>(file[i]);
   return length;
 }
 
@@ -29,6 +29,7 @@ std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
     const std::vector<size_t> offsets = entry.at("data_offsets");
     tensors[name] = {entry.at("dtype"), entry.at("shape"),
                      file.substr(data + offsets[0], offsets[1] - offsets[0]), data + offsets[0]};
+    tensors[name].data = FileData(tensors[name]);
   }
   return tensors;
 }

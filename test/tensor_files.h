@@ -3,6 +3,7 @@
 #ifndef RMSNORM_TEST_TENSOR_FILES_H_
 #define RMSNORM_TEST_TENSOR_FILES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -13,7 +14,7 @@
 
 namespace rmsnorm::test {
 
-// The elements of `values` as they lie in a file.
+// The elements of `values` as they lie in memory.
 template <class T>
 std::string Bytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
@@ -23,6 +24,15 @@ inline std::string LittleEndian(uint64_t value, int size) {
   std::string bytes;
   for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> 8 * i);
   return bytes;
+}
+
+// Elements as they lie in a file, made of those in memory, or the other way round.
+inline std::string InFileOrder(std::string elements, size_t size) {
+  if (Bytes<uint16_t>({1})[0] == 1) return elements;
+  for (size_t i = 0; i < elements.size(); i += size) {
+    std::reverse(&elements[i], &elements[i] + size);
+  }
+  return elements;
 }
 
 // A .npy file of any version with any header, not padded.
@@ -61,7 +71,7 @@ inline std::vector<float> Numbers(size_t count, uint32_t seed = 1) {
 struct StoredTensor {
   std::string dtype;  // in the file's notation
   std::vector<size_t> shape;
-  std::string data;
+  std::string data;  // as it lies in memory
   size_t begin = 0;  // offset of its data in the file
 };
 
@@ -72,6 +82,16 @@ inline rmsnorm_dtype DtypeOfName(const std::string& name) {
   if (name == "BF16") return RMSNORM_BF16;
   if (name == "I8") return RMSNORM_I8;
   throw std::runtime_error("unknown dtype " + name);
+}
+
+// The size of an element with a .safetensors name, which ends in its bits.
+inline size_t SizeOfName(const std::string& name) {
+  return std::stoul(name.substr(name.find_first_of("0123456789"))) / 8;
+}
+
+// The elements of a tensor as they lie in a file.
+inline std::string FileData(const StoredTensor& tensor) {
+  return InFileOrder(tensor.data, SizeOfName(tensor.dtype));
 }
 
 // All tensors of a well-formed .safetensors file.

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "little_endian.h"
 #include "output_file.h"
 #include "progress.h"
 #include "tensor_file.h"
@@ -299,6 +300,7 @@ class TensorCall {
     for (const CallTensor& tensor : tensors_) {
       if (tensor.output == nullptr) continue;
       const size_t size = ElementSize(tensor.info.dtype);
+      ConvertByteOrder(tensor.elements, tensor.count, size);
       tensor.output->Write({tensor.elements, tensor.count * size},
                            tensor.begin + tensor.first * size);
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integers as both file formats store them.
+// Numbers as both file formats store them: the lowest byte first.
 #ifndef RMSNORM_TOOLS_LITTLE_ENDIAN_H_
 #define RMSNORM_TOOLS_LITTLE_ENDIAN_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,6 +22,13 @@ inline std::string LittleEndian(uint64_t value, size_t size) {
   std::string bytes;
   for (size_t i = 0; i < size; ++i) bytes += static_cast<char>(value >> 8 * i & 0xFF);
   return bytes;
+}
+
+// Turns elements in a file's order of bytes into the CPU's, or back.
+inline void ConvertByteOrder(char* elements, size_t count, size_t size) {
+  const uint16_t one = 1;
+  if (*reinterpret_cast<const unsigned char*>(&one) == 1) return;
+  for (size_t i = 0; i < count; ++i) std::reverse(elements + i * size, elements + (i + 1) * size);
 }
 
 }  // namespace rmsnorm::tools

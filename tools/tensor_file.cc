@@ -6,6 +6,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "little_endian.h"
 #include "npy.h"
 #include "safetensors.h"
 #include "user_error.h"
@@ -73,6 +74,7 @@ char* InputTensor::Elements(size_t first, size_t count) {
   const size_t size = ElementSize(info().dtype);
   elements_.resize(count * size);
   file_.Read(tensor_.begin + first * size, elements_.size(), elements_.data());
+  ConvertByteOrder(elements_.data(), count, size);
   return elements_.data();
 }
 

@@ -674,7 +674,8 @@ RMSNORM_API int32_t rmsnorm_max_threads(void) RMSNORM_NOEXCEPT;
 /// Whether the library was built with OpenMP (1) or not (0).
 RMSNORM_API int32_t rmsnorm_has_openmp(void) RMSNORM_NOEXCEPT;
 
-/// The version of Highway the library was built with, such as "1.0.3".
+/// The version of Highway the library was built with, such as "1.0.3", or "none" on a CPU for which
+/// there are no kernels.
 RMSNORM_API const char* rmsnorm_highway_version(void) RMSNORM_NOEXCEPT;
 
 #ifdef __cplusplus
