@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "cases/guarded_memory.h"
 #include "gradients.h"
-#include "guarded_buffer.h"
 #include "kernel_call.h"
 #include "reference.h"
 #include "targets.h"
@@ -43,15 +43,15 @@ class BackwardKernelsTest : public testing::TestWithParam<std::string> {
   }
 
   // Memory at the end or at the start of a buffer, filled with the bytes of a NaN.
-  static float* Place(const GuardedBuffer& guard, size_t d, bool at_begin) {
+  static float* Place(cases::GuardedMemory& guard, size_t d, bool at_begin) {
     const size_t bytes = d * sizeof(float);
-    void* const memory = at_begin ? guard.AtBegin() : guard.AtEnd(bytes);
+    void* const memory = at_begin ? guard.After(bytes) : guard.Before(bytes);
     return static_cast<float*>(std::memset(memory, 0xFF, bytes));
   }
 
   // The gradients of some rows, with the weight and dw next to guard pages.
   Sums Run(const KernelTable& table, const Tensor& x, const Tensor& dy, Tensor dx,
-           const std::vector<float>& weight, bool at_begin, bool stream) const {
+           const std::vector<float>& weight, bool at_begin, bool stream) {
     const size_t d = weight.size();
     float* const dw = Place(dw_, d, at_begin);
     KernelCall call(table, x);
@@ -68,8 +68,8 @@ class BackwardKernelsTest : public testing::TestWithParam<std::string> {
 
   const KernelTable& reference_ = FindTable(kReference);
   const KernelTable& table_ = FindTable(GetParam());
-  const GuardedBuffer weight_{kLongest * sizeof(float)};
-  const GuardedBuffer dw_{kLongest * sizeof(float)};
+  cases::GuardedMemory weight_;
+  cases::GuardedMemory dw_;
   Random random_{103};
 };
 
@@ -215,8 +215,8 @@ TEST_P(BackwardKernelsTest, StoreSums) {
       const size_t stride = d + d % 3;
       // Only d elements of the last row exist.
       const size_t bytes = ((blocks - 1) * stride + d) * sizeof(float);
-      const GuardedBuffer guard(bytes);
-      float* const sums = static_cast<float*>(guard.AtEnd(bytes));
+      cases::GuardedMemory guard;
+      float* const sums = reinterpret_cast<float*>(guard.Before(bytes));
       for (size_t i = 0; i < bytes / sizeof(float); ++i) {
         const uint32_t nan = 0x7FFFFFFF;
         sums[i] = static_cast<float>(random_.Normal());

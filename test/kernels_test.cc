@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "guarded_buffer.h"
+#include "cases/guarded_memory.h"
 #include "kernel_call.h"
 #include "random_rows.h"
 #include "reference.h"
@@ -46,8 +46,8 @@ class KernelsTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(KernelsTest, StreamOrNotAndNoByteBesideWeightAndBias) {
-  const GuardedBuffer weight_guard(kLongest * sizeof(float));
-  const GuardedBuffer bias_guard(kLongest * sizeof(float));
+  cases::GuardedMemory weight_guard;
+  cases::GuardedMemory bias_guard;
   SizeList sizes = {1000, 4095, 4096, 4097, 8191, 8192, 8193, kLongest};
   for (size_t d = 1; d <= 300; ++d) sizes.push_back(d);
   for (const rmsnorm_dtype x_dtype : kDtypes) {
@@ -58,9 +58,9 @@ TEST_P(KernelsTest, StreamOrNotAndNoByteBesideWeightAndBias) {
         const std::vector<float> weight = DrawColumns(d);
         const std::vector<float> bias = DrawColumns(d);
         const bool has_bias = d % 5 < 2;
-        const auto guarded = [d](const GuardedBuffer& guard, const std::vector<float>& columns) {
+        const auto guarded = [d](cases::GuardedMemory& guard, const std::vector<float>& columns) {
           const size_t bytes = d * sizeof(float);
-          void* const memory = d % 2 == 0 ? guard.AtBegin() : guard.AtEnd(bytes);
+          void* const memory = d % 2 == 0 ? guard.After(bytes) : guard.Before(bytes);
           return static_cast<const float*>(std::memcpy(memory, columns.data(), bytes));
         };
         const auto run = [&](const KernelTable& table, Tensor y, bool stream) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "allocation_counter.h"
-#include "guarded_buffer.h"
+#include "cases/guarded_memory.h"
 #include "random_rows.h"
 #include "targets.h"
 #include "tensor.h"
@@ -78,13 +78,13 @@ TEST(Module, KeepsACopyOfItsWeight) {
 
 // Weights lie next to inaccessible pages.
 TEST(Module, TouchesNothingBesideAWeight) {
-  const GuardedBuffer buffer(5000 * sizeof(float));
+  cases::GuardedMemory memory;
   for (size_t d = 1; d <= 5000; d += d < 300 ? 1 : 997) {
     for (const rmsnorm_dtype dtype : kDtypes) {
       RmsNorm norm(d, 1e-5f, DtypeOfCode(dtype));
       for (const rmsnorm_dtype of_weight : kDtypes) {
         const size_t bytes = d * rmsnorm_dtype_size(of_weight);
-        for (void* const data : {buffer.AtBegin(), buffer.AtEnd(bytes)}) {
+        for (void* const data : {memory.After(bytes), memory.Before(bytes)}) {
           std::memset(data, 0, bytes);
           const View weight(rmsnorm_vector(data, of_weight, d));
           norm.set_weight(weight);

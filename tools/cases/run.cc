@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <new>
 #include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "float_control.h"
+#include "guarded_memory.h"
 #include "user_error.h"
 
 #if defined(__has_feature)
@@ -233,33 +230,6 @@ rmsnorm_status Call(const Case& c, const CallOperands& operands, const char* tar
 }
 
 // ------------------------------------------------------------------------------- memory
-
-GuardedMemory::~GuardedMemory() {
-  if (mapped_ != nullptr) munmap(mapped_, size_ + 2 * page_);
-}
-
-void GuardedMemory::Reserve(size_t bytes) {
-  if (mapped_ != nullptr && bytes <= size_) return;
-  if (mapped_ != nullptr) munmap(mapped_, size_ + 2 * page_);
-  mapped_ = nullptr;
-  page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  size_ = (bytes + page_ - 1) / page_ * page_;
-  void* const memory =
-      mmap(nullptr, size_ + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  mapped_ = static_cast<uint8_t*>(memory);
-  if (mprotect(mapped_ + page_, size_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
-}
-
-uint8_t* GuardedMemory::After(size_t bytes) {
-  Reserve(bytes);
-  return mapped_ + page_;
-}
-
-uint8_t* GuardedMemory::Before(size_t bytes) {
-  Reserve(bytes);
-  return mapped_ + page_ + size_ - bytes;
-}
 
 Layout::Layout(const Case& c) {
   if (c.interleaved) Interleave(c);

@@ -13,27 +13,6 @@
 
 namespace rmsnorm::cases {
 
-// Memory between inaccessible pages: a byte read or written too far is a crash.
-class GuardedMemory {
- public:
-  GuardedMemory() = default;
-  ~GuardedMemory();
-  GuardedMemory(const GuardedMemory&) = delete;
-  GuardedMemory& operator=(const GuardedMemory&) = delete;
-
-  // `bytes` bytes after an inaccessible page, or before one. Their earlier contents are lost.
-  // Throws std::bad_alloc.
-  uint8_t* After(size_t bytes);
-  uint8_t* Before(size_t bytes);
-
- private:
-  void Reserve(size_t bytes);
-
-  uint8_t* mapped_ = nullptr;
-  size_t size_ = 0;
-  size_t page_ = 0;
-};
-
 // Where the operands of a case lie. Each operand has a block of memory, or shares another's.
 struct Layout {
   explicit Layout(const Case& c);
