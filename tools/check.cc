@@ -35,7 +35,9 @@ void HandleSignal(int signal) {
   const std::string text = std::string("FAILED on ") + *running_target + ": signal " +
                            std::to_string(signal) + "\n" +
                            CommandOf(*running_case, *running_target);
-  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
+  // Windows counts in `unsigned`.
+  const auto size = static_cast<unsigned>(text.size());
+  [[maybe_unused]] const auto written = write(STDOUT_FILENO, text.data(), size);
   _exit(kCheckFailed);
 }
 
@@ -97,7 +99,10 @@ int RunCheck(const CheckOptions& options) {
 
 Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out)
     : cases_(cases), targets_(targets), out_(out), progress_(std::in_place, cases) {
-  for (const int signal : {SIGBUS, SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, HandleSignal);
+  for (const int signal : {SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, HandleSignal);
+#ifdef SIGBUS
+  std::signal(SIGBUS, HandleSignal);
+#endif
 }
 
 void Checker::Check(const cases::Case& c, cases::Runner& runner) {

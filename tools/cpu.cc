@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <fstream>
+
+#include "../lib/portable.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -28,6 +31,21 @@ std::string CpuInfo(const std::string& key) {
   return "";
 }
 
+// The name that an x86-64 CPU gives itself, or an empty text.
+std::string BrandString() {
+  std::string brand;
+#if RMSNORM_X86_64
+  for (unsigned leaf = 0x80000002; leaf <= 0x80000004; ++leaf) {
+    const internal::CpuidRegisters part = internal::Cpuid(leaf, 0);
+    char text[sizeof part + 1] = {};
+    std::memcpy(text, &part, sizeof part);
+    brand += text;
+  }
+  brand.erase(0, brand.find_first_not_of(' '));
+#endif
+  return brand;
+}
+
 }  // namespace
 
 std::string CpuModel() {
@@ -35,7 +53,8 @@ std::string CpuModel() {
   if (!model.empty()) return model;
   const std::string part = CpuInfo("CPU part");
   if (!part.empty()) return "Arm implementer " + CpuInfo("CPU implementer") + " part " + part;
-  return "unknown";
+  model = BrandString();
+  return model.empty() ? "unknown" : model;
 }
 
 std::string CpuCaches() {

@@ -179,6 +179,8 @@ class TensorCall {
     }
     ForEachChunk(x.leading, most_rows, [this](const Chunk& chunk) { RunChunk(chunk); });
     for (OutputFile& file : files_) file.Sync();
+    // Windows replaces no open file, and an output may replace an input.
+    for (CallTensor& tensor : tensors_) tensor.input.reset();
     for (OutputFile& file : files_) file.Commit();
   }
 

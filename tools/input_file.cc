@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "input_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "system_file.h"
 #include "user_error.h"
 
 namespace rmsnorm::tools {
 
-// With O_NONBLOCK, a pipe is refused at once.
+// Windows refuses to open a directory.
 InputFile::InputFile(const std::string& path)
-    : path_(path), fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  struct stat status = {};
-  if (fd_ < 0 || fstat(fd_, &status) != 0) Fail(std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) Fail("not a regular file");
-  size_ = static_cast<size_t>(status.st_size);
+    : path_(path), fd_(OpenToRead(std::filesystem::u8path(path))) {
+  const int problem = errno;
+  std::error_code ignored;
+  if (fd_ < 0 && !std::filesystem::is_directory(std::filesystem::u8path(path), ignored))
+    Fail(std::strerror(problem));
+  const int64_t size = fd_ < 0 ? -1 : SizeOf(fd_);
+  if (size < 0) Fail("not a regular file");
+  size_ = static_cast<size_t>(size);
 }
 
-InputFile::~InputFile() { close(fd_); }
+InputFile::~InputFile() { CloseFile(fd_); }
 
 void InputFile::Read(size_t begin, size_t count, char* bytes) const {
   while (count > 0) {
-    const ssize_t got = pread(fd_, bytes, count, static_cast<off_t>(begin));
+    const int64_t got = ReadAt(fd_, bytes, count, begin);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) Fail(std::strerror(errno));
     if (got == 0) Fail("it became shorter meanwhile");

@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "output_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
+#include <system_error>
+#include <utility>
 
+#include "system_file.h"
 #include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
 
 // The temporary files for the signal handler, or null.
-std::atomic<const char*> temporaries[8] = {};
-static_assert(std::atomic<const char*>::is_always_lock_free);
+std::atomic<const Path*> temporaries[8] = {};
+static_assert(std::atomic<const Path*>::is_always_lock_free);
 
 void RemoveTemporariesAndDie(int signal) {
-  for (const char* const temporary : temporaries) {
-    if (temporary != nullptr) unlink(temporary);
+  for (const Path* const temporary : temporaries) {
+    if (temporary != nullptr) RemoveFile(*temporary);
   }
   std::signal(signal, SIG_DFL);
   raise(signal);
@@ -34,59 +31,55 @@ void RemoveTemporariesAndDie(int signal) {
 std::string ResolvedPath(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
-  fs::path resolved = fs::path(".") / path;  // becomes absolute even if there is no such file
+  fs::path resolved =
+      fs::path(".") / fs::u8path(path);  // becomes absolute even if there is no such file
   // weakly_canonical() does not follow a link to a file that does not exist. A longer chain of
   // links is a circle, as in Linux.
   for (int i = 0; i < 40 && fs::is_symlink(fs::symlink_status(resolved, error)); ++i) {
     resolved = resolved.parent_path() / fs::read_symlink(resolved, error);
   }
   resolved = fs::weakly_canonical(resolved, error);
-  // A path that cannot be resolved cannot be written: stat() will report the reason.
-  return error ? path : resolved.string();
+  // A path that cannot be resolved cannot be written: status() will report the reason.
+  return error ? path : resolved.u8string();
 }
 
-OutputFile::OutputFile(const std::string& path) : name_(path), path_(ResolvedPath(path)) {
-  struct stat existing;
-  if (stat(path_.c_str(), &existing) == 0) {
-    if (!S_ISREG(existing.st_mode)) {
-      throw UserError("cannot write " + name_ + ": not a regular file");
-    }
+OutputFile::OutputFile(const std::string& path)
+    : name_(path), path_(std::filesystem::u8path(ResolvedPath(path))) {
+  std::error_code error;
+  const std::filesystem::file_status existing = std::filesystem::status(path_, error);
+  if (std::filesystem::exists(existing)) {
+    if (!std::filesystem::is_regular_file(existing)) Fail("not a regular file");
     // A rename would replace even a file that is marked read-only.
-    if (access(path_.c_str(), W_OK) != 0) Fail();
-  } else if (errno != ENOENT) {
-    Fail();
+    if (CheckWritable(path_) != 0) Fail(std::strerror(errno));
+  } else if (existing.type() != std::filesystem::file_type::not_found) {
+    Fail(error.message());
   }
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    // A signal that the caller ignores (nohup) stays ignored.
-    if (std::signal(signal, RemoveTemporariesAndDie) == SIG_IGN) std::signal(signal, SIG_IGN);
-  }
-  // An exceeded file size limit then becomes an error of pwrite().
-  std::signal(SIGXFSZ, SIG_IGN);
+  CatchEndingSignals(RemoveTemporariesAndDie);
 
   while (temporaries[slot_] != nullptr) ++slot_;
   // A killed process with the same number may have left a file behind.
   for (int attempt = 0; fd_ < 0; ++attempt) {
     temporaries[slot_] = nullptr;
-    temporary_ = std::filesystem::path(path_).parent_path() /
-                 (".rmsnorm-" + std::to_string(getpid()) + "-" + std::to_string(attempt));
-    temporaries[slot_] = temporary_.c_str();
-    fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    temporary_ = path_.parent_path() /
+                 (".rmsnorm-" + std::to_string(ProcessId()) + "-" + std::to_string(attempt));
+    temporaries[slot_] = &temporary_;
+    fd_ = CreateToWrite(temporary_);
     if (fd_ >= 0 || errno == EEXIST) continue;
     temporaries[slot_] = nullptr;
-    Fail();
+    Fail(std::strerror(errno));
   }
 }
 
 OutputFile::~OutputFile() {
-  close(fd_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  Close();
+  if (!temporary_.empty()) RemoveFile(temporary_);
   temporaries[slot_] = nullptr;
 }
 
 void OutputFile::Write(std::string_view bytes, size_t begin) {
   while (!bytes.empty()) {
-    const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(begin));
-    if (written < 0 && errno != EINTR) Fail();
+    const int64_t written = WriteAt(fd_, bytes.data(), bytes.size(), begin);
+    if (written < 0 && errno != EINTR) Fail(std::strerror(errno));
     const size_t count = written < 0 ? 0 : static_cast<size_t>(written);
     bytes.remove_prefix(count);
     begin += count;
@@ -94,17 +87,20 @@ void OutputFile::Write(std::string_view bytes, size_t begin) {
 }
 
 void OutputFile::Sync() {
-  if (fsync(fd_) != 0) Fail();
+  if (FlushToDisk(fd_) != 0) Fail(std::strerror(errno));
 }
 
+// Windows renames no open file.
 void OutputFile::Commit() {
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail();
+  if (Close() != 0 || RenameOver(temporary_, path_) != 0) Fail(std::strerror(errno));
   temporaries[slot_] = nullptr;
   temporary_.clear();
 }
 
-void OutputFile::Fail() const {
-  throw UserError("cannot write " + name_ + ": " + std::strerror(errno));
+int OutputFile::Close() { return fd_ < 0 ? 0 : CloseFile(std::exchange(fd_, -1)); }
+
+void OutputFile::Fail(const std::string& problem) const {
+  throw UserError("cannot write " + name_ + ": " + problem);
 }
 
 }  // namespace rmsnorm::tools

@@ -4,6 +4,7 @@
 #define RMSNORM_TOOLS_OUTPUT_FILE_H_
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,7 @@ namespace rmsnorm::tools {
 std::string ResolvedPath(const std::string& path);
 
 // A temporary file beside the target; Commit() renames it to the target. Without Commit(), and on
-// SIGINT, SIGTERM and SIGHUP, the temporary file is removed and the target stays as it was.
+// signals that end the program, the temporary file is removed and the target stays as it was.
 class OutputFile {
  public:
   // The functions throw UserError if the system refuses.
@@ -28,12 +29,13 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
  private:
-  [[noreturn]] void Fail() const;
+  int Close();
+  [[noreturn]] void Fail(const std::string& problem) const;
 
-  std::string name_;       // as the user gave it, for messages
-  std::string path_;       // with links resolved
-  std::string temporary_;  // empty once committed
-  size_t slot_ = 0;        // index of the temporary file for the signal handler
+  std::string name_;                 // as the user gave it, for messages
+  std::filesystem::path path_;       // with links resolved
+  std::filesystem::path temporary_;  // empty once committed
+  size_t slot_ = 0;                  // index of the temporary file for the signal handler
   int fd_ = -1;
 };
 

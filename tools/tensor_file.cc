@@ -57,7 +57,7 @@ TensorLocation ParseLocation(const std::string& text) {
   }
   const auto exists = [](const TensorLocation& reading) {
     std::error_code ignored;
-    return std::filesystem::exists(reading.path, ignored);
+    return std::filesystem::exists(std::filesystem::u8path(reading.path), ignored);
   };
   auto chosen = std::find_if(readings.begin(), readings.end(), exists);
   if (chosen == readings.end()) chosen = readings.begin();
