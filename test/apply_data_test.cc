@@ -49,9 +49,7 @@ class ApplyData : public FileCommandTest {
       }
       words.push_back(word);
     }
-    ExpectSuccess(Run(words, [&] {
-      for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    }));
+    ExpectSuccess(Run(words, {}, environment));
     return ReadSafetensors(ReadFile(File("y.safetensors")));
   }
 

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../lib/fma.h"  // which fma_test.cc tests
 #include "gradients.h"
 #include "targets.h"
 
@@ -182,7 +183,7 @@ TEST_P(BackwardTest, AnExampleOperationByOperation) {
       const double s = f32(std::sqrt(double{f32(sum * i)}));
       const double root = outside ? f32(s + eps)
                           : placement == EpsPlacement::inside
-                              ? f32(std::sqrt(double{std::fma(sum, f32(i), f32(eps))}))
+                              ? f32(std::sqrt(double{internal::Fma(sum, f32(i), f32(eps))}))
                               : std::max(s, eps);
       const bool only_g = placement == EpsPlacement::floor && s < eps;
       const double r = f32(1 / root);
@@ -218,7 +219,7 @@ TEST_P(BackwardTest, DotAddsUpByFma) {
       x[j] = static_cast<float>(random_.Normal());
       dy[j] = static_cast<float>(random_.Normal());
     }
-    const double c = std::fma(dy[128], x[128], static_cast<float>(double{dy[0]} * x[0]));
+    const double c = internal::Fma(dy[128], x[128], static_cast<float>(double{dy[0]} * x[0]));
     const float r = 1.5f;
     std::vector<float> dx(129);
     // Only c remains of the terms: g is 0 there.
@@ -253,7 +254,7 @@ TEST_P(BackwardTest, GradientsByColumnsAddUpByBlocks) {
         for (size_t row = block * rows / blocks; row < (block + 1) * rows / blocks; ++row) {
           const float dy = static_cast<float>(inputs.dy.get(row, j));
           const float p = dy * static_cast<float>(inputs.x.get(row, j));
-          dw_of_block = std::fma(p, inputs.rstd[row], dw_of_block);
+          dw_of_block = internal::Fma(p, inputs.rstd[row], dw_of_block);
           db_of_block += dy;
         }
         dw += dw_of_block;
@@ -332,7 +333,7 @@ TEST_P(BackwardTest, OnlyDxIsColdWhereTheDotOverflows) {
     for (size_t row = 0; row < 5; ++row) {
       const float product =
           static_cast<float>(inputs.dy.get(row, j)) * static_cast<float>(inputs.x.get(row, j));
-      sum = std::fma(product, rstd[row], sum);
+      sum = internal::Fma(product, rstd[row], sum);
     }
     dw.set(0, j, sum);
   }

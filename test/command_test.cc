@@ -62,6 +62,8 @@ TEST(Command, RefusesWrongUseInOneLine) {
   }
 }
 
+#ifndef _WIN32
+
 TEST(Command, RefusesToLoseItsOutput) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   for (const char* argument : {"--help", "--version", "info"}) {
@@ -70,6 +72,8 @@ TEST(Command, RefusesToLoseItsOutput) {
     ExpectUserError(outcome, "standard output");
   }
 }
+
+#endif
 
 // The rest of the line that begins with `key`.
 std::string Line(const std::string& text, const std::string& key) {

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../lib/fma.h"  // which fma_test.cc tests
 #include "gradients.h"
 #include "norms.h"
 #include "random_rows.h"
@@ -79,7 +80,7 @@ TEST_P(NormTest, BiasIsAddedByFma) {
           for (size_t j = 0; j < kD; ++j) {
             const auto w = static_cast<float>(RoundTo(RMSNORM_F32, 1 + inputs.weight->get(0, j)));
             const float n = static_cast<float>(plain.y->get(row, j));
-            const float y = std::fma(n, w, static_cast<float>(inputs.bias->get(0, j)));
+            const float y = internal::Fma(n, w, static_cast<float>(inputs.bias->get(0, j)));
             const double expected = RoundTo(y_dtype, y);
             const double actual = biased.y->get(row, j);
             ASSERT_TRUE(expected == actual || (std::isnan(expected) && std::isnan(actual)))

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../lib/fma.h"
 #include "oracle.h"
 #include "random_rows.h"
 #include "targets.h"
@@ -199,8 +200,8 @@ void ScaleRange(Ranges& row, const Tensor* weight, const Tensor* bias, rmsnorm_d
     const double w = PreparedWeight(weight, 0, j, options);
     row[j] = Map(n, [&](double value) -> double {
       if (bias == nullptr) return RoundTo(RMSNORM_F32, value * w);
-      return std::fma(static_cast<float>(value), static_cast<float>(w),
-                      static_cast<float>(bias->get(0, j)));
+      return internal::Fma(static_cast<float>(value), static_cast<float>(w),
+                           static_cast<float>(bias->get(0, j)));
     });
   }
 }

@@ -107,14 +107,10 @@ struct Line {
 
 class FileCommandTest : public DirectoryTest {
  protected:
-  using Prepare = std::function<void()>;
-
   // Runs the words as a command in the directory.
-  Outcome Run(const Words& words, const Prepare& prepare = {}) const {
-    return RunCommand(words, {}, [&] {
-      if (chdir(File("").c_str()) != 0) _exit(126);
-      if (prepare) prepare();
-    });
+  Outcome Run(const Words& words, const Prepare& prepare = {},
+              const Environment& environment = {}) const {
+    return RunCommand(words, environment, prepare, File(""));
   }
 
   Line Read(const std::string& text) const {
@@ -182,7 +178,7 @@ class FileCommandTest : public DirectoryTest {
 
   // Expects that the line changes nothing in the directory, which already contains its outputs.
   void ExpectRefused(const std::string& text, const std::string& problem,
-                     const Prepare& prepare = {}) const {
+                     const Prepare& prepare = {}, const Environment& environment = {}) const {
     SCOPED_TRACE(text);
     const Line line = Read(text);
     for (const char* flag : kOutputs) {
@@ -194,7 +190,7 @@ class FileCommandTest : public DirectoryTest {
       }
     }
     const auto before = Contents();
-    ExpectUserError(Run(line.words, prepare), problem);
+    ExpectUserError(Run(line.words, prepare, environment), problem);
     EXPECT_TRUE(Contents() == before);
   }
 

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "argument_calls.h"
+#include "cases/guarded_memory.h"
 #include "cases/run.h"
 
 namespace rmsnorm::test {

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <rmsnorm/rmsnorm.hpp>
 
+#include "../lib/fma.h"  // which fma_test.cc tests
 #include "slow_float.h"
 #include "tensor.h"
 
@@ -91,9 +92,10 @@ inline double ScaledElement(double x, double r, double weight, const double* bia
   if (options.rounding == Rounding::inverse) r = RoundTo(x_dtype, RoundTo(RMSNORM_F32, r));
   double n = RoundTo(RMSNORM_F32, x * r);
   if (options.rounding != Rounding::after_weight) n = RoundTo(x_dtype, n);
-  const double m = bias == nullptr ? RoundTo(RMSNORM_F32, n * weight)
-                                   : std::fma(static_cast<float>(n), static_cast<float>(weight),
-                                              static_cast<float>(*bias));
+  const double m = bias == nullptr
+                       ? RoundTo(RMSNORM_F32, n * weight)
+                       : internal::Fma(static_cast<float>(n), static_cast<float>(weight),
+                                       static_cast<float>(*bias));
   return RoundTo(y_dtype, m);
 }
 

@@ -8,23 +8,32 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <map>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#ifdef _WIN32
+#include <io.h>
+#include <process.h>
+#else
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 namespace rmsnorm::test {
 
@@ -32,21 +41,24 @@ namespace rmsnorm::test {
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string path = testing::TempDir() + "rmsnorm-test-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no temporary directory");
-    path_ = path;
+    do {
+      path_ = testing::TempDir() + "rmsnorm-test-" + std::to_string(std::random_device()());
+    } while (!std::filesystem::create_directory(path_));
   }
   ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
-  std::string File(const std::string& name) const { return path_ / name; }
+  // In UTF-8, as the command takes it.
+  std::string File(const std::string& name) const {
+    return (path_ / std::filesystem::u8path(name)).u8string();
+  }
 
   // The sorted names of its files.
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      names.push_back(entry.path().filename());
+      names.push_back(entry.path().filename().u8string());
     }
     std::sort(names.begin(), names.end());
     return names;
@@ -57,13 +69,13 @@ class TemporaryDirectory {
 };
 
 inline std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file(std::filesystem::u8path(path), std::ios::binary);
   if (!file) throw std::runtime_error("cannot read " + path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 inline void WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
+  std::ofstream file(std::filesystem::u8path(path), std::ios::binary);
   file << bytes;
   file.close();
   if (!file) throw std::runtime_error("cannot write " + path);
@@ -91,6 +103,87 @@ class DirectoryTest : public testing::Test {
 
 using Environment = std::map<std::string, std::string>;
 
+struct Outcome {
+  int status;  // the exit status; 128 + N if signal N ended it
+  std::string out;
+  std::string err;
+};
+
+#ifdef _WIN32
+
+// An argument as the child's C library reads it from a command line.
+inline std::string Quoted(const std::string& argument) {
+  std::string quoted = "\"";
+  size_t backslashes = 0;
+  for (const char c : argument) {
+    if (c == '"') quoted.append(backslashes + 1, '\\');
+    backslashes = c == '\\' ? backslashes + 1 : 0;
+    quoted += c;
+  }
+  return quoted.append(backslashes, '\\') + '"';
+}
+
+// Makes a standard stream of this process, and so of its children, a file for a while.
+class Redirection {
+ public:
+  Redirection(int stream, const std::string& file) : stream_(stream), usual_(_dup(stream)) {
+    const int opened = _open(file.c_str(), _O_WRONLY | _O_CREAT, _S_IREAD | _S_IWRITE);
+    if (opened < 0 || _dup2(opened, stream) != 0) throw std::runtime_error("cannot write " + file);
+    _close(opened);
+  }
+  ~Redirection() {
+    _dup2(usual_, stream_);
+    _close(usual_);
+  }
+  Redirection(const Redirection&) = delete;
+  Redirection& operator=(const Redirection&) = delete;
+
+ private:
+  const int stream_;
+  const int usual_;
+};
+
+inline std::string ReadLines(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Windows runs no code of this process in the child.
+struct Prepare {};
+
+// Runs the command to its end, in a directory or in this process's.
+inline Outcome RunCommand(const std::vector<std::string>& arguments,
+                          const Environment& environment = {}, const Prepare& = {},
+                          const std::string& directory = "") {
+  const TemporaryDirectory streams;
+  const std::string command = std::filesystem::absolute(std::getenv("RMSNORM_COMMAND")).string();
+  std::vector<std::string> quoted = {Quoted(command)};
+  for (const std::string& argument : arguments) quoted.push_back(Quoted(argument));
+  std::vector<const char*> words;
+  for (const std::string& word : quoted) words.push_back(word.c_str());
+  words.push_back(nullptr);
+  const auto here = std::filesystem::current_path();
+  Environment before;
+  for (const auto& [name, value] : environment) {
+    const char* const usual = std::getenv(name.c_str());
+    before[name] = usual == nullptr ? "" : usual;
+    _putenv_s(name.c_str(), value.c_str());
+  }
+  if (!directory.empty()) std::filesystem::current_path(directory);
+  std::fflush(nullptr);
+  intptr_t status;
+  {
+    const Redirection out(1, streams.File("out"));
+    const Redirection err(2, streams.File("err"));
+    status = _spawnv(_P_WAIT, command.c_str(), words.data());
+  }
+  std::filesystem::current_path(here);
+  for (const auto& [name, value] : before) _putenv_s(name.c_str(), value.c_str());
+  return {static_cast<int>(status), ReadLines(streams.File("out")), ReadLines(streams.File("err"))};
+}
+
+#else
+
 // Replaces a child process by the command. Does not return.
 [[noreturn]] inline void ExecuteCommand(const std::vector<std::string>& arguments,
                                         const Environment& environment = {}) {
@@ -107,23 +200,19 @@ using Environment = std::map<std::string, std::string>;
   _exit(127);
 }
 
-struct Outcome {
-  int status;  // the exit status; 128 + N if signal N ended it
-  std::string out;
-  std::string err;
-};
-
 inline int WaitFor(pid_t child) {
   int status;
   if (waitpid(child, &status, 0) != child) throw std::runtime_error("no child to wait for");
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Runs the command to its end. The child calls `prepare` first. Standard error is a pipe, so a
-// limit on the size of files does not affect it.
+using Prepare = std::function<void()>;
+
+// Runs the command to its end, in a directory or in this process's. The child calls `prepare`
+// first. Standard error is a pipe, so a limit on the size of files does not affect it.
 inline Outcome RunCommand(const std::vector<std::string>& arguments,
-                          const Environment& environment = {},
-                          const std::function<void()>& prepare = {}) {
+                          const Environment& environment = {}, const Prepare& prepare = {},
+                          const std::string& directory = "") {
   const TemporaryDirectory streams;
   const std::string out = streams.File("out");
   int error[2];
@@ -133,6 +222,7 @@ inline Outcome RunCommand(const std::vector<std::string>& arguments,
   if (child == 0) {
     dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600), STDOUT_FILENO);
     dup2(error[1], STDERR_FILENO);
+    if (!directory.empty() && chdir(directory.c_str()) != 0) _exit(126);
     if (prepare) prepare();
     ExecuteCommand(arguments, environment);
   }
@@ -146,6 +236,8 @@ inline Outcome RunCommand(const std::vector<std::string>& arguments,
   const int status = WaitFor(child);
   return {status, ReadFile(out), err};
 }
+
+#endif
 
 // Calls `ready` until it returns true; returns false after a minute.
 inline bool Wait(const std::function<bool()>& ready) {

@@ -4,6 +4,9 @@
 // other calls, operands are strewn over memory, so most must be refused. The reference must obey
 // the rules of refusal and overlap, and each target must give the reference's status and memory.
 #include <getopt.h>
+#ifdef _WIN32
+#include <process.h>
+#endif
 #include <unistd.h>
 
 #include <chrono>
@@ -17,6 +20,7 @@
 #include <vector>
 
 #include "call_oracle.h"
+#include "cases/guarded_memory.h"
 #include "cases/random_case.h"
 #include "cases/run.h"
 #include "progress.h"
@@ -197,28 +201,41 @@ void TestCase(uint32_t seed, const std::vector<std::string>& targets, cases::Run
 // The line that repeats the current call. A signal handler prints it.
 char repeat[64];
 
-void PrintRepeat() {
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, repeat, std::strlen(repeat));
+void WriteError(const char* text) {
+  // Windows counts in `unsigned`.
+  const auto length = static_cast<unsigned>(std::strlen(text));
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, text, length);
 }
 
+void PrintRepeat() { WriteError(repeat); }
+
 void HandleSignal(int signal) {
-  const char* const name = signal == SIGFPE    ? "SIGFPE: "
-                           : signal == SIGALRM ? "no end within a minute: "
-                                               : "a signal: ";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, name, std::strlen(name));
+  WriteError(signal == SIGFPE ? "SIGFPE: " : "a signal: ");
   PrintRepeat();
   _exit(1);
 }
 
+// Ends the program if it takes longer than a minute until the next call. Windows has no alarm.
+void StartMinute() {
+#ifdef SIGALRM
+  std::signal(SIGALRM, [](int) {
+    WriteError("no end within a minute: ");
+    PrintRepeat();
+    _exit(1);
+  });
+  alarm(60);
+#endif
+}
+
 void CatchSignals() {
-  std::signal(SIGALRM, HandleSignal);
   if (__sanitizer_set_death_callback != nullptr) {
     __sanitizer_set_death_callback(PrintRepeat);  // its own handlers print more
     return;
   }
-  for (const int signal : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV}) {
-    std::signal(signal, HandleSignal);
-  }
+  for (const int signal : {SIGABRT, SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, HandleSignal);
+#ifdef SIGBUS
+  std::signal(SIGBUS, HandleSignal);
+#endif
 }
 
 [[noreturn]] void FailUsage() {
@@ -277,7 +294,7 @@ int Main(int argc, char** argv) {
       progress.Update(calls < UINT64_MAX ? done : seconds_since());
       const uint32_t own_seed = seed + static_cast<uint32_t>(done);
       std::snprintf(repeat, sizeof repeat, "call_fuzz --seed %u --calls 1\n", own_seed);
-      alarm(60);
+      StartMinute();
       try {
         if (own_seed % 4 == 1) {
           ++strewn;
@@ -305,8 +322,13 @@ int main(int argc, char** argv) {
   // OpenMP reads its environment before main(). By default its threads spin while they wait for
   // their next part, which would take nine tenths of the time here.
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
+#ifdef _WIN32
+    _putenv_s("OMP_WAIT_POLICY", "passive");
+    return static_cast<int>(_spawnv(_P_WAIT, _pgmptr, argv));
+#else
     setenv("OMP_WAIT_POLICY", "passive", 1);
     execv("/proc/self/exe", argv);
+#endif
   }
   return rmsnorm::test::Main(argc, argv);
 }
