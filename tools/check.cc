@@ -41,6 +41,14 @@ void HandleSignal(int signal) {
   _exit(kCheckFailed);
 }
 
+// Windows has handlers for each thread.
+void CatchCrashes() {
+  for (const int signal : {SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, HandleSignal);
+#ifdef SIGBUS
+  std::signal(SIGBUS, HandleSignal);
+#endif
+}
+
 struct CheckOptions {
   std::vector<std::string> targets;
   std::string one_case;
@@ -52,6 +60,7 @@ void CheckAll(const cases::List& list, Checker& checker) {
   constexpr size_t kCasesAtOnce = 64;
   std::atomic<size_t> next{0};
   const auto check_own = [&] {
+    CatchCrashes();
     cases::Runner runner;
     size_t own = next++;
     size_t index = 0;
@@ -99,10 +108,7 @@ int RunCheck(const CheckOptions& options) {
 
 Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out)
     : cases_(cases), targets_(targets), out_(out), progress_(std::in_place, cases) {
-  for (const int signal : {SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, HandleSignal);
-#ifdef SIGBUS
-  std::signal(SIGBUS, HandleSignal);
-#endif
+  CatchCrashes();
 }
 
 void Checker::Check(const cases::Case& c, cases::Runner& runner) {
