@@ -114,6 +114,7 @@ class CaseTensors {
     if (!case_.Has(role)) return {};
     const StoredTensor& expected = Stored(role);
     std::string data;
+    data.reserve(kAligned);
     for (size_t i = 0; i < repeats_; ++i) {
       data += case_.Has(before) ? Stored(before).data
                                 : std::string(expected.data.size(), static_cast<char>(kWiped));

@@ -404,7 +404,7 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
 
 // ---------------------------------------------------------------------------------- allocations
 
-#ifndef _WIN32  // whose C library keeps its own malloc()
+#ifdef __GLIBC__  // whose malloc() a program can replace
 
 TEST(Module, AllocatesNothingInForward) {
   for (const size_t d : SizeList{1, 300, 5000}) {

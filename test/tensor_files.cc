@@ -30,6 +30,7 @@ std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
     tensors[name] = {entry.at("dtype"), entry.at("shape"),
                      file.substr(data + offsets[0], offsets[1] - offsets[0]), data + offsets[0]};
     tensors[name].data = FileData(tensors[name]);
+    tensors[name].data.reserve(kAligned);
   }
   return tensors;
 }

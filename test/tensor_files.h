@@ -68,6 +68,9 @@ inline std::vector<float> Numbers(size_t count, uint32_t seed = 1) {
   return numbers;
 }
 
+// Text of this capacity is on the heap, and aligned. libc++ keeps short text at an odd address.
+constexpr size_t kAligned = 64;
+
 struct StoredTensor {
   std::string dtype;  // in the file's notation
   std::vector<size_t> shape;
