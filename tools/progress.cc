@@ -15,7 +15,7 @@ constexpr size_t kWidth = 40;  // of the bar; brackets and a percentage are anot
 
 Progress::Progress(size_t total)
     : total_(total),
-      terminal_(isatty(STDERR_FILENO) == 1),
+      terminal_(isatty(STDERR_FILENO) != 0),
       next_(Clock::now() + std::chrono::milliseconds(500)) {}
 
 Progress::~Progress() {
