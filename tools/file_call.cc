@@ -231,11 +231,11 @@ class TensorCall {
 
   // Outputs with the same file share it. The larger elements come first, which aligns all of them.
   void OpenOutputs() {
-    std::map<std::string, std::list<CallTensor*>> by_path;
+    std::map<std::filesystem::path, std::list<CallTensor*>> by_file;
     for (CallTensor& tensor : tensors_) {
-      if (!tensor.input) by_path[ResolvedPath(tensor.location.path)].push_back(&tensor);
+      if (!tensor.input) by_file[FileKey(tensor.location.path)].push_back(&tensor);
     }
-    for (auto& [path, tensors] : by_path) {
+    for (auto& [key, tensors] : by_file) {
       tensors.sort([](const CallTensor* a, const CallTensor* b) {  // a stable sort
         return ElementSize(a->info.dtype) > ElementSize(b->info.dtype);
       });

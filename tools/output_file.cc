@@ -26,9 +26,8 @@ void RemoveTemporariesAndDie(int signal) {
   raise(signal);
 }
 
-}  // namespace
-
-std::string ResolvedPath(const std::string& path) {
+// The path with symbolic links resolved.
+Path ResolvedPath(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
   fs::path resolved =
@@ -40,11 +39,14 @@ std::string ResolvedPath(const std::string& path) {
   }
   resolved = fs::weakly_canonical(resolved, error);
   // A path that cannot be resolved cannot be written: status() will report the reason.
-  return error ? path : resolved.u8string();
+  return error ? fs::u8path(path) : resolved;
 }
 
-OutputFile::OutputFile(const std::string& path)
-    : name_(path), path_(std::filesystem::u8path(ResolvedPath(path))) {
+}  // namespace
+
+Path FileKey(const std::string& path) { return CommonSpelling(ResolvedPath(path)); }
+
+OutputFile::OutputFile(const std::string& path) : name_(path), path_(ResolvedPath(path)) {
   std::error_code error;
   const std::filesystem::file_status existing = std::filesystem::status(path_, error);
   if (std::filesystem::exists(existing)) {

@@ -10,8 +10,8 @@
 
 namespace rmsnorm::tools {
 
-// The path with symbolic links resolved: two outputs with the same one are the same file.
-std::string ResolvedPath(const std::string& path);
+// Two outputs with the same key are the same file, which need not exist.
+std::filesystem::path FileKey(const std::string& path);
 
 // A temporary file beside the target; Commit() renames it to the target. Without Commit(), and on
 // signals that end the program, the temporary file is removed and the target stays as it was.

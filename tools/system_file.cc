@@ -84,6 +84,12 @@ int CheckWritable(const Path& path) {
   return _waccess(path.c_str(), kWrite);
 }
 
+Path CommonSpelling(const Path& path) {
+  std::wstring upper = path.native();
+  CharUpperBuffW(upper.data(), static_cast<DWORD>(upper.size()));
+  return upper;
+}
+
 void CatchEndingSignals(void (*end)(int)) {
   // SIGBREAK: Ctrl-Break, or the end of the console, of the session or of the system.
   for (const int signal : {SIGINT, SIGTERM, SIGBREAK}) {
@@ -123,6 +129,7 @@ int CloseFile(int file) { return close(file); }
 int RenameOver(const Path& from, const Path& to) { return std::rename(from.c_str(), to.c_str()); }
 int RemoveFile(const Path& path) { return unlink(path.c_str()); }
 int CheckWritable(const Path& path) { return access(path.c_str(), W_OK); }
+Path CommonSpelling(const Path& path) { return path; }
 
 void CatchEndingSignals(void (*end)(int)) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {

@@ -24,6 +24,9 @@ int RenameOver(const Path& from, const Path& to);
 int RemoveFile(const Path& path);  // may be called from a signal handler
 int CheckWritable(const Path& path);
 
+// The spelling that all names of a file share: Windows ignores case.
+Path CommonSpelling(const Path& path);
+
 // Calls `end` for each signal by which a user ends a program, unless the caller ignores that signal
 // (nohup). Writing beyond a limit on the size of files becomes an error instead of a signal.
 void CatchEndingSignals(void (*end)(int));
