@@ -171,14 +171,18 @@ inline Outcome RunCommand(const std::vector<std::string>& arguments,
   }
   if (!directory.empty()) std::filesystem::current_path(directory);
   std::fflush(nullptr);
-  intptr_t status;
+  intptr_t status = -1;
   {
     const Redirection out(1, streams.File("out"));
     const Redirection err(2, streams.File("err"));
-    status = _spawnv(_P_WAIT, command.c_str(), words.data());
+    // On a busy machine, Wine fails to start one process in some hundreds.
+    for (int tries = 0; status == -1 && tries < 3; ++tries) {
+      status = _spawnv(_P_WAIT, command.c_str(), words.data());
+    }
   }
   std::filesystem::current_path(here);
   for (const auto& [name, value] : before) _putenv_s(name.c_str(), value.c_str());
+  if (status == -1) throw std::runtime_error("cannot start " + command);
   return {static_cast<int>(status), ReadLines(streams.File("out")), ReadLines(streams.File("err"))};
 }
 
