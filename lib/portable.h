@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What compilers and CPUs offer under different names. Every attribute, builtin and line of
-// assembly of the library that is not standard C++ is here, in the forms of GNU's compilers
-// (clang's, too) and of Microsoft's. The latter have been compiled by nobody yet.
+// What compilers offer under different names. Every attribute, builtin and line of assembly of the
+// library is here, in the form of gcc and clang and in that of Visual C++.
 #ifndef RMSNORM_LIB_PORTABLE_H_
 #define RMSNORM_LIB_PORTABLE_H_
 
