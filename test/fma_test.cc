@@ -56,7 +56,7 @@ class FmaTest : public testing::Test {
 };
 
 using Reals = testing::Types<float, double>;
-TYPED_TEST_SUITE(FmaTest, Reals);
+TYPED_TEST_SUITE(FmaTest, Reals, );
 
 TYPED_TEST(FmaTest, RoundsIntegersOnce) {
   for (int i = 0; i < 300000; ++i) {
