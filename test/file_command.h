@@ -244,20 +244,20 @@ class FileCommandTest : public DirectoryTest {
     if (value("--gate-placement", "") == "before") options.gate_placement = GatePlacement::before;
     if (value("--gate-rounding", "") == "rounded") options.gate_rounding = GateRounding::rounded;
 
-    const StoredTensor& x = line.inputs.at("--input");
+    StoredTensor& x = line.inputs.at("--input");
     const size_t groups = std::stoul(value("--groups", "1"));
     const size_t length = x.shape.back();
-    const auto view = [=](const StoredTensor* tensor) -> View {
+    const auto view = [=](StoredTensor* tensor) -> View {
       if (tensor == nullptr) return {};
       Sizes shape = tensor->shape;
       if (groups > 1 && shape.back() == length) {
         shape.back() /= groups;
         shape.insert(shape.end() - 1, groups);
       }
-      return View(const_cast<char*>(tensor->data.data()),
-                  static_cast<Dtype>(DtypeOfName(tensor->dtype)), shape.size(), shape.data());
+      return View(AlignedData(*tensor), static_cast<Dtype>(DtypeOfName(tensor->dtype)),
+                  shape.size(), shape.data());
     };
-    const auto input = [&](const char* flag) -> const StoredTensor* {
+    const auto input = [&](const char* flag) -> StoredTensor* {
       const auto found = line.inputs.find(flag);
       return found == line.inputs.end() ? nullptr : &found->second;
     };
@@ -290,7 +290,7 @@ class FileCommandTest : public DirectoryTest {
       };
       const auto per_row = [&](StoredTensor* tensor) {
         const Sizes shape = rows.empty() ? Sizes{1} : rows;
-        return View(tensor->data.data(), static_cast<Dtype>(DtypeOfName(tensor->dtype)),
+        return View(AlignedData(*tensor), static_cast<Dtype>(DtypeOfName(tensor->dtype)),
                     shape.size(), shape.data());
       };
       if (line.values.count("--quantize") > 0) {
@@ -310,10 +310,10 @@ class FileCommandTest : public DirectoryTest {
     operands.x = view(&x);
     operands.dy = view(input("--grad"));
     operands.weight = view(input("--weight"));
-    if (const StoredTensor* const rstd = input("--rstd")) {
+    if (StoredTensor* const rstd = input("--rstd")) {
       Sizes leading(x.shape.begin(), x.shape.end() - 1);
       if (leading.empty()) leading.push_back(1);
-      operands.rstd = ConstView(rstd->data.data(), Dtype::f32, leading.size(), leading.data());
+      operands.rstd = ConstView(AlignedData(*rstd), Dtype::f32, leading.size(), leading.data());
     }
     operands.dx = output("--grad-input", "--grad", "");
     operands.dw = output("--grad-weight", "--weight", "--grad-weight-dtype");

@@ -78,6 +78,12 @@ struct StoredTensor {
   size_t begin = 0;  // offset of its data in the file
 };
 
+// The numbers of a tensor, which may lie at an odd address in a copy of it.
+inline char* AlignedData(StoredTensor& tensor) {
+  tensor.data.reserve(kAligned);
+  return tensor.data.data();
+}
+
 // The dtype for a .safetensors name.
 inline rmsnorm_dtype DtypeOfName(const std::string& name) {
   if (name == "F32") return RMSNORM_F32;
