@@ -468,15 +468,15 @@ TEST(Allocations, OfSeveralNormsAreThoseOfTheCFunction) {
   EXPECT_NEAR(1, x[15][kD - 1], 1e-4f);
 }
 
-// Without rows, no pointer is needed, and a gradient by the weight is zeros.
 TEST(Allocations, AreCounted) {
   const int before = Allocations();
   const RmsNorm norm(kD);
   EXPECT_GT(Allocations(), before);
 }
 
-#endif
+#endif  // __GLIBC__
 
+// Without rows, no pointer is needed, and a gradient by the weight is zeros.
 TEST(DenseRows, MayBeNone) {
   const RmsNorm norm(kD);
   norm.norm<float>(nullptr, nullptr, 0);
