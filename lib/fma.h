@@ -11,7 +11,7 @@
 
 namespace rmsnorm::internal {
 
-// ------------------------------------------------------------------ of exact parts
+// ------------------------------------------------------------------ by exact parts
 
 // A sum or product, rounded, and what its rounding lost.
 struct Exact {
@@ -43,7 +43,7 @@ inline Exact MultiplyExactly(double a, double b) {
 }
 
 // a + b rounded to odd: an inexact sum gets the neighbour whose last bit is 1. Rounding that once
-// more, to a format with at least two bits less, gives the sum rounded once (Boldo and Melquiond,
+// more, to a format with at least two fewer bits, gives the sum rounded once (Boldo and Melquiond,
 // "Emulation of a FMA and correctly rounded sums", 2008).
 inline double AddToOdd(double a, double b) {
   const Exact exact = AddExactly(a, b);
@@ -71,7 +71,7 @@ inline double FmaOfParts(double a, double b, double c) {
   return upper.rounded + AddToOdd(upper.lost, lower.lost);
 }
 
-// ------------------------------------------------------------------ in use
+// ------------------------------------------------------------------ for the definition
 
 template <class Real>
 Real Fma(Real a, Real b, Real c) {

@@ -44,8 +44,8 @@ inline bool IsSafe(float under_root) {
   return under_root >= kSmallestSafe && under_root <= kLargestSafe;
 }
 
-// Whether the f32 sum of a row is handed out as it is; the same rule as IsSafe() with eps = 0, and
-// exact, since 2^-100 times an f32 has no rounding in binary64.
+// Whether a call returns the f32 sum of a row unchanged. This is the rule of IsSafe() with eps = 0.
+// It is exact, since the product of 2^-100 and an f32 does not round in binary64.
 inline bool IsSafeSum(float sum, float divisor) {
   return sum >= double{kSmallestSafe} * double{divisor} && sum <= kLargestSafe;
 }

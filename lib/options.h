@@ -122,7 +122,7 @@ inline bool IsDefault(const rmsnorm_options& options, Option option) {
   return value == 0.0f || value == kOptionRules[option].numbers->same_as_zero;
 }
 
-// The options that do not have their defaults. eps, which goes with every call, is not among them.
+// The options that differ from their defaults, except for eps, which goes with every call.
 inline OptionSet ChangedOptions(const rmsnorm_options& options) {
   OptionSet changed = 0;
   for (int i = kEps + 1; i < kOptions; ++i) {

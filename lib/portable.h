@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What compilers offer under different names. Every attribute, builtin and line of assembly of the
-// library is here, in the form of gcc and clang and in that of Visual C++.
+// What compilers offer under different names, once for gcc and clang and once for Visual C++: the
+// library's attributes, builtins and assembly. Only the target of a lambda is elsewhere, in
+// kernels/highway-inl.h, as it depends on Highway's.
 #ifndef RMSNORM_LIB_PORTABLE_H_
 #define RMSNORM_LIB_PORTABLE_H_
 
@@ -32,12 +33,14 @@
 
 #if defined(__GNUC__)
 #define RMSNORM_ALWAYS_INLINE __attribute__((always_inline)) inline
+#define RMSNORM_ALWAYS_INLINE_LAMBDA __attribute__((always_inline))
 #define RMSNORM_COLD __attribute__((cold))
 #define RMSNORM_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define RMSNORM_NOINLINE __attribute__((noinline))
 #define RMSNORM_UNREACHABLE() __builtin_unreachable()
 #else
 #define RMSNORM_ALWAYS_INLINE __forceinline
+#define RMSNORM_ALWAYS_INLINE_LAMBDA
 #define RMSNORM_COLD
 #define RMSNORM_LIKELY(condition) (condition)
 #define RMSNORM_NOINLINE __declspec(noinline)

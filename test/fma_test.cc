@@ -45,7 +45,7 @@ class FmaTest : public testing::Test {
  protected:
   static constexpr int kBits = std::numeric_limits<Real>::digits;
 
-  // An integer of any length up to that of a significand.
+  // An integer with at most as many bits as a significand.
   int64_t Random() {
     const auto magnitude = static_cast<int64_t>(random_() >> 11 >> (53 - kBits));
     return (random_() % 2 != 0 ? magnitude : -magnitude) >> random_() % kBits;

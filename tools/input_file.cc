@@ -10,7 +10,7 @@
 
 namespace rmsnorm::tools {
 
-// Windows refuses to open a directory.
+// Windows does not open a directory, and gives a reason that misleads: permission denied.
 InputFile::InputFile(const std::string& path)
     : path_(path), fd_(OpenToRead(std::filesystem::u8path(path))) {
   const int problem = errno;

@@ -65,9 +65,7 @@ int64_t WriteAt(int file, const char* bytes, size_t count, size_t begin) {
 int64_t SizeOf(int file) {
   struct _stat64 status;
   if (_fstat64(file, &status) != 0) return -1;
-  if ((status.st_mode & _S_IFMT) == _S_IFREG) return status.st_size;
-  errno = EINVAL;
-  return -1;
+  return (status.st_mode & _S_IFMT) == _S_IFREG ? status.st_size : -1;
 }
 
 int FlushToDisk(int file) { return _commit(file); }
@@ -119,9 +117,7 @@ int64_t WriteAt(int file, const char* bytes, size_t count, size_t begin) {
 int64_t SizeOf(int file) {
   struct stat status;
   if (fstat(file, &status) != 0) return -1;
-  if (S_ISREG(status.st_mode)) return status.st_size;
-  errno = EINVAL;
-  return -1;
+  return S_ISREG(status.st_mode) ? status.st_size : -1;
 }
 
 int FlushToDisk(int file) { return fsync(file); }

@@ -12,12 +12,12 @@ namespace rmsnorm::tools {
 // Texts with paths are UTF-8 on Windows, and any bytes on POSIX: u8path() and u8string() convert.
 using Path = std::filesystem::path;
 
-// Where the system refuses, each returns a negative number and sets errno.
+// Where the system refuses, each returns a negative number. All but SizeOf() also set errno.
 int OpenToRead(const Path& path);
 int CreateToWrite(const Path& path);  // a new file, whose name may be removed while it is open
 int64_t ReadAt(int file, char* bytes, size_t count, size_t begin);
 int64_t WriteAt(int file, const char* bytes, size_t count, size_t begin);
-int64_t SizeOf(int file);  // EINVAL for what is not a regular file
+int64_t SizeOf(int file);  // fails unless the file is regular
 int FlushToDisk(int file);
 int CloseFile(int file);
 int RenameOver(const Path& from, const Path& to);

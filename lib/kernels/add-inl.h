@@ -41,8 +41,8 @@ HWY_INLINE Pair AddByParity(Added<BF16> at) {
   return Add(MakeForSum(at.residual, All()), MakeForSum(at.x, All()));
 }
 
-// Stores half a pair rounded to f16, and widens it again. Without the hint clang
-// 14 narrows twice, into memory and into a register.
+// Stores half a pair rounded to f16, and widens it again. Without the hint clang 14
+// narrows twice, into memory and into a register.
 HWY_INLINE F32Vec StoreAndWiden(F32Vec value, F16* to) {
   U16Vec bits = NarrowHalf(F16(), value);
   RMSNORM_HIDE_ORIGIN(bits.raw);

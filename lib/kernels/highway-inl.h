@@ -23,11 +23,12 @@
 #define RMSNORM_NATIVE_BF16 1
 #define RMSNORM_BEFORE_NAMESPACE() \
   HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16") static_assert(true, "")
-#define RMSNORM_LAMBDA __attribute__((target(HWY_TARGET_STR ",avx512bf16"), always_inline))
+#define RMSNORM_LAMBDA \
+  __attribute__((target(HWY_TARGET_STR ",avx512bf16"))) RMSNORM_ALWAYS_INLINE_LAMBDA
 #else
 #define RMSNORM_NATIVE_BF16 0
 #define RMSNORM_BEFORE_NAMESPACE() HWY_BEFORE_NAMESPACE()
-#define RMSNORM_LAMBDA HWY_ATTR __attribute__((always_inline))
+#define RMSNORM_LAMBDA HWY_ATTR RMSNORM_ALWAYS_INLINE_LAMBDA
 #endif
 
 // Highway's name of the target, except that NEON is NEON in every version. It is taken from the
