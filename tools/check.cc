@@ -2,10 +2,9 @@
 // rmsnorm check: compares every target with the reference, bit for bit.
 #include "check.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <future>
 #include <iostream>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "cases/list.h"
 #include "cases/random_case.h"
 #include "command.h"
+#include "system_file.h"
 #include "targets.h"
 
 namespace rmsnorm::tools {
@@ -35,10 +35,8 @@ void HandleSignal(int signal) {
   const std::string text = std::string("FAILED on ") + *running_target + ": signal " +
                            std::to_string(signal) + "\n" +
                            CommandOf(*running_case, *running_target);
-  // Windows counts in `unsigned`.
-  const auto size = static_cast<unsigned>(text.size());
-  [[maybe_unused]] const auto written = write(STDOUT_FILENO, text.data(), size);
-  _exit(kCheckFailed);
+  WriteToStdout(text.data(), text.size());
+  std::_Exit(kCheckFailed);
 }
 
 // Windows has handlers for each thread.

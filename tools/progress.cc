@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "progress.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <string>
+
+#include "system_file.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -15,7 +15,7 @@ constexpr size_t kWidth = 40;  // of the bar; brackets and a percentage are anot
 
 Progress::Progress(size_t total)
     : total_(total),
-      terminal_(isatty(STDERR_FILENO) != 0),
+      terminal_(StderrIsTerminal()),
       next_(Clock::now() + std::chrono::milliseconds(500)) {}
 
 Progress::~Progress() {

@@ -95,6 +95,11 @@ void CatchEndingSignals(void (*end)(int)) {
   }
 }
 
+void WriteToStdout(const char* bytes, size_t count) {
+  [[maybe_unused]] const int written = _write(_fileno(stdout), bytes, AtOnce(count));
+}
+
+bool StderrIsTerminal() { return _isatty(_fileno(stderr)) != 0; }
 int ProcessId() { return _getpid(); }
 
 #else
@@ -134,6 +139,11 @@ void CatchEndingSignals(void (*end)(int)) {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
+void WriteToStdout(const char* bytes, size_t count) {
+  [[maybe_unused]] const auto written = write(STDOUT_FILENO, bytes, count);
+}
+
+bool StderrIsTerminal() { return isatty(STDERR_FILENO) != 0; }
 int ProcessId() { return getpid(); }
 
 #endif

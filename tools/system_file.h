@@ -31,6 +31,10 @@ Path CommonSpelling(const Path& path);
 // (nohup). Writing beyond a limit on the size of files becomes an error instead of a signal.
 void CatchEndingSignals(void (*end)(int));
 
+// Writes to stdout, and may be called from a signal handler.
+void WriteToStdout(const char* bytes, size_t count);
+
+bool StderrIsTerminal();
 int ProcessId();
 
 }  // namespace rmsnorm::tools
