@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RMSNorm for CPUs, with the same bits on every CPU and for every number of threads.
+
+    import numpy, rmsnorm
+
+    x = numpy.ones((2, 4096), "float32")
+    y = rmsnorm.rms_norm(x, numpy.ones(4096, "float32"), eps=1e-6)
+
+Arrays are NumPy's, or those of any library that offers its memory on the CPU by DLPack.
+rmsnorm.torch has operators for PyTorch, rmsnorm.transformers puts them into models, and
+rmsnorm.vllm offers them to vLLM. Each is imported only on request.
+"""
+
+from ._arrays import Array, SupportsDLPack
+from ._calls import backward, forward, forward_all, rms_norm, rms_norm_backward, targets, version
+from ._module import RMSNorm
+
+__version__ = version()
+
+__all__ = [
+    "Array",
+    "RMSNorm",
+    "SupportsDLPack",
+    "backward",
+    "forward",
+    "forward_all",
+    "rms_norm",
+    "rms_norm_backward",
+    "targets",
+]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer's norm, which keeps its weight prepared."""
+
+import weakref
+from collections.abc import Callable, Mapping
+from ctypes import byref, c_void_p
+from typing import Any, Unpack
+
+import numpy.typing as npt
+
+from . import _arrays, _calls, _library
+from ._arrays import Array
+from ._calls import BACKWARD, FORWARD, OTHERS, Frame, ModuleBackwardOperands, ModuleOperands
+from ._calls import OtherOperands, OtherOptions, split
+from ._library import c, raise_error
+
+
+class RMSNorm:
+    """The norm of rows of d elements, with a weight that begins as ones.
+
+    dtype is the type in which the weight is kept: "float32", "float16" or "bfloat16". The options
+    are those of rmsnorm.forward(), and threads and target its context. Several threads may call a
+    norm at once, as long as none of them sets its weight at the same time.
+    """
+
+    def __init__(
+        self,
+        d: int,
+        eps: float = 1e-5,
+        *,
+        dtype: str = "float32",
+        threads: int = 0,
+        target: str | None = None,
+        **options: Unpack[OtherOptions],
+    ) -> None:
+        self.d = d
+        self._dtype = _arrays.DTYPES.get(dtype, 0)
+        module = c_void_p()
+        status = c.rmsnorm_module_create(
+            byref(module),
+            d,
+            self._dtype,
+            _calls.c_options(eps=eps, **options),
+            _calls.c_context(threads, target),
+        )
+        if status:
+            raise_error(status)
+        self._module = module.value
+        weakref.finalize(self, c.rmsnorm_module_destroy, self._module)
+
+    def __repr__(self) -> str:
+        return str(c.rmsnorm_module_describe(self._module).decode())
+
+    @property
+    def weight(self) -> npt.NDArray[Any]:
+        """A copy of the weight; assign an array of d elements to set it."""
+        weight = _arrays.empty((self.d,), self._dtype)
+        self._transfer(c.rmsnorm_module_get_weight, weight, written=True)
+        return weight
+
+    @weight.setter
+    def weight(self, weight: Array) -> None:
+        self._transfer(c.rmsnorm_module_set_weight, weight, written=False)
+
+    def _transfer(self, function: Any, weight: Array, written: bool) -> None:
+        address, layout, owner = _arrays.describe(weight, written)
+        view = _library.View.from_buffer_copy(bytes(_library.View.dtype.offset) + layout)
+        view.data = address
+        status = function(self._module, byref(view))
+        del owner
+        if status:
+            raise_error(status)
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """The weight by its name, as in PyTorch."""
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Sets the weight from a dictionary that holds nothing else."""
+        if set(state) != {"weight"}:
+            raise ValueError(f"the state has {sorted(state)}, and this norm has ['weight']")
+        self.weight = state["weight"]
+
+    def __call__(
+        self, x: Array, *, out: Array | None = None, **operands: Unpack[OtherOperands]
+    ) -> Any:
+        """Returns y, which is `out` or a new NumPy array with the shape and the type of x. Other
+        operands are possible as in rmsnorm.forward(), but for the weight."""
+        if out is None:
+            out = _calls.new_like(x)
+        arrays = {"x": x, "y": out}
+        if operands:
+            (others,) = split(operands, OTHERS)
+            arrays.update(others)
+        self._forward(arrays)
+        return out
+
+    def forward(self, **operands: Unpack[ModuleOperands]) -> None:
+        """rmsnorm.forward() with the weight and the options of this norm."""
+        (arrays,) = split(operands, FORWARD)
+        self._forward(arrays)
+
+    def _forward(self, arrays: Mapping[str, Any]) -> None:
+        struct, owners = _calls.local.frame.fill(arrays)
+        status = c.rmsnorm_module_forward(self._module, struct, None)
+        del owners
+        if status:
+            raise_error(status)
+
+    def backward(self, **operands: Unpack[ModuleBackwardOperands]) -> None:
+        """rmsnorm.backward() with the weight and the options of this norm."""
+        arrays, rest = split(operands, BACKWARD, ("add_to",))
+        struct, owners = _calls.local.frame.fill(arrays, rest.get("add_to", ()))
+        status = c.rmsnorm_module_backward(self._module, struct, None)
+        del owners
+        if status:
+            raise_error(status)
+
+    def bind(self, **operands: Unpack[ModuleOperands]) -> Callable[[], None]:
+        """Returns a function without arguments that makes this call of forward() on these arrays,
+        as often as it is called: for a loop that decodes token by token in fixed memory.
+
+            step = norm.bind(x=x, y=y)
+            step()  # reads x as it is now, and writes y
+
+        The function keeps the norm and the arrays alive. One thread at a time may call it.
+        """
+        (arrays,) = split(operands, FORWARD)
+        frame = Frame()
+        struct, owners = frame.fill(arrays)
+        function, module = c.rmsnorm_module_forward, self._module
+
+        def call() -> None:
+            status = function(module, struct, None)
+            if status:
+                raise_error(status)
+
+        call.kept = (self, frame, owners)  # type: ignore[attr-defined]
+        return call
