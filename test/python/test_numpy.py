@@ -2,6 +2,7 @@
 """The package on arrays of NumPy, and of other libraries through DLPack, beside the formula in
 float64."""
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import rmsnorm
+from rmsnorm import _library
 
 EPS = 2.0**-18
 RANDOM = np.random.default_rng(1)
@@ -360,6 +362,31 @@ def test_dlpack_leaks_nothing():
     for _ in range(10):
         rmsnorm.rms_norm(Exported(x))
     assert sys.getrefcount(x) == before
+
+
+def test_the_structs_are_those_of_the_library():
+    """The library refuses fields that it does not know, and says which size it knows."""
+    c = _library.c
+    x = normal(1, 4)
+    view = ctypes.pointer(
+        _library.View(x.ctypes.data, _library.F32, 2, (1, 4), (4, 1))
+    )
+    address = ctypes.addressof(view.contents)
+    operands = _library.Operands(ctypes.sizeof(_library.Operands), x=address, y=address)
+    options = _library.Options(ctypes.sizeof(_library.Options), eps=1e-5)
+    structs = [operands, options, _library.Context(ctypes.sizeof(_library.Context))]
+    assert c.rmsnorm_forward(*structs) == 0
+    for i, known in enumerate(structs):
+        size = ctypes.sizeof(known)
+        later = type("Later", (type(known),), {"_fields_": [("field", ctypes.c_uint32)]})
+        grown = later.from_buffer_copy(bytes(known) + bytes(ctypes.sizeof(later) - size))
+        grown.size, grown.field = ctypes.sizeof(later), 1
+        arguments = [*structs[:i], grown, *structs[i + 1 :]]
+        assert c.rmsnorm_forward(*arguments) != 0
+        message = c.rmsnorm_error_message().decode()
+        assert f"beyond the {size} bytes that this library knows" in message
+        grown.field = 0
+        assert c.rmsnorm_forward(*arguments) == 0
 
 
 def test_importing_takes_numpy_alone():
