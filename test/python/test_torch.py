@@ -1,0 +1,934 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rmsnorm.torch, compared with PyTorch's own norm and with plain formulas in float64.
+
+The sum of squares of whole_rows() is exact in any order, and so is the mean over a power of two.
+The definitions of PyTorch and of the library then give the same bits.
+"""
+
+import copy
+import importlib.util
+import inspect
+import itertools
+import math
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import rmsnorm._library
+import rmsnorm.torch
+
+rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
+forward_ad: Any = torch.autograd.forward_ad
+OPS = torch.ops.rmsnorm
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+PAIRS = list(itertools.product(DTYPES, DTYPES))
+PRECISION = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+UNIT = 2.0**-24
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> Iterator[None]:
+    torch.manual_seed(1)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+def whole_rows(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Returns rows of 7 and 17 with random signs and places, whose RMS is 13."""
+    half = torch.arange(math.prod(shape)).view(shape) % 2
+    order = torch.rand(shape).argsort(-1)
+    return ((7 + 10 * half.gather(-1, order)) * (1 - 2 * torch.randint(0, 2, shape))).to(dtype)
+
+
+def assert_bits(actual: Tensor, expected: Tensor) -> None:
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    bits = torch.int32 if actual.dtype == torch.float32 else torch.int16
+    assert torch.equal(*(tensor.detach().contiguous().view(bits) for tensor in (actual, expected)))
+
+
+def formula(x: Tensor, weight: Tensor | float, eps: float) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def roundings(d: int) -> int:
+    """Returns the most roundings of an element in a row's sum, as rmsnorm.h has them."""
+    return -(-min(d, 4096) // 128) + 7 + -(-d // 4096) - 1
+
+
+def inverse_rms_bound(d: int) -> float:
+    """Returns the relative bound of rmsnorm.h."""
+    return (roundings(d) / 2 + 4) * UNIT
+
+
+def half_ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns half a unit in the last place of each value, for normal numbers of the type."""
+    smallest = 2.0**-14 if dtype == torch.float16 else 2.0**-126
+    exponent = torch.floor(torch.log2(value.abs().clamp(min=smallest)))
+    return torch.exp2(exponent - PRECISION[dtype])
+
+
+def assert_within(actual: Tensor, value: Tensor, error: Tensor) -> None:
+    """`error` is the bound before `actual` is rounded to its type."""
+    if actual.dtype != torch.float32:
+        error = error + half_ulp(value.abs() + error, actual.dtype)
+    assert ((actual.double() - value).abs() <= error).all()
+
+
+def operations(call: Callable[[], Any]) -> list[str]:
+    """Returns the operations of PyTorch that a call runs, without this package's."""
+    with torch.autograd.profiler.profile() as profile:
+        call()
+    names = [event.name for event in profile.function_events]
+    return [name for name in names if not name.startswith("rmsnorm::")]
+
+
+# ------------------------------------------------------------------------------------- forward
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+@pytest.mark.parametrize("dtype, weight_dtype", [*PAIRS, *((dtype, None) for dtype in DTYPES)])
+def test_bits_of_pytorch(dtype: torch.dtype, weight_dtype: torch.dtype | None) -> None:
+    for shape in ((1, 64), (5, 3, 256), (4096,), (0, 8)):
+        x = whole_rows(*shape, dtype=dtype)
+        weight = None if weight_dtype is None else normal(shape[-1], dtype=weight_dtype)
+        y = rt.rms_norm(x, weight, 0.0)
+        assert_bits(y, F.rms_norm(x, shape[-1:], weight, 0.0))
+
+
+@pytest.mark.parametrize("dtype, y_dtype", PAIRS)
+def test_roundings(dtype: torch.dtype, y_dtype: torch.dtype) -> None:
+    x, weight = whole_rows(8, 256, dtype=dtype), normal(256, dtype=torch.bfloat16)
+    r = torch.tensor(169.0).rsqrt()
+    for offset in (0.0, 1.0):
+        scale = offset + weight.float()
+        n = x.float() * r
+        rounded = (x.float() * r.to(dtype).float()).to(dtype).float()
+        expected = {
+            "after_weight": n * scale,
+            "before_weight": n.to(dtype).float() * scale,
+            "inverse": rounded * scale,
+        }
+        results = {}
+        for rounding, value in expected.items():
+            y = rt.rms_norm(x, weight, 0.0, rounding=rounding, weight_offset=offset, dtype=y_dtype)
+            assert_bits(y, value.to(y_dtype))
+            results[rounding] = y
+        if dtype != torch.float32:  # the orders differ, so a mistake would be seen
+            assert not torch.equal(results["after_weight"], results["before_weight"])
+            assert not torch.equal(results["before_weight"], results["inverse"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("d", (1, 100, 4096, 10000))
+def test_formula(dtype: torch.dtype, d: int) -> None:
+    x, weight = normal(3, d, dtype=dtype), normal(d, dtype=dtype)
+    expected = formula(x.double(), weight.double(), 1e-5)
+    # x * r and its product with the weight each round once.
+    error = expected.abs() * 1.01 * (inverse_rms_bound(d) + 2 * UNIT)
+    assert_within(rt.rms_norm(x, weight), expected, error)
+
+
+def test_other_options() -> None:
+    x, weight = normal(4, 64), normal(64)
+    values, mean = x.double(), x.double().square().mean(-1, keepdim=True)
+    half = (values / 2).square().sum(-1, keepdim=True)
+    cases = (
+        ({"eps_placement": "outside"}, values / (mean.sqrt() + 0.25)),
+        ({"eps_placement": "floor"}, values / mean.sqrt().clamp(min=0.25)),
+        ({"divisor": 16.0}, values / (mean * 4 + 0.25).sqrt()),
+        ({"factor": 0.5, "divisor": 64.0}, values / 2 / (half / 64 + 0.25).sqrt()),
+    )
+    for options, n in cases:
+        expected = n * weight.double()
+        y = rt.rms_norm(x, weight, 0.25, **options)
+        assert_within(y, expected, expected.abs() * 1.01 * (inverse_rms_bound(64) + 2 * UNIT))
+
+
+def test_default_eps() -> None:
+    x = normal(4, 64) * 1e-3
+    assert_bits(rt.rms_norm(x), rt.rms_norm(x, None, 1e-5))
+    assert not torch.equal(rt.rms_norm(x), rt.rms_norm(x, None, 1e-6))
+
+
+def layouts() -> dict[str, Tensor]:
+    qkv = normal(6, 4, 3 * 64)
+    many = normal(2, 3, 2, 2, 3, 2, 2, 64)
+    return {
+        "a slice of a fused buffer": qkv[..., 64:128],
+        "every other row": qkv.view(24, 192)[::2],
+        "one row, repeated": normal(64).expand(5, 64),
+        "leading dimensions exchanged": qkv.transpose(0, 1)[..., :64],
+        "eight dimensions that do not merge": normal(*[3] * 7, 64)[(slice(2),) * 7],
+        "nine, one of them single": normal(*[3] * 7, 64)[(slice(2),) * 7][:, :, None],
+        "eight that merge to three": many[:, :, :, :, :2],
+        "eighteen, all single": normal(*[1] * 17, 64),
+        "single elements": normal(1, 5).t(),
+        "a row that begins off any alignment": normal(65)[1:],
+    }
+
+
+def copied_layouts() -> dict[str, Tensor]:
+    return {
+        "columns for rows": normal(64, 5).t(),
+        "every other element": normal(5, 128)[:, ::2],
+        "one number, repeated": torch.ones(()).expand(5, 64),
+        "nine dimensions that do not merge": normal(*[2] * 8, 64).permute(*range(7, -1, -1), 8),
+    }
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_layouts_without_copies(name: str) -> None:
+    x = layouts()[name]
+    weight = normal(x.shape[-1])
+    y = rt.rms_norm(x, weight)
+    assert y.is_contiguous()
+    assert_bits(y, rt.rms_norm(x.contiguous(), weight))
+    assert operations(lambda: rt.rms_norm(x, weight)) == []
+    assert operations(lambda: rt.fused_add_rms_norm(x, x, weight)) == []
+    assert operations(lambda: rt.gated(x, x, weight)) == []
+    assert operations(lambda: rt.qk(x, x, weight, weight)) == []
+
+
+@pytest.mark.parametrize("name", copied_layouts())
+def test_layouts_with_copies(name: str) -> None:
+    x = copied_layouts()[name]
+    assert_bits(rt.rms_norm(x), rt.rms_norm(x.contiguous()))
+    assert "aten::contiguous" in operations(lambda: rt.rms_norm(x))
+    assert_bits(rt.gated(x, x), rt.gated(x.contiguous(), x.contiguous()))
+    weight = normal(2 * x.shape[-1])[::2]
+    assert_bits(rt.rms_norm(x, weight), rt.rms_norm(x.contiguous(), weight.contiguous()))
+
+
+def test_operands_of_different_layouts() -> None:
+    x, residual = normal(4, 6, 64).transpose(0, 1), normal(6, 4, 128)[..., :64]
+    y, total = rt.fused_add_rms_norm(x, residual)
+    assert_bits(total, residual + x)
+    assert_bits(y, rt.rms_norm(residual + x))
+
+
+@pytest.mark.parametrize("dtype, residual_dtype", PAIRS)
+def test_fused_add(dtype: torch.dtype, residual_dtype: torch.dtype) -> None:
+    x, residual = normal(5, 2, 300, dtype=dtype)[:, 1], normal(5, 300, dtype=residual_dtype)
+    weight = normal(300)
+    given = x.clone(), residual.clone()
+    total = residual.float() + x.float()
+    for offset, y_dtype in itertools.product((0.0, 1.0), (None, *DTYPES)):
+        own = {"weight_offset": offset}
+        y, out = rt.fused_add_rms_norm(x, residual, weight, 1e-6, dtype=y_dtype, **own)
+        assert_bits(out, total.to(residual_dtype))
+        assert_bits(y, rt.rms_norm(out, weight, 1e-6, dtype=y_dtype or dtype, **own))
+        y, out = rt.fused_add_rms_norm(
+            x, residual, weight, 1e-6, residual_rounding="unrounded", dtype=y_dtype, **own
+        )
+        assert_bits(out, total.to(residual_dtype))
+        assert_bits(y, rt.rms_norm(total, weight, 1e-6, dtype=y_dtype or dtype, **own))
+        assert_bits(x, given[0])
+        assert_bits(residual, given[1])
+
+
+def test_fused_add_in_place() -> None:
+    weight = normal(300, dtype=torch.bfloat16)
+    for rounding, residual_rounding in itertools.product(
+        ("after_weight", "before_weight"), ("rounded", "unrounded")
+    ):
+        buffer = normal(5, 3, 300, dtype=torch.bfloat16)
+        before = buffer.clone()
+        x, residual = buffer[:, 1], buffer[:, 2]
+        options = {"rounding": rounding, "residual_rounding": residual_rounding}
+        expected = rt.fused_add_rms_norm(x, residual, weight, 1e-6, **options)
+        versions = x._version, residual._version
+        assert rt.fused_add_rms_norm_(x, residual, weight, 1e-6, **options) is None
+        assert_bits(x, expected[0])
+        assert_bits(residual, expected[1])
+        assert_bits(buffer[:, 0], before[:, 0])
+        assert x._version > versions[0] and residual._version > versions[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gated(dtype: torch.dtype) -> None:
+    x, gate, weight = whole_rows(5, 64, dtype=dtype), normal(5, 64, dtype=dtype), normal(64)
+    z = gate.double()
+    activations = {"silu": z * torch.sigmoid(z), "sigmoid": torch.sigmoid(z)}
+    bound = inverse_rms_bound(64) + 8 * UNIT  # the activation, the weight and the products
+    for activation, value in activations.items():
+        m = F.rms_norm(x.float(), (64,), weight, 0.0)
+        expected = m.double() * value
+        y = rt.gated(x, gate, weight, 0.0, activation=activation)
+        assert_within(y, expected, expected.abs() * bound)
+        expected = m.to(dtype).double() * value
+        y = rt.gated(x, gate, weight, 0.0, activation=activation, gate_rounding="rounded")
+        assert_within(y, expected, expected.abs() * bound)
+        expected = formula(x.double() * value, weight.double(), 1e-6)
+        options = {"activation": activation, "gate_placement": "before"}
+        y = rt.gated(x, gate, weight, 1e-6, **options)
+        assert_within(y, expected, expected.abs() * bound)
+
+
+def test_qk() -> None:
+    qkv = normal(6, (8 + 2 + 2) * 64, dtype=torch.bfloat16)
+    q, k = qkv[:, : 8 * 64].view(6, 8, 64), qkv[:, 8 * 64 : 10 * 64].view(6, 2, 64)
+    q_weight, k_weight = normal(64), normal(64, dtype=torch.bfloat16)
+    for rounding, offset in itertools.product(("after_weight", "before_weight"), (0.0, 1.0)):
+        options = {"rounding": rounding, "weight_offset": offset}
+        q_norm, k_norm = rt.qk(q, k, q_weight, k_weight, 1e-6, **options)
+        assert_bits(q_norm, rt.rms_norm(q, q_weight, 1e-6, **options))
+        assert_bits(k_norm, rt.rms_norm(k, k_weight, 1e-6, **options))
+
+
+def test_modes() -> None:
+    x, weight = normal(5, 64), normal(64).requires_grad_()
+    expected = rt.rms_norm(x, weight.detach())
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            y = rt.rms_norm(x, weight)
+            assert not y.requires_grad
+            assert_bits(y, expected)
+            changed, residual = x.clone(), x.clone()
+            rt.fused_add_rms_norm_(changed, residual, weight)
+            assert_bits(residual, x + x)
+            assert_bits(changed, rt.rms_norm(x + x, weight))
+
+
+def test_autocast_is_pytorchs() -> None:
+    for dtype in DTYPES:
+        x, weight = normal(2, 64, dtype=dtype), normal(64, dtype=dtype)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert rt.rms_norm(x, weight).dtype == F.rms_norm(x, (64,), weight).dtype
+
+
+def test_refused() -> None:
+    x, weight = normal(4, 64), normal(64)
+    refused: dict[str, Callable[[], Any]] = {
+        "^x: the type must be float32, float16 or bfloat16$": lambda: rt.rms_norm(x.double()),
+        "^weight: the type must be ": lambda: rt.rms_norm(x, weight.int()),
+        "^weight: 2 dimensions; it must have one$": lambda: rt.rms_norm(x, weight[None]),
+        "^weight: 63 elements in its last dimension for rows of 64$": lambda: rt.rms_norm(
+            x, weight[:63]
+        ),
+        "^x: 0 dimensions": lambda: rt.rms_norm(torch.tensor(1.0)),
+        "^x: the last dimension, d, is 0": lambda: rt.rms_norm(normal(4, 0)),
+        "^options: eps is -1; it must be finite and not negative$": lambda: rt.rms_norm(x, eps=-1),
+        "^options: weight_offset is 1, but there is no weight$": lambda: rt.rms_norm(
+            x, weight_offset=1.0
+        ),
+        r"^gate: the shape \(4, 63\), but x has \(4, 64\)$": lambda: rt.gated(x, x[:, :63]),
+        r"^rstd: the shape \(3\), but x has \(4, 64\)$": lambda: OPS.rms_norm_backward(
+            x, x, weight, torch.ones(3), None, True, True
+        ),
+        "^dw: there is no weight$": lambda: OPS.rms_norm_backward(
+            x, x, None, None, None, True, True
+        ),
+        r"^residual: the shape \(64\), but x has": lambda: rt.fused_add_rms_norm(x, x[0]),
+        r"^calls\[1\]\.weight: 63 elements": lambda: rt.qk(x, x, weight, weight[:63]),
+        "SparseCPU": lambda: rt.rms_norm(x.to_sparse()),
+        "^x: the last dimension is not contiguous$": lambda: rt.fused_add_rms_norm_(
+            normal(64, 4).t(), x
+        ),
+        "^x: 9 dimensions, of which more than 8 remain": lambda: rt.fused_add_rms_norm_(
+            *[copied_layouts()["nine dimensions that do not merge"]] * 2
+        ),
+        "^residual_out: its strides do not tell rows apart": lambda: rt.fused_add_rms_norm_(
+            x.clone(), weight.expand(4, 64)
+        ),
+        "^residual_out: overlaps x": lambda: rt.fused_add_rms_norm_(x[:3], x[1:]),
+    }
+    for message, call in refused.items():
+        with pytest.raises(RuntimeError, match=message):
+            call()
+    words = {
+        "rounding": "after_weight, before_weight, inverse",
+        "eps_placement": "inside, outside, floor",
+    }
+    for option, known in words.items():
+        with pytest.raises(ValueError, match=f"^{option} is 'Inside'; it must be one of {known}$"):
+            rt.rms_norm(x, **{option: "Inside"})
+
+
+# ----------------------------------------------------------------------------------- gradients
+
+
+def expected_gradients(
+    x: Tensor, weight: Tensor, dy: Tensor, eps: float
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Returns the gradients of the formula in float64, and bounds that follow from rmsnorm.h."""
+    x, weight = x.double().requires_grad_(), weight.double().requires_grad_()
+    dy, d = dy.double(), x.shape[-1]
+    dx, dw = torch.autograd.grad(formula(x, weight, eps), (x, weight), dy)
+    with torch.no_grad():
+        r = 1 / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+        g = dy * weight
+        bound, terms = inverse_rms_bound(d), roundings(d) + 1
+        second = (x * r * r / d).abs()
+        size = g.abs() + second * (g * x).sum(-1, keepdim=True).abs()
+        error = second * (g * x).abs().sum(-1, keepdim=True) * terms * UNIT
+        error += (size - g.abs()) * (2 * bound + 4 * UNIT) + 2 * size * UNIT
+        dx_error = 1.01 * (r * error + dx.abs() * (bound + UNIT))
+        rows = x.numel() // d
+        per_term = UNIT + bound + (rows / 64 + 17 + 63) * UNIT
+        dw_error = 1.01 * (dy * x * r).abs().reshape(rows, d).sum(0) * per_term
+    return (dx, dx_error), (dw, dw_error)
+
+
+@pytest.mark.parametrize("dtype, weight_dtype", PAIRS)
+@pytest.mark.parametrize("rounding", ("after_weight", "before_weight"))
+def test_gradients(dtype: torch.dtype, weight_dtype: torch.dtype, rounding: str) -> None:
+    for shape in ((1, 4096), (96, 512), (3, 5, 200)):
+        x = normal(*shape, dtype=dtype).requires_grad_()
+        weight = normal(shape[-1], dtype=weight_dtype).requires_grad_()
+        dy = normal(*shape, dtype=dtype)
+        gradients = torch.autograd.grad(
+            rt.rms_norm(x, weight, 1e-6, rounding=rounding), (x, weight), dy
+        )
+        dx, dw = expected_gradients(x.detach(), weight.detach(), dy, 1e-6)
+        assert [gradient.dtype for gradient in gradients] == [dtype, weight_dtype]
+        assert_within(gradients[0], *dx)
+        assert_within(gradients[1], *dw)
+
+
+def test_gradients_of_other_options() -> None:
+    # With eps at 0, places where eps could stand agree, and so do a factor and no factor.
+    x, weight, dy = normal(8, 64).requires_grad_(), normal(64).requires_grad_(), normal(8, 64)
+    dx, dw = expected_gradients(x.detach(), weight.detach() + 1, dy, 0.0)
+    for options in (
+        {},
+        {"eps_placement": "outside"},
+        {"eps_placement": "floor"},
+        {"factor": 0.5},
+        {"divisor": 64.0},
+    ):
+        y = rt.rms_norm(x, weight, 0.0, weight_offset=1.0, **options)
+        gradients = torch.autograd.grad(y, (x, weight), dy)
+        assert_within(gradients[0], *dx)
+        assert_within(gradients[1], *dw)
+    # With a factor of 4, eps counts for a sixteenth.
+    dx, dw = expected_gradients(x.detach(), weight.detach(), dy, 0.25)
+    gradients = torch.autograd.grad(rt.rms_norm(x, weight, 4.0, factor=4.0), (x, weight), dy)
+    assert_within(gradients[0], *dx)
+    assert_within(gradients[1], *dw)
+
+
+def test_wanted_gradients_alone() -> None:
+    x, weight, dy = normal(4, 64), normal(64), normal(4, 64)
+    leaf, parameter = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    dx, dw = torch.autograd.grad(rt.rms_norm(leaf, parameter), (leaf, parameter), dy)
+    assert_bits(torch.autograd.grad(rt.rms_norm(leaf, weight), leaf, dy)[0], dx)
+    assert_bits(torch.autograd.grad(rt.rms_norm(x, parameter), parameter, dy)[0], dw)
+    ones = torch.autograd.grad(rt.rms_norm(leaf, torch.ones(64)), leaf, dy)[0]
+    assert_bits(torch.autograd.grad(rt.rms_norm(leaf), leaf, dy)[0], ones)
+    assert not rt.rms_norm(x, weight).requires_grad
+
+
+def test_gradients_of_every_layout() -> None:
+    # A sum's gradient is one number with strides of 0; that of y.t() has columns for rows.
+    x, weight, other = normal(8, 64).requires_grad_(), normal(64).requires_grad_(), normal(64, 8)
+    for loss, dy in (
+        (rt.rms_norm(x, weight).sum(), torch.ones(8, 64)),
+        ((rt.rms_norm(x, weight).t() * other).sum(), other.t().contiguous()),
+    ):
+        actual = torch.autograd.grad(loss, (x, weight))
+        expected = torch.autograd.grad(rt.rms_norm(x, weight), (x, weight), dy)
+        assert_bits(actual[0], expected[0])
+        assert_bits(actual[1], expected[1])
+    for strided in (*layouts().values(), *copied_layouts().values()):
+        leaf, dense = (
+            strided.detach().requires_grad_(),
+            strided.detach().contiguous().requires_grad_(),
+        )
+        dy = normal(*strided.shape)
+        assert_bits(
+            torch.autograd.grad(rt.rms_norm(leaf), leaf, dy)[0],
+            torch.autograd.grad(rt.rms_norm(dense), dense, dy)[0],
+        )
+
+
+def test_gradients_without_rows() -> None:
+    x, weight = torch.empty(0, 8, requires_grad=True), normal(8).requires_grad_()
+    dx, dw = torch.autograd.grad(rt.rms_norm(x, weight).sum(), (x, weight))
+    assert_bits(dw, torch.zeros(8))
+    assert dx.shape == (0, 8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("residual_rounding", ("rounded", "unrounded"))
+def test_gradients_of_fused_add(dtype: torch.dtype, residual_rounding: str) -> None:
+    x = normal(6, 96, dtype=dtype).requires_grad_()
+    residual = normal(6, 96, dtype=dtype).requires_grad_()
+    weight = normal(96).requires_grad_()
+    dy, dsum = normal(6, 96, dtype=dtype), normal(6, 96, dtype=dtype)
+    leaves = (x, residual, weight)
+    options = {"residual_rounding": residual_rounding}
+    total = (x.detach().float() + residual.detach().float()).to(dtype)
+    dx, dw = expected_gradients(total, weight.detach(), dy, 1e-5)
+    if residual_rounding == "unrounded":  # rstd is of another row, and x is the rounded one
+        coarse = half_ulp(torch.ones(()), dtype) * 8
+        dx = (dx[0], dx[1] + coarse * (1 + dx[0].abs()))
+        dw = (dw[0], dw[1] + coarse * (1 + dw[0].abs()))
+
+    y, out = rt.fused_add_rms_norm(*leaves, **options)
+    gradients = torch.autograd.grad((y, out), leaves, (dy, dsum), retain_graph=True)
+    assert_within(gradients[0], dx[0] + dsum, dx[1] + UNIT * (dx[0] + dsum).abs())
+    assert_bits(gradients[1], gradients[0])
+    assert_within(gradients[2], *dw)
+
+    gradients = torch.autograd.grad(y, leaves, dy, retain_graph=True)
+    assert_within(gradients[0], *dx)
+    assert_bits(gradients[1], gradients[0])
+    assert_within(gradients[2], *dw)
+
+    gradients = torch.autograd.grad(out, leaves, dsum, allow_unused=True)
+    assert_bits(gradients[0], dsum)
+    assert_bits(gradients[1], dsum)
+    assert gradients[2] is None
+
+
+def test_gradients_of_fused_add_keep_their_types() -> None:
+    x = normal(4, 64, dtype=torch.bfloat16).requires_grad_()
+    residual = normal(4, 64).requires_grad_()
+    y, out = rt.fused_add_rms_norm(x, residual)
+    dx, dresidual = torch.autograd.grad((y.float() * out).sum(), (x, residual))
+    assert (dx.dtype, dresidual.dtype) == (torch.bfloat16, torch.float32)
+    assert_bits(dx, dresidual.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("activation", ("silu", "sigmoid"))
+@pytest.mark.parametrize("placement", ("after", "before"))
+def test_gradients_of_gated(activation: str, placement: str) -> None:
+    x, gate, weight = (normal(*s).requires_grad_() for s in ((6, 96), (6, 96), (96,)))
+    dy = normal(6, 96)
+    options = {"activation": activation, "gate_placement": placement, "weight_offset": 1.0}
+    actual = torch.autograd.grad(rt.gated(x, gate, weight, **options), (x, gate, weight), dy)
+
+    def exact(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
+        act = F.silu(gate) if activation == "silu" else torch.sigmoid(gate)
+        if placement == "before":
+            return formula(x * act, 1 + weight, 1e-5)
+        return formula(x, 1 + weight, 1e-5) * act
+
+    doubles = [leaf.detach().double().requires_grad_() for leaf in (x, gate, weight)]
+    expected = torch.autograd.grad(exact(*doubles), doubles, dy.double())
+    for gradient, value in zip(actual, expected, strict=True):
+        # Each row is a sum of some terms of the size of the largest one, in float32.
+        assert_within(gradient, value, 64 * UNIT * value.abs().max().expand_as(value))
+    # Types other than float32 round the same values once.
+    low = [leaf.detach().bfloat16().requires_grad_() for leaf in (x, gate, weight)]
+    wide = [leaf.detach().float().requires_grad_() for leaf in low]
+    dy = dy.bfloat16().float()
+    narrow = torch.autograd.grad(rt.gated(*low, dtype=torch.float32, **options), low, dy)
+    for gradient, value in zip(
+        narrow, torch.autograd.grad(rt.gated(*wide, **options), wide, dy), strict=True
+    ):
+        assert_bits(gradient, value.bfloat16())
+    frozen = torch.autograd.grad(rt.gated(x.detach(), gate, weight.detach(), **options), gate, dy)
+    whole = torch.autograd.grad(rt.gated(x, gate, weight, **options), gate, dy)
+    assert_bits(frozen[0], whole[0])
+
+
+def test_gradients_of_qk() -> None:
+    shapes = ((6, 8, 64), (6, 2, 64), (64,), (64,))
+    q, k, q_weight, k_weight = leaves = [normal(*shape).requires_grad_() for shape in shapes]
+    dq, dk = normal(6, 8, 64), normal(6, 2, 64)
+    both = torch.autograd.grad(rt.qk(*leaves, 1e-6), leaves, (dq, dk))
+    for x, weight, dy, actual in ((q, q_weight, dq, both[::2]), (k, k_weight, dk, both[1::2])):
+        expected = torch.autograd.grad(rt.rms_norm(x, weight, 1e-6), (x, weight), dy)
+        assert_bits(actual[0], expected[0])
+        assert_bits(actual[1], expected[1])
+    alone = torch.autograd.grad(rt.qk(*leaves, 1e-6)[1], leaves, dk, allow_unused=True)
+    assert alone[0] is None and alone[2] is None
+    assert_bits(alone[1], both[1])
+    assert_bits(alone[3], both[3])
+
+
+def calls(*, requires_grad: bool = True) -> dict[str, tuple[Callable[..., Any], list[Tensor]]]:
+    """Returns a call of each function, and of its operator, with the tensors it takes."""
+    tensors = [normal(4, 64) for _ in range(2)] + [normal(64) for _ in range(2)]
+    x, other, weight, second = (tensor.requires_grad_(requires_grad) for tensor in tensors)
+    return {
+        "rms_norm": (rt.rms_norm, [x, weight]),
+        "fused_add_rms_norm": (rt.fused_add_rms_norm, [x, other, weight]),
+        "gated": (rt.gated, [x, other, weight]),
+        "qk": (rt.qk, [x, other, weight, second]),
+    }
+
+
+def first(output: Any) -> Tensor:
+    result: Tensor = output if isinstance(output, Tensor) else output[0]
+    return result
+
+
+@pytest.mark.parametrize("name", calls())
+def test_gradients_of_the_operators(name: str) -> None:
+    # Others call torch.ops.rmsnorm themselves.
+    function, tensors = calls()[name]
+    dy = normal(4, 64)
+    operator = getattr(OPS, name)
+    alone = torch.autograd.grad(first(function(*tensors[:-1], None)), tensors[0], dy)[0]
+    assert_bits(torch.autograd.grad(first(operator(*tensors[:-1])), tensors[0], dy)[0], alone)
+    own = torch.autograd.grad(first(function(*tensors)), tensors, dy, allow_unused=True)
+    direct = torch.autograd.grad(first(operator(*tensors)), tensors, dy, allow_unused=True)
+    for one, two in zip(own, direct, strict=True):
+        assert (one is None) == (two is None)
+        if one is not None:
+            assert_bits(one, two)
+
+
+@pytest.mark.parametrize("name", calls())
+def test_second_derivatives_are_refused(name: str) -> None:
+    function, tensors = calls()[name]
+    for call in (function, getattr(OPS, name)):
+        # dy is without a gradient here, so that only x can lead to the second derivative.
+        slope = torch.autograd.grad(first(call(*tensors)).sum(), tensors[0], create_graph=True)[0]
+        with pytest.raises(RuntimeError, match="rmsnorm has first derivatives only"):
+            torch.autograd.grad(slope.sum(), tensors[0])
+
+
+def test_forward_mode_is_refused() -> None:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(normal(4, 64), normal(4, 64))
+        with pytest.raises(NotImplementedError, match="jvp"):
+            rt.rms_norm(dual)
+        assert_bits(rt.rms_norm(torch.ones(2, 8)), rt.rms_norm(torch.ones(2, 8)))
+
+
+def test_gradients_in_place_are_refused() -> None:
+    for wanted in range(3):
+        operands = [normal(4, 64), normal(4, 64), normal(64)]
+        operands[wanted] = operands[wanted].requires_grad_() * 1
+        before = [operand.detach().clone() for operand in operands]
+        for call in (rt.fused_add_rms_norm_, OPS.fused_add_rms_norm_):
+            with pytest.raises(RuntimeError, match="fused_add_rms_norm_ has no gradients: call "):
+                call(*operands)
+        for operand, value in zip(operands, before, strict=True):
+            assert_bits(operand, value)
+        with torch.no_grad():
+            rt.fused_add_rms_norm_(*operands)
+
+
+def test_overwritten_values_are_noticed() -> None:
+    x = normal(4, 64).requires_grad_() * 1
+    loss = x.square().sum()
+    with torch.no_grad():
+        rt.fused_add_rms_norm_(x, torch.ones(4, 64))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, x)
+
+
+# ------------------------------------------------------------------------- compiled, transformed
+
+
+@pytest.mark.parametrize("name", calls())
+@pytest.mark.parametrize("requires_grad", (True, False))
+def test_compiled(name: str, requires_grad: bool) -> None:
+    function, tensors = calls(requires_grad=requires_grad)[name]
+
+    def step(*tensors: Tensor) -> Tensor:
+        return first(function(*(tensor * 2 for tensor in tensors))) + 1
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=True)
+    y = compiled(*tensors)
+    assert_bits(y, step(*tensors))
+    if not requires_grad:
+        return
+    dy = normal(4, 64)
+    for one, two in zip(
+        torch.autograd.grad(y, tensors, dy, allow_unused=True),
+        torch.autograd.grad(step(*tensors), tensors, dy, allow_unused=True),
+        strict=True,
+    ):
+        assert (one is None) == (two is None)
+        if one is not None:
+            assert_bits(one, two)
+
+
+def test_compiled_in_place() -> None:
+    def step(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
+        x = x * 2
+        rt.fused_add_rms_norm_(x, residual, weight)
+        return x + 1
+
+    x, residual, weight = normal(3, 64), normal(3, 64), normal(64)
+    other = residual.clone()
+    expected = step(x, residual, weight)
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    assert_bits(compiled(x, other, weight), expected)
+    assert_bits(other, residual)
+
+
+def test_compiled_module() -> None:
+    for shape in (64, (4, 64)):
+        module = rt.RMSNorm(shape, weight_offset=1.0, rounding="before_weight")
+        x = normal(3, 4, 64, dtype=torch.bfloat16)
+        compiled: Any = torch.compile(module, backend="aot_eager", fullgraph=True)
+        assert_bits(compiled(x), module(x))
+
+
+def test_opcheck() -> None:
+    x, weight, bare = normal(3, 64).requires_grad_(), normal(64).requires_grad_(), normal(3, 64)
+    half = {"dtype": torch.bfloat16}
+    cases: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("rms_norm", (x, weight), {}),
+        ("rms_norm", (x,), half),
+        ("rms_norm", (normal(64, 3).t().requires_grad_(), None, 1e-6, 1), {}),
+        ("rms_norm_no_grad", (bare, None, 1e-6, 1), half),
+        ("fused_add_rms_norm", (x, bare, weight), {}),
+        ("fused_add_rms_norm", (x, x, weight, 1e-6, 0, 0.0, 1), half),
+        ("fused_add_rms_norm_", (bare.clone(), bare.clone(), weight.detach()), {}),
+        ("gated", (x, x, weight), half),
+        ("qk", (x, x, weight, None), {}),
+    ]
+    for mask in itertools.product((False, True), repeat=2):
+        cases.append(("rms_norm_backward", (bare, bare, weight.detach(), None, bare, *mask), {}))
+    for name, arguments, options in cases:
+        torch.library.opcheck(getattr(OPS, name).default, arguments, options)
+
+
+def test_device_meta() -> None:
+    x = torch.empty(6, 4, 64, dtype=torch.bfloat16, device="meta").transpose(0, 1)
+    weight = torch.empty(64, device="meta")
+    results = (
+        rt.rms_norm(x, weight),
+        *rt.fused_add_rms_norm(x, x, weight),
+        rt.gated(x, x, weight),
+        *rt.qk(x, x, weight, weight),
+    )
+    for y in results:
+        assert (y.device.type, y.dtype, y.shape) == ("meta", x.dtype, x.shape)
+        assert y.is_contiguous()
+    module = rt.RMSNorm(64, device="meta", dtype=torch.float16)
+    assert module.weight.is_meta and module(x).is_meta
+
+
+def test_vmap() -> None:
+    x, weight, weights = normal(3, 5, 64), normal(64), normal(3, 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_bits(torch.vmap(rt.rms_norm, 1, 1)(x), rt.rms_norm(x))
+        assert_bits(torch.vmap(OPS.rms_norm)(x), rt.rms_norm(x))
+        each = torch.stack([rt.rms_norm(*pair) for pair in zip(x, weights, strict=True)])
+        assert_bits(torch.vmap(rt.rms_norm)(x, weights), each)
+        each = torch.stack([rt.rms_norm(x, row) for row in weights])
+        assert_bits(torch.vmap(rt.rms_norm, (None, 0))(x, weights), each)
+        y, total = torch.vmap(rt.fused_add_rms_norm, (1, None))(x, x[:, 0])
+        assert_bits(total, (x + x[:, :1]).transpose(0, 1))
+        assert_bits(y, rt.rms_norm(total))
+        q_norm, k_norm = torch.vmap(rt.qk, (0, 0, None, 0))(x, x, weight, weights)
+        assert_bits(q_norm, rt.rms_norm(x, weight))
+        assert_bits(k_norm, torch.vmap(rt.rms_norm)(x, weights))
+
+
+def test_transforms() -> None:
+    x, weight = normal(3, 5, 64), normal(64)
+
+    def loss(x: Tensor, weight: Tensor) -> Tensor:
+        y: Tensor = rt.rms_norm(x, weight)
+        return y.sin().sum()
+
+    def gradients(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        return torch.autograd.grad(loss(x, weight), (x, weight))
+
+    expected = gradients(x, weight)
+    for one, two in zip(torch.func.grad(loss, (0, 1))(x, weight), expected, strict=True):
+        assert_bits(one, two)
+    each = torch.vmap(torch.func.grad(loss, (0, 1)), (0, None))(x, weight)
+    for i in range(3):
+        for one, two in zip(each, gradients(x[i], weight), strict=True):
+            assert_bits(one[i], two)
+
+    # Gradients reach what a mapped function uses, from inside and from outside the map.
+    parameter = weight.clone().requires_grad_()
+    mapped = torch.vmap(lambda row: rt.rms_norm(row, parameter))(x).sin().sum()
+    assert_bits(torch.autograd.grad(mapped, parameter)[0], expected[1])
+    outer = torch.func.grad(
+        lambda x: torch.vmap(lambda row: rt.rms_norm(row, weight))(x).sin().sum()
+    )
+    assert_bits(outer(x), expected[0])
+
+    row = x[0, 0]
+    rows = torch.stack(
+        [torch.func.grad(lambda x, i=i: rt.rms_norm(x, weight)[i])(row) for i in range(64)]
+    )
+    assert_bits(torch.func.jacrev(lambda x: rt.rms_norm(x, weight))(row), rows)
+    with pytest.raises(RuntimeError, match="rmsnorm has first derivatives only"):
+        torch.func.grad(lambda x: torch.func.grad(loss)(x, weight).sum())(row)
+    with pytest.raises(NotImplementedError, match="jvp"):
+        torch.func.jvp(rt.rms_norm, (row,), (row,))
+
+
+# -------------------------------------------------------------------------------------- module
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+@pytest.mark.parametrize("dtype, weight_dtype", PAIRS)
+def test_module_has_the_bits_of_pytorchs(dtype: torch.dtype, weight_dtype: torch.dtype) -> None:
+    for shape, affine in itertools.product((64, (8, 64), [4, 8, 64]), (True, False)):
+        theirs = torch.nn.RMSNorm(shape, 0.0, affine, dtype=weight_dtype)
+        ours = rt.RMSNorm(shape, 0.0, affine, dtype=weight_dtype)
+        if affine:
+            torch.nn.init.normal_(theirs.weight)
+        assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
+        # The mean over several dimensions of whole rows is 169, too.
+        rows = whole_rows(4, 4, 8, 64, dtype=dtype)
+        for x in (rows, rows.transpose(0, 1), rows.transpose(1, 2).contiguous().transpose(1, 2)):
+            y = ours(x)
+            assert_bits(y, theirs(x))
+            assert y.stride() == theirs(x).stride()
+
+
+def test_module_is_pytorchs() -> None:
+    assert issubclass(rt.RMSNorm, torch.nn.RMSNorm)
+    theirs, ours = (inspect.signature(kind).parameters for kind in (torch.nn.RMSNorm, rt.RMSNorm))
+    for own, other in zip(ours.values(), theirs.values(), strict=False):
+        assert (own.name, own.kind, own.default) == (other.name, other.kind, other.default)
+    assert list(ours)[len(theirs) :] == ["rounding", "weight_offset"]
+    assert all(ours[name].kind == inspect.Parameter.KEYWORD_ONLY for name in list(ours)[-2:])
+    assert list(rt.RMSNorm((5, 64)).state_dict()) == ["weight"]
+    assert rt.RMSNorm(64, elementwise_affine=False).weight is None
+    assert repr(rt.RMSNorm(64, 1e-6)) == repr(torch.nn.RMSNorm(64, 1e-6))
+    text = repr(rt.RMSNorm(64, rounding="inverse", weight_offset=1.0))
+    assert text.endswith("elementwise_affine=True, rounding=inverse, weight_offset=1.0)")
+
+
+def test_module_options() -> None:
+    x = normal(4, 64, dtype=torch.bfloat16)
+    module = rt.RMSNorm(64, 1e-6, dtype=torch.bfloat16, rounding="before_weight", weight_offset=1)
+    assert_bits(module.weight, torch.zeros(64, dtype=torch.bfloat16))
+    assert_bits(module(x), rt.rms_norm(x, None, 1e-6, rounding="before_weight"))
+    torch.nn.init.normal_(module.weight)
+    expected = rt.rms_norm(x, module.weight, 1e-6, rounding="before_weight", weight_offset=1.0)
+    for same in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert_bits(same(x), expected)
+    # An eps of None is that of float32, as torch.nn.RMSNorm has it.
+    small = torch.full((1, 64), 2.0**-12)
+    assert_bits(rt.RMSNorm(64)(small), torch.full((1, 64), (1 / (1 + 2)) ** 0.5))
+    with pytest.raises(ValueError, match="rounding is 'late'"):
+        rt.RMSNorm(64, rounding="late")
+
+
+def test_module_refuses_other_shapes() -> None:
+    for module in (rt.RMSNorm(64), rt.RMSNorm(64, elementwise_affine=False), rt.RMSNorm((4, 64))):
+        for shape in ((4, 63), (64, 4), (2, 5, 65)):
+            with pytest.raises(RuntimeError, match="64"):
+                module(normal(*shape))
+
+
+def test_a_model_learns() -> None:
+    def losses(kind: type[torch.nn.RMSNorm]) -> list[float]:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(16, 32), kind(32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
+        )
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        inputs = torch.randn(64, 16)
+        targets = inputs.square().sum(-1, keepdim=True) / 16
+        result = []
+        for _ in range(30):
+            optimiser.zero_grad()
+            loss = (model(inputs) - targets).square().mean()
+            torch.autograd.backward(loss)
+            optimiser.step()
+            result.append(loss.item())
+        return result
+
+    ours, theirs = losses(rt.RMSNorm), losses(torch.nn.RMSNorm)
+    assert ours[-1] < ours[0] / 2
+    # The losses of a step differ by some units of 2^-24, and descent hardly amplifies that here.
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+# ------------------------------------------------------------------------------ threads, loading
+
+
+def test_bits_for_every_number_of_threads() -> None:
+    x, weight, long = normal(96, 4096), normal(4096).requires_grad_(), normal(1, 1 << 17)
+    leaf = x.clone().requires_grad_()
+    results = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        y = rt.rms_norm(leaf, weight)
+        gradients = torch.autograd.grad(y, (leaf, weight), x)
+        results.append(
+            [
+                y,
+                *gradients,
+                rt.rms_norm(long),
+                *rt.fused_add_rms_norm(x, x),
+                *rt.qk(x, x, None, None),
+                rt.gated(x, x),
+            ]
+        )
+    for other in results[1:]:
+        for result, expected in zip(other, results[0], strict=True):
+            assert_bits(result, expected)
+
+
+def run(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_threads_are_pytorchs() -> None:
+    # A new process has started no threads yet.
+    program = """
+import os, torch, rmsnorm.torch
+x = torch.empty(512, 4096)
+
+def started_by(function, *arguments):
+    before = len(os.listdir("/proc/self/task"))
+    function(*arguments)
+    return len(os.listdir("/proc/self/task")) - before
+
+torch.set_num_threads(1)
+print(started_by(rmsnorm.torch.rms_norm, x))
+torch.set_num_threads(3)
+print(started_by(rmsnorm.torch.rms_norm, x))
+print(started_by(x.fill_, 1))  # PyTorch's own work, on the threads that are there now
+"""
+    assert run(program).split() == ["0", "2", "0"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_one_openmp() -> None:
+    program = """
+import torch, rmsnorm.torch
+rmsnorm.torch.rms_norm(torch.ones(512, 4096))
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
+names = ("libgomp", "libomp", "libiomp")
+print(*[path for path in paths if path.rsplit("/", 1)[1].startswith(names)], sep="\\n")
+"""
+    found = run(program).split("\n")[:-1]
+    assert len(found) == 1, found
+
+
+def load() -> None:
+    """Runs the module again, under another name."""
+    spec = importlib.util.spec_from_file_location("rmsnorm.other_torch", rt.__file__)
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_missing_operators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "librmsnorm_torch.so"
+    monkeypatch.setattr(rmsnorm._library, "path_of", lambda name: path)
+    with pytest.raises(ImportError, match=f"^{path} is missing: install a wheel of rmsnorm that"):
+        load()
+
+
+def test_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
+    with pytest.raises(ImportError, match="needs PyTorch 2.10 or newer, and this is 2.9.1"):
+        load()
