@@ -185,10 +185,7 @@ class _Operator:
             if isinstance(outputs[0], Tensor):
                 return torch.stack(outputs), 0
             output = tuple(map(torch.stack, zip(*outputs, strict=True)))
-        if isinstance(output, Tensor):
-            return output, 0
-        # An output of no element stands for one that nobody asked for.
-        return output, tuple(None if tensor.shape == (0,) else 0 for tensor in output)
+        return output, 0 if isinstance(output, Tensor) else (0,) * len(output)
 
 
 def _wanted(ctx: Any, count: int) -> tuple[bool, ...]:
@@ -347,7 +344,7 @@ def _fused_in_place_autograd(keys: Any, *inputs: Any) -> None:
 _LIBRARY.impl("fused_add_rms_norm_", _fused_in_place_autograd, "Autograd", with_keyset=True)
 
 
-# ------------------------------------------------------- shapes, for torch.compile and device "meta"
+# ------------------------------------------------------ shapes, for torch.compile and device "meta"
 
 
 def _result(x: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -30,9 +30,14 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-void Require(AOTITorchError error) {
-  if (error != TORCH_SUCCESS)
-    throw std::runtime_error("PyTorch failed, and wrote the reason to stderr");
+void Require(AOTITorchError error, const char* action) {
+  if (error != TORCH_SUCCESS) throw std::runtime_error(std::string("PyTorch could not ") + action);
+}
+
+int32_t TypeOf(const Tensor& tensor) {
+  int32_t type = 0;
+  Require(aoti_torch_get_dtype(tensor.get(), &type), "tell a type");
+  return type;
 }
 
 // ------------------------------------------------------------------------- tensors as views
@@ -47,8 +52,7 @@ struct Operand {
 };
 
 rmsnorm::Dtype DtypeOf(const Operand& operand) {
-  int32_t type = 0;
-  Require(aoti_torch_get_dtype(operand.tensor->get(), &type));
+  const int32_t type = TypeOf(*operand.tensor);
   if (type == aoti_torch_dtype_float32()) return rmsnorm::Dtype::f32;
   if (type == aoti_torch_dtype_bfloat16()) return rmsnorm::Dtype::bf16;
   if (type == aoti_torch_dtype_float16()) return rmsnorm::Dtype::f16;
@@ -187,12 +191,6 @@ OptionalTensor Readable(const OptionalTensor& tensor) {
   return tensor ? OptionalTensor(Readable(*tensor)) : tensor;
 }
 
-int32_t TypeOf(const Tensor& tensor) {
-  int32_t type = 0;
-  Require(aoti_torch_get_dtype(tensor.get(), &type));
-  return type;
-}
-
 int32_t TypeOr(const Tensor& tensor, std::optional<ScalarType> type) {
   return type ? torch::stable::detail::to<int32_t>(torch::stable::detail::from(*type))
               : TypeOf(tensor);
@@ -212,7 +210,8 @@ Tensor NewTensor(const Tensor& x, int64_t ndim, int32_t type) {
   }
   AtenTensorHandle result = nullptr;
   Require(aoti_torch_empty_strided(ndim, sizes.data(), strides, type, aoti_torch_device_type_cpu(),
-                                   0, &result));
+                                   0, &result),
+          "allocate a result");
   return Tensor(result);
 }
 
@@ -223,7 +222,8 @@ Tensor NewNothing(int32_t type) {
   const int64_t zero = 0;
   const int64_t one = 1;
   AtenTensorHandle result = nullptr;
-  Require(aoti_torch_empty_strided(1, &zero, &one, type, aoti_torch_device_type_cpu(), 0, &result));
+  Require(aoti_torch_empty_strided(1, &zero, &one, type, aoti_torch_device_type_cpu(), 0, &result),
+          "allocate a result");
   return Tensor(result);
 }
 
@@ -243,14 +243,14 @@ class Place {
  public:
   rmsnorm::Context Context() {
     uint32_t threads = 1;
-    Require(torch_get_num_threads(&threads));
+    Require(torch_get_num_threads(&threads), "tell its number of threads");
     rmsnorm::Context context;
     context.threads = static_cast<int32_t>(threads);
     context.parallel_for = ParallelFor;
     context.parallel_context = &error_;
     return context;
   }
-  void Check() const { Require(error_); }
+  void Check() const { Require(error_, "run rows on its threads"); }
 
  private:
   struct Parts {

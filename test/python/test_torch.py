@@ -319,6 +319,7 @@ def test_refused() -> None:
         "^weight: 63 elements in its last dimension for rows of 64$": lambda: rt.rms_norm(
             x, weight[:63]
         ),
+        "^PyTorch could not allocate a result$": lambda: rt.rms_norm(x[:1].expand(2**50, 64)),
         "^x: 0 dimensions": lambda: rt.rms_norm(torch.tensor(1.0)),
         "^x: the last dimension, d, is 0": lambda: rt.rms_norm(normal(4, 0)),
         "^options: eps is -1; it must be finite and not negative$": lambda: rt.rms_norm(x, eps=-1),
@@ -473,10 +474,12 @@ def test_gradients_of_fused_add(dtype: torch.dtype, residual_rounding: str) -> N
     options = {"residual_rounding": residual_rounding}
     total = (x.detach().float() + residual.detach().float()).to(dtype)
     dx, dw = expected_gradients(total, weight.detach(), dy, 1e-5)
-    if residual_rounding == "unrounded":  # rstd is of another row, and x is the rounded one
-        coarse = half_ulp(torch.ones(()), dtype) * 8
-        dx = (dx[0], dx[1] + coarse * (1 + dx[0].abs()))
-        dw = (dw[0], dw[1] + coarse * (1 + dw[0].abs()))
+    if residual_rounding == "unrounded":
+        # The inverse RMS is that of the unrounded sum, while x is the rounded one.
+        h = x.detach().double() + residual.detach().double()
+        r = 1 / (h.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        dw = ((dy.double() * total.double() * r).sum(0), dw[1])
+        dx = (dx[0], dx[1] + 8 * half_ulp(torch.ones(()), dtype) * (1 + dx[0].abs()))
 
     y, out = rt.fused_add_rms_norm(*leaves, **options)
     gradients = torch.autograd.grad((y, out), leaves, (dy, dsum), retain_graph=True)
@@ -498,6 +501,7 @@ def test_gradients_of_fused_add(dtype: torch.dtype, residual_rounding: str) -> N
 def test_gradients_of_fused_add_keep_their_types() -> None:
     x = normal(4, 64, dtype=torch.bfloat16).requires_grad_()
     residual = normal(4, 64).requires_grad_()
+    assert not OPS.fused_add_rms_norm(x, residual)[2].requires_grad  # rstd has no gradient
     y, out = rt.fused_add_rms_norm(x, residual)
     dx, dresidual = torch.autograd.grad((y.float() * out).sum(), (x, residual))
     assert (dx.dtype, dresidual.dtype) == (torch.bfloat16, torch.float32)
