@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rmsnorm.vllm beside vLLM's own implementation of each operation."""
+"""These tests compare rmsnorm.vllm with vLLM's own implementation of each operation."""
 
 import contextlib
 import math
@@ -86,9 +86,9 @@ def random_arguments(
 
 
 def exact_rows(rows: int, most: int, mean: int) -> Tensor:
-    """Rows of 64 integers whose squares have a mean that is a power of 4.
+    """Returns rows of 64 integers, at most `most`, with mean(row^2) = mean, a power of 4.
 
-    Then each sum, the root and n are exact in float32, whatever the order of the sums.
+    Each sum, the root and n are then exact in float32, whatever the order of the sums.
     """
     draw = random.Random(1)
     result: list[list[int]] = []
@@ -187,7 +187,7 @@ def test_maybe_inplace() -> None:
 # -------------------------------------------------------------------------------------- dispatch
 
 X, WEIGHT = torch.ones(4, 64, dtype=BF16), torch.ones(64, dtype=BF16)
-REFUSED = {
+REFUSED: dict[str, tuple[Any, ...]] = {
     "a variance_size": (X, WEIGHT, 1e-6, 32),
     "float16 weight, bfloat16 x": (X, WEIGHT.half(), 1e-6),
     "bfloat16 weight, float32 x": (X.float(), WEIGHT, 1e-6),
@@ -232,10 +232,9 @@ def block(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def test_inductor(way: str) -> None:
     """vLLM compiles its operations as operators, by tracing through them, or by its own pass."""
     x, residual, weight, _ = random_arguments("fused_add_rms_norm", BF16, BF16)
-    names, passes = "torch.ops.vllm_ir.", {}
+    names = "torch.ops.vllm_ir." if way == "operator" else "torch.ops.rmsnorm."
+    passes: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        if way != "operator":
-            names = "torch.ops.rmsnorm."
         if way == "traced":
             stack.enter_context(vllm.ir.enable_torch_wrap(False))
         if way == "lowered":
@@ -283,6 +282,4 @@ print(ops.rms_norm.get_priority(), ops.fused_add_rms_norm.get_priority())
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert result.stdout.splitlines()[-1] == str(["rmsnorm", "native"]) + " " + str(
-        ["rmsnorm", "native"]
-    )
+    assert result.stdout.splitlines()[-1] == "['rmsnorm', 'native'] ['rmsnorm', 'native']"

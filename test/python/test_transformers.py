@@ -1,0 +1,845 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of rmsnorm.transformers against transformers' own modules.
+
+Run as a program it writes the table in doc/transformers_classes.md.
+"""
+
+import copy
+import functools
+import importlib
+import inspect
+import itertools
+import pathlib
+import re
+import textwrap
+import unittest.mock
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kernels  # type: ignore[import-untyped]
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+import rmsnorm.transformers
+from rmsnorm.torch import gated, rms_norm
+
+PAGE = pathlib.Path(__file__).parents[2] / "doc" / "transformers_classes.md"
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+#: The types of x and of the weight.
+TYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F16, F16), (F16, F32), (F32, BF16)]
+
+
+# ----------------------------------------------------------------------------------- classes
+
+
+@functools.cache
+def all_classes() -> list[type]:
+    """Every class of modules in transformers' models whose file has a norm."""
+    folder = pathlib.Path(transformers.__file__).parent / "models"
+    classes = []
+    for path in sorted(folder.glob("*/modeling_*.py")):
+        if not re.search(r"^ *class \w*Norm", path.read_text(), re.MULTILINE):
+            continue
+        module = importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+        classes += [
+            member
+            for member in vars(module).values()
+            if inspect.isclass(member)
+            and issubclass(member, torch.nn.Module)
+            and member.__module__ == module.__name__
+        ]
+    return classes
+
+
+def options_of(norm: type) -> str:
+    """The options of a class, or why there are none."""
+    try:
+        return rmsnorm.transformers.norm_of(norm).options
+    except rmsnorm.transformers.UnknownFormula as reason:
+        return f"left alone: {reason}"
+
+
+@functools.cache
+def known_classes() -> list[type]:
+    return [norm for norm in all_classes() if not options_of(norm).startswith("left alone")]
+
+
+def unknown_classes() -> list[type]:
+    """The classes that are left alone although their names say RMSNorm or L2Norm."""
+    unknown = set(all_classes()) - set(known_classes())
+    return [norm for norm in all_classes() if norm in unknown and has_name_of_norm(norm)]
+
+
+def has_name_of_norm(norm: type) -> bool:
+    return re.search("RMSNorm|L2Norm", norm.__name__) is not None
+
+
+def make_all(norm: type, d: int, weight_dtype: torch.dtype) -> Iterator[Any]:
+    """Modules of a class for rows of d elements, with random weights: one for each flag it has."""
+    flags = {
+        "group_size": (d // 4, d),
+        "n_groups": (4, 1),
+        "norm_before_gate": (True, False),
+        "with_scale": (True, False),
+        "use_weight": (True, False),
+        "hidden_size": (d,),
+        "num_features": (d,),
+        "dim": (d,),
+    }
+    names = [name for name in inspect.signature(norm).parameters if name in flags]
+    for values in itertools.product(*(flags[name] for name in names)):
+        module = norm(**dict(zip(names, values, strict=True)))
+        for tensor in itertools.chain(module.parameters(), module.buffers()):
+            tensor.data = (torch.randn(tensor.shape) * 0.5).to(weight_dtype)
+        yield module
+
+
+def has_gate(norm: type) -> bool:
+    return "gate" in rmsnorm.transformers.formula(norm).arguments
+
+
+def inputs_of(norm: type, x: Tensor) -> list[tuple[Tensor, ...]]:
+    """The arguments to test: x, and x with a gate."""
+    if not has_gate(norm):
+        return [(x,)]
+    gate = (torch.randn(x.shape) * 2).to(x.dtype)
+    optional = not has_word(norm, "gate after")
+    return [(x, gate), (x,)] if optional else [(x, gate)]
+
+
+def has_word(norm: type, words: str) -> bool:
+    return words in options_of(norm)
+
+
+def ours(module: Any, *inputs: Tensor) -> Tensor:
+    """What the module gives after use(), which must not call the forward() of its class."""
+    copied = copy.deepcopy(module)
+    report = rmsnorm.transformers.use(copied)
+    assert len(report.replaced) == 1, str(report)
+    with unittest.mock.patch.object(type(module), "forward", side_effect=AssertionError):
+        y: Tensor = copied(*inputs)
+    return y
+
+
+# ---------------------------------------------------------------------------------- measures
+
+
+def ulps(a: Tensor, b: Tensor) -> Tensor:
+    """How many numbers of their type lie between a and b, for each element."""
+    assert a.dtype == b.dtype
+    integers = torch.int32 if a.dtype == F32 else torch.int16
+
+    def rank(t: Tensor) -> Tensor:
+        bits = t.contiguous().view(integers).long()
+        return torch.where(bits < 0, -(bits & (2**31 - 1 if t.dtype == F32 else 2**15 - 1)), bits)
+
+    return (rank(a) - rank(b)).abs()
+
+
+def bound(d: int) -> float:
+    """A bound for the difference of two f32 results of one norm, in units of 2^-24 of them.
+
+    A sum of positive numbers has a relative error of at most one unit for each rounding on the
+    longest way from an element to the result, and the root halves it. doc/definition.md, section
+    15, has the bound of this library. PyTorch adds in at least 32 lanes (four vectors of eight
+    numbers), and then adds the lanes, by at most 16 roundings more. Then each has at most four
+    roundings (n, offset, weight, y), and a gate of at most four units.
+    """
+    k, b = -(-min(d, 4096) // 128), -(-d // 4096) - 1
+    here = (k + 7 + b) / 2 + 4
+    there = (d / 32 + 16) / 2 + 4
+    return here + there + 2 * (4 + 4)
+
+
+def share_bound(dtype: torch.dtype, d: int) -> float:
+    """How large a share of elements may round differently.
+
+    Two f32 numbers that differ by `bound` round to different neighbours if the middle of these
+    neighbours lies between them. Relative to the spacing of the neighbours the interval has the
+    length below, and with four roundings (of n, of the product, of the gate's product, of y) at
+    most four times that share of elements has such an interval.
+    """
+    digits = {F32: 24, F16: 11, BF16: 8}[dtype]
+    return 4 * bound(d) * 2.0 ** (digits - 24)
+
+
+def is_near(y: Tensor, expected: Tensor, rounded: torch.dtype, d: int) -> bool:
+    """Whether y is the expected result but for roundings. `rounded` is the coarsest type in it.
+
+    Where nothing is rounded to f16 or bf16, each element is within the bound. Otherwise that holds
+    for all elements but a share of them.
+    """
+    if y.dtype != expected.dtype or y.shape != expected.shape:
+        return False
+    scale = expected.float().abs().clamp_min(2.0**-100)
+    error = (y.float() - expected.float()).abs() / scale * 2.0**24
+    outside = (error > bound(d)).float().mean().item()
+    return outside == 0 if rounded == F32 else outside <= share_bound(rounded, d)
+
+
+def coarsest(*dtypes: torch.dtype) -> torch.dtype:
+    return max(dtypes, key=[F32, F16, BF16].index)
+
+
+# ------------------------------------------------------------------------------------- tests
+
+
+def test_every_rmsnorm_is_known_or_listed() -> None:
+    """A class that is left alone is left alone for a reason that somebody has looked at."""
+    assert {norm.__name__ for norm in unknown_classes()} <= {
+        "AXK2GatedRMSNorm",  # it holds a norm, which is replaced
+        "HYV4UnweightedRMSNorm",  # it gives the inverse RMS itself
+        "HYV4VLUnweightedRMSNorm",
+    }
+    assert len(known_classes()) > 200
+
+
+@pytest.mark.parametrize("norm", known_classes(), ids=lambda norm: norm.__name__)
+def test_same_bits_where_sums_are_exact(norm: type) -> None:
+    """With small integers and d a power of two each order of the sum gives the same sum."""
+    torch.manual_seed(0)
+    for d, (x_dtype, weight_dtype) in itertools.product((64, 1024), TYPES):
+        x = torch.randint(-8, 9, (2, 16, d)).to(x_dtype)
+        for module in make_all(norm, d, weight_dtype):
+            if has_word(norm, "gate after") or has_word(norm, "x times"):
+                continue  # gates have roundings of their own, and x times a weight is no integer
+            expected, y = module(x), ours(module, x)
+            assert y.dtype == expected.dtype
+            assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("norm", known_classes(), ids=lambda norm: norm.__name__)
+def test_near_on_random_rows(norm: type) -> None:
+    torch.manual_seed(1)
+    for d, (x_dtype, weight_dtype) in itertools.product((64, 1000), TYPES):
+        x = torch.randn(3, 17, d).to(x_dtype)
+        for module, inputs in itertools.product(
+            make_all(norm, d, weight_dtype), inputs_of(norm, x)
+        ):
+            expected, y = module(*inputs), ours(module, *inputs)
+            rounded = coarsest(x_dtype, weight_dtype)
+            assert is_near(y, expected, rounded, d), (d, x_dtype, weight_dtype)
+
+
+def candidates(norm: type, module: Any, inputs: tuple[Tensor, ...]) -> Iterator[Callable[..., Any]]:
+    """The library's norm with each combination of its options and operands."""
+    weights = [None] if has_word(norm, "no weight") else []
+    weights += [module.weight] if getattr(module, "weight", None) is not None else []
+    for weight, offset in itertools.product(weights, (0.0, 1.0)):
+        if weight is None and offset:
+            continue
+        if len(inputs) == 1:
+            roundings = ("after_weight", "before_weight", "inverse")
+            for rounding, divisor in itertools.product(roundings, (0.0, 1.0)):
+                yield functools.partial(
+                    rms_norm,
+                    inputs[0],
+                    weight,
+                    rounding=rounding,
+                    weight_offset=offset,
+                    divisor=divisor,
+                )
+        else:
+            gates = ("unrounded", "after"), ("rounded", "after"), ("unrounded", "before")
+            for rounding, activation, (gate_rounding, gate_placement) in itertools.product(
+                ("after_weight", "before_weight"), ("silu", "sigmoid"), gates
+            ):
+                yield functools.partial(
+                    gated,
+                    inputs[0],
+                    inputs[1],
+                    weight,
+                    rounding=rounding,
+                    weight_offset=offset,
+                    activation=activation,
+                    gate_rounding=gate_rounding,
+                    gate_placement=gate_placement,
+                )
+
+
+def is_more_than_options(module: Any, d: int) -> bool:
+    """Whether a module does more than one call of the library: PyTorch does the rest."""
+    groups = getattr(module, "group_size", d) != d or getattr(module, "n_groups", 1) != 1
+    rounded = has_word(type(module), "1 + weight rounded") and module.weight.dtype == BF16
+    scaled = has_word(type(module), "x times 1 + weight")
+    return groups or rounded or scaled
+
+
+@pytest.mark.parametrize("norm", known_classes(), ids=lambda norm: norm.__name__)
+def test_no_other_options_fit(norm: type) -> None:
+    """Any options of the library give our bits, or do not fit what transformers computes."""
+    torch.manual_seed(2)
+    d = 256
+    x = torch.randn(64, d).to(BF16)
+    for weight_dtype in (BF16, F32):
+        for module, inputs in itertools.product(
+            make_all(norm, d, weight_dtype), inputs_of(norm, x)
+        ):
+            if is_more_than_options(module, d):
+                continue
+            eps = getattr(module, rmsnorm.transformers.formula(norm).eps)
+            expected, y = module(*inputs), ours(module, *inputs)
+            results = [f(eps=eps, dtype=y.dtype) for f in candidates(norm, module, inputs)]
+            same = [torch.equal(result, y) for result in results]
+            near = [is_near(result, expected, BF16, d) for result in results]
+            assert same == near
+            assert any(same) and not all(same)
+
+
+def one_of_each_kind() -> list[type]:
+    """The first class of each formula."""
+    kinds: dict[str, type] = {}
+    for norm in known_classes():
+        kinds.setdefault(rmsnorm.transformers.formula(norm).text, norm)
+    return list(kinds.values())
+
+
+@pytest.mark.parametrize("norm", one_of_each_kind(), ids=lambda norm: norm.__name__)
+def test_gradients(norm: type) -> None:
+    """Gradients in f32, where both sides are the derivatives of one function."""
+    torch.manual_seed(3)
+    d = 64
+    for module, inputs in itertools.product(
+        make_all(norm, d, F32), inputs_of(norm, torch.randn(5, 3, d))
+    ):
+        gradients = []
+        dy = torch.randn(5, 3, d)
+        for function in (module, functools.partial(ours, module)):
+            wanted = [t.detach().requires_grad_() for t in inputs]
+            function(*wanted).backward(dy)
+            gradients.append([t.grad for t in wanted])
+        for a, b in zip(*gradients, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_gradient_of_the_weight() -> None:
+    torch.manual_seed(4)
+    for norm in one_of_each_kind():
+        for module in make_all(norm, 64, F32):
+            copied = copy.deepcopy(module)
+            rmsnorm.transformers.use(copied)
+            for inputs in inputs_of(norm, torch.randn(5, 3, 64)):
+                dy = torch.randn(5, 3, 64)
+                for member in (module, copied):
+                    for parameter in member.parameters():
+                        parameter.grad = None
+                    if list(member.parameters()):
+                        member(*inputs).backward(dy)
+                for a, b in zip(module.parameters(), copied.parameters(), strict=True):
+                    torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", one_of_each_kind(), ids=lambda norm: norm.__name__)
+def test_compile_without_a_graph_break(norm: type) -> None:
+    torch.manual_seed(5)
+    x = torch.randn(5, 64).to(BF16)
+    for module, inputs in itertools.product(make_all(norm, 64, BF16), inputs_of(norm, x)):
+        rmsnorm.transformers.use(module)
+        compiled: Any = torch.compile(module, backend="aot_eager", fullgraph=True)
+        assert torch.equal(compiled(*inputs), module(*inputs))
+        torch.compiler.reset()
+
+
+# ---------------------------------------------------------------------- what is recognised
+
+
+class OtherSpelling(torch.nn.Module):
+    """Llama's norm in other words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.ones(64))
+        self.weight = torch.nn.Parameter(torch.rand(64))
+        self.tiny = 1e-5
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Its names are its own."""
+        wide = h.to(dtype=torch.float32)
+        inverse = torch.pow(wide.square().mean(dim=-1, keepdim=True) + self.tiny, -0.5)
+        return (inverse * wide).type_as(h) * self.weight
+
+
+class OtherWeight(OtherSpelling):
+    def forward(self, h: Tensor) -> Tensor:
+        wide = h.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.tiny)
+        return self.gain * wide.to(h.dtype)
+
+
+class OtherMean(OtherSpelling):
+    def forward(self, h: Tensor) -> Tensor:
+        wide = h.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(0, keepdim=True) + self.tiny)
+        return self.weight * wide.to(h.dtype)
+
+
+class OtherRounding(OtherSpelling):
+    def forward(self, h: Tensor) -> Tensor:
+        wide = h.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.tiny)
+        return self.weight * wide.to(torch.bfloat16)
+
+
+class OtherInputs(OtherSpelling):
+    def forward(self, h: Tensor, other: Tensor | None = None) -> Tensor:
+        wide = h.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.tiny)
+        return self.weight * wide.to(h.dtype)
+
+
+class Statement(OtherSpelling):
+    def forward(self, h: Tensor) -> Tensor:
+        wide = h.float()
+        wide *= torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.tiny)
+        return self.weight * wide.to(h.dtype)
+
+
+class Condition(OtherSpelling):
+    def forward(self, h: Tensor) -> Tensor:
+        wide = h.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.tiny)
+        if self.training:
+            wide = wide.to(h.dtype)
+        return (self.weight * wide).to(h.dtype)
+
+
+class Heir(OtherSpelling):
+    pass
+
+
+class OtherMethod(GemmaRMSNorm):
+    def _norm(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.abs().mean(-1, keepdim=True) + self.eps)
+
+
+def test_other_spellings_are_recognised() -> None:
+    torch.manual_seed(6)
+    for norm in (OtherSpelling, Heir):
+        module = norm()
+        assert options_of(norm) == "before_weight"
+        x = torch.randn(7, 64)
+        assert is_near(ours(module, x), module(x), F32, 64)
+        assert not is_near(rms_norm(x, module.weight, 1e-3), module(x), F32, 64)  # its own eps
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [OtherWeight, OtherMean, OtherRounding, OtherInputs, Statement, Condition, OtherMethod],
+    ids=lambda norm: norm.__name__,
+)
+def test_other_arithmetic_is_left_alone(norm: type) -> None:
+    assert options_of(norm).startswith("left alone")
+
+
+def test_a_class_whose_forward_was_replaced_is_left_alone() -> None:
+    """Others change classes, too. What counts is the function that runs."""
+
+    class LambdaRMSNorm(LlamaRMSNorm):
+        pass
+
+    class WrappedRMSNorm(LlamaRMSNorm):
+        pass
+
+    wrap = functools.wraps(LlamaRMSNorm.forward)
+    setattr(LambdaRMSNorm, "forward", lambda self, x: x)
+    setattr(WrappedRMSNorm, "forward", wrap(lambda self, x: x))
+    report = rmsnorm.transformers.use(torch.nn.Sequential(LambdaRMSNorm(64), WrappedRMSNorm(64)))
+    assert [entry.name for entry in report.left_alone] == ["0", "1"]
+    assert not report.replaced
+
+
+# ------------------------------------------------------------------------------------- use()
+
+
+def test_report_undo_and_a_second_call() -> None:
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(LlamaRMSNorm(64), torch.nn.LayerNorm(64), GemmaRMSNorm(64))
+    model[2].forward = lambda x: x + 1
+    keys = list(model.state_dict())
+    report = rmsnorm.transformers.use(model)
+    text = str(report)
+    assert text == str(rmsnorm.transformers.use(model))
+    assert [(entry.name, entry.options) for entry in report.replaced] == [("0", "before_weight")]
+    assert [entry.name for entry in report.left_alone] == ["1", "2"]
+    assert "1 x LlamaRMSNorm: before_weight" in text
+    assert "2 (GemmaRMSNorm): its forward() has been replaced already" in text
+    assert list(model.state_dict()) == keys
+    report.undo()
+    assert "forward" not in vars(model[0])
+    assert "forward" in vars(model[2])
+
+
+def test_hooks_run() -> None:
+    module = LlamaRMSNorm(64)
+    seen = []
+    module.register_forward_hook(lambda module, inputs, y: seen.append(y))
+    rmsnorm.transformers.use(module)
+    y = module(torch.ones(2, 64))
+    assert len(seen) == 1 and seen[0] is y
+
+
+def test_a_copy_has_its_own_weight() -> None:
+    module = LlamaRMSNorm(64)
+    rmsnorm.transformers.use(module)
+    copied = copy.deepcopy(module)
+    copied.weight.data.fill_(3)
+    x = torch.randn(2, 64)
+    assert torch.equal(copied(x), 3 * module(x))
+
+
+def test_the_class_computes_what_the_library_does_not_take() -> None:
+    torch.manual_seed(8)
+    x = torch.randn(4, 64)
+    for inputs, change in (
+        ((x.double(),), lambda module: module.double()),
+        ((x.to("meta"),), lambda module: module.to("meta")),
+        ((x,), lambda module: setattr(module, "weight", torch.nn.Parameter(torch.rand(1)))),
+    ):
+        module = LlamaRMSNorm(64)
+        change(module)
+        expected = module(*inputs)
+        rmsnorm.transformers.use(module)
+        y = module(*inputs)
+        assert (y.dtype, y.shape, y.device) == (expected.dtype, expected.shape, expected.device)
+        assert y.device.type == "meta" or torch.equal(y, expected)
+    module = LlamaRMSNorm(64)
+    rmsnorm.transformers.use(module)
+    assert module(hidden_states=x).shape == x.shape
+    with pytest.raises(TypeError):
+        module(x, x)
+    with pytest.raises(TypeError):
+        module()
+
+
+# ------------------------------------------------------------------------------------ models
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+DENSE = SIZES | {"intermediate_size": 96, "num_key_value_heads": 2}
+
+
+def make_models() -> dict[str, tuple[Any, int]]:
+    """Configurations of tiny models, and how many norms each has."""
+    return {
+        "Llama": (transformers.LlamaConfig(**DENSE), 5),
+        "Gemma3": (transformers.Gemma3TextConfig(**DENSE, head_dim=16), 13),
+        "Olmo2": (transformers.Olmo2Config(**DENSE), 9),
+        "Qwen3Next": (
+            transformers.Qwen3NextConfig(
+                **DENSE,
+                head_dim=16,
+                linear_num_key_heads=2,
+                linear_num_value_heads=4,
+                linear_key_head_dim=16,
+                linear_value_head_dim=16,
+                num_experts=4,
+                num_experts_per_tok=2,
+                moe_intermediate_size=32,
+                shared_expert_intermediate_size=32,
+                layer_types=["linear_attention", "full_attention"],
+            ),
+            8,
+        ),
+        "Mamba2": (
+            transformers.Mamba2Config(
+                vocab_size=128,
+                hidden_size=64,
+                num_hidden_layers=2,
+                num_heads=8,
+                head_dim=16,
+                state_size=16,
+                n_groups=2,
+                chunk_size=8,
+                bos_token_id=0,
+                eos_token_id=1,
+            ),
+            5,
+        ),
+        "DeepseekV4": (
+            transformers.DeepseekV4Config(
+                **SIZES,
+                moe_intermediate_size=32,
+                head_dim=32,
+                partial_rotary_factor=0.5,
+                q_lora_rank=32,
+                o_lora_rank=16,
+                o_groups=2,
+                n_routed_experts=4,
+                num_experts_per_tok=2,
+                index_n_heads=2,
+                index_head_dim=16,
+                index_topk=8,
+            ),
+            18,
+        ),
+        "T5": (
+            transformers.T5Config(
+                vocab_size=128, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4
+            ),
+            12,
+        ),
+    }
+
+
+def make_model(name: str, dtype: torch.dtype) -> Any:
+    """A model with random weights, and weights of norms that are not all ones."""
+    torch.manual_seed(9)
+    config, _ = make_models()[name]
+    if name == "T5":
+        make: Any = transformers.T5ForConditionalGeneration
+    else:
+        make = transformers.AutoModelForCausalLM.from_config
+    model = make(config)
+    for module in model.modules():
+        if "Norm" in type(module).__name__:
+            for parameter in module.parameters(recurse=False):
+                parameter.data += torch.randn(parameter.shape) * 0.3
+    return model.eval().to(dtype)
+
+
+def logits_of(model: Any) -> Tensor:
+    ids = torch.arange(48).reshape(2, 24) % 128
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    with torch.no_grad():
+        logits: Tensor = model(ids, **more).logits
+    return logits
+
+
+@pytest.mark.parametrize("name", list(make_models()))
+def test_logits_in_f32(name: str) -> None:
+    model = make_model(name, F32)
+    before = logits_of(model)
+    report = rmsnorm.transformers.use(model)
+    assert len(report.replaced) == make_models()[name][1], str(report)
+    assert not [entry for entry in report.left_alone if "RMSNorm" in type(entry.module).__name__]
+    after = logits_of(model)
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-5 * before.abs().max().item())
+    report.undo()
+    assert torch.equal(logits_of(model), before)
+
+
+OTHER_ORDER = {"before_weight": "after_weight", "after_weight": "before_weight"}
+
+
+@pytest.mark.parametrize("name", list(make_models()))
+def test_logits_in_bf16(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly no element of a norm is rounded differently; with another order, many are.
+
+    Independent roundings add up like a random walk, so a tenth of the difference means that a
+    hundredth of the elements differs. On most CPUs no logit differs.
+    """
+
+    def other(*inputs: Any, rounding: str = "after_weight", **options: Any) -> Tensor:
+        return rms_norm(*inputs, rounding=OTHER_ORDER.get(rounding, "after_weight"), **options)
+
+    model = make_model(name, BF16)
+    before = logits_of(model)
+    rmsnorm.transformers.use(model)
+    after = logits_of(model)
+    monkeypatch.setattr(rmsnorm.transformers, "rms_norm", other)
+    wrong = logits_of(model)
+    assert after.dtype == before.dtype
+    difference = (after - before).float().square().mean().sqrt()
+    assert difference < (wrong - before).float().square().mean().sqrt() / 10
+
+
+def test_a_compiled_model() -> None:
+    model = make_model("Llama", F32)
+    before = logits_of(model)
+    rmsnorm.transformers.use(model)
+    after = logits_of(torch.compile(model, fullgraph=True))
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
+
+
+def test_training_a_model() -> None:
+    """Gradients of all weights, beside those of transformers."""
+    gradients = []
+    for replace in (False, True):
+        model = make_model("Gemma3", F32).train()
+        if replace:
+            rmsnorm.transformers.use(model)
+        ids = torch.arange(48).reshape(2, 24) % 128
+        model(ids, labels=ids).loss.backward()
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+# ----------------------------------------------------------------------------------- kernels
+
+LAYERS = ("RMSNorm", "RMSNormGated", "RMSNormZeroCentered")
+
+
+def name_layers(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names the layers of a model's classes as their decorators do.
+
+    transformers ignores the decorators where it finds another version of kernels than it wants.
+    """
+    for norm in {type(module) for module in model.modules()}:
+        if hasattr(norm, "kernel_layer_name"):
+            continue
+        try:
+            name = re.search(r'use_kernel_forward_from_hub\("(\w+)"\)', inspect.getsource(norm))
+        except (OSError, TypeError):
+            continue
+        if name is not None and name[1] in LAYERS:
+            monkeypatch.setattr(norm, "kernel_layer_name", name[1], raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), {"Llama": 5, "Olmo2": 9, "Qwen3Next": 1, "DeepseekV4": 11}.items()
+)
+def test_kernels(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer name stands for three rounding orders, and each class keeps its own."""
+    expected_model = make_model(name, BF16)
+    rmsnorm.transformers.use(expected_model)
+    expected = logits_of(expected_model)
+
+    model = make_model(name, BF16)
+    name_layers(model, monkeypatch)
+    mapping = {
+        layer: {"cpu": kernels.LocalLayerRepository(rmsnorm.transformers.KERNELS, layer_name=layer)}
+        for layer in LAYERS
+    }
+    with kernels.use_kernel_mapping(mapping):
+        kernels.kernelize(model, device="cpu", mode=kernels.Mode.INFERENCE)
+    layers = [
+        module
+        for module in model.modules()
+        if "forward" in vars(module) and module.forward.__module__ == "rmsnorm_1.layers"
+    ]
+    assert len(layers) == count
+    # Some classes have no layer name. use() replaces those and leaves the others to kernels.
+    left_alone = rmsnorm.transformers.use(model).left_alone
+    assert [entry.module for entry in left_alone] == layers
+    for layer in layers:
+        monkeypatch.setattr(type(layer), "forward", unittest.mock.Mock(side_effect=AssertionError))
+    assert torch.equal(logits_of(model), expected)
+
+
+def test_a_kernels_layer_of_an_unknown_class() -> None:
+    x = torch.randn(3, 64)
+    module = OtherMean()
+    assert torch.equal(rmsnorm.transformers.norm(module, x), module(x))
+
+
+# --------------------------------------------------------------------------------------- page
+
+
+def worst_of(norm: type) -> tuple[float, float]:
+    """The worst difference in ulp in f32, and the share of bf16 elements that differ."""
+    torch.manual_seed(10)
+    worst, share = 0.0, 0.0
+    for d, dtype in itertools.product((64, 1000), (F32, BF16)):
+        x = torch.randn(64, d).to(dtype)
+        for module, inputs in itertools.product(make_all(norm, d, dtype), inputs_of(norm, x)):
+            difference = ulps(ours(module, *inputs), module(*inputs))
+            if dtype == F32:
+                worst = max(worst, difference.max().item())
+            else:
+                share = max(share, (difference > 0).float().mean().item())
+    return worst, share
+
+
+def kinds() -> dict[str, list[type]]:
+    """The known classes by their options, the most common options first."""
+    by_options: dict[str, list[type]] = {}
+    for norm in known_classes():
+        by_options.setdefault(options_of(norm), []).append(norm)
+    return dict(sorted(by_options.items(), key=lambda item: -len(item[1])))
+
+
+def names_of(norms: list[type]) -> str:
+    return textwrap.fill(", ".join(sorted({norm.__name__ for norm in norms})), 128)
+
+
+def models_of(norms: list[type]) -> int:
+    return len({norm.__module__ for norm in norms})
+
+
+def page() -> str:
+    """The page with the table, measured here."""
+    rows, lists = [], []
+    for options, norms in kinds().items():
+        worst = [worst_of(norm) for norm in norms]
+        ulp, share = max(w for w, _ in worst), max(s for _, s in worst)
+        counts = f"{len(norms)} | {models_of(norms)}"
+        rows.append(f"| {options} | {counts} | {ulp:.0f} | {share * 1e6:.0f} |")
+        lists.append(f"**{options}**\n\n{names_of(norms)}\n")
+    left_alone = [
+        f"- `{norm.__name__}`: {options_of(norm).removeprefix('left alone: ')}"
+        for norm in unknown_classes()
+    ]
+    return PAGE_TEXT.format(
+        transformers=transformers.__version__,
+        torch=torch.__version__.split("+")[0],
+        rows="\n".join(rows),
+        lists="\n".join(lists),
+        left_alone="\n".join(left_alone),
+    )
+
+
+PAGE_TEXT = """<!-- SPDX-License-Identifier: Apache-2.0 -->
+<!-- Written by test/python/test_transformers.py, which also checks it. -->
+# Norms of transformers
+
+`rmsnorm.transformers.use(model)` replaces the norms below in a model of Hugging Face's
+transformers, each with the rounding order of its class. This page is for transformers
+{transformers}.
+
+The words in the first column are options of [Forward](forward.md#the-names-of-options). Gates and
+groups are those of the [gated norm](gated_norm.md). "In the type of the weight" means that the
+normalised value is rounded to the type of the weight, as T5 does.
+
+The other columns give the number of classes and of model files with them, and what differs from
+transformers' own modules on random rows of 64 and 1000 elements: the worst difference in f32, in
+ulp, and the number of elements in a million that differ in bf16, where x and the weight have the
+same type. They were measured with PyTorch {torch} and depend on the CPU, because PyTorch adds
+squares in an order that depends on it.
+
+| options | classes | models | f32: worst ulp | bf16: differ, per million |
+|---|---|---|---|---|
+{rows}
+
+A class is recognised by the formula that its `forward()` computes, so a class of your own that
+computes the same is replaced, too. A class with other arithmetic is left alone.
+
+## Classes
+
+{lists}
+## Left alone
+
+Classes of transformers with `RMSNorm` or `L2Norm` in their names that `use()` leaves alone, and
+why. `r` is the inverse RMS of x, and `as_x` rounds to the type of x:
+
+{left_alone}
+"""
+
+
+def test_page_is_current() -> None:
+    """The page has this version's classes, and no figure beyond the bounds."""
+    text = PAGE.read_text()
+    if f"\n{transformers.__version__}.\n" not in text:
+        pytest.skip(f"the page is not for transformers {transformers.__version__}")
+    for options, norms in kinds().items():
+        row = re.escape(f"| {options} | {len(norms)} | {models_of(norms)} |")
+        match = re.search(rf"^{row} (\d+) \| (\d+) \|$", text, re.MULTILINE)
+        assert match, options
+        assert int(match[1]) <= bound(1000)
+        assert int(match[2]) <= 1e6 * share_bound(BF16, 1000)
+        assert f"**{options}**\n\n{names_of(norms)}\n" in text
+    for norm in unknown_classes():
+        assert f"- `{norm.__name__}`: {options_of(norm).removeprefix('left alone: ')}" in text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
