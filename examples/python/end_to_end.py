@@ -100,7 +100,11 @@ def tasks_of(model):
         if hasattr(cache, "crop"):
             cache.crop(64)
 
-    return {"decode, 1 token": decode, "prefill, 512 tokens": prefill, "training, 512 tokens": train}
+    return {
+        "decode, 1 token": decode,
+        "prefill, 512 tokens": prefill,
+        "training, 512 tokens": train,
+    }
 
 
 def time_in_turn(tasks, seconds):

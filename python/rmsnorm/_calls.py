@@ -162,9 +162,7 @@ def c_options(**values: Any) -> Any:
 def c_context(threads: int = 0, target: str | None = None) -> Any:
     """Returns a reference to rmsnorm_context."""
     name = None if target is None else target.encode()
-    return byref(
-        _library.Context(size=sizeof(_library.Context), threads=threads, target=name)
-    )
+    return byref(_library.Context(size=sizeof(_library.Context), threads=threads, target=name))
 
 
 class Frame:
@@ -276,9 +274,7 @@ def backward(**arguments: Unpack[BackwardArguments]) -> None:
     output of that name, and saves time. The comment on rmsnorm_backward() in rmsnorm.h has the
     formulas. Errors and threads are as in forward().
     """
-    operands, options, context, rest = split(
-        arguments, BACKWARD, _OPTIONS, _CONTEXT, ("add_to",)
-    )
+    operands, options, context, rest = split(arguments, BACKWARD, _OPTIONS, _CONTEXT, ("add_to",))
     struct, owners = local.frame.fill(operands, rest.get("add_to", ()))
     status = c.rmsnorm_backward(struct, c_options(**options), c_context(**context))
     del owners

@@ -78,8 +78,6 @@ class Call(ctypes.Structure):
     ]
 
 
-
-
 def path_of(name: str) -> Path:
     """Returns the path of a shared library of the package, where meson-python puts it."""
     ending = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")

@@ -287,9 +287,7 @@ def _no_weight(module: Any, eps: float, x: Tensor) -> Tensor:
     return rms_norm(x, None, eps)
 
 
-@_computes(
-    "after_weight, or no weight", "as_x(n * f32(self.weight) if self.with_scale else n)"
-)
+@_computes("after_weight, or no weight", "as_x(n * f32(self.weight) if self.with_scale else n)")
 def _optional_weight(module: Any, eps: float, x: Tensor) -> Tensor:
     return rms_norm(x, module.weight if module.with_scale else None, eps)
 
@@ -320,9 +318,7 @@ def _type_of_weight(module: Any, eps: float, x: Tensor) -> Tensor:
     "before_weight, gate after, rounded",
     "as_x(self.weight * as_x(n) * ACT2FN[self.activation](f32(gate)))",
 )
-def _rounded_gate(
-    module: Any, eps: float, x: Tensor, gate: Tensor | None = None
-) -> Tensor | None:
+def _rounded_gate(module: Any, eps: float, x: Tensor, gate: Tensor | None = None) -> Tensor | None:
     if gate is None or module.activation not in ("silu", "sigmoid"):
         return None
     # The product with the weight is rounded to its own type, and f32 rounds nothing.
@@ -365,9 +361,7 @@ _NORMED = f"({_GROUPS} * rsqrt(mean_square({_GROUPS}) + eps))"
     "before_weight, gate before, groups",
     f"self.weight * as_x({_NORMED}.view(*{_GATED}.shape[:-1], {_COUNT} * self.group_size))",
 )
-def _gated_groups(
-    module: Any, eps: float, x: Tensor, gate: Tensor | None = None
-) -> Tensor:
+def _gated_groups(module: Any, eps: float, x: Tensor, gate: Tensor | None = None) -> Tensor:
     rows = _groups(x, module.group_size)
     if gate is None:
         n = rms_norm(rows, None, eps)

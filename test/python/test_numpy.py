@@ -12,6 +12,7 @@ import weakref
 
 import ml_dtypes
 import numpy as np
+import pages
 import pytest
 
 import rmsnorm
@@ -368,9 +369,7 @@ def test_the_structs_are_those_of_the_library():
     """The library refuses fields that it does not know, and says which size it knows."""
     c = _library.c
     x = normal(1, 4)
-    view = ctypes.pointer(
-        _library.View(x.ctypes.data, _library.F32, 2, (1, 4), (4, 1))
-    )
+    view = ctypes.pointer(_library.View(x.ctypes.data, _library.F32, 2, (1, 4), (4, 1)))
     address = ctypes.addressof(view.contents)
     operands = _library.Operands(ctypes.sizeof(_library.Operands), x=address, y=address)
     options = _library.Options(ctypes.sizeof(_library.Options), eps=1e-5)
@@ -393,3 +392,23 @@ def test_importing_takes_numpy_alone():
     code = "import rmsnorm, sys; print(*(m for m in ('torch', 'ml_dtypes') if m in sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, "\n", "")
+
+
+@pytest.mark.parametrize("block", pages.blocks())
+def test_programs_of_the_pages(block, capsys):
+    d, bf16 = 4096, ml_dtypes.bfloat16
+    names = {name: normal(2, d) for name in ("x", "stream", "z")}
+    names |= {"weight": normal(d), "rmsnorm": rmsnorm, "numpy": np}
+    names |= {"q": np.empty((2, d), np.int8), "scale": np.empty(2, np.float32)}
+    if "RMSNorm(" in block or "norm.bind" in block:
+        names |= {name: normal(2, d, dtype=bf16) for name in ("x", "y", "dy", "dx")}
+        names |= {"weight": normal(d, dtype=bf16), "dw": np.empty(d, np.float32)}
+        names["norm"] = rmsnorm.RMSNorm(d)
+    exec(block, names)
+    printed = capsys.readouterr().out
+    if "print(" in block:  # the comment says what is printed
+        expected = pages.numbers_of(block.split("#", 1)[1])
+        assert len(expected) == 8
+        assert np.allclose(pages.numbers_of(printed), expected, atol=0.005)
+    if "step()" in block:
+        assert (names["y"] == rmsnorm.rms_norm(names["x"])).all()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 import torch
 import torch.nn.functional as F
@@ -936,3 +937,15 @@ def test_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
     with pytest.raises(ImportError, match="needs PyTorch 2.10 or newer, and this is 2.9.1"):
         load()
+
+
+@pytest.mark.parametrize("block", pages.blocks("torch"))
+def test_programs_of_the_page(block: str) -> None:
+    x, stream, gate, weight = normal(2, 64), normal(2, 64), normal(2, 64), normal(64)
+    names: dict[str, Any] = {"torch": torch, "rmsnorm": rmsnorm, "x": x, "stream": stream}
+    names |= {"gate": gate, "weight": weight, "q": x.clone(), "k": x.clone()}
+    names |= {"q_weight": weight, "k_weight": weight}
+    exec(block, names)
+    if "run_rmsnorm" in names:
+        y = names["run_rmsnorm"](64, 1e-5, weight, x)
+        assert_bits(y, rt.rms_norm(x, weight, 1e-5))

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python programs in the README and in doc/python.md."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "doc/python.md")
+# The blocks of other packages have these words.
+OTHERS = ("torch", "transformers", "kernels", "jax")
+
+
+def blocks(word=None):
+    """Returns the blocks that hold a word, or those for NumPy alone."""
+    found = []
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            words = [other for other in OTHERS if f"rmsnorm.{other}" in block]
+            if words == ([word] if word else []):
+                found.append(block)
+    assert found
+    return found
+
+
+def numbers_of(text):
+    """Returns the decimal numbers in a text."""
+    return [float(number) for number in re.findall(r"\d+\.\d*", text)]
