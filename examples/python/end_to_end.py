@@ -4,7 +4,7 @@
     python end_to_end.py --model llama --size large --dtype bfloat16
     python end_to_end.py --model gemma3 --size tiny --dtype float32 --compile
 
-For one token of decoding, for a prefill of 512 tokens, and for a training step (the forward and the
+For 16 tokens of decoding, for a prefill of 512 tokens, and for a training step (the forward and the
 backward pass) on 512 tokens, it prints the share of the norms as PyTorch's profiler sees it, the
 median time before and after rmsnorm.transformers.use(), and the ratio of the two. Both models share
 their weights, and take turns. It also prints whether greedy decoding chooses the same tokens.
@@ -22,6 +22,7 @@ import transformers
 import rmsnorm.transformers
 
 TOKENS = 512
+STEPS = 16
 SIZES = {
     "tiny": {
         "hidden_size": 256,
@@ -94,16 +95,16 @@ def tasks_of(model):
     with torch.no_grad():
         cache = model(tokens[:, :64], use_cache=True).past_key_values
 
-    def decode():  # another token behind the first 64, which the next call takes off again
+    def decode():
+        past = copy.deepcopy(cache)
         with torch.no_grad():
-            model(tokens[:, :1], past_key_values=cache, use_cache=True)
-        if hasattr(cache, "crop"):
-            cache.crop(64)
+            for _ in range(STEPS):
+                model(tokens[:, :1], past_key_values=past, use_cache=True)
 
     return {
-        "decode, 1 token": decode,
-        "prefill, 512 tokens": prefill,
-        "training, 512 tokens": train,
+        f"decoding {STEPS} tokens": decode,
+        f"prefill of {TOKENS} tokens": prefill,
+        f"training on {TOKENS} tokens": train,
     }
 
 
@@ -160,7 +161,7 @@ def main():
     texts = [m.generate(prompt, max_new_tokens=64, do_sample=False)[0].tolist() for m in models]
     if options.compile:
         for model in models:
-            model.compile(dynamic=False)
+            model.compile()
         tasks = [tasks_of(model) for model in models]
 
     print(f"| {options.model}, {options.size}, {options.dtype} | norms | before | after | ratio |")
