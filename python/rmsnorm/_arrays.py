@@ -85,7 +85,7 @@ def _layout(dtype: int, shape: Iterable[int], stride: Iterable[int]) -> bytes:
     """Returns the bytes of a view that follow its address."""
     shape, stride = tuple(shape), list(stride)
     if shape and (shape[-1] == 1 or 0 in shape):
-        stride[-1] = 1  # libraries leave a stride undefined that nothing is reached by
+        stride[-1] = 1  # a stride that leads to no other element is arbitrary
     if len(shape) > _library.MAX_DIMS:
         raise ValueError(f"{len(shape)} dimensions; at most {_library.MAX_DIMS} are possible")
     return bytes(View(None, dtype, len(shape), shape, tuple(stride)))[View.dtype.offset :]

@@ -145,8 +145,8 @@ _ADD_TO = {"dx": 1, "dw": 2, "db": 4}
 
 
 @lru_cache(maxsize=256)
-def c_options(**values: Any) -> Any:
-    """Returns a reference to rmsnorm_options."""
+def c_options(**values: Any) -> _library.Options:
+    """Returns the struct of the options. Callers share it and do not change it."""
     options = _library.Options(size=sizeof(_library.Options), eps=1e-5)
     for name, value in values.items():
         if name in _NUMBERS:
@@ -155,14 +155,14 @@ def c_options(**values: Any) -> Any:
         if value not in _WORDS[name]:
             raise ValueError(f"{name}: {value!r}; possible are {', '.join(_WORDS[name])}")
         setattr(options, name, _WORDS[name].index(value))
-    return byref(options)
+    return options
 
 
 @lru_cache(maxsize=256)
-def c_context(threads: int = 0, target: str | None = None) -> Any:
-    """Returns a reference to rmsnorm_context."""
+def c_context(threads: int = 0, target: str | None = None) -> _library.Context:
+    """Returns the struct of the context. Callers share it and do not change it."""
     name = None if target is None else target.encode()
-    return byref(_library.Context(size=sizeof(_library.Context), threads=threads, target=name))
+    return _library.Context(size=sizeof(_library.Context), threads=threads, target=name)
 
 
 class Frame:
@@ -172,10 +172,12 @@ class Frame:
         self._views = (View * len(_library.OPERANDS))()
         self._bytes = memoryview(self._views).cast("B")
         self._addresses = self._bytes.cast("P")
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self._known: dict[tuple[str, ...], _library.Operands] = {}
 
-    def fill(self, arrays: Mapping[str, Any], add_to: Iterable[str] = ()) -> tuple[Any, list[Any]]:
-        """Returns a reference to rmsnorm_operands, and what must live as long as the call."""
+    def fill(
+        self, arrays: Mapping[str, Any], add_to: Iterable[str] = ()
+    ) -> tuple[_library.Operands, list[Any]]:
+        """Returns the struct of the operands, and what must live as long as the call."""
         owners = []
         names = []
         for name, array in arrays.items():
@@ -194,7 +196,7 @@ class Frame:
             operands = self._known[key] = self._operands(names, add_to)
         return operands, owners
 
-    def _operands(self, names: list[str], add_to: Iterable[str]) -> Any:
+    def _operands(self, names: list[str], add_to: Iterable[str]) -> _library.Operands:
         operands = _library.Operands(size=sizeof(_library.Operands))
         for name in add_to:
             if name not in _ADD_TO:
@@ -203,7 +205,7 @@ class Frame:
         for name in names:
             view = self._views[_library.OPERANDS.index(name)]
             setattr(operands, name, ctypes.addressof(view))
-        return byref(operands)
+        return operands
 
 
 class _Local(threading.local):
@@ -233,22 +235,22 @@ BACKWARD = BackwardOperands.__optional_keys__ - {"add_to"}
 
 
 def forward(**arguments: Unpack[ForwardArguments]) -> None:
-    """Computes y = RMSNorm(x) * (weight_offset + weight) + bias, row by row, and what else is asked
-    for: forward(x=x, weight=weight, y=y, rstd=rstd, eps=1e-6).
+    """Computes y = RMSNorm(x) * (weight_offset + weight) + bias for each row of x, and every other
+    output that is given: forward(x=x, weight=weight, y=y, rstd=rstd, eps=1e-6).
 
     Operands are arrays of NumPy, or of any library that offers its memory on the CPU by DLPack, with
     any strides as long as the elements of a row are neighbours. Outputs are written where they are;
     nothing is allocated or copied. The table of rmsnorm_operands in rmsnorm.h has the shape of each
     operand and says which go together; the comment on rmsnorm_forward() has the formulas and their
-    sources. float32, float16 and bfloat16 (ml_dtypes) mix freely. Two exceptions are that rstd and
-    scale are float32, q and zero are int8; sums and sums_out are float64.
+    sources. float32, float16 and bfloat16 (of ml_dtypes) mix freely, except that rstd and scale are
+    float32, q and zero int8, sums and sums_out float64, and residual_out has the type of residual.
 
     y may be x, and residual_out may be residual. Other outputs share no memory with an operand.
 
     Several threads may call at once. The call releases the interpreter's lock.
 
-    Raises ValueError with the library's message, and then has written nothing; TypeError for what is
-    no array, and for an unknown argument.
+    A refused call raises ValueError with the library's message, and has written nothing. An argument
+    that is no array, or has an unknown name, raises TypeError.
     """
     operands, options, context = split(arguments, FORWARD, _OPTIONS, _CONTEXT)
     call_forward(operands, options, context)
@@ -295,13 +297,13 @@ def forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> N
         try:
             operands, options = split(call, FORWARD, _OPTIONS)
             frame = Frame()
-            reference, owners = frame.fill(operands)
+            filled, owners = frame.fill(operands)
             chosen = c_options(**options)
         except (TypeError, ValueError) as error:
             raise type(error)(f"calls[{index}]: {error}") from None
-        struct.operands = ctypes.pointer(reference._obj)
-        struct.options = ctypes.pointer(chosen._obj)
-        kept.append((frame, owners, chosen))
+        struct.operands = ctypes.pointer(filled)
+        struct.options = ctypes.pointer(chosen)
+        kept.append((frame, owners))
     (context_only,) = split(context, _CONTEXT)
     status = c.rmsnorm_forward_all(structs, len(calls), c_context(**context_only))
     del kept

@@ -47,7 +47,7 @@ def rms_norm(
         raise ValueError(f"weight: its shape is {columns.shape}, and the shape of x is {x.shape}")
     if not {x.dtype.name, columns.dtype.name} <= {"float32", "float16", "bfloat16"}:
         raise ValueError(f"x, weight: the types {x.dtype} and {columns.dtype} are not possible")
-    options = c_options(eps=eps, rounding=rounding, weight_offset=weight_offset)._obj
+    options = c_options(eps=eps, rounding=rounding, weight_offset=weight_offset)
 
     def call(outputs: Any, *inputs: jax.Array) -> Any:
         handler: Any = jax.ffi.ffi_call("rmsnorm", outputs, vmap_method="expand_dims")
