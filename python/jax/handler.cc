@@ -41,8 +41,8 @@ rmsnorm_view View(const Buffer& buffer, Buffer::Dimensions shape) {
   return view;
 }
 
-// Writes y, or with dy the gradients: dx takes the place of y, and dw follows. `bytes` are those of
-// the options.
+// Writes y, or with dy the gradients: dx takes the place of y, and dw follows. `bytes` hold the
+// options.
 ffi::Error Norm(ffi::ThreadPool pool, ffi::Span<const int32_t> bytes, Buffer x, Buffer weight,
                 ffi::RemainingArgs dy, ffi::Result<Buffer> y, ffi::RemainingRets dw) {
   const auto rows = y->dimensions();

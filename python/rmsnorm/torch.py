@@ -8,11 +8,11 @@
 
 A tensor x has any shape [..., d] and any strides. It is read where it lies; only a tensor whose
 last dimension is not contiguous is copied. The types are float32, float16 and bfloat16, in any
-combination. All arithmetic is in float32. Results are contiguous, as those of
-torch.nn.functional.rms_norm are. Work is spread over PyTorch's own threads, and their number
+combination. All arithmetic is in float32. Results are contiguous, like the
+results of torch.nn.functional.rms_norm. PyTorch's own threads share the rows, and their number
 changes no bit of y.
 
-The formulas are those of the C interface, rmsnorm/rmsnorm.h: with offset = weight_offset,
+The C interface, rmsnorm/rmsnorm.h, has the formulas: with offset = weight_offset,
 
     y_j = x_j / sqrt(sum_i(x_i^2) / d + eps) * (offset + weight_j)
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm as PyTorch operators on the CPU, in one binary for PyTorch 2.10 and every later version:
-// it uses nothing but LibTorch's stable ABI. python/rmsnorm/torch.py loads it and adds gradients,
-// shapes for torch.compile and vmap.
+// RMSNorm as PyTorch operators on the CPU. They use LibTorch's stable ABI alone, so one binary
+// serves PyTorch 2.10 and every later version. python/rmsnorm/torch.py loads it and adds gradients,
+// shapes for torch.compile, and vmap.
 //
 // The library reads tensors where they lie, with any strides, if the elements of a row are
-// neighbours. An operator copies an input without such rows. Results are contiguous, as those of
-// torch.nn.functional.rms_norm are. Rows are spread over PyTorch's own threads.
+// neighbours. An operator copies an input without such rows. Results are contiguous, like the
+// results of torch.nn.functional.rms_norm. PyTorch's own threads share the rows.
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -298,8 +298,8 @@ Tensor RmsNorm(Tensor x, OptionalTensor weight, double eps, int64_t rounding, do
   return y;
 }
 
-// The gradients of x and of the weight. dsum, a gradient of x from elsewhere, is added to that of
-// x. A gradient that is not wanted has no element.
+// Computes the gradients of x and of the weight. It adds dsum, a gradient of x from elsewhere, to
+// the gradient of x. A gradient that is not wanted has no element.
 std::tuple<Tensor, Tensor> RmsNormBackward(Tensor dy, Tensor x, OptionalTensor weight,
                                            OptionalTensor rstd, OptionalTensor dsum, bool wants_dx,
                                            bool wants_dw, double eps, double weight_offset,
@@ -459,7 +459,7 @@ void Guarded(StableIValue* stack, uint64_t inputs, uint64_t outputs) {
 struct Operator {
   const char* name;
   bool has_gradients;
-  const char* signature;  // the numbers of eps_placement, rounding and so on are those of rmsnorm.h
+  const char* signature;  // eps_placement, rounding and so on are numbers of rmsnorm.h
   Boxed* boxed;
 };
 

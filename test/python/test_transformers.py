@@ -797,7 +797,7 @@ transformers, each with the rounding order of its class. This page is for transf
 {transformers}.
 
 The words in the first column are options of [Forward](forward.md#the-names-of-options). Gates and
-groups are those of the [gated norm](gated_norm.md). "In the type of the weight" means that the
+groups work as on the page [gated norm](gated_norm.md). "In the type of the weight" means that the
 normalised value is rounded to the type of the weight, as T5 does.
 
 The other columns give the number of classes and of model files with them, and what differs from
