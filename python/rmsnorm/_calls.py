@@ -3,7 +3,7 @@
 
 import ctypes
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import byref, sizeof
 from functools import lru_cache
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -150,7 +150,7 @@ def c_options(**values: Any) -> _library.Options:
     options = _library.Options(size=sizeof(_library.Options), eps=1e-5)
     for name, value in values.items():
         if name in _NUMBERS:
-            setattr(options, name, value)
+            setattr(options, name, float(value))
             continue
         if value not in _WORDS[name]:
             raise ValueError(f"{name}: {value!r}; possible are {', '.join(_WORDS[name])}")
@@ -161,6 +161,8 @@ def c_options(**values: Any) -> _library.Options:
 @lru_cache(maxsize=256)
 def c_context(threads: int = 0, target: str | None = None) -> _library.Context:
     """Returns the struct of the context. Callers share it and do not change it."""
+    if not 0 <= threads < 2**31:
+        raise ValueError(f"threads: {threads}; possible are 0 and more, below 2^31")
     name = None if target is None else target.encode()
     return _library.Context(size=sizeof(_library.Context), threads=threads, target=name)
 
@@ -172,7 +174,7 @@ class Frame:
         self._views = (View * len(_library.OPERANDS))()
         self._bytes = memoryview(self._views).cast("B")
         self._addresses = self._bytes.cast("P")
-        self._known: dict[tuple[str, ...], _library.Operands] = {}
+        self._known: dict[tuple[tuple[str, ...], ...], _library.Operands] = {}
 
     def fill(
         self, arrays: Mapping[str, Any], add_to: Iterable[str] = ()
@@ -186,11 +188,13 @@ class Frame:
             index, rest, is_output = _SLOTS[name]
             try:
                 self._addresses[index], self._bytes[rest], owner = describe(array, is_output)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{name}: {error}") from None
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
             names.append(name)
             owners.append(owner)
-        key = (*names, *add_to)
+        key = (tuple(names), tuple(add_to))
         operands = self._known.get(key)
         if operands is None:
             operands = self._known[key] = self._operands(names, add_to)
@@ -210,10 +214,28 @@ class Frame:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.frame = Frame()
+        self.free: list[Frame] = []
 
 
-local = _Local()
+_local = _Local()
+
+
+def call(
+    function: Callable[..., int],
+    arrays: Mapping[str, Any],
+    *structs: ctypes.Structure | None,
+    add_to: Iterable[str] = (),
+) -> None:
+    """Calls a function of the library that takes operands, and then these structs."""
+    # A frame in use is not in the list, since a signal's handler may make a call during a call.
+    free = _local.free
+    frame = free.pop() if free else Frame()
+    operands, owners = frame.fill(arrays, add_to)
+    status = function(operands, *structs)
+    del owners
+    free.append(frame)
+    if status:
+        raise_error(status)
 
 
 def split(arguments: Mapping[str, Any], *kinds: Iterable[str]) -> list[dict[str, Any]]:
@@ -253,18 +275,7 @@ def forward(**arguments: Unpack[ForwardArguments]) -> None:
     that is no array, or has an unknown name, raises TypeError.
     """
     operands, options, context = split(arguments, FORWARD, _OPTIONS, _CONTEXT)
-    call_forward(operands, options, context)
-
-
-def call_forward(
-    operands: Mapping[str, Any], options: Mapping[str, Any], context: Mapping[str, Any]
-) -> None:
-    """forward() with its arguments sorted."""
-    struct, owners = local.frame.fill(operands)
-    status = c.rmsnorm_forward(struct, c_options(**options), c_context(**context))
-    del owners
-    if status:
-        raise_error(status)
+    call(c.rmsnorm_forward, operands, c_options(**options), c_context(**context))
 
 
 def backward(**arguments: Unpack[BackwardArguments]) -> None:
@@ -277,11 +288,8 @@ def backward(**arguments: Unpack[BackwardArguments]) -> None:
     formulas. Errors and threads are as in forward().
     """
     operands, options, context, rest = split(arguments, BACKWARD, _OPTIONS, _CONTEXT, ("add_to",))
-    struct, owners = local.frame.fill(operands, rest.get("add_to", ()))
-    status = c.rmsnorm_backward(struct, c_options(**options), c_context(**context))
-    del owners
-    if status:
-        raise_error(status)
+    structs = c_options(**options), c_context(**context)
+    call(c.rmsnorm_backward, operands, *structs, add_to=rest.get("add_to", ()))
 
 
 def forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> None:
@@ -299,8 +307,10 @@ def forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> N
             frame = Frame()
             filled, owners = frame.fill(operands)
             chosen = c_options(**options)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"calls[{index}]: {error}") from None
+        except TypeError as error:
+            raise TypeError(f"calls[{index}]: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"calls[{index}]: {error}") from None
         struct.operands = ctypes.pointer(filled)
         struct.options = ctypes.pointer(chosen)
         kept.append((frame, owners))
@@ -335,9 +345,10 @@ def rms_norm(
     operands = {"x": x, "weight": weight, "y": out}
     if arguments:
         others, options, context = split(arguments, OTHERS, _OPTIONS, _CONTEXT)
-        call_forward({**operands, **others}, {"eps": eps, **options}, context)
+        structs = c_options(eps=eps, **options), c_context(**context)
+        call(c.rmsnorm_forward, {**operands, **others}, *structs)
     else:
-        call_forward(operands, {"eps": eps}, {})
+        call(c.rmsnorm_forward, operands, c_options(eps=eps), c_context())
     return out
 
 

@@ -4,6 +4,7 @@
 import weakref
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_void_p
+from functools import partial
 from typing import Any, Unpack
 
 import numpy.typing as npt
@@ -46,6 +47,8 @@ class RMSNorm:
         if status:
             raise_error(status)
         self._module = module.value
+        self._forward = partial(c.rmsnorm_module_forward, self._module)
+        self._backward = partial(c.rmsnorm_module_backward, self._module)
         weakref.finalize(self, c.rmsnorm_module_destroy, self._module)
 
     def __repr__(self) -> str:
@@ -92,29 +95,18 @@ class RMSNorm:
         if operands:
             (others,) = split(operands, OTHERS)
             arrays.update(others)
-        self._forward(arrays)
+        _calls.call(self._forward, arrays, None)
         return out
 
     def forward(self, **operands: Unpack[ModuleOperands]) -> None:
         """rmsnorm.forward() with the weight and the options of this norm."""
         (arrays,) = split(operands, FORWARD)
-        self._forward(arrays)
-
-    def _forward(self, arrays: Mapping[str, Any]) -> None:
-        struct, owners = _calls.local.frame.fill(arrays)
-        status = c.rmsnorm_module_forward(self._module, struct, None)
-        del owners
-        if status:
-            raise_error(status)
+        _calls.call(self._forward, arrays, None)
 
     def backward(self, **operands: Unpack[ModuleBackwardOperands]) -> None:
         """rmsnorm.backward() with the weight and the options of this norm."""
         arrays, rest = split(operands, BACKWARD, ("add_to",))
-        struct, owners = _calls.local.frame.fill(arrays, rest.get("add_to", ()))
-        status = c.rmsnorm_module_backward(self._module, struct, None)
-        del owners
-        if status:
-            raise_error(status)
+        _calls.call(self._backward, arrays, None, add_to=rest.get("add_to", ()))
 
     def bind(self, **operands: Unpack[ModuleOperands]) -> Callable[[], None]:
         """Returns a function without arguments that makes this call of forward() on these arrays,

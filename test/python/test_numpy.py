@@ -70,6 +70,7 @@ def test_options():
     assert np.allclose(y, x / (rms + 0.5), rtol=bound(64), atol=0)
     assert (rmsnorm.rms_norm(x, eps=EPS) == rmsnorm.rms_norm(x, eps=EPS, divisor=64)).all()
     assert (rmsnorm.rms_norm(x) == rmsnorm.rms_norm(x, eps=1e-5)).all()
+    assert (rmsnorm.rms_norm(x) == rmsnorm.rms_norm(x, eps=np.float32(1e-5))).all()
     assert (rmsnorm.rms_norm(x) != rmsnorm.rms_norm(x, eps=1e-2)).any()
 
 
@@ -164,6 +165,32 @@ def test_gradients():
     assert np.allclose(db, dy.sum(0), atol=1e-5)
 
 
+def test_add_to_of_an_absent_gradient_is_ignored():
+    x, dy = normal(4, 96), normal(4, 96)
+    dx, dw, expected = np.empty_like(x), np.ones(96, np.float32), np.empty(96, np.float32)
+    weight = normal(96)
+    rmsnorm.backward(x=x, weight=weight, dy=dy, dw=expected)
+    rmsnorm.backward(x=x, weight=weight, dy=dy, dx=dx, add_to=("dw",))
+    rmsnorm.backward(x=x, weight=weight, dy=dy, dx=dx, dw=dw)
+    assert (dw == expected).all()
+
+
+def test_a_call_within_a_call():
+    """An array's own code runs in the middle of a call, and may call, too."""
+    x, other = normal(3, 64), normal(5, 32)
+
+    class Calling(Exported):
+        def __dlpack__(self, **arguments):
+            rmsnorm.rms_norm(other, eps=1)
+            return super().__dlpack__(**arguments)
+
+    weight = normal(64)
+    expected = rmsnorm.rms_norm(x, weight)
+    y = np.empty_like(x)
+    rmsnorm.forward(x=x, y=y, weight=Calling(weight))
+    assert (y == expected).all()
+
+
 def refused(match, error=ValueError):
     return pytest.raises(error, match=match)
 
@@ -195,6 +222,10 @@ def test_refusals_name_what_is_wrong():
         rmsnorm.rms_norm(x, [1.0] * 64)
     with refused("add_to: 'y'"):
         rmsnorm.backward(x=x, dy=x, dx=x, add_to=("y",))
+    with refused("threads: -1"):
+        rmsnorm.rms_norm(x, threads=-1)
+    with refused("threads: 4294967297"):
+        rmsnorm.rms_norm(x, threads=2**32 + 1)
     with refused("target"):
         rmsnorm.rms_norm(x, target="AVX9")
     fixed = x.copy()
