@@ -108,18 +108,20 @@ class RMSNorm:
         arrays, rest = split(operands, BACKWARD, ("add_to",))
         _calls.call(self._backward, arrays, None, add_to=rest.get("add_to", ()))
 
-    def bind(self, **operands: Unpack[ModuleOperands]) -> Callable[[], None]:
+    def bind(
+        self, x: Array, y: Array | None = None, **operands: Unpack[OtherOperands]
+    ) -> Callable[[], None]:
         """Returns a function without arguments that makes this call of forward() on these arrays,
         as often as it is called: for a loop that decodes token by token in fixed memory.
 
-            step = norm.bind(x=x, y=y)
+            step = norm.bind(x, y)
             step()  # reads x as it is now, and writes y
 
         The function keeps the norm and the arrays alive. One thread at a time may call it.
         """
-        (arrays,) = split(operands, FORWARD)
+        (others,) = split(operands, OTHERS)
         frame = Frame()
-        struct, owners = frame.fill(arrays)
+        struct, owners = frame.fill({"x": x, "y": y, **others})
         function, module = c.rmsnorm_module_forward, self._module
 
         def call() -> None:

@@ -284,11 +284,15 @@ def test_a_norm_takes_other_operands_and_has_gradients():
 def test_a_bound_call():
     norm = rmsnorm.RMSNorm(64)
     x, y = normal(1, 64), np.empty((1, 64), np.float32)
-    step = norm.bind(x=x, y=y)
+    step = norm.bind(x, y)
     for _ in range(2):
         x += 1
         step()
         assert (y == rmsnorm.rms_norm(x)).all()
+    total = np.empty_like(x)
+    norm.bind(x, y, residual=x, residual_out=total)()
+    assert (total == x + x).all()
+    step()
     # The call keeps everything that it needs alive, and lets go of it.
     alive = weakref.ref(norm)
     expected = y.copy()
