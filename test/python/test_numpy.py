@@ -385,6 +385,13 @@ def test_dlpack_refusals():
         rmsnorm.rms_norm(Exported(x, device=2), out=x)
     with refused("^x: elements of DLPack's type 0 with 32 bits"):
         rmsnorm.rms_norm(Exported(x.astype(np.int32)), out=x)
+
+
+@pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="NumPy 2.1 is the first to export them"
+)
+def test_read_only_dlpack():
+    x = normal(3, 64)
     fixed = x.copy()
     fixed.flags.writeable = False
     assert (rmsnorm.rms_norm(Exported(fixed)) == rmsnorm.rms_norm(x)).all()
