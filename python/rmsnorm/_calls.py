@@ -145,9 +145,9 @@ _ADD_TO = {"dx": 1, "dw": 2, "db": 4}
 
 
 @lru_cache(maxsize=256)
-def c_options(**values: Any) -> _library.Options:
+def c_options(eps: float = 1e-5, **values: Any) -> _library.Options:
     """Returns the struct of the options. Callers share it and do not change it."""
-    options = _library.Options(size=sizeof(_library.Options), eps=1e-5)
+    options = _library.Options(size=sizeof(_library.Options), eps=float(eps))
     for name, value in values.items():
         if name in _NUMBERS:
             setattr(options, name, float(value))
@@ -174,10 +174,10 @@ class Frame:
         self._views = (View * len(_library.OPERANDS))()
         self._bytes = memoryview(self._views).cast("B")
         self._addresses = self._bytes.cast("P")
-        self._known: dict[tuple[tuple[str, ...], ...], _library.Operands] = {}
+        self._known: dict[tuple[str, ...], _library.Operands] = {}
 
     def fill(
-        self, arrays: Mapping[str, Any], add_to: Iterable[str] = ()
+        self, arrays: Mapping[str, Any], add_to: Sequence[str] = ()
     ) -> tuple[_library.Operands, list[Any]]:
         """Returns the struct of the operands, and what must live as long as the call."""
         owners = []
@@ -194,10 +194,12 @@ class Frame:
                 raise ValueError(f"{name}: {error}") from None
             names.append(name)
             owners.append(owner)
-        key = (tuple(names), tuple(add_to))
+        if add_to:
+            return self._operands(names, add_to), owners
+        key = tuple(names)
         operands = self._known.get(key)
         if operands is None:
-            operands = self._known[key] = self._operands(names, add_to)
+            operands = self._known[key] = self._operands(names, ())
         return operands, owners
 
     def _operands(self, names: list[str], add_to: Iterable[str]) -> _library.Operands:
@@ -224,7 +226,7 @@ def call(
     function: Callable[..., int],
     arrays: Mapping[str, Any],
     *structs: ctypes.Structure | None,
-    add_to: Iterable[str] = (),
+    add_to: Sequence[str] = (),
 ) -> None:
     """Calls a function of the library that takes operands, and then these structs."""
     # A frame in use is not in the list, since a signal's handler may make a call during a call.
@@ -345,10 +347,10 @@ def rms_norm(
     operands = {"x": x, "weight": weight, "y": out}
     if arguments:
         others, options, context = split(arguments, OTHERS, _OPTIONS, _CONTEXT)
-        structs = c_options(eps=eps, **options), c_context(**context)
+        structs = c_options(eps, **options), c_context(**context)
         call(c.rmsnorm_forward, {**operands, **others}, *structs)
     else:
-        call(c.rmsnorm_forward, operands, c_options(eps=eps), c_context())
+        call(c.rmsnorm_forward, operands, c_options(eps), c_context())
     return out
 
 
