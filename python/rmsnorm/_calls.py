@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import _arrays, _library
 from ._arrays import Array, describe
-from ._library import View, c, raise_error
+from ._library import WORDS, View, c, raise_error
 
 
 class OtherOptions(TypedDict, total=False):
@@ -117,17 +117,8 @@ class GradientArguments(OtherOptions, Context, total=False):
     """The arguments of rms_norm_backward() that it does not name."""
 
 
-# The words of an option, in the order of the enumerators in rmsnorm.h, which begin at 0.
-_WORDS = {
-    "eps_placement": ("inside", "outside", "floor"),
-    "rounding": ("after_weight", "before_weight", "inverse"),
-    "residual_rounding": ("rounded", "unrounded"),
-    "activation": ("silu", "sigmoid"),
-    "gate_placement": ("after", "before"),
-    "gate_rounding": ("unrounded", "rounded"),
-}
 _NUMBERS = ("eps", "weight_offset", "divisor", "factor")
-_OPTIONS = frozenset(_WORDS).union(_NUMBERS)
+_OPTIONS = frozenset(WORDS).union(_NUMBERS)
 _CONTEXT = frozenset(("threads", "target"))
 
 # Where the view of an operand has its address, in units of an address; where the rest of the view
@@ -152,9 +143,9 @@ def c_options(eps: float = 1e-5, **values: Any) -> _library.Options:
         if name in _NUMBERS:
             setattr(options, name, float(value))
             continue
-        if value not in _WORDS[name]:
-            raise ValueError(f"{name}: {value!r}; possible are {', '.join(_WORDS[name])}")
-        setattr(options, name, _WORDS[name].index(value))
+        if value not in WORDS[name]:
+            raise ValueError(f"{name}: {value!r}; possible are {', '.join(WORDS[name])}")
+        setattr(options, name, WORDS[name][value])
     return options
 
 
@@ -222,7 +213,7 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def call(
+def call_library(
     function: Callable[..., int],
     arrays: Mapping[str, Any],
     *structs: ctypes.Structure | None,
@@ -277,7 +268,7 @@ def forward(**arguments: Unpack[ForwardArguments]) -> None:
     that is no array, or has an unknown name, raises TypeError.
     """
     operands, options, context = split(arguments, FORWARD, _OPTIONS, _CONTEXT)
-    call(c.rmsnorm_forward, operands, c_options(**options), c_context(**context))
+    call_library(c.rmsnorm_forward, operands, c_options(**options), c_context(**context))
 
 
 def backward(**arguments: Unpack[BackwardArguments]) -> None:
@@ -291,7 +282,7 @@ def backward(**arguments: Unpack[BackwardArguments]) -> None:
     """
     operands, options, context, rest = split(arguments, BACKWARD, _OPTIONS, _CONTEXT, ("add_to",))
     structs = c_options(**options), c_context(**context)
-    call(c.rmsnorm_backward, operands, *structs, add_to=rest.get("add_to", ()))
+    call_library(c.rmsnorm_backward, operands, *structs, add_to=rest.get("add_to", ()))
 
 
 def forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> None:
@@ -348,9 +339,9 @@ def rms_norm(
     if arguments:
         others, options, context = split(arguments, OTHERS, _OPTIONS, _CONTEXT)
         structs = c_options(eps, **options), c_context(**context)
-        call(c.rmsnorm_forward, {**operands, **others}, *structs)
+        call_library(c.rmsnorm_forward, {**operands, **others}, *structs)
     else:
-        call(c.rmsnorm_forward, operands, c_options(eps), c_context())
+        call_library(c.rmsnorm_forward, operands, c_options(eps), c_context())
     return out
 
 

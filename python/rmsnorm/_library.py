@@ -10,6 +10,16 @@ F32, F16, BF16, F64, I8 = 1, 2, 3, 4, 5
 MAX_DIMS = 8
 ERROR_MEMORY = 10
 
+# The words of each option that is an enumeration, with the numbers of rmsnorm.h.
+WORDS = {
+    "eps_placement": {"inside": 0, "outside": 1, "floor": 2},
+    "rounding": {"after_weight": 0, "before_weight": 1, "inverse": 2},
+    "residual_rounding": {"rounded": 0, "unrounded": 1},
+    "activation": {"silu": 0, "sigmoid": 1},
+    "gate_placement": {"after": 0, "before": 1},
+    "gate_rounding": {"unrounded": 0, "rounded": 1},
+}
+
 # The fields of rmsnorm_operands, in their order.
 INPUTS = ("x", "residual", "dy", "gate", "weight", "bias", "post_norm_weight", "sums")
 OUTPUTS = ("residual_out", "y", "q", "rstd", "sums_out", "scale", "zero", "dx", "dw", "db")

@@ -95,18 +95,18 @@ class RMSNorm:
         if operands:
             (others,) = split(operands, OTHERS)
             arrays.update(others)
-        _calls.call(self._forward, arrays, None)
+        _calls.call_library(self._forward, arrays, None)
         return out
 
     def forward(self, **operands: Unpack[ModuleOperands]) -> None:
         """rmsnorm.forward() with the weight and the options of this norm."""
         (arrays,) = split(operands, FORWARD)
-        _calls.call(self._forward, arrays, None)
+        _calls.call_library(self._forward, arrays, None)
 
     def backward(self, **operands: Unpack[ModuleBackwardOperands]) -> None:
         """rmsnorm.backward() with the weight and the options of this norm."""
         arrays, rest = split(operands, BACKWARD, ("add_to",))
-        _calls.call(self._backward, arrays, None, add_to=rest.get("add_to", ()))
+        _calls.call_library(self._backward, arrays, None, add_to=rest.get("add_to", ()))
 
     def bind(
         self, x: Array, y: Array | None = None, **operands: Unpack[OtherOperands]

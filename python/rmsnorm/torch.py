@@ -46,14 +46,14 @@ than 2.10, or where the operators are missing.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ._library import path_of
+from ._library import WORDS, path_of
 
 __all__ = ["RMSNorm", "fused_add_rms_norm", "fused_add_rms_norm_", "gated", "qk", "rms_norm"]
 
@@ -71,20 +71,12 @@ torch.ops.load_library(_PATH)  # type: ignore[no-untyped-call]
 _OPS = torch.ops.rmsnorm
 _LIBRARY: Any = torch.library.Library("rmsnorm", "FRAGMENT")  # type: ignore[no-untyped-call]
 
-# The numbers of the words in rmsnorm.h.
-_ROUNDING = {"after_weight": 0, "before_weight": 1, "inverse": 2}
-_EPS_PLACEMENT = {"inside": 0, "outside": 1, "floor": 2}
-_RESIDUAL_ROUNDING = {"rounded": 0, "unrounded": 1}
-_ACTIVATION = {"silu": 0, "sigmoid": 1}
-_GATE_PLACEMENT = {"after": 0, "before": 1}
-_GATE_ROUNDING = {"unrounded": 0, "rounded": 1}
 
-
-def _number(option: str, numbers: Mapping[str, int], word: str) -> int:
+def _number(option: str, word: str) -> int:
     try:
-        return numbers[word]
+        return WORDS[option][word]
     except KeyError:
-        words = ", ".join(numbers)
+        words = ", ".join(WORDS[option])
         raise ValueError(f"{option} is {word!r}; it must be one of {words}") from None
 
 
@@ -234,7 +226,7 @@ def _fused_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
     x, _, weight, ctx.eps, _, ctx.weight_offset, residual_rounding, _ = inputs
     _, residual_out, rstd = output
     ctx.x_dtype = x.dtype
-    ctx.has_rstd = residual_rounding == _RESIDUAL_ROUNDING["unrounded"]
+    ctx.has_rstd = residual_rounding == WORDS["residual_rounding"]["unrounded"]
     ctx.mark_non_differentiable(rstd)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(weight, residual_out, rstd)
@@ -270,13 +262,13 @@ def _gated_gradients(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
     wants_dx, wants_dgate, wants_dw = _wanted(ctx, 3)
     dy, z = dy.float(), gate.float()
     sigmoid = torch.sigmoid(z)
-    if ctx.activation == _ACTIVATION["silu"]:
+    if ctx.activation == WORDS["activation"]["silu"]:
         activated, slope = z * sigmoid, sigmoid * (1 + z * (1 - sigmoid))
     else:
         activated, slope = sigmoid, sigmoid * (1 - sigmoid)
     options = (ctx.eps, ctx.weight_offset)
     dx = dgate = None
-    if ctx.placement == _GATE_PLACEMENT["after"]:
+    if ctx.placement == WORDS["gate_placement"]["after"]:
         # y = m * act(z), where m is the norm of x
         dm = dy * activated
         wanted = (wants_dx, wants_dw)
@@ -351,8 +343,8 @@ def _result(x: Tensor, dtype: torch.dtype | None) -> Tensor:
     return x.new_empty(x.shape, dtype=dtype)
 
 
-def _nothing(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    return x.new_empty((0,), dtype=dtype)
+def _nothing(x: Tensor) -> Tensor:
+    return x.new_empty((0,))
 
 
 def _rms_norm_shapes(
@@ -396,7 +388,7 @@ def _fused_shapes(
     residual_rounding: int = 0,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    has_rstd = residual_rounding == _RESIDUAL_ROUNDING["unrounded"]
+    has_rstd = residual_rounding == WORDS["residual_rounding"]["unrounded"]
     rstd = x.new_empty(x.shape[:-1] if has_rstd else (0,), dtype=torch.float32)
     return _result(x, dtype), _result(residual, None), rstd
 
@@ -465,9 +457,9 @@ def rms_norm(
         x,
         weight,
         eps,
-        _number("rounding", _ROUNDING, rounding),
+        _number("rounding", rounding),
         weight_offset,
-        _number("eps_placement", _EPS_PLACEMENT, eps_placement),
+        _number("eps_placement", eps_placement),
         divisor,
         factor,
         dtype,
@@ -498,9 +490,9 @@ def fused_add_rms_norm(
         residual,
         weight,
         eps,
-        _number("rounding", _ROUNDING, rounding),
+        _number("rounding", rounding),
         weight_offset,
-        _number("residual_rounding", _RESIDUAL_ROUNDING, residual_rounding),
+        _number("residual_rounding", residual_rounding),
         dtype,
     )
     operator = _FUSED_ADD_RMS_NORM
@@ -529,9 +521,9 @@ def fused_add_rms_norm_(
         residual,
         weight,
         eps,
-        _number("rounding", _ROUNDING, rounding),
+        _number("rounding", rounding),
         weight_offset,
-        _number("residual_rounding", _RESIDUAL_ROUNDING, residual_rounding),
+        _number("residual_rounding", residual_rounding),
     )
 
 
@@ -558,11 +550,11 @@ def gated(
         gate,
         weight,
         eps,
-        _number("rounding", _ROUNDING, rounding),
+        _number("rounding", rounding),
         weight_offset,
-        _number("activation", _ACTIVATION, activation),
-        _number("gate_placement", _GATE_PLACEMENT, gate_placement),
-        _number("gate_rounding", _GATE_ROUNDING, gate_rounding),
+        _number("activation", activation),
+        _number("gate_placement", gate_placement),
+        _number("gate_rounding", gate_rounding),
         dtype,
     )
     call = _GATED.with_gradients if _is_recorded(x, gate, weight) else _GATED.no_grad
@@ -585,7 +577,7 @@ def qk(
     q and k are [..., d], with leading dimensions and d of their own. q_weight is [d] of q, and
     k_weight is [d] of k; either may be None. All four have gradients.
     """
-    number = _number("rounding", _ROUNDING, rounding)
+    number = _number("rounding", rounding)
     call = _QK.with_gradients if _is_recorded(q, k, q_weight, k_weight) else _QK.no_grad
     q_norm, k_norm = call(q, k, q_weight, k_weight, eps, number, weight_offset)
     return q_norm, k_norm
@@ -613,7 +605,7 @@ class RMSNorm(torch.nn.RMSNorm):
         rounding: str = "after_weight",
         weight_offset: float = 0.0,
     ) -> None:
-        _number("rounding", _ROUNDING, rounding)
+        _number("rounding", rounding)
         # The constructor of the class below resets the weight, which needs the offset.
         self.rounding = rounding
         self.weight_offset = weight_offset

@@ -435,7 +435,8 @@ def test_wanted_gradients_alone() -> None:
 
 
 def test_gradients_of_every_layout() -> None:
-    # A sum's gradient is one number with strides of 0; that of y.t() has columns for rows.
+    # The gradient of a sum is one number with strides of 0, and y.t() has a gradient with columns for
+    # rows.
     x, weight, other = normal(8, 64).requires_grad_(), normal(64).requires_grad_(), normal(64, 8)
     for loss, dy in (
         (rt.rms_norm(x, weight).sum(), torch.ones(8, 64)),
@@ -476,7 +477,7 @@ def test_gradients_of_fused_add(dtype: torch.dtype, residual_rounding: str) -> N
     total = (x.detach().float() + residual.detach().float()).to(dtype)
     dx, dw = expected_gradients(total, weight.detach(), dy, 1e-5)
     if residual_rounding == "unrounded":
-        # The inverse RMS is that of the unrounded sum, while x is the rounded one.
+        # The inverse RMS belongs to the unrounded sum, and x is the rounded sum.
         h = x.detach().double() + residual.detach().double()
         r = 1 / (h.square().mean(-1, keepdim=True) + 1e-5).sqrt()
         dw = ((dy.double() * total.double() * r).sum(0), dw[1])
@@ -816,7 +817,7 @@ def test_module_options() -> None:
     expected = rt.rms_norm(x, module.weight, 1e-6, rounding="before_weight", weight_offset=1.0)
     for same in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert_bits(same(x), expected)
-    # An eps of None is that of float32, as torch.nn.RMSNorm has it.
+    # Without an eps, torch.nn.RMSNorm takes the epsilon of float32.
     small = torch.full((1, 64), 2.0**-12)
     assert_bits(rt.RMSNorm(64)(small), torch.full((1, 64), (1 / (1 + 2)) ** 0.5))
     with pytest.raises(ValueError, match="rounding is 'late'"):

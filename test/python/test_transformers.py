@@ -800,10 +800,10 @@ The words in the first column are options of [Forward](forward.md#the-names-of-o
 groups work as on the page [gated norm](gated_norm.md). "In the type of the weight" means that the
 normalised value is rounded to the type of the weight, as T5 does.
 
-The other columns give the number of classes and of model files with them, and what differs from
-transformers' own modules on random rows of 64 and 1000 elements: the worst difference in f32, in
-ulp, and the number of elements in a million that differ in bf16, where x and the weight have the
-same type. They were measured with PyTorch {torch} and depend on the CPU, because PyTorch adds
+The next two columns count the classes, and the model files with them. The last two compare random
+rows of 64 and 1000 elements with transformers' own modules. They give the worst difference in f32,
+in ulp, and the number of elements in a million that differ in bf16. x and the weight have the same
+type. They were measured with PyTorch {torch} and depend on the CPU, because PyTorch adds
 squares in an order that depends on it.
 
 | options | classes | models | f32: worst ulp | bf16: differ, per million |
