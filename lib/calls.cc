@@ -65,8 +65,9 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
       if (operands.rows == 0) continue;
       PlanForward(calls[i], *place.kernels, bytes, scratch, plans[planned++]);
       rows += operands.rows;
-      picoseconds += PicosecondsOfForward(*place.kernels, operands[kX].dtype, operands.given,
-                                          operands.rows * operands.d);
+      picoseconds +=
+          PicosecondsOfForward(*place.kernels, operands[kX].dtype, operands.given | calls[i].own,
+                               operands.rows * operands.d);
     }
     if (planned == 0) return;
     RunPlans(environment, place.context, PartsOf(picoseconds, rows, place.context), plans, planned);

@@ -195,9 +195,9 @@ rmsnorm_status CheckTogether(OperandSet given) {
   return RMSNORM_OK;
 }
 
-// Finds the views, and checks which there are.
+// Finds the views, and checks which there are beside the module's own.
 rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_operands& given,
-                         bool own_weight, Operands& operands) {
+                         OperandSet own, Operands& operands) {
   operands.given = 0;
 #pragma GCC unroll 32
   for (int i = 0; i < kOperands; ++i) {
@@ -210,7 +210,7 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
   if (missing != 0) {
     return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", NameOfFirst(missing));
   }
-  const OperandSet alien = roles.absent & operands.given;
+  const OperandSet alien = roles.absent & (operands.given | own);
   if (alien != 0) {
     return Fail(RMSNORM_ERROR_OPERAND, "%s: rmsnorm_%s() does not take it", NameOfFirst(alien),
                 operation == Operation::kForward ? "forward" : "backward");
@@ -221,8 +221,9 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
     return Fail(RMSNORM_ERROR_OPERAND, "add_to: 0x%X holds an unknown flag; 0x%X has them all",
                 given.add_to, kKnown);
   }
-  if (own_weight && operands.Has(kWeight)) {
-    return Fail(RMSNORM_ERROR_OPERAND, "weight: the module has its own");
+  const OperandSet twice = own & operands.given;
+  if (twice != 0) {
+    return Fail(RMSNORM_ERROR_OPERAND, "%s: the module has its own", NameOfFirst(twice));
   }
   operands.outputs = roles.outputs & operands.given;
   if (operands.outputs == 0) {
@@ -231,7 +232,7 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
                     ? "y: the view is null; at least one output is needed"
                     : "dx: the view is null, and so are dw and db; one of them is needed");
   }
-  return CheckTogether(operands.given);
+  return CheckTogether(operands.given | own);
 }
 
 }  // namespace
@@ -262,7 +263,7 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& contex
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, bool own_weight,
+rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, OperandSet own,
                              Operands& operands) {
   if (given == nullptr) return Fail(RMSNORM_ERROR_NULL, "operands: the pointer is null");
   rmsnorm_operands read;
@@ -272,7 +273,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
     given = &read;
   }
   const Roles& roles = RolesIn(operation);
-  RMSNORM_RETURN_IF_ERROR(FindViews(operation, roles, *given, own_weight, operands));
+  RMSNORM_RETURN_IF_ERROR(FindViews(operation, roles, *given, own, operands));
 
   constexpr OperandSet kMayBeLikeX = OperandsWhere(
       [](const OperandRule& rule) { return rule.shape == Shape::kRows && rule.dtype == 0; });
@@ -345,14 +346,16 @@ rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
   if (by_module) {
     call.options = module->options;
     call.changed_options = module->changed_options;
+    call.own = module->OwnIn(operation);
   } else {
     RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options));
     call.changed_options = ChangedOptions(call.options);
+    call.own = 0;
   }
-  RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, by_module, call.operands));
+  RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, call.own, call.operands));
   if (call.changed_options != 0) {
     RMSNORM_RETURN_IF_ERROR(
-        CheckOptionsFit(operation, call.options, call.changed_options, call.operands, by_module));
+        CheckOptionsFit(operation, call.options, call.changed_options, call.operands, call.own));
   }
   if (!by_module || call.operands.d == module->d) return RMSNORM_OK;
   return Fail(RMSNORM_ERROR_SHAPE, "x: rows of %zu, but the module is for %zu", call.operands.d,

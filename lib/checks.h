@@ -21,6 +21,7 @@ struct Call {
   rmsnorm_options options;
   OptionSet changed_options;
   const rmsnorm_module* module;  // or null
+  OperandSet own;                // what the module adds to the operands
 };
 
 // Checks a call by a module or, where that is null, by `options`.
@@ -33,8 +34,8 @@ rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtyp
 
 // Checks the operands of an operation: which there are, each by itself, that their shapes and types
 // fit, and that no output shares memory with another operand unless it takes that operand's place.
-// `own_weight`: the call brings a weight that is not among the operands.
-rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, bool own_weight,
+// `own` is what a module adds to them.
+rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, OperandSet own,
                              Operands& operands);
 
 // Checks that the outputs of a call share no memory with the operands of another call, whose index

@@ -16,23 +16,33 @@ struct rmsnorm_module {
   rmsnorm::internal::OptionSet changed_options;
   rmsnorm_context context;  // its target is `kernels`
   const rmsnorm::internal::KernelTable* kernels;
-  size_t most_direct_rows[2];          // of each Operation, from MostDirectRows()
-  rmsnorm::internal::Norm norm[3];     // for dense rows of each type, f32 first
-  rmsnorm::internal::Floats weight;    // rounded to dtype
-  rmsnorm::internal::Floats prepared;  // offset + weight
-  rmsnorm_view prepared_view;
+  size_t most_direct_rows[2];           // of each Operation, from MostDirectRows()
+  rmsnorm::internal::OperandSet held;   // the weight, and those of kPrepared that were set
+  rmsnorm_view prepared[3];             // of those, as a Run has them
+  rmsnorm::internal::Norm norm[3];      // for dense rows of each type, f32 first
+  rmsnorm::internal::Floats weight;     // rounded to dtype
+  rmsnorm::internal::Floats floats[3];  // of `prepared`
   std::string description;
 
   const rmsnorm::internal::Norm& NormOf(rmsnorm_dtype type) const {
     return norm[type - RMSNORM_F32];
+  }
+  const rmsnorm_view& Prepared(rmsnorm::internal::Operand column) const {
+    return prepared[column - rmsnorm::internal::kWeight];
+  }
+  // What the module adds to the operands of a call. Gradients do not depend on a bias.
+  rmsnorm::internal::OperandSet OwnIn(rmsnorm::internal::Operation operation) const {
+    const bool is_forward = operation == rmsnorm::internal::Operation::kForward;
+    return is_forward ? held : held & ~rmsnorm::internal::SetOf(rmsnorm::internal::kBias);
   }
 };
 
 namespace rmsnorm::internal {
 
 // The most rows of a call by pointers that does not go by views (module_rows.cc); 0 where the
-// module's options are refused without the operands that such calls lack. More rows may be worth
-// several parts or stores past the caches, and backward then has several blocks of rows.
+// operation refuses what the module holds, or its options without the operands that such calls
+// lack. More rows may be worth several parts or stores past the caches, and backward then has
+// several blocks of rows.
 size_t MostDirectRows(Operation operation, const rmsnorm_module& module);
 
 }  // namespace rmsnorm::internal

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry points of modules, apart from calls by pointers.
+#include <algorithm>
 #include <charconv>
 #include <exception>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "calls.h"
+#include "checks.h"
 #include "float_environment.h"
 #include "module.h"
 #include "options.h"
@@ -42,12 +44,66 @@ std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& optio
   return text + ")";
 }
 
+// Has the module hold a column operand, whose floats are written later. Throws std::bad_alloc, and
+// then changes nothing.
+void Hold(rmsnorm_module& module, Operand operand) {
+  const int column = operand - kWeight;
+  if ((module.held & SetOf(operand)) != 0) return;
+  module.floats[column] = MakeFloats(module.d);
+  module.prepared[column] = rmsnorm_vector(module.floats[column].get(), RMSNORM_F32, module.d);
+  module.held |= SetOf(operand);
+}
+
+// Finds again what depends on the operands that a module holds.
+void SetMostDirectRows(rmsnorm_module& module) {
+  for (const Operation operation : {Operation::kForward, Operation::kBackward}) {
+    module.most_direct_rows[static_cast<int>(operation)] = MostDirectRows(operation, module);
+  }
+}
+
+// Writes offset + value for each value of a vector, rounded to the module's type first.
+void PrepareRounded(const rmsnorm_module& module, const rmsnorm_view& from, float offset,
+                    float* prepared) {
+  constexpr size_t kPiece = 256;
+  const KernelTable& kernels = *module.kernels;
+  float rounded[kPiece];  // of the module's type, which may be narrower
+  for (size_t j = 0; j < module.d; j += kPiece) {
+    const size_t n = std::min(kPiece, module.d - j);
+    const char* const data = static_cast<const char*>(from.data) + j * ElementSize(from.dtype);
+    kernels.prepare(from.dtype, data, n, -0.0f, prepared + j);
+    kernels.store_sums(prepared + j, 0, 1, n, false, module.dtype, rounded);
+    kernels.prepare(module.dtype, rounded, n, offset, prepared + j);
+  }
+}
+
 void PrepareOwnWeight(rmsnorm_module& module) {
-  module.kernels->prepare(RMSNORM_F32, module.weight.get(), module.d, module.options.weight_offset,
-                          module.prepared.get());
+  module.kernels->prepare(RMSNORM_F32, module.weight.get(), module.d,
+                          OffsetOf(module.options, kWeight), module.floats[0].get());
 }
 
 rmsnorm_status NullModule() { return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null"); }
+
+// Sets a bias or a post-norm weight, or removes it where the view is null.
+rmsnorm_status SetColumn(rmsnorm_module* module, Operand operand, const rmsnorm_view* view) {
+  const DefaultFloatEnvironment environment;
+  if (module == nullptr) return NullModule();
+  Floats& floats = module->floats[operand - kWeight];
+  if (view == nullptr) {
+    module->held &= ~SetOf(operand);
+    floats.reset();
+  } else {
+    RMSNORM_RETURN_IF_ERROR(CheckVector(operand, view, module->d));
+    try {
+      Hold(*module, operand);
+    } catch (const std::bad_alloc&) {
+      return Fail(RMSNORM_ERROR_MEMORY, "%s: no memory for %zu elements",
+                  kOperandRules[operand].name, module->d);
+    }
+    PrepareRounded(*module, *view, OffsetOf(module->options, operand), floats.get());
+  }
+  SetMostDirectRows(*module);
+  return RMSNORM_OK;
+}
 
 }  // namespace
 
@@ -66,9 +122,9 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
   try {
     std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);
     made->weight = MakeFloats(d);
-    made->prepared = MakeFloats(d);
-    made->prepared_view = rmsnorm_vector(made->prepared.get(), RMSNORM_F32, d);
     made->d = d;
+    made->held = 0;
+    Hold(*made, kWeight);
     made->dtype = dtype;
     made->options = own_options;
     made->changed_options = ChangedOptions(own_options);
@@ -77,9 +133,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     for (int i = 0; i < 3; ++i) {
       MakeNorm(*place.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);
     }
-    for (const Operation operation : {Operation::kForward, Operation::kBackward}) {
-      made->most_direct_rows[static_cast<int>(operation)] = MostDirectRows(operation, *made);
-    }
+    SetMostDirectRows(*made);
     made->description = Describe(d, dtype, own_options, place.context);
     *module = made.release();
   } catch (const std::exception&) {
@@ -95,15 +149,8 @@ rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
                                          const rmsnorm_view* weight) noexcept {
   const DefaultFloatEnvironment environment;
   if (module == nullptr) return NullModule();
-  const KernelTable& kernels = *module->kernels;
-  const size_t d = module->d;
-  RMSNORM_RETURN_IF_ERROR(CheckVector(kWeight, weight, d));
-  // To f32, to the module's type and back; an offset of -0 changes nothing.
-  float* const own = module->weight.get();
-  float* const rounded = module->prepared.get();
-  kernels.prepare(weight->dtype, weight->data, d, -0.0f, own);
-  kernels.store_sums(own, 0, 1, d, false, module->dtype, rounded);
-  kernels.prepare(module->dtype, rounded, d, -0.0f, own);
+  RMSNORM_RETURN_IF_ERROR(CheckVector(kWeight, weight, module->d));
+  PrepareRounded(*module, *weight, -0.0f, module->weight.get());
   PrepareOwnWeight(*module);
   return RMSNORM_OK;
 }
@@ -124,6 +171,15 @@ rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
   for (size_t j = 0; j < module->d; ++j) module->weight[j] = 1.0f;
   PrepareOwnWeight(*module);
   return RMSNORM_OK;
+}
+
+rmsnorm_status rmsnorm_module_set_bias(rmsnorm_module* module, const rmsnorm_view* bias) noexcept {
+  return SetColumn(module, kBias, bias);
+}
+
+rmsnorm_status rmsnorm_module_set_post_norm_weight(rmsnorm_module* module,
+                                                   const rmsnorm_view* post_norm_weight) noexcept {
+  return SetColumn(module, kPostNormWeight, post_norm_weight);
 }
 
 size_t rmsnorm_module_d(const rmsnorm_module* module) noexcept {

@@ -129,7 +129,13 @@ RMSNORM_ALWAYS_INLINE void CallKernel(const rmsnorm_module& module, const DenseR
                                       Given<kGiven>... given) {
   const Norm& norm = module.NormOf(rows.dtype);
   Run run(rows.count, rows.d);
-  run.Set(kWeight, module.prepared.get(), 0);
+  const auto set_own = [&](Operand operand) {
+    run.Set(operand, DataOf(module.Prepared(operand)), 0);
+  };
+  set_own(kWeight);
+  if (kOperation == Operation::kForward && module.held != SetOf(kWeight)) {
+    ForEachOperand(module.held & ~SetOf(kWeight), set_own);
+  }
   const auto set = [&](Operand operand, const void* data) {
     const bool is_columns = kOperandRules[operand].shape == Shape::kColumns;
     run.Set(operand, const_cast<void*>(data),
@@ -162,9 +168,11 @@ RMSNORM_ALWAYS_INLINE rmsnorm_status CallByPointers(const rmsnorm_module* module
   return RMSNORM_OK;
 }
 
-// Whether an operation takes the options of a call that has no other operands than such calls have.
-bool TakesOptions(Operation operation, OptionSet changed) {
-  for (; changed != 0; changed &= changed - 1) {
+// Whether an operation takes what a module holds and its options, in calls that have no other
+// operands than such calls have.
+bool TakesModule(Operation operation, const rmsnorm_module& module) {
+  if ((RolesIn(operation).absent & module.OwnIn(operation)) != 0) return false;
+  for (OptionSet changed = module.changed_options; changed != 0; changed &= changed - 1) {
     const OptionRule& rule = kOptionRules[FirstOption(changed)];
     const bool lacks_operand = rule.needs != 0 && (rule.needs & SetOf(kWeight)) == 0;
     const bool is_refused =
@@ -177,14 +185,14 @@ bool TakesOptions(Operation operation, OptionSet changed) {
 }  // namespace
 
 size_t MostDirectRows(Operation operation, const rmsnorm_module& module) {
-  if (!TakesOptions(operation, module.changed_options)) return 0;
+  if (!TakesModule(operation, module)) return 0;
   constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
   const size_t rows = StreamedBytes() / kBytesOfElement / module.d;
   if (operation == Operation::kBackward) return std::min(rows, kMinRowsPerBlock);
   size_t longest = 1;  // picoseconds of a row
   for (rmsnorm_dtype dtype = RMSNORM_F32; dtype <= RMSNORM_BF16; ++dtype) {
-    longest =
-        std::max(longest, PicosecondsOfForward(*module.kernels, dtype, SetOf(kResidual), module.d));
+    longest = std::max(longest, PicosecondsOfForward(*module.kernels, dtype,
+                                                     SetOf(kResidual) | module.held, module.d));
   }
   return std::min(rows, 2 * kLeastOfPart / longest);
 }

@@ -116,6 +116,9 @@ constexpr OperandSet OperandsWhere(const F& is_wanted) {
   return set;
 }
 
+// The operands that a call takes in f32, and that a module may hold.
+constexpr OperandSet kPrepared = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
+
 enum class Operation { kForward, kBackward };
 
 // The operands that have a role in an operation.

@@ -45,8 +45,8 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options) {
 }
 
 rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& options,
-                               OptionSet changed, const Views& operands, bool own_weight) {
-  const OperandSet given = operands.given | (own_weight ? SetOf(kWeight) : 0);
+                               OptionSet changed, const Views& operands, OperandSet own) {
+  const OperandSet given = operands.given | own;
   for (; changed != 0; changed &= changed - 1) {
     const Option option = FirstOption(changed);
     const OptionRule& rule = kOptionRules[option];

@@ -140,13 +140,18 @@ inline float DivisorOf(const rmsnorm_options& options, size_t d) {
   return options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
 }
 
+// What is added to the values of an operand of kPrepared; -0 leaves them as they are.
+inline float OffsetOf(const rmsnorm_options& options, Operand operand) {
+  return operand == kBias ? -0.0f : options.weight_offset;
+}
+
 // Checks the values of all options.
 rmsnorm_status CheckOptions(const rmsnorm_options& options);
 
 // Checks that options go together with the operation and its operands. `changed` are the
-// ChangedOptions(). `own_weight`: the call brings a weight that is not among the operands.
+// ChangedOptions(). `own` is what a module adds to the operands.
 rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& options,
-                               OptionSet changed, const Views& operands, bool own_weight);
+                               OptionSet changed, const Views& operands, OperandSet own);
 
 }  // namespace rmsnorm::internal
 

@@ -122,21 +122,20 @@ rmsnorm_view PrepareView(const KernelTable& kernels, const rmsnorm_view& view, f
 }
 
 // Replaces the caller's views of weights and biases by views of the prepared ones, up to three,
-// which `prepared` receives. Those that do not matter are removed.
+// which `prepared` receives, or by the module's. Those that do not matter are removed.
 void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scratch, Views& views,
                     rmsnorm_view* prepared) {
-  constexpr OperandSet kAll = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
-  const OperandSet wanted = PreparedOperands(views.given);
-  views.given &= ~kAll;
+  const OperandSet wanted = PreparedOperands(views.given | call.own);
+  views.given &= ~kPrepared;
   ForEachOperand(wanted, [&](Operand operand) {
-    if (operand == kWeight && call.module != nullptr) {
-      return views.Set(operand, &call.module->prepared_view);
+    if ((call.own & SetOf(operand)) != 0) {
+      return views.Set(operand, &call.module->Prepared(operand));
     }
     rmsnorm_view& view = *prepared++;
     if (call.operands.Has(operand)) {
       const rmsnorm_view& given = call.operands[operand];
-      const float offset = operand == kBias ? -0.0f : call.options.weight_offset;
-      view = PrepareView(kernels, given, offset, scratch.Take(Elements(given)));
+      view = PrepareView(kernels, given, OffsetOf(call.options, operand),
+                         scratch.Take(Elements(given)));
     } else {
       float* const ones = scratch.Take(call.operands.d);
       std::fill_n(ones, call.operands.d, 1.0f);

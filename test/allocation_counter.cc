@@ -8,12 +8,14 @@
 namespace {
 
 std::atomic<int> allocations{0};
+std::atomic<bool> fails{false};
 
 }  // namespace
 
 namespace rmsnorm::test {
 
 int Allocations() { return allocations; }
+void FailAligned(bool fail) { fails = fail; }
 
 }  // namespace rmsnorm::test
 
@@ -39,7 +41,7 @@ void* realloc(void* memory, size_t size) {
 }
 void* memalign(size_t alignment, size_t size) {
   ++allocations;
-  return __libc_memalign(alignment, size);
+  return fails ? nullptr : __libc_memalign(alignment, size);
 }
 void* aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
 int posix_memalign(void** memory, size_t alignment, size_t size) {

@@ -9,6 +9,9 @@ namespace rmsnorm::test {
 // them.
 int Allocations();
 
+// Whether allocations of more than the usual alignment fail from now on.
+void FailAligned(bool fail);
+
 }  // namespace rmsnorm::test
 
 #endif  // RMSNORM_TEST_ALLOCATION_COUNTER_H_

@@ -44,6 +44,18 @@ inline const rmsnorm_module* Module() {
   return module.get();
 }
 
+// A module that holds all that it can.
+inline const rmsnorm_module* FullModule() {
+  static const RmsNorm module = [] {
+    RmsNorm made(kD);
+    const float values[kD] = {1, 2, 3, 4, 5, 6, 7, 8};
+    made.set_bias({values, kD});
+    made.set_post_norm_weight({values, kD});
+    return made;
+  }();
+  return module.get();
+}
+
 inline rmsnorm_status CreateModule(const Arguments& a) {
   rmsnorm_module* module = nullptr;
   const rmsnorm_status status =
@@ -100,18 +112,35 @@ inline std::vector<Function> MakeFunctions() {
   all.push_back({"call forward context module", dense_forward, "", module_forward});
   all.push_back(
       {"call forward context several module", dense_forward, "calls[0].", module_forward_all});
+  all.push_back({"call forward context full", dense_forward, "", [](const Arguments& a) {
+                   return rmsnorm_module_forward(FullModule(), a.operands, a.context);
+                 }});
   const std::string dense_backward = "backward," + dense + "dw=none";
   all.push_back({"call backward context module", dense_backward, "", module_backward});
   const std::string none = "forward,x=none,y=none,rows=one,d=8";
+  all.push_back({"full_backward", dense_backward, "", [](const Arguments& a) {
+                   return rmsnorm_module_backward(FullModule(), a.operands, a.context);
+                 }});
   all.push_back({"create context options", none + ",weight=none", "", CreateModule});
-  all.push_back({"weight", none, "", [](const Arguments& a) {
+  all.push_back({"held weight", none, "", [](const Arguments& a) {
                    RmsNorm norm(kD);
                    return rmsnorm_module_set_weight(const_cast<rmsnorm_module*>(norm.get()),
                                                     a.operands->weight);
                  }});
-  all.push_back({"weight", none, "", [](const Arguments& a) {
+  all.push_back({"held weight", none, "", [](const Arguments& a) {
                    return rmsnorm_module_get_weight(Module(), a.operands->weight);
                  }});
+  all.push_back({"held removable", none + ",weight=none,bias=f32", "", [](const Arguments& a) {
+                   RmsNorm norm(kD);
+                   return rmsnorm_module_set_bias(const_cast<rmsnorm_module*>(norm.get()),
+                                                  a.operands->bias);
+                 }});
+  all.push_back(
+      {"held removable", none + ",weight=none,post_norm_weight=f32", "", [](const Arguments& a) {
+         RmsNorm norm(kD);
+         return rmsnorm_module_set_post_norm_weight(const_cast<rmsnorm_module*>(norm.get()),
+                                                    a.operands->post_norm_weight);
+       }});
   return all;
 }
 inline const std::vector<Function>& Functions() {

@@ -96,9 +96,13 @@ const char kLines[] = R"(
 ; ; ; OK
 ; ; operands null=1 ; NULL ; operands: the pointer is null
 
-# The set of operands.
+# The set of operands. A full module holds all that it can.
+$NO_RESIDUAL=residual=none,residual_out=none
 ; ; absent given=1 ; OPERAND ; @: rmsnorm_*ward() does not take it
 module ; ; weight given=1 ; OPERAND ; weight: the module has its own
+full ; ; weight|bias|post_norm_weight given=1 ; OPERAND ; @: the module has its own
+full ; $NO_RESIDUAL ; sums given=1 ; OPERAND ; sums: excludes post_norm_weight
+full_backward ; ; ; OPERAND ; post_norm_weight: rmsnorm_backward() does not take it
 ; ; operands add_to=8|9|2147483648|4294967295 ; OPERAND ; add_to: 0x* holds an unknown flag
 backward ; dx=f32|none,dw=f32,db=f32|none ; operands add_to=0|1|2|3|4|5|6|7 ; OK
 
@@ -259,14 +263,15 @@ plain backward ; weight=none,weight_offset=1,dx=none,dw=f32,db=none ; ; OPTION ;
 plain backward ; weight=none,weight_offset=1,dx=none,dw=none ; ; OK
 plain ; $BARE,weight_offset=-0 ; ; OK
 
-# The weight that a module receives or returns.
+# The vectors that a module receives or returns.
 weight ; ; weight given=0 ; NULL ; weight: the view is null
-weight ; ; weight data=null ; NULL ; weight: data is null
-weight ; ; weight dtype=0|6|-1|f64 ; DTYPE ; weight:
-weight ; ; weight ndim=0|-1|9 ; SHAPE ; weight:
-weight ; ; weight shape=1x8|0|7|9 ; SHAPE ; weight:
-weight ; ; weight stride0=2 ; LAYOUT ; weight:
-weight ; ; weight data=2 ; LAYOUT ; weight:
+removable ; ; each given=0 ; OK
+held ; ; each data=null ; NULL ; @: data is null
+held ; ; each dtype=0|6|-1|f64 ; DTYPE ; @:
+held ; ; each ndim=0|-1|9 ; SHAPE ; @:
+held ; ; each shape=1x8|0|7|9 ; SHAPE ; @:
+held ; ; each stride0=2 ; LAYOUT ; @:
+held ; ; each data=2 ; LAYOUT ; @:
 
 # Contexts.
 context ; threads=-1|-2147483648 ; ; OPTION ; context: threads
@@ -827,6 +832,8 @@ TEST(Module, MustNotBeNull) {
       [&] { return rmsnorm_module_set_weight(nullptr, &weight); },
       [&] { return rmsnorm_module_get_weight(nullptr, &weight); },
       [] { return rmsnorm_module_reset_weight(nullptr); },
+      [&] { return rmsnorm_module_set_bias(nullptr, &weight); },
+      [] { return rmsnorm_module_set_post_norm_weight(nullptr, nullptr); },
       [&] { return rmsnorm_module_forward(nullptr, &none, nullptr); },
       [&] { return rmsnorm_module_backward(nullptr, &none, nullptr); },
       [&] {

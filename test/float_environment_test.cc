@@ -176,6 +176,8 @@ TEST_P(FloatEnvironmentTest, Module) {
     ExpectSameBits(Tensor(RMSNORM_F32, x.rows(), 200), [&](Tensor& y) {
       RmsNorm norm = make();
       norm.set_weight(ConstView(weight.vector()));
+      norm.set_bias(ConstView(weight.vector()));
+      norm.set_post_norm_weight(ConstView(weight.vector()));
       norm.forward(NormOperands(x, nullptr, y));
       actual = norm.description();
     });

@@ -115,6 +115,134 @@ TEST(Module, CanBeReset) {
   }
 }
 
+// ----------------------------------------------------------------- a bias and a post-norm weight
+
+using Setter = void (RmsNorm::*)(const ConstView&);
+
+// Each vector that a module may hold beside its weight: how it is set, and the operand.
+const std::pair<Setter, ConstView ForwardOperands::*> kVectors[] = {
+    {&RmsNorm::set_bias, &ForwardOperands::bias},
+    {&RmsNorm::set_post_norm_weight, &ForwardOperands::post_norm_weight}};
+
+// Vectors are rounded to the module's type, of whatever type they are, and copied. A second one
+// replaces the first one, and an empty one removes it.
+TEST(Module, KeepsItsVectorsInItsType) {
+  Random random(74);
+  Tensor x(RMSNORM_BF16, 5, kD);
+  FillNormal(random, x);
+  Options options;
+  options.weight_offset = 0.5f;
+  for (const auto& [set, operand] : kVectors) {
+    for (const rmsnorm_dtype dtype : kDtypes) {
+      RmsNorm norm(kD, options, DtypeOfCode(dtype));
+      for (const rmsnorm_dtype from : kDtypes) {
+        Tensor vector(from, 1, kD, 3);
+        FillWeight(random, vector);
+        Tensor rounded(RMSNORM_F32, 1, kD);
+        for (size_t j = 0; j < kD; ++j) rounded.set(0, j, RoundTo(dtype, vector.get(0, j)));
+        const Tensor ones = Ones(RMSNORM_F32);
+        Tensor expected(RMSNORM_F32, 5, kD);
+        ForwardOperands operands = NormOperands(x, &ones, expected);
+        operands.*operand = ConstView(rounded.vector());
+        forward(operands, options);
+
+        (norm.*set)(ConstView(vector.vector()));
+        vector.Wipe();
+        Tensor y(RMSNORM_F32, 5, kD);
+        norm.forward(NormOperands(x, nullptr, y));
+        EXPECT_TRUE(SameBits(expected, y))
+            << rmsnorm_dtype_name(from) << " kept as " << rmsnorm_dtype_name(dtype);
+      }
+      Tensor expected(RMSNORM_F32, 5, kD);
+      RmsNorm(kD, options).forward(NormOperands(x, nullptr, expected));
+      (norm.*set)({});
+      Tensor y(RMSNORM_F32, 5, kD);
+      norm.forward(NormOperands(x, nullptr, y));
+      EXPECT_TRUE(SameBits(expected, y));
+    }
+  }
+}
+
+// A refused vector leaves the previous one, and the weight is set apart from it.
+TEST(Module, KeepsItsVectorsBesideOtherCalls) {
+  Random random(75);
+  Tensor x(RMSNORM_F32, 1, kD);
+  FillNormal(random, x);
+  for (const auto& [set, operand] : kVectors) {
+    RmsNorm norm(kD);
+    (norm.*set)(ConstView(x.vector()));
+    Tensor before(RMSNORM_F32, 1, kD);
+    norm.forward(NormOperands(x, nullptr, before));
+    const float short_vector[2] = {};
+    EXPECT_THROW((norm.*set)({short_vector, 2}), Error);
+    norm.set_weight(ConstView(x.vector()));
+    norm.reset_weight();
+    Tensor after(RMSNORM_F32, 1, kD);
+    norm.forward(NormOperands(x, nullptr, after));
+    EXPECT_TRUE(SameBits(before, after));
+  }
+}
+
+// Gradients do not depend on a bias.
+TEST(Module, WithABiasHasTheSameGradients) {
+  Random random(76);
+  Tensor x(RMSNORM_BF16, 20, kD);
+  FillNormal(random, x);
+  const auto* const in = static_cast<const bf16*>(x.data());
+  RmsNorm norm(kD);
+  for (const size_t rows : SizeList{1, 20}) {  // directly and by views
+    const auto gradients = [&] {
+      std::vector<float> all(2 * kD);
+      Tensor dx(RMSNORM_BF16, rows, kD);
+      norm.backward(in, in, nullptr, static_cast<bf16*>(dx.data()), all.data(), rows);
+      BackwardOperands operands;
+      operands.x = operands.dy = {in, rows, kD};
+      operands.db = {&all[kD], kD};
+      norm.backward(operands);
+      return std::pair{all, dx};
+    };
+    norm.set_bias({});
+    const auto expected = gradients();
+    norm.set_bias(ConstView(x.vector()));
+    const auto actual = gradients();
+    EXPECT_EQ(expected.first, actual.first);
+    EXPECT_TRUE(SameBits(expected.second, actual.second));
+  }
+}
+
+#ifdef __GLIBC__  // whose malloc() a program can replace
+
+TEST(Module, IsAsBeforeWhereThereIsNoMemory) {
+  const std::vector<float> vector(kD, 0.5f);
+  const ConstView view(vector.data(), kD);
+  for (const auto& [set, operand] : kVectors) {
+    RmsNorm norm(kD);
+    const auto status = [&, set = set] {
+      FailAligned(true);
+      rmsnorm_status of_call = RMSNORM_OK;
+      try {
+        (norm.*set)(view);
+      } catch (const Error& error) {
+        of_call = error.status();
+      }
+      FailAligned(false);
+      return of_call;
+    };
+    const auto result = [&] {
+      std::vector<float> y(kD);
+      norm.norm(vector.data(), y.data());
+      return y;
+    };
+    const std::vector<float> before = result();
+    EXPECT_EQ(RMSNORM_ERROR_MEMORY, status());
+    EXPECT_EQ(before, result());
+    (norm.*set)(view);
+    EXPECT_EQ(RMSNORM_OK, status()) << "memory that the module has already";
+  }
+}
+
+#endif  // __GLIBC__
+
 TEST(Module, SaysWhatItIsMadeOf) {
   Options options;
   options.eps = 0.25f;
@@ -348,7 +476,10 @@ Tensor RandomMemory(Random& random, rmsnorm_dtype dtype, size_t bytes) {
 TEST(DenseRows, AreRefusedAsViewsAre) {
   Random random(86);
   const size_t d = 8;
-  const RmsNorm norm(d);
+  const RmsNorm weighted(d);
+  RmsNorm full(d);  // with all that a module holds
+  const std::vector<float> vector(d, 0.5f);
+  for (const auto& [set, operand] : kVectors) (full.*set)({vector.data(), d});
   const size_t place = 1024;
   const Tensor memory = RandomMemory(random, RMSNORM_F32, 6 * place);
   for (const DenseCall& call : kDenseCalls) {
@@ -358,8 +489,9 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
     size_t refused = 0;
     const auto compare = [&](rmsnorm_dtype dtype, size_t rows, const Places& places) {
       SCOPED_TRACE(call.name + " of " + std::to_string(dtype) + ", " + std::to_string(rows));
+      ExpectSameAsViews(call, full.get(), dtype, rows, places, memory);
       const bool ok =
-          ExpectSameAsViews(call, norm.get(), dtype, rows, places, memory) == RMSNORM_OK;
+          ExpectSameAsViews(call, weighted.get(), dtype, rows, places, memory) == RMSNORM_OK;
       ++(ok ? accepted : refused);
     };
     for (const rmsnorm_dtype dtype : {0, 1, 2, 3, 4, 5, -1, INT32_MAX, INT32_MIN}) {
@@ -413,7 +545,9 @@ TEST(Module, AllocatesNothingInForward) {
         Options options;
         options.weight_offset = 1;
         options.residual_rounding = rounding;
-        const RmsNorm norm(d, options, DtypeOfCode(dtype));
+        const std::vector<float> vector(d, 0.5f);
+        RmsNorm norm(d, options, DtypeOfCode(dtype));
+        for (const auto& [set, operand] : kVectors) (norm.*set)({vector.data(), d});
         for (const size_t rows : SizeList{1, 3, 40}) {
           Tensor x(dtype, rows, d);
           Tensor residual(dtype, rows, d);

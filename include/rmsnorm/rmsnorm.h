@@ -30,7 +30,7 @@
 ///   fields. The library takes a smaller struct of an older version, with the defaults for the
 ///   fields it lacks, and a larger one if all bytes that this version does not know are zero.
 /// - Thread safety: every function may be called from many threads at once, also on the same
-///   module, as long as nobody changes that module's weight or destroys it at the same time. Calls
+///   module, as long as nobody sets what that module holds or destroys it at the same time. Calls
 ///   at the same time must not write to memory that another of them uses.
 /// - Threads: a call with enough work runs on several threads of OpenMP, or hands its parts to the
 ///   executor in its context. Inside an OpenMP parallel region a call without an executor is
@@ -449,7 +449,7 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 /// A row that holds NaN or infinity gives the result of the formula in IEEE arithmetic. An all-zero
 /// row with eps = 0 gives NaN. Rows whose squares overflow or vanish in f32 are computed in
 /// binary64. As offset + weight is a sum, a weight of -0 counts as +0. Where weight and bias
-/// together have more than 4096 elements, the call allocates that many floats; a module's weight
+/// together have more than 4096 elements, the call allocates that many floats; what a module holds
 /// needs none.
 RMSNORM_API rmsnorm_status rmsnorm_forward(const rmsnorm_operands* operands,
                                            const rmsnorm_options* options,
@@ -539,15 +539,17 @@ RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,
 // ------------------------------------------------------------------------------------ module
 
 /// @struct rmsnorm_module
-/// An engine keeps one for each layer. It holds d, the dtype, the options, the prepared weight and
-/// a context. A forward call on it looks up and allocates nothing.
+/// An engine keeps one for each norm. It holds d, the dtype, the options, a context and the weight,
+/// and where they were set a bias and a post-norm weight, all of them prepared. A forward call
+/// without other operands of columns looks up, converts and allocates nothing.
 
 /// Makes a module with a weight of d ones.
 ///
 /// @param module   receives the module; destroy it with rmsnorm_module_destroy(). Set to null on an
 ///                 error.
 /// @param d        elements of a row, at least 1.
-/// @param dtype    the type in which the weight is kept.
+/// @param dtype    the type in which the weight is kept, and to which a bias and a post-norm weight
+///                 are rounded.
 /// @param options  null for the defaults; copied.
 /// @param context  for calls without a context, null for the default one; copied (its
 ///                 parallel_context must outlive the module).
@@ -569,7 +571,21 @@ RMSNORM_API rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
 RMSNORM_API rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
                                                      const rmsnorm_view* weight) RMSNORM_NOEXCEPT;
 
-/// Sets the weight to ones. Not while others use the module.
+/// Sets a bias from d elements in one dimension, of any dtype, rounded to the module's dtype; null
+/// removes it. Every forward call adds it after the weight, as the operand `bias` does, and refuses
+/// that operand. Backward takes no notice of it: dx and dw do not depend on a bias. Not while others
+/// use the module. Where there is no memory for the first one, RMSNORM_ERROR_MEMORY, and nothing
+/// changes.
+RMSNORM_API rmsnorm_status rmsnorm_module_set_bias(rmsnorm_module* module,
+                                                   const rmsnorm_view* bias) RMSNORM_NOEXCEPT;
+
+/// Sets a post-norm weight in the same way; null removes it. Every forward call first normalises x
+/// by it, as the operand `post_norm_weight` does, and refuses that operand and `sums`. Backward
+/// refuses such a module.
+RMSNORM_API rmsnorm_status rmsnorm_module_set_post_norm_weight(
+    rmsnorm_module* module, const rmsnorm_view* post_norm_weight) RMSNORM_NOEXCEPT;
+
+/// Sets the weight, and nothing else, to ones. Not while others use the module.
 RMSNORM_API rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
 /// The elements of a row. 0 for null.
@@ -586,8 +602,8 @@ RMSNORM_API const rmsnorm_options* rmsnorm_module_options(const rmsnorm_module* 
 /// default. Owned by the module and valid as long as it. Empty for null.
 RMSNORM_API const char* rmsnorm_module_describe(const rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_forward() with the module's weight and options, and without a weight among the operands.
-/// `context` may be null for the module's context.
+/// rmsnorm_forward() with the module's options, its weight, bias and post-norm weight, and without
+/// those that it holds among the operands. `context` may be null for the module's context.
 RMSNORM_API rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
                                                   const rmsnorm_operands* operands,
                                                   const rmsnorm_context* context) RMSNORM_NOEXCEPT;
@@ -598,9 +614,10 @@ RMSNORM_API rmsnorm_status rmsnorm_module_backward(const rmsnorm_module* module,
                                                    const rmsnorm_operands* operands,
                                                    const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
-/// y = RMSNorm(x) * (offset + weight) for dense rows by pointer, for the step of an engine that
-/// decodes one token: beside its arithmetic a call of one short row takes a few nanoseconds. y may
-/// be x. Zero rows succeed, also with null pointers.
+/// y = RMSNorm(x) * (offset + weight) + bias for dense rows by pointer, for the step of an engine
+/// that decodes one token: beside its arithmetic a call of one short row takes a few nanoseconds. A
+/// module with a post-norm weight first normalises x by it. y may be x. Zero rows succeed, also with
+/// null pointers.
 ///
 /// @param module   the module.
 /// @param dtype    the type of x and y.
@@ -613,9 +630,16 @@ RMSNORM_API rmsnorm_status rmsnorm_module_norm_rows(
     const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, const void* x, void* y,
     float* rstd, const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
-/// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) for dense rows by
-/// pointer. residual_out may be residual, and y may be x. Zero rows succeed, also with null
-/// pointers.
+/// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) + bias for dense rows
+/// by pointer. A module with a post-norm weight adds a norm of x in place of x:
+///
+///     residual_out = residual + RMSNorm(x) * (offset + post_norm_weight)
+///     y            = RMSNorm(residual_out) * (offset + weight) + bias
+///
+/// This is the boundary between two parts of a layer in Gemma 2, 3 and 4 and in GLM 4. In OLMo 2 it
+/// is the last one, where y is the model's norm.
+///
+/// residual_out may be residual, and y may be x. Zero rows succeed, also with null pointers.
 ///
 /// @param module          the module.
 /// @param dtype           the type of x and y.

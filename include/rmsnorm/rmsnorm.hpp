@@ -491,8 +491,8 @@ inline void add_norm(const ConstView& x, const ConstView& residual, const ConstV
                          &numbers));
 }
 
-/// A layer's norm with its weight, of ones at first; see rmsnorm_module. Movable, not copyable; a
-/// moved-from object may only be destroyed or assigned to.
+/// A layer's norm with its weight, of ones at first, and perhaps a bias and a post-norm weight; see
+/// rmsnorm_module. Movable, not copyable; a moved-from object may only be destroyed or assigned to.
 class RmsNorm {
  public:
   /// For rows of d elements, with an eps and the default of every other option.
@@ -507,9 +507,9 @@ class RmsNorm {
                                 &place));
   }
   ~RmsNorm() { rmsnorm_module_destroy(module_); }
-  /// Takes the other's weight, options and context.
+  /// Takes all that the other holds.
   RmsNorm(RmsNorm&& other) noexcept : module_(std::exchange(other.module_, nullptr)) {}
-  /// Takes the other's weight, options and context.
+  /// Takes all that the other holds.
   RmsNorm& operator=(RmsNorm&& other) noexcept {
     std::swap(module_, other.module_);
     return *this;
@@ -525,7 +525,13 @@ class RmsNorm {
   void get_weight(const View& weight) const {
     check(rmsnorm_module_get_weight(module_, weight.get()));
   }
-  /// Sets the weight to ones.
+  /// Sets a bias from d elements of any type, rounded to the module's; an empty view removes it.
+  void set_bias(const ConstView& bias) { check(rmsnorm_module_set_bias(module_, bias.get())); }
+  /// Sets a post-norm weight, or removes it, in the same way.
+  void set_post_norm_weight(const ConstView& post_norm_weight) {
+    check(rmsnorm_module_set_post_norm_weight(module_, post_norm_weight.get()));
+  }
+  /// Sets the weight, and nothing else, to ones.
   void reset_weight() { check(rmsnorm_module_reset_weight(module_)); }
 
   /// The elements of a row.
@@ -537,7 +543,7 @@ class RmsNorm {
   /// Such as "RmsNorm(4096, eps=1e-05, bf16)".
   std::string description() const { return rmsnorm_module_describe(module_); }
 
-  /// See rmsnorm_module_forward(): the operands of rmsnorm::forward() without the weight.
+  /// See rmsnorm_module_forward(): the operands of rmsnorm::forward() without those that are set.
   void forward(const ForwardOperands& operands) const {
     const rmsnorm_operands tensors = operands.get();
     check(rmsnorm_module_forward(module_, &tensors, nullptr));
@@ -561,8 +567,8 @@ class RmsNorm {
     check(rmsnorm_module_backward(module_, &tensors, &place));
   }
 
-  /// y = RMSNorm(x) * (offset + weight) for dense rows. rstd receives 1 / RMS of each row where it
-  /// is not null. y may be x.
+  /// See rmsnorm_module_norm_rows(). rstd receives 1 / RMS of each row where it is not null, and y
+  /// may be x.
   template <class T>
   void norm(const T* x, T* y, Integer rows = 1, float* rstd = nullptr) const {
     check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, nullptr));
@@ -573,9 +579,8 @@ class RmsNorm {
     const rmsnorm_context place = context.get();
     check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, &place));
   }
-  /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight) for dense rows.
-  /// rstd receives 1 / RMS of each row where it is not null. residual_out may be residual, and y
-  /// may be x.
+  /// See rmsnorm_module_add_norm_rows(). rstd receives 1 / RMS of each row where it is not null.
+  /// residual_out may be residual, and y may be x.
   template <class T, class Residual>
   void add_norm(const T* x, const Residual* residual, Residual* residual_out, T* y,
                 Integer rows = 1, float* rstd = nullptr) const {

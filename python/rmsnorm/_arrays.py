@@ -150,11 +150,15 @@ def describe(array: Any, written: bool) -> tuple[int, bytes, Any]:
     )
 
 
+def name_of(dtype: int) -> str:
+    """Returns the name of a type of the C interface."""
+    return next(name for name, code in DTYPES.items() if code == dtype)
+
+
 def empty(shape: tuple[int, ...], dtype: int) -> npt.NDArray[Any]:
     """Makes an array of a type of the C interface."""
     if dtype != _library.BF16:
-        name = next(name for name, code in DTYPES.items() if code == dtype)
-        return np.empty(shape, name)
+        return np.empty(shape, name_of(dtype))
     try:
         import ml_dtypes
     except ImportError:

@@ -52,10 +52,10 @@ bool IsOutput(const StrewnCall& call, Operand o) {
   return call.c.RoleOf(o) == cases::Role::kOutput;
 }
 
-// A module copies its weight before the call.
+// A module copies what it holds before the call.
 bool IsOfModule(const StrewnCall& call, Operand o) {
   const cases::Function function = call.c.function;
-  return o == internal::kWeight &&
+  return (cases::HeldByModule(call.c) & cases::SetOf(o)) != 0 &&
          (function == cases::Function::kModule || function == cases::Function::kRows);
 }
 

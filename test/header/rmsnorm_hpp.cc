@@ -30,6 +30,8 @@ void HeaderTest(const float* x, rmsnorm::bf16* y, rmsnorm::f16* z, std::size_t d
   options.eps_placement = rmsnorm::EpsPlacement::floor;
   rmsnorm::RmsNorm norm(d, options, rmsnorm::Dtype::bf16);
   norm.set_weight({x, d});
+  norm.set_bias({y, d});
+  norm.set_post_norm_weight({});
   norm.reset_weight();
   norm.get_weight({y, d});
   norm.forward(operands, rmsnorm::Context());

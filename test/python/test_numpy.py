@@ -268,6 +268,41 @@ def test_a_norm_with_its_weight():
         rmsnorm.RMSNorm(0)
 
 
+def test_a_norm_with_a_bias_and_a_post_norm_weight():
+    arrays = {"bias": normal(48), "post_norm_weight": normal(48)}
+    rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in arrays.items()}
+    norm = rmsnorm.RMSNorm(48, 1e-6, dtype="bfloat16", weight_offset=1, **arrays)
+    ones = norm.weight
+    x, residual = normal(3, 48), normal(3, 48)
+    expected_sum, total = np.empty_like(x), np.empty_like(x)
+
+    def expected(**operands):
+        return rmsnorm.rms_norm(x, ones, eps=1e-6, weight_offset=1, **operands)
+
+    wanted = expected(residual=residual, residual_out=expected_sum, **rounded)
+    assert (norm(x, residual=residual, residual_out=total) == wanted).all()
+    assert (total == expected_sum).all()
+    for name, array in rounded.items():
+        assert (getattr(norm, name) == array).all()
+        with refused(f"{name}: the module has its own"):
+            norm(x, **{name: array})
+    with refused("bias: 47 elements"):
+        norm.bias = arrays["bias"][:47]
+
+    state = norm.state_dict()
+    assert list(state) == ["weight", "bias", "post_norm_weight"]
+    norm.bias = arrays["post_norm_weight"]
+    norm.load_state_dict(state)
+    assert (norm(x) == expected(**rounded)).all()
+    norm.post_norm_weight = None
+    assert norm.post_norm_weight is None
+    assert (norm(x) == expected(bias=rounded["bias"])).all()
+    with refused("this norm has \\['bias', 'weight'\\]"):
+        norm.load_state_dict(state)
+    norm.bias = None
+    assert (norm(x) == expected()).all()
+
+
 def test_a_norm_takes_other_operands_and_has_gradients():
     norm = rmsnorm.RMSNorm(96)
     norm.weight = normal(96)

@@ -206,7 +206,7 @@ void RequireOperand(const Case& c, Operand o) {
     Require(o == internal::kX || is_laid_out, "interleaved rows lie as those of x");
     Require(!IsShared(own.order), "interleaved rows are not repeated");
   }
-  if (c.function == Function::kRows && o != internal::kWeight) {
+  if (c.function == Function::kRows && (internal::kPrepared & SetOf(o)) == 0) {
     Require(own.gap == 0 && own.order == Order::kRising && !own.add, "rows are dense");
     const bool is_of_stream = o == internal::kResidual || o == internal::kResidualOut;
     const rmsnorm_dtype like = c.operand[is_of_stream ? internal::kResidual : internal::kX].dtype;
@@ -215,10 +215,10 @@ void RequireOperand(const Case& c, Operand o) {
   }
 }
 
-// Only the arguments of these operands contain pointers.
+// Only the arguments of these operands contain pointers. The module holds others.
 void RequireRows(const Case& c) {
   using namespace internal;
-  const OperandSet given = c.Given() & ~SetOf(kWeight);
+  const OperandSet given = c.Given() & ~kPrepared;
   const OperandSet without_rstd = given & ~SetOf(kRstd);
   const OperandSet norm = SetOf(kX) | SetOf(kY);
   const OperandSet gradient = SetOf(kX) | SetOf(kDy) | SetOf(kRstd) | SetOf(kDx) | SetOf(kDw);
@@ -254,6 +254,17 @@ OperandSet Case::Given() const {
 }
 
 size_t Case::RowCount() const { return RowsOf(*this, internal::kX); }
+
+OperandSet HeldByModule(const Case& c) {
+  using namespace internal;
+  OperandSet held = 0;
+  if (c.function == Function::kPlain) return held;
+  const bool is_all = c.function == Function::kRows || c.seed / 2 % 2 == 0;
+  ForEachOperand(is_all ? kPrepared : SetOf(kWeight), [&](Operand o) {
+    if (c.operand[o].per == Per::kTensor) held |= SetOf(o);
+  });
+  return held;
+}
 
 std::vector<size_t> LeadingOf(const Case& c, Operand o) {
   if (kOperandRules[o].shape != Shape::kColumns) return c.rows;
@@ -363,6 +374,9 @@ void RequireMeaning(const Case& c) {
   if (c.function == Function::kModule || c.function == Function::kRows) {
     Require(weight.per == Per::kTensor && dw.per == Per::kTensor,
             "a module's weight_per is tensor");
+    Require(
+        c.function != Function::kRows || (c.Given() & internal::kPrepared & ~HeldByModule(c)) == 0,
+        "dense rows share a bias and a post_norm_weight");
   }
 }
 

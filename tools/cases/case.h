@@ -113,6 +113,11 @@ struct Case {
   size_t RowCount() const;
 };
 
+// The operands that a module of the case holds: the weight, and the bias and the post-norm weight,
+// where they have one dimension. With half of the seeds, 2 and 3 among them, the last two stay
+// operands of functions that take these.
+OperandSet HeldByModule(const Case& c);
+
 // The leading dimensions of an operand, the number of its rows, and their length. For an operand
 // with one element per row of x, each row has one element.
 std::vector<size_t> LeadingOf(const Case& c, Operand o);

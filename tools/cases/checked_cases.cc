@@ -117,6 +117,17 @@ forward,x=$T,bias=$T,y=$T,d=1..300,rows=5/9,rounding=$ROUNDINGS,x_values=normal/
 forward,x=$T,bias=$T,y=$T,d=$LONG,rows=2,rounding=$ROUNDINGS,weight=f32/none
 forward,x=$T,bias=$T,y=$T,rows=1..20,d=33|128|300,rounding=$ROUNDINGS,weight=f32/none
 forward,x=$T,bias=$T,y=$T,d=33|200|300,rows=3,rounding=$ROUNDINGS,bias_shift=0..31
+# Modules that hold a bias, a post-norm weight or both; and, where the seed is 2, the weight alone.
+forward,x+y=$T,bias=$T,d=1..300|$LONG,rows=1/5,weight=f32/none/bf16,rounding=$ROUNDINGS,
+  x_values=mixed/normal,bias_values=special/normal,call=rows,y_in_place=0/1
+forward,x+y=$T,post_norm_weight=$T,d=$EDGES|1000|4097|8193,rows=1|5,bias=none/f32/f16,
+  residual+residual_out=none/f32/f16/bf16,rounding=$ROUNDINGS,eps_placement=inside/outside/floor,
+  weight=f32/none/bf16,factor=0/0.22,x_values=mixed/normal,rstd=none/f32,call=rows,y_in_place=0/1
+forward,x+y+residual+residual_out=$T,post_norm_weight=$T,d=$EDGES|1000|4097,rows=1|5,
+  bias=none/bf16,residual_rounding=rounded/unrounded,weight_offset=0/1,rounding=$ROUNDINGS,
+  x_values=mixed/normal,call=rows|module,y_in_place=0/1,residual_out_in_place=0|1
+forward,x+y=$T,bias=$T,post_norm_weight=f32/none/bf16,residual+residual_out=f32/none,d=$EDGES,
+  rows=5,call=module|several,seed=0|2
 
 # Weights and biases that some rows share.
 forward,x=$T,weight=$T,y=$T,d=1|33|63|64|65|128|4097,weight_per=head|group|row|alternate,

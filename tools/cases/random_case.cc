@@ -41,6 +41,8 @@ class Drawer {
   OperandCase& Of(Operand o) { return c_.operand[o]; }
   rmsnorm_dtype DrawType() { return static_cast<rmsnorm_dtype>(RMSNORM_F32 + Below(3)); }
   static Operand At(int i) { return static_cast<Operand>(i); }
+  // Whether a module may hold the operand.
+  static bool IsHeld(Operand o) { return (internal::kPrepared & SetOf(o)) != 0; }
 
   void DrawFunction() {
     do {
@@ -91,7 +93,7 @@ class Drawer {
     if (IsRows() && !c_.backward) {
       given = given || o == kY || (o == kResidualOut && c_.Has(kResidual));
       const bool is_dense = rule.shape == Shape::kRows && o != kGate && o != kQ;
-      given = given && (is_dense || o == kWeight || o == kRstd);
+      given = given && (is_dense || IsHeld(o) || o == kRstd);
     }
     if (IsRows() && o == kDb) given = false;
     if (o == kSums) given = given && !c_.Has(kResidual) && !c_.Has(kPostNormWeight);
@@ -108,18 +110,19 @@ class Drawer {
     }
     if (!given) return;
     OperandCase& own = Of(o);
-    own.dtype = kOperandRules[o].dtype != 0                 ? kOperandRules[o].dtype
-                : IsRows() && o == kDw                      ? RMSNORM_F32
-                : o == kResidualOut                         ? Of(kResidual).dtype
-                : IsRows() && o == kResidual && OneIn(3)    ? DrawType()
-                : all_alike_ && !(IsRows() && o == kWeight) ? usual
-                                                            : DrawType();
+    own.dtype = kOperandRules[o].dtype != 0              ? kOperandRules[o].dtype
+                : IsRows() && o == kDw                   ? RMSNORM_F32
+                : o == kResidualOut                      ? Of(kResidual).dtype
+                : IsRows() && o == kResidual && OneIn(3) ? DrawType()
+                : all_alike_ && !(IsRows() && IsHeld(o)) ? usual
+                                                         : DrawType();
     if (kOperandRules[o].shape == Shape::kColumns && !c_.rows.empty() && OneIn(2)) {
       own.per = static_cast<Per>(Below(5));
     }
     if (o == kDw && c_.Has(kWeight)) own.per = Of(kWeight).per;
     const bool by_module = c_.function == Function::kModule || IsRows();
     if (by_module && (o == kWeight || o == kDw)) own.per = Per::kTensor;
+    if (IsRows() && IsHeld(o)) own.per = Per::kTensor;
     own.add = c_.IsOutput(o) && o >= kDx && !IsRows() && OneIn(2);
     if (!c_.IsOutput(o) || own.add) own.values = DrawValues(o);
   }
@@ -156,7 +159,7 @@ class Drawer {
       }
       if (c_.interleaved && rule.shape == Shape::kRows && o != kX) return;
       if (c_.guard == Guard::kNone) own.shift = OneIn(2) ? 0 : Below(64);
-      if (IsRows() && o != kWeight) return;
+      if (IsRows() && !IsHeld(o)) return;
       if (OneIn(2)) own.gap = Below(OneIn(2) ? 8 : 100);
       const size_t orders = c_.interleaved && o == kX ? 0 : c_.IsOutput(o) ? (pieces ? 1 : 4) : 7;
       if (orders != 0 && OneIn(2)) own.order = static_cast<Order>(Below(orders));

@@ -103,12 +103,21 @@ class Module {
 
   rmsnorm_status Make(const Case& c, const CallOperands& operands, const rmsnorm_options* options,
                       const rmsnorm_context* context) {
-    const bool weighted = (operands.given & SetOf(internal::kWeight)) != 0;
-    const Operand like = weighted ? internal::kWeight : internal::kX;
-    const rmsnorm_status status =
-        rmsnorm_module_create(&module_, c.d, operands.view[like].dtype, options, context);
-    if (status != RMSNORM_OK || !weighted) return status;
-    return rmsnorm_module_set_weight(module_, &operands.view[like]);
+    using namespace internal;
+    const OperandSet held = HeldByModule(c) & operands.given;
+    // A type that has all their values.
+    rmsnorm_dtype dtype = operands.view[held != 0 ? FirstOf(held) : kX].dtype;
+    ForEachOperand(held, [&](Operand o) {
+      if (operands.view[o].dtype != dtype) dtype = RMSNORM_F32;
+    });
+    rmsnorm_status status = rmsnorm_module_create(&module_, c.d, dtype, options, context);
+    ForEachOperand(held, [&](Operand o) {
+      const auto set = o == kWeight ? rmsnorm_module_set_weight
+                       : o == kBias ? rmsnorm_module_set_bias
+                                    : rmsnorm_module_set_post_norm_weight;
+      if (status == RMSNORM_OK) status = set(module_, &operands.view[o]);
+    });
+    return status;
   }
   const rmsnorm_module* get() const { return module_; }
 
@@ -127,7 +136,7 @@ rmsnorm_status CallModule(const Case& c, const CallOperands& operands,
   if (status != RMSNORM_OK) return status;
   if (in_own_context) context = nullptr;
   CallOperands others = operands;
-  others.given &= ~SetOf(kWeight);
+  others.given &= ~HeldByModule(c);
   const auto data = [&](Operand o) {
     return (operands.given & SetOf(o)) != 0 ? internal::DataOf(operands.view[o]) : nullptr;
   };
@@ -176,7 +185,7 @@ rmsnorm_status CallSeveral(const Case& c, const CallOperands& operands,
   if (c.operand[internal::kWeight].per == Per::kTensor) {
     const rmsnorm_status status = module.Make(c, operands, options, nullptr);
     if (status != RMSNORM_OK) return status;
-    pieces[1].given &= ~SetOf(internal::kWeight);
+    pieces[1].given &= ~HeldByModule(c);
     calls[1] = {module.get(), nullptr, nullptr};
   }
   const rmsnorm_operands all[] = {pieces[0].Get(), pieces[1].Get()};
