@@ -36,7 +36,8 @@ class Case {
 
   const std::vector<Problem>& problems() const { return problems_; }
 
-  // The contenders without a problem, and memcpy after the library, in the current place.
+  // The contenders of this cell without a problem, and memcpy after the library, in the current
+  // place.
   std::vector<Turn> Turns();
 
   // Switches to another place in memory, if there is one.
@@ -50,7 +51,7 @@ class Case {
     explicit Place(const Cell& cell) : inputs(cell), results(cell) {}
     Inputs inputs;
     Results results;
-    std::vector<std::unique_ptr<Prepared>> prepared;  // by contender; null if it has a problem
+    std::vector<std::unique_ptr<Prepared>> prepared;  // by contender; null if it has no part
   };
 
   // Prepares each contender in a place, runs it once and checks its results.

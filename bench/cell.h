@@ -11,21 +11,8 @@
 
 namespace rmsnorm::bench {
 
-// The rows of "latent", as in DeepSeek-V3 and Kimi-K2: the compressed q, the compressed k and v,
-// and 64 elements without a norm.
-constexpr size_t kLatentQ = 1536;
-constexpr size_t kLatentKv = 512;
-constexpr size_t kLatentRow = kLatentQ + kLatentKv + 64;
-
-// The rows of "q_and_k" and "all_heads", with heads of 64 elements or of a multiple: 32 heads of q,
-// 8 of k, and 8 of v; v has no norm.
-constexpr size_t kHeadsOfQ = 32;
-constexpr size_t kHeadsOfK = 8;
-constexpr size_t kHeads = kHeadsOfQ + 2 * kHeadsOfK;
-constexpr size_t kHeadsRow = 64 * kHeads;
-
-// The groups of "gate_before".
-constexpr size_t kGroup = 512;
+// A row of "q_and_k" has heads of 64 elements, or of a multiple.
+constexpr size_t kHeadsRow = 64 * RMSNORM_PEER_HEADS;
 
 // The operands of an operation in addition to x and the weight.
 enum Operands : unsigned {
@@ -58,15 +45,12 @@ constexpr Operation kOperations[] = {
     {"norm_call", RMSNORM_PEER_NORM_CALL, 2, kY},
     {"sum_squares", RMSNORM_PEER_SUM_SQUARES, 1, kSumsOut},
     {"scale", RMSNORM_PEER_SCALE, 2, kY | kSums},
-    {"latent", RMSNORM_PEER_LATENT, 2, kY, kLatentRow},
+    {"latent", RMSNORM_PEER_LATENT, 2, kY, RMSNORM_PEER_LATENT_ROW},
     {"q_and_k", RMSNORM_PEER_Q_AND_K, 2, kY, kHeadsRow},
-    {"all_heads", RMSNORM_PEER_ALL_HEADS, 2, kY, kHeadsRow},
     {"post_norm", RMSNORM_PEER_POST_NORM, 4, kY | kResidual | kPostNormWeight},
-    {"post_apart", RMSNORM_PEER_POST_APART, 7, kY | kResidual | kPostNormWeight},
     {"post_add", RMSNORM_PEER_POST_ADD, 3, kResidual | kPostNormWeight},
     {"gate_after", RMSNORM_PEER_GATE_AFTER, 3, kY | kGate},
-    {"gate_before", RMSNORM_PEER_GATE_BEFORE, 3, kY | kGate, kGroup},
-    {"gate_apart", RMSNORM_PEER_GATE_APART, 5, kY | kGate, kGroup},
+    {"gate_before", RMSNORM_PEER_GATE_BEFORE, 3, kY | kGate, RMSNORM_PEER_GROUP},
     {"int8", RMSNORM_PEER_INT8, 2, kY | kInt8},
     {"int8_alone", RMSNORM_PEER_INT8_ALONE, 1, kInt8},
     {"layernorm", RMSNORM_PEER_LAYERNORM, 2, kY | kBias},

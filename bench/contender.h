@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A contender computes a case: the library, an older build of it, or another library.
+// A contender computes a case: the library, in one call or in several or on one thread, an older
+// build of it, or another library.
 #ifndef RMSNORM_BENCH_CONTENDER_H_
 #define RMSNORM_BENCH_CONTENDER_H_
 
@@ -37,6 +38,8 @@ class Contender {
   const std::string& name() const { return name_; }
   // Whether its results must have the reference's bits.
   bool has_exact_bits() const { return has_exact_bits_; }
+  // Whether a case is any of its business. A contender is not even mentioned where it is not.
+  virtual bool Joins(const rmsnorm_peer_case& /*what*/) const { return true; }
   // The target is for builds of the library, and must outlive the result. Throws Refusal.
   virtual Prepared Prepare(const rmsnorm_peer_case& what, const char* target) const = 0;
 
@@ -47,6 +50,15 @@ class Contender {
 
 // The linked library, on the given target.
 std::unique_ptr<Contender> Library();
+// The linked library, called "apart", with a separate call for each step of an operation: what its
+// user does without the one call for all steps.
+std::unique_ptr<Contender> Apart();
+constexpr char kApart[] = "apart";
+// The reason why "apart" refuses an operation; null if it does not.
+const char* WhyNotApart(int32_t operation);
+// The linked library, called "one_thread", on one thread where the others use several.
+std::unique_ptr<Contender> OneThread();
+constexpr char kOneThread[] = "one_thread";
 // Another build of the library, called "older", from its shared library. Throws std::runtime_error
 // with the file's name if that cannot be loaded.
 std::unique_ptr<Contender> Older(const std::string& file);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library as a contender: modules with dense rows by pointer, as in an inference engine, and
-// calls with views for the operations that need them.
+// The library as a contender: modules, as in an inference engine, and dense rows by pointer where
+// there is such a call.
 #include <dlfcn.h>
 #include <rmsnorm/rmsnorm.h>
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "cell.h"
@@ -22,6 +23,8 @@ struct Functions {
   decltype(&rmsnorm_module_create) module_create = rmsnorm_module_create;
   decltype(&rmsnorm_module_destroy) module_destroy = rmsnorm_module_destroy;
   decltype(&rmsnorm_module_set_weight) module_set_weight = rmsnorm_module_set_weight;
+  decltype(&rmsnorm_module_set_post_norm_weight) set_post_norm_weight =
+      rmsnorm_module_set_post_norm_weight;
   decltype(&rmsnorm_module_norm_rows) norm_rows = rmsnorm_module_norm_rows;
   decltype(&rmsnorm_module_add_norm_rows) add_norm_rows = rmsnorm_module_add_norm_rows;
   decltype(&rmsnorm_module_forward) module_forward = rmsnorm_module_forward;
@@ -49,19 +52,43 @@ Functions Load(const std::string& file) try {
   Find(library, "rmsnorm_module_add_norm_rows", functions.add_norm_rows);
   Find(library, "rmsnorm_module_forward", functions.module_forward);
   Find(library, "rmsnorm_module_backward_rows", functions.backward_rows);
+  // A build without this one takes the weight as an operand.
+  functions.set_post_norm_weight = reinterpret_cast<decltype(functions.set_post_norm_weight)>(
+      dlsym(library, "rmsnorm_module_set_post_norm_weight"));
   return functions;
 } catch (const std::runtime_error& error) {
   throw std::runtime_error("--older " + file + ": " + error.what());
 }
 
-// A case with the views for its calls.
+// How the library does an operation.
+enum class Calls {
+  kTogether,  // in one call
+  kApart      // in a call for each step
+};
+
+// A case with the modules and views for its calls.
 class LibraryCase {
  public:
   LibraryCase(const Functions& functions, const rmsnorm_peer_case& what,
-              const rmsnorm_context& context)
+              const rmsnorm_context& context, Calls calls)
       : functions_(functions), what_(what), context_(context) {
     options_.eps = what.eps;
-    MakeModule(weight_, module_);
+    run = calls == Calls::kTogether ? PlanTogether() : PlanApart();
+  }
+  LibraryCase(const LibraryCase&) = delete;  // its operands point to its views
+  LibraryCase& operator=(const LibraryCase&) = delete;
+
+  void (*run)(void*);
+
+ private:
+  using RunFunction = void (*)(void*);
+  template <rmsnorm_status (LibraryCase::*function)() const>
+  static void Call(void* state) {
+    LibraryCase& self = *static_cast<LibraryCase*>(state);
+    self.Check((self.*function)());
+  }
+
+  RunFunction PlanTogether() {
     const auto given = [](const rmsnorm_view& view) {
       return view.data != nullptr ? &view : nullptr;
     };
@@ -72,104 +99,96 @@ class LibraryCase {
     operands_.y = given(y_);
     operands_.q = given(q_);
     operands_.scale = given(scale_);
-    switch (what.operation) {
-      case RMSNORM_PEER_ADD_NORM:
-        run = Call<&LibraryCase::AddNorm>;
-        break;
-      case RMSNORM_PEER_BACKWARD:
-        run = Call<&LibraryCase::Backward>;
-        break;
-      case RMSNORM_PEER_SUM_SQUARES:
-        operands_.sums_out = &sums_;
-        run = Call<&LibraryCase::NormCall>;
-        break;
-      case RMSNORM_PEER_SCALE:
-        operands_.sums = &sums_;
-        operands_.weight = &weight_;
-        run = Call<&LibraryCase::NormCall>;
-        break;
+    switch (what_.operation) {
       case RMSNORM_PEER_NORM_CALL:
         operands_.weight = &weight_;
-        run = Call<&LibraryCase::NormCall>;
-        break;
+        return Call<&LibraryCase::Forward>;
       case RMSNORM_PEER_LATENT:
-        AddHeads(0, 1, what.d / kLatentRow * kLatentQ);
-        AddHeads(what.d / kLatentRow * kLatentQ, 1, what.d / kLatentRow * kLatentKv);
-        run = Call<&LibraryCase::ForwardAll>;
-        break;
       case RMSNORM_PEER_Q_AND_K:
-        AddHeads(0, kHeadsOfQ, what.d / kHeads);
-        AddHeads(what.d / kHeads * kHeadsOfQ, kHeadsOfK, what.d / kHeads);
-        run = Call<&LibraryCase::ForwardAll>;
+        AddNormsOfParts();
+        return Call<&LibraryCase::ForwardAll>;
+      case RMSNORM_PEER_GATE_BEFORE:
+        AddNormOfGroups(x_).gate = Keep(Parts(gate_, 0, Groups(), kGroup));
+        options_.gate_placement = RMSNORM_GATE_BEFORE;
+        return Call<&LibraryCase::OneByOne>;
+      default:
         break;
-      case RMSNORM_PEER_ALL_HEADS:
-        AddHeads(0, kHeadsOfQ + kHeadsOfK, what.d / kHeads);
-        run = Call<&LibraryCase::OneByOne>;
-        break;
+    }
+    module_ = MakeModule(what_.weight, what_.d);
+    switch (what_.operation) {
+      case RMSNORM_PEER_ADD_NORM:
+        return Call<&LibraryCase::AddNorm>;
+      case RMSNORM_PEER_BACKWARD:
+        return Call<&LibraryCase::Backward>;
+      case RMSNORM_PEER_SUM_SQUARES:
+        operands_.sums_out = &sums_;
+        return Call<&LibraryCase::ModuleForward>;
+      case RMSNORM_PEER_SCALE:
+        operands_.sums = &sums_;
+        return Call<&LibraryCase::ModuleForward>;
       case RMSNORM_PEER_POST_NORM:
       case RMSNORM_PEER_POST_ADD:
+        if (functions_.set_post_norm_weight != nullptr) {
+          Check(functions_.set_post_norm_weight(module_, &post_norm_weight_));
+          operands_.post_norm_weight = nullptr;
+          if (what_.y != nullptr) return Call<&LibraryCase::AddNorm>;
+        }
+        return Call<&LibraryCase::ModuleForward>;
       case RMSNORM_PEER_GATE_AFTER:
       case RMSNORM_PEER_INT8:
       case RMSNORM_PEER_INT8_ALONE:
-        run = Call<&LibraryCase::ModuleForward>;
-        break;
-      case RMSNORM_PEER_POST_APART: {
-        MakeModule(post_norm_weight_, post_norm_);
-        AddCall(post_norm_, x_, y_);
-        rmsnorm_operands& addition = AddCall(nullptr, y_, residual_);
-        addition.residual = addition.residual_out = &residual_;
-        addition.y = nullptr;
-        AddCall(module_, residual_, y_);
-        run = Call<&LibraryCase::OneByOne>;
-        break;
-      }
-      case RMSNORM_PEER_GATE_BEFORE:
-        options_.gate_placement = RMSNORM_GATE_BEFORE;
-        AddGroups(x_).gate = Keep(Parts(gate_, 0, what.d / kGroup, kGroup));
-        run = Call<&LibraryCase::OneByOne>;
-        break;
-      case RMSNORM_PEER_GATE_APART: {
-        // The gate alone: a norm of rows with a given RMS of 1.
-        rmsnorm_operands& gating = AddCall(nullptr, x_, y_, &without_eps_);
-        gating.gate = &gate_;
-        sums_of_ones_.assign(what.rows, static_cast<double>(what.d));
-        gating.sums = Keep(rmsnorm_vector(sums_of_ones_.data(), RMSNORM_F64, what.rows));
-        AddGroups(y_);
-        run = Call<&LibraryCase::OneByOne>;
-        break;
-      }
+        return Call<&LibraryCase::ModuleForward>;
       default:
-        run = Call<&LibraryCase::Norm>;
+        return Call<&LibraryCase::Norm>;
     }
   }
-  ~LibraryCase() {
-    functions_.module_destroy(module_);
-    functions_.module_destroy(post_norm_);
-  }
-  LibraryCase(const LibraryCase&) = delete;  // its operands point to its views
-  LibraryCase& operator=(const LibraryCase&) = delete;
 
-  void (*run)(void*);
-
- private:
-  template <rmsnorm_status (LibraryCase::*function)() const>
-  static void Call(void* state) {
-    LibraryCase& self = *static_cast<LibraryCase*>(state);
-    self.Check((self.*function)());
+  RunFunction PlanApart() {
+    if (const char* const why = WhyNotApart(what_.operation)) throw Refusal(why);
+    switch (what_.operation) {
+      case RMSNORM_PEER_LATENT:
+      case RMSNORM_PEER_Q_AND_K:
+        AddNormsOfParts();
+        // The heads of one token are dense rows. Those of several lie apart, which takes views.
+        if (what_.rows == 1) return Call<&LibraryCase::NormsOfPartsByPointers>;
+        return Call<&LibraryCase::OneByOne>;
+      case RMSNORM_PEER_POST_NORM:
+        module_ = MakeModule(what_.weight, what_.d);
+        post_norm_ = MakeModule(what_.post_norm_weight, what_.d);
+        normed_ = what_.y;
+        return Call<&LibraryCase::PostNormApart>;
+      case RMSNORM_PEER_POST_ADD:
+        post_norm_ = MakeModule(what_.post_norm_weight, what_.d);
+        normed_ = Scratch(rmsnorm_dtype_size(what_.dtype));
+        operands_.x = Keep(Rows(normed_));
+        operands_.residual = operands_.residual_out = &residual_;
+        return Call<&LibraryCase::PostAddApart>;
+      case RMSNORM_PEER_GATE_BEFORE: {
+        rmsnorm_operands& gating = AddStep(x_);
+        gating.gate = &gate_;
+        // In one call, the product is not rounded to the type of x.
+        gating.y =
+            what_.dtype == RMSNORM_F32 ? &y_ : Keep(Rows(Scratch(sizeof(float)), RMSNORM_F32));
+        AddNormOfGroups(*gating.y);
+        return Call<&LibraryCase::OneByOne>;
+      }
+      default: {  // RMSNORM_PEER_INT8, RMSNORM_PEER_INT8_ALONE
+        module_ = MakeModule(what_.weight, what_.d);
+        normed_ = what_.y != nullptr ? what_.y : Scratch(rmsnorm_dtype_size(what_.dtype));
+        rmsnorm_operands& quantising = AddStep(*Keep(Rows(normed_)));
+        quantising.q = &q_;
+        quantising.scale = &scale_;
+        return Call<&LibraryCase::Int8Apart>;
+      }
+    }
   }
 
   void Check(rmsnorm_status status) const {
     if (status != RMSNORM_OK) throw Refusal(functions_.error_message());
   }
 
-  rmsnorm_status Norm() const {
-    return functions_.norm_rows(module_, what_.dtype, what_.rows, what_.x, what_.y, nullptr,
-                                nullptr);
-  }
-  rmsnorm_status AddNorm() const {
-    return functions_.add_norm_rows(module_, what_.dtype, what_.dtype, what_.rows, what_.x,
-                                    what_.residual, what_.residual, what_.y, nullptr, nullptr);
-  }
+  rmsnorm_status Norm() const { return NormRows(module_, what_.rows, what_.x, what_.y); }
+  rmsnorm_status AddNorm() const { return AddNormRows(what_.x); }
   rmsnorm_status Backward() const {
     return functions_.backward_rows(module_, what_.dtype, what_.rows, what_.dy, what_.x, what_.rstd,
                                     what_.dx, what_.dw, nullptr);
@@ -177,7 +196,7 @@ class LibraryCase {
   rmsnorm_status ModuleForward() const {
     return functions_.module_forward(module_, &operands_, nullptr);
   }
-  rmsnorm_status NormCall() const { return functions_.forward(&operands_, &options_, &context_); }
+  rmsnorm_status Forward() const { return functions_.forward(&operands_, &options_, &context_); }
   rmsnorm_status ForwardAll() const {
     return functions_.forward_all(calls_.data(), calls_.size(), &context_);
   }
@@ -190,45 +209,102 @@ class LibraryCase {
     }
     return RMSNORM_OK;
   }
+  rmsnorm_status NormsOfPartsByPointers() const {
+    for (const rmsnorm_call& call : calls_) {
+      const rmsnorm_view& x = *call.operands->x;
+      const rmsnorm_status status =
+          NormRows(call.module, x.shape[1], x.data, const_cast<void*>(call.operands->y->data));
+      if (status != RMSNORM_OK) return status;
+    }
+    return RMSNORM_OK;
+  }
+  rmsnorm_status PostNormApart() const {
+    const rmsnorm_status status = NormRows(post_norm_, what_.rows, what_.x, normed_);
+    return status == RMSNORM_OK ? AddNormRows(normed_) : status;
+  }
+  rmsnorm_status PostAddApart() const {
+    const rmsnorm_status status = NormRows(post_norm_, what_.rows, what_.x, normed_);
+    return status == RMSNORM_OK ? Forward() : status;
+  }
+  rmsnorm_status Int8Apart() const {
+    const rmsnorm_status status = NormRows(module_, what_.rows, what_.x, normed_);
+    return status == RMSNORM_OK ? OneByOne() : status;
+  }
 
-  void MakeModule(const rmsnorm_view& weight, rmsnorm_module*& module) {
-    Check(functions_.module_create(&module, what_.d, what_.dtype, &options_, &context_));
-    Check(functions_.module_set_weight(module, &weight));
+  rmsnorm_status NormRows(const rmsnorm_module* module, size_t rows, const void* x, void* y) const {
+    return functions_.norm_rows(module, what_.dtype, rows, x, y, nullptr, nullptr);
+  }
+  rmsnorm_status AddNormRows(const void* x) const {
+    return functions_.add_norm_rows(module_, what_.dtype, what_.dtype, what_.rows, x,
+                                    what_.residual, what_.residual, what_.y, nullptr, nullptr);
+  }
+
+  rmsnorm_module* MakeModule(const void* weight, size_t d) {
+    rmsnorm_module* module = nullptr;
+    Check(functions_.module_create(&module, d, what_.dtype, &options_, &context_));
+    modules_.emplace_back(module, functions_.module_destroy);
+    const rmsnorm_view view = rmsnorm_vector(weight, what_.dtype, d);
+    Check(functions_.module_set_weight(module, &view));
+    return module;
   }
 
   // Keeps a view as long as the case.
   const rmsnorm_view* Keep(const rmsnorm_view& view) { return &views_.emplace_back(view); }
 
-  // Adds a call from one tensor to another; the caller may add operands.
-  rmsnorm_operands& AddCall(const rmsnorm_module* module, const rmsnorm_view& from,
-                            const rmsnorm_view& to, const rmsnorm_options* options) {
+  // Rows between two steps that are no result of the operation.
+  void* Scratch(size_t element_bytes) {
+    scratch_.resize(what_.rows * what_.d * element_bytes);
+    return scratch_.data();
+  }
+
+  // Adds a call on x; the caller adds other operands.
+  rmsnorm_operands& AddCall(const rmsnorm_module* module, const rmsnorm_view& x,
+                            const rmsnorm_options* options) {
     rmsnorm_operands& operands = all_operands_.emplace_back(rmsnorm_no_operands());
-    operands.x = Keep(from);
-    operands.y = Keep(to);
+    operands.x = &x;
     calls_.push_back({module, &operands, options});
     return operands;
   }
-  // Uses the options of the case; a module has the same.
-  rmsnorm_operands& AddCall(const rmsnorm_module* module, const rmsnorm_view& from,
-                            const rmsnorm_view& to) {
-    return AddCall(module, from, to, module != nullptr ? nullptr : &options_);
-  }
 
-  // Adds the norm of some heads in each row of x. `begin` is the first element of the first head,
-  // and of the weight.
-  void AddHeads(size_t begin, size_t heads, size_t d) {
-    AddCall(nullptr, Parts(x_, begin, heads, d), Parts(y_, begin, heads, d)).weight =
-        Keep(rmsnorm_vector(At(weight_, begin), what_.dtype, d));
-  }
-
-  // Adds the norm of groups into y; each group has its own part of the weight.
-  rmsnorm_operands& AddGroups(const rmsnorm_view& from) {
-    const size_t groups = what_.d / kGroup;
-    rmsnorm_operands& operands =
-        AddCall(nullptr, Parts(from, 0, groups, kGroup), Parts(y_, 0, groups, kGroup));
-    operands.weight = Keep(rmsnorm_rows(what_.weight, what_.dtype, groups, kGroup, kGroup));
+  // Adds a step that takes x as the norm itself: rows with a given RMS of 1.
+  rmsnorm_operands& AddStep(const rmsnorm_view& x) {
+    sums_of_ones_.assign(what_.rows, static_cast<double>(what_.d));
+    rmsnorm_operands& operands = AddCall(nullptr, x, &without_eps_);
+    operands.sums = Keep(rmsnorm_vector(sums_of_ones_.data(), RMSNORM_F64, what_.rows));
     return operands;
   }
+
+  // Adds the two norms of LATENT or Q_AND_K.
+  void AddNormsOfParts() {
+    if (what_.operation == RMSNORM_PEER_LATENT) {
+      const size_t times = what_.d / RMSNORM_PEER_LATENT_ROW;
+      AddNormOfParts(0, 1, times * RMSNORM_PEER_LATENT_Q);
+      AddNormOfParts(times * RMSNORM_PEER_LATENT_Q, 1, times * RMSNORM_PEER_LATENT_KV);
+    } else {
+      const size_t head = what_.d / RMSNORM_PEER_HEADS;
+      AddNormOfParts(0, RMSNORM_PEER_HEADS_OF_Q, head);
+      AddNormOfParts(head * RMSNORM_PEER_HEADS_OF_Q, RMSNORM_PEER_HEADS_OF_K, head);
+    }
+  }
+
+  // Adds the norm of parts of each row. `begin` is the first element of the first part, and of the
+  // weight.
+  void AddNormOfParts(size_t begin, size_t parts, size_t d) {
+    const rmsnorm_module* const module = MakeModule(At(weight_, begin), d);
+    AddCall(module, *Keep(Parts(x_, begin, parts, d)), nullptr).y =
+        Keep(Parts(y_, begin, parts, d));
+  }
+
+  // Adds the norm of groups into y. Each group has its own part of the weight, which no module
+  // holds.
+  rmsnorm_operands& AddNormOfGroups(const rmsnorm_view& from) {
+    rmsnorm_operands& operands =
+        AddCall(nullptr, *Keep(Parts(from, 0, Groups(), kGroup)), &options_);
+    operands.y = Keep(Parts(y_, 0, Groups(), kGroup));
+    operands.weight = Keep(rmsnorm_rows(what_.weight, what_.dtype, Groups(), kGroup, kGroup));
+    return operands;
+  }
+  size_t Groups() const { return what_.d / kGroup; }
 
   const void* At(const rmsnorm_view& view, size_t element) const {
     return static_cast<const uint8_t*>(view.data) + element * rmsnorm_dtype_size(view.dtype);
@@ -246,6 +322,8 @@ class LibraryCase {
     return rmsnorm_rows(data, dtype, what_.rows, what_.d, static_cast<ptrdiff_t>(what_.d));
   }
 
+  static constexpr size_t kGroup = RMSNORM_PEER_GROUP;
+
   const Functions functions_;
   const rmsnorm_peer_case what_;
   const rmsnorm_context context_;
@@ -255,8 +333,6 @@ class LibraryCase {
     options.eps = 0;
     return options;
   }();
-  rmsnorm_module* module_ = nullptr;
-  rmsnorm_module* post_norm_ = nullptr;
   const rmsnorm_view x_ = Rows(what_.x);
   const rmsnorm_view residual_ = Rows(what_.residual);
   const rmsnorm_view gate_ = Rows(what_.gate);
@@ -267,7 +343,12 @@ class LibraryCase {
       rmsnorm_vector(what_.post_norm_weight, what_.dtype, what_.d);
   const rmsnorm_view scale_ = rmsnorm_vector(what_.scale, RMSNORM_F32, what_.rows);
   const rmsnorm_view sums_ = rmsnorm_vector(what_.sums, RMSNORM_F64, what_.rows);
+  std::vector<std::unique_ptr<rmsnorm_module, decltype(&rmsnorm_module_destroy)>> modules_;
+  rmsnorm_module* module_ = nullptr;
+  const rmsnorm_module* post_norm_ = nullptr;
   rmsnorm_operands operands_ = rmsnorm_no_operands();
+  void* normed_ = nullptr;  // the norm, for the next step
+  std::vector<uint8_t> scratch_;
   // For operations that take several calls or parts of the rows.
   std::deque<rmsnorm_view> views_;
   std::deque<rmsnorm_operands> all_operands_;
@@ -282,24 +363,62 @@ rmsnorm_context ContextFor(const rmsnorm_peer_case& what, const char* target) {
   return context;
 }
 
-class Build final : public Contender {
+class Build : public Contender {
  public:
-  Build(std::string name, const Functions& functions)
-      : Contender(std::move(name), true), functions_(functions) {}
+  Build(std::string name, const Functions& functions, Calls calls = Calls::kTogether)
+      : Contender(std::move(name), true), functions_(functions), calls_(calls) {}
 
   Prepared Prepare(const rmsnorm_peer_case& what, const char* target) const override {
-    auto made = std::make_unique<LibraryCase>(functions_, what, ContextFor(what, target));
+    auto made = std::make_unique<LibraryCase>(functions_, what, ContextFor(what, target), calls_);
     void (*const run)(void*) = made->run;
     return {run, made.release(), [](void* state) { delete static_cast<LibraryCase*>(state); }};
   }
 
  private:
   const Functions functions_;
+  const Calls calls_;
+};
+
+class BuildOnOneThread final : public Build {
+ public:
+  using Build::Build;
+
+  bool Joins(const rmsnorm_peer_case& what) const override { return what.threads > 1; }
+  Prepared Prepare(const rmsnorm_peer_case& what, const char* target) const override {
+    rmsnorm_peer_case serial = what;
+    serial.threads = 1;
+    return Build::Prepare(serial, target);
+  }
 };
 
 }  // namespace
 
 std::unique_ptr<Contender> Library() { return std::make_unique<Build>("library", Functions()); }
+
+std::unique_ptr<Contender> Apart() {
+  return std::make_unique<Build>(kApart, Functions(), Calls::kApart);
+}
+
+const char* WhyNotApart(int32_t operation) {
+  switch (operation) {
+    case RMSNORM_PEER_LATENT:
+    case RMSNORM_PEER_Q_AND_K:
+    case RMSNORM_PEER_POST_NORM:
+    case RMSNORM_PEER_POST_ADD:
+    case RMSNORM_PEER_GATE_BEFORE:
+    case RMSNORM_PEER_INT8:
+    case RMSNORM_PEER_INT8_ALONE:
+      return nullptr;
+    case RMSNORM_PEER_GATE_AFTER:
+      return "two calls would round the norm before the gate";
+    default:
+      return "one step already";
+  }
+}
+
+std::unique_ptr<Contender> OneThread() {
+  return std::make_unique<BuildOnOneThread>(kOneThread, Functions());
+}
 
 std::unique_ptr<Contender> Older(const std::string& file) {
   return std::make_unique<Build>("older", Load(file));
@@ -316,7 +435,7 @@ size_t CountParts(const rmsnorm_peer_case& what, const char* target) {
     most = std::max(most, count);
     for (size_t i = 0; i < count; ++i) task(state, i);
   };
-  LibraryCase counted(Functions(), what, context);
+  LibraryCase counted(Functions(), what, context, Calls::kTogether);
   counted.run(&counted);
   return parts;
 }

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,18 @@ void Spoil(void* data, size_t row_bytes) {
 void SpoilView(const rmsnorm_view& view) {
   Spoil(const_cast<void*>(view.data),
         static_cast<size_t>(view.stride[0]) * rmsnorm_dtype_size(view.dtype));
+}
+
+// Spoils the first of the results that are given, or the second.
+void SpoilResult(const rmsnorm_operands& operands) {
+  const rmsnorm_view* const results[] = {operands.y, operands.residual_out, operands.q,
+                                         operands.scale, operands.sums_out};
+  bool second = spoils_second_result;
+  for (const rmsnorm_view* const result : results) {
+    if (result == nullptr || std::exchange(second, false)) continue;
+    SpoilView(*result);
+    break;
+  }
 }
 
 void SpoilRows(const rmsnorm_module* module, rmsnorm_dtype dtype, void* y) {
@@ -77,14 +90,7 @@ rmsnorm_status __wrap_rmsnorm_module_forward(const rmsnorm_module* module,
                                              const rmsnorm_operands* operands,
                                              const rmsnorm_context* context) noexcept {
   const rmsnorm_status status = __real_rmsnorm_module_forward(module, operands, context);
-  const rmsnorm_view* const results[] = {operands->y, operands->residual_out, operands->q,
-                                         operands->scale};
-  bool second = rmsnorm::test::spoils_second_result;
-  for (const rmsnorm_view* const result : results) {
-    if (result == nullptr || std::exchange(second, false)) continue;
-    rmsnorm::test::SpoilView(*result);
-    break;
-  }
+  rmsnorm::test::SpoilResult(*operands);
   return status;
 }
 
@@ -109,11 +115,8 @@ rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_operands* operands,
                                       const rmsnorm_options* options,
                                       const rmsnorm_context* context) noexcept {
   const rmsnorm_status status = __real_rmsnorm_forward(operands, options, context);
-  if (operands->y != nullptr) {
-    rmsnorm::test::SpoilView(*operands->y);
-  } else if (operands->sums_out != nullptr && operands->x->shape[1] != 96) {  // see kScaleRow
-    rmsnorm::test::Spoil(const_cast<void*>(operands->sums_out->data), sizeof(double));
-  }
+  // Sums alone are the inputs of `scale`.
+  if (operands->sums_out == nullptr) rmsnorm::test::SpoilResult(*operands);
   return status;
 }
 
@@ -134,9 +137,6 @@ using bench::Operation;
 
 const Dtype kTypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16};
 
-// Cells of `scale` have rows of this length: their sums are inputs and stay intact.
-constexpr size_t kScaleRow = 96;
-
 const Operation& FindOperation(const std::string& name) {
   for (const Operation& operation : bench::kOperations) {
     if (name == operation.name) return operation;
@@ -146,7 +146,6 @@ const Operation& FindOperation(const std::string& name) {
 
 Cell MakeCell(const Operation& operation, Dtype dtype, size_t rows, size_t d, int threads = 1) {
   if (operation.row > 1) d = operation.row;
-  if (operation.code == RMSNORM_PEER_SCALE) d = kScaleRow;
   return {&operation, dtype, rows, d, threads, "reference"};
 }
 
@@ -204,17 +203,15 @@ TEST(BenchCase, FindsOneWrongBit) {
     for (const Dtype dtype : kTypes) {
       const Cell cell = MakeCell(operation, dtype, 3, 100);
       SCOPED_TRACE(cell.name());
-      const bool is_apart =
-          operation.code == RMSNORM_PEER_POST_APART || operation.code == RMSNORM_PEER_GATE_APART;
-      calls_before_spoilt = is_apart ? 3 : 1;  // two separate norms
+      calls_before_spoilt = 1;
       const bench::Contenders contenders = TheLibrary();
       const bench::Case one(cell, contenders);
       ASSERT_EQ(one.problems().size(), 1u);
       EXPECT_EQ(one.problems()[0].name, "library");
       EXPECT_TRUE(one.problems()[0].wrong);
       size_t element = dtype == Dtype::f32 ? 0 : 1;
-      if (operation.code == RMSNORM_PEER_LATENT) element += bench::kLatentQ;
-      if (operation.code == RMSNORM_PEER_Q_AND_K) element += bench::kHeadsOfQ * 64;
+      if (operation.code == RMSNORM_PEER_LATENT) element += RMSNORM_PEER_LATENT_Q;
+      if (operation.code == RMSNORM_PEER_Q_AND_K) element += RMSNORM_PEER_HEADS_OF_Q * 64;
       std::string name = "y";
       if (operation.Has(bench::kGradients)) name = "dx";
       if (operation.code == RMSNORM_PEER_POST_ADD) name = "residual";
@@ -247,6 +244,76 @@ TEST(BenchCase, FindsOneWrongBitOfTheSecondResult) {
     EXPECT_EQ(one.problems()[0].text, fault + std::string("from the reference"));
   }
   spoils_second_result = false;
+}
+
+// Each step of the operations that have several, with the bits of the one call.
+TEST(BenchCase, TheStepsApartAreRight) {
+  size_t with_steps = 0;
+  for (const Operation& operation : bench::kOperations) {
+    const char* const why_not = bench::WhyNotApart(operation.code);
+    for (const Dtype dtype : kTypes) {
+      for (const size_t rows : {size_t{1}, size_t{3}}) {
+        const Cell cell = MakeCell(operation, dtype, rows, 100);
+        bench::Contenders contenders = TheLibrary();
+        contenders.push_back(bench::Apart());
+        bench::Case one(cell, contenders);
+        if (why_not != nullptr) {
+          ASSERT_EQ(one.problems().size(), 1u) << cell.name();
+          EXPECT_FALSE(one.problems()[0].wrong);
+          EXPECT_EQ(one.problems()[0].text, why_not);
+          continue;
+        }
+        for (const bench::Problem& problem : one.problems()) {
+          ADD_FAILURE() << cell.name() << ": " << problem.text;
+        }
+        EXPECT_EQ(one.Turns().back().name, "apart");
+      }
+    }
+    if (why_not == nullptr) ++with_steps;
+  }
+  EXPECT_EQ(with_steps, 7u);
+}
+
+TEST(BenchCase, FindsOneWrongBitOfTheLastStepApart) {
+  const struct {
+    const char* operation;
+    size_t rows;
+    const char* fault;
+  } faults[] = {{"latent", 3, "y: row 1, element 1536"},
+                {"q_and_k", 3, "y: row 1, element 2048"},
+                {"q_and_k", 1, "y: row 0, element 2112"},
+                {"post_norm", 3, "y: row 1, element 0"},
+                {"post_add", 3, "residual: row 1, element 0"},
+                {"gate_before", 3, "y: row 1, element 0"},
+                {"int8", 3, "q: row 1, element 2"},
+                {"int8_alone", 3, "q: row 1, element 2"}};
+  for (const auto& [operation, rows, fault] : faults) {
+    SCOPED_TRACE(operation);
+    calls_before_spoilt = 3;  // the reference's, the library's and the first step
+    bench::Contenders contenders = TheLibrary();
+    contenders.push_back(bench::Apart());
+    const bench::Case one(MakeCell(FindOperation(operation), Dtype::f32, rows, 100), contenders);
+    ASSERT_EQ(one.problems().size(), 1u);
+    EXPECT_EQ(one.problems()[0].name, "apart");
+    EXPECT_TRUE(one.problems()[0].wrong);
+    EXPECT_EQ(one.problems()[0].text, fault + std::string(" differs from the reference"));
+    EXPECT_LT(calls_before_spoilt, 0);
+  }
+}
+
+// It takes turns where the others use several threads, and is not mentioned elsewhere.
+TEST(BenchCase, OneThreadIsTimedBesideSeveral) {
+  bench::Contenders contenders = TheLibrary();
+  contenders.push_back(bench::OneThread());
+  for (const int threads : {1, 2}) {
+    bench::Case one(MakeCell(FindOperation("norm"), Dtype::f32, 3, 64, threads), contenders);
+    EXPECT_TRUE(one.problems().empty());
+    const std::vector<bench::Turn> turns = one.Turns();
+    ASSERT_EQ(turns.size(), threads == 1 ? 2u : 3u);
+    if (threads == 1) continue;
+    EXPECT_EQ(turns[2].name, "one_thread");
+    EXPECT_EQ(turns[2].pool, "one_thread");  // the others sleep
+  }
 }
 
 // Checks places that differ from the first as well.
@@ -416,6 +483,137 @@ TEST_F(Tolerance, OfAResidualInF32IsOneUnit) {
     static_cast<float*>(expected.residual)[7] = 1;
     static_cast<float*>(actual.residual)[7] = 1 + static_cast<float>(off) * 0x1p-23f;
     EXPECT_EQ(IsBeyond("residual"), off > 1) << off;
+  }
+}
+
+// The first norm may be off by its own bound where the residual cancels it; y is the norm of the
+// residual that is there.
+TEST_F(Tolerance, OfPostNorm) {
+  for (const Dtype dtype : kTypes) {
+    for (const size_t d : {size_t{16}, size_t{4096}}) {
+      const auto compute = [&](bool has_norm, bool has_weight, double eps, bool of_sum) {
+        Make("post_norm", dtype, 2, d);
+        const bench::Results before = [&] {
+          bench::Results fresh(cell);
+          fresh.Reset(*inputs);
+          return fresh;
+        }();
+        const auto wide = [&](const void* data, size_t count) {
+          std::vector<float> numbers(count);
+          bench::Convert(dtype, data, Dtype::f32, numbers.data(), count);
+          return numbers;
+        };
+        const std::vector<float> weight = wide(actual.weight, d);
+        const std::vector<float> post_norm_weight = wide(actual.post_norm_weight, d);
+        std::vector<float> x = wide(actual.x, 2 * d);
+        std::vector<float> sum = wide(before.residual.data(), 2 * d);
+        const auto inverse = [&](const float* row) {
+          double mean = 0;
+          for (size_t j = 0; j < d; ++j) mean += double{row[j]} * double{row[j]};
+          return 1 / std::sqrt(mean / static_cast<double>(d) + eps);
+        };
+        for (size_t row = 0; row < 2 * d; row += d) {
+          const double r = has_norm ? inverse(&x[row]) : 1;
+          for (size_t j = 0; j < d; ++j) {
+            const double w = has_weight ? double{post_norm_weight[j]} : 1;
+            sum[row + j] += static_cast<float>(double{x[row + j]} * r * w);
+          }
+          const double second = inverse(of_sum ? &sum[row] : &x[row]);
+          for (size_t j = 0; j < d; ++j) {
+            x[row + j] = static_cast<float>(double{sum[row + j]} * second * double{weight[j]});
+          }
+        }
+        bench::Convert(Dtype::f32, sum.data(), dtype, actual.residual, 2 * d);
+        bench::Convert(Dtype::f32, x.data(), dtype, actual.y, 2 * d);
+        return Find().substr(0, Find().find(':'));
+      };
+      SCOPED_TRACE(d);
+      EXPECT_EQ(compute(true, true, 1e-5, true), "") << Find();
+      if (d == 16) {  // the RMS of a long row is close to 1
+        EXPECT_EQ(compute(false, true, 1e-5, true), "residual");
+      }
+      EXPECT_EQ(compute(true, false, 1e-5, true), "residual");
+      EXPECT_EQ(compute(true, true, 1e-5, false), "y");
+      if (dtype == Dtype::f32 && d == 16) {
+        EXPECT_EQ(compute(true, true, 0, true), "y");
+      }
+    }
+  }
+}
+
+// An exponential off by 4 units is right; another activation is not.
+TEST_F(Tolerance, OfGates) {
+  for (const char* const operation : {"gate_after", "gate_before"}) {
+    for (const Dtype dtype : kTypes) {
+      Make(operation, dtype, 2, 1024);
+      std::vector<float> y(2 * 1024);
+      std::vector<float> gate(y.size());
+      bench::Convert(dtype, expected.y, Dtype::f32, y.data(), y.size());
+      bench::Convert(dtype, expected.gate, Dtype::f32, gate.data(), y.size());
+      const auto find = [&](const auto& factor_of) {
+        std::vector<float> changed(y.size());
+        for (size_t j = 0; j < y.size(); ++j) changed[j] = y[j] * factor_of(gate[j]);
+        bench::Convert(Dtype::f32, changed.data(), dtype, actual.y, y.size());
+        return Find();
+      };
+      EXPECT_EQ(find([](float) { return 1 + 8 * 0x1p-24f; }), "");
+      EXPECT_NE(find([](float z) { return 1 / z; }), "");  // the sigmoid
+      EXPECT_NE(find([](float z) { return 1 + std::exp(-z); }), "");
+    }
+  }
+}
+
+// An integer may be the next one only where the quotient lies between the two.
+TEST_F(Tolerance, OfInt8) {
+  for (const char* const operation : {"int8", "int8_alone"}) {
+    Make("norm", Dtype::f32, 1, 4096);
+    const std::vector<float> norm(static_cast<float*>(expected.y),
+                                  static_cast<float*>(expected.y) + 4096);
+    Make(operation, Dtype::f32, 1, 4096);
+    EXPECT_EQ(Find(), "");
+    size_t between = 0;
+    size_t near = 0;
+    const auto beyond_integer = [&](size_t j) {
+      const float quotient = norm[j] / expected.scale[0];
+      return quotient - std::rint(quotient);
+    };
+    for (size_t j = 1; j < 4096; ++j) {
+      if (std::fabs(beyond_integer(j)) > std::fabs(beyond_integer(between))) between = j;
+      if (std::fabs(beyond_integer(j)) < std::fabs(beyond_integer(near))) near = j;
+    }
+    const auto find_with = [&](size_t j, int step) {
+      actual.q[j] = static_cast<int8_t>(expected.q[j] + step);
+      const std::string fault = Find();
+      actual.q[j] = expected.q[j];
+      return fault.substr(0, 3);
+    };
+    const int step = beyond_integer(between) > 0 ? 1 : -1;
+    EXPECT_EQ(find_with(between, step), "") << beyond_integer(between);
+    EXPECT_EQ(find_with(between, -step), "q: ");
+    EXPECT_EQ(find_with(near, 1), "q: ");
+    EXPECT_EQ(find_with(near, -1), "q: ");
+    actual.scale[0] = expected.scale[0] * 1.0001f;
+    EXPECT_EQ(Find(), "");
+    actual.scale[0] = expected.scale[0] * 1.0002f;
+    EXPECT_TRUE(IsBeyond("scale")) << Find();
+  }
+}
+
+// What has no norm stays as it was.
+TEST_F(Tolerance, OfPartsOfRows) {
+  for (const auto& [operation, d, normed] :
+       {std::tuple<const char*, size_t, size_t>{"latent", 2112, 2048}, {"q_and_k", 3072, 2560}}) {
+    Make(operation, Dtype::f32, 2, d);
+    EXPECT_EQ(Find(), "");
+    float* const y = static_cast<float*>(actual.y);
+    for (const size_t j : {normed - 1, normed}) {
+      const float before = y[d + j];
+      y[d + j] = 7;
+      EXPECT_EQ(Find().rfind("y: row 1, element " + std::to_string(j) + " is 7", 0), 0u) << Find();
+      y[d + j] = before;
+    }
+    y[d + normed - 1] = NAN;
+    EXPECT_TRUE(IsBeyond("y")) << Find();
   }
 }
 

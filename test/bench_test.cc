@@ -98,12 +98,11 @@ TEST(Bench, FiguresAreThoseOfTheOperation) {
     const char* operation;
     double tensors;  // in bf16
     size_t d = 2112;
-  } operations[] = {{"norm", 2},       {"add_norm", 4},          {"backward", 3},
-                    {"norm_call", 2},  {"sum_squares", 1},       {"scale", 2},
-                    {"latent", 2},     {"q_and_k", 2, 3072},     {"all_heads", 2, 3072},
-                    {"post_norm", 4},  {"post_apart", 7},        {"post_add", 3},
-                    {"gate_after", 3}, {"gate_before", 3, 1024}, {"gate_apart", 5, 1024},
-                    {"int8", 2.5},     {"int8_alone", 1.5},      {"layernorm", 2}};
+  } operations[] = {{"norm", 2},      {"add_norm", 4},      {"backward", 3},
+                    {"norm_call", 2}, {"sum_squares", 1},   {"scale", 2},
+                    {"latent", 2},    {"q_and_k", 2, 3072}, {"post_norm", 4},
+                    {"post_add", 3},  {"gate_after", 3},    {"gate_before", 3, 1024},
+                    {"int8", 2.5},    {"int8_alone", 1.5},  {"layernorm", 2}};
   for (const auto& [operation, tensors, d] : operations) {
     SCOPED_TRACE(operation);
     const TemporaryDirectory directory;
@@ -131,6 +130,46 @@ TEST(Bench, FiguresAreThoseOfTheOperation) {
     EXPECT_GE(number("rounds"), 9);
     EXPECT_EQ(number("threads_used"), 1);
   }
+}
+
+TEST(Bench, TheStepsApartHaveAColumn) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.File("bench.json");
+  const Outcome outcome = SmallBench({"--operations", "norm,post_norm", "--shapes", "3x64",
+                                      "--types", "f32", "--benchmark_out=" + file});
+  ExpectSuccess(outcome);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 5u) << outcome.out;
+  EXPECT_EQ(lines[1],
+            "operation    type   rows x d      threads       time      GB/s   x memcpy   apart   "
+            "target");
+  EXPECT_TRUE(std::regex_match(lines[2], std::regex("norm .*[0-9] +-   reference"))) << lines[2];
+  EXPECT_TRUE(std::regex_match(lines[3], std::regex("post_norm .*( +[0-9.]+){3}   reference")))
+      << lines[3];
+  EXPECT_EQ(lines[4], "apart: one step already");
+  const json cells = json::parse(ReadFile(file)).at("benchmarks");
+  EXPECT_FALSE(cells.at(0).contains("apart_ns"));
+  EXPECT_GT(cells.at(1).at("apart_ns"), 0);
+}
+
+TEST(Bench, OneThreadHasAColumnBesideSeveral) {
+  if (rmsnorm_has_openmp() == 0) GTEST_SKIP() << "no OpenMP";
+  const TemporaryDirectory directory;
+  const std::string file = directory.File("bench.json");
+  const Outcome outcome =
+      RunCommand({"bench", "--threads", "1,2", "--targets", "reference", "--shapes", "3x64",
+                  "--types", "f32", "--benchmark_out=" + file});
+  ExpectSuccess(outcome);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 4u) << outcome.out;
+  EXPECT_NE(lines[1].find("x memcpy   one_thread   target"), std::string::npos) << lines[1];
+  EXPECT_TRUE(std::regex_match(lines[2], std::regex(".* 1 .*[0-9] +-   reference"))) << lines[2];
+  EXPECT_TRUE(std::regex_match(lines[3], std::regex(".* 2 .*( +[0-9.]+){3}   reference")))
+      << lines[3];
+  const json cells = json::parse(ReadFile(file)).at("benchmarks");
+  EXPECT_FALSE(cells.at(0).contains("one_thread_ns"));
+  EXPECT_FALSE(cells.at(0).contains("label"));
+  EXPECT_GT(cells.at(1).at("one_thread_ns"), 0);
 }
 
 TEST(Bench, TakesGoogleBenchmarksFlags) {

@@ -101,17 +101,17 @@ TEST(Peer, HasItsTimesInJson) {
   EXPECT_EQ(f32.at("name"), "norm/f32/3x64/threads:1/target:reference/iterations:1/manual_time");
 }
 
-const char* const kOperations[] = {"norm", "add_norm", "backward", "layernorm"};
-
 TEST(Peer, PlainLoopsComputeAllTypesOnThreads) {
-  for (const char* const operation : kOperations) {
+  for (const bench::Operation& operation : bench::kOperations) {
+    if (operation.code >= RMSNORM_PEER_NORM_CALL && operation.code <= RMSNORM_PEER_SCALE) continue;
     for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
-      for (const auto& [rows, d] : {std::pair<size_t, size_t>{1, 1}, {3, 64}, {67, 4097}}) {
+      for (const auto& [rows, length] : {std::pair<size_t, size_t>{1, 1}, {3, 64}, {67, 4097}}) {
+        const size_t d = operation.row == 1 ? length : (length / 3000 + 1) * operation.row;
         for (const int threads : {1, 2, 3}) {
           if (threads > 1 && rmsnorm_has_openmp() == 0) continue;
           for (const bench::Problem& problem :
-               Problems(PlainFile(), operation, dtype, rows, d, threads)) {
-            ADD_FAILURE() << operation << " " << rows << " x " << d << ": " << problem.text;
+               Problems(PlainFile(), operation.name, dtype, rows, d, threads)) {
+            ADD_FAILURE() << operation.name << " " << rows << " x " << d << ": " << problem.text;
           }
         }
       }
@@ -185,7 +185,7 @@ TEST(Older, IsTimedBesideTheLibrary) {
   const std::string file = directory.File("bench.json");
   const Outcome outcome = RunCommand(
       {"bench", "--older", copy, "--operations",
-       "norm,add_norm,backward,norm_call,sum_squares,scale,latent,post_norm,layernorm", "--shapes",
+       "norm,add_norm,backward,norm_call,sum_squares,scale,latent,post_norm,post_add", "--shapes",
        "3x2112", "--types", "f32,bf16", "--threads", "1", "--benchmark_out=" + file});
   ExpectSuccess(outcome);
   const json results = json::parse(ReadFile(file));
@@ -222,6 +222,8 @@ TEST(Peer, OneThatIsNoneIsRefusedInOneLine) {
       {PeerFile("nameless"), "its name is not of letters"},
       {PeerFile("bad_name"), "its name is not of letters"},
       {PeerFile("taken_name"), "the name 'memcpy' is taken"},
+      {PeerFile("apart"), "the name 'apart' is taken"},
+      {PeerFile("one_thread"), "the name 'one_thread' is taken"},
       {PeerFile("no_run"), "prepare, run or release is null"},
   };
   for (const auto& [file, problem] : bad) {

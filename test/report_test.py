@@ -22,7 +22,7 @@ def cell(operation, dtype, shape, threads, library, **others):
         "rounds": 9.0,
     }
     for name, multiple in {"library": library, "memcpy": 1, **others}.items():
-        name = name.replace("_", "-")
+        name = name if name == "one_thread" else name.replace("_", "-")
         run.update({f"{name}_lower_ns": 90 * multiple, f"{name}_ns": 100 * multiple})
         run.update({f"{name}_upper_ns": 110 * multiple, f"{name}_ratio": library / multiple})
     return run
@@ -42,10 +42,10 @@ PLAIN = {"plain": 12, "plain_gcc_256": 1.25, "plain_clang_512": 1.75}
 
 RESULTS = results(
     *(
-        cell("norm", dtype, shape, threads, 1.5 / threads, torch=3, **PLAIN)
+        cell("norm", dtype, shape, threads, 1.5 / threads, torch=3, **ways, **PLAIN)
         for dtype in ("f32", "bf16", "f16")
         for shape in ("1x64", "1x4096", "32x4096")
-        for threads in (1, 2)
+        for threads, ways in ((1, {}), (2, {"one_thread": 1.2}))
     ),
     cell("layernorm", "f32", "1x64", 1, 1.5, plain=18, plain_gcc_256=2.5),
     {
@@ -83,9 +83,10 @@ class Report(unittest.TestCase):
         )
         two = lines.index("norm, 2 threads, multiples of memcpy:")
         self.assertEqual(
-            lines[two + 4], "| f32 | 1 x 64 | 75 ns | **0.75** | 3.00 | 12.00 | 1.25 |"
+            lines[two + 4], "| f32 | 1 x 64 | 75 ns | **0.75** | 1.20 | 3.00 | 12.00 | 1.25 |"
         )
-        self.assertIn("| norm | 32 x 4096 | 2.00 | 2.00 | 2.00 |", lines)
+        # 1.2 / 0.75
+        self.assertIn("| norm | 32 x 4096 | 1.60 | 1.60 | 1.60 |", lines)
         # 18 / 12 and 2.5 / 1.25
         self.assertEqual(lines[-1], "| f32 | 1 x 64 | 1.50 | 2.00 |")
         self.assertNotIn("backward", outcome.stdout)
@@ -97,7 +98,23 @@ class Report(unittest.TestCase):
         heads = "| rows x d | norm f32 | norm bf16 | norm f16 | layernorm f32 |"
         self.assertIn(heads, lines)
         self.assertIn("| 1 x 64 | 1.50 **1.25** | 1.50 **1.25** | 1.50 **1.25** | **1.50** 2.50 |", lines)
-        self.assertEqual(lines[-1], "| 32 x 4096 | 1.50 **1.25** | 1.50 **1.25** | 1.50 **1.25** | - |")
+        self.assertIn("| 32 x 4096 | 1.50 **1.25** | 1.50 **1.25** | 1.50 **1.25** | - |", lines)
+        self.assertIn("norm: ahead or level (2 %) in 0 of 9 cells", lines)
+        self.assertEqual(lines[-1], "layernorm: ahead or level (2 %) in 1 of 1 cells")
+
+    def test_the_library_itself_is_no_other(self):
+        """`apart` and `one_thread` have columns of their own and are never the best."""
+        content = results(
+            cell("post_norm", "f32", "1x64", 1, 2, apart=1, plain_gcc_256=2.03),
+            cell("post_norm", "f32", "3x64", 1, 2, apart=3, plain_gcc_256=1.5),
+        )
+        lines = self.report(content, "--summary").stdout.splitlines()
+        self.assertIn("| rows x d | post_norm f32 | post_norm f32 apart |", lines)
+        self.assertIn("| 1 x 64 | **2.00** 2.03 | 1.00 |", lines)
+        self.assertEqual(lines[-1], "post_norm: ahead or level (2 %) in 1 of 2 cells")
+        lines = self.report(content, "--markdown").stdout.splitlines()
+        self.assertIn("| type | rows x d | time | rmsnorm | apart | plain, -ffast-math |", lines)
+        self.assertIn("| f32 | 1 x 64 | 200 ns | **2.00** | 1.00 | 2.03 |", lines)
 
     def test_summary_of_builds(self):
         """One number for each file."""

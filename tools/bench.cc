@@ -131,15 +131,23 @@ std::vector<Cell> Cells(const BenchOptions& options) {
   return cells;
 }
 
-bench::Contenders MakeContenders(const BenchOptions& options) {
+bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<Cell>& cells) {
   bench::Contenders contenders;
   contenders.push_back(bench::Library());
+  const auto has_steps = [](const Cell& cell) {
+    return bench::WhyNotApart(cell.operation->code) == nullptr;
+  };
+  if (std::any_of(cells.begin(), cells.end(), has_steps)) contenders.push_back(bench::Apart());
+  const auto has_threads = [](const Cell& cell) { return cell.threads > 1; };
+  if (std::any_of(cells.begin(), cells.end(), has_threads)) {
+    contenders.push_back(bench::OneThread());
+  }
   if (!options.older.empty()) contenders.push_back(bench::Older(options.older));
   for (const std::string& file : options.peers) {
     contenders.push_back(bench::LoadPeer(file));
     const std::string& name = contenders.back()->name();
     const auto has_name = [&](const auto& other) { return other->name() == name; };
-    if (name == bench::kMemcpy ||
+    if (name == bench::kMemcpy || name == bench::kApart || name == bench::kOneThread ||
         std::count_if(contenders.begin(), contenders.end(), has_name) > 1) {
       throw UserError("--peer " + file + ": the name '" + name + "' is taken");
     }
@@ -164,7 +172,7 @@ void ParseHarnessFlags(const std::vector<std::string>& flags) {
 
 int RunBench(const BenchOptions& options, const std::vector<std::string>& harness_flags) {
   const std::vector<Cell> cells = Cells(options);
-  const bench::Contenders contenders = MakeContenders(options);
+  const bench::Contenders contenders = MakeContenders(options, cells);
   ParseHarnessFlags(harness_flags);
   benchmark::AddCustomContext("rmsnorm", rmsnorm_version());
   benchmark::AddCustomContext("cpu", CpuModel());
@@ -203,8 +211,10 @@ void AddBench(CLI::App& app, int& status) {
       ->type_name("FILE");
   command->footer(
       "Time, GB/s (of what is read and written), multiple of the time memcpy takes from x to y, "
-      "and the same multiple for an older build and each peer, all with the same threads, each "
-      "bound to a CPU. All are timed in turn in each of many rounds; the table has the medians.\n"
+      "and the same multiple for the other contenders, all with the same threads, each bound to a "
+      "CPU: apart is the library with a call for each step, one_thread the library on one thread, "
+      "older an older build, and the rest are peers. All are timed in turn in each of many rounds; "
+      "the table has the medians.\n"
       "Each result is first checked, the library's against the reference's bits and a peer's to "
       "within a few roundings; exits with 1 where one is wrong.\n"
       "Operations: norm is a module's; add_norm is a module's with the residual updated in "
@@ -212,12 +222,11 @@ void AddBench(CLI::App& app, int& status) {
       "norm_call prepares the weight in each call; sum_squares and scale are the two phases; "
       "latent is two norms in one call, of 1536 and of 512 elements of a row of 2112, as in "
       "Kimi-K2; q_and_k is two as well, of the 32 heads of q and the 8 of k in a row of 48 heads "
-      "(d 3072, 6144 or 12288), and all_heads is one norm of those 40; post_norm is "
-      "r += norm(x), y = norm(r), post_apart the same in three calls, and post_add the first half "
-      "alone; gate_after is norm(x) * silu(z), gate_before is norm(x * silu(z)) in groups of 512, "
-      "and gate_apart the same in two calls; int8 is norm with a quantised output beside y, and "
-      "int8_alone without y; layernorm is the peers' LayerNorm beside the library's norm. Peers "
-      "compute norm, add_norm, backward and layernorm.\n"
+      "(d 3072, 6144 or 12288); post_norm is r += norm(x), y = norm(r), and post_add the first "
+      "half alone; gate_after is norm(x) * silu(z), and gate_before is norm(x * silu(z)) in groups "
+      "of 512; int8 is norm with a quantised output beside y, and int8_alone without y; layernorm "
+      "is the peers' LayerNorm beside the library's norm. Peers do not compute norm_call, "
+      "sum_squares and scale.\n"
       "Google Benchmark's flags work, too: --benchmark_out=FILE writes all figures as JSON, with "
       "quartiles, --benchmark_filter=REGEX takes some of the cells, --benchmark_repetitions=N "
       "repeats them.");

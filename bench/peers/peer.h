@@ -35,29 +35,43 @@ enum {
   /* y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, timed against the library's
      forward */
   RMSNORM_PEER_LAYERNORM = 3,
-  /* Operations of the library alone: forward without a prepared weight, its two phases, and several
-     norms in one call or one over all of their heads. A plug-in refuses these, all operations
-     below, and any other number. */
+  /* Operations of the library alone: forward without a prepared weight, and its two phases. A
+     plug-in refuses these, and any number that it does not know. */
   RMSNORM_PEER_NORM_CALL = 4,
   RMSNORM_PEER_SUM_SQUARES = 5,
   RMSNORM_PEER_SCALE = 6,
+  /* Norms of parts of each row, each with the part of the weight at the same place, as the enum
+     below says. What has no norm stays untouched in y. */
   RMSNORM_PEER_LATENT = 7,
   RMSNORM_PEER_Q_AND_K = 8,
-  RMSNORM_PEER_ALL_HEADS = 9,
-  /* residual += norm(x; post_norm_weight), in place; y = norm(residual; weight): in one call, in
-     three, and the first half alone */
-  RMSNORM_PEER_POST_NORM = 10,
-  RMSNORM_PEER_POST_APART = 11,
-  RMSNORM_PEER_POST_ADD = 12,
-  /* y = norm(x) * silu(gate); y = norm(x * silu(gate)) in groups of 512, and the same in two calls
-   */
-  RMSNORM_PEER_GATE_AFTER = 13,
-  RMSNORM_PEER_GATE_BEFORE = 14,
-  RMSNORM_PEER_GATE_APART = 15,
-  /* forward with q: a = max |y| of each row, scale = a / 127 and q = rint(y * (127 / a)); with y,
-     or alone */
-  RMSNORM_PEER_INT8 = 16,
-  RMSNORM_PEER_INT8_ALONE = 17
+  /* residual += norm(x; post_norm_weight), in place, the norm cast before the addition; then
+     y = norm(residual; weight), or no y */
+  RMSNORM_PEER_POST_NORM = 9,
+  RMSNORM_PEER_POST_ADD = 10,
+  /* y = norm(x) * silu(gate); y = norm(x * silu(gate)) of each group of a row, with its part of the
+     weight; silu(z) = z / (1 + exp(-z)) */
+  RMSNORM_PEER_GATE_AFTER = 11,
+  RMSNORM_PEER_GATE_BEFORE = 12,
+  /* Of the norm, cast: a = max |norm| of each row, scale = a / 127 and q = rint(norm * (127 / a));
+     with the norm as y, or without y */
+  RMSNORM_PEER_INT8 = 13,
+  RMSNORM_PEER_INT8_ALONE = 14
+};
+
+enum {
+  /* A row of LATENT is a multiple of these: a part for q, one for k and v, and one without a norm,
+     as in DeepSeek-V3 and Kimi-K2. */
+  RMSNORM_PEER_LATENT_Q = 1536,
+  RMSNORM_PEER_LATENT_KV = 512,
+  RMSNORM_PEER_LATENT_ROW = 1536 + 512 + 64,
+  /* A row of Q_AND_K is heads of q, of k and of v, all of d / 48 elements, each with its own norm;
+     v has none. All heads of q share the weight that lies at the first of them, and so do those of
+     k. */
+  RMSNORM_PEER_HEADS_OF_Q = 32,
+  RMSNORM_PEER_HEADS_OF_K = 8,
+  RMSNORM_PEER_HEADS = 32 + 8 + 8,
+  /* The groups of GATE_BEFORE. */
+  RMSNORM_PEER_GROUP = 512
 };
 
 enum { RMSNORM_PEER_F32 = 1, RMSNORM_PEER_F16 = 2, RMSNORM_PEER_BF16 = 3 };
