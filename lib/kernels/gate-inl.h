@@ -17,6 +17,8 @@
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
 
+using I32Tag = hn::Rebind<int32_t, F32Tag>;
+
 // The larger and the smaller of a number and a value. A NaN in the value stays one.
 HWY_INLINE F32Vec LargerOf(F32Vec number, F32Vec value) {
   return HWY_ARCH_X86 ? hn::Max(number, value)  // the second where either is a NaN
@@ -27,10 +29,26 @@ HWY_INLINE F32Vec SmallerOf(F32Vec number, F32Vec value) {
                       : hn::IfThenElse(hn::Gt(value, number), number, value);
 }
 
-// The parts of an element's activation: exp(t) is (1 + e) * 2^k, and e a polynomial in s.
+// The parts of exp(t) = (1 + e) * 2^k of an element. `k` has the bits of that integer in the place
+// of an exponent.
+struct Exponential {
+  F32Vec z;
+  F32Vec e;
+  hn::Vec<I32Tag> k;
+};
+
+// Of four vectors at once, as the operations on one wait for each other.
+struct FourExponentials {
+  Exponential a;
+  Exponential b;
+  Exponential c;
+  Exponential d;
+};
+
+// The parts before the polynomial in s, whose `sum` ends in the bits of k.
 struct Reduced {
   F32Vec z;
-  F32Vec sum;  // ends in the bits of the integer k
+  F32Vec sum;
   F32Vec s;
 };
 
@@ -48,34 +66,12 @@ HWY_INLINE Reduced Reduce(F32Vec gate) {
   return {z, sum, hn::NegMulAdd(k, hn::Set(tag, kLowerLn2), s)};
 }
 
-// Two powers of two multiply to 2^-m: f = 2^-min(m, 100), and g. The product with f is exact, as
-// its result is normal. f serves for the denominator as well, where anything below 2^-100 is lost.
-// e is NaN for a NaN, which therefore stays one.
-HWY_INLINE F32Vec Activated(hn::Mask<F32Tag> silu, const Reduced& reduced, F32Vec polynomial) {
-  const F32Tag tag;
-  const hn::Rebind<int32_t, F32Tag> integers;
-  const F32Vec one = hn::Set(tag, 1.0f);
-  const F32Vec e = hn::MulAdd(polynomial, hn::Mul(reduced.s, reduced.s), reduced.s);
-  // Integers in the place of an exponent.
-  const auto exponent_of_one = hn::BitCast(integers, one);
-  const auto k = hn::ShiftLeft<23>(hn::BitCast(integers, reduced.sum));
-  const auto m = hn::Max(k, hn::Zero(integers));
-  const auto first = hn::Min(m, hn::Set(integers, 100 << 23));
-  const F32Vec f = hn::BitCast(tag, hn::Sub(exponent_of_one, first));
-  const F32Vec g = hn::BitCast(tag, hn::Sub(hn::Add(exponent_of_one, first), m));
-  const F32Vec v = hn::BitCast(tag, hn::Add(exponent_of_one, hn::Min(k, hn::Zero(integers))));
-  const F32Vec b = hn::Add(hn::MulAdd(e, v, f), v);
-  return hn::Mul(hn::Mul(hn::Div(hn::IfThenElse(silu, reduced.z, one), b), f), g);
+HWY_INLINE Exponential ExponentialOf(const Reduced& reduced, F32Vec polynomial) {
+  return {reduced.z, hn::MulAdd(polynomial, hn::Mul(reduced.s, reduced.s), reduced.s),
+          hn::ShiftLeft<23>(hn::BitCast(I32Tag(), reduced.sum))};
 }
 
-// A mask of all lanes or none.
-HWY_INLINE hn::Mask<F32Tag> IsSilu(rmsnorm_activation activation) {
-  return hn::FirstN(F32Tag(), activation == RMSNORM_ACTIVATION_SILU ? kN : 0);
-}
-
-// Activates four vectors by the operations of activation.h, with fewer instructions where the bits
-// are the same. Four at once, as the operations on one wait for each other.
-HWY_INLINE Lanes<2> Activate(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
+HWY_INLINE FourExponentials Exponentiate(const Lanes<2>& gate) {
   const F32Tag tag;
   const Reduced a = Reduce(gate.first.pair.lower);
   const Reduced b = Reduce(gate.first.pair.upper);
@@ -92,8 +88,63 @@ HWY_INLINE Lanes<2> Activate(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
     v = hn::MulAdd(v, c.s, coefficient);
     w = hn::MulAdd(w, d.s, coefficient);
   }
-  return {{{Activated(silu, a, p), Activated(silu, b, q)}},
-          {{Activated(silu, c, v), Activated(silu, d, w)}}};
+  return {ExponentialOf(a, p), ExponentialOf(b, q), ExponentialOf(c, v), ExponentialOf(d, w)};
+}
+
+// A mask of all lanes or none.
+HWY_INLINE hn::Mask<F32Tag> IsSilu(rmsnorm_activation activation) {
+  return hn::FirstN(F32Tag(), activation == RMSNORM_ACTIVATION_SILU ? kN : 0);
+}
+
+HWY_INLINE F32Vec Numerator(hn::Mask<F32Tag> silu, const Exponential& exponential) {
+  return hn::IfThenElse(silu, exponential.z, hn::Set(F32Tag(), 1.0f));
+}
+
+// Without the factors of activation.h. From this gate on they change no bit, as 2^k and the result
+// are normal numbers.
+constexpr float kSmallestDirectGate = -80.0f;
+HWY_INLINE F32Vec ActivatedDirectly(hn::Mask<F32Tag> silu, const Exponential& exponential) {
+  const F32Tag tag;
+  const F32Vec one = hn::Set(tag, 1.0f);
+  const F32Vec power = hn::BitCast(tag, hn::Add(hn::BitCast(I32Tag(), one), exponential.k));
+  const F32Vec b = hn::Add(hn::MulAdd(exponential.e, power, one), power);
+  return hn::Div(Numerator(silu, exponential), b);
+}
+
+// Two powers of two multiply to 2^-m: f = 2^-min(m, 100), and g. The product with f is exact, as
+// its result is normal. f serves for the denominator as well, where anything below 2^-100 is lost.
+HWY_INLINE F32Vec ActivatedByFactors(hn::Mask<F32Tag> silu, const Exponential& exponential) {
+  const F32Tag tag;
+  const I32Tag integers;
+  const auto exponent_of_one = hn::BitCast(integers, hn::Set(tag, 1.0f));
+  const auto k = exponential.k;
+  const auto m = hn::Max(k, hn::Zero(integers));
+  const auto first = hn::Min(m, hn::Set(integers, 100 << 23));
+  const F32Vec f = hn::BitCast(tag, hn::Sub(exponent_of_one, first));
+  const F32Vec g = hn::BitCast(tag, hn::Sub(hn::Add(exponent_of_one, first), m));
+  const F32Vec v = hn::BitCast(tag, hn::Add(exponent_of_one, hn::Min(k, hn::Zero(integers))));
+  const F32Vec b = hn::Add(hn::MulAdd(exponential.e, v, f), v);
+  return hn::Mul(hn::Mul(hn::Div(Numerator(silu, exponential), b), f), g);
+}
+
+inline HWY_NOINLINE Lanes<2> ActivateByFactors(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
+  const FourExponentials of = Exponentiate(gate);
+  return {{{ActivatedByFactors(silu, of.a), ActivatedByFactors(silu, of.b)}},
+          {{ActivatedByFactors(silu, of.c), ActivatedByFactors(silu, of.d)}}};
+}
+
+// Activates four vectors by the operations of activation.h, with fewer instructions where the bits
+// are the same. e is NaN for a NaN, which therefore stays one in either way: it does not matter
+// whether Min() keeps it.
+HWY_INLINE Lanes<2> Activate(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
+  const F32Tag tag;
+  const FourExponentials of = Exponentiate(gate);
+  const F32Vec smallest = hn::Min(hn::Min(of.a.z, of.b.z), hn::Min(of.c.z, of.d.z));
+  if (HWY_UNLIKELY(!hn::AllTrue(tag, hn::Ge(smallest, hn::Set(tag, kSmallestDirectGate))))) {
+    return ActivateByFactors(silu, gate);
+  }
+  return {{{ActivatedDirectly(silu, of.a), ActivatedDirectly(silu, of.b)}},
+          {{ActivatedDirectly(silu, of.c), ActivatedDirectly(silu, of.d)}}};
 }
 
 // A RowLeaf. y may be x. NaNs need no care on the way to bf16, as for a RowToScale.
