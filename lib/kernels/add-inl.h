@@ -138,20 +138,33 @@ HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, flo
 
 // ------------------------------------------------------------------ after a post-norm
 
-// A RowLeaf. residual_out may be residual.
-template <class T>
-HWY_NOINLINE void PostNormAndAddRow(const Norm& norm, const Run& run, Operand source, size_t row,
-                                    float inverse_rms) {
-  const T* const x = run.Row<T>(source, row);
-  const T* const residual = run.Row<T>(kResidual, row);
-  const float* const weight = run.Row<float>(kPostNormWeight, 0);
-  T* const sum = run.Row<T>(kResidualOut, row);
-  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
-  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
-  ForEachPair(0, run.d, [&](size_t j, auto some) RMSNORM_LAMBDA {
-    const Pair normed = Scaled<T>(cast, Load(x + j, some), r, Load(weight + j, some));
-    Store(Add(Load(residual + j, some), Rounded<T>(normed)), sum + j, some);
-  });
+// A source for SumBlock(), as Added<float>, that adds x * r * weight.
+struct NormAdded {
+  HWY_INLINE NormAdded operator+(size_t j) const {
+    return {x + j, weight + j, residual + j, sum + j, r};
+  }
+
+  const float* x;
+  const float* weight;
+  const float* residual;
+  float* sum;
+  F32Vec r;
+};
+
+template <class Some>
+HWY_INLINE Pair StoreNormAdded(const NormAdded& at, Some some) {
+  const Pair normed = Scaled<float>(false, Load(at.x, some), at.r, Load(at.weight, some));
+  const Pair sum = Add(Load(at.residual, some), normed);
+  Store(sum, at.sum, some);
+  return sum;
+}
+
+HWY_INLINE Pair MakeForSum(NormAdded at, All some) { return StoreNormAdded(at, some); }
+HWY_INLINE Pair MakeForSum(NormAdded at, First some) { return StoreNormAdded(at, some); }
+
+inline HWY_NOINLINE float AddNormOfRow(const float* x, float r, const float* weight,
+                                       const float* residual, float* residual_out, size_t d) {
+  return SumBlocks(NormAdded{x, weight, residual, residual_out, hn::Set(F32Tag(), r)}, d);
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

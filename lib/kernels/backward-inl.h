@@ -120,7 +120,12 @@ HWY_INLINE void ApplyRows(const Run& run, size_t index, const Terms<float>& a_te
     const Pair a_dx = a.GradientAt(j, some, Load(a.x + j, some), Load(a.dy + j, some), w, sum);
     if constexpr (kTwo) {
       const Pair b_dx = b.GradientAt(j, some, Load(b.x + j, some), Load(b.dy + j, some), w, sum);
-      StoreBoth(a_dx, a.dx + j, some, b_dx, b.dx + j, some);
+      if constexpr (kN >= 16) {
+        StoreBoth(a_dx, a.dx + j, some, b_dx, b.dx + j, some);
+      } else {  // registers are few: bf16 would take 1.1 to 1.3 times as long
+        Store(a_dx, a.dx + j, some);
+        Store(b_dx, b.dx + j, some);
+      }
     } else if constexpr (kAll && kWay == Dx::kStream) {
       Stream(a_dx, a.dx + j);
     } else if constexpr (kWay != Dx::kNone) {

@@ -243,6 +243,15 @@ HWY_INLINE hn::Vec<PackedTag> LoadBits(const T* from, First some) {
   return LoadBits(PackedTag(), Bits(from), some.n);
 }
 
+template <class T>
+HWY_INLINE void StoreBits(hn::Vec<PackedTag> bits, T* to, All) {
+  hn::StoreU(bits, PackedTag(), Bits(to));
+}
+template <class T>
+HWY_INLINE void StoreBits(hn::Vec<PackedTag> bits, T* to, First some) {
+  StoreBits(PackedTag(), bits, Bits(to), some.n);
+}
+
 // Loads both halves whether or not n reaches into the upper one, as a branch costs more. A whole
 // pair is an exception where masks are dear. 16-bit elements have no such exception: clang 14 would
 // join the two branches where f16 is widened, and take vectors apart.
@@ -269,8 +278,27 @@ HWY_INLINE void Store(Pair value, float* to, First some) {
 
 template <class T>
 HWY_INLINE void Store(Pair value, T* to, First some) {
-  StoreBits(PackedTag(), Narrow(T(), value), Bits(to), some.n);
+  StoreBits(Narrow(T(), value), to, some);
 }
+
+#if HWY_TARGET == HWY_AVX2
+// Rounds to bf16 with half of RoundToBF16()'s instructions, unless a value lies halfway between two
+// numbers: its lower half is then 0.
+HWY_INLINE hn::Vec<U32Tag> RoundHalfUp(F32Vec value) {
+  return hn::Add(hn::BitCast(U32Tag(), value), hn::Set(U32Tag(), 0x8000));
+}
+
+// Whether the lower half of any element is 0, with one branch for all.
+HWY_INLINE bool HasZeroBelow(hn::Vec<U32Tag> a, hn::Vec<U32Tag> b, hn::Vec<U32Tag> c,
+                             hn::Vec<U32Tag> d) {
+  const PackedTag tag;
+  const U32Tag whole;
+  const auto smallest = hn::Min(hn::Min(hn::BitCast(tag, a), hn::BitCast(tag, b)),
+                                hn::Min(hn::BitCast(tag, c), hn::BitCast(tag, d)));
+  const auto below = hn::And(hn::BitCast(whole, smallest), hn::Set(whole, 0xFFFF));
+  return !hn::AllFalse(whole, hn::Eq(below, hn::Zero(whole)));
+}
+#endif
 
 // Stores two pairs to two places. Whole pairs in native bf16 share the test for zeros.
 template <class T, class Some>
@@ -282,6 +310,21 @@ HWY_INLINE void StoreBoth(Pair a, T* a_to, Some a_some, Pair b, T* b_to, Some b_
     if (HWY_LIKELY(!HasZero(a_bits, b_bits))) {
       hn::StoreU(a_bits, PackedTag(), Bits(a_to));
       hn::StoreU(b_bits, PackedTag(), Bits(b_to));
+      return;
+    }
+  }
+#elif HWY_TARGET == HWY_AVX2
+  if constexpr (std::is_same_v<T, BF16> && std::is_same_v<Some, All>) {
+    const PackedTag tag;
+    const auto a_lower = RoundHalfUp(a.lower);
+    const auto a_upper = RoundHalfUp(a.upper);
+    const auto b_lower = RoundHalfUp(b.lower);
+    const auto b_upper = RoundHalfUp(b.upper);
+    if (HWY_LIKELY(!HasZeroBelow(a_lower, a_upper, b_lower, b_upper))) {
+      hn::StoreU(hn::ConcatOdd(tag, hn::BitCast(tag, a_upper), hn::BitCast(tag, a_lower)), tag,
+                 Bits(a_to));
+      hn::StoreU(hn::ConcatOdd(tag, hn::BitCast(tag, b_upper), hn::BitCast(tag, b_lower)), tag,
+                 Bits(b_to));
       return;
     }
   }

@@ -253,12 +253,14 @@ struct InputRows {
   RowsOf<float> sum;
 };
 
-// Whether a weight of more than 64 elements stays in registers, too. clang 19 then puts other
-// vectors on the stack; gcc 12 finds registers for all of them.
+// Whether the weight of a row in kCount pairs stays in registers, too. With one of more than 64
+// elements clang 19 puts other vectors on the stack; gcc 12 finds registers for all of them.
 #ifdef __clang__
-constexpr bool kHoldsLongWeight = false;
+template <size_t kCount>
+constexpr bool kHoldsWeight = kHoldsRowsOf<float>&& kCount < 4;
 #else
-constexpr bool kHoldsLongWeight = true;
+template <size_t kCount>
+constexpr bool kHoldsWeight = kHoldsRowsOf<float>;
 #endif
 
 // f32 rows that take kPairs pairs. One row is summed while the row before it waits for its 1 / RMS,
@@ -285,7 +287,7 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, s
                                  : LoadRow<kWhole, kCount>(input.Made(begin), d);
   float sum = SumOfLanes(Mul(row, row));
   for (size_t i = begin;; ++i) {
-    const bool more = i + 1 < count;
+    const bool more = kHoldsRowsOf<float> && i + 1 < count;
     Lanes<kCount> next;
     float next_sum;
     if (more) {
@@ -297,8 +299,7 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, s
     const float r = InverseRms(root, under_root);
     const F32Vec rs = hn::Set(F32Tag(), r);
     const auto scaled = [rs](Pair x, Pair w) RMSNORM_LAMBDA { return Mul(Mul(x, {rs, rs}), w); };
-    const Lanes<kCount> w =
-        kCount < 4 || kHoldsLongWeight ? held_weight : LoadRow<kWhole, kCount>(weight, d);
+    const Lanes<kCount> w = kHoldsWeight<kCount> ? held_weight : LoadRow<kWhole, kCount>(weight, d);
     StoreRow<kWhole, kStream>(MapLanes(scaled, row, w), y[i], d);
     if (has_rstd) *rstd[i] = r;
     if (!more) return count;
@@ -309,13 +310,23 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, s
 
 template <size_t kPairs, bool kAdds>
 size_t NormaliseHeldRows(const Norm& norm, const Run& run, size_t begin) {
-  if (run.d != kPairs * kPair) {
-    return NormaliseRowsInRegisters<kPairs, false, false, kAdds>(norm, run, begin);
+  if constexpr (kHoldsRowsOf<float>) {
+    if (run.d != kPairs * kPair) {
+      return NormaliseRowsInRegisters<kPairs, false, false, kAdds>(norm, run, begin);
+    }
+    // Not a branch for each row, which is slow past the caches.
+    if (norm.stream && AreAligned(run, kY)) {
+      return NormaliseRowsInRegisters<kPairs, true, true, kAdds>(norm, run, begin);
+    }
   }
-  // Not a branch for each row, which is slow past the caches.
-  return norm.stream && AreAligned(run, kY)
-             ? NormaliseRowsInRegisters<kPairs, true, true, kAdds>(norm, run, begin)
-             : NormaliseRowsInRegisters<kPairs, true, false, kAdds>(norm, run, begin);
+  return NormaliseRowsInRegisters<kPairs, true, false, kAdds>(norm, run, begin);
+}
+
+// Whether a run has held rows: f32 of up to kLongestHeld elements. Where registers are few, one row
+// of whole pairs.
+HWY_INLINE bool HasHeldRows(const Norm& norm, const Run& run) {
+  return kHoldsRows && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLongestHeld &&
+         (kHoldsRowsOf<float> || (run.count == 1 && run.d % kPair == 0));
 }
 
 // ------------------------------------------------------------------ weights

@@ -42,9 +42,9 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.narrow[type] = StoreTile<T>;
   leaves.add_and_sum[type] = AddRow<T>;
   leaves.add_and_sum_fours[type] = AddRowsByFours<T>;
-  leaves.post_norm_add[type] = PostNormAndAddRow<T>;
   leaves.scale_gated[type] = ScaleGatedRow<T>;
   leaves.scale_tile[type] = ScaleTileTo<T>;
+  leaves.scale_to_range[type] = ScaleToRange<T>;
   SetScalingLeaves<false, T>(type, false, leaves);
   SetScalingLeaves<sizeof(T) == 2, T>(type, true, leaves);  // rounding f32 to f32 does nothing
 }
@@ -68,7 +68,6 @@ constexpr void SetReadingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.prepare[type] = PrepareElements<T>;
   leaves.sum[type] = SumSquaresOfRow<T>;
   leaves.gate_tile[type] = FillGatedTile<T>;
-  leaves.add_to_range[type] = AddValuesToRange<T>;
   leaves.quantise[type] = QuantiseValues<T>;
 }
 
@@ -88,10 +87,12 @@ constexpr Leaves MakeLeaves() {
   SetWritingLeaves<float>(RMSNORM_F32, leaves);
   SetWritingLeaves<F16>(RMSNORM_F16, leaves);
   SetWritingLeaves<BF16>(RMSNORM_BF16, leaves);
-  if constexpr (kHoldsRowsOf<float>) {
+  if constexpr (kHoldsRows) {
     SetHeldRows<false>(leaves.held_rows[0]);
     SetHeldRows<true>(leaves.held_rows[1]);
   }
+  leaves.add_norm = AddNormOfRow;
+  leaves.add_tile_to_range = AddTileToRange;
   leaves.backward = &kBackwardLeaves;
   return leaves;
 }

@@ -31,21 +31,18 @@ inline HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand s
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const size_t size = ElementSize(norm.dtype[kX]);
-  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT][false];
+  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   const bool keeps_values = run.Has(kY) || run.d <= kBlock;
   HWY_ALIGN char block[kBlock * sizeof(float)];
   const auto values = [&](size_t begin) {
     return run.Has(kY) ? run.Row<char>(kY, row) + begin * size : block;
   };
-  const auto make = [&](size_t begin, size_t n) {
-    const char* const from = run.Row<char>(source, row) + begin * size;
-    scale(from, run.Row<float>(kWeight, row) + begin, n, r, values(begin), from, false);
-  };
   QuantisedRange range;
-  ForEachBlock(run.d, [&](size_t begin, size_t n) {
-    make(begin, n);
-    leaves.add_to_range[type](values(begin), n, range);
-  });
+  const auto make = [&](size_t begin, size_t n) {
+    leaves.scale_to_range[type](cast, run.Row<char>(source, row) + begin * size,
+                                run.Row<float>(kWeight, row) + begin, n, r, values(begin), range);
+  };
+  ForEachBlock(run.d, make);
   const QuantisedSteps steps = WriteSteps(run, row, range);
   ForEachBlock(run.d, [&](size_t begin, size_t n) {
     if (!keeps_values) make(begin, n);
@@ -72,10 +69,7 @@ HWY_INLINE Operand InputOf(const Run& run) { return run.Has(kResidual) ? kResidu
 struct ForwardWay {
   HWY_INLINE ForwardWay() {}
 
-  // First, where there is a post-norm: makes residual_out from x.
-  RowLeaf post_norm_add = nullptr;
-
-  // Then the sum of squares.
+  // The sum of squares.
   SumLeaf sum;
   RowsOf<const char> summed;  // x, residual_out or sums
   RowsOf<const char> residual;
@@ -126,11 +120,7 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
     way.fetch_next = true;
   }
   if (kUsual) return way;
-  if (run.Has(kPostNormWeight)) {
-    way.post_norm_add = leaves.post_norm_add[type];
-    way.sum = leaves.sum[type];
-    way.summed = way.scaled;
-  }
+  if (run.Has(kPostNormWeight)) way.sum = leaves.sum[type];
   if (run.Has(kGate)) way.write = leaves.scale_gated[type];
   if (run.Has(kQ)) way.write = QuantiseRow;
   return way;
@@ -152,17 +142,27 @@ HWY_INLINE void WriteBySum(const Norm& norm, const Run& run, const ForwardWay& w
   }
 }
 
-// Makes residual_out from a row that is normalised before the add. Returns false where the row went
-// through tiles.
-HWY_INLINE bool AddPostNorm(const Norm& norm, const Run& run, const ForwardWay& way, size_t row) {
-  const char* const x = run.Row<char>(kX, row);
-  const float under_root = UnderRoot(norm.root, way.sum(x, nullptr, nullptr, way.d));
-  if (HWY_UNLIKELY(!IsSafe(under_root))) {
-    ForwardByTiles(norm, run, kX, row);
-    return false;
+// Makes residual_out = residual + norm(x) for a row, and returns its sum of squares. In 16 bits
+// norm(x) is rounded in between, and a tile keeps it.
+inline HWY_NOINLINE float AddPostNorm(const Norm& norm, const Run& run, size_t row, float r) {
+  const Leaves& leaves = *norm.kernels->leaves;
+  const float* const weight = run.Row<float>(kPostNormWeight, 0);
+  if (norm.dtype[kX] == RMSNORM_F32) {
+    return leaves.add_norm(run.Row<float>(kX, row), r, weight, run.Row<float>(kResidual, row),
+                           run.Row<float>(kResidualOut, row), run.d);
   }
-  way.post_norm_add(norm, run, kX, row, InverseRms(norm.root, under_root));
-  return true;
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT][false];
+  const size_t next = std::min(row + 1, run.count - 1);
+  HWY_ALIGN uint16_t tile[kBlock];
+  float sum = 0;
+  ForEachBlock(run.d, [&](size_t begin, size_t n) {
+    scale(run.Row<uint16_t>(kX, row) + begin, weight + begin, n, r, tile,
+          run.Row<uint16_t>(kX, next) + begin, false);
+    sum += leaves.add_and_sum[type](tile, run.Row<uint16_t>(kResidual, row) + begin,
+                                    run.Row<uint16_t>(kResidualOut, row) + begin, n);
+  });
+  return sum;
 }
 
 // Row by row, from `begin` on. kOneRow is for one row of a usual run. It needs none of the loop's
@@ -172,10 +172,17 @@ HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const Run& run, size_t begin
   const ForwardWay way = FindForwardWay<kOneRow>(norm, run);
   const size_t count = kOneRow ? 1 : run.count;
   for (size_t row = kOneRow ? 0 : begin; row < count; ++row) {
-    if (!kOneRow && way.post_norm_add != nullptr) {
-      if (!AddPostNorm(norm, run, way, row) || !run.Has(kY)) continue;
+    float sum = way.SumOfRow(row);
+    if (!kOneRow && run.Has(kPostNormWeight)) {
+      const float under_root = UnderRoot(norm.root, sum);
+      if (HWY_UNLIKELY(!IsSafe(under_root))) {
+        ForwardByTiles(norm, run, kX, row);
+        continue;
+      }
+      sum = AddPostNorm(norm, run, row, InverseRms(norm.root, under_root));
+      if (!run.Has(kY)) continue;
     }
-    WriteBySum(norm, run, way, row, count, way.SumOfRow(row));
+    WriteBySum(norm, run, way, row, count, sum);
   }
 }
 
@@ -303,7 +310,7 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
   if (HWY_UNLIKELY(!usual)) return ForwardOtherRows(norm, run);
   const Leaves& leaves = *norm.kernels->leaves;
   const bool has_sums = run.Has(kSums);
-  if (kHoldsRowsOf<float> && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLongestHeld && !has_sums) {
+  if (HasHeldRows(norm, run) && !has_sums) {
     return ForwardByRowsLeaf(norm, run, leaves.held_rows[adds][(run.d - 1) / kPair], 1);
   }
   if (run.count == 1) return ForwardOneByOne<true>(norm, run, 0);

@@ -89,8 +89,10 @@ struct Leaves {
   SumLeaf add_and_sum[kDtypes];
   // Adds and sums `count` rows of at most a block each; `count` is a multiple of four.
   void (*add_and_sum_fours[kDtypes])(const Run& run, size_t begin, size_t count, float* sums);
-  // Writes residual_out = residual + the norm of x for a row.
-  RowLeaf post_norm_add[kDtypes];
+  // Writes residual_out = residual + x * r * weight for a row of f32, and returns the sum of
+  // squares of residual_out.
+  float (*add_norm)(const float* x, float r, const float* weight, const float* residual,
+                    float* residual_out, size_t d);
   // Fills a tile with x times the activation of a gate. It may be x itself. The elements after the
   // n first ones are not all zeros.
   void (*gate_tile[kDtypes])(rmsnorm_activation activation, const void* x, const void* gate,
@@ -112,8 +114,12 @@ struct Leaves {
   // registers are few.
   RowsLeaf held_rows[2][4];
 
-  // Adds values to the range of a row.
-  void (*add_to_range[kDtypes])(const void* values, size_t n, QuantisedRange& range);
+  // Writes values = x * r * weight, which may take the place of x, and adds them to the range of a
+  // row. `cast` says that x * r is rounded.
+  void (*scale_to_range[kDtypes])(bool cast, const void* x, const float* weight, size_t n, float r,
+                                  void* values, QuantisedRange& range);
+  // Adds a tile to the range of a row.
+  void (*add_tile_to_range)(const float* tile, size_t n, QuantisedRange& range);
   // Writes the integers of values, which are all finite unless there are no steps.
   void (*quantise[kDtypes])(const void* values, size_t n, const QuantisedSteps& steps, int8_t* q);
 

@@ -15,7 +15,7 @@
 
 #include "../element.h"
 #include "../quantised.h"
-#include "squares-inl.h"
+#include "forward-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
@@ -28,26 +28,61 @@ HWY_INLINE float FromBitsOf(T, uint32_t bits) {
   return ToF32(T{static_cast<uint16_t>(bits)});
 }
 
-// Adds n values to the range of a row, with two operations a vector. As signed integers the bits of
-// positive numbers rise with them and exceed all others. As unsigned integers the bits of negative
-// numbers rise as these fall. Infinities come after numbers, and NaNs after infinities.
+// The range of vectors of T, with two operations each. As signed integers the bits of positive
+// numbers rise with them and exceed all others. As unsigned integers the bits of negative numbers
+// rise as these fall. Infinities come after numbers, and NaNs after infinities.
 template <class T>
-HWY_NOINLINE void AddValuesToRange(const void* from_data, size_t n, QuantisedRange& range) {
-  const T* const from = static_cast<const T*>(from_data);
+class RangeOf {
+ public:
   using Tag = std::conditional_t<sizeof(T) == 4, U32Tag, PackedTag>;
-  const Tag tag;
-  const hn::RebindToSigned<Tag> signed_tag;
-  constexpr size_t kSize = hn::MaxLanes(Tag());
-  auto low = hn::Zero(tag);
-  auto high = hn::Zero(signed_tag);
-  for (size_t j = 0; j < n; j += kSize) {
-    const auto* const at = Bits(from + j);
-    const auto bits = j + kSize <= n ? hn::LoadU(tag, at) : LoadBits(tag, at, n - j);
-    low = hn::Max(low, bits);
-    high = hn::Max(high, hn::BitCast(signed_tag, bits));
+  using SignedTag = hn::RebindToSigned<Tag>;
+
+  HWY_INLINE RangeOf() : low_(hn::Zero(Tag())), high_(hn::Zero(SignedTag())) {}
+
+  HWY_INLINE void Add(hn::Vec<Tag> bits) {
+    low_ = hn::Max(low_, bits);
+    high_ = hn::Max(high_, hn::BitCast(SignedTag(), bits));
   }
-  range.Add(FromBitsOf(T(), hn::GetLane(hn::MaxOfLanes(tag, low))));
-  range.Add(FromBitsOf(T(), static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(signed_tag, high)))));
+  HWY_INLINE void AddTo(QuantisedRange& range) const {
+    range.Add(FromBitsOf(T(), hn::GetLane(hn::MaxOfLanes(Tag(), low_))));
+    const auto high = hn::GetLane(hn::MaxOfLanes(SignedTag(), high_));
+    range.Add(FromBitsOf(T(), static_cast<uint32_t>(high)));
+  }
+
+ private:
+  hn::Vec<Tag> low_;
+  hn::Vec<SignedTag> high_;
+};
+
+// Adds the n values of a tile to the range of a row.
+inline HWY_NOINLINE void AddTileToRange(const float* tile, size_t n, QuantisedRange& range) {
+  RangeOf<float> of_tile;
+  for (size_t j = 0; j < n; j += kN) of_tile.Add(LoadBits(U32Tag(), Bits(tile + j), n - j));
+  of_tile.AddTo(range);
+}
+
+// Writes values = x * r * weight, rounded to T, and adds them to the range of a row. `cast` says
+// that x * r is rounded. The values may take the place of x.
+template <class T>
+HWY_NOINLINE void ScaleToRange(bool cast, const void* x_data, const float* weight, size_t n,
+                               float inverse_rms, void* values_data, QuantisedRange& range) {
+  const T* const x = static_cast<const T*>(x_data);
+  T* const values = static_cast<T*>(values_data);
+  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
+  RangeOf<T> of_values;
+  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    const Pair value = Scaled<T>(cast, Load(x + j, some), r, Load(weight + j, some));
+    if constexpr (sizeof(T) == 4) {
+      Store(value, values + j, some);
+      of_values.Add(hn::BitCast(U32Tag(), value.lower));
+      of_values.Add(hn::BitCast(U32Tag(), value.upper));
+    } else {
+      const auto bits = Narrow(T(), value);
+      StoreBits(bits, values + j, some);
+      of_values.Add(bits);
+    }
+  });
+  of_values.AddTo(range);
 }
 
 // ------------------------------------------------------------------ integers

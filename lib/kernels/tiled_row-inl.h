@@ -258,7 +258,7 @@ class TiledRow {
     ForEachBlock(run_.d, [&](size_t begin, size_t n) {
       MakeInput(begin, n);
       MakeOutput(inverse, begin, n);
-      leaves_.add_to_range[kF32](tile_, n, range);
+      leaves_.add_tile_to_range(tile_, n, range);
     });
     return WriteSteps(run_, row_, range);
   }
