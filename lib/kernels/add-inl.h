@@ -151,6 +151,9 @@ struct NormAdded {
   F32Vec r;
 };
 
+template <>
+constexpr bool kTakesOnePass<NormAdded> = kN >= 8;
+
 template <class Some>
 HWY_INLINE Pair StoreNormAdded(const NormAdded& at, Some some) {
   const Pair normed = Scaled<float>(false, Load(at.x, some), at.r, Load(at.weight, some));

@@ -27,6 +27,11 @@ constexpr size_t kPasses = kN >= 16 ? 1 : 2;
 constexpr size_t kPassLanes = kLanes / kPasses;
 constexpr size_t kPairs = kPassLanes / kPair;
 
+// Whether a source takes one pass where two are usual. Some of its sums then lie in memory, which
+// costs less than going over its operands twice.
+template <class Source>
+constexpr bool kTakesOnePass = false;
+
 // Whether the pairs of a source have the even elements in `lower` and the odd ones in `upper`.
 template <class Source>
 constexpr bool kSplitsByParity = std::is_same_v<Source, const BF16*>;
@@ -203,8 +208,8 @@ HWY_INLINE Pair SumBlockToPair(Source x, size_t size) {
   // The other half of the lanes would add +0 to sums that are not negative, which changes no bit.
   constexpr size_t kHalf = kLanes / 2;
   if (size <= kHalf) return FoldToPair(SumPass<kHalf / kPair>(x, size));
-  if constexpr (kPasses == 1) {
-    return FoldToPair(SumPass<kPairs>(x, size));
+  if constexpr (kPasses == 1 || kTakesOnePass<Source>) {
+    return FoldToPair(SumPass<kLanes / kPair>(x, size));
   } else {
     return FoldToPair(Add(SumPass<kPairs>(x, size), SumPass<kPairs>(x + kHalf, size - kHalf)));
   }
