@@ -57,7 +57,7 @@ constexpr size_t kAlignedRow = Threshold(512, 16);
 
 // Bytes of a call's tensors past which its output is written past the caches: the size of the last
 // cache that this CPU shares among some of its cores, as far as one of them may count on it. Below
-// it, stores past the caches take several times as long as stores through them.
+// it, stores past the caches take longer than stores through them.
 size_t StreamedBytes();
 
 }  // namespace rmsnorm::internal

@@ -282,8 +282,8 @@ HWY_INLINE void Store(Pair value, T* to, First some) {
 }
 
 #if HWY_TARGET == HWY_AVX2
-// Rounds to bf16 with half of RoundToBF16()'s instructions, unless a value lies halfway between two
-// numbers: its lower half is then 0.
+// RoundToBF16() in one instruction. It is wrong for a value halfway between two numbers, where it
+// leaves 0 in the lower half of the lane.
 HWY_INLINE hn::Vec<U32Tag> RoundHalfUp(F32Vec value) {
   return hn::Add(hn::BitCast(U32Tag(), value), hn::Set(U32Tag(), 0x8000));
 }

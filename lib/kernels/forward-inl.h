@@ -257,7 +257,7 @@ struct InputRows {
 // elements clang 19 puts other vectors on the stack; gcc 12 finds registers for all of them.
 #ifdef __clang__
 template <size_t kCount>
-constexpr bool kHoldsWeight = kHoldsRowsOf<float>&& kCount < 4;
+constexpr bool kHoldsWeight = kCount < 4 && kHoldsRowsOf<float>;
 #else
 template <size_t kCount>
 constexpr bool kHoldsWeight = kHoldsRowsOf<float>;
