@@ -18,8 +18,8 @@
 //
 // A part of a row that has its own norm is a row here, and d its length.
 //
-// Post-norm: the residual adds the error of the first norm n to that of the addition, so its bounds
-// are relative to |residual| + |n|: (0.51 d + 20) u and 3.1 roundings. The second norm is compared
+// Post-norm: the residual adds the error of the first norm n to its own, so its bounds are relative
+// to |residual| + |n|: (0.51 d + 20) u and 3.1 roundings. The second norm is compared
 // with the norm of the residual that the other library wrote, in binary64: as after add_norm.
 //
 // Gates: silu(z) = z / (1 + exp(-z)) is off by 20 u. Vector libraries give the exponential to 4

@@ -38,7 +38,7 @@ class Contender {
   const std::string& name() const { return name_; }
   // Whether its results must have the reference's bits.
   bool has_exact_bits() const { return has_exact_bits_; }
-  // Whether a case is any of its business. A contender is not even mentioned where it is not.
+  // Whether the contender takes part in a case. If not, the output does not mention it.
   virtual bool Joins(const rmsnorm_peer_case& /*what*/) const { return true; }
   // The target is for builds of the library, and must outlive the result. Throws Refusal.
   virtual Prepared Prepare(const rmsnorm_peer_case& what, const char* target) const = 0;

@@ -44,8 +44,8 @@ std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& optio
   return text + ")";
 }
 
-// Has the module hold a column operand, whose floats are written later. Throws std::bad_alloc, and
-// then changes nothing.
+// Makes the module hold a weight or a bias, whose floats the caller then writes. Throws
+// std::bad_alloc, and then changes nothing.
 void Hold(rmsnorm_module& module, Operand operand) {
   const int column = operand - kWeight;
   if ((module.held & SetOf(operand)) != 0) return;
@@ -54,7 +54,7 @@ void Hold(rmsnorm_module& module, Operand operand) {
   module.held |= SetOf(operand);
 }
 
-// Finds again what depends on the operands that a module holds.
+// Updates the limits that depend on what the module holds.
 void SetMostDirectRows(rmsnorm_module& module) {
   for (const Operation operation : {Operation::kForward, Operation::kBackward}) {
     module.most_direct_rows[static_cast<int>(operation)] = MostDirectRows(operation, module);

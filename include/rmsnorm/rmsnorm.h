@@ -540,8 +540,8 @@ RMSNORM_API rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands,
 
 /// @struct rmsnorm_module
 /// An engine keeps one for each norm. It holds d, the dtype, the options, a context and the weight,
-/// and where they were set a bias and a post-norm weight, all of them prepared. A forward call
-/// without other operands of columns looks up, converts and allocates nothing.
+/// and a bias and a post-norm weight if they were set, all of them prepared. A forward call that
+/// brings no other weight or bias looks up, converts and allocates nothing.
 
 /// Makes a module with a weight of d ones.
 ///
@@ -573,9 +573,9 @@ RMSNORM_API rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* modul
 
 /// Sets a bias from d elements in one dimension, of any dtype, rounded to the module's dtype; null
 /// removes it. Every forward call adds it after the weight, as the operand `bias` does, and refuses
-/// that operand. Backward takes no notice of it: dx and dw do not depend on a bias. Not while others
-/// use the module. Where there is no memory for the first one, RMSNORM_ERROR_MEMORY, and nothing
-/// changes.
+/// that operand. Backward ignores it, as dx and dw do not depend on a bias. Not while others use the
+/// module. If there is no memory for it, the call fails with RMSNORM_ERROR_MEMORY and changes
+/// nothing.
 RMSNORM_API rmsnorm_status rmsnorm_module_set_bias(rmsnorm_module* module,
                                                    const rmsnorm_view* bias) RMSNORM_NOEXCEPT;
 
@@ -602,8 +602,8 @@ RMSNORM_API const rmsnorm_options* rmsnorm_module_options(const rmsnorm_module* 
 /// default. Owned by the module and valid as long as it. Empty for null.
 RMSNORM_API const char* rmsnorm_module_describe(const rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
-/// rmsnorm_forward() with the module's options, its weight, bias and post-norm weight, and without
-/// those that it holds among the operands. `context` may be null for the module's context.
+/// rmsnorm_forward() with the module's options, weight, bias and post-norm weight. The operands
+/// bring none of the three that the module holds. `context` may be null for the module's context.
 RMSNORM_API rmsnorm_status rmsnorm_module_forward(const rmsnorm_module* module,
                                                   const rmsnorm_operands* operands,
                                                   const rmsnorm_context* context) RMSNORM_NOEXCEPT;

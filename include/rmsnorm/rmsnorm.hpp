@@ -543,7 +543,8 @@ class RmsNorm {
   /// Such as "RmsNorm(4096, eps=1e-05, bf16)".
   std::string description() const { return rmsnorm_module_describe(module_); }
 
-  /// See rmsnorm_module_forward(): the operands of rmsnorm::forward() without those that are set.
+  /// See rmsnorm_module_forward(). Takes the operands of rmsnorm::forward(), except the weight, and
+  /// a bias and a post-norm weight if they are set.
   void forward(const ForwardOperands& operands) const {
     const rmsnorm_operands tensors = operands.get();
     check(rmsnorm_module_forward(module_, &tensors, nullptr));

@@ -300,7 +300,8 @@ HWY_INLINE bool HasZeroBelow(hn::Vec<U32Tag> a, hn::Vec<U32Tag> b, hn::Vec<U32Ta
 }
 #endif
 
-// Stores two pairs to two places. Whole pairs in native bf16 share the test for zeros.
+// Stores two pairs to two places. Whole pairs of bf16 share a test: for zeros in native bf16, and
+// for values halfway between two numbers on AVX2.
 template <class T, class Some>
 HWY_INLINE void StoreBoth(Pair a, T* a_to, Some a_some, Pair b, T* b_to, Some b_some) {
 #if RMSNORM_NATIVE_BF16
