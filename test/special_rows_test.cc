@@ -255,6 +255,40 @@ TEST_P(SpecialRowsTest, NanOfTheWeightStaysNan) {
   }
 }
 
+// silu(-100) is subnormal or 0, and kernels have a shorter way for gates above that. A NaN must not
+// hide such a gate in another vector.
+TEST_P(SpecialRowsTest, NanOfTheGateStaysInItsElement) {
+  const size_t d = 64;  // at least four vectors
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    Tensor x(dtype, 1, d);
+    Tensor gate(dtype, 1, d);
+    Tensor y(dtype, 1, d);
+    for (size_t j = 0; j < d; ++j) {
+      x.set(0, j, 1);
+      gate.set(0, j, 20);  // silu(20) rounds to 20
+    }
+    ForwardOperands operands = NormOperands(x, nullptr, y);
+    operands.gate = ConstView(gate.view());
+    for (size_t small = 0; small < d; ++small) {
+      gate.set(0, small, -100);
+      for (size_t nan = 0; nan < d; ++nan) {
+        if (nan == small) continue;
+        gate.set(0, nan, std::numeric_limits<double>::quiet_NaN());
+        forward(operands, WithEps(0), context_);
+        for (size_t j = 0; j < d; ++j) {
+          if (j == nan) {
+            ASSERT_TRUE(std::isnan(y.get(0, j)));
+          } else {
+            ASSERT_NEAR(j == small ? 0 : 20, y.get(0, j), 1e-6) << small << ", NaN " << nan;
+          }
+        }
+        gate.set(0, nan, 20);
+      }
+      gate.set(0, small, 20);
+    }
+  }
+}
+
 // Results too large for the output's type become infinite, including the tie.
 TEST_P(SpecialRowsTest, OverflowOfTheOutputIsInfinite) {
   for (const rmsnorm_dtype y_dtype : {RMSNORM_F16, RMSNORM_BF16}) {

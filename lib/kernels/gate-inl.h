@@ -19,14 +19,12 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 using I32Tag = hn::Rebind<int32_t, F32Tag>;
 
-// The larger and the smaller of a number and a value. A NaN in the value stays one.
-HWY_INLINE F32Vec LargerOf(F32Vec number, F32Vec value) {
-  return HWY_ARCH_X86 ? hn::Max(number, value)  // the second where either is a NaN
-                      : hn::IfThenElse(hn::Lt(value, number), number, value);
+// The larger and the smaller of two; b where either is a NaN.
+HWY_INLINE F32Vec LargerOf(F32Vec a, F32Vec b) {
+  return HWY_ARCH_X86 ? hn::Max(a, b) : hn::IfThenElse(hn::Lt(b, a), a, b);
 }
-HWY_INLINE F32Vec SmallerOf(F32Vec number, F32Vec value) {
-  return HWY_ARCH_X86 ? hn::Min(number, value)
-                      : hn::IfThenElse(hn::Gt(value, number), number, value);
+HWY_INLINE F32Vec SmallerOf(F32Vec a, F32Vec b) {
+  return HWY_ARCH_X86 ? hn::Min(a, b) : hn::IfThenElse(hn::Gt(b, a), a, b);
 }
 
 // The parts of exp(t) = (1 + e) * 2^k of an element. `k` has the bits of that integer in the place
@@ -134,13 +132,14 @@ inline HWY_NOINLINE Lanes<2> ActivateByFactors(hn::Mask<F32Tag> silu, const Lane
 }
 
 // Activates four vectors by the operations of activation.h, with fewer instructions where the bits
-// are the same. e is NaN for a NaN, which therefore stays one in either way: it does not matter
-// whether Min() keeps it.
+// are the same. A NaN stays one either way, since its e is NaN, so `smallest` leaves it out.
 HWY_INLINE Lanes<2> Activate(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
   const F32Tag tag;
   const FourExponentials of = Exponentiate(gate);
-  const F32Vec smallest = hn::Min(hn::Min(of.a.z, of.b.z), hn::Min(of.c.z, of.d.z));
-  if (HWY_UNLIKELY(!hn::AllTrue(tag, hn::Ge(smallest, hn::Set(tag, kSmallestDirectGate))))) {
+  const F32Vec limit = hn::Set(tag, kSmallestDirectGate);
+  const F32Vec smallest =
+      SmallerOf(of.a.z, SmallerOf(of.b.z, SmallerOf(of.c.z, SmallerOf(of.d.z, limit))));
+  if (HWY_UNLIKELY(!hn::AllTrue(tag, hn::Eq(smallest, limit)))) {
     return ActivateByFactors(silu, gate);
   }
   return {{{ActivatedDirectly(silu, of.a), ActivatedDirectly(silu, of.b)}},
