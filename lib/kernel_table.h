@@ -37,10 +37,10 @@ struct Norm {
   rmsnorm_dtype dtype[kOperands];  // of each operand as a run has it: weights and sums are f32
 };
 
-// Some rows of a call at constant distances, which share a row of the weight and of the bias. A
-// kernel works through them in rising order on the calling thread, in the default floating-point
-// state. An output either has the data and the stride of the operand it replaces, or shares no byte
-// with another operand.
+// Some rows of a call at constant distances. Without a gate they share a row of the weight and of
+// the bias. A kernel works through them in rising order on the calling thread, in the default
+// floating-point state. An output either has the data and the stride of the operand it replaces, or
+// shares no byte with another operand.
 struct Run {
   explicit Run(size_t rows = 0, size_t length = 0) : count(rows), d(length) {}
 
@@ -53,7 +53,7 @@ struct Run {
   //   bias              its values
   //   dw, db            sums to add to, which need not be the gradients themselves
   char* data[kOperands];
-  ptrdiff_t stride[kOperands];  // bytes from one row to the next; 0 for weight, bias, dw and db
+  ptrdiff_t stride[kOperands];  // bytes from one row to the next; 0 for dw, db and what rows share
   bool start_sums = false;  // dw or db are +0 before the first of these rows, whatever they hold
 
   bool Has(Operand operand) const { return (given & SetOf(operand)) != 0; }

@@ -48,8 +48,8 @@ constexpr size_t kRowPastL1 = Threshold(3072, 64);
 // on AVX2. Longer rows leave L1 with y and the weight, and 400 x 5120 takes up to 1.08 of the time.
 constexpr size_t kLongestFetched = Threshold(4096, 64);
 
-// Elements of a slab: some rows of each group that has a row of the weight. The rows of x, a gate
-// and y in a slab fit L2.
+// Elements of a slab: some rows of each group that has a row of the weight. The rows of x and y in
+// a slab fit L2.
 constexpr size_t kSlab = Threshold(32768, 256);
 
 // A row of at least this many elements is worth a first step that aligns y.

@@ -42,6 +42,9 @@ void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Wa
 void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
   constexpr OperandSet kColumns =
       OperandsWhere([](const OperandRule& rule) { return rule.shape == Shape::kColumns; });
+  // A row with a gate takes so long that a shared weight saves nothing. In the order of memory,
+  // 512 x 8 rows of 512 take 0.73 of the time of slabs in f32, and 0.8 in bf16.
+  const OperandSet shared = views.Has(kGate) ? 0 : views.given & kColumns;
   walk.loops = 0;
   walk.d = shape.shape[shape.ndim - 1];
   walk.given = views.given;
@@ -56,7 +59,7 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
     for (int i = shape.ndim - 2; i >= 0; --i) {
       // Whether the rows along dimension i do not share a row of the weight and the like.
       bool varies = false;
-      ForEachOperand(views.given & kColumns, [&](Operand operand) {
+      ForEachOperand(shared, [&](Operand operand) {
         varies = varies || MovingDimension(operand, views[operand], shape.ndim, i) >= 0;
       });
       if (shape.shape[i] == 1 || varies != over_groups) continue;

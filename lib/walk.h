@@ -8,8 +8,9 @@
 namespace rmsnorm::internal {
 
 // Rows that share a row of the weight, of the bias and of their gradients are neighbours: a group.
-// Within a group they follow in C order, unless the walk is in slabs. Dimensions that all operands
-// walk evenly are one loop, so that dense or padded rows are a single run.
+// Within a group they follow in C order, unless the walk is in slabs. With a gate, all rows are one
+// group, whatever they share. Dimensions that all operands walk evenly are one loop, so that dense
+// or padded rows are a single run.
 struct Walk {
   struct Loop {
     size_t count;

@@ -249,22 +249,24 @@ inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const Run& run, Row
   if (HWY_UNLIKELY(row < run.count)) ForwardLeftRows(norm, run, leaf, group, row);
 }
 
-// A RowsLeaf for rows of up to kSize elements with a gate before the norm. A tile holds the input
-// of the norm.
+// A RowsLeaf for rows of up to kSize elements with a gate before the norm. The input of the norm is
+// kept in y where that is f32 and not x, and else in a tile.
 template <size_t kSize>
 HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const Run& run, size_t begin) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
+  const bool in_y = type == kF32 && !norm.stream && run.data[kY] != run.data[kX];
   HWY_ALIGN float tile[kSize];
   for (size_t row = begin; row < run.count; ++row) {
+    float* const input = in_y ? run.Row<float>(kY, row) : tile;
     leaves.gate_tile[type](norm.activation, run.Row<char>(kX, row), run.Row<char>(kGate, row),
-                           run.d, tile);
-    const float under_root = UnderRoot(norm.root, leaves.sum[kF32](tile, nullptr, nullptr, run.d));
+                           run.d, input);
+    const float under_root = UnderRoot(norm.root, leaves.sum[kF32](input, nullptr, nullptr, run.d));
     if (HWY_UNLIKELY(!IsSafe(under_root))) return row;
     const float r = InverseRms(norm.root, under_root);
     if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
-    leaves.scale_tile[type](cast, tile, run.Row<float>(kWeight, row), run.d, r,
+    leaves.scale_tile[type](cast, input, run.Row<float>(kWeight, row), run.d, r,
                             run.Row<char>(kY, row));
   }
   return run.count;

@@ -152,7 +152,7 @@ HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const Run& run, Operand source
                                 float inverse_rms) {
   const T* const x = run.Row<T>(source, row);
   const T* const gate = run.Row<T>(kGate, row);
-  const float* const weight = run.Row<float>(kWeight, 0);
+  const float* const weight = run.Row<float>(kWeight, row);
   T* const y = run.Row<T>(kY, row);
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   const bool round_first = norm.gate_rounding == RMSNORM_GATE_ROUNDED;
@@ -182,18 +182,18 @@ HWY_NOINLINE void FillGatedTile(rmsnorm_activation activation, const void* x_dat
     const Lanes<2> factor = Activate(silu, {{Load(gate + j, some)}, {Load(gate + k, others)}});
     const Pair product = Mul(Load(x + j, some), factor.first.pair);
     const Pair next = Mul(Load(x + k, others), factor.second.pair);
-    Store(product, tile + j);
-    Store(next, tile + k);
+    Store(product, tile + j, some);
+    Store(next, tile + k, others);
   });
 }
 
 template <class T>
-HWY_NOINLINE void ScaleTileTo(bool cast, const float* HWY_RESTRICT tile, const float* weight,
-                              size_t n, float inverse_rms, void* y_data) {
+HWY_NOINLINE void ScaleTileTo(bool cast, const float* tile, const float* weight, size_t n,
+                              float inverse_rms, void* y_data) {
   T* const y = static_cast<T*>(y_data);
   const F32Vec r = hn::Set(F32Tag(), inverse_rms);
   ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
-    Store(Scaled<T>(cast, Load(tile + j), r, Load(weight + j, some)), y + j, some);
+    Store(Scaled<T>(cast, Load(tile + j, some), r, Load(weight + j, some)), y + j, some);
   });
 }
 

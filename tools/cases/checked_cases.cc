@@ -203,6 +203,9 @@ forward,x=$T,y=$T,d=1..300|$LONG,rows=5/9,factor=0.22|-3|1e30,sums_out=f64/none,
   rounding=$ROUNDINGS,x_values=mixed/normal,rstd=f32
 forward,x=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,factor=0.22|-3,
   rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,x_values=mixed/normal
+forward,x+gate+y=$T,weight=$T,rows=4x5/2x3x4/12,d=33|128|4097,gate_placement=after|before,
+  weight_per=tensor|head|group|row|alternate,y_in_place=0|1,gate_values=mixed/normal,
+  x_values=mixed
 forward,x=$T,gate=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,gate_placement=before,
   activation=silu/sigmoid,weight=f32/none/bf16,rounding=$ROUNDINGS,factor=0/0.22,
   x_values=mixed/normal,gate_values=normal/mixed,rstd=f32,sums_out=f64/none
