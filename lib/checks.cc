@@ -249,6 +249,7 @@ rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtyp
 
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options) {
   options = rmsnorm_default_options();
+  if (given == nullptr) return RMSNORM_OK;
   RMSNORM_RETURN_IF_ERROR(ReadStruct("options", given, options));
   return CheckOptions(options);
 }
