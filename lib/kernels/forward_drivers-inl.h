@@ -187,7 +187,6 @@ HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const Run& run, size_t begin
 }
 
 // Writes the outputs of four rows, which share a root, two divisions and the loads of the weight.
-// Short rows of f32 share no loads: they are scaled one by one, so that loads and stores alternate.
 HWY_INLINE void WriteFourBySums(const Norm& norm, const Run& run, const ForwardWay& way,
                                 ScaleFourLeaf scale_four, size_t row, const float* sums) {
   const FourInverses inverses = InvertFour(norm.root, hn::LoadU(FourTag(), sums));
@@ -197,11 +196,7 @@ HWY_INLINE void WriteFourBySums(const Norm& norm, const Run& run, const ForwardW
   }
   HWY_ALIGN float r[4];
   hn::Store(inverses.r, FourTag(), r);
-  if (norm.dtype[kX] == RMSNORM_F32 && run.d <= kLanes) {
-    for (size_t i = 0; i < 4; ++i) way.ScaleOneRow(row + i, run.count, r[i]);
-  } else {
-    scale_four(run, InputOf(run), row, r);
-  }
+  scale_four(run, InputOf(run), row, r);
   for (size_t i = 0; run.Has(kRstd) && i < 4; ++i) *run.Row<float>(kRstd, row + i) = r[i];
 }
 
