@@ -34,19 +34,26 @@ size_t LargestCache(unsigned leaf) {
 // to 1.06 from 10 MiB on, 0.84 to 1.0 from 16 MiB on. Without the reading it was 0.43 to 0.87 on
 // the Xeon, and 0.56 to 1.0 on the Zen 3.
 constexpr size_t kMostOfCore = size_t{15} << 20;
+
+constexpr unsigned kIntelCaches = 4;
+constexpr unsigned kAmdCaches = 0x8000001D;  // which others do not have
 #endif
 
 size_t LastCache() {
   size_t size = 0;
 #if RMSNORM_X86_64
-  constexpr unsigned kIntel = 4;
-  constexpr unsigned kAmd = 0x8000001D;
-  size = std::min(std::max(LargestCache(kIntel), LargestCache(kAmd)), kMostOfCore);
+  size = std::min(std::max(LargestCache(kIntelCaches), LargestCache(kAmdCaches)), kMostOfCore);
 #endif
   return size > 0 ? size : size_t{32} << 20;  // a usual size where it is not known
 }
 
 }  // namespace
+
+#if RMSNORM_X86_64
+const bool kFetchesForStores = LargestCache(kAmdCaches) == 0;
+#else
+const bool kFetchesForStores = true;
+#endif
 
 size_t StreamedBytes() {
   static const size_t bytes = Threshold(LastCache(), 4096);

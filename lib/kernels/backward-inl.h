@@ -97,7 +97,7 @@ HWY_INLINE void ApplyRows(const Run& run, size_t index, const Terms<float>& a_te
   const size_t next = std::min(last + 1, run.count - 1);
   [[maybe_unused]] const T* const next_x = run.Row<T>(kX, next);
   [[maybe_unused]] const T* const next_dy = run.Row<T>(kDy, next);
-  const bool fetch = kMayFetch<T> && kWay == Dx::kStore && next != last;
+  const bool fetch = FetchesForStores<T>() && kWay == Dx::kStore && next != last;
   // A fetch may go on into the next row if that begins at this row's end.
   const bool row_follows = run.stride[kDx] == static_cast<ptrdiff_t>(d * sizeof(float));
   const size_t last_fetch = LastFetch(row_follows, d, kPair);
@@ -234,7 +234,7 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin
     const Lanes<kCount> xs = LoadRow<kWhole, kCount>(row.x, d);
     const Lanes<kCount> dys = LoadRow<kWhole, kCount>(row.dy, d);
     // It pays on AVX2. AVX-512 gains in some calls and loses in others.
-    if (kMayFetch<T> && kN < 16 && !stream && i + 1 < count) {
+    if (kN < 16 && FetchesForStores<T>() && !stream && i + 1 < count) {
       FetchForStores(row.dx, 0, d, ~size_t{0});
     }
     ApplyHeldRow<kWhole>(0, d, xs, dys, weight, row, stream, sums);

@@ -113,8 +113,8 @@ HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r
     if (head > 0) row.ScaleFew(0, head, weight);
   }
   const T* const next_x = static_cast<const T*>(next);
-  const bool fetch =
-      !kStream && (kMayFetch<T> ? more || d >= kRowPastL1 : next != x && d <= kLongestFetched);
+  const bool fetch = !kStream && (kMayFetch<T> ? kFetchesForStores && (more || d >= kRowPastL1)
+                                               : next != x && d <= kLongestFetched);
   ScaleFrom<kStream>(head, d, weight, row, next_x, more, fetch);
 }
 
@@ -176,7 +176,7 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
                              run.Row<T>(kX, std::min(row + 1, run.count - 1)), true);
   } else {
     const RowToScale<kCast, T> of_x(run, kX, row, r);
-    ScaleFrom<false>(0, d, weight, of_x, of_x.x, true, kMayFetch<T>);
+    ScaleFrom<false>(0, d, weight, of_x, of_x.x, true, FetchesForStores<T>());
   }
 }
 

@@ -30,11 +30,14 @@ constexpr size_t kCacheLine = 64;
 // Fetches into L2, not into L1, which holds the row being scaled and the weight.
 HWY_INLINE void PrefetchToL2(const void* from) { RMSNORM_FETCH_TO_L2(from); }
 
-// Whether lines of y or dx are fetched into L1 before they are stored to, as a store waits for its
-// line. Only for f32: rows of 16 bits take longer to compute than their lines take to come. It
-// costs a little where the lines are in L1 already.
+// Whether lines of y or dx may be fetched into L1 before they are stored to. Only for f32: rows of
+// 16 bits take longer to compute than their lines take to come.
 template <class T>
 constexpr bool kMayFetch = sizeof(T) == 4;
+template <class T>
+HWY_INLINE bool FetchesForStores() {
+  return kMayFetch<T> && kFetchesForStores;
+}
 
 // Where the last fetch of n elements in a row of d may begin. It goes past the row's end only where
 // another row of the run follows, as the lines there may be another thread's.
