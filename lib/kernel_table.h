@@ -81,7 +81,7 @@ struct KernelTable {
   unsigned short picoseconds[3];
 
   // Writes offset + w for d elements of a type. A NaN gets no payload bits that the target's own
-  // rounding to bf16 could carry. An offset of -0 leaves every other value as it is.
+  // rounding to bf16 could carry. An offset of -0 changes no other value.
   void (*prepare)(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared);
 
   // Forward, with any of its operands.

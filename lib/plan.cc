@@ -100,10 +100,11 @@ OperandSet PreparedOperands(OperandSet given) {
   return scaling | (given & SetOf(kPostNormWeight));
 }
 
-// Writes offset + value for each value of a view. An offset of -0 leaves the values as they are.
+// Writes offset + value for each value of a view. An offset of -0 changes no value.
 rmsnorm_view PrepareView(const KernelTable& kernels, const rmsnorm_view& view, float offset,
                          float* prepared) {
   const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
+  // A dense view goes at once: a walk takes ten times as long for a head of 64.
   const size_t elements = Elements(view);
   const size_t d = view.shape[view.ndim - 1];
   ptrdiff_t stride;
@@ -281,6 +282,7 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   norm.one_type = true;
   norm.has_leaves = options.rounding != RMSNORM_ROUND_INVERSE && norm.factor == 1.0f;
   norm.stream = false;
+// The rules are constants, so that each type costs one store instead of ten instructions.
 #pragma GCC unroll 32
   for (int i = 0; i < kOperands; ++i) {
     const OperandRule& rule = kOperandRules[i];

@@ -27,12 +27,16 @@ size_t LargestCache(unsigned leaf) {
   return largest;
 }
 
-// A core can count on less than its last cache: other cores share it, and a virtual machine reads
-// the size of the whole, 260 MiB on a Xeon (family 6, model 207) and 32 MiB on a Zen 3 (family 25,
-// model 1). Rows that had been written past the caches and were read again at once took on the Xeon
-// 0.87 to 1.2 of the time from 16 MiB in all on, and 0.65 to 0.9 from 32 MiB on; on the Zen 3 1.02
-// to 1.06 from 10 MiB on, 0.84 to 1.0 from 16 MiB on. Without the reading it was 0.43 to 0.87 on
-// the Xeon, and 0.56 to 1.0 on the Zen 3.
+// A core can count on less than its last cache, as other cores share it. A virtual machine reads
+// the size of the whole: 260 MiB on a Xeon (family 6, model 207), 32 MiB on a Zen 3 (family 25,
+// model 1). These are the times of stores past the caches beside usual stores, by the bytes of the
+// tensors:
+//
+//                                      Xeon          Zen 3
+//   y read again at once, from 10 MiB                1.02 to 1.06
+//                         from 16 MiB  0.87 to 1.2   0.84 to 1.0
+//                         from 32 MiB  0.65 to 0.9
+//   y not read again                   0.43 to 0.87  0.56 to 1.0
 constexpr size_t kMostOfCore = size_t{15} << 20;
 
 constexpr unsigned kIntelCaches = 4;
@@ -50,7 +54,7 @@ size_t LastCache() {
 }  // namespace
 
 #if RMSNORM_X86_64
-const bool kFetchesForStores = LargestCache(kAmdCaches) == 0;
+const bool kFetchesForStores = Cpuid(kAmdCaches, 0).eax == 0;
 #else
 const bool kFetchesForStores = true;
 #endif

@@ -60,9 +60,9 @@ constexpr size_t kAlignedRow = Threshold(512, 16);
 // Zen 3 they take 1.02 and 1.03, and a Zen 4 gains nothing, so it is off on AMD's CPUs.
 extern const bool kFetchesForStores;
 
-// Bytes of a call's tensors past which its output is written past the caches: the size of the last
-// cache that this CPU shares among some of its cores, as far as one of them may count on it. Below
-// it, stores past the caches take longer than stores through them.
+// The output of a call whose tensors have more bytes than this is written past the caches. It is
+// the size of the CPU's last cache, as far as one core may count on it. For smaller tensors, stores
+// past the caches take longer than stores through them.
 size_t StreamedBytes();
 
 }  // namespace rmsnorm::internal

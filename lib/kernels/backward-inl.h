@@ -39,8 +39,8 @@ struct SumsBefore {
   size_t mask;
 };
 
-// A row with its terms. dx may be dy. NaNs need no care on the way to bf16: a row with a NaN in x,
-// dy or the weight has no terms in f32, and a NaN in dx has no payload bits to carry.
+// A row with its terms. dx may be dy. NaNs need no care on the way to bf16. A row with a NaN in x,
+// dy or the weight has no terms in f32. A NaN in dx has no payload bits to carry.
 template <Dx kWay, bool kAddDw, class T>
 struct GradientRow {
   HWY_INLINE GradientRow(const T* row_x, const T* row_dy, T* row_dx, const Terms<float>& terms)
@@ -97,7 +97,7 @@ HWY_INLINE void ApplyRows(const Run& run, size_t index, const Terms<float>& a_te
   const size_t next = std::min(last + 1, run.count - 1);
   [[maybe_unused]] const T* const next_x = run.Row<T>(kX, next);
   [[maybe_unused]] const T* const next_dy = run.Row<T>(kDy, next);
-  const bool fetch = FetchesForStores<T>() && kWay == Dx::kStore && next != last;
+  const bool fetch = kMayFetch<T> && kFetchesForStores && kWay == Dx::kStore && next != last;
   // A fetch may go on into the next row if that begins at this row's end.
   const bool row_follows = run.stride[kDx] == static_cast<ptrdiff_t>(d * sizeof(float));
   const size_t last_fetch = LastFetch(row_follows, d, kPair);
@@ -234,7 +234,7 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin
     const Lanes<kCount> xs = LoadRow<kWhole, kCount>(row.x, d);
     const Lanes<kCount> dys = LoadRow<kWhole, kCount>(row.dy, d);
     // It pays on AVX2. AVX-512 gains in some calls and loses in others.
-    if (kN < 16 && FetchesForStores<T>() && !stream && i + 1 < count) {
+    if (kMayFetch<T> && kFetchesForStores && kN < 16 && !stream && i + 1 < count) {
       FetchForStores(row.dx, 0, d, ~size_t{0});
     }
     ApplyHeldRow<kWhole>(0, d, xs, dys, weight, row, stream, sums);

@@ -64,10 +64,10 @@ struct RowToScale {
   F32Vec r;
 };
 
-// Scales the elements from `head` on, in rising order as the sum: from the row's end on is faster
-// for one row that does not fit L1 with its weight, and slower for rows from L2 or memory. `next`
-// and `more` are as for ScaleLeaf. kStream fetches the next row; otherwise `fetch` fetches the
-// lines of y or, for 16 bits, the next row.
+// Scales the elements from `head` on, in rising order like the sum. Falling order is faster for one
+// row that does not fit L1 with its weight, but slower for rows from L2 or memory. `next` and
+// `more` are as for ScaleLeaf. kStream fetches the next row. Otherwise `fetch` fetches the lines of
+// y or, for 16 bits, the next row.
 template <bool kStream, bool kCast, class T>
 HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weight,
                           const RowToScale<kCast, T>& row, const T* next, bool more, bool fetch) {
@@ -176,7 +176,7 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
                              run.Row<T>(kX, std::min(row + 1, run.count - 1)), true);
   } else {
     const RowToScale<kCast, T> of_x(run, kX, row, r);
-    ScaleFrom<false>(0, d, weight, of_x, of_x.x, true, FetchesForStores<T>());
+    ScaleFrom<false>(0, d, weight, of_x, of_x.x, true, kMayFetch<T> && kFetchesForStores);
   }
 }
 

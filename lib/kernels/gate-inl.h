@@ -35,7 +35,7 @@ struct Exponential {
   hn::Vec<I32Tag> k;
 };
 
-// Of four vectors at once, as the operations on one wait for each other.
+// The parts for four vectors. These go together, as the operations on one wait for each other.
 struct FourExponentials {
   Exponential a;
   Exponential b;

@@ -34,10 +34,6 @@ HWY_INLINE void PrefetchToL2(const void* from) { RMSNORM_FETCH_TO_L2(from); }
 // 16 bits take longer to compute than their lines take to come.
 template <class T>
 constexpr bool kMayFetch = sizeof(T) == 4;
-template <class T>
-HWY_INLINE bool FetchesForStores() {
-  return kMayFetch<T> && kFetchesForStores;
-}
 
 // Where the last fetch of n elements in a row of d may begin. It goes past the row's end only where
 // another row of the run follows, as the lines there may be another thread's.
