@@ -24,18 +24,25 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ the way of a run
 
-// Writes y and the integers of a row, or the integers alone. Without y the values stay in a block;
-// a row of several blocks then makes its values twice, for the range and for the integers.
-inline HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand source, size_t row,
-                                     float r) {
+// The most f32 values of a row that one pass leaves on the stack for the next. Rows of Mamba-2 and
+// its families, with a gate before the norm, have as many.
+constexpr size_t kMostKept = 2 * kBlock;
+
+// Writes y and the integers of a row, or the integers alone. Without y the values stay on the
+// stack, in the place of kSize floats. Where they do not fit, each block is made twice, for the
+// range and for the integers.
+template <size_t kSize>
+HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand source, size_t row,
+                              float r) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const size_t size = ElementSize(norm.dtype[kX]);
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
-  const bool keeps_values = run.Has(kY) || run.d <= kBlock;
-  HWY_ALIGN char block[kBlock * sizeof(float)];
+  HWY_ALIGN char kept[kSize * sizeof(float)];
+  const bool fits = run.d * size <= sizeof kept;
   const auto values = [&](size_t begin) {
-    return run.Has(kY) ? run.Row<char>(kY, row) + begin * size : block;
+    if (run.Has(kY)) return run.Row<char>(kY, row) + begin * size;
+    return fits ? kept + begin * size : kept;
   };
   QuantisedRange range;
   const auto make = [&](size_t begin, size_t n) {
@@ -45,7 +52,7 @@ inline HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand s
   ForEachBlock(run.d, make);
   const QuantisedSteps steps = WriteSteps(run, row, range);
   ForEachBlock(run.d, [&](size_t begin, size_t n) {
-    if (!keeps_values) make(begin, n);
+    if (!fits && !run.Has(kY)) make(begin, n);
     leaves.quantise[type](values(begin), n, steps, run.Row<int8_t>(kQ, row) + begin);
   });
 }
@@ -122,7 +129,7 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
   if (kUsual) return way;
   if (run.Has(kPostNormWeight)) way.sum = leaves.sum[type];
   if (run.Has(kGate)) way.write = leaves.scale_gated[type];
-  if (run.Has(kQ)) way.write = QuantiseRow;
+  if (run.Has(kQ)) way.write = run.d <= kBlock ? QuantiseRow<kBlock> : QuantiseRow<kMostKept>;
   return way;
 }
 
@@ -267,10 +274,6 @@ HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const Run& run, size_t b
   return run.count;
 }
 
-// The longest row with a gate before the norm that has a tile. Rows of Mamba-2 and its families
-// have up to 8192 elements.
-constexpr size_t kLongestGated = 2 * kBlock;
-
 // ------------------------------------------------------------------ the loop of a run
 
 // Whether there are leaves for the residual of a run.
@@ -289,9 +292,9 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const Run& run) {
     if (post_norm || (gated && !before) || others == SetOf(kQ)) {
       return ForwardOneByOne<false>(norm, run, 0);
     }
-    if (gated && run.d <= kLongestGated) {
+    if (gated && run.d <= kMostKept) {
       const RowsLeaf leaf =
-          run.d <= kBlock ? ForwardGatedTiles<kBlock> : ForwardGatedTiles<kLongestGated>;
+          run.d <= kBlock ? ForwardGatedTiles<kBlock> : ForwardGatedTiles<kMostKept>;
       return ForwardByRowsLeaf(norm, run, leaf, 1);
     }
   }

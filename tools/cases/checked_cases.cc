@@ -233,6 +233,7 @@ forward,x=$T,y=f32|f16|bf16|none,q=i8,scale=f32,zero=i8|none,d=1..300|$LONG,rows
 forward,x=$T,y=none,q=i8,scale=f32,zero=i8|none,d=1|64|300,rows=5,weight=$T,
   x_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
   weight_values=normal|special,eps=1e-5/0
+forward,x=$T,y=none,q=i8,scale=f32,d=8192|16384,rows=3,weight=f32,x_values=mixed,zero=i8/none
 forward,x=$T,y=f32/none,residual+residual_out=$T,q=i8,scale=f32,zero=i8|none,d=$EDGES|4097,rows=9,
   residual_rounding=rounded/unrounded,x_values=mixed
 # All stages, with every alignment.
