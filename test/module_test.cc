@@ -217,11 +217,11 @@ TEST(Module, IsAsBeforeWhereThereIsNoMemory) {
   const ConstView view(vector.data(), kD);
   for (const auto& [set, operand] : kVectors) {
     RmsNorm norm(kD);
-    const auto status = [&, set = set] {
+    const auto status = [&, set_vector = set] {
       FailAligned(true);
       rmsnorm_status of_call = RMSNORM_OK;
       try {
-        (norm.*set)(view);
+        (norm.*set_vector)(view);
       } catch (const Error& error) {
         of_call = error.status();
       }
