@@ -82,21 +82,28 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
   if (is_ragged) last_scaled = row.ScaledAt(last, All(), Load(weight + last));
   const size_t last_fetch = LastFetch(more, d, 2 * kPair);
+  // Pointers that advance. From an index gcc computes six addresses for four vectors.
+  RowToScale<kCast, T> at = row;
+  at.x += head;
+  at.y += head;
+  const float* at_weight = weight + head;
   size_t j = head;
   for (; j + 2 * kPair <= d; j += 2 * kPair) {
-    const size_t k = j + kPair;
-    const Pair j_scaled = row.ScaledAt(j, All(), Load(weight + j));
-    const Pair k_scaled = row.ScaledAt(k, All(), Load(weight + k));
+    const Pair scaled = at.ScaledAt(0, All(), Load(at_weight));
+    const Pair next_scaled = at.ScaledAt(kPair, All(), Load(at_weight + kPair));
     if (fetch) {
       kMayFetch<T> ? FetchForStores(row.y, j, 2 * kPair, last_fetch) : Fetch(next + j, 2 * kPair);
     }
     if constexpr (kStream) {
       for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(T)) PrefetchToL2(next + j + i);
-      Stream(j_scaled, row.y + j);
-      Stream(k_scaled, row.y + k);
+      Stream(scaled, at.y);
+      Stream(next_scaled, at.y + kPair);
     } else {
-      StoreBoth(j_scaled, row.y + j, All(), k_scaled, row.y + k, All());
+      StoreBoth(scaled, at.y, All(), next_scaled, at.y + kPair, All());
     }
+    at.x += 2 * kPair;
+    at.y += 2 * kPair;
+    at_weight += 2 * kPair;
   }
   if (j + kPair <= d) Store(row.ScaledAt(j, All(), Load(weight + j)), row.y + j);
   if (is_ragged) Store(last_scaled, row.y + last);

@@ -39,11 +39,9 @@ HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand source, 
   const size_t size = ElementSize(norm.dtype[kX]);
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   HWY_ALIGN char kept[kSize * sizeof(float)];
-  const bool fits = run.d * size <= sizeof kept;
-  const auto values = [&](size_t begin) {
-    if (run.Has(kY)) return run.Row<char>(kY, row) + begin * size;
-    return fits ? kept + begin * size : kept;
-  };
+  char* const first = run.Has(kY) ? run.Row<char>(kY, row) : kept;
+  const bool fit = run.Has(kY) || run.d * size <= sizeof kept;
+  const auto values = [&](size_t begin) { return fit ? first + begin * size : first; };
   QuantisedRange range;
   const auto make = [&](size_t begin, size_t n) {
     leaves.scale_to_range[type](cast, run.Row<char>(source, row) + begin * size,
@@ -52,7 +50,7 @@ HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand source, 
   ForEachBlock(run.d, make);
   const QuantisedSteps steps = WriteSteps(run, row, range);
   ForEachBlock(run.d, [&](size_t begin, size_t n) {
-    if (!fits && !run.Has(kY)) make(begin, n);
+    if (!fit) make(begin, n);
     leaves.quantise[type](values(begin), n, steps, run.Row<int8_t>(kQ, row) + begin);
   });
 }
