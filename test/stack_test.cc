@@ -178,11 +178,20 @@ TEST_P(StackTest, Forward) {
       for (Call& call : calls) call.operands.rstd = {};
       calls[1].operands.y = View(other_y.view());
       calls[2].operands.y = View(third_y.view());
+      const std::string of_calls = "d " + std::to_string(d) + ", x " + rmsnorm_dtype_name(types.x);
       for (const size_t count : SizeList{2, 3}) {
-        Expect("several, " + std::to_string(count) + ", d " + std::to_string(d) + ", x " +
-                   rmsnorm_dtype_name(types.x),
+        Expect("several, " + std::to_string(count) + ", " + of_calls,
                [&, count] { forward_all(calls, count, context); });
       }
+      std::vector<int8_t> other_q(kRows * d);
+      std::vector<float> other_scale(kRows);
+      for (size_t i = 0; i < 2; ++i) {
+        ForwardOperands& operands = calls[i].operands;
+        operands.y = {};
+        operands.q = View((i == 0 ? q : other_q).data(), kRows, d);
+        operands.scale = View((i == 0 ? scale : other_scale).data(), kRows);
+      }
+      Expect("several, q alone, " + of_calls, [&] { forward_all(calls, 2, context); });
       ForwardOperands by_sums = plain;
       by_sums.sums = ConstView(sums.data(), kRows);
       Expect("sums", [&] { forward(by_sums, {}, context); });
