@@ -82,7 +82,7 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
   if (is_ragged) last_scaled = row.ScaledAt(last, All(), Load(weight + last));
   const size_t last_fetch = LastFetch(more, d, 2 * kPair);
-  // Pointers that advance. From an index gcc computes six addresses for four vectors.
+  // Pointers advance in this loop, and in it alone: doc/design.md says what each compiler gains.
   RowToScale<kCast, T> at = row;
   at.x += head;
   at.y += head;

@@ -24,8 +24,8 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ the way of a run
 
-// The most f32 values of a row that one pass leaves on the stack for the next. Rows of Mamba-2 and
-// its families, with a gate before the norm, have as many.
+// The most f32 values of a row that one pass leaves on the stack for the next. Rows with a gate
+// before the norm, as in Mamba-2 and its families, have up to 8192 elements.
 constexpr size_t kMostKept = 2 * kBlock;
 
 // Writes y and the integers of a row, or the integers alone. Without y the values stay on the
