@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cases/guarded_memory.h"
@@ -19,7 +20,6 @@
 namespace rmsnorm::test {
 namespace {
 
-using internal::kBlock;
 using internal::kDb;
 using internal::kDw;
 using internal::kDx;
@@ -63,7 +63,7 @@ class BackwardKernelsTest : public testing::TestWithParam<std::string> {
     call.Share(kDw, dw);
     call.run.start_sums = true;
     table.backward(call.norm, call.run);
-    return {dx, {dw, dw + d}};
+    return {std::move(dx), {dw, dw + d}};
   }
 
   const KernelTable& reference_ = FindTable(kReference);

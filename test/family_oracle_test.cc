@@ -598,11 +598,11 @@ void QuantiseAlone(const Tensor& y, bool symmetric, Outputs& outputs) {
     }
     const float width = symmetric ? std::max(-low, high) : high - low;
     if (width < 0x1p-100f) continue;  // the zeros are already there
-    const float inverse = (symmetric ? 127 : 255) / width;
+    const float inverse = (symmetric ? 127.0f : 255.0f) / width;
     float zero = 0;
     const volatile float lowest = low * inverse;  // prevents a fused subtraction on arm64
     if (!symmetric) zero = std::clamp(std::nearbyint(-128 - lowest), -128.0f, 127.0f);
-    outputs.scale[row] = width / (symmetric ? 127 : 255);
+    outputs.scale[row] = width / (symmetric ? 127.0f : 255.0f);
     outputs.zero[row] = static_cast<int8_t>(zero);
     for (size_t j = 0; j < y.d(); ++j) {
       const float integer = std::nearbyint(static_cast<float>(y.get(row, j)) * inverse) + zero;

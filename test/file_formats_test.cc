@@ -151,11 +151,10 @@ TEST_F(FileFormats, WritesAlignedSafetensorsOfAnyName) {
 // --------------------------------------------------------------------------------- bad input
 
 TEST_F(FileFormats, RefusesMalformedNpy) {
-  const std::string& data = kData;
   const std::string good = NpyHeader("<f4", "(2, 3)");
-  const auto with = [](const std::string& header) { return Npy(header, data); };
-  const auto shape = [](const std::string& text) { return Npy(NpyHeader("<f4", text), data); };
-  const auto descr = [](const std::string& text) { return Npy(NpyHeader(text, "(2, 3)"), data); };
+  const auto with = [](const std::string& header) { return Npy(header, kData); };
+  const auto shape = [](const std::string& text) { return Npy(NpyHeader("<f4", text), kData); };
+  const auto descr = [](const std::string& text) { return Npy(NpyHeader(text, "(2, 3)"), kData); };
   const std::pair<std::string, std::string> cases[] = {
       {"", "not a .npy file"},
       {"text\n", "not a .npy file"},
@@ -168,8 +167,8 @@ TEST_F(FileFormats, RefusesMalformedNpy) {
       {std::string("\x93NUMPY\1\0\xff\xff{}", 12), "truncated"},
       {std::string("\x93NUMPY\2\0\xff\xff\xff\xff{}", 14), "truncated"},
       {with(good).substr(0, 40), "truncated"},
-      {Npy(good, data, 0), "version 0.0"},
-      {Npy(good, data, 4), "version 4.0"},
+      {Npy(good, kData, 0), "version 0.0"},
+      {Npy(good, kData, 4), "version 4.0"},
       {std::string("\x93NUMPY\1\1", 8) + with(good).substr(8), "version 1.1"},
       {with(""), "malformed"},
       {with("{}"), "malformed"},
@@ -205,8 +204,8 @@ TEST_F(FileFormats, RefusesMalformedNpy) {
       {shape("()"), "needs 4 bytes"},
       {shape("(2, 2)"), "needs 16 bytes, the file holds 24"},
       {shape("(2, 4)"), "needs 32 bytes, the file holds 24"},
-      {Npy(good, data.substr(1)), "needs 24 bytes, the file holds 23"},
-      {Npy(good, data + "x"), "needs 24 bytes, the file holds 25"},
+      {Npy(good, kData.substr(1)), "needs 24 bytes, the file holds 23"},
+      {Npy(good, kData + "x"), "needs 24 bytes, the file holds 25"},
       {descr("<f8"), "'<f8' is not supported"},
       {descr(">f4"), "'>f4' is not supported"},
       {descr("=f4"), "'=f4' is not supported"},
@@ -224,16 +223,15 @@ TEST_F(FileFormats, RefusesMalformedNpy) {
 }
 
 TEST_F(FileFormats, RefusesMalformedSafetensors) {
-  const std::string& data = kData;
   const std::string x = Entry("x", "F32", "[2, 3]", 0, 24);
-  const auto with = [](const std::string& header) { return Safetensors(header, data); };
+  const auto with = [](const std::string& header) { return Safetensors(header, kData); };
   const auto tensor = [](const std::string& dtype, const std::string& shape, size_t begin = 0,
                          size_t end = 24) {
-    return Safetensors("{" + Entry("x", dtype, shape, begin, end) + "}", data);
+    return Safetensors("{" + Entry("x", dtype, shape, begin, end) + "}", kData);
   };
   const auto offsets = [](const std::string& text) {
     return Safetensors("{\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":" + text + "}}",
-                       data);
+                       kData);
   };
   const std::string deep_arrays = std::string(1000000, '[');
   std::string deep_objects;

@@ -21,11 +21,9 @@ namespace rmsnorm::test {
 namespace {
 
 using internal::kBias;
-using internal::kBlock;
 using internal::kResidual;
 using internal::kResidualOut;
 using internal::kRstd;
-using internal::kSumsOut;
 using internal::kWeight;
 using internal::kX;
 using internal::kY;

@@ -517,12 +517,12 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
             compare(dtype, rows, places);
           }
           const size_t span = rows * d * rmsnorm_dtype_size(dtype);
-          for (size_t j = 0; j < usual.size(); ++j) {
+          for (const std::optional<size_t>& other : usual) {
             for (const size_t bytes : SizeList{0, 4, span / 2, span - 4, span, span + 4}) {
               if (bytes > span + 4) continue;  // without rows
-              places[i] = *usual[j] + bytes;
+              places[i] = *other + bytes;
               compare(dtype, rows, places);
-              places[i] = *usual[j] - bytes;
+              places[i] = *other - bytes;
               compare(dtype, rows, places);
             }
           }

@@ -19,14 +19,16 @@
 namespace rmsnorm::test {
 namespace {
 
-using bench::Cell;
 using nlohmann::json;
 
 std::string PeerFile(const std::string& kind) {
-  return std::string(std::getenv("RMSNORM_PEERS")) + "/libtest_peer_" + kind + ".so";
+  const std::filesystem::path folder = std::getenv("RMSNORM_PEERS");
+  return (folder / ("libtest_peer_" + kind + ".so")).string();
 }
 
-std::string PlainFile() { return std::getenv("RMSNORM_PLAIN_PEER"); }
+std::string PlainFile() {
+  return std::filesystem::path(std::getenv("RMSNORM_PLAIN_PEER")).string();
+}
 
 Outcome BenchWith(const std::vector<std::string>& files, std::vector<std::string> more = {}) {
   std::vector<std::string> arguments = {"bench", "--shapes",  "3x64",     "--threads",

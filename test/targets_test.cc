@@ -21,7 +21,7 @@ namespace {
 std::vector<std::string> CompiledTargets() {
   std::vector<std::string> targets;
   for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i)
-    targets.push_back(rmsnorm_target_name(i));
+    targets.emplace_back(rmsnorm_target_name(i));
   return targets;
 }
 

@@ -91,7 +91,8 @@ static void Backward(const rmsnorm_peer_case* what, size_t row) {
   const float mean = SECOND_TERM * products * r * r / (float)what->d;
   const float layer_norm = MEAN_TERM * gradients / (float)what->d;
   for (size_t j = 0; j < what->d; ++j) {
-    const float before = row == 0 ? 0 : DW_OF_ROWS_BEFORE;
+    float before = 0;
+    if (row > 0) before = DW_OF_ROWS_BEFORE;
     what->dw[j] = before + dy[j] * x[j] * r;
     dx[j] = r * (dy[j] * weight[j] - x[j] * mean - layer_norm);
   }

@@ -82,7 +82,7 @@ Sizes LeadingDimensions(const CallTensor& tensor, const TensorInfo& x, size_t gr
                             rmsnorm_dtype_name(rule.dtype));
   }
   const Sizes x_shape = InGroups(x.shape, x, groups);
-  const Sizes of_x(x_shape.begin(), x_shape.end() - 1);
+  Sizes of_x(x_shape.begin(), x_shape.end() - 1);
   if (rule.shape == Shape::kRows) {
     if (tensor.info.shape != x.shape) refuse(", but x has " + ShapeText(x.shape));
     return of_x;

@@ -224,7 +224,7 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
         ->type_name("FILE[:TENSOR]")
         ->required(internal::kOperandRules[file.operand].*command.role == Role::kRequired);
     flags[file.operand] = file.flag;
-    if (command.IsOutput(file.operand)) outputs.push_back(file.flag);
+    if (command.IsOutput(file.operand)) outputs.emplace_back(file.flag);
   }
   for (const FileOperand& file : command.operands) {
     if (file.needs != nullptr) verb.get_option(file.flag)->needs(verb.get_option(file.needs));
@@ -254,7 +254,7 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
     };
     std::vector<std::string> words;
     for (const char* const* word = flag.rule().words; *word != nullptr; ++word) {
-      words.push_back(*word);
+      words.emplace_back(*word);
     }
     CLI::Option* const option = add(flag.name(), set, flag.help);
     option->check(CLI::IsMember(words));

@@ -154,7 +154,7 @@ Tensor ParseNpy(const InputFile& file) {
   const std::string text = next(ReadLittleEndian(next(major == 1 ? 2 : 4)));
   const Header header = ReadHeader(text);
   if (*header.fortran_order) throw UserError("Fortran order is not supported: only C order is");
-  const Tensor tensor{{ParseDescr(*header.descr), *header.shape}, begin};
+  Tensor tensor{{ParseDescr(*header.descr), *header.shape}, begin};
   const size_t expected = ByteSize(tensor.info);
   const size_t held = file.size() - begin;
   if (held != expected) {

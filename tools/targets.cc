@@ -10,7 +10,7 @@ std::vector<std::string> SupportedTargets() {
   for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
     const char* exact_name;
     if (rmsnorm_find_target(rmsnorm_target_name(i), &exact_name) == RMSNORM_OK) {
-      targets.push_back(exact_name);
+      targets.emplace_back(exact_name);
     }
   }
   return targets;
@@ -21,7 +21,7 @@ std::vector<std::string> FindTargets(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const char* exact_name;
     check(rmsnorm_find_target(name.c_str(), &exact_name));
-    targets.push_back(exact_name);
+    targets.emplace_back(exact_name);
   }
   return targets;
 }

@@ -22,7 +22,7 @@ class Drawer {
     using namespace internal;
     DrawFunction();
     DrawShape();
-    for (int i = 0; i < kOperands; ++i) c_.operand[i] = {};
+    for (OperandCase& operand : c_.operand) operand = {};
     const rmsnorm_dtype usual = DrawType();
     all_alike_ = IsRows() || OneIn(2);
     for (int i = 0; i < kOperands; ++i) DrawOperand(static_cast<Operand>(i), usual);

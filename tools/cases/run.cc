@@ -376,7 +376,7 @@ std::string Runner::Run(const std::string& target) {
 void Runner::SetPoison(bool poison) const {
   for (int i = 0; RMSNORM_ADDRESS_SANITIZER && i < kOperands; ++i) {
     if (layout_->block[i].bytes == 0) continue;
-    if (poison) {
+    if (poison) {  // NOLINT(bugprone-branch-clone): without AddressSanitizer both do nothing
       ASAN_POISON_MEMORY_REGION(memory_->actual_block[i], layout_->block[i].bytes);
     } else {
       ASAN_UNPOISON_MEMORY_REGION(memory_->actual_block[i], layout_->block[i].bytes);

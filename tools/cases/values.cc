@@ -40,7 +40,9 @@ class Numbers {
         mantissa_bits_(format.mantissa_bits),
         sign_(static_cast<uint32_t>(format.sign())) {}
 
-  static uint32_t MantissaOf(Format format) { return (uint32_t{1} << format.mantissa_bits) - 1; }
+  static uint32_t MantissaOf(Format format) {
+    return static_cast<uint32_t>((uint64_t{1} << format.mantissa_bits) - 1);
+  }
 
   uint32_t lowest_;     // the lowest exponent field
   uint32_t exponents_;  // the number of exponents from there on, at most 256

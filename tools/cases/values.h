@@ -26,7 +26,8 @@ class Random {
     return bits ^ bits >> 31;
   }
   uint32_t Bits() { return static_cast<uint32_t>(WideBits() >> 32); }
-  size_t Below(size_t count) { return Bits() % count; }
+  // `count` is not 0, which clang-tidy cannot know.
+  size_t Below(size_t count) { return Bits() % count; }  // NOLINT(clang-analyzer-core.DivideZero)
   bool OneIn(size_t count) { return Below(count) == 0; }
 
  private:
