@@ -57,8 +57,8 @@ void RunWithOpenMp(Parts& parts) {
 #endif
   // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`. Two
   // or four parts for each thread, taken as threads become free, took up to 40 % longer where rows
-  // lie in a core's own cache, and gained nothing for long rows beside other load.
-#pragma omp parallel num_threads(static_cast <int>(parts.count))
+  // lie in a core's own cache. Beside other load they gained nothing for long rows.
+#pragma omp parallel num_threads(int(parts.count))
   for (size_t part = static_cast<size_t>(omp_get_thread_num()); part < parts.count;
        part += static_cast<size_t>(omp_get_num_threads())) {
     RunPart(&parts, part);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct calls of the backward kernels, for situations that calls of the library rarely reach: the
-// library's own memory, namely the prepared weight and the sums of dw and db, at inaccessible
-// pages; dx written past the caches, which otherwise needs more rows than the last-level cache
-// holds; and the two steps of work for many threads.
+// Direct calls of the backward kernels, for what calls of the library rarely reach. The prepared
+// weight and the sums of dw and db, which are the library's own memory, lie at inaccessible pages.
+// dx is written past the caches, which otherwise takes more rows than the last cache holds.
 #include <gtest/gtest.h>
 
 #include <cstring>

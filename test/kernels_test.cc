@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct calls of the kernels, for situations that calls of the library rarely reach: the prepared
-// weight and bias, which are the library's own memory, at inaccessible pages; results written past
-// the caches, which otherwise needs more rows than the last-level cache holds; and the steps of a
-// row for many threads.
+// Direct calls of the kernels, for what calls of the library rarely reach. The prepared weight and
+// bias, which are the library's own memory, lie at inaccessible pages. Results are written past the
+// caches, which otherwise takes more rows than the last cache holds.
 #include <gtest/gtest.h>
 
 #include <cstring>

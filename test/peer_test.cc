@@ -21,14 +21,12 @@ namespace {
 
 using nlohmann::json;
 
-std::string PeerFile(const std::string& kind) {
+std::filesystem::path PeerFile(const std::string& kind) {
   const std::filesystem::path folder = std::getenv("RMSNORM_PEERS");
-  return (folder / ("libtest_peer_" + kind + ".so")).string();
+  return folder / ("libtest_peer_" + kind + ".so");
 }
 
-std::string PlainFile() {
-  return std::filesystem::path(std::getenv("RMSNORM_PLAIN_PEER")).string();
-}
+std::filesystem::path PlainFile() { return std::getenv("RMSNORM_PLAIN_PEER"); }
 
 Outcome BenchWith(const std::vector<std::string>& files, std::vector<std::string> more = {}) {
   std::vector<std::string> arguments = {"bench", "--shapes",  "3x64",     "--threads",
