@@ -2,8 +2,9 @@
 """Arrays of NumPy, and of other libraries through DLPack, as views of the C interface."""
 
 import ctypes
+import math
 from collections.abc import Iterable
-from ctypes import c_char, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import c_char, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64
 from ctypes import c_void_p
 from functools import lru_cache
 from typing import Any, Protocol
@@ -13,6 +14,18 @@ import numpy.typing as npt
 
 from . import _library
 from ._library import View
+
+__all__ = [
+    "DTYPES",
+    "Array",
+    "SupportsDLPack",
+    "describe",
+    "describe_as",
+    "empty",
+    "name_of",
+    "named",
+    "new_like",
+]
 
 
 class SupportsDLPack(Protocol):
@@ -27,10 +40,11 @@ Array = npt.NDArray[Any] | SupportsDLPack
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4, "int8": 5}
 
-# The same by DLPack's type code and bits: 0 is an integer, 2 a float, 4 a bfloat.
-_DLPACK_DTYPES = {(2, 32): 1, (2, 16): 2, (4, 16): 3, (2, 64): 4, (0, 8): 5}
-_DLPACK_CPU = 1
-_DLPACK_READ_ONLY = 1
+# The names of DLPack's type codes. A name and the number of bits make the name of a type.
+_DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool"}
+# Memory of the host: kDLCPU, and kDLCUDAHost and kDLROCMHost, which is pinned.
+_DLPACK_HOST = (1, 3, 11)
+_DLPACK_READ_ONLY, _DLPACK_COPIED = 1, 2
 
 
 class _NumpyArray(ctypes.Structure):
@@ -73,12 +87,12 @@ class _DLManagedTensorVersioned(ctypes.Structure):
     ]
 
 
+_is_capsule = ctypes.pythonapi.PyCapsule_IsValid
+_is_capsule.restype = c_int
+_is_capsule.argtypes = [ctypes.py_object, c_char_p]
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype = c_void_p
 _pointer_of.argtypes = [ctypes.py_object, c_char_p]
-_name_of = ctypes.pythonapi.PyCapsule_GetName
-_name_of.restype = c_char_p
-_name_of.argtypes = [ctypes.py_object]
 
 
 def _layout(dtype: int, shape: Iterable[int], stride: Iterable[int]) -> bytes:
@@ -95,59 +109,116 @@ def _layout(dtype: int, shape: Iterable[int], stride: Iterable[int]) -> bytes:
 def _numpy_layout(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
     code = DTYPES.get(dtype.name)
     if code is None or not dtype.isnative:
-        raise ValueError(f"elements of type {dtype.str}; possible are {', '.join(DTYPES)}")
+        name = dtype.name if dtype.isnative else dtype.str
+        raise ValueError(f"elements of type {name}; possible are {', '.join(DTYPES)}")
     if any(step % dtype.itemsize for step in strides):
         raise ValueError(f"strides of {strides} bytes, which are no multiples of an element")
     return _layout(code, shape, (step // dtype.itemsize for step in strides))
 
 
-def _describe_dlpack(array: SupportsDLPack, written: bool) -> tuple[int, bytes, Any]:
-    device, _ = array.__dlpack_device__()
-    if device != _DLPACK_CPU:
-        raise ValueError(f"memory of another device ({device!r} of DLPack), not of the CPU")
+def _export(array: SupportsDLPack) -> Any:
+    """Returns a DLPack capsule, or raises a ValueError where the array cannot export one."""
     try:
-        capsule = array.__dlpack__(max_version=(1, 0))
-    except TypeError:  # from a library older than DLPack 1.0
-        capsule = array.__dlpack__()
-    name = _name_of(capsule)
-    address = _pointer_of(capsule, name)
-    if name == b"dltensor_versioned":
+        device, _ = array.__dlpack_device__()
+        if device not in _DLPACK_HOST:
+            raise ValueError(f"memory of another device ({device!r} of DLPack), not of the CPU")
+        try:
+            return array.__dlpack__(max_version=(1, 0))
+        except TypeError:  # from a library older than DLPack 1.0
+            return array.__dlpack__()
+    except (AttributeError, BufferError, RuntimeError, TypeError) as error:
+        # A tensor that learns, for example: PyTorch's message asks for tensor.detach().
+        raise ValueError(f"{type(array).__name__} does not export its memory: {error}") from error
+
+
+def _describe_dlpack(array: SupportsDLPack, written: bool) -> tuple[int, bytes, Any]:
+    capsule = _export(array)
+    if _is_capsule(capsule, b"dltensor_versioned"):
+        address = _pointer_of(capsule, b"dltensor_versioned")
         managed = _DLManagedTensorVersioned.from_address(address)
         if managed.major != 1:
             raise ValueError(f"version {managed.major} of DLPack; version 1 is possible")
         if written and managed.flags & _DLPACK_READ_ONLY:
             raise ValueError("an output, and the array is read-only")
+        if written and managed.flags & _DLPACK_COPIED:
+            raise ValueError("an output, and its __dlpack__() exports a copy")
         tensor = managed.tensor
+    elif _is_capsule(capsule, b"dltensor"):
+        if written:
+            raise ValueError(
+                f"an output, and {type(array).__name__} has a DLPack before 1.0, which does not say "
+                "whether it may be written; pass an array of NumPy, or of a library with DLPack 1.0"
+            )
+        tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     else:
-        tensor = _DLTensor.from_address(address)
-    code = _DLPACK_DTYPES.get((tensor.type_code, tensor.bits))
-    if code is None or tensor.lanes != 1:
-        raise ValueError(
-            f"elements of DLPack's type {tensor.type_code} with {tensor.bits} bits; possible are "
-            + ", ".join(DTYPES)
-        )
+        raise TypeError(f"__dlpack__() of {type(array).__name__} returns no unused DLPack capsule")
+
+    if tensor.device_type not in _DLPACK_HOST:
+        raise ValueError(f"memory of another device ({tensor.device_type} of DLPack), not the CPU")
+    kind = _DLPACK_KINDS.get(tensor.type_code, f"(DLPack's code {tensor.type_code}) ")
+    name = f"{kind}{tensor.bits}" + (f" in {tensor.lanes} lanes" if tensor.lanes != 1 else "")
+    code = DTYPES.get(name)
+    if code is None:
+        raise ValueError(f"elements of type {name}; possible are {', '.join(DTYPES)}")
     ndim = tensor.ndim
+    if not 0 <= ndim <= _library.MAX_DIMS:
+        raise ValueError(f"{ndim} dimensions; at most {_library.MAX_DIMS} are possible")
+    if ndim and not tensor.shape:
+        raise ValueError(f"a DLPack capsule of {ndim} dimensions without a shape")
     shape = tensor.shape[:ndim] if ndim else []
-    if tensor.strides:
-        stride = tensor.strides[:ndim]
-    else:  # dense, in C order
-        stride = [int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(ndim)]
-    return (tensor.data or 0) + tensor.byte_offset, _layout(code, shape, stride), capsule
+    if min(shape, default=0) < 0:
+        raise ValueError(f"a DLPack capsule of shape {tuple(shape)}")
+    dense = [math.prod(shape[i + 1 :]) for i in range(ndim)]  # where there are no strides
+    stride = tensor.strides[:ndim] if tensor.strides else dense
+    data = tensor.data + tensor.byte_offset if tensor.data else 0
+    if max(stride, default=0) >= 2**63 or data >= 2**64:
+        raise ValueError(f"a DLPack capsule of shape {tuple(shape)} at the address {data}")
+    if not data and 0 not in shape:
+        raise ValueError(f"a DLPack capsule of shape {tuple(shape)} without memory")
+    return data, _layout(code, shape, stride), capsule
+
+
+# The descriptors of NumPy's class. A subclass may define attributes of these names that differ from
+# the memory.
+_dtype_of = np.ndarray.dtype.__get__
+_shape_of = np.ndarray.shape.__get__
+_strides_of = np.ndarray.strides.__get__
+_flags_of = np.ndarray.flags.__get__
 
 
 def describe(array: Any, written: bool) -> tuple[int, bytes, Any]:
     """Returns an array's address, the bytes that follow the address in a view of it, and what must
     live as long as the view."""
-    if isinstance(array, np.ndarray):
+    if type(array) is np.ndarray:
         if written and not array.flags.writeable:
             raise ValueError("an output, and the array is read-only")
         layout = _numpy_layout(array.dtype, array.shape, array.strides)
+        return _numpy_array_at(id(array)).data or 0, layout, array
+    if issubclass(type(array), np.ndarray):  # isinstance() would believe array.__class__
+        if issubclass(type(array), np.ma.MaskedArray):
+            raise TypeError("a masked array, and a mask has no effect; pass numpy.ma.getdata(...)")
+        if written and not _flags_of(array).writeable:
+            raise ValueError("an output, and the array is read-only")
+        layout = _numpy_layout(_dtype_of(array), _shape_of(array), _strides_of(array))
         return _numpy_array_at(id(array)).data or 0, layout, array
     if hasattr(array, "__dlpack__"):
         return _describe_dlpack(array, written)
     raise TypeError(
         f"{type(array).__name__} is neither an array of NumPy nor offers its memory by __dlpack__"
     )
+
+
+def named(name: str, error: TypeError | ValueError) -> Exception:
+    """Returns the error with the name of an argument before its message."""
+    return (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}")
+
+
+def describe_as(name: str, array: Any, written: bool) -> tuple[int, bytes, Any]:
+    """Does what describe() does, for the argument of this name."""
+    try:
+        return describe(array, written)
+    except (TypeError, ValueError) as error:
+        raise named(name, error) from error.__cause__
 
 
 def name_of(dtype: int) -> str:
@@ -166,7 +237,12 @@ def empty(shape: tuple[int, ...], dtype: int) -> npt.NDArray[Any]:
     return np.empty(shape, ml_dtypes.bfloat16)
 
 
-def shape_and_dtype(array: Array) -> tuple[tuple[int, ...], int]:
-    """Returns an array's shape, and its type as in the C interface."""
-    view = View.from_buffer_copy(bytes(View.dtype.offset) + describe(array, False)[1])
-    return tuple(view.shape[: view.ndim]), view.dtype
+def new_like(name: str, array: Any) -> npt.NDArray[Any]:
+    """Makes an array of NumPy with the shape and the type of another array, the operand `name`."""
+    if type(array) is np.ndarray:
+        return np.empty(array.shape, array.dtype)
+    view = View.from_buffer_copy(bytes(View.dtype.offset) + describe_as(name, array, False)[1])
+    try:
+        return empty(tuple(view.shape[: view.ndim]), view.dtype)
+    except ValueError as error:
+        raise named(name, error) from None

@@ -2,29 +2,67 @@
 """Calls of the library on arrays."""
 
 import ctypes
+import inspect
+import math
+import operator
+import textwrap
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from ctypes import byref, sizeof
+from ctypes import byref, c_float, sizeof
 from functools import lru_cache
-from typing import Any, Literal, TypedDict, Unpack, cast
+from numbers import Real
+from reprlib import repr as shown
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _arrays, _library
-from ._arrays import Array, describe
+from . import _library
+from ._arrays import Array, SupportsDLPack, describe, named, new_like
 from ._library import WORDS, View, c, raise_error
+
+__all__ = [
+    "BACKWARD",
+    "CONTEXT",
+    "DEFAULTS",
+    "FORWARD",
+    "HELP",
+    "OPTIONS",
+    "OTHERS",
+    "Context",
+    "Frame",
+    "ModuleBackwardOperands",
+    "ModuleOperands",
+    "OtherArguments",
+    "OtherOperands",
+    "OtherOptions",
+    "Out",
+    "backward",
+    "c_context",
+    "c_options",
+    "call_library",
+    "checked_integer",
+    "checked_options",
+    "documented",
+    "forward",
+    "forward_all",
+    "rms_norm",
+    "rms_norm_backward",
+    "split",
+    "targets",
+    "version",
+]
 
 
 class OtherOptions(TypedDict, total=False):
-    """The options but eps. rmsnorm.h describes each under its name, and has the defaults."""
+    """The options but eps."""
 
     eps_placement: Literal["inside", "outside", "floor"]
     rounding: Literal["after_weight", "before_weight", "inverse"]
     residual_rounding: Literal["rounded", "unrounded"]
     weight_offset: float
-    divisor: float
-    factor: float
+    divisor: float | None
+    factor: float | None
     activation: Literal["silu", "sigmoid"]
     gate_placement: Literal["after", "before"]
     gate_rounding: Literal["unrounded", "rounded"]
@@ -37,13 +75,9 @@ class Options(OtherOptions, total=False):
 
 
 class Context(TypedDict, total=False):
-    """Where a call runs. Nothing here changes a bit of a result.
+    """Where a call runs. Nothing here changes a bit of a result."""
 
-    threads: 1, or how many threads may share the work where the library has OpenMP.
-    target: the instructions, such as "AVX2" or "reference"; by default the best of this CPU.
-    """
-
-    threads: int
+    threads: int | None
     target: str | None
 
 
@@ -77,10 +111,7 @@ class ForwardOperands(ModuleOperands, total=False):
 
 
 class ModuleBackwardOperands(TypedDict, total=False):
-    """The operands of backward() for a norm that has a weight. None is an absent operand.
-
-    add_to: those of "dx", "dw" and "db" that are added to the values in their memory.
-    """
+    """The operands of backward() for a norm that has a weight. None is an absent operand."""
 
     x: Array
     dy: Array | None
@@ -88,7 +119,7 @@ class ModuleBackwardOperands(TypedDict, total=False):
     dx: Array | None
     dw: Array | None
     db: Array | None
-    add_to: Sequence[Literal["dx", "dw", "db"]]
+    add_to: Sequence[Literal["dx", "dw", "db"]] | None
 
 
 class BackwardOperands(ModuleBackwardOperands, total=False):
@@ -113,13 +144,102 @@ class NormArguments(OtherOperands, OtherOptions, Context, total=False):
     """The arguments of rms_norm() that it does not name."""
 
 
-class GradientArguments(OtherOptions, Context, total=False):
-    """The arguments of rms_norm_backward() that it does not name."""
+class OtherArguments(OtherOptions, Context, total=False):
+    """The arguments of RMSNorm() and of rms_norm_backward() that these do not name."""
 
 
 _NUMBERS = ("eps", "weight_offset", "divisor", "factor")
-_OPTIONS = frozenset(WORDS).union(_NUMBERS)
-_CONTEXT = frozenset(("threads", "target"))
+OPTIONS = frozenset(WORDS).union(_NUMBERS)
+_NONE_IS_DEFAULT = ("divisor", "factor")
+CONTEXT = frozenset(("threads", "target"))
+
+# What an absent argument means. Operands are absent by default.
+DEFAULTS: dict[str, Any] = {
+    "eps": 1e-5,
+    **{name: next(iter(words)) for name, words in WORDS.items()},
+    "weight_offset": 0.0,
+    "add_to": (),
+}
+
+# The help on each argument, in the order of signatures. x has the shape [..., d].
+HELP = {
+    "d": "the number of elements of a row.",
+    "calls": "a list with a dictionary for each call.",
+    "x": "[..., d]: the rows.",
+    "dy": "[..., d]: the gradient by y.",
+    "weight": "[d]; absent, it counts as ones.",
+    "bias": "[d]; added after the weight.",
+    "post_norm_weight": "[d]; x is first normalised, with this weight.",
+    "residual": "[..., d]; x is added to it, and the sum is normalised.",
+    "gate": "[..., d]; its activation multiplies the norm, or x (see gate_placement).",
+    "sums": "[...], float64: sums of squares that replace the sums of x.",
+    "out": "[..., d]: the array for the result, which may be x; None makes a new one.",
+    "y": "output [..., d]: the norm; may be x.",
+    "residual_out": "output [..., d], in the type of residual: residual + x; may be residual.",
+    "q": "output [..., d], int8: the norm, quantised; needs scale.",
+    "scale": "output [...], float32: the step from one integer of q to the next.",
+    "zero": "output [...], int8: the integer of q that stands for 0; absent, it is 0.",
+    "rstd": "[...], float32: 1 / RMS, an output of forward() and an input of backward().",
+    "sums_out": "output [...], float64: the sums of squares.",
+    "dx": "output [..., d]: the gradient by x; may be dy.",
+    "dw": "output in the shape of the weight: its gradient.",
+    "db": "output in the shape of the bias: its gradient.",
+    "add_to": 'a list of those of "dx", "dw" and "db" that are added to what their memory holds.',
+    "eps": "a number, finite and not negative. Its unit is x squared, or x outside the root.",
+    "dtype": 'the type of the weight: "float32", "float16" or "bfloat16", or NumPy\'s type for it.',
+    "eps_placement": 'the RMS is sqrt(mean(x^2) + eps) with "inside", sqrt(mean(x^2)) + eps with '
+    '"outside", and max(sqrt(mean(x^2)), eps) with "floor".',
+    "rounding": '"after_weight" rounds once, as PyTorch; "before_weight" rounds the norm to the '
+    'type of x before the weight multiplies it, as Llama; "inverse" rounds 1 / RMS, too, as '
+    "DeepSeek-V4.",
+    "residual_rounding": '"rounded" normalises the sum in the type of residual, "unrounded" the '
+    "sum in float32.",
+    "weight_offset": "a number, added to the weight in float32: 1 for Gemma; needs a weight.",
+    "divisor": "a number that divides the sum of squares; None is d.",
+    "factor": "a number other than 0 that first multiplies x; None leaves x as it is.",
+    "activation": 'of an element z of the gate: "silu" is z / (1 + exp(-z)), "sigmoid" is '
+    "1 / (1 + exp(-z)).",
+    "gate_placement": '"after": the gate multiplies the norm; "before": it multiplies x.',
+    "gate_rounding": '"rounded" rounds the norm to the type of x before the gate multiplies it; '
+    '"unrounded" does not.',
+    "threads": "the most threads that share the work. Without OpenMP, as in the wheel, only 1 is "
+    "possible. None uses as many as OpenMP has.",
+    "target": 'the instructions: one of targets(), such as "reference". None is the best.',
+}
+
+_Documented = TypeVar("_Documented", bound=Callable[..., Any])
+
+
+def _keyword(name: str) -> inspect.Parameter:
+    default = inspect.Parameter.empty if name in ("x", "dy") else DEFAULTS.get(name)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+
+
+def documented(*kinds: Any, keys: Any = None) -> Callable[[_Documented], _Documented]:
+    """Makes a decorator for a function, or a class, that takes the arguments of these TypedDicts as
+    **arguments. It puts them into the signature, which notebooks show, and the help on each argument
+    into the docstring. `keys` is the TypedDict of dictionaries in an argument."""
+
+    def decorate(target: _Documented) -> _Documented:
+        function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+        signature = inspect.signature(function)
+        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own = {name for kind in kinds for name in kind.__annotations__}
+        added = [_keyword(name) for name in HELP if name in own]
+        # Without types, because the type of one array is a whole line.
+        parameters = [p.replace(annotation=p.empty) for p in named + added]
+        function.__signature__ = inspect.Signature(parameters)
+        held = [_keyword(name) for name in HELP if keys and name in keys.__annotations__]
+        lines = [inspect.cleandoc(target.__doc__ or ""), ""]
+        for parameter in parameters + held:
+            if parameter.name != "self":
+                text = f"{parameter}: {HELP[parameter.name]}"
+                lines += textwrap.wrap(text, 92, subsequent_indent="    ")
+        target.__doc__ = "\n".join(lines)
+        return target
+
+    return decorate
+
 
 # Where the view of an operand has its address, in units of an address; where the rest of the view
 # is; and whether the operand is an output.
@@ -135,27 +255,92 @@ _SLOTS = {
 _ADD_TO = {"dx": 1, "dw": 2, "db": 4}
 
 
-@lru_cache(maxsize=256)
-def c_options(eps: float = 1e-5, **values: Any) -> _library.Options:
-    """Returns the struct of the options. Callers share it and do not change it."""
-    options = _library.Options(size=sizeof(_library.Options), eps=float(eps))
+def checked_integer(name: str, value: Any, limit: int) -> int:
+    """Returns the value of an argument that is an integer from 1 to below a limit."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {shown(value)}; an integer is possible") from None
+    if isinstance(value, bool):
+        raise TypeError(f"{name}: {value}; an integer is possible")
+    if not 1 <= number < limit:
+        raise ValueError(f"{name}: {shown(number)}; possible are 1 to {limit - 1}")
+    return number
+
+
+def _checked_number(name: str, value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name}: {shown(value)}; a number is possible")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: {shown(value)}; it must be a number of float32") from None
+
+
+def checked_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of options as numbers of Python and words, without those that are None."""
+    checked: dict[str, Any] = {}
     for name, value in values.items():
         if name in _NUMBERS:
-            setattr(options, name, float(value))
+            if value is not None or name not in _NONE_IS_DEFAULT:
+                checked[name] = _checked_number(name, value)
+        elif isinstance(value, str) and value in WORDS[name]:
+            checked[name] = value
+        else:
+            error = ValueError if isinstance(value, str) else TypeError
+            raise error(f"{name}: {shown(value)}; possible are {', '.join(WORDS[name])}")
+    return checked
+
+
+# As keys of a cache 0.0 and -0.0 are equal, and as options they differ: hence the signs.
+@lru_cache(maxsize=256)
+def _options(
+    eps: float, sign: float, others: tuple[tuple[str, Any, float], ...]
+) -> _library.Options:
+    options = _library.Options(size=sizeof(_library.Options))
+    for name, value, _ in (("eps", eps, sign), *others):
+        if name in WORDS:
+            setattr(options, name, WORDS[name][value])
             continue
-        if value not in WORDS[name]:
-            raise ValueError(f"{name}: {value!r}; possible are {', '.join(WORDS[name])}")
-        setattr(options, name, WORDS[name][value])
+        setattr(options, name, value)
+        stored = getattr(options, name)
+        if math.isinf(stored) and not math.isinf(value):
+            raise ValueError(f"{name}: {value}; it must be a number of float32")
+        if not stored and name in _NONE_IS_DEFAULT:  # to the library 0 is the default
+            raise ValueError(f"{name}: {value}; it must not be 0 in float32")
     return options
 
 
+def c_options(eps: float = 1e-5, **values: Any) -> _library.Options:
+    """Returns the struct of the options. Callers share it and do not change it."""
+    if type(eps) is not float:
+        eps = _checked_number("eps", eps)
+    others = [
+        (name, value, 0.0 if name in WORDS else math.copysign(1, value))
+        for name, value in checked_options(values).items()
+    ]
+    return _options(eps, math.copysign(1, eps), tuple(others))
+
+
 @lru_cache(maxsize=256)
-def c_context(threads: int = 0, target: str | None = None) -> _library.Context:
-    """Returns the struct of the context. Callers share it and do not change it."""
-    if not 0 <= threads < 2**31:
-        raise ValueError(f"threads: {threads}; possible are 0 and more, below 2^31")
+def _context(threads: int, target: str | None) -> _library.Context:
     name = None if target is None else target.encode()
     return _library.Context(size=sizeof(_library.Context), threads=threads, target=name)
+
+
+def c_context(threads: int | None = None, target: str | None = None) -> _library.Context:
+    """Returns the struct of the context. Callers share it and do not change it."""
+    number = 0 if threads is None else checked_integer("threads", threads, 2**31)
+    if number > 1 and not c.rmsnorm_has_openmp():
+        raise ValueError(
+            f"threads: {number}; this library has no OpenMP, and 1 is possible. To use more, give "
+            "each thread of a concurrent.futures.ThreadPoolExecutor a call on some of the rows"
+        )
+    if target is not None and not isinstance(target, str):
+        raise TypeError(f"target: {shown(target)}; possible are {', '.join(targets())}")
+    if target is not None and ("\0" in target or not target.isascii()):
+        raise ValueError(f"target: {shown(target)}; possible are {', '.join(targets())}")
+    return _context(number, target)
 
 
 class Frame:
@@ -165,10 +350,10 @@ class Frame:
         self._views = (View * len(_library.OPERANDS))()
         self._bytes = memoryview(self._views).cast("B")
         self._addresses = self._bytes.cast("P")
-        self._known: dict[tuple[str, ...], _library.Operands] = {}
+        self._known: dict[tuple[Any, ...], _library.Operands] = {}
 
     def fill(
-        self, arrays: Mapping[str, Any], add_to: Sequence[str] = ()
+        self, arrays: Mapping[str, Any], add_to: Sequence[str] | None = None
     ) -> tuple[_library.Operands, list[Any]]:
         """Returns the struct of the operands, and what must live as long as the call."""
         owners = []
@@ -179,30 +364,31 @@ class Frame:
             index, rest, is_output = _SLOTS[name]
             try:
                 self._addresses[index], self._bytes[rest], owner = describe(array, is_output)
-            except TypeError as error:
-                raise TypeError(f"{name}: {error}") from None
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
+            except (TypeError, ValueError) as error:
+                raise named(name, error) from error.__cause__
             names.append(name)
             owners.append(owner)
-        if add_to:
-            return self._operands(names, add_to), owners
-        key = tuple(names)
+        bits = 0 if add_to is None else _add_to_bits(add_to)
+        key = bits, *names
         operands = self._known.get(key)
         if operands is None:
-            operands = self._known[key] = self._operands(names, ())
+            operands = self._known[key] = self._operands(bits, names)
         return operands, owners
 
-    def _operands(self, names: list[str], add_to: Iterable[str]) -> _library.Operands:
-        operands = _library.Operands(size=sizeof(_library.Operands))
-        for name in add_to:
-            if name not in _ADD_TO:
-                raise ValueError(f"add_to: {name!r}; possible are {', '.join(_ADD_TO)}")
-            operands.add_to |= _ADD_TO[name]
+    def _operands(self, add_to: int, names: list[str]) -> _library.Operands:
+        operands = _library.Operands(size=sizeof(_library.Operands), add_to=add_to)
         for name in names:
             view = self._views[_library.OPERANDS.index(name)]
             setattr(operands, name, ctypes.addressof(view))
         return operands
+
+
+def _add_to_bits(add_to: Any) -> int:
+    names = list(add_to) if isinstance(add_to, list | tuple | set | frozenset) else [add_to]
+    for name in names:
+        if not isinstance(name, str) or name not in _ADD_TO or isinstance(add_to, str):
+            raise ValueError(f"add_to: {shown(add_to)}; a list of {', '.join(_ADD_TO)} is possible")
+    return sum(_ADD_TO[name] for name in set(names))
 
 
 class _Local(threading.local):
@@ -217,7 +403,7 @@ def call_library(
     function: Callable[..., int],
     arrays: Mapping[str, Any],
     *structs: ctypes.Structure | None,
-    add_to: Sequence[str] = (),
+    add_to: Sequence[str] | None = None,
 ) -> None:
     """Calls a function of the library that takes operands, and then these structs."""
     # A frame in use is not in the list, since a signal's handler may make a call during a call.
@@ -249,71 +435,106 @@ FORWARD = ForwardOperands.__optional_keys__
 BACKWARD = BackwardOperands.__optional_keys__ - {"add_to"}
 
 
+@documented(ForwardOperands, Options, Context)
 def forward(**arguments: Unpack[ForwardArguments]) -> None:
     """Computes y = RMSNorm(x) * (weight_offset + weight) + bias for each row of x, and every other
     output that is given: forward(x=x, weight=weight, y=y, rstd=rstd, eps=1e-6).
 
-    Operands are arrays of NumPy, or of any library that offers its memory on the CPU by DLPack, with
-    any strides as long as the elements of a row are neighbours. Outputs are written where they are;
-    nothing is allocated or copied. The table of rmsnorm_operands in rmsnorm.h has the shape of each
-    operand and says which go together; the comment on rmsnorm_forward() has the formulas and their
-    sources. float32, float16 and bfloat16 (of ml_dtypes) mix freely, except that rstd and scale are
-    float32, q and zero int8, sums and sums_out float64, and residual_out has the type of residual.
+    Operands are arrays of NumPy, or of any library that offers its memory on the CPU by DLPack.
+    They may have any strides as long as the elements of a row are neighbours. Outputs are written
+    where they are; nothing is allocated or copied. An output is an array of NumPy, or of a library
+    with DLPack 1.0: older versions do not say whether memory may be written. The comment on
+    rmsnorm_forward() in rmsnorm.h has the formulas and their sources.
+
+    x has any shape [..., d]. Operands of shape [d] may have leading dimensions, which are aligned
+    with x from the right and are each equal to the dimension of x or 1. Operands of shape [...]
+    have one element where x has one dimension. float32, float16 and bfloat16 (of ml_dtypes) mix
+    freely where the list below has no type.
 
     y may be x, and residual_out may be residual. Other outputs share no memory with an operand.
 
     Several threads may call at once. The call releases the interpreter's lock.
 
-    A refused call raises ValueError with the library's message, and has written nothing. An argument
-    that is no array, or has an unknown name, raises TypeError.
+    A refused call raises ValueError or TypeError with the name of the argument, and has written
+    nothing.
     """
-    operands, options, context = split(arguments, FORWARD, _OPTIONS, _CONTEXT)
+    operands, options, context = split(arguments, FORWARD, OPTIONS, CONTEXT)
     call_library(c.rmsnorm_forward, operands, c_options(**options), c_context(**context))
 
 
+@documented(BackwardOperands, Options, Context)
 def backward(**arguments: Unpack[BackwardArguments]) -> None:
     """Computes the gradients of a loss by x, by the weight and by the bias from dy, the gradient by
     y: backward(dy=dy, x=x, weight=weight, dx=dx, dw=dw, eps=1e-6).
 
-    dx has the shape of x, dw and db have that of the weight and of the bias; all may have any of
-    the three float types. dx may be dy. The options are those of the forward call. rstd is its
-    output of that name, and saves time. The comment on rmsnorm_backward() in rmsnorm.h has the
-    formulas. Errors and threads are as in forward().
+    At least one of dx, dw and db is given. All may have any of the three float types. The options
+    are those of the forward call, without a gate or a factor. rstd is its output of that name, and
+    saves time. After a call with a residual, x is its residual_out. The comment on
+    rmsnorm_backward() in rmsnorm.h has the formulas. Shapes, errors and threads are as in
+    forward().
     """
-    operands, options, context, rest = split(arguments, BACKWARD, _OPTIONS, _CONTEXT, ("add_to",))
+    operands, options, context, rest = split(arguments, BACKWARD, OPTIONS, CONTEXT, ("add_to",))
     structs = c_options(**options), c_context(**context)
-    call_library(c.rmsnorm_backward, operands, *structs, add_to=rest.get("add_to", ()))
+    call_library(c.rmsnorm_backward, operands, *structs, add_to=rest.get("add_to"))
 
 
+@documented(Context, keys=CallArguments)
 def forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> None:
     """Makes several calls of forward() in one, such as the norms of q and k:
     forward_all([{"x": q, "weight": q_weight, "y": q}, {"x": k, "weight": k_weight, "y": k}]).
 
     Each call is a dictionary of operands and options. An output of one call shares no memory with
-    an operand of another. Messages name an operand of the second call as "calls[1].y".
+    an operand of another. Messages name an operand of the second call as "calls[1].y". Shapes,
+    types, errors and threads are as in forward().
     """
+    if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
+        raise TypeError(f"calls: {shown(calls)}; a list of dictionaries is possible")
     structs = (_library.Call * len(calls))()
     kept = []  # the frames hold the views
     for index, (call, struct) in enumerate(zip(calls, structs, strict=True)):
         try:
-            operands, options = split(call, FORWARD, _OPTIONS)
+            operands, options = split(call, FORWARD, OPTIONS)
             frame = Frame()
             filled, owners = frame.fill(operands)
             chosen = c_options(**options)
-        except TypeError as error:
-            raise TypeError(f"calls[{index}]: {error}") from None
-        except ValueError as error:
-            raise ValueError(f"calls[{index}]: {error}") from None
+        except (TypeError, ValueError) as error:
+            raise named(f"calls[{index}]", error) from error.__cause__
         struct.operands = ctypes.pointer(filled)
         struct.options = ctypes.pointer(chosen)
         kept.append((frame, owners))
-    (context_only,) = split(context, _CONTEXT)
+    (context_only,) = split(context, CONTEXT)
     status = c.rmsnorm_forward_all(structs, len(calls), c_context(**context_only))
     del kept
     if status:
         raise_error(status)
 
 
+Out = TypeVar("Out", bound=npt.NDArray[Any] | SupportsDLPack)
+
+
+@overload
+def rms_norm(
+    x: Array,
+    weight: Array | None = None,
+    *,
+    eps: float = 1e-5,
+    out: None = None,
+    **arguments: Unpack[NormArguments],
+) -> npt.NDArray[Any]: ...
+
+
+@overload
+def rms_norm(
+    x: Array,
+    weight: Array | None = None,
+    *,
+    eps: float = 1e-5,
+    out: Out,
+    **arguments: Unpack[NormArguments],
+) -> Out: ...
+
+
+@documented(OtherOperands, OtherOptions, Context)
 def rms_norm(
     x: Array,
     weight: Array | None = None,
@@ -321,30 +542,33 @@ def rms_norm(
     eps: float = 1e-5,
     out: Array | None = None,
     **arguments: Unpack[NormArguments],
-) -> Any:
+) -> Array:
     """Returns y = x / sqrt(mean(x^2) + eps) * weight, for each row of x.
 
     x has any shape [..., d]; the weight has d elements. The formula is equation 4 of Zhang and
     Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467. y is `out` where that
     is given, which may be x; otherwise it is a new NumPy array with the shape and the type of x.
-    Every operand, option and error of forward() is possible here, too:
+    Every operand and option of forward() is possible here, too:
 
         rms_norm(x, weight, residual=residual, residual_out=residual)  # add_norm
         rms_norm(x, weight, weight_offset=1)                           # Gemma
         rms_norm(x, weight, rounding="before_weight")                  # Llama, in bfloat16
+
+    Shapes, types, errors and threads are as in forward(). Messages call `out` y.
     """
     if out is None:
-        out = new_like(x)
+        out = new_like("x", x)
     operands = {"x": x, "weight": weight, "y": out}
     if arguments:
-        others, options, context = split(arguments, OTHERS, _OPTIONS, _CONTEXT)
+        others, options, context = split(arguments, OTHERS, OPTIONS, CONTEXT)
         structs = c_options(eps, **options), c_context(**context)
         call_library(c.rmsnorm_forward, {**operands, **others}, *structs)
     else:
-        call_library(c.rmsnorm_forward, operands, c_options(eps), c_context())
+        call_library(c.rmsnorm_forward, operands, c_options(eps), None)
     return out
 
 
+@documented(OtherOptions, Context)
 def rms_norm_backward(
     dy: Array,
     x: Array,
@@ -352,27 +576,17 @@ def rms_norm_backward(
     *,
     eps: float = 1e-5,
     rstd: Array | None = None,
-    **arguments: Unpack[GradientArguments],
+    **arguments: Unpack[OtherArguments],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
     """Returns dx and dw, the gradients of a loss by x and by the weight, from dy, the gradient by y.
 
     dx is a new NumPy array with the shape and the type of x, and dw one with those of the weight,
     or None without a weight. The options are those of rms_norm(). See backward().
     """
-    dx = new_like(x)
-    dw = None if weight is None else new_like(weight)
+    dx = new_like("x", x)
+    dw = None if weight is None else new_like("weight", weight)
     backward(dy=dy, x=x, weight=weight, rstd=rstd, dx=dx, dw=dw, eps=eps, **arguments)
     return dx, dw
-
-
-def new_like(array: Array) -> npt.NDArray[Any]:
-    """Makes an array of NumPy with the shape and the type of another array."""
-    if isinstance(array, np.ndarray):
-        return np.empty(array.shape, array.dtype)
-    try:
-        return _arrays.empty(*_arrays.shape_and_dtype(array))
-    except TypeError as error:
-        raise TypeError(f"x: {error}") from None
 
 
 def version() -> str:

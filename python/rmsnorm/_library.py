@@ -6,6 +6,28 @@ import sys
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_size_t, c_ssize_t, c_uint32, c_void_p
 from pathlib import Path
 
+__all__ = [
+    "BF16",
+    "ERROR_MEMORY",
+    "F16",
+    "F32",
+    "F64",
+    "I8",
+    "INPUTS",
+    "MAX_DIMS",
+    "OPERANDS",
+    "OUTPUTS",
+    "WORDS",
+    "Call",
+    "Context",
+    "Operands",
+    "Options",
+    "View",
+    "c",
+    "path_of",
+    "raise_error",
+]
+
 F32, F16, BF16, F64, I8 = 1, 2, 3, 4, 5
 MAX_DIMS = 8
 ERROR_MEMORY = 10
@@ -100,6 +122,7 @@ c = ctypes.CDLL(str(path_of("rmsnorm")))
 _PROTOTYPES = {
     "rmsnorm_error_message": (c_char_p,),
     "rmsnorm_version": (c_char_p,),
+    "rmsnorm_has_openmp": (c_int32,),
     "rmsnorm_forward": (c_int32, POINTER(Operands), POINTER(Options), POINTER(Context)),
     "rmsnorm_backward": (c_int32, POINTER(Operands), POINTER(Options), POINTER(Context)),
     "rmsnorm_forward_all": (c_int32, POINTER(Call), c_size_t, POINTER(Context)),

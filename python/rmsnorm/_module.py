@@ -2,27 +2,62 @@
 """A layer's norm, which keeps its weight, its bias and its post-norm weight prepared."""
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ctypes import byref, c_void_p
 from functools import partial
-from typing import Any, Unpack
+from reprlib import repr as shown
+from typing import Any, NoReturn, Unpack, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from . import _arrays, _calls, _library
 from ._arrays import Array
-from ._calls import BACKWARD, FORWARD, OTHERS, Frame, ModuleBackwardOperands, ModuleOperands
-from ._calls import OtherOperands, OtherOptions, split
+from ._calls import BACKWARD, CONTEXT, DEFAULTS, FORWARD, HELP, OPTIONS, OTHERS, Context, Frame
+from ._calls import ModuleBackwardOperands, ModuleOperands, OtherArguments, OtherOperands
+from ._calls import OtherOptions, Out, documented, split
 from ._library import c, raise_error
 
+__all__ = ["BoundCall", "RMSNorm"]
 
+_DTYPES = ("float32", "float16", "bfloat16")
+_SETTERS = {
+    "weight": c.rmsnorm_module_set_weight,
+    "bias": c.rmsnorm_module_set_bias,
+    "post_norm_weight": c.rmsnorm_module_set_post_norm_weight,
+}
+
+
+def _dtype_name(dtype: Any) -> str:
+    """Returns the name of a type, which is given as its name or as anything numpy.dtype() takes."""
+    try:
+        # NumPy knows bfloat16 only where ml_dtypes is imported.
+        name = dtype if isinstance(dtype, str) and dtype in _DTYPES else np.dtype(dtype).name
+    except TypeError:
+        name = None
+    if name not in _DTYPES:
+        raise ValueError(f"dtype: {shown(dtype)}; possible are {', '.join(_DTYPES)}")
+    return str(name)
+
+
+def _argument(name: str) -> property:
+    """Makes an attribute of an argument of the constructor."""
+    return property(lambda self: self._arguments.get(name, DEFAULTS.get(name)), doc=HELP[name])
+
+
+@documented(OtherOptions, Context)
 class RMSNorm:
     """The norm of rows of d elements, with a weight that begins as ones.
 
-    It also has a bias and a post_norm_weight where these are set. dtype is the type in which all of
-    them are kept: "float32", "float16" or "bfloat16". The options are those of rmsnorm.forward(),
-    and threads and target its context. Several threads may call a norm at once, as long as none of
-    them sets one of its arrays at the same time.
+    It also has a bias and a post_norm_weight where these are set. All three have d elements of any
+    float type, and are kept in the type dtype. The options are those of rmsnorm.forward(). What the
+    norm was made with are attributes that cannot be set. repr() is the call that makes the norm,
+    without the values of its arrays.
+
+    copy.copy(), copy.deepcopy() and pickle make an independent norm with the same state.
+
+    Several threads may call a norm at once, as long as none of them sets one of its arrays at the
+    same time.
     """
 
     def __init__(
@@ -30,83 +65,138 @@ class RMSNorm:
         d: int,
         eps: float = 1e-5,
         *,
-        dtype: str = "float32",
+        dtype: npt.DTypeLike = "float32",
         bias: Array | None = None,
         post_norm_weight: Array | None = None,
-        threads: int = 0,
-        target: str | None = None,
-        **options: Unpack[OtherOptions],
+        **arguments: Unpack[OtherArguments],
     ) -> None:
-        self.d = d
-        self._dtype = _arrays.DTYPES.get(dtype, 0)
+        options, context = split(arguments, OPTIONS, CONTEXT)
+        name = _dtype_name(dtype)
+        c_context = _calls.c_context(**context)
+        self._arguments: dict[str, Any] = {
+            "d": _calls.checked_integer("d", d, 2**63),
+            **_calls.checked_options({"eps": eps}),
+            "dtype": name,
+            **_calls.checked_options(options),
+            **({"threads": c_context.threads} if c_context.threads else {}),
+            **({"target": str(context["target"])} if c_context.target else {}),
+        }
         module = c_void_p()
         status = c.rmsnorm_module_create(
             byref(module),
-            d,
-            self._dtype,
-            _calls.c_options(eps=eps, **options),
-            _calls.c_context(threads, target),
+            self.d,
+            _arrays.DTYPES[name],
+            _calls.c_options(eps, **options),
+            c_context,
         )
         if status:
             raise_error(status)
         self._module = module.value
         self._forward = partial(c.rmsnorm_module_forward, self._module)
         self._backward = partial(c.rmsnorm_module_backward, self._module)
-        weakref.finalize(self, c.rmsnorm_module_destroy, self._module)
-        # What was set beside the weight, each as the weight of another norm, which can give it back.
+        # The module is freed with this array, not with the norm. In a cycle of references every
+        # __del__() runs before an array is freed, as the garbage collector does not track arrays,
+        # and may still call the norm. At exit nothing is freed: a function of atexit may call it.
+        self._owner = np.empty(0)
+        weakref.finalize(self._owner, c.rmsnorm_module_destroy, self._module).atexit = False
+        # What was set beside the weight, each as the weight of a norm, which can return it.
         self._others: dict[str, RMSNorm] = {}
         if bias is not None:
             self.bias = bias
         if post_norm_weight is not None:
             self.post_norm_weight = post_norm_weight
 
+    d = _argument("d")
+    eps = _argument("eps")
+    dtype = _argument("dtype")
+    eps_placement = _argument("eps_placement")
+    rounding = _argument("rounding")
+    residual_rounding = _argument("residual_rounding")
+    weight_offset = _argument("weight_offset")
+    divisor = _argument("divisor")
+    factor = _argument("factor")
+    activation = _argument("activation")
+    gate_placement = _argument("gate_placement")
+    gate_rounding = _argument("gate_rounding")
+    threads = _argument("threads")
+    target = _argument("target")
+
     def __repr__(self) -> str:
-        return str(c.rmsnorm_module_describe(self._module).decode())
+        named = [f"{name}={value!r}" for name, value in self._arguments.items() if name != "d"]
+        held = [f"{name}=..." for name in self._others]
+        return f"{type(self).__name__}({', '.join([str(self.d), *named, *held])})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("_module", "_forward", "_backward", "_owner", "_others")
+        kept = {name: value for name, value in vars(self).items() if name not in made}
+        norms = {"weight": self, **self._others}
+        return {**kept, "_arrays": {name: norm._values("float32") for name, norm in norms.items()}}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        kept = dict(state)
+        arrays = kept.pop("_arrays")
+        RMSNorm.__init__(self, **kept["_arguments"])
+        vars(self).update(kept)
+        for name, array in arrays.items():
+            self._set(name, array)
 
     @property
     def weight(self) -> npt.NDArray[Any]:
         """A copy of the weight; assign an array of d elements to set it."""
-        weight = _arrays.empty((self.d,), self._dtype)
-        self._transfer(c.rmsnorm_module_get_weight, weight, written=True)
-        return weight
+        return self._values(self.dtype)
 
     @weight.setter
     def weight(self, weight: Array) -> None:
-        self._transfer(c.rmsnorm_module_set_weight, weight, written=False)
+        self._set("weight", weight)
 
     @property
     def bias(self) -> npt.NDArray[Any] | None:
         """A copy of the bias, or None; assign an array of d elements to set it, or None."""
-        return self._other("bias")
+        return self._others["bias"].weight if "bias" in self._others else None
 
     @bias.setter
     def bias(self, bias: Array | None) -> None:
-        self._set_other("bias", c.rmsnorm_module_set_bias, bias)
+        self._set("bias", bias)
 
     @property
     def post_norm_weight(self) -> npt.NDArray[Any] | None:
         """A copy of the weight by which x is normalised first, or None; assign as to bias."""
-        return self._other("post_norm_weight")
+        others = self._others
+        return others["post_norm_weight"].weight if "post_norm_weight" in others else None
 
     @post_norm_weight.setter
     def post_norm_weight(self, weight: Array | None) -> None:
-        self._set_other("post_norm_weight", c.rmsnorm_module_set_post_norm_weight, weight)
+        self._set("post_norm_weight", weight)
 
-    def _other(self, name: str) -> npt.NDArray[Any] | None:
-        return self._others[name].weight if name in self._others else None
+    def _values(self, dtype: str) -> npt.NDArray[Any]:
+        """Returns a copy of the weight in its type, or in float32, which is exact."""
+        values = _arrays.empty((self.d,), _arrays.DTYPES[dtype])
+        self._transfer("weight", c.rmsnorm_module_get_weight, values)
+        return values
 
-    def _set_other(self, name: str, function: Any, array: Array | None) -> None:
-        if array is None:
-            function(self._module, None)
+    def _set(self, name: str, array: Array | None) -> None:
+        """Sets the weight, the bias or the post-norm weight, or changes nothing."""
+        if array is None and name != "weight":
+            _SETTERS[name](self._module, None)
             self._others.pop(name, None)
-            return
-        self._transfer(function, array, written=False)
-        copy = RMSNorm(self.d, dtype=_arrays.name_of(self._dtype))
-        copy.weight = array
-        self._others[name] = copy
+        else:
+            self._take(name, self._checked(name, array))
 
-    def _transfer(self, function: Any, weight: Array, written: bool) -> None:
-        address, layout, owner = _arrays.describe(weight, written)
+    def _checked(self, name: str, array: Any) -> "RMSNorm":
+        """Returns a norm with this array as its weight, or raises an error that names the array."""
+        norm = RMSNorm(self.d, dtype=self.dtype)
+        norm._transfer(name, _SETTERS[name], array)
+        norm._transfer(name, _SETTERS["weight"], array)
+        return norm
+
+    def _take(self, name: str, norm: "RMSNorm") -> None:
+        self._transfer(name, _SETTERS[name], norm._values("float32"))
+        if name != "weight":
+            self._others[name] = norm
+
+    def _transfer(self, name: str, function: Any, array: Any) -> None:
+        written = function is c.rmsnorm_module_get_weight
+        address, layout, owner = _arrays.describe_as(name, array, written)
         view = _library.View.from_buffer_copy(bytes(_library.View.dtype.offset) + layout)
         view.data = address
         status = function(self._module, byref(view))
@@ -120,20 +210,34 @@ class RMSNorm:
         return {"weight": self.weight, **others}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Sets the weight, and what else the norm has, from a dictionary that holds nothing else."""
+        """Sets the weight, and what else the norm has, from a dictionary that holds nothing else.
+        An array that is refused leaves the norm as it was."""
         own = ["weight", *self._others]
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state: {shown(state)}; a dictionary is possible")
         if set(state) != set(own):
-            raise ValueError(f"the state has {sorted(state)}, and this norm has {sorted(own)}")
-        for name in own:
-            setattr(self, name, state[name])
+            given = sorted(map(str, state))
+            raise ValueError(f"the state has {given}, and this norm has {sorted(own)}")
+        norms = {name: self._checked(name, state[name]) for name in own}
+        for name, norm in norms.items():
+            self._take(name, norm)
 
+    @overload
+    def __call__(
+        self, x: Array, *, out: None = None, **operands: Unpack[OtherOperands]
+    ) -> npt.NDArray[Any]: ...
+
+    @overload
+    def __call__(self, x: Array, *, out: Out, **operands: Unpack[OtherOperands]) -> Out: ...
+
+    @documented(OtherOperands)
     def __call__(
         self, x: Array, *, out: Array | None = None, **operands: Unpack[OtherOperands]
-    ) -> Any:
+    ) -> Array:
         """Returns y, which is `out` or a new NumPy array with the shape and the type of x. Other
         operands are possible as in rmsnorm.forward(), but for those that the norm has."""
         if out is None:
-            out = _calls.new_like(x)
+            out = _arrays.new_like("x", x)
         arrays = {"x": x, "y": out}
         if operands:
             (others,) = split(operands, OTHERS)
@@ -141,36 +245,49 @@ class RMSNorm:
         _calls.call_library(self._forward, arrays, None)
         return out
 
+    @documented(ModuleOperands)
     def forward(self, **operands: Unpack[ModuleOperands]) -> None:
         """rmsnorm.forward() with the arrays and the options of this norm."""
         (arrays,) = split(operands, FORWARD)
         _calls.call_library(self._forward, arrays, None)
 
+    @documented(ModuleBackwardOperands)
     def backward(self, **operands: Unpack[ModuleBackwardOperands]) -> None:
         """rmsnorm.backward() with the weight and the options of this norm."""
         arrays, rest = split(operands, BACKWARD, ("add_to",))
-        _calls.call_library(self._backward, arrays, None, add_to=rest.get("add_to", ()))
+        _calls.call_library(self._backward, arrays, None, add_to=rest.get("add_to"))
 
+    @documented(OtherOperands)
     def bind(
         self, x: Array, y: Array | None = None, **operands: Unpack[OtherOperands]
-    ) -> Callable[[], None]:
+    ) -> "BoundCall":
         """Returns a function without arguments that makes this call of forward() on these arrays,
         as often as it is called: for a loop that decodes token by token in fixed memory.
 
             step = norm.bind(x, y)
             step()  # reads x as it is now, and writes y
 
-        The function keeps the norm and the arrays alive. One thread at a time may call it.
+        The function keeps the norm's module and the arrays alive. One thread at a time may call
+        it. It cannot be copied or pickled.
         """
         (others,) = split(operands, OTHERS)
         frame = Frame()
         struct, owners = frame.fill({"x": x, "y": y, **others})
-        function, module = c.rmsnorm_module_forward, self._module
-
-        def call() -> None:
-            status = function(module, struct, None)
-            if status:
-                raise_error(status)
-
-        call.kept = (self, frame, owners)  # type: ignore[attr-defined]
+        call = BoundCall(_call, c.rmsnorm_module_forward, self._module, struct)
+        call.kept = (self._owner, frame, owners)
         return call
+
+
+def _call(function: Any, module: Any, struct: Any) -> None:
+    status = function(module, struct, None)
+    if status:
+        raise_error(status)
+
+
+class BoundCall(partial[None]):
+    """A call of a norm on fixed arrays, which RMSNorm.bind() makes. partial() makes it fast."""
+
+    kept: Any  # what must live as long as the call
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("BoundCall: it belongs to its norm and arrays; bind() the copies instead")

@@ -2,12 +2,19 @@
 """The package on arrays of NumPy, and of other libraries through DLPack, beside the formula in
 float64."""
 
+import copy
 import ctypes
+import fractions
 import gc
+import inspect
+import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
+import typing
+import unittest.mock
 import weakref
 
 import ml_dtypes
@@ -16,7 +23,7 @@ import pages
 import pytest
 
 import rmsnorm
-from rmsnorm import _library
+from rmsnorm import _arrays, _library
 
 EPS = 2.0**-18
 RANDOM = np.random.default_rng(1)
@@ -204,7 +211,7 @@ def test_refusals_name_what_is_wrong():
         rmsnorm.rms_norm(x.T)
     with refused("weight: 63 elements in its last dimension"):
         rmsnorm.rms_norm(x, x[0, :63])
-    with refused("^x: elements of type <i4"):
+    with refused("^x: elements of type int32"):
         rmsnorm.rms_norm(x.astype(np.int32))
     with refused("^x: elements of type >f4"):
         rmsnorm.rms_norm(x.astype(">f4"))
@@ -220,7 +227,7 @@ def test_refusals_name_what_is_wrong():
         rmsnorm.rms_norm([1.0, 2.0])
     with refused("^weight: list is neither", TypeError):
         rmsnorm.rms_norm(x, [1.0] * 64)
-    with refused("add_to: 'y'"):
+    with refused("add_to: \\('y',\\); a list of dx, dw, db is possible"):
         rmsnorm.backward(x=x, dy=x, dx=x, add_to=("y",))
     with refused("threads: -1"):
         rmsnorm.rms_norm(x, threads=-1)
@@ -241,9 +248,202 @@ def test_refusals_name_what_is_wrong():
     assert (x == before).all()
 
 
+WRONG_ARGUMENTS = {
+    "eps": [None, "1e-5", True, [1e-5], np.ones(3), np.array(1e-5), 1j, -1, np.inf, 1e39, 10**400],
+    "weight_offset": ["1", True, [1], np.ones(64), np.nan, 1e39],
+    "divisor": [0, 0.0, -0.0, 1e-60, "d", True, [64], np.ones(3), -1, np.nan],
+    "factor": [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
+    "rounding": ["before", b"inverse", None, 1, [], {}, np.ones(3)],
+    "eps_placement": ["in", None, 0, []],
+    "residual_rounding": ["no", None, False, []],
+    "activation": ["relu", None, 0, []],
+    "gate_placement": ["below", None, 1, []],
+    "gate_rounding": ["no", None, True, []],
+    "threads": [0, -1, 2**31, 2**32 + 1, 1.0, 1.5, True, "1", [1], np.ones(1)],
+    "target": ["AVX9", "", "reference\0", "r\xe9ference", b"reference", 3, ["AVX2"], np.ones(1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name in WRONG_ARGUMENTS for value in WRONG_ARGUMENTS[name]]
+)
+def test_a_wrong_argument_is_refused_by_name(name, value):
+    x, weight, y = normal(4, 64), normal(64), np.zeros((4, 64), np.float32)
+    operands = {"x": x, "weight": weight, "y": y, name: value}
+    calls = [
+        lambda: rmsnorm.forward(**operands),
+        lambda: rmsnorm.rms_norm(x, weight, out=y, **{name: value}),
+        lambda: rmsnorm.backward(x=x, weight=weight, dy=x, dx=y, **{name: value}),
+        lambda: rmsnorm.rms_norm_backward(x, x, weight, **{name: value}),
+        lambda: rmsnorm.RMSNorm(64, **{name: value}),
+    ]
+    if name in ("threads", "target"):
+        calls.append(lambda: rmsnorm.forward_all([{"x": x, "y": y}], **{name: value}))
+    else:
+        calls.append(lambda: rmsnorm.forward_all([operands]))
+    for call in calls:
+        # The library's own messages begin with the name of the struct.
+        with pytest.raises((TypeError, ValueError), match=f"^(calls.0.(: |.))?(options: )?{name}"):
+            call()
+    assert not y.any()
+
+
+@pytest.mark.parametrize("add_to", ["dw", ["x"], [["dw"]], 3, True, np.ones(2), {"dw": 1}], ids=repr)
+def test_a_wrong_add_to_is_refused(add_to):
+    x, dx = normal(4, 64), np.zeros((4, 64), np.float32)
+    for call in (rmsnorm.backward, rmsnorm.RMSNorm(64).backward):
+        with refused("^add_to: .*; a list of dx, dw, db is possible"):
+            call(x=x, dy=x, dx=dx, add_to=add_to)
+    assert not dx.any()
+
+
+def test_a_list_of_calls_is_checked():
+    x = normal(4, 64)
+    for calls in (5, None, [x], {"x": x, "y": x}, "calls"):
+        with refused("^calls: .*; a list of dictionaries is possible", TypeError):
+            rmsnorm.forward_all(calls)
+    with refused("^calls\\[0\\]: unknown argument 3", TypeError):
+        rmsnorm.forward_all([{3: x}])
+
+
+@pytest.mark.skipif(
+    _library.c.rmsnorm_has_openmp() == 1, reason="this library has OpenMP, and takes threads"
+)
+def test_more_threads_are_refused_without_openmp():
+    x = normal(4, 64)
+    calls = [
+        lambda: rmsnorm.rms_norm(x, threads=2),
+        lambda: rmsnorm.forward(x=x, y=x, threads=2),
+        lambda: rmsnorm.forward_all([{"x": x, "y": x}], threads=2),
+        lambda: rmsnorm.backward(x=x, dy=x, dx=x, threads=2),
+        lambda: rmsnorm.RMSNorm(64, threads=2),
+    ]
+    for call in calls:
+        with refused("^threads: 2; this library has no OpenMP.*concurrent.futures"):
+            call()
+    rmsnorm.rms_norm(x, threads=1)
+    rmsnorm.rms_norm(x, threads=None)
+
+
+def test_numbers_of_other_types():
+    x, weight = normal(4, 64), normal(64)
+    for half in (0.5, np.float16(0.5), np.float64(0.5), fractions.Fraction(1, 2)):
+        y = rmsnorm.rms_norm(x, weight, eps=half, weight_offset=half, factor=half)
+        expected = rmsnorm.rms_norm(x * 0.5, 0.5 + weight, eps=0.5)
+        assert np.allclose(y, expected, rtol=1e-6, atol=0)
+    for one in (1, 1.0, np.int8(1), np.float32(1)):
+        y = rmsnorm.rms_norm(x, weight, eps=one)
+        assert (y == rmsnorm.rms_norm(x, weight, eps=1.0)).all()
+
+
+def test_an_option_of_none_is_absent():
+    x = normal(4, 64)
+    y = rmsnorm.rms_norm(x, divisor=None, factor=None, threads=None, target=None, residual=None)
+    assert (y == rmsnorm.rms_norm(x)).all()
+    norm = rmsnorm.RMSNorm(64, divisor=None, factor=None, threads=None, target=None)
+    assert (norm(x) == y).all()
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+def test_the_sign_of_zero_counts_whatever_was_called_before(zeros):
+    """0.0 + -0.0 is 0.0, and -0.0 + -0.0 is -0.0."""
+    x, weight = np.ones((1, 4), np.float32), np.full(4, -0.0, np.float32)
+    for zero in zeros:
+        norm = rmsnorm.RMSNorm(4, weight_offset=zero)
+        norm.weight = weight
+        y = np.ones_like(x)
+        rmsnorm.forward_all([{"x": x, "weight": weight, "y": y, "weight_offset": zero}])
+        results = [rmsnorm.rms_norm(x, weight, weight_offset=zero), norm(x), y]
+        for result in results:
+            assert (np.signbit(result) == np.signbit(zero)).all()
+        assert np.signbit(norm.weight_offset) == np.signbit(zero)
+
+
+def test_a_number_that_changes_is_not_remembered():
+    class Changing(float):
+        value = 0.5
+
+        def __float__(self):
+            return self.value
+
+    x, eps = normal(4, 64), Changing(0.5)
+    assert (rmsnorm.rms_norm(x, eps=eps) == rmsnorm.rms_norm(x, eps=0.5)).all()
+    eps.value = 2.0
+    assert (rmsnorm.rms_norm(x, eps=eps) == rmsnorm.rms_norm(x, eps=2.0)).all()
+
+
+DOCUMENTED = {
+    "forward": rmsnorm.forward,
+    "backward": rmsnorm.backward,
+    "rms_norm": rmsnorm.rms_norm,
+    "rms_norm_backward": rmsnorm.rms_norm_backward,
+    "forward_all": rmsnorm.forward_all,
+    "RMSNorm": rmsnorm.RMSNorm,
+    "call": rmsnorm.RMSNorm.__call__,
+    "norm_forward": rmsnorm.RMSNorm.forward,
+    "norm_backward": rmsnorm.RMSNorm.backward,
+    "bind": rmsnorm.RMSNorm.bind,
+}
+OPTIONS = ["eps", "weight_offset", "divisor", "factor", *_library.WORDS]
+FORWARD = {*_library.INPUTS, *_library.OUTPUTS} - {"dy", "dx", "dw", "db"}
+
+
+def test_help_and_signatures_name_each_argument():
+    context = ["threads", "target"]
+    backward = ["x", "dy", "rstd", "dx", "dw", "db", "add_to"]
+    others = FORWARD - {"x", "y", "weight"}
+    expected = {
+        "forward": [*FORWARD, *OPTIONS, *context],
+        "backward": [*backward, "weight", *OPTIONS, *context],
+        "rms_norm": ["x", "weight", "out", *others, *OPTIONS, *context],
+        "rms_norm_backward": ["dy", "x", "weight", "rstd", *OPTIONS, *context],
+        "forward_all": ["calls", *context],
+        "RMSNorm": ["d", "dtype", "bias", "post_norm_weight", *OPTIONS, *context],
+        "call": ["self", "x", "out", *others],
+        "norm_forward": ["self", "x", "y", *others],
+        "norm_backward": ["self", *backward],
+        "bind": ["self", "x", "y", *others],
+    }
+    for name, function in DOCUMENTED.items():
+        parameters = inspect.signature(function).parameters
+        assert sorted(parameters) == sorted(expected[name]), name
+        lines = inspect.getdoc(function).split("\n")
+        in_calls = [*FORWARD, *OPTIONS] if name == "forward_all" else []
+        for argument in {*parameters, *in_calls} - {"self"}:
+            line = [line for line in lines if line.startswith((f"{argument}:", f"{argument}="))]
+            assert len(line) == 1, (name, argument)
+        for option in {*OPTIONS, *context} & {*parameters}:
+            assert any(line.startswith(f"{option}={parameters[option].default!r}") for line in lines)
+
+
+def test_the_defaults_in_signatures_are_the_defaults():
+    parameters = inspect.signature(rmsnorm.forward).parameters
+    x, weight, gate, y = normal(4, 64), normal(64), normal(4, 64), np.empty((4, 64), np.float32)
+    rmsnorm.forward(x=x, weight=weight, gate=gate, y=y)
+    expected = y.copy()
+    for option in OPTIONS:
+        y[:] = 0
+        arguments = {"x": x, "weight": weight, "gate": gate, "y": y}
+        rmsnorm.forward(**arguments, **{option: parameters[option].default})
+        assert (y == expected).all()
+
+
+def test_what_is_returned_has_a_type():
+    for function in (rmsnorm.rms_norm, rmsnorm.RMSNorm.__call__):
+        new, given = typing.get_overloads(function)
+        assert "ndarray" in str(inspect.signature(new).return_annotation)
+        assert given.__annotations__["return"] == given.__annotations__["out"]
+
+
+def test_each_module_lists_its_names():
+    for module in (rmsnorm, rmsnorm._arrays, rmsnorm._calls, rmsnorm._library, rmsnorm._module):
+        assert module.__all__
+        assert all(hasattr(module, name) for name in module.__all__)
+
+
 def test_a_norm_with_its_weight():
     norm = rmsnorm.RMSNorm(48, 1e-6, dtype="bfloat16", weight_offset=1)
-    assert repr(norm) == "RmsNorm(48, eps=1e-06, bf16, weight_offset=1)"
+    assert repr(norm) == "RMSNorm(48, eps=1e-06, dtype='bfloat16', weight_offset=1.0)"
     assert (norm.weight == 1).all()
     weight = normal(48, dtype=ml_dtypes.bfloat16)
     norm.weight = weight
@@ -264,8 +464,203 @@ def test_a_norm_with_its_weight():
     assert (other.weight == weight).all()
     with refused("dtype"):
         rmsnorm.RMSNorm(48, dtype="int32")
-    with refused("d is 0|d: 0"):
-        rmsnorm.RMSNorm(0)
+
+
+@pytest.mark.parametrize(
+    "d", [0, -1, 2**63, 2**64 + 4, 2.5, 4.0, True, np.True_, "4", None, [4], np.ones(4)], ids=repr
+)
+def test_a_norm_has_a_positive_number_of_elements(d):
+    with pytest.raises((TypeError, ValueError), match="^d: "):
+        rmsnorm.RMSNorm(d)
+
+
+def test_a_norm_takes_the_types_of_numpy():
+    for dtype in ("float32", "f4", np.float32, np.dtype("float32")):
+        assert rmsnorm.RMSNorm(np.int64(4), dtype=dtype).weight.dtype == np.float32
+    assert rmsnorm.RMSNorm(4, dtype=ml_dtypes.bfloat16).weight.dtype == ml_dtypes.bfloat16
+    for dtype in ("int32", np.int8, np.float64, float, None, 3, [], "float31"):
+        with refused("^dtype: .*; possible are float32, float16, bfloat16"):
+            rmsnorm.RMSNorm(4, dtype=dtype)
+
+
+def test_a_norm_shows_what_it_was_made_with():
+    options = {"eps_placement": "floor", "weight_offset": 1.0, "divisor": 3.0, "factor": 2.0}
+    options |= {"rounding": "before_weight", "residual_rounding": "unrounded", "threads": 1}
+    options |= {"activation": "sigmoid", "gate_placement": "before", "gate_rounding": "rounded"}
+    given = {"d": 4, "eps": 1e-6, "dtype": "float16", "target": "reference", **options}
+    norm = rmsnorm.RMSNorm(**given)
+    plain = rmsnorm.RMSNorm(4)
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(rmsnorm.RMSNorm).parameters.items()
+    }
+    for name, value in given.items():
+        assert getattr(norm, name) == value
+        assert getattr(plain, name) == (4 if name == "d" else defaults[name])
+        with pytest.raises(AttributeError, match=name):
+            setattr(norm, name, value)
+    again = eval(repr(norm), {"RMSNorm": rmsnorm.RMSNorm})
+    assert all(getattr(again, name) == value for name, value in given.items())
+    assert repr(again) == repr(norm)
+    assert repr(plain) == "RMSNorm(4, eps=1e-05, dtype='float32')"
+    plain.bias = normal(4)
+    assert repr(plain) == "RMSNorm(4, eps=1e-05, dtype='float32', bias=...)"
+
+
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{
+        f"pickle{protocol}": lambda norm, protocol=protocol: pickle.loads(
+            pickle.dumps(norm, protocol)
+        )
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+    },
+}
+
+
+class NamedNorm(rmsnorm.RMSNorm):
+    def __init__(self, name):
+        super().__init__(48, 1e-3, dtype="bfloat16", weight_offset=-0.0, threads=1)
+        self.name = name
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_a_copy_of_a_norm_is_independent(way):
+    norm = NamedNorm("q")
+    norm.weight = -np.abs(normal(48))
+    norm.bias, norm.post_norm_weight = normal(48), normal(48)
+    x = normal(3, 48)
+    expected = norm(x)
+    state = norm.state_dict()
+    other = COPIES[way](norm)
+    assert (type(other), other.name, repr(other)) == (NamedNorm, "q", repr(norm))
+    norm.weight, norm.bias, norm.post_norm_weight = normal(48), None, normal(48)
+    del norm
+    gc.collect()
+    others = [rmsnorm.RMSNorm(48) for _ in range(50)]  # in the memory of the norm
+    assert (other(x) == expected).all()
+    del others
+    assert other.state_dict().keys() == state.keys()
+    assert all((other.state_dict()[name] == state[name]).all() for name in state)
+    other.bias = None
+    assert (other(x) != expected).any()
+
+
+def test_a_bound_call_is_not_copied():
+    norm = rmsnorm.RMSNorm(64)
+    step = norm.bind(normal(1, 64), np.empty((1, 64), np.float32))
+    for way in COPIES.values():
+        with refused("^BoundCall: .* bind\\(\\)", TypeError):
+            way(step)
+    with refused("^BoundCall: ", TypeError):
+        copy.deepcopy({"norm": norm, "step": step})
+
+
+@pytest.mark.parametrize("wrong", ["weight", "bias", "post_norm_weight"])
+@pytest.mark.parametrize("value", [normal(47), [1.0] * 48, None, np.ones(48, np.int32)], ids=type)
+def test_a_state_is_loaded_in_full_or_not_at_all(wrong, value):
+    norm = rmsnorm.RMSNorm(48, bias=normal(48), post_norm_weight=normal(48))
+    before = norm.state_dict()
+    state = {name: normal(48) for name in before}
+    with pytest.raises((TypeError, ValueError), match=f"^{wrong}: "):
+        norm.load_state_dict({**state, wrong: value})
+    assert all((norm.state_dict()[name] == before[name]).all() for name in before)
+    norm.load_state_dict(state)
+    assert all((norm.state_dict()[name] == state[name]).all() for name in state)
+
+
+def test_a_norm_names_the_array_that_it_refuses():
+    norm = rmsnorm.RMSNorm(48)
+    for name in ("weight", "bias", "post_norm_weight"):
+        for value, error in ([1.0] * 48, TypeError), (normal(2, 48), ValueError):
+            with refused(f"^{name}: ", error):
+                setattr(norm, name, value)
+    with refused("^state: 5; a dictionary is possible", TypeError):
+        norm.load_state_dict(5)
+    with refused("this norm has \\['weight'\\]"):
+        norm.load_state_dict({"weight": normal(48), 3: normal(48)})
+
+
+def test_a_norm_in_a_cycle_lives_until_nothing_can_call_it():
+    x, norm = normal(3, 64), rmsnorm.RMSNorm(64, eps=0.5)
+    expected, results = norm(x), []
+
+    class Owner:
+        def __del__(self):
+            others = [rmsnorm.RMSNorm(64) for _ in range(10)]  # in the memory of what is freed
+            results.append(self.norm(x))
+            del others
+
+    owner = Owner()
+    owner.norm, norm.owner = norm, owner
+    del owner, norm
+    gc.collect()
+    assert len(results) == 1
+    assert (results[0] == expected).all()
+
+
+def run(program):
+    """Runs a program in another process, and returns what it prints."""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_a_norm_lives_until_the_functions_of_atexit_have_run():
+    program = """
+import atexit, numpy
+
+@atexit.register
+def last():
+    others = [rmsnorm.RMSNorm(64) for _ in range(10)]
+    print((norm(x) == expected).all(), (bound(), (y == expected).all())[1])
+
+import rmsnorm
+norm = rmsnorm.RMSNorm(64, eps=0.5)
+x = numpy.ones((3, 64), "float32")
+y = numpy.empty_like(x)
+expected, bound = norm(x), norm.bind(x, y)
+"""
+    assert run(program) == "True True\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork()")
+def test_calls_do_not_hang_after_a_fork():
+    program = """
+import os, signal, threading, warnings
+import numpy, rmsnorm
+warnings.simplefilter("ignore")  # some Pythons warn of a fork beside threads
+
+x = numpy.ones((64, 4096), "float32")
+norm = rmsnorm.RMSNorm(4096)
+expected = norm(x)
+done = threading.Event()
+
+def work():
+    while not done.is_set():
+        rmsnorm.rms_norm(x, eps=1e-5)
+        norm(x)
+
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a child that hangs
+        y, z = rmsnorm.rms_norm(x, eps=1e-5), rmsnorm.RMSNorm(4096)(x)
+        right = all((got == expected).all() for got in (y, z, norm(x)))
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+done.set()
+for thread in threads:
+    thread.join()
+print("done")
+"""
+    assert run(program) == "done\n"
 
 
 def test_a_norm_with_a_bias_and_a_post_norm_weight():
@@ -401,37 +796,274 @@ class Exported:
         return self.array.__dlpack__(**arguments)
 
 
+class Capsule:
+    """An array that exports a capsule of DLPack with these fields, which may be lies."""
+
+    def __init__(self, array, name=b"dltensor_versioned", major=1, flags=0, **fields):
+        self.array, self.name = array, name
+        self.shape = (ctypes.c_int64 * 8)(*array.shape)
+        self.strides = (ctypes.c_int64 * 8)(*(step // array.itemsize for step in array.strides))
+        pointer = ctypes.POINTER(ctypes.c_int64)
+        truth = {
+            "data": array.ctypes.data,
+            "device_type": 1,
+            "ndim": array.ndim,
+            "type_code": 2,
+            "bits": 8 * array.itemsize,
+            "lanes": 1,
+            "shape": ctypes.cast(self.shape, pointer),
+            "strides": ctypes.cast(self.strides, pointer),
+        }
+        tensor = _arrays._DLTensor(**{**truth, **fields})
+        self.managed = _arrays._DLManagedTensorVersioned(major=major, flags=flags, tensor=tensor)
+        self.struct = self.managed if name.endswith(b"versioned") else self.managed.tensor
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self, **arguments):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.struct), self.name, None)
+
+
 @pytest.mark.parametrize("versioned", [True, False])
 def test_dlpack(versioned):
     x, weight = normal(3, 4, 64)[:, 1:3], normal(64)
     y = np.empty((3, 2, 64), np.float32)
     expected = rmsnorm.rms_norm(x, weight)
-    got = rmsnorm.rms_norm(
-        Exported(x, versioned), Exported(weight, versioned), out=Exported(y, versioned)
-    )
+    inputs = Exported(x, versioned), Exported(weight, versioned)
+    got = rmsnorm.rms_norm(*inputs, out=Capsule(y))
     assert got.array is y
     assert (y == expected).all()
     assert (rmsnorm.rms_norm(Exported(x, versioned), weight) == expected).all()
+    no_strides = ctypes.POINTER(ctypes.c_int64)()
+    assert (rmsnorm.rms_norm(Capsule(x.copy(), strides=no_strides), weight) == expected).all()
+    assert (rmsnorm.rms_norm(Capsule(x, device_type=3), weight) == expected).all()  # pinned
+    assert rmsnorm.rms_norm(Capsule(np.empty((0, 5), np.float32), data=None)).shape == (0, 5)
 
 
 def test_dlpack_refusals():
     x = normal(3, 64)
     with refused("^x: memory of another device"):
         rmsnorm.rms_norm(Exported(x, device=2), out=x)
-    with refused("^x: elements of DLPack's type 0 with 32 bits"):
+    with refused("^x: elements of type int32"):
         rmsnorm.rms_norm(Exported(x.astype(np.int32)), out=x)
+    # The array for the result is made in the type of x, and the gradient in the type of the weight.
+    with refused("^x: elements of type int32"):
+        rmsnorm.rms_norm(Exported(x.astype(np.int32)))
+    with refused("^weight: elements of type int32"):
+        rmsnorm.rms_norm_backward(x, x, Exported(x[0].astype(np.int32)))
 
 
-@pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="NumPy 2.1 is the first to export them"
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": b"used_dltensor"}, "no unused DLPack capsule"),
+        ({"name": b"used_dltensor_versioned"}, "no unused DLPack capsule"),
+        ({"name": b"PyCapsule.other"}, "no unused DLPack capsule"),
+        ({"major": 2}, "version 2 of DLPack"),
+        ({"device_type": 2}, "memory of another device"),
+        ({"device_type": 0}, "memory of another device"),
+        ({"device_type": -1}, "memory of another device"),
+        ({"ndim": 10**9}, "1000000000 dimensions"),
+        ({"ndim": 9}, "9 dimensions"),
+        ({"ndim": -1}, "-1 dimensions"),
+        ({"ndim": 0}, "0 dimensions"),
+        ({"shape": ctypes.POINTER(ctypes.c_int64)()}, "2 dimensions without a shape"),
+        ({"data": None}, "without memory"),
+        ({"data": None, "byte_offset": 64}, "without memory"),
+        ({"byte_offset": 2**64 - 64}, "at the address"),
+        ({"byte_offset": 2}, "aligned"),
+        ({"lanes": 2}, "float32 in 2 lanes"),
+        ({"lanes": 0}, "float32 in 0 lanes"),
+        ({"type_code": 200}, "DLPack's code 200"),
+        ({"type_code": 5}, "complex32"),
+        ({"bits": 7}, "float7"),
+    ],
 )
-def test_read_only_dlpack():
+def test_a_capsule_that_lies_is_refused(fields, message):
     x = normal(3, 64)
-    fixed = x.copy()
-    fixed.flags.writeable = False
-    assert (rmsnorm.rms_norm(Exported(fixed)) == rmsnorm.rms_norm(x)).all()
+    array = Capsule(x, **fields)
+    y = np.zeros_like(x)
+    for call in (
+        lambda: rmsnorm.rms_norm(array),
+        lambda: rmsnorm.rms_norm(array, out=y),
+        lambda: rmsnorm.forward_all([{"x": array, "y": y}]),
+        lambda: rmsnorm.RMSNorm(64)(array),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"x: .*{message}"):
+            call()
+    assert not y.any()
+
+
+@pytest.mark.parametrize("shape", [(-1, 64), (3, -64), (2**62, 2**62, 2**62), (2**63 - 1, 64)])
+def test_a_capsule_with_an_impossible_shape_is_refused(shape):
+    x = normal(*[1] * len(shape))
+    array, dense = Capsule(x), Capsule(x, strides=ctypes.POINTER(ctypes.c_int64)())
+    for lying in (array, dense):
+        lying.shape[: len(shape)] = shape
+        with refused("^x: "):
+            rmsnorm.rms_norm(lying, out=x)
+
+
+@pytest.mark.parametrize(
+    "exported", [5, None, "dltensor", unittest.mock.Mock(), object()], ids=lambda e: type(e).__name__
+)
+def test_an_array_that_exports_no_capsule_is_refused(exported):
+    class Wrong(Exported):
+        def __dlpack__(self, **arguments):
+            return exported
+
+    with refused("^weight: .*no unused DLPack capsule", TypeError):
+        rmsnorm.rms_norm(normal(3, 64), Wrong(normal(64)))
+
+
+@pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError])
+def test_an_array_that_cannot_be_exported_is_refused_by_name(error):
+    """A Parameter of PyTorch raises BufferError, for example."""
+
+    class Learning(Exported):
+        def __dlpack__(self, **arguments):
+            raise error("use tensor.detach()")
+
+    with refused("^weight: .*use tensor.detach"):
+        rmsnorm.rms_norm(normal(3, 64), Learning(normal(64)))
+
+
+def test_a_subclass_of_an_array_is_read_as_it_is():
+    class Lying(np.ndarray):
+        shape = property(lambda self: (10**6, 64))
+        strides = property(lambda self: (4, 4))
+        dtype = property(lambda self: np.dtype(np.float64))
+        flags = property(lambda self: unittest.mock.Mock(writeable=True))
+
+    x = normal(3, 64)
+    expected = rmsnorm.rms_norm(x)
+    y = rmsnorm.rms_norm(x.view(Lying))
+    assert y.dtype == np.float32
+    assert (y == expected).all()
+    x.flags.writeable = False
+    before = x.copy()
     with refused("^y: an output, and the array is read-only"):
-        rmsnorm.rms_norm(x, out=Exported(fixed))
+        rmsnorm.rms_norm(x, out=x.view(Lying))
+    assert (x == before).all()
+
+
+def test_what_only_claims_to_be_an_array_is_refused():
+    class Claiming:
+        __class__ = np.ndarray
+
+    for claiming in (Claiming(), unittest.mock.Mock(spec=np.ndarray)):
+        with pytest.raises((TypeError, ValueError), match="^x: "):
+            rmsnorm.rms_norm(claiming)
+    masked = np.ma.masked_array(normal(3, 64), mask=True)
+    with refused("^x: a masked array", TypeError):
+        rmsnorm.rms_norm(masked)
+
+
+def calls_that_write(x, norm, **outputs):
+    """Returns a function for each way to hand the library these outputs of a forward call."""
+    operands = {"x": x, "residual": x.copy(), **outputs}
+    inputs = {name: operands[name] for name in operands if name != "y"}
+    named = {name: operands[name] for name in inputs if name != "x"}
+    y = outputs.get("y", np.empty_like(x))
+    return {
+        "forward": lambda: rmsnorm.forward(**operands),
+        "forward_all": lambda: rmsnorm.forward_all([operands]),
+        "rms_norm": lambda: rmsnorm.rms_norm(x, out=y, **named),
+        "module": lambda: norm(x, out=y, **named),
+        "module_forward": lambda: norm.forward(**operands),
+        "bind": lambda: norm.bind(x, y, **named)(),
+    }
+
+
+WAYS = ["forward", "forward_all", "rms_norm", "module", "module_forward", "bind"]
+ROWS, PER_ROW = (3, 64), (3,)
+OUTPUTS = {
+    "y": (ROWS, np.float32),
+    "residual_out": (ROWS, np.float32),
+    "q": (ROWS, np.int8),
+    "rstd": (PER_ROW, np.float32),
+    "sums_out": (PER_ROW, np.float64),
+    "scale": (PER_ROW, np.float32),
+    "zero": (PER_ROW, np.int8),
+}
+PARTNERS = {"q": ["scale"], "scale": ["q"], "zero": ["q", "scale"]}
+MUST_NOT_BE_WRITTEN = {
+    "has a DLPack before 1.0.*pass an array of NumPy": {"name": b"dltensor"},
+    "the array is read-only": {"flags": 1},
+    "exports a copy": {"flags": 2},
+}
+
+
+@pytest.mark.parametrize("message", MUST_NOT_BE_WRITTEN)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_is_written_only_where_its_owner_allows_it(name, way, message):
+    x = normal(*ROWS)
+    arrays = {key: np.ones(*OUTPUTS[key]) for key in (name, *PARTNERS.get(name, ()))}
+    code = 0 if arrays[name].dtype == np.int8 else 2
+    refused_array = Capsule(arrays[name], type_code=code, **MUST_NOT_BE_WRITTEN[message])
+    call = calls_that_write(x, rmsnorm.RMSNorm(64), **{**arrays, name: refused_array})[way]
+    with refused(f"{name}: an output, and .*{message}"):
+        call()
+    assert all((array == 1).all() for array in arrays.values())
+    # The same call writes where it may.
+    allowed = Capsule(arrays[name], type_code=code)
+    calls_that_write(x, rmsnorm.RMSNorm(64), **{**arrays, name: allowed})[way]()
+    assert (arrays[name] != 1).any()
+
+
+@pytest.mark.parametrize("message", MUST_NOT_BE_WRITTEN)
+@pytest.mark.parametrize("name", ["dx", "dw", "db"])
+def test_a_gradient_is_written_only_where_its_owner_allows_it(name, message):
+    x, dy = normal(3, 64), normal(3, 64)
+    gradient = np.ones(x.shape if name == "dx" else 64, np.float32)
+    lying = Capsule(gradient, **MUST_NOT_BE_WRITTEN[message])
+    norm = rmsnorm.RMSNorm(64)
+    for call in (rmsnorm.backward, norm.backward):
+        weight = {} if call == norm.backward else {"weight": normal(64)}
+        with refused(f"^{name}: an output, and .*{message}"):
+            call(x=x, dy=dy, **weight, **{name: lying})
+        assert (gradient == 1).all()
+    norm.backward(x=x, dy=dy, **{name: Capsule(gradient)})
+    assert (gradient != 1).any()
+
+
+def test_a_tensor_of_pytorch():
+    pytest.importorskip("torch.nn")
+    import torch
+
+    x, weight = torch.randn(3, 64), torch.nn.Parameter(torch.ones(64))
+    y = torch.empty(3, 64)
+    with refused("^weight: Parameter does not export its memory: .*detach"):
+        rmsnorm.rms_norm(x, weight, out=y)
+    assert rmsnorm.rms_norm(x, weight.detach(), out=y) is y
+    assert (y.numpy() == rmsnorm.rms_norm(x.numpy())).all()
+    with refused("^x: elements of type .*8; possible are float32"):
+        rmsnorm.rms_norm(x.to(torch.float8_e4m3fn))
+    with refused("^x: .*meta"):
+        rmsnorm.rms_norm(x.to("meta"))
+
+
+def test_an_array_of_jax_is_an_input_only():
+    jnp = pytest.importorskip("jax.numpy")
+    x, y = jnp.ones((3, 64)), jnp.zeros((3, 64))
+    norm = rmsnorm.RMSNorm(64)
+    for call in (
+        lambda: rmsnorm.rms_norm(x, out=y),
+        lambda: rmsnorm.forward(x=x, y=y),
+        lambda: rmsnorm.forward_all([{"x": x, "y": y}]),
+        lambda: rmsnorm.backward(x=x, dy=x, dx=y),
+        lambda: norm(x, out=y),
+        lambda: norm.bind(x, y),
+    ):
+        with refused("(y|dx): an output, and "):
+            call()
+    assert not y.any()
+    assert (rmsnorm.rms_norm(x) == rmsnorm.rms_norm(np.ones((3, 64), np.float32))).all()
 
 
 def test_dlpack_leaks_nothing():
@@ -487,5 +1119,7 @@ def test_programs_of_the_pages(block, capsys):
         expected = pages.numbers_of(block.split("#", 1)[1])
         assert len(expected) == 8
         assert np.allclose(pages.numbers_of(printed), expected, atol=0.005)
+    if "ThreadPoolExecutor" in block:
+        assert (names["y"] == rmsnorm.rms_norm(names["x"], names["weight"])).all()
     if "step()" in block:
         assert (names["y"] == rmsnorm.rms_norm(names["x"])).all()
