@@ -258,11 +258,11 @@ _ADD_TO = {"dx": 1, "dw": 2, "db": 4}
 def checked_integer(name: str, value: Any, limit: int) -> int:
     """Returns the value of an argument that is an integer from 1 to below a limit."""
     try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name}: {shown(value)}; an integer is possible") from None
-    if isinstance(value, bool):
-        raise TypeError(f"{name}: {value}; an integer is possible")
     if not 1 <= number < limit:
         raise ValueError(f"{name}: {shown(number)}; possible are 1 to {limit - 1}")
     return number
