@@ -12,7 +12,6 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -21,7 +20,6 @@
 #include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace {
@@ -44,11 +42,35 @@ int32_t TypeOf(const Tensor& tensor) {
 
 constexpr size_t kLast = RMSNORM_MAX_DIMS - 1;
 
-// A tensor of a call, or null where it is absent.
+// A tensor of a call.
 struct Operand {
   const char* name;
   const Tensor* tensor;
-  bool is_per_row = false;  // the leading dimensions of x alone
+  rmsnorm::ConstView* view = nullptr;  // where its view goes, which is a View for an output
+  bool is_per_row = false;             // it has the leading dimensions of x alone
+};
+
+// The tensors of a call that have the rows of x, which comes first.
+class Operands {
+ public:
+  static constexpr size_t kMost = 9;
+
+  Operands(const char* name, const Tensor& x, rmsnorm::ConstView& view) { Add(name, &x, view); }
+
+  // Adds nothing where the tensor is null.
+  void Add(const char* name, const Tensor* tensor, rmsnorm::ConstView& view,
+           bool is_per_row = false) {
+    if (tensor != nullptr) operands_[count_++] = {name, tensor, &view, is_per_row};
+  }
+
+  const Operand* begin() const { return operands_; }
+  const Operand* end() const { return operands_ + count_; }
+  size_t size() const { return count_; }
+  const Tensor& x() const { return *operands_[0].tensor; }
+
+ private:
+  size_t count_ = 0;
+  Operand operands_[kMost];
 };
 
 rmsnorm::Dtype DtypeOf(const Operand& operand) {
@@ -56,8 +78,22 @@ rmsnorm::Dtype DtypeOf(const Operand& operand) {
   if (type == aoti_torch_dtype_float32()) return rmsnorm::Dtype::f32;
   if (type == aoti_torch_dtype_bfloat16()) return rmsnorm::Dtype::bf16;
   if (type == aoti_torch_dtype_float16()) return rmsnorm::Dtype::f16;
+  if (type == aoti_torch_dtype_int8()) return rmsnorm::Dtype::i8;
   throw std::runtime_error(std::string(operand.name) +
                            ": the type must be float32, float16 or bfloat16");
+}
+
+void CheckDevice(const char* name, const Tensor& tensor) {
+  int32_t device = 0;
+  Require(aoti_torch_get_device_type(tensor.get(), &device), "tell a device");
+  if (device == aoti_torch_device_type_cpu()) return;
+  throw std::runtime_error(std::string(name) + ": the tensor must be on the CPU");
+}
+
+void CheckX(const char* name, const Tensor& x) {
+  CheckDevice(name, x);
+  if (x.dim() > 0) return;
+  throw std::runtime_error(std::string(name) + ": 0 dimensions; it must have at least one");
 }
 
 std::string ShapeText(const Tensor& tensor) {
@@ -88,88 +124,80 @@ bool HasRows(const Tensor& tensor) {
 // The shape that all tensors of a call have in common, and the strides of each. A PyTorch tensor
 // may have more dimensions than a view, so neighbouring dimensions merge where all tensors allow
 // it. Both are filled from the last dimension to the first.
-template <size_t N>
 struct Layout {
   size_t first = kLast;
-  std::array<size_t, RMSNORM_MAX_DIMS> shape;
-  std::array<std::array<ptrdiff_t, RMSNORM_MAX_DIMS>, N> stride;
+  size_t shape[RMSNORM_MAX_DIMS];
+  ptrdiff_t stride[Operands::kMost][RMSNORM_MAX_DIMS];
 };
 
 // Returns false where more dimensions remain than a view can have.
-template <size_t N>
-bool Merge(const Operand (&operands)[N], Layout<N>& layout) {
-  const Tensor& x = *operands[0].tensor;
-  const auto sizes = x.sizes();
-  std::array<const int64_t*, N> strides{};
-  for (size_t i = 0; i < N; ++i) {
-    if (operands[i].tensor != nullptr) strides[i] = operands[i].tensor->strides().data();
+bool Merge(const Operands& operands, Layout& layout) {
+  const auto sizes = operands.x().sizes();
+  const size_t count = operands.size();
+  const int64_t* strides[Operands::kMost];
+  for (size_t i = 0; i < count; ++i) {
+    strides[i] = operands.begin()[i].tensor->strides().data();
     layout.stride[i][kLast] = 1;
   }
-  layout.first = kLast;
+  size_t& first = layout.first;
   layout.shape[kLast] = static_cast<size_t>(sizes[sizes.size() - 1]);
   for (size_t dim = sizes.size() - 1; dim-- > 0;) {
-    const auto count = static_cast<size_t>(sizes[dim]);
-    if (count == 1) continue;
-    size_t& first = layout.first;
+    const auto length = static_cast<size_t>(sizes[dim]);
+    if (length == 1) continue;
     bool merges = first < kLast;
-    for (size_t i = 0; merges && i < N; ++i) {
+    for (size_t i = 0; merges && i < count; ++i) {
       merges =
-          strides[i] == nullptr ||
           strides[i][dim] == layout.stride[i][first] * static_cast<ptrdiff_t>(layout.shape[first]);
     }
     if (merges) {
-      layout.shape[first] *= count;
+      layout.shape[first] *= length;
       continue;
     }
     if (first == 0) return false;
     --first;
-    layout.shape[first] = count;
-    for (size_t i = 0; i < N; ++i) {
-      if (strides[i] != nullptr) layout.stride[i][first] = strides[i][dim];
-    }
+    layout.shape[first] = length;
+    for (size_t i = 0; i < count; ++i) layout.stride[i][first] = strides[i][dim];
   }
   return true;
 }
 
-// Views of all tensors of a call with the shape of x, the first of them.
-template <size_t N>
-std::array<rmsnorm::View, N> Views(const Operand (&operands)[N]) {
-  const Tensor& x = *operands[0].tensor;
-  if (x.dim() == 0) throw std::runtime_error("x: 0 dimensions; it must have at least one");
+// Sets the views of all tensors of a call, with the shape of x.
+void SetViews(const Operands& operands) {
+  const Tensor& x = operands.x();
   for (const Operand& operand : operands) {
-    if (operand.tensor == nullptr) continue;
+    CheckDevice(operand.name, *operand.tensor);
     CheckShape(operand, x);
     if (operand.is_per_row || HasRows(*operand.tensor)) continue;
     throw std::runtime_error(std::string(operand.name) + ": the last dimension is not contiguous");
   }
-  Layout<N> layout;
+  Layout layout;
   if (!Merge(operands, layout)) {
     throw std::runtime_error("x: " + std::to_string(x.dim()) + " dimensions, of which more than " +
                              std::to_string(RMSNORM_MAX_DIMS) +
                              " remain where neighbours with even strides count as one");
   }
   const size_t first = layout.first;
-  std::array<rmsnorm::View, N> views;
-  for (size_t i = 0; i < N; ++i) {
-    const Operand& operand = operands[i];
-    if (operand.tensor == nullptr) continue;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Operand& operand = operands.begin()[i];
     // A value for each row has no last dimension. Where x has no other, it is one value.
     constexpr size_t kOne = 1;
     const bool is_single = operand.is_per_row && first == kLast;
-    views[i] = {operand.tensor->data_ptr(), DtypeOf(operand),
-                is_single ? kOne : kLast - first + (operand.is_per_row ? 0 : 1),
-                is_single ? &kOne : layout.shape.data() + first, layout.stride[i].data() + first};
+    *operand.view =
+        rmsnorm::View(operand.tensor->data_ptr(), DtypeOf(operand),
+                      is_single ? kOne : kLast - first + (operand.is_per_row ? 0 : 1),
+                      is_single ? &kOne : layout.shape + first, layout.stride[i] + first);
   }
-  return views;
 }
 
-// A view of a weight or of its gradient; empty if it is absent.
-rmsnorm::View Vector(const char* name, const OptionalTensor& vector) {
+// A view of a weight, a bias or a gradient of one, for rows of x; empty if it is absent.
+rmsnorm::View Vector(const char* name, const OptionalTensor& vector, const Tensor& x) {
   if (!vector) return {};
   const Operand operand{name, &*vector};
-  if (vector->dim() != 1) {
-    throw std::runtime_error(std::string(name) + ": " + std::to_string(vector->dim()) +
-                             " dimensions; it must have one");
+  CheckDevice(name, *vector);
+  if (vector->dim() != 1 || vector->size(0) != x.size(-1)) {
+    throw std::runtime_error(std::string(name) + ": the shape " + ShapeText(*vector) +
+                             "; it must be (" + std::to_string(x.size(-1)) + ",), as x has " +
+                             ShapeText(x));
   }
   return {vector->data_ptr(), DtypeOf(operand), {vector->size(0)}};
 }
@@ -180,9 +208,9 @@ rmsnorm::View Vector(const char* name, const OptionalTensor& vector) {
 Tensor Readable(const Tensor& tensor) {
   bool is_readable = HasRows(tensor);
   if (is_readable && tensor.dim() > RMSNORM_MAX_DIMS) {
-    Layout<1> layout;
-    const Operand alone[] = {{"x", &tensor}};
-    is_readable = Merge(alone, layout);
+    Layout layout;
+    rmsnorm::ConstView unused;
+    is_readable = Merge({"x", tensor, unused}, layout);
   }
   return is_readable ? tensor : torch::stable::contiguous(tensor);
 }
@@ -217,31 +245,40 @@ Tensor NewTensor(const Tensor& x, int64_t ndim, int32_t type) {
 
 Tensor NewTensor(const Tensor& x, int32_t type) { return NewTensor(x, x.dim(), type); }
 
-// A tensor of no element takes the place of a result that nobody asked for.
-Tensor NewNothing(int32_t type) {
-  const int64_t zero = 0;
-  const int64_t one = 1;
-  AtenTensorHandle result = nullptr;
-  Require(aoti_torch_empty_strided(1, &zero, &one, type, aoti_torch_device_type_cpu(), 0, &result),
-          "allocate a result");
-  return Tensor(result);
-}
-
 // ---------------------------------------------------------------------- options and context
 
-rmsnorm::Options MakeOptions(double eps, int64_t rounding, double weight_offset) {
+// The options as the operators take them. `words` holds the options that are enumerations, four
+// bits for each, in the order of their fields in rmsnorm_options.
+// python/rmsnorm/torch/_operators.py packs them.
+struct Numbers {
+  double eps;
+  int64_t words;
+  double weight_offset;
+  double divisor = 0;
+  double factor = 1;
+};
+
+rmsnorm::Options MakeOptions(const Numbers& numbers) {
+  const auto word = [&](int i) { return static_cast<int32_t>(numbers.words >> (4 * i) & 15); };
   rmsnorm::Options options;
-  options.eps = static_cast<float>(eps);
-  options.rounding = static_cast<rmsnorm::Rounding>(rounding);
-  options.weight_offset = static_cast<float>(weight_offset);
+  options.eps = static_cast<float>(numbers.eps);
+  options.eps_placement = static_cast<rmsnorm::EpsPlacement>(word(0));
+  options.rounding = static_cast<rmsnorm::Rounding>(word(1));
+  options.residual_rounding = static_cast<rmsnorm::ResidualRounding>(word(2));
+  options.weight_offset = static_cast<float>(numbers.weight_offset);
+  options.divisor = static_cast<float>(numbers.divisor);
+  options.factor = static_cast<float>(numbers.factor);
+  options.activation = static_cast<rmsnorm::Activation>(word(3));
+  options.gate_placement = static_cast<rmsnorm::GatePlacement>(word(4));
+  options.gate_rounding = static_cast<rmsnorm::GateRounding>(word(5));
   return options;
 }
 
-// A call's place on PyTorch's threads. The library's executor cannot fail, so a failure of
+// The threads of a call, which are PyTorch's. The library's executor cannot fail, so a failure of
 // PyTorch's is kept until the call has returned.
-class Place {
+class CallContext {
  public:
-  rmsnorm::Context Context() {
+  rmsnorm::Context Make() {
     uint32_t threads = 1;
     Require(torch_get_num_threads(&threads), "tell its number of threads");
     rmsnorm::Context context;
@@ -271,164 +308,163 @@ class Place {
   AOTITorchError error_ = TORCH_SUCCESS;
 };
 
-void Forward(const rmsnorm::ForwardOperands& operands, const rmsnorm::Options& options) {
-  Place place;
-  rmsnorm::forward(operands, options, place.Context());
-  place.Check();
-}
-
 // -------------------------------------------------------------------------------- operators
 
-Tensor RmsNorm(Tensor x, OptionalTensor weight, double eps, int64_t rounding, double weight_offset,
-               int64_t eps_placement, double divisor, double factor,
-               std::optional<ScalarType> dtype) {
-  x = Readable(x);
-  weight = Readable(weight);
-  Tensor y = NewTensor(x, TypeOr(x, dtype));
-  const auto views = Views({{"x", &x}, {"y", &y}});
+const Tensor* PointerTo(const OptionalTensor& tensor) { return tensor ? &*tensor : nullptr; }
+
+// Rows of no element have no norm, as in PyTorch: a call with them checks its operands and writes
+// nothing. The gradient of an empty weight is empty, too.
+bool HasNoColumns(const Tensor& x) { return x.dim() > 0 && x.size(-1) == 0; }
+
+// Calls rmsnorm_forward() with the names of the operators' arguments.
+void Forward(const Tensor& x, const OptionalTensor& residual, const OptionalTensor& gate,
+             const OptionalTensor& weight, const OptionalTensor& bias,
+             const OptionalTensor& post_norm_weight, const Tensor* residual_out, const Tensor* y,
+             const Tensor* q, const Tensor* rstd, const Tensor* scale, const Tensor* zero,
+             const Numbers& numbers) {
   rmsnorm::ForwardOperands operands;
-  operands.x = views[0];
-  operands.weight = Vector("weight", weight);
-  operands.y = views[1];
-  rmsnorm::Options options = MakeOptions(eps, rounding, weight_offset);
-  options.eps_placement = static_cast<rmsnorm::EpsPlacement>(eps_placement);
-  options.divisor = static_cast<float>(divisor);
-  options.factor = static_cast<float>(factor);
-  Forward(operands, options);
+  Operands rows("x", x, operands.x);
+  rows.Add("residual", PointerTo(residual), operands.residual);
+  rows.Add("gate", PointerTo(gate), operands.gate);
+  rows.Add("residual_out", residual_out, operands.residual_out);
+  rows.Add("y", y, operands.y);
+  rows.Add("q", q, operands.q);
+  rows.Add("rstd", rstd, operands.rstd, true);
+  rows.Add("scale", scale, operands.scale, true);
+  rows.Add("zero", zero, operands.zero, true);
+  SetViews(rows);
+  operands.weight = Vector("weight", weight, x);
+  operands.bias = Vector("bias", bias, x);
+  operands.post_norm_weight = Vector("post_norm_weight", post_norm_weight, x);
+  if (HasNoColumns(x)) return;
+  CallContext context;
+  rmsnorm::forward(operands, MakeOptions(numbers), context.Make());
+  context.Check();
+}
+
+// Returns y. With a residual, residual_out follows, and rstd where the norm is that of the
+// unrounded sum, which gradients need.
+std::vector<Tensor> Norm(Tensor x, OptionalTensor weight, double eps, int64_t words,
+                         double weight_offset, std::optional<ScalarType> dtype,
+                         OptionalTensor residual, OptionalTensor gate, OptionalTensor bias,
+                         OptionalTensor post_norm_weight, double divisor, double factor) {
+  const Numbers numbers{eps, words, weight_offset, divisor, factor};
+  CheckX("x", x);
+  x = Readable(x);
+  std::vector<Tensor> outputs;
+  outputs.reserve(3);
+  outputs.push_back(NewTensor(x, TypeOr(x, dtype)));
+  const bool keeps_rstd =
+      residual && MakeOptions(numbers).residual_rounding == rmsnorm::ResidualRounding::unrounded;
+  if (residual) outputs.push_back(NewTensor(x, TypeOf(*residual)));
+  if (keeps_rstd) outputs.push_back(NewTensor(x, x.dim() - 1, aoti_torch_dtype_float32()));
+  Forward(x, Readable(residual), Readable(gate), Readable(weight), Readable(bias),
+          Readable(post_norm_weight), residual ? &outputs[1] : nullptr, outputs.data(), nullptr,
+          keeps_rstd ? &outputs[2] : nullptr, nullptr, nullptr, numbers);
+  return outputs;
+}
+
+// Returns y where there is no other operand: a list of one tensor would take a tenth of the time of
+// a short call.
+Tensor RmsNorm(Tensor x, OptionalTensor weight, double eps, int64_t words, double weight_offset,
+               std::optional<ScalarType> dtype) {
+  CheckX("x", x);
+  x = Readable(x);
+  Tensor y = NewTensor(x, TypeOr(x, dtype));
+  Forward(x, {}, {}, Readable(weight), {}, {}, nullptr, &y, nullptr, nullptr, nullptr, nullptr,
+          {eps, words, weight_offset});
   return y;
 }
 
-// Computes the gradients of x and of the weight. It adds dsum, a gradient of x from elsewhere, to
-// the gradient of x. A gradient that is not wanted has no element.
-std::tuple<Tensor, Tensor> RmsNormBackward(Tensor dy, Tensor x, OptionalTensor weight,
-                                           OptionalTensor rstd, OptionalTensor dsum, bool wants_dx,
-                                           bool wants_dw, double eps, double weight_offset,
-                                           int64_t eps_placement, double divisor) {
+// Writes the outputs that are given.
+void WriteForward(Tensor x, OptionalTensor weight, double eps, int64_t words, double weight_offset,
+                  OptionalTensor residual, OptionalTensor gate, OptionalTensor bias,
+                  OptionalTensor post_norm_weight, double divisor, double factor, OptionalTensor y,
+                  OptionalTensor residual_out, OptionalTensor q, OptionalTensor rstd,
+                  OptionalTensor scale, OptionalTensor zero) {
+  CheckX("x", x);
+  // Where an output replaces an input, a copy of the input would hide that rows are no neighbours.
+  const auto is_replaced = [](const Tensor& input, const OptionalTensor& output) {
+    return output && output->data_ptr() == input.data_ptr();
+  };
+  if (!is_replaced(x, y)) x = Readable(x);
+  if (residual && !is_replaced(*residual, residual_out)) residual = Readable(residual);
+  Forward(x, residual, Readable(gate), Readable(weight), Readable(bias), Readable(post_norm_weight),
+          PointerTo(residual_out), PointerTo(y), PointerTo(q), PointerTo(rstd), PointerTo(scale),
+          PointerTo(zero), {eps, words, weight_offset, divisor, factor});
+}
+
+// Computes the gradients of x, of the weight and of the bias, and returns the wanted ones in this
+// order. It adds dsum, a gradient of x from elsewhere, to the gradient of x.
+std::vector<Tensor> Backward(Tensor dy, Tensor x, OptionalTensor weight, OptionalTensor bias,
+                             OptionalTensor rstd, OptionalTensor dsum, bool wants_dx, bool wants_dw,
+                             bool wants_db, double eps, int64_t words, double weight_offset,
+                             double divisor) {
+  CheckX("x", x);
   x = Readable(x);
   dy = Readable(dy);
   weight = Readable(weight);
   if (wants_dw && !weight) throw std::runtime_error("dw: there is no weight");
-  Tensor dx = wants_dx ? NewTensor(x, TypeOf(x)) : NewNothing(TypeOf(x));
-  Tensor dw = wants_dw ? NewTensor(*weight, TypeOf(*weight)) : NewNothing(TypeOf(x));
-  if (wants_dx || wants_dw) {
-    if (wants_dx && dsum) {
-      CheckShape({"dsum", &*dsum}, x);  // a copy would repeat a smaller tensor
-      torch::stable::copy_(dx, *dsum);
-    }
-    const auto views = Views({{"x", &x},
-                              {"dy", &dy},
-                              {"rstd", rstd ? &*rstd : nullptr, true},
-                              {"dx", wants_dx ? &dx : nullptr}});
-    rmsnorm::BackwardOperands operands;
-    operands.x = views[0];
-    operands.dy = views[1];
-    operands.rstd = views[2];
-    operands.dx = views[3];
-    operands.add_to_dx = wants_dx && dsum.has_value();
-    operands.weight = Vector("weight", weight);
-    if (wants_dw) operands.dw = Vector("dw", dw);
-    rmsnorm::Options options;
-    options.eps = static_cast<float>(eps);
-    options.weight_offset = static_cast<float>(weight_offset);
-    options.eps_placement = static_cast<rmsnorm::EpsPlacement>(eps_placement);
-    options.divisor = static_cast<float>(divisor);
-    Place place;
-    rmsnorm::backward(operands, options, place.Context());
-    place.Check();
+  if (wants_db && !bias) throw std::runtime_error("db: there is no bias");
+  std::vector<Tensor> gradients;
+  gradients.reserve(3);
+  const auto add = [&](bool is_wanted, const Tensor* like) {
+    if (!is_wanted) return static_cast<const Tensor*>(nullptr);
+    gradients.push_back(NewTensor(*like, TypeOf(*like)));
+    return static_cast<const Tensor*>(&gradients.back());
+  };
+  const Tensor* const dx = add(wants_dx, &x);
+  const Tensor* const dw = add(wants_dw, PointerTo(weight));
+  const Tensor* const db = add(wants_db, PointerTo(bias));
+  if (dx != nullptr && dsum) {
+    CheckShape({"dsum", &*dsum}, x);  // a copy would repeat a smaller tensor
+    torch::stable::copy_(gradients.front(), *dsum);
   }
-  return {dx, dw};
+  rmsnorm::BackwardOperands operands;
+  Operands rows("x", x, operands.x);
+  rows.Add("dy", &dy, operands.dy);
+  rows.Add("rstd", PointerTo(rstd), operands.rstd, true);
+  rows.Add("dx", dx, operands.dx);
+  SetViews(rows);
+  operands.add_to_dx = dx != nullptr && dsum.has_value();
+  operands.weight = Vector("weight", weight, x);
+  if (dw != nullptr) operands.dw = Vector("dw", *dw, x);
+  if (db != nullptr) operands.db = Vector("db", *db, x);
+  if (gradients.empty() || HasNoColumns(x)) return gradients;
+  CallContext context;
+  rmsnorm::backward(operands, MakeOptions({eps, words, weight_offset, divisor}), context.Make());
+  context.Check();
+  return gradients;
 }
 
-// rstd has elements only where the norm is of the unrounded sum, which its gradients need.
-std::tuple<Tensor, Tensor, Tensor> FusedAddRmsNorm(Tensor x, Tensor residual, OptionalTensor weight,
-                                                   double eps, int64_t rounding,
-                                                   double weight_offset, int64_t residual_rounding,
-                                                   std::optional<ScalarType> dtype) {
-  x = Readable(x);
-  residual = Readable(residual);
-  weight = Readable(weight);
-  rmsnorm::Options options = MakeOptions(eps, rounding, weight_offset);
-  options.residual_rounding = static_cast<rmsnorm::ResidualRounding>(residual_rounding);
-  const bool keeps_rstd = options.residual_rounding == rmsnorm::ResidualRounding::unrounded;
-  Tensor y = NewTensor(x, TypeOr(x, dtype));
-  Tensor residual_out = NewTensor(x, TypeOf(residual));
-  Tensor rstd = keeps_rstd ? NewTensor(x, x.dim() - 1, aoti_torch_dtype_float32())
-                           : NewNothing(aoti_torch_dtype_float32());
-  const auto views = Views({{"x", &x},
-                            {"residual", &residual},
-                            {"residual_out", &residual_out},
-                            {"y", &y},
-                            {"rstd", keeps_rstd ? &rstd : nullptr, true}});
-  rmsnorm::ForwardOperands operands;
-  operands.x = views[0];
-  operands.residual = views[1];
-  operands.weight = Vector("weight", weight);
-  operands.residual_out = views[2];
-  operands.y = views[3];
-  operands.rstd = views[4];
-  Forward(operands, options);
-  return {y, residual_out, rstd};
-}
-
-void FusedAddRmsNormInPlace(Tensor x, Tensor residual, OptionalTensor weight, double eps,
-                            int64_t rounding, double weight_offset, int64_t residual_rounding) {
-  weight = Readable(weight);
-  const auto views = Views({{"x", &x}, {"residual", &residual}});
-  rmsnorm::ForwardOperands operands;
-  operands.x = views[0];
-  operands.residual = views[1];
-  operands.weight = Vector("weight", weight);
-  operands.residual_out = views[1];
-  operands.y = views[0];
-  rmsnorm::Options options = MakeOptions(eps, rounding, weight_offset);
-  options.residual_rounding = static_cast<rmsnorm::ResidualRounding>(residual_rounding);
-  Forward(operands, options);
-}
-
-Tensor Gated(Tensor x, Tensor gate, OptionalTensor weight, double eps, int64_t rounding,
-             double weight_offset, int64_t activation, int64_t gate_placement,
-             int64_t gate_rounding, std::optional<ScalarType> dtype) {
-  x = Readable(x);
-  gate = Readable(gate);
-  weight = Readable(weight);
-  Tensor y = NewTensor(x, TypeOr(x, dtype));
-  const auto views = Views({{"x", &x}, {"gate", &gate}, {"y", &y}});
-  rmsnorm::ForwardOperands operands;
-  operands.x = views[0];
-  operands.gate = views[1];
-  operands.weight = Vector("weight", weight);
-  operands.y = views[2];
-  rmsnorm::Options options = MakeOptions(eps, rounding, weight_offset);
-  options.activation = static_cast<rmsnorm::Activation>(activation);
-  options.gate_placement = static_cast<rmsnorm::GatePlacement>(gate_placement);
-  options.gate_rounding = static_cast<rmsnorm::GateRounding>(gate_rounding);
-  Forward(operands, options);
-  return y;
-}
-
-std::tuple<Tensor, Tensor> Qk(Tensor q, Tensor k, OptionalTensor q_weight, OptionalTensor k_weight,
-                              double eps, int64_t rounding, double weight_offset) {
-  q = Readable(q);
-  k = Readable(k);
-  q_weight = Readable(q_weight);
-  k_weight = Readable(k_weight);
-  Tensor q_norm = NewTensor(q, TypeOf(q));
-  Tensor k_norm = NewTensor(k, TypeOf(k));
-  const auto q_views = Views({{"q", &q}, {"q_norm", &q_norm}});
-  const auto k_views = Views({{"k", &k}, {"k_norm", &k_norm}});
-  rmsnorm::ForwardOperands operands[2];
-  operands[0].x = q_views[0];
-  operands[0].weight = Vector("q_weight", q_weight);
-  operands[0].y = q_views[1];
-  operands[1].x = k_views[0];
-  operands[1].weight = Vector("k_weight", k_weight);
-  operands[1].y = k_views[1];
-  const rmsnorm::Options options = MakeOptions(eps, rounding, weight_offset);
-  Place place;
-  rmsnorm::forward_all({{nullptr, operands[0], options}, {nullptr, operands[1], options}},
-                       place.Context());
-  place.Check();
-  return {q_norm, k_norm};
+// The norms of several tensors, each with a weight or none, in one call of the library.
+std::vector<Tensor> Norms(std::vector<Tensor> xs, std::vector<OptionalTensor> weights, double eps,
+                          int64_t words, double weight_offset) {
+  if (xs.size() != weights.size()) {
+    throw std::runtime_error("weights: " + std::to_string(weights.size()) + " for " +
+                             std::to_string(xs.size()) + " tensors");
+  }
+  const rmsnorm::Options options = MakeOptions({eps, words, weight_offset});
+  std::vector<Tensor> ys;
+  std::vector<rmsnorm::Call> calls;
+  for (size_t i = 0; i < xs.size(); ++i) {
+    const std::string index = "[" + std::to_string(i) + "]";
+    const std::string x_name = "xs" + index, weight_name = "weights" + index;
+    CheckX(x_name.c_str(), xs[i]);
+    xs[i] = Readable(xs[i]);
+    weights[i] = Readable(weights[i]);
+    ys.push_back(NewTensor(xs[i], TypeOf(xs[i])));
+    rmsnorm::ForwardOperands operands;
+    Operands rows(x_name.c_str(), xs[i], operands.x);
+    rows.Add("y", &ys[i], operands.y);
+    SetViews(rows);
+    operands.weight = Vector(weight_name.c_str(), weights[i], xs[i]);
+    if (!HasNoColumns(xs[i])) calls.push_back({nullptr, operands, options});
+  }
+  CallContext context;
+  rmsnorm::forward_all(calls.data(), calls.size(), context.Make());
+  context.Check();
+  return ys;
 }
 
 // ----------------------------------------------------------------------------- registration
@@ -458,39 +494,34 @@ void Guarded(StableIValue* stack, uint64_t inputs, uint64_t outputs) {
 
 struct Operator {
   const char* name;
-  bool has_gradients;
+  bool has_direct_form;
   const char* signature;  // eps_placement, rounding and so on are numbers of rmsnorm.h
   Boxed* boxed;
 };
 
+#define NUMBERS "float eps=1e-5, int words=0, float weight_offset=0"
+#define ROWS \
+  "Tensor? residual=None, Tensor? gate=None, Tensor? bias=None, Tensor? post_norm_weight=None"
 const Operator kOperators[] = {
-    {"rms_norm", true,
-     "(Tensor x, Tensor? weight=None, float eps=1e-5, int rounding=0, float weight_offset=0, "
-     "int eps_placement=0, float divisor=0, float factor=1, ScalarType? dtype=None) -> Tensor",
+    {"norm", true,
+     "(Tensor x, Tensor? weight=None, " NUMBERS ", ScalarType? dtype=None, " ROWS
+     ", float divisor=0, float factor=1) -> Tensor[]",
+     Guarded<TORCH_BOX(&Norm)>},
+    {"backward", true,
+     "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? rstd, Tensor? dsum, "
+     "bool wants_dx, bool wants_dw, bool wants_db, " NUMBERS ", float divisor=0) -> Tensor[]",
+     Guarded<TORCH_BOX(&Backward)>},
+    {"forward", true,
+     "(Tensor x, Tensor? weight, " NUMBERS ", " ROWS
+     ", float divisor=0, float factor=1, Tensor(a!)? y=None, Tensor(b!)? residual_out=None, "
+     "Tensor(c!)? q=None, Tensor(d!)? rstd=None, Tensor(e!)? scale=None, Tensor(f!)? zero=None) "
+     "-> ()",
+     Guarded<TORCH_BOX(&WriteForward)>},
+    {"rms_norm", false,
+     "(Tensor x, Tensor? weight=None, " NUMBERS ", ScalarType? dtype=None) -> Tensor",
      Guarded<TORCH_BOX(&RmsNorm)>},
-    {"rms_norm_backward", true,
-     "(Tensor dy, Tensor x, Tensor? weight, Tensor? rstd, Tensor? dsum, bool wants_dx, "
-     "bool wants_dw, float eps=1e-5, float weight_offset=0, int eps_placement=0, "
-     "float divisor=0) -> (Tensor dx, Tensor dw)",
-     Guarded<TORCH_BOX(&RmsNormBackward)>},
-    {"fused_add_rms_norm", true,
-     "(Tensor x, Tensor residual, Tensor? weight=None, float eps=1e-5, int rounding=0, "
-     "float weight_offset=0, int residual_rounding=0, ScalarType? dtype=None) "
-     "-> (Tensor y, Tensor residual_out, Tensor rstd)",
-     Guarded<TORCH_BOX(&FusedAddRmsNorm)>},
-    {"fused_add_rms_norm_", false,
-     "(Tensor(a!) x, Tensor(b!) residual, Tensor? weight=None, float eps=1e-5, int rounding=0, "
-     "float weight_offset=0, int residual_rounding=0) -> ()",
-     Guarded<TORCH_BOX(&FusedAddRmsNormInPlace)>},
-    {"gated", true,
-     "(Tensor x, Tensor gate, Tensor? weight=None, float eps=1e-5, int rounding=0, "
-     "float weight_offset=0, int activation=0, int gate_placement=0, int gate_rounding=0, "
-     "ScalarType? dtype=None) -> Tensor",
-     Guarded<TORCH_BOX(&Gated)>},
-    {"qk", true,
-     "(Tensor q, Tensor k, Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-5, "
-     "int rounding=0, float weight_offset=0) -> (Tensor q_norm, Tensor k_norm)",
-     Guarded<TORCH_BOX(&Qk)>},
+    {"norms", false, "(Tensor[] xs, Tensor?[] weights, " NUMBERS ") -> Tensor[]",
+     Guarded<TORCH_BOX(&Norms)>},
 };
 
 }  // namespace
@@ -501,7 +532,7 @@ STABLE_TORCH_LIBRARY(rmsnorm, library) {
   for (const Operator& entry : kOperators) {
     const std::string name = entry.name;
     library.def((name + entry.signature).c_str());
-    if (entry.has_gradients) library.def((name + "_no_grad" + entry.signature).c_str());
+    if (entry.has_direct_form) library.def((name + "_no_grad" + entry.signature).c_str());
   }
 }
 
@@ -509,6 +540,6 @@ STABLE_TORCH_LIBRARY_IMPL(rmsnorm, CPU, library) {
   for (const Operator& entry : kOperators) {
     const std::string name = entry.name;
     library.impl(name.c_str(), entry.boxed);
-    if (entry.has_gradients) library.impl((name + "_no_grad").c_str(), entry.boxed);
+    if (entry.has_direct_form) library.impl((name + "_no_grad").c_str(), entry.boxed);
   }
 }

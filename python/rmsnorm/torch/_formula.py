@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The norm in PyTorch's own operations.
+
+It computes what the operators do where PyTorch must look inside: in forward-mode derivatives, in
+second derivatives and in ONNX. All arithmetic is in float32 with the roundings of the options.
+The sum of squares is PyTorch's, so results may differ from the operators' in the last bits.
+doc/definition.md has the definition of each step.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._library import WORDS
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+# An operator takes the options that are words in one integer: four bits for each, in the order of
+# WORDS, which is their order in rmsnorm_options.
+_SHIFTS = {option: 4 * index for index, option in enumerate(WORDS)}
+CODES = {
+    option: {word: number << _SHIFTS[option] for word, number in words.items()}
+    for option, words in WORDS.items()
+}
+# The bits of the options that a norm without a residual and a gate has, and that backward has.
+WORDS_OF_NORM = 15 << _SHIFTS["eps_placement"] | 15 << _SHIFTS["rounding"]
+WORDS_OF_BACKWARD = 15 << _SHIFTS["eps_placement"]
+
+
+def has_word(words: int, option: str, word: str) -> bool:
+    """Returns whether an option has this value in the argument `words` of an operator."""
+    return words >> _SHIFTS[option] & 15 == WORDS[option][word]
+
+
+class Options(NamedTuple):
+    """The options of one norm, as the operators take them."""
+
+    eps: float
+    words: int
+    weight_offset: float
+    divisor: float = 0.0
+
+
+def activation(gate: Tensor, words: int) -> tuple[Tensor, Tensor]:
+    """Returns the activation of the gate and its derivative, both in float32.
+
+    They have limits where z is infinite, which the products of the formulas do not have.
+    """
+    z = gate.float()
+    largest = torch.finfo(torch.float32).max
+    sigmoid = torch.sigmoid(z)
+    if has_word(words, "activation", "sigmoid"):
+        return sigmoid, sigmoid * (1 - sigmoid)
+    slope = sigmoid * (1 + z.clamp(-largest, largest) * (1 - sigmoid))
+    return z.clamp(min=-largest) * sigmoid, slope
+
+
+def _is_plain(x: Tensor, weight: Tensor | None, options: Options) -> bool:
+    """Returns whether torch.nn.functional.rms_norm has this formula."""
+    dtypes_agree = weight is None or weight.dtype == x.dtype
+    return dtypes_agree and options.words == options.weight_offset == options.divisor == 0
+
+
+def _norm_of_rows(
+    h: Tensor,
+    dtype: torch.dtype,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    options: Options,
+) -> Tensor:
+    """Returns the norm in float32 of rows in float32 that come from the type `dtype`."""
+    eps, words, weight_offset, divisor = options
+    d = divisor if divisor != 0 else h.shape[-1]
+    mean = h.square().sum(-1, keepdim=True) / d
+    if has_word(words, "eps_placement", "inside"):
+        r = torch.rsqrt(mean + eps)
+    elif has_word(words, "eps_placement", "outside"):
+        r = 1 / (mean.sqrt() + eps)
+    else:
+        r = 1 / mean.sqrt().clamp(min=eps)
+    if has_word(words, "rounding", "inverse"):
+        r = r.to(dtype).float()
+    y = h * r
+    if not has_word(words, "rounding", "after_weight"):
+        y = y.to(dtype).float()
+    if weight is not None:
+        y = y * (weight_offset + weight.float())
+    return y if bias is None else y + bias.float()
+
+
+def check(*tensors: Tensor | None) -> None:
+    """Raises RuntimeError for a type that the operators refuse."""
+    for tensor in tensors:
+        if tensor is not None and tensor.dtype not in DTYPES:
+            raise RuntimeError(f"{tensor.dtype}: the type must be float32, float16 or bfloat16")
+
+
+def norm(
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    words: int,
+    weight_offset: float,
+    dtype: torch.dtype | None,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    bias: Tensor | None = None,
+    post_norm_weight: Tensor | None = None,
+    divisor: float = 0.0,
+    factor: float = 1.0,
+) -> list[Tensor]:
+    """Returns what the operator `norm` returns, but for rstd."""
+    options = Options(eps, words, weight_offset, divisor)
+    h = x
+    if post_norm_weight is not None:
+        h = _norm_of_rows(h.float(), x.dtype, post_norm_weight, None, options).to(x.dtype)
+    if factor != 1:
+        h = h * factor
+    outputs = []
+    if residual is not None:
+        total = residual.float() + h.float()
+        h = residual_out = total.to(residual.dtype)
+        if has_word(words, "residual_rounding", "unrounded"):
+            h = total
+        outputs.append(residual_out)
+    gate_is_before = has_word(words, "gate_placement", "before")
+    if gate is None and bias is None and residual is None and dtype in (None, x.dtype):
+        if _is_plain(h, weight, options):
+            # A compiler, such as that of ONNX, knows this operation as one.
+            return [torch.nn.functional.rms_norm(h, h.shape[-1:], weight, eps)]
+    h = h.float()
+    if gate is not None and gate_is_before:
+        h = h * activation(gate, words)[0]
+    y = _norm_of_rows(h, x.dtype, weight, bias, options)
+    if gate is not None and not gate_is_before:
+        if has_word(words, "gate_rounding", "rounded"):
+            y = y.to(x.dtype).float()
+        y = y * activation(gate, words)[0]
+    return [y.to(x.dtype if dtype is None else dtype), *outputs]
+
+
+def backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    dsum: Tensor | None,
+    wanted: tuple[bool, bool, bool],
+    options: Options,
+) -> list[Tensor]:
+    """Returns what the operator `backward` returns: the wanted ones of dx, dw and db."""
+    operands = (x, weight, bias)
+    leaves = [t for t, is_wanted in zip(operands, wanted, strict=True) if is_wanted and t is not None]
+
+    def forward(*leaves: Tensor) -> Tensor:
+        rest = iter(leaves)
+        values = [next(rest) if w else t for t, w in zip(operands, wanted, strict=True)]
+        # Gradients pass through values that are not rounded.
+        h, vector, offset = (None if t is None else t.float() for t in values)
+        assert h is not None
+        return _norm_of_rows(h, torch.float32, vector, offset, options)
+
+    _, pull, *_ = torch.func.vjp(forward, *leaves)
+    gradients: list[Any] = list(pull(dy.float()))
+    if dsum is not None and wanted[0]:
+        gradients[0] = gradients[0] + dsum.to(gradients[0].dtype)
+    return gradients
