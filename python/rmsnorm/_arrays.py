@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numpy import ndarray
 
 from . import _library
 from ._library import View
@@ -180,21 +181,21 @@ def _describe_dlpack(array: SupportsDLPack, written: bool) -> tuple[int, bytes, 
 
 # The descriptors of NumPy's class. A subclass may define attributes of these names that differ from
 # the memory.
-_dtype_of = np.ndarray.dtype.__get__
-_shape_of = np.ndarray.shape.__get__
-_strides_of = np.ndarray.strides.__get__
-_flags_of = np.ndarray.flags.__get__
+_dtype_of = ndarray.dtype.__get__
+_shape_of = ndarray.shape.__get__
+_strides_of = ndarray.strides.__get__
+_flags_of = ndarray.flags.__get__
 
 
 def describe(array: Any, written: bool) -> tuple[int, bytes, Any]:
     """Returns an array's address, the bytes that follow the address in a view of it, and what must
     live as long as the view."""
-    if type(array) is np.ndarray:
+    if type(array) is ndarray:
         if written and not array.flags.writeable:
             raise ValueError("an output, and the array is read-only")
         layout = _numpy_layout(array.dtype, array.shape, array.strides)
         return _numpy_array_at(id(array)).data or 0, layout, array
-    if issubclass(type(array), np.ndarray):  # isinstance() would believe array.__class__
+    if issubclass(type(array), ndarray):  # isinstance() would believe array.__class__
         if issubclass(type(array), np.ma.MaskedArray):
             raise TypeError("a masked array, and a mask has no effect; pass numpy.ma.getdata(...)")
         if written and not _flags_of(array).writeable:
@@ -239,7 +240,7 @@ def empty(shape: tuple[int, ...], dtype: int) -> npt.NDArray[Any]:
 
 def new_like(name: str, array: Any) -> npt.NDArray[Any]:
     """Makes an array of NumPy with the shape and the type of another array, the operand `name`."""
-    if type(array) is np.ndarray:
+    if type(array) is ndarray:
         return np.empty(array.shape, array.dtype)
     view = View.from_buffer_copy(bytes(View.dtype.offset) + describe_as(name, array, False)[1])
     try:

@@ -268,7 +268,15 @@ def checked_integer(name: str, value: Any, limit: int) -> int:
     return number
 
 
-def _checked_number(name: str, value: Any) -> float:
+def _checked_option(name: str, value: Any) -> Any:
+    """Returns the value of an option as a float or a word, or None where that is its default."""
+    if name in WORDS:
+        if isinstance(value, str) and value in WORDS[name]:
+            return str(value)
+        error = ValueError if isinstance(value, str) else TypeError
+        raise error(f"{name}: {shown(value)}; possible are {', '.join(WORDS[name])}")
+    if type(value) is float or (value is None and name in _NONE_IS_DEFAULT):
+        return value
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name}: {shown(value)}; a number is possible")
     try:
@@ -278,27 +286,15 @@ def _checked_number(name: str, value: Any) -> float:
 
 
 def checked_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of options as numbers of Python and words, without those that are None."""
-    checked: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in _NUMBERS:
-            if value is not None or name not in _NONE_IS_DEFAULT:
-                checked[name] = _checked_number(name, value)
-        elif isinstance(value, str) and value in WORDS[name]:
-            checked[name] = value
-        else:
-            error = ValueError if isinstance(value, str) else TypeError
-            raise error(f"{name}: {shown(value)}; possible are {', '.join(WORDS[name])}")
-    return checked
+    """Returns the options without those that are None, numbers as floats."""
+    checked = {name: _checked_option(name, value) for name, value in values.items()}
+    return {name: value for name, value in checked.items() if value is not None}
 
 
-# As keys of a cache 0.0 and -0.0 are equal, and as options they differ: hence the signs.
-@lru_cache(maxsize=256)
-def _options(
-    eps: float, sign: float, others: tuple[tuple[str, Any, float], ...]
-) -> _library.Options:
+def _make_options(key: str, eps: float, **values: Any) -> _library.Options:
+    """Makes the struct of the options. `key` only tells entries of the cache apart."""
     options = _library.Options(size=sizeof(_library.Options))
-    for name, value, _ in (("eps", eps, sign), *others):
+    for name, value in checked_options({"eps": eps, **values}).items():
         if name in WORDS:
             setattr(options, name, WORDS[name][value])
             continue
@@ -311,15 +307,20 @@ def _options(
     return options
 
 
+_known_options = lru_cache(maxsize=256)(_make_options)
+_CACHED = {float, int, str}
+
+
 def c_options(eps: float = 1e-5, **values: Any) -> _library.Options:
     """Returns the struct of the options. Callers share it and do not change it."""
-    if type(eps) is not float:
-        eps = _checked_number("eps", eps)
-    others = [
-        (name, value, 0.0 if name in WORDS else math.copysign(1, value))
-        for name, value in checked_options(values).items()
-    ]
-    return _options(eps, math.copysign(1, eps), tuple(others))
+    if type(eps) is float and eps and not values:  # the usual call, first
+        return _known_options("", eps)
+    # The cache holds types whose equal values mean the same. Only 0.0 and -0.0 do not: with a zero,
+    # the text of the options is part of the key.
+    if type(eps) not in _CACHED or not _CACHED.issuperset(map(type, values.values())):
+        return _make_options("", eps, **values)
+    key = f"{eps} {values}" if eps == 0 or 0 in values.values() else ""
+    return _known_options(key, eps, **values)
 
 
 @lru_cache(maxsize=256)
@@ -328,8 +329,10 @@ def _context(threads: int, target: str | None) -> _library.Context:
     return _library.Context(size=sizeof(_library.Context), threads=threads, target=name)
 
 
-def c_context(threads: int | None = None, target: str | None = None) -> _library.Context:
+def c_context(threads: int | None = None, target: str | None = None) -> _library.Context | None:
     """Returns the struct of the context. Callers share it and do not change it."""
+    if threads is None and target is None:
+        return None
     number = 0 if threads is None else checked_integer("threads", threads, 2**31)
     if number > 1 and not c.rmsnorm_has_openmp():
         raise ValueError(
@@ -350,7 +353,7 @@ class Frame:
         self._views = (View * len(_library.OPERANDS))()
         self._bytes = memoryview(self._views).cast("B")
         self._addresses = self._bytes.cast("P")
-        self._known: dict[tuple[Any, ...], _library.Operands] = {}
+        self._known: dict[tuple[str, ...], _library.Operands] = {}
 
     def fill(
         self, arrays: Mapping[str, Any], add_to: Sequence[str] | None = None
@@ -368,14 +371,15 @@ class Frame:
                 raise named(name, error) from error.__cause__
             names.append(name)
             owners.append(owner)
-        bits = 0 if add_to is None else _add_to_bits(add_to)
-        key = bits, *names
+        if add_to is not None:
+            return self._operands(names, _add_to_bits(add_to)), owners
+        key = tuple(names)
         operands = self._known.get(key)
         if operands is None:
-            operands = self._known[key] = self._operands(bits, names)
+            operands = self._known[key] = self._operands(names)
         return operands, owners
 
-    def _operands(self, add_to: int, names: list[str]) -> _library.Operands:
+    def _operands(self, names: list[str], add_to: int = 0) -> _library.Operands:
         operands = _library.Operands(size=sizeof(_library.Operands), add_to=add_to)
         for name in names:
             view = self._views[_library.OPERANDS.index(name)]

@@ -71,6 +71,7 @@ class RMSNorm:
         **arguments: Unpack[OtherArguments],
     ) -> None:
         options, context = split(arguments, OPTIONS, CONTEXT)
+        context = {key: value for key, value in context.items() if value is not None}
         name = _dtype_name(dtype)
         c_context = _calls.c_context(**context)
         self._arguments: dict[str, Any] = {
@@ -78,8 +79,7 @@ class RMSNorm:
             **_calls.checked_options({"eps": eps}),
             "dtype": name,
             **_calls.checked_options(options),
-            **({"threads": c_context.threads} if c_context.threads else {}),
-            **({"target": str(context["target"])} if c_context.target else {}),
+            **{key: int(context[key]) if key == "threads" else str(context[key]) for key in context},
         }
         module = c_void_p()
         status = c.rmsnorm_module_create(

@@ -485,7 +485,8 @@ def test_a_norm_takes_the_types_of_numpy():
 
 def test_a_norm_shows_what_it_was_made_with():
     options = {"eps_placement": "floor", "weight_offset": 1.0, "divisor": 3.0, "factor": 2.0}
-    options |= {"rounding": "before_weight", "residual_rounding": "unrounded", "threads": 1}
+    options |= {"rounding": "before_weight", "residual_rounding": "unrounded"}
+    options |= {"threads": np.int64(1)}
     options |= {"activation": "sigmoid", "gate_placement": "before", "gate_rounding": "rounded"}
     given = {"d": 4, "eps": 1e-6, "dtype": "float16", "target": "reference", **options}
     norm = rmsnorm.RMSNorm(**given)
@@ -502,6 +503,8 @@ def test_a_norm_shows_what_it_was_made_with():
     again = eval(repr(norm), {"RMSNorm": rmsnorm.RMSNorm})
     assert all(getattr(again, name) == value for name, value in given.items())
     assert repr(again) == repr(norm)
+    assert repr(norm).startswith("RMSNorm(4, eps=1e-06, dtype='float16', ")
+    assert "threads=1" in repr(norm)
     assert repr(plain) == "RMSNorm(4, eps=1e-05, dtype='float32')"
     plain.bias = normal(4)
     assert repr(plain) == "RMSNorm(4, eps=1e-05, dtype='float32', bias=...)"
