@@ -127,17 +127,20 @@ class RMSNorm:
         return f"{type(self).__name__}({', '.join([str(self.d), *named, *held])})"
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_module", "_forward", "_backward", "_owner", "_others")
-        kept = {name: value for name, value in vars(self).items() if name not in made}
+        # The values of float32 are exact, and need no package for bfloat16.
         norms = {"weight": self, **self._others}
-        return {**kept, "_arrays": {name: norm._values("float32") for name, norm in norms.items()}}
+        arrays = {name: norm._values("float32") for name, norm in norms.items()}
+        state: Any = super().__getstate__()
+        attributes, slots = state if isinstance(state, tuple) else (state, {})
+        made = ("_module", "_forward", "_backward", "_owner", "_others")
+        kept = {name: value for name, value in attributes.items() if name not in made}
+        return {"arrays": arrays, "attributes": {**kept, **slots}}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        kept = dict(state)
-        arrays = kept.pop("_arrays")
-        RMSNorm.__init__(self, **kept["_arguments"])
-        vars(self).update(kept)
-        for name, array in arrays.items():
+        RMSNorm.__init__(self, **state["attributes"]["_arguments"])
+        for name, value in state["attributes"].items():
+            setattr(self, name, value)
+        for name, array in state["arrays"].items():
             self._set(name, array)
 
     @property
@@ -169,7 +172,7 @@ class RMSNorm:
         self._set("post_norm_weight", weight)
 
     def _values(self, dtype: str) -> npt.NDArray[Any]:
-        """Returns a copy of the weight in its type, or in float32, which is exact."""
+        """Returns a copy of the weight in a type."""
         values = _arrays.empty((self.d,), _arrays.DTYPES[dtype])
         self._transfer("weight", c.rmsnorm_module_get_weight, values)
         return values

@@ -523,21 +523,24 @@ COPIES = {
 
 
 class NamedNorm(rmsnorm.RMSNorm):
-    def __init__(self, name):
+    __slots__ = ("layer",)
+
+    def __init__(self, name, layer):
         super().__init__(48, 1e-3, dtype="bfloat16", weight_offset=-0.0, threads=1)
-        self.name = name
+        self.name, self.layer = name, layer
 
 
 @pytest.mark.parametrize("way", COPIES)
 def test_a_copy_of_a_norm_is_independent(way):
-    norm = NamedNorm("q")
+    norm = NamedNorm("q", 3)
     norm.weight = -np.abs(normal(48))
     norm.bias, norm.post_norm_weight = normal(48), normal(48)
     x = normal(3, 48)
     expected = norm(x)
     state = norm.state_dict()
     other = COPIES[way](norm)
-    assert (type(other), other.name, repr(other)) == (NamedNorm, "q", repr(norm))
+    assert (type(other), other.name, other.layer) == (NamedNorm, "q", 3)
+    assert repr(other) == repr(norm)
     norm.weight, norm.bias, norm.post_norm_weight = normal(48), None, normal(48)
     del norm
     gc.collect()
@@ -742,12 +745,15 @@ def test_a_bound_call():
 def test_many_threads():
     inputs = [normal(64, 256 + i) for i in range(8)]
     expected = [rmsnorm.rms_norm(x) for x in inputs]
+    norm, rows = rmsnorm.RMSNorm(256), inputs[0]
     wrong = []
 
     def work(i):
         for _ in range(200):
             if (rmsnorm.rms_norm(inputs[i]) != expected[i]).any():
                 wrong.append(i)
+            if (norm(rows) != expected[0]).any():
+                wrong.append("norm")
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
     for thread in threads:
@@ -817,6 +823,9 @@ class Capsule:
             "shape": ctypes.cast(self.shape, pointer),
             "strides": ctypes.cast(self.strides, pointer),
         }
+        if "strides" in fields:
+            self.strides = fields["strides"]
+            fields["strides"] = ctypes.cast(self.strides, pointer)
         tensor = _arrays._DLTensor(**{**truth, **fields})
         self.managed = _arrays._DLManagedTensorVersioned(major=major, flags=flags, tensor=tensor)
         self.struct = self.managed if name.endswith(b"versioned") else self.managed.tensor
@@ -879,6 +888,8 @@ def test_dlpack_refusals():
         ({"data": None, "byte_offset": 64}, "without memory"),
         ({"byte_offset": 2**64 - 64}, "at the address"),
         ({"byte_offset": 2}, "aligned"),
+        ({"strides": (ctypes.c_int64 * 8)(2**62, 1)}, "address|bytes|stride"),
+        ({"strides": (ctypes.c_int64 * 8)(64, 2)}, "stride 2 in the last dimension"),
         ({"lanes": 2}, "float32 in 2 lanes"),
         ({"lanes": 0}, "float32 in 0 lanes"),
         ({"type_code": 200}, "DLPack's code 200"),
