@@ -12,497 +12,273 @@ look at the name of a class: it reads the source of forward() as one formula, an
 classes whose formula is in the table below. It leaves all others alone.
 """
 
-import ast
 import functools
-import inspect
-import pathlib
-import re
-import textwrap
+import math
+import sys
+import weakref
 from collections import Counter
-from collections.abc import Callable
-from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.utils import parametrize
 
-from .torch import gated, rms_norm
+from ._formulas import Formula, Reader, Source, UnknownFormula
+from ._norms import TYPES, Known, Norm, known
 
-_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+__all__ = ["LeftAlone", "Replaced", "Report", "UnknownFormula", "formula", "norm_of", "use"]
+
+#: Tensors without operations that only their own class has. The last two stand for tensors while
+#: torch.compile and torch.export follow a program.
+_PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
+#: The eps of torch.nn.functional.rms_norm() where it is None: all types here compute in f32.
+_DEFAULT_EPS = torch.finfo(torch.float32).eps
 
 
-# ---------------------------------------------------------------------------------- formulas
+# ----------------------------------------------------------------------------------- reading
 
 
-class UnknownFormula(Exception):
-    """No formula of this module computes what a class computes. The text says why."""
+class _Reading(NamedTuple):
+    """What forward() of a class computes, by its methods as they were when they were read.
 
-
-def _text(node: ast.AST, names: dict[str, str], methods: type) -> str:
-    """The expression `node` with all its local names replaced by what they stand for.
-
-    Different spellings of one operation get one text: f32(a) for a.float() and a.to(torch.float32),
-    as_x(a) for a.type_as(x) and a.to(x.dtype), as_weight(a), mean_square(a), rsqrt(a), silu(a) and
-    activation(a). The factors of a product are in alphabetical order.
+    If `known` is None, the library cannot compute it, and `reason` says why.
     """
 
-    def text(node: ast.AST) -> str:
-        return _text(node, names, methods)
-
-    match node:
-        case ast.Constant():
-            return repr(node.value)
-        case ast.Name():
-            return names.get(node.id, node.id)
-        case ast.Attribute():
-            return f"{text(node.value)}.{node.attr}"
-        case ast.Starred():
-            return f"*{text(node.value)}"
-        case ast.Subscript():
-            return f"{text(node.value)}[{text(node.slice)}]"
-        case ast.Slice(lower=lower, upper=ast.expr() as upper, step=None):
-            return f"{text(lower) if lower else 0}:{text(upper)}"
-        case ast.List() | ast.Tuple():
-            return f"[{', '.join(map(text, node.elts))}]"
-        case ast.IfExp():
-            return f"({text(node.body)} if {text(node.test)} else {text(node.orelse)})"
-        case ast.UnaryOp(op=ast.USub()):
-            return f"-{text(node.operand)}"
-        case ast.UnaryOp(op=ast.Not()):
-            return f"(not {text(node.operand)})"
-        case ast.BoolOp(op=ast.And()):
-            return f"({' and '.join(map(text, node.values))})"
-        case ast.BinOp(op=ast.Mult()):
-            return f"({' * '.join(sorted((text(node.left), text(node.right))))})"
-        case ast.BinOp(op=ast.Add()):
-            return f"({text(node.left)} + {text(node.right)})"
-        case ast.BinOp(op=ast.FloorDiv()):
-            return f"({text(node.left)} // {text(node.right)})"
-        case ast.Compare(ops=[ast.In() | ast.Is() | ast.IsNot() | ast.Eq() as op]):
-            word = {ast.In: "in", ast.Is: "is", ast.IsNot: "is not", ast.Eq: "=="}[type(op)]
-            return f"({text(node.left)} {word} {text(node.comparators[0])})"
-        case ast.Call():
-            keywords = [f"{keyword.arg}={text(keyword.value)}" for keyword in node.keywords]
-            arguments = [*map(text, node.args), *keywords]
-            match node.func:
-                case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                    return _method_text(methods, name, *arguments)
-                case ast.Attribute(value=value, attr=name):
-                    return _call_text(text(value), name, arguments)
-                case _:
-                    return f"{text(node.func)}({', '.join(arguments)})"
-    raise UnknownFormula(f"it has an expression of the kind {type(node).__name__}")
+    sources: tuple[Source, ...]
+    formula: Formula | None
+    known: Known | None
+    reason: str
 
 
-def _call_text(value: str, name: str, arguments: list[str]) -> str:
-    """The text of value.name(arguments)."""
-    match value, name, arguments:
-        case _, "float", []:
-            return f"f32({value})"
-        case _, "to", ["torch.float32" | "dtype=torch.float32"]:
-            return f"f32({value})"
-        case _, "to", ["x.dtype"]:
-            return f"as_x({value})"
-        case _, "type_as", ["x"]:
-            return f"as_x({value})"
-        case _, "to", ["self.weight.dtype"]:
-            return f"as_weight({value})"
-        case _, "square", []:
-            return f"square({value})"
-        case _, "pow", ["2"]:
-            return f"square({value})"
-        case _, "mean" | "sum", ["-1" | "dim=-1", "keepdim=True"] if value.startswith("square("):
-            return f"{name}_{value}"
-        case "torch", "rsqrt", [a]:
-            return f"rsqrt({a})"
-        case "torch", "pow", [a, "-0.5"]:
-            return f"rsqrt({a})"
-        case "F" | "nn.functional", "silu", [a]:
-            return f"silu({a})"
-    return f"{value}.{name}({', '.join(arguments)})"
+_READINGS: weakref.WeakKeyDictionary[type, _Reading] = weakref.WeakKeyDictionary()
 
 
-def _assign(target: ast.AST, value: str, names: dict[str, str]) -> None:
-    """Lets the names in `target` stand for the parts of `value`."""
-    match target:
-        case ast.Name():
-            names[target.id] = value
-        case ast.Tuple():
-            star = len(target.elts)
-            for i, element in enumerate(target.elts):
-                if isinstance(element, ast.Starred):
-                    star = i
-                    _assign(element.value, f"{value}[{i}:{i + 1 - len(target.elts)}]", names)
-                else:
-                    index = i if i < star else i - len(target.elts)
-                    _assign(element, f"{value}[{index}]", names)
-        case _:
-            raise UnknownFormula(f"it assigns to {ast.unparse(target)}")
+def _is_current(source: Source, norm_class: type) -> bool:
+    """Whether the class still has a method that was read, and the method its code."""
+    present: Any = getattr(norm_class, source.name, None)
+    return present is source.function and source.function.__code__ is source.code
 
 
-def _run(body: list[ast.stmt], names: dict[str, str], methods: type) -> str:
-    """Follows the statements of a function, updates `names`, and gives the text of its result."""
-    for statement in body:
-        match statement:
-            case ast.Expr(value=ast.Constant()):
-                pass  # a docstring
-            case ast.Return(value=ast.expr() as value):
-                return _text(value, names, methods)
-            case ast.Assign(targets=[target], value=value):
-                _assign(target, _text(value, names, methods), names)
-            case ast.If(test=test):
-                condition = _text(test, names, methods)
-                others = dict(names)
-                if _run(statement.body, names, methods) or _run(statement.orelse, others, methods):
-                    raise UnknownFormula("it returns from inside an if statement")
-                for name in names.keys() | others.keys():
-                    a, b = names.get(name, "unset"), others.get(name, "unset")
-                    names[name] = a if a == b else f"({a} if {condition} else {b})"
-            case _:
-                raise UnknownFormula(f"it has a statement of the kind {type(statement).__name__}")
-    return ""
-
-
-def _function(methods: type, name: str) -> ast.FunctionDef:
-    """The source of a method."""
-    function = getattr(methods, name, None)
-    # inspect reads the source of what a decorator wraps, not of the function that runs.
-    if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
-        raise UnknownFormula(f"self.{name}() is not a plain method of the class")
+def _read(norm_class: type) -> _Reading:
+    """What the class computes now."""
+    reading = _READINGS.get(norm_class)
+    if reading and all(_is_current(source, norm_class) for source in reading.sources):
+        return reading
+    reader = Reader(norm_class)
+    found, how, reason = None, None, ""
     try:
-        parsed = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (OSError, SyntaxError):
-        raise UnknownFormula(f"the source of self.{name}() cannot be read") from None
-    if not isinstance(parsed, ast.FunctionDef) or parsed.decorator_list:
-        raise UnknownFormula(f"self.{name}() is not a plain method of the class")
-    return parsed
+        found = reader.formula()
+        how = known(found)
+    except UnknownFormula as unknown:
+        reason = str(unknown)
+    reading = _Reading(tuple(reader.sources), found, how, reason)
+    _READINGS[norm_class] = reading
+    return reading
 
 
-def _method_text(methods: type, name: str, *arguments: str) -> str:
-    """The text of self.name(arguments)."""
-    function = _function(methods, name)
-    parameters = [parameter.arg for parameter in function.args.args]
-    if len(parameters) != 1 + len(arguments) or function.args.vararg or function.args.kwonlyargs:
-        raise UnknownFormula(f"self.{name}() has other parameters than its call has arguments")
-    return _run(function.body, dict(zip(parameters, ("self", *arguments))), methods)
-
-
-def _shorten(text: str) -> str:
-    """Writes r for the inverse RMS of x, and n for the normalised x, and sorts factors again."""
-    text = text.replace("rsqrt((mean_square(f32(x)) + eps))", "r")
-    # A product of x and an f32 number is an f32 product, so that f32(x) changes nothing.
-    text = text.replace("(f32(x) * r)", "n").replace("(r * x)", "n")
-    return _text(ast.parse(text, mode="eval").body, {}, object)
-
-
-class Formula(NamedTuple):
-    """What the forward() of a class computes.
-
-    text: the formula. x and gate are the arguments, eps is the attribute that is added to the mean
-    square, r the inverse RMS of x, and n = f32(x) * r.
-    eps: the name of that attribute.
-    arguments: the names of x and gate.
-    """
-
-    text: str
-    eps: str
-    arguments: tuple[str, ...]
-
-
-@functools.cache
 def formula(norm_class: type) -> Formula:
     """The formula of a class of modules.
 
     Raises UnknownFormula if forward() is not one expression of x, a gate and attributes.
     """
-    function = _function(norm_class, "forward")
-    parameters = [parameter.arg for parameter in function.args.args]
-    others = function.args.vararg or function.args.kwarg or function.args.kwonlyargs
-    if others or len(parameters) < 2 or parameters[2:] not in ([], ["gate"]):
-        raise UnknownFormula("it has other parameters than x, or x and gate")
-    text = _run(function.body, dict(zip(parameters, ("self", "x", "gate"))), norm_class)
-    eps = set(re.findall(r"\(\w+_square\(.*?\) \+ self\.(\w+)\)", text))
-    if len(eps) != 1:
-        raise UnknownFormula("it adds no attribute to a mean square")
-    [name] = eps
-    return Formula(_shorten(text.replace(f" + self.{name})", " + eps)")), name, (*parameters[1:],))
+    reading = _read(_original(norm_class))
+    if reading.formula is None:
+        raise UnknownFormula(reading.reason)
+    return reading.formula
 
 
-# ------------------------------------------------------------------------------------- norms
-#
-# Each function below computes the formulas in its decorator with the library. Where the library
-# has no option for a step, PyTorch computes it as transformers does: a product of rounded numbers
-# has the same bits in both. A function returns None where it cannot compute what the class does.
-
-Compute = Callable[..., Tensor | None]
-
-
-class Norm(NamedTuple):
-    """A kind of norm: its options in the words of the library, and the function for it."""
-
-    options: str
-    compute: Compute
+def norm_of(norm_class: type) -> Norm:
+    """The norm that a class of modules computes. UnknownFormula if the table has none for it."""
+    reading = _read(_original(norm_class))
+    if reading.known is None:
+        raise UnknownFormula(reading.reason)
+    return reading.known.norm
 
 
-_NORMS: dict[str, Norm] = {}
+# --------------------------------------------------------------------------------- computing
 
 
-def _computes(options: str, *formulas: str) -> Callable[[Compute], Compute]:
-    """Enters a function into the table under its formulas, in any order of factors."""
-
-    def enter(compute: Compute) -> Compute:
-        for text in formulas:
-            _NORMS[_shorten(_text(ast.parse(text, mode="eval").body, {}, object))] = Norm(
-                options, compute
-            )
-        return compute
-
-    return enter
-
-
-@_computes("before_weight", "self.weight * as_x(n)")
-def _before_weight(module: Any, eps: float, x: Tensor) -> Tensor:
-    # PyTorch's product has the wider type of its factors, so a weight in f32 makes y f32.
-    dtype = torch.promote_types(x.dtype, module.weight.dtype)
-    return rms_norm(x, module.weight, eps, rounding="before_weight", dtype=dtype)
-
-
-@_computes("after_weight", "as_x(self.weight * n)", "as_x(f32(self.weight) * n)")
-def _after_weight(module: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, module.weight, eps)
-
-
-@_computes("after_weight, weight_offset 1", "as_x(n * (1.0 + f32(self.weight)))")
-def _offset(module: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, module.weight, eps, weight_offset=1.0)
-
-
-@_computes("after_weight, 1 + weight rounded", "as_x(n * f32(1.0 + self.weight))")
-def _rounded_offset(module: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, 1.0 + module.weight, eps)
-
-
-@_computes("no weight", "as_x(n)")
-def _no_weight(module: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, None, eps)
-
-
-@_computes("after_weight, or no weight", "as_x(n * f32(self.weight) if self.with_scale else n)")
-def _optional_weight(module: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, module.weight if module.with_scale else None, eps)
-
-
-@_computes("no weight, divisor 1", "as_x(f32(x) * rsqrt(sum_square(f32(x)) + eps))")
-def _sum(module: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, None, eps, divisor=1.0)
-
-
-@_computes("inverse, no weight", "x * as_x(r)")
-def _inverse(module: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, None, eps, rounding="inverse")
-
-
-@_computes(
-    "before_weight in the type of the weight",
-    "self.weight * (as_weight(n) if self.weight.dtype in [torch.float16, torch.bfloat16] else n)",
-)
-def _type_of_weight(module: Any, eps: float, x: Tensor) -> Tensor:
-    weight = module.weight
-    if weight.dtype == x.dtype:
-        return rms_norm(x, weight, eps, rounding="before_weight")
-    product: Tensor = weight * rms_norm(x, None, eps, dtype=weight.dtype)
-    return product
-
-
-@_computes(
-    "before_weight, gate after, rounded",
-    "as_x(self.weight * as_x(n) * ACT2FN[self.activation](f32(gate)))",
-)
-def _rounded_gate(module: Any, eps: float, x: Tensor, gate: Tensor | None = None) -> Tensor | None:
-    if gate is None or module.activation not in ("silu", "sigmoid"):
-        return None
-    # The product with the weight is rounded to its own type, and f32 rounds nothing.
-    product = torch.promote_types(x.dtype, module.weight.dtype)
-    return gated(
-        x,
-        gate,
-        module.weight,
-        eps,
-        activation=module.activation,
-        gate_rounding="rounded" if product == x.dtype else "unrounded",
-        rounding="before_weight",
+def _is_taken(tensor: Any, only_f32: bool) -> bool:
+    """Whether the library takes an operand, where it lies."""
+    return (
+        type(tensor) in _PLAIN
+        and tensor.is_cpu
+        and tensor.dtype in TYPES
+        and (tensor.dtype == torch.float32 or not only_f32)
+        and tensor.layout == torch.strided
+        and not tensor.is_nested
     )
 
 
-@_computes(
-    "after_weight, gate after",
-    "as_x(f32(self.weight) * n * ACT2FN[self.activation](f32(gate)))",
-)
-def _unrounded_gate(
-    module: Any, eps: float, x: Tensor, gate: Tensor | None = None
-) -> Tensor | None:
-    if gate is None or module.activation not in ("silu", "sigmoid"):
+def _eps(module: Any, found: Formula) -> Any:
+    """The eps of a module, which may be anything if it is an attribute."""
+    eps = getattr(module, found.eps, "missing") if isinstance(found.eps, str) else found.eps
+    return _DEFAULT_EPS if eps is None and found.default_eps else eps
+
+
+def _is_eps(eps: Any) -> bool:
+    return isinstance(eps, (int, float)) and 0 <= eps < math.inf
+
+
+def _shape(module: Any, shape: str) -> tuple[int, ...]:
+    """The sizes of the dimensions that a module normalises, from the text in its formula."""
+    value = getattr(module, shape.strip("[]"))
+    return (value,) if shape.startswith("[") else tuple(value)
+
+
+def _compute(module: Any, found: Formula, how: Known, x: Any, gate: Any = None) -> Tensor | None:
+    """What the module computes, by the library, or None if the library cannot."""
+    weight = getattr(module, how.weight, None) if how.weight else None
+    eps = _eps(module, found)
+    if not (_is_eps(eps) and _is_taken(x, how.only_f32) and x.ndim > 0):
         return None
-    return gated(x, gate, module.weight, eps, activation=module.activation)
-
-
-def _groups(x: Tensor, size: int) -> Tensor:
-    return x.reshape(*x.shape[:-1], -1, size)
-
-
-# Mamba-2 and its heirs: a gate before the norm of groups.
-_GATED = "(f32(x) * silu(f32(gate)) if gate is not None else f32(x))"
-_COUNT = f"{_GATED}.shape[-1] // self.group_size"
-_GROUPS = f"{_GATED}.view(*{_GATED}.shape[:-1], {_COUNT}, self.group_size)"
-_NORMED = f"({_GROUPS} * rsqrt(mean_square({_GROUPS}) + eps))"
-
-
-@_computes(
-    "before_weight, gate before, groups",
-    f"self.weight * as_x({_NORMED}.view(*{_GATED}.shape[:-1], {_COUNT} * self.group_size))",
-)
-def _gated_groups(module: Any, eps: float, x: Tensor, gate: Tensor | None = None) -> Tensor:
-    rows = _groups(x, module.group_size)
-    if gate is None:
-        n = rms_norm(rows, None, eps)
-    else:
-        n = gated(rows, _groups(gate, module.group_size), None, eps, gate_placement="before")
-    product: Tensor = module.weight * n.reshape(x.shape)
-    return product
-
-
-# Qwen 4: Gemma's norm, of rows or of groups.
-_ROWS = (
-    "(f32(x).reshape(*f32(x).shape[:-1], -1, self.group_size)"
-    " if self.group_size is not None else f32(x))"
-)
-_ROWS_NORMED = f"({_ROWS} * rsqrt(mean_square({_ROWS}) + eps))"
-
-
-@_computes(
-    "after_weight, weight_offset 1, groups",
-    f"as_x(({_ROWS_NORMED}.flatten(-2) if self.group_size is not None else {_ROWS_NORMED})"
-    " * (1.0 + f32(self.weight)))",
-)
-def _offset_groups(module: Any, eps: float, x: Tensor) -> Tensor:
-    if module.group_size is None:
-        return rms_norm(x, module.weight, eps, weight_offset=1.0)
-    n = rms_norm(_groups(x, module.group_size), None, eps, dtype=torch.float32)
-    product: Tensor = n.reshape(x.shape) * (1.0 + module.weight.float())
-    return product.to(x.dtype)
-
-
-# Falcon H1: the gate is before or after the norm of groups, and x has two or three dimensions.
-_FIRST = "(x * silu(f32(gate)) if not self.norm_before_gate and gate is not None else x)"
-_THREE = f"len({_FIRST}.shape) == 3"
-_BATCH = f"{_FIRST}.shape[0]"
-_LENGTH = f"({_FIRST}.shape[1] if {_THREE} else 1)"
-_WIDTH = f"({_FIRST}.shape[2] if {_THREE} else {_FIRST}.shape[1])"
-_SHAPE = f"self.n_groups, int({_WIDTH} // self.n_groups)"
-_PARTS = f"f32({_FIRST}).view({_BATCH}, {_LENGTH}, {_SHAPE})"
-_SCALED = f"({_PARTS} * rsqrt(mean_square({_PARTS}) + eps) * self.weight.view({_SHAPE}))"
-_WHOLE = f"{_SCALED}.view({_BATCH}, {_LENGTH}, {_WIDTH})"
-_SQUEEZED = f"({_WHOLE}.squeeze(1) if x.ndim == 2 else {_WHOLE})"
-
-
-@_computes(
-    "after_weight, gate before or after, groups",
-    f"as_x({_SQUEEZED} * silu(f32(gate)) if self.norm_before_gate and gate is not None"
-    f" else {_SQUEEZED})",
-)
-def _gated_groups_unrounded(
-    module: Any, eps: float, x: Tensor, gate: Tensor | None = None
-) -> Tensor:
-    size = x.shape[-1] // module.n_groups
-    rows = _groups(x, size)
-    if gate is None or module.norm_before_gate:
-        n = rms_norm(rows, None, eps, dtype=torch.float32)
-    else:
-        gate_rows = _groups(gate, size)
-        n = gated(rows, gate_rows, None, eps, gate_placement="before", dtype=torch.float32)
-    product: Tensor = n.reshape(x.shape) * module.weight
-    if gate is not None and module.norm_before_gate:
-        product = product * torch.nn.functional.silu(gate.float())
-    return product.to(x.dtype)
-
-
-_SCALED_X = "as_x(f32(x) * f32(1.0 + self.weight))"
-
-
-@_computes(
-    "no weight, x times 1 + weight rounded",
-    f"as_x(f32({_SCALED_X}) * rsqrt(mean_square(f32({_SCALED_X})) + eps))",
-)
-def _scaled_input(module: Any, eps: float, x: Tensor) -> Tensor:
-    scaled = x.float() * (1.0 + module.weight).float()
-    return rms_norm(scaled.to(x.dtype), None, eps)
-
-
-# xLSTM, where it has its default flags.
-_WIDE = "(f32(x) if self.force_float32_reductions else x)"
-_WIDE_N = f"as_x({_WIDE} * rsqrt(mean_square({_WIDE}) + eps))"
-_WEIGHTED = f"({_WIDE_N} * self.weight if self.weight is not None else {_WIDE_N})"
-
-
-@_computes(
-    "before_weight, or no weight, without a bias",
-    f"{_WEIGHTED} + self.bias if self.bias is not None else {_WEIGHTED}",
-)
-def _without_bias(module: Any, eps: float, x: Tensor) -> Tensor | None:
-    if module.bias is not None or not module.force_float32_reductions:
+    if gate is not None and not (_is_taken(gate, how.only_f32) and gate.shape == x.shape):
         return None
-    return rms_norm(x, None, eps) if module.weight is None else _before_weight(module, eps, x)
+    if weight is None:
+        if how.weight and how.norm.needs_weight:
+            return None
+    elif not _is_taken(weight, how.only_f32):
+        return None
+    shape = _shape(module, found.shape) if found.shape else x.shape[-1:]
+    if x.shape[-len(shape) :] != shape or weight is not None and weight.shape != shape:
+        return None
+    if len(shape) == 1:
+        inputs = (x,) if gate is None else (x, gate)
+        return how.norm.compute(module, weight, eps, *inputs)
+    weight = None if weight is None else weight.flatten()
+    y = how.norm.compute(module, weight, eps, x.flatten(-len(shape)))
+    return None if y is None else y.view(x.shape)
+
+
+# ------------------------------------------------------------------------- replacing classes
+#
+# use() gives a module another class, derived from its own, as PyTorch's parametrize and
+# fully_shard do. Everything that copies a module copies its class, and passes the copy as self. A
+# forward() in the module's __dict__ would be copied with the module that it is bound to.
+
+
+@functools.cache
+def _replacement(norm_class: Any, reading: _Reading) -> Any:
+    """A class derived from `norm_class`, whose forward() calls the library where it can.
+
+    It calls the forward() of the class for what the library does not take, such as f64, tensors on
+    another device, arguments by name, and methods that were changed after use().
+    """
+    sources, found, how, _ = reading
+    assert found is not None and how is not None
+    counts = range(1, 1 + len(found.arguments))
+
+    (_, read_forward, code), *helpers = sources
+
+    def is_unchanged(self: Any) -> bool:
+        if norm_class.forward is not read_forward or read_forward.__code__ is not code:
+            return False
+        for helper in helpers:
+            if helper.name in self.__dict__ or not _is_current(helper, type(self)):
+                return False
+        return True
+
+    @functools.wraps(norm_class.forward)
+    def forward(self: Any, *inputs: Any, **named: Any) -> Any:
+        # A program that torch.jit.trace records has PyTorch's own operations.
+        if not named and len(inputs) in counts and is_unchanged(self):
+            if not torch._C._get_tracing_state():
+                y = _compute(self, found, how, *inputs)
+                if y is not None:
+                    return y
+        return norm_class.forward(self, *inputs, **named)
+
+    def reduce(self: Any, protocol: int) -> Any:
+        # pickle would look for this class by its name, and find the class that it is derived from.
+        if type(self) is replacement:
+            return _new, (norm_class,), self.__getstate__()
+        return norm_class.__reduce_ex__(self, protocol)
+
+    def prepare_scriptable(self: Any) -> Any:
+        # torch.jit.script reads the forward() of the class.
+        _put_back(self)
+        return self
+
+    members = {
+        "forward": forward,
+        "__reduce_ex__": reduce,
+        "__prepare_scriptable__": prepare_scriptable,
+        "__module__": norm_class.__module__,
+        "__qualname__": norm_class.__qualname__,
+        "__doc__": norm_class.__doc__,
+        "_is_of_rmsnorm": True,
+    }
+    replacement = type(norm_class)(norm_class.__name__, (norm_class,), members)
+    return replacement
+
+
+def _new(norm_class: Any) -> Any:
+    """An empty module of the replacement of a class, for pickle and copy."""
+    reading = _read(norm_class)
+    made = norm_class if reading.known is None else _replacement(norm_class, reading)
+    return made.__new__(made)
+
+
+@functools.cache
+def _original(module_class: Any) -> Any:
+    """The class without replacements, which others may have derived classes from."""
+    if "_is_of_rmsnorm" in module_class.__dict__:
+        return module_class.__bases__[0]
+    bases = tuple(map(_original, module_class.__bases__))
+    if bases == module_class.__bases__:
+        return module_class
+    members = {k: v for k, v in vars(module_class).items() if k not in ("__dict__", "__weakref__")}
+    return type(module_class)(module_class.__name__, bases, members)
+
+
+def _put_back(module: Any) -> None:
+    original = _original(module.__class__)
+    if original is not type(module):
+        module.__class__ = original
+
+
+def _is_fully_sharded(module: torch.nn.Module) -> bool:
+    """Whether fully_shard() manages a module, and what it holds."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+def _reason_to_leave(module: Any, reading: _Reading, sharded: bool) -> str:
+    """Why a module keeps its class, or "" if the library computes it.
+
+    sharded: the parameters are shards now, which fully_shard() makes whole in each call.
+    """
+    if "forward" in module.__dict__:
+        return "its forward() has been replaced already"
+    if reading.formula is None or reading.known is None:
+        return reading.reason
+    for source in reading.sources:
+        if source.name in module.__dict__:
+            return f"its {source.name}() has been replaced"
+    if parametrize.is_parametrized(module):
+        return "it is parametrized"
+    eps = _eps(module, reading.formula)
+    if not _is_eps(eps):
+        kind = type(eps).__name__ if isinstance(eps, Tensor) else repr(eps)
+        return f"its {reading.formula.eps} is {kind}, not a number from 0 on"
+    norm, name, only_f32 = reading.known
+    weight = getattr(module, name, None) if name else None
+    if weight is None:
+        return f"its {name} is None" if name and norm.needs_weight else ""
+    if sharded and hasattr(weight, "to_local"):
+        weight = weight.to_local()
+    if not _is_taken(weight, only_f32):
+        if not isinstance(weight, Tensor):
+            return f"its {name} is a {type(weight).__name__}"
+        types = "float32" if only_f32 else "float32, float16 or bfloat16"
+        kind = f"{type(weight).__name__} of {str(weight.dtype).removeprefix('torch.')}"
+        return f"its {name} is a {kind} on {weight.device}, not a plain tensor of {types} on cpu"
+    return ""
 
 
 # --------------------------------------------------------------------------------------- use
-
-
-@functools.cache
-def norm_of(norm_class: type) -> Norm:
-    """The norm that a class of modules computes. UnknownFormula if the table has none for it."""
-    text = formula(norm_class).text
-    if text not in _NORMS:
-        short = text if len(text) < 200 else "what it computes"
-        raise UnknownFormula(f"the library has no options for {short}")
-    return _NORMS[text]
-
-
-def _is_taken(tensor: Tensor) -> bool:
-    """Whether the library takes a tensor of this type, where it lies."""
-    return tensor.is_cpu and tensor.dtype in _TYPES
-
-
-def _is_computable(module: Any, x: Tensor, gate: Tensor | None = None) -> bool:
-    """Whether the library takes the tensors of a call."""
-    weight = getattr(module, "weight", None)
-    return (
-        _is_taken(x)
-        and x.ndim > 0
-        and (weight is None or _is_taken(weight) and weight.shape == x.shape[-1:])
-        and (gate is None or _is_taken(gate) and gate.shape == x.shape)
-    )
-
-
-@functools.cache
-def forward_of(norm_class: Any) -> Callable[..., Tensor]:
-    """A forward() for a class of modules, with the library. UnknownFormula if there is none.
-
-    It calls the forward() of the class for tensors that the library does not take, such as f64 or
-    tensors on another device, and for arguments by name.
-    """
-    found = formula(norm_class)
-    compute = norm_of(norm_class).compute
-    counts = range(1, 1 + len(found.arguments))
-
-    def forward(self: Any, *inputs: Any, **named: Any) -> Tensor:
-        if not named and len(inputs) in counts and _is_computable(self, *inputs):
-            y = compute(self, getattr(self, found.eps), *inputs)
-            if y is not None:
-                return y
-        result: Tensor = norm_class.forward(self, *inputs, **named)
-        return result
-
-    return forward
 
 
 class Replaced(NamedTuple):
@@ -522,10 +298,11 @@ class LeftAlone(NamedTuple):
 
 
 class Report:
-    """What use() did to a model. str() of it is a text for people.
+    """What use() did to a model. Printed, or at the end of a notebook's cell, it is a text.
 
     replaced: the modules that compute with this library.
-    left_alone: the other modules of classes with Norm in their names.
+    left_alone: the other modules that have Norm in the names of their classes, or that compute a
+    norm which the library could compute if they were not as they are.
     """
 
     def __init__(self, replaced: list[Replaced], left_alone: list[LeftAlone]) -> None:
@@ -535,73 +312,53 @@ class Report:
     def undo(self) -> None:
         """Gives the modules in `replaced` the forward() of their classes again."""
         for _, module, _ in self.replaced:
-            if _is_ours(module):
-                del module.__dict__["forward"]
+            _put_back(module)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         classes = Counter((type(module).__name__, options) for _, module, options in self.replaced)
         lines = [f"replaced: {len(self.replaced)}"]
         lines += [f"  {count} x {name}: {text}" for (name, text), count in classes.items()]
         lines += [f"left alone: {len(self.left_alone)}"]
         for name, module, reason in self.left_alone:
-            lines.append(f"  {name} ({type(module).__name__}): {reason}")
+            lines.append(f"  {name or 'the model'} ({type(module).__name__}): {reason}")
         return "\n".join(lines)
-
-
-def _is_ours(module: torch.nn.Module) -> bool:
-    """Whether use() has given the module its forward()."""
-    present = module.__dict__.get("forward")
-    norm_class: Any = type(module)
-    return getattr(present, "__func__", None) is forward_of(norm_class)
 
 
 def use(model: torch.nn.Module) -> Report:
     """Computes the norms of a model with this library, each with its class's rounding order.
 
-    It replaces forward() of each module whose class computes a formula that this module knows, and
-    nothing else: weights, state_dict, hooks and the modules themselves stay. Gradients of first
-    order and torch.compile work as before. A second call changes nothing.
+    It gives each module whose forward() computes a formula that this package knows a class derived
+    from its own, with another forward(). isinstance(), the class's name, weights, state_dict and
+    hooks stay. So do gradients of first order and torch.compile. Copies, and files that torch.save
+    writes of the whole model, compute with this library, too: to read such a file without it, call
+    undo() before torch.save. A second call changes nothing, unless the model has changed.
 
-    Left alone are modules of other classes, and modules whose own forward() somebody has replaced.
-    The report lists those that have Norm in the names of their classes.
+    Left alone are modules of other classes, modules whose forward() somebody has replaced, and
+    those that the library does not compute, such as norms in f64 or on another device. Call use()
+    again after moving them. The report lists them if their classes have Norm in their names, or if
+    their formulas are known.
 
-    The results have the bits of transformers, with two exceptions. Sums of squares and activations
-    of gates have other roundings in their last bits of f32. And where the squares of a row leave
-    the range of f32, the results are right here, and 0, infinity or NaN there.
+    A call that the library cannot compute goes to the class: tensors of other types, on other
+    devices or of subclasses of Tensor, arguments by name, and forward() or a method that it calls
+    changed after use(). torch.jit.trace, torch.jit.script and torch.fx record the operations of the
+    class; torch.jit.script also undoes use() in the modules that it reads.
+
+    The results have the bits of transformers, with two exceptions. Sums of squares, roots and
+    activations of gates have other roundings in their last bits of f32. And where the squares of a
+    row leave the range of f32, the results are right here, and 0, infinity or NaN there.
     """
     replaced, left_alone = [], []
+    sharded: set[torch.nn.Module] = set()
     for name, module in model.named_modules():
+        if _is_fully_sharded(module):
+            sharded.update(module.modules())
+        _put_back(module)
         norm_class: Any = type(module)
-        try:
-            forward = forward_of(norm_class)
-        except UnknownFormula as reason:
-            if "Norm" in norm_class.__name__:
-                left_alone.append(LeftAlone(name, module, str(reason)))
-            continue
-        if "forward" not in module.__dict__:
-            module.forward = MethodType(forward, module)
-        if _is_ours(module):
-            replaced.append(Replaced(name, module, norm_of(norm_class).options))
-        else:
-            left_alone.append(LeftAlone(name, module, "its forward() has been replaced already"))
+        reading = _read(norm_class)
+        reason = _reason_to_leave(module, reading, module in sharded)
+        if reading.known is not None and not reason:
+            module.__class__ = _replacement(norm_class, reading)
+            replaced.append(Replaced(name, module, reading.known.norm.options))
+        elif reading.known is not None or "Norm" in norm_class.__name__:
+            left_alone.append(LeftAlone(name, module, reason))
     return Report(replaced, left_alone)
-
-
-# ----------------------------------------------------------------------------------- kernels
-
-#: The folder of layers for Hugging Face's kernels, for a mapping such as
-#: {"RMSNorm": {"cpu": kernels.LocalLayerRepository(KERNELS, layer_name="RMSNorm")}}.
-KERNELS = pathlib.Path(__file__).parent / "kernels"
-
-
-def norm(module: torch.nn.Module, *inputs: Tensor | None) -> Tensor:
-    """What forward() of the module's class computes, by this library if it knows the formula.
-
-    The layers in KERNELS call it.
-    """
-    norm_class: Any = type(module)
-    try:
-        forward = forward_of(norm_class)
-    except UnknownFormula:
-        forward = norm_class.forward
-    return forward(module, *inputs)

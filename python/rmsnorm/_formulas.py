@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the source of a module's forward() as one formula."""
+
+import ast
+import functools
+import inspect
+import re
+import sys
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+
+class UnknownFormula(Exception):
+    """No formula of rmsnorm.transformers computes what a module computes. The text says why."""
+
+
+class Formula(NamedTuple):
+    """What the forward() of a class computes.
+
+    text: the formula. x and gate are the arguments, eps is what is added to the mean square, r the
+    inverse RMS of x, and n = f32(x) * r.
+    eps: the name of the attribute that holds eps, or its value.
+    default_eps: whether eps may be None, for PyTorch's default.
+    shape: the attribute with the sizes of the dimensions that are normalised, in brackets where it
+        is one size, or "" for the last dimension.
+    arguments: the names of x and gate.
+    """
+
+    text: str
+    eps: str | float | None
+    default_eps: bool
+    shape: str
+    arguments: tuple[str, ...]
+
+
+class Source(NamedTuple):
+    """A method that was read: if the class has another one later, the formula is not its own."""
+
+    name: str
+    function: Any
+    code: CodeType
+
+
+_MODULES = {torch: "torch", torch.nn: "nn", F: "F"}
+_FUNCTIONS = {
+    getattr(module, name): (text, name)
+    for module, text, names in (
+        (torch, "torch", ("mean", "norm", "pow", "rms_norm", "rsqrt", "sqrt", "square", "sum")),
+        (F, "F", ("normalize", "rms_norm", "silu")),
+    )
+    for name in names
+}
+#: Functions of torch that are methods of their first argument, too.
+_METHODS = ("add", "clamp", "mean", "mul", "norm", "pow", "rsqrt", "sqrt", "square", "sum")
+#: What different modules are called.
+_SAME_NAMES = {"torch.nn": "nn", "nn.functional": "F", "torch.float": "torch.float32"}
+
+
+def _product(a: str, b: str) -> str:
+    return f"square({a})" if a == b else f"({' * '.join(sorted((a, b)))})"
+
+
+def _quotient(a: str, b: str) -> str:
+    if re.fullmatch(r"sum_square\((f32\(x\)|x)\)", a) and b in ("x.shape[-1]", "f32(x).shape[-1]"):
+        return a.replace("sum", "mean", 1)
+    # A quotient by a root and a product with its inverse differ in the last bit of f32.
+    match = re.fullmatch(r"sqrt\((\(eps \+ mean_square\([\w()]+\)\))\)", b)
+    if match:
+        return f"rsqrt({match[1]})" if a == "1.0" else _product(a, f"rsqrt({match[1]})")
+    return f"({a} / {b})"
+
+
+def _power(a: str, exponent: str) -> str:
+    names = {"2": "square", "2.0": "square", "0.5": "sqrt", "-0.5": "rsqrt"}
+    return f"{names[exponent]}({a})" if exponent in names else f"{a}.pow({exponent})"
+
+
+def _real(text: str) -> str:
+    """A number as Python writes a float."""
+    return f"{text}.0" if text.isdecimal() else text
+
+
+def _bind(names: tuple[str, ...], arguments: list[str], keywords: dict[str, str]) -> dict[str, str]:
+    """The arguments by their names."""
+    if len(arguments) > len(names):
+        raise UnknownFormula("it calls a function of PyTorch with too many arguments")
+    return dict(zip(names, arguments)) | keywords
+
+
+class Reader:
+    """Reads the methods of a class, and remembers them in `sources`.
+
+    Different spellings of one operation get one text: f32(a) for a.float() and a.to(torch.float32),
+    as_x(a) for a.type_as(x) and a.to(x.dtype), as_weight(a), mean_square(a), rsqrt(a), silu(a). The
+    terms of a sum and the factors of a product are in alphabetical order.
+
+    Without a class it reads texts of this kind again, to put them in order.
+    """
+
+    def __init__(self, norm_class: type | None = None) -> None:
+        self.norm_class = norm_class
+        self.sources: list[Source] = []
+        self.eps: set[str] = set()
+        self.default_eps = False
+        self.shapes: set[str] = set()
+        self._globals: dict[str, Any] = {}
+
+    def formula(self) -> Formula:
+        """The formula of forward(). Raises UnknownFormula if it is not one expression."""
+        parameters, function = self._parse("forward")
+        others = function.args.vararg or function.args.kwarg or function.args.kwonlyargs
+        if others or len(parameters) < 2 or parameters[2:] not in ([], ["gate"]):
+            raise UnknownFormula("it has other parameters than x, or x and gate")
+        text = self._run(function.body, dict(zip(parameters, ("self", "x", "gate"))))
+        if len(self.eps) != 1:
+            raise UnknownFormula("it adds no eps to a mean square")
+        if len(self.shapes) > 1:
+            raise UnknownFormula("it normalises different dimensions")
+        for source in self.sources:
+            if not _has_code_of_source(source.function):
+                raise UnknownFormula(f"self.{source.name}() runs other code than its source has")
+        [eps] = self.eps
+        value = eps.removeprefix("self.") if eps.startswith("self.") else ast.literal_eval(eps)
+        shape = "".join(self.shapes)
+        return Formula(shorten(text), value, self.default_eps, shape, (*parameters[1:],))
+
+    def text(self, node: ast.AST, names: dict[str, str]) -> str:
+        """The expression `node` with all its local names replaced by what they stand for."""
+
+        def text(node: ast.AST) -> str:
+            return self.text(node, names)
+
+        match node:
+            case ast.Constant():
+                return repr(node.value)
+            case ast.Name():
+                return names.get(node.id) or self._global_name(node.id)
+            case ast.Attribute():
+                full = f"{text(node.value)}.{node.attr}"
+                return _SAME_NAMES.get(full, full)
+            case ast.Starred():
+                return f"*{text(node.value)}"
+            case ast.Subscript():
+                return f"{text(node.value)}[{text(node.slice)}]"
+            case ast.Slice(lower=lower, upper=ast.expr() as upper, step=None):
+                return f"{text(lower) if lower else 0}:{text(upper)}"
+            case ast.Slice(lower=ast.expr() as lower, upper=None, step=None):
+                return f"{text(lower)}:"
+            case ast.List() | ast.Tuple():
+                return f"[{', '.join(map(text, node.elts))}]"
+            case ast.IfExp():
+                return f"({text(node.body)} if {text(node.test)} else {text(node.orelse)})"
+            case ast.UnaryOp(op=ast.USub()):
+                return f"-{text(node.operand)}"
+            case ast.UnaryOp(op=ast.Not()):
+                return f"(not {text(node.operand)})"
+            case ast.BoolOp(op=ast.And()):
+                return f"({' and '.join(map(text, node.values))})"
+            case ast.BinOp(op=ast.Mult()):
+                return _product(text(node.left), text(node.right))
+            case ast.BinOp(op=ast.Add()):
+                return self._sum(text(node.left), text(node.right))
+            case ast.BinOp(op=ast.Div()):
+                return _quotient(_real(text(node.left)), text(node.right))
+            case ast.BinOp(op=ast.Pow()):
+                return _power(text(node.left), text(node.right))
+            case ast.BinOp(op=ast.FloorDiv()):
+                return f"({text(node.left)} // {text(node.right)})"
+            case ast.Compare(ops=[ast.In() | ast.Is() | ast.IsNot() | ast.Eq() as op]):
+                word = {ast.In: "in", ast.Is: "is", ast.IsNot: "is not", ast.Eq: "=="}[type(op)]
+                return f"({text(node.left)} {word} {text(node.comparators[0])})"
+            case ast.Call():
+                return self._call(node, names)
+        raise UnknownFormula(f"it has an expression of the kind {type(node).__name__}")
+
+    def _global_name(self, name: str) -> str:
+        """The text of a name that is not local: that of the object, not of the name."""
+        if self.norm_class is None:
+            return name
+        value = self._globals.get(name)
+        if isinstance(value, type(torch)) and value in _MODULES:
+            return _MODULES[value]
+        if isinstance(value, torch.dtype):
+            return str(value)
+        activations = sys.modules.get("transformers.activations")
+        known = (float, int, len, getattr(activations, "ACT2FN", len))
+        if any(value is one for one in known):
+            return name
+        raise UnknownFormula(f"it uses {name}, which is not PyTorch's")
+
+    def _call(self, node: ast.Call, names: dict[str, str]) -> str:
+        arguments = [self.text(argument, names) for argument in node.args]
+        keywords = {str(each.arg): self.text(each.value, names) for each in node.keywords}
+        match node.func:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if not keywords:
+                return self._method(name, arguments)
+            case ast.Attribute(value=value, attr=name):
+                return self._operation(self.text(value, names), name, arguments, keywords)
+            case ast.Name(id=name):
+                function = self._globals.get(name)
+                if isinstance(function, type(torch.mean)) or isinstance(function, FunctionType):
+                    if function in _FUNCTIONS:
+                        return self._operation(*_FUNCTIONS[function], arguments, keywords)
+        full = [*arguments, *(f"{key}={value}" for key, value in keywords.items())]
+        return f"{self.text(node.func, names)}({', '.join(full)})"
+
+    def _method(self, name: str, arguments: list[str]) -> str:
+        """The text of self.name(arguments)."""
+        outside = self._globals
+        parameters, function = self._parse(name)
+        if len(parameters) != 1 + len(arguments) or function.args.vararg:
+            raise UnknownFormula(
+                f"self.{name}() has other parameters than its call has arguments"
+            )
+        text = self._run(function.body, dict(zip(parameters, ("self", *arguments))))
+        self._globals = outside
+        return text
+
+    def _operation(
+        self, value: str, name: str, arguments: list[str], keywords: dict[str, str]
+    ) -> str:
+        """The text of value.name(arguments), where value is a tensor or a module of PyTorch."""
+        if value == "torch" and name in _METHODS and arguments:
+            value, *arguments = arguments
+        match name, arguments, keywords:
+            case "rms_norm", _, _ if value in ("F", "torch"):
+                return self._rms_norm(arguments, keywords)
+            case "normalize", [a, *arguments], _ if value == "F":
+                bound = _bind(("p", "dim", "eps"), arguments, keywords)
+                self.eps.add(bound.pop("eps", "1e-12"))
+                if bound in ({"dim": "-1"}, {"p": "2", "dim": "-1"}, {"p": "2.0", "dim": "-1"}):
+                    return f"normalize({a})"
+            case "silu", [a], {} if value == "F" and not keywords:
+                return f"silu({a})"
+            case "norm", _, _:
+                bound = _bind(("p", "dim", "keepdim"), arguments, keywords)
+                if bound.pop("p", "2") == "2" and bound == {"dim": "-1", "keepdim": "True"}:
+                    return f"norm({value})"
+            case "mean" | "sum", _, _ if value.startswith("square("):
+                bound = _bind(("dim", "keepdim"), arguments, keywords)
+                match bound:
+                    case {"dim": "-1" | "[-1]", "keepdim": "True"} if len(bound) == 2:
+                        return f"{name}_{value}"
+                    case {"dim": dim, "keepdim": "True"} if len(bound) == 2:
+                        return f"{name}_along({value}, {dim})"
+            case "clamp", [], {"min": least} if list(keywords) == ["min"]:
+                return self._maximum(value, least)
+            case "clamp_min", [least], _ if not keywords:
+                return self._maximum(value, least)
+            case "to" | "type", [dtype], _ if not keywords:
+                return self._cast(value, dtype)
+            case "to", [], {"dtype": dtype} if list(keywords) == ["dtype"]:
+                return self._cast(value, dtype)
+            case _ if keywords:
+                pass
+            case "float", [], _:
+                return f"f32({value})"
+            case "type_as", ["x"], _:
+                return f"as_x({value})"
+            case "rsqrt" | "sqrt" | "square", [], _:
+                return f"{name}({value})"
+            case "reciprocal", [], _:
+                return _quotient("1.0", value)
+            case "pow", [exponent], _:
+                return _power(value, exponent)
+            case "mul", [factor], _:
+                return _product(value, factor)
+            case "add", [other], _:
+                return self._sum(value, other)
+            case "add_", [other], _ if value.startswith("mean_square("):
+                return self._sum(value, other)
+            case "size", [dim], _:
+                return f"{value}.shape[{dim}]"
+        full = [*arguments, *(f"{key}={each}" for key, each in keywords.items())]
+        return f"{value}.{name}({', '.join(full)})"
+
+    def _cast(self, value: str, dtype: str) -> str:
+        names = {"torch.float32": "f32", "x.dtype": "as_x", "self.weight.dtype": "as_weight"}
+        return f"{names[dtype]}({value})" if dtype in names else f"{value}.to({dtype})"
+
+    def _sum(self, *terms: str) -> str:
+        a, b = sorted(map(_real, terms))
+        for eps, other in ((a, b), (b, a)):
+            square = re.match(r"(mean|sum)_(square|along)\(", other)
+            if square and re.fullmatch(r"self\.\w+|[\d.e+-]+", eps):
+                self.eps.add(eps)
+                return f"(eps + {other})"
+        return f"({a} + {b})"
+
+    def _maximum(self, value: str, least: str) -> str:
+        if re.fullmatch(r"self\.\w+|[\d.e+-]+", least):
+            self.eps.add(least)
+            return f"max({value}, eps)"
+        return f"max({value}, {least})"
+
+    def _rms_norm(self, arguments: list[str], keywords: dict[str, str]) -> str:
+        """The text of torch.nn.functional.rms_norm(), which rounds once, to the type of x."""
+        names = ("input", "normalized_shape", "weight", "eps")
+        bound = _bind(names, arguments, keywords)
+        x, shape = bound.get("input", ""), bound.get("normalized_shape", "")
+        eps, weight = bound.get("eps", "None"), bound.get("weight", "None")
+        if x not in ("x", "f32(x)") or set(bound) - set(names):
+            raise UnknownFormula("it calls rms_norm() for something else than x")
+        if re.fullmatch(r"self\.\w+|\[self\.\w+\]", shape):
+            self.shapes.add(shape.replace("self.", ""))
+        elif shape not in (f"[{x}.shape[-1]]", f"{x}.shape[-1:]", "[x.shape[-1]]", "x.shape[-1:]"):
+            raise UnknownFormula(f"it calls rms_norm() with the shape {shape}")
+        self.eps.add(eps)
+        self.default_eps = True
+        n = "(f32(x) * rsqrt((eps + mean_square(f32(x)))))"
+        scaled = n if weight == "None" else f"scaled({n}, {weight})"
+        return f"as_x({scaled})" if x == "x" else scaled
+
+    def _run(self, body: list[ast.stmt], names: dict[str, str]) -> str:
+        """Follows the statements of a function, updates `names`, and gives the text of its result.
+
+        The text is empty if the statements do not return.
+        """
+        for i, statement in enumerate(body):
+            match statement:
+                case ast.Expr(value=ast.Constant()):
+                    pass  # a docstring
+                case ast.Return(value=ast.expr() as value):
+                    return self.text(value, names)
+                case ast.Assign(targets=[target], value=value):
+                    _assign(target, self.text(value, names), names)
+                case ast.AnnAssign(target=target, value=ast.expr() as value):
+                    _assign(target, self.text(value, names), names)
+                case ast.If(test=test):
+                    condition = self.text(test, names)
+                    others = dict(names)
+                    result = self._run(statement.body, names)
+                    if result:
+                        other = self._run([*statement.orelse, *body[i + 1 :]], others)
+                        return f"({result} if {condition} else {other})"
+                    if self._run(statement.orelse, others):
+                        raise UnknownFormula("it returns from inside an else")
+                    for name in names.keys() | others.keys():
+                        a, b = names.get(name, "unset"), others.get(name, "unset")
+                        names[name] = a if a == b else f"({a} if {condition} else {b})"
+                case _:
+                    kind = type(statement).__name__
+                    raise UnknownFormula(f"it has a statement of the kind {kind}")
+        return ""
+
+    def _parse(self, name: str) -> tuple[list[str], ast.FunctionDef]:
+        """The parameters of a method, and its source, whose globals are used from now on."""
+        function = getattr(self.norm_class, name, None)
+        if not isinstance(function, FunctionType):
+            raise UnknownFormula(f"self.{name}() is not a plain method of the class")
+        self.sources.append(Source(name, function, function.__code__))
+        parsed = _source_of(function)
+        if parsed is None:
+            raise UnknownFormula(f"the source of self.{name}() cannot be read")
+        if parsed.decorator_list:
+            raise UnknownFormula(f"self.{name}() has a decorator")
+        scope = inspect.getclosurevars(function)
+        self._globals = {**scope.builtins, **scope.globals, **scope.nonlocals}
+        if parsed.args.kwonlyargs or parsed.args.kwarg or parsed.args.posonlyargs:
+            raise UnknownFormula(f"self.{name}() has parameters that only have a name")
+        return [parameter.arg for parameter in parsed.args.args], parsed
+
+
+def _assign(target: ast.AST, value: str, names: dict[str, str]) -> None:
+    """Lets the names in `target` stand for the parts of `value`."""
+    match target:
+        case ast.Name():
+            names[target.id] = value
+        case ast.Tuple():
+            star = len(target.elts)
+            for i, element in enumerate(target.elts):
+                if isinstance(element, ast.Starred):
+                    star = i
+                    _assign(element.value, f"{value}[{i}:{i + 1 - len(target.elts)}]", names)
+                else:
+                    index = i if i < star else i - len(target.elts)
+                    _assign(element, f"{value}[{index}]", names)
+        case _:
+            raise UnknownFormula(f"it assigns to {ast.unparse(target)}")
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(text: str) -> CodeType:
+    return compile(text, "", "exec", dont_inherit=True)
+
+
+def _file_of(function: FunctionType) -> str:
+    """The text of the file of a function, or of the cell of a notebook."""
+    return "".join(inspect.findsource(function)[0])
+
+
+def _source_of(function: FunctionType) -> ast.FunctionDef | None:
+    """The source of a function, or None."""
+    code = function.__code__
+    try:
+        nodes = ast.walk(_parsed(_file_of(function)))
+    except (OSError, SyntaxError):
+        return None
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
+            if first == code.co_firstlineno:
+                return node
+    return None
+
+
+def _has_code_of_source(function: FunctionType) -> bool:
+    """Whether a function has the code of its source.
+
+    It has not where its code was replaced, or where the file has changed since it was imported.
+    """
+    wanted = function.__code__
+    codes = [_compiled(_file_of(function))]
+    while codes:
+        code = codes.pop()
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+        if (code.co_qualname, code.co_firstlineno) == (wanted.co_qualname, wanted.co_firstlineno):
+            return (code.co_code, code.co_names, code.co_varnames, code.co_consts) == (
+                wanted.co_code,
+                wanted.co_names,
+                wanted.co_varnames,
+                wanted.co_consts,
+            )
+    return False
+
+
+def read(text: str) -> str:
+    """A formula in the words of Reader, with its terms and factors in order."""
+    return Reader().text(ast.parse(text, mode="eval").body, {})
+
+
+def shorten(text: str) -> str:
+    """Writes r for the inverse RMS of x, and n for the normalised x, and puts factors in order."""
+    text = read(text).replace("rsqrt((eps + mean_square(f32(x))))", "r")
+    # A product of x and an f32 number is an f32 product, so that f32(x) changes nothing.
+    return read(text.replace("(f32(x) * r)", "n").replace("(r * x)", "n"))
+
+
+class _WithoutCasts(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="f32" | "as_x" | "as_weight"), args=[argument]):
+                return argument
+        return node
+
+
+def in_f32(text: str) -> str:
+    """What a formula is where all tensors are f32: no cast changes a number."""
+    text = read(ast.unparse(_WithoutCasts().visit(ast.parse(text, mode="eval"))))
+    text = text.replace("rsqrt((eps + mean_square(x)))", "r").replace("(r * x)", "n")
+    return read(text)
