@@ -291,7 +291,7 @@ def checked_options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in checked.items() if value is not None}
 
 
-def _make_options(key: str, eps: float, **values: Any) -> _library.Options:
+def _make_options(eps: float, *key: str, **values: Any) -> _library.Options:
     """Makes the struct of the options. `key` only tells entries of the cache apart."""
     options = _library.Options(size=sizeof(_library.Options))
     for name, value in checked_options({"eps": eps, **values}).items():
@@ -313,14 +313,13 @@ _CACHED = {float, int, str}
 
 def c_options(eps: float = 1e-5, **values: Any) -> _library.Options:
     """Returns the struct of the options. Callers share it and do not change it."""
-    if type(eps) is float and eps and not values:  # the usual call, first
-        return _known_options("", eps)
     # The cache holds types whose equal values mean the same. Only 0.0 and -0.0 do not: with a zero,
     # the text of the options is part of the key.
-    if type(eps) not in _CACHED or not _CACHED.issuperset(map(type, values.values())):
-        return _make_options("", eps, **values)
-    key = f"{eps} {values}" if eps == 0 or 0 in values.values() else ""
-    return _known_options(key, eps, **values)
+    if type(eps) not in _CACHED or (values and not _CACHED.issuperset(map(type, values.values()))):
+        return _make_options(eps, **values)
+    if eps == 0 or 0 in values.values():
+        return _known_options(eps, f"{eps} {values}", **values)
+    return _known_options(eps, **values)
 
 
 @lru_cache(maxsize=256)
@@ -564,11 +563,14 @@ def rms_norm(
         out = new_like("x", x)
     operands = {"x": x, "weight": weight, "y": out}
     if arguments:
-        others, options, context = split(arguments, OTHERS, OPTIONS, CONTEXT)
-        structs = c_options(eps, **options), c_context(**context)
+        others, chosen, context = split(arguments, OTHERS, OPTIONS, CONTEXT)
+        structs = c_options(eps, **chosen), c_context(**context)
         call_library(c.rmsnorm_forward, {**operands, **others}, *structs)
     else:
-        call_library(c.rmsnorm_forward, operands, c_options(eps), None)
+        # As c_options(), without the time of its call.
+        usual = type(eps) is float and eps != 0
+        options = _known_options(eps) if usual else c_options(eps)
+        call_library(c.rmsnorm_forward, operands, options, None)
     return out
 
 
