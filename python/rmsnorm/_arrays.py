@@ -147,8 +147,9 @@ def _describe_dlpack(array: SupportsDLPack, written: bool) -> tuple[int, bytes, 
     elif _is_capsule(capsule, b"dltensor"):
         if written:
             raise ValueError(
-                f"an output, and {type(array).__name__} has a DLPack before 1.0, which does not say "
-                "whether it may be written; pass an array of NumPy, or of a library with DLPack 1.0"
+                f"an output, and {type(array).__name__} has a DLPack before 1.0, which does not "
+                "say whether it may be written; pass an array of NumPy, or of a library with "
+                "DLPack 1.0"
             )
         tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     else:

@@ -8,7 +8,7 @@ import operator
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from ctypes import byref, c_float, sizeof
+from ctypes import byref, sizeof
 from functools import lru_cache
 from numbers import Real
 from reprlib import repr as shown
@@ -217,8 +217,8 @@ def _keyword(name: str) -> inspect.Parameter:
 
 def documented(*kinds: Any, keys: Any = None) -> Callable[[_Documented], _Documented]:
     """Makes a decorator for a function, or a class, that takes the arguments of these TypedDicts as
-    **arguments. It puts them into the signature, which notebooks show, and the help on each argument
-    into the docstring. `keys` is the TypedDict of dictionaries in an argument."""
+    **arguments. It puts them into the signature, which notebooks show, and the help on each
+    argument into the docstring. `keys` is the TypedDict of dictionaries in an argument."""
 
     def decorate(target: _Documented) -> _Documented:
         function: Any = vars(target)["__init__"] if isinstance(target, type) else target
@@ -584,7 +584,8 @@ def rms_norm_backward(
     rstd: Array | None = None,
     **arguments: Unpack[OtherArguments],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-    """Returns dx and dw, the gradients of a loss by x and by the weight, from dy, the gradient by y.
+    """Returns dx and dw, the gradients of a loss by x and by the weight, from dy, the gradient by
+    y.
 
     dx is a new NumPy array with the shape and the type of x, and dw one with those of the weight,
     or None without a weight. The options are those of rms_norm(). See backward().

@@ -71,7 +71,6 @@ class RMSNorm:
         **arguments: Unpack[OtherArguments],
     ) -> None:
         options, context = split(arguments, OPTIONS, CONTEXT)
-        context = {key: value for key, value in context.items() if value is not None}
         name = _dtype_name(dtype)
         c_context = _calls.c_context(**context)
         self._arguments: dict[str, Any] = {
@@ -79,8 +78,11 @@ class RMSNorm:
             **_calls.checked_options({"eps": eps}),
             "dtype": name,
             **_calls.checked_options(options),
-            **{key: int(context[key]) if key == "threads" else str(context[key]) for key in context},
         }
+        if c_context and c_context.threads:
+            self._arguments["threads"] = c_context.threads
+        if c_context and c_context.target:
+            self._arguments["target"] = c_context.target.decode()
         module = c_void_p()
         status = c.rmsnorm_module_create(
             byref(module),

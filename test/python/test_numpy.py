@@ -265,7 +265,8 @@ WRONG_ARGUMENTS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name in WRONG_ARGUMENTS for value in WRONG_ARGUMENTS[name]]
+    ("name", "value"),
+    [(name, value) for name in WRONG_ARGUMENTS for value in WRONG_ARGUMENTS[name]],
 )
 def test_a_wrong_argument_is_refused_by_name(name, value):
     x, weight, y = normal(4, 64), normal(64), np.zeros((4, 64), np.float32)
@@ -288,7 +289,9 @@ def test_a_wrong_argument_is_refused_by_name(name, value):
     assert not y.any()
 
 
-@pytest.mark.parametrize("add_to", ["dw", ["x"], [["dw"]], 3, True, np.ones(2), {"dw": 1}], ids=repr)
+@pytest.mark.parametrize(
+    "add_to", ["dw", ["x"], [["dw"]], 3, True, np.ones(2), {"dw": 1}], ids=repr
+)
 def test_a_wrong_add_to_is_refused(add_to):
     x, dx = normal(4, 64), np.zeros((4, 64), np.float32)
     for call in (rmsnorm.backward, rmsnorm.RMSNorm(64).backward):
@@ -413,7 +416,9 @@ def test_help_and_signatures_name_each_argument():
             line = [line for line in lines if line.startswith((f"{argument}:", f"{argument}="))]
             assert len(line) == 1, (name, argument)
         for option in {*OPTIONS, *context} & {*parameters}:
-            assert any(line.startswith(f"{option}={parameters[option].default!r}") for line in lines)
+            assert any(
+                line.startswith(f"{option}={parameters[option].default!r}") for line in lines
+            )
 
 
 def test_the_defaults_in_signatures_are_the_defaults():
@@ -923,7 +928,9 @@ def test_a_capsule_with_an_impossible_shape_is_refused(shape):
 
 
 @pytest.mark.parametrize(
-    "exported", [5, None, "dltensor", unittest.mock.Mock(), object()], ids=lambda e: type(e).__name__
+    "exported",
+    [5, None, "dltensor", unittest.mock.Mock(), object()],
+    ids=lambda e: type(e).__name__,
 )
 def test_an_array_that_exports_no_capsule_is_refused(exported):
     class Wrong(Exported):
@@ -934,7 +941,9 @@ def test_an_array_that_exports_no_capsule_is_refused(exported):
         rmsnorm.rms_norm(normal(3, 64), Wrong(normal(64)))
 
 
-@pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError])
+@pytest.mark.parametrize(
+    "error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError]
+)
 def test_an_array_that_cannot_be_exported_is_refused_by_name(error):
     """A Parameter of PyTorch raises BufferError, for example."""
 
