@@ -111,9 +111,19 @@ class Call(ctypes.Structure):
 
 
 def path_of(name: str) -> Path:
-    """Returns the path of a shared library of the package, where meson-python puts it."""
+    """Returns the path of a shared library of the package, where meson-python puts it.
+
+    That is a folder beside the package. An editable package has it beside its metadata, and so
+    has a system with separate folders for Python and for C (lib and lib64).
+    """
+    folder = Path(__file__).parents[1] / ".rmsnorm.mesonpy.libs"
+    if not folder.is_dir():
+        import importlib.metadata  # takes as long as the rest of this module
+
+        installed = importlib.metadata.distribution("rmsnorm").locate_file(folder.name)
+        folder = Path(str(installed))
     ending = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
-    return Path(__file__).parents[1] / ".rmsnorm.mesonpy.libs" / f"lib{name}{ending}"
+    return folder / f"lib{name}{ending}"
 
 
 c = ctypes.CDLL(str(path_of("rmsnorm")))

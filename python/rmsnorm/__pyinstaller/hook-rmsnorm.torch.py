@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells PyInstaller which shared library rmsnorm.torch loads."""
+
+from rmsnorm._library import path_of
+
+_path = path_of("rmsnorm_torch")
+binaries = [(str(_path), _path.parent.name)] if _path.exists() else []
