@@ -284,7 +284,7 @@ class Reader:
     def _sum(self, *terms: str) -> str:
         a, b = sorted(map(_real, terms))
         for eps, other in ((a, b), (b, a)):
-            square = re.match(r"(mean|sum)_(square|along)\(", other)
+            square = re.match(r"(sqrt\()?(mean|sum)_(square|along)\(", other)
             if square and re.fullmatch(r"self\.\w+|[\d.e+-]+", eps):
                 self.eps.add(eps)
                 return f"(eps + {other})"

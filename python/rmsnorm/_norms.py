@@ -95,7 +95,12 @@ def _before_weight(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
     return rms_norm(x, weight, eps, rounding="before_weight", dtype=dtype)
 
 
-@_computes("after_weight", "as_x(self.weight * n)", "as_x(f32(self.weight) * n)")
+@_computes(
+    "after_weight",
+    "as_x(self.weight * n)",
+    "as_x(f32(self.weight) * n)",
+    "as_x(self.weight * f32(x) * r)",
+)
 def _after_weight(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
     return rms_norm(x, weight, eps)
 
@@ -130,6 +135,21 @@ def _before_rounded_offset(module: Any, weight: Any, eps: float, x: Tensor) -> T
 )
 def _flagged_offset(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
     return rms_norm(x, weight, eps, weight_offset=1.0 if module.add_unit_offset else 0.0)
+
+
+# x / (RMS + eps), as the authors of the paper wrote it.
+_OUTSIDE = "f32(x) / (eps + sqrt(mean_square(f32(x))))"
+
+
+@_computes("after_weight, eps outside", f"as_x({_OUTSIDE} * self.weight)")
+def _outside(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
+    return rms_norm(x, weight, eps, eps_placement="outside")
+
+
+@_computes("before_weight, eps outside", f"as_x({_OUTSIDE}) * self.weight")
+def _outside_before_weight(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
+    dtype = torch.promote_types(x.dtype, weight.dtype)
+    return rms_norm(x, weight, eps, rounding="before_weight", eps_placement="outside", dtype=dtype)
 
 
 # LitGPT, whose norm has the dimension as an argument, in two versions.

@@ -17,6 +17,7 @@ import math
 import sys
 import weakref
 from collections import Counter
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ from torch.nn.utils import parametrize
 
 from ._formulas import Formula, Reader, Source, UnknownFormula
 from ._norms import TYPES, Known, Norm, known
+from .torch import RMSNorm
 
 __all__ = ["LeftAlone", "Replaced", "Report", "UnknownFormula", "formula", "norm_of", "use"]
 
@@ -227,7 +229,10 @@ def _original(module_class: Any) -> Any:
     if "_is_of_rmsnorm" in module_class.__dict__:
         return module_class.__bases__[0]
     bases = tuple(map(_original, module_class.__bases__))
-    if bases == module_class.__bases__:
+    methods = (each for each in vars(module_class).values() if isinstance(each, FunctionType))
+    # super() works in no other class than its own.
+    is_bound = any("__class__" in method.__code__.co_freevars for method in methods)
+    if bases == module_class.__bases__ or is_bound:
         return module_class
     members = {k: v for k, v in vars(module_class).items() if k not in ("__dict__", "__weakref__")}
     return type(module_class)(module_class.__name__, bases, members)
@@ -252,6 +257,8 @@ def _reason_to_leave(module: Any, reading: _Reading, sharded: bool) -> str:
     """
     if "forward" in module.__dict__:
         return "its forward() has been replaced already"
+    if isinstance(module, RMSNorm):
+        return "it computes with this library already"
     if reading.formula is None or reading.known is None:
         return reading.reason
     for source in reading.sources:

@@ -32,6 +32,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import rmsnorm._norms
+import rmsnorm.torch
 import rmsnorm.transformers
 from rmsnorm.torch import gated, rms_norm
 
@@ -679,6 +680,21 @@ class ConstantEps(FunctionalNorm):
         return (f / (mean + 1e-6).sqrt() * self.weight).type_as(x)
 
 
+class OutsideNorm(FunctionalNorm):
+    """x / (RMS + eps)"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rms = x.float().pow(2).mean(-1, keepdim=True).sqrt()
+        return (x.float() / (rms + self.eps) * self.weight).to(x.dtype)
+
+
+class OutsideBeforeWeight(FunctionalNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        rms = torch.sqrt(torch.mean(wide**2, dim=-1, keepdim=True))
+        return (wide / (rms + self.eps)).to(x.dtype) * self.weight
+
+
 #: How to make each, and whether the library computes f16 and bf16, too.
 USUAL: dict[str, tuple[Callable[[int], Any], bool]] = {
     "nn.RMSNorm": (torch.nn.RMSNorm, True),
@@ -703,6 +719,8 @@ USUAL: dict[str, tuple[Callable[[int], Any], bool]] = {
         CourseNorm,
         MetaNorm,
         ConstantEps,
+        OutsideNorm,
+        OutsideBeforeWeight,
     )
 }
 
@@ -715,6 +733,17 @@ class TextbookNorm(FunctionalNorm):
 class TextbookProduct(FunctionalNorm):
     def forward(self, x: Tensor) -> Tensor:
         return self.weight * (x * torch.rsqrt((x * x).mean(dim=-1, keepdim=True) + self.eps))
+
+
+class ChainedNorm(FunctionalNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        inverse = x.pow(2).mean(dim=-1, keepdim=True).add_(self.eps).rsqrt()
+        return x.mul(inverse).mul(self.weight)
+
+
+class ProductFirst(FunctionalNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x / torch.sqrt((x**2).mean(-1, keepdim=True) + self.eps)
 
 
 class UnitNorm(torch.nn.Module):
@@ -747,7 +776,15 @@ class LeastNorm(UnitNorm):
         return x / norm.clamp(min=self.eps) * self.g
 
 
-for norm in (TextbookNorm, TextbookProduct, UnitNorm, OlderUnitNorm, LeastNorm):
+for norm in (
+    TextbookNorm,
+    TextbookProduct,
+    ChainedNorm,
+    ProductFirst,
+    UnitNorm,
+    OlderUnitNorm,
+    LeastNorm,
+):
     USUAL[norm.__name__] = (norm, False)
 
 
@@ -980,6 +1017,26 @@ assert type(norm).__reduce_ex__ is object.__reduce_ex__
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     assert torch.equal(torch.load(tmp_path / "y.pt"), module(torch.arange(64.0)))
+
+
+def test_a_class_derived_from_a_replaced_one() -> None:
+    module: Any = LlamaRMSNorm(64)
+    x = torch.randn(3, 64)
+    expected = module(x) + 1
+    rmsnorm.transformers.use(module)
+
+    class Derived(type(module)):  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x) + 1
+
+    module.__class__ = Derived
+    assert not rmsnorm.transformers.use(module).replaced
+    torch.testing.assert_close(module(x), expected, rtol=0, atol=1e-5)
+
+
+def test_a_norm_of_the_library_is_left_alone() -> None:
+    [entry] = rmsnorm.transformers.use(rmsnorm.torch.RMSNorm(4)).left_alone
+    assert entry.reason == "it computes with this library already"
 
 
 def test_state_dict_and_names_stay() -> None:
