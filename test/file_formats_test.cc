@@ -7,6 +7,15 @@
 
 #include "file_command.h"
 
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define RMSNORM_ADDRESS_SANITIZER
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#define RMSNORM_ADDRESS_SANITIZER
+#endif
+
 namespace rmsnorm::test {
 namespace {
 
@@ -219,6 +228,60 @@ TEST_F(FileFormats, RefusesMalformedNpy) {
     SCOPED_TRACE(bytes.substr(0, 200));
     Make("bad.npy", bytes);
     ExpectRefused("apply --input bad.npy --output y.npy", problem);
+  }
+}
+
+// AddressSanitizer and an emulator need more memory than the command.
+#if !defined(_WIN32) && !defined(RMSNORM_ADDRESS_SANITIZER)
+
+TEST_F(FileFormats, SaysInOneLineThatMemoryRunsOut) {
+  const char* const wrapper = std::getenv("RMSNORM_COMMAND_WRAPPER");
+  if (wrapper != nullptr && *wrapper != '\0') GTEST_SKIP() << "an emulator runs the command";
+  std::string zeros = "0";
+  std::string names;
+  for (int i = 1; i < 400000; ++i) zeros += ",0";
+  for (int i = 0; i < 100000; ++i) names += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"\"";
+  Make("shape.safetensors",
+       Safetensors("{" + Entry("x", "F32", "[" + zeros + "]", 0, 0) + "}", ""));
+  Make("names.safetensors", Safetensors("{\"__metadata__\":{" + names + "}}", ""));
+  Make("shape.npy",
+       Npy("{'descr': '<f4', 'fortran_order': False, 'shape': (" + zeros + ")}", "", 2));
+  for (const std::string file : {"shape.safetensors", "names.safetensors", "shape.npy"}) {
+    int without_memory = 0;
+    for (rlim_t megabytes = 8; megabytes < 60; megabytes += 4) {
+      const auto limit = [megabytes] {
+        const rlimit memory = {megabytes << 20, megabytes << 20};
+        setrlimit(RLIMIT_AS, &memory);
+      };
+      SCOPED_TRACE(file + " in " + std::to_string(megabytes) + " MiB");
+      if (RunCommand({"--version"}, {}, limit).status != 0) continue;  // too little to start
+      const Outcome outcome =
+          RunCommand({"apply", "--input", File(file), "--output", File("y.npy")}, {}, limit);
+      ExpectUserError(outcome, "");
+      without_memory += outcome.err == "rmsnorm: out of memory\n";
+    }
+    EXPECT_GT(without_memory, 0) << file;
+  }
+}
+
+#endif
+
+TEST_F(FileFormats, MessagesEscapeNamesAndAreShort) {
+  const std::string hidden = "\xe2\x80\xae\xc2\x9b\x7f";  // U+202E, U+009B, U+007F
+  const std::string x = Entry("x" + hidden + "\\u0000", "X" + hidden, "[0]", 0, 0);
+  Make("bad.safetensors", Safetensors("{" + x + "}", ""));
+  ExpectRefused("apply --input bad.safetensors --output y.npy",
+                "tensor 'x\\u202e\\u009b\\u007f\\u0000': dtype 'X\\u202e\\u009b\\u007f'");
+
+  const std::string name(10000000, 'n');
+  for (const std::string& header :
+       {"{" + Entry(name, "X", "[0]", 0, 0) + "}", "{" + Entry("x", name, "[0]", 0, 0) + "}",
+        "{\"" + name + "\":1,\"" + name + "\":1}", "{\"" + name}) {
+    Make("bad.safetensors", Safetensors(header, ""));
+    const Outcome outcome =
+        RunCommand({"apply", "--input", File("bad.safetensors"), "--output", File("y.npy")});
+    ExpectUserError(outcome, "bad.safetensors: ");
+    EXPECT_LT(outcome.err.size(), 1100u);
   }
 }
 

@@ -2,6 +2,7 @@
 // The command `rmsnorm`.
 #include <rmsnorm/rmsnorm.h>
 
+#include <cstdio>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -10,20 +11,33 @@
 #include <string>
 
 #include "command.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
 
-// `text` on one line of valid UTF-8: names of files and tensors may hold anything. A JSON string
-// without its quotes does that.
-std::string OneLine(const std::string& text) {
+// The middle of a longer message is left out: names in files may be of any length.
+constexpr size_t kMaxMessage = 1000;
+
+// Returns `text` on one line of ASCII: names of files and tensors may hold anything, such as
+// characters that hide or turn around what follows. A JSON string without its quotes does that.
+std::string OneLine(std::string text) {
   using nlohmann::json;
-  const std::string quoted = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > kMaxMessage) {
+    text.replace(kMaxMessage / 2, text.size() - kMaxMessage, " ... ");
+  }
+  const std::string quoted = json(text).dump(-1, ' ', true, json::error_handler_t::replace);
   return quoted.substr(1, quoted.size() - 2);
 }
 
 int Fail(const std::string& problem) {
   std::cerr << "rmsnorm: " + OneLine(problem) + "\n";
+  return kUserError;
+}
+
+// Allocates nothing.
+int FailWithoutMemory() {
+  std::fputs("rmsnorm: out of memory\n", stderr);
   return kUserError;
 }
 
@@ -60,14 +74,20 @@ int Run(int argc, char** argv) {
 }  // namespace rmsnorm::tools
 
 int main(int argc, char** argv) {
-  using rmsnorm::tools::Fail;
+  using namespace rmsnorm::tools;
   try {
-    return rmsnorm::tools::Run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    return Fail("out of memory");
-  } catch (const std::length_error&) {  // larger than a vector can be
-    return Fail("out of memory");
-  } catch (const std::exception& error) {
-    return Fail(error.what());
+    try {
+      return Run(argc, argv);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::length_error&) {  // larger than a vector can be
+      return FailWithoutMemory();
+    } catch (const UserError& error) {
+      return Fail(error.message());
+    } catch (const std::exception& error) {
+      return Fail(error.what());
+    }
+  } catch (const std::bad_alloc&) {  // also while a message is made
+    return FailWithoutMemory();
   }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -49,27 +50,42 @@ std::string Quoted(const std::string& name) { return "'" + name + "'"; }
   throw UserError("tensor " + Quoted(name) + ": " + problem);
 }
 
-// Builds the header as nlohmann-json's own parser does. But that parser keeps the last of several
-// equal keys and accepts any depth; the format allows neither. clang-tidy believes that json's
-// destructor throws.
-class HeaderParser : public nlohmann::json_sax<json> {  // NOLINT(bugprone-exception-escape)
- public:
-  json header;
+// A value of the header's JSON. One of nlohmann-json would not do: its destructor allocates memory,
+// and ends the program where there is none.
+struct Value {
+  enum class Kind { kString, kObject, kSizes, kOther };
+  Kind kind = Kind::kOther;
+  std::string string;
+  std::map<std::string, Value> members;  // of an object
+  std::vector<size_t> sizes;             // of an array of sizes
+};
 
-  bool null() override { return Add(nullptr); }
-  bool boolean(bool value) override { return Add(value); }
-  bool number_integer(number_integer_t value) override { return Add(value); }
-  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
-  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
-  bool string(string_t& value) override { return Add(std::move(value)); }
-  bool binary(binary_t& value) override { return Add(std::move(value)); }  // never in JSON
-  bool start_object(size_t) override { return Open(json::object()); }
-  bool start_array(size_t) override { return Open(json::array()); }
+// Builds the header from the events of nlohmann-json's parser. The format allows neither equal keys
+// nor deep nesting.
+class HeaderParser : public nlohmann::json_sax<json> {
+ public:
+  Value header;
+
+  bool null() override { return Add({}); }
+  bool boolean(bool) override { return Add({}); }
+  bool number_integer(number_integer_t) override { return Add({}); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (open_.back()->kind != Value::Kind::kSizes) return Add({});
+    open_.back()->sizes.push_back(static_cast<size_t>(value));
+    return true;
+  }
+  bool number_float(number_float_t, const string_t&) override { return Add({}); }
+  bool string(string_t& value) override {
+    return Add({Value::Kind::kString, std::move(value), {}, {}});
+  }
+  bool binary(binary_t&) override { return Add({}); }  // never in JSON
+  bool start_object(size_t) override { return Open(Value::Kind::kObject); }
+  bool start_array(size_t) override { return Open(Value::Kind::kSizes); }
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
-    if (open_.back()->contains(name)) {
+    if (open_.back()->members.count(name) != 0) {
       throw UserError("the header names " + Quoted(name) + " twice");
     }
     key_ = std::move(name);
@@ -84,14 +100,14 @@ class HeaderParser : public nlohmann::json_sax<json> {  // NOLINT(bugprone-excep
   }
 
  private:
-  bool Add(json value) {
+  bool Add(Value value) {
     Place() = std::move(value);
     return true;
   }
-  bool Open(json value) {
+  bool Open(Value::Kind kind) {
     if (open_.size() == kMaxDepth) throw UserError("the header's JSON is nested too deeply");
-    json& place = Place();
-    place = std::move(value);
+    Value& place = Place();
+    place = {kind, {}, {}, {}};
     open_.push_back(&place);
     return true;
   }
@@ -101,16 +117,20 @@ class HeaderParser : public nlohmann::json_sax<json> {  // NOLINT(bugprone-excep
   }
 
   // The place for the next value.
-  json& Place() {
+  Value& Place() {
     if (open_.empty()) return header;
-    return open_.back()->is_object() ? (*open_.back())[key_] : open_.back()->emplace_back();
+    Value& parent = *open_.back();
+    if (parent.kind == Value::Kind::kObject) return parent.members[key_];
+    parent.kind = Value::Kind::kOther;  // an array, but not of sizes
+    return element_;
   }
 
-  std::vector<json*> open_;  // the enclosing objects and arrays
+  std::vector<Value*> open_;  // the enclosing objects and arrays
   std::string key_;
+  Value element_;  // of an array that is not one of sizes
 };
 
-json ParseHeader(const std::string& text) {
+Value ParseHeader(const std::string& text) {
   // nlohmann-json would skip a byte order mark before the object, and would end the text at a NUL.
   if (text.substr(0, 1) != "{" || text.find('\0') != std::string::npos) {
     throw UserError("the header is not a JSON object");
@@ -120,32 +140,36 @@ json ParseHeader(const std::string& text) {
   return std::move(parser.header);
 }
 
-void CheckMetadata(const json& metadata) {
-  const auto is_string = [](const json& value) { return value.is_string(); };
-  if (!metadata.is_object() || !std::all_of(metadata.begin(), metadata.end(), is_string)) {
+void CheckMetadata(const Value& metadata) {
+  const auto is_string = [](const auto& member) {
+    return member.second.kind == Value::Kind::kString;
+  };
+  if (metadata.kind != Value::Kind::kObject ||
+      !std::all_of(metadata.members.begin(), metadata.members.end(), is_string)) {
     throw UserError(std::string(kMetadata) + " is not an object of strings");
   }
 }
 
-// `value[key]` as a list of sizes.
-std::vector<size_t> ReadSizes(const std::string& name, const json& value, const char* key) {
-  const auto found = value.find(key);
-  const auto is_size = [](const json& size) { return size.is_number_unsigned(); };
-  if (found == value.end() || !found->is_array() ||
-      !std::all_of(found->begin(), found->end(), is_size)) {
-    FailTensor(name, std::string("'") + key + "' is not a list of sizes");
-  }
-  return found->get<std::vector<size_t>>();
+// Returns the member `key` of a tensor, or null if it is of another kind or missing.
+const Value* FindMember(const Value& tensor, const char* key, Value::Kind kind) {
+  const auto found = tensor.members.find(key);
+  return found == tensor.members.end() || found->second.kind != kind ? nullptr : &found->second;
 }
 
-Entry ReadEntry(const std::string& name, const json& value, size_t data_size) {
-  if (!value.is_object()) FailTensor(name, "not described by an object");
-  const auto dtype = value.find("dtype");
-  if (dtype == value.end() || !dtype->is_string()) FailTensor(name, "'dtype' is not a string");
-  const std::vector<size_t> offsets = ReadSizes(name, value, "data_offsets");
+// Returns the member `key` of a tensor, a list of sizes.
+std::vector<size_t> ReadSizes(const std::string& name, const Value& tensor, const char* key) {
+  const Value* const found = FindMember(tensor, key, Value::Kind::kSizes);
+  if (found == nullptr) FailTensor(name, std::string("'") + key + "' is not a list of sizes");
+  return found->sizes;
+}
+
+Entry ReadEntry(const std::string& name, const Value& tensor, size_t data_size) {
+  if (tensor.kind != Value::Kind::kObject) FailTensor(name, "not described by an object");
+  const Value* const dtype = FindMember(tensor, "dtype", Value::Kind::kString);
+  if (dtype == nullptr) FailTensor(name, "'dtype' is not a string");
+  const std::vector<size_t> offsets = ReadSizes(name, tensor, "data_offsets");
   if (offsets.size() != 2) FailTensor(name, "'data_offsets' is not a pair");
-  Entry entry{name, dtype->get<std::string>(), ReadSizes(name, value, "shape"), offsets[0],
-              offsets[1]};
+  Entry entry{name, dtype->string, ReadSizes(name, tensor, "shape"), offsets[0], offsets[1]};
   if (entry.begin > entry.end || entry.end > data_size) {
     FailTensor(name, "offsets " + ShapeText(offsets) + " lie outside the " +
                          std::to_string(data_size) + " bytes of data (is the file truncated?)");
@@ -226,12 +250,12 @@ Tensor ParseSafetensors(const InputFile& file, const std::string& name) {
     throw UserError("the header length " + std::to_string(length) + " is above the limit of " +
                     std::to_string(kMaxHeaderLength));
   }
-  const json header = ParseHeader(file.Read(kLengthSize, length));
+  const Value header = ParseHeader(file.Read(kLengthSize, length));
   const size_t data_begin = kLengthSize + length;
   const size_t data_size = file.size() - data_begin;
 
   std::vector<Entry> entries;
-  for (const auto& [key, value] : header.items()) {
+  for (const auto& [key, value] : header.members) {
     if (key == kMetadata) {
       CheckMetadata(value);
     } else {

@@ -27,7 +27,7 @@ auto NamingFile(const TensorLocation& location, const Work& work) {
   try {
     return work();
   } catch (const UserError& error) {
-    throw UserError(location.path + ": " + error.what());
+    throw UserError(location.path + ": " + error.message());
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -83,12 +84,16 @@ struct Parts {
       SetControl(usual);
     };
     std::vector<std::thread> threads;
+    if (kind == Executor::kThreads) threads.reserve(order.size());
     for (const size_t part : order) {
       if (kind == Executor::kThreads) {
-        threads.emplace_back(run, part);
-      } else {
-        run(part);
+        try {
+          threads.emplace_back(run, part);
+          continue;
+        } catch (const std::system_error&) {  // no memory for its stack
+        }
       }
+      run(part);
     }
     for (std::thread& thread : threads) thread.join();
   }
