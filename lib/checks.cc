@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 #include "module.h"
@@ -56,7 +57,15 @@ rmsnorm_status CheckDimensions(const char* name, const rmsnorm_view& view) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %td elements in dimension %zu; a size is not negative",
                 name, view.stride[0], view.shape[0]);
   }
-  return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; 1 to %d are possible", name, view.ndim,
+  char ndim[24];
+  if (view.ndim != RMSNORM_VIEW_WRONG_NDIM) {
+    std::snprintf(ndim, sizeof(ndim), "%d", view.ndim);
+  } else if (view.stride[0] != 0) {
+    std::snprintf(ndim, sizeof(ndim), "%td", static_cast<ptrdiff_t>(view.shape[0]));
+  } else {
+    std::snprintf(ndim, sizeof(ndim), "%zu", view.shape[0]);
+  }
+  return Fail(RMSNORM_ERROR_SHAPE, "%s: %s dimensions; 1 to %d are possible", name, ndim,
               RMSNORM_MAX_DIMS);
 }
 

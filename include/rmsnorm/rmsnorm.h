@@ -146,11 +146,13 @@ typedef struct rmsnorm_view {
 
 /// @cond
 // The ndim of an empty view of rmsnorm.hpp, and of views that it could not make, which a call
-// refuses: shape[0] dimensions but shape[1] strides, or stride[0] elements in dimension shape[0].
+// refuses: shape[0] dimensions but shape[1] strides, stride[0] elements in dimension shape[0], or
+// shape[0] dimensions, which is a negative number where stride[0] is not 0.
 enum {
   RMSNORM_VIEW_ABSENT = -1000,
   RMSNORM_VIEW_WRONG_STRIDES = -1001,
-  RMSNORM_VIEW_NEGATIVE_SIZE = -1002
+  RMSNORM_VIEW_NEGATIVE_SIZE = -1002,
+  RMSNORM_VIEW_WRONG_NDIM = -1003
 };
 /// @endcond
 

@@ -300,11 +300,15 @@ class ConstView {
   }
   template <class Size, class Stride>
   ConstView(Dtype dtype, Integer ndim, const Size* shape, const Stride* stride) : view_() {
-    constexpr std::size_t kTooMany = RMSNORM_MAX_DIMS + 1;
-    const std::size_t count = ndim.size() < kTooMany ? ndim.size() : kTooMany;
+    const std::size_t count = ndim.size();
     view_.dtype = static_cast<rmsnorm_dtype>(dtype);
+    if (ndim.is_negative() || count > RMSNORM_MAX_DIMS) {
+      view_.ndim = RMSNORM_VIEW_WRONG_NDIM;
+      view_.shape[0] = count;
+      view_.stride[0] = ndim.is_negative();
+      return;
+    }
     view_.ndim = static_cast<std::int32_t>(count);
-    if (count == kTooMany) return;
     std::size_t dense = 1;
     for (std::size_t i = count; i-- > 0;) {
       const Integer size = shape[i];

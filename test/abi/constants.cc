@@ -41,3 +41,4 @@ static_assert(RMSNORM_MAX_DIMS == 8);
 static_assert(RMSNORM_VIEW_ABSENT == -1000);
 static_assert(RMSNORM_VIEW_WRONG_STRIDES == -1001);
 static_assert(RMSNORM_VIEW_NEGATIVE_SIZE == -1002);
+static_assert(RMSNORM_VIEW_WRONG_NDIM == -1003);
