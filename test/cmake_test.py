@@ -13,6 +13,7 @@ import shlex
 import shutil
 import tarfile
 import unittest
+from pathlib import Path
 
 from installed import (
     HIGHWAY_PREFIX,
@@ -33,7 +34,10 @@ RESULT = f"rmsnorm {os.environ['RMSNORM_VERSION']}: 0.8485 1.1314\n"
 # The library without its kernels takes seconds. The kernels are for other tests.
 WHOLE = os.environ.get("RMSNORM_CMAKE_WHOLE") == "1"
 QUICK = "" if WHOLE else "-DHWY_COMPILE_ONLY_STATIC"
-EXACT = ("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno")
+OWN_OPTIONS = (
+    *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno"),
+    *("-fexceptions", "-fthreadsafe-statics"),
+)
 HIGHWAY = glob.glob(os.path.join(ROOT, "subprojects", "packagecache", "highway-*.tar.gz"))
 
 
@@ -137,6 +141,7 @@ class Commands(Builds):
                     "target_compile_options(around INTERFACE -Ofast -ffp-contract=on)\n"
                     "link_libraries(around)\n"
                     "add_compile_options(-funsafe-math-optimizations)\n"
+                    "add_compile_options(-fno-exceptions -fno-threadsafe-statics)\n"
                     "set(CMAKE_UNITY_BUILD ON)\n"
                     "add_subdirectory(rmsnorm)",
                 )
@@ -149,10 +154,13 @@ class Commands(Builds):
         self.assertEqual(sorted(commands), sorted(sources))
         for name, words in commands.items():
             with self.subTest(name):
-                around = r"-Ofast|-ffast-math|-ffp-contract=(fast|on)|-funsafe-math-optimizations"
+                around = (
+                    r"-Ofast|-ffast-math|-ffp-contract=(fast|on)|-funsafe-math-optimizations"
+                    r"|-fno-exceptions|-fno-threadsafe-statics"
+                )
                 theirs = [i for i, word in enumerate(words) if re.fullmatch(around, word)]
-                self.assertGreaterEqual(len(theirs), 5)
-                for option in EXACT:
+                self.assertGreaterEqual(len(theirs), 7)
+                for option in OWN_OPTIONS:
                     self.assertGreater(words.index(option), theirs[-1])
                 levels = [word for word in words if word.startswith("-O")]
                 if name.startswith("kernels/"):
@@ -256,13 +264,21 @@ class Package(Builds):
 class Projects(Builds):
     """Projects that build the library themselves."""
 
-    def project(self, way, *options, **arguments):
+    def project(self, way, *options, parent_options="", **arguments):
         """Builds a consumer, runs its program, and compares the stored bits. Returns the build
-        directory."""
+        directory. The consumer compiles its folder `rmsnorm` with the parent's options."""
         name = way + "-" + self.id().split(".")[-1]
         source, build = self.path(name), self.path(name, "build")
         shutil.copytree(os.path.join(CONSUMERS, way), source)
         os.symlink(ROOT, os.path.join(source, "rmsnorm"))
+        if parent_options:
+            lists = Path(source, "CMakeLists.txt")
+            around = (
+                f"add_compile_options({parent_options})\n"
+                "add_subdirectory(rmsnorm)\n"
+                "set_property(DIRECTORY PROPERTY COMPILE_OPTIONS)\n"
+            )
+            lists.write_text(lists.read_text().replace("add_subdirectory(rmsnorm)\n", around))
         if way == "cmake-highway":
             with tarfile.open(HIGHWAY[0]) as tarball:
                 tarball.extractall(source)
@@ -286,6 +302,14 @@ class Projects(Builds):
         # Nothing is installed that the project does not ask for.
         succeed(CMAKE, "--install", build, DESTDIR=self.path("nothing"))
         self.assertFalse(os.path.exists(self.path("nothing")))
+
+    def test_options_of_the_parent(self):
+        """A parent may compile without exceptions, as an older C++, and with warnings as errors."""
+        parent_options = (
+            "-std=c++14 -fno-exceptions -fno-rtti -fno-threadsafe-statics -Ofast"
+            " -Werror -Wall -Wextra -Wold-style-cast -Wswitch-enum -Werror=float-equal"
+        )
+        self.project("cmake-subdirectory", "-G", "Ninja", parent_options=parent_options)
 
     def test_fetch(self):
         """From a tarball."""

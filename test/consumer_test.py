@@ -128,6 +128,24 @@ class Subproject(Consumer):
                 for end in endings:
                     os.remove(made + end)
 
+    def test_options_of_the_parent(self):
+        """A parent may compile without exceptions, as an older C++, and with warnings as errors."""
+        with open(os.path.join(self.source, "meson.build"), "r+", encoding="utf-8") as file:
+            text = file.read()
+            file.seek(0)
+            file.write(
+                text.replace(
+                    "rmsnorm = dependency",
+                    "add_global_arguments(\n"
+                    "  '-fno-exceptions', '-fno-rtti', '-fno-threadsafe-statics', '-Werror',\n"
+                    "  '-Wold-style-cast', '-Wswitch-enum', language: 'cpp')\n"
+                    "rmsnorm = dependency",
+                )
+            )
+        self.setup("rmsnorm")
+        succeed(MESON, "configure", self.build, "-Drmsnorm:cpp_std=c++14")
+        self.compile("shared")
+
     def test_kernels_are_optimized(self):
         """At whatever level the project is, unless it does not want that."""
         self.setup("rmsnorm")
@@ -144,7 +162,7 @@ class Subproject(Consumer):
 class HighwayWrap(Subproject):
     """The same with Highway from subprojects/highway.wrap, and the library as it installs then."""
 
-    test_subproject = test_kernels_are_optimized = None
+    test_subproject = test_options_of_the_parent = test_kernels_are_optimized = None
 
     def test_highway_is_inside(self):
         cache = os.path.join("subprojects", "packagecache")
