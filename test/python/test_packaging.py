@@ -83,8 +83,8 @@ def test_editable_package(tmp_path):
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     arguments = ("--ignore-installed", "--prefix", tmp_path, "-e", ROOT)
     run(sys.executable, "-m", "pip", "install", *BUILD, *arguments)
-    # The environment lends NumPy. Its rmsnorm comes after the editable one.
-    Path(site, "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # The environment lends NumPy. Files .pth are read in the order of their names.
+    Path(site, "zz_lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + "print(rmsnorm.__file__)")
     printed = run(python, program, cwd=tmp_path)
