@@ -5,11 +5,12 @@
     report = rmsnorm.transformers.use(model)
     print(report)
 
-transformers has more than 200 classes of RMSNorm. They differ in what they round: Llama rounds
-the normalised value to the type of x before it multiplies by the weight, OLMo 2 rounds the product,
-and DeepSeek-V4 rounds the inverse RMS. use() keeps the rounding order of each class. It does not
-look at the name of a class: it reads the source of forward() as one formula, and replaces the
-classes whose formula is in the table below. It leaves all others alone.
+transformers has more than 200 classes of RMSNorm, and PyTorch's and other libraries' models have
+others. They differ in what they round: Llama rounds the normalised value to the type of x before it
+multiplies by the weight, OLMo 2 rounds the product, and DeepSeek-V4 rounds the inverse RMS. use()
+keeps the rounding order of each class. It does not look at the name of a class: it reads the source
+of forward() as one formula, and replaces the modules whose formula is in the table in _norms.py. It
+leaves all others alone.
 """
 
 import functools

@@ -807,13 +807,13 @@ def test_usual_classes(name: str) -> None:
         assert is_near(copied(x), expected, dtype, d)
 
 
-@pytest.mark.parametrize("name", list(USUAL))
+@pytest.mark.parametrize("name", [name for name, (_, has_16_bits) in USUAL.items() if has_16_bits])
 def test_usual_classes_round_as_they_do(name: str) -> None:
     """With small integers and d a power of two, only roundings to 16 bits are left."""
     torch.manual_seed(12)
-    make, takes_16_bits = USUAL[name]
+    make, _ = USUAL[name]
     x = torch.randint(-8, 9, (50, 64))
-    for dtype in (F16, BF16) if takes_16_bits else ():
+    for dtype in (F16, BF16):
         module = make(64).to(dtype)
         # x / RMS and x * (1 / RMS) differ by an ulp of f32.
         same = ours(module, x.to(dtype)) == module(x.to(dtype))
@@ -926,10 +926,8 @@ def test_methods_that_were_replaced(
 
     model = Wrapped(Norm(64, True))
     x = torch.randn(3, 64)
-    expected_report = None
     if not before:
-        expected_report = rmsnorm.transformers.use(model)
-        assert len(expected_report.replaced) == 1
+        assert len(rmsnorm.transformers.use(model).replaced) == 1
     if on_class:
         setattr(Norm, name, other_norm)
     else:
@@ -939,7 +937,6 @@ def test_methods_that_were_replaced(
     if not on_class:
         setattr(plain, name, types.MethodType(other_norm, plain))
     expected = plain(x)
-    assert not torch.allclose(expected, GoogleNorm.forward(plain, x)) or name == "_norm"
     if before:
         assert not rmsnorm.transformers.use(model).replaced
     call: Any = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
@@ -1069,16 +1066,15 @@ def test_parametrized_weights() -> None:
 
 
 def test_an_eps_that_learns_keeps_its_gradient() -> None:
-    module: Any = FunctionalNorm(64)
-    model = MetaNorm(64)
+    model: Any = MetaNorm(64)
     del model.eps
-    model.eps = torch.nn.Parameter(torch.tensor(1e-5))  # type: ignore[assignment]
+    model.eps = torch.nn.Parameter(torch.tensor(1e-5))
     [entry] = rmsnorm.transformers.use(model).left_alone
     assert entry.reason == "its eps is Parameter, not a number from 0 on"
     model(torch.randn(3, 64)).sum().backward()
-    assert model.eps.grad is not None  # type: ignore[attr-defined]
+    assert model.eps.grad is not None
     for eps in ("1e-5", -1.0, float("nan"), torch.tensor(1e-5)):
-        module = MetaNorm(64)
+        module: Any = MetaNorm(64)
         rmsnorm.transformers.use(module)
         module.eps = eps
         if isinstance(eps, str):
@@ -1098,7 +1094,6 @@ def test_the_model_itself_may_be_a_norm_and_may_hold_one_twice() -> None:
     assert "1 x LlamaRMSNorm" in repr(rmsnorm.transformers.use(norm))
     report = rmsnorm.transformers.use(torch.nn.Sequential(norm, norm))
     assert [entry.name for entry in report.replaced] == ["0"]
-    [entry] = rmsnorm.transformers.use(torch.nn.LayerNorm(4)).left_alone
     assert "the model (LayerNorm)" in repr(rmsnorm.transformers.use(torch.nn.LayerNorm(4)))
 
 
@@ -1160,13 +1155,13 @@ class Scaled(Tensor):
 @pytest.mark.parametrize("compiled", [True, False])
 def test_subclasses_of_tensor(compiled: bool) -> None:
     torch.manual_seed(16)
-    x = torch.randn(3, 64).as_subclass(Scaled)  # type: ignore[arg-type]
+    x = torch.randn(3, 64).as_subclass(Scaled)
     module = MetaNorm(64)
     expected = module(x)
     rmsnorm.transformers.use(module)
     call: Any = torch.compile(module, backend="eager") if compiled else module
     assert torch.equal(call(x), expected) and type(call(x)) is type(expected)
-    weight = torch.nn.Parameter(module.weight.detach().as_subclass(Scaled))  # type: ignore
+    weight = torch.nn.Parameter(module.weight.detach().as_subclass(Scaled))
     module.weight = weight
     [entry] = rmsnorm.transformers.use(module).left_alone
     assert "its weight is a Scaled of float32 on cpu" in entry.reason
