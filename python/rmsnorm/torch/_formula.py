@@ -56,10 +56,20 @@ def activation(gate: Tensor, words: int) -> tuple[Tensor, Tensor]:
     return z.clamp(min=-largest) * sigmoid, slope
 
 
-def _is_plain(x: Tensor, weight: Tensor | None, options: Options) -> bool:
-    """Returns whether torch.nn.functional.rms_norm has this formula."""
-    dtypes_agree = weight is None or weight.dtype == x.dtype
-    return dtypes_agree and options.words == options.weight_offset == options.divisor == 0
+def _is_pytorchs(h: Tensor, weight: Tensor | None, dtype: Any, options: Options) -> bool:
+    """Returns whether torch.nn.functional.rms_norm computes this norm, and is exported as one.
+
+    Types of 16 bits are left out: PyTorch rounds them after the product with the weight, and ONNX's
+    RMSNormalization before it.
+    """
+    is_float32 = h.dtype == torch.float32 and (weight is None or weight.dtype == torch.float32)
+    return (
+        torch.compiler.is_compiling()
+        and is_float32
+        and dtype in (None, torch.float32)
+        and has_word(options.words, "eps_placement", "inside")
+        and options.weight_offset == options.divisor == 0
+    )
 
 
 def _norm_of_rows(
@@ -125,10 +135,9 @@ def norm(
             h = total
         outputs.append(residual_out)
     gate_is_before = has_word(words, "gate_placement", "before")
-    if gate is None and bias is None and residual is None and dtype in (None, x.dtype):
-        if _is_plain(h, weight, options):
-            # A compiler, such as that of ONNX, knows this operation as one.
-            return [torch.nn.functional.rms_norm(h, h.shape[-1:], weight, eps)]
+    is_bare = gate is None and bias is None and residual is None
+    if is_bare and _is_pytorchs(h, weight, dtype, options):
+        return [torch.nn.functional.rms_norm(h, h.shape[-1:], weight, eps)]
     h = h.float()
     if gate is not None and gate_is_before:
         h = h * activation(gate, words)[0]

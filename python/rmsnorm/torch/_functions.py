@@ -87,29 +87,29 @@ def eps_of(value: Any) -> Any:
     return _DEFAULT_EPS if value is None else number("eps", value)
 
 
+def _not_zero(name: str, value: Any) -> Any:
+    """Returns an option for which the library takes 0, in float32, as its default."""
+    value = _number(name, value)
+    if abs(value) <= 2.0**-150:
+        raise ValueError(f"{name} is {value}; it must not be 0 in float32")
+    return value
+
+
 def _divisor(value: Any) -> Any:
     """Returns the operators' divisor, where 0 stands for d."""
-    if value is None:
-        return 0.0
-    value = _number("divisor", value)
-    if value == 0:
-        raise ValueError("divisor is 0; it must be above 0, or None for d")
-    return value
+    return 0.0 if value is None else _not_zero("divisor", value)
 
 
 def _factor(value: Any) -> Any:
-    value = _number("factor", value)
-    if value == 0:
-        raise ValueError("factor is 0; it must be another number")
-    return value
+    return 1.0 if value == 1 else _not_zero("factor", value)
 
 
-def _check_dtype(dtype: Any) -> None:
+def check_dtype(dtype: Any) -> None:
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {dtype!r}; it must be a torch.dtype or None")
 
 
-def _check_tensors(required: Sequence[str], **tensors: Any) -> None:
+def check_tensors(required: Sequence[str], **tensors: Any) -> None:
     """Raises TypeError, with the name, where an operand is no tensor."""
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) or tensor is None and name not in required:
@@ -192,6 +192,36 @@ def _write(outputs: list[Tensor], *inputs: Any) -> None:
         FORWARD(*inputs)
 
 
+def _has_overrides(values: Sequence[Any]) -> bool:
+    """Returns whether a type among them takes the call by its __torch_function__."""
+    for value in values:
+        if isinstance(value, Tensor) and value.is_nested:
+            raise RuntimeError("rmsnorm takes no nested tensors; call it on x.values()")
+    return has_torch_function(values)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def overridable(function: _Function) -> _Function:
+    """Lets types with __torch_function__, such as the proxies of torch.fx, take the call."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        for value in (*arguments, *named.values()):
+            if type(value) not in _USUAL:
+                values = [*arguments, *named.values()]
+                for sequence in arguments:
+                    if isinstance(sequence, list | tuple):
+                        values += sequence
+                if _has_overrides(values):
+                    return handle_torch_function(call, values, *arguments, **named)
+                break
+        return function(*arguments, **named)
+
+    return call  # type: ignore[return-value]
+
+
 # ------------------------------------------------------------------------------------- functions
 
 
@@ -224,7 +254,7 @@ def rms_norm(
     out           a tensor for y, which may be x. The call then returns it and has no gradients.
     """
     if type(x) not in _PLAIN or not _are_plain(weight, bias, out):
-        if has_torch_function(operands := (x, weight, bias, out)):
+        if _has_overrides(operands := (x, weight, bias, out)):
             y: Tensor = handle_torch_function(
                 rms_norm,
                 operands,
@@ -241,7 +271,7 @@ def rms_norm(
                 dtype=dtype,
             )
             return y
-        _check_tensors(("x",), x=x, weight=weight, bias=bias, out=out)
+        check_tensors(("x",), x=x, weight=weight, bias=bias, out=out)
     words = 0 if rounding == "after_weight" else code_of("rounding", rounding)
     if eps_placement != "inside":
         words += code_of("eps_placement", eps_placement)
@@ -250,7 +280,7 @@ def rms_norm(
     if type(weight_offset) is not float:
         weight_offset = number("weight_offset", weight_offset)
     if dtype is not None:
-        _check_dtype(dtype)
+        check_dtype(dtype)
     rows: tuple[Any, ...] = ()
     if bias is not None or divisor is not None or factor != 1 or out is not None:
         rows = (None, None, bias, None, _divisor(divisor), _factor(factor))
@@ -268,26 +298,7 @@ def rms_norm(
     return y
 
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def _overridable(function: _Function) -> _Function:
-    """Lets types with __torch_function__, such as the proxies of torch.fx, take the call."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        for value in (*arguments, *named.values()):
-            if type(value) not in _USUAL:
-                values = (*arguments, *named.values())
-                if has_torch_function(values):
-                    return handle_torch_function(call, values, *arguments, **named)
-                break
-        return function(*arguments, **named)
-
-    return call  # type: ignore[return-value]
-
-
-@_overridable
+@overridable
 def fused_add_rms_norm(
     x: Tensor,
     residual: Tensor,
@@ -317,7 +328,7 @@ def fused_add_rms_norm(
     The other options are those of rms_norm().
     """
     if x is None or residual is None or not _are_plain(x, residual, weight, bias, post_norm_weight):
-        _check_tensors(
+        check_tensors(
             ("x", "residual"),
             x=x,
             residual=residual,
@@ -331,7 +342,7 @@ def fused_add_rms_norm(
     if eps_placement != "inside":
         words += code_of("eps_placement", eps_placement)
     if dtype is not None:
-        _check_dtype(dtype)
+        check_dtype(dtype)
     call = _norm_no_grad if _is_direct(x, residual, weight, bias, post_norm_weight) else _norm
     y, residual_out = call(
         x,
@@ -350,7 +361,7 @@ def fused_add_rms_norm(
     return y, residual_out
 
 
-@_overridable
+@overridable
 def fused_add_rms_norm_(
     x: Tensor,
     residual: Tensor,
@@ -370,7 +381,7 @@ def fused_add_rms_norm_(
     RuntimeError.
     """
     if x is None or residual is None or not _are_plain(x, residual, weight, bias, post_norm_weight):
-        _check_tensors(
+        check_tensors(
             ("x", "residual"),
             x=x,
             residual=residual,
@@ -386,7 +397,7 @@ def fused_add_rms_norm_(
     _write([x, residual], x, weight, eps_of(eps), words, offset, *rows, x, residual)
 
 
-@_overridable
+@overridable
 def gated(
     x: Tensor,
     gate: Tensor,
@@ -414,13 +425,13 @@ def gated(
     The other options are those of rms_norm().
     """
     if x is None or gate is None or not _are_plain(x, gate, weight, bias):
-        _check_tensors(("x", "gate"), x=x, gate=gate, weight=weight, bias=bias)
+        check_tensors(("x", "gate"), x=x, gate=gate, weight=weight, bias=bias)
     words = code_of("rounding", rounding) + code_of("activation", activation)
     words += code_of("gate_placement", gate_placement) + code_of("gate_rounding", gate_rounding)
     if eps_placement != "inside":
         words += code_of("eps_placement", eps_placement)
     if dtype is not None:
-        _check_dtype(dtype)
+        check_dtype(dtype)
     call = _norm_no_grad if _is_direct(x, gate, weight, bias) else _norm
     y: Tensor = call(
         x,
@@ -439,6 +450,7 @@ def gated(
     return y
 
 
+@overridable
 def norms(
     xs: Sequence[Tensor],
     weights: Sequence[Tensor | None] | None = None,
@@ -450,7 +462,7 @@ def norms(
     """Returns the norm of each of xs, as rms_norm() does, from one call of the library.
 
     Each of xs is [..., d], with leading dimensions and d of its own. weights has one [d] or None
-    for each, or is absent. All have gradients; where one is needed, each norm is a call.
+    for each, or is absent. All have gradients; where one is needed, each norm is a separate call.
     """
     xs = list(xs)
     columns = [None] * len(xs) if weights is None else list(weights)
@@ -461,11 +473,12 @@ def norms(
         and _are_plain(*xs, *columns)
         and not requires_grad(*xs, *columns)
         and not is_transformed()
+        and tracing_state() is None
         and not _is_looked_into()
     )
     if not is_one_call:
         for i, (x, weight) in enumerate(zip(xs, columns, strict=True)):
-            _check_tensors((f"xs[{i}]",), **{f"xs[{i}]": x, f"weights[{i}]": weight})
+            check_tensors((f"xs[{i}]",), **{f"xs[{i}]": x, f"weights[{i}]": weight})
         options: Any = {"rounding": rounding, "weight_offset": weight_offset}
         return [rms_norm(x, w, eps, **options) for x, w in zip(xs, columns, strict=True)]
     code = code_of("rounding", rounding)
@@ -474,6 +487,7 @@ def norms(
     return ys
 
 
+@overridable
 def qk(
     q: Tensor,
     k: Tensor,
@@ -490,7 +504,7 @@ def qk(
     k_weight is [d] of k; either may be None.
     """
     if q is None or k is None or not _are_plain(q, k, q_weight, k_weight):
-        _check_tensors(("q", "k"), q=q, k=k, q_weight=q_weight, k_weight=k_weight)
+        check_tensors(("q", "k"), q=q, k=k, q_weight=q_weight, k_weight=k_weight)
     weights = (q_weight, k_weight)
     q, k = norms((q, k), weights, eps, rounding=rounding, weight_offset=weight_offset)
     return q, k
@@ -509,6 +523,7 @@ class Quantized(NamedTuple):
     residual_out: Tensor | None
 
 
+@overridable
 def quantized(
     x: Tensor,
     weight: Tensor | None = None,
@@ -526,7 +541,7 @@ def quantized(
     [..., d]; the weights and bias are [d] or absent. asymmetric=True adds a zero point to each row.
     Other options are those of forward(). There are no gradients.
     """
-    _check_tensors(("x",), x=x, residual=residual)
+    check_tensors(("x",), x=x, residual=residual)
     q = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     scale = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
     zero = torch.empty(x.shape[:-1], dtype=torch.int8, device=x.device) if asymmetric else None
@@ -549,7 +564,7 @@ def quantized(
     return Quantized(q, scale, zero, residual_out)
 
 
-@_overridable
+@overridable
 def forward(
     *,
     x: Tensor,
@@ -585,7 +600,7 @@ def forward(
     The operations and options are those of rms_norm(), fused_add_rms_norm(), gated() and
     quantized(), in any combination that doc/interface.md allows. There are no gradients.
     """
-    _check_tensors(
+    check_tensors(
         ("x",),
         x=x,
         weight=weight,

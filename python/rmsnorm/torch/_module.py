@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._jit_internal import is_scripting
 
-from ._functions import Rounding, _check_dtype, code_of, eps_of, number, rms_norm
+from . import functional
+from ._functions import Rounding, check_dtype, code_of, eps_of, number
 
 __all__ = ["RMSNorm"]
 
@@ -19,6 +21,10 @@ class RMSNorm(torch.nn.RMSNorm):
     RuntimeError.
     """
 
+    __constants__ = [*torch.nn.RMSNorm.__constants__, "_before_weight", "_inverse"]
+    _before_weight = code_of("rounding", "before_weight")
+    _inverse = code_of("rounding", "inverse")
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -30,12 +36,12 @@ class RMSNorm(torch.nn.RMSNorm):
         rounding: Rounding = "after_weight",
         weight_offset: float = 0.0,
     ) -> None:
-        self._words = code_of("rounding", rounding)
+        code_of("rounding", rounding)
         eps_of(eps)
-        _check_dtype(dtype)
+        check_dtype(dtype)
         # The constructor of the class below resets the weight, which needs the offset.
         self.rounding = rounding
-        self.weight_offset = number("weight_offset", weight_offset)
+        self.weight_offset = float(number("weight_offset", weight_offset))
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
     def reset_parameters(self) -> None:
@@ -45,19 +51,34 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the norm of x, in x's shape and type."""
-        weight: Tensor | None = self.weight
-        ndim = len(self.normalized_shape)
-        if x.shape[-ndim:] != self.normalized_shape:
-            raise RuntimeError(
-                f"x: the shape {tuple(x.shape)} does not end in {self.normalized_shape}"
+        # The language of torch.jit.script has neither the words of options nor our defaults.
+        if is_scripting():
+            eps = self.eps
+            words = 0
+            if self.rounding == "before_weight":
+                words = self._before_weight
+            elif self.rounding == "inverse":
+                words = self._inverse
+            rows = x.flatten(-len(self.normalized_shape))
+            columns = self.weight
+            y = torch.ops.rmsnorm.norm(
+                rows,
+                None if columns is None else columns.flatten(),
+                2.0**-23 if eps is None else float(eps),
+                words,
+                self.weight_offset,
+            )[0]
+            result: Tensor = y.view(x.shape)
+            return result
+        else:
+            return functional.rms_norm(
+                x,
+                self.normalized_shape,
+                self.weight,
+                self.eps,
+                rounding=self.rounding,
+                weight_offset=self.weight_offset,
             )
-        shape = x.shape
-        if ndim > 1:
-            x = x.flatten(-ndim)
-            weight = None if weight is None else weight.flatten()
-        offset = self.weight_offset
-        y = rms_norm(x, weight, self.eps, rounding=self.rounding, weight_offset=offset)
-        return y if ndim == 1 else y.view(shape)
 
     def extra_repr(self) -> str:
         """Returns the arguments, for the text of a model."""

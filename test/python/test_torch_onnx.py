@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models with the norms of rmsnorm.torch in ONNX, run by ONNX Runtime."""
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch_models import MODELS
+
+ONNX_WAYS: dict[str, dict[str, Any]] = {
+    "dynamo": {"dynamo": True},
+    "dynamo, opset 23": {"dynamo": True, "opset_version": 23},
+    "TorchScript": {"dynamo": False},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("way", ONNX_WAYS)
+def test_onnx(name: str, way: str, tmp_path: Path) -> None:
+    model, x = MODELS[name](), torch.randn(2, 3, 16)
+    path = tmp_path / "model.onnx"
+    torch.onnx.export(model, (x,), path, input_names=["x"], **ONNX_WAYS[way])
+    graph = onnx.load(path).graph
+    assert {node.domain for node in graph.node} <= {"", "pkg.onnxscript.torch_lib.common"}
+    if way == "dynamo, opset 23" and name == "module":
+        assert "RMSNormalization" in {node.op_type for node in graph.node}
+    [y] = onnxruntime.InferenceSession(str(path)).run(None, {"x": x.numpy()})
+    assert torch.allclose(torch.from_numpy(y), model(x), rtol=1e-5, atol=1e-5)
