@@ -244,3 +244,17 @@ def test_rows_of_no_element() -> None:
     gradients = torch.autograd.grad(rt.rms_norm(x, weight).sum(), (x, weight))
     expected = torch.autograd.grad(F.rms_norm(x, (0,), weight).sum(), (x, weight))
     assert [g.shape for g in gradients] == [g.shape for g in expected]
+
+
+def test_gradients_of_l2_norms_of_zero_rows() -> None:
+    # doc/forward.md says from which eps on they are finite.
+    for dtype, eps, is_finite in (
+        (torch.float16, 1e-12, False),
+        (torch.float16, 1.53e-5, True),
+        (torch.bfloat16, 1e-12, True),
+        (torch.float32, 1e-12, True),
+    ):
+        x = torch.zeros(2, 8, dtype=dtype, requires_grad=True)
+        y = rt.rms_norm(x, None, eps, eps_placement="floor", divisor=1.0)
+        [dx] = torch.autograd.grad(y, x, torch.ones(2, 8, dtype=dtype))
+        assert bool(dx.isfinite().all()) == is_finite
