@@ -3,19 +3,17 @@
 #ifndef RMSNORM_TOOLS_USER_ERROR_H_
 #define RMSNORM_TOOLS_USER_ERROR_H_
 
-#include <exception>
+#include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace rmsnorm::tools {
 
 // A mistake that the user can fix. main() prints it as one line and exits with kUserError.
-class UserError : public std::exception {
+class UserError : public std::runtime_error {
  public:
-  explicit UserError(std::string message) : message_(std::move(message)) {}
+  explicit UserError(const std::string& message) : std::runtime_error(message), message_(message) {}
   // Names in files may hold a NUL, where what() ends.
   const std::string& message() const { return message_; }
-  const char* what() const noexcept override { return message_.c_str(); }
 
  private:
   std::string message_;
