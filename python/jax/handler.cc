@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <latch>
 #include <memory>
 
@@ -27,36 +28,48 @@ void RunOnPool(void* pool, size_t count, rmsnorm_task task, void* state) {
   unfinished->wait();
 }
 
-// The buffer, repeated to `shape`: vmap gives a dimension of 1 to what it does not map.
-rmsnorm_view View(const Buffer& buffer, Buffer::Dimensions shape) {
+using Operand = const rmsnorm_view* rmsnorm_operands::*;
+
+// rmsnorm/jax.py gives the names of the inputs and of the outputs as numbers of these tables. The
+// first kRows of each have a row for each row of x, the others may have one row for several.
+constexpr Operand kInputs[] = {&rmsnorm_operands::x, &rmsnorm_operands::dy,
+                               &rmsnorm_operands::weight, &rmsnorm_operands::bias};
+constexpr Operand kOutputs[] = {&rmsnorm_operands::y, &rmsnorm_operands::dx, &rmsnorm_operands::dw,
+                                &rmsnorm_operands::db};
+constexpr int32_t kRows = 2;
+
+// The shape of x is [..., rows, d]. A weight has the same leading dimensions, or 1 where vmap does
+// not map it, and [1, d] at the end.
+rmsnorm_view View(const Buffer& buffer, Buffer::Dimensions x_shape, bool has_rows) {
   const auto type = buffer.element_type();
   const auto dtype = type == ffi::F32 ? RMSNORM_F32 : type == ffi::F16 ? RMSNORM_F16 : RMSNORM_BF16;
-  rmsnorm_view view = {buffer.untyped_data(), dtype, static_cast<int32_t>(shape.size()), {}, {}};
+  const size_t dims = x_shape.size();
+  rmsnorm_view view = {buffer.untyped_data(), dtype, static_cast<int32_t>(dims), {}, {}};
   ptrdiff_t stride = 1;
-  for (size_t i = shape.size() <= RMSNORM_MAX_DIMS ? shape.size() : 0; i-- > 0;) {
-    view.shape[i] = static_cast<size_t>(shape[i]);
-    view.stride[i] = buffer.dimensions()[i] == shape[i] ? stride : 0;
-    stride *= buffer.dimensions()[i];
+  for (size_t i = dims <= RMSNORM_MAX_DIMS ? dims : 0; i-- > 0;) {
+    const int64_t length = buffer.dimensions()[i];
+    const int64_t wanted = i + 2 == dims && !has_rows ? 1 : x_shape[i];
+    view.shape[i] = static_cast<size_t>(wanted);
+    view.stride[i] = length == wanted ? stride : 0;
+    stride *= length;
   }
   return view;
 }
 
-// Writes y, or with dy the gradients: dx takes the place of y, and dw follows. `bytes` hold the
-// options.
-ffi::Error Norm(ffi::ThreadPool pool, ffi::Span<const int32_t> bytes, Buffer x, Buffer weight,
-                ffi::RemainingArgs dy, ffi::Result<Buffer> y, ffi::RemainingRets dw) {
-  const auto rows = y->dimensions();
-  const auto columns = dw.empty() ? weight.dimensions() : (*dw.get<Buffer>(0))->dimensions();
-  const rmsnorm_view x_view = View(x, rows), weight_view = View(weight, columns);
-  const rmsnorm_view y_view = View(*y, rows);
-  rmsnorm_view dy_view, dw_view;
+// `bytes` hold the options. A call with an output y is forward, any other is backward.
+ffi::Error Norm(ffi::ThreadPool pool, ffi::Span<const int32_t> bytes,
+                ffi::Span<const int32_t> inputs, ffi::Span<const int32_t> outputs,
+                ffi::RemainingArgs args, ffi::RemainingRets results) {
+  rmsnorm_view input_views[std::size(kInputs)], output_views[std::size(kOutputs)];
   rmsnorm_operands operands = rmsnorm_no_operands();
-  operands.x = &x_view;
-  operands.weight = &weight_view;
-  (dw.empty() ? operands.y : operands.dx) = &y_view;
-  if (!dw.empty()) {
-    operands.dy = &(dy_view = View(*dy.get<Buffer>(0), rows));
-    operands.dw = &(dw_view = View(**dw.get<Buffer>(0), columns));
+  const auto x_shape = args.get<Buffer>(0)->dimensions();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    input_views[i] = View(*args.get<Buffer>(i), x_shape, inputs[i] < kRows);
+    operands.*kInputs[inputs[i]] = &input_views[i];
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    output_views[i] = View(**results.get<Buffer>(i), x_shape, outputs[i] < kRows);
+    operands.*kOutputs[outputs[i]] = &output_views[i];
   }
   rmsnorm_options options;
   std::memcpy(&options, bytes.begin(), sizeof options);
@@ -64,7 +77,7 @@ ffi::Error Norm(ffi::ThreadPool pool, ffi::Span<const int32_t> bytes, Buffer x, 
   context.threads = static_cast<int32_t>(pool.num_threads());
   context.parallel_for = RunOnPool;
   context.parallel_context = &pool;
-  const auto call = dw.empty() ? rmsnorm_forward : rmsnorm_backward;
+  const auto call = operands.y ? rmsnorm_forward : rmsnorm_backward;
   if (call(&operands, &options, &context) == RMSNORM_OK) return ffi::Error::Success();
   return ffi::Error::InvalidArgument(rmsnorm_error_message());
 }
@@ -75,8 +88,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(rmsnorm_jax, Norm,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Attr<ffi::Span<const int32_t>>("options")
-                                  .Arg<Buffer>()
-                                  .Arg<Buffer>()
+                                  .Attr<ffi::Span<const int32_t>>("inputs")
+                                  .Attr<ffi::Span<const int32_t>>("outputs")
                                   .RemainingArgs()
-                                  .Ret<Buffer>()
                                   .RemainingRets());
