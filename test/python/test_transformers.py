@@ -263,7 +263,7 @@ def candidates(norm: type, module: Any, inputs: tuple[Tensor, ...]) -> Iterator[
             continue
         if len(inputs) == 1:
             roundings = ("after_weight", "before_weight", "inverse")
-            for rounding, divisor in itertools.product(roundings, (0.0, 1.0)):
+            for rounding, divisor in itertools.product(roundings, (None, 1.0)):
                 yield functools.partial(
                     rms_norm,
                     inputs[0],
