@@ -17,6 +17,8 @@ the type of x it is "before_weight". vLLM hands what is not on the CPU, other ty
 a variance_size, and shapes that need a broadcast to its next provider.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from vllm.ir import ops
@@ -57,7 +59,7 @@ def _supports_fused_add_rms_norm(
     )
 
 
-def _rounding(weight: Tensor | None) -> str:
+def _rounding(weight: Tensor | None) -> Literal["after_weight", "before_weight"]:
     keeps_n = weight is None or weight.dtype == torch.float32
     return "after_weight" if keeps_n else "before_weight"
 
