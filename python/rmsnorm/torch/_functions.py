@@ -182,14 +182,14 @@ def _norm(*inputs: Any) -> Any:
 def _write(outputs: list[Tensor], *inputs: Any) -> None:
     """Calls the operator `forward`. outputs are those of the inputs that are written."""
     tensors = (inputs[0], inputs[1], *inputs[5:9], *outputs)
-    if _is_sharded(*tensors):
+    if _is_direct(*tensors):
+        write(outputs, *inputs)
+    elif not _is_sharded(*tensors):
+        FORWARD(*inputs)
+    else:
         from ._sharded import write_shards
 
         write_shards(*inputs)
-    elif _is_direct(*tensors):
-        write(outputs, *inputs)
-    else:
-        FORWARD(*inputs)
 
 
 def _has_overrides(values: Sequence[Any]) -> bool:
@@ -464,17 +464,26 @@ def norms(
     Each of xs is [..., d], with leading dimensions and d of its own. weights has one [d] or None
     for each, or is absent. All have gradients; where one is needed, each norm is a separate call.
     """
+    return _norms(xs, weights, eps, rounding, weight_offset)
+
+
+def _norms(
+    xs: Sequence[Tensor],
+    weights: Sequence[Tensor | None] | None,
+    eps: float | None,
+    rounding: Rounding,
+    weight_offset: float,
+) -> list[Tensor]:
     xs = list(xs)
     columns = [None] * len(xs) if weights is None else list(weights)
     if len(columns) != len(xs):
         raise ValueError(f"weights has {len(columns)} elements, and xs has {len(xs)}")
+    is_compiled = is_compiling() and not torch.onnx.is_in_onnx_export()
     is_one_call = (
         not any(x is None for x in xs)
         and _are_plain(*xs, *columns)
         and not requires_grad(*xs, *columns)
-        and not is_transformed()
-        and tracing_state() is None
-        and not _is_looked_into()
+        and (is_compiled or _is_direct(*xs, *columns))
     )
     if not is_one_call:
         for i, (x, weight) in enumerate(zip(xs, columns, strict=True)):
@@ -506,7 +515,7 @@ def qk(
     if q is None or k is None or not _are_plain(q, k, q_weight, k_weight):
         check_tensors(("q", "k"), q=q, k=k, q_weight=q_weight, k_weight=k_weight)
     weights = (q_weight, k_weight)
-    q, k = norms((q, k), weights, eps, rounding=rounding, weight_offset=weight_offset)
+    q, k = _norms((q, k), weights, eps, rounding, weight_offset)
     return q, k
 
 

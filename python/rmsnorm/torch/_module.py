@@ -2,13 +2,14 @@
 """The module of rmsnorm.torch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._jit_internal import is_scripting
 
 from . import functional
-from ._functions import Rounding, check_dtype, code_of, eps_of, number
+from ._functions import Rounding, check_dtype, code_of, eps_of, number, rms_norm
 
 __all__ = ["RMSNorm"]
 
@@ -71,14 +72,13 @@ class RMSNorm(torch.nn.RMSNorm):
             result: Tensor = y.view(x.shape)
             return result
         else:
-            return functional.rms_norm(
-                x,
-                self.normalized_shape,
-                self.weight,
-                self.eps,
-                rounding=self.rounding,
-                weight_offset=self.weight_offset,
-            )
+            return self._norm(x)
+
+    def _norm(self, x: Tensor) -> Tensor:
+        options: Any = {"rounding": self.rounding, "weight_offset": self.weight_offset}
+        if type(x) is Tensor and len(self.normalized_shape) == 1 and self.weight is not None:
+            return rms_norm(x, self.weight, self.eps, **options)
+        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, **options)
 
     def extra_repr(self) -> str:
         """Returns the arguments, for the text of a model."""
