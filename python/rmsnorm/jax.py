@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._calls import c_options, call_library
-from ._library import Options, c, path_of
+from ._library import Options, c, path_of_operators
 
 if hasattr(jax.sharding, "reshard"):
     from jax.sharding import reshard
@@ -28,7 +28,7 @@ else:  # JAX 0.6
 
 __all__ = ["rms_norm"]
 
-_handler = ctypes.CDLL(str(path_of("rmsnorm_jax"))).rmsnorm_jax
+_handler = ctypes.CDLL(str(path_of_operators("rmsnorm_jax", "jaxlib"))).rmsnorm_jax
 _capsule = jax.ffi.pycapsule(_handler)
 jax.ffi.register_ffi_target("rmsnorm", _capsule, platform="cpu")
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._library import path_of
+from .._library import path_of_operators
 from . import _formula
 from ._formula import DTYPES, Options, has_word
 
@@ -38,13 +38,7 @@ __all__ = [
     "write",
 ]
 
-_PATH = path_of("rmsnorm_torch")
-if not _PATH.exists():
-    raise ImportError(
-        f"{_PATH} is missing: install a wheel of rmsnorm that has it, "
-        "or build rmsnorm where PyTorch is installed"
-    )
-torch.ops.load_library(_PATH)  # type: ignore[no-untyped-call]
+torch.ops.load_library(path_of_operators("rmsnorm_torch", "PyTorch"))  # type: ignore[no-untyped-call]
 
 _OPS = torch.ops.rmsnorm
 _LIBRARY: Any = torch.library.Library("rmsnorm", "FRAGMENT")  # type: ignore[no-untyped-call]
