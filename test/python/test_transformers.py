@@ -74,7 +74,13 @@ def options_of(norm: type) -> str:
 
 @functools.cache
 def known_classes() -> list[type]:
-    return [norm for norm in all_classes() if not options_of(norm).startswith("left alone")]
+    """The classes that the library computes in every type."""
+    known = [norm for norm in all_classes() if not options_of(norm).startswith("left alone")]
+    return [norm for norm in known if not is_for_f32(norm)]
+
+
+def is_for_f32(norm: type) -> bool:
+    return rmsnorm._norms.known(rmsnorm.transformers.formula(norm)).only_f32
 
 
 def unknown_classes() -> list[type]:
