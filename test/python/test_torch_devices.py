@@ -133,7 +133,7 @@ def test_operands_that_are_no_tensors(name: str, operand: str) -> None:
 
 def test_options_of_other_types() -> None:
     x, weight = torch.ones(3, 8), torch.ones(8)
-    for wrong in ("1e-6", torch.ones(3), [1], True):
+    for wrong in ("1e-6", torch.ones(3), [1], True, False, np.True_, 1j):
         with pytest.raises(TypeError, match="^eps is "):
             rt.rms_norm(x, weight, wrong)
         with pytest.raises(TypeError, match="^weight_offset is "):

@@ -2,6 +2,7 @@
 """The functions of rmsnorm.torch."""
 
 import functools
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -67,13 +68,11 @@ def code_of(option: str, word: str) -> int:
 
 def _number(name: str, value: Any) -> Any:
     """Returns a number as a float, or as the symbol that torch.compile has for it."""
-    if isinstance(value, int | float | torch.SymInt | torch.SymFloat) and value is not True:
-        return value
-    try:
-        if not isinstance(value, str | bytes | bool | Tensor):
-            return float(value)  # a number of NumPy
-    except (TypeError, ValueError):
-        pass
+    if not isinstance(value, bool):
+        if isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+            return value
+        if isinstance(value, numbers.Real):  # NumPy's, whose bool is none
+            return float(value)
     raise TypeError(f"{name} is {value!r}; it must be a number")
 
 
@@ -101,10 +100,12 @@ def _divisor(value: Any) -> Any:
 
 
 def _factor(value: Any) -> Any:
+    """Returns the operators' factor."""
     return 1.0 if value == 1 else _not_zero("factor", value)
 
 
 def check_dtype(dtype: Any) -> None:
+    """Raises TypeError where a result's type is none of PyTorch's."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {dtype!r}; it must be a torch.dtype or None")
 
