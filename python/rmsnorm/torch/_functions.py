@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from . import _formula
-from ._formula import CODES
+from . import _composite
+from ._composite import CODES
 from ._operators import (
     FORWARD,
     NORM,
@@ -175,8 +175,8 @@ def _norm(*inputs: Any) -> Any:
 
         return norm_of_shards(*inputs)
     if _is_looked_into():
-        _formula.check(*tensors)
-        return _formula.norm(*inputs)
+        _composite.check(*tensors)
+        return _composite.norm(*inputs)
     return NORM(*inputs)
 
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from .._library import path_of_operators
-from . import _formula
-from ._formula import DTYPES, Options, has_word
+from . import _composite
+from ._composite import DTYPES, Options, has_word
 
 __all__ = [
     "FORWARD",
@@ -273,7 +273,7 @@ def _second_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         rest = iter(tensors)
         dy, x, weight, bias, dsum = (None if t is None else next(rest) for t in operands)
         assert dy is not None and x is not None
-        return _formula.backward(dy, x, weight, bias, dsum, ctx.wanted, ctx.options)
+        return _composite.backward(dy, x, weight, bias, dsum, ctx.wanted, ctx.options)
 
     outputs, pull, *_ = torch.func.vjp(first, *given)
     cotangents = [
@@ -326,7 +326,7 @@ def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     slope: Any = None
     scaled: Any = None
     if gate is not None:
-        activated, slope = _formula.activation(gate, words)
+        activated, slope = _composite.activation(gate, words)
 
     # h is the input of the last norm.
     if residual_out is not None:
@@ -384,7 +384,7 @@ def _norm(
     """Returns the norm of rows without another operand."""
     eps, words, weight_offset, divisor = options
     offset = 0.0 if weight is None else weight_offset
-    words &= _formula.WORDS_OF_NORM
+    words &= _composite.WORDS_OF_NORM
     y: Tensor = NORM(x, weight, eps, words, offset, dtype, None, None, bias, None, divisor, 1.0)[0]
     return y
 
@@ -402,7 +402,7 @@ def _gradients_of_rows(
     """Returns the gradients by x, weight and bias, and None where one is not wanted."""
     eps, words, weight_offset, divisor = options
     offset = 0.0 if weight is None else weight_offset
-    words &= _formula.WORDS_OF_BACKWARD
+    words &= _composite.WORDS_OF_BACKWARD
     results = BACKWARD(dy, x, weight, bias, rstd, dsum, *wanted, eps, words, offset, divisor)
     rest = iter(results)
     return [next(rest) if is_wanted else None for is_wanted in wanted]
