@@ -46,8 +46,8 @@ constexpr size_t kLast = RMSNORM_MAX_DIMS - 1;
 struct Operand {
   const char* name;
   const Tensor* tensor;
-  rmsnorm::ConstView* view = nullptr;  // where its view goes, which is a View for an output
-  bool is_per_row = false;             // it has the leading dimensions of x alone
+  rmsnorm::ConstView* view = nullptr;  // its destination, a View for an output
+  bool is_per_row = false;             // its shape is x's without the last dimension
 };
 
 // The tensors of a call that have the rows of x, which comes first.
@@ -342,8 +342,8 @@ void Forward(const Tensor& x, const OptionalTensor& residual, const OptionalTens
   context.Check();
 }
 
-// Returns y. With a residual, residual_out follows, and rstd where the norm is that of the
-// unrounded sum, which gradients need.
+// Returns y, and with a residual residual_out. If the norm uses the unrounded sum, rstd follows,
+// for the gradients.
 std::vector<Tensor> Norm(Tensor x, OptionalTensor weight, double eps, int64_t words,
                          double weight_offset, std::optional<ScalarType> dtype,
                          OptionalTensor residual, OptionalTensor gate, OptionalTensor bias,

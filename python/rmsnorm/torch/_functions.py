@@ -46,7 +46,7 @@ GateRounding = Literal["unrounded", "rounded"]
 
 # torch.nn.functional.rms_norm computes types of 16 bits in float32, too, and takes its epsilon.
 _DEFAULT_EPS = torch.finfo(torch.float32).eps
-# The types of tensors without a dispatch or overrides of their own.
+# The types of tensors that PyTorch's dispatcher alone handles.
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 # These and the types of usual options.
 _USUAL = _PLAIN | {type(None), float, int, str, torch.dtype}

@@ -249,6 +249,12 @@ def _wanted(ctx: Any, *places: int) -> list[bool]:
     return [place < len(needs) and bool(needs[place]) for place in places]
 
 
+def _for_inputs(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Returns a gradient for each input. PyTorch 2.10 takes no more than these."""
+    count = len(ctx.needs_input_grad)
+    return (*gradients, *[None] * count)[:count]
+
+
 def _keep(ctx: Any, *tensors: Tensor | None) -> None:
     """Keeps tensors for the gradients. Autograd refuses those made in torch.inference_mode()."""
     ctx.save_for_backward(
@@ -282,7 +288,7 @@ def _second_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     ]
     pulled = iter(pull(cotangents))
     dy, x, weight, bias, dsum = (None if t is None else next(pulled) for t in operands)
-    return dy, x, weight, bias, None, dsum, *[None] * 7
+    return _for_inputs(ctx, dy, x, weight, bias, None, dsum)
 
 
 def _flat(gradients: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
@@ -361,7 +367,8 @@ def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         dx, dpost, _ = _gradients_of_rows(
             dx, x, post_norm_weight, None, None, None, wanted, options
         )
-    return (
+    return _for_inputs(
+        ctx,
         dx.to(ctx.x_dtype) if wants_x and dx is not None else None,
         dw,
         *[None] * 4,
@@ -369,8 +376,6 @@ def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         dgate.to(gate.dtype) if dgate is not None else None,
         db,
         dpost,
-        None,
-        None,
     )
 
 
