@@ -508,7 +508,9 @@ def test_gradients_of_fused_add_keep_their_types() -> None:
     x = normal(4, 64, dtype=torch.bfloat16).requires_grad_()
     residual = normal(4, 64).requires_grad_()
     unrounded = 1 << 8
-    assert not OPS.norm(x, words=unrounded, residual=residual)[2].requires_grad  # rstd has no gradient
+    assert not OPS.norm(x, words=unrounded, residual=residual)[
+        2
+    ].requires_grad  # rstd has no gradient
     y, out = rt.fused_add_rms_norm(x, residual)
     dx, dresidual = torch.autograd.grad((y.float() * out).sum(), (x, residual))
     assert (dx.dtype, dresidual.dtype) == (torch.bfloat16, torch.float32)
@@ -591,7 +593,9 @@ def test_gradients_of_the_operator() -> None:
     x, weight, residual, bias, post = leaves
     dy = normal(4, 64)
     options = {"bias": bias, "post_norm_weight": post}
-    own = torch.autograd.grad(rt.fused_add_rms_norm(x, residual, weight, 1e-6, **options)[0], leaves, dy)
+    own = torch.autograd.grad(
+        rt.fused_add_rms_norm(x, residual, weight, 1e-6, **options)[0], leaves, dy
+    )
     y = OPS.norm(x, weight, 1e-6, residual=residual, bias=bias, post_norm_weight=post)[0]
     for one, two in zip(own, torch.autograd.grad(y, leaves, dy), strict=True):
         assert_bits(one, two)
@@ -603,7 +607,9 @@ def test_gradients_in_place_are_refused() -> None:
         operands[wanted] = operands[wanted].requires_grad_() * 1
         before = [operand.detach().clone() for operand in operands]
         for call in (rt.fused_add_rms_norm_,):
-            with pytest.raises(RuntimeError, match=r"fused_add_rms_norm_\(\) have no gradients: call "):
+            with pytest.raises(
+                RuntimeError, match=r"fused_add_rms_norm_\(\) have no gradients: call "
+            ):
                 call(*operands)
         for operand, value in zip(operands, before, strict=True):
             assert_bits(operand, value)
@@ -791,7 +797,8 @@ def test_module_is_pytorchs() -> None:
     assert rt.RMSNorm(64, elementwise_affine=False).weight is None
     assert repr(rt.RMSNorm(64, 1e-6)) == repr(torch.nn.RMSNorm(64, 1e-6))
     text = repr(rt.RMSNorm(64, rounding="inverse", weight_offset=1.0))
-    assert text.endswith("elementwise_affine=True, rounding=inverse, weight_offset=1.0)")
+    assert text.endswith("elementwise_affine=True, rounding='inverse', weight_offset=1.0)")
+    assert repr(eval(text, {"RMSNorm": rt.RMSNorm})) == text
 
 
 def test_module_options() -> None:
@@ -925,7 +932,10 @@ def test_missing_operators(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert f"ImportError: rmsnorm was built without its operators for PyTorch, and {path} is" in result.stderr
+    assert (
+        f"ImportError: rmsnorm was built without its operators for PyTorch, and {path} is"
+        in result.stderr
+    )
 
 
 def test_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

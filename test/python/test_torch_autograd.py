@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rmsnorm.torch under autograd: second and forward-mode derivatives, inference mode, versions of tensors,
-and operands at the ends of their range."""
+"""rmsnorm.torch under autograd: derivatives of every order, inference mode, and versions of tensors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +29,7 @@ def silu(z: Tensor) -> Tensor:
     return z * torch.sigmoid(z)
 
 
-#: A call of each function, and its formula, both of x, a second tensor of x's shape, and two vectors.
+#: A call of each function, and its formula, both of x, a tensor of its shape, and two vectors.
 CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "rms_norm": (
         lambda x, r, w, v: rt.rms_norm(x, w, bias=v),
@@ -38,9 +37,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ),
     "offset": (
         lambda x, r, w, v: rt.rms_norm(x, w, weight_offset=1.0, divisor=32.0),
-        lambda x, r, w, v: (
-            x / (x.square().sum(-1, keepdim=True) / 32 + EPS).sqrt() * (1 + w)
-        ),
+        lambda x, r, w, v: x / (x.square().sum(-1, keepdim=True) / 32 + EPS).sqrt() * (1 + w),
     ),
     "outside": (
         lambda x, r, w, v: rt.rms_norm(x, w, 0.5, eps_placement="outside"),

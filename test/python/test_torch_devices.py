@@ -64,14 +64,18 @@ def tensors_of(name: str, device: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name, operand", PAIRS)
 @pytest.mark.parametrize("device, other", [("cpu", "meta"), ("meta", "cpu")])
 @pytest.mark.parametrize("grad", [False, True])
-def test_operands_on_two_devices(name: str, operand: str, device: str, other: str, grad: bool) -> None:
+def test_operands_on_two_devices(
+    name: str, operand: str, device: str, other: str, grad: bool
+) -> None:
     function, operands = FUNCTIONS[name]
     tensors = tensors_of(name, device)
     tensors[operand] = tensors_of(name, other)[operand]
     before = {key: t.clone() for key, t in tensors.items() if t.device.type == "cpu"}
     if grad and name in ("rms_norm", "fused_add_rms_norm", "gated", "qk"):
         tensors = {key: t.requires_grad_() for key, t in tensors.items()}
-    with pytest.raises(RuntimeError, match=r"^[\w\[\]]+: (it is on|the tensor must be on)") as error:
+    with pytest.raises(
+        RuntimeError, match=r"^[\w\[\]]+: (it is on|the tensor must be on)"
+    ) as error:
         function(**tensors)
     if operand not in ("x", "q"):  # if x is elsewhere, the others seem to be
         assert str(error.value).startswith((operand, "xs[", "weight"))
@@ -126,7 +130,12 @@ def test_operands_that_are_no_tensors(name: str, operand: str) -> None:
     for wrong in (np.ones(SHAPES[operand], "float32"), [1.0] * 8, 3, "x"):
         with pytest.raises(TypeError, match=f"^{given} is of type .*; it must be a torch.Tensor"):
             function(**tensors | {operand: wrong})
-    if operand in ("x", "q", "k") and name != "forward, int8" or operand == "gate" and name == "gated":
+    if (
+        operand in ("x", "q", "k")
+        and name != "forward, int8"
+        or operand == "gate"
+        and name == "gated"
+    ):
         with pytest.raises(TypeError, match=f"^{given} is of type builtins.NoneType"):
             function(**tensors | {operand: None})
 

@@ -64,7 +64,9 @@ def check_shards(mesh: DeviceMesh, name: str, compiled: bool) -> None:
 def check_uneven_rows(mesh: DeviceMesh) -> None:
     torch.manual_seed(1)
     x, w = torch.randn(5, 32), torch.randn(32)
-    y = rt.rms_norm(distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(w, mesh, [Replicate()]))
+    y = rt.rms_norm(
+        distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(w, mesh, [Replicate()])
+    )
     assert bits_agree(y, rt.rms_norm(x, w))
     assert y.shape == x.shape
 
@@ -126,9 +128,13 @@ def check_in_place(mesh: DeviceMesh) -> None:
 
 def check_tensors_beside_shards(mesh: DeviceMesh) -> None:
     x = distribute_tensor(torch.ones(4, 32), mesh, [Shard(0)])
-    with pytest.raises(RuntimeError, match="^weight: it is a torch.Tensor, and another operand is a DT"):
+    with pytest.raises(
+        RuntimeError, match="^weight: it is a torch.Tensor, and another operand is a DT"
+    ):
         rt.rms_norm(x, torch.ones(32))
-    with pytest.raises(RuntimeError, match="^x: it is a torch.Tensor, and another operand is a DTensor"):
+    with pytest.raises(
+        RuntimeError, match="^x: it is a torch.Tensor, and another operand is a DTensor"
+    ):
         rt.rms_norm(torch.ones(4, 32), distribute_tensor(torch.ones(32), mesh, [Replicate()]))
 
 
@@ -172,7 +178,9 @@ CHECKS: dict[str, Callable[[DeviceMesh], None]] = {
 for _name in CALLS:
     for _compiled in (False, True) if _name in ("fused_add_rms_norm", "module") else (False,):
         _word = "compiled" if _compiled else "eager"
-        CHECKS[f"shards, {_name}, {_word}"] = lambda mesh, n=_name, c=_compiled: check_shards(mesh, n, c)
+        CHECKS[f"shards, {_name}, {_word}"] = lambda mesh, n=_name, c=_compiled: check_shards(
+            mesh, n, c
+        )
         CHECKS[f"gradients, {_name}, {_word}"] = lambda mesh, n=_name, c=_compiled: check_gradients(
             mesh, n, c
         )

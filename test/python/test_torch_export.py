@@ -3,7 +3,6 @@
 
 import copy
 import io
-import os
 import pickle
 import subprocess
 import sys
@@ -85,7 +84,9 @@ def test_tensor_subclasses_with_overrides() -> None:
 
     class Counted(Tensor):
         @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func)
             return super().__torch_function__(func, types, args, kwargs or {})
 
@@ -134,7 +135,9 @@ def test_nested_tensors_are_refused() -> None:
     rows = [torch.randn(2, 16), torch.randn(3, 16)]
     nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
     for x in (nested, nested.requires_grad_()):
-        with pytest.raises(RuntimeError, match=r"^rmsnorm takes no nested tensors; call it on x.values"):
+        with pytest.raises(
+            RuntimeError, match=r"^rmsnorm takes no nested tensors; call it on x.values"
+        ):
             rt.rms_norm(x, torch.ones(16))
         with pytest.raises(RuntimeError, match="^rmsnorm takes no nested tensors"):
             rt.fused_add_rms_norm(x, x)
@@ -236,5 +239,3 @@ def test_quantized() -> None:
         error = (values * scale[:, None] - y).abs()
         assert (error <= scale[:, None] * 0.51).all()
     assert rt.quantized(x).residual_out is None
-
-

@@ -35,14 +35,15 @@ An option that is a word has the words of the library:
     gate_rounding       "unrounded"      y = cast_y(m * act(gate)): Kimi-Linear
                         "rounded"        y = cast_y(cast_x(m) * act(gate)): Qwen3-Next
 
-First gradients come from the library's backward function. They pass through the unrounded values, so
-that all rounding orders have the same. Second gradients and forward-mode derivatives come from the
-formula in PyTorch's own operations. torch.compile takes every function without a graph break.
+First gradients come from the library's backward function. They pass through the unrounded values,
+so that all rounding orders have the same. Second gradients and forward-mode derivatives come from
+the formula in PyTorch's own operations. torch.compile takes every function without a graph break.
 Automatic mixed precision changes no type, as with torch.nn.functional.rms_norm on the CPU.
 
-Errors: an operand that is no tensor raises TypeError, a tensor that the library refuses RuntimeError
-with the library's text, and an unknown word ValueError; each names the argument. `import rmsnorm.torch` raises ImportError where PyTorch is older
-than 2.10, or where the operators are missing.
+Errors: an operand that is no tensor raises TypeError, a tensor that the library refuses
+RuntimeError with the library's text, and an unknown word ValueError; each names the argument.
+`import rmsnorm.torch` raises ImportError where PyTorch is older than 2.10, or where the operators
+are missing.
 """
 
 import torch

@@ -160,7 +160,9 @@ def backward(
 ) -> list[Tensor]:
     """Returns what the operator `backward` returns: the wanted ones of dx, dw and db."""
     operands = (x, weight, bias)
-    leaves = [t for t, is_wanted in zip(operands, wanted, strict=True) if is_wanted and t is not None]
+    leaves = [
+        t for t, is_wanted in zip(operands, wanted, strict=True) if is_wanted and t is not None
+    ]
 
     def forward(*leaves: Tensor) -> Tensor:
         rest = iter(leaves)

@@ -543,13 +543,18 @@ def quantized(
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
     asymmetric: bool = False,
-    **options: Any,
+    eps_placement: EpsPlacement = "inside",
+    rounding: Rounding = "after_weight",
+    residual_rounding: ResidualRounding = "rounded",
+    weight_offset: float = 0.0,
+    divisor: float | None = None,
+    factor: float = 1.0,
 ) -> Quantized:
     """Returns the norm in int8, with a scale for each row.
 
     The norm is that of rms_norm(), or of fused_add_rms_norm() with a residual. x and residual are
     [..., d]; the weights and bias are [d] or absent. asymmetric=True adds a zero point to each row.
-    Other options are those of forward(). There are no gradients.
+    The other options are those of fused_add_rms_norm(). There are no gradients.
     """
     check_tensors(("x",), x=x, residual=residual)
     q = torch.empty(x.shape, dtype=torch.int8, device=x.device)
@@ -569,7 +574,12 @@ def quantized(
         q=q,
         scale=scale,
         zero=zero,
-        **options,
+        eps_placement=eps_placement,
+        rounding=rounding,
+        residual_rounding=residual_rounding,
+        weight_offset=weight_offset,
+        divisor=divisor,
+        factor=factor,
     )
     return Quantized(q, scale, zero, residual_out)
 

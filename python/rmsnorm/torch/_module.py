@@ -84,7 +84,7 @@ class RMSNorm(torch.nn.RMSNorm):
         """Returns the arguments, for the text of a model."""
         text = super().extra_repr()
         if self.rounding != "after_weight":
-            text += f", rounding={self.rounding}"
+            text += f", rounding={self.rounding!r}"
         if self.weight_offset != 0:
             text += f", weight_offset={self.weight_offset}"
         return text

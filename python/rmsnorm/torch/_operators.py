@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators torch.ops.rmsnorm.*, which python/torch/operators.cc registers, with what PyTorch needs
-to differentiate, map and compile them.
+"""The operators torch.ops.rmsnorm.*, with their gradients, shapes and rules for vmap.
+
+python/torch/operators.cc registers them:
 
     norm      returns [y], or [y, residual_out] with a residual; has gradients
     backward  the gradients of a norm of rows by x, weight and bias
@@ -9,7 +10,8 @@ to differentiate, map and compile them.
     rms_norm  the y of `norm` without other operands; has no gradients
 
 `norm`, `backward` and `forward` exist twice. PyTorch takes some microseconds for a call that goes
-through autograd's part in Python, so `norm_no_grad`, `backward_no_grad` and `forward_no_grad` skip it.
+through autograd's part in Python, so `norm_no_grad`, `backward_no_grad` and `forward_no_grad` skip
+it.
 """
 
 import functools
@@ -38,7 +40,8 @@ __all__ = [
     "write",
 ]
 
-torch.ops.load_library(path_of_operators("rmsnorm_torch", "PyTorch"))  # type: ignore[no-untyped-call]
+_PATH = path_of_operators("rmsnorm_torch", "PyTorch")
+torch.ops.load_library(_PATH)  # type: ignore[no-untyped-call]
 
 _OPS = torch.ops.rmsnorm
 _LIBRARY: Any = torch.library.Library("rmsnorm", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -69,7 +72,7 @@ def names_of(operator: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in operator._schema.arguments)
 
 
-# -------------------------------------------------------------- shapes, without memory to compute in
+# --------------------------------------------------------- shapes, without memory to compute in
 
 
 _WORDS_OF = {DTYPES: "float32, float16 or bfloat16", (torch.int8,): "int8"}
@@ -224,7 +227,9 @@ class Operator:
                 *(
                     value
                     if not isinstance(value, Tensor) or place in self.columns
-                    else value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+                    else value.expand(size, *value.shape)
+                    if dim is None
+                    else value.movedim(dim, 0)
                     for place, (value, dim) in enumerate(zip(inputs, in_dims, strict=True))
                 )
             )
@@ -432,8 +437,8 @@ def _refuse_gradients(keys: Any, *inputs: Any) -> None:
 
     if requires_grad(*inputs) or forward_ad._current_level >= 0:
         raise RuntimeError(
-            "rmsnorm.torch.forward() and fused_add_rms_norm_() have no gradients: call rms_norm() or "
-            "fused_add_rms_norm(), or call in torch.no_grad() or torch.inference_mode()"
+            "rmsnorm.torch.forward() and fused_add_rms_norm_() have no gradients: call rms_norm() "
+            "or fused_add_rms_norm(), or call in torch.no_grad() or torch.inference_mode()"
         )
     with torch._C._AutoDispatchBelowAutograd():
         FORWARD.redispatch(keys & torch._C._after_autograd_keyset, *inputs)
@@ -463,8 +468,8 @@ def _map_forward(info: Any, in_dims: Any, *inputs: Any) -> tuple[None, None]:
         if place < len(inputs)
     ):
         raise RuntimeError(
-            "vmap: an input of rmsnorm.torch.forward() is mapped, and an output is not, so that it has "
-            "no place for all results"
+            "vmap: an input of rmsnorm.torch.forward() is mapped, and an output is not, so that it "
+            "has no place for all results"
         )
     for each in _each(info.batch_size, in_dims, inputs):
         FORWARD(*each)

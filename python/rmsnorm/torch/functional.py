@@ -24,8 +24,8 @@ def rms_norm(
     """Returns the norm of `input` over its last dimensions, which are normalized_shape.
 
     weight has the shape normalized_shape, or is absent. Without eps it is the epsilon of float32.
-    The result has the shape and the type of `input`. rounding, weight_offset and gradients are as in
-    rmsnorm.torch.rms_norm(). Another shape of `input` or weight raises RuntimeError.
+    The result has the shape and the type of `input`. rounding, weight_offset and gradients are as
+    in rmsnorm.torch.rms_norm(). Another shape of `input` or weight raises RuntimeError.
     """
     _functions.check_tensors(("input",), input=input, weight=weight)
     shape = tuple(normalized_shape)
