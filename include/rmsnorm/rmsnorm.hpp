@@ -635,9 +635,9 @@ class RmsNorm {
 
 /// One of the calls of forward_all(), by a module or, where that is null, by `options`.
 struct Call {
-  const RmsNorm* module = nullptr;  ///< the module, or null
-  ForwardOperands operands{};       ///< as in forward()
-  Options options{};                ///< without a module
+  const RmsNorm* module{};     ///< the module, or null
+  ForwardOperands operands{};  ///< as in forward()
+  Options options{};           ///< without a module
 };
 
 /// Several norms in one parallel region; see rmsnorm_forward_all(). Up to 16 calls need no memory
