@@ -50,6 +50,10 @@
 #ifndef RMSNORM_RMSNORM_H_
 #define RMSNORM_RMSNORM_H_
 
+#if defined(__cplusplus) && __cplusplus < 201103L && !defined(_MSVC_LANG)
+#error "rmsnorm.h needs C99, or C++11 or later: compile with -std=c++11 or later"
+#endif
+
 #include <rmsnorm/version.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -8,6 +8,10 @@
 #ifndef RMSNORM_RMSNORM_HPP_
 #define RMSNORM_RMSNORM_HPP_
 
+#if __cplusplus < 201703L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 201703L)
+#error "rmsnorm.hpp needs C++17 or later: compile with -std=c++17 (Visual C++: /std:c++17)"
+#endif
+
 #include <rmsnorm/rmsnorm.h>
 
 #include <cstddef>
@@ -650,6 +654,7 @@ inline void forward_all(const Call* calls, std::size_t count, const Context& con
   constexpr std::size_t kFew = 16;
   Parts few_parts[kFew];
   rmsnorm_call few_calls[kFew];
+  few_calls[0] = {};  // gcc warns where it sees no call written, as with a count of 0
   std::vector<Parts> many_parts(count > kFew ? count : 0);
   std::vector<rmsnorm_call> many_calls(count > kFew ? count : 0);
   Parts* const parts = count > kFew ? many_parts.data() : few_parts;

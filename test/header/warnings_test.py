@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compilers CC and CXX do not warn about a program that calls every function of the headers, at any
+level of optimization, and an older C++ is refused in words. RMSNORM_INCLUDE names the folders of
+headers."""
+
+import os
+import re
+import shlex
+import subprocess
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+INCLUDE = os.environ["RMSNORM_INCLUDE"].split(":")
+STRICT = "-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror".split()
+LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
+
+
+def compile_with(compiler, *options, text=None):
+    source = ("-x", "c++", "-") if text else ()
+    return subprocess.run(
+        (*shlex.split(os.environ[compiler]), *options, *(f"-I{folder}" for folder in INCLUDE), *source),
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+
+
+class Warnings(unittest.TestCase):
+    def check(self, compiler, standard, file):
+        for level in LEVELS:
+            with self.subTest(file, level=level):
+                output = ("-S", "-o", os.devnull)
+                path = os.path.join(HERE, file)
+                done = compile_with(compiler, *STRICT, "-std=" + standard, level, *output, path)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_c(self):
+        self.check("CC", "c99", "every_function.c")
+
+    def test_cpp(self):
+        self.check("CXX", "c++17", "every_function.cc")
+
+    def test_every_function_is_called(self):
+        """Looks at the functions that the headers declare in C."""
+        with open(os.path.join(INCLUDE[0], "rmsnorm", "rmsnorm.h"), encoding="utf-8") as file:
+            header = file.read()
+        declared = set(re.findall(r"^RMSNORM_API [^;(]*?(\w+)\(", header, re.M))
+        declared |= set(re.findall(r"^static inline [^;(]*?(\w+)\(", header, re.M))
+        self.assertGreater(len(declared), 30)
+        with open(os.path.join(HERE, "every_function.c"), encoding="utf-8") as file:
+            called = set(re.findall(r"(\w+)\(", file.read()))
+        self.assertEqual(declared - called, set())
+
+
+class Standard(unittest.TestCase):
+    """The first error of a program in an older C++ says which C++ the header needs."""
+
+    def first_error(self, standard, header):
+        text = f"#include <rmsnorm/{header}>\n"
+        done = compile_with("CXX", "-std=" + standard, "-fsyntax-only", text=text)
+        errors = re.findall(r"error: (.*)", done.stderr)
+        self.assertEqual(bool(errors), done.returncode != 0, done.stderr)
+        return errors[0] if errors else ""
+
+    def test_older_standards(self):
+        for standard, header, needed in (
+            ("c++11", "rmsnorm.hpp", "C++17"),
+            ("c++14", "rmsnorm.hpp", "C++17"),
+            ("c++17", "rmsnorm.hpp", None),
+            ("c++98", "rmsnorm.h", "C++11"),
+            ("c++11", "rmsnorm.h", None),
+        ):
+            with self.subTest(header, standard=standard):
+                error = self.first_error(standard, header)
+                if needed:
+                    self.assertRegex(error, f"{re.escape(header)} needs .*{re.escape(needed)}")
+                else:
+                    self.assertEqual(error, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
