@@ -66,6 +66,12 @@ class Installed(unittest.TestCase):
     def test_the_command_needs(self):
         self.assertEqual(self.needed(COMMAND), set(os.environ["RMSNORM_COMMAND_NEEDS"].split()))
 
+    @unittest.skipUnless(COMMAND, "no command")
+    def test_the_command_starts(self):
+        """It finds the library without LD_LIBRARY_PATH, in a prefix that was moved."""
+        printed = succeed(self.path(COMMAND), "--version", LD_LIBRARY_PATH="")
+        self.assertIn(os.environ["RMSNORM_VERSION"], printed)
+
     @unittest.skipUnless(SHARED, "no shared library")
     def test_symbols(self):
         """The library has the same symbols as the recorded interface."""
