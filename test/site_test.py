@@ -2,7 +2,8 @@
 """Makes the site, and checks that its pages show what their sources say: `site_test.py DOXYGEN DOXYFILE`.
 
 Doxygen misreads some Markdown without a warning, and then prints tags, commands or Markdown as text.
-So each page must have the title and the words of its source, and no page may show markup."""
+So each page must have the title and the words of its source, no page may show markup, and every link
+within the site must lead somewhere."""
 
 import difflib
 import glob
@@ -27,12 +28,16 @@ class Page(html.parser.HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.title, self.text, self.prose, self.around = "", "", "", []
+        self.links, self.anchors = [], set()
         with open(path, encoding="utf-8") as file:
             self.feed(file.read())
 
     def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.links += filter(None, map(attributes.get, ("href", "src")))
+        self.anchors |= {attributes.get("id"), attributes.get("name")}
         if tag not in WITHOUT_END:
-            self.around.append((tag, set((dict(attrs).get("class") or "").split())))
+            self.around.append((tag, set((attributes.get("class") or "").split())))
 
     def handle_endtag(self, tag):
         while self.around and self.around.pop()[0] != tag:
@@ -73,6 +78,15 @@ def check(site):
         for shown in MARKUP.finditer(page.prose):
             around = page.prose[max(0, shown.start() - 40) : shown.end() + 40]
             faults.append(f"{path} shows markup: {around!r}")
+        for link in page.links:
+            address, _, anchor = link.partition("#")
+            target = os.path.join(site, address) if address else path
+            if re.match(r"[a-z]+:", link):
+                continue
+            if not os.path.exists(target):
+                faults.append(f"{path} has a link to {address}, which is no page")
+            elif anchor and anchor not in pages[target].anchors:
+                faults.append(f"{path} has a link to {link}, where nothing has that name")
     titled = {page.title.strip(): page for page in pages.values()}
     for source in sorted(glob.glob(os.path.join(DOC, "*.md"))):
         title, words = read_source(source)
