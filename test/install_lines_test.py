@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the shell lines of the sections "Install it", word for word, as a new user would: in an empty
+home, from a repository of these sources. The comment behind the last line is how its output ends."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from installed import HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, ROOT, succeed
+from page_programs import programs
+
+FRAME = os.path.join(ROOT, "test", "page_frame.cc.in")
+
+
+def lines_to_install(page):
+    with open(os.path.join(ROOT, page), encoding="utf-8") as file:
+        section = file.read().split("\n## Install it\n")[1].split("\n## ")[0]
+    return "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.M | re.S))
+
+
+class InstallLines(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.repository = os.path.join(directory.name, "repository")
+        self.home = os.path.join(directory.name, "home")
+        os.mkdir(self.home)
+        # `build*` and hidden files are no part of a repository that a user clones.
+        shutil.copytree(ROOT, self.repository, ignore=shutil.ignore_patterns(".*", "build*"))
+        git = ("git", "-C", self.repository, "-c", "user.name=test", "-c", "user.email=test")
+        for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "test"]):
+            succeed(*git, *command)
+
+    def follow(self, page):
+        """Returns the output of a page's lines, with the README's first program as app.cc."""
+        readme = os.path.join(ROOT, "README.md")
+        with open(os.path.join(self.home, "app.cc"), "w", encoding="utf-8") as file:
+            file.write(programs(readme, FRAME)["readme_1.cc"])
+        # The kernels for newer CPUs take minutes, and are for other tests.
+        variables = {
+            "CMAKE_PREFIX_PATH": HIGHWAY_PREFIX,
+            "CXXFLAGS": "-DHWY_COMPILE_ONLY_STATIC",
+            "HOME": self.home,
+            "PKG_CONFIG_PATH": HIGHWAY_PKG_CONFIG,
+            "RMSNORM_REPOSITORY": self.repository,
+        }
+        environment = {**os.environ, **variables}
+        for name in ("CC", "CXX", "LD_LIBRARY_PATH"):  # Meson's, and those of the build around
+            environment.pop(name, None)
+        lines = lines_to_install(page)
+        done = subprocess.run(
+            ("bash", "-e", "-c", lines),
+            **{"cwd": self.home, "env": environment, "text": True, "check": False},
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+        )
+        self.assertEqual(done.returncode, 0, done.stdout)
+        expected = re.search(r"  # (.*)\n\Z", lines)[1]
+        self.assertEqual(done.stdout.split()[-len(expected.split()) :], expected.split())
+
+    def test_readme(self):
+        self.follow("README.md")
+
+    def test_building(self):
+        self.follow("doc/building.md")
+
+
+if __name__ == "__main__":
+    unittest.main()
