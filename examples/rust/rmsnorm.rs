@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C interface from Rust: plain structs and extern functions, without a crate.
-//
-//     rustc --edition 2021 rmsnorm.rs -L native=DIRECTORY_OF_LIBRMSNORM -l rmsnorm
+// The C interface from Rust: plain structs and extern functions, without a crate. The end of
+// doc/other_languages.md shows how to compile this.
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_void};
@@ -98,7 +97,7 @@ struct Module {
     _private: [u8; 0],
 }
 
-extern "C" {
+unsafe extern "C" {
     fn rmsnorm_error_message() -> *const c_char;
     fn rmsnorm_default_options() -> Options;
     fn rmsnorm_norm(
