@@ -102,7 +102,7 @@ TEST(Bench, FiguresAreThoseOfTheOperation) {
                     {"norm_call", 2}, {"sum_squares", 1},   {"scale", 2},
                     {"latent", 2},    {"q_and_k", 2, 3072}, {"post_norm", 4},
                     {"post_add", 3},  {"gate_after", 3},    {"gate_before", 3, 1024},
-                    {"int8", 2.5},    {"int8_alone", 1.5},  {"layernorm", 2}};
+                    {"int8", 2.5},    {"int8_alone", 1.5}};
   for (const auto& [operation, tensors, d] : operations) {
     SCOPED_TRACE(operation);
     const TemporaryDirectory directory;
@@ -200,7 +200,12 @@ TEST(Bench, RefusesWrongUseInOneLine) {
       {{"--frobnicate"}, "'--frobnicate'"},
       {{"frobnicate"}, "'frobnicate'"},
       {{"--benchmark_frobnicate=1"}, "'--benchmark_frobnicate=1'"},
-      {{"--operations", "frobnicate"}, "'frobnicate'"},
+      {{"--operations", "frobnicate"}, "--operations: 'frobnicate' is not norm, "},
+      {{"--operations", "norm,post_nrom"}, "'post_nrom' is not "},
+      {{"--operations", "norm,post_nrom"}, "; did you mean post_norm?"},
+      {{"--operations", "norm,layernorm"}, "the library has no LayerNorm; --peer"},
+      {{"--shpaes", "1x64"}, "did you mean --shapes?"},
+      {{"--types", "fp16"}, "did you mean f16?"},
       {{"--operations", "latent"}, "2112"},
       {{"--operations", "q_and_k"}, "3072"},
       {{"--operations", "gate_before", "--shapes", "4x100"}, "512"},
@@ -216,7 +221,8 @@ TEST(Bench, RefusesWrongUseInOneLine) {
       {{"--types", "f64"}, "'f64'"},
       {{"--threads", "0"}, "'0'"},
       {{"--threads", "two"}, "'two'"},
-      {{"--targets", "frobnicate"}, "'frobnicate'"},
+      {{"--targets", "frobnicate"}, "--targets: 'frobnicate'"},
+      {{"--targets", "all,refrence"}, "did you mean reference?"},
   };
   for (const auto& [arguments, problem] : wrong) {
     std::vector<std::string> all = {"bench"};

@@ -26,16 +26,20 @@ TEST(Command, HelpNamesTheCommands) {
   for (const char* help : {"--help", "-h"}) {
     const Outcome outcome = RunCommand({help});
     ExpectSuccess(outcome);
-    for (const char* command : {"info", "check", "apply", "backward"}) {
+    for (const char* command : {"info", "check", "apply", "backward", "help"}) {
       EXPECT_NE(outcome.out.find(command), std::string::npos) << outcome.out;
     }
   }
 }
 
-TEST(Command, HelpOfInfo) {
-  const Outcome outcome = RunCommand({"info", "--help"});
-  ExpectSuccess(outcome);
-  EXPECT_NE(outcome.out.find("info"), std::string::npos);
+TEST(Command, HelpIsACommandToo) {
+  EXPECT_EQ(RunCommand({"help"}).out, RunCommand({"--help"}).out);
+  for (const char* command : {"info", "check", "apply", "backward", "help"}) {
+    const Outcome outcome = RunCommand({"help", command});
+    ExpectSuccess(outcome);
+    EXPECT_NE(outcome.out.find(std::string("rmsnorm ") + command), std::string::npos);
+    EXPECT_EQ(outcome.out, RunCommand({command, "--help"}).out);
+  }
 }
 
 struct WrongUse {
@@ -46,7 +50,7 @@ struct WrongUse {
 // file_commands_test.cc covers the commands on files.
 TEST(Command, RefusesWrongUseInOneLine) {
   const WrongUse cases[] = {
-      {{}, "subcommand"},
+      {{}, "a command is missing; see rmsnorm --help"},
       {{"frobnicate"}, "'frobnicate'"},
       {{"--frobnicate"}, "'--frobnicate'"},
       {{"two\nlines"}, "'two\\nlines'"},
@@ -55,6 +59,20 @@ TEST(Command, RefusesWrongUseInOneLine) {
       {{"info", "more"}, "more"},
       {{"info", "--more"}, "--more"},
       {{"info", "info"}, "info"},
+      {{"aplpy"}, "unknown command 'aplpy'; did you mean apply?"},
+      {{"backwards"}, "did you mean backward?"},
+      {{"--chekc"}, "unknown option '--chekc'; did you mean check?"},
+      {{"--verison"}, "did you mean --version?"},
+      {{"--eps", "1", "apply"},
+       "'--eps' of rmsnorm; it belongs to rmsnorm apply or rmsnorm backward"},
+      {{"info", "--hlep"}, "did you mean --help?"},
+      {{"check", "--tagret", "reference"}, "did you mean --target?"},
+      {{"check", "--target", "refrence"}, "--target: 'refrence' is none of this build's targets"},
+      {{"check", "--target", "refrence"}, "; did you mean reference?"},
+      {{"help", "aply"}, "'aply' is not "},
+      {{"help", "aply"}, "; did you mean apply?"},
+      {{"help", "apply", "info"}, "'info'"},
+      {{std::string(100000, 'a')}, "unknown command 'aaa"},
   };
   for (const WrongUse& wrong : cases) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
@@ -113,22 +131,50 @@ TEST(Info, AgreesWithTheLibrary) {
   }
 }
 
+// Where a target cannot run, info says so and shows the rest.
 TEST(Info, ShowsTheTargetThatTheEnvironmentNames) {
+  std::vector<std::string> names = {"PDP11", "AVX2", "AVX512", "NEON", "two\nlines\x1b[2J"};
   for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
-    const std::string name = rmsnorm_target_name(i);
-    const Outcome outcome = RunCommand({"info"}, {{"RMSNORM_TARGET", Lower(name)}});
+    names.push_back(Lower(rmsnorm_target_name(i)));
+  }
+  const std::string usual = RunCommand({"info"}).out;
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    const Outcome outcome = RunCommand({"info"}, {{"RMSNORM_TARGET", name}});
+    ExpectSuccess(outcome);
     const char* exact;
+    std::string expected;
     if (rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_OK) {
-      ExpectSuccess(outcome);
-      EXPECT_EQ(Line(outcome.out, "active target"), name);
+      expected = exact;
     } else {
-      ExpectUserError(outcome, Lower(name));  // quotes the user's spelling
+      expected = Line(outcome.out, "active target");
+      EXPECT_EQ(expected.rfind("none; RMSNORM_TARGET: ", 0), 0u) << expected;
+      EXPECT_NE(expected.find(name.substr(0, 3)), std::string::npos) << expected;
+      EXPECT_EQ(expected.find('\x1b'), std::string::npos) << expected;
     }
+    std::string all = usual;
+    const std::string line = "active target: ";
+    all.replace(all.find(line), line.size() + Line(usual, "active target").size(), line + expected);
+    EXPECT_EQ(outcome.out, all);
   }
 }
 
-TEST(Info, RefusesAnUnknownTarget) {
-  ExpectUserError(RunCommand({"info"}, {{"RMSNORM_TARGET", "PDP11"}}), "PDP11");
+// What computes nothing by default's target does not ask for it.
+TEST(Command, ABadTargetInTheEnvironmentStopsOnlyWhatNeedsIt) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"--help"},
+      {"--version"},
+      {"help"},
+      {"help", "apply"},
+      {"apply", "--help"},
+      {"complete", "apply", "--target", ""},
+      {"check", "--target", "reference", "--case", "forward,x=f32,y=f32,rows=1,d=4"}};
+  for (const std::vector<std::string>& command : commands) {
+    SCOPED_TRACE(command.front());
+    const Outcome outcome = RunCommand(command, {{"RMSNORM_TARGET", "PDP11"}});
+    ExpectSuccess(outcome);
+    EXPECT_EQ(outcome.out, RunCommand(command).out);
+  }
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "../lib/options.h"
 #include "run_command.h"
 #include "slow_float.h"
 #include "tensor_files.h"
@@ -190,7 +191,14 @@ class FileCommandTest : public DirectoryTest {
       }
     }
     const auto before = Contents();
-    ExpectUserError(Run(line.words, prepare, environment), problem);
+    const Outcome outcome = Run(line.words, prepare, environment);
+    ExpectUserError(outcome, problem);
+    EXPECT_EQ(outcome.err.find("options:"), std::string::npos) << outcome.err;
+    for (const internal::OptionRule& rule : internal::kOptionRules) {
+      const std::string name = rule.name;
+      if (name.find('_') == std::string::npos) continue;
+      EXPECT_EQ(outcome.err.find(name), std::string::npos) << "the library's name: " << outcome.err;
+    }
     EXPECT_TRUE(Contents() == before);
   }
 

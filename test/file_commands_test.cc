@@ -282,7 +282,7 @@ TEST_F(FileCommands, NoRowsOfAnyLength) {
                 " --residual-output sum.safetensors");
     ExpectRight("apply --input st." + x + " --output y.npy");
     ExpectRefused("apply --input " + x + " --output y.npy --weight f32[1]",
-                  "--weight: shape [1], but the rows of x need [" + length + "]");
+                  "--weight: shape [1], but the rows of --input need [" + length + "]");
     const std::string backward = "backward --input " + x + " --grad " + x + " --rstd f32[2,0]";
     ExpectRight(backward + " --grad-input g.safetensors");
     if (d == size_t{1} << 40) continue;  // the system may have memory for this one
@@ -328,7 +328,7 @@ TEST_F(FileCommands, BroadcastAmongManyDimensions) {
     ExpectSuccess(Run(Read("apply --output y.npy --input f32" + few).words));
     EXPECT_TRUE(actual == data()) << many;
   }
-  ExpectRefused(x + "2,1,2,1,2,1,2,1,1,2]", "9 dimensions");
+  ExpectRefused(x + "2,1,2,1,2,1,2,1,1,2]", "--input: 9 dimensions");
 }
 
 // x takes several chunks, divided along any of its dimensions. Chunks share rows of the weight or
@@ -470,40 +470,43 @@ TEST_F(FileCommands, RefusesWhatDoesNotFit) {
       "backward --input bf16[3,100] --grad f32[3,100] --grad-input dx.npy --grad-weight dw.npy ";
   for (const std::string flag : {"--weight", "--bias", "--post-norm-weight"}) {
     for (const auto& [shape, problem] : std::vector<std::pair<std::string, std::string>>{
-             {"2", "[2], but the rows of x need [3]"},
-             {"4", "[4], but the rows of x need [3]"},
-             {"1", "[1], but the rows of x need [3]"},
-             {"2,1", "[2, 1], but the rows of x need [3]"},
-             {"3,3", "[3, 3] does not broadcast to [2, 3], the shape of x"},
-             {"0,3", "[0, 3] does not broadcast to [2, 3], the shape of x"},
-             {"1,1,3", "[1, 1, 3] does not broadcast to [2, 3], the shape of x"},
-             {"1,2,3", "[1, 2, 3] does not broadcast to [2, 3], the shape of x"},
-             {"0", "[0], but the rows of x need [3]"},
-             {"", "[], but the rows of x need [3]"}}) {
+             {"2", "[2], but the rows of --input need [3]"},
+             {"4", "[4], but the rows of --input need [3]"},
+             {"1", "[1], but the rows of --input need [3]"},
+             {"2,1", "[2, 1], but the rows of --input need [3]"},
+             {"3,3", "[3, 3] does not broadcast to [2, 3], the shape of --input"},
+             {"0,3", "[0, 3] does not broadcast to [2, 3], the shape of --input"},
+             {"1,1,3", "[1, 1, 3] does not broadcast to [2, 3], the shape of --input"},
+             {"1,2,3", "[1, 2, 3] does not broadcast to [2, 3], the shape of --input"},
+             {"0", "[0], but the rows of --input need [3]"},
+             {"", "[], but the rows of --input need [3]"}}) {
       ExpectRefused(apply + flag + " f32[" + shape + "]", flag + ": shape " + problem);
     }
     if (flag == "--post-norm-weight") continue;  // a post-norm weight has no gradient
     ExpectRefused(backward + "--grad-bias db.npy " + flag + " f32[99]",
-                  flag + ": shape [99], but the rows of x need [100]");
-    ExpectRefused(backward + "--grad-bias db.npy " + flag + " f32[1,1,100]",
-                  flag + ": shape [1, 1, 100] does not broadcast to [3, 100], the shape of x");
+                  flag + ": shape [99], but the rows of --input need [100]");
+    ExpectRefused(
+        backward + "--grad-bias db.npy " + flag + " f32[1,1,100]",
+        flag + ": shape [1, 1, 100] does not broadcast to [3, 100], the shape of --input");
   }
   ExpectRefused("apply --input f32[2,0,3] --output y.npy --weight f32[2,3]",
-                "--weight: shape [2, 3] does not broadcast to [2, 0, 3], the shape of x");
+                "--weight: shape [2, 3] does not broadcast to [2, 0, 3], the shape of --input");
   for (const std::string shape :
        {"[3, 2]", "[2, 2]", "[1, 3]", "[3]", "[6]", "[1, 2, 3]", "[]", "[0, 3]"}) {
     std::string word = shape;
     word.erase(std::remove(word.begin(), word.end(), ' '), word.end());
     ExpectRefused(apply + "--residual f32" + word,
-                  "--residual: shape " + shape + ", but x has [2, 3]");
-    ExpectRefused(apply + "--gate f32" + word, "--gate: shape " + shape + ", but x has [2, 3]");
+                  "--residual: shape " + shape + ", but --input has [2, 3]");
+    ExpectRefused(apply + "--gate f32" + word,
+                  "--gate: shape " + shape + ", but --input has [2, 3]");
     ExpectRefused("backward --grad-input dx.npy --input f32[2,3] --grad f32" + word,
-                  "--grad: shape " + shape + ", but x has [2, 3]");
+                  "--grad: shape " + shape + ", but --input has [2, 3]");
   }
   for (const std::string shape : {"2", "1,3", "", "3,100", "3,1,1"}) {
-    ExpectRefused(backward + "--rstd f32[" + shape + "]", ", but the rows of x need [3] or [3, 1]");
+    ExpectRefused(backward + "--rstd f32[" + shape + "]",
+                  ", but the rows of --input need [3] or [3, 1]");
   }
-  ExpectRefused(backward + "--rstd f16[3]", "--rstd: f16, but rstd is f32");
+  ExpectRefused(backward + "--rstd f16[3]", "--rstd: f16; it must be f32");
   ExpectRefused("apply --input f32[] --output y.npy", "--input: a tensor without dimensions");
   ExpectRefused("apply --input f32[3,0] --output y.npy",
                 "--input: shape [3, 0] has rows of no elements");
@@ -604,30 +607,43 @@ TEST_F(FileCommands, RefusesWrongUse) {
            {apply + "--bias", "--bias"},
            {apply + "--input z.npy", "--input"},
            {apply + "z.npy", "z.npy"},
-           {apply + "--frobnicate", "--frobnicate"},
+           {apply + "--frobnicate", "unknown option '--frobnicate'; see rmsnorm apply --help"},
+           // A misspelt option comes before what follows from it.
+           {"apply --inptu f32[2,3] --output y.npy", "'--inptu'; did you mean --input?"},
+           {apply + "--residual-output sum.npy --residul f32[2,3]", "did you mean --residual?"},
+           {apply + "--esp 1", "unknown option '--esp'; did you mean --eps?"},
+           {apply + "--epsilon=1", "'--epsilon=1'; did you mean --eps?"},
+           {apply + "-eps 1", "did you mean --eps?"},
+           {apply + "eps 1", "unexpected argument 'eps'; did you mean --eps?"},
+           {apply + "--Eps_Placement floor", "did you mean --eps-placement?"},
+           {apply + "--eps-placement flor",
+            "'flor' is not inside, outside or floor; did you mean floor?"},
+           {apply + "--rounding before-weight", "did you mean before_weight?"},
+           {apply + "--grad f32[2,3]", "'--grad' of rmsnorm apply; it belongs to rmsnorm backward"},
            {apply + "--residual-output sum.npy", "--residual-output requires --residual"},
            {apply + "--residual-rounding unrounded", "--residual-rounding requires --residual"},
-           {apply + "--residual f32[2,3] --residual-rounding none", "--residual-rounding: none"},
-           {apply + "--rounding up", "--rounding: up"},
-           {apply + "--dtype f64", "--dtype: f64"},
+           {apply + "--residual f32[2,3] --residual-rounding none",
+            "--residual-rounding: 'none' is not "},
+           {apply + "--rounding up", "--rounding: 'up' is not "},
+           {apply + "--dtype f64", "--dtype: 'f64' is not "},
            {apply + "--eps 1e-5 --eps 1e-6", "--eps"},
-           {apply + "--weight-offset 1", "weight_offset is 1, but there is no weight"},
-           {apply + "--bias f32[3] --weight-offset 1", "there is no weight"},
+           {apply + "--weight-offset 1", "--weight-offset is 1, but there is no --weight"},
+           {apply + "--bias f32[3] --weight-offset 1", "there is no --weight"},
            {apply + "--weight f32[3] --weight-offset one",
             "--weight-offset: 'one' is not a finite 32-bit number"},
-           {backward + "--weight-offset 1", "weight_offset is 1, but there is no weight"},
+           {backward + "--weight-offset 1", "--weight-offset is 1, but there is no --weight"},
            {apply + "--factor 0", "--factor: 0 is zero"},
            {apply + "--factor nan", "--factor: 'nan' is not a finite 32-bit number"},
            {apply + "--activation sigmoid", "--activation requires --gate"},
            {apply + "--gate-placement before", "--gate-placement requires --gate"},
            {apply + "--gate-rounding rounded", "--gate-rounding requires --gate"},
-           {gate + "--activation relu", "--activation: relu"},
-           {gate + "--gate-placement beside", "--gate-placement: beside"},
-           {gate + "--gate-rounding y", "--gate-rounding: y"},
+           {gate + "--activation relu", "--activation: 'relu' is not "},
+           {gate + "--gate-placement beside", "--gate-placement: 'beside' is not "},
+           {gate + "--gate-rounding y", "--gate-rounding: 'y' is not "},
            {gate + "--gate-placement before --residual f32[2,3]",
-            "gate: before the norm it excludes a residual"},
+            "--gate: before the norm it excludes a --residual"},
            {gate + "--gate-placement before --gate-rounding rounded",
-            "gate_rounding is rounded; it needs a gate after the norm"},
+            "--gate-rounding is rounded; it needs a --gate after the norm"},
            {add + "--gate f32[2,3]", "--gate requires --output"},
            {add + "--weight f32[3]", "--weight requires --output"},
            {add + "--bias f32[3]", "--bias requires --output"},
@@ -641,25 +657,28 @@ TEST_F(FileCommands, RefusesWrongUse) {
            {apply + "--groups 2", "--input: shape [2, 3] has no rows of 2 groups"},
            {apply + "--groups 6", "--input: shape [2, 3] has no rows of 6 groups"},
            {apply + "--groups 3 --weight f32[2]",
-            "--weight: shape [2], but the rows of x need [1]"},
+            "--weight: shape [2], but the rows of --input need [1]"},
            {apply + "--groups 3 --weight f32[5,3]",
-            "--weight: shape [5, 3] does not broadcast to [2, 3, 1], the shape of x in groups"},
-           {apply + "--groups 3 --gate f32[2,3,1]", "--gate: shape [2, 3, 1], but x has [2, 3]"},
+            "--weight: shape [5, 3] does not broadcast to [2, 3, 1], the shape of --input in "
+            "groups"},
+           {apply + "--groups 3 --gate f32[2,3,1]",
+            "--gate: shape [2, 3, 1], but --input has [2, 3]"},
            {apply + "--quantize int8", "y.npy: a .npy file holds one tensor"},
            {apply + "--quantize int8 --quantized-only", "y.npy: a .npy file holds one tensor"},
-           {apply + "--quantize int4", "--quantize: int4"},
+           {apply + "--quantize int4", "--quantize: 'int4' is not "},
            {apply + "--quantized-only", "--quantized-only requires --quantize"},
            {quantise + " --quantized-only --dtype f32", "--dtype excludes --quantized-only"},
            {quantise + ":y --quantized-only", "--quantized-only there is no tensor 'y'"},
            {quantise + ":scale", "two tensors cannot be called 'scale'"},
            {quantise + " --residual f32[2,3] --residual-output y.safetensors:q",
             "two tensors cannot be called 'q'"},
-           {backward + "--factor 2", "--factor"},
+           {backward + "--factor 2", "--factor' of rmsnorm backward; it belongs to rmsnorm apply"},
            {backward + "--gate f32[2,3]", "--gate"},
            {backward + "--groups 3", "--groups"},
            {backward + "--grad-weight-dtype f32", "--grad-weight-dtype requires --grad-weight"},
            {backward + "--grad-bias-dtype f32", "--grad-bias-dtype requires --grad-bias"},
-           {backward + "--grad-weight w.npy --grad-weight-dtype f64", "--grad-weight-dtype: f64"},
+           {backward + "--grad-weight w.npy --grad-weight-dtype f64",
+            "--grad-weight-dtype: 'f64' is not "},
            {backward + "--bias f32[3]", "--bias requires --grad-bias"},
            {backward + "--rounding after_weight", "--rounding"},
            {backward + "--residual f32[2,3]", "--residual"}}) {
@@ -675,9 +694,11 @@ TEST_F(FileCommands, RefusesWrongUse) {
              {"--eps 1e60", "--eps: '1e60' is not a finite 32-bit number"},
              {"--eps 1e-60", "--eps: 1e-60 is too small"},
              {"--eps -1", "--eps: -1 is negative"},
-             {"--eps-placement beside", "--eps-placement: beside"},
-             {"--divisor 0", "--divisor: 0 is not positive"},
-             {"--divisor -2", "--divisor: -2 is not positive"},
+             {"--eps-placement beside", "--eps-placement: 'beside' is not "},
+             {"--divisor 0", "--divisor: 0 is not from 2^-126 to 2^126"},
+             {"--divisor -2", "--divisor: -2 is not from 2^-126 to 2^126"},
+             {"--divisor 1e-40", "--divisor: 1e-40 is not from 2^-126 to 2^126"},
+             {"--divisor 1e38", "--divisor: 1e38 is not from 2^-126 to 2^126"},
              {"--divisor nan", "--divisor: 'nan' is not a finite 32-bit number"},
              {"--threads -1", "--threads"},
              {"--threads two", "--threads"},

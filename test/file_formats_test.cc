@@ -231,6 +231,88 @@ TEST_F(FileFormats, RefusesMalformedNpy) {
   }
 }
 
+#ifndef _WIN32
+
+// The last part of a message, run by a shell, makes a file that the command takes.
+TEST_F(FileFormats, SaysHowToConvert) {
+  // Debian's NumPy is for Debian's Python, which need not be the first in PATH.
+  const std::string path = "PATH=/usr/bin:$PATH ";
+  if (std::system((path + "python3 -c 'import numpy' 2> /dev/null").c_str()) != 0) {
+    GTEST_SKIP() << "no NumPy";
+  }
+  const auto convert = [&, this](const std::string& input) {
+    const Outcome outcome = Run({"apply", "--input", input, "--output", "y.npy"});
+    ExpectUserError(outcome, "not supported");
+    const std::string before = "convert it: ";
+    const size_t line = outcome.err.find(before);
+    if (line == std::string::npos) return ADD_FAILURE() << outcome.err, StoredTensor();
+    const std::string shell = outcome.err.substr(line + before.size());
+    const std::string out = "x.f" + std::string(shell.find("f16.npy") == shell.npos ? "32" : "16");
+    std::filesystem::remove(File(out + ".npy"));
+    const std::string command = "cd '" + File(".") + "' && " + path + shell;
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    return Applied(shell.find("it'") == shell.npos ? out + ".npy" : "it's " + out + ".npy");
+  };
+  // The elements of a 2 x 3 tensor with these six values, each in `size` bytes.
+  const auto bytes = [](auto example, bool is_big, bool is_fortran = false) {
+    std::string data;
+    for (const int value :
+         {1, is_fortran ? 4 : 2, is_fortran ? 2 : 3, is_fortran ? 5 : 4, is_fortran ? 3 : 5, 6}) {
+      std::vector<decltype(example)> element = {static_cast<decltype(example)>(value)};
+      std::string one = InFileOrder(Bytes(element), sizeof example);
+      if (is_big) std::reverse(one.begin(), one.end());
+      data += one;
+    }
+    return data;
+  };
+  const std::string f16 = InFileOrder(
+      Bytes<uint16_t>({0x3C00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600}), sizeof(uint16_t));
+  std::string big_f16 = f16;
+  for (size_t i = 0; i < f16.size(); i += 2) std::swap(big_f16[i], big_f16[i + 1]);
+  const std::string fortran_f16 = InFileOrder(
+      Bytes<uint16_t>({0x3C00, 0x4400, 0x4000, 0x4500, 0x4200, 0x4600}), sizeof(uint16_t));
+  const std::string bf16 = InFileOrder(
+      Bytes<uint16_t>({0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0}), sizeof(uint16_t));
+  const auto header = [](const std::string& descr, bool is_fortran = false) {
+    return "{'descr': '" + descr + "', 'fortran_order': " + (is_fortran ? "True" : "False") +
+           ", 'shape': (2, 3), }";
+  };
+  Make("f32.npy", Npy(header("<f4"), bytes(1.0f, false)));
+  Make("f16.npy", Npy(header("<f2"), f16));
+  const StoredTensor from_f32 = Applied("f32.npy");
+  const StoredTensor from_f16 = Applied("f16.npy");
+  const auto expect = [](const StoredTensor& actual, const StoredTensor& expected) {
+    EXPECT_EQ(actual.dtype, expected.dtype);
+    EXPECT_EQ(actual.shape, expected.shape);
+    EXPECT_EQ(actual.data, expected.data);
+  };
+  for (const auto& [npy, expected] : std::vector<std::pair<std::string, StoredTensor>>{
+           {Npy(header("<f8"), bytes(1.0, false)), from_f32},
+           {Npy(header(">f8"), bytes(1.0, true)), from_f32},
+           {Npy(header(">f4"), bytes(1.0f, true)), from_f32},
+           {Npy(header(">f2"), big_f16), from_f16},
+           {Npy(header("<f4", true), bytes(1.0f, false, true)), from_f32},
+           {Npy(header(">f8", true), bytes(1.0, true, true)), from_f32},
+           {Npy(header("<f2", true), fortran_f16), from_f16},
+           {Npy(header("<i8"), bytes(int64_t{1}, false)), from_f32},
+           {Npy(header("|u1"), bytes(uint8_t{1}, false)), from_f32},
+           {Npy(header("|V2"), bf16), from_f32}}) {
+    SCOPED_TRACE(npy.substr(10, 60));
+    Make("x.npy", npy);
+    expect(convert("x.npy"), expected);
+  }
+  Make("it's x.npy", Npy(header("<f8"), bytes(1.0, false)));
+  expect(convert("it's x.npy"), from_f32);
+  Make("x.safetensors",
+       Safetensors("{" + Entry("a", "U8", "[1]", 0, 1) + "," + Entry("b", "F64", "[2,3]", 1, 49) +
+                       "," + Entry("c c", "I16", "[2,3]", 49, 61) + "}",
+                   "1" + bytes(1.0, false) + bytes(int16_t{1}, false)));
+  expect(convert("x.safetensors:b"), from_f32);
+  expect(convert("x.safetensors:c c"), from_f32);
+}
+
+#endif
+
 // AddressSanitizer and an emulator need more memory than the command.
 #if !defined(_WIN32) && !defined(RMSNORM_ADDRESS_SANITIZER)
 

@@ -77,6 +77,15 @@ TEST(Peer, HasAColumn) {
   EXPECT_EQ(lines[6], "silent: it does not say why");
 }
 
+TEST(Peer, TheLibrarysFiguresBesideALayerNormAreOfItsNorm) {
+  const Outcome outcome =
+      BenchWith({PlainFile()}, {"--types", "f32,bf16", "--operations", "norm,layernorm"});
+  ExpectSuccess(outcome);
+  const std::vector<std::string> lines = Lines(outcome.out);
+  ASSERT_EQ(lines.size(), 7u) << outcome.out;
+  EXPECT_EQ(lines[6], "layernorm: the library has none, and its figures are of norm");
+}
+
 TEST(Peer, HasItsTimesInJson) {
   const TemporaryDirectory directory;
   const std::string file = directory.File("bench.json");

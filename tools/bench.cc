@@ -12,7 +12,9 @@
 #include "command.h"
 #include "cpu.h"
 #include "targets.h"
+#include "tensor.h"
 #include "user_error.h"
+#include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -33,19 +35,15 @@ struct BenchOptions {
   std::string older;                 // path of a library
 };
 
-std::string OperationNames() {
-  std::string names;
-  for (const bench::Operation& operation : bench::kOperations) {
-    names += (names.empty() ? "" : ", ") + std::string(operation.name);
-  }
+std::vector<std::string> OperationNames() {
+  std::vector<std::string> names;
+  for (const bench::Operation& operation : bench::kOperations) names.emplace_back(operation.name);
   return names;
 }
 
 const bench::Operation& FindOperation(const std::string& name) {
-  for (const bench::Operation& operation : bench::kOperations) {
-    if (operation.name == name) return operation;
-  }
-  throw UserError("--operations: '" + name + "' is none of " + OperationNames());
+  return *std::find_if(std::begin(bench::kOperations), std::end(bench::kOperations),
+                       [&name](const auto& operation) { return name == operation.name; });
 }
 
 // The number if the whole text is a positive number, else 0.
@@ -74,13 +72,6 @@ Shape ParseShape(const std::string& text) {
   return shape;
 }
 
-Dtype ParseType(const std::string& text) {
-  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
-    if (text == rmsnorm_dtype_name(static_cast<rmsnorm_dtype>(dtype))) return dtype;
-  }
-  throw UserError("--types: '" + text + "' is none of f32, bf16, f16");
-}
-
 int ParseThreads(const std::string& text) {
   if (text == "all") return rmsnorm_max_threads();
   constexpr size_t kMaxThreads = 4096;
@@ -95,8 +86,8 @@ int ParseThreads(const std::string& text) {
 }
 
 std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
-  if (names == std::vector<std::string>{"all"}) return SupportedTargets();
-  if (!names.empty()) return FindTargets(names);
+  if (std::find(names.begin(), names.end(), "all") != names.end()) return SupportedTargets();
+  if (!names.empty()) return names;
   const char* active;
   check(rmsnorm_find_target(nullptr, &active));
   return {active};
@@ -109,13 +100,16 @@ std::vector<Cell> Cells(const BenchOptions& options) {
   const std::vector<std::string> targets = ChooseTargets(options.targets);
   for (const std::string& operation_name : options.operations) {
     const bench::Operation& operation = FindOperation(operation_name);
+    if (operation.code == RMSNORM_PEER_LAYERNORM && options.peers.empty()) {
+      throw UserError("--operations: the library has no LayerNorm; --peer adds one that has");
+    }
     for (const std::string& shape_text : options.shapes) {
       const Shape shape = ParseShape(shape_text);
       if (shape.d % operation.row != 0) continue;
       for (const std::string& type : options.types) {
         for (const std::string& threads : options.threads) {
           for (const std::string& target : targets) {
-            const Cell cell = {&operation, ParseType(type),       shape.rows,
+            const Cell cell = {&operation, kDtypes.at(type),      shape.rows,
                                shape.d,    ParseThreads(threads), target};
             if (names.insert(cell.name()).second) cells.push_back(cell);
           }
@@ -156,24 +150,21 @@ bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<
 }
 
 // Passes Google Benchmark its own flags.
-void ParseHarnessFlags(const std::vector<std::string>& flags) {
+void ParseHarnessFlags(const CLI::App& command) {
   static std::vector<std::string> words;  // Google Benchmark keeps pointers to them
   words = {"rmsnorm bench"};
-  words.insert(words.end(), flags.begin(), flags.end());
+  for (const std::string& flag : command.remaining()) words.push_back(flag);
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   int count = static_cast<int>(arguments.size());
   benchmark::Initialize(&count, arguments.data());
-  if (count > 1) {
-    throw UserError("unknown argument '" + std::string(arguments[1]) +
-                    "'; see rmsnorm bench --help");
-  }
+  if (count > 1) throw UserError(UnknownWord(command, arguments[1]));
 }
 
-int RunBench(const BenchOptions& options, const std::vector<std::string>& harness_flags) {
+int RunBench(const BenchOptions& options, const CLI::App& command) {
   const std::vector<Cell> cells = Cells(options);
   const bench::Contenders contenders = MakeContenders(options, cells);
-  ParseHarnessFlags(harness_flags);
+  ParseHarnessFlags(command);
   benchmark::AddCustomContext("rmsnorm", rmsnorm_version());
   benchmark::AddCustomContext("cpu", CpuModel());
   benchmark::AddCustomContext("highway", rmsnorm_highway_version());
@@ -193,15 +184,21 @@ void AddBench(CLI::App& app, int& status) {
       app.add_subcommand("bench", "Time the library beside memcpy and others");
   const auto add_list = [command](const char* name, std::vector<std::string>& list,
                                   const std::string& help, const char* type) {
-    command->add_option(name, list, help)->type_name(type)->delimiter(',')->capture_default_str();
+    return command->add_option(name, list, help)
+        ->type_name(type)
+        ->delimiter(',')
+        ->capture_default_str();
   };
-  add_list("--operations", options->operations, "Any of " + OperationNames(), "NAME,...");
+  add_list("--operations", options->operations, "What to time", "NAME,...")
+      ->check(OneOf(OperationNames()));
   add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
-  add_list("--types", options->types, "Types of x, weight and y", "TYPE,...");
+  add_list("--types", options->types, "Types of x, weight and y", "TYPE,...")
+      ->check(OneOf(kDtypes));
   add_list("--threads", options->threads, "Numbers of threads; all: as many as OpenMP would use",
            "N,...");
   add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
-           "NAME,...");
+           "TARGET,...")
+      ->transform(Target(true));
   command
       ->add_option("--peer", options->peers,
                    "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
@@ -225,14 +222,13 @@ void AddBench(CLI::App& app, int& status) {
       "(d 3072, 6144 or 12288); post_norm is r += norm(x), y = norm(r), and post_add the first "
       "half alone; gate_after is norm(x) * silu(z), and gate_before is norm(x * silu(z)) in groups "
       "of 512; int8 is norm with a quantised output beside y, and int8_alone without y; layernorm "
-      "is the peers' LayerNorm beside the library's norm. Peers do not compute norm_call, "
+      "is the LayerNorm of peers beside the library's norm. Peers do not compute norm_call, "
       "sum_squares and scale.\n"
       "Google Benchmark's flags work, too: --benchmark_out=FILE writes all figures as JSON, with "
       "quartiles, --benchmark_filter=REGEX takes some of the cells, --benchmark_repetitions=N "
       "repeats them.");
   command->allow_extras();
-  command->callback(
-      [options, command, &status] { status = RunBench(*options, command->remaining()); });
+  command->callback([options, command, &status] { status = RunBench(*options, *command); });
 }
 
 }  // namespace rmsnorm::tools

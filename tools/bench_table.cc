@@ -108,15 +108,19 @@ void BenchTable::PrintRun(const Run& run) {
                  WidthOf(other));
   }
   out << "   " << cell.target << std::endl;
+  if (cell.operation->code == RMSNORM_PEER_LAYERNORM) {
+    Note("layernorm: the library has none, and its figures are of norm");
+  }
   std::istringstream problems(run.report_label);
   for (std::string problem; std::getline(problems, problem, ';');) {
     problem.erase(0, problem.find_first_not_of(' '));
     const bool wrong = problem.find(" is wrong: ") != std::string::npos;
-    if (wrong) problem = cell.name() + ": " + problem;
-    if (std::find(notes_.begin(), notes_.end(), problem) == notes_.end()) {
-      notes_.push_back(problem);
-    }
+    Note(wrong ? cell.name() + ": " + problem : problem);
   }
+}
+
+void BenchTable::Note(const std::string& text) {
+  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
 }
 
 void BenchTable::Finalize() {

@@ -27,10 +27,11 @@ class BenchTable : public benchmark::BenchmarkReporter {
 
  private:
   void PrintRun(const Run& run);
+  void Note(const std::string& text);
 
   std::map<std::string, bench::Cell> cells_;  // by the benchmark's name
   std::vector<std::string> others_;           // the contenders except the library
-  std::vector<std::string> notes_;            // without duplicates
+  std::vector<std::string> notes_;            // below the table; without duplicates
   bool found_fault_ = false;
 };
 

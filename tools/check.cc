@@ -15,6 +15,7 @@
 #include "command.h"
 #include "system_file.h"
 #include "targets.h"
+#include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -84,7 +85,7 @@ void CheckAll(const cases::List& list, Checker& checker) {
 
 int RunCheck(const CheckOptions& options) {
   const std::vector<std::string> targets =
-      options.targets.empty() ? SupportedTargets() : FindTargets(options.targets);
+      options.targets.empty() ? SupportedTargets() : options.targets;
   const cases::List list(options.one_case.empty() ? cases::kCheckedCases : "");
   const size_t count = options.one_case.empty() ? list.size() + kRandomCases : 1;
   std::optional<cases::Case> one;
@@ -153,7 +154,8 @@ void AddCheck(CLI::App& app, int& status) {
   command
       ->add_option("--target", options->targets,
                    "Check this target only; may be given more than once")
-      ->type_name("NAME")
+      ->type_name("TARGET")
+      ->transform(Target(false))
       ->expected(1)
       ->take_all();
   command->add_option("--case", options->one_case, "Check this case only, as a failure names it")

@@ -17,6 +17,7 @@ void AddInfo(CLI::App& app, int& status);
 void AddCheck(CLI::App& app, int& status);
 void AddFileCommands(CLI::App& app, int& status);  // apply and backward
 void AddBench(CLI::App& app, int& status);
+void AddHelp(CLI::App& app, int& status);  // after the commands that it describes
 
 }  // namespace rmsnorm::tools
 

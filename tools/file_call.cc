@@ -61,6 +61,33 @@ struct CallTensor {
   throw UserError(std::string(file.flag) + ": " + problem);
 }
 
+// A message of the library for users of a command: flags in place of the names of operands and
+// options.
+std::string InFlags(const FileCommand& command, const std::string& message) {
+  std::map<std::string, std::string> flags;
+  for (int i = 0; i < internal::kOptions; ++i) {
+    const auto option = static_cast<internal::Option>(i);
+    flags[internal::kOptionRules[option].name] = FlagOf(option);
+  }
+  for (const FileOperand& file : command.operands) {
+    if (file.help != nullptr) flags[kOperandRules[file.operand].name] = file.flag;
+  }
+  constexpr char kLettersOfNames[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
+  constexpr std::string_view kOptions = "options: ";
+  std::string text;
+  size_t begin = message.rfind(kOptions, 0) == 0 ? kOptions.size() : 0;
+  while (begin < message.size()) {
+    const size_t after_word = message.find_first_not_of(kLettersOfNames, begin);
+    const std::string word = message.substr(begin, after_word - begin);
+    const auto flag = flags.find(word);
+    text += flag == flags.end() ? word : flag->second;
+    if (after_word == std::string::npos) break;
+    begin = std::min(message.find_first_of(kLettersOfNames, after_word), message.size());
+    text += message.substr(after_word, begin - after_word);
+  }
+  return text;
+}
+
 // The shape of a tensor in groups: a last dimension as long as x's becomes two, the groups and
 // their elements.
 Sizes InGroups(Sizes shape, const TensorInfo& x, size_t groups) {
@@ -78,33 +105,33 @@ Sizes LeadingDimensions(const CallTensor& tensor, const TensorInfo& x, size_t gr
     Refuse(tensor.file, "shape " + ShapeText(tensor.info.shape) + problem);
   };
   if (rule.dtype != 0 && tensor.info.dtype != static_cast<Dtype>(rule.dtype)) {
-    Refuse(tensor.file, DtypeName(tensor.info.dtype) + ", but " + rule.name + " is " +
-                            rmsnorm_dtype_name(rule.dtype));
+    Refuse(tensor.file,
+           DtypeName(tensor.info.dtype) + "; it must be " + rmsnorm_dtype_name(rule.dtype));
   }
   const Sizes x_shape = InGroups(x.shape, x, groups);
   Sizes of_x(x_shape.begin(), x_shape.end() - 1);
   if (rule.shape == Shape::kRows) {
-    if (tensor.info.shape != x.shape) refuse(", but x has " + ShapeText(x.shape));
+    if (tensor.info.shape != x.shape) refuse(", but --input has " + ShapeText(x.shape));
     return of_x;
   }
   if (rule.shape == Shape::kPerRow) {
     Sizes last_is_1 = of_x;
     last_is_1.push_back(1);
     if (tensor.info.shape != of_x && tensor.info.shape != last_is_1) {
-      refuse(", but the rows of x need " + ShapeText(of_x) + " or " + ShapeText(last_is_1));
+      refuse(", but the rows of --input need " + ShapeText(of_x) + " or " + ShapeText(last_is_1));
     }
     return of_x;
   }
   const Sizes shape = InGroups(tensor.info.shape, x, groups);
   if (shape.empty() || shape.back() != x_shape.back()) {
-    refuse(", but the rows of x need " + ShapeText({x_shape.back()}));
+    refuse(", but the rows of --input need " + ShapeText({x_shape.back()}));
   }
   Sizes leading(x_shape.size() - std::min(x_shape.size(), shape.size()), 1);
   leading.insert(leading.end(), shape.begin(), shape.end() - 1);
   bool fits = leading.size() == of_x.size();
   for (size_t i = 0; fits && i < of_x.size(); ++i) fits = leading[i] == 1 || leading[i] == of_x[i];
   if (!fits) {
-    refuse(" does not broadcast to " + ShapeText(x_shape) + ", the shape of x" +
+    refuse(" does not broadcast to " + ShapeText(x_shape) + ", the shape of --input" +
            (groups > 1 ? " in groups" : ""));
   }
   return leading;
@@ -298,7 +325,9 @@ class TensorCall {
       views[operand] = ViewOf(tensor, chunk);
       internal::SetViewIn(operands, operand, &views[operand]);
     }
-    check(command_.call(&operands, &call_.options, &call_.context));
+    if (command_.call(&operands, &call_.options, &call_.context) != RMSNORM_OK) {
+      throw UserError(InFlags(command_, rmsnorm_error_message()));
+    }
     for (const CallTensor& tensor : tensors_) {
       if (tensor.output == nullptr) continue;
       const size_t size = ElementSize(tensor.info.dtype);
@@ -316,6 +345,12 @@ class TensorCall {
 };
 
 }  // namespace
+
+std::string FlagOf(internal::Option option) {
+  std::string flag = std::string("--") + internal::kOptionRules[option].name;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
 
 void Run(const FileCommand& command, const FileCall& call) { TensorCall(command, call).Run(); }
 

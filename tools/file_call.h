@@ -16,6 +16,9 @@ namespace rmsnorm::tools {
 using internal::Operand;
 using internal::Role;
 
+// The flag for an option of the library: "--weight-offset".
+std::string FlagOf(internal::Option option);
+
 // An operand in a file. The library's table of operands gives its role, shape and type, and the
 // operand that it may replace.
 struct FileOperand {
@@ -50,8 +53,8 @@ struct FileCall {
   size_t groups = 1;  // in the last dimension of x; each group is a row
 };
 
-// Throws UserError for mistakes of the user, and Error if the library refuses the call. All outputs
-// are complete on disk before the first one replaces a file.
+// Throws UserError for mistakes of the user, in the words of the command line. All outputs are
+// complete on disk before the first one replaces a file.
 void Run(const FileCommand& command, const FileCall& call);
 
 }  // namespace rmsnorm::tools

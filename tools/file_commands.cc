@@ -17,6 +17,7 @@
 #include "file_call.h"
 #include "tensor_file.h"
 #include "user_error.h"
+#include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -93,11 +94,7 @@ struct OptionFlag {
   bool (*refuses)(float) = [](float) { return false; };
 
   const internal::OptionRule& rule() const { return internal::kOptionRules[option]; }
-  std::string name() const {
-    std::string name = std::string("--") + rule().name;
-    std::replace(name.begin(), name.end(), '_', '-');
-    return name;
-  }
+  std::string name() const { return FlagOf(option); }
 };
 
 const OptionFlag kOptionFlags[] = {
@@ -105,7 +102,8 @@ const OptionFlag kOptionFlags[] = {
      nullptr, "1e-5", "negative", [](float value) { return value < 0; }},
     {internal::kWeightOffset, "Added to the weight: 1 for Gemma", nullptr, "0"},
     {internal::kDivisor, "Divides the sum of squares; default: the row's length", nullptr, "",
-     "not positive", [](float value) { return value <= 0; }},
+     "not from 2^-126 to 2^126",
+     [](float value) { return value == 0 || !internal::IsDivisor(value); }},
     {internal::kFactor,
      "x is multiplied by it, after the post-norm and before the residual is added", nullptr, "1",
      "zero", [](float value) { return value == 0; }},
@@ -135,9 +133,6 @@ const std::map<std::string, std::vector<Operand>> kQuantisations = {
     {"int8", {internal::kQ, internal::kScale}},
     {"int8-asymmetric", {internal::kQ, internal::kScale, internal::kZero}}};
 
-const std::map<std::string, Dtype> kDtypes = {
-    {"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}};
-
 constexpr char kFooter[] =
     "In FILE[:TENSOR] the longest FILE that exists is taken. The tensor's name may be left out "
     "where the file holds one tensor; .npy files have no names.";
@@ -154,15 +149,6 @@ float ParseFloat(const std::string& option, const std::string& text) {
     throw UserError(option + ": " + text + " is too small for a 32-bit number");
   }
   return value;
-}
-
-// "a, b or c"
-std::string AnyOf(const std::vector<std::string>& words) {
-  std::string text = words.front();
-  for (size_t i = 1; i < words.size(); ++i) {
-    text += (i + 1 < words.size() ? ", " : " or ") + words[i];
-  }
-  return text;
 }
 
 // The flags that change which tensors a command writes, and the rows.
@@ -185,7 +171,7 @@ struct Layout {
         verb.add_option("--quantize", layout.quantisation,
                         "The .safetensors file of the output holds it quantised as well: 'q', "
                         "'scale' for each row and, asymmetric, 'zero' for each row")
-            ->check(CLI::IsMember(kQuantisations))
+            ->check(OneOf(kQuantisations))
             ->needs(output);
     verb.add_flag("--quantized-only", layout.is_quantised_only, "The file holds no more than that")
         ->needs(quantise)
@@ -234,7 +220,7 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
         file.dtype_flag, [&dtype](const std::string& word) { dtype = kDtypes.at(word); },
         std::string("The type of ") + file.flag + "; default: that of " + flags.at(file.like) +
             ", or f32")
-        ->check(CLI::IsMember(kDtypes))
+        ->check(OneOf(kDtypes))
         ->needs(verb.get_option(file.flag));
   }
   const bool is_forward = command.call == rmsnorm_forward;
@@ -257,7 +243,7 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
       words.emplace_back(*word);
     }
     CLI::Option* const option = add(flag.name(), set, flag.help);
-    option->check(CLI::IsMember(words));
+    option->check(OneOf(words));
     if (flag.needs != nullptr) option->needs(verb.get_option(flag.needs));
   }
   const auto layout = std::make_shared<Layout>();

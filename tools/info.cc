@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // rmsnorm info: describes the library, the CPU and the target in use.
+#include <rmsnorm/rmsnorm.h>
+
 #include <iostream>
-#include <rmsnorm/rmsnorm.hpp>
 #include <string>
 
 #include "command.h"
 #include "cpu.h"
+#include "targets.h"
+#include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
 
 void Info() {
-  // This comes first, so that a bad RMSNORM_TARGET prints nothing else.
-  const char* active = nullptr;
-  check(rmsnorm_find_target(nullptr, &active));
+  // Info is where a user looks for what is wrong with RMSNORM_TARGET.
+  const char* found;
+  const bool has_target = rmsnorm_find_target(nullptr, &found) == RMSNORM_OK;
+  const std::string active =
+      has_target ? found : OneLine(std::string("none; ") + rmsnorm_error_message());
 
   std::string compiled;
-  std::string supported;
   for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
-    const char* name = rmsnorm_target_name(i);
-    const char* exact_name;
-    compiled += std::string(" ") + name;
-    if (rmsnorm_find_target(name, &exact_name) == RMSNORM_OK) supported += std::string(" ") + name;
+    compiled += std::string(" ") + rmsnorm_target_name(i);
   }
+  std::string supported;
+  for (const std::string& name : SupportedTargets()) supported += " " + name;
   std::cout << "rmsnorm " << rmsnorm_version() << "\n"
             << "CPU: " << CpuModel() << "\n"
             << "caches: " << CpuCaches() << "\n"

@@ -16,6 +16,7 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
+  const std::string& path() const { return path_; }
   // The size when the file was opened.
   size_t size() const { return size_; }
 

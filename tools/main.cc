@@ -3,32 +3,20 @@
 #include <rmsnorm/rmsnorm.h>
 
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 
 #include "command.h"
+#include "complete.h"
 #include "user_error.h"
+#include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
-
-// The middle of a longer message is left out: names in files may be of any length.
-constexpr size_t kMaxMessage = 1000;
-
-// Returns `text` on one line of ASCII: names of files and tensors may hold anything, such as
-// characters that hide or turn around what follows. A JSON string without its quotes does that.
-std::string OneLine(std::string text) {
-  using nlohmann::json;
-  if (text.size() > kMaxMessage) {
-    text.replace(kMaxMessage / 2, text.size() - kMaxMessage, " ... ");
-  }
-  const std::string quoted = json(text).dump(-1, ' ', true, json::error_handler_t::replace);
-  return quoted.substr(1, quoted.size() - 2);
-}
 
 int Fail(const std::string& problem) {
   std::cerr << "rmsnorm: " + OneLine(problem) + "\n";
@@ -39,6 +27,18 @@ int Fail(const std::string& problem) {
 int FailWithoutMemory() {
   std::fputs("rmsnorm: out of memory\n", stderr);
   return kUserError;
+}
+
+// An unknown word comes first, since other errors follow from it: a misspelt --input leaves none.
+std::string ProblemOf(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  const CLI::App& command = commands.empty() ? app : *commands.front();
+  for (const CLI::App* const place : {&app, &command}) {
+    const std::vector<std::string> unknown = place->remaining();
+    if (!unknown.empty() && !place->get_allow_extras()) return UnknownWord(*place, unknown.front());
+  }
+  if (commands.empty()) return "a command is missing; see rmsnorm --help";
+  return error.what();
 }
 
 int Run(int argc, char** argv) {
@@ -53,17 +53,17 @@ int Run(int argc, char** argv) {
 #ifdef RMSNORM_HAVE_BENCH
   AddBench(app, status);
 #endif
+  AddHelp(app, status);
   try {
-    app.parse(argc, argv);
+    if (argc > 1 && std::strcmp(argv[1], "complete") == 0) {
+      Complete(app, {argv + 2, argv + argc});
+    } else {
+      app.parse(argc, argv);
+    }
   } catch (const CLI::Success& help_or_version) {
     status = app.exit(help_or_version);
-  } catch (const CLI::RequiredError& error) {
-    // After an unknown command, "a command is missing" would mislead.
-    const std::vector<std::string> unknown = app.remaining();
-    if (app.get_subcommands().empty() && !unknown.empty()) {
-      return Fail("unknown command or option '" + unknown.front() + "'; see rmsnorm --help");
-    }
-    return Fail(error.what());
+  } catch (const CLI::ParseError& error) {
+    return Fail(ProblemOf(app, error));
   }
   std::cout.flush();
   if (!std::cout) return Fail("cannot write to standard output");

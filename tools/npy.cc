@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "conversion.h"
 #include "little_endian.h"
 #include "user_error.h"
 
@@ -126,10 +127,11 @@ Header ReadHeader(std::string_view text) {
   return header;
 }
 
-Dtype ParseDescr(std::string_view descr) {
+Dtype ParseDescr(const InputFile& file, const std::string& descr) {
   if (descr == "<f4") return Dtype::f32;
   if (descr == "<f2") return Dtype::f16;
-  throw UserError("dtype '" + std::string(descr) + "' is not supported: only '<f4' and '<f2' are");
+  throw UserError("dtype '" + descr + "' is not supported: only '<f4' and '<f2' are" +
+                  NpyConversion(file.path(), descr));
 }
 
 }  // namespace
@@ -153,8 +155,12 @@ Tensor ParseNpy(const InputFile& file) {
 
   const std::string text = next(ReadLittleEndian(next(major == 1 ? 2 : 4)));
   const Header header = ReadHeader(text);
-  if (*header.fortran_order) throw UserError("Fortran order is not supported: only C order is");
-  Tensor tensor{{ParseDescr(*header.descr), *header.shape}, begin};
+  const std::string descr(*header.descr);
+  if (*header.fortran_order) {
+    throw UserError("Fortran order is not supported: only C order is" +
+                    NpyConversion(file.path(), descr));
+  }
+  Tensor tensor{{ParseDescr(file, descr), *header.shape}, begin};
   const size_t expected = ByteSize(tensor.info);
   const size_t held = file.size() - begin;
   if (held != expected) {
@@ -167,7 +173,7 @@ Tensor ParseNpy(const InputFile& file) {
 
 std::string NpyHeader(const TensorInfo& info) {
   if (info.dtype == Dtype::bf16) {
-    throw UserError(".npy has no bf16: write .safetensors, or choose another --dtype");
+    throw UserError(".npy has no bf16: write a .safetensors file, or another type");
   }
   // A Python tuple: "(3,)", "(2, 3)".
   std::string shape;

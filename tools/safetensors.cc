@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "conversion.h"
 #include "little_endian.h"
 #include "user_error.h"
 
@@ -267,8 +268,10 @@ Tensor ParseSafetensors(const InputFile& file, const std::string& name) {
   const Entry& entry = Choose(entries, name);
   const std::optional<Dtype> dtype = FindDtype(entry.dtype);
   if (!dtype || *dtype == Dtype::i8) {
-    FailTensor(entry.name,
-               "dtype '" + entry.dtype + "' is not supported: only F32, F16 and BF16 are");
+    FailTensor(
+        entry.name,
+        "dtype '" + entry.dtype + "' is not supported: only F32, F16 and BF16 are" +
+            SafetensorsConversion(file.path(), entry.dtype, entry.shape, data_begin + entry.begin));
   }
   return {{*dtype, entry.shape}, data_begin + entry.begin};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "targets.h"
 
-#include <rmsnorm/rmsnorm.hpp>
+#include <rmsnorm/rmsnorm.h>
 
 namespace rmsnorm::tools {
 
@@ -12,16 +12,6 @@ std::vector<std::string> SupportedTargets() {
     if (rmsnorm_find_target(rmsnorm_target_name(i), &exact_name) == RMSNORM_OK) {
       targets.emplace_back(exact_name);
     }
-  }
-  return targets;
-}
-
-std::vector<std::string> FindTargets(const std::vector<std::string>& names) {
-  std::vector<std::string> targets;
-  for (const std::string& name : names) {
-    const char* exact_name;
-    check(rmsnorm_find_target(name.c_str(), &exact_name));
-    targets.emplace_back(exact_name);
   }
   return targets;
 }

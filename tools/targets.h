@@ -10,10 +10,6 @@ namespace rmsnorm::tools {
 // The exact names of the targets that this CPU runs, best first, the reference last.
 std::vector<std::string> SupportedTargets();
 
-// The exact names of targets that a user named. Throws rmsnorm::Error if this CPU runs no such
-// target.
-std::vector<std::string> FindTargets(const std::vector<std::string>& names);
-
 }  // namespace rmsnorm::tools
 
 #endif  // RMSNORM_TOOLS_TARGETS_H_

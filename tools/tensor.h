@@ -4,6 +4,7 @@
 #define RMSNORM_TOOLS_TENSOR_H_
 
 #include <cstddef>
+#include <map>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <vector>
@@ -22,6 +23,10 @@ struct Tensor {
 };
 
 size_t ElementSize(Dtype dtype);
+
+// The types that a user can name.
+inline const std::map<std::string, Dtype> kDtypes = {
+    {"f32", Dtype::f32}, {"f16", Dtype::f16}, {"bf16", Dtype::bf16}};
 
 // "f32", "f16" or "bf16".
 std::string DtypeName(Dtype dtype);
