@@ -361,6 +361,20 @@ class Readme(unittest.TestCase):
             for line in filter(None, block.splitlines()):
                 self.assertTrue(any(line + "\n" in text for text in texts.values()), line)
 
+    def test_quotes_errors_of_the_headers(self):
+        """Each #error that the page on troubleshooting shows is in a source of the library."""
+        sources = ""
+        for name in glob.glob(os.path.join(ROOT, "include", "*", "*")) + glob.glob(
+            os.path.join(ROOT, "lib", "*.cc")
+        ):
+            with open(name, encoding="utf-8") as text:
+                sources += text.read()
+        with open(os.path.join(ROOT, "doc", "troubleshooting.md"), encoding="utf-8") as text:
+            quoted = re.findall(r"^ +(#error .*\n)", text.read(), re.M)
+        self.assertTrue(quoted)
+        for line in quoted:
+            self.assertIn(line, sources)
+
 
 if __name__ == "__main__":
     unittest.main()

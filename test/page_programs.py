@@ -6,7 +6,7 @@
 
 A block with a main() is a separate program: PAGE_1.cc, PAGE_2.c and so on. All other C++ blocks
 go into the frame, one after the other, as PAGE_fragments.cc. The comment behind a program's printf()
-is the expected output.
+is the expected output. A comment `// error: ...` below a call says in which words it is refused.
 """
 
 import os
@@ -23,12 +23,23 @@ def blocks(page):
         yield match[1], text.count("\n", 0, match.start(2)) + 1, match[2]
 
 
+def with_refusals(text):
+    """Puts the lines above each `// error: ...` into a check that this error comes."""
+
+    def check(match):
+        message = " ".join(match[2].replace("// ", "").split())
+        return f'refused([&] {{ {match[1]} }}, R"({message})");' + "\n" * match[2].count("\n")
+
+    lines, message = r"((?:^(?!// error: ).+\n)+)", r"^// error: (.*\n(?:^// .*\n)*)"
+    return re.sub(lines + message, check, text, flags=re.M)
+
+
 def programs(page, frame):
     """Returns the programs of a page by file name."""
     stem = os.path.basename(page).rsplit(".", 1)[0].lower()
     found, fragments = {}, []
     for language, line, text in blocks(page):
-        placed = f'#line {line} "{page}"\n{text}'
+        placed = f'#line {line} "{page}"\n{with_refusals(text)}'
         if "int main(" in text:
             found[f"{stem}_{len(found) + 1}.{language.replace('cpp', 'cc')}"] = placed
         elif language == "cpp":
