@@ -97,7 +97,20 @@ def check(site):
         if shown != words:
             difference = list(difflib.unified_diff(words, shown, lineterm=""))[2:]
             faults.append(f"{source}: its page has other words: {' '.join(difference[:40])}")
-    return faults
+    return faults + check_times()
+
+
+def check_times():
+    """Returns the sections of doc/speed.md whose tables lack the revision or the compiler of the library."""
+    with open(os.path.join(DOC, "speed.md"), encoding="utf-8") as file:
+        sections = [section for section in file.read().split("\n## ") if "\n|---" in section]
+    names = (r"revision [0-9a-f]{7}", r"(gcc|clang) \d")
+    return [
+        f"doc/speed.md, {section.splitlines()[0]}: nothing matches {name!r}"
+        for section in sections
+        for name in names
+        if not re.search(name, section)
+    ]
 
 
 def main(doxygen, doxyfile):
