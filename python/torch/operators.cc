@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // RMSNorm as PyTorch operators on the CPU. They use LibTorch's stable ABI alone, so one binary
-// serves PyTorch 2.10 and every later version. python/rmsnorm/torch.py loads it and adds gradients,
-// shapes for torch.compile, and vmap.
+// serves PyTorch 2.10 and every later version. python/rmsnorm/torch/_operators.py loads it and adds
+// gradients, shapes for torch.compile, and vmap.
 //
 // The library reads tensors where they lie, with any strides, if the elements of a row are
 // neighbours. An operator copies an input without such rows. Results are contiguous, like the
@@ -20,6 +20,7 @@
 #include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -37,6 +38,12 @@ int32_t TypeOf(const Tensor& tensor) {
   Require(aoti_torch_get_dtype(tensor.get(), &type), "tell a type");
   return type;
 }
+
+// An operand that is refused.
+struct Refused : std::runtime_error {
+  Refused(const char* name, const std::string& reason)
+      : std::runtime_error(std::string(name) + ": " + reason) {}
+};
 
 // ------------------------------------------------------------------------- tensors as views
 
@@ -79,21 +86,20 @@ rmsnorm::Dtype DtypeOf(const Operand& operand) {
   if (type == aoti_torch_dtype_bfloat16()) return rmsnorm::Dtype::bf16;
   if (type == aoti_torch_dtype_float16()) return rmsnorm::Dtype::f16;
   if (type == aoti_torch_dtype_int8()) return rmsnorm::Dtype::i8;
-  throw std::runtime_error(std::string(operand.name) +
-                           ": the type must be float32, float16 or bfloat16");
+  throw Refused(operand.name, "the type must be float32, float16 or bfloat16");
 }
 
 void CheckDevice(const char* name, const Tensor& tensor) {
   int32_t device = 0;
   Require(aoti_torch_get_device_type(tensor.get(), &device), "tell a device");
   if (device == aoti_torch_device_type_cpu()) return;
-  throw std::runtime_error(std::string(name) + ": the tensor must be on the CPU");
+  throw Refused(name, "the tensor must be on the CPU");
 }
 
 void CheckX(const char* name, const Tensor& x) {
   CheckDevice(name, x);
   if (x.dim() > 0) return;
-  throw std::runtime_error(std::string(name) + ": 0 dimensions; it must have at least one");
+  throw Refused(name, "0 dimensions; it must have at least one");
 }
 
 std::string ShapeText(const Tensor& tensor) {
@@ -111,8 +117,8 @@ void CheckShape(const Operand& operand, const Tensor& x) {
     is_equal = operand.tensor->size(dim) == x.size(dim);
   }
   if (!is_equal) {
-    throw std::runtime_error(std::string(operand.name) + ": the shape " +
-                             ShapeText(*operand.tensor) + ", but x has " + ShapeText(x));
+    throw Refused(operand.name,
+                  "the shape " + ShapeText(*operand.tensor) + ", but x has " + ShapeText(x));
   }
 }
 
@@ -168,13 +174,13 @@ void SetViews(const Operands& operands) {
     CheckDevice(operand.name, *operand.tensor);
     CheckShape(operand, x);
     if (operand.is_per_row || HasRows(*operand.tensor)) continue;
-    throw std::runtime_error(std::string(operand.name) + ": the last dimension is not contiguous");
+    throw Refused(operand.name, "the last dimension is not contiguous");
   }
   Layout layout;
   if (!Merge(operands, layout)) {
-    throw std::runtime_error("x: " + std::to_string(x.dim()) + " dimensions, of which more than " +
-                             std::to_string(RMSNORM_MAX_DIMS) +
-                             " remain where neighbours with even strides count as one");
+    throw Refused("x", std::to_string(x.dim()) + " dimensions, of which more than " +
+                           std::to_string(RMSNORM_MAX_DIMS) +
+                           " remain where neighbours with even strides count as one");
   }
   const size_t first = layout.first;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -195,9 +201,8 @@ rmsnorm::View Vector(const char* name, const OptionalTensor& vector, const Tenso
   const Operand operand{name, &*vector};
   CheckDevice(name, *vector);
   if (vector->dim() != 1 || vector->size(0) != x.size(-1)) {
-    throw std::runtime_error(std::string(name) + ": the shape " + ShapeText(*vector) +
-                             "; it must be (" + std::to_string(x.size(-1)) + ",), as x has " +
-                             ShapeText(x));
+    throw Refused(name, "the shape " + ShapeText(*vector) + "; it must be (" +
+                            std::to_string(x.size(-1)) + ",), as x has " + ShapeText(x));
   }
   return {vector->data_ptr(), DtypeOf(operand), {vector->size(0)}};
 }
@@ -316,27 +321,46 @@ const Tensor* PointerTo(const OptionalTensor& tensor) { return tensor ? &*tensor
 // nothing. The gradient of an empty weight is empty, too.
 bool HasNoColumns(const Tensor& x) { return x.dim() > 0 && x.size(-1) == 0; }
 
-// Calls rmsnorm_forward() with the names of the operators' arguments.
-void Forward(const Tensor& x, const OptionalTensor& residual, const OptionalTensor& gate,
-             const OptionalTensor& weight, const OptionalTensor& bias,
-             const OptionalTensor& post_norm_weight, const Tensor* residual_out, const Tensor* y,
-             const Tensor* q, const Tensor* rstd, const Tensor* scale, const Tensor* zero,
-             const Numbers& numbers) {
-  rmsnorm::ForwardOperands operands;
+// The inputs of a norm.
+struct Inputs {
+  Tensor x;
+  OptionalTensor weight, residual, gate, bias, post_norm_weight;
+
+  void MakeReadable() {
+    x = Readable(x);
+    for (OptionalTensor* input : {&weight, &residual, &gate, &bias, &post_norm_weight}) {
+      *input = Readable(*input);
+    }
+  }
+};
+
+// The outputs of a call. Null is an absent one.
+struct Outputs {
+  const Tensor *y = nullptr, *residual_out = nullptr, *q = nullptr, *rstd = nullptr,
+               *scale = nullptr, *zero = nullptr;
+};
+
+void SetOperands(const Inputs& inputs, const Outputs& outputs, rmsnorm::ForwardOperands& operands) {
+  const Tensor& x = inputs.x;
   Operands rows("x", x, operands.x);
-  rows.Add("residual", PointerTo(residual), operands.residual);
-  rows.Add("gate", PointerTo(gate), operands.gate);
-  rows.Add("residual_out", residual_out, operands.residual_out);
-  rows.Add("y", y, operands.y);
-  rows.Add("q", q, operands.q);
-  rows.Add("rstd", rstd, operands.rstd, true);
-  rows.Add("scale", scale, operands.scale, true);
-  rows.Add("zero", zero, operands.zero, true);
+  rows.Add("residual", PointerTo(inputs.residual), operands.residual);
+  rows.Add("gate", PointerTo(inputs.gate), operands.gate);
+  rows.Add("residual_out", outputs.residual_out, operands.residual_out);
+  rows.Add("y", outputs.y, operands.y);
+  rows.Add("q", outputs.q, operands.q);
+  rows.Add("rstd", outputs.rstd, operands.rstd, true);
+  rows.Add("scale", outputs.scale, operands.scale, true);
+  rows.Add("zero", outputs.zero, operands.zero, true);
   SetViews(rows);
-  operands.weight = Vector("weight", weight, x);
-  operands.bias = Vector("bias", bias, x);
-  operands.post_norm_weight = Vector("post_norm_weight", post_norm_weight, x);
-  if (HasNoColumns(x)) return;
+  operands.weight = Vector("weight", inputs.weight, x);
+  operands.bias = Vector("bias", inputs.bias, x);
+  operands.post_norm_weight = Vector("post_norm_weight", inputs.post_norm_weight, x);
+}
+
+void Forward(const Inputs& inputs, const Outputs& outputs, const Numbers& numbers) {
+  rmsnorm::ForwardOperands operands;
+  SetOperands(inputs, outputs, operands);
+  if (HasNoColumns(inputs.x)) return;
   CallContext context;
   rmsnorm::forward(operands, MakeOptions(numbers), context.Make());
   context.Check();
@@ -350,18 +374,26 @@ std::vector<Tensor> Norm(Tensor x, OptionalTensor weight, double eps, int64_t wo
                          OptionalTensor post_norm_weight, double divisor, double factor) {
   const Numbers numbers{eps, words, weight_offset, divisor, factor};
   CheckX("x", x);
-  x = Readable(x);
-  std::vector<Tensor> outputs;
-  outputs.reserve(3);
-  outputs.push_back(NewTensor(x, TypeOr(x, dtype)));
-  const bool keeps_rstd =
-      residual && MakeOptions(numbers).residual_rounding == rmsnorm::ResidualRounding::unrounded;
-  if (residual) outputs.push_back(NewTensor(x, TypeOf(*residual)));
-  if (keeps_rstd) outputs.push_back(NewTensor(x, x.dim() - 1, aoti_torch_dtype_float32()));
-  Forward(x, Readable(residual), Readable(gate), Readable(weight), Readable(bias),
-          Readable(post_norm_weight), residual ? &outputs[1] : nullptr, outputs.data(), nullptr,
-          keeps_rstd ? &outputs[2] : nullptr, nullptr, nullptr, numbers);
-  return outputs;
+  Inputs inputs{std::move(x),    std::move(weight), std::move(residual),
+                std::move(gate), std::move(bias),   std::move(post_norm_weight)};
+  inputs.MakeReadable();
+  std::vector<Tensor> results;
+  results.reserve(3);
+  Outputs outputs;
+  const auto add = [&](int64_t ndim, int32_t type) {
+    results.push_back(NewTensor(inputs.x, ndim, type));
+    return &results.back();
+  };
+  const int64_t ndim = inputs.x.dim();
+  outputs.y = add(ndim, TypeOr(inputs.x, dtype));
+  if (inputs.residual) {
+    outputs.residual_out = add(ndim, TypeOf(*inputs.residual));
+    if (MakeOptions(numbers).residual_rounding == rmsnorm::ResidualRounding::unrounded) {
+      outputs.rstd = add(ndim - 1, aoti_torch_dtype_float32());
+    }
+  }
+  Forward(inputs, outputs, numbers);
+  return results;
 }
 
 // Returns y where there is no other operand: a list of one tensor would take a tenth of the time of
@@ -371,8 +403,9 @@ Tensor RmsNorm(Tensor x, OptionalTensor weight, double eps, int64_t words, doubl
   CheckX("x", x);
   x = Readable(x);
   Tensor y = NewTensor(x, TypeOr(x, dtype));
-  Forward(x, {}, {}, Readable(weight), {}, {}, nullptr, &y, nullptr, nullptr, nullptr, nullptr,
-          {eps, words, weight_offset});
+  Outputs outputs;
+  outputs.y = &y;
+  Forward({x, Readable(weight), {}, {}, {}, {}}, outputs, {eps, words, weight_offset});
   return y;
 }
 
@@ -389,9 +422,11 @@ void WriteForward(Tensor x, OptionalTensor weight, double eps, int64_t words, do
   };
   if (!is_replaced(x, y)) x = Readable(x);
   if (residual && !is_replaced(*residual, residual_out)) residual = Readable(residual);
-  Forward(x, residual, Readable(gate), Readable(weight), Readable(bias), Readable(post_norm_weight),
-          PointerTo(residual_out), PointerTo(y), PointerTo(q), PointerTo(rstd), PointerTo(scale),
-          PointerTo(zero), {eps, words, weight_offset, divisor, factor});
+  Forward(
+      {x, Readable(weight), residual, Readable(gate), Readable(bias), Readable(post_norm_weight)},
+      {PointerTo(y), PointerTo(residual_out), PointerTo(q), PointerTo(rstd), PointerTo(scale),
+       PointerTo(zero)},
+      {eps, words, weight_offset, divisor, factor});
 }
 
 // Computes the gradients of x, of the weight and of the bias, and returns the wanted ones in this
@@ -404,8 +439,8 @@ std::vector<Tensor> Backward(Tensor dy, Tensor x, OptionalTensor weight, Optiona
   x = Readable(x);
   dy = Readable(dy);
   weight = Readable(weight);
-  if (wants_dw && !weight) throw std::runtime_error("dw: there is no weight");
-  if (wants_db && !bias) throw std::runtime_error("db: there is no bias");
+  if (wants_dw && !weight) throw Refused("dw", "there is no weight");
+  if (wants_db && !bias) throw Refused("db", "there is no bias");
   std::vector<Tensor> gradients;
   gradients.reserve(3);
   const auto add = [&](bool is_wanted, const Tensor* like) {
@@ -437,34 +472,112 @@ std::vector<Tensor> Backward(Tensor dy, Tensor x, OptionalTensor weight, Optiona
   return gradients;
 }
 
-// The norms of several tensors, each with a weight or none, in one call of the library.
-std::vector<Tensor> Norms(std::vector<Tensor> xs, std::vector<OptionalTensor> weights, double eps,
-                          int64_t words, double weight_offset) {
-  if (xs.size() != weights.size()) {
-    throw std::runtime_error("weights: " + std::to_string(weights.size()) + " for " +
-                             std::to_string(xs.size()) + " tensors");
+// Several norms that one call of the library computes.
+class Norms {
+ public:
+  explicit Norms(size_t count) {
+    inputs_.reserve(count);
+    calls_.reserve(count);
+    results_.reserve(2 * count);
   }
-  const rmsnorm::Options options = MakeOptions({eps, words, weight_offset});
-  std::vector<Tensor> ys;
-  std::vector<rmsnorm::Call> calls;
-  for (size_t i = 0; i < xs.size(); ++i) {
-    const std::string index = "[" + std::to_string(i) + "]";
-    const std::string x_name = "xs" + index, weight_name = "weights" + index;
-    CheckX(x_name.c_str(), xs[i]);
-    xs[i] = Readable(xs[i]);
-    weights[i] = Readable(weights[i]);
-    ys.push_back(NewTensor(xs[i], TypeOf(xs[i])));
-    rmsnorm::ForwardOperands operands;
-    Operands rows(x_name.c_str(), xs[i], operands.x);
-    rows.Add("y", &ys[i], operands.y);
-    SetViews(rows);
-    operands.weight = Vector(weight_name.c_str(), weights[i], xs[i]);
-    if (!HasNoColumns(xs[i])) calls.push_back({nullptr, operands, options});
+
+  // An error names an operand as the library does: calls[1].weight.
+  void Add(Inputs inputs, const Numbers& numbers, std::optional<int32_t> type) {
+    const size_t index = inputs_.size();
+    try {
+      CheckX("x", inputs.x);
+      inputs.MakeReadable();
+      Outputs outputs;
+      outputs.y = AddResult(inputs.x, type ? *type : TypeOf(inputs.x));
+      if (inputs.residual) outputs.residual_out = AddResult(inputs.x, TypeOf(*inputs.residual));
+      calls_.push_back({nullptr, {}, MakeOptions(numbers)});
+      SetOperands(inputs, outputs, calls_.back().operands);
+      if (HasNoColumns(inputs.x)) calls_.pop_back();
+    } catch (const Refused& error) {
+      throw std::runtime_error("calls[" + std::to_string(index) + "]." + error.what());
+    }
+    inputs_.push_back(std::move(inputs));  // they live until the call
   }
-  CallContext context;
-  rmsnorm::forward_all(calls.data(), calls.size(), context.Make());
-  context.Check();
-  return ys;
+
+  std::vector<Tensor> Run() {
+    CallContext context;
+    rmsnorm::forward_all(calls_.data(), calls_.size(), context.Make());
+    context.Check();
+    return std::move(results_);
+  }
+
+ private:
+  // Results have their final addresses, since all of them are reserved.
+  const Tensor* AddResult(const Tensor& x, int32_t type) {
+    results_.push_back(NewTensor(x, type));
+    return &results_.back();
+  }
+
+  std::vector<Inputs> inputs_;
+  std::vector<rmsnorm::Call> calls_;
+  std::vector<Tensor> results_;
+};
+
+void RequireSize(const char* name, size_t size, size_t count) {
+  if (size == count) return;
+  throw std::runtime_error(std::string(name) + ": " + std::to_string(size) + " for " +
+                           std::to_string(count) + " tensors");
+}
+
+// Returns the norms of several tensors with common options.
+std::vector<Tensor> NormsAlike(std::vector<Tensor> xs, std::vector<OptionalTensor> weights,
+                               double eps, int64_t words, double weight_offset) {
+  const size_t count = xs.size();
+  RequireSize("weights", weights.size(), count);
+  Norms norms(count);
+  for (size_t i = 0; i < count; ++i) {
+    norms.Add({std::move(xs[i]), std::move(weights[i]), {}, {}, {}, {}},
+              {eps, words, weight_offset}, {});
+  }
+  return norms.Run();
+}
+
+// Returns PyTorch's number for the number of a type in rmsnorm.h, of which 0 is none.
+std::optional<int32_t> TypeOf(int64_t dtype) {
+  switch (static_cast<rmsnorm::Dtype>(dtype)) {
+    case rmsnorm::Dtype::f32:
+      return aoti_torch_dtype_float32();
+    case rmsnorm::Dtype::f16:
+      return aoti_torch_dtype_float16();
+    case rmsnorm::Dtype::bf16:
+      return aoti_torch_dtype_bfloat16();
+    default:
+      return {};
+  }
+}
+
+// Returns y and, with a residual, residual_out of each of several norms.
+std::vector<Tensor> NormsEach(std::vector<Tensor> xs, std::vector<OptionalTensor> weights,
+                              std::vector<double> eps, std::vector<int64_t> words,
+                              std::vector<double> weight_offsets, std::vector<int64_t> dtypes,
+                              std::vector<OptionalTensor> residuals,
+                              std::vector<OptionalTensor> gates, std::vector<OptionalTensor> biases,
+                              std::vector<OptionalTensor> post_norm_weights,
+                              std::vector<double> divisors, std::vector<double> factors) {
+  const size_t count = xs.size();
+  RequireSize("weights", weights.size(), count);
+  RequireSize("eps", eps.size(), count);
+  RequireSize("words", words.size(), count);
+  RequireSize("weight_offsets", weight_offsets.size(), count);
+  RequireSize("dtypes", dtypes.size(), count);
+  RequireSize("residuals", residuals.size(), count);
+  RequireSize("gates", gates.size(), count);
+  RequireSize("biases", biases.size(), count);
+  RequireSize("post_norm_weights", post_norm_weights.size(), count);
+  RequireSize("divisors", divisors.size(), count);
+  RequireSize("factors", factors.size(), count);
+  Norms norms(count);
+  for (size_t i = 0; i < count; ++i) {
+    norms.Add({std::move(xs[i]), std::move(weights[i]), std::move(residuals[i]),
+               std::move(gates[i]), std::move(biases[i]), std::move(post_norm_weights[i])},
+              {eps[i], words[i], weight_offsets[i], divisors[i], factors[i]}, TypeOf(dtypes[i]));
+  }
+  return norms.Run();
 }
 
 // ----------------------------------------------------------------------------- registration
@@ -521,13 +634,18 @@ const Operator kOperators[] = {
      "(Tensor x, Tensor? weight=None, " NUMBERS ", ScalarType? dtype=None) -> Tensor",
      Guarded<TORCH_BOX(&RmsNorm)>},
     {"norms", false, "(Tensor[] xs, Tensor?[] weights, " NUMBERS ") -> Tensor[]",
-     Guarded<TORCH_BOX(&Norms)>},
+     Guarded<TORCH_BOX(&NormsAlike)>},
+    {"norms.each", false,
+     "(Tensor[] xs, Tensor?[] weights, float[] eps, int[] words, float[] weight_offsets, "
+     "int[] dtypes, Tensor?[] residuals, Tensor?[] gates, Tensor?[] biases, "
+     "Tensor?[] post_norm_weights, float[] divisors, float[] factors) -> Tensor[]",
+     Guarded<TORCH_BOX(&NormsEach)>},
 };
 
 }  // namespace
 
-// An operator with gradients exists twice. python/rmsnorm/torch.py gives gradients to the first, in
-// Python, which takes time in every call. The second has none.
+// An operator with gradients exists twice: _operators.py of rmsnorm.torch gives gradients to the
+// first in Python, which takes time in every call, and the second has none.
 STABLE_TORCH_LIBRARY(rmsnorm, library) {
   for (const Operator& entry : kOperators) {
     const std::string name = entry.name;

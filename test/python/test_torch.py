@@ -295,6 +295,103 @@ def test_qk() -> None:
         assert_bits(k_norm, rt.rms_norm(k, k_weight, 1e-6, **options))
 
 
+NormOfKinds = dict[str, Any]
+
+
+def norms_of_kinds(dtype: torch.dtype) -> list[NormOfKinds]:
+    """Returns the arguments of norms that differ in their operands, options, shapes and types."""
+    x, residual, gate = normal(5, 64, dtype=dtype), normal(5, 64), normal(5, 64, dtype=dtype)
+    weight, bias, post = normal(64), normal(64, dtype=dtype), normal(64)
+    return [
+        {"x": x, "weight": weight, "rounding": "before_weight", "weight_offset": 1, "eps": 0.5},
+        {"x": x, "residual": residual, "weight": bias, "bias": bias, "post_norm_weight": post},
+        {"x": x, "residual": gate, "residual_rounding": "unrounded", "factor": 0.5},
+        {"x": x, "gate": gate, "bias": bias, "activation": "sigmoid", "gate_rounding": "rounded"},
+        {"x": gate, "gate": x, "gate_placement": "before", "eps_placement": "floor", "divisor": 1},
+        {"x": normal(3, 2, 40, dtype=dtype)[:, :, ::2], "dtype": torch.float16},
+    ]
+
+
+def single_norm(call: NormOfKinds) -> Any:
+    function = rt.fused_add_rms_norm if "residual" in call else rt.rms_norm
+    return (rt.gated if "gate" in call else function)(**{"eps": 1e-6, **call})
+
+
+def tensors_in(results: list[Any]) -> list[Tensor]:
+    return [t for result in results for t in (result if isinstance(result, tuple) else (result,))]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_of_kinds(dtype: torch.dtype) -> None:
+    calls = norms_of_kinds(dtype)
+    expected = list(map(single_norm, calls))
+    results = rt.norms(calls, eps=1e-6)
+    assert list(map(type, results)) == list(map(type, expected))
+    for one, two in zip(tensors_in(results), tensors_in(expected), strict=True):
+        assert_bits(one, two)
+    # A tensor among dictionaries is a norm with the options of the call.
+    x, weight = normal(4, 64, dtype=dtype), normal(64)
+    (y, total), z = rt.norms([calls[1], x], [None, weight], 1e-6, rounding="before_weight")
+    assert_bits(z, rt.rms_norm(x, weight, 1e-6, rounding="before_weight"))
+    given = rt.fused_add_rms_norm(**calls[1], eps=1e-6, rounding="before_weight")
+    assert_bits(y, given[0])
+    assert_bits(total, given[1])
+    with torch.profiler.profile() as profile:
+        rt.norms(calls, eps=1e-6)
+    ours = [e.key for e in profile.key_averages() if e.key.startswith("rmsnorm::")]
+    assert ours == ["rmsnorm::norms"]
+
+
+def test_gradients_of_norms_of_kinds() -> None:
+    calls = norms_of_kinds(torch.float32)
+    for call in calls:
+        call.update({k: v.requires_grad_() for k, v in call.items() if isinstance(v, Tensor)})
+    leaves = [t for call in calls for t in call.values() if isinstance(t, Tensor)]
+    gradients = []
+    for results in (rt.norms(calls, eps=1e-6), list(map(single_norm, calls))):
+        loss = torch.stack([t.float().sin().sum() for t in tensors_in(results)]).sum()
+        gradients.append(torch.autograd.grad(loss, leaves))
+    for one, two in zip(*gradients, strict=True):
+        assert torch.allclose(one, two, rtol=1e-5, atol=1e-5)  # sums in another order
+
+
+def test_transforms_of_norms_of_kinds() -> None:
+    def norms(x: Tensor, residual: Tensor) -> Tensor:
+        y, (z, total) = rt.norms([x, {"x": x, "residual": residual, "gate": x}], eps=1e-6)
+        return y + z + total
+
+    x, residual = normal(3, 4, 64), normal(3, 4, 64)
+    assert_bits(torch.vmap(norms)(x, residual), norms(x, residual))
+    _, tangent = torch.func.jvp(norms, (x, residual), (residual, x))
+    _, pull, *_ = torch.func.vjp(norms, x, residual)
+    [dx, dresidual] = pull(torch.ones_like(x))
+    product = (dx * residual).sum() + (dresidual * x).sum()
+    assert torch.allclose(tangent.sum(), product, rtol=1e-4, atol=1e-4)
+
+
+def test_refused_norms_of_kinds() -> None:
+    x, weight = normal(4, 64), normal(64)
+    refused: dict[str, tuple[type[Exception], dict[Any, Any]]] = {
+        r"^calls\[1\].weight: the shape \(63\)": (RuntimeError, {"x": x, "weight": weight[:63]}),
+        r"^calls\[1\].gate: the shape": (RuntimeError, {"x": x, "gate": x[:3]}),
+        r"^calls\[1\].residual: it is on meta": (RuntimeError, {"x": x, "residual": x.to("meta")}),
+        r"^calls\[1\].x: 0 dimensions": (RuntimeError, {"x": torch.tensor(1.0)}),
+        r"^calls\[1\].*eps is -1": (RuntimeError, {"x": x, "eps": -1}),
+        r"^calls\[1\].x is of type builtins.NoneType": (TypeError, {"weight": weight}),
+        r"^calls\[1\].bias is of type builtins.list": (TypeError, {"x": x, "bias": [1.0] * 64}),
+        r"^calls\[1\].dtype is 'f16'": (TypeError, {"x": x, "dtype": "f16"}),
+        r"^calls\[1\].rounding is 'up'": (ValueError, {"x": x, "rounding": "up"}),
+        r"^calls\[1\].factor is 0; it must not be 0": (ValueError, {"x": x, "factor": 0}),
+        r"^calls\[1\]: unknown argument 'y'; possible are x, ": (TypeError, {"x": x, "y": x}),
+        r"^calls\[1\].y: the type must be": (RuntimeError, {"x": x, "dtype": torch.float64}),
+    }
+    for message, (kind, call) in refused.items():
+        with pytest.raises(kind, match=message):
+            rt.norms([x, call])
+    with pytest.raises(TypeError, match=r"^calls\[1\].x is of type builtins.int"):
+        rt.norms([x, 3])
+
+
 def test_modes() -> None:
     x, weight = normal(5, 64), normal(64).requires_grad_()
     expected = rt.rms_norm(x, weight.detach())
@@ -339,7 +436,7 @@ def test_refused() -> None:
             x, x, None, None, None, None, True, True, False
         ),
         r"^residual: the shape \(64\), but x has": lambda: rt.fused_add_rms_norm(x, x[0]),
-        r"^weights\[1\]: the shape \(63\)": lambda: rt.qk(x, x, weight, weight[:63]),
+        r"^calls\[1\].weight: the shape \(63\)": lambda: rt.qk(x, x, weight, weight[:63]),
         "SparseCPU": lambda: rt.rms_norm(x.to_sparse()),
         "^x: the last dimension is not contiguous$": lambda: rt.fused_add_rms_norm_(
             normal(64, 4).t(), x
@@ -439,8 +536,7 @@ def test_wanted_gradients_alone() -> None:
 
 
 def test_gradients_of_every_layout() -> None:
-    # The gradient of a sum is one number with strides of 0, and y.t() has a gradient with columns for
-    # rows.
+    # The gradient of a sum is one number with strides of 0, and that of y.t() has columns for rows.
     x, weight, other = normal(8, 64).requires_grad_(), normal(64).requires_grad_(), normal(64, 8)
     for loss, dy in (
         (rt.rms_norm(x, weight).sum(), torch.ones(8, 64)),

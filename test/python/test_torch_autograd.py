@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rmsnorm.torch under autograd: derivatives of every order, inference mode, and versions of tensors."""
+"""rmsnorm.torch under autograd: derivatives of every order, inference mode, versions of tensors."""
 
 from collections.abc import Callable
 from typing import Any

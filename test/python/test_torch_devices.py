@@ -48,6 +48,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     ),
     "forward, int8": (rt.forward, ("x", "weight", "q", "scale", "zero")),
     "qk": (rt.qk, ("q", "k", "q_weight", "k_weight")),
+    "norms": (
+        lambda **operands: tuple(rt.norms([operands])[0]),
+        ("x", "residual", "gate", "weight", "bias", "post_norm_weight"),
+    ),
 }
 PAIRS = [(name, operand) for name, (_, names) in FUNCTIONS.items() for operand in names]
 
@@ -71,14 +75,19 @@ def test_operands_on_two_devices(
     tensors = tensors_of(name, device)
     tensors[operand] = tensors_of(name, other)[operand]
     before = {key: t.clone() for key, t in tensors.items() if t.device.type == "cpu"}
-    if grad and name in ("rms_norm", "fused_add_rms_norm", "gated", "qk"):
+    if grad and name in ("rms_norm", "fused_add_rms_norm", "gated", "qk", "norms"):
         tensors = {key: t.requires_grad_() for key, t in tensors.items()}
     with pytest.raises(
-        RuntimeError, match=r"^[\w\[\]]+: (it is on|the tensor must be on)"
+        RuntimeError, match=r"^[\w\[\].]+: (it is on|the tensor must be on)"
     ) as error:
         function(**tensors)
     if operand not in ("x", "q"):  # if x is elsewhere, the others seem to be
-        assert str(error.value).startswith((operand, "xs[", "weight"))
+        call, own = {
+            "q_weight": ("calls[0].", "weight"),
+            "k_weight": ("calls[1].", "weight"),
+            "k": ("calls[1].", ""),
+        }.get(operand, ("calls[0]." if name == "norms" else "", operand))
+        assert str(error.value).startswith(call + own)
     for key, value in before.items():
         assert torch.equal(tensors[key], value)
 
@@ -127,8 +136,11 @@ def test_operands_that_are_no_tensors(name: str, operand: str) -> None:
     function, _ = FUNCTIONS[name]
     tensors: dict[str, Any] = tensors_of(name, "cpu")
     given = "out" if name == "rms_norm, out" and operand == "y" else operand
+    prefix = r"calls\[0\]." if name == "norms" else ""
     for wrong in (np.ones(SHAPES[operand], "float32"), [1.0] * 8, 3, "x"):
-        with pytest.raises(TypeError, match=f"^{given} is of type .*; it must be a torch.Tensor"):
+        with pytest.raises(
+            TypeError, match=rf"^{prefix}{given} is of type .*; it must be a torch.Tensor"
+        ):
             function(**tensors | {operand: wrong})
     if (
         operand in ("x", "q", "k")
@@ -136,7 +148,7 @@ def test_operands_that_are_no_tensors(name: str, operand: str) -> None:
         or operand == "gate"
         and name == "gated"
     ):
-        with pytest.raises(TypeError, match=f"^{given} is of type builtins.NoneType"):
+        with pytest.raises(TypeError, match=f"^{prefix}{given} is of type builtins.NoneType"):
             function(**tensors | {operand: None})
 
 

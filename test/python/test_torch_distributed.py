@@ -40,6 +40,7 @@ CALLS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "fused_add_rms_norm": lambda x, r, w, b: rt.fused_add_rms_norm(x, r, w, post_norm_weight=b),
     "gated": lambda x, r, w, b: (rt.gated(x, r, w),),
     "qk": lambda x, r, w, b: rt.qk(x, r, w, b),
+    "norms": lambda x, r, w, b: rt.norms([{"x": x, "weight": w}, {"x": r, "bias": b}]),
     "module": lambda x, r, w, b: (torch.func.functional_call(MODULE, {"weight": w}, (x,)),),
 }
 

@@ -41,7 +41,9 @@ class Functions(torch.nn.Module):
         q, k = rt.qk(y, z, w, b, 1e-6)
         u = rt.rms_norm(x, w, 1e-6, bias=b, eps_placement="outside", factor=0.5, divisor=8.0)
         v = rt.functional.rms_norm(x, (16,), w)
-        result: Tensor = q + k + u + v + rt.norms([y], [w], 1e-6)[0]
+        s, t = rt.norms([y, z], [w, None], 1e-6)
+        [(a, c)] = rt.norms([{"x": y, "residual": z, "gate": x}], eps=1e-6)
+        result: Tensor = q + k + u + v + s + t + a + c
         return result
 
 

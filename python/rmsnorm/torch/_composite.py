@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._library import WORDS
+from .._library import BF16, F16, F32, WORDS
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# The operator `norms.each` takes the types of results as their numbers in rmsnorm.h. PyTorch would
+# turn a list of types into one of its own numbers.
+DTYPE_CODES = {None: 0, torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
 
 # An operator takes the options that are words in one integer: four bits for each, in the order of
 # WORDS, which is their order in rmsnorm_options.

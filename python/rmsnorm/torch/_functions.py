@@ -2,8 +2,9 @@
 """The functions of rmsnorm.torch."""
 
 import functools
+import inspect
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -11,12 +12,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
+from .._library import WORDS
 from . import _composite
-from ._composite import CODES
+from ._composite import CODES, DTYPE_CODES
 from ._operators import (
     FORWARD,
     NORM,
     NORMS,
+    NORMS_EACH,
+    OUTPUTS,
     RMS_NORM,
     is_compiling,
     is_grad_enabled,
@@ -25,17 +29,6 @@ from ._operators import (
     tracing_state,
     write,
 )
-
-__all__ = [
-    "forward",
-    "fused_add_rms_norm",
-    "fused_add_rms_norm_",
-    "gated",
-    "norms",
-    "qk",
-    "quantized",
-    "rms_norm",
-]
 
 EpsPlacement = Literal["inside", "outside", "floor"]
 Rounding = Literal["after_weight", "before_weight", "inverse"]
@@ -48,7 +41,9 @@ GateRounding = Literal["unrounded", "rounded"]
 _DEFAULT_EPS = torch.finfo(torch.float32).eps
 # The types of tensors that PyTorch's dispatcher alone handles.
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
-# These and the types of usual options.
+# The words of the options where none is given.
+_DEFAULT_WORDS = tuple(next(iter(words)) for words in WORDS.values())
+# The types of tensors, and of usual options.
 _USUAL = _PLAIN | {type(None), float, int, str, torch.dtype}
 
 _norm_no_grad = NORM.no_grad
@@ -104,6 +99,13 @@ def _factor(value: Any) -> Any:
     return 1.0 if value == 1 else _not_zero("factor", value)
 
 
+def _given(name: str, tensor: Any) -> Any:
+    """Returns an operand. Raises TypeError where it is None."""
+    if tensor is None:
+        check_tensors((name,), **{name: tensor})
+    return tensor
+
+
 def check_dtype(dtype: Any) -> None:
     """Raises TypeError where a result's type is none of PyTorch's."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
@@ -120,6 +122,59 @@ def check_tensors(required: Sequence[str], **tensors: Any) -> None:
         if hasattr(tensor, "__array__") or hasattr(tensor, "__dlpack__"):
             text += f", such as torch.from_dlpack({name})"
         raise TypeError(text)
+
+
+def _inputs(
+    x: Any,
+    weight: Any = None,
+    eps: Any = None,
+    *,
+    residual: Any = None,
+    gate: Any = None,
+    bias: Any = None,
+    post_norm_weight: Any = None,
+    eps_placement: Any = "inside",
+    rounding: Any = "after_weight",
+    residual_rounding: Any = "rounded",
+    weight_offset: Any = 0.0,
+    divisor: Any = None,
+    factor: Any = 1.0,
+    activation: Any = "silu",
+    gate_placement: Any = "after",
+    gate_rounding: Any = "unrounded",
+    dtype: Any = None,
+) -> tuple[Any, ...]:
+    """Returns the arguments of the operator `norm` for those of a function, which it checks."""
+    if x is None or not _are_plain(x, weight, residual, gate, bias, post_norm_weight):
+        check_tensors(
+            ("x",),
+            x=x,
+            weight=weight,
+            residual=residual,
+            gate=gate,
+            bias=bias,
+            post_norm_weight=post_norm_weight,
+        )
+    if dtype is not None:
+        check_dtype(dtype)
+    words = (eps_placement, rounding, residual_rounding, activation, gate_placement, gate_rounding)
+    return (
+        x,
+        weight,
+        eps if type(eps) is float else eps_of(eps),
+        0 if words == _DEFAULT_WORDS else sum(map(code_of, WORDS, words)),
+        number("weight_offset", weight_offset),
+        dtype,
+        residual,
+        gate,
+        bias,
+        post_norm_weight,
+        _divisor(divisor),
+        _factor(factor),
+    )
+
+
+_ARGUMENTS = tuple(inspect.signature(_inputs).parameters)
 
 
 def _are_plain(*tensors: Any) -> bool:
@@ -167,9 +222,16 @@ def _is_sharded(*tensors: Any) -> bool:
     return not _are_plain(*tensors) and any(type(t).__name__ == "DTensor" for t in tensors)
 
 
+def _tensors_of(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the tensors, and None, among the arguments of the operator `norm`."""
+    return (inputs[0], inputs[1], *inputs[6:10])
+
+
 def _norm(*inputs: Any) -> Any:
     """Calls the operator `norm` in the way that the tensors need. Arguments may be left out."""
-    tensors = (inputs[0], inputs[1], *inputs[6:10])
+    tensors = _tensors_of(inputs)
+    if _is_direct(*tensors):
+        return _norm_no_grad(*inputs)
     if _is_sharded(*tensors):
         from ._sharded import norm_of_shards
 
@@ -180,17 +242,20 @@ def _norm(*inputs: Any) -> Any:
     return NORM(*inputs)
 
 
-def _write(outputs: list[Tensor], *inputs: Any) -> None:
-    """Calls the operator `forward`. outputs are those of the inputs that are written."""
-    tensors = (inputs[0], inputs[1], *inputs[5:9], *outputs)
+def _write(inputs: tuple[Any, ...], **outputs: Any) -> None:
+    """Calls the operator `forward` with the arguments of `norm`, which have no dtype for it."""
+    check_tensors((), **outputs)
+    written = [output for output in outputs.values() if output is not None]
+    tensors = (*_tensors_of(inputs), *written)
+    arguments = (*inputs[:5], *inputs[6:], *map(outputs.get, OUTPUTS))
     if _is_direct(*tensors):
-        write(outputs, *inputs)
+        write(written, *arguments)
     elif not _is_sharded(*tensors):
-        FORWARD(*inputs)
+        FORWARD(*arguments)
     else:
         from ._sharded import write_shards
 
-        write_shards(*inputs)
+        write_shards(*arguments)
 
 
 def _has_overrides(values: Sequence[Any]) -> bool:
@@ -212,9 +277,13 @@ def overridable(function: _Function) -> _Function:
         for value in (*arguments, *named.values()):
             if type(value) not in _USUAL:
                 values = [*arguments, *named.values()]
-                for sequence in arguments:
-                    if isinstance(sequence, list | tuple):
-                        values += sequence
+                for each in values:  # the list grows by what is in lists and dictionaries
+                    if type(each) in _USUAL:
+                        continue
+                    if isinstance(each, list | tuple):
+                        values += each
+                    elif isinstance(each, dict):
+                        values += each.values()
                 if _has_overrides(values):
                     return handle_torch_function(call, values, *arguments, **named)
                 break
@@ -282,20 +351,18 @@ def rms_norm(
         weight_offset = number("weight_offset", weight_offset)
     if dtype is not None:
         check_dtype(dtype)
-    rows: tuple[Any, ...] = ()
-    if bias is not None or divisor is not None or factor != 1 or out is not None:
-        rows = (None, None, bias, None, _divisor(divisor), _factor(factor))
+    inputs: tuple[Any, ...] = (x, weight, eps, words, weight_offset, dtype)
+    is_short = bias is None and divisor is None and factor == 1 and out is None
+    if is_short and _is_direct(x, weight):
+        y = RMS_NORM(*inputs)
+        return y
+    inputs += (None, None, bias, None, _divisor(divisor), _factor(factor))
     if out is not None:
         if dtype not in (None, out.dtype):
             raise ValueError(f"dtype is {dtype}, and out has {out.dtype}")
-        _write([out], x, weight, eps, words, weight_offset, *rows, out)
+        _write(inputs, y=out)
         return out
-    is_direct = _is_direct(x, weight, bias)
-    if is_direct and not rows:
-        y = RMS_NORM(x, weight, eps, words, weight_offset, dtype)
-        return y
-    call = _norm_no_grad if is_direct else _norm
-    y = call(x, weight, eps, words, weight_offset, dtype, *rows)[0]
+    y = _norm(*inputs)[0]
     return y
 
 
@@ -328,37 +395,22 @@ def fused_add_rms_norm(
 
     The other options are those of rms_norm().
     """
-    if x is None or residual is None or not _are_plain(x, residual, weight, bias, post_norm_weight):
-        check_tensors(
-            ("x", "residual"),
-            x=x,
-            residual=residual,
-            weight=weight,
-            bias=bias,
-            post_norm_weight=post_norm_weight,
-        )
-    words = code_of("rounding", rounding)
-    if residual_rounding != "rounded":
-        words += code_of("residual_rounding", residual_rounding)
-    if eps_placement != "inside":
-        words += code_of("eps_placement", eps_placement)
-    if dtype is not None:
-        check_dtype(dtype)
-    call = _norm_no_grad if _is_direct(x, residual, weight, bias, post_norm_weight) else _norm
-    y, residual_out = call(
+    inputs = _inputs(
         x,
         weight,
-        eps_of(eps),
-        words,
-        number("weight_offset", weight_offset),
-        dtype,
-        residual,
-        None,
-        bias,
-        post_norm_weight,
-        _divisor(divisor),
-        _factor(factor),
-    )[:2]
+        eps,
+        residual=_given("residual", residual),
+        bias=bias,
+        post_norm_weight=post_norm_weight,
+        eps_placement=eps_placement,
+        rounding=rounding,
+        residual_rounding=residual_rounding,
+        weight_offset=weight_offset,
+        divisor=divisor,
+        factor=factor,
+        dtype=dtype,
+    )
+    y, residual_out = _norm(*inputs)[:2]
     return y, residual_out
 
 
@@ -381,21 +433,18 @@ def fused_add_rms_norm_(
     of fused_add_rms_norm(). There are no gradients: where an operand needs one, the call raises
     RuntimeError.
     """
-    if x is None or residual is None or not _are_plain(x, residual, weight, bias, post_norm_weight):
-        check_tensors(
-            ("x", "residual"),
-            x=x,
-            residual=residual,
-            weight=weight,
-            bias=bias,
-            post_norm_weight=post_norm_weight,
-        )
-    words = code_of("rounding", rounding)
-    if residual_rounding != "rounded":
-        words += code_of("residual_rounding", residual_rounding)
-    offset = number("weight_offset", weight_offset)
-    rows = (residual, None, bias, post_norm_weight, 0.0, 1.0)
-    _write([x, residual], x, weight, eps_of(eps), words, offset, *rows, x, residual)
+    inputs = _inputs(
+        x,
+        weight,
+        eps,
+        residual=_given("residual", residual),
+        bias=bias,
+        post_norm_weight=post_norm_weight,
+        rounding=rounding,
+        residual_rounding=residual_rounding,
+        weight_offset=weight_offset,
+    )
+    _write(inputs, y=x, residual_out=residual)
 
 
 @overridable
@@ -425,76 +474,112 @@ def gated(
 
     The other options are those of rms_norm().
     """
-    if x is None or gate is None or not _are_plain(x, gate, weight, bias):
-        check_tensors(("x", "gate"), x=x, gate=gate, weight=weight, bias=bias)
-    words = code_of("rounding", rounding) + code_of("activation", activation)
-    words += code_of("gate_placement", gate_placement) + code_of("gate_rounding", gate_rounding)
-    if eps_placement != "inside":
-        words += code_of("eps_placement", eps_placement)
-    if dtype is not None:
-        check_dtype(dtype)
-    call = _norm_no_grad if _is_direct(x, gate, weight, bias) else _norm
-    y: Tensor = call(
+    inputs = _inputs(
         x,
         weight,
-        eps_of(eps),
-        words,
-        number("weight_offset", weight_offset),
-        dtype,
-        None,
-        gate,
-        bias,
-        None,
-        _divisor(divisor),
-        1.0,
-    )[0]
+        eps,
+        gate=_given("gate", gate),
+        bias=bias,
+        eps_placement=eps_placement,
+        rounding=rounding,
+        weight_offset=weight_offset,
+        divisor=divisor,
+        activation=activation,
+        gate_placement=gate_placement,
+        gate_rounding=gate_rounding,
+        dtype=dtype,
+    )
+    y: Tensor = _norm(*inputs)[0]
     return y
 
 
 @overridable
 def norms(
-    xs: Sequence[Tensor],
+    xs: Sequence[Tensor | Mapping[str, Any]],
     weights: Sequence[Tensor | None] | None = None,
     eps: float | None = None,
     *,
     rounding: Rounding = "after_weight",
     weight_offset: float = 0.0,
-) -> list[Tensor]:
+) -> list[Any]:
     """Returns the norm of each of xs, as rms_norm() does, from one call of the library.
 
     Each of xs is [..., d], with leading dimensions and d of its own. weights has one [d] or None
     for each, or is absent. All have gradients; where one is needed, each norm is a separate call.
+
+    For norms of different kinds, each of xs may be a dictionary of operands and options instead:
+
+        q, (y, stream) = norms([{"x": q, "weight": w}, {"x": x, "residual": stream}], eps=1e-6)
+
+    It takes the arguments of fused_add_rms_norm() and gated() together, by their names. They
+    replace `weights` and the options of norms(). The result for a dictionary with a residual is y
+    and residual_out. Messages name an operand of the second norm "calls[1].weight".
     """
     return _norms(xs, weights, eps, rounding, weight_offset)
 
 
 def _norms(
-    xs: Sequence[Tensor],
+    xs: Sequence[Any],
     weights: Sequence[Tensor | None] | None,
     eps: float | None,
     rounding: Rounding,
     weight_offset: float,
-) -> list[Tensor]:
+) -> list[Any]:
     xs = list(xs)
-    columns = [None] * len(xs) if weights is None else list(weights)
-    if len(columns) != len(xs):
-        raise ValueError(f"weights has {len(columns)} elements, and xs has {len(xs)}")
-    is_compiled = is_compiling() and not torch.onnx.is_in_onnx_export()
-    is_one_call = (
-        not any(x is None for x in xs)
-        and _are_plain(*xs, *columns)
-        and not requires_grad(*xs, *columns)
-        and (is_compiled or _is_direct(*xs, *columns))
-    )
-    if not is_one_call:
-        for i, (x, weight) in enumerate(zip(xs, columns, strict=True)):
-            check_tensors((f"xs[{i}]",), **{f"xs[{i}]": x, f"weights[{i}]": weight})
-        options: Any = {"rounding": rounding, "weight_offset": weight_offset}
-        return [rms_norm(x, w, eps, **options) for x, w in zip(xs, columns, strict=True)]
-    code = code_of("rounding", rounding)
-    offset = number("weight_offset", weight_offset)
-    ys: list[Tensor] = NORMS(xs, columns, eps_of(eps), code, offset)
-    return ys
+    weights = [None] * len(xs) if weights is None else list(weights)
+    if len(weights) != len(xs):
+        raise ValueError(f"weights has {len(weights)} elements, and xs has {len(xs)}")
+    is_plain = _are_plain(*xs, *weights) and not any(x is None for x in xs)
+    if is_plain and _is_one_call(*xs, *weights):
+        code = code_of("rounding", rounding)
+        offset = number("weight_offset", weight_offset)
+        ys: list[Tensor] = NORMS(xs, weights, eps_of(eps), code, offset)
+        return ys
+    common = {"eps": eps, "rounding": rounding, "weight_offset": weight_offset}
+    calls = []
+    for i, (x, weight) in enumerate(zip(xs, weights, strict=True)):
+        own = x if isinstance(x, dict) else {"x": x}
+        calls.append(_inputs_of_call(i, {"x": None, "weight": weight, **common, **own}))
+    tensors = [tensor for inputs in calls for tensor in _tensors_of(inputs)]
+    if _is_one_call(*tensors) and all(inputs[5] in DTYPE_CODES for inputs in calls):
+        columns = [list(column) for column in zip(*calls, strict=True)]
+        columns[5] = [DTYPE_CODES[dtype] for dtype in columns[5]]
+        outputs = iter(NORMS_EACH(*columns))
+    else:
+        outputs = iter([t for i, inputs in enumerate(calls) for t in _norm_of_call(i, inputs)])
+    return [
+        next(outputs) if residual is None else (next(outputs), next(outputs))
+        for _, _, _, _, _, _, residual, *_ in calls
+    ]
+
+
+def _inputs_of_call(i: int, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns what _inputs() returns. Messages name arguments as the library does."""
+    for name in given:
+        if name not in _ARGUMENTS:
+            possible = ", ".join(_ARGUMENTS)
+            raise TypeError(f"calls[{i}]: unknown argument {name!r}; possible are {possible}")
+    try:
+        return _inputs(**given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"calls[{i}].{error}") from None
+
+
+def _norm_of_call(i: int, inputs: tuple[Any, ...]) -> list[Tensor]:
+    """Returns y and, with a residual, residual_out."""
+    try:
+        outputs: list[Tensor] = _norm(*inputs)[:2]
+    except RuntimeError as error:
+        raise RuntimeError(f"calls[{i}].{error}") from None
+    return outputs
+
+
+def _is_one_call(*tensors: Any) -> bool:
+    """Returns whether the operators for several norms compute them as PyTorch wants it."""
+    if not is_compiling():
+        return _is_direct(*tensors)
+    is_one_by_one = is_transformed() or _is_looked_into() or requires_grad(*tensors)
+    return not is_one_by_one and _are_plain(*tensors)
 
 
 @overridable
@@ -620,37 +705,23 @@ def forward(
     The operations and options are those of rms_norm(), fused_add_rms_norm(), gated() and
     quantized(), in any combination that doc/interface.md allows. There are no gradients.
     """
-    check_tensors(
-        ("x",),
-        x=x,
-        weight=weight,
+    inputs = _inputs(
+        x,
+        weight,
+        eps,
         residual=residual,
         gate=gate,
         bias=bias,
         post_norm_weight=post_norm_weight,
-        y=y,
-        residual_out=residual_out,
-        q=q,
-        rstd=rstd,
-        scale=scale,
-        zero=zero,
+        eps_placement=eps_placement,
+        rounding=rounding,
+        residual_rounding=residual_rounding,
+        weight_offset=weight_offset,
+        divisor=divisor,
+        factor=factor,
+        activation=activation,
+        gate_placement=gate_placement,
+        gate_rounding=gate_rounding,
     )
-    words = code_of("rounding", rounding) + code_of("eps_placement", eps_placement)
-    words += code_of("residual_rounding", residual_rounding) + code_of("activation", activation)
-    words += code_of("gate_placement", gate_placement) + code_of("gate_rounding", gate_rounding)
-    outputs = [y, residual_out, q, rstd, scale, zero]
-    _write(
-        [output for output in outputs if output is not None],
-        x,
-        weight,
-        eps_of(eps),
-        words,
-        number("weight_offset", weight_offset),
-        residual,
-        gate,
-        bias,
-        post_norm_weight,
-        _divisor(divisor),
-        _factor(factor),
-        *outputs,
-    )
+    outputs = {"y": y, "residual_out": residual_out, "q": q, "rstd": rstd, "scale": scale}
+    _write(inputs, **outputs, zero=zero)

@@ -3,11 +3,12 @@
 
 python/torch/operators.cc registers them:
 
-    norm      returns [y], or [y, residual_out] with a residual; has gradients
-    backward  the gradients of a norm of rows by x, weight and bias
-    forward   writes the outputs that are given; has no gradients
-    norms     the norms of several tensors in one call; has no gradients
-    rms_norm  the y of `norm` without other operands; has no gradients
+    norm        returns [y], or [y, residual_out] with a residual; has gradients
+    backward    the gradients of a norm of rows by x, weight and bias
+    forward     writes the outputs that are given; has no gradients
+    norms       the norms of several tensors with common options, in one call; has no gradients
+    norms.each  several calls of `norm` in one; has no gradients
+    rms_norm    the y of `norm` without other operands; has no gradients
 
 `norm`, `backward` and `forward` exist twice. PyTorch takes some microseconds for a call that goes
 through autograd's part in Python, so `norm_no_grad`, `backward_no_grad` and `forward_no_grad` skip
@@ -23,12 +24,13 @@ from torch import Tensor
 
 from .._library import path_of_operators
 from . import _composite
-from ._composite import DTYPES, Options, has_word
+from ._composite import DTYPE_CODES, DTYPES, Options, has_word
 
 __all__ = [
     "FORWARD",
     "NORM",
     "NORMS",
+    "NORMS_EACH",
     "OUTPUTS",
     "RMS_NORM",
     "is_compiling",
@@ -55,6 +57,7 @@ tracing_state = torch._C._get_tracing_state
 FORWARD = _OPS.forward.default
 _FORWARD_NO_GRAD = _OPS.forward_no_grad.default
 NORMS = _OPS.norms.default
+NORMS_EACH = _OPS.norms.each
 RMS_NORM = _OPS.rms_norm.default
 
 
@@ -156,9 +159,23 @@ def _forward_shapes(*values: Any, **named: Any) -> None:
 
 
 def _norms_shapes(xs: list[Tensor], weights: list[Tensor | None], *options: Any) -> list[Tensor]:
-    for i, (x, weight) in enumerate(zip(xs, weights, strict=True)):
-        _check(x, {}, {f"weights[{i}]": weight})
-    return [_empty(x) for x in xs]
+    return _shapes_of_all(xs, weights)
+
+
+def _norms_each_shapes(*columns: list[Any]) -> list[Tensor]:
+    dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
+    return _shapes_of_all(*columns[:5], [dtypes[code] for code in columns[5]], *columns[6:])
+
+
+def _shapes_of_all(*columns: list[Any]) -> list[Tensor]:
+    """Returns y and residual_out of each of several norms. Columns are arguments of `norm`."""
+    outputs = []
+    for i, inputs in enumerate(zip(*columns, strict=True)):
+        try:
+            outputs += _norm_shapes(*inputs)[:2]
+        except RuntimeError as error:
+            raise RuntimeError(f"calls[{i}].{error}") from None
+    return outputs
 
 
 # ------------------------------------------------------------------------------------- gradients
@@ -491,6 +508,7 @@ for _name, _key in (
     ("forward_no_grad", "ADInplaceOrView"),
     ("rms_norm", "Autograd"),
     ("norms", "Autograd"),
+    ("norms.each", "Autograd"),
 ):
     _LIBRARY.impl(_name, torch.library.fallthrough_kernel, _key)
 _LIBRARY.impl("forward", _refuse_gradients, "Autograd", with_keyset=True)
@@ -499,4 +517,5 @@ torch.library.register_vmap(FORWARD, _map_forward)
 torch.library.register_fake(FORWARD, _forward_shapes)
 torch.library.register_fake(_FORWARD_NO_GRAD, _forward_shapes)
 torch.library.register_fake(NORMS, _norms_shapes)
+torch.library.register_fake(NORMS_EACH, _norms_each_shapes)
 torch.library.register_fake(RMS_NORM, lambda *inputs: _norm_shapes(*inputs)[0])
