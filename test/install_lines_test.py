@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the shell lines of the sections "Install it", word for word, as a new user would: in an empty
-home, from a repository of these sources. The comment behind the last line is how its output ends."""
+"""Runs the shell lines of the sections "Install it", word for word, as a new user would: in an
+empty home, from a repository of these sources. The comment behind the last line is how its
+output ends."""
 
 import os
 import re
@@ -17,8 +18,9 @@ FRAME = os.path.join(ROOT, "test", "page_frame.cc.in")
 
 def lines_to_install(page):
     with open(os.path.join(ROOT, page), encoding="utf-8") as file:
-        section = file.read().split("\n## Install it\n")[1].split("\n## ")[0]
-    return "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.M | re.S))
+        section = re.search(r"^## Install it\n.*?(?=^## )", file.read(), re.M | re.S)
+    assert section, f'{page} has no section "Install it"'
+    return "".join(re.findall(r"^```sh\n(.*?)^```$", section[0], re.M | re.S))
 
 
 class InstallLines(unittest.TestCase):
@@ -28,8 +30,8 @@ class InstallLines(unittest.TestCase):
         self.repository = os.path.join(directory.name, "repository")
         self.home = os.path.join(directory.name, "home")
         os.mkdir(self.home)
-        # `build*` and hidden files are no part of a repository that a user clones.
-        shutil.copytree(ROOT, self.repository, ignore=shutil.ignore_patterns(".*", "build*"))
+        not_in_repository = shutil.ignore_patterns(".*", "build", "build-*", "packagecache")
+        shutil.copytree(ROOT, self.repository, ignore=not_in_repository)
         git = ("git", "-C", self.repository, "-c", "user.name=test", "-c", "user.email=test")
         for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "test"]):
             succeed(*git, *command)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds examples/rust with rustc alone and runs it, by the lines of doc/other_languages.md, and compares the
-blocks of that page with the example. The environment names the shared library, RMSNORM_LIBRARY, and the
-compiler, RUSTC."""
+"""Builds examples/rust with rustc alone and runs it, by the lines of doc/other_languages.md, and
+compares the blocks of that page with the example. The environment names the shared library,
+RMSNORM_LIBRARY, and the compiler, RUSTC."""
 
 import os
 import re

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the site, and checks that its pages show what their sources say: `site_test.py DOXYGEN DOXYFILE`.
+"""Makes the site, and checks that its pages show what their sources say: `site_test.py DOXYGEN
+DOXYFILE`.
 
-Doxygen misreads some Markdown without a warning, and then prints tags, commands or Markdown as text.
-So each page must have the title and the words of its source, no page may show markup, and every link
-within the site must lead somewhere."""
+Doxygen misreads some Markdown without a warning, and then prints tags, commands or Markdown as
+text. So each page must have the title and the words of its source, no page may show markup, and
+every link within the site must lead somewhere."""
 
 import difflib
 import glob
@@ -16,8 +17,8 @@ import sys
 
 DOC = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "doc")
 TAGS = "a|b|br|code|em|h[1-6]|i|img|li|ol|p|pre|span|strong|table|tbody|td|th|thead|tr|tt|ul"
-# Outside of code, these are not text: Doxygen's commands, tags, and Markdown's links, code, bold text,
-# headings and tables.
+# Outside of code, these are not text: Doxygen's commands, tags, and Markdown's links, code, bold
+# text, headings and tables.
 MARKUP = re.compile(rf"[@\\][a-z]+|</?({TAGS})[ />]|\]\(|`|\*\*|^#+ |\|[-: |]+\|", re.M)
 WITHOUT_END = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "wbr"}
 
@@ -101,7 +102,7 @@ def check(site):
 
 
 def check_times():
-    """Returns the sections of doc/speed.md whose tables lack the revision or the compiler of the library."""
+    """Returns the sections of doc/speed.md whose tables lack the library's revision or compiler."""
     with open(os.path.join(DOC, "speed.md"), encoding="utf-8") as file:
         sections = [section for section in file.read().split("\n## ") if "\n|---" in section]
     names = (r"revision [0-9a-f]{7}", r"(gcc|clang) \d")
