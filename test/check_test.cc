@@ -597,7 +597,7 @@ TEST(CheckCommand, FailsWithStatus1) {
 
 TEST(CheckCommand, RefusesWrongUseInOneLine) {
   const std::pair<std::vector<std::string>, std::string> wrong[] = {
-      {{"--target", "frobnicate"}, "'frobnicate'"},
+      {{"--target", "frobnicate"}, "--target: 'frobnicate'"},
       {{"--target", "frobnicate", "--case", "forward,rows=1,d=1"}, "'frobnicate'"},
       {{"--target"}, "--target"},
       {{"--frobnicate"}, "--frobnicate"},
@@ -610,7 +610,8 @@ TEST(CheckCommand, RefusesWrongUseInOneLine) {
     SCOPED_TRACE(all.back());
     ExpectUserError(RunCommand(all), problem);
   }
-  ExpectUserError(RunCommand({"check", "--case", "forward,rows=1,d=1,size=2"}), "'size'");
+  ExpectUserError(RunCommand({"check", "--case", "forward,rows=1,d=1,size=2"}),
+                  "--case: unknown name 'size'");
 }
 
 TEST(Text, IsRefusedWhereItHasNoMeaning) {

@@ -165,7 +165,7 @@ std::vector<Field> MakeFields() {
 }
 
 void Require(bool holds, const std::string& problem) {
-  if (!holds) throw UserError("case: " + problem);
+  if (!holds) throw UserError("--case: " + problem);
 }
 
 // Whether rows overlap in memory.
@@ -309,7 +309,7 @@ const Field& FindField(const std::string& name) {
   for (const Field& field : Fields()) {
     if (field.name == name) return field;
   }
-  throw UserError("case: unknown name '" + name + "'");
+  throw UserError("--case: unknown name '" + name + "'");
 }
 
 bool IsBackward(const std::string& word) {
