@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch_models import MODELS, Model
+from torch_models import MODELS, Model, Textbook, TwoKinds
 
 import rmsnorm.torch
+import rmsnorm.transformers
 
 rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
 
@@ -69,6 +70,23 @@ def test_jit_script(name: str) -> None:
     assert torch.equal(bare(x), rt.rms_norm(x))
 
 
+def test_jit_script_refuses_functions() -> None:
+    def program(x: Tensor) -> Tensor:
+        y: Tensor = rt.rms_norm(x, None, 1e-6)
+        return y
+
+    functions: list[Any] = [getattr(rt, name) for name in rt.__all__ if name.islower()]
+    functions[functions.index(rt.functional)] = rt.functional.rms_norm
+    advice = "use torch.export or torch.jit.trace, or the module rmsnorm.torch.RMSNorm"
+    for scripted in (*functions, program, MODELS["functions"]()):
+        with pytest.raises(
+            RuntimeError, match=rf"^torch.jit.script does not take rmsnorm.torch.*\(\): {advice}"
+        ):
+            torch.jit.script(scripted)
+    traced: Any = torch.jit.trace(program, torch.ones(2, 16))  # type: ignore[no-untyped-call]
+    assert torch.equal(traced(torch.ones(2, 16)), program(torch.ones(2, 16)))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_fx(name: str) -> None:
     model, x = MODELS[name](), torch.randn(2, 3, 16)
@@ -77,6 +95,21 @@ def test_fx(name: str) -> None:
     targets = {node.target for node in graph.graph.nodes}
     leaf = rt.functional.rms_norm if name != "functions" else rt.rms_norm
     assert leaf in targets
+
+
+def test_models_after_use() -> None:
+    model, x = TwoKinds(torch.nn.RMSNorm(16)), torch.randn(2, 3, 16)
+    expected = model(x)
+    assert len(rmsnorm.transformers.use(model).replaced) == 2
+    assert torch.allclose(model(x), expected, rtol=1e-5, atol=1e-5)
+    traced: Any = torch.jit.trace(model, x)  # type: ignore[no-untyped-call]
+    graph = torch.fx.symbolic_trace(model)
+    root: Any = torch.fx.symbolic_trace(model.norms[0])
+    scripted: Any = torch.jit.script(model)
+    # They have the operations of the class, to the bit.
+    assert torch.equal(traced(x), expected) and torch.equal(scripted(x), expected)
+    assert torch.allclose(graph(x), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(root(x), Textbook.forward(model.norms[0], x))
 
 
 def test_tensor_subclasses_with_overrides() -> None:

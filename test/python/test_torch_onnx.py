@@ -8,13 +8,28 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from torch_models import MODELS
+from torch_models import MODELS, TwoKinds
+
+import rmsnorm.transformers
 
 ONNX_WAYS: dict[str, dict[str, Any]] = {
     "dynamo": {"dynamo": True},
     "dynamo, opset 23": {"dynamo": True, "opset_version": 23},
     "TorchScript": {"dynamo": False},
 }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", ONNX_WAYS)
+def test_onnx_after_use(way: str, tmp_path: Path) -> None:
+    # PyTorch has no translation of torch.nn.RMSNorm for the exporter of TorchScript.
+    model = TwoKinds(*[torch.nn.RMSNorm(16)] * (way != "TorchScript"))
+    x, path = torch.randn(2, 3, 16), tmp_path / "model.onnx"
+    expected = model(x)
+    assert len(rmsnorm.transformers.use(model).replaced) == len(model.norms)
+    torch.onnx.export(model, (x,), path, input_names=["x"], **ONNX_WAYS[way])
+    [y] = onnxruntime.InferenceSession(str(path)).run(None, {"x": x.numpy()})
+    assert torch.allclose(torch.from_numpy(y), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")

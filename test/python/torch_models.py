@@ -47,6 +47,31 @@ class Functions(torch.nn.Module):
         return result
 
 
+class Textbook(torch.nn.Module):
+    """A norm as people write it, for rmsnorm.transformers.use()."""
+
+    def __init__(self, d: int = 16) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class TwoKinds(torch.nn.Module):
+    """A model of norms that are not this library's."""
+
+    def __init__(self, *others: torch.nn.Module) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+        self.norms = torch.nn.ModuleList([Textbook(), *others])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm in self.norms:
+            x = self.linear(x) + norm(x)
+        return x
+
+
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "module": Model,
     "module of two dimensions": lambda: Model((3, 16)),

@@ -62,8 +62,9 @@ def activation(gate: Tensor, words: int) -> tuple[Tensor, Tensor]:
 def _is_pytorchs(h: Tensor, weight: Tensor | None, dtype: Any, options: Options) -> bool:
     """Returns whether torch.nn.functional.rms_norm computes this norm, and is exported as one.
 
-    Types of 16 bits are left out: PyTorch rounds them after the product with the weight, and ONNX's
-    RMSNormalization before it.
+    Types of 16 bits are left out. PyTorch rounds them after the product with the weight, and ONNX's
+    RMSNormalization before it, as the rounding "before_weight" does. But that operator exists from
+    opset 23 on, and the exporter does not tell which opset it writes while it records a model.
     """
     is_float32 = h.dtype == torch.float32 and (weight is None or weight.dtype == torch.float32)
     return (

@@ -269,6 +269,20 @@ def _has_overrides(values: Sequence[Any]) -> bool:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+def not_for_script(function: _Function) -> _Function:
+    """Lets torch.jit.script, whose language cannot express a function, say what to do instead."""
+
+    def prepare_scriptable() -> None:
+        raise RuntimeError(
+            f"torch.jit.script does not take {function.__module__.replace('._functions', '')}."
+            f"{function.__name__}(): use torch.export or torch.jit.trace, or the module "
+            "rmsnorm.torch.RMSNorm, which torch.jit.script takes"
+        )
+
+    function.__prepare_scriptable__ = prepare_scriptable  # type: ignore[attr-defined]
+    return function
+
+
 def overridable(function: _Function) -> _Function:
     """Lets types with __torch_function__, such as the proxies of torch.fx, take the call."""
 
@@ -289,12 +303,13 @@ def overridable(function: _Function) -> _Function:
                 break
         return function(*arguments, **named)
 
-    return call  # type: ignore[return-value]
+    return not_for_script(call)  # type: ignore[return-value]
 
 
 # ------------------------------------------------------------------------------------- functions
 
 
+@not_for_script
 def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
