@@ -76,7 +76,7 @@ class Completion(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = directory.name
-        for name in ("x.npy", "xy.npy"):
+        for name in ("x.npy", "xy.npy", "a b.npy"):
             with open(os.path.join(self.directory, name), "w", encoding="utf-8"):
                 pass
 
@@ -129,6 +129,8 @@ class Completion(unittest.TestCase):
         # bash takes what follows a colon for a word; it is no file here.
         tensor = "rmsnorm apply --input m.safetensors:x"
         self.assertEqual(typed(shell, tensor, self.directory), tensor)
+        quoted = typed(shell, "rmsnorm apply --input 'a ", self.directory)
+        self.assertEqual(quoted, "rmsnorm apply --input 'a b.npy' ")
 
     @unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
     def test_zsh(self):

@@ -7,6 +7,10 @@ _rmsnorm() {
   [[ $line != *[[:space:]] ]] || words+=('')
   begun=${words[${#words[@]} - 1]}
   COMPREPLY=()
+  if [[ $begun != *"$part" ]]; then  # in quotes, so a name of a file
+    compopt -o default
+    return
+  fi
   while IFS=$'\t' read -r word _; do
     if [[ $word != :files ]]; then
       COMPREPLY+=("${word:${#begun}-${#part}}")
