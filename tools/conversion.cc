@@ -2,8 +2,8 @@
 #include "conversion.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
+#include <string_view>
 
 namespace rmsnorm::tools {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 std::string Quoted(const std::string& word) {
   const auto is_plain = [](char c) {
     return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || ('0' <= c && c <= '9') ||
-           std::strchr("_./+,@%=-", c) != nullptr;
+           std::string_view("_./+,@%=-").find(c) != std::string_view::npos;
   };
   if (std::all_of(word.begin(), word.end(), is_plain)) return word;
   std::string quoted = "'";
@@ -39,7 +39,7 @@ std::string NpyConversion(const std::string& path, const std::string& descr) {
   }
   // Floating-point numbers, integers and booleans, in any order of bytes.
   const size_t kind = descr.find_first_not_of("|<>=");
-  if (kind == std::string::npos || std::strchr("fiub", descr[kind]) == nullptr) return "";
+  if (kind == std::string::npos || descr.find_first_of("fiub", kind) != kind) return "";
   const bool is_f16 = descr.compare(kind, std::string::npos, "f2") == 0;
   return "; " + Line(path,
                      std::string("n.asarray(n.load(f), '<f") + (is_f16 ? "2" : "4") + "', 'C')",
