@@ -46,15 +46,16 @@ class RmsnormConan(ConanFile):
         basic_layout(self)
 
     def requirements(self):
-        self.requires("highway/[>=1.0.3 <2]")
+        # Only the headers are used, by the library's own sources.
+        self.requires("highway/[>=1.0.3 <2]", libs=False, run=False, visible=False)
 
     def validate(self):
         check_min_cppstd(self, 17)
         oldest = {"gcc": "12", "clang": "14"}.get(str(self.settings.compiler))
         if not oldest or Version(self.settings.compiler.version) < oldest:
             raise ConanInvalidConfiguration(f"{self.ref} takes gcc 12 or clang 14, or later")
-        if self.settings.os != "Linux":
-            raise ConanInvalidConfiguration(f"{self.ref} was tried on Linux only")
+        if self.settings.os not in ("Linux", "Windows"):
+            raise ConanInvalidConfiguration(f"{self.ref} was tried on Linux and Windows only")
 
     def generate(self):
         toolchain = MesonToolchain(self)
@@ -81,14 +82,7 @@ class RmsnormConan(ConanFile):
         self.cpp_info.set_property("cmake_file_name", "rmsnorm")
         self.cpp_info.set_property("cmake_target_name", "rmsnorm::rmsnorm")
 
-        # A [platform_requires] highway is no package, and generators write nothing for it: a static
-        # library must name it.
-        packaged = any(package.ref.name == "highway" for package in self.dependencies.host.values())
-        if packaged:
-            self.cpp_info.requires = ["highway::hwy"]
         if not self.options.shared:
-            if not packaged:
-                self.cpp_info.system_libs.append("hwy")
             self.cpp_info.system_libs += ["m", stdcpp_library(self)]
             if self.options.with_openmp:
                 self.cpp_info.exelinkflags.append("-fopenmp")

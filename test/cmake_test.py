@@ -34,6 +34,8 @@ RESULT = f"rmsnorm {os.environ['RMSNORM_VERSION']}: 0.8485 1.1314\n"
 # The library without its kernels takes seconds. The kernels are for other tests.
 WHOLE = os.environ.get("RMSNORM_CMAKE_WHOLE") == "1"
 QUICK = "" if WHOLE else "-DHWY_COMPILE_ONLY_STATIC"
+# Meson compiled the tests of the stored bits, which takes longer than compiling the library.
+BITS = os.path.join(os.environ["RMSNORM_BUILD"], "test")
 OWN_OPTIONS = (
     *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno"),
     *("-fexceptions", "-fthreadsafe-statics"),
@@ -66,13 +68,21 @@ class Builds(unittest.TestCase):
         succeed(CMAKE, "--build", build, "--parallel", "2")
 
     def compare_bits(self, source, build, **variables):
-        """Adds the tests of the stored bits to a project that was built, and runs them."""
+        """Links the tests of the stored bits to the library of a project that was built, and runs
+        them."""
         with open(os.path.join(source, "CMakeLists.txt"), "a", encoding="utf-8") as file:
-            file.write(f'enable_testing()\nadd_subdirectory("{ROOT}/test" bits)\n')
+            file.write("enable_language(CXX)\nfind_package(GTest REQUIRED)\n")
+            for name in ("contract_test", "family_test"):
+                file.write(
+                    f'add_executable({name} "{BITS}/{name}.p/{name}.cc.o")\n'
+                    f"set_target_properties({name} PROPERTIES LINKER_LANGUAGE CXX)\n"
+                    f'target_link_libraries({name} PRIVATE "{BITS}/libtensor_files.a"\n'
+                    "  rmsnorm::rmsnorm GTest::gtest_main)\n"
+                )
         self.build(build)
-        for name in ("contract", "family"):
-            test = os.path.join(build, "bits", name + "_test")
-            succeed(test, RMSNORM_DATA=os.path.join(ROOT, "test", "data"), **variables)
+        for name in ("contract_test", "family_test"):
+            data = os.path.join(ROOT, "test", "data")
+            succeed(os.path.join(build, name), RMSNORM_DATA=data, **variables)
 
 
 def commands_of(build):
@@ -146,7 +156,7 @@ class Commands(Builds):
                     "add_subdirectory(rmsnorm)",
                 )
             )
-        around = "-ffast-math -ffp-contract=fast -O1"
+        around = "-ffast-math -ffp-contract=fast -O1 -fsanitize=address,undefined"
         self.configure(source, build, "-DCMAKE_BUILD_TYPE=Debug", flags=around)
         commands = commands_of(build)
         with open(os.path.join(ROOT, "lib", "sources.txt"), encoding="utf-8") as file:
@@ -156,44 +166,53 @@ class Commands(Builds):
             with self.subTest(name):
                 around = (
                     r"-Ofast|-ffast-math|-ffp-contract=(fast|on)|-funsafe-math-optimizations"
-                    r"|-fno-exceptions|-fno-threadsafe-statics"
+                    r"|-fno-exceptions|-fno-threadsafe-statics|-fsanitize=.*"
                 )
                 theirs = [i for i, word in enumerate(words) if re.fullmatch(around, word)]
-                self.assertGreaterEqual(len(theirs), 7)
+                self.assertGreaterEqual(len(theirs), 8)
                 for option in OWN_OPTIONS:
                     self.assertGreater(words.index(option), theirs[-1])
                 levels = [word for word in words if word.startswith("-O")]
                 if name.startswith("kernels/"):
                     self.assertEqual(levels[-1], "-O3")
+                    self.assertGreater(words.index("-fno-sanitize=all"), theirs[-1])
+                else:
+                    self.assertNotIn("-fno-sanitize=all", words)
 
 
 class Package(Builds):
-    """`cmake --install` installs what `meson install` installs."""
+    """`cmake --install` installs what `meson install` installs. One build directory makes all
+    packages: their libraries have the same objects."""
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.meson = install(os.path.join(cls.directory, "meson"))
-        with open(cls.file(cls.meson, "rmsnormConfig.cmake"), encoding="utf-8") as file:
-            cls.openmp = "if(TRUE)\n    target_link_options" in file.read()
+        (targets,) = glob.glob(cls.file(cls.meson, "rmsnormTargets-*.cmake"))
+        cls.openmp = re.search(r"_openmp_\w+ TRUE", cls.text(targets)) is not None
+        cls.build_type = re.search(r"_types (\w+)", cls.text(targets))[1]
 
     @staticmethod
     def file(prefix, name):
         folder = "pkgconfig" if name.endswith(".pc") else os.path.join("cmake", "rmsnorm")
         return os.path.join(prefix, LIBDIR, folder, name)
 
-    def install(self, kind):
-        """Returns the prefix with the library of this kind, moved after the installation."""
-        build = self.path("build-" + kind)
+    def install(self, name, *options, build_type=None):
+        """Returns the prefix with the library, moved after the installation."""
+        build, build_type = self.path("build"), build_type or self.build_type
+        if build_type == "NOCONFIG":
+            build_type = ""
         self.configure(
-            *(ROOT, build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=plain"),
-            f"-DBUILD_SHARED_LIBS={'ON' if kind == 'shared' else 'OFF'}",
+            *(ROOT, build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=" + build_type, *options),
+            *("-DCMAKE_CXX_FLAGS_" + kind + "=" for kind in ("DEBUG", "RELEASE")),
             *("-DCMAKE_INSTALL_PREFIX=/usr/local", "-DCMAKE_INSTALL_LIBDIR=" + LIBDIR),
             f"-DRMSNORM_OPENMP={'ON' if self.openmp else 'OFF'}",
+            "-DCMAKE_POSITION_INDEPENDENT_CODE=ON",
+            *("-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON" for _ in HIGHWAY),  # the release in its place
         )
         self.build(build)
-        succeed(CMAKE, "--install", build, DESTDIR=self.path("destdir-" + kind))
-        return shutil.move(self.path("destdir-" + kind, "usr/local"), self.path(kind))
+        succeed(CMAKE, "--install", build, DESTDIR=self.path("destdir"))
+        return shutil.move(self.path("destdir", "usr/local"), self.path(name))
 
     @staticmethod
     def text(name):
@@ -210,28 +229,37 @@ class Package(Builds):
         symbols = re.findall(r" (?:GLOBAL|WEAK|UNIQUE) +DEFAULT +\d+ (\S+)$", printed, re.M)
         return soname, flags, sorted(symbols)
 
-    def consume(self, prefix, kind):
-        """Builds a project that finds the package, and compares the bits of its program."""
-        source, build = self.path("app-" + kind), self.path("app-" + kind, "build")
-        shutil.copytree(os.path.join(CONSUMERS, "cmake"), source)
-        variables = variables_for(prefix)
-        where = "-DCMAKE_PREFIX_PATH=" + variables["CMAKE_PREFIX_PATH"].replace(os.pathsep, ";")
-        succeed(CMAKE, "-S", source, "-B", build, where)
+    def consume(self, prefix, name, way, *options):
+        """Builds a project that finds the package alone, which asks for C++17. Returns its build
+        directory."""
+        source, build = self.path(name), self.path(name, "build")
+        shutil.copytree(os.path.join(CONSUMERS, way), source)
+        without = "-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON"
+        older = "-DCMAKE_CXX_STANDARD=14" if way == "cmake" else "-DCMAKE_C_STANDARD=99"
+        where = "-DCMAKE_PREFIX_PATH=" + prefix
+        succeed(CMAKE, "-S", source, "-B", build, without, where, older, *options)
         self.build(build)
-        app = os.path.join(build, "app")
-        self.assertEqual(succeed(app, **variables), RESULT)
-        self.compare_bits(source, build, **variables)
-        needed = succeed("readelf", "--dynamic", app)
-        self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
+        self.assertEqual(succeed(os.path.join(build, "app"), **variables_for(prefix)), RESULT)
+        return build
+
+    def consume_from_c_and_cpp(self, prefix, kind):
+        """The program in C++ also compares the bits."""
+        for way in ("cmake", "cmake-c"):
+            build = self.consume(prefix, f"{way}-{kind}", way)
+            needed = succeed("readelf", "--dynamic", os.path.join(build, "app"))
+            self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
+        source = self.path("cmake-" + kind)
+        self.compare_bits(source, os.path.join(source, "build"), **variables_for(prefix))
 
     def test_shared(self):
-        prefix = self.install("shared")
+        prefix = self.install("shared", "-DBUILD_SHARED_LIBS=ON", "-DRMSNORM_TESTS=ON")
+        succeed(CMAKE, "--build", self.path("build"), "--target", "test")
         headers = os.path.join("include", "rmsnorm")
         theirs = sorted(glob.glob(os.path.join(self.meson, "**"), recursive=True))
         theirs = {os.path.relpath(name, self.meson) for name in theirs if os.path.isfile(name)}
         ours = glob.glob(os.path.join(prefix, "**"), recursive=True)
         ours = {os.path.relpath(name, prefix) for name in ours if os.path.isfile(name)}
-        of_meson_alone = r"bin/rmsnorm|share/man/.*|.*/librmsnorm\.a"
+        of_meson_alone = r"bin/rmsnorm|share/.*|.*/librmsnorm\.a"
         theirs = {name for name in theirs if not re.fullmatch(of_meson_alone, name)}
         if LIBRARIES == "static":
             ours = {name for name in ours if "librmsnorm.so" not in name}
@@ -249,16 +277,45 @@ class Package(Builds):
                 self.text(self.file(self.meson, "rmsnorm.pc")),
             )
             self.assertEqual(self.symbols(prefix), self.symbols(self.meson))
-        self.consume(prefix, "shared")
+        self.consume_from_c_and_cpp(prefix, "shared")
 
     def test_static(self):
-        prefix = self.install("static")
+        prefix = self.install("static", "-DBUILD_SHARED_LIBS=OFF", "-DRMSNORM_TESTS=OFF")
         if LIBRARIES == "static":
             self.assertEqual(
                 self.text(self.file(prefix, "rmsnorm.pc")),
                 self.text(self.file(self.meson, "rmsnorm.pc")),
             )
-        self.consume(prefix, "static")
+        self.assertNotIn("hwy", self.text(self.file(prefix, "rmsnorm.pc")))
+        self.consume_from_c_and_cpp(prefix, "static")
+
+    def test_types_side_by_side(self):
+        """Release and debug libraries, in two layouts: told apart by a postfix, as CMake does it, or
+        by a folder `debug`, as vcpkg does it, which moves one file and edits its paths. A project
+        takes the library of its own type."""
+        static = ("-DBUILD_SHARED_LIBS=OFF", "-DRMSNORM_TESTS=OFF")
+        release = self.install("release", *static, build_type="Release")
+        debug = self.install("debug", *static, "-DCMAKE_DEBUG_POSTFIX=d", build_type="Debug")
+        for prefix in (self.path("postfix"), self.path("vcpkg")):
+            shutil.copytree(release, prefix)
+        postfix, vcpkg = self.path("postfix"), self.path("vcpkg")
+        shutil.copytree(debug, postfix, dirs_exist_ok=True)
+        shutil.copytree(debug, os.path.join(vcpkg, "debug"))
+        moved = Path(self.file(os.path.join(vcpkg, "debug"), "rmsnormTargets-debug.cmake"))
+        text = moved.read_text(encoding="utf-8").replace("PREFIX}/lib", "PREFIX}/debug/lib")
+        Path(self.file(vcpkg, moved.name)).write_text(text, encoding="utf-8")
+        for prefix in (postfix, vcpkg):
+            for build_type, file in {
+                "Debug": ("debug/" if prefix == vcpkg else "") + LIBDIR + "/librmsnormd.a",
+                "Release": LIBDIR + "/librmsnorm.a",
+                "RelWithDebInfo": LIBDIR + "/librmsnorm.a",
+            }.items():
+                with self.subTest(prefix, build_type=build_type):
+                    name = os.path.basename(prefix) + "-" + build_type
+                    options = ("-G", "Unix Makefiles", "-DCMAKE_BUILD_TYPE=" + build_type)
+                    build = self.consume(prefix, name, "cmake-c", *options)
+                    link = Path(build, "CMakeFiles/app.dir/link.txt").read_text(encoding="utf-8")
+                    self.assertIn(f" {prefix}/{file} ", link)
 
 
 class Projects(Builds):
@@ -296,8 +353,9 @@ class Projects(Builds):
     def needs(self, build):
         return succeed("readelf", "--dynamic", os.path.join(build, "app"))
 
-    def test_subdirectory(self):
-        build = self.project("cmake-subdirectory", "-G", "Unix Makefiles")
+    def test_subdirectory_in_c(self):
+        """The project is in C alone."""
+        build = self.project("cmake-c-subdirectory", "-G", "Unix Makefiles")
         self.assertNotIn("librmsnorm.so", self.needs(build))
         # Nothing is installed that the project does not ask for.
         succeed(CMAKE, "--install", build, DESTDIR=self.path("nothing"))
@@ -323,56 +381,38 @@ class Projects(Builds):
         build = self.project(
             *("cmake-fetch", "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON", "-DRMSNORM_OPENMP=OFF"),
             *("-DRMSNORM_URL=" + tarball, "-DRMSNORM_SHA256=" + checksum),
+            "-DCMAKE_CXX_STANDARD=14",  # the library asks for C++17
         )
         self.assertIn("librmsnorm.so.0", self.needs(build))
 
     @unittest.skipUnless(VERSION >= (3, 24), "CMake before 3.24")
     def test_override(self):
-        self.project(
+        """The program needs no shared library."""
+        build = self.project(
             *("cmake-override", "-G", "Ninja", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"),
             *("-DRMSNORM_URL=elsewhere", "-DFETCHCONTENT_SOURCE_DIR_RMSNORM=" + ROOT),
+            "-DCMAKE_EXE_LINKER_FLAGS=-static",
         )
+        self.assertNotIn("NEEDED", self.needs(build))
 
     @unittest.skipUnless(HIGHWAY, "no release of Highway in subprojects/packagecache")
     def test_highway_of_the_project(self):
         build = self.project("cmake-highway", "-G", "Ninja")
         self.assertNotIn("libhwy.so", self.needs(build))
 
-    @unittest.skipUnless(HIGHWAY, "no release of Highway in subprojects/packagecache")
-    def test_highway_inside(self):
-        """Without an installed Highway CMake builds one, and the installed library needs none."""
-        build, prefix = self.path("highway"), self.path("prefix")
-        without = "-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON"
-        self.configure(
-            *(ROOT, build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=plain", without),
-            "-DCMAKE_INSTALL_PREFIX=" + prefix,
-        )
-        self.build(build)
-        succeed(CMAKE, "--install", build)
-        installed = glob.glob(os.path.join(prefix, "**", "*hwy*"), recursive=True)
-        self.assertEqual(installed, [])
-        source = self.path("app")
-        shutil.copytree(os.path.join(CONSUMERS, "cmake"), source)
-        succeed(CMAKE, "-S", source, "-B", source, without, "-DCMAKE_PREFIX_PATH=" + prefix)
-        self.build(source)
-        self.assertEqual(succeed(os.path.join(source, "app")), RESULT)
-        pkg_config = glob.glob(os.path.join(prefix, "**", "rmsnorm.pc"), recursive=True)[0]
-        with open(pkg_config, encoding="utf-8") as file:
-            self.assertNotIn("hwy", file.read())
-
 
 class Bits(Projects):
     """A project asks for other arithmetic in all its code, kernels included. When gcc links with
     -ffast-math, program and library also make the CPU flush subnormals to zero."""
 
-    test_subdirectory = test_fetch = test_override = None
-    test_highway_of_the_project = test_highway_inside = None
+    test_subdirectory_in_c = test_fetch = test_override = None
+    test_highway_of_the_project = test_options_of_the_parent = None
 
     def test_fast_math(self):
         build = self.project(
             *("cmake-subdirectory", "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON"),
             "-DCMAKE_BUILD_TYPE=Release",
-            flags="-ffast-math -march=native",
+            flags="-ffast-math -march=native " + QUICK,  # the kernels for one target, this CPU's
         )
         library = glob.glob(os.path.join(build, "**", "librmsnorm.so"), recursive=True)[0]
         symbols = succeed("readelf", "--symbols", "--wide", library)

@@ -18,7 +18,8 @@ LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 def compile_with(compiler, *options, text=None):
     source = ("-x", "c++", "-") if text else ()
     return subprocess.run(
-        (*shlex.split(os.environ[compiler]), *options, *(f"-I{folder}" for folder in INCLUDE), *source),
+        (*shlex.split(os.environ[compiler]), *options)
+        + (*(f"-I{folder}" for folder in INCLUDE), *source),
         input=text,
         capture_output=True,
         text=True,
