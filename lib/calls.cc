@@ -56,6 +56,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
     bytes += RowBytes(calls[i].operands);
     longest = std::max(longest, calls[i].operands.d);
   }
+  const bool past_caches = IsPastCaches(place.context, bytes);
   return RunWithScratch<kScratchOnStack / kCalls>(longest, [&](Scratch& scratch) {
     size_t planned = 0;
     size_t rows = 0;
@@ -63,7 +64,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& pla
     for (size_t i = 0; i < count; ++i) {
       const Operands& operands = calls[i].operands;
       if (operands.rows == 0) continue;
-      PlanForward(calls[i], *place.kernels, bytes, scratch, plans[planned++]);
+      PlanForward(calls[i], *place.kernels, past_caches, scratch, plans[planned++]);
       rows += operands.rows;
       picoseconds +=
           PicosecondsOfForward(*place.kernels, operands[kX].dtype, operands.given | calls[i].own,
@@ -94,7 +95,8 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& pl
     }
     if (has_dx_or_dw) {
       const size_t parts = PartsOf(2 * picoseconds, operands.rows, place.context);
-      PlanDxAndDw(call, *place.kernels, parts, scratch, dx_dw);
+      const bool past_caches = IsPastCaches(place.context, RowBytes(operands));
+      PlanDxAndDw(call, *place.kernels, past_caches, parts, scratch, dx_dw);
     }
     if (has_db) RunPlans(environment, place.context, db.parts, &db, 1);
     if (has_dx_or_dw) RunPlans(environment, place.context, dx_dw.parts, &dx_dw, 1);

@@ -185,7 +185,8 @@ bool TakesModule(Operation operation, const rmsnorm_module& module) {
 }  // namespace
 
 size_t MostDirectRows(Operation operation, const rmsnorm_module& module) {
-  if (!TakesModule(operation, module)) return 0;
+  const bool is_streamed = module.context.stores == RMSNORM_STORES_STREAMED;
+  if (is_streamed || !TakesModule(operation, module)) return 0;
   constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
   const size_t rows = StreamedBytes() / kBytesOfElement / module.d;
   if (operation == Operation::kBackward) return std::min(rows, kMinRowsPerBlock);

@@ -311,13 +311,17 @@ size_t RowBytes(const Operands& operands) {
   return operands.rows * operands.d * bytes_of_element;
 }
 
-void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
+bool IsPastCaches(const rmsnorm_context& context, size_t bytes) {
+  if (context.stores != RMSNORM_STORES_USUAL) return context.stores == RMSNORM_STORES_STREAMED;
+  return bytes > StreamedBytes();
+}
+
+void PlanForward(const Call& call, const KernelTable& kernels, bool past_caches, Scratch& scratch,
                  Plan& plan) {
   const Operands& operands = call.operands;
   PlanRows(call, kernels, kernels.forward, operands, scratch, plan);
   if (!plan.is_run) WalkInSlabs(plan.walk);
-  plan.norm.stream =
-      operands.Has(kY) && operands[kY].data != operands[kX].data && bytes > StreamedBytes();
+  plan.norm.stream = past_caches && operands.Has(kY) && operands[kY].data != operands[kX].data;
 }
 
 void PlanDb(const Call& call, const KernelTable& kernels, size_t most_parts, Scratch& scratch,
@@ -329,15 +333,15 @@ void PlanDb(const Call& call, const KernelTable& kernels, size_t most_parts, Scr
   PlanSums(kDb, operands, most_parts, scratch, plan);
 }
 
-void PlanDxAndDw(const Call& call, const KernelTable& kernels, size_t most_parts, Scratch& scratch,
-                 Plan& plan) {
+void PlanDxAndDw(const Call& call, const KernelTable& kernels, bool past_caches, size_t most_parts,
+                 Scratch& scratch, Plan& plan) {
   const Operands& operands = call.operands;
   Views views = operands;
   views.given &= ~SetOf(kDb);
   PlanRows(call, kernels, kernels.backward, views, scratch, plan);
   plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
-  plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
-                     !plan.norm.add_to_dx && RowBytes(operands) > StreamedBytes();
+  plan.norm.stream = past_caches && operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
+                     !plan.norm.add_to_dx;
   plan.parts = std::min(most_parts, plan.rows);
   if (operands.Has(kDw)) PlanSums(kDw, operands, most_parts, scratch, plan);
 }

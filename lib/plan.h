@@ -54,16 +54,18 @@ size_t PicosecondsOfForward(const KernelTable& kernels, rmsnorm_dtype x_dtype, O
 // Bytes of all operands that have the shape of x.
 size_t RowBytes(const Operands& operands);
 
+// Whether calls whose operands have these RowBytes() write y or dx past the caches.
+bool IsPastCaches(const rmsnorm_context& context, size_t bytes);
+
 // Each of these plans a call that has rows. They take scratch, and throw std::bad_alloc where there
-// is none. `bytes` are the RowBytes() of all forward calls that run together; `most_parts` is how
-// many parts are worth their threads. Backward has one plan for dx and dw, and one for db, which is
-// done first, since dx may replace dy.
-void PlanForward(const Call& call, const KernelTable& kernels, size_t bytes, Scratch& scratch,
+// is none. `most_parts` is how many parts are worth their threads. Backward has one plan for dx and
+// dw, and one for db, which is done first, since dx may replace dy.
+void PlanForward(const Call& call, const KernelTable& kernels, bool past_caches, Scratch& scratch,
                  Plan& plan);
 void PlanDb(const Call& call, const KernelTable& kernels, size_t most_parts, Scratch& scratch,
             Plan& plan);
-void PlanDxAndDw(const Call& call, const KernelTable& kernels, size_t most_parts, Scratch& scratch,
-                 Plan& plan);
+void PlanDxAndDw(const Call& call, const KernelTable& kernels, bool past_caches, size_t most_parts,
+                 Scratch& scratch, Plan& plan);
 
 // Writes the gradients dw and db of a call without rows.
 void StoreZeroGradients(const Operands& operands);

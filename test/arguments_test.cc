@@ -276,6 +276,8 @@ held ; ; each data=2 ; LAYOUT ; @:
 # Contexts.
 context ; threads=-1|-2147483648 ; ; OPTION ; context: threads
 context ; threads=2147483647 ; ; OK
+context ; ; context stores=-1|3 ; OPTION ; context: stores
+context ; ; context stores=1|2 ; OK
 context ; ; context target=PDP11 ; TARGET ; target:
 )";
 
@@ -446,6 +448,7 @@ void SpoilArgument(Call& call, const std::string& field, const std::string& valu
   if (field == "null") call.no_operands = true;
   if (field == "add_to") call.operands.add_to = static_cast<uint32_t>(std::stoul(value));
   if (field == "target") call.context.target = value.c_str();
+  if (field == "stores") call.context.stores = std::stoi(value);
   for (const auto& [name, number] : kWords) {
     if (field == name) call.c.options.*number = std::stoi(value);
   }

@@ -383,7 +383,15 @@ typedef void (*rmsnorm_task)(void* state, size_t index);
 /// rmsnorm_context::parallel_context.
 typedef void (*rmsnorm_parallel_for)(void* context, size_t count, rmsnorm_task task, void* state);
 
-/// Where a call runs. Nothing here changes a bit of a result. 0 is the default of every field.
+/// Whether y or dx passes through the caches. Where it replaces an input, or is added to, it does.
+typedef int32_t rmsnorm_stores;
+enum {
+  RMSNORM_STORES_USUAL = 0,    ///< past the caches if the tensors of a call do not fit them
+  RMSNORM_STORES_CACHED = 1,   ///< through the caches: the caller soon reads the result
+  RMSNORM_STORES_STREAMED = 2  ///< past the caches: the caller does not read the result soon
+};
+
+/// Where and how a call runs. Nothing here changes a bit of a result. 0 is the default of every field.
 /// Start from rmsnorm_default_context(), or from a struct of zeros with its size.
 typedef struct rmsnorm_context {
   uint32_t size;  ///< sizeof(rmsnorm_context)
@@ -393,7 +401,8 @@ typedef struct rmsnorm_context {
   int32_t threads;
   rmsnorm_parallel_for parallel_for;  ///< runs the parts instead of OpenMP; null by default
   void* parallel_context;             ///< handed to parallel_for
-  const char* target;  ///< see "targets" below; null by default: RMSNORM_TARGET, or the best
+  const char* target;     ///< see "targets" below; null by default: RMSNORM_TARGET, or the best
+  rmsnorm_stores stores;  ///< RMSNORM_STORES_USUAL by default
 } rmsnorm_context;
 
 /// The size, and 0 for everything else.

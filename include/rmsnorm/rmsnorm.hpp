@@ -188,12 +188,20 @@ struct Options {
   }
 };
 
-/// Where a call runs; see rmsnorm_context. In C++20 `Context{.threads = 1}`.
+/// See rmsnorm_stores.
+enum class Stores : rmsnorm_stores {
+  usual = RMSNORM_STORES_USUAL,
+  cached = RMSNORM_STORES_CACHED,
+  streamed = RMSNORM_STORES_STREAMED
+};
+
+/// Where and how a call runs; see rmsnorm_context. In C++20 `Context{.threads = 1}`.
 struct Context {
   std::int32_t threads = 0;                     ///< see rmsnorm_context
   rmsnorm_parallel_for parallel_for = nullptr;  ///< see rmsnorm_context
   void* parallel_context = nullptr;             ///< see rmsnorm_context
   const char* target = nullptr;                 ///< see rmsnorm_context
+  Stores stores = Stores::usual;                ///< see rmsnorm_stores
 
   /// The context of the C interface.
   rmsnorm_context get() const noexcept {
@@ -203,6 +211,7 @@ struct Context {
     context.parallel_for = parallel_for;
     context.parallel_context = parallel_context;
     context.target = target;
+    context.stores = static_cast<rmsnorm_stores>(stores);
     return context;
   }
 };
