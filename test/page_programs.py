@@ -4,8 +4,8 @@
   page_programs.py write PAGE FRAME OUTPUT...   writes the page's programs
   page_programs.py run SOURCE COMMAND...        runs one, and compares its output
 
-A block with a main() is a separate program: PAGE_1.cc, PAGE_2.c and so on. All other C++ blocks
-go into the frame, one after the other, as PAGE_fragments.cc. The comment behind a program's
+A block with a main() is a separate program: <page>_1.cc, <page>_2.c and so on. All other C++ blocks
+go into the frame, one after the other, as <page>_fragments.cc. The comment behind a program's
 printf() is the expected output. A comment `// error: ...` below a call says in which words it is
 refused."""
 
