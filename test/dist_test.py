@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tarball of the last commit contains every file of the commit, and builds without other files.
-`tools/dev dist` runs the whole suite there."""
+`tools/release/dist` runs the whole suite there."""
 
 import os
 import shutil
