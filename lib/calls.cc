@@ -48,34 +48,27 @@ rmsnorm_status RunWithScratch(size_t d, const F& run) {
 // Runs `count` checked calls together. `plans` has room for as many. kCalls of them may lie on the
 // stack, which leaves less of it for scratch.
 template <size_t kCalls>
-rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const Place& place,
+rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const CallContext& context,
                           const Call* calls, Plan* plans, size_t count) {
   size_t bytes = 0;
   size_t longest = 0;
   for (size_t i = 0; i < count; ++i) {
-    bytes += RowBytes(calls[i].operands);
+    bytes += BytesOfAllRows(calls[i].operands);
     longest = std::max(longest, calls[i].operands.d);
   }
-  const bool past_caches = IsPastCaches(place.context, bytes);
   return RunWithScratch<kScratchOnStack / kCalls>(longest, [&](Scratch& scratch) {
     size_t planned = 0;
-    size_t rows = 0;
-    size_t picoseconds = 0;
     for (size_t i = 0; i < count; ++i) {
-      const Operands& operands = calls[i].operands;
-      if (operands.rows == 0) continue;
-      PlanForward(calls[i], *place.kernels, past_caches, scratch, plans[planned++]);
-      rows += operands.rows;
-      picoseconds +=
-          PicosecondsOfForward(*place.kernels, operands[kX].dtype, operands.given | calls[i].own,
-                               operands.rows * operands.d);
+      if (calls[i].operands.rows == 0) continue;
+      PlanForward(calls[i], context, bytes, scratch, plans[planned++]);
     }
     if (planned == 0) return;
-    RunPlans(environment, place.context, PartsOf(picoseconds, rows, place.context), plans, planned);
+    RunPlans(environment, context.context, PartsOf(plans, planned, context.context), plans,
+             planned);
   });
 }
 
-rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& place,
+rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const CallContext& context,
                            const Call& call) {
   const Operands& operands = call.operands;
   if (operands.rows == 0) {
@@ -85,33 +78,35 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const Place& pl
   return RunWithScratch<kScratchOnStack>(operands.d, [&](Scratch& scratch) {
     const bool has_db = operands.Has(kDb);
     const bool has_dx_or_dw = operands.Has(kDx) || operands.Has(kDw);
-    const size_t picoseconds =
-        PicosecondsOfForward(*place.kernels, operands[kX].dtype, 0, operands.rows * operands.d);
     Plan db;
     Plan dx_dw;
+    const auto split = [&](Plan& plan, Operand gradient) {
+      plan.parts = PartsOf(&plan, 1, context.context);
+      if (operands.Has(gradient)) PlanSums(gradient, operands, plan.parts, scratch, plan);
+    };
     if (has_db) {
-      const size_t parts = PartsOf(picoseconds, operands.rows, place.context);
-      PlanDb(call, *place.kernels, parts, scratch, db);
+      PlanDb(call, context, scratch, db);
+      split(db, kDb);
     }
     if (has_dx_or_dw) {
-      const size_t parts = PartsOf(2 * picoseconds, operands.rows, place.context);
-      const bool past_caches = IsPastCaches(place.context, RowBytes(operands));
-      PlanDxAndDw(call, *place.kernels, past_caches, parts, scratch, dx_dw);
+      PlanDxAndDw(call, context, scratch, dx_dw);
+      split(dx_dw, kDw);
     }
-    if (has_db) RunPlans(environment, place.context, db.parts, &db, 1);
-    if (has_dx_or_dw) RunPlans(environment, place.context, dx_dw.parts, &dx_dw, 1);
+    if (has_db) RunPlans(environment, context.context, db.parts, &db, 1);
+    if (has_dx_or_dw) RunPlans(environment, context.context, dx_dw.parts, &dx_dw, 1);
   });
 }
 
 }  // namespace
 
-rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* given, Place& place) {
+rmsnorm_status FindContext(const rmsnorm_module* module, const rmsnorm_context* given,
+                           CallContext& context) {
   if (module != nullptr && given == nullptr) {
-    place = {module->context, module->kernels};
+    context = {module->context, module->kernels};
     return RMSNORM_OK;
   }
-  RMSNORM_RETURN_IF_ERROR(ReadContext(given, place.context));
-  return FindKernels(place.context.target, place.kernels);
+  RMSNORM_RETURN_IF_ERROR(ReadContext(given, context.context));
+  return FindKernels(context.context.target, context.kernels);
 }
 
 rmsnorm_status RunCall(Operation operation, const rmsnorm_module* module,
@@ -119,12 +114,12 @@ rmsnorm_status RunCall(Operation operation, const rmsnorm_module* module,
                        const rmsnorm_context* context) {
   DefaultFloatEnvironment environment;
   Call call;
-  Place place;
+  CallContext call_context;
   RMSNORM_RETURN_IF_ERROR(CheckCall(operation, module, operands, options, call));
-  RMSNORM_RETURN_IF_ERROR(FindPlace(module, context, place));
-  if (operation == Operation::kBackward) return RunBackward(environment, place, call);
+  RMSNORM_RETURN_IF_ERROR(FindContext(module, context, call_context));
+  if (operation == Operation::kBackward) return RunBackward(environment, call_context, call);
   Plan plan;
-  return RunForward<1>(environment, place, &call, &plan, 1);
+  return RunForward<1>(environment, call_context, &call, &plan, 1);
 }
 
 }  // namespace rmsnorm::internal
@@ -165,9 +160,9 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
       if (status != RMSNORM_OK) return FailOfCall(i, status);
     }
   }
-  Place place;
-  RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
-  return RunForward<kCallsOnStack>(environment, place, checked, plans, count);
+  CallContext call_context;
+  RMSNORM_RETURN_IF_ERROR(FindContext(nullptr, context, call_context));
+  return RunForward<kCallsOnStack>(environment, call_context, checked, plans, count);
 }
 
 rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands, const rmsnorm_options* options,

@@ -3,16 +3,13 @@
 #ifndef RMSNORM_LIB_CALLS_H_
 #define RMSNORM_LIB_CALLS_H_
 
-#include "kernel_table.h"
+#include "plan.h"
 
 namespace rmsnorm::internal {
 
-// Where a call runs: in the context that is given or, where that is null, in the module's.
-struct Place {
-  rmsnorm_context context;
-  const KernelTable* kernels;
-};
-rmsnorm_status FindPlace(const rmsnorm_module* module, const rmsnorm_context* given, Place& place);
+// Reads the context that is given or, if that is null, takes the module's.
+rmsnorm_status FindContext(const rmsnorm_module* module, const rmsnorm_context* given,
+                           CallContext& context);
 
 // A call by a module or, where that is null, by `options`.
 rmsnorm_status RunCall(Operation operation, const rmsnorm_module* module,

@@ -337,7 +337,10 @@ rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size
       const rmsnorm_view& other_view = other_call[other];
       const bool may_replace = is_own && kOperandRules[output].in_place_of == other;
       if (may_replace && IsInPlace(other_view, view)) continue;
-      if (Apart(other, other_call, output, call)) continue;
+      if (Apart({other, other_call[other], other_call.extent[other]},
+                {output, call[output], call.extent[output]})) {
+        continue;
+      }
       const bool in_bytes = LooksLikeBytes(other, other_view) || LooksLikeBytes(output, view);
       const ShortText prefix = is_own ? ShortText() : ShortText().Add("calls[%zu].", index);
       return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s%s or lies between its rows%s%s",

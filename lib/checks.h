@@ -15,6 +15,16 @@ namespace rmsnorm::internal {
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options);
 rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context);
 
+// The operands of a call, checked.
+struct Operands : Views {
+  Extent extent[kOperands];  // of the given operands
+  OperandSet outputs;        // of the given operands
+  OperandSet like_x;         // those with the type, the shape and the strides of x
+  uint32_t add_to;
+  size_t rows;
+  size_t d;
+};
+
 // A call, checked.
 struct Call {
   Operands operands;

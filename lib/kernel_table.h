@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the layers above the kernels have a target do: the table of kernels that each target
-// provides, and what a kernel is given. None of it depends on element types but by value.
+// The interface between a plan and a target's kernels. Element types appear as run-time values
+// only.
 #ifndef RMSNORM_LIB_KERNEL_TABLE_H_
 #define RMSNORM_LIB_KERNEL_TABLE_H_
 
@@ -30,9 +30,11 @@ struct Norm {
   rmsnorm_activation activation;
   rmsnorm_gate_placement gate_placement;
   rmsnorm_gate_rounding gate_rounding;
-  bool add_to_dx;                  // dx is added to the values in its memory
-  bool one_type;                   // all row operands but q have one type
-  bool has_leaves;                 // one_type, and no option that only tiles serve
+  bool add_to_dx;  // dx is added to the values in its memory
+  // All row operands but q have one type, and the fused leaves of forward or of backward serve
+  // every option.
+  bool has_leaves;
+  bool has_backward_leaves;
   bool stream;                     // y or dx is written past the caches; never in place
   rmsnorm_dtype dtype[kOperands];  // of each operand as a run has it: weights and sums are f32
 };
@@ -41,8 +43,8 @@ struct Norm {
 // the bias. A kernel works through them in rising order on the calling thread, in the default
 // floating-point state. An output either has the data and the stride of the operand it replaces, or
 // shares no byte with another operand.
-struct Run {
-  explicit Run(size_t rows = 0, size_t length = 0) : count(rows), d(length) {}
+struct RowRun {
+  explicit RowRun(size_t rows = 0, size_t length = 0) : count(rows), d(length) {}
 
   size_t count;  // rows
   size_t d;      // elements of each
@@ -70,7 +72,7 @@ struct Run {
 };
 
 // A function of a target that works through the rows of a run.
-using Kernel = void (*)(const Norm& norm, const Run& run);
+using Kernel = void (*)(const Norm& norm, const RowRun& run);
 
 // The kernels of one target.
 struct KernelTable {
@@ -93,8 +95,10 @@ struct KernelTable {
   Kernel add_rows;
   // Adds up `blocks` rows of d sums each, `stride` floats apart, and rounds the total to d elements
   // of a type; or adds it to what they hold.
-  void (*store_sums)(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
+  void (*add_blocks)(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
                      rmsnorm_dtype dtype, void* to);
+  // Rounds d values to a type.
+  void (*narrow)(rmsnorm_dtype dtype, const float* from, size_t d, void* to);
 
   const struct Leaves*
       leaves;  // of the target's drivers (kernels/leaves.h); null for the reference

@@ -18,7 +18,7 @@ struct rmsnorm_module {
   const rmsnorm::internal::KernelTable* kernels;
   size_t most_direct_rows[2];           // of each Operation, from MostDirectRows()
   rmsnorm::internal::OperandSet held;   // the weight, and those of kPrepared that were set
-  rmsnorm_view prepared[3];             // of those, as a Run has them
+  rmsnorm_view prepared[3];             // of those, as a RowRun has them
   rmsnorm::internal::Norm norm[3];      // for dense rows of each type, f32 first
   rmsnorm::internal::Floats weight;     // rounded to dtype
   rmsnorm::internal::Floats floats[3];  // of `prepared`

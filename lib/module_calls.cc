@@ -71,7 +71,7 @@ void PrepareRounded(const rmsnorm_module& module, const rmsnorm_view& from, floa
     const size_t n = std::min(kPiece, module.d - j);
     const char* const data = static_cast<const char*>(from.data) + j * ElementSize(from.dtype);
     kernels.prepare(from.dtype, data, n, -0.0f, prepared + j);
-    kernels.store_sums(prepared + j, 0, 1, n, false, module.dtype, rounded);
+    kernels.narrow(module.dtype, prepared + j, n, rounded);
     kernels.prepare(module.dtype, rounded, n, offset, prepared + j);
   }
 }
@@ -114,11 +114,11 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
   if (module == nullptr) return NullModule();
   *module = nullptr;
   rmsnorm_options own_options;
-  Place place;
+  CallContext call_context;
   RMSNORM_RETURN_IF_ERROR(ReadOptions(options, own_options));
   if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: 0; it must be at least 1");
   RMSNORM_RETURN_IF_ERROR(CheckDtype("dtype", 0, dtype));
-  RMSNORM_RETURN_IF_ERROR(FindPlace(nullptr, context, place));
+  RMSNORM_RETURN_IF_ERROR(FindContext(nullptr, context, call_context));
   try {
     std::unique_ptr<rmsnorm_module> made(new rmsnorm_module);
     made->weight = MakeFloats(d);
@@ -128,13 +128,13 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->dtype = dtype;
     made->options = own_options;
     made->changed_options = ChangedOptions(own_options);
-    made->context = place.context;
-    made->kernels = place.kernels;
+    made->context = call_context.context;
+    made->kernels = call_context.kernels;
     for (int i = 0; i < 3; ++i) {
-      MakeNorm(*place.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);
+      MakeNorm(*call_context.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);
     }
     SetMostDirectRows(*made);
-    made->description = Describe(d, dtype, own_options, place.context);
+    made->description = Describe(d, dtype, own_options, call_context.context);
     *module = made.release();
   } catch (const std::exception&) {
     return Fail(RMSNORM_ERROR_MEMORY, "d: no memory for a weight of %zu elements", d);
@@ -160,8 +160,7 @@ rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* module,
   const DefaultFloatEnvironment environment;
   if (module == nullptr) return NullModule();
   RMSNORM_RETURN_IF_ERROR(CheckVector(kWeight, weight, module->d));
-  module->kernels->store_sums(module->weight.get(), 0, 1, module->d, false, weight->dtype,
-                              DataOf(*weight));
+  module->kernels->narrow(weight->dtype, module->weight.get(), module->d, DataOf(*weight));
   return RMSNORM_OK;
 }
 

@@ -28,7 +28,7 @@ struct DenseRows {
     const bool has_rows = kOperandRules[operand].shape == Shape::kRows;
     return !has_rows || dtype == RMSNORM_F32 ? 4 : 2;
   }
-  size_t RowBytes(Operand operand) const {
+  size_t BytesOfRow(Operand operand) const {
     return ElementBytes(operand) * (kOperandRules[operand].shape == Shape::kPerRow ? 1 : d);
   }
 };
@@ -53,7 +53,7 @@ struct Bytes {
 template <Operand kOperand>
 Bytes BytesOf(const DenseRows& rows, Given<kOperand> given) {
   const size_t count = kOperandRules[kOperand].shape == Shape::kColumns ? 1 : rows.count;
-  return {reinterpret_cast<uintptr_t>(given.data), count * rows.RowBytes(kOperand)};
+  return {reinterpret_cast<uintptr_t>(given.data), count * rows.BytesOfRow(kOperand)};
 }
 
 // Whether two operands share no byte. Modulo 2^64, b begins at least a.count bytes after a, and a
@@ -128,7 +128,7 @@ template <Operation kOperation, Operand... kGiven>
 RMSNORM_ALWAYS_INLINE void CallKernel(const rmsnorm_module& module, const DenseRows& rows,
                                       Given<kGiven>... given) {
   const Norm& norm = module.NormOf(rows.dtype);
-  Run run(rows.count, rows.d);
+  RowRun run(rows.count, rows.d);
   const auto set_own = [&](Operand operand) {
     run.Set(operand, DataOf(module.Prepared(operand)), 0);
   };
@@ -139,7 +139,7 @@ RMSNORM_ALWAYS_INLINE void CallKernel(const rmsnorm_module& module, const DenseR
   const auto set = [&](Operand operand, const void* data) {
     const bool is_columns = kOperandRules[operand].shape == Shape::kColumns;
     run.Set(operand, const_cast<void*>(data),
-            is_columns ? 0 : static_cast<ptrdiff_t>(rows.RowBytes(operand)));
+            is_columns ? 0 : static_cast<ptrdiff_t>(rows.BytesOfRow(operand)));
   };
   (set(kGiven, given.data), ...);
   run.start_sums = true;
@@ -192,8 +192,8 @@ size_t MostDirectRows(Operation operation, const rmsnorm_module& module) {
   if (operation == Operation::kBackward) return std::min(rows, kMinRowsPerBlock);
   size_t longest = 1;  // picoseconds of a row
   for (rmsnorm_dtype dtype = RMSNORM_F32; dtype <= RMSNORM_BF16; ++dtype) {
-    longest = std::max(longest, PicosecondsOfForward(*module.kernels, dtype,
-                                                     SetOf(kResidual) | module.held, module.d));
+    longest = std::max(
+        longest, PicosecondsOf(*module.kernels, dtype, SetOf(kResidual) | module.held, module.d));
   }
   return std::min(rows, 2 * kLeastOfPart / longest);
 }

@@ -176,6 +176,12 @@ constexpr size_t ElementSize(rmsnorm_dtype dtype) {
                                                          : 0;
 }
 
+inline size_t ElementsOf(const rmsnorm_view& view) {
+  size_t elements = 1;
+  for (int i = 0; i < view.ndim; ++i) elements *= view.shape[i];
+  return elements;
+}
+
 }  // namespace rmsnorm::internal
 
 #endif  // RMSNORM_LIB_OPERANDS_H_

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of options: name, place, values, default, what each needs, and whether gradients depend
-// on it. The checks, a module's description and the tools go by it. A field of rmsnorm_options
-// without a line here does not compile.
+// The table of options: name, place, values, default, what each needs, which values fused leaves
+// serve, and whether gradients depend on it. The checks, a module's description and the tools go by
+// it. A field of rmsnorm_options without a line here does not compile.
 #ifndef RMSNORM_LIB_OPTIONS_H_
 #define RMSNORM_LIB_OPTIONS_H_
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "operands.h"
 #include "portable.h"
@@ -58,26 +59,52 @@ struct OptionRule {
   size_t offset;           // of its field in rmsnorm_options
   const Numbers* numbers;  // null for words
   const char* words[4];    // ends with a null
+  uint32_t leaves;         // the values that fused leaves serve: bit i for word i, or kAnyNumber
   Gradient gradient;
-  OperandSet needs = 0;      // other than the default, it needs one of these
-  OperandSet needed_by = 0;  // and that only where one of these is given; empty: always
+  OperandSet needs = 0;  // a value other than the default requires one of these operands
+  OperandSet needed_by =
+      0;  // if not empty, the requirement applies only to calls with one of these
 };
+
+// Tiles serve every value, and leaves the default and the values that a line says.
+constexpr uint32_t kDefaultAlone = 1;
+constexpr uint32_t kAnyNumber = ~uint32_t{0};
+constexpr uint32_t kTwoWords = 3;
+constexpr uint32_t kThreeWords = 7;
 
 constexpr OperandSet kAnyWeight = SetOf(kWeight) | SetOf(kPostNormWeight);
 constexpr OperandSet kScaled = SetOf(kY) | SetOf(kQ) | SetOf(kDx) | SetOf(kDw);
 
 #define FIELD(name) #name, offsetof(rmsnorm_options, name)
 constexpr OptionRule kOptionRules[kOptions] = {
-    {FIELD(eps), &kEpsNumbers, {}, Gradient::kDepends},
-    {FIELD(eps_placement), nullptr, {"inside", "outside", "floor"}, Gradient::kDepends},
-    {FIELD(rounding), nullptr, {"after_weight", "before_weight", "inverse"}, Gradient::kSame},
-    {FIELD(residual_rounding), nullptr, {"rounded", "unrounded"}, Gradient::kSame},
-    {FIELD(weight_offset), &kOffsets, {}, Gradient::kDepends, kAnyWeight, kScaled},
-    {FIELD(divisor), &kDivisors, {}, Gradient::kDepends},
-    {FIELD(factor), &kFactors, {}, Gradient::kRefused},
-    {FIELD(activation), nullptr, {"silu", "sigmoid"}, Gradient::kRefused, SetOf(kGate)},
-    {FIELD(gate_placement), nullptr, {"after", "before"}, Gradient::kRefused, SetOf(kGate)},
-    {FIELD(gate_rounding), nullptr, {"unrounded", "rounded"}, Gradient::kRefused, SetOf(kGate)},
+    {FIELD(eps), &kEpsNumbers, {}, kAnyNumber, Gradient::kDepends},
+    {FIELD(eps_placement),
+     nullptr,
+     {"inside", "outside", "floor"},
+     kThreeWords,
+     Gradient::kDepends},
+    {FIELD(rounding),
+     nullptr,
+     {"after_weight", "before_weight", "inverse"},
+     kTwoWords,
+     Gradient::kSame},
+    {FIELD(residual_rounding), nullptr, {"rounded", "unrounded"}, kTwoWords, Gradient::kSame},
+    {FIELD(weight_offset), &kOffsets, {}, kAnyNumber, Gradient::kDepends, kAnyWeight, kScaled},
+    {FIELD(divisor), &kDivisors, {}, kAnyNumber, Gradient::kDepends},
+    {FIELD(factor), &kFactors, {}, kDefaultAlone, Gradient::kRefused},
+    {FIELD(activation), nullptr, {"silu", "sigmoid"}, kTwoWords, Gradient::kRefused, SetOf(kGate)},
+    {FIELD(gate_placement),
+     nullptr,
+     {"after", "before"},
+     kTwoWords,
+     Gradient::kRefused,
+     SetOf(kGate)},
+    {FIELD(gate_rounding),
+     nullptr,
+     {"unrounded", "rounded"},
+     kTwoWords,
+     Gradient::kRefused,
+     SetOf(kGate)},
 };
 #undef FIELD
 
@@ -130,6 +157,25 @@ inline OptionSet ChangedOptions(const rmsnorm_options& options) {
     if (!IsDefault(options, option)) changed |= SetOf(option);
   }
   return changed;
+}
+
+// Whether fused leaves serve the values of all options that an operation depends on. The rules are
+// constants: most of this is decided when it is compiled.
+template <int... kOption>
+bool LeavesServe(Operation operation, const rmsnorm_options& options,
+                 std::integer_sequence<int, kOption...> /*all*/) {
+  const auto serve = [&](const OptionRule& rule, Option option) {
+    if (operation == Operation::kBackward && rule.gradient != Gradient::kDepends) return true;
+    if (rule.numbers != nullptr) return rule.leaves == kAnyNumber || IsDefault(options, option);
+    int words = 0;
+    while (rule.words[words] != nullptr) ++words;
+    if (rule.leaves == (uint32_t{1} << words) - 1) return true;
+    return (rule.leaves >> ValueIn<int32_t>(options, option) & 1) != 0;
+  };
+  return (serve(kOptionRules[kOption], static_cast<Option>(kOption)) & ...);
+}
+inline bool LeavesServe(Operation operation, const rmsnorm_options& options) {
+  return LeavesServe(operation, options, std::make_integer_sequence<int, kOptions>());
 }
 
 // The factor and the divisor that options ask for.

@@ -65,10 +65,10 @@ bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdif
 
 }  // namespace
 
-bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands) {
-  const Layout a_layout = LayoutOf(a, a_operands[a]);
-  const Layout b_layout = LayoutOf(b, b_operands[b]);
-  const uintptr_t distance = b_operands.extent[b].begin - a_operands.extent[a].begin;
+bool Apart(const Placed& a, const Placed& b) {
+  const Layout a_layout = LayoutOf(a.operand, a.view);
+  const Layout b_layout = LayoutOf(b.operand, b.view);
+  const uintptr_t distance = b.extent.begin - a.extent.begin;
   int common = 0;
   while (common < std::min(a_layout.steps, b_layout.steps) &&
          a_layout.step[common].count == b_layout.step[common].count &&

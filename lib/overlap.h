@@ -22,30 +22,27 @@ inline bool Disjoint(const Extent& a, const Extent& b) {
   return a.end <= b.begin || b.end <= a.begin;
 }
 
-// The operands of a call, checked.
-struct Operands : Views {
-  Extent extent[kOperands];  // of the given operands
-  OperandSet outputs;        // of the given operands
-  OperandSet like_x;         // those with the type, the shape and the strides of x
-  uint32_t add_to;
-  size_t rows;
-  size_t d;
-};
-
 // The number of dimensions over rows in the view of an operand.
 inline int RowDimensions(Operand operand, const rmsnorm_view& view) {
   return kOperandRules[operand].shape == Shape::kPerRow ? view.ndim : view.ndim - 1;
 }
 
-// The elements of a row in it.
+// The length of the operand's row, in elements.
 inline ptrdiff_t RowLength(Operand operand, const rmsnorm_view& view) {
   const int rows = RowDimensions(operand, view);
   return rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) : 1;
 }
 
+// A view of an operand, and the bytes that it spans.
+struct Placed {
+  Operand operand;
+  const rmsnorm_view& view;
+  const Extent& extent;
+};
+
 // Whether two operands of a call, or of two calls, whose extents meet share no byte. May return
 // false for operands that share none.
-bool Apart(Operand a, const Operands& a_operands, Operand b, const Operands& b_operands);
+bool Apart(const Placed& a, const Placed& b);
 
 // Whether the strides of a view look like bytes, a likely mistake: in bytes the steps over rows
 // would be as wide as a row.

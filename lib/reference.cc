@@ -71,7 +71,7 @@ static_assert(kBlock % kPiece == 0 && kPiece % kLanes == 0);
 
 struct Piece {
   const Norm& norm;
-  const Run& run;
+  const RowRun& run;
   size_t row;
   size_t begin;
   size_t size;
@@ -94,7 +94,7 @@ struct Piece {
 };
 
 template <class F>
-void ForEachPiece(const Norm& norm, const Run& run, size_t row, const F& f) {
+void ForEachPiece(const Norm& norm, const RowRun& run, size_t row, const F& f) {
   for (size_t begin = 0; begin < run.d; begin += kPiece) {
     f(Piece{norm, run, row, begin, std::min(kPiece, run.d - begin)});
   }
@@ -140,7 +140,7 @@ struct Inverse {
 // Section 3, the sum of squares of what read(piece, h) gives. In binary64 the square is exact, so
 // that fma and multiply-then-add agree.
 template <class Real, class Read>
-Real SumSquares(const Norm& norm, const Run& run, size_t row, const Read& read) {
+Real SumSquares(const Norm& norm, const RowRun& run, size_t row, const Read& read) {
   RowSum<Real> sum;
   ForEachPiece(norm, run, row, [&](const Piece& piece) {
     float h[kPiece];
@@ -217,14 +217,14 @@ void MultiplyByGate(const Piece& piece, float* h) {
 }
 
 // Whether h, the input of the norm, was rounded to the residual's type, which then counts as x's.
-bool IsSumRounded(const Norm& norm, const Run& run) {
+bool IsSumRounded(const Norm& norm, const RowRun& run) {
   return run.Has(kResidual) && !norm.norm_unrounded;
 }
 
 // A row of a forward call.
 class ForwardRow {
  public:
-  ForwardRow(const Norm& norm, const Run& run, size_t row)
+  ForwardRow(const Norm& norm, const RowRun& run, size_t row)
       : norm_(norm),
         run_(run),
         row_(row),
@@ -325,7 +325,7 @@ class ForwardRow {
   }
 
   const Norm& norm_;
-  const Run& run_;
+  const RowRun& run_;
   const size_t row_;
   const rmsnorm_dtype x_dtype_;  // "x's type" in the rounding orders
   Inverse post_norm_ = {};
@@ -333,7 +333,7 @@ class ForwardRow {
   QuantisedSteps steps_ = {};
 };
 
-void Forward(const Norm& norm, const Run& run) {
+void Forward(const Norm& norm, const RowRun& run) {
   for (size_t row = 0; row < run.count; ++row) ForwardRow(norm, run, row).Normalise();
 }
 
@@ -356,7 +356,7 @@ void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, floa
 
 // Section 11, step 1: c, by fma.
 template <class Real>
-Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
+Real DotOfRow(const Norm& norm, const RowRun& run, size_t row) {
   RowSum<Real> sum;
   ForEachPiece(norm, run, row, [&](const Piece& piece) {
     float x[kPiece];
@@ -373,7 +373,7 @@ Real DotOfRow(const Norm& norm, const Run& run, size_t row) {
 }
 
 template <class Real>
-Sums<Real> SumsOfRow(const Norm& norm, const Run& run, size_t row) {
+Sums<Real> SumsOfRow(const Norm& norm, const RowRun& run, size_t row) {
   const bool squares = NeedsSquares(norm.root, run.Has(kRstd));
   return {squares ? SumSquares<Real>(norm, run, row, ReadX) : 0, DotOfRow<Real>(norm, run, row)};
 }
@@ -390,7 +390,7 @@ void AddToDw(const Piece& piece, const float* x, const float* dy, Real r) {
   }
 }
 
-void AddRows(const Norm& norm, const Run& run) {
+void AddRows(const Norm& norm, const RowRun& run) {
   for (size_t row = 0; row < run.count; ++row) {
     const bool start = run.start_sums && row == 0;
     ForEachPiece(norm, run, row, [&](const Piece& piece) {
@@ -420,7 +420,7 @@ void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Re
 }
 
 // Step 2 leads from the sums to the terms r, scale_x and mean, by gradient_terms.h.
-void BackwardRow(const Norm& norm, const Run& run, size_t row) {
+void BackwardRow(const Norm& norm, const RowRun& run, size_t row) {
   const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
   const HotTerms hot = MakeHotTerms(norm.root, SumsOfRow<float>(norm, run, row), rstd);
   Terms<double> cold = {};
@@ -450,13 +450,13 @@ void BackwardRow(const Norm& norm, const Run& run, size_t row) {
 }
 
 // Row by row, since dx may replace dy.
-void Backward(const Norm& norm, const Run& run) {
+void Backward(const Norm& norm, const RowRun& run) {
   for (size_t row = 0; row < run.count; ++row) BackwardRow(norm, run, row);
 }
 
 // Section 12: the sums of the blocks of rows add up in rising order, then onto the values in the
 // gradient's memory. The total is rounded to the gradient's type.
-void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
+void AddBlocks(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
                rmsnorm_dtype dtype, void* to) {
   char* elements = static_cast<char*>(to);
   for (size_t begin = 0; begin < d; begin += kPiece) {
@@ -476,11 +476,15 @@ void StoreSums(const float* sums, size_t stride, size_t blocks, size_t d, bool a
   }
 }
 
+void Narrow(rmsnorm_dtype dtype, const float* from, size_t d, void* to) {
+  WriteElements(dtype, from, d, to);
+}
+
 }  // namespace
 
 const KernelTable kReferenceTable = {
-    "reference", {3000, 8000, 2500}, Prepare, Forward, Backward, AddRows,
-    StoreSums,   /*leaves=*/nullptr,
+    "reference", {3000, 8000, 2500}, Prepare, Forward, Backward, AddRows, AddBlocks,
+    Narrow,      /*leaves=*/nullptr,
 };
 
 }  // namespace rmsnorm::internal

@@ -102,6 +102,13 @@ size_t MostParts(const rmsnorm_context& context) {
   return static_cast<size_t>(std::max(threads, 1));
 }
 
+// How many parts share work of this estimate, which has `units` units.
+size_t PartsOfWork(size_t picoseconds, size_t units, const rmsnorm_context& context) {
+  // Asking OpenMP takes longer than a short row.
+  if (picoseconds < 2 * kLeastOfPart || units <= 1 || context.threads == 1) return 1;
+  return std::min({picoseconds / kLeastOfPart, units, MostParts(context)});
+}
+
 // Part i of `parts` even ones holds the items PartBegin(i) up to PartBegin(i + 1).
 size_t PartBegin(size_t items, size_t part, size_t parts) {
   return part * (items / parts) + std::min(part, items % parts);
@@ -115,11 +122,31 @@ struct Plans {
   size_t shares;  // of all plans
 };
 
-// A unit counts as many shares as a row has elements, so that rows of several plans weigh what they
-// take. The units of a plan with sums count alike.
-size_t SharesOfUnit(const Plan& plan) { return plan.has_sums ? 1 : plan.d; }
+// Runs the units from `begin` up to `end`.
+void RunUnits(const Plan& plan, size_t begin, size_t end) {
+  // A single block of rows adds up in the gradient itself, which the run holds.
+  const bool is_all = plan.is_run && begin == 0 && end == plan.Units();
+  if (is_all && (!plan.HasSums() || (end == 1 && plan.sums.at == SumsAt::kGradient))) {
+    return plan.kernel(plan.norm, plan.run);
+  }
+  if (plan.HasSums()) {
+    for (size_t unit = begin; unit < end; ++unit) RunBlockOfRows(plan, unit);
+    return;
+  }
+  while (begin < end) {
+    const RowRun run = plan.RunFrom(begin, end);
+    plan.kernel(plan.norm, run);
+    begin += run.count;
+  }
+}
 
-// The units of all plans, one plan after the other, that begin in the part's shares.
+// A unit counts as many shares as a row has elements, so that a long row counts more than a short
+// one. The units of a plan with sums count alike.
+size_t SharesOfUnit(const Plan& plan) { return plan.HasSums() ? 1 : plan.d; }
+
+// Runs every unit whose first share belongs to this part. Units are numbered through all plans: of
+// a plan with 3 rows of 4 elements and one with 2 rows of 6, the second of three parts has shares 8
+// to 15, which are the last row of the first plan and the first row of the second.
 void RunPartOfPlans(const void* state, size_t part, size_t parts) {
   const Plans& plans = *static_cast<const Plans*>(state);
   const size_t begin = PartBegin(plans.shares, part, parts);
@@ -145,10 +172,14 @@ void RunPartOfTotals(const void* state, size_t part, size_t parts) {
 
 }  // namespace
 
-size_t PartsOf(size_t picoseconds, size_t units, const rmsnorm_context& context) {
-  // Asking OpenMP takes 20 to 40 ns.
-  if (picoseconds < 2 * kLeastOfPart || units <= 1 || context.threads == 1) return 1;
-  return std::min({picoseconds / kLeastOfPart, units, MostParts(context)});
+size_t PartsOf(const Plan* plans, size_t count, const rmsnorm_context& context) {
+  size_t picoseconds = 0;
+  size_t units = 0;
+  for (size_t i = 0; i < count; ++i) {
+    picoseconds += plans[i].picoseconds;
+    units += plans[i].Units();
+  }
+  return PartsOfWork(picoseconds, units, context);
 }
 
 void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
@@ -164,8 +195,8 @@ void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& conte
   const size_t totals = UnitsOfTotals(last);
   if (totals == 0) return;
   const size_t picoseconds =
-      PicosecondsOfForward(*last.norm.kernels, RMSNORM_F32, 0, last.Units() * last.d / 2);
-  RunParts(environment, context, PartsOf(picoseconds, totals, context), RunPartOfTotals, &last);
+      PicosecondsOf(*last.norm.kernels, RMSNORM_F32, 0, last.Units() * last.d / 2);
+  RunParts(environment, context, PartsOfWork(picoseconds, totals, context), RunPartOfTotals, &last);
 }
 
 }  // namespace rmsnorm::internal

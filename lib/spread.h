@@ -12,12 +12,12 @@
 
 namespace rmsnorm::internal {
 
-// How many parts share work of this estimate, which has `units` units; at least 1.
-size_t PartsOf(size_t picoseconds, size_t units, const rmsnorm_context& context);
+// How many parts share the work of plans that run together; at least 1.
+size_t PartsOf(const Plan* plans, size_t count, const rmsnorm_context& context);
 
 // Runs the units of all plans, at least one, in `parts` parts of about equal work, and returns when
-// all are done. A plan with sums is alone, and `parts` its own. Kernels run in the default
-// floating-point state, and an executor or OpenMP's runtime in the caller's.
+// all are done. A plan with sums must be the only one, and `parts` must be its `parts`. Kernels run
+// in the default floating-point state, and an executor or OpenMP's runtime in the caller's.
 void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
               const Plan* plans, size_t count);
 

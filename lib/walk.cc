@@ -27,8 +27,7 @@ void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Wa
     const int own = MovingDimension(operand, view, shape.ndim, i);
     ptrdiff_t& stride = outer.stride[operand];
     stride = own >= 0 ? view.stride[own] * size : 0;
-    continues =
-        continues && stride == inner->stride[operand] * static_cast<ptrdiff_t>(inner->count);
+    continues = continues && Continues(stride, inner->stride[operand], inner->count);
   });
   if (continues) {
     inner->count *= outer.count;
@@ -100,11 +99,11 @@ void WalkInSlabs(Walk& walk) {
   ++walk.loops;
 }
 
-Run NextRun(const Walk& walk, size_t begin, size_t end) {
+RowRun NextRun(const Walk& walk, size_t begin, size_t end) {
   const Walk::Loop& inner = walk.loop[0];
   const size_t left = walk.loops == 1 ? end - begin : inner.count - begin % inner.count;
   // Rows that share nothing are runs of one.
-  Run run(walk.rows_of_group == 1 ? 1 : std::min(left, end - begin), walk.d);
+  RowRun run(walk.rows_of_group == 1 ? 1 : std::min(left, end - begin), walk.d);
   ForEachOperand(walk.given, [&](Operand operand) {
     run.Set(operand, walk.data[operand], inner.stride[operand]);
   });
@@ -122,3 +121,19 @@ Run NextRun(const Walk& walk, size_t begin, size_t end) {
 }
 
 }  // namespace rmsnorm::internal
+
+int32_t rmsnorm_merge_dims(int32_t ndim, size_t* shape, ptrdiff_t* const* stride,
+                           size_t tensors) noexcept {
+  int32_t last = -1;  // of those that are left
+  for (int32_t i = 0; i < ndim; ++i) {
+    if (shape[i] == 1) continue;
+    bool continues = last >= 0;
+    for (size_t t = 0; continues && t < tensors; ++t) {
+      continues = rmsnorm::internal::Continues(stride[t][last], stride[t][i], shape[i]);
+    }
+    shape[continues ? last : last + 1] = continues ? shape[last] * shape[i] : shape[i];
+    last += continues ? 0 : 1;
+    for (size_t t = 0; t < tensors; ++t) stride[t][last] = stride[t][i];
+  }
+  return last + 1;
+}

@@ -7,6 +7,11 @@
 
 namespace rmsnorm::internal {
 
+// Whether a dimension continues the next narrower one, so that both are one.
+constexpr bool Continues(ptrdiff_t stride, ptrdiff_t inner_stride, size_t inner_count) {
+  return static_cast<size_t>(stride) == static_cast<size_t>(inner_stride) * inner_count;
+}
+
 // Rows that share a row of the weight, of the bias and of their gradients are neighbours: a group.
 // Within a group they follow in C order, unless the walk is in slabs. With a gate, all rows are one
 // group, whatever they share. Dimensions that all operands walk evenly are one loop, so that dense
@@ -37,7 +42,7 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk);
 void WalkInSlabs(Walk& walk);
 
 // The rows from `begin` on that are a run, up to `end` at most.
-Run NextRun(const Walk& walk, size_t begin, size_t end);
+RowRun NextRun(const Walk& walk, size_t begin, size_t end);
 
 }  // namespace rmsnorm::internal
 

@@ -1084,5 +1084,37 @@ TEST(Cpp, ViewsOfWrongShapesAreRefused) {
   ExpectThrown(RMSNORM_ERROR_NULL, [&] { norm({}, {}, one); });
 }
 
+// Ten dimensions of two tensors: x[2][3][1][4][2][1][1][5][1][2] is dense, and the other one has
+// gaps after dimension 4 and repeats dimension 0.
+TEST(MergeDims, KeepsWhatSomeTensorDoesNotContinue) {
+  size_t shape[] = {2, 3, 1, 4, 2, 1, 1, 5, 1, 2};
+  ptrdiff_t x[] = {240, 80, 9, 20, 10, 7, 7, 2, 7, 1};
+  ptrdiff_t other[] = {0, 96, 9, 24, 12, 7, 7, 2, 7, 1};
+  ptrdiff_t* const stride[] = {x, other};
+  ASSERT_EQ(3, rmsnorm_merge_dims(10, shape, stride, 2));
+  EXPECT_EQ((std::vector<size_t>{2, 24, 10}), std::vector<size_t>(shape, shape + 3));
+  EXPECT_EQ((std::vector<ptrdiff_t>{240, 10, 1}), std::vector<ptrdiff_t>(x, x + 3));
+  EXPECT_EQ((std::vector<ptrdiff_t>{0, 12, 1}), std::vector<ptrdiff_t>(other, other + 3));
+}
+
+TEST(MergeDims, LeavesNoneOfSizeOne) {
+  size_t ones[] = {1, 1};
+  ptrdiff_t any[] = {5, 3};
+  ptrdiff_t* const stride[] = {any};
+  EXPECT_EQ(0, rmsnorm_merge_dims(2, ones, stride, 1));
+  EXPECT_EQ(0, rmsnorm_merge_dims(0, nullptr, stride, 1));
+}
+
+TEST(MergeDims, MergesRepeatedAndFallingRows) {
+  size_t shape[] = {2, 3};
+  ptrdiff_t repeated[] = {0, 0};
+  ptrdiff_t falling[] = {-12, -4};
+  ptrdiff_t* const stride[] = {repeated, falling};
+  ASSERT_EQ(1, rmsnorm_merge_dims(2, shape, stride, 2));
+  EXPECT_EQ(6u, shape[0]);
+  EXPECT_EQ(0, repeated[0]);
+  EXPECT_EQ(-4, falling[0]);
+}
+
 }  // namespace
 }  // namespace rmsnorm::test

@@ -226,8 +226,8 @@ TEST_P(BackwardKernelsTest, StoreSums) {
           Tensor expected(dtype, 1, d, d % 32);
           FillNormal(random_, expected);
           Tensor actual = expected;
-          reference_.store_sums(sums, stride, blocks, d, add, dtype, expected.data());
-          table_.store_sums(sums, stride, blocks, d, add, dtype, actual.data());
+          reference_.add_blocks(sums, stride, blocks, d, add, dtype, expected.data());
+          table_.add_blocks(sums, stride, blocks, d, add, dtype, actual.data());
           ASSERT_TRUE(SameBits(expected, actual)) << d << " in " << blocks << " blocks";
         }
       }

@@ -29,7 +29,7 @@ struct KernelCall {
     norm.root.eps = 1e-5f;
     SetDivisor(static_cast<float>(x.d()));
     norm.factor = 1;
-    norm.one_type = norm.has_leaves = true;
+    norm.has_backward_leaves = norm.has_leaves = true;
     std::fill_n(norm.dtype, +internal::kOperands, RMSNORM_F32);
     Set(internal::kX, x);
   }
@@ -52,8 +52,9 @@ struct KernelCall {
     run.Set(operand, internal::DataOf(view),
             view.stride[0] * static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype)));
     if (internal::kOperandRules[operand].shape == internal::Shape::kRows) {
-      norm.one_type = norm.one_type && view.dtype == norm.dtype[internal::kX];
-      norm.has_leaves = norm.has_leaves && norm.one_type;
+      norm.has_backward_leaves =
+          norm.has_backward_leaves && view.dtype == norm.dtype[internal::kX];
+      norm.has_leaves = norm.has_leaves && norm.has_backward_leaves;
     }
   }
 
@@ -63,7 +64,7 @@ struct KernelCall {
   }
 
   internal::Norm norm = {};
-  internal::Run run;
+  internal::RowRun run;
 };
 
 }  // namespace rmsnorm::test

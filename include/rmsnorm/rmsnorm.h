@@ -139,7 +139,7 @@ RMSNORM_API const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) RMSNORM_NOEXCEPT
 /// padded rows need no copy. An input may repeat rows (stride 0). The strides of an output must
 /// tell its rows apart: each stride is at least as wide as all that the narrower strides span, the
 /// row included. The data must be aligned to the size of an element; nothing more is needed. Make
-/// views with the functions below, or fill in the struct. It does not grow.
+/// views with the functions below, or fill in the struct. Later versions add no fields to it.
 typedef struct rmsnorm_view {
   const void* data;                    ///< the first element; written where the view is an output
   rmsnorm_dtype dtype;                 ///< the element type
@@ -203,6 +203,18 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
   }
   return view;
 }
+
+/// Merges dimensions of tensors that one call uses together, where a view would have too many: two
+/// neighbours become one if in each tensor the outer one continues the inner one, and a dimension of
+/// size 1 goes. Give the dimensions of rows, without the last. Both arrays are changed in place.
+///
+/// @param ndim     dimensions of all tensors; may be 0.
+/// @param shape    the size of each dimension.
+/// @param stride   for each tensor, the stride of each dimension; 0 where the tensor repeats.
+/// @param tensors  how many there are.
+/// @return the number of dimensions that are left.
+RMSNORM_API int32_t rmsnorm_merge_dims(int32_t ndim, size_t* shape, ptrdiff_t* const* stride,
+                                       size_t tensors) RMSNORM_NOEXCEPT;
 
 // ---------------------------------------------------------------------------------- operands
 

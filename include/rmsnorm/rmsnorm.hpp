@@ -477,35 +477,35 @@ struct BackwardOperands {
 /// See rmsnorm_forward().
 inline void forward(const ForwardOperands& operands, const Options& options = {},
                     const Context& context = {}) {
-  const rmsnorm_operands tensors = operands.get();
-  const rmsnorm_options numbers = options.get();
-  const rmsnorm_context place = context.get();
-  check(rmsnorm_forward(&tensors, &numbers, &place));
+  const rmsnorm_operands c_operands = operands.get();
+  const rmsnorm_options c_options = options.get();
+  const rmsnorm_context c_context = context.get();
+  check(rmsnorm_forward(&c_operands, &c_options, &c_context));
 }
 
 /// See rmsnorm_backward().
 inline void backward(const BackwardOperands& operands, const Options& options = {},
                      const Context& context = {}) {
-  const rmsnorm_operands tensors = operands.get();
-  const rmsnorm_options numbers = options.get();
-  const rmsnorm_context place = context.get();
-  check(rmsnorm_backward(&tensors, &numbers, &place));
+  const rmsnorm_operands c_operands = operands.get();
+  const rmsnorm_options c_options = options.get();
+  const rmsnorm_context c_context = context.get();
+  check(rmsnorm_backward(&c_operands, &c_options, &c_context));
 }
 
 /// y = RMSNorm(x) * (offset + weight); the weight may be empty. See rmsnorm_norm().
 inline void norm(const ConstView& x, const ConstView& weight, const View& y,
                  const Options& options = {}) {
-  const rmsnorm_options numbers = options.get();
-  check(rmsnorm_norm(x.get(), weight.get(), y.get(), &numbers));
+  const rmsnorm_options c_options = options.get();
+  check(rmsnorm_norm(x.get(), weight.get(), y.get(), &c_options));
 }
 
 /// residual_out = residual + x, y = RMSNorm(residual_out) * (offset + weight); the weight may be
 /// empty. See rmsnorm_add_norm().
 inline void add_norm(const ConstView& x, const ConstView& residual, const ConstView& weight,
                      const View& residual_out, const View& y, const Options& options = {}) {
-  const rmsnorm_options numbers = options.get();
+  const rmsnorm_options c_options = options.get();
   check(rmsnorm_add_norm(x.get(), residual.get(), weight.get(), residual_out.get(), y.get(),
-                         &numbers));
+                         &c_options));
 }
 
 /// A layer's norm with its weight, of ones at first, and perhaps a bias and a post-norm weight; see
@@ -518,10 +518,10 @@ class RmsNorm {
   /// For rows of d elements; see rmsnorm_module_create().
   RmsNorm(Integer d, const Options& options, Dtype dtype = Dtype::f32,
           const Context& context = {}) {
-    const rmsnorm_options numbers = options.get();
-    const rmsnorm_context place = context.get();
-    check(rmsnorm_module_create(&module_, d.size(), static_cast<rmsnorm_dtype>(dtype), &numbers,
-                                &place));
+    const rmsnorm_options c_options = options.get();
+    const rmsnorm_context c_context = context.get();
+    check(rmsnorm_module_create(&module_, d.size(), static_cast<rmsnorm_dtype>(dtype), &c_options,
+                                &c_context));
   }
   ~RmsNorm() { rmsnorm_module_destroy(module_); }
   /// Takes all that the other holds.
@@ -563,26 +563,26 @@ class RmsNorm {
   /// See rmsnorm_module_forward(). Takes the operands of rmsnorm::forward(), except the weight, and
   /// a bias and a post-norm weight if they are set.
   void forward(const ForwardOperands& operands) const {
-    const rmsnorm_operands tensors = operands.get();
-    check(rmsnorm_module_forward(module_, &tensors, nullptr));
+    const rmsnorm_operands c_operands = operands.get();
+    check(rmsnorm_module_forward(module_, &c_operands, nullptr));
   }
   /// The same in a context other than the module's.
   void forward(const ForwardOperands& operands, const Context& context) const {
-    const rmsnorm_operands tensors = operands.get();
-    const rmsnorm_context place = context.get();
-    check(rmsnorm_module_forward(module_, &tensors, &place));
+    const rmsnorm_operands c_operands = operands.get();
+    const rmsnorm_context c_context = context.get();
+    check(rmsnorm_module_forward(module_, &c_operands, &c_context));
   }
 
   /// See rmsnorm_module_backward(): the operands of rmsnorm::backward() without the weight.
   void backward(const BackwardOperands& operands) const {
-    const rmsnorm_operands tensors = operands.get();
-    check(rmsnorm_module_backward(module_, &tensors, nullptr));
+    const rmsnorm_operands c_operands = operands.get();
+    check(rmsnorm_module_backward(module_, &c_operands, nullptr));
   }
   /// The same in a context other than the module's.
   void backward(const BackwardOperands& operands, const Context& context) const {
-    const rmsnorm_operands tensors = operands.get();
-    const rmsnorm_context place = context.get();
-    check(rmsnorm_module_backward(module_, &tensors, &place));
+    const rmsnorm_operands c_operands = operands.get();
+    const rmsnorm_context c_context = context.get();
+    check(rmsnorm_module_backward(module_, &c_operands, &c_context));
   }
 
   /// See rmsnorm_module_norm_rows(). rstd receives 1 / RMS of each row where it is not null, and y
@@ -594,8 +594,8 @@ class RmsNorm {
   /// The same in a context other than the module's.
   template <class T>
   void norm(const T* x, T* y, Integer rows, float* rstd, const Context& context) const {
-    const rmsnorm_context place = context.get();
-    check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, &place));
+    const rmsnorm_context c_context = context.get();
+    check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, &c_context));
   }
   /// See rmsnorm_module_add_norm_rows(). rstd receives 1 / RMS of each row where it is not null.
   /// residual_out may be residual, and y may be x.
@@ -609,9 +609,9 @@ class RmsNorm {
   template <class T, class Residual>
   void add_norm(const T* x, const Residual* residual, Residual* residual_out, T* y, Integer rows,
                 float* rstd, const Context& context) const {
-    const rmsnorm_context place = context.get();
+    const rmsnorm_context c_context = context.get();
     check(rmsnorm_module_add_norm_rows(module_, code<T>(), code<Residual>(), rows.size(), x,
-                                       residual, residual_out, y, rstd, &place));
+                                       residual, residual_out, y, rstd, &c_context));
   }
   /// The gradients of norm() for dense rows, dw in f32. rstd, dx and dw may be null; dx may be dy.
   template <class T>
@@ -624,9 +624,9 @@ class RmsNorm {
   template <class T>
   void backward(const T* dy, const T* x, const float* rstd, T* dx, float* dw, Integer rows,
                 const Context& context) const {
-    const rmsnorm_context place = context.get();
-    check(
-        rmsnorm_module_backward_rows(module_, code<T>(), rows.size(), dy, x, rstd, dx, dw, &place));
+    const rmsnorm_context c_context = context.get();
+    check(rmsnorm_module_backward_rows(module_, code<T>(), rows.size(), dy, x, rstd, dx, dw,
+                                       &c_context));
   }
 
   /// The C interface's module.
@@ -674,8 +674,8 @@ inline void forward_all(const Call* calls, std::size_t count, const Context& con
     all[i] = {by_module ? calls[i].module->get() : nullptr, &parts[i].operands,
               by_module ? nullptr : &parts[i].options};
   }
-  const rmsnorm_context place = context.get();
-  check(rmsnorm_forward_all(all, count, &place));
+  const rmsnorm_context c_context = context.get();
+  check(rmsnorm_forward_all(all, count, &c_context));
 }
 
 /// The same for calls written down in braces.

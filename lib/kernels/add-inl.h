@@ -122,7 +122,7 @@ HWY_NOINLINE Four AddBlock(const T* x, const T* residual, T* sum, size_t size) {
 }
 
 template <class T>
-HWY_NOINLINE void AddRowsByFours(const Run& run, size_t begin, size_t count, float* sums) {
+HWY_NOINLINE void AddRowsByFours(const RowRun& run, size_t begin, size_t count, float* sums) {
   const RowsOf<const T> x(run, kX);
   const RowsOf<const T> residual(run, kResidual);
   const RowsOf<T> sum(run, kResidualOut);

@@ -28,7 +28,7 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 
 // The sums of dw before a row: in dw, or zeros before the first row of sums that start.
 struct SumsBefore {
-  HWY_INLINE SumsBefore(const Run& run, size_t row)
+  HWY_INLINE SumsBefore(const RowRun& run, size_t row)
       : from(run.start_sums && row == 0 ? kZeros : run.Row<float>(kDw, 0)),
         mask(run.start_sums && row == 0 ? 0 : ~size_t{0}) {}
 
@@ -50,7 +50,7 @@ struct GradientRow {
         r(hn::Set(F32Tag(), terms.r)),
         scale_x(hn::Set(F32Tag(), terms.scale_x)),
         mean(hn::Set(F32Tag(), terms.mean)) {}
-  HWY_INLINE GradientRow(const Run& run, size_t row, const Terms<float>& terms)
+  HWY_INLINE GradientRow(const RowRun& run, size_t row, const Terms<float>& terms)
       : GradientRow(run.Row<T>(kX, row), run.Row<T>(kDy, row),
                     kWay == Dx::kNone ? nullptr : run.Row<T>(kDx, row), terms) {}
 
@@ -84,7 +84,7 @@ struct GradientRow {
 // and store of dw's sums. Four rows would be twelve streams, which map to the same lines of L1 if
 // all rows lie the same distance from the start of a page.
 template <Dx kWay, bool kAddDw, bool kTwo, class T>
-HWY_INLINE void ApplyRows(const Run& run, size_t index, const Terms<float>& a_terms,
+HWY_INLINE void ApplyRows(const RowRun& run, size_t index, const Terms<float>& a_terms,
                           const Terms<float>& b_terms) {
   static_assert(!kTwo || kWay == Dx::kStore);
   const size_t d = run.d;
@@ -143,13 +143,13 @@ HWY_INLINE void ApplyRows(const Run& run, size_t index, const Terms<float>& a_te
 
 // This is an ApplyLeaf.
 template <Dx kWay, bool kAddDw, class T>
-HWY_NOINLINE void ApplyRow(const Run& run, size_t index, const Terms<float>& terms) {
+HWY_NOINLINE void ApplyRow(const RowRun& run, size_t index, const Terms<float>& terms) {
   ApplyRows<kWay, kAddDw, false, T>(run, index, terms, terms);
 }
 
 // This is an ApplyTwoLeaf.
 template <bool kAddDw, class T>
-HWY_NOINLINE void ApplyTwoRows(const Run& run, size_t index, const Terms<float>& a_terms,
+HWY_NOINLINE void ApplyTwoRows(const RowRun& run, size_t index, const Terms<float>& a_terms,
                                const Terms<float>& b_terms) {
   ApplyRows<Dx::kStore, kAddDw, true, T>(run, index, a_terms, b_terms);
 }
@@ -200,7 +200,7 @@ HWY_INLINE float SumHeldRow(const T* x, const T* dy, const float* weight, size_t
 // dy are read twice: if they stayed in registers, none would be left for the next row's sum. The
 // fields of the root are copied one by one, as in NormaliseRowsInRegisters().
 template <size_t kPairs, bool kWhole, class T>
-HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin) {
+HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const RowRun& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
   const bool stream = kWhole && norm.stream && AreAligned(run, kDx);
   Root root = {};  // with eps inside
@@ -249,7 +249,7 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const Run& run, size_t begin
 }
 
 template <size_t kPairs, class T>
-size_t ApplyHeldRows(const Norm& norm, const Run& run, size_t begin) {
+size_t ApplyHeldRows(const Norm& norm, const RowRun& run, size_t begin) {
   return run.d == kPairs * kPair ? ApplySafeRows<kPairs, true, T>(norm, run, begin)
                                  : ApplySafeRows<kPairs, false, T>(norm, run, begin);
 }

@@ -29,18 +29,25 @@ HWY_INLINE const BackwardLeaves& LeavesOf(const Norm& norm) {
   return *norm.kernels->leaves->backward;
 }
 
+// Whether there are leaves for a run. Tiles serve all others.
+HWY_INLINE bool HasLeaves(const Norm& norm, const RowRun& run) {
+  constexpr OperandSet kServed =
+      SetOf(kX) | SetOf(kDy) | SetOf(kWeight) | SetOf(kRstd) | SetOf(kDx) | SetOf(kDw);
+  return norm.has_backward_leaves && (run.given & ~kServed) == 0;
+}
+
 // How the rows of a run go from their operands to their gradients, found once for all of them. The
-// leaves are null for rows of several types, which go through tiles. Loops over rows copy it: they
+// leaves are null for rows that go through tiles. Loops over rows copy it: they
 // keep its fields in registers, as a load after the stores of the row before takes long.
 struct BackwardWay {
-  HWY_INLINE BackwardWay(const Norm& norm, const Run& run)
+  HWY_INLINE BackwardWay(const Norm& norm, const RowRun& run)
       : squares(NeedsSquares(norm.root, run.Has(kRstd))),
         x(run, kX),
         dy(run, kDy),
         weight(run.Row<float>(kWeight, 0)),
         d(run.d),
         element_size(ElementSize(norm.dtype[kX])) {
-    if (!norm.one_type) return;
+    if (!HasLeaves(norm, run)) return;
     const Dx dx = !run.Has(kDx)    ? Dx::kNone
                   : norm.add_to_dx ? Dx::kAdd
                   : norm.stream    ? Dx::kStream
@@ -69,13 +76,13 @@ struct BackwardWay {
 
 // ------------------------------------------------------------------ sums of rows
 
-HWY_INLINE const float* RstdOf(const Run& run, size_t row) {
+HWY_INLINE const float* RstdOf(const RowRun& run, size_t row) {
   return run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
 }
 
 // Sums a row of any types, in f32 or in binary64.
 template <class Real>
-HWY_NOINLINE Sums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row) {
+HWY_NOINLINE Sums<Real> SumByTiles(const Norm& norm, const RowRun& run, size_t row) {
   const bool squares = NeedsSquares(norm.root, run.Has(kRstd));
   HWY_ALIGN float x[kTile];
   HWY_ALIGN float dy[kTile];
@@ -102,7 +109,7 @@ HWY_NOINLINE Sums<Real> SumByTiles(const Norm& norm, const Run& run, size_t row)
   return total;
 }
 
-HWY_INLINE Sums<float> SumRow(const Norm& norm, const Run& run, const BackwardWay& way,
+HWY_INLINE Sums<float> SumRow(const Norm& norm, const RowRun& run, const BackwardWay& way,
                               size_t row) {
   if (HWY_UNLIKELY(way.dot == nullptr)) return SumByTiles<float>(norm, run, row);
   const char* const x = way.x[row];
@@ -118,7 +125,7 @@ HWY_INLINE Sums<float> SumRow(const Norm& norm, const Run& run, const BackwardWa
   return total;
 }
 
-HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const Run& run, const BackwardWay& way,
+HWY_INLINE HotTerms HotTermsOfRow(const Norm& norm, const RowRun& run, const BackwardWay& way,
                                   size_t row) {
   return MakeHotTerms(norm.root, SumRow(norm, run, way, row), RstdOf(run, row));
 }
@@ -131,8 +138,8 @@ HWY_INLINE FoldedDots DotRow(const BackwardWay& way, size_t row) {
 // Makes the terms of four rows of one block and one type, by the operations of MakeHotTerms(). The
 // rows share a root and the divisions. Returns whether f32 suffices for all four. Eps is not a
 // floor here.
-HWY_INLINE bool MakeFourTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
-                              Terms<float>* terms) {
+HWY_INLINE bool MakeFourTerms(const Norm& norm, const RowRun& run, const BackwardWay& way,
+                              size_t row, Terms<float>* terms) {
   const FourTag tag;
   const bool outside = norm.root.eps_placement == RMSNORM_EPS_OUTSIDE;
   const Four one = hn::Set(tag, 1.0f);
@@ -193,8 +200,8 @@ inline HWY_NOINLINE void WideGradients(const Terms<double>& terms, const float* 
 }
 
 // Reads the sums that a row adds to into a tile: zeros if they start here.
-HWY_INLINE void ReadSums(const Norm& norm, const Run& run, Operand sums, size_t row, size_t begin,
-                         size_t n, float* tile) {
+HWY_INLINE void ReadSums(const Norm& norm, const RowRun& run, Operand sums, size_t row,
+                         size_t begin, size_t n, float* tile) {
   if (run.start_sums && row == 0) {
     std::fill_n(tile, kTile, 0.0f);
   } else {
@@ -204,7 +211,7 @@ HWY_INLINE void ReadSums(const Norm& norm, const Run& run, Operand sums, size_t 
 
 // Writes the gradients of a row with any types from its terms. The terms in binary64 count where
 // something is cold. dx may replace dy, so a tile's dw is done before its dx.
-inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t row,
+inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const RowRun& run, size_t row,
                                       const HotTerms& hot, const Terms<double>& cold) {
   HWY_ALIGN float x[kTile];
   HWY_ALIGN float dy[kTile];  // and then dx
@@ -212,7 +219,7 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
   HWY_ALIGN float sums[kTile];
   const auto& apply = LeavesOf(norm).apply[kF32];
   const bool cold_dw = hot.cold == Cold::kAll && run.Has(kDw);
-  Run tile(1, kTile);  // a row of f32
+  RowRun tile(1, kTile);  // a row of f32
   tile.start_sums = run.start_sums && row == 0;
   tile.Set(kX, x, 0);
   tile.Set(kDy, dy, 0);
@@ -247,7 +254,7 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const Run& run, size_t r
 
 // Works through a row by tiles: sums it again where something is cold, and then writes its
 // gradients. The tiles of one step have left the stack before the other step begins.
-inline HWY_NOINLINE void BackwardByTiles(const Norm& norm, const Run& run, size_t row,
+inline HWY_NOINLINE void BackwardByTiles(const Norm& norm, const RowRun& run, size_t row,
                                          const HotTerms& hot) {
   // If r is NaN, the other terms do not matter.
   Terms<double> cold = {hot.terms.r, 0, 0, false};
@@ -264,7 +271,7 @@ HWY_INLINE bool IsPlain(const HotTerms& hot) {
   return hot.cold == Cold::kNothing && !hot.terms.only_g;
 }
 
-inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const Run& run, size_t begin,
+inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const RowRun& run, size_t begin,
                                           size_t end) {
   const BackwardWay way(norm, run);
   for (size_t row = begin; row < end; ++row) {
@@ -278,8 +285,8 @@ inline HWY_NOINLINE void BackwardOneByOne(const Norm& norm, const Run& run, size
 }
 
 // Does the same as MakeFourTerms() for two rows of any length.
-HWY_INLINE bool MakeTwoTerms(const Norm& norm, const Run& run, const BackwardWay& way, size_t row,
-                             Terms<float>* terms) {
+HWY_INLINE bool MakeTwoTerms(const Norm& norm, const RowRun& run, const BackwardWay& way,
+                             size_t row, Terms<float>* terms) {
   const HotTerms a = HotTermsOfRow(norm, run, way, row);
   const HotTerms b = HotTermsOfRow(norm, run, way, row + 1);
   terms[0] = a.terms;
@@ -290,7 +297,7 @@ HWY_INLINE bool MakeTwoTerms(const Norm& norm, const Run& run, const BackwardWay
 // Works through groups of four short rows, or of two other rows. The next group of short rows is
 // summed before this one is worked on, so that the two overlap, as in NormaliseShortRows(). Returns
 // the index of the first row that is in no group.
-inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
+inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const RowRun& run) {
   // Rows of f32 on AVX-512 with 257 to 4095 elements are faster one by one. Two such rows leave L1
   // with dx, the weight and dw, and many of them are faster alone than by fours. Rows of 16 bits,
   // rows on AVX2 and longer rows gain from groups.
@@ -326,12 +333,13 @@ inline HWY_NOINLINE size_t BackwardGroups(const Norm& norm, const Run& run) {
 }
 
 // Whether rows stay in registers: rows of training, for which forward saved 1 / RMS.
-HWY_INLINE bool IsHeld(const Norm& norm, const Run& run) {
-  return kHoldsRows && run.d <= kLongestHeld && norm.one_type && run.Has(kDx) && run.Has(kDw) &&
-         run.Has(kRstd) && !norm.add_to_dx && norm.root.eps_placement == RMSNORM_EPS_INSIDE;
+HWY_INLINE bool IsHeld(const Norm& norm, const RowRun& run) {
+  return kHoldsRows && run.d <= kLongestHeld && HasLeaves(norm, run) && run.Has(kDx) &&
+         run.Has(kDw) && run.Has(kRstd) && !norm.add_to_dx &&
+         norm.root.eps_placement == RMSNORM_EPS_INSIDE;
 }
 
-void BackwardKernel(const Norm& norm, const Run& run) {
+void BackwardKernel(const Norm& norm, const RowRun& run) {
   size_t row = 0;
   if (IsHeld(norm, run)) {
     const int type = DtypeIndex(norm.dtype[kX]);
@@ -348,7 +356,7 @@ void BackwardKernel(const Norm& norm, const Run& run) {
 }
 
 // The tile of db's sums stays in L1 from row to row.
-void AddRowsKernel(const Norm& norm, const Run& run) {
+void AddRowsKernel(const Norm& norm, const RowRun& run) {
   HWY_ALIGN float dy[kTile];
   HWY_ALIGN float sums[kTile];
   for (size_t begin = 0; begin < run.d; begin += kTile) {

@@ -45,7 +45,7 @@ template <bool kCast, class T>
 struct RowToScale {
   HWY_INLINE RowToScale(const void* from, void* to, float inverse_rms)
       : x(static_cast<const T*>(from)), y(static_cast<T*>(to)), r(hn::Set(F32Tag(), inverse_rms)) {}
-  HWY_INLINE RowToScale(const Run& run, Operand source, size_t row, float inverse_rms)
+  HWY_INLINE RowToScale(const RowRun& run, Operand source, size_t row, float inverse_rms)
       : RowToScale(run.Row<T>(source, row), run.Row<T>(kY, row), inverse_rms) {}
 
   template <class Some>
@@ -126,7 +126,7 @@ HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r
 }
 
 template <bool kCast, class T>
-HWY_NOINLINE void ScaleFourRows(const Run& run, Operand source, size_t index, const float* r) {
+HWY_NOINLINE void ScaleFourRows(const RowRun& run, Operand source, size_t index, const float* r) {
   const float* HWY_RESTRICT weight = run.Row<float>(kWeight, 0);
   const RowToScale<kCast, T> a(run, source, index, r[0]);
   const RowToScale<kCast, T> b(run, source, index + 1, r[1]);
@@ -176,7 +176,7 @@ struct FourBlocks {
 };
 
 template <bool kMayStream, bool kCast, class T>
-HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size_t d, float r) {
+HWY_INLINE void ScaleShortRow(const Norm& norm, const RowRun& run, size_t row, size_t d, float r) {
   const float* const weight = run.Row<float>(kWeight, 0);
   if (kMayStream && HWY_UNLIKELY(norm.stream)) {
     ScaleRow<true, kCast, T>(run.Row<T>(kX, row), weight, d, r, run.Row<T>(kY, row),
@@ -193,7 +193,7 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const Run& run, size_t row, size
 // alternate, so that loads and stores do; 16 bits are bound by arithmetic and do better with all
 // four sums at once. Loops of known length save a tenth, except length 128 past the caches.
 template <size_t kD, bool kCast, class T>
-HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const Run& run, size_t begin) {
+HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const RowRun& run, size_t begin) {
   const size_t d = kD != 0 ? kD : run.d;
   const RowsOf<const T> x(run, kX);
   FourBlocks blocks;
@@ -243,7 +243,7 @@ constexpr bool kHoldsRowsOf = kN >= 16 && sizeof(T) == 4;
 // also writes.
 template <bool kAdds>
 struct InputRows {
-  HWY_INLINE explicit InputRows(const Run& run)
+  HWY_INLINE explicit InputRows(const RowRun& run)
       : x(run, kX), residual(run, kAdds ? kResidual : kX), sum(run, kAdds ? kResidualOut : kX) {}
   template <bool kWhole, size_t kCount>
   HWY_INLINE Lanes<kCount> Make(size_t row, size_t d) const {
@@ -274,7 +274,7 @@ constexpr bool kHoldsWeight = kHoldsRowsOf<float>;
 // and none is read twice. The fields of the root are copied one by one: a copy by vectors waits for
 // the caller's stores of single fields, and one row of 64 takes 2.5 times as long by clang.
 template <size_t kPairs, bool kWhole, bool kStream, bool kAdds>
-HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, size_t begin) {
+HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const RowRun& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
   Root root;
   root.eps = norm.root.eps;
@@ -316,7 +316,7 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const Run& run, s
 }
 
 template <size_t kPairs, bool kAdds>
-size_t NormaliseHeldRows(const Norm& norm, const Run& run, size_t begin) {
+size_t NormaliseHeldRows(const Norm& norm, const RowRun& run, size_t begin) {
   if constexpr (kHoldsRowsOf<float>) {
     if (run.d != kPairs * kPair) {
       return NormaliseRowsInRegisters<kPairs, false, false, kAdds>(norm, run, begin);
@@ -331,7 +331,7 @@ size_t NormaliseHeldRows(const Norm& norm, const Run& run, size_t begin) {
 
 // Whether a run has held rows: f32 of up to kLongestHeld elements. Where registers are few, one row
 // of whole pairs.
-HWY_INLINE bool HasHeldRows(const Norm& norm, const Run& run) {
+HWY_INLINE bool HasHeldRows(const Norm& norm, const RowRun& run) {
   return kHoldsRows && norm.dtype[kX] == RMSNORM_F32 && run.d <= kLongestHeld &&
          (kHoldsRowsOf<float> || (run.count == 1 && run.d % kPair == 0));
 }

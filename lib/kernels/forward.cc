@@ -110,10 +110,15 @@ constexpr KernelTable MakeKernels() {
 #else
   constexpr unsigned short kOf16Bits = HWY_TARGET == HWY_AVX2 ? 150 : 100;
   return {
-      RMSNORM_TARGET_NAME, {100, kOf16Bits, kOf16Bits},
-      PrepareKernel,       ForwardKernel,
-      BackwardKernel,      AddRowsKernel,
-      StoreSumsKernel,     &kLeaves,
+      RMSNORM_TARGET_NAME,
+      {100, kOf16Bits, kOf16Bits},
+      PrepareKernel,
+      ForwardKernel,
+      BackwardKernel,
+      AddRowsKernel,
+      AddBlocksKernel,
+      NarrowKernel,
+      &kLeaves,
   };
 #endif
 }

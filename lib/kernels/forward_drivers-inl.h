@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward without element types. A run finds its way once: the leaf that sums a row and the leaf
-// that writes its outputs, or tiles. Everything has the bits of reference.cc.
+// Forward without element types. Each run chooses once between fused leaves and tiles. Everything
+// has the bits of reference.cc.
 
 #if defined(RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_FORWARD_DRIVERS_INL_H_
@@ -32,7 +32,7 @@ constexpr size_t kMostKept = 2 * kBlock;
 // stack, in the place of kSize floats. Where they do not fit, each block is made twice, for the
 // range and for the integers.
 template <size_t kSize>
-HWY_NOINLINE void QuantiseRow(const Norm& norm, const Run& run, Operand source, size_t row,
+HWY_NOINLINE void QuantiseRow(const Norm& norm, const RowRun& run, Operand source, size_t row,
                               float r) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
@@ -61,12 +61,14 @@ inline float ReadSum(const void* sum, const void* /*residual*/, void* /*residual
   return static_cast<float>(*static_cast<const double*>(sum));
 }
 
-// The operands of the less usual sources and sinks.
-constexpr OperandSet kOfOtherWays =
-    SetOf(kBias) | SetOf(kSumsOut) | SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kQ);
+// The operands that the leaves of every run serve, and the outputs of a row of integers. Tiles
+// serve all others.
+constexpr OperandSet kUsual = SetOf(kX) | SetOf(kResidual) | SetOf(kWeight) | SetOf(kSums) |
+                              SetOf(kResidualOut) | SetOf(kY) | SetOf(kRstd);
+constexpr OperandSet kQuantised = SetOf(kQ) | SetOf(kScale) | SetOf(kZero);
 
 // The input of the norm for rows of one type: x, or residual_out once it is written.
-HWY_INLINE Operand InputOf(const Run& run) { return run.Has(kResidual) ? kResidualOut : kX; }
+HWY_INLINE Operand InputOf(const RowRun& run) { return run.Has(kResidual) ? kResidualOut : kX; }
 
 // How the rows of one type in a run go from their operands to their outputs, found once for all of
 // them. Loops over rows copy it: they keep its fields in registers, as a load after the stores of
@@ -99,9 +101,9 @@ struct ForwardWay {
   }
 };
 
-// kUsual says that the run has none of kOfOtherWays.
-template <bool kUsual>
-HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
+// kIsUsual says that the run has operands of kUsual alone.
+template <bool kIsUsual>
+HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const RowRun& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
@@ -124,7 +126,7 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
     way.scaled = RowsOf<const char>(run, kX);
     way.fetch_next = true;
   }
-  if (kUsual) return way;
+  if (kIsUsual) return way;
   if (run.Has(kPostNormWeight)) way.sum = leaves.sum[type];
   if (run.Has(kGate)) way.write = leaves.scale_gated[type];
   if (run.Has(kQ)) way.write = run.d <= kBlock ? QuantiseRow<kBlock> : QuantiseRow<kMostKept>;
@@ -134,7 +136,7 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const Run& run) {
 // ------------------------------------------------------------------ loops over rows
 
 // Writes the outputs of a row from its f32 sum. Rows that f32 does not hold go through tiles.
-HWY_INLINE void WriteBySum(const Norm& norm, const Run& run, const ForwardWay& way, size_t row,
+HWY_INLINE void WriteBySum(const Norm& norm, const RowRun& run, const ForwardWay& way, size_t row,
                            size_t count, float sum) {
   const float under_root = UnderRoot(norm.root, sum);
   if (HWY_UNLIKELY(!IsSafe(under_root))) return ForwardByTiles(norm, run, InputOf(run), row);
@@ -149,7 +151,7 @@ HWY_INLINE void WriteBySum(const Norm& norm, const Run& run, const ForwardWay& w
 
 // Makes residual_out = residual + norm(x) for a row, and returns its sum of squares. In 16 bits
 // norm(x) is rounded in between, and a tile keeps it.
-inline HWY_NOINLINE float AddPostNorm(const Norm& norm, const Run& run, size_t row, float r) {
+inline HWY_NOINLINE float AddPostNorm(const Norm& norm, const RowRun& run, size_t row, float r) {
   const Leaves& leaves = *norm.kernels->leaves;
   const float* const weight = run.Row<float>(kPostNormWeight, 0);
   if (norm.dtype[kX] == RMSNORM_F32) {
@@ -173,7 +175,7 @@ inline HWY_NOINLINE float AddPostNorm(const Norm& norm, const Run& run, size_t r
 // Row by row, from `begin` on. kOneRow is for one row of a usual run. It needs none of the loop's
 // preparations, which take a tenth of the time of a row of 64.
 template <bool kOneRow>
-HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const Run& run, size_t begin) {
+HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const RowRun& run, size_t begin) {
   const ForwardWay way = FindForwardWay<kOneRow>(norm, run);
   const size_t count = kOneRow ? 1 : run.count;
   for (size_t row = kOneRow ? 0 : begin; row < count; ++row) {
@@ -192,7 +194,7 @@ HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const Run& run, size_t begin
 }
 
 // Writes the outputs of four rows, which share a root, two divisions and the loads of the weight.
-HWY_INLINE void WriteFourBySums(const Norm& norm, const Run& run, const ForwardWay& way,
+HWY_INLINE void WriteFourBySums(const Norm& norm, const RowRun& run, const ForwardWay& way,
                                 ScaleFourLeaf scale_four, size_t row, const float* sums) {
   const FourInverses inverses = InvertFour(norm.root, hn::LoadU(FourTag(), sums));
   if (HWY_UNLIKELY(!inverses.safe)) {
@@ -207,7 +209,7 @@ HWY_INLINE void WriteFourBySums(const Norm& norm, const Run& run, const ForwardW
 
 // Four rows at a time, and the rest one by one. Short rows with a residual are summed in steps that
 // stay in L1 until y is written.
-inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
+inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const RowRun& run) {
   const Leaves& leaves = *norm.kernels->leaves;
   const ForwardWay way = FindForwardWay<true>(norm, run);
   const int type = DtypeIndex(norm.dtype[kX]);
@@ -234,7 +236,7 @@ inline HWY_NOINLINE void ForwardByFours(const Norm& norm, const Run& run) {
 
 // The rows that a RowsLeaf has left from `row` on. A group at which it stopped goes through tiles
 // here, where the leaf's own tile is no longer on the stack; fewer rows than a group go one by one.
-inline HWY_NOINLINE void ForwardLeftRows(const Norm& norm, const Run& run, RowsLeaf leaf,
+inline HWY_NOINLINE void ForwardLeftRows(const Norm& norm, const RowRun& run, RowsLeaf leaf,
                                          size_t group, size_t row) {
   while (row + group <= run.count) {
     for (size_t i = 0; i < group; ++i) ForwardByTiles(norm, run, InputOf(run), row++);
@@ -243,7 +245,7 @@ inline HWY_NOINLINE void ForwardLeftRows(const Norm& norm, const Run& run, RowsL
   if (row < run.count) ForwardOneByOne<false>(norm, run, row);
 }
 
-inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const Run& run, RowsLeaf leaf,
+inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const RowRun& run, RowsLeaf leaf,
                                            size_t group) {
   const size_t row = leaf(norm, run, 0);
   if (HWY_UNLIKELY(row < run.count)) ForwardLeftRows(norm, run, leaf, group, row);
@@ -252,7 +254,7 @@ inline HWY_NOINLINE void ForwardByRowsLeaf(const Norm& norm, const Run& run, Row
 // A RowsLeaf for rows of up to kSize elements with a gate before the norm. The input of the norm is
 // kept in y where that is f32 and not x, and else in a tile.
 template <size_t kSize>
-HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const Run& run, size_t begin) {
+HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const RowRun& run, size_t begin) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
@@ -275,19 +277,20 @@ HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const Run& run, size_t b
 // ------------------------------------------------------------------ the loop of a run
 
 // Whether there are leaves for the residual of a run.
-HWY_INLINE bool HasResidualLeaves(const Norm& norm, const Run& run) {
+HWY_INLINE bool HasResidualLeaves(const Norm& norm, const RowRun& run) {
   return run.Has(kResidualOut) && (!norm.norm_unrounded || norm.dtype[kResidual] == RMSNORM_F32);
 }
 
 // Rows with operands or options that few runs have, and rows without leaves.
-inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const Run& run) {
-  const OperandSet others = run.given & kOfOtherWays;
+inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const RowRun& run) {
+  const OperandSet others = run.given & ~kUsual;
   if (norm.has_leaves && !run.Has(kSums) && (!run.Has(kResidual) || HasResidualLeaves(norm, run))) {
     const bool post_norm =
         others == SetOf(kPostNormWeight) && run.Has(kResidual) && (run.Has(kY) || !run.Has(kRstd));
     const bool gated = others == SetOf(kGate) && run.Has(kY);
+    const bool quantised = run.Has(kQ) && (others & ~kQuantised) == 0;
     const bool before = norm.gate_placement == RMSNORM_GATE_BEFORE;
-    if (post_norm || (gated && !before) || others == SetOf(kQ)) {
+    if (post_norm || (gated && !before) || quantised) {
       return ForwardOneByOne<false>(norm, run, 0);
     }
     if (gated && run.d <= kMostKept) {
@@ -301,9 +304,9 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const Run& run) {
 
 // The loops are not inlined, so that one short row does not wait for what the others keep on the
 // stack.
-HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
+HWY_INLINE void ForwardRows(const Norm& norm, const RowRun& run) {
   const bool adds = run.Has(kResidual);
-  const bool usual = norm.has_leaves && (run.given & kOfOtherWays) == 0 && run.Has(kY) &&
+  const bool usual = norm.has_leaves && (run.given & ~kUsual) == 0 && run.Has(kY) &&
                      (!adds || HasResidualLeaves(norm, run));
   if (HWY_UNLIKELY(!usual)) return ForwardOtherRows(norm, run);
   const Leaves& leaves = *norm.kernels->leaves;
@@ -331,12 +334,12 @@ HWY_INLINE void ForwardRows(const Norm& norm, const Run& run) {
   ForwardOneByOne<false>(norm, run, 0);
 }
 
-inline HWY_NOINLINE void ForwardPastCaches(const Norm& norm, const Run& run) {
+inline HWY_NOINLINE void ForwardPastCaches(const Norm& norm, const RowRun& run) {
   ForwardRows(norm, run);
   hwy::FlushStream();  // before another thread may read y
 }
 
-inline void ForwardKernel(const Norm& norm, const Run& run) {
+inline void ForwardKernel(const Norm& norm, const RowRun& run) {
   if (HWY_UNLIKELY(norm.stream)) return ForwardPastCaches(norm, run);
   ForwardRows(norm, run);
 }
@@ -348,7 +351,7 @@ inline void PrepareKernel(rmsnorm_dtype dtype, const void* from, size_t d, float
   kLeaves.prepare[DtypeIndex(dtype)](from, d, offset, prepared);
 }
 
-inline void StoreSumsKernel(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
+inline void AddBlocksKernel(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
                             rmsnorm_dtype dtype, void* to) {
   // One pass instead of four, for one block of rows in f32.
   if (blocks == 1 && add && dtype == RMSNORM_F32) {
@@ -368,6 +371,15 @@ inline void StoreSumsKernel(const float* sums, size_t stride, size_t blocks, siz
       AddTile(before, n, total);
     }
     kLeaves.narrow[DtypeIndex(dtype)](total, n, at);
+  }
+}
+
+inline void NarrowKernel(rmsnorm_dtype dtype, const float* from, size_t d, void* to) {
+  HWY_ALIGN float tile[kTile];
+  for (size_t begin = 0; begin < d; begin += kTile) {
+    const size_t n = std::min(kTile, d - begin);
+    FillTile<float>(from + begin, n, tile);
+    kLeaves.narrow[DtypeIndex(dtype)](tile, n, static_cast<char*>(to) + begin * ElementSize(dtype));
   }
 }
 

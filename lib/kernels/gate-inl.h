@@ -148,7 +148,7 @@ HWY_INLINE Lanes<2> Activate(hn::Mask<F32Tag> silu, const Lanes<2>& gate) {
 
 // A RowLeaf. y may be x. NaNs need no care on the way to bf16, as for a RowToScale.
 template <class T>
-HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const Run& run, Operand source, size_t row,
+HWY_NOINLINE void ScaleGatedRow(const Norm& norm, const RowRun& run, Operand source, size_t row,
                                 float inverse_rms) {
   const T* const x = run.Row<T>(source, row);
   const T* const gate = run.Row<T>(kGate, row);

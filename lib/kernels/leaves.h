@@ -37,14 +37,14 @@ using ScaleLeaf = void (*)(const void* x, const float* weight, size_t d, float r
                            const void* next, bool more);
 
 // Scales four rows of `source`, and loads the weight once for all of them.
-using ScaleFourLeaf = void (*)(const Run& run, Operand source, size_t row, const float* r);
+using ScaleFourLeaf = void (*)(const RowRun& run, Operand source, size_t row, const float* r);
 
 // Writes the outputs of a row of `source` from its 1 / RMS.
-using RowLeaf = void (*)(const Norm& norm, const Run& run, Operand source, size_t row, float r);
+using RowLeaf = void (*)(const Norm& norm, const RowRun& run, Operand source, size_t row, float r);
 
 // Runs forward or backward for the rows from `begin` on, and stops early at a row that f32 does not
 // hold. Returns the index of the first row that is not done.
-using RowsLeaf = size_t (*)(const Norm& norm, const Run& run, size_t begin);
+using RowsLeaf = size_t (*)(const Norm& norm, const RowRun& run, size_t begin);
 
 // ------------------------------------------------------------------ backward
 
@@ -62,8 +62,8 @@ constexpr int kDxWays = 4;
 using DotLeaf = FoldedDots (*)(const void* x, const void* dy, const float* weight, size_t n);
 
 // Writes the gradients of one row, or of two neighbouring rows, from their terms.
-using ApplyLeaf = void (*)(const Run& run, size_t row, const Terms<float>& terms);
-using ApplyTwoLeaf = void (*)(const Run& run, size_t row, const Terms<float>& a_terms,
+using ApplyLeaf = void (*)(const RowRun& run, size_t row, const Terms<float>& terms);
+using ApplyTwoLeaf = void (*)(const RowRun& run, size_t row, const Terms<float>& a_terms,
                               const Terms<float>& b_terms);
 
 struct BackwardLeaves {
@@ -88,7 +88,7 @@ struct Leaves {
   SumLeaf sum[kDtypes];
   SumLeaf add_and_sum[kDtypes];
   // Adds and sums `count` rows of at most a block each; `count` is a multiple of four.
-  void (*add_and_sum_fours[kDtypes])(const Run& run, size_t begin, size_t count, float* sums);
+  void (*add_and_sum_fours[kDtypes])(const RowRun& run, size_t begin, size_t count, float* sums);
   // Writes residual_out = residual + x * r * weight for a row of f32, and returns the sum of
   // squares of residual_out.
   float (*add_norm)(const float* x, float r, const float* weight, const float* residual,

@@ -55,7 +55,7 @@ HWY_INLINE void FetchForStores(const T* row, size_t j, size_t n, size_t last) {
 }
 
 // Whether every row starts where a store past the caches may.
-HWY_INLINE bool AreAligned(const Run& run, Operand operand) {
+HWY_INLINE bool AreAligned(const RowRun& run, Operand operand) {
   constexpr uintptr_t kSize = sizeof(F32Vec);
   return (reinterpret_cast<uintptr_t>(run.data[operand]) |
           static_cast<uintptr_t>(run.stride[operand])) %
@@ -64,7 +64,7 @@ HWY_INLINE bool AreAligned(const Run& run, Operand operand) {
 }
 
 // Whether four rows fit L1 with the weight.
-HWY_INLINE bool IsShort(const Norm& norm, const Run& run) {
+HWY_INLINE bool IsShort(const Norm& norm, const RowRun& run) {
   return run.d * ElementSize(norm.dtype[kX]) <= kShortRowBytes;
 }
 
@@ -73,7 +73,7 @@ template <class T>
 struct RowsOf {
   // Not the implicit constructor, which gcc compiles for the baseline and does not inline.
   HWY_INLINE RowsOf() : data(nullptr), stride(0) {}
-  HWY_INLINE RowsOf(const Run& run, Operand operand)
+  HWY_INLINE RowsOf(const RowRun& run, Operand operand)
       : data(run.data[operand]), stride(run.stride[operand]) {}
   HWY_INLINE T* operator[](size_t row) const {
     return reinterpret_cast<T*>(data + static_cast<ptrdiff_t>(row) * stride);

@@ -25,7 +25,7 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 // so that the passes touch different cache lines.
 constexpr size_t kPasses = kN >= 16 ? 1 : 2;
 constexpr size_t kPassLanes = kLanes / kPasses;
-constexpr size_t kPairs = kPassLanes / kPair;
+constexpr size_t kPassPairs = kPassLanes / kPair;
 
 // Whether a source takes one pass where two are usual. Some of its sums then lie in memory, which
 // costs less than going over its operands twice.
@@ -211,7 +211,8 @@ HWY_INLINE Pair SumBlockToPair(Source x, size_t size) {
   if constexpr (kPasses == 1 || kTakesOnePass<Source>) {
     return FoldToPair(SumPass<kLanes / kPair>(x, size));
   } else {
-    return FoldToPair(Add(SumPass<kPairs>(x, size), SumPass<kPairs>(x + kHalf, size - kHalf)));
+    return FoldToPair(
+        Add(SumPass<kPassPairs>(x, size), SumPass<kPassPairs>(x + kHalf, size - kHalf)));
   }
 }
 

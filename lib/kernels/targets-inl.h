@@ -20,8 +20,8 @@ extern const Leaves kLeaves;
 
 // Of backward.cc.
 extern const BackwardLeaves kBackwardLeaves;
-void BackwardKernel(const Norm& norm, const Run& run);
-void AddRowsKernel(const Norm& norm, const Run& run);
+void BackwardKernel(const Norm& norm, const RowRun& run);
+void AddRowsKernel(const Norm& norm, const RowRun& run);
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE
 RMSNORM_AFTER_NAMESPACE();

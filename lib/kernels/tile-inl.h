@@ -55,7 +55,7 @@ HWY_NOINLINE void StoreTile(const float* HWY_RESTRICT tile, size_t n, void* HWY_
 }
 
 // Reads n elements of an operand, from a row's column `begin` on, into a tile.
-HWY_INLINE void ReadTile(const Norm& norm, const Run& run, Operand operand, size_t row,
+HWY_INLINE void ReadTile(const Norm& norm, const RowRun& run, Operand operand, size_t row,
                          size_t begin, size_t n, float* tile) {
   const rmsnorm_dtype dtype = norm.dtype[operand];
   norm.kernels->leaves->widen[DtypeIndex(dtype)](
@@ -63,7 +63,7 @@ HWY_INLINE void ReadTile(const Norm& norm, const Run& run, Operand operand, size
 }
 
 // Rounds a tile to n elements of an operand.
-HWY_INLINE void WriteTile(const Norm& norm, const Run& run, Operand operand, size_t row,
+HWY_INLINE void WriteTile(const Norm& norm, const RowRun& run, Operand operand, size_t row,
                           size_t begin, size_t n, const float* tile) {
   const rmsnorm_dtype dtype = norm.dtype[operand];
   norm.kernels->leaves->narrow[DtypeIndex(dtype)](

@@ -66,7 +66,7 @@ inline float RoundTo(rmsnorm_dtype dtype, float value) {
 }
 
 // Finds the steps of a row from its range, and writes them.
-HWY_INLINE QuantisedSteps WriteSteps(const Run& run, size_t row, const QuantisedRange& range) {
+HWY_INLINE QuantisedSteps WriteSteps(const RowRun& run, size_t row, const QuantisedRange& range) {
   const QuantisedSteps steps = range.Steps(run.Has(kZero));
   *run.Row<float>(kScale, row) = steps.scale;
   if (run.Has(kZero)) *run.Row<int8_t>(kZero, row) = static_cast<int8_t>(steps.zero);
@@ -82,7 +82,7 @@ HWY_INLINE void ForEachBlock(size_t d, const F& f) {
 }
 
 // The inverse RMS of a row. `cold` says that it multiplies in binary64.
-struct RowInverse {
+struct Inverse {
   double r;
   bool cold;
 };
@@ -93,14 +93,11 @@ struct RowInverse {
 class TiledRow {
  public:
   // `source` is kX, or kResidualOut where that already holds the input of the norm.
-  TiledRow(const Norm& norm, const Run& run, Operand source, size_t row)
+  TiledRow(const Norm& norm, const RowRun& run, Operand source, size_t row)
       : norm_(norm),
         run_(run),
         source_(source),
         row_(row),
-        is_made_(source == kX &&
-                 (run.Has(kResidual) || run.Has(kPostNormWeight) || norm.factor != 1.0f ||
-                  norm.gate_placement == RMSNORM_GATE_BEFORE)),
         x_dtype_(run.Has(kResidual) && !norm.norm_unrounded ? norm.dtype[kResidual]
                                                             : norm.dtype[kX]) {}
 
@@ -111,11 +108,11 @@ class TiledRow {
             [this](size_t begin, size_t n) { ReadTile(norm_, run_, kX, row_, begin, n, tile_); });
       });
     }
-    const RowInverse inverse = FindInverse();
+    const Inverse inverse = FindInverse();
     if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse.r);
     const QuantisedSteps steps = run_.Has(kQ) ? FindSteps(inverse) : QuantisedSteps{};
     ForEachBlock(run_.d, [&](size_t begin, size_t n) {
-      MakeInput(begin, n);
+      ReadH(begin, n);
       if (source_ == kX && run_.Has(kResidualOut)) {
         WriteTile(norm_, run_, kResidualOut, row_, begin, n, tile_);
       }
@@ -147,10 +144,10 @@ class TiledRow {
   }
 
   float SumOfInput() {
-    if (!is_made_) return SumOfSource();
+    if (!ChangeX(0, 0)) return SumOfSource();
     float total = 0;
     ForEachBlock(run_.d, [&](size_t begin, size_t n) {
-      MakeInput(begin, n);
+      ReadH(begin, n);
       total += leaves_.sum[kF32](tile_, nullptr, nullptr, n);
     });
     return total;
@@ -170,7 +167,7 @@ class TiledRow {
   }
 
   template <class ColdSum>
-  RowInverse InverseOf(float sum, const ColdSum& cold_sum) const {
+  Inverse InverseOf(float sum, const ColdSum& cold_sum) const {
     const float under_root = UnderRoot(norm_.root, sum);
     // The sum of a row with a NaN is NaN in both precisions.
     if (IsSafe(under_root) || std::isnan(under_root)) {
@@ -180,49 +177,65 @@ class TiledRow {
   }
 
   // Writes the sum that is handed out, too.
-  RowInverse FindInverse() {
+  Inverse FindInverse() {
     const bool is_wanted = run_.Has(kY) || run_.Has(kQ) || run_.Has(kRstd);
     if (!is_wanted && !run_.Has(kSumsOut)) return {};
     const double* const given = run_.Has(kSums) ? run_.Row<double>(kSums, row_) : nullptr;
     const float sum = given != nullptr ? static_cast<float>(*given) : SumOfInput();
     const auto cold_sum = [&] {
       if (given != nullptr) return *given;
-      return ColdSumOfTiles([this](size_t begin, size_t n) { MakeInput(begin, n); });
+      return ColdSumOfTiles([this](size_t begin, size_t n) { ReadH(begin, n); });
     };
     if (run_.Has(kSumsOut)) {
       const bool is_hot = IsSafeSum(sum, norm_.root.divisor) || std::isnan(sum);
       *run_.Row<double>(kSumsOut, row_) = is_hot ? double{sum} : cold_sum();
     }
-    return is_wanted ? InverseOf(sum, cold_sum) : RowInverse{};
+    return is_wanted ? InverseOf(sum, cold_sum) : Inverse{};
   }
 
   // ---------------------------------------------------------------- a block
 
-  // Makes the tile the input of the norm.
-  void MakeInput(size_t begin, size_t n) {
+  // Reads h, the input of the norm, into the tile.
+  void ReadH(size_t begin, size_t n) {
     if (begin == begin_) return;
     begin_ = begin;
     ReadTile(norm_, run_, source_, row_, begin, n, tile_);
-    if (!is_made_) return;
-    const rmsnorm_dtype dtype = norm_.dtype[kX];
-    if (run_.Has(kPostNormWeight)) {
-      Scale(post_norm_, dtype, run_.Row<float>(kPostNormWeight, row_) + begin, nullptr, n);
-      RoundTile(dtype, n, tile_);
-    }
-    if (norm_.factor != 1.0f) ScaleTile<false>(norm_.factor, dtype, nullptr, nullptr, n, tile_);
-    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) ApplyGate(begin, n);
-    if (run_.Has(kResidual)) {
-      ForEachPiece(kResidual, begin, n,
-                   [this](size_t j, size_t size) { AddTile(piece_, size, tile_ + j); });
-      if (!norm_.norm_unrounded) RoundTile(x_dtype_, n, tile_);
-    }
+    if (!ChangeX(begin, n)) return;
     // A sum takes zeros beyond the end. An infinite factor has made them NaN.
     for (size_t j = n; j % kLanes != 0; ++j) tile_[j] = 0;
   }
 
+  // Makes h of n elements of x in the tile. Returns false if nothing changes x, which n = 0 asks
+  // without a tile.
+  bool ChangeX(size_t begin, size_t n) {
+    if (source_ != kX) return false;
+    bool changes = false;
+    const rmsnorm_dtype dtype = norm_.dtype[kX];
+    if (run_.Has(kPostNormWeight)) {
+      Scale(post_norm_, dtype, run_.Row<float>(kPostNormWeight, row_) + begin, nullptr, n);
+      RoundTile(dtype, n, tile_);
+      changes = true;
+    }
+    if (norm_.factor != 1.0f) {
+      ScaleTile<false>(norm_.factor, dtype, nullptr, nullptr, n, tile_);
+      changes = true;
+    }
+    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) {
+      ApplyGate(begin, n);
+      changes = true;
+    }
+    if (run_.Has(kResidual)) {
+      ForEachPiece(kResidual, begin, n,
+                   [this](size_t j, size_t size) { AddTile(piece_, size, tile_ + j); });
+      if (!norm_.norm_unrounded) RoundTile(x_dtype_, n, tile_);
+      changes = true;
+    }
+    return changes;
+  }
+
   // Turns the tile from the input of the norm into y. Its rounding to y's type is left to
   // WriteTile() where there are no integers.
-  void MakeOutput(const RowInverse& inverse, size_t begin, size_t n) {
+  void MakeOutput(const Inverse& inverse, size_t begin, size_t n) {
     begin_ = ~size_t{0};
     const float* const bias = run_.Has(kBias) ? run_.Row<float>(kBias, row_) + begin : nullptr;
     Scale(inverse, x_dtype_, run_.Row<float>(kWeight, row_) + begin, bias, n);
@@ -234,8 +247,8 @@ class TiledRow {
   }
 
   // Scales the tile by the rounding order of a norm of elements of x_dtype.
-  void Scale(const RowInverse& inverse, rmsnorm_dtype x_dtype, const float* weight,
-             const float* bias, size_t n) {
+  void Scale(const Inverse& inverse, rmsnorm_dtype x_dtype, const float* weight, const float* bias,
+             size_t n) {
     const rmsnorm_dtype dtype =
         norm_.rounding == RMSNORM_ROUND_AFTER_WEIGHT ? RMSNORM_F32 : x_dtype;
     if (norm_.rounding == RMSNORM_ROUND_INVERSE) {
@@ -253,10 +266,10 @@ class TiledRow {
   }
 
   // The steps are known once the whole row has been made. It is made again for its outputs.
-  QuantisedSteps FindSteps(const RowInverse& inverse) {
+  QuantisedSteps FindSteps(const Inverse& inverse) {
     QuantisedRange range;
     ForEachBlock(run_.d, [&](size_t begin, size_t n) {
-      MakeInput(begin, n);
+      ReadH(begin, n);
       MakeOutput(inverse, begin, n);
       leaves_.add_tile_to_range(tile_, n, range);
     });
@@ -264,19 +277,18 @@ class TiledRow {
   }
 
   const Norm& norm_;
-  const Run& run_;
+  const RowRun& run_;
   const Operand source_;
   const size_t row_;
-  const bool is_made_;           // the input of the norm is made from x and other operands
   const rmsnorm_dtype x_dtype_;  // the type of the input of the norm, in the rounding orders
   const Leaves& leaves_ = *norm_.kernels->leaves;
-  RowInverse post_norm_ = {};
+  Inverse post_norm_ = {};
   size_t begin_ = ~size_t{0};  // of the block whose input of the norm is in the tile
   HWY_ALIGN float tile_[kBlock];
   HWY_ALIGN float piece_[kTile];  // of the residual or the gate
 };
 
-inline HWY_NOINLINE void ForwardByTiles(const Norm& norm, const Run& run, Operand source,
+inline HWY_NOINLINE void ForwardByTiles(const Norm& norm, const RowRun& run, Operand source,
                                         size_t row) {
   TiledRow(norm, run, source, row).WriteOutputs();
 }

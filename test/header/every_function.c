@@ -13,8 +13,9 @@ int calls_of_functions(const float* x, float* out, size_t rows, size_t d);
 int calls_of_functions(const float* x, float* out, size_t rows, size_t d) {
   float y[64];
   float h[64];
-  const size_t shape[] = {4, 16};
-  const ptrdiff_t stride[] = {16, 1};
+  size_t shape[] = {4, 16};
+  ptrdiff_t stride[] = {16, 1};
+  ptrdiff_t* const strides[] = {stride};
   const rmsnorm_view in = rmsnorm_rows(x, RMSNORM_F32, rows, d, (ptrdiff_t)d);
   const rmsnorm_view weight = rmsnorm_vector(x, RMSNORM_F32, d);
   const rmsnorm_view sum = rmsnorm_tensor(h, RMSNORM_F32, 2, shape, stride);
@@ -37,6 +38,7 @@ int calls_of_functions(const float* x, float* out, size_t rows, size_t d) {
   call.operands = &operands;
   call.options = &options;
   return rmsnorm_norm(&in, &weight, &dense, NULL) == RMSNORM_OK &&
+         rmsnorm_merge_dims(2, shape, strides, 1) == 1 &&
          rmsnorm_add_norm(&in, &in, &weight, &sum, &dense, &options) == RMSNORM_OK &&
          rmsnorm_forward(&operands, &options, &context) == RMSNORM_OK &&
          rmsnorm_forward_all(&call, 1, &context) == RMSNORM_OK &&
