@@ -169,6 +169,15 @@ class Names(unittest.TestCase):
         ]
         self.assertFalse(faults, "\n" + "\n".join(faults))
 
+    def test_of_all_files_of_the_library_stand_in_the_table_of_layers(self):
+        with open(os.path.join(ROOT, "doc", "design.md"), encoding="utf-8") as file:
+            table = re.search(r"^\| layer .*?\n\n", file.read(), re.M | re.S)[0]
+        named = {name for match in PATH.finditer(table) for name in alternatives(match[0])}
+        files = {path[len("lib/") :] for path in self.tree.paths if path.startswith("lib/")}
+        self.assertEqual(
+            [path for path in sorted(files - named) if path.endswith((".h", ".cc"))], []
+        )
+
     def test_that_are_gone_are_noticed(self):
         text = "`rmsnorm_norm()` of `lib/plan.cc`,\n`Gone()` of `lib/gone.cc` and spread.{h,c}"
         gone = ["doc/page.md:2: there is no Gone()"]

@@ -39,7 +39,7 @@ def compare(library, headers, dump):
         status = subprocess.run(("abidiff", dump, present), check=False).returncode
     if status > 0 and status & CHANGED:
         print(
-            'The binary interface is not the recorded one. CONTRIBUTING.md, "Releases", says when it\n'
+            'The binary interface is not the recorded one. doc/releasing.md says when it\n'
             f"may change; then `meson compile -C build record_abi` writes {dump}"
         )
     return status
