@@ -445,7 +445,7 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 ///     y = m * act(gate)              m rounded to the type of x with RMSNORM_GATE_ROUNDED
 ///
 /// The activations are within 2 units in the last place, and have the same bits on every target.
-/// Where residual_out is the input of the norm, its type takes the place of the type of x.
+/// Where residual_out is the input of the norm, its type replaces the type of x.
 ///
 /// q quantises v. v is y; without y it is the same output, rounded to the type of x. For each row,
 /// with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
@@ -585,11 +585,11 @@ RMSNORM_API rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t
                                                  const rmsnorm_options* options,
                                                  const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
-/// Frees a module; null is allowed. Not while others use it.
+/// Frees a module; null is allowed. No other thread may be using it.
 RMSNORM_API void rmsnorm_module_destroy(rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
 /// Sets the weight from d elements in one dimension, of any dtype, rounded to the module's dtype.
-/// Not while others use the module.
+/// No other thread may be using the module.
 RMSNORM_API rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
                                                      const rmsnorm_view* weight) RMSNORM_NOEXCEPT;
 
@@ -600,9 +600,9 @@ RMSNORM_API rmsnorm_status rmsnorm_module_get_weight(const rmsnorm_module* modul
 
 /// Sets a bias from d elements in one dimension, of any dtype, rounded to the module's dtype; null
 /// removes it. Every forward call adds it after the weight, as the operand `bias` does, and refuses
-/// that operand. Backward ignores it, as dx and dw do not depend on a bias. Not while others use the
-/// module. If there is no memory for it, the call fails with RMSNORM_ERROR_MEMORY and changes
-/// nothing.
+/// that operand. Backward ignores it, as dx and dw do not depend on a bias. No other thread may be
+/// using the module. If there is no memory for it, the call fails with RMSNORM_ERROR_MEMORY and
+/// changes nothing.
 RMSNORM_API rmsnorm_status rmsnorm_module_set_bias(rmsnorm_module* module,
                                                    const rmsnorm_view* bias) RMSNORM_NOEXCEPT;
 
@@ -612,7 +612,7 @@ RMSNORM_API rmsnorm_status rmsnorm_module_set_bias(rmsnorm_module* module,
 RMSNORM_API rmsnorm_status rmsnorm_module_set_post_norm_weight(
     rmsnorm_module* module, const rmsnorm_view* post_norm_weight) RMSNORM_NOEXCEPT;
 
-/// Sets the weight, and nothing else, to ones. Not while others use the module.
+/// Sets the weight, and nothing else, to ones. No other thread may be using the module.
 RMSNORM_API rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) RMSNORM_NOEXCEPT;
 
 /// The elements of a row. 0 for null.

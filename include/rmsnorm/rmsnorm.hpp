@@ -524,9 +524,9 @@ class RmsNorm {
                                 &c_context));
   }
   ~RmsNorm() { rmsnorm_module_destroy(module_); }
-  /// Takes all that the other holds.
+  /// Moves; `other` is empty afterwards.
   RmsNorm(RmsNorm&& other) noexcept : module_(std::exchange(other.module_, nullptr)) {}
-  /// Takes all that the other holds.
+  /// Moves; `other` holds afterwards what this one held.
   RmsNorm& operator=(RmsNorm&& other) noexcept {
     std::swap(module_, other.module_);
     return *this;
