@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each function and each file that a page or a comment names exists.
 
-A function is a name before empty parentheses, such as `rmsnorm_norm()`. Code must have it before a parenthesis: the
-project defines it, or calls it in another library. A file is a path whose first folder is in the project, or a name with
-the suffix of a source. The tree must have it, or a source must include it."""
+A function is a name before empty parentheses, such as `rmsnorm_norm()`. Code must have it before a
+parenthesis: the project defines it, or calls it in another library. A file is a path whose first
+folder is in the project, or a name with the suffix of a source. The tree must have it, or a source
+must include it."""
 
 import fnmatch
 import io
@@ -59,7 +60,7 @@ def project_files():
 
 
 def split(path, text):
-    """Returns the code of a file without strings, and its comments with the numbers of their lines."""
+    """Returns the code of a file without strings, and its comments with their lines."""
     comments = []
     if path.endswith(".py") or text.startswith("#!/usr/bin/env python"):
         code = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/report: its tables have the figures of the results, and the pages have those of doc/data."""
+"""tools/report: tables have the figures of the results, and pages those of doc/data."""
 
 import csv
 import glob
@@ -41,7 +41,7 @@ class Report(unittest.TestCase):
         self.path = lambda name: os.path.join(folder.name, name)
 
     def test_csv_and_summary_have_the_figures_of_a_run(self):
-        """Of the library's own times, `apart` is no competitor. A cell with an error is left out."""
+        """The library in another way, `apart`, is no competitor. A failed cell is left out."""
         times = {"memcpy": 100, "library": 150, "apart": 90, "torch": 300, "plain": 125}
         run = {f"{name}{end}": ns for name, ns in times.items() for end in ("_ns", "_lower_ns")}
         run.update(name="norm/f32/2x64/threads:1/target:AVX2/manual_time", run_type="iteration")
