@@ -278,7 +278,8 @@ TEST(Case, SeesWhichRowsShare) {
   };
   for (const Sharing& sharing :
        {Sharing{"head", {3, 7}, "1"}, Sharing{"group", {2, 1, 7}, "3"},
-        Sharing{"row", {2, 3, 7}, "1"}, Sharing{"alternate", {2, 1, 7}, "3"}}) {
+        Sharing{"row", {2, 3, 7}, "1"}, Sharing{"alternate", {2, 1, 7}, "3"},
+        Sharing{"first", {2, 1, 7}, "3"}}) {
     for (const std::string name : {"weight", "bias"}) {
       const std::string text = "forward,bias=f32,rows=2x3,d=7," + name + "_per=" + sharing.per;
       EXPECT_EQ("", Fault(text, [&](const Operands& call) {

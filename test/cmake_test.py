@@ -35,7 +35,7 @@ RESULT = f"rmsnorm {os.environ['RMSNORM_VERSION']}: 0.8485 1.1314\n"
 WHOLE = os.environ.get("RMSNORM_CMAKE_WHOLE") == "1"
 QUICK = "" if WHOLE else "-DHWY_COMPILE_ONLY_STATIC"
 # Meson compiled the tests of the stored bits, which takes longer than compiling the library.
-BITS = os.path.join(os.environ["RMSNORM_BUILD"], "test")
+BUILD = os.environ["RMSNORM_BUILD"]
 OWN_OPTIONS = (
     *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno"),
     *("-fexceptions", "-fthreadsafe-statics"),
@@ -68,21 +68,19 @@ class Builds(unittest.TestCase):
         succeed(CMAKE, "--build", build, "--parallel", "2")
 
     def compare_bits(self, source, build, **variables):
-        """Links the tests of the stored bits to the library of a project that was built, and runs
-        them."""
+        """Links the test of the stored bits to the library of a project that was built, and runs
+        it."""
         with open(os.path.join(source, "CMakeLists.txt"), "a", encoding="utf-8") as file:
             file.write("enable_language(CXX)\nfind_package(GTest REQUIRED)\n")
-            for name in ("contract_test", "family_test"):
-                file.write(
-                    f'add_executable({name} "{BITS}/{name}.p/{name}.cc.o")\n'
-                    f"set_target_properties({name} PROPERTIES LINKER_LANGUAGE CXX)\n"
-                    f'target_link_libraries({name} PRIVATE "{BITS}/libtensor_files.a"\n'
-                    "  rmsnorm::rmsnorm GTest::gtest_main)\n"
-                )
+            file.write(
+                f'add_executable(golden_test "{BUILD}/test/golden_test.p/golden_test.cc.o")\n'
+                "set_target_properties(golden_test PROPERTIES LINKER_LANGUAGE CXX)\n"
+                f'target_link_libraries(golden_test PRIVATE "{BUILD}/test/libtensor_files.a"\n'
+                f'  "{BUILD}/tools/librmsnorm_cases.a" rmsnorm::rmsnorm GTest::gtest_main)\n'
+            )
         self.build(build)
-        for name in ("contract_test", "family_test"):
-            data = os.path.join(ROOT, "test", "data")
-            succeed(os.path.join(build, name), RMSNORM_DATA=data, **variables)
+        data = os.path.join(ROOT, "test", "data")
+        succeed(os.path.join(build, "golden_test"), RMSNORM_DATA=data, **variables)
 
 
 def commands_of(build):

@@ -89,6 +89,7 @@ inline rmsnorm_dtype DtypeOfName(const std::string& name) {
   if (name == "F32") return RMSNORM_F32;
   if (name == "F16") return RMSNORM_F16;
   if (name == "BF16") return RMSNORM_BF16;
+  if (name == "F64") return RMSNORM_F64;
   if (name == "I8") return RMSNORM_I8;
   throw std::runtime_error("unknown dtype " + name);
 }

@@ -31,7 +31,7 @@ const Words kValues = {"normal", "massive",  "wide",      "huge",   "tiny", "sub
                        "zero",   "low_edge", "high_edge", "floor",  "nan",  "infinity",
                        "bits",   "mixed",    "finite",    "special"};
 const Words kOrders = {"rising", "falling", "transposed", "zigzag", "repeated", "again", "windows"};
-const Words kPers = {"tensor", "head", "group", "row", "alternate"};
+const Words kPers = {"tensor", "head", "group", "row", "alternate", "first"};
 const Words kGuards = {"none", "before", "after"};
 const Words kExecutors = {"none", "reverse", "shuffled", "threads"};
 
@@ -274,6 +274,7 @@ std::vector<size_t> LeadingOf(const Case& c, Operand o) {
   std::vector<size_t> leading = c.rows;
   if (per == Per::kGroup) leading.back() = 1;
   for (size_t i = 1; per == Per::kAlternate && i < leading.size(); i += 2) leading[i] = 1;
+  for (size_t i = 1; per == Per::kFirst && i < leading.size(); ++i) leading[i] = 1;
   return leading;
 }
 

@@ -64,11 +64,12 @@ enum class Order {
 
 // The leading dimensions of a weight, a bias or their gradients.
 enum class Per {
-  kTensor,    // none
-  kHead,      // the last of x's
-  kGroup,     // all of x's, the last of them 1
-  kRow,       // all of x's
-  kAlternate  // all of x's, every other one 1
+  kTensor,     // none
+  kHead,       // the last of x's
+  kGroup,      // all of x's, the last of them 1
+  kRow,        // all of x's
+  kAlternate,  // all of x's, every other one 1
+  kFirst       // all of x's, all but the first 1
 };
 
 // The side of each operand's memory that borders on an inaccessible page.

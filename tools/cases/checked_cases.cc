@@ -130,7 +130,7 @@ forward,x+y=$T,bias=$T,post_norm_weight=f32/none/bf16,residual+residual_out=f32/
   rows=5,call=module|several,seed=0|2
 
 # Weights and biases that some rows share.
-forward,x=$T,weight=$T,y=$T,d=1|33|63|64|65|128|4097,weight_per=head|group|row|alternate,
+forward,x=$T,weight=$T,y=$T,d=1|33|63|64|65|128|4097,weight_per=head|group|row|alternate|first,
   rows=4x5/3x1/1x2/12/2x3x4/2x1x2x1x2x1x3,rounding=$ROUNDINGS,x_values=mixed,weight_offset=0/1,
   x_order=rising/falling,weight_gap=0/3,rstd=f32
 forward,x=$T,weight+bias=$T,y=$T,d=1|33|63|64|65|128|4097,

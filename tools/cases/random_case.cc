@@ -117,7 +117,7 @@ class Drawer {
                 : all_alike_ && !(IsRows() && IsHeld(o)) ? usual
                                                          : DrawType();
     if (kOperandRules[o].shape == Shape::kColumns && !c_.rows.empty() && OneIn(2)) {
-      own.per = static_cast<Per>(Below(5));
+      own.per = static_cast<Per>(Below(6));
     }
     if (o == kDw && c_.Has(kWeight)) own.per = Of(kWeight).per;
     const bool by_module = c_.function == Function::kModule || IsRows();

@@ -140,6 +140,14 @@ Values KindOfRow(Values values, size_t number) {
   return values;
 }
 
+// Where the lowest bytes of a uint64_t begin.
+size_t LowBytes(size_t size) {
+  const uint16_t one = 1;
+  uint8_t first;
+  std::memcpy(&first, &one, 1);
+  return first == 1 ? 0 : sizeof(uint64_t) - size;
+}
+
 }  // namespace
 
 Format FormatOf(rmsnorm_dtype dtype) {
@@ -156,8 +164,9 @@ Format FormatOf(rmsnorm_dtype dtype) {
 }
 
 uint64_t LoadBits(rmsnorm_dtype dtype, const void* element) {
-  uint64_t bits = 0;  // every CPU with a target here is little-endian
-  std::memcpy(&bits, element, internal::ElementSize(dtype));
+  const size_t size = internal::ElementSize(dtype);
+  uint64_t bits = 0;
+  std::memcpy(reinterpret_cast<uint8_t*>(&bits) + LowBytes(size), element, size);
   return bits;
 }
 
@@ -170,7 +179,7 @@ uint64_t Rows::bits(size_t index, size_t j) const {
 
 void Rows::set_bits(size_t index, size_t j, uint64_t bits) {
   const size_t size = internal::ElementSize(dtype_);
-  std::memcpy(row(index) + j * size, &bits, size);
+  std::memcpy(row(index) + j * size, reinterpret_cast<uint8_t*>(&bits) + LowBytes(size), size);
 }
 
 void Rows::Copy(size_t to, const Rows& from, size_t from_row) {
