@@ -58,15 +58,23 @@ class Report(unittest.TestCase):
             self.assertIn("norm, threads 1: ahead or level (2 %) in 0 of 1 cells", summary)
 
     def test_the_page_on_speed_has_the_figures_of_the_tables(self):
-        summaries = ""
+        summaries = {}
         for path in glob.glob(os.path.join(ROOT, "doc/data/*.csv")):
             with open(path, encoding="utf-8") as file:
                 if "memcpy_ns" in file.readline():
-                    summaries += report(path, "--summary").stdout
+                    name = os.path.basename(path).removesuffix(".csv")
+                    summaries[name] = report(path, "--summary").stdout.splitlines()
         with open(SPEED, encoding="utf-8") as file:
-            rows = re.findall(r"^\| \d+ x \d+ \|.*$", file.read(), re.M)
+            text = file.read()
+        rows = re.findall(r"^\| \d+ x \d+ \|.*$", text, re.M)
         self.assertGreater(len(rows), 20)
-        self.assertEqual([row for row in rows if row not in summaries.splitlines()], [])
+        self.assertEqual([row for row in rows if row not in sum(summaries.values(), [])], [])
+        shares = re.findall(r"^\| ([\w-]+) \|((?: (?:\d+ of \d+|-) \|){3})", text, re.M)
+        self.assertEqual(len(shares), 6)
+        for name, columns in shares:
+            for operation, share in zip(("norm", "add_norm", "backward"), columns.split("|")):
+                line = f"{operation}, threads 1: ahead or level (2 %) in {share.strip()} cells"
+                self.assertTrue(share == " - " or line in summaries[name], (name, line))
 
     def test_the_means_in_the_readme_are_those_of_the_table(self):
         ratios = {}
