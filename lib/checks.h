@@ -49,7 +49,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
                              Operands& operands);
 
 // Checks that the outputs of a call share no memory with the operands of another call, whose index
-// an error names, or with its own operands. Of these an output may take the place.
+// an error names, or with its own operands, except that an output may replace one of these.
 rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size_t index = 0);
 
 // Checks a view of d elements in one dimension by the rule of an operand.

@@ -29,8 +29,8 @@ struct Sums {
   Real dot;      // c
 };
 
-// What f32 cannot hold of a row: all of it, as in forward, or dx alone, whose second part is not
-// finite.
+// Which results of a row need binary64: all of them, as in forward, or dx alone, whose second part
+// is not finite.
 enum class Cold { kNothing, kDx, kAll };
 
 // The terms in f32. Where something is cold, dx needs the terms in binary64. If all is cold, dw
@@ -72,8 +72,8 @@ inline bool NeedsSquares(const Root& root, bool rstd) {
 constexpr float kSmallestInverse = 0x1p-64f;
 constexpr float kLargestInverse = 0x1p50f;
 
-// Makes the terms in f32. `rstd` is the row's, or null. Inlined: where clang calls it for each row,
-// 4096 x 64 takes 1.4 times as long.
+// Makes the terms in f32. `rstd` is the row's, or null. Inlined, as clang would call it for each
+// row.
 RMSNORM_ALWAYS_INLINE HotTerms MakeHotTerms(const Root& root, const Sums<float>& sums,
                                             const float* rstd) {
   const float under_root = UnderRoot(root, sums.squares);

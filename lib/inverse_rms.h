@@ -14,8 +14,7 @@
 namespace rmsnorm::internal {
 
 // The value under the root. f32 multiplies by the inverse of the divisor, binary64 divides.
-// Without the hint clang computes both values and selects one, and one row of 64 takes 1.2 times as
-// long.
+// Without the hint clang computes both values and selects one.
 inline float UnderRoot(const Root& root, float sum) {
   if (RMSNORM_LIKELY(root.eps_placement == RMSNORM_EPS_INSIDE)) {
     return Fma(sum, root.inverse_divisor, root.eps);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of operands: name, shape, types, roles, and which go together. The checks, the walk
-// over rows and the kernels go by it.
+// over rows and the kernels use it.
 #ifndef RMSNORM_LIB_OPERANDS_H_
 #define RMSNORM_LIB_OPERANDS_H_
 

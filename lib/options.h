@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of options: name, place, values, default, what each needs, which values fused leaves
-// serve, and whether gradients depend on it. The checks, a module's description and the tools go by
+// serve, and whether gradients depend on it. The checks, a module's description and the tools use
 // it. A field of rmsnorm_options without a line here does not compile.
 #ifndef RMSNORM_LIB_OPTIONS_H_
 #define RMSNORM_LIB_OPTIONS_H_

@@ -31,7 +31,7 @@ static_assert(FLT_EVAL_METHOD == 0, "f32 arithmetic must be done in f32");
 namespace rmsnorm::internal {
 namespace {
 
-// Calls f with an element of the type, of no value.
+// Calls f with a zero of the C++ type for `dtype`.
 template <class F>
 void CallWithType(rmsnorm_dtype dtype, const F& f) {
   switch (dtype) {

@@ -55,9 +55,9 @@ void RunWithOpenMp(Parts& parts) {
   [[maybe_unused]] static const int registered =
       pthread_atfork(nullptr, nullptr, [] { lost_threads = true; });
 #endif
-  // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`. Two
-  // or four parts for each thread, taken as threads become free, took up to 40 % longer where rows
-  // lie in a core's own cache. Beside other load they gained nothing for long rows.
+  // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`.
+  // Several parts for each thread, taken as threads become free, take longer where rows lie in the
+  // cache of a core, and gain nothing for long rows beside other load.
 #pragma omp parallel num_threads(int(parts.count))
   for (size_t part = static_cast<size_t>(omp_get_thread_num()); part < parts.count;
        part += static_cast<size_t>(omp_get_num_threads())) {

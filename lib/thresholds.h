@@ -8,8 +8,8 @@
 
 namespace rmsnorm::internal {
 
-// What Meson's option `low_thresholds` takes in place of the usual size: with these a fuzzer sees
-// in tiny calls what otherwise needs large ones.
+// `usual`, or `low` in a build for fuzzing (Meson's option `low_thresholds`), where small calls
+// must take every path.
 constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_t low) {
 #ifdef RMSNORM_LOW_THRESHOLDS
   return low;
@@ -44,8 +44,7 @@ constexpr size_t kLongRow = Threshold(8192, 256);
 constexpr size_t kRowPastL1 = Threshold(3072, 64);
 
 // While a row of 16 bits of at most this length is computed, the next one is fetched into L1:
-// memory is idle then. Forward of 512 x 2880 takes 0.89 of the time in bf16, 0.92 in f16, and 0.83
-// on AVX2. Longer rows leave L1 with y and the weight, and 400 x 5120 takes up to 1.08 of the time.
+// memory is idle then. A longer row, its y and the weight do not fit L1 together.
 constexpr size_t kLongestFetched = Threshold(4096, 64);
 
 // Elements of a slab: some rows of each group that has a row of the weight. The rows of x and y in
@@ -55,9 +54,9 @@ constexpr size_t kSlab = Threshold(32768, 256);
 // A row of at least this many elements is worth a first step that aligns y.
 constexpr size_t kAlignedRow = Threshold(512, 16);
 
-// Whether lines of f32 are fetched into L1 shortly before they are stored to. On a Xeon, whose
-// stores wait for their lines, forward of 32 x 4096 takes 0.94 of the time, and backward 0.92. On a
-// Zen 3 they take 1.02 and 1.03, and a Zen 4 gains nothing, so it is off on AMD's CPUs.
+// Whether lines of f32 are fetched into L1 shortly before they are stored to. Stores of a Xeon wait
+// for their lines; AMD's CPUs gain nothing or lose (doc/design.md, "Fetches and stores past the
+// caches").
 extern const bool kFetchesForStores;
 
 // The output of a call whose tensors have more bytes than this is written past the caches. It is

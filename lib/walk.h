@@ -38,7 +38,8 @@ struct Walk {
 void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk);
 
 // Reorders a walk whose rows may come in any order: some rows of each group, then the next rows of
-// each group. Rows of one group may lie a page apart where rows of different groups are neighbours.
+// each group. In x[tokens][heads][d] with a weight for each head, the rows of one head lie far
+// apart while rows of different heads are adjacent.
 void WalkInSlabs(Walk& walk);
 
 // The rows from `begin` on that are a run, up to `end` at most.

@@ -122,7 +122,7 @@ HWY_INLINE void ApplyRows(const RowRun& run, size_t index, const Terms<float>& a
       const Pair b_dx = b.GradientAt(j, some, Load(b.x + j, some), Load(b.dy + j, some), w, sum);
       if constexpr (kN >= 16) {
         StoreBoth(a_dx, a.dx + j, some, b_dx, b.dx + j, some);
-      } else {  // registers are few: bf16 would take 1.1 to 1.3 times as long
+      } else {  // registers are few
         Store(a_dx, a.dx + j, some);
         Store(b_dx, b.dx + j, some);
       }
@@ -158,7 +158,7 @@ HWY_NOINLINE void ApplyTwoRows(const RowRun& run, size_t index, const Terms<floa
 
 // Writes the gradients of the n elements from j on, with loads of the weight between the stores, as
 // registers are few. `stream` is a branch on each store: a second copy of the code would be large
-// for a gain of 1 %.
+// and gain little.
 template <bool kWhole, size_t kCount, class Row>
 HWY_INLINE void ApplyHeldRow(size_t j, size_t n, const Lanes<kCount>& x, const Lanes<kCount>& dy,
                              const float* weight, const Row& row, bool stream,
@@ -225,7 +225,7 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const RowRun& run, size_t be
   for (; i < count; ++i) {
     const float next = i + 1 < count ? SumHeldRow<kWhole, kCount>(x[1], dy[1], weight, d) : c;
     // The address of a local is not null. Otherwise clang 14 computes a root and a division before
-    // the loop, for rows without 1 / RMS: 1 x 64 in bf16 took 1.05 times as long.
+    // the loop, for rows without 1 / RMS.
     const float r = *rstd[0];
     const HotTerms hot = MakeHotTerms(root, {0, c}, &r);
     if (HWY_UNLIKELY(hot.cold != Cold::kNothing)) break;

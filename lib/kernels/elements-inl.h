@@ -193,7 +193,7 @@ HWY_INLINE void StorePieces(D, hn::Vec<D> value, T* to, size_t n) {
   }
 }
 
-// Not inlined, as the library would be a seventh larger.
+// Not inlined, to keep the library small.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> LoadTail(D tag, const T* from, size_t n) {
   return LoadPieces(tag, from, n);

@@ -191,7 +191,8 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const RowRun& run, size_t row, s
 // its last fma, fold, division, root and division wait for each other. Four rows share that time,
 // and the next four are summed before the last of these is scaled. For f32 a sum and a scaling
 // alternate, so that loads and stores do; 16 bits are bound by arithmetic and do better with all
-// four sums at once. Loops of known length save a tenth, except length 128 past the caches.
+// four sums at once. Loops of known length are faster, except length 128 past the caches
+// (doc/design.md, "Short rows").
 template <size_t kD, bool kCast, class T>
 HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const RowRun& run, size_t begin) {
   const size_t d = kD != 0 ? kD : run.d;
@@ -219,7 +220,7 @@ HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const RowRun& run, size
         ScaleShortRow<kD != 128, kCast, T>(norm, run, row - 5 + i, d, r[i - 1]);
       }
     } else {
-      // gcc would unroll these loops, which is slower for f16 and takes 8 KB more.
+      // gcc would unroll these loops, which is larger, and slower for f16.
 #pragma GCC unroll 1
       for (size_t i = 0; more && i < 4; ++i) blocks.Put(i, SumBlock(x[row + i], d));
       if (first) continue;
@@ -272,7 +273,7 @@ constexpr bool kHoldsWeight = kHoldsRowsOf<float>;
 
 // f32 rows that take kPairs pairs. One row is summed while the row before it waits for its 1 / RMS,
 // and none is read twice. The fields of the root are copied one by one: a copy by vectors waits for
-// the caller's stores of single fields, and one row of 64 takes 2.5 times as long by clang.
+// the caller's stores of single fields.
 template <size_t kPairs, bool kWhole, bool kStream, bool kAdds>
 HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const RowRun& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;

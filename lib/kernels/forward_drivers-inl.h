@@ -29,7 +29,7 @@ namespace rmsnorm::internal::HWY_NAMESPACE {
 constexpr size_t kMostKept = 2 * kBlock;
 
 // Writes y and the integers of a row, or the integers alone. Without y the values stay on the
-// stack, in the place of kSize floats. Where they do not fit, each block is made twice, for the
+// stack, in the bytes of kSize floats. Where they do not fit, each block is made twice, for the
 // range and for the integers.
 template <size_t kSize>
 HWY_NOINLINE void QuantiseRow(const Norm& norm, const RowRun& run, Operand source, size_t row,
@@ -135,7 +135,7 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const RowRun& run) {
 
 // ------------------------------------------------------------------ loops over rows
 
-// Writes the outputs of a row from its f32 sum. Rows that f32 does not hold go through tiles.
+// Writes the outputs of a row from its f32 sum. Rows that need binary64 go through tiles.
 HWY_INLINE void WriteBySum(const Norm& norm, const RowRun& run, const ForwardWay& way, size_t row,
                            size_t count, float sum) {
   const float under_root = UnderRoot(norm.root, sum);
@@ -172,8 +172,8 @@ inline HWY_NOINLINE float AddPostNorm(const Norm& norm, const RowRun& run, size_
   return sum;
 }
 
-// Row by row, from `begin` on. kOneRow is for one row of a usual run. It needs none of the loop's
-// preparations, which take a tenth of the time of a row of 64.
+// Row by row, from `begin` on. kOneRow is for one row of a usual run, which needs none of the
+// loop's preparations.
 template <bool kOneRow>
 HWY_NOINLINE void ForwardOneByOne(const Norm& norm, const RowRun& run, size_t begin) {
   const ForwardWay way = FindForwardWay<kOneRow>(norm, run);

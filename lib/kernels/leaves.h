@@ -114,13 +114,13 @@ struct Leaves {
   // registers are few.
   RowsLeaf held_rows[2][4];
 
-  // Writes values = x * r * weight, which may take the place of x, and adds them to the range of a
+  // Writes values = x * r * weight, which may replace x, and adds them to the range of a
   // row. `cast` says that x * r is rounded.
   void (*scale_to_range[kDtypes])(bool cast, const void* x, const float* weight, size_t n, float r,
                                   void* values, QuantisedRange& range);
   // Adds a tile to the range of a row.
   void (*add_tile_to_range)(const float* tile, size_t n, QuantisedRange& range);
-  // Writes the integers of values, which are all finite unless there are no steps.
+  // Writes the integers of values, which are finite if `steps.none` is false.
   void (*quantise[kDtypes])(const void* values, size_t n, const QuantisedSteps& steps, int8_t* q);
 
   const BackwardLeaves* backward;

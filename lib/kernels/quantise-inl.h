@@ -28,9 +28,9 @@ HWY_INLINE float FromBitsOf(T, uint32_t bits) {
   return ToF32(T{static_cast<uint16_t>(bits)});
 }
 
-// The range of vectors of T, with two operations each. As signed integers the bits of positive
-// numbers rise with them and exceed all others. As unsigned integers the bits of negative numbers
-// rise as these fall. Infinities come after numbers, and NaNs after infinities.
+// Minimum and maximum of the vectors added, by two integer maxima of their bits. As signed integers
+// the bits of positive numbers rise with them and exceed all others. As unsigned integers the bits
+// of negative numbers rise as these fall. Infinities come after numbers, and NaNs after infinities.
 template <class T>
 class RangeOf {
  public:
@@ -62,7 +62,7 @@ inline HWY_NOINLINE void AddTileToRange(const float* tile, size_t n, QuantisedRa
 }
 
 // Writes values = x * r * weight, rounded to T, and adds them to the range of a row. `cast` says
-// that x * r is rounded. The values may take the place of x.
+// that x * r is rounded. The values may replace x.
 template <class T>
 HWY_NOINLINE void ScaleToRange(bool cast, const void* x_data, const float* weight, size_t n,
                                float inverse_rms, void* values_data, QuantisedRange& range) {
@@ -121,7 +121,7 @@ HWY_INLINE void StoreBytes(hn::Vec<BytesTag> bytes, int8_t* to, First some) {
   StoreTail(BytesTag(), bytes, to, some.n);
 }
 
-// Writes the integers of n values, which are all finite unless there are no steps.
+// Writes the integers of n values, which are finite if `steps.none` is false.
 template <class T>
 HWY_NOINLINE void QuantiseValues(const void* from_data, size_t n, const QuantisedSteps& steps,
                                  int8_t* q) {
