@@ -19,7 +19,7 @@ constexpr size_t Threshold([[maybe_unused]] size_t usual, [[maybe_unused]] size_
 }
 
 // Picoseconds of work below which a part is not worth a thread. A region of OpenMP takes 0.65
-// to 2.8 us (doc/design.md, "Threads").
+// to 2.8 us (doc/design.md, "OpenMP").
 constexpr size_t kLeastOfPart = Threshold(3000000, 4000);
 
 // Elements of a step of add_norm for short rows, unless four rows have more, and its rows.

@@ -179,6 +179,18 @@ class Names(unittest.TestCase):
             [path for path in sorted(files - named) if path.endswith((".h", ".cc"))], []
         )
 
+    def test_of_headings_that_comments_point_to_exist(self):
+        pointers = set()
+        for path, texts in self.tree.texts:
+            text = re.sub(r"[\s/#]+", " ", " ".join(text for _, text in texts))
+            pointers.update(
+                (path, *found) for found in re.findall(r"doc (\w+\.md), \"([^\"]+)\"", text)
+            )
+        self.assertGreater(len(pointers), 3)
+        for path, page, heading in pointers:
+            with open(os.path.join(ROOT, "doc", page), encoding="utf-8") as file:
+                self.assertRegex(file.read(), rf"(?m)^##+ {re.escape(heading)}$", path)
+
     def test_that_are_gone_are_noticed(self):
         text = "`rmsnorm_norm()` of `lib/plan.cc`,\n`Gone()` of `lib/gone.cc` and spread.{h,c}"
         gone = ["doc/page.md:2: there is no Gone()"]
