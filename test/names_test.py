@@ -47,13 +47,15 @@ IN_SCRIPT = re.compile(r"(?<![^\s])#[^\n]*|\"(?:\\.|[^\"\\])*\"|'[^']*'", re.S)
 
 
 def project_files():
-    """Yields the paths of the project's files, without those that builds and git make."""
+    """Yields the paths of the project's files, without those that git, builds and pip make."""
     for folder, folders, files in os.walk(ROOT):
+        if os.path.relpath(folder, ROOT) == "subprojects":
+            folders[:] = ["packagefiles"]
         folders[:] = [
             name
             for name in folders
-            if not name.startswith((".", "build", "highway-"))
-            and name not in ("packagecache", "__pycache__")
+            if not name.startswith((".", "build", "__pycache__"))
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
         ]
         for name in files:
             yield os.path.relpath(os.path.join(folder, name), ROOT)
