@@ -289,27 +289,12 @@ typedef struct rmsnorm_operands {
 
 /// No operand, and nothing to add to.
 static inline rmsnorm_operands rmsnorm_no_operands(void) {
-  rmsnorm_operands operands;
-  operands.size = (uint32_t)sizeof(rmsnorm_operands);
-  operands.add_to = 0;
-  operands.x = NULL;
-  operands.residual = NULL;
-  operands.dy = NULL;
-  operands.gate = NULL;
-  operands.weight = NULL;
-  operands.bias = NULL;
-  operands.post_norm_weight = NULL;
-  operands.sums = NULL;
-  operands.residual_out = NULL;
-  operands.y = NULL;
-  operands.q = NULL;
-  operands.rstd = NULL;
-  operands.sums_out = NULL;
-  operands.scale = NULL;
-  operands.zero = NULL;
-  operands.dx = NULL;
-  operands.dw = NULL;
-  operands.db = NULL;
+#ifdef __cplusplus
+  rmsnorm_operands operands = {};
+#else
+  rmsnorm_operands operands = {0};
+#endif
+  operands.size = (uint32_t)sizeof operands;
   return operands;
 }
 
