@@ -8,6 +8,7 @@
 #include <new>
 
 #include "checks.h"
+#include "column_sums.h"
 #include "float_environment.h"
 #include "module.h"
 #include "plan.h"

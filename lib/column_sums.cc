@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "plan.h"
 #include "portable.h"
 #include "reference.h"
 

@@ -8,11 +8,32 @@
 #define RMSNORM_LIB_PLAN_H_
 
 #include "checks.h"
-#include "column_sums.h"
 #include "scratch.h"
 #include "walk.h"
 
 namespace rmsnorm::internal {
+
+// Where the sums of a group's blocks lie. One part alone adds the sums of each block to the total
+// of the group as soon as they are there, so that all blocks share a row that stays in the caches.
+// Several parts keep the sums of every block, and add them up at the end.
+//
+//                 first block of a group   its further blocks     the gradient is written
+//   kGradient     the gradient             the one row            with the sums
+//   kTwoRows      the first row: total     the second row         after the group's last block
+//   kRowPerUnit   a row for each block                            at the end, by columns
+enum class SumsAt { kNowhere, kGradient, kTwoRows, kRowPerUnit };
+
+// The sums of dw or db in a plan.
+struct ColumnSums {
+  SumsAt at = SumsAt::kNowhere;  // a plan without dw and db
+  Operand operand;
+  rmsnorm_dtype dtype;
+  bool add;  // the total is added to the values in the gradient
+  size_t groups;
+  size_t blocks;  // in a group
+  size_t stride;  // floats from one row of sums to the next
+  float* rows;
+};
 
 struct Plan {
   Norm norm;

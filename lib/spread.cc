@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "column_sums.h"
 #include "thresholds.h"
 
 // Microsoft's first OpenMP is 2.0, which has no limit on threads.
