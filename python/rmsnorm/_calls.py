@@ -17,9 +17,10 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import _library
+from . import _library, _options
 from ._arrays import Array, SupportsDLPack, describe, named, new_like
-from ._library import WORDS, View, c, raise_error
+from ._library import View, c, raise_error
+from ._options import NONE_IS_DEFAULT, OPTIONS, WORDS, OtherOptions
 
 __all__ = [
     "BACKWARD",
@@ -27,7 +28,6 @@ __all__ = [
     "DEFAULTS",
     "FORWARD",
     "HELP",
-    "OPTIONS",
     "OTHERS",
     "Context",
     "Frame",
@@ -35,7 +35,6 @@ __all__ = [
     "ModuleOperands",
     "OtherArguments",
     "OtherOperands",
-    "OtherOptions",
     "Out",
     "backward",
     "c_context",
@@ -52,20 +51,6 @@ __all__ = [
     "targets",
     "version",
 ]
-
-
-class OtherOptions(TypedDict, total=False):
-    """The options but eps."""
-
-    eps_placement: Literal["inside", "outside", "floor"]
-    rounding: Literal["after_weight", "before_weight", "inverse"]
-    residual_rounding: Literal["rounded", "unrounded"]
-    weight_offset: float
-    divisor: float | None
-    factor: float | None
-    activation: Literal["silu", "sigmoid"]
-    gate_placement: Literal["after", "before"]
-    gate_rounding: Literal["unrounded", "rounded"]
 
 
 class Options(OtherOptions, total=False):
@@ -148,18 +133,10 @@ class OtherArguments(OtherOptions, Context, total=False):
     """The arguments of RMSNorm() and of rms_norm_backward() that these do not name."""
 
 
-_NUMBERS = ("eps", "weight_offset", "divisor", "factor")
-OPTIONS = frozenset(WORDS).union(_NUMBERS)
-_NONE_IS_DEFAULT = ("divisor", "factor")
 CONTEXT = frozenset(("threads", "target"))
 
 # What an absent argument means. Operands are absent by default.
-DEFAULTS: dict[str, Any] = {
-    "eps": 1e-5,
-    **{name: next(iter(words)) for name, words in WORDS.items()},
-    "weight_offset": 0.0,
-    "add_to": (),
-}
+DEFAULTS: dict[str, Any] = {**_options.DEFAULTS, "add_to": ()}
 
 # The help on each argument, in the order of signatures. x has the shape [..., d].
 HELP = {
@@ -185,23 +162,8 @@ HELP = {
     "dw": "output in the shape of the weight: its gradient.",
     "db": "output in the shape of the bias: its gradient.",
     "add_to": 'a list of those of "dx", "dw" and "db" that are added to what their memory holds.',
-    "eps": "a number, finite and not negative. Its unit is x squared, or x outside the root.",
     "dtype": 'the type of the weight: "float32", "float16" or "bfloat16", or NumPy\'s type for it.',
-    "eps_placement": 'the RMS is sqrt(mean(x^2) + eps) with "inside", sqrt(mean(x^2)) + eps with '
-    '"outside", and max(sqrt(mean(x^2)), eps) with "floor".',
-    "rounding": '"after_weight" rounds once, as PyTorch; "before_weight" rounds the norm to the '
-    'type of x before the weight multiplies it, as Llama; "inverse" rounds 1 / RMS, too, as '
-    "DeepSeek-V4.",
-    "residual_rounding": '"rounded" normalises the sum in the type of residual, "unrounded" the '
-    "sum in float32.",
-    "weight_offset": "a number, added to the weight in float32: 1 for Gemma; needs a weight.",
-    "divisor": "a number that divides the sum of squares; None is d.",
-    "factor": "a number other than 0 that first multiplies x; None leaves x as it is.",
-    "activation": 'of an element z of the gate: "silu" is z / (1 + exp(-z)), "sigmoid" is '
-    "1 / (1 + exp(-z)).",
-    "gate_placement": '"after": the gate multiplies the norm; "before": it multiplies x.',
-    "gate_rounding": '"rounded" rounds the norm to the type of x before the gate multiplies it; '
-    '"unrounded" does not.',
+    **{name: option.help for name, option in OPTIONS.items()},
     "threads": "the most threads that share the work. Without OpenMP, as in the wheel, only 1 is "
     "possible. None uses as many as OpenMP has.",
     "target": 'the instructions: one of targets(), such as "reference". None is the best.',
@@ -275,7 +237,7 @@ def _checked_option(name: str, value: Any) -> Any:
             return str(value)
         error = ValueError if isinstance(value, str) else TypeError
         raise error(f"{name}: {shown(value)}; possible are {', '.join(WORDS[name])}")
-    if type(value) is float or (value is None and name in _NONE_IS_DEFAULT):
+    if type(value) is float or (value is None and name in NONE_IS_DEFAULT):
         return value
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name}: {shown(value)}; a number is possible")
@@ -291,18 +253,18 @@ def checked_options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in checked.items() if value is not None}
 
 
-def _make_options(eps: float, *key: str, **values: Any) -> _library.Options:
+def _make_options(eps: float, *key: str, **values: Any) -> _options.Options:
     """Makes the struct of the options. `key` only tells entries of the cache apart."""
-    options = _library.Options(size=sizeof(_library.Options))
+    options = _options.Options(size=sizeof(_options.Options))
     for name, value in checked_options({"eps": eps, **values}).items():
         if name in WORDS:
-            setattr(options, name, WORDS[name][value])
+            setattr(options, name, WORDS[name].index(value))
             continue
         setattr(options, name, value)
         stored = getattr(options, name)
         if math.isinf(stored) and not math.isinf(value):
             raise ValueError(f"{name}: {value}; it must be a number of float32")
-        if not stored and name in _NONE_IS_DEFAULT:  # to the library 0 is the default
+        if not stored and name in NONE_IS_DEFAULT:  # to the library 0 is the default
             raise ValueError(f"{name}: {value}; it must not be 0 in float32")
     return options
 
@@ -311,7 +273,7 @@ _known_options = lru_cache(maxsize=256)(_make_options)
 _CACHED = {float, int, str}
 
 
-def c_options(eps: float = 1e-5, **values: Any) -> _library.Options:
+def c_options(eps: float = 1e-5, **values: Any) -> _options.Options:
     """Returns the struct of the options. Callers share it and do not change it."""
     # The cache holds types whose equal values mean the same. Only 0.0 and -0.0 do not: with a zero,
     # the text of the options is part of the key.

@@ -3,8 +3,10 @@
 
 import ctypes
 import sys
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_size_t, c_ssize_t, c_uint32, c_void_p
+from ctypes import POINTER, c_char_p, c_int32, c_size_t, c_ssize_t, c_uint32, c_void_p
 from pathlib import Path
+
+from ._options import Options
 
 __all__ = [
     "BF16",
@@ -17,7 +19,6 @@ __all__ = [
     "MAX_DIMS",
     "OPERANDS",
     "OUTPUTS",
-    "WORDS",
     "Call",
     "Context",
     "Operands",
@@ -32,16 +33,6 @@ __all__ = [
 F32, F16, BF16, F64, I8 = 1, 2, 3, 4, 5
 MAX_DIMS = 8
 ERROR_MEMORY = 10
-
-# The words of each option that is an enumeration, with the numbers of rmsnorm.h.
-WORDS = {
-    "eps_placement": {"inside": 0, "outside": 1, "floor": 2},
-    "rounding": {"after_weight": 0, "before_weight": 1, "inverse": 2},
-    "residual_rounding": {"rounded": 0, "unrounded": 1},
-    "activation": {"silu": 0, "sigmoid": 1},
-    "gate_placement": {"after": 0, "before": 1},
-    "gate_rounding": {"unrounded": 0, "rounded": 1},
-}
 
 # The fields of rmsnorm_operands, in their order.
 INPUTS = ("x", "residual", "dy", "gate", "weight", "bias", "post_norm_weight", "sums")
@@ -71,24 +62,6 @@ class Operands(ctypes.Structure):
     ]
 
 
-class Options(ctypes.Structure):
-    """rmsnorm_options"""
-
-    _fields_ = [
-        ("size", c_uint32),
-        ("eps", c_float),
-        ("eps_placement", c_int32),
-        ("rounding", c_int32),
-        ("residual_rounding", c_int32),
-        ("weight_offset", c_float),
-        ("divisor", c_float),
-        ("factor", c_float),
-        ("activation", c_int32),
-        ("gate_placement", c_int32),
-        ("gate_rounding", c_int32),
-    ]
-
-
 class Context(ctypes.Structure):
     """rmsnorm_context"""
 
@@ -98,6 +71,7 @@ class Context(ctypes.Structure):
         ("parallel_for", c_void_p),
         ("parallel_context", c_void_p),
         ("target", c_char_p),
+        ("stores", c_int32),
     ]
 
 

@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from . import _arrays, _calls, _library
 from ._arrays import Array
-from ._calls import BACKWARD, CONTEXT, DEFAULTS, FORWARD, HELP, OPTIONS, OTHERS, Context, Frame
+from ._calls import BACKWARD, CONTEXT, DEFAULTS, FORWARD, HELP, OTHERS, Context, Frame
 from ._calls import ModuleBackwardOperands, ModuleOperands, OtherArguments, OtherOperands
-from ._calls import OtherOptions, Out, documented, split
+from ._calls import Out, documented, split
 from ._library import c, raise_error
+from ._options import OPTIONS, OtherOptions
 
 __all__ = ["BoundCall", "RMSNorm"]
 

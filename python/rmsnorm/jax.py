@@ -19,7 +19,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._calls import c_options, call_library
-from ._library import Options, c, path_of_operators
+from ._library import c, path_of_operators
+from ._options import Options
 
 if hasattr(jax.sharding, "reshard"):
     from jax.sharding import reshard
@@ -137,7 +138,6 @@ def _repeated(array: jax.Array, x: jax.Array, batch: int) -> jax.Array:
         return array
     spec = PartitionSpec(*sharding.spec[:batch], None)
     return reshard(array, NamedSharding(sharding.mesh, spec))
-
 
 
 def _formula(operands: Arrays, options: bytes, batch: int = 0) -> jax.Array:

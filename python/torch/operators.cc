@@ -6,6 +6,7 @@
 // The library reads tensors where they lie, with any strides, if the elements of a row are
 // neighbours. An operator copies an input without such rows. Results are contiguous, like the
 // results of torch.nn.functional.rms_norm. PyTorch's own threads share the rows.
+#include <rmsnorm/rmsnorm.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -15,9 +16,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <deque>
 #include <exception>
+#include <iterator>
 #include <optional>
-#include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -28,6 +31,52 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+using OptionalType = std::optional<ScalarType>;
+
+// ------------------------------------------------------------------------- the table of operands
+
+enum class Shape {
+  kRows,     // the shape of x
+  kPerRow,   // the shape of x without the last dimension
+  kColumns,  // the last dimension of x
+};
+
+struct Operand {
+  const char* name;
+  const rmsnorm_view* rmsnorm_operands::*field;
+  Shape shape;
+};
+
+constexpr Operand kX{"x", &rmsnorm_operands::x, Shape::kRows};
+constexpr Operand kWeight{"weight", &rmsnorm_operands::weight, Shape::kColumns};
+constexpr Operand kResidual{"residual", &rmsnorm_operands::residual, Shape::kRows};
+constexpr Operand kY{"y", &rmsnorm_operands::y, Shape::kRows};
+constexpr Operand kResidualOut{"residual_out", &rmsnorm_operands::residual_out, Shape::kRows};
+constexpr Operand kRstd{"rstd", &rmsnorm_operands::rstd, Shape::kPerRow};
+
+// The operands of a forward call beside x. The operators take them in this order, by these names.
+constexpr Operand kInputs[] = {
+    kWeight,
+    kResidual,
+    {"gate", &rmsnorm_operands::gate, Shape::kRows},
+    {"bias", &rmsnorm_operands::bias, Shape::kColumns},
+    {"post_norm_weight", &rmsnorm_operands::post_norm_weight, Shape::kColumns},
+};
+constexpr Operand kOutputs[] = {
+    kY,
+    kResidualOut,
+    {"q", &rmsnorm_operands::q, Shape::kRows},
+    kRstd,
+    {"scale", &rmsnorm_operands::scale, Shape::kPerRow},
+    {"zero", &rmsnorm_operands::zero, Shape::kPerRow},
+};
+
+constexpr Operand kDy{"dy", &rmsnorm_operands::dy, Shape::kRows};
+constexpr Operand kDx{"dx", &rmsnorm_operands::dx, Shape::kRows};
+constexpr Operand kDw{"dw", &rmsnorm_operands::dw, Shape::kColumns};
+constexpr Operand kDb{"db", &rmsnorm_operands::db, Shape::kColumns};
+
+// ------------------------------------------------------------------------------ checks of tensors
 
 void Require(AOTITorchError error, const char* action) {
   if (error != TORCH_SUCCESS) throw std::runtime_error(std::string("PyTorch could not ") + action);
@@ -45,48 +94,13 @@ struct Refused : std::runtime_error {
       : std::runtime_error(std::string(name) + ": " + reason) {}
 };
 
-// ------------------------------------------------------------------------- tensors as views
-
-constexpr size_t kLast = RMSNORM_MAX_DIMS - 1;
-
-// A tensor of a call.
-struct Operand {
-  const char* name;
-  const Tensor* tensor;
-  rmsnorm::ConstView* view = nullptr;  // its destination, a View for an output
-  bool is_per_row = false;             // its shape is x's without the last dimension
-};
-
-// The tensors of a call that have the rows of x, which comes first.
-class Operands {
- public:
-  static constexpr size_t kMost = 9;
-
-  Operands(const char* name, const Tensor& x, rmsnorm::ConstView& view) { Add(name, &x, view); }
-
-  // Adds nothing where the tensor is null.
-  void Add(const char* name, const Tensor* tensor, rmsnorm::ConstView& view,
-           bool is_per_row = false) {
-    if (tensor != nullptr) operands_[count_++] = {name, tensor, &view, is_per_row};
-  }
-
-  const Operand* begin() const { return operands_; }
-  const Operand* end() const { return operands_ + count_; }
-  size_t size() const { return count_; }
-  const Tensor& x() const { return *operands_[0].tensor; }
-
- private:
-  size_t count_ = 0;
-  Operand operands_[kMost];
-};
-
-rmsnorm::Dtype DtypeOf(const Operand& operand) {
-  const int32_t type = TypeOf(*operand.tensor);
-  if (type == aoti_torch_dtype_float32()) return rmsnorm::Dtype::f32;
-  if (type == aoti_torch_dtype_bfloat16()) return rmsnorm::Dtype::bf16;
-  if (type == aoti_torch_dtype_float16()) return rmsnorm::Dtype::f16;
-  if (type == aoti_torch_dtype_int8()) return rmsnorm::Dtype::i8;
-  throw Refused(operand.name, "the type must be float32, float16 or bfloat16");
+rmsnorm_dtype DtypeOf(const char* name, const Tensor& tensor) {
+  const int32_t type = TypeOf(tensor);
+  if (type == aoti_torch_dtype_float32()) return RMSNORM_F32;
+  if (type == aoti_torch_dtype_bfloat16()) return RMSNORM_BF16;
+  if (type == aoti_torch_dtype_float16()) return RMSNORM_F16;
+  if (type == aoti_torch_dtype_int8()) return RMSNORM_I8;
+  throw Refused(name, "the type must be float32, float16 or bfloat16");
 }
 
 void CheckDevice(const char* name, const Tensor& tensor) {
@@ -94,12 +108,6 @@ void CheckDevice(const char* name, const Tensor& tensor) {
   Require(aoti_torch_get_device_type(tensor.get(), &device), "tell a device");
   if (device == aoti_torch_device_type_cpu()) return;
   throw Refused(name, "the tensor must be on the CPU");
-}
-
-void CheckX(const char* name, const Tensor& x) {
-  CheckDevice(name, x);
-  if (x.dim() > 0) return;
-  throw Refused(name, "0 dimensions; it must have at least one");
 }
 
 std::string ShapeText(const Tensor& tensor) {
@@ -110,16 +118,19 @@ std::string ShapeText(const Tensor& tensor) {
   return text + ")";
 }
 
-void CheckShape(const Operand& operand, const Tensor& x) {
-  const int64_t ndim = operand.is_per_row ? x.dim() - 1 : x.dim();
-  bool is_equal = operand.tensor->dim() == ndim;
+void CheckShape(const Operand& operand, const Tensor& tensor, const Tensor& x) {
+  if (operand.shape == Shape::kColumns) {
+    if (tensor.dim() == 1 && tensor.size(0) == x.size(-1)) return;
+    throw Refused(operand.name, "the shape " + ShapeText(tensor) + "; it must be (" +
+                                    std::to_string(x.size(-1)) + ",), as x has " + ShapeText(x));
+  }
+  const int64_t ndim = operand.shape == Shape::kPerRow ? x.dim() - 1 : x.dim();
+  bool is_equal = tensor.dim() == ndim;
   for (int64_t dim = 0; is_equal && dim < ndim; ++dim) {
-    is_equal = operand.tensor->size(dim) == x.size(dim);
+    is_equal = tensor.size(dim) == x.size(dim);
   }
-  if (!is_equal) {
-    throw Refused(operand.name,
-                  "the shape " + ShapeText(*operand.tensor) + ", but x has " + ShapeText(x));
-  }
+  if (is_equal) return;
+  throw Refused(operand.name, "the shape " + ShapeText(tensor) + ", but x has " + ShapeText(x));
 }
 
 // Whether the elements of a row are neighbours. The stride of a single element does not matter.
@@ -127,22 +138,27 @@ bool HasRows(const Tensor& tensor) {
   return tensor.dim() == 0 || tensor.stride(-1) == 1 || tensor.size(-1) == 1 || tensor.numel() == 0;
 }
 
+// ------------------------------------------------------------------------------ tensors as views
+
+constexpr size_t kLast = RMSNORM_MAX_DIMS - 1;
+constexpr size_t kMostTensors = 1 + std::size(kInputs) + std::size(kOutputs);
+
 // The shape that all tensors of a call have in common, and the strides of each. A PyTorch tensor
 // may have more dimensions than a view, so neighbouring dimensions merge where all tensors allow
 // it. Both are filled from the last dimension to the first.
 struct Layout {
   size_t first = kLast;
   size_t shape[RMSNORM_MAX_DIMS];
-  ptrdiff_t stride[Operands::kMost][RMSNORM_MAX_DIMS];
+  ptrdiff_t stride[kMostTensors][RMSNORM_MAX_DIMS];
 };
 
-// Returns false where more dimensions remain than a view can have.
-bool Merge(const Operands& operands, Layout& layout) {
-  const auto sizes = operands.x().sizes();
-  const size_t count = operands.size();
-  const int64_t* strides[Operands::kMost];
+// Merges the dimensions of tensors with the rows of the first one. Returns false where more
+// dimensions remain than a view can have.
+bool Merge(const Tensor* const* tensors, size_t count, Layout& layout) {
+  const auto sizes = tensors[0]->sizes();
+  const int64_t* strides[kMostTensors];
   for (size_t i = 0; i < count; ++i) {
-    strides[i] = operands.begin()[i].tensor->strides().data();
+    strides[i] = tensors[i]->strides().data();
     layout.stride[i][kLast] = 1;
   }
   size_t& first = layout.first;
@@ -167,75 +183,24 @@ bool Merge(const Operands& operands, Layout& layout) {
   return true;
 }
 
-// Sets the views of all tensors of a call, with the shape of x.
-void SetViews(const Operands& operands) {
-  const Tensor& x = operands.x();
-  for (const Operand& operand : operands) {
-    CheckDevice(operand.name, *operand.tensor);
-    CheckShape(operand, x);
-    if (operand.is_per_row || HasRows(*operand.tensor)) continue;
-    throw Refused(operand.name, "the last dimension is not contiguous");
-  }
-  Layout layout;
-  if (!Merge(operands, layout)) {
-    throw Refused("x", std::to_string(x.dim()) + " dimensions, of which more than " +
-                           std::to_string(RMSNORM_MAX_DIMS) +
-                           " remain where neighbours with even strides count as one");
-  }
-  const size_t first = layout.first;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const Operand& operand = operands.begin()[i];
-    // A value for each row has no last dimension. Where x has no other, it is one value.
-    constexpr size_t kOne = 1;
-    const bool is_single = operand.is_per_row && first == kLast;
-    *operand.view =
-        rmsnorm::View(operand.tensor->data_ptr(), DtypeOf(operand),
-                      is_single ? kOne : kLast - first + (operand.is_per_row ? 0 : 1),
-                      is_single ? &kOne : layout.shape + first, layout.stride[i] + first);
-  }
-}
-
-// A view of a weight, a bias or a gradient of one, for rows of x; empty if it is absent.
-rmsnorm::View Vector(const char* name, const OptionalTensor& vector, const Tensor& x) {
-  if (!vector) return {};
-  const Operand operand{name, &*vector};
-  CheckDevice(name, *vector);
-  if (vector->dim() != 1 || vector->size(0) != x.size(-1)) {
-    throw Refused(name, "the shape " + ShapeText(*vector) + "; it must be (" +
-                            std::to_string(x.size(-1)) + ",), as x has " + ShapeText(x));
-  }
-  return {vector->data_ptr(), DtypeOf(operand), {vector->size(0)}};
-}
-
-// ----------------------------------------------------------------------- inputs and results
-
 // The tensor, or a copy of it where the library could not read it.
-Tensor Readable(const Tensor& tensor) {
+Tensor Readable(Tensor tensor) {
   bool is_readable = HasRows(tensor);
   if (is_readable && tensor.dim() > RMSNORM_MAX_DIMS) {
+    const Tensor* const only = &tensor;
     Layout layout;
-    rmsnorm::ConstView unused;
-    is_readable = Merge({"x", tensor, unused}, layout);
+    is_readable = Merge(&only, 1, layout);
   }
   return is_readable ? tensor : torch::stable::contiguous(tensor);
 }
 
-OptionalTensor Readable(const OptionalTensor& tensor) {
-  return tensor ? OptionalTensor(Readable(*tensor)) : tensor;
-}
-
-int32_t TypeOr(const Tensor& tensor, std::optional<ScalarType> type) {
-  return type ? torch::stable::detail::to<int32_t>(torch::stable::detail::from(*type))
-              : TypeOf(tensor);
-}
-
-// A contiguous tensor with the first `ndim` dimensions of x.
-Tensor NewTensor(const Tensor& x, int64_t ndim, int32_t type) {
+// A contiguous tensor with the first `ndim` dimensions of another one.
+Tensor NewTensor(const Tensor& like, int64_t ndim, int32_t type) {
   constexpr int64_t kFew = 16;
   int64_t few_strides[kFew];
   std::vector<int64_t> many_strides(ndim > kFew ? static_cast<size_t>(ndim) : 0);
   int64_t* const strides = ndim > kFew ? many_strides.data() : few_strides;
-  const auto sizes = x.sizes();
+  const auto sizes = like.sizes();
   int64_t dense = 1;
   for (int64_t dim = ndim - 1; dim >= 0; --dim) {
     strides[dim] = dense;
@@ -248,34 +213,28 @@ Tensor NewTensor(const Tensor& x, int64_t ndim, int32_t type) {
   return Tensor(result);
 }
 
-Tensor NewTensor(const Tensor& x, int32_t type) { return NewTensor(x, x.dim(), type); }
+// ---------------------------------------------------------------------------- options and threads
 
-// ---------------------------------------------------------------------- options and context
+// Returns a negative number for a character that is no digit.
+int DigitOf(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
 
-// The options as the operators take them. `words` holds the options that are enumerations, four
-// bits for each, in the order of their fields in rmsnorm_options.
-// python/rmsnorm/torch/_operators.py packs them.
-struct Numbers {
-  double eps;
-  int64_t words;
-  double weight_offset;
-  double divisor = 0;
-  double factor = 1;
-};
-
-rmsnorm::Options MakeOptions(const Numbers& numbers) {
-  const auto word = [&](int i) { return static_cast<int32_t>(numbers.words >> (4 * i) & 15); };
-  rmsnorm::Options options;
-  options.eps = static_cast<float>(numbers.eps);
-  options.eps_placement = static_cast<rmsnorm::EpsPlacement>(word(0));
-  options.rounding = static_cast<rmsnorm::Rounding>(word(1));
-  options.residual_rounding = static_cast<rmsnorm::ResidualRounding>(word(2));
-  options.weight_offset = static_cast<float>(numbers.weight_offset);
-  options.divisor = static_cast<float>(numbers.divisor);
-  options.factor = static_cast<float>(numbers.factor);
-  options.activation = static_cast<rmsnorm::Activation>(word(3));
-  options.gate_placement = static_cast<rmsnorm::GatePlacement>(word(4));
-  options.gate_rounding = static_cast<rmsnorm::GateRounding>(word(5));
+// Reads the bytes of an rmsnorm_options, which _options.py of rmsnorm.torch writes in hexadecimal.
+// A program that an older version exported has a shorter struct: 0 is the default of other fields.
+rmsnorm_options OptionsFrom(const std::string& text) {
+  unsigned char bytes[sizeof(rmsnorm_options)] = {};
+  const size_t size = text.size() / 2;
+  bool is_valid = size <= sizeof bytes;
+  for (size_t i = 0; is_valid && i < size; ++i) {
+    const int high = DigitOf(text[2 * i]), low = DigitOf(text[2 * i + 1]);
+    is_valid = high >= 0 && low >= 0;
+    bytes[i] = static_cast<unsigned char>(16 * high + low);
+  }
+  if (!is_valid) throw Refused("options", "they are not those of this version of rmsnorm");
+  rmsnorm_options options;
+  std::memcpy(&options, bytes, sizeof options);
   return options;
 }
 
@@ -283,16 +242,18 @@ rmsnorm::Options MakeOptions(const Numbers& numbers) {
 // PyTorch's is kept until the call has returned.
 class CallContext {
  public:
-  rmsnorm::Context Make() {
+  CallContext() {
     uint32_t threads = 1;
     Require(torch_get_num_threads(&threads), "tell its number of threads");
-    rmsnorm::Context context;
-    context.threads = static_cast<int32_t>(threads);
-    context.parallel_for = ParallelFor;
-    context.parallel_context = &error_;
-    return context;
+    context_.threads = static_cast<int32_t>(threads);
+    context_.parallel_for = ParallelFor;
+    context_.parallel_context = &error_;
   }
-  void Check() const { Require(error_, "run rows on its threads"); }
+  const rmsnorm_context* get() const { return &context_; }
+  void Check(rmsnorm_status status) const {
+    if (status != RMSNORM_OK) throw std::runtime_error(rmsnorm_error_message());
+    Require(error_, "run rows on its threads");
+  }
 
  private:
   struct Parts {
@@ -310,165 +271,250 @@ class CallContext {
     if (error != TORCH_SUCCESS) *static_cast<AOTITorchError*>(context) = error;
   }
 
+  rmsnorm_context context_ = rmsnorm_default_context();
   AOTITorchError error_ = TORCH_SUCCESS;
 };
 
-// -------------------------------------------------------------------------------- operators
+// ------------------------------------------------------------------------------------------ calls
 
-const Tensor* PointerTo(const OptionalTensor& tensor) { return tensor ? &*tensor : nullptr; }
+// A call of the library on tensors, which it keeps. Its first tensor is x.
+class Call {
+ public:
+  explicit Call(const std::string& options) : options_(OptionsFrom(options)) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
-// Rows of no element have no norm, as in PyTorch: a call with them checks its operands and writes
-// nothing. The gradient of an empty weight is empty, too.
-bool HasNoColumns(const Tensor& x) { return x.dim() > 0 && x.size(-1) == 0; }
-
-// The inputs of a norm.
-struct Inputs {
-  Tensor x;
-  OptionalTensor weight, residual, gate, bias, post_norm_weight;
-
-  void MakeReadable() {
-    x = Readable(x);
-    for (OptionalTensor* input : {&weight, &residual, &gate, &bias, &post_norm_weight}) {
-      *input = Readable(*input);
-    }
+  void Add(const Operand& operand, Tensor tensor) {
+    table_[count_] = &operand;
+    tensors_[count_++] = std::move(tensor);
   }
+  // Adds the tensor, or a copy that the library can read.
+  void AddInput(const Operand& operand, OptionalTensor tensor) {
+    if (tensor) Add(operand, Readable(std::move(*tensor)));
+  }
+  // Adds a new tensor with the shape of `like`, but for a last dimension that the operand lacks.
+  const Tensor& AddResult(const Operand& operand, const Tensor& like, int32_t type) {
+    Add(operand, NewTensor(like, like.dim() - (operand.shape == Shape::kPerRow ? 1 : 0), type));
+    return *tensors_[count_ - 1];
+  }
+
+  const Tensor& x() const { return *tensors_[0]; }
+  // Returns null where the call has no such tensor.
+  const Tensor* Find(const Operand& operand) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (table_[i]->field == operand.field) return &*tensors_[i];
+    }
+    return nullptr;
+  }
+  // Rows of no element have no norm, as in PyTorch: a call with them checks its operands and writes
+  // nothing. The gradient of an empty weight is empty, too.
+  bool has_no_columns() const { return x().size(-1) == 0; }
+  const rmsnorm_options& options() const { return options_; }
+
+  // Makes the library's operands. Refuses a tensor that does not fit x.
+  rmsnorm_operands& Prepare() {
+    const Tensor* rows[kMostTensors];
+    size_t count = 0;
+    for (size_t i = 0; i < count_; ++i) {
+      const Operand& operand = *table_[i];
+      CheckDevice(operand.name, *tensors_[i]);
+      CheckShape(operand, *tensors_[i], x());
+      if (operand.shape == Shape::kRows && !HasRows(*tensors_[i])) {
+        throw Refused(operand.name, "the last dimension is not contiguous");
+      }
+      if (operand.shape != Shape::kColumns) rows[count++] = &*tensors_[i];
+    }
+    Layout layout;
+    if (!Merge(rows, count, layout)) {
+      throw Refused("x", std::to_string(x().dim()) + " dimensions, of which more than " +
+                             std::to_string(RMSNORM_MAX_DIMS) +
+                             " remain where neighbours with even strides count as one");
+    }
+    const ptrdiff_t(*strides)[RMSNORM_MAX_DIMS] = layout.stride;
+    for (size_t i = 0; i < count_; ++i) {
+      const Operand& operand = *table_[i];
+      rmsnorm_view& view = views_[i];
+      view.data = tensors_[i]->data_ptr();
+      view.dtype = DtypeOf(operand.name, *tensors_[i]);
+      const bool has_columns = operand.shape != Shape::kPerRow;
+      const size_t first = operand.shape == Shape::kColumns ? kLast : layout.first;
+      view.ndim = static_cast<int32_t>(kLast - first + (has_columns ? 1 : 0));
+      std::copy(layout.shape + first, std::end(layout.shape), view.shape);
+      view.stride[0] = 1;
+      if (operand.shape != Shape::kColumns) {
+        std::copy(*strides + first, *strides + RMSNORM_MAX_DIMS, view.stride);
+        ++strides;
+      }
+      if (view.ndim == 0) {  // a value for each row, of which there is one
+        view.ndim = 1;
+        view.shape[0] = 1;
+      }
+      operands_.*operand.field = &view;
+    }
+    return operands_;
+  }
+
+  // Runs rmsnorm_forward() or rmsnorm_backward().
+  void Run(decltype(rmsnorm_forward)& function) const {
+    if (has_no_columns()) return;
+    const CallContext context;
+    context.Check(function(&operands_, &options_, context.get()));
+  }
+  // The call as rmsnorm_forward_all() takes it.
+  rmsnorm_call get() const { return {nullptr, &operands_, &options_}; }
+
+ private:
+  rmsnorm_options options_;
+  size_t count_ = 0;
+  const Operand* table_[kMostTensors];
+  OptionalTensor tensors_[kMostTensors];
+  rmsnorm_view views_[kMostTensors];
+  rmsnorm_operands operands_ = rmsnorm_no_operands();
 };
 
-// The outputs of a call. Null is an absent one.
-struct Outputs {
-  const Tensor *y = nullptr, *residual_out = nullptr, *q = nullptr, *rstd = nullptr,
-               *scale = nullptr, *zero = nullptr;
-};
+// -------------------------------------------------------------------------------------- operators
 
-void SetOperands(const Inputs& inputs, const Outputs& outputs, rmsnorm::ForwardOperands& operands) {
-  const Tensor& x = inputs.x;
-  Operands rows("x", x, operands.x);
-  rows.Add("residual", PointerTo(inputs.residual), operands.residual);
-  rows.Add("gate", PointerTo(inputs.gate), operands.gate);
-  rows.Add("residual_out", outputs.residual_out, operands.residual_out);
-  rows.Add("y", outputs.y, operands.y);
-  rows.Add("q", outputs.q, operands.q);
-  rows.Add("rstd", outputs.rstd, operands.rstd, true);
-  rows.Add("scale", outputs.scale, operands.scale, true);
-  rows.Add("zero", outputs.zero, operands.zero, true);
-  SetViews(rows);
-  operands.weight = Vector("weight", inputs.weight, x);
-  operands.bias = Vector("bias", inputs.bias, x);
-  operands.post_norm_weight = Vector("post_norm_weight", inputs.post_norm_weight, x);
+void CheckX(const Tensor& x) {
+  CheckDevice("x", x);
+  if (x.dim() == 0) throw Refused("x", "0 dimensions; it must have at least one");
 }
 
-void Forward(const Inputs& inputs, const Outputs& outputs, const Numbers& numbers) {
-  rmsnorm::ForwardOperands operands;
-  SetOperands(inputs, outputs, operands);
-  if (HasNoColumns(inputs.x)) return;
-  CallContext context;
-  rmsnorm::forward(operands, MakeOptions(numbers), context.Make());
-  context.Check();
+// The arguments of an operator on PyTorch's stack. An operator takes all before it can fail.
+class Arguments {
+ public:
+  explicit Arguments(StableIValue* stack) : next_(stack) {}
+
+  template <class T>
+  T Take() {
+    return torch::stable::detail::to<T>(*next_++);
+  }
+  template <size_t kCount>
+  void Take(OptionalTensor (&tensors)[kCount]) {
+    for (OptionalTensor& tensor : tensors) tensor = Take<OptionalTensor>();
+  }
+
+ private:
+  StableIValue* next_;
+};
+
+// The inputs of a norm: x and the tensors of kInputs.
+struct Inputs {
+  Tensor x;
+  OptionalTensor others[std::size(kInputs)];
+};
+
+// Adds the inputs, y, and with a residual residual_out. Returns the results in this order.
+void AddNorm(Call& call, Inputs& inputs, std::optional<int32_t> type,
+             std::vector<Tensor>& results) {
+  CheckX(inputs.x);
+  call.AddInput(kX, std::move(inputs.x));
+  for (size_t i = 0; i < std::size(kInputs); ++i) {
+    call.AddInput(kInputs[i], std::move(inputs.others[i]));
+  }
+  const Tensor& x = call.x();
+  results.push_back(call.AddResult(kY, x, type ? *type : TypeOf(x)));
+  if (const Tensor* const residual = call.Find(kResidual)) {
+    results.push_back(call.AddResult(kResidualOut, x, TypeOf(*residual)));
+  }
+}
+
+// PyTorch's number of a type.
+std::optional<int32_t> NumberOf(OptionalType type) {
+  if (!type) return {};
+  return torch::stable::detail::to<int32_t>(torch::stable::detail::from(*type));
 }
 
 // Returns y, and with a residual residual_out. If the norm uses the unrounded sum, rstd follows,
 // for the gradients.
-std::vector<Tensor> Norm(Tensor x, OptionalTensor weight, double eps, int64_t words,
-                         double weight_offset, std::optional<ScalarType> dtype,
-                         OptionalTensor residual, OptionalTensor gate, OptionalTensor bias,
-                         OptionalTensor post_norm_weight, double divisor, double factor) {
-  const Numbers numbers{eps, words, weight_offset, divisor, factor};
-  CheckX("x", x);
-  Inputs inputs{std::move(x),    std::move(weight), std::move(residual),
-                std::move(gate), std::move(bias),   std::move(post_norm_weight)};
-  inputs.MakeReadable();
+void Norm(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments arguments(stack);
+  Inputs inputs{arguments.Take<Tensor>(), {}};
+  const auto options = arguments.Take<std::string>();
+  const auto type = arguments.Take<OptionalType>();
+  arguments.Take(inputs.others);
+  Call call(options);
   std::vector<Tensor> results;
   results.reserve(3);
-  Outputs outputs;
-  const auto add = [&](int64_t ndim, int32_t type) {
-    results.push_back(NewTensor(inputs.x, ndim, type));
-    return &results.back();
-  };
-  const int64_t ndim = inputs.x.dim();
-  outputs.y = add(ndim, TypeOr(inputs.x, dtype));
-  if (inputs.residual) {
-    outputs.residual_out = add(ndim, TypeOf(*inputs.residual));
-    if (MakeOptions(numbers).residual_rounding == rmsnorm::ResidualRounding::unrounded) {
-      outputs.rstd = add(ndim - 1, aoti_torch_dtype_float32());
-    }
+  AddNorm(call, inputs, NumberOf(type), results);
+  const bool is_unrounded = call.options().residual_rounding == RMSNORM_RESIDUAL_UNROUNDED;
+  if (results.size() == 2 && is_unrounded) {
+    results.push_back(call.AddResult(kRstd, call.x(), aoti_torch_dtype_float32()));
   }
-  Forward(inputs, outputs, numbers);
-  return results;
+  call.Prepare();
+  call.Run(rmsnorm_forward);
+  *stack = torch::stable::detail::from(results);
 }
 
 // Returns y where there is no other operand: a list of one tensor would take a tenth of the time of
 // a short call.
-Tensor RmsNorm(Tensor x, OptionalTensor weight, double eps, int64_t words, double weight_offset,
-               std::optional<ScalarType> dtype) {
-  CheckX("x", x);
-  x = Readable(x);
-  Tensor y = NewTensor(x, TypeOr(x, dtype));
-  Outputs outputs;
-  outputs.y = &y;
-  Forward({x, Readable(weight), {}, {}, {}, {}}, outputs, {eps, words, weight_offset});
+Tensor RmsNorm(Tensor x, OptionalTensor weight, std::string options, OptionalType type) {
+  Call call(options);
+  CheckX(x);
+  call.AddInput(kX, std::move(x));
+  call.AddInput(kWeight, std::move(weight));
+  const auto number = NumberOf(type);
+  Tensor y = call.AddResult(kY, call.x(), number ? *number : TypeOf(call.x()));
+  call.Prepare();
+  call.Run(rmsnorm_forward);
   return y;
 }
 
 // Writes the outputs that are given.
-void WriteForward(Tensor x, OptionalTensor weight, double eps, int64_t words, double weight_offset,
-                  OptionalTensor residual, OptionalTensor gate, OptionalTensor bias,
-                  OptionalTensor post_norm_weight, double divisor, double factor, OptionalTensor y,
-                  OptionalTensor residual_out, OptionalTensor q, OptionalTensor rstd,
-                  OptionalTensor scale, OptionalTensor zero) {
-  CheckX("x", x);
+void WriteForward(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments arguments(stack);
+  Inputs inputs{arguments.Take<Tensor>(), {}};
+  const auto options = arguments.Take<std::string>();
+  OptionalTensor outputs[std::size(kOutputs)];
+  arguments.Take(inputs.others);
+  arguments.Take(outputs);
+  Call call(options);
+  CheckX(inputs.x);
   // Where an output replaces an input, a copy of the input would hide that rows are no neighbours.
-  const auto is_replaced = [](const Tensor& input, const OptionalTensor& output) {
-    return output && output->data_ptr() == input.data_ptr();
+  const auto add = [&](const Operand& operand, Tensor& tensor) {
+    for (const OptionalTensor& output : outputs) {
+      if (output && output->data_ptr() == tensor.data_ptr()) return call.Add(operand, tensor);
+    }
+    call.AddInput(operand, tensor);
   };
-  if (!is_replaced(x, y)) x = Readable(x);
-  if (residual && !is_replaced(*residual, residual_out)) residual = Readable(residual);
-  Forward(
-      {x, Readable(weight), residual, Readable(gate), Readable(bias), Readable(post_norm_weight)},
-      {PointerTo(y), PointerTo(residual_out), PointerTo(q), PointerTo(rstd), PointerTo(scale),
-       PointerTo(zero)},
-      {eps, words, weight_offset, divisor, factor});
+  add(kX, inputs.x);
+  for (size_t i = 0; i < std::size(kInputs); ++i) {
+    if (inputs.others[i]) add(kInputs[i], *inputs.others[i]);
+  }
+  for (size_t i = 0; i < std::size(kOutputs); ++i) {
+    if (outputs[i]) call.Add(kOutputs[i], *outputs[i]);
+  }
+  call.Prepare();
+  call.Run(rmsnorm_forward);
 }
 
 // Computes the gradients of x, of the weight and of the bias, and returns the wanted ones in this
 // order. It adds dsum, a gradient of x from elsewhere, to the gradient of x.
 std::vector<Tensor> Backward(Tensor dy, Tensor x, OptionalTensor weight, OptionalTensor bias,
                              OptionalTensor rstd, OptionalTensor dsum, bool wants_dx, bool wants_dw,
-                             bool wants_db, double eps, int64_t words, double weight_offset,
-                             double divisor) {
-  CheckX("x", x);
-  x = Readable(x);
-  dy = Readable(dy);
-  weight = Readable(weight);
+                             bool wants_db, std::string options) {
+  Call call(options);
+  CheckX(x);
   if (wants_dw && !weight) throw Refused("dw", "there is no weight");
   if (wants_db && !bias) throw Refused("db", "there is no bias");
+  call.AddInput(kX, std::move(x));
+  call.AddInput(kDy, std::move(dy));
+  call.AddInput(kWeight, weight);
+  if (rstd) call.Add(kRstd, *rstd);
   std::vector<Tensor> gradients;
   gradients.reserve(3);
-  const auto add = [&](bool is_wanted, const Tensor* like) {
-    if (!is_wanted) return static_cast<const Tensor*>(nullptr);
-    gradients.push_back(NewTensor(*like, TypeOf(*like)));
-    return static_cast<const Tensor*>(&gradients.back());
+  const auto add = [&](const Operand& gradient, const Tensor& like) {
+    gradients.push_back(call.AddResult(gradient, like, TypeOf(like)));
   };
-  const Tensor* const dx = add(wants_dx, &x);
-  const Tensor* const dw = add(wants_dw, PointerTo(weight));
-  const Tensor* const db = add(wants_db, PointerTo(bias));
-  if (dx != nullptr && dsum) {
-    CheckShape({"dsum", &*dsum}, x);  // a copy would repeat a smaller tensor
+  if (wants_dx) add(kDx, call.x());
+  if (wants_dw) add(kDw, *weight);
+  if (wants_db) add(kDb, *bias);
+  rmsnorm_operands& operands = call.Prepare();
+  if (wants_dx && dsum) {
+    CheckShape({"dsum", nullptr, Shape::kRows}, *dsum, call.x());  // a copy would repeat a row
     torch::stable::copy_(gradients.front(), *dsum);
+    operands.add_to = RMSNORM_ADD_TO_DX;
   }
-  rmsnorm::BackwardOperands operands;
-  Operands rows("x", x, operands.x);
-  rows.Add("dy", &dy, operands.dy);
-  rows.Add("rstd", PointerTo(rstd), operands.rstd, true);
-  rows.Add("dx", dx, operands.dx);
-  SetViews(rows);
-  operands.add_to_dx = dx != nullptr && dsum.has_value();
-  operands.weight = Vector("weight", weight, x);
-  if (dw != nullptr) operands.dw = Vector("dw", *dw, x);
-  if (db != nullptr) operands.db = Vector("db", *db, x);
-  if (gradients.empty() || HasNoColumns(x)) return gradients;
-  CallContext context;
-  rmsnorm::backward(operands, MakeOptions({eps, words, weight_offset, divisor}), context.Make());
-  context.Check();
+  if (!gradients.empty()) call.Run(rmsnorm_backward);
   return gradients;
 }
 
@@ -476,45 +522,32 @@ std::vector<Tensor> Backward(Tensor dy, Tensor x, OptionalTensor weight, Optiona
 class Norms {
  public:
   explicit Norms(size_t count) {
-    inputs_.reserve(count);
-    calls_.reserve(count);
     results_.reserve(2 * count);
+    library_calls_.reserve(count);
   }
 
   // An error names an operand as the library does: calls[1].weight.
-  void Add(Inputs inputs, const Numbers& numbers, std::optional<int32_t> type) {
-    const size_t index = inputs_.size();
+  void Add(Inputs& inputs, const std::string& options, std::optional<int32_t> type) {
+    const size_t index = calls_.size();
     try {
-      CheckX("x", inputs.x);
-      inputs.MakeReadable();
-      Outputs outputs;
-      outputs.y = AddResult(inputs.x, type ? *type : TypeOf(inputs.x));
-      if (inputs.residual) outputs.residual_out = AddResult(inputs.x, TypeOf(*inputs.residual));
-      calls_.push_back({nullptr, {}, MakeOptions(numbers)});
-      SetOperands(inputs, outputs, calls_.back().operands);
-      if (HasNoColumns(inputs.x)) calls_.pop_back();
+      Call& call = calls_.emplace_back(options);
+      AddNorm(call, inputs, type, results_);
+      call.Prepare();
+      if (!call.has_no_columns()) library_calls_.push_back(call.get());
     } catch (const Refused& error) {
       throw std::runtime_error("calls[" + std::to_string(index) + "]." + error.what());
     }
-    inputs_.push_back(std::move(inputs));  // they live until the call
   }
 
   std::vector<Tensor> Run() {
-    CallContext context;
-    rmsnorm::forward_all(calls_.data(), calls_.size(), context.Make());
-    context.Check();
+    const CallContext context;
+    context.Check(rmsnorm_forward_all(library_calls_.data(), library_calls_.size(), context.get()));
     return std::move(results_);
   }
 
  private:
-  // Results have their final addresses, since all of them are reserved.
-  const Tensor* AddResult(const Tensor& x, int32_t type) {
-    results_.push_back(NewTensor(x, type));
-    return &results_.back();
-  }
-
-  std::vector<Inputs> inputs_;
-  std::vector<rmsnorm::Call> calls_;
+  std::deque<Call> calls_;  // a call has pointers into itself and does not move
+  std::vector<rmsnorm_call> library_calls_;
   std::vector<Tensor> results_;
 };
 
@@ -526,61 +559,49 @@ void RequireSize(const char* name, size_t size, size_t count) {
 
 // Returns the norms of several tensors with common options.
 std::vector<Tensor> NormsAlike(std::vector<Tensor> xs, std::vector<OptionalTensor> weights,
-                               double eps, int64_t words, double weight_offset) {
-  const size_t count = xs.size();
-  RequireSize("weights", weights.size(), count);
-  Norms norms(count);
-  for (size_t i = 0; i < count; ++i) {
-    norms.Add({std::move(xs[i]), std::move(weights[i]), {}, {}, {}, {}},
-              {eps, words, weight_offset}, {});
+                               std::string options) {
+  RequireSize("weights", weights.size(), xs.size());
+  Norms norms(xs.size());
+  for (size_t i = 0; i < xs.size(); ++i) {
+    Inputs inputs{std::move(xs[i]), {std::move(weights[i])}};
+    norms.Add(inputs, options, {});
   }
   return norms.Run();
 }
 
 // Returns PyTorch's number for the number of a type in rmsnorm.h, of which 0 is none.
-std::optional<int32_t> TypeOf(int64_t dtype) {
-  switch (static_cast<rmsnorm::Dtype>(dtype)) {
-    case rmsnorm::Dtype::f32:
+std::optional<int32_t> NumberOf(int64_t dtype) {
+  switch (dtype) {
+    case RMSNORM_F32:
       return aoti_torch_dtype_float32();
-    case rmsnorm::Dtype::f16:
+    case RMSNORM_F16:
       return aoti_torch_dtype_float16();
-    case rmsnorm::Dtype::bf16:
+    case RMSNORM_BF16:
       return aoti_torch_dtype_bfloat16();
     default:
       return {};
   }
 }
 
-// Returns y and, with a residual, residual_out of each of several norms.
-std::vector<Tensor> NormsEach(std::vector<Tensor> xs, std::vector<OptionalTensor> weights,
-                              std::vector<double> eps, std::vector<int64_t> words,
-                              std::vector<double> weight_offsets, std::vector<int64_t> dtypes,
-                              std::vector<OptionalTensor> residuals,
-                              std::vector<OptionalTensor> gates, std::vector<OptionalTensor> biases,
-                              std::vector<OptionalTensor> post_norm_weights,
-                              std::vector<double> divisors, std::vector<double> factors) {
-  const size_t count = xs.size();
-  RequireSize("weights", weights.size(), count);
-  RequireSize("eps", eps.size(), count);
-  RequireSize("words", words.size(), count);
-  RequireSize("weight_offsets", weight_offsets.size(), count);
+// Returns y and, with a residual, residual_out of each of several norms. `tensors` holds x and the
+// tensors of kInputs of the first norm, then those of the next one.
+std::vector<Tensor> NormsEach(std::vector<OptionalTensor> tensors, std::vector<std::string> options,
+                              std::vector<int64_t> dtypes) {
+  const size_t count = options.size(), width = 1 + std::size(kInputs);
+  RequireSize("tensors", tensors.size(), width * count);
   RequireSize("dtypes", dtypes.size(), count);
-  RequireSize("residuals", residuals.size(), count);
-  RequireSize("gates", gates.size(), count);
-  RequireSize("biases", biases.size(), count);
-  RequireSize("post_norm_weights", post_norm_weights.size(), count);
-  RequireSize("divisors", divisors.size(), count);
-  RequireSize("factors", factors.size(), count);
   Norms norms(count);
   for (size_t i = 0; i < count; ++i) {
-    norms.Add({std::move(xs[i]), std::move(weights[i]), std::move(residuals[i]),
-               std::move(gates[i]), std::move(biases[i]), std::move(post_norm_weights[i])},
-              {eps[i], words[i], weight_offsets[i], divisors[i], factors[i]}, TypeOf(dtypes[i]));
+    OptionalTensor* const own = &tensors[i * width];
+    if (!own[0]) throw std::runtime_error("calls[" + std::to_string(i) + "].x: it is missing");
+    Inputs inputs{std::move(*own[0]), {}};
+    std::move(own + 1, own + width, inputs.others);
+    norms.Add(inputs, options[i], NumberOf(dtypes[i]));
   }
   return norms.Run();
 }
 
-// ----------------------------------------------------------------------------- registration
+// ----------------------------------------------------------------------------------- registration
 
 using Boxed = void(StableIValue*, uint64_t, uint64_t);
 
@@ -605,59 +626,64 @@ void Guarded(StableIValue* stack, uint64_t inputs, uint64_t outputs) {
   if (message != nullptr) aoti_torch_check(false, __func__, "operators.cc", __LINE__, message);
 }
 
+// The arguments of an operator for the tensors of kInputs, and of kOutputs, which it writes.
+std::string InputArguments() {
+  std::string text;
+  for (const Operand& input : kInputs) text += std::string(", Tensor? ") + input.name + "=None";
+  return text;
+}
+
+std::string OutputArguments() {
+  std::string text;
+  char name = 'a';
+  for (const Operand& output : kOutputs) {
+    text += std::string(", Tensor(") + name++ + "!)? " + output.name + "=None";
+  }
+  return text;
+}
+
 struct Operator {
-  const char* name;
+  std::string name;
   bool has_direct_form;
-  const char* signature;  // eps_placement, rounding and so on are numbers of rmsnorm.h
+  std::string signature;
   Boxed* boxed;
 };
 
-#define NUMBERS "float eps=1e-5, int words=0, float weight_offset=0"
-#define ROWS \
-  "Tensor? residual=None, Tensor? gate=None, Tensor? bias=None, Tensor? post_norm_weight=None"
-const Operator kOperators[] = {
-    {"norm", true,
-     "(Tensor x, Tensor? weight=None, " NUMBERS ", ScalarType? dtype=None, " ROWS
-     ", float divisor=0, float factor=1) -> Tensor[]",
-     Guarded<TORCH_BOX(&Norm)>},
-    {"backward", true,
-     "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? rstd, Tensor? dsum, "
-     "bool wants_dx, bool wants_dw, bool wants_db, " NUMBERS ", float divisor=0) -> Tensor[]",
-     Guarded<TORCH_BOX(&Backward)>},
-    {"forward", true,
-     "(Tensor x, Tensor? weight, " NUMBERS ", " ROWS
-     ", float divisor=0, float factor=1, Tensor(a!)? y=None, Tensor(b!)? residual_out=None, "
-     "Tensor(c!)? q=None, Tensor(d!)? rstd=None, Tensor(e!)? scale=None, Tensor(f!)? zero=None) "
-     "-> ()",
-     Guarded<TORCH_BOX(&WriteForward)>},
-    {"rms_norm", false,
-     "(Tensor x, Tensor? weight=None, " NUMBERS ", ScalarType? dtype=None) -> Tensor",
-     Guarded<TORCH_BOX(&RmsNorm)>},
-    {"norms", false, "(Tensor[] xs, Tensor?[] weights, " NUMBERS ") -> Tensor[]",
-     Guarded<TORCH_BOX(&NormsAlike)>},
-    {"norms.each", false,
-     "(Tensor[] xs, Tensor?[] weights, float[] eps, int[] words, float[] weight_offsets, "
-     "int[] dtypes, Tensor?[] residuals, Tensor?[] gates, Tensor?[] biases, "
-     "Tensor?[] post_norm_weights, float[] divisors, float[] factors) -> Tensor[]",
-     Guarded<TORCH_BOX(&NormsEach)>},
-};
+std::vector<Operator> Operators() {
+  const std::string inputs = InputArguments();
+  return {
+      {"norm", true, "(Tensor x, str options, ScalarType? dtype=None" + inputs + ") -> Tensor[]",
+       Guarded<Norm>},
+      {"backward", true,
+       "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? rstd, Tensor? dsum, "
+       "bool wants_dx, bool wants_dw, bool wants_db, str options) -> Tensor[]",
+       Guarded<TORCH_BOX(&Backward)>},
+      {"forward", true, "(Tensor x, str options" + inputs + OutputArguments() + ") -> ()",
+       Guarded<WriteForward>},
+      {"rms_norm", false,
+       "(Tensor x, Tensor? weight, str options, ScalarType? dtype=None) -> Tensor",
+       Guarded<TORCH_BOX(&RmsNorm)>},
+      {"norms", false, "(Tensor[] xs, Tensor?[] weights, str options) -> Tensor[]",
+       Guarded<TORCH_BOX(&NormsAlike)>},
+      {"norms.each", false, "(Tensor?[] tensors, str[] options, int[] dtypes) -> Tensor[]",
+       Guarded<TORCH_BOX(&NormsEach)>},
+  };
+}
 
 }  // namespace
 
 // An operator with gradients exists twice: _operators.py of rmsnorm.torch gives gradients to the
 // first in Python, which takes time in every call, and the second has none.
 STABLE_TORCH_LIBRARY(rmsnorm, library) {
-  for (const Operator& entry : kOperators) {
-    const std::string name = entry.name;
-    library.def((name + entry.signature).c_str());
-    if (entry.has_direct_form) library.def((name + "_no_grad" + entry.signature).c_str());
+  for (const Operator& entry : Operators()) {
+    library.def((entry.name + entry.signature).c_str());
+    if (entry.has_direct_form) library.def((entry.name + "_no_grad" + entry.signature).c_str());
   }
 }
 
 STABLE_TORCH_LIBRARY_IMPL(rmsnorm, CPU, library) {
-  for (const Operator& entry : kOperators) {
-    const std::string name = entry.name;
-    library.impl(name.c_str(), entry.boxed);
-    if (entry.has_direct_form) library.impl((name + "_no_grad").c_str(), entry.boxed);
+  for (const Operator& entry : Operators()) {
+    library.impl(entry.name.c_str(), entry.boxed);
+    if (entry.has_direct_form) library.impl((entry.name + "_no_grad").c_str(), entry.boxed);
   }
 }

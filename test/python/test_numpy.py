@@ -24,7 +24,7 @@ import pytest
 from numpy.typing import NDArray
 
 import rmsnorm
-from rmsnorm import _arrays, _library
+from rmsnorm import _arrays, _library, _options
 
 EPS = 2.0**-18
 RANDOM = np.random.default_rng(1)
@@ -388,7 +388,7 @@ DOCUMENTED = {
     "norm_backward": rmsnorm.RMSNorm.backward,
     "bind": rmsnorm.RMSNorm.bind,
 }
-OPTIONS = ["eps", "weight_offset", "divisor", "factor", *_library.WORDS]
+OPTIONS = [*_options.OPTIONS]
 FORWARD = {*_library.INPUTS, *_library.OUTPUTS} - {"dy", "dx", "dw", "db"}
 
 
@@ -442,7 +442,7 @@ def test_what_is_returned_has_a_type():
 
 
 def test_each_module_lists_its_names():
-    for module in (rmsnorm, rmsnorm._arrays, rmsnorm._calls, rmsnorm._library, rmsnorm._module):
+    for module in (rmsnorm, _arrays, rmsnorm._calls, _library, rmsnorm._module, _options):
         assert module.__all__
         assert all(hasattr(module, name) for name in module.__all__)
 
@@ -1105,7 +1105,7 @@ def test_the_structs_are_those_of_the_library():
     view = ctypes.pointer(_library.View(x.ctypes.data, _library.F32, 2, (1, 4), (4, 1)))
     address = ctypes.addressof(view.contents)
     operands = _library.Operands(ctypes.sizeof(_library.Operands), x=address, y=address)
-    options = _library.Options(ctypes.sizeof(_library.Options), eps=1e-5)
+    options = _options.Options(ctypes.sizeof(_options.Options), eps=1e-5)
     structs = [operands, options, _library.Context(ctypes.sizeof(_library.Context))]
     assert c.rmsnorm_forward(*structs) == 0
     for i, known in enumerate(structs):

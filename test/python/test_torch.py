@@ -64,6 +64,11 @@ def assert_bits(actual: Tensor, expected: Tensor) -> None:
     assert torch.equal(*(tensor.detach().contiguous().view(bits) for tensor in (actual, expected)))
 
 
+def packed(**options: Any) -> str:
+    """Returns options as the operators of PyTorch take them."""
+    return rmsnorm.torch._options.packed("forward", 1e-6, options)
+
+
 def formula(x: Tensor, weight: Tensor | float, eps: float) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
@@ -430,11 +435,13 @@ def test_refused() -> None:
         ),
         r"^gate: the shape \(4, 63\), but x has \(4, 64\)$": lambda: rt.gated(x, x[:, :63]),
         r"^rstd: the shape \(3\), but x has \(4, 64\)$": lambda: OPS.backward(
-            x, x, weight, None, torch.ones(3), None, True, True, False
+            x, x, weight, None, torch.ones(3), None, True, True, False, packed()
         ),
         "^dw: there is no weight$": lambda: OPS.backward(
-            x, x, None, None, None, None, True, True, False
+            x, x, None, None, None, None, True, True, False, packed()
         ),
+        "^options: they are not those of this version": lambda: OPS.norm(x, packed() + "00"),
+        "^options: they are not those of this version of rmsnorm$": lambda: OPS.norm(x, "-1"),
         r"^residual: the shape \(64\), but x has": lambda: rt.fused_add_rms_norm(x, x[0]),
         r"^calls\[1\].weight: the shape \(63\)": lambda: rt.qk(x, x, weight, weight[:63]),
         "SparseCPU": lambda: rt.rms_norm(x.to_sparse()),
@@ -603,10 +610,8 @@ def test_gradients_of_fused_add(dtype: torch.dtype, residual_rounding: str) -> N
 def test_gradients_of_fused_add_keep_their_types() -> None:
     x = normal(4, 64, dtype=torch.bfloat16).requires_grad_()
     residual = normal(4, 64).requires_grad_()
-    unrounded = 1 << 8
-    assert not OPS.norm(x, words=unrounded, residual=residual)[
-        2
-    ].requires_grad  # rstd has no gradient
+    *_, rstd = OPS.norm(x, packed(residual_rounding="unrounded"), residual=residual)
+    assert not rstd.requires_grad
     y, out = rt.fused_add_rms_norm(x, residual)
     dx, dresidual = torch.autograd.grad((y.float() * out).sum(), (x, residual))
     assert (dx.dtype, dresidual.dtype) == (torch.bfloat16, torch.float32)
@@ -692,7 +697,7 @@ def test_gradients_of_the_operator() -> None:
     own = torch.autograd.grad(
         rt.fused_add_rms_norm(x, residual, weight, 1e-6, **options)[0], leaves, dy
     )
-    y = OPS.norm(x, weight, 1e-6, residual=residual, bias=bias, post_norm_weight=post)[0]
+    y = OPS.norm(x, packed(), None, weight, residual, **options)[0]
     for one, two in zip(own, torch.autograd.grad(y, leaves, dy), strict=True):
         assert_bits(one, two)
 
@@ -775,20 +780,22 @@ def test_compiled_module() -> None:
 def test_opcheck() -> None:
     x, weight, bare = normal(3, 64).requires_grad_(), normal(64).requires_grad_(), normal(3, 64)
     half = {"dtype": torch.bfloat16}
+    unrounded = packed(residual_rounding="unrounded")
     cases: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("norm", (x, weight), {}),
-        ("norm", (x,), half),
-        ("norm", (normal(64, 3).t().requires_grad_(), None, 1e-6, 1), {}),
-        ("norm_no_grad", (bare, None, 1e-6, 1), half),
-        ("norm", (x, weight), {"residual": bare, "bias": weight, "post_norm_weight": weight}),
-        ("norm", (x, weight), {"residual": x, "words": 1 << 8, **half}),
-        ("norm", (x, weight), {"gate": x, "factor": 0.5, **half}),
-        ("forward", (bare, weight.detach()), {"y": bare.clone()}),
-        ("norms", ([bare, bare], [weight.detach(), None]), {}),
+        ("norm", (x, packed(), None, weight), {}),
+        ("norm", (x, packed()), half),
+        ("norm", (normal(64, 3).t().requires_grad_(), packed(eps_placement="floor")), {}),
+        ("norm_no_grad", (bare, packed(rounding="inverse")), half),
+        ("norm", (x, packed(), None, weight, bare, None, weight, weight), {}),
+        ("norm", (x, unrounded, torch.bfloat16, weight, x), {}),
+        ("norm", (x, packed(factor=0.5), torch.bfloat16, weight, None, x), {}),
+        ("forward", (bare, packed(), weight.detach()), {"y": bare.clone()}),
+        ("rms_norm", (bare, weight.detach(), packed()), half),
+        ("norms", ([bare, bare], [weight.detach(), None], packed()), {}),
     ]
     for mask in itertools.product((False, True), repeat=3):
         vectors = (weight.detach(), weight.detach())
-        cases.append(("backward", (bare, bare, *vectors, None, bare, *mask), {}))
+        cases.append(("backward", (bare, bare, *vectors, None, bare, *mask, packed()), {}))
     for name, arguments, options in cases:
         torch.library.opcheck(getattr(OPS, name).default, arguments, options)
 
@@ -814,7 +821,8 @@ def test_vmap() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_bits(torch.vmap(rt.rms_norm, 1, 1)(x), rt.rms_norm(x))
-        assert_bits(torch.vmap(OPS.norm)(x)[0], rt.rms_norm(x, None, 1e-5))
+        mapped = torch.vmap(lambda row: OPS.norm(row, packed())[0])(x)
+        assert_bits(mapped, rt.rms_norm(x, None, 1e-6))
         each = torch.stack([rt.rms_norm(*pair) for pair in zip(x, weights, strict=True)])
         assert_bits(torch.vmap(rt.rms_norm)(x, weights), each)
         each = torch.stack([rt.rms_norm(x, row) for row in weights])

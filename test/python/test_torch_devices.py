@@ -108,11 +108,12 @@ def test_modules_on_meta() -> None:
 
 def test_operators_on_two_devices() -> None:
     x, weight = torch.ones(ROWS), torch.ones(COLUMNS)
+    options = rmsnorm.torch._options.packed("forward", 1e-6, {})
     for place in range(6):
         operands: list[Any] = [x, x, weight, weight, torch.ones(PER_ROW), x]
         operands[place] = operands[place].to("meta")
         with pytest.raises(RuntimeError, match="is on"):
-            OPS.backward(*operands, True, True, True)
+            OPS.backward(*operands, True, True, True, options)
 
 
 def test_shapes_on_meta_and_under_compile() -> None:

@@ -19,22 +19,6 @@ The C interface, rmsnorm/rmsnorm.h, has the formulas: with offset = weight_offse
 which is equation 4 of Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019,
 arXiv:1910.07467, with the eps and the offset of the models that use them.
 
-An option that is a word has the words of the library:
-
-    rounding            "after_weight"   y = cast_y(n * w): PyTorch, Gemma
-                        "before_weight"  y = cast_y(cast_x(n) * w): Llama
-                        "inverse"        the same with n = x * cast_x(1 / RMS): DeepSeek-V4
-    eps_placement       "inside"         x / sqrt(mean(x^2) + eps)
-                        "outside"        x / (sqrt(mean(x^2)) + eps)
-                        "floor"          x / max(sqrt(mean(x^2)), eps)
-    residual_rounding   "rounded"        the norm of the sum as residual_out holds it
-                        "unrounded"      the norm of the sum in float32
-    activation          "silu", "sigmoid"
-    gate_placement      "after"          the gate multiplies the norm: Qwen3-Next, Kimi-Linear
-                        "before"         the gate multiplies x: Mamba-2
-    gate_rounding       "unrounded"      y = cast_y(m * act(gate)): Kimi-Linear
-                        "rounded"        y = cast_y(cast_x(m) * act(gate)): Qwen3-Next
-
 First gradients come from the library's backward function. They pass through the unrounded values,
 so that all rounding orders have the same. Second gradients and forward-mode derivatives come from
 the formula in PyTorch's own operations. torch.compile takes every function without a graph break.

@@ -7,45 +7,21 @@ The sum of squares is PyTorch's, so results may differ from the operators' in th
 doc/definition.md has the definition of each step.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._library import BF16, F16, F32, WORDS
+from .._library import BF16, F16, F32
+from ._options import unpacked
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # The operator `norms.each` takes the types of results as their numbers in rmsnorm.h. PyTorch would
 # turn a list of types into one of its own numbers.
 DTYPE_CODES = {None: 0, torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
 
-# An operator takes the options that are words in one integer: four bits for each, in the order of
-# WORDS, which is their order in rmsnorm_options.
-_SHIFTS = {option: 4 * index for index, option in enumerate(WORDS)}
-CODES = {
-    option: {word: number << _SHIFTS[option] for word, number in words.items()}
-    for option, words in WORDS.items()
-}
-# The bits of the options that a norm without a residual and a gate has, and that backward has.
-WORDS_OF_NORM = 15 << _SHIFTS["eps_placement"] | 15 << _SHIFTS["rounding"]
-WORDS_OF_BACKWARD = 15 << _SHIFTS["eps_placement"]
 
-
-def has_word(words: int, option: str, word: str) -> bool:
-    """Returns whether an option has this value in the argument `words` of an operator."""
-    return words >> _SHIFTS[option] & 15 == WORDS[option][word]
-
-
-class Options(NamedTuple):
-    """The options of one norm, as the operators take them."""
-
-    eps: float
-    words: int
-    weight_offset: float
-    divisor: float = 0.0
-
-
-def activation(gate: Tensor, words: int) -> tuple[Tensor, Tensor]:
+def activation(gate: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """Returns the activation of the gate and its derivative, both in float32.
 
     They have limits where z is infinite, which the products of the formulas do not have.
@@ -53,13 +29,13 @@ def activation(gate: Tensor, words: int) -> tuple[Tensor, Tensor]:
     z = gate.float()
     largest = torch.finfo(torch.float32).max
     sigmoid = torch.sigmoid(z)
-    if has_word(words, "activation", "sigmoid"):
+    if kind == "sigmoid":
         return sigmoid, sigmoid * (1 - sigmoid)
     slope = sigmoid * (1 + z.clamp(-largest, largest) * (1 - sigmoid))
     return z.clamp(min=-largest) * sigmoid, slope
 
 
-def _is_pytorchs(h: Tensor, weight: Tensor | None, dtype: Any, options: Options) -> bool:
+def _is_pytorchs(h: Tensor, weight: Tensor | None, dtype: Any, options: Any) -> bool:
     """Returns whether torch.nn.functional.rms_norm computes this norm, and is exported as one.
 
     Types of 16 bits are left out. PyTorch rounds them after the product with the weight, and ONNX's
@@ -71,7 +47,7 @@ def _is_pytorchs(h: Tensor, weight: Tensor | None, dtype: Any, options: Options)
         torch.compiler.is_compiling()
         and is_float32
         and dtype in (None, torch.float32)
-        and has_word(options.words, "eps_placement", "inside")
+        and options.eps_placement == "inside"
         and options.weight_offset == options.divisor == 0
     )
 
@@ -81,25 +57,24 @@ def _norm_of_rows(
     dtype: torch.dtype,
     weight: Tensor | None,
     bias: Tensor | None,
-    options: Options,
+    options: Any,
 ) -> Tensor:
     """Returns the norm in float32 of rows in float32 that come from the type `dtype`."""
-    eps, words, weight_offset, divisor = options
-    d = divisor if divisor != 0 else h.shape[-1]
+    d = options.divisor if options.divisor != 0 else h.shape[-1]
     mean = h.square().sum(-1, keepdim=True) / d
-    if has_word(words, "eps_placement", "inside"):
-        r = torch.rsqrt(mean + eps)
-    elif has_word(words, "eps_placement", "outside"):
-        r = 1 / (mean.sqrt() + eps)
+    if options.eps_placement == "inside":
+        r = torch.rsqrt(mean + options.eps)
+    elif options.eps_placement == "outside":
+        r = 1 / (mean.sqrt() + options.eps)
     else:
-        r = 1 / mean.sqrt().clamp(min=eps)
-    if has_word(words, "rounding", "inverse"):
+        r = 1 / mean.sqrt().clamp(min=options.eps)
+    if options.rounding == "inverse":
         r = r.to(dtype).float()
     y = h * r
-    if not has_word(words, "rounding", "after_weight"):
+    if options.rounding != "after_weight":
         y = y.to(dtype).float()
     if weight is not None:
-        y = y * (weight_offset + weight.float())
+        y = y * (options.weight_offset + weight.float())
     return y if bias is None else y + bias.float()
 
 
@@ -112,44 +87,39 @@ def check(*tensors: Tensor | None) -> None:
 
 def norm(
     x: Tensor,
-    weight: Tensor | None,
-    eps: float,
-    words: int,
-    weight_offset: float,
+    options: str,
     dtype: torch.dtype | None,
+    weight: Tensor | None = None,
     residual: Tensor | None = None,
     gate: Tensor | None = None,
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
-    divisor: float = 0.0,
-    factor: float = 1.0,
 ) -> list[Tensor]:
     """Returns what the operator `norm` returns, but for rstd."""
-    options = Options(eps, words, weight_offset, divisor)
+    chosen = unpacked(options)
     h = x
     if post_norm_weight is not None:
-        h = _norm_of_rows(h.float(), x.dtype, post_norm_weight, None, options).to(x.dtype)
-    if factor != 1:
-        h = h * factor
+        h = _norm_of_rows(h.float(), x.dtype, post_norm_weight, None, chosen).to(x.dtype)
+    if chosen.factor != 0:
+        h = h * chosen.factor
     outputs = []
     if residual is not None:
         total = residual.float() + h.float()
         h = residual_out = total.to(residual.dtype)
-        if has_word(words, "residual_rounding", "unrounded"):
+        if chosen.residual_rounding == "unrounded":
             h = total
         outputs.append(residual_out)
-    gate_is_before = has_word(words, "gate_placement", "before")
     is_bare = gate is None and bias is None and residual is None
-    if is_bare and _is_pytorchs(h, weight, dtype, options):
-        return [torch.nn.functional.rms_norm(h, h.shape[-1:], weight, eps)]
+    if is_bare and _is_pytorchs(h, weight, dtype, chosen):
+        return [torch.nn.functional.rms_norm(h, h.shape[-1:], weight, chosen.eps)]
     h = h.float()
-    if gate is not None and gate_is_before:
-        h = h * activation(gate, words)[0]
-    y = _norm_of_rows(h, x.dtype, weight, bias, options)
-    if gate is not None and not gate_is_before:
-        if has_word(words, "gate_rounding", "rounded"):
+    if gate is not None and chosen.gate_placement == "before":
+        h = h * activation(gate, chosen.activation)[0]
+    y = _norm_of_rows(h, x.dtype, weight, bias, chosen)
+    if gate is not None and chosen.gate_placement == "after":
+        if chosen.gate_rounding == "rounded":
             y = y.to(x.dtype).float()
-        y = y * activation(gate, words)[0]
+        y = y * activation(gate, chosen.activation)[0]
     return [y.to(x.dtype if dtype is None else dtype), *outputs]
 
 
@@ -160,7 +130,7 @@ def backward(
     bias: Tensor | None,
     dsum: Tensor | None,
     wanted: tuple[bool, bool, bool],
-    options: Options,
+    options: str,
 ) -> list[Tensor]:
     """Returns what the operator `backward` returns: the wanted ones of dx, dw and db."""
     operands = (x, weight, bias)
@@ -174,7 +144,7 @@ def backward(
         # Gradients pass through values that are not rounded.
         h, vector, offset = (None if t is None else t.float() for t in values)
         assert h is not None
-        return _norm_of_rows(h, torch.float32, vector, offset, options)
+        return _norm_of_rows(h, torch.float32, vector, offset, unpacked(options))
 
     _, pull, *_ = torch.func.vjp(forward, *leaves)
     gradients: list[Any] = list(pull(dy.float()))

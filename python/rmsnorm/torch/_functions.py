@@ -2,21 +2,20 @@
 """The functions of rmsnorm.torch."""
 
 import functools
-import inspect
-import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .._library import WORDS
+from .._options import OPTIONS, AddOptions, GatedOptions, NormOptions, OtherOptions
 from . import _composite
-from ._composite import CODES, DTYPE_CODES
+from ._composite import DTYPE_CODES
 from ._operators import (
     FORWARD,
+    INPUTS,
     NORM,
     NORMS,
     NORMS_EACH,
@@ -29,74 +28,18 @@ from ._operators import (
     tracing_state,
     write,
 )
+from ._options import packed, packed_eagerly, takes
 
-EpsPlacement = Literal["inside", "outside", "floor"]
-Rounding = Literal["after_weight", "before_weight", "inverse"]
-ResidualRounding = Literal["rounded", "unrounded"]
-Activation = Literal["silu", "sigmoid"]
-GatePlacement = Literal["after", "before"]
-GateRounding = Literal["unrounded", "rounded"]
-
-# torch.nn.functional.rms_norm computes types of 16 bits in float32, too, and takes its epsilon.
-_DEFAULT_EPS = torch.finfo(torch.float32).eps
 # The types of tensors that PyTorch's dispatcher alone handles.
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
-# The words of the options where none is given.
-_DEFAULT_WORDS = tuple(next(iter(words)) for words in WORDS.values())
+_PLAIN_OR_NONE = _PLAIN | {type(None)}
 # The types of tensors, and of usual options.
-_USUAL = _PLAIN | {type(None), float, int, str, torch.dtype}
+_USUAL = _PLAIN_OR_NONE | {float, int, str, torch.dtype}
 
 _norm_no_grad = NORM.no_grad
 
 
 # ------------------------------------------------------------------------------------- arguments
-
-
-def code_of(option: str, word: str) -> int:
-    """Returns the code of a word of an option. Raises ValueError where there is none."""
-    try:
-        return CODES[option][word]
-    except (KeyError, TypeError):
-        words = ", ".join(CODES[option])
-        raise ValueError(f"{option} is {word!r}; it must be one of {words}") from None
-
-
-def _number(name: str, value: Any) -> Any:
-    """Returns a number as a float, or as the symbol that torch.compile has for it."""
-    if not isinstance(value, bool):
-        if isinstance(value, int | float | torch.SymInt | torch.SymFloat):
-            return value
-        if isinstance(value, numbers.Real):  # NumPy's, whose bool is none
-            return float(value)
-    raise TypeError(f"{name} is {value!r}; it must be a number")
-
-
-def number(name: str, value: Any) -> Any:
-    """Returns an option as a float."""
-    return value if type(value) is float else _number(name, value)
-
-
-def eps_of(value: Any) -> Any:
-    """Returns eps, where None means the epsilon of float32."""
-    return _DEFAULT_EPS if value is None else number("eps", value)
-
-
-def _not_zero(name: str, value: Any) -> Any:
-    """Returns an option for which the library takes 0, in float32, as its default."""
-    value = _number(name, value)
-    if abs(value) <= 2.0**-150:
-        raise ValueError(f"{name} is {value}; it must not be 0 in float32")
-    return value
-
-
-def _divisor(value: Any) -> Any:
-    """Returns the operators' divisor, where 0 stands for d."""
-    return 0.0 if value is None else _not_zero("divisor", value)
-
-
-def _factor(value: Any) -> Any:
-    """Returns the operators' factor."""
-    return 1.0 if value == 1 else _not_zero("factor", value)
 
 
 def _given(name: str, tensor: Any) -> Any:
@@ -124,63 +67,25 @@ def check_tensors(required: Sequence[str], **tensors: Any) -> None:
         raise TypeError(text)
 
 
-def _inputs(
+def _tensors(
     x: Any,
     weight: Any = None,
-    eps: Any = None,
-    *,
     residual: Any = None,
     gate: Any = None,
     bias: Any = None,
     post_norm_weight: Any = None,
-    eps_placement: Any = "inside",
-    rounding: Any = "after_weight",
-    residual_rounding: Any = "rounded",
-    weight_offset: Any = 0.0,
-    divisor: Any = None,
-    factor: Any = 1.0,
-    activation: Any = "silu",
-    gate_placement: Any = "after",
-    gate_rounding: Any = "unrounded",
-    dtype: Any = None,
 ) -> tuple[Any, ...]:
-    """Returns the arguments of the operator `norm` for those of a function, which it checks."""
-    if x is None or not _are_plain(x, weight, residual, gate, bias, post_norm_weight):
-        check_tensors(
-            ("x",),
-            x=x,
-            weight=weight,
-            residual=residual,
-            gate=gate,
-            bias=bias,
-            post_norm_weight=post_norm_weight,
-        )
-    if dtype is not None:
-        check_dtype(dtype)
-    words = (eps_placement, rounding, residual_rounding, activation, gate_placement, gate_rounding)
-    return (
-        x,
-        weight,
-        eps if type(eps) is float else eps_of(eps),
-        0 if words == _DEFAULT_WORDS else sum(map(code_of, WORDS, words)),
-        number("weight_offset", weight_offset),
-        dtype,
-        residual,
-        gate,
-        bias,
-        post_norm_weight,
-        _divisor(divisor),
-        _factor(factor),
-    )
-
-
-_ARGUMENTS = tuple(inspect.signature(_inputs).parameters)
+    """Returns the tensors of the operator `norm`, which it checks, in the order of INPUTS."""
+    tensors = (x, weight, residual, gate, bias, post_norm_weight)
+    if x is None or not _are_plain(*tensors):
+        check_tensors(("x",), **dict(zip(INPUTS, tensors, strict=True)))
+    return tensors
 
 
 def _are_plain(*tensors: Any) -> bool:
     """Returns whether all are tensors of PyTorch's own types, or None."""
     for tensor in tensors:
-        if tensor is not None and type(tensor) not in _PLAIN:
+        if type(tensor) not in _PLAIN_OR_NONE:
             return False
     return True
 
@@ -199,22 +104,18 @@ def _is_looked_into() -> bool:
     return any(level.key() == jvp for level in levels)
 
 
-def _is_direct(*tensors: Tensor | None) -> bool:
+def _is_direct(*tensors: Any) -> bool:
     """Returns whether the operator without gradients computes a call as PyTorch wants it."""
-    if is_grad_enabled():
-        for tensor in tensors:
-            if tensor is not None and tensor.requires_grad:
-                return False
+    if is_compiling():
+        return False
+    records = is_grad_enabled()
     for tensor in tensors:
-        if tensor is not None and type(tensor) not in _PLAIN:
+        if type(tensor) not in _PLAIN_OR_NONE:
+            return False
+        if records and tensor is not None and tensor.requires_grad:
             return False
     # In forward mode a tensor does not tell cheaply whether it has a tangent.
-    return not (
-        is_compiling()
-        or is_transformed()
-        or tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
+    return not (is_transformed() or tracing_state() is not None or forward_ad._current_level >= 0)
 
 
 def _is_sharded(*tensors: Any) -> bool:
@@ -222,36 +123,31 @@ def _is_sharded(*tensors: Any) -> bool:
     return not _are_plain(*tensors) and any(type(t).__name__ == "DTensor" for t in tensors)
 
 
-def _tensors_of(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the tensors, and None, among the arguments of the operator `norm`."""
-    return (inputs[0], inputs[1], *inputs[6:10])
-
-
-def _norm(*inputs: Any) -> Any:
-    """Calls the operator `norm` in the way that the tensors need. Arguments may be left out."""
-    tensors = _tensors_of(inputs)
+def _norm(tensors: tuple[Any, ...], options: str, dtype: Any) -> Any:
+    """Calls the operator `norm` in the way that the tensors need."""
+    x, *others = tensors
     if _is_direct(*tensors):
-        return _norm_no_grad(*inputs)
+        return _norm_no_grad(x, options, dtype, *others)
     if _is_sharded(*tensors):
         from ._sharded import norm_of_shards
 
-        return norm_of_shards(*inputs)
+        return norm_of_shards(x, options, dtype, *others)
     if _is_looked_into():
         _composite.check(*tensors)
-        return _composite.norm(*inputs)
-    return NORM(*inputs)
+        return _composite.norm(x, options, dtype, *others)
+    return NORM(x, options, dtype, *others)
 
 
-def _write(inputs: tuple[Any, ...], **outputs: Any) -> None:
-    """Calls the operator `forward` with the arguments of `norm`, which have no dtype for it."""
+def _write(tensors: tuple[Any, ...], options: str, **outputs: Any) -> None:
+    """Calls the operator `forward`."""
     if not _are_plain(*outputs.values()):
         check_tensors((), **outputs)
     written = [output for output in outputs.values() if output is not None]
-    tensors = (*_tensors_of(inputs), *written)
-    arguments = (*inputs[:5], *inputs[6:], *map(outputs.get, OUTPUTS))
-    if _is_direct(*tensors):
+    x, *others = tensors
+    arguments = (x, options, *others, *map(outputs.get, OUTPUTS))
+    if _is_direct(*tensors, *written):
         write(written, *arguments)
-    elif not _is_sharded(*tensors):
+    elif not _is_sharded(*tensors, *written):
         FORWARD(*arguments)
     else:
         from ._sharded import write_shards
@@ -311,6 +207,7 @@ def overridable(function: _Function) -> _Function:
 
 
 @not_for_script
+@takes(NormOptions)
 def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -318,71 +215,42 @@ def rms_norm(
     *,
     bias: Tensor | None = None,
     out: Tensor | None = None,
-    eps_placement: EpsPlacement = "inside",
-    rounding: Rounding = "after_weight",
-    weight_offset: float = 0.0,
-    divisor: float | None = None,
-    factor: float = 1.0,
     dtype: torch.dtype | None = None,
+    **options: Unpack[NormOptions],
 ) -> Tensor:
     """Returns y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias for each row of x.
 
     x is [..., d]. weight and bias are [d] or absent. y has the shape of x, and the type `dtype`,
     x's by default. x, weight and bias have gradients.
 
-    eps           what is added to the mean; by default the epsilon of float32, 1.19e-7, which
-                  torch.nn.functional.rms_norm takes for types of 16 bits, too
-    eps_placement "inside", "outside" or "floor": see the head of rmsnorm.torch
-    rounding      "after_weight", "before_weight" or "inverse": see the head of rmsnorm.torch
-    weight_offset added to the weight, in float32: 1 for Gemma
-    divisor       the sum of squares is divided by it; None means d
-    factor        x is first multiplied by it, and rounded to its type
-    out           a tensor for y, which may be x. The call then returns it and has no gradients.
+    With `out`, a tensor which may be x, y is written there. The call then returns it and has no
+    gradients. eps is added to the mean. By default it is the epsilon of float32, 1.19e-7, which
+    torch.nn.functional.rms_norm takes for types of 16 bits, too.
     """
     if type(x) not in _PLAIN or not _are_plain(weight, bias, out):
         if _has_overrides(operands := (x, weight, bias, out)):
-            y: Tensor = handle_torch_function(
-                rms_norm,
-                operands,
-                x,
-                weight,
-                eps,
-                bias=bias,
-                out=out,
-                eps_placement=eps_placement,
-                rounding=rounding,
-                weight_offset=weight_offset,
-                divisor=divisor,
-                factor=factor,
-                dtype=dtype,
-            )
+            named: dict[str, Any] = {"bias": bias, "out": out, "dtype": dtype, **options}
+            y: Tensor = handle_torch_function(rms_norm, operands, x, weight, eps, **named)
             return y
         check_tensors(("x",), x=x, weight=weight, bias=bias, out=out)
-    words = 0 if rounding == "after_weight" else code_of("rounding", rounding)
-    if eps_placement != "inside":
-        words += code_of("eps_placement", eps_placement)
-    if type(eps) is not float:
-        eps = eps_of(eps)
-    if type(weight_offset) is not float:
-        weight_offset = number("weight_offset", weight_offset)
     if dtype is not None:
         check_dtype(dtype)
-    inputs: tuple[Any, ...] = (x, weight, eps, words, weight_offset, dtype)
-    is_short = bias is None and divisor is None and factor == 1 and out is None
-    if is_short and _is_direct(x, weight):
-        y = RMS_NORM(*inputs)
+    if bias is None and out is None and _is_direct(x, weight):
+        y = RMS_NORM(x, weight, packed_eagerly("rms_norm", eps, options), dtype)
         return y
-    inputs += (None, None, bias, None, _divisor(divisor), _factor(factor))
+    chosen = packed("rms_norm", eps, options)
+    tensors = _tensors(x, weight, bias=bias)
     if out is not None:
         if dtype not in (None, out.dtype):
             raise ValueError(f"dtype is {dtype}, and out has {out.dtype}")
-        _write(inputs, y=out)
+        _write(tensors, chosen, y=out)
         return out
-    y = _norm(*inputs)[0]
+    y = _norm(tensors, chosen, dtype)[0]
     return y
 
 
 @overridable
+@takes(AddOptions)
 def fused_add_rms_norm(
     x: Tensor,
     residual: Tensor,
@@ -391,46 +259,29 @@ def fused_add_rms_norm(
     *,
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
-    eps_placement: EpsPlacement = "inside",
-    rounding: Rounding = "after_weight",
-    residual_rounding: ResidualRounding = "rounded",
-    weight_offset: float = 0.0,
-    divisor: float | None = None,
-    factor: float = 1.0,
     dtype: torch.dtype | None = None,
+    **options: Unpack[AddOptions],
 ) -> tuple[Tensor, Tensor]:
     """Returns y, the norm of residual + x, and residual_out, that sum in the type of residual.
 
     x and residual are [..., d], and so are the results. y has the type `dtype`, x's by default.
-    weight, bias and post_norm_weight are [d] or absent. All operands have gradients.
+    weight, bias and post_norm_weight are [d] or absent. All operands have gradients. eps is that of
+    rms_norm().
 
-    post_norm_weight   with it, x is first normalised by this weight and rounded to its type, with
-                       the same eps, offset, divisor and rounding: the boundary of Gemma 2 and 3
-    residual_rounding  "rounded": y is the norm of residual_out; "unrounded": of the float32 sum
-    factor             multiplies x, or its norm by post_norm_weight, before the addition
-
-    The other options are those of rms_norm().
+    With a post_norm_weight, x is first normalised by this weight and rounded to its type, with the
+    same eps, offset, divisor and rounding: the boundary of Gemma 2 and 3. factor multiplies x, or
+    its norm by post_norm_weight, before the addition.
     """
-    inputs = _inputs(
-        x,
-        weight,
-        eps,
-        residual=_given("residual", residual),
-        bias=bias,
-        post_norm_weight=post_norm_weight,
-        eps_placement=eps_placement,
-        rounding=rounding,
-        residual_rounding=residual_rounding,
-        weight_offset=weight_offset,
-        divisor=divisor,
-        factor=factor,
-        dtype=dtype,
-    )
-    y, residual_out = _norm(*inputs)[:2]
+    tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
+    chosen = packed("fused_add_rms_norm", eps, options)
+    if dtype is not None:
+        check_dtype(dtype)
+    y, residual_out = _norm(tensors, chosen, dtype)[:2]
     return y, residual_out
 
 
 @overridable
+@takes(AddOptions)
 def fused_add_rms_norm_(
     x: Tensor,
     residual: Tensor,
@@ -439,31 +290,19 @@ def fused_add_rms_norm_(
     *,
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
-    rounding: Rounding = "after_weight",
-    residual_rounding: ResidualRounding = "rounded",
-    weight_offset: float = 0.0,
+    **options: Unpack[AddOptions],
 ) -> None:
     """Writes what fused_add_rms_norm() returns: y over x, and residual_out over residual.
 
-    x and residual are [..., d], and their last dimension must be contiguous. The options are those
-    of fused_add_rms_norm(). There are no gradients: where an operand needs one, the call raises
-    RuntimeError.
+    x and residual are [..., d], and their last dimension must be contiguous. There are no
+    gradients: where an operand needs one, the call raises RuntimeError.
     """
-    inputs = _inputs(
-        x,
-        weight,
-        eps,
-        residual=_given("residual", residual),
-        bias=bias,
-        post_norm_weight=post_norm_weight,
-        rounding=rounding,
-        residual_rounding=residual_rounding,
-        weight_offset=weight_offset,
-    )
-    _write(inputs, y=x, residual_out=residual)
+    tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
+    _write(tensors, packed("fused_add_rms_norm_", eps, options), y=x, residual_out=residual)
 
 
 @overridable
+@takes(GatedOptions)
 def gated(
     x: Tensor,
     gate: Tensor,
@@ -471,52 +310,29 @@ def gated(
     eps: float | None = None,
     *,
     bias: Tensor | None = None,
-    activation: Activation = "silu",
-    gate_placement: GatePlacement = "after",
-    gate_rounding: GateRounding = "unrounded",
-    eps_placement: EpsPlacement = "inside",
-    rounding: Rounding = "after_weight",
-    weight_offset: float = 0.0,
-    divisor: float | None = None,
     dtype: torch.dtype | None = None,
+    **options: Unpack[GatedOptions],
 ) -> Tensor:
     """Returns the norm of x, times an activation of the gate, of `dtype`, x's type by default.
 
-    x and gate are [..., d]. weight and bias are [d] or absent. All have gradients.
-
-    activation      "silu": z * sigmoid(z) of the gate z; "sigmoid"
-    gate_placement  "after": the activation multiplies the norm; "before": it multiplies x
-    gate_rounding   "rounded": the norm is rounded to x's type before the product
-
-    The other options are those of rms_norm().
+    x and gate are [..., d]. weight and bias are [d] or absent. All have gradients. eps is that of
+    rms_norm().
     """
-    inputs = _inputs(
-        x,
-        weight,
-        eps,
-        gate=_given("gate", gate),
-        bias=bias,
-        eps_placement=eps_placement,
-        rounding=rounding,
-        weight_offset=weight_offset,
-        divisor=divisor,
-        activation=activation,
-        gate_placement=gate_placement,
-        gate_rounding=gate_rounding,
-        dtype=dtype,
-    )
-    y: Tensor = _norm(*inputs)[0]
+    tensors = _tensors(x, weight, None, _given("gate", gate), bias)
+    chosen = packed("gated", eps, options)
+    if dtype is not None:
+        check_dtype(dtype)
+    y: Tensor = _norm(tensors, chosen, dtype)[0]
     return y
 
 
 @overridable
+@takes(NormOptions)
 def norms(
     xs: Sequence[Tensor | Mapping[str, Any]],
     weights: Sequence[Tensor | None] | None = None,
     eps: float | None = None,
-    *,
-    rounding: Rounding = "after_weight",
-    weight_offset: float = 0.0,
+    **options: Unpack[NormOptions],
 ) -> list[Any]:
     """Returns the norm of each of xs, as rms_norm() does, from one call of the library.
 
@@ -531,60 +347,66 @@ def norms(
     replace `weights` and the options of norms(). The result for a dictionary with a residual is y
     and residual_out. Messages name an operand of the second norm "calls[1].weight".
     """
-    return _norms(xs, weights, eps, rounding, weight_offset)
+    return _norms("norms", xs, weights, eps, options)
 
 
 def _norms(
+    function: str,
     xs: Sequence[Any],
     weights: Sequence[Tensor | None] | None,
     eps: float | None,
-    rounding: Rounding,
-    weight_offset: float,
+    options: Any,
 ) -> list[Any]:
     xs = list(xs)
     weights = [None] * len(xs) if weights is None else list(weights)
     if len(weights) != len(xs):
         raise ValueError(f"weights has {len(weights)} elements, and xs has {len(xs)}")
+    common = packed(function, eps, options)
     is_plain = _are_plain(*xs, *weights) and not any(x is None for x in xs)
     if is_plain and _is_one_call(*xs, *weights):
-        code = code_of("rounding", rounding)
-        offset = number("weight_offset", weight_offset)
-        ys: list[Tensor] = NORMS(xs, weights, eps_of(eps), code, offset)
+        ys: list[Tensor] = NORMS(xs, weights, common)
         return ys
-    common = {"eps": eps, "rounding": rounding, "weight_offset": weight_offset}
     calls = []
     for i, (x, weight) in enumerate(zip(xs, weights, strict=True)):
         own = x if isinstance(x, dict) else {"x": x}
-        calls.append(_inputs_of_call(i, {"x": None, "weight": weight, **common, **own}))
-    tensors = [tensor for inputs in calls for tensor in _tensors_of(inputs)]
-    if _is_one_call(*tensors) and all(inputs[5] in DTYPE_CODES for inputs in calls):
-        columns = [list(column) for column in zip(*calls, strict=True)]
-        columns[5] = [DTYPE_CODES[dtype] for dtype in columns[5]]
-        outputs = iter(NORMS_EACH(*columns))
+        calls.append(_arguments_of_call(i, {"weight": weight, "eps": eps, **options, **own}))
+    tensors = [tensor for call, _, _ in calls for tensor in call]
+    if _is_one_call(*tensors) and all(dtype in DTYPE_CODES for _, _, dtype in calls):
+        codes = [DTYPE_CODES[dtype] for _, _, dtype in calls]
+        outputs = iter(NORMS_EACH(tensors, [chosen for _, chosen, _ in calls], codes))
     else:
-        outputs = iter([t for i, inputs in enumerate(calls) for t in _norm_of_call(i, inputs)])
+        outputs = iter([t for i, call in enumerate(calls) for t in _norm_of_call(i, call)])
+    residual = INPUTS.index("residual")
     return [
-        next(outputs) if residual is None else (next(outputs), next(outputs))
-        for _, _, _, _, _, _, residual, *_ in calls
+        next(outputs) if call[residual] is None else (next(outputs), next(outputs))
+        for call, _, _ in calls
     ]
 
 
-def _inputs_of_call(i: int, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns what _inputs() returns. Messages name arguments as the library does."""
+def _arguments_of_call(
+    i: int, given: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], str, torch.dtype | None]:
+    """Returns the arguments of _norm(). Messages name arguments as the library does."""
+    possible = (*INPUTS, *OPTIONS, "dtype")
     for name in given:
-        if name not in _ARGUMENTS:
-            possible = ", ".join(_ARGUMENTS)
-            raise TypeError(f"calls[{i}]: unknown argument {name!r}; possible are {possible}")
+        if name not in possible:
+            raise TypeError(
+                f"calls[{i}]: unknown argument {name!r}; possible are {', '.join(possible)}"
+            )
+    dtype = given.get("dtype")
     try:
-        return _inputs(**given)
+        tensors = _tensors(*map(given.get, INPUTS))
+        check_dtype(dtype)
+        options = {n: value for n, value in given.items() if n in OPTIONS and n != "eps"}
+        return tensors, packed("forward", given.get("eps"), options), dtype
     except (TypeError, ValueError) as error:
         raise type(error)(f"calls[{i}].{error}") from None
 
 
-def _norm_of_call(i: int, inputs: tuple[Any, ...]) -> list[Tensor]:
+def _norm_of_call(i: int, call: tuple[tuple[Any, ...], str, torch.dtype | None]) -> list[Tensor]:
     """Returns y and, with a residual, residual_out."""
     try:
-        outputs: list[Tensor] = _norm(*inputs)[:2]
+        outputs: list[Tensor] = _norm(*call)[:2]
     except RuntimeError as error:
         raise RuntimeError(f"calls[{i}].{error}") from None
     return outputs
@@ -599,15 +421,14 @@ def _is_one_call(*tensors: Any) -> bool:
 
 
 @overridable
+@takes(NormOptions)
 def qk(
     q: Tensor,
     k: Tensor,
     q_weight: Tensor | None,
     k_weight: Tensor | None,
     eps: float | None = None,
-    *,
-    rounding: Rounding = "after_weight",
-    weight_offset: float = 0.0,
+    **options: Unpack[NormOptions],
 ) -> tuple[Tensor, Tensor]:
     """Returns the norms of q and k, as norms() does.
 
@@ -616,8 +437,7 @@ def qk(
     """
     if q is None or k is None or not _are_plain(q, k, q_weight, k_weight):
         check_tensors(("q", "k"), q=q, k=k, q_weight=q_weight, k_weight=k_weight)
-    weights = (q_weight, k_weight)
-    q, k = _norms((q, k), weights, eps, rounding, weight_offset)
+    q, k = _norms("qk", (q, k), (q_weight, k_weight), eps, options)
     return q, k
 
 
@@ -635,6 +455,7 @@ class Quantized(NamedTuple):
 
 
 @overridable
+@takes(AddOptions)
 def quantized(
     x: Tensor,
     weight: Tensor | None = None,
@@ -644,48 +465,29 @@ def quantized(
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
     asymmetric: bool = False,
-    eps_placement: EpsPlacement = "inside",
-    rounding: Rounding = "after_weight",
-    residual_rounding: ResidualRounding = "rounded",
-    weight_offset: float = 0.0,
-    divisor: float | None = None,
-    factor: float = 1.0,
+    **options: Unpack[AddOptions],
 ) -> Quantized:
     """Returns the norm in int8, with a scale for each row.
 
     The norm is that of rms_norm(), or of fused_add_rms_norm() with a residual. x and residual are
     [..., d]; the weights and bias are [d] or absent. asymmetric=True adds a zero point to each row.
-    The other options are those of fused_add_rms_norm(). There are no gradients.
+    There are no gradients.
     """
     check_tensors(("x",), x=x, residual=residual)
+    tensors = _tensors(x, weight, residual, None, bias, post_norm_weight)
     q = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     scale = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
     zero = torch.empty(x.shape[:-1], dtype=torch.int8, device=x.device) if asymmetric else None
     residual_out = None
     if residual is not None:
         residual_out = torch.empty(x.shape, dtype=residual.dtype, device=x.device)
-    forward(
-        x=x,
-        weight=weight,
-        eps=eps,
-        residual=residual,
-        bias=bias,
-        post_norm_weight=post_norm_weight,
-        residual_out=residual_out,
-        q=q,
-        scale=scale,
-        zero=zero,
-        eps_placement=eps_placement,
-        rounding=rounding,
-        residual_rounding=residual_rounding,
-        weight_offset=weight_offset,
-        divisor=divisor,
-        factor=factor,
-    )
+    outputs = {"residual_out": residual_out, "q": q, "scale": scale, "zero": zero}
+    _write(tensors, packed("quantized", eps, options), **outputs)
     return Quantized(q, scale, zero, residual_out)
 
 
 @overridable
+@takes(OtherOptions)
 def forward(
     *,
     x: Tensor,
@@ -701,15 +503,7 @@ def forward(
     scale: Tensor | None = None,
     zero: Tensor | None = None,
     eps: float | None = None,
-    eps_placement: EpsPlacement = "inside",
-    rounding: Rounding = "after_weight",
-    residual_rounding: ResidualRounding = "rounded",
-    weight_offset: float = 0.0,
-    divisor: float | None = None,
-    factor: float = 1.0,
-    activation: Activation = "silu",
-    gate_placement: GatePlacement = "after",
-    gate_rounding: GateRounding = "unrounded",
+    **options: Unpack[OtherOptions],
 ) -> None:
     """Writes every output that is given, and allocates none.
 
@@ -718,26 +512,9 @@ def forward(
     of int8, are [...], without d. y may be x, and residual_out may be residual; other outputs share
     no memory with an operand. The last dimension of an output must be contiguous.
 
-    The operations and options are those of rms_norm(), fused_add_rms_norm(), gated() and
-    quantized(), in any combination that doc/interface.md allows. There are no gradients.
+    The operations are those of rms_norm(), fused_add_rms_norm(), gated() and quantized(), in any
+    combination that doc/interface.md allows. There are no gradients.
     """
-    inputs = _inputs(
-        x,
-        weight,
-        eps,
-        residual=residual,
-        gate=gate,
-        bias=bias,
-        post_norm_weight=post_norm_weight,
-        eps_placement=eps_placement,
-        rounding=rounding,
-        residual_rounding=residual_rounding,
-        weight_offset=weight_offset,
-        divisor=divisor,
-        factor=factor,
-        activation=activation,
-        gate_placement=gate_placement,
-        gate_rounding=gate_rounding,
-    )
+    tensors = _tensors(x, weight, residual, gate, bias, post_norm_weight)
     outputs = {"y": y, "residual_out": residual_out, "q": q, "rstd": rstd, "scale": scale}
-    _write(inputs, **outputs, zero=zero)
+    _write(tensors, packed("forward", eps, options), **outputs, zero=zero)

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch._jit_internal import is_scripting
 
+from .._options import NormOptions, Rounding
 from . import functional
-from ._functions import Rounding, check_dtype, code_of, eps_of, number, rms_norm
+from ._functions import check_dtype, rms_norm
+from ._options import checked_option, packed
 
 __all__ = ["RMSNorm"]
 
@@ -22,9 +24,9 @@ class RMSNorm(torch.nn.RMSNorm):
     RuntimeError.
     """
 
-    __constants__ = [*torch.nn.RMSNorm.__constants__, "_before_weight", "_inverse"]
-    _before_weight = code_of("rounding", "before_weight")
-    _inverse = code_of("rounding", "inverse")
+    # torch.jit.script reads this property once, in Python.
+    __constants__ = [*torch.nn.RMSNorm.__constants__, "_packed"]
+    __jit_unused_properties__ = ["_packed"]
 
     def __init__(
         self,
@@ -37,12 +39,13 @@ class RMSNorm(torch.nn.RMSNorm):
         rounding: Rounding = "after_weight",
         weight_offset: float = 0.0,
     ) -> None:
-        code_of("rounding", rounding)
-        eps_of(eps)
+        checked_option("rounding", rounding)
+        if eps is not None:
+            checked_option("eps", eps)
         check_dtype(dtype)
         # The constructor of the class below resets the weight, which needs the offset.
         self.rounding = rounding
-        self.weight_offset = float(number("weight_offset", weight_offset))
+        self.weight_offset = checked_option("weight_offset", weight_offset)
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
     def reset_parameters(self) -> None:
@@ -52,22 +55,11 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the norm of x, in x's shape and type."""
-        # The language of torch.jit.script has neither the words of options nor our defaults.
         if is_scripting():
-            eps = self.eps
-            words = 0
-            if self.rounding == "before_weight":
-                words = self._before_weight
-            elif self.rounding == "inverse":
-                words = self._inverse
             rows = x.flatten(-len(self.normalized_shape))
             columns = self.weight
             y = torch.ops.rmsnorm.norm(
-                rows,
-                None if columns is None else columns.flatten(),
-                2.0**-23 if eps is None else float(eps),
-                words,
-                self.weight_offset,
+                rows, self._packed, None, None if columns is None else columns.flatten()
             )[0]
             result: Tensor = y.view(x.shape)
             return result
@@ -75,16 +67,26 @@ class RMSNorm(torch.nn.RMSNorm):
             return self._norm(x)
 
     def _norm(self, x: Tensor) -> Tensor:
-        options: Any = {"rounding": self.rounding, "weight_offset": self.weight_offset}
         if type(x) is Tensor and len(self.normalized_shape) == 1 and self.weight is not None:
-            return rms_norm(x, self.weight, self.eps, **options)
-        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, **options)
+            return rms_norm(x, self.weight, self.eps, **self._options())
+        shape = self.normalized_shape
+        return functional.rms_norm(x, shape, self.weight, self.eps, **self._options())
+
+    def _options(self) -> NormOptions:
+        options: NormOptions = {}
+        if self.rounding != "after_weight":
+            options["rounding"] = self.rounding
+        if self.weight_offset != 0:
+            options["weight_offset"] = self.weight_offset
+        return options
+
+    @property
+    def _packed(self) -> str:
+        return packed("rms_norm", self.eps, self._options())
 
     def extra_repr(self) -> str:
         """Returns the arguments, for the text of a model."""
         text = super().extra_repr()
-        if self.rounding != "after_weight":
-            text += f", rounding={self.rounding!r}"
-        if self.weight_offset != 0:
-            text += f", weight_offset={self.weight_offset}"
+        for name, value in self._options().items():
+            text += f", {name}={value!r}"
         return text

@@ -10,13 +10,16 @@ python/torch/operators.cc registers them:
     norms.each  several calls of `norm` in one; has no gradients
     rms_norm    the y of `norm` without other operands; has no gradients
 
+The argument `options` is what packed() returns. The tensors of `norm` and `forward` beside x are
+those of the tables kInputs and kOutputs there.
+
 `norm`, `backward` and `forward` exist twice. PyTorch takes some microseconds for a call that goes
 through autograd's part in Python, so `norm_no_grad`, `backward_no_grad` and `forward_no_grad` skip
 it.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -24,10 +27,13 @@ from torch import Tensor
 
 from .._library import path_of_operators
 from . import _composite
-from ._composite import DTYPE_CODES, DTYPES, Options, has_word
+from ._composite import DTYPE_CODES, DTYPES
+from ._options import kept, unpacked
 
 __all__ = [
+    "COLUMNS",
     "FORWARD",
+    "INPUTS",
     "NORM",
     "NORMS",
     "NORMS_EACH",
@@ -75,26 +81,37 @@ def names_of(operator: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in operator._schema.arguments)
 
 
+# The tensors of `norm` in the order of its arguments, and the outputs that `forward` writes.
+INPUTS = ("x", *names_of(_OPS.norm.default)[3:])
+OUTPUTS = names_of(FORWARD)[len(INPUTS) + 1 :]
+
+# The shapes of tensors: those of COLUMNS have x's last dimension alone, and those of _PER_ROW all
+# others. The rest have x's shape.
+COLUMNS = frozenset(("weight", "bias", "post_norm_weight"))
+_PER_ROW = frozenset(("rstd", "scale", "zero"))
+_INT8 = frozenset(("q", "zero"))
+
+
 # --------------------------------------------------------- shapes, without memory to compute in
 
 
 _WORDS_OF = {DTYPES: "float32, float16 or bfloat16", (torch.int8,): "int8"}
 
 
-def _check(x: Tensor, rows: dict[str, Tensor | None], columns: dict[str, Tensor | None]) -> None:
+def _check(x: Tensor, others: dict[str, Tensor | None]) -> None:
     """Raises RuntimeError where operands are not on x's device or do not have the shapes of x."""
     if x.ndim == 0:
         raise RuntimeError("x: 0 dimensions; it must have at least one")
-    for name, tensor in {"x": x, **rows, **columns}.items():
+    for name, tensor in {"x": x, **others}.items():
         if tensor is None:
             continue
         if tensor.device != x.device:
             raise RuntimeError(f"{name}: it is on {tensor.device}, and x is on {x.device}")
-        dtypes = {"q": (torch.int8,), "zero": (torch.int8,)}.get(name, DTYPES)
+        dtypes = (torch.int8,) if name in _INT8 else DTYPES
         if tensor.dtype not in dtypes:
             raise RuntimeError(f"{name}: the type must be {_WORDS_OF[dtypes]}")
-        shape = x.shape[-1:] if name in columns else x.shape
-        if name in ("rstd", "scale", "zero"):
+        shape = x.shape[-1:] if name in COLUMNS else x.shape
+        if name in _PER_ROW:
             shape = x.shape[:-1]
         if tensor.shape != shape:
             raise RuntimeError(
@@ -108,25 +125,15 @@ def _empty(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _norm_shapes(
-    x: Tensor,
-    weight: Tensor | None = None,
-    eps: float = 1e-5,
-    words: int = 0,
-    weight_offset: float = 0,
-    dtype: torch.dtype | None = None,
-    residual: Tensor | None = None,
-    gate: Tensor | None = None,
-    bias: Tensor | None = None,
-    post_norm_weight: Tensor | None = None,
-    divisor: float = 0,
-    factor: float = 1,
+    x: Tensor, options: str, dtype: torch.dtype | None = None, *tensors: Tensor | None, **named: Any
 ) -> list[Tensor]:
-    columns = {"weight": weight, "bias": bias, "post_norm_weight": post_norm_weight}
-    _check(x, {"residual": residual, "gate": gate}, columns)
+    others = dict(zip(INPUTS[1:], tensors, strict=False)) | named
+    _check(x, others)
     outputs = [_empty(x, dtype)]
+    residual = others.get("residual")
     if residual is not None:
         outputs.append(x.new_empty(x.shape, dtype=residual.dtype))
-        if has_word(words, "residual_rounding", "unrounded"):
+        if unpacked(options).residual_rounding == "unrounded":
             outputs.append(x.new_empty(x.shape[:-1], dtype=torch.float32))
     return outputs
 
@@ -141,36 +148,36 @@ def _backward_shapes(
     wants_dx: bool,
     wants_dw: bool,
     wants_db: bool,
-    *options: Any,
+    options: str,
 ) -> list[Tensor]:
-    _check(x, {"dy": dy, "rstd": rstd, "dsum": dsum}, {"weight": weight, "bias": bias})
+    _check(x, {"dy": dy, "rstd": rstd, "dsum": dsum, "weight": weight, "bias": bias})
     wanted = ((x, wants_dx), (weight, wants_dw), (bias, wants_db))
     return [_empty(tensor) for tensor, is_wanted in wanted if is_wanted and tensor is not None]
 
 
-_ROWS_OF_FORWARD = ("residual", "gate", "y", "residual_out", "q", "rstd", "scale", "zero")
-_ARGUMENTS_OF_FORWARD = names_of(FORWARD)
+def _forward_shapes(x: Tensor, options: str, *tensors: Tensor | None, **named: Any) -> None:
+    _check(x, dict(zip((*INPUTS[1:], *OUTPUTS), tensors, strict=False)) | named)
 
 
-def _forward_shapes(*values: Any, **named: Any) -> None:
-    given = dict(zip(_ARGUMENTS_OF_FORWARD, values, strict=False)) | named
-    columns = {name: given.get(name) for name in ("weight", "bias", "post_norm_weight")}
-    _check(given["x"], {name: given.get(name) for name in _ROWS_OF_FORWARD}, columns)
+def _norms_shapes(xs: list[Tensor], weights: list[Tensor | None], options: str) -> list[Tensor]:
+    return _shapes_of_all((x, options, None, w) for x, w in zip(xs, weights, strict=True))
 
 
-def _norms_shapes(xs: list[Tensor], weights: list[Tensor | None], *options: Any) -> list[Tensor]:
-    return _shapes_of_all(xs, weights)
-
-
-def _norms_each_shapes(*columns: list[Any]) -> list[Tensor]:
+def _norms_each_shapes(
+    tensors: list[Tensor | None], options: list[str], codes: list[int]
+) -> list[Tensor]:
     dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
-    return _shapes_of_all(*columns[:5], [dtypes[code] for code in columns[5]], *columns[6:])
+    rows = zip(*[iter(tensors)] * len(INPUTS), strict=True)
+    return _shapes_of_all(
+        (x, chosen, dtypes[code], *others)
+        for (x, *others), chosen, code in zip(rows, options, codes, strict=True)
+    )
 
 
-def _shapes_of_all(*columns: list[Any]) -> list[Tensor]:
-    """Returns y and residual_out of each of several norms. Columns are arguments of `norm`."""
+def _shapes_of_all(calls: Iterable[tuple[Any, ...]]) -> list[Tensor]:
+    """Returns y and residual_out of each of several calls of `norm`."""
     outputs = []
-    for i, inputs in enumerate(zip(*columns, strict=True)):
+    for i, inputs in enumerate(calls):
         try:
             outputs += _norm_shapes(*inputs)[:2]
         except RuntimeError as error:
@@ -196,11 +203,11 @@ class Operator:
         name: str,
         setup_context: Callable[[Any, tuple[Any, ...], Any], None],
         backward: Callable[..., Any],
-        columns: tuple[int, ...],
         shapes: Callable[..., list[Tensor]],
+        columns: frozenset[str],
     ) -> None:
-        """`columns` are the places of the arguments that rows share; all others have a dimension
-        more where vmap maps them."""
+        """`columns` names the arguments that rows share; all others have a dimension more where
+        vmap maps them."""
         self.columns = columns
         self.operator = getattr(_OPS, name).default
         self.no_grad = no_grad = getattr(_OPS, f"{name}_no_grad").default
@@ -235,19 +242,20 @@ class Operator:
         return (self.function.apply if requires_grad(*inputs) else self.no_grad)(*inputs)
 
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *inputs: Any) -> Any:
-        """Calls the operator once for all where they share the weights, and else one by one."""
+        """Calls the operator once for all where they share the columns, and else one by one."""
         size = info.batch_size
         in_dims = (*in_dims, *[None] * (len(inputs) - len(in_dims)))
-        mapped = {place for place, dim in enumerate(in_dims) if dim is not None}
-        if self.columns and not mapped.intersection(self.columns):
+        names = names_of(self.operator)[: len(inputs)]
+        arguments = list(zip(names, inputs, in_dims, strict=True))
+        if self.columns and all(dim is None for n, _, dim in arguments if n in self.columns):
             output = call(
                 *(
                     value
-                    if not isinstance(value, Tensor) or place in self.columns
+                    if not isinstance(value, Tensor) or name in self.columns
                     else value.expand(size, *value.shape)
                     if dim is None
                     else value.movedim(dim, 0)
-                    for place, (value, dim) in enumerate(zip(inputs, in_dims, strict=True))
+                    for name, value, dim in arguments
                 )
             )
         else:
@@ -265,12 +273,6 @@ def _each(size: int, in_dims: Any, inputs: tuple[Any, ...]) -> Iterator[list[Any
         ]
 
 
-def _wanted(ctx: Any, *places: int) -> list[bool]:
-    """Returns which inputs need gradients. PyTorch leaves out inputs at their defaults."""
-    needs = ctx.needs_input_grad
-    return [place < len(needs) and bool(needs[place]) for place in places]
-
-
 def _for_inputs(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
     """Returns a gradient for each input. PyTorch 2.10 takes no more than these."""
     count = len(ctx.needs_input_grad)
@@ -285,9 +287,8 @@ def _keep(ctx: Any, *tensors: Tensor | None) -> None:
 
 
 def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    dy, x, weight, bias, _, dsum = inputs[:6]
-    ctx.wanted = inputs[6:9]
-    ctx.options = Options(*inputs[9:])
+    dy, x, weight, bias, _, dsum, *wanted, ctx.options = inputs
+    ctx.wanted = tuple(wanted)
     ctx.set_materialize_grads(False)
     _keep(ctx, dy, x, weight, bias, dsum)
 
@@ -319,42 +320,38 @@ def _flat(gradients: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
     return tuple(gradients[0]) if is_list else gradients
 
 
-BACKWARD = Operator("backward", _backward_setup, _second_gradients, (), _backward_shapes)
-
-
-# The defaults of the operator's last arguments, which a call may leave out.
-_NO_ROWS = (None, None, None, None, 0.0, 1.0)
+BACKWARD = Operator(
+    "backward", _backward_setup, _second_gradients, _backward_shapes, columns=frozenset()
+)
 
 
 def _norm_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    rows = (*inputs[6:], *_NO_ROWS[len(inputs) - 6 :])
-    x, weight, eps, words, weight_offset = inputs[:5]
-    residual, gate, bias, post_norm_weight, divisor, ctx.factor = rows
-    ctx.options = Options(eps, words, weight_offset, divisor)
+    x, ctx.options, *_ = inputs
+    given = dict(zip(INPUTS[1:], inputs[3:], strict=False))
     ctx.x_dtype = x.dtype
     _, residual_out, rstd = (*output, None, None)[:3]
     if rstd is not None:
         ctx.mark_non_differentiable(rstd)
     ctx.set_materialize_grads(False)
-    needs_x = residual is None or post_norm_weight is not None
-    kept = (residual_out, gate, weight, bias, post_norm_weight, rstd)
-    _keep(ctx, x if needs_x else None, *kept)
+    needs_x = given.get("residual") is None or given.get("post_norm_weight") is not None
+    names = ("weight", "gate", "bias", "post_norm_weight")
+    _keep(ctx, x if needs_x else None, residual_out, rstd, *map(given.get, names))
 
 
 def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     dy, dsum, _ = (*_flat(gradients), None, None)[:3]
-    x, residual_out, gate, weight, bias, post_norm_weight, rstd = ctx.saved_tensors
-    wants_x, wants_weight, wants_residual, wants_gate, wants_bias, wants_post = _wanted(
-        ctx, 0, 1, 6, 7, 8, 9
-    )
-    options: Options = ctx.options
-    words = options.words
-    gate_is_before = gate is not None and has_word(words, "gate_placement", "before")
+    x, residual_out, rstd, weight, gate, bias, post_norm_weight = ctx.saved_tensors
+    # PyTorch leaves out inputs at their defaults.
+    wanted_inputs = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3:])
+    wants = dict.fromkeys(INPUTS, False) | dict(zip(INPUTS, wanted_inputs, strict=False))
+    options = unpacked(ctx.options)
+    factor = options.factor or 1.0
+    gate_is_before = gate is not None and options.gate_placement == "before"
     activated: Any = None
     slope: Any = None
     scaled: Any = None
     if gate is not None:
-        activated, slope = _composite.activation(gate, words)
+        activated, slope = _composite.activation(gate, options.activation)
 
     # h is the input of the last norm.
     if residual_out is not None:
@@ -362,9 +359,9 @@ def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     else:
         h = x
         if post_norm_weight is not None:
-            h = _norm(h, post_norm_weight, options, x.dtype)
-        if ctx.factor != 1:
-            h = h * ctx.factor
+            h = _norm(h, post_norm_weight, ctx.options, x.dtype)
+        if factor != 1:
+            h = h * factor
         scaled = h
         if gate_is_before:
             h = h.float() * activated
@@ -372,47 +369,55 @@ def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     dh, dw, db, dgate = dsum, None, None, None
     if dy is not None:
         dm = dy.float() * activated if gate is not None and not gate_is_before else dy
-        wants_dh = wants_x or wants_residual or wants_post or gate_is_before and wants_gate
-        wanted = (wants_dh, wants_weight, wants_bias)
-        dh, dw, db = _gradients_of_rows(dm, h, weight, bias, rstd, dsum, wanted, options)
-        if wants_gate and not gate_is_before:
-            dgate = dy.float() * _norm(h, weight, options, torch.float32, bias) * slope
+        wants_dh = wants["x"] or wants["residual"] or wants["post_norm_weight"]
+        wants_dh = wants_dh or gate_is_before and wants["gate"]
+        wanted = (wants_dh, wants["weight"], wants["bias"])
+        dh, dw, db = _gradients_of_rows(dm, h, weight, bias, rstd, dsum, wanted, ctx.options)
+        if wants["gate"] and not gate_is_before:
+            dgate = dy.float() * _norm(h, weight, ctx.options, torch.float32, bias) * slope
     dx, dpost = dh, None
     if gate_is_before and dh is not None:
-        if wants_gate:
+        if wants["gate"]:
             dgate = dh * scaled.float() * slope
         dx = dh * activated
-    if ctx.factor != 1 and dx is not None:
-        dx = dx * ctx.factor
+    if factor != 1 and dx is not None:
+        dx = dx * factor
     if post_norm_weight is not None and dx is not None:
-        wanted = (wants_x, wants_post, False)
+        wanted = (wants["x"], wants["post_norm_weight"], False)
         dx, dpost, _ = _gradients_of_rows(
-            dx, x, post_norm_weight, None, None, None, wanted, options
+            dx, x, post_norm_weight, None, None, None, wanted, ctx.options
         )
-    return _for_inputs(
-        ctx,
-        dx.to(ctx.x_dtype) if wants_x and dx is not None else None,
-        dw,
-        *[None] * 4,
-        dh if wants_residual else None,
-        dgate.to(gate.dtype) if dgate is not None else None,
-        db,
-        dpost,
-    )
+    found = {
+        "weight": dw,
+        "residual": dh if wants["residual"] else None,
+        "gate": dgate.to(gate.dtype) if dgate is not None else None,
+        "bias": db,
+        "post_norm_weight": dpost,
+    }
+    dx = dx.to(ctx.x_dtype) if wants["x"] and dx is not None else None
+    return _for_inputs(ctx, dx, None, None, *map(found.get, INPUTS[1:]))
+
+
+# The options of a norm of rows, without a weight and with one.
+_OF_ROWS = ("eps", "eps_placement", "divisor")
+_OF_WEIGHTED_ROWS = (*_OF_ROWS, "weight_offset")
+
+
+def _options_of_rows(options: str, weight: Tensor | None, *others: str) -> str:
+    names = _OF_ROWS if weight is None else _OF_WEIGHTED_ROWS
+    return kept(options, *names, *others)
 
 
 def _norm(
     x: Tensor,
     weight: Tensor | None,
-    options: Options,
+    options: str,
     dtype: torch.dtype,
     bias: Tensor | None = None,
 ) -> Tensor:
     """Returns the norm of rows without another operand."""
-    eps, words, weight_offset, divisor = options
-    offset = 0.0 if weight is None else weight_offset
-    words &= _composite.WORDS_OF_NORM
-    y: Tensor = NORM(x, weight, eps, words, offset, dtype, None, None, bias, None, divisor, 1.0)[0]
+    options = _options_of_rows(options, weight, "rounding")
+    y: Tensor = NORM(x, options, dtype, weight, None, None, bias)[0]
     return y
 
 
@@ -424,29 +429,24 @@ def _gradients_of_rows(
     rstd: Tensor | None,
     dsum: Tensor | None,
     wanted: tuple[bool, bool, bool],
-    options: Options,
+    options: str,
 ) -> list[Tensor | None]:
     """Returns the gradients by x, weight and bias, and None where one is not wanted."""
-    eps, words, weight_offset, divisor = options
-    offset = 0.0 if weight is None else weight_offset
-    words &= _composite.WORDS_OF_BACKWARD
-    results = BACKWARD(dy, x, weight, bias, rstd, dsum, *wanted, eps, words, offset, divisor)
-    rest = iter(results)
+    options = _options_of_rows(options, weight)
+    rest = iter(BACKWARD(dy, x, weight, bias, rstd, dsum, *wanted, options))
     return [next(rest) if is_wanted else None for is_wanted in wanted]
 
 
-NORM = Operator("norm", _norm_setup, _norm_gradients, (1, 8, 9), _norm_shapes)
+NORM = Operator("norm", _norm_setup, _norm_gradients, _norm_shapes, columns=COLUMNS)
 
 
 # ------------------------------------------------------------------ the operators without gradients
 
-OUTPUTS = ("y", "residual_out", "q", "rstd", "scale", "zero")
-_PLACES_OF_OUTPUTS = tuple(_ARGUMENTS_OF_FORWARD.index(name) for name in OUTPUTS)
+_FIRST_OUTPUT = 1 + len(INPUTS)
 
 
 def _outputs_of(inputs: tuple[Any, ...]) -> list[Tensor]:
-    values = (inputs[place] for place in _PLACES_OF_OUTPUTS if place < len(inputs))
-    return [value for value in values if value is not None]
+    return [value for value in inputs[_FIRST_OUTPUT:] if value is not None]
 
 
 def _refuse_gradients(keys: Any, *inputs: Any) -> None:
@@ -479,11 +479,8 @@ def _tell_of_changes(keys: Any, *inputs: Any) -> None:
 
 def _map_forward(info: Any, in_dims: Any, *inputs: Any) -> tuple[None, None]:
     """Calls the operator for each of the rows that vmap maps."""
-    if any(
-        inputs[place] is not None and in_dims[place] is None
-        for place in _PLACES_OF_OUTPUTS
-        if place < len(inputs)
-    ):
+    outputs = zip(inputs[_FIRST_OUTPUT:], in_dims[_FIRST_OUTPUT:], strict=True)
+    if any(output is not None and dim is None for output, dim in outputs):
         raise RuntimeError(
             "vmap: an input of rmsnorm.torch.forward() is mapped, and an output is not, so that it "
             "has no place for all results"
@@ -518,4 +515,6 @@ torch.library.register_fake(FORWARD, _forward_shapes)
 torch.library.register_fake(_FORWARD_NO_GRAD, _forward_shapes)
 torch.library.register_fake(NORMS, _norms_shapes)
 torch.library.register_fake(NORMS_EACH, _norms_each_shapes)
-torch.library.register_fake(RMS_NORM, lambda *inputs: _norm_shapes(*inputs)[0])
+torch.library.register_fake(
+    RMS_NORM, lambda x, weight, options, dtype=None: _norm_shapes(x, options, dtype, weight)[0]
+)

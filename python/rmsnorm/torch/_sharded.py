@@ -11,12 +11,9 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from ._operators import FORWARD, NORM, OUTPUTS, names_of
+from ._operators import COLUMNS, FORWARD, NORM, OUTPUTS, names_of
 
 __all__ = ["norm_of_shards", "write_shards"]
-
-
-_COLUMNS = ("weight", "bias", "post_norm_weight")
 
 
 def _operands(operator: Any, inputs: tuple[Any, ...]) -> dict[str, DTensor]:
@@ -48,7 +45,7 @@ def _local(name: str, value: Any, rows: list[Placement]) -> Any:
     """Returns this process's part of an operand, with the placements that its gradient has."""
     if not isinstance(value, DTensor):
         return value
-    if name not in _COLUMNS:
+    if name not in COLUMNS:
         return value.redistribute(placements=rows).to_local(grad_placements=rows)
     whole: list[Placement] = [Replicate() for _ in rows]
     partial = [Partial() if isinstance(p, Shard) else Replicate() for p in rows]

@@ -2,30 +2,32 @@
 """rms_norm with the signature of torch.nn.functional.rms_norm."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from torch import Tensor
 
+from .._options import NormOptions
 from . import _functions
-from ._functions import Rounding, overridable
+from ._functions import overridable
+from ._options import takes
 
 __all__ = ["rms_norm"]
 
 
 @overridable
+@takes(NormOptions)
 def rms_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     eps: float | None = None,
-    *,
-    rounding: Rounding = "after_weight",
-    weight_offset: float = 0.0,
+    **options: Unpack[NormOptions],
 ) -> Tensor:
     """Returns the norm of `input` over its last dimensions, which are normalized_shape.
 
     weight has the shape normalized_shape, or is absent. Without eps it is the epsilon of float32.
-    The result has the shape and the type of `input`. rounding, weight_offset and gradients are as
-    in rmsnorm.torch.rms_norm(). Another shape of `input` or weight raises RuntimeError.
+    The result has the shape and the type of `input`. The options and gradients are those of
+    rmsnorm.torch.rms_norm(). Another shape of `input` or weight raises RuntimeError.
     """
     _functions.check_tensors(("input",), input=input, weight=weight)
     shape = tuple(normalized_shape)
@@ -37,5 +39,5 @@ def rms_norm(
     if len(shape) > 1:
         x = x.flatten(-len(shape))
         weight = None if weight is None else weight.flatten()
-    y = _functions.rms_norm(x, weight, eps, rounding=rounding, weight_offset=weight_offset)
+    y = _functions.rms_norm(x, weight, eps, **options)
     return y if len(shape) == 1 else y.view(input.shape)
