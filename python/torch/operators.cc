@@ -140,66 +140,69 @@ bool HasRows(const Tensor& tensor) {
 
 // ------------------------------------------------------------------------------ tensors as views
 
-constexpr size_t kLast = RMSNORM_MAX_DIMS - 1;
 constexpr size_t kMostTensors = 1 + std::size(kInputs) + std::size(kOutputs);
 
-// The shape that all tensors of a call have in common, and the strides of each. A PyTorch tensor
-// may have more dimensions than a view, so neighbouring dimensions merge where all tensors allow
-// it. Both are filled from the last dimension to the first.
-struct Layout {
-  size_t first = kLast;
-  size_t shape[RMSNORM_MAX_DIMS];
-  ptrdiff_t stride[kMostTensors][RMSNORM_MAX_DIMS];
-};
+// Tensors of more dimensions take memory from the heap.
+constexpr size_t kFewDims = 8;
 
-// Merges the dimensions of tensors with the rows of the first one. Returns false where more
-// dimensions remain than a view can have.
-bool Merge(const Tensor* const* tensors, size_t count, Layout& layout) {
-  const auto sizes = tensors[0]->sizes();
-  const int64_t* strides[kMostTensors];
-  for (size_t i = 0; i < count; ++i) {
-    strides[i] = tensors[i]->strides().data();
-    layout.stride[i][kLast] = 1;
-  }
-  size_t& first = layout.first;
-  layout.shape[kLast] = static_cast<size_t>(sizes[sizes.size() - 1]);
-  for (size_t dim = sizes.size() - 1; dim-- > 0;) {
-    const auto length = static_cast<size_t>(sizes[dim]);
-    if (length == 1) continue;
-    bool merges = first < kLast;
-    for (size_t i = 0; merges && i < count; ++i) {
-      merges =
-          strides[i][dim] == layout.stride[i][first] * static_cast<ptrdiff_t>(layout.shape[first]);
+// The dimensions of rows that the tensors of a call have in common. A PyTorch tensor may have more
+// than a view, so neighbours are merged.
+class RowDims {
+ public:
+  RowDims(const Tensor* const* tensors, size_t count) {
+    const auto sizes = tensors[0]->sizes();
+    width_ = sizes.size() - 1;
+    if (width_ > kFewDims) {
+      many_sizes_.resize(width_);
+      many_strides_.resize(width_ * count);
+      shape_ = many_sizes_.data();
+      strides_ = many_strides_.data();
     }
-    if (merges) {
-      layout.shape[first] *= length;
-      continue;
+    for (size_t i = 0; i < width_; ++i) shape_[i] = static_cast<size_t>(sizes[i]);
+    ptrdiff_t* strides[kMostTensors];
+    for (size_t t = 0; t < count; ++t) {
+      strides[t] = strides_ + t * width_;
+      std::copy_n(tensors[t]->strides().data(), width_, strides[t]);
     }
-    if (first == 0) return false;
-    --first;
-    layout.shape[first] = length;
-    for (size_t i = 0; i < count; ++i) layout.stride[i][first] = strides[i][dim];
+    ndim_ = rmsnorm_merge_dims(static_cast<int32_t>(width_), shape_, strides, count);
   }
-  return true;
-}
+  RowDims(const RowDims&) = delete;
+  RowDims& operator=(const RowDims&) = delete;
+
+  bool fit_a_view() const { return ndim_ < RMSNORM_MAX_DIMS; }
+  // Sets the dimensions of a view of the tensor with this index.
+  void Set(size_t index, rmsnorm_view& view) const {
+    std::copy_n(shape_, ndim_, view.shape);
+    std::copy_n(strides_ + index * width_, ndim_, view.stride);
+    view.ndim = ndim_;
+  }
+
+ private:
+  size_t width_;  // the number of dimensions before they are merged
+  int32_t ndim_;
+  size_t few_sizes_[kFewDims];
+  ptrdiff_t few_strides_[kFewDims * kMostTensors];
+  std::vector<size_t> many_sizes_;
+  std::vector<ptrdiff_t> many_strides_;
+  size_t* shape_ = few_sizes_;
+  ptrdiff_t* strides_ = few_strides_;  // of the first tensor, then of the next one
+};
 
 // The tensor, or a copy of it where the library could not read it.
 Tensor Readable(Tensor tensor) {
   bool is_readable = HasRows(tensor);
   if (is_readable && tensor.dim() > RMSNORM_MAX_DIMS) {
     const Tensor* const only = &tensor;
-    Layout layout;
-    is_readable = Merge(&only, 1, layout);
+    is_readable = RowDims(&only, 1).fit_a_view();
   }
   return is_readable ? tensor : torch::stable::contiguous(tensor);
 }
 
 // A contiguous tensor with the first `ndim` dimensions of another one.
 Tensor NewTensor(const Tensor& like, int64_t ndim, int32_t type) {
-  constexpr int64_t kFew = 16;
-  int64_t few_strides[kFew];
-  std::vector<int64_t> many_strides(ndim > kFew ? static_cast<size_t>(ndim) : 0);
-  int64_t* const strides = ndim > kFew ? many_strides.data() : few_strides;
+  int64_t few_strides[kFewDims];
+  std::vector<int64_t> many_strides(ndim > int64_t{kFewDims} ? static_cast<size_t>(ndim) : 0);
+  int64_t* const strides = many_strides.empty() ? few_strides : many_strides.data();
   const auto sizes = like.sizes();
   int64_t dense = 1;
   for (int64_t dim = ndim - 1; dim >= 0; --dim) {
@@ -324,30 +327,24 @@ class Call {
       }
       if (operand.shape != Shape::kColumns) rows[count++] = &*tensors_[i];
     }
-    Layout layout;
-    if (!Merge(rows, count, layout)) {
+    const RowDims dims(rows, count);
+    if (!dims.fit_a_view()) {
       throw Refused("x", std::to_string(x().dim()) + " dimensions, of which more than " +
                              std::to_string(RMSNORM_MAX_DIMS) +
                              " remain where neighbours with even strides count as one");
     }
-    const ptrdiff_t(*strides)[RMSNORM_MAX_DIMS] = layout.stride;
+    size_t row = 0;
     for (size_t i = 0; i < count_; ++i) {
       const Operand& operand = *table_[i];
       rmsnorm_view& view = views_[i];
       view.data = tensors_[i]->data_ptr();
       view.dtype = DtypeOf(operand.name, *tensors_[i]);
-      const bool has_columns = operand.shape != Shape::kPerRow;
-      const size_t first = operand.shape == Shape::kColumns ? kLast : layout.first;
-      view.ndim = static_cast<int32_t>(kLast - first + (has_columns ? 1 : 0));
-      std::copy(layout.shape + first, std::end(layout.shape), view.shape);
-      view.stride[0] = 1;
-      if (operand.shape != Shape::kColumns) {
-        std::copy(*strides + first, *strides + RMSNORM_MAX_DIMS, view.stride);
-        ++strides;
-      }
-      if (view.ndim == 0) {  // a value for each row, of which there is one
-        view.ndim = 1;
-        view.shape[0] = 1;
+      view.ndim = 0;
+      if (operand.shape != Shape::kColumns) dims.Set(row++, view);
+      const bool is_one_value = operand.shape == Shape::kPerRow && view.ndim == 0;
+      if (operand.shape != Shape::kPerRow || is_one_value) {
+        view.shape[view.ndim] = is_one_value ? 1 : static_cast<size_t>(x().size(-1));
+        view.stride[view.ndim++] = 1;
       }
       operands_.*operand.field = &view;
     }

@@ -362,8 +362,7 @@ def _norms(
     if len(weights) != len(xs):
         raise ValueError(f"weights has {len(weights)} elements, and xs has {len(xs)}")
     common = packed(function, eps, options)
-    is_plain = _are_plain(*xs, *weights) and not any(x is None for x in xs)
-    if is_plain and _is_one_call(*xs, *weights):
+    if _is_one_call(*xs, *weights) and not any(x is None for x in xs):
         ys: list[Tensor] = NORMS(xs, weights, common)
         return ys
     calls = []
