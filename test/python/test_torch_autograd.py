@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """rmsnorm.torch under autograd: derivatives of every order, inference mode, versions of tensors."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch_models import CALLS, operands
 
 import rmsnorm.torch
 
 rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
-EPS = 2.0**-23
 
 
 @pytest.fixture(autouse=True)
@@ -21,79 +21,21 @@ def same_numbers() -> None:
     torch.manual_seed(1)
 
 
-def exact_norm(x: Tensor, weight: Tensor | float = 1.0, bias: Tensor | float = 0.0) -> Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight + bias
-
-
-def silu(z: Tensor) -> Tensor:
-    return z * torch.sigmoid(z)
-
-
-#: A call of each function, and its formula, both of x, a tensor of its shape, and two vectors.
-CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "rms_norm": (
-        lambda x, r, w, v: rt.rms_norm(x, w, bias=v),
-        lambda x, r, w, v: exact_norm(x, w, v),
-    ),
-    "offset": (
-        lambda x, r, w, v: rt.rms_norm(x, w, weight_offset=1.0, divisor=32.0),
-        lambda x, r, w, v: x / (x.square().sum(-1, keepdim=True) / 32 + EPS).sqrt() * (1 + w),
-    ),
-    "outside": (
-        lambda x, r, w, v: rt.rms_norm(x, w, 0.5, eps_placement="outside"),
-        lambda x, r, w, v: x / (x.square().mean(-1, keepdim=True).sqrt() + 0.5) * w,
-    ),
-    "factor": (
-        lambda x, r, w, v: rt.rms_norm(x, w, 0.5, factor=0.5),
-        lambda x, r, w, v: x / 2 / (x.square().mean(-1, keepdim=True) / 4 + 0.5).sqrt() * w,
-    ),
-    "fused_add_rms_norm": (
-        lambda x, r, w, v: torch.stack(rt.fused_add_rms_norm(x, r, w, bias=v)),
-        lambda x, r, w, v: torch.stack([exact_norm(x + r, w, v), x + r]),
-    ),
-    "unrounded": (
-        lambda x, r, w, v: rt.fused_add_rms_norm(x, r, w, residual_rounding="unrounded")[0],
-        lambda x, r, w, v: exact_norm(x + r, w),
-    ),
-    "post_norm_weight": (
-        lambda x, r, w, v: rt.fused_add_rms_norm(x, r, w, post_norm_weight=v, factor=2.0)[0],
-        lambda x, r, w, v: exact_norm(r + 2 * exact_norm(x, v), w),
-    ),
-    "gate after": (
-        lambda x, r, w, v: rt.gated(x, r, w, bias=v),
-        lambda x, r, w, v: exact_norm(x, w, v) * silu(r),
-    ),
-    "gate before": (
-        lambda x, r, w, v: rt.gated(x, r, w, gate_placement="before", activation="sigmoid"),
-        lambda x, r, w, v: exact_norm(x * torch.sigmoid(r), w),
-    ),
-    "qk": (
-        lambda x, r, w, v: torch.stack(rt.qk(x, r, w, v)),
-        lambda x, r, w, v: torch.stack([exact_norm(x, w), exact_norm(r, v)]),
-    ),
-}
-
-
-def operands(requires_grad: bool = True) -> list[Tensor]:
-    shapes = ((3, 16), (3, 16), (16,), (16,))
-    return [torch.randn(shape).requires_grad_(requires_grad) for shape in shapes]
-
-
-def assert_near(actual: Any, expected: Any) -> None:
-    """Compares float32 with float64: some hundred roundings of terms as large as the largest."""
+def assert_near(actual: Any, expected: Any, roundings: int = 300, least: float = 1.0) -> None:
+    """Compares float32 with float64: terms as large as the largest, and `least`, are rounded."""
     for one, two in zip(actual, expected, strict=True):
         one, two = (torch.zeros(()) if t is None else t.detach() for t in (one, two))
-        assert (one.double() - two).abs().max() <= 300 * 2.0**-24 * (1 + two.abs().max())
+        assert (one.double() - two).abs().max() <= roundings * 2.0**-24 * (least + two.abs().max())
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_first_and_second_derivatives(name: str) -> None:
     call, exact = CALLS[name]
-    leaves = operands()
+    leaves = operands(True)
 
-    def derivatives(function: Callable[..., Tensor], tensors: list[Tensor]) -> tuple[Any, ...]:
-        y = function(*tensors)
-        first = torch.autograd.grad(y.sin().sum(), tensors, create_graph=True, allow_unused=True)
+    def derivatives(function: Callable[..., Any], tensors: list[Tensor]) -> tuple[Any, ...]:
+        loss = torch.stack([y.sin().sum() for y in function(*tensors)]).sum()
+        first = torch.autograd.grad(loss, tensors, create_graph=True, allow_unused=True)
         total = sum(g.cos().sum() for g in first if g is not None)
         second = torch.autograd.grad(total, tensors, create_graph=True, allow_unused=True)
         total = sum(g.square().sum() for g in second if g is not None)
@@ -101,7 +43,7 @@ def test_first_and_second_derivatives(name: str) -> None:
 
     doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
     own, expected = derivatives(call, leaves), derivatives(exact, doubles)
-    assert_near(own[0], expected[0])
+    assert_near(own[0], expected[0], roundings=64, least=0.0)
     assert_near(own[1], expected[1])
     scale = max(float(g.abs().max()) for g in expected[2] if g is not None)
     assert_near(*([g / scale for g in third if g is not None] for third in (own[2], expected[2])))
@@ -110,19 +52,50 @@ def test_first_and_second_derivatives(name: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_forward_mode(name: str) -> None:
     call, exact = CALLS[name]
-    tensors, tangents = operands(False), operands(False)
+    tensors, tangents = operands(), operands()
     doubles, double_tangents = ([t.double() for t in ts] for ts in (tensors, tangents))
-    expected = torch.func.jvp(exact, tuple(doubles), tuple(double_tangents))
-    assert_near(torch.func.jvp(call, tuple(tensors), tuple(tangents)), expected)
+    values, slopes = torch.func.jvp(exact, tuple(doubles), tuple(double_tangents))
+    own_values, own_slopes = torch.func.jvp(call, tuple(tensors), tuple(tangents))
+    assert_near((*own_values, *own_slopes), (*values, *slopes))
     with forward_ad.dual_level():
-        y = call(*map(forward_ad.make_dual, tensors, tangents))
-        assert_near(forward_ad.unpack_dual(y), expected)
-    hessian = torch.func.hessian(lambda x: call(x, *tensors[1:]).sin().sum())(tensors[0])
-    exact_hessian = torch.func.hessian(lambda x: exact(x, *doubles[1:]).sin().sum())(doubles[0])
+        for y, value, slope in zip(
+            call(*map(forward_ad.make_dual, tensors, tangents)), values, slopes, strict=True
+        ):
+            assert_near(forward_ad.unpack_dual(y), (value, slope))
+
+    def loss(function: Callable[..., Any], x: Tensor, others: list[Tensor]) -> Tensor:
+        return torch.stack([y.sin().sum() for y in function(x, *others)]).sum()
+
+    hessian = torch.func.hessian(lambda x: loss(call, x, tensors[1:]))(tensors[0])
+    exact_hessian = torch.func.hessian(lambda x: loss(exact, x, doubles[1:]))(doubles[0])
     assert_near([hessian], [exact_hessian])
     jacobian = torch.func.jacfwd(lambda w: call(*tensors[:2], w, tensors[3]))(tensors[2])
     exact_jacobian = torch.func.jacfwd(lambda w: exact(*doubles[:2], w, doubles[3]))(doubles[2])
-    assert_near([jacobian], [exact_jacobian])
+    assert_near(jacobian, exact_jacobian)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients_do_not_depend_on_which_are_wanted(name: str) -> None:
+    call, _ = CALLS[name]
+    tensors = operands()
+    dys = [torch.randn_like(y) for y in call(*tensors)]
+
+    def gradients(wanted: tuple[int, ...]) -> dict[int, Tensor | None]:
+        leaves = [t.clone().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
+        products = [(y * dy).sum() for y, dy in zip(call(*leaves), dys, strict=True)]
+        loss = torch.stack(products).sum()
+        if not loss.requires_grad:
+            return dict.fromkeys(wanted)
+        inputs = [leaves[i] for i in wanted]
+        return dict(zip(wanted, torch.autograd.grad(loss, inputs, allow_unused=True), strict=True))
+
+    expected = gradients((0, 1, 2, 3))
+    for count in (1, 2, 3):
+        for wanted in itertools.combinations(range(4), count):
+            for i, gradient in gradients(wanted).items():
+                whole = expected[i]
+                assert (gradient is None) == (whole is None)
+                assert gradient is None or whole is None or torch.equal(gradient, whole)
 
 
 def test_forward_mode_refuses_what_the_operator_refuses() -> None:
@@ -135,14 +108,17 @@ def test_forward_mode_refuses_what_the_operator_refuses() -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_features_of_inference_mode_and_weights_that_learn(name: str) -> None:
     call, _ = CALLS[name]
-    x, r, weight, vector = operands(False)
+    x, r, weight, vector = operands()
     with torch.inference_mode():
         features = x.clone(), r.clone()
     gradients = []
     for rows in (features, (x, r)):
         leaves = [v.clone().requires_grad_() for v in (weight, vector)]
-        loss = call(*rows, *leaves).sin().sum()
-        gradients.append(torch.autograd.grad(loss, leaves, allow_unused=True))
+        loss = torch.stack([y.sin().sum() for y in call(*rows, *leaves)]).sum()
+        if loss.requires_grad:
+            gradients.append(torch.autograd.grad(loss, leaves, allow_unused=True))
+        else:
+            gradients.append((None, None))
     for one, two in zip(*gradients, strict=True):
         assert (one is None) == (two is None)
         assert one is None or torch.equal(one, two)
@@ -228,19 +204,16 @@ def test_gradients_of_infinite_gates(activation: str, placement: str, dtype: tor
     assert gradients(torch.nan)[1][0].isnan().any()
 
 
-def test_rows_of_no_element() -> None:
-    x = torch.zeros(3, 0, requires_grad=True)
-    weight = torch.zeros(0, requires_grad=True)
-    for y in (
-        rt.rms_norm(x, weight),
-        rt.gated(x, x, weight),
-        *rt.fused_add_rms_norm(x, x, weight),
-        *rt.qk(x, x, weight, weight),
-    ):
-        assert y.shape == (3, 0)
-    gradients = torch.autograd.grad(rt.rms_norm(x, weight).sum(), (x, weight))
-    expected = torch.autograd.grad(F.rms_norm(x, (0,), weight).sum(), (x, weight))
-    assert [g.shape for g in gradients] == [g.shape for g in expected]
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("rows, d", [((3,), 0), ((0,), 8)])
+def test_no_rows_and_rows_of_no_element(name: str, rows: tuple[int, ...], d: int) -> None:
+    call, _ = CALLS[name]
+    leaves = operands(True, rows, d)
+    ys = call(*leaves)
+    assert all(y.shape == (*rows, d) for y in ys)
+    gradients = torch.autograd.grad(ys, leaves, ys, allow_unused=True)
+    for gradient, leaf in zip(gradients, leaves, strict=True):
+        assert gradient is None or torch.equal(gradient, torch.zeros_like(leaf))
 
 
 def test_gradients_of_l2_norms_of_zero_rows() -> None:

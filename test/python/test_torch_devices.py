@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch_models import CALLS, operands
 
 import rmsnorm.torch
+from rmsnorm.torch import _options
 
 rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
 OPS = torch.ops.rmsnorm
@@ -99,16 +101,29 @@ def test_all_operands_on_meta(name: str) -> None:
     assert all(output is None or output.is_meta for output in outputs)
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_results_on_meta(name: str) -> None:
+    """They have the shapes, types and strides of the results on the CPU."""
+    tensors = [t.bfloat16() for t in operands(rows=(6, 4))]
+    tensors[:2] = [t.transpose(0, 1) for t in tensors[:2]]
+    results = CALLS[name][0](*(t.to("meta") for t in tensors))
+    for one, two in zip(results, CALLS[name][0](*tensors), strict=True):
+        assert one.is_meta and one.is_contiguous()
+        assert (one.dtype, one.shape, one.stride()) == (two.dtype, two.shape, two.stride())
+
+
 def test_modules_on_meta() -> None:
     with pytest.raises(RuntimeError, match="^weight: it is on meta, and x is on cpu"):
         rt.RMSNorm(8, device="meta")(torch.randn(3, 8))
     with pytest.raises(RuntimeError, match="^weight: it is on cpu, and x is on meta"):
         rt.RMSNorm(8)(torch.randn(3, 8, device="meta"))
+    module = rt.RMSNorm(8, device="meta", dtype=torch.float16)
+    assert module.weight.is_meta and module(torch.randn(3, 8, device="meta")).is_meta
 
 
 def test_operators_on_two_devices() -> None:
     x, weight = torch.ones(ROWS), torch.ones(COLUMNS)
-    options = rmsnorm.torch._options.packed("forward", 1e-6, {})
+    options = _options.packed("forward", 1e-6, {})
     for place in range(6):
         operands: list[Any] = [x, x, weight, weight, torch.ones(PER_ROW), x]
         operands[place] = operands[place].to("meta")

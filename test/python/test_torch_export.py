@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch_models import MODELS, Model, Textbook, TwoKinds
+from torch_models import MODELS, Model
 
 import rmsnorm.torch
-import rmsnorm.transformers
 
 rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
 
@@ -95,21 +94,6 @@ def test_fx(name: str) -> None:
     targets = {node.target for node in graph.graph.nodes}
     leaf = rt.functional.rms_norm if name != "functions" else rt.rms_norm
     assert leaf in targets
-
-
-def test_models_after_use() -> None:
-    model, x = TwoKinds(torch.nn.RMSNorm(16)), torch.randn(2, 3, 16)
-    expected = model(x)
-    assert len(rmsnorm.transformers.use(model).replaced) == 2
-    assert torch.allclose(model(x), expected, rtol=1e-5, atol=1e-5)
-    traced: Any = torch.jit.trace(model, x)  # type: ignore[no-untyped-call]
-    graph = torch.fx.symbolic_trace(model)
-    root: Any = torch.fx.symbolic_trace(model.norms[0])
-    scripted: Any = torch.jit.script(model)
-    # They have the operations of the class, to the bit.
-    assert torch.equal(traced(x), expected) and torch.equal(scripted(x), expected)
-    assert torch.allclose(graph(x), expected, rtol=1e-5, atol=1e-5)
-    assert torch.equal(root(x), Textbook.forward(model.norms[0], x))
 
 
 def test_tensor_subclasses_with_overrides() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with the norms of rmsnorm.torch, to be exported."""
+"""Calls of the functions of rmsnorm.torch with their formulas, and models to be exported."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,103 @@ from torch import Tensor
 import rmsnorm.torch
 
 rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
+EPS = 2.0**-23  # the default
+
+Tensors = tuple[Tensor, ...]
+
+
+def exact_norm(x: Tensor, weight: Any = 1.0, bias: Any = 0.0, eps: float = EPS) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias
+
+
+def silu(z: Tensor) -> Tensor:
+    return z * torch.sigmoid(z)
+
+
+def norms_of_kinds(x: Tensor, r: Tensor, w: Tensor, v: Tensor) -> Tensors:
+    q, (y, total), z = rt.norms(
+        [{"x": x, "weight": w}, {"x": x, "residual": r}, {"x": r, "gate": x, "bias": v}]
+    )
+    return q, y, total, z
+
+
+#: Calls of each function, and their formulas, both of x, a tensor of its shape, and two vectors.
+#: Results are tuples.
+CALLS: dict[str, tuple[Callable[..., Tensors], Callable[..., Tensors]]] = {
+    "rms_norm": (
+        lambda x, r, w, v: (rt.rms_norm(x, w, bias=v),),
+        lambda x, r, w, v: (exact_norm(x, w, v),),
+    ),
+    "without a weight": (
+        lambda x, r, w, v: (rt.rms_norm(x),),
+        lambda x, r, w, v: (exact_norm(x),),
+    ),
+    "offset": (
+        lambda x, r, w, v: (rt.rms_norm(x, w, weight_offset=1.0, divisor=32.0),),
+        lambda x, r, w, v: (x / (x.square().sum(-1, keepdim=True) / 32 + EPS).sqrt() * (1 + w),),
+    ),
+    "outside": (
+        lambda x, r, w, v: (rt.rms_norm(x, w, 0.5, eps_placement="outside"),),
+        lambda x, r, w, v: (x / (x.square().mean(-1, keepdim=True).sqrt() + 0.5) * w,),
+    ),
+    "floor": (
+        lambda x, r, w, v: (rt.rms_norm(x, w, 0.9, eps_placement="floor"),),
+        lambda x, r, w, v: (x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=0.9) * w,),
+    ),
+    "factor": (
+        lambda x, r, w, v: (rt.rms_norm(x, w, 0.5, factor=0.5),),
+        lambda x, r, w, v: (exact_norm(x / 2, w, eps=0.5),),
+    ),
+    "fused_add_rms_norm": (
+        lambda x, r, w, v: rt.fused_add_rms_norm(x, r, w, bias=v),
+        lambda x, r, w, v: (exact_norm(x + r, w, v), x + r),
+    ),
+    "unrounded": (
+        lambda x, r, w, v: rt.fused_add_rms_norm(x, r, w, residual_rounding="unrounded"),
+        lambda x, r, w, v: (exact_norm(x + r, w), x + r),
+    ),
+    "post_norm_weight": (
+        lambda x, r, w, v: rt.fused_add_rms_norm(x, r, w, post_norm_weight=v, factor=2.0),
+        lambda x, r, w, v: (exact_norm(r + 2 * exact_norm(x, v), w), r + 2 * exact_norm(x, v)),
+    ),
+    "silu after": (
+        lambda x, r, w, v: (rt.gated(x, r, w, bias=v),),
+        lambda x, r, w, v: (exact_norm(x, w, v) * silu(r),),
+    ),
+    "sigmoid after": (
+        lambda x, r, w, v: (rt.gated(x, r, w, activation="sigmoid", weight_offset=1.0),),
+        lambda x, r, w, v: (exact_norm(x, 1 + w) * torch.sigmoid(r),),
+    ),
+    "silu before": (
+        lambda x, r, w, v: (rt.gated(x, r, w, gate_placement="before", weight_offset=1.0),),
+        lambda x, r, w, v: (exact_norm(x * silu(r), 1 + w),),
+    ),
+    "sigmoid before": (
+        lambda x, r, w, v: (rt.gated(x, r, w, gate_placement="before", activation="sigmoid"),),
+        lambda x, r, w, v: (exact_norm(x * torch.sigmoid(r), w),),
+    ),
+    "qk": (
+        lambda x, r, w, v: rt.qk(x, r, w, v),
+        lambda x, r, w, v: (exact_norm(x, w), exact_norm(r, v)),
+    ),
+    "norms": (
+        norms_of_kinds,
+        lambda x, r, w, v: (
+            exact_norm(x, w),
+            exact_norm(x + r),
+            x + r,
+            exact_norm(r, 1.0, v) * silu(x),
+        ),
+    ),
+}
+
+
+def operands(
+    requires_grad: bool = False, rows: tuple[int, ...] = (3,), d: int = 16
+) -> list[Tensor]:
+    """Returns random operands of a call."""
+    shapes = ((*rows, d), (*rows, d), (d,), (d,))
+    return [torch.randn(shape).requires_grad_(requires_grad) for shape in shapes]
 
 
 class Model(torch.nn.Module):
