@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <rmsnorm/rmsnorm.hpp>
@@ -19,13 +20,13 @@
 
 #include "../lib/options.h"
 #include "run_command.h"
-#include "slow_float.h"
 #include "tensor_files.h"
 
 namespace rmsnorm::test {
 
 using Words = std::vector<std::string>;
 using Sizes = std::vector<size_t>;
+using internal::Operand;
 
 inline std::string Upper(std::string text) {
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -87,14 +88,18 @@ inline StoredTensor TensorOf(const std::string& word, uint32_t seed) {
   std::istringstream sizes(word.substr(bracket + 1));
   for (size_t size; sizes >> size; sizes.ignore()) tensor.shape.push_back(size);
   const std::vector<float> numbers = Numbers(Product(tensor.shape), seed);
-  if (tensor.dtype == "F32") {
-    tensor.data = Bytes(numbers);
-    return tensor;
-  }
+  tensor.data = Bytes(numbers);
+  if (tensor.dtype == "F32") return tensor;
+  // Magnitudes from 1/4 to 4.
+  const uint32_t quarter = tensor.dtype == "F16" ? 0x3400 : 0x3E80;
+  const uint32_t count = tensor.dtype == "F16" ? 0x1000 : 0x200;
+  std::vector<uint16_t> narrow;
   for (const float number : numbers) {
-    const uint32_t bits = Encode(FormatOf(DtypeOfName(tensor.dtype)), number);
-    tensor.data += Bytes<uint16_t>({static_cast<uint16_t>(bits)});
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    narrow.push_back(static_cast<uint16_t>((bits >> 16 & 0x8000) | (quarter + bits / 16 % count)));
   }
+  tensor.data = Bytes(narrow);
   return tensor;
 }
 
@@ -105,6 +110,20 @@ struct Line {
   std::map<std::string, StoredTensor> inputs;   // by flag
   std::map<std::string, StoredTensor> outputs;  // by flag; the library computes them
 };
+
+// The flag of an output, of the input with its shape and type, and of its type.
+struct OutputFlags {
+  const char* flag;
+  Operand operand;
+  const char* like;
+  const char* dtype;
+};
+constexpr OutputFlags kOutputFlags[] = {
+    {"--output", internal::kY, "--input", "--dtype"},
+    {"--residual-output", internal::kResidualOut, "--residual", ""},
+    {"--grad-input", internal::kDx, "--grad", ""},
+    {"--grad-weight", internal::kDw, "--weight", "--grad-weight-dtype"},
+    {"--grad-bias", internal::kDb, "--bias", "--grad-bias-dtype"}};
 
 class FileCommandTest : public DirectoryTest {
  protected:
@@ -182,10 +201,10 @@ class FileCommandTest : public DirectoryTest {
                      const Prepare& prepare = {}, const Environment& environment = {}) const {
     SCOPED_TRACE(text);
     const Line line = Read(text);
-    for (const char* flag : kOutputs) {
-      const auto found = line.values.find(flag);
+    for (const OutputFlags& output : kOutputFlags) {
+      const auto found = line.values.find(output.flag);
       if (found == line.values.end()) continue;
-      const std::string path = Split(found->second, flag).first;
+      const std::string path = Split(found->second, output.flag).first;
       if (path.find('/') == std::string::npos && !std::filesystem::exists(File(path))) {
         Make(path, "as it was");
       }
@@ -215,9 +234,6 @@ class FileCommandTest : public DirectoryTest {
   }
 
  private:
-  static constexpr const char* kOutputs[] = {"--output", "--residual-output", "--grad-input",
-                                             "--grad-weight", "--grad-bias"};
-
   // The path and the tensor name of an output.
   static std::pair<std::string, std::string> Split(const std::string& location, std::string flag) {
     const size_t colon = location.find(".safetensors:");
@@ -229,104 +245,76 @@ class FileCommandTest : public DirectoryTest {
 
   // Computes the outputs with one call of the library.
   static void Compute(Line& line) {
-    const auto value = [&](const char* flag, const std::string& otherwise) {
+    const auto value = [&](const std::string& flag, const std::string& otherwise) {
       return line.values.count(flag) > 0 ? line.values.at(flag) : otherwise;
     };
-    Options options;
-    options.eps = std::stof(value("--eps", "1e-5"));
-    options.weight_offset = std::stof(value("--weight-offset", "0"));
-    options.divisor = std::stof(value("--divisor", "0"));
-    const std::map<std::string, EpsPlacement> placements = {{"inside", EpsPlacement::inside},
-                                                            {"outside", EpsPlacement::outside},
-                                                            {"floor", EpsPlacement::floor}};
-    options.eps_placement = placements.at(value("--eps-placement", "inside"));
-    const std::map<std::string, Rounding> roundings = {{"after_weight", Rounding::after_weight},
-                                                       {"before_weight", Rounding::before_weight},
-                                                       {"inverse", Rounding::inverse}};
-    options.rounding = roundings.at(value("--rounding", "after_weight"));
-    if (value("--residual-rounding", "") == "unrounded") {
-      options.residual_rounding = ResidualRounding::unrounded;
+    rmsnorm_options options = rmsnorm_default_options();
+    for (int i = 0; i < internal::kOptions; ++i) {
+      const auto option = static_cast<internal::Option>(i);
+      std::string flag = std::string("--") + internal::kOptionRules[i].name;
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      const std::string given = value(flag, "");
+      if (given.empty()) continue;
+      if (internal::IsNumber(option)) {
+        internal::SetValueIn(options, option, std::stof(given));
+      } else {
+        internal::SetValueIn(options, option, internal::WordOf(option, given.c_str()));
+      }
     }
-    options.factor = std::stof(value("--factor", "0"));
-    if (value("--activation", "") == "sigmoid") options.activation = Activation::sigmoid;
-    if (value("--gate-placement", "") == "before") options.gate_placement = GatePlacement::before;
-    if (value("--gate-rounding", "") == "rounded") options.gate_rounding = GateRounding::rounded;
 
-    StoredTensor& x = line.inputs.at("--input");
-    const size_t groups = std::stoul(value("--groups", "1"));
-    const size_t length = x.shape.back();
-    const auto view = [=](StoredTensor* tensor) -> View {
-      if (tensor == nullptr) return {};
-      Sizes shape = tensor->shape;
-      if (groups > 1 && shape.back() == length) {
-        shape.back() /= groups;
-        shape.insert(shape.end() - 1, groups);
-      }
-      return View(AlignedData(*tensor), static_cast<Dtype>(DtypeOfName(tensor->dtype)),
-                  shape.size(), shape.data());
+    const bool is_backward = line.words[0] == "backward";
+    const Sizes x = line.inputs.at("--input").shape;
+    const Sizes rows(x.begin(), x.end() - 1);
+    rmsnorm_view views[internal::kOperands];
+    rmsnorm_operands operands = rmsnorm_no_operands();
+    const auto set = [&](Operand operand, StoredTensor& tensor) {
+      const internal::OperandRule& rule = internal::kOperandRules[operand];
+      const internal::Role role = is_backward ? rule.backward : rule.forward;
+      if (role == internal::Role::kAbsent) return;  // it gives a gradient its shape and type
+      Sizes shape = rule.shape == internal::Shape::kPerRow ? rows : tensor.shape;
+      if (shape.empty()) shape.push_back(1);
+      views[operand] = rmsnorm_tensor(AlignedData(tensor), DtypeOfName(tensor.dtype),
+                                      static_cast<int32_t>(shape.size()), shape.data(), nullptr);
+      internal::SetViewIn(operands, operand, &views[operand]);
     };
-    const auto input = [&](const char* flag) -> StoredTensor* {
+    const auto make = [&](const std::string& flag, Operand operand, const std::string& dtype,
+                          const Sizes& shape) {
+      const size_t size = Product(shape) * rmsnorm_dtype_size(DtypeOfName(dtype));
+      set(operand, line.outputs[flag] = {dtype, shape, std::string(size, '\0')});
+    };
+    const std::pair<const char*, Operand> inputs[] = {
+        {"--input", internal::kX},
+        {"--weight", internal::kWeight},
+        {"--bias", internal::kBias},
+        {"--residual", internal::kResidual},
+        {"--post-norm-weight", internal::kPostNormWeight},
+        {"--gate", internal::kGate},
+        {"--grad", internal::kDy},
+        {"--rstd", internal::kRstd}};
+    for (const auto& [flag, operand] : inputs) {
       const auto found = line.inputs.find(flag);
-      return found == line.inputs.end() ? nullptr : &found->second;
-    };
-    const auto output = [&](const char* flag, const char* like, const char* dtype) -> View {
-      if (line.values.count(flag) == 0) return {};
-      const StoredTensor* const from = input(like);
-      StoredTensor tensor = {from ? from->dtype : "F32", from ? from->shape : Sizes{x.shape.back()},
-                             ""};
-      tensor.dtype = Upper(value(dtype, tensor.dtype));
-      tensor.data.resize(Product(tensor.shape) * rmsnorm_dtype_size(DtypeOfName(tensor.dtype)));
-      return view(&(line.outputs[flag] = std::move(tensor)));
-    };
-    if (line.words[0] == "apply") {
-      ForwardOperands operands;
-      operands.x = view(&x);
-      operands.weight = view(input("--weight"));
-      operands.bias = view(input("--bias"));
-      operands.residual = view(input("--residual"));
-      operands.post_norm_weight = view(input("--post-norm-weight"));
-      operands.gate = view(input("--gate"));
-      operands.y = output("--output", "--input", "--dtype");
-      operands.residual_out = output("--residual-output", "--residual", "");
-      // The file of the output contains these as well.
-      Sizes rows(x.shape.begin(), x.shape.end() - 1);
-      if (groups > 1) rows.push_back(groups);
-      const auto beside = [&](const char* flag, const std::string& dtype, const Sizes& shape) {
-        const size_t size = Product(shape) * rmsnorm_dtype_size(DtypeOfName(dtype));
+      if (found != line.inputs.end()) set(operand, found->second);
+    }
+    for (const OutputFlags& output : kOutputFlags) {
+      if (line.values.count(output.flag) == 0) continue;
+      const auto like = line.inputs.find(output.like);
+      const bool is_like = like != line.inputs.end();
+      make(output.flag, output.operand,
+           Upper(value(output.dtype, is_like ? like->second.dtype : "f32")),
+           is_like ? like->second.shape : Sizes{x.back()});
+    }
+    // The file of the output contains these as well.
+    const std::string quantisation = value("--quantize", "");
+    if (!quantisation.empty()) {
+      make("--q", internal::kQ, "I8", x);
+      make("--scale", internal::kScale, "F32", rows);
+      if (quantisation == "int8-asymmetric") make("--zero", internal::kZero, "I8", rows);
+      for (const char* flag : {"--q", "--scale", "--zero"}) {
         line.values[flag] = Split(line.values.at("--output"), "--output").first;
-        return &(line.outputs[flag] = {dtype, shape, std::string(size, '\0')});
-      };
-      const auto per_row = [&](StoredTensor* tensor) {
-        const Sizes shape = rows.empty() ? Sizes{1} : rows;
-        return View(AlignedData(*tensor), static_cast<Dtype>(DtypeOfName(tensor->dtype)),
-                    shape.size(), shape.data());
-      };
-      if (line.values.count("--quantize") > 0) {
-        operands.q = view(beside("--q", "I8", x.shape));
-        operands.scale = per_row(beside("--scale", "F32", rows));
-        if (line.values.at("--quantize") == "int8-asymmetric") {
-          operands.zero = per_row(beside("--zero", "I8", rows));
-        }
       }
-      if (std::count(line.words.begin(), line.words.end(), "--quantized-only") > 0) {
-        operands.y = {};
-        line.outputs.erase("--output");
-      }
-      return forward(operands, options);
     }
-    BackwardOperands operands;
-    operands.x = view(&x);
-    operands.dy = view(input("--grad"));
-    operands.weight = view(input("--weight"));
-    if (StoredTensor* const rstd = input("--rstd")) {
-      Sizes leading(x.shape.begin(), x.shape.end() - 1);
-      if (leading.empty()) leading.push_back(1);
-      operands.rstd = ConstView(AlignedData(*rstd), Dtype::f32, leading.size(), leading.data());
-    }
-    operands.dx = output("--grad-input", "--grad", "");
-    operands.dw = output("--grad-weight", "--weight", "--grad-weight-dtype");
-    operands.db = output("--grad-bias", "--bias", "--grad-bias-dtype");
-    backward(operands, options);
+    check(is_backward ? rmsnorm_backward(&operands, &options, nullptr)
+                      : rmsnorm_forward(&operands, &options, nullptr));
   }
 };
 

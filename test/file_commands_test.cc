@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rmsnorm apply` and `rmsnorm backward` from files to files: values, options, shapes, outputs and
-// errors. file_formats_test.cc covers the formats; output_file_test.cc covers signals and full
-// disks.
+// `rmsnorm apply` and `rmsnorm backward` from files to files: options, shapes, outputs and errors.
+// file_formats_test.cc covers the formats; output_file_test.cc covers full disks and permissions.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-
-#include <cmath>
-#include <cstring>
 
 #include "file_command.h"
 
@@ -21,112 +17,7 @@ const std::string kBackward =
     "backward --input bf16[3,100] --grad f32[3,100] --weight f32[100] --grad-input g.safetensors "
     "--grad-weight g.safetensors --grad-bias g.safetensors";
 
-// ------------------------------------------------------------------------------------- values
-
-class Known : public FileCommandTest {
- protected:
-  // The result of a command for files x.npy, w.npy and so on, each with two numbers.
-  void Expect(const std::string& words, double first, double second, double bound) const {
-    std::istringstream text(words);
-    const Outcome outcome = Run({std::istream_iterator<std::string>(text), {}});
-    ExpectSuccess(outcome);
-    float values[2];
-    const std::string file = ReadFile(File("y.npy"));
-    const std::string data = InFileOrder(file.substr(file.size() - sizeof values), sizeof(float));
-    std::memcpy(values, data.data(), sizeof values);
-    EXPECT_NEAR(values[0], first, bound) << words;
-    EXPECT_NEAR(values[1], second, bound) << words;
-  }
-  void MakeTwo(const std::string& name, const std::vector<float>& values) const {
-    Make(name, NpyOf({"F32", {2}, Bytes(values)}));
-  }
-};
-
-TEST_F(Known, PublishedExample) {
-  MakeTwo("x.npy", {1, 2});
-  Expect("apply --input x.npy --output y.npy", 0.6325, 1.2649, 5e-5);
-}
-
-// x = (3, 4) without eps: 1 / RMS is r = 1 / sqrt(12.5). 2 and 10 are the bias or the residual.
-TEST_F(Known, ABiasComesAfterTheWeight) {
-  MakeTwo("x.npy", {3, 4});
-  MakeTwo("b.npy", {2, 10});
-  MakeTwo("w.npy", {5, 5});
-  const double r = 0.282842712474619;
-  const std::string bias = "apply --input x.npy --output y.npy --eps 0 --bias b.npy";
-  Expect(bias, 3 * r + 2, 4 * r + 10, 1e-6);
-  Expect(bias + " --weight w.npy", 15 * r + 2, 20 * r + 10, 1e-6);
-  Expect(bias + " --weight w.npy --weight-offset 1", 18 * r + 2, 24 * r + 10, 1e-6);
-}
-
-// sigmoid(0) = 1/2, and sigmoid(100) = 1; silu(100) = 100. Before the norm, sigmoid turns x into
-// 1.5 and 4.
-TEST_F(Known, AGateMultipliesTheNormOrX) {
-  MakeTwo("x.npy", {3, 4});
-  MakeTwo("z.npy", {0, 100});
-  const double r = 0.282842712474619;
-  const std::string gate = "apply --input x.npy --output y.npy --eps 0 --gate z.npy";
-  Expect(gate, 0, 400 * r, 1e-4);
-  Expect(gate + " --activation sigmoid", 1.5 * r, 4 * r, 1e-6);
-  const double before = 1 / std::sqrt((1.5 * 1.5 + 4 * 4) / 2);
-  Expect(gate + " --activation sigmoid --gate-placement before", 1.5 * before, 4 * before, 1e-6);
-}
-
-TEST_F(Known, TheAdditionOfAPostNormTimesAFactor) {
-  MakeTwo("x.npy", {3, 4});
-  MakeTwo("r.npy", {2, 10});
-  MakeTwo("w.npy", {5, 6});
-  const double r = 0.282842712474619;
-  const std::string add =
-      "apply --input x.npy --residual r.npy --residual-output y.npy --no-norm --eps 0";
-  Expect(add, 5, 14, 0);
-  Expect(add + " --factor 0.5", 3.5, 12, 0);
-  const std::string norm = add + " --post-norm-weight w.npy";
-  Expect(norm, 2 + 15 * r, 10 + 24 * r, 1e-5);
-  Expect(norm + " --factor -2 --weight-offset 1", 2 - 36 * r, 10 - 56 * r, 1e-5);
-}
-
-TEST_F(Known, EachGroupIsARow) {
-  MakeTwo("x.npy", {3, -4});
-  MakeTwo("w.npy", {5, 6});
-  Expect("apply --input x.npy --output y.npy --eps 0 --groups 2 --weight w.npy", 5, -6, 1e-6);
-}
-
-// v = (3 r, 4 r): 127 steps up to 4 r; or 255 steps from 0 to 4 r, where 0 is -128.
-TEST_F(Known, Quantised) {
-  MakeTwo("x.npy", {3, 4});
-  const auto quantise = [this](const std::string& kind) {
-    ExpectSuccess(Run({"apply", "--input", "x.npy", "--output", "y.safetensors", "--eps", "0",
-                       "--quantize", kind, "--quantized-only"}));
-    return ReadSafetensors(ReadFile(File("y.safetensors")));
-  };
-  const auto expect_scale = [](const StoredTensor& scale, double expected) {
-    float value;
-    ASSERT_EQ(scale.data.size(), sizeof value);
-    std::memcpy(&value, scale.data.data(), sizeof value);
-    EXPECT_NEAR(value, expected, 1e-9);
-  };
-  const auto symmetric = quantise("int8");
-  EXPECT_EQ(symmetric.size(), 2u);
-  EXPECT_EQ(symmetric.at("q").data, std::string("\x5f\x7f"));  // 95, 127
-  expect_scale(symmetric.at("scale"), 4 * 0.282842712474619 / 127);
-  const auto asymmetric = quantise("int8-asymmetric");
-  EXPECT_EQ(asymmetric.size(), 3u);
-  EXPECT_EQ(asymmetric.at("q").data, std::string("\x3f\x7f"));  // 191 - 128, 255 - 128
-  EXPECT_EQ(asymmetric.at("zero").data, std::string("\x80"));
-  expect_scale(asymmetric.at("scale"), 4 * 0.282842712474619 / 255);
-}
-
-// c = 3, so dx = r * (1, 0) - x * r^3 * 3 / 2 with r^2 = 0.08; dw = dy * x * r, and db = dy.
-TEST_F(Known, GradientsByHand) {
-  MakeTwo("x.npy", {3, 4});
-  MakeTwo("dy.npy", {1, 0});
-  const double r = 0.282842712474619;
-  const std::string backward = "backward --input x.npy --grad dy.npy --eps 0 ";
-  Expect(backward + "--grad-input y.npy", r * (1 - 3 * 0.08 * 1.5), -r * 4 * 0.08 * 1.5, 1e-6);
-  Expect(backward + "--grad-weight y.npy", 3 * r, 0, 1e-6);
-  Expect(backward + "--grad-bias y.npy", 1, 0, 0);
-}
+// ------------------------------------------------------------------------------------- results
 
 TEST_F(FileCommands, EachOptionReachesTheLibrary) {
   struct Options {
@@ -141,11 +32,11 @@ TEST_F(FileCommands, EachOptionReachesTheLibrary) {
              " --eps 2 --eps-placement floor", " --rounding before_weight", " --rounding inverse",
              " --weight-offset 1", " --divisor 17.5", " --bias f32[100]", " --residual f32[3,100]",
              " --residual bf16[3,100]", " --residual bf16[3,100] --residual-rounding unrounded",
-             " --groups 5", " --post-norm-weight f32[100]", " --factor 0.25", " --gate f32[3,100]",
+             " --post-norm-weight f32[100]", " --factor 0.25", " --gate f32[3,100]",
              " --gate bf16[3,100] --activation sigmoid",
              " --gate f32[3,100] --gate-placement before",
              " --gate f32[3,100] --gate-rounding rounded"},
-            {" --rounding after_weight", " --groups 1", " --factor 1"}},
+            {" --rounding after_weight", " --factor 1"}},
         Options{kApply + " --gate f32[3,100]",
                 {""},
                 {" --activation silu", " --gate-placement after", " --gate-rounding unrounded"}},
@@ -226,23 +117,15 @@ TEST_F(FileCommands, TypesAndShapes) {
            "apply --input bf16[2,3,100] --output y.safetensors --weight f32[3,100] --gate "
            "f16[2,3,100] --post-norm-weight f32[100]",
            "apply --input f32[0,3] --output y.npy --gate f32[0,3] --post-norm-weight f32[3]",
-           // Groups.
-           "apply --input f32[12] --output y.npy --groups 3 --weight f32[12]",
-           "apply --input f32[2,12] --output y.npy --groups 3 --weight f32[3,4] --bias f32[12]",
-           "apply --input f32[2,12] --output y.npy --groups 12 --weight f32[12] --bias f32[1]",
-           "apply --input f32[2,12] --output y.npy --groups 3 --weight f32[2,12] --bias f32[4]",
-           "apply --input f32[2,12] --output y.npy --groups 3 --weight f32[2,3,4] --bias f32[1,4]",
-           "apply --input bf16[2,1024] --output y.safetensors --groups 2 --weight bf16[1024] "
-           "--gate bf16[2,1024] --gate-placement before",
-           "apply --input f32[2,12] --residual f32[2,12] --output y.safetensors --groups 3 "
+           "apply --input f32[2,12] --residual f32[2,12] --output y.safetensors "
            "--residual-output y.safetensors --quantize int8-asymmetric",
            // Quantised outputs belong to the output, or to the output that x's type would give.
            "apply --input bf16[3,100] --output y.safetensors --quantize int8",
            "apply --input bf16[3,100] --output y.safetensors --quantize int8-asymmetric",
            "apply --input bf16[3,100] --output y.safetensors:y --dtype f32 --quantize int8",
-           "apply --input bf16[2,3,100] --output y.safetensors --quantize int8 --quantized-only",
+           "apply --input bf16[2,3,100] --output y.safetensors --quantize int8",
            "apply --input f32[2,3,100] --output y.safetensors --quantize int8-asymmetric "
-           "--quantized-only --gate f32[2,3,100] --residual f32[2,3,100] --residual-output r.npy",
+           "--gate f32[2,3,100] --residual f32[2,3,100] --residual-output r.npy",
            "apply --input f32[24] --output y.safetensors --quantize int8-asymmetric",
            "apply --input f32[0,24] --output y.safetensors --quantize int8-asymmetric",
            "apply --input f32[1,2,1,3,1,2,1,2] --output y.safetensors --quantize int8",
@@ -355,28 +238,13 @@ TEST_F(FileCommands, ChunksAreOneTensor) {
       "f32[3001,1000] --residual-output y.safetensors");
   ExpectRight(
       "apply --input bf16[3001,1000] --output y.safetensors --quantize int8-asymmetric --gate "
-      "f32[3001,1000] --post-norm-weight f32[1000] --weight f32[10,100] --groups 10");
+      "f32[3001,1000] --post-norm-weight f32[1000] --weight f32[1000]");
   // One call computes the sums over all rows.
   for (const std::string rstd : {"", " --rstd f32[3001]"}) {
     ExpectRight(
         "backward --input f32[3001,1000] --grad f32[3001,1000] --grad-input g.safetensors "
         "--grad-weight g.safetensors --grad-bias b.npy" +
         rstd);
-  }
-}
-
-// Groups act like one more dimension.
-TEST_F(FileCommands, GroupsAreADimension) {
-  const auto data = [this](const std::string& text, const std::string& name) {
-    ExpectSuccess(Run(Read(text).words));
-    return ReadSafetensors(ReadFile(File("y.safetensors"))).at(name).data;
-  };
-  const std::string more = " --output y.safetensors --quantize int8 --weight ";
-  for (const std::string name : {"output", "q", "scale"}) {
-    for (const std::string weight : {"f32[3,4]", "f32[12]"}) {
-      EXPECT_EQ(data("apply --input f32[5,12] --groups 3" + more + weight, name),
-                data("apply --input f32[5,3,4]" + more + "f32[3,4]", name));
-    }
   }
 }
 
@@ -651,30 +519,13 @@ TEST_F(FileCommands, RefusesWrongUse) {
            {add + "--no-norm --output y.npy", "--output excludes --no-norm"},
            {apply + "--no-norm", "--output excludes --no-norm"},
            {"apply --input f32[2,3] --no-norm", "--no-norm requires --residual-output"},
-           {apply + "--groups 0", "--groups"},
-           {apply + "--groups -3", "--groups"},
-           {apply + "--groups x", "--groups"},
-           {apply + "--groups 2", "--input: shape [2, 3] has no rows of 2 groups"},
-           {apply + "--groups 6", "--input: shape [2, 3] has no rows of 6 groups"},
-           {apply + "--groups 3 --weight f32[2]",
-            "--weight: shape [2], but the rows of --input need [1]"},
-           {apply + "--groups 3 --weight f32[5,3]",
-            "--weight: shape [5, 3] does not broadcast to [2, 3, 1], the shape of --input in "
-            "groups"},
-           {apply + "--groups 3 --gate f32[2,3,1]",
-            "--gate: shape [2, 3, 1], but --input has [2, 3]"},
            {apply + "--quantize int8", "y.npy: a .npy file holds one tensor"},
-           {apply + "--quantize int8 --quantized-only", "y.npy: a .npy file holds one tensor"},
            {apply + "--quantize int4", "--quantize: 'int4' is not "},
-           {apply + "--quantized-only", "--quantized-only requires --quantize"},
-           {quantise + " --quantized-only --dtype f32", "--dtype excludes --quantized-only"},
-           {quantise + ":y --quantized-only", "--quantized-only there is no tensor 'y'"},
            {quantise + ":scale", "two tensors cannot be called 'scale'"},
            {quantise + " --residual f32[2,3] --residual-output y.safetensors:q",
             "two tensors cannot be called 'q'"},
            {backward + "--factor 2", "--factor' of rmsnorm backward; it belongs to rmsnorm apply"},
            {backward + "--gate f32[2,3]", "--gate"},
-           {backward + "--groups 3", "--groups"},
            {backward + "--grad-weight-dtype f32", "--grad-weight-dtype requires --grad-weight"},
            {backward + "--grad-bias-dtype f32", "--grad-bias-dtype requires --grad-bias"},
            {backward + "--grad-weight w.npy --grad-weight-dtype f64",

@@ -88,52 +88,39 @@ std::string InFlags(const FileCommand& command, const std::string& message) {
   return text;
 }
 
-// The shape of a tensor in groups: a last dimension as long as x's becomes two, the groups and
-// their elements.
-Sizes InGroups(Sizes shape, const TensorInfo& x, size_t groups) {
-  if (groups == 1 || shape.empty() || shape.back() != x.shape.back()) return shape;
-  shape.back() = groups;
-  shape.push_back(x.shape.back() / groups);
-  return shape;
-}
-
-// The leading dimensions of a tensor, one per leading dimension of x in groups. Throws UserError if
-// its shape or its type does not fit the operand.
-Sizes LeadingDimensions(const CallTensor& tensor, const TensorInfo& x, size_t groups) {
+// The leading dimensions of a tensor, one per leading dimension of x. Throws UserError if its shape
+// or its type does not fit the operand.
+Sizes LeadingDimensions(const CallTensor& tensor, const Sizes& x) {
   const OperandRule& rule = tensor.rule();
+  const Sizes& shape = tensor.info.shape;
   const auto refuse = [&](const std::string& problem) {
-    Refuse(tensor.file, "shape " + ShapeText(tensor.info.shape) + problem);
+    Refuse(tensor.file, "shape " + ShapeText(shape) + problem);
   };
   if (rule.dtype != 0 && tensor.info.dtype != static_cast<Dtype>(rule.dtype)) {
     Refuse(tensor.file,
            DtypeName(tensor.info.dtype) + "; it must be " + rmsnorm_dtype_name(rule.dtype));
   }
-  const Sizes x_shape = InGroups(x.shape, x, groups);
-  Sizes of_x(x_shape.begin(), x_shape.end() - 1);
+  const Sizes of_x(x.begin(), x.end() - 1);
   if (rule.shape == Shape::kRows) {
-    if (tensor.info.shape != x.shape) refuse(", but --input has " + ShapeText(x.shape));
+    if (shape != x) refuse(", but --input has " + ShapeText(x));
     return of_x;
   }
   if (rule.shape == Shape::kPerRow) {
     Sizes last_is_1 = of_x;
     last_is_1.push_back(1);
-    if (tensor.info.shape != of_x && tensor.info.shape != last_is_1) {
+    if (shape != of_x && shape != last_is_1) {
       refuse(", but the rows of --input need " + ShapeText(of_x) + " or " + ShapeText(last_is_1));
     }
     return of_x;
   }
-  const Sizes shape = InGroups(tensor.info.shape, x, groups);
-  if (shape.empty() || shape.back() != x_shape.back()) {
-    refuse(", but the rows of --input need " + ShapeText({x_shape.back()}));
+  if (shape.empty() || shape.back() != x.back()) {
+    refuse(", but the rows of --input need " + ShapeText({x.back()}));
   }
-  Sizes leading(x_shape.size() - std::min(x_shape.size(), shape.size()), 1);
+  Sizes leading(x.size() - std::min(x.size(), shape.size()), 1);
   leading.insert(leading.end(), shape.begin(), shape.end() - 1);
   bool fits = leading.size() == of_x.size();
   for (size_t i = 0; fits && i < of_x.size(); ++i) fits = leading[i] == 1 || leading[i] == of_x[i];
-  if (!fits) {
-    refuse(" does not broadcast to " + ShapeText(x_shape) + ", the shape of --input" +
-           (groups > 1 ? " in groups" : ""));
-  }
+  if (!fits) refuse(" does not broadcast to " + ShapeText(x) + ", the shape of --input");
   return leading;
 }
 
@@ -234,26 +221,16 @@ class TensorCall {
           tensors_.emplace_back(CallTensor{file, like ? like->info : TensorInfo{Dtype::f32, {d_}}});
       tensor.info.dtype = call_.dtype[file.operand].value_or(tensor.info.dtype);
       if (tensor.rule().dtype != 0) tensor.info.dtype = static_cast<Dtype>(tensor.rule().dtype);
-      if (tensor.rule().shape == Shape::kPerRow) {
-        tensor.info.shape = InGroups(tensor.info.shape, tensors_.front().info, call_.groups);
-        tensor.info.shape.pop_back();
-      }
+      if (tensor.rule().shape == Shape::kPerRow) tensor.info.shape.pop_back();
       tensor.location = location;
     }
-    tensors_.back().leading =
-        LeadingDimensions(tensors_.back(), tensors_.front().info, call_.groups);
+    tensors_.back().leading = LeadingDimensions(tensors_.back(), tensors_.front().info.shape);
   }
 
   void CheckRows(const CallTensor& x) {
     if (x.info.shape.empty()) Refuse(x.file, "a tensor without dimensions has no rows");
-    d_ = x.info.shape.back() / call_.groups;
-    if (x.info.shape.back() == 0) {
-      Refuse(x.file, "shape " + ShapeText(x.info.shape) + " has rows of no elements");
-    }
-    if (x.info.shape.back() % call_.groups != 0) {
-      Refuse(x.file, "shape " + ShapeText(x.info.shape) + " has no rows of " +
-                         std::to_string(call_.groups) + " groups");
-    }
+    d_ = x.info.shape.back();
+    if (d_ == 0) Refuse(x.file, "shape " + ShapeText(x.info.shape) + " has rows of no elements");
   }
 
   // Outputs with the same file share it. The larger elements come first, which aligns all of them.

@@ -50,7 +50,6 @@ struct FileCall {
   std::optional<Dtype> dtype[internal::kOperands];  // the type of an output, if not the default
   rmsnorm_options options = rmsnorm_default_options();
   rmsnorm_context context = rmsnorm_default_context();
-  size_t groups = 1;  // in the last dimension of x; each group is a row
 };
 
 // Throws UserError for mistakes of the user, in the words of the command line. All outputs are

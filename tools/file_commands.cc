@@ -151,48 +151,18 @@ float ParseFloat(const std::string& option, const std::string& text) {
   return value;
 }
 
-// The flags that change which tensors a command writes, and the rows.
-struct Layout {
-  std::string quantisation;  // empty for none
-  bool is_quantised_only = false;
-
-  static void Add(CLI::App& verb, FileCall& call, Layout& layout) {
-    verb.add_option("--groups", call.groups,
-                    "The last dimension is so many groups, each its own row; the weight has a row "
-                    "for each group, or one row as long as x's")
-        ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()))
-        ->type_name("INT")
-        ->capture_default_str();
-    CLI::Option* const output = verb.get_option("--output");
-    verb.add_flag("--no-norm", "The addition alone: there is no --output")
-        ->needs(verb.get_option("--residual-output"))
-        ->excludes(output);
-    CLI::Option* const quantise =
-        verb.add_option("--quantize", layout.quantisation,
-                        "The .safetensors file of the output holds it quantised as well: 'q', "
-                        "'scale' for each row and, asymmetric, 'zero' for each row")
-            ->check(OneOf(kQuantisations))
-            ->needs(output);
-    verb.add_flag("--quantized-only", layout.is_quantised_only, "The file holds no more than that")
-        ->needs(quantise)
-        ->excludes(verb.get_option("--dtype"));
-  }
-
-  // Sets the locations of the quantised outputs.
-  void Apply(FileCall& call) const {
-    if (quantisation.empty()) return;
-    std::optional<std::string>& output = call.location[internal::kY];
-    const TensorLocation location = ParseLocation(*output);
-    for (const Operand operand : kQuantisations.at(quantisation)) {
-      call.location[operand] = location.path;
-    }
-    if (!is_quantised_only) return;
-    if (!location.name.empty()) {
-      throw UserError("--output: with --quantized-only there is no tensor '" + location.name + "'");
-    }
-    output.reset();
-  }
-};
+// Adds the flags that change which tensors `rmsnorm apply` writes.
+void AddOutputFlags(CLI::App& verb, std::string& quantisation) {
+  CLI::Option* const output = verb.get_option("--output");
+  verb.add_flag("--no-norm", "The addition alone: there is no --output")
+      ->needs(verb.get_option("--residual-output"))
+      ->excludes(output);
+  verb.add_option("--quantize", quantisation,
+                  "The .safetensors file of the output holds it quantised as well: 'q', 'scale' "
+                  "for each row and, asymmetric, 'zero' for each row")
+      ->check(OneOf(kQuantisations))
+      ->needs(output);
+}
 
 void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
   CLI::App& verb = *app.add_subcommand(command.name, command.help);
@@ -246,19 +216,22 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
     option->check(OneOf(words));
     if (flag.needs != nullptr) option->needs(verb.get_option(flag.needs));
   }
-  const auto layout = std::make_shared<Layout>();
-  if (is_forward) Layout::Add(verb, *call, *layout);
+  const auto quantisation = std::make_shared<std::string>();
+  if (is_forward) AddOutputFlags(verb, *quantisation);
   verb.add_option("--threads", call->context.threads, "The most threads; 0: as OpenMP chooses")
       ->check(CLI::Range(std::numeric_limits<int32_t>::max()))
       ->capture_default_str();
   verb.footer(AnyOf(outputs) + " is needed. " + kFooter);
 
-  verb.callback([call, layout, &verb, &command, outputs, &status] {
+  verb.callback([call, quantisation, &verb, &command, outputs, &status] {
     const auto is_given = [&](const std::string& flag) { return verb.count(flag) > 0; };
     if (std::none_of(outputs.begin(), outputs.end(), is_given)) {
       throw UserError(AnyOf(outputs) + " is required");
     }
-    layout->Apply(*call);
+    if (!quantisation->empty()) {
+      const std::string path = ParseLocation(*call->location[internal::kY]).path;
+      for (const Operand operand : kQuantisations.at(*quantisation)) call->location[operand] = path;
+    }
     Run(command, *call);
     status = kSuccess;
   });

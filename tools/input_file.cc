@@ -4,36 +4,31 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
-#include "system_file.h"
 #include "user_error.h"
 
 namespace rmsnorm::tools {
 
-// Windows does not open a directory, and gives a reason that misleads: permission denied.
-InputFile::InputFile(const std::string& path)
-    : path_(path), fd_(OpenToRead(std::filesystem::u8path(path))) {
-  const int problem = errno;
-  std::error_code ignored;
-  if (fd_ < 0 && !std::filesystem::is_directory(std::filesystem::u8path(path), ignored))
-    Fail(std::strerror(problem));
-  const int64_t size = fd_ < 0 ? -1 : SizeOf(fd_);
-  if (size < 0) Fail("not a regular file");
-  size_ = static_cast<size_t>(size);
+InputFile::InputFile(const std::string& path) : path_(path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path native = fs::u8path(path);
+  const fs::file_status status = fs::status(native, error);
+  // Before it is opened: a pipe would wait for its writer.
+  if (fs::exists(status) && !fs::is_regular_file(status)) Fail("not a regular file");
+  file_.open(native, std::ios::binary);
+  if (!file_) Fail(std::strerror(errno));
+  size_ = static_cast<size_t>(fs::file_size(native));
 }
 
-InputFile::~InputFile() { CloseFile(fd_); }
-
 void InputFile::Read(size_t begin, size_t count, char* bytes) const {
-  while (count > 0) {
-    const int64_t got = ReadAt(fd_, bytes, count, begin);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) Fail(std::strerror(errno));
-    if (got == 0) Fail("it became shorter meanwhile");
-    begin += static_cast<size_t>(got);
-    bytes += got;
-    count -= static_cast<size_t>(got);
-  }
+  if (count == 0) return;
+  file_.seekg(static_cast<std::streamoff>(begin));
+  file_.read(bytes, static_cast<std::streamsize>(count));
+  if (file_.eof()) Fail("it became shorter meanwhile");
+  if (!file_) Fail(std::strerror(errno));
 }
 
 std::string InputFile::Read(size_t begin, size_t count) const {

@@ -4,6 +4,7 @@
 #define RMSNORM_TOOLS_INPUT_FILE_H_
 
 #include <cstddef>
+#include <fstream>
 #include <string>
 
 namespace rmsnorm::tools {
@@ -12,9 +13,6 @@ class InputFile {
  public:
   // Throws UserError if `path` is not a regular file that can be read.
   explicit InputFile(const std::string& path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
   // The size when the file was opened.
@@ -29,7 +27,7 @@ class InputFile {
   [[noreturn]] void Fail(const std::string& problem) const;
 
   std::string path_;
-  int fd_;
+  mutable std::ifstream file_;
   size_t size_ = 0;
 };
 

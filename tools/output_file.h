@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -13,14 +14,15 @@ namespace rmsnorm::tools {
 // Two outputs with the same key are the same file, which need not exist.
 std::filesystem::path FileKey(const std::string& path);
 
-// A temporary file beside the target; Commit() renames it to the target. Without Commit(), and on
-// signals that end the program, the temporary file is removed and the target stays as it was.
+// A temporary file beside the target, called .rmsnorm-NUMBER, which Commit() renames to the target.
+// Without Commit(), the destructor removes it and the target stays as it was.
 class OutputFile {
  public:
   // The functions throw UserError if the system refuses.
   explicit OutputFile(const std::string& path);
   void Write(std::string_view bytes, size_t begin = 0);
-  // Flushes all data to the disk: without this, a renamed file may be empty after a power loss.
+  // Closes the file and flushes it to the disk: without this, a renamed file may be empty after a
+  // power loss.
   void Sync();
   void Commit();
 
@@ -29,14 +31,12 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
  private:
-  int Close();
-  [[noreturn]] void Fail(const std::string& problem) const;
+  void Require(bool succeeded) const;
 
   std::string name_;                 // as the user gave it, for messages
   std::filesystem::path path_;       // with links resolved
   std::filesystem::path temporary_;  // empty once committed
-  size_t slot_ = 0;                  // index of the temporary file for the signal handler
-  int fd_ = -1;
+  std::ofstream file_;
 };
 
 }  // namespace rmsnorm::tools

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion in bash, zsh and fish: each shell runs, gets a line and completes it."""
+"""The help, the manual page doc/rmsnorm.1 and the completion in bash, zsh and fish have the
+same commands, options and words. Each shell runs, gets a line and completes it."""
 
 import os
 import pty
@@ -9,9 +10,12 @@ import subprocess
 import tempfile
 import unittest
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools", "completions")
-FOLDER_OF_COMMAND = os.path.dirname(os.path.abspath(os.environ["RMSNORM_COMMAND"]))
-ENVIRONMENT = {**os.environ, "PATH": FOLDER_OF_COMMAND + ":" + os.environ["PATH"]}
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+PAGE = os.path.join(ROOT, "doc", "rmsnorm.1")
+FOLDER = os.path.join(ROOT, "tools", "completions")
+COMMAND = os.path.abspath(os.environ["RMSNORM_COMMAND"])
+WRAPPER = [word for word in [os.environ.get("RMSNORM_COMMAND_WRAPPER")] if word]
+ENVIRONMENT = {**os.environ, "PATH": os.path.dirname(COMMAND) + ":" + os.environ["PATH"]}
 PROMPT = "what next? "
 
 # Each shell gets a key, Ctrl-X I, that inserts all completions, and one, Ctrl-X D, that writes the
@@ -66,8 +70,61 @@ def output(*command, cwd=None):
     ).stdout
 
 
-def printed_help(*command):
-    return output("rmsnorm", *command, "--help")
+def rmsnorm(*words):
+    return output(*WRAPPER, COMMAND, *words)
+
+
+def printed_commands():
+    return re.findall(r"^  (\S+)", rmsnorm("--help").split("\nSubcommands:\n")[1], re.M)
+
+
+def printed_options(*command):
+    """Returns the long options in the help of a command, in order, each with its possible words."""
+    options = {}
+    for name, rest in re.findall(r"^  (?:-h,)?(--\S+)(.*)", rmsnorm(*command, "--help"), re.M):
+        choices = re.match(r" \S+:\{(.*?)\}", rest)
+        options[name] = sorted(choices[1].split(",")) if choices else []
+    return options
+
+
+def page_options(section):
+    """Returns the long options in a section of the page."""
+    options = {}
+    for line in re.findall(r"^\.It (Fl .*)", section, re.M):
+        choices = re.search(r" Cm (.*)", line)
+        name = "-" + re.findall(r"Fl (-\S+)", line)[-1]
+        options[name] = sorted(choices[1].split(" | ")) if choices else []
+    return options
+
+
+class Man(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with open(PAGE, encoding="utf-8") as file:
+            page = file.read()
+        description = page[page.index(".Sh DESCRIPTION") : page.index(".Sh ENVIRONMENT")]
+        parts = re.split(r"^\.Ss (.*)$", description, flags=re.M)
+        cls.general = parts[0]
+        cls.sections = dict(zip(parts[1::2], parts[2::2]))
+
+    def test_commands(self):
+        self.assertIn("apply", printed_commands())
+        self.assertEqual(sorted(self.sections), sorted(printed_commands()))
+
+    def test_options(self):
+        self.assertEqual(page_options(self.general), printed_options())
+        for command, section in self.sections.items():
+            printed = printed_options(command)
+            printed.pop("--help")
+            self.assertEqual(page_options(section), printed, command)
+        self.assertIn("--eps-placement", page_options(self.sections["apply"]))
+
+    @unittest.skipUnless(shutil.which("mandoc"), "mandoc is not installed")
+    def test_well_formed(self):
+        done = subprocess.run(
+            ["mandoc", "-Tlint", "-W", "warning", PAGE], capture_output=True, text=True, check=False
+        )
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
 
 @unittest.skipIf(os.environ.get("RMSNORM_COMMAND_WRAPPER"), "the command needs an emulator")
@@ -81,16 +138,14 @@ class Completion(unittest.TestCase):
                 pass
 
     def test_the_words_are_those_of_the_help(self):
-        commands = re.findall(r"^  (\w+)", printed_help().split("\nSubcommands:\n")[1], re.M)
-        self.assertIn("apply", commands)
+        commands = printed_commands()
         for command in ["", *commands]:
-            words = command.split()
-            listed = re.findall(r"^  (?:-h,)?(--[\w-]+)", printed_help(*words), re.M)
+            listed = list(printed_options(*command.split()))
             self.assertIn("--help", listed)
-            printed = output("rmsnorm", "complete", *words, "--").splitlines()
+            printed = rmsnorm("complete", *command.split(), "--").splitlines()
             self.assertEqual([line.split("\t")[0] for line in printed], listed)
         for begun in ([], [""]):
-            printed = output("rmsnorm", "complete", *begun)
+            printed = rmsnorm("complete", *begun)
             self.assertEqual(re.findall(r"^(\w+)\t", printed, re.M), commands)
 
     def check(self, complete):
@@ -147,6 +202,19 @@ class Completion(unittest.TestCase):
             return sorted(candidate.split("\t")[0] for candidate in printed.splitlines())
 
         self.check(complete)
+
+
+class Progress(unittest.TestCase):
+    def test_long_work_shows_a_percentage_on_a_terminal(self):
+        terminal, end = pty.openpty()
+        with subprocess.Popen(
+            [*WRAPPER, COMMAND, "check"], stdout=subprocess.DEVNULL, stderr=end
+        ) as process:
+            os.close(end)
+            printed = os.read(terminal, 1000).decode()
+            process.kill()
+        os.close(terminal)
+        self.assertRegex(printed, r"^\r +\d+ %")
 
 
 if __name__ == "__main__":
