@@ -169,6 +169,24 @@ def test_other_options() -> None:
         assert_within(y, expected, expected.abs() * 1.01 * (inverse_rms_bound(64) + 2 * UNIT))
 
 
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+def test_the_sign_of_zero_counts_whatever_was_called_before(zeros: tuple[float, float]) -> None:
+    """0.0 + -0.0 is 0.0, and -0.0 + -0.0 is -0.0."""
+    for zero in zeros:
+        y = rt.rms_norm(torch.ones(1, 4), torch.full((4,), -0.0), weight_offset=zero)
+        assert (torch.signbit(y) == (math.copysign(1, zero) < 0)).all()
+
+
+def test_options_of_another_function_are_refused() -> None:
+    x = normal(4, 64)
+    for function, option in (("rms_norm", "residual_rounding"), ("gated", "factor")):
+        with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected .* '{option}'$"):
+            getattr(rt, function)(x, x[0] if function == "rms_norm" else x, **{option: 1.0})
+    for function in (rt.rms_norm, rt.gated, rt.forward):
+        for name in set(inspect.signature(function).parameters) & set(rmsnorm._options.OPTIONS):
+            assert name == "eps" or f"\n{name}: " in function.__doc__
+
+
 def test_default_eps() -> None:
     x = normal(4, 64) * 1e-3
     assert_bits(rt.rms_norm(x), rt.rms_norm(x, None, EPS))
@@ -485,28 +503,6 @@ def test_gradients(dtype: torch.dtype, weight_dtype: torch.dtype, rounding: str)
         assert [gradient.dtype for gradient in gradients] == [dtype, weight_dtype]
         assert_within(gradients[0], *dx)
         assert_within(gradients[1], *dw)
-
-
-def test_gradients_of_other_options() -> None:
-    # With eps at 0, places where eps could stand agree, and so do a factor and no factor.
-    x, weight, dy = normal(8, 64).requires_grad_(), normal(64).requires_grad_(), normal(8, 64)
-    dx, dw = expected_gradients(x.detach(), weight.detach() + 1, dy, 0.0)
-    for options in (
-        {},
-        {"eps_placement": "outside"},
-        {"eps_placement": "floor"},
-        {"factor": 0.5},
-        {"divisor": 64.0},
-    ):
-        y = rt.rms_norm(x, weight, 0.0, weight_offset=1.0, **options)
-        gradients = torch.autograd.grad(y, (x, weight), dy)
-        assert_within(gradients[0], *dx)
-        assert_within(gradients[1], *dw)
-    # With a factor of 4, eps counts for a sixteenth.
-    dx, dw = expected_gradients(x.detach(), weight.detach(), dy, 0.25)
-    gradients = torch.autograd.grad(rt.rms_norm(x, weight, 4.0, factor=4.0), (x, weight), dy)
-    assert_within(gradients[0], *dx)
-    assert_within(gradients[1], *dw)
 
 
 def test_gradients_of_every_layout() -> None:

@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_scalar
 
-from .._options import NONE_IS_DEFAULT, OPTIONS, WORDS, Options
+from .._options import DEFAULTS, NONE_IS_DEFAULT, OPTIONS, WORDS, Options
 
 __all__ = ["checked_option", "kept", "packed", "packed_eagerly", "takes", "unpacked"]
 
 # torch.nn.functional.rms_norm computes types of 16 bits in float32, too, and takes its epsilon.
 _DEFAULT_EPS = torch.finfo(torch.float32).eps
 
-# The names of the options that each function takes.
-_TAKEN = {"forward": frozenset(OPTIONS)}
+# The names of the options that each function takes, beside eps.
+_TAKEN: dict[str, frozenset[str]] = {}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _is_compiling = torch.compiler.is_compiling
@@ -50,13 +50,13 @@ def takes(kind: Any) -> Callable[[_Function], _Function]:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=WORDS[name][0] if name in WORDS else OPTIONS[name].default,
+                default=DEFAULTS[name],
                 annotation=kind.__annotations__[name],
             )
             for name in names
         ]
         function.__signature__ = signature.replace(parameters=[*own, *added])
-        lines = [inspect.cleandoc(function.__doc__), ""]
+        lines = [inspect.cleandoc(function.__doc__ or ""), ""]
         for name in names:
             text = f"{name}: {OPTIONS[name].help}"
             lines += textwrap.wrap(text, 92, subsequent_indent="    ")
