@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cases/case.h"
+#include "cases/layout.h"
 #include "cases/problem.h"
 #include "cases/values.h"
 

@@ -100,7 +100,7 @@ std::string Fault(const std::string& text, const Wrong& wrong) {
   sabotage = wrong;
   spoilt_calls = 0;
   cases::Runner runner;
-  return cases::FaultOf(runner, cases::Parse(text), kSpoilt);
+  return cases::FaultOf(runner, cases::ParseCalls(text), kSpoilt);
 }
 
 void ExpectFault(const std::string& begin, const std::string& text, const Wrong& wrong) {
@@ -368,7 +368,7 @@ TEST(Checker, CountsEveryCaseOnEveryTarget) {
   tools::Checker checker(3, {kSpoilt, kSpoilt}, out);
   cases::Runner runner;
   for (const std::string& text : {kForward, kBackward, kForward}) {
-    checker.Check(cases::Parse(text), runner);
+    checker.Check(cases::ParseCalls(text), runner);
   }
   EXPECT_EQ(0, checker.Finish());
   EXPECT_EQ("6 passed, 0 failed\n", out.str());
@@ -388,7 +388,7 @@ TEST(Checker, RepeatsAFailureSimply) {
   const Case failing = cases::Parse(
       "forward,x=bf16,weight=f16,bias=bf16,y=f32,rstd=f32,rows=23,d=300,x_gap=3,y_shift=7,"
       "x_order=zigzag,x_values=mixed,rounding=before_weight,weight_offset=1,threads=3,seed=17");
-  checker.Check(failing, runner);
+  checker.Check({failing}, runner);
   EXPECT_EQ(1, checker.Finish());
   const std::string end =
       "\n  rmsnorm check --target REFERENCE --case "
@@ -408,9 +408,10 @@ TEST(Text, HasEveryField) {
     const auto differs = [&](const char* value) {
       return field.read(c, value) && field.write(c) != field.write(plain);
     };
-    const std::vector<const char*> values = {
-        "bf16", "falling", "special", "head",    "module",  "outside", "threads", "before",
-        "2x3",  "0.125",   "12",      "sigmoid", "rounded", "1",       "inverse", "unrounded"};
+    const std::vector<const char*> values = {"bf16",      "falling", "special", "head", "module",
+                                             "outside",   "threads", "before",  "2x3",  "0.125",
+                                             "12",        "sigmoid", "rounded", "1",    "inverse",
+                                             "unrounded", "streamed"};
     const auto value = std::find_if(values.begin(), values.end(), differs);
     ASSERT_NE(values.end(), value);
     const std::string text = "," + field.name + "=" + *value + ",";
@@ -458,8 +459,8 @@ TEST(Text, SaysWhatACaseIs) {
 std::vector<std::string> Expanded(const std::string& text) {
   const cases::List list(text);
   std::vector<std::string> expanded;
-  list.ForEach([&](const Case& c) {
-    const std::string case_text = cases::Text(c);
+  list.ForEach([&](const cases::Calls& calls) {
+    const std::string case_text = cases::Text(calls);
     expanded.push_back(case_text.substr(case_text.find("rows=")));
   });
   EXPECT_EQ(expanded.size(), list.size());
@@ -506,10 +507,10 @@ TEST(List, CoversWhatItShould) {
   };
   const cases::List list(cases::kCheckedCases);
   size_t number = 0;
-  list.ForEach([&](const Case& c) {
-    see(c);
+  list.ForEach([&](const cases::Calls& calls) {
+    for (const Case& c : calls) see(c);
     if (++number % 101 == 0) {
-      EXPECT_EQ(cases::Text(c), cases::Text(cases::Parse(cases::Text(c))));
+      EXPECT_EQ(cases::Text(calls), cases::Text(cases::ParseCalls(cases::Text(calls))));
     }
   });
   EXPECT_GT(number, 100000u);
@@ -551,7 +552,7 @@ TEST(RandomCase, IsLegal) {
     const Case c = cases::RandomCase(seed);
     const std::string text = cases::Text(c);
     ASSERT_EQ(text, cases::Text(cases::Parse(text)));
-    ASSERT_EQ("", cases::FaultOf(runner, c, kReference)) << text;
+    ASSERT_EQ("", cases::FaultOf(runner, {c}, kReference)) << text;
     texts.insert(text);
     for (const cases::Field& field : cases::Fields()) seen[field.name].insert(field.write(c));
   }

@@ -12,6 +12,7 @@
 
 #include "cases/list.h"
 #include "cases/random_case.h"
+#include "cases/shrink.h"
 #include "command.h"
 #include "system_file.h"
 #include "targets.h"
@@ -22,12 +23,14 @@ namespace {
 
 constexpr unsigned kRandomCases = 20000;
 
-std::string CommandOf(const cases::Case& c, const std::string& target) {
-  return "  rmsnorm check --target " + target + " --case " + cases::Text(c) + "\n";
+std::string CommandOf(const cases::Calls& calls, const std::string& target) {
+  const std::string quote = calls.size() == 1 ? "" : "'";  // a shell ends a command at a semicolon
+  return "  rmsnorm check --target " + target + " --case " + quote + cases::Text(calls) + quote +
+         "\n";
 }
 
 // The work of a thread, for its signal handler.
-thread_local const cases::Case* running_case = nullptr;
+thread_local const cases::Calls* running_calls = nullptr;
 thread_local const std::string* running_target = nullptr;
 
 void HandleSignal(int signal) {
@@ -35,7 +38,7 @@ void HandleSignal(int signal) {
   // The signal interrupted the library, not the allocator, so this may allocate memory for a text.
   const std::string text = std::string("FAILED on ") + *running_target + ": signal " +
                            std::to_string(signal) + "\n" +
-                           CommandOf(*running_case, *running_target);
+                           CommandOf(*running_calls, *running_target);
   WriteToStdout(text.data(), text.size());
   std::_Exit(kCheckFailed);
 }
@@ -68,11 +71,11 @@ void CheckAll(const cases::List& list, Checker& checker) {
       if (at > own) own = next++;
       return at == own;
     };
-    list.ForEach([&](const cases::Case& c) {
-      if (is_own()) checker.Check(c, runner);
+    list.ForEach([&](const cases::Calls& calls) {
+      if (is_own()) checker.Check(calls, runner);
     });
     for (unsigned seed = 1; seed <= kRandomCases; ++seed) {
-      if (is_own()) checker.Check(cases::RandomCase(seed), runner);
+      if (is_own()) checker.Check({cases::RandomCase(seed)}, runner);
     }
   };
   std::vector<std::future<void>> threads;
@@ -88,15 +91,15 @@ int RunCheck(const CheckOptions& options) {
       options.targets.empty() ? SupportedTargets() : options.targets;
   const cases::List list(options.one_case.empty() ? cases::kCheckedCases : "");
   const size_t count = options.one_case.empty() ? list.size() + kRandomCases : 1;
-  std::optional<cases::Case> one;
-  if (!options.one_case.empty()) one = cases::Parse(options.one_case);
+  cases::Calls one;
+  if (!options.one_case.empty()) one = cases::ParseCalls(options.one_case);
   std::cout << "targets:";
   for (const std::string& target : targets) std::cout << " " << target;
   std::cout << "; cases: " << count << std::endl;
   Checker checker(count, targets, std::cout);
-  if (one) {
+  if (!one.empty()) {
     cases::Runner runner;
-    checker.Check(*one, runner);
+    checker.Check(one, runner);
   } else {
     CheckAll(list, checker);
   }
@@ -110,29 +113,29 @@ Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ost
   CatchCrashes();
 }
 
-void Checker::Check(const cases::Case& c, cases::Runner& runner) {
+void Checker::Check(const cases::Calls& calls, cases::Runner& runner) {
   for (const std::string& target : targets_) {
-    running_case = &c;
+    running_calls = &calls;
     running_target = &target;
-    const std::string fault = cases::FaultOf(runner, c, target);
+    const std::string fault = cases::FaultOf(runner, calls, target);
     const std::lock_guard<std::mutex> lock(mutex_);
     if (fault.empty()) {
       ++passed_;
     } else {
-      Report(c, target, fault, runner);
+      Report(calls, target, fault, runner);
     }
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   progress_->Update(++done_);
 }
 
-void Checker::Report(const cases::Case& c, const std::string& target, const std::string& fault,
+void Checker::Report(const cases::Calls& calls, const std::string& target, const std::string& fault,
                      cases::Runner& runner) {
   ++failed_;
   progress_.reset();  // its line would mix with these lines
   // Shrinking takes time: only the first failures get it.
   constexpr size_t kMostShrunk = 10;
-  const cases::Case simplest = failed_ <= kMostShrunk ? Shrink(runner, c, target) : c;
+  const cases::Calls simplest = failed_ <= kMostShrunk ? Shrink(runner, calls, target) : calls;
   out_ << "FAILED on " << target << ": "
        << (failed_ <= kMostShrunk ? FaultOf(runner, simplest, target) : fault) << "\n"
        << CommandOf(simplest, target) << std::flush;

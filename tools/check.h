@@ -21,16 +21,16 @@ class Checker {
   // `cases` is the expected number of cases, for the progress bar.
   Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out);
 
-  // Checks one case. For each failure it writes two lines: the fault, and a command that repeats
-  // the simplest failing case it finds. If the case ends the process (at a guard page, for
+  // Checks the calls of a line. For each failure it writes two lines: the fault, and a command that
+  // repeats the simplest failing case it finds. If the case ends the process (at a guard page, for
   // example), the lines come before the end.
-  void Check(const cases::Case& c, cases::Runner& runner);
+  void Check(const cases::Calls& calls, cases::Runner& runner);
 
   // Writes a line with the counts, and returns the exit status.
   int Finish();
 
  private:
-  void Report(const cases::Case& c, const std::string& target, const std::string& fault,
+  void Report(const cases::Calls& calls, const std::string& target, const std::string& fault,
               cases::Runner& runner);
 
   const size_t cases_;

@@ -23,6 +23,7 @@
 #include "cases/guarded_memory.h"
 #include "cases/random_case.h"
 #include "cases/run.h"
+#include "cases/shrink.h"
 #include "progress.h"
 #include "strewn_call.h"
 #include "targets.h"
@@ -113,7 +114,7 @@ rmsnorm_status Run(const StrewnCall& call, const std::string& target, bool at_en
   internal::ForEachOperand(operands.given, [&](Operand o) {
     operands.view[o].data = call.null_data[o] ? nullptr : base + call.offset[o];
   });
-  const rmsnorm_status status = cases::Call(call.c, operands, target.c_str());
+  const rmsnorm_status status = cases::MakeCalls({call.c}, {operands}, target.c_str());
   if (status != RMSNORM_OK && rmsnorm_error_message()[0] == '\0') {
     throw Fault("there is no message");
   }
@@ -185,9 +186,9 @@ bool TestStrewn(uint32_t seed, const std::vector<std::string>& targets) {
 void TestCase(uint32_t seed, const std::vector<std::string>& targets, cases::Runner& runner) {
   const Case c = cases::RandomCase(seed);
   for (const std::string& target : targets) {
-    const std::string fault = cases::FaultOf(runner, c, target);
+    const std::string fault = cases::FaultOf(runner, {c}, target);
     if (fault.empty()) continue;
-    const Case simplest = cases::Shrink(runner, c, target);
+    const cases::Calls simplest = cases::Shrink(runner, {c}, target);
     throw Fault(fault + "\n  rmsnorm check --target " + target + " --case " +
                 cases::Text(simplest) + "\n");
   }

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "cases/layout.h"
 #include "cases/problem.h"
 #include "cases/random_case.h"
 #include "cases/values.h"

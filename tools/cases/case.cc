@@ -27,12 +27,13 @@ using Words = std::vector<std::string>;
 const Words kFlags = {"0", "1"};
 const Words kDtypes = {"none", "f32", "f16", "bf16", "f64", "i8"};
 const Words kFunctions = {"plain", "module", "rows", "several"};
-const Words kValues = {"normal", "massive",  "wide",      "huge",   "tiny", "subnormal",
-                       "zero",   "low_edge", "high_edge", "floor",  "nan",  "infinity",
-                       "bits",   "mixed",    "finite",    "special"};
+const Words kValues = {"normal", "massive",  "wide",      "huge",    "tiny",    "subnormal",
+                       "zero",   "low_edge", "high_edge", "floor",   "nan",     "infinity",
+                       "bits",   "mixed",    "finite",    "special", "positive"};
 const Words kOrders = {"rising", "falling", "transposed", "zigzag", "repeated", "again", "windows"};
 const Words kPers = {"tensor", "head", "group", "row", "alternate", "first"};
 const Words kGuards = {"none", "before", "after"};
+const Words kStores = {"usual", "cached", "streamed"};
 const Words kExecutors = {"none", "reverse", "shuffled", "threads"};
 
 // One row without leading dimensions.
@@ -133,6 +134,8 @@ std::vector<Field> MakeFields() {
         name + "shift", [=](auto& c) -> auto& { return get(c).shift; });
     list.AddNumber(
         name + "gap", [=](auto& c) -> auto& { return get(c).gap; });
+    list.AddNumber(
+        name + "skip", [=](auto& c) -> auto& { return get(c).skip; });
     list.AddWord(
         name + "order", kOrders, [=](auto& c) -> auto& { return get(c).order; });
     if (rule.shape == Shape::kColumns) {
@@ -153,6 +156,8 @@ std::vector<Field> MakeFields() {
       "threads", [](auto& c) -> auto& { return c.threads; });
   list.AddWord(
       "executor", kExecutors, [](auto& c) -> auto& { return c.executor; });
+  list.AddWord(
+      "stores", kStores, [](auto& c) -> auto& { return c.stores; });
   list.AddNumber(
       "state", [](auto& c) -> auto& { return c.state; });
   list.AddWord(
@@ -168,8 +173,10 @@ void Require(bool holds, const std::string& problem) {
   if (!holds) throw UserError("--case: " + problem);
 }
 
-// Whether rows overlap in memory.
-bool IsShared(Order order) { return order >= Order::kRepeated; }
+// Dense rows in C order.
+bool IsPlainlyLaidOut(const OperandCase& own) {
+  return own.gap == 0 && own.skip == 0 && own.order == Order::kRising;
+}
 
 void RequireOperand(const Case& c, Operand o) {
   const OperandCase& own = c.operand[o];
@@ -178,8 +185,7 @@ void RequireOperand(const Case& c, Operand o) {
   const bool is_output = c.IsOutput(o);
   if (!c.Has(o)) {
     const bool is_plain = own.values == Values::kNormal && own.per == Per::kTensor &&
-                          own.shift == 0 && own.gap == 0 && own.order == Order::kRising &&
-                          !own.in_place && !own.add;
+                          own.shift == 0 && IsPlainlyLaidOut(own) && !own.in_place && !own.add;
     Require(is_plain, "it says how " + name + " is, but there is none");
     Require(c.RoleOf(o) != Role::kRequired, name + " is missing");
     return;
@@ -191,7 +197,10 @@ void RequireOperand(const Case& c, Operand o) {
   Require(!is_output || !IsShared(own.order), name + "_order leaves rows in one place");
   Require(!is_output || own.add || own.values == Values::kNormal, name + " has no values before");
   Require(c.guard == Guard::kNone || own.shift == 0, "guard leaves no choice of shifts");
-  const bool is_laid_out = own.shift == 0 && own.gap == 0 && own.order == Order::kRising;
+  const bool has_runs =
+      LeadingOf(c, o).size() > 1 && own.order != Order::kRepeated && own.order != Order::kWindows;
+  Require(own.skip == 0 || has_runs, name + "_skip needs two leading dimensions of separate rows");
+  const bool is_laid_out = own.shift == 0 && IsPlainlyLaidOut(own);
   if (own.in_place) {
     const OperandCase& other = c.operand[rule.in_place_of];
     const std::string other_name = kOperandRules[rule.in_place_of].name;
@@ -207,7 +216,7 @@ void RequireOperand(const Case& c, Operand o) {
     Require(!IsShared(own.order), "interleaved rows are not repeated");
   }
   if (c.function == Function::kRows && (internal::kPrepared & SetOf(o)) == 0) {
-    Require(own.gap == 0 && own.order == Order::kRising && !own.add, "rows are dense");
+    Require(IsPlainlyLaidOut(own) && !own.add, "rows are dense");
     const bool is_of_stream = o == internal::kResidual || o == internal::kResidualOut;
     const rmsnorm_dtype like = c.operand[is_of_stream ? internal::kResidual : internal::kX].dtype;
     Require(own.dtype == (rule.shape == Shape::kRows ? like : RMSNORM_F32),
@@ -313,14 +322,29 @@ const Field& FindField(const std::string& name) {
   throw UserError("--case: unknown name '" + name + "'");
 }
 
+std::vector<const Field*> FindFields(const std::string& names) {
+  std::vector<const Field*> fields;
+  for (const std::string& name : Split(names, '+')) fields.push_back(&FindField(name));
+  if (fields.empty()) FindField(names);
+  return fields;
+}
+
 bool IsBackward(const std::string& word) {
   Require(word == "forward" || word == "backward",
           "'" + word + "' is neither 'forward' nor 'backward'");
   return word == "backward";
 }
 
-std::string Text(const Case& c) {
-  const Case plain(c.backward);
+namespace {
+
+Case Plain(bool backward, size_t number) {
+  Case plain(backward);
+  plain.seed = static_cast<unsigned>(number);
+  return plain;
+}
+
+// Omits the values of a plain case.
+std::string TextBeside(const Case& plain, const Case& c) {
   std::string text = c.backward ? "backward" : "forward";
   for (const Field& field : Fields()) {
     const std::string written = field.write(c);
@@ -331,23 +355,47 @@ std::string Text(const Case& c) {
   return text;
 }
 
-Case Parse(const std::string& text) {
+// The call of a line that has this number.
+Case ParseCall(const std::string& text, size_t number) {
   const std::vector<std::string> parts = Split(text, ',');
-  Case c(IsBackward(parts.empty() ? "" : parts[0]));
+  Case c = Plain(IsBackward(parts.empty() ? "" : parts[0]), number);
   std::set<std::string> names;
   for (size_t i = 1; i < parts.size(); ++i) {
     const size_t equals = parts[i].find('=');
     Require(equals != std::string::npos, "'" + parts[i] + "' is not NAME=VALUE");
-    const std::string name = parts[i].substr(0, equals);
     const std::string value = parts[i].substr(equals + 1);
-    Require(FindField(name).read(c, value), "'" + value + "' is no value for '" + name + "'");
-    Require(names.insert(name).second, "'" + name + "' is given twice");
+    for (const Field* const field : FindFields(parts[i].substr(0, equals))) {
+      Require(field->read(c, value), "'" + value + "' is no value for '" + field->name + "'");
+      Require(names.insert(field->name).second, "'" + field->name + "' is given twice");
+    }
   }
   for (const char* name : {"rows", "d"}) {
     Require(names.count(name) != 0, std::string("'") + name + "' is missing");
   }
   RequireMeaning(c);
   return c;
+}
+
+}  // namespace
+
+std::string Text(const Case& c) { return TextBeside(Plain(c.backward, 0), c); }
+
+std::string Text(const Calls& calls) {
+  std::string text;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    text += (i == 0 ? "" : ";") + TextBeside(Plain(calls[i].backward, i), calls[i]);
+  }
+  return text;
+}
+
+Case Parse(const std::string& text) { return ParseCall(text, 0); }
+
+Calls ParseCalls(const std::string& line) {
+  Calls calls;
+  for (const std::string& text : Split(line, ';')) calls.push_back(ParseCall(text, calls.size()));
+  Require(!calls.empty(), "there is no call");
+  RequireMeaning(calls);
+  return calls;
 }
 
 void RequireMeaning(const Case& c) {
@@ -363,6 +411,7 @@ void RequireMeaning(const Case& c) {
   for (const OperandCase& own : c.operand) {
     Require(std::max(own.shift, own.gap) <= kMaxElements / 8, "a size is above 2^25 elements");
     Require(own.gap <= kMaxElements / c.RowCount(), "more than 2^28 elements");
+    Require(own.skip <= kMaxElements / c.RowCount() / (c.d + own.gap), "more than 2^28 elements");
   }
   for (int i = 0; i < kOperands; ++i) RequireOperand(c, static_cast<Operand>(i));
   if (c.function == Function::kRows) RequireRows(c);
@@ -378,6 +427,20 @@ void RequireMeaning(const Case& c) {
     Require(
         c.function != Function::kRows || (c.Given() & internal::kPrepared & ~HeldByModule(c)) == 0,
         "dense rows share a bias and a post_norm_weight");
+  }
+}
+
+void RequireMeaning(const Calls& calls) {
+  const Case usual;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const Case& c = calls[i];
+    RequireMeaning(c);
+    if (calls.size() == 1) return;
+    Require(!c.backward && c.function != Function::kRows,
+            "calls made at once are forward calls, and none has call=rows");
+    Require(i == 0 || (c.threads == usual.threads && c.executor == usual.executor &&
+                       c.stores == usual.stores && c.state == usual.state),
+            "the first call of a line has their threads, executor, stores and state");
   }
 }
 

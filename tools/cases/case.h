@@ -2,6 +2,8 @@
 // A case: one call of the library, described in full by a line of text such as
 // "forward,x=bf16,weight=f32,y=f16,rows=5,d=300,x_shift=3,x_values=tiny". Every field of an operand
 // begins with the operand's name, so the library's table of operands is the only list of them.
+// "x+y=f16" gives two fields one value. A line may describe several forward calls that are made at
+// once, with semicolons between them.
 #ifndef RMSNORM_TOOLS_CASES_CASE_H_
 #define RMSNORM_TOOLS_CASES_CASE_H_
 
@@ -48,7 +50,8 @@ enum class Values {
   kBits,       // any bits, NaNs of any payload among them
   kMixed,      // each of the above in turn, so that neighbouring rows differ
   kFinite,     // kMixed up to kFloor: in sums over rows, a NaN hides the other rows
-  kSpecial     // as kNormal, every third element a hard one; for rstd and sums, unusual values
+  kSpecial,    // as kNormal, every third element a hard one; for rstd and sums, unusual values
+  kPositive    // as kNormal, without signs: the terms of sums do not cancel
 };
 
 // The order of an operand's rows in memory.
@@ -61,6 +64,9 @@ enum class Order {
   kAgain,       // the first dimension repeats the others
   kWindows      // each row begins one element after the previous one
 };
+
+// Whether rows overlap in memory.
+inline bool IsShared(Order order) { return order >= Order::kRepeated; }
 
 // The leading dimensions of a weight, a bias or their gradients.
 enum class Per {
@@ -85,6 +91,7 @@ struct OperandCase {
   Per per = Per::kTensor;
   size_t shift = 0;  // elements from the start of a cache line to the lowest element
   size_t gap = 0;    // elements between rows
+  size_t skip = 0;   // rows left out after each run of the innermost leading dimension
   Order order = Order::kRising;
   bool in_place = false;  // shares memory and layout with the input that the table names
   bool add = false;       // the call adds the gradient to the values in memory
@@ -101,6 +108,7 @@ struct Case {
   rmsnorm_options options = rmsnorm_default_options();
   int threads = 1;
   Executor executor = Executor::kNone;
+  rmsnorm_stores stores = RMSNORM_STORES_USUAL;
   unsigned state = 0;  // seed of the floating-point states of caller and executor; 0: default
   Guard guard = Guard::kNone;  // overrides every shift
   bool interleaved = false;    // all operands with rows share one buffer, row beside row, in the
@@ -113,6 +121,9 @@ struct Case {
   OperandSet Given() const;
   size_t RowCount() const;
 };
+
+// The calls of a line. The first one has their threads, executor, stores and state.
+using Calls = std::vector<Case>;
 
 // The operands that a module of the case holds: the weight, and the bias and the post-norm weight,
 // where they have one dimension. With half of the seeds, 2 and 3 among them, the last two stay
@@ -140,19 +151,27 @@ const std::vector<Field>& Fields();
 // Throws UserError if there is no such field.
 const Field& FindField(const std::string& name);
 
+// The fields of "x+y": text before a "=". Throws UserError if there is no such field.
+std::vector<const Field*> FindFields(const std::string& names);
+
 // Whether the first word of a line means backward. Throws UserError for any word but "forward" and
 // "backward".
 bool IsBackward(const std::string& word);
 
-// The text of a case. It omits fields with their default value, except types and sizes.
+// The text of a case or of a line. It omits fields with their default value, except types and
+// sizes.
 std::string Text(const Case& c);
+std::string Text(const Calls& calls);
 
-// The case that a text describes. Throws UserError if the text is invalid.
+// The case, or the calls of a line, that a text describes. Where no seed is given, the calls of a
+// line have the seeds 0, 1, 2, ... Throws UserError if the text is invalid.
 Case Parse(const std::string& text);
+Calls ParseCalls(const std::string& line);
 
 // Throws UserError for cases that make no sense even before the library sees them. The library
 // refuses the other bad cases.
 void RequireMeaning(const Case& c);
+void RequireMeaning(const Calls& calls);
 
 std::vector<std::string> Split(const std::string& text, char separator);
 

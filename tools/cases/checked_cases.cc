@@ -80,6 +80,11 @@ forward,x=f16|bf16,y=f16|bf16,d=$EDGES|4097,rows=9/2x3x2,weight=f32/none,x_value
 forward,x=$T,y=$T,d=70,rows=3x4,x_values=mixed,rstd=f32,sums=f64,sums_out=none/f64,
   sums_order=rising|falling|transposed|zigzag|repeated|again,sums_gap=0|3,
   rstd_order=rising|falling|transposed|zigzag,rstd_gap=0|2
+# Some heads of each token: 32 of 48, say.
+forward,x+y=$T,weight=$T,rows=5x3/2x3x4,d=$EDGES,x_skip=0|2,y_skip=1|0,x_order=rising|falling|zigzag,
+  x_values=mixed,call=plain/module
+backward,x=$T,dy+dx=$T,rows=5x3/2x3x4,d=1|64|129|300,x_skip=0/2,dy_skip=1|0,dx_skip=0/3,
+  dy_order=rising|transposed,x_values=finite
 # Slices of one buffer: rows of x, y and a residual side by side.
 forward,x=$T,y=$T,d=$EDGES,rows=7/2x3x2,x_values=mixed,interleaved=1,
   x_order=rising|falling|transposed|zigzag,x_gap=0|5
@@ -301,6 +306,31 @@ forward,x=$T,y=$T,rows=1|2|9|4x5,d=$EDGES,weight=f32/f16/none,x_values=mixed,rst
   x_gap=0/3,call=several,threads=1/3
 forward,x=$T,residual+residual_out=$T,y=$T,rows=9|4x5,d=$EDGES,x_values=mixed,bias=none/f16,
   weight_per=tensor/row/head,bias_per=tensor,y_gap=0/3,sums_out=none/f64,call=several,threads=1/3
+
+# Norms of two shapes, types and weights in one call: q and k, and the two latents of an attention.
+forward,x+y=$T,weight=$T,rows=9x4,d=64|128,x_skip=2,y_skip=2;
+  forward,x+y=$T,weight=$T,rows=9x2,d=64|128|33,x_skip=4,call=plain|module
+forward,x+y=bf16,weight=bf16,rows=1|33,d=1536,x_gap=576,threads=1/3,executor=none/threads;
+  forward,x=bf16|f32,weight=f32,y=bf16,rows=1|33,d=512,x_gap=1600,call=plain|module,x_values=mixed
+forward,x+y=$T,rows=5,d=$EDGES,y_in_place=1,threads=2/3,executor=reverse/threads,state=0/7;
+  forward,x=f16,residual+residual_out=f32,weight=none,rows=3x2,d=300,rounding=$ROUNDINGS;
+  forward,x+gate=bf16,q=i8,scale=f32,rows=2,d=4097,call=module/several
+
+# Stores past the caches: every length, rows that start anywhere, y in place, repeated rows, the
+# addition to a residual, and rows of special values beside others.
+forward,x=$T,y=$T,weight=f32/f16/bf16/none,d=1..300,rows=3/17,stores=streamed,rounding=$ROUNDINGS,
+  x_values=normal/mixed,y_shift=0/3,y_gap=0/1,call=plain/module
+forward,x+y=$T,weight=$T,d=$LONG,rows=1|9,stores=streamed|cached,rounding=$ROUNDINGS,
+  x_values=normal/mixed,y_in_place=0|1,call=plain/rows
+forward,x=$T,y=$T,d=64|100|128|300|4097,rows=20,x_order=repeated/again/windows,stores=streamed
+forward,x+y=$T,residual+residual_out=$T,d=$EDGES|4097|8193,rows=1|23,stores=streamed,
+  residual_rounding=rounded/unrounded,residual_out_in_place=0|1,y_in_place=0/1,
+  x_values+residual_values=mixed/normal
+forward,x=$T,y=$T,d=$EDGES|512|4097,rows=23,stores=streamed,x_values=nan|infinity|tiny|huge|mixed
+backward,x=$T,dy+dx=$T,d=1..300,rows=3/17,stores=streamed,x_values=finite/normal,dx_add=0/1,
+  dx_shift=0/3,dw=f32/none,rstd=f32|none,call=plain/module
+backward,x+dy+dx=$T,dw=f32,d=$LONG,rows=1|9,stores=streamed|cached,dx_in_place=0|1,call=plain/rows,
+  rstd=f32|none
 
 # More bytes than most last-level caches hold, which may be written by other instructions; rows that
 # start at a cache line, and rows that start anywhere.

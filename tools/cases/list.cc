@@ -39,20 +39,22 @@ std::vector<std::string> LinesOf(const std::string& list) {
 List::List(const std::string& list) {
   for (std::string& text : LinesOf(list)) {
     text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
-    const std::vector<std::string> parts = Split(text, ',');
-    Line line = {Case(IsBackward(parts[0])), {}};
-    for (size_t i = 1; i < parts.size(); ++i) line.axes.push_back(ParseAxis(parts[i]));
+    Line line;
+    for (const std::string& call : Split(text, ';')) {
+      const std::vector<std::string> parts = Split(call, ',');
+      const size_t number = line.start.size();
+      line.start.emplace_back(IsBackward(parts.empty() ? "" : parts[0]));
+      line.start.back().seed = static_cast<unsigned>(number);
+      for (size_t i = 1; i < parts.size(); ++i) line.axes.push_back(ParseAxis(number, parts[i]));
+    }
     lines_.push_back(std::move(line));
   }
 }
 
-List::Axis List::ParseAxis(const std::string& text) {
+List::Axis List::ParseAxis(size_t call, const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos) throw UserError("list: '" + text + "' is not NAME=VALUES");
-  Axis axis;
-  for (const std::string& name : Split(text.substr(0, equals), '+')) {
-    axis.fields.push_back(&FindField(name));
-  }
+  Axis axis = {call, FindFields(text.substr(0, equals)), {}, false};
   const std::string values = text.substr(equals + 1);
   axis.in_turn = values.find('/') != std::string::npos;
   for (const std::string& value : Split(values, axis.in_turn ? '/' : '|')) {
@@ -82,9 +84,9 @@ size_t List::size() const {
   return size;
 }
 
-void List::ForEach(const std::function<void(const Case&)>& visit) const {
+void List::ForEach(const std::function<void(const Calls&)>& visit) const {
   for (const Line& line : lines_) {
-    Case c = line.start;
+    Calls calls = line.start;
     std::vector<size_t> set(line.axes.size(), SIZE_MAX);
     for (size_t number = 0; number < line.size(); ++number) {
       size_t below = line.size();  // number of cases per combination of the fields so far
@@ -103,14 +105,14 @@ void List::ForEach(const std::function<void(const Case&)>& visit) const {
         if (index[i] == set[i]) continue;
         set[i] = index[i];
         for (const Field* const field : axis.fields) {
-          if (!field->read(c, axis.values[index[i]])) {
+          if (!field->read(calls[axis.call], axis.values[index[i]])) {
             throw UserError("list: '" + axis.values[index[i]] + "' is no value for '" +
                             field->name + "'");
           }
         }
       }
-      RequireMeaning(c);
-      visit(c);
+      RequireMeaning(calls);
+      visit(calls);
     }
   }
 }

@@ -7,6 +7,7 @@
 //   take its values in turn. With several such fields, the first changes from case to case, and
 //   the next one changes each time the first has gone through its values;
 // - "x+y=f16|bf16" gives both fields the same value.
+// Where a line describes several calls, the last fields of the last one change first.
 // "$T=f32|f16|bf16" defines "$T" for later lines. A "#" begins a comment, and a line that ends with
 // a comma goes on in the next. Put fields that do not affect the results last: then the reference
 // computes once for all their values.
@@ -32,22 +33,23 @@ class List {
 
   size_t size() const;
 
-  // The last fields of a line change first. Throws UserError for a case that makes no sense.
-  void ForEach(const std::function<void(const Case&)>& visit) const;
+  // Throws UserError for a case that makes no sense.
+  void ForEach(const std::function<void(const Calls&)>& visit) const;
 
  private:
   struct Axis {
+    size_t call;
     std::vector<const Field*> fields;
     std::vector<std::string> values;
     bool in_turn;
   };
   struct Line {
-    Case start;
+    Calls start;
     std::vector<Axis> axes;
     size_t size() const;
   };
 
-  static Axis ParseAxis(const std::string& text);
+  static Axis ParseAxis(size_t call, const std::string& text);
 
   std::vector<Line> lines_;
 };

@@ -7,6 +7,8 @@
 #include <map>
 #include <rmsnorm/rmsnorm.hpp>
 
+#include "layout.h"
+
 namespace rmsnorm::cases {
 
 using internal::kOperandRules;
@@ -20,7 +22,7 @@ void Overwrite(const Case& c, Operand o, Rows& rows) {
   const OperandCase& own = c.operand[o];
   const size_t element = internal::ElementSize(own.dtype);
   const std::vector<size_t> leading = LeadingOf(c, o);
-  const Spans spans = SpansOf(own.order, leading, rows.d(), own.gap, element);
+  const Spans spans = SpansOf(own, leading, rows.d(), element);
   std::vector<uint8_t> memory(spans.bytes);
   const std::vector<ptrdiff_t> offsets = RowOffsets(leading, spans.stride, element);
   uint8_t* const first = memory.data() + spans.first;
@@ -31,8 +33,6 @@ void Overwrite(const Case& c, Operand o, Rows& rows) {
     std::memcpy(rows.row(row), first + offsets[row], rows.row_bytes());
   }
 }
-
-bool IsShared(Order order) { return order >= Order::kRepeated; }
 
 // Some rows as an operand. An operand with one element per row is a vector.
 rmsnorm_view ViewOf(Operand o, Rows& rows) {
@@ -203,53 +203,11 @@ bool IsSameProblem(const Case& a, const Case& b) {
       return false;
     }
     if ((IsShared(own.order) || IsShared(other.order)) &&
-        (own.order != other.order || own.gap != other.gap)) {
+        (own.order != other.order || own.gap != other.gap || own.skip != other.skip)) {
       return false;
     }
   }
   return true;
-}
-
-Spans SpansOf(Order order, const std::vector<size_t>& leading, size_t length, size_t gap,
-              size_t element) {
-  const size_t count = leading.size();
-  Spans spans = {std::vector<ptrdiff_t>(count), 0, 0};
-  size_t step = length + gap;
-  size_t last = 0;   // elements between the lowest and the highest row
-  size_t first = 0;  // elements between the lowest row and the first
-  for (size_t i = 0; i < count; ++i) {
-    const size_t at = order == Order::kTransposed ? i : count - 1 - i;
-    size_t stride = step;
-    if (order == Order::kRepeated || (order == Order::kAgain && at == 0)) stride = 0;
-    if (order == Order::kWindows) stride = i == 0 ? 1 : last + 1;
-    const size_t reach = (leading[at] - 1) * stride;
-    const bool falls = order == Order::kFalling || (order == Order::kZigzag && i % 2 == 0);
-    spans.stride[at] = falls ? -static_cast<ptrdiff_t>(stride) : static_cast<ptrdiff_t>(stride);
-    if (falls) first += reach;
-    last += reach;
-    step *= leading[at];
-    if (order == Order::kZigzag) step += length + gap;
-  }
-  spans.first = static_cast<ptrdiff_t>(first * element);
-  spans.bytes = (last + length) * element;
-  return spans;
-}
-
-std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
-                                  const std::vector<ptrdiff_t>& stride, size_t element) {
-  std::vector<ptrdiff_t> offsets = {0};
-  for (size_t i = 0; i < leading.size(); ++i) {
-    std::vector<ptrdiff_t> finer;
-    finer.reserve(offsets.size() * leading[i]);
-    for (const ptrdiff_t offset : offsets) {
-      for (size_t index = 0; index < leading[i]; ++index) {
-        finer.push_back(offset + static_cast<ptrdiff_t>(index) * stride[i] *
-                                     static_cast<ptrdiff_t>(element));
-      }
-    }
-    offsets = std::move(finer);
-  }
-  return offsets;
 }
 
 }  // namespace rmsnorm::cases

@@ -12,7 +12,7 @@ namespace rmsnorm::cases {
 
 // The operands of a call, as views that the caller fills.
 struct CallOperands {
-  rmsnorm_view view[internal::kOperands];
+  rmsnorm_view view[internal::kOperands] = {};
   OperandSet given = 0;
   uint32_t add_to = 0;
   uint32_t size = sizeof(rmsnorm_operands);
@@ -51,19 +51,6 @@ class Problem {
 // Whether two cases have the same values and results. Lists have such cases next to each other, so
 // that each problem is computed once.
 bool IsSameProblem(const Case& a, const Case& b);
-
-// The layout of an operand's rows.
-struct Spans {
-  std::vector<ptrdiff_t> stride;  // elements, one per dimension
-  ptrdiff_t first;                // bytes from the lowest row to the first one
-  size_t bytes;                   // from the lowest row to the end of the highest one
-};
-Spans SpansOf(Order order, const std::vector<size_t>& leading, size_t length, size_t gap,
-              size_t element);
-
-// Offsets of all rows from the first one, in bytes, in C order.
-std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
-                                  const std::vector<ptrdiff_t>& stride, size_t element);
 
 }  // namespace rmsnorm::cases
 

@@ -30,6 +30,7 @@ class Drawer {
     DrawOptions();
     c_.threads = static_cast<int>(Below(6));
     if (OneIn(2)) c_.executor = static_cast<Executor>(Below(4));
+    if (OneIn(2)) c_.stores = static_cast<rmsnorm_stores>(Below(3));
     if (OneIn(2)) c_.state = 1 + static_cast<unsigned>(Below(1000000));
     return c_;
   }
@@ -163,6 +164,9 @@ class Drawer {
       if (OneIn(2)) own.gap = Below(OneIn(2) ? 8 : 100);
       const size_t orders = c_.interleaved && o == kX ? 0 : c_.IsOutput(o) ? (pieces ? 1 : 4) : 7;
       if (orders != 0 && OneIn(2)) own.order = static_cast<Order>(Below(orders));
+      const bool has_runs = LeadingOf(c_, o).size() > 1 && own.order != Order::kRepeated &&
+                            own.order != Order::kWindows;
+      if (has_runs && OneIn(4)) own.skip = Below(4);
     });
   }
 

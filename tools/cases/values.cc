@@ -127,6 +127,11 @@ void FillRow(Random& random, Values values, Rows& rows, size_t row) {
       }
       break;
     }
+    case Values::kPositive:
+      for (size_t j = 0; j < rows.d(); ++j) {
+        rows.set_bits(row, j, rows.bits(row, j) & ~format.sign());
+      }
+      break;
     default:
       break;
   }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the operands of a case lie in memory.
+#ifndef RMSNORM_TOOLS_CASES_LAYOUT_H_
+#define RMSNORM_TOOLS_CASES_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "case.h"
+#include "problem.h"
+
+namespace rmsnorm::cases {
+
+// The layout of an operand's rows.
+struct Spans {
+  std::vector<ptrdiff_t> stride;  // elements, one per dimension
+  ptrdiff_t first;                // bytes from the lowest row to the first one
+  size_t bytes;                   // from the lowest row to the end of the highest one
+};
+// For rows in the order, with the gap and with the skipped rows of an operand.
+Spans SpansOf(const OperandCase& own, const std::vector<size_t>& leading, size_t length,
+              size_t element);
+
+// Offsets of all rows from the first one, in bytes, in C order.
+std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
+                                  const std::vector<ptrdiff_t>& stride, size_t element);
+
+// Each operand has a block of memory, or shares another's.
+struct Layout {
+  explicit Layout(const Case& c);
+
+  struct Block {
+    size_t bytes = 0;  // with canaries; 0 if there is no block
+    uint8_t canary = 0;
+  };
+  struct Place {
+    Operand block;
+    size_t first;                   // bytes from the start of the block to the first row
+    std::vector<ptrdiff_t> stride;  // elements
+    std::vector<ptrdiff_t> offset;  // bytes from the first row to each row
+  };
+  Block block[internal::kOperands];
+  Place place[internal::kOperands];  // only for given operands
+
+ private:
+  void PlaceAlone(const Case& c, Operand o);
+  void Interleave(const Case& c);
+};
+
+// The operands of a case whose blocks of memory are these.
+CallOperands OperandsAt(const Case& c, const Layout& layout, uint8_t* const* block);
+
+}  // namespace rmsnorm::cases
+
+#endif  // RMSNORM_TOOLS_CASES_LAYOUT_H_

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes a failing case simpler.
+#ifndef RMSNORM_TOOLS_CASES_SHRINK_H_
+#define RMSNORM_TOOLS_CASES_SHRINK_H_
+
+#include <string>
+
+#include "case.h"
+#include "run.h"
+
+namespace rmsnorm::cases {
+
+// The simplest calls found that fail on a target as these do. It leaves calls out, and makes fields
+// smaller or leaves them out, one by one.
+Calls Shrink(Runner& runner, const Calls& failing, const std::string& target);
+
+}  // namespace rmsnorm::cases
+
+#endif  // RMSNORM_TOOLS_CASES_SHRINK_H_
