@@ -64,7 +64,7 @@ rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const CallContex
       PlanForward(calls[i], context, bytes, scratch, plans[planned++]);
     }
     if (planned == 0) return;
-    RunPlans(environment, context.context, PartsOf(plans, planned, context.context), plans,
+    RunPlans(environment, *context.context, PartsOf(plans, planned, *context.context), plans,
              planned);
   });
 }
@@ -82,7 +82,7 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const CallConte
     Plan db;
     Plan dx_dw;
     const auto split = [&](Plan& plan, Operand gradient) {
-      plan.parts = PartsOf(&plan, 1, context.context);
+      plan.parts = PartsOf(&plan, 1, *context.context);
       if (operands.Has(gradient)) PlanSums(gradient, operands, plan.parts, scratch, plan);
     };
     if (has_db) {
@@ -93,8 +93,8 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const CallConte
       PlanDxAndDw(call, context, scratch, dx_dw);
       split(dx_dw, kDw);
     }
-    if (has_db) RunPlans(environment, context.context, db.parts, &db, 1);
-    if (has_dx_or_dw) RunPlans(environment, context.context, dx_dw.parts, &dx_dw, 1);
+    if (has_db) RunPlans(environment, *context.context, db.parts, &db, 1);
+    if (has_dx_or_dw) RunPlans(environment, *context.context, dx_dw.parts, &dx_dw, 1);
   });
 }
 
@@ -103,11 +103,12 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const CallConte
 rmsnorm_status FindContext(const rmsnorm_module* module, const rmsnorm_context* given,
                            CallContext& context) {
   if (module != nullptr && given == nullptr) {
-    context = {module->context, module->kernels};
+    context.context = &module->context;
+    context.kernels = module->kernels;
     return RMSNORM_OK;
   }
-  RMSNORM_RETURN_IF_ERROR(ReadContext(given, context.context));
-  return FindKernels(context.context.target, context.kernels);
+  RMSNORM_RETURN_IF_ERROR(ReadContext(given, context.copy, context.context));
+  return FindKernels(context.context->target, context.kernels);
 }
 
 rmsnorm_status RunCall(Operation operation, const rmsnorm_module* module,

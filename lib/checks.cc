@@ -14,6 +14,12 @@
 namespace rmsnorm::internal {
 namespace {
 
+constexpr rmsnorm_context kDefaultContext = [] {
+  rmsnorm_context context = {};
+  context.size = sizeof context;
+  return context;
+}();
+
 // ------------------------------------------------------------------ structs that grow
 
 // Copies a struct, which begins with its size, over a struct of the defaults. Null leaves these as
@@ -263,16 +269,21 @@ rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& option
   return CheckOptions(options);
 }
 
-rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context) {
-  context = rmsnorm_default_context();
-  RMSNORM_RETURN_IF_ERROR(ReadStruct("context", given, context));
-  if (context.threads < 0) {
-    return Fail(RMSNORM_ERROR_OPTION, "context: threads is %d; it must be 0 or larger",
-                context.threads);
+rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& copy,
+                           const rmsnorm_context*& context) {
+  context = given != nullptr ? given : &kDefaultContext;
+  if (context->size != sizeof copy) {
+    copy = kDefaultContext;
+    RMSNORM_RETURN_IF_ERROR(ReadStruct("context", given, copy));
+    context = &copy;
   }
-  if (context.stores < RMSNORM_STORES_USUAL || context.stores > RMSNORM_STORES_STREAMED) {
+  if (context->threads < 0) {
+    return Fail(RMSNORM_ERROR_OPTION, "context: threads is %d; it must be 0 or larger",
+                context->threads);
+  }
+  if (context->stores < RMSNORM_STORES_USUAL || context->stores > RMSNORM_STORES_STREAMED) {
     return Fail(RMSNORM_ERROR_OPTION, "context: stores is %d; it must be one of RMSNORM_STORES_...",
-                context.stores);
+                context->stores);
   }
   return RMSNORM_OK;
 }
@@ -401,8 +412,4 @@ const char* rmsnorm_dtype_name(rmsnorm_dtype dtype) noexcept {
   return RMSNORM_F32 <= dtype && dtype <= RMSNORM_I8 ? kNames[dtype] : nullptr;
 }
 
-rmsnorm_context rmsnorm_default_context() noexcept {
-  rmsnorm_context context = {};
-  context.size = sizeof context;
-  return context;
-}
+rmsnorm_context rmsnorm_default_context() noexcept { return rmsnorm::internal::kDefaultContext; }

@@ -10,10 +10,14 @@
 
 namespace rmsnorm::internal {
 
-// Copy a caller's struct, of any size, over the defaults, and check all of it but the target. Null
-// stands for the defaults.
+// Copies a caller's struct, of any size, over the defaults, and checks it. Null stands for the
+// defaults.
 rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options);
-rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& context);
+
+// Checks a caller's context, all but the target. `context` is the caller's or the default one, or
+// `copy` if the caller's has another size.
+rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& copy,
+                           const rmsnorm_context*& context);
 
 // The operands of a call, checked.
 struct Operands : Views {

@@ -128,13 +128,14 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->dtype = dtype;
     made->options = own_options;
     made->changed_options = ChangedOptions(own_options);
-    made->context = call_context.context;
+    made->context = *call_context.context;
     made->kernels = call_context.kernels;
     for (int i = 0; i < 3; ++i) {
-      MakeNorm(*call_context.kernels, own_options, d, RMSNORM_F32 + i, made->norm[i]);
+      MakeNorm(*call_context.kernels, own_options, made->changed_options, d, RMSNORM_F32 + i,
+               made->norm[i]);
     }
     SetMostDirectRows(*made);
-    made->description = Describe(d, dtype, own_options, call_context.context);
+    made->description = Describe(d, dtype, own_options, *call_context.context);
     *module = made.release();
   } catch (const std::exception&) {
     return Fail(RMSNORM_ERROR_MEMORY, "d: no memory for a weight of %zu elements", d);

@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "operands.h"
 #include "portable.h"
@@ -159,23 +158,35 @@ inline OptionSet ChangedOptions(const rmsnorm_options& options) {
   return changed;
 }
 
-// Whether fused leaves serve the values of all options that an operation depends on. The rules are
-// constants: most of this is decided when it is compiled.
-template <int... kOption>
-bool LeavesServe(Operation operation, const rmsnorm_options& options,
-                 std::integer_sequence<int, kOption...> /*all*/) {
-  const auto serve = [&](const OptionRule& rule, Option option) {
-    if (operation == Operation::kBackward && rule.gradient != Gradient::kDepends) return true;
-    if (rule.numbers != nullptr) return rule.leaves == kAnyNumber || IsDefault(options, option);
-    int words = 0;
-    while (rule.words[words] != nullptr) ++words;
-    if (rule.leaves == (uint32_t{1} << words) - 1) return true;
-    return (rule.leaves >> ValueIn<int32_t>(options, option) & 1) != 0;
-  };
-  return (serve(kOptionRules[kOption], static_cast<Option>(kOption)) & ...);
+// Whether fused leaves serve only some values of an option.
+constexpr bool IsLimited(const OptionRule& rule) {
+  int words = 0;
+  while (rule.words[words] != nullptr) ++words;
+  return rule.leaves != (rule.numbers != nullptr ? kAnyNumber : (uint32_t{1} << words) - 1);
 }
-inline bool LeavesServe(Operation operation, const rmsnorm_options& options) {
-  return LeavesServe(operation, options, std::make_integer_sequence<int, kOptions>());
+
+// The limited options that the results of an operation depend on.
+constexpr OptionSet LimitedIn(Operation operation) {
+  OptionSet set = 0;
+  for (int i = 0; i < kOptions; ++i) {
+    const OptionRule& rule = kOptionRules[i];
+    const bool matters = operation == Operation::kForward || rule.gradient == Gradient::kDepends;
+    if (matters && IsLimited(rule)) set |= SetOf(static_cast<Option>(i));
+  }
+  return set;
+}
+static_assert(!IsLimited(kOptionRules[kEps]), "ChangedOptions() leaves it out");
+
+// Whether fused leaves serve the values of options; `changed` are the ChangedOptions().
+template <Operation kOperation>
+bool LeavesServe(const rmsnorm_options& options, OptionSet changed) {
+  constexpr OptionSet kLimited = LimitedIn(kOperation);
+  for (OptionSet rest = changed & kLimited; rest != 0; rest &= rest - 1) {
+    const Option option = FirstOption(rest);
+    if (IsNumber(option)) return false;
+    if ((kOptionRules[option].leaves >> ValueIn<int32_t>(options, option) & 1) == 0) return false;
+  }
+  return true;
 }
 
 // The factor and the divisor that options ask for.

@@ -136,7 +136,7 @@ void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, Views
     norm = call.module->NormOf(x_dtype);
     norm.kernels = &kernels;
   } else {
-    MakeNorm(kernels, call.options, operands.d, x_dtype, norm);
+    MakeNorm(kernels, call.options, call.changed_options, operands.d, x_dtype, norm);
   }
   constexpr OperandSet kOfAnyType = OperandsWhere(
       [](const OperandRule& rule) { return rule.shape == Shape::kRows && rule.dtype == 0; });
@@ -164,8 +164,8 @@ RowRun Plan::RunFrom(size_t begin, size_t end) const {
   return rows_from;
 }
 
-void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-              rmsnorm_dtype dtype, Norm& norm) {
+void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, OptionSet changed,
+              size_t d, rmsnorm_dtype dtype, Norm& norm) {
   norm.kernels = &kernels;
   norm.root.eps = options.eps;
   norm.root.divisor = DivisorOf(options, d);
@@ -178,8 +178,8 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
   norm.gate_placement = options.gate_placement;
   norm.gate_rounding = options.gate_rounding;
   norm.add_to_dx = false;
-  norm.has_leaves = LeavesServe(Operation::kForward, options);
-  norm.has_backward_leaves = LeavesServe(Operation::kBackward, options);
+  norm.has_leaves = LeavesServe<Operation::kForward>(options, changed);
+  norm.has_backward_leaves = LeavesServe<Operation::kBackward>(options, changed);
   norm.stream = false;
 // The rules are constants, so that each type costs one store instead of ten instructions.
 #pragma GCC unroll 32
@@ -192,11 +192,9 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t
 size_t PicosecondsOf(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandSet given,
                      size_t elements) {
   constexpr size_t kMost = size_t{1} << 40;  // elements, so that nothing overflows
-  const auto has = [given](OperandSet any) { return (given & any) != 0; };
-  const size_t half_steps = 2 + (has(SetOf(kPostNormWeight)) ? 2 : 0) +
-                            (has(SetOf(kGate)) ? 4 : 0) + (has(SetOf(kQ)) ? 2 : 0) +
-                            (has(SetOf(kResidual)) ? 1 : 0) +
-                            (has(SetOf(kDx) | SetOf(kDw)) ? 2 : 0);
+  const auto has = [given](Operand operand) -> size_t { return given >> operand & 1; };
+  const size_t half_steps = 2 + 2 * has(kPostNormWeight) + 4 * has(kGate) + 2 * has(kQ) +
+                            has(kResidual) + 2 * (has(kDx) | has(kDw));
   return std::min(elements, kMost) * kernels.picoseconds[x_dtype - RMSNORM_F32] * half_steps / 2;
 }
 
@@ -218,7 +216,7 @@ void PlanForward(const Call& call, const CallContext& context, size_t bytes, Scr
   PlanRows(call, *context.kernels, context.kernels->forward, operands, scratch, plan);
   if (!plan.is_run) WalkInSlabs(plan.walk);
   plan.norm.stream = operands.Has(kY) && operands[kY].data != operands[kX].data &&
-                     IsPastCaches(context.context, bytes);
+                     IsPastCaches(*context.context, bytes);
 }
 
 void PlanDb(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan) {
@@ -236,7 +234,7 @@ void PlanDxAndDw(const Call& call, const CallContext& context, Scratch& scratch,
   plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
   plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
                      !plan.norm.add_to_dx &&
-                     IsPastCaches(context.context, BytesOfAllRows(operands));
+                     IsPastCaches(*context.context, BytesOfAllRows(operands));
 }
 
 }  // namespace rmsnorm::internal

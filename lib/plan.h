@@ -55,13 +55,14 @@ struct Plan {
 
 // Where a call runs: its context, or the module's where it has none.
 struct CallContext {
-  rmsnorm_context context;
+  const rmsnorm_context* context;
   const KernelTable* kernels;
+  rmsnorm_context copy;  // of a caller's context that has another size
 };
 
-// The norm of a call whose row operands are all of one type.
-void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, size_t d,
-              rmsnorm_dtype dtype, Norm& norm);
+// The norm of a call whose row operands are all of one type; `changed` are the ChangedOptions().
+void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, OptionSet changed,
+              size_t d, rmsnorm_dtype dtype, Norm& norm);
 
 // An estimate of the time that a call with these operands takes for elements of x.
 size_t PicosecondsOf(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandSet given,

@@ -52,8 +52,7 @@ struct KernelCall {
     run.Set(operand, internal::DataOf(view),
             view.stride[0] * static_cast<ptrdiff_t>(rmsnorm_dtype_size(view.dtype)));
     if (internal::kOperandRules[operand].shape == internal::Shape::kRows) {
-      norm.has_backward_leaves =
-          norm.has_backward_leaves && view.dtype == norm.dtype[internal::kX];
+      norm.has_backward_leaves = norm.has_backward_leaves && view.dtype == norm.dtype[internal::kX];
       norm.has_leaves = norm.has_leaves && norm.has_backward_leaves;
     }
   }

@@ -98,6 +98,7 @@ class TiledRow {
         run_(run),
         source_(source),
         row_(row),
+        steps_(source == kX ? StepsOf(norm, run) : 0),
         x_dtype_(run.Has(kResidual) && !norm.norm_unrounded ? norm.dtype[kResidual]
                                                             : norm.dtype[kX]) {}
 
@@ -126,6 +127,15 @@ class TiledRow {
   }
 
  private:
+  // The steps that make h, the input of the norm, from x. ReadH() takes them in this order. Without
+  // a step x is h.
+  enum Step : unsigned { kPostNorm = 1, kFactor = 2, kGateBefore = 4, kAddResidual = 8 };
+  HWY_INLINE static unsigned StepsOf(const Norm& norm, const RowRun& run) {
+    return (run.Has(kPostNormWeight) ? kPostNorm : 0u) | (norm.factor != 1.0f ? kFactor : 0u) |
+           (norm.gate_placement == RMSNORM_GATE_BEFORE ? kGateBefore : 0u) |
+           (run.Has(kResidual) ? kAddResidual : 0u);
+  }
+
   // Reads an operand's part of a block piece by piece, and calls f(begin of the piece, its size).
   template <class F>
   void ForEachPiece(Operand operand, size_t begin, size_t n, const F& f) {
@@ -144,7 +154,7 @@ class TiledRow {
   }
 
   float SumOfInput() {
-    if (!ChangeX(0, 0)) return SumOfSource();
+    if (steps_ == 0) return SumOfSource();
     float total = 0;
     ForEachBlock(run_.d, [&](size_t begin, size_t n) {
       ReadH(begin, n);
@@ -200,37 +210,23 @@ class TiledRow {
     if (begin == begin_) return;
     begin_ = begin;
     ReadTile(norm_, run_, source_, row_, begin, n, tile_);
-    if (!ChangeX(begin, n)) return;
-    // A sum takes zeros beyond the end. An infinite factor has made them NaN.
-    for (size_t j = n; j % kLanes != 0; ++j) tile_[j] = 0;
-  }
-
-  // Makes h of n elements of x in the tile. Returns false if nothing changes x, which n = 0 asks
-  // without a tile.
-  bool ChangeX(size_t begin, size_t n) {
-    if (source_ != kX) return false;
-    bool changes = false;
+    if (steps_ == 0) return;
     const rmsnorm_dtype dtype = norm_.dtype[kX];
-    if (run_.Has(kPostNormWeight)) {
+    if ((steps_ & kPostNorm) != 0) {
       Scale(post_norm_, dtype, run_.Row<float>(kPostNormWeight, row_) + begin, nullptr, n);
       RoundTile(dtype, n, tile_);
-      changes = true;
     }
-    if (norm_.factor != 1.0f) {
+    if ((steps_ & kFactor) != 0) {
       ScaleTile<false>(norm_.factor, dtype, nullptr, nullptr, n, tile_);
-      changes = true;
     }
-    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) {
-      ApplyGate(begin, n);
-      changes = true;
-    }
-    if (run_.Has(kResidual)) {
+    if ((steps_ & kGateBefore) != 0) ApplyGate(begin, n);
+    if ((steps_ & kAddResidual) != 0) {
       ForEachPiece(kResidual, begin, n,
                    [this](size_t j, size_t size) { AddTile(piece_, size, tile_ + j); });
       if (!norm_.norm_unrounded) RoundTile(x_dtype_, n, tile_);
-      changes = true;
     }
-    return changes;
+    // A sum takes zeros beyond the end. An infinite factor has made them NaN.
+    for (size_t j = n; j % kLanes != 0; ++j) tile_[j] = 0;
   }
 
   // Turns the tile from the input of the norm into y. Its rounding to y's type is left to
@@ -280,6 +276,7 @@ class TiledRow {
   const RowRun& run_;
   const Operand source_;
   const size_t row_;
+  const unsigned steps_;
   const rmsnorm_dtype x_dtype_;  // the type of the input of the norm, in the rounding orders
   const Leaves& leaves_ = *norm_.kernels->leaves;
   Inverse post_norm_ = {};
