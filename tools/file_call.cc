@@ -10,6 +10,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "little_endian.h"
 #include "output_file.h"
@@ -124,23 +125,30 @@ Sizes LeadingDimensions(const CallTensor& tensor, const Sizes& x) {
   return leading;
 }
 
-// Drops dimensions in which x, the first tensor, has size 1, and merges neighbouring dimensions
-// that each tensor either has in full or shares: a file may have more dimensions than a view.
+// Merges dimensions of rows: a file may have more of them than a view.
 void MergeDimensions(std::list<CallTensor>& tensors) {
-  const Sizes of_x = tensors.front().leading;
-  std::map<CallTensor*, Sizes> merged;
-  for (size_t i = 0; i < of_x.size(); ++i) {
-    if (of_x[i] == 1) continue;
-    bool are_alike = !merged.empty();
-    for (CallTensor& tensor : tensors) {
-      are_alike = are_alike && (tensor.leading[i] == 1) == (merged[&tensor].back() == 1);
-    }
-    for (CallTensor& tensor : tensors) {
-      if (!are_alike) merged[&tensor].push_back(1);
-      merged[&tensor].back() *= tensor.leading[i];
+  Sizes shape = tensors.front().leading;
+  const auto ndim = static_cast<int32_t>(shape.size());
+  std::vector<std::vector<ptrdiff_t>> strides;  // in rows; 0 where rows of x share one
+  std::vector<ptrdiff_t*> of_tensors;
+  for (const CallTensor& tensor : tensors) {
+    std::vector<ptrdiff_t>& own = strides.emplace_back(shape.size());
+    ptrdiff_t step = 1;
+    for (size_t i = shape.size(); i-- > 0; step *= static_cast<ptrdiff_t>(tensor.leading[i])) {
+      own[i] = tensor.leading[i] == 1 ? 0 : step;
     }
   }
-  for (CallTensor& tensor : tensors) tensor.leading = merged.empty() ? Sizes{1} : merged[&tensor];
+  for (std::vector<ptrdiff_t>& own : strides) of_tensors.push_back(own.data());
+  shape.resize(static_cast<size_t>(
+      rmsnorm_merge_dims(ndim, shape.data(), of_tensors.data(), of_tensors.size())));
+  auto stride = strides.begin();
+  for (CallTensor& tensor : tensors) {
+    tensor.leading = shape.empty() ? Sizes{1} : shape;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if ((*stride)[i] == 0) tensor.leading[i] = 1;
+    }
+    ++stride;
+  }
 }
 
 // Calls work(chunk) for all rows in order, in chunks of at least one and at most `most_rows` rows,
