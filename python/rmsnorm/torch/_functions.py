@@ -272,10 +272,15 @@ def fused_add_rms_norm(
     same eps, offset, divisor and rounding: the boundary of Gemma 2 and 3. factor multiplies x, or
     its norm by post_norm_weight, before the addition.
     """
-    tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
-    chosen = packed("fused_add_rms_norm", eps, options)
     if dtype is not None:
         check_dtype(dtype)
+    has_both = x is not None and residual is not None
+    if has_both and bias is None and post_norm_weight is None and _is_direct(x, residual, weight):
+        chosen = packed_eagerly("fused_add_rms_norm", eps, options)
+        y, residual_out, *_ = _norm_no_grad(x, chosen, dtype, weight, residual)
+        return y, residual_out
+    tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
+    chosen = packed("fused_add_rms_norm", eps, options)
     y, residual_out = _norm(tensors, chosen, dtype)[:2]
     return y, residual_out
 
