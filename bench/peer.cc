@@ -39,11 +39,11 @@ const rmsnorm_peer& Functions(const std::string& file) try {
 class Peer final : public Contender {
  public:
   explicit Peer(const rmsnorm_peer& functions)
-      : Contender(functions.name, false), functions_(functions) {}
+      : Contender(functions.name, Kind::kOther), functions_(functions) {}
 
-  Prepared Prepare(const rmsnorm_peer_case& what, const char* /*target*/) const override {
+  Prepared Prepare(const Tensors& tensors, const char* /*target*/) const override {
     const char* why = nullptr;
-    void* const state = functions_.prepare(&what, &why);
+    void* const state = functions_.prepare(&tensors.peer_case(), &why);
     if (state == nullptr) {
       throw Refusal(why != nullptr && *why != '\0' ? why : "it does not say why");
     }

@@ -1,116 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensors.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <random>
 
 namespace rmsnorm::bench {
-namespace {
 
-// Drawing a number takes longer than its norm, so the numbers repeat after a prime number of them:
-// no two neighbouring rows are the same.
-constexpr size_t kDrawn = 65521;
+using cases::Case;
+using internal::Operand;
 
-Buffer NormalNumbers(Dtype dtype, size_t count, float mean, float deviation) {
-  const size_t drawn = std::min(count, kDrawn);
-  std::vector<float> numbers(drawn);
-  std::mt19937 random;
-  std::normal_distribution<float> distribution(mean, deviation);
-  for (float& number : numbers) number = distribution(random);
+CallValues::CallValues(const std::vector<Case>& its_calls) : calls(its_calls) {
+  for (const Case& c : calls) problems.emplace_back(c);
+}
 
-  const size_t size = rmsnorm_dtype_size(static_cast<rmsnorm_dtype>(dtype));
-  Buffer buffer(count * size);
-  if (count == 0) return buffer;
-  Convert(Dtype::f32, numbers.data(), dtype, buffer.data(), drawn);
-  for (size_t done = drawn; done < count; done += drawn) {
-    std::memcpy(buffer.data() + done * size, buffer.data(), std::min(drawn, count - done) * size);
+Tensors::Tensors(const CallValues& values) : values_(values) {
+  for (const Case& c : values.calls) {
+    const cases::Layout& layout = layouts_.emplace_back(c);
+    std::vector<uint8_t*>& blocks = blocks_.emplace_back();
+    for (const cases::Layout::Block& block : layout.block) {
+      blocks.push_back(block.bytes == 0 ? nullptr : buffers_.emplace_back(block.bytes).data());
+    }
+    operands_.push_back(cases::OperandsAt(c, layout, blocks.data()));
   }
-  return buffer;
-}
-
-size_t ElementsIf(bool given, const Cell& cell) { return given ? cell.elements() : 0; }
-
-}  // namespace
-
-// A module converts its weight between any two types.
-void Convert(Dtype from_type, const void* from, Dtype to_type, void* to, size_t count) {
-  RmsNorm module(count, Options(), to_type == Dtype::f32 ? from_type : to_type);
-  module.set_weight({from, from_type, {count}});
-  module.get_weight({to, to_type, {count}});
-}
-
-Inputs::Inputs(const Cell& cell)
-    : x(NormalNumbers(cell.dtype, cell.elements(), 0.0f, 1.0f)),
-      weight(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.25f)),
-      bias(NormalNumbers(cell.dtype, cell.d, 0.0f, 0.25f)),
-      post_norm_weight(NormalNumbers(cell.dtype, cell.d, 1.0f, 0.5f)),
-      residual(NormalNumbers(cell.dtype,
-                             ElementsIf(cell.operation->Has(kResidual | kGate | kGradients), cell),
-                             0.25f, 0.5f)) {
-  const ConstView all(x.data(), cell.dtype, {cell.rows, cell.d});
-  Context context;
-  context.target = "reference";
-  ForwardOperands operands;
-  operands.x = all;
-  if (cell.operation->Has(kGradients)) {
-    rstd.resize(cell.rows);
-    operands.rstd = View(rstd.data(), cell.rows);
-    forward(operands, Options(), context);
-  } else if (cell.operation->Has(kSums)) {
-    sums.resize(cell.rows);
-    operands.sums_out = View(sums.data(), cell.rows);
-    forward(operands, Options(), context);
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    peer_operands_.push_back(operands_[i].Get());
+    peer_calls_.push_back({nullptr, nullptr, &values.calls[i].options});
+  }
+  for (size_t i = 0; i < operands_.size(); ++i) peer_calls_[i].operands = &peer_operands_[i];
+  peer_case_ = {peer_calls_.data(), peer_calls_.size(), 0, 1};
+  for (const Case& c : values.calls) {
+    peer_case_.backward = c.backward;
+    peer_case_.threads = c.threads;
   }
 }
 
-Results::Results(const Cell& cell)
-    : y(cell.bytes()),
-      residual(cell.operation->Has(kResidual) ? cell.bytes() : 0),
-      dw(cell.operation->Has(kGradients) ? cell.d : 0),
-      sums(cell.operation->Has(kSumsOut) ? cell.rows : 0),
-      q(ElementsIf(cell.operation->Has(kInt8), cell)),
-      scale(cell.operation->Has(kInt8) ? cell.rows : 0) {}
-
-void Results::Reset(const Inputs& inputs) {
-  std::memset(y.data(), 0xFF, y.bytes());
-  std::memcpy(residual.data(), inputs.residual.data(), residual.bytes());
-  std::fill(dw.begin(), dw.end(), NAN);
-  std::fill(sums.begin(), sums.end(), NAN);
-  std::fill(q.begin(), q.end(), int8_t{-128});
-  std::fill(scale.begin(), scale.end(), NAN);
+void Tensors::Reset() {
+  for (size_t i = 0; i < values_.calls.size(); ++i) {
+    const Case& c = values_.calls[i];
+    for (int o = 0; o < internal::kOperands; ++o) {
+      const size_t bytes = layouts_[i].block[o].bytes;
+      if (bytes != 0) std::memset(blocks_[i][static_cast<size_t>(o)], 0xFF, bytes);
+    }
+    internal::ForEachOperand(c.Given(), [&](Operand o) {
+      const cases::Rows& rows = values_.problems[i].before(o);
+      for (size_t row = 0; row < rows.count(); ++row) {
+        std::memcpy(RowAt(i, o, row), rows.row(row), rows.row_bytes());
+      }
+    });
+  }
 }
 
-rmsnorm_peer_case Describe(const Cell& cell, const Inputs& inputs, Results& results) {
-  rmsnorm_peer_case what = {};
-  what.operation = cell.operation->code;
-  what.dtype = static_cast<int32_t>(cell.dtype);
-  what.rows = cell.rows;
-  what.d = cell.d;
-  what.threads = cell.threads;
-  what.eps = Options().eps;
-  what.x = inputs.x.data();
-  what.weight = inputs.weight.data();
-  const Operation& operation = *cell.operation;
-  if (operation.Has(kY)) what.y = results.y.data();
-  if (operation.Has(kBias)) what.bias = inputs.bias.data();
-  if (operation.Has(kResidual)) what.residual = results.residual.data();
-  if (operation.Has(kPostNormWeight)) what.post_norm_weight = inputs.post_norm_weight.data();
-  if (operation.Has(kGate)) what.gate = inputs.residual.data();
-  if (operation.Has(kSums)) what.sums = const_cast<double*>(inputs.sums.data());
-  if (operation.Has(kSumsOut)) what.sums = results.sums.data();
-  if (operation.Has(kInt8)) {
-    what.q = results.q.data();
-    what.scale = results.scale.data();
-  }
-  if (operation.Has(kGradients)) {
-    what.dy = inputs.residual.data();
-    what.rstd = inputs.rstd.data();
-    what.dx = results.y.data();
-    what.dw = results.dw.data();
-  }
-  return what;
+uint8_t* Tensors::RowAt(size_t call, Operand o, size_t row) const {
+  const cases::Layout::Place& place = layouts_[call].place[o];
+  return blocks_[call][static_cast<size_t>(place.block)] + place.first + place.offset[row];
 }
 
 }  // namespace rmsnorm::bench

@@ -1,48 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inputs and the results of a case, in the same buffers for all contenders.
 #ifndef RMSNORM_BENCH_TENSORS_H_
 #define RMSNORM_BENCH_TENSORS_H_
 
+#include <deque>
 #include <vector>
 
 #include "buffer.h"
-#include "cell.h"
+#include "cases/case.h"
+#include "cases/layout.h"
+#include "cases/problem.h"
+#include "peers/peer.h"
 
 namespace rmsnorm::bench {
 
-// Converts numbers between types, and rounds if necessary.
-void Convert(Dtype from_type, const void* from, Dtype to_type, void* to, size_t count);
-
-// Normal numbers. One buffer serves as residual, dy and gate: 0.25 + x / 2, rounded. It differs
-// from x but depends on it, so no term of a gradient is small by chance: a result without that term
-// is far off.
-struct Inputs {
-  explicit Inputs(const Cell& cell);
-
-  Buffer x;
-  Buffer weight;
-  Buffer bias;
-  Buffer post_norm_weight;
-  Buffer residual;
-  // The reference's results for x, for the operations that take them as inputs.
-  std::vector<float> rstd;
-  std::vector<double> sums;
+// Calls with their values and the reference's results.
+struct CallValues {
+  explicit CallValues(const std::vector<cases::Case>& its_calls);
+  const std::vector<cases::Case> calls;
+  std::vector<cases::Problem> problems;  // by call
 };
 
-struct Results {
-  explicit Results(const Cell& cell);
-  // Copies the residual, and fills the others with values that no result has: NaNs, and -128 in q.
-  void Reset(const Inputs& inputs);
+// The operands of calls in memory, the same for all contenders.
+class Tensors {
+ public:
+  // The values outlive the tensors.
+  explicit Tensors(const CallValues& values);
+  Tensors(const Tensors&) = delete;  // views point into it
+  Tensors& operator=(const Tensors&) = delete;
 
-  Buffer y;  // or dx
-  Buffer residual;
-  std::vector<float> dw;
-  std::vector<double> sums;
-  std::vector<int8_t> q;
-  std::vector<float> scale;
+  // Writes the inputs, and fills the outputs with NaNs.
+  void Reset();
+
+  const CallValues& values() const { return values_; }
+  const std::vector<cases::CallOperands>& operands() const { return operands_; }
+  // The calls for a plug-in.
+  const rmsnorm_peer_case& peer_case() const { return peer_case_; }
+  const uint8_t* row(size_t call, internal::Operand o, size_t row) const {
+    return RowAt(call, o, row);
+  }
+
+ private:
+  uint8_t* RowAt(size_t call, internal::Operand o, size_t row) const;
+
+  const CallValues& values_;
+  std::vector<cases::Layout> layouts_;
+  std::deque<Buffer> buffers_;
+  std::vector<std::vector<uint8_t*>> blocks_;  // of each call, by operand
+  std::vector<cases::CallOperands> operands_;
+  std::vector<rmsnorm_operands> peer_operands_;
+  std::vector<rmsnorm_call> peer_calls_;
+  rmsnorm_peer_case peer_case_;
 };
-
-rmsnorm_peer_case Describe(const Cell& cell, const Inputs& inputs, Results& results);
 
 }  // namespace rmsnorm::bench
 

@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "parallel.h"
-
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -65,12 +63,18 @@ bool OthersRun() {
 
 }  // namespace
 
+void RunOnThreads(size_t count, const std::function<void(size_t)>& function) {
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(static_cast <int>(count))
+#endif
+  for (size_t i = 0; i < count; ++i) function(i);
+}
+
 BoundThreads::BoundThreads(int threads) : threads_(threads) {
   if (OpenMpBinds() || sched_getaffinity(0, sizeof before_, &before_) != 0) return;
   bound_ = true;
   const std::vector<int> cpus = SpreadOverCores(before_);
-  const size_t count = static_cast<size_t>(threads);
-  ForRangesInParts(count, count, [&cpus](size_t thread, size_t /*end*/) {
+  RunOnThreads(static_cast<size_t>(threads), [&cpus](size_t thread) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(cpus[thread % cpus.size()], &one);
@@ -80,10 +84,8 @@ BoundThreads::BoundThreads(int threads) : threads_(threads) {
 
 BoundThreads::~BoundThreads() {
   if (!bound_) return;
-  const size_t count = static_cast<size_t>(threads_);
-  ForRangesInParts(count, count, [this](size_t /*thread*/, size_t /*end*/) {
-    sched_setaffinity(0, sizeof before_, &before_);
-  });
+  RunOnThreads(static_cast<size_t>(threads_),
+               [this](size_t /*thread*/) { sched_setaffinity(0, sizeof before_, &before_); });
 }
 
 std::set<std::string> OtherThreads() {

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps threads from disturbing the measurements.
+// Threads for work, and what keeps threads from disturbing the measurements.
 #ifndef RMSNORM_BENCH_THREADS_H_
 #define RMSNORM_BENCH_THREADS_H_
 
 #include <sched.h>
 
+#include <cstddef>
+#include <functional>
 #include <set>
 #include <string>
 
 namespace rmsnorm::bench {
+
+// Runs function(i) for each i below `count`, each on a separate thread of the library's OpenMP, so
+// that no pool of threads waits while another one works. Without OpenMP there is one thread.
+void RunOnThreads(size_t count, const std::function<void(size_t)>& function);
 
 // Binds the calling thread and its OpenMP threads, each to a different CPU available to the
 // process: one CPU of each core before a second of any. The destructor restores the earlier state.

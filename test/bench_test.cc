@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rmsnorm bench`: its output, files and errors. No test depends on timings, except that the
-// reference is slower than memcpy.
+// `rmsnorm bench`: its table, files and errors. No test depends on times.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -32,34 +31,32 @@ Outcome SmallBench(const std::vector<std::string>& more) {
   return RunCommand(arguments);
 }
 
-TEST(Bench, PrintsATable) {
+TEST(Bench, PrintsATableOf100Columns) {
   const Outcome outcome = SmallBench(
-      {"--operations", "norm,sum_squares", "--shapes", "1x64,3x100", "--types", "f32,bf16"});
+      {"--operations", "norm,gate_before", "--shapes", "1x64,3000x512", "--types", "f32,bf16"});
   ExpectSuccess(outcome);
   const std::vector<std::string> lines = Lines(outcome.out);
-  ASSERT_EQ(lines.size(), 10u) << outcome.out;
+  ASSERT_EQ(lines.size(), 8u) << outcome.out;
   EXPECT_EQ(lines[0].rfind(std::string("rmsnorm ") + rmsnorm_version() + " · ", 0), 0u) << lines[0];
-  const std::string end = " · Highway " + std::string(rmsnorm_highway_version()) + " · " +
-                          (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP");
-  EXPECT_EQ(lines[0].find(end), lines[0].size() - end.size()) << lines[0];
   EXPECT_EQ(lines[1],
-            "operation    type   rows x d      threads       time      GB/s   x memcpy   target");
+            "operation   type  rows x d     threads    memcpy     plain   rmsnorm  GB/s  times "
+            "faster  target");
   const char* const starts[] = {
-      "norm         f32       1 x 64           1 ", "norm         bf16      1 x 64           1 ",
-      "norm         f32       3 x 100          1 ", "norm         bf16      3 x 100          1 ",
-      "sum_squares  f32       1 x 64           1 ", "sum_squares  bf16      1 x 64           1 ",
-      "sum_squares  f32       3 x 100          1 ", "sum_squares  bf16      3 x 100          1 "};
-  // Time with a unit, GB/s and a multiple, each in a column.
-  const std::regex numbers(" +[0-9.]+ (ns|us|ms|s) +[0-9.]+ +[0-9.]+   reference");
-  for (size_t i = 0; i < 8; ++i) {
+      "norm        f32      1 x 64          1 ", "norm        bf16     1 x 64          1 ",
+      "norm        f32   3000 x 512         1 ", "norm        bf16  3000 x 512         1 ",
+      "gate_before f32   3000 x 512         1 ", "gate_before bf16  3000 x 512         1 "};
+  // Three times with a unit, GB/s and a factor, each in a column.
+  const std::regex figures("( +[0-9.]+ (ns|us|ms|s)){3} +[0-9.]+ +[0-9.]+  reference");
+  for (size_t i = 0; i < 6; ++i) {
     const std::string& line = lines[i + 2];
     EXPECT_EQ(line.rfind(starts[i], 0), 0u) << line;
     EXPECT_EQ(line.size(), lines[1].size() + 3) << line;
-    EXPECT_TRUE(std::regex_match(line.substr(41), numbers)) << line;
+    EXPECT_LE(line.size(), 100u);
+    EXPECT_TRUE(std::regex_match(line.substr(38), figures)) << line;
   }
 }
 
-TEST(Bench, TheDefaultTableHasTheCellsItShould) {
+TEST(Bench, TheDefaultTableHasItsCells) {
   const Outcome outcome =
       RunCommand({"bench", "--benchmark_list_tests"}, {{"RMSNORM_TARGET", "reference"}});
   ExpectSuccess(outcome);
@@ -78,12 +75,12 @@ TEST(Bench, TheDefaultTableHasTheCellsItShould) {
   EXPECT_EQ(Lines(outcome.out), expected);
 }
 
-TEST(Bench, TakesTargetsAndThreads) {
+// Two names of the same number of threads, and shapes that the operation lacks.
+TEST(Bench, CellsHaveNoDuplicates) {
   std::string expected;
   for (const std::string& target : SupportedTargets()) {
     expected += "latent/f16/3x2112/threads:1/target:" + target + "/iterations:1/manual_time\n";
   }
-  // Two names of the same number of threads, and shapes that the operation lacks.
   const Outcome outcome =
       RunCommand({"bench", "--operations", "latent", "--shapes", "3x2112,3x2048", "--types", "f16",
                   "--threads", "1,1", "--targets", "all", "--benchmark_list_tests"});
@@ -91,19 +88,18 @@ TEST(Bench, TakesTargetsAndThreads) {
   EXPECT_EQ(outcome.out, expected);
 }
 
-// Each operation reads and writes the expected number of bytes in the library's median time, which
-// is a multiple of memcpy's.
-TEST(Bench, FiguresAreThoseOfTheOperation) {
+// Each operation reads and writes the expected number of bytes in the library's median time.
+TEST(Bench, FiguresBelongToTheOperation) {
   const struct {
     const char* operation;
-    double tensors;  // in bf16
+    double elements;  // of two bytes, in a row
     size_t d = 2112;
-  } operations[] = {{"norm", 2},      {"add_norm", 4},      {"backward", 3},
-                    {"norm_call", 2}, {"sum_squares", 1},   {"scale", 2},
-                    {"latent", 2},    {"q_and_k", 2, 3072}, {"post_norm", 4},
-                    {"post_add", 3},  {"gate_after", 3},    {"gate_before", 3, 1024},
-                    {"int8", 2.5},    {"int8_alone", 1.5}};
-  for (const auto& [operation, tensors, d] : operations) {
+  } operations[] = {{"norm", 2 * 2112},          {"add_norm", 4 * 2112},
+                    {"backward", 3 * 2112},      {"latent", 2 * 2048},
+                    {"q_and_k", 2 * 2560, 3072}, {"post_norm", 4 * 2112},
+                    {"gate_after", 3 * 2112},    {"gate_before", 3 * 1024, 1024},
+                    {"int8", 2.5 * 2112},        {"int8_alone", 1.5 * 2112}};
+  for (const auto& [operation, elements, d] : operations) {
     SCOPED_TRACE(operation);
     const TemporaryDirectory directory;
     const std::string file = directory.File("bench.json");
@@ -121,55 +117,33 @@ TEST(Bench, FiguresAreThoseOfTheOperation) {
     const auto number = [&cell](const std::string& name) { return cell.at(name).get<double>(); };
     const double time = number("library_ns");
     EXPECT_NEAR(number("real_time") / time, 1, 1e-6);
-    EXPECT_NEAR(
-        number("bytes_per_second") * time * 1e-9 / (tensors * 3 * static_cast<double>(d) * 2), 1,
-        1e-6);
+    EXPECT_NEAR(number("bytes_per_second") * time * 1e-9 / (elements * 3 * 2), 1, 1e-6);
     EXPECT_EQ(number("library_ratio"), 1);
-    EXPECT_GT(number("memcpy_ratio"), 2);
-    EXPECT_GT(time / number("memcpy_ns"), 2);
+    for (const char* const other : {"memcpy_ns", "plain_ns"}) EXPECT_GT(number(other), 0);
     EXPECT_GE(number("rounds"), 9);
     EXPECT_EQ(number("threads_used"), 1);
+    EXPECT_EQ(cell.contains("apart_ns"), operation == std::string("latent") ||
+                                             operation == std::string("q_and_k") ||
+                                             operation == std::string("post_norm"));
   }
 }
 
-TEST(Bench, TheStepsApartHaveAColumn) {
-  const TemporaryDirectory directory;
-  const std::string file = directory.File("bench.json");
-  const Outcome outcome = SmallBench({"--operations", "norm,post_norm", "--shapes", "3x64",
-                                      "--types", "f32", "--benchmark_out=" + file});
+TEST(Bench, TimesACase) {
+  const Outcome outcome = SmallBench(
+      {"--call", "forward,x+y=bf16,weight=f32,rows=2x3,d=100,threads=4,x_gap=7", "--call",
+       "forward,x+y=$T,weight=f16,rows=$R,d=$D/2,call=module;forward,x=f16,y=f32,rows=3,d=5",
+       "--shapes", "4x64", "--types", "f32,f16"});
   ExpectSuccess(outcome);
   const std::vector<std::string> lines = Lines(outcome.out);
-  ASSERT_EQ(lines.size(), 5u) << outcome.out;
-  EXPECT_EQ(lines[1],
-            "operation    type   rows x d      threads       time      GB/s   x memcpy   apart   "
-            "target");
-  EXPECT_TRUE(std::regex_match(lines[2], std::regex("norm .*[0-9] +-   reference"))) << lines[2];
-  EXPECT_TRUE(std::regex_match(lines[3], std::regex("post_norm .*( +[0-9.]+){3}   reference")))
-      << lines[3];
-  EXPECT_EQ(lines[4], "apart: one step already");
-  const json cells = json::parse(ReadFile(file)).at("benchmarks");
-  EXPECT_FALSE(cells.at(0).contains("apart_ns"));
-  EXPECT_GT(cells.at(1).at("apart_ns"), 0);
-}
-
-TEST(Bench, OneThreadHasAColumnBesideSeveral) {
-  if (rmsnorm_has_openmp() == 0) GTEST_SKIP() << "no OpenMP";
-  const TemporaryDirectory directory;
-  const std::string file = directory.File("bench.json");
-  const Outcome outcome =
-      RunCommand({"bench", "--threads", "1,2", "--targets", "reference", "--shapes", "3x64",
-                  "--types", "f32", "--benchmark_out=" + file});
-  ExpectSuccess(outcome);
-  const std::vector<std::string> lines = Lines(outcome.out);
-  ASSERT_EQ(lines.size(), 4u) << outcome.out;
-  EXPECT_NE(lines[1].find("x memcpy   one_thread   target"), std::string::npos) << lines[1];
-  EXPECT_TRUE(std::regex_match(lines[2], std::regex(".* 1 .*[0-9] +-   reference"))) << lines[2];
-  EXPECT_TRUE(std::regex_match(lines[3], std::regex(".* 2 .*( +[0-9.]+){3}   reference")))
-      << lines[3];
-  const json cells = json::parse(ReadFile(file)).at("benchmarks");
-  EXPECT_FALSE(cells.at(0).contains("one_thread_ns"));
-  EXPECT_FALSE(cells.at(0).contains("label"));
-  EXPECT_GT(cells.at(1).at("one_thread_ns"), 0);
+  ASSERT_EQ(lines.size(), 6u) << outcome.out;
+  EXPECT_EQ(lines[2].rfind("call        bf16     6 x 100         1 ", 0), 0u) << lines[2];
+  EXPECT_EQ(lines[3].rfind("call        f32      4 x 32          1 ", 0), 0u) << lines[3];
+  EXPECT_EQ(lines[4].rfind("call        f16      4 x 32          1 ", 0), 0u) << lines[4];
+  EXPECT_EQ(lines[5], "plain: they have one type");
+  const Outcome refused =
+      SmallBench({"--call", "forward,x=f32,weight=none,y=f32,weight_offset=1,rows=2,d=8"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_NE(refused.out.find("  FAILED on reference: "), std::string::npos) << refused.out;
 }
 
 TEST(Bench, TakesGoogleBenchmarksFlags) {
@@ -182,47 +156,37 @@ TEST(Bench, TakesGoogleBenchmarksFlags) {
 
 TEST(Bench, TimesHaveThreeDigits) {
   EXPECT_EQ(tools::TimeText(1.234e-9), "1.23 ns");
-  EXPECT_EQ(tools::TimeText(9.9949e-9), "9.99 ns");
   EXPECT_EQ(tools::TimeText(9.996e-9), "10.0 ns");
-  EXPECT_EQ(tools::TimeText(99.94e-9), "99.9 ns");
   EXPECT_EQ(tools::TimeText(99.96e-9), "100 ns");
-  EXPECT_EQ(tools::TimeText(142e-9), "142 ns");
-  EXPECT_EQ(tools::TimeText(999.4e-9), "999 ns");
   EXPECT_EQ(tools::TimeText(999.6e-9), "1.00 us");
-  EXPECT_EQ(tools::TimeText(5.3e-6), "5.30 us");
   EXPECT_EQ(tools::TimeText(7.3e-3), "7.30 ms");
-  EXPECT_EQ(tools::TimeText(2.0), "2.00 s");
   EXPECT_EQ(tools::TimeText(1234.0), "1234 s");
 }
 
 TEST(Bench, RefusesWrongUseInOneLine) {
   const std::pair<std::vector<std::string>, std::string> wrong[] = {
       {{"--frobnicate"}, "'--frobnicate'"},
-      {{"frobnicate"}, "'frobnicate'"},
       {{"--benchmark_frobnicate=1"}, "'--benchmark_frobnicate=1'"},
-      {{"--operations", "frobnicate"}, "--operations: 'frobnicate' is not norm, "},
-      {{"--operations", "norm,post_nrom"}, "'post_nrom' is not "},
       {{"--operations", "norm,post_nrom"}, "; did you mean post_norm?"},
-      {{"--operations", "norm,layernorm"}, "the library has no LayerNorm; --peer"},
       {{"--shpaes", "1x64"}, "did you mean --shapes?"},
-      {{"--types", "fp16"}, "did you mean f16?"},
+      {{"--types", "f64"}, "'f64'"},
       {{"--operations", "latent"}, "2112"},
-      {{"--operations", "q_and_k"}, "3072"},
       {{"--operations", "gate_before", "--shapes", "4x100"}, "512"},
       {{"--shapes", "1"}, "'1'"},
-      {{"--shapes", "1x"}, "'1x'"},
       {{"--shapes", "x64"}, "'x64'"},
       {{"--shapes", "0x64"}, "'0x64'"},
       {{"--shapes", "1x64x2"}, "'1x64x2'"},
-      {{"--shapes", "-1x64"}, "'-1x64'"},
-      {{"--shapes", "1x64,2*64"}, "'2*64'"},
-      {{"--shapes", "65536x65537"}, "2^32"},
+      {{"--shapes", "65536x65537"}, "2^28"},
       {{"--shapes", "99999999999999999999x1"}, "--shapes"},
-      {{"--types", "f64"}, "'f64'"},
-      {{"--threads", "0"}, "'0'"},
       {{"--threads", "two"}, "'two'"},
       {{"--targets", "frobnicate"}, "--targets: 'frobnicate'"},
-      {{"--targets", "all,refrence"}, "did you mean reference?"},
+      {{"--operations", "norm", "--call", "forward,rows=1,d=8"}, "--operations"},
+      {{"--call", ""}, "--call: "},
+      {{"--call", "forward,x=f3,rows=1,d=8"}, "--call: 'f3' is no value for 'x'"},
+      {{"--call", "forward,rows=1,d=8,guard=after"}, "--call: executor, guard and state"},
+      {{"--call", "backward,rows=1,d=8;backward,rows=1,d=8"},
+       "--call: calls made at once are forward calls"},
+      {{"--call", "forward,rows=$R,d=$D/7", "--shapes", "1x64"}, "multiple of 7"},
   };
   for (const auto& [arguments, problem] : wrong) {
     std::vector<std::string> all = {"bench"};

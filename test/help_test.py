@@ -160,7 +160,7 @@ class Completion(unittest.TestCase):
             "apply --input=xy": ["--input=xy.npy"],
             "apply --eps ": [],
             "check --target ref": ["reference"],
-            "bench --operations norm,post_": ["norm,post_add", "norm,post_norm"],
+            "bench --operations norm,gate_": ["norm,gate_after", "norm,gate_before"],
         }.items():
             self.assertEqual(complete(line), expected, line)
 

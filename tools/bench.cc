@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "bench_table.h"
@@ -20,9 +22,11 @@ namespace rmsnorm::tools {
 namespace {
 
 using bench::Cell;
+using bench::Shape;
 
 struct BenchOptions {
   std::vector<std::string> operations = {"norm"};
+  std::vector<std::string> calls;  // lines, in place of named operations
   // Shapes of decoding and of prompts, through all cache levels; the length of an attention head;
   // and a length that is no multiple of a vector. 7168 is the length in Kimi-K2 and DeepSeek-V3.
   std::vector<std::string> shapes = {"1x64",     "1x1000",   "1x2048",   "1x4096",   "1x7168",
@@ -37,13 +41,8 @@ struct BenchOptions {
 
 std::vector<std::string> OperationNames() {
   std::vector<std::string> names;
-  for (const bench::Operation& operation : bench::kOperations) names.emplace_back(operation.name);
+  for (const bench::Operation& operation : bench::Operations()) names.push_back(operation.name);
   return names;
-}
-
-const bench::Operation& FindOperation(const std::string& name) {
-  return *std::find_if(std::begin(bench::kOperations), std::end(bench::kOperations),
-                       [&name](const auto& operation) { return name == operation.name; });
 }
 
 // The number if the whole text is a positive number, else 0.
@@ -54,20 +53,15 @@ size_t ParseNumber(const std::string& text) {
   return error == std::errc() && parsed_to == end ? number : 0;
 }
 
-struct Shape {
-  size_t rows;
-  size_t d;
-};
-
 Shape ParseShape(const std::string& text) {
   const size_t x = std::min(text.find('x'), text.size() - 1);
   const Shape shape = {ParseNumber(text.substr(0, x)), ParseNumber(text.substr(x + 1))};
   if (shape.rows == 0 || shape.d == 0) {
     throw UserError("--shapes: '" + text + "' is not ROWSxD, such as 32x4096");
   }
-  constexpr size_t kMaxElements = size_t{1} << 32;
+  constexpr size_t kMaxElements = size_t{1} << 28;
   if (shape.d > kMaxElements / shape.rows) {
-    throw UserError("--shapes: '" + text + "' is more than 2^32 elements");
+    throw UserError("--shapes: '" + text + "' is more than 2^28 elements");
   }
   return shape;
 }
@@ -93,34 +87,44 @@ std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
   return {active};
 }
 
-// The cells without duplicates: two thread counts or two target names can mean the same.
+// The operations of the options: those with a name, and lines.
+std::vector<bench::Operation> ChooseOperations(const BenchOptions& options) {
+  std::vector<bench::Operation> operations;
+  for (const std::string& name : options.operations) {
+    for (const bench::Operation& operation : bench::Operations()) {
+      if (operation.name == name) operations.push_back(operation);
+    }
+  }
+  for (const std::string& line : options.calls) operations.push_back({bench::kCall, "", line});
+  return operations;
+}
+
+// The cells without duplicates: two thread counts or two target names can mean the same, and a line
+// may leave out a name.
 std::vector<Cell> Cells(const BenchOptions& options) {
   std::vector<Cell> cells;
   std::set<std::string> names;
   const std::vector<std::string> targets = ChooseTargets(options.targets);
-  for (const std::string& operation_name : options.operations) {
-    const bench::Operation& operation = FindOperation(operation_name);
-    if (operation.code == RMSNORM_PEER_LAYERNORM && options.peers.empty()) {
-      throw UserError("--operations: the library has no LayerNorm; --peer adds one that has");
-    }
-    for (const std::string& shape_text : options.shapes) {
-      const Shape shape = ParseShape(shape_text);
-      if (shape.d % operation.row != 0) continue;
+  const std::vector<bench::Operation> operations = ChooseOperations(options);
+  for (const bench::Operation& operation : operations) {
+    for (const std::string& shape : options.shapes) {
       for (const std::string& type : options.types) {
         for (const std::string& threads : options.threads) {
           for (const std::string& target : targets) {
-            const Cell cell = {&operation, kDtypes.at(type),      shape.rows,
-                               shape.d,    ParseThreads(threads), target};
-            if (names.insert(cell.name()).second) cells.push_back(cell);
+            const std::optional<Cell> cell =
+                bench::MakeCell(operation, type, ParseShape(shape), ParseThreads(threads), target);
+            if (cell && names.insert(cell->name).second) cells.push_back(*cell);
           }
         }
       }
     }
   }
   if (cells.empty()) {
-    const bench::Operation& operation = FindOperation(options.operations.front());
-    throw UserError("--shapes: " + options.operations.front() + " is of rows of " +
-                    std::to_string(operation.row) + " elements, or of a multiple");
+    // Named lines divide d in one way.
+    const std::string& line = operations.front().line;
+    const size_t divisor = std::strtoull(&line[line.find("$D/") + 3], nullptr, 10);
+    throw UserError("--shapes: no d is a multiple of " + std::to_string(divisor) + ", as " +
+                    operations.front().name + " needs");
   }
   return cells;
 }
@@ -128,21 +132,16 @@ std::vector<Cell> Cells(const BenchOptions& options) {
 bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<Cell>& cells) {
   bench::Contenders contenders;
   contenders.push_back(bench::Library());
-  const auto has_steps = [](const Cell& cell) {
-    return bench::WhyNotApart(cell.operation->code) == nullptr;
-  };
-  if (std::any_of(cells.begin(), cells.end(), has_steps)) contenders.push_back(bench::Apart());
-  const auto has_threads = [](const Cell& cell) { return cell.threads > 1; };
-  if (std::any_of(cells.begin(), cells.end(), has_threads)) {
-    contenders.push_back(bench::OneThread());
-  }
+  for (auto& loops : bench::PlainLoopContenders()) contenders.push_back(std::move(loops));
+  const auto has_apart = [](const Cell& cell) { return !cell.apart.empty(); };
+  if (std::any_of(cells.begin(), cells.end(), has_apart)) contenders.push_back(bench::Apart());
   if (!options.older.empty()) contenders.push_back(bench::Older(options.older));
+  std::set<std::string> taken = {bench::kMemcpy, bench::kPlain, "apart", "older"};
+  for (const auto& contender : contenders) taken.insert(contender->name());
   for (const std::string& file : options.peers) {
     contenders.push_back(bench::LoadPeer(file));
     const std::string& name = contenders.back()->name();
-    const auto has_name = [&](const auto& other) { return other->name() == name; };
-    if (name == bench::kMemcpy || name == bench::kApart || name == bench::kOneThread ||
-        std::count_if(contenders.begin(), contenders.end(), has_name) > 1) {
+    if (!taken.insert(name).second) {
       throw UserError("--peer " + file + ": the name '" + name + "' is taken");
     }
   }
@@ -161,7 +160,8 @@ void ParseHarnessFlags(const CLI::App& command) {
   if (count > 1) throw UserError(UnknownWord(command, arguments[1]));
 }
 
-int RunBench(const BenchOptions& options, const CLI::App& command) {
+int RunBench(BenchOptions options, const CLI::App& command) {
+  if (!options.calls.empty()) options.operations.clear();
   const std::vector<Cell> cells = Cells(options);
   const bench::Contenders contenders = MakeContenders(options, cells);
   ParseHarnessFlags(command);
@@ -189,8 +189,16 @@ void AddBench(CLI::App& app, int& status) {
         ->delimiter(',')
         ->capture_default_str();
   };
-  add_list("--operations", options->operations, "What to time", "NAME,...")
-      ->check(OneOf(OperationNames()));
+  CLI::Option* const operations =
+      add_list("--operations", options->operations, "What to time", "NAME,...")
+          ->check(OneOf(OperationNames()));
+  command
+      ->add_option("--call", options->calls,
+                   "A case of `rmsnorm check --case` to time instead, or several with ';' between "
+                   "them, made at once; repeatable")
+      ->type_name("CASE")
+      ->allow_extra_args(false)
+      ->excludes(operations);
   add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
   add_list("--types", options->types, "Types of x, weight and y", "TYPE,...")
       ->check(OneOf(kDtypes));
@@ -206,24 +214,23 @@ void AddBench(CLI::App& app, int& status) {
       ->allow_extra_args(false);
   command->add_option("--older", options->older, "Another build of librmsnorm.so to be timed, too")
       ->type_name("FILE");
+  std::string operation_help;
+  for (const bench::Operation& operation : bench::Operations()) {
+    operation_help +=
+        "\n  " + operation.name + std::string(13 - operation.name.size(), ' ') + operation.help;
+  }
   command->footer(
-      "Time, GB/s (of what is read and written), multiple of the time memcpy takes from x to y, "
-      "and the same multiple for the other contenders, all with the same threads, each bound to a "
-      "CPU: apart is the library with a call for each step, one_thread the library on one thread, "
-      "older an older build, and the rest are peers. All are timed in turn in each of many rounds; "
-      "the table has the medians.\n"
-      "Each result is first checked, the library's against the reference's bits and a peer's to "
-      "within a few roundings; exits with 1 where one is wrong.\n"
-      "Operations: norm is a module's; add_norm is a module's with the residual updated in "
-      "place; backward is a module's from a saved inverse RMS, dx of the type of x and dw in f32; "
-      "norm_call prepares the weight in each call; sum_squares and scale are the two phases; "
-      "latent is two norms in one call, of 1536 and of 512 elements of a row of 2112, as in "
-      "Kimi-K2; q_and_k is two as well, of the 32 heads of q and the 8 of k in a row of 48 heads "
-      "(d 3072, 6144 or 12288); post_norm is r += norm(x), y = norm(r), and post_add the first "
-      "half alone; gate_after is norm(x) * silu(z), and gate_before is norm(x * silu(z)) in groups "
-      "of 512; int8 is norm with a quantised output beside y, and int8_alone without y; layernorm "
-      "is the LayerNorm of peers beside the library's norm. Peers do not compute norm_call, "
-      "sum_squares and scale.\n"
+      "All contenders have the same threads, each bound to a CPU, and are timed in turn in each of "
+      "many rounds; the table has the medians. memcpy copies as many bytes as x has; plain is the "
+      "fastest of some plain loops, compiled for several CPUs with and without -ffast-math; GB/s "
+      "counts all rows that are read or written; \"times faster\" is plain's time in multiples of "
+      "rmsnorm's. apart is the library with a call for each step, older an older build, and "
+      "others are peers.\n"
+      "Each result is checked before it is timed, the library's against the reference's bits and "
+      "others to within a few roundings; exits with 1 where one is wrong.\n"
+      "Operations:" +
+      operation_help +
+      "\nIn a CASE, $T, $R and $D are the type, the rows and d of --types and --shapes.\n"
       "Google Benchmark's flags work, too: --benchmark_out=FILE writes all figures as JSON, with "
       "quartiles, --benchmark_filter=REGEX takes some of the cells, --benchmark_repetitions=N "
       "repeats them.");

@@ -32,7 +32,8 @@ std::string ThreeDigits(double value) {
   return Fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
-size_t WidthOf(const std::string& other) { return std::max<size_t>(other.size(), 5) + 3; }
+// The width of a column of times.
+size_t WidthOf(const std::string& name) { return std::max<size_t>(name.size(), 7) + 3; }
 
 // Google Benchmark renames the field of a failed benchmark in 1.8.
 template <class Run>
@@ -58,17 +59,19 @@ std::string TimeText(double seconds) {
 }
 
 BenchTable::BenchTable(const std::vector<Cell>& cells, const bench::Contenders& contenders) {
-  for (const Cell& cell : cells) cells_.emplace(cell.name(), cell);
-  for (size_t i = 1; i < contenders.size(); ++i) others_.push_back(contenders[i]->name());
+  for (const Cell& cell : cells) cells_.emplace(cell.name, cell);
+  for (size_t i = 1; i < contenders.size(); ++i) {
+    if (contenders[i]->name() != bench::kPlain) others_.push_back(contenders[i]->name());
+  }
 }
 
 bool BenchTable::ReportContext(const Context& /*context*/) {
   GetOutputStream() << "rmsnorm " << rmsnorm_version() << " · " << CpuModel() << " · Highway "
                     << rmsnorm_highway_version() << " · "
                     << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP") << "\n"
-                    << "operation    type   rows x d      threads       time      GB/s   x memcpy";
+                    << "operation   type  rows x d     threads    memcpy     plain   rmsnorm  GB/s";
   for (const std::string& other : others_) GetOutputStream() << Right(other, WidthOf(other));
-  GetOutputStream() << "   target" << std::endl;
+  GetOutputStream() << "  times faster  target" << std::endl;
   return true;
 }
 
@@ -84,9 +87,9 @@ void BenchTable::ReportRuns(const std::vector<Run>& runs) {
 void BenchTable::PrintRun(const Run& run) {
   std::ostream& out = GetOutputStream();
   const Cell& cell = cells_.at(run.run_name.function_name);
-  out << Left(cell.operation->name, 13) << Left(cell.type_name(), 6)
-      << Left(Right(std::to_string(cell.rows), 5) + " x " + std::to_string(cell.d), 14)
-      << Right(std::to_string(cell.threads), 8);
+  out << Left(cell.operation, 12) << Left(cell.type, 6)
+      << Left(Right(std::to_string(cell.shape.rows), 4) + " x " + std::to_string(cell.shape.d), 13)
+      << Right(std::to_string(cell.threads), 7);
   const std::string failure = FailureOf(run, 0);
   if (!failure.empty()) {
     found_fault_ = true;
@@ -94,28 +97,26 @@ void BenchTable::PrintRun(const Run& run) {
     return;
   }
   const auto counter = [&run](const std::string& name) -> double { return run.counters.at(name); };
-  const double seconds =
-      run.GetAdjustedRealTime() / benchmark::GetTimeUnitMultiplier(run.time_unit);
-  out << Right(TimeText(seconds), 11) << Right(ThreeDigits(counter("bytes_per_second") / 1e9), 10)
-      << Right(Fixed(counter("memcpy_ratio"), 2), 11);
-  for (const std::string& other : others_) {
-    const bool wrong = run.report_label.find(other + " is wrong: ") != std::string::npos;
-    found_fault_ |= wrong;
-    const bool timed = run.counters.count(other + "_ns") != 0;
-    out << Right(timed   ? Fixed(counter(other + "_ns") / counter("memcpy_ns"), 2)
-                 : wrong ? "WRONG"
-                         : "-",
-                 WidthOf(other));
-  }
-  out << "   " << cell.target << std::endl;
-  if (cell.operation->code == RMSNORM_PEER_LAYERNORM) {
-    Note("layernorm: the library has none, and its figures are of norm");
-  }
+  const auto print_time = [&](const std::string& name, size_t width) {
+    const bool is_wrong = run.report_label.find(name + " is wrong: ") != std::string::npos;
+    found_fault_ |= is_wrong;
+    const bool is_timed = run.counters.count(name + "_ns") != 0;
+    out << Right(is_timed   ? TimeText(counter(name + "_ns") * 1e-9)
+                 : is_wrong ? "WRONG"
+                            : "-",
+                 width);
+  };
+  for (const char* const name : {bench::kMemcpy, bench::kPlain, "library"}) print_time(name, 10);
+  out << Right(ThreeDigits(counter("bytes_per_second") / 1e9), 6);
+  for (const std::string& other : others_) print_time(other, WidthOf(other));
+  const bool has_plain = run.counters.count("plain_ns") != 0;
+  out << Right(has_plain ? ThreeDigits(counter("plain_ns") / counter("library_ns")) : "-", 14)
+      << "  " << cell.target << std::endl;
   std::istringstream problems(run.report_label);
   for (std::string problem; std::getline(problems, problem, ';');) {
     problem.erase(0, problem.find_first_not_of(' '));
     const bool wrong = problem.find(" is wrong: ") != std::string::npos;
-    Note(wrong ? cell.name() + ": " + problem : problem);
+    Note(wrong ? cell.name + ": " + problem : problem);
   }
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "case.h"
+#include "contest.h"
 
 namespace rmsnorm::tools {
 
@@ -30,7 +30,7 @@ class BenchTable : public benchmark::BenchmarkReporter {
   void Note(const std::string& text);
 
   std::map<std::string, bench::Cell> cells_;  // by the benchmark's name
-  std::vector<std::string> others_;           // the contenders except the library
+  std::vector<std::string> others_;           // contenders with a column of their own
   std::vector<std::string> notes_;            // below the table; without duplicates
   bool found_fault_ = false;
 };

@@ -13,12 +13,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/layer_norm.h>
 #include <c10/core/InferenceMode.h>
 
 #include <cstdint>
+#include <cstring>
 #include <exception>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "peer.h"
 
@@ -44,8 +46,19 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 }
 #endif
 
-at::Tensor View(const void* data, at::IntArrayRef sizes, at::ScalarType type) {
-  return at::from_blob(const_cast<void*>(data), sizes, at::TensorOptions(type));
+at::ScalarType TypeOf(const rmsnorm_view& view) {
+  return view.dtype == RMSNORM_F32   ? at::kFloat
+         : view.dtype == RMSNORM_F16 ? at::kHalf
+                                     : at::kBFloat16;
+}
+
+// A tensor over the memory of a view; an undefined one for null.
+at::Tensor TensorOf(const rmsnorm_view* view) {
+  if (view == nullptr) return {};
+  const std::vector<int64_t> sizes(view->shape, view->shape + view->ndim);
+  const std::vector<int64_t> strides(view->stride, view->stride + view->ndim);
+  return at::from_blob(const_cast<void*>(view->data), sizes, strides,
+                       at::TensorOptions(TypeOf(*view)));
 }
 
 // The number belongs to the calling thread, and other cells set it too. Reading is cheaper than
@@ -54,142 +67,101 @@ void UseThreads(int threads) {
   if (at::get_num_threads() != threads) at::set_num_threads(threads);
 }
 
-class Prepared {
+// A call of a case.
+class Call {
  public:
-  explicit Prepared(const rmsnorm_peer_case& what, at::ScalarType type)
-      : rows_(static_cast<int64_t>(what.rows)),
-        d_(static_cast<int64_t>(what.d)),
-        type_(type),
-        threads_(what.threads),
-        eps_(what.eps),
-        x_(View(what.x, {rows_, d_}, type)),
-        weight_(View(what.weight, {d_}, type)) {}
-  virtual ~Prepared() = default;
+  explicit Call(const rmsnorm_call& call)
+      : eps_(call.options->eps),
+        x_(TensorOf(call.operands->x)),
+        weight_(TensorOf(call.operands->weight)),
+        residual_(TensorOf(call.operands->residual)),
+        y_(TensorOf(call.operands->y)),
+        dy_(TensorOf(call.operands->dy)),
+        rstd_(TensorOf(call.operands->rstd)),
+        dx_(TensorOf(call.operands->dx)),
+        dw_(TensorOf(call.operands->dw)) {
+    if (rstd_.defined()) rstd_ = rstd_.unsqueeze(-1);
+  }
 
-  void Run() {
-    UseThreads(threads_);
-    const c10::InferenceMode guard;
-    Compute();
+  void Forward() {
+    if (residual_.defined()) residual_.add_(x_);
+    Write(RmsNorm(residual_.defined() ? residual_ : x_, weight_, eps_), y_);
     has_run_ = true;
   }
 
- protected:
-  virtual void Compute() = 0;
+  // Computes the gradients as a custom function for autograd does, with f32 in between. Autograd
+  // over the graph of at::rms_norm() took 1.6 to 7 times as long, and _fused_rms_norm_backward()
+  // has no code for the CPU.
+  void Backward() {
+    const at::Tensor n = x_ * rstd_;
+    Write((dy_ * n).sum(0), dw_);
+    const at::Tensor g = dy_.to(at::kFloat) * weight_;
+    const at::Tensor mean = (g * n).mean(-1, /*keepdim=*/true);
+    Write(at::addcmul(g, n, mean, -1).mul_(rstd_).to(x_.scalar_type()), dx_);
+    has_run_ = true;
+  }
 
-  at::Tensor Matrix(const void* data) const { return View(data, {rows_, d_}, type_); }
+ private:
   // Copies in the first run only.
   void Write(const at::Tensor& result, at::Tensor& to) const {
     if (!has_run_) to.copy_(result);
   }
 
-  const int64_t rows_;
-  const int64_t d_;
-  const at::ScalarType type_;
-  const int threads_;
   const double eps_;
-  at::Tensor x_;
-  at::Tensor weight_;
-
- private:
+  at::Tensor x_, weight_, residual_, y_, dy_, rstd_, dx_, dw_;
   bool has_run_ = false;
 };
 
-class Forward final : public Prepared {
- public:
-  Forward(const rmsnorm_peer_case& what, at::ScalarType type)
-      : Prepared(what, type), y_(Matrix(what.y)) {}
-
- private:
-  void Compute() override { Write(RmsNorm(x_, weight_, eps_), y_); }
-
-  at::Tensor y_;
+struct Prepared {
+  std::vector<Call> calls;
+  bool backward;
+  int threads;
 };
 
-class LayerNorm final : public Prepared {
- public:
-  LayerNorm(const rmsnorm_peer_case& what, at::ScalarType type)
-      : Prepared(what, type), bias_(View(what.bias, {d_}, type)), y_(Matrix(what.y)) {}
-
- private:
-  void Compute() override { Write(at::layer_norm(x_, {d_}, weight_, bias_, eps_), y_); }
-
-  at::Tensor bias_;
-  at::Tensor y_;
-};
-
-class AddNorm final : public Prepared {
- public:
-  AddNorm(const rmsnorm_peer_case& what, at::ScalarType type)
-      : Prepared(what, type), residual_(Matrix(what.residual)), y_(Matrix(what.y)) {}
-
- private:
-  void Compute() override {
-    residual_.add_(x_);
-    Write(RmsNorm(residual_, weight_, eps_), y_);
+// Why the plug-in refuses a call; null for a norm of x, or of a residual that is updated in place,
+// and for dx and dw of two-dimensional rows.
+const char* WhyNot(const rmsnorm_call& call, bool backward) {
+  const rmsnorm_operands& given = *call.operands;
+  rmsnorm_operands known = rmsnorm_no_operands();
+  known.x = given.x;
+  known.weight = given.weight;
+  if (backward) {
+    known.dy = given.dy;
+    known.rstd = given.rstd;
+    known.dx = given.dx;
+    known.dw = given.dw;
+  } else {
+    known.y = given.y;
+    known.residual = given.residual;
+    known.residual_out = given.residual_out;
   }
-
-  at::Tensor residual_;
-  at::Tensor y_;
-};
-
-// Computes the gradients as a custom function for autograd does, with f32 in between. Autograd over
-// the graph of at::rms_norm() took 1.6 to 7 times as long, and _fused_rms_norm_backward() has no
-// code for the CPU.
-class Backward final : public Prepared {
- public:
-  Backward(const rmsnorm_peer_case& what, at::ScalarType type)
-      : Prepared(what, type),
-        dy_(Matrix(what.dy)),
-        rstd_(View(what.rstd, {rows_, 1}, at::kFloat)),
-        dx_(Matrix(what.dx)),
-        dw_(View(what.dw, {d_}, at::kFloat)) {}
-
- private:
-  void Compute() override {
-    const at::Tensor n = x_ * rstd_;
-    Write((dy_ * n).sum(0), dw_);
-    const at::Tensor g = dy_.to(at::kFloat) * weight_;
-    const at::Tensor mean = (g * n).mean(-1, /*keepdim=*/true);
-    Write(at::addcmul(g, n, mean, -1).mul_(rstd_).to(type_), dx_);
+  rmsnorm_options usual = {};
+  usual.size = sizeof usual;
+  usual.eps = call.options->eps;
+  const bool has_all = given.weight != nullptr && given.weight->ndim == 1 &&
+                       (backward ? given.rstd != nullptr && given.dx != nullptr &&
+                                       given.dw != nullptr && given.x->ndim == 2
+                                 : given.y != nullptr);
+  const bool is_in_place =
+      given.residual == nullptr ||
+      (given.residual_out != nullptr && given.residual_out->data == given.residual->data);
+  if (!has_all || !is_in_place || std::memcmp(&known, &given, sizeof known) != 0 ||
+      std::memcmp(&usual, call.options, sizeof usual) != 0) {
+    return "not an operation of this plug-in";
   }
-
-  at::Tensor dy_;
-  at::Tensor rstd_;
-  at::Tensor dx_;
-  at::Tensor dw_;
-};
+  return nullptr;
+}
 
 void* Prepare(const rmsnorm_peer_case* what, const char** why) {
-  at::ScalarType type;
-  switch (what->dtype) {
-    case RMSNORM_PEER_F32:
-      type = at::kFloat;
-      break;
-    case RMSNORM_PEER_F16:
-      type = at::kHalf;
-      break;
-    case RMSNORM_PEER_BF16:
-      type = at::kBFloat16;
-      break;
-    default:
-      *why = "unknown type";
-      return nullptr;
-  }
   try {
     const c10::InferenceMode guard;
-    switch (what->operation) {
-      case RMSNORM_PEER_NORM:
-        return static_cast<Prepared*>(new Forward(*what, type));
-      case RMSNORM_PEER_ADD_NORM:
-        return static_cast<Prepared*>(new AddNorm(*what, type));
-      case RMSNORM_PEER_BACKWARD:
-        return static_cast<Prepared*>(new Backward(*what, type));
-      case RMSNORM_PEER_LAYERNORM:
-        return static_cast<Prepared*>(new LayerNorm(*what, type));
-      default:
-        *why = "unknown operation";
-        return nullptr;
+    auto prepared = std::make_unique<Prepared>(Prepared{{}, what->backward != 0, what->threads});
+    for (size_t i = 0; i < what->count; ++i) {
+      *why = WhyNot(what->calls[i], prepared->backward);
+      if (*why != nullptr) return nullptr;
+      prepared->calls.emplace_back(what->calls[i]);
     }
+    return prepared.release();
   } catch (const std::exception& error) {
     static std::string message;
     message = error.what();
@@ -198,7 +170,12 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
   }
 }
 
-void Run(void* prepared) { static_cast<Prepared*>(prepared)->Run(); }
+void Run(void* state) {
+  Prepared& prepared = *static_cast<Prepared*>(state);
+  UseThreads(prepared.threads);
+  const c10::InferenceMode guard;
+  for (Call& call : prepared.calls) prepared.backward ? call.Backward() : call.Forward();
+}
 
 void Release(void* prepared) { delete static_cast<Prepared*>(prepared); }
 
