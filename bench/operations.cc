@@ -64,8 +64,8 @@ const std::vector<Operation>& Operations() {
       {"norm", "a module's norm of dense rows",
        "forward,x+weight+y=$T,rows=$R,d=$D,call=rows,seed=1"},
       {"add_norm", "the same of residual + x, which replaces the residual",
-       "forward,x+weight+residual+residual_out+y=$T,residual_out_in_place=1,rows=$R,d=$D,call="
-       "rows"},
+       "forward,x+weight+residual+residual_out+y=$T,residual_out_in_place=1,rows=$R,d=$D,call=rows,"
+       "seed=1"},
       // Numbers without signs: in sums of these no terms cancel, and a lost term is seen.
       {"backward", "dx, and dw in f32, from a saved inverse RMS",
        "backward,x+weight+dy+dx=$T,rstd+dw=f32,x_values+weight_values+dy_values=positive,"
