@@ -58,18 +58,15 @@ struct OptionRule {
   size_t offset;           // of its field in rmsnorm_options
   const Numbers* numbers;  // null for words
   const char* words[4];    // ends with a null
-  uint32_t leaves;         // the values that fused leaves serve: bit i for word i, or kAnyNumber
+  uint32_t leaves;         // the values that fused leaves serve; bit i is word i
   Gradient gradient;
-  OperandSet needs = 0;  // a value other than the default requires one of these operands
-  OperandSet needed_by =
-      0;  // if not empty, the requirement applies only to calls with one of these
+  OperandSet needs = 0;      // a value other than the default requires one of these operands
+  OperandSet needed_by = 0;  // in calls with one of these, or in all calls if empty
 };
 
-// Tiles serve every value, and leaves the default and the values that a line says.
-constexpr uint32_t kDefaultAlone = 1;
+// Tiles serve every value. Leaves serve any number, or the default alone.
 constexpr uint32_t kAnyNumber = ~uint32_t{0};
-constexpr uint32_t kTwoWords = 3;
-constexpr uint32_t kThreeWords = 7;
+constexpr uint32_t kDefaultAlone = 1;
 
 constexpr OperandSet kAnyWeight = SetOf(kWeight) | SetOf(kPostNormWeight);
 constexpr OperandSet kScaled = SetOf(kY) | SetOf(kQ) | SetOf(kDx) | SetOf(kDw);
@@ -77,31 +74,18 @@ constexpr OperandSet kScaled = SetOf(kY) | SetOf(kQ) | SetOf(kDx) | SetOf(kDw);
 #define FIELD(name) #name, offsetof(rmsnorm_options, name)
 constexpr OptionRule kOptionRules[kOptions] = {
     {FIELD(eps), &kEpsNumbers, {}, kAnyNumber, Gradient::kDepends},
-    {FIELD(eps_placement),
-     nullptr,
-     {"inside", "outside", "floor"},
-     kThreeWords,
-     Gradient::kDepends},
-    {FIELD(rounding),
-     nullptr,
-     {"after_weight", "before_weight", "inverse"},
-     kTwoWords,
-     Gradient::kSame},
-    {FIELD(residual_rounding), nullptr, {"rounded", "unrounded"}, kTwoWords, Gradient::kSame},
+    {FIELD(eps_placement), nullptr, {"inside", "outside", "floor"}, 0b111, Gradient::kDepends},
+    {FIELD(rounding), nullptr, {"after_weight", "before_weight", "inverse"}, 0b11, Gradient::kSame},
+    {FIELD(residual_rounding), nullptr, {"rounded", "unrounded"}, 0b11, Gradient::kSame},
     {FIELD(weight_offset), &kOffsets, {}, kAnyNumber, Gradient::kDepends, kAnyWeight, kScaled},
     {FIELD(divisor), &kDivisors, {}, kAnyNumber, Gradient::kDepends},
     {FIELD(factor), &kFactors, {}, kDefaultAlone, Gradient::kRefused},
-    {FIELD(activation), nullptr, {"silu", "sigmoid"}, kTwoWords, Gradient::kRefused, SetOf(kGate)},
-    {FIELD(gate_placement),
-     nullptr,
-     {"after", "before"},
-     kTwoWords,
-     Gradient::kRefused,
-     SetOf(kGate)},
+    {FIELD(activation), nullptr, {"silu", "sigmoid"}, 0b11, Gradient::kRefused, SetOf(kGate)},
+    {FIELD(gate_placement), nullptr, {"after", "before"}, 0b11, Gradient::kRefused, SetOf(kGate)},
     {FIELD(gate_rounding),
      nullptr,
      {"unrounded", "rounded"},
-     kTwoWords,
+     0b11,
      Gradient::kRefused,
      SetOf(kGate)},
 };
