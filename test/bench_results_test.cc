@@ -101,7 +101,7 @@ bool IsRight(const Cell& cell, const std::string& field, const std::string& valu
 TEST(BenchResults, OfTheLibraryAndOfPlainLoopsAreRight) {
   for (const bench::Operation& operation : bench::Operations()) {
     for (const char* const type : {"f32", "bf16", "f16"}) {
-      for (const size_t rows : {1, 3, 67}) {
+      for (const size_t rows : {size_t{1}, size_t{3}, size_t{67}}) {
         const Cell cell = MakeCell(operation.name, type, rows, 1000, rows == 67 ? 2 : 1);
         bench::Contenders contenders = bench::PlainLoopContenders();
         contenders.insert(contenders.begin(), bench::Library());
