@@ -26,7 +26,7 @@ static int call(const char* path) {
   const rmsnorm_view x_view = rmsnorm_rows(x, RMSNORM_F32, ROWS, D, D);
   const rmsnorm_view y_view = rmsnorm_rows(y, RMSNORM_F32, ROWS, D, D);
   rmsnorm_operands operands = rmsnorm_no_operands();
-  rmsnorm_context context = {sizeof(rmsnorm_context), 0, NULL, NULL, NULL};
+  rmsnorm_context context = {0};
   forward_function forward;
   void* symbol;
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -38,6 +38,7 @@ static int call(const char* path) {
   memcpy(&forward, &symbol, sizeof forward);
   operands.x = &x_view;
   operands.y = &y_view;
+  context.size = sizeof context;
   context.threads = 4;
   y[0] = y[ROWS * D - 1] = 0;
   if (forward(&operands, NULL, &context) != RMSNORM_OK || y[0] == 0 || y[ROWS * D - 1] != y[0]) {
