@@ -33,7 +33,7 @@ class RmsnormConan(ConanFile):
         "meson_options.txt",
         "include/*",
         "lib/*",
-        *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools")),
+        *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools", "tools/cases")),
         "doc/Doxyfile.in",
     )
     test_package_folder = "test/package"
