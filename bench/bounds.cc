@@ -37,8 +37,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 
+#include "../lib/element.h"
 #include "cases/values.h"
 
 namespace rmsnorm::bench {
@@ -52,18 +52,11 @@ namespace {
 
 double ValueOf(rmsnorm_dtype dtype, const uint8_t* element) {
   if (dtype == RMSNORM_I8) return static_cast<int8_t>(*element);
-  const cases::Format format = cases::FormatOf(dtype);
-  const uint64_t bits = cases::LoadBits(dtype, element);
-  const uint64_t magnitude = bits & ~format.sign();
-  const uint64_t one = uint64_t{1} << format.mantissa_bits;
-  const auto exponent = static_cast<int>(magnitude / one);
-  const uint64_t mantissa = magnitude % one + (exponent > 0 ? one : 0);
-  const int bias = (1 << (format.exponent_bits - 1)) - 1;
-  double value = std::ldexp(static_cast<double>(mantissa),
-                            std::max(exponent, 1) - bias - format.mantissa_bits);
-  if (magnitude == format.infinity()) value = HUGE_VAL;
-  if (format.IsNan(bits)) value = std::numeric_limits<double>::quiet_NaN();
-  return (bits & format.sign()) != 0 ? -value : value;
+  const auto bits = static_cast<uint32_t>(cases::LoadBits(dtype, element));
+  if (dtype == RMSNORM_F32) return internal::FromBits(bits);
+  const auto short_bits = static_cast<uint16_t>(bits);
+  return dtype == RMSNORM_F16 ? internal::ToF32(internal::F16{short_bits})
+                              : internal::ToF32(internal::BF16{short_bits});
 }
 
 using Wide = std::vector<double>;
