@@ -204,9 +204,10 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
   return view;
 }
 
-/// Merges dimensions of tensors that one call uses together, where a view would have too many: two
-/// neighbours become one if in each tensor the outer one continues the inner one, and a dimension of
-/// size 1 goes. Give the dimensions of rows, without the last. Both arrays are changed in place.
+/// Merges dimensions of tensors that one call uses together, for tensors with more dimensions than a
+/// view can have. Two neighbours become one if the outer one continues the inner one in every
+/// tensor. Dimensions of size 1 are dropped. Leave out the last dimension, the row. Both arrays are
+/// changed in place.
 ///
 /// @param ndim     dimensions of all tensors; may be 0.
 /// @param shape    the size of each dimension.

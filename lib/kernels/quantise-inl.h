@@ -28,9 +28,10 @@ HWY_INLINE float FromBitsOf(T, uint32_t bits) {
   return ToF32(T{static_cast<uint16_t>(bits)});
 }
 
-// Minimum and maximum of the vectors added, by two integer maxima of their bits. As signed integers
-// the bits of positive numbers rise with them and exceed all others. As unsigned integers the bits
-// of negative numbers rise as these fall. Infinities come after numbers, and NaNs after infinities.
+// Minimum and maximum of the vectors added, by two integer maxima of their bits. The larger a
+// positive number, the larger its bits as a signed integer, in which every negative number is
+// smaller. The lower a negative number, the larger its bits as an unsigned integer. Infinities come
+// after numbers, and NaNs after infinities.
 template <class T>
 class RangeOf {
  public:
@@ -121,7 +122,7 @@ HWY_INLINE void StoreBytes(hn::Vec<BytesTag> bytes, int8_t* to, First some) {
   StoreTail(BytesTag(), bytes, to, some.n);
 }
 
-// Writes the integers of n values, which are finite if `steps.none` is false.
+// Writes the integers of n values. All values are finite if `steps.none` is false.
 template <class T>
 HWY_NOINLINE void QuantiseValues(const void* from_data, size_t n, const QuantisedSteps& steps,
                                  int8_t* q) {
