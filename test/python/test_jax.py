@@ -5,7 +5,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,32 +17,43 @@ from rmsnorm.jax import rms_norm
 gemma = partial(rms_norm, weight_offset=1)
 
 
-def draw(key: int, *shape: int, dtype: str = "float32") -> jax.Array:
+def draw(key, *shape, dtype="float32"):
     return jax.random.normal(jax.random.key(key), shape).astype(dtype)
 
 
-def formula(x: jax.Array, weight: jax.Array, rounding: str = "after_weight") -> Any:
+def formula(x, weight, bias=0.0, rounding="after_weight"):
     h = x.astype("float32")
     n = h * jax.lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + 1e-5)
-    rounded = n.astype(x.dtype) if rounding == "before_weight" else n
-    return (rounded * (weight + 1)).astype(x.dtype)
+    n = n.astype(x.dtype) if rounding == "before_weight" else n
+    return (n * weight + bias).astype(x.dtype)
+
+
+def close(got, expected, error=5e-6):
+    """Compares arrays, whose largest elements may be off by a relative error."""
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=0, atol=error * float(jnp.max(abs(b))))
+
+
+OPERANDS = draw(0, 3, 2, 8), draw(1, 8), draw(2, 8)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_forward(dtype: str) -> None:
+def test_results_differ_from_the_formula_by_few_ulp(dtype):
     x, weight = draw(0, 40, 5, 1000, dtype=dtype), draw(1, 1000)
     assert jnp.array_equal(rms_norm(x), gemma(x, jnp.zeros(1000)))
     for rounding, other in (("after_weight", "before_weight"), ("before_weight", "after_weight")):
-        y, expected = gemma(x, weight, rounding=rounding), formula(x, weight, rounding)
+        y = gemma(x, weight, rounding=rounding)
+        expected, wrong = (formula(x, weight + 1, rounding=order) for order in (rounding, other))
         integer = f"int{8 * y.dtype.itemsize}"
         ulp = jnp.max(abs(y.view(integer) - expected.view(integer)))
         assert ulp <= (5 if dtype == "float32" else 2)
         if dtype != "float32":  # a sum in another order changes few of the rounded results
-            assert jnp.mean(y != expected) < 1e-3 and jnp.mean(y != formula(x, weight, other)) > 0.1
+            assert jnp.mean(y != expected) < 1e-3 and jnp.mean(y != wrong) > 0.1
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
-def test_jit_vmap_and_gradients(axes: tuple[int | None, int | None]) -> None:
+def test_jit_vmap_and_gradients(axes):
     x, weights = draw(0, 3, 70, 64), draw(1, 3, 64)
     weight = weights if axes[1] == 0 else weights[0]
     y = jax.jit(jax.vmap(gemma, axes))(x, weight)
@@ -52,13 +62,12 @@ def test_jit_vmap_and_gradients(axes: tuple[int | None, int | None]) -> None:
         assert jnp.array_equal(y[i], gemma(*operands))
     got, expected = (
         jax.vmap(jax.grad(lambda *a, f=f: jnp.sum(f(*a) ** 3), (0, 1)), axes)(x, weight)
-        for f in (gemma, formula)
+        for f in (gemma, lambda x, weight: formula(x, weight + 1))
     )
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * float(jnp.max(abs(b))))
+    close(got, expected, 2e-6)
 
 
-def test_threads_do_not_change_bits() -> None:
+def test_threads_do_not_change_bits():
     x, weight, dy = draw(0, 999, 4096), draw(1, 4096), draw(2, 999, 4096)
     y, pull = jax.vjp(rms_norm, x, weight)
     for i in range(0, 999, 37):
@@ -66,27 +75,14 @@ def test_threads_do_not_change_bits() -> None:
         assert jnp.array_equal(y[i], y_i) and jnp.array_equal(pull(dy)[0][i], pull_i(dy[i])[0])
 
 
-def affine(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * weight + bias
-
-
-OPERANDS = draw(0, 3, 2, 8), draw(1, 8), draw(2, 8)
-
-
-def close(got: Any, expected: Any) -> None:
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert a.shape == b.shape and a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.max(abs(b))))
-
-
-def test_bias() -> None:
+def test_bias():
     x, weight, bias = OPERANDS
-    close(rms_norm(x, weight, bias), affine(x, weight, bias))
-    close(rms_norm(x, bias=bias), affine(x, jnp.ones(8), bias))
+    close(rms_norm(*OPERANDS), formula(*OPERANDS))
+    close(rms_norm(x, bias=bias), formula(x, 1.0, bias))
     assert jnp.array_equal(rms_norm(x, bias=bias), rms_norm(x, jnp.ones(8), bias))
     got, expected = (
         jax.grad(lambda *a, f=f: jnp.sum(jnp.sin(f(*a))), (0, 1, 2))(*OPERANDS)
-        for f in (rms_norm, affine)
+        for f in (rms_norm, formula)
     )
     close(got, expected)
     # An absent bias adds nothing, not even to a zero's sign.
@@ -94,52 +90,46 @@ def test_bias() -> None:
     assert not jnp.signbit(rms_norm(-jnp.zeros((1, 8)), bias=jnp.zeros(8))).any()
 
 
-def test_types_of_gradients() -> None:
-    x, weight, bias = (a.astype(t) for a, t in zip(OPERANDS, ("bfloat16", "float16", "float32")))
-    gradients = jax.grad(lambda *a: jnp.sum(rms_norm(*a).astype("float32")), (0, 1, 2))
-    found = gradients(x, weight, bias)
-    assert [a.dtype.name for a in found] == ["bfloat16", "float16", "float32"]
+def test_gradients_have_the_types_of_their_operands():
+    types = ("bfloat16", "float16", "float32")
+    found = jax.grad(lambda *a: jnp.sum(rms_norm(*a).astype("float32")), (0, 1, 2))(
+        *(a.astype(t) for a, t in zip(OPERANDS, types, strict=True))
+    )
+    assert tuple(a.dtype.name for a in found) == types
     assert jnp.array_equal(found[2], jnp.full(8, 6))
 
 
-@pytest.mark.parametrize(
-    "derivative",
-    [
-        lambda f: jax.jvp(f, OPERANDS, (draw(3, 3, 2, 8), *OPERANDS[:0:-1]))[1],
-        lambda f: jax.jacfwd(f, (0, 1, 2))(*OPERANDS),
-        lambda f: jax.jacrev(f, (0, 1, 2))(*OPERANDS),
-        lambda f: jax.hessian(lambda *a: jnp.sum(f(*a) ** 3), (0, 1, 2))(*OPERANDS),
-        lambda f: jax.jacrev(jax.jacrev(lambda *a: jnp.sum(f(*a) ** 3), 1), (0, 1, 2))(*OPERANDS),
-        lambda f: jax.jacfwd(jax.jacfwd(lambda x: jnp.sum(f(x, *OPERANDS[1:]) ** 3)))(OPERANDS[0]),
-        lambda f: jax.jit(jax.grad(lambda *a: jnp.sum(jax.vmap(f, (0, None, None))(*a) ** 3), 1))(
-            *OPERANDS
-        ),
-        lambda f: jax.vmap(jax.hessian(lambda x, w: jnp.sum(f(x, w, w) ** 3), 1), (0, None))(
-            *OPERANDS[:2]
-        ),
-        lambda f: jax.hessian(
-            lambda w: jnp.sum(jax.vmap(f, (0, None, None))(OPERANDS[0], w, w) ** 3)
-        )(OPERANDS[1]),
-        lambda f: jax.grad(lambda *a: jnp.sum(jax.checkpoint(f)(*a) ** 3), (0, 1, 2))(*OPERANDS),
-    ],
-    ids=[
-        "jvp",
-        "jacfwd",
-        "jacrev",
-        "hessian",
-        "reverse over reverse",
-        "forward over forward",
-        "gradient of vmap",
-        "vmap of hessian",
-        "hessian of vmap",
-        "checkpoint",
-    ],
-)
-def test_derivatives(derivative: Any) -> None:
-    close(derivative(rms_norm), derivative(affine))
+def cubes(f):
+    """Returns the sum of the cubes of a norm."""
+    return lambda *operands: jnp.sum(f(*operands) ** 3)
 
 
-def test_gradients_are_those_of_the_library() -> None:
+ALL = (0, 1, 2)
+ROWS_ONLY = (0, None, None)
+DERIVATIVES = {
+    "jvp": lambda f: jax.jvp(f, OPERANDS, (draw(3, 3, 2, 8), *OPERANDS[:0:-1]))[1],
+    "jacfwd": lambda f: jax.jacfwd(f, ALL)(*OPERANDS),
+    "jacrev": lambda f: jax.jacrev(f, ALL)(*OPERANDS),
+    "hessian": lambda f: jax.hessian(cubes(f), ALL)(*OPERANDS),
+    "reverse over reverse": lambda f: jax.jacrev(jax.jacrev(cubes(f), 1), ALL)(*OPERANDS),
+    "forward over forward": lambda f: jax.jacfwd(jax.jacfwd(cubes(f)))(*OPERANDS),
+    "gradient of vmap": lambda f: jax.jit(jax.grad(cubes(jax.vmap(f, ROWS_ONLY)), 1))(*OPERANDS),
+    "vmap of hessian": lambda f: jax.vmap(
+        jax.hessian(lambda x, w: cubes(f)(x, w, w), 1), (0, None)
+    )(*OPERANDS[:2]),
+    "hessian of vmap": lambda f: jax.hessian(
+        lambda w: cubes(jax.vmap(f, ROWS_ONLY))(OPERANDS[0], w, w)
+    )(OPERANDS[1]),
+    "checkpoint": lambda f: jax.grad(cubes(jax.checkpoint(f)), ALL)(*OPERANDS),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_are_those_of_the_formula(name):
+    close(DERIVATIVES[name](rms_norm), DERIVATIVES[name](formula), 1e-5)
+
+
+def test_gradients_are_those_of_the_library():
     x, weight, bias = (np.asarray(a) for a in OPERANDS)
     dy = np.asarray(draw(3, 3, 2, 8))
     dx, dw, db = np.empty_like(x), np.empty_like(weight), np.empty_like(bias)
@@ -149,7 +139,7 @@ def test_gradients_are_those_of_the_library() -> None:
         assert jnp.array_equal(a, b)
 
 
-def test_derivatives_of_large_and_small_rows() -> None:
+def test_derivatives_of_large_and_small_rows():
     """With eps = 0 the size of x does not change the norm."""
     x = OPERANDS[0]
     for scale in (1e30, 1e-25):
@@ -158,32 +148,33 @@ def test_derivatives_of_large_and_small_rows() -> None:
         close((y, tangent), expected)
 
 
-def test_a_negative_zero_is_an_option_by_itself() -> None:
+def test_a_negative_zero_is_an_option_by_itself():
     x, weight = jnp.ones((1, 4)), -jnp.zeros(4)
     for offset in (0.0, -0.0, 0.0):  # offset + weight is -0 only for the second
         y = rms_norm(x, weight, weight_offset=offset)
         assert jnp.array_equal(jnp.signbit(y), jnp.full((1, 4), np.signbit(offset)))
 
 
-def test_without_rows_or_columns() -> None:
+def test_without_rows_or_columns():
     for shape in ((2, 0), (0,), (0, 8), (2, 0, 8)):
         x, weight, bias = jnp.ones(shape), jnp.ones(shape[-1]), jnp.ones(shape[-1])
         got, expected = (
-            jax.value_and_grad(lambda *a, f=f: (jnp.sum(f(*a))), (0, 1, 2))(x, weight, bias)
-            for f in (rms_norm, affine)
+            jax.value_and_grad(lambda *a, f=f: jnp.sum(f(*a)), (0, 1, 2))(x, weight, bias)
+            for f in (rms_norm, formula)
         )
         assert rms_norm(x, weight).shape == shape
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
             assert jnp.array_equal(a, b) and a.dtype == b.dtype
 
 
-def test_numpy_arrays() -> None:
+def test_numpy_arrays():
     x, weight, bias = (np.asarray(a) for a in OPERANDS)
     assert jnp.array_equal(rms_norm(x, weight, bias), rms_norm(*OPERANDS))
     assert jnp.array_equal(rms_norm(x.astype("float64"), weight), rms_norm(x, weight))
 
 
 ROW = draw(0, 2, 8)
+#: The name in the message, and arguments.
 WRONG_VALUES = {
     "scalar": ("x", {"x": jnp.float32(1)}),
     "integers": ("x", {"x": jnp.ones((2, 8), int)}),
@@ -216,25 +207,25 @@ WRONG_TYPES = {
 
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("name, wrong", WRONG_VALUES.values(), ids=WRONG_VALUES)
-def test_wrong_values(name: str, wrong: dict[str, Any], jit: bool) -> None:
+def test_a_wrong_value_is_refused_by_name(name, wrong, jit):
     call = partial(rms_norm, **{"x": ROW, **wrong})
     with pytest.raises(ValueError, match=name):
         jax.jit(call)() if jit else call()
 
 
 @pytest.mark.parametrize("name, wrong", WRONG_TYPES.values(), ids=WRONG_TYPES)
-def test_wrong_types(name: str, wrong: dict[str, Any]) -> None:
+def test_a_wrong_type_is_refused_by_name(name, wrong):
     with pytest.raises(TypeError, match=f"^{name}: "):
         rms_norm(**{"x": ROW, **wrong})
 
 
-def test_options_from_tracers() -> None:
-    for name in ("eps", "weight_offset"):
-        with pytest.raises(TypeError, match=f"^{name}: "):
-            jax.jit(lambda value, name=name: rms_norm(ROW, ROW[0], **{name: value}))(1.0)
+@pytest.mark.parametrize("name", ["eps", "weight_offset"])
+def test_an_option_from_a_tracer_is_refused(name):
+    with pytest.raises(TypeError, match=f"^{name}: "):
+        jax.jit(lambda value: rms_norm(ROW, ROW[0], **{name: value}))(1.0)
 
 
-def test_several_devices() -> None:
+def test_several_devices():
     """XLA reads how many devices to make of this CPU when JAX starts."""
     file = Path(__file__).with_name("test_jax_devices.py")
     run = subprocess.run(
@@ -246,7 +237,7 @@ def test_several_devices() -> None:
     assert run.returncode == 0 and "passed" in run.stdout, run.stdout[-5000:]
 
 
-def test_help() -> None:
+def test_help():
     """The docstring explains every argument, and each rounding is in the signature."""
     for name, parameter in inspect.signature(rms_norm).parameters.items():
         assert f"\n    {name}: " in rms_norm.__doc__ and parameter.annotation is not parameter.empty
