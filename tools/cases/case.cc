@@ -325,7 +325,7 @@ const Field& FindField(const std::string& name) {
 std::vector<const Field*> FindFields(const std::string& names) {
   std::vector<const Field*> fields;
   for (const std::string& name : Split(names, '+')) fields.push_back(&FindField(name));
-  if (fields.empty()) FindField(names);
+  if (names.empty() || names.back() == '+') FindField("");
   return fields;
 }
 
