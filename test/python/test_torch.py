@@ -6,6 +6,7 @@ The definitions of PyTorch and of the library then give the same bits.
 """
 
 import copy
+import functools
 import importlib.util
 import inspect
 import itertools
@@ -16,90 +17,68 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pages
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from torch_models import CALLS, operands
+from torch_models import CALLS, EPS, assert_bits, exact_norm, gradients, operands, sum_of_sines
 
 import rmsnorm
 import rmsnorm.torch
 from rmsnorm.torch import _options
 
-rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
-forward_ad: Any = torch.autograd.forward_ad
+rt = rmsnorm.torch
+forward_ad = torch.autograd.forward_ad
 OPS = torch.ops.rmsnorm
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PAIRS = list(itertools.product(DTYPES, DTYPES))
 PRECISION = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 UNIT = 2.0**-24
-EPS = 2.0**-23  # torch.nn.functional.rms_norm's, for these types
 
 
-@pytest.fixture(autouse=True)
-def same_numbers() -> Iterator[None]:
-    torch.manual_seed(1)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
-def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def normal(*shape, dtype=torch.float32):
     return torch.randn(*shape).to(dtype)
 
 
-def whole_rows(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def whole_rows(*shape, dtype=torch.float32):
     """Returns rows of 7 and 17 with random signs and places, whose RMS is 13."""
     half = torch.arange(math.prod(shape)).view(shape) % 2
     order = torch.rand(shape).argsort(-1)
     return ((7 + 10 * half.gather(-1, order)) * (1 - 2 * torch.randint(0, 2, shape))).to(dtype)
 
 
-def assert_bits(actual: Tensor, expected: Tensor) -> None:
-    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
-    bits = torch.int32 if actual.dtype == torch.float32 else torch.int16
-    assert torch.equal(*(tensor.detach().contiguous().view(bits) for tensor in (actual, expected)))
-
-
-def packed(**options: Any) -> str:
+def packed(**options):
     """Returns options as the operators of PyTorch take them."""
     return _options.packed("forward", 1e-6, options)
 
 
-def formula(x: Tensor, weight: Tensor | float, eps: float) -> Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
-
-
-def roundings(d: int) -> int:
+def roundings(d):
     """Returns the most roundings of an element in a row's sum, as rmsnorm.h has them."""
     return -(-min(d, 4096) // 128) + 7 + -(-d // 4096) - 1
 
 
-def inverse_rms_bound(d: int) -> float:
+def inverse_rms_bound(d):
     """Returns the relative bound of rmsnorm.h."""
     return (roundings(d) / 2 + 4) * UNIT
 
 
-def half_ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
+def half_ulp(value, dtype):
     """Returns half a unit in the last place of each value, for normal numbers of the type."""
     smallest = 2.0**-14 if dtype == torch.float16 else 2.0**-126
     exponent = torch.floor(torch.log2(value.abs().clamp(min=smallest)))
     return torch.exp2(exponent - PRECISION[dtype])
 
 
-def assert_within(actual: Tensor, value: Tensor, error: Tensor) -> None:
+def assert_within(actual, value, error):
     """`error` is the bound before `actual` is rounded to its type."""
     if actual.dtype != torch.float32:
         error = error + half_ulp(value.abs() + error, actual.dtype)
     assert ((actual.double() - value).abs() <= error).all()
 
 
-def operations(call: Callable[[], Any]) -> list[str]:
+def operations(call):
     """Returns the operations of PyTorch that a call runs, without this package's."""
     with torch.autograd.profiler.profile() as profile:
         call()
@@ -112,7 +91,7 @@ def operations(call: Callable[[], Any]) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")
 @pytest.mark.parametrize("dtype, weight_dtype", [*PAIRS, *((dtype, None) for dtype in DTYPES)])
-def test_bits_of_pytorch(dtype: torch.dtype, weight_dtype: torch.dtype | None) -> None:
+def test_bits_of_pytorch(dtype, weight_dtype):
     for shape in ((1, 64), (5, 3, 256), (4096,), (0, 8)):
         x = whole_rows(*shape, dtype=dtype)
         weight = None if weight_dtype is None else normal(shape[-1], dtype=weight_dtype)
@@ -121,7 +100,7 @@ def test_bits_of_pytorch(dtype: torch.dtype, weight_dtype: torch.dtype | None) -
 
 
 @pytest.mark.parametrize("dtype, y_dtype", PAIRS)
-def test_roundings(dtype: torch.dtype, y_dtype: torch.dtype) -> None:
+def test_roundings(dtype, y_dtype):
     x, weight = whole_rows(8, 256, dtype=dtype), normal(256, dtype=torch.bfloat16)
     r = torch.tensor(169.0).rsqrt()
     for offset in (0.0, 1.0):
@@ -145,15 +124,15 @@ def test_roundings(dtype: torch.dtype, y_dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("d", (1, 100, 4096, 10000))
-def test_formula(dtype: torch.dtype, d: int) -> None:
+def test_formula(dtype, d):
     x, weight = normal(3, d, dtype=dtype), normal(d, dtype=dtype)
-    expected = formula(x.double(), weight.double(), EPS)
+    expected = exact_norm(x.double(), weight.double())
     # x * r and its product with the weight each round once.
     error = expected.abs() * 1.01 * (inverse_rms_bound(d) + 2 * UNIT)
     assert_within(rt.rms_norm(x, weight), expected, error)
 
 
-def test_other_options() -> None:
+def test_other_options():
     x, weight = normal(4, 64), normal(64)
     values, mean = x.double(), x.double().square().mean(-1, keepdim=True)
     half = (values / 2).square().sum(-1, keepdim=True)
@@ -170,14 +149,14 @@ def test_other_options() -> None:
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
-def test_the_sign_of_zero_counts_whatever_was_called_before(zeros: tuple[float, float]) -> None:
+def test_the_sign_of_zero_counts_whatever_was_called_before(zeros):
     """0.0 + -0.0 is 0.0, and -0.0 + -0.0 is -0.0."""
     for zero in zeros:
         y = rt.rms_norm(torch.ones(1, 4), torch.full((4,), -0.0), weight_offset=zero)
         assert (torch.signbit(y) == (math.copysign(1, zero) < 0)).all()
 
 
-def test_options_of_another_function_are_refused() -> None:
+def test_options_of_another_function_are_refused():
     x = normal(4, 64)
     for function, option in (("rms_norm", "residual_rounding"), ("gated", "factor")):
         with pytest.raises(TypeError, match=rf"^{function}\(\) got an unexpected .* '{option}'$"):
@@ -187,7 +166,7 @@ def test_options_of_another_function_are_refused() -> None:
             assert name == "eps" or f"\n{name}: " in function.__doc__
 
 
-def test_default_eps() -> None:
+def test_default_eps():
     x = normal(4, 64) * 1e-3
     assert_bits(rt.rms_norm(x), rt.rms_norm(x, None, EPS))
     assert_bits(whole := rt.rms_norm(x.bfloat16()), F.rms_norm(x.bfloat16(), (64,)))
@@ -195,7 +174,7 @@ def test_default_eps() -> None:
     assert not torch.equal(rt.rms_norm(x), rt.rms_norm(x, None, 1e-6))
 
 
-def layouts() -> dict[str, Tensor]:
+def layouts():
     qkv = normal(6, 4, 3 * 64)
     many = normal(2, 3, 2, 2, 3, 2, 2, 64)
     return {
@@ -212,7 +191,7 @@ def layouts() -> dict[str, Tensor]:
     }
 
 
-def copied_layouts() -> dict[str, Tensor]:
+def copied_layouts():
     return {
         "columns for rows": normal(64, 5).t(),
         "every other element": normal(5, 128)[:, ::2],
@@ -222,7 +201,7 @@ def copied_layouts() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", layouts())
-def test_layouts_without_copies(name: str) -> None:
+def test_layouts_without_copies(name):
     x = layouts()[name]
     weight = normal(x.shape[-1])
     y = rt.rms_norm(x, weight)
@@ -235,7 +214,7 @@ def test_layouts_without_copies(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", copied_layouts())
-def test_layouts_with_copies(name: str) -> None:
+def test_layouts_with_copies(name):
     x = copied_layouts()[name]
     assert_bits(rt.rms_norm(x), rt.rms_norm(x.contiguous()))
     assert "aten::contiguous" in operations(lambda: rt.rms_norm(x))
@@ -244,7 +223,7 @@ def test_layouts_with_copies(name: str) -> None:
     assert_bits(rt.rms_norm(x, weight), rt.rms_norm(x.contiguous(), weight.contiguous()))
 
 
-def test_operands_of_different_layouts() -> None:
+def test_operands_of_different_layouts():
     x, residual = normal(4, 6, 64).transpose(0, 1), normal(6, 4, 128)[..., :64]
     y, total = rt.fused_add_rms_norm(x, residual)
     assert_bits(total, residual + x)
@@ -252,26 +231,20 @@ def test_operands_of_different_layouts() -> None:
 
 
 @pytest.mark.parametrize("dtype, residual_dtype", PAIRS)
-def test_fused_add(dtype: torch.dtype, residual_dtype: torch.dtype) -> None:
+def test_fused_add(dtype, residual_dtype):
     x, residual = normal(5, 2, 300, dtype=dtype)[:, 1], normal(5, 300, dtype=residual_dtype)
-    weight = normal(300)
-    given = x.clone(), residual.clone()
-    total = residual.float() + x.float()
+    weight, given, total = normal(300), (x.clone(), residual.clone()), residual.float() + x.float()
     for offset, y_dtype in itertools.product((0.0, 1.0), (None, *DTYPES)):
-        own = {"weight_offset": offset}
-        y, out = rt.fused_add_rms_norm(x, residual, weight, 1e-6, dtype=y_dtype, **own)
-        assert_bits(out, total.to(residual_dtype))
-        assert_bits(y, rt.rms_norm(out, weight, 1e-6, dtype=y_dtype or dtype, **own))
-        y, out = rt.fused_add_rms_norm(
-            x, residual, weight, 1e-6, residual_rounding="unrounded", dtype=y_dtype, **own
-        )
-        assert_bits(out, total.to(residual_dtype))
-        assert_bits(y, rt.rms_norm(total, weight, 1e-6, dtype=y_dtype or dtype, **own))
-        assert_bits(x, given[0])
-        assert_bits(residual, given[1])
+        for rounding, normed in (("rounded", total.to(residual_dtype)), ("unrounded", total)):
+            own = {"weight_offset": offset}
+            options = {**own, "residual_rounding": rounding, "dtype": y_dtype}
+            y, out = rt.fused_add_rms_norm(x, residual, weight, 1e-6, **options)
+            assert_bits(out, total.to(residual_dtype))
+            assert_bits(y, rt.rms_norm(normed, weight, 1e-6, dtype=y_dtype or dtype, **own))
+            assert_bits((x, residual), given)
 
 
-def test_fused_add_in_place() -> None:
+def test_fused_add_in_place():
     weight = normal(300, dtype=torch.bfloat16)
     for rounding, residual_rounding in itertools.product(
         ("after_weight", "before_weight"), ("rounded", "unrounded")
@@ -283,52 +256,45 @@ def test_fused_add_in_place() -> None:
         expected = rt.fused_add_rms_norm(x, residual, weight, 1e-6, **options)
         versions = x._version, residual._version
         assert rt.fused_add_rms_norm_(x, residual, weight, 1e-6, **options) is None
-        assert_bits(x, expected[0])
-        assert_bits(residual, expected[1])
-        assert_bits(buffer[:, 0], before[:, 0])
+        assert_bits((x, residual, buffer[:, 0]), (*expected, before[:, 0]))
         assert x._version > versions[0] and residual._version > versions[1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gated(dtype: torch.dtype) -> None:
+def test_gated(dtype):
     x, gate, weight = whole_rows(5, 64, dtype=dtype), normal(5, 64, dtype=dtype), normal(64)
-    z = gate.double()
-    activations = {"silu": z * torch.sigmoid(z), "sigmoid": torch.sigmoid(z)}
+    z, m = gate.double(), F.rms_norm(x.float(), (64,), weight, 0.0)
     bound = inverse_rms_bound(64) + 8 * UNIT  # the activation, the weight and the products
-    for activation, value in activations.items():
-        m = F.rms_norm(x.float(), (64,), weight, 0.0)
-        expected = m.double() * value
-        y = rt.gated(x, gate, weight, 0.0, activation=activation)
-        assert_within(y, expected, expected.abs() * bound)
-        expected = m.to(dtype).double() * value
-        y = rt.gated(x, gate, weight, 0.0, activation=activation, gate_rounding="rounded")
-        assert_within(y, expected, expected.abs() * bound)
-        expected = formula(x.double() * value, weight.double(), 1e-6)
-        options = {"activation": activation, "gate_placement": "before"}
-        y = rt.gated(x, gate, weight, 1e-6, **options)
-        assert_within(y, expected, expected.abs() * bound)
+    for activation, value in {"silu": z * torch.sigmoid(z), "sigmoid": torch.sigmoid(z)}.items():
+        for eps, options, expected in (
+            (0.0, {}, m.double() * value),
+            (0.0, {"gate_rounding": "rounded"}, m.to(dtype).double() * value),
+            (
+                1e-6,
+                {"gate_placement": "before"},
+                exact_norm(x.double() * value, weight.double(), eps=1e-6),
+            ),
+        ):
+            y = rt.gated(x, gate, weight, eps, activation=activation, **options)
+            assert_within(y, expected, expected.abs() * bound)
 
 
-def test_qk() -> None:
+def test_qk():
     qkv = normal(6, (8 + 2 + 2) * 64, dtype=torch.bfloat16)
     q, k = qkv[:, : 8 * 64].view(6, 8, 64), qkv[:, 8 * 64 : 10 * 64].view(6, 2, 64)
-    q_weight, k_weight = normal(64), normal(64, dtype=torch.bfloat16)
+    operands = q, k, normal(64), normal(64, dtype=torch.bfloat16)
+
+    def apart(q, k, q_weight, k_weight, *eps, **options):
+        norm = functools.partial(rt.rms_norm, **options)
+        return norm(q, q_weight, *eps), norm(k, k_weight, *eps)
+
     for rounding, offset in itertools.product(("after_weight", "before_weight"), (0.0, 1.0)):
         options = {"rounding": rounding, "weight_offset": offset}
-        q_norm, k_norm = rt.qk(q, k, q_weight, k_weight, 1e-6, **options)
-        assert_bits(q_norm, rt.rms_norm(q, q_weight, 1e-6, **options))
-        assert_bits(k_norm, rt.rms_norm(k, k_weight, 1e-6, **options))
-    leaves = [t.clone().requires_grad_() for t in (q, k, q_weight, k_weight)]
-    together = torch.autograd.grad(rt.qk(*leaves), leaves, (q, k))
-    apart = rt.rms_norm(leaves[0], leaves[2]), rt.rms_norm(leaves[1], leaves[3])
-    for one, two in zip(together, torch.autograd.grad(apart, leaves, (q, k)), strict=True):
-        assert_bits(one, two)
+        assert_bits(rt.qk(*operands, 1e-6, **options), apart(*operands, 1e-6, **options))
+    assert_bits(gradients(rt.qk, operands, (q, k)), gradients(apart, operands, (q, k)))
 
 
-NormOfKinds = dict[str, Any]
-
-
-def norms_of_kinds(dtype: torch.dtype) -> list[NormOfKinds]:
+def norms_of_kinds(dtype):
     """Returns the arguments of norms that differ in their operands, options, shapes and types."""
     x, residual, gate = normal(5, 64, dtype=dtype), normal(5, 64), normal(5, 64, dtype=dtype)
     weight, bias, post = normal(64), normal(64, dtype=dtype), normal(64)
@@ -342,39 +308,32 @@ def norms_of_kinds(dtype: torch.dtype) -> list[NormOfKinds]:
     ]
 
 
-def single_norm(call: NormOfKinds) -> Any:
+def single_norm(call):
     function = rt.fused_add_rms_norm if "residual" in call else rt.rms_norm
     return (rt.gated if "gate" in call else function)(**{"eps": 1e-6, **call})
 
 
-def tensors_in(results: list[Any]) -> list[Tensor]:
-    return [t for result in results for t in (result if isinstance(result, tuple) else (result,))]
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_norms_of_kinds(dtype: torch.dtype) -> None:
+def test_norms_of_kinds(dtype):
     calls = norms_of_kinds(dtype)
     expected = list(map(single_norm, calls))
     results = rt.norms(calls, eps=1e-6)
     assert list(map(type, results)) == list(map(type, expected))
-    for one, two in zip(tensors_in(results), tensors_in(expected), strict=True):
-        assert_bits(one, two)
+    assert_bits(results, expected)
     # A tensor among dictionaries is a norm with the options of the call.
-    x, weight = normal(4, 64, dtype=dtype), normal(64)
-    (y, total), z = rt.norms([calls[1], x], [None, weight], 1e-6, rounding="before_weight")
-    assert_bits(z, rt.rms_norm(x, weight, 1e-6, rounding="before_weight"))
-    given = rt.fused_add_rms_norm(**calls[1], eps=1e-6, rounding="before_weight")
-    assert_bits(y, given[0])
-    assert_bits(total, given[1])
+    x, weight, before = normal(4, 64, dtype=dtype), normal(64), {"rounding": "before_weight"}
+    given = rt.fused_add_rms_norm(**calls[1], eps=1e-6, **before)
+    both = rt.norms([calls[1], x], [None, weight], 1e-6, **before)
+    assert_bits(both, [given, rt.rms_norm(x, weight, 1e-6, **before)])
     with torch.profiler.profile() as profile:
         rt.norms(calls, eps=1e-6)
     ours = [e.key for e in profile.key_averages() if e.key.startswith("rmsnorm::")]
     assert ours == ["rmsnorm::norms"]
 
 
-def test_refused_norms_of_kinds() -> None:
+def test_refused_norms_of_kinds():
     x, weight = normal(4, 64), normal(64)
-    refused: dict[str, tuple[type[Exception], dict[Any, Any]]] = {
+    refused = {
         r"^calls\[1\].weight: the shape \(63\)": (RuntimeError, {"x": x, "weight": weight[:63]}),
         r"^calls\[1\].gate: the shape": (RuntimeError, {"x": x, "gate": x[:3]}),
         r"^calls\[1\].residual: it is on meta": (RuntimeError, {"x": x, "residual": x.to("meta")}),
@@ -396,27 +355,27 @@ def test_refused_norms_of_kinds() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_modes(name: str) -> None:
+def test_modes(name):
     call, _ = CALLS[name]
     x, r, w, v = operands()
     expected = call(x, r, w, v)
     for mode in (torch.no_grad(), torch.inference_mode()):
         with mode:
-            for y, value in zip(call(x, r, w.requires_grad_(), v), expected, strict=True):
-                assert not y.requires_grad
-                assert_bits(y, value)
+            ys = call(x, r, w.requires_grad_(), v)
+            assert not any(y.requires_grad for y in ys)
+            assert_bits(ys, expected)
 
 
-def test_autocast_is_pytorchs() -> None:
+def test_autocast_is_pytorchs():
     for dtype in DTYPES:
         x, weight = normal(2, 64, dtype=dtype), normal(64, dtype=dtype)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert rt.rms_norm(x, weight).dtype == F.rms_norm(x, (64,), weight).dtype
 
 
-def test_refused() -> None:
+def test_refused():
     x, weight = normal(4, 64), normal(64)
-    refused: dict[str, Callable[[], Any]] = {
+    refused = {
         "^x: the type must be float32, float16 or bfloat16$": lambda: rt.rms_norm(x.double()),
         "^weight: the type must be ": lambda: rt.rms_norm(x, weight.int()),
         r"^weight: the shape \(1, 64\); it must be \(64,\)": lambda: rt.rms_norm(x, weight[None]),
@@ -467,13 +426,11 @@ def test_refused() -> None:
 # ----------------------------------------------------------------------------------- gradients
 
 
-def expected_gradients(
-    x: Tensor, weight: Tensor, dy: Tensor, eps: float
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def expected_gradients(x, weight, dy, eps):
     """Returns the gradients of the formula in float64, and bounds that follow from rmsnorm.h."""
     x, weight = x.double().requires_grad_(), weight.double().requires_grad_()
     dy, d = dy.double(), x.shape[-1]
-    dx, dw = torch.autograd.grad(formula(x, weight, eps), (x, weight), dy)
+    dx, dw = torch.autograd.grad(exact_norm(x, weight, eps=eps), (x, weight), dy)
     with torch.no_grad():
         r = 1 / (x.square().mean(-1, keepdim=True) + eps).sqrt()
         g = dy * weight
@@ -491,79 +448,60 @@ def expected_gradients(
 
 @pytest.mark.parametrize("dtype, weight_dtype", PAIRS)
 @pytest.mark.parametrize("rounding", ("after_weight", "before_weight"))
-def test_gradients(dtype: torch.dtype, weight_dtype: torch.dtype, rounding: str) -> None:
+def test_gradients(dtype, weight_dtype, rounding):
     for shape in ((1, 4096), (96, 512), (3, 5, 200)):
-        x = normal(*shape, dtype=dtype).requires_grad_()
-        weight = normal(shape[-1], dtype=weight_dtype).requires_grad_()
-        dy = normal(*shape, dtype=dtype)
-        gradients = torch.autograd.grad(
-            rt.rms_norm(x, weight, 1e-6, rounding=rounding), (x, weight), dy
-        )
-        dx, dw = expected_gradients(x.detach(), weight.detach(), dy, 1e-6)
-        assert [gradient.dtype for gradient in gradients] == [dtype, weight_dtype]
-        assert_within(gradients[0], *dx)
-        assert_within(gradients[1], *dw)
+        x, dy = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype)
+        weight = normal(shape[-1], dtype=weight_dtype)
+        norm = functools.partial(rt.rms_norm, eps=1e-6, rounding=rounding)
+        found = gradients(norm, (x, weight), (dy,))
+        assert [gradient.dtype for gradient in found] == [dtype, weight_dtype]
+        for gradient, expected in zip(found, expected_gradients(x, weight, dy, 1e-6), strict=True):
+            assert_within(gradient, *expected)
 
 
-def test_gradients_of_every_layout() -> None:
+def test_gradients_of_every_layout():
     # The gradient of a sum is one number with strides of 0, and that of y.t() has columns for rows.
-    x, weight, other = normal(8, 64).requires_grad_(), normal(64).requires_grad_(), normal(64, 8)
+    x, weight, other = normal(8, 64), normal(64), normal(64, 8)
     for loss, dy in (
-        (rt.rms_norm(x, weight).sum(), torch.ones(8, 64)),
-        ((rt.rms_norm(x, weight).t() * other).sum(), other.t().contiguous()),
+        (lambda *a: rt.rms_norm(*a).sum(), torch.ones(8, 64)),
+        (lambda *a: (rt.rms_norm(*a).t() * other).sum(), other.t().contiguous()),
     ):
-        actual = torch.autograd.grad(loss, (x, weight))
-        expected = torch.autograd.grad(rt.rms_norm(x, weight), (x, weight), dy)
-        assert_bits(actual[0], expected[0])
-        assert_bits(actual[1], expected[1])
+        actual = gradients(loss, (x, weight), (torch.ones(()),))
+        assert_bits(actual, gradients(rt.rms_norm, (x, weight), (dy,)))
     for strided in (*layouts().values(), *copied_layouts().values()):
-        leaf, dense = (
-            strided.detach().requires_grad_(),
-            strided.detach().contiguous().requires_grad_(),
-        )
         dy = normal(*strided.shape)
-        assert_bits(
-            torch.autograd.grad(rt.rms_norm(leaf), leaf, dy)[0],
-            torch.autograd.grad(rt.rms_norm(dense), dense, dy)[0],
-        )
+        dense = strided.contiguous()
+        assert_bits(gradients(rt.rms_norm, [strided], [dy]), gradients(rt.rms_norm, [dense], [dy]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("residual_rounding", ("rounded", "unrounded"))
-def test_gradients_of_fused_add(dtype: torch.dtype, residual_rounding: str) -> None:
-    x = normal(6, 96, dtype=dtype).requires_grad_()
-    residual = normal(6, 96, dtype=dtype).requires_grad_()
-    weight = normal(96).requires_grad_()
-    dy, dsum = normal(6, 96, dtype=dtype), normal(6, 96, dtype=dtype)
-    leaves = (x, residual, weight)
-    options = {"residual_rounding": residual_rounding}
-    total = (x.detach().float() + residual.detach().float()).to(dtype)
-    dx, dw = expected_gradients(total, weight.detach(), dy, EPS)
+def test_gradients_of_fused_add(dtype, residual_rounding):
+    x, residual, dy, dsum = (normal(6, 96, dtype=dtype) for _ in range(4))
+    weight = normal(96)
+    total = (x.float() + residual.float()).to(dtype)
+    dx, dw = expected_gradients(total, weight, dy, EPS)
     if residual_rounding == "unrounded":
         # The inverse RMS belongs to the unrounded sum, and x is the rounded sum.
-        h = x.detach().double() + residual.detach().double()
+        h = x.double() + residual.double()
         r = 1 / (h.square().mean(-1, keepdim=True) + EPS).sqrt()
         dw = ((dy.double() * total.double() * r).sum(0), dw[1])
         dx = (dx[0], dx[1] + 8 * half_ulp(torch.ones(()), dtype) * (1 + dx[0].abs()))
 
-    y, out = rt.fused_add_rms_norm(*leaves, **options)
-    gradients = torch.autograd.grad((y, out), leaves, (dy, dsum), retain_graph=True)
-    assert_within(gradients[0], dx[0] + dsum, dx[1] + UNIT * (dx[0] + dsum).abs())
-    assert_bits(gradients[1], gradients[0])
-    assert_within(gradients[2], *dw)
-
-    gradients = torch.autograd.grad(y, leaves, dy, retain_graph=True)
-    assert_within(gradients[0], *dx)
-    assert_bits(gradients[1], gradients[0])
-    assert_within(gradients[2], *dw)
-
-    gradients = torch.autograd.grad(out, leaves, dsum, allow_unused=True)
-    assert_bits(gradients[0], dsum)
-    assert_bits(gradients[1], dsum)
-    assert gradients[2] is None
+    call = functools.partial(rt.fused_add_rms_norm, residual_rounding=residual_rounding)
+    leaves = x, residual, weight
+    for select, dys, dx in (
+        (lambda both: tuple(both), (dy, dsum), (dx[0] + dsum, dx[1] + UNIT * (dx[0] + dsum).abs())),
+        (lambda both: both[0], (dy,), dx),
+    ):
+        found = gradients(lambda *a, select=select: select(call(*a)), leaves, dys)
+        assert_within(found[0], *dx)
+        assert_bits(found[1], found[0])
+        assert_within(found[2], *dw)
+    assert_bits(gradients(lambda *a: call(*a)[1], leaves, (dsum,)), (dsum, dsum, None))
 
 
-def test_gradients_of_fused_add_keep_their_types() -> None:
+def test_gradients_of_fused_add_keep_their_types():
     x = normal(4, 64, dtype=torch.bfloat16).requires_grad_()
     residual = normal(4, 64).requires_grad_()
     *_, rstd = OPS.norm(x, packed(residual_rounding="unrounded"), residual=residual)
@@ -576,46 +514,44 @@ def test_gradients_of_fused_add_keep_their_types() -> None:
 
 @pytest.mark.parametrize("activation", ("silu", "sigmoid"))
 @pytest.mark.parametrize("placement", ("after", "before"))
-def test_gradients_of_gated_round_once(activation: str, placement: str) -> None:
+def test_gradients_of_gated_round_once(activation, placement):
     options = {"activation": activation, "gate_placement": placement, "weight_offset": 1.0}
-    low = [normal(*s, dtype=torch.bfloat16).requires_grad_() for s in ((6, 96), (6, 96), (96,))]
-    wide = [leaf.detach().float().requires_grad_() for leaf in low]
-    dy = normal(6, 96, dtype=torch.bfloat16).float()
-    narrow = torch.autograd.grad(rt.gated(*low, dtype=torch.float32, **options), low, dy)
-    for gradient, value in zip(
-        narrow, torch.autograd.grad(rt.gated(*wide, **options), wide, dy), strict=True
-    ):
-        assert_bits(gradient, value.bfloat16())
+    call = functools.partial(rt.gated, dtype=torch.float32, **options)
+    low = [normal(*shape, dtype=torch.bfloat16) for shape in ((6, 96), (6, 96), (96,))]
+    dys = [normal(6, 96, dtype=torch.bfloat16).float()]
+    wide = gradients(call, [t.float() for t in low], dys)
+    assert_bits(gradients(call, low, dys), [gradient.bfloat16() for gradient in wide])
 
 
-def test_gradients_of_the_operator() -> None:
+def test_gradients_of_the_operator():
     # Others call torch.ops.rmsnorm themselves.
-    leaves = [normal(*shape).requires_grad_() for shape in ((4, 64), (64,), (4, 64), (64,), (64,))]
-    x, weight, residual, bias, post = leaves
-    dy = normal(4, 64)
-    options = {"bias": bias, "post_norm_weight": post}
-    own = torch.autograd.grad(
-        rt.fused_add_rms_norm(x, residual, weight, 1e-6, **options)[0], leaves, dy
+    leaves, dy = (
+        [normal(*shape) for shape in ((4, 64), (64,), (4, 64), (64,), (64,))],
+        normal(4, 64),
     )
-    y = OPS.norm(x, packed(), None, weight, residual, **options)[0]
-    for one, two in zip(own, torch.autograd.grad(y, leaves, dy), strict=True):
-        assert_bits(one, two)
+
+    def operator(x, weight, residual, bias, post):
+        others = {"bias": bias, "post_norm_weight": post}
+        return OPS.norm(x, packed(), None, weight, residual, **others)[0]
+
+    def function(x, weight, residual, bias, post):
+        others = {"bias": bias, "post_norm_weight": post}
+        return rt.fused_add_rms_norm(x, residual, weight, 1e-6, **others)[0]
+
+    assert_bits(gradients(operator, leaves, [dy]), gradients(function, leaves, [dy]))
 
 
-def test_gradients_in_place_are_refused() -> None:
-    for wanted in range(3):
-        operands = [normal(4, 64), normal(4, 64), normal(64)]
-        operands[wanted] = operands[wanted].requires_grad_() * 1
-        before = [operand.detach().clone() for operand in operands]
-        for call in (rt.fused_add_rms_norm_,):
-            with pytest.raises(
-                RuntimeError, match=r"fused_add_rms_norm_\(\) have no gradients: call "
-            ):
-                call(*operands)
-        for operand, value in zip(operands, before, strict=True):
-            assert_bits(operand, value)
-        with torch.no_grad():
-            rt.fused_add_rms_norm_(*operands)
+@pytest.mark.parametrize("wanted", range(3))
+def test_gradients_in_place_are_refused(wanted):
+    operands = [normal(4, 64), normal(4, 64), normal(64)]
+    operands[wanted] = operands[wanted].requires_grad_() * 1
+    before = [operand.detach().clone() for operand in operands]
+    message = r"fused_add_rms_norm_\(\) have no gradients: call "
+    with pytest.raises(RuntimeError, match=message):
+        rt.fused_add_rms_norm_(*operands)
+    assert_bits(operands, before)
+    with torch.no_grad():
+        rt.fused_add_rms_norm_(*operands)
 
 
 # ------------------------------------------------------------------------- compiled, transformed
@@ -623,33 +559,25 @@ def test_gradients_in_place_are_refused() -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("requires_grad", (True, False))
-def test_compiled(name: str, requires_grad: bool) -> None:
+def test_compiled(name, requires_grad):
     torch._dynamo.reset()  # the cases compile the code of one function
     call, _ = CALLS[name]
-    tensors = operands(requires_grad)
+    tensors = operands()
 
-    def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+    def step(*tensors):
         return tuple(y + 1 for y in call(*(tensor * 2 for tensor in tensors)))
 
-    ys = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=True)(*tensors)
-    expected = step(*tensors)
-    for y, value in zip(ys, expected, strict=True):
-        assert_bits(y, value)
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=True)
     if requires_grad:
-        dys = [torch.randn_like(y) for y in ys]
-        for one, two in zip(
-            torch.autograd.grad(ys, tensors, dys, allow_unused=True),
-            torch.autograd.grad(expected, tensors, dys, allow_unused=True),
-            strict=True,
-        ):
-            assert (one is None) == (two is None)
-            if one is not None:
-                assert_bits(one, two)
+        dys = [torch.randn_like(y) for y in step(*tensors)]
+        assert_bits(gradients(compiled, tensors, dys), gradients(step, tensors, dys))
+        tensors = [t.requires_grad_() for t in tensors]
+    assert_bits(compiled(*tensors), step(*tensors))
 
 
-def test_compiled_with_options_that_are_arguments() -> None:
-    def step(x: Tensor, eps: float, offset: float) -> Tensor:
-        y: Tensor = rt.rms_norm(x, x[0], eps, weight_offset=offset)
+def test_compiled_with_options_that_are_arguments():
+    def step(x, eps, offset):
+        y = rt.rms_norm(x, x[0], eps, weight_offset=offset)
         return y
 
     x = normal(3, 64)
@@ -660,19 +588,19 @@ def test_compiled_with_options_that_are_arguments() -> None:
             assert_bits(compiled(x, eps, offset), step(x, eps, offset))
 
 
-def test_compiled_module() -> None:
+def test_compiled_module():
     for shape in (64, (4, 64)):
         module = rt.RMSNorm(shape, weight_offset=1.0, rounding="before_weight")
         x = normal(3, 4, 64, dtype=torch.bfloat16)
-        compiled: Any = torch.compile(module, backend="aot_eager", fullgraph=True)
+        compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
         assert_bits(compiled(x), module(x))
 
 
-def test_opcheck() -> None:
+def test_opcheck():
     x, weight, bare = normal(3, 64).requires_grad_(), normal(64).requires_grad_(), normal(3, 64)
     half = {"dtype": torch.bfloat16}
     unrounded = packed(residual_rounding="unrounded")
-    cases: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    cases = [
         ("norm", (x, packed(), None, weight), {}),
         ("norm", (x, packed()), half),
         ("norm", (normal(64, 3).t().requires_grad_(), packed(eps_placement="floor")), {}),
@@ -692,7 +620,7 @@ def test_opcheck() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_vmap(name: str) -> None:
+def test_vmap(name):
     call, _ = CALLS[name]
     x, r, w, v = operands(rows=(4, 3))
     ws, vs = torch.randn(2, 4, 16)
@@ -701,20 +629,17 @@ def test_vmap(name: str) -> None:
     columns = [call(x, r, *each) for each in zip(ws, vs, strict=True)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for mapped, each in (
-            (torch.vmap(call, (0, 0, None, None))(x, r, w, v), shared),
-            (
-                torch.vmap(call, (1, 1, None, None))(x.transpose(0, 1), r.transpose(0, 1), w, v),
-                shared,
-            ),
-            (torch.vmap(call)(x, r, ws, vs), apart),
-            (torch.vmap(call, (None, None, 0, 0))(x, r, ws, vs), columns),
+        for axes, tensors, each in (
+            ((0, 0, None, None), (x, r, w, v), shared),
+            ((1, 1, None, None), (x.transpose(0, 1), r.transpose(0, 1), w, v), shared),
+            (0, (x, r, ws, vs), apart),
+            ((None, None, 0, 0), (x, r, ws, vs), columns),
         ):
-            for y, expected in zip(mapped, zip(*each, strict=True), strict=True):
-                assert_bits(y.expand(4, *y.shape[1:]), torch.stack(expected))
+            ys = [y.expand(4, *y.shape[1:]) for y in torch.vmap(call, axes)(*tensors)]
+            assert_bits(ys, list(map(torch.stack, zip(*each, strict=True))))
 
 
-def test_vmap_of_rows_beside_a_fixed_one() -> None:
+def test_vmap_of_rows_beside_a_fixed_one():
     x = normal(3, 5, 64)
     y, total = torch.vmap(rt.fused_add_rms_norm, (1, None))(x, x[:, 0])
     assert_bits(total, (x + x[:, :1]).transpose(0, 1))
@@ -724,41 +649,36 @@ def test_vmap_of_rows_beside_a_fixed_one() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_transforms(name: str) -> None:
+def test_transforms(name):
     call, _ = CALLS[name]
     # PyTorch's sigmoid, in the gradients of a gate, depends on the place of an element.
     is_gated = name.split()[0] in ("silu", "sigmoid")
     assert_same = torch.testing.assert_close if is_gated else assert_bits
     x, r, w, v = tensors = operands(rows=(4, 3))
 
-    def loss(*tensors: Tensor) -> Tensor:
-        return torch.stack([y.sin().sum() for y in call(*tensors)]).sum()
+    def loss(*tensors):
+        return sum_of_sines(call(*tensors))
 
-    def gradients(*tensors: Tensor) -> list[Tensor]:
-        leaves = [t.clone().requires_grad_() for t in tensors]
-        found = torch.autograd.grad(loss(*leaves), leaves, allow_unused=True)
-        return [torch.zeros_like(t) if g is None else g for g, t in zip(found, leaves, strict=True)]
+    def or_zeros(*tensors):
+        found = gradients(call, tensors)
+        return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(found, tensors))
 
-    expected = gradients(*tensors)
+    expected = or_zeros(*tensors)
     everything = torch.func.grad(loss, (0, 1, 2, 3))
-    for one, two in zip(everything(*tensors), expected, strict=True):
-        assert_same(one, two)
+    assert_same(everything(*tensors), expected)
     each = torch.vmap(everything, (0, 0, None, None))(*tensors)
     for i in range(4):
-        for one, two in zip(each, gradients(x[i], r[i], w, v), strict=True):
-            assert_same(one[i], two)
+        assert_same(tuple(one[i] for one in each), or_zeros(x[i], r[i], w, v))
+
     # Gradients reach what a mapped function uses, from inside and from outside the map.
+    def mapped(x, weight):
+        return sum_of_sines(torch.vmap(lambda x, r: call(x, r, weight, v))(x, r))
+
     weight = w.clone().requires_grad_()
-    mapped = torch.vmap(lambda x, r: call(x, r, weight, v))(x, r)
-    total = torch.stack([y.sin().sum() for y in mapped]).sum()
+    total = mapped(x, weight)
     if total.requires_grad:
         assert_same(torch.autograd.grad(total, weight)[0], expected[2])
-    outer = torch.func.grad(
-        lambda x: torch.stack(
-            [y.sin().sum() for y in torch.vmap(lambda x, r: call(x, r, w, v))(x, r)]
-        ).sum()
-    )
-    assert_same(outer(x), expected[0])
+    assert_same(torch.func.grad(mapped)(x, w), expected[0])
     row = x[0, 0]
     jacobian = torch.func.jacrev(lambda row: call(row, r[0, 0], w, v)[0])(row)
     for i in (0, 7, 15):
@@ -771,7 +691,7 @@ def test_transforms(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")
 @pytest.mark.parametrize("dtype, weight_dtype", PAIRS)
-def test_module_has_the_bits_of_pytorchs(dtype: torch.dtype, weight_dtype: torch.dtype) -> None:
+def test_module_has_the_bits_of_pytorchs(dtype, weight_dtype):
     for shape, affine in itertools.product((64, (8, 64), [4, 8, 64]), (True, False)):
         theirs = torch.nn.RMSNorm(shape, 0.0, affine, dtype=weight_dtype)
         ours = rt.RMSNorm(shape, 0.0, affine, dtype=weight_dtype)
@@ -786,7 +706,7 @@ def test_module_has_the_bits_of_pytorchs(dtype: torch.dtype, weight_dtype: torch
             assert y.stride() == theirs(x).stride()
 
 
-def test_module_is_pytorchs() -> None:
+def test_module_is_pytorchs():
     assert issubclass(rt.RMSNorm, torch.nn.RMSNorm)
     theirs, ours = (inspect.signature(kind).parameters for kind in (torch.nn.RMSNorm, rt.RMSNorm))
     for own, other in zip(ours.values(), theirs.values(), strict=False):
@@ -801,7 +721,7 @@ def test_module_is_pytorchs() -> None:
     assert repr(eval(text, {"RMSNorm": rt.RMSNorm})) == text
 
 
-def test_module_options() -> None:
+def test_module_options():
     x = normal(4, 64, dtype=torch.bfloat16)
     module = rt.RMSNorm(64, 1e-6, dtype=torch.bfloat16, rounding="before_weight", weight_offset=1)
     assert_bits(module.weight, torch.zeros(64, dtype=torch.bfloat16))
@@ -817,7 +737,7 @@ def test_module_options() -> None:
         rt.RMSNorm(64, rounding="late")
 
 
-def test_module_refuses_other_shapes() -> None:
+def test_module_refuses_other_shapes():
     for module in (rt.RMSNorm(64), rt.RMSNorm(64, elementwise_affine=False), rt.RMSNorm((4, 64))):
         for shape in ((4, 63), (64, 4), (2, 5, 65)):
             with pytest.raises(RuntimeError, match="64"):
@@ -827,36 +747,26 @@ def test_module_refuses_other_shapes() -> None:
 # ------------------------------------------------------------------------------ threads, loading
 
 
-def test_bits_for_every_number_of_threads() -> None:
-    x, weight, long = normal(96, 4096), normal(4096).requires_grad_(), normal(1, 1 << 17)
-    leaf = x.clone().requires_grad_()
-    results = []
+def test_bits_for_every_number_of_threads():
+    x, weight, long = normal(96, 4096), normal(4096), normal(1, 1 << 17)
+    results, before = [], torch.get_num_threads()
     for threads in (1, 2, 5):
         torch.set_num_threads(threads)
-        y = rt.rms_norm(leaf, weight)
-        gradients = torch.autograd.grad(y, (leaf, weight), x)
-        results.append(
-            [
-                y,
-                *gradients,
-                rt.rms_norm(long),
-                *rt.fused_add_rms_norm(x, x),
-                *rt.qk(x, x, None, None),
-                rt.gated(x, x),
-            ]
-        )
-    for other in results[1:]:
-        for result, expected in zip(other, results[0], strict=True):
-            assert_bits(result, expected)
+        found = [*gradients(rt.rms_norm, (x, weight), (x,)), rt.rms_norm(x, weight)]
+        found += [rt.rms_norm(long), *rt.fused_add_rms_norm(x, x), *rt.qk(x, x, None, None)]
+        results.append([*found, rt.gated(x, x)])
+    torch.set_num_threads(before)
+    assert_bits(results[1], results[0])
+    assert_bits(results[2], results[0])
 
 
-def run(program: str) -> str:
+def run(program):
     command = [sys.executable, "-c", program]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-def test_threads_are_pytorchs() -> None:
+def test_threads_are_pytorchs():
     # A new process has started no threads yet.
     program = """
 import os, torch, rmsnorm.torch
@@ -877,7 +787,7 @@ print(started_by(x.fill_, 1))  # PyTorch's own work, on the threads that are the
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-def test_one_openmp() -> None:
+def test_one_openmp():
     program = """
 import torch, rmsnorm.torch
 rmsnorm.torch.rms_norm(torch.ones(512, 4096))
@@ -889,14 +799,14 @@ print(*[path for path in paths if path.rsplit("/", 1)[1].startswith(names)], sep
     assert len(found) == 1, found
 
 
-def load() -> None:
+def load():
     """Runs the module again, under another name."""
     spec = importlib.util.spec_from_file_location("rmsnorm.other_torch", rt.__file__)
     assert spec is not None and spec.loader is not None
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-def test_missing_operators(tmp_path: Path) -> None:
+def test_missing_operators(tmp_path):
     package = Path(rmsnorm.__file__).parent
     shutil.copytree(package, tmp_path / "rmsnorm")
     libraries = package.parent / ".rmsnorm.mesonpy.libs"
@@ -914,16 +824,16 @@ def test_missing_operators(tmp_path: Path) -> None:
     )
 
 
-def test_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_pytorch(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
     with pytest.raises(ImportError, match="needs PyTorch 2.10 or newer, and this is 2.9.1"):
         load()
 
 
 @pytest.mark.parametrize("block", pages.blocks("torch"))
-def test_programs_of_the_page(block: str) -> None:
+def test_programs_of_the_page(block):
     x, stream, gate, weight = normal(2, 64), normal(2, 64), normal(2, 64), normal(64)
-    names: dict[str, Any] = {"torch": torch, "rmsnorm": rmsnorm, "x": x, "stream": stream}
+    names = {"torch": torch, "rmsnorm": rmsnorm, "x": x, "stream": stream}
     names |= {"gate": gate, "weight": weight, "q": x.clone(), "k": x.clone()}
     names |= {"q_weight": weight, "k_weight": weight}
     exec(block, names)

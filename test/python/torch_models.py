@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of the functions of rmsnorm.torch with their formulas, and models to be exported."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 import rmsnorm.torch
 
-rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
+rt = rmsnorm.torch
 EPS = 2.0**-23  # the default
 
 Tensors = tuple[Tensor, ...]
 
 
-def exact_norm(x: Tensor, weight: Any = 1.0, bias: Any = 0.0, eps: float = EPS) -> Tensor:
+def exact_norm(x, weight=1.0, bias=0.0, eps=EPS):
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias
 
 
-def silu(z: Tensor) -> Tensor:
+def silu(z):
     return z * torch.sigmoid(z)
 
 
-def norms_of_kinds(x: Tensor, r: Tensor, w: Tensor, v: Tensor) -> Tensors:
+def norms_of_kinds(x, r, w, v):
     q, (y, total), z = rt.norms(
         [{"x": x, "weight": w}, {"x": x, "residual": r}, {"x": r, "gate": x, "bias": v}]
     )
@@ -32,7 +29,7 @@ def norms_of_kinds(x: Tensor, r: Tensor, w: Tensor, v: Tensor) -> Tensors:
 
 #: Calls of each function, and their formulas, both of x, a tensor of its shape, and two vectors.
 #: Results are tuples.
-CALLS: dict[str, tuple[Callable[..., Tensors], Callable[..., Tensors]]] = {
+CALLS = {
     "rms_norm": (
         lambda x, r, w, v: (rt.rms_norm(x, w, bias=v),),
         lambda x, r, w, v: (exact_norm(x, w, v),),
@@ -101,9 +98,34 @@ CALLS: dict[str, tuple[Callable[..., Tensors], Callable[..., Tensors]]] = {
 }
 
 
-def operands(
-    requires_grad: bool = False, rows: tuple[int, ...] = (3,), d: int = 16
-) -> list[Tensor]:
+def assert_bits(actual, expected):
+    """Compares tensors, or results and gradients, of which some may be None."""
+    if isinstance(expected, (tuple, list)):
+        for one, two in zip(actual, expected, strict=True):
+            assert_bits(one, two)
+        return
+    assert (actual is None) == (expected is None)
+    if actual is not None:
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        bits = {4: torch.int32, 2: torch.int16, 1: torch.int8}[actual.itemsize]
+        assert torch.equal(*(t.detach().contiguous().view(bits) for t in (actual, expected)))
+
+
+def sum_of_sines(ys):
+    return torch.stack([y.sin().sum() for y in ys]).sum()
+
+
+def gradients(call, tensors, dys=None):
+    """Returns the gradient by each tensor, or None: for dys, or of the sum of the sines."""
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    ys = call(*leaves)
+    ys = ys if isinstance(ys, tuple) else (ys,)
+    if dys is None:
+        return torch.autograd.grad(sum_of_sines(ys), leaves, allow_unused=True)
+    return torch.autograd.grad(ys, leaves, dys[: len(ys)], allow_unused=True)
+
+
+def operands(requires_grad=False, rows=(3,), d=16):
     """Returns random operands of a call."""
     shapes = ((*rows, d), (*rows, d), (d,), (d,))
     return [torch.randn(shape).requires_grad_(requires_grad) for shape in shapes]
@@ -112,26 +134,26 @@ def operands(
 class Model(torch.nn.Module):
     """A layer with a norm, of weights that learn."""
 
-    def __init__(self, shape: Any = 16, **options: Any) -> None:
+    def __init__(self, shape=16, **options):
         super().__init__()
         self.linear = torch.nn.Linear(16, 16)
         self.norm = rt.RMSNorm(shape, 1e-6, **options)
         torch.nn.init.normal_(self.norm.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.norm(self.linear(x))
+    def forward(self, x):
+        y = self.norm(self.linear(x))
         return y
 
 
 class Functions(torch.nn.Module):
     """Every function that returns tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.randn(16))
         self.bias = torch.nn.Parameter(torch.randn(16))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         w, b = self.weight, self.bias
         y, total = rt.fused_add_rms_norm(x, x * 2, w, 1e-6, post_norm_weight=b)
         z = rt.gated(y, total, w, 1e-6, rounding="before_weight", gate_rounding="rounded")
@@ -140,36 +162,36 @@ class Functions(torch.nn.Module):
         v = rt.functional.rms_norm(x, (16,), w)
         s, t = rt.norms([y, z], [w, None], 1e-6)
         [(a, c)] = rt.norms([{"x": y, "residual": z, "gate": x}], eps=1e-6)
-        result: Tensor = q + k + u + v + s + t + a + c
+        result = q + k + u + v + s + t + a + c
         return result
 
 
 class Textbook(torch.nn.Module):
     """A norm as people write it, for rmsnorm.transformers.use()."""
 
-    def __init__(self, d: int = 16) -> None:
+    def __init__(self, d=16):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.randn(d))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
 class TwoKinds(torch.nn.Module):
     """A model of norms that are not this library's."""
 
-    def __init__(self, *others: torch.nn.Module) -> None:
+    def __init__(self, *others):
         super().__init__()
         self.linear = torch.nn.Linear(16, 16)
         self.norms = torch.nn.ModuleList([Textbook(), *others])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         for norm in self.norms:
             x = self.linear(x) + norm(x)
         return x
 
 
-MODELS: dict[str, Callable[[], torch.nn.Module]] = {
+MODELS = {
     "module": Model,
     "module of two dimensions": lambda: Model((3, 16)),
     "rounding": lambda: Model(rounding="before_weight", weight_offset=1.0),
