@@ -35,72 +35,83 @@ Cell MakeCell(const std::string& name, const std::string& type, size_t rows = 3,
   throw std::logic_error(name);
 }
 
-// The library, with its cases changed before and an element of a result changed after each run.
+// The library, with its cases changed before and its results changed after each run.
+struct Change {
+  std::function<void(std::vector<cases::Case>&)> before = [](auto&) {};
+  std::function<void(const bench::Tensors&)> after = [](auto&) {};
+};
+
+Change OfField(const std::string& field, const std::string& value) {
+  Change change;
+  change.before = [=](std::vector<cases::Case>& calls) {
+    for (cases::Case& c : calls) EXPECT_TRUE(cases::FindField(field).read(c, value)) << field;
+  };
+  return change;
+}
+
+// In the last row.
+Change OfElement(size_t call, Operand o, size_t j, const std::function<void(uint8_t*)>& write) {
+  Change change;
+  change.after = [=](const bench::Tensors& tensors) {
+    const cases::Rows& rows = tensors.values().problems[call].after(o);
+    write(const_cast<uint8_t*>(tensors.row(call, o, rows.count() - 1)) +
+          j * internal::ElementSize(rows.dtype()));
+  };
+  return change;
+}
+
 class Changed final : public bench::Contender {
  public:
-  Changed(Kind kind, std::string field, std::string value)
-      : Contender("changed", kind), field_(std::move(field)), value_(std::move(value)) {}
-  Changed(Kind kind, size_t call, Operand o, size_t j, std::function<void(uint8_t*)> change)
-      : Contender("changed", kind), call_(call), operand_(o), j_(j), change_(std::move(change)) {}
+  Changed(Kind kind, Change change, size_t unchanged = 0)
+      : Contender("changed", kind), change_(std::move(change)), unchanged_(unchanged) {}
 
   bench::Prepared Prepare(const bench::Tensors& tensors, const char* target) const override {
     std::vector<cases::Case> calls = tensors.values().calls;
-    for (cases::Case& c : calls) {
-      if (!field_.empty() && !cases::FindField(field_).read(c, value_))
-        throw std::logic_error(field_);
-    }
-    uint8_t* element = nullptr;
-    if (change_ && prepared++ >= unchanged) {
-      const cases::Rows& rows = tensors.values().problems[call_].after(operand_);
-      element = const_cast<uint8_t*>(tensors.row(call_, operand_, rows.count() - 1)) +
-                j_ * internal::ElementSize(rows.dtype());
-    }
+    change_.before(calls);
     struct State {
       cases::PreparedCall call;
       std::function<void()> change;
+    };
+    const bool is_changed = prepared++ >= unchanged_;
+    const auto change = [this, is_changed, &tensors] {
+      if (is_changed) change_.after(tensors);
     };
     const auto run = [](void* state) {
       const State& self = *static_cast<State*>(state);
       EXPECT_EQ(self.call.Run(), RMSNORM_OK) << rmsnorm_error_message();
       self.change();
     };
-    const auto change = [change = change_, element] {
-      if (element != nullptr) change(element);
-    };
     return {run, new State{{calls, tensors.operands(), cases::ContextOf(calls[0], target)}, change},
             [](void* state) { delete static_cast<State*>(state); }};
   }
 
-  size_t unchanged = 0;         // the number of places without a change
   mutable size_t prepared = 0;  // the number of places so far
 
  private:
-  std::string field_;
-  std::string value_;
-  size_t call_ = 0;
-  Operand operand_ = internal::kX;
-  size_t j_ = 0;
-  std::function<void(uint8_t*)> change_;
+  Change change_;
+  size_t unchanged_;  // the number of places without a change
 };
 
-template <class... Args>
-std::vector<bench::Untimed> UntimedOf(const Cell& cell, Args&&... args) {
+std::vector<bench::Untimed> UntimedOf(const Cell& cell, Kind kind, const Change& change) {
   bench::Contenders contenders;
   contenders.push_back(bench::Library());
-  contenders.push_back(std::make_unique<Changed>(std::forward<Args>(args)...));
+  contenders.push_back(std::make_unique<Changed>(kind, change));
   return Contest(cell, contenders).untimed();
 }
 
-// Whether the library, with a changed field, counts as another library with right results.
-bool IsRight(const Cell& cell, const std::string& field, const std::string& value) {
-  const std::vector<bench::Untimed> untimed = UntimedOf(cell, Kind::kOther, field, value);
+// Whether the library, with a change, counts as another library with right results.
+bool IsRight(const Cell& cell, const Change& change) {
+  const std::vector<bench::Untimed> untimed = UntimedOf(cell, Kind::kOther, change);
   EXPECT_TRUE(untimed.empty() || untimed[0].is_wrong) << untimed[0].reason;
   return untimed.empty();
 }
 
-TEST(BenchResults, OfTheLibraryAndOfPlainLoopsAreRight) {
+const char* const kTypes[] = {"f32", "bf16", "f16"};
+void Flip(uint8_t* element) { *element ^= 1; }
+
+TEST(BenchResults, AreRightOfTheLibraryAndOfPlainLoops) {
   for (const bench::Operation& operation : bench::Operations()) {
-    for (const char* const type : {"f32", "bf16", "f16"}) {
+    for (const std::string type : kTypes) {
       for (const size_t rows : {size_t{1}, size_t{3}, size_t{67}}) {
         const Cell cell = MakeCell(operation.name, type, rows, 1000, rows == 67 ? 2 : 1);
         bench::Contenders contenders = bench::PlainLoopContenders();
@@ -108,7 +119,7 @@ TEST(BenchResults, OfTheLibraryAndOfPlainLoopsAreRight) {
         contenders.push_back(bench::Apart());
         Contest contest(cell, contenders);
         for (const bench::Untimed& one : contest.untimed()) {
-          EXPECT_TRUE(!one.is_wrong && type == std::string("f16")) << cell.name << one.reason;
+          EXPECT_TRUE(!one.is_wrong && type == "f16") << cell.name << one.reason;
         }
         const std::vector<bench::Turn> turns = contest.Turns();
         ASSERT_GE(turns.size(), 2u);
@@ -121,9 +132,9 @@ TEST(BenchResults, OfTheLibraryAndOfPlainLoopsAreRight) {
 }
 
 // One bit of each result of the library, and a large error in each of another.
-TEST(BenchResults, OneWrongElementIsSeen) {
+TEST(BenchResults, AreWrongWithOneWrongElement) {
   for (const bench::Operation& operation : bench::Operations()) {
-    for (const char* const type : {"f32", "bf16", "f16"}) {
+    for (const std::string type : kTypes) {
       const Cell cell = MakeCell(operation.name, type);
       for (size_t call = 0; call < cell.calls.size(); ++call) {
         const cases::Case& c = cell.calls[call];
@@ -136,10 +147,9 @@ TEST(BenchResults, OneWrongElementIsSeen) {
               ", element " + std::to_string(j);
           SCOPED_TRACE(cell.name + " " + result);
           const size_t last_byte = internal::ElementSize(c.operand[o].dtype) - 1;
-          const auto exact =
-              UntimedOf(cell, Kind::kLibrary, call, o, j, [](uint8_t* element) { *element ^= 1; });
-          const auto other = UntimedOf(cell, Kind::kOther, call, o, j,
-                                       [=](uint8_t* element) { element[last_byte] ^= 2; });
+          const auto flip_last = [=](uint8_t* element) { element[last_byte] ^= 2; };
+          const auto exact = UntimedOf(cell, Kind::kLibrary, OfElement(call, o, j, Flip));
+          const auto other = UntimedOf(cell, Kind::kOther, OfElement(call, o, j, flip_last));
           ASSERT_EQ(exact.size(), 1u);
           ASSERT_EQ(other.size(), 1u);
           EXPECT_TRUE(exact[0].is_wrong && other[0].is_wrong);
@@ -151,25 +161,19 @@ TEST(BenchResults, OneWrongElementIsSeen) {
   }
 }
 
-TEST(BenchResults, OfEachPlaceAndOfCallsApartAreChecked) {
-  const auto flip = [](uint8_t* element) { *element ^= 1; };
+TEST(BenchResults, AreCheckedInEachPlaceAndOfCallsApart) {
   bench::Contenders contenders;
-  auto changed =
-      std::make_unique<Changed>(Kind::kLibrary, size_t{0}, internal::kY, size_t{5}, flip);
-  changed->unchanged = 31;
-  const Changed& last_place = *changed;
-  contenders.push_back(std::move(changed));
+  contenders.push_back(
+      std::make_unique<Changed>(Kind::kLibrary, OfElement(0, internal::kY, 5, Flip), 31));
   EXPECT_EQ(Contest(MakeCell("norm", "f32"), contenders).untimed().size(), 1u);
-  EXPECT_EQ(last_place.prepared, 32u);
-  EXPECT_EQ(UntimedOf(MakeCell("post_norm", "f32"), Kind::kApart, size_t{1}, internal::kY,
-                      size_t{5}, flip)
-                .at(0)
-                .reason,
+  EXPECT_EQ(static_cast<const Changed&>(*contenders[0]).prepared, 32u);
+  const Change second = OfElement(1, internal::kY, 5, Flip);
+  EXPECT_EQ(UntimedOf(MakeCell("post_norm", "f32"), Kind::kApart, second).at(0).reason,
             "calls[1].y: row 2, element 5 differs from the reference");
 }
 
 // An error that grows with the sum is allowed up to the bound, and no more.
-TEST(BenchResults, MayBeOffByTheRoundingsOfASum) {
+TEST(BenchResults, MayDifferByTheRoundingsOfASum) {
   for (const size_t d : {size_t{1}, size_t{64}, size_t{4096}}) {
     for (const double part : {-0.95, 0.95, 1.1}) {
       const double bound = (0.51 * static_cast<double>(d) + 18) * 0x1p-24;
@@ -179,51 +183,50 @@ TEST(BenchResults, MayBeOffByTheRoundingsOfASum) {
         y = static_cast<float>(double{y} * (1 + part * bound));
         std::memcpy(element, &y, sizeof y);
       };
-      const auto untimed = UntimedOf(MakeCell("norm", "f32", 2, d), Kind::kOther, size_t{0},
-                                     internal::kY, d - 1, scale);
-      EXPECT_EQ(untimed.size(), part > 1 ? 1u : 0u) << d;
+      const Change change = OfElement(0, internal::kY, d - 1, scale);
+      EXPECT_EQ(IsRight(MakeCell("norm", "f32", 2, d), change), part < 1) << d;
     }
   }
   const auto nan = [](uint8_t* element) { std::memset(element, 0xFF, 4); };
-  EXPECT_EQ(
-      UntimedOf(MakeCell("norm", "f32"), Kind::kOther, size_t{0}, internal::kY, size_t{0}, nan)
-          .size(),
-      1u);
+  EXPECT_FALSE(IsRight(MakeCell("norm", "f32"), OfElement(0, internal::kY, 0, nan)));
 }
 
-TEST(BenchResults, MayBeRoundedInBetween) {
-  for (const char* const type : {"f32", "bf16", "f16"}) {
-    for (const char* const operation : {"norm", "add_norm", "post_norm", "latent"}) {
-      EXPECT_TRUE(IsRight(MakeCell(operation, type), "rounding", "before_weight")) << operation;
-    }
-    EXPECT_TRUE(IsRight(MakeCell("add_norm", type), "residual_rounding", "unrounded"));
-    EXPECT_TRUE(IsRight(MakeCell("gate_after", type), "gate_rounding", "rounded"));
-  }
-}
-
-TEST(BenchResults, OfAnotherFormulaAreWrong) {
-  for (const char* const type : {"f32", "bf16", "f16"}) {
-    for (const bench::Operation& operation : bench::Operations()) {
-      const bool is_gradient = operation.name == "backward";
-      const Cell cell = MakeCell(operation.name, type);
+TEST(BenchResults, MayBeRoundedInBetweenButHaveOneFormula) {
+  std::vector<std::string> all;
+  for (const bench::Operation& operation : bench::Operations()) all.push_back(operation.name);
+  const struct {
+    std::vector<std::string> operations;
+    const char *field, *value;
+    bool is_right;
+  } changes[] = {
+      {{"norm", "add_norm", "post_norm", "latent"}, "rounding", "before_weight", true},
+      {{"add_norm"}, "residual_rounding", "unrounded", true},
+      {{"gate_after"}, "gate_rounding", "rounded", true},
+      {all, "weight_offset", "0.5", false},
       // For a backward call with a given RMS, the divisor is of the second term of dx alone.
-      EXPECT_FALSE(is_gradient && IsRight(cell, "divisor", "1e9"));
-      EXPECT_FALSE(IsRight(cell, "weight_offset", "0.5")) << cell.name;
+      {{"backward"}, "divisor", "1e9", false},
+      {{"gate_after", "gate_before"}, "activation", "sigmoid", false},
+      {{"gate_after"}, "gate_placement", "before", false},
+  };
+  for (const std::string type : kTypes) {
+    for (const auto& [operations, field, value, is_right] : changes) {
+      for (const std::string& operation : operations) {
+        EXPECT_EQ(IsRight(MakeCell(operation, type), OfField(field, value)), is_right)
+            << operation << " " << type << " " << field;
+      }
     }
-    EXPECT_FALSE(IsRight(MakeCell("gate_after", type), "activation", "sigmoid"));
-    EXPECT_FALSE(IsRight(MakeCell("gate_before", type), "activation", "sigmoid"));
-    EXPECT_FALSE(IsRight(MakeCell("gate_after", type), "gate_placement", "before"));
   }
   for (const char* const operation : {"norm", "add_norm", "post_norm", "gate_after", "int8"}) {
-    EXPECT_FALSE(IsRight(MakeCell(operation, "f32", 3, 64), "divisor", "63.5")) << operation;
+    EXPECT_FALSE(IsRight(MakeCell(operation, "f32", 3, 64), OfField("divisor", "63.5")))
+        << operation;
   }
-  EXPECT_FALSE(IsRight(MakeCell("norm", "f32", 3, 16), "eps", "0"));
+  EXPECT_FALSE(IsRight(MakeCell("norm", "f32", 3, 16), OfField("eps", "0")));
 }
 
 TEST(BenchResults, WithoutABoundAreNotTimed) {
   const bench::Operation line = {bench::kCall, "", "forward,x+y=$T,bias=f32,rows=$R,d=$D"};
-  const auto untimed =
-      UntimedOf(*bench::MakeCell(line, "f32", {3, 8}, 1, "reference"), Kind::kOther, "eps", "1e-5");
+  const auto untimed = UntimedOf(*bench::MakeCell(line, "f32", {3, 8}, 1, "reference"),
+                                 Kind::kOther, OfField("eps", "1e-5"));
   ASSERT_EQ(untimed.size(), 1u);
   EXPECT_FALSE(untimed[0].is_wrong);
   EXPECT_EQ(untimed[0].reason, "there is no bound for its error");
@@ -234,10 +237,11 @@ TEST(BenchContest, AContenderThatStartsThreadsHasASeparatePool) {
   for (const bool starts_thread : {false, true}) {
     bench::Contenders contenders;
     contenders.push_back(bench::Library());
-    contenders.push_back(std::make_unique<Changed>(Kind::kOther, size_t{0}, internal::kY, size_t{0},
-                                                   [starts_thread](uint8_t* /*element*/) {
-                                                     if (starts_thread) std::thread(pause).detach();
-                                                   }));
+    Change change;
+    change.after = [starts_thread](const bench::Tensors&) {
+      if (starts_thread) std::thread(pause).detach();
+    };
+    contenders.push_back(std::make_unique<Changed>(Kind::kOther, change));
     Contest contest(MakeCell("norm", "f32"), contenders);
     EXPECT_EQ(contest.Turns().back().pool, starts_thread ? "changed" : "");
   }

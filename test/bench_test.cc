@@ -56,23 +56,19 @@ TEST(Bench, PrintsATableOf100Columns) {
   }
 }
 
-TEST(Bench, TheDefaultTableHasItsCells) {
+TEST(Bench, TheDefaultTableTimesOneThreadAndAll) {
   const Outcome outcome =
       RunCommand({"bench", "--benchmark_list_tests"}, {{"RMSNORM_TARGET", "reference"}});
   ExpectSuccess(outcome);
-  std::vector<std::string> expected;
   const int all = rmsnorm_max_threads();
-  for (const char* shape :
-       {"1x64", "1x1000", "1x2048", "1x4096", "1x7168", "1x8192", "8x4096", "32x4096", "32x7168",
-        "512x4096", "64x16384", "4096x128", "512x2880", "8192x4096"}) {
-    for (const char* type : {"f32", "bf16", "f16"}) {
-      for (int threads = 1; threads <= all; threads += std::max(1, all - 1)) {
-        expected.push_back(std::string("norm/") + type + "/" + shape + "/threads:" +
-                           std::to_string(threads) + "/target:reference/iterations:1/manual_time");
-      }
+  EXPECT_EQ(Lines(outcome.out).size(), all == 1 ? 42u : 84u) << outcome.out;
+  for (const char* type : {"f32", "bf16", "f16"}) {
+    for (const int threads : {1, all}) {
+      EXPECT_NE(outcome.out.find(std::string("norm/") + type + "/1x4096/threads:" +
+                                 std::to_string(threads) + "/target:reference/"),
+                std::string::npos);
     }
   }
-  EXPECT_EQ(Lines(outcome.out), expected);
 }
 
 // Two names of the same number of threads, and shapes that the operation lacks.
@@ -155,12 +151,10 @@ TEST(Bench, TakesGoogleBenchmarksFlags) {
 }
 
 TEST(Bench, TimesHaveThreeDigits) {
-  EXPECT_EQ(tools::TimeText(1.234e-9), "1.23 ns");
-  EXPECT_EQ(tools::TimeText(9.996e-9), "10.0 ns");
-  EXPECT_EQ(tools::TimeText(99.96e-9), "100 ns");
-  EXPECT_EQ(tools::TimeText(999.6e-9), "1.00 us");
-  EXPECT_EQ(tools::TimeText(7.3e-3), "7.30 ms");
-  EXPECT_EQ(tools::TimeText(1234.0), "1234 s");
+  const std::pair<double, const char*> times[] = {{1.234e-9, "1.23 ns"}, {9.996e-9, "10.0 ns"},
+                                                  {99.96e-9, "100 ns"},  {999.6e-9, "1.00 us"},
+                                                  {7.3e-3, "7.30 ms"},   {1234.0, "1234 s"}};
+  for (const auto& [seconds, text] : times) EXPECT_EQ(tools::TimeText(seconds), text);
 }
 
 TEST(Bench, RefusesWrongUseInOneLine) {
@@ -188,11 +182,10 @@ TEST(Bench, RefusesWrongUseInOneLine) {
        "--call: calls made at once are forward calls"},
       {{"--call", "forward,rows=$R,d=$D/7", "--shapes", "1x64"}, "multiple of 7"},
   };
-  for (const auto& [arguments, problem] : wrong) {
-    std::vector<std::string> all = {"bench"};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    SCOPED_TRACE(all.back());
-    ExpectUserError(RunCommand(all), problem);
+  for (auto [arguments, problem] : wrong) {
+    SCOPED_TRACE(arguments.back());
+    arguments.insert(arguments.begin(), "bench");
+    ExpectUserError(RunCommand(arguments), problem);
   }
   // These are Google Benchmark's own words.
   const Outcome none = RunCommand({"bench", "--benchmark_filter=no such cell"});

@@ -79,25 +79,24 @@ TEST(Peer, WithAWrongResultIsNotTimed) {
   EXPECT_EQ(cell.at("label").get<std::string>().rfind(problem, 0), 0u);
 }
 
-TEST(Peer, ThatIsBadIsRefusedInOneLine) {
+TEST(Peer, WithAFaultIsRefusedInOneLine) {
   const TemporaryDirectory directory;
   const std::string text = directory.File("text.so");
   WriteFile(text, "no library\n");
-  const std::pair<std::string, std::string> bad[] = {
-      {"no_folder.so", "cannot be loaded: cannot open shared object file"},
-      {text, "cannot be loaded: "},
-      {PeerFile("no_function"), "has no function rmsnorm_peer_get()"},
-      {PeerFile("null"), "rmsnorm_peer_get() returned null"},
-      {PeerFile("version"), "is made for version 1 of bench/peers/peer.h, not 5"},
-      {PeerFile("bad_name"), "its name is not of letters"},
-      {PeerFile("taken_name"), "the name 'plain' is taken"},
-      {PeerFile("no_run"), "prepare, run or release is null"},
+  const std::string bad[][3] = {
+      {"--peer", "no_folder.so", "cannot be loaded: cannot open shared object file"},
+      {"--peer", text, "cannot be loaded: "},
+      {"--peer", PeerFile("no_function"), "has no function rmsnorm_peer_get()"},
+      {"--peer", PeerFile("null"), "rmsnorm_peer_get() returned null"},
+      {"--peer", PeerFile("version"), "is made for version 1 of bench/peers/peer.h, not 5"},
+      {"--peer", PeerFile("bad_name"), "its name is not of letters"},
+      {"--peer", PeerFile("taken_name"), "the name 'plain' is taken"},
+      {"--peer", PeerFile("no_run"), "prepare, run or release is null"},
+      {"--older", "none.so", "cannot be loaded: "},
+      {"--older", PeerFile("good"), "has no function rmsnorm_"},
   };
-  for (const auto& [file, problem] : bad) {
-    SCOPED_TRACE(file);
-    const Outcome outcome = BenchWith({"--peer", file});
-    ExpectUserError(outcome, "--peer " + file + ": ");
-    ExpectUserError(outcome, problem);
+  for (const auto& [option, file, problem] : bad) {
+    ExpectUserError(BenchWith({option, file}), option + " " + file + ": " + problem);
   }
   ExpectUserError(BenchWith({"--peer", PeerFile("good"), "--peer", PeerFile("good")}),
                   "the name 'test' is taken");
@@ -137,13 +136,6 @@ TEST(Older, IsTimedBesideTheLibrary) {
   const json results = json::parse(ReadFile(file));
   EXPECT_EQ(results.at("benchmarks").size(), 13u);
   for (const json& cell : results.at("benchmarks")) EXPECT_GT(cell.at("older_ratio"), 0);
-}
-
-TEST(Older, ThatIsNoLibraryIsRefusedInOneLine) {
-  for (const auto& [file, problem] : {std::pair<std::string, std::string>{"none.so", "cannot be"},
-                                      {PeerFile("good"), "has no function rmsnorm_"}}) {
-    ExpectUserError(BenchWith({"--older", file}), "--older " + file + ": " + problem);
-  }
 }
 
 }  // namespace
