@@ -76,7 +76,7 @@ TEST_F(FileCommands, EpsIsRoundedOnce) {
   EXPECT_EQ(apply("1.00000005960464477540"), above);
 }
 
-TEST_F(FileCommands, TypesAndShapes) {
+TEST_F(FileCommands, EachTypeAndShapeHasTheResultsOfTheLibrary) {
   for (const char* line : {
            "apply --input f32[2,12] --output y.npy --dtype f32",
            "apply --input f32[2,12] --output y.npy --dtype f16",
@@ -157,7 +157,7 @@ TEST_F(FileCommands, TypesAndShapes) {
 }
 
 // The longest such row has more bytes than a size_t can count; the shortest exceeds any memory.
-TEST_F(FileCommands, NoRowsOfAnyLength) {
+TEST_F(FileCommands, WhereThereAreNoRowsTheyMayBeOfAnyLength) {
   for (const size_t d : {size_t{1} << 62, size_t{1} << 61, size_t{1} << 40, SIZE_MAX}) {
     const std::string length = std::to_string(d);
     const std::string x = "f32[2,0," + length + "]";
@@ -194,7 +194,7 @@ TEST_F(FileCommands, WeightsAndBiasesBroadcast) {
 
 // More dimensions than the library's views have: dimensions merge if each tensor has both or shares
 // both.
-TEST_F(FileCommands, BroadcastAmongManyDimensions) {
+TEST_F(FileCommands, ManyDimensionsMayBroadcast) {
   const std::string x = "apply --output y.npy --input f32[2,2,2,2,2,2,2,2,2,2] --weight f32[";
   const std::pair<std::string, std::string> cases[] = {
       {"2]", "[512,2] --weight f32[2]"},
@@ -216,7 +216,7 @@ TEST_F(FileCommands, BroadcastAmongManyDimensions) {
 
 // x takes several chunks, divided along any of its dimensions. Chunks share rows of the weight or
 // have separate ones. The last chunk is smaller.
-TEST_F(FileCommands, ChunksAreOneTensor) {
+TEST_F(FileCommands, LargeTensorsAreReadInChunks) {
   const std::pair<std::string, Words> cases[] = {
       {"3001,1000", {"1000", "3001,1000"}},
       {"2,3145728", {"3145728"}},  // a row longer than a chunk
@@ -250,7 +250,7 @@ TEST_F(FileCommands, ChunksAreOneTensor) {
 
 // ------------------------------------------------------------------------------------- outputs
 
-TEST_F(FileCommands, OutputsInFilesOfTheirOwnAndTogether) {
+TEST_F(FileCommands, OutputsMayShareAFile) {
   const std::string inputs = "backward --input f32[3,5] --grad bf16[3,5] --weight f16[5]";
   const std::string residual = "apply --input bf16[3,5] --residual f32[3,5]";
   for (const std::string& line :
@@ -271,7 +271,7 @@ TEST_F(FileCommands, OutputsInFilesOfTheirOwnAndTogether) {
 }
 
 // All spellings of a path mean one file, before it exists and after.
-TEST_F(FileCommands, OneFileTakesOutputsByAnySpelling) {
+TEST_F(FileCommands, APathMayHaveSeveralSpellings) {
   Words others = {"./a.safetensors", File("a.safetensors")};
   Words npy = {"a.npy", "./a.npy", File("a.npy")};
 #ifndef _WIN32
@@ -535,26 +535,25 @@ TEST_F(FileCommands, RefusesWrongUse) {
            {backward + "--residual f32[2,3]", "--residual"}}) {
     ExpectRefused(line, problem);
   }
+  // Each message names the flag and the value V.
+  const std::pair<std::string, Words> wrong[] = {
+      {": 'V' is not a finite 32-bit number",
+       {"--eps abc", "--eps 1e-5x", "--eps nan", "--eps inf", "--eps 1e60", "--divisor nan"}},
+      {": V is too small", {"--eps 1e-60"}},
+      {": V is negative", {"--eps -1"}},
+      {": V is not from 2^-126 to 2^126",
+       {"--divisor 0", "--divisor -2", "--divisor 1e-40", "--divisor 1e38"}},
+      {": 'V' is not ", {"--eps-placement beside"}},
+      {"", {"--eps", "--threads -1", "--threads two", "--threads 99999999999"}}};
   for (const std::string& line : {apply, backward}) {
-    for (const auto& [more, problem] : std::vector<std::pair<std::string, std::string>>{
-             {"--eps", "--eps"},
-             {"--eps abc", "--eps: 'abc' is not a finite 32-bit number"},
-             {"--eps 1e-5x", "--eps: '1e-5x' is not a finite 32-bit number"},
-             {"--eps nan", "--eps: 'nan' is not a finite 32-bit number"},
-             {"--eps inf", "--eps: 'inf' is not a finite 32-bit number"},
-             {"--eps 1e60", "--eps: '1e60' is not a finite 32-bit number"},
-             {"--eps 1e-60", "--eps: 1e-60 is too small"},
-             {"--eps -1", "--eps: -1 is negative"},
-             {"--eps-placement beside", "--eps-placement: 'beside' is not "},
-             {"--divisor 0", "--divisor: 0 is not from 2^-126 to 2^126"},
-             {"--divisor -2", "--divisor: -2 is not from 2^-126 to 2^126"},
-             {"--divisor 1e-40", "--divisor: 1e-40 is not from 2^-126 to 2^126"},
-             {"--divisor 1e38", "--divisor: 1e38 is not from 2^-126 to 2^126"},
-             {"--divisor nan", "--divisor: 'nan' is not a finite 32-bit number"},
-             {"--threads -1", "--threads"},
-             {"--threads two", "--threads"},
-             {"--threads 99999999999", "--threads"}}) {
-      ExpectRefused(line + more, problem);
+    for (const auto& [problem, all] : wrong) {
+      for (const std::string& more : all) {
+        const size_t space = std::min(more.find(' '), more.size());
+        std::string message = more.substr(0, space) + problem;
+        const size_t value = message.find('V');
+        if (value != message.npos) message.replace(value, 1, more.substr(space + 1));
+        ExpectRefused(line + more, message);
+      }
     }
     ExpectRefused(line, "PDP11", {}, {{"RMSNORM_TARGET", "PDP11"}});
   }

@@ -88,8 +88,7 @@ TEST_F(FileFormats, FindsATensorByName) {
   EXPECT_EQ(Applied("one.safetensors:x").data, ya);
 }
 
-// The path is the longest one that names a file.
-TEST_F(FileFormats, FindsATensorByAnyName) {
+TEST_F(FileFormats, ReadsTheLongestPathThatNamesAFile) {
   const std::string names[] = {"y",
                                "a:b",
                                ".safetensors:y",
@@ -122,7 +121,7 @@ TEST_F(FileFormats, FindsATensorByAnyName) {
   EXPECT_EQ(ReadSafetensors(ReadFile(File("y.safetensors"))).count("a.safetensors:y"), 1u);
 }
 
-TEST_F(FileFormats, ManyTensorsTakeNoLongerEach) {
+TEST_F(FileFormats, ReadsAFileOfManyTensors) {
   std::string header = "{";
   for (int i = 0; i < 300000; ++i) {
     header += Entry("x" + std::to_string(i), "F32", "[0, 2]", 0, 0) + ",";
@@ -164,70 +163,63 @@ TEST_F(FileFormats, RefusesMalformedNpy) {
   const auto with = [](const std::string& header) { return Npy(header, kData); };
   const auto shape = [](const std::string& text) { return Npy(NpyHeader("<f4", text), kData); };
   const auto descr = [](const std::string& text) { return Npy(NpyHeader(text, "(2, 3)"), kData); };
-  const std::pair<std::string, std::string> cases[] = {
-      {"", "not a .npy file"},
-      {"text\n", "not a .npy file"},
-      {"\x93NUMP", "not a .npy file"},
-      {"\x93NUMPY", "truncated"},
-      {"\x93NUMPY\1", "truncated"},
-      {std::string("\x93NUMPY\1\0", 8), "truncated"},
-      {std::string("\x93NUMPY\1\0\x76", 9), "truncated"},
-      {std::string("\x93NUMPY\2\0\x76\0\0", 11), "truncated"},
-      {std::string("\x93NUMPY\1\0\xff\xff{}", 12), "truncated"},
-      {std::string("\x93NUMPY\2\0\xff\xff\xff\xff{}", 14), "truncated"},
-      {with(good).substr(0, 40), "truncated"},
-      {Npy(good, kData, 0), "version 0.0"},
-      {Npy(good, kData, 4), "version 4.0"},
-      {std::string("\x93NUMPY\1\1", 8) + with(good).substr(8), "version 1.1"},
-      {with(""), "malformed"},
-      {with("{}"), "malformed"},
-      {with("["), "malformed"},
-      {with("{"), "malformed"},
-      {with("{'descr': '<f4', 'fortran_order': False}"), "malformed"},
-      {with("{'descr': '<f4', 'shape': (2, 3)}"), "malformed"},
-      {with("{'fortran_order': False, 'shape': (2, 3)}"), "malformed"},
-      {with(good + "x"), "malformed"},
-      {with("x" + good), "malformed"},
-      {with("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}"),
-       "malformed"},
-      {with("{'descr': '<f4', 'other': False, 'fortran_order': False, 'shape': (2, 3)}"),
-       "malformed"},
-      {with("{'descr': '<f4, 'fortran_order': False, 'shape': (2, 3)}"), "malformed"},
-      {with("{'descr': <f4, 'fortran_order': False, 'shape': (2, 3)}"), "malformed"},
-      {with("{'descr': '<f4' 'fortran_order': False, 'shape': (2, 3)}"), "malformed"},
-      {with("{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 3)}"), "malformed"},
-      {with("{'descr': '<f4', 'fortran_order': False, 'shape': [2, 3]}"), "malformed"},
-      {with("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3)}"), "Fortran order"},
-      {with("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3)}"), "structured"},
-      {shape("((2, 3))"), "malformed"},
-      {shape(std::string(50000, '(')), "malformed"},
-      {shape("(6)"), "malformed"},
-      {shape("(2, -3)"), "malformed"},
-      {shape("(2, 3.0)"), "malformed"},
-      {shape("(2 3)"), "malformed"},
-      {shape("(2, 3"), "malformed"},
-      {shape("(,)"), "malformed"},
-      {shape("(99999999999999999999, 3)"), "overflows"},
-      {shape("(4294967296, 4294967296)"), "overflows"},
-      {shape("(4611686018427387904, 1)"), "overflows"},
-      {shape("()"), "needs 4 bytes"},
-      {shape("(2, 2)"), "needs 16 bytes, the file holds 24"},
-      {shape("(2, 4)"), "needs 32 bytes, the file holds 24"},
-      {Npy(good, kData.substr(1)), "needs 24 bytes, the file holds 23"},
-      {Npy(good, kData + "x"), "needs 24 bytes, the file holds 25"},
-      {descr("<f8"), "'<f8' is not supported"},
-      {descr(">f4"), "'>f4' is not supported"},
-      {descr("=f4"), "'=f4' is not supported"},
-      {descr("<i4"), "'<i4' is not supported"},
-      {descr("|V2"), "'|V2' is not supported"},
-      {descr(""), "'' is not supported"},
-      {descr("a\nb\x01\xff"), "'a\\nb\\u0001"},
-  };
+  const std::pair<std::string, Words> cases[] = {
+      {"not a .npy file", {"", "text\n", "\x93NUMP"}},
+      {"truncated",
+       {"\x93NUMPY", "\x93NUMPY\1", std::string("\x93NUMPY\1\0", 8),
+        std::string("\x93NUMPY\1\0\x76", 9), std::string("\x93NUMPY\2\0\x76\0\0", 11),
+        std::string("\x93NUMPY\1\0\xff\xff{}", 12),
+        std::string("\x93NUMPY\2\0\xff\xff\xff\xff{}", 14), with(good).substr(0, 40)}},
+      {"version 0.0", {Npy(good, kData, 0)}},
+      {"version 4.0", {Npy(good, kData, 4)}},
+      {"version 1.1", {std::string("\x93NUMPY\1\1", 8) + with(good).substr(8)}},
+      {"malformed",
+       {with(""),
+        with("{}"),
+        with("["),
+        with("{"),
+        with("{'descr': '<f4', 'fortran_order': False}"),
+        with("{'descr': '<f4', 'shape': (2, 3)}"),
+        with("{'fortran_order': False, 'shape': (2, 3)}"),
+        with(good + "x"),
+        with("x" + good),
+        with("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}"),
+        with("{'descr': '<f4', 'other': False, 'fortran_order': False, 'shape': (2, 3)}"),
+        with("{'descr': '<f4, 'fortran_order': False, 'shape': (2, 3)}"),
+        with("{'descr': <f4, 'fortran_order': False, 'shape': (2, 3)}"),
+        with("{'descr': '<f4' 'fortran_order': False, 'shape': (2, 3)}"),
+        with("{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 3)}"),
+        with("{'descr': '<f4', 'fortran_order': False, 'shape': [2, 3]}"),
+        shape("((2, 3))"),
+        shape(std::string(50000, '(')),
+        shape("(6)"),
+        shape("(2, -3)"),
+        shape("(2, 3.0)"),
+        shape("(2 3)"),
+        shape("(2, 3"),
+        shape("(,)")}},
+      {"Fortran order", {with("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3)}")}},
+      {"structured", {with("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3)}")}},
+      {"overflows",
+       {shape("(99999999999999999999, 3)"), shape("(4294967296, 4294967296)"),
+        shape("(4611686018427387904, 1)")}},
+      {"needs 4 bytes", {shape("()")}},
+      {"needs 16 bytes, the file holds 24", {shape("(2, 2)")}},
+      {"needs 32 bytes, the file holds 24", {shape("(2, 4)")}},
+      {"needs 24 bytes, the file holds 23", {Npy(good, kData.substr(1))}},
+      {"needs 24 bytes, the file holds 25", {Npy(good, kData + "x")}},
+      {"'a\\nb\\u0001", {descr("a\nb\x01\xff")}}};
   ASSERT_EQ(Applied(Make("good.npy", with(good))).shape, (Sizes{2, 3}));
-  for (const auto& [bytes, problem] : cases) {
-    SCOPED_TRACE(bytes.substr(0, 200));
-    Make("bad.npy", bytes);
-    ExpectRefused("apply --input bad.npy --output y.npy", problem);
+  for (const auto& [problem, files] : cases) {
+    for (const std::string& bytes : files) {
+      SCOPED_TRACE(bytes.substr(0, 200));
+      Make("bad.npy", bytes);
+      ExpectRefused("apply --input bad.npy --output y.npy", problem);
+    }
+  }
+  for (const std::string type : {"<f8", ">f4", "=f4", "<i4", "|V2", ""}) {
+    Make("bad.npy", descr(type));
+    ExpectRefused("apply --input bad.npy --output y.npy", "'" + type + "' is not supported");
   }
 }
 
@@ -253,32 +245,27 @@ TEST_F(FileFormats, SaysHowToConvert) {
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
     return Applied(shell.find("it'") == shell.npos ? out + ".npy" : "it's " + out + ".npy");
   };
-  // The elements of a 2 x 3 tensor with these six values, each in `size` bytes.
-  const auto bytes = [](auto example, bool is_big, bool is_fortran = false) {
+  // The elements of a 2 x 3 tensor.
+  const auto bytes = [](auto elements, bool is_big = false, bool is_fortran = false) {
+    const size_t size = sizeof elements[0];
     std::string data;
-    for (const int value :
-         {1, is_fortran ? 4 : 2, is_fortran ? 2 : 3, is_fortran ? 5 : 4, is_fortran ? 3 : 5, 6}) {
-      std::vector<decltype(example)> element = {static_cast<decltype(example)>(value)};
-      std::string one = InFileOrder(Bytes(element), sizeof example);
+    for (const size_t i : is_fortran ? Sizes{0, 3, 1, 4, 2, 5} : Sizes{0, 1, 2, 3, 4, 5}) {
+      std::string one = InFileOrder(Bytes(decltype(elements){elements[i]}), size);
       if (is_big) std::reverse(one.begin(), one.end());
       data += one;
     }
     return data;
   };
-  const std::string f16 = InFileOrder(
-      Bytes<uint16_t>({0x3C00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600}), sizeof(uint16_t));
-  std::string big_f16 = f16;
-  for (size_t i = 0; i < f16.size(); i += 2) std::swap(big_f16[i], big_f16[i + 1]);
-  const std::string fortran_f16 = InFileOrder(
-      Bytes<uint16_t>({0x3C00, 0x4400, 0x4000, 0x4500, 0x4200, 0x4600}), sizeof(uint16_t));
-  const std::string bf16 = InFileOrder(
-      Bytes<uint16_t>({0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0}), sizeof(uint16_t));
+  const std::vector<double> f64 = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> f32(f64.begin(), f64.end());
+  const std::vector<uint16_t> f16 = {0x3C00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600};
+  const std::vector<uint16_t> bf16 = {0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0};
   const auto header = [](const std::string& descr, bool is_fortran = false) {
     return "{'descr': '" + descr + "', 'fortran_order': " + (is_fortran ? "True" : "False") +
            ", 'shape': (2, 3), }";
   };
-  Make("f32.npy", Npy(header("<f4"), bytes(1.0f, false)));
-  Make("f16.npy", Npy(header("<f2"), f16));
+  Make("f32.npy", Npy(header("<f4"), bytes(f32)));
+  Make("f16.npy", Npy(header("<f2"), bytes(f16)));
   const StoredTensor from_f32 = Applied("f32.npy");
   const StoredTensor from_f16 = Applied("f16.npy");
   const auto expect = [](const StoredTensor& actual, const StoredTensor& expected) {
@@ -287,26 +274,26 @@ TEST_F(FileFormats, SaysHowToConvert) {
     EXPECT_EQ(actual.data, expected.data);
   };
   for (const auto& [npy, expected] : std::vector<std::pair<std::string, StoredTensor>>{
-           {Npy(header("<f8"), bytes(1.0, false)), from_f32},
-           {Npy(header(">f8"), bytes(1.0, true)), from_f32},
-           {Npy(header(">f4"), bytes(1.0f, true)), from_f32},
-           {Npy(header(">f2"), big_f16), from_f16},
-           {Npy(header("<f4", true), bytes(1.0f, false, true)), from_f32},
-           {Npy(header(">f8", true), bytes(1.0, true, true)), from_f32},
-           {Npy(header("<f2", true), fortran_f16), from_f16},
-           {Npy(header("<i8"), bytes(int64_t{1}, false)), from_f32},
-           {Npy(header("|u1"), bytes(uint8_t{1}, false)), from_f32},
-           {Npy(header("|V2"), bf16), from_f32}}) {
+           {Npy(header("<f8"), bytes(f64)), from_f32},
+           {Npy(header(">f8"), bytes(f64, true)), from_f32},
+           {Npy(header(">f4"), bytes(f32, true)), from_f32},
+           {Npy(header(">f2"), bytes(f16, true)), from_f16},
+           {Npy(header("<f4", true), bytes(f32, false, true)), from_f32},
+           {Npy(header(">f8", true), bytes(f64, true, true)), from_f32},
+           {Npy(header("<f2", true), bytes(f16, false, true)), from_f16},
+           {Npy(header("<i8"), bytes(std::vector<int64_t>(f64.begin(), f64.end()))), from_f32},
+           {Npy(header("|u1"), bytes(std::vector<uint8_t>(f64.begin(), f64.end()))), from_f32},
+           {Npy(header("|V2"), bytes(bf16)), from_f32}}) {
     SCOPED_TRACE(npy.substr(10, 60));
     Make("x.npy", npy);
     expect(convert("x.npy"), expected);
   }
-  Make("it's x.npy", Npy(header("<f8"), bytes(1.0, false)));
+  Make("it's x.npy", Npy(header("<f8"), bytes(f64)));
   expect(convert("it's x.npy"), from_f32);
   Make("x.safetensors",
        Safetensors("{" + Entry("a", "U8", "[1]", 0, 1) + "," + Entry("b", "F64", "[2,3]", 1, 49) +
                        "," + Entry("c c", "I16", "[2,3]", 49, 61) + "}",
-                   "1" + bytes(1.0, false) + bytes(int16_t{1}, false)));
+                   "1" + bytes(f64) + bytes(std::vector<int16_t>(f64.begin(), f64.end()))));
   expect(convert("x.safetensors:b"), from_f32);
   expect(convert("x.safetensors:c c"), from_f32);
 }
@@ -381,81 +368,67 @@ TEST_F(FileFormats, RefusesMalformedSafetensors) {
   const std::string deep_arrays = std::string(1000000, '[');
   std::string deep_objects;
   for (int i = 0; i < 100000; ++i) deep_objects += "{\"a\":";
-  const std::pair<std::string, std::string> cases[] = {
-      {"", "too short"},
-      {"1234567", "too short"},
-      {LittleEndian(1, 8), "beyond the file's end"},
-      {LittleEndian(UINT64_MAX, 8) + "{}", "beyond the file's end"},
-      {LittleEndian(uint64_t{1} << 63, 8) + "{}", "beyond the file's end"},
-      {with("{" + x + "}").substr(0, 30), "beyond the file's end"},
-      {Safetensors(std::string().append(100000001, ' '), ""), "above the limit"},
-      {with(""), "not a JSON object"},
-      {with("[]"), "not a JSON object"},
-      {with("\xef\xbb\xbf{" + x + "}"), "not a JSON object"},
-      {with("null"), "not a JSON object"},
-      {with(" {" + x + "}"), "not a JSON object"},
-      {with("{" + x + "}" + std::string(3, '\0')), "not a JSON object"},
-      {with("{"), "not valid JSON"},
-      {with("{" + x), "not valid JSON"},
-      {with("{" + x + "}}"), "not valid JSON"},
-      {with("{" + x + ",}"), "not valid JSON"},
-      {with("{\"\xff\": 1}"), "not valid JSON"},
-      {with("{/**/" + x + "}"), "not valid JSON"},
-      {with("{\"x\": " + deep_arrays), "nested too deeply"},
-      {with(deep_objects), "nested too deeply"},
-      {with("{\"__metadata__\": {\"a\": [[[]]]}," + x + "}"), "nested too deeply"},
-      {with("{" + x + "," + x + "}"), "'x' twice"},
-      {with(
-           "{\"x\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}"),
-       "'dtype' twice"},
-      {with("{}"), "end at byte 0 of 24"},
-      {Safetensors("{}", ""), "holds no tensor"},
-      {Safetensors("{\"__metadata__\": {}}", ""), "holds no tensor"},
-      {with("{\"__metadata__\": {\"a\": 1}," + x + "}"), "__metadata__"},
-      {with("{\"__metadata__\": \"a\"," + x + "}"), "__metadata__"},
-      {with("{\"x\": 1}"), "'x': not described by an object"},
-      {with("{\"x\": {}}"), "'dtype' is not a string"},
-      {with("{\"x\": {\"dtype\": 1}}"), "'dtype' is not a string"},
-      {with("{\"x\": {\"dtype\": \"F32\"}}"), "'data_offsets' is not a list of sizes"},
-      {with("{\"x\":{\"dtype\":\"F32\",\"data_offsets\":[0,24]}}"),
-       "'shape' is not a list of sizes"},
-      {tensor("F32", "6"), "'shape' is not a list of sizes"},
-      {tensor("F32", "[2, -3]"), "'shape' is not a list of sizes"},
-      {tensor("F32", "[2, 3.0]"), "'shape' is not a list of sizes"},
-      {tensor("F32", "[2, \"3\"]"), "'shape' is not a list of sizes"},
-      {tensor("F32", "[99999999999999999999, 3]"), "'shape' is not a list of sizes"},
-      {tensor("F32", "[4294967296, 4294967296]"), "overflows"},
-      {tensor("F32", "[18446744073709551615]"), "overflows"},
-      {tensor("F32", "[2, 4]"), "needs 32 bytes, its offsets hold 24"},
-      {tensor("F16", "[2, 3]"), "needs 12 bytes, its offsets hold 24"},
-      {tensor("F32", "[]"), "needs 4 bytes, its offsets hold 24"},
-      {tensor("F32", "[2, 3]", 0, 25), "lie outside the 24 bytes"},
-      {tensor("F32", "[2, 3]", 4, 28), "lie outside the 24 bytes"},
-      {tensor("F32", "[2, 3]", 24, 0), "lie outside the 24 bytes"},
-      {tensor("F32", "[2, 3]", SIZE_MAX - 23, SIZE_MAX), "lie outside the 24 bytes"},
-      {tensor("F32", "[5]", 0, 20), "end at byte 20 of 24"},
-      {tensor("F32", "[5]", 4, 24), "starts at byte 4 of the data, the tensor before it ends at 0"},
-      {with("{" + Entry("x", "F32", "[4]", 0, 16) + "," + Entry("y", "F32", "[4]", 8, 24) + "}"),
-       "starts at byte 8 of the data, the tensor before it ends at 16"},
-      {with("{" + Entry("x", "F32", "[2]", 0, 8) + "," + Entry("y", "F32", "[2]", 16, 24) + "}"),
-       "starts at byte 16 of the data, the tensor before it ends at 8"},
-      {offsets("[0]"), "not a pair"},
-      {offsets("[0, 24, 48]"), "not a pair"},
-      {offsets("[-1, 23]"), "'data_offsets' is not a list of sizes"},
-      {offsets("[0, 24.5]"), "'data_offsets' is not a list of sizes"},
-      {offsets("[0, 1e400]"), "number that is out of range"},
-      {tensor("F64", "[3]"), "'F64' is not supported"},
-      {tensor("F8_E4M3", "[24]"), "'F8_E4M3' is not supported"},
-      {tensor("f32", "[2, 3]"), "'f32' is not supported"},
-      {tensor("a\\nb", "[2, 3]"), "'a\\nb' is not supported"},
-      {with("{" + x + "}").substr(0, with("{" + x + "}").size() - 1), "is the file truncated?"},
-      {with("{" + x + "}") + "x", "end at byte 24 of 25"},
-  };
+  const std::pair<std::string, Words> cases[] = {
+      {"too short", {"", "1234567"}},
+      {"beyond the file's end",
+       {LittleEndian(1, 8), LittleEndian(UINT64_MAX, 8) + "{}",
+        LittleEndian(uint64_t{1} << 63, 8) + "{}", with("{" + x + "}").substr(0, 30)}},
+      {"above the limit", {Safetensors(std::string().append(100000001, ' '), "")}},
+      {"not a JSON object",
+       {with(""), with("[]"), with("\xef\xbb\xbf{" + x + "}"), with("null"), with(" {" + x + "}"),
+        with("{" + x + "}" + std::string(3, '\0'))}},
+      {"not valid JSON",
+       {with("{"), with("{" + x + "}}"), with("{\"\xff\": 1}"), with("{/**/" + x + "}")}},
+      {"nested too deeply",
+       {with("{\"x\": " + deep_arrays), with(deep_objects),
+        with("{\"__metadata__\": {\"a\": [[[]]]}," + x + "}")}},
+      {"'x' twice", {with("{" + x + "," + x + "}")}},
+      {"'dtype' twice",
+       {with("{\"x\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}"
+             "}")}},
+      {"end at byte 0 of 24", {with("{}")}},
+      {"holds no tensor", {Safetensors("{}", ""), Safetensors("{\"__metadata__\": {}}", "")}},
+      {"__metadata__",
+       {with("{\"__metadata__\": {\"a\": 1}," + x + "}"),
+        with("{\"__metadata__\": \"a\"," + x + "}")}},
+      {"'x': not described by an object", {with("{\"x\": 1}")}},
+      {"'dtype' is not a string", {with("{\"x\": {}}"), with("{\"x\": {\"dtype\": 1}}")}},
+      {"'data_offsets' is not a list of sizes",
+       {with("{\"x\": {\"dtype\": \"F32\"}}"), offsets("[-1, 23]"), offsets("[0, 24.5]")}},
+      {"'shape' is not a list of sizes",
+       {with("{\"x\":{\"dtype\":\"F32\",\"data_offsets\":[0,24]}}"), tensor("F32", "6"),
+        tensor("F32", "[2, -3]"), tensor("F32", "[2, 3.0]"), tensor("F32", "[2, \"3\"]"),
+        tensor("F32", "[99999999999999999999, 3]")}},
+      {"overflows",
+       {tensor("F32", "[4294967296, 4294967296]"), tensor("F32", "[18446744073709551615]")}},
+      {"needs 32 bytes, its offsets hold 24", {tensor("F32", "[2, 4]")}},
+      {"needs 12 bytes, its offsets hold 24", {tensor("F16", "[2, 3]")}},
+      {"needs 4 bytes, its offsets hold 24", {tensor("F32", "[]")}},
+      {"lie outside the 24 bytes",
+       {tensor("F32", "[2, 3]", 0, 25), tensor("F32", "[2, 3]", 4, 28),
+        tensor("F32", "[2, 3]", 24, 0), tensor("F32", "[2, 3]", SIZE_MAX - 23, SIZE_MAX)}},
+      {"end at byte 20 of 24", {tensor("F32", "[5]", 0, 20)}},
+      {"starts at byte 4 of the data, the tensor before it ends at 0",
+       {tensor("F32", "[5]", 4, 24)}},
+      {"starts at byte 8 of the data, the tensor before it ends at 16",
+       {with("{" + Entry("x", "F32", "[4]", 0, 16) + "," + Entry("y", "F32", "[4]", 8, 24) + "}")}},
+      {"starts at byte 16 of the data, the tensor before it ends at 8",
+       {with("{" + Entry("x", "F32", "[2]", 0, 8) + "," + Entry("y", "F32", "[2]", 16, 24) + "}")}},
+      {"not a pair", {offsets("[0]"), offsets("[0, 24, 48]")}},
+      {"number that is out of range", {offsets("[0, 1e400]")}},
+      {"'F64' is not supported", {tensor("F64", "[3]")}},
+      {"'F8_E4M3' is not supported", {tensor("F8_E4M3", "[24]")}},
+      {"'f32' is not supported", {tensor("f32", "[2, 3]")}},
+      {"'a\\nb' is not supported", {tensor("a\\nb", "[2, 3]")}},
+      {"is the file truncated?", {with("{" + x + "}").substr(0, with("{" + x + "}").size() - 1)}},
+      {"end at byte 24 of 25", {with("{" + x + "}") + "x"}}};
   ASSERT_EQ(Applied(Make("good.safetensors", with("{" + x + "}"))).shape, (Sizes{2, 3}));
-  for (const auto& [bytes, problem] : cases) {
-    SCOPED_TRACE(bytes.substr(0, 200));
-    Make("bad.safetensors", bytes);
-    ExpectRefused("apply --input bad.safetensors --output y.npy", problem);
+  for (const auto& [problem, files] : cases) {
+    for (const std::string& bytes : files) {
+      SCOPED_TRACE(bytes.substr(0, 200));
+      Make("bad.safetensors", bytes);
+      ExpectRefused("apply --input bad.safetensors --output y.npy", problem);
+    }
   }
 }
 

@@ -54,7 +54,7 @@ constexpr char kBackward[] =
     "backward --input f32[50,100] --grad f32[50,100] --grad-input b.npy --grad-weight a.npy";
 
 // The command runs in this process.
-TEST_F(OutputFiles, AllAreOnTheDiskBeforeAnyTakesItsPlace) {
+TEST_F(OutputFiles, AllAreOnTheDiskBeforeAnyIsRenamed) {
   ASSERT_EQ(chdir(File("").c_str()), 0);
   for (const char* const text : {kApply, kBackward}) {
     const Words words = Read(text).words;
@@ -174,7 +174,7 @@ TEST_F(OutputFiles, LinksAreFollowed) {
   ExpectSuccess(apply(std::string(251, 'y') + ".npy"));
 }
 
-TEST_F(OutputFiles, PermissionsAreThoseOfAnyNewFile) {
+TEST_F(OutputFiles, HaveThePermissionsOfANewFile) {
   const Words words = Read("apply --input f32[2,3] --output y.npy").words;
   for (const auto& [mask, permissions] : {std::pair{027u, 0640u}, std::pair{077u, 0600u}}) {
     ExpectSuccess(Run(words, [own = mask] { umask(own); }));
