@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compilers CC and CXX do not warn about a program that calls every function of the headers, at any
-level of optimization, and an older C++ is refused in words. RMSNORM_INCLUDE names the folders of
-headers."""
+"""What the compilers CC and CXX say of the headers: no warning about a program that calls every function,
+at any level of optimization, and an error in words for an older C++ or an unknown element type.
+RMSNORM_INCLUDE names the folders of headers."""
 
 import os
 import re
@@ -55,17 +55,23 @@ class Warnings(unittest.TestCase):
         self.assertEqual(declared - called, set())
 
 
-class Standard(unittest.TestCase):
-    """The first error of a program in an older C++ says which C++ the header needs."""
+SPECIALISATION = """
+template <>
+struct rmsnorm::DtypeOf<std::uint16_t> {
+  static constexpr rmsnorm::Dtype value = rmsnorm::Dtype::bf16;
+};
+"""
+CALL = "void norm(const std::uint16_t* x, std::uint16_t* y) { rmsnorm::norm({x, 2, 8}, {}, {y, 2, 8}); }\n"
 
-    def first_error(self, standard, header):
-        text = f"#include <rmsnorm/{header}>\n"
-        done = compile_with("CXX", "-std=" + standard, "-fsyntax-only", text=text)
-        errors = re.findall(r"error: (.*)", done.stderr)
-        self.assertEqual(bool(errors), done.returncode != 0, done.stderr)
-        return errors[0] if errors else ""
 
-    def test_older_standards(self):
+class Errors(unittest.TestCase):
+    def errors(self, standard, header, more=""):
+        text = f"#include <rmsnorm/{header}>\n{more}"
+        done = compile_with("CXX", "-std=" + standard, "-Werror", "-fsyntax-only", text=text)
+        self.assertEqual("error: " in done.stderr, done.returncode != 0, done.stderr)
+        return done.stderr
+
+    def test_of_an_older_standard_says_which_one_the_header_needs(self):
         for standard, header, needed in (
             ("c++11", "rmsnorm.hpp", "C++17"),
             ("c++14", "rmsnorm.hpp", "C++17"),
@@ -74,11 +80,17 @@ class Standard(unittest.TestCase):
             ("c++11", "rmsnorm.h", None),
         ):
             with self.subTest(header, standard=standard):
-                error = self.first_error(standard, header)
+                first = re.findall(r"error: (.*)", self.errors(standard, header))[:1]
                 if needed:
-                    self.assertRegex(error, f"{re.escape(header)} needs .*{re.escape(needed)}")
+                    self.assertRegex(first[0], f"{re.escape(header)} needs .*{re.escape(needed)}")
                 else:
-                    self.assertEqual(error, "")
+                    self.assertEqual(first, [])
+
+    def test_of_an_unknown_element_type_says_how_to_add_it(self):
+        printed = self.errors("c++17", "rmsnorm.hpp", CALL)
+        self.assertIn("rmsnorm has no Dtype for this element type", printed)
+        self.assertIn("struct rmsnorm::DtypeOf<T>", printed)
+        self.assertEqual(self.errors("c++17", "rmsnorm.hpp", SPECIALISATION + CALL), "")
 
 
 if __name__ == "__main__":
