@@ -1,29 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rmsnorm.torch, compared with PyTorch's own norm and with plain formulas in float64.
+"""rmsnorm.torch, compared with PyTorch's own norm and with the package for arrays.
 
 The sum of squares of whole_rows() is exact in any order, and so is the mean over a power of two.
 The definitions of PyTorch and of the library then give the same bits.
 """
 
-import copy
 import functools
-import importlib.util
 import inspect
 import itertools
 import math
 import os
-import pickle
+import runpy
 import shutil
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
-import pages
+import programs
 import pytest
 import torch
 import torch.nn.functional as F
-from torch_models import CALLS, EPS, assert_bits, exact_norm, gradients, operands, sum_of_sines
+from torch_models import CALLS, EPS, assert_bits, gradients, operands, sum_of_sines
 
 import rmsnorm
 import rmsnorm.torch
@@ -34,8 +32,6 @@ forward_ad = torch.autograd.forward_ad
 OPS = torch.ops.rmsnorm
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PAIRS = list(itertools.product(DTYPES, DTYPES))
-PRECISION = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-UNIT = 2.0**-24
 
 
 def normal(*shape, dtype=torch.float32):
@@ -54,28 +50,11 @@ def packed(**options):
     return _options.packed("forward", 1e-6, options)
 
 
-def roundings(d):
-    """Returns the most roundings of an element in a row's sum, as rmsnorm.h has them."""
-    return -(-min(d, 4096) // 128) + 7 + -(-d // 4096) - 1
-
-
-def inverse_rms_bound(d):
-    """Returns the relative bound of rmsnorm.h."""
-    return (roundings(d) / 2 + 4) * UNIT
-
-
-def half_ulp(value, dtype):
-    """Returns half a unit in the last place of each value, for normal numbers of the type."""
-    smallest = 2.0**-14 if dtype == torch.float16 else 2.0**-126
-    exponent = torch.floor(torch.log2(value.abs().clamp(min=smallest)))
-    return torch.exp2(exponent - PRECISION[dtype])
-
-
-def assert_within(actual, value, error):
-    """`error` is the bound before `actual` is rounded to its type."""
-    if actual.dtype != torch.float32:
-        error = error + half_ulp(value.abs() + error, actual.dtype)
-    assert ((actual.double() - value).abs() <= error).all()
+def library(x, dtype=None, **arguments):
+    """Returns what the package gives for arrays. test_bits.py compares that with exact results."""
+    y = torch.empty(x.shape, dtype=dtype or x.dtype)
+    rmsnorm.forward(x=x, y=y, **arguments)
+    return y
 
 
 def operations(call):
@@ -99,53 +78,35 @@ def test_bits_of_pytorch(dtype, weight_dtype):
         assert_bits(y, F.rms_norm(x, shape[-1:], weight, 0.0))
 
 
+OPTIONS = (
+    {},
+    {"weight_offset": 1.0},
+    {"rounding": "before_weight"},
+    {"rounding": "inverse"},
+    {"eps_placement": "outside"},
+    {"eps_placement": "floor"},
+    {"divisor": 16.0},
+    {"factor": 0.5, "divisor": 64.0},
+)
+
+
 @pytest.mark.parametrize("dtype, y_dtype", PAIRS)
-def test_roundings(dtype, y_dtype):
-    x, weight = whole_rows(8, 256, dtype=dtype), normal(256, dtype=torch.bfloat16)
-    r = torch.tensor(169.0).rsqrt()
-    for offset in (0.0, 1.0):
-        scale = offset + weight.float()
-        n = x.float() * r
-        rounded = (x.float() * r.to(dtype).float()).to(dtype).float()
-        expected = {
-            "after_weight": n * scale,
-            "before_weight": n.to(dtype).float() * scale,
-            "inverse": rounded * scale,
-        }
-        results = {}
-        for rounding, value in expected.items():
-            y = rt.rms_norm(x, weight, 0.0, rounding=rounding, weight_offset=offset, dtype=y_dtype)
-            assert_bits(y, value.to(y_dtype))
-            results[rounding] = y
-        if dtype != torch.float32:  # the orders differ, so a mistake would be seen
-            assert not torch.equal(results["after_weight"], results["before_weight"])
-            assert not torch.equal(results["before_weight"], results["inverse"])
+def test_each_option_arrives(dtype, y_dtype):
+    x, weight = normal(8, 256, dtype=dtype), normal(256, dtype=torch.bfloat16)
+    results = []
+    for options in OPTIONS:
+        y = rt.rms_norm(x, weight, 0.25, dtype=y_dtype, **options)
+        assert_bits(y, library(x, y_dtype, weight=weight, eps=0.25, **options))
+        results.append(y)
+    for one, two in itertools.combinations(results, 2):
+        assert dtype == torch.float32 or not torch.equal(one, two)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("d", (1, 100, 4096, 10000))
-def test_formula(dtype, d):
+def test_results_have_the_bits_of_the_package_for_arrays(dtype, d):
     x, weight = normal(3, d, dtype=dtype), normal(d, dtype=dtype)
-    expected = exact_norm(x.double(), weight.double())
-    # x * r and its product with the weight each round once.
-    error = expected.abs() * 1.01 * (inverse_rms_bound(d) + 2 * UNIT)
-    assert_within(rt.rms_norm(x, weight), expected, error)
-
-
-def test_other_options():
-    x, weight = normal(4, 64), normal(64)
-    values, mean = x.double(), x.double().square().mean(-1, keepdim=True)
-    half = (values / 2).square().sum(-1, keepdim=True)
-    cases = (
-        ({"eps_placement": "outside"}, values / (mean.sqrt() + 0.25)),
-        ({"eps_placement": "floor"}, values / mean.sqrt().clamp(min=0.25)),
-        ({"divisor": 16.0}, values / (mean * 4 + 0.25).sqrt()),
-        ({"factor": 0.5, "divisor": 64.0}, values / 2 / (half / 64 + 0.25).sqrt()),
-    )
-    for options, n in cases:
-        expected = n * weight.double()
-        y = rt.rms_norm(x, weight, 0.25, **options)
-        assert_within(y, expected, expected.abs() * 1.01 * (inverse_rms_bound(64) + 2 * UNIT))
+    assert_bits(rt.rms_norm(x, weight), library(x, weight=weight, eps=EPS))
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
@@ -164,14 +125,6 @@ def test_options_of_another_function_are_refused():
     for function in (rt.rms_norm, rt.gated, rt.forward):
         for name in set(inspect.signature(function).parameters) & set(rmsnorm._options.OPTIONS):
             assert name == "eps" or f"\n{name}: " in function.__doc__
-
-
-def test_default_eps():
-    x = normal(4, 64) * 1e-3
-    assert_bits(rt.rms_norm(x), rt.rms_norm(x, None, EPS))
-    assert_bits(whole := rt.rms_norm(x.bfloat16()), F.rms_norm(x.bfloat16(), (64,)))
-    assert whole.isfinite().all()
-    assert not torch.equal(rt.rms_norm(x), rt.rms_norm(x, None, 1e-6))
 
 
 def layouts():
@@ -231,7 +184,7 @@ def test_operands_of_different_layouts():
 
 
 @pytest.mark.parametrize("dtype, residual_dtype", PAIRS)
-def test_fused_add(dtype, residual_dtype):
+def test_fused_add_has_the_bits_of_a_sum_and_a_norm(dtype, residual_dtype):
     x, residual = normal(5, 2, 300, dtype=dtype)[:, 1], normal(5, 300, dtype=residual_dtype)
     weight, given, total = normal(300), (x.clone(), residual.clone()), residual.float() + x.float()
     for offset, y_dtype in itertools.product((0.0, 1.0), (None, *DTYPES)):
@@ -244,7 +197,7 @@ def test_fused_add(dtype, residual_dtype):
             assert_bits((x, residual), given)
 
 
-def test_fused_add_in_place():
+def test_fused_add_in_place_has_the_same_bits():
     weight = normal(300, dtype=torch.bfloat16)
     for rounding, residual_rounding in itertools.product(
         ("after_weight", "before_weight"), ("rounded", "unrounded")
@@ -261,25 +214,19 @@ def test_fused_add_in_place():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gated(dtype):
-    x, gate, weight = whole_rows(5, 64, dtype=dtype), normal(5, 64, dtype=dtype), normal(64)
-    z, m = gate.double(), F.rms_norm(x.float(), (64,), weight, 0.0)
-    bound = inverse_rms_bound(64) + 8 * UNIT  # the activation, the weight and the products
-    for activation, value in {"silu": z * torch.sigmoid(z), "sigmoid": torch.sigmoid(z)}.items():
-        for eps, options, expected in (
-            (0.0, {}, m.double() * value),
-            (0.0, {"gate_rounding": "rounded"}, m.to(dtype).double() * value),
-            (
-                1e-6,
-                {"gate_placement": "before"},
-                exact_norm(x.double() * value, weight.double(), eps=1e-6),
-            ),
-        ):
-            y = rt.gated(x, gate, weight, eps, activation=activation, **options)
-            assert_within(y, expected, expected.abs() * bound)
+@pytest.mark.parametrize("activation", ("silu", "sigmoid"))
+def test_each_option_of_gates_arrives(dtype, activation):
+    x, gate, weight = normal(5, 64, dtype=dtype), normal(5, 64, dtype=dtype), normal(64)
+    results = []
+    for options in ({}, {"gate_rounding": "rounded"}, {"gate_placement": "before"}):
+        options |= {"activation": activation}
+        results.append(rt.gated(x, gate, weight, 1e-6, **options))
+        assert_bits(results[-1], library(x, gate=gate, weight=weight, eps=1e-6, **options))
+    for one, two in itertools.combinations(results, 2):
+        assert dtype == torch.float32 or not torch.equal(one, two)
 
 
-def test_qk():
+def test_qk_has_the_bits_of_two_norms():
     qkv = normal(6, (8 + 2 + 2) * 64, dtype=torch.bfloat16)
     q, k = qkv[:, : 8 * 64].view(6, 8, 64), qkv[:, 8 * 64 : 10 * 64].view(6, 2, 64)
     operands = q, k, normal(64), normal(64, dtype=torch.bfloat16)
@@ -314,7 +261,7 @@ def single_norm(call):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_norms_of_kinds(dtype):
+def test_norms_of_kinds_have_the_bits_of_each_function(dtype):
     calls = norms_of_kinds(dtype)
     expected = list(map(single_norm, calls))
     results = rt.norms(calls, eps=1e-6)
@@ -331,7 +278,7 @@ def test_norms_of_kinds(dtype):
     assert ours == ["rmsnorm::norms"]
 
 
-def test_refused_norms_of_kinds():
+def test_refusals_of_norms_of_kinds_name_the_call_and_the_operand():
     x, weight = normal(4, 64), normal(64)
     refused = {
         r"^calls\[1\].weight: the shape \(63\)": (RuntimeError, {"x": x, "weight": weight[:63]}),
@@ -355,7 +302,7 @@ def test_refused_norms_of_kinds():
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_modes(name):
+def test_results_have_no_gradients_where_none_are_recorded(name):
     call, _ = CALLS[name]
     x, r, w, v = operands()
     expected = call(x, r, w, v)
@@ -366,14 +313,7 @@ def test_modes(name):
             assert_bits(ys, expected)
 
 
-def test_autocast_is_pytorchs():
-    for dtype in DTYPES:
-        x, weight = normal(2, 64, dtype=dtype), normal(64, dtype=dtype)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert rt.rms_norm(x, weight).dtype == F.rms_norm(x, (64,), weight).dtype
-
-
-def test_refused():
+def test_refusals_name_the_operand():
     x, weight = normal(4, 64), normal(64)
     refused = {
         "^x: the type must be float32, float16 or bfloat16$": lambda: rt.rms_norm(x.double()),
@@ -426,37 +366,22 @@ def test_refused():
 # ----------------------------------------------------------------------------------- gradients
 
 
-def expected_gradients(x, weight, dy, eps):
-    """Returns the gradients of the formula in float64, and bounds that follow from rmsnorm.h."""
-    x, weight = x.double().requires_grad_(), weight.double().requires_grad_()
-    dy, d = dy.double(), x.shape[-1]
-    dx, dw = torch.autograd.grad(exact_norm(x, weight, eps=eps), (x, weight), dy)
-    with torch.no_grad():
-        r = 1 / (x.square().mean(-1, keepdim=True) + eps).sqrt()
-        g = dy * weight
-        bound, terms = inverse_rms_bound(d), roundings(d) + 1
-        second = (x * r * r / d).abs()
-        size = g.abs() + second * (g * x).sum(-1, keepdim=True).abs()
-        error = second * (g * x).abs().sum(-1, keepdim=True) * terms * UNIT
-        error += (size - g.abs()) * (2 * bound + 4 * UNIT) + 2 * size * UNIT
-        dx_error = 1.01 * (r * error + dx.abs() * (bound + UNIT))
-        rows = x.numel() // d
-        per_term = UNIT + bound + (rows / 64 + 17 + 63) * UNIT
-        dw_error = 1.01 * (dy * x * r).abs().reshape(rows, d).sum(0) * per_term
-    return (dx, dx_error), (dw, dw_error)
+def gradients_of_library(x, weight, dy, dtype=None, **arguments):
+    """Returns dx in a type, and dw."""
+    dx, dw = torch.empty(x.shape, dtype=dtype or x.dtype), torch.empty_like(weight)
+    rmsnorm.backward(x=x, weight=weight, dy=dy, dx=dx, dw=dw, **arguments)
+    return dx, dw
 
 
 @pytest.mark.parametrize("dtype, weight_dtype", PAIRS)
 @pytest.mark.parametrize("rounding", ("after_weight", "before_weight"))
-def test_gradients(dtype, weight_dtype, rounding):
+def test_gradients_have_the_bits_of_the_package_for_arrays(dtype, weight_dtype, rounding):
+    options = {"eps": 1e-6, "rounding": rounding}
     for shape in ((1, 4096), (96, 512), (3, 5, 200)):
         x, dy = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype)
         weight = normal(shape[-1], dtype=weight_dtype)
-        norm = functools.partial(rt.rms_norm, eps=1e-6, rounding=rounding)
-        found = gradients(norm, (x, weight), (dy,))
-        assert [gradient.dtype for gradient in found] == [dtype, weight_dtype]
-        for gradient, expected in zip(found, expected_gradients(x, weight, dy, 1e-6), strict=True):
-            assert_within(gradient, *expected)
+        found = gradients(functools.partial(rt.rms_norm, **options), (x, weight), (dy,))
+        assert_bits(found, gradients_of_library(x, weight, dy, **options))
 
 
 def test_gradients_of_every_layout():
@@ -476,28 +401,19 @@ def test_gradients_of_every_layout():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("residual_rounding", ("rounded", "unrounded"))
-def test_gradients_of_fused_add(dtype, residual_rounding):
+def test_gradients_of_fused_add_are_those_of_the_sum(dtype, residual_rounding):
     x, residual, dy, dsum = (normal(6, 96, dtype=dtype) for _ in range(4))
-    weight = normal(96)
-    total = (x.float() + residual.float()).to(dtype)
-    dx, dw = expected_gradients(total, weight, dy, EPS)
-    if residual_rounding == "unrounded":
-        # The inverse RMS belongs to the unrounded sum, and x is the rounded sum.
-        h = x.double() + residual.double()
-        r = 1 / (h.square().mean(-1, keepdim=True) + EPS).sqrt()
-        dw = ((dy.double() * total.double() * r).sum(0), dw[1])
-        dx = (dx[0], dx[1] + 8 * half_ulp(torch.ones(()), dtype) * (1 + dx[0].abs()))
-
-    call = functools.partial(rt.fused_add_rms_norm, residual_rounding=residual_rounding)
+    weight, total, rstd = normal(96), torch.empty_like(x), torch.empty(6)
+    # The inverse RMS belongs to the sum before it is rounded, if so asked.
+    options = {"residual_rounding": residual_rounding, "eps": EPS}
+    library(x, residual=residual, residual_out=total, rstd=rstd, **options)
+    call = functools.partial(rt.fused_add_rms_norm, **options)
     leaves = x, residual, weight
-    for select, dys, dx in (
-        (lambda both: tuple(both), (dy, dsum), (dx[0] + dsum, dx[1] + UNIT * (dx[0] + dsum).abs())),
-        (lambda both: both[0], (dy,), dx),
-    ):
-        found = gradients(lambda *a, select=select: select(call(*a)), leaves, dys)
-        assert_within(found[0], *dx)
-        assert_bits(found[1], found[0])
-        assert_within(found[2], *dw)
+    dx, dw = gradients_of_library(total, weight, dy, eps=EPS, rstd=rstd)
+    assert_bits(gradients(lambda *a: call(*a)[0], leaves, (dy,)), (dx, dx, dw))
+    wide, _ = gradients_of_library(total, weight, dy, torch.float32, eps=EPS, rstd=rstd)
+    both = (wide + dsum.float()).to(dtype)
+    assert_bits(gradients(lambda *a: tuple(call(*a)), leaves, (dy, dsum)), (both, both, dw))
     assert_bits(gradients(lambda *a: call(*a)[1], leaves, (dsum,)), (dsum, dsum, None))
 
 
@@ -559,7 +475,7 @@ def test_gradients_in_place_are_refused(wanted):
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("requires_grad", (True, False))
-def test_compiled(name, requires_grad):
+def test_compiled_functions_have_the_same_bits(name, requires_grad):
     torch._dynamo.reset()  # the cases compile the code of one function
     call, _ = CALLS[name]
     tensors = operands()
@@ -596,7 +512,7 @@ def test_compiled_module():
         assert_bits(compiled(x), module(x))
 
 
-def test_opcheck():
+def test_operators_pass_the_checks_of_pytorch():
     x, weight, bare = normal(3, 64).requires_grad_(), normal(64).requires_grad_(), normal(3, 64)
     half = {"dtype": torch.bfloat16}
     unrounded = packed(residual_rounding="unrounded")
@@ -620,7 +536,7 @@ def test_opcheck():
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_vmap(name):
+def test_vmap_has_the_bits_of_each_call(name):
     call, _ = CALLS[name]
     x, r, w, v = operands(rows=(4, 3))
     ws, vs = torch.randn(2, 4, 16)
@@ -728,11 +644,7 @@ def test_module_options():
     assert_bits(module(x), rt.rms_norm(x, None, 1e-6, rounding="before_weight"))
     torch.nn.init.normal_(module.weight)
     expected = rt.rms_norm(x, module.weight, 1e-6, rounding="before_weight", weight_offset=1.0)
-    for same in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert_bits(same(x), expected)
-    # Without an eps, torch.nn.RMSNorm takes the epsilon of float32.
-    small = torch.full((1, 64), 2.0**-12)
-    assert_bits(rt.RMSNorm(64)(small), torch.full((1, 64), (1 / (1 + 2)) ** 0.5))
+    assert_bits(module(x), expected)
     with pytest.raises(ValueError, match="rounding is 'late'"):
         rt.RMSNorm(64, rounding="late")
 
@@ -760,11 +672,6 @@ def test_bits_for_every_number_of_threads():
     assert_bits(results[2], results[0])
 
 
-def run(program):
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_threads_are_pytorchs():
     # A new process has started no threads yet.
@@ -783,7 +690,7 @@ torch.set_num_threads(3)
 print(started_by(rmsnorm.torch.rms_norm, x))
 print(started_by(x.fill_, 1))  # PyTorch's own work, on the threads that are there now
 """
-    assert run(program).split() == ["0", "2", "0"]
+    assert programs.run(program).split() == ["0", "2", "0"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
@@ -795,15 +702,8 @@ paths = {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
 names = ("libgomp", "libomp", "libiomp")
 print(*[path for path in paths if path.rsplit("/", 1)[1].startswith(names)], sep="\\n")
 """
-    found = run(program).split("\n")[:-1]
+    found = programs.run(program).split("\n")[:-1]
     assert len(found) == 1, found
-
-
-def load():
-    """Runs the module again, under another name."""
-    spec = importlib.util.spec_from_file_location("rmsnorm.other_torch", rt.__file__)
-    assert spec is not None and spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def test_missing_operators(tmp_path):
@@ -827,10 +727,10 @@ def test_missing_operators(tmp_path):
 def test_old_pytorch(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
     with pytest.raises(ImportError, match="needs PyTorch 2.10 or newer, and this is 2.9.1"):
-        load()
+        runpy.run_path(rt.__file__)
 
 
-@pytest.mark.parametrize("block", pages.blocks("torch"))
+@pytest.mark.parametrize("block", programs.blocks("torch"))
 def test_programs_of_the_page(block):
     x, stream, gate, weight = normal(2, 64), normal(2, 64), normal(2, 64), normal(64)
     names = {"torch": torch, "rmsnorm": rmsnorm, "x": x, "stream": stream}

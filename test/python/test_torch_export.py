@@ -2,79 +2,75 @@
 """Ways out of eager PyTorch: torch.export, torch.jit, torch.fx; and copies, processes, autocast."""
 
 import copy
+import functools
 import io
 import pickle
-import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch_models import MODELS, Model
+from programs import run
+from torch_models import MODELS, Model, assert_bits
 
 import rmsnorm.torch
 
-rt: Any = rmsnorm.torch  # options come from dictionaries, which mypy cannot follow
+rt = rmsnorm.torch
 
 
-@pytest.fixture(autouse=True)
-def same_numbers() -> None:
-    torch.manual_seed(1)
+def stored(save, load, value):
+    """Returns what is read from a file that a value was written to."""
+    file = io.BytesIO()
+    save(value, file)
+    file.seek(0)
+    return load(file)
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("strict", [True, False])
-def test_export(name: str, strict: bool) -> None:
+def test_export(name, strict):
     model, x = MODELS[name](), torch.randn(2, 3, 16)
     batch = torch.export.Dim("batch", min=2, max=64)
     program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},), strict=strict)
     for rows in (x, torch.randn(5, 3, 16)):
         assert torch.equal(program.module()(rows), model(rows))
-    stored = io.BytesIO()
-    torch.export.save(program, stored)
-    stored.seek(0)
-    assert torch.equal(torch.export.load(stored).module()(x), model(x))
+    read = stored(torch.export.save, torch.export.load, program)
+    assert torch.equal(read.module()(x), model(x))
+
+
+def gradients_of_weights(model, x):
+    loss = model(x).sin().sum()
+    return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_jit_trace(name: str) -> None:
+def test_jit_trace(name):
     model, x = MODELS[name](), torch.randn(2, 3, 16)
-    traced: Any = torch.jit.trace(model, x)  # type: ignore[no-untyped-call]
+    traced = torch.jit.trace(model, x)
     for rows in (x, torch.randn(2, 3, 16)):
         assert torch.equal(traced(rows), model(rows))
-    gradients = []
-    for one in (traced, model):
-        loss = one(x).sin().sum()
-        gradients.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
-    for own, expected in zip(*gradients, strict=True):
-        # The sums of several gradients of one tensor are in another order.
-        assert torch.allclose(own, expected, rtol=1e-5, atol=1e-5)
+    # The sums of several gradients of one tensor are in another order.
+    expected = gradients_of_weights(model, x)
+    torch.testing.assert_close(gradients_of_weights(traced, x), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["module", "module of two dimensions", "rounding"])
-def test_jit_script(name: str) -> None:
+def test_jit_script(name):
     model, x = MODELS[name](), torch.randn(2, 3, 16)
-    scripted: Any = torch.jit.script(model)
+    scripted = torch.jit.script(model)
     assert torch.equal(scripted(x), model(x))
-    stored = io.BytesIO()
-    torch.jit.save(scripted, stored)
-    stored.seek(0)
-    assert torch.equal(torch.jit.load(stored)(x), model(x))  # type: ignore[no-untyped-call]
-    loss = scripted(x).sin().sum()
-    own = torch.autograd.grad(loss, list(scripted.parameters()))
-    expected = torch.autograd.grad(model(x).sin().sum(), list(model.parameters()))
-    assert all(torch.equal(one, two) for one, two in zip(own, expected, strict=True))
-    bare: Any = torch.jit.script(rt.RMSNorm(16, elementwise_affine=False))
+    assert torch.equal(stored(torch.jit.save, torch.jit.load, scripted)(x), model(x))
+    assert_bits(gradients_of_weights(scripted, x), gradients_of_weights(model, x))
+    bare = torch.jit.script(rt.RMSNorm(16, elementwise_affine=False))
     assert torch.equal(bare(x), rt.rms_norm(x))
 
 
-def test_jit_script_refuses_functions() -> None:
-    def program(x: Tensor) -> Tensor:
-        y: Tensor = rt.rms_norm(x, None, 1e-6)
+def test_jit_script_refuses_functions():
+    def program(x):
+        y = rt.rms_norm(x, None, 1e-6)
         return y
 
-    functions: list[Any] = [getattr(rt, name) for name in rt.__all__ if name.islower()]
+    functions = [getattr(rt, name) for name in rt.__all__ if name.islower()]
     functions[functions.index(rt.functional)] = rt.functional.rms_norm
     advice = "use torch.export or torch.jit.trace, or the module rmsnorm.torch.RMSNorm"
     for scripted in (*functions, program, MODELS["functions"]()):
@@ -82,12 +78,12 @@ def test_jit_script_refuses_functions() -> None:
             RuntimeError, match=rf"^torch.jit.script does not take rmsnorm.torch.*\(\): {advice}"
         ):
             torch.jit.script(scripted)
-    traced: Any = torch.jit.trace(program, torch.ones(2, 16))  # type: ignore[no-untyped-call]
+    traced = torch.jit.trace(program, torch.ones(2, 16))
     assert torch.equal(traced(torch.ones(2, 16)), program(torch.ones(2, 16)))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_fx(name: str) -> None:
+def test_fx(name):
     model, x = MODELS[name](), torch.randn(2, 3, 16)
     graph = torch.fx.symbolic_trace(model)
     assert torch.equal(graph(x), model(x))
@@ -96,14 +92,12 @@ def test_fx(name: str) -> None:
     assert leaf in targets
 
 
-def test_tensor_subclasses_with_overrides() -> None:
+def test_tensor_subclasses_with_overrides():
     seen = []
 
     class Counted(Tensor):
         @classmethod
-        def __torch_function__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
             seen.append(func)
             return super().__torch_function__(func, types, args, kwargs or {})
 
@@ -117,25 +111,22 @@ def test_tensor_subclasses_with_overrides() -> None:
         assert function in seen
 
 
-def test_copies() -> None:
+def test_copies():
     model, x = Model(rounding="before_weight", weight_offset=1.0), torch.randn(3, 16)
     expected = model(x)
-    stored = io.BytesIO()
-    torch.save(model, stored)
-    stored.seek(0)
+    copied = copy.deepcopy(model)
     for other in (
         copy.copy(model),
-        copy.deepcopy(model),
+        copied,
         pickle.loads(pickle.dumps(model)),
-        torch.load(stored, weights_only=False),
+        stored(torch.save, functools.partial(torch.load, weights_only=False), model),
     ):
         assert torch.equal(other(x), expected)
-    copied = copy.deepcopy(model)
     torch.nn.init.zeros_(model.norm.weight)
     assert torch.equal(copied(x), expected)
 
 
-def test_autocast() -> None:
+def test_autocast_gives_the_types_of_pytorchs_norm():
     model, x = Model(), torch.randn(3, 16)
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.linear(x)
@@ -144,25 +135,30 @@ def test_autocast() -> None:
         expected = torch.nn.functional.rms_norm(hidden, (16,), model.norm.weight, 1e-6)
         assert y.dtype == expected.dtype == torch.bfloat16
         loss = model(x).float().square().sum()
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            row, weight = x.to(dtype), torch.ones(16, dtype=dtype)
+            expected = torch.nn.functional.rms_norm(row, (16,), weight)
+            assert rt.rms_norm(row, weight).dtype == expected.dtype
     torch.autograd.backward(loss)
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
 
 
-def test_nested_tensors_are_refused() -> None:
+def test_nested_tensors_are_refused():
     rows = [torch.randn(2, 16), torch.randn(3, 16)]
     nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
     for x in (nested, nested.requires_grad_()):
-        with pytest.raises(
-            RuntimeError, match=r"^rmsnorm takes no nested tensors; call it on x.values"
+        for call in (
+            lambda: rt.rms_norm(x, torch.ones(16)),
+            lambda: rt.fused_add_rms_norm(x, x),
+            lambda: rt.RMSNorm(16)(x),
         ):
-            rt.rms_norm(x, torch.ones(16))
-        with pytest.raises(RuntimeError, match="^rmsnorm takes no nested tensors"):
-            rt.fused_add_rms_norm(x, x)
-        with pytest.raises(RuntimeError, match="^rmsnorm takes no nested tensors"):
-            rt.RMSNorm(16)(x)
+            with pytest.raises(
+                RuntimeError, match=r"^rmsnorm takes no nested tensors; call it on x.values"
+            ):
+                call()
 
 
-def test_python_threads() -> None:
+def test_python_threads():
     from concurrent.futures import ThreadPoolExecutor
 
     model, xs = Model(), [torch.randn(64, 16) for _ in range(64)]
@@ -172,7 +168,7 @@ def test_python_threads() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it forks")
-def test_after_fork_as_pytorch() -> None:
+def test_after_fork_as_pytorch():
     program = """
 import os, signal, sys, time, torch, rmsnorm.torch
 x = torch.ones(512, 4096)
@@ -192,17 +188,11 @@ else:
     os.kill(child, signal.SIGKILL)
     print("hangs")
 """
-    ours, theirs = (
-        subprocess.run(
-            [sys.executable, "-c", program, who], check=True, capture_output=True, text=True
-        ).stdout
-        for who in ("ours", "theirs")
-    )
-    assert ours == theirs
+    assert run(program, "ours") == run(program, "theirs")
 
 
-def test_functional_is_pytorchs() -> None:
-    functional: Any = rt.functional.rms_norm
+def test_functional_is_pytorchs():
+    functional = rt.functional.rms_norm
     x, weight = torch.randn(4, 3, 16), torch.randn(3, 16)
     for shape, columns in (((16,), weight[0]), ((3, 16), weight), ((16,), None)):
         for eps in (None, 1e-3):
@@ -221,10 +211,10 @@ def test_functional_is_pytorchs() -> None:
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_operators_in_compiled_code(backend: str) -> None:
+def test_operators_in_compiled_code(backend):
     """Writing into given memory, int8 and several norms, without a graph break."""
 
-    def step(x: Tensor, residual: Tensor, weight: Tensor, out: Tensor) -> tuple[Any, ...]:
+    def step(x, residual, weight, out):
         rt.rms_norm(x * 2, weight, 1e-6, out=out)
         quantized = rt.quantized(x, weight, 1e-6, residual=residual, asymmetric=True)
         q, k = rt.qk(x, residual, weight, None, 1e-6)
@@ -238,12 +228,11 @@ def test_operators_in_compiled_code(backend: str) -> None:
     tensors = [torch.randn(3, 16), torch.randn(3, 16), torch.randn(16), torch.empty(3, 16)]
     copies = [t.clone() for t in tensors]
     with torch.no_grad():
-        results = zip(compiled(*tensors), step(*copies), strict=True)
-    assert all(torch.equal(one, two) for one, two in results)
-    assert all(torch.equal(one, two) for one, two in zip(tensors, copies, strict=True))
+        assert_bits(compiled(*tensors), step(*copies))
+    assert_bits(tensors, copies)
 
 
-def test_quantized() -> None:
+def test_quantized():
     x, residual, weight = torch.randn(5, 64), torch.randn(5, 64), torch.randn(64)
     y, total = rt.fused_add_rms_norm(x, residual, weight, 1e-6)
     for asymmetric in (False, True):

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models with the norms of rmsnorm.torch in ONNX, run by ONNX Runtime."""
 
-from pathlib import Path
-from typing import Any
-
 import onnx
 import onnxruntime
 import pytest
@@ -12,7 +9,7 @@ from torch_models import MODELS, TwoKinds
 
 import rmsnorm.transformers
 
-ONNX_WAYS: dict[str, dict[str, Any]] = {
+ONNX_WAYS = {
     "dynamo": {"dynamo": True},
     "dynamo, opset 23": {"dynamo": True, "opset_version": 23},
     "TorchScript": {"dynamo": False},
@@ -21,7 +18,7 @@ ONNX_WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", ONNX_WAYS)
-def test_onnx_after_use(way: str, tmp_path: Path) -> None:
+def test_onnx_after_use(way, tmp_path):
     # PyTorch has no translation of torch.nn.RMSNorm for the exporter of TorchScript.
     model = TwoKinds(*[torch.nn.RMSNorm(16)] * (way != "TorchScript"))
     x, path = torch.randn(2, 3, 16), tmp_path / "model.onnx"
@@ -35,7 +32,7 @@ def test_onnx_after_use(way: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("way", ONNX_WAYS)
-def test_onnx(name: str, way: str, tmp_path: Path) -> None:
+def test_onnx(name, way, tmp_path):
     model, x = MODELS[name](), torch.randn(2, 3, 16)
     path = tmp_path / "model.onnx"
     torch.onnx.export(model, (x,), path, input_names=["x"], **ONNX_WAYS[way])

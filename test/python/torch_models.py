@@ -119,7 +119,7 @@ def gradients(call, tensors, dys=None):
     """Returns the gradient by each tensor, or None: for dys, or of the sum of the sines."""
     leaves = [t.detach().requires_grad_() for t in tensors]
     ys = call(*leaves)
-    ys = ys if isinstance(ys, tuple) else (ys,)
+    ys = (ys,) if isinstance(ys, Tensor) else ys
     if dys is None:
         return torch.autograd.grad(sum_of_sines(ys), leaves, allow_unused=True)
     return torch.autograd.grad(ys, leaves, dys[: len(ys)], allow_unused=True)

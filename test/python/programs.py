@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python programs in the README and in doc/python.md."""
+"""Programs of Python: those in the README and in doc/python.md, and those of tests."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "doc/python.md")
 # The blocks of other packages have these words.
 OTHERS = ("torch", "transformers", "kernels", "jax")
+
+
+def run(program, *arguments):
+    """Runs a program in another process, and returns what it prints. It must not write errors."""
+    command = [sys.executable, "-c", program, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
 
 
 def blocks(word=None):
