@@ -1,158 +1,318 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of the definition on every target. They can also find errors of the reference.
+// Results of doc/definition.md that can be written down by hand, on every target.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "../lib/fma.h"  // which fma_test.cc tests
-#include "gradients.h"
-#include "norms.h"
-#include "random_rows.h"
+#include "rows.h"
 #include "targets.h"
 
 namespace rmsnorm::test {
 namespace {
 
-constexpr Rounding kRoundings[] = {Rounding::after_weight, Rounding::before_weight,
-                                   Rounding::inverse};
-class NormTest : public testing::TestWithParam<std::string> {
+using Floats = std::vector<float>;
+using Sizes = std::vector<size_t>;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr EpsPlacement kPlacements[] = {EpsPlacement::inside, EpsPlacement::outside,
+                                        EpsPlacement::floor};
+
+Options WithEps(float eps, EpsPlacement placement = EpsPlacement::inside) {
+  Options options;
+  options.eps = eps;
+  options.eps_placement = placement;
+  return options;
+}
+
+class DefinitionTest : public testing::TestWithParam<std::string> {
  protected:
-  Tensor DrawMixed(rmsnorm_dtype dtype, size_t rows, size_t d) {
-    Tensor tensor(dtype, rows, d);
-    FillMixed(random_, tensor);
-    return tensor;
+  // y of f32 rows; the inverse RMS is in rstd_. Operands may be added.
+  Floats Normalised(const Floats& x, const Options& options, size_t rows = 1,
+                    ForwardOperands operands = {}) {
+    Floats y(x.size());
+    rstd_.assign(rows, 0);
+    operands.x = {x.data(), rows, x.size() / rows};
+    operands.y = {y.data(), rows, x.size() / rows};
+    operands.rstd = {rstd_.data(), rows};
+    forward(operands, options, context_);
+    return y;
   }
-  Tensor DrawWeight(rmsnorm_dtype dtype, size_t rows, size_t d) {
-    Tensor weight(dtype, rows, d);
-    FillWeight(random_, weight);
-    return weight;
+
+  double SumOf(const Floats& x, const Options& options = {}) const {
+    double sum;
+    ForwardOperands operands;
+    operands.x = {x.data(), x.size()};
+    operands.sums_out = {&sum, 1};
+    forward(operands, options, context_);
+    return sum;
   }
 
   const std::string target_ = GetParam();
   const Context context_ = OnTarget(target_);
-  Random random_{11};
+  Floats rstd_;
 };
 
-TEST_P(NormTest, NoWeightIsAWeightOfOnes) {
-  constexpr size_t kD = 1000;
+TEST_P(DefinitionTest, PublishedExample) {
+  const Floats ones = {1, 1};
+  ForwardOperands operands;
+  operands.weight = {ones.data(), 2};
+  const Floats y = Normalised({1, 2}, WithEps(1e-5f), 1, operands);
+  EXPECT_NEAR(0.6325f, y[0], 0.00005f);
+  EXPECT_NEAR(1.2649f, y[1], 0.00005f);
+}
+
+// Rows of equal numbers are ones: at the limits of f32, on the limits between f32 and binary64
+// (2^-50 and 2^64 with a divisor of d), and next to them.
+TEST_P(DefinitionTest, EqualNumbersGiveOnes) {
+  for (const float magnitude :
+       {std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(), 0x1p-50f,
+        0x1.FFFFFEp-51f, 0x1.000002p-50f, 0x1p63f, 0x1.FFFFFEp63f, 0x1p64f, 0x1p61f}) {
+    for (const size_t d : Sizes{1, 3, 4, 64, 300, 4097}) {
+      Floats x(d, magnitude);
+      for (size_t j = 1; j < d; j += 2) x[j] = -magnitude;
+      const Floats y = Normalised(x, WithEps(0));
+      for (size_t j = 0; j < d; ++j) ASSERT_NEAR(y[j], j % 2 == 0 ? 1 : -1, 1e-6) << magnitude;
+    }
+  }
+  Normalised({std::numeric_limits<float>::denorm_min()}, WithEps(0));
+  EXPECT_EQ(kInfinity, rstd_[0]);  // 2^149 exceeds f32
+}
+
+TEST_P(DefinitionTest, ZerosKeepTheirSignWithEps) {
+  for (const float y : Normalised(Floats(100, -0.0f), WithEps(0.25f))) {
+    EXPECT_EQ(0.0f, y);
+    EXPECT_TRUE(std::signbit(y));
+  }
+  EXPECT_EQ(2.0f, rstd_[0]);
+  EXPECT_FALSE(std::signbit(SumOf(Floats(70, -0.0f))));
+}
+
+TEST_P(DefinitionTest, ZerosGiveNanWithoutEps) {
+  for (const EpsPlacement placement : kPlacements) {
+    for (const float y : Normalised(Floats(100), WithEps(0, placement))) {
+      EXPECT_TRUE(std::isnan(y));
+    }
+    EXPECT_EQ(kInfinity, rstd_[0]);
+  }
+}
+
+TEST_P(DefinitionTest, NanSpreadsOverItsRowOnly) {
+  const size_t d = 70;
+  for (size_t at = 0; at < d; ++at) {
+    Floats x(3 * d, 2.0f);
+    x[d + at] = kNan;
+    const Floats y = Normalised(x, WithEps(0), 3);
+    for (size_t j = 0; j < 3 * d; ++j) {
+      ASSERT_TRUE(j / d == 1 ? std::isnan(y[j]) : y[j] == 1) << at << " " << j;
+    }
+  }
+}
+
+TEST_P(DefinitionTest, InfinityGivesZerosAndNan) {
+  for (const float infinity : {kInfinity, -kInfinity}) {
+    Floats x(70, 3.0f);
+    x[2] = infinity;
+    const Floats y = Normalised(x, WithEps(1e-5f));
+    EXPECT_EQ(0.0f, rstd_[0]);
+    for (size_t j = 0; j < x.size(); ++j) ASSERT_TRUE(j == 2 ? std::isnan(y[j]) : y[j] == 0);
+  }
+}
+
+// A row is multiplied by 1 / max(RMS, eps), also one that would be cold without a floor. The sums of
+// these squares are exact, or far below the floor.
+TEST_P(DefinitionTest, FloorIsTheLargerOfRmsAndEps) {
+  const float eps = 0.125f;
+  for (const float magnitude :
+       {0.0f, -0.0f, 0x1p-80f, 0x1.FFFFFEp-4f, eps, 0x1.000002p-3f, 2.0f}) {
+    for (const size_t d : Sizes{1, 4, 128, 300}) {
+      const Floats y = Normalised(Floats(d, magnitude), WithEps(eps, EpsPlacement::floor));
+      EXPECT_NEAR(1 / std::max(std::fabs(magnitude), eps), rstd_[0], 0x1p-20f);
+      if (magnitude <= eps) {
+        EXPECT_EQ(8.0f, rstd_[0]);
+      }
+      for (const float result : y) ASSERT_EQ(magnitude * rstd_[0], result);
+    }
+  }
+  Normalised({1, kNan}, WithEps(eps, EpsPlacement::floor));
+  EXPECT_TRUE(std::isnan(rstd_[0]));
+}
+
+TEST_P(DefinitionTest, L2NormDividesByTheLength) {
+  Options options = WithEps(1e-12f, EpsPlacement::floor);
+  options.divisor = 1;
+  EXPECT_EQ(Floats({3 * 0.2f, 0, -4 * 0.2f}), Normalised({3, 0, -4}, options));
+  EXPECT_EQ(0.2f, rstd_[0]);
+}
+
+// 1 / 3 in bf16 is 171 / 512.
+TEST_P(DefinitionTest, InverseIsRoundedToTheTypeOfX) {
+  const std::vector<bf16> x(70, bf16{0x4040});  // 3
+  Floats y(70);
+  float rstd;
+  Options options = WithEps(0);
+  options.rounding = Rounding::inverse;
+  ForwardOperands operands;
+  operands.x = {x.data(), 70};
+  operands.y = {y.data(), 70};
+  operands.rstd = {&rstd, 1};
+  forward(operands, options, context_);
+  for (const float result : y) EXPECT_EQ(RoundTo(RMSNORM_BF16, 3 * 171.0 / 512), double{result});
+  EXPECT_EQ(1.0f / 3.0f, rstd);
+}
+
+// silu(-100) is subnormal or 0, and kernels have a shorter way for gates above that. A NaN must not
+// hide such a gate in another vector.
+TEST_P(DefinitionTest, NanOfTheGateStaysInItsElement) {
+  const size_t d = 64;  // at least four vectors
+  for (size_t small = 0; small < d; ++small) {
+    for (size_t nan = 0; nan < d; ++nan) {
+      if (nan == small) continue;
+      Floats gate(d, 20);  // silu(20) rounds to 20
+      gate[small] = -100;
+      gate[nan] = kNan;
+      ForwardOperands operands;
+      operands.gate = {gate.data(), 1, d};
+      const Floats y = Normalised(Floats(d, 1), WithEps(0), 1, operands);
+      for (size_t j = 0; j < d; ++j) {
+        ASSERT_TRUE(j == nan ? std::isnan(y[j]) : std::fabs(y[j] - (j == small ? 0 : 20)) < 1e-6f)
+            << small << ", NaN " << nan << ", " << j;
+      }
+    }
+  }
+}
+
+TEST_P(DefinitionTest, NoWeightIsAWeightOfOnes) {
+  constexpr size_t kD = 300;
+  Random random(11);
+  const Floats ones(kD, 1);
+  const Rows bias = Draw(random, Values::kSpecial, RMSNORM_BF16, 1, kD);
   for (const rmsnorm_dtype x_dtype : kDtypes) {
     for (const rmsnorm_dtype y_dtype : kDtypes) {
-      for (const Rounding rounding : kRoundings) {
-        for (const bool biased : {false, true}) {
-          NormInputs inputs = {DrawMixed(x_dtype, kRowKinds * 2, kD)};
-          inputs.y.emplace(y_dtype, inputs.x.rows(), kD);
-          if (biased) inputs.bias = DrawWeight(RMSNORM_BF16, 1, kD);
+      for (const Rounding rounding :
+           {Rounding::after_weight, Rounding::before_weight, Rounding::inverse}) {
+        for (const bool has_bias : {false, true}) {
+          const Rows x = Draw(random, Values::kMixed, x_dtype, 13, kD);
+          Rows y[] = {Rows(y_dtype, 13, kD), Rows(y_dtype, 13, kD)};
           Options options;
           options.rounding = rounding;
-          const NormResults without = ComputeNorm(inputs, options, context_);
-          inputs.weight.emplace(RMSNORM_F32, 1, kD);
-          for (size_t j = 0; j < kD; ++j) inputs.weight->set(0, j, 1);
-          EXPECT_TRUE(SameBits(ComputeNorm(inputs, options, context_), without));
-        }
-      }
-    }
-  }
-}
-
-// Repeats the last steps in plain arithmetic, from the n of a call without them. The product of two
-// f32 is exact in binary64.
-TEST_P(NormTest, BiasIsAddedByFma) {
-  constexpr size_t kD = 300;
-  for (const rmsnorm_dtype x_dtype : kDtypes) {
-    for (const rmsnorm_dtype y_dtype : kDtypes) {
-      for (const Rounding rounding : kRoundings) {
-        NormInputs inputs = {DrawMixed(x_dtype, 2 * kRowKinds, kD)};
-        inputs.y.emplace(RMSNORM_F32, inputs.x.rows(), kD);
-        Options options;
-        options.rounding = rounding;
-        const NormResults plain = ComputeNorm(inputs, options, context_);
-        inputs.weight = DrawWeight(RMSNORM_F32, 1, kD);
-        inputs.bias = DrawWeight(RMSNORM_F32, 1, kD);
-        inputs.y.emplace(y_dtype, inputs.x.rows(), kD);
-        options.weight_offset = 1;
-        const NormResults biased = ComputeNorm(inputs, options, context_);
-        for (size_t row = 0; row < inputs.x.rows(); ++row) {
-          for (size_t j = 0; j < kD; ++j) {
-            const auto w = static_cast<float>(RoundTo(RMSNORM_F32, 1 + inputs.weight->get(0, j)));
-            const float n = static_cast<float>(plain.y->get(row, j));
-            const float y = internal::Fma(n, w, static_cast<float>(inputs.bias->get(0, j)));
-            const double expected = RoundTo(y_dtype, y);
-            const double actual = biased.y->get(row, j);
-            ASSERT_TRUE(expected == actual || (std::isnan(expected) && std::isnan(actual)))
-                << actual << " instead of " << expected;
+          for (const bool has_weight : {false, true}) {
+            ForwardOperands operands;
+            operands.x = ConstView(ViewOf(x));
+            if (has_weight) operands.weight = {ones.data(), kD};
+            if (has_bias) operands.bias = ConstView(VectorOf(bias));
+            operands.y = View(ViewOf(y[has_weight]));
+            forward(operands, options, context_);
           }
+          ASSERT_TRUE(SameBits(y[1], y[0]));
         }
       }
     }
   }
 }
 
-// n = x * cast_x(1 / RMS), and cast again, computed from the rstd of the same call.
-TEST_P(NormTest, InverseIsRoundedToTheTypeOfX) {
-  constexpr size_t kD = 300;
-  for (const rmsnorm_dtype x_dtype : kDtypes) {
-    for (const float eps : {1e-5f, 0.0f}) {
-      NormInputs inputs = {DrawMixed(x_dtype, 2 * kRowKinds, kD)};
-      inputs.y.emplace(RMSNORM_F32, inputs.x.rows(), kD);
+// --------------------------------------------------------------------------------- sums of squares
+
+// The widened f32 sum of a row: 1 + 2^-24 + ... is 1 in f32.
+TEST_P(DefinitionTest, SumIsTheF32SumWidened) {
+  Floats x(129);
+  x[0] = 1;
+  x[128] = 0x1.8p-13f;  // in the lane of x[0]; the square, 1.125 * 2^-25, is less than half an ulp
+  EXPECT_EQ(1.0, SumOf(x));
+}
+
+TEST_P(DefinitionTest, SumIsInBinary64BelowTheSafeRange) {
+  // 2^-100 D is the limit; the two sums differ since f32 loses the square of the second element.
+  for (const float divisor : {1.0f, 4.0f}) {
+    for (const bool is_below : {false, true}) {
+      Floats x(129);
+      x[0] = std::sqrt(divisor) * (is_below ? 0x1.FFFFFEp-51f : 0x1p-50f);
+      x[128] = x[0] * 0x1.8p-13f;
       Options options;
-      options.eps = eps;
-      options.rounding = Rounding::inverse;
-      const NormResults results = ComputeNorm(inputs, options, context_);
-      for (size_t row = 0; row < inputs.x.rows(); ++row) {
-        const double r = RoundTo(x_dtype, static_cast<double>(results.rstd[row]));
-        for (size_t j = 0; j < kD; ++j) {
-          const double n = RoundTo(RMSNORM_F32, inputs.x.get(row, j) * r);
-          const double expected = RoundTo(x_dtype, n);
-          const double actual = results.y->get(row, j);
-          ASSERT_TRUE(expected == actual || (std::isnan(expected) && std::isnan(actual)))
-              << actual << " instead of " << expected;
-        }
-      }
+      options.divisor = divisor;
+      const double first = double{x[0]} * double{x[0]};
+      const double exact = first + double{x[128]} * double{x[128]};
+      EXPECT_DOUBLE_EQ(is_below ? exact : first, SumOf(x, options));
+      EXPECT_NE(first, exact);
     }
   }
 }
 
-// A row is multiplied by 1 / max(RMS, eps); so is a row that would be cold without a floor.
-TEST_P(NormTest, FloorIsTheLargerOfRmsAndEps) {
-  for (const float magnitude :
-       {0.0f, -0.0f, 1e-30f, 0.125f, 0x1.FFFFFEp-4f, 0x1.000002p-3f, 2.0f}) {
-    for (const size_t d : SizeList{1, 4, 128, 300}) {
-      const std::vector<float> x(d, magnitude);
-      std::vector<float> y(d);
-      float rstd;
-      ForwardOperands operands;
-      operands.x = {x.data(), d};
-      operands.y = {y.data(), d};
-      operands.rstd = {&rstd, 1};
-      Options options;
-      options.eps = 0.125f;
-      options.eps_placement = EpsPlacement::floor;
-      forward(operands, options, context_);
-      // The sum of equal squares is exact for these d and magnitudes, or far below the floor.
-      EXPECT_NEAR(1 / std::max(std::fabs(magnitude), 0.125f), rstd, 0x1p-20f);
-      if (magnitude <= 0.125f) {
-        EXPECT_EQ(8.0f, rstd);
-      }
-      for (size_t j = 0; j < d; ++j) ASSERT_EQ(x[j] * rstd, y[j]);
-    }
-  }
-  const std::vector<float> nan = {1, std::numeric_limits<float>::quiet_NaN()};
-  float rstd;
+// The first part of a row gives the sum for the whole row.
+TEST_P(DefinitionTest, PartialNorm) {
+  Options options = WithEps(0);
+  options.divisor = 4;
+  const double sum = SumOf({3, 3, 3, 3}, options);
+  EXPECT_EQ(36.0, sum);
   ForwardOperands operands;
-  operands.x = {nan.data(), 2};
-  operands.rstd = {&rstd, 1};
-  Options options;
-  options.eps_placement = EpsPlacement::floor;
-  forward(operands, options, context_);
-  EXPECT_TRUE(std::isnan(rstd));
+  operands.sums = {&sum, 1};
+  const Floats y = Normalised({3, 3, 3, 3, 100, 200}, options, 1, operands);
+  EXPECT_EQ(1.0f / 3.0f, rstd_[0]);
+  EXPECT_EQ(3.0f * (1.0f / 3.0f), y[0]);
+  EXPECT_EQ(200.0f * (1.0f / 3.0f), y[5]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, NormTest, testing::ValuesIn(SupportedTargets()), test::Name);
+// --------------------------------------------------------------------------------- quantised outputs
+
+// A row of ones times a weight, quantised.
+struct Quantised {
+  std::vector<int8_t> q;
+  float scale;
+  int8_t zero;
+};
+
+TEST_P(DefinitionTest, QuantisedAtTheLimits) {
+  const float smallest = 0x1p-100f;
+  const float largest = std::numeric_limits<float>::max();
+  const auto quantise = [&](const Floats& v, bool has_zero) {
+    Quantised result = {std::vector<int8_t>(v.size(), 99), 99, 99};
+    ForwardOperands operands;
+    operands.weight = {v.data(), v.size()};
+    operands.q = {result.q.data(), 1, v.size()};
+    operands.scale = {&result.scale, 1};
+    if (has_zero) operands.zero = {&result.zero, 1};
+    Normalised(Floats(v.size(), 1), WithEps(0), 1, operands);
+    return result;
+  };
+  struct Known {
+    Floats v;
+    std::vector<int8_t> symmetric;
+    float symmetric_scale;
+    std::vector<int8_t> asymmetric;
+    float asymmetric_scale;
+    int8_t zero;
+  };
+  for (const Known& known : {
+           Known{{1, -1}, {127, -127}, 1.0f / 127, {127, -128}, 2.0f / 255, 0},
+           Known{{0, smallest}, {0, 127}, smallest / 127, {-128, 127}, smallest / 255, -128},
+           Known{{0, -smallest}, {0, -127}, smallest / 127, {127, -128}, smallest / 255, 127},
+           Known{{0, 0x1.FFFFFEp-101f}, {0, 0}, 0, {0, 0}, 0, 0},
+           Known{{0, 0}, {0, 0}, 0, {0, 0}, 0, 0},
+           Known{{0, largest}, {0, 127}, largest / 127, {-128, 127}, largest / 255, -128},
+           Known{{largest, -largest}, {127, -127}, largest / 127, {0, 0}, kNan, 0},
+           Known{{1, kInfinity}, {0, 0}, kNan, {0, 0}, kNan, 0},
+           Known{{1, kNan}, {0, 0}, kNan, {0, 0}, kNan, 0},
+           Known{{-1, 127}, {-1, 127}, 1, {-128, 127}, 128.0f / 255, -126},
+           Known{{2, 1}, {127, 64}, 2.0f / 127, {127, 0}, 2.0f / 255, -128},  // 63.5 to even
+       }) {
+    for (const bool has_zero : {false, true}) {
+      SCOPED_TRACE(testing::PrintToString(known.v) + (has_zero ? " asymmetric" : " symmetric"));
+      const Quantised actual = quantise(known.v, has_zero);
+      EXPECT_EQ(has_zero ? known.asymmetric : known.symmetric, actual.q);
+      const float scale = has_zero ? known.asymmetric_scale : known.symmetric_scale;
+      EXPECT_TRUE(scale == actual.scale || (std::isnan(scale) && std::isnan(actual.scale)))
+          << actual.scale;
+      EXPECT_EQ(has_zero ? known.zero : 99, actual.zero);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, DefinitionTest, testing::ValuesIn(SupportedTargets()), Name);
 
 }  // namespace
 }  // namespace rmsnorm::test

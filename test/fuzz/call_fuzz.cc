@@ -19,11 +19,11 @@
 #include <string>
 #include <vector>
 
-#include "call_oracle.h"
 #include "cases/guarded_memory.h"
 #include "cases/random_case.h"
 #include "cases/run.h"
 #include "cases/shrink.h"
+#include "oracle.h"
 #include "progress.h"
 #include "strewn_call.h"
 #include "targets.h"
@@ -183,6 +183,21 @@ bool TestStrewn(uint32_t seed, const std::vector<std::string>& targets) {
 
 // ------------------------------------------------------------------ cases
 
+// Whether the bounds of the oracle hold for a case. Those of gradients need rows around 1, each with
+// its own rstd.
+bool HasOracle(const Case& c) {
+  const rmsnorm_options& options = c.options;
+  if ((options.divisor != 0 && options.divisor < 1) || options.eps > 0x1p100f) return false;
+  if (!c.backward) return true;
+  for (const auto& operand : c.operand) {
+    if (operand.values != cases::Values::kNormal && operand.values != cases::Values::kMassive) {
+      return false;
+    }
+  }
+  return options.eps <= 1 && std::abs(options.weight_offset) <= 1 && options.divisor < 1000 &&
+         !cases::IsShared(c.operand[internal::kRstd].order);
+}
+
 void TestCase(uint32_t seed, const std::vector<std::string>& targets, cases::Runner& runner) {
   const Case c = cases::RandomCase(seed);
   for (const std::string& target : targets) {
@@ -192,9 +207,10 @@ void TestCase(uint32_t seed, const std::vector<std::string>& targets, cases::Run
     throw Fault(fault + "\n  rmsnorm check --target " + target + " --case " +
                 cases::Text(simplest) + "\n");
   }
-  if (seed % 4 != 0) return;
-  const auto within = IsWithinBounds(c, runner.problem());
-  if (!within) throw Fault(std::string(within.message()) + "\n  " + cases::Text(c));
+  if (seed % 4 != 0 || !HasOracle(c)) return;
+  Worst worst;
+  const std::string fault = FaultOf(c, runner.problem(), worst);
+  if (!fault.empty()) throw Fault(fault + "\n  " + cases::Text(c));
 }
 
 // ------------------------------------------------------------------ many calls

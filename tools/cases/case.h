@@ -51,7 +51,9 @@ enum class Values {
   kMixed,      // each of the above in turn, so that neighbouring rows differ
   kFinite,     // kMixed up to kFloor: in sums over rows, a NaN hides the other rows
   kSpecial,    // as kNormal, every third element a hard one; for rstd and sums, unusual values
-  kPositive    // as kNormal, without signs: the terms of sums do not cancel
+  kPositive,   // as kNormal, without signs: the terms of sums do not cancel
+  kScattered,  // each row of any of the kinds up to kInfinity, most of them kNormal
+  kAdverse     // rows whose sums of squares round in one direction, of six kinds in turn
 };
 
 // The order of an operand's rows in memory.

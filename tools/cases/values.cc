@@ -5,6 +5,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "../../lib/reference.h"
+
 namespace rmsnorm::cases {
 namespace {
 
@@ -13,9 +15,9 @@ class Numbers {
  public:
   // Numbers with magnitudes from 2^low to 2^(high + 1), as far as the format has them.
   static Numbers Normal(Format format, int low, int high) {
-    const int bias = (1 << (format.exponent_bits - 1)) - 1;
-    const int lowest = std::clamp(low, 1 - bias, bias);
-    const int highest = std::clamp(high, 1 - bias, bias);
+    const int bias = format.max_exponent();
+    const int lowest = std::clamp(low, format.min_exponent(), bias);
+    const int highest = std::clamp(high, format.min_exponent(), bias);
     return {format, static_cast<uint32_t>(lowest + bias),
             static_cast<uint32_t>(highest - lowest + 1), MantissaOf(format)};
   }
@@ -52,12 +54,11 @@ class Numbers {
 };
 
 Numbers NumbersOf(Format format, Values values) {
-  const int max_exponent = (1 << (format.exponent_bits - 1)) - 1;
   switch (values) {
     case Values::kWide:
       return Numbers::Normal(format, -30, 30);
     case Values::kHuge:
-      return Numbers::Normal(format, max_exponent - 1, max_exponent);
+      return Numbers::Normal(format, format.max_exponent() - 1, format.max_exponent());
     case Values::kTiny:
       return Numbers::Normal(format, -80, -70);
     case Values::kSubnormal:
@@ -86,19 +87,49 @@ void Draw(Random& random, const Numbers& numbers, uint8_t* row, size_t d) {
   }
 }
 
+// The bits of 2^power, which may be subnormal.
+uint64_t PowerOfTwo(Format format, int power) {
+  if (power >= format.min_exponent()) {
+    return static_cast<uint64_t>(power + format.max_exponent()) << format.mantissa_bits;
+  }
+  return uint64_t{1} << (format.mantissa_bits + power - format.min_exponent());
+}
+
+void FillAdverse(Random& random, Format format, Rows& rows, size_t row) {
+  const uint64_t hidden = uint64_t{1} << format.mantissa_bits;
+  const uint64_t one = PowerOfTwo(format, 0);
+  const uint64_t constant = one | (random.Bits() & (hidden - 1));
+  for (size_t j = 0; j < rows.d(); ++j) {
+    const bool is_first = j % internal::kBlock == 0;
+    const int slope = static_cast<int>(20 * j / rows.d()) - 10;
+    const uint64_t mantissa = random.Bits() & (hidden - 1);
+    const uint64_t bits[] = {
+        constant,  // every lane and fold rounds the same way for long stretches
+        // The square is just over half an ulp of the first one's, and then just under.
+        is_first ? one : PowerOfTwo(format, -12) + 1,
+        is_first ? one : PowerOfTwo(format, -12) - 1,
+        // The sum of each later block, 2^-24 (1 + 2^-11), is just over half an ulp of the first.
+        j == 0                 ? one
+        : j < internal::kBlock ? 0
+                               : PowerOfTwo(format, -18) + (hidden >> 12),
+        PowerOfTwo(format, slope) | mantissa,
+        PowerOfTwo(format, -slope) | mantissa,
+    };
+    rows.set_bits(row, j, bits[row % std::size(bits)]);
+  }
+}
+
 void FillRow(Random& random, Values values, Rows& rows, size_t row) {
   const Format format = FormatOf(rows.dtype());
+  if (values == Values::kAdverse) return FillAdverse(random, format, rows, row);
   const auto draw = rows.dtype() == RMSNORM_F32 ? Draw<uint32_t> : Draw<uint16_t>;
   draw(random, NumbersOf(format, values), rows.row(row), rows.d());
   const size_t one = random.Below(rows.d());
-  const auto exponent = [&](int power) {  // the bits of 2^power
-    return static_cast<uint64_t>(power + (1 << (format.exponent_bits - 1)) - 1)
-           << format.mantissa_bits;
-  };
+  const uint64_t unit = PowerOfTwo(format, 0);
   switch (values) {
     case Values::kMassive:
-      rows.set_bits(row, one, exponent(9));
-      rows.set_bits(row, random.Below(rows.d()), format.sign() | exponent(10));
+      rows.set_bits(row, one, PowerOfTwo(format, 9));
+      rows.set_bits(row, random.Below(rows.d()), format.sign() | PowerOfTwo(format, 10));
       break;
     case Values::kNan:
       rows.set_bits(row, one, format.widest_nan());
@@ -107,7 +138,7 @@ void FillRow(Random& random, Values values, Rows& rows, size_t row) {
       rows.set_bits(row, one, format.infinity() | (random.OneIn(2) ? format.sign() : 0));
       break;
     case Values::kFloor: {
-      const uint64_t magnitudes[] = {exponent(0), exponent(0) - 1, exponent(0) + 1};
+      const uint64_t magnitudes[] = {unit, unit - 1, unit + 1};
       const uint64_t magnitude = magnitudes[random.Below(std::size(magnitudes))];
       for (size_t j = 0; j < rows.d(); ++j) {
         rows.set_bits(row, j, magnitude | (random.OneIn(2) ? format.sign() : 0));
@@ -137,7 +168,11 @@ void FillRow(Random& random, Values values, Rows& rows, size_t row) {
   }
 }
 
-Values KindOfRow(Values values, size_t number) {
+Values KindOfRow(Random& random, Values values, size_t number) {
+  if (values == Values::kScattered) {
+    const size_t special = random.Below(static_cast<size_t>(Values::kInfinity) + 1);
+    return random.OneIn(3) ? static_cast<Values>(special) : Values::kNormal;
+  }
   constexpr size_t kFiniteKinds = static_cast<size_t>(Values::kFloor) + 1;
   if (values == Values::kMixed) number %= static_cast<size_t>(Values::kMixed);
   if (values == Values::kFinite) number %= kFiniteKinds;
@@ -193,7 +228,7 @@ void Rows::Copy(size_t to, const Rows& from, size_t from_row) {
 
 void Fill(Random& random, Values values, size_t first, Rows& rows) {
   for (size_t row = 0; row < rows.count(); ++row) {
-    FillRow(random, KindOfRow(values, first + row), rows, row);
+    FillRow(random, KindOfRow(random, values, first + row), rows, row);
   }
 }
 

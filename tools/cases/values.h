@@ -39,6 +39,8 @@ struct Format {
   int exponent_bits;
   int mantissa_bits;
 
+  int max_exponent() const { return (1 << (exponent_bits - 1)) - 1; }  // of finite numbers
+  int min_exponent() const { return 1 - max_exponent(); }              // of normal numbers
   uint64_t infinity() const { return ((uint64_t{1} << exponent_bits) - 1) << mantissa_bits; }
   uint64_t sign() const { return uint64_t{1} << (exponent_bits + mantissa_bits); }
   // A NaN with all payload bits set: rounding by addition would carry it over into a zero.
