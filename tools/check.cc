@@ -54,11 +54,13 @@ void CatchCrashes() {
 struct CheckOptions {
   std::vector<std::string> targets;
   std::string one_case;
+  size_t every = 1;
 };
 
-// Checks the listed and the random cases on every CPU. Each thread goes through all cases and
-// checks its share in runs of 64: neighbouring cases often share the results of the reference.
-void CheckAll(const cases::List& list, Checker& checker) {
+// Checks every nth of the listed and the random cases on every CPU. Each thread goes through all
+// cases and checks its share in runs of 64: neighbouring cases often share the results of the
+// reference.
+void CheckAll(const cases::List& list, size_t every, Checker& checker) {
   constexpr size_t kCasesAtOnce = 64;
   std::atomic<size_t> next{0};
   const auto check_own = [&] {
@@ -67,9 +69,10 @@ void CheckAll(const cases::List& list, Checker& checker) {
     size_t own = next++;
     size_t index = 0;
     const auto is_own = [&] {
-      const size_t at = index++ / kCasesAtOnce;
+      const size_t number = index++;
+      const size_t at = number / every / kCasesAtOnce;
       if (at > own) own = next++;
-      return at == own;
+      return at == own && number % every == 0;
     };
     list.ForEach([&](const cases::Calls& calls) {
       if (is_own()) checker.Check(calls, runner);
@@ -90,7 +93,8 @@ int RunCheck(const CheckOptions& options) {
   const std::vector<std::string> targets =
       options.targets.empty() ? SupportedTargets() : options.targets;
   const cases::List list(options.one_case.empty() ? cases::kCheckedCases : "");
-  const size_t count = options.one_case.empty() ? list.size() + kRandomCases : 1;
+  const size_t all = options.one_case.empty() ? list.size() + kRandomCases : 1;
+  const size_t count = (all + options.every - 1) / options.every;
   cases::Calls one;
   if (!options.one_case.empty()) one = cases::ParseCalls(options.one_case);
   std::cout << "targets:";
@@ -101,7 +105,7 @@ int RunCheck(const CheckOptions& options) {
     cases::Runner runner;
     checker.Check(one, runner);
   } else {
-    CheckAll(list, checker);
+    CheckAll(list, options.every, checker);
   }
   return checker.Finish();
 }
@@ -163,6 +167,9 @@ void AddCheck(CLI::App& app, int& status) {
       ->take_all();
   command->add_option("--case", options->one_case, "Check this case only, as a failure names it")
       ->type_name("CASE");
+  command->add_option("--every", options->every, "Check every Nth case only, where time is short")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 
