@@ -18,7 +18,6 @@ namespace rmsnorm::test {
 namespace {
 
 using Floats = std::vector<float>;
-using Sizes = std::vector<size_t>;
 
 constexpr EpsPlacement kPlacements[] = {EpsPlacement::inside, EpsPlacement::outside,
                                         EpsPlacement::floor};
@@ -46,8 +45,12 @@ struct Gradients {
 class BackwardDefinitionTest : public testing::TestWithParam<std::string> {
  protected:
   Inputs DrawInputs(size_t rows, size_t d) {
-    return {rows, d, DrawFloats(random_, rows * d), DrawFloats(random_, rows * d),
-            DrawFloats(random_, d), {}};
+    return {rows,
+            d,
+            DrawFloats(random_, rows * d),
+            DrawFloats(random_, rows * d),
+            DrawFloats(random_, d),
+            {}};
   }
 
   // Gradients whose memory is empty are left out. The others may be added to.
@@ -200,8 +203,7 @@ TEST_P(BackwardDefinitionTest, DotAddsUpByFma) {
     in.dy[128] = drawn[3];
     in.x[1] = 1;  // g is 0 there: only c remains of the terms
     const double r = 1.5;
-    const double c =
-        internal::Fma(in.dy[128], in.x[128], F32(double{in.dy[0]} * double{in.x[0]}));
+    const double c = internal::Fma(in.dy[128], in.x[128], F32(double{in.dy[0]} * double{in.x[0]}));
     const double q = F32(double{F32(c * r)} * double{1.0f / 129});
     ASSERT_EQ(-F32(r * double{F32(r * q)}), Compute(in).dx[1]);
   }
@@ -324,7 +326,8 @@ double Loss(const Doubles& h, const Doubles& weight, const Doubles& bias, const 
     double sum = 0;
     for (size_t j = 0; j < d; ++j) sum += h[begin + j] * h[begin + j];
     const double root = std::sqrt(sum / divisor);
-    const double rms = options.eps_placement == EpsPlacement::inside ? std::sqrt(sum / divisor + eps)
+    const double rms = options.eps_placement == EpsPlacement::inside
+                           ? std::sqrt(sum / divisor + eps)
                        : options.eps_placement == EpsPlacement::outside ? root + eps
                                                                         : std::max(root, eps);
     for (size_t j = 0; j < d; ++j) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions between f32 and the 16-bit types, in lib/element.h and in the kernels of every
-// target, compared with arithmetic conversions (slow_float.h).
+// target, compared with arithmetic conversions (rows.h).
 #include <gtest/gtest.h>
 
 #include <rmsnorm/rmsnorm.hpp>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "element.h"
-#include "kernel_call.h"
-#include "slow_float.h"
+#include "kernel_table.h"
+#include "rows.h"
+#include "target.h"
 #include "targets.h"
-#include "tensor.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -27,23 +27,33 @@ constexpr rmsnorm_dtype kShortDtypes[] = {RMSNORM_F16, RMSNORM_BF16};
 constexpr size_t kPatterns = 1 << 16;
 
 uint32_t SlowCast(rmsnorm_dtype dtype, uint32_t f32) {
-  return Encode(FormatOf(dtype), Decode(FormatOf(RMSNORM_F32), f32));
+  return Encode(dtype, Decode(RMSNORM_F32, f32));
 }
 
-bool IsNan(rmsnorm_dtype dtype, uint32_t bits) { return std::isnan(Decode(FormatOf(dtype), bits)); }
+bool IsNan(rmsnorm_dtype dtype, uint64_t bits) { return FormatOf(dtype).IsNan(bits); }
+
+bool IsSame(rmsnorm_dtype dtype, uint64_t a, uint64_t b) {
+  return a == b || (IsNan(dtype, a) && IsNan(dtype, b));
+}
+
+std::string Hex(uint64_t bits) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llX", static_cast<unsigned long long>(bits));
+  return text;
+}
 
 // f32 numbers at all places where a rounding to f16 or bf16 could go wrong, and many in between.
 const std::vector<uint32_t>& DenseF32() {
   static const std::vector<uint32_t> numbers = [] {
     std::vector<uint32_t> all;
     const auto add_around = [&](double value) {
-      const uint32_t bits = Encode(FormatOf(RMSNORM_F32), value);
+      const uint32_t bits = Encode(RMSNORM_F32, value);
       for (uint32_t i = 0; i < 5; ++i) all.push_back(bits + i - 2);
     };
     for (const rmsnorm_dtype dtype : kShortDtypes) {
       const Format format = FormatOf(dtype);
       for (uint32_t bits = 0; bits < kPatterns; ++bits) {
-        const double value = Decode(format, bits);
+        const double value = Decode(dtype, bits);
         if (!std::isfinite(value)) continue;
         // Every number of the type, and the tie between it and the next number; for the last
         // number, infinity begins at the tie. The sum of two f16 or bf16 may need more bits than an
@@ -51,7 +61,8 @@ const std::vector<uint32_t>& DenseF32() {
         const int exponent =
             value == 0 ? format.min_exponent() : std::max(std::ilogb(value), format.min_exponent());
         add_around(value);
-        add_around(value + std::copysign(std::ldexp(1.0, exponent - format.precision), value));
+        add_around(value +
+                   std::copysign(std::ldexp(1.0, exponent - format.mantissa_bits - 1), value));
       }
     }
     // NaNs: quiet and signalling, with each single payload bit and with all.
@@ -70,36 +81,27 @@ const std::vector<uint32_t>& DenseF32() {
   return numbers;
 }
 
-TEST(Scalar, EveryShortPatternWidensExactly) {
-  const Format f32 = FormatOf(RMSNORM_F32);
+template <class Short>
+void ExpectExactWays(rmsnorm_dtype dtype) {
   for (uint32_t bits = 0; bits < kPatterns; ++bits) {
-    const uint32_t f16 = BitsOf(ToF32(F16{static_cast<uint16_t>(bits)}));
-    const uint32_t bf16 = BitsOf(ToF32(BF16{static_cast<uint16_t>(bits)}));
-    const uint32_t slow_f16 = Encode(f32, Decode(FormatOf(RMSNORM_F16), bits));
-    const uint32_t slow_bf16 = Encode(f32, Decode(FormatOf(RMSNORM_BF16), bits));
-    ASSERT_TRUE(SameBits(RMSNORM_F32, &slow_f16, &f16, 1)) << Hex(bits);
-    ASSERT_TRUE(SameBits(RMSNORM_F32, &slow_bf16, &bf16, 1)) << Hex(bits);
+    const float wide = ToF32(Short{static_cast<uint16_t>(bits)});
+    const uint32_t slow = Encode(RMSNORM_F32, Decode(dtype, bits));
+    ASSERT_TRUE(IsSame(RMSNORM_F32, slow, BitsOf(wide))) << Hex(bits);
+    ASSERT_TRUE(IsSame(dtype, bits, CastTo<Short>(wide).bits)) << Hex(bits);
   }
 }
 
-TEST(Scalar, EveryShortPatternSurvivesTheWayToF32AndBack) {
-  for (uint32_t bits = 0; bits < kPatterns; ++bits) {
-    const auto pattern = static_cast<uint16_t>(bits);
-    const uint16_t f16 = CastTo<F16>(ToF32(F16{pattern})).bits;
-    const uint16_t bf16 = CastTo<BF16>(ToF32(BF16{pattern})).bits;
-    ASSERT_TRUE(SameBits(RMSNORM_F16, &pattern, &f16, 1));
-    ASSERT_TRUE(SameBits(RMSNORM_BF16, &pattern, &bf16, 1));
-  }
+TEST(Scalar, EveryShortPatternWidensExactlyAndComesBack) {
+  ExpectExactWays<F16>(RMSNORM_F16);
+  ExpectExactWays<BF16>(RMSNORM_BF16);
 }
 
 TEST(Scalar, F32RoundsToNearestEven) {
   for (const uint32_t bits : DenseF32()) {
-    const auto slow_f16 = static_cast<uint16_t>(SlowCast(RMSNORM_F16, bits));
-    const auto slow_bf16 = static_cast<uint16_t>(SlowCast(RMSNORM_BF16, bits));
     const uint16_t f16 = CastTo<F16>(FromBits(bits)).bits;
     const uint16_t bf16 = CastTo<BF16>(FromBits(bits)).bits;
-    ASSERT_TRUE(SameBits(RMSNORM_F16, &slow_f16, &f16, 1)) << Hex(bits);
-    ASSERT_TRUE(SameBits(RMSNORM_BF16, &slow_bf16, &bf16, 1)) << Hex(bits);
+    ASSERT_TRUE(IsSame(RMSNORM_F16, SlowCast(RMSNORM_F16, bits), f16)) << Hex(bits);
+    ASSERT_TRUE(IsSame(RMSNORM_BF16, SlowCast(RMSNORM_BF16, bits), bf16)) << Hex(bits);
   }
 }
 
@@ -150,14 +152,14 @@ class KernelTest : public testing::TestWithParam<std::string> {
         for (const bool in_bias : {false, true}) {
           if (in_bias && rounding != Rounding::after_weight) continue;
           options.eps = in_bias ? 1.0f : 0.0f;
-          Tensor x(x_dtype, 1, d);
-          for (size_t j = 0; j < d; ++j) x.set(0, j, in_bias ? 0 : 1);
-          Tensor columns(from, 1, d);
-          Tensor y(to, 1, d);
+          Rows x(x_dtype, 1, d);
+          for (size_t j = 0; j < d; ++j) Set(x, 0, j, in_bias ? 0 : 1);
+          Rows columns(from, 1, d);
+          Rows y(to, 1, d);
           ForwardOperands operands;
-          operands.x = ConstView(x.view());
-          (in_bias ? operands.bias : operands.weight) = ConstView(columns.vector());
-          operands.y = View(y.view());
+          operands.x = ConstView(ViewOf(x));
+          (in_bias ? operands.bias : operands.weight) = ConstView(VectorOf(columns));
+          operands.y = View(ViewOf(y));
           for (size_t begin = 0; begin < numbers.size(); begin += d) {
             // The last row begins early enough to be full.
             const size_t first = std::min(begin, numbers.size() - d);
@@ -171,14 +173,12 @@ class KernelTest : public testing::TestWithParam<std::string> {
   }
 
   // `offset` is added to every number: 0, or -0 to add nothing.
-  static void ExpectConverted(const uint32_t* numbers, rmsnorm_dtype from, const Tensor& y,
+  static void ExpectConverted(const uint32_t* numbers, rmsnorm_dtype from, const Rows& y,
                               size_t row, double offset) {
     for (size_t j = 0; j < y.d(); ++j) {
-      const uint32_t slow =
-          Encode(FormatOf(y.dtype()), offset + Decode(FormatOf(from), numbers[j]));
-      const uint32_t actual = y.bits(row, j);
-      if (slow == actual) continue;
-      ASSERT_TRUE(IsNan(y.dtype(), slow) && IsNan(y.dtype(), actual))
+      const uint32_t slow = Encode(y.dtype(), offset + Decode(from, numbers[j]));
+      const uint64_t actual = y.bits(row, j);
+      ASSERT_TRUE(IsSame(y.dtype(), slow, actual))
           << rmsnorm_dtype_name(from) << " " << Hex(numbers[j]) << " became "
           << rmsnorm_dtype_name(y.dtype()) << " " << Hex(actual) << ", not " << Hex(slow);
     }
@@ -228,12 +228,12 @@ class KernelOfXTest : public KernelTest {
     options.eps = 0;
     const size_t rows = 3;
     const std::vector<double> sums(rows, static_cast<double>(d));
-    Tensor x(from, rows, d);
-    Tensor y(to, rows, d);
+    Rows x(from, rows, d);
+    Rows y(to, rows, d);
     ForwardOperands operands;
-    operands.x = ConstView(x.view());
+    operands.x = ConstView(ViewOf(x));
     operands.sums = {sums.data(), rows};
-    operands.y = View(y.view());
+    operands.y = View(ViewOf(y));
     for (size_t begin = 0; begin < numbers.size(); begin += rows * d) {
       const size_t first = std::min(begin, numbers.size() - rows * d);
       for (size_t i = 0; i < rows * d; ++i) x.set_bits(i / d, i % d, numbers[first + i]);
@@ -264,18 +264,20 @@ TEST_P(KernelOfXTest, DenseF32InX) {
 // The kernels that prepare a weight and that store sums, called directly.
 class TableTest : public KernelTest {
  protected:
-  const KernelTable& table_ = FindTable(GetParam());
+  TableTest() { EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target_.c_str(), table_)); }
+
+  const internal::KernelTable* table_ = nullptr;
 };
 
 TEST_P(TableTest, PreparesEveryNumber) {
   for (const rmsnorm_dtype from : kDtypes) {
     const std::vector<uint32_t> numbers = from == RMSNORM_F32 ? DenseF32() : AllPatterns();
     const size_t d = numbers.size();
-    Tensor weight(from, 1, d);
+    Rows weight(from, 1, d);
     for (size_t j = 0; j < d; ++j) weight.set_bits(0, j, numbers[j]);
     for (const float offset : {-0.0f, 0.0f, 1.0f}) {
-      Tensor prepared(RMSNORM_F32, 1, d);
-      table_.prepare(from, weight.data(), d, offset, static_cast<float*>(prepared.data()));
+      Rows prepared(RMSNORM_F32, 1, d);
+      table_->prepare(from, weight.row(0), d, offset, reinterpret_cast<float*>(prepared.row(0)));
       ASSERT_NO_FATAL_FAILURE(
           ExpectConverted(numbers.data(), from, prepared, 0, static_cast<double>(offset)));
       if (target_ == kReference) continue;  // the reference rounds any NaN correctly
@@ -291,11 +293,11 @@ TEST_P(TableTest, PreparesEveryNumber) {
 TEST_P(TableTest, RoundsEverySum) {
   const std::vector<uint32_t>& numbers = DenseF32();
   const size_t d = numbers.size();
-  Tensor sums(RMSNORM_F32, 1, d);
+  Rows sums(RMSNORM_F32, 1, d);
   for (size_t j = 0; j < d; ++j) sums.set_bits(0, j, numbers[j]);
   for (const rmsnorm_dtype to : kDtypes) {
-    Tensor rounded(to, 1, d);
-    table_.narrow(to, static_cast<const float*>(sums.data()), d, rounded.data());
+    Rows rounded(to, 1, d);
+    table_->narrow(to, reinterpret_cast<const float*>(sums.row(0)), d, rounded.row(0));
     ASSERT_NO_FATAL_FAILURE(ExpectConverted(numbers.data(), RMSNORM_F32, rounded, 0, -0.0));
   }
 }

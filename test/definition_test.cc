@@ -16,7 +16,6 @@ namespace rmsnorm::test {
 namespace {
 
 using Floats = std::vector<float>;
-using Sizes = std::vector<size_t>;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -124,12 +123,11 @@ TEST_P(DefinitionTest, InfinityGivesZerosAndNan) {
   }
 }
 
-// A row is multiplied by 1 / max(RMS, eps), also one that would be cold without a floor. The sums of
-// these squares are exact, or far below the floor.
+// A row is multiplied by 1 / max(RMS, eps), also one that would be cold without a floor. The sums
+// of these squares are exact, or far below the floor.
 TEST_P(DefinitionTest, FloorIsTheLargerOfRmsAndEps) {
   const float eps = 0.125f;
-  for (const float magnitude :
-       {0.0f, -0.0f, 0x1p-80f, 0x1.FFFFFEp-4f, eps, 0x1.000002p-3f, 2.0f}) {
+  for (const float magnitude : {0.0f, -0.0f, 0x1p-80f, 0x1.FFFFFEp-4f, eps, 0x1.000002p-3f, 2.0f}) {
     for (const size_t d : Sizes{1, 4, 128, 300}) {
       const Floats y = Normalised(Floats(d, magnitude), WithEps(eps, EpsPlacement::floor));
       EXPECT_NEAR(1 / std::max(std::fabs(magnitude), eps), rstd_[0], 0x1p-20f);
@@ -257,7 +255,8 @@ TEST_P(DefinitionTest, PartialNorm) {
   EXPECT_EQ(200.0f * (1.0f / 3.0f), y[5]);
 }
 
-// --------------------------------------------------------------------------------- quantised outputs
+// --------------------------------------------------------------------------------- quantised
+// outputs
 
 // A row of ones times a weight, quantised.
 struct Quantised {

@@ -21,9 +21,8 @@
 #endif
 
 #include "../tools/cases/float_control.h"
-#include "random_rows.h"
+#include "rows.h"
 #include "targets.h"
-#include "tensor.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -75,10 +74,10 @@ void RunIn(const Environment& environment, const std::function<void()>& run) {
 class FloatEnvironmentTest : public testing::TestWithParam<std::tuple<std::string, Environment>> {
  protected:
   // `run` must write the same bits to a tensor in this environment and in the default one.
-  void ExpectSameBits(const Tensor& y, const std::function<void(Tensor&)>& run) const {
-    Tensor expected = y;
+  void ExpectSameBits(const Rows& y, const std::function<void(Rows&)>& run) const {
+    Rows expected = y;
     run(expected);
-    Tensor actual = y;
+    Rows actual = y;
     RunIn(environment_, [&] { run(actual); });
     EXPECT_TRUE(SameBits(expected, actual));
   }
@@ -148,13 +147,13 @@ TEST(Environment, DoesNotRoundTheDivisor) {
     float sum = 1;
     while (inverse_rms(sum, row.to_even) == inverse_rms(sum, row.to_other)) sum += 0.01f;
     const double sums = sum;
-    Tensor x(RMSNORM_BF16, 1, row.d);
+    Rows x(RMSNORM_BF16, 1, row.d);
     Options options;
     options.eps = 0;
     for (const Environment& environment : kEnvironments) {
       float rstd;
       ForwardOperands operands;
-      operands.x = ConstView(x.view());
+      operands.x = ConstView(ViewOf(x));
       operands.sums = {&sums, 1};
       operands.rstd = {&rstd, 1};
       RunIn(environment, [&] { forward(operands, options); });
@@ -164,33 +163,33 @@ TEST(Environment, DoesNotRoundTheDivisor) {
 }
 
 TEST_P(FloatEnvironmentTest, Module) {
-  Tensor x(RMSNORM_F32, 2 * kRowKinds, 200);
-  FillMixed(random_, x);
-  Tensor weight(RMSNORM_F32, 1, 200);
-  FillWeight(random_, weight);
+  Rows x(RMSNORM_F32, 26, 200);
+  cases::Fill(random_, Values::kMixed, 0, x);
+  Rows weight(RMSNORM_F32, 1, 200);
+  cases::Fill(random_, Values::kSpecial, 0, weight);
   for (const rmsnorm_dtype dtype : kDtypes) {
     options_.weight_offset = 0.1f;
     const auto make = [&] { return RmsNorm(200, options_, static_cast<Dtype>(dtype), context_); };
     const std::string expected = make().description();
     std::string actual;
-    ExpectSameBits(Tensor(RMSNORM_F32, x.rows(), 200), [&](Tensor& y) {
+    ExpectSameBits(Rows(RMSNORM_F32, x.count(), 200), [&](Rows& y) {
       RmsNorm norm = make();
-      norm.set_weight(ConstView(weight.vector()));
-      norm.set_bias(ConstView(weight.vector()));
-      norm.set_post_norm_weight(ConstView(weight.vector()));
+      norm.set_weight(ConstView(VectorOf(weight)));
+      norm.set_bias(ConstView(VectorOf(weight)));
+      norm.set_post_norm_weight(ConstView(VectorOf(weight)));
       norm.forward(NormOperands(x, nullptr, y));
       actual = norm.description();
     });
     EXPECT_EQ(expected, actual);
-    ExpectSameBits(Tensor(RMSNORM_F32, x.rows(), 200), [&](Tensor& y) {
+    ExpectSameBits(Rows(RMSNORM_F32, x.count(), 200), [&](Rows& y) {
       RmsNorm norm = make();
       norm.reset_weight();
       norm.forward(NormOperands(x, nullptr, y));
     });
     for (const rmsnorm_dtype read : kDtypes) {
       RmsNorm norm(200, 0.0f, static_cast<Dtype>(dtype));
-      norm.set_weight(ConstView(weight.vector()));
-      ExpectSameBits(Tensor(read, 1, 200), [&](Tensor& y) { norm.get_weight(View(y.vector())); });
+      norm.set_weight(ConstView(VectorOf(weight)));
+      ExpectSameBits(Rows(read, 1, 200), [&](Rows& y) { norm.get_weight(View(VectorOf(y))); });
     }
   }
 }
@@ -198,12 +197,12 @@ TEST_P(FloatEnvironmentTest, Module) {
 // A refused argument gives the same status in every environment.
 TEST_P(FloatEnvironmentTest, RefusedOptions) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  Tensor x(RMSNORM_F32, 1, 10);
-  FillNormal(random_, x);
-  const rmsnorm_view view = x.view();
-  const rmsnorm_view weight = x.vector();
-  Tensor y = x;
-  const rmsnorm_view y_view = y.view();
+  Rows x(RMSNORM_F32, 1, 10);
+  cases::Fill(random_, Values::kNormal, 0, x);
+  const rmsnorm_view view = ViewOf(x);
+  const rmsnorm_view weight = VectorOf(x);
+  Rows y = x;
+  const rmsnorm_view y_view = ViewOf(y);
   const auto status_of = [&](float rmsnorm_options::*field) {
     rmsnorm_options options = options_.get();
     options.*field = nan;
@@ -224,8 +223,8 @@ TEST_P(FloatEnvironmentTest, RefusedOptions) {
 #if defined(_OPENMP) && !defined(_WIN32)
 // OpenMP's threads start in the caller's environment, not in the library's.
 TEST_P(FloatEnvironmentTest, StartsThreadsInTheCallersEnvironment) {
-  Tensor x(RMSNORM_F32, 600, 512);
-  FillNormal(random_, x);
+  Rows x(RMSNORM_F32, 600, 512);
+  cases::Fill(random_, Values::kNormal, 0, x);
   std::vector<uint32_t> controls(4);
   std::thread([&] {  // a new thread has no OpenMP threads waiting for it
     RunIn(environment_, [&] {
@@ -243,9 +242,9 @@ TEST_P(FloatEnvironmentTest, StartsThreadsInTheCallersEnvironment) {
 #if defined(_OPENMP) && !defined(__clang__)
 // The program has set the threads of OpenMP's pool to another environment.
 TEST_P(FloatEnvironmentTest, ThreadsOfOpenMp) {
-  Tensor x(RMSNORM_F32, 600, 512);
-  FillMixed(random_, x);
-  Tensor expected(RMSNORM_BF16, x.rows(), x.d());
+  Rows x(RMSNORM_F32, 600, 512);
+  cases::Fill(random_, Values::kMixed, 0, x);
+  Rows expected(RMSNORM_BF16, x.count(), x.d());
   forward(NormOperands(x, nullptr, expected), {}, OnTarget(target_, 1));
 
   std::vector<uint32_t> usual(4);
@@ -255,7 +254,7 @@ TEST_P(FloatEnvironmentTest, ThreadsOfOpenMp) {
     usual[static_cast<size_t>(omp_get_thread_num())] = Control();
     SetControl(environment_.control);
   }
-  Tensor actual(RMSNORM_BF16, x.rows(), x.d());
+  Rows actual(RMSNORM_BF16, x.count(), x.d());
   forward(NormOperands(x, nullptr, actual), {}, OnTarget(target_, 4));
 #pragma omp parallel num_threads(4)
   {

@@ -9,8 +9,8 @@
 #include <rmsnorm/rmsnorm.hpp>
 #include <thread>
 
-#include "random_rows.h"
-#include "tensor.h"
+#include "executor.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -33,25 +33,25 @@ class ForkTest : public testing::Test {
  protected:
   ForkTest() : x_(RMSNORM_F32, 2048, 512) {
     Random random(71);
-    FillNormal(random, x_);
+    cases::Fill(random, Values::kNormal, 0, x_);
     context_.threads = 4;
   }
 
-  Tensor Forward() const {
-    Tensor y(RMSNORM_BF16, x_.rows(), x_.d());
+  Rows Forward() const {
+    Rows y(RMSNORM_BF16, x_.count(), x_.d());
     ForwardOperands operands;
-    operands.x = ConstView(x_.view());
-    operands.y = View(y.view());
+    operands.x = ConstView(ViewOf(x_));
+    operands.y = View(ViewOf(y));
     forward(operands, Options(), context_);
     return y;
   }
 
-  Tensor x_;
+  Rows x_;
   Context context_;
 };
 
 TEST_F(ForkTest, AChildMakesTheCallOfItsParent) {
-  const Tensor expected = Forward();
+  const Rows expected = Forward();
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(InChild([&] { return SameBits(expected, Forward()) == true; }));
     EXPECT_TRUE(SameBits(expected, Forward()));
@@ -59,7 +59,7 @@ TEST_F(ForkTest, AChildMakesTheCallOfItsParent) {
 }
 
 TEST_F(ForkTest, AChildIsSerial) {
-  const Tensor expected = Forward();
+  const Rows expected = Forward();
   EXPECT_TRUE(InChild([&] {
     context_.threads = 0;
     return rmsnorm_max_threads() == 1 && SameBits(expected, Forward()) == true;
@@ -67,7 +67,7 @@ TEST_F(ForkTest, AChildIsSerial) {
 }
 
 TEST_F(ForkTest, AGrandchildMakesTheCall) {
-  const Tensor expected = Forward();
+  const Rows expected = Forward();
   EXPECT_TRUE(InChild([&] {
     return SameBits(expected, Forward()) == true &&
            InChild([&] { return SameBits(expected, Forward()) == true; });
@@ -76,7 +76,7 @@ TEST_F(ForkTest, AGrandchildMakesTheCall) {
 
 // One thread makes the parent's call, another forks, and a new thread calls in the child.
 TEST_F(ForkTest, OtherThreads) {
-  const Tensor expected = Forward();
+  const Rows expected = Forward();
   std::thread([&] {
     EXPECT_TRUE(InChild([&] {
       bool same = false;
@@ -87,14 +87,11 @@ TEST_F(ForkTest, OtherThreads) {
 }
 
 TEST_F(ForkTest, AnExecutorKeepsItsParts) {
-  const Tensor expected = Forward();
-  size_t parts = 0;
-  context_.parallel_context = &parts;
-  context_.parallel_for = [](void* counter, size_t count, rmsnorm_task task, void* state) {
-    *static_cast<size_t*>(counter) = count;
-    for (size_t i = 0; i < count; ++i) task(state, i);
-  };
-  EXPECT_TRUE(InChild([&] { return SameBits(expected, Forward()) == true && parts == 4; }));
+  const Rows expected = Forward();
+  CountingExecutor executor;
+  executor.SetIn(context_);
+  EXPECT_TRUE(
+      InChild([&] { return SameBits(expected, Forward()) == true && executor.most_parts == 4; }));
 }
 
 }  // namespace

@@ -15,9 +15,9 @@
 
 #include "allocation_counter.h"
 #include "cases/guarded_memory.h"
-#include "random_rows.h"
+#include "executor.h"
+#include "rows.h"
 #include "targets.h"
-#include "tensor.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -26,16 +26,15 @@ constexpr size_t kD = 300;
 
 Dtype DtypeOfCode(rmsnorm_dtype dtype) { return static_cast<Dtype>(dtype); }
 
-Tensor Weight(const RmsNorm& norm, rmsnorm_dtype dtype) {
-  Tensor weight(dtype, 1, kD);
-  norm.get_weight(View(weight.vector()));
-  EXPECT_TRUE(weight.IsPaddingWiped());
+Rows Weight(const RmsNorm& norm, rmsnorm_dtype dtype) {
+  Rows weight(dtype, 1, kD);
+  norm.get_weight(View(VectorOf(weight)));
   return weight;
 }
 
-Tensor Ones(rmsnorm_dtype dtype) {
-  Tensor ones(dtype, 1, kD);
-  for (size_t j = 0; j < kD; ++j) ones.set(0, j, 1);
+Rows Ones(rmsnorm_dtype dtype) {
+  Rows ones(dtype, 1, kD);
+  for (size_t j = 0; j < kD; ++j) Set(ones, 0, j, 1);
   return ones;
 }
 
@@ -52,13 +51,13 @@ TEST(Module, KeepsItsWeightInItsType) {
   Random random(71);
   for (const rmsnorm_dtype dtype : kDtypes) {
     for (const rmsnorm_dtype from : kDtypes) {
-      Tensor weight(from, 1, kD, 3);
-      FillWeight(random, weight);
+      Rows weight(from, 1, kD);
+      cases::Fill(random, Values::kSpecial, 0, weight);
       RmsNorm norm(kD, 1e-5f, DtypeOfCode(dtype));
-      norm.set_weight(ConstView(weight.vector()));
+      norm.set_weight(ConstView(VectorOf(weight)));
       for (const rmsnorm_dtype read : kDtypes) {
-        Tensor expected(read, 1, kD);
-        for (size_t j = 0; j < kD; ++j) expected.set(0, j, RoundTo(dtype, weight.get(0, j)));
+        Rows expected(read, 1, kD);
+        for (size_t j = 0; j < kD; ++j) Set(expected, 0, j, RoundTo(dtype, Get(weight, 0, j)));
         EXPECT_TRUE(SameBits(expected, Weight(norm, read)))
             << rmsnorm_dtype_name(from) << " kept as " << rmsnorm_dtype_name(dtype);
       }
@@ -67,12 +66,12 @@ TEST(Module, KeepsItsWeightInItsType) {
 }
 
 TEST(Module, KeepsACopyOfItsWeight) {
-  Tensor weight = Ones(RMSNORM_F32);
-  weight.set(0, 5, 2);
-  const Tensor before = weight;
+  Rows weight = Ones(RMSNORM_F32);
+  Set(weight, 0, 5, 2);
+  const Rows before = weight;
   RmsNorm norm(kD);
-  norm.set_weight(ConstView(weight.vector()));
-  weight.Wipe();
+  norm.set_weight(ConstView(VectorOf(weight)));
+  Set(weight, 0, 5, 3);
   EXPECT_TRUE(SameBits(before, Weight(norm, RMSNORM_F32)));
 }
 
@@ -97,19 +96,19 @@ TEST(Module, TouchesNothingBesideAWeight) {
 
 TEST(Module, CanBeReset) {
   Random random(73);
-  Tensor weight(RMSNORM_F32, 1, kD);
-  FillNormal(random, weight);
+  Rows weight(RMSNORM_F32, 1, kD);
+  cases::Fill(random, Values::kNormal, 0, weight);
   for (const rmsnorm_dtype dtype : kDtypes) {
     RmsNorm norm(kD, 1e-5f, DtypeOfCode(dtype));
-    norm.set_weight(ConstView(weight.vector()));
+    norm.set_weight(ConstView(VectorOf(weight)));
     norm.reset_weight();
     EXPECT_TRUE(SameBits(Ones(dtype), Weight(norm, dtype)));
 
-    Tensor x(RMSNORM_F32, 1, kD);
-    FillNormal(random, x);
-    Tensor expected(RMSNORM_F32, 1, kD);
+    Rows x(RMSNORM_F32, 1, kD);
+    cases::Fill(random, Values::kNormal, 0, x);
+    Rows expected(RMSNORM_F32, 1, kD);
     forward(NormOperands(x, nullptr, expected));
-    Tensor y(RMSNORM_F32, 1, kD);
+    Rows y(RMSNORM_F32, 1, kD);
     norm.forward(NormOperands(x, nullptr, y));
     EXPECT_TRUE(SameBits(expected, y));
   }
@@ -128,35 +127,35 @@ const std::pair<Setter, ConstView ForwardOperands::*> kVectors[] = {
 // replaces the first one, and an empty one removes it.
 TEST(Module, KeepsItsVectorsInItsType) {
   Random random(74);
-  Tensor x(RMSNORM_BF16, 5, kD);
-  FillNormal(random, x);
+  Rows x(RMSNORM_BF16, 5, kD);
+  cases::Fill(random, Values::kNormal, 0, x);
   Options options;
   options.weight_offset = 0.5f;
   for (const auto& [set, operand] : kVectors) {
     for (const rmsnorm_dtype dtype : kDtypes) {
       RmsNorm norm(kD, options, DtypeOfCode(dtype));
       for (const rmsnorm_dtype from : kDtypes) {
-        Tensor vector(from, 1, kD, 3);
-        FillWeight(random, vector);
-        Tensor rounded(RMSNORM_F32, 1, kD);
-        for (size_t j = 0; j < kD; ++j) rounded.set(0, j, RoundTo(dtype, vector.get(0, j)));
-        const Tensor ones = Ones(RMSNORM_F32);
-        Tensor expected(RMSNORM_F32, 5, kD);
+        Rows vector(from, 1, kD);
+        cases::Fill(random, Values::kSpecial, 0, vector);
+        Rows rounded(RMSNORM_F32, 1, kD);
+        for (size_t j = 0; j < kD; ++j) Set(rounded, 0, j, RoundTo(dtype, Get(vector, 0, j)));
+        const Rows ones = Ones(RMSNORM_F32);
+        Rows expected(RMSNORM_F32, 5, kD);
         ForwardOperands operands = NormOperands(x, &ones, expected);
-        operands.*operand = ConstView(rounded.vector());
+        operands.*operand = ConstView(VectorOf(rounded));
         forward(operands, options);
 
-        (norm.*set)(ConstView(vector.vector()));
-        vector.Wipe();
-        Tensor y(RMSNORM_F32, 5, kD);
+        (norm.*set)(ConstView(VectorOf(vector)));
+        cases::Fill(random, Values::kNormal, 0, vector);
+        Rows y(RMSNORM_F32, 5, kD);
         norm.forward(NormOperands(x, nullptr, y));
         EXPECT_TRUE(SameBits(expected, y))
             << rmsnorm_dtype_name(from) << " kept as " << rmsnorm_dtype_name(dtype);
       }
-      Tensor expected(RMSNORM_F32, 5, kD);
+      Rows expected(RMSNORM_F32, 5, kD);
       RmsNorm(kD, options).forward(NormOperands(x, nullptr, expected));
       (norm.*set)({});
-      Tensor y(RMSNORM_F32, 5, kD);
+      Rows y(RMSNORM_F32, 5, kD);
       norm.forward(NormOperands(x, nullptr, y));
       EXPECT_TRUE(SameBits(expected, y));
     }
@@ -166,18 +165,18 @@ TEST(Module, KeepsItsVectorsInItsType) {
 // A refused vector leaves the previous one, and the weight is set apart from it.
 TEST(Module, KeepsItsVectorsBesideOtherCalls) {
   Random random(75);
-  Tensor x(RMSNORM_F32, 1, kD);
-  FillNormal(random, x);
+  Rows x(RMSNORM_F32, 1, kD);
+  cases::Fill(random, Values::kNormal, 0, x);
   for (const auto& [set, operand] : kVectors) {
     RmsNorm norm(kD);
-    (norm.*set)(ConstView(x.vector()));
-    Tensor before(RMSNORM_F32, 1, kD);
+    (norm.*set)(ConstView(VectorOf(x)));
+    Rows before(RMSNORM_F32, 1, kD);
     norm.forward(NormOperands(x, nullptr, before));
     const float short_vector[2] = {};
     EXPECT_THROW((norm.*set)({short_vector, 2}), Error);
-    norm.set_weight(ConstView(x.vector()));
+    norm.set_weight(ConstView(VectorOf(x)));
     norm.reset_weight();
-    Tensor after(RMSNORM_F32, 1, kD);
+    Rows after(RMSNORM_F32, 1, kD);
     norm.forward(NormOperands(x, nullptr, after));
     EXPECT_TRUE(SameBits(before, after));
   }
@@ -186,15 +185,15 @@ TEST(Module, KeepsItsVectorsBesideOtherCalls) {
 // Gradients do not depend on a bias.
 TEST(Module, WithABiasHasTheSameGradients) {
   Random random(76);
-  Tensor x(RMSNORM_BF16, 20, kD);
-  FillNormal(random, x);
-  const auto* const in = static_cast<const bf16*>(x.data());
+  Rows x(RMSNORM_BF16, 20, kD);
+  cases::Fill(random, Values::kNormal, 0, x);
+  const auto* const in = reinterpret_cast<const bf16*>(x.row(0));
   RmsNorm norm(kD);
-  for (const size_t rows : SizeList{1, 20}) {  // directly and by views
+  for (const size_t rows : Sizes{1, 20}) {  // directly and by views
     const auto gradients = [&] {
       std::vector<float> all(2 * kD);
-      Tensor dx(RMSNORM_BF16, rows, kD);
-      norm.backward(in, in, nullptr, static_cast<bf16*>(dx.data()), all.data(), rows);
+      Rows dx(RMSNORM_BF16, rows, kD);
+      norm.backward(in, in, nullptr, reinterpret_cast<bf16*>(dx.row(0)), all.data(), rows);
       BackwardOperands operands;
       operands.x = operands.dy = {in, rows, kD};
       operands.db = {&all[kD], kD};
@@ -203,7 +202,7 @@ TEST(Module, WithABiasHasTheSameGradients) {
     };
     norm.set_bias({});
     const auto expected = gradients();
-    norm.set_bias(ConstView(x.vector()));
+    norm.set_bias(ConstView(VectorOf(Draw(random, Values::kNormal, RMSNORM_BF16, 1, kD))));
     const auto actual = gradients();
     EXPECT_EQ(expected.first, actual.first);
     EXPECT_TRUE(SameBits(expected.second, actual.second));
@@ -269,44 +268,41 @@ TEST(Module, SaysWhatItIsMadeOf) {
 
 // ------------------------------------------------------------------------------------- contexts
 
-// An executor that counts its calls.
-Context Counting(int& calls) {
+Context Counting(CountingExecutor& executor) {
   Context context;
   context.threads = 2;
-  context.parallel_context = &calls;
-  context.parallel_for = [](void* own, size_t count, rmsnorm_task task, void* state) {
-    ++*static_cast<int*>(own);
-    for (size_t i = 0; i < count; ++i) task(state, i);
-  };
+  executor.SetIn(context);
   return context;
 }
 
 // Calls without a context run in the module's own; other calls run in the context they pass.
 TEST(Module, RunsInItsContextOrInThatOfTheCall) {
-  int own = 0;
-  int others = 0;
+  CountingExecutor own;
+  CountingExecutor others;
   const RmsNorm norm(kD, {}, Dtype::f32, Counting(own));
-  Tensor x(RMSNORM_BF16, 1000, kD);
+  Rows x(RMSNORM_BF16, 1000, kD);
   Random random(82);
-  FillMixed(random, x);
-  Tensor dw(RMSNORM_BF16, 1, kD);
-  Tensor y(RMSNORM_BF16, 1000, kD);
+  cases::Fill(random, Values::kMixed, 0, x);
+  Rows dw(RMSNORM_BF16, 1, kD);
+  Rows y(RMSNORM_BF16, 1000, kD);
   const ForwardOperands operands = NormOperands(x, nullptr, y);
   BackwardOperands gradients;
-  gradients.dy = gradients.x = ConstView(x.view());
-  gradients.dw = View(dw.vector());
-  const auto was_called = [](int& calls) { return std::exchange(calls, 0) > 0; };
+  gradients.dy = gradients.x = ConstView(ViewOf(x));
+  gradients.dw = View(VectorOf(dw));
+  const auto was_called = [](CountingExecutor& executor) {
+    return std::exchange(executor.calls, 0) > 0;
+  };
 
   norm.forward(operands);
   EXPECT_TRUE(was_called(own));
   norm.backward(gradients);
   EXPECT_TRUE(was_called(own));
-  const bf16* const in = static_cast<const bf16*>(x.data());
-  bf16* const out = static_cast<bf16*>(y.data());
+  const bf16* const in = reinterpret_cast<const bf16*>(x.row(0));
+  bf16* const out = reinterpret_cast<bf16*>(y.row(0));
   float sums_of_dw[kD];
   norm.norm(in, out, 1000);
   EXPECT_TRUE(was_called(own));
-  norm.add_norm(in, in, static_cast<bf16*>(Tensor(x).data()), out, 1000);
+  norm.add_norm(in, in, reinterpret_cast<bf16*>(Rows(x).row(0)), out, 1000);
   EXPECT_TRUE(was_called(own));
   norm.backward(in, in, nullptr, out, sums_of_dw, 1000);
   EXPECT_TRUE(was_called(own));
@@ -317,7 +313,8 @@ TEST(Module, RunsInItsContextOrInThatOfTheCall) {
   EXPECT_TRUE(was_called(others));
   norm.norm(in, out, 1000, nullptr, Counting(others));
   EXPECT_TRUE(was_called(others));
-  norm.add_norm(in, in, static_cast<bf16*>(Tensor(x).data()), out, 1000, nullptr, Counting(others));
+  norm.add_norm(in, in, reinterpret_cast<bf16*>(Rows(x).row(0)), out, 1000, nullptr,
+                Counting(others));
   EXPECT_TRUE(was_called(others));
   norm.backward(in, in, nullptr, out, sums_of_dw, 1000, Counting(others));
   EXPECT_TRUE(was_called(others));
@@ -422,15 +419,15 @@ using Places = std::vector<std::optional<size_t>>;
 // Makes the same call with views: status, message and all bytes of the memory must be equal.
 rmsnorm_status ExpectSameAsViews(const DenseCall& call, const rmsnorm_module* module,
                                  rmsnorm_dtype dtype, size_t rows, const Places& places,
-                                 const Tensor& memory) {
-  Tensor by_rows = memory;
-  Tensor by_views = memory;
+                                 const Rows& memory) {
+  Rows by_rows = memory;
+  Rows by_views = memory;
   std::vector<char*> pointers;
   std::vector<rmsnorm_view> views(places.size());
   rmsnorm_operands operands = rmsnorm_no_operands();
   for (size_t i = 0; i < places.size(); ++i) {
-    const auto in = [&](Tensor& tensor) {
-      return places[i] ? static_cast<char*>(tensor.data()) + *places[i] : nullptr;
+    const auto in = [&](Rows& tensor) {
+      return places[i] ? reinterpret_cast<char*>(tensor.row(0)) + *places[i] : nullptr;
     };
     pointers.push_back(in(by_rows));
     const size_t d = rmsnorm_module_d(module);
@@ -466,9 +463,9 @@ rmsnorm_status ExpectSameAsViews(const DenseCall& call, const rmsnorm_module* mo
   return expected;
 }
 
-Tensor RandomMemory(Random& random, rmsnorm_dtype dtype, size_t bytes) {
-  Tensor memory(dtype, 1, bytes / rmsnorm_dtype_size(dtype));
-  FillNormal(random, memory);
+Rows RandomMemory(Random& random, rmsnorm_dtype dtype, size_t bytes) {
+  Rows memory(dtype, 1, bytes / rmsnorm_dtype_size(dtype));
+  cases::Fill(random, Values::kNormal, 0, memory);
   return memory;
 }
 
@@ -481,7 +478,7 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
   const std::vector<float> vector(d, 0.5f);
   for (const auto& [set, operand] : kVectors) (full.*set)({vector.data(), d});
   const size_t place = 1024;
-  const Tensor memory = RandomMemory(random, RMSNORM_F32, 6 * place);
+  const Rows memory = RandomMemory(random, RMSNORM_F32, 6 * place);
   for (const DenseCall& call : kDenseCalls) {
     Places usual;
     for (size_t i = 0; i < call.fields.size(); ++i) usual.push_back((i + 1) * place);
@@ -506,19 +503,19 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
       // Backward has one block of 16 rows, and two of 17.
       compare(dtype, 16, usual);
       compare(dtype, 17, usual);
-      for (const size_t rows : SizeList{0, 1, 3}) {
+      for (const size_t rows : Sizes{0, 1, 3}) {
         for (size_t i = 0; i < usual.size(); ++i) {
           SCOPED_TRACE("pointer " + std::to_string(i));
           Places places = usual;
           places[i] = std::nullopt;
           compare(dtype, rows, places);
-          for (const size_t shift : SizeList{1, 2, 4}) {
+          for (const size_t shift : Sizes{1, 2, 4}) {
             places[i] = *usual[i] + shift;
             compare(dtype, rows, places);
           }
           const size_t span = rows * d * rmsnorm_dtype_size(dtype);
           for (const std::optional<size_t>& other : usual) {
-            for (const size_t bytes : SizeList{0, 4, span / 2, span - 4, span, span + 4}) {
+            for (const size_t bytes : Sizes{0, 4, span / 2, span - 4, span, span + 4}) {
               if (bytes > span + 4) continue;  // without rows
               places[i] = *other + bytes;
               compare(dtype, rows, places);
@@ -539,7 +536,7 @@ TEST(DenseRows, AreRefusedAsViewsAre) {
 #ifdef __GLIBC__  // whose malloc() a program can replace
 
 TEST(Module, AllocatesNothingInForward) {
-  for (const size_t d : SizeList{1, 300, 5000}) {
+  for (const size_t d : Sizes{1, 300, 5000}) {
     for (const rmsnorm_dtype dtype : kDtypes) {
       for (const auto rounding : {ResidualRounding::rounded, ResidualRounding::unrounded}) {
         Options options;
@@ -548,25 +545,26 @@ TEST(Module, AllocatesNothingInForward) {
         const std::vector<float> vector(d, 0.5f);
         RmsNorm norm(d, options, DtypeOfCode(dtype));
         for (const auto& [set, operand] : kVectors) (norm.*set)({vector.data(), d});
-        for (const size_t rows : SizeList{1, 3, 40}) {
-          Tensor x(dtype, rows, d);
-          Tensor residual(dtype, rows, d);
+        for (const size_t rows : Sizes{1, 3, 40}) {
+          Rows x(dtype, rows, d);
+          Rows residual(dtype, rows, d);
           Random random(83);
-          FillMixed(random, x);  // includes the cold path
-          FillMixed(random, residual);
+          cases::Fill(random, Values::kMixed, 0, x);  // includes the cold path
+          cases::Fill(random, Values::kMixed, 0, residual);
           std::vector<float> rstd(rows);
-          const ForwardOperands plain = NormOperands(x, nullptr, x, &rstd);
+          ForwardOperands plain = NormOperands(x, nullptr, x);
+          plain.rstd = {rstd.data(), rows};
           ForwardOperands add = plain;
-          add.residual = ConstView(residual.view());
-          add.residual_out = View(residual.view());
+          add.residual = ConstView(ViewOf(residual));
+          add.residual_out = View(ViewOf(residual));
           const auto run = [&] {
             norm.forward(plain);
             norm.forward(add);
-            check(rmsnorm_module_norm_rows(norm.get(), dtype, rows, x.data(), x.data(), nullptr,
-                                           nullptr));
-            check(rmsnorm_module_add_norm_rows(norm.get(), dtype, dtype, rows, x.data(),
-                                               residual.data(), residual.data(), x.data(), nullptr,
-                                               nullptr));
+            uint8_t* const in = x.row(0);
+            uint8_t* const stream = residual.row(0);
+            check(rmsnorm_module_norm_rows(norm.get(), dtype, rows, in, in, nullptr, nullptr));
+            check(rmsnorm_module_add_norm_rows(norm.get(), dtype, dtype, rows, in, stream, stream,
+                                               in, nullptr, nullptr));
           };
           run();  // OpenMP's threads start with the first call
           const int before = Allocations();
@@ -592,7 +590,7 @@ TEST(Allocations, OfSeveralNormsAreThoseOfTheCFunction) {
     operands[i] = calls[i].operands.get();
     c_calls[i] = {norm.get(), &operands[i], nullptr};
   }
-  for (const size_t count : SizeList{1, 2, 16}) {
+  for (const size_t count : Sizes{1, 2, 16}) {
     const int before = Allocations();
     check(rmsnorm_forward_all(c_calls.data(), count, nullptr));
     const int between = Allocations();

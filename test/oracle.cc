@@ -41,7 +41,9 @@ struct Range {
   }
   bool HasNumbers() const { return low <= high; }
   bool IsPoint() const { return low == high && !may_be_nan; }
-  bool IsFinite() const { return HasNumbers() && !may_be_nan && -kInfinity < low && high < kInfinity; }
+  bool IsFinite() const {
+    return HasNumbers() && !may_be_nan && -kInfinity < low && high < kInfinity;
+  }
   bool Has(double value) const {
     return std::isnan(value) ? may_be_nan : low <= value && value <= high;
   }
@@ -172,7 +174,8 @@ bool IsHot(const Norm& norm, double sum) {
   return sum <= 0x1.FEp127 && under_root >= 0x1.02p-100 && under_root <= 0x1.FEp127;
 }
 
-// The bound for the inverse RMS of a row whose sum is in a range. The bound in f32 is the wider one.
+// The bound for the inverse RMS of a row whose sum is in a range. The bound in f32 is the wider
+// one.
 double BoundOf(const Norm& norm, const Range& sum) {
   const bool is_cold = IsCold(norm.UnderRoot(sum.low)) && IsCold(norm.UnderRoot(sum.high));
   return is_cold ? kColdBound : InverseRmsBound(norm.d);
@@ -277,8 +280,7 @@ class Oracle {
 void Oracle::ScaleRow(Ranges& h, const Range& r, Operand weight, bool has_bias, size_t row,
                       rmsnorm_dtype x_dtype) const {
   const int rounding = c_.options.rounding;
-  const Range factor =
-      rounding == RMSNORM_ROUND_INVERSE ? Cast(x_dtype, Cast(RMSNORM_F32, r)) : r;
+  const Range factor = rounding == RMSNORM_ROUND_INVERSE ? Cast(x_dtype, Cast(RMSNORM_F32, r)) : r;
   for (size_t j = 0; j < c_.d; ++j) {
     Range n = Times(h[j], factor);
     if (rounding != RMSNORM_ROUND_AFTER_WEIGHT) n = Cast(x_dtype, n);
@@ -311,8 +313,8 @@ void Oracle::MultiplyByGate(Ranges& h, size_t row) const {
   }
 }
 
-// The sum of squares of a row, which may be an output. Twice the bound of the inverse RMS, since the
-// root halves an error.
+// The sum of squares of a row, which may be an output. Twice the bound of the inverse RMS, since
+// the root halves an error.
 Range Oracle::CheckSums(const Ranges& h, size_t row) {
   if (c_.Has(kSums)) return Range(Input(kSums, row, 0));
   const Range sum = SumOfSquares(h);
@@ -331,8 +333,8 @@ Range Oracle::CheckSums(const Ranges& h, size_t row) {
   return sum;
 }
 
-// The inverse RMS of a row, which may be an output: of a row in f32, and where it is rounded, this is
-// the one that the call went on with.
+// The inverse RMS of a row, which may be an output: of a row in f32, and where it is rounded, this
+// is the one that the call went on with.
 Range Oracle::CheckInverse(const Range& sum, size_t row) {
   const Range r = InverseRange(norm_, sum);
   if (!c_.Has(kRstd)) return r;
@@ -514,9 +516,8 @@ void Oracle::CheckGradients() {
       const double second = x * factor * c.Get();
       const double size = std::fabs(g) + std::fabs(second);
       const double value = r * (only_g ? g : g - second);
-      const double second_error =
-          std::fabs(x) * factor * (c_a.Get() * m_plus_1 * u + tiny_c) +
-          std::fabs(second) * (2 * bound + 4 * u);
+      const double second_error = std::fabs(x) * factor * (c_a.Get() * m_plus_1 * u + tiny_c) +
+                                  std::fabs(second) * (2 * bound + 4 * u);
       double error = kSlack * (r * (second_error + 2 * size * u + (is_cold ? 0 : 4 * kTiny)) +
                                std::fabs(value) * (bound + u + (is_cold ? kUnit : 0))) +
                      kTiny;

@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <rmsnorm/rmsnorm.hpp>
 #include <string>
+#include <vector>
 
 #include "cases/list.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -140,6 +143,41 @@ TEST(Bound, IsNotMuchWiderThanWhatAdversariesReach) {
   Worst worst;
   EXPECT_EQ("", FaultOf(c, cases::Problem(c), worst));
   EXPECT_GT(worst.of[kRstd], 0.5);
+}
+
+// The parts of a row are on different devices: their sums add up to the sum for all parts.
+TEST(Sums, OfPartsGiveTheNormOfTheWholeRow) {
+  Random random(33);
+  for (const Values values : {Values::kNormal, Values::kMassive, Values::kHuge, Values::kTiny}) {
+    for (const size_t d : std::vector<size_t>{6, 300, 4092, 12000}) {
+      const Rows x = Draw(random, values, RMSNORM_F32, 1, d);
+      Options options;
+      options.divisor = static_cast<float>(d);
+      float whole;
+      ForwardOperands operands;
+      operands.x = ConstView(ViewOf(x));
+      operands.rstd = {&whole, 1};
+      forward(operands, options);
+      for (const size_t parts : std::vector<size_t>{2, 3, 6}) {
+        double sum = 0;
+        for (size_t part = 0; part < parts; ++part) {
+          double sum_of_part;
+          ForwardOperands first;
+          first.x = {reinterpret_cast<const float*>(x.row(0)) + part * (d / parts), d / parts};
+          first.sums_out = {&sum_of_part, 1};
+          forward(first, options);
+          sum += sum_of_part;
+        }
+        float rstd;
+        ForwardOperands second;
+        second.x = ConstView(ViewOf(x));
+        second.sums = {&sum, 1};
+        second.rstd = {&rstd, 1};
+        forward(second, options);
+        EXPECT_NEAR(double{rstd} / double{whole}, 1, 2 * InverseRmsBound(d)) << d << " " << parts;
+      }
+    }
+  }
 }
 
 }  // namespace

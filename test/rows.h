@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows as numbers. The conversions between a number and its bits work by arithmetic on the value,
-// for any IEEE-like format. They are slow, and independent of the conversions in lib/, which work on
-// the bits. Conversions between double and f32 are the CPU's: otherwise oracles would spend most of
-// their time here.
+// for any IEEE-like format. They are slow, and independent of the conversions in lib/, which work
+// on the bits. Conversions between double and f32 are the CPU's: otherwise oracles would spend most
+// of their time here.
 #ifndef RMSNORM_TEST_ROWS_H_
 #define RMSNORM_TEST_ROWS_H_
 
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <rmsnorm/rmsnorm.hpp>
 #include <vector>
 
 #include "cases/values.h"
@@ -21,6 +22,8 @@
 namespace rmsnorm::test {
 
 using cases::Format, cases::FormatOf, cases::Random, cases::Rows, cases::Values;
+
+using Sizes = std::vector<size_t>;
 
 constexpr rmsnorm_dtype kDtypes[] = {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16};
 
@@ -71,7 +74,8 @@ inline uint32_t Encode(rmsnorm_dtype dtype, double value) {
   if (std::isinf(value)) return with_sign(format.infinity());
   if (value == 0) return with_sign(0);
   const int exponent = std::max(std::ilogb(value), format.min_exponent());
-  const double units = std::nearbyint(std::fabs(value) * PowerOfTwo(format.mantissa_bits - exponent));
+  const double units =
+      std::nearbyint(std::fabs(value) * PowerOfTwo(format.mantissa_bits - exponent));
   // If set, the hidden bit of `units` adds one to the exponent field, as a carry of the rounding
   // does.
   const double bits = units + (exponent - format.min_exponent()) * PowerOfTwo(format.mantissa_bits);
@@ -107,6 +111,15 @@ inline rmsnorm_view ViewOf(const Rows& rows) {
 // The elements of all rows as one vector.
 inline rmsnorm_view VectorOf(const Rows& rows) {
   return rmsnorm_vector(rows.row(0), rows.dtype(), rows.count() * rows.d());
+}
+
+// A norm of rows; the weight may be null.
+inline ForwardOperands NormOperands(const Rows& x, const Rows* weight, const Rows& y) {
+  ForwardOperands operands;
+  operands.x = ConstView(ViewOf(x));
+  if (weight != nullptr) operands.weight = ConstView(VectorOf(*weight));
+  operands.y = View(ViewOf(y));
+  return operands;
 }
 
 inline Rows Draw(Random& random, Values values, rmsnorm_dtype dtype, size_t count, size_t d) {

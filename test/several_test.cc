@@ -1,231 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several norms at once give the bits of separate calls, in one parallel region. Also tests refused
-// calls.
+// Several norms at once run in one parallel region; calls that are refused. `rmsnorm check`
+// compares the bits of every form of call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "random_rows.h"
+#include "executor.h"
+#include "rows.h"
 #include "targets.h"
-#include "tensor.h"
 
 namespace rmsnorm::test {
 namespace {
 
-// An executor that counts calls and parts, and runs the last part first.
-struct CountingExecutor {
-  int calls = 0;
-  size_t parts = 0;
-
-  Context With(const std::string& target, int32_t threads) {
-    Context context = OnTarget(target, threads);
-    context.parallel_context = this;
-    context.parallel_for = [](void* own, size_t count, rmsnorm_task task, void* state) {
-      CountingExecutor& executor = *static_cast<CountingExecutor*>(own);
-      ++executor.calls;
-      executor.parts += count;
-      for (size_t i = count; i-- > 0;) task(state, i);
-    };
-    return context;
-  }
-};
-
-Tensor RandomTensor(Random& random, rmsnorm_dtype dtype, size_t rows, size_t d) {
-  Tensor tensor(dtype, rows, d);
-  FillMixed(random, tensor);
-  return tensor;
-}
-
-Tensor RandomWeight(Random& random, rmsnorm_dtype dtype, size_t d) {
-  Tensor weight(dtype, 1, d);
-  FillWeight(random, weight);
-  return weight;
-}
-
-// Heads `first` to `first + count` of each token; the rows of the buffer are tokens.
-View Heads(const Tensor& tokens, size_t first, size_t count, size_t d) {
-  const size_t shape[] = {tokens.rows(), count, d};
-  const ptrdiff_t stride[] = {static_cast<ptrdiff_t>(tokens.d()), static_cast<ptrdiff_t>(d), 1};
-  const size_t element = rmsnorm_dtype_size(tokens.dtype());
-  return View(rmsnorm_tensor(static_cast<const char*>(tokens.data()) + first * d * element,
-                             tokens.dtype(), 3, shape, stride));
-}
-
 class SeveralTest : public testing::TestWithParam<std::string> {
  protected:
-  // Makes the calls on copies of some tensors, one by one and all at once, and compares the
-  // tensors. `make` turns tensors into calls. It runs on one thread, on OpenMP's threads, and with
-  // an executor, which must be called once if `is_large`.
-  void ExpectSameAsSeparate(const std::vector<Tensor>& tensors, bool is_large,
-                            const std::function<std::vector<Call>(std::vector<Tensor>&)>& make) {
+  // Normalises each matrix in place, in one call for all, and compares with separate calls. The
+  // executor must be called once, with four parts, if the work is large, and not at all if not.
+  void ExpectParts(std::vector<Rows> matrices, bool is_large) {
     const std::string target = GetParam();
-    std::vector<Tensor> expected = tensors;
-    for (const Call& call : make(expected)) {
-      if (call.module != nullptr) {
-        call.module->forward(call.operands, OnTarget(target, 1));
-      } else {
-        forward(call.operands, call.options, OnTarget(target, 1));
-      }
-    }
-    const auto compare = [&](const Context& context) {
-      std::vector<Tensor> actual = tensors;
-      const std::vector<Call> calls = make(actual);
-      forward_all(calls.data(), calls.size(), context);
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        EXPECT_TRUE(SameBits(expected[i], actual[i])) << "tensor " << i;
-      }
-    };
-    for (const int32_t threads : {1, 4, 0}) {
-      SCOPED_TRACE(threads);
-      compare(OnTarget(target, threads));
+    std::vector<Rows> expected = matrices;
+    std::vector<Call> calls(matrices.size());
+    for (size_t i = 0; i < calls.size(); ++i) {
+      calls[i].operands = NormOperands(matrices[i], nullptr, matrices[i]);
+      calls[i].options.eps = 0.01f * static_cast<float>(i);
+      forward(NormOperands(expected[i], nullptr, expected[i]), calls[i].options,
+              OnTarget(target, 1));
     }
     CountingExecutor executor;
-    compare(executor.With(target, 4));
+    Context context = OnTarget(target, 4);
+    executor.SetIn(context);
+    forward_all(calls.data(), calls.size(), context);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      EXPECT_TRUE(SameBits(expected[i], matrices[i])) << "matrix " << i;
+    }
     // The reference is so slow that it splits even little work.
     if (!is_large && target == kReference) return;
     EXPECT_EQ(is_large ? 1 : 0, executor.calls);
-    EXPECT_EQ(is_large ? 4u : 0u, executor.parts);
+    EXPECT_EQ(is_large ? 4u : 0u, executor.most_parts);
+  }
+
+  Rows Draw(rmsnorm_dtype dtype, size_t rows, size_t d) {
+    return test::Draw(random_, Values::kMixed, dtype, rows, d);
   }
 
   Random random_{97};
 };
 
-// q and k in a buffer [tokens, (q heads + k heads + v heads) * d], in place, each with a weight.
-TEST_P(SeveralTest, QAndKOfAFusedBuffer) {
-  const size_t d = 128;
-  for (const rmsnorm_dtype dtype : kDtypes) {
-    const Tensor q_weight = RandomWeight(random_, dtype, d);
-    const Tensor k_weight = RandomWeight(random_, RMSNORM_F32, d);
-    for (const size_t tokens : SizeList{1, 5, 300}) {
-      SCOPED_TRACE(std::string(rmsnorm_dtype_name(dtype)) + ", " + std::to_string(tokens));
-      ExpectSameAsSeparate({RandomTensor(random_, dtype, tokens, 12 * d)}, tokens == 300,
-                           [&](std::vector<Tensor>& tensors) {
-                             Call q;
-                             q.operands.x = q.operands.y = Heads(tensors[0], 0, 8, d);
-                             q.operands.weight = ConstView(q_weight.vector());
-                             Call k;
-                             k.operands.x = k.operands.y = Heads(tensors[0], 8, 2, d);
-                             k.operands.weight = ConstView(k_weight.vector());
-                             k.options.eps = 1e-6f;
-                             k.options.weight_offset = 1;
-                             return std::vector<Call>{q, k};
-                           });
-    }
-  }
+TEST_P(SeveralTest, FewRowsStayOnTheThread) {
+  ExpectParts({Draw(RMSNORM_BF16, 8, 128), Draw(RMSNORM_F32, 2, 128)}, false);
 }
 
-// The two norms of multi-head latent attention: 1,536 and 512 elements of rows of 2,112.
-TEST_P(SeveralTest, LatentAttention) {
-  for (const rmsnorm_dtype dtype : kDtypes) {
-    const Tensor q_weight = RandomWeight(random_, dtype, 1536);
-    const Tensor kv_weight = RandomWeight(random_, dtype, 512);
-    const std::vector<Tensor> tensors = {RandomTensor(random_, dtype, 110, 2112),
-                                         Tensor(dtype, 110, 1536), Tensor(RMSNORM_F32, 110, 512)};
-    const size_t element = rmsnorm_dtype_size(dtype);
-    for (const bool in_place : {false, true}) {
-      ExpectSameAsSeparate(tensors, true, [&](std::vector<Tensor>& to) {
-        Call q;
-        q.operands.x = ConstView(rmsnorm_rows(to[0].data(), dtype, 110, 1536, 2112));
-        q.operands.weight = ConstView(q_weight.vector());
-        q.operands.y = in_place ? View(*q.operands.x.get()) : View(to[1].view());
-        q.options.rounding = Rounding::before_weight;
-        Call kv;
-        kv.operands.x = ConstView(
-            rmsnorm_rows(static_cast<char*>(to[0].data()) + 1536 * element, dtype, 110, 512, 2112));
-        kv.operands.weight = ConstView(kv_weight.vector());
-        kv.operands.y = in_place ? View(*kv.operands.x.get()) : View(to[2].view());
-        return std::vector<Call>{q, kv};
-      });
-    }
-  }
-}
-
-// Calls with nothing in common: modules and options, residuals, biases, sums, no rows.
-TEST_P(SeveralTest, OfEveryForm) {
-  Options outside;
-  outside.eps_placement = EpsPlacement::outside;
-  outside.weight_offset = 1;
-  RmsNorm module(1000, outside, Dtype::bf16);
-  module.set_weight(ConstView(RandomWeight(random_, RMSNORM_F32, 1000).vector()));
-  const Tensor weight = RandomWeight(random_, RMSNORM_F16, 300);
-  const Tensor bias = RandomWeight(random_, RMSNORM_BF16, 300);
-  const Tensor x = RandomTensor(random_, RMSNORM_BF16, 70, 1000);
-  std::vector<double> sums(200);
-  for (double& sum : sums) sum = 64 * (0.5 + random_.Uniform());
-  const std::vector<Tensor> tensors = {RandomTensor(random_, RMSNORM_F32, 70, 1000),
-                                       Tensor(RMSNORM_BF16, 70, 1000),
-                                       RandomTensor(random_, RMSNORM_F16, 150, 300),
-                                       Tensor(RMSNORM_F32, 1, 70),
-                                       Tensor(RMSNORM_F32, 200, 64),
-                                       RandomTensor(random_, RMSNORM_F32, 200, 64),
-                                       Tensor(RMSNORM_F16, 70, 1000)};
-  ExpectSameAsSeparate(tensors, true, [&](std::vector<Tensor>& to) {
-    std::vector<Call> calls(5);
-    calls[0].module = &module;
-    calls[0].operands.x = ConstView(x.view());
-    calls[0].operands.residual = calls[0].operands.residual_out = View(to[0].view());
-    calls[0].operands.y = View(to[1].view());
-    calls[0].operands.rstd = View(to[3].vector());
-    calls[1].operands.x = calls[1].operands.y = View(to[2].view());
-    calls[1].operands.weight = ConstView(weight.vector());
-    calls[1].operands.bias = ConstView(bias.vector());
-    calls[1].options.eps_placement = EpsPlacement::floor;
-    calls[2].operands.x = ConstView(to[5].view());
-    calls[2].operands.sums = {sums.data(), sums.size()};
-    calls[2].operands.y = View(to[4].view());
-    calls[3].operands.x = calls[3].operands.y = View(static_cast<float*>(nullptr), 0, 17);
-    calls[4].module = &module;
-    calls[4].operands.x = ConstView(x.view());  // the same x as in the first call
-    calls[4].operands.y = View(to[6].view());
-    return calls;
-  });
+TEST_P(SeveralTest, ManyRowsAreSpreadTogether) {
+  ExpectParts({Draw(RMSNORM_BF16, 2400, 128), Draw(RMSNORM_BF16, 600, 128)}, true);
 }
 
 // Each call alone is too short for a second thread.
-TEST_P(SeveralTest, OfManyShortCallsAreSpread) {
-  const size_t count = 50;
-  std::vector<Tensor> tensors;
-  for (size_t i = 0; i < count; ++i) {
-    tensors.push_back(RandomTensor(random_, kDtypes[i % 3], 20, 100 + 10 * i));
-  }
-  ExpectSameAsSeparate(tensors, true, [&](std::vector<Tensor>& to) {
-    std::vector<Call> calls(count);
-    for (size_t i = 0; i < count; ++i) {
-      calls[i].operands.x = calls[i].operands.y = View(to[i].view());
-      calls[i].options.eps = 0.01f * static_cast<float>(i);
-    }
-    return calls;
-  });
+TEST_P(SeveralTest, ManyShortCallsAreSpreadTogether) {
+  std::vector<Rows> matrices;
+  for (size_t i = 0; i < 50; ++i) matrices.push_back(Draw(kDtypes[i % 3], 20, 100 + 10 * i));
+  ExpectParts(std::move(matrices), true);
 }
 
-// A few rows that are too long for one thread, and many short ones.
-TEST_P(SeveralTest, LongRowsBesideShortOnes) {
-  const std::vector<Tensor> tensors = {RandomTensor(random_, RMSNORM_F32, 1, 200'000),
-                                       RandomTensor(random_, RMSNORM_BF16, 2000, 64),
-                                       RandomTensor(random_, RMSNORM_F16, 2, 100'000)};
-  for (const int32_t threads : {1, 3, 8}) {
-    std::vector<Tensor> expected = tensors;
-    for (Tensor& tensor : expected) {
-      forward(NormOperands(tensor, nullptr, tensor), {}, OnTarget(kReference, 1));
-    }
-    std::vector<Tensor> actual = tensors;
-    const std::string target = GetParam();
-    std::vector<Call> calls(3);
-    for (size_t i = 0; i < 3; ++i) {
-      calls[i].operands = NormOperands(actual[i], nullptr, actual[i]);
-    }
-    CountingExecutor executor;
-    forward_all(calls.data(), 3, OnTarget(target, threads));
-    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(SameBits(expected[i], actual[i])) << i;
-    actual = tensors;
-    forward_all(calls.data(), 3, executor.With(target, threads));
-    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(SameBits(expected[i], actual[i])) << i;
-  }
+TEST_P(SeveralTest, LongRowsAreSpreadBesideShortOnes) {
+  ExpectParts(
+      {Draw(RMSNORM_F32, 1, 200'000), Draw(RMSNORM_BF16, 2000, 64), Draw(RMSNORM_F16, 2, 100'000)},
+      true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, SeveralTest, testing::ValuesIn(SupportedTargets()), Name);

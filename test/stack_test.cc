@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "random_rows.h"
+#include "rows.h"
 #include "targets.h"
-#include "tensor.h"
 
 namespace rmsnorm::test {
 namespace {
 
 constexpr size_t kMost = 48 << 10;
 constexpr size_t kRows = 5;
+constexpr unsigned char kUntouched = 0xA5;  // fills the stack
 
 // A stack of 64 KiB with an inaccessible page below it.
 class SmallStack {
@@ -38,7 +38,7 @@ class SmallStack {
   // Runs a function on a thread with this stack. Returns the number of touched bytes.
   size_t Run(const std::function<void()>& function) const {
     char* const stack = memory_ + kGuard;
-    std::memset(stack, kWiped, kSize);
+    std::memset(stack, kUntouched, kSize);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstack(&attributes, stack, kSize);
@@ -51,8 +51,9 @@ class SmallStack {
                                 const_cast<void*>(static_cast<const void*>(&function))));
     pthread_join(thread, nullptr);
     pthread_attr_destroy(&attributes);
-    const char* const touched = std::find_if(
-        stack, stack + kSize, [](char byte) { return static_cast<unsigned char>(byte) != kWiped; });
+    const char* const touched = std::find_if(stack, stack + kSize, [](char byte) {
+      return static_cast<unsigned char>(byte) != kUntouched;
+    });
     return static_cast<size_t>(stack + kSize - touched);
   }
 
@@ -98,36 +99,36 @@ class StackTest : public testing::TestWithParam<std::string> {
 
 TEST_P(StackTest, Forward) {
   const Context context = OnTarget(target_, 1);
-  for (const size_t d : SizeList{1, 64, 300, 1000, 4096, 4097, 8192, 8200}) {
+  for (const size_t d : Sizes{1, 64, 300, 1000, 4096, 4097, 8192, 8200}) {
     for (const Types& types : kTypes) {
-      Tensor x(types.x, kRows, d);
-      Tensor residual(types.residual, kRows, d);
-      Tensor gate(types.residual, kRows, d);
-      Tensor weight(types.weight, 1, d);
-      FillMixed(random_, x);  // this includes cold rows
-      FillNormal(random_, residual);
-      FillNormal(random_, gate);
-      FillWeight(random_, weight);
-      const Tensor y(types.y, kRows, d);
-      const Tensor residual_out(types.residual, kRows, d);
+      Rows x(types.x, kRows, d);
+      Rows residual(types.residual, kRows, d);
+      Rows gate(types.residual, kRows, d);
+      Rows weight(types.weight, 1, d);
+      cases::Fill(random_, Values::kMixed, 0, x);  // this includes cold rows
+      cases::Fill(random_, Values::kNormal, 0, residual);
+      cases::Fill(random_, Values::kNormal, 0, gate);
+      cases::Fill(random_, Values::kSpecial, 0, weight);
+      const Rows y(types.y, kRows, d);
+      const Rows residual_out(types.residual, kRows, d);
       std::vector<int8_t> q(kRows * d);
       std::vector<float> scale(kRows);
       std::vector<int8_t> zero(kRows);
       std::vector<float> rstd(kRows);
       std::vector<double> sums(kRows, 1.0);
       ForwardOperands plain;
-      plain.x = ConstView(x.view());
-      plain.weight = ConstView(weight.vector());
-      plain.y = View(y.view());
+      plain.x = ConstView(ViewOf(x));
+      plain.weight = ConstView(VectorOf(weight));
+      plain.y = View(ViewOf(y));
       plain.rstd = View(rstd.data(), kRows);
       ForwardOperands added = plain;
-      added.residual = ConstView(residual.view());
-      added.residual_out = View(residual_out.view());
+      added.residual = ConstView(ViewOf(residual));
+      added.residual_out = View(ViewOf(residual_out));
       using Change = std::pair<const char*, std::function<void(ForwardOperands&)>>;
       const Change changes[] = {
           {"", [](ForwardOperands&) {}},
           {"post-norm", [&](ForwardOperands& o) { o.post_norm_weight = o.weight; }},
-          {"gate", [&](ForwardOperands& o) { o.gate = ConstView(gate.view()); }},
+          {"gate", [&](ForwardOperands& o) { o.gate = ConstView(ViewOf(gate)); }},
           {"bias", [&](ForwardOperands& o) { o.bias = o.weight; }},
           {"q beside y",
            [&](ForwardOperands& o) {
@@ -145,7 +146,7 @@ TEST_P(StackTest, Forward) {
           {"everything",
            [&](ForwardOperands& o) {
              o.post_norm_weight = o.bias = o.weight;
-             o.gate = ConstView(gate.view());
+             o.gate = ConstView(ViewOf(gate));
              o.q = View(q.data(), kRows, d);
              o.scale = View(scale.data(), kRows);
              o.zero = View(zero.data(), kRows);
@@ -172,14 +173,14 @@ TEST_P(StackTest, Forward) {
           Expect("module, " + title, [&] { module.forward(of_module); });
         }
       }
-      const Tensor other_y(types.y, kRows, d);
-      const Tensor third_y(types.y, kRows, d);
+      const Rows other_y(types.y, kRows, d);
+      const Rows third_y(types.y, kRows, d);
       Call calls[] = {{nullptr, plain, {}}, {nullptr, plain, {}}, {nullptr, plain, {}}};
       for (Call& call : calls) call.operands.rstd = {};
-      calls[1].operands.y = View(other_y.view());
-      calls[2].operands.y = View(third_y.view());
+      calls[1].operands.y = View(ViewOf(other_y));
+      calls[2].operands.y = View(ViewOf(third_y));
       const std::string of_calls = "d " + std::to_string(d) + ", x " + rmsnorm_dtype_name(types.x);
-      for (const size_t count : SizeList{2, 3}) {
+      for (const size_t count : Sizes{2, 3}) {
         Expect("several, " + std::to_string(count) + ", " + of_calls,
                [&, count] { forward_all(calls, count, context); });
       }
@@ -202,26 +203,26 @@ TEST_P(StackTest, Forward) {
 
 TEST_P(StackTest, Backward) {
   const Context context = OnTarget(target_, 1);
-  for (const size_t d : SizeList{1, 64, 300, 1000, 4096, 4097, 8200}) {
-    for (const size_t rows : SizeList{3, 40}) {
+  for (const size_t d : Sizes{1, 64, 300, 1000, 4096, 4097, 8200}) {
+    for (const size_t rows : Sizes{3, 40}) {
       for (const Types& types : kTypes) {
-        Tensor x(types.x, rows, d);
-        Tensor dy(types.residual, rows, d);
-        Tensor weight(types.weight, 1, d);
-        FillMixed(random_, x);
-        FillNormal(random_, dy);
-        FillWeight(random_, weight);
-        const Tensor dx(types.y, rows, d);
-        const Tensor dw(types.weight, 1, d);
-        const Tensor db(types.y, 1, d);
+        Rows x(types.x, rows, d);
+        Rows dy(types.residual, rows, d);
+        Rows weight(types.weight, 1, d);
+        cases::Fill(random_, Values::kMixed, 0, x);
+        cases::Fill(random_, Values::kNormal, 0, dy);
+        cases::Fill(random_, Values::kSpecial, 0, weight);
+        const Rows dx(types.y, rows, d);
+        const Rows dw(types.weight, 1, d);
+        const Rows db(types.y, 1, d);
         const std::vector<float> rstd(rows, 1.0f);
         BackwardOperands all;
-        all.x = ConstView(x.view());
-        all.dy = ConstView(dy.view());
-        all.weight = ConstView(weight.vector());
-        all.dx = View(dx.view());
-        all.dw = View(dw.vector());
-        all.db = View(db.vector());
+        all.x = ConstView(ViewOf(x));
+        all.dy = ConstView(ViewOf(dy));
+        all.weight = ConstView(VectorOf(weight));
+        all.dx = View(ViewOf(dx));
+        all.dw = View(VectorOf(dw));
+        all.db = View(VectorOf(db));
         for (const EpsPlacement placement :
              {EpsPlacement::inside, EpsPlacement::outside, EpsPlacement::floor}) {
           for (const bool saved : {false, true}) {
@@ -248,22 +249,22 @@ TEST_P(StackTest, OpenMp) {
   for (const Types& types : kTypes) {
     const size_t rows = 300;
     const size_t d = 8200;
-    Tensor x(types.x, rows, d);
-    Tensor residual(types.residual, rows, d);
-    FillMixed(random_, x);
-    FillNormal(random_, residual);
-    const Tensor y(types.y, rows, d);
-    const Tensor dw(types.y, 1, d);
+    Rows x(types.x, rows, d);
+    Rows residual(types.residual, rows, d);
+    cases::Fill(random_, Values::kMixed, 0, x);
+    cases::Fill(random_, Values::kNormal, 0, residual);
+    const Rows y(types.y, rows, d);
+    const Rows dw(types.y, 1, d);
     ForwardOperands operands;
-    operands.x = ConstView(x.view());
-    operands.residual = operands.gate = ConstView(residual.view());
-    operands.y = View(y.view());
+    operands.x = ConstView(ViewOf(x));
+    operands.residual = operands.gate = ConstView(ViewOf(residual));
+    operands.y = View(ViewOf(y));
     forward(operands, {}, context);
     BackwardOperands gradients;
-    gradients.x = ConstView(x.view());
-    gradients.dy = ConstView(residual.view());
-    gradients.dx = View(y.view());
-    gradients.dw = View(dw.vector());
+    gradients.x = ConstView(ViewOf(x));
+    gradients.dy = ConstView(ViewOf(residual));
+    gradients.dx = View(ViewOf(y));
+    gradients.dw = View(VectorOf(dw));
     backward(gradients, {}, context);
   }
 }

@@ -16,7 +16,7 @@
 #endif
 
 #include "executor.h"
-#include "random_rows.h"
+#include "rows.h"
 #include "targets.h"
 #include "thread_counter.h"
 
@@ -36,29 +36,29 @@ class ThreadsTest : public testing::TestWithParam<std::string> {
         y_(RMSNORM_BF16, kManyRows, kD),
         dw_(RMSNORM_F32, 1, kD) {
     Random random(41);
-    FillMixed(random, x_);
-    FillWeight(random, weight_);
+    cases::Fill(random, Values::kMixed, 0, x_);
+    cases::Fill(random, Values::kSpecial, 0, weight_);
     forward_ = NormOperands(x_, &weight_, y_);
-    backward_.x = backward_.dy = ConstView(x_.view());
-    backward_.dx = View(y_.view());
-    backward_.dw = View(dw_.vector());
+    backward_.x = backward_.dy = ConstView(ViewOf(x_));
+    backward_.dx = View(ViewOf(y_));
+    backward_.dw = View(VectorOf(dw_));
   }
 
   // The number of parts that an executor gets for a call.
   size_t Parts(int threads, const std::function<void(const Context&)>& call) const {
     Context context = OnTarget(target_, threads);
-    Executor executor(InReverse);
+    CountingExecutor executor;
     executor.SetIn(context);
     call(context);
-    EXPECT_LE(executor.calls(), 2);  // a second step adds up the blocks of dw
-    return executor.most_parts();
+    EXPECT_LE(executor.calls, 2);  // a second step adds up the blocks of dw
+    return executor.most_parts;
   }
 
   const std::string target_ = GetParam();
-  Tensor x_;
-  Tensor weight_;
-  Tensor y_;
-  Tensor dw_;
+  Rows x_;
+  Rows weight_;
+  Rows y_;
+  Rows dw_;
   ForwardOperands forward_;
   BackwardOperands backward_;
 };
@@ -78,10 +78,10 @@ TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
               }));
   }
   ForwardOperands small = forward_;
-  small.x = small.y = View(rmsnorm_rows(y_.data(), RMSNORM_BF16, kFewRows, kD, kD));
+  small.x = small.y = View(rmsnorm_rows(y_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
   EXPECT_EQ(0u, Parts(8, [&](const Context& c) { forward(small, {}, c); }));
   BackwardOperands small_gradients = backward_;
-  small_gradients.x = View(rmsnorm_rows(x_.data(), RMSNORM_BF16, kFewRows, kD, kD));
+  small_gradients.x = View(rmsnorm_rows(x_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
   small_gradients.dy = small_gradients.dx = small.y;
   small_gradients.dw = {};
   EXPECT_EQ(0u, Parts(8, [&](const Context& c) { backward(small_gradients, {}, c); }));
@@ -98,19 +98,20 @@ int WrongOfManyCallers(const std::function<int(int i)>& call) {
 
 TEST_P(ThreadsTest, ForwardFromManyThreadsAtOnce) {
   forward(forward_, {}, OnTarget(target_, 1));
-  const Tensor serial = y_;
+  const Rows serial = y_;
   RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
-  shared.set_weight(ConstView(weight_.vector()));
+  shared.set_weight(ConstView(VectorOf(weight_)));
   const int all_wrong = WrongOfManyCallers([&](int i) {
     int wrong = 0;
-    Tensor y(x_.dtype(), kManyRows, kD);
+    Random random(static_cast<uint64_t>(i));
+    Rows y(x_.dtype(), kManyRows, kD);
     ForwardOperands operands;
-    operands.x = ConstView(x_.view());
-    operands.y = View(y.view());
+    operands.x = ConstView(ViewOf(x_));
+    operands.y = View(ViewOf(y));
     for (int repeat = 0; repeat < 5; ++repeat) {
-      y.Wipe();
+      cases::Fill(random, Values::kNormal, 0, y);
       if (repeat % 2 == 0) {
-        operands.weight = ConstView(weight_.vector());
+        operands.weight = ConstView(VectorOf(weight_));
         forward(operands, {}, OnTarget(target_, i % 3));
       } else {
         operands.weight = {};
@@ -131,24 +132,25 @@ TEST_P(ThreadsTest, ForwardFromManyThreadsAtOnce) {
 
 TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
   Random random(43);
-  FillNormal(random, x_);  // in dw, a NaN in a row would hide the other rows
-  FillNormal(random, weight_);
-  backward_.weight = ConstView(weight_.vector());
+  cases::Fill(random, Values::kNormal, 0, x_);  // in dw, a NaN in a row would hide the other rows
+  cases::Fill(random, Values::kNormal, 0, weight_);
+  backward_.weight = ConstView(VectorOf(weight_));
   backward(backward_, {}, OnTarget(target_, 1));
   RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
-  shared.set_weight(ConstView(weight_.vector()));
+  shared.set_weight(ConstView(VectorOf(weight_)));
   const int all_wrong = WrongOfManyCallers([&](int i) {
     int wrong = 0;
-    Tensor dx(x_.dtype(), kManyRows, kD);
-    Tensor dw(RMSNORM_F32, 1, kD);
+    Random own_random(static_cast<uint64_t>(i));
+    Rows dx(x_.dtype(), kManyRows, kD);
+    Rows dw(RMSNORM_F32, 1, kD);
     BackwardOperands operands = backward_;
-    operands.dx = View(dx.view());
-    operands.dw = View(dw.vector());
+    operands.dx = View(ViewOf(dx));
+    operands.dw = View(VectorOf(dw));
     for (int repeat = 0; repeat < 12; ++repeat) {
-      dx.Wipe();
-      dw.Wipe();
+      cases::Fill(own_random, Values::kNormal, 0, dx);
+      cases::Fill(own_random, Values::kNormal, 0, dw);
       if (repeat % 2 == 0) {
-        operands.weight = ConstView(weight_.vector());
+        operands.weight = ConstView(VectorOf(weight_));
         backward(operands, {}, OnTarget(target_, i % 3));
       } else {
         operands.weight = {};
@@ -206,11 +208,11 @@ TEST(StartedThreads, NoneForSmallWork) {
 TEST(StartedThreads, NoneWithAnExecutor) {
   InNewThread([] {
     Context context;
-    Executor executor(InReverse);
+    CountingExecutor executor;
     executor.SetIn(context);
     context.threads = 8;
     EXPECT_EQ(0, ThreadsStartedBy(kManyRows, context));
-    EXPECT_EQ(1, executor.calls());
+    EXPECT_EQ(1, executor.calls);
   });
 }
 
@@ -254,25 +256,25 @@ TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
 // Inside another parallel region a call stays serial, even if OpenMP allows nested regions.
 TEST(StartedThreads, NoneInsideAParallelRegion) {
   omp_set_max_active_levels(4);
-  Tensor x(RMSNORM_F32, kManyRows, kD);
+  Rows x(RMSNORM_F32, kManyRows, kD);
   Random random(53);
-  FillNormal(random, x);
-  Tensor expected(RMSNORM_F32, kManyRows, kD);
-  norm(ConstView(x.view()), {}, View(expected.view()));
+  cases::Fill(random, Values::kNormal, 0, x);
+  Rows expected(RMSNORM_F32, kManyRows, kD);
+  norm(ConstView(ViewOf(x)), {}, View(ViewOf(expected)));
   std::atomic<int> wrong{0};
   std::atomic<int> started{-1};
 #pragma omp parallel num_threads(2)
   {
     Context context;
     context.threads = 8;
-    Tensor y(RMSNORM_F32, kManyRows, kD);
+    Rows y(RMSNORM_F32, kManyRows, kD);
 #pragma omp barrier
 #pragma omp master
     started = ThreadsStarted();
 #pragma omp barrier
     ForwardOperands operands;
-    operands.x = ConstView(x.view());
-    operands.y = View(y.view());
+    operands.x = ConstView(ViewOf(x));
+    operands.y = View(ViewOf(y));
     forward(operands, {}, context);
     if (!SameBits(expected, y)) ++wrong;
 #pragma omp barrier

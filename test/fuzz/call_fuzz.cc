@@ -183,8 +183,8 @@ bool TestStrewn(uint32_t seed, const std::vector<std::string>& targets) {
 
 // ------------------------------------------------------------------ cases
 
-// Whether the bounds of the oracle hold for a case. Those of gradients need rows around 1, each with
-// its own rstd.
+// Whether the bounds of the oracle hold for a case. Those of gradients need rows around 1, each
+// with its own rstd.
 bool HasOracle(const Case& c) {
   const rmsnorm_options& options = c.options;
   if ((options.divisor != 0 && options.divisor < 1) || options.eps > 0x1p100f) return false;
