@@ -22,34 +22,23 @@ TEST(Command, ShowsItsVersion) {
   EXPECT_EQ(outcome.out, std::string("rmsnorm ") + rmsnorm_version() + "\n");
 }
 
-TEST(Command, HelpNamesTheCommands) {
-  for (const char* help : {"--help", "-h"}) {
-    const Outcome outcome = RunCommand({help});
-    ExpectSuccess(outcome);
-    for (const char* command : {"info", "check", "apply", "backward", "help"}) {
-      EXPECT_NE(outcome.out.find(command), std::string::npos) << outcome.out;
-    }
-  }
-}
-
-TEST(Command, HelpIsACommandToo) {
-  EXPECT_EQ(RunCommand({"help"}).out, RunCommand({"--help"}).out);
-  for (const char* command : {"info", "check", "apply", "backward", "help"}) {
+TEST(Command, HelpIsAnOptionAndACommand) {
+  const Outcome all = RunCommand({"--help"});
+  ExpectSuccess(all);
+  EXPECT_EQ(RunCommand({"-h"}).out, all.out);
+  EXPECT_EQ(RunCommand({"help"}).out, all.out);
+  for (const std::string command : {"info", "check", "apply", "backward", "help"}) {
+    EXPECT_NE(all.out.find(command), std::string::npos) << all.out;
     const Outcome outcome = RunCommand({"help", command});
     ExpectSuccess(outcome);
-    EXPECT_NE(outcome.out.find(std::string("rmsnorm ") + command), std::string::npos);
+    EXPECT_NE(outcome.out.find("rmsnorm " + command), std::string::npos);
     EXPECT_EQ(outcome.out, RunCommand({command, "--help"}).out);
   }
 }
 
-struct WrongUse {
-  std::vector<std::string> arguments;
-  std::string problem;
-};
-
 // file_commands_test.cc covers the commands on files.
 TEST(Command, RefusesWrongUseInOneLine) {
-  const WrongUse cases[] = {
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
       {{}, "a command is missing; see rmsnorm --help"},
       {{"frobnicate"}, "'frobnicate'"},
       {{"--frobnicate"}, "'--frobnicate'"},
@@ -74,9 +63,9 @@ TEST(Command, RefusesWrongUseInOneLine) {
       {{"help", "apply", "info"}, "'info'"},
       {{std::string(100000, 'a')}, "unknown command 'aaa"},
   };
-  for (const WrongUse& wrong : cases) {
-    SCOPED_TRACE(testing::PrintToString(wrong.arguments));
-    ExpectUserError(RunCommand(wrong.arguments), wrong.problem);
+  for (const auto& [arguments, problem] : wrong) {
+    SCOPED_TRACE(testing::PrintToString(arguments));
+    ExpectUserError(RunCommand(arguments), problem);
   }
 }
 
@@ -159,8 +148,7 @@ TEST(Info, ShowsTheTargetThatTheEnvironmentNames) {
   }
 }
 
-// What computes nothing by default's target does not ask for it.
-TEST(Command, ABadTargetInTheEnvironmentStopsOnlyWhatNeedsIt) {
+TEST(Command, ABadTargetInTheEnvironmentStopsOnlyCommandsThatComputeOnIt) {
   const std::vector<std::vector<std::string>> commands = {
       {"--help"},
       {"--version"},
