@@ -142,14 +142,6 @@ TEST(Bench, TimesACase) {
   EXPECT_NE(refused.out.find("  FAILED on reference: "), std::string::npos) << refused.out;
 }
 
-TEST(Bench, TakesGoogleBenchmarksFlags) {
-  const Outcome filtered =
-      SmallBench({"--shapes", "1x64,2x64", "--types", "f32", "--benchmark_filter=2x64",
-                  "--benchmark_repetitions=3", "--benchmark_report_aggregates_only=true"});
-  ExpectSuccess(filtered);
-  EXPECT_EQ(Lines(filtered.out).size(), 3u) << filtered.out;
-}
-
 TEST(Bench, TimesHaveThreeDigits) {
   const std::pair<double, const char*> times[] = {{1.234e-9, "1.23 ns"}, {9.996e-9, "10.0 ns"},
                                                   {99.96e-9, "100 ns"},  {999.6e-9, "1.00 us"},

@@ -604,8 +604,6 @@ TEST(CheckCommand, RefusesWrongUseInOneLine) {
       {{"--target", "frobnicate"}, "--target: 'frobnicate'"},
       {{"--target", "frobnicate", "--case", "forward,rows=1,d=1"}, "'frobnicate'"},
       {{"--target"}, "--target"},
-      {{"--frobnicate"}, "--frobnicate"},
-      {{"frobnicate"}, "frobnicate"},
       {{"--case"}, "--case"},
       {{"--case", "forward,rows=1,d=1,size=2"}, "--case: unknown name 'size'"},
   };
