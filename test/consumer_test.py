@@ -7,20 +7,13 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import unittest
 
-from installed import HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, MESON, ROOT
-from installed import install, run, search_path, succeed, variables_for
+from installed import CONSUMERS, HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, LIBDIR, LIBRARIES, MESON
+from installed import NO_KERNELS, RESULT, ROOT, VERSION, install, needed_by, read, replace_in, run
+from installed import search_path, succeed, temporary_directory, variables_for
 
-CONSUMERS = os.path.join(ROOT, "test", "consumer")
-# The default_library of the build: shared, static or both.
-LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
 KINDS = ("shared", "static") if LIBRARIES == "both" else (LIBRARIES,)
-# What each consumer prints.
-RESULT = f"rmsnorm {os.environ['RMSNORM_VERSION']}: 0.8485 1.1314\n"
-# For consumers that build the library: it takes seconds so. The kernels are for other tests.
-NO_KERNELS = "-DHWY_COMPILE_ONLY_STATIC"
 OWN_COMPILERS = (os.environ["CC"], os.environ["CXX"])
 
 
@@ -39,18 +32,16 @@ class Consumer(unittest.TestCase):
     way = ""  # the folder in test/consumer
 
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.directory = directory.name
+        self.directory = temporary_directory(self.addCleanup)
         self.source = os.path.join(self.directory, "app")
         shutil.copytree(os.path.join(CONSUMERS, self.way), self.source)
 
     def check(self, program, kind, **variables):
         """It gives the right result, with the library inside or beside it, and no Highway."""
         self.assertEqual(succeed(program, **variables), RESULT)
-        needed = succeed("readelf", "--dynamic", program)
+        needed = needed_by(program)
         self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
-        self.assertNotIn("libhwy", needed)
+        self.assertNotIn("libhwy", " ".join(needed))
 
 
 class Installed(Consumer):
@@ -64,8 +55,7 @@ class Installed(Consumer):
     def keep_only(self, kind):
         """For tools that take the shared library wherever there is one."""
         if kind == "static":
-            shared = os.path.join(self.prefix, os.environ["RMSNORM_LIBDIR"], "librmsnorm.so*")
-            for file in glob.glob(shared):
+            for file in glob.glob(os.path.join(self.prefix, LIBDIR, "librmsnorm.so*")):
                 os.remove(file)
 
     @staticmethod
@@ -130,26 +120,22 @@ class Subproject(Consumer):
 
     def test_options_of_the_parent(self):
         """A parent may compile without exceptions, as an older C++, and with warnings as errors."""
-        with open(os.path.join(self.source, "meson.build"), "r+", encoding="utf-8") as file:
-            text = file.read()
-            file.seek(0)
-            file.write(
-                text.replace(
-                    "rmsnorm = dependency",
-                    "add_global_arguments(\n"
-                    "  '-fno-exceptions', '-fno-rtti', '-fno-threadsafe-statics', '-Werror',\n"
-                    "  '-Wold-style-cast', '-Wswitch-enum', language: 'cpp')\n"
-                    "rmsnorm = dependency",
-                )
-            )
+        replace_in(
+            os.path.join(self.source, "meson.build"),
+            "rmsnorm = dependency",
+            "add_global_arguments(\n"
+            "  '-fno-exceptions', '-fno-rtti', '-fno-threadsafe-statics', '-Werror',\n"
+            "  '-Wold-style-cast', '-Wswitch-enum', language: 'cpp')\n"
+            "rmsnorm = dependency",
+        )
         self.setup("rmsnorm")
         succeed(MESON, "configure", self.build, "-Drmsnorm:cpp_std=c++14")
         self.compile("shared")
 
     def commands(self, part):
         """The commands that compile files of this name."""
-        with open(os.path.join(self.build, "compile_commands.json"), encoding="utf-8") as file:
-            return [line["command"] for line in json.load(file) if part in line["file"]]
+        lines = json.loads(read(self.build, "compile_commands.json"))
+        return [line["command"] for line in lines if part in line["file"]]
 
     def test_kernels_are_optimized(self):
         """At whatever level the project is, unless it does not want that."""
@@ -260,10 +246,8 @@ class Cmake(Installed):
                 self.build(kind)
 
     def test_other_versions(self):
-        file = os.path.join(self.source, "CMakeLists.txt")
-        with open(file, encoding="utf-8") as text:
-            right = text.read()
-        major, minor, patch = map(int, os.environ["RMSNORM_VERSION"].split("."))
+        major, minor, patch = map(int, VERSION.split("."))
+        asked = "0.1"
         for version, fits in (
             (f"{major}.{minor}", True),
             (f"{major}.{minor}.{patch} EXACT", True),
@@ -273,8 +257,9 @@ class Cmake(Installed):
             (f"{major + 1}.0", False),
         ):
             with self.subTest(version):
-                with open(file, "w", encoding="utf-8") as text:
-                    text.write(right.replace("rmsnorm 0.1 REQUIRED", f"rmsnorm {version} REQUIRED"))
+                lists = os.path.join(self.source, "CMakeLists.txt")
+                replace_in(lists, f"rmsnorm {asked} REQUIRED", f"rmsnorm {version} REQUIRED")
+                asked = version
                 done = self.configure(os.path.join(self.directory, version.replace(" ", "_")))
                 self.assertEqual(done.returncode == 0, fits, done.stdout + done.stderr)
                 if not fits:
@@ -297,12 +282,11 @@ class Conan(unittest.TestCase):
     """`conan create` with its test package, from the sources alone and without a remote."""
 
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
+        directory = temporary_directory(self.addCleanup)
         # A copy, since the test package is built beside its recipe.
-        self.source = os.path.join(directory.name, "source")
+        self.source = os.path.join(directory, "source")
         shutil.copytree(ROOT, self.source, ignore=shutil.ignore_patterns(".*", "build*"))
-        self.home = os.path.join(directory.name, "conan")
+        self.home = os.path.join(directory, "conan")
         # It knows neither ccache nor cc and c++ by name; without names it finds gcc or clang.
         names = [compiler.split()[-1] for compiler in OWN_COMPILERS]
         names = ["", ""] if names == ["cc", "c++"] else names
@@ -324,11 +308,10 @@ class Conan(unittest.TestCase):
         )
         self.assertIn(RESULT, printed)
         built = os.path.join(self.source, "test", "package", "build-release")
-        needed = succeed("readelf", "--dynamic", os.path.join(built, "app"))
+        needed = " ".join(needed_by(os.path.join(built, "app")))
         # Nobody who links the library needs Highway.
         for name in glob.glob(os.path.join(built, "**", "*.pc"), recursive=True):
-            with open(name, encoding="utf-8") as file:
-                self.assertNotIn("hwy", file.read())
+            self.assertNotIn("hwy", read(name))
         shutil.rmtree(built)
         return printed, needed
 
@@ -354,7 +337,7 @@ class Conan(unittest.TestCase):
         """Linux and Windows are accepted, macOS is not yet. Nothing is built."""
         profile = os.path.join(self.source, "test", "package", "system_highway.profile")
         self.conan("export", self.source)
-        package = "--requires=rmsnorm/" + os.environ["RMSNORM_VERSION"]
+        package = "--requires=rmsnorm/" + VERSION
         for system, answer in (("Linux", "Missing"), ("Windows", "Missing"), ("Macos", "Invalid")):
             with self.subTest(system):
                 printed = self.conan(
@@ -382,27 +365,20 @@ class Highway(ConanFile):
 class Readme(unittest.TestCase):
     def test_says_what_the_consumers_do(self):
         """Each line of a build file in its section "Link it" stands in one of theirs."""
-        texts = {}
-        for name in ("README.md", *glob.glob(os.path.join(CONSUMERS, "*", "*"))):
-            with open(os.path.join(ROOT, name), encoding="utf-8") as text:
-                texts[name] = text.read()
-        section = texts.pop("README.md").split("\n## Link it\n")[1].split("\n## ")[0]
+        texts = [read(name) for name in glob.glob(os.path.join(CONSUMERS, "*", "*"))]
+        section = read(ROOT, "README.md").split("\n## Link it\n")[1].split("\n## ")[0]
         blocks = re.findall(r"^```(meson|cmake)\n(.*?)^```$", section, re.M | re.S)
         self.assertEqual({language for language, _ in blocks}, {"meson", "cmake"})
         for _, block in blocks:
             for line in filter(None, block.splitlines()):
-                self.assertTrue(any(line + "\n" in text for text in texts.values()), line)
+                self.assertTrue(any(line + "\n" in text for text in texts), line)
 
     def test_quotes_errors_of_the_headers(self):
         """Each #error that the page on troubleshooting shows is in a source of the library."""
-        sources = ""
-        for name in glob.glob(os.path.join(ROOT, "include", "*", "*")) + glob.glob(
-            os.path.join(ROOT, "lib", "*.cc")
-        ):
-            with open(name, encoding="utf-8") as text:
-                sources += text.read()
-        with open(os.path.join(ROOT, "doc", "troubleshooting.md"), encoding="utf-8") as text:
-            quoted = re.findall(r"^ +(#error .*\n)", text.read(), re.M)
+        names = [name for way in ("include/*/*", "lib/*.cc") for name in glob.glob(f"{ROOT}/{way}")]
+        sources = "".join(map(read, names))
+        page = read(ROOT, "doc", "troubleshooting.md")
+        quoted = re.findall(r"^ +(#error .*\n)", page, re.M)
         self.assertTrue(quoted)
         for line in quoted:
             self.assertIn(line, sources)

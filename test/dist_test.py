@@ -7,23 +7,19 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import unittest
 
-from consumer_test import NO_KERNELS
-from installed import MESON, ROOT, succeed
+from installed import MESON, NO_KERNELS, ROOT, VERSION, succeed, temporary_directory
 
 SKIPPED = 77  # tells Meson that the test is skipped
 
 
 class Dist(unittest.TestCase):
-    name = f"rmsnorm-{os.environ['RMSNORM_VERSION']}"
+    name = f"rmsnorm-{VERSION}"
 
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(directory.cleanup)
-        cls.directory = directory.name
+        cls.directory = temporary_directory(cls.addClassCleanup)
         # A separate build directory leaves a release's tarball in place.
         maker = os.path.join(cls.directory, "maker")
         succeed(MESON, "setup", maker, ROOT, "-Dauto_features=disabled")

@@ -7,28 +7,26 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import unittest
 
-from installed import HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, ROOT, succeed
+from installed import HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, NO_KERNELS, ROOT, read, succeed
+from installed import temporary_directory
 from page_programs import programs
 
 FRAME = os.path.join(ROOT, "test", "page_frame.cc.in")
 
 
 def lines_to_install(page):
-    with open(os.path.join(ROOT, page), encoding="utf-8") as file:
-        section = re.search(r"^## Install it\n.*?(?=^## )", file.read(), re.M | re.S)
+    section = re.search(r"^## Install it\n.*?(?=^## )", read(ROOT, page), re.M | re.S)
     assert section, f'{page} has no section "Install it"'
     return "".join(re.findall(r"^```sh\n(.*?)^```$", section[0], re.M | re.S))
 
 
 class InstallLines(unittest.TestCase):
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.repository = os.path.join(directory.name, "repository")
-        self.home = os.path.join(directory.name, "home")
+        directory = temporary_directory(self.addCleanup)
+        self.repository = os.path.join(directory, "repository")
+        self.home = os.path.join(directory, "home")
         os.mkdir(self.home)
         not_in_repository = shutil.ignore_patterns(".*", "build", "build-*", "packagecache")
         shutil.copytree(ROOT, self.repository, ignore=not_in_repository)
@@ -41,10 +39,9 @@ class InstallLines(unittest.TestCase):
         readme = os.path.join(ROOT, "README.md")
         with open(os.path.join(self.home, "app.cc"), "w", encoding="utf-8") as file:
             file.write(programs(readme, FRAME)["readme_1.cc"])
-        # The kernels for newer CPUs take minutes, and are for other tests.
         variables = {
             "CMAKE_PREFIX_PATH": HIGHWAY_PREFIX,
-            "CXXFLAGS": "-DHWY_COMPILE_ONLY_STATIC",
+            "CXXFLAGS": NO_KERNELS,
             "HOME": self.home,
             "PKG_CONFIG_PATH": HIGHWAY_PKG_CONFIG,
             "RMSNORM_REPOSITORY": self.repository,

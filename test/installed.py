@@ -3,6 +3,7 @@
 test/meson.build sets the RMSNORM_... variables."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,15 @@ MESON = os.environ["RMSNORM_MESON"]
 # library. Users of the static library must get the same Highway.
 HIGHWAY_PKG_CONFIG = os.environ["RMSNORM_HIGHWAY_PKG_CONFIG"]
 HIGHWAY_PREFIX = os.environ["RMSNORM_HIGHWAY_PREFIX"]
+# The default_library of the build: shared, static or both.
+LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
+LIBDIR = os.environ["RMSNORM_LIBDIR"]
+VERSION = os.environ["RMSNORM_VERSION"]
+CONSUMERS = os.path.join(ROOT, "test", "consumer")
+# What each consumer prints.
+RESULT = f"rmsnorm {VERSION}: 0.8485 1.1314\n"
+# For consumers that build the library: it takes seconds so. The kernels are for other tests.
+NO_KERNELS = "-DHWY_COMPILE_ONLY_STATIC"
 
 
 def run(*command, **variables):
@@ -27,11 +37,36 @@ def succeed(*command, **variables):
     return done.stdout
 
 
-def temporary_directory(test_class):
-    """Makes a directory that is removed after the tests of a class."""
+def temporary_directory(add_cleanup):
+    """Makes a directory that the addCleanup or addClassCleanup of a test removes."""
     directory = tempfile.TemporaryDirectory()
-    test_class.addClassCleanup(directory.cleanup)
+    add_cleanup(directory.cleanup)
     return directory.name
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+def replace_in(path, old, new):
+    text = read(path)
+    assert old in text, f"{path} lacks {old}"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace(old, new))
+
+
+def needed_by(binary):
+    """Returns the names of the shared libraries that a binary needs."""
+    printed = succeed("readelf", "--dynamic", "--wide", binary)
+    return re.findall(r"\(NEEDED\).*\[(.*)\]", printed)
+
+
+def interface_of(library):
+    """Returns the name of a shared library and its public symbols."""
+    printed = succeed("readelf", "--dynamic", "--dyn-syms", "--wide", library)
+    symbols = re.findall(r" (?:GLOBAL|WEAK|UNIQUE) +DEFAULT +\d+ (\S+)$", printed, re.M)
+    return re.search(r"\(SONAME\).*\[(.*)\]", printed)[1], sorted(symbols)
 
 
 def search_path(*folders):
@@ -40,7 +75,7 @@ def search_path(*folders):
 
 def variables_for(prefix):
     """Returns the environment in which builds and programs find the installed files."""
-    library_dir = os.path.join(prefix, os.environ["RMSNORM_LIBDIR"])
+    library_dir = os.path.join(prefix, LIBDIR)
     return {
         "CMAKE_PREFIX_PATH": search_path(prefix, HIGHWAY_PREFIX),
         "LD_LIBRARY_PATH": library_dir,  # replaces Meson's entry, the build directory

@@ -7,11 +7,12 @@ import re
 import unittest
 import xml.etree.ElementTree
 
-from installed import ROOT, install, succeed, temporary_directory
+from installed import LIBDIR, LIBRARIES, ROOT, VERSION, install, interface_of, needed_by, read
+from installed import succeed, temporary_directory
 
 FILES = os.environ["RMSNORM_INSTALLED"].split(":")
-SHARED = os.environ["RMSNORM_LIBRARIES"] != "static"
-LIBRARY = os.path.join(os.environ["RMSNORM_LIBDIR"], "librmsnorm.so")
+SHARED = LIBRARIES != "static"
+LIBRARY = os.path.join(LIBDIR, "librmsnorm.so")
 COMMAND = next((name for name in FILES if name.endswith("/rmsnorm")), None)
 # These come with every C and C++ compiler; the compiler chooses which of them a binary needs.
 RUNTIME = re.compile(r"(libc|libm|libgcc_s|libc\+\+abi|libunwind|ld-.*)\.so\.\d+")
@@ -20,7 +21,7 @@ RUNTIME = re.compile(r"(libc|libm|libgcc_s|libc\+\+abi|libunwind|ld-.*)\.so\.\d+
 class Installed(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.directory = temporary_directory(cls)
+        cls.directory = temporary_directory(cls.addClassCleanup)
         cls.prefix = install(cls.directory)
 
     def path(self, name):
@@ -46,8 +47,8 @@ class Installed(unittest.TestCase):
     @unittest.skipUnless(os.environ["RMSNORM_BUILDTYPE"] == "release", "a budget of release builds")
     def test_size(self):
         """The shared library without symbols keeps the budget of doc/design.md."""
-        with open(os.path.join(ROOT, "doc", "design.md"), encoding="utf-8") as file:
-            budget = re.search(r"^\| shared library, stripped, .* \| (\d+) KiB \|$", file.read(), re.M)
+        budgets = read(ROOT, "doc", "design.md")
+        budget = re.search(r"^\| shared library, stripped, .* \| (\d+) KiB \|$", budgets, re.M)
         largest = int(budget[1]) * 1024
         stripped = os.path.join(self.directory, "stripped")
         succeed("strip", "-o", stripped, self.path(LIBRARY))
@@ -56,8 +57,7 @@ class Installed(unittest.TestCase):
         self.assertLessEqual(size, largest)
 
     def needed(self, name):
-        printed = succeed("readelf", "--dynamic", "--wide", self.path(name))
-        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", printed)
+        needed = needed_by(self.path(name))
         print(name, "needs", *needed)
         return {file.split(".so")[0] for file in needed if not RUNTIME.fullmatch(file)}
 
@@ -75,19 +75,16 @@ class Installed(unittest.TestCase):
     def test_the_command_starts(self):
         """It finds the library without LD_LIBRARY_PATH, in a prefix that was moved."""
         printed = succeed(self.path(COMMAND), "--version", LD_LIBRARY_PATH="")
-        self.assertIn(os.environ["RMSNORM_VERSION"], printed)
+        self.assertIn(VERSION, printed)
 
     @unittest.skipUnless(SHARED, "no shared library")
     def test_symbols(self):
         """The library has the same symbols as the recorded interface."""
         dump = xml.etree.ElementTree.parse(os.environ["RMSNORM_DUMP"]).getroot()
         recorded = [f"{s.get('name')}@@{s.get('version')}" for s in dump.iter("elf-symbol")]
-        printed = succeed("readelf", "--dyn-syms", "--wide", self.path(LIBRARY))
-        defined = re.findall(r" (?:GLOBAL|WEAK|UNIQUE) +DEFAULT +\d+ (\S+)$", printed, re.M)
-        print(len(defined), "public symbols:", *sorted(defined))
-        self.assertEqual(sorted(defined), sorted(recorded))
-        soname = re.search(r"\(SONAME\).*\[(.*)\]", succeed("readelf", "-dW", self.path(LIBRARY)))[1]
-        self.assertEqual(soname, dump.get("soname"))
+        soname, defined = interface_of(self.path(LIBRARY))
+        print(len(defined), "public symbols:", *defined)
+        self.assertEqual((soname, defined), (dump.get("soname"), sorted(recorded)))
 
 
 if __name__ == "__main__":

@@ -6,23 +6,22 @@ of gradients detects a wrong one."""
 import os
 import re
 import shutil
-import tempfile
 import unittest
 
-from installed import MESON, ROOT, install, run, succeed, variables_for
+from installed import MESON, ROOT, install, read, replace_in, run, succeed, temporary_directory
+from installed import variables_for
 
 
 class Prenorm(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(directory.cleanup)
-        cls.build_dir = os.path.join(directory.name, "build")
-        cls.source = os.path.join(directory.name, "prenorm")
+        directory = temporary_directory(cls.addClassCleanup)
+        cls.build_dir = os.path.join(directory, "build")
+        cls.source = os.path.join(directory, "prenorm")
         shutil.copytree(os.path.join(ROOT, "examples", "prenorm"), cls.source)
 
         cls.variables = {
-            **variables_for(install(directory.name)),
+            **variables_for(install(directory)),
             "OMP_WAIT_POLICY": "passive",  # leaves a busy machine's CPUs to other work
         }
         options = os.environ["RMSNORM_OPTIONS"].split()
@@ -49,8 +48,8 @@ class Prenorm(unittest.TestCase):
         return printed[: printed.index("norms took")]
 
     def test_loss_falls(self):
-        with open(os.path.join(ROOT, "doc", "learning.md"), encoding="utf-8") as page:
-            shown = re.search(r"^```\n(step.*?)norms took.*?^```$", page.read(), re.M | re.S)[1]
+        page = read(ROOT, "doc", "learning.md")
+        shown = re.search(r"^```\n(step.*?)norms took.*?^```$", page, re.M | re.S)[1]
         self.assertEqual(self.losses(), shown)
 
     def test_loss_falls_to_half_with_other_norms(self):
@@ -97,13 +96,8 @@ class Prenorm(unittest.TestCase):
 
     def test_wrong_gradients(self):
         # The gradient through a norm overwrites the gradient of the residual stream.
-        file = os.path.join(self.source, "prenorm.cc")
-        with open(file, encoding="utf-8") as program:
-            right = program.read()
-        wrong = right.replace("add_to_dx = true;", "add_to_dx = false;")
-        self.assertNotEqual(wrong, right)
-        with open(file, "w", encoding="utf-8") as program:
-            program.write(wrong)
+        program = os.path.join(self.source, "prenorm.cc")
+        replace_in(program, "add_to_dx = true;", "add_to_dx = false;")
         options = ("--check-gradients", "--blocks", "1")
         printed = self.prenorm(*options, program=self.build("wrong"), status=1)
         self.assertIn("wrong gradients", printed)
