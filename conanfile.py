@@ -36,7 +36,7 @@ class RmsnormConan(ConanFile):
         *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools", "tools/cases")),
         "doc/Doxyfile.in",
     )
-    test_package_folder = "test/package"
+    test_package_folder = "test/packaging/package"
 
     def set_version(self):
         project = load(self, os.path.join(self.recipe_folder, "meson.build"))

@@ -26,7 +26,7 @@
 #include "oracle.h"
 #include "progress.h"
 #include "strewn_call.h"
-#include "targets.h"
+#include "on_target.h"
 
 // A sanitizer's finding ends the program.
 #pragma weak __sanitizer_set_death_callback

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of targets: listed, found in any case, refused with a reason.
+#include "on_target.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <rmsnorm/rmsnorm.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace rmsnorm::test {
+namespace {
+
+std::vector<std::string> CompiledTargets() {
+  std::vector<std::string> targets;
+  for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i)
+    targets.emplace_back(rmsnorm_target_name(i));
+  return targets;
+}
+
+std::string Find(const char* name) {
+  const char* exact = nullptr;
+  return rmsnorm_find_target(name, &exact) == RMSNORM_OK ? exact : "";
+}
+
+bool StartsWith(const std::string& text, const std::string& prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
+
+TEST(Targets, AreListedBestFirstAndTheReferenceLast) {
+  const std::vector<std::string> targets = CompiledTargets();
+  ASSERT_FALSE(targets.empty());
+  EXPECT_EQ(kReference, targets.back());
+  EXPECT_EQ(targets.size(), std::set<std::string>(targets.begin(), targets.end()).size());
+  EXPECT_EQ(nullptr, rmsnorm_target_name(targets.size()));
+  EXPECT_EQ(nullptr, rmsnorm_target_name(SIZE_MAX));
+}
+
+// The targets do not depend on Highway's version. A build without SIMD targets would pass all other
+// tests.
+TEST(Targets, OfThisArchitectureAreCompiled) {
+#if defined(__x86_64__)
+  const std::vector<std::string> wanted = {"AVX3_DL", "AVX3", "AVX2", kReference};
+#elif defined(__aarch64__)
+  const std::vector<std::string> wanted = {"NEON", kReference};
+#else
+  const std::vector<std::string> wanted = {kReference};
+#endif
+  EXPECT_EQ(wanted, CompiledTargets());
+}
+
+#if defined(__x86_64__) && defined(__linux__)
+// What Linux says, not __builtin_cpu_supports(): in a static program that zig links it knows
+// nothing.
+TEST(Targets, OfThisCpuAreSupported) {
+  std::set<std::string> flags;
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; flags.empty() && std::getline(file, line);) {
+    if (line.compare(0, 5, "flags") != 0) continue;
+    std::istringstream words(line);
+    flags.insert(std::istream_iterator<std::string>(words), {});
+  }
+  ASSERT_EQ(1u, flags.count("sse2"));
+  const auto has = [&](std::initializer_list<const char*> names) {
+    return std::all_of(names.begin(), names.end(),
+                       [&](const char* name) { return flags.count(name) != 0; });
+  };
+  EXPECT_EQ(has({"avx2", "fma", "f16c", "bmi1", "bmi2"}), !Find("AVX2").empty());
+  EXPECT_EQ(has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}),
+            !Find("AVX512").empty());
+  // The target with native bf16. Cooper Lake has bf16, but not everything else that AVX3_DL needs.
+  EXPECT_EQ(has({"avx512_bf16", "avx512_vbmi2"}), !Find("AVX3_DL").empty());
+}
+#elif defined(__aarch64__)
+TEST(Targets, OfThisCpuAreSupported) { EXPECT_FALSE(Find("NEON").empty()); }
+#endif
+
+TEST(Targets, AreFoundInAnyCase) {
+  for (const std::string& name : SupportedTargets()) {
+    EXPECT_EQ(name, Find(name.c_str()));
+    std::string lower = name;
+    std::string upper = name;
+    for (char& c : lower) c = static_cast<char>(std::tolower(c));
+    for (char& c : upper) c = static_cast<char>(std::toupper(c));
+    EXPECT_EQ(name, Find(lower.c_str()));
+    EXPECT_EQ(name, Find(upper.c_str()));
+  }
+}
+
+TEST(Targets, FamiliesStandForTheirBestFlavour) {
+  for (const auto& [family, prefix] : {std::pair<std::string, std::string>{"AVX2", "AVX2"},
+                                       {"AVX512", "AVX3"},
+                                       {"avx512", "AVX3"},
+                                       {"NEON", "NEON"},
+                                       {"neon", "NEON"}}) {
+    std::string best;
+    for (const std::string& name : SupportedTargets()) {
+      if (best.empty() && StartsWith(name, prefix)) best = name;
+    }
+    EXPECT_EQ(best, Find(family.c_str())) << family;
+  }
+}
+
+TEST(Targets, ForNoNameIsTheBestOfThisCpu) {
+  // target_environment_test.cc tests other defaults.
+  ASSERT_EQ(nullptr, std::getenv("RMSNORM_TARGET"));
+  EXPECT_EQ(SupportedTargets().front(), Find(nullptr));
+}
+
+void ExpectRefused(const std::string& name, const std::string& reason) {
+  SCOPED_TRACE(name);
+  const char* exact = "untouched";
+  ASSERT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_find_target(name.c_str(), &exact));
+  EXPECT_STREQ("untouched", exact);
+  const std::string message = rmsnorm_error_message();
+  EXPECT_TRUE(StartsWith(message, "target: ")) << message;
+  // The message cuts a long name, to leave room for the reason.
+  const std::string quoted = name.size() <= 40 ? name : name.substr(0, 40) + "...";
+  EXPECT_NE(std::string::npos, message.find("'" + quoted + "'")) << message;
+  EXPECT_NE(std::string::npos, message.find(reason)) << message;
+
+  // Every call with a target gives the same error, and computes nothing.
+  float x[] = {1, 2};
+  const rmsnorm_context context = OnTarget(name).get();
+  const rmsnorm_view view = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  operands.x = operands.y = &view;
+  const rmsnorm_call call = {nullptr, &operands, nullptr};
+  const RmsNorm norm(2);
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_forward(&operands, nullptr, &context));
+  EXPECT_EQ(message, rmsnorm_error_message());
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_forward_all(&call, 1, &context));
+  EXPECT_EQ(message, rmsnorm_error_message());
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_module_forward(norm.get(), &operands, &context));
+  float dy[] = {7, 8};
+  const rmsnorm_view gradient = rmsnorm_rows(dy, RMSNORM_F32, 1, 2, 2);
+  operands = rmsnorm_no_operands();
+  operands.x = &view;
+  operands.dy = operands.dx = &gradient;
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_backward(&operands, nullptr, &context));
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_module_backward(norm.get(), &operands, &context));
+  rmsnorm_module* module = nullptr;
+  EXPECT_EQ(RMSNORM_ERROR_TARGET,
+            rmsnorm_module_create(&module, 2, RMSNORM_F32, nullptr, &context));
+  EXPECT_EQ(nullptr, module);
+  EXPECT_EQ(1, x[0]);
+  EXPECT_EQ(2, x[1]);
+  EXPECT_EQ(7, dy[0]);
+}
+
+TEST(Targets, UnknownNamesAreRefused) {
+  for (const char* name :
+       {"", " ", "AVX", "AVX22", "AVX2 ", "SSE4", "referenc", "references", "%s%n"}) {
+    ExpectRefused(name, kReference);  // the message lists the targets
+  }
+  for (const size_t size : {40u, 41u, 60u, 5000u})
+    ExpectRefused(std::string(size, 'A'), kReference);
+}
+
+TEST(Targets, OfOtherCpusAreRefused) {
+#if defined(__aarch64__)
+  ExpectRefused("AVX2", kReference);
+  ExpectRefused("AVX512", kReference);
+#else
+  ExpectRefused("NEON", kReference);
+#endif
+  const std::vector<std::string> supported = SupportedTargets();
+  for (const std::string& name : CompiledTargets()) {
+    if (std::find(supported.begin(), supported.end(), name) != supported.end()) continue;
+    // The name of a family is also the name of its oldest member.
+    if (Find(name.c_str()).empty()) ExpectRefused(name, "this CPU cannot run");
+  }
+}
+
+// A name longer than any message.
+TEST(Targets, LongNamesAreRefused) {
+  const std::string name(100'000, 'x');
+  const char* exact;
+  EXPECT_EQ(RMSNORM_ERROR_TARGET, rmsnorm_find_target(name.c_str(), &exact));
+  EXPECT_TRUE(StartsWith(rmsnorm_error_message(), "target: 'xxx"));
+}
+
+TEST(Targets, APlaceForTheNameIsRequired) {
+  EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_find_target("reference", nullptr));
+  EXPECT_TRUE(StartsWith(rmsnorm_error_message(), "exact_name"));
+}
+
+TEST(Versions, AreNumbers) {
+  std::vector<std::string> versions = {rmsnorm_version(), rmsnorm_highway_version()};
+  if (CompiledTargets().size() == 1) {
+    EXPECT_EQ("none", versions[1]);
+    versions.pop_back();
+  }
+  for (const std::string& version : versions) {
+    EXPECT_EQ(2, std::count(version.begin(), version.end(), '.')) << version;
+    EXPECT_EQ(std::string::npos, version.find_first_not_of("0123456789.")) << version;
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads that a call uses. `rmsnorm check` tests that they do not change any bit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <limits>
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "executor.h"
+#include "rows.h"
+#include "on_target.h"
+#include "thread_counter.h"
+
+namespace rmsnorm::test {
+namespace {
+
+// Enough work for eight threads on any CPU; except 1, no number of threads divides the rows evenly.
+constexpr size_t kManyRows = 1031;
+constexpr size_t kFewRows = 2;  // too few for a second thread
+constexpr size_t kD = 512;
+
+class ThreadsTest : public testing::TestWithParam<std::string> {
+ protected:
+  ThreadsTest()
+      : x_(RMSNORM_BF16, kManyRows, kD),
+        weight_(RMSNORM_BF16, 1, kD),
+        y_(RMSNORM_BF16, kManyRows, kD),
+        dw_(RMSNORM_F32, 1, kD) {
+    Random random(41);
+    cases::Fill(random, Values::kMixed, 0, x_);
+    cases::Fill(random, Values::kSpecial, 0, weight_);
+    forward_ = NormOperands(x_, &weight_, y_);
+    backward_.x = backward_.dy = ConstView(ViewOf(x_));
+    backward_.dx = View(ViewOf(y_));
+    backward_.dw = View(VectorOf(dw_));
+  }
+
+  // The number of parts that an executor gets for a call.
+  size_t Parts(int threads, const std::function<void(const Context&)>& call) const {
+    Context context = OnTarget(target_, threads);
+    CountingExecutor executor;
+    executor.SetIn(context);
+    call(context);
+    EXPECT_LE(executor.calls, 2);  // a second step adds up the blocks of dw
+    return executor.most_parts;
+  }
+
+  const std::string target_ = GetParam();
+  Rows x_;
+  Rows weight_;
+  Rows y_;
+  Rows dw_;
+  ForwardOperands forward_;
+  BackwardOperands backward_;
+};
+
+// Large work uses all allowed threads, and small work uses none.
+TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
+  RmsNorm module(kD, Options(), Dtype::bf16);
+  ForwardOperands of_module = forward_;
+  of_module.weight = {};
+  for (const int threads : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    const size_t most = threads == 1 ? 0 : static_cast<size_t>(threads);
+    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { forward(forward_, {}, c); }));
+    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { backward(backward_, {}, c); }));
+    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { module.forward(of_module, c); }));
+    EXPECT_EQ(most, Parts(threads, [&](const Context& c) {
+                forward_all({{nullptr, forward_, {}}}, c);
+              }));
+  }
+  ForwardOperands small = forward_;
+  small.x = small.y = View(rmsnorm_rows(y_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
+  EXPECT_EQ(0u, Parts(8, [&](const Context& c) { forward(small, {}, c); }));
+  BackwardOperands small_gradients = backward_;
+  small_gradients.x = View(rmsnorm_rows(x_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
+  small_gradients.dy = small_gradients.dx = small.y;
+  small_gradients.dw = {};
+  EXPECT_EQ(0u, Parts(8, [&](const Context& c) { backward(small_gradients, {}, c); }));
+}
+
+// Runs call(i) on six threads i at once. Returns the total of the wrong results they count.
+int WrongOfManyCallers(const std::function<int(int i)>& call) {
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < 6; ++i) callers.emplace_back([&, i] { wrong += call(i); });
+  for (std::thread& caller : callers) caller.join();
+  return wrong;
+}
+
+TEST_P(ThreadsTest, ForwardFromManyThreadsAtOnce) {
+  forward(forward_, {}, OnTarget(target_, 1));
+  const Rows serial = y_;
+  RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
+  shared.set_weight(ConstView(VectorOf(weight_)));
+  const int all_wrong = WrongOfManyCallers([&](int i) {
+    int wrong = 0;
+    Random random(static_cast<uint64_t>(i));
+    Rows y(x_.dtype(), kManyRows, kD);
+    ForwardOperands operands;
+    operands.x = ConstView(ViewOf(x_));
+    operands.y = View(ViewOf(y));
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      cases::Fill(random, Values::kNormal, 0, y);
+      if (repeat % 2 == 0) {
+        operands.weight = ConstView(VectorOf(weight_));
+        forward(operands, {}, OnTarget(target_, i % 3));
+      } else {
+        operands.weight = {};
+        shared.forward(operands);
+      }
+      if (!SameBits(serial, y)) ++wrong;
+      // Each thread has its own message.
+      const std::string name = "caller " + std::to_string(i);
+      const char* exact;
+      if (rmsnorm_find_target(name.c_str(), &exact) != RMSNORM_ERROR_TARGET) ++wrong;
+      std::this_thread::yield();
+      if (std::string(rmsnorm_error_message()).find(name) == std::string::npos) ++wrong;
+    }
+    return wrong;
+  });
+  EXPECT_EQ(0, all_wrong);
+}
+
+TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
+  Random random(43);
+  cases::Fill(random, Values::kNormal, 0, x_);  // in dw, a NaN in a row would hide the other rows
+  cases::Fill(random, Values::kNormal, 0, weight_);
+  backward_.weight = ConstView(VectorOf(weight_));
+  backward(backward_, {}, OnTarget(target_, 1));
+  RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
+  shared.set_weight(ConstView(VectorOf(weight_)));
+  const int all_wrong = WrongOfManyCallers([&](int i) {
+    int wrong = 0;
+    Random own_random(static_cast<uint64_t>(i));
+    Rows dx(x_.dtype(), kManyRows, kD);
+    Rows dw(RMSNORM_F32, 1, kD);
+    BackwardOperands operands = backward_;
+    operands.dx = View(ViewOf(dx));
+    operands.dw = View(VectorOf(dw));
+    for (int repeat = 0; repeat < 12; ++repeat) {
+      cases::Fill(own_random, Values::kNormal, 0, dx);
+      cases::Fill(own_random, Values::kNormal, 0, dw);
+      if (repeat % 2 == 0) {
+        operands.weight = ConstView(VectorOf(weight_));
+        backward(operands, {}, OnTarget(target_, i % 3));
+      } else {
+        operands.weight = {};
+        shared.backward(operands);
+      }
+      if (!SameBits(y_, dx) || !SameBits(dw_, dw)) ++wrong;
+    }
+    return wrong;
+  });
+  EXPECT_EQ(0, all_wrong);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, ThreadsTest, testing::ValuesIn(SupportedTargets()), Name);
+
+// -------------------------------------------------------------------------------- started threads
+
+// Runs forward over `rows` rows of kD elements of f32 and returns the number of started threads.
+int ThreadsStartedBy(size_t rows, const Context& context) {
+  const std::vector<float> x(rows * kD, 1.0f);
+  std::vector<float> y(rows * kD);
+  const int before = ThreadsStarted();
+  ForwardOperands operands;
+  operands.x = {x.data(), rows, kD};
+  operands.y = {y.data(), rows, kD};
+  forward(operands, {}, context);
+  EXPECT_EQ(y.end(), std::find_if(y.begin(), y.end(), [&](float value) { return value != y[0]; }));
+  return ThreadsStarted() - before;
+}
+
+TEST(StartedThreads, AreCounted) {
+  const int before = ThreadsStarted();
+  std::thread([] {}).join();
+  EXPECT_EQ(1, ThreadsStarted() - before);
+}
+
+// Runs on a new thread, which has no OpenMP threads waiting for it.
+void InNewThread(const std::function<void()>& run) { std::thread(run).join(); }
+
+TEST(StartedThreads, NoneForSerialWork) {
+  InNewThread([] {
+    Context context;
+    context.threads = 1;
+    EXPECT_EQ(0, ThreadsStartedBy(kManyRows, context));
+  });
+}
+
+TEST(StartedThreads, NoneForSmallWork) {
+  InNewThread([] {
+    Context context;
+    context.threads = 8;
+    EXPECT_EQ(0, ThreadsStartedBy(kFewRows, context));
+  });
+}
+
+TEST(StartedThreads, NoneWithAnExecutor) {
+  InNewThread([] {
+    Context context;
+    CountingExecutor executor;
+    executor.SetIn(context);
+    context.threads = 8;
+    EXPECT_EQ(0, ThreadsStartedBy(kManyRows, context));
+    EXPECT_EQ(1, executor.calls);
+  });
+}
+
+TEST(ThreadLimit, IsThatOfOpenMp) {
+#ifdef _OPENMP
+  EXPECT_EQ(1, rmsnorm_has_openmp());
+  EXPECT_EQ(omp_get_max_threads(), rmsnorm_max_threads());
+#else
+  EXPECT_EQ(0, rmsnorm_has_openmp());
+  EXPECT_EQ(1, rmsnorm_max_threads());
+#endif
+}
+
+#ifdef _OPENMP
+TEST(StartedThreads, SomeForLargeWork) {
+  InNewThread([] {
+    Context context;
+    context.threads = 4;
+    const int before = ThreadsStarted();
+    ThreadsStartedBy(kManyRows, context);
+    // A runtime may share its threads among callers, so earlier threads may be enough.
+    EXPECT_GE(ThreadsStarted() - before + omp_get_max_threads(), 1);
+    EXPECT_GT(ThreadsStarted(), 1);
+  });
+}
+
+// A call never uses more threads than OpenMP's default or the machine's CPUs.
+TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
+  for (const int of_openmp : {1, 5}) {
+    InNewThread([&] {
+      omp_set_num_threads(of_openmp);
+      const int most = std::max(of_openmp, omp_get_num_procs());
+      Context context;
+      context.threads = std::numeric_limits<int>::max();
+      // Enough work for twice as many.
+      EXPECT_LE(ThreadsStartedBy(2 * kManyRows / 8 * static_cast<size_t>(most), context), most - 1);
+    });
+  }
+}
+
+// Inside another parallel region a call stays serial, even if OpenMP allows nested regions.
+TEST(StartedThreads, NoneInsideAParallelRegion) {
+  omp_set_max_active_levels(4);
+  Rows x(RMSNORM_F32, kManyRows, kD);
+  Random random(53);
+  cases::Fill(random, Values::kNormal, 0, x);
+  Rows expected(RMSNORM_F32, kManyRows, kD);
+  norm(ConstView(ViewOf(x)), {}, View(ViewOf(expected)));
+  std::atomic<int> wrong{0};
+  std::atomic<int> started{-1};
+#pragma omp parallel num_threads(2)
+  {
+    Context context;
+    context.threads = 8;
+    Rows y(RMSNORM_F32, kManyRows, kD);
+#pragma omp barrier
+#pragma omp master
+    started = ThreadsStarted();
+#pragma omp barrier
+    ForwardOperands operands;
+    operands.x = ConstView(ViewOf(x));
+    operands.y = View(ViewOf(y));
+    forward(operands, {}, context);
+    if (!SameBits(expected, y)) ++wrong;
+#pragma omp barrier
+#pragma omp master
+    started = ThreadsStarted() - started;
+  }
+  omp_set_max_active_levels(1);
+  EXPECT_EQ(0, wrong);
+  EXPECT_EQ(0, started);
+}
+#endif  // _OPENMP
+
+}  // namespace
+}  // namespace rmsnorm::test

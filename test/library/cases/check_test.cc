@@ -1,0 +1,618 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rmsnorm check` notices faults, reports them, and repeats them with the simplest possible case.
+// The linker puts the functions below in place of some of the library's (--wrap), so a test can
+// spoil their results.
+#include "check.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cases/float_control.h"
+#include "cases/list.h"
+#include "cases/random_case.h"
+#include "run_command.h"
+#include "on_target.h"
+#include "user_error.h"
+
+namespace rmsnorm::test {
+namespace {
+
+using cases::Case;
+using internal::kOperandRules;
+using Operands = rmsnorm_operands;
+using Context = rmsnorm_context;
+
+// Cases run on the reference by this name, which distinguishes them from the calls for expected
+// results.
+const char kSpoilt[] = "REFERENCE";
+
+// Spoils each call, which has this context.
+using Sabotage = std::function<void(Operands)>;
+Sabotage sabotage;
+const Context* spoilt_context = nullptr;
+int spoilt_calls = 0;
+
+rmsnorm_status Spoil(rmsnorm_status status, const Operands* operands, const Context* context) {
+  if (context != nullptr && context->target != nullptr && status == RMSNORM_OK &&
+      std::strcmp(context->target, kSpoilt) == 0) {
+    ++spoilt_calls;
+    spoilt_context = context;
+    sabotage(*operands);
+  }
+  return status;
+}
+
+}  // namespace
+}  // namespace rmsnorm::test
+
+extern "C" {
+decltype(rmsnorm_forward) __real_rmsnorm_forward, __wrap_rmsnorm_forward;
+decltype(rmsnorm_backward) __real_rmsnorm_backward, __wrap_rmsnorm_backward;
+decltype(rmsnorm_forward_all) __real_rmsnorm_forward_all, __wrap_rmsnorm_forward_all;
+}
+
+rmsnorm_status __wrap_rmsnorm_forward(const rmsnorm_operands* operands,
+                                      const rmsnorm_options* options,
+                                      const rmsnorm_context* context) noexcept {
+  return rmsnorm::test::Spoil(__real_rmsnorm_forward(operands, options, context), operands,
+                              context);
+}
+
+rmsnorm_status __wrap_rmsnorm_backward(const rmsnorm_operands* operands,
+                                       const rmsnorm_options* options,
+                                       const rmsnorm_context* context) noexcept {
+  return rmsnorm::test::Spoil(__real_rmsnorm_backward(operands, options, context), operands,
+                              context);
+}
+
+// Spoils the last call.
+rmsnorm_status __wrap_rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
+                                          const rmsnorm_context* context) noexcept {
+  return rmsnorm::test::Spoil(__real_rmsnorm_forward_all(calls, count, context),
+                              calls[count - 1].operands, context);
+}
+
+namespace rmsnorm::test {
+namespace {
+
+void Keep(Operands) {}
+
+// The fault that the runner finds in a line.
+std::string Fault(const std::string& line, const Sabotage& change) {
+  sabotage = change;
+  spoilt_calls = 0;
+  cases::Runner runner;
+  return cases::FaultOf(runner, cases::ParseCalls(line), kSpoilt);
+}
+
+void ExpectFault(const std::string& begin, const std::string& line, const Sabotage& change) {
+  const std::string fault = Fault(line, change);
+  EXPECT_EQ(begin, fault.substr(0, begin.size())) << line;
+  EXPECT_EQ(begin.empty(), fault.empty()) << line << ": " << fault;
+}
+
+const rmsnorm_view* ViewOf(const Operands& call, const std::string& name) {
+  int o = 0;
+  while (name != kOperandRules[o].name) ++o;
+  return internal::ViewIn(call, static_cast<cases::Operand>(o));
+}
+
+float* Floats(const rmsnorm_view* view) { return static_cast<float*>(internal::DataOf(*view)); }
+void Step(float& element) { element = std::nextafter(element, 1e30f); }
+
+// Changes a byte that may lie between rows, which AddressSanitizer considers inaccessible.
+__attribute__((no_sanitize("address"))) void FlipBit(const rmsnorm_view* view, ptrdiff_t byte) {
+  static_cast<char*>(internal::DataOf(*view))[byte] ^= 1;
+}
+
+// Replaces a call by another one.
+void CallInstead(const Operands& call) {
+  EXPECT_EQ(RMSNORM_OK, (call.dy != nullptr ? __real_rmsnorm_backward : __real_rmsnorm_forward)(
+                            &call, nullptr, nullptr));
+}
+
+// ---------------------------------------------------------------------------------- faults
+
+// Every operand, with gaps between its rows.
+const std::string kForward =
+    "forward,residual+bias+residual_out+rstd+gate+post_norm_weight+scale=f32,sums_out=f64,"
+    "q+zero=i8,rows=3,d=7,x_gap+residual_gap+y_gap+residual_out_gap=5,rstd_gap+sums_out_gap=1";
+const std::string kBackward = "backward,db+rstd=f32,rows=3,d=7,x_gap+dy_gap+dx_gap=5,rstd_gap=1";
+
+// One bit of any element of an output, of any byte next to its rows, and of any input.
+TEST(Check, NoticesEveryWrongByteOfEveryOperand) {
+  for (const std::string& line : {kForward, kBackward}) {
+    ExpectFault("", line, Keep);
+    EXPECT_EQ(1, spoilt_calls);
+    const Case c = cases::Parse(line);
+    internal::ForEachOperand(c.Given(), [&](cases::Operand o) {
+      const std::string name = kOperandRules[o].name;
+      const auto d = static_cast<ptrdiff_t>(RowLengthOf(c, o));
+      const auto step = d + static_cast<ptrdiff_t>(c.operand[o].gap);
+      const auto size = static_cast<ptrdiff_t>(internal::ElementSize(c.operand[o].dtype));
+      const auto rows = static_cast<ptrdiff_t>(RowsOf(c, o));
+      for (ptrdiff_t at = -20; at < rows * step + 20; ++at) {
+        const bool is_element = at >= 0 && at < rows * step && at % step < d;
+        const std::string place =
+            "[" + std::to_string(at / step) + ", " + std::to_string(at % step) + "] is 0x";
+        ExpectFault(!is_element     ? name + ": byte " + std::to_string(at * size) + " "
+                    : c.IsOutput(o) ? name + place
+                                    : name + " was written",
+                    line, [&](const Operands& call) { FlipBit(ViewOf(call, name), at * size); });
+      }
+    });
+  }
+}
+
+TEST(Check, DescribesEachKindOfFault) {
+  ExpectFault("y[0, 0] is 0x00000000, not 0x", "forward,weight=none,rows=1,d=1,eps=0,divisor=1",
+              [](Operands call) { Floats(call.y)[0] = 0; });
+  ExpectFault("call 1: y[1, 2] is 0x", "forward,rows=2,d=3;forward,rows=2,d=3",
+              [](Operands call) { Step(Floats(call.y)[5]); });
+  // Zeros of both signs differ. NaNs do not, and hide no wrong byte elsewhere.
+  ExpectFault("y[0, 0] is 0x", "forward,rows=1,d=1,x_values=zero",
+              [](Operands call) { *Floats(call.y) *= -1; });
+  for (const std::string way : {"forward", "backward"}) {
+    const std::string line = way + ",rows=1,d=1,x_values=nan";
+    const auto flip = [](const Operands& call) {
+      for (const rmsnorm_view* view : {call.y, call.dx, call.dw}) {
+        if (view != nullptr) FlipBit(view, 0);
+      }
+    };
+    ExpectFault("", line, flip);
+    ExpectFault("x was written", line, [=](Operands call) { flip(call), *Floats(call.x) = 1; });
+    const float infinity = std::numeric_limits<float>::infinity();
+    ExpectFault(way == "forward" ? "y[0, 0] is 0x7f800000, not" : "dx[0, 0] is 0x7f800000, not",
+                line, [=](Operands call) { *Floats(call.y ? call.y : call.dx) = infinity; });
+  }
+  // A place that two operands share has the output's bits.
+  ExpectFault("y: byte 18 ", "forward,x=f16,y=bf16,rows=2,d=9,x_gap=1,y_in_place=1",
+              [](Operands call) { FlipBit(call.y, 18); });
+  ExpectFault("dx[1, 0] is", "backward,rows=2,d=9,dx_in_place=1,dx_add=1,dy_order=falling",
+              [](Operands call) { Step(Floats(call.dx)[-9]); });
+  ExpectFault("x: byte 32 ", "forward,rows=2x3,d=4,interleaved=1,x_gap=1",
+              [](Operands call) { FlipBit(call.x, 32); });
+  // Something is left out.
+  ExpectFault("y[0, 0] is 0x", "forward,bias=f32,rows=3,d=7",
+              [](Operands call) { CallInstead((call.bias = nullptr, call)); });
+  ExpectFault("y[0, 0] is 0x", "forward,rows=3,d=7",
+              [](Operands call) { CallInstead((call.weight = nullptr, call)); });
+  ExpectFault("y[1, 0] is 0x", "forward,rows=2x3,d=7,weight_per=head", [](Operands call) {
+    const rmsnorm_view one = rmsnorm_vector(call.weight->data, RMSNORM_F32, 7);
+    CallInstead((call.weight = &one, call));
+  });
+  for (const std::string name : {"dx", "dw", "db"}) {
+    ExpectFault(name + "[0, 0] is 0x", "backward,db=f32,rows=3,d=7," + name + "_add=1",
+                [](Operands call) { CallInstead((call.add_to = 0, call)); });
+  }
+}
+
+TEST(Check, NoticesAChangedFloatingPointState) {
+  // As a task of an executor.
+  const auto change = [](void* /*state*/, size_t /*part*/) {
+    cases::Random random(1);
+    cases::SetControl(cases::RandomControl(random));
+  };
+  const auto execute = [](rmsnorm_task task) {
+    spoilt_context->parallel_for(spoilt_context->parallel_context, 1, task, nullptr);
+  };
+  const std::string line = "forward,rows=1,d=1,executor=reverse";
+  ExpectFault("the caller's floating-point state", line, [=](Operands) { change(nullptr, 0); });
+  ExpectFault("a part left another", line, [=](Operands) { execute(change); });
+  ExpectFault("an executor was called in another", line, [=](Operands) {
+    change(nullptr, 0);
+    execute([](void*, size_t) {});
+    cases::SetControl(cases::kDefaultControl);
+  });
+}
+
+TEST(Check, DescribesARefusal) {
+  ExpectFault("the reference refused: ", "forward,rows=1,d=1,eps=-1", Keep);
+  ExpectFault("the reference refused: ", "backward,weight=none,rows=1,d=1,weight_offset=1", Keep);
+  cases::Runner runner;
+  EXPECT_EQ(0u, cases::FaultOf(runner, cases::ParseCalls(kForward), "none").find("refused: "));
+}
+
+// ---------------------------------------------------------------------------- operands
+
+// The views of a correct call.
+std::map<std::string, rmsnorm_view> Views(const std::string& line) {
+  std::map<std::string, rmsnorm_view> views;
+  ExpectFault("", line, [&](const Operands& call) {
+    for (const auto& rule : kOperandRules) {
+      const rmsnorm_view* const view = ViewOf(call, rule.name);
+      if (view != nullptr) views[rule.name] = *view;
+    }
+  });
+  return views;
+}
+
+TEST(Operands, LieAsTheLineSays) {
+  struct {
+    std::string line, operand;
+    std::vector<size_t> shape;
+    std::vector<ptrdiff_t> stride;
+  } const lines[] = {
+      {"forward,rows=2x3,d=4,x_gap=1,x_order=rising", "x", {2, 3, 4}, {15, 5, 1}},
+      {"forward,rows=2x3,d=4,x_gap=1,x_order=falling", "x", {2, 3, 4}, {-15, -5, 1}},
+      {"forward,rows=2x3,d=4,x_gap=1,x_order=transposed", "x", {2, 3, 4}, {5, 10, 1}},
+      {"forward,rows=2x3,d=4,x_gap=1,x_order=zigzag", "x", {2, 3, 4}, {20, -5, 1}},
+      {"forward,rows=2x3,d=4,x_gap=1,x_order=repeated", "x", {2, 3, 4}, {0, 0, 1}},
+      {"forward,rows=2x3,d=4,x_gap=1,x_order=again", "x", {2, 3, 4}, {0, 5, 1}},
+      {"forward,rows=2x3,d=4,x_gap=1,x_order=windows", "x", {2, 3, 4}, {3, 1, 1}},
+      {"forward,rows=2x3,d=4,x_skip=2", "x", {2, 3, 4}, {20, 4, 1}},
+      {"forward,rows=2x3,d=4,x_gap=1,interleaved=1", "x", {2, 3, 4}, {27, 9, 1}},
+      {"forward,x=f16,y=bf16,rows=2,d=9,x_gap=1,y_in_place=1", "y", {2, 9}, {10, 1}},
+      {"backward,rows=2,d=9,dx_in_place=1,dx_add=1,dy_order=falling", "dx", {2, 9}, {-9, 1}},
+      {"forward,rows=one,d=4", "y", {4}, {1}},
+      {"forward,rows=2x3,d=7,weight_per=head", "weight", {3, 7}, {7, 1}},
+      {"forward,rows=2x3,d=7,weight_per=group", "weight", {2, 1, 7}, {7, -12345, 1}},
+      {"forward,rows=2x3,d=7,weight_per=row", "weight", {2, 3, 7}, {21, 7, 1}},
+      {"forward,bias=f32,rows=2x3,d=7,bias_per=alternate", "bias", {2, 1, 7}, {7, -12345, 1}},
+      {"forward,bias=f32,rows=2x3,d=7,bias_per=first", "bias", {2, 1, 7}, {7, -12345, 1}},
+      {"backward,rows=2x3,d=7,weight_per+dw_per=head", "dw", {3, 7}, {7, 1}},
+      {"backward,db=f32,rows=2x3,d=7,db_per=row", "db", {2, 3, 7}, {21, 7, 1}},
+  };
+  for (const auto& [line, operand, shape, stride] : lines) {
+    const rmsnorm_view view = Views(line)[operand];
+    EXPECT_EQ(shape, std::vector<size_t>(view.shape, view.shape + view.ndim)) << line;
+    EXPECT_EQ(stride, std::vector<ptrdiff_t>(view.stride, view.stride + view.ndim)) << line;
+  }
+  auto views = Views("forward,rows=2,d=4,x_shift=3,y_shift=5");
+  EXPECT_EQ(12u, reinterpret_cast<uintptr_t>(views["x"].data) % 64);
+  EXPECT_EQ(20u, reinterpret_cast<uintptr_t>(views["y"].data) % 64);
+  views = Views("forward,rows=2,d=4,x_gap=1,y_in_place=1");
+  EXPECT_EQ(views["x"].data, views["y"].data);
+  views = Views("forward,rows=2,d=4,x_gap=1,interleaved=1");
+  EXPECT_EQ(Floats(&views["x"]) + 4, Floats(&views["y"]));
+}
+
+// Numbers per row that are given, beside numbers that the call computes.
+TEST(Operands, HaveTheNumbersOfTheirRows) {
+  float rstd[4] = {};
+  const std::string line = "backward,rstd=f32,rows=3,d=7";
+  ExpectFault("", line, [&](Operands call) { rstd[3] = Floats(call.rstd)[1]; });
+  ExpectFault("", line + ",rstd_values=special",
+              [&](const Operands& call) { std::copy_n(Floats(call.rstd), 3, rstd); });
+  EXPECT_GT(rstd[3], 0);
+  EXPECT_EQ((std::vector<float>{0, rstd[3], -1}), std::vector<float>(rstd, rstd + 3));
+  ExpectFault("", "forward,sums=f64,sums_out=f64,rows=3,d=7", [](const Operands& call) {
+    const double sum = static_cast<const double*>(call.sums->data)[1];
+    EXPECT_GT(sum, 0);
+    EXPECT_EQ(sum, static_cast<const double*>(call.sums_out->data)[1]);
+  });
+}
+
+// ----------------------------------------------------------------------------- reports
+
+TEST(Checker, CountsEveryLineOnEveryTarget) {
+  sabotage = Keep;
+  spoilt_calls = 0;
+  std::ostringstream out;
+  tools::Checker checker(3, {kSpoilt, kSpoilt}, out);
+  cases::Runner runner;
+  for (const std::string& line : {kForward, kBackward, kForward}) {
+    checker.Check(cases::ParseCalls(line), runner);
+  }
+  EXPECT_EQ(0, checker.Finish());
+  EXPECT_EQ("6 passed, 0 failed\n", out.str());
+  EXPECT_EQ(6, spoilt_calls);
+}
+
+// Reports the simplest line that fails: here a row with an element 3, and more than two rows.
+TEST(Checker, RepeatsAFailureWithASimplerLine) {
+  sabotage = [](const Operands& call) {
+    const rmsnorm_view& y = *call.y;
+    if (call.bias == nullptr || y.shape[1] < 4 || y.shape[0] < 3) return;
+    Step(Floats(&y)[2 * y.stride[0] + 3]);
+  };
+  const std::string line =
+      "forward,x+bias=bf16,weight=f16,y+rstd=f32,rows=23,d=300,x_gap=3,y_shift=7,x_order=zigzag,"
+      "x_values=mixed,rounding=before_weight,weight_offset=1,seed=17";
+  for (const std::string& failing : {line + ",threads=3", "forward,rows=1,d=1;" + line}) {
+    std::ostringstream out;
+    tools::Checker checker(1, {kSpoilt}, out);
+    cases::Runner runner;
+    checker.Check(cases::ParseCalls(failing), runner);
+    EXPECT_EQ(1, checker.Finish());
+    const std::string end =
+        "\n  rmsnorm check --target REFERENCE --case "
+        "forward,x=f32,weight=none,bias=f32,y=f32,rows=3,d=4\n0 passed, 1 failed\n";
+    EXPECT_EQ(0u, out.str().find("FAILED on REFERENCE: y[2, 3] is 0x")) << out.str();
+    EXPECT_NE(std::string::npos, out.str().find(end)) << out.str();
+  }
+}
+
+// An element beside an operand at a guard page ends the process, which names the line.
+TEST(CheckerDeathTest, NamesTheLineOfACrash) {
+  for (const std::string name : {"x", "weight", "y"}) {
+    for (const std::string guard : {"after", "before"}) {
+      const std::string line = "forward,x=f32,weight=f32,y=f32,rows=3,d=7,guard=" + guard;
+      const ptrdiff_t end = name == "weight" ? 7 : 21;
+      sabotage = [&](const Operands& call) {
+        volatile float sink = Floats(ViewOf(call, name))[guard == "after" ? end : -1];
+        (void)sink;
+      };
+      EXPECT_EXIT(
+          {
+            dup2(2, 1);
+            tools::Checker checker(1, {kSpoilt}, std::cout);
+            cases::Runner runner;
+            checker.Check(cases::ParseCalls(line), runner);
+          },
+          testing::ExitedWithCode(1),
+          "FAILED on REFERENCE: signal 11\n  rmsnorm check --target REFERENCE --case " + line);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------- text
+
+// What Operands.LieAsTheLineSays does not see.
+TEST(Text, SaysWhatACaseIs) {
+  const std::string text =
+      "forward,x=bf16,weight=none,y=f16,rows=6x2,d=3,call=several,x_values=positive,eps=0.125,"
+      "eps_placement=floor,rounding=inverse,divisor=9.5,threads=10,executor=threads,"
+      "stores=streamed,state=99,seed=11";
+  const Case c = cases::Parse(text);
+  EXPECT_EQ(text, cases::Text(c));
+  EXPECT_EQ(cases::Function::kSeveral, c.function);
+  EXPECT_EQ(cases::Values::kPositive, c.operand[internal::kX].values);
+  EXPECT_EQ(0.125f, c.options.eps);
+  EXPECT_EQ(RMSNORM_EPS_FLOOR, c.options.eps_placement);
+  EXPECT_EQ(RMSNORM_ROUND_INVERSE, c.options.rounding);
+  EXPECT_EQ(9.5f, c.options.divisor);
+  EXPECT_EQ(10, c.threads);
+  EXPECT_EQ(cases::Executor::kThreads, c.executor);
+  EXPECT_EQ(RMSNORM_STORES_STREAMED, c.stores);
+  EXPECT_EQ(99u, c.state);
+  EXPECT_EQ(11u, c.seed);
+}
+
+TEST(Text, OfALineHasItsCalls) {
+  const std::string line =
+      "forward,x=f16,weight=none,y=bf16,rows=2x4,d=3,x_skip=1,threads=2,seed=7;"
+      "forward,x=f32,weight=f32,y=f32,rows=5,d=9,seed=0;"
+      "forward,x=f32,weight=f32,y=f16,rows=2,d=3,call=module";
+  const cases::Calls calls = cases::ParseCalls(line);
+  EXPECT_EQ(line, cases::Text(calls));
+  ASSERT_EQ(3u, calls.size());
+  EXPECT_EQ(5u, calls[1].rows[0]);
+  EXPECT_EQ(2u, calls[2].seed);
+  ExpectFault("", line, Keep);
+  EXPECT_EQ(1, spoilt_calls);
+}
+
+// Random cases are legal, round-trip, and have every field except the values of outputs.
+TEST(Text, OfARandomCaseHasEveryField) {
+  sabotage = Keep;
+  cases::Runner runner;
+  std::set<std::string> texts;
+  std::map<std::string, std::set<std::string>> seen;
+  for (unsigned seed = 1; seed <= 2000; ++seed) {
+    const Case c = cases::RandomCase(seed);
+    const std::string text = cases::Text(c);
+    const Case parsed = cases::Parse(text);
+    ASSERT_EQ(text, cases::Text(parsed));
+    ASSERT_EQ("", cases::FaultOf(runner, {c}, kReference)) << text;
+    texts.insert(text);
+    for (const cases::Field& field : cases::Fields()) {
+      ASSERT_EQ(field.write(c), field.write(parsed)) << text << ": " << field.name;
+      seen[field.name].insert(field.write(c));
+    }
+  }
+  EXPECT_EQ(2000u, texts.size());
+  for (const char* output : {"y", "residual_out", "sums_out", "q", "scale", "zero"}) {
+    seen.erase(output + std::string("_values"));
+  }
+  for (const auto& [name, values] : seen) EXPECT_GE(values.size(), 2u) << name;
+}
+
+// What is said of each line: "problem: line line".
+const char kRefusals[] = R"('' is neither: ,rows=1,d=1
+'sideways' is neither: sideways,rows=1,d=1
+'rows' is missing: forward forward,rows=1,d=1;forward,d=1
+'d' is missing: forward,rows=1
+rows and d: forward,rows=0,d=1 forward,rows=1,d=0
+no value for 'd': forward,rows=1,d=-1 forward,rows=1,d=1x forward,rows=1,d=
+no value for 'rows': forward,rows=2x,d=1 forward,rows=,d=1
+no value for 'rows': forward,rows=99999999999999999999,d=1
+'d' is given twice: forward,rows=1,d=1,d=2
+'rstd' is not NAME=VALUE: forward,rows=1,d=1,rstd
+'2' is no value for 'rstd': forward,rows=1,d=1,rstd=2
+x is missing: forward,rows=1,d=1,x=none
+y has no such type: forward,rows=1,d=1,y=f64
+rstd has no such type: forward,rows=1,d=1,rstd=f16
+no value for 'eps': forward,rows=1,d=1,eps=1e forward,rows=1,d=1,eps=
+'up' is no value for 'rounding': forward,rows=1,d=1,rounding=up
+2^28: forward,rows=1,d=18446744073709551615 forward,rows=65536,d=65536
+2^28: forward,rows=65536,d=1,x_gap=65536 forward,rows=4x4,d=4,x_skip=33554432
+dimensions: forward,rows=1x1x1x1x1x1x1x1,d=1
+2^25: forward,rows=2,d=1,x_gap=18446744073709551615 backward,rows=1,d=1,dx_shift=268435457
+y_in_place: forward,rows=1,d=1,x=f16,y_in_place=1 forward,rows=1,d=1,x_order=repeated,y_in_place=1
+y_in_place: forward,rows=1,d=1,y_gap=1,y_in_place=1
+there is no residual: forward,rows=1,d=1,residual_out=f32,residual_out_in_place=1
+y_order: forward,rows=1,d=1,y_order=again
+y has no values: forward,rows=1,d=1,y_values=tiny
+but there is none: forward,rows=1,d=1,residual_shift=1 forward,rows=1,d=1,bias_per=row
+but there is none: forward,rows=1,d=1,weight=none,weight_per=row
+but there is none: backward,rows=1,d=1,dx=none,dx_add=1 backward,rows=1,d=1,db_per=row
+'column' is no value: forward,rows=1,d=1,weight_per=column
+a module's weight_per: forward,rows=1,d=1,weight_per=row,call=module
+forward takes no dy: forward,rows=1,d=1,dy=f32
+backward takes no y: backward,rows=1,d=1,y=f16
+dy is missing: backward,rows=1,d=1,dy=none
+dw_per is weight_per: backward,rows=2,d=1,weight_per=row
+several: backward,rows=1,d=1,call=several forward,rows=one,d=1,call=several
+no such operands: forward,rows=1,d=1,gate=f32,call=rows
+share a bias: forward,rows=2,d=1,bias=f32,bias_per=row,call=rows
+one type: forward,rows=1,d=1,y=f16,call=rows
+one type: forward,rows=1,d=1,residual=f16,residual_out=f32,call=rows
+dense: forward,rows=1,d=1,x_gap=1,call=rows
+guard: forward,rows=1,d=1,x_shift=1,guard=after
+interleaved: forward,rows=1,d=1,y_gap=1,interleaved=1
+interleaved: forward,rows=1,d=1,x_order=repeated,interleaved=1
+calls made at once are forward calls: forward,rows=1,d=1;backward,rows=1,d=1
+calls made at once are forward calls: forward,rows=1,d=1;forward,rows=1,d=1,call=rows
+threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,threads=2
+threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,executor=reverse
+threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,stores=cached
+threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,state=1
+unknown name '': forward,rows=1,d=1,=1 forward,rows=1,d=1,x+=f16 forward,rows=1,d=1,+x=f16
+unknown name 'size': forward,rows=1,d=1,x+size=f16
+'x' is given twice: forward,rows=1,d=1,x+x=f16
+x_skip needs two leading dimensions: forward,rows=2,d=1,x_skip=1
+x_skip needs two leading dimensions: forward,rows=2x3,d=1,x_skip=1,x_order=repeated
+x_skip needs two leading dimensions: forward,rows=2x3,d=1,x_skip=1,x_order=windows
+how rstd is, but there is none: forward,rows=2x3,d=1,rstd_skip=1)";
+
+TEST(Text, IsRefusedWhereItHasNoMeaning) {
+  for (const std::string& row : cases::Split(kRefusals, '\n')) {
+    const std::string problem = row.substr(0, row.find(": "));
+    for (const std::string& line : cases::Split(row.substr(problem.size() + 2), ' ')) {
+      try {
+        cases::ParseCalls(line);
+        ADD_FAILURE() << line;
+      } catch (const tools::UserError& error) {
+        EXPECT_NE(std::string::npos, std::string(error.what()).find(problem))
+            << line << ": " << error.what();
+      }
+    }
+  }
+  EXPECT_THROW(cases::ParseCalls(""), tools::UserError);
+}
+
+// ------------------------------------------------------------------------------- lists
+
+// The lines of a list, from the rows of each.
+std::vector<std::string> Expanded(const std::string& text) {
+  const cases::List list(text);
+  std::vector<std::string> expanded;
+  list.ForEach([&](const cases::Calls& calls) {
+    const std::string line = cases::Text(calls);
+    expanded.push_back(line.substr(line.find("rows=")));
+  });
+  EXPECT_EQ(expanded.size(), list.size());
+  return expanded;
+}
+
+TEST(List, Multiplies) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ((Texts{"rows=1,d=3", "rows=1,d=4", "rows=2,d=3", "rows=2,d=4"}),
+            Expanded("# rows\nforward,rows=1|2,\n  d=3..4  # and elements\n\n"));
+  // Values in turn depend on the fields before; the fields after have the same value.
+  EXPECT_EQ((Texts{"rows=1,d=5", "rows=1,d=5,threads=2", "rows=2,d=6", "rows=2,d=6,threads=2",
+                   "rows=3,d=5", "rows=3,d=5,threads=2"}),
+            Expanded("forward,rows=1..3,d=5/6,threads=1|2"));
+  // The second field with values in turn changes after the first has gone through its values.
+  EXPECT_EQ((Texts{"rows=1,d=5", "rows=2,d=6", "rows=3,d=5,seed=1", "rows=4,d=6,seed=1"}),
+            Expanded("$N=1..4\nforward,rows=$N,d=5/6,seed=0/1"));
+  EXPECT_EQ((Texts{"rows=1,d=5,x_gap=1,y_gap=1", "rows=1,d=5,x_gap=2,y_gap=2"}),
+            Expanded("forward,rows=1,d=5,x_gap+y_gap=1|2"));
+  const std::string second = ";forward,x=f32,weight=f32,y=f32,rows=3,";
+  EXPECT_EQ((Texts{"rows=1,d=5" + second + "d=7", "rows=1,d=5" + second + "d=8",
+                   "rows=2,d=5" + second + "d=7", "rows=2,d=5" + second + "d=8"}),
+            Expanded("forward,rows=1|2,d=5;\n  forward,rows=3,d=7|8"));
+  for (const char* wrong : {"sideways,d=1", "forward,d", "forward,size=1", "forward,d=",
+                            "forward,d=x", "forward,d=1,y_per=row", "forward,x=f16,y_in_place=1",
+                            "forward,d=1;backward,d=1", "forward,=1", "forward,x+=f32"}) {
+    EXPECT_THROW(Expanded(wrong), tools::UserError) << wrong;
+  }
+}
+
+// Every combination of types that chooses a kernel has every length, kind of value and option.
+TEST(List, CoversEveryCombinationOfTypes) {
+  std::set<std::string> expected;
+  for (int d = 1; d <= 300; ++d) expected.insert("d=" + std::to_string(d));
+  expected.insert({"d=511", "d=512", "d=513", "d=1000", "d=4095", "d=4096", "d=4097", "d=8193",
+                   "d=16385", "call=plain", "call=module", "weight=none", "weight=f32",
+                   "weight=f16", "weight=bf16", "with threads"});
+  std::map<std::string, std::set<std::string>> facts;
+  std::map<std::string, std::set<cases::Values>> values;
+  std::map<std::string, std::set<std::pair<int32_t, int32_t>>> options;
+  const auto see = [&](const Case& c) {
+    using namespace internal;
+    const bool is_usual =
+        c.backward ? c.Has(kDx) && c.operand[kDx].dtype == c.operand[kDy].dtype : c.Has(kY);
+    if (!is_usual) return;
+    std::string types = c.backward ? "backward" : "forward";
+    for (const char* name : {"x", "residual", "dy", "y"}) {
+      types += "," + cases::FindField(name).write(c);
+    }
+    for (const char* name : {"d", "call", "weight"}) {
+      facts[types].insert(name + ("=" + cases::FindField(name).write(c)));
+    }
+    if (c.RowCount() * c.d > 4 * 32768) facts[types].insert("with threads");
+    values[types].insert(c.operand[kX].values);
+    options[types].insert({c.options.eps_placement, c.options.rounding});
+  };
+  const cases::List list(cases::kCheckedCases);
+  size_t number = 0;
+  list.ForEach([&](const cases::Calls& calls) {
+    for (const Case& c : calls) see(c);
+    if (++number % 101 == 0) {
+      EXPECT_EQ(cases::Text(calls), cases::Text(cases::ParseCalls(cases::Text(calls))));
+    }
+  });
+  EXPECT_GT(number, 100000u);
+  EXPECT_EQ(9u + 27u + 9u, facts.size());
+  for (const auto& [types, seen] : facts) {
+    for (const std::string& fact : expected) EXPECT_EQ(1u, seen.count(fact)) << types << fact;
+    EXPECT_GE(values[types].size(), 14u) << types;
+    const bool is_backward = types[0] == 'b';  // no rounding changes a gradient
+    EXPECT_GE(options[types].size(), is_backward ? 3u : 9u) << types;
+  }
+}
+
+// ------------------------------------------------------------------------- the command
+
+TEST(CheckCommand, ChecksALineOnTheTargetsAskedFor) {
+  const std::string all = std::to_string(SupportedTargets().size());
+  for (const char* line : {"forward,x=bf16,weight=f16,rows=3,d=100;forward,rows=1,d=2",
+                           "backward,rows=40,d=100,x_values=mixed"}) {
+    const Outcome outcome = RunCommand({"check", "--case", line});
+    ExpectSuccess(outcome);
+    EXPECT_NE(outcome.out.find("; cases: 1\n" + all + " passed, 0 failed\n"), std::string::npos);
+    for (const std::string& target : SupportedTargets()) {
+      const Outcome two =
+          RunCommand({"check", "--target", target, "--target", "Reference", "--case", line});
+      ExpectSuccess(two);
+      EXPECT_EQ(two.out, "targets: " + target + " reference; cases: 1\n2 passed, 0 failed\n");
+    }
+  }
+  const Outcome failing =
+      RunCommand({"check", "--target", "reference", "--case", "forward,rows=1,d=1,eps=-1"});
+  EXPECT_EQ(failing.status, 1);
+  EXPECT_NE(failing.out.find("\n0 passed, 1 failed\n"), std::string::npos) << failing.out;
+}
+
+TEST(CheckCommand, RefusesWrongUseInOneLine) {
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
+      {{"--target", "frobnicate"}, "--target: 'frobnicate'"},
+      {{"--target", "frobnicate", "--case", "forward,rows=1,d=1"}, "'frobnicate'"},
+      {{"--target"}, "--target"},
+      {{"--case"}, "--case"},
+      {{"--case", "forward,rows=1,d=1,size=2"}, "--case: unknown name 'size'"},
+  };
+  for (auto [arguments, problem] : wrong) {
+    SCOPED_TRACE(arguments.back());
+    arguments.insert(arguments.begin(), "check");
+    ExpectUserError(RunCommand(arguments), problem);
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test

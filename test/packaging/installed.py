@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library of the build directory for its users: installed, and found by their builds.
+test/meson.build sets the RMSNORM_... variables."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+MESON = os.environ["RMSNORM_MESON"]
+# The folder of libhwy.pc and the prefix of this build's Highway; empty if Highway was built with the
+# library. Users of the static library must get the same Highway.
+HIGHWAY_PKG_CONFIG = os.environ["RMSNORM_HIGHWAY_PKG_CONFIG"]
+HIGHWAY_PREFIX = os.environ["RMSNORM_HIGHWAY_PREFIX"]
+# The default_library of the build: shared, static or both.
+LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
+LIBDIR = os.environ["RMSNORM_LIBDIR"]
+VERSION = os.environ["RMSNORM_VERSION"]
+CONSUMERS = os.path.join(ROOT, "test", "consumer")
+# What each consumer prints.
+RESULT = f"rmsnorm {VERSION}: 0.8485 1.1314\n"
+# For consumers that build the library: it takes seconds so. The kernels are for other tests.
+NO_KERNELS = "-DHWY_COMPILE_ONLY_STATIC"
+
+
+def run(*command, **variables):
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def succeed(*command, **variables):
+    """Runs the command and returns its output."""
+    done = run(*command, **variables)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def temporary_directory(add_cleanup):
+    """Makes a directory that the addCleanup or addClassCleanup of a test removes."""
+    directory = tempfile.TemporaryDirectory()
+    add_cleanup(directory.cleanup)
+    return directory.name
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+def replace_in(path, old, new):
+    text = read(path)
+    assert old in text, f"{path} lacks {old}"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace(old, new))
+
+
+def needed_by(binary):
+    """Returns the names of the shared libraries that a binary needs."""
+    printed = succeed("readelf", "--dynamic", "--wide", binary)
+    return re.findall(r"\(NEEDED\).*\[(.*)\]", printed)
+
+
+def interface_of(library):
+    """Returns the name of a shared library and its public symbols."""
+    printed = succeed("readelf", "--dynamic", "--dyn-syms", "--wide", library)
+    symbols = re.findall(r" (?:GLOBAL|WEAK|UNIQUE) +DEFAULT +\d+ (\S+)$", printed, re.M)
+    return re.search(r"\(SONAME\).*\[(.*)\]", printed)[1], sorted(symbols)
+
+
+def search_path(*folders):
+    return os.pathsep.join(filter(None, folders))
+
+
+def variables_for(prefix):
+    """Returns the environment in which builds and programs find the installed files."""
+    library_dir = os.path.join(prefix, LIBDIR)
+    return {
+        "CMAKE_PREFIX_PATH": search_path(prefix, HIGHWAY_PREFIX),
+        "LD_LIBRARY_PATH": library_dir,  # replaces Meson's entry, the build directory
+        "PKG_CONFIG_PATH": search_path(os.path.join(library_dir, "pkgconfig"), HIGHWAY_PKG_CONFIG),
+    }
+
+
+def install(directory):
+    """Installs into `directory` and returns the prefix, after moving it away from its intended
+    place."""
+    succeed(
+        *(MESON, "install", "-C", os.environ["RMSNORM_BUILD"]),
+        *("--no-rebuild", "--quiet", "--destdir", os.path.join(directory, "destdir")),
+    )
+    meant = os.path.join(directory, "destdir", os.environ["RMSNORM_PREFIX"].lstrip("/"))
+    return shutil.move(meant, os.path.join(directory, "prefix"))

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each function and each file that a page or a comment names exists.
+
+A function is a name before empty parentheses, such as `rmsnorm_norm()`. Code must have it before a
+parenthesis: the project defines it, or calls it in another library. A file is a path whose first
+folder is in the project, or a name with the suffix of a source. The tree must have it, or a source
+must include it."""
+
+import fnmatch
+import io
+import os
+import re
+import sys
+import tokenize
+import unittest
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
+
+# What belongs to other projects: functions by the beginning of the name, and files.
+OTHERS_FUNCTIONS = (
+    *("std::", "torch.", "__builtin_"),
+    *("GetChosenTarget", "_fused_rms_norm_backward", "forward_native", "help", "source"),
+)
+OTHERS_FILES = {
+    "hwy/targets.h",
+    "layernorm.py",
+    "lib/x86_64-linux-gnu",
+    "modeling_*.py",
+    "pthread_impl.h",
+    "sgl-kernel/csrc/cpu/vec.h",
+    "src/cpu/kernels.cc",
+    "subprojects/rmsnorm",
+    "vllm/ir/ops/layernorm.py",
+    "vllm/model_executor/layers/layernorm.py",
+    "wasm_128-inl.h",
+    "x86_128-inl.h",
+}
+
+FUNCTION = re.compile(r"(?<![\w./$-])((?:\w+(?:::|\.))*~?[A-Za-z_]\w*)\(\)")
+PATH = re.compile(r"(?<![\w/.:$<>~+-])[\w*][\w*{},./+-]*[\w*}/]")
+SUFFIXES = (".c", ".cc", ".h", ".hpp", ".md", ".py", ".ini", ".map", ".wrap")
+C_LIKE = (".c", ".cc", ".h", ".hpp", ".rs", ".in")
+
+# A comment, or a string, which may hold what looks like a comment.
+IN_C = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
+IN_SCRIPT = re.compile(r"(?<![^\s])#[^\n]*|\"(?:\\.|[^\"\\])*\"|'[^']*'", re.S)
+
+
+def project_files():
+    """Yields the paths of the project's files, without those that git, builds and pip make."""
+    for folder, folders, files in os.walk(ROOT):
+        if os.path.relpath(folder, ROOT) == "subprojects":
+            folders[:] = ["packagefiles"]
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith((".", "build", "__pycache__"))
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+        ]
+        for name in files:
+            yield os.path.relpath(os.path.join(folder, name), ROOT)
+
+
+def split(path, text):
+    """Returns the code of a file without strings, and its comments with their lines."""
+    comments = []
+    if path.endswith(".py") or text.startswith("#!/usr/bin/env python"):
+        code = []
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            # A string that begins a logical line says what a module or a function does.
+            is_text = token.type == tokenize.STRING and token.line.lstrip().startswith(
+                token.string[:3]
+            )
+            if token.type == tokenize.COMMENT or is_text:
+                comments.append((token.start[0], token.string))
+            elif token.type in (tokenize.NAME, tokenize.OP):
+                code.append(token.string)
+        return " ".join(code), comments
+    pattern = IN_C if path.endswith(C_LIKE) else IN_SCRIPT
+
+    def remove(match):
+        if match[0].startswith(("/", "#")):
+            comments.append((text.count("\n", 0, match.start()) + 1, match[0]))
+        return " "
+
+    return pattern.sub(remove, text), comments
+
+
+def without_programs(text):
+    """Blanks the blocks of code of a page: they are built and run."""
+    return re.sub(
+        r"^```.*?^```", lambda block: re.sub(r"[^\n]", " ", block[0]), text, flags=re.M | re.S
+    )
+
+
+def alternatives(path):
+    """Yields the paths that one with {a,b} stands for."""
+    match = re.search(r"\{([^{}]*)\}", path)
+    if not match:
+        yield path
+    else:
+        for part in match[1].split(","):
+            yield from alternatives(path[: match.start()] + part + path[match.end() :])
+
+
+class Tree:
+    def __init__(self):
+        self.words, self.functions, self.texts, self.included = set(), set(), [], []
+        paths = sorted(project_files())
+        for path in paths:
+            try:
+                with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                    text = file.read()
+            except UnicodeDecodeError:
+                continue
+            if path.endswith((".md", ".1")):
+                self.texts.append((path, [(1, without_programs(text))]))
+            elif path.endswith((*C_LIKE, ".py", ".build")) or text.startswith("#!"):
+                code, comments = split(path, text)
+                self.words.update(re.findall(r"\w+", code))
+                self.functions.update(re.findall(r"(\w+)\s*[(<]", code))
+                self.included += re.findall(r"#include [<\"](.*)[>\"]", text)
+                self.texts.append((path, comments))
+        self.paths = set(paths)
+        for path in paths:
+            while path := os.path.dirname(path):
+                self.paths.add(path)
+        self.tops = {
+            path
+            for path in self.paths
+            if os.path.isdir(os.path.join(ROOT, path)) and "/" not in path
+        }
+
+    def has_function(self, name):
+        *classes, function = re.findall(r"\w+", name)
+        ours = function in self.functions and self.words.issuperset(classes)
+        return ours or name.startswith(OTHERS_FUNCTIONS)
+
+    def has_file(self, path, beside):
+        if (
+            path in OTHERS_FILES
+            or path in self.included
+            or any(name.endswith("/" + path) for name in self.included)
+        ):
+            return True
+        places = (path, os.path.normpath(os.path.join(beside, path)), "*/" + path)
+        return any(fnmatch.filter(self.paths, place) for place in places)
+
+    def faults(self, path, texts):
+        for line, text in texts:
+            at = lambda match: f"{path}:{line + text.count(chr(10), 0, match.start())}"
+            for match in FUNCTION.finditer(text):
+                if not self.has_function(match[1]):
+                    yield f"{at(match)}: there is no {match[0]}"
+            for match in PATH.finditer(text):
+                for name in alternatives(match[0]):
+                    in_a_folder = "/" in name and name.split("/")[0] in self.tops
+                    if not (in_a_folder or name.endswith(SUFFIXES)):
+                        continue
+                    if not self.has_file(name.rstrip("/"), os.path.dirname(path)):
+                        yield f"{at(match)}: there is no {name}"
+
+
+class Names(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tree = Tree()
+
+    def test_of_pages_and_comments_exist(self):
+        faults = [
+            fault for path, texts in self.tree.texts for fault in self.tree.faults(path, texts)
+        ]
+        self.assertFalse(faults, "\n" + "\n".join(faults))
+
+    def test_of_all_files_of_the_library_stand_in_the_table_of_layers(self):
+        with open(os.path.join(ROOT, "doc", "design.md"), encoding="utf-8") as file:
+            table = re.search(r"^\| layer .*?\n\n", file.read(), re.M | re.S)[0]
+        named = {name for match in PATH.finditer(table) for name in alternatives(match[0])}
+        files = {path[len("lib/") :] for path in self.tree.paths if path.startswith("lib/")}
+        self.assertEqual(
+            [path for path in sorted(files - named) if path.endswith((".h", ".cc"))], []
+        )
+
+    def test_of_headings_that_comments_point_to_exist(self):
+        pointers = set()
+        for path, texts in self.tree.texts:
+            text = re.sub(r"[\s/#]+", " ", " ".join(text for _, text in texts))
+            pointers.update(
+                (path, *found) for found in re.findall(r"doc (\w+\.md), \"([^\"]+)\"", text)
+            )
+        self.assertGreater(len(pointers), 3)
+        for path, page, heading in pointers:
+            with open(os.path.join(ROOT, "doc", page), encoding="utf-8") as file:
+                self.assertRegex(file.read(), rf"(?m)^##+ {re.escape(heading)}$", path)
+
+    def test_that_are_gone_are_noticed(self):
+        text = "`rmsnorm_norm()` of `lib/plan.cc`,\n`Gone()` of `lib/gone.cc` and spread.{h,c}"
+        gone = ["doc/page.md:2: there is no Gone()"]
+        gone += [f"doc/page.md:2: there is no {name}" for name in ("lib/gone.cc", "spread.c")]
+        self.assertEqual(list(self.tree.faults("doc/page.md", [(1, text)])), gone)
+
+
+if __name__ == "__main__":
+    unittest.main()
