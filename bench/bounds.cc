@@ -282,7 +282,10 @@ std::string FindBeyondBounds(const Tensors& tensors) {
 
 bool HasBounds(const Case& c) {
   using namespace internal;
-  // Where no other option is used.
+  // For ordinary rows, and where no other option is used.
+  for (const auto& operand : c.operand) {
+    if (operand.values != cases::Values::kNormal) return false;
+  }
   rmsnorm_options usual = rmsnorm_default_options();
   usual.eps = c.options.eps;
   usual.gate_placement = c.options.gate_placement;

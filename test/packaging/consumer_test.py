@@ -29,7 +29,7 @@ def compilers(kind):
 
 
 class Consumer(unittest.TestCase):
-    way = ""  # the folder in test/consumer
+    way = ""  # the folder in test/packaging/consumer
 
     def setUp(self):
         self.directory = temporary_directory(self.addCleanup)
@@ -307,7 +307,7 @@ class Conan(unittest.TestCase):
             *("-c", f"tools.build:cxxflags=['{NO_KERNELS}']", "-c", "tools.build:jobs=2"),
         )
         self.assertIn(RESULT, printed)
-        built = os.path.join(self.source, "test", "package", "build-release")
+        built = os.path.join(self.source, "test", "packaging", "package", "build-release")
         needed = " ".join(needed_by(os.path.join(built, "app")))
         # Nobody who links the library needs Highway.
         for name in glob.glob(os.path.join(built, "**", "*.pc"), recursive=True):
@@ -316,7 +316,7 @@ class Conan(unittest.TestCase):
         return printed, needed
 
     def test_highway_of_the_system(self):
-        profile = os.path.join(self.source, "test", "package", "system_highway.profile")
+        profile = os.path.join(self.source, "test", "packaging", "package", "system_highway.profile")
         printed, needed = self.create("-pr", profile)
         self.assertRegex(printed, r"highway *: [0-9.]+, installed in /")
         self.assertNotIn("librmsnorm", needed)
@@ -335,7 +335,7 @@ class Conan(unittest.TestCase):
 
     def test_systems(self):
         """Linux and Windows are accepted, macOS is not yet. Nothing is built."""
-        profile = os.path.join(self.source, "test", "package", "system_highway.profile")
+        profile = os.path.join(self.source, "test", "packaging", "package", "system_highway.profile")
         self.conan("export", self.source)
         package = "--requires=rmsnorm/" + VERSION
         for system, answer in (("Linux", "Missing"), ("Windows", "Missing"), ("Macos", "Invalid")):

@@ -13,7 +13,7 @@ from installed import HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, NO_KERNELS, ROOT, read
 from installed import temporary_directory
 from page_programs import programs
 
-FRAME = os.path.join(ROOT, "test", "page_frame.cc.in")
+FRAME = os.path.join(ROOT, "test", "packaging", "page_frame.cc.in")
 
 
 def lines_to_install(page):

@@ -18,7 +18,7 @@ HIGHWAY_PREFIX = os.environ["RMSNORM_HIGHWAY_PREFIX"]
 LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
 LIBDIR = os.environ["RMSNORM_LIBDIR"]
 VERSION = os.environ["RMSNORM_VERSION"]
-CONSUMERS = os.path.join(ROOT, "test", "consumer")
+CONSUMERS = os.path.join(ROOT, "test", "packaging", "consumer")
 # What each consumer prints.
 RESULT = f"rmsnorm {VERSION}: 0.8485 1.1314\n"
 # For consumers that build the library: it takes seconds so. The kernels are for other tests.

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <locale>
-#include <optional>
+#include <map>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <utility>
@@ -15,12 +15,15 @@
 
 #include "allocation_counter.h"
 #include "cases/guarded_memory.h"
+#include "cases/run.h"
 #include "executor.h"
-#include "rows.h"
 #include "on_target.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {
+
+using cases::Operand;
 
 constexpr size_t kD = 300;
 
@@ -339,195 +342,127 @@ TEST(Module, KeepsItsTarget) {
 
 // ----------------------------------------------------------------------------------- dense rows
 
-// A call for dense rows: the operands of its pointers, in order, and the function.
-struct DenseCall {
-  std::string name;
-  bool backward;
-  bool f32_stream;  // residual and residual_out are f32 for every type of x
-  std::vector<const rmsnorm_view * rmsnorm_operands::*> fields;
-  rmsnorm_status (*run)(const rmsnorm_module*, rmsnorm_dtype, size_t rows, char* const* pointers);
+// A call of a function for dense rows, and the same call by views, on copies of a piece of memory.
+class DenseCall {
+ public:
+  DenseCall(const std::string& line, bool has_f32_stream)
+      : c_(cases::Parse(line)), has_f32_stream_(has_f32_stream) {
+    internal::ForEachOperand(c_.Given(), [&](Operand o) {
+      if ((cases::HeldByModule(c_) & cases::SetOf(o)) == 0) places[o] = kPlace * (1 + operands++);
+    });
+  }
+
+  // Status, the first word of the message, and all bytes must be equal. Returns the status.
+  rmsnorm_status ExpectSameAsViews(rmsnorm_dtype dtype, size_t rows) {
+    c_.rows = {rows};
+    Rows by_rows = memory_;
+    Rows by_views = memory_;
+    const rmsnorm_status expected = Make(cases::Function::kModule, dtype, rows, by_views);
+    const std::string message = rmsnorm_error_message();
+    EXPECT_EQ(expected, Make(cases::Function::kRows, dtype, rows, by_rows));
+    if (expected != RMSNORM_OK) {
+      const std::string actual = rmsnorm_error_message();
+      EXPECT_EQ(message.substr(0, message.find(' ')), actual.substr(0, actual.find(' ')));
+      EXPECT_TRUE(SameBits(memory_, by_rows)) << "something was written";
+    }
+    EXPECT_TRUE(SameBits(by_views, by_rows));
+    return expected;
+  }
+
+  static constexpr size_t kPlace = 1024;
+  static constexpr size_t kNone = SIZE_MAX;
+  static constexpr size_t kShort = 8;  // elements of a row
+
+  // Bytes from the start of the memory to each operand, or kNone for a null pointer.
+  std::map<Operand, size_t> places;
+  size_t operands = 0;
+
+ private:
+  rmsnorm_status Make(cases::Function function, rmsnorm_dtype dtype, size_t rows, Rows& memory) {
+    c_.function = function;
+    cases::CallOperands all;
+    internal::ForEachOperand(cases::HeldByModule(c_) & c_.Given(), [&](Operand o) {
+      all.Set(o, rmsnorm_vector(held_, RMSNORM_F32, kShort));
+    });
+    for (const auto& [o, place] : places) {
+      // Without rows, a null dx is valid memory.
+      const bool is_optional =
+          o == internal::kRstd || o == internal::kDw || (o == internal::kDx && rows > 0);
+      if (place == kNone && is_optional) continue;
+      void* const data = place == kNone ? nullptr : memory.row(0) + place;
+      const bool is_stream = o == internal::kResidual || o == internal::kResidualOut;
+      all.Set(o, o == internal::kRstd ? rmsnorm_vector(data, RMSNORM_F32, rows)
+                 : o == internal::kDw
+                     ? rmsnorm_vector(data, RMSNORM_F32, kShort)
+                     : rmsnorm_rows(data, has_f32_stream_ && is_stream ? RMSNORM_F32 : dtype, rows,
+                                    kShort, kShort));
+    }
+    return cases::MakeCalls({c_}, {all}, nullptr);
+  }
+
+  cases::Case c_;
+  const bool has_f32_stream_;
+  const float held_[kShort] = {1, 2, 3, 4, 5, 6, 7, 8};
+  Random random_{86};
+  const Rows memory_ = Draw(random_, Values::kNormal, RMSNORM_F32, 1, 6 * kPlace / sizeof(float));
 };
 
-const DenseCall kDenseCalls[] = {
-    {"norm",
-     false,
-     false,
-     {&rmsnorm_operands::x, &rmsnorm_operands::y},
-     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       return rmsnorm_module_norm_rows(module, dtype, rows, p[0], p[1], nullptr, nullptr);
-     }},
-    {"norm with rstd",
-     false,
-     false,
-     {&rmsnorm_operands::x, &rmsnorm_operands::y, &rmsnorm_operands::rstd},
-     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       return rmsnorm_module_norm_rows(module, dtype, rows, p[0], p[1],
-                                       reinterpret_cast<float*>(p[2]), nullptr);
-     }},
-    {"norm in a context",
-     false,
-     false,
-     {&rmsnorm_operands::x, &rmsnorm_operands::y, &rmsnorm_operands::rstd},
-     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       rmsnorm_context context = rmsnorm_default_context();
-       context.threads = 1;
-       return rmsnorm_module_norm_rows(module, dtype, rows, p[0], p[1],
-                                       reinterpret_cast<float*>(p[2]), &context);
-     }},
-    {"add_norm with rstd",
-     false,
-     false,
-     {&rmsnorm_operands::x, &rmsnorm_operands::residual, &rmsnorm_operands::residual_out,
-      &rmsnorm_operands::y, &rmsnorm_operands::rstd},
-     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       return rmsnorm_module_add_norm_rows(module, dtype, dtype, rows, p[0], p[1], p[2], p[3],
-                                           reinterpret_cast<float*>(p[4]), nullptr);
-     }},
-    {"add_norm onto a stream in f32",
-     false,
-     true,
-     {&rmsnorm_operands::x, &rmsnorm_operands::residual, &rmsnorm_operands::residual_out,
-      &rmsnorm_operands::y, &rmsnorm_operands::rstd},
-     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       return rmsnorm_module_add_norm_rows(module, dtype, RMSNORM_F32, rows, p[0], p[1], p[2], p[3],
-                                           reinterpret_cast<float*>(p[4]), nullptr);
-     }},
-    {"add_norm",
-     false,
-     false,
-     {&rmsnorm_operands::x, &rmsnorm_operands::residual, &rmsnorm_operands::residual_out,
-      &rmsnorm_operands::y},
-     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       return rmsnorm_module_add_norm_rows(module, dtype, dtype, rows, p[0], p[1], p[2], p[3],
-                                           nullptr, nullptr);
-     }},
-    {"backward",
-     true,
-     false,
-     {&rmsnorm_operands::dy, &rmsnorm_operands::x, &rmsnorm_operands::dx, &rmsnorm_operands::rstd,
-      &rmsnorm_operands::dw},
-     [](const rmsnorm_module* module, rmsnorm_dtype dtype, size_t rows, char* const* p) {
-       return rmsnorm_module_backward_rows(module, dtype, rows, p[0], p[1],
-                                           reinterpret_cast<const float*>(p[3]), p[2],
-                                           reinterpret_cast<float*>(p[4]), nullptr);
-     }},
-};
-
-// Bytes from the start of the memory to each pointer, or nothing for a null pointer.
-using Places = std::vector<std::optional<size_t>>;
-
-// Makes the same call with views: status, message and all bytes of the memory must be equal.
-rmsnorm_status ExpectSameAsViews(const DenseCall& call, const rmsnorm_module* module,
-                                 rmsnorm_dtype dtype, size_t rows, const Places& places,
-                                 const Rows& memory) {
-  Rows by_rows = memory;
-  Rows by_views = memory;
-  std::vector<char*> pointers;
-  std::vector<rmsnorm_view> views(places.size());
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  for (size_t i = 0; i < places.size(); ++i) {
-    const auto in = [&](Rows& tensor) {
-      return places[i] ? reinterpret_cast<char*>(tensor.row(0)) + *places[i] : nullptr;
-    };
-    pointers.push_back(in(by_rows));
-    const size_t d = rmsnorm_module_d(module);
-    const auto is = [&](const rmsnorm_view* rmsnorm_operands::*field) {
-      return call.fields[i] == field;
-    };
-    // Without rows, a null dx is valid memory.
-    const bool optional = is(&rmsnorm_operands::rstd) || is(&rmsnorm_operands::dw) ||
-                          (is(&rmsnorm_operands::dx) && rows > 0);
-    const bool in_f32 =
-        call.f32_stream && (is(&rmsnorm_operands::residual) || is(&rmsnorm_operands::residual_out));
-    views[i] = rmsnorm_rows(in(by_views), in_f32 ? RMSNORM_F32 : dtype, rows, d,
-                            static_cast<ptrdiff_t>(d));
-    if (call.fields[i] == &rmsnorm_operands::rstd) {
-      views[i] = rmsnorm_vector(in(by_views), RMSNORM_F32, rows);
-    }
-    if (call.fields[i] == &rmsnorm_operands::dw) {
-      views[i] = rmsnorm_vector(in(by_views), RMSNORM_F32, d);
-    }
-    if (places[i] || !optional) operands.*call.fields[i] = &views[i];
-  }
-  const rmsnorm_status expected = call.backward
-                                      ? rmsnorm_module_backward(module, &operands, nullptr)
-                                      : rmsnorm_module_forward(module, &operands, nullptr);
-  const std::string message = expected != RMSNORM_OK ? rmsnorm_error_message() : "";
-  EXPECT_EQ(expected, call.run(module, dtype, rows, pointers.data()));
-  if (expected != RMSNORM_OK) {
-    const std::string actual = rmsnorm_error_message();
-    EXPECT_EQ(message.substr(0, message.find(' ')), actual.substr(0, actual.find(' ')));
-    EXPECT_TRUE(SameBits(memory, by_rows)) << "something was written";
-  }
-  EXPECT_TRUE(SameBits(by_views, by_rows));
-  return expected;
-}
-
-Rows RandomMemory(Random& random, rmsnorm_dtype dtype, size_t bytes) {
-  Rows memory(dtype, 1, bytes / rmsnorm_dtype_size(dtype));
-  cases::Fill(random, Values::kNormal, 0, memory);
-  return memory;
-}
-
-// Plain calls skip the checks of other calls, but must refuse the same arguments.
+// Functions for dense rows skip the checks of other calls, but must refuse the same arguments.
 TEST(DenseRows, AreRefusedAsViewsAre) {
-  Random random(86);
-  const size_t d = 8;
-  const RmsNorm weighted(d);
-  RmsNorm full(d);  // with all that a module holds
-  const std::vector<float> vector(d, 0.5f);
-  for (const auto& [set, operand] : kVectors) (full.*set)({vector.data(), d});
-  const size_t place = 1024;
-  const Rows memory = RandomMemory(random, RMSNORM_F32, 6 * place);
-  for (const DenseCall& call : kDenseCalls) {
-    Places usual;
-    for (size_t i = 0; i < call.fields.size(); ++i) usual.push_back((i + 1) * place);
-    size_t accepted = 0;
-    size_t refused = 0;
-    const auto compare = [&](rmsnorm_dtype dtype, size_t rows, const Places& places) {
-      SCOPED_TRACE(call.name + " of " + std::to_string(dtype) + ", " + std::to_string(rows));
-      ExpectSameAsViews(call, full.get(), dtype, rows, places, memory);
-      const bool ok =
-          ExpectSameAsViews(call, weighted.get(), dtype, rows, places, memory) == RMSNORM_OK;
-      ++(ok ? accepted : refused);
-    };
-    for (const rmsnorm_dtype dtype : {0, 1, 2, 3, 4, 5, -1, INT32_MAX, INT32_MIN}) {
-      compare(dtype, 0, usual);
-      compare(dtype, 1, usual);
-      compare(dtype, 3, usual);
-      compare(dtype, SIZE_MAX, usual);
-      compare(dtype, SIZE_MAX / 8, usual);
-      compare(dtype, SIZE_MAX / 8 + 1, usual);  // times d and the size of an element: a few bytes
-    }
-    for (const rmsnorm_dtype dtype : kDtypes) {
-      // Backward has one block of 16 rows, and two of 17.
-      compare(dtype, 16, usual);
-      compare(dtype, 17, usual);
-      for (const size_t rows : Sizes{0, 1, 3}) {
-        for (size_t i = 0; i < usual.size(); ++i) {
-          SCOPED_TRACE("pointer " + std::to_string(i));
-          Places places = usual;
-          places[i] = std::nullopt;
-          compare(dtype, rows, places);
-          for (const size_t shift : Sizes{1, 2, 4}) {
-            places[i] = *usual[i] + shift;
-            compare(dtype, rows, places);
-          }
-          const size_t span = rows * d * rmsnorm_dtype_size(dtype);
-          for (const std::optional<size_t>& other : usual) {
-            for (const size_t bytes : Sizes{0, 4, span / 2, span - 4, span, span + 4}) {
-              if (bytes > span + 4) continue;  // without rows
-              places[i] = *other + bytes;
-              compare(dtype, rows, places);
-              places[i] = *other - bytes;
-              compare(dtype, rows, places);
+  const std::string add = "forward,x+y+residual+residual_out=f32";
+  const std::pair<std::string, bool> lines[] = {
+      {"forward,x+y=f32", false},
+      {"forward,x+y=f32,rstd=f32", false},
+      {"forward,x+y=f32,rstd=f32,seed=1", false},  // in the module's context
+      {add, false},
+      {add + ",rstd=f32", false},
+      {add + ",rstd=f32", true},
+      {"backward,x+dy+dx+dw=f32,rstd=f32", false},
+  };
+  for (const auto& [line, has_f32_stream] : lines) {
+    for (const std::string held : {"", ",bias=f32,post_norm_weight=f32"}) {
+      if (line[0] == 'b' && !held.empty()) continue;  // a module with a post-norm has no gradients
+      SCOPED_TRACE(line + held);
+      DenseCall call(line + ",call=rows,rows=1,d=8" + held, has_f32_stream);
+      size_t accepted = 0;
+      size_t refused = 0;
+      const auto compare = [&](rmsnorm_dtype dtype, size_t rows) {
+        SCOPED_TRACE("dtype " + std::to_string(dtype) + ", rows " + std::to_string(rows));
+        ++(call.ExpectSameAsViews(dtype, rows) == RMSNORM_OK ? accepted : refused);
+      };
+      for (const rmsnorm_dtype dtype : {0, 1, 2, 3, 4, 5, -1, INT32_MAX, INT32_MIN}) {
+        // The last, times d and the size of an element, is a few bytes.
+        for (const size_t rows :
+             {size_t{0}, size_t{1}, size_t{3}, SIZE_MAX, SIZE_MAX / 8, SIZE_MAX / 8 + 1}) {
+          compare(dtype, rows);
+        }
+      }
+      const auto usual = call.places;
+      for (const rmsnorm_dtype dtype : kDtypes) {
+        // Backward has one block of 16 rows, and two of 17.
+        for (const size_t rows : Sizes{16, 17}) compare(dtype, rows);
+        for (const size_t rows : Sizes{0, 1, 3}) {
+          const size_t span = rows * DenseCall::kShort * rmsnorm_dtype_size(dtype);
+          for (const auto& [o, place] : usual) {
+            SCOPED_TRACE(internal::kOperandRules[o].name);
+            Sizes others = {DenseCall::kNone, place + 1, place + 2, place + 4};
+            for (const auto& [other, its_place] : usual) {
+              for (const size_t bytes : Sizes{0, 4, span / 2, span - 4, span, span + 4}) {
+                if (bytes > span + 4) continue;  // without rows
+                others.insert(others.end(), {its_place + bytes, its_place - bytes});
+              }
             }
+            for (const size_t moved : others) {
+              call.places[o] = moved;
+              compare(dtype, rows);
+            }
+            call.places = usual;
           }
         }
       }
+      EXPECT_GT(accepted, 100u);
+      EXPECT_GT(refused, 100u);
     }
-    EXPECT_GT(accepted, 100u) << call.name;
-    EXPECT_GT(refused, 100u) << call.name;
   }
 }
 

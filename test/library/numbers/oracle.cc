@@ -344,7 +344,7 @@ Range Oracle::CheckInverse(const Range& sum, size_t row) {
   return is_f32 ? Range(Result(kRstd, row, 0)) : r;
 }
 
-// The steps of definition 7, the norm, and those of definitions 8 and 9.
+// The steps before the norm (definition 7), the norm, the gate and the quantised output.
 void Oracle::CheckRow(size_t row) {
   const rmsnorm_options& options = c_.options;
   rmsnorm_dtype x_dtype = c_.operand[kX].dtype;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An independent computation of the results of a case, in binary64 and from the formulas. It shares
-// no code with lib/, and sums in an order of its own.
+// no code with lib/, and adds up in another order.
 //
 // Forward: each step turns a range that certainly holds its operand into the range of its result.
 // Sums, products and casts are rounded as doc/definition.md says. They are monotonic, so they do

@@ -50,7 +50,7 @@ forward,x=$T,weight+bias=f32|bf16,y=$T,rows=5,d=100,weight_values=normal/special
 forward,x=f32|bf16,y=f32,rstd=f32|none,rows=40,d=1|4|100|200,eps=0,x_values=low_edge|high_edge|bits,
   eps_placement=$PLACEMENTS
 )"},
-    // The inverse RMS is that of the floor, 1 or 8, so that all roundings after it must be exact.
+    // The inverse RMS is exactly 1 or 8, from the floor: every later rounding must be exact.
     {"ExactInverses", R"(
 $EXACT=eps_placement=floor,eps=1/0.125,divisor=1e20,d=7|300,rows=9,x_values=mixed,
   rounding=after_weight|before_weight|inverse

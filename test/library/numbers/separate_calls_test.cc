@@ -93,8 +93,8 @@ Rows Converted(const Rows& from, rmsnorm_dtype dtype, float factor = 1) {
   return to;
 }
 
-// Where the input of the norm is in f32 but x is not, a separate call would round to f32 where this
-// one rounds to x's type: after the norm, before the gate, or before the quantisation without y.
+// A separate call rounds to the type of its input. If that is f32 and x is not, it differs from the
+// one call, which rounds to x's type: after the norm, before the gate, or in an output q without y.
 bool HasSeparateCalls(const Case& c) {
   const rmsnorm_options& given = c.options;
   const bool is_f32 = given.gate_placement == RMSNORM_GATE_BEFORE ||
