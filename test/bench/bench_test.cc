@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bench_table.h"
-#include "run_command.h"
 #include "on_target.h"
+#include "run_command.h"
 
 namespace rmsnorm::test {
 namespace {

@@ -23,10 +23,10 @@
 #include "cases/random_case.h"
 #include "cases/run.h"
 #include "cases/shrink.h"
+#include "on_target.h"
 #include "oracle.h"
 #include "progress.h"
 #include "strewn_call.h"
-#include "on_target.h"
 
 // A sanitizer's finding ends the program.
 #pragma weak __sanitizer_set_death_callback

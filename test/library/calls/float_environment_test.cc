@@ -21,8 +21,8 @@
 #endif
 
 #include "../../../tools/cases/float_control.h"
-#include "rows.h"
 #include "on_target.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {

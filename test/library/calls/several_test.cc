@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "executor.h"
-#include "rows.h"
 #include "on_target.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {

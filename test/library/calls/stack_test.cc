@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "rows.h"
 #include "on_target.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {

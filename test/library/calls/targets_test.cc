@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names of targets: listed, found in any case, refused with a reason.
-#include "on_target.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +12,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "on_target.h"
 
 namespace rmsnorm::test {
 namespace {

@@ -16,8 +16,8 @@
 #endif
 
 #include "executor.h"
-#include "rows.h"
 #include "on_target.h"
+#include "rows.h"
 #include "thread_counter.h"
 
 namespace rmsnorm::test {

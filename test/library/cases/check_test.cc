@@ -23,8 +23,8 @@
 #include "cases/float_control.h"
 #include "cases/list.h"
 #include "cases/random_case.h"
-#include "run_command.h"
 #include "on_target.h"
+#include "run_command.h"
 #include "user_error.h"
 
 namespace rmsnorm::test {

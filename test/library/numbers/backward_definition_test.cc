@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "../../../lib/fma.h"  // which fma_test.cc tests
-#include "rows.h"
 #include "on_target.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {

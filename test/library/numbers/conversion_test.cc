@@ -9,9 +9,9 @@
 
 #include "element.h"
 #include "kernel_table.h"
+#include "on_target.h"
 #include "rows.h"
 #include "target.h"
-#include "on_target.h"
 
 namespace rmsnorm::test {
 namespace {

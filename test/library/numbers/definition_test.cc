@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "rows.h"
 #include "on_target.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "cases/list.h"
 #include "cases/problem.h"
-#include "rows.h"
 #include "on_target.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "cases/guarded_memory.h"
 #include "kernel_table.h"
+#include "on_target.h"
 #include "rows.h"
 #include "target.h"
-#include "on_target.h"
 #include "walk.h"
 
 namespace rmsnorm::test {
