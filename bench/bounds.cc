@@ -284,7 +284,9 @@ bool HasBounds(const Case& c) {
   using namespace internal;
   // For ordinary rows, and where no other option is used.
   for (const auto& operand : c.operand) {
-    if (operand.values != cases::Values::kNormal) return false;
+    const bool is_usual =
+        operand.values == cases::Values::kNormal || operand.values == cases::Values::kPositive;
+    if (!is_usual) return false;
   }
   rmsnorm_options usual = rmsnorm_default_options();
   usual.eps = c.options.eps;
