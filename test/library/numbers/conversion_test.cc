@@ -3,10 +3,12 @@
 // target, compared with arithmetic conversions (rows.h).
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <vector>
 
+#include "cases/guarded_memory.h"
 #include "element.h"
 #include "kernel_table.h"
 #include "on_target.h"
@@ -267,6 +269,7 @@ class TableTest : public KernelTest {
   TableTest() { EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target_.c_str(), table_)); }
 
   const internal::KernelTable* table_ = nullptr;
+  cases::GuardedMemory guard_;  // writing beyond the results is a crash
 };
 
 TEST_P(TableTest, PreparesEveryNumber) {
@@ -277,7 +280,9 @@ TEST_P(TableTest, PreparesEveryNumber) {
     for (size_t j = 0; j < d; ++j) weight.set_bits(0, j, numbers[j]);
     for (const float offset : {-0.0f, 0.0f, 1.0f}) {
       Rows prepared(RMSNORM_F32, 1, d);
-      table_->prepare(from, weight.row(0), d, offset, reinterpret_cast<float*>(prepared.row(0)));
+      void* const memory = guard_.Before(prepared.row_bytes());
+      table_->prepare(from, weight.row(0), d, offset, static_cast<float*>(memory));
+      std::memcpy(prepared.row(0), memory, prepared.row_bytes());
       ASSERT_NO_FATAL_FAILURE(
           ExpectConverted(numbers.data(), from, prepared, 0, static_cast<double>(offset)));
       if (target_ == kReference) continue;  // the reference rounds any NaN correctly
@@ -297,7 +302,9 @@ TEST_P(TableTest, RoundsEverySum) {
   for (size_t j = 0; j < d; ++j) sums.set_bits(0, j, numbers[j]);
   for (const rmsnorm_dtype to : kDtypes) {
     Rows rounded(to, 1, d);
-    table_->narrow(to, reinterpret_cast<const float*>(sums.row(0)), d, rounded.row(0));
+    void* const memory = guard_.Before(rounded.row_bytes());
+    table_->narrow(to, reinterpret_cast<const float*>(sums.row(0)), d, memory);
+    std::memcpy(rounded.row(0), memory, rounded.row_bytes());
     ASSERT_NO_FATAL_FAILURE(ExpectConverted(numbers.data(), RMSNORM_F32, rounded, 0, -0.0));
   }
 }
