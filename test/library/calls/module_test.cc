@@ -348,7 +348,8 @@ class DenseCall {
   DenseCall(const std::string& line, bool has_f32_stream)
       : c_(cases::Parse(line)), has_f32_stream_(has_f32_stream) {
     internal::ForEachOperand(c_.Given(), [&](Operand o) {
-      if ((cases::HeldByModule(c_) & cases::SetOf(o)) == 0) places[o] = kPlace * (1 + operands++);
+      const bool is_held = (cases::HeldByModule(c_) & cases::SetOf(o)) != 0;
+      if (!is_held) places.emplace(o, kPlace * (1 + places.size()));
     });
   }
 
@@ -375,7 +376,6 @@ class DenseCall {
 
   // Bytes from the start of the memory to each operand, or kNone for a null pointer.
   std::map<Operand, size_t> places;
-  size_t operands = 0;
 
  private:
   rmsnorm_status Make(cases::Function function, rmsnorm_dtype dtype, size_t rows, Rows& memory) {

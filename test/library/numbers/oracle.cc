@@ -40,7 +40,6 @@ struct Range {
     }
   }
   bool HasNumbers() const { return low <= high; }
-  bool IsPoint() const { return low == high && !may_be_nan; }
   bool IsFinite() const {
     return HasNumbers() && !may_be_nan && -kInfinity < low && high < kInfinity;
   }
