@@ -358,6 +358,7 @@ std::string TextBeside(const Case& plain, const Case& c) {
 
 // The call of a line that has this number.
 Case ParseCall(const std::string& text, size_t number) {
+  Require(text.empty() || text.back() != ',', "'" + text + "' ends with a comma");
   const std::vector<std::string> parts = Split(text, ',');
   Case c = Plain(IsBackward(parts.empty() ? "" : parts[0]), number);
   std::set<std::string> names;
@@ -392,6 +393,7 @@ std::string Text(const Calls& calls) {
 Case Parse(const std::string& text) { return ParseCall(text, 0); }
 
 Calls ParseCalls(const std::string& line) {
+  Require(line.empty() || line.back() != ';', "'" + line + "' ends with a semicolon");
   Calls calls;
   for (const std::string& text : Split(line, ';')) calls.push_back(ParseCall(text, calls.size()));
   Require(!calls.empty(), "there is no call");

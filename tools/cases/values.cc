@@ -88,7 +88,7 @@ void Draw(Random& random, const Numbers& numbers, uint8_t* row, size_t d) {
 }
 
 // The bits of 2^power, which may be subnormal.
-uint64_t PowerOfTwo(Format format, int power) {
+uint64_t BitsOfPower(Format format, int power) {
   if (power >= format.min_exponent()) {
     return static_cast<uint64_t>(power + format.max_exponent()) << format.mantissa_bits;
   }
@@ -97,7 +97,7 @@ uint64_t PowerOfTwo(Format format, int power) {
 
 void FillAdverse(Random& random, Format format, Rows& rows, size_t row) {
   const uint64_t hidden = uint64_t{1} << format.mantissa_bits;
-  const uint64_t one = PowerOfTwo(format, 0);
+  const uint64_t one = BitsOfPower(format, 0);
   const uint64_t constant = one | (random.Bits() & (hidden - 1));
   for (size_t j = 0; j < rows.d(); ++j) {
     const bool is_first = j % internal::kBlock == 0;
@@ -106,14 +106,14 @@ void FillAdverse(Random& random, Format format, Rows& rows, size_t row) {
     const uint64_t bits[] = {
         constant,  // every lane and fold rounds the same way for long stretches
         // The square is just over half an ulp of the first one's, and then just under.
-        is_first ? one : PowerOfTwo(format, -12) + 1,
-        is_first ? one : PowerOfTwo(format, -12) - 1,
+        is_first ? one : BitsOfPower(format, -12) + 1,
+        is_first ? one : BitsOfPower(format, -12) - 1,
         // The sum of each later block, 2^-24 (1 + 2^-11), is just over half an ulp of the first.
         j == 0                 ? one
         : j < internal::kBlock ? 0
-                               : PowerOfTwo(format, -18) + (hidden >> 12),
-        PowerOfTwo(format, slope) | mantissa,
-        PowerOfTwo(format, -slope) | mantissa,
+                               : BitsOfPower(format, -18) + (hidden >> 12),
+        BitsOfPower(format, slope) | mantissa,
+        BitsOfPower(format, -slope) | mantissa,
     };
     rows.set_bits(row, j, bits[row % std::size(bits)]);
   }
@@ -125,11 +125,11 @@ void FillRow(Random& random, Values values, Rows& rows, size_t row) {
   const auto draw = rows.dtype() == RMSNORM_F32 ? Draw<uint32_t> : Draw<uint16_t>;
   draw(random, NumbersOf(format, values), rows.row(row), rows.d());
   const size_t one = random.Below(rows.d());
-  const uint64_t unit = PowerOfTwo(format, 0);
+  const uint64_t unit = BitsOfPower(format, 0);
   switch (values) {
     case Values::kMassive:
-      rows.set_bits(row, one, PowerOfTwo(format, 9));
-      rows.set_bits(row, random.Below(rows.d()), format.sign() | PowerOfTwo(format, 10));
+      rows.set_bits(row, one, BitsOfPower(format, 9));
+      rows.set_bits(row, random.Below(rows.d()), format.sign() | BitsOfPower(format, 10));
       break;
     case Values::kNan:
       rows.set_bits(row, one, format.widest_nan());

@@ -477,7 +477,9 @@ unknown name 'size': forward,rows=1,d=1,x+size=f16
 x_skip needs two leading dimensions: forward,rows=2,d=1,x_skip=1
 x_skip needs two leading dimensions: forward,rows=2x3,d=1,x_skip=1,x_order=repeated
 x_skip needs two leading dimensions: forward,rows=2x3,d=1,x_skip=1,x_order=windows
-how rstd is, but there is none: forward,rows=2x3,d=1,rstd_skip=1)";
+how rstd is, but there is none: forward,rows=2x3,d=1,rstd_skip=1
+ends with a comma: forward,rows=1,d=1, forward,rows=1,d=1,;forward,rows=1,d=1
+ends with a semicolon: forward,rows=1,d=1;)";
 
 TEST(Text, IsRefusedWhereItHasNoMeaning) {
   for (const std::string& row : cases::Split(kRefusals, '\n')) {
