@@ -15,9 +15,10 @@ using cases::Functions;
 using cases::PreparedCall;
 
 template <class Function>
-void Find(void* library, const char* name, Function& function) {
+void Find(void* library, const char* name, Function& function, bool is_needed = true) {
   function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) throw std::runtime_error(std::string("has no function ") + name + "()");
+  if (function == nullptr && is_needed)
+    throw std::runtime_error(std::string("has no function ") + name + "()");
 }
 
 Functions Load(const std::string& file) try {
@@ -41,6 +42,11 @@ Functions Load(const std::string& file) try {
   RMSNORM_FIND(module_add_norm_rows)
   RMSNORM_FIND(module_backward_rows)
 #undef RMSNORM_FIND
+  // Older builds may have no prepared calls.
+  Find(library, "rmsnorm_prepare", functions.prepare, false);
+  Find(library, "rmsnorm_prepare_backward", functions.prepare_backward, false);
+  Find(library, "rmsnorm_run", functions.run, false);
+  Find(library, "rmsnorm_prepared_destroy", functions.prepared_destroy, false);
   return functions;
 } catch (const std::runtime_error& error) {
   throw std::runtime_error("--older " + file + ": " + error.what());

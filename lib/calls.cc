@@ -51,18 +51,10 @@ rmsnorm_status RunWithScratch(size_t d, const F& run) {
 template <size_t kCalls>
 rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const CallContext& context,
                           const Call* calls, Plan* plans, size_t count) {
-  size_t bytes = 0;
   size_t longest = 0;
-  for (size_t i = 0; i < count; ++i) {
-    bytes += BytesOfAllRows(calls[i].operands);
-    longest = std::max(longest, calls[i].operands.d);
-  }
+  for (size_t i = 0; i < count; ++i) longest = std::max(longest, calls[i].operands.d);
   return RunWithScratch<kScratchOnStack / kCalls>(longest, [&](Scratch& scratch) {
-    size_t planned = 0;
-    for (size_t i = 0; i < count; ++i) {
-      if (calls[i].operands.rows == 0) continue;
-      PlanForward(calls[i], context, bytes, scratch, plans[planned++]);
-    }
+    const size_t planned = PlanTogether(calls, count, context, scratch, plans);
     if (planned == 0) return;
     RunPlans(environment, *context.context, PartsOf(plans, planned, *context.context), plans,
              planned);
@@ -77,28 +69,62 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const CallConte
     return RMSNORM_OK;
   }
   return RunWithScratch<kScratchOnStack>(operands.d, [&](Scratch& scratch) {
-    const bool has_db = operands.Has(kDb);
-    const bool has_dx_or_dw = operands.Has(kDx) || operands.Has(kDw);
-    Plan db;
-    Plan dx_dw;
-    const auto split = [&](Plan& plan, Operand gradient) {
-      plan.parts = PartsOf(&plan, 1, *context.context);
-      if (operands.Has(gradient)) PlanSums(gradient, operands, plan.parts, scratch, plan);
-    };
-    if (has_db) {
-      PlanDb(call, context, scratch, db);
-      split(db, kDb);
+    Plan plans[kMostBackwardPlans];
+    const size_t planned = PlanBackward(call, context, scratch, plans);
+    for (size_t i = 0; i < planned; ++i) {
+      RunPlans(environment, *context.context, plans[i].parts, &plans[i], 1);
     }
-    if (has_dx_or_dw) {
-      PlanDxAndDw(call, context, scratch, dx_dw);
-      split(dx_dw, kDw);
-    }
-    if (has_db) RunPlans(environment, *context.context, db.parts, &db, 1);
-    if (has_dx_or_dw) RunPlans(environment, *context.context, dx_dw.parts, &dx_dw, 1);
   });
 }
 
 }  // namespace
+
+rmsnorm_status CheckCalls(const rmsnorm_call* calls, size_t count, Call* checked) {
+  for (size_t i = 0; i < count; ++i) {
+    const rmsnorm_status status = CheckCall(Operation::kForward, calls[i].module, calls[i].operands,
+                                            calls[i].options, checked[i]);
+    if (status != RMSNORM_OK) return FailOfCall(i, status);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 0; j < count; ++j) {
+      if (i == j) continue;
+      const rmsnorm_status status = CheckApart(checked[i].operands, checked[j].operands, j);
+      if (status != RMSNORM_OK) return FailOfCall(i, status);
+    }
+  }
+  return RMSNORM_OK;
+}
+
+size_t PlanTogether(const Call* calls, size_t count, const CallContext& context, Scratch& scratch,
+                    Plan* plans) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) bytes += BytesOfAllRows(calls[i].operands);
+  size_t planned = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (calls[i].operands.rows == 0) continue;
+    PlanForward(calls[i], context, bytes, scratch, plans[planned++]);
+  }
+  return planned;
+}
+
+size_t PlanBackward(const Call& call, const CallContext& context, Scratch& scratch, Plan* plans) {
+  const Operands& operands = call.operands;
+  size_t planned = 0;
+  const auto split = [&](Operand gradient) {
+    Plan& plan = plans[planned++];
+    plan.parts = PartsOf(&plan, 1, *context.context);
+    if (operands.Has(gradient)) PlanSums(gradient, operands, plan.parts, scratch, plan);
+  };
+  if (operands.Has(kDb)) {
+    PlanDb(call, context, scratch, plans[planned]);
+    split(kDb);
+  }
+  if (operands.Has(kDx) || operands.Has(kDw)) {
+    PlanDxAndDw(call, context, scratch, plans[planned]);
+    split(kDw);
+  }
+  return planned;
+}
 
 rmsnorm_status FindContext(const rmsnorm_module* module, const rmsnorm_context* given,
                            CallContext& context) {
@@ -150,18 +176,7 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
   }
   Call* const checked = count > kCallsOnStack ? many_calls.get() : few_calls;
   Plan* const plans = count > kCallsOnStack ? many_plans.get() : few_plans;
-  for (size_t i = 0; i < count; ++i) {
-    const rmsnorm_status status = CheckCall(Operation::kForward, calls[i].module, calls[i].operands,
-                                            calls[i].options, checked[i]);
-    if (status != RMSNORM_OK) return FailOfCall(i, status);
-  }
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t j = 0; j < count; ++j) {
-      if (i == j) continue;
-      const rmsnorm_status status = CheckApart(checked[i].operands, checked[j].operands, j);
-      if (status != RMSNORM_OK) return FailOfCall(i, status);
-    }
-  }
+  RMSNORM_RETURN_IF_ERROR(CheckCalls(calls, count, checked));
   CallContext call_context;
   RMSNORM_RETURN_IF_ERROR(FindContext(nullptr, context, call_context));
   return RunForward<kCallsOnStack>(environment, call_context, checked, plans, count);

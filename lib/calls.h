@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls by views, with or without a module.
+// Calls by views, with or without a module: checked, and planned.
 #ifndef RMSNORM_LIB_CALLS_H_
 #define RMSNORM_LIB_CALLS_H_
 
@@ -10,6 +10,19 @@ namespace rmsnorm::internal {
 // Reads the context that is given or, if that is null, takes the module's.
 rmsnorm_status FindContext(const rmsnorm_module* module, const rmsnorm_context* given,
                            CallContext& context);
+
+// Checks forward calls that are made at once; `checked` has room for them.
+rmsnorm_status CheckCalls(const rmsnorm_call* calls, size_t count, Call* checked);
+
+// Plans forward calls that run together. Calls without rows have no plan. Returns the number of
+// plans; `plans` has room for one for each call. Throws std::bad_alloc where there is no scratch.
+size_t PlanTogether(const Call* calls, size_t count, const CallContext& context, Scratch& scratch,
+                    Plan* plans);
+
+// Plans a backward call with rows: one plan or two, which run one after the other, each with its
+// parts. Returns their number. Throws std::bad_alloc where there is no scratch.
+constexpr size_t kMostBackwardPlans = 2;
+size_t PlanBackward(const Call& call, const CallContext& context, Scratch& scratch, Plan* plans);
 
 // A call by a module or, where that is null, by `options`.
 rmsnorm_status RunCall(Operation operation, const rmsnorm_module* module,

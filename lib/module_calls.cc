@@ -49,7 +49,7 @@ std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& optio
 void Hold(rmsnorm_module& module, Operand operand) {
   const int column = operand - kWeight;
   if ((module.held & SetOf(operand)) != 0) return;
-  module.floats[column] = MakeFloats(module.d);
+  if (module.floats[column] == nullptr) module.floats[column] = MakeFloats(module.d);
   module.prepared[column] = rmsnorm_vector(module.floats[column].get(), RMSNORM_F32, module.d);
   module.held |= SetOf(operand);
 }
@@ -89,8 +89,7 @@ rmsnorm_status SetColumn(rmsnorm_module* module, Operand operand, const rmsnorm_
   if (module == nullptr) return NullModule();
   Floats& floats = module->floats[operand - kWeight];
   if (view == nullptr) {
-    module->held &= ~SetOf(operand);
-    floats.reset();
+    module->held &= ~SetOf(operand);  // its memory stays, since prepared calls read it
   } else {
     RMSNORM_RETURN_IF_ERROR(CheckVector(operand, view, module->d));
     try {

@@ -63,20 +63,20 @@ OperandSet PreparedOperands(OperandSet given) {
   return scaling | (given & SetOf(kPostNormWeight));
 }
 
-// Writes offset + value for each value of a view. An offset of -0 changes no value.
-rmsnorm_view PrepareView(const KernelTable& kernels, const rmsnorm_view& view, float offset,
-                         float* prepared) {
-  const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
+// Writes offset + value for each value of a view, one row after the other. An offset of -0 changes
+// no value.
+void PrepareView(const KernelTable& kernels, const rmsnorm_view& view, float offset,
+                 float* prepared) {
   // A dense view is prepared at once: for one head, making a walk would take most of the time.
   const size_t elements = ElementsOf(view);
   const size_t d = view.shape[view.ndim - 1];
   ptrdiff_t stride;
   const bool is_even = FindRowStride(view, view.ndim - 1, stride);
   if (elements == d || (is_even && stride == static_cast<ptrdiff_t>(d))) {
-    kernels.prepare(view.dtype, view.data, elements, offset, prepared);
-    return result;
+    return kernels.prepare(view.dtype, view.data, elements, offset, prepared);
   }
   // A walk from each row of the view to its place in the result, as from a weight to its gradient.
+  const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
   Views views;
   views.Set(kWeight, &view);
   views.Set(kDw, &result);
@@ -86,13 +86,11 @@ rmsnorm_view PrepareView(const KernelTable& kernels, const rmsnorm_view& view, f
     const RowRun run = NextRun(walk, row, row + 1);
     kernels.prepare(view.dtype, run.data[kWeight], walk.d, offset, run.Row<float>(kDw, 0));
   }
-  return result;
 }
 
-// Replaces the caller's views of weights and biases by views of the prepared ones, up to three,
-// which `prepared` receives, or by the module's. Those that do not matter are removed.
-void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scratch, Views& views,
-                    rmsnorm_view* prepared) {
+// Replaces the caller's views of weights and biases by views of scratch for the prepared ones, up
+// to three, which `prepared` receives, or by the module's. Those that do not matter are removed.
+void TakeColumns(const Call& call, Scratch& scratch, Views& views, rmsnorm_view* prepared) {
   const OperandSet wanted = PreparedOperands(views.given | call.own);
   views.given &= ~kPrepared;
   ForEachOperand(wanted, [&](Operand operand) {
@@ -102,8 +100,8 @@ void PrepareColumns(const Call& call, const KernelTable& kernels, Scratch& scrat
     rmsnorm_view& view = *prepared++;
     if (call.operands.Has(operand)) {
       const rmsnorm_view& given = call.operands[operand];
-      view = PrepareView(kernels, given, OffsetOf(call.options, operand),
-                         scratch.Take(ElementsOf(given)));
+      view = rmsnorm_tensor(scratch.Take(ElementsOf(given)), RMSNORM_F32, given.ndim, given.shape,
+                            nullptr);
     } else {
       float* const ones = scratch.Take(call.operands.d);
       std::fill_n(ones, call.operands.d, 1.0f);
@@ -122,7 +120,7 @@ void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, Views
   plan.picoseconds = PicosecondsOf(kernels, operands[kX].dtype, views.given | call.own,
                                    operands.rows * operands.d);
   rmsnorm_view prepared[3];
-  PrepareColumns(call, kernels, scratch, views, prepared);
+  TakeColumns(call, scratch, views, prepared);
   plan.kernel = kernel;
   plan.rows = plan.run.count = operands.rows;
   plan.d = plan.run.d = operands.d;
@@ -145,6 +143,7 @@ void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, Views
     norm.dtype[operand] = views[operand].dtype;
     norm.has_leaves = norm.has_backward_leaves = false;
   });
+  FillColumns(call, plan);
 }
 
 // Whether a call with these bytes in its rows writes y or dx past the caches.
@@ -162,6 +161,13 @@ RowRun Plan::RunFrom(size_t begin, size_t end) const {
     rows_from.Set(operand, run.Row<void>(operand, begin), run.stride[operand]);
   });
   return rows_from;
+}
+
+void FillColumns(const Call& call, const Plan& plan) {
+  ForEachOperand(ColumnsToFill(call, plan), [&](Operand operand) {
+    PrepareView(*plan.norm.kernels, call.operands[operand], OffsetOf(call.options, operand),
+                plan.run.Row<float>(operand, 0));
+  });
 }
 
 void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, OptionSet changed,

@@ -68,6 +68,14 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, Option
 size_t PicosecondsOf(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandSet given,
                      size_t elements);
 
+// The weights and biases of a call that its plan takes in f32, converted to scratch.
+inline OperandSet ColumnsToFill(const Call& call, const Plan& plan) {
+  return call.operands.given & plan.run.given & kPrepared;
+}
+
+// Converts them. Planning does so, too: a plan that is run again needs their values of then.
+void FillColumns(const Call& call, const Plan& plan);
+
 // Bytes of all operands that have the shape of x.
 size_t BytesOfAllRows(const Operands& operands);
 

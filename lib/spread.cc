@@ -44,6 +44,10 @@ void RunPart(void* state, size_t part) {
   parts.task(parts.state, part, parts.count);
 }
 
+void RunInTurn(Parts& parts) {
+  for (size_t part = 0; part < parts.count; ++part) RunPart(&parts, part);
+}
+
 #if RMSNORM_HAVE_OPENMP
 // Whether this process was forked from one in which OpenMP had run parts. Its threads stayed
 // behind, and libgomp would wait for them forever.
@@ -56,16 +60,18 @@ void RunWithOpenMp(Parts& parts) {
   [[maybe_unused]] static const int registered =
       pthread_atfork(nullptr, nullptr, [] { lost_threads = true; });
 #endif
-  // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`.
-  // Several parts for each thread, taken as threads become free, take longer where rows lie in the
-  // cache of a core, and gain nothing for long rows beside other load.
+  // A prepared call may have been planned outside of a parallel region, or before a fork.
+  if (omp_in_parallel() || lost_threads) return RunInTurn(parts);
+    // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`.
+    // Several parts for each thread, taken as threads become free, take longer where rows lie in
+    // the cache of a core, and gain nothing for long rows beside other load.
 #pragma omp parallel num_threads(int(parts.count))
   for (size_t part = static_cast<size_t>(omp_get_thread_num()); part < parts.count;
        part += static_cast<size_t>(omp_get_num_threads())) {
     RunPart(&parts, part);
   }
 #else
-  for (size_t part = 0; part < parts.count; ++part) RunPart(&parts, part);
+  RunInTurn(parts);
 #endif
 }
 
@@ -183,12 +189,10 @@ size_t PartsOf(const Plan* plans, size_t count, const rmsnorm_context& context) 
   return PartsOfWork(picoseconds, units, context);
 }
 
-void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
-              const Plan* plans, size_t count) {
-  if (parts == 1) {
-    for (size_t i = 0; i < count; ++i) RunUnits(plans[i], 0, plans[i].Units());
-    return;
-  }
+void RunOnThisThread(const Plan& plan) { RunUnits(plan, 0, plan.Units()); }
+
+void RunInParts(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
+                const Plan* plans, size_t count) {
   Plans all = {plans, count, 0};
   for (size_t i = 0; i < count; ++i) all.shares += plans[i].Units() * SharesOfUnit(plans[i]);
   RunParts(environment, context, parts, RunPartOfPlans, &all);

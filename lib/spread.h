@@ -15,11 +15,26 @@ namespace rmsnorm::internal {
 // How many parts share the work of plans that run together; at least 1.
 size_t PartsOf(const Plan* plans, size_t count, const rmsnorm_context& context);
 
+// The two cases of RunPlans() that take longer than a call of one short row.
+void RunOnThisThread(const Plan& plan);
+void RunInParts(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
+                const Plan* plans, size_t count);
+
 // Runs the units of all plans, at least one, in `parts` parts of about equal work, and returns when
 // all are done. A plan with sums must be the only one, and `parts` must be its `parts`. Kernels run
 // in the default floating-point state, and an executor or OpenMP's runtime in the caller's.
-void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
-              const Plan* plans, size_t count);
+inline void RunPlans(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
+                     size_t parts, const Plan* plans, size_t count) {
+  if (parts > 1) return RunInParts(environment, context, parts, plans, count);
+  for (size_t i = 0; i < count; ++i) {
+    const Plan& plan = plans[i];
+    if (plan.is_run && !plan.HasSums()) {
+      plan.kernel(plan.norm, plan.run);
+    } else {
+      RunOnThisThread(plan);
+    }
+  }
+}
 
 }  // namespace rmsnorm::internal
 

@@ -501,6 +501,41 @@ typedef struct rmsnorm_call {
 RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
                                                const rmsnorm_context* context) RMSNORM_NOEXCEPT;
 
+// ---------------------------------------------------------------------------------- prepared calls
+
+/// A call, or several that are made together, checked and planned once and then run many times on
+/// the same memory: decoding with an engine's fixed buffers, or the layers of a training step.
+typedef struct rmsnorm_prepared rmsnorm_prepared;
+
+/// Checks and plans what rmsnorm_forward_all() takes; rmsnorm_run() then makes the call.
+///
+/// A run reads and writes what lies in the memory of the operands at that time: values may change
+/// between runs, addresses, shapes, strides and types may not. The memory and the modules must
+/// outlive the prepared call; the structs, views and options need not. A module's weight, bias and
+/// post-norm weight may be set again, and runs use the new values; one that is added or removed
+/// later makes no difference.
+///
+/// @param prepared  receives the prepared call, or null where an error is returned.
+/// @param calls     `count` calls.
+/// @param count     may be 0.
+/// @param context   null for the module's in a single call by a module, and else for the default one.
+///                  An executor must outlive the prepared call.
+RMSNORM_API rmsnorm_status rmsnorm_prepare(rmsnorm_prepared** prepared, const rmsnorm_call* calls,
+                                           size_t count,
+                                           const rmsnorm_context* context) RMSNORM_NOEXCEPT;
+
+/// The same for a call of rmsnorm_backward().
+RMSNORM_API rmsnorm_status
+rmsnorm_prepare_backward(rmsnorm_prepared** prepared, const rmsnorm_call* call,
+                         const rmsnorm_context* context) RMSNORM_NOEXCEPT;
+
+/// Makes the call. It has the bits of the function that the call was prepared for, and allocates
+/// nothing. One thread at a time may run a prepared call. Fails only where `prepared` is null.
+RMSNORM_API rmsnorm_status rmsnorm_run(rmsnorm_prepared* prepared) RMSNORM_NOEXCEPT;
+
+/// Null is allowed.
+RMSNORM_API void rmsnorm_prepared_destroy(rmsnorm_prepared* prepared) RMSNORM_NOEXCEPT;
+
 // ---------------------------------------------------------------------------------- backward
 
 /// The gradients of a loss by x, by the weight and by the bias, from dy, the gradient by y.

@@ -653,9 +653,11 @@ struct Call {
   Options options{};           ///< without a module
 };
 
-/// Several norms in one parallel region; see rmsnorm_forward_all(). Up to 16 calls need no memory
-/// of the heap.
-inline void forward_all(const Call* calls, std::size_t count, const Context& context = {}) {
+namespace detail {
+
+/// Calls use(c_calls) with the calls of the C interface.
+template <class F>
+void use_calls(const Call* calls, std::size_t count, const F& use) {
   struct Parts {
     rmsnorm_operands operands;
     rmsnorm_options options;
@@ -674,14 +676,91 @@ inline void forward_all(const Call* calls, std::size_t count, const Context& con
     all[i] = {by_module ? calls[i].module->get() : nullptr, &parts[i].operands,
               by_module ? nullptr : &parts[i].options};
   }
+  use(static_cast<const rmsnorm_call*>(all));
+}
+
+}  // namespace detail
+
+/// Several norms in one parallel region; see rmsnorm_forward_all(). Up to 16 calls need no memory
+/// of the heap.
+inline void forward_all(const Call* calls, std::size_t count, const Context& context = {}) {
   const rmsnorm_context c_context = context.get();
-  check(rmsnorm_forward_all(all, count, &c_context));
+  detail::use_calls(calls, count, [&](const rmsnorm_call* all) {
+    check(rmsnorm_forward_all(all, count, &c_context));
+  });
 }
 
 /// The same for calls written down in braces.
 inline void forward_all(std::initializer_list<Call> calls, const Context& context = {}) {
   forward_all(calls.begin(), calls.size(), context);
 }
+
+/// A call that is checked and planned once and then run many times on the same memory; see
+/// rmsnorm_prepare() for what must stay, and what may change. Movable. An object that was moved from
+/// can only be destroyed or assigned to.
+///
+///     rmsnorm::Prepared norm(operands, options);
+///     norm();
+class Prepared {
+ public:
+  /// Several norms, as forward_all() takes them.
+  Prepared(const Call* calls, std::size_t count, const Context& context = {}) {
+    const rmsnorm_context c_context = context.get();
+    prepare(calls, count, &c_context);
+  }
+  Prepared(std::initializer_list<Call> calls, const Context& context = {})
+      : Prepared(calls.begin(), calls.size(), context) {}
+  /// One norm, as forward() takes it.
+  explicit Prepared(const ForwardOperands& operands, const Options& options = {},
+                    const Context& context = {})
+      : Prepared({{nullptr, operands, options}}, context) {}
+  /// The gradients, as backward() takes them.
+  explicit Prepared(const BackwardOperands& operands, const Options& options = {},
+                    const Context& context = {}) {
+    const rmsnorm_options c_options = options.get();
+    const rmsnorm_context c_context = context.get();
+    prepare_backward(nullptr, operands, &c_options, &c_context);
+  }
+  /// A norm, or the gradients, by a module and in its context.
+  Prepared(const RmsNorm& module, const ForwardOperands& operands) {
+    const Call call = {&module, operands, {}};
+    prepare(&call, 1, nullptr);
+  }
+  Prepared(const RmsNorm& module, const BackwardOperands& operands) {
+    prepare_backward(module.get(), operands, nullptr, nullptr);
+  }
+  /// The same in another context.
+  Prepared(const RmsNorm& module, const ForwardOperands& operands, const Context& context)
+      : Prepared({{&module, operands, {}}}, context) {}
+  Prepared(const RmsNorm& module, const BackwardOperands& operands, const Context& context) {
+    const rmsnorm_context c_context = context.get();
+    prepare_backward(module.get(), operands, nullptr, &c_context);
+  }
+  Prepared(Prepared&& other) noexcept : prepared_(std::exchange(other.prepared_, nullptr)) {}
+  Prepared& operator=(Prepared&& other) noexcept {
+    std::swap(prepared_, other.prepared_);
+    return *this;
+  }
+  ~Prepared() { rmsnorm_prepared_destroy(prepared_); }
+
+  /// Makes the call.
+  void operator()() { check(rmsnorm_run(prepared_)); }
+
+ private:
+  void prepare(const Call* calls, std::size_t count, const rmsnorm_context* context) {
+    detail::use_calls(calls, count, [&](const rmsnorm_call* all) {
+      check(rmsnorm_prepare(&prepared_, all, count, context));
+    });
+  }
+  void prepare_backward(const rmsnorm_module* module, const BackwardOperands& operands,
+                        const rmsnorm_options* options, const rmsnorm_context* context) {
+    const rmsnorm_operands c_operands = operands.get();
+    const rmsnorm_call call = {module, &c_operands, options};
+    check(rmsnorm_prepare_backward(&prepared_, &call, context));
+  }
+
+  rmsnorm_prepared* prepared_ = nullptr;
+};
 
 }  // namespace rmsnorm
 

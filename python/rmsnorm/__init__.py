@@ -13,7 +13,8 @@ request.
 """
 
 from ._arrays import Array, SupportsDLPack
-from ._calls import backward, forward, forward_all, rms_norm, rms_norm_backward, targets, version
+from ._calls import backward, bind_backward, bind_forward, bind_forward_all, forward, forward_all
+from ._calls import rms_norm, rms_norm_backward, targets, version
 from ._module import RMSNorm
 
 __version__ = version()
@@ -23,6 +24,9 @@ __all__ = [
     "RMSNorm",
     "SupportsDLPack",
     "backward",
+    "bind_backward",
+    "bind_forward",
+    "bind_forward_all",
     "forward",
     "forward_all",
     "rms_norm",

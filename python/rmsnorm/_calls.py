@@ -7,12 +7,13 @@ import math
 import operator
 import textwrap
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import byref, sizeof
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Real
 from reprlib import repr as shown
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, NoReturn, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,11 @@ __all__ = [
     "OtherArguments",
     "OtherOperands",
     "Out",
+    "BoundCall",
     "backward",
+    "bind_backward",
+    "bind_forward",
+    "bind_forward_all",
     "c_context",
     "c_options",
     "call_library",
@@ -452,10 +457,20 @@ def forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> N
     an operand of another. Messages name an operand of the second call as "calls[1].y". Shapes,
     types, errors and threads are as in forward().
     """
+    structs, kept = _call_structs(calls)
+    (context_only,) = split(context, CONTEXT)
+    status = c.rmsnorm_forward_all(structs, len(calls), c_context(**context_only))
+    del kept
+    if status:
+        raise_error(status)
+
+
+def _call_structs(calls: Sequence[CallArguments]) -> tuple[Any, list[Any]]:
+    """Returns an array of structs, and what must live as long as it: frames hold the views."""
     if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
         raise TypeError(f"calls: {shown(calls)}; a list of dictionaries is possible")
     structs = (_library.Call * len(calls))()
-    kept = []  # the frames hold the views
+    kept: list[Any] = []
     for index, (call, struct) in enumerate(zip(calls, structs, strict=True)):
         try:
             operands, options = split(call, FORWARD, OPTIONS)
@@ -467,11 +482,66 @@ def forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> N
         struct.operands = ctypes.pointer(filled)
         struct.options = ctypes.pointer(chosen)
         kept.append((frame, owners))
-    (context_only,) = split(context, CONTEXT)
-    status = c.rmsnorm_forward_all(structs, len(calls), c_context(**context_only))
-    del kept
+    return structs, kept
+
+
+class BoundCall(partial[None]):
+    """A call on fixed arrays, which the functions named bind make. partial() makes it fast."""
+
+    kept: Any  # what must live as long as the call
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("BoundCall: it belongs to its arrays; bind the copies instead")
+
+
+def prepared(prepare: Callable[..., int], *arguments: Any, kept: Any) -> BoundCall:
+    """Returns the call that a function of the library prepares from these arguments."""
+    handle = ctypes.c_void_p()
+    status = prepare(byref(handle), *arguments)
     if status:
         raise_error(status)
+    call = BoundCall(c.rmsnorm_run, handle)
+    call.kept = kept
+    weakref.finalize(call, c.rmsnorm_prepared_destroy, handle).atexit = False
+    return call
+
+
+@documented(ForwardOperands, Options, Context)
+def bind_forward(**arguments: Unpack[ForwardArguments]) -> BoundCall:
+    """Returns a function without arguments that makes this call of forward() on these arrays, as
+    often as it is called: for a loop that decodes token by token in fixed memory.
+
+        step = rmsnorm.bind_forward(x=x, weight=weight, y=y)
+        step()  # reads x as it is now, and writes y
+
+    It reads the arrays as they are when it is called, and keeps them alive. One thread at a time
+    may call it. It cannot be copied or pickled.
+    """
+    operands, options, context = split(arguments, FORWARD, OPTIONS, CONTEXT)
+    call = cast(CallArguments, {**operands, **options})
+    return bind_forward_all([call], **cast(Context, context))
+
+
+@documented(BackwardOperands, Options, Context)
+def bind_backward(**arguments: Unpack[BackwardArguments]) -> BoundCall:
+    """Returns a function without arguments that makes this call of backward() on these arrays; see
+    bind_forward()."""
+    operands, options, context, rest = split(arguments, BACKWARD, OPTIONS, CONTEXT, ("add_to",))
+    frame = Frame()
+    filled, owners = frame.fill(operands, rest.get("add_to"))
+    chosen = c_options(**options)
+    struct = _library.Call(None, ctypes.pointer(filled), ctypes.pointer(chosen))
+    kept = (frame, owners)
+    return prepared(c.rmsnorm_prepare_backward, byref(struct), c_context(**context), kept=kept)
+
+
+@documented(Context, keys=CallArguments)
+def bind_forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> BoundCall:
+    """Returns a function without arguments that makes these calls of forward_all() on these arrays;
+    see bind_forward()."""
+    structs, kept = _call_structs(calls)
+    (context_only,) = split(context, CONTEXT)
+    return prepared(c.rmsnorm_prepare, structs, len(calls), c_context(**context_only), kept=kept)
 
 
 Out = TypeVar("Out", bound=npt.NDArray[Any] | SupportsDLPack)

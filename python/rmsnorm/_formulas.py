@@ -212,9 +212,7 @@ class Reader:
         outside = self._globals
         parameters, function = self._parse(name)
         if len(parameters) != 1 + len(arguments) or function.args.vararg:
-            raise UnknownFormula(
-                f"self.{name}() has other parameters than its call has arguments"
-            )
+            raise UnknownFormula(f"self.{name}() has other parameters than its call has arguments")
         text = self._run(function.body, dict(zip(parameters, ("self", *arguments))))
         self._globals = outside
         return text

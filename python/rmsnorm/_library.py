@@ -123,6 +123,10 @@ _PROTOTYPES = {
     "rmsnorm_forward": (c_int32, POINTER(Operands), POINTER(Options), POINTER(Context)),
     "rmsnorm_backward": (c_int32, POINTER(Operands), POINTER(Options), POINTER(Context)),
     "rmsnorm_forward_all": (c_int32, POINTER(Call), c_size_t, POINTER(Context)),
+    "rmsnorm_prepare": (c_int32, POINTER(c_void_p), POINTER(Call), c_size_t, POINTER(Context)),
+    "rmsnorm_prepare_backward": (c_int32, POINTER(c_void_p), POINTER(Call), POINTER(Context)),
+    "rmsnorm_run": (None, c_void_p),  # it fails only with a null pointer
+    "rmsnorm_prepared_destroy": (None, c_void_p),
     "rmsnorm_module_create": (
         c_int32,
         POINTER(c_void_p),

@@ -3,10 +3,10 @@
 
 import weakref
 from collections.abc import Mapping
-from ctypes import byref, c_void_p
+from ctypes import byref, c_void_p, pointer
 from functools import partial
 from reprlib import repr as shown
-from typing import Any, NoReturn, Unpack, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,11 @@ from . import _arrays, _calls, _library
 from ._arrays import Array
 from ._calls import BACKWARD, CONTEXT, DEFAULTS, FORWARD, HELP, OTHERS, Context, Frame
 from ._calls import ModuleBackwardOperands, ModuleOperands, OtherArguments, OtherOperands
-from ._calls import Out, documented, split
+from ._calls import BoundCall, Out, documented, prepared, split
 from ._library import c, raise_error
 from ._options import OPTIONS, OtherOptions
 
-__all__ = ["BoundCall", "RMSNorm"]
+__all__ = ["RMSNorm"]
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _SETTERS = {
@@ -273,27 +273,24 @@ class RMSNorm:
             step = norm.bind(x, y)
             step()  # reads x as it is now, and writes y
 
-        The function keeps the norm's module and the arrays alive. One thread at a time may call
-        it. It cannot be copied or pickled.
+        The function keeps the norm's module and the arrays alive. It uses the weight as it is when
+        it is called, and a bias and a post_norm_weight if the norm has them now. One thread at a
+        time may call it. It cannot be copied or pickled.
         """
         (others,) = split(operands, OTHERS)
+        return self._bound(c.rmsnorm_prepare, {"x": x, "y": y, **others}, 1)
+
+    @documented(ModuleBackwardOperands)
+    def bind_backward(self, **operands: Unpack[ModuleBackwardOperands]) -> BoundCall:
+        """Returns a function without arguments that makes this call of backward(); see bind()."""
+        arrays, rest = split(operands, BACKWARD, ("add_to",))
+        return self._bound(c.rmsnorm_prepare_backward, arrays, add_to=rest.get("add_to"))
+
+    def _bound(
+        self, prepare: Any, arrays: Mapping[str, Any], *count: int, add_to: Any = None
+    ) -> BoundCall:
         frame = Frame()
-        struct, owners = frame.fill({"x": x, "y": y, **others})
-        call = BoundCall(_call, c.rmsnorm_module_forward, self._module, struct)
-        call.kept = (self._owner, frame, owners)
-        return call
-
-
-def _call(function: Any, module: Any, struct: Any) -> None:
-    status = function(module, struct, None)
-    if status:
-        raise_error(status)
-
-
-class BoundCall(partial[None]):
-    """A call of a norm on fixed arrays, which RMSNorm.bind() makes. partial() makes it fast."""
-
-    kept: Any  # what must live as long as the call
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("BoundCall: it belongs to its norm and arrays; bind() the copies instead")
+        operands, owners = frame.fill(arrays, add_to)
+        struct = _library.Call(self._module, pointer(operands), None)
+        kept = (self._owner, frame, owners)
+        return prepared(prepare, byref(struct), *count, None, kept=kept)

@@ -390,8 +390,6 @@ def _without_bias(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor | N
     return rms_norm(x, None, eps) if weight is None else _before_weight(module, weight, eps, x)
 
 
-
-
 # x-transformers and lucidrains' other models: x by its length, times a scale of sqrt(d).
 _UNIT = "self.scale * normalize(x)"
 

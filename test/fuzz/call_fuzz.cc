@@ -55,9 +55,7 @@ bool IsOutput(const StrewnCall& call, Operand o) {
 
 // A module copies what it holds before the call.
 bool IsOfModule(const StrewnCall& call, Operand o) {
-  const cases::Function function = call.c.function;
-  return (cases::HeldByModule(call.c) & cases::SetOf(o)) != 0 &&
-         (function == cases::Function::kModule || function == cases::Function::kRows);
+  return cases::IsByModule(call.c) && (cases::HeldByModule(call.c) & cases::SetOf(o)) != 0;
 }
 
 // The operands that a call of this size and kind reads.

@@ -338,6 +338,10 @@ ARGUMENTS = {
     rmsnorm.RMSNorm.forward: ["self", "x", "y", *OTHERS],
     rmsnorm.RMSNorm.backward: ["self", *BACKWARD],
     rmsnorm.RMSNorm.bind: ["self", "x", "y", *OTHERS],
+    rmsnorm.RMSNorm.bind_backward: ["self", *BACKWARD],
+    rmsnorm.bind_forward: [*FORWARD, *OPTIONS, *CONTEXT],
+    rmsnorm.bind_backward: [*BACKWARD, "weight", *OPTIONS, *CONTEXT],
+    rmsnorm.bind_forward_all: ["calls", *CONTEXT],
 }
 
 
@@ -497,7 +501,7 @@ def test_a_bound_call_is_not_copied():
     norm = rmsnorm.RMSNorm(64)
     step = norm.bind(normal(1, 64), np.empty((1, 64), np.float32))
     for way in COPIES.values():
-        with refused("^BoundCall: .* bind\\(\\)", TypeError):
+        with refused("^BoundCall: it belongs to its arrays; bind the copies", TypeError):
             way(step)
     with refused("^BoundCall: ", TypeError):
         copy.deepcopy({"norm": norm, "step": step})
@@ -645,6 +649,47 @@ def test_a_norm_takes_other_operands_and_has_gradients():
     norm.backward(x=total, dy=dy, dx=dx, dw=dw)
     for own, expected in zip((dx, dw), rmsnorm.rms_norm_backward(dy, total, norm.weight)):
         assert (own == expected).all()
+
+
+def test_bound_calls_have_the_bits_of_the_functions():
+    x, dy, weight = normal(4, 96), normal(4, 96), normal(96)
+    y, dx, dw = np.empty_like(x), np.empty_like(x), np.empty(96, np.float32)
+    norm = rmsnorm.RMSNorm(96)
+    norm.weight = weight
+    arrays = {"x": x, "dy": dy, "dx": dx, "dw": dw}
+    forwards = [
+        rmsnorm.bind_forward(x=x, weight=weight, y=y, eps=1e-5),
+        rmsnorm.bind_forward_all([{"x": x, "weight": weight, "y": y, "eps": 1e-5}], threads=1),
+        norm.bind(x, y),
+    ]
+    backwards = [
+        rmsnorm.bind_backward(weight=weight, **arrays, eps=1e-5),
+        norm.bind_backward(**arrays),
+    ]
+    for _ in range(2):
+        x[:], dy[:], weight[:] = normal(4, 96), normal(4, 96), normal(96)
+        norm.weight = weight
+        for step in forwards:
+            y[:] = 0
+            assert step() is None
+            assert (y == rmsnorm.rms_norm(x, weight)).all()
+        for step in backwards:
+            dx[:], dw[:] = 0, 0
+            step()
+            expected = rmsnorm.rms_norm_backward(dy, x, weight)
+            assert (dx == expected[0]).all()
+            assert (dw == expected[1]).all()
+
+
+def test_a_bound_call_uses_what_its_norm_had():
+    norm = rmsnorm.RMSNorm(64, bias=normal(64))
+    x, y = normal(1, 64), np.empty((1, 64), np.float32)
+    expected = norm(x)
+    step = norm.bind(x, y)
+    norm.bias = None
+    norm.post_norm_weight = normal(64)
+    step()
+    assert (y == expected).all()
 
 
 def test_a_bound_call_reads_its_arrays_anew_and_keeps_them_alive():
@@ -918,10 +963,13 @@ def calls_that_write(x, norm, **outputs):
         "module": lambda: norm(x, out=y, **named),
         "module_forward": lambda: norm.forward(**operands),
         "bind": lambda: norm.bind(x, y, **named)(),
+        "bind_forward": lambda: rmsnorm.bind_forward(**operands)(),
+        "bind_forward_all": lambda: rmsnorm.bind_forward_all([operands])(),
     }
 
 
-WAYS = ["forward", "forward_all", "rms_norm", "module", "module_forward", "bind"]
+WAYS = ["forward", "forward_all", "rms_norm", "module", "module_forward"]
+WAYS += ["bind", "bind_forward", "bind_forward_all"]
 ROWS, PER_ROW = (3, 64), (3,)
 OUTPUTS = {
     "y": (ROWS, np.float32),

@@ -26,7 +26,7 @@ constexpr size_t kMaxElements = size_t{1} << 28;
 using Words = std::vector<std::string>;
 const Words kFlags = {"0", "1"};
 const Words kDtypes = {"none", "f32", "f16", "bf16", "f64", "i8"};
-const Words kFunctions = {"plain", "module", "rows", "several"};
+const Words kFunctions = {"plain", "module", "rows", "several", "prepared"};
 const Words kValues = {"normal",    "massive",  "wide",      "huge",      "tiny",
                        "subnormal", "zero",     "low_edge",  "high_edge", "floor",
                        "nan",       "infinity", "bits",      "mixed",     "finite",
@@ -265,10 +265,15 @@ OperandSet Case::Given() const {
 
 size_t Case::RowCount() const { return RowsOf(*this, internal::kX); }
 
+bool IsByModule(const Case& c) {
+  return c.function == Function::kModule || c.function == Function::kRows ||
+         (c.function == Function::kPrepared && c.seed % 2 != 0);
+}
+
 OperandSet HeldByModule(const Case& c) {
   using namespace internal;
   OperandSet held = 0;
-  if (c.function == Function::kPlain) return held;
+  if (!IsByModule(c) && c.function != Function::kSeveral) return held;
   const bool is_all = c.function == Function::kRows || c.seed / 2 % 2 == 0;
   ForEachOperand(is_all ? kPrepared : SetOf(kWeight), [&](Operand o) {
     if (c.operand[o].per == Per::kTensor) held |= SetOf(o);
@@ -424,7 +429,7 @@ void RequireMeaning(const Case& c) {
   const OperandCase& weight = c.operand[internal::kWeight];
   const OperandCase& dw = c.operand[internal::kDw];
   Require(weight.dtype == 0 || dw.dtype == 0 || weight.per == dw.per, "dw_per is weight_per");
-  if (c.function == Function::kModule || c.function == Function::kRows) {
+  if (IsByModule(c)) {
     Require(weight.per == Per::kTensor && dw.per == Per::kTensor,
             "a module's weight_per is tensor");
     Require(
@@ -439,8 +444,8 @@ void RequireMeaning(const Calls& calls) {
     const Case& c = calls[i];
     RequireMeaning(c);
     if (calls.size() == 1) return;
-    Require(!c.backward && c.function != Function::kRows,
-            "calls made at once are forward calls, and none has call=rows");
+    Require(!c.backward && c.function != Function::kRows && c.function != Function::kPrepared,
+            "calls made at once are forward calls, and none has call=rows or call=prepared");
     Require(i == 0 || (c.threads == usual.threads && c.executor == usual.executor &&
                        c.stores == usual.stores && c.state == usual.state),
             "the first call of a line has their threads, executor, stores and state");

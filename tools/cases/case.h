@@ -27,10 +27,11 @@ using internal::Shape;
 
 // The functions under test; all give the same bits.
 enum class Function {
-  kPlain,   // rmsnorm_forward() or rmsnorm_backward()
-  kModule,  // a module, in the call's context or, if the seed is odd, the module's
-  kRows,    // the module's functions for dense rows
-  kSeveral  // rmsnorm_forward_all(), the rows in two pieces, one of them perhaps by a module
+  kPlain,    // rmsnorm_forward() or rmsnorm_backward()
+  kModule,   // a module, in the call's context or, if the seed is odd, the module's
+  kRows,     // the module's functions for dense rows
+  kSeveral,  // rmsnorm_forward_all(), the rows in two pieces, one of them perhaps by a module
+  kPrepared  // rmsnorm_run(); if the seed is odd, of a call by a module
 };
 
 // The values of rows.
@@ -126,6 +127,9 @@ struct Case {
 
 // The calls of a line. The first one has their threads, executor, stores and state.
 using Calls = std::vector<Case>;
+
+// Whether the whole case is a call by a module.
+bool IsByModule(const Case& c);
 
 // The operands that a module of the case holds: the weight, and the bias and the post-norm weight,
 // where they have one dimension. With half of the seeds, 2 and 3 among them, the last two stay

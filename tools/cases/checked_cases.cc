@@ -330,6 +330,15 @@ forward,x+y=$T,rows=5,d=$EDGES,y_in_place=1,threads=2/3,executor=reverse/threads
   forward,x=f16,residual+residual_out=f32,weight=none,rows=3x2,d=300,rounding=$ROUNDINGS;
   forward,x+gate=bf16,q=i8,scale=f32,rows=2,d=4097,call=module/several
 
+# Prepared calls, half of them by a module.
+forward,x=$T,weight=f32/f16/bf16/none,y=$T,d=1..300|$LONG,rows=5/9,call=prepared,seed=0/1,
+  rounding=$ROUNDINGS,x_values=mixed/normal,rstd=none/f32,bias=none/f16,threads=1/3
+forward,x=$T,y=$T,$ALL,d=$EDGES|4097,rows=9/2x3x3,call=prepared,seed=0/1,x_values=mixed,
+  x_order=rising|zigzag,residual_out_in_place=0/1,threads=1/5,executor=none/threads
+backward,x=$T,dy+dx=$T,weight=f32/none/bf16,dw=f32/bf16,db=none/f32,d=$EDGES|1000|4097,rows=1|5|300,
+  call=prepared,seed=0/1,rstd=f32/none,x_values=normal/finite,dx_add=0/1,dw_add=1/0,
+  threads=1/3/5,executor=none/none/reverse,eps_placement=inside/outside/floor
+
 # Stores past the caches: every length, rows that start anywhere, y in place, repeated rows, the
 # addition to a residual, and rows of special values beside others.
 forward,x=$T,y=$T,weight=f32/f16/bf16/none,d=1..300,rows=3/17,stores=streamed,rounding=$ROUNDINGS,

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <rmsnorm/rmsnorm.hpp>
+#include <stdexcept>
 
 namespace rmsnorm::cases {
 
@@ -26,7 +27,9 @@ CallOperands Piece(const Case& c, const CallOperands& operands, size_t begin, si
 }
 
 // Whether a module is made in the context of its call, which then has none.
-bool IsInOwnContext(const Case& c) { return c.function != Function::kPlain && c.seed % 2 != 0; }
+bool IsInOwnContext(const Case& c) {
+  return c.function != Function::kPlain && c.function != Function::kPrepared && c.seed % 2 != 0;
+}
 
 }  // namespace
 
@@ -45,7 +48,8 @@ PreparedCall::PreparedCall(const Calls& calls, const std::vector<CallOperands>& 
       function_(calls.size() == 1 ? calls[0].function : Function::kSeveral),
       backward_(calls[0].backward),
       rows_(calls[0].RowCount()),
-      dense_(operands[0]) {
+      dense_(operands[0]),
+      prepared_(nullptr, functions.prepared_destroy) {
   const bool in_own_context = function_ != Function::kSeveral && IsInOwnContext(calls[0]);
   own_context_ = in_own_context ? nullptr : &context_;
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -56,9 +60,21 @@ PreparedCall::PreparedCall(const Calls& calls, const std::vector<CallOperands>& 
       Add(c, Piece(c, operands[i], 0, middle), false, false);
       Add(c, Piece(c, operands[i], middle, c.rows[0]), with_module, false);
     } else {
-      Add(c, operands[i], c.function != Function::kPlain, in_own_context);
+      Add(c, operands[i], IsByModule(c), in_own_context);
     }
   }
+  if (function_ == Function::kPrepared) Prepare();
+}
+
+void PreparedCall::Prepare() {
+  if (functions_.prepare == nullptr)
+    throw std::runtime_error("this build has no rmsnorm_prepare()");
+  rmsnorm_prepared* prepared = nullptr;
+  const rmsnorm_status status =
+      backward_ ? functions_.prepare_backward(&prepared, &calls_[0], &context_)
+                : functions_.prepare(&prepared, calls_.data(), calls_.size(), &context_);
+  prepared_.reset(prepared);
+  if (status != RMSNORM_OK) throw Error(status, functions_.error_message());
 }
 
 void PreparedCall::Add(const Case& c, const CallOperands& operands, bool with_module,
@@ -104,6 +120,8 @@ rmsnorm_status PreparedCall::Run() const noexcept {
       return functions_.forward_all(calls_.data(), calls_.size(), own_context_);
     case Function::kRows:
       return RunRows();
+    case Function::kPrepared:
+      return functions_.run(prepared_.get());
     case Function::kModule:
       return (backward_ ? functions_.module_backward : functions_.module_forward)(
           call.module, call.operands, own_context_);

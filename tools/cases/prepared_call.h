@@ -30,6 +30,10 @@ struct Functions {
   decltype(&rmsnorm_module_norm_rows) module_norm_rows = rmsnorm_module_norm_rows;
   decltype(&rmsnorm_module_add_norm_rows) module_add_norm_rows = rmsnorm_module_add_norm_rows;
   decltype(&rmsnorm_module_backward_rows) module_backward_rows = rmsnorm_module_backward_rows;
+  decltype(&rmsnorm_prepare) prepare = rmsnorm_prepare;
+  decltype(&rmsnorm_prepare_backward) prepare_backward = rmsnorm_prepare_backward;
+  decltype(&rmsnorm_run) run = rmsnorm_run;
+  decltype(&rmsnorm_prepared_destroy) prepared_destroy = rmsnorm_prepared_destroy;
 };
 
 // The context of a line's calls, without their executor.
@@ -38,7 +42,7 @@ rmsnorm_context ContextOf(const Case& first, const char* target);
 class PreparedCall {
  public:
   // The memory of the operands, the target and the executor outlive the object. Throws
-  // rmsnorm::Error if the library refuses a module.
+  // rmsnorm::Error if the library refuses a module, or a call that it prepares.
   PreparedCall(const Calls& calls, const std::vector<CallOperands>& operands,
                const rmsnorm_context& context, const Functions& functions = {});
   PreparedCall(const PreparedCall&) = delete;  // structs point to each other
@@ -57,6 +61,7 @@ class PreparedCall {
   };
 
   void Add(const Case& c, const CallOperands& operands, bool with_module, bool in_own_context);
+  void Prepare();
   rmsnorm_status RunRows() const noexcept;
 
   const Functions functions_;
@@ -70,6 +75,7 @@ class PreparedCall {
   const rmsnorm_context* own_context_ = nullptr;  // of the call; null for the context of a module
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<rmsnorm_call> calls_;
+  std::unique_ptr<rmsnorm_prepared, decltype(&rmsnorm_prepared_destroy)> prepared_;
 };
 
 }  // namespace rmsnorm::cases

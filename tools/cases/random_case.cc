@@ -47,7 +47,7 @@ class Drawer {
 
   void DrawFunction() {
     do {
-      c_.function = static_cast<Function>(Below(4));
+      c_.function = static_cast<Function>(Below(5));
     } while (c_.backward && c_.function == Function::kSeveral);
   }
 
@@ -121,8 +121,7 @@ class Drawer {
       own.per = static_cast<Per>(Below(6));
     }
     if (o == kDw && c_.Has(kWeight)) own.per = Of(kWeight).per;
-    const bool by_module = c_.function == Function::kModule || IsRows();
-    if (by_module && (o == kWeight || o == kDw)) own.per = Per::kTensor;
+    if (IsByModule(c_) && (o == kWeight || o == kDw)) own.per = Per::kTensor;
     if (IsRows() && IsHeld(o)) own.per = Per::kTensor;
     own.add = c_.IsOutput(o) && o >= kDx && !IsRows() && OneIn(2);
     if (!c_.IsOutput(o) || own.add) own.values = DrawValues(o);

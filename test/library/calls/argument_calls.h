@@ -45,6 +45,20 @@ inline const rmsnorm_module* Module() {
   return module.get();
 }
 
+// Prepares a call, and runs it.
+inline rmsnorm_status RunPrepared(const rmsnorm_call& call, bool is_backward,
+                                  const rmsnorm_context* context) {
+  rmsnorm_prepared* prepared = nullptr;
+  const rmsnorm_status status = is_backward ? rmsnorm_prepare_backward(&prepared, &call, context)
+                                            : rmsnorm_prepare(&prepared, &call, 1, context);
+  EXPECT_EQ(status == RMSNORM_OK, prepared != nullptr);
+  if (status == RMSNORM_OK) {
+    EXPECT_EQ(RMSNORM_OK, rmsnorm_run(prepared));
+  }
+  rmsnorm_prepared_destroy(prepared);
+  return status;
+}
+
 // A module that holds all that it can.
 inline const rmsnorm_module* FullModule() {
   static const RmsNorm module = [] {
@@ -76,6 +90,12 @@ inline std::vector<Function> MakeFunctions() {
     const rmsnorm_call call = {nullptr, a.operands, a.options};
     return rmsnorm_forward_all(&call, 1, a.context);
   };
+  const auto prepared_forward = [](const Arguments& a) {
+    return RunPrepared({nullptr, a.operands, a.options}, false, a.context);
+  };
+  const auto prepared_backward = [](const Arguments& a) {
+    return RunPrepared({nullptr, a.operands, a.options}, true, a.context);
+  };
   const auto module_forward = [](const Arguments& a) {
     return rmsnorm_module_forward(Module(), a.operands, a.context);
   };
@@ -101,12 +121,14 @@ inline std::vector<Function> MakeFunctions() {
         with_residual ? "call forward residual context " : "call forward sums context ";
     all.push_back({words + "plain options", text, "", forward});
     all.push_back({words + "several options", text, "calls[0].", forward_all});
+    all.push_back({words + "prepared options", text, "calls[0].", prepared_forward});
     all.push_back({words + "module", text + ",weight=none", "", module_forward});
     all.push_back(
         {words + "several module", text + ",weight=none", "calls[0].", module_forward_all});
   }
   const std::string text = "backward," + rows + "db=f32";
   all.push_back({"call backward context plain options", text, "", backward});
+  all.push_back({"call backward context prepared options", text, "", prepared_backward});
   all.push_back({"call backward context module", text + ",weight=none", "", module_backward});
   const std::string dense = "rows=2x3,d=8,rstd=f32,weight=none,";
   const std::string dense_forward = "forward," + dense + "residual=f32,residual_out=f32";

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <functional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <thread>
@@ -64,6 +65,22 @@ TEST_F(ForkTest, AChildIsSerial) {
     context_.threads = 0;
     return rmsnorm_max_threads() == 1 && SameBits(expected, Forward()) == true;
   }));
+}
+
+TEST_F(ForkTest, AChildRunsWhatItsParentPrepared) {
+  const Rows expected = Forward();
+  Rows y(RMSNORM_BF16, x_.count(), x_.d());
+  ForwardOperands operands;
+  operands.x = ConstView(ViewOf(x_));
+  operands.y = View(ViewOf(y));
+  Prepared norm(operands, Options(), context_);
+  norm();
+  EXPECT_TRUE(InChild([&] {
+    std::memset(y.row(0), 0, y.count() * y.row_bytes());
+    norm();
+    return SameBits(expected, y) == true;
+  }));
+  EXPECT_TRUE(SameBits(expected, y));
 }
 
 TEST_F(ForkTest, AGrandchildMakesTheCall) {

@@ -25,6 +25,7 @@ int calls_of_functions(const float* x, float* out, size_t rows, size_t d) {
   rmsnorm_context context = rmsnorm_default_context();
   rmsnorm_operands operands = rmsnorm_no_operands();
   rmsnorm_operands gradients = rmsnorm_no_operands();
+  rmsnorm_prepared* prepared = NULL;
   rmsnorm_call call;
 
   options.eps = 1e-6f;
@@ -37,11 +38,15 @@ int calls_of_functions(const float* x, float* out, size_t rows, size_t d) {
   call.module = NULL;
   call.operands = &operands;
   call.options = &options;
+  rmsnorm_prepared_destroy(prepared);
   return rmsnorm_norm(&in, &weight, &dense, NULL) == RMSNORM_OK &&
          rmsnorm_merge_dims(2, shape, strides, 1) == 1 &&
          rmsnorm_add_norm(&in, &in, &weight, &sum, &dense, &options) == RMSNORM_OK &&
          rmsnorm_forward(&operands, &options, &context) == RMSNORM_OK &&
          rmsnorm_forward_all(&call, 1, &context) == RMSNORM_OK &&
+         rmsnorm_prepare(&prepared, &call, 1, &context) == RMSNORM_OK &&
+         rmsnorm_prepare_backward(&prepared, &call, NULL) == RMSNORM_OK &&
+         rmsnorm_run(prepared) == RMSNORM_OK &&
          rmsnorm_backward(&gradients, &options, NULL) == RMSNORM_OK && y[0] < h[0];
 }
 

@@ -115,6 +115,26 @@ void several(const rmsnorm::Call* calls, std::size_t count, const rmsnorm::Call&
   rmsnorm::forward_all({call, call}, rmsnorm::Context());
 }
 
+void prepared(const rmsnorm::Call* calls, std::size_t count, const rmsnorm::RmsNorm& norm,
+              const rmsnorm::ForwardOperands& operands,
+              const rmsnorm::BackwardOperands& gradients) {
+  const rmsnorm::Context context;
+  rmsnorm::Prepared all[] = {rmsnorm::Prepared(calls, count),
+                             rmsnorm::Prepared(calls, count, context),
+                             rmsnorm::Prepared({}),
+                             rmsnorm::Prepared({calls[0], calls[1]}, context),
+                             rmsnorm::Prepared(operands),
+                             rmsnorm::Prepared(operands, norm.options(), context),
+                             rmsnorm::Prepared(norm, operands),
+                             rmsnorm::Prepared(norm, operands, context),
+                             rmsnorm::Prepared(gradients),
+                             rmsnorm::Prepared(gradients, norm.options(), context),
+                             rmsnorm::Prepared(norm, gradients),
+                             rmsnorm::Prepared(norm, gradients, context)};
+  all[0] = std::move(all[1]);
+  for (rmsnorm::Prepared& one : all) one();
+}
+
 std::string module(const float* x, const bf16* residual, std::size_t rows, std::size_t d) {
   float y[64];
   bf16 residual_out[64];

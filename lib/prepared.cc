@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prepared calls: a checked and planned call, kept with its scratch.
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "calls.h"
+#include "column_sums.h"
+#include "float_environment.h"
+#include "spread.h"
+#include "status.h"
+
+using namespace rmsnorm::internal;
+
+namespace {
+
+// The operands whose views a run needs beside its plan.
+constexpr OperandSet kKept = kPrepared | SetOf(kDw) | SetOf(kDb);
+
+// A call without the caller's views, which need not stay.
+struct KeptCall : Call {
+  KeptCall() = default;
+  KeptCall(const KeptCall&) = delete;
+
+  void Keep(const Call& call) {
+    static_cast<Call&>(*this) = call;
+    operands.given &= kKept;
+    rmsnorm_view* next = views;
+    ForEachOperand(operands.given, [&](Operand operand) {
+      *next = call.operands[operand];
+      operands.view[operand] = next++;
+    });
+  }
+
+ private:
+  rmsnorm_view views[5];
+};
+
+rmsnorm_status NullPrepared() { return Fail(RMSNORM_ERROR_NULL, "prepared: the pointer is null"); }
+
+}  // namespace
+
+struct rmsnorm_prepared {
+  explicit rmsnorm_prepared(size_t calls) : call(new KeptCall[calls]) {}
+
+  rmsnorm_context context;      // its target is in the plans
+  Scratch scratch{nullptr, 0};  // on the heap
+  std::vector<Plan> plans;
+  std::unique_ptr<KeptCall[]> call;  // of each plan; a backward call without rows has no plan
+  Operation operation;
+  size_t parts;  // of all plans of forward calls
+};
+
+namespace {
+
+// Makes a prepared call of up to `count` calls; plan(made, call_context) plans them. The module may
+// be null.
+template <class F>
+rmsnorm_status Prepare(const rmsnorm_module* module, const rmsnorm_context* context, size_t count,
+                       rmsnorm_prepared** prepared, const F& plan) {
+  CallContext call_context;
+  RMSNORM_RETURN_IF_ERROR(FindContext(module, context, call_context));
+  try {
+    auto made = std::make_unique<rmsnorm_prepared>(count);
+    made->context = *call_context.context;
+    made->context.target = nullptr;  // the caller's text, which need not stay
+    made->plans.resize(count);
+    plan(*made, call_context);
+    *prepared = made.release();
+    return RMSNORM_OK;
+  } catch (const std::bad_alloc&) {
+    return Fail(RMSNORM_ERROR_MEMORY, "prepared: no memory for the plans and scratch of %zu calls",
+                count);
+  }
+}
+
+}  // namespace
+
+rmsnorm_status rmsnorm_prepare(rmsnorm_prepared** prepared, const rmsnorm_call* calls, size_t count,
+                               const rmsnorm_context* context) noexcept {
+  const DefaultFloatEnvironment environment;
+  if (prepared == nullptr) return NullPrepared();
+  *prepared = nullptr;
+  if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
+  const std::unique_ptr<Call[]> checked(new (std::nothrow) Call[count]);
+  if (checked == nullptr) {
+    return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
+  }
+  RMSNORM_RETURN_IF_ERROR(CheckCalls(calls, count, checked.get()));
+  // Calls without rows have nothing to do.
+  Call* const end = std::remove_if(checked.get(), checked.get() + count,
+                                   [](const Call& call) { return call.operands.rows == 0; });
+  const size_t planned = static_cast<size_t>(end - checked.get());
+  return Prepare(count == 1 ? calls[0].module : nullptr, context, planned, prepared,
+                 [&](rmsnorm_prepared& made, const CallContext& where) {
+                   PlanTogether(checked.get(), planned, where, made.scratch, made.plans.data());
+                   made.operation = Operation::kForward;
+                   made.parts = PartsOf(made.plans.data(), planned, *where.context);
+                   for (size_t i = 0; i < planned; ++i) made.call[i].Keep(checked[i]);
+                 });
+}
+
+rmsnorm_status rmsnorm_prepare_backward(rmsnorm_prepared** prepared, const rmsnorm_call* call,
+                                        const rmsnorm_context* context) noexcept {
+  const DefaultFloatEnvironment environment;
+  if (prepared == nullptr) return NullPrepared();
+  *prepared = nullptr;
+  if (call == nullptr) return Fail(RMSNORM_ERROR_NULL, "call: the pointer is null");
+  Call checked;
+  RMSNORM_RETURN_IF_ERROR(
+      CheckCall(Operation::kBackward, call->module, call->operands, call->options, checked));
+  return Prepare(
+      call->module, context, kMostBackwardPlans, prepared,
+      [&](rmsnorm_prepared& made, const CallContext& where) {
+        const bool has_rows = checked.operands.rows > 0;
+        made.plans.resize(has_rows ? PlanBackward(checked, where, made.scratch, made.plans.data())
+                                   : 0);
+        made.operation = Operation::kBackward;
+        for (size_t i = 0; i < kMostBackwardPlans; ++i) made.call[i].Keep(checked);
+      });
+}
+
+rmsnorm_status rmsnorm_run(rmsnorm_prepared* prepared) noexcept {
+  DefaultFloatEnvironment environment;
+  if (prepared == nullptr) return NullPrepared();
+  const Plan* const plans = prepared->plans.data();
+  const size_t count = prepared->plans.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (ColumnsToFill(prepared->call[i], plans[i]) != 0) FillColumns(prepared->call[i], plans[i]);
+  }
+  if (prepared->operation == Operation::kForward) {
+    if (count != 0) RunPlans(environment, prepared->context, prepared->parts, plans, count);
+    return RMSNORM_OK;
+  }
+  if (count == 0) StoreZeroGradients(prepared->call[0].operands);
+  for (size_t i = 0; i < count; ++i) {
+    RunPlans(environment, prepared->context, plans[i].parts, &plans[i], 1);
+  }
+  return RMSNORM_OK;
+}
+
+void rmsnorm_prepared_destroy(rmsnorm_prepared* prepared) noexcept { delete prepared; }

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prepared calls: what they keep and what they read. Their bits and refused arguments are tested as
+// those of the calls they are prepared for.
+#include <gtest/gtest.h>
+
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "executor.h"
+#include "on_target.h"
+#include "rows.h"
+
+namespace rmsnorm::test {
+namespace {
+
+constexpr size_t kD = 300;
+
+class PreparedTest : public testing::Test {
+ protected:
+  Rows Draw(size_t rows) { return test::Draw(random_, Values::kNormal, RMSNORM_F32, rows, kD); }
+
+  Random random_{5};
+};
+
+TEST_F(PreparedTest, ReadsEveryOperandWhenItRuns) {
+  Rows x = Draw(7);
+  Rows residual = Draw(7);
+  Rows gate = Draw(7);
+  Rows weight = Draw(1);
+  Rows bias = Draw(1);
+  Rows y(RMSNORM_F32, 7, kD);
+  ForwardOperands operands = NormOperands(x, &weight, y);
+  operands.residual = ConstView(ViewOf(residual));
+  operands.gate = ConstView(ViewOf(gate));
+  operands.bias = ConstView(VectorOf(bias));
+  Prepared norm(operands);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    for (Rows* const rows : {&x, &residual, &gate, &weight, &bias}) {
+      cases::Fill(random_, Values::kNormal, 0, *rows);
+    }
+    norm();
+    Rows expected(RMSNORM_F32, 7, kD);
+    ForwardOperands now = operands;
+    now.y = View(ViewOf(expected));
+    forward(now);
+    EXPECT_TRUE(SameBits(expected, y));
+  }
+}
+
+// A weight for each head, which lies apart from the next, in a run of two plans.
+TEST_F(PreparedTest, GradientsReadTheWeightWhenTheyRun) {
+  Rows x = Draw(6);
+  Rows dy = Draw(6);
+  std::vector<float> weight(2 * (kD + 5));
+  Rows dx(RMSNORM_F32, 6, kD);
+  Rows db(RMSNORM_F32, 1, kD);
+  const size_t shape[] = {3, 2, kD};
+  const ptrdiff_t apart[] = {kD + 5, 1};
+  BackwardOperands operands;
+  operands.x = ConstView(rmsnorm_tensor(x.row(0), RMSNORM_F32, 3, shape, nullptr));
+  operands.dy = ConstView(rmsnorm_tensor(dy.row(0), RMSNORM_F32, 3, shape, nullptr));
+  operands.weight = ConstView(rmsnorm_tensor(weight.data(), RMSNORM_F32, 2, shape + 1, apart));
+  operands.dx = View(rmsnorm_tensor(dx.row(0), RMSNORM_F32, 3, shape, nullptr));
+  operands.db = View(VectorOf(db));
+  Prepared gradients(operands);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    for (float& value : weight) value += 1 + static_cast<float>(&value - weight.data());
+    gradients();
+    Rows expected(RMSNORM_F32, 6, kD);
+    BackwardOperands now = operands;
+    now.dx = View(rmsnorm_tensor(expected.row(0), RMSNORM_F32, 3, shape, nullptr));
+    backward(now);
+    EXPECT_TRUE(SameBits(expected, dx));
+  }
+}
+
+// Sums start anew in each run, or continue from the gradient where the call adds to it.
+TEST_F(PreparedTest, GradientsStartAnewInEachRun) {
+  for (const size_t rows : Sizes{5, 300}) {
+    Rows x = Draw(rows);
+    Rows dy = Draw(rows);
+    Rows dx(RMSNORM_F32, rows, kD);
+    Rows dw(RMSNORM_F32, 1, kD);
+    Rows db = Draw(1);
+    BackwardOperands operands;
+    operands.x = ConstView(ViewOf(x));
+    operands.dy = ConstView(ViewOf(dy));
+    operands.dx = View(ViewOf(dx));
+    operands.dw = View(VectorOf(dw));
+    operands.db = View(VectorOf(db));
+    operands.add_to_db = true;
+    Context context;
+    context.threads = 3;
+    Prepared gradients(operands, {}, context);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      cases::Fill(random_, Values::kNormal, 0, dy);
+      Rows expected_dx = dx;
+      Rows expected_dw = dw;
+      Rows expected_db = db;
+      BackwardOperands now = operands;
+      now.dx = View(ViewOf(expected_dx));
+      now.dw = View(VectorOf(expected_dw));
+      now.db = View(VectorOf(expected_db));
+      backward(now);
+      gradients();
+      EXPECT_TRUE(SameBits(expected_dx, dx));
+      EXPECT_TRUE(SameBits(expected_dw, dw));
+      EXPECT_TRUE(SameBits(expected_db, db));
+    }
+  }
+}
+
+// A module's weight may be set again.
+TEST_F(PreparedTest, UsesTheWeightThatAModuleHoldsNow) {
+  const Rows x = Draw(3);
+  Rows y(RMSNORM_F32, 3, kD);
+  Rows expected(RMSNORM_F32, 3, kD);
+  RmsNorm module(kD);
+  Prepared norm(module, NormOperands(x, nullptr, y));
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    module.set_weight(ConstView(VectorOf(Draw(1))));
+    norm();
+    module.forward(NormOperands(x, nullptr, expected));
+    EXPECT_TRUE(SameBits(expected, y));
+  }
+}
+
+TEST_F(PreparedTest, MakesSeveralNormsTogether) {
+  std::vector<Rows> matrices = {Draw(1000), Draw(500)};
+  std::vector<Rows> expected = matrices;
+  std::vector<Call> calls(2);
+  CountingExecutor executor;
+  Context context;
+  context.threads = 4;
+  executor.SetIn(context);
+  for (size_t i = 0; i < 2; ++i) {
+    forward(NormOperands(expected[i], nullptr, expected[i]));
+    calls[i].operands = NormOperands(matrices[i], nullptr, matrices[i]);
+  }
+  Prepared norms(calls.data(), calls.size(), context);
+  EXPECT_EQ(0, executor.calls);
+  norms();
+  EXPECT_EQ(1, executor.calls);
+  EXPECT_EQ(4u, executor.most_parts);
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(SameBits(expected[i], matrices[i]));
+}
+
+TEST_F(PreparedTest, MayHaveNoCallsOrNoRows) {
+  Prepared({})();
+  float dw[4] = {1, 2, 3, 4};
+  BackwardOperands operands;
+  operands.x = operands.dy = ConstView(static_cast<const float*>(nullptr), 0, 4);
+  operands.dw = View(dw, 4);
+  Prepared zeros(operands);
+  EXPECT_EQ(1, dw[0]);
+  zeros();
+  for (const float value : dw) EXPECT_EQ(0, value);
+}
+
+TEST_F(PreparedTest, CanBeMoved) {
+  const Rows x = Draw(2);
+  Rows y(RMSNORM_F32, 2, kD);
+  Prepared first(NormOperands(x, nullptr, y));
+  Prepared second = std::move(first);
+  first = Prepared({});
+  second();
+  first = std::move(second);
+  first();
+  EXPECT_NE(0, Get(y, 1, 1));
+}
+
+TEST(Prepared, RefusesNullPointers) {
+  rmsnorm_prepared* prepared = nullptr;
+  const auto expect_refused = [](rmsnorm_status status, const std::string& argument) {
+    EXPECT_EQ(RMSNORM_ERROR_NULL, status);
+    EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find(argument + ": the pointer is null"));
+  };
+  expect_refused(rmsnorm_prepare(nullptr, nullptr, 0, nullptr), "prepared");
+  expect_refused(rmsnorm_prepare(&prepared, nullptr, 1, nullptr), "calls");
+  expect_refused(rmsnorm_prepare_backward(nullptr, nullptr, nullptr), "prepared");
+  expect_refused(rmsnorm_prepare_backward(&prepared, nullptr, nullptr), "call");
+  expect_refused(rmsnorm_run(nullptr), "prepared");
+  rmsnorm_prepared_destroy(nullptr);
+}
+
+#ifdef _OPENMP
+// A call that was prepared for several threads stays on its thread inside a parallel region.
+TEST_F(PreparedTest, StaysSerialInsideAParallelRegion) {
+  const Rows x = Draw(2000);
+  std::vector<Rows> y(2, Rows(RMSNORM_F32, 2000, kD));
+  Rows expected(RMSNORM_F32, 2000, kD);
+  forward(NormOperands(x, nullptr, expected));
+  Context context;
+  context.threads = 4;
+  Prepared norms[] = {Prepared(NormOperands(x, nullptr, y[0]), {}, context),
+                      Prepared(NormOperands(x, nullptr, y[1]), {}, context)};
+#pragma omp parallel num_threads(2)
+  norms[omp_get_thread_num()]();
+  for (const Rows& rows : y) EXPECT_TRUE(SameBits(expected, rows));
+}
+#endif
+
+}  // namespace
+}  // namespace rmsnorm::test
