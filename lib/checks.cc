@@ -31,6 +31,10 @@ rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
   if (given == nullptr) return RMSNORM_OK;
   uint32_t size;
   std::memcpy(&size, given, sizeof size);
+  if (RMSNORM_LIKELY(size == kKnown)) {
+    std::memcpy(&read, given, kKnown);
+    return RMSNORM_OK;
+  }
   // Fields end at multiples of the alignment, except for the size itself.
   const bool between_fields = size == sizeof size || size % alignof(Struct) == 0;
   if (size < sizeof size || size > kLargest || !between_fields) {
@@ -262,11 +266,14 @@ rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtyp
               only == 0 ? "f32, f16 or bf16" : rmsnorm_dtype_name(only));
 }
 
-rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options) {
+rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options,
+                           OptionSet& changed) {
   options = rmsnorm_default_options();
+  changed = 0;
   if (given == nullptr) return RMSNORM_OK;
   RMSNORM_RETURN_IF_ERROR(ReadStruct("options", given, options));
-  return CheckOptions(options);
+  changed = ChangedOptions(options);
+  return CheckOptions(options, changed);
 }
 
 rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& copy,
@@ -376,8 +383,7 @@ rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
     call.changed_options = module->changed_options;
     call.own = module->OwnIn(operation);
   } else {
-    RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options));
-    call.changed_options = ChangedOptions(call.options);
+    RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options, call.changed_options));
     call.own = 0;
   }
   RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, call.own, call.operands));

@@ -11,8 +11,9 @@
 namespace rmsnorm::internal {
 
 // Copies a caller's struct, of any size, over the defaults, and checks it. Null stands for the
-// defaults.
-rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options);
+// defaults. `changed` receives the ChangedOptions().
+rmsnorm_status ReadOptions(const rmsnorm_options* given, rmsnorm_options& options,
+                           OptionSet& changed);
 
 // Checks a caller's context, all but the target. `context` is the caller's or the default one, or
 // `copy` if the caller's has another size.

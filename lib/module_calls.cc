@@ -113,8 +113,9 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
   if (module == nullptr) return NullModule();
   *module = nullptr;
   rmsnorm_options own_options;
+  OptionSet changed;
   CallContext call_context;
-  RMSNORM_RETURN_IF_ERROR(ReadOptions(options, own_options));
+  RMSNORM_RETURN_IF_ERROR(ReadOptions(options, own_options, changed));
   if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: 0; it must be at least 1");
   RMSNORM_RETURN_IF_ERROR(CheckDtype("dtype", 0, dtype));
   RMSNORM_RETURN_IF_ERROR(FindContext(nullptr, context, call_context));
@@ -126,12 +127,11 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     Hold(*made, kWeight);
     made->dtype = dtype;
     made->options = own_options;
-    made->changed_options = ChangedOptions(own_options);
+    made->changed_options = changed;
     made->context = *call_context.context;
     made->kernels = call_context.kernels;
     for (int i = 0; i < 3; ++i) {
-      MakeNorm(*call_context.kernels, own_options, made->changed_options, d, RMSNORM_F32 + i,
-               made->norm[i]);
+      MakeNorm(*call_context.kernels, own_options, changed, d, RMSNORM_F32 + i, made->norm[i]);
     }
     SetMostDirectRows(*made);
     made->description = Describe(d, dtype, own_options, *call_context.context);

@@ -25,9 +25,9 @@ ShortText ValueText(const rmsnorm_options& options, Option option) {
 
 }  // namespace
 
-rmsnorm_status CheckOptions(const rmsnorm_options& options) {
-  for (int i = 0; i < kOptions; ++i) {
-    const auto option = static_cast<Option>(i);
+rmsnorm_status CheckOptions(const rmsnorm_options& options, OptionSet changed) {
+  for (OptionSet rest = changed | SetOf(kEps); rest != 0; rest &= rest - 1) {
+    const Option option = FirstOption(rest);
     const OptionRule& rule = kOptionRules[option];
     if (IsNumber(option)) {
       if (rule.numbers->accept(ValueIn<float>(options, option))) continue;

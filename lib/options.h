@@ -186,8 +186,8 @@ inline float OffsetOf(const rmsnorm_options& options, Operand operand) {
   return operand == kBias ? -0.0f : options.weight_offset;
 }
 
-// Checks the values of all options.
-rmsnorm_status CheckOptions(const rmsnorm_options& options);
+// Checks the values of options. `changed` are the ChangedOptions(): a default needs no check.
+rmsnorm_status CheckOptions(const rmsnorm_options& options, OptionSet changed);
 
 // Checks that options go together with the operation and its operands. `changed` are the
 // ChangedOptions(). `own` is what a module adds to the operands.
