@@ -17,8 +17,9 @@ using cases::PreparedCall;
 template <class Function>
 void Find(void* library, const char* name, Function& function, bool is_needed = true) {
   function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr && is_needed)
+  if (function == nullptr && is_needed) {
     throw std::runtime_error(std::string("has no function ") + name + "()");
+  }
 }
 
 Functions Load(const std::string& file) try {

@@ -444,8 +444,10 @@ void RequireMeaning(const Calls& calls) {
     const Case& c = calls[i];
     RequireMeaning(c);
     if (calls.size() == 1) return;
-    Require(!c.backward && c.function != Function::kRows && c.function != Function::kPrepared,
-            "calls made at once are forward calls, and none has call=rows or call=prepared");
+    Require(!c.backward && c.function != Function::kRows,
+            "calls made at once are forward calls, and none has call=rows");
+    Require((c.function == Function::kPrepared) == (calls[0].function == Function::kPrepared),
+            "either all calls made at once have call=prepared, or none");
     Require(i == 0 || (c.threads == usual.threads && c.executor == usual.executor &&
                        c.stores == usual.stores && c.state == usual.state),
             "the first call of a line has their threads, executor, stores and state");

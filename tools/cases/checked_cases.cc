@@ -331,6 +331,9 @@ forward,x+y=$T,rows=5,d=$EDGES,y_in_place=1,threads=2/3,executor=reverse/threads
   forward,x+gate=bf16,q=i8,scale=f32,rows=2,d=4097,call=module/several
 
 # Prepared calls, half of them by a module.
+forward,x+y=$T,weight=bf16,rows=3|1000,d=64|500,seed=0/1,call=prepared,threads=1/3,
+  executor=none/threads;
+  forward,x=bf16,gate=f32,y=$T,rows=1x2,d=128|300,seed=0/1,call=prepared
 forward,x=$T,weight=f32/f16/bf16/none,y=$T,d=1..300|$LONG,rows=5/9,call=prepared,seed=0/1,
   rounding=$ROUNDINGS,x_values=mixed/normal,rstd=none/f32,bias=none/f16,threads=1/3
 forward,x=$T,y=$T,$ALL,d=$EDGES|4097,rows=9/2x3x3,call=prepared,seed=0/1,x_values=mixed,

@@ -45,7 +45,8 @@ PreparedCall::PreparedCall(const Calls& calls, const std::vector<CallOperands>& 
                            const rmsnorm_context& context, const Functions& functions)
     : functions_(functions),
       context_(context),
-      function_(calls.size() == 1 ? calls[0].function : Function::kSeveral),
+      function_(calls.size() == 1 || calls[0].function == Function::kPrepared ? calls[0].function
+                                                                              : Function::kSeveral),
       backward_(calls[0].backward),
       rows_(calls[0].RowCount()),
       dense_(operands[0]),
@@ -67,8 +68,9 @@ PreparedCall::PreparedCall(const Calls& calls, const std::vector<CallOperands>& 
 }
 
 void PreparedCall::Prepare() {
-  if (functions_.prepare == nullptr)
+  if (functions_.prepare == nullptr) {
     throw std::runtime_error("this build has no rmsnorm_prepare()");
+  }
   rmsnorm_prepared* prepared = nullptr;
   const rmsnorm_status status =
       backward_ ? functions_.prepare_backward(&prepared, &calls_[0], &context_)

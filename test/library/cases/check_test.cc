@@ -467,6 +467,8 @@ interleaved: forward,rows=1,d=1,y_gap=1,interleaved=1
 interleaved: forward,rows=1,d=1,x_order=repeated,interleaved=1
 calls made at once are forward calls: forward,rows=1,d=1;backward,rows=1,d=1
 calls made at once are forward calls: forward,rows=1,d=1;forward,rows=1,d=1,call=rows
+either all calls: forward,rows=1,d=1;forward,rows=1,d=1,call=prepared
+either all calls: forward,rows=1,d=1,call=prepared;forward,rows=1,d=1
 threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,threads=2
 threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,executor=reverse
 threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,stores=cached
