@@ -7,6 +7,7 @@
 
 #include "column_sums.h"
 #include "thresholds.h"
+#include "waits.h"
 
 // Microsoft's first OpenMP is 2.0, which has no limit on threads.
 #if defined(_OPENMP) && _OPENMP >= 200805
@@ -19,6 +20,7 @@
 #include <omp.h>
 
 #include <atomic>
+#include <chrono>
 #ifndef _WIN32
 #include <pthread.h>
 #endif
@@ -52,6 +54,10 @@ void RunInTurn(Parts& parts) {
 // Whether this process was forked from one in which OpenMP had run parts. Its threads stayed
 // behind, and libgomp would wait for them forever.
 std::atomic<bool> lost_threads{false};
+
+using Clock = std::chrono::steady_clock;
+
+Waits waits;
 #endif
 
 void RunWithOpenMp(Parts& parts) {
@@ -62,14 +68,30 @@ void RunWithOpenMp(Parts& parts) {
 #endif
   // A prepared call may have been planned outside of a parallel region, or before a fork.
   if (omp_in_parallel() || lost_threads) return RunInTurn(parts);
-    // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`.
-    // Several parts for each thread, taken as threads become free, take longer where rows lie in
-    // the cache of a core, and gain nothing for long rows beside other load.
-#pragma omp parallel num_threads(int(parts.count))
-  for (size_t part = static_cast<size_t>(omp_get_thread_num()); part < parts.count;
-       part += static_cast<size_t>(omp_get_num_threads())) {
-    RunPart(&parts, part);
+  const Clock::time_point begin = Clock::now();
+  if (waits.ShouldStay()) {
+    RunInTurn(parts);
+    return waits.Stayed(Clock::now() - begin);
   }
+  Waits::Nanoseconds worked{0};
+  int threads = 1;
+  // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`.
+  // Several parts for each thread, taken as threads become free, take longer where rows lie in the
+  // cache of a core, and gain nothing for long rows beside other load.
+#pragma omp parallel num_threads(int(parts.count))
+  {
+    const bool is_caller = omp_get_thread_num() == 0;
+    const Clock::time_point start = is_caller ? Clock::now() : begin;
+    for (size_t part = static_cast<size_t>(omp_get_thread_num()); part < parts.count;
+         part += static_cast<size_t>(omp_get_num_threads())) {
+      RunPart(&parts, part);
+    }
+    if (is_caller) {
+      worked = Clock::now() - start;
+      threads = omp_get_num_threads();
+    }
+  }
+  waits.Report(threads, worked, Clock::now() - begin);
 #else
   RunInTurn(parts);
 #endif
