@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "column_sums.h"
+#include "cpu_quota.h"
 #include "thresholds.h"
 #include "waits.h"
 
@@ -21,6 +22,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <climits>
+#include <new>
 #ifndef _WIN32
 #include <pthread.h>
 #endif
@@ -111,6 +114,22 @@ void RunParts(DefaultFloatEnvironment& environment, const rmsnorm_context& conte
   environment.Enter();
 }
 
+#if RMSNORM_HAVE_OPENMP
+// How many threads a call has that wishes for no number. Threads beyond a quota use it up while
+// they wait for each other. A number that OMP_NUM_THREADS or the program has set is left alone.
+int UsualThreads() {
+  static const int quota = [] {
+    try {
+      return CpusOfQuota("");
+    } catch (const std::bad_alloc&) {
+      return INT_MAX;
+    }
+  }();
+  const int threads = omp_get_max_threads();
+  return threads > quota && threads == omp_get_num_procs() ? quota : threads;
+}
+#endif
+
 // How many parts work may have, however large it is; at least 1.
 size_t MostParts(const rmsnorm_context& context) {
   int threads = context.threads;
@@ -119,7 +138,7 @@ size_t MostParts(const rmsnorm_context& context) {
   } else {
 #if RMSNORM_HAVE_OPENMP
     if (omp_in_parallel() || lost_threads) return 1;
-    const int usual = omp_get_max_threads();
+    const int usual = UsualThreads();
     if (threads == 0) threads = usual;
     // libgomp asks the kernel for the number of CPUs.
     if (threads > usual) threads = std::min(threads, std::max(usual, omp_get_num_procs()));
@@ -231,7 +250,7 @@ void RunInParts(DefaultFloatEnvironment& environment, const rmsnorm_context& con
 int32_t rmsnorm_max_threads() noexcept {
 #if RMSNORM_HAVE_OPENMP
   if (!rmsnorm::internal::lost_threads) {
-    return std::min(omp_get_max_threads(), omp_get_thread_limit());
+    return std::min(rmsnorm::internal::UsualThreads(), omp_get_thread_limit());
   }
 #endif
   return 1;
