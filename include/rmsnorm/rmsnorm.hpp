@@ -708,6 +708,7 @@ class Prepared {
     const rmsnorm_context c_context = context.get();
     prepare(calls, count, &c_context);
   }
+  /// Several norms, written in place.
   Prepared(std::initializer_list<Call> calls, const Context& context = {})
       : Prepared(calls.begin(), calls.size(), context) {}
   /// One norm, as forward() takes it.
@@ -721,22 +722,26 @@ class Prepared {
     const rmsnorm_context c_context = context.get();
     prepare_backward(nullptr, operands, &c_options, &c_context);
   }
-  /// A norm, or the gradients, by a module and in its context.
+  /// A norm by a module, in its context.
   Prepared(const RmsNorm& module, const ForwardOperands& operands) {
     const Call call = {&module, operands, {}};
     prepare(&call, 1, nullptr);
   }
+  /// The gradients by a module, in its context.
   Prepared(const RmsNorm& module, const BackwardOperands& operands) {
     prepare_backward(module.get(), operands, nullptr, nullptr);
   }
-  /// The same in another context.
+  /// A norm by a module, in another context.
   Prepared(const RmsNorm& module, const ForwardOperands& operands, const Context& context)
       : Prepared({{&module, operands, {}}}, context) {}
+  /// The gradients by a module, in another context.
   Prepared(const RmsNorm& module, const BackwardOperands& operands, const Context& context) {
     const rmsnorm_context c_context = context.get();
     prepare_backward(module.get(), operands, nullptr, &c_context);
   }
+  /// Takes the call of another object.
   Prepared(Prepared&& other) noexcept : prepared_(std::exchange(other.prepared_, nullptr)) {}
+  /// Exchanges the calls of two objects.
   Prepared& operator=(Prepared&& other) noexcept {
     std::swap(prepared_, other.prepared_);
     return *this;
