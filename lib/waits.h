@@ -12,10 +12,10 @@
 namespace rmsnorm::internal {
 
 // Decides when calls with work for several threads stay on their own. Where other programs keep the
-// CPUs busy, or a quota of CPU time is used up, the calling thread waits for its other threads as
-// long as the scheduler leaves them out: 24 ms for 9 us of work. Calls then stay on their thread
-// for the time that was lost, which doubles with each loss, and which gains pay back
-// (doc/design.md, "OpenMP"). Threads that call at once share this.
+// CPUs busy, or a quota of CPU time is used up, the scheduler leaves threads out for milliseconds,
+// and the calling thread waits for them. Calls then stay on their thread for the time that was
+// lost, which doubles with each loss, and which gains pay back (doc/design.md, "OpenMP"). Threads
+// that call at once share this.
 class Waits {
  public:
   using Nanoseconds = std::chrono::nanoseconds;
