@@ -115,8 +115,8 @@ void RunParts(DefaultFloatEnvironment& environment, const rmsnorm_context& conte
 }
 
 #if RMSNORM_HAVE_OPENMP
-// How many threads a call has that wishes for no number. Threads beyond a quota use it up while
-// they wait for each other. A number that OMP_NUM_THREADS or the program has set is left alone.
+// The threads of a call that does not say how many. More threads than the quota has CPUs would use
+// it up while they wait for each other. A number that OMP_NUM_THREADS or the program has set stays.
 int UsualThreads() {
   static const int quota = [] {
     try {

@@ -40,8 +40,8 @@ class Waits {
   }
 
  private:
-  // Nanoseconds. A thread that sleeps wakes in less than the first. A region is tried after the
-  // second.
+  // Nanoseconds. A sleeping thread wakes in less than kLeast. After kMost a call tries its threads
+  // again; in a build for fuzzing it always does.
   static constexpr int64_t kLeast = 200'000;
   static constexpr int64_t kMost = static_cast<int64_t>(Threshold(2000000000, 0));
 

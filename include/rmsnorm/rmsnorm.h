@@ -503,22 +503,22 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 
 // ---------------------------------------------------------------------------------- prepared calls
 
-/// A call, or several that are made together, checked and planned once and then run many times on
-/// the same memory: decoding with an engine's fixed buffers, or the layers of a training step.
+/// One or several calls that are checked and planned once and run many times on the same memory, as
+/// in an engine that decodes into fixed buffers, or in the layers of a training step.
 typedef struct rmsnorm_prepared rmsnorm_prepared;
 
-/// Checks and plans what rmsnorm_forward_all() takes; rmsnorm_run() then makes the call.
+/// Checks and plans the calls, which are those of rmsnorm_forward_all(). rmsnorm_run() makes them.
 ///
 /// A run reads and writes what lies in the memory of the operands at that time: values may change
 /// between runs, addresses, shapes, strides and types may not. The memory and the modules must
 /// outlive the prepared call; the structs, views and options need not. A module's weight, bias and
-/// post-norm weight may be set again, and runs use the new values; one that is added or removed
-/// later makes no difference.
+/// post-norm weight may be set again, and runs use the new values. Adding or removing one later makes
+/// no difference.
 ///
 /// @param prepared  receives the prepared call, or null where an error is returned.
 /// @param calls     `count` calls.
 /// @param count     may be 0.
-/// @param context   null for the module's in a single call by a module, and else for the default one.
+/// @param context   null for the default one or, in a single call by a module, for the module's.
 ///                  An executor must outlive the prepared call.
 RMSNORM_API rmsnorm_status rmsnorm_prepare(rmsnorm_prepared** prepared, const rmsnorm_call* calls,
                                            size_t count,
