@@ -59,8 +59,8 @@ inline bool IsHeld(const StrewnCall& call, Operand o) {
   const rmsnorm_view& view = call.operands.view[o];
   const auto size = static_cast<ptrdiff_t>(internal::ElementSize(view.dtype));
   if (size == 0 || view.ndim < 1 || view.ndim > RMSNORM_MAX_DIMS) return true;
-  ptrdiff_t low = call.offset[o];
-  ptrdiff_t high = low;
+  ptrdiff_t low = 0;  // in bytes from the first element
+  ptrdiff_t high = 0;
   for (int i = 0; i < view.ndim; ++i) {
     if (view.shape[i] == 0) return true;
     const ptrdiff_t stride = i < RowDimensions(o, view) ? view.stride[i] : 1;
@@ -71,7 +71,8 @@ inline bool IsHeld(const StrewnCall& call, Operand o) {
       return true;
     }
   }
-  return low >= 0 && high <= static_cast<ptrdiff_t>(call.memory.size()) - size;
+  return low >= -call.offset[o] &&
+         high <= static_cast<ptrdiff_t>(call.memory.size()) - size - call.offset[o];
 }
 
 class StrewnDrawer {
