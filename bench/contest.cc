@@ -65,19 +65,20 @@ bool Contest::IsUntimed(const std::string& name) const {
                      [&](const Untimed& one) { return one.name == name; });
 }
 
-void Contest::Memcpy(size_t times) {
+void Contest::Memcpy() const {
   Place& place = *places_[place_];
   const size_t bytes = place.from.bytes();
   const uint8_t* const from = place.from.data();
   uint8_t* const to = place.to.data();
   const size_t parts = std::clamp<size_t>(bytes, 1, parts_);
-  for (size_t i = 0; i < times && parts == 1; ++i) std::memcpy(to, from, bytes);
-  for (size_t i = 0; i < times && parts > 1; ++i) {
-    RunOnThreads(parts, [&](size_t part) {
-      const size_t begin = bytes * part / parts;
-      std::memcpy(to + begin, from + begin, bytes * (part + 1) / parts - begin);
-    });
+  if (parts == 1) {
+    std::memcpy(to, from, bytes);
+    return;
   }
+  RunOnThreads(parts, [&](size_t part) {
+    const size_t begin = bytes * part / parts;
+    std::memcpy(to + begin, from + begin, bytes * (part + 1) / parts - begin);
+  });
 }
 
 std::vector<Turn> Contest::Turns() {
@@ -85,13 +86,27 @@ std::vector<Turn> Contest::Turns() {
   for (size_t i = 0; i < contenders_.size(); ++i) {
     const std::string& name = contenders_[i]->name();
     if (places_.front()->prepared[i] == nullptr || IsUntimed(name)) continue;
-    const auto repeat = [this, i](size_t times) {
-      const Prepared& prepared = *places_[place_]->prepared[i];
-      for (size_t time = 0; time < times; ++time) prepared.Run();
+    const bool is_apart = contenders_[i]->kind() == Kind::kApart;
+    const auto repeat = [this, i, is_apart](size_t times) {
+      const Place& place = *places_[place_];
+      const Prepared& prepared = *place.prepared[i];
+      const Reader* const reader = !cell_.reads ? nullptr
+                                   : is_apart   ? &place.apart_reader
+                                                : &place.reader;
+      for (size_t time = 0; time < times; ++time) {
+        prepared.Run();
+        if (reader != nullptr) sum_ += reader->Read(parts_);
+      }
     };
     // OpenMP's threads wait for work, awake, for a while after a call.
     turns.push_back({name, repeat, with_threads_.count(name) != 0 ? name : ""});
-    if (i == 0) turns.push_back({kMemcpy, [this](size_t times) { Memcpy(times); }});
+    if (i > 0) continue;
+    turns.push_back({kMemcpy, [this](size_t times) {
+                       for (size_t time = 0; time < times; ++time) {
+                         Memcpy();
+                         if (cell_.reads) sum_ += places_[place_]->to_reader.Read(parts_);
+                       }
+                     }});
   }
   return turns;
 }

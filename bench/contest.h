@@ -10,6 +10,7 @@
 
 #include "contender.h"
 #include "operations.h"
+#include "reader.h"
 #include "rounds.h"
 #include "tensors.h"
 
@@ -46,11 +47,20 @@ class Contest {
  private:
   struct Place {
     Place(const CallValues& calls, const CallValues& apart_calls, size_t bytes)
-        : tensors(calls), apart(apart_calls), from(bytes), to(bytes) {}
+        : tensors(calls),
+          apart(apart_calls),
+          from(bytes),
+          to(bytes),
+          reader(tensors),
+          apart_reader(apart),
+          to_reader(to.data(), bytes) {}
     Tensors tensors;
     Tensors apart;
     Buffer from;  // of memcpy
     Buffer to;
+    Reader reader;
+    Reader apart_reader;
+    Reader to_reader;
     std::vector<std::unique_ptr<Prepared>> prepared;  // by contender; null if it has no part
   };
 
@@ -58,7 +68,7 @@ class Contest {
   void Prepare(Place& place);
   bool IsUntimed(const std::string& name) const;
   // Copies as many bytes as x has.
-  void Memcpy(size_t times);
+  void Memcpy() const;
 
   const Cell cell_;
   const Contenders& contenders_;
@@ -67,6 +77,7 @@ class Contest {
   std::vector<std::unique_ptr<Place>> places_;
   size_t place_ = 0;
   size_t parts_ = 1;
+  uint64_t sum_ = 0;  // of what readers read
   std::vector<Untimed> untimed_;
   std::set<std::string> with_threads_;  // the contenders that start threads
 };

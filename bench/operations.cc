@@ -113,10 +113,12 @@ size_t Cell::moved_bytes() const {
 }
 
 std::optional<Cell> MakeCell(const Operation& operation, const std::string& type,
-                             const Shape& shape, int threads, const std::string& target) {
+                             const Shape& shape, int threads, const std::string& target,
+                             bool reads) {
   const std::optional<std::string> line = ReplaceNames(operation.line, type, shape);
   if (!line) return {};
-  Cell cell = {operation.name, type, shape, threads, target, ParseCalls(*line, threads), {}, {}};
+  Cell cell = {operation.name, type, shape, threads, target, ParseCalls(*line, threads), {},
+               reads,          {}};
   if (!operation.apart.empty()) {
     for (const std::string& call : cases::Split(*ReplaceNames(operation.apart, type, shape), ';')) {
       cell.apart.push_back(ParseCalls(call, threads).front());
@@ -133,7 +135,7 @@ std::optional<Cell> MakeCell(const Operation& operation, const std::string& type
     cell.name = operation.name + "/" + type + "/" + std::to_string(shape.rows) + "x" +
                 std::to_string(shape.d);
   }
-  cell.name += "/threads:" + std::to_string(threads) + "/target:" + target;
+  cell.name += "/threads:" + std::to_string(threads) + "/target:" + target + (reads ? "/read" : "");
   return cell;
 }
 

@@ -43,7 +43,9 @@ struct Cell {
   std::string target;
   std::vector<cases::Case> calls;  // made at once
   std::vector<cases::Case> apart;  // made one after the other instead; may be empty
-  // Such as "norm/f32/1x4096/threads:1/target:AVX2". This name identifies results over time.
+  bool reads;  // whether the results of each call are read after it, and the time includes that
+  // Such as "norm/f32/1x4096/threads:1/target:AVX2", and "/read" after it for such a cell. This
+  // name identifies results over time.
   std::string name;
 
   // The bytes of all rows of x, and of all rows that are read or written.
@@ -54,7 +56,8 @@ struct Cell {
 // Returns nothing if d is no multiple of what the line divides it by. Throws UserError for a line
 // that is no case, or none that can be timed.
 std::optional<Cell> MakeCell(const Operation& operation, const std::string& type,
-                             const Shape& shape, int threads, const std::string& target);
+                             const Shape& shape, int threads, const std::string& target,
+                             bool reads = false);
 
 }  // namespace rmsnorm::bench
 

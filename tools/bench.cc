@@ -37,6 +37,7 @@ struct BenchOptions {
   std::vector<std::string> targets;  // empty: the default target
   std::vector<std::string> peers;    // paths of libraries
   std::string older;                 // path of a library
+  bool reads = false;
 };
 
 std::vector<std::string> OperationNames() {
@@ -111,8 +112,8 @@ std::vector<Cell> Cells(const BenchOptions& options) {
       for (const std::string& type : options.types) {
         for (const std::string& threads : options.threads) {
           for (const std::string& target : targets) {
-            const std::optional<Cell> cell =
-                bench::MakeCell(operation, type, ParseShape(shape), ParseThreads(threads), target);
+            const std::optional<Cell> cell = bench::MakeCell(
+                operation, type, ParseShape(shape), ParseThreads(threads), target, options.reads);
             if (cell && names.insert(cell->name).second) cells.push_back(*cell);
           }
         }
@@ -214,6 +215,8 @@ void AddBench(CLI::App& app, int& status) {
       ->allow_extra_args(false);
   command->add_option("--older", options->older, "Another build of librmsnorm.so to be timed, too")
       ->type_name("FILE");
+  command->add_flag("--read", options->reads,
+                    "Read the results after each call, as the next operation would, and time both");
   std::string operation_help;
   for (const bench::Operation& operation : bench::Operations()) {
     operation_help +=

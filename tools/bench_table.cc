@@ -68,7 +68,8 @@ BenchTable::BenchTable(const std::vector<Cell>& cells, const bench::Contenders& 
 bool BenchTable::ReportContext(const Context& /*context*/) {
   GetOutputStream() << "rmsnorm " << rmsnorm_version() << " · " << CpuModel() << " · Highway "
                     << rmsnorm_highway_version() << " · "
-                    << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP") << "\n"
+                    << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP")
+                    << (cells_.begin()->second.reads ? " · results are read" : "") << "\n"
                     << "operation   type  rows x d     threads    memcpy     plain   rmsnorm  GB/s";
   for (const std::string& other : others_) GetOutputStream() << Right(other, WidthOf(other));
   GetOutputStream() << "  times faster  target" << std::endl;

@@ -172,6 +172,35 @@ TEST(BenchResults, AreCheckedInEachPlaceAndOfCallsApart) {
             "calls[1].y: row 2, element 5 differs from the reference");
 }
 
+// By each number of threads, every word of what a call writes and nothing else.
+TEST(BenchResults, AreReadOnce) {
+  for (const std::string name : {"norm", "add_norm", "post_norm", "q_and_k", "backward"}) {
+    const Cell cell = MakeCell(name, "f32");
+    const bench::CallValues values(cell.calls);
+    bench::Tensors tensors(values);
+    tensors.Reset();
+    uint64_t sum = 0;
+    for (size_t call = 0; call < cell.calls.size(); ++call) {
+      for (const Operand o : {internal::kY, internal::kResidualOut, internal::kDx}) {
+        if (!cell.calls[call].Has(o)) continue;
+        const cases::Rows& rows = values.problems[call].after(o);
+        for (size_t row = 0; row < rows.count(); ++row) {
+          std::memcpy(const_cast<uint8_t*>(tensors.row(call, o, row)), rows.row(row),
+                      rows.row_bytes());
+          for (size_t at = 0; at < rows.row_bytes(); at += sizeof sum) {
+            uint64_t word;
+            std::memcpy(&word, rows.row(row) + at, sizeof word);
+            sum += word;
+          }
+        }
+      }
+    }
+    for (const size_t threads : {1, 2, 3, 7}) {
+      EXPECT_EQ(bench::Reader(tensors).Read(threads), sum) << name << " by " << threads;
+    }
+  }
+}
+
 // An error that grows with the sum is allowed up to the bound, and no more.
 TEST(BenchResults, MayDifferByTheRoundingsOfASum) {
   for (const size_t d : {size_t{1}, size_t{64}, size_t{4096}}) {

@@ -142,6 +142,21 @@ TEST(Bench, TimesACase) {
   EXPECT_NE(refused.out.find("  FAILED on reference: "), std::string::npos) << refused.out;
 }
 
+TEST(Bench, ReadsTheResults) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.File("bench.json");
+  const Outcome outcome =
+      SmallBench({"--read", "--operations", "norm,post_norm,latent,int8_alone", "--shapes",
+                  "3x2112", "--types", "f32", "--benchmark_out=" + file});
+  ExpectSuccess(outcome);
+  EXPECT_NE(Lines(outcome.out)[0].find(" · results are read"), std::string::npos) << outcome.out;
+  const json cells = json::parse(ReadFile(file)).at("benchmarks");
+  ASSERT_EQ(cells.size(), 4u);
+  EXPECT_EQ(cells[0].at("name").get<std::string>(),
+            "norm/f32/3x2112/threads:1/target:reference/read/iterations:1/manual_time");
+  for (const json& cell : cells) EXPECT_GT(cell.at("library_ns").get<double>(), 0);
+}
+
 TEST(Bench, TimesHaveThreeDigits) {
   const std::pair<double, const char*> times[] = {{1.234e-9, "1.23 ns"}, {9.996e-9, "10.0 ns"},
                                                   {99.96e-9, "100 ns"},  {999.6e-9, "1.00 us"},
