@@ -97,12 +97,10 @@ rmsnorm_status CheckCalls(const rmsnorm_call* calls, size_t count, Call* checked
 
 size_t PlanTogether(const Call* calls, size_t count, const CallContext& context, Scratch& scratch,
                     Plan* plans) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < count; ++i) bytes += BytesOfAllRows(calls[i].operands);
   size_t planned = 0;
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows == 0) continue;
-    PlanForward(calls[i], context, bytes, scratch, plans[planned++]);
+    PlanForward(calls[i], context, scratch, plans[planned++]);
   }
   return planned;
 }

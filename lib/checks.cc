@@ -288,7 +288,7 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& copy,
     return Fail(RMSNORM_ERROR_OPTION, "context: threads is %d; it must be 0 or larger",
                 context->threads);
   }
-  if (context->stores < RMSNORM_STORES_USUAL || context->stores > RMSNORM_STORES_STREAMED) {
+  if (context->stores < RMSNORM_STORES_CACHED || context->stores > RMSNORM_STORES_STREAMED) {
     return Fail(RMSNORM_ERROR_OPTION, "context: stores is %d; it must be one of RMSNORM_STORES_...",
                 context->stores);
   }

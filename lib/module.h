@@ -41,8 +41,7 @@ namespace rmsnorm::internal {
 
 // The most rows of a call by pointers that is made without views (module_rows.cc); 0 where the
 // operation refuses what the module holds, or its options without the operands that such calls
-// lack. More rows may be worth several parts or stores past the caches, and backward then has
-// several blocks of rows.
+// lack. More rows may be worth several parts, and backward then has several blocks of rows.
 size_t MostDirectRows(Operation operation, const rmsnorm_module& module);
 
 }  // namespace rmsnorm::internal

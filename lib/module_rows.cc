@@ -186,15 +186,15 @@ bool TakesModule(Operation operation, const rmsnorm_module& module) {
 size_t MostDirectRows(Operation operation, const rmsnorm_module& module) {
   const bool is_streamed = module.context.stores == RMSNORM_STORES_STREAMED;
   if (is_streamed || !TakesModule(operation, module)) return 0;
-  constexpr size_t kBytesOfElement = 4 * sizeof(float);  // of x, residual, residual_out and y
-  const size_t rows = StreamedBytes() / kBytesOfElement / module.d;
-  if (operation == Operation::kBackward) return std::min(rows, kMinRowsPerBlock);
+  if (operation == Operation::kBackward) {
+    return std::min(PTRDIFF_MAX / sizeof(float) / module.d, kMinRowsPerBlock);
+  }
   size_t longest = 1;  // picoseconds of a row
   for (rmsnorm_dtype dtype = RMSNORM_F32; dtype <= RMSNORM_BF16; ++dtype) {
     longest = std::max(
         longest, PicosecondsOf(*module.kernels, dtype, SetOf(kResidual) | module.held, module.d));
   }
-  return std::min(rows, 2 * kLeastOfPart / longest);
+  return 2 * kLeastOfPart / longest;
 }
 
 }  // namespace rmsnorm::internal

@@ -146,12 +146,6 @@ void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, Views
   FillColumns(call, plan);
 }
 
-// Whether a call with these bytes in its rows writes y or dx past the caches.
-bool IsPastCaches(const rmsnorm_context& context, size_t bytes) {
-  if (context.stores != RMSNORM_STORES_USUAL) return context.stores == RMSNORM_STORES_STREAMED;
-  return bytes > StreamedBytes();
-}
-
 }  // namespace
 
 RowRun Plan::RunFrom(size_t begin, size_t end) const {
@@ -204,25 +198,12 @@ size_t PicosecondsOf(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandS
   return std::min(elements, kMost) * kernels.picoseconds[x_dtype - RMSNORM_F32] * half_steps / 2;
 }
 
-size_t BytesOfAllRows(const Operands& operands) {
-  constexpr OperandSet kRowOperands =
-      OperandsWhere([](const OperandRule& rule) { return rule.shape == Shape::kRows; });
-  const size_t of_x = ElementSize(operands[kX].dtype);
-  size_t bytes_of_element = 0;
-  ForEachOperand(operands.given & kRowOperands, [&](Operand operand) {
-    const bool is_like_x = (operands.like_x & SetOf(operand)) != 0;
-    bytes_of_element += is_like_x ? of_x : ElementSize(operands[operand].dtype);
-  });
-  return operands.rows * operands.d * bytes_of_element;
-}
-
-void PlanForward(const Call& call, const CallContext& context, size_t bytes, Scratch& scratch,
-                 Plan& plan) {
+void PlanForward(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan) {
   const Operands& operands = call.operands;
   PlanRows(call, *context.kernels, context.kernels->forward, operands, scratch, plan);
   if (!plan.is_run) WalkInSlabs(plan.walk);
-  plan.norm.stream = operands.Has(kY) && operands[kY].data != operands[kX].data &&
-                     IsPastCaches(*context.context, bytes);
+  plan.norm.stream = context.context->stores == RMSNORM_STORES_STREAMED && operands.Has(kY) &&
+                     operands[kY].data != operands[kX].data;
 }
 
 void PlanDb(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan) {
@@ -238,9 +219,8 @@ void PlanDxAndDw(const Call& call, const CallContext& context, Scratch& scratch,
   views.given &= ~SetOf(kDb);
   PlanRows(call, *context.kernels, context.kernels->backward, views, scratch, plan);
   plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
-  plan.norm.stream = operands.Has(kDx) && operands[kDx].data != operands[kDy].data &&
-                     !plan.norm.add_to_dx &&
-                     IsPastCaches(*context.context, BytesOfAllRows(operands));
+  plan.norm.stream = context.context->stores == RMSNORM_STORES_STREAMED && operands.Has(kDx) &&
+                     operands[kDx].data != operands[kDy].data && !plan.norm.add_to_dx;
 }
 
 }  // namespace rmsnorm::internal

@@ -76,15 +76,10 @@ inline OperandSet ColumnsToFill(const Call& call, const Plan& plan) {
 // Converts them. Planning does so, too: a plan that is run again needs their values of then.
 void FillColumns(const Call& call, const Plan& plan);
 
-// Bytes of all operands that have the shape of x.
-size_t BytesOfAllRows(const Operands& operands);
-
 // Each of these plans a call that has rows. They take scratch, and throw std::bad_alloc where there
-// is none. `bytes` are the BytesOfAllRows() of all calls that run together. Backward has one plan
-// for db, which is done first, since dx may replace dy, and one for dx and dw. The sums of db and
-// dw are planned next, by PlanSums().
-void PlanForward(const Call& call, const CallContext& context, size_t bytes, Scratch& scratch,
-                 Plan& plan);
+// is none. Backward has one plan for db, which is done first, since dx may replace dy, and one for
+// dx and dw. The sums of db and dw are planned next, by PlanSums().
+void PlanForward(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan);
 void PlanDb(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan);
 void PlanDxAndDw(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan);
 

@@ -55,14 +55,9 @@ constexpr size_t kSlab = Threshold(32768, 256);
 constexpr size_t kAlignedRow = Threshold(512, 16);
 
 // Whether lines of f32 are fetched into L1 shortly before they are stored to. Stores of a Xeon wait
-// for their lines; AMD's CPUs gain nothing or lose (doc/design.md, "Fetches and stores past the
-// caches").
+// for their lines; AMD's CPUs gain nothing or lose (doc/design.md, "Fetches, and
+// stores past the caches").
 extern const bool kFetchesForStores;
-
-// The output of a call whose tensors have more bytes than this is written past the caches. It is
-// the size of the CPU's last cache, as far as one core may count on it. For smaller tensors, stores
-// past the caches take longer than stores through them.
-size_t StreamedBytes();
 
 }  // namespace rmsnorm::internal
 

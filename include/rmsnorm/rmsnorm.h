@@ -384,9 +384,8 @@ typedef void (*rmsnorm_parallel_for)(void* context, size_t count, rmsnorm_task t
 /// Whether y or dx passes through the caches. Where it replaces an input, or is added to, it does.
 typedef int32_t rmsnorm_stores;
 enum {
-  RMSNORM_STORES_USUAL = 0,    ///< past the caches if the tensors of a call do not fit them
-  RMSNORM_STORES_CACHED = 1,   ///< through the caches: the caller soon reads the result
-  RMSNORM_STORES_STREAMED = 2  ///< past the caches: the caller does not read the result soon
+  RMSNORM_STORES_CACHED = 0,   ///< through the caches, for a caller who reads the result next
+  RMSNORM_STORES_STREAMED = 1  ///< past the caches, for a large result that is not read soon
 };
 
 /// Where and how a call runs. Nothing here changes a bit of a result. 0 is the default of every field.
@@ -400,7 +399,7 @@ typedef struct rmsnorm_context {
   rmsnorm_parallel_for parallel_for;  ///< runs the parts instead of OpenMP; null by default
   void* parallel_context;             ///< handed to parallel_for
   const char* target;     ///< see "targets" below; null by default: RMSNORM_TARGET, or the best
-  rmsnorm_stores stores;  ///< RMSNORM_STORES_USUAL by default
+  rmsnorm_stores stores;  ///< RMSNORM_STORES_CACHED by default
 } rmsnorm_context;
 
 /// The size, and 0 for everything else.

@@ -190,7 +190,6 @@ struct Options {
 
 /// See rmsnorm_stores.
 enum class Stores : rmsnorm_stores {
-  usual = RMSNORM_STORES_USUAL,
   cached = RMSNORM_STORES_CACHED,
   streamed = RMSNORM_STORES_STREAMED
 };
@@ -201,7 +200,7 @@ struct Context {
   rmsnorm_parallel_for parallel_for = nullptr;  ///< see rmsnorm_context
   void* parallel_context = nullptr;             ///< see rmsnorm_context
   const char* target = nullptr;                 ///< see rmsnorm_context
-  Stores stores = Stores::usual;                ///< see rmsnorm_stores
+  Stores stores = Stores::cached;               ///< see rmsnorm_stores
 
   /// The context of the C interface.
   rmsnorm_context get() const noexcept {

@@ -111,7 +111,7 @@ struct Case {
   rmsnorm_options options = rmsnorm_default_options();
   int threads = 1;
   Executor executor = Executor::kNone;
-  rmsnorm_stores stores = RMSNORM_STORES_USUAL;
+  rmsnorm_stores stores = RMSNORM_STORES_CACHED;
   unsigned state = 0;  // seed of the floating-point states of caller and executor; 0: default
   Guard guard = Guard::kNone;  // overrides every shift
   bool interleaved = false;    // all operands with rows share one buffer, row beside row, in the

@@ -60,12 +60,12 @@ forward,x+y+residual+residual_out=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_
 $PAIRS=d=1|31|32|33|64|65|80|96|97|127|128,rows=1..6
 forward,x+y=$T,weight=f32/none,rstd=f32,$PAIRS,x_values=scattered,y_shift=0/16/0/1,y_gap=0/16/3/0,
   eps_placement=inside/inside/outside/floor,eps=1e-5/1e-5/1e-5/1,divisor=0/0/0/0/100.5,
-  stores=usual/streamed,seed=1..8
+  stores=cached/streamed,seed=1..8
 forward,x+residual+residual_out+y=$T,weight=f32/none,rstd=f32,$PAIRS,
   x_values+residual_values=scattered,residual_rounding=rounded/rounded/rounded/unrounded,
-  residual_out_in_place=0/1,y_shift=0/16/0/1,stores=usual/streamed,seed=1..8
+  residual_out_in_place=0/1,y_shift=0/16/0/1,stores=cached/streamed,seed=1..8
 backward,x+dy=f32,dx=f32/f32/f32/none,dw=f32,rstd=f32/f32/f32/none,$PAIRS,
-  x_values=scattered/finite,dy_values=normal/scattered/huge/zero,stores=usual/streamed,
+  x_values=scattered/finite,dy_values=normal/scattered/huge/zero,stores=cached/streamed,
   eps_placement=inside/inside/inside/outside/floor,eps=1e-5/1e-5/1e-5/1e-5/1,dw_add=0/1,
   call=plain|rows,seed=1..8
 

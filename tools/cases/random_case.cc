@@ -30,7 +30,7 @@ class Drawer {
     DrawOptions();
     c_.threads = static_cast<int>(Below(6));
     if (OneIn(2)) c_.executor = static_cast<Executor>(Below(4));
-    if (OneIn(2)) c_.stores = static_cast<rmsnorm_stores>(Below(3));
+    if (OneIn(3)) c_.stores = RMSNORM_STORES_STREAMED;
     if (OneIn(2)) c_.state = 1 + static_cast<unsigned>(Below(1000000));
     return c_;
   }

@@ -276,8 +276,8 @@ held ; ; each data=2 ; LAYOUT ; @:
 # Contexts.
 context ; threads=-1|-2147483648 ; ; OPTION ; context: threads
 context ; threads=2147483647 ; ; OK
-context ; ; context stores=-1|3 ; OPTION ; context: stores
-context ; ; context stores=1|2 ; OK
+context ; ; context stores=-1|2 ; OPTION ; context: stores
+context ; ; context stores=0|1 ; OK
 context ; ; context target=PDP11 ; TARGET ; target:
 )";
 

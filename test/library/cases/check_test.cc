@@ -471,7 +471,7 @@ either all calls: forward,rows=1,d=1;forward,rows=1,d=1,call=prepared
 either all calls: forward,rows=1,d=1,call=prepared;forward,rows=1,d=1
 threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,threads=2
 threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,executor=reverse
-threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,stores=cached
+threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,stores=streamed
 threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,state=1
 unknown name '': forward,rows=1,d=1,=1 forward,rows=1,d=1,x+=f16 forward,rows=1,d=1,+x=f16
 unknown name 'size': forward,rows=1,d=1,x+size=f16
