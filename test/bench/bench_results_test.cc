@@ -195,7 +195,7 @@ TEST(BenchResults, AreReadOnce) {
         }
       }
     }
-    for (const size_t threads : {1, 2, 3, 7}) {
+    for (const size_t threads : {size_t{1}, size_t{2}, size_t{7}}) {
       EXPECT_EQ(bench::Reader(tensors).Read(threads), sum) << name << " by " << threads;
     }
   }
