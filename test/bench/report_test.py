@@ -70,7 +70,7 @@ class Report(unittest.TestCase):
         self.assertGreater(len(rows), 20)
         self.assertEqual([row for row in rows if row not in sum(summaries.values(), [])], [])
         shares = re.findall(r"^\| ([\w-]+) \|((?: (?:\d+ of \d+|-) \|){3})", text, re.M)
-        self.assertEqual(len(shares), 6)
+        self.assertEqual(len(shares), 8)
         for name, columns in shares:
             for operation, share in zip(("norm", "add_norm", "backward"), columns.split("|")):
                 line = f"{operation}, threads 1: ahead or level (2 %) in {share.strip()} cells"
