@@ -43,9 +43,9 @@ struct Cell {
   std::string target;
   std::vector<cases::Case> calls;  // made at once
   std::vector<cases::Case> apart;  // made one after the other instead; may be empty
-  bool reads;  // whether the results of each call are read after it, and the time includes that
-  // Such as "norm/f32/1x4096/threads:1/target:AVX2", and "/read" after it for such a cell. This
-  // name identifies results over time.
+  bool reads;                      // whether the time includes reading the results after each call
+  // Such as "norm/f32/1x4096/threads:1/target:AVX2", with "/read" at its end if the cell reads.
+  // This name identifies results over time.
   std::string name;
 
   // The bytes of all rows of x, and of all rows that are read or written.

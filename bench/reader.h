@@ -10,8 +10,8 @@
 
 namespace rmsnorm::bench {
 
-// Reads results as the next operation of a program would. So a call that left them in the caches
-// gains what a call that wrote them to memory loses.
+// Reads results as the next operation of a program would, which takes longer if they are not in the
+// caches.
 class Reader {
  public:
   // Reads `bytes` bytes.
@@ -19,8 +19,8 @@ class Reader {
   // Reads the rows that calls write. The tensors outlive the reader.
   explicit Reader(const Tensors& tensors);
 
-  // Each of so many threads reads its share. Returns the sum of what is read, mostly as
-  // words of 64 bits, so that no compiler leaves out the loads.
+  // Shares the bytes among the threads. Returns the sum of all words of 64 bits, and of the single
+  // bytes after the last whole one; without a result a compiler could leave out the loads.
   uint64_t Read(size_t threads) const;
 
  private:

@@ -506,7 +506,7 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// in an engine that decodes into fixed buffers, or in the layers of a training step.
 typedef struct rmsnorm_prepared rmsnorm_prepared;
 
-/// Checks and plans the calls, which are those of rmsnorm_forward_all(). rmsnorm_run() makes them.
+/// Checks and plans calls as rmsnorm_forward_all() takes them. rmsnorm_run() makes them.
 ///
 /// A run reads and writes what lies in the memory of the operands at that time: values may change
 /// between runs, addresses, shapes, strides and types may not. The memory and the modules must
