@@ -74,9 +74,12 @@ class FieldList {
         const auto word = static_cast<size_t>(internal::ValueIn<int32_t>(c.options, option));
         return std::string(internal::kOptionRules[option].words[word]);
       }
+      const auto value = internal::ValueIn<float>(c.options, option);
       char text[32];
-      const double value = internal::ValueIn<float>(c.options, option);
-      std::snprintf(text, sizeof text, "%.9g", value);  // enough digits for every bit
+      int digits = 0;  // as few as give every bit, and 9 do
+      do {
+        std::snprintf(text, sizeof text, "%.*g", ++digits, double{value});
+      } while (digits < 9 && std::strtof(text, nullptr) != value);
       return std::string(text);
     };
     const auto read = [option](Case& c, const std::string& text) {
