@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,21 +122,56 @@ TEST_P(EveryBit, IsMetForAllTypesAndLengths) {
   for (const Golden& golden : all) ASSERT_TRUE(HasTheBits(golden, GetParam()));
 }
 
-TEST_P(EveryBit, IsMetForAllOperandsAndOptions) {
-  const std::string file = Read("RMSNORM_DATA", "/family.safetensors");
+void CheckFamily(const std::string& file, const std::string& target) {
   Tensors tensors = ReadTensors(file);
   const std::vector<Golden> all = ReadFamily(ReadMetadata(file), tensors);
   size_t backward = 0;
   for (const Golden& golden : all) {
     backward += golden.c.backward ? 1 : 0;
-    ASSERT_TRUE(HasTheBits(golden, GetParam()));
+    ASSERT_TRUE(HasTheBits(golden, target));
   }
   EXPECT_GT(backward, 0u);
   EXPECT_GT(all.size(), backward);
   std::printf("%zu cases of forward, %zu of backward\n", all.size() - backward, backward);
 }
 
+TEST_P(EveryBit, IsMetForAllOperandsAndOptions) {
+  CheckFamily(Read("RMSNORM_DATA", "/family.safetensors"), GetParam());
+}
+
+// The vectors of a release, which the reference made: RMSNORM_VECTORS names their file.
+bool HaveVectors() { return std::getenv("RMSNORM_VECTORS") != nullptr; }
+
+TEST_P(EveryBit, IsMetForTheVectors) {
+  if (!HaveVectors()) GTEST_SKIP();
+  CheckFamily(Read("RMSNORM_VECTORS"), GetParam());
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, EveryBit, testing::ValuesIn(SupportedTargets()), Name);
+
+TEST(Vectors, HaveEveryOperandTypeAndOption) {
+  if (!HaveVectors()) GTEST_SKIP();
+  const std::string file = Read("RMSNORM_VECTORS");
+  Tensors tensors = ReadTensors(file);
+  std::map<std::string, std::set<std::string>> seen;  // the values of each field
+  for (const Golden& golden : ReadFamily(ReadMetadata(file), tensors)) {
+    for (const cases::Field& field : cases::Fields()) {
+      seen[field.name].insert(field.write(golden.c));
+    }
+  }
+  for (const OperandRule& rule : kOperandRules) {
+    for (const rmsnorm_dtype dtype : {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16}) {
+      const char* const name = rmsnorm_dtype_name(rule.dtype == 0 ? dtype : rule.dtype);
+      EXPECT_EQ(1u, seen[rule.name].count(name)) << rule.name << "=" << name;
+    }
+  }
+  for (const OptionRule& rule : kOptionRules) {
+    EXPECT_GE(seen[rule.name].size(), 2u) << rule.name;
+    for (const char* const* word = rule.words; *word != nullptr; ++word) {
+      EXPECT_EQ(1u, seen[rule.name].count(*word)) << rule.name << "=" << *word;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace rmsnorm::test

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// make_vectors LIST OUTPUT: writes the inputs and the results of a list of cases into a
+// .safetensors file, in the form that doc/vectors.md describes. The target `reference` computes the
+// results.
+#include <cctype>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cases/list.h"
+#include "cases/problem.h"
+#include "little_endian.h"
+#include "user_error.h"
+
+namespace rmsnorm::cases {
+namespace {
+
+using internal::kOperandRules;
+
+// The name that the format has for a type.
+std::string TypeName(rmsnorm_dtype dtype) {
+  std::string name = rmsnorm_dtype_name(dtype);
+  for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
+  return name;
+}
+
+// The elements in the order of bytes of a file. CPUs and compilers make different NaNs: in computed
+// numbers, each becomes the same quiet NaN.
+std::string DataOf(const Rows& rows, bool is_computed) {
+  const size_t size = internal::ElementSize(rows.dtype());
+  const Format format = FormatOf(rows.dtype());
+  const uint64_t quiet_nan = format.infinity() | uint64_t{1} << (format.mantissa_bits - 1);
+  const bool may_replace = is_computed && rows.dtype() != RMSNORM_I8;
+  std::string data;
+  for (size_t row = 0; row < rows.count(); ++row) {
+    for (size_t j = 0; j < rows.d(); ++j) {
+      const uint64_t bits = rows.bits(row, j);
+      data += tools::LittleEndian(may_replace && format.IsNan(bits) ? quiet_nan : bits, size);
+    }
+  }
+  return data;
+}
+
+// The cases and tensors of a file.
+class Vectors {
+ public:
+  // Computes the results of a case.
+  void Add(const std::string& group, const Case& c) {
+    const size_t number = cases_in_[group]++;
+    const std::string name = group + "." + std::to_string(c.d) + "." + std::to_string(number);
+    const Problem problem(c);
+    std::string words = c.backward ? "op=backward" : "op=forward";
+    internal::ForEachOperand(c.Given(), [&](Operand o) {
+      const std::string operand = kOperandRules[o].name;
+      if (c.IsOutput(o)) {
+        const std::string result = name + "." + operand;
+        AddTensor(result, c, o, DataOf(problem.after(o), true));
+        words += " " + operand + "=" + result;
+      }
+      if (c.IsOutput(o) && !c.operand[o].add) return;
+      words += " " + operand + (c.IsOutput(o) ? "_in=" : "=") + InputOf(c, o, problem.before(o));
+    });
+    index_.emplace_back(name, words + OptionsOf(c));
+  }
+
+  void Write(const std::string& path) const {
+    std::string header;
+    std::string data;
+    for (const auto& [name, words] : index_) {
+      header += (header.empty() ? "{\"__metadata__\":{" : ",") + Quoted(name) + ":" + Quoted(words);
+    }
+    header += "}";
+    // Larger elements come first, so each tensor is aligned.
+    for (const size_t size : {size_t{8}, size_t{4}, size_t{2}, size_t{1}}) {
+      for (const Tensor& tensor : tensors_) {
+        if (internal::ElementSize(tensor.dtype) != size) continue;
+        header += "," + Quoted(tensor.name) + ":{\"dtype\":\"" + TypeName(tensor.dtype) +
+                  "\",\"shape\":[" + tensor.shape + "],\"data_offsets\":[" +
+                  std::to_string(data.size()) + ",";
+        data += tensor.data;
+        header += std::to_string(data.size()) + "]}";
+      }
+    }
+    header += "}";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    std::ofstream file(path, std::ios::binary);
+    file << tools::LittleEndian(header.size(), 8) << header << data << std::flush;
+    if (!file) throw std::runtime_error(path + " cannot be written");
+    std::cout << index_.size() << " cases, " << tensors_.size() << " tensors, "
+              << 8 + header.size() + data.size() << " bytes\n";
+  }
+
+ private:
+  struct Tensor {
+    std::string name;
+    rmsnorm_dtype dtype;
+    std::string shape;  // such as "2,64"
+    std::string data;
+  };
+
+  static std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
+
+  static std::string ShapeOf(const Case& c, Operand o) {
+    std::string shape;
+    for (const size_t size : LeadingOf(c, o)) shape += std::to_string(size) + ",";
+    if (kOperandRules[o].shape != internal::Shape::kPerRow) return shape + std::to_string(c.d);
+    return shape.substr(0, shape.size() - 1);
+  }
+
+  // The options that are not the default, eps, and the kinds of the inputs' values.
+  static std::string OptionsOf(const Case& c) {
+    std::vector<std::string> names;
+    for (const internal::OptionRule& rule : internal::kOptionRules) names.emplace_back(rule.name);
+    internal::ForEachOperand(c.Given(), [&](Operand o) {
+      names.push_back(kOperandRules[o].name + std::string("_values"));
+    });
+    std::string words;
+    for (const std::string& name : names) {
+      const Field& field = FindField(name);
+      const std::string value = field.write(c);
+      if (name != "eps" && value == field.write(Case(c.backward))) continue;
+      words += " " + name + "=" + value;
+    }
+    return words;
+  }
+
+  void AddTensor(const std::string& name, const Case& c, Operand o, std::string data) {
+    tensors_.push_back({name, c.operand[o].dtype, ShapeOf(c, o), std::move(data)});
+  }
+
+  // The name of an input. Cases with the same values share it.
+  std::string InputOf(const Case& c, Operand o, const Rows& rows) {
+    const std::string operand = kOperandRules[o].name;
+    std::string data = DataOf(rows, kOperandRules[o].shape == internal::Shape::kPerRow);
+    const std::string key =
+        operand + " " + TypeName(c.operand[o].dtype) + " " + ShapeOf(c, o) + " " + data;
+    std::string& name = inputs_[key];
+    if (name.empty()) {
+      name = operand + "." + std::to_string(inputs_of_[operand]++);
+      AddTensor(name, c, o, std::move(data));
+    }
+    return name;
+  }
+
+  std::vector<std::pair<std::string, std::string>> index_;  // the cases and their words
+  std::vector<Tensor> tensors_;
+  std::map<std::string, std::string> inputs_;  // names, by type, shape and data
+  std::map<std::string, size_t> inputs_of_;    // numbers of inputs, by operand
+  std::map<std::string, size_t> cases_in_;     // numbers of cases, by group
+};
+
+// A list in groups: each begins with a line "[NAME]". Names that lines before the first group
+// define are known in all of them.
+std::vector<std::pair<std::string, std::string>> GroupsOf(const std::string& text) {
+  std::vector<std::pair<std::string, std::string>> groups;
+  std::string names;
+  for (const std::string& line : Split(text, '\n')) {
+    if (line[0] == '[') {
+      groups.emplace_back(line.substr(1, line.find(']') - 1), names);
+    } else {
+      (groups.empty() ? names : groups.back().second) += line + "\n";
+    }
+  }
+  return groups;
+}
+
+void Run(const std::string& list, const std::string& output) {
+  std::ifstream file(list, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw std::runtime_error(list + " cannot be read");
+  Vectors vectors;
+  for (const auto& [group, cases] : GroupsOf(text)) {
+    List(cases).ForEach([&, &name = group](const Calls& calls) { vectors.Add(name, calls.at(0)); });
+  }
+  vectors.Write(output);
+}
+
+}  // namespace
+}  // namespace rmsnorm::cases
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::cerr << "usage: make_vectors LIST OUTPUT\n";
+    return 2;
+  }
+  try {
+    rmsnorm::cases::Run(argv[1], argv[2]);
+  } catch (const rmsnorm::tools::UserError& error) {
+    std::cerr << "make_vectors: " << error.message() << "\n";
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "make_vectors: " << error.what() << "\n";
+    return 1;
+  }
+}
