@@ -62,31 +62,13 @@ struct CallTensor {
   throw UserError(std::string(file.flag) + ": " + problem);
 }
 
-// A message of the library for users of a command: flags in place of the names of operands and
-// options.
-std::string InFlags(const FileCommand& command, const std::string& message) {
+// The flag of each operand of a command, by the operand's name.
+std::map<std::string, std::string> FlagsOf(const FileCommand& command) {
   std::map<std::string, std::string> flags;
-  for (int i = 0; i < internal::kOptions; ++i) {
-    const auto option = static_cast<internal::Option>(i);
-    flags[internal::kOptionRules[option].name] = FlagOf(option);
-  }
   for (const FileOperand& file : command.operands) {
     if (file.help != nullptr) flags[kOperandRules[file.operand].name] = file.flag;
   }
-  constexpr char kLettersOfNames[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
-  constexpr std::string_view kOptions = "options: ";
-  std::string text;
-  size_t begin = message.rfind(kOptions, 0) == 0 ? kOptions.size() : 0;
-  while (begin < message.size()) {
-    const size_t after_word = message.find_first_not_of(kLettersOfNames, begin);
-    const std::string word = message.substr(begin, after_word - begin);
-    const auto flag = flags.find(word);
-    text += flag == flags.end() ? word : flag->second;
-    if (after_word == std::string::npos) break;
-    begin = std::min(message.find_first_of(kLettersOfNames, after_word), message.size());
-    text += message.substr(after_word, begin - after_word);
-  }
-  return text;
+  return flags;
 }
 
 // The leading dimensions of a tensor, one per leading dimension of x. Throws UserError if its shape
@@ -312,7 +294,7 @@ class TensorCall {
       internal::SetViewIn(operands, operand, &views[operand]);
     }
     if (command_.call(&operands, &call_.options, &call_.context) != RMSNORM_OK) {
-      throw UserError(InFlags(command_, rmsnorm_error_message()));
+      throw UserError(InFlags(FlagsOf(command_), rmsnorm_error_message()));
     }
     for (const CallTensor& tensor : tensors_) {
       if (tensor.output == nullptr) continue;
@@ -336,6 +318,27 @@ std::string FlagOf(internal::Option option) {
   std::string flag = std::string("--") + internal::kOptionRules[option].name;
   std::replace(flag.begin(), flag.end(), '_', '-');
   return flag;
+}
+
+std::string InFlags(std::map<std::string, std::string> flags, const std::string& message) {
+  for (int i = 0; i < internal::kOptions; ++i) {
+    const auto option = static_cast<internal::Option>(i);
+    flags[internal::kOptionRules[option].name] = FlagOf(option);
+  }
+  constexpr char kLettersOfNames[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
+  constexpr std::string_view kOptions = "options: ";
+  std::string text;
+  size_t begin = message.rfind(kOptions, 0) == 0 ? kOptions.size() : 0;
+  while (begin < message.size()) {
+    const size_t after_word = message.find_first_not_of(kLettersOfNames, begin);
+    const std::string word = message.substr(begin, after_word - begin);
+    const auto flag = flags.find(word);
+    text += flag == flags.end() ? word : flag->second;
+    if (after_word == std::string::npos) break;
+    begin = std::min(message.find_first_of(kLettersOfNames, after_word), message.size());
+    text += message.substr(after_word, begin - after_word);
+  }
+  return text;
 }
 
 void Run(const FileCommand& command, const FileCall& call) { TensorCall(command, call).Run(); }

@@ -4,6 +4,7 @@
 #define RMSNORM_TOOLS_FILE_CALL_H_
 
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
@@ -18,6 +19,10 @@ using internal::Role;
 
 // The flag for an option of the library: "--weight-offset".
 std::string FlagOf(internal::Option option);
+
+// A message of the library for users of a command: flags in place of the names of operands, which
+// `flags` has, and of options.
+std::string InFlags(std::map<std::string, std::string> flags, const std::string& message);
 
 // An operand in a file. The library's table of operands gives its role, shape and type, and the
 // operand that it may replace.

@@ -50,6 +50,7 @@ int Run(int argc, char** argv) {
   AddInfo(app, status);
   AddCheck(app, status);
   AddFileCommands(app, status);
+  AddIdentify(app, status);
 #ifdef RMSNORM_HAVE_BENCH
   AddBench(app, status);
 #endif

@@ -53,7 +53,7 @@ TEST(Command, RefusesWrongUseInOneLine) {
       {{"--chekc"}, "unknown option '--chekc'; did you mean check?"},
       {{"--verison"}, "did you mean --version?"},
       {{"--eps", "1", "apply"},
-       "'--eps' of rmsnorm; it belongs to rmsnorm apply or rmsnorm backward"},
+       "'--eps' of rmsnorm; it belongs to rmsnorm apply, rmsnorm backward or rmsnorm identify"},
       {{"info", "--hlep"}, "did you mean --help?"},
       {{"check", "--tagret", "reference"}, "did you mean --target?"},
       {{"check", "--target", "refrence"}, "--target: 'refrence' is none of this build's targets"},

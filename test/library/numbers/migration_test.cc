@@ -2,51 +2,24 @@
 // The tables of doc/migration.md: with the options of a row, the library gives the results of the
 // system of that row; with other options, it does not.
 //
-// The environment variable RMSNORM_MIGRATION_TABLE names the page. RMSNORM_DATA names the folder of
-// the systems' results, which make.py there describes.
+// The environment variable RMSNORM_DATA names the folder of the systems' results, which make.py
+// there describes.
 #include <gtest/gtest.h>
 
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "golden.h"
+#include "identify/identify.h"
+#include "identify/options_text.h"
+#include "identify/systems.h"
 #include "on_target.h"
 
 namespace rmsnorm::test {
 namespace {
 
-using Words = std::map<std::string, std::string>;
-
-// The text of a table's cell without the blanks and backquotes around it.
-std::string Trimmed(const std::string& cell) {
-  const size_t begin = cell.find_first_not_of(" `");
-  if (begin == std::string::npos) return "";
-  return cell.substr(begin, cell.find_last_not_of(" `") + 1 - begin);
-}
-
-// The rows of a page's tables that have a column `name`: the text of each column.
-std::vector<Words> ReadTables(const std::string& page) {
-  std::vector<std::string> columns;
-  std::vector<Words> rows;
-  std::istringstream stream(page);
-  for (std::string line; std::getline(stream, line);) {
-    if (line.empty() || line[0] != '|') columns.clear();
-    if (line.empty() || line[0] != '|' || line[1] == '-') continue;
-    std::vector<std::string> cells = cases::Split(line, '|');
-    for (std::string& cell : cells) cell = Trimmed(cell);
-    if (columns.empty()) {
-      columns = cells;
-      continue;
-    }
-    if (cells.size() != columns.size()) throw std::runtime_error("not the table's shape: " + line);
-    Words row;
-    for (size_t i = 0; i < cells.size(); ++i) row[columns[i]] = cells[i];
-    if (row.count("name") != 0) rows.push_back(row);
-  }
-  return rows;
-}
+using Words = identify::TableRow;
 
 // A row of the tables for one length and type of x, with the inputs and results of its system.
 struct System : Golden {
@@ -192,15 +165,21 @@ testing::AssertionResult IsWhatTheSystemGave(const System& system, const Rows& y
   return testing::AssertionSuccess();
 }
 
+// Whether a cell such as "f16, bf16" names a type.
+bool NamesType(const std::string& cell, const std::string& type) {
+  return (", " + cell + ",").find(" " + type + ",") != std::string::npos;
+}
+
 class Migration : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     tensors_ = ReadTensors(Read("RMSNORM_DATA", "/vectors.safetensors"));
-    for (Words row : ReadTables(Read("RMSNORM_MIGRATION_TABLE"))) {
-      const std::string types = row["x"].empty() ? "f32,f16,bf16" : row["x"];
-      for (const std::string& x_type : cases::Split(types, ',')) {
+    for (const Words& row : identify::Systems()) {
+      const std::string types = row.count("x") == 0 ? "f32, f16, bf16" : row.at("x");
+      for (const char* type : {"f32", "f16", "bf16"}) {
+        if (!NamesType(types, type)) continue;
         for (const char* d : {"64", "100"}) {
-          systems_.push_back(ReadSystem(row, d, Trimmed(x_type), tensors_));
+          systems_.push_back(ReadSystem(row, d, type, tensors_));
         }
       }
     }
@@ -319,6 +298,55 @@ TEST_F(Migration, OneCallWithARoundedResidualDiffersFromTwoPhases) {
     in_two_phases += ElementsApart(y, Compute(system).at(kY));
   }
   EXPECT_GT(in_one_call, 10 * in_two_phases);
+}
+
+rmsnorm_operands OperandsOf(const System& system, rmsnorm_view* views) {
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  ForEachOperand(system.c.Given(), [&](Operand o) {
+    std::vector<size_t> shape = cases::LeadingOf(system.c, o);
+    shape.push_back(system.c.d);
+    const Rows& rows = system.tensor[o]->rows;
+    views[o] = rmsnorm_tensor(rows.row(0), rows.dtype(), static_cast<int32_t>(shape.size()),
+                              shape.data(), nullptr);
+    SetViewIn(operands, o, &views[o]);
+  });
+  return operands;
+}
+
+// Whether an answer has the value of an option, or says that the data do not show it.
+bool Names(const identify::Answer& answer, const rmsnorm_options& options, Option option) {
+  const std::string value = identify::ValueText(options, option);
+  if (identify::ValueText(answer.best.options, option) == value) return true;
+  return std::any_of(answer.ambiguities.begin(), answer.ambiguities.end(), [&](const auto& open) {
+    return open.name == kOptionRules[option].name &&
+           std::count(open.values.begin(), open.values.end(), value) > 0;
+  });
+}
+
+// From the results of a system alone.
+TEST_F(Migration, IdentifyNamesTheOptionsOfARow) {
+  size_t named = 0;
+  for (const System& system : systems_) {
+    if (system.c.options.factor != 0) continue;  // identify tries no factor
+    SCOPED_TRACE(system.name);
+    rmsnorm_view views[kOperands];
+    const identify::Answer answer = identify::Identify(OperandsOf(system, views), {});
+    EXPECT_NE(identify::Fit::kNone, answer.fit)
+        << identify::OptionsText(answer.best.options) << answer.best.step;
+    if (system.in_two_phases) continue;
+    EXPECT_EQ(identify::StepKind::kOption, answer.best.kind) << answer.best.step;
+    const bool is_wide = TypeOfN(system) == RMSNORM_F32;
+    for (int i = 0; i < kOptions; ++i) {
+      const auto option = static_cast<Option>(i);
+      const bool rounds =
+          option == kRounding || option == kResidualRounding || option == kGateRounding;
+      if (is_wide && rounds) continue;
+      EXPECT_TRUE(Names(answer, system.c.options, option))
+          << kOptionRules[i].name << ": " << identify::OptionsText(answer.best.options);
+    }
+    ++named;
+  }
+  EXPECT_GT(named, 150u);
 }
 
 }  // namespace

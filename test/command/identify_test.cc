@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// rmsnorm identify and rmsnorm probe, and what they are made of.
+// test/library/numbers/migration_test.cc asks it about other systems.
+#include "identify/identify.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <rmsnorm/rmsnorm.hpp>
+#include <set>
+#include <sstream>
+
+#include "cases/case.h"
+#include "identify/options_text.h"
+#include "identify/probe.h"
+#include "identify/text.h"
+#include "run_command.h"
+
+namespace rmsnorm::test {
+namespace {
+
+using namespace identify;
+using namespace internal;
+
+// A call on the ordinary rows of the probe.
+NormCall ProbeCall(rmsnorm_dtype dtype, size_t d, OperandSet others) {
+  const Probe probe = MakeProbe(d, dtype);
+  const size_t rows = OrdinaryProbeRows();
+  const auto take = [&](const std::vector<float>& values) {
+    return Rounded({values.begin(), values.begin() + static_cast<ptrdiff_t>(rows * d)}, dtype, rows,
+                   d);
+  };
+  NormCall call;
+  call.y_dtype = dtype;
+  call.operand[kX] = take(probe.x);
+  call.operand[kWeight] = Rounded(probe.weight, dtype, 1, d);
+  if ((others & SetOf(kResidual)) != 0) call.operand[kResidual] = take(probe.residual);
+  if ((others & SetOf(kGate)) != 0) call.operand[kGate] = take(probe.gate);
+  return call;
+}
+
+Answer Ask(const NormCall& call, const Matrix& y) {
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  rmsnorm_view views[kOperands];
+  const auto set = [&](Operand o, const Matrix& matrix) {
+    views[o] = o == kWeight ? rmsnorm_vector(matrix.bytes.data(), matrix.dtype, matrix.d)
+                            : rmsnorm_rows(matrix.bytes.data(), matrix.dtype, matrix.rows, matrix.d,
+                                           static_cast<ptrdiff_t>(matrix.d));
+    SetViewIn(operands, o, &views[o]);
+  };
+  for (const Operand o : {kX, kWeight, kResidual, kGate}) {
+    if (call.Has(o)) set(o, *call.operand[o]);
+  }
+  set(kY, y);
+  return Identify(operands, {});
+}
+
+constexpr size_t kLength = 108;  // no multiple of a vector
+
+TEST(Identify, NamesTheOptionsOfThisLibrary) {
+  const OperandSet none = 0, residual = SetOf(kResidual), gate = SetOf(kGate);
+  const std::pair<OperandSet, const char*> cases[] = {
+      {none, "eps=1e-06"},
+      {none, "eps=0"},
+      {none, "eps=1e-12,rounding=before_weight"},
+      {none, "eps=1e-05,rounding=inverse,weight_offset=1"},
+      {none, "eps=0.001,eps_placement=outside"},
+      {none, "eps=3e-05,eps_placement=floor"},
+      {none, "eps=2e-06,rounding=before_weight"},  // not among the usual ones
+      {none, "eps=0.01,eps_placement=floor,divisor=1"},
+      {residual, "eps=1e-05,rounding=before_weight"},
+      {residual, "eps=1e-06,residual_rounding=unrounded"},
+      {gate, "eps=1e-06,activation=sigmoid"},
+      {gate, "eps=1e-06,rounding=before_weight,gate_placement=before"},
+      {gate, "eps=1e-06,rounding=before_weight,gate_rounding=rounded"},
+  };
+  for (const rmsnorm_dtype dtype : {RMSNORM_BF16, RMSNORM_F16}) {
+    for (const auto& [others, text] : cases) {
+      SCOPED_TRACE(std::string(TypeName(dtype)) + " " + text);
+      NormCall call = ProbeCall(dtype, kLength, others);
+      call.options = cases::Parse("forward,x+y=f32,rows=1,d=1," + std::string(text)).options;
+      const Answer answer = Ask(call, ComputeY(call));
+      EXPECT_EQ(Fit::kExact, answer.fit);
+      EXPECT_EQ("", answer.best.step);
+      EXPECT_EQ(text, OptionsText(answer.best.options));
+    }
+  }
+}
+
+// Whether an answer has a step, or says that the data do not show it. Where the gate is silu, no
+// row of the probe has ties.
+bool Names(const Answer& answer, const std::string& step) {
+  if (answer.best.step == step) return true;
+  return std::any_of(answer.ambiguities.begin(), answer.ambiguities.end(), [&](const auto& open) {
+    return open.name == "step" && std::count(open.values.begin(), open.values.end(), step) > 0;
+  });
+}
+
+// Each step with the first options that it fits.
+TEST(Identify, TellsEachStepFromTheOthers) {
+  const char* const options[] = {"eps=1e-05", "eps=1e-05,rounding=before_weight",
+                                 "eps=1e-05,weight_offset=1", "eps=1e-05,eps_placement=outside"};
+  std::set<std::string> named;  // residual and gate add steps to those of a plain norm
+  for (const rmsnorm_dtype dtype : {RMSNORM_BF16, RMSNORM_F32}) {
+    for (const OperandSet others : {OperandSet{0}, SetOf(kResidual), SetOf(kGate)}) {
+      const NormCall base = ProbeCall(dtype, kLength, others);
+      for (const Step& step : StepsFor(base)) {
+        const std::string name = std::string(TypeName(dtype)) + ", " + step.words;
+        if (step.kind == StepKind::kOption || named.count(name) != 0) continue;
+        for (const char* const text : options) {
+          NormCall call = base;
+          call.options = cases::Parse("forward,x+y=f32,rows=1,d=1," + std::string(text)).options;
+          const std::optional<Matrix> y = step.compute(call);
+          if (!y) continue;
+          const Answer answer = Ask(base, *y);
+          EXPECT_TRUE(Names(answer, step.words))
+              << name << ", " << text << ": " << Sentence(answer);
+          named.insert(name);
+          break;
+        }
+      }
+    }
+  }
+  EXPECT_GT(named.size(), 100u);
+}
+
+// ------------------------------------------------------------------------------------ commands
+
+class IdentifyCommand : public DirectoryTest {
+ protected:
+  Outcome Run(const std::string& line) const {
+    std::istringstream stream(line);
+    std::vector<std::string> words;
+    for (std::string word; stream >> word;) words.push_back(word);
+    return RunCommand(words, {}, {}, File(""));
+  }
+
+  // Expects an error on one line.
+  void ExpectError(const std::string& line, const std::string& error) const {
+    const Outcome outcome = Run(line);
+    EXPECT_EQ(2, outcome.status) << line;
+    EXPECT_EQ("", outcome.out) << line;
+    EXPECT_EQ("rmsnorm: " + error + "\n", outcome.err) << line;
+  }
+};
+
+const std::string kGiven = " --input p.safetensors:x --weight p.safetensors:weight";
+
+TEST_F(IdentifyCommand, NamesTheNormOfApply) {
+  ASSERT_EQ(0, Run("probe --output p.safetensors --d 64 --dtype bf16").status);
+  ASSERT_EQ(
+      0,
+      Run("apply" + kGiven + " --rounding before_weight --eps 1e-6 --output y.safetensors").status);
+  const Outcome named = Run("identify" + kGiven + " --output y.safetensors");
+  EXPECT_EQ(0, named.status);
+  EXPECT_EQ("", named.err);
+  for (const char* const text :
+       {"y is the RMSNorm of x: eps 1e-06 inside the root, rounded to bf16 before the weight. "
+        "Every "
+        "element is equal.",
+        "options.rounding = rmsnorm::Rounding::before_weight;",
+        "options.rounding = RMSNORM_ROUND_BEFORE_WEIGHT;",
+        "rmsnorm.rms_norm(x, weight, eps=1e-06, rounding=\"before_weight\")",
+        "transformers Llama, Qwen3, DeepSeek-V3"}) {
+    EXPECT_NE(std::string::npos, named.out.find(text)) << text << "\n" << named.out;
+  }
+}
+
+TEST_F(IdentifyCommand, FailsWhereNoNormFitsOrOneWithAMistake) {
+  ASSERT_EQ(0, Run("probe --output p.safetensors --d 64").status);
+  const Outcome none = Run("identify" + kGiven + " --output p.safetensors:gate");
+  EXPECT_EQ(1, none.status);
+  EXPECT_EQ(0u, none.out.find("y is no norm that is known here.")) << none.out;
+  // The weight is given, and not used.
+  ASSERT_EQ(0, Run("apply --input p.safetensors:x --output y.safetensors").status);
+  const Outcome mistake = Run("identify" + kGiven + " --output y.safetensors");
+  EXPECT_EQ(1, mistake.status);
+  EXPECT_NE(std::string::npos, mistake.out.find("the weight is not used")) << mistake.out;
+  EXPECT_EQ(std::string::npos, mistake.out.find("C++")) << mistake.out;
+}
+
+TEST_F(IdentifyCommand, RefusesWhatDoesNotGoTogether) {
+  ASSERT_EQ(0, Run("probe --output p.safetensors --d 64").status);
+  ExpectError("probe --output p.npy",
+              "--output: the file of several tensors must end in .safetensors");
+  ExpectError("identify --input p.safetensors:x --output p.safetensors:weight",
+              "--output: 1 dimensions, but --input has 2");
+  ExpectError("identify --input p.safetensors:weight", "--output is required");
+  ExpectError("identify --input p.safetensors:x --output none.npy",
+              "cannot read none.npy: No such file or directory");
+  EXPECT_EQ((std::vector<std::string>{"p.safetensors"}), directory_.Names());
+}
+
+}  // namespace
+}  // namespace rmsnorm::test

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// rmsnorm identify: which norm gave a tensor in a file. rmsnorm probe: tensors that show it.
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "command.h"
+#include "file_call.h"
+#include "identify/identify.h"
+#include "identify/probe.h"
+#include "identify/text.h"
+#include "little_endian.h"
+#include "output_file.h"
+#include "tensor_file.h"
+#include "user_error.h"
+#include "words.h"
+
+namespace rmsnorm::tools {
+namespace {
+
+struct IdentifyFlag {
+  internal::Operand operand;
+  const char* flag;
+  const char* help;
+  bool is_required = false;
+};
+
+constexpr IdentifyFlag kIdentifyFlags[] = {
+    {internal::kX, "--input", "What the implementation was given: f32, f16 or bf16, of any shape",
+     true},
+    {internal::kWeight, "--weight", "Its weight, of a shape that rmsnorm apply takes"},
+    {internal::kBias, "--bias", "Its bias"},
+    {internal::kPostNormWeight, "--post-norm-weight", "The weight of a norm of x before the sum"},
+    {internal::kGate, "--gate", "Its gate, of the shape of x"},
+    {internal::kResidual, "--residual", "The residual that it adds to x, of the shape of x"},
+    {internal::kY, "--output", "What it gave back, of the shape of x", true},
+    {internal::kResidualOut, "--residual-output", "Its sum of the residual and x"},
+};
+
+struct IdentifyOptions {
+  std::string location[internal::kOperands];  // empty: none
+  std::vector<float> eps;
+};
+
+int IdentifyFiles(const IdentifyOptions& options) {
+  rmsnorm_operands operands = rmsnorm_no_operands();
+  rmsnorm_view views[internal::kOperands];
+  std::vector<std::unique_ptr<InputTensor>> tensors;
+  std::map<std::string, std::string> flags;
+  for (const IdentifyFlag& flag : kIdentifyFlags) {
+    flags[internal::kOperandRules[flag.operand].name] = flag.flag;
+    if (options.location[flag.operand].empty()) continue;
+    const TensorLocation location = ParseLocation(options.location[flag.operand]);
+    InputTensor& tensor = *tensors.emplace_back(std::make_unique<InputTensor>(location));
+    const TensorInfo& info = tensor.info();
+    size_t count = 1;
+    for (const size_t size : info.shape) count *= size;
+    views[flag.operand] =
+        rmsnorm_tensor(tensor.Elements(0, count), static_cast<rmsnorm_dtype>(info.dtype),
+                       static_cast<int32_t>(info.shape.size()), info.shape.data(), nullptr);
+    internal::SetViewIn(operands, flag.operand, &views[flag.operand]);
+  }
+  try {
+    const identify::Answer answer = identify::Identify(operands, options.eps);
+    std::cout << identify::Text(answer);
+    const bool is_norm =
+        answer.fit != identify::Fit::kNone && answer.best.kind != identify::StepKind::kMistake;
+    return is_norm ? kSuccess : kCheckFailed;
+  } catch (const std::runtime_error& refused) {
+    throw UserError(InFlags(flags, refused.what()));
+  }
+}
+
+struct ProbeOptions {
+  std::string output;
+  size_t d = 4096;
+  std::string dtype = "f32";
+};
+
+void WriteProbe(const ProbeOptions& options) {
+  const TensorLocation location = ParseLocation(options.output);
+  if (location.format != FileFormat::kSafetensors || !location.name.empty()) {
+    throw UserError("--output: the file of several tensors must end in .safetensors");
+  }
+  const Dtype dtype = kDtypes.at(options.dtype);
+  const auto type = static_cast<rmsnorm_dtype>(dtype);
+  const identify::Probe probe = identify::MakeProbe(options.d, type);
+  const std::pair<const char*, const std::vector<float>*> tensors[] = {
+      {"x", &probe.x},
+      {"residual", &probe.residual},
+      {"gate", &probe.gate},
+      {"weight", &probe.weight}};
+  std::vector<std::pair<std::string, TensorInfo>> named;
+  for (const auto& [name, values] : tensors) {
+    const size_t rows = values->size() / options.d;
+    const bool is_weight = values == &probe.weight;
+    named.emplace_back(
+        name, TensorInfo{dtype, is_weight ? std::vector{options.d} : std::vector{rows, options.d}});
+  }
+  const std::string header = FileHeader(location, named);
+  OutputFile file(location.path);
+  file.Write(header);
+  size_t begin = header.size();
+  for (const auto& [name, values] : tensors) {
+    identify::Matrix matrix = identify::Rounded(*values, type, 1, values->size());
+    ConvertByteOrder(matrix.bytes.data(), values->size(), ElementSize(dtype));
+    file.Write({matrix.bytes.data(), matrix.bytes.size()}, begin);
+    begin += matrix.bytes.size();
+  }
+  file.Sync();
+  file.Commit();
+}
+
+}  // namespace
+
+void AddIdentify(CLI::App& app, int& status) {
+  CLI::App& identify =
+      *app.add_subcommand("identify", "Tell which norm computed a tensor in a file");
+  const auto options = std::make_shared<IdentifyOptions>();
+  for (const IdentifyFlag& flag : kIdentifyFlags) {
+    identify.add_option(flag.flag, options->location[flag.operand], flag.help)
+        ->type_name("FILE[:TENSOR]")
+        ->required(flag.is_required);
+  }
+  identify.get_option("--residual-output")->needs(identify.get_option("--residual"));
+  identify.add_option("--eps", options->eps, "Values to try beside the usual ones")
+      ->type_name("NUMBER")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber);
+  identify.footer("The exit status is 1 if no norm fits, or if the one that fits has a mistake.");
+  identify.callback([options, &status] { status = IdentifyFiles(*options); });
+
+  CLI::App& probe =
+      *app.add_subcommand("probe", "Write tensors on which norms differ, for rmsnorm identify");
+  const auto written = std::make_shared<ProbeOptions>();
+  probe
+      .add_option("--output", written->output,
+                  "The .safetensors file to make or replace, with x, residual, gate and weight")
+      ->type_name("FILE")
+      ->required();
+  probe.add_option("--d", written->d, "Elements of a row")
+      ->check(CLI::Range(size_t{16}, size_t{1} << 20))
+      ->capture_default_str();
+  probe.add_option("--dtype", written->dtype, "The type of all tensors")
+      ->check(OneOf(kDtypes))
+      ->capture_default_str();
+  probe.callback([written, &status] {
+    WriteProbe(*written);
+    status = kSuccess;
+  });
+}
+
+}  // namespace rmsnorm::tools
