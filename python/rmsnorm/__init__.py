@@ -15,12 +15,15 @@ request.
 from ._arrays import Array, SupportsDLPack
 from ._calls import backward, bind_backward, bind_forward, bind_forward_all, forward, forward_all
 from ._calls import rms_norm, rms_norm_backward, targets, version
+from ._identify import Ambiguity, Identification, identify, identify_files
 from ._module import RMSNorm
 
 __version__ = version()
 
 __all__ = [
+    "Ambiguity",
     "Array",
+    "Identification",
     "RMSNorm",
     "SupportsDLPack",
     "backward",
@@ -29,6 +32,8 @@ __all__ = [
     "bind_forward_all",
     "forward",
     "forward_all",
+    "identify",
+    "identify_files",
     "rms_norm",
     "rms_norm_backward",
     "targets",

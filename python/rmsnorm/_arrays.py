@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ctypes import c_char, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64
 from ctypes import c_void_p
 from functools import lru_cache
+from reprlib import repr as shown
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "describe",
     "describe_as",
     "empty",
+    "float_name",
     "name_of",
     "named",
     "new_like",
@@ -40,6 +42,7 @@ class SupportsDLPack(Protocol):
 Array = npt.NDArray[Any] | SupportsDLPack
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4, "int8": 5}
+_FLOATS = ("float32", "float16", "bfloat16")
 
 # The names of DLPack's type codes. A name and the number of bits make the name of a type.
 _DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool"}
@@ -226,6 +229,18 @@ def describe_as(name: str, array: Any, written: bool) -> tuple[int, bytes, Any]:
 def name_of(dtype: int) -> str:
     """Returns the name of a type of the C interface."""
     return next(name for name, code in DTYPES.items() if code == dtype)
+
+
+def float_name(argument: str, dtype: Any) -> str:
+    """Returns the name of a type, which is given as its name or as anything numpy.dtype() takes."""
+    try:
+        # NumPy knows bfloat16 only where ml_dtypes is imported.
+        name = dtype if isinstance(dtype, str) and dtype in _FLOATS else np.dtype(dtype).name
+    except TypeError:
+        name = None
+    if name not in _FLOATS:
+        raise ValueError(f"{argument}: {shown(dtype)}; possible are {', '.join(_FLOATS)}")
+    return str(name)
 
 
 def empty(shape: tuple[int, ...], dtype: int) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _arrays, _calls, _library
-from ._arrays import Array
+from ._arrays import Array, float_name
 from ._calls import BACKWARD, CONTEXT, DEFAULTS, FORWARD, HELP, OTHERS, Context, Frame
 from ._calls import ModuleBackwardOperands, ModuleOperands, OtherArguments, OtherOperands
 from ._calls import BoundCall, Out, documented, prepared, split
@@ -21,24 +21,11 @@ from ._options import OPTIONS, OtherOptions
 
 __all__ = ["RMSNorm"]
 
-_DTYPES = ("float32", "float16", "bfloat16")
 _SETTERS = {
     "weight": c.rmsnorm_module_set_weight,
     "bias": c.rmsnorm_module_set_bias,
     "post_norm_weight": c.rmsnorm_module_set_post_norm_weight,
 }
-
-
-def _dtype_name(dtype: Any) -> str:
-    """Returns the name of a type, which is given as its name or as anything numpy.dtype() takes."""
-    try:
-        # NumPy knows bfloat16 only where ml_dtypes is imported.
-        name = dtype if isinstance(dtype, str) and dtype in _DTYPES else np.dtype(dtype).name
-    except TypeError:
-        name = None
-    if name not in _DTYPES:
-        raise ValueError(f"dtype: {shown(dtype)}; possible are {', '.join(_DTYPES)}")
-    return str(name)
 
 
 def _argument(name: str) -> property:
@@ -72,7 +59,7 @@ class RMSNorm:
         **arguments: Unpack[OtherArguments],
     ) -> None:
         options, context = split(arguments, OPTIONS, CONTEXT)
-        name = _dtype_name(dtype)
+        name = float_name("dtype", dtype)
         c_context = _calls.c_context(**context)
         self._arguments: dict[str, Any] = {
             "d": _calls.checked_integer("d", d, 2**63),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells PyInstaller which shared library rmsnorm loads."""
+"""Tells PyInstaller which shared libraries rmsnorm loads."""
 
 from rmsnorm._library import path_of
 
-_path = path_of("rmsnorm")
-binaries = [(str(_path), _path.parent.name)]
+_paths = [path_of(name) for name in ("rmsnorm", "rmsnorm_identify")]
+binaries = [(str(path), path.parent.name) for path in _paths]

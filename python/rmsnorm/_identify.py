@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which RMSNorm another implementation computes.
+
+librmsnorm_identify.so makes the probe and finds the norm. This module calls the implementation, and
+looks at what the bits of a row depend on.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_size_t, sizeof
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _library
+from ._arrays import DTYPES, float_name
+from ._calls import checked_integer
+from ._options import WORDS
+from ._tensors import Framework, Tensor, changed_rows, framework_of, read_tensor, rounded
+
+__all__ = ["Ambiguity", "Identification", "identify", "identify_files"]
+
+# What a row's bits may depend on.
+_CAUSES = {
+    "repetition": "a repetition of the call",
+    "batch": "the other rows of the batch",
+    "place": "its place in the batch",
+    "alignment": "the alignment of the arrays",
+    "threads": "the number of threads",
+}
+
+
+class Ambiguity(NamedTuple):
+    """What the data leave open.
+
+    name: an option, or "step" for what a norm does beside its options.
+    values: the values that fit as well, in words, the one of the answer first.
+    cure: the data that could tell them apart.
+    """
+
+    name: str
+    values: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Identification:
+    """Which norm an implementation computes. str() of it is the whole answer, in words.
+
+    fit: "exact" if every element of ordinary rows is equal, "close" if the elements differ as much
+        as sums in another order do, and "none" if no known norm fits.
+    sentence: what the implementation computes, in one sentence.
+    options: the arguments of rmsnorm.rms_norm() that compute the same: eps, and options that differ
+        from their defaults. None with a mistake, and where no norm fits.
+    variant: what the implementation does beside, for which this library has no option, or None.
+    mistake: what it does that looks like a mistake, or None.
+    equal: the share of elements that are equal to the nearest norm's.
+    worst: the largest distance from the nearest norm, in units in the last place.
+    ambiguous: what the data leave open.
+    systems: systems that compute the same.
+    special: sentences on rows of zeros, NaN, infinity, and squares that float32 does not hold.
+    rows: how many rows were looked at.
+    depends: how many rows changed with each of "repetition", "batch", "place", "alignment" and
+        "threads" that was tried.
+    writes: the arguments that the implementation wrote to.
+    """
+
+    fit: str
+    sentence: str
+    options: dict[str, Any] | None
+    variant: str | None
+    mistake: str | None
+    equal: float
+    worst: int
+    ambiguous: tuple[Ambiguity, ...]
+    systems: tuple[str, ...]
+    special: tuple[str, ...]
+    rows: int
+    depends: dict[str, int]
+    writes: tuple[str, ...]
+    _text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        sentences = [
+            (
+                f"A row's bits change with {_CAUSES[cause]}: {count} of {self.rows} rows."
+                if count
+                else f"A row's bits do not depend on {_CAUSES[cause]}."
+            )
+            for cause, count in self.depends.items()
+        ]
+        sentences += [f"The function writes to its argument {name}." for name in self.writes]
+        return self._text + "".join(f"\n{sentence}" for sentence in sentences)
+
+
+@cache
+def _engine() -> ctypes.CDLL:
+    """Returns librmsnorm_identify."""
+    loaded = ctypes.CDLL(str(_library.path_of("rmsnorm_identify")))
+    numbers = POINTER(c_float)
+    for count in (loaded.rmsnorm_probe_rows, loaded.rmsnorm_probe_ordinary_rows):
+        count.restype = c_size_t
+        count.argtypes = []
+    loaded.rmsnorm_probe.restype = None
+    loaded.rmsnorm_probe.argtypes = [c_size_t, c_int32, numbers, numbers, numbers, numbers]
+    loaded.rmsnorm_identify.restype = c_char_p
+    loaded.rmsnorm_identify.argtypes = [POINTER(_library.Operands), numbers, c_size_t]
+    return loaded
+
+
+class _Probe(NamedTuple):
+    """The arguments for a function, and its calls: arrays of the rows in each."""
+
+    inputs: dict[str, Tensor]
+    batches: list[npt.NDArray[np.intp]]
+
+
+def _make_probe(d: int, codes: Mapping[str, int]) -> _Probe:
+    """Makes the probe for arguments of these types, by their names."""
+    engine = _engine()
+    shape = (engine.rmsnorm_probe_rows(), d)
+
+    def numbers(name: str, code: int) -> npt.NDArray[np.float32]:
+        values = np.empty(d if name == "weight" else shape, np.float32)
+        pointers = {name: values.ctypes.data_as(POINTER(c_float))}
+        wanted = (pointers.get(each) for each in ("x", "weight", "residual", "gate"))
+        engine.rmsnorm_probe(d, code, *wanted)
+        return values
+
+    values = {name: numbers(name, code) for name, code in codes.items()}
+    # Rows with a NaN, for example, are in another call: where rows depend on each other, they would
+    # hide all else.
+    batches = np.split(np.arange(shape[0]), [engine.rmsnorm_probe_ordinary_rows()])
+    return _Probe({name: rounded(values[name], code) for name, code in codes.items()}, batches)
+
+
+class _Implementation:
+    """A function on a framework's arrays, with tensors as its arguments."""
+
+    def __init__(
+        self, f: Callable[..., Any], framework: Framework, inputs: Mapping[str, Tensor]
+    ) -> None:
+        self._f = f
+        self._framework = framework
+        self._inputs = inputs
+        self._types: list[int] = []  # of the results
+        self.writes: set[str] = set()
+
+    def run(self, batches: Sequence[Any], shift: int = 0) -> list[Tensor]:
+        """Calls the function once for each batch, given by its rows, which together are all rows.
+
+        Returns y and, if the function does, residual_out.
+        """
+        results: list[Tensor] = []
+        for batch in batches:
+            parts = self._call(batch, shift)
+            if not results:
+                results = [part.like(self._inputs["x"].bits.shape) for part in parts]
+            for result, part in zip(results, parts, strict=True):
+                result.bits[batch] = part.bits
+        return results
+
+    def _call(self, batch: Any, shift: int) -> list[Tensor]:
+        given = {
+            name: tensor if name == "weight" else tensor.rows(batch)
+            for name, tensor in self._inputs.items()
+        }
+        arrays = {name: self._framework.array(tensor, shift) for name, tensor in given.items()}
+        try:
+            with np.errstate(all="ignore"):  # some rows overflow on purpose
+                returned = self._f(*arrays.values())
+        except Exception as error:
+            shapes = ", ".join(f"{name} {tensor.bits.shape}" for name, tensor in given.items())
+            error.add_note(f"rmsnorm.identify() called the function with {shapes}")
+            raise
+        results = self._checked(returned, given["x"].bits.shape)
+        if self._framework.can_write:
+            for name, array in arrays.items():
+                if (self._framework.tensor(array).bits != given[name].bits).any():
+                    self.writes.add(name)
+        return results
+
+    def _checked(self, returned: Any, shape: tuple[int, ...]) -> list[Tensor]:
+        """Returns the tensors that the function returned. Raises ValueError if they are wrong."""
+        several = returned if isinstance(returned, tuple) else (returned,)
+        most = 2 if "residual" in self._inputs else 1
+        wanted = f"y of shape {shape}" + (" or (y, residual_out)" if most == 2 else "")
+        if not 1 <= len(several) <= most:
+            raise ValueError(f"the function returns {len(several)} results instead of {wanted}")
+        results = []
+        for each in several:
+            try:
+                result = self._framework.tensor(each)
+            except TypeError as error:
+                raise ValueError(f"the function returns {error}, instead of {wanted}") from None
+            if result.bits.shape != shape:
+                found = result.bits.shape
+                raise ValueError(f"the function returns the shape {found} instead of {wanted}")
+            results.append(result)
+        types = [result.dtype for result in results]
+        if self._types not in ([], types):
+            raise ValueError("the function returns results of other types for other rows")
+        self._types = types
+        return results
+
+    def dependence(self, batches: Sequence[Any], usual: list[Tensor]) -> dict[str, int]:
+        """Returns the number of rows that differ from the usual results, for each cause."""
+        rows = len(self._inputs["x"].bits)
+        runs = {
+            "repetition": [self.run(batches)],
+            # All rows in one call, halves, and each row alone.
+            "batch": [self.run(np.array_split(np.arange(rows), n)) for n in (1, 2, rows)],
+            "place": [self.run([batch[::-1] for batch in batches])],
+            "alignment": [self.run(batches, shift=1)] if self._framework.can_shift else [],
+            "threads": self._framework.with_threads(lambda: self.run(batches)),
+        }
+        depends = {}
+        for cause in (cause for cause in runs if runs[cause]):
+            changed = np.zeros(rows, bool)
+            for results in runs[cause]:
+                for a, b in zip(usual, results, strict=True):
+                    changed |= changed_rows(a, b)
+            depends[cause] = int(changed.sum())
+        return depends
+
+
+def _find(tensors: Mapping[str, Tensor], eps: Iterable[float]) -> tuple[dict[str, list[str]], str]:
+    """Returns the lines of the engine's answer by their keys, and its text."""
+    operands = _library.Operands(size=sizeof(_library.Operands))
+    views = {name: tensor.view() for name, tensor in tensors.items()}
+    for name, view in views.items():
+        setattr(operands, name, ctypes.addressof(view))
+    numbers = list(eps)
+    answer = _engine().rmsnorm_identify(
+        byref(operands), (c_float * len(numbers))(*numbers), len(numbers)
+    )
+    head, _, text = answer.decode().partition("\ntext\n")
+    lines: dict[str, list[str]] = {}
+    for line in head.splitlines():
+        key, value = line.split("\t", 1)
+        lines.setdefault(key, []).append(value)
+    if "error" in lines:
+        raise ValueError(lines["error"][0])
+    return lines, text.rstrip("\n")
+
+
+def _as_arguments(options: str) -> dict[str, Any] | None:
+    """Returns options in the notation of cases as arguments."""
+    if not options:
+        return None
+    pairs = (option.split("=") for option in options.split(","))
+    return {name: value if name in WORDS else float(value) for name, value in pairs}
+
+
+def _identification(
+    lines: Mapping[str, list[str]], text: str, depends: dict[str, int], writes: Iterable[str]
+) -> Identification:
+    first = {key: values[0] for key, values in lines.items()}
+    return Identification(
+        fit=first["fit"],
+        sentence=first["sentence"],
+        options=_as_arguments(first["options"]),
+        variant=first.get("variant"),
+        mistake=first.get("mistake"),
+        equal=float(first["equal"]),
+        worst=int(first["worst"]),
+        ambiguous=tuple(Ambiguity(*line.split("\t")) for line in lines.get("ambiguous", ())),
+        systems=tuple(lines.get("system", ())),
+        special=tuple(lines.get("special", ())),
+        rows=int(first["rows"]),
+        depends=depends,
+        writes=tuple(sorted(writes)),
+        _text=text,
+    )
+
+
+def identify(
+    f: Callable[..., Any],
+    d: int = 4096,
+    dtype: Any = "float32",
+    *,
+    weight: bool = True,
+    residual: bool = False,
+    gate: bool = False,
+    weight_dtype: Any = None,
+    eps: Iterable[float] = (),
+    framework: str | None = None,
+    device: Any = None,
+) -> Identification:
+    """Finds out which RMSNorm a function computes.
+
+    f: f(x, weight) -> y, or with the arguments that are asked for below, in the order
+        f(x, residual, gate, weight). x, residual, gate and y have the shape [rows, d], the weight
+        [d]. Given a residual, f may return (y, residual_out). y and residual_out are float32,
+        float16 or bfloat16.
+    d: the number of elements of a row.
+    dtype: the type of the arguments: "float32", "float16" or "bfloat16", or the framework's type.
+    weight: whether f takes a weight.
+    residual: whether f takes a residual, which is added to x first.
+    gate: whether f takes a gate.
+    weight_dtype: the type of the weight; None is dtype.
+    eps: numbers to try beside the usual ones.
+    framework: whose arrays f takes and returns: "numpy" (with ml_dtypes for bfloat16), "torch" or
+        "jax". None is "torch" where dtype is a type of PyTorch, and otherwise "numpy".
+    device: where PyTorch's or JAX's arguments are; None is the CPU or JAX's first device.
+
+    f is called on a few dozen rows on which norms differ, then on special rows: zeros, NaN, infinity,
+    and squares that float32 does not hold. To see what a row's bits depend on, it is called again:
+    on the same arguments, in other batches, in reverse order, from an address that is less aligned,
+    and on PyTorch's CPU with one and two threads. Arguments are new arrays each time.
+
+        print(rmsnorm.identify(lambda x, weight: my_norm(x, weight, 1e-6), dtype="bfloat16"))
+
+    A module keeps its weight, so let the function put it there:
+
+        def f(x, weight):
+            with torch.no_grad():
+                norm.weight.copy_(weight)
+                return norm(x)
+
+        print(rmsnorm.identify(f, norm.weight.numel(), torch.bfloat16))
+
+    An exception of f is passed on. A result of the wrong type or shape raises ValueError.
+    """
+    adapter = framework_of(framework or ("torch" if _is_of_torch(dtype) else "numpy"), device)
+    code = _code("dtype", dtype)
+    weight_code = code if weight_dtype is None else _code("weight_dtype", weight_dtype)
+    codes = {"x": code, "residual": code, "gate": code, "weight": weight_code}
+    for name, is_taken in (("residual", residual), ("gate", gate), ("weight", weight)):
+        if not is_taken:
+            del codes[name]
+    probe = _make_probe(checked_integer("d", d, 2**31), codes)
+    implementation = _Implementation(f, adapter, probe.inputs)
+    results = implementation.run(probe.batches)
+    outputs = dict(zip(("y", "residual_out"), results, strict=False))
+    lines, text = _find({**probe.inputs, **outputs}, eps)
+    depends = implementation.dependence(probe.batches, results)
+    return _identification(lines, text, depends, implementation.writes)
+
+
+def _is_of_torch(dtype: Any) -> bool:
+    return type(dtype).__module__ == "torch"
+
+
+def _code(argument: str, dtype: Any) -> int:
+    """Returns the number of a type of NumPy or PyTorch in the C interface."""
+    name = str(dtype).removeprefix("torch.") if _is_of_torch(dtype) else dtype
+    return DTYPES[float_name(argument, name)]
+
+
+def identify_files(
+    input: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    weight: str | os.PathLike[str] | None = None,
+    residual: str | os.PathLike[str] | None = None,
+    residual_output: str | os.PathLike[str] | None = None,
+    gate: str | os.PathLike[str] | None = None,
+    bias: str | os.PathLike[str] | None = None,
+    eps: Iterable[float] = (),
+) -> Identification:
+    """Finds out which RMSNorm gave `output` for `input`, from tensors in files.
+
+        rmsnorm.identify_files("run.safetensors:x", "run.safetensors:y", "model.safetensors:w")
+
+    A tensor is FILE.npy, FILE.safetensors:NAME, or FILE.safetensors if that holds one tensor, in
+    float32, float16 or bfloat16. input, output, residual, residual_output and gate have the shape
+    [..., d], weight and bias [d].
+
+    eps: numbers to try beside the usual ones.
+
+    The rows of a model can leave eps and more open, and the answer says so; those of identify()
+    do not. A file that does not hold such a tensor, and shapes that do not go together, raise
+    ValueError, and a file that cannot be opened OSError.
+    """
+    locations = {
+        "x": input,
+        "residual": residual,
+        "gate": gate,
+        "weight": weight,
+        "bias": bias,
+        "residual_out": residual_output,
+        "y": output,
+    }
+    tensors = {name: read_tensor(path) for name, path in locations.items() if path is not None}
+    lines, text = _find(tensors, eps)
+    return _identification(lines, text, {}, ())
