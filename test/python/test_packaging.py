@@ -23,8 +23,9 @@ BUILD = (
 PROGRAM = """
 import numpy, rmsnorm
 print(rmsnorm.rms_norm(numpy.array([3, 4], "float32"), eps=0.0))
+print(rmsnorm.identify(rmsnorm.rms_norm, 32).fit)
 """
-RESULT = "[0.84852815 1.1313709 ]\n"
+RESULT = "[0.84852815 1.1313709 ]\nexact\n"
 
 
 def run(*command, cwd=None):
@@ -89,7 +90,7 @@ def test_an_index_shows_no_broken_link():
 
 
 def test_editable_package(tmp_path):
-    """Its modules are the sources themselves, and it has its library."""
+    """Its modules are the sources themselves, and it has its libraries."""
     venv.create(tmp_path, with_pip=False)
     python = tmp_path / "bin" / "python"
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
@@ -105,7 +106,7 @@ def test_editable_package(tmp_path):
 
 @pytest.mark.parametrize("kind", ["--onedir", "--onefile"])
 def test_frozen_program(kind, tmp_path):
-    """PyInstaller finds the library by the package's own hook."""
+    """PyInstaller finds the libraries by the package's own hook."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     run(sys.executable, "-m", "PyInstaller", kind, "--log-level=ERROR", program, cwd=tmp_path)

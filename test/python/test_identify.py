@@ -1,0 +1,624 @@
+# SPDX-License-Identifier: Apache-2.0
+"""identify() of norms in NumPy: this library with each option, and wrong norms.
+
+Run as a program it writes the table of wrong norms in doc/identify.md.
+"""
+
+import functools
+import itertools
+import json
+import re
+
+import identify_page
+import ml_dtypes
+import numpy as np
+import programs
+import pytest
+from identify_page import Norm, Norms
+
+import rmsnorm
+
+F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
+D = 100  # a multiple of 4 alone
+
+
+def f32(array):
+    return np.asarray(array).astype(F32)
+
+
+def bits(array):
+    return array.view({4: np.uint32, 2: np.uint16}[array.itemsize])
+
+
+# ---------------------------------------------------------------------------------- this library
+
+
+def norm_with(operands=(), **options):
+    """The library's norm as a function of x, of these operands and of the weight."""
+
+    def f(x, *arguments):
+        *others, weight = arguments
+        return rmsnorm.rms_norm(x, weight, **dict(zip(operands, others, strict=True)), **options)
+
+    return f
+
+
+def assert_found(f, options, **arguments):
+    answer = rmsnorm.identify(f, D, **arguments)
+    assert (answer.fit, answer.equal, answer.worst) == ("exact", 1.0, 0), str(answer)
+    assert answer.variant is answer.mistake is None, str(answer)
+    assert answer.options == {
+        name: pytest.approx(value, rel=1e-6) if name == "eps" else value
+        for name, value in options.items()
+    }, str(answer)
+    assert not any(answer.depends.values())
+    assert answer.writes == ()
+    return answer
+
+
+EPS = [0, 1e-12, 1e-8, 1.1920929e-7, 1e-6, 1e-5, 1e-3]
+ROUNDINGS = [{}, {"rounding": "before_weight"}, {"rounding": "inverse"}]
+OFFSETS = [{}, {"weight_offset": 1}]
+
+
+@pytest.mark.parametrize("eps", EPS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_eps(eps, dtype):
+    assert_found(norm_with(eps=eps), {"eps": eps}, dtype=dtype)
+
+
+@pytest.mark.parametrize("eps", [3e-4, 2.5e-7])
+def test_an_eps_that_nobody_uses_follows_from_small_rows(eps):
+    assert_found(norm_with(eps=eps), {"eps": eps})
+
+
+def test_an_eps_that_is_given():
+    eps = 1.2345e-6
+    assert_found(norm_with(eps=eps), {"eps": eps}, eps=[1, eps])
+
+
+@pytest.mark.parametrize("placement", ["outside", "floor"])
+@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_placements_of_eps(placement, eps, dtype):
+    options = {"eps": eps, "eps_placement": placement}
+    assert_found(norm_with(**options), options, dtype=dtype)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_roundings_and_offsets(dtype, rounding, offset):
+    options = {"eps": 1e-6, **rounding, **offset}
+    assert_found(norm_with(**options), options, dtype=dtype)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_offsets_in_float32(offset):
+    options = {"eps": 1e-6, **offset}
+    assert_found(norm_with(**options), options)
+
+
+def test_a_sum_that_is_not_divided():
+    options = {"eps": 1e-6, "divisor": 1}
+    assert_found(norm_with(**options), options, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("rounding", [{}, {"rounding": "inverse"}])
+def test_no_weight(rounding):
+    options = {"eps": 1e-6, **rounding}
+    f = functools.partial(rmsnorm.rms_norm, weight=None, **options)
+    assert_found(f, options, dtype="bfloat16", weight=False)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_a_weight_in_float32(rounding):
+    options = {"eps": 1e-6, **rounding}
+    assert_found(norm_with(**options), options, dtype="bfloat16", weight_dtype="float32")
+
+
+def test_a_result_in_float32():
+    options = {"eps": 1e-6, "rounding": "before_weight"}
+
+    def f(x, weight):
+        return rmsnorm.rms_norm(x, weight, out=np.empty(x.shape, F32), **options)
+
+    assert_found(f, options, dtype="bfloat16", weight_dtype="float32")
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS[:2])
+@pytest.mark.parametrize("residual_rounding", [{}, {"residual_rounding": "unrounded"}])
+def test_residuals(rounding, residual_rounding):
+    options = {"eps": 1e-6, **rounding, **residual_rounding}
+
+    def f(x, residual, weight):
+        total = np.empty_like(residual)
+        y = rmsnorm.rms_norm(x, weight, residual=residual, residual_out=total, **options)
+        return y, total
+
+    answer = assert_found(f, options, dtype="bfloat16", residual=True)
+    assert "residual_out is residual + x in every element." in answer.special
+    assert_found(norm_with(["residual"], **options), options, dtype="bfloat16", residual=True)
+
+
+GATES = [
+    {**activation, **placement}
+    for activation in ({}, {"activation": "sigmoid"})
+    for placement in ({}, {"gate_rounding": "rounded"}, {"gate_placement": "before"})
+]
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("rounding", ROUNDINGS[:2])
+def test_gates(gate, rounding):
+    options = {"eps": 1e-6, **rounding, **gate}
+    assert_found(norm_with(["gate"], **options), options, dtype="bfloat16", gate=True)
+
+
+def test_a_residual_and_a_gate_are_arguments_in_this_order():
+    options = {"eps": 1e-6, "activation": "sigmoid"}
+    f = norm_with(["residual", "gate"], **options)
+    assert_found(f, options, dtype="bfloat16", residual=True, gate=True)
+
+
+def test_what_no_option_of_16_bits_shows_in_float32():
+    answer = rmsnorm.identify(norm_with(eps=1e-6, rounding="before_weight"), D)
+    assert answer.options == {"eps": pytest.approx(1e-6)}
+
+
+# ---------------------------------------------------------------------------------- wrong norms
+
+
+def mean_square(h):
+    return np.mean(h * h, axis=-1, keepdims=True, dtype=F32)
+
+
+def norm(x, weight, eps=1e-6, of=mean_square, cast=None):
+    """The right norm, and what others make wrong: the mean of squares and the last cast."""
+    h = f32(x)
+    y = h / np.sqrt(f32(of(h)) + F32(eps)) * f32(weight)
+    return y.astype(x.dtype) if cast is None else cast(y)
+
+
+def wrong_mean(of, **arguments):
+    return functools.partial(norm, of=of, **arguments)
+
+
+def sum_in(dtype):
+    def of(h):
+        total = np.zeros(len(h), dtype)
+        for column in (h * h).astype(dtype).T:
+            total = (total + column).astype(dtype)
+        return f32(total)[:, np.newaxis] / F32(D)
+
+    return of
+
+
+def sum_of(h, end):
+    return np.sum(h[:, :end] ** 2, axis=-1, keepdims=True)
+
+
+def rounded_rms(x, weight):
+    h = f32(x)
+    rms = np.sqrt(mean_square(h) + F32(1e-6)).astype(BF16)
+    return (h / f32(rms) * f32(weight)).astype(x.dtype)
+
+
+def eps_twice(x, weight):
+    h = f32(x)
+    return (h / (np.sqrt(mean_square(h) + F32(1e-6)) + F32(1e-6)) * f32(weight)).astype(x.dtype)
+
+
+def without_root(x, weight):
+    h = f32(x)
+    return (h / (mean_square(h) + F32(1e-6)) * f32(weight)).astype(x.dtype)
+
+
+def layer_norm(x, weight):
+    h = f32(x) - np.mean(f32(x), axis=-1, keepdims=True)
+    return (h / np.sqrt(mean_square(h) + F32(1e-6)) * f32(weight)).astype(x.dtype)
+
+
+def in_halves(x, weight):
+    h = f32(x).reshape(len(x), 2, -1)
+    n = h / np.sqrt(mean_square(h) + F32(1e-6))
+    return (n.reshape(x.shape) * f32(weight)).astype(x.dtype)
+
+
+def quick_inverse_root(x, weight):
+    h = f32(x)
+    u = mean_square(h) + F32(1e-6)
+    r = (0x5F3759DF - (u.view(np.int32) >> 1)).astype(np.int32).view(F32)
+    return (h * (r * (F32(1.5) - F32(0.5) * u * r * r)) * f32(weight)).astype(x.dtype)
+
+
+def cut_off(y):
+    return (y.view(np.uint32) >> 16).astype(np.uint16).view(BF16)
+
+
+def half_up(y):
+    return ((y.view(np.uint32) + 0x8000) >> 16).astype(np.uint16).view(BF16)
+
+
+def last_not_written(x, weight):
+    y = norm(x, weight)
+    y[:, -1] = 0
+    return y
+
+
+def in_x_type(x, weight):
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(1e-6)) * weight
+
+
+def wrong(f, words, **arguments):
+    return Norm(f, words, {"dtype": "bfloat16", **arguments})
+
+
+WRONG = Norms(
+    "wrong norm",
+    {
+        "squares are added in bf16": wrong(
+            wrong_mean(sum_in(BF16)), "the squares are added in bf16"
+        ),
+        "squares are added in f16": wrong(
+            wrong_mean(sum_in(F16)), "the squares are added in f16", dtype="float16"
+        ),
+        "squares are rounded to bf16": wrong(
+            wrong_mean(lambda h: mean_square(np.sqrt(f32((h * h).astype(BF16))))),
+            "the squares are rounded to bf16",
+        ),
+        "squares are rounded to f16": wrong(
+            wrong_mean(lambda h: np.mean(f32((h * h).astype(F16)), axis=-1, keepdims=True)),
+            "the squares are rounded to f16",
+            dtype="float16",
+        ),
+        "RMS is rounded to bf16": wrong(
+            rounded_rms, "x is divided by the RMS, which is rounded to bf16"
+        ),
+        "all steps in bf16": wrong(in_x_type, ""),
+        "eps both inside and outside the root": wrong(
+            eps_twice, "eps is added both inside and outside the root"
+        ),
+        "eps added twice inside the root": wrong(
+            functools.partial(norm, eps=2e-6), "eps 2e-06 inside"
+        ),
+        "eps ten times too large": wrong(functools.partial(norm, eps=1e-5), "eps 1e-05 inside"),
+        "eps added to the sum of squares": wrong(
+            functools.partial(norm, eps=1e-6 / D), "eps 1e-08"
+        ),
+        "eps forgotten": wrong(functools.partial(norm, eps=0), "no eps"),
+        "root forgotten": wrong(without_root, "the root is left out"),
+        "last element not in the sum": wrong(
+            wrong_mean(lambda h: sum_of(h, D - 1) / D),
+            "the last element is left out of the sum of squares",
+        ),
+        "last element not in the sum, f32": wrong(
+            wrong_mean(lambda h: sum_of(h, D - 1) / D),
+            "the last element is left out of the sum of squares",
+            dtype="float32",
+        ),
+        "sum up to a multiple of 8": wrong(
+            wrong_mean(lambda h: sum_of(h, 96) / D),
+            "the elements from 96 on are left out of the sum of squares",
+        ),
+        "mean up to a multiple of 8": wrong(
+            wrong_mean(lambda h: sum_of(h, 96) / 96),
+            "the elements from 96 on are left out of the mean of the squares",
+        ),
+        "divided by d - 1": wrong(
+            wrong_mean(lambda h: sum_of(h, D) / (D - 1)), "the sum of squares is divided by d - 1"
+        ),
+        "divided by the next power of two": wrong(
+            wrong_mean(lambda h: sum_of(h, D) / 128),
+            "the sum of squares is divided by the next power of two",
+        ),
+        "divided by d rounded up to a multiple of 8": wrong(
+            wrong_mean(lambda h: sum_of(h, D) / 104),
+            "the sum of squares is divided by d rounded up to a multiple of 8",
+        ),
+        "LayerNorm": wrong(layer_norm, "the mean is subtracted from x: a LayerNorm"),
+        "variance instead of the mean of squares": wrong(
+            wrong_mean(lambda h: np.var(h, axis=-1, keepdims=True)),
+            "the variance replaces the mean of the squares",
+        ),
+        "mean of magnitudes instead of the RMS": wrong(
+            wrong_mean(lambda h: np.mean(np.abs(h), axis=-1, keepdims=True) ** 2),
+            "the mean of the magnitudes replaces the RMS",
+        ),
+        "one RMS for the batch": wrong(
+            # in float64, where the order of the rows does not matter
+            wrong_mean(lambda h: np.mean(h.astype(np.float64) ** 2)),
+            "one RMS is used for all rows",
+        ),
+        "RMS along the wrong axis": wrong(
+            wrong_mean(lambda h: np.mean(h * h, axis=0, keepdims=True)), ""
+        ),
+        "two groups of d / 2": wrong(
+            in_halves, "each row is normalised in 2 groups of 50 elements"
+        ),
+        "quick inverse root": wrong(quick_inverse_root, ""),
+        "weight forgotten": wrong(lambda x, weight: norm(x, np.ones(D, F32)), "weight is not used"),
+        "weight twice": wrong(
+            lambda x, weight: norm(x, f32(weight) ** 2), "the weight is multiplied twice"
+        ),
+        "weight before the norm": wrong(
+            lambda x, weight: norm(x * weight, np.ones(D, F32)),
+            "x is multiplied by the weight before the norm",
+        ),
+        "weight from the other end": wrong(lambda x, weight: norm(x, weight[::-1]), ""),
+        "1 + weight rounded": wrong(
+            lambda x, weight: norm(x, weight + BF16(1)), "1 + weight is rounded to bf16"
+        ),
+        "weight rounded to bf16 in f32": wrong(
+            lambda x, weight: norm(x, weight.astype(BF16)),
+            "weight is rounded to bf16 first",
+            dtype="float32",
+        ),
+        "x rounded to bf16 in f32": wrong(
+            lambda x, weight: norm(f32(x.astype(BF16)), weight),
+            "x is rounded to bf16 first",
+            dtype="float32",
+        ),
+        "result cut off to bf16": wrong(
+            functools.partial(norm, cast=cut_off),
+            "the result is cut off to bf16 instead of rounded",
+        ),
+        "result rounded to bf16 with ties up": wrong(
+            functools.partial(norm, cast=half_up), "ties away from zero"
+        ),
+        "result rounded to f16, then to bf16": wrong(
+            functools.partial(norm, cast=lambda y: y.astype(F16).astype(BF16)), ""
+        ),
+        "last element not written": wrong(last_not_written, ""),
+        "residual forgotten": wrong(
+            lambda x, residual, weight: norm(x, weight), "residual is not used", residual=True
+        ),
+        "residual added to the norm": wrong(
+            lambda x, residual, weight: norm(x, weight) + residual,
+            "the residual is added to the norm",
+            residual=True,
+        ),
+        "gate forgotten": wrong(
+            lambda x, gate, weight: norm(x, weight), "gate is not used", gate=True
+        ),
+        "gate without its activation": wrong(
+            lambda x, gate, weight: norm(x, f32(weight) * f32(gate)),
+            "the gate has no activation",
+            gate=True,
+        ),
+    },
+    says_depends=True,
+)
+
+
+@pytest.mark.parametrize("name", WRONG.names)
+def test_wrong_norms_are_named(name):
+    WRONG.check(name)
+
+
+def test_the_right_norm_is_called_right():
+    for dtype in ("float32", "float16", "bfloat16"):
+        answer = rmsnorm.identify(norm, D, dtype)
+        assert answer.options == {"eps": pytest.approx(1e-6)}
+
+
+# --------------------------------------------------------------------------- what a row depends on
+
+
+def changed(f, *causes, **arguments):
+    """Whether rows change with these causes alone."""
+    depends = rmsnorm.identify(f, D, **arguments).depends
+    return {cause for cause, rows in depends.items() if rows} == set(causes)
+
+
+def twice_if(condition):
+    """The norm, whose rows are doubled where an array of one element for each row says so."""
+    return lambda x, weight: norm(x, weight) * np.where(condition(x), 2, 1).astype(F32)
+
+
+def test_other_rows_change_a_row():
+    assert changed(twice_if(lambda x: len(x) == 1), "batch")
+    assert WRONG.answer("one RMS for the batch").depends["batch"] > 30
+    line = "A row's bits change with the other rows of the batch: "
+    assert line in str(WRONG.answer("one RMS for the batch"))
+
+
+def test_the_place_changes_a_row():
+    answer = rmsnorm.identify(twice_if(lambda x: np.arange(len(x))[:, np.newaxis] == 0), D)
+    # The first and the last ordinary row. Those of the special rows are zeros and NaN, doubled or not.
+    assert answer.depends["place"] == 2
+    assert f"its place in the batch: 2 of {answer.rows} rows." in str(answer)
+
+
+def test_the_alignment_changes_a_row():
+    assert changed(twice_if(lambda x: x.ctypes.data % 16 != 0), "alignment")
+
+
+def test_a_second_call_changes_a_row():
+    calls = itertools.count()
+    answer = rmsnorm.identify(twice_if(lambda x: next(calls) >= 2), D)
+    assert answer.depends["repetition"] > 30
+    assert "A row's bits change with a repetition of the call: " in str(answer)
+
+
+def test_arguments_that_are_written_to():
+    def f(x, residual, weight):
+        residual += x
+        return norm(residual, weight)
+
+    answer = rmsnorm.identify(f, D, residual=True)
+    assert answer.options == {"eps": pytest.approx(1e-6)}
+    assert answer.writes == ("residual",)
+    assert "The function writes to its argument residual." in str(answer)
+
+
+def test_special_rows():
+    def without_nan(x, weight):
+        return np.nan_to_num(norm(x, weight))
+
+    answer = rmsnorm.identify(without_nan, D)
+    assert answer.options == {"eps": pytest.approx(1e-6)}
+    assert "Rows with a NaN become zeros, unlike in this library." in answer.special
+
+
+# -------------------------------------------------------------------------------------- arguments
+
+
+def refused(match, f=norm, d=D, error=ValueError, **arguments):
+    with pytest.raises(error, match=match):
+        rmsnorm.identify(f, d, **arguments)
+
+
+def test_refused_arguments():
+    refused("dtype: 'float64'; possible are float32, float16, bfloat16", dtype="float64")
+    refused("weight_dtype: <class 'int'>", weight_dtype=int)
+    refused("framework: 'numpie'; possible are numpy, torch, jax", framework="numpie")
+    refused("device: 'cuda'; arrays of NumPy have none", device="cuda")
+    refused("d: 0; possible are 1 to", d=0)
+    refused("d: 1.5; an integer is possible", d=1.5, error=TypeError)
+
+
+def test_refused_results():
+    refused(r"the shape \(\d+, 99\) instead of y of shape \(\d+, 100\)", lambda x, w: x[:, 1:])
+    refused("elements of type float64, instead of y", lambda x, w: norm(x, w).astype(float))
+    refused("list, which is no array of NumPy", lambda x, w: norm(x, w).tolist())
+    refused("NoneType, which is no array of NumPy", lambda x, w: None)
+    refused("returns 2 results instead of y of shape", lambda x, w: (x, x))
+    refused(
+        r"returns 3 results instead of y of shape \(\d+, 100\) or \(y, residual_out\)",
+        lambda x, r, w: (x, x, x),
+        residual=True,
+    )
+    refused(
+        "results of other types for other rows",
+        lambda x, w: norm(x, w).astype(F16 if len(x) == 1 else F32),
+    )
+
+
+def test_an_exception_of_the_function_is_passed_on_with_the_shapes():
+    with pytest.raises(ZeroDivisionError) as caught:
+        rmsnorm.identify(lambda x, gate, weight: 1 // 0, D, gate=True)
+    (note,) = caught.value.__notes__
+    assert re.search(r"with x \(\d+, 100\), gate \(\d+, 100\), weight \(100,\)$", note)
+
+
+# ------------------------------------------------------------------------------------------ files
+
+CODES = {np.dtype(F32): "F32", np.dtype(F16): "F16", np.dtype(BF16): "BF16"}
+
+
+def save(path, **tensors):
+    """Writes a file in the format safetensors."""
+    header, data = {"__metadata__": {"from": "a test"}}, b""
+    for name, tensor in tensors.items():
+        offsets = [len(data), len(data) + tensor.nbytes]
+        code = CODES.get(tensor.dtype, "I64")
+        header[name] = {"dtype": code, "shape": tensor.shape, "data_offsets": offsets}
+        data += tensor.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """The tensors of an implementation: 2 x 30 rows, some of which are small."""
+    random = np.random.default_rng(1)
+    x = random.standard_normal((2, 30, D)) * np.logspace(-4, 1, 30)[:, np.newaxis]
+    return {
+        "x": x.astype(BF16),
+        "residual": (x[::-1] / 2).astype(BF16),
+        "gate": random.standard_normal(x.shape).astype(BF16),
+        "weight": (1 + random.standard_normal(D) / 4).astype(BF16),
+        "bias": random.standard_normal(D).astype(BF16),
+    }
+
+
+def test_files(run, tmp_path):
+    options = {"eps": 1e-6, "rounding": "before_weight"}
+    y = rmsnorm.rms_norm(run["x"], run["weight"], **options)
+    save(tmp_path / "run.safetensors", x=run["x"], y=y)
+    save(tmp_path / "w.safetensors", weight=run["weight"])
+    answer = rmsnorm.identify_files(
+        f"{tmp_path}/run.safetensors:x",
+        f"{tmp_path}/run.safetensors:y",
+        tmp_path / "w.safetensors",  # which holds one tensor alone
+    )
+    assert answer.fit == "exact"
+    assert answer.options == {"eps": pytest.approx(1e-6), "rounding": "before_weight"}
+    assert (answer.rows, answer.depends, answer.writes) == (60, {}, ())
+
+
+def test_files_of_numpy(run, tmp_path):
+    x, weight = f32(run["x"]), f32(run["weight"]).astype(F16)
+    y = rmsnorm.rms_norm(x, weight, eps=3e-6, weight_offset=1)
+    for name, array in {"x": x, "weight": weight, "y": y.astype(">f4")}.items():
+        np.save(tmp_path / name, array)
+    answer = rmsnorm.identify_files(
+        tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "weight.npy", eps=[3e-6]
+    )
+    assert answer.fit == "exact"
+    assert answer.options == {"eps": pytest.approx(3e-6), "weight_offset": 1}
+
+
+def identify_run(path, tensors, **results):
+    save(path, **tensors, **results)
+    names = {"x": "input", "y": "output", "residual_out": "residual_output"}
+    return rmsnorm.identify_files(
+        **{names.get(key, key): f"{path}:{key}" for key in {**tensors, **results}}
+    )
+
+
+def test_files_of_every_operand(run, tmp_path):
+    options = {"eps": 1e-6, "residual_rounding": "unrounded", "activation": "sigmoid"}
+    total = np.empty_like(run["residual"])
+    operands = {name: run[name] for name in ("residual", "gate", "bias")}
+    y = rmsnorm.rms_norm(run["x"], run["weight"], **operands, residual_out=total, **options)
+    answer = identify_run(tmp_path / "run.safetensors", run, y=y, residual_out=total)
+    assert answer.fit == "exact"
+    assert answer.options == options | {"eps": pytest.approx(1e-6)}
+    assert "residual_out is residual + x in every element." in answer.special
+
+
+def test_a_bias_that_is_forgotten(run, tmp_path):
+    tensors = {name: run[name] for name in ("x", "weight", "bias")}
+    y = rmsnorm.rms_norm(run["x"], run["weight"], eps=1e-6)
+    answer = identify_run(tmp_path / "run.safetensors", tensors, y=y)
+    assert (answer.fit, answer.mistake) == ("exact", "bias is not used")
+
+
+def test_refused_files(run, tmp_path):
+    save(tmp_path / "run.safetensors", x=run["x"], w=run["weight"], i=np.arange(5))
+    np.save(tmp_path / "i.npy", np.arange(5))
+    run_file = f"{tmp_path}/run.safetensors"
+
+    def refused_file(match, path, error=ValueError):
+        with pytest.raises(error, match=match):
+            rmsnorm.identify_files(path, path)
+
+    refused_file("it holds x, w, i; write .*run.safetensors:NAME", run_file)
+    refused_file("it holds x, w, i; write", f"{run_file}:y")
+    refused_file("run.safetensors:i: elements of type I64", f"{run_file}:i")
+    refused_file("i.npy: elements of type int64", tmp_path / "i.npy")
+    refused_file("x.txt: neither FILE.npy nor FILE.safetensors:NAME", "x.txt")
+    refused_file("x.npy", tmp_path / "x.npy", FileNotFoundError)
+    with pytest.raises(ValueError, match=r"^y: "):
+        rmsnorm.identify_files(f"{run_file}:x", f"{run_file}:w")
+
+
+# ------------------------------------------------------------------------------------------ pages
+
+
+def test_the_program_of_the_page():
+    (block,) = (block for block in programs.blocks() if "rmsnorm.identify" in block)
+    names = {"numpy": np, "rmsnorm": rmsnorm}
+    exec(block, names)
+    answer = names["answer"]
+    assert (answer.fit, answer.options) == ("close", {"eps": pytest.approx(1e-6)})
+
+
+def test_page_has_the_wrong_norms():
+    assert identify_page.read("wrong norms") == WRONG.table()
+
+
+if __name__ == "__main__":
+    identify_page.write("wrong norms", WRONG.table())
