@@ -39,7 +39,7 @@ def layer_norm(x, weight):
 
 
 def without_cast(x, weight):
-    # Not rsqrt(), which in bf16 rounds once in vectors of rows and twice in the rows behind them.
+    # Not rsqrt(): in bf16, some of its results depend on the rows around.
     return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
 
 

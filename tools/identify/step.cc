@@ -55,19 +55,20 @@ void CallLibrary(const NormCall& call, Operand output, Matrix& result) {
   }
 }
 
-// Makes x the input of the norm, without a residual. Returns false where the library takes no sums
-// of squares, or would round to another type then.
-bool IsPlain(NormCall& call) {
-  if (call.Has(kPostNormWeight)) return false;
-  if (call.Has(kGate) && call.options.gate_placement == RMSNORM_GATE_BEFORE) return false;
-  if (!call.Has(kResidual)) return true;
+// The same norm of the sum of x and the residual, as a call without a residual. Nothing where the
+// library takes no sums of squares, or would round to another type then.
+std::optional<NormCall> WithoutResidual(const NormCall& call) {
+  if (call.Has(kPostNormWeight)) return {};
+  if (call.Has(kGate) && call.options.gate_placement == RMSNORM_GATE_BEFORE) return {};
+  NormCall plain = call;
+  if (!call.Has(kResidual)) return plain;
   const bool is_rounded = call.options.residual_rounding == RMSNORM_RESIDUAL_ROUNDED;
-  if (!is_rounded && call.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return false;
-  call.operand[kX] =
+  if (!is_rounded && call.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return {};
+  plain.operand[kX] =
       SumWithResidual(call, is_rounded ? call.operand[kResidual]->dtype : RMSNORM_F32);
-  call.operand[kResidual].reset();
-  call.options.residual_rounding = RMSNORM_RESIDUAL_ROUNDED;
-  return true;
+  plain.operand[kResidual].reset();
+  plain.options.residual_rounding = RMSNORM_RESIDUAL_ROUNDED;
+  return plain;
 }
 
 // A row of x as f32, and the options of the call.
@@ -89,14 +90,27 @@ struct Row {
 // A step that replaces the sums of squares by f(row).
 template <class F>
 auto WithSums(const F& f) {
-  return [f](NormCall& call) -> Result {
-    if (!IsPlain(call)) return {};
-    const Matrix& x = call.x();
+  return [f](const NormCall& call) -> Result {
+    std::optional<NormCall> plain = WithoutResidual(call);
+    if (!plain) return {};
+    const Matrix& x = plain->x();
     const std::vector<float> values = ValuesOf(x);
     for (size_t row = 0; row < x.rows; ++row) {
-      call.sums.push_back(f(Row{&values[row * x.d], x.d, call.options, x.dtype}));
+      plain->sums.push_back(f(Row{&values[row * x.d], x.d, call.options, x.dtype}));
     }
-    return ComputeY(call);
+    return ComputeY(*plain);
+  };
+}
+
+// The same where f(row, eps) adds eps.
+template <class F>
+auto WithSumsAndEps(const F& f) {
+  return [f](const NormCall& call) -> Result {
+    if (call.options.eps_placement != RMSNORM_EPS_INSIDE) return {};
+    const double eps = static_cast<double>(call.options.eps);
+    NormCall without_eps = call;
+    without_eps.options.eps = 0;
+    return WithSums([&](const Row& row) { return f(row, eps); })(without_eps);
   };
 }
 
@@ -140,10 +154,11 @@ Matrix Scaled(const Matrix& n, const NormCall& call) {
 // options say so.
 template <class F>
 auto WithNorm(const F& f) {
-  return [f](NormCall& call) -> Result {
-    if (call.options.eps_placement != RMSNORM_EPS_INSIDE || !IsPlain(call)) return {};
-    if (call.options.rounding == RMSNORM_ROUND_INVERSE) return {};
-    const Matrix& x = call.x();
+  return [f](const NormCall& call) -> Result {
+    if (call.options.eps_placement != RMSNORM_EPS_INSIDE) return {};
+    const std::optional<NormCall> plain = WithoutResidual(call);
+    if (!plain || call.options.rounding == RMSNORM_ROUND_INVERSE) return {};
+    const Matrix& x = plain->x();
     const std::vector<double> sums = SumsOfSquares(x);
     const auto divisor = static_cast<double>(DivisorOf(call.options, x.d));
     std::vector<float> n = ValuesOf(x);
@@ -297,10 +312,11 @@ void AddRowRoundings(const NormCall& call, StepList& list) {
     for (const bool divides : {true, false}) {
       list.Variant(
           "every operation rounds to " + name + (divides ? ", and x is divided by the RMS" : ""),
-          [narrow, divides](NormCall& c) -> Result {
-            if (c.options.eps_placement != RMSNORM_EPS_INSIDE || !IsPlain(c)) return {};
+          [narrow, divides](const NormCall& c) -> Result {
+            if (c.options.eps_placement != RMSNORM_EPS_INSIDE) return {};
             if (c.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return {};
-            return InNarrowSteps(c, narrow, divides);
+            const std::optional<NormCall> plain = WithoutResidual(c);
+            return plain ? InNarrowSteps(*plain, narrow, divides) : Result();
           });
     }
   }
@@ -325,15 +341,17 @@ void AddOperands(const NormCall& call, StepList& list) {
     for (const bool is_rounded : {false, true}) {
       if (is_rounded && call.x().dtype == RMSNORM_F32) continue;
       const std::string words = "x is multiplied by the weight before the norm";
-      list.Mistake(
-          words + (is_rounded ? ", and rounded" : ""), [is_rounded](NormCall& c) -> Result {
-            if (!IsPlain(c)) return {};
-            const rmsnorm_dtype dtype = is_rounded ? c.x().dtype : RMSNORM_F32;
-            c.operand[kX] = Rounded(Weighted(ValuesOf(c.x()), c), dtype, c.x().rows, c.x().d);
-            c.operand[kWeight].reset();
-            c.options.weight_offset = 0;
-            return ComputeY(c);
-          });
+      list.Mistake(words + (is_rounded ? ", and rounded" : ""),
+                   [is_rounded](const NormCall& c) -> Result {
+                     std::optional<NormCall> plain = WithoutResidual(c);
+                     if (!plain) return {};
+                     const Matrix& x = plain->x();
+                     const rmsnorm_dtype dtype = is_rounded ? x.dtype : RMSNORM_F32;
+                     plain->operand[kX] = Rounded(Weighted(ValuesOf(x), c), dtype, x.rows, x.d);
+                     plain->operand[kWeight].reset();
+                     plain->options.weight_offset = 0;
+                     return ComputeY(*plain);
+                   });
     }
   }
   if (call.Has(kGate) && !call.Has(kResidual)) {
@@ -351,20 +369,19 @@ void AddOperands(const NormCall& call, StepList& list) {
     });
   }
   if (call.Has(kResidual)) {
+    const auto with_sums_of = [](const Matrix& x, const NormCall& c) -> Result {
+      std::optional<NormCall> plain = WithoutResidual(c);
+      if (!plain) return {};
+      plain->sums = SumsOfSquares(x);
+      return ComputeY(*plain);
+    };
     list.Variant("the sum is scaled by the RMS that it had before it was rounded",
-                 [](NormCall& c) -> Result {
+                 [=](const NormCall& c) -> Result {
                    if (c.options.residual_rounding != RMSNORM_RESIDUAL_ROUNDED) return {};
-                   const std::vector<double> sums = SumsOfSquares(SumWithResidual(c, RMSNORM_F32));
-                   if (!IsPlain(c)) return {};
-                   c.sums = sums;
-                   return ComputeY(c);
+                   return with_sums_of(SumWithResidual(c, RMSNORM_F32), c);
                  });
-    list.Mistake("the RMS is that of x without the residual", [](NormCall& c) -> Result {
-      const std::vector<double> sums = SumsOfSquares(c.x());
-      if (!IsPlain(c)) return {};
-      c.sums = sums;
-      return ComputeY(c);
-    });
+    list.Mistake("the RMS is that of x without the residual",
+                 [=](const NormCall& c) { return with_sums_of(c.x(), c); });
     list.Mistake("the residual is added to the norm", [](NormCall& c) -> Result {
       NormCall norm = c;
       norm.operand[kResidual].reset();
@@ -427,20 +444,20 @@ void AddSums(const NormCall& call, StepList& list) {
                  }
                  return sum;
                }));
-  list.Mistake("the mean is subtracted from x: a LayerNorm", [](NormCall& c) -> Result {
-    if (!IsPlain(c)) return {};
-    std::vector<float> x = ValuesOf(c.x());
-    const size_t length = c.x().d;
-    for (size_t row = 0; row < c.x().rows; ++row) {
+  list.Mistake("the mean is subtracted from x: a LayerNorm", [](const NormCall& c) -> Result {
+    std::optional<NormCall> plain = WithoutResidual(c);
+    if (!plain || c.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return {};
+    const size_t rows = plain->x().rows, length = plain->x().d;
+    std::vector<float> x = ValuesOf(plain->x());
+    for (size_t row = 0; row < rows; ++row) {
       float* const first = &x[row * length];
-      const double mean = Row{first, length, c.options, c.x().dtype}.Mean();
+      const double mean = Row{first, length, c.options, plain->x().dtype}.Mean();
       for (size_t i = 0; i < length; ++i) {
         first[i] = static_cast<float>(static_cast<double>(first[i]) - mean);
       }
     }
-    if (c.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return {};
-    c.operand[kX] = Rounded(x, RMSNORM_F32, c.x().rows, length);
-    return ComputeY(c);
+    plain->operand[kX] = Rounded(x, RMSNORM_F32, rows, length);
+    return ComputeY(*plain);
   });
   list.Mistake("the mean of the magnitudes replaces the RMS", WithSums([](const Row& r) {
                  double sum = 0;
@@ -454,27 +471,19 @@ void AddSums(const NormCall& call, StepList& list) {
                  }
                  return most * most * r.Divisor();
                }));
-  list.Mistake("the root is left out", [](NormCall& c) -> Result {
-    if (c.options.eps_placement != RMSNORM_EPS_INSIDE) return {};
-    const double eps = static_cast<double>(c.options.eps);
-    c.options.eps = 0;
-    return WithSums([eps](const Row& r) {
-      const double u = r.SumOfSquares(0, r.d) / r.Divisor() + eps;
-      return u * u * r.Divisor();
-    })(c);
-  });
-  list.Mistake("eps is added both inside and outside the root", [](NormCall& c) -> Result {
+  list.Mistake("the root is left out", WithSumsAndEps([](const Row& r, double eps) {
+                 const double u = r.SumOfSquares(0, r.d) / r.Divisor() + eps;
+                 return u * u * r.Divisor();
+               }));
+  list.Mistake("eps is added both inside and outside the root", [](const NormCall& c) -> Result {
     if (c.options.eps_placement != RMSNORM_EPS_OUTSIDE || c.options.eps == 0) return {};
     return WithSums([](const Row& r) {
       return r.SumOfSquares(0, r.d) + static_cast<double>(r.options.eps) * r.Divisor();
     })(c);
   });
-  list.Mistake("eps is added to the sum of squares before the division", [](NormCall& c) -> Result {
-    if (c.options.eps_placement != RMSNORM_EPS_INSIDE || c.options.eps == 0) return {};
-    const double eps = static_cast<double>(c.options.eps);
-    c.options.eps = 0;
-    return WithSums([eps](const Row& r) { return r.SumOfSquares(0, r.d) + eps; })(c);
-  });
+  list.Mistake(
+      "eps is added to the sum of squares before the division",
+      WithSumsAndEps([](const Row& r, double eps) { return r.SumOfSquares(0, r.d) + eps; }));
   if (!call.Has(kResidual)) {
     const std::vector<double> sums = SumsOfSquares(call.x());
     const double mean =
