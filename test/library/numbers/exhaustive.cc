@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Passes every f32 pattern through the casts to f16 and bf16 and through the activations of gates,
+// on every target of this CPU. `--every N` takes each Nth run of 65,536 patterns.
+//
+// Casts are compared with the arithmetic conversion of rows.h, wherever the library rounds a
+// result: y from x and from a weight, residual_out, and db. Activations have the bits of the
+// reference, which is compared with binary64.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <rmsnorm/rmsnorm.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "on_target.h"
+#include "rows.h"
+
+namespace rmsnorm::test {
+namespace {
+
+constexpr size_t kRows = 16;
+constexpr size_t kLength = 4096;
+constexpr size_t kPatterns = kRows * kLength;  // that one call takes
+constexpr size_t kRuns = (uint64_t{1} << 32) / kPatterns;
+// Definition 15 states the worst errors over every argument: 1.9981 and 1.9991 ulp.
+constexpr double kMostUlps[] = {1.9981, 1.9991};
+constexpr const char* kActivations[] = {"silu", "sigmoid"};
+
+class Worker {
+ public:
+  explicit Worker(const std::vector<std::string>& targets) : targets_(targets) {
+    std::fill(sums_.begin(), sums_.end(), double{kLength});
+    for (size_t row = 0; row < kRows; ++row) {
+      for (size_t j = 0; j < kLength; ++j) {
+        Set(ones_, row, j, 1);
+        Set(minus_zeros_f16_, row, j, -0.0);
+        Set(minus_zeros_bf16_, row, j, -0.0);
+      }
+    }
+    options_.eps = 0;
+  }
+
+  // The patterns from `first` on. Returns the first fault, or an empty text.
+  std::string Test(uint32_t first) {
+    for (uint32_t i = 0; i < kPatterns; ++i) {
+      const uint32_t bits = first + i;
+      std::memcpy(patterns_.row(0) + i * sizeof bits, &bits, sizeof bits);
+    }
+    fault_.clear();
+    TestCast(RMSNORM_F16, minus_zeros_f16_);
+    TestCast(RMSNORM_BF16, minus_zeros_bf16_);
+    for (const Activation activation : {Activation::silu, Activation::sigmoid}) {
+      TestActivation(activation);
+    }
+    return fault_;
+  }
+
+  // The worst error of silu and of sigmoid so far, in ulp.
+  double worst(int activation) const { return worst_[activation]; }
+
+ private:
+  void TestCast(rmsnorm_dtype dtype, const Rows& minus_zeros) {
+    Rows expected(dtype, kRows, kLength);
+    for (size_t i = 0; i < kPatterns; ++i) {
+      Set(expected, i / kLength, i % kLength, Get(patterns_, i / kLength, i % kLength));
+    }
+    Rows expected_of_sum = expected;  // 0 is added to a weight and to db, and turns -0 into 0
+    if (patterns_.bits(0, 0) == 0x80000000) expected_of_sum.set_bits(0, 0, 0);
+    for (const std::string& target : targets_) {
+      Rows actual(dtype, kRows, kLength);
+      ForwardOperands norm;  // with a sum equal to the divisor, the inverse RMS is 1
+      norm.x = ConstView(ViewOf(patterns_));
+      norm.sums = {sums_.data(), kRows};
+      norm.y = View(ViewOf(actual));
+      forward(norm, options_, OnTarget(target, 1));
+      Expect(expected, actual, "y from x", target);
+
+      ForwardOperands add;
+      add.x = ConstView(ViewOf(patterns_));
+      add.residual = ConstView(ViewOf(minus_zeros));
+      add.residual_out = View(ViewOf(actual));
+      forward(add, options_, OnTarget(target, 1));
+      Expect(expected, actual, "residual_out", target);
+
+      ForwardOperands weighted;  // the norm of ones is ones
+      weighted.x = {reinterpret_cast<const float*>(ones_.row(0)), 1, kPatterns};
+      weighted.weight = ConstView(VectorOf(patterns_));
+      weighted.y = View(rmsnorm_rows(actual.row(0), dtype, 1, kPatterns, kPatterns));
+      forward(weighted, options_, OnTarget(target, 1));
+      Expect(expected_of_sum, actual, "y from the weight", target);
+
+      BackwardOperands gradient;  // of one row: db is dy
+      gradient.x = weighted.x;
+      gradient.dy = {reinterpret_cast<const float*>(patterns_.row(0)), 1, kPatterns};
+      gradient.db = View(VectorOf(actual));
+      backward(gradient, options_, OnTarget(target, 1));
+      Expect(expected_of_sum, actual, "db", target);
+    }
+  }
+
+  void TestActivation(Activation activation) {
+    Options options = options_;
+    options.activation = activation;
+    Rows expected(RMSNORM_F32, kRows, kLength);
+    CallGate(options, kReference, expected);
+    CheckReference(activation == Activation::silu ? 0 : 1, expected);
+    for (const std::string& target : targets_) {
+      if (target == kReference) continue;
+      Rows actual(RMSNORM_F32, kRows, kLength);
+      CallGate(options, target, actual);
+      Expect(expected, actual, kActivations[activation == Activation::silu ? 0 : 1], target);
+    }
+  }
+
+  void CallGate(const Options& options, const std::string& target, const Rows& y) const {
+    ForwardOperands operands;
+    operands.x = ConstView(ViewOf(ones_));
+    operands.sums = {sums_.data(), kRows};
+    operands.gate = ConstView(ViewOf(patterns_));
+    operands.y = View(ViewOf(y));
+    forward(operands, options, OnTarget(target, 1));
+  }
+
+  void CheckReference(int activation, const Rows& y) {
+    for (size_t i = 0; i < kPatterns; ++i) {
+      const double z = Get(patterns_, i / kLength, i % kLength);
+      const double actual = Get(y, i / kLength, i % kLength);
+      const double denominator = 1 + std::exp(-z);
+      double exact = 1 / denominator;
+      if (activation == 0) exact = z == -HUGE_VAL ? -0.0 : z / denominator;
+      double ulps = 0;
+      if (!std::isfinite(exact)) {
+        ulps = std::isnan(exact) == std::isnan(actual) && (std::isnan(exact) || exact == actual)
+                   ? 0
+                   : HUGE_VAL;
+      } else {
+        ulps = std::fabs(actual - exact) / Ulp(RMSNORM_F32, exact);
+        if (std::signbit(actual) != std::signbit(exact)) ulps = HUGE_VAL;
+      }
+      // The bounds are rounded to four decimals.
+      if (!(ulps < kMostUlps[activation] + 0.00005)) {
+        SetFault(kActivations[activation], kReference, i, std::to_string(ulps) + " ulp off");
+      }
+      worst_[activation] = std::max(worst_[activation], ulps);
+    }
+  }
+
+  void Expect(const Rows& expected, const Rows& actual, const char* what,
+              const std::string& target) {
+    if (std::memcmp(expected.row(0), actual.row(0), kRows * expected.row_bytes()) == 0) return;
+    const Format format = FormatOf(expected.dtype());
+    for (size_t i = 0; i < kPatterns; ++i) {
+      const uint64_t wanted = expected.bits(i / kLength, i % kLength);
+      const uint64_t got = actual.bits(i / kLength, i % kLength);
+      if (wanted == got || (format.IsNan(wanted) && format.IsNan(got))) continue;
+      char text[80];
+      std::snprintf(text, sizeof text, "%s 0x%llx, not 0x%llx",
+                    rmsnorm_dtype_name(expected.dtype()), static_cast<unsigned long long>(got),
+                    static_cast<unsigned long long>(wanted));
+      return SetFault(what, target, i, text);
+    }
+  }
+
+  void SetFault(const char* what, const std::string& target, size_t i, const std::string& is) {
+    if (!fault_.empty()) return;
+    char pattern[20];
+    std::snprintf(pattern, sizeof pattern, "0x%08llx",
+                  static_cast<unsigned long long>(patterns_.bits(i / kLength, i % kLength)));
+    fault_ = std::string(what) + " on " + target + ": " + pattern + " gives " + is;
+  }
+
+  const std::vector<std::string>& targets_;
+  Rows patterns_{RMSNORM_F32, kRows, kLength};
+  Rows ones_{RMSNORM_F32, kRows, kLength};
+  Rows minus_zeros_f16_{RMSNORM_F16, kRows, kLength};
+  Rows minus_zeros_bf16_{RMSNORM_BF16, kRows, kLength};
+  std::array<double, kRows> sums_{};
+  Options options_;
+  double worst_[2] = {};
+  std::string fault_;
+};
+
+int Run(size_t every, size_t threads) {
+  const std::vector<std::string> targets = SupportedTargets();
+  const auto begin = std::chrono::steady_clock::now();
+  const size_t runs = (kRuns + every - 1) / every;
+  std::atomic<size_t> next{0};
+  std::mutex mutex;  // guards the two below, and the output
+  double worst[2] = {};
+  bool failed = false;
+  const auto work = [&] {
+    Worker worker(targets);
+    for (size_t run; (run = next++) < runs;) {
+      const std::string fault = worker.Test(static_cast<uint32_t>(run * every * kPatterns));
+      const std::lock_guard<std::mutex> lock(mutex);
+      const bool is_sixteenth = (run + 1) % std::max<size_t>(runs / 16, 1) == 0;
+      if (is_sixteenth) std::fprintf(stderr, "%zu of %zu runs of 65,536 patterns\n", run + 1, runs);
+      if (fault.empty()) continue;
+      std::printf("FAILED: %s\n", fault.c_str());
+      failed = true;
+      next = runs;
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (int i = 0; i < 2; ++i) worst[i] = std::max(worst[i], worker.worst(i));
+  };
+  std::vector<std::future<void>> workers;
+  for (size_t i = 0; i < threads; ++i) workers.push_back(std::async(std::launch::async, work));
+  for (std::future<void>& worker : workers) worker.get();
+  if (failed) return 1;
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  std::printf("targets:");
+  for (const std::string& target : targets) std::printf(" %s", target.c_str());
+  std::printf("\n%zu patterns: 4 casts to f16 and 4 to bf16, silu and sigmoid: no fault\n",
+              runs * kPatterns);
+  std::printf("silu: at most %.4f ulp of %.4f; sigmoid: at most %.4f ulp of %.4f\n", worst[0],
+              kMostUlps[0], worst[1], kMostUlps[1]);
+  std::printf("%.0f s by %zu threads\n", time.count(), threads);
+  return 0;
+}
+
+}  // namespace
+}  // namespace rmsnorm::test
+
+int main(int argc, char** argv) {
+  size_t every = 1;
+  size_t threads = std::max(1u, std::thread::hardware_concurrency());
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    const size_t number = i + 1 < argc ? std::strtoul(argv[i + 1], nullptr, 10) : 0;
+    if (number == 0 || (name != "--every" && name != "--threads")) {
+      std::fprintf(stderr, "usage: exhaustive [--every N] [--threads N]\n");
+      return 2;
+    }
+    (name == "--every" ? every : threads) = number;
+  }
+  return rmsnorm::test::Run(every, threads);
+}
