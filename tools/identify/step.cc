@@ -336,8 +336,11 @@ void AddOperands(const NormCall& call, StepList& list) {
   if (call.Has(kWeight)) {
     list.Mistake("the weight is multiplied twice",
                  WithValues(kWeight, RMSNORM_F32, [](float w) { return w * w; }));
-    list.Mistake("the magnitudes of the weight are used",
-                 WithValues(kWeight, RMSNORM_F32, [](float w) { return std::fabs(w); }));
+    const std::vector<float> weight = ValuesOf(*call.operand[kWeight]);
+    if (*std::min_element(weight.begin(), weight.end()) < 0) {
+      list.Mistake("the magnitudes of the weight are used",
+                   WithValues(kWeight, RMSNORM_F32, [](float w) { return std::fabs(w); }));
+    }
     for (const bool is_rounded : {false, true}) {
       if (is_rounded && call.x().dtype == RMSNORM_F32) continue;
       const std::string words = "x is multiplied by the weight before the norm";
