@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rmsnorm identify: which norm gave a tensor in a file. rmsnorm probe: tensors that show it.
+#include <cmath>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -41,6 +43,14 @@ struct IdentifyOptions {
   std::string location[internal::kOperands];  // empty: none
   std::vector<float> eps;
 };
+
+// What is wrong with the text of an eps; empty if nothing is.
+std::string ProblemOfEps(const std::string& text) {
+  char* end;
+  const float eps = std::strtof(text.c_str(), &end);
+  const bool is_right = end != text.c_str() && *end == '\0' && eps >= 0 && std::isfinite(eps);
+  return is_right ? "" : "'" + text + "' is not a finite number from 0 up";
+}
 
 int IdentifyFiles(const IdentifyOptions& options) {
   rmsnorm_operands operands = rmsnorm_no_operands();
@@ -126,7 +136,7 @@ void AddIdentify(CLI::App& app, int& status) {
   identify.add_option("--eps", options->eps, "Values to try beside the usual ones")
       ->type_name("NUMBER")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Validator(ProblemOfEps, ""));
   identify.footer("The exit status is 1 if no norm fits, or if the one that fits has a mistake.");
   identify.callback([options, &status] { status = IdentifyFiles(*options); });
 

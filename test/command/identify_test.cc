@@ -188,6 +188,11 @@ TEST_F(IdentifyCommand, RefusesWhatDoesNotGoTogether) {
   ExpectError("identify --input p.safetensors:weight", "--output is required");
   ExpectError("identify --input p.safetensors:x --output none.npy",
               "cannot read none.npy: No such file or directory");
+  for (const char* const eps : {"-1", "nan", "inf", "x"}) {
+    ExpectError(
+        "identify --input p.safetensors:x --output p.safetensors:x --eps " + std::string(eps),
+        "--eps: '" + std::string(eps) + "' is not a finite number from 0 up");
+  }
   EXPECT_EQ((std::vector<std::string>{"p.safetensors"}), directory_.Names());
 }
 

@@ -504,7 +504,8 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
     if (kinds[row] == kOrdinary) ordinary.push_back(row);
   }
   if (ordinary.empty()) {
-    throw std::runtime_error("x: no row has a finite sum of squares that f32 holds");
+    throw std::runtime_error(
+        "x: each row holds zeros, NaN, infinity or squares that f32 cannot add");
   }
   const Observation seen = whole.Of(ordinary);
 
