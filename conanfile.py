@@ -33,7 +33,8 @@ class RmsnormConan(ConanFile):
         "meson_options.txt",
         "include/*",
         "lib/*",
-        *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools", "tools/cases")),
+        *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools")),
+        *(f"tools/{part}/meson.build" for part in ("cases", "identify", "vectors")),
         "doc/Doxyfile.in",
     )
     test_package_folder = "test/packaging/package"
