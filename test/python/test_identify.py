@@ -583,7 +583,7 @@ def test_a_bias_that_is_forgotten(run, tmp_path):
     tensors = {name: run[name] for name in ("x", "weight", "bias")}
     y = rmsnorm.rms_norm(run["x"], run["weight"], eps=1e-6)
     answer = identify_run(tmp_path / "run.safetensors", tensors, y=y)
-    assert (answer.fit, answer.mistake) == ("exact", "bias is not used")
+    assert (answer.fit, answer.mistake) == ("exact", "the bias is not used")
 
 
 def test_refused_files(run, tmp_path):
