@@ -76,7 +76,7 @@ TEST(Identify, NamesTheOptionsOfThisLibrary) {
   };
   for (const rmsnorm_dtype dtype : {RMSNORM_BF16, RMSNORM_F16}) {
     for (const auto& [others, text] : cases) {
-      SCOPED_TRACE(std::string(TypeName(dtype)) + " " + text);
+      SCOPED_TRACE(std::string(rmsnorm_dtype_name(dtype)) + " " + text);
       NormCall call = ProbeCall(dtype, kLength, others);
       call.options = cases::Parse("forward,x+y=f32,rows=1,d=1," + std::string(text)).options;
       const Answer answer = Ask(call, ComputeY(call));
@@ -100,12 +100,12 @@ bool Names(const Answer& answer, const std::string& step) {
 TEST(Identify, TellsEachStepFromTheOthers) {
   const char* const options[] = {"eps=1e-05", "eps=1e-05,rounding=before_weight",
                                  "eps=1e-05,weight_offset=1", "eps=1e-05,eps_placement=outside"};
-  std::set<std::string> named;  // residual and gate add steps to those of a plain norm
+  std::set<std::string> named;  // a residual and a gate add steps
   for (const rmsnorm_dtype dtype : {RMSNORM_BF16, RMSNORM_F32}) {
     for (const OperandSet others : {OperandSet{0}, SetOf(kResidual), SetOf(kGate)}) {
       const NormCall base = ProbeCall(dtype, kLength, others);
       for (const Step& step : StepsFor(base)) {
-        const std::string name = std::string(TypeName(dtype)) + ", " + step.words;
+        const std::string name = std::string(rmsnorm_dtype_name(dtype)) + ", " + step.words;
         if (step.kind == StepKind::kOption || named.count(name) != 0) continue;
         for (const char* const text : options) {
           NormCall call = base;

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <set>
 #include <sstream>
 #include <system_error>
 
+#include "option_value.h"
 #include "user_error.h"
 
 namespace rmsnorm::cases {
@@ -69,19 +69,7 @@ class FieldList {
   }
   // Adds an option of the library, named by its line in the table.
   void AddOption(Option option) {
-    const auto write = [option](const Case& c) {
-      if (!internal::IsNumber(option)) {
-        const auto word = static_cast<size_t>(internal::ValueIn<int32_t>(c.options, option));
-        return std::string(internal::kOptionRules[option].words[word]);
-      }
-      const auto value = internal::ValueIn<float>(c.options, option);
-      char text[32];
-      int digits = 0;  // as few as give every bit, and 9 do
-      do {
-        std::snprintf(text, sizeof text, "%.*g", ++digits, double{value});
-      } while (digits < 9 && std::strtof(text, nullptr) != value);
-      return std::string(text);
-    };
+    const auto write = [option](const Case& c) { return tools::OptionValue(c.options, option); };
     const auto read = [option](Case& c, const std::string& text) {
       if (!internal::IsNumber(option)) {
         const int32_t word = internal::WordOf(option, text.c_str());

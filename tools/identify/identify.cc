@@ -5,6 +5,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <stdexcept>
 
 #include "options_text.h"
@@ -48,7 +49,7 @@ struct Observation {
   }
 };
 
-// Lets the library check operands: they are those of a call that writes elsewhere.
+// Lets the library check the operands, by a call that writes its results elsewhere.
 void CheckOperands(const rmsnorm_operands& operands) {
   if (operands.x == nullptr || operands.y == nullptr) {
     throw std::runtime_error("x and y are required");
@@ -140,8 +141,8 @@ float Shortened(double value, int digits) {
   return std::strtof(text, nullptr);
 }
 
-// The eps that would explain y, for each placement, if the weight is used as it is or plus 1: the
-// inverse RMS of the smallest row follows from y, and the eps from the inverse RMS.
+// The eps that would explain y, for each placement, with an offset of the weight of 0 or 1. y gives
+// the inverse RMS of the smallest row, and the inverse RMS gives eps.
 std::vector<float> EstimatedEps(const Observation& seen) {
   std::vector<float> estimates;
   if (seen.call.Has(kGate)) return estimates;
@@ -189,61 +190,53 @@ std::vector<float> EpsToTry(const Observation& seen, const std::vector<float>& g
   return distinct;
 }
 
+bool IsPossible(const rmsnorm_options&) { return true; }
+
+// Replaces each of the options by one for each value of an option, as far as that is possible.
+template <class Value>
+void Vary(std::vector<rmsnorm_options>& all, Option option, const std::vector<Value>& values,
+          bool (*is_possible)(const rmsnorm_options&) = IsPossible) {
+  std::vector<rmsnorm_options> varied;
+  for (rmsnorm_options options : all) {
+    for (const Value value : values) {
+      internal::SetValueIn(options, option, value);
+      if (is_possible(options)) varied.push_back(options);
+    }
+  }
+  all = varied;
+}
+
+// The numbers of all words of an option.
+std::vector<int32_t> WordsOf(Option option) {
+  std::vector<int32_t> words;
+  for (int32_t i = 0; kOptionRules[option].words[i] != nullptr; ++i) words.push_back(i);
+  return words;
+}
+
 // Every combination of options that can matter for these operands, the usual ones first.
 std::vector<rmsnorm_options> OptionsToTry(const NormCall& call, const std::vector<float>& eps) {
   std::vector<rmsnorm_options> all = {rmsnorm_default_options()};
-  const auto vary = [&all](const auto& values, const auto& set) {
-    std::vector<rmsnorm_options> varied;
-    for (const rmsnorm_options& options : all) {
-      for (const auto value : values) {
-        rmsnorm_options changed = options;
-        if (set(changed, value)) varied.push_back(changed);
-      }
-    }
-    all = varied;
+  const auto vary = [&all](Option option, auto... is_possible) {
+    Vary(all, option, WordsOf(option), is_possible...);
   };
-  const auto words = [&](Option option, std::initializer_list<int32_t> values) {
-    vary(values, [option](rmsnorm_options& options, int32_t value) {
-      internal::SetValueIn(options, option, value);
-      return true;
-    });
-  };
-  vary(eps, [](rmsnorm_options& options, float value) {
-    options.eps = value;
-    return true;
+  const bool rounds = call.x().dtype != RMSNORM_F32 ||
+                      (call.Has(kResidual) && call.operand[kResidual]->dtype != RMSNORM_F32);
+  Vary(all, internal::kEps, eps);
+  vary(internal::kEpsPlacement, [](const rmsnorm_options& options) {
+    return options.eps_placement == RMSNORM_EPS_INSIDE || options.eps != 0;
   });
-  vary(std::initializer_list<int32_t>{RMSNORM_EPS_INSIDE, RMSNORM_EPS_OUTSIDE, RMSNORM_EPS_FLOOR},
-       [](rmsnorm_options& options, int32_t value) {
-         options.eps_placement = value;
-         return value == RMSNORM_EPS_INSIDE || options.eps != 0;
-       });
-  const bool is_wide = call.x().dtype == RMSNORM_F32 &&
-                       (!call.Has(kResidual) || call.operand[kResidual]->dtype == RMSNORM_F32);
-  if (!is_wide) {
-    words(internal::kRounding,
-          {RMSNORM_ROUND_AFTER_WEIGHT, RMSNORM_ROUND_BEFORE_WEIGHT, RMSNORM_ROUND_INVERSE});
-  }
-  if (call.Has(kWeight)) {
-    vary(std::initializer_list<float>{0.0f, 1.0f}, [](rmsnorm_options& options, float value) {
-      options.weight_offset = value;
-      return true;
-    });
-  }
-  if (call.Has(kResidual)) {
-    if (!is_wide) {
-      words(internal::kResidualRounding, {RMSNORM_RESIDUAL_ROUNDED, RMSNORM_RESIDUAL_UNROUNDED});
-    }
-  }
+  if (rounds) vary(internal::kRounding);
+  if (call.Has(kWeight)) Vary(all, internal::kWeightOffset, std::vector<float>{0, 1});
+  if (rounds && call.Has(kResidual)) vary(internal::kResidualRounding);
   if (call.Has(kGate)) {
-    words(internal::kActivation, {RMSNORM_ACTIVATION_SILU, RMSNORM_ACTIVATION_SIGMOID});
-    if (!call.Has(kResidual)) {
-      words(internal::kGatePlacement, {RMSNORM_GATE_AFTER, RMSNORM_GATE_BEFORE});
+    vary(internal::kActivation);
+    if (!call.Has(kResidual)) vary(internal::kGatePlacement);
+    if (rounds) {
+      vary(internal::kGateRounding, [](const rmsnorm_options& options) {
+        return options.gate_rounding == RMSNORM_GATE_UNROUNDED ||
+               options.gate_placement == RMSNORM_GATE_AFTER;
+      });
     }
-    vary(std::initializer_list<int32_t>{RMSNORM_GATE_UNROUNDED, RMSNORM_GATE_ROUNDED},
-         [is_wide](rmsnorm_options& options, int32_t value) {
-           options.gate_rounding = value;
-           return value == 0 || (!is_wide && options.gate_placement == RMSNORM_GATE_AFTER);
-         });
   }
   return all;
 }
@@ -257,16 +250,21 @@ struct Candidate {
   rmsnorm_options used;  // by the call of the library
 };
 
+// Computes y for a candidate. Returns nothing where the step does not fit the options.
+std::optional<Matrix> ResultOf(const Observation& seen, Candidate& candidate) {
+  NormCall call = seen.call;
+  call.options = *candidate.options;
+  std::optional<Matrix> y = candidate.step->compute(call);
+  candidate.used = call.options;
+  return y;
+}
+
 // Compares a candidate with what was seen, up to `most` bits. Returns false where the step does not
 // fit the options.
 bool Try(const Observation& seen, Candidate& candidate, uint64_t most = UINT64_MAX) {
-  NormCall call = seen.call;
-  call.options = *candidate.options;
-  const std::optional<Matrix> y = candidate.step->compute(call);
-  if (!y) return false;
-  candidate.distance = DistanceOf(*y, seen.y, most);
-  candidate.used = call.options;
-  return true;
+  const std::optional<Matrix> y = ResultOf(seen, candidate);
+  if (y) candidate.distance = DistanceOf(*y, seen.y, most);
+  return y.has_value();
 }
 
 bool IsNearer(const Candidate& a, const Candidate& b) {
@@ -302,13 +300,6 @@ std::vector<Candidate> Nearest(const Observation& sample, const std::vector<Step
 // units in the last place of f32: each addition rounds, but random errors cancel.
 double SumError(size_t d) { return 16 + static_cast<double>(d) / 64; }
 
-// The y of a candidate.
-Matrix ResultOf(const Observation& seen, const Candidate& candidate) {
-  NormCall call = seen.call;
-  call.options = *candidate.options;
-  return *candidate.step->compute(call);
-}
-
 // Whether the elements are within a number of ulp of the largest one of their row. The sum of a
 // post-norm and the residual can cancel, which leaves the error of the post-norm in a small
 // element.
@@ -326,13 +317,13 @@ bool IsNearInRows(const Matrix& a, const Matrix& b, double ulps) {
 }
 
 // Whether errors of the sums explain the distance of a candidate.
-bool IsClose(const Observation& seen, const Candidate& candidate) {
+bool IsClose(const Observation& seen, Candidate& candidate) {
   const Distance& distance = candidate.distance;
   const double error = SumError(seen.y.d);
   if (seen.y.dtype == RMSNORM_F32) {
     return distance.worst <= 2 * error ||
            (seen.call.Has(internal::kPostNormWeight) &&
-            IsNearInRows(seen.y, ResultOf(seen, candidate), 2 * error));
+            IsNearInRows(seen.y, *ResultOf(seen, candidate), 2 * error));
   }
   // An error of e ulp of f32 rounds a share of 2 e ulp of the narrow type to the next number. A
   // rounding in between doubles the share, and moves the result by one more.
@@ -373,14 +364,14 @@ std::vector<Ambiguity> AmbiguitiesOf(const std::vector<Candidate>& good, const C
   std::vector<Ambiguity> found;
   for (int i = 0; i < internal::kOptions; ++i) {
     const auto option = static_cast<Option>(i);
-    Ambiguity ambiguity = {kOptionRules[i].name, {ValueText(best.used, option)}, CureOf(option)};
+    Ambiguity ambiguity = {kOptionRules[i].name, {OptionValue(best.used, option)}, CureOf(option)};
     for (const Candidate& candidate : good) {
       bool differs_here_alone = candidate.step->words == best.step->words;
       for (int j = 0; j < internal::kOptions; ++j) {
         const bool is_equal = IsEqual(candidate.used, best.used, static_cast<Option>(j));
         if (is_equal == (i == j)) differs_here_alone = false;
       }
-      if (differs_here_alone) ambiguity.values.push_back(ValueText(candidate.used, option));
+      if (differs_here_alone) ambiguity.values.push_back(OptionValue(candidate.used, option));
     }
     if (ambiguity.values.size() > 1) found.push_back(ambiguity);
   }
@@ -523,8 +514,8 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
   for (const Candidate& candidate : candidates) {
     if (IsAsGood(candidate.distance, candidates.front().distance)) good.push_back(candidate);
   }
-  // The simplest of those that fit as well.
-  const Candidate best =
+  // Of equally good candidates, the simplest.
+  Candidate best =
       *std::min_element(good.begin(), good.end(), [](const Candidate& a, const Candidate& b) {
         if (a.step->kind != b.step->kind) return a.step->kind < b.step->kind;
         const size_t p = GivenOptions(a.used).size(), q = GivenOptions(b.used).size();
@@ -556,7 +547,7 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
     answer.notes.push_back(DescribeResidualOut(operands, whole.call));
   }
   if (answer.fit == Fit::kNone) {
-    answer.notes.push_back(DescribeErrors(seen, ResultOf(seen, best)));
+    answer.notes.push_back(DescribeErrors(seen, *ResultOf(seen, best)));
   }
   answer.call = seen.call;
   answer.rows = kinds.size();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the norm that another implementation computes: tries every combination of the library's
-// usual options, each alone and with one step of step.h, and ranks them by how far their results
-// are from the implementation's.
+// Finds the norm that another implementation computes. It tries every combination of the library's
+// usual options, alone and with each step of step.h, and ranks them by how far their results are
+// from the implementation's.
 #ifndef RMSNORM_TOOLS_IDENTIFY_IDENTIFY_H_
 #define RMSNORM_TOOLS_IDENTIFY_IDENTIFY_H_
 
@@ -22,7 +22,7 @@ struct Hypothesis {
 // Values of an option, or steps, that give results as near as the best hypothesis.
 struct Ambiguity {
   std::string name;                 // an option or "step"
-  std::vector<std::string> values;  // that of the best hypothesis first
+  std::vector<std::string> values;  // the best hypothesis's value first
   std::string cure;                 // the data that could tell them apart
 };
 

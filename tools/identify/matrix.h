@@ -23,8 +23,8 @@ struct Matrix {
 
 Matrix EmptyMatrix(rmsnorm_dtype dtype, size_t rows, size_t d);
 
-// The rows of a tensor that belong to the rows of x: its leading dimensions are aligned with those
-// of x from the right, and each of them is x's or 1. One row remains if it belongs to all.
+// The rows of a tensor that belong to the rows of x. Each leading dimension of the tensor, counted
+// from the right, is x's or 1. A tensor with one row for all rows of x gives a matrix of one row.
 Matrix ReadRows(const rmsnorm_view& tensor, const rmsnorm_view& x);
 
 // These rows of a matrix; all of it if it has one row.

@@ -6,18 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "../../lib/options.h"
+#include "../option_value.h"
 
 namespace rmsnorm::identify {
 
-// "f32", "f16" or "bf16".
-const char* TypeName(rmsnorm_dtype dtype);
-
-// The shortest decimal that gives an f32 number.
-std::string Number(float value);
-
-// The word or the number of an option.
-std::string ValueText(const rmsnorm_options& options, internal::Option option);
+using tools::OptionValue;
+using tools::ShortestDecimal;
 
 // eps, and the options that differ from their defaults.
 std::vector<internal::Option> GivenOptions(const rmsnorm_options& options);

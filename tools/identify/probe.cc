@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <random>
 
 #include "matrix.h"
@@ -13,11 +12,11 @@ namespace {
 
 // How the rows of a probe differ from normal random rows.
 struct RowOfProbe {
-  double scale;          // the RMS, before the rest
+  double scale;          // the RMS of the random numbers
   double mean = 0;       // added to each element, in multiples of the scale
-  double massive = 0;    // every 97th element is so large, in multiples of the scale
-  float last = 0;        // replaces the last element, if not 0
-  bool is_tied = false;  // instead: elements whose quotients by the RMS have few bits
+  double massive = 0;    // if not 0, every 97th element, in multiples of the scale
+  float last = 0;        // if not 0, the last element
+  bool is_tied = false;  // the elements are TiedElement() instead
 };
 
 constexpr double kHuge = 3e19;
@@ -55,8 +54,8 @@ const std::vector<RowOfProbe>& Rows() {
 }
 
 // Element j of a row whose RMS is 128, to more bits than the sum of squares and any usual eps.
-// Every eighth element is 2.5 times the RMS, so many of its products with a weight of 8 or 11 bits
-// lie halfway between two numbers of that type. Eight elements add up to 0, so that no sum rounds.
+// Every eighth element is 2.5 times the RMS. Many of its products with a weight of 8 or 11 bits lie
+// halfway between two numbers of that type. Eight elements add up to 0, so that no sum rounds.
 double TiedElement(size_t j, size_t d) {
   const double sign = j / 8 % 2 == 0 ? 1 : -1;
   if (j >= d / 8 * 8) return j % 2 == 0 ? 128 : -128;

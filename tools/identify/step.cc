@@ -245,7 +245,7 @@ class StepList {
 
 void AddRoundings(const NormCall& call, StepList& list) {
   for (const rmsnorm_dtype narrow : {RMSNORM_BF16, RMSNORM_F16}) {
-    const std::string name = TypeName(narrow);
+    const std::string name = rmsnorm_dtype_name(narrow);
     const auto keep = [](float value) { return value; };
     for (const Operand o : {kX, kWeight}) {
       if (!call.Has(o) || Holds(narrow, *call.operand[o])) continue;
@@ -298,7 +298,7 @@ void AddRoundings(const NormCall& call, StepList& list) {
 void AddRowRoundings(const NormCall& call, StepList& list) {
   if (call.Has(kBias) || call.Has(kGate)) return;
   for (const rmsnorm_dtype narrow : {RMSNORM_BF16, RMSNORM_F16}) {
-    const std::string name = TypeName(narrow);
+    const std::string name = rmsnorm_dtype_name(narrow);
     list.Variant("x is divided by the RMS, which is rounded to " + name,
                  WithNorm([narrow](float* x, size_t d, double mean, float eps) {
                    const float root = RoundedTo(narrow, RootOf(mean, eps));
@@ -418,7 +418,7 @@ void AddSums(const NormCall& call, StepList& list) {
                  }));
   }
   for (const rmsnorm_dtype narrow : {RMSNORM_BF16, RMSNORM_F16}) {
-    const std::string name = TypeName(narrow);
+    const std::string name = rmsnorm_dtype_name(narrow);
     list.Mistake("the squares are rounded to " + name, WithSums([narrow](const Row& r) {
                    double sum = 0;
                    for (size_t i = 0; i < r.d; ++i) {

@@ -18,7 +18,7 @@ namespace rmsnorm::identify {
 // A call of rmsnorm_forward() with y as its only output.
 struct NormCall {
   std::optional<Matrix> operand[internal::kOperands];  // the inputs
-  std::vector<double> sums;                            // if not empty, they replace those of x
+  std::vector<double> sums;                            // if not empty, used instead of x's own
   rmsnorm_options options = rmsnorm_default_options();
   rmsnorm_dtype y_dtype = RMSNORM_F32;
 

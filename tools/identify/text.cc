@@ -5,7 +5,6 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <sstream>
 
 #include "options_text.h"
@@ -62,7 +61,7 @@ std::string InC(const rmsnorm_options& options, bool is_cpp) {
       is_cpp ? "rmsnorm::Options options;" : "rmsnorm_options options = rmsnorm_default_options();";
   for (const Option option : GivenOptions(options)) {
     const std::string name = kOptionRules[option].name;
-    const std::string value = ValueText(options, option);
+    const std::string value = OptionValue(options, option);
     text += " options." + name + " = ";
     if (internal::IsNumber(option)) {
       text += FloatLiteral(value);
@@ -84,7 +83,7 @@ std::string InPython(const Answer& answer) {
     if (answer.call.Has(o)) text += ", " + name + "=" + name;
   }
   for (const Option option : GivenOptions(answer.best.options)) {
-    const std::string value = ValueText(answer.best.options, option);
+    const std::string value = OptionValue(answer.best.options, option);
     text += std::string(", ") + kOptionRules[option].name + "=";
     text += internal::IsNumber(option) ? value : "\"" + value + "\"";
   }
@@ -92,7 +91,7 @@ std::string InPython(const Answer& answer) {
 }
 
 std::string EpsClause(const rmsnorm_options& options) {
-  const std::string eps = "eps " + Number(options.eps);
+  const std::string eps = "eps " + ShortestDecimal(options.eps);
   if (options.eps == 0) return "no eps";
   switch (options.eps_placement) {
     case RMSNORM_EPS_OUTSIDE:
@@ -117,12 +116,12 @@ std::vector<std::string> Clauses(const Answer& answer) {
   const NormCall& call = answer.call;
   std::vector<std::string> clauses;
   if (options.weight_offset != 0) {
-    clauses.push_back(Number(options.weight_offset) + " added to the weight");
+    clauses.push_back(ShortestDecimal(options.weight_offset) + " added to the weight");
   }
   clauses.push_back(EpsClause(options));
   if (options.divisor == 1) clauses.push_back("the sum of squares not divided");
   if (InnerType(answer) != RMSNORM_F32) {
-    const std::string type = TypeName(InnerType(answer));
+    const std::string type = rmsnorm_dtype_name(InnerType(answer));
     switch (options.rounding) {
       case RMSNORM_ROUND_BEFORE_WEIGHT:
         clauses.push_back("rounded to " + type + " before the weight");
@@ -170,24 +169,32 @@ std::string HypothesisLine(const Hypothesis& hypothesis) {
   return text + "\n";
 }
 
+// The text of a cell; empty where the table does not have the column.
+std::string CellOf(const TableRow& row, const std::string& column) {
+  const auto found = row.find(column);
+  return found == row.end() ? "" : found->second;
+}
+
 // Whether a cell of the tables, which may be empty, holds an option.
 bool Matches(const TableRow& row, const rmsnorm_options& options, Option option) {
-  const auto found = row.find(kOptionRules[option].name);
-  const std::string cell = found == row.end() ? "" : found->second;
+  const std::string cell = CellOf(row, kOptionRules[option].name);
   if (cell.empty()) return internal::IsDefault(options, option);
   if (!internal::IsNumber(option)) return cell == WordIn(options, option);
   const float value = internal::ValueIn<float>(options, option);
   return std::strtof(cell.c_str(), nullptr) == value;
 }
 
+// The options that change nothing where all is f32.
+constexpr internal::OptionSet kRoundings = SetOf(internal::kRounding) |
+                                           SetOf(internal::kResidualRounding) |
+                                           SetOf(internal::kGateRounding);
+
 bool IsLike(const TableRow& row, const Answer& answer) {
-  const auto cell = [&row](const char* column) {
-    const auto found = row.find(column);
-    return found == row.end() ? std::string() : found->second;
-  };
+  const auto cell = [&row](const char* column) { return CellOf(row, column); };
   const NormCall& call = answer.call;
   const rmsnorm_dtype x_type = call.x().dtype;
-  if (!cell("x").empty() && cell("x").find(TypeName(x_type)) == std::string::npos) return false;
+  if (!cell("x").empty() && cell("x").find(rmsnorm_dtype_name(x_type)) == std::string::npos)
+    return false;
   if ((cell("weight") == "none") == call.Has(kWeight)) return false;
   if (call.Has(kWeight)) {
     const rmsnorm_dtype expected = cell("weight") == "f32" ? RMSNORM_F32 : x_type;
@@ -197,13 +204,11 @@ bool IsLike(const TableRow& row, const Answer& answer) {
   if ((cell("post_norm") == "yes") != call.Has(kPostNormWeight)) return false;
   if (cell("activation").empty() == call.Has(kGate)) return false;
   if (cell("residual_rounding").empty() == call.Has(kResidual)) return false;
+  internal::OptionSet ignored = SetOf(internal::kEps);
+  if (InnerType(answer) == RMSNORM_F32) ignored |= kRoundings;
   for (int i = 0; i < internal::kOptions; ++i) {
     const auto option = static_cast<Option>(i);
-    const bool rounds = InnerType(answer) != RMSNORM_F32;
-    if (option == internal::kEps) continue;
-    if (option == internal::kRounding && !rounds) continue;
-    if (option == internal::kResidualRounding && !rounds) continue;
-    if (option == internal::kGateRounding && !rounds) continue;
+    if ((ignored & SetOf(option)) != 0) continue;
     if (!Matches(row, answer.best.options, option)) return false;
   }
   return true;

@@ -284,8 +284,7 @@ TEST_F(Migration, AnotherOptionIsSeen) {
   EXPECT_EQ(11u, seen.size());
 }
 
-// The RMS of the rounded sum differs so little from that of the sum before it is rounded that only
-// the number of different elements shows it.
+// Rounding the sum changes its RMS so little that only the number of different elements shows it.
 TEST_F(Migration, OneCallWithARoundedResidualDiffersFromTwoPhases) {
   size_t in_one_call = 0, in_two_phases = 0;
   for (const System& system : systems_) {
@@ -315,8 +314,8 @@ rmsnorm_operands OperandsOf(const System& system, rmsnorm_view* views) {
 
 // Whether an answer has the value of an option, or says that the data do not show it.
 bool Names(const identify::Answer& answer, const rmsnorm_options& options, Option option) {
-  const std::string value = identify::ValueText(options, option);
-  if (identify::ValueText(answer.best.options, option) == value) return true;
+  const std::string value = identify::OptionValue(options, option);
+  if (identify::OptionValue(answer.best.options, option) == value) return true;
   return std::any_of(answer.ambiguities.begin(), answer.ambiguities.end(), [&](const auto& open) {
     return open.name == kOptionRules[option].name &&
            std::count(open.values.begin(), open.values.end(), value) > 0;
