@@ -27,14 +27,14 @@ forward,x+gate+y=$T,post_norm_weight=none/f32,d=1..4200,rows=1/3,q=i8,scale=f32,
 backward,x+dy+dx=$T,weight=f32/none,dw=f32/bf16,db=none/f32,d=1..4200,rows=1/3/5,rstd=f32/none,
   eps_placement=$PLACES,x_values=normal/finite
 
-# Lengths around each threshold of a row, with numbers of rows around those of a group.
+# Lengths around each threshold of a row, with few rows: kernels work through groups of rows.
 $SHORT=127|128|129|511|512|513|1023|1024|1025|2047|2048|2049
 $LONG=3071|3072|3073|4095|4096|4097|8191|8192|8193|32767|32768|32769
 forward,x+y=$T,weight=f32/bf16/none,d=$SHORT|$LONG,rows=1|2|3|4|5,rounding=$ROUNDINGS,
   x_values=normal/mixed,threads=1/3
 forward,x+residual+residual_out+y=$T,d=$SHORT|$LONG,rows=1|3|5,rounding=$ROUNDINGS,threads=1/3
 backward,x+dy+dx=$T,dw=f32,d=$SHORT|$LONG,rows=1|3|5,rstd=f32/none,eps_placement=$PLACES,threads=1/3
-# Numbers of rows around those of a step of the addition and of the blocks of dw and db.
+# Numbers of rows around the steps of the addition, and around the blocks of dw and db.
 $ROWS=15|16|17|31|32|33|63|64|65|127|128|129|1007|1008|1009|1023|1024|1025
 forward,x+residual+residual_out+y=$T,d=7|32|64,rows=$ROWS,threads=1/3
 backward,x+dy+dx=$T,dw=f32,db=bf16,d=7|32|64,rows=$ROWS,threads=1/3

@@ -143,14 +143,14 @@ TEST_P(EveryBit, IsMetForAllOperandsAndOptions) {
 bool HaveVectors() { return std::getenv("RMSNORM_VECTORS") != nullptr; }
 
 TEST_P(EveryBit, IsMetForTheVectors) {
-  if (!HaveVectors()) GTEST_SKIP();
+  if (!HaveVectors()) GTEST_SKIP() << "for the test golden_vectors";
   CheckFamily(Read("RMSNORM_VECTORS"), GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, EveryBit, testing::ValuesIn(SupportedTargets()), Name);
 
 TEST(Vectors, HaveEveryOperandTypeAndOption) {
-  if (!HaveVectors()) GTEST_SKIP();
+  if (!HaveVectors()) GTEST_SKIP() << "for the test golden_vectors";
   const std::string file = Read("RMSNORM_VECTORS");
   Tensors tensors = ReadTensors(file);
   std::map<std::string, std::set<std::string>> seen;  // the values of each field
