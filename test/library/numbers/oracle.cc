@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "../../../lib/fma.h"  // which fma_test.cc tests
+#include "error_bounds.h"
+#include "exact.h"
 #include "rows.h"
 
 namespace rmsnorm::test {
@@ -103,21 +105,6 @@ Range Times(const Range& a, const Range& b) {
 
 // --------------------------------------------------------------------------------- inverse RMS
 
-// Adds up to a few units of 2^-53, by Neumaier's compensated summation.
-class Sum {
- public:
-  void Add(double term) {
-    const double total = sum_ + term;
-    if (std::isfinite(total)) lost_ += std::max(sum_, term) - total + std::min(sum_, term);
-    sum_ = total;
-  }
-  double Get() const { return sum_ + lost_; }
-
- private:
-  double sum_ = 0;
-  double lost_ = 0;
-};
-
 // The sum of squares. The square of an f32 is exact in binary64.
 Range SumOfSquares(const Ranges& row) {
   Sum low;
@@ -135,29 +122,6 @@ Range SumOfSquares(const Ranges& row) {
   sum.Include(high.Get());
   return sum;
 }
-
-// What the norms of a case have in common.
-struct Norm {
-  explicit Norm(const Case& c)
-      : d(c.d),
-        divisor(c.options.divisor == 0 ? static_cast<double>(c.d) : double{c.options.divisor}),
-        eps(double{c.options.eps}),
-        placement(c.options.eps_placement) {}
-
-  double UnderRoot(double sum) const {
-    return sum / divisor + (placement == RMSNORM_EPS_INSIDE ? eps : 0);
-  }
-  double Inverse(double sum) const {
-    const double root = std::sqrt(UnderRoot(sum));
-    if (placement == RMSNORM_EPS_OUTSIDE) return 1 / (root + eps);
-    return 1 / (placement == RMSNORM_EPS_FLOOR && root < eps ? eps : root);
-  }
-
-  size_t d;
-  double divisor;
-  double eps;
-  int placement;
-};
 
 // Rows in binary64 have the same number of roundings, of 2^-53 each. This bound is larger for every
 // row here, and covers the oracle's own errors.
@@ -177,7 +141,7 @@ bool IsHot(const Norm& norm, double sum) {
 // one.
 double BoundOf(const Norm& norm, const Range& sum) {
   const bool is_cold = IsCold(norm.UnderRoot(sum.low)) && IsCold(norm.UnderRoot(sum.high));
-  return is_cold ? kColdBound : InverseRmsBound(norm.d);
+  return is_cold ? kColdBound : InverseRmsBound(norm.d, norm.placement);
 }
 
 Range InverseRange(const Norm& norm, const Range& sum) {
@@ -298,9 +262,7 @@ void Oracle::ScaleRow(Ranges& h, const Range& r, Operand weight, bool has_bias, 
 
 // Definition 8, to 2 ulp.
 Range ActivationRange(int activation, double z) {
-  const double denominator = 1 + std::exp(-z);
-  double exact = 1 / denominator;
-  if (activation == RMSNORM_ACTIVATION_SILU) exact = z == -kInfinity ? -0.0 : z / denominator;
+  const double exact = Activation(activation, z);
   if (!std::isfinite(exact)) return Range(exact);
   const double error = 2 * Ulp(RMSNORM_F32, exact);
   return {exact - error, exact + error};
@@ -451,7 +413,7 @@ void Oracle::CheckQuantised(const Ranges& v, size_t row) {
 // which includes its roundings, and sums over a row of a_j = |g_j x_j|:
 //
 // - g = dy w' rounds once: u |g|. An element of c takes part in that rounding and in at most
-//   m = k + 7 + b others (InverseRmsBound() counts them), so c is off by (m + 1) u sum(a).
+//   m = k + 7 + b others (definition 15 counts them), so c is off by (m + 1) u sum(a).
 // - q = c r / D rounds twice and contains r: it is off by (m + 1) u sum(a) r / D + |q| (R + 2 u).
 //   With eps outside it also contains s, with the bound of r, and rounds once more: 2 R + 3 u.
 // - (x r) q rounds twice and contains r once more, x q rounds once: with M = |x r q| or |x q|, the
@@ -466,14 +428,13 @@ void Oracle::CheckQuantised(const Ranges& v, size_t row) {
 // 2^-126 are rounded to multiples of 2^-149. That matters for tiny rows or gradients, so each sum,
 // product and result may be off by another 2^-149.
 void Oracle::CheckGradients() {
-  constexpr double kUnit = 0x1p-24;
   constexpr double kTiny = 0x1p-149;
   constexpr double kSlack = 1.01;
   const size_t rows = c_.RowCount();
   const size_t d = c_.d;
   const double eps = norm_.eps;
   const double roundings_of_sums = static_cast<double>(rows) / 64 + 17 + 63;
-  const double m_plus_1 = 2 * (InverseRmsBound(d) / kUnit - 4) + 1;
+  const double m_plus_1 = RoundingsOfSum(d) + 1;
 
   using Numbers = std::vector<std::vector<double>>;  // per row
   const auto zeros = [&](Operand columns) {
@@ -496,7 +457,7 @@ void Oracle::CheckGradients() {
     const double r = c_.Has(kRstd) ? Input(kRstd, row, 0) : norm_.Inverse(sum);
     const bool is_cold = IsCold(norm_.UnderRoot(sum));
     const double u = is_cold ? 0x1p-53 : kUnit;
-    const double bound = is_cold ? kColdBound : InverseRmsBound(d);
+    const double bound = BoundOf(norm_, Range(sum));
     const double s = std::sqrt(sum / norm_.divisor);
     const bool is_floor = norm_.placement == RMSNORM_EPS_FLOOR;
     const double factor = norm_.placement == RMSNORM_EPS_OUTSIDE
@@ -559,34 +520,6 @@ void Oracle::ExpectGradients(Operand o, const std::vector<std::vector<double>>& 
 }
 
 }  // namespace
-
-// With u = 2^-24, half the distance from 1 to the next f32:
-//
-// An element passes through at most m = k + 7 + b roundings on its way into the sum of the row: one
-// in each fma of its lane from its own on, at most k = ceil(min(d, 4096) / 128); seven in the fold
-// of 128 lanes; and one for each of the b = ceil(d / 4096) - 1 further blocks (the first block is
-// added to 0, which is exact). Each rounding multiplies its operand by 1 + e, |e| <= u / (1 + u).
-// All terms are positive, so the sum is off by a factor between (1 + u)^-m and (1 + u / (1 + u))^m,
-// that is by m u and a remainder of less than m^2 u^2 / 2 + .... The inverse of D rounds once more.
-// Then
-//   eps inside:  fma rounds once, and eps reduces the error; the root halves it, (m + 2) u / 2;
-//                root and reciprocal round once each: (m + 2) / 2 + 2 = m / 2 + 3 in all;
-//   eps outside: the product with the inverse rounds once, and the root halves (m + 2) u; the root,
-//                the addition of eps and the reciprocal round once each: m / 2 + 4.
-// With eps inside, the 4 in the bound leaves u for the remainders. That is enough up to m = 5,000,
-// for rows of 20 million elements: (m u)^2 is of the order of m^2 2^-24 u. With eps outside,
-// nothing is left, and the bound holds to first order: a row could exceed it only if all its
-// roundings erred by u in one direction.
-//
-// Squares below 2^-126 are rounded to a multiple of 2^-149. Under the root, this is at most d
-// 2^-150 / D <= 2^-150 d, where the sum is at least 2^-100: much less than u for any d that fits
-// into memory.
-double InverseRmsBound(size_t d) {
-  const auto ceil_div = [](size_t a, size_t b) { return (a + b - 1) / b; };
-  const double k = static_cast<double>(ceil_div(std::min<size_t>(d, 4096), 128));
-  const double b = static_cast<double>(ceil_div(d, 4096) - 1);
-  return ((k + 7 + b) / 2 + 4) * 0x1p-24;
-}
 
 std::string FaultOf(const Case& c, const Problem& problem, Worst& worst) {
   return Oracle(c, problem, worst).Fault();

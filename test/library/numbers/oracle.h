@@ -13,16 +13,11 @@
 #ifndef RMSNORM_TEST_ORACLE_H_
 #define RMSNORM_TEST_ORACLE_H_
 
-#include <cstddef>
 #include <string>
 
 #include "cases/problem.h"
 
 namespace rmsnorm::test {
-
-// The relative bound of the inverse RMS of a row of d elements that is computed in f32, with a
-// divisor of at least 1 and an eps of at most 2^100.
-double InverseRmsBound(size_t d);
 
 // The largest distance of a result from the middle of its range, for each output: 1 is at the end
 // of the range. Only of ranges of several ulp in f32, and of cases without 16-bit types, whose
