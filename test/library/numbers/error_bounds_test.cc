@@ -68,10 +68,12 @@ double WorstOf(const Case& c, const cases::Problem& problem, const Exact& exact,
   return worst;
 }
 
-// Calls visit(case, output, error, bound) with the worst error of each output of each case.
+// Calls visit(case, output, error, bound) with the worst error of each output of each case, up to
+// the first case beyond a bound.
 template <class Visit>
 void ForEachError(const std::string& list, const Visit& visit) {
   cases::List(kNames + list).ForEach([&](const cases::Calls& calls) {
+    if (testing::Test::HasFatalFailure()) return;
     const Case& c = calls[0];
     const cases::Problem problem(c);
     const Exact exact(c, problem);
