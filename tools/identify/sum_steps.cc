@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// What replaces the root of the mean of squares: other sums, divisors and places of eps.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "../../lib/element.h"
+#include "step_list.h"
+
+namespace rmsnorm::identify {
+namespace {
+
+using internal::DivisorOf;
+using internal::kResidual;
+using internal::kX;
+
+// A row of x as f32, and the options of the call.
+struct Row {
+  const float* x;
+  size_t d;
+  const rmsnorm_options& options;
+
+  double SumOfSquares(size_t first, size_t end) const {
+    double sum = 0;
+    for (size_t i = first; i < end; ++i) sum += static_cast<double>(x[i]) * x[i];
+    return sum;
+  }
+  double Mean() const { return std::accumulate(x, x + d, 0.0) / static_cast<double>(d); }
+  double Divisor() const { return static_cast<double>(DivisorOf(options, d)); }
+};
+
+// A step that replaces the sums of squares by f(row).
+template <class F>
+auto WithSums(const F& f) {
+  return [f](const NormCall& call) -> Result {
+    std::optional<NormCall> plain = WithoutResidual(call);
+    if (!plain) return {};
+    const Matrix& x = plain->x();
+    const std::vector<float> values = ValuesOf(x);
+    for (size_t row = 0; row < x.rows; ++row) {
+      plain->sums.push_back(f(Row{&values[row * x.d], x.d, call.options}));
+    }
+    return ComputeY(*plain);
+  };
+}
+
+// The same where f(row, eps) adds eps.
+template <class F>
+auto WithSumsAndEps(const F& f) {
+  return [f](const NormCall& call) -> Result {
+    if (call.options.eps_placement != RMSNORM_EPS_INSIDE) return {};
+    const double eps = static_cast<double>(call.options.eps);
+    NormCall without_eps = call;
+    without_eps.options.eps = 0;
+    return WithSums([&](const Row& row) { return f(row, eps); })(without_eps);
+  };
+}
+
+// The sum of squares whose every partial sum is rounded to a type.
+double NarrowSum(const Row& row, rmsnorm_dtype dtype) {
+  float sum = 0;
+  for (size_t i = 0; i < row.d; ++i) {
+    sum = RoundedTo(dtype, sum + RoundedTo(dtype, row.x[i] * row.x[i]));
+  }
+  return static_cast<double>(sum);
+}
+
+}  // namespace
+
+void AddSums(const NormCall& call, StepList& list) {
+  const size_t d = call.x().d;
+  if (d > 1) {
+    list.Mistake("the last element is left out of the sum of squares",
+                 WithSums([](const Row& r) { return r.SumOfSquares(0, r.d - 1); }));
+    list.Mistake("the first element is left out of the sum of squares",
+                 WithSums([](const Row& r) { return r.SumOfSquares(1, r.d); }));
+  }
+  size_t before = d;
+  for (const size_t n : {4u, 8u, 16u, 32u, 64u, 128u}) {
+    const size_t end = d / n * n;  // where a loop over vectors of n elements ends
+    if (end == before || end == 0) continue;
+    before = end;
+    const std::string words =
+        "the elements from " + std::to_string(end) + " on are left out of the ";
+    list.Mistake(words + "sum of squares",
+                 WithSums([end](const Row& r) { return r.SumOfSquares(0, end); }));
+    list.Mistake(words + "mean of the squares", WithSums([end](const Row& r) {
+                   return r.SumOfSquares(0, end) / static_cast<double>(end) * r.Divisor();
+                 }));
+  }
+  for (const rmsnorm_dtype narrow : {RMSNORM_BF16, RMSNORM_F16}) {
+    const std::string name = rmsnorm_dtype_name(narrow);
+    list.Mistake("the squares are rounded to " + name, WithSums([narrow](const Row& r) {
+                   double sum = 0;
+                   for (size_t i = 0; i < r.d; ++i) {
+                     sum += static_cast<double>(RoundedTo(narrow, r.x[i] * r.x[i]));
+                   }
+                   return sum;
+                 }));
+    list.Mistake("the squares are added in " + name,
+                 WithSums([narrow](const Row& r) { return NarrowSum(r, narrow); }));
+    list.Mistake("the sum of squares is rounded to " + name, WithSums([narrow](const Row& r) {
+                   const double sum = r.SumOfSquares(0, r.d);
+                   return static_cast<double>(RoundedTo(narrow, static_cast<float>(sum)));
+                 }));
+    list.Mistake("the mean of the squares is rounded to " + name, WithSums([narrow](const Row& r) {
+                   const double mean = r.SumOfSquares(0, r.d) / r.Divisor();
+                   return static_cast<double>(RoundedTo(narrow, static_cast<float>(mean))) *
+                          r.Divisor();
+                 }));
+  }
+  list.Mistake("the variance replaces the mean of the squares", WithSums([](const Row& r) {
+                 const double mean = r.Mean();
+                 double sum = 0;
+                 for (size_t i = 0; i < r.d; ++i) {
+                   sum +=
+                       (static_cast<double>(r.x[i]) - mean) * (static_cast<double>(r.x[i]) - mean);
+                 }
+                 return sum;
+               }));
+  list.Mistake("the mean is subtracted from x: a LayerNorm", [](const NormCall& c) -> Result {
+    std::optional<NormCall> plain = WithoutResidual(c);
+    if (!plain || c.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return {};
+    const size_t rows = plain->x().rows, length = plain->x().d;
+    std::vector<float> x = ValuesOf(plain->x());
+    for (size_t row = 0; row < rows; ++row) {
+      float* const first = &x[row * length];
+      const double mean = Row{first, length, c.options}.Mean();
+      for (size_t i = 0; i < length; ++i) {
+        first[i] = static_cast<float>(static_cast<double>(first[i]) - mean);
+      }
+    }
+    plain->operand[kX] = Rounded(x, RMSNORM_F32, rows, length);
+    return ComputeY(*plain);
+  });
+  list.Mistake("the mean of the magnitudes replaces the RMS", WithSums([](const Row& r) {
+                 double sum = 0;
+                 for (size_t i = 0; i < r.d; ++i) sum += std::fabs(static_cast<double>(r.x[i]));
+                 return sum * sum / r.Divisor();
+               }));
+  list.Mistake("the largest magnitude replaces the RMS", WithSums([](const Row& r) {
+                 double most = 0;
+                 for (size_t i = 0; i < r.d; ++i) {
+                   most = std::max(most, std::fabs(static_cast<double>(r.x[i])));
+                 }
+                 return most * most * r.Divisor();
+               }));
+  list.Mistake("the root is left out", WithSumsAndEps([](const Row& r, double eps) {
+                 const double u = r.SumOfSquares(0, r.d) / r.Divisor() + eps;
+                 return u * u * r.Divisor();
+               }));
+  list.Mistake("eps is added both inside and outside the root", [](const NormCall& c) -> Result {
+    if (c.options.eps_placement != RMSNORM_EPS_OUTSIDE || c.options.eps == 0) return {};
+    return WithSums([](const Row& r) {
+      return r.SumOfSquares(0, r.d) + static_cast<double>(r.options.eps) * r.Divisor();
+    })(c);
+  });
+  list.Mistake(
+      "eps is added to the sum of squares before the division",
+      WithSumsAndEps([](const Row& r, double eps) { return r.SumOfSquares(0, r.d) + eps; }));
+  if (!call.Has(kResidual)) {
+    const std::vector<double> sums = SumsOfSquares(call.x());
+    const double mean =
+        std::accumulate(sums.begin(), sums.end(), 0.0) / static_cast<double>(sums.size());
+    list.Mistake("one RMS is used for all rows", WithSums([mean](const Row&) { return mean; }));
+  }
+}
+
+void AddDivisors(const NormCall& call, StepList& list) {
+  const size_t d = call.x().d;
+  list.Option([](NormCall& c) -> Result {
+    c.options.divisor = 1;
+    return ComputeY(c);
+  });
+  size_t power = 1;
+  while (power < d) power *= 2;
+  const auto divide = [&list](const std::string& words, size_t divisor) {
+    list.Mistake(words, [divisor](NormCall& c) -> Result {
+      c.options.divisor = static_cast<float>(divisor);
+      return ComputeY(c);
+    });
+  };
+  if (d > 2) divide("the sum of squares is divided by d - 1", d - 1);
+  divide("the sum of squares is divided by d + 1", d + 1);
+  if (power > d + 1) divide("the sum of squares is divided by the next power of two", power);
+  for (const size_t n : {8u, 16u, 32u, 64u, 128u}) {
+    const size_t padded = (d + n - 1) / n * n;
+    if (padded == d || padded == power || padded == d + 1) continue;
+    divide("the sum of squares is divided by d rounded up to a multiple of " + std::to_string(n),
+           padded);
+  }
+}
+
+}  // namespace rmsnorm::identify
