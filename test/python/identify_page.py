@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 from programs import ROOT
 
 import rmsnorm
@@ -64,6 +65,21 @@ class Norms:
             changes = [line for line in lines if line.startswith("A row's bits change")]
             rows.append([name, dtype, " ".join([said(answer), *changes])])
         return table([self._heading, "type of x", "what `identify` says"], rows)
+
+    def tests(self):
+        """Returns a test of each norm, and a test of the page."""
+
+        @pytest.mark.parametrize("name", self.names)
+        def test_norm(name):
+            self.check(name)
+
+        def test_page():
+            assert read(self._heading) == self.table(), "run this file as a program to write it"
+
+        return test_norm, test_page
+
+    def write(self):
+        write(self._heading, self.table())
 
 
 def said(answer):

@@ -9,7 +9,6 @@ import itertools
 import json
 import re
 
-import identify_page
 import ml_dtypes
 import numpy as np
 import programs
@@ -391,9 +390,7 @@ WRONG = Norms(
 )
 
 
-@pytest.mark.parametrize("name", WRONG.names)
-def test_wrong_norms_are_named(name):
-    WRONG.check(name)
+test_wrong_norms_are_named, test_page_has_the_wrong_norms = WRONG.tests()
 
 
 def test_the_right_norm_is_called_right():
@@ -616,9 +613,5 @@ def test_the_program_of_the_page():
     assert (answer.fit, answer.options) == ("close", {"eps": pytest.approx(1e-6)})
 
 
-def test_page_has_the_wrong_norms():
-    assert identify_page.read("wrong norms") == WRONG.table()
-
-
 if __name__ == "__main__":
-    identify_page.write("wrong norms", WRONG.table())
+    WRONG.write()

@@ -4,7 +4,6 @@
 Run as a program it writes their table in doc/identify.md.
 """
 
-import identify_page
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,9 +65,7 @@ SYSTEMS = Norms(
 )
 
 
-@pytest.mark.parametrize("name", SYSTEMS.names)
-def test_what_is_known_of_jax(name):
-    SYSTEMS.check(name)
+test_what_is_known_of_jax, test_page_has_jax = SYSTEMS.tests()
 
 
 def test_what_can_be_tried_in_jax():
@@ -82,9 +79,5 @@ def test_refused_results():
         rmsnorm.identify(lambda x, w: np.asarray(x), 100, framework="jax")
 
 
-def test_page_has_jax():
-    assert identify_page.read("JAX") == SYSTEMS.table()
-
-
 if __name__ == "__main__":
-    identify_page.write("JAX", SYSTEMS.table())
+    SYSTEMS.write()

@@ -4,11 +4,9 @@
 Run as a program it writes their table in doc/identify.md.
 """
 
-import identify_page
 import numpy as np
 import onnx
 import onnxruntime
-import pytest
 from identify_page import Norm, Norms
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
@@ -105,14 +103,8 @@ SYSTEMS = Norms(
 )
 
 
-@pytest.mark.parametrize("name", SYSTEMS.names)
-def test_what_is_known_of_onnx(name):
-    SYSTEMS.check(name)
-
-
-def test_page_has_onnx():
-    assert identify_page.read("ONNX") == SYSTEMS.table()
+test_what_is_known_of_onnx, test_page_has_onnx = SYSTEMS.tests()
 
 
 if __name__ == "__main__":
-    identify_page.write("ONNX", SYSTEMS.table())
+    SYSTEMS.write()

@@ -85,9 +85,7 @@ SYSTEMS = Norms(
 )
 
 
-@pytest.mark.parametrize("name", SYSTEMS.names)
-def test_what_is_known_of_pytorch(name):
-    SYSTEMS.check(name)
+test_what_is_known_of_pytorch, test_page_has_pytorch = SYSTEMS.tests()
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
@@ -231,14 +229,10 @@ def table_of_transformers():
 # ------------------------------------------------------------------------------------------- page
 
 
-def test_page_has_pytorch():
-    assert identify_page.read("PyTorch") == SYSTEMS.table()
-
-
 def test_page_has_transformers():
     assert identify_page.read("transformers") == table_of_transformers()
 
 
 if __name__ == "__main__":
-    identify_page.write("PyTorch", SYSTEMS.table())
+    SYSTEMS.write()
     identify_page.write("transformers", table_of_transformers())

@@ -4,8 +4,6 @@
 Run as a program it writes their table in doc/identify.md.
 """
 
-import identify_page
-import pytest
 import torch
 from identify_page import Norm, Norms
 from vllm.ir import ops
@@ -49,14 +47,8 @@ SYSTEMS = Norms(
 )
 
 
-@pytest.mark.parametrize("name", SYSTEMS.names)
-def test_what_is_known_of_vllm(name):
-    SYSTEMS.check(name)
-
-
-def test_page_has_vllm():
-    assert identify_page.read("vLLM") == SYSTEMS.table()
+test_what_is_known_of_vllm, test_page_has_vllm = SYSTEMS.tests()
 
 
 if __name__ == "__main__":
-    identify_page.write("vLLM", SYSTEMS.table())
+    SYSTEMS.write()
