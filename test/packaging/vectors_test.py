@@ -56,6 +56,20 @@ class TestCase(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.path = lambda *names: os.path.join(folder.name, *names)
 
+    def run_script(self, results, vectors=ARCHIVE, **variables):
+        """Returns what the script prints for some results, and its status."""
+        with open(self.path("results.safetensors"), "wb") as file:
+            file.write(results if isinstance(results, bytes) else safetensors(results))
+        command = (sys.executable, "-B", SCRIPT, vectors, self.path("results.safetensors"))
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            env={**os.environ, **variables},
+        )
+        return done.stdout + done.stderr, done.returncode
+
 
 class Archive(TestCase):
     def test_has_the_same_bytes_on_another_path(self):
@@ -116,14 +130,6 @@ class Script(TestCase):
             for name, tensor in case.wanted.items()
         }
 
-    def run_script(self, results, vectors=ARCHIVE):
-        """Returns what the script prints for some results, and its status."""
-        with open(self.path("results.safetensors"), "wb") as file:
-            file.write(results if isinstance(results, bytes) else safetensors(results))
-        command = (sys.executable, "-B", SCRIPT, vectors, self.path("results.safetensors"))
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
-        return done.stdout + done.stderr, done.returncode
-
     def test_needs_no_other_module_than_numpy(self):
         imported = set()
         for node in ast.walk(ast.parse(read(SCRIPT))):
@@ -131,6 +137,7 @@ class Script(TestCase):
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module.split(".")[0])
+        imported.discard("rmsnorm")  # which may be missing, as a test below shows
         self.assertEqual(imported - sys.stdlib_module_names, {"numpy"})
 
     def test_accepts_right_results(self):
@@ -291,6 +298,29 @@ class Function(TestCase):
         operations = {one.case.operation for one in report.compared}
         self.assertEqual(operations, {"forward", "backward"})
         self.assertGreater(report.groups["int8"].equal, 0)
+
+    def test_of_another_norm_is_identified(self):
+        """By the command, if there is one; test/python/test_identify.py tries the package."""
+        words = "forward x=bf16 weight=bf16 y=bf16 eps=1e-05 rows=2 d=128"
+        case = next(
+            case for case in check_vectors.read_cases(ARCHIVE) if " ".join(case.words) == words
+        )
+        case.options["rounding"] = "before_weight"
+        results = {f"{case.name}.y": ("BF16", self.compute(case)["y"])}
+        os.mkdir(self.path("bin"))
+        os.symlink(COMMAND, self.path("bin", "rmsnorm"))
+        text, _ = self.run_script(results, PATH=self.path("bin"))
+        page = read(PAGE).decode()
+        shown = next(part for part in page.split("```") if "identify: " in part)
+        self.assertIn(shown.strip(), text)
+        self.assertNotIn(check_vectors.HINT, text)
+
+        with open(self.path("bin", "rmsnorm.py"), "w", encoding="utf-8") as file:
+            file.write("raise ImportError\n")  # no package, on any machine
+        text, status = self.run_script(results, PATH="", PYTHONPATH=self.path("bin"))
+        self.assertNotIn("identify: ", text)
+        self.assertTrue(text.endswith(f"wrong\n{check_vectors.HINT}\n"), text)
+        self.assertEqual(status, 1)
 
     def test_that_returns_something_else_is_refused(self):
         with self.assertRaisesRegex(ValueError, "norm.5.0 has no result 'z'"):

@@ -5,8 +5,10 @@ Run as a program it writes the table of wrong norms in doc/identify.md.
 """
 
 import functools
+import importlib
 import itertools
 import json
+import math
 import re
 
 import ml_dtypes
@@ -140,6 +142,48 @@ def test_residuals(rounding, residual_rounding):
     assert_found(norm_with(["residual"], **options), options, dtype="bfloat16", residual=True)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("factor", [0.22, 0.246, -3])
+def test_factors_of_x_in_the_sum(factor, dtype):
+    options = {"eps": 1e-6, "factor": factor}
+    options |= {"rounding": "before_weight"} if dtype == "bfloat16" else {}
+
+    def f(x, residual, weight):
+        total = np.empty_like(residual)
+        y = rmsnorm.rms_norm(x, weight, residual=residual, residual_out=total, **options)
+        return y, total
+
+    answer = rmsnorm.identify(f, D, dtype, residual=True)
+    assert answer.fit == "exact", str(answer)
+    assert answer.options == {
+        name: value if name == "rounding" else pytest.approx(value, rel=1e-6)
+        for name, value in options.items()
+    }
+    assert f", {factor} x added to the residual." in answer.sentence
+    assert f"residual_out is residual + {factor} x in every element." in answer.special
+    is_granite = factor == 0.22
+    assert any("Granite" in system for system in answer.systems) == is_granite
+
+
+def test_a_sum_in_float32_is_not_called_rounded():
+    answer = rmsnorm.identify(norm_with(["residual"], eps=1e-6), D, residual=True)
+    assert "inside the root, of the sum." in answer.sentence
+
+
+def test_few_rows_that_differ_are_named():
+    def f(x, weight):
+        y = rmsnorm.rms_norm(x, weight, eps=1e-6)
+        for row in range(1, len(y), 9):  # the last bit of a number
+            y[row, 3] = np.nextafter(y[row, 3], F32(0))
+        return y
+
+    answer = rmsnorm.identify(f, D)
+    assert answer.fit == "close"
+    ordinary = answer.rows - 5  # without the special rows
+    assert answer.special[0] == f"{len(range(1, ordinary, 9))} of {ordinary} rows differ: 1, 10, 19, ..."
+    assert answer.special[0] in str(answer)
+
+
 GATES = [
     {**activation, **placement}
     for activation in ({}, {"activation": "sigmoid"})
@@ -235,6 +279,12 @@ def cut_off(y):
     return (y.view(np.uint32) >> 16).astype(np.uint16).view(BF16)
 
 
+def cut_off_to_f16(y):
+    rounded = y.astype(F16)
+    is_too_large = np.abs(f32(rounded)) > np.abs(y)
+    return np.where(is_too_large, np.nextafter(rounded, F16(0)), rounded)
+
+
 def half_up(y):
     return ((y.view(np.uint32) + 0x8000) >> 16).astype(np.uint16).view(BF16)
 
@@ -243,6 +293,69 @@ def last_not_written(x, weight):
     y = norm(x, weight)
     y[:, -1] = 0
     return y
+
+
+def with_inverse(inverse, x, weight, eps=1e-6):
+    """The norm by an inverse root of mean + eps."""
+    h = f32(x)
+    return (h * f32(inverse(mean_square(h) + F32(eps))) * f32(weight)).astype(x.dtype)
+
+
+def estimate(u):
+    """The inverse root to 12 bits, as fast instructions give it."""
+    return ((1 / np.sqrt(u)).view(np.uint32) + 0x800 & 0xFFFFF000).view(F32)
+
+
+def centered_norm(x, weight, ddof=0):
+    h = f32(x)
+    scale = np.sqrt(np.var(h, axis=-1, keepdims=True, ddof=ddof) + F32(1e-6))
+    return ((h - np.mean(h, axis=-1, keepdims=True)) / scale * f32(weight)).astype(x.dtype)
+
+
+def centered_over_rms(x, weight):
+    h = f32(x)
+    n = (h - np.mean(h, axis=-1, keepdims=True)) / np.sqrt(mean_square(h) + F32(1e-6))
+    return (n * f32(weight)).astype(x.dtype)
+
+
+def scaled_weight(x, weight):
+    inverse = 1 / np.sqrt(mean_square(f32(x)) + F32(1e-6))
+    return (f32(x) * f32((f32(weight) * inverse).astype(x.dtype))).astype(x.dtype)
+
+
+def in_lanes(dtype, lanes):
+    """The mean of squares by sums in a narrow type, one for each of some lanes."""
+
+    def of(h):
+        squares = (h * h).astype(dtype)
+        total = np.zeros((len(h), lanes), dtype)
+        for first in range(0, h.shape[1] // lanes * lanes, lanes):
+            total = (total + squares[:, first : first + lanes]).astype(dtype)
+        rest = f32(squares[:, h.shape[1] // lanes * lanes :])
+        return (np.sum(f32(total), axis=-1) + np.sum(rest, axis=-1))[:, np.newaxis] / F32(D)
+
+    return of
+
+
+def tail_not_normalised(x, weight):
+    y = norm(x, weight)
+    y[:, 96:] = x[:, 96:]
+    return y
+
+
+def gated(activation):
+    return lambda x, gate, weight: norm(x, f32(weight) * activation(f32(gate)))
+
+
+def gelu(z):
+    return z * f32([[0.5 * (1 + math.erf(v / 2**0.5)) for v in row] for row in z.astype(float)])
+
+
+def added(function):
+    """A norm of function(x, residual) in f32, rounded to the type of x."""
+    return lambda x, residual, weight: norm(
+        function(f32(x), f32(residual)).astype(x.dtype), weight
+    )
 
 
 def in_x_type(x, weight):
@@ -336,6 +449,72 @@ WRONG = Norms(
             in_halves, "each row is normalised in 2 groups of 50 elements"
         ),
         "quick inverse root": wrong(quick_inverse_root, ""),
+        "inverse root to 12 bits": wrong(
+            functools.partial(with_inverse, estimate), "", dtype="float32"
+        ),
+        "inverse root to 12 bits, in bf16": wrong(functools.partial(with_inverse, estimate), ""),
+        "inverse root in bf16": wrong(
+            functools.partial(with_inverse, lambda u: (1 / np.sqrt(u)).astype(BF16)),
+            "1 / RMS is rounded to bf16",
+        ),
+        "eps added to 1 / RMS": wrong(
+            functools.partial(with_inverse, lambda u: 1 / np.sqrt(u) + F32(1e-6), eps=0),
+            "eps is added to 1 / RMS instead",
+            dtype="float32",
+        ),
+        "root instead of inverse root": wrong(
+            functools.partial(with_inverse, np.sqrt), "x is multiplied by the RMS"
+        ),
+        "the mean subtracted, but not in the RMS": wrong(
+            centered_over_rms, "the mean is subtracted from x, but not in the RMS"
+        ),
+        "LayerNorm with a variance divided by d - 1": wrong(
+            functools.partial(centered_norm, ddof=1),
+            "a LayerNorm whose variance is divided by d - 1",
+        ),
+        "deviation divided by d - 1 instead of the RMS": wrong(
+            wrong_mean(lambda h: np.var(h, axis=-1, keepdims=True, ddof=1)),
+            "the variance, divided by d - 1, replaces the mean of the squares",
+        ),
+        "RMS of the first half": wrong(
+            wrong_mean(lambda h: sum_of(h, 50) / 50),
+            "the elements from 50 on are left out of the mean of the squares",
+        ),
+        "squares added in f16 in 8 lanes": wrong(
+            wrong_mean(in_lanes(F16, 8)), "", dtype="float16"
+        ),
+        "norm applied twice": wrong(
+            lambda x, weight: norm(norm(x, weight), weight), "the norm is applied twice"
+        ),
+        "root of the sum": wrong(
+            wrong_mean(lambda h: sum_of(h, D)), "the sum of squares not divided"
+        ),
+        "x read as f16": wrong(
+            lambda x, weight: norm(f32(x.view(F16)).astype(F32), weight).astype(BF16),
+            "the bits of x are read as f16",
+        ),
+        "result limited to 2": wrong(
+            functools.partial(norm, cast=lambda y: np.clip(y, -2, 2).astype(BF16)), ""
+        ),
+        "tail not normalised": wrong(tail_not_normalised, ""),
+        "weight of the next element": wrong(
+            lambda x, weight: norm(x, np.roll(weight, -1)),
+            "each element has the weight of the next one",
+        ),
+        "weight transposed by heads": wrong(
+            lambda x, weight: norm(x, weight.reshape(4, 25).T.ravel()),
+            "the weight is that of rows of 4 x 25 elements, transposed",
+        ),
+        "weight of the first head for all": wrong(
+            lambda x, weight: norm(x, np.tile(weight[:25], 4)),
+            "the first 25 elements of the weight are repeated",
+        ),
+        "weight read as f16": wrong(
+            lambda x, weight: norm(x, weight.view(F16)), "the bits of the weight are read as f16"
+        ),
+        "weight times 1 / RMS rounded": wrong(
+            scaled_weight, "the weight times 1 / RMS is rounded to bf16"
+        ),
         "weight forgotten": wrong(lambda x, weight: norm(x, np.ones(D, F32)), "weight is not used"),
         "weight twice": wrong(
             lambda x, weight: norm(x, f32(weight) ** 2), "the weight is multiplied twice"
@@ -344,7 +523,9 @@ WRONG = Norms(
             lambda x, weight: norm(x * weight, np.ones(D, F32)),
             "x is multiplied by the weight before the norm",
         ),
-        "weight from the other end": wrong(lambda x, weight: norm(x, weight[::-1]), ""),
+        "weight from the other end": wrong(
+            lambda x, weight: norm(x, weight[::-1]), "the weight is read from its end"
+        ),
         "1 + weight rounded": wrong(
             lambda x, weight: norm(x, weight + BF16(1)), "1 + weight is rounded to bf16"
         ),
@@ -362,6 +543,11 @@ WRONG = Norms(
             functools.partial(norm, cast=cut_off),
             "the result is cut off to bf16 instead of rounded",
         ),
+        "result cut off to f16": wrong(
+            functools.partial(norm, cast=cut_off_to_f16),
+            "the result is cut off to f16 instead of rounded",
+            dtype="float16",
+        ),
         "result rounded to bf16 with ties up": wrong(
             functools.partial(norm, cast=half_up), "ties away from zero"
         ),
@@ -377,13 +563,20 @@ WRONG = Norms(
             "the residual is added to the norm",
             residual=True,
         ),
+        "residual subtracted": wrong(
+            added(lambda x, residual: residual - x), "-1 x added to the residual", residual=True
+        ),
+        "x added twice": wrong(
+            added(lambda x, residual: residual + 2 * x), "2 x added to the residual", residual=True
+        ),
         "gate forgotten": wrong(
             lambda x, gate, weight: norm(x, weight), "gate is not used", gate=True
         ),
         "gate without its activation": wrong(
-            lambda x, gate, weight: norm(x, f32(weight) * f32(gate)),
-            "the gate has no activation",
-            gate=True,
+            gated(lambda z: z), "the gate has no activation", gate=True
+        ),
+        "gelu of the gate instead of silu": wrong(
+            gated(gelu), "the activation of the gate is gelu", gate=True
         ),
     },
     says_depends=True,
@@ -600,6 +793,26 @@ def test_refused_files(run, tmp_path):
     refused_file("x.npy", tmp_path / "x.npy", FileNotFoundError)
     with pytest.raises(ValueError, match=r"^y: "):
         rmsnorm.identify_files(f"{run_file}:x", f"{run_file}:w")
+
+
+def test_the_script_of_the_vectors_takes_the_package(run, monkeypatch):
+    folder = str(programs.ROOT / "tools" / "vectors")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PATH", "")  # without the command
+    check_vectors = importlib.import_module("check_vectors")
+    names = {"x": "x.0", "weight": "weight.0", "y": "norm.100.0.y"}
+    arrays = {name: bits(run[name]).reshape(-1, D) for name in ("x", "weight")}
+    arrays["weight"] = arrays["weight"][0]
+    y = rmsnorm.rms_norm(run["x"], run["weight"], eps=1e-6).reshape(-1, D)
+    arrays["y"] = bits(y)
+    tensors = {names[name]: check_vectors.Tensor("BF16", array) for name, array in arrays.items()}
+    words = " ".join(["op=forward", *(f"{key}={name}" for key, name in names.items()), "eps=1e-06"])
+    report = check_vectors.Report()
+    other = rmsnorm.rms_norm(run["x"], run["weight"], eps=1e-6, rounding="before_weight")
+    given = {"y": check_vectors.Tensor("BF16", bits(other).reshape(-1, D))}
+    report.add(check_vectors.Case("norm.100.0", words, tensors), given)
+    sentence = "y is the RMSNorm of x: eps 1e-06 inside the root, rounded to bf16 before the weight."
+    assert f"  identify: {sentence} Every element is equal.\n" in str(report)
 
 
 # ------------------------------------------------------------------------------------------ pages

@@ -141,12 +141,51 @@ float Shortened(double value, int digits) {
   return std::strtof(text, nullptr);
 }
 
-// The eps that would explain y, for each placement, with an offset of the weight of 0 or 1. y gives
-// the inverse RMS of the smallest row, and the inverse RMS gives eps.
-std::vector<float> EstimatedEps(const Observation& seen) {
+// The factors of x that would explain y, beside 1. In a row, y is a sum of two vectors with some
+// coefficients: the weight times the residual, and the weight times x.
+std::vector<float> FactorsToTry(const Observation& seen) {
+  std::vector<float> factors = {1};
+  const NormCall& call = seen.call;
+  if (!call.Has(kResidual) || call.Has(kGate) || call.Has(internal::kPostNormWeight)) {
+    return factors;
+  }
+  const size_t rows = call.x().rows, d = call.x().d;
+  const std::vector<float> x = ValuesOf(call.x()), residual = ValuesOf(*call.operand[kResidual]),
+                           y = ValuesOf(seen.y);
+  std::vector<float> w(d, 1.0f);
+  if (call.Has(kWeight)) w = ValuesOf(*call.operand[kWeight]);
+  for (const double offset : {0.0, 1.0}) {
+    std::vector<double> of_rows;
+    for (size_t row = 0; row < rows; ++row) {
+      double rr = 0, rx = 0, xx = 0, ry = 0, xy = 0;
+      for (size_t i = row * d; i < (row + 1) * d; ++i) {
+        const double weight = offset + static_cast<double>(w[i % w.size()]);
+        const double a = weight * static_cast<double>(residual[i]);
+        const double b = weight * static_cast<double>(x[i]);
+        rr += a * a, rx += a * b, xx += b * b;
+        ry += a * static_cast<double>(y[i]), xy += b * static_cast<double>(y[i]);
+      }
+      const double factor = (xy * rr - ry * rx) / (ry * xx - xy * rx);
+      if (std::isfinite(factor)) of_rows.push_back(factor);
+    }
+    if (of_rows.empty()) continue;
+    std::sort(of_rows.begin(), of_rows.end());
+    const double factor = of_rows[of_rows.size() / 2];
+    const double spread = of_rows[of_rows.size() * 3 / 4] - of_rows[of_rows.size() / 4];
+    constexpr double kError = 0.02;
+    if (spread > kError * std::fabs(factor) || std::fabs(factor - 1) < kError) continue;
+    for (const int digits : {2, 3, 8}) factors.push_back(Shortened(factor, digits));
+  }
+  return factors;
+}
+
+// The eps that would explain y with a factor, for each placement, with an offset of the weight of 0
+// or 1. y gives the inverse RMS of the smallest row, and the inverse RMS gives eps.
+std::vector<float> EstimatedEps(const Observation& seen, float factor) {
   std::vector<float> estimates;
   if (seen.call.Has(kGate)) return estimates;
   NormCall plain = seen.call;
+  plain.options.factor = factor;
   if (plain.Has(kResidual)) plain.operand[kX] = SumWithResidual(plain, RMSNORM_F32);
   const Matrix& h = plain.x();
   const std::vector<double> sums = SumsOfSquares(h);
@@ -174,12 +213,15 @@ std::vector<float> EstimatedEps(const Observation& seen) {
   return estimates;
 }
 
-std::vector<float> EpsToTry(const Observation& seen, const std::vector<float>& given) {
+std::vector<float> EpsToTry(const Observation& seen, const std::vector<float>& given,
+                            const std::vector<float>& factors) {
   std::vector<float> all = given;
   all.insert(all.end(), std::begin(kUsualEps), std::end(kUsualEps));
   const size_t known = all.size();
-  const std::vector<float> estimated = EstimatedEps(seen);
-  all.insert(all.end(), estimated.begin(), estimated.end());
+  for (const float factor : factors) {
+    const std::vector<float> estimated = EstimatedEps(seen, factor);
+    all.insert(all.end(), estimated.begin(), estimated.end());
+  }
   std::vector<float> distinct;
   for (size_t i = 0; i < all.size(); ++i) {
     // An estimate this near a known value is that value.
@@ -214,7 +256,8 @@ std::vector<int32_t> WordsOf(Option option) {
 }
 
 // Every combination of options that can matter for these operands, the usual ones first.
-std::vector<rmsnorm_options> OptionsToTry(const NormCall& call, const std::vector<float>& eps) {
+std::vector<rmsnorm_options> OptionsToTry(const NormCall& call, const std::vector<float>& eps,
+                                          const std::vector<float>& factors) {
   std::vector<rmsnorm_options> all = {rmsnorm_default_options()};
   const auto vary = [&all](Option option, auto... is_possible) {
     Vary(all, option, WordsOf(option), is_possible...);
@@ -222,6 +265,7 @@ std::vector<rmsnorm_options> OptionsToTry(const NormCall& call, const std::vecto
   const bool rounds = call.x().dtype != RMSNORM_F32 ||
                       (call.Has(kResidual) && call.operand[kResidual]->dtype != RMSNORM_F32);
   Vary(all, internal::kEps, eps);
+  Vary(all, internal::kFactor, factors);
   vary(internal::kEpsPlacement, [](const rmsnorm_options& options) {
     return options.eps_placement == RMSNORM_EPS_INSIDE || options.eps != 0;
   });
@@ -387,15 +431,44 @@ std::vector<Ambiguity> AmbiguitiesOf(const std::vector<Candidate>& good, const C
   return found;
 }
 
+// "5 of 43 rows differ: 3, 8, 11, ..."
+std::string CountOfRows(const std::vector<size_t>& rows, size_t of, const std::string& what) {
+  constexpr size_t kMostNamed = 3;
+  std::vector<std::string> named;
+  for (size_t i = 0; i < std::min(rows.size(), kMostNamed); ++i) {
+    named.push_back(std::to_string(rows[i]));
+  }
+  const std::string end = rows.size() > kMostNamed ? ", ..." : ".";
+  return std::to_string(rows.size()) + " of " + std::to_string(of) + " rows " + what + ": " +
+         Joined(named, ", ") + end;
+}
+
+// Which rows differ, if most are equal. `numbers` are the rows in the tensors that were given.
+std::optional<std::string> DescribeRows(const Observation& seen, const Matrix& expected,
+                                        const std::vector<size_t>& numbers) {
+  std::vector<size_t> differing;
+  for (size_t row = 0; row < seen.y.rows; ++row) {
+    const Distance distance = DistanceOf(TakeRows(expected, {row}), TakeRows(seen.y, {row}));
+    if (distance.equal != distance.elements) differing.push_back(numbers[row]);
+  }
+  if (differing.empty() || differing.size() > seen.y.rows / 2) return {};
+  return CountOfRows(differing, seen.y.rows, differing.size() == 1 ? "differs" : "differ");
+}
+
 // Where y is wrong: columns, rows, or the size of each row.
-std::string DescribeErrors(const Observation& seen, const Matrix& expected) {
+std::string DescribeErrors(const Observation& seen, const Matrix& expected,
+                           const std::vector<size_t>& numbers) {
   const std::vector<float> y = ValuesOf(seen.y), e = ValuesOf(expected);
   const size_t rows = seen.y.rows, d = seen.y.d;
   const double tolerance = seen.y.dtype == RMSNORM_BF16 ? 0x1p-6 : 0x1p-9;
   const auto is_wrong = [&](size_t i) {
     return !(std::fabs(y[i] - e[i]) <= static_cast<float>(tolerance) * std::fabs(e[i]));
   };
-  size_t first = d, last = 0, wrong_rows = 0, wrong = 0;
+  float largest = 0;
+  for (const float value : y) largest = std::max(largest, std::fabs(value));
+  size_t first = d, last = 0, wrong = 0;
+  std::vector<size_t> wrong_rows;
+  bool is_limited = true;  // the wrong elements are as large as any
   double least = HUGE_VAL, most = -HUGE_VAL;
   bool is_scaled = true;
   for (size_t row = 0; row < rows; ++row) {
@@ -407,11 +480,12 @@ std::string DescribeErrors(const Observation& seen, const Matrix& expected) {
       square += static_cast<double>(e[i]) * static_cast<double>(e[i]);
       if (!is_wrong(i)) continue;
       ++wrong_here;
+      is_limited = is_limited && std::fabs(y[i]) == largest;
       first = std::min(first, j);
       last = std::max(last, j);
     }
     wrong += wrong_here;
-    wrong_rows += wrong_here > 0 ? 1 : 0;
+    if (wrong_here > 0) wrong_rows.push_back(numbers[row]);
     const double factor = product / square;
     least = std::min(least, factor);
     most = std::max(most, factor);
@@ -421,7 +495,13 @@ std::string DescribeErrors(const Observation& seen, const Matrix& expected) {
           std::fabs(static_cast<double>(y[i]) - scaled) <= 2 * tolerance * std::fabs(scaled);
     }
   }
-  if (wrong == 0) return "Every element is near this norm, but rounded differently.";
+  if (wrong == 0) {
+    const std::optional<std::string> few = DescribeRows(seen, expected, numbers);
+    return "Every element is near this norm, but rounded differently." + (few ? " " + *few : "");
+  }
+  if (is_limited && wrong > 1 && wrong < rows * d) {
+    return "The wrong elements are all " + ShortestDecimal(largest) + " in size: y is limited.";
+  }
   char text[200];
   if (is_scaled) {
     std::snprintf(text, sizeof text,
@@ -430,8 +510,8 @@ std::string DescribeErrors(const Observation& seen, const Matrix& expected) {
                   least, most);
   } else if (last - first + 1 <= d / 2) {
     std::snprintf(text, sizeof text, "Only elements %zu to %zu of rows are wrong.", first, last);
-  } else if (wrong_rows < rows) {
-    std::snprintf(text, sizeof text, "%zu of %zu rows are wrong.", wrong_rows, rows);
+  } else if (wrong_rows.size() < rows) {
+    return CountOfRows(wrong_rows, rows, wrong_rows.size() == 1 ? "is wrong" : "are wrong");
   } else {
     std::snprintf(text, sizeof text, "%zu of %zu elements are wrong.", wrong, rows * d);
   }
@@ -473,11 +553,12 @@ std::vector<std::string> DescribeSpecialRows(const Observation& seen,
 std::string DescribeResidualOut(const rmsnorm_operands& operands, const NormCall& call) {
   const Matrix given = ReadRows(*operands.residual_out, *operands.x);
   const Distance distance = DistanceOf(SumWithResidual(call, given.dtype), given);
-  if (distance.equal == distance.elements) return "residual_out is residual + x in every element.";
-  char text[100];
-  std::snprintf(text, sizeof text, "residual_out differs from residual + x in %zu of %zu elements.",
-                distance.elements - distance.equal, distance.elements);
-  return text;
+  const float factor = internal::FactorOf(call.options);
+  const std::string sum = "residual + " + (factor == 1 ? "" : ShortestDecimal(factor) + " ") + "x";
+  if (distance.equal == distance.elements) return "residual_out is " + sum + " in every element.";
+  return "residual_out differs from " + sum + " in " +
+         std::to_string(distance.elements - distance.equal) + " of " +
+         std::to_string(distance.elements) + " elements.";
 }
 
 Hypothesis HypothesisOf(const Candidate& candidate) {
@@ -500,7 +581,9 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
   }
   const Observation seen = whole.Of(ordinary);
 
-  const std::vector<rmsnorm_options> options = OptionsToTry(seen.call, EpsToTry(seen, eps));
+  const std::vector<float> factors = FactorsToTry(seen);
+  const std::vector<rmsnorm_options> options =
+      OptionsToTry(seen.call, EpsToTry(seen, eps, factors), factors);
   const std::vector<Step> steps = StepsFor(seen.call);
   const double each = kElementsToTry / static_cast<double>(options.size() * steps.size());
   const auto sampled_rows = static_cast<size_t>(each / static_cast<double>(seen.y.d));
@@ -541,13 +624,17 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
   }
   if (answer.fit != Fit::kNone) {
     answer.ambiguities = AmbiguitiesOf(good, best);
+    const std::optional<std::string> few = DescribeRows(seen, *ResultOf(seen, best), ordinary);
     answer.notes = DescribeSpecialRows(whole, kinds, best);
+    if (few) answer.notes.insert(answer.notes.begin(), *few);
   }
   if (operands.residual_out != nullptr) {
-    answer.notes.push_back(DescribeResidualOut(operands, whole.call));
+    NormCall call = whole.call;
+    call.options = best.used;
+    answer.notes.push_back(DescribeResidualOut(operands, call));
   }
   if (answer.fit == Fit::kNone) {
-    answer.notes.push_back(DescribeErrors(seen, *ResultOf(seen, best)));
+    answer.notes.push_back(DescribeErrors(seen, *ResultOf(seen, best), ordinary));
   }
   answer.call = seen.call;
   answer.rows = kinds.size();

@@ -76,9 +76,37 @@ Matrix InNarrowSteps(const NormCall& call, rmsnorm_dtype narrow, bool divides) {
   return Scaled(Rounded(n, narrow, x.rows, x.d), call);
 }
 
-float Truncated(float value) { return internal::FromBits(internal::BitsOf(value) & 0xFFFF0000u); }
-float RoundedUp(float value) {
-  return Truncated(internal::FromBits(internal::BitsOf(value) + 0x8000u));
+// y where the weight is multiplied by 1 / RMS first, and the product is rounded to a type.
+Result WithScaledWeight(const NormCall& call, rmsnorm_dtype narrow) {
+  if (call.options.eps_placement != RMSNORM_EPS_INSIDE) return {};
+  if (call.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return {};
+  const std::optional<NormCall> plain = WithoutResidual(call);
+  if (!plain) return {};
+  const Matrix& x = plain->x();
+  const std::vector<double> sums = SumsOfSquares(x);
+  const auto divisor = static_cast<double>(DivisorOf(call.options, x.d));
+  std::vector<float> y = ValuesOf(x);
+  const std::vector<float> weight = Weighted(std::vector<float>(y.size(), 1), call);
+  for (size_t i = 0; i < y.size(); ++i) {
+    const float root = RootOf(sums[i / x.d] / divisor, call.options.eps);
+    y[i] *= RoundedTo(narrow, weight[i] * (1 / root));
+  }
+  return Rounded(y, call.y_dtype, x.rows, x.d);
+}
+
+// The number below which f16 has units of 2^-24.
+constexpr float kLeastNormalF16 = 0x1p-14f;
+
+float CutOff(rmsnorm_dtype narrow, float value) {
+  if (narrow == RMSNORM_BF16) return FromBits(BitsOf(value) & 0xFFFF0000u);
+  if (std::fabs(value) < kLeastNormalF16) return std::trunc(value * 0x1p24f) * 0x1p-24f;
+  return FromBits(BitsOf(value) & 0xFFFFE000u);
+}
+
+float WithTiesAway(rmsnorm_dtype narrow, float value) {
+  if (narrow == RMSNORM_BF16) return CutOff(narrow, FromBits(BitsOf(value) + 0x8000u));
+  if (std::fabs(value) < kLeastNormalF16) return std::round(value * 0x1p24f) * 0x1p-24f;
+  return CutOff(narrow, FromBits(BitsOf(value) + 0x1000u));
 }
 
 }  // namespace
@@ -128,9 +156,13 @@ void AddRoundings(const NormCall& call, StepList& list) {
                    });
     }
   }
-  if (call.y_dtype == RMSNORM_BF16) {
-    list.Mistake("the result is cut off to bf16 instead of rounded", WithCast(Truncated));
-    list.Mistake("the result is rounded to bf16 with ties away from zero", WithCast(RoundedUp));
+  if (call.y_dtype != RMSNORM_F32) {
+    const rmsnorm_dtype narrow = call.y_dtype;
+    const std::string name = rmsnorm_dtype_name(narrow);
+    list.Mistake("the result is cut off to " + name + " instead of rounded",
+                 WithCast([narrow](float value) { return CutOff(narrow, value); }));
+    list.Mistake("the result is rounded to " + name + " with ties away from zero",
+                 WithCast([narrow](float value) { return WithTiesAway(narrow, value); }));
   }
 }
 
@@ -149,6 +181,10 @@ void AddRowRoundings(const NormCall& call, StepList& list) {
                    const float inverse = RoundedTo(narrow, 1 / RootOf(mean, eps));
                    for (size_t i = 0; i < d; ++i) x[i] *= inverse;
                  }));
+    if (call.Has(kWeight)) {
+      list.Variant("the weight times 1 / RMS is rounded to " + name,
+                   [narrow](const NormCall& c) { return WithScaledWeight(c, narrow); });
+    }
     for (const bool divides : {true, false}) {
       list.Variant(
           "every operation rounds to " + name + (divides ? ", and x is divided by the RMS" : ""),

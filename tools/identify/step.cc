@@ -64,14 +64,9 @@ Result InGroups(NormCall& call, size_t groups) {
 }
 
 void AddGroups(const NormCall& call, StepList& list) {
-  constexpr size_t kShortest = 16;
-  const size_t d = call.x().d;
-  for (size_t groups = 2; d / groups >= kShortest; ++groups) {
-    const size_t length = d / groups;
-    const bool is_usual = groups <= 8 || length % 32 == 0 || length % 80 == 0;
-    if (d % groups != 0 || !is_usual) continue;
+  for (const size_t groups : UsualGroups(call.x().d)) {
     list.Variant("each row is normalised in " + std::to_string(groups) + " groups of " +
-                     std::to_string(length) + " elements",
+                     std::to_string(call.x().d / groups) + " elements",
                  [groups](NormCall& c) { return InGroups(c, groups); });
   }
 }
@@ -89,6 +84,7 @@ std::optional<NormCall> WithoutResidual(const NormCall& call) {
       SumWithResidual(call, is_rounded ? call.operand[kResidual]->dtype : RMSNORM_F32);
   plain.operand[kResidual].reset();
   plain.options.residual_rounding = RMSNORM_RESIDUAL_ROUNDED;
+  plain.options.factor = 1;
   return plain;
 }
 
@@ -97,6 +93,17 @@ std::vector<float> Weighted(std::vector<float> n, const NormCall& call) {
   const std::vector<float> w = ValuesOf(*call.operand[kWeight]);
   for (size_t i = 0; i < n.size(); ++i) n[i] *= call.options.weight_offset + w[i % w.size()];
   return n;
+}
+
+std::vector<size_t> UsualGroups(size_t d) {
+  constexpr size_t kShortest = 16;
+  std::vector<size_t> usual;
+  for (size_t groups = 2; d / groups >= kShortest; ++groups) {
+    const size_t length = d / groups;
+    if (d % groups != 0) continue;
+    if (groups <= 8 || length % 32 == 0 || length % 80 == 0) usual.push_back(groups);
+  }
+  return usual;
 }
 
 std::string NameOf(Operand o) { return std::string(o == kX ? "" : "the ") + kOperandRules[o].name; }
@@ -110,6 +117,7 @@ Matrix ComputeY(const NormCall& call) {
 Matrix SumWithResidual(const NormCall& call, rmsnorm_dtype dtype) {
   NormCall add;
   add.operand[kX] = call.x();
+  add.options.factor = call.options.factor;
   const Matrix& residual = *call.operand[kResidual];
   add.operand[kResidual] = Rounded(ValuesOf(residual), RMSNORM_F32, residual.rows, residual.d);
   Matrix sum = EmptyMatrix(RMSNORM_F32, call.x().rows, call.x().d);

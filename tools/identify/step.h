@@ -29,7 +29,7 @@ struct NormCall {
 // y of a call, by the library. Throws std::runtime_error if it refuses the call.
 Matrix ComputeY(const NormCall& call);
 
-// The sum of the residual and x of a call, rounded to a type.
+// The sum of the residual and x of a call, times the factor of its options, rounded to a type.
 Matrix SumWithResidual(const NormCall& call, rmsnorm_dtype dtype);
 
 // The sums of the squares of x in binary64.

@@ -50,6 +50,9 @@ std::optional<NormCall> WithoutResidual(const NormCall& call);
 // n * (offset + weight) in f32.
 std::vector<float> Weighted(std::vector<float> n, const NormCall& call);
 
+// The numbers of groups of a row that models have, such as the heads of q and k.
+std::vector<size_t> UsualGroups(size_t d);
+
 // "x", "the weight".
 std::string NameOf(internal::Operand o);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "../../lib/element.h"
 #include "step_list.h"
@@ -65,6 +66,68 @@ double NarrowSum(const Row& row, rmsnorm_dtype dtype) {
   return static_cast<double>(sum);
 }
 
+// Where a sum may end too early: after the last whole vector of n elements, or after a share of d.
+std::set<size_t> EndsOfSums(size_t d) {
+  std::set<size_t> ends;
+  for (const size_t n : {4u, 8u, 16u, 32u, 64u, 128u}) ends.insert(d / n * n);
+  for (const size_t n : {2u, 4u, 8u, 16u}) ends.insert(d / n);
+  ends.erase(0);
+  ends.erase(d);
+  return ends;
+}
+
+// The same norm of x without its mean.
+std::optional<NormCall> Centered(const NormCall& call) {
+  std::optional<NormCall> plain = WithoutResidual(call);
+  if (!plain || call.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return {};
+  const size_t rows = plain->x().rows, d = plain->x().d;
+  std::vector<float> x = ValuesOf(plain->x());
+  for (size_t row = 0; row < rows; ++row) {
+    float* const first = &x[row * d];
+    const double mean = Row{first, d, call.options}.Mean();
+    for (size_t i = 0; i < d; ++i) {
+      first[i] = static_cast<float>(static_cast<double>(first[i]) - mean);
+    }
+  }
+  plain->operand[kX] = Rounded(x, RMSNORM_F32, rows, d);
+  return plain;
+}
+
+// Norms that subtract the mean of x.
+void AddMeans(const NormCall& call, StepList& list) {
+  const auto d = static_cast<double>(call.x().d);
+  for (const bool is_unbiased : {false, true}) {
+    if (is_unbiased && call.x().d < 3) continue;
+    const std::string which = is_unbiased ? "the variance, divided by d - 1," : "the variance";
+    const double correction = is_unbiased ? d / (d - 1) : 1;
+    list.Mistake(which + " replaces the mean of the squares", WithSums([correction](const Row& r) {
+                   const double mean = r.Mean();
+                   double sum = 0;
+                   for (size_t i = 0; i < r.d; ++i) {
+                     const double apart = static_cast<double>(r.x[i]) - mean;
+                     sum += apart * apart;
+                   }
+                   return sum * correction;
+                 }));
+    list.Mistake("the mean is subtracted from x: a LayerNorm" +
+                     std::string(is_unbiased ? " whose variance is divided by d - 1" : ""),
+                 [correction](const NormCall& c) -> Result {
+                   std::optional<NormCall> centered = Centered(c);
+                   if (!centered) return {};
+                   centered->sums = SumsOfSquares(centered->x());
+                   for (double& sum : centered->sums) sum *= correction;
+                   return ComputeY(*centered);
+                 });
+  }
+  list.Mistake("the mean is subtracted from x, but not in the RMS",
+               [](const NormCall& c) -> Result {
+                 std::optional<NormCall> centered = Centered(c);
+                 if (!centered) return {};
+                 centered->sums = SumsOfSquares(WithoutResidual(c)->x());
+                 return ComputeY(*centered);
+               });
+}
+
 }  // namespace
 
 void AddSums(const NormCall& call, StepList& list) {
@@ -75,11 +138,7 @@ void AddSums(const NormCall& call, StepList& list) {
     list.Mistake("the first element is left out of the sum of squares",
                  WithSums([](const Row& r) { return r.SumOfSquares(1, r.d); }));
   }
-  size_t before = d;
-  for (const size_t n : {4u, 8u, 16u, 32u, 64u, 128u}) {
-    const size_t end = d / n * n;  // where a loop over vectors of n elements ends
-    if (end == before || end == 0) continue;
-    before = end;
+  for (const size_t end : EndsOfSums(d)) {
     const std::string words =
         "the elements from " + std::to_string(end) + " on are left out of the ";
     list.Mistake(words + "sum of squares",
@@ -109,30 +168,7 @@ void AddSums(const NormCall& call, StepList& list) {
                           r.Divisor();
                  }));
   }
-  list.Mistake("the variance replaces the mean of the squares", WithSums([](const Row& r) {
-                 const double mean = r.Mean();
-                 double sum = 0;
-                 for (size_t i = 0; i < r.d; ++i) {
-                   sum +=
-                       (static_cast<double>(r.x[i]) - mean) * (static_cast<double>(r.x[i]) - mean);
-                 }
-                 return sum;
-               }));
-  list.Mistake("the mean is subtracted from x: a LayerNorm", [](const NormCall& c) -> Result {
-    std::optional<NormCall> plain = WithoutResidual(c);
-    if (!plain || c.options.rounding != RMSNORM_ROUND_AFTER_WEIGHT) return {};
-    const size_t rows = plain->x().rows, length = plain->x().d;
-    std::vector<float> x = ValuesOf(plain->x());
-    for (size_t row = 0; row < rows; ++row) {
-      float* const first = &x[row * length];
-      const double mean = Row{first, length, c.options}.Mean();
-      for (size_t i = 0; i < length; ++i) {
-        first[i] = static_cast<float>(static_cast<double>(first[i]) - mean);
-      }
-    }
-    plain->operand[kX] = Rounded(x, RMSNORM_F32, rows, length);
-    return ComputeY(*plain);
-  });
+  AddMeans(call, list);
   list.Mistake("the mean of the magnitudes replaces the RMS", WithSums([](const Row& r) {
                  double sum = 0;
                  for (size_t i = 0; i < r.d; ++i) sum += std::fabs(static_cast<double>(r.x[i]));
@@ -148,6 +184,14 @@ void AddSums(const NormCall& call, StepList& list) {
   list.Mistake("the root is left out", WithSumsAndEps([](const Row& r, double eps) {
                  const double u = r.SumOfSquares(0, r.d) / r.Divisor() + eps;
                  return u * u * r.Divisor();
+               }));
+  list.Mistake("x is multiplied by the RMS", WithSumsAndEps([](const Row& r, double eps) {
+                 return r.Divisor() / (r.SumOfSquares(0, r.d) / r.Divisor() + eps);
+               }));
+  list.Mistake("eps is added to 1 / RMS instead", WithSumsAndEps([](const Row& r, double eps) {
+                 const double mean = r.SumOfSquares(0, r.d) / r.Divisor();
+                 const double inverse = 1 / std::sqrt(mean) + eps;
+                 return r.Divisor() / (inverse * inverse);
                }));
   list.Mistake("eps is added both inside and outside the root", [](const NormCall& c) -> Result {
     if (c.options.eps_placement != RMSNORM_EPS_OUTSIDE || c.options.eps == 0) return {};

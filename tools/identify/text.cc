@@ -134,9 +134,13 @@ std::vector<std::string> Clauses(const Answer& answer) {
     }
   }
   if (call.Has(kResidual)) {
-    clauses.push_back(options.residual_rounding == RMSNORM_RESIDUAL_ROUNDED
-                          ? "of the rounded sum"
-                          : "of the sum before it is rounded");
+    const bool is_rounded = options.residual_rounding == RMSNORM_RESIDUAL_ROUNDED;
+    clauses.push_back(call.operand[kResidual]->dtype == RMSNORM_F32 ? "of the sum"
+                      : is_rounded                                  ? "of the rounded sum"
+                                   : "of the sum before it is rounded");
+    if (internal::FactorOf(options) != 1) {
+      clauses.push_back(ShortestDecimal(options.factor) + " x added to the residual");
+    }
   }
   if (call.Has(kGate)) {
     clauses.push_back(std::string(WordIn(options, internal::kActivation)) + " of the gate " +

@@ -9,16 +9,23 @@ RESULTS is a .safetensors file with tensors of the same names, types and shapes 
 VECTORS: all of them, or some. In Python, check() calls a function for each case instead.
 
 The status is 0 if all results that are given have the exact bits, 1 if not, and 2 if a file cannot
-be read. The page vectors.md beside this file describes the vectors and the output."""
+be read. The page vectors.md beside this file describes the vectors and the output.
+
+Where the rmsnorm command or its Python package is installed, the script also says which norm the
+results of a case follow."""
 
 import argparse
 import collections
+import functools
 import json
 import math
 import os
+import shutil
 import struct
+import subprocess
 import sys
 import tarfile
+import tempfile
 
 import numpy as np
 
@@ -39,6 +46,12 @@ OPTIONS = {
     "gate_rounding": "unrounded",
 }
 RESULTS = ("residual_out", "y", "q", "rstd", "sums_out", "scale", "zero", "dx", "dw", "db")
+
+# The operands that identify takes, with their names there, and the shortest rows that show much.
+IDENTIFIED = {"x": "input", "residual": "residual", "gate": "gate", "weight": "weight"}
+IDENTIFIED.update(bias="bias", y="output")
+SHORTEST_IDENTIFIED = 64
+HINT = "The rmsnorm command, or its Python package, would say which norm these results follow."
 
 # A report names up to this number of cases that differ in each group.
 MOST_NAMED = 3
@@ -101,6 +114,21 @@ def parse_safetensors(content):
         array = np.frombuffer(content, dtype, count, 8 + length + begin)
         tensors[name] = Tensor(entry["dtype"], array.reshape(entry["shape"]))
     return metadata, tensors
+
+
+def write_safetensors(path, tensors):
+    """Writes a .safetensors file of tensors, by name."""
+    header, begin = {}, 0
+    for name, tensor in tensors.items():
+        end = begin + tensor.array.nbytes
+        shape = tensor.array.shape
+        header[name] = {"dtype": tensor.dtype, "shape": shape, "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.array.tobytes())
 
 
 def read(path):
@@ -196,14 +224,61 @@ def compare(wanted, given, counts):
     )
 
 
-class Compared:
-    """A case with results: their Counts, and descriptions of those that differ."""
+@functools.lru_cache(maxsize=None)
+def find_identify():
+    """Returns a function from the flags of `rmsnorm identify` to its sentence, or None."""
+    command = shutil.which("rmsnorm")
+    if command:
 
-    def __init__(self, case, counts, faults):
-        self.case, self.counts, self.faults = case, counts, faults
+        def by_command(**flags):
+            words = [f"--{name}={value}" for name, value in flags.items()]
+            done = subprocess.run(
+                (command, "identify", *words), capture_output=True, encoding="utf-8", check=False
+            )
+            return done.stdout.partition("\n")[0]
+
+        return by_command
+    try:
+        import rmsnorm
+    except ImportError:
+        return None
+    return lambda eps, **files: rmsnorm.identify_files(eps=[eps], **files).sentence
+
+
+class Compared:
+    """A case with results: the Tensors, their Counts, and descriptions of those that differ."""
+
+    def __init__(self, case, given, counts, faults):
+        self.case, self.given, self.counts, self.faults = case, given, counts, faults
+
+    def can_identify(self):
+        """Whether identify takes the case: a forward call with a wrong y."""
+        y = self.given.get("y")
+        return (
+            self.case.operation == "forward"
+            and self.case.inputs.keys() <= IDENTIFIED.keys()
+            and any(fault.startswith("y: ") for fault in self.faults)
+            and (y.dtype, y.array.shape) == (self.case.wanted["y"].dtype, self.case.inputs["x"].shape)
+            and y.array.shape[-1] >= SHORTEST_IDENTIFIED
+        )
+
+    def identified(self):
+        """Returns the norm that the results follow, in a list of one line; or an empty list."""
+        identify = find_identify()
+        if identify is None or not self.can_identify():
+            return []
+        tensors = {name: tensor_of(name, array) for name, array in self.case.inputs.items()}
+        tensors["y"] = self.given["y"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "case.safetensors")
+            write_safetensors(path, tensors)
+            files = {IDENTIFIED[name]: f"{path}:{name}" for name in tensors}
+            sentence = identify(eps=self.case.options["eps"], **files)
+        return [f"identify: {sentence}"] if sentence else []
 
     def __str__(self):
-        return "\n  ".join([f"{self.case.name}: {' '.join(self.case.words)}", *self.faults])
+        head = f"{self.case.name}: {' '.join(self.case.words)}"
+        return "\n  ".join([head, *self.faults, *self.identified()])
 
 
 class Report:
@@ -235,7 +310,7 @@ class Report:
         self.groups[case.group].add(counts)
         self.total.add(counts)
         if counts.missing < sum(wanted.array.size for wanted in case.wanted.values()):
-            self.compared.append(Compared(case, counts, faults))
+            self.compared.append(Compared(case, given, counts, faults))
 
     def table(self):
         """Yields the lines of the table of groups."""
@@ -274,7 +349,9 @@ class Report:
         exact = sum(not one.faults for one in self.compared)
         near = len(self.compared) - exact - wrong
         summary = f"cases: {exact} exact, {near} within 1 ulp, {wrong} wrong"
-        return "\n".join([*self.table(), *self.names(), *self.words(), summary])
+        can_identify = any(one.can_identify() for one in self.compared)
+        hint = [HINT] if can_identify and find_identify() is None else []
+        return "\n".join([*self.table(), *self.names(), *self.words(), summary, *hint])
 
 
 def tensor_of(name, array):
