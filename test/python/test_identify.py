@@ -180,7 +180,10 @@ def test_few_rows_that_differ_are_named():
     answer = rmsnorm.identify(f, D)
     assert answer.fit == "close"
     ordinary = answer.rows - 5  # without the special rows
-    assert answer.special[0] == f"{len(range(1, ordinary, 9))} of {ordinary} rows differ: 1, 10, 19, ..."
+    assert (
+        answer.special[0]
+        == f"{len(range(1, ordinary, 9))} of {ordinary} rows differ: 1, 10, 19, ..."
+    )
     assert answer.special[0] in str(answer)
 
 
@@ -353,9 +356,7 @@ def gelu(z):
 
 def added(function):
     """A norm of function(x, residual) in f32, rounded to the type of x."""
-    return lambda x, residual, weight: norm(
-        function(f32(x), f32(residual)).astype(x.dtype), weight
-    )
+    return lambda x, residual, weight: norm(function(f32(x), f32(residual)).astype(x.dtype), weight)
 
 
 def in_x_type(x, weight):
@@ -480,9 +481,7 @@ WRONG = Norms(
             wrong_mean(lambda h: sum_of(h, 50) / 50),
             "the elements from 50 on are left out of the mean of the squares",
         ),
-        "squares added in f16 in 8 lanes": wrong(
-            wrong_mean(in_lanes(F16, 8)), "", dtype="float16"
-        ),
+        "squares added in f16 in 8 lanes": wrong(wrong_mean(in_lanes(F16, 8)), "", dtype="float16"),
         "norm applied twice": wrong(
             lambda x, weight: norm(norm(x, weight), weight), "the norm is applied twice"
         ),
@@ -811,7 +810,9 @@ def test_the_script_of_the_vectors_takes_the_package(run, monkeypatch):
     other = rmsnorm.rms_norm(run["x"], run["weight"], eps=1e-6, rounding="before_weight")
     given = {"y": check_vectors.Tensor("BF16", bits(other).reshape(-1, D))}
     report.add(check_vectors.Case("norm.100.0", words, tensors), given)
-    sentence = "y is the RMSNorm of x: eps 1e-06 inside the root, rounded to bf16 before the weight."
+    sentence = (
+        "y is the RMSNorm of x: eps 1e-06 inside the root, rounded to bf16 before the weight."
+    )
     assert f"  identify: {sentence} Every element is equal.\n" in str(report)
 
 

@@ -65,7 +65,7 @@ STREAM = made("stream_create", ENGINE, DEFAULT_STREAM)
 def described(array):
     """A description of a dense array."""
     shape, strides = array.shape, [each // array.itemsize for each in array.strides]
-    numbers = (c_int64 * array.ndim)
+    numbers = c_int64 * array.ndim
     return made(
         "memory_desc_create_with_strides",
         array.ndim,

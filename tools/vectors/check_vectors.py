@@ -258,7 +258,8 @@ class Compared:
             self.case.operation == "forward"
             and self.case.inputs.keys() <= IDENTIFIED.keys()
             and any(fault.startswith("y: ") for fault in self.faults)
-            and (y.dtype, y.array.shape) == (self.case.wanted["y"].dtype, self.case.inputs["x"].shape)
+            and (y.dtype, y.array.shape)
+            == (self.case.wanted["y"].dtype, self.case.inputs["x"].shape)
             and y.array.shape[-1] >= SHORTEST_IDENTIFIED
         )
 
