@@ -108,8 +108,9 @@ def of_type(dtype, **more):
     return {"dtype": dtype, **more}
 
 
-EPS = "eps 1e-06 inside the root"
-ONCE = f"{EPS}, rounded once, after the weight"
+# With the full stop, so nothing else is said.
+EPS = "eps 1e-06 inside the root."
+ONCE = "eps 1e-06 inside the root, rounded once, after the weight."
 
 SYSTEMS = Norms(
     "oneDNN",
