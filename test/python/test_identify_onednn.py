@@ -18,7 +18,7 @@ from identify_page import Norm, Norms
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
-# Constants of dnnl_types.h.
+# Constants of the C interface.
 DATA_TYPES = {F16: 1, BF16: 2, F32: 3}
 CPU, DEFAULT_STREAM, FORWARD_INFERENCE, UNIMPLEMENTED = 1, 1, 96, 3
 USE_SCALE, RMS_NORM = 0x2, 0x20
