@@ -575,7 +575,7 @@ WRONG = Norms(
             gated(lambda z: z), "the gate has no activation", gate=True
         ),
         "gelu of the gate instead of silu": wrong(
-            gated(gelu), "the activation of the gate is gelu", gate=True
+            gated(gelu), "gelu replaces the activation of the gate", gate=True
         ),
     },
     says_depends=True,

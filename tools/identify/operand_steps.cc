@@ -150,8 +150,8 @@ void AddOperands(const NormCall& call, StepList& list) {
   }
   if (call.Has(kGate) && !call.Has(kResidual)) {
     list.Mistake("the gate has no activation", WithActivation([](float z) { return z; }));
-    list.Mistake("the activation of the gate is gelu", WithActivation(Gelu));
-    list.Mistake("the activation of the gate is relu",
+    list.Mistake("gelu replaces the activation of the gate", WithActivation(Gelu));
+    list.Mistake("relu replaces the activation of the gate",
                  WithActivation([](float z) { return std::max(z, 0.0f); }));
   }
   if (call.Has(kResidual)) {
