@@ -30,7 +30,8 @@ const Words kFunctions = {"plain", "module", "rows", "several", "prepared"};
 const Words kValues = {"normal",    "massive",  "wide",      "huge",      "tiny",
                        "subnormal", "zero",     "low_edge",  "high_edge", "floor",
                        "nan",       "infinity", "bits",      "mixed",     "finite",
-                       "special",   "positive", "scattered", "adverse"};
+                       "special",   "positive", "scattered", "adverse",   "every",
+                       "inner",     "middle",   "outer"};
 const Words kOrders = {"rising", "falling", "transposed", "zigzag", "repeated", "again", "windows"};
 const Words kPers = {"tensor", "head", "group", "row", "alternate", "first"};
 const Words kGuards = {"none", "before", "after"};
@@ -188,6 +189,8 @@ void RequireOperand(const Case& c, Operand o) {
           name + " has no such type");
   Require(!is_output || !IsShared(own.order), name + "_order leaves rows in one place");
   Require(!is_output || own.add || own.values == Values::kNormal, name + " has no values before");
+  Require(own.values != Values::kEvery || internal::ElementSize(own.dtype) == 2,
+          name + "_values=every needs a type of 16 bits");
   Require(c.guard == Guard::kNone || own.shift == 0, "guard leaves no choice of shifts");
   const bool has_runs =
       LeadingOf(c, o).size() > 1 && own.order != Order::kRepeated && own.order != Order::kWindows;

@@ -119,9 +119,25 @@ void FillAdverse(Random& random, Format format, Rows& rows, size_t row) {
   }
 }
 
+void FillEvery(Rows& rows, size_t row) {
+  for (size_t j = 0; j < rows.d(); ++j) rows.set_bits(row, j, (row * rows.d() + j) & 0xFFFF);
+}
+
+// Each of the numbers stays for `repeats` elements.
+void FillLoop(Format format, size_t repeats, Rows& rows, size_t row) {
+  const auto numbers = SpecialNumbers(format);
+  for (size_t j = 0; j < rows.d(); ++j) {
+    rows.set_bits(row, j, numbers[(row * rows.d() + j) / repeats % numbers.size()]);
+  }
+}
+
 void FillRow(Random& random, Values values, Rows& rows, size_t row) {
   const Format format = FormatOf(rows.dtype());
   if (values == Values::kAdverse) return FillAdverse(random, format, rows, row);
+  if (values == Values::kEvery) return FillEvery(rows, row);
+  if (values == Values::kInner) return FillLoop(format, 1, rows, row);
+  if (values == Values::kMiddle) return FillLoop(format, 24, rows, row);
+  if (values == Values::kOuter) return FillLoop(format, 24 * 24, rows, row);
   const auto draw = rows.dtype() == RMSNORM_F32 ? Draw<uint32_t> : Draw<uint16_t>;
   draw(random, NumbersOf(format, values), rows.row(row), rows.d());
   const size_t one = random.Below(rows.d());
@@ -224,6 +240,41 @@ void Rows::set_bits(size_t index, size_t j, uint64_t bits) {
 
 void Rows::Copy(size_t to, const Rows& from, size_t from_row) {
   std::memcpy(row(to), from.row(from_row), row_bytes());
+}
+
+std::array<uint64_t, 24> SpecialNumbers(Format format) {
+  const uint64_t sign = format.sign();
+  const uint64_t smallest_normal = uint64_t{1} << format.mantissa_bits;
+  const uint64_t largest = format.infinity() - 1;
+  const uint64_t one = BitsOfPower(format, 0);
+  const uint64_t half_ulp_of_one = BitsOfPower(format, -format.mantissa_bits - 1);
+  // The largest number and this one lie halfway to the next power of two, which is infinite.
+  const uint64_t half_ulp_of_largest =
+      BitsOfPower(format, format.max_exponent() - format.mantissa_bits - 1);
+  return {0,
+          sign,
+          1,  // the smallest subnormal number
+          sign | 1,
+          smallest_normal - 1,
+          smallest_normal,
+          largest,
+          sign | largest,
+          one - 1,
+          one,
+          one + 1,
+          sign | one,
+          one | smallest_normal / 2,          // 1.5: odd numbers times 1.5 end in a half
+          sign | one | smallest_normal / 3 | 1,  // bits all over the mantissa, also the last one
+          BitsOfPower(format, 1),
+          half_ulp_of_one,
+          half_ulp_of_one + 1,
+          half_ulp_of_largest - 1,
+          half_ulp_of_largest,
+          format.infinity(),
+          sign | format.infinity(),
+          format.infinity() | 1,                    // a signalling NaN
+          format.infinity() | smallest_normal / 2,  // a quiet NaN
+          sign | format.widest_nan()};
 }
 
 void Fill(Random& random, Values values, size_t first, Rows& rows) {

@@ -3,6 +3,7 @@
 #ifndef RMSNORM_TOOLS_CASES_VALUES_H_
 #define RMSNORM_TOOLS_CASES_VALUES_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -73,6 +74,10 @@ class Rows {
   size_t d_ = 0;
   std::vector<uint8_t> bytes_;
 };
+
+// The bits of numbers at which steps go wrong: zeros, NaNs, the ends of each range, and numbers
+// whose sums and products lie halfway between two others.
+std::array<uint64_t, 24> SpecialNumbers(Format format);
 
 // Fills rows with values of a kind; a mixture of kinds begins with kind number `first`.
 void Fill(Random& random, Values values, size_t first, Rows& rows);

@@ -359,6 +359,42 @@ TEST(CheckerDeathTest, NamesTheLineOfACrash) {
   }
 }
 
+// ------------------------------------------------------------------------------- values
+
+// The bits of an operand, row by row.
+std::vector<uint64_t> BitsOf(const std::string& line, internal::Operand o) {
+  const cases::Problem problem(cases::Parse(line));
+  const cases::Rows& rows = problem.before(o);
+  std::vector<uint64_t> bits;
+  for (size_t row = 0; row < rows.count(); ++row) {
+    for (size_t j = 0; j < rows.d(); ++j) bits.push_back(rows.bits(row, j));
+  }
+  return bits;
+}
+
+TEST(Values, OfEveryPatternCountOverAllRows) {
+  for (const std::string shape : {"rows=65536,d=1", "rows=16,d=4096", "rows=4,d=16384"}) {
+    const auto bits = BitsOf("forward,x=bf16,x_values=every," + shape, internal::kX);
+    ASSERT_EQ(65536u, bits.size());
+    for (size_t i = 0; i < bits.size(); ++i) ASSERT_EQ(i, bits[i]) << shape;
+  }
+}
+
+TEST(Values, OfThreeLoopsMakeEveryTriple) {
+  for (const std::string type : {"f32", "f16", "bf16"}) {
+    const std::string line = "forward,x+residual+gate=" + type +
+                             ",x_values=outer,residual_values=middle,gate_values=inner,";
+    for (const std::string shape : {"rows=24,d=576", "rows=13824,d=1"}) {
+      const auto x = BitsOf(line + shape, internal::kX);
+      const auto residual = BitsOf(line + shape, internal::kResidual);
+      const auto gate = BitsOf(line + shape, internal::kGate);
+      std::set<std::vector<uint64_t>> triples;
+      for (size_t i = 0; i < x.size(); ++i) triples.insert({x[i], residual[i], gate[i]});
+      EXPECT_EQ(size_t{24 * 24 * 24}, triples.size()) << type << " " << shape;
+    }
+  }
+}
+
 // ------------------------------------------------------------------------------- text
 
 // What Operands.LieAsTheLineSays does not see.
@@ -447,6 +483,8 @@ y_in_place: forward,rows=1,d=1,y_gap=1,y_in_place=1
 there is no residual: forward,rows=1,d=1,residual_out=f32,residual_out_in_place=1
 y_order: forward,rows=1,d=1,y_order=again
 y has no values: forward,rows=1,d=1,y_values=tiny
+x_values=every needs a type of 16 bits: forward,rows=1,d=1,x_values=every
+rstd_values=every needs a type of 16 bits: backward,rows=1,d=1,rstd=f32,rstd_values=every
 but there is none: forward,rows=1,d=1,residual_shift=1 forward,rows=1,d=1,bias_per=row
 but there is none: forward,rows=1,d=1,weight=none,weight_per=row
 but there is none: backward,rows=1,d=1,dx=none,dx_add=1 backward,rows=1,d=1,db_per=row
