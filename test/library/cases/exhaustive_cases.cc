@@ -3,7 +3,7 @@
 // - for every d from 1 to 4,200, and for lengths and numbers of rows around the sizes that change
 //   how a call is computed (lib/thresholds.h, lib/reference.h);
 // - for every f16 and bf16 pattern in each operand;
-// - for every pair and triple of 24 special numbers in each step.
+// - for every pair of 24 special numbers in each step of an element.
 // In the last two, the oracle also checks the reference. An argument N takes every Nth case only.
 #include <cstdlib>
 #include <iostream>
@@ -136,7 +136,9 @@ backward,x=$T,dy=$16,dx=none,rows=256,d=256,dy_values=every,weight_per+dw_per+db
   weight+dw=$IN_TURN,rstd=f32/none,db=f32/bf16/f16
 )";
 
-// Every pair of the 24 special numbers in each step with two operands, and triples of them.
+// Every pair of the 24 special numbers in each step of an element, and every triple where a step
+// has three operands. Sums over a row or over blocks of rows, and the scale of integers, get special
+// numbers, but not every pair.
 constexpr char kPairs[] = R"(
 $ALL=rows=24,d=576
 # A row for each pair, where one element of a row would hide the others.

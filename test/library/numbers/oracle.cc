@@ -486,7 +486,8 @@ void Oracle::CheckGradients() {
       dx[row][j] = value;
       dx_error[row][j] = error;
 
-      const double term = dy * x * r;
+      // In a row in f32 the product may overflow although the term does not.
+      const double term = (is_cold ? dy * x : RoundToF32(dy * x)) * r;
       dw[dw_row][j] += term;
       dw_error[dw_row][j] +=
           kSlack * std::fabs(term) * (u + bound + roundings_of_sums * kUnit) + (r + 1) * kTiny;
