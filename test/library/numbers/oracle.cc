@@ -37,8 +37,9 @@ struct Range {
     if (std::isnan(value)) {
       may_be_nan = true;
     } else {
-      low = std::min(low, value);
-      high = std::max(high, value);
+      // -0 lies below 0.
+      if (value < low || (value == low && std::signbit(value))) low = value;
+      if (value > high || (value == high && !std::signbit(value))) high = value;
     }
   }
   bool HasNumbers() const { return low <= high; }
@@ -195,9 +196,16 @@ class Oracle {
     return RoundToF32(double{c_.options.weight_offset} + Input(weight, row, j));
   }
 
+  // Whether a zero of a type with signed zeros certainly has the other sign.
+  bool HasOtherSign(Operand o, const Range& expected, double zero) const {
+    return c_.operand[o].dtype != RMSNORM_I8 && expected.low == 0 && expected.high == 0 &&
+           !std::isnan(zero) && std::signbit(expected.low) == std::signbit(expected.high) &&
+           std::signbit(expected.low) != std::signbit(zero);
+  }
+
   void Expect(Operand o, size_t row, size_t j, const Range& expected) {
     const double actual = Result(o, row, j);
-    if (!expected.Has(actual)) {
+    if (!expected.Has(actual) || HasOtherSign(o, expected, actual)) {
       if (fault_.tellp() != 0) return;
       fault_.precision(17);
       fault_ << internal::kOperandRules[o].name << "[" << row << "][" << j << "] is " << actual
