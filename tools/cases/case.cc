@@ -27,11 +27,10 @@ using Words = std::vector<std::string>;
 const Words kFlags = {"0", "1"};
 const Words kDtypes = {"none", "f32", "f16", "bf16", "f64", "i8"};
 const Words kFunctions = {"plain", "module", "rows", "several", "prepared"};
-const Words kValues = {"normal",    "massive",  "wide",      "huge",      "tiny",
-                       "subnormal", "zero",     "low_edge",  "high_edge", "floor",
-                       "nan",       "infinity", "bits",      "mixed",     "finite",
-                       "special",   "positive", "scattered", "adverse",   "every",
-                       "inner",     "middle",   "outer"};
+const Words kValues = {"normal",  "massive",  "wide",      "huge",    "tiny",     "subnormal",
+                       "zero",    "low_edge", "high_edge", "floor",   "nan",      "infinity",
+                       "bits",    "mixed",    "finite",    "special", "positive", "scattered",
+                       "adverse", "every",    "inner",     "middle",  "outer"};
 const Words kOrders = {"rising", "falling", "transposed", "zigzag", "repeated", "again", "windows"};
 const Words kPers = {"tensor", "head", "group", "row", "alternate", "first"};
 const Words kGuards = {"none", "before", "after"};

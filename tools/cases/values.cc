@@ -263,7 +263,7 @@ std::array<uint64_t, 24> SpecialNumbers(Format format) {
           one,
           one + 1,
           sign | one,
-          one | smallest_normal / 2,          // 1.5: odd numbers times 1.5 end in a half
+          one | smallest_normal / 2,             // 1.5: odd numbers times 1.5 end in a half
           sign | one | smallest_normal / 3 | 1,  // bits all over the mantissa, also the last one
           BitsOfPower(format, 1),
           half_ulp_of_one,

@@ -137,8 +137,8 @@ backward,x=$T,dy=$16,dx=none,rows=256,d=256,dy_values=every,weight_per+dw_per+db
 )";
 
 // Every pair of the 24 special numbers in each step of an element, and every triple where a step
-// has three operands. Sums over a row or over blocks of rows, and the scale of integers, get special
-// numbers, but not every pair.
+// has three operands. Sums over a row or over blocks of rows, and the scale of integers, get
+// special numbers, but not every pair.
 constexpr char kPairs[] = R"(
 $ALL=rows=24,d=576
 # A row for each pair, where one element of a row would hide the others.
@@ -201,8 +201,8 @@ std::vector<Part> Parts() {
   const auto list = [](const std::string& lines) { return cases::List(kNames + lines); };
   std::vector<Part> parts;
   for (const std::string shape : {"rows=65536,d=1", "rows=4096,d=16", "rows=16,d=4096"}) {
-    parts.push_back({"every pattern, " + shape, list("$SHAPE=" + shape + "\n" + kPatternsOfRows),
-                     true});
+    parts.push_back(
+        {"every pattern, " + shape, list("$SHAPE=" + shape + "\n" + kPatternsOfRows), true});
   }
   parts.push_back({"every pattern of a column", list(kPatternsOfColumns), true});
   parts.push_back({"every pair of special numbers", list(kPairs), true});
