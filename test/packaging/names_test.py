@@ -54,7 +54,7 @@ def project_files():
         folders[:] = [
             name
             for name in folders
-            if not name.startswith((".", "build", "__pycache__"))
+            if not name.startswith((".", "build", "__pycache__", "target"))
             and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
         ]
         for name in files:

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The C interface of the rmsnorm library, name by name.
+//!
+//! The header `rmsnorm/rmsnorm.h`, which the library installs, describes every item. Functions that
+//! are inline in C are absent: they only fill in structs. The crate `rmsnorm` is the safe interface.
+#![allow(non_camel_case_types)]
+
+use std::ffi::c_void;
+use std::os::raw::c_char;
+
+pub type rmsnorm_status = i32;
+pub const RMSNORM_OK: rmsnorm_status = 0;
+pub const RMSNORM_ERROR_NULL: rmsnorm_status = 1;
+pub const RMSNORM_ERROR_STRUCT_SIZE: rmsnorm_status = 2;
+pub const RMSNORM_ERROR_DTYPE: rmsnorm_status = 3;
+pub const RMSNORM_ERROR_SHAPE: rmsnorm_status = 4;
+pub const RMSNORM_ERROR_LAYOUT: rmsnorm_status = 5;
+pub const RMSNORM_ERROR_OVERLAP: rmsnorm_status = 6;
+pub const RMSNORM_ERROR_OPTION: rmsnorm_status = 7;
+pub const RMSNORM_ERROR_OPERAND: rmsnorm_status = 8;
+pub const RMSNORM_ERROR_TARGET: rmsnorm_status = 9;
+pub const RMSNORM_ERROR_MEMORY: rmsnorm_status = 10;
+pub const RMSNORM_ERROR_DEVICE: rmsnorm_status = 11;
+
+pub type rmsnorm_dtype = i32;
+pub const RMSNORM_F32: rmsnorm_dtype = 1;
+pub const RMSNORM_F16: rmsnorm_dtype = 2;
+pub const RMSNORM_BF16: rmsnorm_dtype = 3;
+pub const RMSNORM_F64: rmsnorm_dtype = 4;
+pub const RMSNORM_I8: rmsnorm_dtype = 5;
+
+pub const RMSNORM_MAX_DIMS: usize = 8;
+
+pub const RMSNORM_VIEW_ABSENT: i32 = -1000;
+pub const RMSNORM_VIEW_WRONG_STRIDES: i32 = -1001;
+pub const RMSNORM_VIEW_NEGATIVE_SIZE: i32 = -1002;
+pub const RMSNORM_VIEW_WRONG_NDIM: i32 = -1003;
+
+pub const RMSNORM_ADD_TO_DX: u32 = 1;
+pub const RMSNORM_ADD_TO_DW: u32 = 2;
+pub const RMSNORM_ADD_TO_DB: u32 = 4;
+
+pub type rmsnorm_eps_placement = i32;
+pub const RMSNORM_EPS_INSIDE: rmsnorm_eps_placement = 0;
+pub const RMSNORM_EPS_OUTSIDE: rmsnorm_eps_placement = 1;
+pub const RMSNORM_EPS_FLOOR: rmsnorm_eps_placement = 2;
+
+pub type rmsnorm_rounding = i32;
+pub const RMSNORM_ROUND_AFTER_WEIGHT: rmsnorm_rounding = 0;
+pub const RMSNORM_ROUND_BEFORE_WEIGHT: rmsnorm_rounding = 1;
+pub const RMSNORM_ROUND_INVERSE: rmsnorm_rounding = 2;
+
+pub type rmsnorm_residual_rounding = i32;
+pub const RMSNORM_RESIDUAL_ROUNDED: rmsnorm_residual_rounding = 0;
+pub const RMSNORM_RESIDUAL_UNROUNDED: rmsnorm_residual_rounding = 1;
+
+pub type rmsnorm_activation = i32;
+pub const RMSNORM_ACTIVATION_SILU: rmsnorm_activation = 0;
+pub const RMSNORM_ACTIVATION_SIGMOID: rmsnorm_activation = 1;
+
+pub type rmsnorm_gate_placement = i32;
+pub const RMSNORM_GATE_AFTER: rmsnorm_gate_placement = 0;
+pub const RMSNORM_GATE_BEFORE: rmsnorm_gate_placement = 1;
+
+pub type rmsnorm_gate_rounding = i32;
+pub const RMSNORM_GATE_UNROUNDED: rmsnorm_gate_rounding = 0;
+pub const RMSNORM_GATE_ROUNDED: rmsnorm_gate_rounding = 1;
+
+pub type rmsnorm_stores = i32;
+pub const RMSNORM_STORES_CACHED: rmsnorm_stores = 0;
+pub const RMSNORM_STORES_STREAMED: rmsnorm_stores = 1;
+
+/// Never null where the library hands one to an executor.
+pub type rmsnorm_task = Option<unsafe extern "C" fn(state: *mut c_void, index: usize)>;
+pub type rmsnorm_parallel_for = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        count: usize,
+        task: rmsnorm_task,
+        state: *mut c_void,
+    ),
+>;
+
+/// Known to the library alone.
+#[repr(C)]
+pub struct rmsnorm_module {
+    _private: [u8; 0],
+}
+
+/// Known to the library alone.
+#[repr(C)]
+pub struct rmsnorm_prepared {
+    _private: [u8; 0],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_view {
+    pub data: *const c_void,
+    pub dtype: rmsnorm_dtype,
+    pub ndim: i32,
+    pub shape: [usize; RMSNORM_MAX_DIMS],
+    pub stride: [isize; RMSNORM_MAX_DIMS],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_operands {
+    pub size: u32,
+    pub add_to: u32,
+    pub x: *const rmsnorm_view,
+    pub residual: *const rmsnorm_view,
+    pub dy: *const rmsnorm_view,
+    pub gate: *const rmsnorm_view,
+    pub weight: *const rmsnorm_view,
+    pub bias: *const rmsnorm_view,
+    pub post_norm_weight: *const rmsnorm_view,
+    pub sums: *const rmsnorm_view,
+    pub residual_out: *const rmsnorm_view,
+    pub y: *const rmsnorm_view,
+    pub q: *const rmsnorm_view,
+    pub rstd: *const rmsnorm_view,
+    pub sums_out: *const rmsnorm_view,
+    pub scale: *const rmsnorm_view,
+    pub zero: *const rmsnorm_view,
+    pub dx: *const rmsnorm_view,
+    pub dw: *const rmsnorm_view,
+    pub db: *const rmsnorm_view,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_options {
+    pub size: u32,
+    pub eps: f32,
+    pub eps_placement: rmsnorm_eps_placement,
+    pub rounding: rmsnorm_rounding,
+    pub residual_rounding: rmsnorm_residual_rounding,
+    pub weight_offset: f32,
+    pub divisor: f32,
+    pub factor: f32,
+    pub activation: rmsnorm_activation,
+    pub gate_placement: rmsnorm_gate_placement,
+    pub gate_rounding: rmsnorm_gate_rounding,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_context {
+    pub size: u32,
+    pub threads: i32,
+    pub parallel_for: rmsnorm_parallel_for,
+    pub parallel_context: *mut c_void,
+    pub target: *const c_char,
+    pub stores: rmsnorm_stores,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rmsnorm_call {
+    pub module: *const rmsnorm_module,
+    pub operands: *const rmsnorm_operands,
+    pub options: *const rmsnorm_options,
+}
+
+/// No operand, and nothing to add to: `rmsnorm_no_operands()` of the header.
+impl Default for rmsnorm_operands {
+    fn default() -> Self {
+        // SAFETY: zeros are numbers, and null pointers.
+        let mut operands: Self = unsafe { std::mem::zeroed() };
+        operands.size = std::mem::size_of::<Self>() as u32;
+        operands
+    }
+}
+
+extern "C" {
+    pub fn rmsnorm_status_text(status: rmsnorm_status) -> *const c_char;
+    pub fn rmsnorm_error_message() -> *const c_char;
+    pub fn rmsnorm_version() -> *const c_char;
+    pub fn rmsnorm_dtype_size(dtype: rmsnorm_dtype) -> usize;
+    pub fn rmsnorm_dtype_name(dtype: rmsnorm_dtype) -> *const c_char;
+    pub fn rmsnorm_merge_dims(
+        ndim: i32,
+        shape: *mut usize,
+        stride: *const *mut isize,
+        tensors: usize,
+    ) -> i32;
+    pub fn rmsnorm_default_options() -> rmsnorm_options;
+    pub fn rmsnorm_default_context() -> rmsnorm_context;
+    pub fn rmsnorm_forward(
+        operands: *const rmsnorm_operands,
+        options: *const rmsnorm_options,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_norm(
+        x: *const rmsnorm_view,
+        weight: *const rmsnorm_view,
+        y: *const rmsnorm_view,
+        options: *const rmsnorm_options,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_add_norm(
+        x: *const rmsnorm_view,
+        residual: *const rmsnorm_view,
+        weight: *const rmsnorm_view,
+        residual_out: *const rmsnorm_view,
+        y: *const rmsnorm_view,
+        options: *const rmsnorm_options,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_forward_all(
+        calls: *const rmsnorm_call,
+        count: usize,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_prepare(
+        prepared: *mut *mut rmsnorm_prepared,
+        calls: *const rmsnorm_call,
+        count: usize,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_prepare_backward(
+        prepared: *mut *mut rmsnorm_prepared,
+        call: *const rmsnorm_call,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_run(prepared: *mut rmsnorm_prepared) -> rmsnorm_status;
+    pub fn rmsnorm_prepared_destroy(prepared: *mut rmsnorm_prepared);
+    pub fn rmsnorm_backward(
+        operands: *const rmsnorm_operands,
+        options: *const rmsnorm_options,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_create(
+        module: *mut *mut rmsnorm_module,
+        d: usize,
+        dtype: rmsnorm_dtype,
+        options: *const rmsnorm_options,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_destroy(module: *mut rmsnorm_module);
+    pub fn rmsnorm_module_set_weight(
+        module: *mut rmsnorm_module,
+        weight: *const rmsnorm_view,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_get_weight(
+        module: *const rmsnorm_module,
+        weight: *const rmsnorm_view,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_set_bias(
+        module: *mut rmsnorm_module,
+        bias: *const rmsnorm_view,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_set_post_norm_weight(
+        module: *mut rmsnorm_module,
+        post_norm_weight: *const rmsnorm_view,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_reset_weight(module: *mut rmsnorm_module) -> rmsnorm_status;
+    pub fn rmsnorm_module_d(module: *const rmsnorm_module) -> usize;
+    pub fn rmsnorm_module_dtype(module: *const rmsnorm_module) -> rmsnorm_dtype;
+    pub fn rmsnorm_module_options(module: *const rmsnorm_module) -> *const rmsnorm_options;
+    pub fn rmsnorm_module_describe(module: *const rmsnorm_module) -> *const c_char;
+    pub fn rmsnorm_module_forward(
+        module: *const rmsnorm_module,
+        operands: *const rmsnorm_operands,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_backward(
+        module: *const rmsnorm_module,
+        operands: *const rmsnorm_operands,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_norm_rows(
+        module: *const rmsnorm_module,
+        dtype: rmsnorm_dtype,
+        rows: usize,
+        x: *const c_void,
+        y: *mut c_void,
+        rstd: *mut f32,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_add_norm_rows(
+        module: *const rmsnorm_module,
+        dtype: rmsnorm_dtype,
+        residual_dtype: rmsnorm_dtype,
+        rows: usize,
+        x: *const c_void,
+        residual: *const c_void,
+        residual_out: *mut c_void,
+        y: *mut c_void,
+        rstd: *mut f32,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_module_backward_rows(
+        module: *const rmsnorm_module,
+        dtype: rmsnorm_dtype,
+        rows: usize,
+        dy: *const c_void,
+        x: *const c_void,
+        rstd: *const f32,
+        dx: *mut c_void,
+        dw: *mut f32,
+        context: *const rmsnorm_context,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_target_name(index: usize) -> *const c_char;
+    pub fn rmsnorm_find_target(
+        name: *const c_char,
+        exact_name: *mut *const c_char,
+    ) -> rmsnorm_status;
+    pub fn rmsnorm_max_threads() -> i32;
+    pub fn rmsnorm_has_openmp() -> i32;
+    pub fn rmsnorm_highway_version() -> *const c_char;
+}

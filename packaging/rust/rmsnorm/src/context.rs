@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+use crate::error::{check, constant_text};
+use crate::{Error, Result, Status, Stores};
+use rmsnorm_sys as sys;
+use std::ffi::{c_void, CStr, CString};
+use std::fmt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::null;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// On which threads and with which instructions a call runs. No bit of a result depends on it.
+///
+/// ```
+/// use rmsnorm::Context;
+///
+/// let serial = Context { threads: 1, ..Context::default() };
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// 1: serial. 0: as many as OpenMP would use, or for an executor a part for each CPU. Larger: the
+    /// most threads, or parts.
+    pub threads: u32,
+    /// Runs the parts of a call instead of OpenMP
+    pub executor: Option<Executor>,
+    /// The instructions; by default the target that the variable `RMSNORM_TARGET` names, or the best
+    pub target: Option<Target>,
+    /// Whether y or dx passes through the caches
+    pub stores: Stores,
+}
+
+impl Context {
+    pub(crate) fn raw(&self) -> sys::rmsnorm_context {
+        sys::rmsnorm_context {
+            size: std::mem::size_of::<sys::rmsnorm_context>() as u32,
+            threads: i32::try_from(self.threads).unwrap_or(i32::MAX),
+            parallel_for: self.executor.as_ref().and(Some(parallel_for)),
+            parallel_context: self.executor.as_ref().map_or(null(), |e| Arc::as_ptr(&e.0))
+                as *mut c_void,
+            target: self.target.map_or(null(), |target| target.0.as_ptr()),
+            stores: self.stores as i32,
+        }
+    }
+}
+
+/// An instruction set that the kernels are compiled for. Every target gives the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target(&'static CStr);
+
+impl Target {
+    /// The target that a name selects on this CPU, such as "AVX2", "NEON" or "reference".
+    pub fn find(name: &str) -> Result<Self> {
+        let no_text = |_| Error::new(Status::TARGET, format!("target: {:?} holds a NUL", name));
+        Self::found(CString::new(name).map_err(no_text)?.as_ptr())
+    }
+    /// The target of calls that name none.
+    pub fn chosen() -> Result<Self> {
+        Self::found(null())
+    }
+    fn found(name: *const std::os::raw::c_char) -> Result<Self> {
+        let mut exact = null();
+        // SAFETY: the name is null or a text, and the exact one lives as long as the process.
+        unsafe {
+            check(sys::rmsnorm_find_target(name, &mut exact))?;
+            Ok(Self(CStr::from_ptr(exact)))
+        }
+    }
+    /// The exact name.
+    pub fn name(self) -> &'static str {
+        self.0.to_str().expect("texts of the library are ASCII")
+    }
+    /// The names of all targets in the library, best first. This CPU may lack some.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        // SAFETY: the function takes any number, and gives null or a constant text.
+        let text = |index| unsafe {
+            let name = sys::rmsnorm_target_name(index);
+            (!name.is_null()).then(|| constant_text(name))
+        };
+        (0..).map_while(text)
+    }
+}
+
+type Run = Box<dyn Fn(&Parts) + Send + Sync>;
+
+/// Threads of the caller that run the parts of a call: a pool, or threads of the scope.
+///
+/// ```
+/// use rmsnorm::{Context, Executor};
+///
+/// // SAFETY: the function uses no memory but its own.
+/// let executor = unsafe {
+///     Executor::new(|parts| {
+///         std::thread::scope(|scope| {
+///             for _ in 1..parts.count() {
+///                 scope.spawn(|| parts.run());
+///             }
+///             parts.run();
+///         })
+///     })
+/// };
+/// let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
+/// ```
+#[derive(Clone)]
+pub struct Executor(Arc<Run>);
+
+impl Executor {
+    /// `run` calls [`Parts::run`] on as many threads as it likes. When it returns, the calling thread runs
+    /// the remaining parts. A panic in it aborts the process.
+    ///
+    /// # Safety
+    /// `run` itself does not use the memory of the call's operands. (Safe code could do so by a view in a
+    /// thread-local variable, while other threads run parts.)
+    pub unsafe fn new(run: impl Fn(&Parts) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Box::new(run)))
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Executor")
+    }
+}
+
+/// The parts of a call's work, for an [`Executor`].
+pub struct Parts {
+    next: AtomicUsize,
+    count: usize,
+    task: unsafe extern "C" fn(*mut c_void, usize),
+    state: *mut c_void,
+}
+
+// SAFETY: the library lets any thread run a part, and each is run once.
+unsafe impl Sync for Parts {}
+
+impl Parts {
+    /// How many there are: more threads than that find nothing to do.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+    /// Runs parts until none is left.
+    pub fn run(&self) {
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= self.count {
+                return;
+            }
+            // SAFETY: the library waits for the parts, and this is the one run of this part.
+            unsafe { (self.task)(self.state, index) };
+        }
+    }
+}
+
+unsafe extern "C" fn parallel_for(
+    context: *mut c_void,
+    count: usize,
+    task: sys::rmsnorm_task,
+    state: *mut c_void,
+) {
+    // SAFETY: a context points to the function of its executor, which whoever made the call keeps.
+    let run = unsafe { &*context.cast::<Run>() };
+    let task = task.expect("the library has a task");
+    let parts = Parts { next: AtomicUsize::new(0), count, task, state };
+    // A panic must not pass through the library.
+    if catch_unwind(AssertUnwindSafe(|| run(&parts))).is_err() {
+        std::process::abort();
+    }
+    parts.run();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_the_library_s() {
+        // SAFETY: the function takes nothing.
+        let defaults = unsafe { sys::rmsnorm_default_context() };
+        assert_eq!(format!("{:?}", Context::default().raw()), format!("{:?}", defaults));
+    }
+
+    #[test]
+    fn fields_reach_the_library() {
+        let context = Context {
+            threads: u32::MAX,
+            target: Some(Target::find("reference").unwrap()),
+            stores: Stores::Streamed,
+            ..Context::default()
+        };
+        let raw = context.raw();
+        assert_eq!((raw.threads, raw.stores), (i32::MAX, sys::RMSNORM_STORES_STREAMED));
+        // SAFETY: the target has a name.
+        assert_eq!(unsafe { constant_text(raw.target) }, "reference");
+    }
+}

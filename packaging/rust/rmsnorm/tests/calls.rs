@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Each operand, option and function does what its name says. The rows have an RMS that is a power of
+//! two, so the expected numbers are exact.
+
+use rmsnorm::{
+    add_norm, backward, forward, forward_all, norm, Activation, BackwardOperands, Bf16, Call,
+    Context, Dtype, EpsPlacement, Executor, ForwardOperands, GatePlacement, Options, Prepared,
+    RmsNorm, Status, Target, View, ViewMut, F16,
+};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+fn no_eps() -> Options {
+    Options { eps: 0.0, ..Options::default() }
+}
+
+/// y of a forward call of one row, with other operands and options.
+fn y_of(x: [f32; 2], operands: ForwardOperands<'_>, options: Options) -> [f32; 2] {
+    let mut y = [0.0; 2];
+    let operands =
+        ForwardOperands { x: Some(View::from(&x)), y: Some(ViewMut::from(&mut y)), ..operands };
+    forward(&operands, &options, &Context::default()).unwrap();
+    y
+}
+
+#[test]
+fn inputs_take_part() {
+    let none = ForwardOperands::default();
+    let x = [2.0f32, -2.0];
+    assert_eq!(y_of(x, none, no_eps()), [1.0, -1.0]);
+
+    let with = |vector: &[f32; 2], f: for<'a> fn(&mut ForwardOperands<'a>, View<'a>)| {
+        let mut operands = none;
+        let vector = *vector;
+        f(&mut operands, View::from(&vector));
+        y_of(x, operands, no_eps())
+    };
+    assert_eq!(with(&[3.0, 5.0], |operands, view| operands.weight = Some(view)), [3.0, -5.0]);
+    assert_eq!(with(&[3.0, 5.0], |operands, view| operands.bias = Some(view)), [4.0, 4.0]);
+    assert_eq!(with(&[2.0, -2.0], |operands, view| operands.residual = Some(view)), [1.0, -1.0]);
+    // The norm of [1, -1] * [8, 8] is [1, -1]; that of [1, -1] * [0, 8] has the length √2.
+    let post_norm = with(&[0.0, 8.0], |operands, view| operands.post_norm_weight = Some(view));
+    assert_eq!(post_norm, [0.0, -(2.0f32.sqrt())]);
+    assert_eq!(with(&[0.0, 0.0], |operands, view| operands.gate = Some(view)), [0.0, -0.0]);
+    let sums = [32.0];
+    let operands = ForwardOperands { sums: Some(View::from(&sums)), ..none };
+    assert_eq!(y_of(x, operands, no_eps()), [0.5, -0.5]);
+}
+
+#[test]
+fn options_take_part() {
+    let none = ForwardOperands::default();
+    let x = [2.0f32, -2.0];
+    let weight = [1.0f32, 3.0];
+    let weighted = ForwardOperands { weight: Some(View::from(&weight)), ..none };
+    assert_eq!(y_of(x, none, Options { eps: 12.0, ..no_eps() }), [0.5, -0.5]);
+    let outside = Options { eps: 2.0, eps_placement: EpsPlacement::Outside, ..no_eps() };
+    assert_eq!(y_of(x, none, outside), [0.5, -0.5]);
+    let floor = Options { eps: 8.0, eps_placement: EpsPlacement::Floor, ..no_eps() };
+    assert_eq!(y_of(x, none, floor), [0.25, -0.25]);
+    assert_eq!(y_of(x, none, Options { divisor: 8.0, ..no_eps() }), [2.0, -2.0]);
+    assert_eq!(y_of(x, weighted, Options { weight_offset: 1.0, ..no_eps() }), [2.0, -4.0]);
+    assert_eq!(y_of(x, none, Options { eps: 28.0, factor: 3.0, ..no_eps() }), [0.75, -0.75]);
+    let zeros = [0.0f32; 2];
+    let gated = ForwardOperands { gate: Some(View::from(&zeros)), ..none };
+    let sigmoid = Options { activation: Activation::Sigmoid, ..no_eps() };
+    assert_eq!(y_of(x, gated, sigmoid), [0.5, -0.5]);
+    let before = Options { gate_placement: GatePlacement::Before, ..sigmoid };
+    assert_eq!(y_of(x, gated, before), [1.0, -1.0]);
+}
+
+#[test]
+fn outputs_are_written() {
+    let x = [3.0f32, 1.0];
+    let residual = [1.0f32, 3.0];
+    let (mut residual_out, mut y, mut q) = ([0.0f32; 2], [0.0f32; 2], [0i8; 2]);
+    let (mut rstd, mut sums, mut scale, mut zero) = ([0.0f32], [0.0f64], [0.0f32], [9i8]);
+    let operands = ForwardOperands {
+        x: Some(View::from(&x)),
+        residual: Some(View::from(&residual)),
+        residual_out: Some(ViewMut::from(&mut residual_out)),
+        y: Some(ViewMut::from(&mut y)),
+        q: Some(ViewMut::from(&mut q)),
+        rstd: Some(ViewMut::from(&mut rstd)),
+        sums_out: Some(ViewMut::from(&mut sums)),
+        scale: Some(ViewMut::from(&mut scale)),
+        zero: Some(ViewMut::from(&mut zero)),
+        ..ForwardOperands::default()
+    };
+    forward(&operands, &no_eps(), &Context::default()).unwrap();
+    assert_eq!((residual_out, y, rstd, sums), ([4.0, 4.0], [1.0, 1.0], [0.25], [32.0]));
+    assert_eq!((scale, zero, q), ([1.0 / 255.0], [-128], [127, 127]));
+}
+
+#[test]
+fn gradients_are_written_and_added() {
+    let (x, dy, weight, rstd) = ([1.0f32, -1.0], [1.0f32, 0.0], [1.0f32, 5.0], [1.0f32]);
+    for bits in 0..8 {
+        let (add_to_dx, add_to_dw, add_to_db) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+        let (mut dx, mut dw, mut db) = ([10.0f32; 2], [10.0f32; 2], [10.0f32; 2]);
+        let operands = BackwardOperands {
+            x: Some(View::from(&x)),
+            dy: Some(View::from(&dy)),
+            weight: Some(View::from(&weight)),
+            rstd: Some(View::from(&rstd)),
+            dx: Some(ViewMut::from(&mut dx)),
+            dw: Some(ViewMut::from(&mut dw)),
+            db: Some(ViewMut::from(&mut db)),
+            add_to_dx,
+            add_to_dw,
+            add_to_db,
+        };
+        backward(&operands, &no_eps(), &Context::default()).unwrap();
+        let old = |add| if add { 10.0 } else { 0.0 };
+        // c = 1, so dx = dy - x / 2.
+        assert_eq!(dx, [old(add_to_dx) + 0.5, old(add_to_dx) + 0.5]);
+        assert_eq!(dw, [old(add_to_dw) + 1.0, old(add_to_dw)]);
+        assert_eq!(db, [old(add_to_db) + 1.0, old(add_to_db)]);
+    }
+}
+
+#[test]
+fn short_forms_are_forward() {
+    let (x, weight) = ([2.0f32, -2.0], [1.0f32, 3.0]);
+    let (mut stream, mut y) = ([2.0f32, -2.0], [0.0f32; 2]);
+    let weight = Some(View::from(&weight));
+    norm(View::from(&x), weight, ViewMut::from(&mut y), &no_eps()).unwrap();
+    assert_eq!(y, [1.0, -3.0]);
+    let in_place = ViewMut::from(&mut stream);
+    let y_view = ViewMut::from(&mut y);
+    add_norm(View::from(&x), in_place.into(), weight, in_place, y_view, &no_eps()).unwrap();
+    assert_eq!((stream, y), ([4.0, -4.0], [1.0, -3.0]));
+}
+
+#[test]
+fn a_refusal_has_the_library_s_words() {
+    let x = [1.0f32; 6];
+    let mut y = [0.0f32; 6];
+    let rows = View::from(&x).rows(3).unwrap();
+    let error = norm(rows, None, ViewMut::from(&mut y), &no_eps()).unwrap_err();
+    assert_eq!(error.status(), Status::SHAPE);
+    assert_eq!(error.to_string(), "y: 1 dimensions, but x has 2");
+    let options = Options { eps: -1.0, ..no_eps() };
+    let error = norm(View::from(&x), None, ViewMut::from(&mut y), &options).unwrap_err();
+    assert_eq!(error.to_string(), "options: eps is -1; it must be finite and not negative");
+    assert_eq!(error.status(), Status::OPTION);
+    let error = forward(&ForwardOperands::default(), &no_eps(), &Context::default()).unwrap_err();
+    assert_eq!((error.status(), error.to_string()), (Status::NULL, "x: the view is null".into()));
+    assert_eq!(Status::MEMORY.to_string(), "out of memory");
+    assert_eq!(Status::OVERLAP.code(), 6);
+}
+
+#[test]
+fn outputs_that_overlap_are_refused() {
+    let mut buffer = [1.0f32; 6];
+    let all = ViewMut::from(&mut buffer);
+    let first = all.strided(0, &[2, 2], &[2, 1]).unwrap();
+    let second = all.strided(1, &[2, 2], &[2, 1]).unwrap();
+    let error = norm(first.into(), None, second, &no_eps()).unwrap_err();
+    assert_eq!(error.status(), Status::OVERLAP);
+    let repeated = all.strided(0, &[2, 2], &[0, 1]).unwrap();
+    let x = [1.0f32; 4];
+    let error = norm(View::from(&x).rows(2).unwrap(), None, repeated, &no_eps()).unwrap_err();
+    assert_eq!(error.status(), Status::LAYOUT);
+    assert_eq!(buffer, [1.0; 6]);
+}
+
+#[test]
+fn types_of_16_bits_are_told_apart() {
+    let mut y = [0.0f32; 2];
+    let two = [F16(0x4000), F16(0xc000)];
+    norm(View::from(&two), None, ViewMut::from(&mut y), &Options { divisor: 8.0, ..no_eps() })
+        .unwrap();
+    assert_eq!(y, [2.0, -2.0]);
+    let mut y = [Bf16(0); 2];
+    norm(View::from(&two), None, ViewMut::from(&mut y), &no_eps()).unwrap();
+    assert_eq!(y, [Bf16(0x3f80), Bf16(0xbf80)]);
+}
+
+fn layer(context: &Context) -> RmsNorm {
+    RmsNorm::new(2, Dtype::Bf16, &no_eps(), context).unwrap()
+}
+
+#[test]
+fn a_layer_holds_its_vectors() {
+    let mut layer = layer(&Context::default());
+    assert_eq!((layer.d(), layer.dtype(), *layer.options()), (2, Dtype::Bf16, no_eps()));
+    assert_eq!(layer.to_string(), "RmsNorm(2, eps=0, bf16)");
+    layer.set_weight(View::from(&[1.00001f32, 3.0])).unwrap();
+    let mut weight = [0.0f32; 2];
+    layer.get_weight(ViewMut::from(&mut weight)).unwrap();
+    assert_eq!(weight, [1.0, 3.0]);
+
+    let x = [2.0f32, -2.0];
+    let mut y = [0.0f32; 2];
+    layer.norm_rows(&x, &mut y).unwrap();
+    assert_eq!(y, [1.0, -3.0]);
+    layer.set_bias(Some(View::from(&[1.0f32, 1.0]))).unwrap();
+    layer.norm_rows(&x, &mut y).unwrap();
+    assert_eq!(y, [2.0, -2.0]);
+    layer.set_bias(None).unwrap();
+    layer.reset_weight().unwrap();
+    layer.norm_rows(&x, &mut y).unwrap();
+    assert_eq!(y, [1.0, -1.0]);
+    layer.set_post_norm_weight(Some(View::from(&[7.0f32, 7.0]))).unwrap();
+    let mut stream = [3.0f32, -3.0];
+    layer.add_norm_rows(&x, &mut stream, &mut y).unwrap();
+    assert_eq!((stream, y), ([10.0, -10.0], [1.0, -1.0]));
+    layer.set_post_norm_weight(None).unwrap();
+    layer.add_norm_rows(&x, &mut stream, &mut y).unwrap();
+    assert_eq!(stream, [12.0, -12.0]);
+    let error = layer.set_weight(View::from(&[1.0f32; 3])).unwrap_err();
+    assert_eq!(error.status(), Status::SHAPE);
+    let error = RmsNorm::new(0, Dtype::F32, &no_eps(), &Context::default()).unwrap_err();
+    assert_eq!(error.status(), Status::SHAPE);
+}
+
+#[test]
+fn a_layer_works_in_place() {
+    let layer = layer(&Context::default());
+    let mut x = [2.0f32, -2.0, 8.0, 8.0];
+    layer.norm_rows_in_place(&mut x).unwrap();
+    assert_eq!(x, [1.0, -1.0, 1.0, 1.0]);
+    let mut stream = [Bf16(0x3f80), Bf16(0xbf80), Bf16(0x3f80), Bf16(0x3f80)];
+    layer.add_norm_rows_in_place(&mut x, &mut stream).unwrap();
+    assert_eq!(x, [1.0, -1.0, 1.0, 1.0]);
+    assert_eq!(stream, [Bf16(0x4000), Bf16(0xc000), Bf16(0x4000), Bf16(0x4000)]);
+}
+
+#[test]
+fn a_layer_refuses_slices_of_other_lengths() {
+    let layer = layer(&Context::default());
+    let (three, four, two) = ([0.0f32; 3], [0.0f32; 4], [0.0f32; 2]);
+    let refused = |result: rmsnorm::Result<()>, text: &str| {
+        let error = result.unwrap_err();
+        assert_eq!((error.status(), error.to_string()), (Status::SHAPE, text.to_owned()));
+    };
+    let (mut out2, mut out3, mut out4) = (two, three, four);
+    refused(layer.norm_rows(&three, &mut out3), "x: 3 elements are no rows of 2");
+    refused(layer.norm_rows_in_place(&mut out3), "x: 3 elements are no rows of 2");
+    refused(layer.norm_rows(&four, &mut out2), "y: 2 elements; there must be 4");
+    refused(layer.norm_rows(&two, &mut out4), "y: 4 elements; there must be 2");
+    let residual = "residual: 2 elements; there must be 4";
+    refused(layer.add_norm_rows(&four, &mut out2, &mut out4), residual);
+    refused(layer.add_norm_rows_in_place(&mut out4, &mut out2), residual);
+    let y = "y: 2 elements; there must be 4";
+    refused(layer.add_norm_rows(&four, &mut out4.clone(), &mut out2), y);
+
+    let x = "x: 2 elements; there must be 4";
+    refused(layer.backward_rows(&four, &two, None, Some(&mut out4), None), x);
+    let rstd = "rstd: 4 elements; there must be 2";
+    refused(layer.backward_rows(&four, &four, Some(&four), Some(&mut out4.clone()), None), rstd);
+    let dx = "dx: 2 elements; there must be 4";
+    refused(layer.backward_rows(&four, &four, None, Some(&mut out2), None), dx);
+    let dw = "dw: 3 elements; there must be 2";
+    refused(layer.backward_rows(&four, &four, None, None, Some(&mut out3)), dw);
+    layer.backward_rows::<f32>(&four, &four, Some(&two), Some(&mut out4), Some(&mut out2)).unwrap();
+}
+
+#[test]
+fn a_layer_s_gradients() {
+    let layer = layer(&Context::default());
+    let (x, dy) = ([1.0f32, -1.0], [1.0f32, 0.0]);
+    let (mut dx, mut dw) = ([0.0f32; 2], [0.0f32; 2]);
+    layer.backward_rows(&dy, &x, Some(&[1.0]), Some(&mut dx), Some(&mut dw)).unwrap();
+    assert_eq!((dx, dw), ([0.5, 0.5], [1.0, 0.0]));
+    let mut in_place = dy;
+    let gradient = ViewMut::from(&mut in_place);
+    let operands = BackwardOperands {
+        x: Some(View::from(&x)),
+        dy: Some(gradient.into()),
+        dx: Some(gradient),
+        ..BackwardOperands::default()
+    };
+    layer.backward(&operands, None).unwrap();
+    assert_eq!(in_place, dx);
+}
+
+#[test]
+fn threads_share_a_layer() {
+    let layer = layer(&Context { threads: 1, ..Context::default() });
+    let mut rows = vec![2.0f32; 64];
+    std::thread::scope(|scope| {
+        for part in rows.chunks_mut(8) {
+            scope.spawn(|| layer.norm_rows_in_place(part).unwrap());
+        }
+    });
+    assert_eq!(rows, [1.0; 64]);
+}
+
+#[test]
+fn several_norms_are_one_call() {
+    let layer = layer(&Context::default());
+    let mut qk = [2.0f32, 2.0, 8.0, -8.0];
+    let both = ViewMut::from(&mut qk);
+    let in_place = |start| {
+        let row = both.strided(start, &[1, 2], &[4, 1]).unwrap();
+        ForwardOperands { x: Some(row.into()), y: Some(row), ..ForwardOperands::default() }
+    };
+    let calls = [Call::by(&layer, in_place(0)), Call::new(in_place(2), &no_eps())];
+    forward_all(&calls, &Context::default()).unwrap();
+    assert_eq!(qk, [1.0, 1.0, 1.0, -1.0]);
+    forward_all(&[], &Context::default()).unwrap();
+}
+
+#[test]
+fn several_norms_must_be_apart() {
+    let mut x = [2.0f32; 2];
+    let y = ViewMut::from(&mut x);
+    let in_place = ForwardOperands { x: Some(y.into()), y: Some(y), ..ForwardOperands::default() };
+    let call = Call::new(in_place, &no_eps());
+    let error = forward_all(&[call, call], &Context::default()).unwrap_err();
+    assert_eq!(error.status(), Status::OVERLAP);
+    assert!(error.to_string().starts_with("calls[0].y: overlaps calls[1]"), "{}", error);
+}
+
+#[test]
+fn prepared_calls_read_new_values() {
+    let layer = layer(&Context::default());
+    let mut buffer = [0.0f32; 4];
+    let cells = Cell::from_mut(&mut buffer[..]).as_slice_of_cells();
+    let both = ViewMut::from(cells);
+    let in_place = |start| {
+        let row = both.strided(start, &[2], &[1]).unwrap();
+        ForwardOperands { x: Some(row.into()), y: Some(row), ..ForwardOperands::default() }
+    };
+    let calls = [Call::by(&layer, in_place(0)), Call::new(in_place(2), &no_eps())];
+    let mut prepared = Prepared::new(&calls, Some(&Context::default())).unwrap();
+    for value in [2.0, -4.0] {
+        cells.iter().for_each(|cell| cell.set(value));
+        prepared.run();
+        assert!(cells.iter().all(|cell| cell.get() == value.signum()));
+    }
+    let error = Prepared::new(&calls[..1].repeat(2), None).unwrap_err();
+    assert_eq!(error.status(), Status::OVERLAP);
+}
+
+#[test]
+fn prepared_gradients() {
+    let layer = layer(&Context::default());
+    let (x, dy) = ([1.0f32, -1.0], [1.0f32, 0.0]);
+    for by_layer in [false, true] {
+        let mut dx = [0.0f32; 2];
+        let operands = BackwardOperands {
+            x: Some(View::from(&x)),
+            dy: Some(View::from(&dy)),
+            dx: Some(ViewMut::from(&mut dx)),
+            ..BackwardOperands::default()
+        };
+        let call =
+            if by_layer { Call::by(&layer, operands) } else { Call::new(operands, &no_eps()) };
+        Prepared::backward(&call, None).unwrap().run();
+        assert_eq!(dx, [0.5, 0.5]);
+    }
+}
+
+/// An executor, and how many parts its threads ran.
+fn counting_executor() -> (Executor, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counter = count.clone();
+    // SAFETY: the function uses no memory of operands.
+    let executor = unsafe {
+        Executor::new(move |parts| {
+            counter.fetch_add(parts.count(), Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                for _ in 1..parts.count() {
+                    scope.spawn(|| parts.run());
+                }
+            });
+        })
+    };
+    (executor, count)
+}
+
+#[test]
+fn an_executor_runs_the_parts() {
+    let (rows, d) = (512, 4096);
+    let x: Vec<f32> = (0..rows * d).map(|i| (i % 1013) as f32 - 500.0).collect();
+    let x = View::from(&x).rows(d).unwrap();
+    let y_in = |context: &Context| {
+        let mut y = vec![0.0f32; rows * d];
+        let y_view = ViewMut::from(&mut y).rows(d).unwrap();
+        let operands =
+            ForwardOperands { x: Some(x), y: Some(y_view), ..ForwardOperands::default() };
+        forward(&operands, &no_eps(), context).unwrap();
+        y
+    };
+    let (executor, parts) = counting_executor();
+    let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
+    let serial = y_in(&Context { threads: 1, ..Context::default() });
+    assert_eq!(parts.load(Ordering::Relaxed), 0);
+    assert!(y_in(&context) == serial);
+    assert_eq!(parts.load(Ordering::Relaxed), 4);
+    // SAFETY: the function does nothing.
+    let idle = unsafe { Executor::new(|_| ()) };
+    assert!(y_in(&Context { threads: 4, executor: Some(idle), ..Context::default() }) == serial);
+}
+
+#[test]
+fn layers_keep_their_executor() {
+    let d = 1 << 20;
+    let mut rows = vec![2.0f32; 4 * d];
+    let (executor, parts) = counting_executor();
+    let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
+    let layer = RmsNorm::new(d, Dtype::F32, &no_eps(), &context).unwrap();
+    drop(context);
+    layer.norm_rows_in_place(&mut rows).unwrap();
+    assert_eq!(parts.load(Ordering::Relaxed), 4);
+    assert!(rows.iter().all(|&value| value == 1.0));
+}
+
+#[test]
+fn prepared_calls_keep_their_executor() {
+    let d = 1 << 20;
+    let mut rows = vec![2.0f32; 4 * d];
+    let (executor, parts) = counting_executor();
+    let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
+    let y = ViewMut::from(&mut rows).rows(d).unwrap();
+    let operands = ForwardOperands { x: Some(y.into()), y: Some(y), ..ForwardOperands::default() };
+    let mut prepared = Prepared::new(&[Call::new(operands, &no_eps())], Some(&context)).unwrap();
+    drop(context);
+    prepared.run();
+    drop(prepared);
+    assert_eq!(parts.load(Ordering::Relaxed), 4);
+    assert!(rows.iter().all(|&value| value == 1.0));
+}
+
+#[test]
+fn targets_have_names() {
+    let names: Vec<_> = Target::names().collect();
+    assert_eq!(names.last(), Some(&"reference"));
+    assert!(names.contains(&Target::chosen().unwrap().name()));
+    let reference = Target::find("REFERENCE").unwrap();
+    assert_eq!(reference.name(), "reference");
+    for name in ["abacus", "nul\0"] {
+        assert_eq!(Target::find(name).unwrap_err().status(), Status::TARGET, "{:?}", name);
+    }
+    let x = [2.0f32, -2.0];
+    let mut y = [0.0f32; 2];
+    let operands = ForwardOperands {
+        x: Some(View::from(&x)),
+        y: Some(ViewMut::from(&mut y)),
+        ..ForwardOperands::default()
+    };
+    forward(&operands, &no_eps(), &Context { target: Some(reference), ..Context::default() })
+        .unwrap();
+    assert_eq!(y, [1.0, -1.0]);
+}
+
+#[test]
+fn the_library_describes_itself() {
+    assert!(rmsnorm::version().starts_with("0.1."));
+    assert!(rmsnorm::max_threads() >= 1);
+    assert!(rmsnorm::has_openmp() || rmsnorm::max_threads() == 1);
+    assert!(!rmsnorm::highway_version().is_empty());
+}

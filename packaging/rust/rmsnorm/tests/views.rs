@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! No view leaves its slice.
+
+use rmsnorm::{
+    forward, norm, Bf16, Context, Element, ForwardOperands, Options, Status, View, ViewMut, F16,
+};
+use std::cell::Cell;
+
+fn status<T: std::fmt::Debug>(result: rmsnorm::Result<T>) -> Status {
+    result.unwrap_err().status()
+}
+
+#[test]
+fn rows_must_fill_the_slice() {
+    let x = [0.0f32; 6];
+    assert!(View::from(&x).rows(3).is_ok());
+    for d in [0, 4, 7, usize::MAX] {
+        assert_eq!(status(View::from(&x).rows(d)), Status::SHAPE, "{}", d);
+    }
+    let error = View::from(&x).rows(4).unwrap_err();
+    assert_eq!(error.to_string(), "view: 6 elements are no rows of 4");
+}
+
+#[test]
+fn a_shape_must_fill_the_slice() {
+    let x = [0.0f32; 24];
+    assert!(View::from(&x).reshape(&[2, 3, 4]).is_ok());
+    assert!(View::from(&x).reshape(&[24, 1, 1, 1, 1, 1, 1, 1]).is_ok());
+    for shape in [&[2, 3][..], &[2, 3, 5], &[], &[usize::MAX, 2], &[1 << 33, 1 << 33]] {
+        assert_eq!(status(View::from(&x).reshape(shape)), Status::SHAPE, "{:?}", shape);
+    }
+    assert_eq!(status(View::from(&x).reshape(&[24, 1, 1, 1, 1, 1, 1, 1, 1])), Status::SHAPE);
+}
+
+#[test]
+fn an_empty_slice_has_rows_of_any_size() {
+    let (x, mut y): ([f32; 0], [f32; 0]) = ([], []);
+    let shape = [0, usize::MAX, usize::MAX];
+    assert!(View::from(&x).reshape(&shape).is_ok());
+    let (x, y) = (View::from(&x).rows(7).unwrap(), ViewMut::from(&mut y).rows(7).unwrap());
+    norm(x, None, y, &Options::default()).unwrap();
+}
+
+#[test]
+fn a_shape_is_given_once() {
+    let x = [0.0f32; 6];
+    let rows = View::from(&x).rows(3).unwrap();
+    assert_eq!(status(rows.rows(3)), Status::SHAPE);
+    assert_eq!(status(rows.strided(0, &[2], &[1])), Status::SHAPE);
+}
+
+/// Whether a view of 10 elements may have this layout: it visits every element.
+fn fits(start: usize, shape: &[usize], strides: &[isize]) -> bool {
+    let mut places = vec![start as i128];
+    for (&size, &stride) in shape.iter().zip(strides) {
+        places = (0..size as i128)
+            .flat_map(|i| places.iter().map(move |place| place + i * stride as i128))
+            .collect();
+    }
+    places.iter().all(|place| (0..10).contains(place))
+}
+
+#[test]
+fn strides_must_stay_in_the_slice() {
+    let mut x = [F16(0); 10];
+    let mut inside = 0;
+    for start in 0..12 {
+        for rows in 0..4 {
+            for d in 0..4 {
+                for row_stride in -6..6 {
+                    for stride in -2..3 {
+                        let (shape, strides) = ([rows, d], [row_stride, stride]);
+                        let wanted = fits(start, &shape, &strides);
+                        let view = View::from(&x).strided(start, &shape, &strides);
+                        assert_eq!(view.is_ok(), wanted, "{} {:?} {:?}", start, shape, strides);
+                        let view = ViewMut::from(&mut x).strided(start, &shape, &strides);
+                        assert_eq!(view.is_ok(), wanted, "{} {:?} {:?}", start, shape, strides);
+                        inside += usize::from(wanted);
+                    }
+                }
+            }
+        }
+    }
+    assert!(inside > 1000);
+}
+
+#[test]
+fn huge_sizes_and_strides_do_not_wrap_around() {
+    let x = [0.0f32; 4];
+    let whole = View::from(&x);
+    for (start, shape, strides) in [
+        (0, [usize::MAX, 1], [1, 1]),
+        (0, [1 << 63, 2], [2, 1]),
+        (0, [3, 2], [isize::MAX, 1]),
+        (1, [3, 2], [isize::MIN, 1]),
+        (0, [usize::MAX, usize::MAX], [isize::MIN, isize::MAX]),
+        (usize::MAX, [1, 1], [1, 1]),
+        (usize::MAX, [2, 1], [1, 1]),
+    ] {
+        let status = status(whole.strided(start, &shape, &strides));
+        assert_eq!(status, Status::LAYOUT, "{} {:?} {:?}", start, shape, strides);
+    }
+    let all = [usize::MAX; 8];
+    assert_eq!(status(whole.strided(0, &all, &[isize::MAX; 8])), Status::LAYOUT);
+    assert_eq!(status(whole.strided(0, &all, &[isize::MIN; 8])), Status::LAYOUT);
+    let error = whole.strided(1, &[2, 2], &[2, 1]).unwrap_err();
+    let text =
+        "view: shape [2, 2] with strides [2, 1] from element 1 reaches from element 1 to 4 of 4";
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn shape_and_strides_have_the_same_length() {
+    let x = [0.0f32; 4];
+    assert_eq!(status(View::from(&x).strided(0, &[2, 2], &[1])), Status::SHAPE);
+    assert_eq!(status(View::from(&x).strided(0, &[], &[])), Status::SHAPE);
+    assert_eq!(status(View::from(&x).strided(0, &[1; 9], &[0; 9])), Status::SHAPE);
+}
+
+/// The norm of the third of four elements.
+fn norm_of_third<T: Element>(elements: [T; 4]) -> f32 {
+    let mut y = [0.0f32];
+    let third = View::from(&elements).strided(2, &[1], &[1]).unwrap();
+    norm(third, None, ViewMut::from(&mut y), &Options { eps: 3.0, ..Options::default() }).unwrap();
+    y[0]
+}
+
+#[test]
+fn start_counts_elements_of_every_type() {
+    assert_eq!(norm_of_third([0.0f32, 0.0, 1.0, 0.0]), 0.5);
+    assert_eq!(norm_of_third([F16(0), F16(0), F16(0x3c00), F16(0)]), 0.5);
+    assert_eq!(norm_of_third([Bf16(0), Bf16(0), Bf16(0x3f80), Bf16(0)]), 0.5);
+    let sums = [0.0f64, 0.0, 4.0, 0.0];
+    let (x, mut y) = ([1.0f32], [0.0f32]);
+    let operands = ForwardOperands {
+        x: Some(View::from(&x)),
+        sums: Some(View::from(&sums).strided(2, &[1], &[1]).unwrap()),
+        y: Some(ViewMut::from(&mut y)),
+        ..ForwardOperands::default()
+    };
+    forward(&operands, &Options { eps: 0.0, ..Options::default() }, &Context::default()).unwrap();
+    assert_eq!(y, [0.5]);
+}
+
+#[test]
+fn strides_reverse_rows() {
+    let x = [3.0f32, 3.0, 2.0, -2.0];
+    let mut y = [0.0f32; 4];
+    let reversed = View::from(&x).strided(2, &[2, 2], &[-2, 1]).unwrap();
+    let options = Options { eps: 0.0, ..Options::default() };
+    norm(reversed, None, ViewMut::from(&mut y).rows(2).unwrap(), &options).unwrap();
+    assert_eq!(y, [1.0, -1.0, 1.0, 1.0]);
+}
+
+#[test]
+fn cells_can_be_read_and_written_beside_their_views() {
+    let mut buffer = vec![2.0f32, 2.0];
+    let cells = Cell::from_mut(&mut buffer[..]).as_slice_of_cells();
+    let row = ViewMut::from(cells);
+    let options = Options { eps: 0.0, ..Options::default() };
+    norm(row.into(), None, row, &options).unwrap();
+    assert_eq!(cells[1].get(), 1.0);
+    cells[0].set(5.0);
+    cells[1].set(-5.0);
+    norm(row.into(), None, row, &options).unwrap();
+    assert_eq!(buffer, [1.0, -1.0]);
+}
+
+#[test]
+fn the_types_of_16_bits_are_their_bits() {
+    let mut bits = [1u16, 2];
+    assert_eq!(F16::slice(&bits), [F16(1), F16(2)]);
+    F16::slice_mut(&mut bits)[1] = F16(7);
+    assert_eq!(bits, [1, 7]);
+}
