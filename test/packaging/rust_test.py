@@ -1,77 +1,312 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds examples/rust with rustc alone and runs it, by the lines of doc/other_languages.md, and
-compares the blocks of that page with the example. The environment names the shared library,
-RMSNORM_LIBRARY, and the compiler, RUSTC."""
+"""The crates in packaging/rust: they are the C interface, and give its bits. The variables CARGO and
+RMSNORM_VECTORS name the program and the file of golden vectors; see installed.py for the others."""
 
+import json
 import os
 import re
-import subprocess
-import sys
-import tempfile
+import shlex
+import shutil
+import struct
+import unittest
 
-SKIPPED = 77  # tells Meson that the test is skipped
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-EXAMPLE = os.path.join(ROOT, "examples", "rust", "rmsnorm.rs")
-EXPECTED = """\
-norm: 0.8485 1.1314 0.8485 1.1314
-rstd: 0.2828 0.1414
-add_norm: 3 4 3f59 3f91
-refused: options: eps is -1; it must be finite and not negative
-"""
+import installed
+from installed import ROOT, VERSION, read, run, succeed
 
+CRATES = os.path.join(ROOT, "packaging", "rust")
+HEADER = read(ROOT, "include", "rmsnorm", "rmsnorm.h")
+BINDINGS = read(CRATES, "rmsnorm-sys", "src", "lib.rs")
+CARGO = os.environ["CARGO"]
 
-def blocks_of_page(language):
-    with open(os.path.join(ROOT, "doc", "other_languages.md"), encoding="utf-8") as file:
-        return re.findall(rf"^```{language}\n(.*?)^```$", file.read(), re.M | re.S)
+# ----------------------------------------------------------------- the header and the bindings
 
-
-def check_page():
-    """Checks that the blocks of the page are parts of the example."""
-    with open(EXAMPLE, encoding="utf-8") as file:
-        example = file.read()
-    for part in "\n\n".join(blocks_of_page("rust")).split("\n\n"):
-        if part.strip("\n") not in example:
-            sys.exit(f"doc/other_languages.md has what the example has not:\n{part}")
+RUST_TYPES = {
+    **{"char": "c_char", "float": "f32", "int32_t": "i32", "ptrdiff_t": "isize"},
+    **{"size_t": "usize", "uint32_t": "u32", "void": "c_void"},
+}
 
 
-def knows(edition):
-    done = subprocess.run(
-        (os.environ["RUSTC"], "--edition", edition, "--print", "sysroot"),
-        **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": False},
+def rust_type(c_type):
+    """Returns the type in Rust for one in C, such as `const void*`."""
+    qualifiers = re.findall(r"\w+|\*", c_type)
+    constant = qualifiers[0] == "const"
+    base, *pointers = qualifiers[constant:]
+    result = RUST_TYPES.get(base, base)
+    for index, word in enumerate(pointers):
+        if word == "*":
+            result = f"*{'const' if constant else 'mut'} {result}"
+            constant = pointers[index + 1 : index + 2] == ["const"]
+    return result
+
+
+def declared(text):
+    """Returns a declaration of C, such as `size_t shape[RMSNORM_MAX_DIMS]`, in Rust's form."""
+    c_type, name, count = re.fullmatch(r"\s*(.*\W)(\w+)(?:\[(\w+)\])?\s*", text, re.S).groups()
+    result = rust_type(c_type)
+    return f"{name}: [{result}; {count}]" if count else f"{name}: {result}"
+
+
+def items_of_header(header):
+    """Returns lines for the structs, constants and functions of the header, as Rust has them."""
+    code = re.sub(r"//[^\n]*|__attribute__.*", "", header)
+    items = {}
+    for name, fields in re.findall(r"typedef struct (\w+) \{(.*?)\}", code, re.S):
+        items[name] = [declared(field) for field in fields.split(";") if field.strip()]
+    values = re.findall(r"(RMSNORM_\w+) = (-?\d+)|#define (RMSNORM_MAX_\w+) (\d+)", code)
+    items["constants"] = [" = ".join(filter(None, parts)) for parts in values]
+    functions = re.findall(r"RMSNORM_API\s([^;{}()]*?)(\w+)\(([^;{}]*?)\)\s*RMSNORM_NOEXCEPT", code)
+    items["functions"] = [
+        f"{name}({', '.join(declared(one) for one in arguments.split(',') if one != 'void')})"
+        + ("" if result.strip() == "void" else f" -> {rust_type(result)}")
+        for result, name, arguments in functions
+    ]
+    return items
+
+
+def items_of_bindings(bindings):
+    """Returns the same lines, of the bindings."""
+    code = re.sub(r"//[^\n]*", "", bindings)
+    items = {}
+    for name, fields in re.findall(r"pub struct (\w+) \{(.*?)\}", code, re.S):
+        items[name] = re.findall(r"pub (\w+: [^,]+)", fields)
+    items = {name: fields for name, fields in items.items() if fields}  # without opaque structs
+    items["constants"] = [
+        f"{name} = {value}" for name, value in re.findall(r"pub const (\w+): \w+ = (-?\d+);", code)
+    ]
+    items["functions"] = [
+        re.sub(r",? \)", ")", re.sub(r"\s+", " ", function).replace("( ", "("))
+        for function in re.findall(r"pub fn ([^;]+);", code)
+    ]
+    return items
+
+
+def layout_programs(items):
+    """Returns programs in C and in Rust that print sizes, offsets and constants. Both have the names of
+    `items`."""
+    in_c, in_rust = [], []
+
+    def add(name, c_value, rust_value):
+        in_c.append(f'printf("{name} %lld\\n", (long long)({c_value}));')
+        in_rust.append(f'println!("{name} {{}}", ({rust_value}) as i64);')
+
+    for name, lines in items.items():
+        if name == "constants":
+            for constant in lines:
+                constant = constant.split()[0]
+                add(constant, constant, constant)
+        elif name != "functions":
+            add(name, f"sizeof({name})", f"std::mem::size_of::<{name}>()")
+            in_rust.append(f"let s = std::mem::MaybeUninit::<{name}>::uninit();")
+            for field in (line.split(":")[0] for line in lines):
+                place = f"std::ptr::addr_of!((*s.as_ptr()).{field}) as usize - s.as_ptr() as usize"
+                add(f"{name}.{field}", f"offsetof({name}, {field})", f"unsafe {{ {place} }}")
+    return (
+        "#include <rmsnorm/rmsnorm.h>\n#include <stdio.h>\nint main(void) {\n%s\nreturn 0;\n}\n"
+        % "\n".join(in_c),
+        "use rmsnorm_sys::*;\nfn main() {\n%s\n}\n" % "\n".join(in_rust),
     )
-    return done.returncode == 0
 
 
-def main():
-    check_page()
-    if "RMSNORM_LIBRARY" not in os.environ:
-        print("There is no shared library for this machine")
-        sys.exit(SKIPPED)
-    folder = os.path.dirname(os.environ["RMSNORM_LIBRARY"])
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": folder,
-        "PATH": os.path.dirname(os.environ["RUSTC"]) + os.pathsep + os.environ["PATH"],
-        "PKG_CONFIG_PATH": os.path.join(os.path.dirname(folder), "meson-uninstalled"),
-    }
-    blocks = blocks_of_page("sh")
-    if len(blocks) != 2:
-        sys.exit("doc/other_languages.md must build the example in two ways")
-    for lines in blocks:
-        edition = re.search(r"--edition (\d+)", lines)[1]
-        if not knows(edition):
-            print(f"This Rust knows no edition {edition}")
-            continue
-        with tempfile.TemporaryDirectory() as directory:
-            os.symlink(os.path.join(ROOT, "examples"), os.path.join(directory, "examples"))
-            done = subprocess.run(
-                ("sh", "-ec", lines),
-                **{"cwd": directory, "env": environment, "text": True, "check": False},
-                **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+class Bindings(unittest.TestCase):
+    def test_have_every_item_of_the_header(self):
+        header, bindings = items_of_header(HEADER), items_of_bindings(BINDINGS)
+        self.assertEqual(list(header), list(bindings))
+        for name, lines in header.items():
+            self.assertGreater(len(lines), 2, name)
+            self.assertEqual(lines, bindings[name], name)
+
+    def test_of_an_older_header_are_noticed(self):
+        for old, new in (
+            ("} rmsnorm_options;", "float new_field;\n} rmsnorm_options;"),
+            ("RMSNORM_I8 = 5 ", "RMSNORM_I8 = 5, RMSNORM_F8 = 6 "),
+            (
+                "RMSNORM_API int32_t rmsnorm_max_threads(void)",
+                "RMSNORM_API int32_t rmsnorm_max_threads(int32_t a)",
+            ),
+            ("uint32_t add_to;", "uint64_t add_to;"),
+        ):
+            self.assertIn(old, HEADER)
+            self.assertNotEqual(
+                items_of_header(HEADER.replace(old, new)), items_of_bindings(BINDINGS)
             )
-        if done.stdout != EXPECTED:  # a warning makes a difference, too
-            sys.exit(f"{lines}\nprinted\n{done.stdout}instead of\n{EXPECTED}")
+
+
+# ------------------------------------------------------------------------------------ the crates
+
+
+def cases_of(vectors):
+    """Returns lines of cases and the data of their tensors, as rust_vectors.rs reads them."""
+    (length,) = struct.unpack("<Q", vectors[:8])
+    tensors = json.loads(vectors[8 : 8 + length])
+    lines = []
+    for case, text in tensors.pop("__metadata__").items():
+        words = [case]
+        for key, value in (word.split("=") for word in text.split(" ")):
+            if value in tensors:
+                tensor = tensors[value]
+                shape = ",".join(map(str, tensor["shape"]))
+                value = f"{tensor['dtype']}:{shape}:{tensor['data_offsets'][0]}"
+            words.append(f"{key}={value}")
+        lines.append(" ".join(words) + "\n")
+    return "".join(lines), vectors[8 + length :]
+
+
+class Crates(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        directory = installed.temporary_directory(cls.addClassCleanup)
+        cls.prefix = installed.install(directory)
+        cls.library_dir = os.path.join(cls.prefix, installed.LIBDIR)
+        cls.crates = os.path.join(directory, "rust")
+        shutil.copytree(CRATES, cls.crates, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
+        cls.directory = directory
+        cls.variables = {
+            **installed.variables_for(cls.prefix),
+            "CARGO_NET_OFFLINE": "true",
+            "CARGO_TARGET_DIR": os.path.join(directory, "target"),
+            "RUSTDOCFLAGS": "-D warnings",
+            "RUSTFLAGS": "-D warnings",
+        }
+
+    def path(self, *names):
+        return os.path.join(self.directory, *names)
+
+    def command(self, *arguments, **variables):
+        manifest = os.path.join(self.crates, "Cargo.toml")
+        return (CARGO, *arguments[:1], "--manifest-path", manifest, *arguments[1:]), {
+            **self.variables,
+            **variables,
+        }
+
+    def cargo(self, *arguments, **variables):
+        """Runs Cargo and returns what it printed."""
+        command, variables = self.command(*arguments, **variables)
+        return succeed(*command, **variables)
+
+    def refused(self, *arguments, **variables):
+        """Returns the errors of a run that fails."""
+        command, variables = self.command(*arguments, **variables)
+        done = run(*command, **variables)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        return done.stderr
+
+    def needs(self, subcommand):
+        if run(CARGO, subcommand, "--version").returncode != 0:
+            self.skipTest(f"no cargo {subcommand} here")
+
+    def write(self, text, *names):
+        os.makedirs(os.path.dirname(self.path(*names)), exist_ok=True)
+        with open(self.path(*names), "wb" if isinstance(text, bytes) else "w") as file:
+            file.write(text)
+        return self.path(*names)
+
+    def test_pass_their_tests(self):
+        printed = self.cargo("test", "--workspace")
+        counts = [int(count) for count in re.findall(r"test result: ok\. (\d+) passed", printed)]
+        self.assertGreater(sum(counts), 40, printed)
+
+    def test_link_either_library(self):
+        page = read(ROOT, "doc", "other_languages.md")
+        (program,) = re.findall(r"^```rust\n(.*?)^```$", page, re.M | re.S)
+        self.write(program, "rust", "rmsnorm", "examples", "page.rs")
+        kinds = ["shared", "static"] if installed.LIBRARIES == "both" else [installed.LIBRARIES]
+        for kind in kinds:
+            for variables in ({}, {"RMSNORM_LIB_DIR": self.library_dir, "PKG_CONFIG": "false"}):
+                with self.subTest(kind=kind, variables=variables):
+                    if kind == "static":
+                        variables["RMSNORM_STATIC"] = "1"
+                    printed = self.cargo("run", "--quiet", "--example", "page", **variables)
+                    self.assertEqual(printed, "0.8485 1.1314\n")
+                    needed = installed.needed_by(self.path("target", "debug", "examples", "page"))
+                    is_shared = any(name.startswith("librmsnorm.so") for name in needed)
+                    self.assertEqual(is_shared, kind == "shared", needed)
+
+    def test_say_what_to_install(self):
+        empty = installed.temporary_directory(self.addCleanup)
+        nowhere = {"PKG_CONFIG_PATH": "", "PKG_CONFIG_LIBDIR": empty}
+        for variables, reason in (
+            (nowhere, "rmsnorm-sys: Package"),
+            ({"PKG_CONFIG": "/no/pkg-config"}, "rmsnorm-sys: cannot run /no/pkg-config"),
+            ({"RMSNORM_LIB_DIR": empty}, f"rmsnorm-sys: {empty} holds no library to link"),
+        ):
+            errors = self.refused("build", **variables)
+            self.assertIn(reason, errors)
+            self.assertIn("Install the rmsnorm library, version ", errors)
+
+    def test_refuse_a_library_of_another_minor_version(self):
+        directory = installed.temporary_directory(self.addCleanup)
+        major, minor, _ = map(int, VERSION.split("."))
+        text = read(self.library_dir, "pkgconfig", "rmsnorm.pc")
+        for other in (f"{major}.{minor + 1}.0", f"{major}.{minor - 1}.9"):
+            if "-" in other:
+                continue
+            self.write(
+                text.replace(f"Version: {VERSION}", f"Version: {other}"), directory, "rmsnorm.pc"
+            )
+            errors = self.refused("build", PKG_CONFIG_PATH=directory)
+            self.assertRegex(
+                errors, rf"(?s)rmsnorm-sys: .*\b{re.escape(other)}\b.*Install the rmsnorm"
+            )
+
+    def test_have_the_version_of_the_library(self):
+        packages = json.loads(self.cargo("metadata", "--format-version=1", "--no-deps"))["packages"]
+        self.assertEqual({package["version"] for package in packages}, {VERSION})
+        self.assertEqual({package["name"] for package in packages}, {"rmsnorm", "rmsnorm-sys"})
+        (dependency,) = [one for package in packages for one in package["dependencies"]]
+        self.assertEqual(dependency["req"], "^" + VERSION)
+
+    def test_have_the_layout_of_the_c_compiler(self):
+        in_c, in_rust = layout_programs(items_of_bindings(BINDINGS))
+        self.write(in_rust, "rust", "rmsnorm-sys", "examples", "layout.rs")
+        of_rust = self.cargo("run", "--quiet", "--package", "rmsnorm-sys", "--example", "layout")
+        source = self.write(in_c, "layout", "layout.c")
+        program = self.path("layout", "layout")
+        includes = "-I" + os.path.join(self.prefix, "include")
+        succeed(*shlex.split(os.environ["CC"]), source, includes, "-o", program)
+        of_c = succeed(program)
+        self.assertGreater(len(of_c.splitlines()), 80)
+        self.assertEqual(of_rust, of_c)
+
+    def test_compute_the_golden_vectors(self):
+        if "RMSNORM_VECTORS" not in os.environ:
+            self.skipTest("no golden vectors here")
+        with open(os.environ["RMSNORM_VECTORS"], "rb") as file:
+            lines, data = cases_of(file.read())
+        source = read(ROOT, "test", "packaging", "rust_vectors.rs")
+        self.write(source, "rust", "rmsnorm", "examples", "vectors.rs")
+        arguments = (self.write(lines, "vectors", "list"), self.write(data, "vectors", "data"))
+        printed = self.cargo(
+            "run", "--quiet", "--release", "--example", "vectors", "--", *arguments
+        )
+        cases, results = re.fullmatch(r"(\d+) cases, (\d+) results, 0 wrong\n", printed).groups()
+        self.assertEqual(int(cases), lines.count("\n"))
+        self.assertGreater(int(results), 2 * 3000)
+
+    def test_have_no_lints(self):
+        self.needs("clippy")
+        self.cargo("clippy", "--workspace", "--all-targets", "--", "-D", "warnings")
+
+    def test_are_formatted(self):
+        self.needs("fmt")
+        self.cargo("fmt", "--all", "--", "--check")
+
+    def test_have_pages(self):
+        self.cargo("doc", "--workspace", "--no-deps", "--document-private-items")
+
+    def test_are_complete_packages(self):
+        for crate, wanted in (
+            ("rmsnorm-sys", {"build.rs", "src/lib.rs"}),
+            ("rmsnorm", {"src/lib.rs", "tests/calls.rs"}),
+        ):
+            listed = self.cargo("package", "--list", "--allow-dirty", "--package", crate)
+            files = set(listed.split())
+            self.assertEqual((wanted | {"Cargo.toml", "LICENSE", "README.md"}) - files, set())
+        # Builds the crates from their packages. Before 1.90, Cargo finds rmsnorm-sys in a registry only.
+        version = run(CARGO, "--version").stdout.split()[1]
+        knows_both = [int(part) for part in version.split(".")[:2]] >= [1, 90]
+        which = ("--workspace",) if knows_both else ("--package", "rmsnorm-sys")
+        self.cargo("package", "--allow-dirty", *which)
 
 
 if __name__ == "__main__":
-    main()
+    unittest.main()
