@@ -59,6 +59,7 @@ class Refusals(unittest.TestCase):
             ([cross, "threads"], "need a platform: --system or --arch"),
             (["tools/platforms/debian", "11"], "the version is 12 or 13, not '11'"),
             (["tools/platforms/highway", "0.9"], "'0.9' is none of the versions of Highway here"),
+            (["tools/release/debian", "12"], "this takes --autopkgtest or nothing, not '12'"),
             (["tools/release/vectors", "f32"], "this takes no argument, not 'f32'"),
             (["tools/release/wheels", "arm64"], "this takes no argument, not 'arm64'"),
         ):
