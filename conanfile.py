@@ -35,7 +35,6 @@ class RmsnormConan(ConanFile):
         "lib/*",
         *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools")),
         *(f"tools/{part}/meson.build" for part in ("cases", "identify", "vectors")),
-        "doc/Doxyfile.in",
     )
     test_package_folder = "test/packaging/package"
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the site, and checks that its pages show what their sources say: `site_test.py DOXYGEN
-DOXYFILE`.
+MKDOCS BUILD`.
 
-Doxygen misreads some Markdown without a warning, and then prints tags, commands or Markdown as
-text. So each page must have the title and the words of its source, no page may show markup, and
-every link within the site must lead somewhere."""
+Doxygen makes the reference of the headers, and mkdocs the pages around it. Both refuse a broken link.
+Where one misreads Markdown it gives no warning, and prints tags, commands or Markdown as text. So each
+page must have the words of its source, and no page may show markup."""
 
 import difflib
 import glob
@@ -15,86 +15,72 @@ import shutil
 import subprocess
 import sys
 
-DOC = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../doc")
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
+SETTINGS = os.path.join("doc", "site")
 TAGS = "a|b|br|code|em|h[1-6]|i|img|li|ol|p|pre|span|strong|table|tbody|td|th|thead|tr|tt|ul"
 # Outside of code, these are not text: Doxygen's commands, tags, and Markdown's links, code, bold
-# text, headings and tables.
-MARKUP = re.compile(rf"[@\\][a-z]+|</?({TAGS})[ />]|\]\(|`|\*\*|^#+ |\|[-: |]+\|", re.M)
+# text, headings, items and tables.
+MARKUP = re.compile(
+    rf"[@\\][a-z]+|</?({TAGS})[ />]|\]\(|`|\*\*|^#+ |^- (?!\w -$)|\|[-: |]+\|", re.M
+)
 WITHOUT_END = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "wbr"}
+SHOWN = {"md-content__inner", "contents"}  # by mkdocs-material, and by Doxygen
+DECLARATIONS = {"fragment", "memproto", "memItemLeft", "memItemRight"}  # Doxygen's
+HIDDEN = {"headerlink", "toc", "ttc", "caption"}
 
 
 class Page(html.parser.HTMLParser):
-    """A page's title, its text below that, and the part of the text that is not code."""
+    """A page's text, and the part of the text that is not code."""
 
     def __init__(self, path):
         super().__init__()
-        self.title, self.text, self.prose, self.around = "", "", "", []
-        self.links, self.anchors = [], set()
+        self.text, self.prose, self.around = "", "", []
         with open(path, encoding="utf-8") as file:
             self.feed(file.read())
 
     def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        self.links += filter(None, map(attributes.get, ("href", "src")))
-        self.anchors |= {attributes.get("id"), attributes.get("name")}
         if tag not in WITHOUT_END:
-            self.around.append((tag, set((attributes.get("class") or "").split())))
+            self.around.append((tag, set((dict(attrs).get("class") or "").split())))
 
     def handle_endtag(self, tag):
-        while self.around and self.around.pop()[0] != tag:
+        while tag not in WITHOUT_END and self.around and self.around.pop()[0] != tag:
             pass
 
     def handle_data(self, data):
         tags = {tag for tag, _ in self.around}
         classes = set().union(*(found for _, found in self.around))
-        if "title" in classes:
-            self.title += data
-        if "contents" in classes and not classes & {"toc", "ttc", "caption"}:
+        if classes & SHOWN and not classes & HIDDEN:
             self.text += data
-            if not (tags & {"code", "pre", "tt"} or "fragment" in classes):
+            if not (tags & {"code", "pre", "tt"} or classes & DECLARATIONS):
                 self.prose += data
 
 
-def read_source(path):
-    """Returns the title of a Markdown file, and the words that it shows below."""
-    with open(path, encoding="utf-8") as file:
+def words_of(source):
+    """Returns the words that a Markdown file shows."""
+    with open(source, encoding="utf-8") as file:
         text = file.read()
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
-    title, text = re.fullmatch(r"\s*# ([^\n]*)\n(.*)", text, re.S).groups()
     for hidden in (
+        r"<!--(?s:.*?)-->",
         r"^ *```\w*$",
         r"^\d+\.(?= )",  # the number of an item
         r"!\[[^]]*\]\([^)]*\)",  # an image
         r"(?<=\])\([^)\s]*\)",  # the address of a link
     ):
         text = re.sub(hidden, "", text, flags=re.M)
-    return title, re.findall(r"\w+", text)
+    return re.findall(r"\w+", text)
 
 
 def check(site):
     """Returns what is wrong with the pages in a directory."""
-    pages = {path: Page(path) for path in sorted(glob.glob(os.path.join(site, "*.html")))}
     faults = []
-    for path, page in pages.items():
-        for shown in MARKUP.finditer(page.prose):
-            around = page.prose[max(0, shown.start() - 40) : shown.end() + 40]
+    for path in sorted(glob.glob(os.path.join(site, "**", "*.html"), recursive=True)):
+        prose = Page(path).prose
+        for shown in MARKUP.finditer(prose):
+            around = prose[max(0, shown.start() - 40) : shown.end() + 40]
             faults.append(f"{path} shows markup: {around!r}")
-        for link in page.links:
-            address, _, anchor = link.partition("#")
-            target = os.path.join(site, address) if address else path
-            if re.match(r"[a-z]+:", link):
-                continue
-            if not os.path.exists(target):
-                faults.append(f"{path} has a link to {address}, which is no page")
-            elif anchor and anchor not in pages[target].anchors:
-                faults.append(f"{path} has a link to {link}, where nothing has that name")
-    titled = {page.title.strip(): page for page in pages.values()}
-    for source in sorted(glob.glob(os.path.join(DOC, "*.md"))):
-        title, words = read_source(source)
-        if title not in titled:
-            faults.append(f"{source}: no page has its title, {title!r}")
-            continue
-        shown = re.findall(r"\w+", titled[title].text)
+    for source in sorted(glob.glob("*.md", root_dir=ROOT) + glob.glob("doc/*.md", root_dir=ROOT)):
+        page = os.path.join(site, source.replace("README.md", "index.md")[: -len("md")] + "html")
+        words, shown = words_of(os.path.join(ROOT, source)), re.findall(r"\w+", Page(page).text)
         if shown != words:
             difference = list(difflib.unified_diff(words, shown, lineterm=""))[2:]
             faults.append(f"{source}: its page has other words: {' '.join(difference[:40])}")
@@ -103,7 +89,7 @@ def check(site):
 
 def check_times():
     """Returns the sections of doc/speed.md whose tables lack the library's revision or compiler."""
-    with open(os.path.join(DOC, "speed.md"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "doc", "speed.md"), encoding="utf-8") as file:
         sections = [section for section in file.read().split("\n## ") if "\n|---" in section]
     names = (r"revision [0-9a-f]{7}|\| revision \|", r"(gcc|clang) \d")
     return [
@@ -114,12 +100,40 @@ def check_times():
     ]
 
 
-def main(doxygen, doxyfile):
-    # Doxygen leaves the pages of earlier runs.
-    site = os.path.join(os.path.dirname(os.path.abspath(doxyfile)), "html")
-    shutil.rmtree(site, ignore_errors=True)
-    subprocess.run((doxygen, doxyfile), check=True)
-    faults = check(site)
+def repository():
+    """Returns the address of the repository, which stands in CITATION.cff alone."""
+    with open(os.path.join(ROOT, "CITATION.cff"), encoding="utf-8") as file:
+        return re.search(r"^repository-code: (.*)$", file.read(), re.M)[1]
+
+
+def make(doxygen, mkdocs, build):
+    """Makes the site, and returns its directory. mkdocs takes its sources from one folder: there the pages
+    are links, and Doxygen adds its own."""
+    pages, site = (os.path.join(build, "doc", name) for name in ("pages", "html"))
+    shutil.rmtree(pages, ignore_errors=True)
+    os.makedirs(pages)
+    for source in [*glob.glob("*.md", root_dir=ROOT), "doc"]:
+        os.symlink(os.path.join(ROOT, source), os.path.join(pages, source))
+    with open(os.path.join(ROOT, "meson.build"), encoding="utf-8") as file:
+        version = re.search(r"^  version: '(.*)',$", file.read(), re.M)[1]
+    environment = {
+        **os.environ,
+        "NO_MKDOCS_2_WARNING": "1",
+        "RMSNORM_BUILD": build,
+        "RMSNORM_PAGES": pages,
+        "RMSNORM_REPOSITORY": repository(),
+        "RMSNORM_SITE": site,
+        "RMSNORM_SITE_NAME": "rmsnorm " + version,
+    }
+    doxyfile, config = (os.path.join(SETTINGS, name) for name in ("Doxyfile", "mkdocs.yml"))
+    for command in ((doxygen, doxyfile), (mkdocs, "build", "--config-file", config)):
+        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
+            sys.exit(f"{command[0]} found the mistakes above")
+    return site
+
+
+def main(doxygen, mkdocs, build):
+    faults = check(make(doxygen, mkdocs, os.path.realpath(build)))
     if faults:
         sys.exit("\n".join(faults))
 
