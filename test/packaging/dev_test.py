@@ -58,6 +58,8 @@ class Refusals(unittest.TestCase):
             ([cross, "--arch", "arm46"], "no platform 'linux arm46'; there are linux arm64 gcc, "),
             ([cross, "threads"], "need a platform: --system or --arch"),
             (["tools/platforms/debian", "11"], "the version is 12 or 13, not '11'"),
+            (["tools/platforms/cpus", "Nehalme"], "'Nehalme' is none of the CPUs here (Nehalem, "),
+            (["tools/release/proofs", "lagre"], "'lagre' is no proof; --help lists them"),
             (["tools/platforms/highway", "0.9"], "'0.9' is none of the versions of Highway here"),
             (["tools/release/debian", "12"], "this takes --autopkgtest or nothing, not '12'"),
             (["tools/release/vectors", "f32"], "this takes no argument, not 'f32'"),
