@@ -24,20 +24,20 @@ $T=f32|f16|bf16
 $ROUNDINGS=after_weight/before_weight/inverse
 $PLACES=inside/outside/floor
 
-# Every length.
-forward,x=$T,weight=f32/f16/bf16/none,y=$T,d=1..4200,rows=1/3/5,rounding=$ROUNDINGS,
+# Every length. Fields with "/" come last: they take turns over all fields before them.
+forward,x=$T,y=$T,d=1..4200,rows=1/3/5,weight=f32/f16/bf16/none,rounding=$ROUNDINGS,
   x_values=normal/mixed,rstd=f32/none,call=plain/module
-forward,x+residual+residual_out+y=$T,weight=f32/bf16/none,d=1..4200,rows=1/3,rounding=$ROUNDINGS,
+forward,x+residual+residual_out+y=$T,d=1..4200,rows=1/3,weight=f32/bf16/none,rounding=$ROUNDINGS,
   residual_rounding=rounded/unrounded,x_values=mixed/normal
-forward,x+gate+y=$T,post_norm_weight=none/f32,d=1..4200,rows=1/3,q=i8,scale=f32,
+forward,x+gate+y=$T,d=1..4200,rows=1/3,post_norm_weight=none/f32,q=i8,scale=f32,
   gate_rounding=unrounded/rounded,activation=silu/sigmoid,x_values=normal/mixed
-backward,x+dy+dx=$T,weight=f32/none,dw=f32/bf16,db=none/f32,d=1..4200,rows=1/3/5,rstd=f32/none,
+backward,x+dy+dx=$T,d=1..4200,rows=1/3/5,weight=f32/none,dw=f32/bf16,db=none/f32,rstd=f32/none,
   eps_placement=$PLACES,x_values=normal/finite
 
 # Lengths around each threshold of a row, with few rows: kernels work through groups of rows.
 $SHORT=127|128|129|511|512|513|1023|1024|1025|2047|2048|2049
 $LONG=3071|3072|3073|4095|4096|4097|8191|8192|8193|32767|32768|32769
-forward,x+y=$T,weight=f32/bf16/none,d=$SHORT|$LONG,rows=1|2|3|4|5,rounding=$ROUNDINGS,
+forward,x+y=$T,d=$SHORT|$LONG,rows=1|2|3|4|5,weight=f32/bf16/none,rounding=$ROUNDINGS,
   x_values=normal/mixed,threads=1/3
 forward,x+residual+residual_out+y=$T,d=$SHORT|$LONG,rows=1|3|5,rounding=$ROUNDINGS,threads=1/3
 backward,x+dy+dx=$T,dw=f32,d=$SHORT|$LONG,rows=1|3|5,rstd=f32/none,eps_placement=$PLACES,threads=1/3
