@@ -23,8 +23,8 @@ constexpr rmsnorm_context kDefaultContext = [] {
 // ------------------------------------------------------------------ structs that grow
 
 // Copies a struct, which begins with its size, over a struct of the defaults. Null leaves these as
-// they are. A smaller one lacks whole fields: only rmsnorm_context has padding, 4 bytes at its end on
-// 64-bit machines. Programs leave anything there, so the next field must come after it.
+// they are. A smaller one lacks whole fields. Only rmsnorm_context has padding: 4 bytes at its end
+// on 64-bit machines. Programs leave anything there, so the next field must come after it.
 template <class Struct>
 rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
   constexpr size_t kKnown = sizeof(Struct);
