@@ -62,6 +62,7 @@ class Refusals(unittest.TestCase):
             (["tools/release/proofs", "lagre"], "'lagre' is no proof; --help lists them"),
             (["tools/platforms/highway", "0.9"], "'0.9' is none of the versions of Highway here"),
             (["tools/release/debian", "12"], "this takes --autopkgtest or nothing, not '12'"),
+            (["tools/release/packages", "--locla"], "unknown option '--locla'; --help lists them"),
             (["tools/release/vectors", "f32"], "this takes no argument, not 'f32'"),
             (["tools/release/wheels", "arm64"], "this takes no argument, not 'arm64'"),
         ):

@@ -3,25 +3,24 @@ import os
 
 from conan import ConanFile
 from conan.tools.build import can_run
-from conan.tools.layout import basic_layout
-from conan.tools.meson import Meson
+from conan.tools.cmake import CMake, cmake_layout
 
 
 class RmsnormTestConan(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
-    generators = "MesonToolchain", "PkgConfigDeps"
+    generators = "CMakeDeps", "CMakeToolchain"
 
     def layout(self):
-        basic_layout(self)
+        cmake_layout(self)
 
     def requirements(self):
         self.requires(self.tested_reference_str)
 
     def build(self):
-        meson = Meson(self)
-        meson.configure()
-        meson.build()
+        cmake = CMake(self)
+        cmake.configure()
+        cmake.build()
 
     def test(self):
         if can_run(self):
-            self.run(os.path.join(self.cpp.build.bindir, "app"), env="conanrun")
+            self.run(os.path.join(self.cpp.build.bindir, "test_package"), env="conanrun")

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-import re
 
 from conan import ConanFile
 from conan.errors import ConanInvalidConfiguration
 from conan.tools.build import check_min_cppstd, stdcpp_library
-from conan.tools.files import copy, load, rmdir
+from conan.tools.files import copy, get, rmdir
 from conan.tools.gnu import PkgConfigDeps
 from conan.tools.layout import basic_layout
 from conan.tools.meson import Meson, MesonToolchain
@@ -18,6 +17,8 @@ class RmsnormConan(ConanFile):
     name = "rmsnorm"
     description = "RMSNorm for CPUs: fast, and the same bits everywhere"
     license = "Apache-2.0"
+    url = "https://github.com/conan-io/conan-center-index"
+    homepage = "@homepage@"
     topics = ("rmsnorm", "normalization", "simd", "machine-learning", "inference")
     package_type = "library"
     languages = "C++"
@@ -25,29 +26,18 @@ class RmsnormConan(ConanFile):
     options = {"shared": [True, False], "fPIC": [True, False], "with_openmp": [True, False]}
     default_options = {"shared": False, "fPIC": True, "with_openmp": True}
     implements = ["auto_shared_fpic"]
-    # Other parts contribute only their meson.build, which the build reads before it leaves them
-    # out.
-    exports_sources = (
-        "LICENSE",
-        "meson.build",
-        "meson_options.txt",
-        "include/*",
-        "lib/*",
-        *(f"{part}/meson.build" for part in ("bench", "doc", "test", "tools")),
-        *(f"tools/{part}/meson.build" for part in ("cases", "identify", "vectors")),
-    )
-    test_package_folder = "test/packaging/package"
-
-    def set_version(self):
-        project = load(self, os.path.join(self.recipe_folder, "meson.build"))
-        self.version = re.search(r"^  version: '(.+)',$", project, re.M)[1]
 
     def layout(self):
-        basic_layout(self)
+        basic_layout(self, src_folder="src")
 
     def requirements(self):
         # Only the headers are used, by the library's own sources.
-        self.requires("highway/[>=1.0.3 <2]", libs=False, run=False, visible=False)
+        self.requires("highway/1.2.0", libs=False, run=False, visible=False)
+
+    def build_requirements(self):
+        self.tool_requires("meson/[>=1.0 <2]")
+        if not self.conf.get("tools.gnu:pkg_config", check_type=str):
+            self.tool_requires("pkgconf/[>=2.2 <3]")
 
     def validate(self):
         check_min_cppstd(self, 17)
@@ -56,6 +46,9 @@ class RmsnormConan(ConanFile):
             raise ConanInvalidConfiguration(f"{self.ref} takes gcc 12 or clang 14, or later")
         if self.settings.os not in ("Linux", "Windows"):
             raise ConanInvalidConfiguration(f"{self.ref} was tried on Linux and Windows only")
+
+    def source(self):
+        get(self, **self.conan_data["sources"][self.version], strip_root=True)
 
     def generate(self):
         toolchain = MesonToolchain(self)
