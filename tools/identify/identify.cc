@@ -141,10 +141,10 @@ float Shortened(double value, int digits) {
   return std::strtof(text, nullptr);
 }
 
-// The factors of x that would explain y, beside 1. In a row, y is a sum of two vectors with some
-// coefficients: the weight times the residual, and the weight times x.
+// The default factor, and those of x that would explain y. In a row, y is a sum of two vectors with
+// some coefficients: the weight times the residual, and the weight times x.
 std::vector<float> FactorsToTry(const Observation& seen) {
-  std::vector<float> factors = {1};
+  std::vector<float> factors = {rmsnorm_default_options().factor};
   const NormCall& call = seen.call;
   if (!call.Has(kResidual) || call.Has(kGate) || call.Has(internal::kPostNormWeight)) {
     return factors;
