@@ -137,10 +137,10 @@ void Take(double difference, double bound, double* largest) {
       is_within ? std::max(*largest, difference / bound) : std::numeric_limits<double>::infinity();
 }
 
-// The bound of r is that of doc/definition.md for the whole row, against the exact value, and u
-// more since a sum of parts rounds once more. y, dx and dw are compared with the whole norm, whose
-// r may be off by as much in the other direction. u is half the distance from 1 to the next f32; y
-// rounds twice after r. dx contains r up to three times. c is off by less than twice the bound of
+// u is half the distance from 1 to the next f32. doc/definition.md bounds the error of r for the
+// whole row, against the exact value. A sum of parts rounds once more, which adds u. y, dx and dw
+// are compared with the whole norm, whose r may be off by as much in the other direction. y rounds
+// twice after r. dx contains r up to three times. c is off by less than twice the bound of
 // r, relative to the sum of |g x|, but only in the whole norm, which rounds seven times more. An
 // element of dw rounds once for dy x, then in up to 16 rows of a block (more from 1,024 rows on),
 // then in up to 63 blocks. The last 1 % is for products of errors.

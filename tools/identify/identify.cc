@@ -141,8 +141,8 @@ float Shortened(double value, int digits) {
   return std::strtof(text, nullptr);
 }
 
-// The default factor, and those of x that would explain y. In a row, y is a sum of two vectors with
-// some coefficients: the weight times the residual, and the weight times x.
+// The default factor, and other factors of x that would explain y. In a row, y is a sum of two
+// vectors with some coefficients: the weight times the residual, and the weight times x.
 std::vector<float> FactorsToTry(const Observation& seen) {
   std::vector<float> factors = {rmsnorm_default_options().factor};
   const NormCall& call = seen.call;
@@ -174,7 +174,13 @@ std::vector<float> FactorsToTry(const Observation& seen) {
     const double spread = of_rows[of_rows.size() * 3 / 4] - of_rows[of_rows.size() / 4];
     constexpr double kError = 0.02;
     if (spread > kError * std::fabs(factor) || std::fabs(factor - 1) < kError) continue;
-    for (const int digits : {2, 3, 8}) factors.push_back(Shortened(factor, digits));
+    for (const int digits : {2, 3, 8}) {
+      const float shortened = Shortened(factor, digits);
+      // Usually the digits agree, and each factor multiplies the options.
+      if (std::find(factors.begin(), factors.end(), shortened) == factors.end()) {
+        factors.push_back(shortened);
+      }
+    }
   }
   return factors;
 }

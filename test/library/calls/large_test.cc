@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes beyond 32 bits: more than 2^31 elements, more than 2^32 bytes, strides as wide, and rows
-// longer than f32 counts. The results are simple numbers that follow from the definition, or those
-// of a small call. Most memory is never written: such pages are zeros and take no room. The rest is
-// up to 5 GB, so this is a benchmark of the build and not a test:
+// longer than f32 counts. The expected results are simple numbers that follow from the definition,
+// or come from a small call. Most memory is never written: such pages are zeros and take no room.
+// The rest is up to 5 GB, so Meson has this as a benchmark, which the suite leaves out:
 //
 //     tools/dev test --benchmark large
 #include <gtest/gtest.h>
@@ -195,7 +195,7 @@ TEST_P(LargeTest, ManyRows) {
   }
 }
 
-// All rows of x are one, so all rows of q are those of a call with that row alone.
+// All rows of x are the same memory, so each row of q equals the result of a call with one row.
 TEST_P(LargeTest, ManyQuantisedRows) {
   const size_t d = 4097;
   const size_t rows = kPast31 / d + 1;

@@ -3,24 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <vector>
 
+#include "exact.h"
 #include "on_target.h"
 #include "rows.h"
 
 namespace rmsnorm::test {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-double ExactActivation(Activation activation, double z) {
-  const double denominator = 1 + std::exp(-z);
-  if (activation == Activation::sigmoid) return 1 / denominator;
-  return z == -kInfinity ? -0.0 : z / denominator;
-}
 
 class ActivationTest : public testing::TestWithParam<std::string> {
  protected:
@@ -42,7 +34,7 @@ class ActivationTest : public testing::TestWithParam<std::string> {
       for (size_t row = 0; row < gate.count(); ++row) {
         for (size_t j = 0; j < gate.d(); ++j) {
           const double z = Get(gate, row, j);
-          const double exact = ExactActivation(activation, z);
+          const double exact = ExactActivation(static_cast<int>(activation), z);
           const double actual = Get(y, row, j);
           const bool is_right = std::isnan(z) ? std::isnan(actual)
                                 : std::isinf(exact)

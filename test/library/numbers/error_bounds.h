@@ -15,7 +15,8 @@ constexpr double kUnit = 0x1p-24;
 // m, the roundings between an element and the sum of its row.
 double RoundingsOfSum(size_t d);
 
-// E * 2^-24: theta of the inverse RMS of a row of d elements, with a divisor of at least 1.
+// E * 2^-24, for a row of d elements and a divisor of at least 1. A computed value is the exact one
+// times e^theta; definition 15 writes t.
 double InverseRmsTheta(size_t d, int eps_placement);
 
 // The relative error that this allows.

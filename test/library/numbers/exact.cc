@@ -14,7 +14,7 @@ using internal::kBias, internal::kDb, internal::kDw, internal::kDx, internal::kD
     internal::kRstd, internal::kScale, internal::kSumsOut, internal::kWeight, internal::kX,
     internal::kY, internal::kZero;
 
-double Activation(int activation, double z) {
+double ExactActivation(int activation, double z) {
   const double denominator = 1 + std::exp(-z);
   if (activation == RMSNORM_ACTIVATION_SIGMOID) return 1 / denominator;
   return z == -std::numeric_limits<double>::infinity() ? -0.0 : z / denominator;
@@ -67,7 +67,7 @@ Exact::Values Exact::Term(size_t row) const {
   for (double& element : x) element *= double{internal::FactorOf(c_.options)};
   if (c_.Has(kGate) && c_.options.gate_placement == RMSNORM_GATE_BEFORE) {
     for (size_t j = 0; j < c_.d; ++j) {
-      x[j] *= Activation(c_.options.activation, Input(kGate, row, j));
+      x[j] *= ExactActivation(c_.options.activation, Input(kGate, row, j));
     }
   }
   return x;
@@ -93,7 +93,7 @@ void Exact::MakeRow(size_t row) {
   for (size_t j = 0; j < c_.d; ++j) {
     const double factor = r * Weight(kWeight, row, j);
     const bool is_gated = c_.Has(kGate) && c_.options.gate_placement == RMSNORM_GATE_AFTER;
-    const double gate = is_gated ? Activation(c_.options.activation, Input(kGate, row, j)) : 1;
+    const double gate = is_gated ? ExactActivation(c_.options.activation, Input(kGate, row, j)) : 1;
     y[j] = (h[j] * factor + (c_.Has(kBias) ? Input(kBias, row, j) : 0)) * gate;
     if (!c_.Has(kY)) continue;
     double& size = size_[kY][row][j];

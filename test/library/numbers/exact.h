@@ -50,7 +50,8 @@ struct Norm {
   int placement;
 };
 
-double Activation(int activation, double z);
+// The activation of an element of a gate (definition 8).
+double ExactActivation(int activation, double z);
 
 // For finite rows.
 class Exact {

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "exact.h"
 #include "on_target.h"
 #include "rows.h"
 
@@ -133,9 +134,7 @@ class Worker {
     for (size_t i = 0; i < kPatterns; ++i) {
       const double z = Get(patterns_, i / kLength, i % kLength);
       const double actual = Get(y, i / kLength, i % kLength);
-      const double denominator = 1 + std::exp(-z);
-      double exact = 1 / denominator;
-      if (activation == 0) exact = z == -HUGE_VAL ? -0.0 : z / denominator;
+      const double exact = ExactActivation(activation, z);
       double ulps = 0;
       if (!std::isfinite(exact)) {
         ulps = std::isnan(exact) == std::isnan(actual) && (std::isnan(exact) || exact == actual)

@@ -270,7 +270,7 @@ void Oracle::ScaleRow(Ranges& h, const Range& r, Operand weight, bool has_bias, 
 
 // Definition 8, to 2 ulp.
 Range ActivationRange(int activation, double z) {
-  const double exact = Activation(activation, z);
+  const double exact = ExactActivation(activation, z);
   if (!std::isfinite(exact)) return Range(exact);
   const double error = 2 * Ulp(RMSNORM_F32, exact);
   return {exact - error, exact + error};
