@@ -138,14 +138,15 @@ inline CpuidRegisters Cpuid(unsigned leaf, unsigned subleaf) {
   return r;
 }
 
-// XCR0: the registers that the system keeps for each thread. Only where CPUID reports OSXSAVE.
-inline uint64_t KeptRegisters() {
+// 0 asks for XCR0: the registers that the system keeps for each thread; only where CPUID reports
+// OSXSAVE. 1 asks which of these are in use; only where CPUID reports that, too.
+inline uint64_t Xgetbv(uint32_t index) {
 #if defined(__GNUC__)
   uint32_t low, high;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(index));
   return uint64_t{high} << 32 | low;
 #else
-  return _xgetbv(0);
+  return _xgetbv(index);
 #endif
 }
 

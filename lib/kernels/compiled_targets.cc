@@ -35,7 +35,7 @@ int64_t SupportedTargets() {
   };
   const unsigned first = Cpuid(1, 0).ecx;
   const CpuidRegisters features = Cpuid(7, 0);
-  const uint64_t kept = has(first, {27}) ? KeptRegisters() : 0;  // OSXSAVE
+  const uint64_t kept = has(first, {27}) ? Xgetbv(0) : 0;  // OSXSAVE
   // xmm and ymm; also k, and zmm in two parts.
   const bool keeps_avx = (kept & 0x6) == 0x6;
   const bool keeps_avx512 = (kept & 0xE6) == 0xE6;

@@ -193,13 +193,14 @@ HWY_INLINE void StorePieces(D, hn::Vec<D> value, T* to, size_t n) {
   }
 }
 
-// Not inlined, to keep the library small.
+// Not inlined, to keep the library small. The vector to store is a reference, since gcc 12 leaves
+// vzeroupper out of a function that takes one by value, and also after a call of it.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> LoadTail(D tag, const T* from, size_t n) {
   return LoadPieces(tag, from, n);
 }
 template <class D, class T>
-HWY_NOINLINE void StoreTail(D tag, hn::Vec<D> value, T* to, size_t n) {
+HWY_NOINLINE void StoreTail(D tag, const hn::Vec<D>& value, T* to, size_t n) {
   StorePieces(tag, value, to, n);
 }
 

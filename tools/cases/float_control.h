@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The register that governs vector arithmetic: rounding, subnormals, traps.
+// What a call must leave in a thread's vector unit: the register that governs arithmetic (rounding,
+// subnormals, traps) as it was, and on x86 the upper halves of vectors unused.
 #ifndef RMSNORM_TOOLS_CASES_FLOAT_CONTROL_H_
 #define RMSNORM_TOOLS_CASES_FLOAT_CONTROL_H_
 
@@ -9,7 +10,7 @@
 #include "../../lib/portable.h"
 
 #if RMSNORM_X86_64
-#include <xmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace rmsnorm::cases {
@@ -43,6 +44,38 @@ uint32_t RandomControl(Random& random) {
   return static_cast<uint32_t>(modes[random.Below(4)]);
 #endif
 }
+
+// On Intel, code that mixes SSE with AVX takes 35 times as long while the upper halves of vector
+// registers are in use. Such code is common: a program that is compiled for every x86-64 and calls
+// exp(), which glibc has for AVX2, too.
+#if RMSNORM_X86_64
+// Whether the CPU tells; some always say "in use".
+inline bool TellsUpperHalves() {
+  static const bool tells = [] {
+    constexpr unsigned kOsxsaveAndAvx = 3u << 27, kXgetbv1 = 1u << 2;
+    return (internal::Cpuid(1, 0).ecx & kOsxsaveAndAvx) == kOsxsaveAndAvx &&
+           (internal::Cpuid(0xD, 1).eax & kXgetbv1) != 0;
+  }();
+  return tells;
+}
+inline bool AreUpperHalvesUsed() {
+  constexpr uint64_t kUpperHalves = 1u << 2 | 1u << 6;  // of 256 and of 512 bits
+  return TellsUpperHalves() && (internal::Xgetbv(1) & kUpperHalves) != 0;
+}
+inline void ClearUpperHalves() {
+  if (!TellsUpperHalves()) return;
+#if defined(__GNUC__)
+  asm volatile("vzeroupper" ::
+                   : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+                     "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+#else
+  _mm256_zeroupper();
+#endif
+}
+#else
+inline bool AreUpperHalvesUsed() { return false; }
+inline void ClearUpperHalves() {}
+#endif
 
 }  // namespace rmsnorm::cases
 

@@ -47,6 +47,7 @@ struct Parts {
   uint32_t callers = kDefaultControl;
   bool was_called_in_callers = true;
   std::atomic<bool> state_was_kept{true};
+  std::atomic<bool> used_upper_halves{false};
 
   static void Run(void* parts, size_t count, rmsnorm_task task, void* state) {
     static_cast<Parts*>(parts)->Run(count, task, state);
@@ -63,7 +64,10 @@ struct Parts {
       const uint32_t usual = Control();
       SetControl(control);
       const uint32_t before = Control();  // the bits that the CPU keeps
+      ClearUpperHalves();
+      const bool used = AreUpperHalvesUsed();
       task(state, part);
+      if (AreUpperHalvesUsed() != used) used_upper_halves = true;
       if (Control() != before) state_was_kept = false;
       SetControl(usual);
     };
@@ -105,11 +109,14 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
   const uint32_t before = Control();
   parts.callers = before;
   rmsnorm_status status;
+  ClearUpperHalves();
+  const bool used = AreUpperHalvesUsed();
   try {
     status = PreparedCall(calls, operands, context).Run();
   } catch (const Error& refused_module) {
     status = refused_module.status();
   }
+  if (AreUpperHalvesUsed() != used) parts.used_upper_halves = true;
   const uint32_t after = Control();
   SetControl(kDefaultControl);
   if (after != before) throw std::runtime_error("the caller's floating-point state was not kept");
@@ -117,6 +124,8 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
     throw std::runtime_error("an executor was called in another floating-point state");
   }
   if (!parts.state_was_kept) throw std::runtime_error("a part left another floating-point state");
+  if (parts.used_upper_halves)
+    throw std::runtime_error("the upper halves of vector registers were left in use");
   return status;
 }
 
