@@ -154,7 +154,7 @@ bool Holds(rmsnorm_dtype dtype, const Matrix& matrix) {
 }
 
 Distance DistanceOf(const Matrix& a, const Matrix& b, uint64_t most) {
-  constexpr size_t kAtOnce = 512;
+  constexpr size_t kAtOnce = 32;
   Distance distance;
   WithType(a.dtype, [&](auto type) {
     const auto* const p = reinterpret_cast<const decltype(type)*>(a.bytes.data());
