@@ -25,7 +25,7 @@ forward,x=$T,y=$T,d=$EDGES|4097,rows=9,x_values=mixed,sums_out=f64,sums=none/f64
 forward,x=$T,y=$T,d=$EDGES,rows=23,sums=f64,sums_values=special,x_values=mixed/normal,
   rounding=$ROUNDINGS,eps_placement=inside|outside|floor,rstd=f32/none
 # Kimi-K2: rows of 7,168, and the 1,536 and 512 elements of a row of 2,112 for its attention norms.
-forward,x=$T,y=$T,weight=f32/f16/bf16,d=7168,rows=1|5,rounding=$ROUNDINGS,x_values=normal/mixed,
+forward,x=$T,y=$T,d=7168,rows=1|5,weight=f32/f16/bf16,rounding=$ROUNDINGS,x_values=normal/mixed,
   rstd=f32,call=plain|module
 forward,x=$T,y=$T,residual+residual_out=$T,d=7168,rows=1|5,rounding=$ROUNDINGS,
   residual_rounding=rounded/unrounded,residual_out_in_place=0|1
@@ -43,8 +43,8 @@ forward,x+y+residual+residual_out=$T,weight=f32|f16|bf16|none,d=$EDGES|1000|4097
   rows=1|5,rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,
   x_values=mixed/normal,call=plain|rows,y_in_place=0|1,residual_out_in_place=0|1
 # A residual stream whose type differs from x's, and the inverse RMS.
-forward,x+y=$T,residual+residual_out=f32|f16|bf16,weight=f32/none/bf16,d=$EDGES|1000|4097,
-  rows=1|5,rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,rstd=f32/none,
+forward,x+y=$T,residual+residual_out=f32|f16|bf16,d=$EDGES|1000|4097,rows=1|5,
+  weight=f32/none/bf16,rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,rstd=f32/none,
   x_values=normal/mixed,call=rows,residual_out_in_place=0/1
 
 # Every option.
@@ -58,13 +58,13 @@ forward,x+y+residual+residual_out=$T,weight=$T,d=1|64|128|300|5000,rows=1|2|7,x_
 # Special rows anywhere among others, with lengths that are constants in kernels and lengths around
 # them: rows occupy one to four pairs of registers, completely or partly.
 $PAIRS=d=1|31|32|33|64|65|80|96|97|127|128,rows=1..6
-forward,x+y=$T,weight=f32/none,rstd=f32,$PAIRS,x_values=scattered,y_shift=0/16/0/1,y_gap=0/16/3/0,
+forward,x+y=$T,rstd=f32,$PAIRS,weight=f32/none,x_values=scattered,y_shift=0/16/0/1,y_gap=0/16/3/0,
   eps_placement=inside/inside/outside/floor,eps=1e-5/1e-5/1e-5/1,divisor=0/0/0/0/100.5,
   stores=cached/streamed,seed=1..8
-forward,x+residual+residual_out+y=$T,weight=f32/none,rstd=f32,$PAIRS,
+forward,x+residual+residual_out+y=$T,rstd=f32,$PAIRS,weight=f32/none,
   x_values+residual_values=scattered,residual_rounding=rounded/rounded/rounded/unrounded,
   residual_out_in_place=0/1,y_shift=0/16/0/1,stores=cached/streamed,seed=1..8
-backward,x+dy=f32,dx=f32/f32/f32/none,dw=f32,rstd=f32/f32/f32/none,$PAIRS,
+backward,x+dy=f32,dw=f32,$PAIRS,dx=f32/f32/f32/none,rstd=f32/f32/f32/none,
   x_values=scattered/finite,dy_values=normal/scattered/huge/zero,stores=cached/streamed,
   eps_placement=inside/inside/inside/outside/floor,eps=1e-5/1e-5/1e-5/1e-5/1,dw_add=0/1,
   call=plain|rows,seed=1..8
@@ -95,9 +95,9 @@ forward,x=$T,y=$T,d=70,rows=3x4,x_values=mixed,rstd=f32,sums=f64,sums_out=none/f
   sums_order=rising|falling|transposed|zigzag|repeated|again,sums_gap=0|3,
   rstd_order=rising|falling|transposed|zigzag,rstd_gap=0|2
 # Some heads of each token: 32 of 48, say.
-forward,x+y=$T,weight=$T,rows=5x3/2x3x4,d=$EDGES,x_skip=0|2,y_skip=1|0,x_order=rising|falling|zigzag,
-  x_values=mixed,call=plain/module
-backward,x=$T,dy+dx=$T,rows=5x3/2x3x4,d=1|64|129|300,x_skip=0/2,dy_skip=1|0,dx_skip=0/3,
+forward,x+y=$T,weight=$T,d=$EDGES,rows=5x3/2x3x4,x_skip=0|2,y_skip=1|0,
+  x_order=rising|falling|zigzag,x_values=mixed,call=plain/module
+backward,x=$T,dy+dx=$T,d=1|64|129|300,rows=5x3/2x3x4,x_skip=0/2,dy_skip=1|0,dx_skip=0/3,
   dy_order=rising|transposed,x_values=finite
 # Slices of one buffer: rows of x, y and a residual side by side.
 forward,x=$T,y=$T,d=$EDGES,rows=7/2x3x2,x_values=mixed,interleaved=1,
@@ -145,8 +145,8 @@ forward,x+y=$T,post_norm_weight=$T,d=$EDGES|1000|4097|8193,rows=1|5,bias=none/f3
 forward,x+y+residual+residual_out=$T,post_norm_weight=$T,d=$EDGES|1000|4097,rows=1|5,
   bias=none/bf16,residual_rounding=rounded/unrounded,weight_offset=0/1,rounding=$ROUNDINGS,
   x_values=mixed/normal,call=rows|module,y_in_place=0/1,residual_out_in_place=0|1
-forward,x+y=$T,bias=$T,post_norm_weight=f32/none/bf16,residual+residual_out=f32/none,d=$EDGES,
-  rows=5,call=module|several,seed=0|2
+forward,x+y=$T,bias=$T,d=$EDGES,rows=5,post_norm_weight=f32/none/bf16,
+  residual+residual_out=f32/none,call=module|several,seed=0|2
 
 # Weights and biases that some rows share.
 forward,x=$T,weight=$T,y=$T,d=1|33|63|64|65|128|4097,weight_per=head|group|row|alternate|first,
@@ -222,9 +222,9 @@ forward,x=$T,y=$T,d=1..300|$LONG,rows=5/9,factor=0.22|-3|1e30,sums_out=f64/none,
   rounding=$ROUNDINGS,x_values=mixed/normal,rstd=f32
 forward,x=$T,residual+residual_out=$T,y=$T,d=$EDGES|4097,rows=5/9,factor=0.22|-3,
   rounding=$ROUNDINGS,residual_rounding=rounded/unrounded,x_values=mixed/normal
-forward,x+gate+y=$T,weight=$T,rows=4x5/2x3x4/12,d=33|128|4097,gate_placement=after|before,
-  weight_per=tensor|head|group|row|alternate,y_in_place=0|1,gate_values=mixed/normal,
-  x_values=mixed
+forward,x+gate+y=$T,weight=$T,d=33|128|4097,gate_placement=after|before,
+  weight_per=tensor|head|group|row|alternate,rows=4x5/2x3x4/12,y_in_place=0|1,
+  gate_values=mixed/normal,x_values=mixed
 forward,x=$T,gate=$T,d=1..300|$LONG,y=f32/f16/bf16,rows=5/9,gate_placement=before,
   activation=silu/sigmoid,weight=f32/none/bf16,rounding=$ROUNDINGS,factor=0/0.22,
   x_values=mixed/normal,gate_values=normal/mixed,rstd=f32,sums_out=f64/none
@@ -253,7 +253,7 @@ forward,x=$T,y=none,q=i8,scale=f32,zero=i8|none,d=1|64|300,rows=5,weight=$T,
   x_values=massive|wide|huge|tiny|subnormal|zero|low_edge|high_edge|floor|nan|infinity|bits,
   weight_values=normal|special,eps=1e-5/0
 forward,x=$T,y=none,q=i8,scale=f32,d=8192|16384,rows=3,weight=f32,x_values=mixed,zero=i8/none
-forward,x=$T,y=f32/none,residual+residual_out=$T,q=i8,scale=f32,zero=i8|none,d=$EDGES|4097,rows=9,
+forward,x=$T,residual+residual_out=$T,q=i8,scale=f32,zero=i8|none,d=$EDGES|4097,rows=9,y=f32/none,
   residual_rounding=rounded/unrounded,x_values=mixed
 # All stages, with every alignment.
 $ALL=residual+residual_out=bf16,post_norm_weight=f32,gate=f16,q=i8,scale=f32,zero=i8
@@ -270,7 +270,7 @@ forward,x=$T,y=$T,$ALL,d=$EDGES,rows=7/2x3x2,interleaved=1,x_order=rising|fallin
 forward,x=$T,y=$T,$ALL,d=1..300|4096|4097|8193,rows=1/9,guard=before|after
 forward,x=$T,y=$T,$ALL,rows=67/1x67,d=4097,x_values=mixed,threads=2|3|8,executor=none/threads,
   call=plain/module/several
-forward,x+y=$T,post_norm_weight=f32/none,gate=f16/none,q=i8,scale=f32,zero=i8/none,rows=1|2,
+forward,x+y=$T,rows=1|2,post_norm_weight=f32/none,gate=f16/none,q=i8,scale=f32,zero=i8/none,
   d=163917,x_values=normal/mixed,threads=2|3,executor=none/threads
 forward,x=$T,y=$T,$ALL,d=1|64|300|4097,rows=13,x_values=mixed,state=1..10
 
@@ -334,17 +334,17 @@ forward,x+y=$T,rows=5,d=$EDGES,y_in_place=1,threads=2/3,executor=reverse/threads
 forward,x+y=$T,weight=bf16,rows=3|1000,d=64|500,seed=0/1,call=prepared,threads=1/3,
   executor=none/threads;
   forward,x=bf16,gate=f32,y=$T,rows=1x2,d=128|300,seed=0/1,call=prepared
-forward,x=$T,weight=f32/f16/bf16/none,y=$T,d=1..300|$LONG,rows=5/9,call=prepared,seed=0/1,
+forward,x=$T,y=$T,d=1..300|$LONG,weight=f32/f16/bf16/none,rows=5/9,call=prepared,seed=0/1,
   rounding=$ROUNDINGS,x_values=mixed/normal,rstd=none/f32,bias=none/f16,threads=1/3
 forward,x=$T,y=$T,$ALL,d=$EDGES|4097,rows=9/2x3x3,call=prepared,seed=0/1,x_values=mixed,
   x_order=rising|zigzag,residual_out_in_place=0/1,threads=1/5,executor=none/threads
-backward,x=$T,dy+dx=$T,weight=f32/none/bf16,dw=f32/bf16,db=none/f32,d=$EDGES|1000|4097,rows=1|5|300,
+backward,x=$T,dy+dx=$T,d=$EDGES|1000|4097,rows=1|5|300,weight=f32/none/bf16,dw=f32/bf16,db=none/f32,
   call=prepared,seed=0/1,rstd=f32/none,x_values=normal/finite,dx_add=0/1,dw_add=1/0,
   threads=1/3/5,executor=none/none/reverse,eps_placement=inside/outside/floor
 
 # Stores past the caches: every length, rows that start anywhere, y in place, repeated rows, the
 # addition to a residual, and rows of special values beside others.
-forward,x=$T,y=$T,weight=f32/f16/bf16/none,d=1..300,rows=3/17,stores=streamed,rounding=$ROUNDINGS,
+forward,x=$T,y=$T,d=1..300,weight=f32/f16/bf16/none,rows=3/17,stores=streamed,rounding=$ROUNDINGS,
   x_values=normal/mixed,y_shift=0/3,y_gap=0/1,call=plain/module
 forward,x+y=$T,weight=$T,d=$LONG,rows=1|9,stores=streamed|cached,rounding=$ROUNDINGS,
   x_values=normal/mixed,y_in_place=0|1,call=plain/rows
@@ -455,9 +455,9 @@ backward,x=$T,dy+dx=$T,rows=$BLOCKS,d=1|5|33|64|70,eps_placement=$PLACES,
 backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,x_shift=0..31
 backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,dy_shift=0..31,dx_in_place=0|1
 backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32,dx_shift=0..31
-backward,x=$T,dy+dx=$T,weight=f32/f16/bf16,d=15|100|300,rows=3,weight_shift=0..31
-backward,x=$T,dy+dx=$T,dw=f32/f16/bf16,d=15|100|300,rows=3,dw_shift=0..31
-backward,x=$T,dy+dx=$T,db=f32/f16/bf16,d=15|100|300,rows=3,db_shift=0..31
+backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,weight=f32/f16/bf16,weight_shift=0..31
+backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,dw=f32/f16/bf16,dw_shift=0..31
+backward,x=$T,dy+dx=$T,d=15|100|300,rows=3,db=f32/f16/bf16,db_shift=0..31
 backward,x=f32,dy=f16|bf16,dx=f32,d=15|100|300,rows=3,dx_shift=0..31
 
 # Rows of one to eight dimensions in every order, with gaps; dx in place; one buffer for all.
@@ -482,8 +482,9 @@ backward,x=$T,dy+dx=$T,d=$EDGES|4097,rstd=f32|none,eps_placement=inside|outside|
   rounding=$ROUNDINGS,call=plain/module
 backward,x=$T,dy+dx=$T,d=$EDGES|4097,rstd=f32|none,eps_placement=inside|outside|floor,
   divisor=0.5|1|3|16384|1e-3,rows=5/23,weight=f32/none,dw=f32/bf16,x_values=normal/finite
-backward,x=$T,dy+dx=$T,weight=f32/f16/bf16,d=$EDGES|4097,rstd=f32|none,
-  eps_placement=inside|outside|floor,weight_offset=1|-0.25,rows=5,dw=f32/bf16,call=plain/module
+backward,x=$T,dy+dx=$T,d=$EDGES|4097,rstd=f32|none,
+  eps_placement=inside|outside|floor,weight_offset=1|-0.25,rows=5,weight=f32/f16/bf16,dw=f32/bf16,
+  call=plain/module
 
 # Rows of x, of dy and of both outside the usual range, alone and next to each other, and such
 # weights.
