@@ -738,12 +738,13 @@ def test_a_call_releases_the_lock():
     done = threading.Event()
 
     def call():
-        for _ in range(5):
-            rmsnorm.rms_norm(x, out=y, threads=1)
+        for _ in range(30):
+            if counted <= 100:  # a busy machine takes more calls
+                rmsnorm.rms_norm(x, out=y, threads=1)
         done.set()
 
     # A thread switches only where it gives the lock up, as sleep() does. If the calls held it, this
-    # thread would count a few times between them.
+    # thread would count at most once between two of them.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
