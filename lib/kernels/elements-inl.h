@@ -193,7 +193,7 @@ HWY_INLINE void StorePieces(D, hn::Vec<D> value, T* to, size_t n) {
   }
 }
 
-// Not inlined, to keep the library small. The vector to store is a reference, since gcc 12 leaves
+// Not inlined, to keep the library small. The vector to store is a reference, since gcc leaves
 // vzeroupper out of a function that takes one by value, and also after a call of it.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> LoadTail(D tag, const T* from, size_t n) {
