@@ -545,7 +545,8 @@ TEST(Operands, AreThereInEverySelection) {
   size_t accepted = 0;
   size_t refused = 0;
   for (const bool backward : {false, true}) {
-    const Function& function = Find({"plain", backward ? "backward" : "residual"});
+    const std::vector<std::string> words = {"plain", backward ? "backward" : "residual"};
+    const Function& function = Find(words);
     const std::string fields = backward ? "" : "sums=f64";
     const OperandSet all = Call(function, fields).operands.given;
     for (OperandSet selected = all;; selected = (selected - 1) & all) {

@@ -19,16 +19,16 @@ namespace {
 
 using internal::KernelTable;
 
-const KernelTable& FindTable(const std::string& target) {
+const KernelTable& FindTable(const char* target) {
   const KernelTable* table = nullptr;
-  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target.c_str(), table));
+  EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target, table));
   return *table;
 }
 
 class SumsTest : public testing::TestWithParam<std::string> {
  protected:
   const KernelTable& reference_ = FindTable(kReference);
-  const KernelTable& table_ = FindTable(GetParam());
+  const KernelTable& table_ = FindTable(GetParam().c_str());
   cases::GuardedMemory guard_;
   Random random_{103};
 };
