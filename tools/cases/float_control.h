@@ -10,7 +10,7 @@
 #include "../../lib/portable.h"
 
 #if RMSNORM_X86_64
-#include <immintrin.h>
+#include <xmmintrin.h>
 #endif
 
 namespace rmsnorm::cases {
@@ -48,29 +48,32 @@ uint32_t RandomControl(Random& random) {
 // On Intel, code that mixes SSE with AVX takes 35 times as long while the upper halves of vector
 // registers are in use. Such code is common: a program that is compiled for every x86-64 and calls
 // exp(), which glibc has for AVX2, too.
-#if RMSNORM_X86_64
-// Whether the CPU tells; some always say "in use".
-inline bool TellsUpperHalves() {
-  static const bool tells = [] {
-    constexpr unsigned kOsxsaveAndAvx = 3u << 27, kXgetbv1 = 1u << 2;
-    return (internal::Cpuid(1, 0).ecx & kOsxsaveAndAvx) == kOsxsaveAndAvx &&
-           (internal::Cpuid(0xD, 1).eax & kXgetbv1) != 0;
-  }();
-  return tells;
-}
-inline bool AreUpperHalvesUsed() {
-  constexpr uint64_t kUpperHalves = 1u << 2 | 1u << 6;  // of 256 and of 512 bits
-  return TellsUpperHalves() && (internal::Xgetbv(1) & kUpperHalves) != 0;
-}
-inline void ClearUpperHalves() {
-  if (!TellsUpperHalves()) return;
-#if defined(__GNUC__)
+#if RMSNORM_X86_64 && defined(__GNUC__)
+inline void ClearUpperHalvesWithAvx() {
   asm volatile("vzeroupper" ::
                    : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
                      "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
-#else
-  _mm256_zeroupper();
-#endif
+}
+inline bool AreUpperHalvesUsedWithAvx() {
+  constexpr uint64_t kUpperHalves = 1u << 2 | 1u << 6;  // of 256 and of 512 bits
+  return (internal::Xgetbv(1) & kUpperHalves) != 0;
+}
+// Whether the CPU tells. Some say "in use" from the first use on, and so do emulated ones.
+inline bool TellsUpperHalves() {
+  static const bool tells = [] {
+    constexpr unsigned kOsxsaveAndAvx = 3u << 27, kXgetbv1 = 1u << 2;
+    if ((internal::Cpuid(1, 0).ecx & kOsxsaveAndAvx) != kOsxsaveAndAvx) return false;
+    if ((internal::Cpuid(0xD, 1).eax & kXgetbv1) == 0) return false;
+    asm volatile("vcmpps $15, %%ymm0, %%ymm0, %%ymm0" ::: "xmm0");  // sets all bits
+    const bool after_use = AreUpperHalvesUsedWithAvx();
+    ClearUpperHalvesWithAvx();
+    return after_use && !AreUpperHalvesUsedWithAvx();
+  }();
+  return tells;
+}
+inline bool AreUpperHalvesUsed() { return TellsUpperHalves() && AreUpperHalvesUsedWithAvx(); }
+inline void ClearUpperHalves() {
+  if (TellsUpperHalves()) ClearUpperHalvesWithAvx();
 }
 #else
 inline bool AreUpperHalvesUsed() { return false; }
