@@ -65,9 +65,8 @@ struct Parts {
       SetControl(control);
       const uint32_t before = Control();  // the bits that the CPU keeps
       ClearUpperHalves();
-      const bool used = AreUpperHalvesUsed();
       task(state, part);
-      if (AreUpperHalvesUsed() != used) used_upper_halves = true;
+      if (AreUpperHalvesUsed()) used_upper_halves = true;
       if (Control() != before) state_was_kept = false;
       SetControl(usual);
     };
@@ -110,13 +109,12 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
   parts.callers = before;
   rmsnorm_status status;
   ClearUpperHalves();
-  const bool used = AreUpperHalvesUsed();
   try {
     status = PreparedCall(calls, operands, context).Run();
   } catch (const Error& refused_module) {
     status = refused_module.status();
   }
-  if (AreUpperHalvesUsed() != used) parts.used_upper_halves = true;
+  if (AreUpperHalvesUsed()) parts.used_upper_halves = true;
   const uint32_t after = Control();
   SetControl(kDefaultControl);
   if (after != before) throw std::runtime_error("the caller's floating-point state was not kept");
@@ -124,8 +122,9 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
     throw std::runtime_error("an executor was called in another floating-point state");
   }
   if (!parts.state_was_kept) throw std::runtime_error("a part left another floating-point state");
-  if (parts.used_upper_halves)
+  if (parts.used_upper_halves) {
     throw std::runtime_error("the upper halves of vector registers were left in use");
+  }
   return status;
 }
 

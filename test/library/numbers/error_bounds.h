@@ -24,7 +24,7 @@ double InverseRmsBound(size_t d, int eps_placement);
 
 // The bound of an output's error, in ulp of the larger of the result and the size that exact.h
 // gives. For q it is in steps of the scale. Rows must be in the ordinary range of definition 15,
-// and rstd and sums_out those of a call without a post-norm.
+// and rstd and sums_out must come from a call without a post-norm.
 double ErrorBound(const cases::Case& c, cases::Operand output);
 
 }  // namespace rmsnorm::test

@@ -24,7 +24,7 @@ SCALAR = re.compile(
 )
 DIVISION = re.compile(r"v(div|sqrt)[ps][sd] ")
 WIDE_VECTOR = re.compile(r"v.*%[yz]mm")
-# Those whose upper halves vzeroupper clears, and the functions that return one.
+# vzeroupper clears the upper halves of these. A function that returns a vector cannot end with it.
 CLEARED_VECTOR = re.compile(r"v.*%[yz]mm(\d|1[0-5])\b")
 RETURNS_A_VECTOR = re.compile(r"::(LoadTail<|ActivateByFactors\()")
 
