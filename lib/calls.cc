@@ -166,8 +166,8 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
   std::unique_ptr<Call[]> many_calls;
   std::unique_ptr<Plan[]> many_plans;
   if (count > kCallsOnStack) {
-    many_calls.reset(new (std::nothrow) Call[count]);
-    many_plans.reset(new (std::nothrow) Plan[count]);
+    many_calls = MakeArray<Call>(count);
+    many_plans = MakeArray<Plan>(count);
     if (many_calls == nullptr || many_plans == nullptr) {
       return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
     }

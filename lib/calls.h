@@ -3,9 +3,21 @@
 #ifndef RMSNORM_LIB_CALLS_H_
 #define RMSNORM_LIB_CALLS_H_
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+
 #include "plan.h"
 
 namespace rmsnorm::internal {
+
+// Null where there is no memory. With gcc, a size that overflows throws in spite of std::nothrow.
+template <class T>
+std::unique_ptr<T[]> MakeArray(size_t count) {
+  return std::unique_ptr<T[]>(count <= PTRDIFF_MAX / sizeof(T) ? new (std::nothrow) T[count]
+                                                               : nullptr);
+}
 
 // Reads the context that is given or, if that is null, takes the module's.
 rmsnorm_status FindContext(const rmsnorm_module* module, const rmsnorm_context* given,

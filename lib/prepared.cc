@@ -70,8 +70,7 @@ rmsnorm_status Prepare(const rmsnorm_module* module, const rmsnorm_context* cont
     *prepared = made.release();
     return RMSNORM_OK;
   } catch (const std::bad_alloc&) {
-    return Fail(RMSNORM_ERROR_MEMORY, "prepared: no memory for the plans and scratch of %zu calls",
-                count);
+    return Fail(RMSNORM_ERROR_MEMORY, "prepared: no memory for plans and scratch");
   }
 }
 
@@ -83,7 +82,7 @@ rmsnorm_status rmsnorm_prepare(rmsnorm_prepared** prepared, const rmsnorm_call* 
   if (prepared == nullptr) return NullPrepared();
   *prepared = nullptr;
   if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
-  const std::unique_ptr<Call[]> checked(new (std::nothrow) Call[count]);
+  const std::unique_ptr<Call[]> checked = MakeArray<Call>(count);
   if (checked == nullptr) {
     return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
   }

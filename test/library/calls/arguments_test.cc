@@ -906,16 +906,39 @@ TEST(Memory, ThatIsMissingIsAnError) {
   char* const low = reinterpret_cast<char*>(4096);
   const rmsnorm_view x = rmsnorm_vector(low, RMSNORM_BF16, d);
   const rmsnorm_view other = rmsnorm_vector(low + 8 * d, RMSNORM_BF16, d);
+  const auto expect_missing = [](const std::string& name, rmsnorm_status status) {
+    EXPECT_EQ(RMSNORM_ERROR_MEMORY, status);
+    EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find(name)) << rmsnorm_error_message();
+  };
   rmsnorm_operands operands = rmsnorm_no_operands();
+  const rmsnorm_call call = {nullptr, &operands, nullptr};
+  rmsnorm_prepared* prepared = nullptr;
   operands.x = operands.dy = &x;
   operands.dw = &other;
-  EXPECT_EQ(RMSNORM_ERROR_MEMORY, rmsnorm_backward(&operands, nullptr, nullptr));
-  EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("x: ")) << rmsnorm_error_message();
+  expect_missing("x: ", rmsnorm_backward(&operands, nullptr, nullptr));
+  expect_missing("prepared: ", rmsnorm_prepare_backward(&prepared, &call, nullptr));
   operands = rmsnorm_no_operands();
   operands.x = operands.weight = &x;
   operands.y = &other;
-  EXPECT_EQ(RMSNORM_ERROR_MEMORY, rmsnorm_forward(&operands, nullptr, nullptr));
-  EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("x: ")) << rmsnorm_error_message();
+  expect_missing("x: ", rmsnorm_forward(&operands, nullptr, nullptr));
+  expect_missing("prepared: ", rmsnorm_prepare(&prepared, &call, 1, nullptr));
+  EXPECT_EQ(nullptr, prepared);
+}
+
+// A wrong count, such as -1, is refused before a call is read.
+TEST(Memory, OfMoreCallsThanFitIsMissing) {
+  const rmsnorm_call call = {};
+  for (const size_t count : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / sizeof call, SIZE_MAX / 4096}) {
+    const auto expect_refused = [count](rmsnorm_status status) {
+      EXPECT_EQ(RMSNORM_ERROR_MEMORY, status);
+      EXPECT_EQ("calls: no memory for " + std::to_string(count) + " of them",
+                std::string(rmsnorm_error_message()));
+    };
+    expect_refused(rmsnorm_forward_all(&call, count, nullptr));
+    rmsnorm_prepared* prepared = nullptr;
+    expect_refused(rmsnorm_prepare(&prepared, &call, count, nullptr));
+    EXPECT_EQ(nullptr, prepared);
+  }
 }
 
 // ---------------------------------------------------------------------------- statuses, dtypes
