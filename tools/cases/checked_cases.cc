@@ -66,8 +66,9 @@ forward,x+residual+residual_out+y=$T,rstd=f32,$PAIRS,weight=f32/none,
   residual_out_in_place=0/1,y_shift=0/16/0/1,stores=cached/streamed,seed=1..8
 backward,x+dy=f32,dw=f32,$PAIRS,dx=f32/f32/f32/none,rstd=f32/f32/f32/none,
   x_values=scattered/finite,dy_values=normal/scattered/huge/zero,stores=cached/streamed,
-  eps_placement=inside/inside/inside/outside/floor,eps=1e-5/1e-5/1e-5/1e-5/1,dw_add=0/1,
+  eps_placement=inside/inside/inside/outside/floor,eps=1e-5/1e-5/1e-5/1e-5/1,
   call=plain|rows,seed=1..8
+backward,x+dy+dx=$T,rstd+dw=f32,$PAIRS,stores=cached/streamed,dw_add=1,seed=1|2
 
 # Numbers of rows around the group sizes for short rows.
 forward,x=$T,y=$T,rows=1..20,d=1|7|16|32|63|64|65|96|127|128|129|192|256|300|512,
@@ -289,7 +290,7 @@ forward,x+residual+residual_out+y=$T,rows=1031/67,d=512/4097,x_values=mixed,call
 forward,x+y=$T,rows=1|2,d=70001/163917,x_values=normal|tiny|nan|infinity|huge,rstd=f32,
   sums=none/f64/none,weight=f32/f16/bf16,threads=2|3|5,executor=none/threads
 forward,x=$T,y=$T,rows=1/2,d=163917,rstd=f32,weight=f32/f16/bf16,threads=2|3,executor=none|threads
-forward,x=$T,y=none,rows=1,d=163917,x_values=normal/tiny/nan/infinity/huge,sums_out=f64,
+forward,x=$T,y=none,rows=1,d=163917,x_values=normal|tiny|nan|infinity|huge,sums_out=f64,
   threads=2|3|5,executor=none/threads
 forward,x+y=$T,weight=$T,rows=40x33,d=129,weight_per=head|group|row|alternate,bias=none/bf16,
   threads=2|3|5,executor=none/threads
@@ -464,7 +465,7 @@ backward,x=f32,dy=f16|bf16,dx=f32,d=15|100|300,rows=3,dx_shift=0..31
 backward,x=$T,dy+dx=$T,d=1|15|33|70|128|300,
   x_order=rising|falling|transposed|zigzag|repeated|again|windows,
   rows=9/2x3/3x1x3/one/2x1x3x2x1x2x2,dy_order=rising/falling/zigzag/repeated/again,
-  dy_gap=0/2,weight=f32/none,dw=f32/f16,db=none/bf16,rstd=f32/none,x_values=finite,
+  dy_gap=0/2,weight=f32/none,dw=f32/f16,db=none/bf16,rstd=f32,x_values=finite,
   dx_add=0/1,x_gap=0|1|64,rstd_order=rising/falling/transposed/repeated,
   dx_order=rising|falling|transposed|zigzag,dx_gap=0/3
 backward,x=$T,dy+dx=$T,d=4097,x_order=falling|transposed|zigzag|again,rows=2x3/3x1x3,

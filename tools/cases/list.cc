@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "user_error.h"
+#include "values.h"
 
 namespace rmsnorm::cases {
 
@@ -45,7 +46,14 @@ List::List(const std::string& list) {
       const size_t number = line.start.size();
       line.start.emplace_back(IsBackward(parts.empty() ? "" : parts[0]));
       line.start.back().seed = static_cast<unsigned>(number);
-      for (size_t i = 1; i < parts.size(); ++i) line.axes.push_back(ParseAxis(number, parts[i]));
+      for (size_t i = 1; i < parts.size(); ++i) {
+        line.axes.push_back(ParseAxis(number, parts[i]));
+        const Axis& axis = line.axes.back();
+        if (axis.in_turn && line.size() < axis.values.size()) {
+          throw UserError("list: '" + parts[i] + "' has " + std::to_string(axis.values.size()) +
+                          " values for " + std::to_string(line.size()) + " cases");
+        }
+      }
     }
     lines_.push_back(std::move(line));
   }
@@ -90,14 +98,14 @@ void List::ForEach(const std::function<void(const Calls&)>& visit) const {
     std::vector<size_t> set(line.axes.size(), SIZE_MAX);
     for (size_t number = 0; number < line.size(); ++number) {
       size_t below = line.size();  // number of cases per combination of the fields so far
-      size_t turns = 1;
       std::vector<size_t> index(line.axes.size());
       for (size_t i = 0; i < line.axes.size(); ++i) {
         const Axis& axis = line.axes[i];
         const size_t values = axis.values.size();
         if (axis.in_turn) {
-          index[i] = number / below / turns % values;
-          turns *= values;
+          const size_t combination = number / below;
+          const size_t first = Random(combination / values << 8 | i).Below(values);
+          index[i] = (first + combination) % values;
         } else {
           below /= values;
           index[i] = number / below % values;

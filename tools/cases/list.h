@@ -4,14 +4,14 @@
 // A line of a list is a case in which a field may have several values:
 // - "x=f32|f16" multiplies the line's cases, and "d=1..300" is a range of such values;
 // - "rounding=after_weight/before_weight" adds no cases: the cases that the fields before it make
-//   take its values in turn. With several such fields, the first changes from case to case, and
-//   the next one changes each time the first has gone through its values;
+//   take its values in turn, from one drawn anew for each round, so that such fields meet in all
+//   combinations;
 // - "x+y=f16|bf16" gives both fields the same value.
 // Where a line describes several calls, the last fields of the last one change first.
 // "$T=f32|f16|bf16" defines "$T" for later lines. A "#" begins a comment, and a line that ends with
-// a comma goes on in the next. Put a field with "/" after those whose values it shall meet: before
-// "d=1..300" it has one value for all these d. Put fields that do not affect the results last: then
-// the reference computes once for all their values.
+// a comma goes on in the next. Put a field with "/" after those with "|" whose values it shall meet:
+// before "d=1..300" it has one value for all these d. Put fields that do not affect the results
+// last: then the reference computes once for all their values.
 #ifndef RMSNORM_TOOLS_CASES_LIST_H_
 #define RMSNORM_TOOLS_CASES_LIST_H_
 

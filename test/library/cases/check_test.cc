@@ -555,23 +555,44 @@ TEST(List, Multiplies) {
   using Texts = std::vector<std::string>;
   EXPECT_EQ((Texts{"rows=1,d=3", "rows=1,d=4", "rows=2,d=3", "rows=2,d=4"}),
             Expanded("# rows\nforward,rows=1|2,\n  d=3..4  # and elements\n\n"));
-  // Values in turn depend on the fields before; the fields after have the same value.
-  EXPECT_EQ((Texts{"rows=1,d=5", "rows=1,d=5,threads=2", "rows=2,d=6", "rows=2,d=6,threads=2",
-                   "rows=3,d=5", "rows=3,d=5,threads=2"}),
-            Expanded("forward,rows=1..3,d=5/6,threads=1|2"));
-  // The second field with values in turn changes after the first has gone through its values.
-  EXPECT_EQ((Texts{"rows=1,d=5", "rows=2,d=6", "rows=3,d=5,seed=1", "rows=4,d=6,seed=1"}),
-            Expanded("$N=1..4\nforward,rows=$N,d=5/6,seed=0/1"));
   EXPECT_EQ((Texts{"rows=1,d=5,x_gap=1,y_gap=1", "rows=1,d=5,x_gap=2,y_gap=2"}),
             Expanded("forward,rows=1,d=5,x_gap+y_gap=1|2"));
   const std::string second = ";forward,x=f32,weight=f32,y=f32,rows=3,";
   EXPECT_EQ((Texts{"rows=1,d=5" + second + "d=7", "rows=1,d=5" + second + "d=8",
                    "rows=2,d=5" + second + "d=7", "rows=2,d=5" + second + "d=8"}),
             Expanded("forward,rows=1|2,d=5;\n  forward,rows=3,d=7|8"));
-  for (const char* wrong : {"sideways,d=1", "forward,d", "forward,size=1", "forward,d=",
-                            "forward,d=x", "forward,d=1,y_per=row", "forward,x=f16,y_in_place=1",
-                            "forward,d=1;backward,d=1", "forward,=1", "forward,x+=f32"}) {
+  for (const char* wrong :
+       {"sideways,d=1", "forward,d", "forward,size=1", "forward,d=", "forward,d=x",
+        "forward,d=1,y_per=row", "forward,x=f16,y_in_place=1", "forward,d=1;backward,d=1",
+        "forward,=1", "forward,x+=f32", "forward,rows=1|2,d=1/2/3,seed=1|2"}) {
     EXPECT_THROW(Expanded(wrong), tools::UserError) << wrong;
+  }
+}
+
+// Values in turn depend on the fields before: each round has all of them. The fields after have the
+// same value. Two such fields meet in all ways, also for every second value of another field.
+TEST(List, TakesValuesInTurn) {
+  std::vector<std::string> d_and_seed;
+  cases::List("forward,rows=1..120,d=5/6,seed=0/1/2,threads=1|2")
+      .ForEach([&](const cases::Calls& calls) {
+        const std::string now = std::to_string(calls[0].d) + " " + std::to_string(calls[0].seed);
+        if (calls[0].threads == 1) {
+          d_and_seed.push_back(now);
+        } else {
+          EXPECT_EQ(d_and_seed.back(), now);
+        }
+      });
+  ASSERT_EQ(120u, d_and_seed.size());
+  for (size_t i = 0; i < 120; i += 2) EXPECT_NE(d_and_seed[i][0], d_and_seed[i + 1][0]) << i;
+  for (size_t i = 0; i < 120; i += 3) {
+    std::set<char> seeds;
+    for (size_t j = i; j < i + 3; ++j) seeds.insert(d_and_seed[j][2]);
+    EXPECT_EQ(3u, seeds.size()) << i;
+  }
+  for (const size_t parity : {0, 1}) {
+    std::set<std::string> met;
+    for (size_t i = parity; i < 120; i += 2) met.insert(d_and_seed[i]);
+    EXPECT_EQ(6u, met.size()) << parity;
   }
 }
 
