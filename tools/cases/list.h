@@ -9,9 +9,9 @@
 // - "x+y=f16|bf16" gives both fields the same value.
 // Where a line describes several calls, the last fields of the last one change first.
 // "$T=f32|f16|bf16" defines "$T" for later lines. A "#" begins a comment, and a line that ends with
-// a comma goes on in the next. Put a field with "/" after those with "|" whose values it shall meet:
-// before "d=1..300" it has one value for all these d. Put fields that do not affect the results
-// last: then the reference computes once for all their values.
+// a comma goes on in the next. Put a field with "/" after those with "|" whose values it shall
+// meet: before "d=1..300" it has one value for all these d. Put fields that do not affect the
+// results last: then the reference computes once for all their values.
 #ifndef RMSNORM_TOOLS_CASES_LIST_H_
 #define RMSNORM_TOOLS_CASES_LIST_H_
 
