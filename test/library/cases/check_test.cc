@@ -589,7 +589,7 @@ TEST(List, TakesValuesInTurn) {
     for (size_t j = i; j < i + 3; ++j) seeds.insert(d_and_seed[j][2]);
     EXPECT_EQ(3u, seeds.size()) << i;
   }
-  for (const size_t parity : {0, 1}) {
+  for (size_t parity = 0; parity < 2; ++parity) {
     std::set<std::string> met;
     for (size_t i = parity; i < 120; i += 2) met.insert(d_and_seed[i]);
     EXPECT_EQ(6u, met.size()) << parity;
