@@ -4,8 +4,8 @@
 // A line of a list is a case in which a field may have several values:
 // - "x=f32|f16" multiplies the line's cases, and "d=1..300" is a range of such values;
 // - "rounding=after_weight/before_weight" adds no cases: the cases that the fields before it make
-//   take its values in turn, from one drawn anew for each round, so that such fields meet in all
-//   combinations;
+//   take its values in turn. Each round begins at a value drawn at random, the same in every run:
+//   otherwise some values of two such fields would never meet;
 // - "x+y=f16|bf16" gives both fields the same value.
 // Where a line describes several calls, the last fields of the last one change first.
 // "$T=f32|f16|bf16" defines "$T" for later lines. A "#" begins a comment, and a line that ends with
