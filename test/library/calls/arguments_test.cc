@@ -78,17 +78,23 @@ TEST(Table, SaysWhichOperandsGoTogether) {
 
 // ---------------------------------------------------------------------------- lines of arguments
 
-// A line has five columns: words that choose functions (without a word, all functions that make a
-// call); fields of the case; the spoilt arguments; the status; and the start of the message, where
-// "*" stands for anything, "@" for the spoilt operand and "%" for the last value.
+// A line has five columns:
+// - words that choose functions; without a word, all functions that make a call;
+// - fields of the case;
+// - the spoilt arguments;
+// - the status;
+// - the start of the message. "*" stands for anything, "@" for the spoilt operand, and "%" for the
+//   last value.
+// "a|b" makes one line for each value. A line applies to the calls that have the operands it names.
 //
-// "a|b" makes one line for each value. A spoilt argument is a name with new values of its parts;
-// "&" separates spoilt arguments. The name is "operands", "options", "context", an operand, or a
-// word for several operands, which are spoilt in turn: "each" means all operands of the call;
-// "rows" (not x), "columns" and "per_row" a shape; "inputs" and "outputs" a role; "replacing" the
-// operands that may replace another, and "place" the operand that they replace; "absent" the
-// operands that the function does not take. "+" spoils all at once. A line applies to the calls
-// that have the operands it names.
+// A spoilt argument is a name with new values of its parts. "&" separates spoilt arguments. The
+// name is "operands", "options", "context", an operand, or a word for several operands:
+// - "each": all operands of the call;
+// - "rows" (not x), "columns", "per_row": the operands of a shape;
+// - "inputs", "outputs": the operands of a role;
+// - "replacing": the operands that may replace another; "place": the operand that each replaces;
+// - "absent": the operands that the function does not take.
+// A word spoils its operands in turn. With "+" after it, or between names, all are spoilt at once.
 //
 // In a view, "data" is null, "top", an operand's name or a distance in bytes, and "shape" makes it
 // dense. In numbers, "r" is the length of the operand's rows, and "e" the bytes of an element.

@@ -201,7 +201,7 @@ TEST(Check, DescribesEachKindOfFault) {
 }
 
 TEST(Check, NoticesAChangedFloatingPointState) {
-  // As a task of an executor.
+  // A task that an executor can run.
   const auto change = [](void* /*state*/, size_t /*part*/) {
     cases::Random random(1);
     cases::SetControl(cases::RandomControl(random));
