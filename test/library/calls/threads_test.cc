@@ -13,6 +13,11 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
 #endif
 
 #include "executor.h"
@@ -289,6 +294,66 @@ TEST(StartedThreads, NoneInsideAParallelRegion) {
   omp_set_max_active_levels(1);
   EXPECT_EQ(0, wrong);
   EXPECT_EQ(0, started);
+}
+
+// ------------------------------------------------------------------------------------ late threads
+
+// A page of y that is locked. The thread that writes to it takes `delay` to open it.
+struct LockedPage {
+  char* begin;
+  size_t size;
+  std::chrono::milliseconds delay;
+  std::thread::id writer;
+
+  static LockedPage* the;
+
+  static void Open(int) {
+    the->writer = std::this_thread::get_id();
+    std::this_thread::sleep_for(the->delay);
+    mprotect(the->begin, the->size, PROT_READ | PROT_WRITE);
+  }
+};
+LockedPage* LockedPage::the = nullptr;
+
+// After another thread was late, calls stay on their thread for a while, and then share their work
+// again.
+TEST(LateThreads, KeepCallsOnTheirThreadForAWhile) {
+  const size_t bytes = kManyRows * kD * sizeof(float);
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(MAP_FAILED, memory);
+  const auto page_size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  LockedPage page = {
+      static_cast<char*>(memory) + (bytes - 1) / page_size * page_size, page_size, {}, {}};
+  LockedPage::the = &page;
+  struct sigaction open = {};
+  struct sigaction before;
+  open.sa_handler = LockedPage::Open;
+  ASSERT_EQ(0, sigaction(SIGSEGV, &open, &before));
+
+  const std::vector<float> x(kManyRows * kD, 1.0f);
+  ForwardOperands operands;
+  operands.x = {x.data(), kManyRows, kD};
+  operands.y = {static_cast<float*>(memory), kManyRows, kD};
+  Context context;
+  context.threads = 2;
+  const auto writes_all = [&](std::chrono::milliseconds delay) {
+    page.delay = delay;
+    mprotect(page.begin, page.size, PROT_NONE);
+    forward(operands, {}, context);
+    return page.writer == std::this_thread::get_id();
+  };
+  // Earlier tests may have lost time.
+  int calls = 0;
+  while (writes_all(std::chrono::milliseconds(200)) && calls < 100) ++calls;
+  EXPECT_LT(calls, 100);
+  EXPECT_TRUE(writes_all({}));
+  calls = 0;
+  while (writes_all({}) && calls < 100'000) ++calls;
+  EXPECT_LT(calls, 100'000);
+
+  sigaction(SIGSEGV, &before, nullptr);
+  munmap(memory, bytes);
 }
 #endif  // _OPENMP
 
