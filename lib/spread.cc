@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "column_sums.h"
-#include "cpu_quota.h"
+#include "thread_limits.h"
 #include "thresholds.h"
 #include "waits.h"
 
@@ -23,6 +23,7 @@
 #include <atomic>
 #include <chrono>
 #include <climits>
+#include <cstdlib>
 #include <new>
 #ifndef _WIN32
 #include <pthread.h>
@@ -54,9 +55,29 @@ void RunInTurn(Parts& parts) {
 }
 
 #if RMSNORM_HAVE_OPENMP
-// Whether this process was forked from one in which OpenMP had run parts. Its threads stayed
-// behind, and libgomp would wait for them forever.
+// What a fork leaves behind: the threads that a call has got from OpenMP, and any thread that is
+// starting its runtime. In the child, libgomp would wait for the former forever, and LLVM's runtime
+// for a lock of the latter, so the child does without OpenMP.
+std::atomic<bool> used_threads{false};
+std::atomic<int> starting{0};
 std::atomic<bool> lost_threads{false};
+
+#ifndef _WIN32
+// At load: the lock of a static in a function could be taken while another thread forks, and would
+// stay so in the child.
+[[maybe_unused]] const int registered =
+    pthread_atfork(nullptr, nullptr, [] { lost_threads = used_threads || starting != 0; });
+#endif
+
+// Before any other function of OpenMP: LLVM's runtime starts when it is first called.
+void StartOpenMp() {
+  static std::atomic<bool> is_started{false};
+  if (is_started) return;
+  ++starting;
+  omp_get_max_threads();
+  is_started = true;
+  --starting;
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -65,17 +86,14 @@ Waits waits;
 
 void RunWithOpenMp(Parts& parts) {
 #if RMSNORM_HAVE_OPENMP
-#ifndef _WIN32
-  [[maybe_unused]] static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { lost_threads = true; });
-#endif
   // A prepared call may have been planned outside of a parallel region, or before a fork.
-  if (omp_in_parallel() || lost_threads) return RunInTurn(parts);
+  if (lost_threads || omp_in_parallel()) return RunInTurn(parts);
   const Clock::time_point begin = Clock::now();
   if (waits.ShouldStay()) {
     RunInTurn(parts);
     return waits.Stayed(Clock::now() - begin);
   }
+  if (!used_threads) used_threads = true;
   Waits::Nanoseconds worked{0};
   int threads = 1;
   // The runtime may give fewer threads than asked for. LLVM's allocates for a `parallel for`.
@@ -115,19 +133,25 @@ void RunParts(DefaultFloatEnvironment& environment, const rmsnorm_context& conte
 }
 
 #if RMSNORM_HAVE_OPENMP
-// The threads of a call that does not say how many. More threads than the quota has CPUs would use
-// it up while they wait for each other. A number that OMP_NUM_THREADS or the program has set stays.
-int UsualThreads() {
-  static const int quota = [] {
+// Idempotent, without the lock of a static (see `registered`).
+int Quota() {
+  constexpr int kUnknown = 0;
+  static std::atomic<int> known{kUnknown};
+  int quota = known.load(std::memory_order_relaxed);
+  if (quota != kUnknown) return quota;
+  quota = INT_MAX;
+  // OpenMP itself does not tell its default from the same number in the variable.
+  if (!IsChosen(std::getenv("OMP_NUM_THREADS"), omp_get_num_procs())) {
     try {
-      return CpusOfQuota("");
+      quota = CpusOfQuota("");
     } catch (const std::bad_alloc&) {
-      return INT_MAX;
     }
-  }();
-  const int threads = omp_get_max_threads();
-  return threads > quota && threads == omp_get_num_procs() ? quota : threads;
+  }
+  known.store(quota, std::memory_order_relaxed);
+  return quota;
 }
+
+int UsualThreads() { return WithinQuota(omp_get_max_threads(), Quota(), omp_get_num_procs); }
 #endif
 
 // How many parts work may have, however large it is; at least 1.
@@ -137,12 +161,10 @@ size_t MostParts(const rmsnorm_context& context) {
     if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   } else {
 #if RMSNORM_HAVE_OPENMP
-    if (omp_in_parallel() || lost_threads) return 1;
-    const int usual = UsualThreads();
-    if (threads == 0) threads = usual;
-    // libgomp asks the kernel for the number of CPUs.
-    if (threads > usual) threads = std::min(threads, std::max(usual, omp_get_num_procs()));
-    threads = std::min(threads, omp_get_thread_limit());
+    if (lost_threads) return 1;
+    StartOpenMp();
+    if (omp_in_parallel()) return 1;
+    threads = MostThreads(threads, UsualThreads(), omp_get_thread_limit(), omp_get_num_procs);
 #else
     return 1;
 #endif
@@ -250,6 +272,7 @@ void RunInParts(DefaultFloatEnvironment& environment, const rmsnorm_context& con
 int32_t rmsnorm_max_threads() noexcept {
 #if RMSNORM_HAVE_OPENMP
   if (!rmsnorm::internal::lost_threads) {
+    rmsnorm::internal::StartOpenMp();
     return std::min(rmsnorm::internal::UsualThreads(), omp_get_thread_limit());
   }
 #endif

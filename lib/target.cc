@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "target.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -71,33 +73,40 @@ rmsnorm_status FindByName(const char* name, const char* origin, const KernelTabl
               Quoted(name).c_str(), AllTargets().c_str());
 }
 
+// What the first call of the process finds. A static in a function would do, but for its lock: a
+// child that another thread forks meanwhile would wait for it forever. Threads that make the first
+// call at once find the same and store it again.
+std::atomic<const KernelTable*> of_process{nullptr};
+
 // RMSNORM_TARGET as it was at the first call. A copy, since the program may change the text that it
 // gave to putenv(). A name that does not fit belongs to no target.
-struct TargetVariable {
-  char text[64] = "";
+constexpr size_t kLongestVariable = 64;
+std::atomic<char> variable[kLongestVariable];
+std::atomic<bool> variable_is_read{false};
 
-  TargetVariable() {
-    const char* value = std::getenv("RMSNORM_TARGET");
-    if (value != nullptr) std::snprintf(text, sizeof text, "%s", value);
+void CopyVariable(char (&text)[kLongestVariable]) {
+  if (variable_is_read.load(std::memory_order_acquire)) {
+    std::copy_n(variable, kLongestVariable, text);
+    return;
   }
-  const char* Name() const { return *text == '\0' ? nullptr : text; }
-};
+  const char* const value = std::getenv("RMSNORM_TARGET");
+  std::snprintf(text, sizeof text, "%s", value == nullptr ? "" : value);
+  std::copy_n(text, kLongestVariable, variable);
+  variable_is_read.store(true, std::memory_order_release);
+}
 
 }  // namespace
 
 rmsnorm_status FindKernels(const char* name, const KernelTable*& kernels) {
   if (name != nullptr) return FindByName(name, "target", kernels);
 
-  static const TargetVariable variable;
-  static const KernelTable* const chosen = [] {
-    const KernelTable* found;
-    FindByName(variable.Name(), "RMSNORM_TARGET", found);
-    return found;
-  }();
-  kernels = chosen;
-  if (chosen != nullptr) return RMSNORM_OK;
-  // The variable's name is wrong: find out why again, for the message of this thread.
-  return FindByName(variable.Name(), "RMSNORM_TARGET", kernels);
+  kernels = of_process.load(std::memory_order_relaxed);
+  if (kernels != nullptr) return RMSNORM_OK;
+  char text[kLongestVariable];
+  CopyVariable(text);
+  RMSNORM_RETURN_IF_ERROR(FindByName(*text == '\0' ? nullptr : text, "RMSNORM_TARGET", kernels));
+  of_process.store(kernels, std::memory_order_relaxed);
+  return RMSNORM_OK;
 }
 
 }  // namespace rmsnorm::internal

@@ -739,8 +739,8 @@ RMSNORM_API rmsnorm_status rmsnorm_find_target(const char* name,
                                                const char** exact_name) RMSNORM_NOEXCEPT;
 
 /// How many threads a call with `threads` = 0 uses where its work is large enough: OpenMP's number,
-/// or 1 where the library was built without OpenMP. Where neither OMP_NUM_THREADS nor the program has
-/// chosen OpenMP's number, a control group's quota of CPU time limits it.
+/// or 1 where the library was built without OpenMP. A control group's quota of CPU
+/// time limits OpenMP's default, the number of CPUs, unless OMP_NUM_THREADS names the same number.
 RMSNORM_API int32_t rmsnorm_max_threads(void) RMSNORM_NOEXCEPT;
 
 /// Whether the library was built with OpenMP (1) or not (0).

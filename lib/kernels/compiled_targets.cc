@@ -2,6 +2,7 @@
 #include "compiled_targets.h"
 
 #include <algorithm>
+#include <atomic>
 #include <initializer_list>
 
 #include "../portable.h"
@@ -74,7 +75,13 @@ const CompiledTarget kCompiledTargets[] = {
 };
 
 bool IsSupported(const CompiledTarget& target) {
-  static const int64_t supported = SupportedTargets();
+  // Hypervisors make Cpuid() slow. A constant would need a lock (see target.cc), or be computed
+  // when the library is loaded, which may be after the first call: constructors of a program call,
+  // too.
+  constexpr int64_t kUnknown = -1;
+  static std::atomic<int64_t> known{kUnknown};
+  int64_t supported = known.load(std::memory_order_relaxed);
+  if (supported == kUnknown) known.store(supported = SupportedTargets(), std::memory_order_relaxed);
   return (target.bit & ~supported) == 0;
 }
 

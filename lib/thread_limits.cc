@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // https://docs.kernel.org/admin-guide/cgroup-v2.html and
 // https://docs.kernel.org/scheduler/sched-bwc.html describe the files.
-#include "cpu_quota.h"
+#include "thread_limits.h"
 
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 namespace rmsnorm::internal {
@@ -35,8 +36,10 @@ int CpusOfGroup(const std::string& folder) {
     Read(folder + "/cpu.cfs_quota_us", quota);
     Read(folder + "/cpu.cfs_period_us", period);
   }
-  if (!(quota > 0 && period > 0)) return INT_MAX;
-  return static_cast<int>(std::clamp<double>(quota / period, 1, INT_MAX));
+  const double cpus = quota / period;
+  // No quota, or texts such as "inf".
+  if (!(quota > 0 && cpus > 0 && cpus < INT_MAX)) return INT_MAX;
+  return std::max(static_cast<int>(cpus), 1);
 }
 
 }  // namespace
@@ -66,6 +69,10 @@ int CpusOfQuota(const std::string& root) {
     least = std::min(least, CpusOfGroup(mounted));
   }
   return least;
+}
+
+bool IsChosen(const char* omp_num_threads, int threads) {
+  return omp_num_threads != nullptr && std::strtol(omp_num_threads, nullptr, 10) == threads;
 }
 
 }  // namespace rmsnorm::internal
