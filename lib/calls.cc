@@ -85,14 +85,7 @@ rmsnorm_status CheckCalls(const rmsnorm_call* calls, size_t count, Call* checked
                                             calls[i].options, checked[i]);
     if (status != RMSNORM_OK) return FailOfCall(i, status);
   }
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t j = 0; j < count; ++j) {
-      if (i == j) continue;
-      const rmsnorm_status status = CheckApart(checked[i].operands, checked[j].operands, j);
-      if (status != RMSNORM_OK) return FailOfCall(i, status);
-    }
-  }
-  return RMSNORM_OK;
+  return CheckCallsApart(checked, count);
 }
 
 size_t PlanTogether(const Call* calls, size_t count, const CallContext& context, Scratch& scratch,

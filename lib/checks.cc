@@ -5,11 +5,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
 
 #include "module.h"
 #include "options.h"
 #include "portable.h"
 #include "status.h"
+#include "thresholds.h"
 
 namespace rmsnorm::internal {
 namespace {
@@ -255,6 +259,59 @@ rmsnorm_status FindViews(Operation operation, const Roles& roles, const rmsnorm_
   return CheckTogether(operands.given | own);
 }
 
+// Checks that the outputs of a call share no memory with the operands of another call, whose index
+// an error names, or with its own operands, except that an output may replace one of these.
+rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size_t index = 0) {
+  const bool is_own = &call == &other_call;
+  for (OperandSet outputs = call.outputs; outputs != 0; outputs &= outputs - 1) {
+    const Operand output = FirstOf(outputs);
+    const rmsnorm_view& view = call[output];
+    // A message about two outputs of one call begins with the later one.
+    OperandSet others = other_call.given & ~(is_own ? outputs : 0);
+    for (; others != 0; others &= others - 1) {
+      const Operand other = FirstOf(others);
+      if (Disjoint(call.extent[output], other_call.extent[other])) continue;
+      const rmsnorm_view& other_view = other_call[other];
+      const bool may_replace = is_own && kOperandRules[output].in_place_of == other;
+      if (may_replace && IsInPlace(other_view, view)) continue;
+      if (Apart({other, other_call[other], other_call.extent[other]},
+                {output, call[output], call.extent[output]})) {
+        continue;
+      }
+      const bool in_bytes = LooksLikeBytes(other, other_view) || LooksLikeBytes(output, view);
+      const ShortText prefix = is_own ? ShortText() : ShortText().Add("calls[%zu].", index);
+      return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s%s or lies between its rows%s%s",
+                  kOperandRules[output].name, prefix.c_str(), kOperandRules[other].name,
+                  may_replace ? "; in place means the same data, strides and element size" : "",
+                  in_bytes ? "; strides count elements, not bytes" : "");
+    }
+  }
+  return RMSNORM_OK;
+}
+
+// How many calls, from the first on, are apart from each other. Throws std::bad_alloc.
+size_t CountApart(const Call* calls, size_t count) {
+  const auto are_apart = [calls](size_t first_calls) {
+    std::vector<PlacedOfCall> all;
+    for (size_t i = 0; i < first_calls; ++i) {
+      const Operands& operands = calls[i].operands;
+      ForEachOperand(operands.given, [&](Operand operand) {
+        const bool is_output = (operands.outputs & SetOf(operand)) != 0;
+        all.push_back({{operand, operands[operand], operands.extent[operand]}, i, is_output});
+      });
+    }
+    return CallsApart(all);
+  };
+  if (are_apart(count)) return count;
+  size_t apart = 1;
+  size_t too_many = count;
+  while (too_many - apart > 1) {
+    const size_t middle = (apart + too_many) / 2;
+    (are_apart(middle) ? apart : too_many) = middle;
+  }
+  return apart;
+}
+
 }  // namespace
 
 rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtype dtype) {
@@ -343,29 +400,19 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size_t index) {
-  const bool is_own = &call == &other_call;
-  for (OperandSet outputs = call.outputs; outputs != 0; outputs &= outputs - 1) {
-    const Operand output = FirstOf(outputs);
-    const rmsnorm_view& view = call[output];
-    // A message about two outputs of one call begins with the later one.
-    OperandSet others = other_call.given & ~(is_own ? outputs : 0);
-    for (; others != 0; others &= others - 1) {
-      const Operand other = FirstOf(others);
-      if (Disjoint(call.extent[output], other_call.extent[other])) continue;
-      const rmsnorm_view& other_view = other_call[other];
-      const bool may_replace = is_own && kOperandRules[output].in_place_of == other;
-      if (may_replace && IsInPlace(other_view, view)) continue;
-      if (Apart({other, other_call[other], other_call.extent[other]},
-                {output, call[output], call.extent[output]})) {
-        continue;
+rmsnorm_status CheckCallsApart(const Call* calls, size_t count) {
+  size_t apart = 1;
+  try {
+    if (count > kFewCalls) apart = CountApart(calls, count);
+  } catch (const std::bad_alloc&) {
+    return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory to compare %zu of them", count);
+  }
+  for (size_t i = apart; i < count; ++i) {
+    for (size_t earlier = 0; earlier < i; ++earlier) {
+      for (const auto& [a, b] : {std::pair(earlier, i), std::pair(i, earlier)}) {
+        const rmsnorm_status status = CheckApart(calls[a].operands, calls[b].operands, b);
+        if (status != RMSNORM_OK) return FailOfCall(a, status);
       }
-      const bool in_bytes = LooksLikeBytes(other, other_view) || LooksLikeBytes(output, view);
-      const ShortText prefix = is_own ? ShortText() : ShortText().Add("calls[%zu].", index);
-      return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s%s or lies between its rows%s%s",
-                  kOperandRules[output].name, prefix.c_str(), kOperandRules[other].name,
-                  may_replace ? "; in place means the same data, strides and element size" : "",
-                  in_bytes ? "; strides count elements, not bytes" : "");
     }
   }
   return RMSNORM_OK;

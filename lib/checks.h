@@ -53,9 +53,9 @@ rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtyp
 rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, OperandSet own,
                              Operands& operands);
 
-// Checks that the outputs of a call share no memory with the operands of another call, whose index
-// an error names, or with its own operands, except that an output may replace one of these.
-rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size_t index = 0);
+// Checks that no output of a checked call shares memory with an operand of another. An error names
+// the first call that does so with an earlier one, and the first of these.
+rmsnorm_status CheckCallsApart(const Call* calls, size_t count);
 
 // Checks a view of d elements in one dimension by the rule of an operand.
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d);

@@ -20,6 +20,10 @@ struct Layout {
   } step[RMSNORM_MAX_DIMS];
 };
 
+bool IsSame(const Layout::Step& a, const Layout::Step& b) {
+  return a.count == b.count && a.bytes == b.bytes;
+}
+
 Layout LayoutOf(Operand operand, const rmsnorm_view& view) {
   const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   Layout layout;
@@ -63,6 +67,75 @@ bool GroupsApart(const Layout& a, const Layout& b, int common, int first, ptrdif
          GroupsApart(a, b, common, first + 1, above - width);
 }
 
+// A group of an operand of one of several calls.
+struct Group {
+  uintptr_t begin;
+  uintptr_t end;
+  const PlacedOfCall* operand;
+
+  Layout layout() const { return LayoutOf(operand->placed.operand, operand->placed.view); }
+};
+
+// Whether the operands of different calls are apart, each compared with each other.
+bool PairsApart(const Group* begin, const Group* end) {
+  for (const Group* group = begin; group < end; ++group) {
+    const PlacedOfCall& a = *group->operand;
+    for (const Group* other = begin; other < group; ++other) {
+      const PlacedOfCall& b = *other->operand;
+      if (a.call != b.call && (a.is_output || b.is_output) &&
+          !Disjoint(a.placed.extent, b.placed.extent) && !Apart(a.placed, b.placed)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool ClusterApart(const Group* begin, const Group* end, int first);
+
+// The same for all that the steps from `first` on span. Only groups of one cluster can touch: each
+// but the first begins before an earlier one ends.
+bool GroupsOfCallsApart(std::vector<Group>& groups, int first) {
+  std::sort(groups.begin(), groups.end(),
+            [](const Group& a, const Group& b) { return a.begin < b.begin; });
+  const Group* const end = groups.data() + groups.size();
+  for (const Group* next = groups.data(); next < end;) {
+    const Group* const begin = next;
+    for (uintptr_t reach = begin->end; next < end && next->begin < reach; ++next) {
+      reach = std::max(reach, next->end);
+    }
+    if (!ClusterApart(begin, next, first)) return false;
+  }
+  return true;
+}
+
+bool ClusterApart(const Group* begin, const Group* end, int first) {
+  const auto is_of_other_call = [=](const Group& group) {
+    return group.operand->call != begin->operand->call;
+  };
+  const auto is_output = [](const Group& group) { return group.operand->is_output; };
+  if (std::none_of(begin, end, is_of_other_call) || std::none_of(begin, end, is_output))
+    return true;
+
+  // With the same step for all, the groups inside are compared by their places modulo the step, as
+  // in GroupsApart(). A group that crosses a multiple of the step has two places.
+  const Layout layout = begin->layout();
+  std::vector<Group> inside;
+  for (const Group* group = begin; group < end; ++group) {
+    const Layout other = group->layout();
+    if (first >= std::min(layout.steps, other.steps)) return PairsApart(begin, end);
+    const Layout::Step& step = other.step[first];
+    const ptrdiff_t span = SpanFrom(other, first + 1);
+    if (!IsSame(step, layout.step[first]) || span > step.bytes) return PairsApart(begin, end);
+    const auto width = static_cast<uintptr_t>(step.bytes);
+    const uintptr_t at = (group->begin - begin->begin) % width;
+    const uintptr_t reach = at + static_cast<uintptr_t>(span);
+    inside.push_back({at + width, reach + width, group->operand});
+    if (reach > width) inside.push_back({at, reach, group->operand});
+  }
+  return GroupsOfCallsApart(inside, first + 1);
+}
+
 }  // namespace
 
 bool Apart(const Placed& a, const Placed& b) {
@@ -71,11 +144,20 @@ bool Apart(const Placed& a, const Placed& b) {
   const uintptr_t distance = b.extent.begin - a.extent.begin;
   int common = 0;
   while (common < std::min(a_layout.steps, b_layout.steps) &&
-         a_layout.step[common].count == b_layout.step[common].count &&
-         a_layout.step[common].bytes == b_layout.step[common].bytes) {
+         IsSame(a_layout.step[common], b_layout.step[common])) {
     ++common;
   }
   return GroupsApart(a_layout, b_layout, common, 0, static_cast<ptrdiff_t>(distance));
+}
+
+bool CallsApart(const std::vector<PlacedOfCall>& operands) {
+  std::vector<Group> groups;
+  groups.reserve(operands.size());
+  for (const PlacedOfCall& operand : operands) {
+    const Extent& extent = operand.placed.extent;
+    if (extent.begin < extent.end) groups.push_back({extent.begin, extent.end, &operand});
+  }
+  return GroupsOfCallsApart(groups, 0);
 }
 
 bool LooksLikeBytes(Operand operand, const rmsnorm_view& view) {

@@ -4,6 +4,7 @@
 #define RMSNORM_LIB_OVERLAP_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "operands.h"
 
@@ -43,6 +44,17 @@ struct Placed {
 // Whether two operands of a call, or of two calls, whose extents meet share no byte. May return
 // false for operands that share none.
 bool Apart(const Placed& a, const Placed& b);
+
+// An operand of one of several calls.
+struct PlacedOfCall {
+  Placed placed;
+  size_t call;
+  bool is_output;
+};
+
+// Whether each output of a call is apart from the operands of all other calls. Compares pairs only
+// where operands with different strides lie together. Throws std::bad_alloc.
+bool CallsApart(const std::vector<PlacedOfCall>& operands);
 
 // Whether the strides of a view look like bytes, a likely mistake: in bytes the steps over rows
 // would be as wide as a row.

@@ -35,6 +35,10 @@ constexpr size_t kScratchOnStack = Threshold(4096, 64);
 // stack.
 constexpr size_t kCallsOnStack = Threshold(2, 1);
 
+// Up to this many calls made at once are compared with each other. For more, what lies together is
+// found first (doc/design.md, "Overlaps between calls").
+constexpr size_t kFewCalls = Threshold(8, 1);
+
 // A row of at most kShortRowBytes of x is short: four rows of x and y then fit L1 with the weight.
 // A row of at least kLongRow elements is long: one row with its weight fills L1.
 constexpr size_t kShortRowBytes = Threshold(2048, 256);

@@ -492,7 +492,8 @@ typedef struct rmsnorm_call {
 /// Several norms in one parallel region, each with separate operands and options: q and k slices of
 /// a fused buffer, or the two norms of multi-head latent attention. The results are the same as
 /// from rmsnorm_forward() for each. An output of one call shares no byte with an operand of
-/// another. A message about operand y of the second call begins with "calls[1].y".
+/// another. A message about operand y of the second call begins with "calls[1].y". Where several
+/// pairs of calls overlap, it names the first call that overlaps an earlier one.
 ///
 /// @param calls    `count` calls.
 /// @param count    may be 0.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <utility>
@@ -220,6 +221,73 @@ TEST(SeveralRefused, OverlapsBetweenCalls) {
     (over_weight ? c.operands[1].weight : c.operands[1].rstd) = &other;
     EXPECT_EQ(RMSNORM_ERROR_OVERLAP, rmsnorm_forward_all(c.calls, 3, nullptr));
   }
+}
+
+// Many calls are refused exactly where two of them are. The message names the first call that
+// overlaps an earlier one, and the first of these.
+TEST(SeveralRefused, ManyCallsAsEachPair) {
+  constexpr size_t kCalls = 12;
+  constexpr size_t kHead = 4;
+  Random random(98);
+  std::vector<float> memory(4000);
+  rmsnorm_view x[kCalls];
+  rmsnorm_view y[kCalls];
+  rmsnorm_operands operands[kCalls];
+  size_t accepted = 0;
+  size_t refused = 0;
+  for (int repeat = 0; repeat < 4000; ++repeat) {
+    // The heads of a fused buffer, in two blocks of rows: in place, or from inputs that overlap.
+    // Some are moved, or have another layout.
+    const size_t shape[] = {2, 3, kHead};
+    const auto row = static_cast<ptrdiff_t>(kHead * kCalls + random.Below(3));
+    const ptrdiff_t stride[] = {row * 3 + static_cast<ptrdiff_t>(random.Below(2)), row, 1};
+    for (size_t i = 0; i < kCalls; ++i) {
+      const size_t block = random.Below(2) * 1000;
+      float* const data = &memory[1000 + block + i * kHead];
+      y[i] = rmsnorm_tensor(data, RMSNORM_F32, 3, shape, stride);
+      if (random.OneIn(60)) y[i].data = data + random.Below(400);
+      if (random.OneIn(60)) y[i].data = data + random.Below(2 * kHead) - kHead;
+      if (random.OneIn(60)) y[i].shape[random.Below(2)] = 1;
+      if (random.OneIn(60)) ++y[i].stride[0];
+      const bool in_place = random.OneIn(2);
+      if (in_place && random.OneIn(30)) y[i].data = &memory[3200 + random.Below(400)];
+      x[i] = y[i];
+      if (!in_place) {
+        x[i].data = &memory[3200 + random.Below(400)];
+        x[i].stride[0] = static_cast<ptrdiff_t>(random.Below(100));
+        x[i].stride[1] = static_cast<ptrdiff_t>(random.Below(10));
+      }
+      operands[i] = rmsnorm_no_operands();
+      operands[i].x = &x[i];
+      operands[i].y = &y[i];
+    }
+    const auto run = [&](const std::vector<size_t>& chosen) {
+      std::vector<rmsnorm_call> calls;
+      for (const size_t i : chosen) calls.push_back({nullptr, &operands[i], nullptr});
+      return rmsnorm_forward_all(calls.data(), calls.size(), nullptr);
+    };
+    std::string expected;
+    for (size_t i = 0; i < kCalls && expected.empty(); ++i) {
+      for (size_t j = 0; j < i && expected.empty(); ++j) {
+        const rmsnorm_status of_two = run({j, i});
+        ASSERT_TRUE(of_two == RMSNORM_OK || of_two == RMSNORM_ERROR_OVERLAP);
+        if (of_two == RMSNORM_OK) continue;
+        for (const char c : std::string(rmsnorm_error_message())) {
+          expected += c == '0' ? std::to_string(j) : c == '1' ? std::to_string(i) : std::string{c};
+        }
+      }
+    }
+    std::vector<size_t> all(kCalls);
+    std::iota(all.begin(), all.end(), size_t{0});
+    const rmsnorm_status status = run(all);
+    EXPECT_EQ(expected.empty() ? RMSNORM_OK : RMSNORM_ERROR_OVERLAP, status);
+    if (status != RMSNORM_OK) {
+      EXPECT_EQ(expected, rmsnorm_error_message());
+    }
+    ++(status == RMSNORM_OK ? accepted : refused);
+  }
+  EXPECT_GT(accepted, 500u);
+  EXPECT_GT(refused, 500u);
 }
 
 }  // namespace
