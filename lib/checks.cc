@@ -108,7 +108,7 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& exte
   extent = {0, 0, true};
   bool in_order = true;
   bool overflows = false;
-  size_t count = 1;
+  size_t count = after;  // elements, repeated ones too: nobody checks the product of sizes again
   for (int i = rows - 1; i >= 0; --i) {
     const ptrdiff_t stride = view.stride[i];
     if (view.shape[i] == 0) return RMSNORM_OK;

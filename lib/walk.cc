@@ -127,11 +127,13 @@ int32_t rmsnorm_merge_dims(int32_t ndim, size_t* shape, ptrdiff_t* const* stride
   int32_t last = -1;  // of those that are left
   for (int32_t i = 0; i < ndim; ++i) {
     if (shape[i] == 1) continue;
-    bool continues = last >= 0;
+    size_t merged = 0;
+    bool continues =
+        last >= 0 && !rmsnorm::internal::MultiplyOverflows(shape[last], shape[i], &merged);
     for (size_t t = 0; continues && t < tensors; ++t) {
       continues = rmsnorm::internal::Continues(stride[t][last], stride[t][i], shape[i]);
     }
-    shape[continues ? last : last + 1] = continues ? shape[last] * shape[i] : shape[i];
+    shape[continues ? last : last + 1] = continues ? merged : shape[i];
     last += continues ? 0 : 1;
     for (size_t t = 0; t < tensors; ++t) stride[t][last] = stride[t][i];
   }

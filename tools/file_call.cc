@@ -115,10 +115,10 @@ void MergeDimensions(std::list<CallTensor>& tensors) {
   std::vector<ptrdiff_t*> of_tensors;
   for (const CallTensor& tensor : tensors) {
     std::vector<ptrdiff_t>& own = strides.emplace_back(shape.size());
-    ptrdiff_t step = 1;
+    size_t step = 1;  // without rows, it may overflow
     for (size_t i = shape.size(); i-- > 0;) {
-      own[i] = tensor.leading[i] == 1 ? 0 : step;
-      step *= static_cast<ptrdiff_t>(std::max<size_t>(tensor.leading[i], 1));
+      own[i] = tensor.leading[i] == 1 ? 0 : static_cast<ptrdiff_t>(step);
+      step *= std::max<size_t>(tensor.leading[i], 1);
     }
   }
   for (std::vector<ptrdiff_t>& own : strides) of_tensors.push_back(own.data());

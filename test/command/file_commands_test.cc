@@ -94,6 +94,7 @@ TEST_F(FileCommands, EachTypeAndShapeHasTheResultsOfTheLibrary) {
            "apply --input f32[1,2,1,3,1,2,2] --output y.npy",
            "apply --input f16[0,512] --output y.npy",
            "apply --input bf16[3,0,8] --output y.safetensors",
+           "apply --input f32[0,1099511627776,1099511627776,3] --output y.npy",
            "apply --input bf16[2,7168] --weight bf16[7168] --output y.safetensors",
            // Without rows, a weight broadcasts as usual.
            "apply --input f32[2,0,3] --output y.npy --weight f32[3] --bias f32[2,0,3]",

@@ -141,7 +141,7 @@ $FLOATS=x|y|weight|bias|post_norm_weight|gate|dy|dx|dw|db
 ; ; each stride0=9223372036854771711/e data=top ; LAYOUT ; @: spans more bytes than an address
 ; ; each stride0=-9223372036854771711/e ; LAYOUT ; @: spans more bytes than an address
 ; ; x shape0|shape1|shape2=-1|$MAX ; LAYOUT ; x: spans more bytes than an address
-; ; x shape=4294967296x4294967296x8 stride0=0 stride1=0 ; LAYOUT ; x: spans more bytes
+; ; x shape=4294967296x4294967296x8|4294967296x536870912x8 stride0=0 stride1=0 ; LAYOUT ; x: spans more bytes
 
 # The shape of an operand relative to the shape of x.
 ; ; rows shape=1x3x8|3x3x8 ; SHAPE ; @: *x has 2
@@ -1144,6 +1144,16 @@ TEST(MergeDims, MergesRepeatedAndFallingRows) {
   EXPECT_EQ(6u, shape[0]);
   EXPECT_EQ(0, repeated[0]);
   EXPECT_EQ(-4, falling[0]);
+}
+
+TEST(MergeDims, KeepsSizesWhoseProductOverflows) {
+  constexpr size_t kSize = size_t{1} << 33;
+  size_t shape[] = {kSize, 2, kSize};
+  ptrdiff_t repeated[] = {0, 0, 0};
+  ptrdiff_t* const stride[] = {repeated};
+  ASSERT_EQ(2, rmsnorm_merge_dims(3, shape, stride, 1));
+  EXPECT_EQ(2 * kSize, shape[0]);
+  EXPECT_EQ(kSize, shape[1]);
 }
 
 }  // namespace
