@@ -23,7 +23,7 @@ std::unique_ptr<T[]> MakeArray(size_t count) {
 rmsnorm_status FindContext(const rmsnorm_module* module, const rmsnorm_context* given,
                            CallContext& context);
 
-// Checks forward calls that are made at once; `checked` has room for them.
+// Checks forward calls that are made at once; `checked` has room for them. An error names the call.
 rmsnorm_status CheckCalls(const rmsnorm_call* calls, size_t count, Call* checked);
 
 // Plans forward calls that run together. Calls without rows have no plan. Returns the number of

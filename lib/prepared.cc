@@ -86,7 +86,9 @@ rmsnorm_status rmsnorm_prepare(rmsnorm_prepared** prepared, const rmsnorm_call* 
   if (checked == nullptr) {
     return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
   }
-  RMSNORM_RETURN_IF_ERROR(CheckCalls(calls, count, checked.get()));
+  RMSNORM_RETURN_IF_ERROR(count == 1 ? CheckCall(Operation::kForward, calls[0].module,
+                                                 calls[0].operands, calls[0].options, checked[0])
+                                     : CheckCalls(calls, count, checked.get()));
   // Calls without rows have nothing to do.
   Call* const end = std::remove_if(checked.get(), checked.get() + count,
                                    [](const Call& call) { return call.operands.rows == 0; });

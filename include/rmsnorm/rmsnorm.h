@@ -206,7 +206,7 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
 
 /// Merges dimensions of tensors that one call uses together, for tensors with more dimensions than a
 /// view can have. Two neighbours become one if the outer one continues the inner one in every
-/// tensor. Dimensions of size 1 are dropped. Leave out the last dimension, the row. Both arrays are
+/// tensor and size_t holds their size. Dimensions of size 1 are dropped. Leave out the last dimension, the row. Both arrays are
 /// changed in place.
 ///
 /// @param ndim     dimensions of all tensors; may be 0.
@@ -507,7 +507,8 @@ RMSNORM_API rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t
 /// in an engine that decodes into fixed buffers, or in the layers of a training step.
 typedef struct rmsnorm_prepared rmsnorm_prepared;
 
-/// Checks and plans calls as rmsnorm_forward_all() takes them. rmsnorm_run() makes them.
+/// Checks and plans calls as rmsnorm_forward_all() takes them. rmsnorm_run() makes them. A message
+/// about a single call is the message of rmsnorm_forward() or rmsnorm_module_forward().
 ///
 /// A run reads and writes what lies in the memory of the operands at that time: values may change
 /// between runs, addresses, shapes, strides and types may not. The memory and the modules must

@@ -121,7 +121,7 @@ inline std::vector<Function> MakeFunctions() {
         with_residual ? "call forward residual context " : "call forward sums context ";
     all.push_back({words + "plain options", text, "", forward});
     all.push_back({words + "several options", text, "calls[0].", forward_all});
-    all.push_back({words + "prepared options", text, "calls[0].", prepared_forward});
+    all.push_back({words + "prepared options", text, "", prepared_forward});
     all.push_back({words + "module", text + ",weight=none", "", module_forward});
     all.push_back(
         {words + "several module", text + ",weight=none", "calls[0].", module_forward_all});
