@@ -29,13 +29,7 @@ namespace rmsnorm {
 namespace dlpack_internal {
 
 [[noreturn]] inline void RefuseTensor(rmsnorm_status status, const std::string& problem) {
-#if defined(__cpp_exceptions)
-  throw Error(status, ("DLPack tensor: " + problem).c_str());
-#else
-  static_cast<void>(status);
-  static_cast<void>(problem);
-  std::terminate();
-#endif
+  detail::fail(status, "DLPack tensor: " + problem);
 }
 
 inline rmsnorm_dtype TensorDtype(const DLDataType& type) {

@@ -95,14 +95,29 @@ class Error : public std::runtime_error {
   rmsnorm_status status_;
 };
 
-/// Throws Error unless `status` is RMSNORM_OK.
-inline void check(rmsnorm_status status) {
-  if (status == RMSNORM_OK) return;
+namespace detail {
+
+/// Throws an Error.
+[[noreturn]] inline void fail(rmsnorm_status status, const std::string& message) {
 #if defined(__cpp_exceptions)
-  throw Error(status, rmsnorm_error_message());
+  throw Error(status, message.c_str());
 #else
+  static_cast<void>(status);
+  static_cast<void>(message);
   std::terminate();
 #endif
+}
+
+/// Refuses an RmsNorm that was moved from. For the C interface a null module is a call by options.
+[[noreturn]] inline void refuse_module(const std::string& call) {
+  fail(RMSNORM_ERROR_NULL, call + "module: the pointer is null");
+}
+
+}  // namespace detail
+
+/// Throws Error unless `status` is RMSNORM_OK.
+inline void check(rmsnorm_status status) {
+  if (status != RMSNORM_OK) detail::fail(status, rmsnorm_error_message());
 }
 
 /// See rmsnorm_eps_placement.
@@ -388,6 +403,7 @@ class View : public ConstView {
   /// A view made with the C interface, of memory that may be written.
   explicit View(const rmsnorm_view& view) noexcept : ConstView(view) {}
 
+  View(const ConstView&) = delete;  // for a call in place, assign the output to the input
   template <class T>
   View(const T*, Integer) = delete;
   template <class T>
@@ -555,7 +571,10 @@ class RmsNorm {
   /// The type in which the weight is kept.
   Dtype dtype() const noexcept { return static_cast<Dtype>(rmsnorm_module_dtype(module_)); }
   /// How it normalises.
-  Options options() const noexcept { return Options::from(*rmsnorm_module_options(module_)); }
+  Options options() const {
+    if (module_ == nullptr) detail::refuse_module("");
+    return Options::from(*rmsnorm_module_options(module_));
+  }
   /// Such as "RmsNorm(4096, eps=1e-05, bf16)".
   std::string description() const { return rmsnorm_module_describe(module_); }
 
@@ -670,10 +689,14 @@ void use_calls(const Call* calls, std::size_t count, const F& use) {
   Parts* const parts = count > kFew ? many_parts.data() : few_parts;
   rmsnorm_call* const all = count > kFew ? many_calls.data() : few_calls;
   for (std::size_t i = 0; i < count; ++i) {
-    const bool by_module = calls[i].module != nullptr;
     parts[i] = {calls[i].operands.get(), calls[i].options.get()};
-    all[i] = {by_module ? calls[i].module->get() : nullptr, &parts[i].operands,
-              by_module ? nullptr : &parts[i].options};
+    all[i] = {nullptr, &parts[i].operands, &parts[i].options};
+    if (calls[i].module == nullptr) continue;
+    all[i].options = nullptr;
+    all[i].module = calls[i].module->get();
+    if (all[i].module == nullptr) {
+      refuse_module(count == 1 ? "" : "calls[" + std::to_string(i) + "].");
+    }
   }
   use(static_cast<const rmsnorm_call*>(all));
 }
@@ -728,7 +751,7 @@ class Prepared {
   }
   /// The gradients by a module, in its context.
   Prepared(const RmsNorm& module, const BackwardOperands& operands) {
-    prepare_backward(module.get(), operands, nullptr, nullptr);
+    prepare_backward(&module, operands, nullptr, nullptr);
   }
   /// A norm by a module, in another context.
   Prepared(const RmsNorm& module, const ForwardOperands& operands, const Context& context)
@@ -736,7 +759,7 @@ class Prepared {
   /// The gradients by a module, in another context.
   Prepared(const RmsNorm& module, const BackwardOperands& operands, const Context& context) {
     const rmsnorm_context c_context = context.get();
-    prepare_backward(module.get(), operands, nullptr, &c_context);
+    prepare_backward(&module, operands, nullptr, &c_context);
   }
   /// Takes the call of another object.
   Prepared(Prepared&& other) noexcept : prepared_(std::exchange(other.prepared_, nullptr)) {}
@@ -756,10 +779,11 @@ class Prepared {
       check(rmsnorm_prepare(&prepared_, all, count, context));
     });
   }
-  void prepare_backward(const rmsnorm_module* module, const BackwardOperands& operands,
+  void prepare_backward(const RmsNorm* module, const BackwardOperands& operands,
                         const rmsnorm_options* options, const rmsnorm_context* context) {
     const rmsnorm_operands c_operands = operands.get();
-    const rmsnorm_call call = {module, &c_operands, options};
+    const rmsnorm_call call = {module != nullptr ? module->get() : nullptr, &c_operands, options};
+    if (module != nullptr && call.module == nullptr) detail::refuse_module("");
     check(rmsnorm_prepare_backward(&prepared_, &call, context));
   }
 

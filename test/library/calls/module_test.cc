@@ -577,6 +577,50 @@ TEST(Module, CanBeMoved) {
   RmsNorm third(7);
   third = std::move(second);
   EXPECT_EQ("RmsNorm(300, eps=0.25, bf16)", third.description());
+  RmsNorm& same = third;
+  third = std::move(same);
+  EXPECT_EQ("RmsNorm(300, eps=0.25, bf16)", third.description());
+}
+
+// No call takes a norm that was moved from for default options.
+TEST(Module, IsRefusedOnceItWasMoved) {
+  RmsNorm moved(4);
+  const RmsNorm norm(std::move(moved));
+  const std::vector<float> x(4, 2.0f);
+  std::vector<float> y(4, 7.0f);
+  ForwardOperands forwards;
+  forwards.x = {x.data(), 4};
+  forwards.y = {y.data(), 4};
+  BackwardOperands backwards;
+  backwards.x = backwards.dy = forwards.x;
+  backwards.dx = forwards.y;
+  ForwardOperands others = forwards;
+  others.y = {};
+  float rstd;
+  others.rstd = {&rstd, 1};
+  const auto expect_refused = [&](const std::string& call, const std::function<void()>& use) {
+    try {
+      use();
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(RMSNORM_ERROR_NULL, error.status());
+      EXPECT_EQ(call + "module: the pointer is null", error.what());
+    }
+  };
+  expect_refused("", [&] { moved.forward(forwards); });
+  expect_refused("", [&] { moved.forward(forwards, Context()); });
+  expect_refused("", [&] { moved.backward(backwards); });
+  expect_refused("", [&] { moved.norm(x.data(), y.data()); });
+  expect_refused("", [&] { moved.set_weight(forwards.x); });
+  expect_refused("", [&] { moved.options(); });
+  expect_refused("", [&] { forward_all({{&moved, forwards}}); });
+  expect_refused("calls[1].", [&] { forward_all({{&norm, others}, {&moved, forwards}}); });
+  expect_refused("calls[0].", [&] { Prepared({{&moved, forwards}, {&norm, others}})(); });
+  expect_refused("", [&] { Prepared(moved, forwards)(); });
+  expect_refused("", [&] { Prepared(moved, forwards, Context())(); });
+  expect_refused("", [&] { Prepared(moved, backwards)(); });
+  expect_refused("", [&] { Prepared(moved, backwards, Context())(); });
+  EXPECT_EQ(std::vector<float>(4, 7.0f), y);
 }
 
 TEST(Description, NamesEachOptionThatIsNotTheDefault) {

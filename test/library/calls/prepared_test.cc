@@ -171,8 +171,12 @@ TEST_F(PreparedTest, CanBeMoved) {
   first = Prepared({});
   second();
   first = std::move(second);
+  Prepared& same = first;
+  first = std::move(same);
   first();
   EXPECT_NE(0, Get(y, 1, 1));
+  const Prepared third = std::move(first);
+  EXPECT_THROW(first(), Error);
 }
 
 TEST(Prepared, RefusesNullPointers) {
