@@ -92,6 +92,14 @@ class Errors(unittest.TestCase):
         self.assertIn("struct rmsnorm::DtypeOf<T>", printed)
         self.assertEqual(self.errors("c++17", "rmsnorm.hpp", SPECIALISATION + CALL), "")
 
+    def test_of_an_input_as_an_output_says_that_it_is_deleted(self):
+        call = "void use(rmsnorm::ForwardOperands& o) { o.residual_out = o.residual; }"
+        found = self.errors("c++17", "rmsnorm.hpp", call)
+        self.assertEqual(found.count("error: "), 1, found)
+        self.assertIn("deleted", found)
+        reverse = "void use(rmsnorm::ForwardOperands& o) { o.residual = o.residual_out; }"
+        self.assertEqual(self.errors("c++17", "rmsnorm.hpp", reverse), "")
+
 
 if __name__ == "__main__":
     unittest.main()
