@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operations.h"
 
-#include <cstdlib>
+#include <algorithm>
+#include <set>
 
+#include "cases/prepared_call.h"
+#include "number_text.h"
 #include "user_error.h"
 
 namespace rmsnorm::bench {
@@ -13,11 +16,14 @@ using tools::UserError;
 
 namespace {
 
-// Nothing if a division has a remainder.
+// Nothing if a division has a remainder. Throws UserError for a factor or divisor that is no number
+// from 1 to 2^28, and for a product above 2^28.
 std::optional<std::string> ReplaceNames(const std::string& line, const std::string& type,
                                         const Shape& shape) {
+  constexpr size_t kMost = size_t{1} << 28;
   std::string text;
   for (size_t at = 0; at < line.size();) {
+    const size_t begin = at;
     const char name = line[at] == '$' ? line[at + 1] : '\0';
     if (name != 'T' && name != 'R' && name != 'D') {
       text += line[at++];
@@ -27,11 +33,18 @@ std::optional<std::string> ReplaceNames(const std::string& line, const std::stri
     size_t number = name == 'R' ? shape.rows : shape.d;
     while (name != 'T' && (line[at] == '*' || line[at] == '/')) {
       const bool divides = line[at] == '/';
-      char* end;
-      const size_t by = std::strtoull(&line[at + 1], &end, 10);
-      if (by == 0 || (divides && number % by != 0)) return {};
+      const size_t end = std::min(line.find_first_not_of("0123456789", at + 1), line.size());
+      size_t by;
+      if (!tools::ReadNumber(line.substr(at + 1, end - at - 1), by) || by == 0 || by > kMost) {
+        throw UserError("--call: '" + line.substr(begin, end - begin) +
+                        "' ends in no number from 1 to 2^28");
+      }
+      if (divides && number % by != 0) return {};
       number = divides ? number / by : number * by;
-      at = static_cast<size_t>(end - line.data());
+      at = end;
+      if (number > kMost) {
+        throw UserError("--call: '" + line.substr(begin, end - begin) + "' is above 2^28");
+      }
     }
     text += name == 'T' ? type : std::to_string(number);
   }
@@ -39,16 +52,20 @@ std::optional<std::string> ReplaceNames(const std::string& line, const std::stri
 }
 
 std::vector<Case> ParseCalls(const std::string& line, int threads) try {
-  std::vector<Case> calls = cases::ParseCalls(line);
+  std::set<std::string> names;
+  std::vector<Case> calls = cases::ParseCalls(line, &names);
+  for (const char* const name : {"threads", "executor", "guard", "state"}) {
+    if (names.count(name) == 0) continue;
+    throw UserError(std::string("--call: '") + name + "' is for `rmsnorm check`" +
+                    (name == std::string("threads") ? "; here it is --threads" : ""));
+  }
   for (Case& c : calls) {
-    if (c.executor != cases::Executor::kNone || c.guard != cases::Guard::kNone || c.state != 0) {
-      throw UserError("--call: executor, guard and state are for `rmsnorm check`");
-    }
     if (c.function == cases::Function::kSeveral) {
       throw UserError("--call: call=several is for `rmsnorm check`; put a ';' between calls");
     }
     c.threads = threads;
   }
+  cases::RequireAccepted(calls);
   return calls;
 } catch (const UserError& error) {
   const std::string text = error.what();

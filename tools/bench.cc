@@ -3,8 +3,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <set>
@@ -13,6 +11,7 @@
 #include "benchmarks.h"
 #include "command.h"
 #include "cpu.h"
+#include "number_text.h"
 #include "targets.h"
 #include "tensor.h"
 #include "user_error.h"
@@ -48,10 +47,8 @@ std::vector<std::string> OperationNames() {
 
 // The number if the whole text is a positive number, else 0.
 size_t ParseNumber(const std::string& text) {
-  size_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [parsed_to, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && parsed_to == end ? number : 0;
+  size_t number;
+  return ReadNumber(text, number) ? number : 0;
 }
 
 Shape ParseShape(const std::string& text) {
@@ -121,11 +118,12 @@ std::vector<Cell> Cells(const BenchOptions& options) {
     }
   }
   if (cells.empty()) {
-    // Named lines divide d in one way.
     const std::string& line = operations.front().line;
-    const size_t divisor = std::strtoull(&line[line.find("$D/") + 3], nullptr, 10);
-    throw UserError("--shapes: no d is a multiple of " + std::to_string(divisor) + ", as " +
-                    operations.front().name + " needs");
+    const size_t slash = line.find('/');
+    const std::string size = line[line.rfind('$', slash) + 1] == 'R' ? "rows" : "d";
+    throw UserError("--shapes: no " + size + " is a multiple of " +
+                    line.substr(slash + 1, line.find_first_of(",;*/", slash + 1) - slash - 1) +
+                    ", as " + operations.front().name + " needs");
   }
   return cells;
 }
@@ -212,9 +210,11 @@ void AddBench(CLI::App& app, int& status) {
       ->add_option("--peer", options->peers,
                    "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
       ->type_name("FILE")
+      ->check(FileName())
       ->allow_extra_args(false);
   command->add_option("--older", options->older, "Another build of librmsnorm.so to be timed, too")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(FileName());
   command->add_flag("--read", options->reads,
                     "Read the results after each call, as the next operation would, and time both");
   std::string operation_help;

@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <future>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <thread>
 
 #include "cases/list.h"
+#include "cases/prepared_call.h"
 #include "cases/random_case.h"
 #include "cases/shrink.h"
 #include "command.h"
@@ -53,8 +55,8 @@ void CatchCrashes() {
 
 struct CheckOptions {
   std::vector<std::string> targets;
-  std::string one_case;
-  size_t every = 1;
+  std::optional<std::string> one_case;
+  int32_t every = 1;
 };
 
 // Checks every nth of the listed and the random cases on every CPU. Each thread goes through all
@@ -92,11 +94,14 @@ void CheckAll(const cases::List& list, size_t every, Checker& checker) {
 int RunCheck(const CheckOptions& options) {
   const std::vector<std::string> targets =
       options.targets.empty() ? SupportedTargets() : options.targets;
-  const cases::List list(options.one_case.empty() ? cases::kCheckedCases : "");
-  const size_t all = options.one_case.empty() ? list.size() + kRandomCases : 1;
-  const size_t count = (all + options.every - 1) / options.every;
+  const auto every = static_cast<size_t>(options.every);
+  const cases::List list(options.one_case ? "" : cases::kCheckedCases);
+  const size_t count = options.one_case ? 1 : (list.size() + kRandomCases + every - 1) / every;
   cases::Calls one;
-  if (!options.one_case.empty()) one = cases::ParseCalls(options.one_case);
+  if (options.one_case) {
+    one = cases::ParseCalls(*options.one_case);
+    cases::RequireAccepted(one);
+  }
   std::cout << "targets:";
   for (const std::string& target : targets) std::cout << " " << target;
   std::cout << "; cases: " << count << std::endl;
@@ -105,7 +110,7 @@ int RunCheck(const CheckOptions& options) {
     cases::Runner runner;
     checker.Check(one, runner);
   } else {
-    CheckAll(list, options.every, checker);
+    CheckAll(list, every, checker);
   }
   return checker.Finish();
 }
@@ -165,11 +170,13 @@ void AddCheck(CLI::App& app, int& status) {
       ->transform(Target(false))
       ->expected(1)
       ->take_all();
-  command->add_option("--case", options->one_case, "Check this case only, as a failure names it")
-      ->type_name("CASE");
-  command->add_option("--every", options->every, "Check every Nth case only, where time is short")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  CLI::Option* const one_case =
+      command
+          ->add_option("--case", options->one_case, "Check this case only, as a failure names it")
+          ->type_name("CASE");
+  AddInteger(*command, "--every", options->every, 1, std::numeric_limits<int32_t>::max(),
+             "Check every Nth case only, where time is short")
+      ->excludes(one_case);
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 

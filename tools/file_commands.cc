@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -15,6 +14,7 @@
 
 #include "command.h"
 #include "file_call.h"
+#include "number_text.h"
 #include "tensor_file.h"
 #include "user_error.h"
 #include "words.h"
@@ -137,18 +137,13 @@ constexpr char kFooter[] =
     "In FILE[:TENSOR] the longest FILE that exists is taken. The tensor's name may be left out "
     "where the file holds one tensor; .npy files have no names.";
 
-// Reads f32 directly: through double, it would round twice.
 float ParseFloat(const std::string& option, const std::string& text) {
-  char* end;
-  errno = 0;
-  const float value = std::strtof(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || !std::isfinite(value)) {
-    throw UserError(option + ": '" + text + "' is not a finite 32-bit number");
-  }
-  if (value == 0 && errno == ERANGE) {
-    throw UserError(option + ": " + text + " is too small for a 32-bit number");
-  }
-  return value;
+  float value;
+  if (ReadNumber(text, value) && std::isfinite(value)) return value;
+  const bool is_tiny = errno == ERANGE && value == 0;
+  throw UserError(option + ": " +
+                  (is_tiny ? text + " is too small for a 32-bit number"
+                           : "'" + text + "' is not a finite 32-bit number"));
 }
 
 // Adds the flags that change which tensors `rmsnorm apply` writes.
@@ -178,6 +173,7 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
     if (file.help == nullptr) continue;
     verb.add_option(file.flag, call->location[file.operand], file.help)
         ->type_name("FILE[:TENSOR]")
+        ->check(FileName())
         ->required(internal::kOperandRules[file.operand].*command.role == Role::kRequired);
     flags[file.operand] = file.flag;
     if (command.IsOutput(file.operand)) outputs.emplace_back(file.flag);
@@ -218,9 +214,8 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
   }
   const auto quantisation = std::make_shared<std::string>();
   if (is_forward) AddOutputFlags(verb, *quantisation);
-  verb.add_option("--threads", call->context.threads, "The most threads; 0: as OpenMP chooses")
-      ->check(CLI::Range(std::numeric_limits<int32_t>::max()))
-      ->capture_default_str();
+  AddInteger(verb, "--threads", call->context.threads, 0, std::numeric_limits<int32_t>::max(),
+             "The most threads; 0: as OpenMP chooses");
   verb.footer(AnyOf(outputs) + " is needed. " + kFooter);
 
   verb.callback([call, quantisation, &verb, &command, outputs, &status] {

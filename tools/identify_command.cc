@@ -12,6 +12,7 @@
 #include "identify/probe.h"
 #include "identify/text.h"
 #include "little_endian.h"
+#include "number_text.h"
 #include "output_file.h"
 #include "tensor_file.h"
 #include "user_error.h"
@@ -46,10 +47,9 @@ struct IdentifyOptions {
 
 // What is wrong with the text of an eps; empty if nothing is.
 std::string ProblemOfEps(const std::string& text) {
-  char* end;
-  const float eps = std::strtof(text.c_str(), &end);
-  const bool is_right = end != text.c_str() && *end == '\0' && eps >= 0 && std::isfinite(eps);
-  return is_right ? "" : "'" + text + "' is not a finite number from 0 up";
+  float eps;
+  const bool is_right = ReadNumber(text, eps) && eps >= 0 && std::isfinite(eps);
+  return is_right ? "" : "'" + text + "' is not a finite 32-bit number from 0 up";
 }
 
 int IdentifyFiles(const IdentifyOptions& options) {
@@ -83,7 +83,7 @@ int IdentifyFiles(const IdentifyOptions& options) {
 
 struct ProbeOptions {
   std::string output;
-  size_t d = 4096;
+  int32_t d = 4096;
   std::string dtype = "f32";
 };
 
@@ -94,7 +94,8 @@ void WriteProbe(const ProbeOptions& options) {
   }
   const Dtype dtype = kDtypes.at(options.dtype);
   const auto type = static_cast<rmsnorm_dtype>(dtype);
-  const identify::Probe probe = identify::MakeProbe(options.d, type);
+  const auto d = static_cast<size_t>(options.d);
+  const identify::Probe probe = identify::MakeProbe(d, type);
   const std::pair<const char*, const std::vector<float>*> tensors[] = {
       {"x", &probe.x},
       {"residual", &probe.residual},
@@ -102,10 +103,9 @@ void WriteProbe(const ProbeOptions& options) {
       {"weight", &probe.weight}};
   std::vector<std::pair<std::string, TensorInfo>> named;
   for (const auto& [name, values] : tensors) {
-    const size_t rows = values->size() / options.d;
+    const size_t rows = values->size() / d;
     const bool is_weight = values == &probe.weight;
-    named.emplace_back(
-        name, TensorInfo{dtype, is_weight ? std::vector{options.d} : std::vector{rows, options.d}});
+    named.emplace_back(name, TensorInfo{dtype, is_weight ? std::vector{d} : std::vector{rows, d}});
   }
   const std::string header = FileHeader(location, named);
   OutputFile file(location.path);
@@ -130,6 +130,7 @@ void AddIdentify(CLI::App& app, int& status) {
   for (const IdentifyFlag& flag : kIdentifyFlags) {
     identify.add_option(flag.flag, options->location[flag.operand], flag.help)
         ->type_name("FILE[:TENSOR]")
+        ->check(FileName())
         ->required(flag.is_required);
   }
   identify.get_option("--residual-output")->needs(identify.get_option("--residual"));
@@ -147,10 +148,9 @@ void AddIdentify(CLI::App& app, int& status) {
       .add_option("--output", written->output,
                   "The .safetensors file to make or replace, with x, residual, gate and weight")
       ->type_name("FILE")
+      ->check(FileName())
       ->required();
-  probe.add_option("--d", written->d, "Elements of a row")
-      ->check(CLI::Range(size_t{16}, size_t{1} << 20))
-      ->capture_default_str();
+  AddInteger(probe, "--d", written->d, 16, 1 << 20, "Elements of a row");
   probe.add_option("--dtype", written->dtype, "The type of all tensors")
       ->check(OneOf(kDtypes))
       ->capture_default_str();

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "number_text.h"
 #include "targets.h"
+#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -117,6 +119,28 @@ CLI::Validator Target(bool may_be_all) {
     return problem.substr(problem.find(": ") + 2) + DidYouMean(name, SupportedTargets());
   };
   return {find, ""};
+}
+
+CLI::Validator FileName() {
+  const auto check = [](const std::string& name) -> std::string {
+    return name.empty() ? "'' names no file" : "";
+  };
+  return {check, ""};
+}
+
+CLI::Option* AddInteger(CLI::App& command, const std::string& name, int32_t& value, int32_t least,
+                        int32_t most, const std::string& help) {
+  const auto set = [&value, name, least, most](const std::string& text) {
+    int32_t number;
+    if (!ReadNumber(text, number) || number < least || number > most) {
+      throw UserError(name + ": '" + text + "' is not an integer from " + std::to_string(least) +
+                      " to " + std::to_string(most));
+    }
+    value = number;
+  };
+  return command.add_option_function<std::string>(name, set, help)
+      ->type_name("N")
+      ->default_str(std::to_string(value));
 }
 
 std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {

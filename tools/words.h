@@ -5,6 +5,7 @@
 #define RMSNORM_TOOLS_WORDS_H_
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -33,6 +34,14 @@ CLI::Validator OneOf(const std::map<std::string, Value>& values) {
 // Checks that the value of an option names a target that this CPU runs, and replaces it by the
 // target's exact name. With `may_be_all`, it accepts "all", too.
 CLI::Validator Target(bool may_be_all);
+
+// Checks that the value of an option is not empty, as the name of a file.
+CLI::Validator FileName();
+
+// Adds an option for an integer from `least` to `most`, in decimal digits. The help shows its
+// default, `value`.
+CLI::Option* AddInteger(CLI::App& command, const std::string& name, int32_t& value, int32_t least,
+                        int32_t most, const std::string& help);
 
 // The message about a word that `command`, the application or one of its commands, does not know.
 std::string UnknownWord(const CLI::App& command, const std::string& word);

@@ -415,7 +415,7 @@ TEST_F(FileCommands, RefusesFilesThatCannotBeRead) {
         "backward --input f32[2,3] --grad f32[2,3] --grad-bias db.npy --bias "}) {
     for (const auto& [name, problem] : files) ExpectRefused(line + name, problem);
   }
-  ExpectUserError(Run({"apply", "--output", "y.npy", "--input", ""}), "the name must end in .npy");
+  ExpectUserError(Run({"apply", "--output", "y.npy", "--input", ""}), "--input: '' names no file");
   ExpectUserError(Run({"apply", "--output", "y.npy", "--input", "two\nlines.npy"}),
                   "two\\nlines.npy");
 #ifndef _WIN32
@@ -545,7 +545,9 @@ TEST_F(FileCommands, RefusesWrongUse) {
       {": V is not from 2^-126 to 2^126",
        {"--divisor 0", "--divisor -2", "--divisor 1e-40", "--divisor 1e38"}},
       {": 'V' is not ", {"--eps-placement beside"}},
-      {"", {"--eps", "--threads -1", "--threads two", "--threads 99999999999"}}};
+      {": 'V' is not an integer from 0 to 2147483647",
+       {"--threads -1", "--threads two", "--threads 99999999999", "--threads 0x10"}},
+      {"", {"--eps"}}};
   for (const std::string& line : {apply, backward}) {
     for (const auto& [problem, all] : wrong) {
       for (const std::string& more : all) {
@@ -563,8 +565,11 @@ TEST_F(FileCommands, RefusesWrongUse) {
   const auto empty = [this](const std::string& flag) {
     return Run({"apply", "--input", "x.npy", "--output", "y.npy", flag, ""});
   };
-  ExpectUserError(empty("--eps"), "--eps: ''");
-  ExpectUserError(empty("--dtype"), "--dtype");
+  for (const char* const flag : {"--eps", "--dtype", "--threads", "--weight"}) {
+    ExpectUserError(empty(flag), flag + std::string(": ''"));
+  }
+  ExpectUserError(Run({"apply", "--input", "x.npy", "--output", "y.npy", "--eps", " 1"}),
+                  "--eps: ' 1'");
 }
 
 }  // namespace

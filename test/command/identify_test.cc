@@ -188,11 +188,15 @@ TEST_F(IdentifyCommand, RefusesWhatDoesNotGoTogether) {
   ExpectError("identify --input p.safetensors:weight", "--output is required");
   ExpectError("identify --input p.safetensors:x --output none.npy",
               "cannot read none.npy: No such file or directory");
-  for (const char* const eps : {"-1", "nan", "inf", "x"}) {
-    ExpectError(
-        "identify --input p.safetensors:x --output p.safetensors:x --eps " + std::string(eps),
-        "--eps: '" + std::string(eps) + "' is not a finite number from 0 up");
+  const std::string identify = "identify --input p.safetensors:x --output p.safetensors:x ";
+  for (const char* const eps : {"-1", "nan", "inf", "x", "1e-60"}) {
+    ExpectError(identify + "--eps " + eps,
+                "--eps: '" + std::string(eps) + "' is not a finite 32-bit number from 0 up");
   }
+  ExpectUserError(RunCommand({"identify", "--input", "x.npy", "--output", "y.npy", "--bias", ""}),
+                  "--bias: '' names no file");
+  ExpectError("probe --output p.safetensors --d 15",
+              "--d: '15' is not an integer from 16 to 1048576");
   EXPECT_EQ((std::vector<std::string>{"p.safetensors"}), directory_.Names());
 }
 

@@ -23,6 +23,7 @@
 #include "cases/random_case.h"
 #include "cases/run.h"
 #include "cases/shrink.h"
+#include "number_text.h"
 #include "on_target.h"
 #include "oracle.h"
 #include "progress.h"
@@ -258,10 +259,10 @@ void CatchSignals() {
   std::exit(2);
 }
 
-uint64_t Number(const char* text) {
-  char* end;
-  const unsigned long long number = std::strtoull(text, &end, 10);
-  if (end == text || *end != '\0') FailUsage();
+template <class Integer = uint64_t>
+Integer Number(const char* text) {
+  Integer number;
+  if (!tools::ReadNumber(text, number)) FailUsage();
   return number;
 }
 
@@ -279,7 +280,7 @@ int Main(int argc, char** argv) {
         seconds = Number(optarg);
         break;
       case 'n':
-        seed = static_cast<uint32_t>(Number(optarg));
+        seed = Number<uint32_t>(optarg);
         break;
       case 'c':
         calls = Number(optarg);

@@ -2,11 +2,7 @@
 #include "case.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <set>
 #include <sstream>
-#include <system_error>
 
 #include "option_value.h"
 #include "user_error.h"
@@ -40,13 +36,6 @@ const Words kExecutors = {"none", "reverse", "shuffled", "threads"};
 // One row without leading dimensions.
 const char kOneRow[] = "one";
 
-template <class Number>
-bool ReadNumber(const std::string& text, Number& value) {
-  const char* const end = text.data() + text.size();
-  const auto [parsed_to, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && parsed_to == end;
-}
-
 // The fields of a case, by how they are written. get(case) returns the value.
 class FieldList {
  public:
@@ -65,7 +54,7 @@ class FieldList {
   void AddNumber(const std::string& name, const Get& get) {
     fields_.push_back(
         {name, [get](const Case& c) { return std::to_string(get(c)); },
-         [get](Case& c, const std::string& text) { return ReadNumber(text, get(c)); }});
+         [get](Case& c, const std::string& text) { return tools::ReadNumber(text, get(c)); }});
   }
   // Adds an option of the library, named by its line in the table.
   void AddOption(Option option) {
@@ -76,9 +65,10 @@ class FieldList {
         if (word >= 0) internal::SetValueIn(c.options, option, word);
         return word >= 0;
       }
-      char* end;
-      internal::SetValueIn(c.options, option, std::strtof(text.c_str(), &end));
-      return !text.empty() && *end == '\0';
+      float value;
+      if (!tools::ReadNumber(text, value)) return false;
+      internal::SetValueIn(c.options, option, value);
+      return true;
     };
     fields_.push_back({internal::kOptionRules[option].name, write, read});
   }
@@ -92,7 +82,7 @@ class FieldList {
       c.rows.clear();
       if (text == kOneRow) return true;
       for (const std::string& size : Split(text, 'x')) {
-        if (!ReadNumber(size, c.rows.emplace_back())) return false;
+        if (!tools::ReadNumber(size, c.rows.emplace_back())) return false;
       }
       return !c.rows.empty() && text.back() != 'x';
     };
@@ -190,7 +180,8 @@ void RequireOperand(const Case& c, Operand o) {
   Require(!is_output || own.add || own.values == Values::kNormal, name + " has no values before");
   Require(own.values != Values::kEvery || internal::ElementSize(own.dtype) == 2,
           name + "_values=every needs a type of 16 bits");
-  Require(c.guard == Guard::kNone || own.shift == 0, "guard leaves no choice of shifts");
+  Require(c.guard == Guard::kNone || own.shift == 0,
+          "guard leaves no choice of " + name + "_shift");
   const bool has_runs =
       LeadingOf(c, o).size() > 1 && own.order != Order::kRepeated && own.order != Order::kWindows;
   Require(own.skip == 0 || has_runs, name + "_skip needs two leading dimensions of separate rows");
@@ -206,15 +197,15 @@ void RequireOperand(const Case& c, Operand o) {
     Require(own.values == Values::kNormal, name + "_in_place leaves no choice of values");
   }
   if (c.interleaved && rule.shape == Shape::kRows) {
-    Require(o == internal::kX || is_laid_out, "interleaved rows lie as those of x");
-    Require(!IsShared(own.order), "interleaved rows are not repeated");
+    Require(o == internal::kX || is_laid_out, "interleaved rows of " + name + " lie as those of x");
+    Require(!IsShared(own.order), "interleaved rows of " + name + " are not repeated");
   }
   if (c.function == Function::kRows && (internal::kPrepared & SetOf(o)) == 0) {
-    Require(IsPlainlyLaidOut(own) && !own.add, "rows are dense");
+    Require(IsPlainlyLaidOut(own) && !own.add, "call=rows, so the rows of " + name + " are dense");
     const bool is_of_stream = o == internal::kResidual || o == internal::kResidualOut;
     const rmsnorm_dtype like = c.operand[is_of_stream ? internal::kResidual : internal::kX].dtype;
     Require(own.dtype == (rule.shape == Shape::kRows ? like : RMSNORM_F32),
-            "rows have one type, the residual another, and dw is f32");
+            "call=rows: " + name + ": rows have one type, the residual another, and dw is f32");
   }
 }
 
@@ -224,12 +215,15 @@ void RequireRows(const Case& c) {
   const OperandSet given = c.Given() & ~kPrepared;
   const OperandSet without_rstd = given & ~SetOf(kRstd);
   const OperandSet norm = SetOf(kX) | SetOf(kY);
+  const OperandSet stream = SetOf(kResidual) | SetOf(kResidualOut);
   const OperandSet gradient = SetOf(kX) | SetOf(kDy) | SetOf(kRstd) | SetOf(kDx) | SetOf(kDw);
-  Require(c.backward ? (given & ~gradient) == 0
-                     : without_rstd == norm ||
-                           without_rstd == (norm | SetOf(kResidual) | SetOf(kResidualOut)),
-          "dense rows have no such operands");
-  Require(!c.interleaved, "rows are dense");
+  const OperandSet wrong =
+      c.backward ? given & ~gradient : without_rstd ^ (norm | ((given & stream) != 0 ? stream : 0));
+  ForEachOperand(wrong, [&](Operand o) {
+    Require(false, std::string("call=rows ") + (c.Has(o) ? "takes no " : "needs ") +
+                       kOperandRules[o].name);
+  });
+  Require(!c.interleaved, "call=rows, so the rows are dense and not interleaved");
 }
 
 }  // namespace
@@ -354,8 +348,8 @@ std::string TextBeside(const Case& plain, const Case& c) {
   return text;
 }
 
-// The call of a line that has this number.
-Case ParseCall(const std::string& text, size_t number) {
+// The call of a line that has this number. Adds the names of its fields to `all_names`.
+Case ParseCall(const std::string& text, size_t number, std::set<std::string>& all_names) {
   Require(text.empty() || text.back() != ',', "'" + text + "' ends with a comma");
   const std::vector<std::string> parts = Split(text, ',');
   Case c = Plain(IsBackward(parts.empty() ? "" : parts[0]), number);
@@ -373,6 +367,7 @@ Case ParseCall(const std::string& text, size_t number) {
     Require(names.count(name) != 0, std::string("'") + name + "' is missing");
   }
   RequireMeaning(c);
+  all_names.merge(names);
   return c;
 }
 
@@ -388,43 +383,55 @@ std::string Text(const Calls& calls) {
   return text;
 }
 
-Case Parse(const std::string& text) { return ParseCall(text, 0); }
+Case Parse(const std::string& text) {
+  std::set<std::string> names;
+  return ParseCall(text, 0, names);
+}
 
-Calls ParseCalls(const std::string& line) {
+Calls ParseCalls(const std::string& line, std::set<std::string>* names) {
+  std::set<std::string> all_names;
   Require(line.empty() || line.back() != ';', "'" + line + "' ends with a semicolon");
   Calls calls;
-  for (const std::string& text : Split(line, ';')) calls.push_back(ParseCall(text, calls.size()));
+  for (const std::string& text : Split(line, ';')) {
+    calls.push_back(ParseCall(text, calls.size(), all_names));
+  }
   Require(!calls.empty(), "there is no call");
   RequireMeaning(calls);
+  if (names != nullptr) *names = std::move(all_names);
   return calls;
 }
 
 void RequireMeaning(const Case& c) {
-  Require(c.rows.size() < RMSNORM_MAX_DIMS, "too many dimensions");
+  Require(c.rows.size() < RMSNORM_MAX_DIMS, "rows has too many dimensions");
   size_t elements = c.d;
   const auto multiply = [&elements](size_t size) {
     Require(elements != 0 && size != 0, "rows and d must not be 0");
-    Require(size <= kMaxElements / elements, "more than 2^28 elements");
+    Require(size <= kMaxElements / elements, "rows and d are more than 2^28 elements");
     elements *= size;
   };
   multiply(1);
   for (const size_t size : c.rows) multiply(size);
-  for (const OperandCase& own : c.operand) {
-    Require(std::max(own.shift, own.gap) <= kMaxElements / 8, "a size is above 2^25 elements");
-    Require(own.gap <= kMaxElements / c.RowCount(), "more than 2^28 elements");
-    Require(own.skip <= kMaxElements / c.RowCount() / (c.d + own.gap), "more than 2^28 elements");
+  for (int i = 0; i < kOperands; ++i) {
+    const OperandCase& own = c.operand[i];
+    const std::string name = kOperandRules[i].name;
+    Require(own.shift <= kMaxElements / 8, name + "_shift is above 2^25 elements");
+    Require(own.gap <= kMaxElements / 8, name + "_gap is above 2^25 elements");
+    Require(own.gap <= kMaxElements / c.RowCount(), name + "_gap makes more than 2^28 elements");
+    Require(own.skip <= kMaxElements / c.RowCount() / (c.d + own.gap),
+            name + "_skip makes more than 2^28 elements");
   }
   for (int i = 0; i < kOperands; ++i) RequireOperand(c, static_cast<Operand>(i));
   if (c.function == Function::kRows) RequireRows(c);
   if (c.function == Function::kSeveral) {
-    Require(!c.backward && !c.rows.empty(), "several calls are forward calls with a dimension");
+    Require(!c.backward && !c.rows.empty(),
+            "call=several: several calls are forward calls with a dimension");
   }
   const OperandCase& weight = c.operand[internal::kWeight];
   const OperandCase& dw = c.operand[internal::kDw];
   Require(weight.dtype == 0 || dw.dtype == 0 || weight.per == dw.per, "dw_per is weight_per");
   if (IsByModule(c)) {
     Require(weight.per == Per::kTensor && dw.per == Per::kTensor,
-            "a module's weight_per is tensor");
+            "a module's weight_per and dw_per are tensor");
     Require(
         c.function != Function::kRows || (c.Given() & internal::kPrepared & ~HeldByModule(c)) == 0,
         "dense rows share a bias and a post_norm_weight");

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -176,9 +177,10 @@ std::string Text(const Case& c);
 std::string Text(const Calls& calls);
 
 // The case, or the calls of a line, that a text describes. Where no seed is given, the calls of a
-// line have the seeds 0, 1, 2, ... Throws UserError if the text is invalid.
+// line have the seeds 0, 1, 2, ... `names`, if not null, becomes the names of the fields that the
+// line gives. Throws UserError if the text is invalid.
 Case Parse(const std::string& text);
-Calls ParseCalls(const std::string& line);
+Calls ParseCalls(const std::string& line, std::set<std::string>* names = nullptr);
 
 // Throws UserError for cases that make no sense even before the library sees them. The library
 // refuses the other bad cases.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "number_text.h"
 #include "user_error.h"
 #include "values.h"
 
@@ -71,10 +72,13 @@ List::Axis List::ParseAxis(size_t call, const std::string& text) {
       axis.values.push_back(value);
       continue;
     }
-    const int last = std::stoi(value.substr(dots + 2));
-    for (int i = std::stoi(value.substr(0, dots)); i <= last; ++i) {
-      axis.values.push_back(std::to_string(i));
+    int first;
+    int last;
+    if (!tools::ReadNumber(value.substr(0, dots), first) ||
+        !tools::ReadNumber(value.substr(dots + 2), last)) {
+      throw UserError("list: '" + value + "' is not FIRST..LAST");
     }
+    for (int i = first; i <= last; ++i) axis.values.push_back(std::to_string(i));
   }
   if (axis.values.empty()) throw UserError("list: '" + text + "' has no values");
   return axis;

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "prepared_call.h"
 
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
+#include <string>
+
+#include "layout.h"
+#include "user_error.h"
 
 namespace rmsnorm::cases {
 
@@ -39,6 +47,30 @@ rmsnorm_context ContextOf(const Case& first, const char* target) {
   context.stores = first.stores;
   context.target = target;
   return context;
+}
+
+void RequireAccepted(const Calls& calls) {
+  // Preparing reads only the weights, so the pages of most memory are never made.
+  std::vector<std::unique_ptr<void, decltype(&std::free)>> memory;
+  Calls prepared = calls;
+  std::vector<CallOperands> operands;
+  for (Case& c : prepared) {
+    c.function = Function::kPrepared;
+    c.seed = 0;  // by options
+    const Layout layout(c);
+    uint8_t* block[internal::kOperands];
+    for (int i = 0; i < internal::kOperands; ++i) {
+      memory.emplace_back(std::calloc(layout.block[i].bytes + 1, 1), std::free);
+      if (memory.back() == nullptr) throw std::bad_alloc();
+      block[i] = static_cast<uint8_t*>(memory.back().get());
+    }
+    operands.push_back(OperandsAt(c, layout, block));
+  }
+  try {
+    PreparedCall(prepared, operands, ContextOf(prepared[0], "reference"));
+  } catch (const Error& refused) {
+    throw tools::UserError(std::string("--case: ") + refused.what());
+  }
 }
 
 PreparedCall::PreparedCall(const Calls& calls, const std::vector<CallOperands>& operands,

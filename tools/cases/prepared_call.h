@@ -39,6 +39,9 @@ struct Functions {
 // The context of a line's calls, without their executor.
 rmsnorm_context ContextOf(const Case& first, const char* target);
 
+// Throws UserError, in the library's words, if the library refuses the calls.
+void RequireAccepted(const Calls& calls);
+
 class PreparedCall {
  public:
   // The memory of the operands, the target and the executor outlive the object. Throws

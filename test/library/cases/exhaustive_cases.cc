@@ -12,6 +12,7 @@
 
 #include "cases/list.h"
 #include "check.h"
+#include "number_text.h"
 #include "oracle.h"
 #include "targets.h"
 
@@ -213,8 +214,8 @@ std::vector<Part> Parts() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const size_t every = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 1;
-  if (every == 0) {
+  uint32_t every = 1;
+  if (argc > 2 || (argc == 2 && !tools::ReadNumber(argv[1], every)) || every == 0) {
     std::cerr << "usage: exhaustive_cases [N]\n";
     return 2;
   }
