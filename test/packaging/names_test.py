@@ -181,6 +181,16 @@ class Names(unittest.TestCase):
             [path for path in sorted(files - named) if path.endswith((".h", ".cc"))], []
         )
 
+    def test_of_the_fields_of_a_context_stand_on_its_page(self):
+        with open(os.path.join(ROOT, "include/rmsnorm/rmsnorm.h"), encoding="utf-8") as file:
+            struct = re.search(r"^typedef struct rmsnorm_context \{.*?\}", file.read(), re.M | re.S)
+        fields = re.findall(r"^  [^/;]*?(\w+);", struct[0], re.M)
+        self.assertEqual(fields.pop(0), "size")
+        self.assertIn("parallel_context", fields)
+        with open(os.path.join(ROOT, "doc/threads_and_targets.md"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertEqual([field for field in fields if f"`{field}`" not in page], [])
+
     def test_of_headings_that_comments_point_to_exist(self):
         pointers = set()
         for path, texts in self.tree.texts:
