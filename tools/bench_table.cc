@@ -2,6 +2,7 @@
 #include "bench_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ostream>
 #include <sstream>
@@ -35,6 +36,17 @@ std::string ThreeDigits(double value) {
 // The width of a column of times.
 size_t WidthOf(const std::string& name) { return std::max<size_t>(name.size(), 7) + 3; }
 
+// Whether the quartiles of a contender's time are far apart.
+bool IsDisturbed(const benchmark::UserCounters& counters) {
+  constexpr double kMostApart = 1.5;
+  const std::string end = "_lower_ns";
+  return std::any_of(counters.begin(), counters.end(), [&](const auto& counter) {
+    const auto& [name, lower] = counter;
+    if (name.size() < end.size() || name.substr(name.size() - end.size()) != end) return false;
+    return counters.at(name.substr(0, name.size() - end.size()) + "_upper_ns") > kMostApart * lower;
+  });
+}
+
 // Google Benchmark renames the field of a failed benchmark in 1.8.
 template <class Run>
 auto FailureOf(const Run& run, int /*preferred*/) -> decltype(run.error_message) {
@@ -59,7 +71,10 @@ std::string TimeText(double seconds) {
 }
 
 BenchTable::BenchTable(const std::vector<Cell>& cells, const bench::Contenders& contenders) {
-  for (const Cell& cell : cells) cells_.emplace(cell.name, cell);
+  for (const Cell& cell : cells) {
+    cells_.emplace(cell.name, cell);
+    has_targets_ |= cell.target != cells.front().target;
+  }
   for (size_t i = 1; i < contenders.size(); ++i) {
     if (contenders[i]->name() != bench::kPlain) others_.push_back(contenders[i]->name());
   }
@@ -110,9 +125,15 @@ void BenchTable::PrintRun(const Run& run) {
   for (const char* const name : {bench::kMemcpy, bench::kPlain, "library"}) print_time(name, 10);
   out << Right(ThreeDigits(counter("bytes_per_second") / 1e9), 6);
   for (const std::string& other : others_) print_time(other, WidthOf(other));
-  const bool has_plain = run.counters.count("plain_ns") != 0;
-  out << Right(has_plain ? ThreeDigits(counter("plain_ns") / counter("library_ns")) : "-", 14)
-      << "  " << cell.target << std::endl;
+  std::string factor = "-";
+  if (run.counters.count("plain_ns") != 0) {
+    const double times = counter("plain_ns") / counter("library_ns");
+    factor = ThreeDigits(times);
+    AddToMean(cell, times);
+  }
+  const bool is_disturbed = IsDisturbed(run.counters);
+  has_marks_ |= is_disturbed;
+  out << Right(factor, 14) << (is_disturbed ? "* " : "  ") << cell.target << std::endl;
   std::istringstream problems(run.report_label);
   for (std::string problem; std::getline(problems, problem, ';');) {
     problem.erase(0, problem.find_first_not_of(' '));
@@ -125,9 +146,34 @@ void BenchTable::Note(const std::string& text) {
   if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
 }
 
+void BenchTable::AddToMean(const Cell& cell, double times_faster) {
+  const std::string name = cell.type + (has_targets_ ? " on " + cell.target : "");
+  auto found = std::find_if(means_.begin(), means_.end(),
+                            [&name](const Means& means) { return means.name == name; });
+  if (found == means_.end()) found = means_.insert(found, {name, {}});
+  Means::Mean& mean = found->by_threads[cell.threads];
+  mean.logarithms += std::log(times_faster);
+  ++mean.rows;
+}
+
 void BenchTable::Finalize() {
-  for (const std::string& note : notes_) GetOutputStream() << note << "\n";
-  GetOutputStream().flush();
+  std::ostream& out = GetOutputStream();
+  for (const std::string& note : notes_) out << note << "\n";
+  if (has_marks_) {
+    out << "* Measure again on a quiet machine: the quartiles of a time are more than 1.5 apart.\n";
+  }
+  for (const Means& means : means_) {
+    out << means.name << ": ";
+    const char* text = " times faster than plain loops on ";
+    for (const auto& [threads, mean] : means.by_threads) {
+      if (threads != means.by_threads.begin()->first) out << ", ";
+      out << ThreeDigits(std::exp(mean.logarithms / mean.rows)) << text << threads
+          << (threads == 1 ? " thread" : " threads");
+      text = " times on ";
+    }
+    out << " (geometric mean of the rows)\n";
+  }
+  out.flush();
 }
 
 }  // namespace rmsnorm::tools

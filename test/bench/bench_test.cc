@@ -2,6 +2,7 @@
 // `rmsnorm bench`: its table, files and errors. No test depends on times.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -24,6 +25,14 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
+// Without the line that says what marks mean: whether a row has a mark depends on its times.
+std::vector<std::string> LinesWithoutMarks(const Outcome& outcome) {
+  std::vector<std::string> lines = Lines(outcome.out);
+  const auto is_of_marks = [](const std::string& line) { return line[0] == '*'; };
+  lines.erase(std::remove_if(lines.begin(), lines.end(), is_of_marks), lines.end());
+  return lines;
+}
+
 // A few cells, on the reference.
 Outcome SmallBench(const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {"bench", "--threads", "1", "--targets", "reference"};
@@ -35,8 +44,8 @@ TEST(Bench, PrintsATableOf100Columns) {
   const Outcome outcome = SmallBench(
       {"--operations", "norm,gate_before", "--shapes", "1x64,3000x512", "--types", "f32,bf16"});
   ExpectSuccess(outcome);
-  const std::vector<std::string> lines = Lines(outcome.out);
-  ASSERT_EQ(lines.size(), 8u) << outcome.out;
+  const std::vector<std::string> lines = LinesWithoutMarks(outcome);
+  ASSERT_EQ(lines.size(), 10u) << outcome.out;
   EXPECT_EQ(lines[0].rfind(std::string("rmsnorm ") + rmsnorm_version() + " · ", 0), 0u) << lines[0];
   EXPECT_EQ(lines[1],
             "operation   type  rows x d     threads    memcpy     plain   rmsnorm  GB/s  times "
@@ -46,7 +55,7 @@ TEST(Bench, PrintsATableOf100Columns) {
       "norm        f32   3000 x 512         1 ", "norm        bf16  3000 x 512         1 ",
       "gate_before f32   3000 x 512         1 ", "gate_before bf16  3000 x 512         1 "};
   // Three times with a unit, GB/s and a factor, each in a column.
-  const std::regex figures("( +[0-9.]+ (ns|us|ms|s)){3} +[0-9.]+ +[0-9.]+  reference");
+  const std::regex figures("( +[0-9.]+ (ns|us|ms|s)){3} +[0-9.]+ +[0-9.]+[ *] reference");
   for (size_t i = 0; i < 6; ++i) {
     const std::string& line = lines[i + 2];
     EXPECT_EQ(line.rfind(starts[i], 0), 0u) << line;
@@ -54,6 +63,73 @@ TEST(Bench, PrintsATableOf100Columns) {
     EXPECT_LE(line.size(), 100u);
     EXPECT_TRUE(std::regex_match(line.substr(38), figures)) << line;
   }
+  for (size_t i = 0; i < 2; ++i) {
+    const std::regex mean(std::string(i == 0 ? "f32" : "bf16") +
+                          ": [0-9.]+ times faster than plain loops on 1 thread "
+                          "\\(geometric mean of the rows\\)");
+    EXPECT_TRUE(std::regex_match(lines[8 + i], mean)) << lines[8 + i];
+  }
+}
+
+// A row of a cell on some threads whose contenders have these quartiles, in nanoseconds.
+struct Row {
+  std::string type;
+  int threads;
+  bench::Spread library, plain;
+};
+
+// The lines of a table of rows, without its first two.
+std::vector<std::string> TableOf(const std::vector<Row>& rows) {
+  std::vector<bench::Cell> cells;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    cells.push_back(*bench::MakeCell(bench::Operations().front(), rows[i].type, {i + 1, 64},
+                                     rows[i].threads, "reference"));
+  }
+  const bench::Contenders contenders;
+  tools::BenchTable table(cells, contenders);
+  std::ostringstream out;
+  table.SetOutputStream(&out);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    benchmark::BenchmarkReporter::Run run;
+    run.run_type = run.RT_Iteration;
+    run.run_name.function_name = cells[i].name;
+    run.counters["bytes_per_second"] = 1e9;
+    for (const auto& [name, spread] :
+         {std::pair("library", rows[i].library), std::pair("plain", rows[i].plain)}) {
+      run.counters[name + std::string("_lower_ns")] = spread.lower_quartile;
+      run.counters[name + std::string("_ns")] = spread.median;
+      run.counters[name + std::string("_upper_ns")] = spread.upper_quartile;
+    }
+    table.ReportRuns({run});
+  }
+  table.Finalize();
+  return Lines(out.str());
+}
+
+TEST(Bench, MarksRowsWhoseTimesAreFarApart) {
+  const std::vector<std::string> lines = TableOf({{"f32", 1, {10, 12, 15}, {20, 24, 30}},
+                                                  {"f32", 1, {10, 12, 15.1}, {20, 24, 30}},
+                                                  {"f32", 1, {10, 12, 15}, {20, 24, 30.1}}});
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_EQ(lines[0].substr(lines[0].size() - 15), "2.00  reference");
+  for (size_t i = 1; i < 3; ++i) {
+    EXPECT_EQ(lines[i].substr(lines[i].size() - 15), "2.00* reference");
+  }
+  EXPECT_EQ(lines[3],
+            "* Measure again on a quiet machine: the quartiles of a time are more than 1.5 apart.");
+}
+
+TEST(Bench, EndsWithTheMeanOfEachType) {
+  const std::vector<std::string> lines = TableOf({{"f32", 1, {10, 10, 10}, {20, 20, 20}},
+                                                  {"f32", 2, {10, 10, 10}, {30, 30, 30}},
+                                                  {"bf16", 1, {10, 10, 10}, {5, 5, 5}},
+                                                  {"f32", 1, {10, 10, 10}, {80, 80, 80}}});
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_EQ(lines[4],
+            "f32: 4.00 times faster than plain loops on 1 thread, 3.00 times on 2 threads "
+            "(geometric mean of the rows)");
+  EXPECT_EQ(lines[5],
+            "bf16: 0.50 times faster than plain loops on 1 thread (geometric mean of the rows)");
 }
 
 TEST(Bench, TheDefaultTableTimesOneThreadAndAll) {
@@ -130,7 +206,7 @@ TEST(Bench, TimesACase) {
        "forward,x+y=$T,weight=f16,rows=$R,d=$D/2,call=module;forward,x=f16,y=f32,rows=3,d=5",
        "--shapes", "4x64", "--types", "f32,f16"});
   ExpectSuccess(outcome);
-  const std::vector<std::string> lines = Lines(outcome.out);
+  const std::vector<std::string> lines = LinesWithoutMarks(outcome);
   ASSERT_EQ(lines.size(), 6u) << outcome.out;
   EXPECT_EQ(lines[2].rfind("call        bf16     6 x 100         1 ", 0), 0u) << lines[2];
   EXPECT_EQ(lines[3].rfind("call        f32      4 x 32          1 ", 0), 0u) << lines[3];
