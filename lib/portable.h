@@ -23,6 +23,19 @@
 // is not needed. Both builds read this line.
 #define RMSNORM_HAVE_KERNELS (RMSNORM_X86_64 || RMSNORM_ARM64)
 
+// Whether the user's options (-march=native) let the compiler use instructions that older CPUs
+// lack, in all code. On macOS it does so by default. Both builds read this, too, and say so.
+#if defined(__APPLE__)
+#define RMSNORM_NEEDS_NEWER_CPU 0
+#elif defined(__SSE3__) || defined(__AVX__) || defined(__POPCNT__) || defined(__LZCNT__) || \
+    defined(__BMI__) || defined(__BMI2__) || defined(__ARM_FEATURE_ATOMICS) ||              \
+    defined(__ARM_FEATURE_CRC32) || defined(__ARM_FEATURE_DOTPROD) ||                       \
+    defined(__ARM_FEATURE_FP16_SCALAR_ARITHMETIC) || defined(__ARM_FEATURE_SVE)
+#define RMSNORM_NEEDS_NEWER_CPU 1
+#else
+#define RMSNORM_NEEDS_NEWER_CPU 0
+#endif
+
 #if RMSNORM_X86_64 && defined(__GNUC__)
 #include <cpuid.h>
 #elif defined(_MSC_VER)

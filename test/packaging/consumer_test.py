@@ -89,13 +89,13 @@ class Subproject(Consumer):
         os.symlink(ROOT, os.path.join(self.subprojects, "rmsnorm"))
         self.build = os.path.join(self.directory, "build")
 
-    def setup(self, *fallbacks, options=()):
+    def setup(self, *fallbacks, options=(), flags=""):
         """What `meson setup` prints when these are not to be the system's."""
         return succeed(
             *(MESON, "setup", self.build, self.source, "--wrap-mode=nodownload"),
             *("--force-fallback-for=" + ",".join(fallbacks), "-Dbuildtype=plain", "-Dwerror=true"),
             *("-Dpkg_config_path=" + HIGHWAY_PKG_CONFIG, *options),
-            CXXFLAGS=NO_KERNELS,  # Meson ignores the option rmsnorm:cpp_args
+            CXXFLAGS=NO_KERNELS + flags,  # Meson ignores the option rmsnorm:cpp_args
         )
 
     def compile(self, libraries):
@@ -119,7 +119,8 @@ class Subproject(Consumer):
                     os.remove(made + end)
 
     def test_options_of_the_parent(self):
-        """A parent may compile without exceptions, as an older C++, and with warnings as errors."""
+        """A parent may compile without exceptions, as an older C++, with warnings as errors, and
+        several files as one."""
         replace_in(
             os.path.join(self.source, "meson.build"),
             "rmsnorm = dependency",
@@ -128,7 +129,7 @@ class Subproject(Consumer):
             "  '-Wold-style-cast', '-Wswitch-enum', language: 'cpp')\n"
             "rmsnorm = dependency",
         )
-        self.setup("rmsnorm")
+        self.setup("rmsnorm", options=["-Dunity=on"])
         succeed(MESON, "configure", self.build, "-Drmsnorm:cpp_std=c++14")
         self.compile("shared")
 
@@ -139,13 +140,19 @@ class Subproject(Consumer):
 
     def test_kernels_are_optimized(self):
         """At whatever level the project is, unless it does not want that."""
-        self.setup("rmsnorm")
+        self.setup("rmsnorm", flags=" -Os")
         for wanted in (True, False):
             option = f"-Drmsnorm:optimize_kernels={str(wanted).lower()}"
             succeed(MESON, "setup", "--reconfigure", self.build, self.source, option)
             for part, optimized in (("kernels/", wanted), ("app.cc", False)):
-                found = {" -O3 " in command for command in self.commands(part)}
-                self.assertEqual(found, {optimized}, part)
+                levels = {re.findall(r" (-O\w) ", command)[-1] for command in self.commands(part)}
+                self.assertEqual(levels, {"-O3" if optimized else "-Os"}, part)
+
+    def test_options_for_a_newer_cpu(self):
+        """A program for one ends on an older CPU before the library can say why."""
+        for flags, said in (("", False), (" -march=native", True)):
+            shutil.rmtree(self.build, ignore_errors=True)
+            self.assertEqual("SIGILL" in self.setup("rmsnorm", flags=flags), said, flags)
 
     def test_sanitizers_leave_the_kernels_out(self):
         """Whether a project asks Meson for them or gives the option itself."""
@@ -163,7 +170,7 @@ class HighwayWrap(Subproject):
 
     way = "meson-c"
     test_subproject = test_options_of_the_parent = test_kernels_are_optimized = None
-    test_sanitizers_leave_the_kernels_out = None
+    test_options_for_a_newer_cpu = test_sanitizers_leave_the_kernels_out = None
 
     def test_highway_is_inside(self):
         cache = os.path.join("subprojects", "packagecache")

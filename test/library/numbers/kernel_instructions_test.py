@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the instructions of the built kernels, which results do not show: if a compiler takes vectors
-apart, the kernels have the same bits but are many times slower."""
+"""Checks the instructions of the library, which results do not show: if a compiler takes vectors apart, the
+kernels have the same bits but are many times slower."""
 
+import json
 import os
 import re
+import shlex
 import subprocess
+import tempfile
 import unittest
 
 # A move of a single 16-bit element: between a vector and another register, or between memory and a
@@ -77,6 +80,12 @@ def read_kernels(program):
     return kernels
 
 
+def leave_upper_halves_used(functions):
+    """Returns those that use wide vectors, and of these the names of those without vzeroupper."""
+    users = [f for f in functions if f.count(CLEARED_VECTOR) and not RETURNS_A_VECTOR.search(f.name)]
+    return users, [f.name for f in users if not f.count(re.compile("vzeroupper"))]
+
+
 class KernelInstructions(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -111,9 +120,9 @@ class KernelInstructions(unittest.TestCase):
 
     def test_kernels_leave_upper_halves_unused(self):
         """The caller's calls of libm would take 35 times as long on Intel: see tools/cases/float_control.h."""
-        users = [k for k in self.kernels if k.count(CLEARED_VECTOR) and not RETURNS_A_VECTOR.search(k.name)]
+        users, wrong = leave_upper_halves_used(self.kernels)
         self.assertGreater(len(users), 100)
-        self.assertEqual([k.name for k in users if not k.count(re.compile("vzeroupper"))], [])
+        self.assertEqual(wrong, [])
 
     def test_loops_over_elements_work_on_vectors(self):
         found = []
@@ -129,6 +138,55 @@ class KernelInstructions(unittest.TestCase):
                     found.append((kernel.name, scalars, vectors))
         self.assertGreater(loops_of_vectors, 0)
         self.assertEqual(found, [])
+
+
+# Stands for a kernel, which takes 20 s to compile.
+SMALL_KERNEL = """
+#include <immintrin.h>
+__attribute__((target("avx2"))) void Copy(const float* x, float* y) {
+  _mm256_storeu_ps(y, _mm256_loadu_ps(x));
+}
+"""
+
+
+class UsersOptions(unittest.TestCase):
+    """Compiles with a level of optimization in CXXFLAGS, as packagers do."""
+
+    LEVELS = ("-O0", "-O1", "-O2", "-Os", "-Ofast", "-Os -ftree-vectorize -mno-vzeroupper")
+
+    def users(self, name, cxxflags, source=None):
+        """Compiles the file, or another source by its command. Returns how many functions use wide
+        vectors, and the names of those without vzeroupper."""
+        with open(os.environ["RMSNORM_COMPILE_COMMANDS"], encoding="utf-8") as file:
+            commands = json.load(file)
+        of_library = re.compile(r"librmsnorm_(core|kernels)\.a\.p/")
+        (found,) = [
+            line
+            for line in commands
+            if line["file"].endswith(name) and of_library.search(line["command"])
+        ]
+        words = shlex.split(found["command"])
+        words = words[: words.index("-MD")]
+        own = words.index("-ffp-contract=off")  # the first of the library's own options
+        with tempfile.NamedTemporaryFile(suffix=".o") as object_file:
+            subprocess.run(
+                [*words[:own], *cxxflags.split(), *words[own:]]
+                + ["-o", object_file.name, "-x", "c++", "-c", "-" if source else found["file"]],
+                **{"cwd": found["directory"], "input": source, "text": True, "check": True},
+            )
+            users, wrong = leave_upper_halves_used(read_kernels(object_file.name))
+        return len(users), wrong
+
+    def test_of_the_kernels(self):
+        for level in self.LEVELS:
+            with self.subTest(level):
+                self.assertEqual(self.users("lib/kernels/forward.cc", level, SMALL_KERNEL), (1, []))
+
+    def test_of_the_other_files(self):
+        """The options also allow AVX in all files."""
+        for level in self.LEVELS:
+            with self.subTest(level):
+                self.assertEqual(self.users("lib/plan.cc", level + " -march=x86-64-v4")[1], [])
 
 
 if __name__ == "__main__":
