@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/dev and the scripts beside it: what --help prints, and what is refused."""
 
+import json
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
@@ -71,6 +73,66 @@ class Refusals(unittest.TestCase):
                 self.assertEqual((status, text), (2, ""))
                 self.assertIn(message, errors)
                 self.assertEqual(errors.count("\n"), 1)
+
+
+class Functions(unittest.TestCase):
+    """Functions of tools/dev, with other programs in place of Debian's."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+
+    def write(self, name, text):
+        path = os.path.join(self.directory, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+    def call(self, line):
+        """Returns the status of a line and what it says."""
+        dev = os.path.join(ROOT, "tools", "dev")
+        done = subprocess.run(
+            ("bash", "-c", f'. "{dev}"; {line}', "dev_test"),
+            env={**os.environ, "PATH": self.directory + os.pathsep + os.environ["PATH"]},
+            **{"capture_output": True, "text": True, "check": False},
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def test_apt_is_quiet_unless_it_fails(self):
+        self.write("dpkg", "#!/bin/sh\necho amd64\n")
+        self.write("dpkg-query", "#!/bin/sh\nexit 1\n")
+        self.write("sudo", '#!/bin/sh\nexec "$@"\n')
+        sizes = "*--print-uris*) echo a b 2000000; echo c d 1000000;;"
+        apt = "#!/bin/sh\ncase $* in " + sizes + " *) echo noise; exit {};; esac\n"
+        said = "dev_test: installing one two: 2 packages, 3 MB to download\n"
+        self.write("apt-get", apt.format(0))
+        self.assertEqual(self.call("program=dev_test; require one two"), (0, said))
+        self.write("apt-get", apt.format(1))
+        status, printed = self.call("program=dev_test; require one two")
+        self.assertEqual(status, 1)
+        self.assertEqual(
+            printed, said + "noise\nnoise\ndev_test: apt-get cannot install one two\n"
+        )
+
+    def test_skipped_tests_are_named(self):
+        os.mkdir(os.path.join(self.directory, "meson-logs"))
+        tests = (
+            ("rmsnorm / golden", "", "OK"),
+            ("rmsnorm:consumers / consumer_c", "skipped: no make here\n", "SKIP"),
+            ("rmsnorm / rust", "skipped: no Cargo here\n", "SKIP"),
+            ("rmsnorm / consumer_pkg_config", "skipped: no make here\n", "SKIP"),
+        )
+        lines = [json.dumps(dict(zip(("name", "stdout", "result"), test))) for test in tests]
+        self.write("meson-logs/testlog.json", "\n".join(lines))
+        line = f"program=dev_test; build={self.directory}; say_skipped"
+        said = (
+            "dev_test: skipped 3 tests: consumer_c, consumer_pkg_config (no make here);"
+            " rust (no Cargo here)"
+        )
+        switch = ". `tools/dev test --all-tests` installs what they lack, except Cargo"
+        self.assertEqual(self.call(line), (0, said + switch + "\n"))
+        self.assertEqual(self.call("all_tests=--all-tests; " + line), (0, said + "\n"))
 
 
 if __name__ == "__main__":
