@@ -129,7 +129,9 @@ class Subproject(Consumer):
             "  '-Wold-style-cast', '-Wswitch-enum', language: 'cpp')\n"
             "rmsnorm = dependency",
         )
-        self.setup("rmsnorm", options=["-Dunity=on"])
+        self.setup("rmsnorm", options=["-Dunity=on", "-Db_lto=true", "-Dcpp_eh=none"])
+        for source in ("lib/plan.cc", "lib/kernels/forward.cc"):
+            self.assertTrue(self.commands(source), source + " is merged with others")
         succeed(MESON, "configure", self.build, "-Drmsnorm:cpp_std=c++14")
         self.compile("shared")
 
@@ -295,6 +297,18 @@ class Readme(unittest.TestCase):
         for _, block in blocks:
             for line in filter(None, block.splitlines()):
                 self.assertTrue(any(line + "\n" in text for text in texts), line)
+
+    def test_lines_that_fetch_are_a_whole_project(self):
+        """cmake_test builds it, without a warning of CMake."""
+        project = re.sub("^#.*\n", "", read(CONSUMERS, "cmake-fetch", "CMakeLists.txt"), flags=re.M)
+        for page in ("README.md", "doc/building.md"):
+            text = re.sub("^ {4}|  #.*$", "", read(ROOT, page), flags=re.M)
+            self.assertIn(f"```cmake\n{project}```\n", text, page)
+
+    def test_lines_for_conan_write_where_git_ignores(self):
+        for page in ("README.md", "doc/building.md"):
+            (line,) = re.findall("^ *conan install .*$", read(ROOT, page), re.M)
+            self.assertRegex(line, " -of build", page)
 
     def test_quotes_errors_of_the_headers(self):
         """Each #error that the page on troubleshooting shows is in a source of the library."""

@@ -56,8 +56,14 @@ class InstallLines(unittest.TestCase):
             **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
         )
         self.assertEqual(done.returncode, 0, done.stdout)
-        expected = re.search(r"  # (.*)\n\Z", lines)[1]
-        self.assertEqual(done.stdout.split()[-len(expected.split()) :], expected.split())
+        program, expected = re.search(r"(\S+) +# (.*)\n\Z", lines).groups()
+        # The program also starts in a new terminal.
+        again = subprocess.run(
+            os.path.join(self.home, program),
+            **{"env": {}, "capture_output": True, "text": True, "check": True},
+        )
+        for printed in (done.stdout, again.stdout):
+            self.assertEqual(printed.split()[-len(expected.split()) :], expected.split())
 
     def test_readme(self):
         self.follow("README.md")

@@ -152,7 +152,7 @@ __attribute__((target("avx2"))) void Copy(const float* x, float* y) {
 class UsersOptions(unittest.TestCase):
     """Compiles with a level of optimization in CXXFLAGS, as packagers do."""
 
-    LEVELS = ("-O0", "-O1", "-O2", "-Os", "-Ofast", "-Os -ftree-vectorize -mno-vzeroupper")
+    LEVELS = ("-O0", "-O1", "-O2", "-Os", "-Og -ffast-math", "-Os -ftree-vectorize -mno-vzeroupper")
 
     def users(self, name, cxxflags, source=None):
         """Compiles the file, or another source by its command. Returns how many functions use wide
