@@ -323,7 +323,7 @@ forward,x=$T,residual+residual_out=$T,y=$T,rows=9|4x5,d=$EDGES,x_values=mixed,bi
   weight_per=tensor/row/head,bias_per=tensor,y_gap=0/3,sums_out=none/f64,call=several,threads=1/3
 
 # Norms of two shapes, types and weights in one call: q and k, and the two latents of an attention.
-forward,x+y=$T,weight=$T,rows=9x4,d=64|128,x_skip=2,y_skip=2;
+forward,x+y=$T,weight=$T,rows=9x4|6x4,d=64|128,x_skip=2,y_skip=2;
   forward,x+y=$T,weight=$T,rows=9x2,d=64|128|33,x_skip=4,call=plain|module
 forward,x+y=bf16,weight=bf16,rows=1|33,d=1536,x_gap=576,threads=1/3,executor=none/threads;
   forward,x=bf16|f32,weight=f32,y=bf16,rows=1|33,d=512,x_gap=1600,call=plain|module,x_values=mixed
@@ -342,6 +342,13 @@ forward,x=$T,y=$T,$ALL,d=$EDGES|4097,rows=9/2x3x3,call=prepared,seed=0/1,x_value
 backward,x=$T,dy+dx=$T,d=$EDGES|1000|4097,rows=1|5|300,weight=f32/none/bf16,dw=f32/bf16,db=none/f32,
   call=prepared,seed=0/1,rstd=f32/none,x_values=normal/finite,dx_add=0/1,dw_add=1/0,
   threads=1/3/5,executor=none/none/reverse,eps_placement=inside/outside/floor
+# The floating-point state in which a call is prepared and run.
+forward,x+y=$T,weight=f32|f16|bf16,bias=none/f32,d=7|300,rows=13,x_values=mixed,
+  weight_values=special,eps+weight_offset=1e-40|0.1,divisor=1.2e-38|0.1,call=prepared,seed=0/1,
+  state=1..10
+backward,x+dy+dx=$T,weight=f32|f16|bf16,dw=f32,db=f32/none,d=7|300,rows=13,x_values=finite,
+  weight_values=special,eps+weight_offset=1e-40|0.1,divisor=1.2e-38|0.1,call=prepared,seed=0/1,
+  state=1..10
 
 # Stores past the caches: every length, rows that start anywhere, y in place, repeated rows, the
 # addition to a residual, and rows of special values beside others.

@@ -151,16 +151,49 @@ TEST_F(PreparedTest, MakesSeveralNormsTogether) {
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(SameBits(expected[i], matrices[i]));
 }
 
+// A single prepared call by a module runs in its context. Several calls use none of theirs.
+TEST_F(PreparedTest, UsesTheContextOfASingleModule) {
+  CountingExecutor executor;
+  Context own;
+  own.threads = 4;
+  executor.SetIn(own);
+  const RmsNorm module(kD, {}, Dtype::f32, own);
+  std::vector<Rows> matrices = {Draw(1000), Draw(1000)};
+  rmsnorm_view view[2];
+  rmsnorm_operands operands[2];
+  rmsnorm_call calls[2];
+  for (size_t i = 0; i < 2; ++i) {
+    view[i] = ViewOf(matrices[i]);
+    operands[i] = rmsnorm_no_operands();
+    operands[i].x = operands[i].y = &view[i];
+    calls[i] = {module.get(), &operands[i], nullptr};
+  }
+  check(rmsnorm_forward_all(calls, 2, nullptr));
+  EXPECT_EQ(0, executor.calls);
+  for (const size_t count : Sizes{2, 1}) {
+    rmsnorm_prepared* prepared;
+    check(rmsnorm_prepare(&prepared, calls, count, nullptr));
+    check(rmsnorm_run(prepared));
+    rmsnorm_prepared_destroy(prepared);
+    EXPECT_EQ(count == 1 ? 1 : 0, executor.calls);
+  }
+}
+
 TEST_F(PreparedTest, MayHaveNoCallsOrNoRows) {
   Prepared({})();
-  float dw[4] = {1, 2, 3, 4};
+  std::vector<float> dw = {1, 2, 3, 4};
+  std::vector<float> db = dw;
+  const std::vector<float> before = dw;
   BackwardOperands operands;
   operands.x = operands.dy = ConstView(static_cast<const float*>(nullptr), 0, 4);
-  operands.dw = View(dw, 4);
+  operands.dw = {dw.data(), 4};
+  operands.db = {db.data(), 4};
   Prepared zeros(operands);
-  EXPECT_EQ(1, dw[0]);
+  EXPECT_EQ(before, dw);
+  EXPECT_EQ(before, db);
   zeros();
-  for (const float value : dw) EXPECT_EQ(0, value);
+  EXPECT_EQ(std::vector<float>(4, 0.0f), dw);
+  EXPECT_EQ(std::vector<float>(4, 0.0f), db);
 }
 
 TEST_F(PreparedTest, CanBeMoved) {
@@ -180,15 +213,20 @@ TEST_F(PreparedTest, CanBeMoved) {
 }
 
 TEST(Prepared, RefusesNullPointers) {
-  rmsnorm_prepared* prepared = nullptr;
+  int memory;
+  rmsnorm_prepared* const unset = reinterpret_cast<rmsnorm_prepared*>(&memory);
+  rmsnorm_prepared* prepared = unset;
   const auto expect_refused = [](rmsnorm_status status, const std::string& argument) {
     EXPECT_EQ(RMSNORM_ERROR_NULL, status);
     EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find(argument + ": the pointer is null"));
   };
   expect_refused(rmsnorm_prepare(nullptr, nullptr, 0, nullptr), "prepared");
   expect_refused(rmsnorm_prepare(&prepared, nullptr, 1, nullptr), "calls");
+  EXPECT_EQ(nullptr, prepared);
+  prepared = unset;
   expect_refused(rmsnorm_prepare_backward(nullptr, nullptr, nullptr), "prepared");
   expect_refused(rmsnorm_prepare_backward(&prepared, nullptr, nullptr), "call");
+  EXPECT_EQ(nullptr, prepared);
   expect_refused(rmsnorm_run(nullptr), "prepared");
   rmsnorm_prepared_destroy(nullptr);
 }
