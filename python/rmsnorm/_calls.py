@@ -518,22 +518,28 @@ def bind_forward(**arguments: Unpack[ForwardArguments]) -> BoundCall:
     It reads the arrays as they are when it is called, and keeps them alive. One thread at a time
     may call it. It cannot be copied or pickled.
     """
-    operands, options, context = split(arguments, FORWARD, OPTIONS, CONTEXT)
-    call = cast(CallArguments, {**operands, **options})
-    return bind_forward_all([call], **cast(Context, context))
+    parts = split(arguments, FORWARD, OPTIONS, CONTEXT)
+    return _bound(c.rmsnorm_prepare, parts, 1)
 
 
 @documented(BackwardOperands, Options, Context)
 def bind_backward(**arguments: Unpack[BackwardArguments]) -> BoundCall:
     """Returns a function without arguments that makes this call of backward() on these arrays; see
     bind_forward()."""
-    operands, options, context, rest = split(arguments, BACKWARD, OPTIONS, CONTEXT, ("add_to",))
+    *parts, rest = split(arguments, BACKWARD, OPTIONS, CONTEXT, ("add_to",))
+    return _bound(c.rmsnorm_prepare_backward, parts, add_to=rest.get("add_to"))
+
+
+def _bound(
+    prepare: Callable[..., int], parts: Sequence[Any], *count: int, add_to: Any = None
+) -> BoundCall:
+    operands, options, context = parts
     frame = Frame()
-    filled, owners = frame.fill(operands, rest.get("add_to"))
+    filled, owners = frame.fill(operands, add_to)
     chosen = c_options(**options)
     struct = _library.Call(None, ctypes.pointer(filled), ctypes.pointer(chosen))
     kept = (frame, owners)
-    return prepared(c.rmsnorm_prepare_backward, byref(struct), c_context(**context), kept=kept)
+    return prepared(prepare, byref(struct), *count, c_context(**context), kept=kept)
 
 
 @documented(Context, keys=CallArguments)

@@ -681,6 +681,19 @@ def test_bound_calls_have_the_bits_of_the_functions():
             assert (dw == expected[1]).all()
 
 
+def test_a_bound_call_has_the_messages_of_the_call():
+    x, norm = normal(2, 64), rmsnorm.RMSNorm(64)
+    for wrong in ({"y": x[:1]}, {"y": "text"}, {"y": None}, {"y": x[:, 1:]}):
+        for calls in ((rmsnorm.forward, rmsnorm.bind_forward), (norm.forward, norm.bind)):
+            messages = []
+            for call in calls:
+                with pytest.raises((TypeError, ValueError)) as error:
+                    call(x=x, **wrong)
+                messages.append(str(error.value))
+            assert messages[0] == messages[1]
+            assert messages[0].startswith("y: ")
+
+
 def test_a_bound_call_uses_what_its_norm_had():
     norm = rmsnorm.RMSNorm(64, bias=normal(64))
     x, y = normal(1, 64), np.empty((1, 64), np.float32)
