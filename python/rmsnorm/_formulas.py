@@ -4,13 +4,22 @@
 import ast
 import functools
 import inspect
+import os
 import re
 import sys
-from types import CodeType, FunctionType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 
 class UnknownFormula(Exception):
@@ -23,40 +32,69 @@ class Formula(NamedTuple):
     text: the formula. x and gate are the arguments, eps is what is added to the mean square, r the
     inverse RMS of x, and n = f32(x) * r.
     eps: the name of the attribute that holds eps, or its value.
-    default_eps: whether eps may be None, for PyTorch's default.
+    is_functional: whether it calls torch.nn.functional.rms_norm(), which has a default for an eps
+        of None, and whose results are contiguous.
     shape: the attribute with the sizes of the dimensions that are normalised, in brackets where it
         is one size, or "" for the last dimension.
     arguments: the names of x and gate.
+    needs_gate: whether a call without a gate is an error.
+    attributes: the names of all attributes of the module in the formula.
     """
 
     text: str
     eps: str | float | None
-    default_eps: bool
+    is_functional: bool
     shape: str
     arguments: tuple[str, ...]
+    needs_gate: bool
+    attributes: tuple[str, ...]
 
 
 class Source(NamedTuple):
-    """A method that was read: if the class has another one later, the formula is not its own."""
+    """A method that was read: if the class has another one later, the formula is not its own.
+
+    names: the global names and those of enclosing functions that the method looks up, with what
+    they were bound to.
+    """
 
     name: str
     function: Any
     code: CodeType
+    names: dict[str, Any]
 
 
-_MODULES = {torch: "torch", torch.nn: "nn", F: "F"}
-_FUNCTIONS = {
-    getattr(module, name): (text, name)
-    for module, text, names in (
-        (torch, "torch", ("mean", "norm", "pow", "rms_norm", "rsqrt", "sqrt", "square", "sum")),
-        (F, "F", ("normalize", "rms_norm", "silu")),
-    )
-    for name in names
-}
+_OWNERS = {"torch": torch, "nn": torch.nn, "F": F}
+_PYTORCH = os.path.dirname(torch.__file__)
+
+
+def _is_pytorchs(value: Any, name: str) -> bool:
+    """Whether an attribute of PyTorch is what PyTorch has under this name."""
+    if isinstance(value, FunctionType):
+        return value.__code__.co_filename.startswith(_PYTORCH)
+    if isinstance(value, (BuiltinFunctionType, MethodDescriptorType, GetSetDescriptorType)):
+        return value.__name__.strip("_") == name.strip("_")
+    return isinstance(value, (torch.dtype, ModuleType))
+
+
 #: Functions of torch that are methods of their first argument, too.
 _METHODS = ("add", "clamp", "mean", "mul", "norm", "pow", "rsqrt", "sqrt", "square", "sum")
-#: What different modules are called.
-_SAME_NAMES = {"torch.nn": "nn", "nn.functional": "F", "torch.float": "torch.float32"}
+_FUNCTIONS = {
+    function: (text, name)
+    for text, names in (
+        ("torch", ("rms_norm", *_METHODS)),
+        ("F", ("normalize", "rms_norm", "silu")),
+    )
+    for name in names
+    if (function := getattr(_OWNERS[text], name)).__name__ == name and _is_pytorchs(function, name)
+}
+#: The methods of tensors that Python calls for an operator.
+_OPERATORS: dict[Any, tuple[str, ...]] = {
+    ast.Add: ("__add__", "__radd__"),
+    ast.Mult: ("__mul__", "__rmul__"),
+    ast.Div: ("__truediv__", "__rtruediv__"),
+    ast.Pow: ("__pow__",),
+    ast.USub: ("__neg__",),
+}
 
 
 def _product(a: str, b: str) -> str:
@@ -93,6 +131,8 @@ def _bind(names: tuple[str, ...], arguments: list[str], keywords: dict[str, str]
 class Reader:
     """Reads the methods of a class, and remembers them in `sources`.
 
+    `lookups` has what they take from PyTorch, by owner and name.
+
     Different spellings of one operation get one text: f32(a) for a.float() and a.to(torch.float32),
     as_x(a) for a.type_as(x) and a.to(x.dtype), as_weight(a), mean_square(a), rsqrt(a), silu(a). The
     terms of a sum and the factors of a product are in alphabetical order.
@@ -103,10 +143,13 @@ class Reader:
     def __init__(self, norm_class: type | None = None) -> None:
         self.norm_class = norm_class
         self.sources: list[Source] = []
+        self.lookups: dict[tuple[Any, str], Any] = {}
         self.eps: set[str] = set()
-        self.default_eps = False
+        self.is_functional = False
         self.shapes: set[str] = set()
+        self.attributes: set[str] = set()
         self._globals: dict[str, Any] = {}
+        self._source = Source("", None, Reader.__init__.__code__, {})
 
     def formula(self) -> Formula:
         """The formula of forward(). Raises UnknownFormula if it is not one expression."""
@@ -114,6 +157,9 @@ class Reader:
         others = function.args.vararg or function.args.kwarg or function.args.kwonlyargs
         if others or len(parameters) < 2 or parameters[2:] not in ([], ["gate"]):
             raise UnknownFormula("it has other parameters than x, or x and gate")
+        defaults = self.sources[0].function.__defaults__ or ()
+        if any(default is not None for default in defaults):
+            raise UnknownFormula("a parameter has a default that is not None")
         text = self._run(function.body, dict(zip(parameters, ("self", "x", "gate"))))
         if len(self.eps) != 1:
             raise UnknownFormula("it adds no eps to a mean square")
@@ -125,7 +171,15 @@ class Reader:
         [eps] = self.eps
         value = eps.removeprefix("self.") if eps.startswith("self.") else ast.literal_eval(eps)
         shape = "".join(self.shapes)
-        return Formula(shorten(text), value, self.default_eps, shape, (*parameters[1:],))
+        return Formula(
+            shorten(text),
+            value,
+            self.is_functional,
+            shape,
+            (*parameters[1:],),
+            not defaults and len(parameters) == 3,
+            (*sorted(self.attributes),),
+        )
 
     def text(self, node: ast.AST, names: dict[str, str]) -> str:
         """The expression `node` with all its local names replaced by what they stand for."""
@@ -133,14 +187,15 @@ class Reader:
         def text(node: ast.AST) -> str:
             return self.text(node, names)
 
+        for method in _OPERATORS.get(type(getattr(node, "op", None)), ()):
+            self._look_up(Tensor, method)
         match node:
             case ast.Constant():
                 return repr(node.value)
             case ast.Name():
                 return names.get(node.id) or self._global_name(node.id)
             case ast.Attribute():
-                full = f"{text(node.value)}.{node.attr}"
-                return _SAME_NAMES.get(full, full)
+                return self._attribute(text(node.value), self._mangled(node.attr))
             case ast.Starred():
                 return f"*{text(node.value)}"
             case ast.Subscript():
@@ -180,41 +235,76 @@ class Reader:
         """The text of a name that is not local: that of the object, not of the name."""
         if self.norm_class is None:
             return name
-        value = self._globals.get(name)
-        if isinstance(value, type(torch)) and value in _MODULES:
-            return _MODULES[value]
-        if isinstance(value, torch.dtype):
-            return str(value)
+        value = self._source.names[name] = self._globals.get(name)
         activations = sys.modules.get("transformers.activations")
         known = (float, int, len, getattr(activations, "ACT2FN", len))
-        if any(value is one for one in known):
+        text = name if any(value is one for one in known) else _name_of(value)
+        if not text:
+            raise UnknownFormula(f"it uses {name}, which is not PyTorch's")
+        return text
+
+    def _attribute(self, owner: str, name: str) -> str:
+        """The text of an attribute of the module, of PyTorch or of a tensor."""
+        full = f"{owner}.{name}"
+        if owner == "self":
+            self.attributes.add(name)
+        elif owner in _OWNERS:
+            return _name_of(self._look_up(_OWNERS[owner], name)) or full
+        elif hasattr(Tensor, name):
+            self._look_up(Tensor, name)
+        return full
+
+    def _look_up(self, owner: Any, name: str) -> Any:
+        """An attribute of PyTorch. Raises UnknownFormula if somebody has replaced it."""
+        if self.norm_class is None:
+            return None
+        value = getattr(owner, name, None)
+        self.lookups[owner, name] = value
+        if not _is_pytorchs(value, name):
+            raise UnknownFormula(f"it uses {owner.__name__}.{name}, which is not PyTorch's own")
+        return value
+
+    def _mangled(self, name: str) -> str:
+        """The name by which Python knows `name` in the class whose text has the method."""
+        if self.norm_class is None or not name.startswith("__") or name.endswith("__"):
             return name
-        raise UnknownFormula(f"it uses {name}, which is not PyTorch's")
+        outer = self._source.code.co_qualname.rpartition(".")[0]
+        while outer.endswith("<locals>"):
+            outer = outer.removesuffix(".<locals>").rpartition(".")[0]
+        owner = outer.rpartition(".")[2].lstrip("_")
+        return f"_{owner}{name}" if owner else name
 
     def _call(self, node: ast.Call, names: dict[str, str]) -> str:
         arguments = [self.text(argument, names) for argument in node.args]
         keywords = {str(each.arg): self.text(each.value, names) for each in node.keywords}
+        function: Any = None
         match node.func:
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if not keywords:
-                return self._method(name, arguments)
             case ast.Attribute(value=value, attr=name):
-                return self._operation(self.text(value, names), name, arguments, keywords)
-            case ast.Name(id=name):
+                owner = self.text(value, names)
+                if owner == "self" and not keywords:
+                    return self._method(self._mangled(name), arguments)
+                if owner not in _OWNERS:
+                    if hasattr(Tensor, name):
+                        self._look_up(Tensor, name)
+                    return self._operation(owner, name, arguments, keywords)
+                function = self._look_up(_OWNERS[owner], name)
+            case ast.Name(id=name) if name not in names:
                 function = self._globals.get(name)
-                if isinstance(function, type(torch.mean)) or isinstance(function, FunctionType):
-                    if function in _FUNCTIONS:
-                        return self._operation(*_FUNCTIONS[function], arguments, keywords)
+                if isinstance(function, (BuiltinFunctionType, FunctionType)):
+                    self._source.names[name] = function
+        if isinstance(function, (BuiltinFunctionType, FunctionType)) and function in _FUNCTIONS:
+            return self._operation(*_FUNCTIONS[function], arguments, keywords)
         full = [*arguments, *(f"{key}={value}" for key, value in keywords.items())]
         return f"{self.text(node.func, names)}({', '.join(full)})"
 
     def _method(self, name: str, arguments: list[str]) -> str:
         """The text of self.name(arguments)."""
-        outside = self._globals
+        outside = self._globals, self._source
         parameters, function = self._parse(name)
         if len(parameters) != 1 + len(arguments) or function.args.vararg:
             raise UnknownFormula(f"self.{name}() has other parameters than its call has arguments")
         text = self._run(function.body, dict(zip(parameters, ("self", *arguments))))
-        self._globals = outside
+        self._globals, self._source = outside
         return text
 
     def _operation(
@@ -307,7 +397,8 @@ class Reader:
         elif shape not in (f"[{x}.shape[-1]]", f"{x}.shape[-1:]", "[x.shape[-1]]", "x.shape[-1:]"):
             raise UnknownFormula(f"it calls rms_norm() with the shape {shape}")
         self.eps.add(eps)
-        self.default_eps = True
+        self.is_functional = True
+        self._look_up(torch, "rms_norm")
         n = "(f32(x) * rsqrt((eps + mean_square(f32(x)))))"
         scaled = n if weight == "None" else f"scaled({n}, {weight})"
         return f"as_x({scaled})" if x == "x" else scaled
@@ -349,7 +440,8 @@ class Reader:
         function = getattr(self.norm_class, name, None)
         if not isinstance(function, FunctionType):
             raise UnknownFormula(f"self.{name}() is not a plain method of the class")
-        self.sources.append(Source(name, function, function.__code__))
+        self._source = Source(name, function, function.__code__, {})
+        self.sources.append(self._source)
         parsed = _source_of(function)
         if parsed is None:
             raise UnknownFormula(f"the source of self.{name}() cannot be read")
@@ -360,6 +452,13 @@ class Reader:
         if parsed.args.kwonlyargs or parsed.args.kwarg or parsed.args.posonlyargs:
             raise UnknownFormula(f"self.{name}() has parameters that only have a name")
         return [parameter.arg for parameter in parsed.args.args], parsed
+
+
+def _name_of(value: Any) -> str:
+    """The text of a module or a type of PyTorch, or ""."""
+    if isinstance(value, torch.dtype):
+        return str(value)
+    return next((text for text, owner in _OWNERS.items() if value is owner), "")
 
 
 def _assign(target: ast.AST, value: str, names: dict[str, str]) -> None:

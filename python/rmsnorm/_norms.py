@@ -28,24 +28,26 @@ class Norm(NamedTuple):
     options: its options in the words of the library.
     compute: the function (module, weight, eps, x, gate) for it.
     needs_weight: whether its class fails where the weight is None.
+    flag: the attribute that says whether its class reads the weight, or "" if it always does.
     """
 
     options: str
     compute: Compute
     needs_weight: bool
+    flag: str
 
 
 class Known(NamedTuple):
     """How the library computes a formula.
 
     weight: the name of the attribute that is the weight, or "".
-    only_f32: whether that holds for tensors in f32 alone, because f16 and bf16 are rounded in ways
-    that the library does not have.
+    types: the types of tensors for which that holds. It is f32 alone where the class rounds f16 and
+    bf16 in ways that the library does not have.
     """
 
     norm: Norm
     weight: str
-    only_f32: bool
+    types: tuple[torch.dtype, ...]
 
 
 _NORMS: dict[str, Norm] = {}
@@ -55,22 +57,26 @@ _NORMS_IN_F32: dict[str, Norm] = {}
 def known(formula: Formula) -> Known:
     """How the library computes a formula. Raises UnknownFormula if it cannot."""
     attributes = sorted(set(re.findall(r"self\.(\w+)", formula.text)))
-    for table, text, only_f32 in (
-        (_NORMS, formula.text, False),
-        (_NORMS_IN_F32, in_f32(formula.text), True),
+    for table, text, types in (
+        (_NORMS, formula.text, TYPES),
+        (_NORMS_IN_F32, in_f32(formula.text), (torch.float32,)),
     ):
         for name in ["weight", *attributes]:
             if name != "weight" and "weight" in attributes:
                 break
             renamed = read(re.sub(rf"self\.{name}\b", "self.weight", text))
             if renamed in table:
-                return Known(table[renamed], name if name in attributes else "", only_f32)
+                return Known(table[renamed], name if name in attributes else "", types)
     short = formula.text if len(formula.text) < 200 else "what it computes"
     raise UnknownFormula(f"the library has no options for {short}")
 
 
 def _computes(
-    options: str, *formulas: str, needs_weight: bool = True, only_f32: bool = False
+    options: str,
+    *formulas: str,
+    needs_weight: bool = True,
+    flag: str = "",
+    only_f32: bool = False,
 ) -> Callable[[Decorated], Decorated]:
     """Enters a function into the table under its formulas, in any order of factors.
 
@@ -78,7 +84,7 @@ def _computes(
     """
 
     def enter(compute: Decorated) -> Decorated:
-        norm = Norm(options, compute, needs_weight)
+        norm = Norm(options, compute, needs_weight, flag)
         for text in formulas:
             if not only_f32:
                 _NORMS[shorten(text)] = norm
@@ -185,12 +191,8 @@ def _no_weight(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
 @_computes(
     "after_weight, or no weight",
     "as_x(n * f32(self.weight) if self.with_scale else n)",
-    needs_weight=False,
+    flag="with_scale",
 )
-def _optional_weight(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, weight if module.with_scale else None, eps)
-
-
 @_computes(
     "after_weight, or no weight",
     "as_x(scaled(n, self.weight))",
@@ -208,20 +210,15 @@ def _weight_or_none(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
     "as_x(n) * self.weight if self.weight is not None else as_x(n)",
     needs_weight=False,
 )
+@_computes(
+    "before_weight, or no weight",
+    "as_x(n) * self.weight if self.elementwise_affine else as_x(n)",
+    flag="elementwise_affine",
+)
 def _before_weight_or_none(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
     if weight is None:
         return rms_norm(x, None, eps)
     return _before_weight(module, weight, eps, x)
-
-
-@_computes(
-    "before_weight, or no weight",
-    "as_x(n) * self.weight if self.elementwise_affine else as_x(n)",
-    needs_weight=False,
-)
-def _before_weight_by_flag(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
-    used = weight if module.elementwise_affine else None
-    return _before_weight_or_none(module, used, eps, x)
 
 
 @_computes("no weight, divisor 1", "as_x(f32(x) * rsqrt(sum_square(f32(x)) + eps))")
@@ -280,7 +277,7 @@ def _unrounded_gate(
 
 
 def _groups(x: Tensor, size: int) -> Tensor:
-    return x.reshape(*x.shape[:-1], -1, size)
+    return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
 
 
 # Mamba-2 and its heirs: a gate before the norm of groups.

@@ -13,11 +13,14 @@ of forward() as one formula, and replaces the modules whose formula is in the ta
 leaves all others alone.
 """
 
+import abc
+import dataclasses
 import functools
-import math
+import re
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -38,18 +41,23 @@ __all__ = ["LeftAlone", "Replaced", "Report", "UnknownFormula", "formula", "norm
 _PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 #: The eps of torch.nn.functional.rms_norm() where it is None: all types here compute in f32.
 _DEFAULT_EPS = torch.finfo(torch.float32).eps
+_LARGEST_EPS = torch.finfo(torch.float32).max
+#: How many layouts of tensors _order() keeps.
+_MOST_ORDERS = 256
 
 
 # ----------------------------------------------------------------------------------- reading
 
 
-class _Reading(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Reading:
     """What forward() of a class computes, by its methods as they were when they were read.
 
     If `known` is None, the library cannot compute it, and `reason` says why.
     """
 
     sources: tuple[Source, ...]
+    checks: tuple[Callable[[Any, Any], bool], ...]
     formula: Formula | None
     known: Known | None
     reason: str
@@ -58,16 +66,55 @@ class _Reading(NamedTuple):
 _READINGS: weakref.WeakKeyDictionary[type, _Reading] = weakref.WeakKeyDictionary()
 
 
-def _is_current(source: Source, norm_class: type) -> bool:
-    """Whether the class still has a method that was read, and the method its code."""
-    present: Any = getattr(norm_class, source.name, None)
-    return present is source.function and source.function.__code__ is source.code
+def _check_of(source: Source, lookups: dict[tuple[Any, str], Any]) -> Any:
+    """A function (norm_class, module_class) that tells whether a method computes what was read.
+
+    It looks up names as the method does: as code in the method's globals. That is faster than a
+    loop over the names, and torch.compile follows it.
+    """
+    values: list[Any] = []
+
+    def value(each: Any) -> str:
+        values.append(each)
+        return f"rmsnorm_{len(values) - 1}"
+
+    function = value(source.function)
+    owner = "norm_class" if source.name == "forward" else "module_class"
+    terms = [
+        f"{owner}.{source.name} is {function}",
+        f"{function}.__code__ is {value(source.code)}",
+        f"{function}.__defaults__ is {value(source.function.__defaults__)}",
+    ]
+    terms += [f"{name} is {value(bound)}" for name, bound in source.names.items()]
+    terms += [f"{value(each)}.{name} is {value(v)}" for (each, name), v in lookups.items()]
+    cells = dict(zip(source.code.co_freevars, source.function.__closure__ or (), strict=True))
+    names = ["norm_class", "module_class", *(f"rmsnorm_{i}" for i in range(len(values)))]
+    text = f"""
+def outer():
+    {' = '.join([*cells, 'unused'])} = None
+    def check({', '.join(names)}):
+        return {' and '.join(terms)}
+    return check
+"""
+    scope: dict[str, Any] = {}
+    exec(compile(text, "<rmsnorm>", "exec"), scope)
+    code = scope["outer"]().__code__
+    closure = tuple(cells[name] for name in code.co_freevars)
+    return FunctionType(code, source.function.__globals__, "check", tuple(values), closure)
+
+
+def _is_current(reading: _Reading, norm_class: Any) -> bool:
+    """Whether the methods of a class, and all that they look up, are what they were."""
+    try:
+        return all(check(norm_class, norm_class) for check in reading.checks)
+    except (AttributeError, NameError):
+        return False
 
 
 def _read(norm_class: type) -> _Reading:
     """What the class computes now."""
     reading = _READINGS.get(norm_class)
-    if reading and all(_is_current(source, norm_class) for source in reading.sources):
+    if reading and _is_current(reading, norm_class):
         return reading
     reader = Reader(norm_class)
     found, how, reason = None, None, ""
@@ -76,7 +123,10 @@ def _read(norm_class: type) -> _Reading:
         how = known(found)
     except UnknownFormula as unknown:
         reason = str(unknown)
-    reading = _Reading(tuple(reader.sources), found, how, reason)
+    # Names of PyTorch are the same for all methods.
+    lookups = [reader.lookups, *[{}] * len(reader.sources)]
+    checks = map(_check_of, reader.sources, lookups)
+    reading = _Reading(tuple(reader.sources), tuple(checks), found, how, reason)
     _READINGS[norm_class] = reading
     return reading
 
@@ -103,13 +153,12 @@ def norm_of(norm_class: type) -> Norm:
 # --------------------------------------------------------------------------------- computing
 
 
-def _is_taken(tensor: Any, only_f32: bool) -> bool:
-    """Whether the library takes an operand, where it lies."""
+def _is_taken(tensor: Any, types: tuple[torch.dtype, ...]) -> bool:
+    """Whether the library takes an operand of one of these types, where it lies."""
     return (
         type(tensor) in _PLAIN
         and tensor.is_cpu
-        and tensor.dtype in TYPES
-        and (tensor.dtype == torch.float32 or not only_f32)
+        and tensor.dtype in types
         and tensor.layout == torch.strided
         and not tensor.is_nested
     )
@@ -117,12 +166,13 @@ def _is_taken(tensor: Any, only_f32: bool) -> bool:
 
 def _eps(module: Any, found: Formula) -> Any:
     """The eps of a module, which may be anything if it is an attribute."""
-    eps = getattr(module, found.eps, "missing") if isinstance(found.eps, str) else found.eps
-    return _DEFAULT_EPS if eps is None and found.default_eps else eps
+    eps = getattr(module, found.eps) if isinstance(found.eps, str) else found.eps
+    return _DEFAULT_EPS if eps is None and found.is_functional else eps
 
 
 def _is_eps(eps: Any) -> bool:
-    return isinstance(eps, (int, float)) and 0 <= eps < math.inf
+    """Whether the library takes an eps. Types derived from float have sums of their own."""
+    return type(eps) in (float, int) and 0 <= eps <= _LARGEST_EPS
 
 
 def _shape(module: Any, shape: str) -> tuple[int, ...]:
@@ -131,28 +181,125 @@ def _shape(module: Any, shape: str) -> tuple[int, ...]:
     return (value,) if shape.startswith("[") else tuple(value)
 
 
-def _compute(module: Any, found: Formula, how: Known, x: Any, gate: Any = None) -> Tensor | None:
-    """What the module computes, by the library, or None if the library cannot."""
-    weight = getattr(module, how.weight, None) if how.weight else None
+def _is_parameter(norm_class: Any, name: str) -> bool:
+    """Whether a parameter of this name is what attributes of the name are.
+
+    Python looks for attributes of the class first. PyTorch's way to a parameter takes longer than
+    all else that Python does in a call.
+    """
+    own = norm_class.__getattr__ is torch.nn.Module.__getattr__
+    return own and not hasattr(norm_class, name)
+
+
+def _compute(
+    call: Any, parameter: str, module: Any, found: Formula, how: Known, *inputs: Any
+) -> Tensor | None:
+    """What the module computes, by the library, or None if the library cannot.
+
+    call: forward() of the class.
+    parameter: the name of the weight, or "" if it may be another attribute.
+    """
     eps = _eps(module, found)
-    if not (_is_eps(eps) and _is_taken(x, how.only_f32) and x.ndim > 0):
+    x, gate = inputs[0], inputs[-1]
+    if not (_is_eps(eps) and _is_taken(x, how.types) and x.ndim > 0):
         return None
-    if gate is not None and not (_is_taken(gate, how.only_f32) and gate.shape == x.shape):
+    if gate is None:
+        gate, inputs = x, inputs[:1]
+    elif gate is not x and not (_is_taken(gate, how.types) and gate.shape == x.shape):
         return None
-    if weight is None:
-        if how.weight and how.norm.needs_weight:
+    weight = None
+    if how.weight and (not how.norm.flag or getattr(module, how.norm.flag)):
+        weight = module._parameters.get(parameter)
+        if weight is None:
+            weight = getattr(module, how.weight)
+        if weight is None and how.norm.needs_weight:
             return None
-    elif not _is_taken(weight, how.only_f32):
+    if weight is not None and not _is_taken(weight, how.types):
         return None
-    shape = _shape(module, found.shape) if found.shape else x.shape[-1:]
-    if x.shape[-len(shape) :] != shape or weight is not None and weight.shape != shape:
+    y = None
+    if found.shape:
+        shape = _shape(module, found.shape)
+        if x.shape[-len(shape) :] != shape or weight is not None and weight.shape != shape:
+            return None
+        if len(shape) > 1:
+            weight = None if weight is None else weight.flatten()
+            y = how.norm.compute(module, weight, eps, x.flatten(-len(shape)))
+            y = None if y is None else y.view(x.shape)
+    elif weight is not None and not (weight.dim() == 1 and weight.size(0) == x.size(-1)):
         return None
-    if len(shape) == 1:
-        inputs = (x,) if gate is None else (x, gate)
-        return how.norm.compute(module, weight, eps, *inputs)
-    weight = None if weight is None else weight.flatten()
-    y = how.norm.compute(module, weight, eps, x.flatten(-len(shape)))
-    return None if y is None else y.view(x.shape)
+    if y is None and x.is_contiguous() and (gate is x or gate.is_contiguous()):
+        y = how.norm.compute(module, weight, eps, *inputs)
+        if y is None:
+            return None
+    # A contiguous tensor may have any stride where it has one element.
+    if y is not None and y.stride() == x.stride() and (gate is x or y.stride() == gate.stride()):
+        return y
+    if x.numel() == 0:
+        return None
+    order, inverse = _order(call, module, found, how, weight, inputs)
+    last = x.ndim - 1
+    if y is None and order[last] == last:
+        permuted = [tensor.permute(order) for tensor in inputs]
+        y = how.norm.compute(module, weight, eps, *permuted)
+    else:
+        y = how.norm.compute(module, weight, eps, *inputs) if y is None else y
+        if y is not None:
+            flat = y if x.is_contiguous() else y.permute(order).reshape(-1)
+            y = flat.view([x.size(dim) for dim in order])
+    return None if y is None else y.permute(inverse)
+
+
+_ORDERS: dict[Any, tuple[list[int], list[int]]] = {}
+
+
+def _order(
+    call: Any,
+    module: Any,
+    found: Formula,
+    how: Known,
+    weight: Tensor | None,
+    inputs: tuple[Tensor, ...],
+) -> tuple[list[int], list[int]]:
+    """The dimensions of the class's result in memory, the outermost first, and their places.
+
+    The results of PyTorch's elementwise operations have the order of their operands, and which one
+    counts depends on how the class writes a product. So the class itself computes a result. The
+    order is kept for tensors of this layout; where torch.compile follows the call, nothing uses the
+    numbers of the result, and they are not computed.
+    """
+    is_traced = torch.compiler.is_compiling() or type(inputs[0]) in (FakeTensor, FunctionalTensor)
+    key: Any = None
+    if not is_traced:
+        key = [call, weight is not None and weight.dtype]
+        for tensor in inputs:
+            key += tensor.shape, tensor.stride(), tensor.dtype
+        for name in found.attributes:
+            if name not in (how.weight, found.eps):
+                value = getattr(module, name, None)
+                key.append(None if isinstance(value, Tensor) else repr(value))
+        key = tuple(key)
+        if kept := _ORDERS.get(key):
+            return kept
+    with torch.no_grad():
+        like = call(module, *inputs)
+    strides, sizes = like.stride(), like.shape
+    order: list[int] = []
+    for dim in range(like.ndim):
+        place = len(order)
+        while place > 0:
+            other = order[place - 1]
+            if strides[dim] < strides[other]:
+                break
+            if strides[dim] == strides[other] and sizes[dim] <= sizes[other]:
+                break
+            place -= 1
+        order.insert(place, dim)
+    result = order, [order.index(dim) for dim in range(like.ndim)]
+    if not is_traced:
+        if len(_ORDERS) == _MOST_ORDERS:
+            _ORDERS.clear()
+        _ORDERS[key] = result
+    return result
 
 
 # ------------------------------------------------------------------------- replacing classes
@@ -162,6 +309,27 @@ def _compute(module: Any, found: Formula, how: Known, x: Any, gate: Any = None) 
 # forward() in the module's __dict__ would be copied with the module that it is bound to.
 
 
+class _Replacement:
+    """A base of the classes that use() makes."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        # A class may keep a list of those derived from it, or refuse some. A replacement is for it
+        # no other class.
+        if _Replacement not in cls.__bases__:
+            super().__init_subclass__(**named)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # pickle would look for this class by its name, and find the class that it is derived from.
+        if _Replacement in type(self).__bases__:
+            return _new, type(self).__bases__[1:], self.__getstate__()
+        return super().__reduce_ex__(protocol)
+
+    def __prepare_scriptable__(self) -> Any:
+        # torch.jit.script reads the forward() of the class.
+        _put_back(self)
+        return self
+
+
 @functools.cache
 def _replacement(norm_class: Any, reading: _Reading) -> Any:
     """A class derived from `norm_class`, whose forward() calls the library where it can.
@@ -169,17 +337,18 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
     It calls the forward() of the class for what the library does not take, such as f64, tensors on
     another device, arguments by name, and methods that were changed after use().
     """
-    sources, found, how, _ = reading
+    found, how = reading.formula, reading.known
     assert found is not None and how is not None
-    counts = range(1, 1 + len(found.arguments))
-
-    (_, read_forward, code), *helpers = sources
+    counts = range(2 if found.needs_gate else 1, 1 + len(found.arguments))
+    helpers = [source.name for source in reading.sources[1:]]
+    parameter = how.weight if _is_parameter(norm_class, how.weight) else ""
 
     def is_unchanged(self: Any) -> bool:
-        if norm_class.forward is not read_forward or read_forward.__code__ is not code:
-            return False
-        for helper in helpers:
-            if helper.name in self.__dict__ or not _is_current(helper, type(self)):
+        for name in helpers:
+            if name in self.__dict__:
+                return False
+        for check in reading.checks:
+            if not check(norm_class, type(self)):
                 return False
         return True
 
@@ -188,33 +357,18 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
         # A program that torch.jit.trace records has PyTorch's own operations.
         if not named and len(inputs) in counts and is_unchanged(self):
             if not torch._C._get_tracing_state():
-                y = _compute(self, found, how, *inputs)
+                y = _compute(norm_class.forward, parameter, self, found, how, *inputs)
                 if y is not None:
                     return y
         return norm_class.forward(self, *inputs, **named)
 
-    def reduce(self: Any, protocol: int) -> Any:
-        # pickle would look for this class by its name, and find the class that it is derived from.
-        if type(self) is replacement:
-            return _new, (norm_class,), self.__getstate__()
-        return norm_class.__reduce_ex__(self, protocol)
-
-    def prepare_scriptable(self: Any) -> Any:
-        # torch.jit.script reads the forward() of the class.
-        _put_back(self)
-        return self
-
     members = {
         "forward": forward,
-        "__reduce_ex__": reduce,
-        "__prepare_scriptable__": prepare_scriptable,
         "__module__": norm_class.__module__,
         "__qualname__": norm_class.__qualname__,
         "__doc__": norm_class.__doc__,
-        "_is_of_rmsnorm": True,
     }
-    replacement = type(norm_class)(norm_class.__name__, (norm_class,), members)
-    return replacement
+    return type(norm_class)(norm_class.__name__, (_Replacement, norm_class), members)
 
 
 def _new(norm_class: Any) -> Any:
@@ -227,8 +381,8 @@ def _new(norm_class: Any) -> Any:
 @functools.cache
 def _original(module_class: Any) -> Any:
     """The class without replacements, which others may have derived classes from."""
-    if "_is_of_rmsnorm" in module_class.__dict__:
-        return module_class.__bases__[0]
+    if _Replacement in module_class.__bases__:
+        return module_class.__bases__[1]
     bases = tuple(map(_original, module_class.__bases__))
     methods = (each for each in vars(module_class).values() if isinstance(each, FunctionType))
     # super() works in no other class than its own.
@@ -242,7 +396,8 @@ def _original(module_class: Any) -> Any:
 def _put_back(module: Any) -> None:
     original = _original(module.__class__)
     if original is not type(module):
-        module.__class__ = original
+        # The class may have a __setattr__() that refuses.
+        object.__setattr__(module, "__class__", original)
 
 
 def _is_fully_sharded(module: torch.nn.Module) -> bool:
@@ -267,22 +422,28 @@ def _reason_to_leave(module: Any, reading: _Reading, sharded: bool) -> str:
             return f"its {source.name}() has been replaced"
     if parametrize.is_parametrized(module):
         return "it is parametrized"
+    if type(type(module)) not in (type, abc.ABCMeta):
+        return f"its class has the metaclass {type(type(module)).__name__}"
+    norm, name, types = reading.known
+    reads_weight = name and (not norm.flag or getattr(module, norm.flag))
+    for each in reading.formula.attributes:
+        if not hasattr(module, each) and (each != name or reads_weight):
+            return f"it has no attribute {each}"
     eps = _eps(module, reading.formula)
     if not _is_eps(eps):
         kind = type(eps).__name__ if isinstance(eps, Tensor) else repr(eps)
         return f"its {reading.formula.eps} is {kind}, not a number from 0 on"
-    norm, name, only_f32 = reading.known
-    weight = getattr(module, name, None) if name else None
+    weight = getattr(module, name) if reads_weight else None
     if weight is None:
-        return f"its {name} is None" if name and norm.needs_weight else ""
+        return f"its {name} is None" if reads_weight and norm.needs_weight else ""
     if sharded and hasattr(weight, "to_local"):
         weight = weight.to_local()
-    if not _is_taken(weight, only_f32):
+    if not _is_taken(weight, types):
         if not isinstance(weight, Tensor):
             return f"its {name} is a {type(weight).__name__}"
-        types = "float32" if only_f32 else "float32, float16 or bfloat16"
+        words = "float32" if len(types) == 1 else "float32, float16 or bfloat16"
         kind = f"{type(weight).__name__} of {str(weight.dtype).removeprefix('torch.')}"
-        return f"its {name} is a {kind} on {weight.device}, not a plain tensor of {types} on cpu"
+        return f"its {name} is a {kind} on {weight.device}, not a plain tensor of {words} on cpu"
     return ""
 
 
@@ -309,8 +470,8 @@ class Report:
     """What use() did to a model. Printed, or at the end of a notebook's cell, it is a text.
 
     replaced: the modules that compute with this library.
-    left_alone: the other modules that have Norm in the names of their classes, or that compute a
-    norm which the library could compute if they were not as they are.
+    left_alone: the other modules that look like norms: by their names or the names of their
+    classes, by an attribute eps, or because their forward() calls rsqrt() or rms_norm().
     """
 
     def __init__(self, replaced: list[Replaced], left_alone: list[LeftAlone]) -> None:
@@ -319,8 +480,14 @@ class Report:
 
     def undo(self) -> None:
         """Gives the modules in `replaced` the forward() of their classes again."""
+        errors = []
         for _, module, _ in self.replaced:
-            _put_back(module)
+            try:
+                _put_back(module)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def __repr__(self) -> str:
         classes = Counter((type(module).__name__, options) for _, module, options in self.replaced)
@@ -343,13 +510,13 @@ def use(model: torch.nn.Module) -> Report:
 
     Left alone are modules of other classes, modules whose forward() somebody has replaced, and
     those that the library does not compute, such as norms in f64 or on another device. Call use()
-    again after moving them. The report lists them if their classes have Norm in their names, or if
-    their formulas are known.
+    again after moving them. The report lists them if they look like norms.
 
     A call that the library cannot compute goes to the class: tensors of other types, on other
     devices or of subclasses of Tensor, arguments by name, and forward() or a method that it calls
-    changed after use(). torch.jit.trace, torch.jit.script and torch.fx record the operations of the
-    class; torch.jit.script also undoes use() in the modules that it reads.
+    changed after use(), or a name of PyTorch that they look up. torch.jit.trace, torch.jit.script
+    and torch.fx record the operations of the class; torch.jit.script also undoes use() in the
+    modules that it reads.
 
     The results have the bits of transformers, with two exceptions. Sums of squares, roots and
     activations of gates have other roundings in their last bits of f32. And where the squares of a
@@ -357,16 +524,38 @@ def use(model: torch.nn.Module) -> Report:
     """
     replaced, left_alone = [], []
     sharded: set[torch.nn.Module] = set()
-    for name, module in model.named_modules():
+    for name, module in [*model.named_modules()]:
         if _is_fully_sharded(module):
             sharded.update(module.modules())
-        _put_back(module)
-        norm_class: Any = type(module)
-        reading = _read(norm_class)
-        reason = _reason_to_leave(module, reading, module in sharded)
-        if reading.known is not None and not reason:
-            module.__class__ = _replacement(norm_class, reading)
-            replaced.append(Replaced(name, module, reading.known.norm.options))
-        elif reading.known is not None or "Norm" in norm_class.__name__:
+        options, reason = "", ""
+        try:
+            options, reason = _use(module, module in sharded)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        if not reason:
+            replaced.append(Replaced(name, module, options))
+        elif options or _looks_like_a_norm(name, module):
             left_alone.append(LeftAlone(name, module, reason))
     return Report(replaced, left_alone)
+
+
+def _use(module: Any, sharded: bool) -> tuple[str, str]:
+    """Replaces a norm. Returns the options of its class, and why it keeps its class, or ""."""
+    _put_back(module)
+    norm_class: Any = type(module)
+    reading = _read(norm_class)
+    options = reading.known.norm.options if reading.known else ""
+    reason = _reason_to_leave(module, reading, sharded)
+    if not reason:
+        object.__setattr__(module, "__class__", _replacement(norm_class, reading))
+    return options, reason
+
+
+def _looks_like_a_norm(name: str, module: torch.nn.Module) -> bool:
+    """Whether names say so, those that forward() looks up among them: there may be no source."""
+    names = [type(module).__name__]
+    if not any(module.children()):
+        names += [name.rpartition(".")[2], *(each for each in vars(module) if "eps" in each)]
+    code = getattr(type(module).forward, "__code__", None)
+    names += {"rms_norm", "rsqrt"}.intersection(code.co_names if code else ())
+    return any(re.search("[Nn]orm|RMS|Rms|eps|rsqrt", each) for each in names)

@@ -4,6 +4,7 @@
 Run as a program it writes the table in doc/transformers_classes.md.
 """
 
+import abc
 import copy
 import functools
 import importlib
@@ -18,6 +19,7 @@ import textwrap
 import types
 from collections import ChainMap
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed
@@ -30,6 +32,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 
 import rmsnorm._norms
 import rmsnorm.torch
@@ -72,7 +75,7 @@ def options_of(norm):
 def known_classes():
     """The classes that the library computes in every type."""
     known = [norm for norm in all_classes() if not options_of(norm).startswith("left alone")]
-    return [norm for norm in known if not rmsnorm._norms.known(formula(norm)).only_f32]
+    return [norm for norm in known if F16 in rmsnorm._norms.known(formula(norm)).types]
 
 
 def unknown_classes():
@@ -466,6 +469,54 @@ def test_usual_classes(name):
             assert torch.equal(module(x), expected)
 
 
+def layouts(sizes):
+    """Tensors of these sizes in every layout: permuted, sliced, expanded, with odd strides."""
+    for order in itertools.permutations(range(len(sizes))):
+        for last in (1, 2):
+            wide = torch.randn([sizes[dim] for dim in order[:-1]] + [last * sizes[order[-1]]])
+            x = wide[..., ::last].permute([order.index(dim) for dim in range(len(sizes))])
+            yield x
+            yield x[:1].expand(sizes)
+            odd = (7 if n == 1 else stride for n, stride in zip(sizes, x.stride(), strict=True))
+            yield x.as_strided(sizes, tuple(odd))
+
+
+@pytest.mark.parametrize("make", [*USUAL.values(), *one_of_each_kind()])
+def test_results_have_the_strides_of_the_class(make):
+    if inspect.isclass(make) and issubclass(make, tuple(known_classes())):
+        make = functools.partial(lambda norm, d: next(make_all(norm, d, F32)), make)
+    plain = make(8)
+    module = copy.deepcopy(plain)
+    use(module)
+    for sizes in ((2, 3, 4, 8), (2, 1, 3, 8), (1, 3, 1, 8), (3, 8), (2, 0, 8)):
+        for x, dtype in itertools.product(layouts(sizes), (F32, BF16)):
+            inputs = [x.to(dtype)] * len(formula(type(plain)).arguments)
+            try:
+                expected = plain(*inputs)
+            except (RuntimeError, ValueError):
+                continue  # the class has a view() that this layout does not allow
+            y = module(*inputs)
+            assert y.stride() == expected.stride(), (x.shape, x.stride())
+            assert dtype == BF16 or x.numel() == 0 or is_near(y, expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("make", [LlamaRMSNorm, torch.nn.RMSNorm, NORMS["Power"], NORMS["Unit"]])
+def test_strides_of_gradients_and_compiled_results(make, dynamic):
+    q = torch.randn(2, 5, 3, 8).transpose(1, 2)
+    plain, seen = make(8), []
+    module = replaced(plain, q)
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for call in (plain, module, compiled):
+        x = q.detach().requires_grad_()
+        y = call(x)
+        [dx] = torch.autograd.grad(y, x, torch.ones_like(y))
+        other = call(torch.randn(8, 2, 1, 3).movedim(0, -1))
+        seen.append((y.stride(), dx.stride(), other.stride()))
+    assert seen[0] == seen[1] == seen[2]
+    torch.compiler.reset()
+
+
 @pytest.mark.parametrize("name", [name for name in USUAL if name not in FORMULAS_FOR_F32])
 def test_usual_classes_round_as_they_do(name):
     """With small integers and d a power of two, only roundings to 16 bits are left."""
@@ -546,6 +597,148 @@ def test_names_are_what_they_are_where_the_class_is():
     assert torch.equal(module(x), expected)
 
 
+def test_private_names():
+    """Python stores self.__w of a class N as _N__w, also in classes derived from N."""
+
+    class N(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.__w, self.__eps = torch.nn.Parameter(torch.full((64,), 5.0)), 1e-6
+
+        def __norm(self, x):
+            return x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.__eps)
+
+        def forward(self, x):
+            return self.__w * self.__norm(x).type_as(x)
+
+    class Heir(N):
+        pass
+
+    for make in (N, Heir):
+        module, x = make(), torch.randn(3, 64)
+        assert is_near(ours(module, x), module(x))
+    left = {"no weight": lambda module: delattr(module, "_N__w")}
+    left["no eps"] = lambda module: delattr(module, "_N__eps")
+    for change in left.values():
+        module = N()
+        change(module)
+        [entry] = use(module).left_alone
+        assert entry.reason.startswith("it has no attribute _N__")
+
+
+WITH_SCALE = """
+n = x.float() * torch.pow(x.float().pow(2).mean(-1, keepdim=True) + self.eps, -0.5)
+if self.with_scale:
+    n = n * self.weight.float()
+return n.type_as(x)"""
+
+
+def test_attributes_that_disappear():
+    """Where the class fails, so does the replaced module."""
+    plain = NORMS["OptionalWeight"](64)
+    scaled = norm_class("Scaled", WITH_SCALE)
+    for module, change in (
+        (plain, lambda module: delattr(module, "weight")),
+        (plain, lambda module: delattr(module, "eps")),
+        (scaled(64, with_scale=True), lambda module: setattr(module, "weight", None)),
+    ):
+        module = replaced(module, torch.randn(3, 64))
+        change(module)
+        with pytest.raises(AttributeError):
+            module(torch.randn(3, 64))
+        assert use(module).left_alone
+    without = scaled(64, with_scale=False)
+    del without.weight
+    assert is_near(ours(without, x := torch.randn(3, 64)), without(x))
+
+
+def test_parameters_of_forward():
+    """A gate that the class needs, and a default that is not None."""
+    source = textwrap.dedent(inspect.getsource(MambaRMSNormGated.forward))
+    signature, body = source.replace(" nn.", " torch.nn.").split("\n", 1)
+    gated_class = norm_class("Gated", textwrap.dedent(body), "hidden_states, gate")
+    module, x = gated_class(64, variance_epsilon=1e-5, group_size=16), torch.randn(3, 64)
+    assert "gate=None" in signature and is_near(ours(module, x, x), module(x, x))
+    use(module)
+    with pytest.raises(TypeError):
+        module(x)
+    default = norm_class("Default", LLAMA, "x=torch.ones(64)")
+    assert "a parameter has a default" in options_of(default)
+
+
+PYTORCHS = {
+    "F.rms_norm": (F, "rms_norm", Functional),
+    "torch.rms_norm": (torch, "rms_norm", Functional),
+    "torch.rsqrt": (torch, "rsqrt", Meta),
+    "torch.float32": (torch, "float32", NORMS["Course"]),
+    "Tensor.pow": (Tensor, "pow", Meta),
+    "Tensor.__mul__": (Tensor, "__mul__", Meta),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [
+        *itertools.product(PYTORCHS, ("before", "after")),
+        # torch.compile needs torch.float32, and does not see a method that is replaced later.
+        *itertools.product(list(PYTORCHS)[:3], ("compiled", "after compiling")),
+        *itertools.product(("Tensor.pow", "Tensor.__mul__"), ("compiled",)),
+    ],
+)
+def test_names_of_pytorch_that_are_replaced(name, when, monkeypatch):
+    owner, attribute, make = PYTORCHS[name]
+    model, x = Wrapped(make(64)), torch.randn(3, 64) + 2
+    plain = copy.deepcopy(model)
+    if when != "before":
+        use(model)
+    call, first = model, model(x)
+    if "compil" in when:
+        call = torch.compile(model, backend="eager", fullgraph=True)
+    if when == "after compiling":
+        call(x)
+    other = BF16 if name == "torch.float32" else lambda tensor, *others, **named: tensor + 9
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, attribute, other)
+        expected, y = plain(x), call(x)
+        assert len(use(model).left_alone) == 1
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-5)
+    assert not torch.equal(first, expected)
+    assert len(use(model).replaced) == 1
+    torch.compiler.reset()
+
+
+def norm_with_a_closure(torch):
+    """A module that finds PyTorch in an enclosing function, and a function to replace it there."""
+
+    def replace(other):
+        nonlocal torch
+        torch = other
+
+    class Norm(Weighted):
+        def forward(self, x):
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+    return Norm(64), replace
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_own_names_that_are_replaced(compiled, monkeypatch):
+    def replace_global(other):
+        monkeypatch.setitem(Weighted._norm.__globals__, "torch", other)
+
+    x, pytorch = torch.randn(3, 64), torch
+    for module, replace in ((Meta(64), replace_global), norm_with_a_closure(torch)):
+        expected = [module(x), x * module.weight]
+        use(module)
+        call = torch.compile(module, backend="eager", fullgraph=True) if compiled else module
+        y = [call(x)]
+        replace(types.SimpleNamespace(rsqrt=pytorch.ones_like))
+        y.append(module(x))
+        replace(pytorch)
+        assert all(map(is_near, y, expected))
+        torch.compiler.reset()
+
+
 def test_code_that_is_not_in_the_source():
     class Norm(Weighted):
         def forward(self, x):
@@ -590,6 +783,73 @@ def test_the_model_itself_may_be_a_norm_and_may_hold_one_twice():
 def test_a_norm_of_the_library_is_left_alone():
     [entry] = use(rmsnorm.torch.RMSNorm(4)).left_alone
     assert entry.reason == "it computes with this library already"
+
+
+def test_what_a_derived_class_sets_in_motion():
+    """use() tells no class of its replacement, and leaves alone what it cannot replace."""
+    seen = []
+
+    class Listed(torch.nn.Module):
+        def __init_subclass__(cls, key, **named):
+            seen.append(key)
+
+    class ListedNorm(Listed, Meta, key="norm"):
+        pass
+
+    class Meta_(type):
+        def __new__(cls, name, bases, members):
+            seen.append(name)
+            return super().__new__(cls, name, bases, members)
+
+    class RegisteredNorm(Meta, metaclass=Meta_):
+        pass
+
+    class AbstractNorm(Meta, abc.ABC):
+        pass
+
+    class SlottedNorm(Meta):
+        __slots__ = ("slot",)
+
+    class FrozenNorm(Meta):
+        def __setattr__(self, name, value):
+            if name == "__class__":
+                raise AttributeError("it is frozen")
+            super().__setattr__(name, value)
+
+    class BrokenNorm(Meta):
+        eps = property(lambda self: 1 // 0)
+        __init__ = torch.nn.Module.__init__
+
+    made = [make(64) for make in (ListedNorm, AbstractNorm, SlottedNorm, FrozenNorm)]
+    left = [RegisteredNorm(64), BrokenNorm()]
+    model, x = torch.nn.Sequential(*left, *made, LlamaRMSNorm(64)), torch.randn(3, 64)
+    expected, before = [module(x) for module in model[2:]], list(seen)
+    report = use(model)
+    reasons = ["its class has the metaclass Meta_", "ZeroDivisionError: "]
+    assert [entry.module for entry in report.left_alone] == left
+    assert all(e.reason.startswith(r) for e, r in zip(report.left_alone, reasons, strict=True))
+    assert [entry.module for entry in report.replaced] == list(model[2:])
+    for module, y in zip(model[2:], expected, strict=True):
+        assert is_near(module(x), y) and is_near(copy.deepcopy(module)(x), y)
+        assert is_computed_by_library(module, x)
+        assert not isinstance(made[0], type(made[1]))
+    # A class that somebody derives from a replacement is one of the class's.
+    type("Derived", (type(made[0]),), {}, key="derived")
+    assert seen == [*before, "derived"]
+    report.undo()
+    assert [type(m) for m in made] == [ListedNorm, AbstractNorm, SlottedNorm, FrozenNorm]
+
+
+def test_norms_without_source_are_listed():
+    scope = {"torch": torch, "F": F, "__name__": "nowhere"}
+    exec(
+        "class Scale(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return F.rms_norm(x, (x.shape[-1],))\n",
+        scope,
+    )
+    [entry] = use(torch.nn.Sequential(scope["Scale"](), torch.nn.Linear(4, 4))).left_alone
+    assert entry.name == "0" and "the source of self.forward() cannot be read" in entry.reason
 
 
 def test_hooks_state_dict_and_names_stay():
@@ -677,10 +937,12 @@ def test_an_eps_that_learns_keeps_its_gradient():
     assert entry.reason == "its eps is Parameter, not a number from 0 on"
     model(x).sum().backward()
     assert model.eps.grad is not None
-    for eps in ("1e-5", -1.0, float("nan"), torch.tensor(1e-5)):
+    own = type("Own", (float,), {})(1e-5)
+    others = True, own, 1e39, np.float32(1e-5), None
+    for eps in ("1e-5", -1.0, float("nan"), torch.tensor(1e-5), *others):
         module = replaced(Meta(64), x)
         module.eps = eps
-        if isinstance(eps, str):
+        if eps is None or isinstance(eps, str):
             with pytest.raises(TypeError):
                 module(x)
         else:
