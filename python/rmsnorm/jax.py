@@ -150,10 +150,12 @@ def _formula(operands: Arrays, options: bytes, batch: int = 0) -> jax.Array:
         return a.reshape(*a.shape[:batch], *(1,) * (x.ndim - batch - 1), a.shape[-1])
 
     h = x.astype("float32")
-    # All squares below are at most 1, whatever the size of x.
+    # All squares below are at most 16, whatever the size of x. XLA may multiply by 1 / scale, which
+    # must be a normal number.
     root = math.sqrt(values.eps)
     least = max(root, float(np.finfo(np.float32).tiny))
     scale = jax.lax.stop_gradient(jnp.max(abs(h), axis=-1, keepdims=True, initial=least))
+    scale = jnp.minimum(scale, 2.0**126)
     h = h / scale
     y = h * jax.lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + jnp.square(root / scale))
     if "weight" in operands:
