@@ -658,7 +658,7 @@ std::vector<Operator> Operators() {
       {"forward", true, "(Tensor x, str options" + inputs + OutputArguments() + ") -> ()",
        Guarded<WriteForward>},
       {"rms_norm", false,
-       "(Tensor x, Tensor? weight, str options, ScalarType? dtype=None) -> Tensor",
+       "(Tensor x, Tensor? weight, str options, ScalarType? dtype) -> Tensor",
        Guarded<TORCH_BOX(&RmsNorm)>},
       {"norms", false, "(Tensor[] xs, Tensor?[] weights, str options) -> Tensor[]",
        Guarded<TORCH_BOX(&NormsAlike)>},

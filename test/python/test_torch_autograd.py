@@ -83,6 +83,16 @@ def test_gradients_do_not_depend_on_which_are_wanted(name):
             assert_bits(gradients(wanted), [expected[i] for i in wanted])
 
 
+def test_forward_mode_of_large_rows():
+    x, tangent = torch.randn(2, 16), torch.randn(2, 16)
+    expected = torch.func.jvp(rt.rms_norm, (x,), (tangent,))
+    for scale in (2.0**64, 2.0**120):
+        for options in ({}, {"eps_placement": "outside"}, {"eps_placement": "floor"}):
+            norm = functools.partial(rt.rms_norm, eps=0.0, **options)
+            large = torch.func.jvp(norm, (x * scale,), (tangent * scale,))
+            torch.testing.assert_close(large, expected)
+
+
 def test_forward_mode_refuses_what_the_operator_refuses():
     with forward_ad.dual_level():
         x = forward_ad.make_dual(torch.ones(2, 4).double(), torch.ones(2, 4).double())
@@ -203,3 +213,47 @@ def test_gradients_of_l2_norms_of_zero_rows(dtype, eps, is_finite):
     norm = functools.partial(rt.rms_norm, eps=eps, eps_placement="floor", divisor=1.0)
     [dx] = gradients(norm, [torch.zeros(2, 8, dtype=dtype)], [torch.ones(2, 8, dtype=dtype)])
     assert bool(dx.isfinite().all()) == is_finite
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_batched_gradients(name):
+    call, _ = CALLS[name]
+    tensors = tuple(operands(True))
+    ys = call(*tensors)
+    dys = [torch.randn(3, *y.shape) for y in ys]
+
+    def gradients(dys, **batched):
+        return torch.autograd.grad(
+            ys, tensors, dys, retain_graph=True, allow_unused=True, **batched
+        )
+
+    found = gradients(dys, is_grads_batched=True)
+    each = zip(*[gradients([dy[i] for dy in dys]) for i in range(3)], strict=True)
+    for one, many in zip(found, each, strict=True):
+        assert one is None or torch.allclose(one, torch.stack(many), rtol=1e-5, atol=1e-6)
+
+    def loss(x):
+        return sum_of_sines(call(x, *tensors[1:]))
+
+    hessians = [torch.autograd.functional.hessian(loss, tensors[0], vectorize=v) for v in (0, 1)]
+    torch.testing.assert_close(*hessians, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled_code_notices_changes_of_what_it_makes_views_of(backend, dynamic):
+    for view in (lambda x: x[None], lambda x: x[1:], lambda x: x.transpose(0, 1)):
+        torch._dynamo.reset()
+        call = torch.compile(
+            lambda x, w, view=view: rt.rms_norm(view(x), w), backend=backend, dynamic=dynamic
+        )
+        x, w = torch.randn(3, 4, 16), torch.randn(16)
+        dy = torch.randn_like(view(x))
+        expected = gradients(lambda x, w: rt.rms_norm(view(x), w), (x, w), (dy,))
+        assert_bits(gradients(call, (x, w), (dy,)), expected)
+        leaf = x.requires_grad_() * 1
+        y = call(leaf, w.requires_grad_())
+        with torch.no_grad():
+            leaf.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(y.sum(), (x, w))

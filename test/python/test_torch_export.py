@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from programs import run
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch_models import MODELS, Model, assert_bits
 
 import rmsnorm.torch
@@ -202,6 +203,16 @@ def test_functional_is_pytorchs():
     for arguments in ((x, (3,), None), (x, (), None), (x, (16,), weight)):
         with pytest.raises(RuntimeError, match="^(input|weight): the shape"):
             functional(*arguments)
+    double = torch.randn(4, 16, dtype=torch.float64)
+    for others in ((double, None, 1e-3), (x[0].to(torch.complex64), None, 1e-3)):
+        one, columns, eps = others
+        expected = torch.nn.functional.rms_norm(one, (16,), columns, eps)
+        assert torch.equal(functional(one, (16,), columns, eps), expected)
+    assert functional(x.to("meta"), (16,)).device.type == "meta"
+    expected = torch.nn.functional.rms_norm(x, (16,), None, -0.5)
+    assert torch.equal(functional(x, (16,), None, -0.5), expected)
+    with pytest.raises(RuntimeError, match="^x: the type must be"):
+        functional(double, (16,), rounding="before_weight")
     small = torch.full((1, 16), 2.0**-14)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         one = functional(small.to(dtype), (16,))
@@ -230,6 +241,82 @@ def test_operators_in_compiled_code(backend):
     with torch.no_grad():
         assert_bits(compiled(*tensors), step(*copies))
     assert_bits(tensors, copies)
+
+
+def operators_of_graphs(call, *tensors):
+    """Returns this package's operators in AOTAutograd's graphs of a call and of its gradients."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    found = []
+
+    def compiler(graph, _):
+        found.extend(n.target for n in graph.graph.nodes if str(n.target).startswith("rmsnorm."))
+        return graph
+
+    torch._dynamo.reset()
+    outputs = torch.compile(call, backend=aot_autograd(fw_compiler=compiler))(*tensors)
+    if outputs is not None and outputs[0].requires_grad:
+        torch.autograd.backward(outputs[0].sum())
+    return [str(target) for target in found]
+
+
+def test_compiled_code_calls_operators_without_gradients():
+    x, weight = torch.randn(3, 16), torch.randn(16)
+
+    def norm(x, w):
+        return rt.rms_norm(x, w, 1e-6)
+
+    def add(x, w):
+        return rt.fused_add_rms_norm(x, x, w, 1e-6)
+
+    short, long = ["rmsnorm.rms_norm.default"], ["rmsnorm.norm_no_grad.default"]
+    assert operators_of_graphs(norm, x, weight) == short
+    assert operators_of_graphs(add, x, weight) == long
+    learning = weight.clone().requires_grad_()
+    backward = ["rmsnorm.backward_no_grad.default"]
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            assert operators_of_graphs(norm, x, learning) == short
+    assert operators_of_graphs(norm, x, learning) == short + backward
+    assert operators_of_graphs(add, x, learning) == long + backward
+    # What others use again with gradients keeps the operator that has them.
+    program = torch.export.export(Model(), (x,))
+    for graph in (program, program.run_decompositions()):
+        assert "torch.ops.rmsnorm.norm.default" in graph.graph_module.code
+    traced = make_fx(lambda x: rt.rms_norm(x))(x)
+    assert traced(x.clone().requires_grad_()).requires_grad
+
+
+def test_import_leaves_the_compiler_out():
+    program = """
+import sys, torch
+before = set(sys.modules)
+import rmsnorm.torch
+print(*sorted({"torch._dynamo", "torch._inductor", "sympy"} & (set(sys.modules) - before)))
+"""
+    assert run(program).split() == []
+
+
+def test_functionalize():
+    x, weight = torch.randn(3, 16), torch.randn(16)
+    for call in (lambda x, w: rt.rms_norm(x, w), lambda x, w: rt.fused_add_rms_norm(x, x, w)[1]):
+        graph = make_fx(torch.func.functionalize(call))(x, weight)
+        assert torch.equal(torch.func.functionalize(call)(x, weight), call(x, weight))
+        assert torch.equal(graph(x, weight), call(x, weight))
+
+
+def test_quantized_under_vmap():
+    x, weight = torch.randn(4, 3, 16), torch.randn(2, 16)
+    for options in ({}, {"residual": x[0], "asymmetric": True}):
+
+        def call(x, weight, options=options):
+            return tuple(t for t in rt.quantized(x, weight, **options) if t is not None)
+
+        rows = torch.vmap(call, (0, None))(x, weight[0])
+        pairs = torch.vmap(torch.vmap(call, (None, 0)), (0, None))(x, weight)
+        for i in range(4):
+            assert_bits([t[i] for t in rows], call(x[i], weight[0]))
+            assert_bits([t[i, 1] for t in pairs], call(x[i], weight[1]))
 
 
 def test_quantized():

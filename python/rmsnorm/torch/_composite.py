@@ -61,16 +61,23 @@ def _norm_of_rows(
 ) -> Tensor:
     """Returns the norm in float32 of rows in float32 that come from the type `dtype`."""
     d = options.divisor if options.divisor != 0 else h.shape[-1]
-    mean = h.square().sum(-1, keepdim=True) / d
+    scale: Any = 1.0
+    if not torch.onnx.is_in_onnx_export():
+        # float32 does not hold the squares of rows with larger elements.
+        is_large = (h.detach().abs() > 2.0**50).any(-1, keepdim=True)
+        scale = torch.where(is_large, 2.0**-80, 1.0)
+    scaled, eps = h * scale, options.eps * scale
+    mean = scaled.square().sum(-1, keepdim=True) / d
     if options.eps_placement == "inside":
-        r = torch.rsqrt(mean + options.eps)
+        r = torch.rsqrt(mean + eps * scale)
     elif options.eps_placement == "outside":
-        r = 1 / (mean.sqrt() + options.eps)
+        r = 1 / (mean.sqrt() + eps)
     else:
-        r = 1 / mean.sqrt().clamp(min=options.eps)
+        r = 1 / mean.sqrt().clamp(min=eps)
     if options.rounding == "inverse":
-        r = r.to(dtype).float()
-    y = h * r
+        y = h * (r * scale).to(dtype).float()
+    else:
+        y = scaled * r
     if options.rounding != "after_weight":
         y = y.to(dtype).float()
     if weight is not None:

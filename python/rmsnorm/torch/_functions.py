@@ -17,26 +17,27 @@ from ._operators import (
     FORWARD,
     INPUTS,
     NORM,
+    NORM_NO_GRAD,
     NORMS,
     NORMS_EACH,
     OUTPUTS,
     RMS_NORM,
+    has_modes,
     is_compiling,
+    is_exporting,
     is_grad_enabled,
     is_transformed,
-    requires_grad,
     tracing_state,
+    transforms,
     write,
 )
-from ._options import packed, packed_eagerly, takes
+from ._options import constant_result, packed, takes
 
 # The types of tensors that PyTorch's dispatcher alone handles.
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _PLAIN_OR_NONE = _PLAIN | {type(None)}
 # The types of tensors, and of usual options.
 _USUAL = _PLAIN_OR_NONE | {float, int, str, torch.dtype}
-
-_norm_no_grad = NORM.no_grad
 
 
 # ------------------------------------------------------------------------------------- arguments
@@ -97,25 +98,33 @@ def _is_looked_into() -> bool:
     is_traced = is_compiling() or tracing_state() is not None
     if is_traced and torch.onnx.is_in_onnx_export():
         return True
-    if not is_transformed():
-        return False
-    jvp = torch._C._functorch.TransformType.Jvp
-    levels = torch._C._functorch.get_interpreter_stack() or ()
-    return any(level.key() == jvp for level in levels)
+    return is_transformed() and "Jvp" in transforms()
 
 
 def _is_direct(*tensors: Any) -> bool:
-    """Returns whether the operator without gradients computes a call as PyTorch wants it."""
+    """Returns whether the operators without gradients compute a call as PyTorch wants it."""
     if is_compiling():
-        return False
-    records = is_grad_enabled()
-    for tensor in tensors:
-        if type(tensor) not in _PLAIN_OR_NONE:
+        if not _is_plain_program(*[type(tensor) for tensor in tensors]):
             return False
-        if records and tensor is not None and tensor.requires_grad:
+    else:
+        for tensor in tensors:
+            if type(tensor) not in _PLAIN_OR_NONE:
+                return False
+        if has_modes() or is_transformed() or tracing_state() is not None:
             return False
+    if is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return False
     # In forward mode a tensor does not tell cheaply whether it has a tangent.
-    return not (is_transformed() or tracing_state() is not None or forward_ad._current_level >= 0)
+    return forward_ad._current_level < 0
+
+
+@constant_result
+def _is_plain_program(*types: type) -> bool:
+    """Returns whether compiled code needs nothing of tensors of these types but their values. What
+    it asks, guards of torch.compile hold fixed; those for asking here would take microseconds."""
+    return _PLAIN_OR_NONE.issuperset(types) and not (is_exporting() or is_transformed())
 
 
 def _is_sharded(*tensors: Any) -> bool:
@@ -127,7 +136,7 @@ def _norm(tensors: tuple[Any, ...], options: str, dtype: Any) -> Any:
     """Calls the operator `norm` in the way that the tensors need."""
     x, *others = tensors
     if _is_direct(*tensors):
-        return _norm_no_grad(x, options, dtype, *others)
+        return NORM_NO_GRAD(x, options, dtype, *others)
     if _is_sharded(*tensors):
         from ._sharded import norm_of_shards
 
@@ -227,17 +236,17 @@ def rms_norm(
     gradients. eps is added to the mean. By default it is the epsilon of float32, 1.19e-7, which
     torch.nn.functional.rms_norm takes for types of 16 bits, too.
     """
+    if dtype is not None:
+        check_dtype(dtype)
+    if x is not None and bias is None and out is None and _is_direct(x, weight):
+        y: Tensor = RMS_NORM(x, weight, packed("rms_norm", eps, options), dtype)
+        return y
     if type(x) not in _PLAIN or not _are_plain(weight, bias, out):
         if _has_overrides(operands := (x, weight, bias, out)):
             named: dict[str, Any] = {"bias": bias, "out": out, "dtype": dtype, **options}
-            y: Tensor = handle_torch_function(rms_norm, operands, x, weight, eps, **named)
+            y = handle_torch_function(rms_norm, operands, x, weight, eps, **named)
             return y
         check_tensors(("x",), x=x, weight=weight, bias=bias, out=out)
-    if dtype is not None:
-        check_dtype(dtype)
-    if bias is None and out is None and _is_direct(x, weight):
-        y = RMS_NORM(x, weight, packed_eagerly("rms_norm", eps, options), dtype)
-        return y
     chosen = packed("rms_norm", eps, options)
     tensors = _tensors(x, weight, bias=bias)
     if out is not None:
@@ -276,8 +285,8 @@ def fused_add_rms_norm(
         check_dtype(dtype)
     has_both = x is not None and residual is not None
     if has_both and bias is None and post_norm_weight is None and _is_direct(x, residual, weight):
-        chosen = packed_eagerly("fused_add_rms_norm", eps, options)
-        y, residual_out, *_ = _norm_no_grad(x, chosen, dtype, weight, residual)
+        chosen = packed("fused_add_rms_norm", eps, options)
+        y, residual_out, *_ = NORM_NO_GRAD(x, chosen, dtype, weight, residual)
         return y, residual_out
     tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
     chosen = packed("fused_add_rms_norm", eps, options)
@@ -367,7 +376,7 @@ def _norms(
     if len(weights) != len(xs):
         raise ValueError(f"weights has {len(weights)} elements, and xs has {len(xs)}")
     common = packed(function, eps, options)
-    if _is_one_call(*xs, *weights) and not any(x is None for x in xs):
+    if _is_direct(*xs, *weights) and not any(x is None for x in xs):
         ys: list[Tensor] = NORMS(xs, weights, common)
         return ys
     calls = []
@@ -375,7 +384,7 @@ def _norms(
         own = x if isinstance(x, dict) else {"x": x}
         calls.append(_arguments_of_call(i, {"weight": weight, "eps": eps, **options, **own}))
     tensors = [tensor for call, _, _ in calls for tensor in call]
-    if _is_one_call(*tensors) and all(dtype in DTYPE_CODES for _, _, dtype in calls):
+    if _is_direct(*tensors) and all(dtype in DTYPE_CODES for _, _, dtype in calls):
         codes = [DTYPE_CODES[dtype] for _, _, dtype in calls]
         outputs = iter(NORMS_EACH(tensors, [chosen for _, chosen, _ in calls], codes))
     else:
@@ -414,14 +423,6 @@ def _norm_of_call(i: int, call: tuple[tuple[Any, ...], str, torch.dtype | None])
     except RuntimeError as error:
         raise RuntimeError(f"calls[{i}].{error}") from None
     return outputs
-
-
-def _is_one_call(*tensors: Any) -> bool:
-    """Returns whether the operators for several norms compute them as PyTorch wants it."""
-    if not is_compiling():
-        return _is_direct(*tensors)
-    is_one_by_one = is_transformed() or _is_looked_into() or requires_grad(*tensors)
-    return not is_one_by_one and _are_plain(*tensors)
 
 
 @overridable
@@ -479,12 +480,12 @@ def quantized(
     """
     check_tensors(("x",), x=x, residual=residual)
     tensors = _tensors(x, weight, residual, None, bias, post_norm_weight)
-    q = torch.empty(x.shape, dtype=torch.int8, device=x.device)
-    scale = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
-    zero = torch.empty(x.shape[:-1], dtype=torch.int8, device=x.device) if asymmetric else None
-    residual_out = None
-    if residual is not None:
-        residual_out = torch.empty(x.shape, dtype=residual.dtype, device=x.device)
+    # Under vmap a result needs each mapped dimension that an operand has.
+    like = sum(t for t in tensors if t is not None) if is_transformed() else x
+    q = like.new_empty(x.shape, dtype=torch.int8)
+    scale = like.new_empty(x.shape[:-1], dtype=torch.float32)
+    zero = like.new_empty(x.shape[:-1], dtype=torch.int8) if asymmetric else None
+    residual_out = None if residual is None else like.new_empty(x.shape, dtype=residual.dtype)
     outputs = {"residual_out": residual_out, "q": q, "scale": scale, "zero": zero}
     _write(tensors, packed("quantized", eps, options), **outputs)
     return Quantized(q, scale, zero, residual_out)

@@ -70,7 +70,9 @@ class RMSNorm(torch.nn.RMSNorm):
         if type(x) is Tensor and len(self.normalized_shape) == 1 and self.weight is not None:
             return rms_norm(x, self.weight, self.eps, **self._options())
         shape = self.normalized_shape
-        return functional.rms_norm(x, shape, self.weight, self.eps, **self._options())
+        # An option keeps PyTorch's own norm out, which computes other types.
+        options: NormOptions = {"rounding": self.rounding, **self._options()}
+        return functional.rms_norm(x, shape, self.weight, self.eps, **options)
 
     def _options(self) -> NormOptions:
         options: NormOptions = {}

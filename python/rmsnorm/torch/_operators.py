@@ -20,6 +20,7 @@ it.
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,14 +38,18 @@ __all__ = [
     "NORM",
     "NORMS",
     "NORMS_EACH",
+    "NORM_NO_GRAD",
     "OUTPUTS",
     "RMS_NORM",
+    "has_modes",
     "is_compiling",
+    "is_exporting",
     "is_grad_enabled",
     "is_transformed",
     "names_of",
     "requires_grad",
     "tracing_state",
+    "transforms",
     "write",
 ]
 
@@ -55,16 +60,31 @@ _OPS = torch.ops.rmsnorm
 _LIBRARY: Any = torch.library.Library("rmsnorm", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 # What a call asks PyTorch, by names without a look-up.
+has_modes = torch._C._len_torch_dispatch_stack
 is_compiling = torch.compiler.is_compiling
+is_exporting = torch.compiler.is_exporting
 is_grad_enabled = torch.is_grad_enabled
 is_transformed = torch._C._are_functorch_transforms_active
 tracing_state = torch._C._get_tracing_state
 
 FORWARD = _OPS.forward.default
 _FORWARD_NO_GRAD = _OPS.forward_no_grad.default
+NORM_NO_GRAD = _OPS.norm_no_grad.default
 NORMS = _OPS.norms.default
 NORMS_EACH = _OPS.norms.each
 RMS_NORM = _OPS.rms_norm.default
+
+
+def _is_compiled() -> bool:
+    """Returns whether AOTAutograd traces a call, and not for torch.export."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL)
+    return mode is not None and not (mode.export or is_exporting())
+
+
+def transforms() -> set[str]:
+    """Returns the names of torch.func's transforms that a call is part of."""
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return {level.key().name for level in levels}
 
 
 def requires_grad(*values: Any) -> bool:
@@ -191,11 +211,12 @@ def _shapes_of_all(calls: Iterable[tuple[Any, ...]]) -> list[Tensor]:
 class Operator:
     """An operator with gradients, called in the cheapest way that is right.
 
-    PyTorch takes some 50 microseconds for a call with gradients of an operator whose formula it
-    was told, and some 5 without gradients. torch.autograd.Function takes 5 and 0. So the formula
-    serves torch.compile, torch.jit.trace and those who call the operator themselves, and a Function
-    everyone else. Of the two kinds of Function only the slower one can be part of torch.func's
-    transforms.
+    PyTorch takes some 50 microseconds for a call with gradients of an operator whose formula is in
+    Python, and some 5 without gradients. torch.autograd.Function takes 5 and 0. So the formula
+    serves torch.export, torch.jit.trace, make_fx and those who call the operator themselves, and a
+    Function everyone else. Of the two kinds of Function only the slower one can be part of
+    torch.func's transforms. Compiled code holds the operators without gradients, as AOTAutograd
+    records the formula.
     """
 
     def __init__(
@@ -205,41 +226,87 @@ class Operator:
         backward: Callable[..., Any],
         shapes: Callable[..., list[Tensor]],
         columns: frozenset[str],
+        short: Callable[..., list[Tensor]] | None = None,
     ) -> None:
         """`columns` names the arguments that rows share; all others have a dimension more where
-        vmap maps them."""
+        vmap maps them. `short` computes what the operator without gradients does."""
         self.columns = columns
         self.operator = getattr(_OPS, name).default
-        self.no_grad = no_grad = getattr(_OPS, f"{name}_no_grad").default
+        operator_no_grad = getattr(_OPS, f"{name}_no_grad").default
+        self.no_grad = no_grad = short or operator_no_grad
 
         def forward(ctx: Any, *inputs: Any) -> Any:
             output = tuple(no_grad(*inputs))
             setup_context(ctx, inputs, output)
             return output
 
-        members: dict[str, Any] = {
-            "forward": staticmethod(forward),
-            "backward": staticmethod(backward),
-        }
-        self.function: Any = type(f"rmsnorm_{name}", (torch.autograd.Function,), members)
-        members |= {
-            "forward": staticmethod(lambda *inputs: tuple(no_grad(*inputs))),
-            "setup_context": staticmethod(setup_context),
-            "vmap": staticmethod(functools.partial(self.vmap, lambda *each: tuple(self(*each)))),
-        }
-        self.transform: Any = type(f"rmsnorm_{name}", (torch.autograd.Function,), members)
-        torch.library.register_autograd(self.operator, backward, setup_context=setup_context)
-        for operator in (self.operator, self.no_grad):
+        def forward_of_operator(ctx: Any, *inputs: Any) -> Any:
+            *inputs_of_operator, keys = inputs
+            output = tuple(self._redispatch(keys, *inputs_of_operator))
+            setup_context(ctx, tuple(inputs_of_operator), output)
+            return output
+
+        def function(kind: str, **members: Callable[..., Any]) -> Any:
+            members = {"backward": backward, **members}
+            static = {member: staticmethod(f) for member, f in members.items()}
+            return type(f"rmsnorm_{name}_{kind}", (torch.autograd.Function,), static)
+
+        self.function = function("eager", forward=forward)
+        self.of_operator = function("operator", forward=forward_of_operator)
+        self.transform = function(
+            "transformed",
+            forward=lambda *inputs: tuple(no_grad(*inputs)),
+            setup_context=setup_context,
+            vmap=functools.partial(self.vmap, lambda *each: tuple(self(*each))),
+        )
+        for operator in (self.operator, operator_no_grad):
             torch.library.register_vmap(operator, functools.partial(self.vmap, operator))
             torch.library.register_fake(operator, shapes)
+        rule = functools.partial(self._map_batched, operator_no_grad)
+        _LIBRARY.impl(f"{name}_no_grad", rule, "Batched")
+        _LIBRARY.impl(name, self._differentiate, "Autograd", with_keyset=True)
         _LIBRARY.impl(f"{name}_no_grad", torch.library.fallthrough_kernel, "Autograd")
 
     def __call__(self, *inputs: Any) -> Any:
-        if is_compiling() or tracing_state() is not None:
+        if is_compiling() or has_modes() or tracing_state() is not None:  # they record the call
             return self.operator(*inputs)
         if is_transformed():
-            return self.transform.apply(*inputs)
+            call = self.operator if "Functionalize" in transforms() else self.transform.apply
+            return call(*inputs)
         return (self.function.apply if requires_grad(*inputs) else self.no_grad)(*inputs)
+
+    def _differentiate(self, keys: Any, *inputs: Any) -> Any:
+        """The operator as autograd calls it."""
+        if _is_compiled() and not is_transformed():
+            records = requires_grad(*inputs)
+            return list(self.function.apply(*inputs)) if records else self.no_grad(*inputs)
+        if requires_grad(*inputs):
+            return list(self.of_operator.apply(*inputs, keys))
+        return self._redispatch(keys, *inputs)
+
+    def _redispatch(self, keys: Any, *inputs: Any) -> Any:
+        """Calls the operator below autograd."""
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.operator.redispatch(keys & torch._C._after_autograd_keyset, *inputs)
+
+    def _map_batched(self, operator: Any, *inputs: Any) -> list[Tensor]:
+        """The operator under the vmap of torch.autograd, which is not that of torch.func:
+        torch.autograd.grad(..., is_grads_batched=True) and what is made of it."""
+        is_mapped = [
+            isinstance(value, Tensor) and torch._C._functorch.is_legacy_batchedtensor(value)
+            for value in inputs
+        ]
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        values = [
+            torch._remove_batch_dim(value, level, 1, 0) if mapped else value
+            for value, mapped in zip(inputs, is_mapped, strict=True)
+        ]
+        size = next(v.shape[0] for v, mapped in zip(values, is_mapped, strict=True) if mapped)
+        info = SimpleNamespace(batch_size=size)
+        in_dims = [0 if mapped else None for mapped in is_mapped]
+        outputs, _ = self.vmap(operator, info, in_dims, *values)
+        return [torch._add_batch_dim(output, 0, level) for output in outputs]
 
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *inputs: Any) -> Any:
         """Calls the operator once for all where they share the columns, and else one by one."""
@@ -280,10 +347,37 @@ def _for_inputs(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...
 
 
 def _keep(ctx: Any, *tensors: Tensor | None) -> None:
-    """Keeps tensors for the gradients. Autograd refuses those made in torch.inference_mode()."""
-    ctx.save_for_backward(
-        *[t.clone() if t is not None and t.is_inference() else t for t in tensors]
-    )
+    """Keeps tensors for the gradients. Autograd refuses those made in torch.inference_mode().
+
+    Autograd does not notice changes of a view that compiled code makes and keeps. So compiled code
+    keeps the tensor behind the view, and makes the view again.
+    """
+    kept = [t.clone() if t is not None and t.is_inference() else t for t in tensors]
+    ctx.views = [None] * len(kept)
+    if has_modes() and _is_compiled():
+        for i, t in enumerate(kept):
+            if t is not None and t._is_view():
+                ctx.views[i] = t._view_func_unsafe
+                kept[i] = t._base
+    ctx.save_for_backward(*kept)
+
+
+def _kept(ctx: Any) -> list[Any]:
+    """Returns the tensors that _keep() keeps."""
+    return [
+        t if view is None else _made_again(view, t)
+        for t, view in zip(ctx.saved_tensors, ctx.views, strict=True)
+    ]
+
+
+def _made_again(view: Callable[[Tensor], Tensor], base: Tensor) -> Tensor:
+    """Makes a view in compiled code, which does not keep it."""
+    meta = torch.fx.traceback.current_meta
+    meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_RECOMPUTE
+    try:
+        return view(base)
+    finally:
+        del meta["recompute"]
 
 
 def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -295,7 +389,7 @@ def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _second_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     """Differentiates the gradients, by the formula in PyTorch's operations."""
-    operands = ctx.saved_tensors
+    operands = _kept(ctx)
     given = [tensor for tensor in operands if tensor is not None]
 
     def first(*tensors: Tensor) -> list[Tensor]:
@@ -340,7 +434,7 @@ def _norm_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     dy, dsum, _ = (*_flat(gradients), None, None)[:3]
-    x, residual_out, rstd, weight, gate, bias, post_norm_weight = ctx.saved_tensors
+    x, residual_out, rstd, weight, gate, bias, post_norm_weight = _kept(ctx)
     # PyTorch leaves out inputs at their defaults.
     wanted_inputs = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3:])
     wants = dict.fromkeys(INPUTS, False) | dict(zip(INPUTS, wanted_inputs, strict=False))
@@ -437,7 +531,21 @@ def _gradients_of_rows(
     return [next(rest) if is_wanted else None for is_wanted in wanted]
 
 
-NORM = Operator("norm", _norm_setup, _norm_gradients, _norm_shapes, columns=COLUMNS)
+def _norm_no_grad(
+    x: Tensor,
+    options: str,
+    dtype: torch.dtype | None = None,
+    weight: Tensor | None = None,
+    *others: Tensor | None,
+) -> list[Tensor]:
+    """Calls the shortest operator without gradients that returns what `norm` does."""
+    for other in others:
+        if other is not None:
+            return NORM_NO_GRAD(x, options, dtype, weight, *others)  # type: ignore[no-any-return]
+    return [RMS_NORM(x, weight, options, dtype)]
+
+
+NORM = Operator("norm", _norm_setup, _norm_gradients, _norm_shapes, COLUMNS, _norm_no_grad)
 
 
 # ------------------------------------------------------------------ the operators without gradients
@@ -495,6 +603,9 @@ def write(outputs: list[Tensor], *inputs: Any) -> None:
 
     outputs are those of the inputs that are written.
     """
+    if is_compiling():  # compiled code tells autograd of changes
+        _FORWARD_NO_GRAD(*inputs)
+        return
     _check_writable(outputs)
     _FORWARD_NO_GRAD(*inputs)
     torch._C._increment_version(outputs)
@@ -516,5 +627,5 @@ torch.library.register_fake(_FORWARD_NO_GRAD, _forward_shapes)
 torch.library.register_fake(NORMS, _norms_shapes)
 torch.library.register_fake(NORMS_EACH, _norms_each_shapes)
 torch.library.register_fake(
-    RMS_NORM, lambda x, weight, options, dtype=None: _norm_shapes(x, options, dtype, weight)[0]
+    RMS_NORM, lambda x, weight, options, dtype: _norm_shapes(x, options, dtype, weight)[0]
 )

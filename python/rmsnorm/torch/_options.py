@@ -15,11 +15,10 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 from .._options import DEFAULTS, NONE_IS_DEFAULT, OPTIONS, WORDS, Options
 
-__all__ = ["checked_option", "kept", "packed", "packed_eagerly", "takes", "unpacked"]
+__all__ = ["checked_option", "constant_result", "kept", "packed", "takes", "unpacked"]
 
 # torch.nn.functional.rms_norm computes types of 16 bits in float32, too, and takes its epsilon.
 _DEFAULT_EPS = torch.finfo(torch.float32).eps
@@ -28,13 +27,16 @@ _DEFAULT_EPS = torch.finfo(torch.float32).eps
 _TAKEN: dict[str, frozenset[str]] = {}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_is_compiling = torch.compiler.is_compiling
+is_compiling = torch.compiler.is_compiling
 
 
-def _constant_result(function: _Function) -> _Function:
-    """Lets torch.compile call a function instead of tracing it."""
-    result: Any = torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
-    return result  # type: ignore[no-any-return]
+def constant_result(function: _Function) -> _Function:
+    """Lets torch.compile call a function instead of tracing it.
+
+    It does what torch.compiler.assumeconstant_result() does, which imports the compiler: a second.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def takes(kind: Any) -> Callable[[_Function], _Function]:
@@ -82,7 +84,7 @@ def checked_option(name: str, value: Any) -> Any:
     return number
 
 
-@_constant_result
+@constant_result
 def _pack(function: str, eps: Any, *key: str, **options: Any) -> str:
     """`key` only tells entries of the cache apart."""
     struct = Options(size=sizeof(Options))
@@ -100,6 +102,8 @@ _CACHED = frozenset((float, int, str, type(None)))
 
 def _constant(value: Any) -> Any:
     """Returns a number that torch.compile may have as a symbol."""
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # imports SymPy
+
     return guard_scalar(value) if isinstance(value, int | float) else value
 
 
@@ -108,14 +112,12 @@ def packed(function: str, eps: Any, options: Any) -> str:
 
     eps is by default the epsilon of float32.
     """
-    if not _is_compiling():
-        return packed_eagerly(function, eps, options)
-    options = {name: _constant(value) for name, value in options.items()}
-    return _pack(function, _constant(eps), **options)
+    if is_compiling():
+        from torch.fx.experimental.symbolic_shapes import guard_scalar  # imports SymPy
 
-
-def packed_eagerly(function: str, eps: Any, options: Any) -> str:
-    """Does what packed() does, where torch.compile does not trace the call."""
+        if options:
+            options = {name: _constant(value) for name, value in options.items()}
+        return _pack(function, None if eps is None else guard_scalar(eps), **options)
     if type(eps) is float and eps != 0:
         for value in options.values():
             if type(value) is not str:
@@ -141,7 +143,7 @@ def _unpack(options: str) -> SimpleNamespace:
     )
 
 
-@_constant_result
+@constant_result
 def unpacked(options: str) -> SimpleNamespace:
     """Returns the options, which are attributes, from the argument of an operator."""
     return _unpack(options)

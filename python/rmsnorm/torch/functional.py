@@ -4,10 +4,12 @@
 from collections.abc import Sequence
 from typing import Unpack
 
+import torch
 from torch import Tensor
 
 from .._options import NormOptions
 from . import _functions
+from ._composite import DTYPES
 from ._functions import overridable
 from ._options import takes
 
@@ -28,8 +30,13 @@ def rms_norm(
     weight has the shape normalized_shape, or is absent. Without eps it is the epsilon of float32.
     The result has the shape and the type of `input`. The options and gradients are those of
     rmsnorm.torch.rms_norm(). Another shape of `input` or weight raises RuntimeError.
+
+    Without options, torch.nn.functional.rms_norm computes what the library does not: tensors of
+    another type or device, and a negative eps.
     """
     _functions.check_tensors(("input",), input=input, weight=weight)
+    if not options and not _is_possible(input, weight, eps):
+        return torch.nn.functional.rms_norm(input, list(normalized_shape), weight, eps)
     shape = tuple(normalized_shape)
     if not shape or input.shape[-len(shape) :] != shape:
         raise RuntimeError(f"input: the shape {tuple(input.shape)} does not end in {shape}")
@@ -41,3 +48,11 @@ def rms_norm(
         weight = None if weight is None else weight.flatten()
     y = _functions.rms_norm(x, weight, eps, **options)
     return y if len(shape) == 1 else y.view(input.shape)
+
+
+def _is_possible(input: Tensor, weight: Tensor | None, eps: float | None) -> bool:
+    """Returns whether the library computes a norm of these types, devices and this eps."""
+    for tensor in (input, weight):
+        if tensor is not None and (tensor.dtype not in DTYPES or not tensor.is_cpu):
+            return False
+    return eps is None or not eps < 0
