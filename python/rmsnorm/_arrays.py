@@ -250,7 +250,7 @@ def empty(shape: tuple[int, ...], dtype: int) -> npt.NDArray[Any]:
     try:
         import ml_dtypes
     except ImportError:
-        raise ValueError("an array of bfloat16 takes the package ml_dtypes, or an `out`") from None
+        raise ValueError("bfloat16 takes the package ml_dtypes: pip install ml_dtypes") from None
     return np.empty(shape, ml_dtypes.bfloat16)
 
 

@@ -558,8 +558,8 @@ Out = TypeVar("Out", bound=npt.NDArray[Any] | SupportsDLPack)
 def rms_norm(
     x: Array,
     weight: Array | None = None,
-    *,
     eps: float = 1e-5,
+    *,
     out: None = None,
     **arguments: Unpack[NormArguments],
 ) -> npt.NDArray[Any]: ...
@@ -569,8 +569,8 @@ def rms_norm(
 def rms_norm(
     x: Array,
     weight: Array | None = None,
-    *,
     eps: float = 1e-5,
+    *,
     out: Out,
     **arguments: Unpack[NormArguments],
 ) -> Out: ...
@@ -580,8 +580,8 @@ def rms_norm(
 def rms_norm(
     x: Array,
     weight: Array | None = None,
-    *,
     eps: float = 1e-5,
+    *,
     out: Array | None = None,
     **arguments: Unpack[NormArguments],
 ) -> Array:
@@ -618,8 +618,8 @@ def rms_norm_backward(
     dy: Array,
     x: Array,
     weight: Array | None = None,
-    *,
     eps: float = 1e-5,
+    *,
     rstd: Array | None = None,
     **arguments: Unpack[OtherArguments],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:

@@ -31,8 +31,3 @@ def blocks(word=None):
                 found.append(block)
     assert found
     return found
-
-
-def numbers_of(text):
-    """Returns the decimal numbers in a text."""
-    return [float(number) for number in re.findall(r"\d+\.\d*", text)]
