@@ -239,7 +239,11 @@ def test_batched_gradients(name):
     torch.testing.assert_close(*hessians, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+# Inductor of PyTorch 2.10 makes one view of two equal ones, and keeps it.
+KEEPS_VIEWS = pytest.mark.xfail(torch.__version__.startswith("2.10."), strict=True, reason="2.10")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=KEEPS_VIEWS)])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_compiled_code_notices_changes_of_what_it_makes_views_of(backend, dynamic):
     for view in (lambda x: x[None], lambda x: x[1:], lambda x: x.transpose(0, 1)):
