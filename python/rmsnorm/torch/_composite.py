@@ -74,10 +74,9 @@ def _norm_of_rows(
         r = 1 / (mean.sqrt() + eps)
     else:
         r = 1 / mean.sqrt().clamp(min=eps)
+    y: Tensor = scaled * r
     if options.rounding == "inverse":
         y = h * (r * scale).to(dtype).float()
-    else:
-        y = scaled * r
     if options.rounding != "after_weight":
         y = y.to(dtype).float()
     if weight is not None:
