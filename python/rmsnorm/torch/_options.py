@@ -33,7 +33,7 @@ is_compiling = torch.compiler.is_compiling
 def constant_result(function: _Function) -> _Function:
     """Lets torch.compile call a function instead of tracing it.
 
-    It does what torch.compiler.assumeconstant_result() does, which imports the compiler: a second.
+    It does what torch.compiler.assume_constant_result() does, which imports the compiler: a second.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
