@@ -73,8 +73,7 @@ int IdentifyFiles(const IdentifyOptions& options) {
   try {
     const identify::Answer answer = identify::Identify(operands, options.eps);
     std::cout << identify::Text(answer);
-    const bool is_norm =
-        answer.fit != identify::Fit::kNone && answer.best.kind != identify::StepKind::kMistake;
+    const bool is_norm = answer.fit != identify::Fit::kNone && answer.mistake.empty();
     return is_norm ? kSuccess : kCheckFailed;
   } catch (const std::runtime_error& refused) {
     throw UserError(InFlags(flags, refused.what()));

@@ -27,11 +27,14 @@ __all__ = ["Ambiguity", "Identification", "identify", "identify_files"]
 # What a row's bits may depend on.
 _CAUSES = {
     "repetition": "a repetition of the call",
+    "history": "the call before",
     "batch": "the other rows of the batch",
     "place": "its place in the batch",
     "alignment": "the alignment of the arrays",
     "threads": "the number of threads",
 }
+
+_RESULTS = ("y", "residual_out")
 
 
 class Ambiguity(NamedTuple):
@@ -64,9 +67,11 @@ class Identification:
     systems: systems that compute the same.
     special: sentences on rows of zeros, NaN, infinity, and squares that float32 does not hold.
     rows: how many rows were looked at.
-    depends: how many rows changed with each of "repetition", "batch", "place", "alignment" and
-        "threads" that was tried.
-    writes: the arguments that the implementation wrote to.
+    depends: how many rows changed with each of "repetition", "history" (the call before), "batch",
+        "place", "alignment" and "threads" that was tried. Rows that change with one of the first
+        two are left out of the others.
+    writes: the arguments that the implementation wrote to, and the results of an earlier call that
+        it wrote to.
     """
 
     fit: str
@@ -93,7 +98,14 @@ class Identification:
             )
             for cause, count in self.depends.items()
         ]
-        sentences += [f"The function writes to its argument {name}." for name in self.writes]
+        sentences += [
+            (
+                f"The function writes to the {name} that it returned before."
+                if name in _RESULTS
+                else f"The function writes to its argument {name}."
+            )
+            for name in self.writes
+        ]
         return self._text + "".join(f"\n{sentence}" for sentence in sentences)
 
 
@@ -148,6 +160,7 @@ class _Implementation:
         self._framework = framework
         self._inputs = inputs
         self._types: list[int] = []  # of the results
+        self._before: list[tuple[Any, Tensor]] = []  # the last results, and what they held
         self.writes: set[str] = set()
 
     def run(self, batches: Sequence[Any], shift: int = 0) -> list[Tensor]:
@@ -179,9 +192,13 @@ class _Implementation:
             raise
         results = self._checked(returned, given["x"].bits.shape)
         if self._framework.can_write:
-            for name, array in arrays.items():
-                if (self._framework.tensor(array).bits != given[name].bits).any():
+            known = [(name, arrays[name], given[name]) for name in arrays]
+            known += [(name, *each) for name, each in zip(_RESULTS, self._before, strict=False)]
+            for name, array, tensor in known:
+                if (self._framework.tensor(array).bits != tensor.bits).any():
                     self.writes.add(name)
+            several = returned if isinstance(returned, tuple) else (returned,)
+            self._before = list(zip(several, results, strict=True))
         return results
 
     def _checked(self, returned: Any, shape: tuple[int, ...]) -> list[Tensor]:
@@ -210,8 +227,11 @@ class _Implementation:
     def dependence(self, batches: Sequence[Any], usual: list[Tensor]) -> dict[str, int]:
         """Returns the number of rows that differ from the usual results, for each cause."""
         rows = len(self._inputs["x"].bits)
+        twice = [batch for batch in batches for _ in range(2)]
         runs = {
-            "repetition": [self.run(batches)],
+            "repetition": [self.run(twice)],
+            # Each call after one of the same shape on other rows.
+            "history": [self.run([each for batch in batches for each in (np.roll(batch, 1), batch)])],
             # All rows in one call, halves, and each row alone.
             "batch": [self.run(np.array_split(np.arange(rows), n)) for n in (1, 2, rows)],
             "place": [self.run([batch[::-1] for batch in batches])],
@@ -219,12 +239,17 @@ class _Implementation:
             "threads": self._framework.with_threads(lambda: self.run(batches)),
         }
         depends = {}
+        unsteady = np.zeros(rows, bool)  # rows that change where nothing about the call does
         for cause in (cause for cause in runs if runs[cause]):
             changed = np.zeros(rows, bool)
             for results in runs[cause]:
                 for a, b in zip(usual, results, strict=True):
                     changed |= changed_rows(a, b)
-            depends[cause] = int(changed.sum())
+            depends[cause] = int((changed & ~unsteady).sum())
+            if cause in ("repetition", "history"):
+                unsteady |= changed
+            if unsteady.all():
+                break
         return depends
 
 
@@ -310,8 +335,9 @@ def identify(
 
     f is called on a few dozen rows on which norms differ, then on special rows: zeros, NaN, infinity,
     and squares that float32 does not hold. To see what a row's bits depend on, it is called again:
-    on the same arguments, in other batches, in reverse order, from an address that is less aligned,
-    and on PyTorch's CPU with one and two threads. Arguments are new arrays each time.
+    on the same arguments, after a call on other rows, in other batches, in reverse order, from an
+    address that is less aligned, and on PyTorch's CPU with one and two threads. Arguments are new
+    arrays each time.
 
         print(rmsnorm.identify(lambda x, weight: my_norm(x, weight, 1e-6), dtype="bfloat16"))
 

@@ -68,9 +68,21 @@ def test_eps(eps, dtype):
     assert_found(norm_with(eps=eps), {"eps": eps}, dtype=dtype)
 
 
-@pytest.mark.parametrize("eps", [3e-4, 2.5e-7])
-def test_an_eps_that_nobody_uses_follows_from_small_rows(eps):
-    assert_found(norm_with(eps=eps), {"eps": eps})
+@pytest.mark.parametrize("eps", [3e-4, 2.5e-7, 1.23e-5, float(BF16(1e-5)), float(F16(1e-6))])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_an_eps_that_nobody_uses_follows_from_small_rows(eps, dtype):
+    assert_found(norm_with(eps=eps), {"eps": eps}, dtype=dtype)
+
+
+def test_an_eps_that_nobody_uses_with_other_numbers_and_operands():
+    options = {"eps": 3.21e-3, "eps_placement": "outside", "weight_offset": 0.5}
+    assert_found(norm_with(**options), options, dtype="bfloat16")
+    options = {"eps": 1.23e-5, "weight_offset": -1.37, "factor": 0.37}
+    f = norm_with(["residual", "gate"], **options)
+    assert rmsnorm.identify(f, D, residual=True, gate=True).fit == "exact"
+    answer = rmsnorm.identify(lambda x, weight: norm(x, weight[::-1], eps=1.23e-5), D, "bfloat16")
+    assert (answer.fit, answer.mistake) == ("exact", "the weight is read from its end")
+    assert "eps 1.23e-05 inside" in answer.sentence
 
 
 def test_an_eps_that_is_given():
@@ -163,6 +175,47 @@ def test_factors_of_x_in_the_sum(factor, dtype):
     assert f"residual_out is residual + {factor} x in every element." in answer.special
     is_granite = factor == 0.22
     assert any("Granite" in system for system in answer.systems) == is_granite
+
+
+@pytest.mark.parametrize(
+    ("words", "of"),
+    {
+        "cut off to bf16": lambda total, x, residual: cut_off(total),
+        "f32 instead of bf16": lambda total, x, residual: total,
+        "x alone": lambda total, x, residual: x,
+        "residual alone": lambda total, x, residual: residual,
+        "residual - x": lambda total, x, residual: (f32(residual) - f32(x)).astype(BF16),
+        "wrong in 1220 of 3700 elements": lambda total, x, residual: np.where(
+            np.arange(D) % 3 == 0, x, total.astype(BF16)
+        ),
+    }.items(),
+)
+def test_a_wrong_sum_is_a_mistake(words, of):
+    def f(x, residual, weight):
+        total = f32(x) + f32(residual)
+        return norm(total.astype(BF16), weight), of(total, x, residual)
+
+    answer = rmsnorm.identify(f, D, "bfloat16", residual=True)
+    assert (answer.fit, answer.options) == ("exact", None)
+    assert answer.mistake == f"residual_out is {words}"
+    assert answer.mistake in answer.sentence and answer.systems == ()
+
+
+def test_a_norm_of_a_wrong_sum():
+    def f(x, residual, weight):
+        total = cut_off(f32(x) + f32(residual))
+        return norm(total, weight), total
+
+    answer = rmsnorm.identify(f, D, "bfloat16", residual=True)
+    wrong_sum = "y is the norm of residual_out, residual_out is cut off to bf16"
+    assert (answer.fit, answer.mistake) == ("exact", wrong_sum)
+
+
+def test_a_norm_that_nothing_is_near():
+    answer = WRONG.answer("RMS along the wrong axis")
+    assert answer.sentence == "y is no norm that is known here. None is near."
+    assert "equal, %" not in str(answer)
+    assert "Another eps than those tried may fit: name it with eps=." in answer.special
 
 
 def test_a_sum_in_float32_is_not_called_rounded():
@@ -271,11 +324,14 @@ def in_halves(x, weight):
     return (n.reshape(x.shape) * f32(weight)).astype(x.dtype)
 
 
-def quick_inverse_root(x, weight):
-    h = f32(x)
-    u = mean_square(h) + F32(1e-6)
-    r = (0x5F3759DF - (u.view(np.int32) >> 1)).astype(np.int32).view(F32)
-    return (h * (r * (F32(1.5) - F32(0.5) * u * r * r)) * f32(weight)).astype(x.dtype)
+def quick(u):
+    """The inverse root to 5 bits, from the bits of a number."""
+    return (0x5F3759DF - (u.view(np.int32) >> 1)).astype(np.int32).view(F32)
+
+
+def newton(r, u):
+    """A better inverse root than r."""
+    return r * (F32(1.5) - F32(0.5) * u * r * r)
 
 
 def cut_off(y):
@@ -449,7 +505,9 @@ WRONG = Norms(
         "two groups of d / 2": wrong(
             in_halves, "each row is normalised in 2 groups of 50 elements"
         ),
-        "quick inverse root": wrong(quick_inverse_root, ""),
+        "quick inverse root": wrong(
+            functools.partial(with_inverse, lambda u: newton(quick(u), u)), ""
+        ),
         "inverse root to 12 bits": wrong(
             functools.partial(with_inverse, estimate), "", dtype="float32"
         ),
@@ -554,6 +612,29 @@ WRONG = Norms(
             functools.partial(norm, cast=lambda y: y.astype(F16).astype(BF16)), ""
         ),
         "last element not written": wrong(last_not_written, ""),
+        "half the weight added": wrong(
+            lambda x, weight: norm(x, F32(0.5) + f32(weight)), "0.5 added to the weight"
+        ),
+        "result times a constant": wrong(
+            lambda x, weight: norm(x, F32(3) * f32(weight)), "the result is multiplied by 3"
+        ),
+        "a constant added": wrong(
+            functools.partial(norm, cast=lambda y: (y + F32(0.1)).astype(BF16)),
+            "0.1 is added to the result",
+        ),
+        "a constant added, f32": wrong(
+            functools.partial(norm, cast=lambda y: y + F32(0.1)),
+            "0.1 is added to the result",
+            dtype="float32",
+        ),
+        "divided by d / 2": wrong(
+            wrong_mean(lambda h: sum_of(h, D) / 50), "the sum of squares is divided by 50"
+        ),
+        "inverse root by two steps of Newton's method": wrong(
+            functools.partial(with_inverse, lambda u: newton(newton(quick(u), u), u)),
+            "",
+            dtype="float32",
+        ),
         "residual forgotten": wrong(
             lambda x, residual, weight: norm(x, weight), "residual is not used", residual=True
         ),
@@ -628,6 +709,36 @@ def test_a_second_call_changes_a_row():
     answer = rmsnorm.identify(twice_if(lambda x: next(calls) >= 2), D)
     assert answer.depends["repetition"] > 30
     assert "A row's bits change with a repetition of the call: " in str(answer)
+
+
+def last_result(f):
+    """Returns what the last call of the same shape computed."""
+    last = {}
+
+    def g(x, weight):
+        now = f(x, weight)
+        return last.pop(x.shape, now), last.__setitem__(x.shape, now)
+
+    return lambda x, weight: g(x, weight)[0]
+
+
+def test_the_call_before_changes_a_row():
+    answer = rmsnorm.identify(last_result(norm), D)
+    assert answer.depends["history"] > 30
+    assert "A row's bits change with the call before: " in str(answer)
+    assert not any(rows for cause, rows in answer.depends.items() if cause != "history")
+
+
+def test_a_result_that_the_next_call_overwrites():
+    memory = np.empty((100, D), F32)
+
+    def f(x, weight):
+        memory[: len(x)] = norm(x, weight)
+        return memory[: len(x)]
+
+    answer = rmsnorm.identify(f, D)
+    assert (answer.fit, answer.writes, any(answer.depends.values())) == ("close", ("y",), False)
+    assert "The function writes to the y that it returned before." in str(answer)
 
 
 def test_arguments_that_are_written_to():

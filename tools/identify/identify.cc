@@ -6,9 +6,12 @@
 #include <cmath>
 #include <cstdio>
 #include <iterator>
+#include <list>
 #include <stdexcept>
 
+#include "estimates.h"
 #include "options_text.h"
+#include "step_list.h"
 
 namespace rmsnorm::identify {
 namespace {
@@ -18,6 +21,7 @@ using internal::kOperandRules;
 using internal::kOperands;
 using internal::kOptionRules;
 using internal::kResidual;
+using internal::kResidualOut;
 using internal::kWeight;
 using internal::kX;
 using internal::Operand;
@@ -34,21 +38,6 @@ constexpr double kElementsToTry = 2e8;
 // The hypotheses that the second round compares in all rows.
 constexpr size_t kBest = 64;
 
-// What an implementation was given and what it returned.
-struct Observation {
-  NormCall call;
-  Matrix y;
-
-  Observation Of(const std::vector<size_t>& rows) const {
-    Observation part = *this;
-    for (std::optional<Matrix>& operand : part.call.operand) {
-      if (operand) operand = TakeRows(*operand, rows);
-    }
-    part.y = TakeRows(y, rows);
-    return part;
-  }
-};
-
 // Lets the library check the operands, by a call that writes its results elsewhere.
 void CheckOperands(const rmsnorm_operands& operands) {
   if (operands.x == nullptr || operands.y == nullptr) {
@@ -62,8 +51,14 @@ void CheckOperands(const rmsnorm_operands& operands) {
     const rmsnorm_view* const view = internal::ViewIn(operands, o);
     if (view == nullptr || kOperandRules[i].forward != Role::kOutput) continue;
     if (view->ndim < 1 || view->ndim > RMSNORM_MAX_DIMS) continue;  // the library refuses it
-    memory[o].resize(internal::ElementsOf(*view) * internal::ElementSize(view->dtype) + 1);
-    views[o] = rmsnorm_tensor(memory[o].data(), view->dtype, view->ndim, view->shape, nullptr);
+    rmsnorm_dtype dtype = view->dtype;
+    const bool is_float = dtype == RMSNORM_F32 || dtype == RMSNORM_F16 || dtype == RMSNORM_BF16;
+    // A sum in another type is a mistake that the answer names.
+    if (o == kResidualOut && operands.residual != nullptr && is_float) {
+      dtype = operands.residual->dtype;
+    }
+    memory[o].resize(internal::ElementsOf(*view) * internal::ElementSize(dtype) + 1);
+    views[o] = rmsnorm_tensor(memory[o].data(), dtype, view->ndim, view->shape, nullptr);
     internal::SetViewIn(copy, o, &views[o]);
   }
   if (rmsnorm_forward(&copy, nullptr, nullptr) != RMSNORM_OK) {
@@ -76,7 +71,8 @@ Observation Observe(const rmsnorm_operands& operands) {
   for (int i = 0; i < kOperands; ++i) {
     const auto o = static_cast<Operand>(i);
     const rmsnorm_view* const view = internal::ViewIn(operands, o);
-    if (view == nullptr || kOperandRules[i].forward == Role::kOutput) continue;
+    if (view == nullptr) continue;
+    if (kOperandRules[i].forward == Role::kOutput && o != kResidualOut) continue;
     seen.call.operand[i] = ReadRows(*view, *operands.x);
   }
   seen.y = ReadRows(*operands.y, *operands.x);
@@ -134,108 +130,103 @@ std::vector<size_t> Spread(const NormCall& call, size_t count) {
   return spread;
 }
 
-// The number with few decimal digits.
-float Shortened(double value, int digits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*e", digits - 1, value);
-  return std::strtof(text, nullptr);
+// The numbers of all words of an option.
+std::vector<int32_t> WordsOf(Option option) {
+  std::vector<int32_t> words;
+  for (int32_t i = 0; kOptionRules[option].words[i] != nullptr; ++i) words.push_back(i);
+  return words;
 }
 
-// The default factor, and other factors of x that would explain y. In a row, y is a sum of two
-// vectors with some coefficients: the weight times the residual, and the weight times x.
-std::vector<float> FactorsToTry(const Observation& seen) {
-  std::vector<float> factors = {rmsnorm_default_options().factor};
-  const NormCall& call = seen.call;
-  if (!call.Has(kResidual) || call.Has(kGate) || call.Has(internal::kPostNormWeight)) {
-    return factors;
+// The numbers that hypotheses take.
+struct Numbers {
+  std::vector<float> eps, factors = {rmsnorm_default_options().factor};
+  StepNumbers of_steps;
+};
+
+// Adds the numbers that an estimate may stand for, unless it may be one of them already.
+void AddNumbers(std::vector<float>& numbers, const Estimate& estimate) {
+  const auto may_be = [&](float known) { return estimate.MayBe(static_cast<double>(known)); };
+  if (std::any_of(numbers.begin(), numbers.end(), may_be)) return;
+  const std::vector<float> like = NumbersLike(estimate);
+  numbers.insert(numbers.end(), like.begin(), like.end());
+}
+
+// Adds eps, and a factor of y or a divisor, which explain the same scales with another eps.
+void AddScale(const ScaleEstimate& scale, size_t d, const std::vector<float>& known_eps,
+              Numbers& numbers) {
+  const auto add_eps = [&](const Estimate& eps) {
+    if (eps.value > 0 && eps.value < 1) AddNumbers(numbers.eps, eps);
+  };
+  const double times = scale.times.value, square = times * times;
+  if (times == 1) return add_eps(scale.eps);
+  const double divisor = square * static_cast<double>(d);
+  const double error = 2 * divisor * scale.times.error / std::fabs(times);
+  const double per_eps = scale.placement == RMSNORM_EPS_INSIDE ? square : times;
+  const Estimate eps = {scale.eps.value / per_eps, scale.eps.error / per_eps};
+  const auto is_usual = [&](const Estimate& estimate) {
+    return estimate.value == 0 || std::any_of(known_eps.begin(), known_eps.end(), [&](float known) {
+             return estimate.MayBe(static_cast<double>(known));
+           });
+  };
+  const std::vector<float> like = NumbersLike(scale.times);
+  const bool is_short = ShortestDecimal(like.front()).size() < 6;
+  const bool is_divisor = times > 0 && error < 0.25 &&
+                          std::fabs(divisor - std::round(divisor)) <= error &&
+                          (is_usual(eps) != is_usual(scale.eps) ? is_usual(eps) : !is_short);
+  if (is_divisor) {
+    numbers.of_steps.divisor = static_cast<size_t>(std::lround(divisor));
+    add_eps(eps);
+  } else {
+    std::vector<float>& all = numbers.of_steps.times;
+    all.insert(all.end(), {like.front(), like.back()});
+    // A root of d that is forgotten, for example.
+    const double root = std::copysign(std::sqrt(std::round(square)), times);
+    if (root != std::round(root) && scale.times.MayBe(root)) all[1] = static_cast<float>(root);
+    add_eps(scale.eps);
   }
-  const size_t rows = call.x().rows, d = call.x().d;
-  const std::vector<float> x = ValuesOf(call.x()), residual = ValuesOf(*call.operand[kResidual]),
-                           y = ValuesOf(seen.y);
-  std::vector<float> w(d, 1.0f);
-  if (call.Has(kWeight)) w = ValuesOf(*call.operand[kWeight]);
-  for (const double offset : {0.0, 1.0}) {
-    std::vector<double> of_rows;
-    for (size_t row = 0; row < rows; ++row) {
-      double rr = 0, rx = 0, xx = 0, ry = 0, xy = 0;
-      for (size_t i = row * d; i < (row + 1) * d; ++i) {
-        const double weight = offset + static_cast<double>(w[i % w.size()]);
-        const double a = weight * static_cast<double>(residual[i]);
-        const double b = weight * static_cast<double>(x[i]);
-        rr += a * a, rx += a * b, xx += b * b;
-        ry += a * static_cast<double>(y[i]), xy += b * static_cast<double>(y[i]);
+}
+
+// The usual eps, those given, and what the results show.
+Numbers NumbersToTry(const Observation& seen, const std::vector<float>& given,
+                     const Step& nothing) {
+  Numbers numbers;
+  numbers.eps = given;
+  numbers.eps.insert(numbers.eps.end(), std::begin(kUsualEps), std::end(kUsualEps));
+  const std::vector<float> known = numbers.eps;
+  const Coefficients found = CoefficientsOf(seen);
+  constexpr double kLikeOne = 0.005;
+  if (found.factor && std::fabs(found.factor->value - 1) > kLikeOne) {
+    AddNumbers(numbers.factors, *found.factor);
+  }
+  std::vector<float>& all_offsets = numbers.of_steps.offsets;
+  std::vector<float> offsets = all_offsets;
+  if (found.offset) {
+    AddNumbers(all_offsets, *found.offset);
+    const auto nearest = [&](float a, float b) {
+      return std::fabs(static_cast<double>(a) - found.offset->value) <
+             std::fabs(static_cast<double>(b) - found.offset->value);
+    };
+    offsets = {*std::min_element(all_offsets.begin(), all_offsets.end(), nearest)};
+  }
+  constexpr double kLeastPlus = 1e-4;
+  if (found.plus && std::fabs(found.plus->value) > kLeastPlus) {
+    numbers.of_steps.plus = NumbersLike(*found.plus).front();
+  }
+  rmsnorm_options options = rmsnorm_default_options();
+  options.activation = found.activation;
+  options.factor = numbers.factors[numbers.factors.size() > 1 ? 1 : 0];
+  for (const float offset : offsets) {
+    options.weight_offset = seen.call.Has(kWeight) ? offset : 0;
+    for (const int32_t placement : WordsOf(internal::kGatePlacement)) {
+      options.gate_placement = placement;
+      if (placement != 0 && (!seen.call.Has(kGate) || seen.call.Has(kResidual))) continue;
+      for (const ScaleEstimate& scale :
+           ScaleEstimatesOf(seen, nothing, options, numbers.of_steps.plus)) {
+        AddScale(scale, seen.y.d, known, numbers);
       }
-      const double factor = (xy * rr - ry * rx) / (ry * xx - xy * rx);
-      if (std::isfinite(factor)) of_rows.push_back(factor);
-    }
-    if (of_rows.empty()) continue;
-    std::sort(of_rows.begin(), of_rows.end());
-    const double factor = of_rows[of_rows.size() / 2];
-    const double spread = of_rows[of_rows.size() * 3 / 4] - of_rows[of_rows.size() / 4];
-    constexpr double kError = 0.02;
-    if (spread > kError * std::fabs(factor) || std::fabs(factor - 1) < kError) continue;
-    for (const int digits : {2, 3, 8}) {
-      const float shortened = Shortened(factor, digits);
-      // Usually the digits agree, and each factor multiplies the options.
-      if (std::find(factors.begin(), factors.end(), shortened) == factors.end()) {
-        factors.push_back(shortened);
-      }
     }
   }
-  return factors;
-}
-
-// The eps that would explain y with a factor, for each placement, with an offset of the weight of 0
-// or 1. y gives the inverse RMS of the smallest row, and the inverse RMS gives eps.
-std::vector<float> EstimatedEps(const Observation& seen, float factor) {
-  std::vector<float> estimates;
-  if (seen.call.Has(kGate)) return estimates;
-  NormCall plain = seen.call;
-  plain.options.factor = factor;
-  if (plain.Has(kResidual)) plain.operand[kX] = SumWithResidual(plain, RMSNORM_F32);
-  const Matrix& h = plain.x();
-  const std::vector<double> sums = SumsOfSquares(h);
-  const auto smallest =
-      static_cast<size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
-  const std::vector<float> x = ValuesOf(TakeRows(h, {smallest}));
-  const std::vector<float> y = ValuesOf(TakeRows(seen.y, {smallest}));
-  std::vector<float> w(h.d, 1.0f);
-  if (plain.Has(kWeight)) w = ValuesOf(TakeRows(*plain.operand[kWeight], {smallest}));
-  for (const double offset : {0.0, 1.0}) {
-    double product = 0, square = 0;
-    for (size_t i = 0; i < h.d; ++i) {
-      const double unscaled = static_cast<double>(x[i]) * (offset + static_cast<double>(w[i]));
-      product += unscaled * static_cast<double>(y[i]);
-      square += unscaled * unscaled;
-    }
-    const double root = square / product;  // 1 / r
-    const double mean = sums[smallest] / static_cast<double>(h.d);
-    for (const double eps : {root * root - mean, root - std::sqrt(mean), root}) {
-      // Less than this could be an error of r.
-      if (!(eps > 0 && (eps > root * 0x1p-8 || eps > root * root * 0x1p-8) && eps < 1)) continue;
-      for (const int digits : {1, 2}) estimates.push_back(Shortened(eps, digits));
-    }
-  }
-  return estimates;
-}
-
-std::vector<float> EpsToTry(const Observation& seen, const std::vector<float>& given,
-                            const std::vector<float>& factors) {
-  std::vector<float> all = given;
-  all.insert(all.end(), std::begin(kUsualEps), std::end(kUsualEps));
-  const size_t known = all.size();
-  for (const float factor : factors) {
-    const std::vector<float> estimated = EstimatedEps(seen, factor);
-    all.insert(all.end(), estimated.begin(), estimated.end());
-  }
-  std::vector<float> distinct;
-  for (size_t i = 0; i < all.size(); ++i) {
-    // An estimate this near a known value is that value.
-    const float apart = i < known ? 0 : 0.03f * all[i];
-    const auto is_same = [&](float eps) { return std::fabs(eps - all[i]) <= apart; };
-    if (std::none_of(distinct.begin(), distinct.end(), is_same)) distinct.push_back(all[i]);
-  }
-  return distinct;
+  return numbers;
 }
 
 bool IsPossible(const rmsnorm_options&) { return true; }
@@ -254,29 +245,21 @@ void Vary(std::vector<rmsnorm_options>& all, Option option, const std::vector<Va
   all = varied;
 }
 
-// The numbers of all words of an option.
-std::vector<int32_t> WordsOf(Option option) {
-  std::vector<int32_t> words;
-  for (int32_t i = 0; kOptionRules[option].words[i] != nullptr; ++i) words.push_back(i);
-  return words;
-}
-
 // Every combination of options that can matter for these operands, the usual ones first.
-std::vector<rmsnorm_options> OptionsToTry(const NormCall& call, const std::vector<float>& eps,
-                                          const std::vector<float>& factors) {
+std::vector<rmsnorm_options> OptionsToTry(const NormCall& call, const Numbers& numbers) {
   std::vector<rmsnorm_options> all = {rmsnorm_default_options()};
   const auto vary = [&all](Option option, auto... is_possible) {
     Vary(all, option, WordsOf(option), is_possible...);
   };
   const bool rounds = call.x().dtype != RMSNORM_F32 ||
                       (call.Has(kResidual) && call.operand[kResidual]->dtype != RMSNORM_F32);
-  Vary(all, internal::kEps, eps);
-  Vary(all, internal::kFactor, factors);
+  Vary(all, internal::kEps, numbers.eps);
+  Vary(all, internal::kFactor, numbers.factors);
   vary(internal::kEpsPlacement, [](const rmsnorm_options& options) {
     return options.eps_placement == RMSNORM_EPS_INSIDE || options.eps != 0;
   });
   if (rounds) vary(internal::kRounding);
-  if (call.Has(kWeight)) Vary(all, internal::kWeightOffset, std::vector<float>{0, 1});
+  if (call.Has(kWeight)) Vary(all, internal::kWeightOffset, numbers.of_steps.offsets);
   if (rounds && call.Has(kResidual)) vary(internal::kResidualRounding);
   if (call.Has(kGate)) {
     vary(internal::kActivation);
@@ -317,6 +300,8 @@ bool Try(const Observation& seen, Candidate& candidate, uint64_t most = UINT64_M
   return y.has_value();
 }
 
+bool IsExact(const Distance& distance) { return distance.equal == distance.elements; }
+
 bool IsNearer(const Candidate& a, const Candidate& b) {
   return a.distance.bits != b.distance.bits ? a.distance.bits < b.distance.bits : a.order < b.order;
 }
@@ -346,6 +331,40 @@ std::vector<Candidate> Nearest(const Observation& sample, const std::vector<Step
   return nearest;
 }
 
+// Adds the nearest candidates with the eps that the rows show for their own steps. `storage` holds
+// their options.
+void AddOtherEps(const Observation& seen, const Numbers& numbers,
+                 std::vector<Candidate>& candidates, std::list<rmsnorm_options>& storage) {
+  constexpr size_t kRefined = 8;
+  std::vector<Candidate> refined;
+  for (const Candidate& candidate : candidates) {
+    const auto is_same = [&](const Candidate& other) {
+      rmsnorm_options options = *other.options;
+      options.eps = candidate.options->eps;
+      options.eps_placement = candidate.options->eps_placement;
+      return other.step == candidate.step &&
+             OptionsText(options) == OptionsText(*candidate.options);
+    };
+    if (refined.size() == kRefined) break;
+    if (std::none_of(refined.begin(), refined.end(), is_same)) refined.push_back(candidate);
+  }
+  for (Candidate candidate : refined) {
+    for (const ScaleEstimate& scale :
+         ScaleEstimatesOf(seen, *candidate.step, *candidate.options, 0)) {
+      std::vector<float> all = numbers.eps;
+      if (scale.eps.value > 0 && scale.eps.value < 1) AddNumbers(all, scale.eps);
+      for (size_t i = numbers.eps.size(); i < all.size(); ++i) {
+        storage.push_back(*candidate.options);
+        storage.back().eps = all[i];
+        storage.back().eps_placement = scale.placement;
+        candidate.options = &storage.back();
+        candidate.order = SIZE_MAX / 2 + storage.size();  // behind all others
+        if (Try(seen, candidate)) candidates.push_back(candidate);
+      }
+    }
+  }
+}
+
 // The relative error that another order of adding d squares leaves in the inverse RMS of a row, in
 // units in the last place of f32: each addition rounds, but random errors cancel.
 double SumError(size_t d) { return 16 + static_cast<double>(d) / 64; }
@@ -366,14 +385,50 @@ bool IsNearInRows(const Matrix& a, const Matrix& b, double ulps) {
   return true;
 }
 
-// Whether errors of the sums explain the distance of a candidate.
-bool IsClose(const Observation& seen, Candidate& candidate) {
+// Whether the rows of y in f32 are smaller than expected more often than another order of a sum
+// makes them. Inverse roots by Newton's method are never too large.
+bool HasSmallRows(const Observation& seen, const Candidate& candidate, const Matrix& expected) {
+  const std::vector<float> y = ValuesOf(seen.y), e = ValuesOf(expected);
+  const NormCall& call = seen.call;
+  const std::vector<double> sums =
+      SumsOfSquares(call.Has(kResidual) ? SumWithResidual(call, RMSNORM_F32) : call.x());
+  const auto d = static_cast<double>(seen.y.d);
+  double sum = 0, square = 0;  // of the relative errors in ulp, and of those above 0
+  size_t rows = 0, larger = 0;
+  for (size_t row = 0; row < seen.y.rows; ++row) {
+    // Rows that are small against eps have the same scale, so one error.
+    if (sums[row] < d * static_cast<double>(candidate.used.eps)) continue;
+    double product = 0, size = 0;
+    for (size_t i = row * seen.y.d; i < (row + 1) * seen.y.d; ++i) {
+      const auto exact = static_cast<double>(e[i]);
+      product += (static_cast<double>(y[i]) - exact) * exact;
+      size += exact * exact;
+    }
+    const double error = product / size * 0x1p23;
+    sum += error;
+    ++rows;
+    if (error < 0.02) continue;
+    square += error * error;
+    ++larger;
+  }
+  constexpr size_t kFew = 10;
+  if (rows < kFew) return false;
+  // The sums of good implementations have errors of both signs.
+  const double usual = larger == 0 ? 0 : std::sqrt(square / static_cast<double>(larger));
+  constexpr double kOfRounding = 0.4, kUnlikely = 4;
+  return sum < -kUnlikely * std::max(usual, kOfRounding) * std::sqrt(static_cast<double>(rows));
+}
+
+// Whether errors of the sums explain the distance of a candidate. `adds` says that it may add a
+// number to y.
+bool IsClose(const Observation& seen, Candidate& candidate, bool adds) {
   const Distance& distance = candidate.distance;
   const double error = SumError(seen.y.d);
   if (seen.y.dtype == RMSNORM_F32) {
-    return distance.worst <= 2 * error ||
-           (seen.call.Has(internal::kPostNormWeight) &&
-            IsNearInRows(seen.y, *ResultOf(seen, candidate), 2 * error));
+    const bool can_cancel = seen.call.Has(internal::kPostNormWeight) || adds;
+    const Matrix expected = *ResultOf(seen, candidate);
+    if (HasSmallRows(seen, candidate, expected)) return false;
+    return distance.worst <= 2 * error || (can_cancel && IsNearInRows(seen.y, expected, 2 * error));
   }
   // An error of e ulp of f32 rounds a share of 2 e ulp of the narrow type to the next number. A
   // rounding in between doubles the share, and moves the result by one more.
@@ -421,6 +476,14 @@ std::vector<Ambiguity> AmbiguitiesOf(const std::vector<Candidate>& good, const C
         const bool is_equal = IsEqual(candidate.used, best.used, static_cast<Option>(j));
         if (is_equal == (i == j)) differs_here_alone = false;
       }
+      // Estimates of one number differ in digits that the data do not settle.
+      const auto value = [&](const Candidate& c) {
+        return internal::ValueIn<float>(c.used, option);
+      };
+      if (internal::IsNumber(option) &&
+          std::fabs(value(candidate) - value(best)) <= 0.002f * std::fabs(value(best))) {
+        continue;
+      }
       if (differs_here_alone) ambiguity.values.push_back(OptionValue(candidate.used, option));
     }
     if (ambiguity.values.size() > 1) found.push_back(ambiguity);
@@ -461,9 +524,14 @@ std::optional<std::string> DescribeRows(const Observation& seen, const Matrix& e
   return CountOfRows(differing, seen.y.rows, differing.size() == 1 ? "differs" : "differ");
 }
 
+struct Errors {
+  std::string words;     // a sentence
+  bool is_near = false;  // whether at least half of the elements are right
+};
+
 // Where y is wrong: columns, rows, or the size of each row.
-std::string DescribeErrors(const Observation& seen, const Matrix& expected,
-                           const std::vector<size_t>& numbers) {
+Errors ErrorsOf(const Observation& seen, const Candidate& best, const Matrix& expected,
+                const std::vector<size_t>& numbers) {
   const std::vector<float> y = ValuesOf(seen.y), e = ValuesOf(expected);
   const size_t rows = seen.y.rows, d = seen.y.d;
   const double tolerance = seen.y.dtype == RMSNORM_BF16 ? 0x1p-6 : 0x1p-9;
@@ -501,27 +569,34 @@ std::string DescribeErrors(const Observation& seen, const Matrix& expected,
           std::fabs(static_cast<double>(y[i]) - scaled) <= 2 * tolerance * std::fabs(scaled);
     }
   }
+  if (wrong == 0 && seen.y.dtype == RMSNORM_F32 && HasSmallRows(seen, best, expected)) {
+    return {"Rows are smaller than by this norm, as an imprecise 1 / RMS makes them.", true};
+  }
   if (wrong == 0) {
     const std::optional<std::string> few = DescribeRows(seen, expected, numbers);
-    return "Every element is near this norm, but rounded differently." + (few ? " " + *few : "");
+    return {"Every element is near this norm, but rounded differently." + (few ? " " + *few : ""),
+            true};
   }
+  const bool is_near = 2 * wrong <= rows * d;
   if (is_limited && wrong > 1 && wrong < rows * d) {
-    return "The wrong elements are all " + ShortestDecimal(largest) + " in size: y is limited.";
+    return {"The wrong elements are all " + ShortestDecimal(largest) + " in size: y is limited.",
+            is_near};
   }
   char text[200];
   if (is_scaled) {
     std::snprintf(text, sizeof text,
-                  "Each row is this norm times a factor, from %.6g to %.6g: look at the sum, the "
-                  "divisor and eps.",
+                  "Each row is the RMSNorm of x times a factor, from %.6g to %.6g: look at the "
+                  "sum, the divisor and eps.",
                   least, most);
   } else if (last - first + 1 <= d / 2) {
     std::snprintf(text, sizeof text, "Only elements %zu to %zu of rows are wrong.", first, last);
   } else if (wrong_rows.size() < rows) {
-    return CountOfRows(wrong_rows, rows, wrong_rows.size() == 1 ? "is wrong" : "are wrong");
+    return {CountOfRows(wrong_rows, rows, wrong_rows.size() == 1 ? "is wrong" : "are wrong"),
+            is_near};
   } else {
     std::snprintf(text, sizeof text, "%zu of %zu elements are wrong.", wrong, rows * d);
   }
-  return text;
+  return {text, is_near};
 }
 
 // What became of special rows, compared with the library by the options of the best hypothesis.
@@ -556,15 +631,70 @@ std::vector<std::string> DescribeSpecialRows(const Observation& seen,
   return notes;
 }
 
-std::string DescribeResidualOut(const rmsnorm_operands& operands, const NormCall& call) {
-  const Matrix given = ReadRows(*operands.residual_out, *operands.x);
-  const Distance distance = DistanceOf(SumWithResidual(call, given.dtype), given);
+// What is wrong with residual_out of a call, as a clause. Nothing if it is the sum.
+std::string MistakeOfResidualOut(const NormCall& call, const Matrix& y) {
+  const Matrix& given = *call.operand[kResidualOut];
+  const Matrix& residual = *call.operand[kResidual];
+  const Matrix expected = ComputeResidualOut(call);
+  const rmsnorm_dtype type = given.dtype;
+  const auto is_given = [&](const std::vector<float>& values) {
+    return IsExact(DistanceOf(Rounded(values, type, given.rows, given.d), given));
+  };
+  if (type == expected.dtype && IsExact(DistanceOf(expected, given))) return "";
+  NormCall wide = call;
+  wide.operand[kResidual] = Rounded(ValuesOf(residual), RMSNORM_F32, residual.rows, residual.d);
+  const std::vector<float> sum = ValuesOf(ComputeResidualOut(wide));
+  if (type != residual.dtype && is_given(sum)) {
+    return std::string("residual_out is ") + rmsnorm_dtype_name(type) + " instead of " +
+           rmsnorm_dtype_name(residual.dtype);
+  }
+  // A factor or a norm of x may round otherwise.
+  if (type == RMSNORM_F32 &&
+      (internal::FactorOf(call.options) != 1 || call.Has(internal::kPostNormWeight)) &&
+      IsNearInRows(given, expected, 2 * SumError(given.d))) {
+    return "";
+  }
+  if (is_given(ValuesOf(y))) return "residual_out is y";
+  for (const rmsnorm_dtype narrow : {RMSNORM_BF16, RMSNORM_F16}) {
+    const std::string name = rmsnorm_dtype_name(narrow);
+    const auto changed = [&](auto f) {
+      std::vector<float> values = sum;
+      for (float& value : values) value = f(narrow, value);
+      return values;
+    };
+    if (is_given(changed(CutOff))) return "residual_out is cut off to " + name;
+    if (is_given(changed(RoundedTo))) return "residual_out is rounded to " + name;
+    if (is_given(changed(WithTiesAway))) {
+      return "residual_out is rounded to " + name + " with ties away from zero";
+    }
+  }
+  if (const auto shares = SharesOf(call, given)) {
+    const auto [a, b] = *shares;
+    const std::vector<float> x = ValuesOf(call.x());
+    std::vector<float> values = ValuesOf(residual);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = a * values[i] + b * x[i];
+    const auto term = [](float share, const std::string& name) {
+      return (share == 1 ? "" : ShortestDecimal(share) + " ") + name;
+    };
+    const std::string sign = b < 0 ? " - " : " + ";
+    if (is_given(values)) {
+      return "residual_out is " + (b == 0   ? term(a, "residual") + " alone"
+                                   : a == 0 ? term(b, "x") + " alone"
+                                            : term(a, "residual") + sign + term(std::fabs(b), "x"));
+    }
+  }
+  size_t differing = 0;
+  const std::vector<float> p = ValuesOf(given), q = ValuesOf(expected);
+  for (size_t i = 0; i < p.size(); ++i) differing += p[i] == q[i] ? 0 : 1;
+  return "residual_out is wrong in " + std::to_string(differing) + " of " +
+         std::to_string(p.size()) + " elements";
+}
+
+// "residual + 0.22 x", or with the norm of x.
+std::string SumInWords(const NormCall& call) {
   const float factor = internal::FactorOf(call.options);
-  const std::string sum = "residual + " + (factor == 1 ? "" : ShortestDecimal(factor) + " ") + "x";
-  if (distance.equal == distance.elements) return "residual_out is " + sum + " in every element.";
-  return "residual_out differs from " + sum + " in " +
-         std::to_string(distance.elements - distance.equal) + " of " +
-         std::to_string(distance.elements) + " elements.";
+  return "residual + " + (factor == 1 ? "" : ShortestDecimal(factor) + " ") +
+         (call.Has(internal::kPostNormWeight) ? "the norm of x" : "x");
 }
 
 Hypothesis HypothesisOf(const Candidate& candidate) {
@@ -587,10 +717,10 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
   }
   const Observation seen = whole.Of(ordinary);
 
-  const std::vector<float> factors = FactorsToTry(seen);
-  const std::vector<rmsnorm_options> options =
-      OptionsToTry(seen.call, EpsToTry(seen, eps, factors), factors);
-  const std::vector<Step> steps = StepsFor(seen.call);
+  const Step nothing = {StepKind::kOption, "", [](const NormCall& c) { return ComputeY(c); }};
+  const Numbers numbers = NumbersToTry(seen, eps, nothing);
+  const std::vector<rmsnorm_options> options = OptionsToTry(seen.call, numbers);
+  const std::vector<Step> steps = StepsFor(seen.call, numbers.of_steps);
   const double each = kElementsToTry / static_cast<double>(options.size() * steps.size());
   const auto sampled_rows = static_cast<size_t>(each / static_cast<double>(seen.y.d));
   const Observation sample = seen.Of(Spread(seen.call, std::max<size_t>(sampled_rows, 6)));
@@ -598,6 +728,11 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
   std::vector<Candidate> candidates = Nearest(sample, steps, options);
   for (Candidate& candidate : candidates) Try(seen, candidate);
   std::sort(candidates.begin(), candidates.end(), IsNearer);
+  std::list<rmsnorm_options> other_options;
+  if (!IsExact(candidates.front().distance)) {
+    AddOtherEps(seen, numbers, candidates, other_options);
+    std::sort(candidates.begin(), candidates.end(), IsNearer);
+  }
 
   std::vector<Candidate> good;
   for (const Candidate& candidate : candidates) {
@@ -613,8 +748,9 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
 
   Answer answer;
   answer.best = HypothesisOf(best);
-  const bool is_exact = best.distance.equal == best.distance.elements;
-  answer.fit = is_exact ? Fit::kExact : IsClose(seen, best) ? Fit::kClose : Fit::kNone;
+  answer.fit = IsExact(best.distance)                            ? Fit::kExact
+               : IsClose(seen, best, numbers.of_steps.plus != 0) ? Fit::kClose
+                                                                 : Fit::kNone;
   constexpr size_t kOthers = 4;
   for (const Candidate& candidate : candidates) {
     const auto has_same_step = [&](const Hypothesis& other) {
@@ -634,13 +770,33 @@ Answer Identify(const rmsnorm_operands& operands, const std::vector<float>& eps)
     answer.notes = DescribeSpecialRows(whole, kinds, best);
     if (few) answer.notes.insert(answer.notes.begin(), *few);
   }
+  std::vector<std::string> mistakes;
+  if (best.step->kind == StepKind::kMistake) mistakes.push_back(best.step->words);
   if (operands.residual_out != nullptr) {
-    NormCall call = whole.call;
+    NormCall call = seen.call;
     call.options = best.used;
-    answer.notes.push_back(DescribeResidualOut(operands, call));
+    const std::string mistake = MistakeOfResidualOut(call, seen.y);
+    call = whole.call;
+    call.options = best.used;
+    if (!mistake.empty()) {
+      answer.residual_out = mistake;
+      mistakes.push_back(mistake);
+    } else if (MistakeOfResidualOut(call, whole.y).empty()) {
+      answer.notes.push_back("residual_out is " + SumInWords(call) + " in every element.");
+    } else {
+      answer.notes.push_back("residual_out differs from " + SumInWords(call) +
+                             " in special rows alone.");
+    }
   }
   if (answer.fit == Fit::kNone) {
-    answer.notes.push_back(DescribeErrors(seen, *ResultOf(seen, best), ordinary));
+    const Errors errors = ErrorsOf(seen, best, *ResultOf(seen, best), ordinary);
+    answer.is_near = errors.is_near;
+    if (!answer.is_near) answer.others.clear();
+    if (!answer.residual_out.empty()) answer.notes.push_back(answer.residual_out + ".");
+    answer.notes.emplace_back("Another eps than those tried may fit: name it with eps=.");
+    answer.notes.push_back(errors.words);
+  } else {
+    answer.mistake = Joined(mistakes, ", ");
   }
   answer.call = seen.call;
   answer.rows = kinds.size();

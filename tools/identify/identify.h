@@ -35,6 +35,9 @@ enum class Fit {
 struct Answer {
   Fit fit;
   Hypothesis best;
+  bool is_near = true;             // whether most elements are those of the best hypothesis
+  std::string residual_out;        // what is wrong with it, as a clause, or empty
+  std::string mistake;             // of y and of residual_out, where a norm fits
   std::vector<Hypothesis> others;  // the nearest ones that differ from the best, nearest first
   std::vector<Ambiguity> ambiguities;
   std::vector<std::string> notes;  // sentences on special rows, the sum and where errors lie

@@ -13,6 +13,7 @@ using internal::kBias;
 using internal::kGate;
 using internal::kPostNormWeight;
 using internal::kResidual;
+using internal::kResidualOut;
 using internal::kWeight;
 using internal::kX;
 using internal::Operand;
@@ -166,6 +167,19 @@ void AddOperands(const NormCall& call, StepList& list) {
                    if (c.options.residual_rounding != RMSNORM_RESIDUAL_ROUNDED) return {};
                    return with_sums_of(SumWithResidual(c, RMSNORM_F32), c);
                  });
+    NormCall usual = call;
+    usual.options = rmsnorm_default_options();
+    if (call.Has(kResidualOut) && !call.Has(kPostNormWeight) &&
+        ComputeResidualOut(usual).bytes != call.operand[kResidualOut]->bytes) {
+      list.Mistake("y is the norm of residual_out", [](const NormCall& c) -> Result {
+        if (c.options.residual_rounding != RMSNORM_RESIDUAL_ROUNDED) return {};
+        if (internal::FactorOf(c.options) != 1) return {};
+        NormCall plain = c;
+        plain.operand[kX] = c.operand[kResidualOut];
+        plain.operand[kResidual].reset();
+        return ComputeY(plain);
+      });
+    }
     list.Mistake("the RMS is that of x without the residual",
                  [=](const NormCall& c) { return with_sums_of(c.x(), c); });
     list.Mistake("the residual is added to the norm", [](NormCall& c) -> Result {

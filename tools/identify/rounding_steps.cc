@@ -2,8 +2,10 @@
 // Roundings to 16 bits that no option of the library asks for.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "../../lib/element.h"
+#include "options_text.h"
 #include "step_list.h"
 
 namespace rmsnorm::identify {
@@ -97,6 +99,8 @@ Result WithScaledWeight(const NormCall& call, rmsnorm_dtype narrow) {
 // The number below which f16 has units of 2^-24.
 constexpr float kLeastNormalF16 = 0x1p-14f;
 
+}  // namespace
+
 float CutOff(rmsnorm_dtype narrow, float value) {
   if (narrow == RMSNORM_BF16) return FromBits(BitsOf(value) & 0xFFFF0000u);
   if (std::fabs(value) < kLeastNormalF16) return std::trunc(value * 0x1p24f) * 0x1p-24f;
@@ -109,9 +113,7 @@ float WithTiesAway(rmsnorm_dtype narrow, float value) {
   return CutOff(narrow, FromBits(BitsOf(value) + 0x1000u));
 }
 
-}  // namespace
-
-void AddRoundings(const NormCall& call, StepList& list) {
+void AddRoundings(const NormCall& call, const StepNumbers& numbers, StepList& list) {
   for (const rmsnorm_dtype narrow : {RMSNORM_BF16, RMSNORM_F16}) {
     const std::string name = rmsnorm_dtype_name(narrow);
     const auto keep = [](float value) { return value; };
@@ -135,13 +137,15 @@ void AddRoundings(const NormCall& call, StepList& list) {
           });
     }
     const bool in_weight = call.Has(kWeight) && Holds(narrow, *call.operand[kWeight]);
-    if (in_weight) {
-      list.Variant("1 + weight is rounded to " + name, [=](NormCall& c) -> Result {
-        if (c.options.weight_offset != 1) return {};
-        c.options.weight_offset = 0;
-        return WithValues(kWeight, RMSNORM_F32,
-                          [=](float w) { return RoundedTo(narrow, 1 + w); })(c);
-      });
+    for (const float offset : numbers.offsets) {
+      if (!in_weight || offset == 0) continue;
+      list.Variant(ShortestDecimal(offset) + " + weight is rounded to " + name,
+                   [=](NormCall& c) -> Result {
+                     if (c.options.weight_offset != offset) return {};
+                     c.options.weight_offset = 0;
+                     return WithValues(kWeight, RMSNORM_F32,
+                                       [=](float w) { return RoundedTo(narrow, offset + w); })(c);
+                   });
     }
     const bool is_simple = !call.Has(kBias) && !call.Has(kGate);
     if (in_weight && is_simple && call.x().dtype != narrow) {
@@ -163,6 +167,23 @@ void AddRoundings(const NormCall& call, StepList& list) {
                  WithCast([narrow](float value) { return CutOff(narrow, value); }));
     list.Mistake("the result is rounded to " + name + " with ties away from zero",
                  WithCast([narrow](float value) { return WithTiesAway(narrow, value); }));
+  }
+  for (const float times : numbers.times) {
+    const float plus = numbers.plus;
+    if (times == 1 && plus == 0) continue;
+    int exponent = 0;
+    const bool is_exact = plus == 0 && std::fabs(std::frexp(times, &exponent)) == 0.5f;
+    const std::string product = "is multiplied by " + ShortestDecimal(times);
+    const std::string sum = ShortestDecimal(plus) + " is added to ";
+    for (const rmsnorm_dtype first : std::set<rmsnorm_dtype>{RMSNORM_F32, call.y_dtype}) {
+      if (is_exact && first != call.y_dtype) continue;
+      const std::string result =
+          first == RMSNORM_F32 || is_exact ? "the result" : "the rounded result";
+      list.Mistake(times == 1  ? sum + result
+                   : plus == 0 ? result + " " + product
+                               : result + " " + product + ", and " + sum + "the product",
+                   WithCast([=](float value) { return RoundedTo(first, value) * times + plus; }));
+    }
   }
 }
 

@@ -35,11 +35,10 @@ std::string LinesOf(const Answer& answer) {
                    : answer.fit == Fit::kClose ? "close"
                                                : "none");
   lines.Add("sentence", Sentence(answer));
-  const bool is_ours = answer.fit != Fit::kNone && best.kind != StepKind::kMistake;
+  const bool is_ours = answer.fit != Fit::kNone && answer.mistake.empty();
   lines.Add("options", is_ours ? OptionsText(best.options) : "");
-  if (answer.fit != Fit::kNone && best.kind != StepKind::kOption) {
-    lines.Add(best.kind == StepKind::kVariant ? "variant" : "mistake", best.step);
-  }
+  if (answer.fit != Fit::kNone && best.kind == StepKind::kVariant) lines.Add("variant", best.step);
+  if (!answer.mistake.empty()) lines.Add("mistake", answer.mistake);
   lines.Add("equal", std::to_string(best.distance.Equal()));
   lines.Add("worst", std::to_string(best.distance.worst));
   lines.Add("elements", std::to_string(best.distance.elements));

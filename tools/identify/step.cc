@@ -20,6 +20,7 @@ using internal::kWeight;
 using internal::kX;
 using internal::kY;
 using internal::Operand;
+using internal::Option;
 using internal::Shape;
 
 void CallLibrary(const NormCall& call, Operand output, Matrix& result) {
@@ -33,7 +34,7 @@ void CallLibrary(const NormCall& call, Operand output, Matrix& result) {
     internal::SetViewIn(operands, o, &views[o]);
   };
   for (int i = 0; i < kOperands; ++i) {
-    if (call.operand[i]) set(static_cast<Operand>(i), *call.operand[i]);
+    if (call.operand[i] && i != kResidualOut) set(static_cast<Operand>(i), *call.operand[i]);
   }
   if (!call.sums.empty()) {
     views[kSums] = rmsnorm_vector(call.sums.data(), RMSNORM_F64, call.sums.size());
@@ -114,6 +115,19 @@ Matrix ComputeY(const NormCall& call) {
   return y;
 }
 
+Matrix ComputeResidualOut(const NormCall& call) {
+  NormCall add = call;
+  for (const Operand o : {kWeight, internal::kBias, kGate}) add.operand[o].reset();
+  if (!call.Has(kPostNormWeight)) add.options.weight_offset = 0;
+  for (const Option option :
+       {internal::kActivation, internal::kGatePlacement, internal::kGateRounding}) {
+    internal::SetValueIn(add.options, option, 0);
+  }
+  Matrix sum = EmptyMatrix(call.operand[kResidual]->dtype, call.x().rows, call.x().d);
+  CallLibrary(add, kResidualOut, sum);
+  return sum;
+}
+
 Matrix SumWithResidual(const NormCall& call, rmsnorm_dtype dtype) {
   NormCall add;
   add.operand[kX] = call.x();
@@ -135,11 +149,11 @@ std::vector<double> SumsOfSquares(const Matrix& x) {
   return sums;
 }
 
-std::vector<Step> StepsFor(const NormCall& call) {
+std::vector<Step> StepsFor(const NormCall& call, const StepNumbers& numbers) {
   StepList list;
   list.Option([](NormCall& c) -> Result { return ComputeY(c); });
-  AddDivisors(call, list);
-  AddRoundings(call, list);
+  AddDivisors(call, numbers.divisor, list);
+  AddRoundings(call, numbers, list);
   AddRowRoundings(call, list);
   AddOperands(call, list);
   AddSums(call, list);

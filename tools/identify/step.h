@@ -17,7 +17,7 @@ namespace rmsnorm::identify {
 
 // A call of rmsnorm_forward() with y as its only output.
 struct NormCall {
-  std::optional<Matrix> operand[internal::kOperands];  // the inputs
+  std::optional<Matrix> operand[internal::kOperands];  // the inputs, and residual_out to compare
   std::vector<double> sums;                            // if not empty, used instead of x's own
   rmsnorm_options options = rmsnorm_default_options();
   rmsnorm_dtype y_dtype = RMSNORM_F32;
@@ -26,8 +26,9 @@ struct NormCall {
   const Matrix& x() const { return *operand[internal::kX]; }
 };
 
-// y of a call, by the library. Throws std::runtime_error if it refuses the call.
+// y of a call, and residual_out, by the library. Throws std::runtime_error if it refuses the call.
 Matrix ComputeY(const NormCall& call);
+Matrix ComputeResidualOut(const NormCall& call);
 
 // The sum of the residual and x of a call, times the factor of its options, rounded to a type.
 Matrix SumWithResidual(const NormCall& call, rmsnorm_dtype dtype);
@@ -49,9 +50,17 @@ struct Step {
   std::function<std::optional<Matrix>(NormCall& call)> compute;
 };
 
+// Numbers of an implementation that steps depend on.
+struct StepNumbers {
+  std::vector<float> offsets = {0, 1};  // of the weight
+  std::vector<float> times = {1};       // y is multiplied by one of them
+  float plus = 0;                       // and added to this
+  size_t divisor = 0;                   // of the sum of squares, if not 0
+};
+
 // The steps that can change the results of calls with these operands, or with some of their rows.
 // The first one changes nothing.
-std::vector<Step> StepsFor(const NormCall& call);
+std::vector<Step> StepsFor(const NormCall& call, const StepNumbers& numbers = {});
 
 }  // namespace rmsnorm::identify
 

@@ -38,10 +38,10 @@ class StepList {
 
 // The steps of operand_steps.cc, rounding_steps.cc and sum_steps.cc for a call.
 void AddOperands(const NormCall& call, StepList& list);
-void AddRoundings(const NormCall& call, StepList& list);
+void AddRoundings(const NormCall& call, const StepNumbers& numbers, StepList& list);
 void AddRowRoundings(const NormCall& call, StepList& list);
 void AddSums(const NormCall& call, StepList& list);
-void AddDivisors(const NormCall& call, StepList& list);
+void AddDivisors(const NormCall& call, size_t divisor, StepList& list);
 
 // The same norm of the sum of x and the residual, as a call without a residual. Nothing where the
 // library takes no sums of squares, or would round to another type then.
@@ -55,6 +55,10 @@ std::vector<size_t> UsualGroups(size_t d);
 
 // "x", "the weight".
 std::string NameOf(internal::Operand o);
+
+// The number in f32 cut off to a type, and rounded to it with ties away from zero.
+float CutOff(rmsnorm_dtype narrow, float value);
+float WithTiesAway(rmsnorm_dtype narrow, float value);
 
 // A step that replaces an operand by f(value) of its elements, rounded to a type.
 template <class F>

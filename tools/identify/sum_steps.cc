@@ -210,7 +210,7 @@ void AddSums(const NormCall& call, StepList& list) {
   }
 }
 
-void AddDivisors(const NormCall& call, StepList& list) {
+void AddDivisors(const NormCall& call, size_t divisor, StepList& list) {
   const size_t d = call.x().d;
   list.Option([](NormCall& c) -> Result {
     c.options.divisor = 1;
@@ -218,21 +218,21 @@ void AddDivisors(const NormCall& call, StepList& list) {
   });
   size_t power = 1;
   while (power < d) power *= 2;
-  const auto divide = [&list](const std::string& words, size_t divisor) {
-    list.Mistake(words, [divisor](NormCall& c) -> Result {
-      c.options.divisor = static_cast<float>(divisor);
+  std::set<size_t> known = {0, 1, d};
+  const auto divide = [&](const std::string& words, size_t number) {
+    if (!known.insert(number).second) return;
+    list.Mistake("the sum of squares is divided by " + words, [number](NormCall& c) -> Result {
+      c.options.divisor = static_cast<float>(number);
       return ComputeY(c);
     });
   };
-  if (d > 2) divide("the sum of squares is divided by d - 1", d - 1);
-  divide("the sum of squares is divided by d + 1", d + 1);
-  if (power > d + 1) divide("the sum of squares is divided by the next power of two", power);
+  divide("d - 1", d - 1);
+  divide("d + 1", d + 1);
+  if (power > d) divide("the next power of two", power);
   for (const size_t n : {8u, 16u, 32u, 64u, 128u}) {
-    const size_t padded = (d + n - 1) / n * n;
-    if (padded == d || padded == power || padded == d + 1) continue;
-    divide("the sum of squares is divided by d rounded up to a multiple of " + std::to_string(n),
-           padded);
+    divide("d rounded up to a multiple of " + std::to_string(n), (d + n - 1) / n * n);
   }
+  divide(std::to_string(divisor), divisor);
 }
 
 }  // namespace rmsnorm::identify

@@ -150,6 +150,7 @@ std::vector<std::string> Clauses(const Answer& answer) {
     }
   }
   if (!answer.best.step.empty()) clauses.push_back(answer.best.step);
+  if (!answer.residual_out.empty()) clauses.push_back(answer.residual_out);
   return clauses;
 }
 
@@ -232,13 +233,16 @@ std::string Sentence(const Answer& answer) {
              " % of the elements are equal, the others at most " + Worst(answer.best.distance) +
              " ulp off, as sums in another order are.";
     default:
-      return "y is no norm that is known here. The nearest one is " + norm + ": " + clauses + ".";
+      return "y is no norm that is known here. " +
+             (answer.is_near ? "The nearest one is " + norm + ": " + clauses + "."
+                             : "None is near.");
   }
 }
 
 std::vector<std::string> SystemsLike(const Answer& answer) {
   std::vector<std::string> same_eps, other_eps;
   if (answer.fit == Fit::kNone || answer.best.kind != StepKind::kOption) return same_eps;
+  if (!answer.mistake.empty()) return same_eps;
   std::string before;  // the system of the last row without "the same"
   for (const TableRow& row : Systems()) {
     const std::string& name = row.at("what you have");
@@ -254,9 +258,11 @@ std::vector<std::string> SystemsLike(const Answer& answer) {
 
 std::string Text(const Answer& answer) {
   std::ostringstream text;
-  text << Sentence(answer) << "\n\n  equal, %   worst  hypothesis ("
-       << answer.best.distance.elements << " elements)\n"
-       << HypothesisLine(answer.best);
+  text << Sentence(answer) << "\n";
+  if (answer.is_near) {
+    text << "\n  equal, %   worst  hypothesis (" << answer.best.distance.elements << " elements)\n"
+         << HypothesisLine(answer.best);
+  }
   for (const Hypothesis& other : answer.others) text << HypothesisLine(other);
   if (!answer.notes.empty()) text << "\n" << Joined(answer.notes, "\n") << "\n";
   if (!answer.ambiguities.empty()) {
@@ -266,7 +272,7 @@ std::string Text(const Answer& answer) {
            << ambiguity.cure << " could\n";
     }
   }
-  if (answer.fit == Fit::kNone || answer.best.kind == StepKind::kMistake) return text.str();
+  if (answer.fit == Fit::kNone || !answer.mistake.empty()) return text.str();
   const bool is_variant = answer.best.kind == StepKind::kVariant;
   if (is_variant) text << "\nBeside this step, the options are:";
   text << "\nC++     " << InC(answer.best.options, true) << "\nC       "
