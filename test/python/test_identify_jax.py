@@ -71,7 +71,7 @@ test_what_is_known_of_jax, test_page_has_jax = SYSTEMS.tests()
 def test_what_can_be_tried_in_jax():
     answer = rmsnorm.identify(ours, 100, "bfloat16", framework="jax", device=jax.devices("cpu")[0])
     assert answer.fit == "exact"
-    assert answer.depends == {"repetition": 0, "batch": 0, "place": 0}
+    assert answer.depends == {"repetition": 0, "history": 0, "batch": 0, "place": 0}
 
 
 def test_refused_results():

@@ -97,7 +97,7 @@ def test_this_library(dtype):
     assert answer.fit == "exact"
     assert answer.options == {"eps": pytest.approx(1e-6), "weight_offset": 1}
     assert answer.depends == dict.fromkeys(
-        ("repetition", "batch", "place", "alignment", "threads"), 0
+        ("repetition", "history", "batch", "place", "alignment", "threads"), 0
     )
 
 
