@@ -67,7 +67,7 @@ std::optional<Estimate> Agreed(Column of_rows, double share) {
   // Four standard errors of the median. Few rows do not show their spread.
   constexpr size_t kFew = 6;
   const double error = 3.7 * spread / std::sqrt(static_cast<double>(rows));
-  return Estimate{value, std::max(error, std::fabs(value) * (rows < kFew ? 0x1p-8 : 0x1p-22))};
+  return Estimate{value, std::max(error, std::fabs(value) * (rows < kFew ? 0x1p-8 : 0x1p-12))};
 }
 
 // The number with few decimal digits.
@@ -310,12 +310,14 @@ std::vector<ScaleEstimate> ScaleEstimatesOf(const Observation& seen, const Step&
     const double ratio = square / Dot(other, other);
     const double rest = Dot(y, y) - scale * scale * square;
     if (!(std::fabs(scale) > 0) || !std::isfinite(scale) || !std::isfinite(ratio)) continue;
-    // An element's rounding counts as much as the element. The scale itself rounds to f32, too.
+    // An element's rounding counts as much as the element. Roundings
+    // share a quarter of it at most, and the scale itself rounds to f32.
     double fourth = 0;
     for (const double value : n) fourth += value * value * value * value;
     const double of_rest = std::sqrt(std::max(rest, 0.0) / static_cast<double>(d) / square);
     const double of_roundings = rounding * std::sqrt(fourth) / square;
-    const double error = std::hypot(std::max(of_rest / std::fabs(scale), of_roundings), 0x1p-24);
+    const double error = std::hypot(std::max(of_rest / std::fabs(scale), of_roundings),
+                                    std::max(rounding / 4, 0x1p-24));
     rows.push_back({scale, error, std::max(ratio - 1, 0.0) / static_cast<double>(kSomeEps)});
     scales.push_back(scale);
   }
