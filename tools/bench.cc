@@ -228,10 +228,8 @@ void AddBench(CLI::App& app, int& status) {
       "fastest of some plain loops, compiled for several CPUs with and without -ffast-math; GB/s "
       "counts all rows that are read or written; \"times faster\" is plain's time in multiples of "
       "rmsnorm's. apart is the library with a call for each step, older an older build, and "
-      "others are peers. A row is marked with * where "
-      "the quartiles of one of its times are more than 1.5 apart. The last lines have the "
-      "geometric "
-      "mean of \"times faster\" for each type.\n"
+      "others are peers. A row is marked with * where the quartiles of one of its times are more "
+      "than 1.5 apart. The last lines have the geometric mean of \"times faster\" for each type.\n"
       "Each result is checked before it is timed, the library's against the reference's bits and "
       "others to within a few roundings; exits with 1 where one is wrong.\n"
       "Operations:" +

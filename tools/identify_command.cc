@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // rmsnorm identify: which norm gave a tensor in a file. rmsnorm probe: tensors that show it.
 #include <cmath>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>

@@ -206,8 +206,8 @@ static inline rmsnorm_view rmsnorm_tensor(const void* data, rmsnorm_dtype dtype,
 
 /// Merges dimensions of tensors that one call uses together, for tensors with more dimensions than a
 /// view can have. Two neighbours become one if the outer one continues the inner one in every
-/// tensor and size_t holds their size. Dimensions of size 1 are dropped. Leave out the last dimension, the row. Both arrays are
-/// changed in place.
+/// tensor and size_t holds their size. Dimensions of size 1 are dropped. Leave out the last
+/// dimension, the row. Both arrays are changed in place.
 ///
 /// @param ndim     dimensions of all tensors; may be 0.
 /// @param shape    the size of each dimension.

@@ -5,7 +5,7 @@
 // - for every f16 and bf16 pattern in each operand;
 // - for every pair of 24 special numbers in each step of an element.
 // In the last two, the oracle also checks the reference. An argument N takes every Nth case only.
-#include <cstdlib>
+#include <cstdint>
 #include <iostream>
 #include <string>
 #include <vector>
