@@ -27,8 +27,8 @@ constexpr rmsnorm_context kDefaultContext = [] {
 // ------------------------------------------------------------------ structs that grow
 
 // Copies a struct, which begins with its size, over a struct of the defaults. Null leaves these as
-// they are. A smaller one lacks whole fields. Only rmsnorm_context has padding: 4 bytes at its end
-// on 64-bit machines. Programs leave anything there, so the next field must come after it.
+// they are. A smaller one lacks whole fields. No struct has padding, where programs could leave
+// anything.
 template <class Struct>
 rmsnorm_status ReadStruct(const char* name, const Struct* given, Struct& read) {
   constexpr size_t kKnown = sizeof(Struct);
@@ -349,6 +349,9 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& copy,
   if (context->stores < RMSNORM_STORES_CACHED || context->stores > RMSNORM_STORES_STREAMED) {
     return Fail(RMSNORM_ERROR_OPTION, "context: stores is %d; it must be one of RMSNORM_STORES_...",
                 context->stores);
+  }
+  if (context->reserved != 0) {
+    return Fail(RMSNORM_ERROR_OPTION, "context: reserved is %d; it must be 0", context->reserved);
   }
   return RMSNORM_OK;
 }

@@ -400,6 +400,7 @@ typedef struct rmsnorm_context {
   void* parallel_context;             ///< handed to parallel_for
   const char* target;     ///< see "targets" below; null by default: RMSNORM_TARGET, or the best
   rmsnorm_stores stores;  ///< RMSNORM_STORES_CACHED by default
+  int32_t reserved;       ///< 0, for later versions
 } rmsnorm_context;
 
 /// The size, and 0 for everything else.
@@ -482,7 +483,7 @@ RMSNORM_API rmsnorm_status rmsnorm_add_norm(const rmsnorm_view* x, const rmsnorm
 
 typedef struct rmsnorm_module rmsnorm_module;
 
-/// One of the calls of rmsnorm_forward_all().
+/// One of the calls of rmsnorm_forward_all(). Calls lie in an array, so this struct will not grow.
 typedef struct rmsnorm_call {
   const rmsnorm_module* module;      ///< as in rmsnorm_module_forward(), or null
   const rmsnorm_operands* operands;  ///< as in rmsnorm_forward()

@@ -72,6 +72,7 @@ class Context(ctypes.Structure):
         ("parallel_context", c_void_p),
         ("target", c_char_p),
         ("stores", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -284,6 +284,7 @@ context ; threads=-1|-2147483648 ; ; OPTION ; context: threads
 context ; threads=2147483647 ; ; OK
 context ; ; context stores=-1|2 ; OPTION ; context: stores
 context ; ; context stores=0|1 ; OK
+context ; ; context reserved=-1|1 ; OPTION ; context: reserved
 context ; ; context target=PDP11 ; TARGET ; target:
 )";
 
@@ -455,6 +456,7 @@ void SpoilArgument(Call& call, const std::string& field, const std::string& valu
   if (field == "add_to") call.operands.add_to = static_cast<uint32_t>(std::stoul(value));
   if (field == "target") call.context.target = value.c_str();
   if (field == "stores") call.context.stores = std::stoi(value);
+  if (field == "reserved") call.context.reserved = std::stoi(value);
   for (const auto& [name, number] : kWords) {
     if (field == name) call.c.options.*number = std::stoi(value);
   }

@@ -153,6 +153,7 @@ pub struct rmsnorm_context {
     pub parallel_context: *mut c_void,
     pub target: *const c_char,
     pub stores: rmsnorm_stores,
+    pub reserved: i32,
 }
 
 #[repr(C)]

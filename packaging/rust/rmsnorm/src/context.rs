@@ -39,6 +39,7 @@ impl Context {
                 as *mut c_void,
             target: self.target.map_or(null(), |target| target.0.as_ptr()),
             stores: self.stores as i32,
+            reserved: 0,
         }
     }
 }
