@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The version's header compiles alone.
+// The version's header compiles alone, and has the version of the build.
 #include <rmsnorm/version.h>
+#include <stdio.h>
+#include <string.h>
 
-const char* header_test(void);
-const char* header_test(void) { return RMSNORM_VERSION; }
-
-/* The parts are numbers. */
-int version_parts[] = {RMSNORM_VERSION_MAJOR, RMSNORM_VERSION_MINOR, RMSNORM_VERSION_PATCH};
+int main(void) {
+  char parts[64];
+  snprintf(parts, sizeof parts, "%d.%d.%d", RMSNORM_VERSION_MAJOR, RMSNORM_VERSION_MINOR,
+           RMSNORM_VERSION_PATCH);
+  if (strcmp(RMSNORM_VERSION, PROJECT_VERSION) == 0 && strcmp(parts, PROJECT_VERSION) == 0)
+    return 0;
+  printf("version.h has %s and the parts %s; meson.build has %s\n", RMSNORM_VERSION, parts,
+         PROJECT_VERSION);
+  return 1;
+}
