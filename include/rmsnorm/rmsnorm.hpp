@@ -16,8 +16,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <initializer_list>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -176,32 +178,22 @@ struct Options {
   rmsnorm_options get() const noexcept {
     rmsnorm_options options = {};
     options.size = static_cast<std::uint32_t>(sizeof options);
-    options.eps = eps;
-    options.eps_placement = static_cast<rmsnorm_eps_placement>(eps_placement);
-    options.rounding = static_cast<rmsnorm_rounding>(rounding);
-    options.residual_rounding = static_cast<rmsnorm_residual_rounding>(residual_rounding);
-    options.weight_offset = weight_offset;
-    options.divisor = divisor;
-    options.factor = factor;
-    options.activation = static_cast<rmsnorm_activation>(activation);
-    options.gate_placement = static_cast<rmsnorm_gate_placement>(gate_placement);
-    options.gate_rounding = static_cast<rmsnorm_gate_rounding>(gate_rounding);
+    std::memcpy(reinterpret_cast<char*>(&options) + kBegin, this, sizeof *this);
     return options;
   }
   /// The same options, from the C interface.
   static Options from(const rmsnorm_options& options) noexcept {
-    return {options.eps,
-            static_cast<EpsPlacement>(options.eps_placement),
-            static_cast<Rounding>(options.rounding),
-            static_cast<ResidualRounding>(options.residual_rounding),
-            options.weight_offset,
-            options.divisor,
-            options.factor,
-            static_cast<Activation>(options.activation),
-            static_cast<GatePlacement>(options.gate_placement),
-            static_cast<GateRounding>(options.gate_rounding)};
+    Options same;
+    std::memcpy(&same, reinterpret_cast<const char*>(&options) + kBegin, sizeof same);
+    return same;
   }
+
+ private:
+  // The fields are those of the C interface, in the same order.
+  static constexpr std::size_t kBegin = offsetof(rmsnorm_options, eps);
 };
+static_assert(sizeof(rmsnorm_options) == offsetof(rmsnorm_options, eps) + sizeof(Options),
+              "an option is missing");
 
 /// See rmsnorm_stores.
 enum class Stores : rmsnorm_stores {
@@ -229,6 +221,24 @@ struct Context {
     return context;
   }
 };
+
+namespace detail {
+
+/// A context as the C interface takes it: null where there is none.
+class OptionalContext {
+ public:
+  explicit OptionalContext(const std::optional<Context>& context) noexcept
+      : is_given_(context.has_value()) {
+    if (is_given_) context_ = context->get();
+  }
+  const rmsnorm_context* get() const noexcept { return is_given_ ? &context_ : nullptr; }
+
+ private:
+  bool is_given_;
+  rmsnorm_context context_;
+};
+
+}  // namespace detail
 
 /// A size or a stride, made from an integer of any type. A call refuses negative sizes.
 class Integer {
@@ -578,73 +588,45 @@ class RmsNorm {
   /// Such as "RmsNorm(4096, eps=1e-05, bf16)".
   std::string description() const { return rmsnorm_module_describe(module_); }
 
+  // Each of these takes another context than the module's, if that is given.
+
   /// See rmsnorm_module_forward(). Takes the operands of rmsnorm::forward(), except the weight, and
   /// a bias and a post-norm weight if they are set.
-  void forward(const ForwardOperands& operands) const {
+  void forward(const ForwardOperands& operands, const std::optional<Context>& context = {}) const {
     const rmsnorm_operands c_operands = operands.get();
-    check(rmsnorm_module_forward(module_, &c_operands, nullptr));
+    check(rmsnorm_module_forward(module_, &c_operands, detail::OptionalContext(context).get()));
   }
-  /// The same in a context other than the module's.
-  void forward(const ForwardOperands& operands, const Context& context) const {
-    const rmsnorm_operands c_operands = operands.get();
-    const rmsnorm_context c_context = context.get();
-    check(rmsnorm_module_forward(module_, &c_operands, &c_context));
-  }
-
   /// See rmsnorm_module_backward(): the operands of rmsnorm::backward() without the weight.
-  void backward(const BackwardOperands& operands) const {
+  void backward(const BackwardOperands& operands,
+                const std::optional<Context>& context = {}) const {
     const rmsnorm_operands c_operands = operands.get();
-    check(rmsnorm_module_backward(module_, &c_operands, nullptr));
-  }
-  /// The same in a context other than the module's.
-  void backward(const BackwardOperands& operands, const Context& context) const {
-    const rmsnorm_operands c_operands = operands.get();
-    const rmsnorm_context c_context = context.get();
-    check(rmsnorm_module_backward(module_, &c_operands, &c_context));
+    check(rmsnorm_module_backward(module_, &c_operands, detail::OptionalContext(context).get()));
   }
 
   /// See rmsnorm_module_norm_rows(). rstd receives 1 / RMS of each row where it is not null, and y
   /// may be x.
   template <class T>
-  void norm(const T* x, T* y, Integer rows = 1, float* rstd = nullptr) const {
-    check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, nullptr));
-  }
-  /// The same in a context other than the module's.
-  template <class T>
-  void norm(const T* x, T* y, Integer rows, float* rstd, const Context& context) const {
-    const rmsnorm_context c_context = context.get();
-    check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd, &c_context));
+  void norm(const T* x, T* y, Integer rows = 1, float* rstd = nullptr,
+            const std::optional<Context>& context = {}) const {
+    check(rmsnorm_module_norm_rows(module_, code<T>(), rows.size(), x, y, rstd,
+                                   detail::OptionalContext(context).get()));
   }
   /// See rmsnorm_module_add_norm_rows(). rstd receives 1 / RMS of each row where it is not null.
   /// residual_out may be residual, and y may be x.
   template <class T, class Residual>
   void add_norm(const T* x, const Residual* residual, Residual* residual_out, T* y,
-                Integer rows = 1, float* rstd = nullptr) const {
+                Integer rows = 1, float* rstd = nullptr,
+                const std::optional<Context>& context = {}) const {
     check(rmsnorm_module_add_norm_rows(module_, code<T>(), code<Residual>(), rows.size(), x,
-                                       residual, residual_out, y, rstd, nullptr));
-  }
-  /// The same in a context other than the module's.
-  template <class T, class Residual>
-  void add_norm(const T* x, const Residual* residual, Residual* residual_out, T* y, Integer rows,
-                float* rstd, const Context& context) const {
-    const rmsnorm_context c_context = context.get();
-    check(rmsnorm_module_add_norm_rows(module_, code<T>(), code<Residual>(), rows.size(), x,
-                                       residual, residual_out, y, rstd, &c_context));
+                                       residual, residual_out, y, rstd,
+                                       detail::OptionalContext(context).get()));
   }
   /// The gradients of norm() for dense rows, dw in f32. rstd, dx and dw may be null; dx may be dy.
   template <class T>
-  void backward(const T* dy, const T* x, const float* rstd, T* dx, float* dw,
-                Integer rows = 1) const {
+  void backward(const T* dy, const T* x, const float* rstd, T* dx, float* dw, Integer rows = 1,
+                const std::optional<Context>& context = {}) const {
     check(rmsnorm_module_backward_rows(module_, code<T>(), rows.size(), dy, x, rstd, dx, dw,
-                                       nullptr));
-  }
-  /// The same in a context other than the module's.
-  template <class T>
-  void backward(const T* dy, const T* x, const float* rstd, T* dx, float* dw, Integer rows,
-                const Context& context) const {
-    const rmsnorm_context c_context = context.get();
-    check(rmsnorm_module_backward_rows(module_, code<T>(), rows.size(), dy, x, rstd, dx, dw,
-                                       &c_context));
+                                       detail::OptionalContext(context).get()));
   }
 
   /// The C interface's module.
@@ -727,8 +709,7 @@ class Prepared {
  public:
   /// Several norms, as forward_all() takes them.
   Prepared(const Call* calls, std::size_t count, const Context& context = {}) {
-    const rmsnorm_context c_context = context.get();
-    prepare(calls, count, &c_context);
+    prepare(calls, count, context);
   }
   /// Several norms, written in place.
   Prepared(std::initializer_list<Call> calls, const Context& context = {})
@@ -741,25 +722,18 @@ class Prepared {
   explicit Prepared(const BackwardOperands& operands, const Options& options = {},
                     const Context& context = {}) {
     const rmsnorm_options c_options = options.get();
-    const rmsnorm_context c_context = context.get();
-    prepare_backward(nullptr, operands, &c_options, &c_context);
+    prepare_backward(nullptr, operands, &c_options, context);
   }
-  /// A norm by a module, in its context.
-  Prepared(const RmsNorm& module, const ForwardOperands& operands) {
+  /// A norm by a module, in its context or in another one.
+  Prepared(const RmsNorm& module, const ForwardOperands& operands,
+           const std::optional<Context>& context = {}) {
     const Call call = {&module, operands, {}};
-    prepare(&call, 1, nullptr);
+    prepare(&call, 1, context);
   }
-  /// The gradients by a module, in its context.
-  Prepared(const RmsNorm& module, const BackwardOperands& operands) {
-    prepare_backward(&module, operands, nullptr, nullptr);
-  }
-  /// A norm by a module, in another context.
-  Prepared(const RmsNorm& module, const ForwardOperands& operands, const Context& context)
-      : Prepared({{&module, operands, {}}}, context) {}
-  /// The gradients by a module, in another context.
-  Prepared(const RmsNorm& module, const BackwardOperands& operands, const Context& context) {
-    const rmsnorm_context c_context = context.get();
-    prepare_backward(&module, operands, nullptr, &c_context);
+  /// The gradients by a module, in its context or in another one.
+  Prepared(const RmsNorm& module, const BackwardOperands& operands,
+           const std::optional<Context>& context = {}) {
+    prepare_backward(&module, operands, nullptr, context);
   }
   /// Takes the call of another object.
   Prepared(Prepared&& other) noexcept : prepared_(std::exchange(other.prepared_, nullptr)) {}
@@ -774,17 +748,17 @@ class Prepared {
   void operator()() { check(rmsnorm_run(prepared_)); }
 
  private:
-  void prepare(const Call* calls, std::size_t count, const rmsnorm_context* context) {
+  void prepare(const Call* calls, std::size_t count, const std::optional<Context>& context) {
     detail::use_calls(calls, count, [&](const rmsnorm_call* all) {
-      check(rmsnorm_prepare(&prepared_, all, count, context));
+      check(rmsnorm_prepare(&prepared_, all, count, detail::OptionalContext(context).get()));
     });
   }
   void prepare_backward(const RmsNorm* module, const BackwardOperands& operands,
-                        const rmsnorm_options* options, const rmsnorm_context* context) {
+                        const rmsnorm_options* options, const std::optional<Context>& context) {
     const rmsnorm_operands c_operands = operands.get();
     const rmsnorm_call call = {module != nullptr ? module->get() : nullptr, &c_operands, options};
     if (module != nullptr && call.module == nullptr) detail::refuse_module("");
-    check(rmsnorm_prepare_backward(&prepared_, &call, context));
+    check(rmsnorm_prepare_backward(&prepared_, &call, detail::OptionalContext(context).get()));
   }
 
   rmsnorm_prepared* prepared_ = nullptr;
