@@ -4,7 +4,6 @@
 #include "calls.h"
 
 #include <algorithm>
-#include <memory>
 #include <new>
 
 #include "checks.h"
@@ -50,19 +49,17 @@ rmsnorm_status RunWithScratch(size_t d, const F& run) {
 // stack, which leaves less of it for scratch.
 template <size_t kCalls>
 rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const CallContext& context,
-                          const Call* calls, Plan* plans, size_t count) {
+                          const CheckedCall* calls, Plan* plans, size_t count) {
   size_t longest = 0;
   for (size_t i = 0; i < count; ++i) longest = std::max(longest, calls[i].operands.d);
   return RunWithScratch<kScratchOnStack / kCalls>(longest, [&](Scratch& scratch) {
     const size_t planned = PlanTogether(calls, count, context, scratch, plans);
-    if (planned == 0) return;
-    RunPlans(environment, *context.context, PartsOf(plans, planned, *context.context), plans,
-             planned);
+    RunPlans(environment, *context.context, Operation::kForward, plans, planned);
   });
 }
 
 rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const CallContext& context,
-                           const Call& call) {
+                           const CheckedCall& call) {
   const Operands& operands = call.operands;
   if (operands.rows == 0) {
     StoreZeroGradients(operands);
@@ -71,15 +68,24 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const CallConte
   return RunWithScratch<kScratchOnStack>(operands.d, [&](Scratch& scratch) {
     Plan plans[kMostBackwardPlans];
     const size_t planned = PlanBackward(call, context, scratch, plans);
-    for (size_t i = 0; i < planned; ++i) {
-      RunPlans(environment, *context.context, plans[i].parts, &plans[i], 1);
-    }
+    RunPlans(environment, *context.context, Operation::kBackward, plans, planned);
   });
+}
+
+// Decides how many parts share a plan of backward, and where the sums of its gradient lie.
+void PlanPartsAndSums(Operand gradient, const Operands& operands, const CallContext& context,
+                      Scratch& scratch, Plan& plan) {
+  plan.parts = PartsOf(&plan, 1, *context.context);
+  if (operands.Has(gradient)) PlanSums(gradient, operands, scratch, plan);
 }
 
 }  // namespace
 
-rmsnorm_status CheckCalls(const rmsnorm_call* calls, size_t count, Call* checked) {
+rmsnorm_status NoMemoryForCalls(size_t count) {
+  return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
+}
+
+rmsnorm_status CheckCalls(const rmsnorm_call* calls, size_t count, CheckedCall* checked) {
   for (size_t i = 0; i < count; ++i) {
     const rmsnorm_status status = CheckCall(Operation::kForward, calls[i].module, calls[i].operands,
                                             calls[i].options, checked[i]);
@@ -88,33 +94,30 @@ rmsnorm_status CheckCalls(const rmsnorm_call* calls, size_t count, Call* checked
   return CheckCallsApart(checked, count);
 }
 
-size_t PlanTogether(const Call* calls, size_t count, const CallContext& context, Scratch& scratch,
-                    Plan* plans) {
+size_t PlanTogether(const CheckedCall* calls, size_t count, const CallContext& context,
+                    Scratch& scratch, Plan* plans) {
   size_t planned = 0;
   for (size_t i = 0; i < count; ++i) {
     if (calls[i].operands.rows == 0) continue;
     PlanForward(calls[i], context, scratch, plans[planned++]);
   }
+  if (planned > 0) plans->parts = PartsOf(plans, planned, *context.context);
   return planned;
 }
 
-size_t PlanBackward(const Call& call, const CallContext& context, Scratch& scratch, Plan* plans) {
+size_t PlanBackward(const CheckedCall& call, const CallContext& context, Scratch& scratch,
+                    Plan* plans) {
   const Operands& operands = call.operands;
-  size_t planned = 0;
-  const auto split = [&](Operand gradient) {
-    Plan& plan = plans[planned++];
-    plan.parts = PartsOf(&plan, 1, *context.context);
-    if (operands.Has(gradient)) PlanSums(gradient, operands, plan.parts, scratch, plan);
-  };
+  Plan* next = plans;
   if (operands.Has(kDb)) {
-    PlanDb(call, context, scratch, plans[planned]);
-    split(kDb);
+    PlanDb(call, context, scratch, *next);
+    PlanPartsAndSums(kDb, operands, context, scratch, *next++);
   }
   if (operands.Has(kDx) || operands.Has(kDw)) {
-    PlanDxAndDw(call, context, scratch, plans[planned]);
-    split(kDw);
+    PlanDxAndDw(call, context, scratch, *next);
+    PlanPartsAndSums(kDw, operands, context, scratch, *next++);
   }
-  return planned;
+  return static_cast<size_t>(next - plans);
 }
 
 rmsnorm_status FindContext(const rmsnorm_module* module, const rmsnorm_context* given,
@@ -132,7 +135,7 @@ rmsnorm_status RunCall(Operation operation, const rmsnorm_module* module,
                        const rmsnorm_operands* operands, const rmsnorm_options* options,
                        const rmsnorm_context* context) {
   DefaultFloatEnvironment environment;
-  Call call;
+  CheckedCall call;
   CallContext call_context;
   RMSNORM_RETURN_IF_ERROR(CheckCall(operation, module, operands, options, call));
   RMSNORM_RETURN_IF_ERROR(FindContext(module, context, call_context));
@@ -154,23 +157,13 @@ rmsnorm_status rmsnorm_forward_all(const rmsnorm_call* calls, size_t count,
                                    const rmsnorm_context* context) noexcept {
   DefaultFloatEnvironment environment;
   if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
-  Call few_calls[kCallsOnStack];
-  Plan few_plans[kCallsOnStack];
-  std::unique_ptr<Call[]> many_calls;
-  std::unique_ptr<Plan[]> many_plans;
-  if (count > kCallsOnStack) {
-    many_calls = MakeArray<Call>(count);
-    many_plans = MakeArray<Plan>(count);
-    if (many_calls == nullptr || many_plans == nullptr) {
-      return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
-    }
-  }
-  Call* const checked = count > kCallsOnStack ? many_calls.get() : few_calls;
-  Plan* const plans = count > kCallsOnStack ? many_plans.get() : few_plans;
-  RMSNORM_RETURN_IF_ERROR(CheckCalls(calls, count, checked));
+  Array<CheckedCall, kCallsOnStack> checked(count);
+  Array<Plan, kCallsOnStack> plans(count);
+  if (checked.get() == nullptr || plans.get() == nullptr) return NoMemoryForCalls(count);
+  RMSNORM_RETURN_IF_ERROR(CheckCalls(calls, count, checked.get()));
   CallContext call_context;
   RMSNORM_RETURN_IF_ERROR(FindContext(nullptr, context, call_context));
-  return RunForward<kCallsOnStack>(environment, call_context, checked, plans, count);
+  return RunForward<kCallsOnStack>(environment, call_context, checked.get(), plans.get(), count);
 }
 
 rmsnorm_status rmsnorm_backward(const rmsnorm_operands* operands, const rmsnorm_options* options,

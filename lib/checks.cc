@@ -290,7 +290,7 @@ rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size
 }
 
 // How many calls, from the first on, are apart from each other. Throws std::bad_alloc.
-size_t CountApart(const Call* calls, size_t count) {
+size_t CountApart(const CheckedCall* calls, size_t count) {
   const auto are_apart = [calls](size_t first_calls) {
     std::vector<PlacedOfCall> all;
     for (size_t i = 0; i < first_calls; ++i) {
@@ -403,7 +403,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   return RMSNORM_OK;
 }
 
-rmsnorm_status CheckCallsApart(const Call* calls, size_t count) {
+rmsnorm_status CheckCallsApart(const CheckedCall* calls, size_t count) {
   size_t apart = 1;
   try {
     if (count > kFewCalls) apart = CountApart(calls, count);
@@ -423,7 +423,7 @@ rmsnorm_status CheckCallsApart(const Call* calls, size_t count) {
 
 rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
                          const rmsnorm_operands* operands, const rmsnorm_options* options,
-                         Call& call) {
+                         CheckedCall& call) {
   const bool by_module = module != nullptr;
   if (by_module && options != nullptr) {
     return Fail(RMSNORM_ERROR_OPERAND, "options: the module has its own");

@@ -31,7 +31,7 @@ struct Operands : Views {
 };
 
 // A call, checked.
-struct Call {
+struct CheckedCall {
   Operands operands;
   rmsnorm_options options;
   OptionSet changed_options;
@@ -42,7 +42,7 @@ struct Call {
 // Checks a call by a module or, where that is null, by `options`.
 rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
                          const rmsnorm_operands* operands, const rmsnorm_options* options,
-                         Call& call);
+                         CheckedCall& call);
 
 // Checks that an argument has the only type that it may have, or for 0 one of f32, f16 and bf16.
 rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtype dtype);
@@ -55,7 +55,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
 
 // Checks that no output of a checked call shares memory with an operand of another. An error names
 // the first call that does so with an earlier one, and the first of these.
-rmsnorm_status CheckCallsApart(const Call* calls, size_t count);
+rmsnorm_status CheckCallsApart(const CheckedCall* calls, size_t count);
 
 // Checks a view of d elements in one dimension by the rule of an operand.
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d);

@@ -64,8 +64,7 @@ void AddUp(const Plan& plan, size_t unit) {
 
 }  // namespace
 
-void PlanSums(Operand operand, const Operands& operands, size_t parts, Scratch& scratch,
-              Plan& plan) {
+void PlanSums(Operand operand, const Operands& operands, Scratch& scratch, Plan& plan) {
   const rmsnorm_view& view = operands[operand];
   ColumnSums& sums = plan.sums;
   sums.operand = operand;
@@ -75,7 +74,7 @@ void PlanSums(Operand operand, const Operands& operands, size_t parts, Scratch& 
   sums.blocks = BlocksOfRows(view.ndim == 1 ? plan.rows : plan.rows / sums.groups);
   sums.stride = ColumnUnits(plan.d) * kColumnUnit;
   const size_t units = sums.groups * sums.blocks;
-  plan.parts = std::min(parts, units);
+  plan.parts = std::min(plan.parts, units);
   const bool one_part = plan.parts == 1;
   size_t rows;
   if ((one_part || sums.blocks == 1) && !sums.add && sums.dtype == RMSNORM_F32) {

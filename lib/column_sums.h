@@ -8,10 +8,9 @@
 
 namespace rmsnorm::internal {
 
-// Plans the sums of dw or db for `parts` parts, and sets plan.parts: no more than there are units.
-// Throws std::bad_alloc where there is no scratch.
-void PlanSums(Operand operand, const Operands& operands, size_t parts, Scratch& scratch,
-              Plan& plan);
+// Plans the sums of dw or db for plan.parts parts, and lowers these to the number of units. Throws
+// std::bad_alloc where there is no scratch.
+void PlanSums(Operand operand, const Operands& operands, Scratch& scratch, Plan& plan);
 
 // Runs one unit of a plan with sums, a block of rows.
 void RunBlockOfRows(const Plan& plan, size_t unit);

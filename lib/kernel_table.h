@@ -50,8 +50,8 @@ struct RowRun {
   size_t d;      // elements of each
   OperandSet given = 0;
   // The first row of each given operand. Weights, biases and their gradients are f32 here:
-  //   weight            the prepared values w' = offset + w, or ones; given with y, q, dx and dw
-  //   post_norm_weight  prepared in the same way
+  //   weight            w' = offset + w, or ones; given with y, q, dx and dw
+  //   post_norm_weight  in the same way
   //   bias              its values
   //   dw, db            sums to add to, which need not be the gradients themselves
   char* data[kOperands];
@@ -84,7 +84,7 @@ struct KernelTable {
 
   // Writes offset + w for d elements of a type. A NaN gets no payload bits that the target's own
   // rounding to bf16 could carry. An offset of -0 changes no other value.
-  void (*prepare)(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared);
+  void (*add_offset)(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* column);
 
   // Forward, with any of its operands.
   Kernel forward;

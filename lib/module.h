@@ -17,18 +17,18 @@ struct rmsnorm_module {
   rmsnorm_context context;  // its target is `kernels`
   const rmsnorm::internal::KernelTable* kernels;
   size_t most_direct_rows[2];           // of each Operation, from MostDirectRows()
-  rmsnorm::internal::OperandSet held;   // the weight, and those of kPrepared that were set
-  rmsnorm_view prepared[3];             // of those, as a RowRun has them
+  rmsnorm::internal::OperandSet held;   // the weight, and those of kColumnsInF32 that were set
+  rmsnorm_view columns[3];              // of those, as a RowRun has them
   rmsnorm::internal::Norm norm[3];      // for dense rows of each type, f32 first
   rmsnorm::internal::Floats weight;     // rounded to dtype
-  rmsnorm::internal::Floats floats[3];  // of `prepared`
+  rmsnorm::internal::Floats floats[3];  // of `columns`
   std::string description;
 
   const rmsnorm::internal::Norm& NormOf(rmsnorm_dtype type) const {
     return norm[type - RMSNORM_F32];
   }
-  const rmsnorm_view& Prepared(rmsnorm::internal::Operand column) const {
-    return prepared[column - rmsnorm::internal::kWeight];
+  const rmsnorm_view& ColumnOf(rmsnorm::internal::Operand operand) const {
+    return columns[operand - rmsnorm::internal::kWeight];
   }
   // What the module adds to the operands of a call. Gradients do not depend on a bias.
   rmsnorm::internal::OperandSet OwnIn(rmsnorm::internal::Operation operation) const {

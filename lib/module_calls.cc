@@ -50,7 +50,7 @@ void Hold(rmsnorm_module& module, Operand operand) {
   const int column = operand - kWeight;
   if ((module.held & SetOf(operand)) != 0) return;
   if (module.floats[column] == nullptr) module.floats[column] = MakeFloats(module.d);
-  module.prepared[column] = rmsnorm_vector(module.floats[column].get(), RMSNORM_F32, module.d);
+  module.columns[column] = rmsnorm_vector(module.floats[column].get(), RMSNORM_F32, module.d);
   module.held |= SetOf(operand);
 }
 
@@ -62,23 +62,23 @@ void SetMostDirectRows(rmsnorm_module& module) {
 }
 
 // Writes offset + value for each value of a vector, rounded to the module's type first.
-void PrepareRounded(const rmsnorm_module& module, const rmsnorm_view& from, float offset,
-                    float* prepared) {
+void FillColumnRounded(const rmsnorm_module& module, const rmsnorm_view& from, float offset,
+                       float* column) {
   constexpr size_t kPiece = 256;
   const KernelTable& kernels = *module.kernels;
   float rounded[kPiece];  // of the module's type, which may be narrower
   for (size_t j = 0; j < module.d; j += kPiece) {
     const size_t n = std::min(kPiece, module.d - j);
     const char* const data = static_cast<const char*>(from.data) + j * ElementSize(from.dtype);
-    kernels.prepare(from.dtype, data, n, -0.0f, prepared + j);
-    kernels.narrow(module.dtype, prepared + j, n, rounded);
-    kernels.prepare(module.dtype, rounded, n, offset, prepared + j);
+    kernels.add_offset(from.dtype, data, n, -0.0f, column + j);
+    kernels.narrow(module.dtype, column + j, n, rounded);
+    kernels.add_offset(module.dtype, rounded, n, offset, column + j);
   }
 }
 
-void PrepareOwnWeight(rmsnorm_module& module) {
-  module.kernels->prepare(RMSNORM_F32, module.weight.get(), module.d,
-                          OffsetOf(module.options, kWeight), module.floats[0].get());
+void FillWeight(rmsnorm_module& module) {
+  module.kernels->add_offset(RMSNORM_F32, module.weight.get(), module.d,
+                             OffsetOf(module.options, kWeight), module.floats[0].get());
 }
 
 rmsnorm_status NullModule() { return Fail(RMSNORM_ERROR_NULL, "module: the pointer is null"); }
@@ -98,7 +98,7 @@ rmsnorm_status SetColumn(rmsnorm_module* module, Operand operand, const rmsnorm_
       return Fail(RMSNORM_ERROR_MEMORY, "%s: no memory for %zu elements",
                   kOperandRules[operand].name, module->d);
     }
-    PrepareRounded(*module, *view, OffsetOf(module->options, operand), floats.get());
+    FillColumnRounded(*module, *view, OffsetOf(module->options, operand), floats.get());
   }
   SetMostDirectRows(*module);
   return RMSNORM_OK;
@@ -150,8 +150,8 @@ rmsnorm_status rmsnorm_module_set_weight(rmsnorm_module* module,
   const DefaultFloatEnvironment environment;
   if (module == nullptr) return NullModule();
   RMSNORM_RETURN_IF_ERROR(CheckVector(kWeight, weight, module->d));
-  PrepareRounded(*module, *weight, -0.0f, module->weight.get());
-  PrepareOwnWeight(*module);
+  FillColumnRounded(*module, *weight, -0.0f, module->weight.get());
+  FillWeight(*module);
   return RMSNORM_OK;
 }
 
@@ -168,7 +168,7 @@ rmsnorm_status rmsnorm_module_reset_weight(rmsnorm_module* module) noexcept {
   const DefaultFloatEnvironment environment;
   if (module == nullptr) return NullModule();
   for (size_t j = 0; j < module->d; ++j) module->weight[j] = 1.0f;
-  PrepareOwnWeight(*module);
+  FillWeight(*module);
   return RMSNORM_OK;
 }
 

@@ -129,7 +129,7 @@ RMSNORM_ALWAYS_INLINE void CallKernel(const rmsnorm_module& module, const DenseR
   const Norm& norm = module.NormOf(rows.dtype);
   RowRun run(rows.count, rows.d);
   const auto set_own = [&](Operand operand) {
-    run.Set(operand, DataOf(module.Prepared(operand)), 0);
+    run.Set(operand, DataOf(module.ColumnOf(operand)), 0);
   };
   set_own(kWeight);
   if (kOperation == Operation::kForward && module.held != SetOf(kWeight)) {

@@ -117,7 +117,7 @@ constexpr OperandSet OperandsWhere(const F& is_wanted) {
 }
 
 // The operands that a call takes in f32, and that a module may hold.
-constexpr OperandSet kPrepared = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
+constexpr OperandSet kColumnsInF32 = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
 
 enum class Operation { kForward, kBackward };
 

@@ -181,7 +181,7 @@ inline float DivisorOf(const rmsnorm_options& options, size_t d) {
   return options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
 }
 
-// What is added to the values of an operand of kPrepared; -0 leaves them as they are.
+// What is added to the values of an operand of kColumnsInF32; -0 leaves them as they are.
 inline float OffsetOf(const rmsnorm_options& options, Operand operand) {
   return operand == kBias ? -0.0f : options.weight_offset;
 }

@@ -57,7 +57,7 @@ bool SetRun(const Views& views, OperandSet like_x, RowRun& run) {
 
 // The operands that a call takes in f32, dense, one row after the other. A weight is among them
 // wherever it matters, if only as ones.
-OperandSet PreparedOperands(OperandSet given) {
+OperandSet WantedColumns(OperandSet given) {
   const OperandSet scaling =
       (given & kScaled) != 0 ? SetOf(kWeight) | (given & SetOf(kBias)) : OperandSet{0};
   return scaling | (given & SetOf(kPostNormWeight));
@@ -65,18 +65,17 @@ OperandSet PreparedOperands(OperandSet given) {
 
 // Writes offset + value for each value of a view, one row after the other. An offset of -0 changes
 // no value.
-void PrepareView(const KernelTable& kernels, const rmsnorm_view& view, float offset,
-                 float* prepared) {
-  // A dense view is prepared at once: for one head, making a walk would take most of the time.
+void FillColumn(const KernelTable& kernels, const rmsnorm_view& view, float offset, float* column) {
+  // A dense view is read at once: for one head, making a walk would take most of the time.
   const size_t elements = ElementsOf(view);
   const size_t d = view.shape[view.ndim - 1];
   ptrdiff_t stride;
   const bool is_even = FindRowStride(view, view.ndim - 1, stride);
   if (elements == d || (is_even && stride == static_cast<ptrdiff_t>(d))) {
-    return kernels.prepare(view.dtype, view.data, elements, offset, prepared);
+    return kernels.add_offset(view.dtype, view.data, elements, offset, column);
   }
   // A walk from each row of the view to its place in the result, as from a weight to its gradient.
-  const rmsnorm_view result = rmsnorm_tensor(prepared, RMSNORM_F32, view.ndim, view.shape, nullptr);
+  const rmsnorm_view result = rmsnorm_tensor(column, RMSNORM_F32, view.ndim, view.shape, nullptr);
   Views views;
   views.Set(kWeight, &view);
   views.Set(kDw, &result);
@@ -84,51 +83,51 @@ void PrepareView(const KernelTable& kernels, const rmsnorm_view& view, float off
   MakeWalk(view, views, walk);
   for (size_t row = 0; row < walk.rows; ++row) {
     const RowRun run = NextRun(walk, row, row + 1);
-    kernels.prepare(view.dtype, run.data[kWeight], walk.d, offset, run.Row<float>(kDw, 0));
+    kernels.add_offset(view.dtype, run.data[kWeight], walk.d, offset, run.Row<float>(kDw, 0));
   }
 }
 
-// Replaces the caller's views of weights and biases by views of scratch for the prepared ones, up
-// to three, which `prepared` receives, or by the module's. Those that do not matter are removed.
-void TakeColumns(const Call& call, Scratch& scratch, Views& views, rmsnorm_view* prepared) {
-  const OperandSet wanted = PreparedOperands(views.given | call.own);
-  views.given &= ~kPrepared;
-  ForEachOperand(wanted, [&](Operand operand) {
-    if ((call.own & SetOf(operand)) != 0) {
-      return views.Set(operand, &call.module->Prepared(operand));
-    }
-    rmsnorm_view& view = *prepared++;
-    if (call.operands.Has(operand)) {
-      const rmsnorm_view& given = call.operands[operand];
-      view = rmsnorm_tensor(scratch.Take(ElementsOf(given)), RMSNORM_F32, given.ndim, given.shape,
-                            nullptr);
-    } else {
-      float* const ones = scratch.Take(call.operands.d);
-      std::fill_n(ones, call.operands.d, 1.0f);
-      view = rmsnorm_vector(ones, RMSNORM_F32, call.operands.d);
-    }
-    views.Set(operand, &view);
-  });
-}
+// The views of a call's kernel: the caller's, but for weights and biases. In place of those that
+// matter it has the module's, or views of scratch for their values in f32.
+class KernelViews : public Views {
+ public:
+  KernelViews(const CheckedCall& call, const Views& views, Scratch& scratch) : Views(views) {
+    rmsnorm_view* next = columns_;
+    given &= ~kColumnsInF32;
+    ForEachOperand(WantedColumns(views.given | call.own), [&](Operand operand) {
+      if ((call.own & SetOf(operand)) != 0) return Set(operand, &call.module->ColumnOf(operand));
+      if (call.operands.Has(operand)) {
+        const rmsnorm_view& column = call.operands[operand];
+        *next = rmsnorm_tensor(scratch.Take(ElementsOf(column)), RMSNORM_F32, column.ndim,
+                               column.shape, nullptr);
+      } else {
+        float* const ones = scratch.Take(call.operands.d);
+        std::fill_n(ones, call.operands.d, 1.0f);
+        *next = rmsnorm_vector(ones, RMSNORM_F32, call.operands.d);
+      }
+      Set(operand, next++);
+    });
+  }
+  KernelViews(const KernelViews&) = delete;
 
-// ------------------------------------------------------------------ rows, weights and norm
+ private:
+  rmsnorm_view columns_[3];
+};
 
-// Plans the rows of a call with these views, and its norm. There are no sums yet.
-void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, Views views,
-              Scratch& scratch, Plan& plan) {
-  const Operands& operands = call.operands;
-  plan.picoseconds = PicosecondsOf(kernels, operands[kX].dtype, views.given | call.own,
-                                   operands.rows * operands.d);
-  rmsnorm_view prepared[3];
-  TakeColumns(call, scratch, views, prepared);
-  plan.kernel = kernel;
+// ------------------------------------------------------------------ rows and norm
+
+// Plans where the rows of a call lie, from one to the next.
+void PlanRows(const Operands& operands, const Views& views, Plan& plan) {
   plan.rows = plan.run.count = operands.rows;
   plan.d = plan.run.d = operands.d;
   plan.run.start_sums = true;
   plan.is_run = SetRun(views, operands.like_x, plan.run);
   if (!plan.is_run) MakeWalk(operands[kX], views, plan.walk);
+}
 
-  Norm& norm = plan.norm;
+// Plans the norm of a call, and the types of its operands.
+void PlanNorm(const CheckedCall& call, const KernelTable& kernels, const Views& views, Norm& norm) {
+  const Operands& operands = call.operands;
   const rmsnorm_dtype x_dtype = operands[kX].dtype;
   if (call.module != nullptr) {
     norm = call.module->NormOf(x_dtype);
@@ -143,6 +142,18 @@ void PlanRows(const Call& call, const KernelTable& kernels, Kernel kernel, Views
     norm.dtype[operand] = views[operand].dtype;
     norm.has_leaves = norm.has_backward_leaves = false;
   });
+}
+
+// Plans a kernel for these views of a call. There are no sums yet.
+void PlanKernel(const CheckedCall& call, const KernelTable& kernels, Kernel kernel,
+                const Views& views, Scratch& scratch, Plan& plan) {
+  const Operands& operands = call.operands;
+  plan.kernel = kernel;
+  plan.picoseconds = PicosecondsOf(kernels, operands[kX].dtype, views.given | call.own,
+                                   operands.rows * operands.d);
+  const KernelViews kernel_views(call, views, scratch);
+  PlanRows(operands, kernel_views, plan);
+  PlanNorm(call, kernels, kernel_views, plan.norm);
   FillColumns(call, plan);
 }
 
@@ -157,10 +168,10 @@ RowRun Plan::RunFrom(size_t begin, size_t end) const {
   return rows_from;
 }
 
-void FillColumns(const Call& call, const Plan& plan) {
+void FillColumns(const CheckedCall& call, const Plan& plan) {
   ForEachOperand(ColumnsToFill(call, plan), [&](Operand operand) {
-    PrepareView(*plan.norm.kernels, call.operands[operand], OffsetOf(call.options, operand),
-                plan.run.Row<float>(operand, 0));
+    FillColumn(*plan.norm.kernels, call.operands[operand], OffsetOf(call.options, operand),
+               plan.run.Row<float>(operand, 0));
   });
 }
 
@@ -198,26 +209,28 @@ size_t PicosecondsOf(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandS
   return std::min(elements, kMost) * kernels.picoseconds[x_dtype - RMSNORM_F32] * half_steps / 2;
 }
 
-void PlanForward(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan) {
+void PlanForward(const CheckedCall& call, const CallContext& context, Scratch& scratch,
+                 Plan& plan) {
   const Operands& operands = call.operands;
-  PlanRows(call, *context.kernels, context.kernels->forward, operands, scratch, plan);
+  PlanKernel(call, *context.kernels, context.kernels->forward, operands, scratch, plan);
   if (!plan.is_run) WalkInSlabs(plan.walk);
   plan.norm.stream = context.context->stores == RMSNORM_STORES_STREAMED && operands.Has(kY) &&
                      operands[kY].data != operands[kX].data;
 }
 
-void PlanDb(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan) {
+void PlanDb(const CheckedCall& call, const CallContext& context, Scratch& scratch, Plan& plan) {
   const Operands& operands = call.operands;
   Views views;
   for (const Operand operand : {kX, kDy, kDb}) views.Set(operand, &operands[operand]);
-  PlanRows(call, *context.kernels, context.kernels->add_rows, views, scratch, plan);
+  PlanKernel(call, *context.kernels, context.kernels->add_rows, views, scratch, plan);
 }
 
-void PlanDxAndDw(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan) {
+void PlanDxAndDw(const CheckedCall& call, const CallContext& context, Scratch& scratch,
+                 Plan& plan) {
   const Operands& operands = call.operands;
   Views views = operands;
   views.given &= ~SetOf(kDb);
-  PlanRows(call, *context.kernels, context.kernels->backward, views, scratch, plan);
+  PlanKernel(call, *context.kernels, context.kernels->backward, views, scratch, plan);
   plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
   plan.norm.stream = context.context->stores == RMSNORM_STORES_STREAMED && operands.Has(kDx) &&
                      operands[kDx].data != operands[kDy].data && !plan.norm.add_to_dx;

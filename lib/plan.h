@@ -45,7 +45,7 @@ struct Plan {
   Walk walk;
   ColumnSums sums;     // with them, units are blocks of rows, else rows
   size_t picoseconds;  // an estimate of the work
-  size_t parts;        // that share the work; only for backward
+  size_t parts;        // that share the work of this plan and those that run together with it
 
   bool HasSums() const { return sums.at != SumsAt::kNowhere; }
   size_t Units() const { return HasSums() ? sums.groups * sums.blocks : rows; }
@@ -69,19 +69,19 @@ size_t PicosecondsOf(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandS
                      size_t elements);
 
 // The weights and biases of a call that its plan takes in f32, converted to scratch.
-inline OperandSet ColumnsToFill(const Call& call, const Plan& plan) {
-  return call.operands.given & plan.run.given & kPrepared;
+inline OperandSet ColumnsToFill(const CheckedCall& call, const Plan& plan) {
+  return call.operands.given & plan.run.given & kColumnsInF32;
 }
 
 // Converts them. Planning does so, too: a plan that is run again needs their values of then.
-void FillColumns(const Call& call, const Plan& plan);
+void FillColumns(const CheckedCall& call, const Plan& plan);
 
 // Each of these plans a call that has rows. They take scratch, and throw std::bad_alloc where there
 // is none. Backward has one plan for db, which is done first, since dx may replace dy, and one for
-// dx and dw. The sums of db and dw are planned next, by PlanSums().
-void PlanForward(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan);
-void PlanDb(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan);
-void PlanDxAndDw(const Call& call, const CallContext& context, Scratch& scratch, Plan& plan);
+// dx and dw.
+void PlanForward(const CheckedCall& call, const CallContext& context, Scratch& scratch, Plan& plan);
+void PlanDb(const CheckedCall& call, const CallContext& context, Scratch& scratch, Plan& plan);
+void PlanDxAndDw(const CheckedCall& call, const CallContext& context, Scratch& scratch, Plan& plan);
 
 }  // namespace rmsnorm::internal
 

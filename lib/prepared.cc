@@ -10,21 +10,22 @@
 #include "float_environment.h"
 #include "spread.h"
 #include "status.h"
+#include "thresholds.h"
 
 using namespace rmsnorm::internal;
 
 namespace {
 
 // The operands whose views a run needs beside its plan.
-constexpr OperandSet kKept = kPrepared | SetOf(kDw) | SetOf(kDb);
+constexpr OperandSet kKept = kColumnsInF32 | SetOf(kDw) | SetOf(kDb);
 
 // A call without the caller's views, which need not stay.
-struct KeptCall : Call {
+struct KeptCall : CheckedCall {
   KeptCall() = default;
   KeptCall(const KeptCall&) = delete;
 
-  void Keep(const Call& call) {
-    static_cast<Call&>(*this) = call;
+  void Keep(const CheckedCall& call) {
+    static_cast<CheckedCall&>(*this) = call;
     operands.given &= kKept;
     rmsnorm_view* next = views;
     ForEachOperand(operands.given, [&](Operand operand) {
@@ -49,7 +50,6 @@ struct rmsnorm_prepared {
   std::vector<Plan> plans;
   std::unique_ptr<KeptCall[]> call;  // of each plan; a backward call without rows has no plan
   Operation operation;
-  size_t parts;  // of all plans of forward calls
 };
 
 namespace {
@@ -82,23 +82,22 @@ rmsnorm_status rmsnorm_prepare(rmsnorm_prepared** prepared, const rmsnorm_call* 
   if (prepared == nullptr) return NullPrepared();
   *prepared = nullptr;
   if (calls == nullptr && count > 0) return Fail(RMSNORM_ERROR_NULL, "calls: the pointer is null");
-  const std::unique_ptr<Call[]> checked = MakeArray<Call>(count);
-  if (checked == nullptr) {
-    return Fail(RMSNORM_ERROR_MEMORY, "calls: no memory for %zu of them", count);
-  }
-  RMSNORM_RETURN_IF_ERROR(count == 1 ? CheckCall(Operation::kForward, calls[0].module,
-                                                 calls[0].operands, calls[0].options, checked[0])
-                                     : CheckCalls(calls, count, checked.get()));
+  Array<CheckedCall, kCallsOnStack> checked(count);
+  if (checked.get() == nullptr) return NoMemoryForCalls(count);
+  RMSNORM_RETURN_IF_ERROR(count == 1
+                              ? CheckCall(Operation::kForward, calls[0].module, calls[0].operands,
+                                          calls[0].options, *checked.get())
+                              : CheckCalls(calls, count, checked.get()));
   // Calls without rows have nothing to do.
-  Call* const end = std::remove_if(checked.get(), checked.get() + count,
-                                   [](const Call& call) { return call.operands.rows == 0; });
+  CheckedCall* const end =
+      std::remove_if(checked.get(), checked.get() + count,
+                     [](const CheckedCall& call) { return call.operands.rows == 0; });
   const size_t planned = static_cast<size_t>(end - checked.get());
   return Prepare(count == 1 ? calls[0].module : nullptr, context, planned, prepared,
                  [&](rmsnorm_prepared& made, const CallContext& where) {
                    PlanTogether(checked.get(), planned, where, made.scratch, made.plans.data());
                    made.operation = Operation::kForward;
-                   made.parts = PartsOf(made.plans.data(), planned, *where.context);
-                   for (size_t i = 0; i < planned; ++i) made.call[i].Keep(checked[i]);
+                   for (size_t i = 0; i < planned; ++i) made.call[i].Keep(checked.get()[i]);
                  });
 }
 
@@ -108,7 +107,7 @@ rmsnorm_status rmsnorm_prepare_backward(rmsnorm_prepared** prepared, const rmsno
   if (prepared == nullptr) return NullPrepared();
   *prepared = nullptr;
   if (call == nullptr) return Fail(RMSNORM_ERROR_NULL, "call: the pointer is null");
-  Call checked;
+  CheckedCall checked;
   RMSNORM_RETURN_IF_ERROR(
       CheckCall(Operation::kBackward, call->module, call->operands, call->options, checked));
   return Prepare(
@@ -130,14 +129,10 @@ rmsnorm_status rmsnorm_run(rmsnorm_prepared* prepared) noexcept {
   for (size_t i = 0; i < count; ++i) {
     if (ColumnsToFill(prepared->call[i], plans[i]) != 0) FillColumns(prepared->call[i], plans[i]);
   }
-  if (prepared->operation == Operation::kForward) {
-    if (count != 0) RunPlans(environment, prepared->context, prepared->parts, plans, count);
-    return RMSNORM_OK;
+  if (count == 0 && prepared->operation == Operation::kBackward) {
+    StoreZeroGradients(prepared->call[0].operands);
   }
-  if (count == 0) StoreZeroGradients(prepared->call[0].operands);
-  for (size_t i = 0; i < count; ++i) {
-    RunPlans(environment, prepared->context, plans[i].parts, &plans[i], 1);
-  }
+  RunPlans(environment, prepared->context, prepared->operation, plans, count);
   return RMSNORM_OK;
 }
 

@@ -337,9 +337,9 @@ void Forward(const Norm& norm, const RowRun& run) {
   for (size_t row = 0; row < run.count; ++row) ForwardRow(norm, run, row).Normalise();
 }
 
-void Prepare(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* prepared) {
-  ReadElements(dtype, from, d, prepared);
-  for (size_t j = 0; j < d; ++j) prepared[j] = offset + prepared[j];
+void AddOffset(rmsnorm_dtype dtype, const void* from, size_t d, float offset, float* column) {
+  ReadElements(dtype, from, d, column);
+  for (size_t j = 0; j < d; ++j) column[j] = offset + column[j];
 }
 
 // ------------------------------------------------------------------------------------ backward
@@ -483,7 +483,7 @@ void Narrow(rmsnorm_dtype dtype, const float* from, size_t d, void* to) {
 }  // namespace
 
 const KernelTable kReferenceTable = {
-    "reference", {3000, 8000, 2500}, Prepare, Forward, Backward, AddRows, AddBlocks,
+    "reference", {3000, 8000, 2500}, AddOffset, Forward, Backward, AddRows, AddBlocks,
     Narrow,      /*leaves=*/nullptr,
 };
 

@@ -254,11 +254,11 @@ size_t PartsOf(const Plan* plans, size_t count, const rmsnorm_context& context) 
 
 void RunOnThisThread(const Plan& plan) { RunUnits(plan, 0, plan.Units()); }
 
-void RunInParts(DefaultFloatEnvironment& environment, const rmsnorm_context& context, size_t parts,
+void RunInParts(DefaultFloatEnvironment& environment, const rmsnorm_context& context,
                 const Plan* plans, size_t count) {
   Plans all = {plans, count, 0};
   for (size_t i = 0; i < count; ++i) all.shares += plans[i].Units() * SharesOfUnit(plans[i]);
-  RunParts(environment, context, parts, RunPartOfPlans, &all);
+  RunParts(environment, context, plans->parts, RunPartOfPlans, &all);
   const Plan& last = plans[count - 1];
   const size_t totals = UnitsOfTotals(last);
   if (totals == 0) return;

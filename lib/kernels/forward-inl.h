@@ -340,13 +340,13 @@ HWY_INLINE bool HasHeldRows(const Norm& norm, const RowRun& run) {
 // ------------------------------------------------------------------ weights
 
 template <class T>
-HWY_NOINLINE void PrepareElements(const void* from_data, size_t d, float given_offset,
-                                  float* HWY_RESTRICT prepared) {
+HWY_NOINLINE void AddOffset(const void* from_data, size_t d, float given_offset,
+                            float* HWY_RESTRICT column) {
   const T* const from = static_cast<const T*>(from_data);
   const F32Vec set_offset = hn::Set(F32Tag(), given_offset);
   const Pair offset = {set_offset, set_offset};
   ForEachPair(0, d, [&](size_t j, auto some) RMSNORM_LAMBDA {
-    Store(PlainNaN(Add(offset, Load(from + j, some))), prepared + j, some);
+    Store(PlainNaN(Add(offset, Load(from + j, some))), column + j, some);
   });
 }
 

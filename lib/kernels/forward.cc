@@ -65,7 +65,7 @@ template <class T>
 constexpr void SetReadingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   const int type = DtypeIndex(dtype);
   leaves.widen[type] = FillTile<T>;
-  leaves.prepare[type] = PrepareElements<T>;
+  leaves.add_offset[type] = AddOffset<T>;
   leaves.sum[type] = SumSquaresOfRow<T>;
   leaves.gate_tile[type] = FillGatedTile<T>;
   leaves.quantise[type] = QuantiseValues<T>;
@@ -112,7 +112,7 @@ constexpr KernelTable MakeKernels() {
   return {
       RMSNORM_TARGET_NAME,
       {100, kOf16Bits, kOf16Bits},
-      PrepareKernel,
+      AddOffsetKernel,
       ForwardKernel,
       BackwardKernel,
       AddRowsKernel,

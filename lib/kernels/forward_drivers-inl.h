@@ -346,9 +346,9 @@ inline void ForwardKernel(const Norm& norm, const RowRun& run) {
 
 // ------------------------------------------------------------------ weights and their gradients
 
-inline void PrepareKernel(rmsnorm_dtype dtype, const void* from, size_t d, float offset,
-                          float* prepared) {
-  kLeaves.prepare[DtypeIndex(dtype)](from, d, offset, prepared);
+inline void AddOffsetKernel(rmsnorm_dtype dtype, const void* from, size_t d, float offset,
+                            float* column) {
+  kLeaves.add_offset[DtypeIndex(dtype)](from, d, offset, column);
 }
 
 inline void AddBlocksKernel(const float* sums, size_t stride, size_t blocks, size_t d, bool add,

@@ -82,8 +82,8 @@ struct Leaves {
   void (*widen[kDtypes])(const void* from, size_t n, float* tile);
   // Rounds a tile to n elements.
   void (*narrow[kDtypes])(const float* tile, size_t n, void* to);
-  // KernelTable::prepare for a type.
-  void (*prepare[kDtypes])(const void* from, size_t d, float offset, float* prepared);
+  // KernelTable::add_offset for a type.
+  void (*add_offset[kDtypes])(const void* from, size_t d, float offset, float* column);
 
   SumLeaf sum[kDtypes];
   SumLeaf add_and_sum[kDtypes];

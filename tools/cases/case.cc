@@ -200,7 +200,7 @@ void RequireOperand(const Case& c, Operand o) {
     Require(o == internal::kX || is_laid_out, "interleaved rows of " + name + " lie as those of x");
     Require(!IsShared(own.order), "interleaved rows of " + name + " are not repeated");
   }
-  if (c.function == Function::kRows && (internal::kPrepared & SetOf(o)) == 0) {
+  if (c.function == Function::kRows && (internal::kColumnsInF32 & SetOf(o)) == 0) {
     Require(IsPlainlyLaidOut(own) && !own.add, "call=rows, so the rows of " + name + " are dense");
     const bool is_of_stream = o == internal::kResidual || o == internal::kResidualOut;
     const rmsnorm_dtype like = c.operand[is_of_stream ? internal::kResidual : internal::kX].dtype;
@@ -212,7 +212,7 @@ void RequireOperand(const Case& c, Operand o) {
 // Only the arguments of these operands contain pointers. The module holds others.
 void RequireRows(const Case& c) {
   using namespace internal;
-  const OperandSet given = c.Given() & ~kPrepared;
+  const OperandSet given = c.Given() & ~kColumnsInF32;
   const OperandSet without_rstd = given & ~SetOf(kRstd);
   const OperandSet norm = SetOf(kX) | SetOf(kY);
   const OperandSet stream = SetOf(kResidual) | SetOf(kResidualOut);
@@ -262,7 +262,7 @@ OperandSet HeldByModule(const Case& c) {
   OperandSet held = 0;
   if (!IsByModule(c) && c.function != Function::kSeveral) return held;
   const bool is_all = c.function == Function::kRows || c.seed / 2 % 2 == 0;
-  ForEachOperand(is_all ? kPrepared : SetOf(kWeight), [&](Operand o) {
+  ForEachOperand(is_all ? kColumnsInF32 : SetOf(kWeight), [&](Operand o) {
     if (c.operand[o].per == Per::kTensor) held |= SetOf(o);
   });
   return held;
@@ -433,7 +433,7 @@ void RequireMeaning(const Case& c) {
     Require(weight.per == Per::kTensor && dw.per == Per::kTensor,
             "a module's weight_per and dw_per are tensor");
     Require(
-        c.function != Function::kRows || (c.Given() & internal::kPrepared & ~HeldByModule(c)) == 0,
+        c.function != Function::kRows || (c.Given() & internal::kColumnsInF32 & ~HeldByModule(c)) == 0,
         "dense rows share a bias and a post_norm_weight");
   }
 }

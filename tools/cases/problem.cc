@@ -100,7 +100,7 @@ Problem::Problem(const Case& c) {
     Compute(c, SetOf(kDx) | SetOf(kDw), SetOf(kWeight) | SetOf(kDw));
     Compute(c, SetOf(kDb), SetOf(kDb));
   } else {
-    Compute(c, ~OperandSet{0}, kPrepared);
+    Compute(c, ~OperandSet{0}, kColumnsInF32);
   }
 }
 

@@ -43,7 +43,7 @@ class Drawer {
   rmsnorm_dtype DrawType() { return static_cast<rmsnorm_dtype>(RMSNORM_F32 + Below(3)); }
   static Operand At(int i) { return static_cast<Operand>(i); }
   // Whether a module may hold the operand.
-  static bool IsHeld(Operand o) { return (internal::kPrepared & SetOf(o)) != 0; }
+  static bool IsHeld(Operand o) { return (internal::kColumnsInF32 & SetOf(o)) != 0; }
 
   void DrawFunction() {
     do {
