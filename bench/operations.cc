@@ -4,15 +4,15 @@
 #include <algorithm>
 #include <set>
 
+#include "cases/number_text.h"
 #include "cases/prepared_call.h"
-#include "number_text.h"
-#include "user_error.h"
+#include "cases/user_error.h"
 
 namespace rmsnorm::bench {
 
 using cases::Case;
+using cases::UserError;
 using internal::Operand;
-using tools::UserError;
 
 namespace {
 
@@ -35,7 +35,7 @@ std::optional<std::string> ReplaceNames(const std::string& line, const std::stri
       const bool divides = line[at] == '/';
       const size_t end = std::min(line.find_first_not_of("0123456789", at + 1), line.size());
       size_t by;
-      if (!tools::ReadNumber(line.substr(at + 1, end - at - 1), by) || by == 0 || by > kMost) {
+      if (!cases::ReadNumber(line.substr(at + 1, end - at - 1), by) || by == 0 || by > kMost) {
         throw UserError("--call: '" + line.substr(begin, end - begin) +
                         "' ends in no number from 1 to 2^28");
       }

@@ -13,7 +13,7 @@
 
 namespace rmsnorm::bench {
 
-// Lines are cases in the notation of tools/cases/case.h, with the names $T (type), $R (rows) and $D
+// Lines are cases in the notation of cases/case.h, with the names $T (type), $R (rows) and $D
 // (d). Factors and divisors may follow a name: "$D/48" exists for multiples of 48 alone.
 struct Operation {
   std::string name;

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "../tools/targets.h"
+#include "cases/targets.h"
 
 namespace rmsnorm::test {
 
-using tools::SupportedTargets;
+using cases::SupportedTargets;
 
 constexpr const char* kReference = "reference";
 

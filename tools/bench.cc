@@ -9,12 +9,12 @@
 
 #include "bench_table.h"
 #include "benchmarks.h"
+#include "cases/number_text.h"
+#include "cases/targets.h"
+#include "cases/user_error.h"
 #include "command.h"
 #include "cpu.h"
-#include "number_text.h"
-#include "targets.h"
 #include "tensor.h"
-#include "user_error.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -48,18 +48,18 @@ std::vector<std::string> OperationNames() {
 // The number if the whole text is a positive number, else 0.
 size_t ParseNumber(const std::string& text) {
   size_t number;
-  return ReadNumber(text, number) ? number : 0;
+  return cases::ReadNumber(text, number) ? number : 0;
 }
 
 Shape ParseShape(const std::string& text) {
   const size_t x = std::min(text.find('x'), text.size() - 1);
   const Shape shape = {ParseNumber(text.substr(0, x)), ParseNumber(text.substr(x + 1))};
   if (shape.rows == 0 || shape.d == 0) {
-    throw UserError("--shapes: '" + text + "' is not ROWSxD, such as 32x4096");
+    throw cases::UserError("--shapes: '" + text + "' is not ROWSxD, such as 32x4096");
   }
   constexpr size_t kMaxElements = size_t{1} << 28;
   if (shape.d > kMaxElements / shape.rows) {
-    throw UserError("--shapes: '" + text + "' is more than 2^28 elements");
+    throw cases::UserError("--shapes: '" + text + "' is more than 2^28 elements");
   }
   return shape;
 }
@@ -69,16 +69,16 @@ int ParseThreads(const std::string& text) {
   constexpr size_t kMaxThreads = 4096;
   const size_t threads = ParseNumber(text);
   if (threads == 0 || threads > kMaxThreads) {
-    throw UserError("--threads: '" + text + "' is neither a number of threads nor 'all'");
+    throw cases::UserError("--threads: '" + text + "' is neither a number of threads nor 'all'");
   }
   if (threads > 1 && rmsnorm_has_openmp() == 0) {
-    throw UserError("--threads: this build has no OpenMP, and so 1 thread only");
+    throw cases::UserError("--threads: this build has no OpenMP, and so 1 thread only");
   }
   return static_cast<int>(threads);
 }
 
 std::vector<std::string> ChooseTargets(const std::vector<std::string>& names) {
-  if (std::find(names.begin(), names.end(), "all") != names.end()) return SupportedTargets();
+  if (std::find(names.begin(), names.end(), "all") != names.end()) return cases::SupportedTargets();
   if (!names.empty()) return names;
   const char* active;
   check(rmsnorm_find_target(nullptr, &active));
@@ -121,9 +121,10 @@ std::vector<Cell> Cells(const BenchOptions& options) {
     const std::string& line = operations.front().line;
     const size_t slash = line.find('/');
     const std::string size = line[line.rfind('$', slash) + 1] == 'R' ? "rows" : "d";
-    throw UserError("--shapes: no " + size + " is a multiple of " +
-                    line.substr(slash + 1, line.find_first_of(",;*/", slash + 1) - slash - 1) +
-                    ", as " + operations.front().name + " needs");
+    throw cases::UserError(
+        "--shapes: no " + size + " is a multiple of " +
+        line.substr(slash + 1, line.find_first_of(",;*/", slash + 1) - slash - 1) + ", as " +
+        operations.front().name + " needs");
   }
   return cells;
 }
@@ -141,7 +142,7 @@ bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<
     contenders.push_back(bench::LoadPeer(file));
     const std::string& name = contenders.back()->name();
     if (!taken.insert(name).second) {
-      throw UserError("--peer " + file + ": the name '" + name + "' is taken");
+      throw cases::UserError("--peer " + file + ": the name '" + name + "' is taken");
     }
   }
   return contenders;
@@ -156,7 +157,7 @@ void ParseHarnessFlags(const CLI::App& command) {
   for (std::string& word : words) arguments.push_back(word.data());
   int count = static_cast<int>(arguments.size());
   benchmark::Initialize(&count, arguments.data());
-  if (count > 1) throw UserError(UnknownWord(command, arguments[1]));
+  if (count > 1) throw cases::UserError(UnknownWord(command, arguments[1]));
 }
 
 int RunBench(BenchOptions options, const CLI::App& command) {

@@ -15,9 +15,9 @@
 #include "cases/prepared_call.h"
 #include "cases/random_case.h"
 #include "cases/shrink.h"
+#include "cases/targets.h"
 #include "command.h"
 #include "system_file.h"
-#include "targets.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -93,7 +93,7 @@ void CheckAll(const cases::List& list, size_t every, Checker& checker) {
 
 int RunCheck(const CheckOptions& options) {
   const std::vector<std::string> targets =
-      options.targets.empty() ? SupportedTargets() : options.targets;
+      options.targets.empty() ? cases::SupportedTargets() : options.targets;
   const auto every = static_cast<size_t>(options.every);
   const cases::List list(options.one_case ? "" : cases::kCheckedCases);
   const size_t count = options.one_case ? 1 : (list.size() + kRandomCases + every - 1) / every;

@@ -3,7 +3,7 @@
 
 #include <iostream>
 
-#include "targets.h"
+#include "cases/targets.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -31,7 +31,7 @@ class Candidates {
       return;
     }
     std::vector<std::string> words;
-    if (StartsWith(type, "TARGET")) words = SupportedTargets();
+    if (StartsWith(type, "TARGET")) words = cases::SupportedTargets();
     const bool is_list = type.find(",...") != std::string::npos;
     if (is_list && !words.empty()) words.emplace_back("all");
     const size_t begin = type.find('{');

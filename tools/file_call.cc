@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "cases/user_error.h"
 #include "little_endian.h"
 #include "output_file.h"
 #include "progress.h"
 #include "tensor_file.h"
-#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -59,7 +59,7 @@ struct CallTensor {
 };
 
 [[noreturn]] void Refuse(const FileOperand& file, const std::string& problem) {
-  throw UserError(std::string(file.flag) + ": " + problem);
+  throw cases::UserError(std::string(file.flag) + ": " + problem);
 }
 
 // The flag of each operand of a command, by the operand's name.
@@ -294,7 +294,7 @@ class TensorCall {
       internal::SetViewIn(operands, operand, &views[operand]);
     }
     if (command_.call(&operands, &call_.options, &call_.context) != RMSNORM_OK) {
-      throw UserError(InFlags(FlagsOf(command_), rmsnorm_error_message()));
+      throw cases::UserError(InFlags(FlagsOf(command_), rmsnorm_error_message()));
     }
     for (const CallTensor& tensor : tensors_) {
       if (tensor.output == nullptr) continue;

@@ -12,11 +12,11 @@
 #include <map>
 #include <memory>
 
+#include "cases/number_text.h"
+#include "cases/user_error.h"
 #include "command.h"
 #include "file_call.h"
-#include "number_text.h"
 #include "tensor_file.h"
-#include "user_error.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -139,11 +139,11 @@ constexpr char kFooter[] =
 
 float ParseFloat(const std::string& option, const std::string& text) {
   float value;
-  if (ReadNumber(text, value) && std::isfinite(value)) return value;
+  if (cases::ReadNumber(text, value) && std::isfinite(value)) return value;
   const bool is_tiny = errno == ERANGE && value == 0;
-  throw UserError(option + ": " +
-                  (is_tiny ? text + " is too small for a 32-bit number"
-                           : "'" + text + "' is not a finite 32-bit number"));
+  throw cases::UserError(option + ": " +
+                         (is_tiny ? text + " is too small for a 32-bit number"
+                                  : "'" + text + "' is not a finite 32-bit number"));
 }
 
 // Adds the flags that change which tensors `rmsnorm apply` writes.
@@ -195,7 +195,8 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
     if (internal::IsNumber(flag.option)) {
       const auto set = [call, &flag](const std::string& text) {
         const float value = ParseFloat(flag.name(), text);
-        if (flag.refuses(value)) throw UserError(flag.name() + ": " + text + " is " + flag.refused);
+        if (flag.refuses(value))
+          throw cases::UserError(flag.name() + ": " + text + " is " + flag.refused);
         internal::SetValueIn(call->options, flag.option, value);
       };
       add(flag.name(), set, flag.help)->type_name("NUMBER")->default_str(flag.unless_given);
@@ -221,7 +222,7 @@ void AddCommand(CLI::App& app, const FileCommand& command, int& status) {
   verb.callback([call, quantisation, &verb, &command, outputs, &status] {
     const auto is_given = [&](const std::string& flag) { return verb.count(flag) > 0; };
     if (std::none_of(outputs.begin(), outputs.end(), is_given)) {
-      throw UserError(AnyOf(outputs) + " is required");
+      throw cases::UserError(AnyOf(outputs) + " is required");
     }
     if (!quantisation->empty()) {
       const std::string path = ParseLocation(*call->location[internal::kY]).path;

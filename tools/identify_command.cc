@@ -5,16 +5,16 @@
 #include <map>
 #include <memory>
 
+#include "cases/number_text.h"
+#include "cases/user_error.h"
 #include "command.h"
 #include "file_call.h"
 #include "identify/identify.h"
 #include "identify/probe.h"
 #include "identify/text.h"
 #include "little_endian.h"
-#include "number_text.h"
 #include "output_file.h"
 #include "tensor_file.h"
-#include "user_error.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -47,7 +47,7 @@ struct IdentifyOptions {
 // What is wrong with the text of an eps; empty if nothing is.
 std::string ProblemOfEps(const std::string& text) {
   float eps;
-  const bool is_right = ReadNumber(text, eps) && eps >= 0 && std::isfinite(eps);
+  const bool is_right = cases::ReadNumber(text, eps) && eps >= 0 && std::isfinite(eps);
   return is_right ? "" : "'" + text + "' is not a finite 32-bit number from 0 up";
 }
 
@@ -75,7 +75,7 @@ int IdentifyFiles(const IdentifyOptions& options) {
     const bool is_norm = answer.fit != identify::Fit::kNone && answer.mistake.empty();
     return is_norm ? kSuccess : kCheckFailed;
   } catch (const std::runtime_error& refused) {
-    throw UserError(InFlags(flags, refused.what()));
+    throw cases::UserError(InFlags(flags, refused.what()));
   }
 }
 
@@ -88,7 +88,7 @@ struct ProbeOptions {
 void WriteProbe(const ProbeOptions& options) {
   const TensorLocation location = ParseLocation(options.output);
   if (location.format != FileFormat::kSafetensors || !location.name.empty()) {
-    throw UserError("--output: the file of several tensors must end in .safetensors");
+    throw cases::UserError("--output: the file of several tensors must end in .safetensors");
   }
   const Dtype dtype = kDtypes.at(options.dtype);
   const auto type = static_cast<rmsnorm_dtype>(dtype);

@@ -5,9 +5,9 @@
 #include <iostream>
 #include <string>
 
+#include "cases/targets.h"
 #include "command.h"
 #include "cpu.h"
-#include "targets.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -25,7 +25,7 @@ void Info() {
     compiled += std::string(" ") + rmsnorm_target_name(i);
   }
   std::string supported;
-  for (const std::string& name : SupportedTargets()) supported += " " + name;
+  for (const std::string& name : cases::SupportedTargets()) supported += " " + name;
   std::cout << "rmsnorm " << rmsnorm_version() << "\n"
             << "CPU: " << CpuModel() << "\n"
             << "caches: " << CpuCaches() << "\n"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "user_error.h"
+#include "cases/user_error.h"
 
 namespace rmsnorm::tools {
 
@@ -38,7 +38,7 @@ std::string InputFile::Read(size_t begin, size_t count) const {
 }
 
 void InputFile::Fail(const std::string& problem) const {
-  throw UserError("cannot read " + path_ + ": " + problem);
+  throw cases::UserError("cannot read " + path_ + ": " + problem);
 }
 
 }  // namespace rmsnorm::tools

@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "cases/user_error.h"
 #include "command.h"
 #include "complete.h"
-#include "user_error.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
       throw;
     } catch (const std::length_error&) {  // larger than a vector can be
       return FailWithoutMemory();
-    } catch (const UserError& error) {
+    } catch (const rmsnorm::cases::UserError& error) {
       return Fail(error.message());
     } catch (const std::exception& error) {
       return Fail(error.what());

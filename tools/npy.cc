@@ -5,9 +5,9 @@
 #include <optional>
 #include <string_view>
 
+#include "cases/user_error.h"
 #include "conversion.h"
 #include "little_endian.h"
-#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -66,7 +66,7 @@ class HeaderReader {
     return shape;
   }
 
-  [[noreturn]] static void Fail() { throw UserError("malformed .npy header"); }
+  [[noreturn]] static void Fail() { throw cases::UserError("malformed .npy header"); }
 
  private:
   void SkipSpace() {
@@ -77,7 +77,7 @@ class HeaderReader {
     SkipSpace();
     size_t value = 0;
     const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-    if (error == std::errc::result_out_of_range) throw UserError("a dimension overflows");
+    if (error == std::errc::result_out_of_range) throw cases::UserError("a dimension overflows");
     if (error != std::errc()) Fail();
     rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
     Accept("L");  // the suffix of a long in Python 2
@@ -107,7 +107,7 @@ Header ReadHeader(std::string_view text) {
     const std::string_view key = reader.String();
     reader.Expect(":");
     if (key == "descr") {
-      if (reader.Accept("[")) throw UserError("structured .npy data is not supported");
+      if (reader.Accept("[")) throw cases::UserError("structured .npy data is not supported");
       SetOnce(header.descr, reader.String());
     } else if (key == "fortran_order") {
       SetOnce(header.fortran_order, reader.Boolean());
@@ -130,18 +130,18 @@ Header ReadHeader(std::string_view text) {
 Dtype ParseDescr(const InputFile& file, const std::string& descr) {
   if (descr == "<f4") return Dtype::f32;
   if (descr == "<f2") return Dtype::f16;
-  throw UserError("dtype '" + descr + "' is not supported: only '<f4' and '<f2' are" +
-                  NpyConversion(file.path(), descr));
+  throw cases::UserError("dtype '" + descr + "' is not supported: only '<f4' and '<f2' are" +
+                         NpyConversion(file.path(), descr));
 }
 
 }  // namespace
 
 Tensor ParseNpy(const InputFile& file) {
-  if (file.Read(0, kMagic.size()) != kMagic) throw UserError("not a .npy file");
+  if (file.Read(0, kMagic.size()) != kMagic) throw cases::UserError("not a .npy file");
   size_t begin = kMagic.size();
   const auto next = [&file, &begin](size_t count) {
     std::string bytes = file.Read(begin, count);
-    if (bytes.size() < count) throw UserError("truncated .npy header");
+    if (bytes.size() < count) throw cases::UserError("truncated .npy header");
     begin += count;
     return bytes;
   };
@@ -149,31 +149,31 @@ Tensor ParseNpy(const InputFile& file) {
   const int major = static_cast<unsigned char>(version[0]);
   const int minor = static_cast<unsigned char>(version[1]);
   if (major < 1 || major > 3 || minor != 0) {
-    throw UserError(".npy version " + std::to_string(major) + "." + std::to_string(minor) +
-                    " is not supported: only 1.0, 2.0 and 3.0 are");
+    throw cases::UserError(".npy version " + std::to_string(major) + "." + std::to_string(minor) +
+                           " is not supported: only 1.0, 2.0 and 3.0 are");
   }
 
   const std::string text = next(ReadLittleEndian(next(major == 1 ? 2 : 4)));
   const Header header = ReadHeader(text);
   const std::string descr(*header.descr);
   if (*header.fortran_order) {
-    throw UserError("Fortran order is not supported: only C order is" +
-                    NpyConversion(file.path(), descr));
+    throw cases::UserError("Fortran order is not supported: only C order is" +
+                           NpyConversion(file.path(), descr));
   }
   Tensor tensor{{ParseDescr(file, descr), *header.shape}, begin};
   const size_t expected = ByteSize(tensor.info);
   const size_t held = file.size() - begin;
   if (held != expected) {
-    throw UserError("shape " + ShapeText(tensor.info.shape) + " of " +
-                    DtypeName(tensor.info.dtype) + " needs " + std::to_string(expected) +
-                    " bytes, the file holds " + std::to_string(held));
+    throw cases::UserError("shape " + ShapeText(tensor.info.shape) + " of " +
+                           DtypeName(tensor.info.dtype) + " needs " + std::to_string(expected) +
+                           " bytes, the file holds " + std::to_string(held));
   }
   return tensor;
 }
 
 std::string NpyHeader(const TensorInfo& info) {
   if (info.dtype == Dtype::bf16) {
-    throw UserError(".npy has no bf16: write a .safetensors file, or another type");
+    throw cases::UserError(".npy has no bf16: write a .safetensors file, or another type");
   }
   // A Python tuple: "(3,)", "(2, 3)".
   std::string shape;

@@ -6,8 +6,8 @@
 #include <random>
 #include <system_error>
 
+#include "cases/user_error.h"
 #include "system_file.h"
-#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -29,7 +29,7 @@ Path ResolvedPath(const std::string& path) {
 }
 
 [[noreturn]] void Fail(const std::string& name, const std::string& problem) {
-  throw UserError("cannot write " + name + ": " + problem);
+  throw cases::UserError("cannot write " + name + ": " + problem);
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
+#include "cases/user_error.h"
 #include "conversion.h"
 #include "little_endian.h"
-#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -48,7 +48,7 @@ std::optional<Dtype> FindDtype(std::string_view name) {
 std::string Quoted(const std::string& name) { return "'" + name + "'"; }
 
 [[noreturn]] void FailTensor(const std::string& name, const std::string& problem) {
-  throw UserError("tensor " + Quoted(name) + ": " + problem);
+  throw cases::UserError("tensor " + Quoted(name) + ": " + problem);
 }
 
 // A value of the header's JSON. One of nlohmann-json would not do: its destructor allocates memory,
@@ -87,7 +87,7 @@ class HeaderParser : public nlohmann::json_sax<json> {
 
   bool key(string_t& name) override {
     if (open_.back()->members.count(name) != 0) {
-      throw UserError("the header names " + Quoted(name) + " twice");
+      throw cases::UserError("the header names " + Quoted(name) + " twice");
     }
     key_ = std::move(name);
     return true;
@@ -95,9 +95,9 @@ class HeaderParser : public nlohmann::json_sax<json> {
 
   bool parse_error(size_t byte, const std::string&, const json::exception& error) override {
     if (dynamic_cast<const json::out_of_range*>(&error) != nullptr) {
-      throw UserError("the header holds a number that is out of range");
+      throw cases::UserError("the header holds a number that is out of range");
     }
-    throw UserError("the header is not valid JSON (byte " + std::to_string(byte) + ")");
+    throw cases::UserError("the header is not valid JSON (byte " + std::to_string(byte) + ")");
   }
 
  private:
@@ -106,7 +106,7 @@ class HeaderParser : public nlohmann::json_sax<json> {
     return true;
   }
   bool Open(Value::Kind kind) {
-    if (open_.size() == kMaxDepth) throw UserError("the header's JSON is nested too deeply");
+    if (open_.size() == kMaxDepth) throw cases::UserError("the header's JSON is nested too deeply");
     Value& place = Place();
     place = {kind, {}, {}, {}};
     open_.push_back(&place);
@@ -134,7 +134,7 @@ class HeaderParser : public nlohmann::json_sax<json> {
 Value ParseHeader(const std::string& text) {
   // nlohmann-json would skip a byte order mark before the object, and would end the text at a NUL.
   if (text.substr(0, 1) != "{" || text.find('\0') != std::string::npos) {
-    throw UserError("the header is not a JSON object");
+    throw cases::UserError("the header is not a JSON object");
   }
   HeaderParser parser;
   json::sax_parse(text, &parser);
@@ -147,7 +147,7 @@ void CheckMetadata(const Value& metadata) {
   };
   if (metadata.kind != Value::Kind::kObject ||
       !std::all_of(metadata.members.begin(), metadata.members.end(), is_string)) {
-    throw UserError(std::string(kMetadata) + " is not an object of strings");
+    throw cases::UserError(std::string(kMetadata) + " is not an object of strings");
   }
 }
 
@@ -203,8 +203,8 @@ void CheckTiling(const std::vector<Entry>& entries, size_t data_size) {
     end = entry->end;
   }
   if (end != data_size) {
-    throw UserError("the tensors end at byte " + std::to_string(end) + " of " +
-                    std::to_string(data_size) + " bytes of data");
+    throw cases::UserError("the tensors end at byte " + std::to_string(end) + " of " +
+                           std::to_string(data_size) + " bytes of data");
   }
 }
 
@@ -227,29 +227,30 @@ std::string SomeNames(const std::vector<Entry>& entries) {
 }
 
 const Entry& Choose(const std::vector<Entry>& entries, const std::string& name) {
-  if (entries.empty()) throw UserError("the file holds no tensor");
+  if (entries.empty()) throw cases::UserError("the file holds no tensor");
   if (name.empty()) {
     if (entries.size() == 1) return entries[0];
-    throw UserError("the file holds " + std::to_string(entries.size()) +
-                    " tensors, name one as FILE:TENSOR: " + SomeNames(entries));
+    throw cases::UserError("the file holds " + std::to_string(entries.size()) +
+                           " tensors, name one as FILE:TENSOR: " + SomeNames(entries));
   }
   for (const Entry& entry : entries) {
     if (entry.name == name) return entry;
   }
-  throw UserError("no tensor " + Quoted(name) + "; the file holds " + SomeNames(entries));
+  throw cases::UserError("no tensor " + Quoted(name) + "; the file holds " + SomeNames(entries));
 }
 
 }  // namespace
 
 Tensor ParseSafetensors(const InputFile& file, const std::string& name) {
-  if (file.size() < kLengthSize) throw UserError("too short for a .safetensors file");
+  if (file.size() < kLengthSize) throw cases::UserError("too short for a .safetensors file");
   const uint64_t length = ReadLittleEndian(file.Read(0, kLengthSize));
   if (length > file.size() - kLengthSize) {
-    throw UserError("the header length " + std::to_string(length) + " is beyond the file's end");
+    throw cases::UserError("the header length " + std::to_string(length) +
+                           " is beyond the file's end");
   }
   if (length > kMaxHeaderLength) {
-    throw UserError("the header length " + std::to_string(length) + " is above the limit of " +
-                    std::to_string(kMaxHeaderLength));
+    throw cases::UserError("the header length " + std::to_string(length) +
+                           " is above the limit of " + std::to_string(kMaxHeaderLength));
   }
   const Value header = ParseHeader(file.Read(kLengthSize, length));
   const size_t data_begin = kLengthSize + length;
@@ -280,12 +281,13 @@ std::string SafetensorsHeader(const std::vector<std::pair<std::string, TensorInf
   json header = json::object();
   size_t begin = 0;
   for (const auto& [name, info] : tensors) {
-    if (name == kMetadata) throw UserError("a tensor cannot be called " + Quoted(name));
-    if (header.contains(name)) throw UserError("two tensors cannot be called " + Quoted(name));
+    if (name == kMetadata) throw cases::UserError("a tensor cannot be called " + Quoted(name));
+    if (header.contains(name))
+      throw cases::UserError("two tensors cannot be called " + Quoted(name));
     try {
       static_cast<void>(json(name).dump());
     } catch (const json::type_error&) {
-      throw UserError("tensor name " + Quoted(name) + " is not UTF-8");
+      throw cases::UserError("tensor name " + Quoted(name) + " is not UTF-8");
     }
     const size_t end = begin + ByteSize(info);
     header[name] = {

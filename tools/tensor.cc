@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "user_error.h"
+#include "cases/user_error.h"
 
 namespace rmsnorm::tools {
 
@@ -21,7 +21,7 @@ size_t ByteSize(const TensorInfo& info) {
   size_t size = ElementSize(info.dtype);
   for (size_t dimension : info.shape) {
     if (dimension != 0 && size > SIZE_MAX / dimension) {
-      throw UserError("shape " + ShapeText(info.shape) + " overflows");
+      throw cases::UserError("shape " + ShapeText(info.shape) + " overflows");
     }
     size *= dimension;
   }

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <system_error>
 
+#include "cases/user_error.h"
 #include "little_endian.h"
 #include "npy.h"
 #include "safetensors.h"
-#include "user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -26,8 +26,8 @@ template <class Work>
 auto NamingFile(const TensorLocation& location, const Work& work) {
   try {
     return work();
-  } catch (const UserError& error) {
-    throw UserError(location.path + ": " + error.message());
+  } catch (const cases::UserError& error) {
+    throw cases::UserError(location.path + ": " + error.message());
   }
 }
 
@@ -53,7 +53,8 @@ TensorLocation ParseLocation(const std::string& text) {
     end = found;
   }
   if (readings.empty()) {
-    throw UserError(text + ": the name must end in .npy, .safetensors or .safetensors:TENSOR");
+    throw cases::UserError(text +
+                           ": the name must end in .npy, .safetensors or .safetensors:TENSOR");
   }
   const auto exists = [](const TensorLocation& reading) {
     std::error_code ignored;
@@ -62,7 +63,7 @@ TensorLocation ParseLocation(const std::string& text) {
   auto chosen = std::find_if(readings.begin(), readings.end(), exists);
   if (chosen == readings.end()) chosen = readings.begin();
   if (chosen->name.empty() && chosen->path != text) {
-    throw UserError(text + ": no tensor name after the colon");
+    throw cases::UserError(text + ": no tensor name after the colon");
   }
   return *chosen;
 }
@@ -82,7 +83,7 @@ std::string FileHeader(const TensorLocation& location,
                        const std::vector<std::pair<std::string, TensorInfo>>& tensors) {
   return NamingFile(location, [&] {
     if (location.format == FileFormat::kSafetensors) return SafetensorsHeader(tensors);
-    if (tensors.size() > 1) throw UserError("a .npy file holds one tensor");
+    if (tensors.size() > 1) throw cases::UserError("a .npy file holds one tensor");
     return NpyHeader(tensors.front().second);
   });
 }

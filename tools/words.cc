@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "number_text.h"
-#include "targets.h"
-#include "user_error.h"
+#include "cases/number_text.h"
+#include "cases/targets.h"
+#include "cases/user_error.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -116,7 +116,7 @@ CLI::Validator Target(bool may_be_all) {
       return "";
     }
     const std::string problem = rmsnorm_error_message();  // begins with "target: "
-    return problem.substr(problem.find(": ") + 2) + DidYouMean(name, SupportedTargets());
+    return problem.substr(problem.find(": ") + 2) + DidYouMean(name, cases::SupportedTargets());
   };
   return {find, ""};
 }
@@ -132,9 +132,9 @@ CLI::Option* AddInteger(CLI::App& command, const std::string& name, int32_t& val
                         int32_t most, const std::string& help) {
   const auto set = [&value, name, least, most](const std::string& text) {
     int32_t number;
-    if (!ReadNumber(text, number) || number < least || number > most) {
-      throw UserError(name + ": '" + text + "' is not an integer from " + std::to_string(least) +
-                      " to " + std::to_string(most));
+    if (!cases::ReadNumber(text, number) || number < least || number > most) {
+      throw cases::UserError(name + ": '" + text + "' is not an integer from " +
+                             std::to_string(least) + " to " + std::to_string(most));
     }
     value = number;
   };

@@ -9,9 +9,9 @@
 #include <csignal>
 #include <thread>
 
+#include "cases/user_error.h"
 #include "command.h"
 #include "file_command.h"
-#include "user_error.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -70,7 +70,7 @@ TEST_F(OutputFiles, AllAreOnTheDiskBeforeAnyIsRenamed) {
       refused = number;
       const auto run = [&] { app.parse(Words(words.rbegin(), words.rend())); };
       if (number > 0) {
-        EXPECT_THROW(run(), tools::UserError);
+        EXPECT_THROW(run(), cases::UserError);
         EXPECT_EQ(Contents(), before);
         continue;
       }

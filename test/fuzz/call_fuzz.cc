@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "cases/guarded_memory.h"
+#include "cases/number_text.h"
 #include "cases/random_case.h"
 #include "cases/run.h"
 #include "cases/shrink.h"
-#include "number_text.h"
 #include "on_target.h"
 #include "oracle.h"
 #include "progress.h"
@@ -262,7 +262,7 @@ void CatchSignals() {
 template <class Integer = uint64_t>
 Integer Number(const char* text) {
   Integer number;
-  if (!tools::ReadNumber(text, number)) FailUsage();
+  if (!cases::ReadNumber(text, number)) FailUsage();
   return number;
 }
 

@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <string>
 
+#include "cases/user_error.h"
 #include "input_file.h"
 #include "npy.h"
 #include "safetensors.h"
 #include "tensor.h"
-#include "user_error.h"
 
 using rmsnorm::tools::InputFile;
 using rmsnorm::tools::Tensor;
@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const auto test : {TestNpy, TestSafetensors}) {
     try {
       test(bytes);
-    } catch (const rmsnorm::tools::UserError&) {
+    } catch (const rmsnorm::cases::UserError&) {
       // Most inputs are refused.
     }
   }

@@ -63,7 +63,7 @@ class Builds(unittest.TestCase):
                 f'add_executable(golden_test "{BUILD}/test/library/numbers/golden_test.p/golden_test.cc.o")\n'
                 "set_target_properties(golden_test PROPERTIES LINKER_LANGUAGE CXX)\n"
                 f'target_link_libraries(golden_test PRIVATE "{BUILD}/test/libtensor_files.a"\n'
-                f'  "{BUILD}/tools/cases/librmsnorm_cases.a" rmsnorm::rmsnorm GTest::gtest_main)\n'
+                f'  "{BUILD}/cases/librmsnorm_cases.a" rmsnorm::rmsnorm GTest::gtest_main)\n'
             )
         self.build(build)
         data = os.path.join(ROOT, "test", "data")

@@ -283,7 +283,7 @@ GOLDEN_TEST = f"""
 add_languages('cpp', native: false)
 executable('golden_test',
   objects: '{BUILD}/test/library/numbers/golden_test.p/golden_test.cc.o',
-  link_args: ['{BUILD}/test/libtensor_files.a', '{BUILD}/tools/cases/librmsnorm_cases.a'],
+  link_args: ['{BUILD}/test/libtensor_files.a', '{BUILD}/cases/librmsnorm_cases.a'],
   dependencies: [rmsnorm, dependency('gtest_main')],
   link_language: 'cpp',
 )

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "../option_value.h"
+#include "../../cases/option_value.h"
 
 namespace rmsnorm::identify {
 
-using tools::OptionValue;
-using tools::ShortestDecimal;
+using cases::OptionValue;
+using cases::ShortestDecimal;
 
 // eps, and the options that differ from their defaults.
 std::vector<internal::Option> GivenOptions(const rmsnorm_options& options);

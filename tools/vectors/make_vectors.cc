@@ -15,8 +15,8 @@
 
 #include "cases/list.h"
 #include "cases/problem.h"
-#include "little_endian.h"
-#include "user_error.h"
+#include "cases/user_error.h"
+#include "../little_endian.h"
 
 namespace rmsnorm::cases {
 namespace {
@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
   }
   try {
     rmsnorm::cases::Run(argv[1], argv[2]);
-  } catch (const rmsnorm::tools::UserError& error) {
+  } catch (const rmsnorm::cases::UserError& error) {
     std::cerr << "make_vectors: " << error.message() << "\n";
     return 1;
   } catch (const std::exception& error) {

@@ -20,7 +20,7 @@
 #include <omp.h>
 #endif
 
-#include "../../../tools/cases/float_control.h"
+#include "cases/float_control.h"
 #include "on_target.h"
 #include "rows.h"
 

@@ -24,9 +24,9 @@
 #include "cases/list.h"
 #include "cases/prepared_call.h"
 #include "cases/random_case.h"
+#include "cases/user_error.h"
 #include "on_target.h"
 #include "run_command.h"
-#include "user_error.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -533,13 +533,13 @@ TEST(Text, IsRefusedWhereItHasNoMeaning) {
       try {
         cases::ParseCalls(line);
         ADD_FAILURE() << line;
-      } catch (const tools::UserError& error) {
+      } catch (const cases::UserError& error) {
         EXPECT_NE(std::string::npos, std::string(error.what()).find(problem))
             << line << ": " << error.what();
       }
     }
   }
-  EXPECT_THROW(cases::ParseCalls(""), tools::UserError);
+  EXPECT_THROW(cases::ParseCalls(""), cases::UserError);
 }
 
 // A line with any value of any field is refused by its name, or its text means the same line.
@@ -567,7 +567,7 @@ TEST(Text, HonoursOrRefusesEveryValueOfEveryField) {
           EXPECT_EQ(cases::Text(expected), text) << line;
           EXPECT_EQ(cases::Text(cases::ParseCalls(text)), text) << line;
           ++honoured;
-        } catch (const tools::UserError& error) {
+        } catch (const cases::UserError& error) {
           EXPECT_NE(std::string::npos, error.message().find(operand)) << line << error.message();
         }
       }
@@ -604,7 +604,7 @@ TEST(List, Multiplies) {
        {"sideways,d=1", "forward,d", "forward,size=1", "forward,d=", "forward,d=x",
         "forward,d=1,y_per=row", "forward,x=f16,y_in_place=1", "forward,d=1;backward,d=1",
         "forward,=1", "forward,x+=f32", "forward,rows=1|2,d=1/2/3,seed=1|2"}) {
-    EXPECT_THROW(Expanded(wrong), tools::UserError) << wrong;
+    EXPECT_THROW(Expanded(wrong), cases::UserError) << wrong;
   }
 }
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "cases/list.h"
+#include "cases/number_text.h"
+#include "cases/targets.h"
 #include "check.h"
-#include "number_text.h"
 #include "oracle.h"
-#include "targets.h"
 
 namespace {
 
@@ -215,7 +215,7 @@ std::vector<Part> Parts() {
 
 int main(int argc, char** argv) {
   uint32_t every = 1;
-  if (argc > 2 || (argc == 2 && !tools::ReadNumber(argv[1], every)) || every == 0) {
+  if (argc > 2 || (argc == 2 && !cases::ReadNumber(argv[1], every)) || every == 0) {
     std::cerr << "usage: exhaustive_cases [N]\n";
     return 2;
   }
@@ -223,7 +223,7 @@ int main(int argc, char** argv) {
   for (const Part& part : Parts()) {
     const size_t count = (part.list.size() + every - 1) / every;
     std::cout << part.name << ": " << count << " cases" << std::endl;
-    tools::Checker checker(count, tools::SupportedTargets(), std::cout);
+    tools::Checker checker(count, cases::SupportedTargets(), std::cout);
     cases::Runner runner;
     size_t index = 0;
     size_t elements = 0;

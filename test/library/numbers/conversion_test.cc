@@ -281,7 +281,7 @@ TEST_P(TableTest, PreparesEveryNumber) {
     for (const float offset : {-0.0f, 0.0f, 1.0f}) {
       Rows prepared(RMSNORM_F32, 1, d);
       void* const memory = guard_.Before(prepared.row_bytes());
-      table_->prepare(from, weight.row(0), d, offset, static_cast<float*>(memory));
+      table_->add_offset(from, weight.row(0), d, offset, static_cast<float*>(memory));
       std::memcpy(prepared.row(0), memory, prepared.row_bytes());
       ASSERT_NO_FATAL_FAILURE(
           ExpectConverted(numbers.data(), from, prepared, 0, static_cast<double>(offset)));

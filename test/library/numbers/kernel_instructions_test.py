@@ -119,7 +119,7 @@ class KernelInstructions(unittest.TestCase):
         self.assertEqual(other, set())
 
     def test_kernels_leave_upper_halves_unused(self):
-        """The caller's calls of libm would take 35 times as long on Intel: see tools/cases/float_control.h."""
+        """The caller's calls of libm would take 35 times as long on Intel: see cases/float_control.h."""
         users, wrong = leave_upper_halves_used(self.kernels)
         self.assertGreater(len(users), 100)
         self.assertEqual(wrong, [])

@@ -13,8 +13,6 @@ namespace {
 using internal::kOperandRules;
 using internal::kOperands;
 using internal::Option;
-using tools::UserError;
-
 // The buffers of a case take a few times as many bytes.
 constexpr size_t kMaxElements = size_t{1} << 28;
 
@@ -54,11 +52,11 @@ class FieldList {
   void AddNumber(const std::string& name, const Get& get) {
     fields_.push_back(
         {name, [get](const Case& c) { return std::to_string(get(c)); },
-         [get](Case& c, const std::string& text) { return tools::ReadNumber(text, get(c)); }});
+         [get](Case& c, const std::string& text) { return ReadNumber(text, get(c)); }});
   }
   // Adds an option of the library, named by its line in the table.
   void AddOption(Option option) {
-    const auto write = [option](const Case& c) { return tools::OptionValue(c.options, option); };
+    const auto write = [option](const Case& c) { return OptionValue(c.options, option); };
     const auto read = [option](Case& c, const std::string& text) {
       if (!internal::IsNumber(option)) {
         const int32_t word = internal::WordOf(option, text.c_str());
@@ -66,7 +64,7 @@ class FieldList {
         return word >= 0;
       }
       float value;
-      if (!tools::ReadNumber(text, value)) return false;
+      if (!ReadNumber(text, value)) return false;
       internal::SetValueIn(c.options, option, value);
       return true;
     };
@@ -82,7 +80,7 @@ class FieldList {
       c.rows.clear();
       if (text == kOneRow) return true;
       for (const std::string& size : Split(text, 'x')) {
-        if (!tools::ReadNumber(size, c.rows.emplace_back())) return false;
+        if (!ReadNumber(size, c.rows.emplace_back())) return false;
       }
       return !c.rows.empty() && text.back() != 'x';
     };
@@ -432,9 +430,9 @@ void RequireMeaning(const Case& c) {
   if (IsByModule(c)) {
     Require(weight.per == Per::kTensor && dw.per == Per::kTensor,
             "a module's weight_per and dw_per are tensor");
-    Require(
-        c.function != Function::kRows || (c.Given() & internal::kColumnsInF32 & ~HeldByModule(c)) == 0,
-        "dense rows share a bias and a post_norm_weight");
+    Require(c.function != Function::kRows ||
+                (c.Given() & internal::kColumnsInF32 & ~HeldByModule(c)) == 0,
+            "dense rows share a bias and a post_norm_weight");
   }
 }
 

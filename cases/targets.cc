@@ -3,7 +3,7 @@
 
 #include <rmsnorm/rmsnorm.h>
 
-namespace rmsnorm::tools {
+namespace rmsnorm::cases {
 
 std::vector<std::string> SupportedTargets() {
   std::vector<std::string> targets;
@@ -16,4 +16,4 @@ std::vector<std::string> SupportedTargets() {
   return targets;
 }
 
-}  // namespace rmsnorm::tools
+}  // namespace rmsnorm::cases

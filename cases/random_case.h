@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cases drawn at random.
-#ifndef RMSNORM_TOOLS_CASES_RANDOM_CASE_H_
-#define RMSNORM_TOOLS_CASES_RANDOM_CASE_H_
+#ifndef RMSNORM_CASES_RANDOM_CASE_H_
+#define RMSNORM_CASES_RANDOM_CASE_H_
 
 #include "case.h"
 
@@ -13,4 +13,4 @@ Case RandomCase(unsigned seed);
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_RANDOM_CASE_H_
+#endif  // RMSNORM_CASES_RANDOM_CASE_H_

@@ -69,7 +69,7 @@ void RequireAccepted(const Calls& calls) {
   try {
     PreparedCall(prepared, operands, ContextOf(prepared[0], "reference"));
   } catch (const Error& refused) {
-    throw tools::UserError(std::string("--case: ") + refused.what());
+    throw UserError(std::string("--case: ") + refused.what());
   }
 }
 

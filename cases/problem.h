@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The results of a case, which do not depend on where its operands lie or on who does the work.
-#ifndef RMSNORM_TOOLS_CASES_PROBLEM_H_
-#define RMSNORM_TOOLS_CASES_PROBLEM_H_
+#ifndef RMSNORM_CASES_PROBLEM_H_
+#define RMSNORM_CASES_PROBLEM_H_
 
 #include <rmsnorm/rmsnorm.h>
 
@@ -54,4 +54,4 @@ bool IsSameProblem(const Case& a, const Case& b);
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_PROBLEM_H_
+#endif  // RMSNORM_CASES_PROBLEM_H_

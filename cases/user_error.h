@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exception for a request that cannot be fulfilled.
-#ifndef RMSNORM_TOOLS_USER_ERROR_H_
-#define RMSNORM_TOOLS_USER_ERROR_H_
+#ifndef RMSNORM_CASES_USER_ERROR_H_
+#define RMSNORM_CASES_USER_ERROR_H_
 
 #include <stdexcept>
 #include <string>
 
-namespace rmsnorm::tools {
+namespace rmsnorm::cases {
 
 // A mistake that the user can fix. main() prints it as one line and exits with kUserError.
 class UserError : public std::runtime_error {
@@ -19,6 +19,6 @@ class UserError : public std::runtime_error {
   std::string message_;
 };
 
-}  // namespace rmsnorm::tools
+}  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_USER_ERROR_H_
+#endif  // RMSNORM_CASES_USER_ERROR_H_

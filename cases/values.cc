@@ -5,7 +5,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "../../lib/reference.h"
+#include "../lib/reference.h"
 
 namespace rmsnorm::cases {
 namespace {

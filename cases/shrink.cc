@@ -40,7 +40,7 @@ std::vector<std::string> Simpler(const Field& field, const Case& c) {
 bool HasMeaning(const Calls& calls) try {
   RequireMeaning(calls);
   return true;
-} catch (const tools::UserError&) {
+} catch (const UserError&) {
   return false;
 }
 

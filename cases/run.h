@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the calls of a line and describes their faults.
-#ifndef RMSNORM_TOOLS_CASES_RUN_H_
-#define RMSNORM_TOOLS_CASES_RUN_H_
+#ifndef RMSNORM_CASES_RUN_H_
+#define RMSNORM_CASES_RUN_H_
 
 #include <memory>
 #include <string>
@@ -47,4 +47,4 @@ std::string FaultOf(Runner& runner, const Calls& calls, const std::string& targe
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_RUN_H_
+#endif  // RMSNORM_CASES_RUN_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes a failing case simpler.
-#ifndef RMSNORM_TOOLS_CASES_SHRINK_H_
-#define RMSNORM_TOOLS_CASES_SHRINK_H_
+#ifndef RMSNORM_CASES_SHRINK_H_
+#define RMSNORM_CASES_SHRINK_H_
 
 #include <string>
 
@@ -16,4 +16,4 @@ Calls Shrink(Runner& runner, const Calls& failing, const std::string& target);
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_SHRINK_H_
+#endif  // RMSNORM_CASES_SHRINK_H_

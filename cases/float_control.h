@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a call must leave in a thread's vector unit: the register that governs arithmetic (rounding,
 // subnormals, traps) as it was, and on x86 the upper halves of vectors unused.
-#ifndef RMSNORM_TOOLS_CASES_FLOAT_CONTROL_H_
-#define RMSNORM_TOOLS_CASES_FLOAT_CONTROL_H_
+#ifndef RMSNORM_CASES_FLOAT_CONTROL_H_
+#define RMSNORM_CASES_FLOAT_CONTROL_H_
 
 #include <cfenv>
 #include <cstdint>
 
-#include "../../lib/portable.h"
+#include "../lib/portable.h"
 
 #if RMSNORM_X86_64
 #include <xmmintrin.h>
@@ -82,4 +82,4 @@ inline void ClearUpperHalves() {}
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_FLOAT_CONTROL_H_
+#endif  // RMSNORM_CASES_FLOAT_CONTROL_H_

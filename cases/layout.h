@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the operands of a case lie in memory.
-#ifndef RMSNORM_TOOLS_CASES_LAYOUT_H_
-#define RMSNORM_TOOLS_CASES_LAYOUT_H_
+#ifndef RMSNORM_CASES_LAYOUT_H_
+#define RMSNORM_CASES_LAYOUT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -53,4 +53,4 @@ CallOperands OperandsAt(const Case& c, const Layout& layout, uint8_t* const* blo
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_LAYOUT_H_
+#endif  // RMSNORM_CASES_LAYOUT_H_

@@ -10,8 +10,6 @@
 
 namespace rmsnorm::cases {
 
-using tools::UserError;
-
 std::vector<std::string> LinesOf(const std::string& list) {
   std::vector<std::string> lines;
   std::vector<std::pair<std::string, std::string>> names;
@@ -74,8 +72,7 @@ List::Axis List::ParseAxis(size_t call, const std::string& text) {
     }
     int first;
     int last;
-    if (!tools::ReadNumber(value.substr(0, dots), first) ||
-        !tools::ReadNumber(value.substr(dots + 2), last)) {
+    if (!ReadNumber(value.substr(0, dots), first) || !ReadNumber(value.substr(dots + 2), last)) {
       throw UserError("list: '" + value + "' is not FIRST..LAST");
     }
     for (int i = first; i <= last; ++i) axis.values.push_back(std::to_string(i));

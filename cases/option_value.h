@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // An option's value as text: in cases, and in what is said about a norm.
-#ifndef RMSNORM_TOOLS_OPTION_VALUE_H_
-#define RMSNORM_TOOLS_OPTION_VALUE_H_
+#ifndef RMSNORM_CASES_OPTION_VALUE_H_
+#define RMSNORM_CASES_OPTION_VALUE_H_
 
 #include <string>
 
 #include "../lib/options.h"
 #include "number_text.h"
 
-namespace rmsnorm::tools {
+namespace rmsnorm::cases {
 
 // The word or the number of an option.
 inline std::string OptionValue(const rmsnorm_options& options, internal::Option option) {
@@ -19,6 +19,6 @@ inline std::string OptionValue(const rmsnorm_options& options, internal::Option 
   return internal::kOptionRules[option].words[word];
 }
 
-}  // namespace rmsnorm::tools
+}  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_OPTION_VALUE_H_
+#endif  // RMSNORM_CASES_OPTION_VALUE_H_

@@ -4,8 +4,8 @@
 // begins with the operand's name, so the library's table of operands is the only list of them.
 // "x+y=f16" gives two fields one value. A line may describe several forward calls that are made at
 // once, with semicolons between them.
-#ifndef RMSNORM_TOOLS_CASES_CASE_H_
-#define RMSNORM_TOOLS_CASES_CASE_H_
+#ifndef RMSNORM_CASES_CASE_H_
+#define RMSNORM_CASES_CASE_H_
 
 #include <rmsnorm/rmsnorm.h>
 
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "../../lib/options.h"
+#include "../lib/options.h"
 
 namespace rmsnorm::cases {
 
@@ -191,4 +191,4 @@ std::vector<std::string> Split(const std::string& text, char separator);
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_CASE_H_
+#endif  // RMSNORM_CASES_CASE_H_

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RMSNORM_TOOLS_TARGETS_H_
-#define RMSNORM_TOOLS_TARGETS_H_
+#ifndef RMSNORM_CASES_TARGETS_H_
+#define RMSNORM_CASES_TARGETS_H_
 
 #include <string>
 #include <vector>
 
-namespace rmsnorm::tools {
+namespace rmsnorm::cases {
 
 // The exact names of the targets that this CPU runs, best first, the reference last.
 std::vector<std::string> SupportedTargets();
 
-}  // namespace rmsnorm::tools
+}  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_TARGETS_H_
+#endif  // RMSNORM_CASES_TARGETS_H_

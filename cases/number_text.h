@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers as text, in every locale. A text is a number only as a whole: without white space, in the
 // range of the type, and for integers in decimal digits.
-#ifndef RMSNORM_TOOLS_NUMBER_TEXT_H_
-#define RMSNORM_TOOLS_NUMBER_TEXT_H_
+#ifndef RMSNORM_CASES_NUMBER_TEXT_H_
+#define RMSNORM_CASES_NUMBER_TEXT_H_
 
 #include <cctype>
 #include <cerrno>
@@ -11,7 +11,7 @@
 #include <string>
 #include <system_error>
 
-namespace rmsnorm::tools {
+namespace rmsnorm::cases {
 
 // Reads an integer. Returns false if the text is none.
 template <class Integer>
@@ -44,6 +44,6 @@ inline std::string ShortestDecimal(float value) {
   return {text, end.ptr};
 }
 
-}  // namespace rmsnorm::tools
+}  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_NUMBER_TEXT_H_
+#endif  // RMSNORM_CASES_NUMBER_TEXT_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls whose modules, views and options are made once, and that are then made many times.
-#ifndef RMSNORM_TOOLS_CASES_PREPARED_CALL_H_
-#define RMSNORM_TOOLS_CASES_PREPARED_CALL_H_
+#ifndef RMSNORM_CASES_PREPARED_CALL_H_
+#define RMSNORM_CASES_PREPARED_CALL_H_
 
 #include <rmsnorm/rmsnorm.h>
 
@@ -83,4 +83,4 @@ class PreparedCall {
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_PREPARED_CALL_H_
+#endif  // RMSNORM_CASES_PREPARED_CALL_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef RMSNORM_TOOLS_CASES_GUARDED_MEMORY_H_
-#define RMSNORM_TOOLS_CASES_GUARDED_MEMORY_H_
+#ifndef RMSNORM_CASES_GUARDED_MEMORY_H_
+#define RMSNORM_CASES_GUARDED_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -31,4 +31,4 @@ class GuardedMemory {
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_GUARDED_MEMORY_H_
+#endif  // RMSNORM_CASES_GUARDED_MEMORY_H_

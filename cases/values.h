@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of a case's operands.
-#ifndef RMSNORM_TOOLS_CASES_VALUES_H_
-#define RMSNORM_TOOLS_CASES_VALUES_H_
+#ifndef RMSNORM_CASES_VALUES_H_
+#define RMSNORM_CASES_VALUES_H_
 
 #include <array>
 #include <cstddef>
@@ -84,4 +84,4 @@ void Fill(Random& random, Values values, size_t first, Rows& rows);
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_VALUES_H_
+#endif  // RMSNORM_CASES_VALUES_H_

@@ -12,8 +12,8 @@
 // a comma goes on in the next. Put a field with "/" after those with "|" whose values it shall
 // meet: before "d=1..300" it has one value for all these d. Put fields that do not affect the
 // results last: then the reference computes once for all their values.
-#ifndef RMSNORM_TOOLS_CASES_LIST_H_
-#define RMSNORM_TOOLS_CASES_LIST_H_
+#ifndef RMSNORM_CASES_LIST_H_
+#define RMSNORM_CASES_LIST_H_
 
 #include <functional>
 #include <string>
@@ -60,4 +60,4 @@ extern const char kCheckedCases[];
 
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_TOOLS_CASES_LIST_H_
+#endif  // RMSNORM_CASES_LIST_H_
