@@ -59,8 +59,8 @@ constexpr size_t kSlab = Threshold(32768, 256);
 constexpr size_t kAlignedRow = Threshold(512, 16);
 
 // Whether lines of f32 are fetched into L1 shortly before they are stored to. Stores of a Xeon wait
-// for their lines; AMD's CPUs gain nothing or lose (doc/design.md, "Fetches, and
-// stores past the caches").
+// for their lines; AMD's CPUs gain nothing or lose (doc/data/changes.csv,
+// "Fetches, and stores past the caches").
 extern const bool kFetchesForStores;
 
 }  // namespace rmsnorm::internal

@@ -42,7 +42,7 @@ void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
   constexpr OperandSet kColumns =
       OperandsWhere([](const OperandRule& rule) { return rule.shape == Shape::kColumns; });
   // A row with a gate takes so long that a shared weight saves nothing, and the order of memory is
-  // faster (doc/design.md, "Gates, post-norms, quantised outputs").
+  // faster (doc/data/changes.csv, "Gates, post-norms, quantised outputs").
   const OperandSet shared = views.Has(kGate) ? 0 : views.given & kColumns;
   walk.loops = 0;
   walk.d = shape.shape[shape.ndim - 1];

@@ -82,7 +82,7 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
   if (is_ragged) last_scaled = row.ScaledAt(last, All(), Load(weight + last));
   const size_t last_fetch = LastFetch(more, d, 2 * kPair);
-  // Pointers advance in this loop, and in it alone: doc/design.md says what each compiler gains.
+  // Pointers advance in this loop, and in it alone (doc/data/changes.csv, "Long rows").
   RowToScale<kCast, T> at = row;
   at.x += head;
   at.y += head;
@@ -192,7 +192,7 @@ HWY_INLINE void ScaleShortRow(const Norm& norm, const RowRun& run, size_t row, s
 // and the next four are summed before the last of these is scaled. For f32 a sum and a scaling
 // alternate, so that loads and stores do; 16 bits are bound by arithmetic and do better with all
 // four sums at once. Loops of known length are faster, except length 128 past the caches
-// (doc/design.md, "Short rows").
+// (doc/data/changes.csv, "Short rows").
 template <size_t kD, bool kCast, class T>
 HWY_NOINLINE size_t NormaliseShortRows(const Norm& norm, const RowRun& run, size_t begin) {
   const size_t d = kD != 0 ? kD : run.d;
