@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "../little_endian.h"
 #include "cases/list.h"
 #include "cases/problem.h"
 #include "cases/user_error.h"
-#include "../little_endian.h"
 
 namespace rmsnorm::cases {
 namespace {
