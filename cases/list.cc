@@ -37,9 +37,15 @@ std::vector<std::string> LinesOf(const std::string& list) {
 }
 
 List::List(const std::string& list) {
+  std::string group;
   for (std::string& text : LinesOf(list)) {
+    if (text[0] == '[' && text.back() == ']') {
+      group = text.substr(1, text.size() - 2);
+      continue;
+    }
     text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
     Line line;
+    line.group = group;
     for (const std::string& call : Split(text, ';')) {
       const std::vector<std::string> parts = Split(call, ',');
       const size_t number = line.start.size();
@@ -94,6 +100,10 @@ size_t List::size() const {
 }
 
 void List::ForEach(const std::function<void(const Calls&)>& visit) const {
+  ForEach([&](const std::string& /*group*/, const Calls& calls) { visit(calls); });
+}
+
+void List::ForEach(const std::function<void(const std::string& group, const Calls&)>& visit) const {
   for (const Line& line : lines_) {
     Calls calls = line.start;
     std::vector<size_t> set(line.axes.size(), SIZE_MAX);
@@ -121,7 +131,7 @@ void List::ForEach(const std::function<void(const Calls&)>& visit) const {
         }
       }
       RequireMeaning(calls);
-      visit(calls);
+      visit(line.group, calls);
     }
   }
 }

@@ -8,10 +8,11 @@
 //   otherwise some values of two such fields would never meet;
 // - "x+y=f16|bf16" gives both fields the same value.
 // Where a line describes several calls, the last fields of the last one change first.
-// "$T=f32|f16|bf16" defines "$T" for later lines. A "#" begins a comment, and a line that ends with
-// a comma goes on in the next. Put a field with "/" after those with "|" whose values it shall
-// meet: before "d=1..300" it has one value for all these d. Put fields that do not affect the
-// results last: then the reference computes once for all their values.
+// "$T=f32|f16|bf16" defines "$T" for later lines, and "[NAME]" begins a group of lines. A "#"
+// begins a comment, and a line that ends with a comma goes on in the next. Put a field with "/"
+// after those with "|" whose values it shall meet: before "d=1..300" it has one value for all these
+// d. Put fields that do not affect the results last: then the reference computes once for all their
+// values.
 #ifndef RMSNORM_CASES_LIST_H_
 #define RMSNORM_CASES_LIST_H_
 
@@ -36,6 +37,7 @@ class List {
 
   // Throws UserError for a case that makes no sense.
   void ForEach(const std::function<void(const Calls&)>& visit) const;
+  void ForEach(const std::function<void(const std::string& group, const Calls&)>& visit) const;
 
  private:
   struct Axis {
@@ -45,6 +47,7 @@ class List {
     bool in_turn;
   };
   struct Line {
+    std::string group;
     Calls start;
     std::vector<Axis> axes;
     size_t size() const;
@@ -55,7 +58,7 @@ class List {
   std::vector<Line> lines_;
 };
 
-// The list of `rmsnorm check`: each property, over the sizes where it can go wrong.
+// The list of `rmsnorm check`: checked.txt, compiled in.
 extern const char kCheckedCases[];
 
 }  // namespace rmsnorm::cases

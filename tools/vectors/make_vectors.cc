@@ -155,29 +155,13 @@ class Vectors {
   std::map<std::string, size_t> cases_in_;     // numbers of cases, by group
 };
 
-// A list in groups: each begins with a line "[NAME]". Names that lines before the first group
-// define are known in all of them.
-std::vector<std::pair<std::string, std::string>> GroupsOf(const std::string& text) {
-  std::vector<std::pair<std::string, std::string>> groups;
-  std::string names;
-  for (const std::string& line : Split(text, '\n')) {
-    if (line[0] == '[') {
-      groups.emplace_back(line.substr(1, line.find(']') - 1), names);
-    } else {
-      (groups.empty() ? names : groups.back().second) += line + "\n";
-    }
-  }
-  return groups;
-}
-
 void Run(const std::string& list, const std::string& output) {
   std::ifstream file(list, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) throw std::runtime_error(list + " cannot be read");
   Vectors vectors;
-  for (const auto& [group, cases] : GroupsOf(text)) {
-    List(cases).ForEach([&, &name = group](const Calls& calls) { vectors.Add(name, calls.at(0)); });
-  }
+  List(text).ForEach(
+      [&](const std::string& group, const Calls& calls) { vectors.Add(group, calls.at(0)); });
   vectors.Write(output);
 }
 

@@ -602,7 +602,7 @@ TEST(List, Multiplies) {
             Expanded("forward,rows=1|2,d=5;\n  forward,rows=3,d=7|8"));
   for (const char* wrong :
        {"sideways,d=1", "forward,d", "forward,size=1", "forward,d=", "forward,d=x",
-        "forward,d=1,y_per=row", "forward,x=f16,y_in_place=1", "forward,d=1;backward,d=1",
+        "forward,d=1,y_per=row", "forward,x=f16,y_in_place=1", "forward,d=1;backward,d=1", "[norm",
         "forward,=1", "forward,x+=f32", "forward,rows=1|2,d=1/2/3,seed=1|2"}) {
     EXPECT_THROW(Expanded(wrong), cases::UserError) << wrong;
   }
