@@ -3,6 +3,8 @@
 // test.
 #include "tensor_files.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 namespace rmsnorm::test {
@@ -18,6 +20,22 @@ nlohmann::json Header(const std::string& file) {
   return nlohmann::json::parse(file.substr(sizeof(uint64_t), HeaderLength(file)));
 }
 
+rmsnorm_dtype DtypeOf(const std::string& name) {
+  static const std::map<std::string, rmsnorm_dtype> kDtypes = {{"F32", RMSNORM_F32},
+                                                               {"F16", RMSNORM_F16},
+                                                               {"BF16", RMSNORM_BF16},
+                                                               {"F64", RMSNORM_F64},
+                                                               {"I8", RMSNORM_I8}};
+  return kDtypes.at(name);
+}
+
+// Turns elements with the lowest byte first into those of the CPU.
+void ConvertByteOrder(std::string& data, size_t size) {
+  const uint16_t one = 1;
+  if (*reinterpret_cast<const unsigned char*>(&one) == 1) return;
+  for (size_t i = 0; i < data.size(); i += size) std::reverse(&data[i], &data[i] + size);
+}
+
 }  // namespace
 
 std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
@@ -27,10 +45,10 @@ std::map<std::string, StoredTensor> ReadSafetensors(const std::string& file) {
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;
     const std::vector<size_t> offsets = entry.at("data_offsets");
-    tensors[name] = {entry.at("dtype"), entry.at("shape"),
-                     file.substr(data + offsets[0], offsets[1] - offsets[0]), data + offsets[0]};
-    tensors[name].data = FileData(tensors[name]);
-    tensors[name].data.reserve(kAligned);
+    StoredTensor& tensor =
+        tensors[name] = {DtypeOf(entry.at("dtype")), entry.at("shape"),
+                         file.substr(data + offsets[0], offsets[1] - offsets[0])};
+    ConvertByteOrder(tensor.data, rmsnorm_dtype_size(tensor.dtype));
   }
   return tensors;
 }

@@ -17,7 +17,7 @@
 #include "cases/shrink.h"
 #include "cases/targets.h"
 #include "command.h"
-#include "system_file.h"
+#include "streams.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -41,7 +41,7 @@ void HandleSignal(int signal) {
   const std::string text = std::string("FAILED on ") + *running_target + ": signal " +
                            std::to_string(signal) + "\n" +
                            CommandOf(*running_calls, *running_target);
-  WriteToStdout(text.data(), text.size());
+  WriteToStdout(text);
   std::_Exit(kCheckFailed);
 }
 

@@ -15,10 +15,8 @@ constexpr int kUserError = 2;
 
 void AddInfo(CLI::App& app, int& status);
 void AddCheck(CLI::App& app, int& status);
-void AddFileCommands(CLI::App& app, int& status);  // apply and backward
-void AddIdentify(CLI::App& app, int& status);      // identify and probe
+void AddIdentify(CLI::App& app, int& status);  // identify and probe
 void AddBench(CLI::App& app, int& status);
-void AddHelp(CLI::App& app, int& status);  // after the commands that it describes
 
 }  // namespace rmsnorm::tools
 

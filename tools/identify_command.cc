@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // rmsnorm identify: which norm gave a tensor in a file. rmsnorm probe: tensors that show it.
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -8,12 +13,11 @@
 #include "cases/number_text.h"
 #include "cases/user_error.h"
 #include "command.h"
-#include "file_call.h"
 #include "identify/identify.h"
 #include "identify/probe.h"
 #include "identify/text.h"
 #include "little_endian.h"
-#include "output_file.h"
+#include "safetensors.h"
 #include "tensor_file.h"
 #include "words.h"
 
@@ -30,7 +34,7 @@ struct IdentifyFlag {
 constexpr IdentifyFlag kIdentifyFlags[] = {
     {internal::kX, "--input", "What the implementation was given: f32, f16 or bf16, of any shape",
      true},
-    {internal::kWeight, "--weight", "Its weight, of a shape that rmsnorm apply takes"},
+    {internal::kWeight, "--weight", "Its weight, of any shape that a weight may have"},
     {internal::kBias, "--bias", "Its bias"},
     {internal::kPostNormWeight, "--post-norm-weight", "The weight of a norm of x before the sum"},
     {internal::kGate, "--gate", "Its gate, of the shape of x"},
@@ -49,6 +53,22 @@ std::string ProblemOfEps(const std::string& text) {
   float eps;
   const bool is_right = cases::ReadNumber(text, eps) && eps >= 0 && std::isfinite(eps);
   return is_right ? "" : "'" + text + "' is not a finite 32-bit number from 0 up";
+}
+
+// A message of the library with flags in place of the names of operands.
+std::string InFlags(const std::map<std::string, std::string>& flags, const std::string& message) {
+  constexpr char kLettersOfNames[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
+  std::string text;
+  for (size_t begin = 0; begin < message.size();) {
+    const size_t after_word = message.find_first_not_of(kLettersOfNames, begin);
+    const std::string word = message.substr(begin, after_word - begin);
+    const auto flag = flags.find(word);
+    text += flag == flags.end() ? word : flag->second;
+    if (after_word == std::string::npos) break;
+    begin = std::min(message.find_first_of(kLettersOfNames, after_word), message.size());
+    text += message.substr(after_word, begin - after_word);
+  }
+  return text;
 }
 
 int IdentifyFiles(const IdentifyOptions& options) {
@@ -105,18 +125,15 @@ void WriteProbe(const ProbeOptions& options) {
     const bool is_weight = values == &probe.weight;
     named.emplace_back(name, TensorInfo{dtype, is_weight ? std::vector{d} : std::vector{rows, d}});
   }
-  const std::string header = FileHeader(location, named);
-  OutputFile file(location.path);
-  file.Write(header);
-  size_t begin = header.size();
+  std::ofstream file(std::filesystem::u8path(location.path), std::ios::binary);
+  file << SafetensorsHeader(named);
   for (const auto& [name, values] : tensors) {
     identify::Matrix matrix = identify::Rounded(*values, type, 1, values->size());
     ConvertByteOrder(matrix.bytes.data(), values->size(), ElementSize(dtype));
-    file.Write({matrix.bytes.data(), matrix.bytes.size()}, begin);
-    begin += matrix.bytes.size();
+    file.write(matrix.bytes.data(), static_cast<std::streamsize>(matrix.bytes.size()));
   }
-  file.Sync();
-  file.Commit();
+  file.close();
+  if (!file) throw cases::UserError("cannot write " + location.path + ": " + std::strerror(errno));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <rmsnorm/rmsnorm.h>
 
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -12,7 +11,6 @@
 
 #include "cases/user_error.h"
 #include "command.h"
-#include "complete.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -29,7 +27,7 @@ int FailWithoutMemory() {
   return kUserError;
 }
 
-// An unknown word comes first, since other errors follow from it: a misspelt --input leaves none.
+// An unknown word comes first, since other errors follow from it: a misspelt --output leaves none.
 std::string ProblemOf(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<CLI::App*> commands = app.get_subcommands();
   const CLI::App& command = commands.empty() ? app : *commands.front();
@@ -49,18 +47,12 @@ int Run(int argc, char** argv) {
   int status = kSuccess;
   AddInfo(app, status);
   AddCheck(app, status);
-  AddFileCommands(app, status);
   AddIdentify(app, status);
 #ifdef RMSNORM_HAVE_BENCH
   AddBench(app, status);
 #endif
-  AddHelp(app, status);
   try {
-    if (argc > 1 && std::strcmp(argv[1], "complete") == 0) {
-      Complete(app, {argv + 2, argv + argc});
-    } else {
-      app.parse(argc, argv);
-    }
+    app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
     status = app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "cases/user_error.h"
-#include "conversion.h"
 #include "little_endian.h"
 
 namespace rmsnorm::tools {
@@ -127,11 +126,10 @@ Header ReadHeader(std::string_view text) {
   return header;
 }
 
-Dtype ParseDescr(const InputFile& file, const std::string& descr) {
+Dtype ParseDescr(const std::string& descr) {
   if (descr == "<f4") return Dtype::f32;
   if (descr == "<f2") return Dtype::f16;
-  throw cases::UserError("dtype '" + descr + "' is not supported: only '<f4' and '<f2' are" +
-                         NpyConversion(file.path(), descr));
+  throw cases::UserError("dtype '" + descr + "' is not supported: only '<f4' and '<f2' are");
 }
 
 }  // namespace
@@ -155,12 +153,10 @@ Tensor ParseNpy(const InputFile& file) {
 
   const std::string text = next(ReadLittleEndian(next(major == 1 ? 2 : 4)));
   const Header header = ReadHeader(text);
-  const std::string descr(*header.descr);
   if (*header.fortran_order) {
-    throw cases::UserError("Fortran order is not supported: only C order is" +
-                           NpyConversion(file.path(), descr));
+    throw cases::UserError("Fortran order is not supported: only C order is");
   }
-  Tensor tensor{{ParseDescr(file, descr), *header.shape}, begin};
+  Tensor tensor{{ParseDescr(std::string(*header.descr)), *header.shape}, begin};
   const size_t expected = ByteSize(tensor.info);
   const size_t held = file.size() - begin;
   if (held != expected) {
@@ -169,33 +165,6 @@ Tensor ParseNpy(const InputFile& file) {
                            " bytes, the file holds " + std::to_string(held));
   }
   return tensor;
-}
-
-std::string NpyHeader(const TensorInfo& info) {
-  if (info.dtype == Dtype::bf16) {
-    throw cases::UserError(".npy has no bf16: write a .safetensors file, or another type");
-  }
-  // A Python tuple: "(3,)", "(2, 3)".
-  std::string shape;
-  for (size_t dimension : info.shape) {
-    shape += (shape.empty() ? "" : ", ") + std::to_string(dimension);
-  }
-  if (info.shape.size() == 1) shape += ",";
-  std::string dict = std::string("{'descr': '") + (info.dtype == Dtype::f32 ? "<f4" : "<f2") +
-                     "', 'fortran_order': False, 'shape': (" + shape + "), }";
-
-  // The data must start at a multiple of 64; the padding of spaces ends in a newline. Version 1,
-  // with 2 bytes for the length, is enough unless there are thousands of dimensions.
-  const auto padded_length = [&dict](size_t length_size) {
-    const size_t before = kMagic.size() + kVersionSize + length_size;
-    return (before + dict.size() + 1 + 63) / 64 * 64 - before;
-  };
-  size_t length_size = 2;
-  if (padded_length(length_size) > 0xFFFF) length_size = 4;
-  const size_t length = padded_length(length_size);
-  dict.resize(length - 1, ' ');
-  return std::string(kMagic) + (length_size == 2 ? '\1' : '\2') + '\0' +
-         LittleEndian(length, length_size) + dict + '\n';
 }
 
 }  // namespace rmsnorm::tools

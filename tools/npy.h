@@ -14,9 +14,6 @@ namespace rmsnorm::tools {
 // anything else, and if the data is not exactly as long as the shape says.
 Tensor ParseNpy(const InputFile& file);
 
-// The bytes before the data. Throws UserError for bf16, which the format lacks.
-std::string NpyHeader(const TensorInfo& info);
-
 }  // namespace rmsnorm::tools
 
 #endif  // RMSNORM_TOOLS_NPY_H_

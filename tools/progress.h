@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdio>
 
-#include "system_file.h"
+#include "streams.h"
 
 namespace rmsnorm::tools {
 

@@ -21,21 +21,13 @@ bool EndsWith(std::string_view text, std::string_view ending) {
   return text.size() > ending.size() && text.substr(text.size() - ending.size()) == ending;
 }
 
-// Runs `work`, and puts the file's name in front of its error messages.
-template <class Work>
-auto NamingFile(const TensorLocation& location, const Work& work) {
+Tensor ParseFile(const TensorLocation& location, const InputFile& file) {
   try {
-    return work();
+    return location.format == FileFormat::kNpy ? ParseNpy(file)
+                                               : ParseSafetensors(file, location.name);
   } catch (const cases::UserError& error) {
     throw cases::UserError(location.path + ": " + error.message());
   }
-}
-
-Tensor ParseFile(const TensorLocation& location, const InputFile& file) {
-  return NamingFile(location, [&] {
-    return location.format == FileFormat::kNpy ? ParseNpy(file)
-                                               : ParseSafetensors(file, location.name);
-  });
 }
 
 }  // namespace
@@ -77,15 +69,6 @@ char* InputTensor::Elements(size_t first, size_t count) {
   file_.Read(tensor_.begin + first * size, elements_.size(), elements_.data());
   ConvertByteOrder(elements_.data(), count, size);
   return elements_.data();
-}
-
-std::string FileHeader(const TensorLocation& location,
-                       const std::vector<std::pair<std::string, TensorInfo>>& tensors) {
-  return NamingFile(location, [&] {
-    if (location.format == FileFormat::kSafetensors) return SafetensorsHeader(tensors);
-    if (tensors.size() > 1) throw cases::UserError("a .npy file holds one tensor");
-    return NpyHeader(tensors.front().second);
-  });
 }
 
 }  // namespace rmsnorm::tools

@@ -4,7 +4,6 @@
 #define RMSNORM_TOOLS_TENSOR_FILE_H_
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "input_file.h"
@@ -42,11 +41,6 @@ class InputTensor {
   Tensor tensor_;
   std::vector<char> elements_;
 };
-
-// The bytes before the data of a file that holds these tensors, with their names, one right after
-// the other. Throws UserError with the file's name if the format cannot store them.
-std::string FileHeader(const TensorLocation& location,
-                       const std::vector<std::pair<std::string, TensorInfo>>& tensors);
 
 }  // namespace rmsnorm::tools
 

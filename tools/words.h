@@ -22,7 +22,7 @@ std::string AnyOf(const std::vector<std::string>& words);
 std::string DidYouMean(const std::string& given, const std::vector<std::string>& words);
 
 // Checks that the value of an option is one of `words`. They are the validator's description, so
-// the help lists them, and completion reads them there.
+// the help lists them.
 CLI::Validator OneOf(const std::vector<std::string>& words);
 template <class Value>
 CLI::Validator OneOf(const std::map<std::string, Value>& values) {

@@ -14,6 +14,7 @@
 #include "identify/options_text.h"
 #include "identify/probe.h"
 #include "identify/text.h"
+#include "little_endian.h"
 #include "run_command.h"
 
 namespace rmsnorm::test {
@@ -22,10 +23,10 @@ namespace {
 using namespace identify;
 using namespace internal;
 
-// A call on the ordinary rows of the probe.
-NormCall ProbeCall(rmsnorm_dtype dtype, size_t d, OperandSet others) {
+// A call on the first rows of the probe.
+NormCall ProbeCall(rmsnorm_dtype dtype, size_t d, OperandSet others,
+                   size_t rows = OrdinaryProbeRows()) {
   const Probe probe = MakeProbe(d, dtype);
-  const size_t rows = OrdinaryProbeRows();
   const auto take = [&](const std::vector<float>& values) {
     return Rounded({values.begin(), values.begin() + static_cast<ptrdiff_t>(rows * d)}, dtype, rows,
                    d);
@@ -135,6 +136,23 @@ class IdentifyCommand : public DirectoryTest {
     return RunCommand(words, {}, {}, File(""));
   }
 
+  // Makes a .safetensors file of one tensor, the y of a call.
+  void MakeY(const NormCall& call) const {
+    Matrix y = ComputeY(call);
+    const size_t size = rmsnorm_dtype_size(y.dtype);
+    tools::ConvertByteOrder(y.bytes.data(), y.rows * y.d, size);
+    MakeSafetensors("y.safetensors", size == 2 ? "BF16" : "F32",
+                    std::to_string(y.rows) + "," + std::to_string(y.d),
+                    {y.bytes.data(), y.bytes.size()});
+  }
+
+  void MakeSafetensors(const std::string& name, const std::string& dtype, const std::string& shape,
+                       const std::string& data) const {
+    const std::string header = "{\"y\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + shape +
+                               "],\"data_offsets\":[0," + std::to_string(data.size()) + "]}}";
+    Make(name, tools::LittleEndian(header.size(), 8) + header + data);
+  }
+
   // Expects an error on one line.
   void ExpectError(const std::string& line, const std::string& error) const {
     const Outcome outcome = Run(line);
@@ -146,11 +164,12 @@ class IdentifyCommand : public DirectoryTest {
 
 const std::string kGiven = " --input p.safetensors:x --weight p.safetensors:weight";
 
-TEST_F(IdentifyCommand, NamesTheNormOfApply) {
+TEST_F(IdentifyCommand, NamesANorm) {
   ASSERT_EQ(0, Run("probe --output p.safetensors --d 64 --dtype bf16").status);
-  ASSERT_EQ(
-      0,
-      Run("apply" + kGiven + " --rounding before_weight --eps 1e-6 --output y.safetensors").status);
+  NormCall call = ProbeCall(RMSNORM_BF16, 64, 0, ProbeRows());
+  call.options.rounding = RMSNORM_ROUND_BEFORE_WEIGHT;
+  call.options.eps = 1e-6f;
+  MakeY(call);
   const Outcome named = Run("identify" + kGiven + " --output y.safetensors");
   EXPECT_EQ(0, named.status);
   EXPECT_EQ("", named.err);
@@ -172,7 +191,9 @@ TEST_F(IdentifyCommand, FailsWhereNoNormFitsOrOneWithAMistake) {
   EXPECT_EQ(1, none.status);
   EXPECT_EQ(0u, none.out.find("y is no norm that is known here.")) << none.out;
   // The weight is given, and not used.
-  ASSERT_EQ(0, Run("apply --input p.safetensors:x --output y.safetensors").status);
+  NormCall call = ProbeCall(RMSNORM_F32, 64, 0, ProbeRows());
+  call.operand[kWeight].reset();
+  MakeY(call);
   const Outcome mistake = Run("identify" + kGiven + " --output y.safetensors");
   EXPECT_EQ(1, mistake.status);
   EXPECT_NE(std::string::npos, mistake.out.find("the weight is not used")) << mistake.out;
@@ -198,6 +219,61 @@ TEST_F(IdentifyCommand, RefusesWhatDoesNotGoTogether) {
   ExpectError("probe --output p.safetensors --d 15",
               "--d: '15' is not an integer from 16 to 1048576");
   EXPECT_EQ((std::vector<std::string>{"p.safetensors"}), directory_.Names());
+  ExpectError("probe --output none/p.safetensors",
+              "cannot write none/p.safetensors: No such file or directory");
+}
+
+TEST_F(IdentifyCommand, RefusesMalformedFiles) {
+  const auto npy = [](const std::string& descr, const std::string& order,
+                      const std::string& shape) {
+    const std::string header =
+        "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + "}";
+    return std::string("\x93NUMPY\1") + '\0' + tools::LittleEndian(header.size(), 2) + header +
+           std::string("\0\0\x40\x40\0\0\x80\x40", 8);  // 3 and 4
+  };
+  ASSERT_EQ(
+      1, Run("identify --input " + Make("x.npy", npy("<f4", "False", "(1, 2)")) + " --output x.npy")
+             .status);
+  const std::pair<std::string, std::string> arrays[] = {
+      {"", "not a .npy file"},
+      {npy("<f4", "False", "(1, 2)").substr(0, 20), "truncated .npy header"},
+      {npy("<f4", "False", "(2)"), "malformed .npy header"},
+      {npy("<f8", "False", "(1,)"), "dtype '<f8' is not supported: only '<f4' and '<f2' are"},
+      {npy("<f4", "True", "(1, 2)"), "Fortran order is not supported: only C order is"},
+      {npy("<f4", "False", "(3,)"), "shape [3] of f32 needs 12 bytes, the file holds 8"},
+  };
+  for (const auto& [bytes, problem] : arrays) {
+    Make("x.npy", bytes);
+    ExpectError("identify --output x.npy --input x.npy", "x.npy: " + problem);
+  }
+  const auto tensors = [](const std::string& header) {
+    return tools::LittleEndian(header.size(), 8) + header + std::string(8, '\0');
+  };
+  const std::string y = "\"y\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}";
+  const std::string z = "\"z\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]}";
+  const std::pair<std::string, std::string> files[] = {
+      {"", "too short for a .safetensors file"},
+      {tools::LittleEndian(3, 8) + "{}", "the header length 3 is beyond the file's end"},
+      {tensors("[]"), "the header is not a JSON object"},
+      {tensors("{"), "the header is not valid JSON (byte 2)"},
+      {tensors("{" + y + "," + y + "}"), "the header names 'y' twice"},
+      {tensors("{" + y + "," + z + "}"),
+       "tensor 'z': starts at byte 0 of the data, the tensor before it ends at 8"},
+      {tensors("{" + y + "}") + "x", "the tensors end at byte 8 of 9 bytes of data"},
+      {tensors("{" + z + "}"),
+       "tensor 'z': dtype 'I64' is not supported: only F32, F16 and BF16 are"},
+  };
+  for (const auto& [bytes, problem] : files) {
+    Make("y.safetensors", bytes);
+    ExpectError("identify --output y.safetensors --input y.safetensors",
+                "y.safetensors: " + problem);
+  }
+  MakeSafetensors("y.safetensors", "F32", "3", std::string(8, '\0'));
+  ExpectError("identify --output y.safetensors --input y.safetensors",
+              "y.safetensors: tensor 'y': shape [3] of F32 needs 12 bytes, its offsets hold 8");
+  MakeSafetensors("y.safetensors", "F32", "2", std::string(8, '\0'));
+  ExpectError("identify --output y.safetensors:x --input y.safetensors:x",
+              "y.safetensors: no tensor 'x'; the file holds 'y'");
 }
 
 }  // namespace

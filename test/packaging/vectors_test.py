@@ -233,71 +233,20 @@ class Script(TestCase):
 class Function(TestCase):
     """check() calls functions of Python."""
 
-    # The flags of `rmsnorm apply` and `rmsnorm backward` that differ from the names of operands.
-    FLAGS = {"x": "input", "y": "output", "residual_out": "residual-output", "dy": "grad"}
-    FLAGS.update(dx="grad-input", dw="grad-weight", db="grad-bias")
-
-    def flags_of(self, case):
-        """Yields the arguments of the command for a case, default options included."""
-        options = ["eps", "eps_placement", "divisor", "weight_offset"]
-        if case.operation == "forward":
-            options += ["rounding", "factor"]
-        if "residual" in case.inputs:
-            options.append("residual_rounding")
-        if "gate" in case.inputs:
-            options += ["activation", "gate_placement", "gate_rounding"]
-        for option in options:
-            yield f"--{option.replace('_', '-')}={case.options[option]}"
-        for name in [*case.inputs, *case.wanted]:
-            if name in ("q", "scale", "zero"):
-                continue  # they come with --quantize
-            file = "inputs" if name in case.inputs else "results"
-            flag = self.FLAGS.get(name, name.replace("_", "-"))
-            yield f"--{flag}={self.path(file)}.safetensors:{name}"
-        for name, flag in {"y": "", "dw": "grad-weight-", "db": "grad-bias-"}.items():
-            if name in case.wanted:
-                yield f"--{flag}dtype={case.wanted[name].dtype.lower()}"
-        if "q" in case.wanted:
-            yield "--quantize=" + ("int8-asymmetric" if "zero" in case.wanted else "int8")
-
-    def can_compute(self, case):
-        """Whether the command has the operands of a case: it gives dx the type of dy."""
-        names = {*case.inputs, *case.wanted}
-        if case.operation == "forward":
-            return "y" in names and not names & {"rstd", "sums", "sums_out"}
-        if (
-            names & {"dx_in", "dw_in", "db_in"}
-            or "db" in names
-            and case.wanted["db"].array.ndim > 1
-        ):
-            return False
-        return "dx" not in names or case.wanted["dx"].array.dtype == case.inputs["dy"].dtype
-
-    def compute(self, case):
-        if not self.can_compute(case):
-            return None
-        inputs = {
-            name: (check_vectors.tensor_of(name, array).dtype, array)
-            for name, array in case.inputs.items()
-        }
-        with open(self.path("inputs.safetensors"), "wb") as file:
-            file.write(safetensors(inputs))
-        command = (COMMAND, "apply" if case.operation == "forward" else "backward")
-        subprocess.run((*command, *self.flags_of(case)), check=True)
-        _, tensors = check_vectors.parse_safetensors(read(self.path("results.safetensors")))
-        return {name: tensor.array for name, tensor in tensors.items()}
-
-    def test_that_runs_the_command_is_right(self):
-        """Each fifth case, since each is a process."""
+    def test_that_returns_what_is_wanted_is_right(self):
+        """Of each fifth case; the others are not compared."""
         asked = iter(range(10**6))
-        report = check_vectors.check(
-            lambda case: None if next(asked) % 5 else self.compute(case), ARCHIVE
-        )
+
+        def compute(case):
+            if next(asked) % 5:
+                return None
+            return {name: tensor.array for name, tensor in case.wanted.items()}
+
+        report = check_vectors.check(compute, ARCHIVE)
         self.assertTrue(report.is_exact, str(report))
         self.assertGreater(len(report.compared), 200)
         operations = {one.case.operation for one in report.compared}
         self.assertEqual(operations, {"forward", "backward"})
-        self.assertGreater(report.groups["int8"].equal, 0)
 
     def test_of_another_norm_is_identified(self):
         """By the command, if there is one; test/python/test_identify.py tries the package."""
@@ -305,8 +254,11 @@ class Function(TestCase):
         case = next(
             case for case in check_vectors.read_cases(ARCHIVE) if " ".join(case.words) == words
         )
-        case.options["rounding"] = "before_weight"
-        results = {f"{case.name}.y": ("BF16", self.compute(case)["y"])}
+        x, weight = map(check_vectors.from_bfloat16, case.inputs.values())
+        mean = np.mean(np.float64(x) ** 2, axis=-1, keepdims=True)
+        norm = check_vectors.to_bfloat16(x * np.float32(1 / np.sqrt(mean + case.options["eps"])))
+        y = check_vectors.to_bfloat16(check_vectors.from_bfloat16(norm) * weight)
+        results = {f"{case.name}.y": ("BF16", y)}
         os.mkdir(self.path("bin"))
         os.symlink(COMMAND, self.path("bin", "rmsnorm"))
         text, _ = self.run_script(results, PATH=self.path("bin"))

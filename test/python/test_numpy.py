@@ -1116,8 +1116,17 @@ def test_importing_takes_numpy_alone():
 
 
 @pytest.mark.parametrize("block", programs.blocks())
-def test_programs_of_the_pages(block, capsys):
+def test_programs_of_the_pages(block, capsys, tmp_path, monkeypatch):
     d, bf16 = 4096, ml_dtypes.bfloat16
+    monkeypatch.chdir(tmp_path)
+    if "safetensors" in block:
+        from safetensors.numpy import load_file, save_file
+
+        files = {"x": normal(2, d), "dy": normal(2, d)}
+        files["weight"] = normal(d, dtype=bf16)
+        np.save("x.npy", files["x"])
+        np.save("dy.npy", files["dy"])
+        save_file({"model.norm.weight": files["weight"]}, "model.safetensors")
     names = {name: normal(2, d) for name in ("x", "stream", "z")}
     names |= {"weight": normal(d), "rmsnorm": rmsnorm, "numpy": np}
     names |= {"q": np.empty((2, d), np.int8), "scale": np.empty(2, np.float32)}
@@ -1130,6 +1139,12 @@ def test_programs_of_the_pages(block, capsys):
     if "print(" in block:  # the comment says what is printed
         lines = [line[2:] for line in block.splitlines() if line.startswith("# ")]
         assert printed.splitlines() == lines and len(lines) == 2
+    if "safetensors" in block:
+        y, gradients = np.load("y.npy"), load_file("gradients.safetensors")
+        assert (y == rmsnorm.rms_norm(files["x"], files["weight"], eps=1e-6)).all()
+        expected = rmsnorm.rms_norm_backward(files["dy"], files["x"], files["weight"], eps=1e-6)
+        assert (gradients["dx"] == expected[0]).all()
+        assert gradients["dw"].dtype == bf16 and (gradients["dw"] == expected[1]).all()
     if "ThreadPoolExecutor" in block:
         assert (names["y"] == rmsnorm.rms_norm(names["x"], names["weight"])).all()
     if "step()" in block:

@@ -49,8 +49,7 @@ inline Tensors ReadTensors(const std::string& file) {
   Tensors tensors;
   for (const auto& [name, stored] : ReadSafetensors(file)) {
     Tensor& tensor = tensors[name] = {stored.shape, {}};
-    const rmsnorm_dtype dtype = DtypeOfName(stored.dtype);
-    tensor.rows = Rows(dtype, stored.data.size() / ElementSize(dtype), 1);
+    tensor.rows = Rows(stored.dtype, stored.data.size() / ElementSize(stored.dtype), 1);
     std::memcpy(tensor.rows.row(0), stored.data.data(), stored.data.size());
   }
   return tensors;
