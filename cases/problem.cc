@@ -94,8 +94,20 @@ rmsnorm_operands CallOperands::Get() const {
 }
 
 Problem::Problem(const Case& c) {
-  using namespace internal;
   MakeInputs(c);
+  Compute(c);
+}
+
+Problem::Problem(const Case& c, AllRows before) : before_(std::move(before)) {
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    if (c.IsOutput(o)) after_[o] = Rows(c.operand[o].dtype, RowsOf(c, o), RowLengthOf(c, o));
+    if (c.operand[o].add) after_[o] = before_[o];
+  });
+  Compute(c);
+}
+
+void Problem::Compute(const Case& c) {
+  using namespace internal;
   if (c.backward) {
     Compute(c, SetOf(kDx) | SetOf(kDw), SetOf(kWeight) | SetOf(kDw));
     Compute(c, SetOf(kDb), SetOf(kDb));

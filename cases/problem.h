@@ -5,6 +5,8 @@
 
 #include <rmsnorm/rmsnorm.h>
 
+#include <array>
+
 #include "case.h"
 #include "values.h"
 
@@ -25,12 +27,18 @@ struct CallOperands {
   rmsnorm_operands Get() const;
 };
 
+// The rows of each operand, empty where a case does not have it.
+using AllRows = std::array<Rows, internal::kOperands>;
+
 // The values of a case, and its results on the target `reference`. The calls are as plain as can
 // be: dense rows, separate operands, one thread, and one row of the weight and the bias each.
 class Problem {
  public:
   // Throws rmsnorm::Error if the library refuses the case.
   explicit Problem(const Case& c);
+
+  // The same for given values.
+  Problem(const Case& c, AllRows before);
 
   // The values of an input, or of an output that is added to or that replaces an input. Empty for
   // other outputs.
@@ -41,11 +49,12 @@ class Problem {
  private:
   void MakeInputs(const Case& c);
   void MakePerRow(const Case& c, Operand o);
+  void Compute(const Case& c);
   void Compute(const Case& c, OperandSet outputs, OperandSet columns);
   void ComputeShared(const Case& c, OperandSet outputs, const std::vector<size_t>& rows);
 
-  Rows before_[internal::kOperands];
-  Rows after_[internal::kOperands];
+  AllRows before_;
+  AllRows after_;
 };
 
 // Whether two cases have the same values and results. Lists have such cases next to each other, so

@@ -3,6 +3,7 @@
 #ifndef RMSNORM_CASES_RUN_H_
 #define RMSNORM_CASES_RUN_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ class Runner {
 // Checks the calls of a line on one target. The text describes the fault, which may be a refusal,
 // or is empty.
 std::string FaultOf(Runner& runner, const Calls& calls, const std::string& target);
+
+using FindFault = std::function<std::string(Runner&, const Calls&, const std::string& target)>;
 
 }  // namespace rmsnorm::cases
 

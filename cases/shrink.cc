@@ -46,9 +46,10 @@ bool HasMeaning(const Calls& calls) try {
 
 }  // namespace
 
-Calls Shrink(Runner& runner, const Calls& failing, const std::string& target) {
+Calls Shrink(Runner& runner, const Calls& failing, const std::string& target,
+             const FindFault& find_fault) {
   const auto kind = [&](const Calls& calls) {
-    const std::string fault = FaultOf(runner, calls, target);
+    const std::string fault = find_fault(runner, calls, target);
     return fault.empty() ? 0 : fault.find("refused") == std::string::npos ? 1 : 2;
   };
   const int kind_of_fault = kind(failing);

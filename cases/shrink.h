@@ -10,9 +10,10 @@
 
 namespace rmsnorm::cases {
 
-// The simplest calls found that fail on a target as these do. It leaves calls out, and makes fields
-// smaller or leaves them out, one by one.
-Calls Shrink(Runner& runner, const Calls& failing, const std::string& target);
+// The simplest calls found that fail on a target as these do, by what finds their fault. It leaves
+// calls out, and makes fields smaller or leaves them out, one by one.
+Calls Shrink(Runner& runner, const Calls& failing, const std::string& target,
+             const FindFault& find_fault = FaultOf);
 
 }  // namespace rmsnorm::cases
 

@@ -2,6 +2,7 @@
 #include "values.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 
@@ -240,6 +241,24 @@ void Rows::set_bits(size_t index, size_t j, uint64_t bits) {
 
 void Rows::Copy(size_t to, const Rows& from, size_t from_row) {
   std::memcpy(row(to), from.row(from_row), row_bytes());
+}
+
+std::string FirstDifference(const Rows& wanted, const Rows& got) {
+  const Format format = FormatOf(wanted.dtype());
+  for (size_t row = 0; row < wanted.count(); ++row) {
+    if (std::memcmp(wanted.row(row), got.row(row), wanted.row_bytes()) == 0) continue;
+    for (size_t j = 0; j < wanted.d(); ++j) {
+      const uint64_t w = wanted.bits(row, j);
+      const uint64_t g = got.bits(row, j);
+      if (w == g || (format.IsNan(w) && format.IsNan(g))) continue;
+      const int digits = 2 * static_cast<int>(internal::ElementSize(wanted.dtype()));
+      char text[100];
+      std::snprintf(text, sizeof text, "[%zu, %zu] is 0x%0*llx, not 0x%0*llx", row, j, digits,
+                    static_cast<unsigned long long>(g), digits, static_cast<unsigned long long>(w));
+      return text;
+    }
+  }
+  return {};
 }
 
 std::array<uint64_t, 24> SpecialNumbers(Format format) {

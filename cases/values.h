@@ -75,6 +75,10 @@ class Rows {
   std::vector<uint8_t> bytes_;
 };
 
+// The first element whose bits differ, such as "[0, 5] is 0x3f800001, not 0x3f800000". Two NaNs
+// count as equal, since CPUs make different ones.
+std::string FirstDifference(const Rows& wanted, const Rows& got);
+
 // The bits of numbers at which steps go wrong: zeros, NaNs, the ends of each range, and numbers
 // whose sums and products lie halfway between two others.
 std::array<uint64_t, 24> SpecialNumbers(Format format);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "cases/apart.h"
 #include "cases/list.h"
 #include "cases/prepared_call.h"
 #include "cases/random_case.h"
@@ -23,24 +24,24 @@
 namespace rmsnorm::tools {
 namespace {
 
-constexpr unsigned kRandomCases = 20000;
-
-std::string CommandOf(const cases::Calls& calls, const std::string& target) {
+std::string CommandOf(const cases::Calls& calls, const std::string& target,
+                      const std::string& flag) {
   const std::string quote = calls.size() == 1 ? "" : "'";  // a shell ends a command at a semicolon
-  return "  rmsnorm check --target " + target + " --case " + quote + cases::Text(calls) + quote +
-         "\n";
+  return "  rmsnorm check " + (flag.empty() ? "--target " + target : flag) + " --case " + quote +
+         cases::Text(calls) + quote + "\n";
 }
 
 // The work of a thread, for its signal handler.
 thread_local const cases::Calls* running_calls = nullptr;
 thread_local const std::string* running_target = nullptr;
+thread_local const std::string* running_flag = nullptr;
 
 void HandleSignal(int signal) {
   std::signal(signal, SIG_DFL);
   // The signal interrupted the library, not the allocator, so this may allocate memory for a text.
   const std::string text = std::string("FAILED on ") + *running_target + ": signal " +
                            std::to_string(signal) + "\n" +
-                           CommandOf(*running_calls, *running_target);
+                           CommandOf(*running_calls, *running_target, *running_flag);
   WriteToStdout(text);
   std::_Exit(kCheckFailed);
 }
@@ -57,13 +58,16 @@ struct CheckOptions {
   std::vector<std::string> targets;
   std::optional<std::string> one_case;
   int32_t every = 1;
+  int32_t random = 20000;
+  bool apart = false;
 };
 
 // Checks every nth of the listed and the random cases on every CPU. Each thread goes through all
 // cases and checks its share in runs of 64: neighbouring cases often share the results of the
 // reference.
-void CheckAll(const cases::List& list, size_t every, Checker& checker) {
+void CheckAll(const cases::List& list, const CheckOptions& options, Checker& checker) {
   constexpr size_t kCasesAtOnce = 64;
+  const auto every = static_cast<size_t>(options.every);
   std::atomic<size_t> next{0};
   const auto check_own = [&] {
     CatchCrashes();
@@ -76,11 +80,14 @@ void CheckAll(const cases::List& list, size_t every, Checker& checker) {
       if (at > own) own = next++;
       return at == own && number % every == 0;
     };
+    const auto check = [&](const cases::Calls& calls) {
+      if (!options.apart || cases::HasSeparateCalls(calls)) checker.Check(calls, runner);
+    };
     list.ForEach([&](const cases::Calls& calls) {
-      if (is_own()) checker.Check(calls, runner);
+      if (is_own()) check(calls);
     });
-    for (unsigned seed = 1; seed <= kRandomCases; ++seed) {
-      if (is_own()) checker.Check({cases::RandomCase(seed)}, runner);
+    for (int32_t seed = 1; seed <= options.random; ++seed) {
+      if (is_own()) check({cases::RandomCase(static_cast<unsigned>(seed))});
     }
   };
   std::vector<std::future<void>> threads;
@@ -92,11 +99,13 @@ void CheckAll(const cases::List& list, size_t every, Checker& checker) {
 }
 
 int RunCheck(const CheckOptions& options) {
-  const std::vector<std::string> targets =
-      options.targets.empty() ? cases::SupportedTargets() : options.targets;
+  const std::vector<std::string> targets = options.apart ? std::vector<std::string>{"reference"}
+                                           : options.targets.empty() ? cases::SupportedTargets()
+                                                                     : options.targets;
   const auto every = static_cast<size_t>(options.every);
   const cases::List list(options.one_case ? "" : cases::kCheckedCases);
-  const size_t count = options.one_case ? 1 : (list.size() + kRandomCases + every - 1) / every;
+  const size_t all = list.size() + static_cast<size_t>(options.random);
+  const size_t count = options.one_case ? 1 : (all + every - 1) / every;
   cases::Calls one;
   if (options.one_case) {
     one = cases::ParseCalls(*options.one_case);
@@ -105,20 +114,27 @@ int RunCheck(const CheckOptions& options) {
   std::cout << "targets:";
   for (const std::string& target : targets) std::cout << " " << target;
   std::cout << "; cases: " << count << std::endl;
-  Checker checker(count, targets, std::cout);
+  Checker checker = options.apart ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
+                                  : Checker(count, targets, std::cout);
   if (!one.empty()) {
     cases::Runner runner;
     checker.Check(one, runner);
   } else {
-    CheckAll(list, every, checker);
+    CheckAll(list, options, checker);
   }
   return checker.Finish();
 }
 
 }  // namespace
 
-Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out)
-    : cases_(cases), targets_(targets), out_(out), progress_(std::in_place, cases) {
+Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out,
+                 cases::FindFault find_fault, std::string flag)
+    : cases_(cases),
+      targets_(targets),
+      out_(out),
+      find_fault_(std::move(find_fault)),
+      flag_(std::move(flag)),
+      progress_(std::in_place, cases) {
   CatchCrashes();
 }
 
@@ -126,7 +142,8 @@ void Checker::Check(const cases::Calls& calls, cases::Runner& runner) {
   for (const std::string& target : targets_) {
     running_calls = &calls;
     running_target = &target;
-    const std::string fault = cases::FaultOf(runner, calls, target);
+    running_flag = &flag_;
+    const std::string fault = find_fault_(runner, calls, target);
     const std::lock_guard<std::mutex> lock(mutex_);
     if (fault.empty()) {
       ++passed_;
@@ -144,10 +161,11 @@ void Checker::Report(const cases::Calls& calls, const std::string& target, const
   progress_.reset();  // its line would mix with these lines
   // Shrinking takes time: only the first failures get it.
   constexpr size_t kMostShrunk = 10;
-  const cases::Calls simplest = failed_ <= kMostShrunk ? Shrink(runner, calls, target) : calls;
+  const cases::Calls simplest =
+      failed_ <= kMostShrunk ? Shrink(runner, calls, target, find_fault_) : calls;
   out_ << "FAILED on " << target << ": "
-       << (failed_ <= kMostShrunk ? FaultOf(runner, simplest, target) : fault) << "\n"
-       << CommandOf(simplest, target) << std::flush;
+       << (failed_ <= kMostShrunk ? find_fault_(runner, simplest, target) : fault) << "\n"
+       << CommandOf(simplest, target, flag_) << std::flush;
   progress_.emplace(cases_);
 }
 
@@ -163,13 +181,14 @@ void AddCheck(CLI::App& app, int& status) {
                                                "Check that every target gives the reference's "
                                                "bits, forward and backward; exits with 1 where "
                                                "one does not");
-  command
-      ->add_option("--target", options->targets,
-                   "Check this target only; may be given more than once")
-      ->type_name("TARGET")
-      ->transform(Target(false))
-      ->expected(1)
-      ->take_all();
+  CLI::Option* const targets =
+      command
+          ->add_option("--target", options->targets,
+                       "Check this target only; may be given more than once")
+          ->type_name("TARGET")
+          ->transform(Target(false))
+          ->expected(1)
+          ->take_all();
   CLI::Option* const one_case =
       command
           ->add_option("--case", options->one_case, "Check this case only, as a failure names it")
@@ -177,6 +196,13 @@ void AddCheck(CLI::App& app, int& status) {
   AddInteger(*command, "--every", options->every, 1, std::numeric_limits<int32_t>::max(),
              "Check every Nth case only, where time is short")
       ->excludes(one_case);
+  AddInteger(*command, "--random", options->random, 0, std::numeric_limits<int32_t>::max(),
+             "Draw N cases beside the list; 20000 unless given")
+      ->excludes(one_case);
+  command
+      ->add_flag("--apart", options->apart,
+                 "Compare each call of several steps with separate calls, on the reference")
+      ->excludes(targets);
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 

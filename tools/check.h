@@ -18,8 +18,10 @@ namespace rmsnorm::tools {
 // own runner.
 class Checker {
  public:
-  // `cases` is the expected number of cases, for the progress bar.
-  Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out);
+  // `cases` is the expected number of cases, for the progress bar. `flag` of the command is the one
+  // that compares cases by `find_fault`.
+  Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out,
+          cases::FindFault find_fault = cases::FaultOf, std::string flag = "");
 
   // Checks the calls of a line. For each failure it writes two lines: the fault, and a command that
   // repeats the simplest failing case it finds. If the case ends the process (at a guard page, for
@@ -36,6 +38,8 @@ class Checker {
   const size_t cases_;
   const std::vector<std::string> targets_;
   std::ostream& out_;
+  const cases::FindFault find_fault_;
+  const std::string flag_;
   std::mutex mutex_;  // guards the members below
   std::optional<Progress> progress_;
   size_t done_ = 0;

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apart.h"
+
+#include <algorithm>
+#include <cstring>
+#include <rmsnorm/rmsnorm.hpp>
+
+#include "problem.h"
+
+namespace rmsnorm::cases {
+namespace {
+
+using namespace internal;
+
+// One call of the reference.
+class Step {
+ public:
+  Step(const Case& like, const Rows& x) : case_(like.backward) {
+    for (OperandCase& own : case_.operand) own = {};
+    case_.rows = like.rows;
+    case_.d = x.d();
+    Give(kX, x);
+  }
+
+  rmsnorm_options& options() { return case_.options; }
+  void Give(Operand o, const Rows& rows, Per per = Per::kTensor) {
+    Want(o, rows.dtype(), per);
+    before_[o] = rows;
+  }
+  void Want(Operand o, rmsnorm_dtype dtype, Per per = Per::kTensor) {
+    case_.operand[o].dtype = dtype;
+    case_.operand[o].per = per;
+  }
+  // An input or an output as in a case, if it has one.
+  void Take(Operand o, const Case& c, const Problem& whole) {
+    case_.operand[o] = c.operand[o];
+    before_[o] = whole.before(o);
+  }
+  // Makes the inverse RMS 1.
+  void SkipNorm() {
+    Rows ones(RMSNORM_F64, case_.RowCount(), 1);
+    const double one = 1;
+    for (size_t row = 0; row < ones.count(); ++row) std::memcpy(ones.row(row), &one, sizeof one);
+    Give(kSums, ones);
+    case_.operand[kSums].values = Values::kSpecial;  // they are not the sums of the rows
+    case_.options.eps = 0;
+    case_.options.divisor = 1;
+  }
+  Problem Run() const { return Problem(case_, before_); }
+
+ private:
+  Case case_;
+  AllRows before_;
+};
+
+// A sum with these changes no number.
+Rows MinusZeros(rmsnorm_dtype dtype, const Rows& like) {
+  Rows zeros(dtype, like.count(), like.d());
+  for (size_t row = 0; row < zeros.count(); ++row) {
+    for (size_t j = 0; j < zeros.d(); ++j) zeros.set_bits(row, j, FormatOf(dtype).sign());
+  }
+  return zeros;
+}
+
+// factor * x rounded to x's type, added to the residual and rounded to the residual's type.
+Rows Added(const Rows& x, const Rows& residual, float factor = 0) {
+  Case rows;
+  rows.rows = {x.count()};
+  Step step(rows, x);
+  step.options().factor = factor;
+  step.Give(kResidual, residual);
+  step.Want(kResidualOut, residual.dtype());
+  return step.Run().after(kResidualOut);
+}
+
+Rows Converted(const Rows& x, rmsnorm_dtype dtype) { return Added(x, MinusZeros(dtype, x)); }
+
+Rows Gated(const Case& c, const Problem& whole, const Rows& x, rmsnorm_dtype y_dtype) {
+  Step step(c, x);
+  step.SkipNorm();
+  step.Take(kGate, c, whole);
+  step.options().activation = c.options.activation;
+  step.Want(kY, y_dtype);
+  return step.Run().after(kY);
+}
+
+rmsnorm_options NormOptions(const Case& c) {
+  rmsnorm_options options = c.options;
+  for (const Option o : {kResidualRounding, kFactor, kActivation, kGatePlacement, kGateRounding}) {
+    SetValueIn(options, o, int32_t{0});
+  }
+  return options;
+}
+
+// Compares the results of a case with those of separate calls.
+class Apart {
+ public:
+  explicit Apart(const Case& c) : c_(c), whole_(c) {}
+
+  std::string Fault() {
+    if (c_.backward) {
+      Backward();
+    } else {
+      Forward();
+    }
+    return fault_;
+  }
+
+ private:
+  void Expect(Operand o, const Rows& wanted) {
+    if (!c_.Has(o) || !fault_.empty()) return;
+    fault_ = FirstDifference(wanted, whole_.after(o));
+    if (!fault_.empty()) fault_ = kOperandRules[o].name + fault_ + ", as by separate calls";
+  }
+
+  void Forward() {
+    const rmsnorm_options& given = c_.options;
+    Rows h = whole_.before(kX);
+    if (c_.Has(kPostNormWeight)) {
+      Step norm(c_, h);
+      norm.Give(kWeight, whole_.before(kPostNormWeight), c_.operand[kPostNormWeight].per);
+      norm.Want(kY, h.dtype());
+      norm.options() = NormOptions(c_);
+      h = norm.Run().after(kY);
+    }
+    if (given.factor != 0) h = Added(h, MinusZeros(h.dtype(), h), given.factor);
+    const bool is_gated_before = given.gate_placement == RMSNORM_GATE_BEFORE;
+    if (is_gated_before) h = Gated(c_, whole_, h, RMSNORM_F32);
+    if (c_.Has(kResidual)) {
+      const Rows& residual = whole_.before(kResidual);
+      const Rows sum = Added(h, residual);
+      Expect(kResidualOut, sum);
+      h = given.residual_rounding == RMSNORM_RESIDUAL_ROUNDED
+              ? sum
+              : Added(h, Converted(residual, RMSNORM_F32));
+    }
+    const bool is_scaled = c_.Has(kY) || c_.Has(kQ);
+    if (!is_scaled && !c_.Has(kRstd) && !c_.Has(kSumsOut)) return;
+
+    Step norm(c_, h);
+    for (const Operand o : {kWeight, kBias, kSums, kRstd, kSumsOut}) norm.Take(o, c_, whole_);
+    norm.options() = NormOptions(c_);
+    if (!c_.Has(kWeight)) norm.options().weight_offset = 0;  // it is the post-norm's
+    const bool is_gated = is_scaled && c_.Has(kGate) && !is_gated_before;
+    const rmsnorm_dtype y_dtype = c_.Has(kY) ? c_.operand[kY].dtype : h.dtype();
+    const rmsnorm_dtype m_dtype =
+        given.gate_rounding == RMSNORM_GATE_UNROUNDED ? RMSNORM_F32 : h.dtype();
+    norm.Want(kY, is_gated ? m_dtype : y_dtype);
+    const Problem normed = norm.Run();
+    Expect(kRstd, normed.after(kRstd));
+    Expect(kSumsOut, normed.after(kSumsOut));
+    const Rows y = is_gated ? Gated(c_, whole_, normed.after(kY), y_dtype) : normed.after(kY);
+    Expect(kY, y);
+    if (!c_.Has(kQ)) return;
+    Step quantise(c_, y);
+    quantise.SkipNorm();
+    for (const Operand o : {kQ, kScale, kZero}) quantise.Take(o, c_, whole_);
+    const Problem quantised = quantise.Run();
+    for (const Operand o : {kQ, kScale, kZero}) Expect(o, quantised.after(o));
+  }
+
+  // Each gradient alone, in f32 and in the default rounding order. A call of forward adds it to the
+  // existing one and rounds the sum.
+  void Backward() {
+    for (const Operand gradient : {kDx, kDw, kDb}) {
+      if (!c_.Has(gradient)) continue;
+      Step step(c_, whole_.before(kX));
+      for (const Operand o : {kDy, kWeight, kRstd}) step.Take(o, c_, whole_);
+      step.Want(gradient, RMSNORM_F32, c_.operand[gradient].per);
+      step.options() = NormOptions(c_);
+      step.options().rounding = RMSNORM_ROUND_AFTER_WEIGHT;
+      const Rows alone = step.Run().after(gradient);
+      const OperandCase& own = c_.operand[gradient];
+      Expect(gradient,
+             own.add ? Added(alone, whole_.before(gradient)) : Converted(alone, own.dtype));
+    }
+  }
+
+  const Case& c_;
+  const Problem whole_;
+  std::string fault_;
+};
+
+// A separate call rounds to the type of its input. If that is f32 and x is not, it differs from the
+// one call, which rounds to x's type: after the norm, before the gate, or in an output q without y.
+bool HasSteps(const Case& c) {
+  if (c.backward) return true;
+  const rmsnorm_options& given = c.options;
+  const OperandSet steps = SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kResidual) | SetOf(kQ);
+  if ((c.Given() & steps) == 0 && given.factor == 0) return false;
+  const bool is_f32 = given.gate_placement == RMSNORM_GATE_BEFORE ||
+                      given.residual_rounding == RMSNORM_RESIDUAL_UNROUNDED;
+  return !is_f32 || c.operand[kX].dtype == RMSNORM_F32 ||
+         (given.rounding == RMSNORM_ROUND_AFTER_WEIGHT &&
+          given.gate_rounding == RMSNORM_GATE_UNROUNDED && c.Has(kY));
+}
+
+}  // namespace
+
+bool HasSeparateCalls(const Calls& calls) {
+  return std::any_of(calls.begin(), calls.end(), HasSteps);
+}
+
+std::string FaultApart(Runner& /*runner*/, const Calls& calls, const std::string& /*target*/) try {
+  for (const Case& c : calls) {
+    if (!HasSteps(c)) continue;
+    const std::string fault = Apart(c).Fault();
+    if (!fault.empty()) return fault;
+  }
+  return {};
+} catch (const Error& error) {
+  return std::string("refused: ") + error.what();
+}
+
+}  // namespace rmsnorm::cases
