@@ -2,6 +2,8 @@
 #include "list.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "number_text.h"
@@ -34,6 +36,13 @@ std::vector<std::string> LinesOf(const std::string& list) {
     }
   }
   return lines;
+}
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw UserError(path + " cannot be read");
+  return text;
 }
 
 List::List(const std::string& list) {
@@ -123,10 +132,12 @@ void List::ForEach(const std::function<void(const std::string& group, const Call
         }
         if (index[i] == set[i]) continue;
         set[i] = index[i];
-        for (const Field* const field : axis.fields) {
-          if (!field->read(calls[axis.call], axis.values[index[i]])) {
-            throw UserError("list: '" + axis.values[index[i]] + "' is no value for '" +
-                            field->name + "'");
+        const std::vector<std::string> each = Split(axis.values[index[i]], ':');
+        for (size_t k = 0; k < axis.fields.size(); ++k) {
+          const std::string value =
+              each.size() == axis.fields.size() ? each[k] : axis.values[index[i]];
+          if (!axis.fields[k]->read(calls[axis.call], value)) {
+            throw UserError("list: '" + value + "' is no value for '" + axis.fields[k]->name + "'");
           }
         }
       }

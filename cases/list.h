@@ -6,7 +6,7 @@
 // - "rounding=after_weight/before_weight" adds no cases: the cases that the fields before it make
 //   take its values in turn. Each round begins at a value drawn at random, the same in every run:
 //   otherwise some values of two such fields would never meet;
-// - "x+y=f16|bf16" gives both fields the same value.
+// - "x+y=f16|bf16" gives both fields the same value, and "rows+d=9:64|2:300" each its own.
 // Where a line describes several calls, the last fields of the last one change first.
 // "$T=f32|f16|bf16" defines "$T" for later lines, and "[NAME]" begins a group of lines. A "#"
 // begins a comment, and a line that ends with a comma goes on in the next. Put a field with "/"
@@ -27,6 +27,9 @@ namespace rmsnorm::cases {
 // The lines of a list or of a similar text: without comments, with names replaced, and with
 // continued lines joined. A line that ends with a semicolon goes on in the next, too.
 std::vector<std::string> LinesOf(const std::string& list);
+
+// The text of a file. Throws UserError if it cannot be read.
+std::string ReadText(const std::string& path);
 
 class List {
  public:

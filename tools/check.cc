@@ -57,6 +57,7 @@ void CatchCrashes() {
 struct CheckOptions {
   std::vector<std::string> targets;
   std::optional<std::string> one_case;
+  std::optional<std::string> list;
   int32_t every = 1;
   int32_t random = 20000;
   bool apart = false;
@@ -98,12 +99,16 @@ void CheckAll(const cases::List& list, const CheckOptions& options, Checker& che
   for (std::future<void>& thread : threads) thread.get();
 }
 
-int RunCheck(const CheckOptions& options) {
+int RunCheck(CheckOptions options) {
+  if (options.list) options.random = 0;
+
   const std::vector<std::string> targets = options.apart ? std::vector<std::string>{"reference"}
                                            : options.targets.empty() ? cases::SupportedTargets()
                                                                      : options.targets;
   const auto every = static_cast<size_t>(options.every);
-  const cases::List list(options.one_case ? "" : cases::kCheckedCases);
+  const cases::List list(options.one_case ? ""
+                         : options.list   ? cases::ReadText(*options.list)
+                                          : cases::kCheckedCases);
   const size_t all = list.size() + static_cast<size_t>(options.random);
   const size_t count = options.one_case ? 1 : (all + every - 1) / every;
   cases::Calls one;
@@ -193,12 +198,18 @@ void AddCheck(CLI::App& app, int& status) {
       command
           ->add_option("--case", options->one_case, "Check this case only, as a failure names it")
           ->type_name("CASE");
+  CLI::Option* const file = command
+                                ->add_option("--list", options->list,
+                                             "Check the cases of a file, one or many on each line")
+                                ->type_name("FILE")
+                                ->excludes(one_case);
   AddInteger(*command, "--every", options->every, 1, std::numeric_limits<int32_t>::max(),
              "Check every Nth case only, where time is short")
       ->excludes(one_case);
   AddInteger(*command, "--random", options->random, 0, std::numeric_limits<int32_t>::max(),
              "Draw N cases beside the list; 20000 unless given")
-      ->excludes(one_case);
+      ->excludes(one_case)
+      ->excludes(file);
   command
       ->add_flag("--apart", options->apart,
                  "Compare each call of several steps with separate calls, on the reference")

@@ -6,7 +6,6 @@
 #include <exception>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -156,12 +155,10 @@ class Vectors {
 };
 
 void Run(const std::string& list, const std::string& output) {
-  std::ifstream file(list, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw std::runtime_error(list + " cannot be read");
   Vectors vectors;
-  List(text).ForEach(
-      [&](const std::string& group, const Calls& calls) { vectors.Add(group, calls.at(0)); });
+  List(ReadText(list)).ForEach([&](const std::string& group, const Calls& calls) {
+    vectors.Add(group, calls.at(0));
+  });
   vectors.Write(output);
 }
 

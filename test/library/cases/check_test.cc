@@ -594,6 +594,7 @@ TEST(List, Multiplies) {
   using Texts = std::vector<std::string>;
   EXPECT_EQ((Texts{"rows=1,d=3", "rows=1,d=4", "rows=2,d=3", "rows=2,d=4"}),
             Expanded("# rows\nforward,rows=1|2,\n  d=3..4  # and elements\n\n"));
+  EXPECT_EQ((Texts{"rows=1,d=5", "rows=2x3,d=4"}), Expanded("forward,rows+d=1:5|2x3:4"));
   EXPECT_EQ((Texts{"rows=1,d=5,x_gap=1,y_gap=1", "rows=1,d=5,x_gap=2,y_gap=2"}),
             Expanded("forward,rows=1,d=5,x_gap+y_gap=1|2"));
   const std::string second = ";forward,x=f32,weight=f32,y=f32,rows=3,";
