@@ -3,11 +3,11 @@
 #ifndef RMSNORM_TOOLS_PROGRESS_H_
 #define RMSNORM_TOOLS_PROGRESS_H_
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
-
-#include "streams.h"
 
 namespace rmsnorm::tools {
 
@@ -33,7 +33,7 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   size_t total_;
-  bool is_terminal_ = StderrIsTerminal();
+  bool is_terminal_ = isatty(STDERR_FILENO) != 0;
   bool shown_ = false;
   Clock::time_point next_ = Clock::now() + std::chrono::milliseconds(500);
 };
