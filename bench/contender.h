@@ -14,10 +14,10 @@
 
 namespace rmsnorm::bench {
 
-// Calls that are ready to run.
-class Prepared {
+// Calls that are ready to be timed.
+class TimedCall {
  public:
-  Prepared(void (*run)(void*), void* state, void (*release)(void*))
+  TimedCall(void (*run)(void*), void* state, void (*release)(void*))
       : run_(run), state_(state, release) {}
   void Run() const { run_(state_.get()); }
 
@@ -34,7 +34,8 @@ class Refusal : public std::runtime_error {
 enum class Kind {
   kLibrary,
   kApart,  // the library, by the calls of Cell::apart
-  kOther   // its results need not have the reference's bits
+  kPlain,  // these need not have the reference's bits
+  kPeer    // and has separate threads
 };
 
 class Contender {
@@ -45,7 +46,7 @@ class Contender {
   Kind kind() const { return kind_; }
   // The target is for builds of the library. It and the tensors must outlive the result. Throws
   // Refusal.
-  virtual Prepared Prepare(const Tensors& tensors, const char* target) const = 0;
+  virtual TimedCall Prepare(const Tensors& tensors, const char* target) const = 0;
 
  private:
   const std::string name_;
@@ -66,7 +67,7 @@ size_t CountParts(const rmsnorm_peer_case& what, const char* target);
 
 // The plain loops that this CPU runs, each compiled in another way and all called "plain".
 constexpr char kPlain[] = "plain";
-Contenders PlainLoopContenders();
+Contenders PlainLoops();
 
 // A plug-in of peers/peer.h. Throws std::runtime_error with the file's name if the file has no peer
 // of this version. A plug-in is never unloaded: many libraries do not survive that.
@@ -74,6 +75,8 @@ std::unique_ptr<Contender> LoadPeer(const std::string& file);
 
 // Loads a shared library from a path. Throws std::runtime_error with the reason if that fails.
 void* LoadLibrary(const std::string& file, int more_flags = 0);
+// A function of a loaded library, or null. Throws std::runtime_error if it is needed and missing.
+void* FindFunction(void* library, const std::string& name, bool is_needed = true);
 
 }  // namespace rmsnorm::bench
 

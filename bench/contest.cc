@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "contest.h"
 
+#include <benchmark/benchmark.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -16,6 +18,49 @@ namespace {
 constexpr size_t kPlaces = 32;
 constexpr size_t kMaxBytesInPlaces = 512 * 1024;
 
+void Count(benchmark::State& state, const std::string& name, const std::string& unit,
+           const Spread& spread) {
+  state.counters[name + "_lower" + unit] = spread.lower_quartile;
+  state.counters[name + unit] = spread.median;
+  state.counters[name + "_upper" + unit] = spread.upper_quartile;
+}
+
+// Checks and times a cell.
+void Run(benchmark::State& state, const Cell& cell, const Contenders& contenders) {
+  Contest contest(cell, contenders);
+  std::string label;
+  for (const Untimed& one : contest.untimed()) {
+    if (one.name == contenders.front()->name()) throw Refusal(one.reason);
+    label +=
+        (label.empty() ? "" : "; ") + one.name + (one.is_wrong ? " is wrong: " : ": ") + one.reason;
+  }
+  state.SetLabel(label);
+
+  const std::vector<Turn> turns = contest.Turns();
+  // This comes after the peers have run: threads inherit the binding of the thread that starts
+  // them.
+  const BoundThreads bound(cell.threads);
+  const std::vector<std::vector<double>> seconds = TimeInRounds(turns, [&] { contest.MoveOn(); });
+  const std::vector<double>& library = seconds.front();
+  for (size_t i = 0; i < turns.size(); ++i) {
+    std::vector<double> nanoseconds;
+    std::vector<double> ratios;
+    for (size_t round = 0; round < library.size(); ++round) {
+      nanoseconds.push_back(seconds[i][round] * 1e9);
+      ratios.push_back(library[round] / seconds[i][round]);
+    }
+    const Spread spread = SpreadOf(nanoseconds);
+    const auto other = state.counters.find(turns[i].name + "_ns");
+    if (other != state.counters.end() && other->second <= spread.median) continue;
+    Count(state, turns[i].name, "_ns", spread);
+    Count(state, turns[i].name + "_ratio", "", SpreadOf(ratios));
+  }
+  state.counters["rounds"] = static_cast<double>(library.size());
+  state.counters["threads_used"] = static_cast<double>(contest.parts());
+  for ([[maybe_unused]] auto _ : state) state.SetIterationTime(SpreadOf(library).median);
+  state.SetBytesProcessed(static_cast<int64_t>(cell.moved_bytes()));
+}
+
 }  // namespace
 
 Contest::Contest(const Cell& cell, const Contenders& contenders)
@@ -30,30 +75,23 @@ Contest::Contest(const Cell& cell, const Contenders& contenders)
 
 void Contest::Prepare(Place& place) {
   for (const std::unique_ptr<Contender>& contender : contenders_) {
-    std::unique_ptr<Prepared>& prepared = place.prepared.emplace_back();
+    std::unique_ptr<TimedCall>& call = place.timed_calls.emplace_back();
     const std::string& name = contender->name();
-    const bool has_exact_bits = contender->kind() != Kind::kOther;
+    const bool has_exact_bits =
+        contender->kind() == Kind::kLibrary || contender->kind() == Kind::kApart;
     Tensors& tensors = contender->kind() == Kind::kApart ? place.apart : place.tensors;
     if (tensors.operands().empty() || IsUntimed(name)) continue;
-    const std::set<std::string> threads = OtherThreads();
     tensors.Reset();
     try {
       if (!has_exact_bits && !std::all_of(cell_.calls.begin(), cell_.calls.end(), HasBounds)) {
         throw Refusal("there is no bound for its error");
       }
-      prepared = std::make_unique<Prepared>(contender->Prepare(tensors, cell_.target.c_str()));
-      prepared->Run();
+      call = std::make_unique<TimedCall>(contender->Prepare(tensors, cell_.target.c_str()));
+      call->Run();
     } catch (const Refusal& refusal) {
       if (contender == contenders_.front()) throw;
       untimed_.push_back({name, false, refusal.what()});
       continue;
-    }
-    // New threads belong to the contender. The library and the plain loops need no wait: they use
-    // this program's OpenMP threads.
-    for (const std::string& thread : OtherThreads()) {
-      if (threads.count(thread) == 0 && !has_exact_bits && name != kPlain) {
-        with_threads_.insert(name);
-      }
     }
     const std::string fault = has_exact_bits ? FindDifference(tensors) : FindBeyondBounds(tensors);
     if (!fault.empty()) untimed_.push_back({name, true, fault});
@@ -68,16 +106,15 @@ bool Contest::IsUntimed(const std::string& name) const {
 void Contest::Memcpy() const {
   Place& place = *places_[place_];
   const size_t bytes = place.from.bytes();
-  const uint8_t* const from = place.from.data();
-  uint8_t* const to = place.to.data();
   const size_t parts = std::clamp<size_t>(bytes, 1, parts_);
   if (parts == 1) {
-    std::memcpy(to, from, bytes);
+    std::memcpy(place.to.data(), place.from.data(), bytes);
     return;
   }
   RunOnThreads(parts, [&](size_t part) {
     const size_t begin = bytes * part / parts;
-    std::memcpy(to + begin, from + begin, bytes * (part + 1) / parts - begin);
+    std::memcpy(place.to.data() + begin, place.from.data() + begin,
+                bytes * (part + 1) / parts - begin);
   });
 }
 
@@ -85,21 +122,19 @@ std::vector<Turn> Contest::Turns() {
   std::vector<Turn> turns;
   for (size_t i = 0; i < contenders_.size(); ++i) {
     const std::string& name = contenders_[i]->name();
-    if (places_.front()->prepared[i] == nullptr || IsUntimed(name)) continue;
-    const bool is_apart = contenders_[i]->kind() == Kind::kApart;
-    const auto repeat = [this, i, is_apart](size_t times) {
+    const Kind kind = contenders_[i]->kind();
+    if (places_.front()->timed_calls[i] == nullptr || IsUntimed(name)) continue;
+    const auto repeat = [this, i, kind](size_t times) {
       const Place& place = *places_[place_];
-      const Prepared& prepared = *place.prepared[i];
-      const Reader* const reader = !cell_.reads ? nullptr
-                                   : is_apart   ? &place.apart_reader
-                                                : &place.reader;
+      const TimedCall& call = *place.timed_calls[i];
+      const Reader& reader = kind == Kind::kApart ? place.apart_reader : place.reader;
       for (size_t time = 0; time < times; ++time) {
-        prepared.Run();
-        if (reader != nullptr) sum_ += reader->Read(parts_);
+        call.Run();
+        if (cell_.reads) sum_ += reader.Read(parts_);
       }
     };
-    // OpenMP's threads wait for work, awake, for a while after a call.
-    turns.push_back({name, repeat, with_threads_.count(name) != 0 ? name : ""});
+    // The threads of a peer wait for work, awake, for a while after a call.
+    turns.push_back({name, repeat, kind == Kind::kPeer ? name : ""});
     if (i > 0) continue;
     turns.push_back({kMemcpy, [this](size_t times) {
                        for (size_t time = 0; time < times; ++time) {
@@ -109,6 +144,17 @@ std::vector<Turn> Contest::Turns() {
                      }});
   }
   return turns;
+}
+
+void Register(const Cell& cell, const Contenders& contenders) {
+  const auto run = [cell, &contenders](benchmark::State& state) {
+    try {
+      Run(state, cell, contenders);
+    } catch (const std::exception& error) {  // such as too little memory for the cell
+      state.SkipWithError(error.what());
+    }
+  };
+  benchmark::RegisterBenchmark(cell.name.c_str(), run)->Iterations(1)->UseManualTime();
 }
 
 }  // namespace rmsnorm::bench

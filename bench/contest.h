@@ -4,13 +4,11 @@
 #define RMSNORM_BENCH_CONTEST_H_
 
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "contender.h"
 #include "operations.h"
-#include "reader.h"
 #include "rounds.h"
 #include "tensors.h"
 
@@ -61,7 +59,7 @@ class Contest {
     Reader reader;
     Reader apart_reader;
     Reader to_reader;
-    std::vector<std::unique_ptr<Prepared>> prepared;  // by contender; null if it has no part
+    std::vector<std::unique_ptr<TimedCall>> timed_calls;  // by contender; null if it has no part
   };
 
   // Prepares each contender in a place, runs it once and checks its results.
@@ -79,8 +77,17 @@ class Contest {
   size_t parts_ = 1;
   uint64_t sum_ = 0;  // of what readers read
   std::vector<Untimed> untimed_;
-  std::set<std::string> with_threads_;  // the contenders that start threads
 };
+
+// Registers a benchmark of Google Benchmark with the cell's name; the contenders outlive it. It is
+// one iteration, whose time is the library's median over the rounds: Google Benchmark reads the
+// flags and writes the files, and times nothing. Each contender NAME has counters: NAME_lower_ns,
+// NAME_ns and NAME_upper_ns are the quartiles of its times over the rounds. NAME_ratio_lower,
+// NAME_ratio and NAME_ratio_upper are the quartiles of the library's time divided by the
+// contender's in the same round. Of several contenders with one name, the fastest counts. A
+// contender without a time has no counters: the label gives the reason, as "NAME: reason" or "NAME
+// is wrong: reason", joined by "; ".
+void Register(const Cell& cell, const Contenders& contenders);
 
 }  // namespace rmsnorm::bench
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <rmsnorm/rmsnorm.hpp>
+#include <type_traits>
 
 #include "cases/prepared_call.h"
 #include "contender.h"
@@ -14,40 +15,35 @@ namespace {
 using cases::Functions;
 using cases::PreparedCall;
 
-template <class Function>
-void Find(void* library, const char* name, Function& function, bool is_needed = true) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr && is_needed) {
-    throw std::runtime_error(std::string("has no function ") + name + "()");
-  }
-}
-
 Functions Load(const std::string& file) try {
   // One build must not call the functions of another. AddressSanitizer forbids RTLD_DEEPBIND.
   const bool is_sanitized = dlsym(RTLD_DEFAULT, "__asan_init") != nullptr;
   void* const library = LoadLibrary(file, is_sanitized ? 0 : RTLD_DEEPBIND);
   Functions functions;
-#define RMSNORM_FIND(name) Find(library, "rmsnorm_" #name, functions.name);
-  RMSNORM_FIND(error_message)
-  RMSNORM_FIND(forward)
-  RMSNORM_FIND(backward)
-  RMSNORM_FIND(forward_all)
-  RMSNORM_FIND(module_create)
-  RMSNORM_FIND(module_destroy)
-  RMSNORM_FIND(module_set_weight)
-  RMSNORM_FIND(module_set_bias)
-  RMSNORM_FIND(module_set_post_norm_weight)
-  RMSNORM_FIND(module_forward)
-  RMSNORM_FIND(module_backward)
-  RMSNORM_FIND(module_norm_rows)
-  RMSNORM_FIND(module_add_norm_rows)
-  RMSNORM_FIND(module_backward_rows)
-#undef RMSNORM_FIND
+  const auto find = [library](const char* name, auto& function, bool is_needed = true) {
+    const std::string full_name = std::string("rmsnorm_") + name;
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(
+        FindFunction(library, full_name, is_needed));
+  };
+  find("error_message", functions.error_message);
+  find("forward", functions.forward);
+  find("backward", functions.backward);
+  find("forward_all", functions.forward_all);
+  find("module_create", functions.module_create);
+  find("module_destroy", functions.module_destroy);
+  find("module_set_weight", functions.module_set_weight);
+  find("module_set_bias", functions.module_set_bias);
+  find("module_set_post_norm_weight", functions.module_set_post_norm_weight);
+  find("module_forward", functions.module_forward);
+  find("module_backward", functions.module_backward);
+  find("module_norm_rows", functions.module_norm_rows);
+  find("module_add_norm_rows", functions.module_add_norm_rows);
+  find("module_backward_rows", functions.module_backward_rows);
   // Older builds may have no prepared calls.
-  Find(library, "rmsnorm_prepare", functions.prepare, false);
-  Find(library, "rmsnorm_prepare_backward", functions.prepare_backward, false);
-  Find(library, "rmsnorm_run", functions.run, false);
-  Find(library, "rmsnorm_prepared_destroy", functions.prepared_destroy, false);
+  find("prepare", functions.prepare, false);
+  find("prepare_backward", functions.prepare_backward, false);
+  find("run", functions.run, false);
+  find("prepared_destroy", functions.prepared_destroy, false);
   return functions;
 } catch (const std::runtime_error& error) {
   throw std::runtime_error("--older " + file + ": " + error.what());
@@ -58,21 +54,21 @@ class Build final : public Contender {
   Build(std::string name, Kind kind, const Functions& functions)
       : Contender(std::move(name), kind), functions_(functions) {}
 
-  Prepared Prepare(const Tensors& tensors, const char* target) const override {
+  TimedCall Prepare(const Tensors& tensors, const char* target) const override {
     auto state = std::make_unique<State>(State{functions_, {}});
     const cases::Calls& calls = tensors.values().calls;
-    const std::vector<cases::CallOperands>& operands = tensors.operands();
+    const cases::CallOperands* const operands = tensors.operands().data();
     const rmsnorm_context context = cases::ContextOf(calls[0], target);
-    const auto add = [&](const cases::Calls& some, const std::vector<cases::CallOperands>& its) {
-      try {
+    const size_t at_once = kind() == Kind::kApart ? 1 : calls.size();
+    try {
+      for (size_t i = 0; i < calls.size(); i += at_once) {
+        const cases::Calls some(&calls[i], &calls[i] + at_once);
+        const std::vector<cases::CallOperands> its(operands + i, operands + i + at_once);
         state->calls.push_back(std::make_unique<PreparedCall>(some, its, context, functions_));
-      } catch (const Error& error) {
-        throw Refusal(error.what());
       }
-    };
-    if (kind() != Kind::kApart) add(calls, operands);
-    for (size_t i = 0; kind() == Kind::kApart && i < calls.size(); ++i)
-      add({calls[i]}, {operands[i]});
+    } catch (const Error& error) {
+      throw Refusal(error.what());
+    }
     void (*const run)(void*) = state->calls.size() == 1 ? RunOne : RunAll;
     return {run, state.release(), [](void* all) { delete static_cast<State*>(all); }};
   }
@@ -86,6 +82,7 @@ class Build final : public Contender {
       if (call.Run() != RMSNORM_OK) throw Refusal(functions.error_message());
     }
   };
+  // Without a loop, which counts in the shortest rows.
   static void RunOne(void* state) {
     const State& self = *static_cast<State*>(state);
     self.Run(*self.calls[0]);

@@ -1,10 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other libraries, as plug-ins of peers/peer.h.
+// Plug-ins of peers/peer.h: other libraries, and the plain loops that are linked.
 #include <dlfcn.h>
 
 #include <cfenv>
 
 #include "contender.h"
+
+// Of peers/plain.cc, by CPU, each without and with -ffast-math.
+extern "C" {
+#ifdef __x86_64__
+const rmsnorm_peer* rmsnorm_plain_v3();
+const rmsnorm_peer* rmsnorm_plain_v3_fast();
+const rmsnorm_peer* rmsnorm_plain_v4();
+const rmsnorm_peer* rmsnorm_plain_v4_fast();
+#else
+const rmsnorm_peer* rmsnorm_plain_base();
+const rmsnorm_peer* rmsnorm_plain_base_fast();
+#endif
+}
 
 namespace rmsnorm::bench {
 namespace {
@@ -16,9 +29,8 @@ bool IsName(const char* name) {
 }
 
 const rmsnorm_peer& Functions(const std::string& file) try {
-  const auto get =
-      reinterpret_cast<decltype(&rmsnorm_peer_get)>(dlsym(LoadLibrary(file), "rmsnorm_peer_get"));
-  if (get == nullptr) throw std::runtime_error("has no function rmsnorm_peer_get()");
+  const auto get = reinterpret_cast<decltype(&rmsnorm_peer_get)>(
+      FindFunction(LoadLibrary(file), "rmsnorm_peer_get"));
   const rmsnorm_peer* const functions = get();
   if (functions == nullptr) throw std::runtime_error("rmsnorm_peer_get() returned null");
   if (functions->version != RMSNORM_PEER_VERSION) {
@@ -38,10 +50,10 @@ const rmsnorm_peer& Functions(const std::string& file) try {
 
 class Peer final : public Contender {
  public:
-  explicit Peer(const rmsnorm_peer& functions)
-      : Contender(functions.name, Kind::kOther), functions_(functions) {}
+  Peer(const rmsnorm_peer& functions, Kind kind)
+      : Contender(functions.name, kind), functions_(functions) {}
 
-  Prepared Prepare(const Tensors& tensors, const char* /*target*/) const override {
+  TimedCall Prepare(const Tensors& tensors, const char* /*target*/) const override {
     const char* why = nullptr;
     void* const state = functions_.prepare(&tensors.peer_case(), &why);
     if (state == nullptr) {
@@ -57,7 +69,29 @@ class Peer final : public Contender {
 }  // namespace
 
 std::unique_ptr<Contender> LoadPeer(const std::string& file) {
-  return std::make_unique<Peer>(Functions(file));
+  return std::make_unique<Peer>(Functions(file), Kind::kPeer);
+}
+
+Contenders PlainLoops() {
+  Contenders contenders;
+  const auto add = [&](const rmsnorm_peer* usual, const rmsnorm_peer* fast) {
+    contenders.push_back(std::make_unique<Peer>(*usual, Kind::kPlain));
+    contenders.push_back(std::make_unique<Peer>(*fast, Kind::kPlain));
+  };
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2") == 0 || __builtin_cpu_supports("bmi2") == 0 ||
+      __builtin_cpu_supports("fma") == 0) {
+    return contenders;
+  }
+  add(rmsnorm_plain_v3(), rmsnorm_plain_v3_fast());
+  if (__builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+      __builtin_cpu_supports("avx512vl") != 0) {
+    add(rmsnorm_plain_v4(), rmsnorm_plain_v4_fast());
+  }
+#else
+  add(rmsnorm_plain_base(), rmsnorm_plain_base_fast());
+#endif
+  return contenders;
 }
 
 void* LoadLibrary(const std::string& file, int more_flags) {
@@ -74,6 +108,12 @@ void* LoadLibrary(const std::string& file, int more_flags) {
     throw std::runtime_error("cannot be loaded: " + why.substr(rest));
   }
   return library;
+}
+
+void* FindFunction(void* library, const std::string& name, bool is_needed) {
+  void* const function = dlsym(library, name.c_str());
+  if (function == nullptr && is_needed) throw std::runtime_error("has no function " + name + "()");
+  return function;
 }
 
 }  // namespace rmsnorm::bench

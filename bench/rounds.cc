@@ -40,10 +40,9 @@ class Stopwatch {
  public:
   explicit Stopwatch(const std::function<double()>& clock) : clock_(clock) {}
 
-  // Finds the pace of a contender, and warms it up.
+  // Finds the pace of a contender, after a first run.
   Pace FindPace(const Turn& turn) {
-    FollowUp(turn);
-    turn.repeat(1);
+    Seconds(turn, 1, false);
     for (size_t times = 1;;) {
       const double seconds = Seconds(turn, times, times > 1);
       if (seconds >= kMinSeconds) return {times, seconds};
@@ -56,31 +55,21 @@ class Stopwatch {
 
   // Seconds for `times` repetitions of the work.
   double Seconds(const Turn& turn, size_t times, bool warms_up) {
-    const bool other_pool = FollowUp(turn);
-    if (warms_up || other_pool) turn.repeat(1);
+    if (pool_ != turn.pool) {
+      pool_ = turn.pool;
+      // Threads that never sleep (OMP_WAIT_POLICY=active) cost a single wait.
+      others_sleep_ = others_sleep_ && WaitUntilOthersSleep();
+      warms_up = true;
+    }
+    if (warms_up) turn.repeat(1);
     const double start = clock_();
     turn.repeat(times);
     return clock_() - start;
   }
 
-  // Total time spent waiting for threads to sleep.
-  double seconds_waited() const { return seconds_waited_; }
-
  private:
-  // Returns whether the previous contender used another pool, and waits for its threads if so.
-  bool FollowUp(const Turn& turn) {
-    if (pool_ == turn.pool) return false;
-    pool_ = turn.pool;
-    const double start = clock_();
-    // Threads that never sleep (OMP_WAIT_POLICY=active) cost a single wait.
-    if (others_sleep_) others_sleep_ = WaitUntilOthersSleep();
-    seconds_waited_ += clock_() - start;
-    return true;
-  }
-
   const std::function<double()>& clock_;
   std::string pool_;
-  double seconds_waited_ = 0;
   bool others_sleep_ = WaitUntilOthersSleep();
 };
 
@@ -101,24 +90,16 @@ std::vector<std::vector<double>> TimeInRounds(const std::vector<Turn>& turns,
                                               const std::function<double()>& clock) {
   Stopwatch stopwatch(clock);
   std::vector<Pace> paces;
-  double seconds_per_round = 0;
-  for (const Turn& turn : turns) {
-    const Pace pace = stopwatch.FindPace(turn);
-    paces.push_back(pace);
-    seconds_per_round += pace.seconds;
-    if (pace.warms_up()) seconds_per_round += pace.seconds / static_cast<double>(pace.times);
-  }
-  seconds_per_round += stopwatch.seconds_waited();
-  const double wanted = kSecondsPerCell / seconds_per_round;
-  const size_t rounds =
-      static_cast<size_t>(std::clamp(wanted, double{kMinRounds}, double{kMaxRounds})) | 1;
-
   std::vector<std::vector<double>> seconds(turns.size());
+  for (const Turn& turn : turns) paces.push_back(stopwatch.FindPace(turn));
+
   // Each round has a different order, since a turn finds the data of the previous one in the
   // caches: always after PyTorch, forward of 512 x 4096 in f32 took 1.5 times as long.
   std::vector<size_t> order(turns.size());
   std::iota(order.begin(), order.end(), 0);
   std::mt19937 random;
+  size_t rounds = kMinRounds;
+  const double start = clock();
   for (size_t round = 0; round < rounds; ++round) {
     next_round();
     std::shuffle(order.begin(), order.end(), random);
@@ -127,6 +108,9 @@ std::vector<std::vector<double>> TimeInRounds(const std::vector<Turn>& turns,
       const double taken = stopwatch.Seconds(turns[i], pace.times, pace.warms_up());
       seconds[i].push_back(taken / static_cast<double>(pace.times));
     }
+    // An odd number of rounds has a median.
+    const bool goes_on = round + 1 == rounds && clock() - start < kSecondsPerCell;
+    if (goes_on && rounds < kMaxRounds) rounds += 2;
   }
   return seconds;
 }

@@ -6,10 +6,8 @@
 // comparison uses medians over the rounds, of times and of ratios. Work that may find its data in
 // the caches runs once before each timing, so that it finds only its own data there.
 //
-// Google Benchmark could shuffle the repetitions of contenders, if each were a separate benchmark
-// (--benchmark_enable_random_interleaving). But it shuffles the repetitions of all cells: two
-// contenders of a cell would run minutes apart, with the buffers of all cells in memory. So a cell
-// is one benchmark, which contains these rounds.
+// Google Benchmark can shuffle the repetitions of benchmarks, but not in rounds: its ratios are of
+// times that were taken far apart, and vary two to seven times as much (doc/design.md).
 #ifndef RMSNORM_BENCH_ROUNDS_H_
 #define RMSNORM_BENCH_ROUNDS_H_
 
@@ -40,7 +38,7 @@ Spread SpreadOf(std::vector<double> numbers);
 // Seconds on the machine's steady clock, from an arbitrary start.
 double SteadySeconds();
 
-// Seconds for doing the work once: by round, for each turn. If the previous turn used another pool,
+// Seconds for doing the work once: by turn, for each round. If the previous turn used another pool,
 // all other threads are asleep before this turn starts, and it runs once, untimed, to wake its own
 // threads. Turns of the same pool follow each other without a pause. TimeInRounds() calls
 // `next_round` before each round. Tests pass a different `clock`.

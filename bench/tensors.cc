@@ -1,12 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensors.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <random>
+
+#include "threads.h"
 
 namespace rmsnorm::bench {
 
 using cases::Case;
 using internal::Operand;
+
+namespace {
+
+size_t RandomLine() {
+  static std::mt19937 random;
+  return random() % 1024;
+}
+
+}  // namespace
+
+Buffer::Buffer(size_t bytes)
+    : bytes_(bytes), first_line_(RandomLine()), lines_(first_line_ + bytes / sizeof(Line) + 1) {}
 
 CallValues::CallValues(const std::vector<Case>& its_calls) : calls(its_calls) {
   for (const Case& c : calls) problems.emplace_back(c);
@@ -52,6 +69,57 @@ void Tensors::Reset() {
 uint8_t* Tensors::RowAt(size_t call, Operand o, size_t row) const {
   const cases::Layout::Place& place = layouts_[call].place[o];
   return blocks_[call][static_cast<size_t>(place.block)] + place.first + place.offset[row];
+}
+
+Reader::Reader(const Tensors& tensors) {
+  const std::vector<Case>& calls = tensors.values().calls;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    internal::ForEachOperand(calls[i].Given(), [&](Operand o) {
+      const bool has_rows = internal::kOperandRules[o].shape == internal::Shape::kRows;
+      if (!has_rows || !calls[i].IsOutput(o)) return;
+      const cases::Rows& rows = tensors.values().problems[i].after(o);
+      for (size_t row = 0; row < rows.count(); ++row) {
+        Add(tensors.row(i, o, row), rows.row_bytes());
+      }
+    });
+  }
+}
+
+void Reader::Add(const uint8_t* data, size_t bytes) {
+  constexpr size_t kMost = 4096;
+  while (bytes > 0) {
+    const bool goes_on = !pieces_.empty() && pieces_.back().data + pieces_.back().bytes == data;
+    if (!goes_on || pieces_.back().bytes == kMost) pieces_.push_back({data, 0});
+    const size_t more = std::min(bytes, kMost - pieces_.back().bytes);
+    pieces_.back().bytes += more;
+    data += more;
+    bytes -= more;
+  }
+}
+
+uint64_t Reader::Read(size_t threads) const {
+  std::vector<uint64_t> sums(threads);
+  RunOnThreads(threads, [&](size_t i) {
+    uint64_t sum = 0;
+    const size_t end = pieces_.size() * (i + 1) / threads;
+    for (size_t piece = pieces_.size() * i / threads; piece < end; ++piece) {
+      sum += pieces_[piece].Sum();
+    }
+    sums[i] = sum;
+  });
+  return std::accumulate(sums.begin(), sums.end(), uint64_t{0});
+}
+
+uint64_t Reader::Piece::Sum() const {
+  uint64_t sum = 0;
+  size_t i = 0;
+  for (; i + sizeof sum <= bytes; i += sizeof sum) {
+    uint64_t word;
+    std::memcpy(&word, data + i, sizeof word);
+    sum += word;
+  }
+  for (; i < bytes; ++i) sum += data[i];
+  return sum;
 }
 
 }  // namespace rmsnorm::bench

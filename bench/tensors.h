@@ -1,17 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
+// Operands of calls in memory, and what reads their results.
 #ifndef RMSNORM_BENCH_TENSORS_H_
 #define RMSNORM_BENCH_TENSORS_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <vector>
 
-#include "buffer.h"
 #include "cases/case.h"
 #include "cases/layout.h"
 #include "cases/problem.h"
 #include "peers/peer.h"
 
 namespace rmsnorm::bench {
+
+// Zeroed memory with all its pages mapped. It starts at a random cache line, so that successive
+// buffers do not always have the same alignment.
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes);
+  size_t bytes() const { return bytes_; }
+  uint8_t* data() { return lines_[first_line_].bytes; }
+
+ private:
+  struct alignas(64) Line {
+    uint8_t bytes[64];
+  };
+  size_t bytes_;
+  size_t first_line_;
+  std::vector<Line> lines_;
+};
 
 // Calls with their values and the reference's results.
 struct CallValues {
@@ -50,6 +69,30 @@ class Tensors {
   std::vector<rmsnorm_operands> peer_operands_;
   std::vector<rmsnorm_call> peer_calls_;
   rmsnorm_peer_case peer_case_;
+};
+
+// Reads results as the next operation of a program would, which takes longer if they are not in the
+// caches.
+class Reader {
+ public:
+  Reader(const uint8_t* data, size_t bytes) { Add(data, bytes); }
+  // Reads the rows that calls write. The tensors outlive the reader.
+  explicit Reader(const Tensors& tensors);
+
+  // Shares the bytes among the threads. Returns the sum of all words of 64 bits, and of the single
+  // bytes after the last one of a piece: without a result a compiler could leave out the loads.
+  uint64_t Read(size_t threads) const;
+
+ private:
+  // Neighbouring bytes, up to a page.
+  struct Piece {
+    const uint8_t* data;
+    size_t bytes;
+    uint64_t Sum() const;
+  };
+  void Add(const uint8_t* data, size_t bytes);
+
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace rmsnorm::bench

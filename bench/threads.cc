@@ -46,24 +46,23 @@ std::vector<int> SpreadOverCores(const cpu_set_t& set) {
   return cpus;
 }
 
-const std::string kTasks = "/proc/self/task/";
-
-// Reads the third field of a thread's stat. It follows the name in brackets, which may contain
+// Reads the third field of each thread's stat. It follows the name in brackets, which may contain
 // brackets as well.
-bool Runs(const std::string& thread) {
-  std::ifstream file(kTasks + thread + "/stat");
-  const std::string stat{std::istreambuf_iterator<char>(file), {}};
-  return stat.find(") R", stat.rfind(')')) != std::string::npos;
-}
-
 bool OthersRun() {
-  const std::set<std::string> threads = OtherThreads();
-  return std::any_of(threads.begin(), threads.end(), Runs);
+  std::error_code no_proc;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", no_proc)) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream file(task.path() / "stat");
+    const std::string stat{std::istreambuf_iterator<char>(file), {}};
+    if (stat.find(") R", stat.rfind(')')) != std::string::npos) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 void RunOnThreads(size_t count, const std::function<void(size_t)>& function) {
+  if (count == 1) return function(0);  // entering OpenMP costs more than a small call
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static) num_threads(static_cast <int>(count))
 #endif
@@ -86,16 +85,6 @@ BoundThreads::~BoundThreads() {
   if (!bound_) return;
   RunOnThreads(static_cast<size_t>(threads_),
                [this](size_t /*thread*/) { sched_setaffinity(0, sizeof before_, &before_); });
-}
-
-std::set<std::string> OtherThreads() {
-  std::set<std::string> threads;
-  std::error_code no_proc;
-  for (const auto& task : std::filesystem::directory_iterator(kTasks, no_proc)) {
-    threads.insert(task.path().filename());
-  }
-  threads.erase(std::to_string(gettid()));
-  return threads;
 }
 
 bool WaitUntilOthersSleep() {

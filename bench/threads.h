@@ -7,13 +7,12 @@
 
 #include <cstddef>
 #include <functional>
-#include <set>
-#include <string>
 
 namespace rmsnorm::bench {
 
 // Runs function(i) for each i below `count`, each on a separate thread of the library's OpenMP, so
-// that no pool of threads waits while another one works. Without OpenMP there is one thread.
+// that no pool of threads waits while another one works. A single one runs on the calling thread,
+// and so do all without OpenMP.
 void RunOnThreads(size_t count, const std::function<void(size_t)>& function);
 
 // Binds the calling thread and its OpenMP threads, each to a different CPU available to the
@@ -31,9 +30,6 @@ class BoundThreads {
   cpu_set_t before_;
   bool bound_ = false;
 };
-
-// The ids of the process's other threads.
-std::set<std::string> OtherThreads();
 
 // Waits until no other thread of the process runs: idle threads look for more work before they
 // sleep, libgomp's for some milliseconds and libomp's for 200. Gives up after a second and returns

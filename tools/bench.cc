@@ -8,7 +8,6 @@
 #include <set>
 
 #include "bench_table.h"
-#include "benchmarks.h"
 #include "cases/number_text.h"
 #include "cases/targets.h"
 #include "cases/user_error.h"
@@ -132,7 +131,7 @@ std::vector<Cell> Cells(const BenchOptions& options) {
 bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<Cell>& cells) {
   bench::Contenders contenders;
   contenders.push_back(bench::Library());
-  for (auto& loops : bench::PlainLoopContenders()) contenders.push_back(std::move(loops));
+  for (auto& loops : bench::PlainLoops()) contenders.push_back(std::move(loops));
   const auto has_apart = [](const Cell& cell) { return !cell.apart.empty(); };
   if (std::any_of(cells.begin(), cells.end(), has_apart)) contenders.push_back(bench::Apart());
   if (!options.older.empty()) contenders.push_back(bench::Older(options.older));

@@ -15,6 +15,7 @@
 #define RMSNORM_BENCH_PEERS_PEER_H_
 
 #include <rmsnorm/rmsnorm.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -48,6 +49,16 @@ typedef struct rmsnorm_peer {
   void (*run)(void* prepared);
   void (*release)(void* prepared);
 } rmsnorm_peer;
+
+/* Whether a call has these operands and no others, and no option but eps. */
+static inline int rmsnorm_peer_knows(const rmsnorm_call* call, const rmsnorm_operands* known) {
+  rmsnorm_options usual;
+  memset(&usual, 0, sizeof usual);
+  usual.size = sizeof usual;
+  usual.eps = call->options->eps;
+  return memcmp(known, call->operands, sizeof *known) == 0 &&
+         memcmp(&usual, call->options, sizeof usual) == 0;
+}
 
 /* The plug-in's one exported function. Never returns null; the struct lives as long as the
    plug-in. */

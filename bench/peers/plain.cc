@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops that a user would write, which compilers vectorise: a norm, alone or after a residual
+// addition, in as few passes over a row as possible, with sums in f32. The bits depend on the
+// compiler.
+//
+// meson.build compiles this file into the benchmark several times, for CPUs that may not be the one
+// at hand, each time with another name for rmsnorm_peer_get(). So it uses no inline function of
+// this project or of C++'s library: of several copies the linker keeps one, and that one could need
+// AVX-512.
+#include <math.h>
+#include <string.h>
+
+#include "peer.h"
+
+#ifndef RMSNORM_PEER_NAME
+#define RMSNORM_PEER_NAME "plain"
+#endif
+
+namespace {
+
+struct F32 {
+  using Element = float;
+  static float Load(float value) { return value; }
+  static float Store(float value) { return value; }
+};
+
+struct BF16 {
+  using Element = uint16_t;
+  static float Load(uint16_t element) {
+    const uint32_t bits = static_cast<uint32_t>(element) << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  static uint16_t Store(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);  // NaN
+    return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  }
+};
+
+#if defined(__aarch64__)
+#define RMSNORM_F16_TYPE __fp16
+#elif defined(__F16C__) && (!defined(__clang__) || __clang_major__ >= 15)
+#define RMSNORM_F16_TYPE _Float16
+#endif
+
+#ifdef RMSNORM_F16_TYPE
+struct F16 {
+  using Element = RMSNORM_F16_TYPE;
+  static float Load(Element value) { return static_cast<float>(value); }
+  static Element Store(float value) { return static_cast<Element>(value); }
+};
+#endif
+
+// The first row, and the elements to the next one in each of two dimensions.
+struct Rows {
+  void* data;
+  ptrdiff_t outer, inner;
+
+  template <class Element>
+  Element* At(size_t i, size_t j) const {
+    return static_cast<Element*>(data) + static_cast<ptrdiff_t>(i) * outer +
+           static_cast<ptrdiff_t>(j) * inner;
+  }
+};
+
+struct Norm {
+  void (*run)(const Norm& norm, size_t i, size_t j, size_t rows);
+  size_t outer, inner, d;
+  float eps;
+  size_t threads;
+  Rows x, weight, residual, y;  // without a residual, its data is null
+};
+
+// Computes `rows` rows from row (i, j) on.
+template <class Type>
+void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
+  using Element = typename Type::Element;
+  const size_t d = norm.d;
+  for (; rows > 0; --rows) {
+    const Element* x = norm.x.At<Element>(i, j);
+    const Element* const weight = norm.weight.At<Element>(i, j);
+    Element* const y = norm.y.At<Element>(i, j);
+    float sum = 0;
+    if (norm.residual.data == nullptr) {
+      for (size_t k = 0; k < d; ++k) sum += Type::Load(x[k]) * Type::Load(x[k]);
+    } else {
+      Element* const residual = norm.residual.At<Element>(i, j);
+      for (size_t k = 0; k < d; ++k) {
+        residual[k] = Type::Store(Type::Load(residual[k]) + Type::Load(x[k]));
+        sum += Type::Load(residual[k]) * Type::Load(residual[k]);
+      }
+      x = residual;
+    }
+    const float r = 1.0f / sqrtf(sum / static_cast<float>(d) + norm.eps);
+    for (size_t k = 0; k < d; ++k) {
+      y[k] = Type::Store(Type::Load(x[k]) * r * Type::Load(weight[k]));
+    }
+    if (++j == norm.inner) {
+      j = 0;
+      ++i;
+    }
+  }
+}
+
+struct Norms {
+  size_t count;
+  Norm* norm;
+};
+
+const char* WhyNot(const rmsnorm_call& call) {
+  const rmsnorm_operands& given = *call.operands;
+  rmsnorm_operands known = rmsnorm_no_operands();
+  known.x = given.x;
+  known.weight = given.weight;
+  known.residual = given.residual;
+  known.residual_out = given.residual_out;
+  known.y = given.y;
+  if (rmsnorm_peer_knows(&call, &known) == 0 || given.weight == nullptr || given.y == nullptr ||
+      given.x->ndim > 3) {
+    return "no loop for such a call";
+  }
+  const rmsnorm_view* const others[] = {given.weight, given.residual, given.y};
+  for (const rmsnorm_view* const view : others) {
+    if (view != nullptr && view->dtype != given.x->dtype) return "they have one type";
+  }
+  if (given.residual != nullptr &&
+      (given.residual_out == nullptr || given.residual_out->data != given.residual->data)) {
+    return "they update a residual in place";
+  }
+  return nullptr;
+}
+
+Rows RowsOf(const rmsnorm_view* view) {
+  if (view == nullptr) return {};
+  const int last = view->ndim - 2;
+  const auto stride = [=](int i) { return i < 0 || view->shape[i] == 1 ? 0 : view->stride[i]; };
+  return {const_cast<void*>(view->data), stride(last - 1), stride(last)};
+}
+
+void* Prepare(const rmsnorm_peer_case* what, const char** why) {
+#ifndef _OPENMP
+  if (what->threads != 1) *why = "built without OpenMP";
+#endif
+  Norm* const norm = new Norm[what->count];
+  for (size_t i = 0; i < what->count && *why == nullptr; ++i) {
+    *why = what->backward != 0 ? "no loop for such a call" : WhyNot(what->calls[i]);
+    if (*why != nullptr) break;
+    const rmsnorm_operands& operands = *what->calls[i].operands;
+    const rmsnorm_view& x = *operands.x;
+    norm[i] = {x.dtype == RMSNORM_F32 ? RunRows<F32> : RunRows<BF16>,
+               x.ndim == 3 ? x.shape[0] : 1,
+               x.ndim == 1 ? 1 : x.shape[x.ndim - 2],
+               x.shape[x.ndim - 1],
+               what->calls[i].options->eps,
+               static_cast<size_t>(what->threads),
+               RowsOf(&x),
+               RowsOf(operands.weight),
+               RowsOf(operands.residual),
+               RowsOf(operands.y)};
+    if (x.dtype == RMSNORM_F16) {
+#ifdef RMSNORM_F16_TYPE
+      norm[i].run = RunRows<F16>;
+#else
+      *why = "this compiler has no f16 for them";
+#endif
+    }
+    // With less work for each thread, waking a thread takes longer than it saves.
+    const size_t rows = norm[i].outer * norm[i].inner;
+    const size_t most = rows * norm[i].d / 32768 < rows ? rows * norm[i].d / 32768 : rows;
+    if (most < norm[i].threads) norm[i].threads = most > 1 ? most : 1;
+  }
+  if (*why == nullptr) return new Norms{what->count, norm};
+  delete[] norm;
+  return nullptr;
+}
+
+void Run(void* state) {
+  const Norms& norms = *static_cast<Norms*>(state);
+  for (size_t n = 0; n < norms.count; ++n) {
+    const Norm& norm = norms.norm[n];
+    const size_t rows = norm.outer * norm.inner;
+    if (norm.threads == 1) {  // entering OpenMP costs more than a small call
+      norm.run(norm, 0, 0, rows);
+      continue;
+    }
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(static_cast <int>(norm.threads))
+#endif
+    for (size_t t = 0; t < norm.threads; ++t) {
+      const size_t begin = rows * t / norm.threads;
+      const size_t end = rows * (t + 1) / norm.threads;
+      norm.run(norm, begin / norm.inner, begin % norm.inner, end - begin);
+    }
+  }
+}
+
+void Release(void* state) {
+  Norms* const norms = static_cast<Norms*>(state);
+  delete[] norms->norm;
+  delete norms;
+}
+
+}  // namespace
+
+const rmsnorm_peer* rmsnorm_peer_get() {
+  static const rmsnorm_peer peer = {RMSNORM_PEER_VERSION, RMSNORM_PEER_NAME, Prepare, Run, Release};
+  return &peer;
+}
