@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "exact_arithmetic.h"
 #include "operands.h"
 
 namespace rmsnorm::internal {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "exact_arithmetic.h"
 #include "operands.h"
 #include "portable.h"
 

@@ -11,7 +11,6 @@
 #include "reference.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -22,11 +21,6 @@
 #include "gradient_terms.h"
 #include "inverse_rms.h"
 #include "quantised.h"
-
-#ifdef __FAST_MATH__
-#error "-ffast-math changes results: build this library without it"
-#endif
-static_assert(FLT_EVAL_METHOD == 0, "f32 arithmetic must be done in f32");
 
 namespace rmsnorm::internal {
 namespace {

@@ -14,15 +14,13 @@ import shutil
 import tarfile
 import unittest
 
-from installed import CONSUMERS, HIGHWAY_PREFIX, LIBDIR, LIBRARIES, NO_KERNELS, RESULT, ROOT
-from installed import install, interface_of, needed_by, read, replace_in, run, succeed
-from installed import temporary_directory, variables_for
+from installed import BUILD, HIGHWAY_PREFIX, LIBDIR, LIBRARIES, NO_KERNELS, RESULT, ROOT
+from installed import compare_bits, copy_consumer, install, interface_of, needed_by, read
+from installed import replace_in, run, succeed, temporary_directory, variables_for
 
 CMAKE = os.environ.get("RMSNORM_CMAKE") or "cmake"
 CMAKE_VERSION = tuple(map(int, re.search(r"(\d+)\.(\d+)", succeed(CMAKE, "--version")).groups()))
 QUICK = "" if os.environ.get("RMSNORM_CMAKE_WHOLE") == "1" else NO_KERNELS
-# Meson compiled the tests of the stored bits, which takes longer than compiling the library.
-BUILD = os.environ["RMSNORM_BUILD"]
 OWN_OPTIONS = (
     *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno"),
     *("-fexceptions", "-fthreadsafe-statics"),
@@ -53,21 +51,6 @@ class Builds(unittest.TestCase):
 
     def build(self, build):
         succeed(CMAKE, "--build", build, "--parallel", "2")
-
-    def compare_bits(self, source, build, **variables):
-        """Links the test of the stored bits to the library of a project that was built, and runs
-        it."""
-        with open(os.path.join(source, "CMakeLists.txt"), "a", encoding="utf-8") as file:
-            file.write("enable_language(CXX)\nfind_package(GTest REQUIRED)\n")
-            file.write(
-                f'add_executable(golden_test "{BUILD}/test/library/numbers/golden_test.p/golden_test.cc.o")\n'
-                "set_target_properties(golden_test PROPERTIES LINKER_LANGUAGE CXX)\n"
-                f'target_link_libraries(golden_test PRIVATE "{BUILD}/test/libtensor_files.a"\n'
-                f'  "{BUILD}/cases/librmsnorm_cases.a" rmsnorm::rmsnorm GTest::gtest_main)\n'
-            )
-        self.build(build)
-        data = os.path.join(ROOT, "test", "data")
-        succeed(os.path.join(build, "golden_test"), RMSNORM_DATA=data, **variables)
 
 
 def commands_of(build):
@@ -119,48 +102,6 @@ class Commands(Builds):
             with self.subTest(name):
                 self.assertEqual(self.what_counts(cmake[name]), self.what_counts(words))
 
-    def test_own_options_are_last(self):
-        """The library's options follow everything that the parent project sets."""
-        source, build = self.path("app"), self.path("around")
-        shutil.copytree(os.path.join(CONSUMERS, "cmake-subdirectory"), source)
-        os.symlink(ROOT, os.path.join(source, "rmsnorm"))
-        replace_in(
-            os.path.join(source, "CMakeLists.txt"),
-            "add_subdirectory(rmsnorm)",
-            "add_library(around INTERFACE)\n"
-            "target_compile_options(around INTERFACE -Ofast -ffp-contract=on)\n"
-            "link_libraries(around)\n"
-            "add_compile_options(-funsafe-math-optimizations)\n"
-            "add_compile_options(-fno-exceptions -fno-threadsafe-statics)\n"
-            "set(CMAKE_UNITY_BUILD ON)\n"
-            "add_subdirectory(rmsnorm)",
-        )
-        around = "-ffast-math -ffp-contract=fast -O1 -fsanitize=address,undefined"
-        printed = self.configure(source, build, "-DCMAKE_BUILD_TYPE=MinSizeRel", flags=around)
-        self.assertNotIn("SIGILL", printed)
-        printed = self.configure(source, build, flags=around + " -march=native")
-        self.assertIn("SIGILL", printed)
-        commands = commands_of(build)
-        lines = read(ROOT, "lib", "sources.txt").splitlines()
-        sources = [line for line in lines if not line.startswith("#")]
-        self.assertEqual(sorted(commands), sorted(sources))
-        for name, words in commands.items():
-            with self.subTest(name):
-                around = (
-                    r"-Ofast|-ffast-math|-ffp-contract=(fast|on)|-funsafe-math-optimizations"
-                    r"|-fno-exceptions|-fno-threadsafe-statics|-fsanitize=.*"
-                )
-                theirs = [i for i, word in enumerate(words) if re.fullmatch(around, word)]
-                self.assertGreaterEqual(len(theirs), 8)
-                for option in OWN_OPTIONS:
-                    self.assertGreater(words.index(option), theirs[-1])
-                levels = [word for word in words if word.startswith("-O")]
-                if name.startswith("kernels/"):
-                    self.assertEqual(levels[-1], "-O3")
-                    self.assertGreater(words.index("-fno-sanitize=all"), theirs[-1])
-                else:
-                    self.assertNotIn("-fno-sanitize=all", words)
-
 
 class Package(Builds):
     """`cmake --install` installs what `meson install` installs. One build directory makes all
@@ -201,36 +142,32 @@ class Package(Builds):
         """CMake and Meson expand @PACKAGE_INIT@ with other words."""
         return re.sub(r"\n####### Expanded.*?\n####{30,}\n+", "\n", read(name), flags=re.S)
 
-    def expect_same(self, *files):
-        with self.subTest(files[0]):
-            self.assertEqual(*map(self.text, files))
+    def expect_same_text(self, prefix, name):
+        with self.subTest(name):
+            self.assertEqual(*(self.text(os.path.join(at, name)) for at in (prefix, self.meson)))
 
     @staticmethod
     def interface(prefix):
         library = os.path.join(prefix, LIBDIR, "librmsnorm.so")
         return interface_of(library), "NODELETE" in succeed("readelf", "--dynamic", library)
 
-    def consume(self, prefix, name, way, *options):
+    def consume(self, prefix, name, in_c, *options):
         """Builds a project that finds the package alone, which asks for C++17. Returns its build
         directory."""
-        source, build = self.path(name), self.path(name, "build")
-        shutil.copytree(os.path.join(CONSUMERS, way), source)
+        source, build = copy_consumer("cmake", self.path(name), in_c), self.path(name, "build")
         without = "-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON"
-        older = "-DCMAKE_CXX_STANDARD=14" if way == "cmake" else "-DCMAKE_C_STANDARD=99"
+        older = "-DCMAKE_C_STANDARD=99" if in_c else "-DCMAKE_CXX_STANDARD=14"
         where = "-DCMAKE_PREFIX_PATH=" + prefix
         succeed(CMAKE, "-S", source, "-B", build, without, where, older, *options)
         self.build(build)
         self.assertEqual(succeed(os.path.join(build, "app"), **variables_for(prefix)), RESULT)
         return build
 
-    def consume_from_c_and_cpp(self, prefix, kind):
-        """The program in C++ also compares the bits."""
-        for way in ("cmake", "cmake-c"):
-            build = self.consume(prefix, f"{way}-{kind}", way)
+    def consume_both(self, prefix, kind):
+        for in_c in (False, True):
+            build = self.consume(prefix, f"{kind}-{in_c}", in_c)
             needed = needed_by(os.path.join(build, "app"))
             self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
-        source = self.path("cmake-" + kind)
-        self.compare_bits(source, os.path.join(source, "build"), **variables_for(prefix))
 
     def test_shared(self):
         prefix = self.install("shared", "-DBUILD_SHARED_LIBS=ON", "-DRMSNORM_TESTS=ON")
@@ -245,18 +182,19 @@ class Package(Builds):
         self.assertEqual(ours, files(self.meson, r"bin/rmsnorm|share/.*|.*/librmsnorm\.a"))
         for name in ours:
             if name.startswith("include/rmsnorm/") or name.endswith(".cmake"):
-                self.expect_same(os.path.join(prefix, name), os.path.join(self.meson, name))
+                self.expect_same_text(prefix, name)
         if LIBRARIES != "static":
-            self.expect_same(self.file(prefix, "rmsnorm.pc"), self.file(self.meson, "rmsnorm.pc"))
+            self.expect_same_text(prefix, self.file("", "rmsnorm.pc"))
             self.assertEqual(self.interface(prefix), self.interface(self.meson))
-        self.consume_from_c_and_cpp(prefix, "shared")
+        self.consume_both(prefix, "shared")
 
     def test_static(self):
         prefix = self.install("static", "-DBUILD_SHARED_LIBS=OFF", "-DRMSNORM_TESTS=OFF")
         if LIBRARIES == "static":
-            self.expect_same(self.file(prefix, "rmsnorm.pc"), self.file(self.meson, "rmsnorm.pc"))
+            self.expect_same_text(prefix, self.file("", "rmsnorm.pc"))
         self.assertNotIn("hwy", self.text(self.file(prefix, "rmsnorm.pc")))
-        self.consume_from_c_and_cpp(prefix, "static")
+        self.consume_both(prefix, "static")
+        compare_bits(os.path.join(prefix, LIBDIR, "librmsnorm.a"))
 
     def test_types_side_by_side(self):
         """Release and debug libraries, in two layouts: told apart by a postfix, as CMake does it, or
@@ -282,7 +220,7 @@ class Package(Builds):
                 with self.subTest(prefix, build_type=build_type):
                     name = os.path.basename(prefix) + "-" + build_type
                     options = ("-G", "Unix Makefiles", "-DCMAKE_BUILD_TYPE=" + build_type)
-                    build = self.consume(prefix, name, "cmake-c", *options)
+                    build = self.consume(prefix, name, True, *options)
                     link = read(build, "CMakeFiles/app.dir/link.txt")
                     self.assertIn(f" {prefix}/{file} ", link)
 
@@ -290,58 +228,36 @@ class Package(Builds):
 class Builders(Builds):
     """For projects that build the library themselves."""
 
-    def project(self, way, *options, parent_options="", **arguments):
-        """Builds a consumer, runs its program, and compares the stored bits. Returns the build
-        directory. The consumer compiles its folder `rmsnorm` with the parent's options."""
-        name = way + "-" + self.id().split(".")[-1]
-        source, build = self.path(name), self.path(name, "build")
-        shutil.copytree(os.path.join(CONSUMERS, way), source)
+    def project(self, way, *options, in_c=False, **arguments):
+        """Builds a consumer with the library in its folder `rmsnorm`, runs its program, and compares
+        the stored bits. Returns the build directory, and what program and library need.
+        """
+        source, build = self.path(way), self.path(way, "build")
+        if not os.path.exists(source):
+            copy_consumer(way, source, in_c)
         os.symlink(ROOT, os.path.join(source, "rmsnorm"))
-        if parent_options:
-            replace_in(
-                os.path.join(source, "CMakeLists.txt"),
-                "add_subdirectory(rmsnorm)\n",
-                f"add_compile_options({parent_options})\n"
-                "add_subdirectory(rmsnorm)\n"
-                "set_property(DIRECTORY PROPERTY COMPILE_OPTIONS)\n",
-            )
-        if way == "cmake-highway":
-            with tarfile.open(HIGHWAY[0]) as tarball:
-                tarball.extractall(source)
-            (unpacked,) = glob.glob(os.path.join(source, "highway-*"))
-            os.rename(unpacked, os.path.join(source, "highway"))
-        self.configure(source, build, *options, **arguments)
+        self.printed = self.configure(source, build, *options, **arguments)
         self.build(build)
         app = os.path.join(build, "app")
         self.assertEqual(succeed(app), RESULT)
-        for library in glob.glob(os.path.join(build, "**", "librmsnorm.so"), recursive=True):
-            self.assertNotIn("libhwy", " ".join(needed_by(library)))
-        self.compare_bits(source, build)
-        return build
-
-    def needs(self, build):
-        return " ".join(needed_by(os.path.join(build, "app")))
+        (library,) = glob.glob(os.path.join(build, "**", "librmsnorm.*[ao]"), recursive=True)
+        compare_bits(library)
+        needed = " ".join(needed_by(app) + (needed_by(library) if library[-1] == "o" else []))
+        self.assertNotIn("libhwy", needed)
+        return build, needed
 
 
 class Projects(Builders):
     def test_subdirectory_in_c(self):
-        """The project is in C alone."""
-        build = self.project("cmake-c-subdirectory", "-G", "Unix Makefiles")
-        self.assertNotIn("librmsnorm.so", self.needs(build))
-        # Nothing is installed that the project does not ask for.
+        """The project is in C alone. Nothing is installed that it does not ask for."""
+        build, needed = self.project("cmake-subdirectory", "-G", "Unix Makefiles", in_c=True)
+        self.assertNotIn("SIGILL", self.printed)
+        self.assertNotIn("librmsnorm.so", needed)
         succeed(CMAKE, "--install", build, DESTDIR=self.path("nothing"))
         self.assertFalse(os.path.exists(self.path("nothing")))
 
-    def test_options_of_the_parent(self):
-        """A parent may compile without exceptions, as an older C++, and with warnings as errors."""
-        parent_options = (
-            "-std=c++14 -fno-exceptions -fno-rtti -fno-threadsafe-statics -Ofast"
-            " -Werror -Wall -Wextra -Wold-style-cast -Wswitch-enum -Werror=float-equal"
-        )
-        self.project("cmake-subdirectory", "-G", "Ninja", parent_options=parent_options)
-
     def test_fetch(self):
-        """From a tarball."""
+        """From a tarball, with an older C++ than the library asks for."""
         tarball = self.path("rmsnorm.tar.gz")
         with tarfile.open(tarball, "w:gz") as file:
             needed = ("CMakeLists.txt", "include", "lib", "meson.build", "subprojects/highway.wrap")
@@ -349,42 +265,84 @@ class Projects(Builders):
                 file.add(os.path.join(ROOT, name), os.path.join("rmsnorm", name))
         with open(tarball, "rb") as file:
             checksum = hashlib.sha256(file.read()).hexdigest()
-        build = self.project(
+        _, needed = self.project(
             *("cmake-fetch", "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON", "-DRMSNORM_OPENMP=OFF"),
             *("-DRMSNORM_URL=" + tarball, "-DRMSNORM_SHA256=" + checksum),
-            "-DCMAKE_CXX_STANDARD=14",  # the library asks for C++17
+            "-DCMAKE_CXX_STANDARD=14",
         )
-        self.assertIn("librmsnorm.so.0", self.needs(build))
+        self.assertIn("librmsnorm.so.0", needed)
+        self.assertNotRegex(needed, "lib[gi]?omp")
 
     @unittest.skipUnless(CMAKE_VERSION >= (3, 24), "CMake before 3.24")
     def test_override(self):
         """The program needs no shared library."""
-        build = self.project(
+        _, needed = self.project(
             *("cmake-override", "-G", "Ninja", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"),
             *("-DRMSNORM_URL=elsewhere", "-DFETCHCONTENT_SOURCE_DIR_RMSNORM=" + ROOT),
             "-DCMAKE_EXE_LINKER_FLAGS=-static",
         )
-        self.assertEqual(self.needs(build), "")
+        self.assertEqual(needed, "")
 
     @unittest.skipUnless(HIGHWAY, "no release of Highway in subprojects/packagecache")
     def test_highway_of_the_project(self):
-        build = self.project("cmake-highway", "-G", "Ninja")
-        self.assertNotIn("libhwy.so", self.needs(build))
+        source = copy_consumer("cmake-highway", self.path("cmake-highway"))
+        with tarfile.open(HIGHWAY[0]) as tarball:
+            tarball.extractall(source)
+        (unpacked,) = glob.glob(os.path.join(source, "highway-*"))
+        os.rename(unpacked, os.path.join(source, "highway"))
+        self.project("cmake-highway", "-G", "Ninja")
 
 
 class Bits(Builders):
-    """A project asks for other arithmetic in all its code, kernels included. When gcc links with
-    -ffast-math, program and library also make the CPU flush subnormals to zero."""
+    """A project asks for other arithmetic, an older C++, no exceptions, warnings as errors and merged files in
+    all its code. When gcc links with -ffast-math, program and library also make the CPU flush
+    subnormals to zero."""
 
-    def test_fast_math(self):
-        build = self.project(
-            *("cmake-subdirectory", "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON"),
-            "-DCMAKE_BUILD_TYPE=Release",
-            flags="-ffast-math -march=native " + QUICK,  # the kernels for one target, this CPU's
+    AROUND = (
+        *("-Ofast", "-ffp-contract=on", "-funsafe-math-optimizations", "-std=c++14"),
+        *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
+        *(
+            "-Werror",
+            "-Wall",
+            "-Wextra",
+            "-Wold-style-cast",
+            "-Wswitch-enum",
+            "-Werror=float-equal",
+        ),
+    )
+
+    def test_options_of_the_parent(self):
+        source = copy_consumer("cmake-subdirectory", self.path("cmake-subdirectory"))
+        replace_in(
+            os.path.join(source, "CMakeLists.txt"),
+            "add_subdirectory(rmsnorm)\n",
+            "add_library(around INTERFACE)\n"
+            f"target_compile_options(around INTERFACE {' '.join(self.AROUND[:2])})\n"
+            "link_libraries(around)\n"
+            f"add_compile_options({' '.join(self.AROUND[2:])})\n"
+            "set(CMAKE_UNITY_BUILD ON)\n"
+            "add_subdirectory(rmsnorm)\n"
+            "set_property(DIRECTORY PROPERTY COMPILE_OPTIONS)\n",
         )
-        library = glob.glob(os.path.join(build, "**", "librmsnorm.so"), recursive=True)[0]
-        symbols = succeed("readelf", "--symbols", "--wide", library)
-        self.assertIn("kernels", symbols.lower())
+        build, _ = self.project(
+            *("cmake-subdirectory", "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON"),
+            "-DCMAKE_BUILD_TYPE=MinSizeRel",
+            flags="-ffast-math -march=native " + QUICK,
+        )
+        self.assertIn("SIGILL", self.printed)
+        commands = commands_of(build)
+        lines = read(ROOT, "lib", "sources.txt").splitlines()
+        self.assertEqual(sorted(commands), sorted(x for x in lines if not x.startswith("#")))
+        for name, words in commands.items():
+            with self.subTest(name):
+                theirs = max(i for i, word in enumerate(words) if word in self.AROUND)
+                own = OWN_OPTIONS
+                if name.startswith("kernels/"):
+                    own = (*OWN_OPTIONS, "-fno-sanitize=all")
+                    self.assertEqual([word for word in words if word.startswith("-O")][-1], "-O3")
+                for option in own:
+                    self.assertGreater(words.index(option), theirs, option)
+                self.assertEqual("-fno-sanitize=all" in words, own != OWN_OPTIONS)
 
 
 if __name__ == "__main__":

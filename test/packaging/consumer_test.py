@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each project in test/packaging/consumer, copied out of the source tree, finds the installed library, builds
-against it without a warning and runs. Named on the command line: the class of the way to test."""
+"""Each project in test/packaging/consumer, copied out of the source tree, finds the library, builds against it
+without a warning and runs. Named on the command line: the class of the way to test."""
 
 import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import unittest
 
-from installed import CONSUMERS, HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, LIBDIR, LIBRARIES, MESON
-from installed import NO_KERNELS, RESULT, ROOT, VERSION, install, needed_by, read, replace_in, run
-from installed import search_path, succeed, temporary_directory, variables_for
+from installed import BUILD, CONSUMERS, HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, LIBDIR, LIBRARIES, MESON
+from installed import (
+    NO_KERNELS,
+    OPENMP,
+    RESULT,
+    ROOT,
+    VERSION,
+    compare_bits,
+    copy_consumer,
+    install,
+)
+from installed import needed_by, read, replace_in, run, search_path, succeed, temporary_directory
+from installed import variables_for
 
 KINDS = ("shared", "static") if LIBRARIES == "both" else (LIBRARIES,)
 OWN_COMPILERS = (os.environ["CC"], os.environ["CXX"])
+UNPACKED_HIGHWAY = os.path.join(ROOT, "subprojects", "highway-1.2.0")
 
 
 def compilers(kind):
@@ -30,11 +42,16 @@ def compilers(kind):
 
 class Consumer(unittest.TestCase):
     way = ""  # the folder in test/packaging/consumer
+    in_c = False
+    is_installed = True
 
     def setUp(self):
         self.directory = temporary_directory(self.addCleanup)
-        self.source = os.path.join(self.directory, "app")
-        shutil.copytree(os.path.join(CONSUMERS, self.way), self.source)
+        self.source = copy_consumer(self.way, os.path.join(self.directory, "app"), self.in_c)
+        self.build = os.path.join(self.directory, "build")
+        if self.is_installed:
+            self.prefix = install(self.directory)
+            self.variables = variables_for(self.prefix)
 
     def check(self, program, kind, **variables):
         """It gives the right result, with the library inside or beside it, and no Highway."""
@@ -42,15 +59,6 @@ class Consumer(unittest.TestCase):
         needed = needed_by(program)
         self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
         self.assertNotIn("libhwy", " ".join(needed))
-
-
-class Installed(Consumer):
-    """For consumers of the installed library."""
-
-    def setUp(self):
-        super().setUp()
-        self.prefix = install(self.directory)
-        self.variables = variables_for(self.prefix)
 
     def keep_only(self, kind):
         """For tools that take the shared library wherever there is one."""
@@ -64,13 +72,13 @@ class Installed(Consumer):
         return [option] if LIBRARIES == "both" and kind == "static" else []
 
 
-class Meson(Installed):
+class Meson(Consumer):
     way = "meson"
 
     def test_installed(self):
         for kind in KINDS:
             with self.subTest(kind):
-                build = os.path.join(self.directory, kind)
+                build = self.build + kind
                 options = ["-Dwerror=true", *self.if_chosen(kind, "-Dprefer_static=true")]
                 succeed(MESON, "setup", build, self.source, *options, **self.variables)
                 succeed(MESON, "compile", "-C", build)
@@ -81,37 +89,37 @@ class Subproject(Consumer):
     """The library in subprojects/, without the network."""
 
     way = "meson"
+    is_installed = False
 
     def setUp(self):
         super().setUp()
-        self.subprojects = os.path.join(self.source, "subprojects")
-        os.mkdir(self.subprojects)
-        os.symlink(ROOT, os.path.join(self.subprojects, "rmsnorm"))
-        self.build = os.path.join(self.directory, "build")
+        subprojects = os.path.join(self.source, "subprojects")
+        os.mkdir(subprojects)
+        os.symlink(ROOT, os.path.join(subprojects, "rmsnorm"))
 
-    def setup(self, *fallbacks, options=(), flags=""):
-        """What `meson setup` prints when these are not to be the system's."""
-        return succeed(
+    def setup(self, *options, flags=""):
+        """Returns what `meson setup` prints, and the commands that compile each file, by its name."""
+        printed = succeed(
             *(MESON, "setup", self.build, self.source, "--wrap-mode=nodownload"),
-            *("--force-fallback-for=" + ",".join(fallbacks), "-Dbuildtype=plain", "-Dwerror=true"),
+            *("--force-fallback-for=rmsnorm", "-Dbuildtype=plain", "-Dwerror=true"),
             *("-Dpkg_config_path=" + HIGHWAY_PKG_CONFIG, *options),
             CXXFLAGS=NO_KERNELS + flags,  # Meson ignores the option rmsnorm:cpp_args
         )
-
-    def compile(self, libraries):
-        succeed(MESON, "configure", self.build, "-Drmsnorm:default_library=" + libraries)
-        succeed(MESON, "compile", "-C", self.build)
-        kind = "static" if libraries == "static" else "shared"
-        self.check(os.path.join(self.build, "app"), kind, LD_LIBRARY_PATH="")
+        lines = json.loads(read(self.build, "compile_commands.json"))
+        return printed, {re.sub(r".*/lib/", "", line["file"]): line["command"] for line in lines}
 
     def test_subproject(self):
-        printed = self.setup("rmsnorm")
+        printed, _ = self.setup()
         for part in ("command", "rmsnorm bench", "tests"):
             self.assertRegex(printed, rf"{part} *: NO")
         self.assertRegex(printed, rf"highway *: [0-9.]+, installed in {HIGHWAY_PREFIX or '/'}")
-        for libraries, endings in (("shared", {"so"}), ("both", {"so", "a"}), ("static", {"a"})):
+        self.assertNotIn("SIGILL", printed)
+        for libraries, endings in (("both", {"so", "a"}), ("static", {"a"}), ("shared", {"so"})):
             with self.subTest(libraries):
-                self.compile(libraries)
+                succeed(MESON, "configure", self.build, "-Drmsnorm:default_library=" + libraries)
+                succeed(MESON, "compile", "-C", self.build)
+                kind = "static" if libraries == "static" else "shared"
+                self.check(os.path.join(self.build, "app"), kind, LD_LIBRARY_PATH="")
                 made = os.path.join(self.build, "subprojects", "rmsnorm", "lib", "librmsnorm.")
                 there = {end for end in ("so", "a") if os.path.exists(made + end)}
                 self.assertEqual(there, endings)
@@ -119,8 +127,8 @@ class Subproject(Consumer):
                     os.remove(made + end)
 
     def test_options_of_the_parent(self):
-        """A parent may compile without exceptions, as an older C++, with warnings as errors, and
-        several files as one."""
+        """A parent may compile without exceptions, as an older C++, with warnings as errors, several
+        files as one and for a newer CPU. The kernels are optimized, and without sanitizers."""
         replace_in(
             os.path.join(self.source, "meson.build"),
             "rmsnorm = dependency",
@@ -129,66 +137,57 @@ class Subproject(Consumer):
             "  '-Wold-style-cast', '-Wswitch-enum', language: 'cpp')\n"
             "rmsnorm = dependency",
         )
-        self.setup("rmsnorm", options=["-Dunity=on", "-Db_lto=true", "-Dcpp_eh=none"])
-        for source in ("lib/plan.cc", "lib/kernels/forward.cc"):
-            self.assertTrue(self.commands(source), source + " is merged with others")
-        succeed(MESON, "configure", self.build, "-Drmsnorm:cpp_std=c++14")
-        self.compile("shared")
+        printed, commands = self.setup(
+            *("-Dunity=on", "-Db_lto=true", "-Dcpp_eh=none", "-Drmsnorm:cpp_std=c++14"),
+            flags=" -Os -march=native -fsanitize=address",
+        )
+        self.assertIn("SIGILL", printed)
+        self.check_commands(commands, "-O3")
+        for name, command in commands.items():
+            if name.endswith(".cc") and not name.startswith("kernels/"):
+                command = re.sub(r" -(MD|MQ \S+|MF \S+|o \S+|c)(?= )", "", command)
+                succeed("env", "-C", self.build, *shlex.split(command), "-fsyntax-only")
+        shutil.rmtree(self.build)
+        options = ("-Db_sanitize=address", "-Drmsnorm:optimize_kernels=false")
+        _, commands = self.setup(*options, flags=" -Os")
+        self.check_commands(commands, "-Os")
 
-    def commands(self, part):
-        """The commands that compile files of this name."""
-        lines = json.loads(read(self.build, "compile_commands.json"))
-        return [line["command"] for line in lines if part in line["file"]]
-
-    def test_kernels_are_optimized(self):
-        """At whatever level the project is, unless it does not want that."""
-        self.setup("rmsnorm", flags=" -Os")
-        for wanted in (True, False):
-            option = f"-Drmsnorm:optimize_kernels={str(wanted).lower()}"
-            succeed(MESON, "setup", "--reconfigure", self.build, self.source, option)
-            for part, optimized in (("kernels/", wanted), ("app.cc", False)):
-                levels = {re.findall(r" (-O\w) ", command)[-1] for command in self.commands(part)}
-                self.assertEqual(levels, {"-O3" if optimized else "-Os"}, part)
-
-    def test_options_for_a_newer_cpu(self):
-        """A program for one ends on an older CPU before the library can say why."""
-        for flags, said in (("", False), (" -march=native", True)):
-            shutil.rmtree(self.build, ignore_errors=True)
-            self.assertEqual("SIGILL" in self.setup("rmsnorm", flags=flags), said, flags)
-
-    def test_sanitizers_leave_the_kernels_out(self):
-        """Whether a project asks Meson for them or gives the option itself."""
-        for option in ("-Dcpp_args=-fsanitize=address", "-Db_sanitize=address"):
-            shutil.rmtree(self.build, ignore_errors=True)
-            self.setup("rmsnorm", options=[option])
-            for part, are_last in (("kernels/", True), ("plan.cc", False)):
-                for command in self.commands(part):
-                    last = re.findall(" -f(?:no-)?sanitize=[a-z,]+", command)[-1]
-                    self.assertEqual(last == " -fno-sanitize=all", are_last, command)
+    def check_commands(self, commands, level):
+        """The last options that count, of the kernels and of another source; no file is merged with others."""
+        for name, expected, without in (
+            ("kernels/forward.cc", level, True),
+            ("kernels/backward.cc", level, True),
+            ("plan.cc", "-Os", False),
+        ):
+            self.assertEqual(re.findall(r" (-O\w) ", commands[name])[-1], expected, name)
+            last = re.findall(" -f(?:no-)?sanitize=[a-z,]+", commands[name])[-1]
+            self.assertEqual(last == " -fno-sanitize=all", without, commands[name])
 
 
-class HighwayWrap(Subproject):
-    """The same with Highway from subprojects/highway.wrap, and in a project in C alone."""
+class Sources(Consumer):
+    """The library's sources in a project's own Makefile, with its kernels. gcc makes fmas of products and sums from
+    -O2 on, or by -fexpensive-optimizations, unless told otherwise."""
 
-    way = "meson-c"
-    test_subproject = test_options_of_the_parent = test_kernels_are_optimized = None
-    test_options_for_a_newer_cpu = test_sanitizers_leave_the_kernels_out = None
+    way = "sources"
+    is_installed = False
 
-    def test_highway_is_inside(self):
-        cache = os.path.join("subprojects", "packagecache")
-        shutil.copytree(os.path.join(ROOT, cache), os.path.join(self.source, cache))
-        self.assertRegex(self.setup("rmsnorm", "libhwy"), r"highway *: [0-9.]+, built here")
-        for libraries in ("both", "static"):
-            with self.subTest(libraries):
-                self.compile(libraries)
+    def test_bits(self):
+        highway = os.path.join(HIGHWAY_PREFIX, "include") if HIGHWAY_PREFIX else UNPACKED_HIGHWAY
+        succeed(
+            *("make", "-j2", "-C", self.source, "RMSNORM=" + ROOT, "HIGHWAY=" + highway),
+            *("CXX=" + OWN_COMPILERS[1], "OPENMP=" + " ".join(OPENMP)),
+            *("LEVEL=-O1", "CXXFLAGS=-O1 -fexpensive-optimizations -ffast-math -march=native"),
+        )
+        self.check(os.path.join(self.source, "app"), "static")
+        compare_bits(*glob.glob(os.path.join(self.source, "**", "*.o"), recursive=True))
 
 
-class PkgConfig(Installed):
+class PkgConfig(Consumer):
     """pkg-config by hand: a Makefile."""
 
     way = "pkg-config"
     flags_variable = "CXXFLAGS"
-    standards = ("c++17", "c++20")
+    standards = ("c++17", "c++20", "c++17 -fno-exceptions -fno-rtti")
 
     def make(self, kind, *arguments, **variables):
         """Twice in the same place it builds twice."""
@@ -214,51 +213,40 @@ class PkgConfig(Installed):
 
     def test_build_directory(self):
         """Its pkg-config file serves as well."""
-        build = os.environ["RMSNORM_BUILD"]
-        self.make(
-            KINDS[0],
-            PKG_CONFIG_PATH=search_path(
-                os.path.join(build, "meson-uninstalled"), HIGHWAY_PKG_CONFIG
-            ),
-            LD_LIBRARY_PATH=os.path.join(build, "lib"),
-        )
+        path = search_path(os.path.join(BUILD, "meson-uninstalled"), HIGHWAY_PKG_CONFIG)
+        libraries = os.path.join(BUILD, "lib")
+        self.make(KINDS[0], PKG_CONFIG_PATH=path, LD_LIBRARY_PATH=libraries)
 
 
 class PlainC(PkgConfig):
-    way = "c"
+    in_c = True
     standards = ("c99", "c11")
     flags_variable = "CFLAGS"
 
 
-class NoExceptions(PkgConfig):
-    way = "no-exceptions"
-
-
-class Cmake(Installed):
+class Cmake(Consumer):
     way = "cmake"
     static_option = "-Drmsnorm_USE_STATIC_LIBS=ON"
+    finds_both = True
 
     def configure(self, build, *options):
         return run("cmake", "-S", self.source, "-B", build, *options, **self.variables)
 
-    def build(self, kind):
-        build = os.path.join(self.directory, kind)
-        options = self.if_chosen(kind, self.static_option)
-        done = self.configure(build, "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON", *options)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        succeed("cmake", "--build", build)
-        self.check(os.path.join(build, "app"), kind, **self.variables)
-
-    def test_find_package(self):
+    def test_builds(self):
         for kind in KINDS:
             with self.subTest(kind):
-                self.build(kind)
+                if not self.finds_both:
+                    self.keep_only(kind)
+                build, options = self.build + kind, self.if_chosen(kind, self.static_option)
+                done = self.configure(build, "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON", *options)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                succeed("cmake", "--build", build)
+                self.check(os.path.join(build, "app"), kind, **self.variables)
 
     def test_other_versions(self):
         major, minor, patch = map(int, VERSION.split("."))
         asked = "0.1"
         for version, fits in (
-            (f"{major}.{minor}", True),
             (f"{major}.{minor}.{patch} EXACT", True),
             ("0.0", False),
             (f"{major}.{minor}.{patch + 1}", False),
@@ -269,22 +257,20 @@ class Cmake(Installed):
                 lists = os.path.join(self.source, "CMakeLists.txt")
                 replace_in(lists, f"rmsnorm {asked} REQUIRED", f"rmsnorm {version} REQUIRED")
                 asked = version
-                done = self.configure(os.path.join(self.directory, version.replace(" ", "_")))
+                done = self.configure(self.build)
                 self.assertEqual(done.returncode == 0, fits, done.stdout + done.stderr)
                 if not fits:
                     self.assertIn("compatible with requested version", done.stderr)
 
 
 class CmakePkgConfig(Cmake):
-    way = "cmake-pkg-config"
-    static_option = "-DPKG_CONFIG_ARGN=--static"
-    test_find_package = test_other_versions = None  # those of find_package alone
+    """A project in C alone."""
 
-    def test_pkg_check_modules(self):
-        for kind in KINDS:
-            with self.subTest(kind):
-                self.keep_only(kind)
-                self.build(kind)
+    way = "cmake-pkg-config"
+    in_c = True
+    static_option = "-DPKG_CONFIG_ARGN=--static"
+    finds_both = False
+    test_other_versions = None  # of find_package alone
 
 
 class Readme(unittest.TestCase):
@@ -312,10 +298,9 @@ class Readme(unittest.TestCase):
 
     def test_quotes_errors_of_the_headers(self):
         """Each #error that the page on troubleshooting shows is in a source of the library."""
-        names = [name for way in ("include/*/*", "lib/*.cc") for name in glob.glob(f"{ROOT}/{way}")]
+        names = [name for way in ("include/*/*", "lib/*.h") for name in glob.glob(f"{ROOT}/{way}")]
         sources = "".join(map(read, names))
-        page = read(ROOT, "doc", "troubleshooting.md")
-        quoted = re.findall(r"^ +(#error .*\n)", page, re.M)
+        quoted = re.findall(r"^ +(#error .*\n)", read(ROOT, "doc", "troubleshooting.md"), re.M)
         self.assertTrue(quoted)
         for line in quoted:
             self.assertIn(line, sources)

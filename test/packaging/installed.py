@@ -4,12 +4,15 @@ test/meson.build sets the RMSNORM_... variables."""
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+BUILD = os.environ["RMSNORM_BUILD"]
 MESON = os.environ["RMSNORM_MESON"]
+OPENMP = os.environ["RMSNORM_OPENMP"].split()  # the compiler's option, if there is one
 # The folder of libhwy.pc and the prefix of this build's Highway; empty if Highway was built with the
 # library. Users of the static library must get the same Highway.
 HIGHWAY_PKG_CONFIG = os.environ["RMSNORM_HIGHWAY_PKG_CONFIG"]
@@ -19,6 +22,11 @@ LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
 LIBDIR = os.environ["RMSNORM_LIBDIR"]
 VERSION = os.environ["RMSNORM_VERSION"]
 CONSUMERS = os.path.join(ROOT, "test", "packaging", "consumer")
+# What each consumer in C++ says differently in C.
+IN_C = {
+    **{"LANGUAGES CXX": "LANGUAGES C", "CXXFLAGS": "CFLAGS", "$(CXX)": "$(CC)", "c++17": "c99"},
+    **{"'cpp'": "'c'", "cpp_std": "c_std", "app.cc": "app.c"},
+}
 # What each consumer prints.
 RESULT = f"rmsnorm {VERSION}: 0.8485 1.1314\n"
 # For consumers that build the library: it takes seconds so. The kernels are for other tests.
@@ -87,8 +95,34 @@ def install(directory):
     """Installs into `directory` and returns the prefix, after moving it away from its intended
     place."""
     succeed(
-        *(MESON, "install", "-C", os.environ["RMSNORM_BUILD"]),
+        *(MESON, "install", "-C", BUILD),
         *("--no-rebuild", "--quiet", "--destdir", os.path.join(directory, "destdir")),
     )
     meant = os.path.join(directory, "destdir", os.environ["RMSNORM_PREFIX"].lstrip("/"))
     return shutil.move(meant, os.path.join(directory, "prefix"))
+
+
+def copy_consumer(way, to, in_c=False):
+    """Copies a project of test/packaging/consumer and its program, or makes it a project in C alone.
+    Returns the folder."""
+    shutil.copytree(os.path.join(CONSUMERS, way), to)
+    shutil.copy(os.path.join(CONSUMERS, "app.c" if in_c else "app.cc"), to)
+    (file,) = os.listdir(os.path.join(CONSUMERS, way))
+    for word, word_in_c in IN_C.items() if in_c else ():
+        if word in read(to, file):
+            replace_in(os.path.join(to, file), word, word_in_c)
+    return to
+
+
+def compare_bits(*library):
+    """Links the test of the stored bits, which Meson compiled, to a library or objects, and runs it."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "golden_test")
+        succeed(
+            *(*shlex.split(os.environ["CXX"]), "-o", program),
+            f"{BUILD}/test/library/numbers/golden_test.p/golden_test.cc.o",
+            *(f"{BUILD}/test/libtensor_files.a", f"{BUILD}/cases/librmsnorm_cases.a"),
+            *(*library, *OPENMP, "-lgtest_main", "-lgtest", "-lpthread"),
+        )
+        where = os.path.dirname(library[0])
+        succeed(program, RMSNORM_DATA=os.path.join(ROOT, "test", "data"), LD_LIBRARY_PATH=where)

@@ -17,8 +17,7 @@ LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 def compile_with(compiler, *options, text=None):
     source = ("-x", "c++", "-") if text else ()
     return subprocess.run(
-        (*shlex.split(os.environ[compiler]), *options)
-        + ("-I" + INCLUDE, *source),
+        (*shlex.split(os.environ[compiler]), *options) + ("-I" + INCLUDE, *source),
         input=text,
         capture_output=True,
         text=True,
@@ -84,6 +83,19 @@ class Errors(unittest.TestCase):
                     self.assertRegex(first[0], f"{re.escape(header)} needs .*{re.escape(needed)}")
                 else:
                     self.assertEqual(first, [])
+
+    def test_of_options_that_change_results_stops_the_library(self):
+        macros = compile_with("CXX", "-dM", "-E", text="//").stdout
+        of_gcc = [] if "__clang__" in macros else ["-freciprocal-math", "-fno-signed-zeros"]
+        options = (["-ffast-math"], ["-ffinite-math-only"], *([option] for option in of_gcc))
+        for option in (*options, ["-ffast-math", "-fno-fast-math"]):
+            for source in ("reference.cc", "options.cc", "kernels/leaves.h"):
+                with self.subTest(source, option=option):
+                    text = f'#include "{INCLUDE}/../lib/{source}"'
+                    done = compile_with("CXX", "-std=c++17", "-fsyntax-only", *option, text=text)
+                    refused = "-ffast-math, or a part of it, changes results" in done.stderr
+                    self.assertEqual(refused, len(option) == 1, done.stderr)
+                    self.assertEqual(refused, done.returncode != 0, done.stderr)
 
     def test_of_an_unknown_element_type_says_how_to_add_it(self):
         printed = self.errors("c++17", "rmsnorm.hpp", CALL)
