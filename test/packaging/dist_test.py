@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tarball of the last commit contains every file of the commit, and builds without other files.
-`tools/release/dist` runs the whole suite there."""
+"""The tarball of the last commit contains every file of the commit, and needs no other to be configured.
+`tools/release/dist` builds it and runs the whole suite there."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import sys
 import tarfile
 import unittest
 
-from installed import MESON, NO_KERNELS, ROOT, VERSION, succeed, temporary_directory
+from installed import MESON, ROOT, VERSION, succeed, temporary_directory
 
 SKIPPED = 77  # tells Meson that the test is skipped
 
@@ -55,13 +55,12 @@ class Dist(unittest.TestCase):
         }
         self.assertEqual(sorted(held.items() ^ commit.items()), [])
 
-    def test_builds_alone(self):
-        """Configures every part, and builds the library and one test."""
+    def test_configures_alone(self):
+        """Every part, and each file of the build is there."""
         shutil.unpack_archive(self.tarball, self.directory)
         source, build = (os.path.join(self.directory, name) for name in (self.name, "build"))
-        succeed(MESON, "setup", build, source, "-Dbuildtype=plain", "-Dcpp_args=" + NO_KERNELS)
-        succeed(MESON, "compile", "-C", build, "header_c_test")
-        succeed(MESON, "test", "-C", build, "--no-rebuild", "header_c")
+        succeed(MESON, "setup", build, source, "-Dbuildtype=plain")
+        succeed("ninja", "-C", build, "-n", "--quiet")
 
 
 def commit_is_there():

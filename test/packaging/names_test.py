@@ -7,11 +7,8 @@ folder is in the project, or a name with the suffix of a source. The tree must h
 must include it."""
 
 import fnmatch
-import io
 import os
 import re
-import sys
-import tokenize
 import unittest
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
@@ -41,9 +38,18 @@ PATH = re.compile(r"(?<![\w/.:$<>~+-])[\w*][\w*{},./+-]*[\w*}/]")
 SUFFIXES = (".c", ".cc", ".h", ".hpp", ".md", ".py", ".ini", ".map", ".wrap")
 C_LIKE = (".c", ".cc", ".h", ".hpp", ".rs", ".in")
 
-# A comment, or a string, which may hold what looks like a comment.
-IN_C = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
-IN_SCRIPT = re.compile(r"(?<![^\s])#[^\n]*|\"(?:\\.|[^\"\\])*\"|'[^']*'", re.S)
+# A comment, as the group "text", or a string, which may hold what looks like a comment. In Python, a long string
+# that begins a line says what a module or a function does.
+IN_C = re.compile(r"(?P<text>//[^\n]*|/\*.*?\*/)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
+IN_SCRIPT = re.compile(
+    r"(?P<text>^ *\"{3}.*?\"{3}|(?<!\S)#[^\n]*)|\"{3}.*?\"{3}|\"(?:\\.|[^\"\\])*\"|'[^']*'",
+    re.M | re.S,
+)
+
+
+def read(*path):
+    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+        return file.read()
 
 
 def project_files():
@@ -64,26 +70,13 @@ def project_files():
 def split(path, text):
     """Returns the code of a file without strings, and its comments with their lines."""
     comments = []
-    if path.endswith(".py") or text.startswith("#!/usr/bin/env python"):
-        code = []
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            # A string that begins a logical line says what a module or a function does.
-            is_text = token.type == tokenize.STRING and token.line.lstrip().startswith(
-                token.string[:3]
-            )
-            if token.type == tokenize.COMMENT or is_text:
-                comments.append((token.start[0], token.string))
-            elif token.type in (tokenize.NAME, tokenize.OP):
-                code.append(token.string)
-        return " ".join(code), comments
-    pattern = IN_C if path.endswith(C_LIKE) else IN_SCRIPT
 
     def remove(match):
-        if match[0].startswith(("/", "#")):
+        if match["text"]:
             comments.append((text.count("\n", 0, match.start()) + 1, match[0]))
         return " "
 
-    return pattern.sub(remove, text), comments
+    return (IN_C if path.endswith(C_LIKE) else IN_SCRIPT).sub(remove, text), comments
 
 
 def without_programs(text):
@@ -109,8 +102,7 @@ class Tree:
         paths = sorted(project_files())
         for path in paths:
             try:
-                with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-                    text = file.read()
+                text = read(path)
             except UnicodeDecodeError:
                 continue
             if path.endswith((".md", ".1")):
@@ -125,11 +117,7 @@ class Tree:
         for path in paths:
             while path := os.path.dirname(path):
                 self.paths.add(path)
-        self.tops = {
-            path
-            for path in self.paths
-            if os.path.isdir(os.path.join(ROOT, path)) and "/" not in path
-        }
+        self.tops = {path.split("/")[0] for path in paths if "/" in path}
 
     def has_function(self, name):
         *classes, function = re.findall(r"\w+", name)
@@ -166,45 +154,39 @@ class Names(unittest.TestCase):
     def setUpClass(cls):
         cls.tree = Tree()
 
-    def test_of_pages_and_comments_exist(self):
+    def test_pages_and_comments(self):
         faults = [
             fault for path, texts in self.tree.texts for fault in self.tree.faults(path, texts)
         ]
         self.assertFalse(faults, "\n" + "\n".join(faults))
 
-    def test_of_all_files_of_the_library_stand_in_the_table_of_layers(self):
-        with open(os.path.join(ROOT, "doc", "design.md"), encoding="utf-8") as file:
-            table = re.search(r"^\| layer .*?\n\n", file.read(), re.M | re.S)[0]
+    def test_table_of_layers(self):
+        """It has every file of the library."""
+        table = re.search(r"^\| layer .*?\n\n", read("doc", "design.md"), re.M | re.S)[0]
         named = {name for match in PATH.finditer(table) for name in alternatives(match[0])}
         files = {path[len("lib/") :] for path in self.tree.paths if path.startswith("lib/")}
-        self.assertEqual(
-            [path for path in sorted(files - named) if path.endswith((".h", ".cc"))], []
-        )
+        self.assertEqual([path for path in files - named if path.endswith((".h", ".cc"))], [])
 
-    def test_of_the_fields_of_a_context_stand_on_its_page(self):
-        with open(os.path.join(ROOT, "include/rmsnorm/rmsnorm.h"), encoding="utf-8") as file:
-            struct = re.search(r"^typedef struct rmsnorm_context \{.*?\}", file.read(), re.M | re.S)
+    def test_fields_of_a_context(self):
+        header = read("include/rmsnorm/rmsnorm.h")
+        struct = re.search(r"^typedef struct rmsnorm_context \{.*?\}", header, re.M | re.S)
         fields = re.findall(r"^  [^/;]*?(\w+);", struct[0], re.M)
         self.assertEqual((fields.pop(0), fields.pop()), ("size", "reserved"))
         self.assertIn("parallel_context", fields)
-        with open(os.path.join(ROOT, "doc/threads_and_targets.md"), encoding="utf-8") as file:
-            page = file.read()
+        page = read("doc/threads_and_targets.md")
         self.assertEqual([field for field in fields if f"`{field}`" not in page], [])
 
-    def test_of_headings_that_comments_point_to_exist(self):
+    def test_headings_that_comments_point_to(self):
         pointers = set()
         for path, texts in self.tree.texts:
             text = re.sub(r"[\s/#]+", " ", " ".join(text for _, text in texts))
-            pointers.update(
-                (path, *found) for found in re.findall(r"doc (\w+\.md|data changes\.csv), \"([^\"]+)\"", text)
-            )
+            for page, heading in re.findall(r"doc (\w+\.md|data changes\.csv), \"([^\"]+)\"", text):
+                pointers.add((path, page.replace(" ", "/"), re.escape(heading)))
         self.assertGreater(len(pointers), 3)
         for path, page, heading in pointers:
-            with open(os.path.join(ROOT, "doc", page.replace(" ", "/")), encoding="utf-8") as file:
-                place = rf"(?m)^(##+ {re.escape(heading)}$|\"?{re.escape(heading)}\"?,)"
-                self.assertRegex(file.read(), place, path)
+            self.assertRegex(read("doc", page), rf"(?m)^(##+ {heading}$|\"?{heading}\"?,)", path)
 
-    def test_that_are_gone_are_noticed(self):
+    def test_missing_names(self):
         text = "`rmsnorm_norm()` of `lib/plan.cc`,\n`Gone()` of `lib/gone.cc` and spread.{h,c}"
         gone = ["doc/page.md:2: there is no Gone()"]
         gone += [f"doc/page.md:2: there is no {name}" for name in ("lib/gone.cc", "spread.c")]

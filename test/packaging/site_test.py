@@ -8,7 +8,7 @@ page must have the words of its source, and no page may show markup."""
 
 import difflib
 import glob
-import html.parser
+import html
 import os
 import re
 import shutil
@@ -23,36 +23,22 @@ TAGS = "a|b|br|code|em|h[1-6]|i|img|li|ol|p|pre|span|strong|table|tbody|td|th|th
 MARKUP = re.compile(
     rf"[@\\][a-z]+|</?({TAGS})[ />]|\]\(|`|\*\*|^#+ |^- (?!\w -$)|\|[-: |]+\|", re.M
 )
-WITHOUT_END = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "wbr"}
-SHOWN = {"md-content__inner", "contents"}  # by mkdocs-material, and by Doxygen
-DECLARATIONS = {"fragment", "memproto", "memItemLeft", "memItemRight"}  # Doxygen's
-HIDDEN = {"headerlink", "toc", "ttc", "caption"}
+# What a page of mkdocs-material or of Doxygen shows, what of it is no text of the source, and what is code.
+SHOWN = r'<article class="md-content__inner.*?</article>|<div class="contents">.*<!-- contents -->'
+HIDDEN = r'<a class="headerlink".*?</a>|<div class="(?:toc|ttc).*?</div>|<caption.*?</caption>'
+CODE = (
+    r'<(code|pre|tt)\b.*?</\1>|<div class="fragment">.*?<!-- fragment -->|<td class="memItem.*?</td>'
+    r'|<div class="memproto">.*?<div class="memdoc">'
+)
 
 
-class Page(html.parser.HTMLParser):
-    """A page's text, and the part of the text that is not code."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.text, self.prose, self.around = "", "", []
-        with open(path, encoding="utf-8") as file:
-            self.feed(file.read())
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in WITHOUT_END:
-            self.around.append((tag, set((dict(attrs).get("class") or "").split())))
-
-    def handle_endtag(self, tag):
-        while tag not in WITHOUT_END and self.around and self.around.pop()[0] != tag:
-            pass
-
-    def handle_data(self, data):
-        tags = {tag for tag, _ in self.around}
-        classes = set().union(*(found for _, found in self.around))
-        if classes & SHOWN and not classes & HIDDEN:
-            self.text += data
-            if not (tags & {"code", "pre", "tt"} or classes & DECLARATIONS):
-                self.prose += data
+def shown_by(page, *left_out):
+    """Returns the text of a page, without what matches."""
+    with open(page, encoding="utf-8") as file:
+        text = "".join(re.findall(SHOWN, file.read(), re.S))
+    for hidden in (HIDDEN, *left_out, r"<!--.*?-->|<[^>]*>"):
+        text = re.sub(hidden, "", text, flags=re.S)
+    return html.unescape(text)
 
 
 def words_of(source):
@@ -74,13 +60,13 @@ def check(site):
     """Returns what is wrong with the pages in a directory."""
     faults = []
     for path in sorted(glob.glob(os.path.join(site, "**", "*.html"), recursive=True)):
-        prose = Page(path).prose
+        prose = shown_by(path, CODE)
         for shown in MARKUP.finditer(prose):
             around = prose[max(0, shown.start() - 40) : shown.end() + 40]
             faults.append(f"{path} shows markup: {around!r}")
     for source in sorted(glob.glob("*.md", root_dir=ROOT) + glob.glob("doc/*.md", root_dir=ROOT)):
         page = os.path.join(site, source.replace("README.md", "index.md")[: -len("md")] + "html")
-        words, shown = words_of(os.path.join(ROOT, source)), re.findall(r"\w+", Page(page).text)
+        words, shown = words_of(os.path.join(ROOT, source)), re.findall(r"\w+", shown_by(page))
         if shown != words:
             difference = list(difflib.unified_diff(words, shown, lineterm=""))[2:]
             faults.append(f"{source}: its page has other words: {' '.join(difference[:40])}")
