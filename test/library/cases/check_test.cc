@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "cases/apart.h"
 #include "cases/float_control.h"
 #include "cases/list.h"
 #include "cases/prepared_call.h"
@@ -39,6 +40,7 @@ using Context = rmsnorm_context;
 // Cases run on the reference by this name, which distinguishes them from the calls for expected
 // results.
 const char kSpoilt[] = "REFERENCE";
+const char* spoilt_target = kSpoilt;
 
 // Spoils each call, which has this context.
 using Sabotage = std::function<void(Operands)>;
@@ -48,7 +50,7 @@ int spoilt_calls = 0;
 
 rmsnorm_status Spoil(rmsnorm_status status, const Operands* operands, const Context* context) {
   if (context != nullptr && context->target != nullptr && status == RMSNORM_OK &&
-      std::strcmp(context->target, kSpoilt) == 0) {
+      std::strcmp(context->target, spoilt_target) == 0) {
     ++spoilt_calls;
     spoilt_context = context;
     sabotage(*operands);
@@ -119,12 +121,6 @@ __attribute__((no_sanitize("address"))) void FlipBit(const rmsnorm_view* view, p
   static_cast<char*>(internal::DataOf(*view))[byte] ^= 1;
 }
 
-// Replaces a call by another one.
-void CallInstead(const Operands& call) {
-  EXPECT_EQ(RMSNORM_OK, (call.dy != nullptr ? __real_rmsnorm_backward : __real_rmsnorm_forward)(
-                            &call, nullptr, nullptr));
-}
-
 // ---------------------------------------------------------------------------------- faults
 
 // Every operand, with gaps between its rows.
@@ -134,7 +130,7 @@ const std::string kForward =
 const std::string kBackward = "backward,db+rstd=f32,rows=3,d=7,x_gap+dy_gap+dx_gap=5,rstd_gap=1";
 
 // One bit of any element of an output, of any byte next to its rows, and of any input.
-TEST(Check, NoticesEveryWrongByteOfEveryOperand) {
+TEST(Check, EveryByteOfEveryOperand) {
   for (const std::string& line : {kForward, kBackward}) {
     ExpectFault("", line, Keep);
     EXPECT_EQ(1, spoilt_calls);
@@ -158,7 +154,7 @@ TEST(Check, NoticesEveryWrongByteOfEveryOperand) {
   }
 }
 
-TEST(Check, DescribesEachKindOfFault) {
+TEST(Check, KindsOfFaults) {
   ExpectFault("y[0, 0] is 0x00000000, not 0x", "forward,weight=none,rows=1,d=1,eps=0,divisor=1",
               [](Operands call) { Floats(call.y)[0] = 0; });
   ExpectFault("call 1: y[1, 2] is 0x", "forward,rows=2,d=3;forward,rows=2,d=3",
@@ -186,22 +182,9 @@ TEST(Check, DescribesEachKindOfFault) {
               [](Operands call) { Step(Floats(call.dx)[-9]); });
   ExpectFault("x: byte 32 ", "forward,rows=2x3,d=4,interleaved=1,x_gap=1",
               [](Operands call) { FlipBit(call.x, 32); });
-  // Something is left out.
-  ExpectFault("y[0, 0] is 0x", "forward,bias=f32,rows=3,d=7",
-              [](Operands call) { CallInstead((call.bias = nullptr, call)); });
-  ExpectFault("y[0, 0] is 0x", "forward,rows=3,d=7",
-              [](Operands call) { CallInstead((call.weight = nullptr, call)); });
-  ExpectFault("y[1, 0] is 0x", "forward,rows=2x3,d=7,weight_per=head", [](Operands call) {
-    const rmsnorm_view one = rmsnorm_vector(call.weight->data, RMSNORM_F32, 7);
-    CallInstead((call.weight = &one, call));
-  });
-  for (const std::string name : {"dx", "dw", "db"}) {
-    ExpectFault(name + "[0, 0] is 0x", "backward,db=f32,rows=3,d=7," + name + "_add=1",
-                [](Operands call) { CallInstead((call.add_to = 0, call)); });
-  }
 }
 
-TEST(Check, NoticesAChangedFloatingPointState) {
+TEST(Check, FloatingPointState) {
   // A task that an executor can run.
   const auto change = [](void* /*state*/, size_t /*part*/) {
     cases::Random random(1);
@@ -220,7 +203,7 @@ TEST(Check, NoticesAChangedFloatingPointState) {
   });
 }
 
-TEST(Check, DescribesARefusal) {
+TEST(Check, Refusals) {
   ExpectFault("the reference refused: ", "forward,rows=1,d=1,eps=-1", Keep);
   ExpectFault("the reference refused: ", "backward,weight=none,rows=1,d=1,weight_offset=1", Keep);
   cases::Runner runner;
@@ -241,13 +224,12 @@ std::map<std::string, rmsnorm_view> Views(const std::string& line) {
   return views;
 }
 
-TEST(Operands, LieAsTheLineSays) {
+TEST(Operands, Layouts) {
   struct {
     std::string line, operand;
     std::vector<size_t> shape;
     std::vector<ptrdiff_t> stride;
   } const lines[] = {
-      {"forward,rows=2x3,d=4,x_gap=1,x_order=rising", "x", {2, 3, 4}, {15, 5, 1}},
       {"forward,rows=2x3,d=4,x_gap=1,x_order=falling", "x", {2, 3, 4}, {-15, -5, 1}},
       {"forward,rows=2x3,d=4,x_gap=1,x_order=transposed", "x", {2, 3, 4}, {5, 10, 1}},
       {"forward,rows=2x3,d=4,x_gap=1,x_order=zigzag", "x", {2, 3, 4}, {20, -5, 1}},
@@ -256,15 +238,12 @@ TEST(Operands, LieAsTheLineSays) {
       {"forward,rows=2x3,d=4,x_gap=1,x_order=windows", "x", {2, 3, 4}, {3, 1, 1}},
       {"forward,rows=2x3,d=4,x_skip=2", "x", {2, 3, 4}, {20, 4, 1}},
       {"forward,rows=2x3,d=4,x_gap=1,interleaved=1", "x", {2, 3, 4}, {27, 9, 1}},
-      {"forward,x=f16,y=bf16,rows=2,d=9,x_gap=1,y_in_place=1", "y", {2, 9}, {10, 1}},
       {"backward,rows=2,d=9,dx_in_place=1,dx_add=1,dy_order=falling", "dx", {2, 9}, {-9, 1}},
       {"forward,rows=one,d=4", "y", {4}, {1}},
       {"forward,rows=2x3,d=7,weight_per=head", "weight", {3, 7}, {7, 1}},
       {"forward,rows=2x3,d=7,weight_per=group", "weight", {2, 1, 7}, {7, -12345, 1}},
       {"forward,rows=2x3,d=7,weight_per=row", "weight", {2, 3, 7}, {21, 7, 1}},
       {"forward,bias=f32,rows=2x3,d=7,bias_per=alternate", "bias", {2, 1, 7}, {7, -12345, 1}},
-      {"forward,bias=f32,rows=2x3,d=7,bias_per=first", "bias", {2, 1, 7}, {7, -12345, 1}},
-      {"backward,rows=2x3,d=7,weight_per+dw_per=head", "dw", {3, 7}, {7, 1}},
       {"backward,db=f32,rows=2x3,d=7,db_per=row", "db", {2, 3, 7}, {21, 7, 1}},
   };
   for (const auto& [line, operand, shape, stride] : lines) {
@@ -281,15 +260,8 @@ TEST(Operands, LieAsTheLineSays) {
   EXPECT_EQ(Floats(&views["x"]) + 4, Floats(&views["y"]));
 }
 
-// Numbers per row that are given, beside numbers that the call computes.
-TEST(Operands, HaveTheNumbersOfTheirRows) {
-  float rstd[4] = {};
-  const std::string line = "backward,rstd=f32,rows=3,d=7";
-  ExpectFault("", line, [&](Operands call) { rstd[3] = Floats(call.rstd)[1]; });
-  ExpectFault("", line + ",rstd_values=special",
-              [&](const Operands& call) { std::copy_n(Floats(call.rstd), 3, rstd); });
-  EXPECT_GT(rstd[3], 0);
-  EXPECT_EQ((std::vector<float>{0, rstd[3], -1}), std::vector<float>(rstd, rstd + 3));
+// Sums that are given are those of the rows.
+TEST(Operands, Sums) {
   ExpectFault("", "forward,sums=f64,sums_out=f64,rows=3,d=7", [](const Operands& call) {
     const double sum = static_cast<const double*>(call.sums->data)[1];
     EXPECT_GT(sum, 0);
@@ -299,7 +271,7 @@ TEST(Operands, HaveTheNumbersOfTheirRows) {
 
 // ----------------------------------------------------------------------------- reports
 
-TEST(Checker, CountsEveryLineOnEveryTarget) {
+TEST(Checker, Counts) {
   sabotage = Keep;
   spoilt_calls = 0;
   std::ostringstream out;
@@ -314,7 +286,7 @@ TEST(Checker, CountsEveryLineOnEveryTarget) {
 }
 
 // Reports the simplest line that fails: here a row with an element 3, and more than two rows.
-TEST(Checker, RepeatsAFailureWithASimplerLine) {
+TEST(Checker, Shrinks) {
   sabotage = [](const Operands& call) {
     const rmsnorm_view& y = *call.y;
     if (call.bias == nullptr || y.shape[1] < 4 || y.shape[0] < 3) return;
@@ -338,7 +310,7 @@ TEST(Checker, RepeatsAFailureWithASimplerLine) {
 }
 
 // An element beside an operand at a guard page ends the process, which names the line.
-TEST(CheckerDeathTest, NamesTheLineOfACrash) {
+TEST(CheckerDeathTest, LineOfACrash) {
   for (const std::string name : {"x", "weight", "y"}) {
     for (const std::string guard : {"after", "before"}) {
       const std::string line = "forward,x=f32,weight=f32,y=f32,rows=3,d=7,guard=" + guard;
@@ -360,176 +332,140 @@ TEST(CheckerDeathTest, NamesTheLineOfACrash) {
   }
 }
 
-// ------------------------------------------------------------------------------- values
+// ----------------------------------------------------------------------- separate calls
 
-// The bits of an operand, row by row.
-std::vector<uint64_t> BitsOf(const std::string& line, internal::Operand o) {
-  const cases::Problem problem(cases::Parse(line));
-  const cases::Rows& rows = problem.before(o);
-  std::vector<uint64_t> bits;
-  for (size_t row = 0; row < rows.count(); ++row) {
-    for (size_t j = 0; j < rows.d(); ++j) bits.push_back(rows.bits(row, j));
+// One bit of any result of a call with several steps.
+TEST(Apart, WrongStep) {
+  const auto fault = [](const std::string& line, const Sabotage& change) {
+    sabotage = change;
+    spoilt_target = kReference;
+    cases::Runner runner;
+    const std::string text = cases::FaultApart(runner, cases::ParseCalls(line), kReference);
+    spoilt_target = kSpoilt;
+    return text;
+  };
+  for (const std::string line :
+       {"forward,x=bf16,residual+residual_out=f16,gate+weight+post_norm_weight=f32,rows=3,d=7,"
+        "factor=0.22,rstd+scale=f32,sums_out=f64,q+zero=i8",
+        "backward,x=bf16,dx=f16,dw=bf16,rows=3,d=7,dx_add=1,rounding=inverse"}) {
+    EXPECT_EQ("", fault(line, Keep));
+    const Case c = cases::Parse(line);
+    internal::ForEachOperand(c.Given(), [&](cases::Operand o) {
+      if (!c.IsOutput(o)) return;
+      const std::string name = kOperandRules[o].name;
+      const std::string found = fault(line, [&](const Operands& call) {
+        const bool is_whole = c.backward ? call.dx != nullptr && call.dw != nullptr
+                                         : call.gate != nullptr && call.residual != nullptr;
+        if (is_whole) FlipBit(ViewOf(call, name), 0);
+      });
+      EXPECT_EQ(0u, found.find(name + "[0, 0] is 0x")) << name << ": " << found;
+    });
   }
-  return bits;
+  EXPECT_FALSE(cases::HasSeparateCalls(cases::ParseCalls("forward,rows=1,d=1,rstd=f32")));
 }
 
-TEST(Values, OfEveryPatternCountOverAllRows) {
-  for (const std::string shape : {"rows=65536,d=1", "rows=16,d=4096", "rows=4,d=16384"}) {
-    const auto bits = BitsOf("forward,x=bf16,x_values=every," + shape, internal::kX);
-    ASSERT_EQ(65536u, bits.size());
-    for (size_t i = 0; i < bits.size(); ++i) ASSERT_EQ(i, bits[i]) << shape;
-  }
-}
+// ------------------------------------------------------------------------------- lines
 
-TEST(Values, OfThreeLoopsMakeEveryTriple) {
-  for (const std::string type : {"f32", "f16", "bf16"}) {
-    const std::string line = "forward,x+residual+gate=" + type +
-                             ",x_values=outer,residual_values=middle,gate_values=inner,";
-    for (const std::string shape : {"rows=24,d=576", "rows=13824,d=1"}) {
-      const auto x = BitsOf(line + shape, internal::kX);
-      const auto residual = BitsOf(line + shape, internal::kResidual);
-      const auto gate = BitsOf(line + shape, internal::kGate);
-      std::set<std::vector<uint64_t>> triples;
-      for (size_t i = 0; i < x.size(); ++i) triples.insert({x[i], residual[i], gate[i]});
-      EXPECT_EQ(size_t{24 * 24 * 24}, triples.size()) << type << " " << shape;
+void ExpectRoundTrip(const cases::Calls& calls) {
+  const std::string text = cases::Text(calls);
+  const cases::Calls parsed = cases::ParseCalls(text);
+  ASSERT_EQ(calls.size(), parsed.size()) << text;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    for (const cases::Field& field : cases::Fields()) {
+      ASSERT_EQ(field.write(calls[i]), field.write(parsed[i])) << text << ": " << field.name;
     }
   }
+  ASSERT_EQ(text, cases::Text(parsed));
 }
 
-// ------------------------------------------------------------------------------- text
-
-// What Operands.LieAsTheLineSays does not see.
-TEST(Text, SaysWhatACaseIs) {
-  const std::string text =
-      "forward,x=bf16,weight=none,y=f16,rows=6x2,d=3,call=several,x_values=positive,eps=0.125,"
-      "eps_placement=floor,rounding=inverse,divisor=9.5,threads=10,executor=threads,"
-      "stores=streamed,state=99,seed=11";
-  const Case c = cases::Parse(text);
-  EXPECT_EQ(text, cases::Text(c));
-  EXPECT_EQ(cases::Function::kSeveral, c.function);
-  EXPECT_EQ(cases::Values::kPositive, c.operand[internal::kX].values);
-  EXPECT_EQ(0.125f, c.options.eps);
-  EXPECT_EQ(RMSNORM_EPS_FLOOR, c.options.eps_placement);
-  EXPECT_EQ(RMSNORM_ROUND_INVERSE, c.options.rounding);
-  EXPECT_EQ(9.5f, c.options.divisor);
-  EXPECT_EQ(10, c.threads);
-  EXPECT_EQ(cases::Executor::kThreads, c.executor);
-  EXPECT_EQ(RMSNORM_STORES_STREAMED, c.stores);
-  EXPECT_EQ(99u, c.state);
-  EXPECT_EQ(11u, c.seed);
+// The list means what its lines say, and every combination of types that chooses a kernel has every
+// length, kind of value and option.
+TEST(CheckedCases, RoundTripAndCoverage) {
+  using namespace internal;
+  std::map<std::string, std::map<std::string, std::set<std::string>>> seen;
+  size_t number = 0;
+  cases::List(cases::kCheckedCases).ForEach([&](const cases::Calls& calls) {
+    if (++number % 101 == 0) ExpectRoundTrip(calls);
+    for (const Case& c : calls) {
+      const bool is_usual =
+          c.backward ? c.Has(kDx) && c.operand[kDx].dtype == c.operand[kDy].dtype : c.Has(kY);
+      if (!is_usual) continue;
+      std::string types = c.backward ? "backward" : "forward";
+      for (const char* name : {"x", "residual", "dy", "y"}) {
+        types += "," + cases::FindField(name).write(c);
+      }
+      for (const char* name : {"d", "call", "weight", "x_values", "eps_placement", "rounding"}) {
+        seen[types][name].insert(cases::FindField(name).write(c));
+      }
+      if (c.RowCount() * c.d > 4 * 32768) seen[types]["threads"].insert("several");
+    }
+  });
+  EXPECT_GT(number, 100000u);
+  EXPECT_EQ(9u + 27u + 9u, seen.size());
+  for (auto& [types, values] : seen) {
+    const bool is_backward = types[0] == 'b';  // no rounding changes a gradient
+    for (int d = 1; d <= 300; ++d)
+      EXPECT_EQ(1u, values["d"].count(std::to_string(d))) << types << d;
+    for (const char* d : {"511", "512", "513", "1000", "4095", "4096", "4097", "8193", "16385"}) {
+      EXPECT_EQ(1u, values["d"].count(d)) << types << d;
+    }
+    EXPECT_EQ(4u, values["weight"].size()) << types;
+    EXPECT_EQ(1u, values["call"].count("plain") * values["call"].count("module")) << types;
+    EXPECT_EQ(1u, values["threads"].size()) << types;
+    EXPECT_GE(values["x_values"].size(), 14u) << types;
+    EXPECT_EQ(3u, values["eps_placement"].size()) << types;
+    EXPECT_GE(values["rounding"].size(), is_backward ? 1u : 3u) << types;
+  }
 }
 
-TEST(Text, OfALineHasItsCalls) {
-  const std::string line =
-      "forward,x=f16,weight=none,y=bf16,rows=2x4,d=3,x_skip=1,threads=2,seed=7;"
-      "forward,x=f32,weight=f32,y=f32,rows=5,d=9,seed=0;"
-      "forward,x=f32,weight=f32,y=f16,rows=2,d=3,call=module";
-  const cases::Calls calls = cases::ParseCalls(line);
-  EXPECT_EQ(line, cases::Text(calls));
-  ASSERT_EQ(3u, calls.size());
-  EXPECT_EQ(5u, calls[1].rows[0]);
-  EXPECT_EQ(2u, calls[2].seed);
-  ExpectFault("", line, Keep);
-  EXPECT_EQ(1, spoilt_calls);
-}
-
-// Random cases are legal, round-trip, and have every field except the values of outputs.
-TEST(Text, OfARandomCaseHasEveryField) {
-  sabotage = Keep;
+// Random cases are legal and have every field except the values of outputs.
+TEST(RandomCase, RoundTripAndEveryField) {
   cases::Runner runner;
-  std::set<std::string> texts;
   std::map<std::string, std::set<std::string>> seen;
   for (unsigned seed = 1; seed <= 2000; ++seed) {
     const Case c = cases::RandomCase(seed);
-    const std::string text = cases::Text(c);
-    const Case parsed = cases::Parse(text);
-    ASSERT_EQ(text, cases::Text(parsed));
-    ASSERT_EQ("", cases::FaultOf(runner, {c}, kReference)) << text;
-    texts.insert(text);
-    for (const cases::Field& field : cases::Fields()) {
-      ASSERT_EQ(field.write(c), field.write(parsed)) << text << ": " << field.name;
-      seen[field.name].insert(field.write(c));
-    }
+    ASSERT_NO_FATAL_FAILURE(ExpectRoundTrip({c}));
+    ASSERT_EQ("", cases::FaultOf(runner, {c}, kReference)) << cases::Text(c);
+    for (const cases::Field& field : cases::Fields()) seen[field.name].insert(field.write(c));
   }
-  EXPECT_EQ(2000u, texts.size());
-  for (const char* output : {"y", "residual_out", "sums_out", "q", "scale", "zero"}) {
-    seen.erase(output + std::string("_values"));
+  for (int i = 0; i < internal::kDx; ++i) {
+    if (kOperandRules[i].forward == internal::Role::kOutput && i != internal::kRstd) {
+      seen.erase(kOperandRules[i].name + std::string("_values"));
+    }
   }
   for (const auto& [name, values] : seen) EXPECT_GE(values.size(), 2u) << name;
 }
 
-// What is said of each line: "problem: line line".
-const char kRefusals[] = R"('' is neither: ,rows=1,d=1
-'sideways' is neither: sideways,rows=1,d=1
-'rows' is missing: forward forward,rows=1,d=1;forward,d=1
-'d' is missing: forward,rows=1
-rows and d must not be 0: forward,rows=0,d=1 forward,rows=1,d=0
+// What is said of each line: "problem: line line". What begins with a comma or a semicolon follows
+// a line that is right.
+const char kRefusals[] = R"('sideways' is neither: sideways,rows=1,d=1
+is missing: forward forward,d=1 forward,rows=1 ,x=none backward,rows=1,d=1,dy=none
+is given twice: ,d=2 ,x+x=f16
+is not NAME=VALUE: ,rstd
+unknown name: ,size=2 ,x+size=f16 ,=1 ,x+=f16
+ends with a: , ,;forward,rows=1,d=1 ;
 no value for 'd': forward,rows=1,d=-1 forward,rows=1,d=1x forward,rows=1,d=
-no value for 'rows': forward,rows=2x,d=1 forward,rows=,d=1
-no value for 'rows': forward,rows=99999999999999999999,d=1
-'d' is given twice: forward,rows=1,d=1,d=2
-'rstd' is not NAME=VALUE: forward,rows=1,d=1,rstd
-'2' is no value for 'rstd': forward,rows=1,d=1,rstd=2
-x is missing: forward,rows=1,d=1,x=none
-y has no such type: forward,rows=1,d=1,y=f64
-rstd has no such type: forward,rows=1,d=1,rstd=f16
-no value for 'eps': forward,rows=1,d=1,eps=1e forward,rows=1,d=1,eps=
-no value for 'eps': forward,rows=1,d=1,eps=1e-60 forward,rows=1,d=1,eps=1e60
-'up' is no value for 'rounding': forward,rows=1,d=1,rounding=up
-rows and d are more than 2^28: forward,rows=1,d=18446744073709551615 forward,rows=65536,d=65536
-x_gap makes more than 2^28: forward,rows=65536,d=1,x_gap=65536
-x_skip makes more than 2^28: forward,rows=4x4,d=4,x_skip=33554432
+no value for 'rows': forward,rows=2x,d=1 forward,rows=99999999999999999999,d=1
+no value for 'eps': ,eps=1e ,eps=1e-60
+rows and d: forward,rows=0,d=1 forward,rows=1,d=18446744073709551615 forward,rows=65536,d=65536
 rows has too many dimensions: forward,rows=1x1x1x1x1x1x1x1,d=1
-x_gap is above 2^25: forward,rows=2,d=1,x_gap=18446744073709551615
-dx_shift is above 2^25: backward,rows=1,d=1,dx_shift=268435457
-y_in_place: forward,rows=1,d=1,x=f16,y_in_place=1 forward,rows=1,d=1,x_order=repeated,y_in_place=1
-y_in_place: forward,rows=1,d=1,y_gap=1,y_in_place=1
-there is no residual: forward,rows=1,d=1,residual_out=f32,residual_out_in_place=1
-y_order: forward,rows=1,d=1,y_order=again
-y has no values: forward,rows=1,d=1,y_values=tiny
-x_values=every needs a type of 16 bits: forward,rows=1,d=1,x_values=every
-rstd_values=every needs a type of 16 bits: backward,rows=1,d=1,rstd=f32,rstd_values=every
-but there is none: forward,rows=1,d=1,residual_shift=1 forward,rows=1,d=1,bias_per=row
-but there is none: forward,rows=1,d=1,weight=none,weight_per=row
-but there is none: backward,rows=1,d=1,dx=none,dx_add=1 backward,rows=1,d=1,db_per=row
-'column' is no value: forward,rows=1,d=1,weight_per=column
-a module's weight_per: forward,rows=1,d=1,weight_per=row,call=module
-forward takes no dy: forward,rows=1,d=1,dy=f32
-backward takes no y: backward,rows=1,d=1,y=f16
-dy is missing: backward,rows=1,d=1,dy=none
+more than 2^28: forward,rows=65536,d=1,x_gap=65536 forward,rows=4x4,d=4,x_skip=33554432
+no such type: ,y=f64 ,rstd=f16
+y_in_place: ,x=f16,y_in_place=1 ,x_order=repeated,y_in_place=1 ,y_gap=1,y_in_place=1
+but there is none: ,residual_shift=1 ,bias_per=row backward,rows=1,d=1,dx=none,dx_add=1
 dw_per is weight_per: backward,rows=2,d=1,weight_per=row
 several: backward,rows=1,d=1,call=several forward,rows=one,d=1,call=several
-call=rows takes no gate: forward,rows=1,d=1,gate=f32,call=rows
-call=rows needs residual_out: forward,rows=1,d=1,residual=f32,call=rows
-share a bias: forward,rows=2,d=1,bias=f32,bias_per=row,call=rows
-one type: forward,rows=1,d=1,y=f16,call=rows
-one type: forward,rows=1,d=1,residual=f16,residual_out=f32,call=rows
-call=rows, so the rows of x are dense: forward,rows=1,d=1,x_gap=1,call=rows
-guard leaves no choice of x_shift: forward,rows=1,d=1,x_shift=1,guard=after
-interleaved rows of y: forward,rows=1,d=1,y_gap=1,interleaved=1
-interleaved rows of x: forward,rows=1,d=1,x_order=repeated,interleaved=1
-calls made at once are forward calls: forward,rows=1,d=1;backward,rows=1,d=1
-calls made at once are forward calls: forward,rows=1,d=1;forward,rows=1,d=1,call=rows
-either all calls: forward,rows=1,d=1;forward,rows=1,d=1,call=prepared
-either all calls: forward,rows=1,d=1,call=prepared;forward,rows=1,d=1
-threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,threads=2
-threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,executor=reverse
-threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,stores=streamed
-threads, executor, stores and state: forward,rows=1,d=1;forward,rows=1,d=1,state=1
-unknown name '': forward,rows=1,d=1,=1 forward,rows=1,d=1,x+=f16 forward,rows=1,d=1,+x=f16
-unknown name 'size': forward,rows=1,d=1,x+size=f16
-'x' is given twice: forward,rows=1,d=1,x+x=f16
-x_skip needs two leading dimensions: forward,rows=2,d=1,x_skip=1
-x_skip needs two leading dimensions: forward,rows=2x3,d=1,x_skip=1,x_order=repeated
-x_skip needs two leading dimensions: forward,rows=2x3,d=1,x_skip=1,x_order=windows
-how rstd is, but there is none: forward,rows=2x3,d=1,rstd_skip=1
-ends with a comma: forward,rows=1,d=1, forward,rows=1,d=1,;forward,rows=1,d=1
-ends with a semicolon: forward,rows=1,d=1;)";
+call=rows: ,gate=f32,call=rows ,residual=f32,call=rows ,y=f16,call=rows ,x_gap=1,call=rows
+interleaved rows: ,y_gap=1,interleaved=1 ,x_order=repeated,interleaved=1
+calls made at once: ;backward,rows=1,d=1 ;forward,rows=1,d=1,call=rows
+either all calls: ;forward,rows=1,d=1,call=prepared
+threads, executor, stores and state: ;forward,rows=1,d=1,threads=2)";
 
-TEST(Text, IsRefusedWhereItHasNoMeaning) {
+TEST(Line, Refusals) {
   for (const std::string& row : cases::Split(kRefusals, '\n')) {
     const std::string problem = row.substr(0, row.find(": "));
-    for (const std::string& line : cases::Split(row.substr(problem.size() + 2), ' ')) {
+    for (std::string line : cases::Split(row.substr(problem.size() + 2), ' ')) {
+      if (line[0] == ',' || line[0] == ';') line = "forward,rows=1,d=1" + line;
       try {
         cases::ParseCalls(line);
         ADD_FAILURE() << line;
@@ -541,42 +477,6 @@ TEST(Text, IsRefusedWhereItHasNoMeaning) {
   }
   EXPECT_THROW(cases::ParseCalls(""), cases::UserError);
 }
-
-// A line with any value of any field is refused by its name, or its text means the same line.
-TEST(Text, HonoursOrRefusesEveryValueOfEveryField) {
-  const std::string values =
-      "|-1|0|1|2|+1| 1|1 |1x|1.5|4294967296|18446744073709551616|nan|inf|"
-      "1e-60|none|f64|i8|rows|module|every|repeated|row|after|threads";
-  size_t honoured = 0;
-  for (const std::string way : {"forward", "backward"}) {
-    for (const cases::Field& field : cases::Fields()) {
-      for (const std::string& value : cases::Split(values, '|')) {
-        std::string line = way;
-        for (const std::string size : {"rows=2x3", "d=5"}) {
-          if (size.find(field.name + "=") != 0) line += "," + size;
-        }
-        line += "," + field.name + "=" + value;
-        const std::string operand =
-            field.name.substr(0, std::min(field.name.find("_in_place"), field.name.rfind('_')));
-        try {
-          const cases::Calls calls = cases::ParseCalls(line);
-          cases::RequireAccepted(calls);
-          Case expected = calls[0];
-          EXPECT_TRUE(field.read(expected, value)) << line;
-          const std::string text = cases::Text(calls);
-          EXPECT_EQ(cases::Text(expected), text) << line;
-          EXPECT_EQ(cases::Text(cases::ParseCalls(text)), text) << line;
-          ++honoured;
-        } catch (const cases::UserError& error) {
-          EXPECT_NE(std::string::npos, error.message().find(operand)) << line << error.message();
-        }
-      }
-    }
-  }
-  EXPECT_GT(honoured, 300u);
-}
-
-// ------------------------------------------------------------------------------- lists
 
 // The lines of a list, from the rows of each.
 std::vector<std::string> Expanded(const std::string& text) {
@@ -593,7 +493,7 @@ std::vector<std::string> Expanded(const std::string& text) {
 TEST(List, Multiplies) {
   using Texts = std::vector<std::string>;
   EXPECT_EQ((Texts{"rows=1,d=3", "rows=1,d=4", "rows=2,d=3", "rows=2,d=4"}),
-            Expanded("# rows\nforward,rows=1|2,\n  d=3..4  # and elements\n\n"));
+            Expanded("# rows\n[group]\n$R=1|2\nforward,rows=$R,\n  d=3..4  # and elements\n\n"));
   EXPECT_EQ((Texts{"rows=1,d=5", "rows=2x3,d=4"}), Expanded("forward,rows+d=1:5|2x3:4"));
   EXPECT_EQ((Texts{"rows=1,d=5,x_gap=1,y_gap=1", "rows=1,d=5,x_gap=2,y_gap=2"}),
             Expanded("forward,rows=1,d=5,x_gap+y_gap=1|2"));
@@ -602,87 +502,42 @@ TEST(List, Multiplies) {
                    "rows=2,d=5" + second + "d=7", "rows=2,d=5" + second + "d=8"}),
             Expanded("forward,rows=1|2,d=5;\n  forward,rows=3,d=7|8"));
   for (const char* wrong :
-       {"sideways,d=1", "forward,d", "forward,size=1", "forward,d=", "forward,d=x",
-        "forward,d=1,y_per=row", "forward,x=f16,y_in_place=1", "forward,d=1;backward,d=1", "[norm",
+       {"sideways,d=1", "forward,d", "forward,d=", "forward,d=x", "forward,d=1,y_per=row", "[norm",
         "forward,=1", "forward,x+=f32", "forward,rows=1|2,d=1/2/3,seed=1|2"}) {
     EXPECT_THROW(Expanded(wrong), cases::UserError) << wrong;
   }
 }
 
-// Values in turn depend on the fields before: each round has all of them. The fields after have the
-// same value. Two such fields meet in all ways, also for every second value of another field.
-TEST(List, TakesValuesInTurn) {
-  std::vector<std::string> d_and_seed;
-  cases::List("forward,rows=1..120,d=5/6,seed=0/1/2,threads=1|2")
-      .ForEach([&](const cases::Calls& calls) {
-        const std::string now = std::to_string(calls[0].d) + " " + std::to_string(calls[0].seed);
-        if (calls[0].threads == 1) {
-          d_and_seed.push_back(now);
-        } else {
-          EXPECT_EQ(d_and_seed.back(), now);
-        }
-      });
-  ASSERT_EQ(120u, d_and_seed.size());
-  for (size_t i = 0; i < 120; i += 2) EXPECT_NE(d_and_seed[i][0], d_and_seed[i + 1][0]) << i;
-  for (size_t i = 0; i < 120; i += 3) {
-    std::set<char> seeds;
-    for (size_t j = i; j < i + 3; ++j) seeds.insert(d_and_seed[j][2]);
-    EXPECT_EQ(3u, seeds.size()) << i;
+// ------------------------------------------------------------------------------- values
+
+// The bits of an operand, row by row.
+std::vector<uint64_t> BitsOf(const cases::Problem& problem, internal::Operand o) {
+  const cases::Rows& rows = problem.before(o);
+  std::vector<uint64_t> bits;
+  for (size_t row = 0; row < rows.count(); ++row) {
+    for (size_t j = 0; j < rows.d(); ++j) bits.push_back(rows.bits(row, j));
   }
-  for (size_t parity = 0; parity < 2; ++parity) {
-    std::set<std::string> met;
-    for (size_t i = parity; i < 120; i += 2) met.insert(d_and_seed[i]);
-    EXPECT_EQ(6u, met.size()) << parity;
-  }
+  return bits;
 }
 
-// Every combination of types that chooses a kernel has every length, kind of value and option.
-TEST(List, CoversEveryCombinationOfTypes) {
-  std::set<std::string> expected;
-  for (int d = 1; d <= 300; ++d) expected.insert("d=" + std::to_string(d));
-  expected.insert({"d=511", "d=512", "d=513", "d=1000", "d=4095", "d=4096", "d=4097", "d=8193",
-                   "d=16385", "call=plain", "call=module", "weight=none", "weight=f32",
-                   "weight=f16", "weight=bf16", "with threads"});
-  std::map<std::string, std::set<std::string>> facts;
-  std::map<std::string, std::set<cases::Values>> values;
-  std::map<std::string, std::set<std::pair<int32_t, int32_t>>> options;
-  const auto see = [&](const Case& c) {
-    using namespace internal;
-    const bool is_usual =
-        c.backward ? c.Has(kDx) && c.operand[kDx].dtype == c.operand[kDy].dtype : c.Has(kY);
-    if (!is_usual) return;
-    std::string types = c.backward ? "backward" : "forward";
-    for (const char* name : {"x", "residual", "dy", "y"}) {
-      types += "," + cases::FindField(name).write(c);
-    }
-    for (const char* name : {"d", "call", "weight"}) {
-      facts[types].insert(name + ("=" + cases::FindField(name).write(c)));
-    }
-    if (c.RowCount() * c.d > 4 * 32768) facts[types].insert("with threads");
-    values[types].insert(c.operand[kX].values);
-    options[types].insert({c.options.eps_placement, c.options.rounding});
-  };
-  const cases::List list(cases::kCheckedCases);
-  size_t number = 0;
-  list.ForEach([&](const cases::Calls& calls) {
-    for (const Case& c : calls) see(c);
-    if (++number % 101 == 0) {
-      EXPECT_EQ(cases::Text(calls), cases::Text(cases::ParseCalls(cases::Text(calls))));
-    }
-  });
-  EXPECT_GT(number, 100000u);
-  EXPECT_EQ(9u + 27u + 9u, facts.size());
-  for (const auto& [types, seen] : facts) {
-    for (const std::string& fact : expected) EXPECT_EQ(1u, seen.count(fact)) << types << fact;
-    EXPECT_GE(values[types].size(), 14u) << types;
-    const bool is_backward = types[0] == 'b';  // no rounding changes a gradient
-    EXPECT_GE(options[types].size(), is_backward ? 3u : 9u) << types;
-  }
+TEST(Values, EveryPatternAndTriple) {
+  using namespace internal;
+  const cases::Problem patterns(cases::Parse("forward,x=bf16,x_values=every,rows=16,d=4096"));
+  const auto bits = BitsOf(patterns, kX);
+  for (size_t i = 0; i < 65536; ++i) ASSERT_EQ(i, bits.at(i));
+  const cases::Problem loops(
+      cases::Parse("forward,x+residual+gate=bf16,x_values=outer,residual_values=middle,"
+                   "gate_values=inner,rows=24,d=576"));
+  const auto x = BitsOf(loops, kX), residual = BitsOf(loops, kResidual),
+             gate = BitsOf(loops, kGate);
+  std::set<std::vector<uint64_t>> triples;
+  for (size_t i = 0; i < x.size(); ++i) triples.insert({x[i], residual[i], gate[i]});
+  EXPECT_EQ(size_t{24 * 24 * 24}, triples.size());
 }
 
 // ------------------------------------------------------------------------- the command
 
-TEST(CheckCommand, ChecksALineOnTheTargetsAskedFor) {
+TEST(CheckCommand, Targets) {
   const std::string all = std::to_string(SupportedTargets().size());
   for (const char* line : {"forward,x=bf16,weight=f16,rows=3,d=100;forward,rows=1,d=2",
                            "backward,rows=40,d=100,x_values=mixed"}) {
@@ -698,19 +553,18 @@ TEST(CheckCommand, ChecksALineOnTheTargetsAskedFor) {
   }
 }
 
-TEST(CheckCommand, RefusesWrongUseInOneLine) {
+TEST(CheckCommand, WrongUse) {
   const std::pair<std::vector<std::string>, std::string> wrong[] = {
       {{"--target", "frobnicate"}, "--target: 'frobnicate'"},
-      {{"--target", "frobnicate", "--case", "forward,rows=1,d=1"}, "'frobnicate'"},
       {{"--target"}, "--target"},
-      {{"--case"}, "--case"},
-      {{"--case", ""}, "--case: there is no call"},
       {{"--case", "forward,rows=1,d=1,size=2"}, "--case: unknown name 'size'"},
       {{"--case", "forward,rows=1,d=1,threads=-1"}, "--case: context: threads is -1; it must be"},
       {{"--case", "backward,rows=1,d=1,eps=-1"}, "--case: options: eps is -1; it must be"},
       {{"--every", "2", "--case", "forward,rows=1,d=1"}, "--every"},
       {{"--every", "0"}, "--every: '0' is not an integer from 1 to 2147483647"},
-      {{"--every", "99999999999999999999"}, "--every: '99999999999999999999' is not"},
+      {{"--random", "9", "--list", "checked.txt"}, "--random"},
+      {{"--list", "/nowhere.txt"}, "/nowhere.txt cannot be read"},
+      {{"--apart", "--target", "reference"}, "--apart"},
   };
   for (auto [arguments, problem] : wrong) {
     SCOPED_TRACE(arguments.back());
