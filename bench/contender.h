@@ -4,10 +4,10 @@
 #ifndef RMSNORM_BENCH_CONTENDER_H_
 #define RMSNORM_BENCH_CONTENDER_H_
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensors.h"
@@ -38,30 +38,23 @@ enum class Kind {
   kPeer    // and has separate threads
 };
 
-class Contender {
- public:
-  Contender(std::string name, Kind kind) : name_(std::move(name)), kind_(kind) {}
-  virtual ~Contender() = default;
-  const std::string& name() const { return name_; }
-  Kind kind() const { return kind_; }
-  // The target is for builds of the library. It and the tensors must outlive the result. Throws
-  // Refusal.
-  virtual TimedCall Prepare(const Tensors& tensors, const char* target) const = 0;
-
- private:
-  const std::string name_;
-  const Kind kind_;
+struct Contender {
+  std::string name;
+  Kind kind;
+  // The target is for builds of the library. It, the tensors and the contender outlive the result.
+  // Throws Refusal.
+  std::function<TimedCall(const Tensors& tensors, const char* target)> prepare;
 };
 
-using Contenders = std::vector<std::unique_ptr<Contender>>;
+using Contenders = std::vector<Contender>;
 
 // The linked library, on the given target.
-std::unique_ptr<Contender> Library();
+Contender Library();
 // The same by several calls, one after the other.
-std::unique_ptr<Contender> Apart();
+Contender Apart();
 // Another build of the library, called "older", from its shared library. Throws std::runtime_error
 // with the file's name if that cannot be loaded.
-std::unique_ptr<Contender> Older(const std::string& file);
+Contender Older(const std::string& file);
 // The number of parts into which the library splits calls for an executor.
 size_t CountParts(const rmsnorm_peer_case& what, const char* target);
 
@@ -71,12 +64,7 @@ Contenders PlainLoops();
 
 // A plug-in of peers/peer.h. Throws std::runtime_error with the file's name if the file has no peer
 // of this version. A plug-in is never unloaded: many libraries do not survive that.
-std::unique_ptr<Contender> LoadPeer(const std::string& file);
-
-// Loads a shared library from a path. Throws std::runtime_error with the reason if that fails.
-void* LoadLibrary(const std::string& file, int more_flags = 0);
-// A function of a loaded library, or null. Throws std::runtime_error if it is needed and missing.
-void* FindFunction(void* library, const std::string& name, bool is_needed = true);
+Contender LoadPeer(const std::string& file);
 
 }  // namespace rmsnorm::bench
 

@@ -30,7 +30,7 @@ void Run(benchmark::State& state, const Cell& cell, const Contenders& contenders
   Contest contest(cell, contenders);
   std::string label;
   for (const Untimed& one : contest.untimed()) {
-    if (one.name == contenders.front()->name()) throw Refusal(one.reason);
+    if (one.name == contenders.front().name) throw Refusal(one.reason);
     label +=
         (label.empty() ? "" : "; ") + one.name + (one.is_wrong ? " is wrong: " : ": ") + one.reason;
   }
@@ -74,22 +74,21 @@ Contest::Contest(const Cell& cell, const Contenders& contenders)
 }
 
 void Contest::Prepare(Place& place) {
-  for (const std::unique_ptr<Contender>& contender : contenders_) {
+  for (const Contender& contender : contenders_) {
     std::unique_ptr<TimedCall>& call = place.timed_calls.emplace_back();
-    const std::string& name = contender->name();
-    const bool has_exact_bits =
-        contender->kind() == Kind::kLibrary || contender->kind() == Kind::kApart;
-    Tensors& tensors = contender->kind() == Kind::kApart ? place.apart : place.tensors;
+    const std::string& name = contender.name;
+    const bool has_exact_bits = contender.kind == Kind::kLibrary || contender.kind == Kind::kApart;
+    Tensors& tensors = contender.kind == Kind::kApart ? place.apart : place.tensors;
     if (tensors.operands().empty() || IsUntimed(name)) continue;
     tensors.Reset();
     try {
       if (!has_exact_bits && !std::all_of(cell_.calls.begin(), cell_.calls.end(), HasBounds)) {
         throw Refusal("there is no bound for its error");
       }
-      call = std::make_unique<TimedCall>(contender->Prepare(tensors, cell_.target.c_str()));
+      call = std::make_unique<TimedCall>(contender.prepare(tensors, cell_.target.c_str()));
       call->Run();
     } catch (const Refusal& refusal) {
-      if (contender == contenders_.front()) throw;
+      if (&contender == &contenders_.front()) throw;
       untimed_.push_back({name, false, refusal.what()});
       continue;
     }
@@ -121,8 +120,8 @@ void Contest::Memcpy() const {
 std::vector<Turn> Contest::Turns() {
   std::vector<Turn> turns;
   for (size_t i = 0; i < contenders_.size(); ++i) {
-    const std::string& name = contenders_[i]->name();
-    const Kind kind = contenders_[i]->kind();
+    const std::string& name = contenders_[i].name;
+    const Kind kind = contenders_[i].kind;
     if (places_.front()->timed_calls[i] == nullptr || IsUntimed(name)) continue;
     const auto repeat = [this, i, kind](size_t times) {
       const Place& place = *places_[place_];

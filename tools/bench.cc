@@ -131,15 +131,15 @@ std::vector<Cell> Cells(const BenchOptions& options) {
 bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<Cell>& cells) {
   bench::Contenders contenders;
   contenders.push_back(bench::Library());
-  for (auto& loops : bench::PlainLoops()) contenders.push_back(std::move(loops));
+  for (const auto& loops : bench::PlainLoops()) contenders.push_back(loops);
   const auto has_apart = [](const Cell& cell) { return !cell.apart.empty(); };
   if (std::any_of(cells.begin(), cells.end(), has_apart)) contenders.push_back(bench::Apart());
   if (!options.older.empty()) contenders.push_back(bench::Older(options.older));
   std::set<std::string> taken = {bench::kMemcpy, bench::kPlain, "apart", "older"};
-  for (const auto& contender : contenders) taken.insert(contender->name());
+  for (const auto& contender : contenders) taken.insert(contender.name);
   for (const std::string& file : options.peers) {
     contenders.push_back(bench::LoadPeer(file));
-    const std::string& name = contenders.back()->name();
+    const std::string& name = contenders.back().name;
     if (!taken.insert(name).second) {
       throw cases::UserError("--peer " + file + ": the name '" + name + "' is taken");
     }

@@ -76,7 +76,7 @@ BenchTable::BenchTable(const std::vector<Cell>& cells, const bench::Contenders& 
     has_targets_ |= cell.target != cells.front().target;
   }
   for (size_t i = 1; i < contenders.size(); ++i) {
-    if (contenders[i]->name() != bench::kPlain) others_.push_back(contenders[i]->name());
+    if (contenders[i].kind != bench::Kind::kPlain) others_.push_back(contenders[i].name);
   }
 }
 

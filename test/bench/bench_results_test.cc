@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 
-#include "cases/prepared_call.h"
 #include "contest.h"
 
 namespace rmsnorm::test {
@@ -33,36 +32,27 @@ Cell MakeCell(const std::string& name, const std::string& type, size_t rows = 3,
 }
 
 // The library, whose results are changed after each run, in all places but the first ones.
-class Changed final : public bench::Contender {
- public:
-  using Change = std::function<void(const bench::Tensors&)>;
-  Changed(Kind kind, Change change, int unchanged)
-      : Contender("changed", kind), change_(std::move(change)), unchanged_(unchanged) {}
-
-  bench::TimedCall Prepare(const bench::Tensors& tensors, const char* target) const override {
-    struct State {
-      cases::PreparedCall call;
-      std::function<void()> change;
-    };
-    const cases::Calls& calls = tensors.values().calls;
-    const bool is_changed = unchanged_-- <= 0;
-    const auto run = [](void* state) {
-      const State& self = *static_cast<State*>(state);
-      EXPECT_EQ(self.call.Run(), RMSNORM_OK) << rmsnorm_error_message();
-      self.change();
-    };
-    return {run,
-            new State{{calls, tensors.operands(), cases::ContextOf(calls[0], target)},
-                      [=, &tensors] {
-                        if (is_changed) change_(tensors);
-                      }},
-            [](void* state) { delete static_cast<State*>(state); }};
-  }
-
- private:
-  Change change_;
-  mutable int unchanged_;
-};
+bench::Contender Changed(Kind kind, const std::function<void(const bench::Tensors&)>& change,
+                         int unchanged) {
+  struct State {
+    bench::TimedCall call;
+    std::function<void()> change;
+  };
+  const auto prepare = bench::Library().prepare;
+  return {"changed", kind,
+          [=](const bench::Tensors& tensors, const char* target) mutable -> bench::TimedCall {
+            const bool is_changed = unchanged-- <= 0;
+            return {[](void* state) {
+                      static_cast<State*>(state)->call.Run();
+                      static_cast<State*>(state)->change();
+                    },
+                    new State{prepare(tensors, target),
+                              [=, &tensors] {
+                                if (is_changed) change(tensors);
+                              }},
+                    [](void* state) { delete static_cast<State*>(state); }};
+          }};
+}
 
 // Changes an element of the last row of a result, and returns why it is not timed.
 std::string Reason(const Cell& cell, Kind kind, size_t call, Operand o, size_t j,
@@ -74,7 +64,7 @@ std::string Reason(const Cell& cell, Kind kind, size_t call, Operand o, size_t j
   };
   bench::Contenders contenders;
   contenders.push_back(bench::Library());
-  contenders.push_back(std::make_unique<Changed>(kind, change, unchanged));
+  contenders.push_back(Changed(kind, change, unchanged));
   const Contest contest(cell, contenders);
   if (contest.untimed().empty()) return "";
   EXPECT_TRUE(contest.untimed()[0].is_wrong);
