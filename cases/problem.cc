@@ -98,7 +98,8 @@ Problem::Problem(const Case& c) {
   Compute(c);
 }
 
-Problem::Problem(const Case& c, AllRows before) : before_(std::move(before)) {
+Problem::Problem(Case c, AllRows before) : before_(std::move(before)) {
+  c.operand[internal::kSums].values = Values::kSpecial;  // so that the rows do not replace them
   internal::ForEachOperand(c.Given(), [&](Operand o) {
     if (c.IsOutput(o)) after_[o] = Rows(c.operand[o].dtype, RowsOf(c, o), RowLengthOf(c, o));
     if (c.operand[o].add) after_[o] = before_[o];

@@ -6,6 +6,7 @@
 #include <rmsnorm/rmsnorm.h>
 
 #include <array>
+#include <utility>
 
 #include "case.h"
 #include "values.h"
@@ -38,7 +39,10 @@ class Problem {
   explicit Problem(const Case& c);
 
   // The same for given values.
-  Problem(const Case& c, AllRows before);
+  Problem(Case c, AllRows before);
+
+  // Given values and results, such as recorded ones.
+  Problem(AllRows before, AllRows after) : before_(std::move(before)), after_(std::move(after)) {}
 
   // The values of an input, or of an output that is added to or that replaces an input. Empty for
   // other outputs.

@@ -131,7 +131,7 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
 // A case, its values and results, and its memory: of the call, and as it must be afterwards.
 class PlacedCase {
  public:
-  void Set(const Case& c);
+  void Set(const Case& c, const Problem* known = nullptr);
   const Problem& problem() const { return *problem_; }
 
   // The views of the case, after their memory is filled as before a call.
@@ -152,8 +152,10 @@ class PlacedCase {
   uint8_t* expected_block_[kOperands];
 };
 
-void PlacedCase::Set(const Case& c) {
-  if (!problem_ || !IsSameProblem(case_, c)) {
+void PlacedCase::Set(const Case& c, const Problem* known) {
+  if (known != nullptr) {
+    problem_ = *known;
+  } else if (!problem_ || !IsSameProblem(case_, c)) {
     problem_.reset();
     problem_.emplace(c);
   }
@@ -297,6 +299,12 @@ void Runner::Set(const Calls& calls) {
   calls_ = calls;
   while (placed_.size() < calls.size()) placed_.push_back(std::make_unique<PlacedCase>());
   for (size_t i = 0; i < calls.size(); ++i) placed_[i]->Set(calls[i]);
+}
+
+void Runner::Set(const Case& c, const Problem& problem) {
+  calls_ = {c};
+  if (placed_.empty()) placed_.push_back(std::make_unique<PlacedCase>());
+  placed_[0]->Set(c, &problem);
 }
 
 const Problem& Runner::problem() const { return placed_[0]->problem(); }

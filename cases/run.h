@@ -30,6 +30,10 @@ class Runner {
   // Throws rmsnorm::Error if the library refuses one.
   void Set(const Calls& calls);
 
+  // Takes the values and results of a case from elsewhere. A runner has either such cases or
+  // others.
+  void Set(const Case& c, const Problem& problem);
+
   // Of the first call.
   const Problem& problem() const;
 

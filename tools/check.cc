@@ -19,6 +19,8 @@
 #include "cases/random_case.h"
 #include "cases/shrink.h"
 #include "cases/targets.h"
+#include "cases/user_error.h"
+#include "cases/vectors.h"
 #include "command.h"
 #include "words.h"
 
@@ -33,16 +35,14 @@ std::string CommandOf(const cases::Calls& calls, const std::string& target,
 }
 
 // The work of a thread, for its signal handler.
-thread_local const cases::Calls* running_calls = nullptr;
+thread_local const Checker::OnTarget* running_command = nullptr;
 thread_local const std::string* running_target = nullptr;
-thread_local const std::string* running_flag = nullptr;
 
 void HandleSignal(int signal) {
   std::signal(signal, SIG_DFL);
   // The signal interrupted the library, not the allocator, so this may allocate memory for a text.
   const std::string text = std::string("FAILED on ") + *running_target + ": signal " +
-                           std::to_string(signal) + "\n" +
-                           CommandOf(*running_calls, *running_target, *running_flag);
+                           std::to_string(signal) + "\n" + (*running_command)(*running_target);
   [[maybe_unused]] const auto written =
       write(STDOUT_FILENO, text.data(), static_cast<unsigned>(text.size()));
   std::_Exit(kCheckFailed);
@@ -60,6 +60,7 @@ struct CheckOptions {
   std::vector<std::string> targets;
   std::optional<std::string> one_case;
   std::optional<std::string> list;
+  std::vector<std::string> vectors;
   int32_t every = 1;
   int32_t random = 20000;
   bool apart = false;
@@ -101,12 +102,39 @@ void CheckAll(const cases::List& list, const CheckOptions& options, Checker& che
   for (std::future<void>& thread : threads) thread.get();
 }
 
+void PrintTask(const std::vector<std::string>& targets, size_t cases) {
+  std::cout << "targets:";
+  for (const std::string& target : targets) std::cout << " " << target;
+  std::cout << "; cases: " << cases << std::endl;
+}
+
+// Compares the targets with the recorded results of every nth case, or of the one that is named.
+int CheckVectors(const CheckOptions& options, const std::vector<std::string>& targets) {
+  std::vector<std::pair<std::string, cases::Recorded>> chosen;  // each with its file
+  for (const std::string& path : options.vectors) {
+    std::vector<cases::Recorded> all = cases::ReadVectors(path);
+    for (size_t i = 0; i < all.size(); i += static_cast<size_t>(options.every)) {
+      if (options.one_case && all[i].name != *options.one_case) continue;
+      chosen.emplace_back(path, std::move(all[i]));
+    }
+  }
+  if (chosen.empty()) {
+    throw cases::UserError("--case: no case of the vectors is called '" + *options.one_case + "'");
+  }
+  PrintTask(targets, chosen.size());
+  Checker checker(chosen.size(), targets, std::cout);
+  cases::Runner runner;
+  for (const auto& [path, recorded] : chosen) checker.Check(recorded, path, runner);
+  return checker.Finish();
+}
+
 int RunCheck(CheckOptions options) {
   if (options.list) options.random = 0;
 
   const std::vector<std::string> targets = options.apart ? std::vector<std::string>{"reference"}
                                            : options.targets.empty() ? cases::SupportedTargets()
                                                                      : options.targets;
+  if (!options.vectors.empty()) return CheckVectors(options, targets);
   const auto every = static_cast<size_t>(options.every);
   const cases::List list(options.one_case ? ""
                          : options.list   ? cases::ReadText(*options.list)
@@ -118,9 +146,7 @@ int RunCheck(CheckOptions options) {
     one = cases::ParseCalls(*options.one_case);
     cases::RequireAccepted(one);
   }
-  std::cout << "targets:";
-  for (const std::string& target : targets) std::cout << " " << target;
-  std::cout << "; cases: " << count << std::endl;
+  PrintTask(targets, count);
   Checker checker = options.apart ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
                                   : Checker(count, targets, std::cout);
   if (!one.empty()) {
@@ -146,34 +172,52 @@ Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ost
 }
 
 void Checker::Check(const cases::Calls& calls, cases::Runner& runner) {
+  const auto command = [&](const std::string& target) { return CommandOf(calls, target, flag_); };
+  const auto find_fault = [&](const std::string& target) {
+    return find_fault_(runner, calls, target);
+  };
+  CheckTargets(command, find_fault, [&](const std::string& target, const std::string& fault) {
+    // Shrinking takes time: only the first failures get it.
+    constexpr size_t kMostShrunk = 10;
+    if (failed_ > kMostShrunk) return fault + "\n" + command(target);
+    const cases::Calls simplest = Shrink(runner, calls, target, find_fault_);
+    return find_fault_(runner, simplest, target) + "\n" + CommandOf(simplest, target, flag_);
+  });
+}
+
+void Checker::Check(const cases::Recorded& recorded, const std::string& path,
+                    cases::Runner& runner) {
+  const auto command = [&](const std::string& target) {
+    return "  rmsnorm check --target " + target + " --vectors " + path + " --case " +
+           recorded.name + "\n";
+  };
+  const auto find_fault = [&](const std::string& target) {
+    runner.Set(recorded.c, recorded.problem);
+    return runner.Run(target);
+  };
+  CheckTargets(command, find_fault, [&](const std::string& target, const std::string& fault) {
+    return fault + "\n" + command(target);
+  });
+}
+
+void Checker::CheckTargets(const OnTarget& command, const OnTarget& find_fault,
+                           const Describe& describe) {
   for (const std::string& target : targets_) {
-    running_calls = &calls;
+    running_command = &command;
     running_target = &target;
-    running_flag = &flag_;
-    const std::string fault = find_fault_(runner, calls, target);
+    const std::string fault = find_fault(target);
     const std::lock_guard<std::mutex> lock(mutex_);
     if (fault.empty()) {
       ++passed_;
-    } else {
-      Report(calls, target, fault, runner);
+      continue;
     }
+    ++failed_;
+    progress_.reset();  // its line would mix with these lines
+    out_ << "FAILED on " << target << ": " << describe(target, fault) << std::flush;
+    progress_.emplace(cases_);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   progress_->Update(++done_);
-}
-
-void Checker::Report(const cases::Calls& calls, const std::string& target, const std::string& fault,
-                     cases::Runner& runner) {
-  ++failed_;
-  progress_.reset();  // its line would mix with these lines
-  // Shrinking takes time: only the first failures get it.
-  constexpr size_t kMostShrunk = 10;
-  const cases::Calls simplest =
-      failed_ <= kMostShrunk ? Shrink(runner, calls, target, find_fault_) : calls;
-  out_ << "FAILED on " << target << ": "
-       << (failed_ <= kMostShrunk ? find_fault_(runner, simplest, target) : fault) << "\n"
-       << CommandOf(simplest, target, flag_) << std::flush;
-  progress_.emplace(cases_);
 }
 
 int Checker::Finish() {
@@ -216,6 +260,17 @@ void AddCheck(CLI::App& app, int& status) {
       ->add_flag("--apart", options->apart,
                  "Compare each call of several steps with separate calls, on the reference")
       ->excludes(targets);
+  command
+      ->add_option("--vectors", options->vectors,
+                   "Compare the targets with the results in this file instead, in which --case "
+                   "names a case; may be given more than once")
+      ->type_name("FILE")
+      ->check(FileName())
+      ->expected(1)
+      ->take_all()
+      ->excludes("--apart")
+      ->excludes("--list")
+      ->excludes("--random");
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 

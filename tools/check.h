@@ -3,6 +3,7 @@
 #ifndef RMSNORM_TOOLS_CHECK_H_
 #define RMSNORM_TOOLS_CHECK_H_
 
+#include <functional>
 #include <iosfwd>
 #include <mutex>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "cases/run.h"
+#include "cases/vectors.h"
 #include "progress.h"
 
 namespace rmsnorm::tools {
@@ -28,12 +30,19 @@ class Checker {
   // example), the lines come before the end.
   void Check(const cases::Calls& calls, cases::Runner& runner);
 
+  // Compares the targets with the recorded results of a case of a file. The command that repeats a
+  // failure names both.
+  void Check(const cases::Recorded& recorded, const std::string& path, cases::Runner& runner);
+
   // Writes a line with the counts, and returns the exit status.
   int Finish();
 
+  // What is said of a target: the command that checks it, its fault, or both for a fault.
+  using OnTarget = std::function<std::string(const std::string& target)>;
+  using Describe = std::function<std::string(const std::string& target, const std::string& fault)>;
+
  private:
-  void Report(const cases::Calls& calls, const std::string& target, const std::string& fault,
-              cases::Runner& runner);
+  void CheckTargets(const OnTarget& command, const OnTarget& find_fault, const Describe& describe);
 
   const size_t cases_;
   const std::vector<std::string> targets_;

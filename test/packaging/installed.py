@@ -121,8 +121,8 @@ def compare_bits(*library):
         succeed(
             *(*shlex.split(os.environ["CXX"]), "-o", program),
             f"{BUILD}/test/library/numbers/golden_test.p/golden_test.cc.o",
-            *(f"{BUILD}/test/libtensor_files.a", f"{BUILD}/cases/librmsnorm_cases.a"),
-            *(*library, *OPENMP, "-lgtest_main", "-lgtest", "-lpthread"),
+            *(f"{BUILD}/cases/librmsnorm_vectors.a", f"{BUILD}/cases/librmsnorm_cases.a"),
+            *(f"{BUILD}/cases/libguarded_memory.a", *library, *OPENMP, "-lpthread"),
         )
-        where = os.path.dirname(library[0])
-        succeed(program, RMSNORM_DATA=os.path.join(ROOT, "test", "data"), LD_LIBRARY_PATH=where)
+        files = (f"{ROOT}/test/data/{name}.safetensors" for name in ("contract", "family"))
+        succeed(program, *files, LD_LIBRARY_PATH=os.path.dirname(library[0]))

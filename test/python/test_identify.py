@@ -5,7 +5,6 @@ Run as a program it writes the table of wrong norms in doc/identify.md.
 """
 
 import functools
-import importlib
 import itertools
 import json
 import math
@@ -25,10 +24,6 @@ D = 100  # a multiple of 4 alone
 
 def f32(array):
     return np.asarray(array).astype(F32)
-
-
-def bits(array):
-    return array.view({4: np.uint32, 2: np.uint16}[array.itemsize])
 
 
 # ---------------------------------------------------------------------------------- this library
@@ -903,28 +898,6 @@ def test_refused_files(run, tmp_path):
     refused_file("x.npy", tmp_path / "x.npy", FileNotFoundError)
     with pytest.raises(ValueError, match=r"^y: "):
         rmsnorm.identify_files(f"{run_file}:x", f"{run_file}:w")
-
-
-def test_the_script_of_the_vectors_takes_the_package(run, monkeypatch):
-    folder = str(programs.ROOT / "tools" / "vectors")
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PATH", "")  # without the command
-    check_vectors = importlib.import_module("check_vectors")
-    names = {"x": "x.0", "weight": "weight.0", "y": "norm.100.0.y"}
-    arrays = {name: bits(run[name]).reshape(-1, D) for name in ("x", "weight")}
-    arrays["weight"] = arrays["weight"][0]
-    y = rmsnorm.rms_norm(run["x"], run["weight"], eps=1e-6).reshape(-1, D)
-    arrays["y"] = bits(y)
-    tensors = {names[name]: check_vectors.Tensor("BF16", array) for name, array in arrays.items()}
-    words = " ".join(["op=forward", *(f"{key}={name}" for key, name in names.items()), "eps=1e-06"])
-    report = check_vectors.Report()
-    other = rmsnorm.rms_norm(run["x"], run["weight"], eps=1e-6, rounding="before_weight")
-    given = {"y": check_vectors.Tensor("BF16", bits(other).reshape(-1, D))}
-    report.add(check_vectors.Case("norm.100.0", words, tensors), given)
-    sentence = (
-        "y is the RMSNorm of x: eps 1e-06 inside the root, rounded to bf16 before the weight."
-    )
-    assert f"  identify: {sentence} Every element is equal.\n" in str(report)
 
 
 # ------------------------------------------------------------------------------------------ pages

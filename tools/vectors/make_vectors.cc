@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -66,6 +67,26 @@ class Vectors {
       words += " " + operand + (c.IsOutput(o) ? "_in=" : "=") + InputOf(c, o, problem.before(o));
     });
     index_.emplace_back(name, words + OptionsOf(c));
+    for (const Field& field : Fields()) seen_[field.name].insert(field.write(c));
+  }
+
+  // Throws std::runtime_error if an operand lacks a type, or an option a word or a second number.
+  void RequireAll() const {
+    const auto require = [&](const std::string& field, const std::string& value) {
+      if (seen_.at(field).count(value) != 0) return;
+      throw std::runtime_error("no case of the list has " + field + "=" + value);
+    };
+    for (const internal::OperandRule& rule : kOperandRules) {
+      for (const rmsnorm_dtype dtype : {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16}) {
+        require(rule.name, rmsnorm_dtype_name(rule.dtype == 0 ? dtype : rule.dtype));
+      }
+    }
+    for (const internal::OptionRule& rule : internal::kOptionRules) {
+      for (const char* const* word = rule.words; *word != nullptr; ++word) {
+        require(rule.name, *word);
+      }
+      if (seen_.at(rule.name).size() < 2) require(rule.name, "another number");
+    }
   }
 
   void Write(const std::string& path) const {
@@ -149,9 +170,10 @@ class Vectors {
 
   std::vector<std::pair<std::string, std::string>> index_;  // the cases and their words
   std::vector<Tensor> tensors_;
-  std::map<std::string, std::string> inputs_;  // names, by type, shape and data
-  std::map<std::string, size_t> inputs_of_;    // numbers of inputs, by operand
-  std::map<std::string, size_t> cases_in_;     // numbers of cases, by group
+  std::map<std::string, std::string> inputs_;          // names, by type, shape and data
+  std::map<std::string, size_t> inputs_of_;            // numbers of inputs, by operand
+  std::map<std::string, size_t> cases_in_;             // numbers of cases, by group
+  std::map<std::string, std::set<std::string>> seen_;  // the values of each field
 };
 
 void Run(const std::string& list, const std::string& output) {
@@ -159,6 +181,7 @@ void Run(const std::string& list, const std::string& output) {
   List(ReadText(list)).ForEach([&](const std::string& group, const Calls& calls) {
     vectors.Add(group, calls.at(0));
   });
+  vectors.RequireAll();
   vectors.Write(output);
 }
 

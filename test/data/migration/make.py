@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the RMSNorm of the systems in doc/migration.md on some random rows: make.py
+"""Runs the RMSNorm of the systems in doc/migration.md on some random rows: make.py ORIGINAL
 
-Writes vectors.safetensors and versions.json beside itself. x.D.X are inputs of D elements and type
+Writes ORIGINAL, from which `../convert.py migration ORIGINAL vectors.safetensors` makes the file
+here, and versions.json beside itself. x.D.X are inputs of D elements and type
 X, r.D.X residuals, w.D.W weights, p.D.W post-norm weights, and z.D.X gates. y.NAME.D.X is the
 result of the system in the table's row NAME, with the system's default eps if it has one.
 sum.NAME.D.X is the residual stream, if a row has one.
@@ -20,6 +21,7 @@ import importlib.metadata
 import json
 import pathlib
 import platform
+import sys
 import tempfile
 
 import ml_dtypes
@@ -506,7 +508,7 @@ def main():
                     tensors[f"y.{name}.{d}.{tag}"] = y
                     tensors[f"sum.{name}.{d}.{tag}"] = total
 
-    save_file({n: t.contiguous() for n, t in tensors.items()}, FOLDER / "vectors.safetensors")
+    save_file({n: t.contiguous() for n, t in tensors.items()}, sys.argv[1])
     versions = {"python": platform.python_version(), "machine": platform.machine()}
     packages = ("torch", "transformers", "onnx", "onnxruntime", "ml_dtypes", "ncnn", "pywhispercpp")
     for package in packages:
