@@ -72,7 +72,7 @@ TEST_P(SumsTest, RowsAddUpToDb) {
 }
 
 // Any number and length of blocks, which lie apart; the results of the reference are added up in
-// backward_definition_test.cc.
+// definition_test.cc.
 TEST_P(SumsTest, BlocksAddUpAndAreRounded) {
   for (size_t d = 1; d <= 150; ++d) {
     for (const size_t blocks : std::vector<size_t>{1, 2, 5, 64}) {
