@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions between f32 and the 16-bit types, in lib/element.h and in the kernels of every
-// target, compared with arithmetic conversions (rows.h).
+// target, compared with arithmetic conversions (rows.h). exhaustive.cc has every f32.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -93,12 +93,12 @@ void ExpectExactWays(rmsnorm_dtype dtype) {
   }
 }
 
-TEST(Scalar, EveryShortPatternWidensExactlyAndComesBack) {
+TEST(Scalar, EveryShortPattern) {
   ExpectExactWays<F16>(RMSNORM_F16);
   ExpectExactWays<BF16>(RMSNORM_BF16);
 }
 
-TEST(Scalar, F32RoundsToNearestEven) {
+TEST(Scalar, DenseF32) {
   for (const uint32_t bits : DenseF32()) {
     const uint16_t f16 = CastTo<F16>(FromBits(bits)).bits;
     const uint16_t bf16 = CastTo<BF16>(FromBits(bits)).bits;
@@ -139,37 +139,34 @@ TEST(Slow, KnownRoundings) {
   EXPECT_TRUE(IsNan(RMSNORM_BF16, SlowCast(RMSNORM_BF16, 0x7FFFFFFF)));
 }
 
+std::vector<uint32_t> AllPatterns() {
+  std::vector<uint32_t> all(kPatterns);
+  for (uint32_t bits = 0; bits < kPatterns; ++bits) all[bits] = bits;
+  return all;
+}
+
 class KernelTest : public testing::TestWithParam<std::string> {
  protected:
-  // Passes all numbers of a type through rows of `d` elements, from the weight to y, and from the
-  // bias to y. With eps = 0 the norm of a row of ones is ones, so y is the weight, cast; with eps =
-  // 1 and a row of zeros, y is the bias. Only -0 changes: 0 is added to it, which makes 0.
-  void CarryInColumns(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to,
-                      size_t d) {
+  // Passes numbers of a type from x to y. With a sum equal to the divisor the inverse RMS is 1, so
+  // y is x, cast.
+  void Carry(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to, size_t d) {
     Options options;
-    for (const Rounding rounding :
-         {Rounding::after_weight, Rounding::before_weight, Rounding::inverse}) {
-      options.rounding = rounding;
-      for (const rmsnorm_dtype x_dtype : kDtypes) {
-        for (const bool in_bias : {false, true}) {
-          if (in_bias && rounding != Rounding::after_weight) continue;
-          options.eps = in_bias ? 1.0f : 0.0f;
-          Rows x(x_dtype, 1, d);
-          for (size_t j = 0; j < d; ++j) Set(x, 0, j, in_bias ? 0 : 1);
-          Rows columns(from, 1, d);
-          Rows y(to, 1, d);
-          ForwardOperands operands;
-          operands.x = ConstView(ViewOf(x));
-          (in_bias ? operands.bias : operands.weight) = ConstView(VectorOf(columns));
-          operands.y = View(ViewOf(y));
-          for (size_t begin = 0; begin < numbers.size(); begin += d) {
-            // The last row begins early enough to be full.
-            const size_t first = std::min(begin, numbers.size() - d);
-            for (size_t j = 0; j < d; ++j) columns.set_bits(0, j, numbers[first + j]);
-            forward(operands, options, OnTarget(target_, 1));
-            ASSERT_NO_FATAL_FAILURE(ExpectConverted(&numbers[first], from, y, 0, 0.0));
-          }
-        }
+    options.eps = 0;
+    const size_t rows = 3;
+    const std::vector<double> sums(rows, static_cast<double>(d));
+    Rows x(from, rows, d);
+    Rows y(to, rows, d);
+    ForwardOperands operands;
+    operands.x = ConstView(ViewOf(x));
+    operands.sums = {sums.data(), rows};
+    operands.y = View(ViewOf(y));
+    for (size_t begin = 0; begin < numbers.size(); begin += rows * d) {
+      // The last rows begin early enough to be full.
+      const size_t first = std::min(begin, numbers.size() - rows * d);
+      for (size_t i = 0; i < rows * d; ++i) x.set_bits(i / d, i % d, numbers[first + i]);
+      forward(operands, options, OnTarget(target_, 1));
+      for (size_t row = 0; row < rows; ++row) {
+        ASSERT_NO_FATAL_FAILURE(ExpectConverted(&numbers[first + row * d], from, y, row, -0.0));
       }
     }
   }
@@ -189,77 +186,19 @@ class KernelTest : public testing::TestWithParam<std::string> {
   const std::string target_ = GetParam();
 };
 
-std::vector<uint32_t> AllPatterns() {
-  std::vector<uint32_t> all(kPatterns);
-  for (uint32_t bits = 0; bits < kPatterns; ++bits) all[bits] = bits;
-  return all;
-}
-
-TEST_P(KernelTest, EveryShortPatternInColumns) {
+TEST_P(KernelTest, EveryShortPattern) {
   for (const rmsnorm_dtype from : kShortDtypes) {
     for (const rmsnorm_dtype to : kDtypes) {
-      ASSERT_NO_FATAL_FAILURE(CarryInColumns(AllPatterns(), from, to, 4096));
-    }
-  }
-}
-
-// Rows of whole vectors.
-TEST_P(KernelTest, DenseF32InColumns) {
-  for (const rmsnorm_dtype to : kShortDtypes) {
-    ASSERT_NO_FATAL_FAILURE(CarryInColumns(DenseF32(), RMSNORM_F32, to, 16384));
-  }
-}
-
-// Rows shorter than any vector of eight, and rows with a tail. There are many rows, so this takes
-// every 97th number.
-TEST_P(KernelTest, F32InColumnsOfShortRows) {
-  std::vector<uint32_t> numbers;
-  for (size_t i = 0; i < DenseF32().size(); i += 97) numbers.push_back(DenseF32()[i]);
-  for (const rmsnorm_dtype to : kShortDtypes) {
-    ASSERT_NO_FATAL_FAILURE(CarryInColumns(numbers, RMSNORM_F32, to, 7));
-    ASSERT_NO_FATAL_FAILURE(CarryInColumns(numbers, RMSNORM_F32, to, 77));
-  }
-}
-
-// With a sum equal to the divisor the inverse RMS is 1, so y is x, cast.
-class KernelOfXTest : public KernelTest {
- protected:
-  void CarryInX(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, rmsnorm_dtype to,
-                size_t d) {
-    Options options;
-    options.eps = 0;
-    const size_t rows = 3;
-    const std::vector<double> sums(rows, static_cast<double>(d));
-    Rows x(from, rows, d);
-    Rows y(to, rows, d);
-    ForwardOperands operands;
-    operands.x = ConstView(ViewOf(x));
-    operands.sums = {sums.data(), rows};
-    operands.y = View(ViewOf(y));
-    for (size_t begin = 0; begin < numbers.size(); begin += rows * d) {
-      const size_t first = std::min(begin, numbers.size() - rows * d);
-      for (size_t i = 0; i < rows * d; ++i) x.set_bits(i / d, i % d, numbers[first + i]);
-      forward(operands, options, OnTarget(target_, 1));
-      for (size_t row = 0; row < rows; ++row) {
-        ASSERT_NO_FATAL_FAILURE(ExpectConverted(&numbers[first + row * d], from, y, row, -0.0));
+      for (const size_t d : Sizes{7, 77, 4096}) {
+        ASSERT_NO_FATAL_FAILURE(Carry(AllPatterns(), from, to, d));
       }
     }
   }
-};
-
-TEST_P(KernelOfXTest, EveryShortPatternInX) {
-  for (const rmsnorm_dtype from : kShortDtypes) {
-    for (const rmsnorm_dtype to : kDtypes) {
-      ASSERT_NO_FATAL_FAILURE(CarryInX(AllPatterns(), from, to, 4096));
-      ASSERT_NO_FATAL_FAILURE(CarryInX(AllPatterns(), from, to, 7));
-      ASSERT_NO_FATAL_FAILURE(CarryInX(AllPatterns(), from, to, 77));
-    }
-  }
 }
 
-TEST_P(KernelOfXTest, DenseF32InX) {
+TEST_P(KernelTest, DenseF32) {
   for (const rmsnorm_dtype to : kShortDtypes) {
-    ASSERT_NO_FATAL_FAILURE(CarryInX(DenseF32(), RMSNORM_F32, to, 4099));
+    ASSERT_NO_FATAL_FAILURE(Carry(DenseF32(), RMSNORM_F32, to, 4099));
   }
 }
 
@@ -272,7 +211,7 @@ class TableTest : public KernelTest {
   cases::GuardedMemory guard_;  // writing beyond the results is a crash
 };
 
-TEST_P(TableTest, PreparesEveryNumber) {
+TEST_P(TableTest, AddOffset) {
   for (const rmsnorm_dtype from : kDtypes) {
     const std::vector<uint32_t> numbers = from == RMSNORM_F32 ? DenseF32() : AllPatterns();
     const size_t d = numbers.size();
@@ -295,7 +234,7 @@ TEST_P(TableTest, PreparesEveryNumber) {
   }
 }
 
-TEST_P(TableTest, RoundsEverySum) {
+TEST_P(TableTest, Narrow) {
   const std::vector<uint32_t>& numbers = DenseF32();
   const size_t d = numbers.size();
   Rows sums(RMSNORM_F32, 1, d);
@@ -311,7 +250,6 @@ TEST_P(TableTest, RoundsEverySum) {
 
 INSTANTIATE_TEST_SUITE_P(Targets, TableTest, testing::ValuesIn(SupportedTargets()), Name);
 INSTANTIATE_TEST_SUITE_P(Targets, KernelTest, testing::ValuesIn(SupportedTargets()), Name);
-INSTANTIATE_TEST_SUITE_P(Targets, KernelOfXTest, testing::ValuesIn(SupportedTargets()), Name);
 
 }  // namespace
 }  // namespace rmsnorm::test

@@ -58,7 +58,7 @@ class FmaTest : public testing::Test {
 using Reals = testing::Types<float, double>;
 TYPED_TEST_SUITE(FmaTest, Reals, );
 
-TYPED_TEST(FmaTest, RoundsIntegersOnce) {
+TYPED_TEST(FmaTest, Integers) {
   for (int i = 0; i < 300000; ++i) {
     const int64_t a = this->Random();
     const int64_t b = this->Random();
@@ -73,7 +73,7 @@ TYPED_TEST(FmaTest, RoundsIntegersOnce) {
 }
 
 // A product half way between two numbers, and a term that is far too small to be seen.
-TYPED_TEST(FmaTest, BreaksTies) {
+TYPED_TEST(FmaTest, Ties) {
   const int64_t one = int64_t{1} << (TestFixture::kBits / 2);
   int ties = 0;
   for (int i = 0; i < 300000; ++i) {
@@ -91,7 +91,7 @@ TYPED_TEST(FmaTest, BreaksTies) {
   EXPECT_GT(ties, 1000);
 }
 
-TYPED_TEST(FmaTest, KeepsZerosInfinitiesAndNan) {
+TYPED_TEST(FmaTest, ZerosInfinitiesAndNan) {
   using Limits = std::numeric_limits<TypeParam>;
   const TypeParam zero = 0;
   const TypeParam infinity = Limits::infinity();
@@ -113,7 +113,7 @@ TYPED_TEST(FmaTest, KeepsZerosInfinitiesAndNan) {
 
 // Any finite floats, overflow and subnormal results included; doubles as MultiplyExactly() takes
 // them.
-TYPED_TEST(FmaTest, EqualsThatOfTheCLibrary) {
+TYPED_TEST(FmaTest, CLibrary) {
   const bool is_double = sizeof(TypeParam) == 8;
   const auto number = [&] {
     const int range = is_double ? 400 : 149;

@@ -34,7 +34,7 @@ class SumsTest : public testing::TestWithParam<std::string> {
 };
 
 // db by the definition: rows are added in order to +0 or to the existing values.
-TEST_P(SumsTest, RowsAddUpToDb) {
+TEST_P(SumsTest, AddRows) {
   std::vector<size_t> lengths = {1000, 4095, 4096, 4097, 8191, 8192, 8193};
   for (size_t d = 1; d <= 300; ++d) lengths.push_back(d);
   for (const rmsnorm_dtype dtype : kDtypes) {
@@ -73,7 +73,7 @@ TEST_P(SumsTest, RowsAddUpToDb) {
 
 // Any number and length of blocks, which lie apart; the results of the reference are added up in
 // definition_test.cc.
-TEST_P(SumsTest, BlocksAddUpAndAreRounded) {
+TEST_P(SumsTest, AddBlocks) {
   for (size_t d = 1; d <= 150; ++d) {
     for (const size_t blocks : std::vector<size_t>{1, 2, 5, 64}) {
       const size_t stride = d + d % 3;
