@@ -16,7 +16,7 @@ import unittest
 
 from installed import BUILD, HIGHWAY_PREFIX, LIBDIR, LIBRARIES, NO_KERNELS, RESULT, ROOT
 from installed import compare_bits, copy_consumer, install, interface_of, needed_by, read
-from installed import replace_in, run, succeed, temporary_directory, variables_for
+from installed import replace_in, run, succeed, temporary_directory
 
 CMAKE = os.environ.get("RMSNORM_CMAKE") or "cmake"
 CMAKE_VERSION = tuple(map(int, re.search(r"(\d+)\.(\d+)", succeed(CMAKE, "--version")).groups()))
@@ -151,27 +151,9 @@ class Package(Builds):
         library = os.path.join(prefix, LIBDIR, "librmsnorm.so")
         return interface_of(library), "NODELETE" in succeed("readelf", "--dynamic", library)
 
-    def consume(self, prefix, name, in_c, *options):
-        """Builds a project that finds the package alone, which asks for C++17. Returns its build
-        directory."""
-        source, build = copy_consumer("cmake", self.path(name), in_c), self.path(name, "build")
-        without = "-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON"
-        older = "-DCMAKE_C_STANDARD=99" if in_c else "-DCMAKE_CXX_STANDARD=14"
-        where = "-DCMAKE_PREFIX_PATH=" + prefix
-        succeed(CMAKE, "-S", source, "-B", build, without, where, older, *options)
-        self.build(build)
-        self.assertEqual(succeed(os.path.join(build, "app"), **variables_for(prefix)), RESULT)
-        return build
-
-    def consume_both(self, prefix, kind):
-        for in_c in (False, True):
-            build = self.consume(prefix, f"{kind}-{in_c}", in_c)
-            needed = needed_by(os.path.join(build, "app"))
-            self.assertEqual("librmsnorm.so.0" in needed, kind == "shared", needed)
-
     def test_shared(self):
         prefix = self.install("shared", "-DBUILD_SHARED_LIBS=ON", "-DRMSNORM_TESTS=ON")
-        succeed(CMAKE, "--build", self.path("build"), "--target", "test")
+        succeed(CMAKE, "--build", self.path("build"), "--target", "test")  # of the stored bits
 
         def files(folder, left_out):
             names = glob.glob(os.path.join(folder, "**"), recursive=True)
@@ -186,14 +168,12 @@ class Package(Builds):
         if LIBRARIES != "static":
             self.expect_same_text(prefix, self.file("", "rmsnorm.pc"))
             self.assertEqual(self.interface(prefix), self.interface(self.meson))
-        self.consume_both(prefix, "shared")
 
     def test_static(self):
         prefix = self.install("static", "-DBUILD_SHARED_LIBS=OFF", "-DRMSNORM_TESTS=OFF")
         if LIBRARIES == "static":
             self.expect_same_text(prefix, self.file("", "rmsnorm.pc"))
         self.assertNotIn("hwy", self.text(self.file(prefix, "rmsnorm.pc")))
-        self.consume_both(prefix, "static")
         compare_bits(os.path.join(prefix, LIBDIR, "librmsnorm.a"))
 
     def test_types_side_by_side(self):
@@ -211,6 +191,7 @@ class Package(Builds):
         debug = self.file(os.path.join(vcpkg, "debug"), "rmsnormTargets-debug.cmake")
         moved = shutil.copy(debug, self.file(vcpkg, os.path.basename(debug)))
         replace_in(moved, "PREFIX}/lib", "PREFIX}/debug/lib")
+        source = copy_consumer("cmake", self.path("app"), in_c=True)
         for prefix in (postfix, vcpkg):
             for build_type, file in {
                 "Debug": ("debug/" if prefix == vcpkg else "") + LIBDIR + "/librmsnormd.a",
@@ -218,9 +199,11 @@ class Package(Builds):
                 "RelWithDebInfo": LIBDIR + "/librmsnorm.a",
             }.items():
                 with self.subTest(prefix, build_type=build_type):
-                    name = os.path.basename(prefix) + "-" + build_type
-                    options = ("-G", "Unix Makefiles", "-DCMAKE_BUILD_TYPE=" + build_type)
-                    build = self.consume(prefix, name, True, *options)
+                    build = f"{prefix}-{build_type}"
+                    where = ("-DCMAKE_PREFIX_PATH=" + prefix, "-DCMAKE_BUILD_TYPE=" + build_type)
+                    succeed(CMAKE, "-S", source, "-B", build, "-G", "Unix Makefiles", *where)
+                    self.build(build)
+                    self.assertEqual(succeed(os.path.join(build, "app")), RESULT)
                     link = read(build, "CMakeFiles/app.dir/link.txt")
                     self.assertIn(f" {prefix}/{file} ", link)
 
@@ -233,7 +216,7 @@ class Builders(Builds):
         the stored bits. Returns the build directory, and what program and library need.
         """
         source, build = self.path(way), self.path(way, "build")
-        if not os.path.exists(source):
+        if not os.path.exists(source):  # else the test has changed it
             copy_consumer(way, source, in_c)
         os.symlink(ROOT, os.path.join(source, "rmsnorm"))
         self.printed = self.configure(source, build, *options, **arguments)
@@ -285,12 +268,18 @@ class Projects(Builders):
 
     @unittest.skipUnless(HIGHWAY, "no release of Highway in subprojects/packagecache")
     def test_highway_of_the_project(self):
-        source = copy_consumer("cmake-highway", self.path("cmake-highway"))
+        """The library is compiled with its headers. Nothing is compiled here."""
+        source, build = copy_consumer("cmake-subdirectory", self.path("app")), self.path("build")
+        lists = os.path.join(source, "CMakeLists.txt")
+        replace_in(lists, "add_sub", "add_subdirectory(highway EXCLUDE_FROM_ALL)\nadd_sub")
         with tarfile.open(HIGHWAY[0]) as tarball:
             tarball.extractall(source)
         (unpacked,) = glob.glob(os.path.join(source, "highway-*"))
         os.rename(unpacked, os.path.join(source, "highway"))
-        self.project("cmake-highway", "-G", "Ninja")
+        os.symlink(ROOT, os.path.join(source, "rmsnorm"))
+        self.configure(source, build, "-G", "Ninja", "-DHWY_ENABLE_TESTS=OFF")
+        for words in commands_of(build).values():
+            self.assertIn(os.path.join(source, "highway"), words)
 
 
 class Bits(Builders):

@@ -230,6 +230,8 @@ class Cmake(Consumer):
     finds_both = True
 
     def configure(self, build, *options):
+        """The package asks for C++17, and for no Highway."""
+        options += ("-DCMAKE_CXX_STANDARD=14", "-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON")
         return run("cmake", "-S", self.source, "-B", build, *options, **self.variables)
 
     def test_builds(self):

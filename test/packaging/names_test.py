@@ -14,24 +14,14 @@ import unittest
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 
 # What belongs to other projects: functions by the beginning of the name, and files.
-OTHERS_FUNCTIONS = (
-    *("std::", "torch.", "__builtin_"),
-    *("GetChosenTarget", "_fused_rms_norm_backward", "forward_native", "help", "source"),
+OTHERS_FUNCTIONS = tuple(
+    "std:: torch. __builtin_ GetChosenTarget _fused_rms_norm_backward forward_native help source".split()
 )
-OTHERS_FILES = {
-    "hwy/targets.h",
-    "layernorm.py",
-    "lib/x86_64-linux-gnu",
-    "modeling_*.py",
-    "pthread_impl.h",
-    "sgl-kernel/csrc/cpu/vec.h",
-    "src/cpu/kernels.cc",
-    "subprojects/rmsnorm",
-    "vllm/ir/ops/layernorm.py",
-    "vllm/model_executor/layers/layernorm.py",
-    "wasm_128-inl.h",
-    "x86_128-inl.h",
-}
+OTHERS_FILES = """
+hwy/targets.h layernorm.py lib/x86_64-linux-gnu modeling_*.py pthread_impl.h sgl-kernel/csrc/cpu/vec.h
+src/cpu/kernels.cc subprojects/rmsnorm vllm/ir/ops/layernorm.py vllm/model_executor/layers/layernorm.py
+wasm_128-inl.h x86_128-inl.h
+""".split()
 
 FUNCTION = re.compile(r"(?<![\w./$-])((?:\w+(?:::|\.))*~?[A-Za-z_]\w*)\(\)")
 PATH = re.compile(r"(?<![\w/.:$<>~+-])[\w*][\w*{},./+-]*[\w*}/]")
@@ -81,19 +71,13 @@ def split(path, text):
 
 def without_programs(text):
     """Blanks the blocks of code of a page: they are built and run."""
-    return re.sub(
-        r"^```.*?^```", lambda block: re.sub(r"[^\n]", " ", block[0]), text, flags=re.M | re.S
-    )
+    return re.sub(r"(?ms)^```.*?^```", lambda block: re.sub(r"[^\n]", " ", block[0]), text)
 
 
 def alternatives(path):
-    """Yields the paths that one with {a,b} stands for."""
-    match = re.search(r"\{([^{}]*)\}", path)
-    if not match:
-        yield path
-    else:
-        for part in match[1].split(","):
-            yield from alternatives(path[: match.start()] + part + path[match.end() :])
+    """Returns the paths that one with {a,b} stands for."""
+    match = re.fullmatch(r"(.*)\{(.*)\}(.*)", path)
+    return [match[1] + part + match[3] for part in match[2].split(",")] if match else [path]
 
 
 class Tree:
@@ -125,11 +109,7 @@ class Tree:
         return ours or name.startswith(OTHERS_FUNCTIONS)
 
     def has_file(self, path, beside):
-        if (
-            path in OTHERS_FILES
-            or path in self.included
-            or any(name.endswith("/" + path) for name in self.included)
-        ):
+        if path in OTHERS_FILES or any(("/" + n).endswith("/" + path) for n in self.included):
             return True
         places = (path, os.path.normpath(os.path.join(beside, path)), "*/" + path)
         return any(fnmatch.filter(self.paths, place) for place in places)
