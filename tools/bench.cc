@@ -117,13 +117,8 @@ std::vector<Cell> Cells(const BenchOptions& options) {
     }
   }
   if (cells.empty()) {
-    const std::string& line = operations.front().line;
-    const size_t slash = line.find('/');
-    const std::string size = line[line.rfind('$', slash) + 1] == 'R' ? "rows" : "d";
-    throw cases::UserError(
-        "--shapes: no " + size + " is a multiple of " +
-        line.substr(slash + 1, line.find_first_of(",;*/", slash + 1) - slash - 1) + ", as " +
-        operations.front().name + " needs");
+    throw cases::UserError("--shapes: none has the multiples that " + operations.front().name +
+                           " needs, in " + operations.front().line);
   }
   return cells;
 }
@@ -135,8 +130,7 @@ bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<
   const auto has_apart = [](const Cell& cell) { return !cell.apart.empty(); };
   if (std::any_of(cells.begin(), cells.end(), has_apart)) contenders.push_back(bench::Apart());
   if (!options.older.empty()) contenders.push_back(bench::Older(options.older));
-  std::set<std::string> taken = {bench::kMemcpy, bench::kPlain, "apart", "older"};
-  for (const auto& contender : contenders) taken.insert(contender.name);
+  std::set<std::string> taken = {bench::kMemcpy, bench::kPlain, "library", "apart", "older"};
   for (const std::string& file : options.peers) {
     contenders.push_back(bench::LoadPeer(file));
     const std::string& name = contenders.back().name;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <iomanip>
 #include <ostream>
 #include <sstream>
 
@@ -15,37 +15,25 @@ using bench::Cell;
 
 namespace {
 
-std::string Right(const std::string& text, size_t width) {
-  return std::string(width - std::min(width, text.size()), ' ') + text;
-}
-
-std::string Left(const std::string& text, size_t width) {
-  return text + std::string(width - std::min(width, text.size()), ' ');
-}
-
-std::string Fixed(double value, int decimals) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", decimals, value);
-  return text;
-}
-
 std::string ThreeDigits(double value) {
-  return Fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(value < 9.995 ? 2 : value < 99.95 ? 1 : 0) << value;
+  return text.str();
+}
+
+// Three significant digits and a unit, such as "142 ns" or "5.30 us".
+std::string TimeText(double nanoseconds) {
+  const char* unit = "ns";
+  for (const char* larger : {"us", "ms", "s"}) {
+    if (nanoseconds < 999.5) break;
+    nanoseconds /= 1000;
+    unit = larger;
+  }
+  return ThreeDigits(nanoseconds) + " " + unit;
 }
 
 // The width of a column of times.
-size_t WidthOf(const std::string& name) { return std::max<size_t>(name.size(), 7) + 3; }
-
-// Whether the quartiles of a contender's time are far apart.
-bool IsDisturbed(const benchmark::UserCounters& counters) {
-  constexpr double kMostApart = 1.5;
-  const std::string end = "_lower_ns";
-  return std::any_of(counters.begin(), counters.end(), [&](const auto& counter) {
-    const auto& [name, lower] = counter;
-    if (name.size() < end.size() || name.substr(name.size() - end.size()) != end) return false;
-    return counters.at(name.substr(0, name.size() - end.size()) + "_upper_ns") > kMostApart * lower;
-  });
-}
+int WidthOf(const std::string& name) { return std::max(static_cast<int>(name.size()), 7) + 3; }
 
 // Google Benchmark renames the field of a failed benchmark in 1.8.
 template <class Run>
@@ -58,17 +46,6 @@ std::string FailureOf(const Run& run, long /*otherwise*/) {
 }
 
 }  // namespace
-
-std::string TimeText(double seconds) {
-  double value = seconds * 1e9;
-  const char* unit = "ns";
-  for (const char* larger : {"us", "ms", "s"}) {
-    if (value < 999.5) break;
-    value /= 1000;
-    unit = larger;
-  }
-  return ThreeDigits(value) + " " + unit;
-}
 
 BenchTable::BenchTable(const std::vector<Cell>& cells, const bench::Contenders& contenders) {
   for (const Cell& cell : cells) {
@@ -86,7 +63,9 @@ bool BenchTable::ReportContext(const Context& /*context*/) {
                     << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP")
                     << (cells_.begin()->second.reads ? " · results are read" : "") << "\n"
                     << "operation   type  rows x d     threads    memcpy     plain   rmsnorm  GB/s";
-  for (const std::string& other : others_) GetOutputStream() << Right(other, WidthOf(other));
+  for (const std::string& other : others_) {
+    GetOutputStream() << std::setw(WidthOf(other)) << other;
+  }
   GetOutputStream() << "  times faster  target" << std::endl;
   return true;
 }
@@ -103,9 +82,9 @@ void BenchTable::ReportRuns(const std::vector<Run>& runs) {
 void BenchTable::PrintRun(const Run& run) {
   std::ostream& out = GetOutputStream();
   const Cell& cell = cells_.at(run.run_name.function_name);
-  out << Left(cell.operation, 12) << Left(cell.type, 6)
-      << Left(Right(std::to_string(cell.shape.rows), 4) + " x " + std::to_string(cell.shape.d), 13)
-      << Right(std::to_string(cell.threads), 7);
+  out << std::left << std::setw(12) << cell.operation << std::setw(6) << cell.type << std::right
+      << std::setw(4) << cell.shape.rows << " x " << std::left << std::setw(6) << cell.shape.d
+      << std::right << std::setw(7) << cell.threads;
   const std::string failure = FailureOf(run, 0);
   if (!failure.empty()) {
     found_fault_ = true;
@@ -113,17 +92,21 @@ void BenchTable::PrintRun(const Run& run) {
     return;
   }
   const auto counter = [&run](const std::string& name) -> double { return run.counters.at(name); };
-  const auto print_time = [&](const std::string& name, size_t width) {
-    const bool is_wrong = run.report_label.find(name + " is wrong: ") != std::string::npos;
-    found_fault_ |= is_wrong;
-    const bool is_timed = run.counters.count(name + "_ns") != 0;
-    out << Right(is_timed   ? TimeText(counter(name + "_ns") * 1e-9)
-                 : is_wrong ? "WRONG"
-                            : "-",
-                 width);
+  bool is_disturbed = false;
+  const auto print_time = [&](const std::string& name, int width) {
+    std::string text = "-";
+    if (run.counters.count(name + "_ns") != 0) {
+      text = TimeText(counter(name + "_ns"));
+      constexpr double kMostApart = 1.5;
+      is_disturbed |= counter(name + "_upper_ns") > kMostApart * counter(name + "_lower_ns");
+    } else if (run.report_label.find(name + " is wrong: ") != std::string::npos) {
+      text = "WRONG";
+      found_fault_ = true;
+    }
+    out << std::setw(width) << text;
   };
   for (const char* const name : {bench::kMemcpy, bench::kPlain, "library"}) print_time(name, 10);
-  out << Right(ThreeDigits(counter("bytes_per_second") / 1e9), 6);
+  out << std::setw(6) << ThreeDigits(counter("bytes_per_second") / 1e9);
   for (const std::string& other : others_) print_time(other, WidthOf(other));
   std::string factor = "-";
   if (run.counters.count("plain_ns") != 0) {
@@ -131,9 +114,8 @@ void BenchTable::PrintRun(const Run& run) {
     factor = ThreeDigits(times);
     AddToMean(cell, times);
   }
-  const bool is_disturbed = IsDisturbed(run.counters);
   has_marks_ |= is_disturbed;
-  out << Right(factor, 14) << (is_disturbed ? "* " : "  ") << cell.target << std::endl;
+  out << std::setw(14) << factor << (is_disturbed ? "* " : "  ") << cell.target << std::endl;
   std::istringstream problems(run.report_label);
   for (std::string problem; std::getline(problems, problem, ';');) {
     problem.erase(0, problem.find_first_not_of(' '));

@@ -50,9 +50,6 @@ class BenchTable : public benchmark::BenchmarkReporter {
   bool found_fault_ = false;
 };
 
-// Three significant digits and a unit, such as "142 ns" or "5.30 us".
-std::string TimeText(double seconds);
-
 }  // namespace rmsnorm::tools
 
 #endif  // RMSNORM_TOOLS_BENCH_TABLE_H_

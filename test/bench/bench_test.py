@@ -90,6 +90,7 @@ class Bench(unittest.TestCase):
                 self.assertAlmostEqual(cell["bytes_per_second"] / 1e9 / rate, 1, 5)
                 self.assertAlmostEqual(cell["real_time"] / cell["library_ns"], 1, 5)
                 self.assertEqual((cell["library_ratio"], cell["threads_used"]), (1, 1))
+                self.assertGreater(cell["memcpy_ratio"], 1)
                 self.assertGreaterEqual(cell["rounds"], 9)
                 far = any(
                     cell[key] > 1.5 * cell[key.replace("upper", "lower")]
@@ -130,14 +131,17 @@ class Bench(unittest.TestCase):
             ("--frobnicate", "'--frobnicate'"),
             ("--benchmark_frobnicate=1", "'--benchmark_frobnicate=1'"),
             ("--benchmark_filter=none", "none"),
-            ("--operations gate_before --shapes 4x100", "512"),
+            ("--operations gate_before --shapes 4x100", "gate_before needs, in forward,"),
             ("--shapes 0x64", "--shapes: '0x64'"),
             ("--shapes 65536x65537", "2^28"),
             ("--threads two", "'two'"),
             ("--operations norm --call forward,rows=1,d=8", "--operations"),
             ("--call forward,x=f3,rows=1,d=8", "--call: 'f3' is no value for 'x'"),
             ("--call forward,rows=1,d=8,threads=1", "--call: 'threads' is for `rmsnorm check`"),
-            ("--call forward,rows=$R/7,d=$D --shapes 1x64", "no rows is a multiple of 7"),
+            (
+                "--call forward,rows=$R/7,d=$D --shapes 1x64",
+                "--shapes: none has the multiples that call needs, in forward,rows=$R/7",
+            ),
             ("--call forward,rows=1,d=$D/0", "'$D/0' ends in no number from 1 to 2^28"),
             ("--call forward,rows=1,d=$D*67108864*67108864", "is above 2^28"),
             (f"--peer {__file__}", "cannot be loaded: "),
