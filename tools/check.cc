@@ -9,8 +9,6 @@
 #include <cstdlib>
 #include <future>
 #include <iostream>
-#include <limits>
-#include <memory>
 #include <thread>
 
 #include "cases/apart.h"
@@ -22,7 +20,6 @@
 #include "cases/user_error.h"
 #include "cases/vectors.h"
 #include "command.h"
-#include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -55,16 +52,6 @@ void CatchCrashes() {
   std::signal(SIGBUS, HandleSignal);
 #endif
 }
-
-struct CheckOptions {
-  std::vector<std::string> targets;
-  std::optional<std::string> one_case;
-  std::optional<std::string> list;
-  std::vector<std::string> vectors;
-  int32_t every = 1;
-  int32_t random = 20000;
-  bool apart = false;
-};
 
 // Checks every nth of the listed and the random cases on every CPU. Each thread goes through all
 // cases and checks its share in runs of 64: neighbouring cases often share the results of the
@@ -125,36 +112,6 @@ int CheckVectors(const CheckOptions& options, const std::vector<std::string>& ta
   Checker checker(chosen.size(), targets, std::cout);
   cases::Runner runner;
   for (const auto& [path, recorded] : chosen) checker.Check(recorded, path, runner);
-  return checker.Finish();
-}
-
-int RunCheck(CheckOptions options) {
-  if (options.list) options.random = 0;
-
-  const std::vector<std::string> targets = options.apart ? std::vector<std::string>{"reference"}
-                                           : options.targets.empty() ? cases::SupportedTargets()
-                                                                     : options.targets;
-  if (!options.vectors.empty()) return CheckVectors(options, targets);
-  const auto every = static_cast<size_t>(options.every);
-  const cases::List list(options.one_case ? ""
-                         : options.list   ? cases::ReadText(*options.list)
-                                          : cases::kCheckedCases);
-  const size_t all = list.size() + static_cast<size_t>(options.random);
-  const size_t count = options.one_case ? 1 : (all + every - 1) / every;
-  cases::Calls one;
-  if (options.one_case) {
-    one = cases::ParseCalls(*options.one_case);
-    cases::RequireAccepted(one);
-  }
-  PrintTask(targets, count);
-  Checker checker = options.apart ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
-                                  : Checker(count, targets, std::cout);
-  if (!one.empty()) {
-    cases::Runner runner;
-    checker.Check(one, runner);
-  } else {
-    CheckAll(list, options, checker);
-  }
   return checker.Finish();
 }
 
@@ -226,52 +183,34 @@ int Checker::Finish() {
   return failed_ == 0 ? kSuccess : kCheckFailed;
 }
 
-void AddCheck(CLI::App& app, int& status) {
-  const auto options = std::make_shared<CheckOptions>();
-  CLI::App* const command = app.add_subcommand("check",
-                                               "Check that every target gives the reference's "
-                                               "bits, forward and backward; exits with 1 where "
-                                               "one does not");
-  CLI::Option* const targets =
-      command
-          ->add_option("--target", options->targets,
-                       "Check this target only; may be given more than once")
-          ->type_name("TARGET")
-          ->transform(Target(false))
-          ->expected(1)
-          ->take_all();
-  CLI::Option* const one_case =
-      command
-          ->add_option("--case", options->one_case, "Check this case only, as a failure names it")
-          ->type_name("CASE");
-  CLI::Option* const file = command
-                                ->add_option("--list", options->list,
-                                             "Check the cases of a file, one or many on each line")
-                                ->type_name("FILE")
-                                ->excludes(one_case);
-  AddInteger(*command, "--every", options->every, 1, std::numeric_limits<int32_t>::max(),
-             "Check every Nth case only, where time is short")
-      ->excludes(one_case);
-  AddInteger(*command, "--random", options->random, 0, std::numeric_limits<int32_t>::max(),
-             "Draw N cases beside the list; 20000 unless given")
-      ->excludes(one_case)
-      ->excludes(file);
-  command
-      ->add_flag("--apart", options->apart,
-                 "Compare each call of several steps with separate calls, on the reference")
-      ->excludes(targets);
-  command
-      ->add_option("--vectors", options->vectors,
-                   "Compare the targets with the results in this file instead, in which --case "
-                   "names a case; may be given more than once")
-      ->type_name("FILE")
-      ->check(FileName())
-      ->expected(1)
-      ->take_all()
-      ->excludes("--apart")
-      ->excludes("--list")
-      ->excludes("--random");
-  command->callback([options, &status] { status = RunCheck(*options); });
+int RunCheck(CheckOptions options) {
+  if (options.list) options.random = 0;
+
+  const std::vector<std::string> targets = options.apart ? std::vector<std::string>{"reference"}
+                                           : options.targets.empty() ? cases::SupportedTargets()
+                                                                     : options.targets;
+  if (!options.vectors.empty()) return CheckVectors(options, targets);
+  const auto every = static_cast<size_t>(options.every);
+  const cases::List list(options.one_case ? ""
+                         : options.list   ? cases::ReadText(*options.list)
+                                          : cases::kCheckedCases);
+  const size_t all = list.size() + static_cast<size_t>(options.random);
+  const size_t count = options.one_case ? 1 : (all + every - 1) / every;
+  cases::Calls one;
+  if (options.one_case) {
+    one = cases::ParseCalls(*options.one_case);
+    cases::RequireAccepted(one);
+  }
+  PrintTask(targets, count);
+  Checker checker = options.apart ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
+                                  : Checker(count, targets, std::cout);
+  if (!one.empty()) {
+    cases::Runner runner;
+    checker.Check(one, runner);
+  } else {
+    CheckAll(list, options, checker);
+  }
+  return checker.Finish();
 }
 
 }  // namespace rmsnorm::tools

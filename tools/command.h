@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by all commands. Each command adds itself and its options to the application; the command
-// that the user named sets the exit status of main().
+// The work of the commands, apart from their command lines, which main.cc reads.
 #ifndef RMSNORM_TOOLS_COMMAND_H_
 #define RMSNORM_TOOLS_COMMAND_H_
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace rmsnorm::tools {
 
@@ -13,10 +16,45 @@ constexpr int kSuccess = 0;
 constexpr int kCheckFailed = 1;
 constexpr int kUserError = 2;
 
-void AddInfo(CLI::App& app, int& status);
-void AddCheck(CLI::App& app, int& status);
-void AddIdentify(CLI::App& app, int& status);  // identify and probe
-void AddBench(CLI::App& app, int& status);
+void PrintInfo();
+
+struct CheckOptions {
+  std::vector<std::string> targets;
+  std::optional<std::string> one_case;
+  std::optional<std::string> list;
+  std::vector<std::string> vectors;
+  int32_t every = 1;
+  int32_t random = 20000;
+  bool apart = false;
+};
+
+// Returns the exit status.
+int RunCheck(CheckOptions options);
+
+struct BenchOptions {
+  std::vector<std::string> operations = {"norm"};
+  std::vector<std::string> calls;  // lines, in place of named operations
+  // Shapes of decoding and of prompts, through all cache levels; the length of an attention head;
+  // and a length that is no multiple of a vector. 7168 is the length in Kimi-K2 and DeepSeek-V3.
+  std::vector<std::string> shapes = {"1x64",     "1x1000",   "1x2048",   "1x4096",   "1x7168",
+                                     "1x8192",   "8x4096",   "32x4096",  "32x7168",  "512x4096",
+                                     "64x16384", "4096x128", "512x2880", "8192x4096"};
+  std::vector<std::string> types = {"f32", "bf16", "f16"};
+  std::vector<std::string> threads = {"1", "all"};
+  std::vector<std::string> targets;  // empty: the default target
+  std::vector<std::string> peers;    // paths of libraries
+  std::string older;                 // path of a library
+  bool reads = false;
+};
+
+// Names, and what they mean.
+std::vector<std::pair<std::string, std::string>> OperationsToTime();
+
+// Gives Google Benchmark the flags that it knows; returns the others.
+std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags);
+
+// Returns the exit status.
+int RunBench(const BenchOptions& options);
 
 }  // namespace rmsnorm::tools
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // rmsnorm identify: which norm gave a tensor in a file. rmsnorm probe: tensors that show it.
+#include "identify_command.h"
+
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +11,6 @@
 #include <map>
 #include <memory>
 
-#include "cases/number_text.h"
 #include "cases/user_error.h"
 #include "command.h"
 #include "identify/identify.h"
@@ -19,41 +19,9 @@
 #include "little_endian.h"
 #include "safetensors.h"
 #include "tensor_file.h"
-#include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
-
-struct IdentifyFlag {
-  internal::Operand operand;
-  const char* flag;
-  const char* help;
-  bool is_required = false;
-};
-
-constexpr IdentifyFlag kIdentifyFlags[] = {
-    {internal::kX, "--input", "What the implementation was given: f32, f16 or bf16, of any shape",
-     true},
-    {internal::kWeight, "--weight", "Its weight, of any shape that a weight may have"},
-    {internal::kBias, "--bias", "Its bias"},
-    {internal::kPostNormWeight, "--post-norm-weight", "The weight of a norm of x before the sum"},
-    {internal::kGate, "--gate", "Its gate, of the shape of x"},
-    {internal::kResidual, "--residual", "The residual that it adds to x, of the shape of x"},
-    {internal::kY, "--output", "What it gave back, of the shape of x", true},
-    {internal::kResidualOut, "--residual-output", "Its sum of the residual and x"},
-};
-
-struct IdentifyOptions {
-  std::string location[internal::kOperands];  // empty: none
-  std::vector<float> eps;
-};
-
-// What is wrong with the text of an eps; empty if nothing is.
-std::string ProblemOfEps(const std::string& text) {
-  float eps;
-  const bool is_right = cases::ReadNumber(text, eps) && eps >= 0 && std::isfinite(eps);
-  return is_right ? "" : "'" + text + "' is not a finite 32-bit number from 0 up";
-}
 
 // A message of the library with flags in place of the names of operands.
 std::string InFlags(const std::map<std::string, std::string>& flags, const std::string& message) {
@@ -70,6 +38,8 @@ std::string InFlags(const std::map<std::string, std::string>& flags, const std::
   }
   return text;
 }
+
+}  // namespace
 
 int IdentifyFiles(const IdentifyOptions& options) {
   rmsnorm_operands operands = rmsnorm_no_operands();
@@ -98,12 +68,6 @@ int IdentifyFiles(const IdentifyOptions& options) {
     throw cases::UserError(InFlags(flags, refused.what()));
   }
 }
-
-struct ProbeOptions {
-  std::string output;
-  int32_t d = 4096;
-  std::string dtype = "f32";
-};
 
 void WriteProbe(const ProbeOptions& options) {
   const TensorLocation location = ParseLocation(options.output);
@@ -134,45 +98,6 @@ void WriteProbe(const ProbeOptions& options) {
   }
   file.close();
   if (!file) throw cases::UserError("cannot write " + location.path + ": " + std::strerror(errno));
-}
-
-}  // namespace
-
-void AddIdentify(CLI::App& app, int& status) {
-  CLI::App& identify =
-      *app.add_subcommand("identify", "Tell which norm computed a tensor in a file");
-  const auto options = std::make_shared<IdentifyOptions>();
-  for (const IdentifyFlag& flag : kIdentifyFlags) {
-    identify.add_option(flag.flag, options->location[flag.operand], flag.help)
-        ->type_name("FILE[:TENSOR]")
-        ->check(FileName())
-        ->required(flag.is_required);
-  }
-  identify.get_option("--residual-output")->needs(identify.get_option("--residual"));
-  identify.add_option("--eps", options->eps, "Values to try beside the usual ones")
-      ->type_name("NUMBER")
-      ->delimiter(',')
-      ->check(CLI::Validator(ProblemOfEps, ""));
-  identify.footer("The exit status is 1 if no norm fits, or if the one that fits has a mistake.");
-  identify.callback([options, &status] { status = IdentifyFiles(*options); });
-
-  CLI::App& probe =
-      *app.add_subcommand("probe", "Write tensors on which norms differ, for rmsnorm identify");
-  const auto written = std::make_shared<ProbeOptions>();
-  probe
-      .add_option("--output", written->output,
-                  "The .safetensors file to make or replace, with x, residual, gate and weight")
-      ->type_name("FILE")
-      ->check(FileName())
-      ->required();
-  AddInteger(probe, "--d", written->d, 16, 1 << 20, "Elements of a row");
-  probe.add_option("--dtype", written->dtype, "The type of all tensors")
-      ->check(OneOf(kDtypes))
-      ->capture_default_str();
-  probe.callback([written, &status] {
-    WriteProbe(*written);
-    status = kSuccess;
-  });
 }
 
 }  // namespace rmsnorm::tools

@@ -11,9 +11,8 @@
 #include "words.h"
 
 namespace rmsnorm::tools {
-namespace {
 
-void Info() {
+void PrintInfo() {
   // Info is where a user looks for what is wrong with RMSNORM_TARGET.
   const char* found;
   const bool has_target = rmsnorm_find_target(nullptr, &found) == RMSNORM_OK;
@@ -35,17 +34,6 @@ void Info() {
             << "Highway: " << rmsnorm_highway_version() << "\n"
             << "OpenMP: " << (rmsnorm_has_openmp() ? "yes" : "no") << "\n"
             << "threads: " << rmsnorm_max_threads() << "\n";
-}
-
-}  // namespace
-
-void AddInfo(CLI::App& app, int& status) {
-  CLI::App* const command =
-      app.add_subcommand("info", "Show the version, the CPU, its targets and the threads");
-  command->callback([&status] {
-    Info();
-    status = kSuccess;
-  });
 }
 
 }  // namespace rmsnorm::tools

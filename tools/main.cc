@@ -2,19 +2,67 @@
 // The command `rmsnorm`.
 #include <rmsnorm/rmsnorm.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <limits>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "cases/number_text.h"
+#include "cases/targets.h"
 #include "cases/user_error.h"
 #include "command.h"
+#include "identify_command.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
+
+// ------------------------------------------------------------------------------------- messages
+
+// The commands of an application.
+std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+std::string PathOf(const CLI::App& command) {
+  return command.get_parent() == nullptr ? command.get_name()
+                                         : PathOf(*command.get_parent()) + " " + command.get_name();
+}
+
+// The message about a word that `command`, the application or one of its commands, does not know.
+std::string UnknownWord(const CLI::App& command, const std::string& word) {
+  const CLI::App* const app = command.get_parent();
+  const bool is_option = word.substr(0, 1) == "-";
+  const std::string problem = (is_option        ? "unknown option '"
+                               : app == nullptr ? "unknown command '"
+                                                : "unexpected argument '") +
+                              word + "'";
+  std::vector<std::string> owners;  // other commands with this option
+  for (const CLI::App* const other : CommandsOf(app == nullptr ? command : *app)) {
+    const bool has_it =
+        is_option && other->get_option_no_throw(word.substr(0, word.find('='))) != nullptr;
+    if (has_it) owners.push_back(PathOf(*other));
+  }
+  if (!owners.empty())
+    return problem + " of " + PathOf(command) + "; it belongs to " + AnyOf(owners);
+
+  std::vector<std::string> words;
+  for (const CLI::App* const other : CommandsOf(command)) words.push_back(other->get_name());
+  for (const CLI::Option* const option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+  }
+  const std::string hint = DidYouMean(word, words);
+  return problem + (hint.empty() ? "; see " + PathOf(command) + " --help" : hint);
+}
 
 int Fail(const std::string& problem) {
   std::cerr << "rmsnorm: " + OneLine(problem) + "\n";
@@ -38,6 +86,237 @@ std::string ProblemOf(const CLI::App& app, const CLI::ParseError& error) {
   if (commands.empty()) return "a command is missing; see rmsnorm --help";
   return error.what();
 }
+
+// -------------------------------------------------------------------------------------- options
+
+const std::vector<std::string> kTypes = {"f32", "f16", "bf16"};
+
+// Checks that the value of an option is one of `words`. They are the validator's description, so
+// the help lists them.
+CLI::Validator OneOf(const std::vector<std::string>& words) {
+  const auto check = [words](const std::string& given) -> std::string {
+    if (std::find(words.begin(), words.end(), given) != words.end()) return "";
+    return "'" + given + "' is not " + AnyOf(words) + DidYouMean(given, words);
+  };
+  return {check, "{" + CLI::detail::join(words, ",") + "}"};
+}
+
+// Checks that the value of an option names a target that this CPU runs, and replaces it by the
+// target's exact name. With `may_be_all`, it accepts "all", too.
+CLI::Validator Target(bool may_be_all) {
+  const auto find = [may_be_all](std::string& name) -> std::string {
+    if (may_be_all && name == "all") return "";
+    const char* exact;
+    if (rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_OK) {
+      name = exact;
+      return "";
+    }
+    const std::string problem = rmsnorm_error_message();  // begins with "target: "
+    return problem.substr(problem.find(": ") + 2) + DidYouMean(name, cases::SupportedTargets());
+  };
+  return {find, ""};
+}
+
+// Checks that the value of an option is not empty, as the name of a file.
+CLI::Validator FileName() {
+  const auto check = [](const std::string& name) -> std::string {
+    return name.empty() ? "'' names no file" : "";
+  };
+  return {check, ""};
+}
+
+// Adds an option for an integer from `least` to `most`, in decimal digits. The help shows its
+// default, `value`.
+CLI::Option* AddInteger(CLI::App& command, const std::string& name, int32_t& value, int32_t least,
+                        int32_t most, const std::string& help) {
+  const auto set = [&value, name, least, most](const std::string& text) {
+    int32_t number;
+    if (!cases::ReadNumber(text, number) || number < least || number > most) {
+      throw cases::UserError(name + ": '" + text + "' is not an integer from " +
+                             std::to_string(least) + " to " + std::to_string(most));
+    }
+    value = number;
+  };
+  return command.add_option_function<std::string>(name, set, help)
+      ->type_name("N")
+      ->default_str(std::to_string(value));
+}
+
+// ------------------------------------------------------------------------------------- commands
+
+void AddInfo(CLI::App& app, int& status) {
+  CLI::App* const command =
+      app.add_subcommand("info", "Show the version, the CPU, its targets and the threads");
+  command->callback([&status] {
+    PrintInfo();
+    status = kSuccess;
+  });
+}
+
+void AddCheck(CLI::App& app, int& status) {
+  const auto options = std::make_shared<CheckOptions>();
+  CLI::App* const command = app.add_subcommand("check",
+                                               "Check that every target gives the reference's "
+                                               "bits, forward and backward; exits with 1 where "
+                                               "one does not");
+  CLI::Option* const targets =
+      command
+          ->add_option("--target", options->targets,
+                       "Check this target only; may be given more than once")
+          ->type_name("TARGET")
+          ->transform(Target(false))
+          ->expected(1)
+          ->take_all();
+  CLI::Option* const one_case =
+      command
+          ->add_option("--case", options->one_case, "Check this case only, as a failure names it")
+          ->type_name("CASE");
+  CLI::Option* const file = command
+                                ->add_option("--list", options->list,
+                                             "Check the cases of a file, one or many on each line")
+                                ->type_name("FILE")
+                                ->excludes(one_case);
+  AddInteger(*command, "--every", options->every, 1, std::numeric_limits<int32_t>::max(),
+             "Check every Nth case only, where time is short")
+      ->excludes(one_case);
+  AddInteger(*command, "--random", options->random, 0, std::numeric_limits<int32_t>::max(),
+             "Draw N cases beside the list; 20000 unless given")
+      ->excludes(one_case)
+      ->excludes(file);
+  command
+      ->add_flag("--apart", options->apart,
+                 "Compare each call of several steps with separate calls, on the reference")
+      ->excludes(targets);
+  command
+      ->add_option("--vectors", options->vectors,
+                   "Compare the targets with the results in this file instead, in which --case "
+                   "names a case; may be given more than once")
+      ->type_name("FILE")
+      ->check(FileName())
+      ->expected(1)
+      ->take_all()
+      ->excludes("--apart")
+      ->excludes("--list")
+      ->excludes("--random");
+  command->callback([options, &status] { status = RunCheck(*options); });
+}
+
+// What is wrong with the text of an eps; empty if nothing is.
+std::string ProblemOfEps(const std::string& text) {
+  float eps;
+  const bool is_right = cases::ReadNumber(text, eps) && eps >= 0 && std::isfinite(eps);
+  return is_right ? "" : "'" + text + "' is not a finite 32-bit number from 0 up";
+}
+
+void AddIdentify(CLI::App& app, int& status) {
+  CLI::App& identify =
+      *app.add_subcommand("identify", "Tell which norm computed a tensor in a file");
+  const auto options = std::make_shared<IdentifyOptions>();
+  for (const IdentifyFlag& flag : kIdentifyFlags) {
+    identify.add_option(flag.flag, options->location[flag.operand], flag.help)
+        ->type_name("FILE[:TENSOR]")
+        ->check(FileName())
+        ->required(flag.is_required);
+  }
+  identify.get_option("--residual-output")->needs(identify.get_option("--residual"));
+  identify.add_option("--eps", options->eps, "Values to try beside the usual ones")
+      ->type_name("NUMBER")
+      ->delimiter(',')
+      ->check(CLI::Validator(ProblemOfEps, ""));
+  identify.footer("The exit status is 1 if no norm fits, or if the one that fits has a mistake.");
+  identify.callback([options, &status] { status = IdentifyFiles(*options); });
+
+  CLI::App& probe =
+      *app.add_subcommand("probe", "Write tensors on which norms differ, for rmsnorm identify");
+  const auto written = std::make_shared<ProbeOptions>();
+  probe
+      .add_option("--output", written->output,
+                  "The .safetensors file to make or replace, with x, residual, gate and weight")
+      ->type_name("FILE")
+      ->check(FileName())
+      ->required();
+  AddInteger(probe, "--d", written->d, 16, 1 << 20, "Elements of a row");
+  probe.add_option("--dtype", written->dtype, "The type of all tensors")
+      ->check(OneOf(kTypes))
+      ->capture_default_str();
+  probe.callback([written, &status] {
+    WriteProbe(*written);
+    status = kSuccess;
+  });
+}
+
+#ifdef RMSNORM_HAVE_BENCH
+
+void AddBench(CLI::App& app, int& status) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App* const command =
+      app.add_subcommand("bench", "Time the library beside memcpy and others");
+  std::vector<std::string> names;
+  std::string operation_help;
+  for (const auto& [name, help] : OperationsToTime()) {
+    names.push_back(name);
+    operation_help += "\n  " + name + std::string(13 - name.size(), ' ') + help;
+  }
+  const auto add_list = [command](const char* name, std::vector<std::string>& list,
+                                  const std::string& help, const char* type) {
+    return command->add_option(name, list, help)
+        ->type_name(type)
+        ->delimiter(',')
+        ->capture_default_str();
+  };
+  CLI::Option* const operations =
+      add_list("--operations", options->operations, "What to time", "NAME,...")
+          ->check(OneOf(names));
+  command
+      ->add_option("--call", options->calls,
+                   "A case of `rmsnorm check --case` to time instead, or several with ';' between "
+                   "them, made at once; repeatable")
+      ->type_name("CASE")
+      ->allow_extra_args(false)
+      ->excludes(operations);
+  add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
+  add_list("--types", options->types, "Types of x, weight and y", "TYPE,...")->check(OneOf(kTypes));
+  add_list("--threads", options->threads, "Numbers of threads; all: as many as OpenMP would use",
+           "N,...");
+  add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
+           "TARGET,...")
+      ->transform(Target(true));
+  command
+      ->add_option("--peer", options->peers,
+                   "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
+      ->type_name("FILE")
+      ->check(FileName())
+      ->allow_extra_args(false);
+  command->add_option("--older", options->older, "Another build of librmsnorm.so to be timed, too")
+      ->type_name("FILE")
+      ->check(FileName());
+  command->add_flag("--read", options->reads,
+                    "Read the results after each call, as the next operation would, and time both");
+  command->footer(
+      "All contenders have the same threads, each bound to a CPU, and are timed in turn in each of "
+      "many rounds; the table has the medians. memcpy copies as many bytes as x has; plain is the "
+      "fastest of some plain loops, compiled for several CPUs with and without -ffast-math; GB/s "
+      "counts all rows that are read or written; \"times faster\" is plain's time in multiples of "
+      "rmsnorm's. apart is the library with a call for each step, older an older build, and "
+      "others are peers. A row is marked with * where the quartiles of one of its times are more "
+      "than 1.5 apart. The last lines have the geometric mean of \"times faster\" for each type.\n"
+      "Each result is checked before it is timed, the library's against the reference's bits and "
+      "others to within a few roundings; exits with 1 where one is wrong.\n"
+      "Operations:" +
+      operation_help +
+      "\nIn a CASE, $T, $R and $D are the type, the rows and d of --types and --shapes.\n"
+      "Google Benchmark's flags work, too: --benchmark_out=FILE writes all figures as JSON, with "
+      "quartiles, --benchmark_filter=REGEX takes some of the cells, --benchmark_repetitions=N "
+      "repeats them.");
+  command->allow_extras();
+  command->callback([options, command, &status] {
+    const std::vector<std::string> unknown = TakeHarnessFlags(command->remaining());
+    if (!unknown.empty()) throw cases::UserError(UnknownWord(*command, unknown.front()));
+    status = RunBench(*options);
+  });
+}
+
+#endif
 
 int Run(int argc, char** argv) {
   CLI::App app("RMSNorm for CPUs: the same bits on every CPU, for any number of threads",
