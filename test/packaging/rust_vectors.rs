@@ -3,92 +3,104 @@
 //! and the data of their tensors, which rust_test.py writes.
 //!
 //! A line of the list is a case: its name, and words `key=value` separated by spaces. A tensor is a
-//! type, a shape and the place of its bytes in the data, such as `x=BF16:2,64:1024`.
+//! type, a shape and the place of its bytes in the data, such as `x=BF16:2,64:1024`, and the
+//! place of a result follows `result:`.
 
 use rmsnorm::*;
 use std::collections::BTreeMap;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 #[derive(Clone)]
-enum Tensor {
-    F32(Vec<f32>),
-    F16(Vec<F16>),
-    Bf16(Vec<Bf16>),
-    F64(Vec<f64>),
-    I8(Vec<i8>),
+struct Tensor<'a> {
+    dtype: &'a str,
+    shape: Vec<usize>,
+    memory: Vec<u64>, // which is aligned for every type
 }
 
-/// Applies an expression to the elements of a tensor, whatever their type.
-macro_rules! with {
-    ($tensor:expr, $elements:ident => $result:expr) => {
-        match $tensor {
-            Tensor::F32($elements) => $result,
-            Tensor::F16($elements) => $result,
-            Tensor::Bf16($elements) => $result,
-            Tensor::F64($elements) => $result,
-            Tensor::I8($elements) => $result,
-        }
-    };
-}
-
-impl Tensor {
-    /// Reads the tensor that a word of a case names, and its shape.
-    fn read(word: &str, data: &[u8]) -> (Self, Vec<usize>) {
+impl<'a> Tensor<'a> {
+    /// Reads the tensor that a word of a case names.
+    fn read(word: &'a str, data: &[u8]) -> Self {
         let parts: Vec<_> = word.split(':').collect();
-        let shape: Vec<usize> =
+        let mut shape: Vec<usize> =
             parts[1].split(',').filter(|size| !size.is_empty()).map(number).collect();
-        let count = shape.iter().product();
-        let data = &data[number::<usize>(parts[2])..];
-        macro_rules! numbers {
-            ($type:ty, $size:expr) => {
-                data.chunks_exact($size)
-                    .take(count)
-                    .map(|bytes| <$type>::from_le_bytes(bytes.try_into().unwrap()))
-            };
+        if shape.is_empty() {
+            shape.push(1); // a single value has no dimension there
         }
-        let tensor = match parts[0] {
-            "F32" => Tensor::F32(numbers!(f32, 4).collect()),
-            "F16" => Tensor::F16(numbers!(u16, 2).map(F16).collect()),
-            "BF16" => Tensor::Bf16(numbers!(u16, 2).map(Bf16).collect()),
-            "F64" => Tensor::F64(numbers!(f64, 8).collect()),
-            "I8" => Tensor::I8(numbers!(i8, 1).collect()),
+        let mut tensor = Tensor { dtype: parts[0], shape, memory: vec![] };
+        tensor.memory = vec![0; tensor.count()];
+        let size = tensor.format().0;
+        let data = &data[number::<usize>(parts[2])..][..tensor.count() * size];
+        // SAFETY: the memory has eight bytes for each element.
+        let bytes = unsafe { from_raw_parts_mut(tensor.memory.as_mut_ptr().cast(), data.len()) };
+        for (to, from) in bytes.chunks_exact_mut(size).zip(data.chunks_exact(size)) {
+            to.copy_from_slice(from);
+            if cfg!(target_endian = "big") {
+                to.reverse();
+            }
+        }
+        tensor
+    }
+    fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+    /// The size of an element, and the bits of infinity.
+    fn format(&self) -> (usize, u64) {
+        match self.dtype {
+            "F32" => (4, 0x7f80_0000),
+            "F16" => (2, 0x7c00),
+            "BF16" => (2, 0x7f80),
+            "F64" => (8, 0x7ff0_0000_0000_0000),
+            "I8" => (1, u64::MAX),
             other => panic!("type {}", other),
-        };
-        // A single value has no dimension there.
-        (tensor, if shape.is_empty() { vec![1] } else { shape })
+        }
+    }
+    /// The elements, of which any bits are a number.
+    fn elements<T: Element>(&self) -> &[T] {
+        // SAFETY: the memory has eight bytes for each element.
+        unsafe { from_raw_parts(self.memory.as_ptr().cast(), self.count()) }
+    }
+    fn elements_mut<T: Element>(&mut self) -> &mut [T] {
+        // SAFETY: as above.
+        unsafe { from_raw_parts_mut(self.memory.as_mut_ptr().cast(), self.count()) }
     }
     /// The bits of each number, the same for every NaN.
     fn bits(&self) -> Vec<u64> {
-        fn one_nan(bits: u64, is_nan: bool) -> u64 {
-            if is_nan {
-                u64::MAX
-            } else {
-                bits
-            }
-        }
-        match self {
-            Tensor::F32(all) => {
-                all.iter().map(|x| one_nan(x.to_bits().into(), x.is_nan())).collect()
-            }
-            Tensor::F16(all) => {
-                all.iter().map(|x| one_nan(x.0.into(), x.0 & 0x7fff > 0x7c00)).collect()
-            }
-            Tensor::Bf16(all) => {
-                all.iter().map(|x| one_nan(x.0.into(), x.0 & 0x7fff > 0x7f80)).collect()
-            }
-            Tensor::F64(all) => all.iter().map(|x| one_nan(x.to_bits(), x.is_nan())).collect(),
-            Tensor::I8(all) => all.iter().map(|&x| x as u64).collect(),
-        }
+        let (size, infinity) = self.format();
+        let bits: Vec<u64> = match size {
+            1 => self.elements::<i8>().iter().map(|&x| x as u64).collect(),
+            2 => self.elements::<F16>().iter().map(|x| x.0.into()).collect(),
+            4 => self.elements::<f32>().iter().map(|x| x.to_bits().into()).collect(),
+            _ => self.elements::<f64>().iter().map(|x| x.to_bits()).collect(),
+        };
+        let sign = 1 << (8 * size - 1);
+        bits.into_iter()
+            .map(|x| if size > 1 && x & !sign > infinity { u64::MAX } else { x })
+            .collect()
     }
-    /// The same type and size, with other values.
-    fn spoiled(&self) -> Self {
-        match self {
-            Tensor::F32(elements) => Tensor::F32(vec![123.0; elements.len()]),
-            Tensor::F16(elements) => Tensor::F16(vec![F16(123); elements.len()]),
-            Tensor::Bf16(elements) => Tensor::Bf16(vec![Bf16(123); elements.len()]),
-            Tensor::F64(elements) => Tensor::F64(vec![123.0; elements.len()]),
-            Tensor::I8(elements) => Tensor::I8(vec![123; elements.len()]),
+}
+
+macro_rules! view {
+    ($view:ident, $tensor:expr, $elements:ident) => {{
+        let shape = $tensor.shape.clone();
+        match $tensor.dtype {
+            "F32" => $view::from($tensor.$elements::<f32>()),
+            "F16" => $view::from($tensor.$elements::<F16>()),
+            "BF16" => $view::from($tensor.$elements::<Bf16>()),
+            "F64" => $view::from($tensor.$elements::<f64>()),
+            _ => $view::from($tensor.$elements::<i8>()),
         }
-    }
+        .reshape(&shape)?
+    }};
+}
+
+/// Sets the operand that a word names.
+macro_rules! set {
+    ($operands:expr, $word:expr, $view:expr, $($operand:ident)*) => {
+        match $word {
+            $(stringify!($operand) => $operands.$operand = Some($view),)*
+            other => panic!("operand {}", other),
+        }
+    };
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> T
@@ -114,64 +126,72 @@ fn set_option(options: &mut Options, name: &str, value: &str) {
         ("activation", "sigmoid") => options.activation = Activation::Sigmoid,
         ("gate_placement", "before") => options.gate_placement = GatePlacement::Before,
         ("gate_rounding", "rounded") => options.gate_rounding = GateRounding::Rounded,
+        // The defaults.
+        (_, "inside" | "after_weight" | "silu" | "after") => {}
+        ("residual_rounding", "rounded") | ("gate_rounding", "unrounded") => {}
         _ => panic!("option {}={}", name, value),
     }
 }
 
-const RESULTS: [&str; 10] =
-    ["residual_out", "y", "q", "rstd", "sums_out", "scale", "zero", "dx", "dw", "db"];
-
-/// A case: its tensors with their shapes, by the names of operands, and its options.
+/// A case: its tensors by the names of operands, and its options.
 struct Case<'a> {
     backward: bool,
     options: Options,
-    inputs: BTreeMap<&'a str, (Tensor, Vec<usize>)>,
-    wanted: BTreeMap<&'a str, (Tensor, Vec<usize>)>,
-    added_to: BTreeMap<&'a str, Tensor>,
+    inputs: BTreeMap<&'a str, Tensor<'a>>,
+    wanted: BTreeMap<&'a str, Tensor<'a>>,
+    added_to: BTreeMap<&'a str, Tensor<'a>>,
 }
 
 impl<'a> Case<'a> {
-    fn read(words: &[(&'a str, &'a str)], data: &[u8]) -> Self {
-        let mut case = Case {
-            backward: words.contains(&("op", "backward")),
-            options: Options::default(),
-            inputs: BTreeMap::new(),
-            wanted: BTreeMap::new(),
-            added_to: BTreeMap::new(),
-        };
-        for &(word, value) in words {
-            if !value.contains(':') {
-                if word != "op" && !word.ends_with("_values") {
-                    set_option(&mut case.options, word, value);
+    fn read(words: &'a str, data: &[u8]) -> Self {
+        let (inputs, wanted, added_to) = Default::default();
+        let options = Options::default();
+        let mut case = Case { backward: false, options, inputs, wanted, added_to };
+        for word in words.split(' ') {
+            let (key, value) = word.split_once('=').unwrap();
+            if key == "op" {
+                case.backward = value == "backward";
+            } else if let Some(result) = value.strip_prefix("result:") {
+                case.wanted.insert(key, Tensor::read(result, data));
+            } else if !value.contains(':') {
+                if !key.ends_with("_values") {
+                    set_option(&mut case.options, key, value);
                 }
-            } else if let Some(gradient) = word.strip_suffix("_in") {
-                case.added_to.insert(gradient, Tensor::read(value, data).0);
-            } else if RESULTS.contains(&word) && !(case.backward && word == "rstd") {
-                case.wanted.insert(word, Tensor::read(value, data));
+            } else if let Some(gradient) = key.strip_suffix("_in") {
+                case.added_to.insert(gradient, Tensor::read(value, data));
             } else {
-                case.inputs.insert(word, Tensor::read(value, data));
+                case.inputs.insert(key, Tensor::read(value, data));
             }
         }
         case
     }
 
     /// Makes the call, and returns its results.
-    fn run(&self, prepared: bool) -> Result<BTreeMap<&'a str, Tensor>> {
-        let mut results: BTreeMap<&str, Tensor> = BTreeMap::new();
-        for (&word, (tensor, _)) in &self.wanted {
-            let old = self.added_to.get(word).cloned().unwrap_or_else(|| tensor.spoiled());
-            results.insert(word, old);
-        }
-        let (mut forward_operands, mut backward_operands) = Default::default();
-        for (&word, (tensor, shape)) in &self.inputs {
-            let view = with!(tensor, elements => View::from(elements).reshape(shape)?);
-            let operand = input(word, self.backward, &mut forward_operands, &mut backward_operands);
-            *operand = Some(view);
-        }
+    fn run(&self, prepared: bool) -> Result<BTreeMap<&'a str, Tensor<'a>>> {
+        let mut results = self.wanted.clone();
         for (word, tensor) in results.iter_mut() {
-            let shape = &self.wanted[word].1;
-            let view = with!(tensor, elements => ViewMut::from(elements).reshape(shape)?);
-            *output(word, &mut forward_operands, &mut backward_operands) = Some(view);
+            match self.added_to.get(word) {
+                Some(before) => tensor.memory.clone_from(&before.memory),
+                None => tensor.memory.fill(0x5a5a_5a5a_5a5a_5a5a),
+            }
+        }
+        let (mut forward_operands, mut backward_operands) =
+            (ForwardOperands::default(), BackwardOperands::default());
+        for (&word, tensor) in &self.inputs {
+            let view = view!(View, tensor, elements);
+            if self.backward {
+                set!(backward_operands, word, view, x dy weight rstd);
+            } else {
+                set!(forward_operands, word, view, x residual gate weight bias post_norm_weight sums);
+            }
+        }
+        for (&word, tensor) in results.iter_mut() {
+            let view = view!(ViewMut, tensor, elements_mut);
+            if self.backward {
+                set!(backward_operands, word, view, dx dw db);
+            } else {
+                set!(forward_operands, word, view, residual_out y q rstd sums_out scale zero);
+            }
         }
         backward_operands.add_to_dx = self.added_to.contains_key("dx");
         backward_operands.add_to_dw = self.added_to.contains_key("dw");
@@ -190,48 +210,6 @@ impl<'a> Case<'a> {
     }
 }
 
-fn input<'o, 'a>(
-    word: &str,
-    is_backward: bool,
-    forward: &'o mut ForwardOperands<'a>,
-    backward: &'o mut BackwardOperands<'a>,
-) -> &'o mut Option<View<'a>> {
-    match (is_backward, word) {
-        (false, "x") => &mut forward.x,
-        (false, "residual") => &mut forward.residual,
-        (false, "gate") => &mut forward.gate,
-        (false, "weight") => &mut forward.weight,
-        (false, "bias") => &mut forward.bias,
-        (false, "post_norm_weight") => &mut forward.post_norm_weight,
-        (false, "sums") => &mut forward.sums,
-        (true, "x") => &mut backward.x,
-        (true, "dy") => &mut backward.dy,
-        (true, "weight") => &mut backward.weight,
-        (true, "rstd") => &mut backward.rstd,
-        _ => panic!("input {}", word),
-    }
-}
-
-fn output<'o, 'a>(
-    word: &str,
-    forward: &'o mut ForwardOperands<'a>,
-    backward: &'o mut BackwardOperands<'a>,
-) -> &'o mut Option<ViewMut<'a>> {
-    match word {
-        "residual_out" => &mut forward.residual_out,
-        "y" => &mut forward.y,
-        "q" => &mut forward.q,
-        "rstd" => &mut forward.rstd,
-        "sums_out" => &mut forward.sums_out,
-        "scale" => &mut forward.scale,
-        "zero" => &mut forward.zero,
-        "dx" => &mut backward.dx,
-        "dw" => &mut backward.dw,
-        "db" => &mut backward.db,
-        _ => panic!("output {}", word),
-    }
-}
-
 fn main() {
     let paths: Vec<_> = std::env::args().skip(1).collect();
     let list = std::fs::read_to_string(&paths[0]).unwrap();
@@ -239,11 +217,10 @@ fn main() {
     let (mut results, mut wrong) = (0, 0);
     for line in list.lines() {
         let (name, words) = line.split_once(' ').unwrap();
-        let words: Vec<_> = words.split(' ').map(|word| word.split_once('=').unwrap()).collect();
-        let case = Case::read(&words, &data);
+        let case = Case::read(words, &data);
         for prepared in [false, true] {
             let given = case.run(prepared).unwrap_or_else(|error| panic!("{}: {}", name, error));
-            for (word, (wanted, _)) in &case.wanted {
+            for (word, wanted) in &case.wanted {
                 results += 1;
                 if given[word].bits() != wanted.bits() {
                     wrong += 1;
