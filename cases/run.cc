@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
@@ -265,28 +264,19 @@ std::string PlacedCase::FindFault() const {
   return fault;
 }
 
-// The first element of an output with unexpected bits. Two NaNs count as equal: CPUs make different
-// ones, which are replaced here so that the rest of the memory can be compared.
+// The first element of an output with unexpected bits. NaNs with others are replaced here, so that
+// the rest of the memory can be compared.
 std::string PlacedCase::DescribeOutput(Operand o) const {
   const Layout::Place& place = layout_->place[o];
-  const Rows& rows = problem_->after(o);
-  const Format format = FormatOf(rows.dtype());
-  const size_t element = internal::ElementSize(rows.dtype());
-  for (size_t row = 0; row < rows.count(); ++row) {
-    uint8_t* const actual = actual_block_[place.block] + place.first + place.offset[row];
-    if (std::memcmp(actual, rows.row(row), rows.row_bytes()) == 0) continue;
-    for (size_t j = 0; j < rows.d(); ++j) {
-      const uint64_t wanted = rows.bits(row, j);
-      const uint64_t got = LoadBits(rows.dtype(), actual + j * element);
-      if (got == wanted || (format.IsNan(got) && format.IsNan(wanted))) continue;
-      char text[100];
-      std::snprintf(text, sizeof text, "[%zu, %zu] is 0x%0*llx, not 0x%0*llx", row, j,
-                    static_cast<int>(2 * element), static_cast<unsigned long long>(got),
-                    static_cast<int>(2 * element), static_cast<unsigned long long>(wanted));
-      return kOperandRules[o].name + std::string(text);
-    }
-    std::memcpy(actual, rows.row(row), rows.row_bytes());
-  }
+  const Rows& wanted = problem_->after(o);
+  Rows got(wanted.dtype(), wanted.count(), wanted.d());
+  const auto row_of = [&](size_t row) {
+    return actual_block_[place.block] + place.first + place.offset[row];
+  };
+  for (size_t i = 0; i < got.count(); ++i) std::memcpy(got.row(i), row_of(i), got.row_bytes());
+  const std::string difference = FirstDifference(wanted, got);
+  if (!difference.empty()) return kOperandRules[o].name + difference;
+  for (size_t i = 0; i < got.count(); ++i) std::memcpy(row_of(i), wanted.row(i), got.row_bytes());
   return {};
 }
 
