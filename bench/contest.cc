@@ -4,12 +4,17 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
-#include "bounds.h"
+#include "cases/expected.h"
 #include "threads.h"
 
 namespace rmsnorm::bench {
+
+using cases::Case;
+using internal::Operand;
+
 namespace {
 
 // A small cell is timed in many places in memory, one after another: in some places, 1 x 4096 in
@@ -23,6 +28,70 @@ void Count(benchmark::State& state, const std::string& name, const std::string& 
   state.counters[name + "_lower" + unit] = spread.lower_quartile;
   state.counters[name + unit] = spread.median;
   state.counters[name + "_upper" + unit] = spread.upper_quartile;
+}
+
+// Whether the bounds of other contenders hold: for ordinary rows.
+bool HasBounds(const Case& c) {
+  return std::all_of(std::begin(c.operand), std::end(c.operand), [](const auto& operand) {
+    return operand.values == cases::Values::kNormal || operand.values == cases::Values::kPositive;
+  });
+}
+
+std::string Where(const Tensors& tensors, size_t call, Operand o, size_t row, size_t j) {
+  const bool is_one = tensors.values().calls.size() == 1;
+  return (is_one ? "" : "calls[" + std::to_string(call) + "].") + internal::kOperandRules[o].name +
+         ": row " + std::to_string(row) + ", element " + std::to_string(j);
+}
+
+// For the library: names the first element that has not the reference's bits, or is empty.
+std::string FindDifference(const Tensors& tensors) {
+  std::string fault;
+  for (size_t call = 0; call < tensors.values().calls.size(); ++call) {
+    const Case& c = tensors.values().calls[call];
+    internal::ForEachOperand(c.Given(), [&](Operand o) {
+      const cases::Rows& rows = tensors.values().problems[call].after(o);
+      for (size_t row = 0; c.IsOutput(o) && row < rows.count() && fault.empty(); ++row) {
+        const uint8_t* const actual = tensors.row(call, o, row);
+        const uint8_t* const end = actual + rows.row_bytes();
+        const ptrdiff_t byte = std::mismatch(actual, end, rows.row(row)).first - actual;
+        const size_t j = static_cast<size_t>(byte) / internal::ElementSize(rows.dtype());
+        if (j < rows.d()) fault = Where(tensors, call, o, row, j) + " differs from the reference";
+      }
+    });
+  }
+  return fault;
+}
+
+// For others: names the first element beyond its error bound, or is empty.
+std::string FindBeyondBounds(const Tensors& tensors) {
+  std::string fault;
+  for (size_t call = 0; call < tensors.values().calls.size(); ++call) {
+    const Case& c = tensors.values().calls[call];
+    const cases::Results results = [&](Operand o, size_t row, size_t j) {
+      const rmsnorm_dtype dtype = c.operand[o].dtype;
+      const uint8_t* const element = tensors.row(call, o, row) + j * internal::ElementSize(dtype);
+      return cases::Decode(dtype, cases::LoadBits(dtype, element));
+    };
+    const auto is_right = [&](const cases::ExpectedRow& row) {
+      if (row.bound == cases::kInfinity) throw Refusal("there is no bound for its error");
+      for (size_t j = 0; j < row.elements.size(); ++j) {
+        const double result = results(row.operand, row.row, j);
+        const double error = row.Error(j, result);
+        if (error <= row.bound) continue;
+        char text[120];
+        std::snprintf(text, sizeof text,
+                      " is %.9g, not %.9g: off by %.2g units where %.2g are allowed", result,
+                      row.elements[j].exact, error, row.bound);
+        fault = Where(tensors, call, row.operand, row.row, j) + text;
+        return false;
+      }
+      return true;
+    };
+    ForEachExpectedRow(c, tensors.values().problems[call], cases::Arithmetic::kAny, results,
+                       is_right);
+    if (!fault.empty()) break;
+  }
+  return fault;
 }
 
 // Checks and times a cell.
@@ -87,13 +156,13 @@ void Contest::Prepare(Place& place) {
       }
       call = std::make_unique<TimedCall>(contender.prepare(tensors, cell_.target.c_str()));
       call->Run();
+      const std::string fault =
+          has_exact_bits ? FindDifference(tensors) : FindBeyondBounds(tensors);
+      if (!fault.empty()) untimed_.push_back({name, true, fault});
     } catch (const Refusal& refusal) {
       if (&contender == &contenders_.front()) throw;
       untimed_.push_back({name, false, refusal.what()});
-      continue;
     }
-    const std::string fault = has_exact_bits ? FindDifference(tensors) : FindBeyondBounds(tensors);
-    if (!fault.empty()) untimed_.push_back({name, true, fault});
   }
 }
 

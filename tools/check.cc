@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "cases/apart.h"
+#include "cases/expected.h"
 #include "cases/list.h"
 #include "cases/prepared_call.h"
 #include "cases/random_case.h"
@@ -186,9 +187,10 @@ int Checker::Finish() {
 int RunCheck(CheckOptions options) {
   if (options.list) options.random = 0;
 
-  const std::vector<std::string> targets = options.apart ? std::vector<std::string>{"reference"}
-                                           : options.targets.empty() ? cases::SupportedTargets()
-                                                                     : options.targets;
+  const std::vector<std::string> targets =
+      options.apart || options.formula ? std::vector<std::string>{"reference"}
+      : options.targets.empty()        ? cases::SupportedTargets()
+                                       : options.targets;
   if (!options.vectors.empty()) return CheckVectors(options, targets);
   const auto every = static_cast<size_t>(options.every);
   const cases::List list(options.one_case ? ""
@@ -202,8 +204,10 @@ int RunCheck(CheckOptions options) {
     cases::RequireAccepted(one);
   }
   PrintTask(targets, count);
-  Checker checker = options.apart ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
-                                  : Checker(count, targets, std::cout);
+  Checker checker =
+      options.apart     ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
+      : options.formula ? Checker(count, targets, std::cout, cases::FaultByFormula, "--formula")
+                        : Checker(count, targets, std::cout);
   if (!one.empty()) {
     cases::Runner runner;
     checker.Check(one, runner);

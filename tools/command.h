@@ -26,6 +26,7 @@ struct CheckOptions {
   int32_t every = 1;
   int32_t random = 20000;
   bool apart = false;
+  bool formula = false;
 };
 
 // Returns the exit status.

@@ -198,6 +198,12 @@ void AddCheck(CLI::App& app, int& status) {
       ->excludes("--apart")
       ->excludes("--list")
       ->excludes("--random");
+  command
+      ->add_flag("--formula", options->formula,
+                 "Compare the reference with the formulas in binary64 and with its error bounds")
+      ->excludes("--target")
+      ->excludes("--apart")
+      ->excludes("--vectors");
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 

@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "cases/expected.h"
 #include "cases/list.h"
 #include "cases/run.h"
 #include "on_target.h"
-#include "oracle.h"
 #include "rows.h"
 
 namespace rmsnorm::test {
@@ -166,8 +166,7 @@ backward,x+dy+dx=f32|bf16,dw=f32,db=f32,rows=2,d=16777219,threads=2
   list.ForEach([&](const cases::Calls& calls) {
     EXPECT_EQ("", cases::FaultOf(runner, calls, target_)) << cases::Text(calls);
     if (target_ != kReference) return;
-    Worst worst;
-    EXPECT_EQ("", FaultOf(calls[0], runner.problem(), worst)) << cases::Text(calls);
+    EXPECT_EQ("", cases::FormulaFault(calls[0], runner.problem())) << cases::Text(calls);
   });
 }
 

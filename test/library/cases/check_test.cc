@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "cases/apart.h"
+#include "cases/expected.h"
 #include "cases/float_control.h"
 #include "cases/list.h"
 #include "cases/prepared_call.h"
@@ -208,6 +209,46 @@ TEST(Check, Refusals) {
   ExpectFault("the reference refused: ", "backward,weight=none,rows=1,d=1,weight_offset=1", Keep);
   cases::Runner runner;
   EXPECT_EQ(0u, cases::FaultOf(runner, cases::ParseCalls(kForward), "none").find("refused: "));
+}
+
+// Any result of the reference that is off by a little more than its range or its bound.
+TEST(Formula, WrongResults) {
+  const std::string forward =
+      "forward,weight+bias=bf16,residual+residual_out+post_norm_weight+rstd="
+      "f32,sums_out=f64,rows=3,d=70";
+  const struct {
+    std::string line, name;
+    double factor;
+  } wrong[] = {
+      {forward, "residual_out", 1 + 0x1p-18},
+      {forward, "sums_out", 1 + 0x1p-18},
+      {forward, "rstd", 1 + 0x1p-18},
+      {"forward,gate=f32,rows=3,d=70", "y", 1 + 0x1p-19},
+      {"forward,rstd=f32,rows=3,d=70", "y", 1 + 0x1p-23},  // exact after rstd
+      {"forward,q=i8,scale=f32,rows=3,d=70", "scale", 1 + 0x1p-23},
+      {"backward,db=f32,rows=3,d=70", "dx", 1 + 0x1p-18},
+      {"backward,db=f32,rows=3,d=70", "dw", 1 + 0x1p-16},
+      {"backward,db=f32,rows=3,d=70", "db", 1 + 0x1p-16},
+  };
+  spoilt_target = kReference;
+  for (const auto& [line, name, factor] : wrong) {
+    cases::Runner runner;
+    const cases::Calls calls = cases::ParseCalls(line);
+    sabotage = Keep;
+    EXPECT_EQ("", cases::FaultByFormula(runner, calls, kReference)) << line;
+    sabotage = [&](const Operands& call) {
+      const rmsnorm_view* const view = ViewOf(call, name);
+      if (view == nullptr) return;  // another call for the values of a case
+      if (view->dtype == RMSNORM_F64) {
+        *static_cast<double*>(internal::DataOf(*view)) *= factor;
+      } else {
+        *Floats(view) *= static_cast<float>(factor);
+      }
+    };
+    EXPECT_EQ(0u, cases::FaultByFormula(runner, calls, kReference).find(name + "[0, 0] is "))
+        << line << " " << name;
+  }
+  spoilt_target = kSpoilt;
 }
 
 // ---------------------------------------------------------------------------- operands

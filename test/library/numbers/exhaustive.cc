@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Passes every f32 pattern through the casts to f16 and bf16 and through the activations of gates,
-// on every target of this CPU. `--every N` takes each Nth run of 65,536 patterns.
+// on every target of this CPU. `--every N` takes each Nth run of 65,536 patterns, and those around
+// the limits of activations.
 //
 // Casts are compared with the arithmetic conversion of rows.h, wherever the library rounds a
 // result: y from x and from a weight, residual_out, and db. Activations have the bits of the
@@ -20,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "exact.h"
+#include "cases/expected.h"
 #include "on_target.h"
 #include "rows.h"
 
@@ -34,6 +35,9 @@ constexpr size_t kRuns = (uint64_t{1} << 32) / kPatterns;
 // Definition 15 states the worst errors over every argument: 1.9981 and 1.9991 ulp.
 constexpr double kMostUlps[] = {1.9981, 1.9991};
 constexpr const char* kActivations[] = {"silu", "sigmoid"};
+// Where results become subnormal, vanish or stop changing, and the ends of the range of z.
+constexpr float kLimits[] = {-110,  -104,  -103.97f, -103.3f, -88.03f, -87,    -86.64f, -17.3f, 0,
+                             0.35f, 16.6f, 17.4f,    87,      88.03f,  88.73f, 104,     110};
 
 class Worker {
  public:
@@ -134,7 +138,7 @@ class Worker {
     for (size_t i = 0; i < kPatterns; ++i) {
       const double z = Get(patterns_, i / kLength, i % kLength);
       const double actual = Get(y, i / kLength, i % kLength);
-      const double exact = ExactActivation(activation, z);
+      const double exact = cases::ExactActivation(activation, z);
       double ulps = 0;
       if (!std::isfinite(exact)) {
         ulps = std::isnan(exact) == std::isnan(actual) && (std::isnan(exact) || exact == actual)
@@ -187,10 +191,22 @@ class Worker {
   std::string fault_;
 };
 
+// The numbers of the runs of patterns that are taken.
+std::vector<size_t> Runs(size_t every) {
+  std::vector<size_t> runs;
+  for (size_t run = 0; run < kRuns; run += every) runs.push_back(run);
+  for (size_t i = 0; every > 1 && i < std::size(kLimits); ++i) {
+    const auto run = Reinterpret<uint32_t>(kLimits[i]) / kPatterns;
+    runs.insert(runs.end(), {run, (run + kRuns - 1) % kRuns});
+  }
+  return runs;
+}
+
 int Run(size_t every, size_t threads) {
   const std::vector<std::string> targets = SupportedTargets();
   const auto begin = std::chrono::steady_clock::now();
-  const size_t runs = (kRuns + every - 1) / every;
+  const std::vector<size_t> numbers = Runs(every);
+  const size_t runs = numbers.size();
   std::atomic<size_t> next{0};
   std::mutex mutex;  // guards the two below, and the output
   double worst[2] = {};
@@ -198,7 +214,7 @@ int Run(size_t every, size_t threads) {
   const auto work = [&] {
     Worker worker(targets);
     for (size_t run; (run = next++) < runs;) {
-      const std::string fault = worker.Test(static_cast<uint32_t>(run * every * kPatterns));
+      const std::string fault = worker.Test(static_cast<uint32_t>(numbers[run] * kPatterns));
       const std::lock_guard<std::mutex> lock(mutex);
       const bool is_sixteenth = (run + 1) % std::max<size_t>(runs / 16, 1) == 0;
       if (is_sixteenth) std::fprintf(stderr, "%zu of %zu runs of 65,536 patterns\n", run + 1, runs);

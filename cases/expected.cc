@@ -1,0 +1,842 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expected.h"
+
+#include <algorithm>
+#include <rmsnorm/rmsnorm.hpp>
+#include <sstream>
+
+#include "../lib/fma.h"  // which fma_test.cc tests
+
+namespace rmsnorm::cases {
+namespace {
+
+using internal::kBias, internal::kDb, internal::kDw, internal::kDx, internal::kDy, internal::kGate,
+    internal::kPostNormWeight, internal::kQ, internal::kResidual, internal::kResidualOut,
+    internal::kRstd, internal::kScale, internal::kSums, internal::kSumsOut, internal::kWeight,
+    internal::kX, internal::kY, internal::kZero;
+
+// Adds up to a few units of 2^-53, by Neumaier's compensated summation.
+class Sum {
+ public:
+  void Add(double term) {
+    const double total = sum_ + term;
+    if (std::isfinite(total)) lost_ += std::max(sum_, term) - total + std::min(sum_, term);
+    sum_ = total;
+  }
+  double Get() const { return sum_ + lost_; }
+
+ private:
+  double sum_ = 0;
+  double lost_ = 0;
+};
+
+double CeilDiv(size_t a, size_t b) { return static_cast<double>((a + b - 1) / b); }
+
+// --------------------------------------------------------------------------------- error bounds
+
+int BitsOf(rmsnorm_dtype dtype) { return FormatOf(dtype).mantissa_bits + 1; }
+
+// 2^-p: the largest relative error of a rounding to a type of p bits.
+double UnitOf(rmsnorm_dtype dtype) { return PowerOfTwo(-BitsOf(dtype)); }
+
+// The roundings that definition 15 counts, and those of others.
+//
+// Of others, each sum is in any order, so a term takes part in as many roundings as there are
+// terms. A reciprocal root by an estimate is off by 4 units, the mean and eps round once each, and
+// 3 units are left: so their E is d / 2 + 8. At d = 64, for y of about 1, a forgotten eps of 1e-5
+// is still twice this bound. Vector libraries give an exponential to 4 units in the last place, 8
+// units; the sum adds 1 and a division by an estimate 4.
+struct Rules {
+  Rules(const Case& c, Arithmetic arithmetic)
+      : d(c.d), placement(c.options.eps_placement), any(arithmetic == Arithmetic::kAny) {
+    internal::ForEachOperand(any ? c.Given() : 0, [&](Operand o) {
+      const rmsnorm_dtype dtype = c.operand[o].dtype;
+      if (internal::kOperandRules[o].shape != Shape::kRows || dtype == RMSNORM_I8) return;
+      if (BitsOf(dtype) < BitsOf(between)) between = dtype;
+    });
+  }
+
+  // m, the roundings between an element and the sum of its row.
+  double Sum() const {
+    if (any) return static_cast<double>(d);
+    return CeilDiv(std::min<size_t>(d, 4096), 128) + 7 + CeilDiv(d, 4096) - 1;
+  }
+  double Inverse() const {
+    const double of_eps = placement == RMSNORM_EPS_OUTSIDE ? 1 : 0;
+    return (Sum() / 2 + (any ? 8 : 3) + of_eps) * kUnit;
+  }
+  double Activation() const { return any ? 13 * kUnit + Between() : 4 * kUnit; }
+  // Of a value that others may round to the type of rows.
+  double Between() const { return between == RMSNORM_F32 ? 0 : UnitOf(between); }
+  // Between a term of dw or db and its sum. A first term that is added to 0 rounds in an fma only.
+  double Rows(size_t rows, Operand columns) const {
+    const size_t blocks = any ? 1 : std::min<size_t>(64, (rows + 15) / 16);
+    return CeilDiv(rows, blocks) + static_cast<double>(blocks) - 1 - (columns == kDb ? 1 : 0);
+  }
+
+  size_t d;
+  int placement;
+  bool any;
+  rmsnorm_dtype between = RMSNORM_F32;
+};
+
+// A computed value is the exact one times e^theta; definition 15 writes t. The last rounding is
+// apart, since in ulp of its result it is half a unit at most.
+class Theta {
+ public:
+  explicit Theta(const Rules& rules, double theta = 0) : between_(rules.between), before_(theta) {}
+
+  // A factor that is not exact.
+  void Add(double theta) { before_ += theta; }
+
+  // An operation in f32.
+  void Operate() {
+    bits_ = BitsOf(RMSNORM_F32) + 1;
+    Cast(RMSNORM_F32);
+    Cast(between_);
+  }
+
+  // A cast to a type that holds the digits already is exact in the range of the type.
+  void Cast(rmsnorm_dtype dtype) {
+    if (dtype == RMSNORM_F16) rounded_to_ = dtype;
+    if (BitsOf(dtype) >= bits_) return;
+    bits_ = BitsOf(dtype);
+    before_ += last_;
+    last_ = UnitOf(dtype);
+    rounded_to_ = dtype;
+  }
+
+  double Get() const { return before_ + last_; }
+  rmsnorm_dtype rounded_to() const { return rounded_to_; }  // 0 for an exact value
+
+  double Ulps(rmsnorm_dtype dtype) const {
+    const double unit = UnitOf(dtype);
+    if (last_ == unit) return 0.5 + std::expm1(before_) / unit;
+    return std::expm1(Get()) / unit;
+  }
+
+ private:
+  rmsnorm_dtype between_;
+  double before_;
+  double last_ = 0;
+  int bits_ = BitsOf(RMSNORM_F32);
+  rmsnorm_dtype rounded_to_ = 0;
+};
+
+// Theta of a value is at most `theta`, which includes a last rounding to f32.
+Theta RoundedToF32(const Rules& rules, double theta) {
+  Theta rounded(rules, theta - kUnit);
+  rounded.Operate();
+  return rounded;
+}
+
+// --------------------------------------------------------------------------------- inverse RMS
+
+// What the norms of a case have in common.
+struct Norm {
+  explicit Norm(const Case& c)
+      : divisor(c.options.divisor == 0 ? static_cast<double>(c.d) : double{c.options.divisor}),
+        eps(double{c.options.eps}),
+        placement(c.options.eps_placement) {}
+
+  double UnderRoot(double sum) const {
+    return sum / divisor + (placement == RMSNORM_EPS_INSIDE ? eps : 0);
+  }
+  double Inverse(double sum) const {
+    const double root = std::sqrt(UnderRoot(sum));
+    if (placement == RMSNORM_EPS_OUTSIDE) return 1 / (root + eps);
+    return 1 / (placement == RMSNORM_EPS_FLOOR && root < eps ? eps : root);
+  }
+
+  double divisor;
+  double eps;
+  int placement;
+};
+
+// Rows in binary64 have the same number of roundings, of 2^-53 each. This bound is larger for every
+// row here, and covers errors of this file.
+constexpr double kColdBound = 0x1p-46;
+
+// Whether a row is certainly computed in binary64: the value under the root is outside of [2^-100,
+// the largest f32] by more than the error of the f32 sum.
+bool IsCold(double under_root) { return !(under_root >= 0x1.FEp-101 && under_root <= 0x1.01p128); }
+
+// Whether a row is certainly computed in f32: by as much inside, and the sum fits, too.
+bool IsHot(const Norm& norm, double sum) {
+  const double under_root = norm.UnderRoot(sum);
+  return sum <= 0x1.FEp127 && under_root >= 0x1.02p-100 && under_root <= 0x1.FEp127;
+}
+
+// The relative error of the inverse RMS of a row whose sum is in a range.
+double InverseBound(const Rules& rules, const Norm& norm, const Range& sum) {
+  const bool is_cold = IsCold(norm.UnderRoot(sum.low)) && IsCold(norm.UnderRoot(sum.high));
+  return is_cold ? kColdBound : std::expm1(rules.Inverse());
+}
+
+// An exact value and its range.
+struct Quantity {
+  double exact;
+  Range range;
+};
+
+Quantity InverseOf(const Rules& rules, const Norm& norm, const Quantity& sum) {
+  Quantity r = {norm.Inverse(sum.exact), {}};
+  r.range.may_be_nan = sum.range.may_be_nan;
+  if (!sum.range.HasNumbers()) return r;
+  const double bound = InverseBound(rules, norm, sum.range);
+  r.range.Include(norm.Inverse(sum.range.high));
+  r.range.Include(norm.Inverse(sum.range.low));
+  r.range = Widen(r.range, bound);
+  // An RMS that is certainly below the floor has the inverse of the floor, which may be exact.
+  const double of_floor = 1 / norm.eps;
+  if (norm.placement == RMSNORM_EPS_FLOOR && of_floor == RoundToF32(of_floor) &&
+      std::sqrt(norm.UnderRoot(sum.range.high)) * (1 + bound) < norm.eps) {
+    r.range.low = r.range.high = of_floor;
+  }
+  return r;
+}
+
+// --------------------------------------------------------------------------------- a case
+
+// What the computations of forward and of backward share.
+class Computation {
+ public:
+  Computation(const Case& c, const Problem& problem, Arithmetic arithmetic, const Results& results,
+              const std::function<bool(const ExpectedRow&)>& visit)
+      : c_(c),
+        problem_(problem),
+        results_(results),
+        visit_(visit),
+        rules_(c, arithmetic),
+        norm_(c) {}
+
+  bool goes_on() const { return goes_on_; }
+
+ protected:
+  // The elements of the row of an input that belongs to a row of x.
+  auto Input(Operand o, size_t row) const {
+    return [&rows = problem_.before(o), own = SharedRow(c_, o, row)](size_t j) {
+      return Get(rows, own, j);
+    };
+  }
+
+  // w' = offset + w, or 1 without a weight.
+  auto Weight(Operand weight, size_t row) const {
+    return [has = c_.Has(weight), offset = double{c_.options.weight_offset},
+            w = Input(weight, row)](size_t j) { return has ? offset + w(j) : 1; };
+  }
+
+  void Expect(const ExpectedRow& row) { goes_on_ = goes_on_ && visit_(row); }
+
+  const Case& c_;
+  const Problem& problem_;
+  const Results& results_;
+  const std::function<bool(const ExpectedRow&)>& visit_;
+  const Rules rules_;
+  const Norm norm_;
+  bool goes_on_ = true;
+};
+
+// The elements of a row, step by step.
+class Forward : public Computation {
+ public:
+  using Computation::Computation;
+  void MakeRow(size_t row);
+
+ private:
+  // A step of each element, with one rounding to f32.
+  template <class F>
+  void Operate(const F& step) {
+    SeeRange();
+    for (size_t j = 0; j < c_.d; ++j) step(row_.elements[j], j);
+    theta_.Operate();
+  }
+  static void MultiplyExact(ExpectedElement& element, double exact);
+  void Multiply(ExpectedElement& element, double exact, const Range& range) const;
+  void SeeRange();
+  void BeginNorm();
+  void Cast(rmsnorm_dtype dtype);
+  Quantity SumOfSquares();
+  void Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dtype x_dtype);
+  void MultiplyByGate();
+  rmsnorm_dtype AddResidual();
+  Quantity MakeSum();
+  Quantity MakeInverse(const Quantity& sum);
+  void MakeQuantised();
+
+  void ExpectElements(Operand o, double bound, bool has_bound = true);
+  void ExpectOne(Operand o, const ExpectedElement& element, double bound);
+
+  ExpectedRow row_ = {};  // its exact values, ranges, and sizes
+  Theta theta_{rules_};   // of each element
+  double theta_of_term_ = 0;
+  bool may_cancel_ = false;    // the term that was added is not exact; the sizes are its own
+  bool leaves_range_ = false;  // an element is too large or too small for its type
+  bool has_bound_ = true;
+};
+
+void Forward::MultiplyExact(ExpectedElement& element, double exact) {
+  element.exact *= exact;
+  if (element.size < kInfinity) element.size *= std::fabs(exact);
+}
+
+void Forward::Multiply(ExpectedElement& element, double exact, const Range& range) const {
+  MultiplyExact(element, exact);
+  if (!rules_.any) element.range = Times(element.range, range);
+}
+
+// A number below the normal ones of the type that it was rounded to has the error of the smallest
+// normal number.
+void Forward::SeeRange() {
+  if (theta_.rounded_to() == 0) return;
+  const Format format = FormatOf(theta_.rounded_to());
+  const double smallest = PowerOfTwo(format.min_exponent());
+  const double largest = PowerOfTwo(format.max_exponent());
+  for (ExpectedElement& element : row_.elements) {
+    const double magnitude = std::max(std::fabs(element.exact), element.size);
+    if ((magnitude >= smallest && magnitude <= largest) || magnitude == 0) continue;
+    leaves_range_ = true;
+    element.size = std::max(element.size, magnitude < smallest ? smallest : kInfinity);
+  }
+}
+
+// The bound of an inverse RMS needs every h in range.
+void Forward::BeginNorm() {
+  SeeRange();
+  has_bound_ = has_bound_ && !leaves_range_;
+}
+
+void Forward::Cast(rmsnorm_dtype dtype) {
+  SeeRange();
+  for (ExpectedElement& element : row_.elements) {
+    if (!rules_.any) element.range = cases::Cast(dtype, element.range);
+  }
+  theta_.Cast(dtype);
+}
+
+// The square of an f32 is exact in binary64.
+Quantity Forward::SumOfSquares() {
+  Sum exact;
+  Sum low;
+  Sum high;
+  Quantity sum = {};
+  for (const ExpectedElement& element : row_.elements) {
+    exact.Add(element.exact * element.exact);
+    if (rules_.any) continue;
+    const Range& range = element.range;
+    sum.range.may_be_nan |= range.may_be_nan;
+    if (!range.HasNumbers()) return {std::nan(""), Range(std::nan(""))};
+    const double a = range.low * range.low;
+    const double b = range.high * range.high;
+    low.Add(range.Has(0) ? 0 : std::min(a, b));
+    high.Add(std::max(a, b));
+  }
+  sum.exact = exact.Get();
+  sum.range.Include(low.Get());
+  sum.range.Include(high.Get());
+  return sum;
+}
+
+// Definition 5: n = h r in f32, rounded to the type of x or not, then the weight and the bias. The
+// theta of h counts for n and for r, that of a term once, with the size of definition 15.
+void Forward::Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dtype x_dtype) {
+  const int rounding = c_.options.rounding;
+  const bool is_inverse = rounding == RMSNORM_ROUND_INVERSE;
+  const Range factor =
+      is_inverse ? cases::Cast(x_dtype, cases::Cast(RMSNORM_F32, r.range)) : r.range;
+  double rms_of_term = 0;
+  if (may_cancel_) {
+    Sum squares;
+    for (const ExpectedElement& element : row_.elements) squares.Add(element.size * element.size);
+    rms_of_term = std::sqrt(squares.Get() / norm_.divisor);
+  }
+  theta_ = Theta(rules_, rules_.Inverse() + 2 * theta_.Get() + theta_of_term_);
+  if (is_inverse) {
+    const Format format = FormatOf(x_dtype);
+    has_bound_ = has_bound_ && r.exact >= PowerOfTwo(format.min_exponent()) &&
+                 r.exact <= PowerOfTwo(format.max_exponent());
+    if (x_dtype != RMSNORM_F32) theta_.Add(UnitOf(x_dtype));
+  }
+  Operate([&](ExpectedElement& h, size_t) {
+    if (may_cancel_) h.size += std::fabs(h.exact) * r.exact * rms_of_term;
+    Multiply(h, r.exact, factor);
+  });
+  if (rounding != RMSNORM_ROUND_AFTER_WEIGHT) Cast(x_dtype);
+  if (!c_.Has(weight) && !has_bias) return;
+  if (c_.options.weight_offset != 0) theta_.Add(kUnit);
+  const auto weights = Weight(weight, row_.row);
+  const auto biases = Input(kBias, row_.row);
+  Operate([&](ExpectedElement& n, size_t j) {
+    const double w = weights(j);
+    if (std::fabs(w) >= 0x1p127) n.size = kInfinity;  // the sum with the offset may be infinite
+    if (!has_bias) return Multiply(n, w, Range(RoundToF32(w)));
+    const double b = biases(j);
+    MultiplyExact(n, w);
+    n.size = std::max(n.size, std::fabs(n.exact));
+    n.exact += b;
+    if (rules_.any) return;
+    const auto weight_in_f32 = static_cast<float>(w);
+    const bool may_be_nan = n.range.Has(0) && std::isinf(weight_in_f32);
+    n.range = Map(n.range, [&](double value) {
+      return double{internal::Fma(static_cast<float>(value), weight_in_f32, static_cast<float>(b))};
+    });
+    n.range.may_be_nan |= may_be_nan;
+  });
+}
+
+// Definition 8, to 2 ulp.
+void Forward::MultiplyByGate() {
+  theta_.Add(rules_.Activation());
+  const auto gate = Input(kGate, row_.row);
+  Operate([&](ExpectedElement& h, size_t j) {
+    const double exact = ExactActivation(c_.options.activation, gate(j));
+    Range range(exact);
+    if (std::isfinite(exact)) {
+      const double error = 2 * Ulp(RMSNORM_F32, exact);
+      range = {exact - error, exact + error};
+    }
+    Multiply(h, exact, range);
+    if (exact != 0 && std::fabs(exact) < 0x1p-126) {
+      leaves_range_ = true;
+      h.size = kInfinity;
+    }
+  });
+}
+
+// Adds the residual (definition 7). Returns x's type in the rounding orders.
+rmsnorm_dtype Forward::AddResidual() {
+  const rmsnorm_dtype stream = c_.operand[kResidual].dtype;
+  const bool is_rounded = c_.options.residual_rounding == RMSNORM_RESIDUAL_ROUNDED;
+  theta_of_term_ = theta_.Get();
+  may_cancel_ = theta_of_term_ > 0;
+  SeeRange();
+  theta_ = Theta(rules_);
+  const auto residuals = Input(kResidual, row_.row);
+  Operate([&](ExpectedElement& h, size_t j) {
+    const double residual = residuals(j);
+    h.size = may_cancel_ ? std::max(h.size, std::fabs(h.exact)) : 0;
+    h.exact += residual;
+    h.range = Map(h.range, [residual](double value) { return RoundToF32(residual + value); });
+  });
+  Theta sum(rules_, theta_of_term_);
+  sum.Operate();
+  sum.Cast(stream);
+  const ExpectedRow unrounded = is_rounded ? ExpectedRow{} : row_;
+  const Theta theta = theta_;
+  Cast(stream);
+  if (c_.Has(kResidualOut)) ExpectElements(kResidualOut, sum.Ulps(stream));
+  if (is_rounded) return stream;
+  row_ = unrounded;
+  theta_ = theta;
+  return c_.operand[kX].dtype;
+}
+
+// The sum of squares of a row, which may be given, or be an output. Twice the bound of the inverse
+// RMS, since the root halves an error.
+Quantity Forward::MakeSum() {
+  if (c_.Has(kSums)) {
+    const double given = Input(kSums, row_.row)(0);
+    return {given, Range(given)};
+  }
+  const Quantity sum = SumOfSquares();
+  if (c_.Has(kSumsOut)) {
+    Norm without_eps = norm_;
+    without_eps.eps = 0;
+    const double error = 2 * InverseBound(rules_, without_eps, sum.range);
+    const Theta theta = RoundedToF32(rules_, rules_.Sum() * kUnit + 2 * theta_.Get());
+    ExpectOne(kSumsOut, {sum.exact, 0, Widen(sum.range, error)}, theta.Ulps(RMSNORM_F32));
+  }
+  return sum;
+}
+
+// The inverse RMS of a row, which may be an output: of a row in f32, and where it is rounded, this
+// is the one that the call went on with.
+Quantity Forward::MakeInverse(const Quantity& sum) {
+  Quantity r = InverseOf(rules_, norm_, sum);
+  if (!c_.Has(kRstd)) return r;
+  const Theta theta = RoundedToF32(rules_, rules_.Inverse() + theta_.Get());
+  ExpectOne(kRstd, {r.exact, 0, cases::Cast(RMSNORM_F32, r.range)}, theta.Ulps(RMSNORM_F32));
+  const bool is_hot =
+      !sum.range.may_be_nan && IsHot(norm_, sum.range.low) && IsHot(norm_, sum.range.high);
+  if (is_hot || c_.options.rounding == RMSNORM_ROUND_INVERSE) {
+    r.range = Range(results_(kRstd, row_.row, 0));
+  }
+  return r;
+}
+
+// The steps before the norm (definition 7), the norm, the gate and the quantised output.
+void Forward::MakeRow(size_t row) {
+  const rmsnorm_options& options = c_.options;
+  rmsnorm_dtype x_dtype = c_.operand[kX].dtype;
+  row_.row = row;
+  row_.elements.resize(c_.d);
+  const auto x = Input(kX, row);
+  for (size_t j = 0; j < c_.d; ++j) row_.elements[j] = {x(j), 0, Range(x(j))};
+  theta_ = Theta(rules_);
+  theta_of_term_ = 0;
+  may_cancel_ = leaves_range_ = false;
+  has_bound_ = true;
+
+  if (c_.Has(kPostNormWeight)) {
+    BeginNorm();
+    Scale(InverseOf(rules_, norm_, SumOfSquares()), kPostNormWeight, false, x_dtype);
+    Cast(x_dtype);
+  }
+  if (const float factor = internal::FactorOf(options); factor != 1) {
+    Operate(
+        [&](ExpectedElement& h, size_t) { Multiply(h, double{factor}, Range(double{factor})); });
+    Cast(x_dtype);
+  }
+  const bool is_gated_before = options.gate_placement == RMSNORM_GATE_BEFORE;
+  if (c_.Has(kGate) && is_gated_before) MultiplyByGate();
+  if (c_.Has(kResidual)) x_dtype = AddResidual();
+
+  BeginNorm();
+  const Quantity sum = MakeSum();
+  // eps could cancel a negative sum, and zeros of either sign are one.
+  if (!rules_.any && sum.range.HasNumbers() && std::signbit(sum.range.low)) return;
+  const Quantity r = MakeInverse(sum);
+  if (!c_.Has(kY) && !c_.Has(kQ)) return;
+  Scale(r, kWeight, c_.Has(kBias), x_dtype);
+  if (c_.Has(kGate) && !is_gated_before) {
+    if (options.gate_rounding == RMSNORM_GATE_ROUNDED) Cast(x_dtype);
+    MultiplyByGate();
+  }
+  Cast(c_.Has(kY) ? c_.operand[kY].dtype : x_dtype);
+  if (c_.Has(kY)) {
+    ExpectElements(kY, theta_.Ulps(c_.operand[kY].dtype), !(may_cancel_ && c_.Has(kBias)));
+  }
+  if (c_.Has(kQ)) MakeQuantised();
+}
+
+// Definition 9. Every operation is monotonic and rounded once.
+void Forward::MakeQuantised() {
+  const bool has_zero = c_.Has(kZero);
+  const double steps = has_zero ? 255 : 127;
+  SeeRange();
+  double lo = 0;
+  double hi = 0;
+  double largest_size = 0;
+  Range low(0.0);
+  Range high(0.0);
+  bool is_finite = true;  // certainly
+  bool is_special = false;
+  for (size_t j = 0; j < c_.d; ++j) {
+    ExpectedElement& element = row_.elements[j];
+    Range& v = element.range;
+    if (c_.Has(kY)) v = Range(results_(kY, row_.row, j));
+    is_finite = is_finite && v.IsFinite();
+    is_special = is_special || !v.HasNumbers() || v.low == kInfinity || v.high == -kInfinity;
+    low.low = std::min(low.low, v.low);
+    low.high = std::min(low.high, v.high);
+    high.low = std::max(high.low, v.low);
+    high.high = std::max(high.high, v.high);
+    lo = std::min(lo, element.exact);
+    hi = std::max(hi, element.exact);
+    largest_size = std::max(largest_size, std::isfinite(element.exact) ? element.size : kInfinity);
+  }
+  const double exact_width = has_zero ? hi - lo : std::max(hi, -lo);
+  has_bound_ = has_bound_ && !c_.Has(kBias) && largest_size <= exact_width && exact_width > 0x1p-99;
+  const Range width = Map(low, high, [&](double a, double b) {
+    return has_zero ? RoundToF32(b - a) : std::max(b, -a);
+  });
+  const bool is_nan = is_special || width.low == kInfinity;
+  const bool is_small = !is_nan && is_finite && width.high < 0x1p-100;
+  const bool may_be_either =
+      !is_nan && !is_small && (!is_finite || width.high == kInfinity || width.low < 0x1p-100);
+  const auto range_of = [&](double without_integers, const Range& range) {
+    return may_be_either ? Anything() : is_nan || is_small ? Range(without_integers) : range;
+  };
+  const auto clamped = [](double value) { return std::clamp(value, -128.0, 127.0); };
+
+  Theta theta(rules_, theta_.Get());
+  if (has_zero) theta.Operate();  // hi - lo
+  theta.Operate();
+  const Range scale = Map(width, [&](double a) { return RoundToF32(a / steps); });
+  ExpectOne(kScale, {exact_width / steps, 0, range_of(is_nan ? std::nan("") : 0, scale)},
+            theta.Ulps(RMSNORM_F32));
+  const Range inverse = Map(width, [&](double a) { return RoundToF32(steps / a); });
+  if (has_zero) {
+    const Range zero = Map(Times(low, inverse), [&](double lowest) {
+      return clamped(std::nearbyint(RoundToF32(-128 - lowest)));
+    });
+    ExpectOne(kZero, {0, 0, range_of(0, zero)}, kInfinity);
+  }
+  const double zero = has_zero ? results_(kZero, row_.row, 0) : 0;
+  const double actual_scale = results_(kScale, row_.row, 0);
+  for (ExpectedElement& v : row_.elements) {
+    v.exact = v.exact / actual_scale + zero;
+    v.size = 0;
+    v.range = range_of(0, Map(Times(v.range, inverse),
+                              [&](double value) { return clamped(std::nearbyint(value) + zero); }));
+  }
+  const double roundings = has_zero ? 7 : 4;
+  ExpectElements(kQ, 0.5 + steps * std::expm1(theta_.Get() + roundings * kUnit), !may_cancel_);
+}
+
+void Forward::ExpectElements(Operand o, double bound, bool has_bound) {
+  row_.operand = o;
+  row_.dtype = c_.operand[o].dtype;
+  row_.bound = has_bound_ && has_bound ? bound : kInfinity;
+  Expect(row_);
+}
+
+// A result with one element for each row, which has no bound after the addition of a term that is
+// not exact.
+void Forward::ExpectOne(Operand o, const ExpectedElement& element, double bound) {
+  const rmsnorm_dtype dtype = o == kZero ? RMSNORM_I8 : RMSNORM_F32;
+  Expect({o, row_.row, {element}, dtype, has_bound_ && !may_cancel_ ? bound : kInfinity});
+}
+
+// --------------------------------------------------------------------------------- backward
+
+// The closed form of the gradients, and errors for their ranges. With u = 2^-24 (2^-53 where the
+// row is computed in binary64), R the bound of the inverse RMS, which includes its roundings, and
+// sums over a row of a_j = |g_j x_j|:
+//
+// - g = dy w' rounds once: u |g|. An element of c takes part in that rounding and in at most
+//   m = k + 7 + b others (definition 15 counts them), so c is off by (m + 1) u sum(a).
+// - q = c r / D rounds twice and contains r: it is off by (m + 1) u sum(a) r / D + |q| (R + 2 u).
+//   With eps outside it also contains s, with the bound of r, and rounds once more: 2 R + 3 u.
+// - (x r) q rounds twice and contains r once more, x q rounds once: with M = |x r q| or |x q|, the
+//   error is M_a (m + 1) u + M (2 R + 4 u), where M_a is M with sum(a) for c.
+// - e = g - M rounds once: u (|g| + M); r e contains r and rounds once: |dx| (R + u).
+// - An element of dw contains dy x, which rounds once, and r: |dy x r| (u + R) each. The fma rounds
+//   once for each row of a block from its own on, up to 16 with fewer than 1,024 rows and
+//   rows / 64 + 1 above; then the blocks add up, in at most 63 roundings. db is the same without r.
+//
+// Products of two errors are of the order of u times these: 1 % more covers them for the m and the
+// rows of these tests. In binary64, dx and each term of dw round to f32 at the end. Products below
+// 2^-126 are rounded to multiples of 2^-149. That matters for tiny rows or gradients, so each sum,
+// product and result may be off by another 2^-149.
+class Backward : public Computation {
+ public:
+  using Computation::Computation;
+  void Make();
+
+ private:
+  struct Gradient {
+    double exact = 0;
+    double size = 0;   // of definition 15
+    double error = 0;  // for the range
+  };
+  using Gradients = std::vector<Gradient>;
+
+  void AddRow(size_t row);
+  void Expect(Operand o, size_t row, const Gradients& gradients, Theta theta);
+  bool HasBound() const;
+
+  std::vector<Gradients> dw_;
+  std::vector<Gradients> db_;
+};
+
+void Backward::Make() {
+  dw_.assign(c_.Has(kDw) ? RowsOf(c_, kDw) : 1, Gradients(c_.d));
+  db_.assign(c_.Has(kDb) ? RowsOf(c_, kDb) : 1, Gradients(c_.d));
+  for (size_t row = 0; goes_on() && row < c_.RowCount(); ++row) AddRow(row);
+  for (const Operand o : {kDw, kDb}) {
+    const std::vector<Gradients>& columns = o == kDw ? dw_ : db_;
+    const double roundings = rules_.Rows(c_.RowCount() / columns.size(), o);
+    Theta sum(rules_, std::max(roundings - 1, 0.0) * kUnit);
+    // The product of dy and x, and the inverse RMS; others may round both.
+    if (o == kDw) sum.Add(kUnit + rules_.Inverse() + 2 * rules_.Between());
+    if (roundings > 0) sum.Operate();
+    for (size_t row = 0; row < columns.size(); ++row) Expect(o, row, columns[row], sum);
+  }
+}
+
+void Backward::AddRow(size_t row) {
+  constexpr double kTiny = 0x1p-149;
+  constexpr double kSlack = 1.01;
+  const double roundings_of_rows = static_cast<double>(c_.RowCount()) / 64 + 17 + 63;
+  const double m_plus_1 = rules_.Sum() + 1;
+  Sum squares;
+  Sum c;
+  Sum c_a;
+  Sum c_w;  // of what the addition of the weight offset rounds
+  const auto row_of_x = Input(kX, row);
+  const auto row_of_dy = Input(kDy, row);
+  const auto weights = Weight(kWeight, row);
+  for (size_t j = 0; j < c_.d; ++j) {
+    const double x = row_of_x(j);
+    const double dy = row_of_dy(j);
+    const double w = weights(j);
+    squares.Add(x * x);
+    c.Add(dy * w * x);
+    c_a.Add(std::fabs(dy * w * x));
+    c_w.Add(std::fabs(dy * (RoundToF32(w) - w) * x));
+  }
+  const double sum = squares.Get();
+  const double r = c_.Has(kRstd) ? Input(kRstd, row)(0) : norm_.Inverse(sum);
+  const bool needs_sum = !c_.Has(kRstd) || norm_.placement != RMSNORM_EPS_INSIDE;
+  const bool is_cold = needs_sum ? IsCold(norm_.UnderRoot(sum)) : !(r >= 0x1p-64 && r <= 0x1p50);
+  const double u = is_cold ? 0x1p-53 : kUnit;
+  const double bound = is_cold ? kColdBound : std::expm1(rules_.Inverse());
+  const double s = std::sqrt(sum / norm_.divisor);
+  const bool is_floor = norm_.placement == RMSNORM_EPS_FLOOR;
+  const double factor = norm_.placement == RMSNORM_EPS_OUTSIDE
+                            ? (s == 0 ? 0 : r / (norm_.divisor * s))
+                            : r * r / norm_.divisor;
+  const bool only_g = is_floor && s < norm_.eps;
+  // This close to the floor, the library may take the RMS to be on either side.
+  const bool is_open = is_floor && std::fabs(s - norm_.eps) <= bound * norm_.eps;
+  const double tiny_c = is_cold ? 0 : static_cast<double>(c_.d) * kTiny;
+  Gradients dx(c_.d);
+  Gradients& dw = dw_[c_.Has(kDw) ? SharedRow(c_, kDw, row) : 0];
+  Gradients& db = db_[c_.Has(kDb) ? SharedRow(c_, kDb, row) : 0];
+  for (size_t j = 0; j < c_.d; ++j) {
+    const double dy = row_of_dy(j);
+    const double x = row_of_x(j);
+    const double w = weights(j);
+    const double g = dy * w;
+    const double x_factor = std::fabs(x * factor);
+    const double second = only_g ? 0 : x * factor * c.Get();
+    const double size = std::fabs(g) + std::fabs(second);
+    double& error = dx[j].error;
+    dx[j].exact = r * (g - second);
+    dx[j].size = std::fabs(r) * (std::fabs(g) + (only_g ? 0 : 5) * x_factor * c_a.Get());
+    error =
+        x_factor * (c_a.Get() * m_plus_1 * u + tiny_c) + std::fabs(second) * (2 * bound + 4 * u);
+    error += 2 * size * u + (is_cold ? 0 : 4 * kTiny);
+    error += std::fabs(dy * (RoundToF32(w) - w)) + x_factor * c_w.Get();
+    error = std::fabs(r) * error + std::fabs(dx[j].exact) * (bound + u + (is_cold ? kUnit : 0));
+    error = kSlack * error + kTiny;
+    if (is_cold) error += std::fabs(r) * size * 0x1p-40;  // binary64, plus errors of this file
+    if (is_open) error += std::fabs(r * x * factor * c.Get());
+    // In a row in f32, a step may overflow although dx does not.
+    const double largest =
+        std::max({std::fabs(g), std::fabs(second), std::fabs(g - second), std::fabs(x * r)});
+    if (!is_cold && largest >= 0x1.FFp127) error = kInfinity;
+
+    // In a row in f32 the product may overflow although the term does not.
+    const double term = (is_cold ? dy * x : RoundToF32(dy * x)) * r;
+    dw[j].exact += dy * x * r;
+    dw[j].size += std::fabs(term);
+    dw[j].error += kSlack * std::fabs(term) * (u + bound + roundings_of_rows * kUnit) +
+                   (std::fabs(r) + 1) * kTiny;
+    db[j].exact += dy;
+    db[j].size += std::fabs(dy);
+    db[j].error += kSlack * std::fabs(dy) * roundings_of_rows * kUnit;
+  }
+  // G of definition 15, and the subtraction.
+  const double weight = c_.Has(kWeight) ? 1 + (c_.options.weight_offset != 0) : 0;
+  Theta theta(rules_, rules_.Inverse() + (weight + 1) * kUnit + 2 * rules_.Between());
+  theta.Operate();
+  Expect(kDx, row, dx, theta);
+}
+
+// The gradient in f32 is added to the existing one, if requested, and then cast.
+void Backward::Expect(Operand o, size_t row, const Gradients& gradients, Theta theta) {
+  if (!c_.Has(o)) return;
+  const OperandCase& own = c_.operand[o];
+  if (own.add) theta.Operate();
+  theta.Cast(own.dtype);
+  ExpectedRow expected = {o, row, std::vector<ExpectedElement>(c_.d), own.dtype,
+                          HasBound() ? theta.Ulps(own.dtype) : kInfinity};
+  for (size_t j = 0; j < c_.d; ++j) {
+    const auto [exact, size, error] = gradients[j];
+    const double before = own.add ? Get(problem_.before(o), row, j) : -0.0;
+    // Some sum of rows may overflow although the last one does not.
+    const bool is_finite = std::isfinite(exact + error) && (o == kDx || size < 0x1p128);
+    Range range = is_finite ? Range(exact - error, exact + error) : Anything();
+    range = Map(range, [before](double to_add) { return RoundToF32(before + RoundToF32(to_add)); });
+    expected.elements[j] = {exact + before, size, Cast(own.dtype, range)};
+  }
+  Computation::Expect(expected);
+}
+
+// Whether the rows and the gradients are of an ordinary size, and so all products.
+bool Backward::HasBound() const {
+  const auto is_ordinary = [](const OperandCase& own) {
+    return own.values == Values::kNormal || own.values == Values::kMassive ||
+           own.values == Values::kPositive || own.values == Values::kAdverse;
+  };
+  return std::all_of(std::begin(c_.operand), std::end(c_.operand), is_ordinary) &&
+         !IsShared(c_.operand[kRstd].order) && c_.options.eps <= 1 &&
+         std::fabs(c_.options.weight_offset) <= 1 && c_.options.divisor < 1000;
+}
+
+// Whether a zero of a type with signed zeros certainly has the other sign.
+bool HasOtherSign(const ExpectedRow& row, size_t j, double result) {
+  const Range& range = row.elements[j].range;
+  return row.dtype != RMSNORM_I8 && range.IsZero() &&
+         std::signbit(range.low) != std::signbit(result);
+}
+
+}  // namespace
+
+double ExpectedRow::Error(size_t j, double result) const {
+  const auto& [exact, size, range] = elements[j];
+  const bool is_integer = dtype == RMSNORM_I8;
+  const double most = is_integer ? kInfinity : PowerOfTwo(FormatOf(dtype).max_exponent());
+  if (!(size < kInfinity) || !(std::fabs(exact) < most)) return 0;
+  if (is_integer) return std::fabs(result - exact);
+  if (!std::isfinite(result)) return kInfinity;
+  return std::fabs(result - exact) / Ulp(dtype, std::max(std::fabs(result), size));
+}
+
+Results ResultsOf(const Problem& problem) {
+  return [&problem](Operand o, size_t row, size_t j) { return Get(problem.after(o), row, j); };
+}
+
+void ForEachExpectedRow(const Case& c, const Problem& problem, Arithmetic arithmetic,
+                        const Results& results,
+                        const std::function<bool(const ExpectedRow&)>& visit) {
+  if (c.backward) return Backward(c, problem, arithmetic, results, visit).Make();
+  Forward forward(c, problem, arithmetic, results, visit);
+  for (size_t row = 0; forward.goes_on() && row < c.RowCount(); ++row) forward.MakeRow(row);
+}
+
+std::string FormulaFault(const Case& c, const Problem& problem) {
+  if ((c.options.divisor != 0 && c.options.divisor < 1) || c.options.eps > 0x1p100f) return "";
+  std::ostringstream fault;
+  fault.precision(17);
+  const Results results = ResultsOf(problem);
+  ForEachExpectedRow(c, problem, Arithmetic::kReference, results, [&](const ExpectedRow& row) {
+    for (size_t j = 0; j < row.elements.size(); ++j) {
+      const double result = results(row.operand, row.row, j);
+      const ExpectedElement& element = row.elements[j];
+      const bool is_in_range = element.range.Has(result) && !HasOtherSign(row, j, result);
+      const double error = row.Error(j, result);
+      if (is_in_range && error <= row.bound) continue;
+      fault << internal::kOperandRules[row.operand].name << "[" << row.row << ", " << j << "] is "
+            << result;
+      if (is_in_range) {
+        fault << ", not " << element.exact << ": an error of " << error
+              << (row.dtype == RMSNORM_I8 ? " steps" : " ulp") << ", with a bound of " << row.bound;
+      } else {
+        fault << ", not between " << element.range.low << " and " << element.range.high
+              << (element.range.may_be_nan ? ", nor NaN" : "");
+      }
+      return false;
+    }
+    return true;
+  });
+  return fault.str();
+}
+
+std::string FaultByFormula(Runner& /*runner*/, const Calls& calls,
+                           const std::string& /*target*/) try {
+  for (const Case& c : calls) {
+    const std::string fault = FormulaFault(c, Problem(c));
+    if (!fault.empty()) return fault;
+  }
+  return {};
+} catch (const Error& error) {
+  return std::string("refused: ") + error.what();
+}
+
+double ExactActivation(int activation, double z) {
+  const double denominator = 1 + std::exp(-z);
+  if (activation == RMSNORM_ACTIVATION_SIGMOID) return 1 / denominator;
+  return z == -kInfinity ? -0.0 : z / denominator;
+}
+
+double InverseRmsTheta(size_t d, int eps_placement) {
+  Case c;
+  c.d = d;
+  c.options.eps_placement = eps_placement;
+  return Rules(c, Arithmetic::kReference).Inverse();
+}
+
+}  // namespace rmsnorm::cases

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each element of each result of a case should be, in binary64 and from the formulas of
+// doc/definition.md. It shares no code with lib/, and adds up in another order. Each step of a
+// computation makes three things:
+// - the exact value, without any rounding;
+// - the range that certainly holds the reference's result. Only the bound of an inverse RMS, twice
+//   with a post-norm, and the 2 ulp of an activation make it wider than one number, and the errors
+//   of gradients. A result that later steps use is checked, and then taken as given: what follows
+//   from it must be exact;
+// - the error bound of definition 15.
+#ifndef RMSNORM_CASES_EXPECTED_H_
+#define RMSNORM_CASES_EXPECTED_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "problem.h"
+#include "range.h"
+#include "run.h"
+
+namespace rmsnorm::cases {
+
+// The largest relative error of a rounding to f32.
+constexpr double kUnit = 0x1p-24;
+
+// Who computes. The bounds of others allow sums in any order, values that are rounded to the
+// coarsest type of rows after every operation, and estimates of reciprocals; they have no ranges.
+enum class Arithmetic { kReference, kAny };
+
+struct ExpectedElement {
+  // For q in steps of the scale, with the results for scale and zero.
+  double exact = 0;
+  // Of terms that may cancel each other: the bound is relative to it where the result is smaller.
+  // Infinite where there is no bound: where an operation leaves the range of its type.
+  double size = 0;
+  Range range;
+};
+
+// A row of a result.
+struct ExpectedRow {
+  Operand operand;
+  size_t row;
+  std::vector<ExpectedElement> elements;
+  rmsnorm_dtype dtype;  // of the ulp
+  double bound;         // in the unit of an error
+
+  // The distance of a result from the exact value, in ulp of the larger of the result and the size;
+  // for q in steps. 0 where there is no bound. A NaN is infinitely wrong.
+  double Error(size_t j, double result) const;
+};
+
+// An element of a result that was computed.
+using Results = std::function<double(Operand o, size_t row, size_t j)>;
+Results ResultsOf(const Problem& problem);
+
+// Calls visit for each row of each result, until it returns false.
+void ForEachExpectedRow(const Case& c, const Problem& problem, Arithmetic arithmetic,
+                        const Results& results,
+                        const std::function<bool(const ExpectedRow&)>& visit);
+
+// Describes the first result of the reference that is outside of its range or beyond its bound; the
+// text is empty if there is none, as for a divisor below 1 or an eps above 2^100, where no bound
+// holds.
+std::string FormulaFault(const Case& c, const Problem& problem);
+
+// The same for the calls of a line, for `rmsnorm check`: the other targets have the reference's
+// bits. Needs neither the runner nor the target.
+std::string FaultByFormula(Runner& runner, const Calls& calls, const std::string& target);
+
+// The activation of an element of a gate (definition 8).
+double ExactActivation(int activation, double z);
+
+// E * 2^-24 of definition 15, for a row of d elements and a divisor of at least 1.
+double InverseRmsTheta(size_t d, int eps_placement);
+
+}  // namespace rmsnorm::cases
+
+#endif  // RMSNORM_CASES_EXPECTED_H_

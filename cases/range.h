@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranges that certainly hold a number of the definition. Sums, products and casts are rounded as
+// doc/definition.md says. They are monotonic, so they do not widen a range; a cast widens one that
+// contains the middle between two numbers to an ulp of its type.
+#ifndef RMSNORM_CASES_RANGE_H_
+#define RMSNORM_CASES_RANGE_H_
+
+#include <cmath>
+#include <limits>
+
+#include "rounding.h"
+
+namespace rmsnorm::cases {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Numbers from `low` to `high`, perhaps NaN as well. Empty at first.
+struct Range {
+  Range() = default;
+  explicit Range(double value) { Include(value); }
+  Range(double a, double b) : Range(a) { Include(b); }
+
+  void Include(double value) {
+    if (std::isnan(value)) {
+      may_be_nan = true;
+    } else {
+      // -0 lies below 0.
+      if (value < low || (value == low && std::signbit(value))) low = value;
+      if (value > high || (value == high && !std::signbit(value))) high = value;
+    }
+  }
+  bool HasNumbers() const { return low <= high; }
+  bool IsFinite() const {
+    return HasNumbers() && !may_be_nan && -kInfinity < low && high < kInfinity;
+  }
+  bool HasInfinity() const { return low == -kInfinity || high == kInfinity; }
+  bool Has(double value) const {
+    return std::isnan(value) ? may_be_nan : low <= value && value <= high;
+  }
+  // Whether the range is a zero of one sign.
+  bool IsZero() const { return low == 0 && high == 0 && std::signbit(low) == std::signbit(high); }
+
+  double low = kInfinity;
+  double high = -kInfinity;
+  bool may_be_nan = false;
+};
+
+inline Range Anything() {
+  Range all(-kInfinity, kInfinity);
+  all.may_be_nan = true;
+  return all;
+}
+
+// The range of a monotonic function.
+template <class F>
+Range Map(const Range& range, const F& f) {
+  Range result;
+  result.may_be_nan = range.may_be_nan;
+  if (range.HasNumbers()) {
+    result.Include(f(range.low));
+    result.Include(f(range.high));
+  }
+  return result;
+}
+
+// The range of a function that is monotonic in both arguments.
+template <class F>
+Range Map(const Range& a, const Range& b, const F& f) {
+  Range result;
+  result.may_be_nan = a.may_be_nan || b.may_be_nan;
+  if (!a.HasNumbers() || !b.HasNumbers()) return result;
+  for (const double second : {b.low, b.high}) {
+    result.Include(f(a.low, second));
+    result.Include(f(a.high, second));
+  }
+  return result;
+}
+
+inline Range Cast(rmsnorm_dtype dtype, const Range& range) {
+  return Map(range, [dtype](double value) { return RoundTo(dtype, value); });
+}
+
+// The range of a product in f32. The product of two f32 is exact in binary64.
+inline Range Times(const Range& a, const Range& b) {
+  Range result = Map(a, b, [](double x, double y) { return RoundToF32(x * y); });
+  result.may_be_nan |= (a.Has(0) && b.HasInfinity()) || (b.Has(0) && a.HasInfinity());
+  return result;
+}
+
+// Widened by a relative error.
+inline Range Widen(const Range& range, double error) {
+  Range result = range;
+  if (!range.HasNumbers()) return result;
+  result.low = std::min(range.low * (1 - error), range.low * (1 + error));
+  result.high = std::max(range.high * (1 - error), range.high * (1 + error));
+  return result;
+}
+
+}  // namespace rmsnorm::cases
+
+#endif  // RMSNORM_CASES_RANGE_H_
