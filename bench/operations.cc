@@ -16,8 +16,8 @@ using internal::Operand;
 
 namespace {
 
-// Nothing if a division has a remainder. Throws UserError for a factor or divisor that is no number
-// from 1 to 2^28, and for a product above 2^28.
+// Nothing if a division has a remainder. Throws UserError for a factor, divisor or product that is
+// no number from 1 to 2^28.
 std::optional<std::string> ReplaceNames(const std::string& line, const std::string& type,
                                         const Shape& shape) {
   constexpr size_t kMost = size_t{1} << 28;
@@ -35,16 +35,14 @@ std::optional<std::string> ReplaceNames(const std::string& line, const std::stri
       const bool divides = line[at] == '/';
       const size_t end = std::min(line.find_first_not_of("0123456789", at + 1), line.size());
       size_t by;
-      if (!cases::ReadNumber(line.substr(at + 1, end - at - 1), by) || by == 0 || by > kMost) {
+      if (!cases::ReadNumber(line.substr(at + 1, end - at - 1), by) || by == 0 || by > kMost ||
+          (!divides && number > kMost / by)) {
         throw UserError("--call: '" + line.substr(begin, end - begin) +
-                        "' ends in no number from 1 to 2^28");
+                        "' has no value from 1 to 2^28");
       }
       if (divides && number % by != 0) return {};
       number = divides ? number / by : number * by;
       at = end;
-      if (number > kMost) {
-        throw UserError("--call: '" + line.substr(begin, end - begin) + "' is above 2^28");
-      }
     }
     text += name == 'T' ? type : std::to_string(number);
   }

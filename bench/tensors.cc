@@ -13,17 +13,11 @@ namespace rmsnorm::bench {
 using cases::Case;
 using internal::Operand;
 
-namespace {
-
-size_t RandomLine() {
+Buffer::Buffer(size_t bytes) : bytes_(bytes) {
   static std::mt19937 random;
-  return random() % 1024;
+  first_line_ = random() % 1024;
+  lines_.resize(first_line_ + bytes / sizeof(Line) + 1);
 }
-
-}  // namespace
-
-Buffer::Buffer(size_t bytes)
-    : bytes_(bytes), first_line_(RandomLine()), lines_(first_line_ + bytes / sizeof(Line) + 1) {}
 
 CallValues::CallValues(const std::vector<Case>& its_calls) : calls(its_calls) {
   for (const Case& c : calls) problems.emplace_back(c);
@@ -39,15 +33,13 @@ Tensors::Tensors(const CallValues& values) : values_(values) {
     operands_.push_back(cases::OperandsAt(c, layout, blocks.data()));
   }
   for (size_t i = 0; i < operands_.size(); ++i) {
-    peer_operands_.push_back(operands_[i].Get());
-    peer_calls_.push_back({nullptr, nullptr, &values.calls[i].options});
+    const rmsnorm_operands& its = peer_operands_.emplace_back(operands_[i].Get());
+    peer_calls_.push_back({nullptr, &its, &values.calls[i].options});
+    peer_case_.backward = values.calls[i].backward;
+    peer_case_.threads = values.calls[i].threads;
   }
-  for (size_t i = 0; i < operands_.size(); ++i) peer_calls_[i].operands = &peer_operands_[i];
-  peer_case_ = {peer_calls_.data(), peer_calls_.size(), 0, 1};
-  for (const Case& c : values.calls) {
-    peer_case_.backward = c.backward;
-    peer_case_.threads = c.threads;
-  }
+  peer_case_.calls = peer_calls_.data();
+  peer_case_.count = peer_calls_.size();
 }
 
 void Tensors::Reset() {
@@ -60,13 +52,13 @@ void Tensors::Reset() {
     internal::ForEachOperand(c.Given(), [&](Operand o) {
       const cases::Rows& rows = values_.problems[i].before(o);
       for (size_t row = 0; row < rows.count(); ++row) {
-        std::memcpy(RowAt(i, o, row), rows.row(row), rows.row_bytes());
+        std::memcpy(this->row(i, o, row), rows.row(row), rows.row_bytes());
       }
     });
   }
 }
 
-uint8_t* Tensors::RowAt(size_t call, Operand o, size_t row) const {
+uint8_t* Tensors::row(size_t call, Operand o, size_t row) const {
   const cases::Layout::Place& place = layouts_[call].place[o];
   return blocks_[call][static_cast<size_t>(place.block)] + place.first + place.offset[row];
 }

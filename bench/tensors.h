@@ -54,21 +54,17 @@ class Tensors {
   const std::vector<cases::CallOperands>& operands() const { return operands_; }
   // The calls for a plug-in.
   const rmsnorm_peer_case& peer_case() const { return peer_case_; }
-  const uint8_t* row(size_t call, internal::Operand o, size_t row) const {
-    return RowAt(call, o, row);
-  }
+  uint8_t* row(size_t call, internal::Operand o, size_t row) const;
 
  private:
-  uint8_t* RowAt(size_t call, internal::Operand o, size_t row) const;
-
   const CallValues& values_;
   std::vector<cases::Layout> layouts_;
   std::deque<Buffer> buffers_;
   std::vector<std::vector<uint8_t*>> blocks_;  // of each call, by operand
   std::vector<cases::CallOperands> operands_;
-  std::vector<rmsnorm_operands> peer_operands_;
+  std::deque<rmsnorm_operands> peer_operands_;
   std::vector<rmsnorm_call> peer_calls_;
-  rmsnorm_peer_case peer_case_;
+  rmsnorm_peer_case peer_case_ = {};
 };
 
 // Reads results as the next operation of a program would, which takes longer if they are not in the

@@ -17,7 +17,7 @@
 #include <tbb/global_control.h>
 
 #include <optional>
-#elif DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
+#else
 #error "This oneDNN needs a thread pool; build one for OpenMP."
 #endif
 
@@ -26,10 +26,10 @@ namespace {
 using dnnl::memory;
 
 // oneDNN has no setting for the number of threads: it uses its runtime's.
-void UseThreads([[maybe_unused]] int threads) {
+void UseThreads(int threads) {
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP
   omp_set_num_threads(threads);
-#elif DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_TBB
+#else
   static int current = 0;
   static std::optional<tbb::global_control> limit;
   if (current == threads) return;
@@ -97,9 +97,6 @@ const char* WhyNot(const rmsnorm_peer_case& what) {
       given.y->dtype != given.x->dtype) {
     return "one type only";
   }
-#if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_SEQ
-  if (what.threads != 1) return "this oneDNN was built without threads";
-#endif
   return nullptr;
 }
 

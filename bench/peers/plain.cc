@@ -105,11 +105,6 @@ void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
   }
 }
 
-struct Norms {
-  size_t count;
-  Norm* norm;
-};
-
 const char* WhyNot(const rmsnorm_call& call) {
   const rmsnorm_operands& given = *call.operands;
   rmsnorm_operands known = rmsnorm_no_operands();
@@ -140,68 +135,65 @@ Rows RowsOf(const rmsnorm_view* view) {
   return {const_cast<void*>(view->data), stride(last - 1), stride(last)};
 }
 
+// The norms of a case, and one without `run` behind them.
 void* Prepare(const rmsnorm_peer_case* what, const char** why) {
+  *why = what->backward != 0 ? "no loop for such a call" : nullptr;
 #ifndef _OPENMP
   if (what->threads != 1) *why = "built without OpenMP";
 #endif
-  Norm* const norm = new Norm[what->count];
+  Norm* const norms = new Norm[what->count + 1]();
   for (size_t i = 0; i < what->count && *why == nullptr; ++i) {
-    *why = what->backward != 0 ? "no loop for such a call" : WhyNot(what->calls[i]);
-    if (*why != nullptr) break;
     const rmsnorm_operands& operands = *what->calls[i].operands;
     const rmsnorm_view& x = *operands.x;
-    norm[i] = {x.dtype == RMSNORM_F32 ? RunRows<F32> : RunRows<BF16>,
-               x.ndim == 3 ? x.shape[0] : 1,
-               x.ndim == 1 ? 1 : x.shape[x.ndim - 2],
-               x.shape[x.ndim - 1],
-               what->calls[i].options->eps,
-               static_cast<size_t>(what->threads),
-               RowsOf(&x),
-               RowsOf(operands.weight),
-               RowsOf(operands.residual),
-               RowsOf(operands.y)};
+    *why = WhyNot(what->calls[i]);
+    if (*why != nullptr) break;
+    Norm& norm = norms[i];
+    norm.run = x.dtype == RMSNORM_F32 ? RunRows<F32> : RunRows<BF16>;
     if (x.dtype == RMSNORM_F16) {
 #ifdef RMSNORM_F16_TYPE
-      norm[i].run = RunRows<F16>;
+      norm.run = RunRows<F16>;
 #else
       *why = "this compiler has no f16 for them";
 #endif
     }
+    norm.outer = x.ndim == 3 ? x.shape[0] : 1;
+    norm.inner = x.ndim == 1 ? 1 : x.shape[x.ndim - 2];
+    norm.d = x.shape[x.ndim - 1];
+    norm.eps = what->calls[i].options->eps;
+    norm.x = RowsOf(&x);
+    norm.weight = RowsOf(operands.weight);
+    norm.residual = RowsOf(operands.residual);
+    norm.y = RowsOf(operands.y);
     // With less work for each thread, waking a thread takes longer than it saves.
-    const size_t rows = norm[i].outer * norm[i].inner;
-    const size_t most = rows * norm[i].d / 32768 < rows ? rows * norm[i].d / 32768 : rows;
-    if (most < norm[i].threads) norm[i].threads = most > 1 ? most : 1;
+    const size_t rows = norm.outer * norm.inner;
+    const size_t most = norm.d < 32768 ? rows * norm.d / 32768 : rows;
+    norm.threads = static_cast<size_t>(what->threads);
+    if (most < norm.threads) norm.threads = most > 1 ? most : 1;
   }
-  if (*why == nullptr) return new Norms{what->count, norm};
-  delete[] norm;
+  if (*why == nullptr) return norms;
+  delete[] norms;
   return nullptr;
 }
 
-void Run(void* state) {
-  const Norms& norms = *static_cast<Norms*>(state);
-  for (size_t n = 0; n < norms.count; ++n) {
-    const Norm& norm = norms.norm[n];
-    const size_t rows = norm.outer * norm.inner;
-    if (norm.threads == 1) {  // entering OpenMP costs more than a small call
-      norm.run(norm, 0, 0, rows);
+void Run(void* norms) {
+  for (const Norm* norm = static_cast<Norm*>(norms); norm->run != nullptr; ++norm) {
+    const size_t rows = norm->outer * norm->inner;
+    if (norm->threads == 1) {  // entering OpenMP costs more than a small call
+      norm->run(*norm, 0, 0, rows);
       continue;
     }
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(static_cast <int>(norm.threads))
+#pragma omp parallel for schedule(static) num_threads(static_cast <int>(norm->threads))
 #endif
-    for (size_t t = 0; t < norm.threads; ++t) {
-      const size_t begin = rows * t / norm.threads;
-      const size_t end = rows * (t + 1) / norm.threads;
-      norm.run(norm, begin / norm.inner, begin % norm.inner, end - begin);
+    for (size_t t = 0; t < norm->threads; ++t) {
+      const size_t begin = rows * t / norm->threads;
+      const size_t end = rows * (t + 1) / norm->threads;
+      norm->run(*norm, begin / norm->inner, begin % norm->inner, end - begin);
     }
   }
 }
 
-void Release(void* state) {
-  Norms* const norms = static_cast<Norms*>(state);
-  delete[] norms->norm;
-  delete norms;
-}
+void Release(void* norms) { delete[] static_cast<Norm*>(norms); }
 
 }  // namespace
 

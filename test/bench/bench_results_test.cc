@@ -59,8 +59,7 @@ std::string Reason(const Cell& cell, Kind kind, size_t call, Operand o, size_t j
                    const std::function<void(uint8_t*)>& write, int unchanged = 0) {
   const auto change = [&](const bench::Tensors& tensors) {
     const cases::Rows& rows = tensors.values().problems[call].after(o);
-    write(const_cast<uint8_t*>(tensors.row(call, o, rows.count() - 1)) +
-          j * internal::ElementSize(rows.dtype()));
+    write(tensors.row(call, o, rows.count() - 1) + j * internal::ElementSize(rows.dtype()));
   };
   bench::Contenders contenders;
   contenders.push_back(bench::Library());

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rmsnorm bench`: its table has the figures of its file, and wrong use is refused. No test depends on
-times. RMSNORM_PEERS is the folder of the plug-ins, RMSNORM_LIBRARY the library if it is shared."""
+"""`rmsnorm bench`: its table and tools/report have the figures of its file; wrong use is refused. No
+test depends on times. RMSNORM_PEERS is the folder of the plug-ins, RMSNORM_LIBRARY the library if it
+is shared."""
 
 import json
 import math
@@ -8,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -112,7 +114,14 @@ class Bench(unittest.TestCase):
         self.assertIn(" WRONG ", text)
         self.assertRegex(text, "\nnorm/f32/.*: idle is wrong: y: row 0, element 0 is -?nan, not ")
         self.assertIn("\nidle: f32 only\n", text)
-        self.assertNotIn("idle_ns", result["benchmarks"][0])
+        cell = result["benchmarks"][0]
+        self.assertNotIn("idle_ns", cell)
+        report = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/report")
+        line = [sys.executable, "-B", report, self.path("bench.json"), "--csv"]
+        table = subprocess.run(line, stdout=subprocess.PIPE, encoding="utf-8", check=True).stdout
+        row = dict(zip(*(line.split(",") for line in table.splitlines()[:2])))
+        self.assertEqual(row["memcpy_ns"], f"{cell['memcpy_ns']:.4g}")
+        self.assertEqual(row["rmsnorm"], f"{cell['library_ns'] / cell['memcpy_ns']:.6g}")
 
     def test_a_call_is_timed(self):
         line = "forward,x+y=$T,weight=f16,rows=$R,d=$D/2,call=module;forward,x=f16,y=f32,rows=3,d=5"
@@ -142,8 +151,11 @@ class Bench(unittest.TestCase):
                 "--call forward,rows=$R/7,d=$D --shapes 1x64",
                 "--shapes: none has the multiples that call needs, in forward,rows=$R/7",
             ),
-            ("--call forward,rows=1,d=$D/0", "'$D/0' ends in no number from 1 to 2^28"),
-            ("--call forward,rows=1,d=$D*67108864*67108864", "is above 2^28"),
+            ("--call forward,rows=1,d=$D/0", "'$D/0' has no value from 1 to 2^28"),
+            (
+                "--call forward,rows=1,d=$D*67108864*67108864",
+                "*67108864' has no value from 1 to 2^28",
+            ),
             (f"--peer {__file__}", "cannot be loaded: "),
             ("--peer " + peer("version"), "is made for version 1 of bench/peers/peer.h, not 5"),
             (f"--peer {peer('good')} --peer {peer('good')}", "the name 'test' is taken"),
