@@ -15,6 +15,7 @@
 #include "guarded_memory.h"
 #include "layout.h"
 #include "prepared_call.h"
+#include "small_stack.h"
 
 #if defined(__has_feature)
 #define RMSNORM_ADDRESS_SANITIZER __has_feature(address_sanitizer)
@@ -36,6 +37,9 @@ using internal::kOperandRules;
 using internal::kOperands;
 
 namespace {
+
+// The stack that the library promises not to exceed.
+constexpr size_t kMostStack = 48 << 10;
 
 // The caller's executor: it runs its parts in some order, or all at once, each in a floating-point
 // state that the part must restore. The call itself happens in the caller's state.
@@ -88,7 +92,7 @@ struct Parts {
 }  // namespace
 
 rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& operands,
-                         const char* target) {
+                         const char* target, SmallStack* small_stack) {
   const Case& first = calls[0];
   Random random(first.state);
   Parts parts = {first.executor, first.seed, kDefaultControl};
@@ -103,20 +107,30 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
     context.parallel_context = &parts;
   }
 
-  SetControl(control);
-  const uint32_t before = Control();
-  parts.callers = before;
+  uint32_t after;
   rmsnorm_status status;
-  ClearUpperHalves();
-  try {
-    status = PreparedCall(calls, operands, context).Run();
-  } catch (const Error& refused_module) {
-    status = refused_module.status();
+  std::optional<PreparedCall> prepared;  // which is too large for a small stack
+  const auto call = [&] {
+    SetControl(control);
+    parts.callers = Control();
+    ClearUpperHalves();
+    try {
+      prepared.emplace(calls, operands, context);
+      status = prepared->Run();
+    } catch (const Error& refused_module) {
+      status = refused_module.status();
+    }
+    if (AreUpperHalvesUsed()) parts.used_upper_halves = true;
+    after = Control();
+    SetControl(kDefaultControl);
+  };
+  if (small_stack == nullptr) {
+    call();
+  } else if (const size_t used = small_stack->Run(call); used > kMostStack) {
+    throw std::runtime_error("the calls used " + std::to_string(used) + " bytes of stack");
   }
-  if (AreUpperHalvesUsed()) parts.used_upper_halves = true;
-  const uint32_t after = Control();
-  SetControl(kDefaultControl);
-  if (after != before) throw std::runtime_error("the caller's floating-point state was not kept");
+  if (after != parts.callers)
+    throw std::runtime_error("the caller's floating-point state was not kept");
   if (!parts.was_called_in_callers) {
     throw std::runtime_error("an executor was called in another floating-point state");
   }
@@ -282,7 +296,8 @@ std::string PlacedCase::DescribeOutput(Operand o) const {
 
 // ------------------------------------------------------------------------------- the runner
 
-Runner::Runner() = default;
+Runner::Runner(bool small_stack)
+    : small_stack_(small_stack ? std::make_unique<SmallStack>() : nullptr) {}
 Runner::~Runner() = default;
 
 void Runner::Set(const Calls& calls) {
@@ -305,7 +320,7 @@ std::string Runner::Run(const std::string& target) {
   for (size_t i = 0; i < calls_.size(); ++i) placed_[i]->SetPoison(true);
   std::string fault;
   try {
-    if (MakeCalls(calls_, operands, target.c_str()) != RMSNORM_OK) {
+    if (MakeCalls(calls_, operands, target.c_str(), small_stack_.get()) != RMSNORM_OK) {
       fault = std::string("refused: ") + rmsnorm_error_message();
     }
   } catch (const std::runtime_error& error) {

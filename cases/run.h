@@ -13,17 +13,21 @@
 
 namespace rmsnorm::cases {
 
-// Makes calls on a target, or on the process's target if that is null, and returns the status.
-// Throws std::runtime_error if a floating-point state was not restored.
-rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& operands,
-                         const char* target);
-
 class PlacedCase;
+class SmallStack;
+
+// Makes calls on a target, or on the process's target if that is null, and returns the status; on a
+// thread with the small stack, if there is one. Throws std::runtime_error if a floating-point state
+// was not restored, or if the calls use too much stack.
+rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& operands,
+                         const char* target, SmallStack* small_stack = nullptr);
 
 // Runs lines, one after the other.
 class Runner {
  public:
-  Runner();
+  // `small_stack`: a call that uses more stack than the library promises is a fault. Not on
+  // Windows.
+  explicit Runner(bool small_stack = false);
   ~Runner();
 
   // Makes the values and the reference results of calls, unless the calls before have the same.
@@ -44,6 +48,7 @@ class Runner {
  private:
   Calls calls_;
   std::vector<std::unique_ptr<PlacedCase>> placed_;
+  std::unique_ptr<SmallStack> small_stack_;
 };
 
 // Checks the calls of a line on one target. The text describes the fault, which may be a refusal,

@@ -104,7 +104,18 @@ constexpr OperandRule kOperandRules[kOperands] = {
 #undef FIELD
 
 static_assert(sizeof(rmsnorm_operands) == offsetof(rmsnorm_operands, x) + kOperands * sizeof(void*),
-              "an operand has no line");
+              "a field of rmsnorm_operands is not in enum Operand");
+
+// Whether line i of a table belongs to field i of a struct. A missing line leaves zeros at the end.
+template <class Rule, size_t kRules>
+constexpr bool AreInOrder(const Rule (&rules)[kRules], size_t first, size_t size) {
+  for (size_t i = 0; i < kRules; ++i) {
+    if (rules[i].offset != first + i * size) return false;
+  }
+  return true;
+}
+static_assert(AreInOrder(kOperandRules, offsetof(rmsnorm_operands, x), sizeof(void*)),
+              "an operand has no line in kOperandRules, or not in its place");
 
 // The operands whose lines a predicate accepts.
 template <class F>

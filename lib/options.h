@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of options: name, place, values, default, what each needs, which values fused leaves
 // serve, and whether gradients depend on it. The checks, a module's description and the tools use
-// it. A field of rmsnorm_options without a line here does not compile.
+// it. A field of rmsnorm_options or an entry of Option without a line here does not compile.
 #ifndef RMSNORM_LIB_OPTIONS_H_
 #define RMSNORM_LIB_OPTIONS_H_
 
@@ -93,7 +93,9 @@ constexpr OptionRule kOptionRules[kOptions] = {
 #undef FIELD
 
 static_assert(sizeof(rmsnorm_options) == offsetof(rmsnorm_options, eps) + kOptions * sizeof(float),
-              "an option has no line");
+              "a field of rmsnorm_options is not in enum Option");
+static_assert(AreInOrder(kOptionRules, offsetof(rmsnorm_options, eps), sizeof(float)),
+              "an option has no line in kOptionRules, or not in its place");
 
 constexpr bool IsNumber(Option option) { return kOptionRules[option].numbers != nullptr; }
 

@@ -63,7 +63,7 @@ void CheckAll(const cases::List& list, const CheckOptions& options, Checker& che
   std::atomic<size_t> next{0};
   const auto check_own = [&] {
     CatchCrashes();
-    cases::Runner runner;
+    cases::Runner runner(options.small_stack);
     size_t own = next++;
     size_t index = 0;
     const auto is_own = [&] {
@@ -187,10 +187,10 @@ int Checker::Finish() {
 int RunCheck(CheckOptions options) {
   if (options.list) options.random = 0;
 
-  const std::vector<std::string> targets =
-      options.apart || options.formula ? std::vector<std::string>{"reference"}
-      : options.targets.empty()        ? cases::SupportedTargets()
-                                       : options.targets;
+  const std::vector<std::string> targets = options.apart || options.formula
+                                               ? std::vector<std::string>{"reference"}
+                                           : options.targets.empty() ? cases::SupportedTargets()
+                                                                     : options.targets;
   if (!options.vectors.empty()) return CheckVectors(options, targets);
   const auto every = static_cast<size_t>(options.every);
   const cases::List list(options.one_case ? ""
@@ -205,11 +205,12 @@ int RunCheck(CheckOptions options) {
   }
   PrintTask(targets, count);
   Checker checker =
-      options.apart     ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
-      : options.formula ? Checker(count, targets, std::cout, cases::FaultByFormula, "--formula")
-                        : Checker(count, targets, std::cout);
+      options.apart         ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
+      : options.formula     ? Checker(count, targets, std::cout, cases::FaultByFormula, "--formula")
+      : options.small_stack ? Checker(count, targets, std::cout, cases::FaultOf, "--small-stack")
+                            : Checker(count, targets, std::cout);
   if (!one.empty()) {
-    cases::Runner runner;
+    cases::Runner runner(options.small_stack);
     checker.Check(one, runner);
   } else {
     CheckAll(list, options, checker);

@@ -27,6 +27,7 @@ struct CheckOptions {
   int32_t random = 20000;
   bool apart = false;
   bool formula = false;
+  bool small_stack = false;
 };
 
 // Returns the exit status.

@@ -204,6 +204,13 @@ void AddCheck(CLI::App& app, int& status) {
       ->excludes("--target")
       ->excludes("--apart")
       ->excludes("--vectors");
+  command
+      ->add_flag(
+          "--small-stack", options->small_stack,
+          "Make each call on a new thread, and check that it uses at most 48 KiB of its stack")
+      ->excludes("--formula")
+      ->excludes("--apart")
+      ->excludes("--vectors");
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 
