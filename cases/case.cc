@@ -288,6 +288,14 @@ size_t RowLengthOf(const Case& c, Operand o) {
   return kOperandRules[o].shape == Shape::kPerRow ? 1 : c.d;
 }
 
+std::vector<size_t> ShapeOf(const Case& c, Operand o) {
+  std::vector<size_t> shape = LeadingOf(c, o);
+  if (kOperandRules[o].shape != Shape::kPerRow || shape.empty()) {
+    shape.push_back(RowLengthOf(c, o));
+  }
+  return shape;
+}
+
 size_t SharedRow(const Case& c, Operand o, size_t row) {
   const std::vector<size_t> own = LeadingOf(c, o);
   size_t shared = 0;

@@ -149,6 +149,9 @@ std::vector<size_t> LeadingOf(const Case& c, Operand o);
 size_t RowsOf(const Case& c, Operand o);
 size_t RowLengthOf(const Case& c, Operand o);
 
+// The shape of an operand as a view has it. One element per row of a single row is one dimension.
+std::vector<size_t> ShapeOf(const Case& c, Operand o);
+
 // The row of an operand that belongs to a row of x.
 size_t SharedRow(const Case& c, Operand o, size_t row);
 

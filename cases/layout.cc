@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layout.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace rmsnorm::cases {
@@ -57,6 +58,7 @@ Spans SpansOf(const OperandCase& own, const std::vector<size_t>& leading, size_t
 
 std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
                                   const std::vector<ptrdiff_t>& stride, size_t element) {
+  if (std::count(leading.begin(), leading.end(), size_t{0}) != 0) return {};
   std::vector<ptrdiff_t> offsets = {0};
   for (size_t i = 0; i < leading.size(); ++i) {
     std::vector<ptrdiff_t> finer;
@@ -126,12 +128,9 @@ CallOperands OperandsAt(const Case& c, const Layout& layout, uint8_t* const* blo
   CallOperands operands;
   internal::ForEachOperand(c.Given(), [&](Operand o) {
     const Layout::Place& place = layout.place[o];
-    std::vector<size_t> shape = LeadingOf(c, o);
+    const std::vector<size_t> shape = ShapeOf(c, o);
     std::vector<ptrdiff_t> stride = place.stride;
-    if (kOperandRules[o].shape != Shape::kPerRow || shape.empty()) {
-      shape.push_back(RowLengthOf(c, o));
-      stride.push_back(1);
-    }
+    stride.resize(shape.size(), 1);
     operands.Set(o,
                  rmsnorm_tensor(block[place.block] + place.first, c.operand[o].dtype,
                                 static_cast<int32_t>(shape.size()), shape.data(), stride.data()));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "../../lib/overlap.h"
 #include "cases/layout.h"
 #include "cases/problem.h"
 #include "cases/random_case.h"
@@ -34,18 +35,13 @@ struct StrewnCall {
   std::vector<uint8_t> memory;
 };
 
-inline bool IsPerRow(Operand o) { return kOperandRules[o].shape == cases::Shape::kPerRow; }
-inline int RowDimensions(Operand o, const rmsnorm_view& view) {
-  return IsPerRow(o) ? view.ndim : view.ndim - 1;
-}
 inline size_t RowBytes(Operand o, const rmsnorm_view& view) {
-  return internal::ElementSize(view.dtype) * (IsPerRow(o) ? 1 : view.shape[view.ndim - 1]);
+  return internal::ElementSize(view.dtype) * static_cast<size_t>(internal::RowLength(o, view));
 }
 // Bytes from the start of memory to each row.
 inline std::vector<ptrdiff_t> RowsAt(const StrewnCall& call, Operand o) {
   const rmsnorm_view& view = call.operands.view[o];
-  const auto dimensions = static_cast<size_t>(RowDimensions(o, view));
-  if (std::count(view.shape, view.shape + dimensions, size_t{0}) != 0) return {};
+  const int dimensions = internal::RowDimensions(o, view);
   std::vector<ptrdiff_t> rows =
       cases::RowOffsets({view.shape, view.shape + dimensions},
                         {view.stride, view.stride + dimensions}, internal::ElementSize(view.dtype));
@@ -63,7 +59,7 @@ inline bool IsHeld(const StrewnCall& call, Operand o) {
   ptrdiff_t high = 0;
   for (int i = 0; i < view.ndim; ++i) {
     if (view.shape[i] == 0) return true;
-    const ptrdiff_t stride = i < RowDimensions(o, view) ? view.stride[i] : 1;
+    const ptrdiff_t stride = i < internal::RowDimensions(o, view) ? view.stride[i] : 1;
     ptrdiff_t span;
     ptrdiff_t& bound = stride < 0 ? low : high;
     if (__builtin_mul_overflow(view.shape[i] - 1, stride, &span) ||
@@ -107,8 +103,7 @@ class StrewnDrawer {
 
   void Strew(Operand o) {
     const Case& c = call_.c;
-    std::vector<size_t> shape = cases::LeadingOf(c, o);
-    if (!IsPerRow(o) || shape.empty()) shape.push_back(cases::RowLengthOf(c, o));
+    const std::vector<size_t> shape = cases::ShapeOf(c, o);
     rmsnorm_view view = {};
     const rmsnorm_view dense = rmsnorm_tensor(
         nullptr, c.operand[o].dtype, static_cast<int32_t>(shape.size()), shape.data(), nullptr);
@@ -118,7 +113,7 @@ class StrewnDrawer {
     view.ndim = dense.ndim;
     const auto element = static_cast<ptrdiff_t>(internal::ElementSize(view.dtype));
     const bool alike = before_ >= 0 && OneIn(2);
-    for (int i = 0; !IsDense() && OneIn(2) && i < RowDimensions(o, view); ++i) {
+    for (int i = 0; !IsDense() && OneIn(2) && i < internal::RowDimensions(o, view); ++i) {
       view.stride[i] = OneIn(2) ? Around(60) : view.stride[i] * Around(3) + Around(2);
       const rmsnorm_view& other = call_.operands.view[alike ? before_ : o];
       if (alike && i < other.ndim) {
@@ -148,7 +143,6 @@ class StrewnDrawer {
     // Each piece has a separate shape, so one call takes their place.
     if (c.function == cases::Function::kSeveral) c.function = cases::Function::kPlain;
     const StrewnCall good = call_;
-    rmsnorm_options& options = c.options;
     auto o = static_cast<Operand>(Below(kOperands));
     while ((call_.operands.given & cases::SetOf(o)) == 0) {
       o = static_cast<Operand>(Below(kOperands));
@@ -158,11 +152,7 @@ class StrewnDrawer {
     const float wrong[] = {-1, -FLT_MAX, HUGE_VALF, -HUGE_VALF, NAN, -1e-40f};
     const size_t sizes[] = {
         0, 1, view.shape[dimension] + 1, view.shape[dimension] - 1, SIZE_MAX, size_t{1} << 62};
-    int32_t* const numbers[] = {&options.eps_placement,     &options.rounding,
-                                &options.residual_rounding, &options.activation,
-                                &options.gate_placement,    &options.gate_rounding};
-    float* const floats[] = {&options.eps, &options.divisor, &options.weight_offset,
-                             &options.factor};
+    const auto option = static_cast<internal::Option>(Below(internal::kOptions));
     const auto any = static_cast<Operand>(Below(kOperands));
     switch (IsDense() ? Below(4) : Below(12)) {
       case 0:  // among the arguments for dense rows, null means that an optional operand is absent
@@ -173,10 +163,12 @@ class StrewnDrawer {
         }
         break;
       case 1:
-        *floats[Below(std::size(floats))] = wrong[Below(std::size(wrong))];
-        break;
       case 2:
-        *numbers[Below(std::size(numbers))] = static_cast<int32_t>(Below(6)) - 2;
+        if (internal::IsNumber(option)) {
+          internal::SetValueIn(c.options, option, wrong[Below(std::size(wrong))]);
+        } else {
+          internal::SetValueIn(c.options, option, static_cast<int32_t>(Below(6)) - 2);
+        }
         break;
       case 3:
         c.threads = -1 - static_cast<int>(Below(3));
@@ -207,7 +199,7 @@ class StrewnDrawer {
         call_.offset[o] += 1 + static_cast<ptrdiff_t>(Below(7));
         break;
       default:  // structs of an older, smaller size
-        options.size = static_cast<uint32_t>(4 * Below(sizeof(rmsnorm_options) / 4 + 1));
+        c.options.size = static_cast<uint32_t>(4 * Below(sizeof(rmsnorm_options) / 4 + 1));
         call_.operands.size = static_cast<uint32_t>(8 * Below(sizeof(rmsnorm_operands) / 8 + 1));
     }
     // Views that are not refused must lie within memory.

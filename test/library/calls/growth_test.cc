@@ -6,21 +6,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <functional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 
-#include "argument_calls.h"
+#include "argument_call.h"
 #include "cases/guarded_memory.h"
-#include "cases/run.h"
 
 namespace rmsnorm::test {
 namespace {
 
-// A struct in front of an inaccessible page.
+// The first `size` bytes of a struct, with zeros where it is shorter, before an inaccessible page.
 class Placed {
  public:
-  // The first `size` bytes of a struct, with zeros where it is shorter.
   Placed(const void* from, size_t known, size_t size) : data_(memory_.Before(size)) {
     std::memset(data_, 0, size);
     std::memcpy(data_, from, std::min(known, size));
@@ -41,200 +38,138 @@ class Placed {
   uint8_t* data_;
 };
 
-// ------------------------------------------------------------------------------ any struct
-
-class GrowthTest : public testing::TestWithParam<const char*> {
- protected:
-  using Run = std::function<rmsnorm_status(const Placed&)>;
-
-  // Calls visit for every function that takes the struct, with its default value.
-  void ForEachFunction(
-      const std::function<void(const void* usual, size_t known, const Run& run)>& visit) const {
-    for (const Function& function : Functions()) {
-      if (!HasWords(function, {name_ == "operands" ? "call" : name_})) continue;
-      SCOPED_TRACE(function.words);
-      const Call call(function);
+// Every entry point takes a struct that is larger, if its extra bytes are zero, and refuses a size
+// that does not hold the size field, or exceeds any version's.
+TEST(Growth, LargerStructs) {
+  for (const std::string name : {"operands", "options", "context"}) {
+    for (const EntryPoint& entry : EntryPoints()) {
+      if (!HasWords(entry, {name == "operands" ? "call" : name})) continue;
+      SCOPED_TRACE(name + " of " + entry.words);
+      const ArgumentCall call(entry);
       const rmsnorm_operands operands = call.operands.Get();
+      const void* const usual = name == "operands"  ? static_cast<const void*>(&operands)
+                                : name == "options" ? static_cast<const void*>(&call.c.options)
+                                                    : &call.context;
+      const size_t known = name == "operands"  ? sizeof operands
+                           : name == "options" ? sizeof call.c.options
+                                               : sizeof call.context;
       const auto run = [&](const Placed& placed) {
         Arguments arguments = {&operands, &call.c.options, &call.context};
-        if (name_ == "operands") arguments.operands = placed.As<rmsnorm_operands>();
-        if (name_ == "options") arguments.options = placed.As<rmsnorm_options>();
-        if (name_ == "context") arguments.context = placed.As<rmsnorm_context>();
-        return function.run(arguments);
+        if (name == "operands") arguments.operands = placed.As<rmsnorm_operands>();
+        if (name == "options") arguments.options = placed.As<rmsnorm_options>();
+        if (name == "context") arguments.context = placed.As<rmsnorm_context>();
+        return entry.run(arguments);
       };
-      if (name_ == "operands") visit(&operands, sizeof operands, run);
-      if (name_ == "options") visit(&call.c.options, sizeof call.c.options, run);
-      if (name_ == "context") visit(&call.context, sizeof call.context, run);
-    }
-  }
-  void ExpectRefused(rmsnorm_status status) const {
-    EXPECT_EQ(RMSNORM_ERROR_STRUCT_SIZE, status);
-    EXPECT_NE(std::string::npos, std::string(rmsnorm_error_message()).find(name_ + ": size is "))
-        << rmsnorm_error_message();
-  }
-
-  const std::string name_ = GetParam();
-};
-
-// A struct may be larger if its extra bytes are zero; any other byte is an error.
-TEST_P(GrowthTest, IsTakenWhereWhatIsBeyondIsZero) {
-  ForEachFunction([this](const void* usual, size_t known, const Run& run) {
-    for (const size_t more : {0u, 8u, 64u, 256u}) {
-      const Placed placed(usual, known, known + more);
-      EXPECT_EQ(RMSNORM_OK, run(placed)) << rmsnorm_error_message();
-      for (size_t i = known; i < known + more; ++i) {
-        placed.Bytes()[i] = i % 2 == 0 ? 1 : 0x80;
-        ExpectRefused(run(placed));
-        placed.Bytes()[i] = 0;
-      }
-      EXPECT_EQ(RMSNORM_OK, run(placed)) << rmsnorm_error_message();
-    }
-  });
-}
-
-// The size field itself does not fit, or the size exceeds any version's.
-TEST_P(GrowthTest, OfNoSizeIsRefused) {
-  ForEachFunction([this](const void* usual, size_t known, const Run& run) {
-    Placed placed(usual, known, known);
-    for (const uint32_t size : {0u, 1u, 2u, 3u, 0x80000000u, UINT32_MAX}) {
-      placed.SetSize(size);
-      ExpectRefused(run(placed));
-    }
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Structs, GrowthTest, testing::Values("operands", "options", "context"),
-                         [](const auto& test) { return std::string(test.param); });
-
-// ------------------------------------------------------------------------------ what is lacking
-
-// These tests use this function: every option affects its results.
-const Function& Forward() { return Functions()[0]; }
-
-// Cuts after each field: the fields before count, and the others have their defaults.
-TEST(SmallerOptions, HaveTheDefaultsForWhatTheyLack) {
-  struct Field {
-    size_t end;
-    void (*set)(rmsnorm_options&);
-  };
-  // Each field changes the result.
-#define RMSNORM_FIELD(name, value)                                                  \
-  Field {                                                                           \
-    offsetof(rmsnorm_options, name) + 4, [](rmsnorm_options& o) { o.name = value; } \
-  }
-  const Field fields[] = {RMSNORM_FIELD(size, sizeof(rmsnorm_options)),
-                          RMSNORM_FIELD(eps, 0.5f),
-                          RMSNORM_FIELD(eps_placement, RMSNORM_EPS_OUTSIDE),
-                          RMSNORM_FIELD(rounding, RMSNORM_ROUND_BEFORE_WEIGHT),
-                          RMSNORM_FIELD(residual_rounding, RMSNORM_RESIDUAL_UNROUNDED),
-                          RMSNORM_FIELD(weight_offset, 1.0f),
-                          RMSNORM_FIELD(divisor, 3.0f),
-                          RMSNORM_FIELD(factor, 0.5f),
-                          RMSNORM_FIELD(activation, RMSNORM_ACTIVATION_SIGMOID),
-                          RMSNORM_FIELD(gate_rounding, RMSNORM_GATE_ROUNDED)};
-#undef RMSNORM_FIELD
-  rmsnorm_options all = rmsnorm_default_options();
-  for (const Field& field : fields) field.set(all);
-  Call call(Forward(), "x=bf16,residual=bf16,residual_out=bf16");
-  const rmsnorm_operands operands = call.operands.Get();
-  const auto run = [&](const rmsnorm_options* options) {
-    EXPECT_EQ(RMSNORM_OK, rmsnorm_forward(&operands, options, nullptr)) << rmsnorm_error_message();
-    return call.BytesOf(internal::kY);
-  };
-  rmsnorm_options expected = rmsnorm_default_options();
-  std::string before;
-  for (const Field& field : fields) {
-    SCOPED_TRACE(field.end);
-    field.set(expected);
-    const std::string y = run(&expected);
-    EXPECT_FALSE(before == y);
-    before = y;
-    const Placed cut(all, field.end);
-    EXPECT_TRUE(y == run(cut.As<rmsnorm_options>()));
-    // A module stores all options.
-    rmsnorm_module* module;
-    ASSERT_EQ(RMSNORM_OK,
-              rmsnorm_module_create(&module, kD, RMSNORM_F32, cut.As<rmsnorm_options>(), nullptr));
-    EXPECT_EQ(0, std::memcmp(&expected, rmsnorm_module_options(module), sizeof expected));
-    rmsnorm_module_destroy(module);
-  }
-}
-
-// A struct of zeros with size and eps means the defaults.
-TEST(ZeroedStructs, AreTheDefaults) {
-  rmsnorm_options options = {};
-  options.size = sizeof options;
-  options.eps = 1e-5f;
-  const rmsnorm_options default_options = rmsnorm_default_options();
-  EXPECT_EQ(0, std::memcmp(&default_options, &options, sizeof options));
-  rmsnorm_context context = {};
-  context.size = sizeof context;
-  const rmsnorm_context default_context = rmsnorm_default_context();
-  EXPECT_EQ(0, std::memcmp(&default_context, &context, sizeof context));
-  const rmsnorm_options cpp_options = Options().get();
-  EXPECT_EQ(0, std::memcmp(&cpp_options, &options, sizeof options));
-  const rmsnorm_context cpp_context = Context().get();
-  EXPECT_EQ(0, std::memcmp(&cpp_context, &context, sizeof context));
-
-  for (const Function& function : Functions()) {
-    if (!HasWords(function, {"plain"})) continue;
-    SCOPED_TRACE(function.words);
-    Call call(function);
-    const rmsnorm_operands operands = call.operands.Get();
-    const std::string before = call.Bytes();
-    EXPECT_EQ(RMSNORM_OK, function.run({&operands, nullptr, nullptr})) << rmsnorm_error_message();
-    const std::string expected = call.Bytes();
-    EXPECT_FALSE(before == expected);
-    // A factor of 0 counts as 1, and a divisor of 0 as the length of a row.
-    for (const float factor : {0.0f, -0.0f, 1.0f}) {
-      for (const float divisor : {0.0f, -0.0f, static_cast<float>(kD)}) {
-        options.factor = factor;
-        options.divisor = divisor;
-        EXPECT_EQ(RMSNORM_OK, function.run({&operands, &options, &context}))
+      const auto expect_refused = [&](const Placed& placed) {
+        EXPECT_EQ(RMSNORM_ERROR_STRUCT_SIZE, run(placed));
+        EXPECT_NE(std::string::npos, std::string(rmsnorm_error_message()).find(name + ": size is "))
             << rmsnorm_error_message();
-        EXPECT_TRUE(expected == call.Bytes()) << factor << " " << divisor;
+      };
+      for (const size_t more : {0u, 8u, 64u, 256u}) {
+        const Placed placed(usual, known, known + more);
+        EXPECT_EQ(RMSNORM_OK, run(placed)) << rmsnorm_error_message();
+        for (size_t i = known; i < known + more; ++i) {
+          placed.Bytes()[i] = i % 2 == 0 ? 1 : 0x80;
+          expect_refused(placed);
+          placed.Bytes()[i] = 0;
+        }
+        EXPECT_EQ(RMSNORM_OK, run(placed)) << rmsnorm_error_message();
+      }
+      Placed placed(usual, known, known);
+      for (const uint32_t size : {0u, 1u, 2u, 3u, 0x80000000u, UINT32_MAX}) {
+        placed.SetSize(size);
+        expect_refused(placed);
       }
     }
-    if (HasWords(function, {"backward"})) continue;  // backward gets rstd and needs no eps
-    // For eps, 0 is a value and not the default.
-    options.eps = 0;
-    EXPECT_EQ(RMSNORM_OK, function.run({&operands, &options, &context}));
-    EXPECT_FALSE(expected == call.Bytes());
-    options.eps = 1e-5f;
   }
 }
 
-TEST(SmallerOperands, LackOperands) {
-  Call call(Forward(), "q=none,scale=none,zero=none,gate=none,post_norm_weight=none,sums_out=none");
-  call.Give(internal::kDx);  // forward does not take it
-  const std::string unwritten = call.BytesOf(internal::kRstd);
-  const auto run = [&](size_t size, bool backward = false) {
-    const rmsnorm_operands operands = call.operands.Get();
-    const Placed placed(operands, size);
-    return backward ? rmsnorm_backward(placed.As<rmsnorm_operands>(), nullptr, nullptr)
-                    : rmsnorm_forward(placed.As<rmsnorm_operands>(), nullptr, nullptr);
-  };
-  EXPECT_EQ(RMSNORM_ERROR_OPERAND, run(sizeof(rmsnorm_operands)));
-  EXPECT_EQ(RMSNORM_OK, run(offsetof(rmsnorm_operands, rstd))) << rmsnorm_error_message();
-  EXPECT_TRUE(unwritten == call.BytesOf(internal::kRstd));
-  EXPECT_EQ(RMSNORM_OK, run(offsetof(rmsnorm_operands, dx))) << rmsnorm_error_message();
-  EXPECT_FALSE(unwritten == call.BytesOf(internal::kRstd));
-  EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, residual_out)));  // no output
-  EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, x)));
-  EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("x: ")) << rmsnorm_error_message();
-  EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, add_to)));
-  // Flags come before all operands. If the struct ends before them, they are not read.
-  call.operands.add_to = UINT32_MAX;
-  for (const Operand o : {internal::kResidual, internal::kResidualOut, internal::kY,
-                          internal::kRstd, internal::kBias}) {
-    call.Remove(o);
-  }
-  call.Give(internal::kDy);
-  EXPECT_EQ(RMSNORM_ERROR_OPERAND, run(sizeof(rmsnorm_operands), true));
-  EXPECT_EQ(RMSNORM_ERROR_NULL, run(offsetof(rmsnorm_operands, add_to), true));
+// The status and the memory after a call of forward or backward with a struct of operands.
+std::string Outcome(ArgumentCall& call, const rmsnorm_operands* operands,
+                    const rmsnorm_options* options) {
+  const std::string before = call.Bytes();
+  const rmsnorm_status status = call.c.backward ? rmsnorm_backward(operands, options, nullptr)
+                                                : rmsnorm_forward(operands, options, nullptr);
+  const std::string outcome = std::to_string(status) + call.Bytes();
+  call.SetBytes(before);
+  return outcome;
 }
 
-TEST(SmallerContexts, HaveTheDefaultsForWhatTheyLack) {
+// With a field, a struct has the effect of its value; without it, that of the default. In one call
+// there is a residual, which residual_rounding needs, and gate_placement excludes.
+TEST(Growth, SmallerOptions) {
+  const rmsnorm_options defaults = rmsnorm_default_options();
+  for (int i = 0; i < internal::kOptions; ++i) {
+    const auto option = static_cast<internal::Option>(i);
+    SCOPED_TRACE(internal::kOptionRules[option].name);
+    rmsnorm_options changed = defaults;
+    Change(changed, option);
+    const size_t begin = internal::kOptionRules[option].offset;
+    const Placed without(changed, begin);
+    const Placed with(changed, begin + sizeof(float));
+    bool has_effect = false;
+    for (const std::string kind : {"residual", "sums"}) {
+      ArgumentCall call(Find({"plain", kind}),
+                        kind == "sums" ? "x=bf16" : "x=bf16,residual=bf16,residual_out=bf16");
+      const rmsnorm_operands operands = call.operands.Get();
+      const auto outcome = [&](const rmsnorm_options* options) {
+        return Outcome(call, &operands, options);
+      };
+      EXPECT_TRUE(outcome(&defaults) == outcome(without.As<rmsnorm_options>()));
+      EXPECT_TRUE(outcome(&changed) == outcome(with.As<rmsnorm_options>()));
+      has_effect |= outcome(&changed)[0] == '0' && outcome(&changed) != outcome(&defaults);
+    }
+    EXPECT_TRUE(has_effect);
+    // A module stores all options.
+    for (const Placed* const placed : {&without, &with}) {
+      rmsnorm_module* module;
+      ASSERT_EQ(RMSNORM_OK, rmsnorm_module_create(&module, kD, RMSNORM_F32,
+                                                  placed->As<rmsnorm_options>(), nullptr));
+      EXPECT_EQ(0, std::memcmp(placed == &with ? &changed : &defaults,
+                               rmsnorm_module_options(module), sizeof changed));
+      rmsnorm_module_destroy(module);
+    }
+  }
+  const Placed size_alone(defaults, offsetof(rmsnorm_options, eps));
+  rmsnorm_module* module;
+  ASSERT_EQ(RMSNORM_OK, rmsnorm_module_create(&module, kD, RMSNORM_F32,
+                                              size_alone.As<rmsnorm_options>(), nullptr));
+  EXPECT_EQ(0, std::memcmp(&defaults, rmsnorm_module_options(module), sizeof defaults));
+  rmsnorm_module_destroy(module);
+}
+
+// A struct that ends before an operand has neither this nor the later ones. Flags come before all.
+TEST(Growth, SmallerOperands) {
+  for (const std::string kind : {"residual", "sums", "backward"}) {
+    SCOPED_TRACE(kind);
+    ArgumentCall call(Find({"plain", kind}),
+                      kind == "backward" ? "" : "q=none,scale=none,zero=none");
+    const rmsnorm_operands all = call.operands.Get();
+    size_t accepted = 0;
+    for (int i = 0; i < kOperands; ++i) {
+      SCOPED_TRACE(kOperandRules[i].name);
+      const Placed cut(all, kOperandRules[i].offset);
+      cases::CallOperands fewer = call.operands;
+      fewer.given &= cases::SetOf(static_cast<Operand>(i)) - 1;
+      const rmsnorm_operands expected = fewer.Get();
+      const std::string outcome = Outcome(call, cut.As<rmsnorm_operands>(), nullptr);
+      EXPECT_TRUE(Outcome(call, &expected, nullptr) == outcome);
+      accepted += outcome[0] == '0' ? 1 : 0;
+    }
+    EXPECT_GT(accepted, 1u);
+    rmsnorm_operands flagged = all;
+    flagged.add_to = UINT32_MAX;
+    const Placed with(flagged, sizeof flagged);
+    const Placed without(flagged, offsetof(rmsnorm_operands, add_to));
+    const auto status = [&](const Placed& placed) {
+      return Outcome(call, placed.As<rmsnorm_operands>(), nullptr)[0] - '0';
+    };
+    EXPECT_EQ(RMSNORM_ERROR_OPERAND, status(with));
+    EXPECT_EQ(RMSNORM_ERROR_NULL, status(without));
+  }
+}
+
+TEST(Growth, SmallerContexts) {
   rmsnorm_context context = rmsnorm_default_context();
   context.threads = -1;
   int calls = 0;
@@ -259,6 +194,38 @@ TEST(SmallerContexts, HaveTheDefaultsForWhatTheyLack) {
   EXPECT_EQ(RMSNORM_OK, run(offsetof(rmsnorm_context, target))) << rmsnorm_error_message();
   EXPECT_EQ(1, calls);
   EXPECT_EQ(RMSNORM_ERROR_TARGET, run(sizeof context));
+}
+
+// A struct of zeros with size and eps means the defaults, in C++, too. A factor of 0 counts as 1, a
+// divisor of 0 as the length of a row, and an eps of 0 as 0.
+TEST(Growth, ZeroedStructs) {
+  rmsnorm_options options = {};
+  options.size = sizeof options;
+  options.eps = 1e-5f;
+  rmsnorm_context context = {};
+  context.size = sizeof context;
+  for (const rmsnorm_options& same : {rmsnorm_default_options(), Options().get()}) {
+    EXPECT_EQ(0, std::memcmp(&same, &options, sizeof options));
+  }
+  for (const rmsnorm_context& same : {rmsnorm_default_context(), Context().get()}) {
+    EXPECT_EQ(0, std::memcmp(&same, &context, sizeof context));
+  }
+  for (const std::string kind : {"residual", "sums", "backward"}) {
+    ArgumentCall call(Find({"plain", kind}));
+    const rmsnorm_operands operands = call.operands.Get();
+    const std::string expected = Outcome(call, &operands, nullptr);
+    for (const float factor : {0.0f, -0.0f, 1.0f}) {
+      for (const float divisor : {0.0f, -0.0f, static_cast<float>(kD)}) {
+        options.factor = factor;
+        options.divisor = divisor;
+        EXPECT_TRUE(expected == Outcome(call, &operands, &options)) << factor << " " << divisor;
+      }
+    }
+    if (call.c.backward) continue;  // backward gets rstd and needs no eps
+    options.eps = 0;
+    EXPECT_FALSE(expected == Outcome(call, &operands, &options));
+    options.eps = 1e-5f;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Correct calls; tests spoil their arguments. Each call is a case; its operands lie in one piece of
+// memory, separate and with room around each.
+#ifndef RMSNORM_TEST_ARGUMENT_CALL_H_
+#define RMSNORM_TEST_ARGUMENT_CALL_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <rmsnorm/rmsnorm.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../../../lib/overlap.h"
+#include "cases/case.h"
+#include "cases/layout.h"
+#include "cases/problem.h"
+#include "cases/values.h"
+
+namespace rmsnorm::test {
+
+using cases::Case, cases::Operand, cases::Role, cases::Shape;
+using internal::kOperandRules, internal::kOperands;
+
+constexpr size_t kD = 8;
+
+// The arguments of a call besides the module. An entry point may ignore some of them.
+struct Arguments {
+  const rmsnorm_operands* operands;
+  const rmsnorm_options* options;
+  const rmsnorm_context* context;
+};
+
+struct EntryPoint {
+  std::string words;   // its kind and its arguments
+  std::string text;    // a case for it
+  std::string prefix;  // the start of its messages
+  rmsnorm_status (*run)(const Arguments&);
+};
+
+// Prepares a call, and runs it.
+inline rmsnorm_status RunPrepared(const Arguments& a, bool is_backward) {
+  const rmsnorm_call call = {nullptr, a.operands, a.options};
+  rmsnorm_prepared* prepared = nullptr;
+  const rmsnorm_status status = is_backward ? rmsnorm_prepare_backward(&prepared, &call, a.context)
+                                            : rmsnorm_prepare(&prepared, &call, 1, a.context);
+  EXPECT_EQ(status == RMSNORM_OK, prepared != nullptr);
+  if (status == RMSNORM_OK) {
+    EXPECT_EQ(RMSNORM_OK, rmsnorm_run(prepared));
+  }
+  rmsnorm_prepared_destroy(prepared);
+  return status;
+}
+
+// Runs run(module) with a module of these options. A full one holds all that it can.
+template <class Run>
+rmsnorm_status WithModule(const rmsnorm_options* options, bool is_full, const Run& run) {
+  rmsnorm_module* module = nullptr;
+  rmsnorm_status status = rmsnorm_module_create(&module, kD, RMSNORM_F32, options, nullptr);
+  EXPECT_EQ(status == RMSNORM_OK, module != nullptr);
+  if (status == RMSNORM_OK && is_full) {
+    const float values[kD] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const rmsnorm_view vector = rmsnorm_vector(values, RMSNORM_F32, kD);
+    EXPECT_EQ(RMSNORM_OK, rmsnorm_module_set_bias(module, &vector));
+    EXPECT_EQ(RMSNORM_OK, rmsnorm_module_set_post_norm_weight(module, &vector));
+  }
+  if (status == RMSNORM_OK) status = run(module);
+  rmsnorm_module_destroy(module);
+  return status;
+}
+template <auto function, bool is_full = false>
+rmsnorm_status RunModule(const Arguments& a) {
+  return WithModule(a.options, is_full, [&](const rmsnorm_module* module) {
+    return function(module, a.operands, a.context);
+  });
+}
+template <auto function, auto vector>
+rmsnorm_status PassVector(const Arguments& a) {
+  return WithModule(nullptr, false,
+                    [&](rmsnorm_module* module) { return function(module, a.operands->*vector); });
+}
+
+// Every function with each largest set of operands that it accepts. A module's functions appear
+// twice, the second time with the operands of its functions for dense rows (lib/module_rows.cc).
+inline std::vector<EntryPoint> MakeEntryPoints() {
+  using A = const Arguments&;
+  const auto several_module = [](A a) {
+    return WithModule(nullptr, false, [&](const rmsnorm_module* module) {
+      const rmsnorm_call call = {module, a.operands, nullptr};
+      return rmsnorm_forward_all(&call, 1, a.context);
+    });
+  };
+  std::vector<EntryPoint> all;
+  const std::string rows =
+      "rows=2x3,d=8,weight_per=row,bias_per=row,post_norm_weight_per=row,"
+      "dw_per=row,db_per=row,rstd=f32,";
+  for (const bool with_residual : {true, false}) {
+    const std::string text =
+        "forward," + rows + "bias=f32,gate=f32,sums_out=f64,q=i8,scale=f32,zero=i8," +
+        (with_residual ? "residual=f32,residual_out=f32,post_norm_weight=f32" : "sums=f64");
+    const std::string words =
+        with_residual ? "call forward context residual " : "call forward context sums ";
+    all.push_back({words + "plain options", text, "",
+                   [](A a) { return rmsnorm_forward(a.operands, a.options, a.context); }});
+    all.push_back({words + "several options", text, "calls[1].", [](A a) {
+                     // Between two other calls.
+                     float number[2] = {1, 1};
+                     const rmsnorm_view view[] = {rmsnorm_vector(&number[0], RMSNORM_F32, 1),
+                                                  rmsnorm_vector(&number[1], RMSNORM_F32, 1)};
+                     rmsnorm_operands others[] = {rmsnorm_no_operands(), rmsnorm_no_operands()};
+                     for (size_t i = 0; i < 2; ++i) others[i].x = others[i].y = &view[i];
+                     const rmsnorm_call calls[] = {{nullptr, &others[0], nullptr},
+                                                   {nullptr, a.operands, a.options},
+                                                   {nullptr, &others[1], nullptr}};
+                     const rmsnorm_status status = rmsnorm_forward_all(calls, 3, a.context);
+                     EXPECT_EQ(status == RMSNORM_OK, number[0] != 1 && number[1] != 1);
+                     return status;
+                   }});
+    all.push_back(
+        {words + "prepared options", text, "", [](A a) { return RunPrepared(a, false); }});
+    all.push_back(
+        {words + "module options", text + ",weight=none", "", RunModule<rmsnorm_module_forward>});
+    all.push_back({words + "several module", text + ",weight=none", "calls[0].", several_module});
+  }
+  const std::string text = "backward," + rows + "db=f32";
+  all.push_back({"call backward context plain options", text, "",
+                 [](A a) { return rmsnorm_backward(a.operands, a.options, a.context); }});
+  all.push_back({"call backward context prepared options", text, "",
+                 [](A a) { return RunPrepared(a, true); }});
+  all.push_back({"call backward context module options", text + ",weight=none", "",
+                 RunModule<rmsnorm_module_backward>});
+  const std::string dense = "rows=2x3,d=8,rstd=f32,weight=none,";
+  const std::string forward = "forward," + dense + "residual=f32,residual_out=f32";
+  const std::string backward = "backward," + dense + "dw=none";
+  all.push_back({"call forward context module", forward, "", RunModule<rmsnorm_module_forward>});
+  all.push_back({"call forward context several module", forward, "calls[0].", several_module});
+  all.push_back(
+      {"call forward context full", forward, "", RunModule<rmsnorm_module_forward, true>});
+  all.push_back({"call backward context module", backward, "", RunModule<rmsnorm_module_backward>});
+  all.push_back({"full_backward", backward, "", RunModule<rmsnorm_module_backward, true>});
+  const std::string none = "forward,x=none,y=none,rows=one,d=8,";
+  all.push_back({"create context options", none + "weight=none", "", [](A a) {
+                   rmsnorm_module* module = nullptr;
+                   const rmsnorm_status status =
+                       rmsnorm_module_create(&module, kD, RMSNORM_BF16, a.options, a.context);
+                   EXPECT_EQ(status == RMSNORM_OK, module != nullptr);
+                   rmsnorm_module_destroy(module);
+                   return status;
+                 }});
+  all.push_back({"held weight", none + "weight=f32", "",
+                 PassVector<rmsnorm_module_set_weight, &rmsnorm_operands::weight>});
+  all.push_back({"held weight", none + "weight=f32", "",
+                 PassVector<rmsnorm_module_get_weight, &rmsnorm_operands::weight>});
+  all.push_back({"held removable", none + "weight=none,bias=f32", "",
+                 PassVector<rmsnorm_module_set_bias, &rmsnorm_operands::bias>});
+  all.push_back(
+      {"held removable", none + "weight=none,post_norm_weight=f32", "",
+       PassVector<rmsnorm_module_set_post_norm_weight, &rmsnorm_operands::post_norm_weight>});
+  return all;
+}
+inline const std::vector<EntryPoint>& EntryPoints() {
+  static const std::vector<EntryPoint> entry_points = MakeEntryPoints();
+  return entry_points;
+}
+
+inline bool HasWords(const EntryPoint& entry, const std::vector<std::string>& words) {
+  return std::all_of(words.begin(), words.end(), [&](const std::string& word) {
+    return (" " + entry.words + " ").find(" " + word + " ") != std::string::npos;
+  });
+}
+
+// The first entry point with these words.
+inline const EntryPoint& Find(const std::vector<std::string>& words) {
+  return *std::find_if(EntryPoints().begin(), EntryPoints().end(),
+                       [&](const EntryPoint& entry) { return HasWords(entry, words); });
+}
+
+// Gives an option a valid value that is not its default.
+inline void Change(rmsnorm_options& options, internal::Option option) {
+  if (internal::IsNumber(option)) {
+    internal::SetValueIn(options, option, 0.5f);
+  } else {
+    internal::SetValueIn(options, option, int32_t{1});
+  }
+}
+
+// A call of an entry point; `fields` add to the case. A test spoils its views, options and context.
+class ArgumentCall {
+ public:
+  explicit ArgumentCall(const EntryPoint& entry, const std::string& fields = "") : entry_(entry) {
+    const std::vector<std::string> parts = cases::Split(entry.text + "," + fields, ',');
+    c = Case(cases::IsBackward(parts[0]));
+    for (size_t i = 1; i < parts.size(); ++i) {
+      const size_t equals = parts[i].find('=');
+      if (!cases::FindField(parts[i].substr(0, equals)).read(c, parts[i].substr(equals + 1))) {
+        throw std::runtime_error("no value of a field: " + parts[i]);
+      }
+    }
+    internal::ForEachOperand(c.Given(), [&](Operand o) { Give(o, cases::ShapeOf(c, o)); });
+    context.threads = c.threads;
+    // As bf16 and f32, the bytes are numbers around 1; as f16 and f64, numbers not far from 1.
+    cases::Random random(1);
+    for (uint16_t& number : memory_) number = 0x3F80 | (random.Bits() & 0x7F);
+  }
+  ArgumentCall(const ArgumentCall&) = delete;  // the views point into it
+  ArgumentCall& operator=(const ArgumentCall&) = delete;
+
+  bool Has(Operand o) const { return (operands.given & cases::SetOf(o)) != 0; }
+  bool IsOutput(Operand o) const { return Has(o) && c.RoleOf(o) == Role::kOutput; }
+  rmsnorm_view& operator[](Operand o) { return operands.view[o]; }
+
+  // Makes an operand dense, in a separate place.
+  void Give(Operand o, const std::vector<size_t>& shape) {
+    const rmsnorm_dtype only = kOperandRules[o].dtype;
+    const rmsnorm_dtype dtype = c.Has(o) ? c.operand[o].dtype : only != 0 ? only : RMSNORM_F32;
+    operands.Set(o, rmsnorm_tensor(Memory() + (static_cast<size_t>(o) * 2 + 1) * kPlace / 2, dtype,
+                                   static_cast<int32_t>(shape.size()), shape.data(), nullptr));
+  }
+  void Remove(Operand o) { operands.given &= ~cases::SetOf(o); }
+
+  // The address range of a row of an operand.
+  struct Row {
+    uintptr_t begin;
+    uintptr_t end;
+  };
+  std::vector<Row> RowsOf(Operand o) const {
+    const rmsnorm_view& view = operands.view[o];
+    const int dimensions = internal::RowDimensions(o, view);
+    const size_t element = rmsnorm_dtype_size(view.dtype);
+    const size_t bytes = element * static_cast<size_t>(internal::RowLength(o, view));
+    std::vector<Row> rows;
+    for (const ptrdiff_t offset :
+         cases::RowOffsets({view.shape, view.shape + dimensions},
+                           {view.stride, view.stride + dimensions}, element)) {
+      const uintptr_t begin = reinterpret_cast<uintptr_t>(view.data) + static_cast<size_t>(offset);
+      rows.push_back({begin, begin + bytes});
+    }
+    return rows;
+  }
+  std::string BytesOf(Operand o) const {
+    std::string bytes;
+    for (const Row& row : RowsOf(o)) {
+      bytes.append(reinterpret_cast<const char*>(row.begin), row.end - row.begin);
+    }
+    return bytes;
+  }
+
+  // All bytes of the memory.
+  std::string Bytes() { return {Memory(), sizeof memory_}; }
+  void SetBytes(const std::string& bytes) { std::memcpy(memory_, bytes.data(), sizeof memory_); }
+
+  rmsnorm_status Run() const {
+    const rmsnorm_operands all = operands.Get();
+    return entry_.run({no_operands ? nullptr : &all, &c.options, &context});
+  }
+
+  // Expects success, and that only outputs are written.
+  void ExpectAccepted() {
+    std::string before = Bytes();
+    ASSERT_EQ(RMSNORM_OK, Run()) << rmsnorm_error_message();
+    internal::ForEachOperand(operands.given, [&](Operand o) {
+      if (!IsOutput(o)) return;
+      for (const Row& row : RowsOf(o)) {
+        const size_t at = row.begin - reinterpret_cast<uintptr_t>(Memory());
+        before.replace(at, row.end - row.begin, reinterpret_cast<const char*>(row.begin),
+                       row.end - row.begin);
+      }
+    });
+    EXPECT_TRUE(before == Bytes()) << "something else was written";
+  }
+  // Expects this error, and that nothing is written. Returns the message without the name of the
+  // call.
+  std::string ExpectRefused(rmsnorm_status status) {
+    const std::string before = Bytes();
+    EXPECT_EQ(status, Run()) << rmsnorm_error_message();
+    EXPECT_TRUE(before == Bytes()) << "something was written";
+    std::string message = rmsnorm_error_message();
+    EXPECT_EQ(std::string::npos, message.find('\n')) << message;
+    const bool is_of_context = message.find("context: ") == 0 || message.find("target: ") == 0;
+    if (is_of_context) return message;
+    EXPECT_EQ(0u, message.find(entry_.prefix)) << message;
+    return message.substr(entry_.prefix.size());
+  }
+
+  Case c;
+  cases::CallOperands operands;
+  rmsnorm_context context = rmsnorm_default_context();
+  bool no_operands = false;
+
+ private:
+  static constexpr size_t kPlace = 2048;  // in bytes; the operand begins in the middle
+
+  char* Memory() { return reinterpret_cast<char*>(memory_); }
+
+  const EntryPoint& entry_;
+  alignas(64) uint16_t memory_[kOperands * kPlace / sizeof(uint16_t)];
+};
+
+}  // namespace rmsnorm::test
+
+#endif  // RMSNORM_TEST_ARGUMENT_CALL_H_
