@@ -33,7 +33,7 @@ bool InChild(const std::function<bool()>& holds) {
 
 // A fork while another thread makes the first call of the process must not copy a lock that this
 // thread holds. This test comes first, since each of its children must make a first call.
-TEST(FirstCall, AnotherThreadForks) {
+TEST(Fork, DuringTheFirstCall) {
   using std::chrono::microseconds;
   using std::chrono::steady_clock;
   constexpr size_t kRows = 256;  // enough for two threads
@@ -79,7 +79,7 @@ class ForkTest : public testing::Test {
   Context context_;
 };
 
-TEST_F(ForkTest, AChildMakesTheCallOfItsParent) {
+TEST_F(ForkTest, Child) {
   const Rows expected = Forward();
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(InChild([&] { return SameBits(expected, Forward()) == true; }));
@@ -87,7 +87,7 @@ TEST_F(ForkTest, AChildMakesTheCallOfItsParent) {
   }
 }
 
-TEST_F(ForkTest, AChildIsSerial) {
+TEST_F(ForkTest, ChildIsSerial) {
   const Rows expected = Forward();
   EXPECT_TRUE(InChild([&] {
     context_.threads = 0;
@@ -95,7 +95,7 @@ TEST_F(ForkTest, AChildIsSerial) {
   }));
 }
 
-TEST_F(ForkTest, AChildRunsWhatItsParentPrepared) {
+TEST_F(ForkTest, PreparedByTheParent) {
   const Rows expected = Forward();
   Rows y(RMSNORM_BF16, x_.count(), x_.d());
   ForwardOperands operands;
@@ -116,7 +116,7 @@ TEST_F(ForkTest, AChildRunsWhatItsParentPrepared) {
   EXPECT_TRUE(SameBits(expected, y));
 }
 
-TEST_F(ForkTest, AGrandchildMakesTheCall) {
+TEST_F(ForkTest, Grandchild) {
   const Rows expected = Forward();
   EXPECT_TRUE(InChild([&] {
     return SameBits(expected, Forward()) == true &&
@@ -136,7 +136,7 @@ TEST_F(ForkTest, OtherThreads) {
   }).join();
 }
 
-TEST_F(ForkTest, AnExecutorKeepsItsParts) {
+TEST_F(ForkTest, Executor) {
   const Rows expected = Forward();
   CountingExecutor executor;
   executor.SetIn(context_);

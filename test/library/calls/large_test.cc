@@ -30,26 +30,24 @@ using internal::Operand;
 
 constexpr size_t kPast31 = (size_t{1} << 31) + 1;
 
-// The kB that Linux can still give to a program.
-size_t AvailableKilobytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  for (size_t kilobytes; file >> name >> kilobytes; file.ignore(100, '\n')) {
-    if (name == "MemAvailable:") return kilobytes;
-  }
-  throw std::runtime_error("/proc/meminfo does not say how much memory is available");
-}
-
 // Zeros of which only the pages that are written take memory.
 template <class T>
 class Sparse {
  public:
-  explicit Sparse(size_t count)
+  // Throws if all bytes are to be written and there is no memory for them and half a GB more.
+  explicit Sparse(size_t count, bool is_written = false)
       : bytes_(count * sizeof(T)),
         memory_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
-    if (memory_ == MAP_FAILED) {
-      throw std::runtime_error("no addresses for " + std::to_string(bytes_ >> 30) + " GB");
+    std::ifstream file("/proc/meminfo");
+    std::string name;
+    size_t kilobytes = 0;
+    while (name != "MemAvailable:" && file >> name >> kilobytes) file.ignore(100, '\n');
+    const size_t wanted = is_written ? (bytes_ >> 10) + (size_t{1} << 19) : 0;
+    if (memory_ == MAP_FAILED || kilobytes < wanted) {
+      throw std::runtime_error("this takes " + std::to_string(wanted >> 10) +
+                               " MB of memory, and " + std::to_string(kilobytes >> 10) +
+                               " MB are available");
     }
   }
   ~Sparse() { munmap(memory_, bytes_); }
@@ -62,23 +60,6 @@ class Sparse {
  private:
   size_t bytes_;
   void* memory_;
-};
-
-// The same, for a call that writes all of it.
-template <class T>
-class Dense : public Sparse<T> {
- public:
-  explicit Dense(size_t count) : Sparse<T>((RequireMemory(count * sizeof(T)), count)) {}
-
- private:
-  static void RequireMemory(size_t bytes) {
-    const size_t wanted = (bytes >> 10) + (size_t{1} << 19);  // and half a GB for the machine
-    if (const size_t available = AvailableKilobytes(); available < wanted) {
-      throw std::runtime_error("this takes " + std::to_string(wanted >> 10) +
-                               " MB of memory, and " + std::to_string(available >> 10) +
-                               " MB are available");
-    }
-  }
 };
 
 // A bf16 number; the value must be one.
@@ -137,7 +118,7 @@ TEST_P(LargeTest, SumsOfALongRow) {
 
 TEST_P(LargeTest, AdditionOfALongRow) {
   const Sparse<bf16> x(kPast31);
-  const Dense<bf16> residual(kPast31);  // and its sum with x
+  const Sparse<bf16> residual(kPast31, true);  // and its sum with x
   x[kPast31 / 2] = Bf16(2);
   x[kPast31 - 1] = residual[kPast31 - 1] = Bf16(1);
   residual[1] = Bf16(0x1p-60);
@@ -176,7 +157,7 @@ backward,x+dy+dx=f32|bf16,dw=f32,db=f32,rows=2,d=16777219,threads=2
 TEST_P(LargeTest, ManyRows) {
   for (const size_t d : Sizes{1, 4097}) {
     const size_t rows = kPast31 / d + 1;
-    const Dense<bf16> y(rows * d);
+    const Sparse<bf16> y(rows * d, true);
     Elements expected;
     for (const size_t row : {size_t{1}, rows / 2, rows - 1}) {
       for (size_t j = 0; j < d; ++j) {
@@ -200,7 +181,7 @@ TEST_P(LargeTest, ManyQuantisedRows) {
   const size_t rows = kPast31 / d + 1;
   Random random(7);
   const Rows x = Draw(random, Values::kNormal, RMSNORM_F32, 1, d);
-  const Dense<int8_t> q(rows * d);
+  const Sparse<int8_t> q(rows * d, true);
   std::vector<float> scale(rows);
   std::vector<int8_t> expected(d);
   float expected_scale = 0;
@@ -225,7 +206,7 @@ TEST_P(LargeTest, GradientByManyRows) {
   const std::vector<bf16> x(d);
   const std::vector<float> weight(d, 2);
   const float rstd = 1;
-  const Dense<bf16> dx(rows * d);
+  const Sparse<bf16> dx(rows * d, true);
   const size_t last = rows * d - 1;
   dx[1] = dx[last / 2] = dx[last] = Bf16(3);
   BackwardOperands operands;
@@ -268,47 +249,40 @@ TEST_P(LargeTest, GradientsByColumnsOfManyRows) {
 void TestWideStrides(const cases::Case& c, bool falls, const std::string& target) {
   SCOPED_TRACE(cases::Text(c) + (falls ? ", falling" : ", rising"));
   constexpr size_t kStride = (size_t{1} << 32) + 3;
-  struct Memory {
-    Operand operand;
-    const Rows& rows;
-    std::unique_ptr<Sparse<uint8_t>> bytes;
-    bool falls;
-
-    uint8_t* row(size_t i) const {
-      const size_t place = falls ? rows.count() - 1 - i : i;
-      return bytes->data() + place * kStride * internal::ElementSize(rows.dtype());
-    }
-  };
   const cases::Problem problem(c);
-  std::vector<Memory> memory;
+  std::unique_ptr<Sparse<uint8_t>> memory[internal::kOperands];
   cases::CallOperands operands;
+  const auto rows_of = [&](Operand o) -> const Rows& {
+    return c.IsOutput(o) ? problem.after(o) : problem.before(o);
+  };
+  const auto row_at = [&](Operand o, size_t i) {
+    const Rows& rows = rows_of(o);
+    const size_t place = falls ? rows.count() - 1 - i : i;
+    return memory[o]->data() + place * kStride * internal::ElementSize(rows.dtype());
+  };
   internal::ForEachOperand(c.Given(), [&](Operand o) {
-    const Rows& rows = c.IsOutput(o) ? problem.after(o) : problem.before(o);
+    const Rows& rows = rows_of(o);
     const size_t elements = kStride * (rows.count() - 1) + rows.d();
-    memory.push_back(
-        {o, rows, std::make_unique<Sparse<uint8_t>>(elements * internal::ElementSize(rows.dtype())),
-         falls});
-    const Memory& own = memory.back();
+    memory[o] = std::make_unique<Sparse<uint8_t>>(elements * internal::ElementSize(rows.dtype()));
     for (size_t row = 0; !c.IsOutput(o) && row < rows.count(); ++row) {
-      std::memcpy(own.row(row), rows.row(row), rows.row_bytes());
+      std::memcpy(row_at(o, row), rows.row(row), rows.row_bytes());
     }
-    std::vector<size_t> shape = cases::LeadingOf(c, o);
-    std::vector<ptrdiff_t> stride(shape.size(), static_cast<ptrdiff_t>(kStride) * (falls ? -1 : 1));
-    if (internal::kOperandRules[o].shape != internal::Shape::kPerRow) {
-      shape.push_back(rows.d());
-      stride.push_back(1);
-    }
-    operands.Set(o, rmsnorm_tensor(own.row(0), rows.dtype(), static_cast<int32_t>(shape.size()),
+    const std::vector<size_t> shape = cases::ShapeOf(c, o);
+    std::vector<ptrdiff_t> stride(cases::LeadingOf(c, o).size(),
+                                  static_cast<ptrdiff_t>(kStride) * (falls ? -1 : 1));
+    stride.resize(shape.size(), 1);
+    operands.Set(o, rmsnorm_tensor(row_at(o, 0), rows.dtype(), static_cast<int32_t>(shape.size()),
                                    shape.data(), stride.data()));
   });
   ASSERT_EQ(RMSNORM_OK, cases::MakeCalls({c}, {operands}, target.c_str()))
       << rmsnorm_error_message();
-  for (const Memory& own : memory) {
-    for (size_t row = 0; row < own.rows.count(); ++row) {
-      EXPECT_EQ(0, std::memcmp(own.row(row), own.rows.row(row), own.rows.row_bytes()))
-          << internal::kOperandRules[own.operand].name << ", row " << row;
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    const Rows& rows = rows_of(o);
+    for (size_t row = 0; row < rows.count(); ++row) {
+      EXPECT_EQ(0, std::memcmp(row_at(o, row), rows.row(row), rows.row_bytes()))
+          << internal::kOperandRules[o].name << ", row " << row;
     }
-  }
+  });
 }
 
 TEST_P(LargeTest, WideStrides) {

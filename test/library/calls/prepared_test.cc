@@ -28,7 +28,7 @@ class PreparedTest : public testing::Test {
   Random random_{5};
 };
 
-TEST_F(PreparedTest, ReadsEveryOperandWhenItRuns) {
+TEST_F(PreparedTest, OperandsAreReadByTheRun) {
   Rows x = Draw(7);
   Rows residual = Draw(7);
   Rows gate = Draw(7);
@@ -54,7 +54,7 @@ TEST_F(PreparedTest, ReadsEveryOperandWhenItRuns) {
 }
 
 // A weight for each head, which lies apart from the next, in a run of two plans.
-TEST_F(PreparedTest, GradientsReadTheWeightWhenTheyRun) {
+TEST_F(PreparedTest, GradientsOfAWeightByHead) {
   Rows x = Draw(6);
   Rows dy = Draw(6);
   std::vector<float> weight(2 * (kD + 5));
@@ -81,7 +81,7 @@ TEST_F(PreparedTest, GradientsReadTheWeightWhenTheyRun) {
 }
 
 // Sums start anew in each run, or continue from the gradient where the call adds to it.
-TEST_F(PreparedTest, GradientsStartAnewInEachRun) {
+TEST_F(PreparedTest, RepeatedGradients) {
   for (const size_t rows : Sizes{5, 300}) {
     Rows x = Draw(rows);
     Rows dy = Draw(rows);
@@ -117,7 +117,7 @@ TEST_F(PreparedTest, GradientsStartAnewInEachRun) {
 }
 
 // A module's weight may be set again.
-TEST_F(PreparedTest, UsesTheWeightThatAModuleHoldsNow) {
+TEST_F(PreparedTest, NewWeightOfAModule) {
   const Rows x = Draw(3);
   Rows y(RMSNORM_F32, 3, kD);
   Rows expected(RMSNORM_F32, 3, kD);
@@ -131,7 +131,7 @@ TEST_F(PreparedTest, UsesTheWeightThatAModuleHoldsNow) {
   }
 }
 
-TEST_F(PreparedTest, MakesSeveralNormsTogether) {
+TEST_F(PreparedTest, SeveralNorms) {
   std::vector<Rows> matrices = {Draw(1000), Draw(500)};
   std::vector<Rows> expected = matrices;
   std::vector<Call> calls(2);
@@ -152,7 +152,7 @@ TEST_F(PreparedTest, MakesSeveralNormsTogether) {
 }
 
 // A single prepared call by a module runs in its context. Several calls use none of theirs.
-TEST_F(PreparedTest, UsesTheContextOfASingleModule) {
+TEST_F(PreparedTest, ContextOfAModule) {
   CountingExecutor executor;
   Context own;
   own.threads = 4;
@@ -179,7 +179,7 @@ TEST_F(PreparedTest, UsesTheContextOfASingleModule) {
   }
 }
 
-TEST_F(PreparedTest, MayHaveNoCallsOrNoRows) {
+TEST_F(PreparedTest, NoCallsOrRows) {
   Prepared({})();
   std::vector<float> dw = {1, 2, 3, 4};
   std::vector<float> db = dw;
@@ -196,7 +196,7 @@ TEST_F(PreparedTest, MayHaveNoCallsOrNoRows) {
   EXPECT_EQ(std::vector<float>(4, 0.0f), db);
 }
 
-TEST_F(PreparedTest, CanBeMoved) {
+TEST_F(PreparedTest, Move) {
   const Rows x = Draw(2);
   Rows y(RMSNORM_F32, 2, kD);
   Prepared first(NormOperands(x, nullptr, y));
@@ -212,7 +212,7 @@ TEST_F(PreparedTest, CanBeMoved) {
   EXPECT_THROW(first(), Error);
 }
 
-TEST(Prepared, RefusesNullPointers) {
+TEST(Prepared, NullPointers) {
   int memory;
   rmsnorm_prepared* const unset = reinterpret_cast<rmsnorm_prepared*>(&memory);
   rmsnorm_prepared* prepared = unset;
@@ -233,7 +233,7 @@ TEST(Prepared, RefusesNullPointers) {
 
 #ifdef _OPENMP
 // A call that was prepared for several threads stays on its thread inside a parallel region.
-TEST_F(PreparedTest, StaysSerialInsideAParallelRegion) {
+TEST_F(PreparedTest, ParallelRegion) {
   const Rows x = Draw(2000);
   std::vector<Rows> y(2, Rows(RMSNORM_F32, 2000, kD));
   Rows expected(RMSNORM_F32, 2000, kD);

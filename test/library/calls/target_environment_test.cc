@@ -10,6 +10,7 @@
 #include <functional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
+#include <vector>
 
 #include "on_target.h"
 
@@ -23,15 +24,11 @@ std::string InChild(const char* value, const std::function<std::string()>& run) 
   EXPECT_EQ(0, pipe(ends));
   const pid_t child = fork();
   if (child == 0) {
-    if (value != nullptr) {
-      setenv("RMSNORM_TARGET", value, 1);
-    } else {
-      unsetenv("RMSNORM_TARGET");
-    }
+    unsetenv("RMSNORM_TARGET");
+    if (value != nullptr) setenv("RMSNORM_TARGET", value, 1);
     const std::string result = run();
-    const bool written =
-        write(ends[1], result.data(), result.size()) == static_cast<ssize_t>(result.size());
-    _exit(written ? 0 : 1);
+    const auto size = static_cast<ssize_t>(result.size());
+    _exit(write(ends[1], result.data(), result.size()) == size ? 0 : 1);
   }
   close(ends[1]);
   std::string result;
@@ -46,56 +43,45 @@ std::string InChild(const char* value, const std::function<std::string()>& run) 
   return result;
 }
 
-// The default target, or the error message.
-std::string Active() {
+// The target of a name, or of none, or the error message.
+std::string Find(const char* name) {
   const char* exact;
-  return rmsnorm_find_target(nullptr, &exact) == RMSNORM_OK ? exact : rmsnorm_error_message();
+  return rmsnorm_find_target(name, &exact) == RMSNORM_OK ? exact : rmsnorm_error_message();
 }
+std::string Active() { return Find(nullptr); }
 
-// The targets of this CPU, separated by commas; a child finds them.
-std::string Supported() {
-  return InChild(nullptr, [] {
+// The targets of this CPU, which a child finds.
+std::vector<std::string> Supported() {
+  const std::string all = InChild(nullptr, [] {
     std::string list;
     for (const std::string& name : SupportedTargets()) list += name + ",";
     return list;
   });
-}
-
-TEST(TargetEnvironment, UnsetOrEmptyMeansTheBest) {
-  const std::string list = Supported();
-  const std::string best = list.substr(0, list.find(','));
-  EXPECT_EQ(best, InChild(nullptr, Active));
-  EXPECT_EQ(best, InChild("", Active));
-}
-
-TEST(TargetEnvironment, NamesATarget) {
-  const std::string list = Supported();
-  for (size_t begin = 0; begin < list.size();) {
-    const size_t end = list.find(',', begin);
-    const std::string name = list.substr(begin, end - begin);
-    // A name may also mean a family, whose best flavour has another name.
-    const std::string by_call = InChild(nullptr, [&] {
-      const char* exact;
-      return std::string(rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_OK ? exact : "");
-    });
-    EXPECT_EQ(by_call, InChild(name.c_str(), Active));
-    begin = end + 1;
+  std::vector<std::string> names;
+  for (size_t begin = 0, end; (end = all.find(',', begin)) != std::string::npos; begin = end + 1) {
+    names.push_back(all.substr(begin, end - begin));
   }
-  EXPECT_EQ("reference", InChild("Reference", Active));
+  return names;
 }
 
-TEST(TargetEnvironment, ATargetOfTheCallComesFirst) {
-  const std::string list = Supported();
-  const std::string best = list.substr(0, list.find(','));
-  EXPECT_EQ(best, InChild("reference", [&] {
-              const char* exact = "";
-              rmsnorm_find_target(best.c_str(), &exact);
-              return std::string(exact);
-            }));
+TEST(TargetEnvironment, Names) {
+  const std::vector<std::string> supported = Supported();
+  EXPECT_EQ(supported[0], InChild(nullptr, Active));
+  EXPECT_EQ(supported[0], InChild("", Active));
+  EXPECT_EQ("reference", InChild("Reference", Active));
+  for (const std::string& name : supported) {
+    // A name may also mean a family, whose best flavour has another name.
+    EXPECT_EQ(InChild(nullptr, [&] { return Find(name.c_str()); }), InChild(name.c_str(), Active));
+  }
+}
+
+TEST(TargetEnvironment, TargetOfTheCallComesFirst) {
+  const std::string best = Supported()[0];
+  EXPECT_EQ(best, InChild("reference", [&] { return Find(best.c_str()); }));
 }
 
 // The call fails, and its message blames the environment; a call that names its target works.
-TEST(TargetEnvironment, UnknownNamesAreAnErrorOfTheCall) {
+TEST(TargetEnvironment, UnknownName) {
   const std::string result = InChild("AVX9", [] {
     float x[] = {1, 2};
     const rmsnorm_view view = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
@@ -120,33 +106,26 @@ TEST(TargetEnvironment, UnknownNamesAreAnErrorOfTheCall) {
   EXPECT_EQ(line + line + status + "\nuntouched\n0\n", result);
 }
 
-// Changing the variable after the first call changes nothing.
-TEST(TargetEnvironment, IsReadOnce) {
-  EXPECT_EQ("reference", InChild("reference", [] {
-              Active();
-              setenv("RMSNORM_TARGET", "AVX9", 1);
-              return Active();
-            }));
-}
-
-// After putenv(), the program owns the text of the variable: it may disappear after the first call.
-TEST(TargetEnvironment, IsCopied) {
+// The first call reads the variable, and copies its text: after putenv() the program owns that.
+TEST(TargetEnvironment, ReadOnceAndCopied) {
   const std::string best = InChild(nullptr, Active);
   for (const std::string name : {"reference", "AVX9"}) {
     const std::string before = InChild(name.c_str(), Active);
-    EXPECT_EQ(before + before, InChild(nullptr, [&] {
+    EXPECT_EQ(before + before + before, InChild(nullptr, [&] {
                 static char text[64];
                 std::snprintf(text, sizeof text, "RMSNORM_TARGET=%s", name.c_str());
                 putenv(text);
                 const std::string first = Active();
                 std::snprintf(text, sizeof text, "RMSNORM_TARGET=%s", best.c_str());
-                return first + Active();
+                const std::string second = Active();
+                setenv("RMSNORM_TARGET", "AVX8", 1);
+                return first + second + Active();
               }));
   }
 }
 
 // The message quotes the start of a long name, so the reason fits.
-TEST(TargetEnvironment, LongNamesAreCut) {
+TEST(TargetEnvironment, LongName) {
   const std::string name(5000, 'A');
   const std::string message = InChild(name.c_str(), Active);
   EXPECT_EQ("RMSNORM_TARGET: '" + name.substr(0, 40) + "...' is none of this build's targets",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many threads a call may use: by numbers, and by files of control groups as Linux has them.
+// When calls stay on their thread: by reported times, without a clock.
 #include "../../../lib/thread_limits.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +11,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "../../../lib/waits.h"
 
 namespace rmsnorm::internal {
 namespace {
@@ -44,19 +47,19 @@ int CpusInVersion1(Files files) {
   return CpusWith(files);
 }
 
-TEST(CpuQuota, IsNoneWithoutFiles) {
+TEST(CpuQuota, NoFiles) {
   EXPECT_EQ(INT_MAX, CpusWith({}));
   EXPECT_EQ(INT_MAX, CpusInVersion1({}));
   EXPECT_EQ(INT_MAX, CpusInVersion2({}));
 }
 
-TEST(CpuQuota, IsReadFromVersion2) {
+TEST(CpuQuota, Version2) {
   EXPECT_EQ(4, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"}}));
   EXPECT_EQ(2, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "100000 50000\n"}}));
   EXPECT_EQ(INT_MAX, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "max 100000\n"}}));
 }
 
-TEST(CpuQuota, IsReadFromVersion1) {
+TEST(CpuQuota, Version1) {
   const std::string folder = "sys/fs/cgroup/cpu/a/b/";
   const auto cpus = [&](const std::string& quota) {
     return CpusInVersion1(
@@ -66,25 +69,25 @@ TEST(CpuQuota, IsReadFromVersion1) {
   EXPECT_EQ(INT_MAX, cpus("-1\n"));
 }
 
-TEST(CpuQuota, CountsWholeCpusAndAtLeastOne) {
+TEST(CpuQuota, WholeCpus) {
   EXPECT_EQ(1, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "199999 100000\n"}}));
   EXPECT_EQ(1, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "1000 100000\n"}}));
 }
 
-TEST(CpuQuota, IsTheLeastOfAllGroupsAbove) {
+TEST(CpuQuota, LeastOfAllGroups) {
   EXPECT_EQ(2, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "800000 100000\n"},
                                {"sys/fs/cgroup/a/cpu.max", "200000 100000\n"},
                                {"sys/fs/cgroup/cpu.max", "300000 100000\n"}}));
 }
 
 // The group has its name of the host, and its files lie at the root.
-TEST(CpuQuota, IsFoundInAContainer) {
+TEST(CpuQuota, Container) {
   EXPECT_EQ(2, CpusInVersion2({{"sys/fs/cgroup/cpu.max", "200000 100000\n"}}));
   EXPECT_EQ(2, CpusInVersion1({{"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n"},
                                {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}}));
 }
 
-TEST(CpuQuota, IsNoneWhereFilesHoldSomethingElse) {
+TEST(CpuQuota, OtherText) {
   for (const char* text : {"", "\n", "x\n", "100000\n", "-5 100000\n", "100000 0\n", "nan nan\n",
                            "inf 100000\n", "inf inf\n", "1e308 1e-308\n", "100000 inf\n"}) {
     EXPECT_EQ(INT_MAX, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", text}})) << text;
@@ -94,7 +97,7 @@ TEST(CpuQuota, IsNoneWhereFilesHoldSomethingElse) {
 }
 
 // A quota of 2 CPUs on a machine with 8.
-TEST(UsualThreads, AChosenNumberLiftsTheQuota) {
+TEST(UsualThreads, ChosenNumber) {
   const auto cpus = [] { return 8; };
   EXPECT_EQ(2, WithinQuota(8, 2, cpus));
   EXPECT_EQ(8, WithinQuota(8, 16, cpus));
@@ -102,7 +105,7 @@ TEST(UsualThreads, AChosenNumberLiftsTheQuota) {
 }
 
 // OpenMP's default and the same number in its variable are one number to the program.
-TEST(UsualThreads, TheVariableChooses) {
+TEST(UsualThreads, Variable) {
   for (const char* text : {"8", " 8 ", "8,4", "08"}) EXPECT_TRUE(IsChosen(text, 8)) << text;
   for (const char* text : {"", "4", "4,8", "80", "x", "-8"})
     EXPECT_FALSE(IsChosen(text, 8)) << text;
@@ -120,6 +123,62 @@ TEST(MostThreads, OfACall) {
   EXPECT_EQ(8, most(INT_MAX, 2, INT_MAX));
   EXPECT_EQ(12, most(INT_MAX, 12, INT_MAX));
   for (const int asked : {0, 4, 8, INT_MAX}) EXPECT_EQ(3, most(asked, 8, 3));
+}
+
+// ------------------------------------------------------------------------------------------ waits
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// How long calls of 1 ms stay on their thread.
+int MillisecondsOfStaying(Waits& waits) {
+  int stayed = 0;
+  for (; waits.ShouldStay(); ++stayed) waits.Stayed(milliseconds(1));
+  return stayed;
+}
+
+TEST(Waits, Begin) { EXPECT_FALSE(Waits().ShouldStay()); }
+
+TEST(Waits, NoLoss) {
+  Waits waits;
+  waits.Report(4, milliseconds(1), milliseconds(4));
+  EXPECT_FALSE(waits.ShouldStay());
+  waits.Report(4, milliseconds(1), milliseconds(5));
+  EXPECT_EQ(1, MillisecondsOfStaying(waits));
+}
+
+// A thread that sleeps takes some tens of microseconds to wake.
+TEST(Waits, WakingThread) {
+  Waits waits;
+  for (int i = 0; i < 1000; ++i) waits.Report(2, microseconds(5), microseconds(100));
+  EXPECT_FALSE(waits.ShouldStay());
+}
+
+TEST(Waits, RepeatedLosses) {
+  Waits waits;
+  for (const int stays : {10, 30, 70, 150, 310, 630, 1270, 2000, 2000}) {
+    waits.Report(2, microseconds(10), microseconds(10'020));
+    EXPECT_EQ(stays, MillisecondsOfStaying(waits));
+  }
+}
+
+TEST(Waits, Gains) {
+  Waits waits;
+  waits.Report(2, microseconds(10), microseconds(10'020));
+  MillisecondsOfStaying(waits);
+  for (int i = 0; i < 1100; ++i) waits.Report(2, microseconds(10), microseconds(10));
+  waits.Report(2, microseconds(10), microseconds(10'020));
+  EXPECT_LE(MillisecondsOfStaying(waits), 11);
+}
+
+// A calling thread that is left out for 50 ms seems to have gained them.
+TEST(Waits, OneGain) {
+  Waits waits;
+  waits.Report(2, microseconds(10), microseconds(10'020));
+  MillisecondsOfStaying(waits);
+  waits.Report(2, milliseconds(50), milliseconds(50));
+  waits.Report(2, microseconds(10), microseconds(10'020));
+  EXPECT_EQ(28, MillisecondsOfStaying(waits));
 }
 
 }  // namespace

@@ -35,16 +35,10 @@ constexpr size_t kD = 512;
 
 class ThreadsTest : public testing::TestWithParam<std::string> {
  protected:
-  ThreadsTest()
-      : x_(RMSNORM_BF16, kManyRows, kD),
-        weight_(RMSNORM_BF16, 1, kD),
-        y_(RMSNORM_BF16, kManyRows, kD),
-        dw_(RMSNORM_F32, 1, kD) {
-    Random random(41);
-    cases::Fill(random, Values::kMixed, 0, x_);
-    cases::Fill(random, Values::kSpecial, 0, weight_);
+  ThreadsTest() {
     forward_ = NormOperands(x_, &weight_, y_);
     backward_.x = backward_.dy = ConstView(ViewOf(x_));
+    backward_.weight = forward_.weight;
     backward_.dx = View(ViewOf(y_));
     backward_.dw = View(VectorOf(dw_));
   }
@@ -60,16 +54,18 @@ class ThreadsTest : public testing::TestWithParam<std::string> {
   }
 
   const std::string target_ = GetParam();
-  Rows x_;
-  Rows weight_;
-  Rows y_;
-  Rows dw_;
+  Random random_{41};
+  // Finite, since in dw a NaN in a row would hide the other rows.
+  const Rows x_ = Draw(random_, Values::kNormal, RMSNORM_BF16, kManyRows, kD);
+  const Rows weight_ = Draw(random_, Values::kNormal, RMSNORM_BF16, 1, kD);
+  const Rows y_{RMSNORM_BF16, kManyRows, kD};
+  const Rows dw_{RMSNORM_F32, 1, kD};
   ForwardOperands forward_;
   BackwardOperands backward_;
 };
 
 // Large work uses all allowed threads, and small work uses none.
-TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
+TEST_P(ThreadsTest, PartsOfAnExecutor) {
   RmsNorm module(kD, Options(), Dtype::bf16);
   ForwardOperands of_module = forward_;
   of_module.weight = {};
@@ -82,90 +78,57 @@ TEST_P(ThreadsTest, AnExecutorGetsTheParts) {
                 forward_all({{nullptr, forward_, {}}}, c);
               }));
   }
+  const View few(rmsnorm_rows(y_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
   ForwardOperands small = forward_;
-  small.x = small.y = View(rmsnorm_rows(y_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
+  small.x = small.y = few;
   EXPECT_EQ(0u, Parts(8, [&](const Context& c) { forward(small, {}, c); }));
   BackwardOperands small_gradients = backward_;
-  small_gradients.x = View(rmsnorm_rows(x_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
-  small_gradients.dy = small_gradients.dx = small.y;
+  small_gradients.x = ConstView(rmsnorm_rows(x_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
+  small_gradients.dy = small_gradients.dx = few;
   small_gradients.dw = {};
   EXPECT_EQ(0u, Parts(8, [&](const Context& c) { backward(small_gradients, {}, c); }));
 }
 
-// Runs call(i) on six threads i at once. Returns the total of the wrong results they count.
-int WrongOfManyCallers(const std::function<int(int i)>& call) {
-  std::vector<std::thread> callers;
-  std::atomic<int> wrong{0};
-  for (int i = 0; i < 6; ++i) callers.emplace_back([&, i] { wrong += call(i); });
-  for (std::thread& caller : callers) caller.join();
-  return wrong;
-}
-
-TEST_P(ThreadsTest, ForwardFromManyThreadsAtOnce) {
-  forward(forward_, {}, OnTarget(target_, 1));
-  const Rows serial = y_;
+// Six threads call at once, with options and by a module that they share. Each has its own message.
+TEST_P(ThreadsTest, ManyCallers) {
   RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
   shared.set_weight(ConstView(VectorOf(weight_)));
-  const int all_wrong = WrongOfManyCallers([&](int i) {
-    int wrong = 0;
-    Random random(static_cast<uint64_t>(i));
-    Rows y(x_.dtype(), kManyRows, kD);
-    ForwardOperands operands;
-    operands.x = ConstView(ViewOf(x_));
-    operands.y = View(ViewOf(y));
-    for (int repeat = 0; repeat < 5; ++repeat) {
-      cases::Fill(random, Values::kNormal, 0, y);
-      if (repeat % 2 == 0) {
-        operands.weight = ConstView(VectorOf(weight_));
-        forward(operands, {}, OnTarget(target_, i % 3));
-      } else {
-        operands.weight = {};
-        shared.forward(operands);
-      }
-      if (!SameBits(serial, y)) ++wrong;
-      // Each thread has its own message.
-      const std::string name = "caller " + std::to_string(i);
-      const char* exact;
-      if (rmsnorm_find_target(name.c_str(), &exact) != RMSNORM_ERROR_TARGET) ++wrong;
-      std::this_thread::yield();
-      if (std::string(rmsnorm_error_message()).find(name) == std::string::npos) ++wrong;
-    }
-    return wrong;
-  });
-  EXPECT_EQ(0, all_wrong);
-}
-
-TEST_P(ThreadsTest, BackwardFromManyThreadsAtOnce) {
-  Random random(43);
-  cases::Fill(random, Values::kNormal, 0, x_);  // in dw, a NaN in a row would hide the other rows
-  cases::Fill(random, Values::kNormal, 0, weight_);
-  backward_.weight = ConstView(VectorOf(weight_));
-  backward(backward_, {}, OnTarget(target_, 1));
-  RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
-  shared.set_weight(ConstView(VectorOf(weight_)));
-  const int all_wrong = WrongOfManyCallers([&](int i) {
-    int wrong = 0;
-    Random own_random(static_cast<uint64_t>(i));
-    Rows dx(x_.dtype(), kManyRows, kD);
-    Rows dw(RMSNORM_F32, 1, kD);
+  Rows expected[] = {Rows(RMSNORM_BF16, kManyRows, kD), y_, dw_};
+  forward(NormOperands(x_, &weight_, expected[0]), {}, OnTarget(target_, 1));
+  const auto backward_to = [&](const Rows& dx, const Rows& dw) {
     BackwardOperands operands = backward_;
     operands.dx = View(ViewOf(dx));
     operands.dw = View(VectorOf(dw));
-    for (int repeat = 0; repeat < 12; ++repeat) {
-      cases::Fill(own_random, Values::kNormal, 0, dx);
-      cases::Fill(own_random, Values::kNormal, 0, dw);
-      if (repeat % 2 == 0) {
-        operands.weight = ConstView(VectorOf(weight_));
-        backward(operands, {}, OnTarget(target_, i % 3));
-      } else {
-        operands.weight = {};
-        shared.backward(operands);
+    return operands;
+  };
+  backward(backward_to(expected[1], expected[2]), {}, OnTarget(target_, 1));
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 6; ++i) {
+    callers.emplace_back([&, i] {
+      for (int repeat = 0; repeat < 12; ++repeat) {
+        Rows actual[] = {Rows(RMSNORM_BF16, kManyRows, kD), y_, dw_};
+        ForwardOperands operands = NormOperands(x_, &weight_, actual[0]);
+        BackwardOperands gradients = backward_to(actual[1], actual[2]);
+        if (repeat % 2 == 0) {
+          forward(operands, {}, OnTarget(target_, i % 3));
+          backward(gradients, {}, OnTarget(target_, i % 3));
+        } else {
+          operands.weight = gradients.weight = {};
+          shared.forward(operands);
+          shared.backward(gradients);
+        }
+        for (size_t k = 0; k < 3; ++k) wrong += SameBits(expected[k], actual[k]) ? 0 : 1;
+        const std::string name = "caller " + std::to_string(i);
+        const char* exact;
+        wrong += rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_ERROR_TARGET ? 0 : 1;
+        std::this_thread::yield();
+        wrong += std::string(rmsnorm_error_message()).find(name) != std::string::npos ? 0 : 1;
       }
-      if (!SameBits(y_, dx) || !SameBits(dw_, dw)) ++wrong;
-    }
-    return wrong;
-  });
-  EXPECT_EQ(0, all_wrong);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(0, wrong);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, ThreadsTest, testing::ValuesIn(SupportedTargets()), Name);
@@ -185,7 +148,7 @@ int ThreadsStartedBy(size_t rows, const Context& context) {
   return ThreadsStarted() - before;
 }
 
-TEST(StartedThreads, AreCounted) {
+TEST(StartedThreads, Counter) {
   const int before = ThreadsStarted();
   std::thread([] {}).join();
   EXPECT_EQ(1, ThreadsStarted() - before);
@@ -194,35 +157,22 @@ TEST(StartedThreads, AreCounted) {
 // Runs on a new thread, which has no OpenMP threads waiting for it.
 void InNewThread(const std::function<void()>& run) { std::thread(run).join(); }
 
-TEST(StartedThreads, NoneForSerialWork) {
+TEST(StartedThreads, None) {
   InNewThread([] {
     Context context;
     context.threads = 1;
     EXPECT_EQ(0, ThreadsStartedBy(kManyRows, context));
-  });
-}
-
-TEST(StartedThreads, NoneForSmallWork) {
-  InNewThread([] {
-    Context context;
     context.threads = 8;
     EXPECT_EQ(0, ThreadsStartedBy(kFewRows, context));
-  });
-}
-
-TEST(StartedThreads, NoneWithAnExecutor) {
-  InNewThread([] {
-    Context context;
     CountingExecutor executor;
     executor.SetIn(context);
-    context.threads = 8;
     EXPECT_EQ(0, ThreadsStartedBy(kManyRows, context));
     EXPECT_EQ(1, executor.calls);
   });
 }
 
 // Or less, in a container with less CPU time than CPUs.
-TEST(ThreadLimit, IsThatOfOpenMp) {
+TEST(ThreadLimit, OpenMp) {
 #ifdef _OPENMP
   EXPECT_EQ(1, rmsnorm_has_openmp());
   EXPECT_GE(omp_get_max_threads(), rmsnorm_max_threads());
@@ -237,7 +187,7 @@ TEST(ThreadLimit, IsThatOfOpenMp) {
 }
 
 #ifdef _OPENMP
-TEST(StartedThreads, SomeForLargeWork) {
+TEST(StartedThreads, LargeWork) {
   InNewThread([] {
     Context context;
     context.threads = 4;
@@ -250,7 +200,7 @@ TEST(StartedThreads, SomeForLargeWork) {
 }
 
 // A call never uses more threads than OpenMP's default or the machine's CPUs.
-TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
+TEST(StartedThreads, Limit) {
   for (const int of_openmp : {1, 5}) {
     InNewThread([&] {
       omp_set_num_threads(of_openmp);
@@ -264,28 +214,24 @@ TEST(StartedThreads, NoMoreThanOpenMpOrTheMachineHas) {
 }
 
 // Inside another parallel region a call stays serial, even if OpenMP allows nested regions.
-TEST(StartedThreads, NoneInsideAParallelRegion) {
+TEST(StartedThreads, ParallelRegion) {
   omp_set_max_active_levels(4);
-  Rows x(RMSNORM_F32, kManyRows, kD);
   Random random(53);
-  cases::Fill(random, Values::kNormal, 0, x);
-  Rows expected(RMSNORM_F32, kManyRows, kD);
-  norm(ConstView(ViewOf(x)), {}, View(ViewOf(expected)));
+  const Rows x = Draw(random, Values::kNormal, RMSNORM_F32, kManyRows, kD);
+  const Rows expected(RMSNORM_F32, kManyRows, kD);
+  forward(NormOperands(x, nullptr, expected));
   std::atomic<int> wrong{0};
   std::atomic<int> started{-1};
 #pragma omp parallel num_threads(2)
   {
     Context context;
     context.threads = 8;
-    Rows y(RMSNORM_F32, kManyRows, kD);
+    const Rows y(RMSNORM_F32, kManyRows, kD);
 #pragma omp barrier
 #pragma omp master
     started = ThreadsStarted();
 #pragma omp barrier
-    ForwardOperands operands;
-    operands.x = ConstView(ViewOf(x));
-    operands.y = View(ViewOf(y));
-    forward(operands, {}, context);
+    forward(NormOperands(x, nullptr, y), {}, context);
     if (!SameBits(expected, y)) ++wrong;
 #pragma omp barrier
 #pragma omp master
@@ -317,7 +263,7 @@ LockedPage* LockedPage::the = nullptr;
 
 // After another thread was late, calls stay on their thread for a while, and then share their work
 // again.
-TEST(LateThreads, KeepCallsOnTheirThreadForAWhile) {
+TEST(LateThreads, CallsStayOnTheirThread) {
   const size_t bytes = kManyRows * kD * sizeof(float);
   void* const memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
