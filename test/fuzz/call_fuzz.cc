@@ -4,7 +4,6 @@
 // the other calls, operands are strewn over memory, so most must be refused. The reference must
 // obey the rules of refusal and overlap, and each target must give the reference's status and
 // memory.
-#include <getopt.h>
 #ifdef _WIN32
 #include <process.h>
 #endif
@@ -255,27 +254,20 @@ int Main(int argc, char** argv) {
   uint64_t seconds = 60;
   uint64_t calls = UINT64_MAX;
   auto seed = static_cast<uint32_t>(std::random_device()());
-  const option options[] = {{"seconds", required_argument, nullptr, 's'},
-                            {"seed", required_argument, nullptr, 'n'},
-                            {"calls", required_argument, nullptr, 'c'},
-                            {nullptr, 0, nullptr, 0}};
-  for (int given; (given = getopt_long(argc, argv, "", options, nullptr)) != -1;) {
-    switch (given) {
-      case 's':
-        seconds = Number(optarg);
-        break;
-      case 'n':
-        seed = Number<uint32_t>(optarg);
-        break;
-      case 'c':
-        calls = Number(optarg);
-        seconds = UINT32_MAX;
-        break;
-      default:
-        FailUsage();
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (i + 1 == argc) FailUsage();
+    if (name == "--seconds") {
+      seconds = Number(argv[i + 1]);
+    } else if (name == "--seed") {
+      seed = Number<uint32_t>(argv[i + 1]);
+    } else if (name == "--calls") {
+      calls = Number(argv[i + 1]);
+      seconds = UINT32_MAX;
+    } else {
+      FailUsage();
     }
   }
-  if (optind != argc) FailUsage();
 
   CatchSignals();
   const std::vector<std::string> targets = SupportedTargets();

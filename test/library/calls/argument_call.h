@@ -77,14 +77,38 @@ rmsnorm_status RunModule(const Arguments& a) {
     return function(module, a.operands, a.context);
   });
 }
+// The same call by pointers to dense rows. The residual has a type, and all other rows have x's.
+// Without a context the call may be direct (lib/module_rows.cc).
+template <bool is_full, bool is_direct>
+rmsnorm_status RunRows(const Arguments& a) {
+  const rmsnorm_context* const context = is_direct ? nullptr : a.context;
+  const rmsnorm_operands& o = *a.operands;
+  const auto data = [](const rmsnorm_view* view) {
+    return view != nullptr ? internal::DataOf(*view) : nullptr;
+  };
+  const auto floats = [&](const rmsnorm_view* view) { return static_cast<float*>(data(view)); };
+  const size_t rows = o.x->shape[0];
+  return WithModule(a.options, is_full, [&](const rmsnorm_module* module) {
+    if (o.dy != nullptr) {
+      return rmsnorm_module_backward_rows(module, o.x->dtype, rows, data(o.dy), data(o.x),
+                                          floats(o.rstd), data(o.dx), floats(o.dw), context);
+    }
+    if (o.residual != nullptr) {
+      return rmsnorm_module_add_norm_rows(module, o.x->dtype, o.residual->dtype, rows, data(o.x),
+                                          data(o.residual), data(o.residual_out), data(o.y),
+                                          floats(o.rstd), context);
+    }
+    return rmsnorm_module_norm_rows(module, o.x->dtype, rows, data(o.x), data(o.y), floats(o.rstd),
+                                    context);
+  });
+}
 template <auto function, auto vector>
 rmsnorm_status PassVector(const Arguments& a) {
   return WithModule(nullptr, false,
                     [&](rmsnorm_module* module) { return function(module, a.operands->*vector); });
 }
 
-// Every function with each largest set of operands that it accepts. A module's functions appear
-// twice, the second time with the operands of its functions for dense rows (lib/module_rows.cc).
+// Every function with each largest set of operands that it accepts.
 inline std::vector<EntryPoint> MakeEntryPoints() {
   using A = const Arguments&;
   const auto several_module = [](A a) {
@@ -132,15 +156,21 @@ inline std::vector<EntryPoint> MakeEntryPoints() {
                  [](A a) { return RunPrepared(a, true); }});
   all.push_back({"call backward context module options", text + ",weight=none", "",
                  RunModule<rmsnorm_module_backward>});
-  const std::string dense = "rows=2x3,d=8,rstd=f32,weight=none,";
-  const std::string forward = "forward," + dense + "residual=f32,residual_out=f32";
-  const std::string backward = "backward," + dense + "dw=none";
-  all.push_back({"call forward context module", forward, "", RunModule<rmsnorm_module_forward>});
-  all.push_back({"call forward context several module", forward, "calls[0].", several_module});
+  const std::string dense = "rows=2x3,d=8,weight=none,rstd=f32";
+  all.push_back({"call forward context full", "forward," + dense, "",
+                 RunModule<rmsnorm_module_forward, true>});
   all.push_back(
-      {"call forward context full", forward, "", RunModule<rmsnorm_module_forward, true>});
-  all.push_back({"call backward context module", backward, "", RunModule<rmsnorm_module_backward>});
-  all.push_back({"full_backward", backward, "", RunModule<rmsnorm_module_backward, true>});
+      {"full_backward", "backward," + dense, "", RunModule<rmsnorm_module_backward, true>});
+  for (const std::string operands :
+       {"forward", "forward,rstd=f32", "forward,x+y=bf16,rstd=f32",
+        "forward,residual+residual_out=f32,rstd=f32",
+        "forward,x+y=bf16,residual+residual_out=f32,rstd=f32", "backward",
+        "backward,x+dy+dx=f16,rstd=f32", "backward,rstd=f32,dw=none"}) {
+    const std::string rows_text = operands + ",rows=6,d=8,weight=none";
+    all.push_back({"rows", rows_text, "", RunRows<false, true>});
+    all.push_back({"rows context", rows_text, "", RunRows<false, false>});
+    if (operands[0] == 'f') all.push_back({"rows", rows_text, "", RunRows<true, true>});
+  }
   const std::string none = "forward,x=none,y=none,rows=one,d=8,";
   all.push_back({"create context options", none + "weight=none", "", [](A a) {
                    rmsnorm_module* module = nullptr;
@@ -195,8 +225,10 @@ class ArgumentCall {
     c = Case(cases::IsBackward(parts[0]));
     for (size_t i = 1; i < parts.size(); ++i) {
       const size_t equals = parts[i].find('=');
-      if (!cases::FindField(parts[i].substr(0, equals)).read(c, parts[i].substr(equals + 1))) {
-        throw std::runtime_error("no value of a field: " + parts[i]);
+      for (const cases::Field* const field : cases::FindFields(parts[i].substr(0, equals))) {
+        if (!field->read(c, parts[i].substr(equals + 1))) {
+          throw std::runtime_error("no value of a field: " + parts[i]);
+        }
       }
     }
     internal::ForEachOperand(c.Given(), [&](Operand o) { Give(o, cases::ShapeOf(c, o)); });

@@ -267,6 +267,16 @@ held ; ; each shape=1x8|0|7|9 ; SHAPE ; @:
 held ; ; each stride0=2 ; LAYOUT ; @:
 held ; ; each data=2 ; LAYOUT ; @:
 
+# Functions for dense rows, which take pointers; d is 8, and x has the number of rows.
+rows ; rows=0|1|16|17 ; ; OK
+rows ; rows=0 ; x+rows+per_row data=null ; OK
+rows ; ; x|residual|residual_out|y|dy data=null ; NULL ; @: data is null
+rows ; ; floats data=1 ; LAYOUT ; @: * is not aligned
+rows ; ; rstd data=2 ; LAYOUT ; rstd: * is not aligned
+rows ; ; x dtype=0|6|-1|2147483647|-2147483648|f64|i8 ; DTYPE ; x:
+rows ; ; residual dtype=0|6|-1|2147483647|-2147483648|f64|i8 ; DTYPE ; residual:
+rows ; ; x shape0=-1|2305843009213693951|2305843009213693952 ; LAYOUT ; x: spans more
+
 # Contexts.
 context ; threads=-1|-2147483648 ; ; OPTION ; context: threads
 context ; threads=2147483647 ; ; OK
@@ -661,11 +671,12 @@ TEST(Overlap, EveryDistance) {
                           {{288, 32}, {288, 32}, RMSNORM_F32, 4},   // three heads of nine
                           {{96, 192}, {96, 192}, RMSNORM_F32, 4}};  // the first dimension innermost
   for (const EntryPoint& entry : EntryPoints()) {
-    if (!HasWords(entry, {"call"})) continue;
-    SCOPED_TRACE(entry.words);
+    const bool takes_pointers = HasWords(entry, {"rows"});
+    if (!HasWords(entry, {"call"}) && !takes_pointers) continue;
+    SCOPED_TRACE(entry.words + ", " + entry.text);
     const bool is_plain = HasWords(entry, {"plain"});
     const OperandSet given = ArgumentCall(entry).operands.given;
-    for (size_t i = 0; i < (is_plain ? std::size(sweeps) : 2); ++i) {
+    for (size_t i = takes_pointers ? 1 : 0; i < (is_plain ? std::size(sweeps) : 2); ++i) {
       const Sweep& sweep = sweeps[i];
       const bool same_steps = sweep.output.inner == sweep.other.inner;
       internal::ForEachOperand(given, [&](Operand output) {
@@ -673,7 +684,7 @@ TEST(Overlap, EveryDistance) {
         internal::ForEachOperand(given & ~cases::SetOf(output), [&](Operand other) {
           ArgumentCall call(entry);
           if (!call.IsOutput(output) || (sweep.dtype != RMSNORM_F32 && !has_types)) return;
-          if (has_types) call[output].dtype = sweep.dtype;
+          if (has_types && !takes_pointers) call[output].dtype = sweep.dtype;
           sweep.output.Lay(call[output]);
           sweep.other.Lay(call[other]);
           SweepDistances(call, output, other, same_steps, is_plain ? sweep.every : 4);
@@ -763,46 +774,68 @@ TEST(Options, SameInEveryEntryPoint) {
   }
 }
 
-// ------------------------------------------------------------------------------------- module
+// ------------------------------------------------------------------------------- null pointers
 
-// Functions of a module refuse a null module.
-TEST(Module, Null) {
+TEST(Refusals, NullPointers) {
   float number = 0;
-  const rmsnorm_view weight = rmsnorm_vector(&number, RMSNORM_F32, 1);
+  const rmsnorm_view view = rmsnorm_vector(&number, RMSNORM_F32, 1);
   const rmsnorm_operands none = rmsnorm_no_operands();
-  const std::vector<std::function<rmsnorm_status()>> calls = {
-      [] { return rmsnorm_module_create(nullptr, kD, RMSNORM_F32, nullptr, nullptr); },
-      [&] { return rmsnorm_module_set_weight(nullptr, &weight); },
-      [&] { return rmsnorm_module_get_weight(nullptr, &weight); },
-      [] { return rmsnorm_module_reset_weight(nullptr); },
-      [&] { return rmsnorm_module_set_bias(nullptr, &weight); },
-      [] { return rmsnorm_module_set_post_norm_weight(nullptr, nullptr); },
-      [&] { return rmsnorm_module_forward(nullptr, &none, nullptr); },
-      [&] { return rmsnorm_module_backward(nullptr, &none, nullptr); },
-      [&] {
-        return rmsnorm_module_norm_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
-                                        nullptr);
-      },
-      [&] {
-        return rmsnorm_module_add_norm_rows(nullptr, RMSNORM_F32, RMSNORM_F32, 1, &number, &number,
-                                            &number, &number, nullptr, nullptr);
-      },
-      [&] {
-        return rmsnorm_module_backward_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
-                                            &number, nullptr, nullptr);
-      }};
-  for (const auto& call : calls) {
+  int memory;
+  rmsnorm_prepared* const unset = reinterpret_cast<rmsnorm_prepared*>(&memory);
+  rmsnorm_prepared* prepared = unset;
+  rmsnorm_prepared* gradients = unset;
+  const std::pair<const char*, std::function<rmsnorm_status()>> calls[] = {
+      {"module", [] { return rmsnorm_module_create(nullptr, kD, RMSNORM_F32, nullptr, nullptr); }},
+      {"module", [&] { return rmsnorm_module_set_weight(nullptr, &view); }},
+      {"module", [&] { return rmsnorm_module_get_weight(nullptr, &view); }},
+      {"module", [] { return rmsnorm_module_reset_weight(nullptr); }},
+      {"module", [&] { return rmsnorm_module_set_bias(nullptr, &view); }},
+      {"module", [] { return rmsnorm_module_set_post_norm_weight(nullptr, nullptr); }},
+      {"module", [&] { return rmsnorm_module_forward(nullptr, &none, nullptr); }},
+      {"module", [&] { return rmsnorm_module_backward(nullptr, &none, nullptr); }},
+      {"module",
+       [&] {
+         return rmsnorm_module_norm_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
+                                         nullptr);
+       }},
+      {"module",
+       [&] {
+         return rmsnorm_module_add_norm_rows(nullptr, RMSNORM_F32, RMSNORM_F32, 1, &number, &number,
+                                             &number, &number, nullptr, nullptr);
+       }},
+      {"module",
+       [&] {
+         return rmsnorm_module_backward_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
+                                             &number, nullptr, nullptr);
+       }},
+      {"calls", [] { return rmsnorm_forward_all(nullptr, 1, nullptr); }},
+      {"prepared", [] { return rmsnorm_prepare(nullptr, nullptr, 0, nullptr); }},
+      {"calls", [&] { return rmsnorm_prepare(&prepared, nullptr, 1, nullptr); }},
+      {"prepared", [] { return rmsnorm_prepare_backward(nullptr, nullptr, nullptr); }},
+      {"call", [&] { return rmsnorm_prepare_backward(&gradients, nullptr, nullptr); }},
+      {"prepared", [] { return rmsnorm_run(nullptr); }},
+      {"exact_name", [] { return rmsnorm_find_target("reference", nullptr); }},
+      {"x", [&] { return rmsnorm_norm(nullptr, nullptr, &view, nullptr); }},
+      {"y", [&] { return rmsnorm_norm(&view, nullptr, nullptr, nullptr); }}};
+  for (const auto& [argument, call] : calls) {
     const char* exact;
     rmsnorm_find_target("PDP11", &exact);  // sets a different message
     EXPECT_EQ(RMSNORM_ERROR_NULL, call());
-    EXPECT_STREQ("module: the pointer is null", rmsnorm_error_message());
+    EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find(std::string(argument) + ": "))
+        << rmsnorm_error_message();
   }
+  EXPECT_EQ(nullptr, prepared);
+  EXPECT_EQ(nullptr, gradients);
+  EXPECT_EQ(RMSNORM_OK, rmsnorm_forward_all(nullptr, 0, nullptr));
+  rmsnorm_prepared_destroy(nullptr);
   rmsnorm_module_destroy(nullptr);
   EXPECT_EQ(0u, rmsnorm_module_d(nullptr));
   EXPECT_EQ(0, rmsnorm_module_dtype(nullptr));
   EXPECT_EQ(nullptr, rmsnorm_module_options(nullptr));
   EXPECT_STREQ("", rmsnorm_module_describe(nullptr));
 }
+
+// ------------------------------------------------------------------------------------- module
 
 TEST(Module, WrongTypeOrLength) {
   rmsnorm_module* module;
@@ -933,8 +966,6 @@ TEST(ShortForms, EqualForward) {
       EXPECT_TRUE(expected.Bytes() == call.Bytes());
       call.c.options.eps = -1;
       EXPECT_EQ(RMSNORM_ERROR_OPTION, run());
-      EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_norm(nullptr, nullptr, &call[kY], nullptr));
-      EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_norm(&call[kX], nullptr, nullptr, nullptr));
     }
   }
 }
@@ -1046,23 +1077,18 @@ TEST(MergeDims, GapsAndRepeats) {
   EXPECT_EQ((std::vector<ptrdiff_t>{0, 12, 1}), std::vector<ptrdiff_t>(other, other + 3));
 }
 
-TEST(MergeDims, SizeOne) {
-  size_t ones[] = {1, 1};
-  ptrdiff_t any[] = {5, 3};
-  ptrdiff_t* const stride[] = {any};
-  EXPECT_EQ(0, rmsnorm_merge_dims(2, ones, stride, 1));
-  EXPECT_EQ(0, rmsnorm_merge_dims(0, nullptr, stride, 1));
-}
-
-TEST(MergeDims, RepeatedAndFallingRows) {
-  size_t shape[] = {2, 3};
-  ptrdiff_t repeated[] = {0, 0};
-  ptrdiff_t falling[] = {-12, -4};
+TEST(MergeDims, SizeOneRepeatedAndFallingRows) {
+  size_t shape[] = {1, 2, 3, 1};
+  ptrdiff_t repeated[] = {5, 0, 0, 3};
+  ptrdiff_t falling[] = {5, -12, -4, 3};
   ptrdiff_t* const stride[] = {repeated, falling};
-  ASSERT_EQ(1, rmsnorm_merge_dims(2, shape, stride, 2));
+  ASSERT_EQ(1, rmsnorm_merge_dims(4, shape, stride, 2));
   EXPECT_EQ(6u, shape[0]);
   EXPECT_EQ(0, repeated[0]);
   EXPECT_EQ(-4, falling[0]);
+  shape[0] = 1;
+  EXPECT_EQ(0, rmsnorm_merge_dims(1, shape, stride, 2));
+  EXPECT_EQ(0, rmsnorm_merge_dims(0, nullptr, stride, 1));
 }
 
 TEST(MergeDims, Overflow) {

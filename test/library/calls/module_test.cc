@@ -6,7 +6,6 @@
 #include <cstring>
 #include <functional>
 #include <locale>
-#include <map>
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
@@ -16,15 +15,12 @@
 #include "allocation_counter.h"
 #include "cases/guarded_memory.h"
 #include "cases/option_value.h"
-#include "cases/run.h"
 #include "executor.h"
 #include "on_target.h"
 #include "rows.h"
 
 namespace rmsnorm::test {
 namespace {
-
-using cases::Operand;
 
 constexpr size_t kD = 300;
 
@@ -307,125 +303,6 @@ TEST(Module, CopiesTheTarget) {
   EXPECT_EQ("RmsNorm(300, eps=1e-05, f32, target=reference)", norm.description());
 }
 
-// ----------------------------------------------------------------------------------- dense rows
-
-// A call of a function for dense rows, and the same call by views, on copies of a piece of memory.
-class DenseCall {
- public:
-  static constexpr size_t kPlace = 1024;
-  static constexpr size_t kNone = SIZE_MAX;
-
-  explicit DenseCall(const std::string& line) : c_(cases::Parse(line)) {
-    internal::ForEachOperand(c_.Given() & ~cases::HeldByModule(c_),
-                             [&](Operand o) { places.emplace(o, kPlace * (1 + places.size())); });
-  }
-
-  // Status, the first word of the message, and all bytes must be equal. Returns the status.
-  rmsnorm_status ExpectSameAsViews(rmsnorm_dtype dtype, size_t rows) {
-    c_.rows = {rows};
-    Rows by_rows = memory_;
-    Rows by_views = memory_;
-    const auto first_word = [] {
-      const std::string message = rmsnorm_error_message();
-      return message.substr(0, message.find(' '));
-    };
-    const rmsnorm_status expected = Make(cases::Function::kModule, dtype, by_views);
-    const std::string word = first_word();
-    EXPECT_EQ(expected, Make(cases::Function::kRows, dtype, by_rows));
-    EXPECT_TRUE(SameBits(by_views, by_rows));
-    if (expected != RMSNORM_OK) {
-      EXPECT_EQ(word, first_word());
-      EXPECT_TRUE(SameBits(memory_, by_rows)) << "something was written";
-    }
-    return expected;
-  }
-
-  // Bytes from the start of the memory to each operand, or kNone for a null pointer.
-  std::map<Operand, size_t> places;
-
- private:
-  // The rows that have x's type in the line have this type.
-  rmsnorm_status Make(cases::Function function, rmsnorm_dtype dtype, Rows& memory) {
-    c_.function = function;
-    cases::CallOperands all;
-    internal::ForEachOperand(cases::HeldByModule(c_) & c_.Given(), [&](Operand o) {
-      all.Set(o, rmsnorm_vector(held_, RMSNORM_F32, c_.d));
-    });
-    for (const auto& [o, place] : places) {
-      // Without rows, a null dx is valid memory.
-      const bool is_optional =
-          o == internal::kRstd || o == internal::kDw || (o == internal::kDx && c_.rows[0] > 0);
-      if (place == kNone && is_optional) continue;
-      const std::vector<size_t> shape = cases::ShapeOf(c_, o);
-      const rmsnorm_dtype own = c_.operand[o].dtype;
-      const bool has_type_of_x = internal::kOperandRules[o].shape == internal::Shape::kRows &&
-                                 own == c_.operand[internal::kX].dtype;
-      all.Set(o, rmsnorm_tensor(place == kNone ? nullptr : memory.row(0) + place,
-                                has_type_of_x ? dtype : own, static_cast<int32_t>(shape.size()),
-                                shape.data(), nullptr));
-    }
-    return cases::MakeCalls({c_}, {all}, nullptr);
-  }
-
-  cases::Case c_;
-  const float held_[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-  Random random_{86};
-  const Rows memory_ = Draw(random_, Values::kNormal, RMSNORM_F32, 1, 6 * kPlace / sizeof(float));
-};
-
-// Functions for dense rows skip the checks of other calls, but must refuse the same arguments.
-TEST(DenseRows, RefusedAsViews) {
-  for (const std::string line :
-       {"forward,x+y=f32", "forward,x+y=f32,rstd=f32",
-        "forward,x+y=f32,rstd=f32,seed=1",  // in the module's context
-        "forward,x+y+residual+residual_out=f32", "forward,x+y+residual+residual_out=f32,rstd=f32",
-        "forward,x+y=bf16,residual+residual_out=f32,rstd=f32",
-        "backward,x+dy+dx+dw=f32,rstd=f32"}) {
-    for (const std::string held : {"", ",bias=f32,post_norm_weight=f32"}) {
-      if (line[0] == 'b' && !held.empty()) continue;  // a module with a post-norm has no gradients
-      SCOPED_TRACE(line + held);
-      DenseCall call(line + ",call=rows,rows=1,d=8" + held);
-      size_t accepted = 0;
-      size_t refused = 0;
-      const auto compare = [&](rmsnorm_dtype dtype, size_t rows) {
-        SCOPED_TRACE("dtype " + std::to_string(dtype) + ", rows " + std::to_string(rows));
-        ++(call.ExpectSameAsViews(dtype, rows) == RMSNORM_OK ? accepted : refused);
-      };
-      for (const rmsnorm_dtype dtype : {0, 1, 2, 3, 4, 5, -1, INT32_MAX, INT32_MIN}) {
-        // Backward has one block of 16 rows, and two of 17. The last number, times d and the size
-        // of an element, is a few bytes.
-        for (const size_t rows : {size_t{0}, size_t{1}, size_t{3}, size_t{16}, size_t{17}, SIZE_MAX,
-                                  SIZE_MAX / 8, SIZE_MAX / 8 + 1}) {
-          compare(dtype, rows);
-        }
-      }
-      const auto usual = call.places;
-      for (const rmsnorm_dtype dtype : kDtypes) {
-        for (const size_t rows : Sizes{0, 1, 3}) {
-          const size_t span = rows * 8 * rmsnorm_dtype_size(dtype);
-          for (const auto& [o, place] : usual) {
-            SCOPED_TRACE(internal::kOperandRules[o].name);
-            Sizes others = {DenseCall::kNone, place + 1, place + 2, place + 4};
-            for (const auto& [other, its_place] : usual) {
-              for (const size_t bytes : Sizes{0, 4, span / 2, span - 4, span, span + 4}) {
-                if (bytes > span + 4) continue;  // without rows
-                others.insert(others.end(), {its_place + bytes, its_place - bytes});
-              }
-            }
-            for (const size_t moved : others) {
-              call.places[o] = moved;
-              compare(dtype, rows);
-            }
-            call.places = usual;
-          }
-        }
-      }
-      EXPECT_GT(accepted, 100u);
-      EXPECT_GT(refused, 100u);
-    }
-  }
-}
-
 // ---------------------------------------------------------------------------------- allocations
 
 #ifdef __GLIBC__  // whose malloc() a program can replace
@@ -544,41 +421,50 @@ TEST(Module, Move) {
 TEST(Module, MovedFrom) {
   RmsNorm moved(4);
   const RmsNorm norm(std::move(moved));
-  const std::vector<float> x(4, 2.0f);
-  std::vector<float> y(4, 7.0f);
+  const float x[4] = {2, 2, 2, 2};
+  float y[4] = {7, 7, 7, 7};
+  float rstd;
   ForwardOperands forwards;
-  forwards.x = {x.data(), 4};
-  forwards.y = {y.data(), 4};
+  forwards.x = {x, 4};
+  ForwardOperands others = forwards;
+  forwards.y = {y, 4};
+  others.rstd = {&rstd, 1};
   BackwardOperands backwards;
   backwards.x = backwards.dy = forwards.x;
   backwards.dx = forwards.y;
-  ForwardOperands others = forwards;
-  others.y = {};
-  float rstd;
-  others.rstd = {&rstd, 1};
-  const auto expect_refused = [&](const std::string& call, const std::function<void()>& use) {
+  const std::pair<std::string, std::function<void()>> calls[] = {
+      {"", [&] { moved.forward(forwards); }},
+      {"", [&] { moved.forward(forwards, Context()); }},
+      {"", [&] { moved.backward(backwards); }},
+      {"", [&] { moved.norm(x, y); }},
+      {"", [&] { moved.set_weight(forwards.x); }},
+      {"", [&] { moved.options(); }},
+      {"",
+       [&] {
+         forward_all({{&moved, forwards}});
+       }},
+      {"calls[1].",
+       [&] {
+         forward_all({{&norm, others}, {&moved, forwards}});
+       }},
+      {"calls[0].",
+       [&] {
+         Prepared({{&moved, forwards}, {&norm, others}})();
+       }},
+      {"", [&] { Prepared(moved, forwards)(); }},
+      {"", [&] { Prepared(moved, forwards, Context())(); }},
+      {"", [&] { Prepared(moved, backwards)(); }},
+      {"", [&] { Prepared(moved, backwards, Context())(); }}};
+  for (const auto& [name, call] : calls) {
     try {
-      use();
+      call();
       ADD_FAILURE() << "not refused";
     } catch (const Error& error) {
       EXPECT_EQ(RMSNORM_ERROR_NULL, error.status());
-      EXPECT_EQ(call + "module: the pointer is null", error.what());
+      EXPECT_EQ(name + "module: the pointer is null", error.what());
     }
-  };
-  expect_refused("", [&] { moved.forward(forwards); });
-  expect_refused("", [&] { moved.forward(forwards, Context()); });
-  expect_refused("", [&] { moved.backward(backwards); });
-  expect_refused("", [&] { moved.norm(x.data(), y.data()); });
-  expect_refused("", [&] { moved.set_weight(forwards.x); });
-  expect_refused("", [&] { moved.options(); });
-  expect_refused("", [&] { forward_all({{&moved, forwards}}); });
-  expect_refused("calls[1].", [&] { forward_all({{&norm, others}, {&moved, forwards}}); });
-  expect_refused("calls[0].", [&] { Prepared({{&moved, forwards}, {&norm, others}})(); });
-  expect_refused("", [&] { Prepared(moved, forwards)(); });
-  expect_refused("", [&] { Prepared(moved, forwards, Context())(); });
-  expect_refused("", [&] { Prepared(moved, backwards)(); });
-  expect_refused("", [&] { Prepared(moved, backwards, Context())(); });
-  EXPECT_EQ(std::vector<float>(4, 7.0f), y);
+  }
+  EXPECT_EQ(std::vector<float>(4, 7.0f), std::vector<float>(y, y + 4));
 }
 
 }  // namespace

@@ -212,25 +212,6 @@ TEST_F(PreparedTest, Move) {
   EXPECT_THROW(first(), Error);
 }
 
-TEST(Prepared, NullPointers) {
-  int memory;
-  rmsnorm_prepared* const unset = reinterpret_cast<rmsnorm_prepared*>(&memory);
-  rmsnorm_prepared* prepared = unset;
-  const auto expect_refused = [](rmsnorm_status status, const std::string& argument) {
-    EXPECT_EQ(RMSNORM_ERROR_NULL, status);
-    EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find(argument + ": the pointer is null"));
-  };
-  expect_refused(rmsnorm_prepare(nullptr, nullptr, 0, nullptr), "prepared");
-  expect_refused(rmsnorm_prepare(&prepared, nullptr, 1, nullptr), "calls");
-  EXPECT_EQ(nullptr, prepared);
-  prepared = unset;
-  expect_refused(rmsnorm_prepare_backward(nullptr, nullptr, nullptr), "prepared");
-  expect_refused(rmsnorm_prepare_backward(&prepared, nullptr, nullptr), "call");
-  EXPECT_EQ(nullptr, prepared);
-  expect_refused(rmsnorm_run(nullptr), "prepared");
-  rmsnorm_prepared_destroy(nullptr);
-}
-
 #ifdef _OPENMP
 // A call that was prepared for several threads stays on its thread inside a parallel region.
 TEST_F(PreparedTest, ParallelRegion) {

@@ -78,12 +78,6 @@ INSTANTIATE_TEST_SUITE_P(Targets, SeveralParts, testing::ValuesIn(SupportedTarge
 // -------------------------------------------------------------------------------- refused calls
 // Refusals.Table in arguments_test.cc has a call between two others.
 
-TEST(Several, NullCalls) {
-  EXPECT_EQ(RMSNORM_OK, rmsnorm_forward_all(nullptr, 0, nullptr));
-  EXPECT_EQ(RMSNORM_ERROR_NULL, rmsnorm_forward_all(nullptr, 1, nullptr));
-  EXPECT_EQ(0u, std::string(rmsnorm_error_message()).find("calls: ")) << rmsnorm_error_message();
-}
-
 // Three correct calls.
 struct Calls {
   Calls() {
