@@ -194,9 +194,6 @@ class PkgConfig(Consumer):
         succeed("make", "--always-make", "-C", self.source, *arguments, **variables)
         self.check(os.path.join(self.source, "app"), kind, **variables)
 
-    def test_as_it_is(self):
-        self.make(KINDS[0], **self.variables)
-
     def test_strict(self):
         strict = "-O2 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
         for kind in KINDS:
