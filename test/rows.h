@@ -5,9 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
-#include <cstring>
 #include <rmsnorm/rmsnorm.hpp>
+#include <string>
 #include <vector>
 
 #include "cases/rounding.h"
@@ -49,20 +48,10 @@ inline Rows Draw(Random& random, Values values, rmsnorm_dtype dtype, size_t coun
 
 // Whether the elements have the same bits. Two NaNs count as equal, since CPUs make different ones.
 inline testing::AssertionResult SameBits(const Rows& expected, const Rows& actual) {
-  const Format format = FormatOf(expected.dtype());
-  for (size_t row = 0; row < expected.count(); ++row) {
-    if (std::memcmp(expected.row(row), actual.row(row), expected.row_bytes()) == 0) continue;
-    for (size_t j = 0; j < expected.d(); ++j) {
-      const uint64_t e = expected.bits(row, j);
-      const uint64_t a = actual.bits(row, j);
-      if (e == a || (format.IsNan(e) && format.IsNan(a))) continue;
-      return testing::AssertionFailure()
-             << rmsnorm_dtype_name(expected.dtype()) << " element " << j << " of row " << row
-             << " is " << Get(actual, row, j) << " (0x" << std::hex << a << "), not "
-             << Get(expected, row, j) << " (0x" << e << ")";
-    }
-  }
-  return testing::AssertionSuccess();
+  const std::string difference = cases::FirstDifference(expected, actual);
+  if (difference.empty()) return testing::AssertionSuccess();
+  return testing::AssertionFailure()
+         << rmsnorm_dtype_name(expected.dtype()) << " element " << difference;
 }
 
 }  // namespace rmsnorm::test
