@@ -47,8 +47,8 @@ double UnitOf(rmsnorm_dtype dtype) { return PowerOfTwo(-BitsOf(dtype)); }
 // is still twice this bound. Vector libraries give an exponential to 4 units in the last place, 8
 // units; the sum adds 1 and a division by an estimate 4.
 struct Rules {
-  Rules(const Case& c, Arithmetic arithmetic)
-      : d(c.d), placement(c.options.eps_placement), any(arithmetic == Arithmetic::kAny) {
+  Rules(const Case& c, Arithmetic of)
+      : d(c.d), placement(c.options.eps_placement), arithmetic(of), any(of == Arithmetic::kAny) {
     internal::ForEachOperand(any ? c.Given() : 0, [&](Operand o) {
       const rmsnorm_dtype dtype = c.operand[o].dtype;
       if (internal::kOperandRules[o].shape != Shape::kRows || dtype == RMSNORM_I8) return;
@@ -76,6 +76,7 @@ struct Rules {
 
   size_t d;
   int placement;
+  Arithmetic arithmetic;
   bool any;
   rmsnorm_dtype between = RMSNORM_F32;
 };
@@ -84,7 +85,16 @@ struct Rules {
 // apart, since in ulp of its result it is half a unit at most.
 class Theta {
  public:
-  explicit Theta(const Rules& rules, double theta = 0) : between_(rules.between), before_(theta) {}
+  explicit Theta(const Rules& rules, double theta = 0)
+      : between_(rules.between), is_relative_(rules.any), before_(theta) {}
+
+  // Of a value of a row, after an operation that nobody rounds to a coarser type.
+  Theta OperateInF32() const {
+    Theta theta = *this;
+    theta.between_ = RMSNORM_F32;
+    theta.Operate();
+    return theta;
+  }
 
   // A factor that is not exact.
   void Add(double theta) { before_ += theta; }
@@ -109,7 +119,9 @@ class Theta {
   double Get() const { return before_ + last_; }
   rmsnorm_dtype rounded_to() const { return rounded_to_; }  // 0 for an exact value
 
-  double Ulps(rmsnorm_dtype dtype) const {
+  // The bound in the unit of ExpectedRow::Error().
+  double Bound(rmsnorm_dtype dtype) const {
+    if (is_relative_) return std::expm1(Get()) / kUnit;
     const double unit = UnitOf(dtype);
     if (last_ == unit) return 0.5 + std::expm1(before_) / unit;
     return std::expm1(Get()) / unit;
@@ -117,6 +129,7 @@ class Theta {
 
  private:
   rmsnorm_dtype between_;
+  bool is_relative_;
   double before_;
   double last_ = 0;
   int bits_ = BitsOf(RMSNORM_F32);
@@ -125,9 +138,7 @@ class Theta {
 
 // Theta of a value is at most `theta`, which includes a last rounding to f32.
 Theta RoundedToF32(const Rules& rules, double theta) {
-  Theta rounded(rules, theta - kUnit);
-  rounded.Operate();
-  return rounded;
+  return Theta(rules, theta - kUnit).OperateInF32();
 }
 
 // --------------------------------------------------------------------------------- inverse RMS
@@ -424,11 +435,19 @@ rmsnorm_dtype Forward::AddResidual() {
   const ExpectedRow unrounded = is_rounded ? ExpectedRow{} : row_;
   const Theta theta = theta_;
   Cast(stream);
-  if (c_.Has(kResidualOut)) ExpectElements(kResidualOut, sum.Ulps(stream));
-  if (is_rounded) return stream;
-  row_ = unrounded;
-  theta_ = theta;
-  return c_.operand[kX].dtype;
+  if (c_.Has(kResidualOut)) ExpectElements(kResidualOut, sum.Bound(stream));
+  if (!is_rounded) {
+    row_ = unrounded;
+    theta_ = theta;
+  }
+  if (rules_.any && may_cancel_ && c_.Has(kResidualOut)) {
+    for (size_t j = 0; j < c_.d; ++j) {
+      row_.elements[j] = {results_(kResidualOut, row_.row, j), 0, {}};
+    }
+    theta_of_term_ = 0;
+    may_cancel_ = false;
+  }
+  return is_rounded ? stream : c_.operand[kX].dtype;
 }
 
 // The sum of squares of a row, which may be given, or be an output. Twice the bound of the inverse
@@ -444,7 +463,7 @@ Quantity Forward::MakeSum() {
     without_eps.eps = 0;
     const double error = 2 * InverseBound(rules_, without_eps, sum.range);
     const Theta theta = RoundedToF32(rules_, rules_.Sum() * kUnit + 2 * theta_.Get());
-    ExpectOne(kSumsOut, {sum.exact, 0, Widen(sum.range, error)}, theta.Ulps(RMSNORM_F32));
+    ExpectOne(kSumsOut, {sum.exact, 0, Widen(sum.range, error)}, theta.Bound(RMSNORM_F32));
   }
   return sum;
 }
@@ -455,7 +474,7 @@ Quantity Forward::MakeInverse(const Quantity& sum) {
   Quantity r = InverseOf(rules_, norm_, sum);
   if (!c_.Has(kRstd)) return r;
   const Theta theta = RoundedToF32(rules_, rules_.Inverse() + theta_.Get());
-  ExpectOne(kRstd, {r.exact, 0, cases::Cast(RMSNORM_F32, r.range)}, theta.Ulps(RMSNORM_F32));
+  ExpectOne(kRstd, {r.exact, 0, cases::Cast(RMSNORM_F32, r.range)}, theta.Bound(RMSNORM_F32));
   const bool is_hot =
       !sum.range.may_be_nan && IsHot(norm_, sum.range.low) && IsHot(norm_, sum.range.high);
   if (is_hot || c_.options.rounding == RMSNORM_ROUND_INVERSE) {
@@ -504,7 +523,7 @@ void Forward::MakeRow(size_t row) {
   }
   Cast(c_.Has(kY) ? c_.operand[kY].dtype : x_dtype);
   if (c_.Has(kY)) {
-    ExpectElements(kY, theta_.Ulps(c_.operand[kY].dtype), !(may_cancel_ && c_.Has(kBias)));
+    ExpectElements(kY, theta_.Bound(c_.operand[kY].dtype), !(may_cancel_ && c_.Has(kBias)));
   }
   if (c_.Has(kQ)) MakeQuantised();
 }
@@ -549,12 +568,11 @@ void Forward::MakeQuantised() {
   };
   const auto clamped = [](double value) { return std::clamp(value, -128.0, 127.0); };
 
-  Theta theta(rules_, theta_.Get());
+  Theta theta = Theta(rules_, theta_.Get()).OperateInF32();
   if (has_zero) theta.Operate();  // hi - lo
-  theta.Operate();
   const Range scale = Map(width, [&](double a) { return RoundToF32(a / steps); });
   ExpectOne(kScale, {exact_width / steps, 0, range_of(is_nan ? std::nan("") : 0, scale)},
-            theta.Ulps(RMSNORM_F32));
+            theta.Bound(RMSNORM_F32));
   const Range inverse = Map(width, [&](double a) { return RoundToF32(steps / a); });
   if (has_zero) {
     const Range zero = Map(Times(low, inverse), [&](double lowest) {
@@ -571,12 +589,14 @@ void Forward::MakeQuantised() {
                               [&](double value) { return clamped(std::nearbyint(value) + zero); }));
   }
   const double roundings = has_zero ? 7 : 4;
-  ExpectElements(kQ, 0.5 + steps * std::expm1(theta_.Get() + roundings * kUnit), !may_cancel_);
+  const double error = std::expm1(theta_.Get() + roundings * kUnit);
+  ExpectElements(kQ, rules_.any ? error / kUnit : 0.5 + steps * error, !may_cancel_);
 }
 
 void Forward::ExpectElements(Operand o, double bound, bool has_bound) {
   row_.operand = o;
   row_.dtype = c_.operand[o].dtype;
+  row_.arithmetic = rules_.arithmetic;
   row_.bound = has_bound_ && has_bound ? bound : kInfinity;
   Expect(row_);
 }
@@ -585,7 +605,12 @@ void Forward::ExpectElements(Operand o, double bound, bool has_bound) {
 // not exact.
 void Forward::ExpectOne(Operand o, const ExpectedElement& element, double bound) {
   const rmsnorm_dtype dtype = o == kZero ? RMSNORM_I8 : RMSNORM_F32;
-  Expect({o, row_.row, {element}, dtype, has_bound_ && !may_cancel_ ? bound : kInfinity});
+  Expect({o,
+          row_.row,
+          {element},
+          dtype,
+          rules_.arithmetic,
+          has_bound_ && !may_cancel_ ? bound : kInfinity});
 }
 
 // --------------------------------------------------------------------------------- backward
@@ -718,9 +743,10 @@ void Backward::AddRow(size_t row) {
     db[j].size += std::fabs(dy);
     db[j].error += kSlack * std::fabs(dy) * roundings_of_rows * kUnit;
   }
-  // G of definition 15, and the subtraction.
+  // G of definition 15, and the subtraction. Others may round g; the size is five times the second
+  // term, so it also covers two products with x that they round.
   const double weight = c_.Has(kWeight) ? 1 + (c_.options.weight_offset != 0) : 0;
-  Theta theta(rules_, rules_.Inverse() + (weight + 1) * kUnit + 2 * rules_.Between());
+  Theta theta(rules_, rules_.Inverse() + (weight + 1) * kUnit + rules_.Between());
   theta.Operate();
   Expect(kDx, row, dx, theta);
 }
@@ -731,8 +757,12 @@ void Backward::Expect(Operand o, size_t row, const Gradients& gradients, Theta t
   const OperandCase& own = c_.operand[o];
   if (own.add) theta.Operate();
   theta.Cast(own.dtype);
-  ExpectedRow expected = {o, row, std::vector<ExpectedElement>(c_.d), own.dtype,
-                          HasBound() ? theta.Ulps(own.dtype) : kInfinity};
+  ExpectedRow expected = {o,
+                          row,
+                          std::vector<ExpectedElement>(c_.d),
+                          own.dtype,
+                          rules_.arithmetic,
+                          HasBound() ? theta.Bound(own.dtype) : kInfinity};
   for (size_t j = 0; j < c_.d; ++j) {
     const auto [exact, size, error] = gradients[j];
     const double before = own.add ? Get(problem_.before(o), row, j) : -0.0;
@@ -770,9 +800,15 @@ double ExpectedRow::Error(size_t j, double result) const {
   const bool is_integer = dtype == RMSNORM_I8;
   const double most = is_integer ? kInfinity : PowerOfTwo(FormatOf(dtype).max_exponent());
   if (!(size < kInfinity) || !(std::fabs(exact) < most)) return 0;
-  if (is_integer) return std::fabs(result - exact);
   if (!std::isfinite(result)) return kInfinity;
-  return std::fabs(result - exact) / Ulp(dtype, std::max(std::fabs(result), size));
+  const double error = std::fabs(result - exact);
+  if (arithmetic == Arithmetic::kAny) {
+    const double smallest = is_integer ? 0 : PowerOfTwo(FormatOf(dtype).min_exponent());
+    const double above = std::max(error - (is_integer ? 0.5 : 0), 0.0);
+    return above == 0 ? 0 : above / (kUnit * std::max({std::fabs(exact), size, smallest}));
+  }
+  if (is_integer) return error;
+  return error / Ulp(dtype, std::max(std::fabs(result), size));
 }
 
 Results ResultsOf(const Problem& problem) {

@@ -26,6 +26,7 @@ constexpr double kUnit = 0x1p-24;
 
 // Who computes. The bounds of others allow sums in any order, values that are rounded to the
 // coarsest type of rows after every operation, and estimates of reciprocals; they have no ranges.
+// The norm of a residual_out with an inexact term is the norm of the one that they wrote.
 enum class Arithmetic { kReference, kAny };
 
 struct ExpectedElement {
@@ -43,10 +44,12 @@ struct ExpectedRow {
   size_t row;
   std::vector<ExpectedElement> elements;
   rmsnorm_dtype dtype;  // of the ulp
-  double bound;         // in the unit of an error
+  Arithmetic arithmetic;
+  double bound;  // in the unit of an error
 
   // The distance of a result from the exact value, in ulp of the larger of the result and the size;
-  // for q in steps. 0 where there is no bound. A NaN is infinitely wrong.
+  // for q in steps. Of others it is in units of 2^-24 of the larger of the exact value and the
+  // size; for q from half a step on. 0 where there is no bound. A NaN is infinitely wrong.
   double Error(size_t j, double result) const;
 };
 
