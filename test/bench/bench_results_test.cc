@@ -71,37 +71,38 @@ std::string Reason(const Cell& cell, Kind kind, size_t call, Operand o, size_t j
 }
 
 // Every operation with one type, and one with all types.
-std::vector<Cell> Cells(size_t rows, int threads) {
-  std::vector<Cell> cells = {MakeCell("norm", "f32", rows, threads),
-                             MakeCell("norm", "f16", rows, threads)};
+std::vector<Cell> Cells() {
+  std::vector<Cell> cells = {MakeCell("norm", "f32"), MakeCell("norm", "f16")};
   for (const bench::Operation& operation : bench::Operations()) {
-    cells.push_back(MakeCell(operation.name, "bf16", rows, threads));
+    cells.push_back(MakeCell(operation.name, "bf16"));
   }
   return cells;
 }
 
+// Also with enough rows for two threads.
 TEST(BenchResults, LibraryAndPlainLoopsAreRight) {
-  for (const size_t rows : {size_t{3}, size_t{700}}) {
-    for (const Cell& cell : Cells(rows, rows == 700 ? 2 : 1)) {
-      bench::Contenders contenders = bench::PlainLoops();
-      contenders.insert(contenders.begin(), bench::Library());
-      contenders.push_back(bench::Apart());
-      Contest contest(cell, contenders);
-      for (const bench::Untimed& one : contest.untimed()) {
-        EXPECT_FALSE(one.is_wrong) << cell.name << one.reason;
-      }
-      const std::vector<bench::Turn> turns = contest.Turns();
-      ASSERT_GE(turns.size(), 2u);
-      EXPECT_EQ(turns[0].name, "library");
-      EXPECT_EQ(turns[1].name, "memcpy");
-      EXPECT_EQ(turns.back().name == "apart", !cell.apart.empty());
+  std::vector<Cell> cells = Cells();
+  cells.push_back(MakeCell("add_norm", "bf16", 700, 2));
+  cells.push_back(MakeCell("q_and_k", "f32", 30, 2));
+  for (const Cell& cell : cells) {
+    bench::Contenders contenders = bench::PlainLoops();
+    contenders.insert(contenders.begin(), bench::Library());
+    contenders.push_back(bench::Apart());
+    Contest contest(cell, contenders);
+    for (const bench::Untimed& one : contest.untimed()) {
+      EXPECT_FALSE(one.is_wrong) << cell.name << one.reason;
     }
+    const std::vector<bench::Turn> turns = contest.Turns();
+    ASSERT_GE(turns.size(), 2u);
+    EXPECT_EQ(turns[0].name, "library");
+    EXPECT_EQ(turns[1].name, "memcpy");
+    EXPECT_EQ(turns.back().name == "apart", !cell.apart.empty());
   }
 }
 
 // One bit of each result of the library, and a large error in each of another.
 TEST(BenchResults, OneWrongElement) {
-  for (const Cell& cell : Cells(3, 1)) {
+  for (const Cell& cell : Cells()) {
     for (size_t call = 0; call < cell.calls.size(); ++call) {
       const cases::Case& c = cell.calls[call];
       internal::ForEachOperand(c.Given(), [&](Operand o) {
