@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The archive of golden vectors: it is reproducible, and its script tells right from wrong."""
 
-import ast
 import json
 import os
 import re
@@ -104,12 +103,7 @@ class Vectors(unittest.TestCase):
         return done.stdout + done.stderr, done.returncode
 
     def test_script_needs_numpy_alone(self):
-        imported = {
-            alias.name.split(".")[0]
-            for node in ast.walk(ast.parse(read(SCRIPT)))
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            for alias in (node.names if isinstance(node, ast.Import) else [ast.alias(node.module)])
-        }
+        imported = set(re.findall(r"(?m)^ *(?:import|from) (\w+)", read(SCRIPT).decode()))
         self.assertEqual(imported - sys.stdlib_module_names, {"numpy"})
 
     def test_right_results(self):

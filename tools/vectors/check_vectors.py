@@ -37,6 +37,10 @@ OPTIONS = {
     "gate_rounding": "unrounded",
 }
 
+# What a report counts, and the heads of its table.
+COUNTS = {"cases": "cases", "equal": "equal", "near": "1 ulp", "wrong": "wrong"}
+COUNTS["missing"] = "not given"
+
 # A report names up to this number of cases that differ in each group.
 MOST_NAMED = 3
 
@@ -60,7 +64,7 @@ class Tensor:
     def __init__(self, dtype, array):
         self.dtype, self.array = dtype, array
 
-    def description(self):
+    def __str__(self):
         return f"{self.dtype.lower()} {list(self.array.shape)}"
 
     def bits(self):
@@ -82,8 +86,10 @@ class Tensor:
         return np.where(bits >= sign, -magnitude, magnitude)
 
 
-def parse_safetensors(content):
+def read(path):
     """Returns the metadata and the tensors of a .safetensors file, by name."""
+    with open(path, "rb") as file:
+        content = file.read()
     if len(content) < 8:
         raise ValueError("a .safetensors file has 8 bytes or more")
     (length,) = struct.unpack("<Q", content[:8])
@@ -98,11 +104,6 @@ def parse_safetensors(content):
         array = np.frombuffer(content, dtype, count, 8 + length + begin)
         tensors[name] = Tensor(entry["dtype"], array.reshape(entry["shape"]))
     return metadata, tensors
-
-
-def read(path):
-    with open(path, "rb") as file:
-        return parse_safetensors(file.read())
 
 
 class Case:
@@ -149,8 +150,7 @@ def read_cases(vectors):
 def compare(wanted, given):
     """Returns counts of the elements of a result, and a description of what differs, or ""."""
     if given.dtype != wanted.dtype or given.array.shape != wanted.array.shape:
-        fault = f"is {given.description()}, not {wanted.description()}"
-        return collections.Counter(wrong=wanted.array.size), fault
+        return collections.Counter(wrong=wanted.array.size), f"is {given}, not {wanted}"
     nan, given_nan = wanted.is_nan(), given.is_nan()
     equal = (wanted.bits() == given.bits()) | (nan & given_nan)
     near = ~equal & ~nan & ~given_nan & (np.abs(wanted.places() - given.places()) <= 1)
@@ -203,12 +203,9 @@ class Report:
 
     def table(self):
         """Yields the lines of the table of groups."""
-        keys = {"cases": "cases", "equal": "equal", "1 ulp": "near"}
-        keys.update({"wrong": "wrong", "not given": "missing"})
-        yield "  ".join(["group".ljust(24), *(name.rjust(9) for name in keys)])
+        yield f"{'group':24}" + "".join(f"{key:>11}" for key in COUNTS.values())
         for group in sorted(self.groups, key=lambda name: name == "all"):
-            numbers = (self.groups[group][key] for key in keys.values())
-            yield "  ".join([group.ljust(24), *(f"{number:9}" for number in numbers)])
+            yield f"{group:24}" + "".join(f"{self.groups[group][key]:11}" for key in COUNTS)
 
     def differing(self):
         """Yields the text on the cases that differ: in each group the wrong ones first."""
