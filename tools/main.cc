@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -20,7 +19,6 @@
 #include "cases/targets.h"
 #include "cases/user_error.h"
 #include "command.h"
-#include "identify_command.h"
 #include "words.h"
 
 namespace rmsnorm::tools {
@@ -60,6 +58,9 @@ std::string UnknownWord(const CLI::App& command, const std::string& word) {
   for (const CLI::Option* const option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
   }
+  if (app == nullptr && (word == "identify" || word == "probe")) {
+    return problem + "; it is one of Python's package rmsnorm: python -m rmsnorm " + word;
+  }
   const std::string hint = DidYouMean(word, words);
   return problem + (hint.empty() ? "; see " + PathOf(command) + " --help" : hint);
 }
@@ -88,8 +89,6 @@ std::string ProblemOf(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 // -------------------------------------------------------------------------------------- options
-
-const std::vector<std::string> kTypes = {"f32", "f16", "bf16"};
 
 // Checks that the value of an option is one of `words`. They are the validator's description, so
 // the help lists them.
@@ -214,50 +213,6 @@ void AddCheck(CLI::App& app, int& status) {
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 
-// What is wrong with the text of an eps; empty if nothing is.
-std::string ProblemOfEps(const std::string& text) {
-  float eps;
-  const bool is_right = cases::ReadNumber(text, eps) && eps >= 0 && std::isfinite(eps);
-  return is_right ? "" : "'" + text + "' is not a finite 32-bit number from 0 up";
-}
-
-void AddIdentify(CLI::App& app, int& status) {
-  CLI::App& identify =
-      *app.add_subcommand("identify", "Tell which norm computed a tensor in a file");
-  const auto options = std::make_shared<IdentifyOptions>();
-  for (const IdentifyFlag& flag : kIdentifyFlags) {
-    identify.add_option(flag.flag, options->location[flag.operand], flag.help)
-        ->type_name("FILE[:TENSOR]")
-        ->check(FileName())
-        ->required(flag.is_required);
-  }
-  identify.get_option("--residual-output")->needs(identify.get_option("--residual"));
-  identify.add_option("--eps", options->eps, "Values to try beside the usual ones")
-      ->type_name("NUMBER")
-      ->delimiter(',')
-      ->check(CLI::Validator(ProblemOfEps, ""));
-  identify.footer("The exit status is 1 if no norm fits, or if the one that fits has a mistake.");
-  identify.callback([options, &status] { status = IdentifyFiles(*options); });
-
-  CLI::App& probe =
-      *app.add_subcommand("probe", "Write tensors on which norms differ, for rmsnorm identify");
-  const auto written = std::make_shared<ProbeOptions>();
-  probe
-      .add_option("--output", written->output,
-                  "The .safetensors file to make or replace, with x, residual, gate and weight")
-      ->type_name("FILE")
-      ->check(FileName())
-      ->required();
-  AddInteger(probe, "--d", written->d, 16, 1 << 20, "Elements of a row");
-  probe.add_option("--dtype", written->dtype, "The type of all tensors")
-      ->check(OneOf(kTypes))
-      ->capture_default_str();
-  probe.callback([written, &status] {
-    WriteProbe(*written);
-    status = kSuccess;
-  });
-}
-
 #ifdef RMSNORM_HAVE_BENCH
 
 void AddBench(CLI::App& app, int& status) {
@@ -288,7 +243,8 @@ void AddBench(CLI::App& app, int& status) {
       ->allow_extra_args(false)
       ->excludes(operations);
   add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
-  add_list("--types", options->types, "Types of x, weight and y", "TYPE,...")->check(OneOf(kTypes));
+  add_list("--types", options->types, "Types of x, weight and y", "TYPE,...")
+      ->check(OneOf({"f32", "f16", "bf16"}));
   add_list("--threads", options->threads, "Numbers of threads; all: as many as OpenMP would use",
            "N,...");
   add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
@@ -339,7 +295,6 @@ int Run(int argc, char** argv) {
   int status = kSuccess;
   AddInfo(app, status);
   AddCheck(app, status);
-  AddIdentify(app, status);
 #ifdef RMSNORM_HAVE_BENCH
   AddBench(app, status);
 #endif

@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which RMSNorm another implementation computes.
 
-librmsnorm_identify.so makes the probe and finds the norm. This module calls the implementation, and
-looks at what the bits of a row depend on.
+This module calls the implementation with the probe, and looks at what the bits of a row depend on.
+_search.py finds the norm.
 """
 
-import ctypes
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_size_t, sizeof
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _library
 from ._arrays import DTYPES, float_name
 from ._calls import checked_integer
-from ._options import WORDS
-from ._tensors import Framework, Tensor, changed_rows, framework_of, read_tensor, rounded
+from ._hypotheses import VARIANT
+from ._probe import ORDINARY_ROWS, ROWS, probe
+from ._search import find
+from ._tensors import Framework, Tensor, changed_rows, framework_of, read_tensor
+from ._texts import as_arguments, sentence, systems_like, text_of
 
 __all__ = ["Ambiguity", "Identification", "identify", "identify_files"]
 
@@ -109,21 +108,6 @@ class Identification:
         return self._text + "".join(f"\n{sentence}" for sentence in sentences)
 
 
-@cache
-def _engine() -> ctypes.CDLL:
-    """Returns librmsnorm_identify."""
-    loaded = ctypes.CDLL(str(_library.path_of("rmsnorm_identify")))
-    numbers = POINTER(c_float)
-    for count in (loaded.rmsnorm_probe_rows, loaded.rmsnorm_probe_ordinary_rows):
-        count.restype = c_size_t
-        count.argtypes = []
-    loaded.rmsnorm_probe.restype = None
-    loaded.rmsnorm_probe.argtypes = [c_size_t, c_int32, numbers, numbers, numbers, numbers]
-    loaded.rmsnorm_identify.restype = c_char_p
-    loaded.rmsnorm_identify.argtypes = [POINTER(_library.Operands), numbers, c_size_t]
-    return loaded
-
-
 class _Probe(NamedTuple):
     """The arguments for a function, and its calls: arrays of the rows in each."""
 
@@ -133,21 +117,10 @@ class _Probe(NamedTuple):
 
 def _make_probe(d: int, codes: Mapping[str, int]) -> _Probe:
     """Makes the probe for arguments of these types, by their names."""
-    engine = _engine()
-    shape = (engine.rmsnorm_probe_rows(), d)
-
-    def numbers(name: str, code: int) -> npt.NDArray[np.float32]:
-        values = np.empty(d if name == "weight" else shape, np.float32)
-        pointers = {name: values.ctypes.data_as(POINTER(c_float))}
-        wanted = (pointers.get(each) for each in ("x", "weight", "residual", "gate"))
-        engine.rmsnorm_probe(d, code, *wanted)
-        return values
-
-    values = {name: numbers(name, code) for name, code in codes.items()}
+    tensors = {name: probe(d, code)[name] for name, code in codes.items()}
     # Rows with a NaN, for example, are in another call: where rows depend on each other, they would
     # hide all else.
-    batches = np.split(np.arange(shape[0]), [engine.rmsnorm_probe_ordinary_rows()])
-    return _Probe({name: rounded(values[name], code) for name, code in codes.items()}, batches)
+    return _Probe(tensors, np.split(np.arange(len(ROWS)), [ORDINARY_ROWS]))
 
 
 class _Implementation:
@@ -172,7 +145,8 @@ class _Implementation:
         for batch in batches:
             parts = self._call(batch, shift)
             if not results:
-                results = [part.like(self._inputs["x"].bits.shape) for part in parts]
+                shape = self._inputs["x"].bits.shape
+                results = [Tensor.empty(shape, part.dtype) for part in parts]
             for result, part in zip(results, parts, strict=True):
                 result.bits[batch] = part.bits
         return results
@@ -231,7 +205,9 @@ class _Implementation:
         runs = {
             "repetition": [self.run(twice)],
             # Each call after one of the same shape on other rows.
-            "history": [self.run([each for batch in batches for each in (np.roll(batch, 1), batch)])],
+            "history": [
+                self.run([each for batch in batches for each in (np.roll(batch, 1), batch)])
+            ],
             # All rows in one call, halves, and each row alone.
             "batch": [self.run(np.array_split(np.arange(rows), n)) for n in (1, 2, rows)],
             "place": [self.run([batch[::-1] for batch in batches])],
@@ -253,53 +229,33 @@ class _Implementation:
         return depends
 
 
-def _find(tensors: Mapping[str, Tensor], eps: Iterable[float]) -> tuple[dict[str, list[str]], str]:
-    """Returns the lines of the engine's answer by their keys, and its text."""
-    operands = _library.Operands(size=sizeof(_library.Operands))
-    views = {name: tensor.view() for name, tensor in tensors.items()}
-    for name, view in views.items():
-        setattr(operands, name, ctypes.addressof(view))
-    numbers = list(eps)
-    answer = _engine().rmsnorm_identify(
-        byref(operands), (c_float * len(numbers))(*numbers), len(numbers)
-    )
-    head, _, text = answer.decode().partition("\ntext\n")
-    lines: dict[str, list[str]] = {}
-    for line in head.splitlines():
-        key, value = line.split("\t", 1)
-        lines.setdefault(key, []).append(value)
-    if "error" in lines:
-        raise ValueError(lines["error"][0])
-    return lines, text.rstrip("\n")
-
-
-def _as_arguments(options: str) -> dict[str, Any] | None:
-    """Returns options in the notation of cases as arguments."""
-    if not options:
-        return None
-    pairs = (option.split("=") for option in options.split(","))
-    return {name: value if name in WORDS else float(value) for name, value in pairs}
-
-
 def _identification(
-    lines: Mapping[str, list[str]], text: str, depends: dict[str, int], writes: Iterable[str]
+    tensors: Mapping[str, Tensor],
+    eps: Iterable[float],
+    depends: Callable[[], dict[str, int]] = dict,
+    writes: Iterable[str] = (),
 ) -> Identification:
-    first = {key: values[0] for key, values in lines.items()}
+    answer = find(tensors, eps)
+    best = answer.best
+    is_right = answer.fit != "none" and not answer.mistake
+    is_variant = answer.fit != "none" and best.step.kind == VARIANT
     return Identification(
-        fit=first["fit"],
-        sentence=first["sentence"],
-        options=_as_arguments(first["options"]),
-        variant=first.get("variant"),
-        mistake=first.get("mistake"),
-        equal=float(first["equal"]),
-        worst=int(first["worst"]),
-        ambiguous=tuple(Ambiguity(*line.split("\t")) for line in lines.get("ambiguous", ())),
-        systems=tuple(lines.get("system", ())),
-        special=tuple(lines.get("special", ())),
-        rows=int(first["rows"]),
-        depends=depends,
+        fit=answer.fit,
+        sentence=sentence(answer),
+        options=as_arguments(best.used) if is_right else None,
+        variant=best.step.words if is_variant else None,
+        mistake=answer.mistake or None,
+        equal=best.distance.share,
+        worst=best.distance.worst,
+        ambiguous=tuple(
+            Ambiguity(each.name, " or ".join(each.values), each.cure) for each in answer.open
+        ),
+        systems=tuple(systems_like(answer)),
+        special=tuple(answer.notes),
+        rows=answer.rows,
+        depends=depends(),
         writes=tuple(sorted(writes)),
-        _text=text,
+        _text=text_of(answer),
     )
 
 
@@ -359,13 +315,16 @@ def identify(
     for name, is_taken in (("residual", residual), ("gate", gate), ("weight", weight)):
         if not is_taken:
             del codes[name]
-    probe = _make_probe(checked_integer("d", d, 2**31), codes)
-    implementation = _Implementation(f, adapter, probe.inputs)
-    results = implementation.run(probe.batches)
+    made = _make_probe(checked_integer("d", d, 2**31), codes)
+    implementation = _Implementation(f, adapter, made.inputs)
+    results = implementation.run(made.batches)
     outputs = dict(zip(("y", "residual_out"), results, strict=False))
-    lines, text = _find({**probe.inputs, **outputs}, eps)
-    depends = implementation.dependence(probe.batches, results)
-    return _identification(lines, text, depends, implementation.writes)
+    return _identification(
+        {**made.inputs, **outputs},
+        eps,
+        lambda: implementation.dependence(made.batches, results),
+        implementation.writes,
+    )
 
 
 def _is_of_torch(dtype: Any) -> bool:
@@ -386,6 +345,7 @@ def identify_files(
     residual_output: str | os.PathLike[str] | None = None,
     gate: str | os.PathLike[str] | None = None,
     bias: str | os.PathLike[str] | None = None,
+    post_norm_weight: str | os.PathLike[str] | None = None,
     eps: Iterable[float] = (),
 ) -> Identification:
     """Finds out which RMSNorm gave `output` for `input`, from tensors in files.
@@ -394,7 +354,7 @@ def identify_files(
 
     A tensor is FILE.npy, FILE.safetensors:NAME, or FILE.safetensors if that holds one tensor, in
     float32, float16 or bfloat16. input, output, residual, residual_output and gate have the shape
-    [..., d], weight and bias [d].
+    [..., d], weight, bias and post_norm_weight [d].
 
     eps: numbers to try beside the usual ones.
 
@@ -408,9 +368,9 @@ def identify_files(
         "gate": gate,
         "weight": weight,
         "bias": bias,
+        "post_norm_weight": post_norm_weight,
         "residual_out": residual_output,
         "y": output,
     }
     tensors = {name: read_tensor(path) for name, path in locations.items() if path is not None}
-    lines, text = _find(tensors, eps)
-    return _identification(lines, text, {}, ())
+    return _identification(tensors, eps)

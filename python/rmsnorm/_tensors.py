@@ -7,7 +7,7 @@ NumPy has bfloat16 only with ml_dtypes. Its bits need no package.
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from reprlib import repr as shown
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +18,7 @@ from ._arrays import DTYPES, empty, name_of
 from ._library import BF16, F16, F32, View
 
 __all__ = ["Framework", "Tensor", "changed_rows", "framework_of", "read_tensor", "rounded"]
+__all__ += ["write_safetensors"]
 
 _BITS: dict[int, np.dtype[Any]] = {
     F32: np.dtype(np.uint32),
@@ -35,12 +36,21 @@ class Tensor(NamedTuple):
     bits: npt.NDArray[Any]
     dtype: int
 
+    @staticmethod
+    def empty(shape: tuple[int, ...], dtype: int) -> "Tensor":
+        """Returns a tensor whose elements are not set."""
+        return Tensor(np.empty(shape, _BITS[dtype]), dtype)
+
+    def values(self) -> npt.NDArray[np.float32]:
+        """Returns the elements as float32, which holds each of them, with one kind of NaN."""
+        if self.dtype == BF16:
+            values = (self.bits.astype(np.uint32) << 16).view(np.float32)
+        else:
+            values = self.bits.view(name_of(self.dtype)).astype(np.float32)
+        return np.where(np.isnan(values), np.float32(np.nan), values)
+
     def rows(self, index: Any) -> "Tensor":
         return Tensor(self.bits[index].copy(), self.dtype)
-
-    def like(self, shape: tuple[int, ...]) -> "Tensor":
-        """Returns a tensor of this type whose elements are not set."""
-        return Tensor(np.empty(shape, self.bits.dtype), self.dtype)
 
     def view(self) -> View:
         """Returns a view of the C interface, which is valid as long as the tensor lives."""
@@ -210,3 +220,18 @@ def _read_safetensors(path: str, name: str | None) -> Tensor:
         file.seek(8 + size + begin)
         bits = np.frombuffer(file.read(end - begin), _BITS[code].newbyteorder("<"))
     return Tensor(bits.reshape(entry["shape"]).astype(_BITS[code]), code)
+
+
+def write_safetensors(path: str, tensors: Mapping[str, Tensor]) -> None:
+    """Makes or replaces a file in the format safetensors."""
+    codes = {code: name for name, code in _SAFETENSORS.items()}
+    header, data = {}, b""
+    for name, (bits, dtype) in tensors.items():
+        added = bits.astype(bits.dtype.newbyteorder("<")).tobytes()
+        offsets = [len(data), len(data) + len(added)]
+        header[name] = {"dtype": codes[dtype], "shape": bits.shape, "data_offsets": offsets}
+        data += added
+    text = json.dumps(header)
+    text += " " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text.encode() + data)

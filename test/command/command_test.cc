@@ -45,6 +45,7 @@ TEST(Command, RefusesWrongUseInOneLine) {
       {{"info", "more"}, "more"},
       {{"info", "--more"}, "--more"},
       {{"info", "info"}, "info"},
+      {{"identify", "--input", "x.npy"}, "python -m rmsnorm identify"},
       {{"chekc"}, "unknown command 'chekc'; did you mean check?"},
       {{"--chekc"}, "unknown option '--chekc'; did you mean check?"},
       {{"--verison"}, "did you mean --version?"},

@@ -6,7 +6,6 @@ Run as a program it writes the table of wrong norms in doc/identify.md.
 
 import functools
 import itertools
-import json
 import math
 import re
 
@@ -15,8 +14,18 @@ import numpy as np
 import programs
 import pytest
 from identify_page import Norm, Norms
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import rmsnorm
+import rmsnorm._identify
+import rmsnorm._options
+from rmsnorm import _hypotheses as hypotheses
+from rmsnorm.__main__ import main
+from rmsnorm._probe import ORDINARY_ROWS, probe
+from rmsnorm._search import find
+from rmsnorm._tensors import read_tensor, rounded
+from rmsnorm._texts import text_of
 
 F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 D = 100  # a multiple of 4 alone
@@ -799,19 +808,9 @@ def test_an_exception_of_the_function_is_passed_on_with_the_shapes():
 
 # ------------------------------------------------------------------------------------------ files
 
-CODES = {np.dtype(F32): "F32", np.dtype(F16): "F16", np.dtype(BF16): "BF16"}
-
 
 def save(path, **tensors):
-    """Writes a file in the format safetensors."""
-    header, data = {"__metadata__": {"from": "a test"}}, b""
-    for name, tensor in tensors.items():
-        offsets = [len(data), len(data) + tensor.nbytes]
-        code = CODES.get(tensor.dtype, "I64")
-        header[name] = {"dtype": code, "shape": tensor.shape, "data_offsets": offsets}
-        data += tensor.tobytes()
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    save_file(tensors, path, {"from": "a test"})
 
 
 @pytest.fixture(scope="module")
@@ -890,14 +889,177 @@ def test_refused_files(run, tmp_path):
         with pytest.raises(error, match=match):
             rmsnorm.identify_files(path, path)
 
-    refused_file("it holds x, w, i; write .*run.safetensors:NAME", run_file)
-    refused_file("it holds x, w, i; write", f"{run_file}:y")
+    refused_file("it holds i, w, x; write .*run.safetensors:NAME", run_file)
+    refused_file("it holds i, w, x; write", f"{run_file}:y")
     refused_file("run.safetensors:i: elements of type I64", f"{run_file}:i")
     refused_file("i.npy: elements of type int64", tmp_path / "i.npy")
     refused_file("x.txt: neither FILE.npy nor FILE.safetensors:NAME", "x.txt")
     refused_file("x.npy", tmp_path / "x.npy", FileNotFoundError)
     with pytest.raises(ValueError, match=r"^y: "):
         rmsnorm.identify_files(f"{run_file}:x", f"{run_file}:w")
+
+
+# ------------------------------------------------------------------------------- table of hypotheses
+
+STEP_OPTIONS = [{}, {"rounding": "before_weight"}, {"weight_offset": 1.0}]
+STEP_OPTIONS += [{"eps_placement": "outside"}]
+
+
+@pytest.mark.parametrize("other", [None, "residual", "gate"])
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_each_step_is_told_from_the_others(dtype, other):
+    names = ["x", "weight", *([other] if other else [])]
+    made = probe(108, {BF16: 3, F32: 1}[dtype])  # no multiple of a vector
+    tensors = {name: made[name] for name in names}
+    rows = np.arange(ORDINARY_ROWS)
+    arrays = {
+        name: hypotheses.Array(np.atleast_2d(tensor.values()), tensor.dtype)
+        for name, tensor in tensors.items()
+    }
+    call = hypotheses.Call(arrays, arrays["x"].dtype).rows(rows)
+    given = {name: rounded(*array) for name, array in call.operands.items()}
+    numbers = hypotheses.Numbers([0.0, 1.0], [1.0])
+    table = hypotheses.steps(call, numbers)
+    assert len(table) > 60
+    known = {""}
+    if other:  # which adds steps
+        plain = hypotheses.Call(
+            {name: call.operands[name] for name in ("x", "weight")}, call.y_dtype
+        )
+        known = {step.words for step in hypotheses.steps(plain, numbers)}
+    for step in (step for step in table if step.words not in known):
+        for options in STEP_OPTIONS:
+            tried = hypotheses.Options(**options)
+            with np.errstate(all="ignore"):
+                y = hypotheses.Trial(call, [tried]).result(step)
+            if step.where in ("", tried.eps_placement) and y is not None:
+                answer = find({**given, "y": rounded(y[0], call.y_dtype)}, [])
+                open_steps = [each.values for each in answer.open if each.name == "step"]
+                named = [answer.best.step.words, *itertools.chain(*open_steps)]
+                # This is another eps inside the root, which may be as near.
+                if step.words == "eps is added to the sum of squares before the division":
+                    eps = pytest.approx(tried.eps / call.d, rel=1e-3)
+                    named += [step.words] if answer.best.used.eps == eps else []
+                assert step.words in named, text_of(answer)
+                break
+        else:
+            raise AssertionError(f"no options fit: {step.words}")
+
+
+# --------------------------------------------------------------------------------------- systems
+
+VECTORS = programs.ROOT / "test" / "data" / "migration" / "vectors.safetensors"
+
+
+def recorded():
+    """The words of each case with results of a system, by its name."""
+    with safe_open(VECTORS, "np") as file:
+        return file.metadata()
+
+
+@pytest.mark.parametrize("system", sorted({name.split(".")[0] for name in recorded()}))
+def test_results_of_systems(system):
+    """From the results of a system alone, its options are named, or left open."""
+    for name, text in recorded().items():
+        if name.split(".")[0] != system:
+            continue
+        words = dict(word.split("=") for word in text.split()[1:])
+        wanted = {key: words.pop(key, each) for key, each in rmsnorm._options.DEFAULTS.items()}
+        tensors = {operand: read_tensor(f"{VECTORS}:{key}") for operand, key in words.items()}
+        answer = rmsnorm._identify._identification(tensors, [])
+        assert answer.fit != "none", str(answer)
+        if system == "vllm_cpu_residual":  # which takes two calls
+            continue
+        assert answer.variant is answer.mistake is None, str(answer)
+        named = {**rmsnorm._options.DEFAULTS, **answer.options}
+        is_open = {option: values.split(" or ") for option, values, _ in answer.ambiguous}
+        is_wide = tensors["x"].dtype == 1  # where roundings change nothing
+        for option, value in wanted.items():
+            found = [named[option], *is_open.get(option, ())]
+            if option in rmsnorm._options.WORDS:
+                assert (is_wide and option.endswith("rounding")) or value in found, str(answer)
+            else:
+                numbers = [None if each is None else float(each) for each in found]
+                assert (None if value is None else pytest.approx(float(value))) in numbers, option
+
+
+# --------------------------------------------------------------------------------------- command
+
+
+@pytest.fixture(name="command")
+def run_command(capsys, tmp_path, monkeypatch):
+    """Runs the command in a folder; returns its status and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_words(words):
+        try:
+            status = main(words.split())
+        except SystemExit as done:
+            status = done.code
+        return (status, *capsys.readouterr())
+
+    return run_words
+
+
+GIVEN = "--input p.safetensors:x --weight p.safetensors:weight"
+
+
+def test_command_names_a_norm(command):
+    assert command("probe --output p.safetensors --d 64 --dtype bf16") == (0, "", "")
+    tensors = load_file("p.safetensors")
+    assert {name: array.shape for name, array in tensors.items()} == {
+        "x": (42, 64),
+        "residual": (42, 64),
+        "gate": (42, 64),
+        "weight": (64,),
+    }
+    y = rmsnorm.rms_norm(tensors["x"], tensors["weight"], eps=1e-6, rounding="before_weight")
+    save_file({"y": y}, "y.safetensors")
+    status, out, err = command(f"identify {GIVEN} --output y.safetensors")
+    assert (status, err) == (0, "")
+    for text in (
+        "y is the RMSNorm of x: eps 1e-06 inside the root, rounded to bf16 before the weight. "
+        "Every element is equal.\n",
+        "options.rounding = rmsnorm::Rounding::before_weight;",
+        "options.rounding = RMSNORM_ROUND_BEFORE_WEIGHT;",
+        'rmsnorm.rms_norm(x, weight, eps=1e-06, rounding="before_weight")',
+        "transformers Llama, Qwen3, DeepSeek-V3",
+    ):
+        assert text in out
+
+
+def test_command_fails_where_no_norm_fits_or_one_with_a_mistake(command):
+    command("probe --output p.safetensors --d 64")
+    status, out, _ = command(f"identify {GIVEN} --output p.safetensors:gate")
+    assert (status, out.startswith("y is no norm that is known here.")) == (1, True)
+    x = load_file("p.safetensors")["x"]
+    np.save("y.npy", rmsnorm.rms_norm(x))
+    status, out, _ = command(f"identify {GIVEN} --output y.npy")
+    assert (status, "the weight is not used" in out, "C++" in out) == (1, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    {
+        "probe --output p.npy": "--output: the file of several tensors must end in .safetensors",
+        "probe --output q.safetensors --d 15": "--d: '15' is not an integer from 16 to 1048576",
+        "probe --output no/p.safetensors": "no/p.safetensors: No such file or directory",
+        f"identify {GIVEN} --output p.safetensors:weight": "--output: 1 dimensions, but --input has 2",
+        "identify --input p.safetensors:x": "the following arguments are required: --output",
+        f"identify {GIVEN} --output none.npy": "none.npy: No such file or directory",
+        f"identify {GIVEN} --output p.safetensors": "it holds x, residual, gate, weight; write",
+        **{
+            f"identify {GIVEN} --output p.safetensors:x --eps={eps}": f"{eps!r} is not a finite "
+            "32-bit number from 0 up"
+            for eps in ("-1", "nan", "inf", "x", "1e-60")
+        },
+    }.items(),
+)
+def test_command_refuses_in_one_line(command, words, error):
+    command("probe --output p.safetensors --d 64")
+    status, out, err = command(words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("rmsnorm-identify: ") and error in err
 
 
 # ------------------------------------------------------------------------------------------ pages

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells PyInstaller which shared libraries rmsnorm loads."""
+"""Tells PyInstaller which shared library and which page rmsnorm reads."""
+
+from PyInstaller.utils.hooks import collect_data_files
 
 from rmsnorm._library import path_of
 
-_paths = [path_of(name) for name in ("rmsnorm", "rmsnorm_identify")]
-binaries = [(str(path), path.parent.name) for path in _paths]
+_path = path_of("rmsnorm")
+binaries = [(str(_path), _path.parent.name)]
+datas = collect_data_files("rmsnorm", includes=["migration.md"])

@@ -9,14 +9,16 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "cases/vectors.h"
-#include "identify/identify.h"
-#include "identify/options_text.h"
-#include "identify/systems.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -26,7 +28,33 @@ using cases::AllRows;
 using cases::Case;
 using cases::Problem;
 using cases::Rows;
-using Words = identify::TableRow;
+using Words = std::map<std::string, std::string>;  // a row of a table, by its columns
+
+// The rows of the tables of doc/migration.md.
+std::vector<Words> Systems() {
+  const std::filesystem::path vectors = std::getenv("RMSNORM_VECTORS");
+  std::ifstream page(vectors.parent_path() / "../../../doc/migration.md");
+  std::vector<std::string> columns;
+  std::vector<Words> rows;
+  for (std::string line; std::getline(page, line);) {
+    std::vector<std::string> cells;
+    const std::regex cell(R"(\| ?(`?)([^|]*?)\1 ?(?=\|))");
+    for (std::sregex_iterator i(line.begin(), line.end(), cell), end; i != end; ++i) {
+      cells.push_back((*i)[2]);
+    }
+    if (cells.empty()) columns.clear();
+    if (cells.empty() || line[1] == '-') continue;
+    if (columns.empty()) {
+      columns = cells;
+      continue;
+    }
+    if (cells.size() != columns.size()) throw std::runtime_error("not the table's shape: " + line);
+    Words row;
+    for (size_t i = 0; i < cells.size(); ++i) row[columns[i]] = cells[i];
+    if (row.count("name") != 0) rows.push_back(row);
+  }
+  return rows;
+}
 
 // A case of the file. Two rows of the tables need two calls, which no line of a case says: the sums
 // of residual + x scale residual_out.
@@ -176,7 +204,7 @@ class Migration : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     std::set<std::string> two_phases;
-    for (const Words& row : identify::Systems()) {
+    for (const Words& row : Systems()) {
       const auto found = row.find("residual_rounding");
       if (found->second == "two phases") two_phases.insert(row.at("name"));
     }
@@ -192,7 +220,7 @@ std::vector<System> Migration::systems_;
 
 TEST_F(Migration, EveryResultOfASystemHasARow) {
   std::multiset<std::string> in_tables, in_file;
-  for (const Words& row : identify::Systems()) {
+  for (const Words& row : Systems()) {
     const std::string types = row.count("x") == 0 ? "f32, f16, bf16" : row.at("x");
     for (const char* type : {"f32", "f16", "bf16"}) {
       if (!NamesType(types, type)) continue;
@@ -260,54 +288,6 @@ TEST_F(Migration, AnotherOptionIsSeen) {
     }
   }
   EXPECT_EQ(12u, seen.size());
-}
-
-rmsnorm_operands OperandsOf(const System& system, rmsnorm_view* views) {
-  rmsnorm_operands operands = rmsnorm_no_operands();
-  ForEachOperand(system.c.Given(), [&](Operand o) {
-    std::vector<size_t> shape = cases::LeadingOf(system.c, o);
-    shape.push_back(system.c.d);
-    const Rows& rows = system.RowsOf(o);
-    views[o] = rmsnorm_tensor(rows.row(0), rows.dtype(), static_cast<int32_t>(shape.size()),
-                              shape.data(), nullptr);
-    SetViewIn(operands, o, &views[o]);
-  });
-  return operands;
-}
-
-// Whether an answer has the value of an option, or says that the data do not show it.
-bool Names(const identify::Answer& answer, const rmsnorm_options& options, Option option) {
-  const std::string value = identify::OptionValue(options, option);
-  if (identify::OptionValue(answer.best.options, option) == value) return true;
-  return std::any_of(answer.ambiguities.begin(), answer.ambiguities.end(), [&](const auto& open) {
-    return open.name == kOptionRules[option].name &&
-           std::count(open.values.begin(), open.values.end(), value) > 0;
-  });
-}
-
-// From the results of a system alone.
-TEST_F(Migration, IdentifyNamesTheOptionsOfARow) {
-  size_t named = 0;
-  for (const System& system : systems_) {
-    SCOPED_TRACE(system.name);
-    rmsnorm_view views[kOperands];
-    const identify::Answer answer = identify::Identify(OperandsOf(system, views), {});
-    EXPECT_NE(identify::Fit::kNone, answer.fit)
-        << identify::OptionsText(answer.best.options) << answer.best.step;
-    if (system.in_two_phases) continue;
-    EXPECT_EQ(identify::StepKind::kOption, answer.best.kind) << answer.best.step;
-    const bool is_wide = TypeOfN(system) == RMSNORM_F32;
-    for (int i = 0; i < kOptions; ++i) {
-      const auto option = static_cast<Option>(i);
-      const bool rounds =
-          option == kRounding || option == kResidualRounding || option == kGateRounding;
-      if (is_wide && rounds) continue;
-      EXPECT_TRUE(Names(answer, system.c.options, option))
-          << kOptionRules[i].name << ": " << identify::OptionsText(answer.best.options);
-    }
-    ++named;
-  }
-  EXPECT_GT(named, 150u);
 }
 
 }  // namespace

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `rmsnorm-identify`, or `python -m rmsnorm`: identify() of tensors in files.
+
+`probe` writes tensors on which norms differ, and `identify` tells which norm gave a tensor. The exit
+status is 0 for a norm that is right, 1 if no norm fits or the one that fits has a mistake, and 2 for
+an error.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from . import __version__
+from ._hypotheses import NAMES
+from ._identify import identify_files
+from ._probe import probe
+from ._tensors import write_safetensors
+
+_FILES = {
+    "input": "what the implementation was given: float32, float16 or bfloat16, of any shape",
+    "weight": "its weight, of any shape that a weight may have",
+    "bias": "its bias",
+    "post-norm-weight": "the weight of a norm of x before the sum",
+    "gate": "its gate, of the shape of x",
+    "residual": "the residual that it adds to x, of the shape of x",
+    "output": "what it gave back, of the shape of x",
+    "residual-output": "its sum of the residual and x",
+}
+# The names of operands in messages that have a flag of another name.
+_FLAGS = {"x": "input", "y": "output", "residual_out": "residual-output"}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"rmsnorm-identify: {message}\n")
+
+
+def _eps(text: str) -> float:
+    value = float(np.float32(text))
+    if not 0 <= value < float("inf") or (value == 0 and re.search("[1-9]", text.split("e")[0])):
+        raise ValueError
+    return value
+
+
+def _all_eps(text: str) -> list[float]:
+    numbers = []
+    for each in text.split(","):
+        try:
+            numbers.append(_eps(each))
+        except ValueError:
+            problem = f"{each!r} is not a finite 32-bit number from 0 up"
+            raise argparse.ArgumentTypeError(problem) from None
+    return numbers
+
+
+def _length(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,7}", text) or not 16 <= int(text) <= 2**20:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 16 to 1048576")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        "rmsnorm-identify", description="Tells which RMSNorm another program computes."
+    )
+    parser.add_argument("--version", action="version", version=f"rmsnorm {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    identify = commands.add_parser(
+        "identify",
+        help="tell which norm computed a tensor in a file",
+        epilog="The exit status is 1 if no norm fits, or if the one that fits has a mistake.",
+    )
+    for name, words in _FILES.items():
+        is_required = name in ("input", "output")
+        identify.add_argument(f"--{name}", metavar="FILE", required=is_required, help=words)
+    identify.add_argument(
+        "--eps",
+        type=_all_eps,
+        default=[],
+        metavar="NUMBER,...",
+        help="values to try beside the usual ones",
+    )
+    made = commands.add_parser("probe", help="write tensors on which norms differ, for identify")
+    made.add_argument(
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="the .safetensors file to make or replace, with x, residual, gate and weight",
+    )
+    made.add_argument("--d", type=_length, default=4096, help="elements of a row")
+    made.add_argument(
+        "--dtype", choices=list(NAMES.values()), default="f32", help="the type of all tensors"
+    )
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    given = vars(arguments)
+    if given.pop("command") == "probe":
+        if not given["output"].endswith(".safetensors"):
+            raise ValueError("--output: the file of several tensors must end in .safetensors")
+        (dtype,) = (code for code, name in NAMES.items() if name == given["dtype"])
+        write_safetensors(given["output"], probe(given["d"], dtype))
+        return 0
+    answer = identify_files(**given)
+    print(answer)
+    return 0 if answer.options is not None else 1
+
+
+def _with_flags(message: str) -> str:
+    """Returns the library's message on an operand with the flags of operands."""
+    operands = {name: name.replace("_", "-") for name in ("weight", "bias", "gate", "residual")}
+    operands |= {"post_norm_weight": "post-norm-weight", **_FLAGS}
+    names = "|".join(operands)
+    if not re.match(f"({names}): ", message):
+        return message
+    return re.sub(rf"\b({names})\b", lambda match: f"--{operands[match[1]]}", message)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the command with these words, or those of the process."""
+    try:
+        return _run(_parser().parse_args(words))
+    except OSError as error:
+        print(f"rmsnorm-identify: {error.filename}: {error.strerror}", file=sys.stderr)
+    except ValueError as error:
+        print(f"rmsnorm-identify: {_with_flags(str(error))}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of a norm, estimated from its results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ._hypotheses import Array, Call, F64Array, Options, Step, Trial, to
+from ._library import BF16, F16, F32
+
+__all__ = ["Coefficients", "Estimate", "Scale", "coefficients_of", "least_squares", "numbers_like"]
+__all__ += ["scales_of", "shortened"]
+
+
+class Estimate(NamedTuple):
+    """A number that is hardly further from the true value than `error`."""
+
+    value: float
+    error: float
+
+    def may_be(self, number: float) -> bool:
+        return self.value - self.error <= number <= self.value + self.error
+
+
+def shortened(value: float, digits: int) -> float:
+    """Returns the number in f32 with few decimal digits."""
+    return float(np.float32(f"{value:.{digits - 1}e}"))
+
+
+def numbers_like(estimate: Estimate) -> list[float]:
+    """Returns the numbers that an estimate may stand for: the shortest decimal, numbers of bf16 and
+    f16, and the value itself, simple ones first."""
+    digits = 1
+    while digits < 9 and not estimate.may_be(shortened(estimate.value, digits)):
+        digits += 1
+    numbers = [shortened(estimate.value, digits)]
+    value = np.array([estimate.value], np.float32)
+    for narrow in (BF16, F16):
+        held = float(to(narrow, value)[0])
+        if estimate.may_be(held):
+            # Of two numbers that both fit, few digits are as likely as few bits.
+            numbers.insert(0 if digits > 4 else len(numbers), held)
+    return list(dict.fromkeys([*numbers, float(value[0])]))
+
+
+def least_squares(columns: Sequence[F64Array], y: F64Array) -> F64Array:
+    """Returns the factors of the columns whose sum is nearest to y, for each row of all arrays; NaN
+    where the columns depend on each other."""
+    size = [np.sqrt(_dot(column, column)) for column in columns]
+    n = len(columns)
+    matrix = np.empty((len(y), n, n + 1))
+    for i, column in enumerate(columns):
+        for j, other in enumerate(columns):
+            matrix[:, i, j] = _dot(column, other) / size[i] / size[j]
+        matrix[:, i, n] = _dot(column, y) / size[i]
+    for k in range(n):
+        pivot = matrix[:, k, k].copy()
+        matrix[~(pivot > 1e-9)] = np.nan
+        for i in range(n):
+            if i != k:
+                matrix[:, i] -= (matrix[:, i, k] / pivot)[:, np.newaxis] * matrix[:, k]
+    return np.stack([matrix[:, i, n] / matrix[:, i, i] / size[i] for i in range(n)], axis=-1)
+
+
+def _dot(a: F64Array, b: F64Array) -> F64Array:
+    product: F64Array = np.einsum("...i,...i->...", a, b)
+    return product
+
+
+def _median(values: F64Array) -> float:
+    return float(np.sort(values)[len(values) // 2])
+
+
+def _agreed(of_rows: F64Array, share: float) -> Estimate | None:
+    """Returns the median of what rows say, if they agree to a share of it."""
+    found = np.sort(of_rows[np.isfinite(of_rows)])
+    rows = len(found)
+    if rows == 0:
+        return None
+    value, spread = float(found[rows // 2]), float(found[rows * 3 // 4] - found[rows // 4])
+    if spread > share * abs(value):
+        return None
+    # Four standard errors of the median. Few rows do not show their spread.
+    least = abs(value) * (2**-8 if rows < 6 else 2**-12)
+    return Estimate(value, max(3.7 * spread / rows**0.5, least))
+
+
+@dataclass
+class Coefficients:
+    """The numbers in y = (offset + weight) * norm(residual + factor * x) + plus, where rows agree on
+    them, and the nearest activation of a gate."""
+
+    factor: Estimate | None = None
+    offset: Estimate | None = None
+    plus: Estimate | None = None
+    activation: str = "silu"
+
+
+def _wide(call: Call, name: str, absent: float = 1) -> F64Array:
+    array = call.operands.get(name)
+    wide = np.full((1, call.d), absent) if array is None else array.values.astype(np.float64)
+    return np.broadcast_to(wide, call.x.values.shape)
+
+
+def coefficients_of(call: Call, y: Array) -> Coefficients:
+    found = Coefficients()
+    if "post_norm_weight" in call:
+        return found
+    least = np.inf
+    of_y = y.values - _wide(call, "bias", 0)
+    weight = _wide(call, "weight")
+    for activation in ("silu", "sigmoid") if "gate" in call else ("silu",):
+        gate: Any = 1.0
+        if "gate" in call:
+            z = _wide(call, "gate")
+            gate = (z if activation == "silu" else 1) / (1 + np.exp(-z))
+        plain = [_wide(call, name) * gate for name in ("x", "residual") if name in call]
+        terms, one = len(plain), np.ones_like(of_y)
+        weighted = [column * weight for column in plain]
+        # The terms of the sum, times the weight and without it, and 1.
+        columns = [*weighted, *plain, one]
+        c = least_squares(columns, of_y)
+        has_offset = ~np.isnan(c[:, 0])
+        rest = least_squares([*weighted, one], of_y)
+        zeros = np.zeros((len(c), terms))
+        c = np.where(
+            has_offset[:, np.newaxis], c, np.concatenate([rest[:, :terms], zeros, rest[:, -1:]], 1)
+        )
+        is_known = ~np.isnan(c[:, 0])
+        misfits = of_y - sum(c[:, i, np.newaxis] * columns[i] for i in range(len(columns)))
+        misfit = (_dot(misfits, misfits) / _dot(of_y, of_y))[is_known]
+        if not len(misfit) or not _median(misfit) < least:
+            continue
+        least = _median(misfit)
+        a, b = c[:, :terms], c[:, terms : 2 * terms]
+        offsets = (_dot(a, b) / _dot(a, a))[has_offset]
+        found = Coefficients(
+            (
+                _agreed(
+                    (a[:, 0] * a[:, 1] + b[:, 0] * b[:, 1]) / (a[:, 1] ** 2 + b[:, 1] ** 2), 0.02
+                )
+                if terms == 2
+                else None
+            ),
+            _agreed(offsets, 0.05),
+            _agreed(c[is_known, -1], 0.1),
+            activation,
+        )
+    return found
+
+
+class Scale(NamedTuple):
+    """One explanation of the scales of the rows of y: they are times / sqrt(u + eps), or the same
+    for another placement of eps, where u is the mean of the squares.
+
+    eps is 0, and times is 1, where the rows do not show another one. misfit: of the rows, in
+    multiples of what their roundings explain.
+    """
+
+    placement: str
+    eps: Estimate
+    times: Estimate
+    misfit: float
+
+
+def _explain(scale: F64Array, error: F64Array, inverse: F64Array, placement: str) -> Scale | None:
+    """Explains the scales of rows, with their relative errors and 1 / the mean of squares, by
+    scale = times / (1 + eps * v) or, with a floor, by times / max(1, eps * v), where v is 1 / RMS;
+    or by the squares of all for eps inside the root."""
+    has_floor = placement == "floor"
+    if placement == "inside":
+        scale, error = scale * scale, error * 2
+    else:
+        inverse = np.sqrt(inverse)
+    a: Any = 1.0
+    b: Any = 0.0
+    a_error: Any = 0.0
+    b_error: Any = 0.0
+    spread = 1.0
+
+    def fit(is_a_free: bool) -> bool:
+        """Fits a and b, or b alone, to the rows."""
+        nonlocal a, b, a_error, b_error
+        of_a, target = scale / error, 1 / error
+        of_b = of_a * inverse
+        if has_floor:
+            # Rows with large elements show a, which tells the rows that show b.
+            shows_b = np.zeros(len(scale), bool) if is_a_free else scale * a < 0.98
+            of_a, of_b = np.where(shows_b, 0, of_a), np.where(shows_b, of_b, 0)
+            if is_a_free:
+                taken = inverse <= _median(inverse)
+                of_a, of_b, target = of_a[taken], of_b[taken], target[taken]
+        aa, bb, ab = of_a @ of_a, of_b @ of_b, of_a @ of_b
+        if is_a_free and not has_floor:
+            found = least_squares([of_a[np.newaxis], of_b[np.newaxis]], target[np.newaxis])[0]
+            if np.isnan(found).any():
+                return False
+            a, b = found
+            determinant = aa * bb - ab * ab
+            a_error, b_error = (bb / determinant) ** 0.5, (aa / determinant) ** 0.5
+        elif is_a_free:
+            if not aa > 0:
+                return False
+            a, a_error = of_a @ target / aa, (1 / aa) ** 0.5
+        else:
+            b = (of_b @ target - a * ab) / bb if bb > 0 else 0.0
+            b_error = (1 / bb) ** 0.5 if bb > 0 else 0.0
+        return True
+
+    def misfits() -> F64Array:
+        v = b * inverse
+        apart: F64Array = (1 - scale * (np.maximum(a, v) if has_floor else a + v)) / error
+        return np.abs(apart)
+
+    for _ in range(3):
+        is_found = fit(True)
+        if not is_found:
+            a, a_error = 1.0, 0.0
+        if not is_found or has_floor:
+            fit(False)
+        usual = max(_median(misfits()), 1.0)
+        spread = usual * 1.5
+        if abs(a - 1) <= 4 * spread * a_error:
+            a, a_error = 1.0, 0.0
+            fit(False)
+        # Without rows that are wrong for another reason.
+        rest = misfits() <= 6 * usual
+        if rest.sum() < 2 or 2 * rest.sum() < len(scale):
+            break
+        scale, error, inverse = scale[rest], error[rest], inverse[rest]
+    if not a > 0:
+        return None
+    if not b > 4 * spread * b_error:
+        b = 0.0
+    relative = 4 * spread * float(np.hypot(b_error / b if b > 0 else 0, a_error / a))
+    times = 1 / a
+    times_error = 4 * spread * a_error / a * times
+    if placement == "inside":
+        times = times**0.5
+        times_error = times * 2 * spread * a_error / a
+    eps = Estimate(float(b / a), float(b / a * max(relative, 2**-23)))
+    return Scale(placement, eps, Estimate(float(times), float(times_error)), spread)
+
+
+def scales_of(call: Call, y: Array, step: Step, options: Options, plus: float = 0.0) -> list[Scale]:
+    """Returns the explanations of y - plus for a step with options, of which eps does not matter."""
+    if "post_norm_weight" in call:
+        return []
+    some_eps = 1e-3
+    operands = {name: array for name, array in call.operands.items() if name != "bias"}
+    with_eps = [options._replace(eps=eps, eps_placement="inside") for eps in (0.0, some_eps)]
+    if step.where == "outside":
+        return []
+    results = Trial(Call(operands, F32), with_eps).result(step)
+    if results is None:
+        return []
+    n, other = np.broadcast_to(results, (2, *y.values.shape)).astype(np.float64)
+    of_y = y.values - _wide(call, "bias", 0) - plus
+    rounding = {BF16: 2**-10, F16: 2**-13, F32: 2**-26}[y.dtype]
+    square = _dot(n, n)
+    scale, ratio = _dot(n, of_y) / square, square / _dot(other, other)
+    rest = _dot(of_y, of_y) - scale * scale * square
+    # An element's rounding counts as much as the element. Roundings share a quarter of it at most,
+    # and the scale itself rounds to f32.
+    of_rest = np.sqrt(np.maximum(rest, 0) / call.d / square)
+    of_roundings = rounding * np.sqrt(_dot(n * n, n * n)) / square
+    error = np.hypot(np.maximum(of_rest / np.abs(scale), of_roundings), max(rounding / 4, 2**-24))
+    good = (np.abs(scale) > 0) & np.isfinite(scale) & np.isfinite(ratio)
+    if not good.any():
+        return []
+    scale, error, ratio = scale[good], error[good], ratio[good]
+    sign = -1.0 if _median(scale) < 0 else 1.0
+    inverse = np.maximum(ratio - 1, 0) / np.float32(some_eps)
+    found = [
+        each._replace(times=Estimate(sign * each.times.value, each.times.error))
+        for placement in ("inside", "outside", "floor")
+        if (each := _explain(sign * scale, error, inverse, placement))
+    ]
+    least = min((each.misfit for each in found), default=0.0)
+    return [each for each in found if each.misfit <= 4 * least]

@@ -1,0 +1,651 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the norm that another implementation computes.
+
+It tries every combination of the library's usual options, alone and with each step of the table in
+_hypotheses.py, and ranks them by how far their results are from the implementation's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ._estimates import Estimate, Scale, coefficients_of, least_squares, numbers_like, scales_of
+from ._estimates import shortened
+from ._hypotheses import MISTAKE, NAMES, OPTION, Array, Call, Distance, F32Array, Numbers, Options
+from ._hypotheses import Step, Trial, cut_off, decimal, distance, forward, lengths, steps
+from ._hypotheses import sums_of, to, with_ties_away
+from ._library import BF16, F16, F32
+from ._options import WORDS
+from ._tensors import Tensor
+
+__all__ = ["Answer", "Candidate", "Open", "find", "options_text"]
+
+# The eps of models and frameworks (doc/migration.md), and the machine epsilons.
+_USUAL_EPS = [1e-6, 1e-5, 0, 1e-12, 1e-10, 1e-8, 1e-7, 2**-23, 1.5625e-7, 1e-4]
+_USUAL_EPS += [1e-3, 1e-2, 2**-52, 2**-10, 2**-7]
+
+
+class Candidate(NamedTuple):
+    """A hypothesis: options as they are tried and as the step leaves them, and its place in the
+    order from simple to far-fetched."""
+
+    order: int
+    step: Step
+    options: Options
+    used: Options
+    distance: Distance
+
+    @property
+    def nearness(self) -> tuple[int, int]:
+        return self.distance.bits, self.order
+
+
+class Open(NamedTuple):
+    """Values of an option, or steps, that fit as well as the first one."""
+
+    name: str
+    values: list[str]
+    cure: str
+
+
+@dataclass
+class Answer:
+    """What was found. `fit` is "exact", "close" or "none".
+
+    is_near: whether most elements are those of the best hypothesis. residual_out: what is wrong with
+    it, as a clause. mistake: of y and of residual_out, where a norm fits. others: the nearest ones
+    that differ from the best. call: the operands that were compared, without special rows. rows: of
+    x, special ones included.
+    """
+
+    fit: str
+    best: Candidate
+    call: Call
+    rows: int
+    is_near: bool = True
+    residual_out: str = ""
+    mistake: str = ""
+    others: list[Candidate] = field(default_factory=list)
+    open: list[Open] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def options_text(options: Options) -> str:
+    """Returns options in the notation of cases."""
+    return ",".join(f"{name}={value_text(value)}" for name, value in options.given().items())
+
+
+def value_text(value: Any) -> str:
+    return value if isinstance(value, str) else decimal(value)
+
+
+class _Seen(NamedTuple):
+    """What an implementation was given and what it returned."""
+
+    call: Call
+    y: Array
+
+    def rows(self, index: Any) -> "_Seen":
+        return _Seen(self.call.rows(index), Array(self.y.values[index], self.y.dtype))
+
+    def spread(self, count: int) -> "_Seen":
+        """Returns at most `count` rows, from the smallest to the largest sum of squares."""
+        rows = len(self.y.values)
+        if rows <= count:
+            return self
+        order = np.argsort(sums_of(self.call.x.values)[:, 0], kind="stable")
+        return self.rows(order[np.arange(count) * (rows - 1) // (count - 1)])
+
+
+def _observe(tensors: Mapping[str, Tensor]) -> _Seen:
+    """Reads tensors as rows. Raises ValueError with the library's message if they do not go
+    together."""
+    if "x" not in tensors or "y" not in tensors:
+        raise ValueError("x and y are required")
+    checked = dict(tensors)
+    for name in {"y", "residual_out"} & set(tensors):
+        dtype = tensors[name].dtype
+        if name == "residual_out" and "residual" in tensors:
+            # A sum in another type is a mistake that the answer names.
+            dtype = tensors["residual"].dtype
+        checked[name] = Tensor.empty(tensors[name].bits.shape, dtype)
+    forward(checked)
+    shape = tensors["x"].bits.shape
+    d = shape[-1]
+
+    def rows(tensor: Tensor) -> Array:
+        """Returns the rows that belong to those of x, or the one for all."""
+        values = tensor.values()
+        if values.size == d and tensor is not tensors["x"]:
+            return Array(values.reshape(1, d), tensor.dtype)
+        return Array(np.broadcast_to(values, shape).reshape(-1, d), tensor.dtype)
+
+    operands = {name: rows(tensor) for name, tensor in tensors.items()}
+    y = operands.pop("y")
+    y = Array(y.values.reshape(-1, d), y.dtype)
+    # A result in f32 may hold numbers of a narrower type, which the norm was rounded to.
+    for narrow in (BF16, F16):
+        if y.dtype == F32 and y.holds(narrow):
+            y = Array(y.values, narrow)
+    return _Seen(Call(operands, y.dtype), y)
+
+
+_KINDS = (
+    "",
+    "of zeros",
+    "with a NaN",
+    "with an infinity",
+    "whose squares overflow f32",
+    "whose squares are too small for f32",
+)
+
+
+def _input(call: Call) -> F32Array:
+    return call.sum(Options()) if "residual" in call else call.x.values
+
+
+def _kinds_of(call: Call) -> npt.NDArray[Any]:
+    """Returns what is unusual about each row, as an index of _KINDS."""
+    h = _input(call)
+    wide = h.astype(np.float64)
+    sums = np.einsum("ij,ij->i", wide, wide)
+    conditions = (
+        np.isnan(h).any(axis=1),
+        np.isinf(h).any(axis=1),
+        sums == 0,
+        sums > np.finfo(np.float32).max,
+        sums < 2.0**-100 * call.d,
+    )
+    return np.select(conditions, (2, 3, 1, 4, 5), 0)
+
+
+# ----------------------------------------------------------------------------------------- numbers
+
+
+class _Numbers:
+    """The numbers that hypotheses take: the usual eps, those given, and what the results show."""
+
+    def __init__(self, seen: _Seen, given: Sequence[float]) -> None:
+        call, y = seen
+        self.eps = [float(np.float32(eps)) for eps in (*given, *_USUAL_EPS)]
+        self.factors = [1.0]
+        self.of_steps = Numbers(offsets=[0.0, 1.0], times=[1.0])
+        self._known_eps = list(self.eps)
+        found = coefficients_of(call, y)
+        if found.factor and abs(found.factor.value - 1) > 0.005:
+            _add(self.factors, found.factor)
+        offsets = self.of_steps.offsets
+        if found.offset:
+            _add(offsets, found.offset)
+            value = found.offset.value
+            offsets = [min(offsets, key=lambda offset: abs(offset - value))]
+        if found.plus and abs(found.plus.value) > 1e-4:
+            self.of_steps.plus = numbers_like(found.plus)[0]
+        both = "gate" in call and "residual" not in call
+        for offset in list(offsets):
+            for placement in ("after", "before") if both else ("after",):
+                options = Options(
+                    weight_offset=offset if "weight" in call else 0.0,
+                    factor=self.factors[min(1, len(self.factors) - 1)],
+                    activation=found.activation,
+                    gate_placement=placement,
+                )
+                for scale in scales_of(call, y, Step(OPTION), options, self.of_steps.plus):
+                    self._add_scale(scale, call.d)
+
+    def _add_scale(self, scale: Scale, d: int) -> None:
+        """Adds eps, and a factor of y or a divisor, which explain the same scales with another
+        eps."""
+        times = scale.times.value
+        if times == 1:
+            return self._add_eps(scale.eps)
+        square = times * times
+        divisor = square * d
+        error = 2 * divisor * scale.times.error / abs(times)
+        per_eps = square if scale.placement == "inside" else times
+        eps = Estimate(scale.eps.value / per_eps, scale.eps.error / per_eps)
+        like = numbers_like(scale.times)
+        is_usual, was_usual = self._is_usual(eps), self._is_usual(scale.eps)
+        is_likely = is_usual if is_usual != was_usual else len(decimal(like[0])) >= 6
+        is_near = error < 0.25 and abs(divisor - round(divisor)) <= error
+        if times > 0 and is_near and is_likely:
+            self.of_steps.divisor = round(divisor)
+            return self._add_eps(eps)
+        # A root of d that is forgotten, for example.
+        root = float(np.copysign(np.sqrt(np.round(square)), times))
+        is_root = root != round(root) and scale.times.may_be(root)
+        self.of_steps.times += [like[0], float(np.float32(root)) if is_root else like[-1]]
+        return self._add_eps(scale.eps)
+
+    def _is_usual(self, eps: Estimate) -> bool:
+        return eps.value == 0 or any(map(eps.may_be, self._known_eps))
+
+    def _add_eps(self, eps: Estimate) -> None:
+        if 0 < eps.value < 1:
+            _add(self.eps, eps)
+
+
+def _add(numbers: list[float], estimate: Estimate) -> None:
+    """Adds the numbers that an estimate may stand for, unless it may be one of them already."""
+    if not any(map(estimate.may_be, numbers)):
+        numbers += numbers_like(estimate)
+
+
+def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
+    """Returns every combination of options that can matter, the usual ones first."""
+    residual = call.operands.get("residual")
+    rounds = call.x.dtype != F32 or (residual is not None and residual.dtype != F32)
+    varied: dict[str, Iterable[Any]] = {"eps": numbers.eps, "factor": numbers.factors}
+    varied["eps_placement"] = WORDS["eps_placement"]
+    if rounds:
+        varied["rounding"] = WORDS["rounding"]
+    if "weight" in call:
+        varied["weight_offset"] = numbers.of_steps.offsets
+    if rounds and residual is not None:
+        varied["residual_rounding"] = WORDS["residual_rounding"]
+    if "gate" in call:
+        varied["activation"] = WORDS["activation"]
+        if residual is None:
+            varied["gate_placement"] = WORDS["gate_placement"]
+        if rounds:
+            varied["gate_rounding"] = WORDS["gate_rounding"]
+    options = [Options()]
+    for name, values in varied.items():
+        options = [each._replace(**{name: value}) for each in options for value in values]
+    return [
+        each
+        for each in options
+        if (each.eps_placement == "inside" or each.eps != 0)
+        and (each.gate_rounding == "unrounded" or each.gate_placement == "after")
+    ]
+
+
+# -------------------------------------------------------------------------------------- comparison
+
+
+def _screened(
+    seen: _Seen, all_steps: Sequence[Step], options: Sequence[Options], count: int
+) -> list[Candidate]:
+    """Returns the candidates that are nearest in a few elements. Most are far away already there."""
+    columns = np.sort(np.random.RandomState(1).permutation(seen.call.d)[:16])
+    call, y = seen.spread(16)
+    y = Array(y.values[:, columns], y.dtype)
+    alike: dict[Any, list[int]] = {}  # but for eps and its placement
+    for index, each in enumerate(options):
+        alike.setdefault(each._replace(eps=0, eps_placement=""), []).append(index)
+    bits, orders = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number, step in enumerate(all_steps):
+        for members in alike.values():
+            some = [i for i in members if step.where in ("", options[i].eps_placement)]
+            values = Trial(call, [options[i] for i in some]).result(step, columns)
+            if values is not None:
+                values = np.broadcast_to(values, (len(some), *y.values.shape))
+                bits.append(lengths(values, y)[1].sum(axis=(1, 2)))
+                orders.append(np.array(some) + number * len(options))
+    order = np.concatenate(orders)
+    chosen = order[np.lexsort((order, np.concatenate(bits)))[:count]]
+    none = Distance(0, 0, 0, 0)
+    return [
+        Candidate(int(each), all_steps[each // len(options)], tried, tried, none)
+        for each in chosen
+        for tried in (options[each % len(options)],)
+    ]
+
+
+def _try(seen: _Seen, candidates: Iterable[Candidate], by_library: bool = False) -> list[Candidate]:
+    """Returns the candidates that fit their options, with their distances."""
+    alike: dict[Any, list[Candidate]] = {}
+    for each in candidates:
+        key = id(each.step), each.options._replace(eps=0, eps_placement="")
+        alike.setdefault(key, []).append(each)
+    tried = []
+    at_once = max(1, 2**20 // seen.y.values.size)
+    for members in alike.values():
+        for first in range(0, len(members), at_once):
+            part = members[first : first + at_once]
+            trial = Trial(seen.call, [each.options for each in part])
+            results = trial.result(part[0].step, by_library=by_library)
+            if results is None:
+                break
+            values = np.broadcast_to(results, (len(part), *seen.y.values.shape))
+            tried += [
+                each._replace(used=used, distance=distance(y, seen.y))
+                for each, used, y in zip(part, trial.each(), values, strict=True)
+            ]
+    return tried
+
+
+def _nearest(candidates: list[Candidate], count: int) -> list[Candidate]:
+    return sorted(candidates, key=lambda candidate: candidate.nearness)[:count]
+
+
+def _with_other_eps(seen: _Seen, numbers: _Numbers, nearest: list[Candidate]) -> list[Candidate]:
+    """Returns the nearest candidates with the eps that the rows show for their own steps."""
+    refined: dict[Any, Candidate] = {}
+    for candidate in nearest:
+        key = id(candidate.step), candidate.options._replace(eps=0, eps_placement="")
+        refined.setdefault(key, candidate)
+    others: list[Candidate] = []
+    part = seen.spread(_MOST_ESTIMATED)
+    for candidate in list(refined.values())[:8]:
+        for scale in scales_of(part.call, part.y, candidate.step, candidate.options):
+            eps = list(numbers.eps)
+            if 0 < scale.eps.value < 1:
+                _add(eps, scale.eps)
+            for each in eps[len(numbers.eps) :]:
+                options = candidate.options._replace(eps=each, eps_placement=scale.placement)
+                order = 2**62 + len(others)  # behind all others
+                others.append(candidate._replace(order=order, options=options))
+    return _try(seen, others, by_library=True)
+
+
+def _sum_error(d: int) -> float:
+    """Returns the relative error that another order of adding d squares leaves in the inverse RMS of
+    a row, in units in the last place of f32: each addition rounds, but random errors cancel."""
+    return 16 + d / 64
+
+
+def _is_near_in_rows(a: F32Array, b: F32Array, ulps: float) -> bool:
+    """Whether the elements are within a number of ulp of the largest one of their row. The sum of a
+    post-norm and the residual can cancel, which leaves the error of the post-norm in a small
+    element."""
+    error = np.abs(a.astype(np.float64) - b).max(axis=1)
+    return bool((error <= ulps * 2**-23 * np.abs(b).max(axis=1)).all())
+
+
+def _has_small_rows(seen: _Seen, best: Candidate, expected: F32Array) -> bool:
+    """Whether the rows of y in f32 are smaller than expected more often than another order of a sum
+    makes them. Inverse roots by Newton's method are never too large."""
+    exact = expected.astype(np.float64)
+    error = np.einsum("ij,ij->i", seen.y.values - exact, exact) * 2**23
+    error /= np.einsum("ij,ij->i", exact, exact)
+    # Rows that are small against eps have the same scale, so one error.
+    error = error[sums_of(_input(seen.call))[:, 0] >= seen.call.d * best.used.eps]
+    if len(error) < 10:
+        return False
+    # The sums of good implementations have errors of both signs.
+    larger = error[error >= 0.02]
+    usual = float(np.sqrt(np.mean(larger**2))) if len(larger) else 0.0
+    return bool(error.sum() < -4 * max(usual, 0.4) * len(error) ** 0.5)
+
+
+def _is_close(seen: _Seen, best: Candidate, expected: F32Array, adds: bool) -> bool:
+    """Whether errors of the sums explain the distance of a candidate. `adds` says that it may add a
+    number to y."""
+    distance, error = best.distance, _sum_error(seen.call.d)
+    if seen.y.dtype == F32:
+        can_cancel = "post_norm_weight" in seen.call or adds
+        if _has_small_rows(seen, best, expected):
+            return False
+        return distance.worst <= 2 * error or (
+            can_cancel and _is_near_in_rows(seen.y.values, expected, 2 * error)
+        )
+    # An error of e ulp of f32 rounds a share of 2 e ulp of the narrow type to the next number. A
+    # rounding in between doubles the share, and moves the result by one more.
+    used = best.used
+    between = used.rounding != "after_weight" or used.gate_rounding != "unrounded"
+    ulp = 2**-13 if seen.y.dtype == F16 else 2**-16  # of f32 in the narrow type
+    allowed = 2 * error * ulp * (1 + between)
+    return distance.worst <= 1 + between and 1 - distance.share <= allowed + 2 / distance.elements
+
+
+def _is_as_good(distance: Distance, best: Distance) -> bool:
+    """Whether results at this distance may come from the same norm as those at the best distance.
+    Exact results may still be one of several: in 16 bits, few elements show another order of a
+    sum."""
+    return distance.mean_bits <= 2 * best.mean_bits + 1.5 / best.elements
+
+
+def _cure_of(option: str) -> str:
+    if option.startswith("eps"):
+        return "rows with an RMS near eps and near its root"
+    return "more rows in f16 or bf16" if option.endswith("rounding") else "other rows"
+
+
+def _left_open(good: list[Candidate], best: Candidate) -> list[Open]:
+    """Returns what the data leave open: values that fit as well where nothing else changes."""
+    found = []
+    for name in Options._fields:
+        value = getattr(best.used, name)
+        others = []
+        for candidate in good:
+            other = getattr(candidate.used, name)
+            # Estimates of one number differ in digits that the data do not settle.
+            is_same = (
+                other == value
+                if isinstance(value, str)
+                else abs(other - value) <= 0.002 * abs(value)
+            )
+            alone = candidate.used._replace(**{name: value}) == best.used
+            if alone and not is_same and candidate.step.words == best.step.words:
+                others.append(value_text(other))
+        if others:
+            found.append(Open(name, [value_text(value), *others], _cure_of(name)))
+    words = [
+        candidate.step.words
+        for candidate in good
+        if candidate.options == best.options and candidate.step.words != best.step.words
+    ]
+    if words:
+        values = [best.step.words or "nothing else", *words]
+        found.append(Open("step", values, "other rows and another weight"))
+    return found
+
+
+# ------------------------------------------------------------------------------------ descriptions
+
+
+def _count_of_rows(rows: Sequence[int], of: int, what: str) -> str:
+    """Returns "5 of 43 rows differ: 3, 8, 11, ..."."""
+    named = ", ".join(map(str, rows[:3]))
+    return f"{len(rows)} of {of} rows {what}: {named}" + (", ..." if len(rows) > 3 else ".")
+
+
+def _differing_rows(seen: _Seen, expected: F32Array, numbers: npt.NDArray[Any]) -> str:
+    """Returns which rows differ, if most are equal. `numbers` are those of the rows that were
+    given."""
+    a, b = expected, seen.y.values
+    rows = numbers[((a != b) & ~(np.isnan(a) & np.isnan(b))).any(axis=1)]
+    if not 0 < len(rows) <= len(numbers) // 2:
+        return ""
+    return _count_of_rows(rows, len(numbers), "differs" if len(rows) == 1 else "differ")
+
+
+def _errors_of(
+    seen: _Seen, best: Candidate, expected: F32Array, numbers: npt.NDArray[Any]
+) -> tuple[str, bool]:
+    """Returns where y is wrong: columns, rows, or the size of each row; and whether at least half of
+    the elements are right."""
+    y, e = seen.y.values, expected
+    rows, d = y.shape
+    tolerance = 2**-6 if seen.y.dtype == BF16 else 2**-9
+    is_wrong = ~(np.abs(y - e) <= np.float32(tolerance) * np.abs(e))
+    wrong = int(is_wrong.sum())
+    if wrong == 0:
+        if seen.y.dtype == F32 and _has_small_rows(seen, best, expected):
+            return "Rows are smaller than by this norm, as an imprecise 1 / RMS makes them.", True
+        few = _differing_rows(seen, expected, numbers)
+        return f"Every element is near this norm, but rounded differently. {few}".rstrip(), True
+    is_near = 2 * wrong <= y.size
+    largest = np.abs(y).max()
+    if 1 < wrong < y.size and (np.abs(y[is_wrong]) == largest).all():
+        size = decimal(largest)
+        return f"The wrong elements are all {size} in size: y is limited.", is_near
+    wide = e.astype(np.float64)
+    factor = np.einsum("ij,ij->i", y, wide) / np.einsum("ij,ij->i", wide, wide)
+    scaled = factor[:, np.newaxis] * wide
+    wrong_rows = numbers[is_wrong.any(axis=1)]
+    columns = np.flatnonzero(is_wrong.any(axis=0))
+    if (np.abs(y - scaled) <= 2 * tolerance * np.abs(scaled)).all():
+        text = (
+            f"from {factor.min():.6g} to {factor.max():.6g}: look at the sum, the divisor and eps."
+        )
+        return f"Each row is the RMSNorm of x times a factor, {text}", is_near
+    if columns[-1] - columns[0] + 1 <= d // 2:
+        return f"Only elements {columns[0]} to {columns[-1]} of rows are wrong.", is_near
+    if len(wrong_rows) < rows:
+        what = "is wrong" if len(wrong_rows) == 1 else "are wrong"
+        return _count_of_rows(wrong_rows, rows, what), is_near
+    return f"{wrong} of {rows * d} elements are wrong.", is_near
+
+
+def _special_rows(whole: _Seen, kinds: npt.NDArray[Any], best: Candidate) -> list[str]:
+    """Returns what became of special rows, compared with the library by the options of the best
+    hypothesis."""
+    notes, as_here = [], []
+    for kind, name in enumerate(_KINDS):
+        index = np.flatnonzero(kinds == kind)
+        if kind == 0 or len(index) == 0:
+            continue
+        part = whole.rows(index)
+        found = _try(part, [best], by_library=True)
+        if found and found[0].distance.worst <= 2 * _sum_error(whole.call.d):
+            as_here.append(name)
+            continue
+        y = part.y.values
+        became = (
+            "zeros"
+            if (y == 0).all()
+            else (
+                "NaN"
+                if np.isnan(y).all()
+                else "infinite" if np.isinf(y).all() else "something else"
+            )
+        )
+        notes.append(f"Rows {name} become {became}, unlike in this library.")
+    if as_here:
+        notes.append(f"As in this library are rows {', '.join(as_here)}.")
+    return notes
+
+
+def _mistake_of_sum(call: Call, options: Options, y: Array) -> str:
+    """Returns what is wrong with residual_out of a call, as a clause. Nothing if it is the sum."""
+    given, residual = call.operands["residual_out"], call.operands["residual"]
+    total = call.sum(options)
+    expected = Array(to(residual.dtype, total), residual.dtype)
+
+    def is_given(values: F32Array) -> bool:
+        rounded = to(given.dtype, values)
+        return distance(rounded, given).is_exact
+
+    if given.dtype == residual.dtype and is_given(expected.values):
+        return ""
+    if given.dtype != residual.dtype and is_given(total):
+        return f"residual_out is {NAMES[given.dtype]} instead of {NAMES[residual.dtype]}"
+    # A factor or a norm of x may round otherwise.
+    rounds = options.factor != 1 or "post_norm_weight" in call
+    near = 2 * _sum_error(call.d)
+    if given.dtype == F32 and rounds and _is_near_in_rows(given.values, expected.values, near):
+        return ""
+    if is_given(y.values):
+        return "residual_out is y"
+    for narrow in (BF16, F16):
+        name = NAMES[narrow]
+        for words, rounding in {
+            f"cut off to {name}": cut_off,
+            f"rounded to {name}": to,
+            f"rounded to {name} with ties away from zero": with_ties_away,
+        }.items():
+            if is_given(rounding(narrow, total)):
+                return f"residual_out is {words}"
+    x = call.x.values
+    finite = np.where(np.isfinite(given.values), 1.0, 0.0)
+    flat = [(np.nan_to_num(each) * finite).reshape(1, -1) for each in (residual.values, x)]
+    shares = least_squares(flat, (np.nan_to_num(given.values) * finite).reshape(1, -1))[0]
+    if not np.isnan(shares).any():
+        a, b = (0.0 if abs(each) < 1e-3 else shortened(each, 3) for each in shares)
+        if is_given(np.float32(a) * residual.values + np.float32(b) * x):
+
+            def term(share: float, name: str) -> str:
+                return name if share == 1 else f"{decimal(share)} {name}"
+
+            if a == 0 or b == 0:
+                words = term(a, "residual") if b == 0 else term(b, "x")
+                return f"residual_out is {words} alone"
+            sign = "-" if b < 0 else "+"
+            return f"residual_out is {term(a, 'residual')} {sign} {term(abs(b), 'x')}"
+    differing = int((given.values != expected.values).sum())
+    return f"residual_out is wrong in {differing} of {given.values.size} elements"
+
+
+def _sum_in_words(call: Call, options: Options) -> str:
+    """Returns "residual + 0.22 x", or with the norm of x."""
+    factor = "" if options.factor == 1 else f"{decimal(options.factor)} "
+    return f"residual + {factor}" + ("the norm of x" if "post_norm_weight" in call else "x")
+
+
+# ------------------------------------------------------------------------------------------ search
+
+# The candidates that each round compares in more elements, and the rows that give estimates.
+_FIRST, _BEST, _MOST_ESTIMATED = 512, 64, 512
+
+
+def find(tensors: Mapping[str, Tensor], eps: Iterable[float]) -> Answer:
+    """Finds the norm that gives y, and residual_out if there is one, from the other tensors. `eps`
+    are numbers to try beside the usual ones. Raises ValueError if the tensors do not go together,
+    and if there is no row to compare."""
+    with np.errstate(all="ignore"):
+        return _find(_observe(tensors), list(eps))
+
+
+def _find(whole: _Seen, eps: list[float]) -> Answer:
+    kinds = _kinds_of(whole.call)
+    ordinary = np.flatnonzero(kinds == 0)
+    if not len(ordinary):
+        raise ValueError("x: each row holds zeros, NaN, infinity or squares that f32 cannot add")
+    seen = whole.rows(ordinary)
+    call, d, size = seen.call, seen.call.d, seen.y.values.size
+    numbers = _Numbers(seen.spread(_MOST_ESTIMATED), eps)
+    all_steps = steps(call, numbers.of_steps)
+    options = _options_to_try(call, numbers)
+    nearest = _screened(seen, all_steps, options, _FIRST)
+    nearest = _nearest(_try(seen.spread(max(6, 2**15 // d)), nearest), _BEST)
+    nearest = _nearest(nearest, max(8, min(_BEST, 2**28 // size)))
+    nearest = _nearest(_try(seen, nearest, by_library=True), _BEST)
+    if not nearest[0].distance.is_exact:
+        nearest += _with_other_eps(seen, numbers, nearest)
+        nearest = _nearest(nearest, len(nearest))
+    good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance)]
+    # Of equally good candidates, the simplest.
+    best = min(good, key=lambda each: (each.step.kind, len(each.used.given()), each.order))
+    result = Trial(call, [best.options]).result(best.step, by_library=True)
+    assert result is not None
+    expected = np.broadcast_to(result, (1, *seen.y.values.shape))[0]
+
+    is_close = _is_close(seen, best, expected, numbers.of_steps.plus != 0)
+    fit = "exact" if best.distance.is_exact else "close" if is_close else "none"
+    answer = Answer(fit, best, call, len(kinds))
+    for candidate in nearest:
+        words = candidate.step.words
+        is_new = not words or words not in (other.step.words for other in answer.others)
+        is_apart = fit == "none" or not _is_as_good(candidate.distance, nearest[0].distance)
+        if len(answer.others) < 4 and is_new and is_apart and candidate.order != best.order:
+            answer.others.append(candidate)
+    mistakes = [best.step.words] if best.step.kind == MISTAKE else []
+    if fit != "none":
+        answer.open = _left_open(good, best)
+        few = _differing_rows(seen, expected, ordinary)
+        answer.notes = [few] * bool(few) + _special_rows(whole, kinds, best)
+    if "residual_out" in call:
+        total = _sum_in_words(call, best.used)
+        answer.residual_out = _mistake_of_sum(call, best.used, seen.y)
+        if answer.residual_out:
+            mistakes.append(answer.residual_out)
+        elif not _mistake_of_sum(whole.call, best.used, whole.y):
+            answer.notes.append(f"residual_out is {total} in every element.")
+        else:
+            answer.notes.append(f"residual_out differs from {total} in special rows alone.")
+    if fit == "none":
+        words, answer.is_near = _errors_of(seen, best, expected, ordinary)
+        if not answer.is_near:
+            answer.others = []
+        if answer.residual_out:
+            answer.notes.append(f"{answer.residual_out}.")
+        answer.notes.append("Another eps than those tried may fit: name it with eps=.")
+        answer.notes.append(words)
+    else:
+        answer.mistake = ", ".join(mistakes)
+    return answer

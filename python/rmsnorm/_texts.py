@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said about a norm that was found."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._hypotheses import NAMES, OPTION, VARIANT, Distance, Options, decimal
+from ._library import F32
+from ._options import WORDS
+from ._search import Answer, Candidate, options_text, value_text
+
+__all__ = ["as_arguments", "sentence", "systems", "systems_like", "text_of"]
+
+# The beginning of the names of an option's words in C.
+_IN_C = {
+    "eps_placement": "EPS",
+    "rounding": "ROUND",
+    "residual_rounding": "RESIDUAL",
+    "activation": "ACTIVATION",
+    "gate_placement": "GATE",
+    "gate_rounding": "GATE",
+}
+
+
+def as_arguments(options: Options) -> dict[str, Any]:
+    """Returns options as arguments of rms_norm()."""
+    return {
+        name: value if name in WORDS else float(decimal(value))
+        for name, value in options.given().items()
+    }
+
+
+def _in_c(options: Options, is_cpp: bool) -> str:
+    text = (
+        "rmsnorm::Options options;"
+        if is_cpp
+        else "rmsnorm_options options = rmsnorm_default_options();"
+    )
+    for name, value in options.given().items():
+        shown = value_text(value)
+        if name not in WORDS:
+            shown += "f" if set(shown) & set(".e") else ".0f"
+        elif is_cpp:
+            shown = f"rmsnorm::{name.title().replace('_', '')}::{shown}"
+        else:
+            shown = f"RMSNORM_{_IN_C[name]}_{shown.upper()}"
+        text += f" options.{name} = {shown};"
+    return text
+
+
+def _in_python(answer: Answer) -> str:
+    words = ["x", "weight" if "weight" in answer.call else "None"]
+    for name in ("bias", "post_norm_weight", "residual", "gate"):
+        if name in answer.call:
+            words.append(f"{name}={name}")
+    for name, value in answer.best.used.given().items():
+        words.append(f'{name}="{value}"' if name in WORDS else f"{name}={value_text(value)}")
+    return f"rmsnorm.rms_norm({', '.join(words)})"
+
+
+def _inner_type(answer: Answer) -> int:
+    """Returns the type that n is rounded to before the weight."""
+    residual = answer.call.operands.get("residual")
+    is_sum = residual is not None and answer.best.used.residual_rounding == "rounded"
+    return residual.dtype if is_sum and residual else answer.call.x.dtype
+
+
+def _clauses(answer: Answer) -> str:
+    """Returns what the options that matter for these operands do."""
+    options, operands = answer.best.used, answer.call.operands
+    eps, inner = f"eps {decimal(options.eps)}", _inner_type(answer)
+    placement = {"inside": "inside the root", "outside": "added to the RMS"}
+    clauses = []
+    if options.weight_offset:
+        clauses.append(f"{decimal(options.weight_offset)} added to the weight")
+    clauses.append(
+        f"{eps} {placement.get(options.eps_placement, 'as the least RMS')}"
+        if options.eps
+        else "no eps"
+    )
+    if options.divisor == 1:
+        clauses.append("the sum of squares not divided")
+    if inner != F32:
+        name = NAMES[inner]
+        clauses.append(
+            {
+                "after_weight": "rounded once, after the weight",
+                "before_weight": f"rounded to {name} before the weight",
+                "inverse": f"1 / RMS and the norm rounded to {name} before the weight",
+            }[options.rounding]
+        )
+    if "residual" in operands:
+        is_rounded = options.residual_rounding == "rounded"
+        total = "the rounded sum" if is_rounded else "the sum before it is rounded"
+        clauses.append(f"of {'the sum' if operands['residual'].dtype == F32 else total}")
+        if options.factor != 1:
+            clauses.append(f"{decimal(options.factor)} x added to the residual")
+    if "gate" in operands:
+        clauses.append(f"{options.activation} of the gate {options.gate_placement} the norm")
+        if options.gate_rounding == "rounded":
+            clauses.append("the norm rounded before the gate")
+    clauses += [answer.best.step.words, answer.residual_out]
+    return ", ".join(filter(None, clauses))
+
+
+def _percent(share: float) -> str:
+    """Returns the share without rounding up to 100 %."""
+    return f"{min(100 * share, 99.999 if share < 1 else 100):.3f}"
+
+
+def _worst(distance: Distance) -> str:
+    return "far" if distance.worst > 9999 else str(distance.worst)
+
+
+def _line(candidate: Candidate) -> str:
+    distance, step = candidate.distance, candidate.step
+    text = f"  {_percent(distance.share):>8}  {_worst(distance):>6}  {options_text(candidate.used)}"
+    return text + (f"; {step.words}" if step.words else "")
+
+
+def sentence(answer: Answer) -> str:
+    norm = "the RMSNorm of x" + ("" if "weight" in answer.call else " without a weight")
+    norm += f": {_clauses(answer)}."
+    distance = answer.best.distance
+    if answer.fit == "exact":
+        return f"y is {norm} Every element is equal."
+    if answer.fit == "close":
+        return (
+            f"y is {norm} {_percent(distance.share)} % of the elements are equal, the others at most "
+            f"{_worst(distance)} ulp off, as sums in another order are."
+        )
+    near = f"The nearest one is {norm}" if answer.is_near else "None is near."
+    return f"y is no norm that is known here. {near}"
+
+
+def text_of(answer: Answer) -> str:
+    """Returns the whole answer, for people."""
+    best = answer.best
+    parts = [sentence(answer)]
+    lines = [_line(candidate) for candidate in answer.others]
+    if answer.is_near:
+        count = best.distance.elements
+        lines[:0] = [f"  equal, %   worst  hypothesis ({count} elements)", _line(best)]
+    parts += ["\n".join(lines)] if lines else []
+    parts += ["\n".join(answer.notes)] if answer.notes else []
+    if answer.open:
+        lines = [
+            f"  {each.name}: {' or '.join(each.values)}; {each.cure} could" for each in answer.open
+        ]
+        parts.append("\n".join(["These data cannot tell apart:", *lines]))
+    if answer.fit != "none" and not answer.mistake:
+        before = "Beside this step, the options are:\n" if best.step.kind == VARIANT else ""
+        parts.append(
+            f"{before}C++     {_in_c(best.used, True)}\nC       {_in_c(best.used, False)}\n"
+            f"Python  {_in_python(answer)}"
+        )
+        alike = systems_like(answer)
+        if alike:
+            parts.append("\n  ".join(["Systems that compute so:", *alike]))
+    return "\n\n".join(parts)
+
+
+# ----------------------------------------------------------------------------------------- systems
+
+
+def systems() -> list[dict[str, str]]:
+    """Returns the rows of the tables of doc/migration.md, by their columns."""
+    rows: list[dict[str, str]] = []
+    columns: list[str] = []
+    page = Path(__file__).with_name("migration.md")
+    if not page.exists():  # in a package that is editable
+        page = Path(__file__).parents[2] / "doc" / "migration.md"
+    for line in page.read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if not cells:
+            columns = []
+        elif not columns:
+            columns = [cell.strip("`") for cell in cells]
+        elif "name" in columns and not cells[0].startswith("-"):
+            row = dict(zip(columns, cells, strict=True))
+            rows.append(row | {"name": row["name"].strip("`")})
+    return rows
+
+
+def _matches(row: dict[str, str], options: Options, name: str) -> bool:
+    """Whether a cell of the tables, which may be empty, holds an option."""
+    cell, value = row.get(name, ""), getattr(options, name)
+    if not cell:
+        return bool(value == Options._field_defaults[name])
+    return bool(cell == value if name in WORDS else np.float32(cell) == np.float32(value))
+
+
+def _is_like(row: dict[str, str], answer: Answer) -> bool:
+    call, options = answer.call, answer.best.used
+    x_type = call.x.dtype
+    weight = call.operands.get("weight")
+    if row.get("x") and NAMES[x_type] not in row["x"].split(", "):
+        return False
+    if (row.get("weight") == "none") == (weight is not None):
+        return False
+    if weight and weight.dtype != (F32 if row.get("weight") == "f32" else x_type):
+        return False
+    if call.y_dtype != (F32 if row.get("y") == "f32" else x_type):
+        return False
+    for column, operand in (("activation", "gate"), ("residual_rounding", "residual")):
+        if bool(row.get(column)) != (operand in call):
+            return False
+    if (row.get("post_norm") == "yes") != ("post_norm_weight" in call):
+        return False
+    is_wide = _inner_type(answer) == F32  # where roundings change nothing
+    names = [name for name in Options._fields[1:] if not (is_wide and name.endswith("rounding"))]
+    return all(_matches(row, options, name) for name in names)
+
+
+def systems_like(answer: Answer) -> list[str]:
+    """Returns the systems that compute the same, those with the same eps first."""
+    if answer.fit == "none" or answer.best.step.kind != OPTION or answer.mistake:
+        return []
+    same_eps, other_eps = [], []
+    before = ""  # the system of the last row without "the same"
+    for row in systems():
+        name = row["what you have"]
+        before = before if name.startswith("the same") else name
+        full = before + name.removeprefix("the same") if name != before else name
+        if _is_like(row, answer):
+            if _matches(row, answer.best.used, "eps"):
+                same_eps.append(full)
+            else:
+                other_eps.append(f"{full} (eps {row['eps']})")
+    return same_eps + other_eps
