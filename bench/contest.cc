@@ -37,10 +37,10 @@ bool HasBounds(const Case& c) {
   });
 }
 
-std::string Where(const Tensors& tensors, size_t call, Operand o, size_t row, size_t j) {
+// A result's name, with the number of its call where there are several.
+std::string NameOf(const Tensors& tensors, size_t call, Operand o) {
   const bool is_one = tensors.values().calls.size() == 1;
-  return (is_one ? "" : "calls[" + std::to_string(call) + "].") + internal::kOperandRules[o].name +
-         ": row " + std::to_string(row) + ", element " + std::to_string(j);
+  return (is_one ? "" : "calls[" + std::to_string(call) + "].") + internal::kOperandRules[o].name;
 }
 
 // For the library: names the first element that has not the reference's bits, or is empty.
@@ -49,14 +49,14 @@ std::string FindDifference(const Tensors& tensors) {
   for (size_t call = 0; call < tensors.values().calls.size(); ++call) {
     const Case& c = tensors.values().calls[call];
     internal::ForEachOperand(c.Given(), [&](Operand o) {
-      const cases::Rows& rows = tensors.values().problems[call].after(o);
-      for (size_t row = 0; c.IsOutput(o) && row < rows.count() && fault.empty(); ++row) {
-        const uint8_t* const actual = tensors.row(call, o, row);
-        const uint8_t* const end = actual + rows.row_bytes();
-        const ptrdiff_t byte = std::mismatch(actual, end, rows.row(row)).first - actual;
-        const size_t j = static_cast<size_t>(byte) / internal::ElementSize(rows.dtype());
-        if (j < rows.d()) fault = Where(tensors, call, o, row, j) + " differs from the reference";
+      if (!c.IsOutput(o) || !fault.empty()) return;
+      const cases::Rows& wanted = tensors.values().problems[call].after(o);
+      cases::Rows got(wanted.dtype(), wanted.count(), wanted.d());
+      for (size_t row = 0; row < got.count(); ++row) {
+        std::memcpy(got.row(row), tensors.row(call, o, row), got.row_bytes());
       }
+      const std::string difference = cases::FirstDifference(wanted, got);
+      if (!difference.empty()) fault = NameOf(tensors, call, o) + difference;
     });
   }
   return fault;
@@ -80,9 +80,9 @@ std::string FindBeyondBounds(const Tensors& tensors) {
         if (error <= row.bound) continue;
         char text[120];
         std::snprintf(text, sizeof text,
-                      " is %.9g, not %.9g: off by %.2g units where %.2g are allowed", result,
-                      row.elements[j].exact, error, row.bound);
-        fault = Where(tensors, call, row.operand, row.row, j) + text;
+                      "[%zu, %zu] is %.9g, not %.9g: off by %.2g units where %.2g are allowed",
+                      row.row, j, result, row.elements[j].exact, error, row.bound);
+        fault = NameOf(tensors, call, row.operand) + text;
         return false;
       }
       return true;

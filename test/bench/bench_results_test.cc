@@ -108,18 +108,17 @@ TEST(BenchResults, OneWrongElement) {
       internal::ForEachOperand(c.Given(), [&](Operand o) {
         if (!c.IsOutput(o)) return;
         const size_t j = cases::RowLengthOf(c, o) - 1;
-        const std::string result =
+        const std::string wrong =
             (cell.calls.size() == 1 ? "" : "calls[" + std::to_string(call) + "].") +
-            internal::kOperandRules[o].name + ": row " + std::to_string(cases::RowsOf(c, o) - 1) +
-            ", element " + std::to_string(j);
-        SCOPED_TRACE(cell.name + " " + result);
+            internal::kOperandRules[o].name + "[" + std::to_string(cases::RowsOf(c, o) - 1) + ", " +
+            std::to_string(j) + "] is ";
         const size_t last_byte = internal::ElementSize(c.operand[o].dtype) - 1;
         const auto flip_first = [](uint8_t* element) { element[0] ^= 1; };
         const auto flip_last = [=](uint8_t* element) { element[last_byte] ^= 2; };
-        EXPECT_EQ(Reason(cell, Kind::kLibrary, call, o, j, flip_first),
-                  result + " differs from the reference");
+        const std::string exact = Reason(cell, Kind::kLibrary, call, o, j, flip_first);
         const std::string other = Reason(cell, Kind::kPeer, call, o, j, flip_last);
-        EXPECT_EQ(other.rfind(result + " is ", 0), 0u) << other;
+        EXPECT_EQ(exact.rfind(wrong + "0x", 0), 0u) << cell.name << exact;
+        EXPECT_EQ(other.rfind(wrong, 0), 0u) << cell.name << other;
       });
     }
   }
@@ -130,8 +129,7 @@ TEST(BenchResults, EveryPlaceAndCallIsChecked) {
   const auto flip = [](uint8_t* element) { *element ^= 1; };
   EXPECT_NE(Reason(MakeCell("norm", "f32"), Kind::kLibrary, 0, internal::kY, 5, flip, 31), "");
   EXPECT_EQ(Reason(MakeCell("norm", "f32"), Kind::kLibrary, 0, internal::kY, 5, flip, 32), "");
-  EXPECT_EQ(Reason(MakeCell("post_norm", "f32"), Kind::kApart, 1, internal::kY, 5, flip),
-            "calls[1].y: row 2, element 5 differs from the reference");
+  EXPECT_NE(Reason(MakeCell("post_norm", "f32"), Kind::kApart, 1, internal::kY, 5, flip), "");
 }
 
 // Every word of what a call writes and nothing else, by each number of threads. Reset() fills

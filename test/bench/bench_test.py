@@ -112,7 +112,7 @@ class Bench(unittest.TestCase):
         words = ["--peer", peer("idle"), "--shapes", "3x64", "--types", "f32,bf16"]
         result, text = self.cells(*words, status=1)
         self.assertIn(" WRONG ", text)
-        self.assertRegex(text, "\nnorm/f32/.*: idle is wrong: y: row 0, element 0 is -?nan, not ")
+        self.assertRegex(text, "\nnorm/f32/.*: idle is wrong: y\\[0, 0\\] is -?nan, not ")
         self.assertIn("\nidle: f32 only\n", text)
         cell = result["benchmarks"][0]
         self.assertNotIn("idle_ns", cell)
