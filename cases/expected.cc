@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "../lib/fma.h"  // which fma_test.cc tests
+#include "theta.h"
 
 namespace rmsnorm::cases {
 namespace {
@@ -29,117 +30,6 @@ class Sum {
   double sum_ = 0;
   double lost_ = 0;
 };
-
-double CeilDiv(size_t a, size_t b) { return static_cast<double>((a + b - 1) / b); }
-
-// --------------------------------------------------------------------------------- error bounds
-
-int BitsOf(rmsnorm_dtype dtype) { return FormatOf(dtype).mantissa_bits + 1; }
-
-// 2^-p: the largest relative error of a rounding to a type of p bits.
-double UnitOf(rmsnorm_dtype dtype) { return PowerOfTwo(-BitsOf(dtype)); }
-
-// The roundings that definition 15 counts, and those of others.
-//
-// Of others, each sum is in any order, so a term takes part in as many roundings as there are
-// terms. A reciprocal root by an estimate is off by 4 units, the mean and eps round once each, and
-// 3 units are left: so their E is d / 2 + 8. At d = 64, for y of about 1, a forgotten eps of 1e-5
-// is still twice this bound. Vector libraries give an exponential to 4 units in the last place, 8
-// units; the sum adds 1 and a division by an estimate 4.
-struct Rules {
-  Rules(const Case& c, Arithmetic of)
-      : d(c.d), placement(c.options.eps_placement), arithmetic(of), any(of == Arithmetic::kAny) {
-    internal::ForEachOperand(any ? c.Given() : 0, [&](Operand o) {
-      const rmsnorm_dtype dtype = c.operand[o].dtype;
-      if (internal::kOperandRules[o].shape != Shape::kRows || dtype == RMSNORM_I8) return;
-      if (BitsOf(dtype) < BitsOf(between)) between = dtype;
-    });
-  }
-
-  // m, the roundings between an element and the sum of its row.
-  double Sum() const {
-    if (any) return static_cast<double>(d);
-    return CeilDiv(std::min<size_t>(d, 4096), 128) + 7 + CeilDiv(d, 4096) - 1;
-  }
-  double Inverse() const {
-    const double of_eps = placement == RMSNORM_EPS_OUTSIDE ? 1 : 0;
-    return (Sum() / 2 + (any ? 8 : 3) + of_eps) * kUnit;
-  }
-  double Activation() const { return any ? 13 * kUnit + Between() : 4 * kUnit; }
-  // Of a value that others may round to the type of rows.
-  double Between() const { return between == RMSNORM_F32 ? 0 : UnitOf(between); }
-  // Between a term of dw or db and its sum. A first term that is added to 0 rounds in an fma only.
-  double Rows(size_t rows, Operand columns) const {
-    const size_t blocks = any ? 1 : std::min<size_t>(64, (rows + 15) / 16);
-    return CeilDiv(rows, blocks) + static_cast<double>(blocks) - 1 - (columns == kDb ? 1 : 0);
-  }
-
-  size_t d;
-  int placement;
-  Arithmetic arithmetic;
-  bool any;
-  rmsnorm_dtype between = RMSNORM_F32;
-};
-
-// A computed value is the exact one times e^theta; definition 15 writes t. The last rounding is
-// apart, since in ulp of its result it is half a unit at most.
-class Theta {
- public:
-  explicit Theta(const Rules& rules, double theta = 0)
-      : between_(rules.between), is_relative_(rules.any), before_(theta) {}
-
-  // Of a value of a row, after an operation that nobody rounds to a coarser type.
-  Theta OperateInF32() const {
-    Theta theta = *this;
-    theta.between_ = RMSNORM_F32;
-    theta.Operate();
-    return theta;
-  }
-
-  // A factor that is not exact.
-  void Add(double theta) { before_ += theta; }
-
-  // An operation in f32.
-  void Operate() {
-    bits_ = BitsOf(RMSNORM_F32) + 1;
-    Cast(RMSNORM_F32);
-    Cast(between_);
-  }
-
-  // A cast to a type that holds the digits already is exact in the range of the type.
-  void Cast(rmsnorm_dtype dtype) {
-    if (dtype == RMSNORM_F16) rounded_to_ = dtype;
-    if (BitsOf(dtype) >= bits_) return;
-    bits_ = BitsOf(dtype);
-    before_ += last_;
-    last_ = UnitOf(dtype);
-    rounded_to_ = dtype;
-  }
-
-  double Get() const { return before_ + last_; }
-  rmsnorm_dtype rounded_to() const { return rounded_to_; }  // 0 for an exact value
-
-  // The bound in the unit of ExpectedRow::Error().
-  double Bound(rmsnorm_dtype dtype) const {
-    if (is_relative_) return std::expm1(Get()) / kUnit;
-    const double unit = UnitOf(dtype);
-    if (last_ == unit) return 0.5 + std::expm1(before_) / unit;
-    return std::expm1(Get()) / unit;
-  }
-
- private:
-  rmsnorm_dtype between_;
-  bool is_relative_;
-  double before_;
-  double last_ = 0;
-  int bits_ = BitsOf(RMSNORM_F32);
-  rmsnorm_dtype rounded_to_ = 0;
-};
-
-// Theta of a value is at most `theta`, which includes a last rounding to f32.
-Theta RoundedToF32(const Rules& rules, double theta) {
-  return Theta(rules, theta - kUnit).OperateInF32();
-}
 
 // --------------------------------------------------------------------------------- inverse RMS
 
@@ -179,9 +69,9 @@ bool IsHot(const Norm& norm, double sum) {
 }
 
 // The relative error of the inverse RMS of a row whose sum is in a range.
-double InverseBound(const Rules& rules, const Norm& norm, const Range& sum) {
+double InverseBound(const Roundings& roundings, const Norm& norm, const Range& sum) {
   const bool is_cold = IsCold(norm.UnderRoot(sum.low)) && IsCold(norm.UnderRoot(sum.high));
-  return is_cold ? kColdBound : std::expm1(rules.Inverse());
+  return is_cold ? kColdBound : std::expm1(roundings.Inverse());
 }
 
 // An exact value and its range.
@@ -190,11 +80,11 @@ struct Quantity {
   Range range;
 };
 
-Quantity InverseOf(const Rules& rules, const Norm& norm, const Quantity& sum) {
+Quantity InverseOf(const Roundings& roundings, const Norm& norm, const Quantity& sum) {
   Quantity r = {norm.Inverse(sum.exact), {}};
   r.range.may_be_nan = sum.range.may_be_nan;
   if (!sum.range.HasNumbers()) return r;
-  const double bound = InverseBound(rules, norm, sum.range);
+  const double bound = InverseBound(roundings, norm, sum.range);
   r.range.Include(norm.Inverse(sum.range.high));
   r.range.Include(norm.Inverse(sum.range.low));
   r.range = Widen(r.range, bound);
@@ -218,7 +108,7 @@ class Computation {
         problem_(problem),
         results_(results),
         visit_(visit),
-        rules_(c, arithmetic),
+        roundings_(c, arithmetic),
         norm_(c) {}
 
   bool goes_on() const { return goes_on_; }
@@ -243,7 +133,7 @@ class Computation {
   const Problem& problem_;
   const Results& results_;
   const std::function<bool(const ExpectedRow&)>& visit_;
-  const Rules rules_;
+  const Roundings roundings_;
   const Norm norm_;
   bool goes_on_ = true;
 };
@@ -278,8 +168,8 @@ class Forward : public Computation {
   void ExpectElements(Operand o, double bound, bool has_bound = true);
   void ExpectOne(Operand o, const ExpectedElement& element, double bound);
 
-  ExpectedRow row_ = {};  // its exact values, ranges, and sizes
-  Theta theta_{rules_};   // of each element
+  ExpectedRow row_ = {};     // its exact values, ranges, and sizes
+  Theta theta_{roundings_};  // of each element
   double theta_of_term_ = 0;
   bool may_cancel_ = false;    // the term that was added is not exact; the sizes are its own
   bool leaves_range_ = false;  // an element is too large or too small for its type
@@ -293,7 +183,7 @@ void Forward::MultiplyExact(ExpectedElement& element, double exact) {
 
 void Forward::Multiply(ExpectedElement& element, double exact, const Range& range) const {
   MultiplyExact(element, exact);
-  if (!rules_.any) element.range = Times(element.range, range);
+  if (!roundings_.any) element.range = Times(element.range, range);
 }
 
 // A number below the normal ones of the type that it was rounded to has the error of the smallest
@@ -320,7 +210,7 @@ void Forward::BeginNorm() {
 void Forward::Cast(rmsnorm_dtype dtype) {
   SeeRange();
   for (ExpectedElement& element : row_.elements) {
-    if (!rules_.any) element.range = cases::Cast(dtype, element.range);
+    if (!roundings_.any) element.range = cases::Cast(dtype, element.range);
   }
   theta_.Cast(dtype);
 }
@@ -333,7 +223,7 @@ Quantity Forward::SumOfSquares() {
   Quantity sum = {};
   for (const ExpectedElement& element : row_.elements) {
     exact.Add(element.exact * element.exact);
-    if (rules_.any) continue;
+    if (roundings_.any) continue;
     const Range& range = element.range;
     sum.range.may_be_nan |= range.may_be_nan;
     if (!range.HasNumbers()) return {std::nan(""), Range(std::nan(""))};
@@ -361,7 +251,7 @@ void Forward::Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dt
     for (const ExpectedElement& element : row_.elements) squares.Add(element.size * element.size);
     rms_of_term = std::sqrt(squares.Get() / norm_.divisor);
   }
-  theta_ = Theta(rules_, rules_.Inverse() + 2 * theta_.Get() + theta_of_term_);
+  theta_ = Theta(roundings_, roundings_.Inverse() + 2 * theta_.Get() + theta_of_term_);
   if (is_inverse) {
     const Format format = FormatOf(x_dtype);
     has_bound_ = has_bound_ && r.exact >= PowerOfTwo(format.min_exponent()) &&
@@ -385,7 +275,7 @@ void Forward::Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dt
     MultiplyExact(n, w);
     n.size = std::max(n.size, std::fabs(n.exact));
     n.exact += b;
-    if (rules_.any) return;
+    if (roundings_.any) return;
     const auto weight_in_f32 = static_cast<float>(w);
     const bool may_be_nan = n.range.Has(0) && std::isinf(weight_in_f32);
     n.range = Map(n.range, [&](double value) {
@@ -397,7 +287,7 @@ void Forward::Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dt
 
 // Definition 8, to 2 ulp.
 void Forward::MultiplyByGate() {
-  theta_.Add(rules_.Activation());
+  theta_.Add(roundings_.Activation());
   const auto gate = Input(kGate, row_.row);
   Operate([&](ExpectedElement& h, size_t j) {
     const double exact = ExactActivation(c_.options.activation, gate(j));
@@ -421,7 +311,7 @@ rmsnorm_dtype Forward::AddResidual() {
   theta_of_term_ = theta_.Get();
   may_cancel_ = theta_of_term_ > 0;
   SeeRange();
-  theta_ = Theta(rules_);
+  theta_ = Theta(roundings_);
   const auto residuals = Input(kResidual, row_.row);
   Operate([&](ExpectedElement& h, size_t j) {
     const double residual = residuals(j);
@@ -429,7 +319,7 @@ rmsnorm_dtype Forward::AddResidual() {
     h.exact += residual;
     h.range = Map(h.range, [residual](double value) { return RoundToF32(residual + value); });
   });
-  Theta sum(rules_, theta_of_term_);
+  Theta sum(roundings_, theta_of_term_);
   sum.Operate();
   sum.Cast(stream);
   const ExpectedRow unrounded = is_rounded ? ExpectedRow{} : row_;
@@ -440,7 +330,7 @@ rmsnorm_dtype Forward::AddResidual() {
     row_ = unrounded;
     theta_ = theta;
   }
-  if (rules_.any && may_cancel_ && c_.Has(kResidualOut)) {
+  if (roundings_.any && may_cancel_ && c_.Has(kResidualOut)) {
     for (size_t j = 0; j < c_.d; ++j) {
       row_.elements[j] = {results_(kResidualOut, row_.row, j), 0, {}};
     }
@@ -461,8 +351,8 @@ Quantity Forward::MakeSum() {
   if (c_.Has(kSumsOut)) {
     Norm without_eps = norm_;
     without_eps.eps = 0;
-    const double error = 2 * InverseBound(rules_, without_eps, sum.range);
-    const Theta theta = RoundedToF32(rules_, rules_.Sum() * kUnit + 2 * theta_.Get());
+    const double error = 2 * InverseBound(roundings_, without_eps, sum.range);
+    const Theta theta = RoundedToF32(roundings_, roundings_.Sum() * kUnit + 2 * theta_.Get());
     ExpectOne(kSumsOut, {sum.exact, 0, Widen(sum.range, error)}, theta.Bound(RMSNORM_F32));
   }
   return sum;
@@ -471,9 +361,9 @@ Quantity Forward::MakeSum() {
 // The inverse RMS of a row, which may be an output: of a row in f32, and where it is rounded, this
 // is the one that the call went on with.
 Quantity Forward::MakeInverse(const Quantity& sum) {
-  Quantity r = InverseOf(rules_, norm_, sum);
+  Quantity r = InverseOf(roundings_, norm_, sum);
   if (!c_.Has(kRstd)) return r;
-  const Theta theta = RoundedToF32(rules_, rules_.Inverse() + theta_.Get());
+  const Theta theta = RoundedToF32(roundings_, roundings_.Inverse() + theta_.Get());
   ExpectOne(kRstd, {r.exact, 0, cases::Cast(RMSNORM_F32, r.range)}, theta.Bound(RMSNORM_F32));
   const bool is_hot =
       !sum.range.may_be_nan && IsHot(norm_, sum.range.low) && IsHot(norm_, sum.range.high);
@@ -491,14 +381,14 @@ void Forward::MakeRow(size_t row) {
   row_.elements.resize(c_.d);
   const auto x = Input(kX, row);
   for (size_t j = 0; j < c_.d; ++j) row_.elements[j] = {x(j), 0, Range(x(j))};
-  theta_ = Theta(rules_);
+  theta_ = Theta(roundings_);
   theta_of_term_ = 0;
   may_cancel_ = leaves_range_ = false;
   has_bound_ = true;
 
   if (c_.Has(kPostNormWeight)) {
     BeginNorm();
-    Scale(InverseOf(rules_, norm_, SumOfSquares()), kPostNormWeight, false, x_dtype);
+    Scale(InverseOf(roundings_, norm_, SumOfSquares()), kPostNormWeight, false, x_dtype);
     Cast(x_dtype);
   }
   if (const float factor = internal::FactorOf(options); factor != 1) {
@@ -513,7 +403,7 @@ void Forward::MakeRow(size_t row) {
   BeginNorm();
   const Quantity sum = MakeSum();
   // eps could cancel a negative sum, and zeros of either sign are one.
-  if (!rules_.any && sum.range.HasNumbers() && std::signbit(sum.range.low)) return;
+  if (!roundings_.any && sum.range.HasNumbers() && std::signbit(sum.range.low)) return;
   const Quantity r = MakeInverse(sum);
   if (!c_.Has(kY) && !c_.Has(kQ)) return;
   Scale(r, kWeight, c_.Has(kBias), x_dtype);
@@ -568,7 +458,7 @@ void Forward::MakeQuantised() {
   };
   const auto clamped = [](double value) { return std::clamp(value, -128.0, 127.0); };
 
-  Theta theta = Theta(rules_, theta_.Get()).OperateInF32();
+  Theta theta = Theta(roundings_, theta_.Get()).OperateInF32();
   if (has_zero) theta.Operate();  // hi - lo
   const Range scale = Map(width, [&](double a) { return RoundToF32(a / steps); });
   ExpectOne(kScale, {exact_width / steps, 0, range_of(is_nan ? std::nan("") : 0, scale)},
@@ -590,13 +480,13 @@ void Forward::MakeQuantised() {
   }
   const double roundings = has_zero ? 7 : 4;
   const double error = std::expm1(theta_.Get() + roundings * kUnit);
-  ExpectElements(kQ, rules_.any ? error / kUnit : 0.5 + steps * error, !may_cancel_);
+  ExpectElements(kQ, roundings_.any ? error / kUnit : 0.5 + steps * error, !may_cancel_);
 }
 
 void Forward::ExpectElements(Operand o, double bound, bool has_bound) {
   row_.operand = o;
   row_.dtype = c_.operand[o].dtype;
-  row_.arithmetic = rules_.arithmetic;
+  row_.arithmetic = roundings_.arithmetic;
   row_.bound = has_bound_ && has_bound ? bound : kInfinity;
   Expect(row_);
 }
@@ -609,7 +499,7 @@ void Forward::ExpectOne(Operand o, const ExpectedElement& element, double bound)
           row_.row,
           {element},
           dtype,
-          rules_.arithmetic,
+          roundings_.arithmetic,
           has_bound_ && !may_cancel_ ? bound : kInfinity});
 }
 
@@ -661,10 +551,10 @@ void Backward::Make() {
   for (size_t row = 0; goes_on() && row < c_.RowCount(); ++row) AddRow(row);
   for (const Operand o : {kDw, kDb}) {
     const std::vector<Gradients>& columns = o == kDw ? dw_ : db_;
-    const double roundings = rules_.Rows(c_.RowCount() / columns.size(), o);
-    Theta sum(rules_, std::max(roundings - 1, 0.0) * kUnit);
+    const double roundings = roundings_.Rows(c_.RowCount() / columns.size(), o);
+    Theta sum(roundings_, std::max(roundings - 1, 0.0) * kUnit);
     // The product of dy and x, and the inverse RMS; others may round both.
-    if (o == kDw) sum.Add(kUnit + rules_.Inverse() + 2 * rules_.Between());
+    if (o == kDw) sum.Add(kUnit + roundings_.Inverse() + 2 * roundings_.Between());
     if (roundings > 0) sum.Operate();
     for (size_t row = 0; row < columns.size(); ++row) Expect(o, row, columns[row], sum);
   }
@@ -674,7 +564,7 @@ void Backward::AddRow(size_t row) {
   constexpr double kTiny = 0x1p-149;
   constexpr double kSlack = 1.01;
   const double roundings_of_rows = static_cast<double>(c_.RowCount()) / 64 + 17 + 63;
-  const double m_plus_1 = rules_.Sum() + 1;
+  const double m_plus_1 = roundings_.Sum() + 1;
   Sum squares;
   Sum c;
   Sum c_a;
@@ -696,7 +586,7 @@ void Backward::AddRow(size_t row) {
   const bool needs_sum = !c_.Has(kRstd) || norm_.placement != RMSNORM_EPS_INSIDE;
   const bool is_cold = needs_sum ? IsCold(norm_.UnderRoot(sum)) : !(r >= 0x1p-64 && r <= 0x1p50);
   const double u = is_cold ? 0x1p-53 : kUnit;
-  const double bound = is_cold ? kColdBound : std::expm1(rules_.Inverse());
+  const double bound = is_cold ? kColdBound : std::expm1(roundings_.Inverse());
   const double s = std::sqrt(sum / norm_.divisor);
   const bool is_floor = norm_.placement == RMSNORM_EPS_FLOOR;
   const double factor = norm_.placement == RMSNORM_EPS_OUTSIDE
@@ -746,7 +636,7 @@ void Backward::AddRow(size_t row) {
   // G of definition 15, and the subtraction. Others may round g; the size is five times the second
   // term, so it also covers two products with x that they round.
   const double weight = c_.Has(kWeight) ? 1 + (c_.options.weight_offset != 0) : 0;
-  Theta theta(rules_, rules_.Inverse() + (weight + 1) * kUnit + rules_.Between());
+  Theta theta(roundings_, roundings_.Inverse() + (weight + 1) * kUnit + roundings_.Between());
   theta.Operate();
   Expect(kDx, row, dx, theta);
 }
@@ -761,7 +651,7 @@ void Backward::Expect(Operand o, size_t row, const Gradients& gradients, Theta t
                           row,
                           std::vector<ExpectedElement>(c_.d),
                           own.dtype,
-                          rules_.arithmetic,
+                          roundings_.arithmetic,
                           HasBound() ? theta.Bound(own.dtype) : kInfinity};
   for (size_t j = 0; j < c_.d; ++j) {
     const auto [exact, size, error] = gradients[j];
@@ -872,7 +762,7 @@ double InverseRmsTheta(size_t d, int eps_placement) {
   Case c;
   c.d = d;
   c.options.eps_placement = eps_placement;
-  return Rules(c, Arithmetic::kReference).Inverse();
+  return Roundings(c, Arithmetic::kReference).Inverse();
 }
 
 }  // namespace rmsnorm::cases

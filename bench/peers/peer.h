@@ -6,7 +6,7 @@
    For each cell of the table, the benchmark makes the tensors and calls prepare() once; small cells
    have tensors in 32 places, so 32 cases are prepared at the same time. The benchmark runs each
    case, checks the results against the scalar reference, to within the roundings that
-   cases/expected.cc counts, and then times run() in turn with the library and with memcpy. Do all
+   cases/theta.h counts, and then times run() in turn with the library and with memcpy. Do all
    one-time work in prepare(): run() is the call that an application makes for each token or batch.
 
    All calls come from one thread. While run() is timed, that thread is bound to one CPU, and new
