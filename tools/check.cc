@@ -107,7 +107,9 @@ int CheckVectors(const CheckOptions& options, const std::vector<std::string>& ta
     }
   }
   if (chosen.empty()) {
-    throw cases::UserError("--case: no case of the vectors is called '" + *options.one_case + "'");
+    throw cases::UserError(options.one_case ? "--case: no case of the vectors is called '" +
+                                                  *options.one_case + "'"
+                                            : "--vectors: there are no cases");
   }
   PrintTask(targets, chosen.size());
   Checker checker(chosen.size(), targets, std::cout);
