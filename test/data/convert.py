@@ -121,7 +121,7 @@ def migration(_, tensors):
             continue
         name, d, x_type = parts
         row, key = rows[name], f".{d}.{x_type}"
-        # No words say that the sums are those before residual_out is rounded: the test knows these rows.
+        # No words say that the sums are those before residual_out is rounded: the test knows the row.
         two_phases = {"residual_rounding": "unrounded"}
         row |= two_phases if row["residual_rounding"] == "two phases" else {}
         # Each head of Qwen3 is a row of x.

@@ -56,7 +56,7 @@ std::vector<Words> Systems() {
   return rows;
 }
 
-// A case of the file. Two rows of the tables need two calls, which no line of a case says: the sums
+// A case of the file. One row of the tables needs two calls, which no line of a case says: the sums
 // of residual + x scale residual_out.
 struct System : cases::Recorded {
   bool in_two_phases = false;
