@@ -106,10 +106,8 @@ int CheckVectors(const CheckOptions& options, const std::vector<std::string>& ta
       chosen.emplace_back(path, std::move(all[i]));
     }
   }
-  if (chosen.empty()) {
-    throw cases::UserError(options.one_case ? "--case: no case of the vectors is called '" +
-                                                  *options.one_case + "'"
-                                            : "--vectors: there are no cases");
+  if (chosen.empty()) {  // every file has a case
+    throw cases::UserError("--case: no case of the vectors is called '" + *options.one_case + "'");
   }
   PrintTask(targets, chosen.size());
   Checker checker(chosen.size(), targets, std::cout);
