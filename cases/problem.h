@@ -5,7 +5,6 @@
 
 #include <rmsnorm/rmsnorm.h>
 
-#include <array>
 #include <utility>
 
 #include "case.h"
@@ -29,7 +28,12 @@ struct CallOperands {
 };
 
 // The rows of each operand, empty where a case does not have it.
-using AllRows = std::array<Rows, internal::kOperands>;
+struct AllRows {
+  Rows of_operand[internal::kOperands];
+
+  Rows& operator[](Operand o) { return of_operand[o]; }
+  const Rows& operator[](Operand o) const { return of_operand[o]; }
+};
 
 // The values of a case, and its results on the target `reference`. The calls are as plain as can
 // be: dense rows, separate operands, one thread, and one row of the weight and the bias each.

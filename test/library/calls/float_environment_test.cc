@@ -50,7 +50,8 @@ void RunIn(uint32_t environment, const std::function<void()>& run) {
 }
 
 // Calls run(target, environment) for each pair of them.
-void ForEachEnvironment(const std::function<void(const std::string&, uint32_t)>& run) {
+[[maybe_unused]] void ForEachEnvironment(
+    const std::function<void(const std::string&, uint32_t)>& run) {
   for (const std::string& target : SupportedTargets()) {
     for (const uint32_t environment : kEnvironments) {
       SCOPED_TRACE(target + " in " + std::to_string(environment));

@@ -236,13 +236,13 @@ TEST(Formula, WrongResults) {
     const cases::Calls calls = cases::ParseCalls(line);
     sabotage = Keep;
     EXPECT_EQ("", cases::FaultByFormula(runner, calls, kReference)) << line;
-    sabotage = [&](const Operands& call) {
-      const rmsnorm_view* const view = ViewOf(call, name);
+    sabotage = [&, output = name, by = factor](const Operands& call) {
+      const rmsnorm_view* const view = ViewOf(call, output);
       if (view == nullptr) return;  // another call for the values of a case
       if (view->dtype == RMSNORM_F64) {
-        *static_cast<double*>(internal::DataOf(*view)) *= factor;
+        *static_cast<double*>(internal::DataOf(*view)) *= by;
       } else {
-        *Floats(view) *= static_cast<float>(factor);
+        *Floats(view) *= static_cast<float>(by);
       }
     };
     EXPECT_EQ(0u, cases::FaultByFormula(runner, calls, kReference).find(name + "[0, 0] is "))
@@ -614,7 +614,7 @@ TEST(CheckCommand, Vectors) {
   const Outcome good = check(right, one + one);
   ExpectSuccess(good);
   EXPECT_EQ(good.out, "targets: reference; cases: 2\n2 passed, 0 failed\n");
-  for (const size_t bit : {0, 22, 31, 32, 63}) {
+  for (const size_t bit : {0u, 22u, 31u, 32u, 63u}) {
     std::string y = one + one;
     y[bit / 8] = static_cast<char>(y[bit / 8] ^ 1 << bit % 8);
     const Outcome bad = check(right, y);
