@@ -76,7 +76,7 @@ int FailWithoutMemory() {
   return kUserError;
 }
 
-// An unknown word comes first, since other errors follow from it: a misspelt --output leaves none.
+// An unknown word comes first, since other errors follow from it: a misspelt --case leaves none.
 std::string ProblemOf(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<CLI::App*> commands = app.get_subcommands();
   const CLI::App& command = commands.empty() ? app : *commands.front();
