@@ -90,16 +90,6 @@ std::string ProblemOf(const CLI::App& app, const CLI::ParseError& error) {
 
 // -------------------------------------------------------------------------------------- options
 
-// Checks that the value of an option is one of `words`. They are the validator's description, so
-// the help lists them.
-CLI::Validator OneOf(const std::vector<std::string>& words) {
-  const auto check = [words](const std::string& given) -> std::string {
-    if (std::find(words.begin(), words.end(), given) != words.end()) return "";
-    return "'" + given + "' is not " + AnyOf(words) + DidYouMean(given, words);
-  };
-  return {check, "{" + CLI::detail::join(words, ",") + "}"};
-}
-
 // Checks that the value of an option names a target that this CPU runs, and replaces it by the
 // target's exact name. With `may_be_all`, it accepts "all", too.
 CLI::Validator Target(bool may_be_all) {
@@ -214,6 +204,16 @@ void AddCheck(CLI::App& app, int& status) {
 }
 
 #ifdef RMSNORM_HAVE_BENCH
+
+// Checks that the value of an option is one of `words`. They are the validator's description, so
+// the help lists them.
+CLI::Validator OneOf(const std::vector<std::string>& words) {
+  const auto check = [words](const std::string& given) -> std::string {
+    if (std::find(words.begin(), words.end(), given) != words.end()) return "";
+    return "'" + given + "' is not " + AnyOf(words) + DidYouMean(given, words);
+  };
+  return {check, "{" + CLI::detail::join(words, ",") + "}"};
+}
 
 void AddBench(CLI::App& app, int& status) {
   const auto options = std::make_shared<BenchOptions>();
