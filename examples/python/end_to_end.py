@@ -6,7 +6,7 @@
 
 For 16 tokens of decoding, for a prefill of 512 tokens, and for a training step (the forward and the
 backward pass) on 512 tokens, it prints the share of the norms as PyTorch's profiler sees it, the
-median time before and after rmsnorm.transformers.use(), and the ratio of the two. Both models share
+median time before and after rmsnorm.torch.use(), and the ratio of the two. Both models share
 their weights, and take turns. It also prints whether greedy decoding chooses the same tokens.
 """
 
@@ -19,7 +19,7 @@ import time
 import torch
 import transformers
 
-import rmsnorm.transformers
+import rmsnorm.torch
 
 TOKENS = 512
 STEPS = 16
@@ -75,7 +75,7 @@ def make_models(name, size, dtype):
                 parameter.add_(0.1 * torch.randn_like(parameter))
     shared = {id(parameter): parameter for parameter in model.parameters()}
     after = copy.deepcopy(model, shared)
-    print(rmsnorm.transformers.use(after))
+    print(rmsnorm.torch.use(after))
     return model, after
 
 

@@ -7,9 +7,8 @@
     y = rmsnorm.rms_norm(x, numpy.ones(4096, "float32"), eps=1e-6)
 
 Arrays are NumPy's, or those of any library that offers its memory on the CPU by DLPack.
-rmsnorm.torch has operators for PyTorch, rmsnorm.transformers puts them into models,
-rmsnorm.vllm offers them to vLLM, and rmsnorm.jax has one for JAX. Each is imported only on
-request.
+rmsnorm.torch has operators for PyTorch, and puts them into models; rmsnorm.vllm offers them to
+vLLM, and rmsnorm.jax has one for JAX. Each is imported only on request.
 """
 
 from ._arrays import Array, SupportsDLPack

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "doc/python.md")
 # The blocks of other packages have these words.
-OTHERS = ("torch", "transformers", "kernels", "jax")
+OTHERS = ("torch", "kernels", "jax")
 
 
 def run(program, *arguments):

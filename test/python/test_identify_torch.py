@@ -12,9 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from identify_page import Norm, Norms
-from test_transformers import formula, known_classes, make_all, options_of
+from test_torch_use import formula, known_classes, make_all, options_of
 
-import rmsnorm._norms
 import rmsnorm.torch
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -158,7 +157,7 @@ def test_refused_results():
 
 # ----------------------------------------------------------------------------------- transformers
 
-#: What identify() says for the words of doc/transformers_classes.md, where x and the weight are bf16.
+#: What identify() says for the words of doc/known_norms.md, where x and the weight are bf16.
 CLAUSES = {
     "after_weight": ONCE,
     "before_weight": "rounded to bf16 before the weight",
@@ -180,7 +179,7 @@ def answers_to(norm):
     d = 64  # 4 groups of 16
     answers = []
     for module in make_all(norm, d, BF16):
-        name = rmsnorm._norms.known(formula(norm)).weight
+        name = rmsnorm.torch._norms.known(formula(norm)).weight
         has_weight = getattr(module, name, None) is not None
 
         def f(x, *others, module=module, name=name, has_weight=has_weight):

@@ -735,7 +735,7 @@ def test_programs_of_the_page(block):
     x, stream, gate, weight = normal(2, 64), normal(2, 64), normal(2, 64), normal(64)
     names = {"torch": torch, "rmsnorm": rmsnorm, "x": x, "stream": stream}
     names |= {"gate": gate, "weight": weight, "q": x.clone(), "k": x.clone()}
-    names |= {"q_weight": weight, "k_weight": weight}
+    names |= {"q_weight": weight, "k_weight": weight, "model": torch.nn.RMSNorm(64)}
     exec(block, names)
     if "run_rmsnorm" in names:
         y = names["run_rmsnorm"](64, 1e-5, weight, x)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch_models import MODELS, TwoKinds
 
-import rmsnorm.transformers
+import rmsnorm.torch
 
 ONNX_WAYS = {
     "dynamo": {"dynamo": True},
@@ -23,7 +23,7 @@ def test_onnx_after_use(way, tmp_path):
     model = TwoKinds(*[torch.nn.RMSNorm(16)] * (way != "TorchScript"))
     x, path = torch.randn(2, 3, 16), tmp_path / "model.onnx"
     expected = model(x)
-    assert len(rmsnorm.transformers.use(model).replaced) == len(model.norms)
+    assert len(rmsnorm.torch.use(model).replaced) == len(model.norms)
     torch.onnx.export(model, (x,), path, input_names=["x"], **ONNX_WAYS[way])
     [y] = onnxruntime.InferenceSession(str(path)).run(None, {"x": x.numpy()})
     assert torch.allclose(torch.from_numpy(y), expected, rtol=1e-5, atol=1e-5)

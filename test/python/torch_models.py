@@ -167,7 +167,7 @@ class Functions(torch.nn.Module):
 
 
 class Textbook(torch.nn.Module):
-    """A norm as people write it, for rmsnorm.transformers.use()."""
+    """A norm as people write it, for rmsnorm.torch.use()."""
 
     def __init__(self, d=16):
         super().__init__()

@@ -48,10 +48,12 @@ from ._functions import (
     rms_norm,
 )
 from ._module import RMSNorm
+from ._use import Report, use
 
 __all__ = [
     "Quantized",
     "RMSNorm",
+    "Report",
     "forward",
     "functional",
     "fused_add_rms_norm",
@@ -61,4 +63,5 @@ __all__ = [
     "qk",
     "quantized",
     "rms_norm",
+    "use",
 ]

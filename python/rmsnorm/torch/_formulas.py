@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the source of a module's forward() as one formula."""
+"""Reads the source of a module's forward(), and of what it calls, as one formula."""
 
 import ast
 import functools
@@ -23,7 +23,7 @@ from torch import Tensor
 
 
 class UnknownFormula(Exception):
-    """No formula of rmsnorm.transformers computes what a module computes. The text says why."""
+    """No formula that use() knows computes what a module computes. The text says why."""
 
 
 class Formula(NamedTuple):
@@ -51,10 +51,11 @@ class Formula(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A method that was read: if the class has another one later, the formula is not its own.
+    """A function that was read: if it is another one later, the formula is not that of the class.
 
-    names: the global names and those of enclosing functions that the method looks up, with what
-    they were bound to.
+    name: the name of a method, or "" for a function that the source before it looks up.
+    names: the global names and those of enclosing functions that it looks up, with what they were
+    bound to.
     """
 
     name: str
@@ -129,7 +130,7 @@ def _bind(names: tuple[str, ...], arguments: list[str], keywords: dict[str, str]
 
 
 class Reader:
-    """Reads the methods of a class, and remembers them in `sources`.
+    """Reads the methods of a class and the functions they call, and remembers them in `sources`.
 
     `lookups` has what they take from PyTorch, by owner and name.
 
@@ -153,7 +154,7 @@ class Reader:
 
     def formula(self) -> Formula:
         """The formula of forward(). Raises UnknownFormula if it is not one expression."""
-        parameters, function = self._parse("forward")
+        parameters, function = self._parse("forward", self._method("forward"))
         others = function.args.vararg or function.args.kwarg or function.args.kwonlyargs
         if others or len(parameters) < 2 or parameters[2:] not in ([], ["gate"]):
             raise UnknownFormula("it has other parameters than x, or x and gate")
@@ -167,7 +168,8 @@ class Reader:
             raise UnknownFormula("it normalises different dimensions")
         for source in self.sources:
             if not _has_code_of_source(source.function):
-                raise UnknownFormula(f"self.{source.name}() runs other code than its source has")
+                name = f"self.{source.name}" if source.name else source.code.co_name
+                raise UnknownFormula(f"{name}() runs other code than its source has")
         [eps] = self.eps
         value = eps.removeprefix("self.") if eps.startswith("self.") else ast.literal_eval(eps)
         shape = "".join(self.shapes)
@@ -207,13 +209,17 @@ class Reader:
             case ast.List() | ast.Tuple():
                 return f"[{', '.join(map(text, node.elts))}]"
             case ast.IfExp():
-                return f"({text(node.body)} if {text(node.test)} else {text(node.orelse)})"
+                condition = text(node.test)
+                if condition == "False":
+                    return text(node.orelse)
+                return f"({text(node.body)} if {condition} else {text(node.orelse)})"
             case ast.UnaryOp(op=ast.USub()):
                 return f"-{text(node.operand)}"
             case ast.UnaryOp(op=ast.Not()):
                 return f"(not {text(node.operand)})"
             case ast.BoolOp(op=ast.And()):
-                return f"({' and '.join(map(text, node.values))})"
+                values = [*map(text, node.values)]
+                return "False" if "False" in values else f"({' and '.join(values)})"
             case ast.BinOp(op=ast.Mult()):
                 return _product(text(node.left), text(node.right))
             case ast.BinOp(op=ast.Add()):
@@ -239,6 +245,8 @@ class Reader:
         activations = sys.modules.get("transformers.activations")
         known = (float, int, len, getattr(activations, "ACT2FN", len))
         text = name if any(value is one for one in known) else _name_of(value)
+        if type(value) in (bool, int, float):
+            return repr(value)
         if not text:
             raise UnknownFormula(f"it uses {name}, which is not PyTorch's")
         return text
@@ -282,7 +290,8 @@ class Reader:
             case ast.Attribute(value=value, attr=name):
                 owner = self.text(value, names)
                 if owner == "self" and not keywords:
-                    return self._method(self._mangled(name), arguments)
+                    name = self._mangled(name)
+                    return self._result(name, self._method(name), ["self", *arguments])
                 if owner not in _OWNERS:
                     if hasattr(Tensor, name):
                         self._look_up(Tensor, name)
@@ -294,16 +303,21 @@ class Reader:
                     self._source.names[name] = function
         if isinstance(function, (BuiltinFunctionType, FunctionType)) and function in _FUNCTIONS:
             return self._operation(*_FUNCTIONS[function], arguments, keywords)
+        if isinstance(function, FunctionType) and isinstance(node.func, ast.Name) and not keywords:
+            return self._result("", function, arguments)
         full = [*arguments, *(f"{key}={value}" for key, value in keywords.items())]
         return f"{self.text(node.func, names)}({', '.join(full)})"
 
-    def _method(self, name: str, arguments: list[str]) -> str:
-        """The text of self.name(arguments)."""
+    def _method(self, name: str) -> Any:
+        return getattr(self.norm_class, name, None)
+
+    def _result(self, name: str, function: Any, arguments: list[str]) -> str:
+        """The text of the result of a method, or of a function without a name."""
         outside = self._globals, self._source
-        parameters, function = self._parse(name)
-        if len(parameters) != 1 + len(arguments) or function.args.vararg:
-            raise UnknownFormula(f"self.{name}() has other parameters than its call has arguments")
-        text = self._run(function.body, dict(zip(parameters, ("self", *arguments))))
+        parameters, parsed = self._parse(name, function)
+        if len(parameters) != len(arguments) or parsed.args.vararg:
+            raise UnknownFormula(f"{parsed.name}() has other parameters than its call has arguments")
+        text = self._run(parsed.body, dict(zip(parameters, arguments)))
         self._globals, self._source = outside
         return text
 
@@ -366,6 +380,11 @@ class Reader:
         return f"{value}.{name}({', '.join(full)})"
 
     def _cast(self, value: str, dtype: str) -> str:
+        if match := re.fullmatch(r"\((torch\.\w+) if (self\.\w+) else (x\.dtype)\)", dtype):
+            wide, narrow = (self._cast(value, each) for each in match.group(1, 3))
+            return f"({wide} if {match[2]} else {narrow})"
+        if (value, dtype) == ("x", "x.dtype"):
+            return value
         names = {"torch.float32": "f32", "x.dtype": "as_x", "self.weight.dtype": "as_weight"}
         return f"{names[dtype]}({value})" if dtype in names else f"{value}.to({dtype})"
 
@@ -420,6 +439,8 @@ class Reader:
                     _assign(target, self.text(value, names), names)
                 case ast.If(test=test):
                     condition = self.text(test, names)
+                    if condition == "False":
+                        return self._run([*statement.orelse, *body[i + 1 :]], names)
                     others = dict(names)
                     result = self._run(statement.body, names)
                     if result:
@@ -435,22 +456,22 @@ class Reader:
                     raise UnknownFormula(f"it has a statement of the kind {kind}")
         return ""
 
-    def _parse(self, name: str) -> tuple[list[str], ast.FunctionDef]:
-        """The parameters of a method, and its source, whose globals are used from now on."""
-        function = getattr(self.norm_class, name, None)
+    def _parse(self, name: str, function: Any) -> tuple[list[str], ast.FunctionDef]:
+        """The parameters of a function, and its source, whose globals are used from now on."""
+        full = f"self.{name}()" if name else f"{function.__name__}()"
         if not isinstance(function, FunctionType):
-            raise UnknownFormula(f"self.{name}() is not a plain method of the class")
+            raise UnknownFormula(f"{full} is not a plain method of the class")
         self._source = Source(name, function, function.__code__, {})
         self.sources.append(self._source)
         parsed = _source_of(function)
         if parsed is None:
-            raise UnknownFormula(f"the source of self.{name}() cannot be read")
+            raise UnknownFormula(f"the source of {full} cannot be read")
         if parsed.decorator_list:
-            raise UnknownFormula(f"self.{name}() has a decorator")
+            raise UnknownFormula(f"{full} has a decorator")
         scope = inspect.getclosurevars(function)
         self._globals = {**scope.builtins, **scope.globals, **scope.nonlocals}
         if parsed.args.kwonlyargs or parsed.args.kwarg or parsed.args.posonlyargs:
-            raise UnknownFormula(f"self.{name}() has parameters that only have a name")
+            raise UnknownFormula(f"{full} has parameters that only have a name")
         return [parameter.arg for parameter in parsed.args.args], parsed
 
 

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The norms of models of Hugging Face's transformers, computed by this library.
+"""use(): the norms of a model, computed by this library.
 
-    import rmsnorm.transformers
-    report = rmsnorm.transformers.use(model)
-    print(report)
-
-transformers has more than 200 classes of RMSNorm, and PyTorch's and other libraries' models have
-others. They differ in what they round: Llama rounds the normalised value to the type of x before it
-multiplies by the weight, OLMo 2 rounds the product, and DeepSeek-V4 rounds the inverse RMS. use()
-keeps the rounding order of each class. It does not look at the name of a class: it reads the source
-of forward() as one formula, and replaces the modules whose formula is in the table in _norms.py. It
-leaves all others alone.
+Hugging Face's transformers has more than 200 classes of RMSNorm, and diffusers, PyTorch and other
+models have others. They differ in what they round: Llama rounds the normalised value to the type of
+x before it multiplies by the weight, OLMo 2 rounds the product, and DeepSeek-V4 rounds the inverse
+RMS. use() keeps the rounding order of each class. It does not look at the name of a class: it reads
+the source of forward() as one formula, and replaces the modules whose formula is in the table in
+_norms.py. It leaves all others alone.
 """
 
 import abc
@@ -31,10 +27,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.utils import parametrize
 
 from ._formulas import Formula, Reader, Source, UnknownFormula
+from ._module import RMSNorm
 from ._norms import TYPES, Known, Norm, known
-from .torch import RMSNorm
-
-__all__ = ["LeftAlone", "Replaced", "Report", "UnknownFormula", "formula", "norm_of", "use"]
 
 #: Tensors without operations that only their own class has. The last two stand for tensors while
 #: torch.compile and torch.export follow a program.
@@ -67,9 +61,9 @@ _READINGS: weakref.WeakKeyDictionary[type, _Reading] = weakref.WeakKeyDictionary
 
 
 def _check_of(source: Source, lookups: dict[tuple[Any, str], Any]) -> Any:
-    """A function (norm_class, module_class) that tells whether a method computes what was read.
+    """A function (norm_class, module_class) that tells whether a source computes what was read.
 
-    It looks up names as the method does: as code in the method's globals. That is faster than a
+    It looks up names as the source does: as code in the source's globals. That is faster than a
     loop over the names, and torch.compile follows it.
     """
     values: list[Any] = []
@@ -80,8 +74,8 @@ def _check_of(source: Source, lookups: dict[tuple[Any, str], Any]) -> Any:
 
     function = value(source.function)
     owner = "norm_class" if source.name == "forward" else "module_class"
-    terms = [
-        f"{owner}.{source.name} is {function}",
+    terms = [f"{owner}.{source.name} is {function}"] if source.name else []
+    terms += [
         f"{function}.__code__ is {value(source.code)}",
         f"{function}.__defaults__ is {value(source.function.__defaults__)}",
     ]
@@ -416,7 +410,7 @@ def _reason_to_leave(module: Any, reading: _Reading, sharded: bool) -> str:
     if isinstance(module, RMSNorm):
         return "it computes with this library already"
     if reading.formula is None or reading.known is None:
-        return reading.reason
+        return f"{reading.reason}; rmsnorm.identify() can tell which norm it computes"
     for source in reading.sources:
         if source.name in module.__dict__:
             return f"its {source.name}() has been replaced"

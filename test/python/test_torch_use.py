@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of rmsnorm.transformers against transformers' own modules.
+"""Tests of rmsnorm.torch.use() against the models' own modules.
 
-Run as a program it writes the table in doc/transformers_classes.md.
+Run as a program it writes the table in doc/known_norms.md.
 """
 
 import abc
@@ -34,12 +34,11 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 
-import rmsnorm._norms
 import rmsnorm.torch
-from rmsnorm.torch import gated, rms_norm
-from rmsnorm.transformers import UnknownFormula, formula, norm_of, use
+from rmsnorm.torch import gated, rms_norm, use
+from rmsnorm.torch._use import UnknownFormula, formula, norm_of
 
-PAGE = pathlib.Path(__file__).parents[2] / "doc" / "transformers_classes.md"
+PAGE = pathlib.Path(__file__).parents[2] / "doc" / "known_norms.md"
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 #: The types of x and of the weight.
 TYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F16, F16), (F16, F32), (F32, BF16)]
@@ -75,7 +74,7 @@ def options_of(norm):
 def known_classes():
     """The classes that the library computes in every type."""
     known = [norm for norm in all_classes() if not options_of(norm).startswith("left alone")]
-    return [norm for norm in known if F16 in rmsnorm._norms.known(formula(norm)).types]
+    return [norm for norm in known if F16 in rmsnorm.torch._norms.known(formula(norm)).types]
 
 
 def unknown_classes():
@@ -1052,9 +1051,9 @@ def test_another_process_reads_the_model(tmp_path):
 import sys, torch
 norm = torch.load(sys.argv[1] + "/norm.pt", weights_only=False)
 torch.save(norm(torch.arange(64.0)), sys.argv[1] + "/y.pt")
-import rmsnorm.transformers
-assert len(rmsnorm.transformers.use(norm).replaced) == 1
-rmsnorm.transformers.use(norm).undo()
+import rmsnorm.torch
+assert len(rmsnorm.torch.use(norm).replaced) == 1
+rmsnorm.torch.use(norm).undo()
 assert type(norm).__reduce_ex__ is object.__reduce_ex__
 """
     run(program, tmp_path)
@@ -1333,7 +1332,7 @@ def test_logits_in_bf16(name, monkeypatch):
     before = logits_of(model)
     use(model)
     after = logits_of(model)
-    monkeypatch.setattr(rmsnorm._norms, "rms_norm", other)
+    monkeypatch.setattr(rmsnorm.torch._norms, "rms_norm", other)
     wrong = logits_of(model)
     assert after.dtype == before.dtype
     difference = (after - before).float().square().mean().sqrt()
@@ -1421,10 +1420,10 @@ def page():
 
 
 PAGE_TEXT = """<!-- SPDX-License-Identifier: Apache-2.0 -->
-<!-- Written by test/python/test_transformers.py, which also checks it. -->
+<!-- Written by test/python/test_torch_use.py, which also checks it. -->
 # Norms of transformers
 
-`rmsnorm.transformers.use(model)` replaces the norms below in a model of Hugging Face's
+`rmsnorm.torch.use(model)` replaces the norms below in a model of Hugging Face's
 transformers, each with the rounding order of its class. This page is for transformers
 {transformers}.
 
