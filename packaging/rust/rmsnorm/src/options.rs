@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 use rmsnorm_sys as sys;
 
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $($(#[$of_value:meta])* $value:ident = $constant:ident,)* }) => {
+macro_rules! choices {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$of_value:meta])* $value:ident = $constant:ident,)* }
+    )*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -10,10 +13,10 @@ macro_rules! choice {
         pub enum $name {
             $($(#[$of_value])* $value = sys::$constant,)*
         }
-    };
+    )*};
 }
 
-choice! {
+choices! {
     /// Where eps is added.
     EpsPlacement {
         /// x / sqrt(mean(x²) + eps): Llama, Gemma, T5, Qwen, DeepSeek
@@ -24,8 +27,6 @@ choice! {
         /// x / max(sqrt(mean(x²)), eps): L2 norms, with a divisor of 1
         Floor = RMSNORM_EPS_FLOOR,
     }
-}
-choice! {
     /// When the normalised value n = x / RMS is rounded to the type of x.
     Rounding {
         /// y = cast_y(n * w): PyTorch's rms_norm, Gemma
@@ -36,8 +37,6 @@ choice! {
         /// The same with n = x * cast_x(1 / RMS): DeepSeek-V4
         Inverse = RMSNORM_ROUND_INVERSE,
     }
-}
-choice! {
     /// The input of the norm where there is a residual.
     ResidualRounding {
         /// The sum, rounded to the type of the residual
@@ -46,8 +45,6 @@ choice! {
         /// The sum in f32
         Unrounded = RMSNORM_RESIDUAL_UNROUNDED,
     }
-}
-choice! {
     /// The function of an element z of the gate.
     Activation {
         /// z / (1 + exp(-z))
@@ -56,8 +53,6 @@ choice! {
         /// 1 / (1 + exp(-z))
         Sigmoid = RMSNORM_ACTIVATION_SIGMOID,
     }
-}
-choice! {
     /// What the gate multiplies.
     GatePlacement {
         /// The norm, with weight and bias: Qwen3-Next, Kimi-Linear
@@ -66,8 +61,6 @@ choice! {
         /// x, before it is normalised: Mamba-2
         Before = RMSNORM_GATE_BEFORE,
     }
-}
-choice! {
     /// Whether the norm is rounded to the type of x before the gate multiplies it.
     GateRounding {
         /// It is not: Kimi-Linear
@@ -76,8 +69,6 @@ choice! {
         /// It is: Qwen3-Next
         Rounded = RMSNORM_GATE_ROUNDED,
     }
-}
-choice! {
     /// Whether y or dx passes through the caches.
     Stores {
         /// It does, for a caller who reads the result next
@@ -88,71 +79,63 @@ choice! {
     }
 }
 
-/// How to normalise. Options decide the bits of a result.
-///
-/// A later version may have more of them, so end with the defaults:
-///
-/// ```
-/// use rmsnorm::{Options, Rounding};
-///
-/// let llama = Options { eps: 1e-6, rounding: Rounding::BeforeWeight, ..Options::default() };
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
-    /// Finite and not negative; 1e-5 by default
-    pub eps: f32,
-    /// Where eps is added
-    pub eps_placement: EpsPlacement,
-    /// When the normalised value is rounded
-    pub rounding: Rounding,
-    /// The input of the norm where there is a residual
-    pub residual_rounding: ResidualRounding,
-    /// Added to the weight in f32: 1 for Gemma
-    pub weight_offset: f32,
-    /// Divides the sum of squares; 0 means d
-    pub divisor: f32,
-    /// x is first multiplied by this; 0 means 1, which leaves x alone
-    pub factor: f32,
-    /// The function of the gate
-    pub activation: Activation,
-    /// What the gate multiplies
-    pub gate_placement: GatePlacement,
-    /// Whether the norm is rounded before the gate
-    pub gate_rounding: GateRounding,
+/// A field for each option, with its default.
+macro_rules! options {
+    ($(#[$doc:meta])* { $($(#[$of_option:meta])* $option:ident: $kind:ty = $default:expr,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct Options {
+            $($(#[$of_option])* pub $option: $kind,)*
+        }
+
+        impl Default for Options {
+            fn default() -> Self {
+                Self { $($option: $default,)* }
+            }
+        }
+
+        impl Options {
+            pub(crate) fn raw(&self) -> sys::rmsnorm_options {
+                sys::rmsnorm_options {
+                    size: std::mem::size_of::<sys::rmsnorm_options>() as u32,
+                    $($option: self.$option as _,)*
+                }
+            }
+        }
+    };
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            eps: 1e-5,
-            eps_placement: EpsPlacement::default(),
-            rounding: Rounding::default(),
-            residual_rounding: ResidualRounding::default(),
-            weight_offset: 0.0,
-            divisor: 0.0,
-            factor: 0.0,
-            activation: Activation::default(),
-            gate_placement: GatePlacement::default(),
-            gate_rounding: GateRounding::default(),
-        }
-    }
-}
-
-impl Options {
-    pub(crate) fn raw(&self) -> sys::rmsnorm_options {
-        sys::rmsnorm_options {
-            size: std::mem::size_of::<sys::rmsnorm_options>() as u32,
-            eps: self.eps,
-            eps_placement: self.eps_placement as i32,
-            rounding: self.rounding as i32,
-            residual_rounding: self.residual_rounding as i32,
-            weight_offset: self.weight_offset,
-            divisor: self.divisor,
-            factor: self.factor,
-            activation: self.activation as i32,
-            gate_placement: self.gate_placement as i32,
-            gate_rounding: self.gate_rounding as i32,
-        }
+options! {
+    /// How to normalise. Options decide the bits of a result.
+    ///
+    /// A later version may have more of them, so end with the defaults:
+    ///
+    /// ```
+    /// use rmsnorm::{Options, Rounding};
+    ///
+    /// let llama = Options { eps: 1e-6, rounding: Rounding::BeforeWeight, ..Options::default() };
+    /// ```
+    {
+        /// Finite and not negative; 1e-5 by default
+        eps: f32 = 1e-5,
+        /// Where eps is added
+        eps_placement: EpsPlacement = EpsPlacement::Inside,
+        /// When the normalised value is rounded
+        rounding: Rounding = Rounding::AfterWeight,
+        /// The input of the norm where there is a residual
+        residual_rounding: ResidualRounding = ResidualRounding::Rounded,
+        /// Added to the weight in f32: 1 for Gemma
+        weight_offset: f32 = 0.0,
+        /// Divides the sum of squares; 0 means d
+        divisor: f32 = 0.0,
+        /// x is first multiplied by this; 0 means 1, which leaves x alone
+        factor: f32 = 0.0,
+        /// The function of the gate
+        activation: Activation = Activation::Silu,
+        /// What the gate multiplies
+        gate_placement: GatePlacement = GatePlacement::After,
+        /// Whether the norm is rounded before the gate
+        gate_rounding: GateRounding = GateRounding::Unrounded,
     }
 }
 

@@ -4,8 +4,8 @@
 
 use rmsnorm::{
     add_norm, backward, forward, forward_all, norm, Activation, BackwardOperands, Bf16, Call,
-    Context, Dtype, EpsPlacement, Executor, ForwardOperands, GatePlacement, Options, Prepared,
-    RmsNorm, Status, Target, View, ViewMut, F16,
+    Context, Dtype, EpsPlacement, Executor, ForwardOperands, GatePlacement, GateRounding, Options,
+    Prepared, ResidualRounding, RmsNorm, Rounding, Status, Target, View, ViewMut, F16,
 };
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,6 +68,36 @@ fn options_take_part() {
     assert_eq!(y_of(x, gated, sigmoid), [0.5, -0.5]);
     let before = Options { gate_placement: GatePlacement::Before, ..sigmoid };
     assert_eq!(y_of(x, gated, before), [1.0, -1.0]);
+}
+
+#[test]
+fn roundings_take_part() {
+    // The RMS is 13. In bf16 7/13 is 138/256, 17/13 is 167/128, and 1/13 times 17 is 168/128.
+    let (x, gate, mut y) = ([Bf16(0x40e0), Bf16(0x4188)], [100.0f32; 2], [0.0f32; 2]);
+    let mut y_of = |gate: Option<View<'_>>, options: Options| {
+        let (x, y_view) = (Some(View::from(&x)), Some(ViewMut::from(&mut y)));
+        let operands = ForwardOperands { x, gate, y: y_view, ..ForwardOperands::default() };
+        forward(&operands, &options, &Context::default()).unwrap();
+        y
+    };
+    let before = Options { rounding: Rounding::BeforeWeight, ..no_eps() };
+    assert_eq!(y_of(None, before), [138.0 / 256.0, 167.0 / 128.0]);
+    let inverse = Options { rounding: Rounding::Inverse, ..no_eps() };
+    assert_eq!(y_of(None, inverse), [138.0 / 256.0, 168.0 / 128.0]);
+    let gate = Some(View::from(&gate)); // whose sigmoid is 1
+    let unrounded = Options { activation: Activation::Sigmoid, ..no_eps() };
+    assert_eq!(y_of(gate, unrounded), y_of(None, no_eps()));
+    let rounded = Options { gate_rounding: GateRounding::Rounded, ..unrounded };
+    assert_eq!(y_of(gate, rounded), [138.0 / 256.0, 167.0 / 128.0]);
+
+    let (ones, tiny) = ([Bf16(0x3f80); 2], [1.0 / 512.0, 3.0]); // their sums round to 1 and 4
+    let residual = ForwardOperands { residual: Some(View::from(&ones)), ..Default::default() };
+    let [first, last] = crate::y_of(tiny, residual, no_eps());
+    assert_eq!(first * 4.0, last);
+    let unrounded = ResidualRounding::Unrounded;
+    let options = Options { residual_rounding: unrounded, ..no_eps() };
+    let [first, last] = crate::y_of(tiny, residual, options);
+    assert!(first * 4.0 > last);
 }
 
 #[test]
