@@ -1,112 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The crates in packaging/rust: they are the C interface, and give its bits. The variables CARGO and
-RMSNORM_VECTORS name the program and, if there is one, the file of golden vectors; see installed.py for the others."""
+"""The crates in packaging/rust, with the installed library. The variable CARGO names the program; see installed.py for
+the others. abi_test.py compares rmsnorm-sys with the library."""
 
 import json
 import os
 import re
 import shutil
-import struct
 import unittest
 
 import installed
 from installed import ROOT, VERSION, read, run, succeed
 
 CRATES = os.path.join(ROOT, "packaging", "rust")
-HEADER = read(ROOT, "include", "rmsnorm", "rmsnorm.h")
-BINDINGS = read(CRATES, "rmsnorm-sys", "src", "lib.rs")
 CARGO = os.environ["CARGO"]
-
-# ----------------------------------------------------------------- the header and the bindings
-
-RUST_TYPES = {
-    **{"char": "c_char", "float": "f32", "int32_t": "i32", "ptrdiff_t": "isize"},
-    **{"size_t": "usize", "uint32_t": "u32", "void": "c_void"},
-}
-
-
-def rust_type(c_type):
-    """Returns the type in Rust for one in C, such as `const void*`."""
-    qualifiers = re.findall(r"\w+|\*", c_type)
-    constant = qualifiers[0] == "const"
-    base, *pointers = qualifiers[constant:]
-    result = RUST_TYPES.get(base, base)
-    for index, word in enumerate(pointers):
-        if word == "*":
-            result = f"*{'const' if constant else 'mut'} {result}"
-            constant = pointers[index + 1 : index + 2] == ["const"]
-    return result
-
-
-def declared(text):
-    """Returns a declaration of C, such as `size_t shape[RMSNORM_MAX_DIMS]`, in Rust's form."""
-    c_type, name, count = re.fullmatch(r"\s*(.*\W)(\w+)(?:\[(\w+)\])?\s*", text, re.S).groups()
-    result = rust_type(c_type)
-    return f"{name}: [{result}; {count}]" if count else f"{name}: {result}"
-
-
-def items_of_header(header):
-    """Returns lines for the structs, constants and functions of the header, as Rust has them."""
-    code = re.sub(r"//[^\n]*|__attribute__.*", "", header)
-    items = {}
-    for name, fields in re.findall(r"typedef struct (\w+) \{(.*?)\}", code, re.S):
-        items[name] = [declared(field) for field in fields.split(";") if field.strip()]
-    values = re.findall(r"(RMSNORM_\w+) = (-?\d+)|#define (RMSNORM_MAX_\w+) (\d+)", code)
-    items["constants"] = [" = ".join(filter(None, parts)) for parts in values]
-    functions = re.findall(r"RMSNORM_API\s([^;{}()]*?)(\w+)\(([^;{}]*?)\)\s*RMSNORM_NOEXCEPT", code)
-    items["functions"] = [
-        f"{name}({', '.join(declared(one) for one in arguments.split(',') if one != 'void')})"
-        + ("" if result.strip() == "void" else f" -> {rust_type(result)}")
-        for result, name, arguments in functions
-    ]
-    return items
-
-
-def items_of_bindings(bindings):
-    """Returns the same lines, of the bindings."""
-    code = re.sub(r"//[^\n]*", "", bindings)
-    items = {}
-    for name, fields in re.findall(r"pub struct (\w+) \{(.*?)\}", code, re.S):
-        items[name] = re.findall(r"pub (\w+: [^,]+)", fields)
-    items = {name: fields for name, fields in items.items() if fields}  # without opaque structs
-    items["constants"] = [
-        f"{name} = {value}" for name, value in re.findall(r"pub const (\w+): \w+ = (-?\d+);", code)
-    ]
-    items["functions"] = [
-        re.sub(r",? \)", ")", re.sub(r"\s+", " ", function).replace("( ", "("))
-        for function in re.findall(r"pub fn ([^;]+);", code)
-    ]
-    return items
-
-
-class Bindings(unittest.TestCase):
-    def test_have_every_item_of_the_header(self):
-        header, bindings = items_of_header(HEADER), items_of_bindings(BINDINGS)
-        self.assertEqual(list(header), list(bindings))
-        for name, lines in header.items():
-            self.assertGreater(len(lines), 2, name)
-            self.assertEqual(lines, bindings[name], name)
-
-
-# ------------------------------------------------------------------------------------ the crates
-
-
-def cases_of(vectors):
-    """Returns lines of cases and the data of their tensors, as rust_vectors.rs reads them."""
-    (length,) = struct.unpack("<Q", vectors[:8])
-    tensors = json.loads(vectors[8 : 8 + length])
-    lines = []
-    for case, text in tensors.pop("__metadata__").items():
-        words = [case]
-        for key, value in (word.split("=") for word in text.split(" ")):
-            if value in tensors:
-                tensor = tensors[value]
-                shape = ",".join(map(str, tensor["shape"]))
-                kind = "result:" if value == f"{case}.{key}" else ""
-                value = f"{kind}{tensor['dtype']}:{shape}:{tensor['data_offsets'][0]}"
-            words.append(f"{key}={value}")
-        lines.append(" ".join(words) + "\n")
-    return "".join(lines), vectors[8 + length :]
 
 
 class Crates(unittest.TestCase):
@@ -212,24 +118,6 @@ class Crates(unittest.TestCase):
         self.assertEqual({package["name"] for package in packages}, {"rmsnorm", "rmsnorm-sys"})
         (dependency,) = [one for package in packages for one in package["dependencies"]]
         self.assertEqual(dependency["req"], "^" + VERSION)
-
-    def test_recorded_bits(self):
-        source = read(ROOT, "test", "packaging", "rust_vectors.rs")
-        self.write(source, "rust", "rmsnorm", "examples", "vectors.rs")
-        folder = os.path.join(ROOT, "test", "data")
-        files = {f"{folder}/{name}.safetensors": 100 for name in ("contract", "family")}
-        if "RMSNORM_VECTORS" in os.environ:
-            files[os.environ["RMSNORM_VECTORS"]] = 3000
-        for path, least in files.items():
-            with open(path, "rb") as file:
-                lines, data = cases_of(file.read())
-            arguments = (self.write(lines, "vectors", "list"), self.write(data, "vectors", "data"))
-            printed = self.cargo(
-                "run", "--quiet", "--release", "--example", "vectors", "--", *arguments
-            )
-            found = re.fullmatch(r"(\d+) cases, (\d+) results, 0 wrong\n", printed)
-            self.assertEqual(int(found[1]), lines.count("\n"))
-            self.assertGreater(int(found[2]), 2 * least)
 
     def test_have_no_lints(self):
         self.needs("clippy")
