@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -126,7 +125,7 @@ Recorded ReadCase(const std::string& name, const std::string& words, const Tenso
 std::vector<Recorded> ReadVectors(const std::string& path) {
   std::string place;  // the case
   try {
-    std::ifstream file(std::filesystem::u8path(path), std::ios::binary);
+    std::ifstream file(path, std::ios::binary);
     const std::string content{std::istreambuf_iterator<char>(file), {}};
     constexpr size_t kLengthSize = sizeof(uint64_t);
     Require(content.size() >= kLengthSize, "it cannot be read, or is too short");

@@ -12,7 +12,6 @@
 #include "cases/targets.h"
 #include "cases/user_error.h"
 #include "command.h"
-#include "cpu.h"
 
 namespace rmsnorm::tools {
 namespace {

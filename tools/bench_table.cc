@@ -7,7 +7,7 @@
 #include <ostream>
 #include <sstream>
 
-#include "cpu.h"
+#include "command.h"
 
 namespace rmsnorm::tools {
 

@@ -16,6 +16,14 @@ constexpr int kSuccess = 0;
 constexpr int kCheckFailed = 1;
 constexpr int kUserError = 2;
 
+// A name such as "AMD EPYC 9B45". CPUs on arm64 do not know their names: there it is "Arm
+// implementer 0x41 part 0xd40". "unknown" if the system does not say. Under emulation it may be the
+// host's CPU.
+std::string CpuModel();
+
+// Returns `text` on one line of ASCII, without the middle of a long one.
+std::string OneLine(std::string text);
+
 void PrintInfo();
 
 struct CheckOptions {

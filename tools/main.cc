@@ -15,54 +15,22 @@
 #include <string>
 #include <vector>
 
-#include "cases/number_text.h"
-#include "cases/targets.h"
 #include "cases/user_error.h"
 #include "command.h"
-#include "words.h"
 
 namespace rmsnorm::tools {
 namespace {
 
 // ------------------------------------------------------------------------------------- messages
 
-// The commands of an application.
-std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
-}
-
-std::string PathOf(const CLI::App& command) {
-  return command.get_parent() == nullptr ? command.get_name()
-                                         : PathOf(*command.get_parent()) + " " + command.get_name();
-}
-
 // The message about a word that `command`, the application or one of its commands, does not know.
 std::string UnknownWord(const CLI::App& command, const std::string& word) {
-  const CLI::App* const app = command.get_parent();
-  const bool is_option = word.substr(0, 1) == "-";
-  const std::string problem = (is_option        ? "unknown option '"
-                               : app == nullptr ? "unknown command '"
-                                                : "unexpected argument '") +
-                              word + "'";
-  std::vector<std::string> owners;  // other commands with this option
-  for (const CLI::App* const other : CommandsOf(app == nullptr ? command : *app)) {
-    const bool has_it =
-        is_option && other->get_option_no_throw(word.substr(0, word.find('='))) != nullptr;
-    if (has_it) owners.push_back(PathOf(*other));
+  const bool is_application = command.get_parent() == nullptr;
+  const std::string problem = "unknown word '" + word + "'; ";
+  if (is_application && (word == "identify" || word == "probe")) {
+    return problem + "it is one of Python's package rmsnorm: python -m rmsnorm " + word;
   }
-  if (!owners.empty())
-    return problem + " of " + PathOf(command) + "; it belongs to " + AnyOf(owners);
-
-  std::vector<std::string> words;
-  for (const CLI::App* const other : CommandsOf(command)) words.push_back(other->get_name());
-  for (const CLI::Option* const option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
-  }
-  if (app == nullptr && (word == "identify" || word == "probe")) {
-    return problem + "; it is one of Python's package rmsnorm: python -m rmsnorm " + word;
-  }
-  const std::string hint = DidYouMean(word, words);
-  return problem + (hint.empty() ? "; see " + PathOf(command) + " --help" : hint);
+  return problem + "see " + (is_application ? "" : "rmsnorm ") + command.get_name() + " --help";
 }
 
 int Fail(const std::string& problem) {
@@ -101,34 +69,9 @@ CLI::Validator Target(bool may_be_all) {
       return "";
     }
     const std::string problem = rmsnorm_error_message();  // begins with "target: "
-    return problem.substr(problem.find(": ") + 2) + DidYouMean(name, cases::SupportedTargets());
+    return problem.substr(problem.find(": ") + 2);
   };
   return {find, ""};
-}
-
-// Checks that the value of an option is not empty, as the name of a file.
-CLI::Validator FileName() {
-  const auto check = [](const std::string& name) -> std::string {
-    return name.empty() ? "'' names no file" : "";
-  };
-  return {check, ""};
-}
-
-// Adds an option for an integer from `least` to `most`, in decimal digits. The help shows its
-// default, `value`.
-CLI::Option* AddInteger(CLI::App& command, const std::string& name, int32_t& value, int32_t least,
-                        int32_t most, const std::string& help) {
-  const auto set = [&value, name, least, most](const std::string& text) {
-    int32_t number;
-    if (!cases::ReadNumber(text, number) || number < least || number > most) {
-      throw cases::UserError(name + ": '" + text + "' is not an integer from " +
-                             std::to_string(least) + " to " + std::to_string(most));
-    }
-    value = number;
-  };
-  return command.add_option_function<std::string>(name, set, help)
-      ->type_name("N")
-      ->default_str(std::to_string(value));
 }
 
 // ------------------------------------------------------------------------------------- commands
@@ -143,6 +86,7 @@ void AddInfo(CLI::App& app, int& status) {
 }
 
 void AddCheck(CLI::App& app, int& status) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   const auto options = std::make_shared<CheckOptions>();
   CLI::App* const command = app.add_subcommand("check",
                                                "Check that every target gives the reference's "
@@ -165,11 +109,14 @@ void AddCheck(CLI::App& app, int& status) {
                                              "Check the cases of a file, one or many on each line")
                                 ->type_name("FILE")
                                 ->excludes(one_case);
-  AddInteger(*command, "--every", options->every, 1, std::numeric_limits<int32_t>::max(),
-             "Check every Nth case only, where time is short")
+  command->add_option("--every", options->every, "Check every Nth case only, where time is short")
+      ->check(CLI::Range(1, kMost))
+      ->type_name("N")
       ->excludes(one_case);
-  AddInteger(*command, "--random", options->random, 0, std::numeric_limits<int32_t>::max(),
-             "Draw N cases beside the list; 20000 unless given")
+  command
+      ->add_option("--random", options->random, "Draw N cases beside the list; 20000 unless given")
+      ->check(CLI::Range(0, kMost))
+      ->type_name("N")
       ->excludes(one_case)
       ->excludes(file);
   command
@@ -181,7 +128,6 @@ void AddCheck(CLI::App& app, int& status) {
                    "Compare the targets with the results in this file instead, in which --case "
                    "names a case; may be given more than once")
       ->type_name("FILE")
-      ->check(FileName())
       ->expected(1)
       ->take_all()
       ->excludes("--apart")
@@ -205,16 +151,6 @@ void AddCheck(CLI::App& app, int& status) {
 
 #ifdef RMSNORM_HAVE_BENCH
 
-// Checks that the value of an option is one of `words`. They are the validator's description, so
-// the help lists them.
-CLI::Validator OneOf(const std::vector<std::string>& words) {
-  const auto check = [words](const std::string& given) -> std::string {
-    if (std::find(words.begin(), words.end(), given) != words.end()) return "";
-    return "'" + given + "' is not " + AnyOf(words) + DidYouMean(given, words);
-  };
-  return {check, "{" + CLI::detail::join(words, ",") + "}"};
-}
-
 void AddBench(CLI::App& app, int& status) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* const command =
@@ -234,7 +170,7 @@ void AddBench(CLI::App& app, int& status) {
   };
   CLI::Option* const operations =
       add_list("--operations", options->operations, "What to time", "NAME,...")
-          ->check(OneOf(names));
+          ->check(CLI::IsMember(names));
   command
       ->add_option("--call", options->calls,
                    "A case of `rmsnorm check --case` to time instead, or several with ';' between "
@@ -244,7 +180,7 @@ void AddBench(CLI::App& app, int& status) {
       ->excludes(operations);
   add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
   add_list("--types", options->types, "Types of x, weight and y", "TYPE,...")
-      ->check(OneOf({"f32", "f16", "bf16"}));
+      ->check(CLI::IsMember(std::vector<std::string>{"f32", "f16", "bf16"}));
   add_list("--threads", options->threads, "Numbers of threads; all: as many as OpenMP would use",
            "N,...");
   add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
@@ -254,11 +190,9 @@ void AddBench(CLI::App& app, int& status) {
       ->add_option("--peer", options->peers,
                    "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
       ->type_name("FILE")
-      ->check(FileName())
       ->allow_extra_args(false);
   command->add_option("--older", options->older, "Another build of librmsnorm.so to be timed, too")
-      ->type_name("FILE")
-      ->check(FileName());
+      ->type_name("FILE");
   command->add_flag("--read", options->reads,
                     "Read the results after each call, as the next operation would, and time both");
   command->footer(
@@ -322,8 +256,6 @@ int main(int argc, char** argv) {
       throw;
     } catch (const std::length_error&) {  // larger than a vector can be
       return FailWithoutMemory();
-    } catch (const rmsnorm::cases::UserError& error) {
-      return Fail(error.message());
     } catch (const std::exception& error) {
       return Fail(error.what());
     }

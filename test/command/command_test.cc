@@ -46,15 +46,10 @@ TEST(Command, RefusesWrongUseInOneLine) {
       {{"info", "--more"}, "--more"},
       {{"info", "info"}, "info"},
       {{"identify", "--input", "x.npy"}, "python -m rmsnorm identify"},
-      {{"chekc"}, "unknown command 'chekc'; did you mean check?"},
-      {{"--chekc"}, "unknown option '--chekc'; did you mean check?"},
-      {{"--verison"}, "did you mean --version?"},
-      {{"--case", "1", "check"}, "'--case' of rmsnorm; it belongs to rmsnorm check"},
-      {{"info", "--hlep"}, "did you mean --help?"},
-      {{"check", "--tagret", "reference"}, "did you mean --target?"},
+      {{"chekc"}, "unknown word 'chekc'; see rmsnorm --help"},
+      {{"check", "--tagret", "reference"}, "unknown word '--tagret'; see rmsnorm check --help"},
       {{"check", "--target", "refrence"}, "--target: 'refrence' is none of this build's targets"},
-      {{"check", "--target", "refrence"}, "; did you mean reference?"},
-      {{std::string(100000, 'a')}, "unknown command 'aaa"},
+      {{std::string(100000, 'a')}, "unknown word 'aaa"},
   };
   for (const auto& [arguments, problem] : wrong) {
     SCOPED_TRACE(testing::PrintToString(arguments));

@@ -26,7 +26,6 @@
 #include "cases/run.h"
 #include "cases/shrink.h"
 #include "on_target.h"
-#include "progress.h"
 #include "strewn_call.h"
 
 // A sanitizer's finding ends the program.
@@ -281,24 +280,20 @@ int Main(int argc, char** argv) {
   uint64_t strewn = 0;
   uint64_t refused = 0;
   uint64_t done = 0;
-  {
-    tools::Progress progress(calls < UINT64_MAX ? calls : seconds);
-    for (; done < calls && seconds_since() < seconds; ++done) {
-      progress.Update(calls < UINT64_MAX ? done : seconds_since());
-      const uint32_t own_seed = seed + static_cast<uint32_t>(done);
-      std::snprintf(repeat, sizeof repeat, "call_fuzz --seed %u --calls 1\n", own_seed);
-      StartMinute();
-      try {
-        if (own_seed % 4 == 1) {
-          ++strewn;
-          refused += TestStrewn(own_seed, targets) ? 1 : 0;
-        } else {
-          TestCase(own_seed, targets, runner);
-        }
-      } catch (const std::runtime_error& fault) {
-        std::fprintf(stderr, "%s\n%s", fault.what(), repeat);
-        return 1;
+  for (; done < calls && seconds_since() < seconds; ++done) {
+    const uint32_t own_seed = seed + static_cast<uint32_t>(done);
+    std::snprintf(repeat, sizeof repeat, "call_fuzz --seed %u --calls 1\n", own_seed);
+    StartMinute();
+    try {
+      if (own_seed % 4 == 1) {
+        ++strewn;
+        refused += TestStrewn(own_seed, targets) ? 1 : 0;
+      } else {
+        TestCase(own_seed, targets, runner);
       }
+    } catch (const std::runtime_error& fault) {
+      std::fprintf(stderr, "%s\n%s", fault.what(), repeat);
+      return 1;
     }
   }
   using Count = unsigned long long;

@@ -7,21 +7,29 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "../little_endian.h"
 #include "cases/list.h"
 #include "cases/problem.h"
-#include "cases/user_error.h"
 
 namespace rmsnorm::cases {
 namespace {
 
 using internal::kOperandRules;
+using Json = nlohmann::ordered_json;
+
+// A number as files hold it: the lowest byte first.
+std::string LittleEndian(uint64_t value, size_t size) {
+  std::string bytes;
+  for (size_t i = 0; i < size; ++i) bytes += static_cast<char>(value >> 8 * i & 0xFF);
+  return bytes;
+}
 
 // The name that the format has for a type.
 std::string TypeName(rmsnorm_dtype dtype) {
@@ -41,7 +49,7 @@ std::string DataOf(const Rows& rows, bool is_computed) {
   for (size_t row = 0; row < rows.count(); ++row) {
     for (size_t j = 0; j < rows.d(); ++j) {
       const uint64_t bits = rows.bits(row, j);
-      data += tools::LittleEndian(may_replace && format.IsNan(bits) ? quiet_nan : bits, size);
+      data += LittleEndian(may_replace && format.IsNan(bits) ? quiet_nan : bits, size);
     }
   }
   return data;
@@ -66,7 +74,7 @@ class Vectors {
       if (c.IsOutput(o) && !c.operand[o].add) return;
       words += " " + operand + (c.IsOutput(o) ? "_in=" : "=") + InputOf(c, o, problem.before(o));
     });
-    index_.emplace_back(name, words + OptionsOf(c));
+    index_[name] = words + OptionsOf(c);
     for (const Field& field : Fields()) seen_[field.name].insert(field.write(c));
   }
 
@@ -90,47 +98,40 @@ class Vectors {
   }
 
   void Write(const std::string& path) const {
-    std::string header;
+    Json header = {{"__metadata__", index_}};
     std::string data;
-    for (const auto& [name, words] : index_) {
-      header += (header.empty() ? "{\"__metadata__\":{" : ",") + Quoted(name) + ":" + Quoted(words);
-    }
-    header += "}";
     // Larger elements come first, so each tensor is aligned.
-    for (const size_t size : {size_t{8}, size_t{4}, size_t{2}, size_t{1}}) {
+    for (const size_t size : {8, 4, 2, 1}) {
       for (const Tensor& tensor : tensors_) {
         if (internal::ElementSize(tensor.dtype) != size) continue;
-        header += "," + Quoted(tensor.name) + ":{\"dtype\":\"" + TypeName(tensor.dtype) +
-                  "\",\"shape\":[" + tensor.shape + "],\"data_offsets\":[" +
-                  std::to_string(data.size()) + ",";
+        const size_t begin = data.size();
         data += tensor.data;
-        header += std::to_string(data.size()) + "]}";
+        header[tensor.name] = {{"dtype", TypeName(tensor.dtype)},
+                               {"shape", tensor.shape},
+                               {"data_offsets", {begin, data.size()}}};
       }
     }
-    header += "}";
-    header.resize((header.size() + 7) / 8 * 8, ' ');
+    std::string text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
     std::ofstream file(path, std::ios::binary);
-    file << tools::LittleEndian(header.size(), 8) << header << data << std::flush;
+    file << LittleEndian(text.size(), 8) << text << data << std::flush;
     if (!file) throw std::runtime_error(path + " cannot be written");
     std::cout << index_.size() << " cases, " << tensors_.size() << " tensors, "
-              << 8 + header.size() + data.size() << " bytes\n";
+              << 8 + text.size() + data.size() << " bytes\n";
   }
 
  private:
   struct Tensor {
     std::string name;
     rmsnorm_dtype dtype;
-    std::string shape;  // such as "2,64"
+    std::vector<size_t> shape;
     std::string data;
   };
 
-  static std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
-
-  static std::string ShapeOf(const Case& c, Operand o) {
-    std::string shape;
-    for (const size_t size : LeadingOf(c, o)) shape += std::to_string(size) + ",";
-    if (kOperandRules[o].shape != internal::Shape::kPerRow) return shape + std::to_string(c.d);
-    return shape.substr(0, shape.size() - 1);
+  static std::vector<size_t> ShapeOf(const Case& c, Operand o) {
+    std::vector<size_t> shape = LeadingOf(c, o);
+    if (kOperandRules[o].shape != Shape::kPerRow) shape.push_back(c.d);
+    return shape;
   }
 
   // The options that are not the default, eps, and the kinds of the inputs' values.
@@ -157,10 +158,8 @@ class Vectors {
   // The name of an input. Cases with the same values share it.
   std::string InputOf(const Case& c, Operand o, const Rows& rows) {
     const std::string operand = kOperandRules[o].name;
-    std::string data = DataOf(rows, kOperandRules[o].shape == internal::Shape::kPerRow);
-    const std::string key =
-        operand + " " + TypeName(c.operand[o].dtype) + " " + ShapeOf(c, o) + " " + data;
-    std::string& name = inputs_[key];
+    std::string data = DataOf(rows, kOperandRules[o].shape == Shape::kPerRow);
+    std::string& name = inputs_[{operand, c.operand[o].dtype, ShapeOf(c, o), data}];
     if (name.empty()) {
       name = operand + "." + std::to_string(inputs_of_[operand]++);
       AddTensor(name, c, o, std::move(data));
@@ -168,9 +167,10 @@ class Vectors {
     return name;
   }
 
-  std::vector<std::pair<std::string, std::string>> index_;  // the cases and their words
+  Json index_;  // the cases and their words
   std::vector<Tensor> tensors_;
-  std::map<std::string, std::string> inputs_;          // names, by type, shape and data
+  using Input = std::tuple<std::string, rmsnorm_dtype, std::vector<size_t>, std::string>;
+  std::map<Input, std::string> inputs_;                // names
   std::map<std::string, size_t> inputs_of_;            // numbers of inputs, by operand
   std::map<std::string, size_t> cases_in_;             // numbers of cases, by group
   std::map<std::string, std::set<std::string>> seen_;  // the values of each field
@@ -188,18 +188,10 @@ void Run(const std::string& list, const std::string& output) {
 }  // namespace
 }  // namespace rmsnorm::cases
 
-int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::cerr << "usage: make_vectors LIST OUTPUT\n";
-    return 2;
-  }
-  try {
-    rmsnorm::cases::Run(argv[1], argv[2]);
-  } catch (const rmsnorm::cases::UserError& error) {
-    std::cerr << "make_vectors: " << error.message() << "\n";
-    return 1;
-  } catch (const std::exception& error) {
-    std::cerr << "make_vectors: " << error.what() << "\n";
-    return 1;
-  }
+int main(int argc, char** argv) try {
+  if (argc != 3) throw std::runtime_error("usage: make_vectors LIST OUTPUT");
+  rmsnorm::cases::Run(argv[1], argv[2]);
+} catch (const std::exception& error) {
+  std::cerr << "make_vectors: " << error.what() << "\n";
+  return 1;
 }

@@ -316,7 +316,7 @@ TEST(Checker, Counts) {
   sabotage = Keep;
   spoilt_calls = 0;
   std::ostringstream out;
-  tools::Checker checker(3, {kSpoilt, kSpoilt}, out);
+  tools::Checker checker({kSpoilt, kSpoilt}, out);
   cases::Runner runner;
   for (const std::string& line : {kForward, kBackward, kForward}) {
     checker.Check(cases::ParseCalls(line), runner);
@@ -338,7 +338,7 @@ TEST(Checker, Shrinks) {
       "x_values=mixed,rounding=before_weight,weight_offset=1,seed=17";
   for (const std::string& failing : {line + ",threads=3", "forward,rows=1,d=1;" + line}) {
     std::ostringstream out;
-    tools::Checker checker(1, {kSpoilt}, out);
+    tools::Checker checker({kSpoilt}, out);
     cases::Runner runner;
     checker.Check(cases::ParseCalls(failing), runner);
     EXPECT_EQ(1, checker.Finish());
@@ -363,7 +363,7 @@ TEST(CheckerDeathTest, LineOfACrash) {
       EXPECT_EXIT(
           {
             dup2(2, 1);
-            tools::Checker checker(1, {kSpoilt}, std::cout);
+            tools::Checker checker({kSpoilt}, std::cout);
             cases::Runner runner;
             checker.Check(cases::ParseCalls(line), runner);
           },
@@ -656,7 +656,7 @@ TEST(CheckCommand, WrongUse) {
       {{"--case", "forward,rows=1,d=1,threads=-1"}, "--case: context: threads is -1; it must be"},
       {{"--case", "backward,rows=1,d=1,eps=-1"}, "--case: options: eps is -1; it must be"},
       {{"--every", "2", "--case", "forward,rows=1,d=1"}, "--every"},
-      {{"--every", "0"}, "--every: '0' is not an integer from 1 to 2147483647"},
+      {{"--every", "0"}, "--every: Value 0 not in range 1 to 2147483647"},
       {{"--random", "9", "--list", "checked.txt"}, "--random"},
       {{"--list", "/nowhere.txt"}, "/nowhere.txt cannot be read"},
       {{"--apart", "--target", "reference"}, "--apart"},
