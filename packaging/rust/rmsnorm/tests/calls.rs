@@ -15,6 +15,13 @@ fn no_eps() -> Options {
     Options { eps: 0.0, ..Options::default() }
 }
 
+/// Operands from slices or views.
+macro_rules! operands {
+    ($kind:ident, $($operand:ident: $view:expr),*) => {
+        $kind { $($operand: Some($view.into()),)* ..$kind::default() }
+    };
+}
+
 /// y of a forward call of one row, with other operands and options.
 fn y_of(x: [f32; 2], operands: ForwardOperands<'_>, options: Options) -> [f32; 2] {
     let mut y = [0.0; 2];
@@ -26,48 +33,41 @@ fn y_of(x: [f32; 2], operands: ForwardOperands<'_>, options: Options) -> [f32; 2
 
 #[test]
 fn inputs_take_part() {
-    let none = ForwardOperands::default();
-    let x = [2.0f32, -2.0];
-    assert_eq!(y_of(x, none, no_eps()), [1.0, -1.0]);
-
-    let with = |vector: &[f32; 2], f: for<'a> fn(&mut ForwardOperands<'a>, View<'a>)| {
-        let mut operands = none;
-        let vector = *vector;
-        f(&mut operands, View::from(&vector));
-        y_of(x, operands, no_eps())
-    };
-    assert_eq!(with(&[3.0, 5.0], |operands, view| operands.weight = Some(view)), [3.0, -5.0]);
-    assert_eq!(with(&[3.0, 5.0], |operands, view| operands.bias = Some(view)), [4.0, 4.0]);
-    assert_eq!(with(&[2.0, -2.0], |operands, view| operands.residual = Some(view)), [1.0, -1.0]);
     // The norm of [1, -1] * [8, 8] is [1, -1]; that of [1, -1] * [0, 8] has the length √2.
-    let post_norm = with(&[0.0, 8.0], |operands, view| operands.post_norm_weight = Some(view));
-    assert_eq!(post_norm, [0.0, -(2.0f32.sqrt())]);
-    assert_eq!(with(&[0.0, 0.0], |operands, view| operands.gate = Some(view)), [0.0, -0.0]);
-    let sums = [32.0];
-    let operands = ForwardOperands { sums: Some(View::from(&sums)), ..none };
-    assert_eq!(y_of(x, operands, no_eps()), [0.5, -0.5]);
+    let post_normed = [0.0, -(2.0f32.sqrt())];
+    for (operands, y) in [
+        (ForwardOperands::default(), [1.0, -1.0]),
+        (operands!(ForwardOperands, weight: &[3.0f32, 5.0]), [3.0, -5.0]),
+        (operands!(ForwardOperands, bias: &[3.0f32, 5.0]), [4.0, 4.0]),
+        (operands!(ForwardOperands, residual: &[2.0f32, -2.0]), [1.0, -1.0]),
+        (operands!(ForwardOperands, post_norm_weight: &[0.0f32, 8.0]), post_normed),
+        (operands!(ForwardOperands, gate: &[0.0f32, 0.0]), [0.0, -0.0]),
+        (operands!(ForwardOperands, sums: &[32.0f64]), [0.5, -0.5]),
+    ] {
+        assert_eq!(y_of([2.0, -2.0], operands, no_eps()), y);
+    }
 }
 
 #[test]
 fn options_take_part() {
     let none = ForwardOperands::default();
-    let x = [2.0f32, -2.0];
-    let weight = [1.0f32, 3.0];
-    let weighted = ForwardOperands { weight: Some(View::from(&weight)), ..none };
-    assert_eq!(y_of(x, none, Options { eps: 12.0, ..no_eps() }), [0.5, -0.5]);
-    let outside = Options { eps: 2.0, eps_placement: EpsPlacement::Outside, ..no_eps() };
-    assert_eq!(y_of(x, none, outside), [0.5, -0.5]);
-    let floor = Options { eps: 8.0, eps_placement: EpsPlacement::Floor, ..no_eps() };
-    assert_eq!(y_of(x, none, floor), [0.25, -0.25]);
-    assert_eq!(y_of(x, none, Options { divisor: 8.0, ..no_eps() }), [2.0, -2.0]);
-    assert_eq!(y_of(x, weighted, Options { weight_offset: 1.0, ..no_eps() }), [2.0, -4.0]);
-    assert_eq!(y_of(x, none, Options { eps: 28.0, factor: 3.0, ..no_eps() }), [0.75, -0.75]);
-    let zeros = [0.0f32; 2];
-    let gated = ForwardOperands { gate: Some(View::from(&zeros)), ..none };
+    let (weight, zeros) = ([1.0f32, 3.0], [0.0f32; 2]);
+    let weighted = operands!(ForwardOperands, weight: &weight);
+    let gated = operands!(ForwardOperands, gate: &zeros);
     let sigmoid = Options { activation: Activation::Sigmoid, ..no_eps() };
-    assert_eq!(y_of(x, gated, sigmoid), [0.5, -0.5]);
-    let before = Options { gate_placement: GatePlacement::Before, ..sigmoid };
-    assert_eq!(y_of(x, gated, before), [1.0, -1.0]);
+    let (outside, floor) = (EpsPlacement::Outside, EpsPlacement::Floor);
+    for (operands, options, y) in [
+        (none, Options { eps: 12.0, ..no_eps() }, [0.5, -0.5]),
+        (none, Options { eps: 2.0, eps_placement: outside, ..no_eps() }, [0.5, -0.5]),
+        (none, Options { eps: 8.0, eps_placement: floor, ..no_eps() }, [0.25, -0.25]),
+        (none, Options { divisor: 8.0, ..no_eps() }, [2.0, -2.0]),
+        (weighted, Options { weight_offset: 1.0, ..no_eps() }, [2.0, -4.0]),
+        (none, Options { eps: 28.0, factor: 3.0, ..no_eps() }, [0.75, -0.75]),
+        (gated, sigmoid, [0.5, -0.5]),
+        (gated, Options { gate_placement: GatePlacement::Before, ..sigmoid }, [1.0, -1.0]),
+    ] {
+        assert_eq!(y_of([2.0, -2.0], operands, options), y, "{:?}", options);
+    }
 }
 
 #[test]
@@ -75,8 +75,7 @@ fn roundings_take_part() {
     // The RMS is 13. In bf16 7/13 is 138/256, 17/13 is 167/128, and 1/13 times 17 is 168/128.
     let (x, gate, mut y) = ([Bf16(0x40e0), Bf16(0x4188)], [100.0f32; 2], [0.0f32; 2]);
     let mut y_of = |gate: Option<View<'_>>, options: Options| {
-        let (x, y_view) = (Some(View::from(&x)), Some(ViewMut::from(&mut y)));
-        let operands = ForwardOperands { x, gate, y: y_view, ..ForwardOperands::default() };
+        let operands = ForwardOperands { gate, ..operands!(ForwardOperands, x: &x, y: &mut y) };
         forward(&operands, &options, &Context::default()).unwrap();
         y
     };
@@ -91,7 +90,7 @@ fn roundings_take_part() {
     assert_eq!(y_of(gate, rounded), [138.0 / 256.0, 167.0 / 128.0]);
 
     let (ones, tiny) = ([Bf16(0x3f80); 2], [1.0 / 512.0, 3.0]); // their sums round to 1 and 4
-    let residual = ForwardOperands { residual: Some(View::from(&ones)), ..Default::default() };
+    let residual = operands!(ForwardOperands, residual: &ones);
     let [first, last] = crate::y_of(tiny, residual, no_eps());
     assert_eq!(first * 4.0, last);
     let unrounded = ResidualRounding::Unrounded;
@@ -106,18 +105,9 @@ fn outputs_are_written() {
     let residual = [1.0f32, 3.0];
     let (mut residual_out, mut y, mut q) = ([0.0f32; 2], [0.0f32; 2], [0i8; 2]);
     let (mut rstd, mut sums, mut scale, mut zero) = ([0.0f32], [0.0f64], [0.0f32], [9i8]);
-    let operands = ForwardOperands {
-        x: Some(View::from(&x)),
-        residual: Some(View::from(&residual)),
-        residual_out: Some(ViewMut::from(&mut residual_out)),
-        y: Some(ViewMut::from(&mut y)),
-        q: Some(ViewMut::from(&mut q)),
-        rstd: Some(ViewMut::from(&mut rstd)),
-        sums_out: Some(ViewMut::from(&mut sums)),
-        scale: Some(ViewMut::from(&mut scale)),
-        zero: Some(ViewMut::from(&mut zero)),
-        ..ForwardOperands::default()
-    };
+    let operands = operands!(ForwardOperands, x: &x, residual: &residual,
+        residual_out: &mut residual_out, y: &mut y, q: &mut q, rstd: &mut rstd,
+        sums_out: &mut sums, scale: &mut scale, zero: &mut zero);
     forward(&operands, &no_eps(), &Context::default()).unwrap();
     assert_eq!((residual_out, y, rstd, sums), ([4.0, 4.0], [1.0, 1.0], [0.25], [32.0]));
     assert_eq!((scale, zero, q), ([1.0 / 255.0], [-128], [127, 127]));
@@ -130,16 +120,11 @@ fn gradients_are_written_and_added() {
         let (add_to_dx, add_to_dw, add_to_db) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
         let (mut dx, mut dw, mut db) = ([10.0f32; 2], [10.0f32; 2], [10.0f32; 2]);
         let operands = BackwardOperands {
-            x: Some(View::from(&x)),
-            dy: Some(View::from(&dy)),
-            weight: Some(View::from(&weight)),
-            rstd: Some(View::from(&rstd)),
-            dx: Some(ViewMut::from(&mut dx)),
-            dw: Some(ViewMut::from(&mut dw)),
-            db: Some(ViewMut::from(&mut db)),
             add_to_dx,
             add_to_dw,
             add_to_db,
+            ..operands!(BackwardOperands, x: &x, dy: &dy, weight: &weight, rstd: &rstd,
+                dx: &mut dx, dw: &mut dw, db: &mut db)
         };
         backward(&operands, &no_eps(), &Context::default()).unwrap();
         let old = |add| if add { 10.0 } else { 0.0 };
@@ -297,12 +282,7 @@ fn a_layer_s_gradients() {
     assert_eq!((dx, dw), ([0.5, 0.5], [1.0, 0.0]));
     let mut in_place = dy;
     let gradient = ViewMut::from(&mut in_place);
-    let operands = BackwardOperands {
-        x: Some(View::from(&x)),
-        dy: Some(gradient.into()),
-        dx: Some(gradient),
-        ..BackwardOperands::default()
-    };
+    let operands = operands!(BackwardOperands, x: &x, dy: gradient, dx: gradient);
     layer.backward(&operands, None).unwrap();
     assert_eq!(in_place, dx);
 }
@@ -319,16 +299,20 @@ fn threads_share_a_layer() {
     assert_eq!(rows, [1.0; 64]);
 }
 
+/// Two norms of two elements each, by the layer and by options.
+fn halves_in_place<'a>(layer: &'a RmsNorm, both: ViewMut<'a>) -> [Call<'a>; 2] {
+    let in_place = |start| {
+        let row = both.strided(start, &[2], &[1]).unwrap();
+        operands!(ForwardOperands, x: row, y: row)
+    };
+    [Call::by(layer, in_place(0)), Call::new(in_place(2), &no_eps())]
+}
+
 #[test]
 fn several_norms_are_one_call() {
     let layer = layer(&Context::default());
     let mut qk = [2.0f32, 2.0, 8.0, -8.0];
-    let both = ViewMut::from(&mut qk);
-    let in_place = |start| {
-        let row = both.strided(start, &[1, 2], &[4, 1]).unwrap();
-        ForwardOperands { x: Some(row.into()), y: Some(row), ..ForwardOperands::default() }
-    };
-    let calls = [Call::by(&layer, in_place(0)), Call::new(in_place(2), &no_eps())];
+    let calls = halves_in_place(&layer, ViewMut::from(&mut qk));
     forward_all(&calls, &Context::default()).unwrap();
     assert_eq!(qk, [1.0, 1.0, 1.0, -1.0]);
     forward_all(&[], &Context::default()).unwrap();
@@ -338,7 +322,7 @@ fn several_norms_are_one_call() {
 fn several_norms_must_be_apart() {
     let mut x = [2.0f32; 2];
     let y = ViewMut::from(&mut x);
-    let in_place = ForwardOperands { x: Some(y.into()), y: Some(y), ..ForwardOperands::default() };
+    let in_place = operands!(ForwardOperands, x: y, y: y);
     let call = Call::new(in_place, &no_eps());
     let error = forward_all(&[call, call], &Context::default()).unwrap_err();
     assert_eq!(error.status(), Status::OVERLAP);
@@ -350,12 +334,7 @@ fn prepared_calls_read_new_values() {
     let layer = layer(&Context::default());
     let mut buffer = [0.0f32; 4];
     let cells = Cell::from_mut(&mut buffer[..]).as_slice_of_cells();
-    let both = ViewMut::from(cells);
-    let in_place = |start| {
-        let row = both.strided(start, &[2], &[1]).unwrap();
-        ForwardOperands { x: Some(row.into()), y: Some(row), ..ForwardOperands::default() }
-    };
-    let calls = [Call::by(&layer, in_place(0)), Call::new(in_place(2), &no_eps())];
+    let calls = halves_in_place(&layer, ViewMut::from(cells));
     let mut prepared = Prepared::new(&calls, Some(&Context::default())).unwrap();
     for value in [2.0, -4.0] {
         cells.iter().for_each(|cell| cell.set(value));
@@ -372,12 +351,7 @@ fn prepared_gradients() {
     let (x, dy) = ([1.0f32, -1.0], [1.0f32, 0.0]);
     for by_layer in [false, true] {
         let mut dx = [0.0f32; 2];
-        let operands = BackwardOperands {
-            x: Some(View::from(&x)),
-            dy: Some(View::from(&dy)),
-            dx: Some(ViewMut::from(&mut dx)),
-            ..BackwardOperands::default()
-        };
+        let operands = operands!(BackwardOperands, x: &x, dy: &dy, dx: &mut dx);
         let call =
             if by_layer { Call::by(&layer, operands) } else { Call::new(operands, &no_eps()) };
         Prepared::backward(&call, None).unwrap().run();
@@ -411,8 +385,7 @@ fn an_executor_runs_the_parts() {
     let y_in = |context: &Context| {
         let mut y = vec![0.0f32; rows * d];
         let y_view = ViewMut::from(&mut y).rows(d).unwrap();
-        let operands =
-            ForwardOperands { x: Some(x), y: Some(y_view), ..ForwardOperands::default() };
+        let operands = operands!(ForwardOperands, x: x, y: y_view);
         forward(&operands, &no_eps(), context).unwrap();
         y
     };
@@ -428,31 +401,23 @@ fn an_executor_runs_the_parts() {
 }
 
 #[test]
-fn layers_keep_their_executor() {
+fn layers_and_prepared_calls_keep_their_executor() {
     let d = 1 << 20;
-    let mut rows = vec![2.0f32; 4 * d];
     let (executor, parts) = counting_executor();
     let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
+    let mut rows = vec![2.0f32; 4 * d];
     let layer = RmsNorm::new(d, Dtype::F32, &no_eps(), &context).unwrap();
-    drop(context);
-    layer.norm_rows_in_place(&mut rows).unwrap();
-    assert_eq!(parts.load(Ordering::Relaxed), 4);
-    assert!(rows.iter().all(|&value| value == 1.0));
-}
-
-#[test]
-fn prepared_calls_keep_their_executor() {
-    let d = 1 << 20;
-    let mut rows = vec![2.0f32; 4 * d];
-    let (executor, parts) = counting_executor();
-    let context = Context { threads: 4, executor: Some(executor), ..Context::default() };
     let y = ViewMut::from(&mut rows).rows(d).unwrap();
-    let operands = ForwardOperands { x: Some(y.into()), y: Some(y), ..ForwardOperands::default() };
-    let mut prepared = Prepared::new(&[Call::new(operands, &no_eps())], Some(&context)).unwrap();
+    let call = Call::new(operands!(ForwardOperands, x: y, y: y), &no_eps());
+    let mut prepared = Prepared::new(&[call], Some(&context)).unwrap();
     drop(context);
     prepared.run();
     drop(prepared);
     assert_eq!(parts.load(Ordering::Relaxed), 4);
+    assert!(rows.iter().all(|&value| value == 1.0));
+    rows.fill(2.0);
+    layer.norm_rows_in_place(&mut rows).unwrap();
+    assert_eq!(parts.load(Ordering::Relaxed), 8);
     assert!(rows.iter().all(|&value| value == 1.0));
 }
 
@@ -468,11 +433,7 @@ fn targets_have_names() {
     }
     let x = [2.0f32, -2.0];
     let mut y = [0.0f32; 2];
-    let operands = ForwardOperands {
-        x: Some(View::from(&x)),
-        y: Some(ViewMut::from(&mut y)),
-        ..ForwardOperands::default()
-    };
+    let operands = operands!(ForwardOperands, x: &x, y: &mut y);
     forward(&operands, &no_eps(), &Context { target: Some(reference), ..Context::default() })
         .unwrap();
     assert_eq!(y, [1.0, -1.0]);
