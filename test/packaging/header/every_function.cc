@@ -2,6 +2,7 @@
 // Calls every function of the C++ interface as a program would, outputs uninitialised. No compiler
 // warns.
 #include <rmsnorm/rmsnorm.hpp>
+#include <vector>
 #if __has_include(<dlpack/dlpack.h>)
 #include <rmsnorm/dlpack.hpp>
 #endif
@@ -17,10 +18,11 @@ inline void in_order(void*, std::size_t count, rmsnorm_task task, void* state) {
   for (std::size_t i = 0; i < count; ++i) task(state, i);
 }
 
-float views(const float* x, std::size_t rows, std::size_t d, const std::size_t* shape,
-            const std::ptrdiff_t* stride) {
-  float y[64];
-  const ConstView inputs[] = {
+// One view of each form.
+template <class V, class T>
+std::vector<V> views(T* x, std::size_t rows, std::size_t d, const std::size_t* shape,
+                     const std::ptrdiff_t* stride) {
+  return {
       {},
       {x, d},
       {x, rows, d},
@@ -32,24 +34,16 @@ float views(const float* x, std::size_t rows, std::size_t d, const std::size_t* 
       {x, Dtype::f32, 2, shape},
       {x, Dtype::f32, 2, shape, stride},
       {x, Dtype::f32, 2, shape, nullptr},
-      ConstView(rmsnorm_rows(x, RMSNORM_F32, rows, d, 16)),
+      V(rmsnorm_rows(x, RMSNORM_F32, rows, d, 16)),
   };
-  const View outputs[] = {
-      {},
-      {y, d},
-      {y, rows, d},
-      {y, rows, d, d},
-      {y, {rows, d}},
-      {y, {rows, d}, {d, 1}},
-      {y, Dtype::f32, {rows, d}},
-      {y, Dtype::f32, {rows, d}, {d, 1}},
-      {y, Dtype::f32, 2, shape},
-      {y, Dtype::f32, 2, shape, stride},
-      {y, Dtype::f32, 2, shape, nullptr},
-      View(rmsnorm_rows(y, RMSNORM_F32, rows, d, 16)),
-  };
+}
+
+float norms_of_views(const float* x, std::size_t rows, std::size_t d, const std::size_t* shape,
+                     const std::ptrdiff_t* stride) {
+  float y[64];
+  const auto inputs = views<ConstView>(x, rows, d, shape, stride);
   for (const ConstView& in : inputs) {
-    for (const View& out : outputs) rmsnorm::norm(in, {}, out);
+    for (const View& out : views<View>(y, rows, d, shape, stride)) rmsnorm::norm(in, {}, out);
   }
   return inputs[0].empty() && inputs[1].get() != nullptr ? y[0] : y[1];
 }
