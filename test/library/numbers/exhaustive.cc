@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Passes every f32 pattern through the casts to f16 and bf16 and through the activations of gates,
-// on every target of this CPU. `--every N` takes each Nth run of 65,536 patterns, and those around
-// the limits of activations.
+// and every 16-bit pattern from x to y, on every target of this CPU. `--every N` takes each Nth run
+// of 65,536 f32 patterns, and those around the limits of activations and of types.
 //
 // Casts are compared with the arithmetic conversion of rows.h, wherever the library rounds a
 // result: y from x and from a weight, residual_out, and db. Activations have the bits of the
@@ -35,9 +35,12 @@ constexpr size_t kRuns = (uint64_t{1} << 32) / kPatterns;
 // Definition 15 states the worst errors over every argument: 1.9981 and 1.9991 ulp.
 constexpr double kMostUlps[] = {1.9981, 1.9991};
 constexpr const char* kActivations[] = {"silu", "sigmoid"};
-// Where results become subnormal, vanish or stop changing, and the ends of the range of z.
-constexpr float kLimits[] = {-110,  -104,  -103.97f, -103.3f, -88.03f, -87,    -86.64f, -17.3f, 0,
-                             0.35f, 16.6f, 17.4f,    87,      88.03f,  88.73f, 104,     110};
+// Where results become subnormal, vanish or stop changing, and the ends of the range of z. Where
+// f16 and bf16 become subnormal, vanish or overflow, and NaNs begin.
+constexpr float kLimits[] = {-110,     -104,     -103.97f, -103.3f,   -88.03f,   -87,
+                             -86.64f,  -17.3f,   0,        0.35f,     16.6f,     17.4f,
+                             87,       88.03f,   88.73f,   104,       110,       0x1p-14f,
+                             0x1p-24f, 0x1p-25f, 65520,    0x1p-126f, HUGE_VALF, -HUGE_VALF};
 
 class Worker {
  public:
@@ -59,11 +62,28 @@ class Worker {
       const uint32_t bits = first + i;
       std::memcpy(patterns_.row(0) + i * sizeof bits, &bits, sizeof bits);
     }
-    fault_.clear();
     TestCast(RMSNORM_F16, minus_zeros_f16_);
     TestCast(RMSNORM_BF16, minus_zeros_bf16_);
     for (const Activation activation : {Activation::silu, Activation::sigmoid}) {
       TestActivation(activation);
+    }
+    return fault_;
+  }
+
+  // Every pattern of a 16-bit type, in every type.
+  std::string TestShort(rmsnorm_dtype from) {
+    Rows x(from, kRows, kLength);
+    for (size_t i = 0; i < kPatterns; ++i) x.set_bits(i / kLength, i % kLength, i);
+    for (const rmsnorm_dtype to : kDtypes) {
+      Rows expected(to, kRows, kLength);
+      Rows actual = expected;
+      for (size_t i = 0; i < kPatterns; ++i) {
+        Set(expected, i / kLength, i % kLength, RoundTo(to, Get(x, i / kLength, i % kLength)));
+      }
+      for (const std::string& target : targets_) {
+        CallNorm(x, nullptr, options_, target, actual);
+        Expect(expected, actual, "y from 16 bits", target);
+      }
     }
     return fault_;
   }
@@ -81,11 +101,7 @@ class Worker {
     if (patterns_.bits(0, 0) == 0x80000000) expected_of_sum.set_bits(0, 0, 0);
     for (const std::string& target : targets_) {
       Rows actual(dtype, kRows, kLength);
-      ForwardOperands norm;  // with a sum equal to the divisor, the inverse RMS is 1
-      norm.x = ConstView(ViewOf(patterns_));
-      norm.sums = {sums_.data(), kRows};
-      norm.y = View(ViewOf(actual));
-      forward(norm, options_, OnTarget(target, 1));
+      CallNorm(patterns_, nullptr, options_, target, actual);
       Expect(expected, actual, "y from x", target);
 
       ForwardOperands add;
@@ -115,22 +131,22 @@ class Worker {
     Options options = options_;
     options.activation = activation;
     Rows expected(RMSNORM_F32, kRows, kLength);
-    CallGate(options, kReference, expected);
+    CallNorm(ones_, &patterns_, options, kReference, expected);
     CheckReference(activation == Activation::silu ? 0 : 1, expected);
     for (const std::string& target : targets_) {
       if (target == kReference) continue;
       Rows actual(RMSNORM_F32, kRows, kLength);
-      CallGate(options, target, actual);
+      CallNorm(ones_, &patterns_, options, target, actual);
       Expect(expected, actual, kActivations[activation == Activation::silu ? 0 : 1], target);
     }
   }
 
-  void CallGate(const Options& options, const std::string& target, const Rows& y) const {
-    ForwardOperands operands;
-    operands.x = ConstView(ViewOf(ones_));
+  // With a sum equal to the divisor, the inverse RMS is 1.
+  void CallNorm(const Rows& x, const Rows* gate, const Options& options, const std::string& target,
+                const Rows& y) const {
+    ForwardOperands operands = NormOperands(x, nullptr, y);
     operands.sums = {sums_.data(), kRows};
-    operands.gate = ConstView(ViewOf(patterns_));
-    operands.y = View(ViewOf(y));
+    if (gate != nullptr) operands.gate = ConstView(ViewOf(*gate));
     forward(operands, options, OnTarget(target, 1));
   }
 
@@ -150,7 +166,8 @@ class Worker {
       }
       // The bounds are rounded to four decimals.
       if (!(ulps < kMostUlps[activation] + 0.00005)) {
-        SetFault(kActivations[activation], kReference, i, std::to_string(ulps) + " ulp off");
+        SetFault(std::string(kActivations[activation]) + " of " + std::to_string(z) + " is " +
+                 std::to_string(ulps) + " ulp off");
       }
       worst_[activation] = std::max(worst_[activation], ulps);
     }
@@ -158,26 +175,17 @@ class Worker {
 
   void Expect(const Rows& expected, const Rows& actual, const char* what,
               const std::string& target) {
-    if (std::memcmp(expected.row(0), actual.row(0), kRows * expected.row_bytes()) == 0) return;
-    const Format format = FormatOf(expected.dtype());
-    for (size_t i = 0; i < kPatterns; ++i) {
-      const uint64_t wanted = expected.bits(i / kLength, i % kLength);
-      const uint64_t got = actual.bits(i / kLength, i % kLength);
-      if (wanted == got || (format.IsNan(wanted) && format.IsNan(got))) continue;
-      char text[80];
-      std::snprintf(text, sizeof text, "%s 0x%llx, not 0x%llx",
-                    rmsnorm_dtype_name(expected.dtype()), static_cast<unsigned long long>(got),
-                    static_cast<unsigned long long>(wanted));
-      return SetFault(what, target, i, text);
+    const std::string difference = cases::FirstDifference(expected, actual);
+    if (!difference.empty()) {
+      SetFault(std::string(what) + " on " + target + ": " + rmsnorm_dtype_name(expected.dtype()) +
+               " element " + difference);
     }
   }
 
-  void SetFault(const char* what, const std::string& target, size_t i, const std::string& is) {
-    if (!fault_.empty()) return;
-    char pattern[20];
-    std::snprintf(pattern, sizeof pattern, "0x%08llx",
-                  static_cast<unsigned long long>(patterns_.bits(i / kLength, i % kLength)));
-    fault_ = std::string(what) + " on " + target + ": " + pattern + " gives " + is;
+  void SetFault(const std::string& fault) {
+    if (fault_.empty()) {
+      fault_ = "patterns from " + std::to_string(patterns_.bits(0, 0)) + " on: " + fault;
+    }
   }
 
   const std::vector<std::string>& targets_;
@@ -211,6 +219,15 @@ int Run(size_t every, size_t threads) {
   std::mutex mutex;  // guards the two below, and the output
   double worst[2] = {};
   bool failed = false;
+  const auto expect_no_fault = [&](const std::string& fault) {
+    if (fault.empty()) return;
+    std::printf("FAILED: %s\n", fault.c_str());
+    failed = true;
+    next = runs;
+  };
+  for (const rmsnorm_dtype from : {RMSNORM_F16, RMSNORM_BF16}) {
+    expect_no_fault(Worker(targets).TestShort(from));
+  }
   const auto work = [&] {
     Worker worker(targets);
     for (size_t run; (run = next++) < runs;) {
@@ -218,10 +235,7 @@ int Run(size_t every, size_t threads) {
       const std::lock_guard<std::mutex> lock(mutex);
       const bool is_sixteenth = (run + 1) % std::max<size_t>(runs / 16, 1) == 0;
       if (is_sixteenth) std::fprintf(stderr, "%zu of %zu runs of 65,536 patterns\n", run + 1, runs);
-      if (fault.empty()) continue;
-      std::printf("FAILED: %s\n", fault.c_str());
-      failed = true;
-      next = runs;
+      expect_no_fault(fault);
     }
     const std::lock_guard<std::mutex> lock(mutex);
     for (int i = 0; i < 2; ++i) worst[i] = std::max(worst[i], worker.worst(i));

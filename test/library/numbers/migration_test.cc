@@ -5,7 +5,6 @@
 // The environment variable RMSNORM_VECTORS names the file of the systems' results.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "cases/rounding.h"
 #include "cases/vectors.h"
 
 namespace rmsnorm::test {
@@ -101,17 +101,6 @@ bool HaveSameBits(const Rows& a, const Rows& b) {
   return std::memcmp(a.row(0), b.row(0), a.count() * a.row_bytes()) == 0;
 }
 
-double ValueOf(const Rows& rows, size_t row, size_t j) {
-  const uint64_t bits = rows.bits(row, j);
-  const cases::Format format = cases::FormatOf(rows.dtype());
-  const uint64_t magnitude = bits & (format.sign() - 1);
-  // The smallest normal numbers have the exponent of the subnormal ones.
-  const uint64_t exponent = std::max<uint64_t>(magnitude >> format.mantissa_bits, 1) - 1;
-  const auto significand = static_cast<double>(magnitude - (exponent << format.mantissa_bits));
-  return std::ldexp(bits == magnitude ? significand : -significand,
-                    static_cast<int>(exponent) + format.min_exponent() - format.mantissa_bits);
-}
-
 // The relative difference that two computations of a row in f32 may have: this library's bound on
 // the inverse RMS (rmsnorm.h; the rows are short), plus the system's. The system adds d squares in
 // any order: d roundings, halved by the root, and four for mean, eps, root and reciprocal. Both
@@ -160,7 +149,7 @@ testing::AssertionResult IsWhatTheSystemGave(const System& system, const Compute
     return HaveSameBits(computed.y, y) ? testing::AssertionSuccess() : fail() << "another y";
   }
   for (size_t i = 0; i < y.count() * y.d(); ++i) {
-    const auto value = [&](const Rows& rows) { return ValueOf(rows, i / y.d(), i % y.d()); };
+    const auto value = [&](const Rows& rows) { return cases::Get(rows, i / y.d(), i % y.d()); };
     double bound = Float32Bound(c);  // relative
     if (has_sum && !sum_is_exact) {
       const double added = value(sum) - value(system.RowsOf(kResidual));
@@ -238,56 +227,56 @@ TEST_F(Migration, TheOptionsOfARowGiveTheResultsOfItsSystem) {
   for (const System& system : systems_) EXPECT_TRUE(IsWhatTheSystemGave(system, Compute(system)));
 }
 
-// With another option, or without an operand, the results show the change, or are the same: a
-// rounding to f32 changes nothing.
+// With another option, or without an operand, the results show the change, unless it is a rounding
+// of what has 16 bits to f32.
 TEST_F(Migration, AnotherOptionIsSeen) {
   std::set<std::string> seen;
   for (const System& system : systems_) {
+    const Case& c = system.c;
+    const bool x_is_narrow = system.TypeOf(kX) != RMSNORM_F32;
     const auto change = [&](const char* name, bool is_seen, const auto& make) {
       System other = system;
-      make(other, other.c.options);
-      EXPECT_EQ(is_seen, !IsWhatTheSystemGave(system, Compute(other))) << system.name << name;
+      make(other);
+      EXPECT_EQ(is_seen, !IsWhatTheSystemGave(system, Compute(other)))
+          << system.name << " " << name;
       if (is_seen) seen.insert(name);
     };
-    const Case& c = system.c;
-    const bool n_is_rounded = TypeOfN(system) != RMSNORM_F32;
-    const bool x_is_narrow = system.TypeOf(kX) != RMSNORM_F32;
-    change(" eps", true, [](auto&, auto& o) { o.eps *= 2; });
-    change(" eps_placement", true, [](auto&, auto& o) { o.eps_placement = 1 - o.eps_placement; });
-    if (c.Has(kWeight)) {
-      change(" weight_offset", true, [](auto&, auto& o) { o.weight_offset = 1 - o.weight_offset; });
-    }
-    if (c.Has(kWeight) || c.options.rounding == RMSNORM_ROUND_INVERSE) {
-      change(" rounding", n_is_rounded, [](auto&, auto& o) { o.rounding = o.rounding == 0; });
-    }
-    if (c.Has(kResidual) && !system.in_two_phases) {
-      change(" residual_rounding", x_is_narrow,
-             [](auto&, auto& o) { o.residual_rounding = 1 - o.residual_rounding; });
-    }
-    if (c.Has(kGate)) {
-      change(" activation", true, [](auto&, auto& o) { o.activation = 1 - o.activation; });
-      change(" gate_placement", true, [](auto&, auto& o) {
-        o.gate_placement = 1 - o.gate_placement;
-        o.gate_rounding = RMSNORM_GATE_UNROUNDED;
+    for (int i = 0; i < kOptions; ++i) {
+      const auto option = static_cast<Option>(i);
+      const OptionRule& rule = kOptionRules[option];
+      const bool has_effect =
+          option == kRounding ? c.Has(kWeight) || c.options.rounding == RMSNORM_ROUND_INVERSE
+          : option == kResidualRounding ? c.Has(kResidual) && !system.in_two_phases
+          : option == kGateRounding     ? c.options.gate_placement == RMSNORM_GATE_AFTER
+          : option == kFactor           ? c.options.factor != 0
+                                        : true;
+      if (!has_effect || (rule.needs != 0 && (rule.needs & c.Given()) == 0)) continue;
+      const bool rounds =
+          option == kRounding || option == kResidualRounding || option == kGateRounding;
+      change(rule.name, !rounds || x_is_narrow, [&](System& other) {
+        rmsnorm_options& o = other.c.options;
+        if (IsNumber(option)) {
+          const float value = ValueIn<float>(o, option);
+          SetValueIn(o, option, value == 0 ? 0.5f : 2 * value);
+        } else {
+          SetValueIn(o, option, int32_t{ValueIn<int32_t>(o, option) == 0});
+        }
+        if (option == kGatePlacement) o.gate_rounding = RMSNORM_GATE_UNROUNDED;
       });
-    }
-    if (c.Has(kGate) && c.options.gate_placement == RMSNORM_GATE_AFTER) {
-      change(" gate_rounding", x_is_narrow,
-             [](auto&, auto& o) { o.gate_rounding = 1 - o.gate_rounding; });
     }
     if (c.Has(kPostNormWeight)) {
-      change(" no post-norm", true, [](auto& s, auto&) { s.c.operand[kPostNormWeight].dtype = 0; });
+      change("no post-norm", true, [](System& s) { s.c.operand[kPostNormWeight].dtype = 0; });
     }
-    if (c.options.factor != 0) change(" factor", true, [](auto&, auto& o) { o.factor = 1; });
-    if (system.in_two_phases) {
-      change(" one call", x_is_narrow, [](auto& s, auto&) { s.in_two_phases = false; });
-      change(" rounded, one call", x_is_narrow, [](auto& s, auto& o) {
-        s.in_two_phases = false;
-        o.residual_rounding = RMSNORM_RESIDUAL_ROUNDED;
-      });
+    for (const int32_t rounding : {RMSNORM_RESIDUAL_UNROUNDED, RMSNORM_RESIDUAL_ROUNDED}) {
+      if (!system.in_two_phases) continue;
+      change(rounding == RMSNORM_RESIDUAL_ROUNDED ? "rounded, one call" : "one call", x_is_narrow,
+             [=](System& s) {
+               s.in_two_phases = false;
+               s.c.options.residual_rounding = rounding;
+             });
     }
   }
-  EXPECT_EQ(12u, seen.size());
+  EXPECT_EQ(size_t{kOptions} + 3, seen.size());
 }
 
 }  // namespace
