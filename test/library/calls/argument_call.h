@@ -16,6 +16,7 @@
 
 #include "../../../lib/overlap.h"
 #include "cases/case.h"
+#include "cases/float_control.h"
 #include "cases/layout.h"
 #include "cases/problem.h"
 #include "cases/values.h"
@@ -102,6 +103,13 @@ rmsnorm_status RunRows(const Arguments& a) {
                                     context);
   });
 }
+template <bool with_options>
+rmsnorm_status RunSeveralByModule(const Arguments& a) {
+  return WithModule(nullptr, false, [&](const rmsnorm_module* module) {
+    const rmsnorm_call call = {module, a.operands, with_options ? a.options : nullptr};
+    return rmsnorm_forward_all(&call, 1, a.context);
+  });
+}
 template <auto function, auto vector>
 rmsnorm_status PassVector(const Arguments& a) {
   return WithModule(nullptr, false,
@@ -111,12 +119,6 @@ rmsnorm_status PassVector(const Arguments& a) {
 // Every function with each largest set of operands that it accepts.
 inline std::vector<EntryPoint> MakeEntryPoints() {
   using A = const Arguments&;
-  const auto several_module = [](A a) {
-    return WithModule(nullptr, false, [&](const rmsnorm_module* module) {
-      const rmsnorm_call call = {module, a.operands, nullptr};
-      return rmsnorm_forward_all(&call, 1, a.context);
-    });
-  };
   std::vector<EntryPoint> all;
   const std::string rows =
       "rows=2x3,d=8,weight_per=row,bias_per=row,post_norm_weight_per=row,"
@@ -147,8 +149,19 @@ inline std::vector<EntryPoint> MakeEntryPoints() {
         {words + "prepared options", text, "", [](A a) { return RunPrepared(a, false); }});
     all.push_back(
         {words + "module options", text + ",weight=none", "", RunModule<rmsnorm_module_forward>});
-    all.push_back({words + "several module", text + ",weight=none", "calls[0].", several_module});
+    all.push_back(
+        {words + "several module", text + ",weight=none", "calls[0].", RunSeveralByModule<false>});
+    all.push_back({"beside", text + ",weight=none", "calls[0].", RunSeveralByModule<true>});
   }
+  const std::string few = "forward,rows=2x3,d=8,weight_per=row";
+  all.push_back({"short options", few, "", [](A a) {
+                   return rmsnorm_norm(a.operands->x, a.operands->weight, a.operands->y, a.options);
+                 }});
+  all.push_back({"short options", few + ",residual=f32,residual_out=f32", "", [](A a) {
+                   const rmsnorm_operands& o = *a.operands;
+                   return rmsnorm_add_norm(o.x, o.residual, o.weight, o.residual_out, o.y,
+                                           a.options);
+                 }});
   const std::string text = "backward," + rows + "db=f32";
   all.push_back({"call backward context plain options", text, "",
                  [](A a) { return rmsnorm_backward(a.operands, a.options, a.context); }});
@@ -208,13 +221,23 @@ inline const EntryPoint& Find(const std::vector<std::string>& words) {
                        [&](const EntryPoint& entry) { return HasWords(entry, words); });
 }
 
-// Gives an option a valid value that is not its default.
-inline void Change(rmsnorm_options& options, internal::Option option) {
-  if (internal::IsNumber(option)) {
-    internal::SetValueIn(options, option, 0.5f);
-  } else {
-    internal::SetValueIn(options, option, int32_t{1});
+// The address range of a row of an operand.
+struct Row {
+  uintptr_t begin;
+  uintptr_t end;
+};
+inline std::vector<Row> RowsOf(Operand o, const rmsnorm_view& view) {
+  const int dimensions = internal::RowDimensions(o, view);
+  const size_t element = rmsnorm_dtype_size(view.dtype);
+  const size_t bytes = element * static_cast<size_t>(internal::RowLength(o, view));
+  std::vector<Row> rows;
+  for (const ptrdiff_t offset :
+       cases::RowOffsets({view.shape, view.shape + dimensions},
+                         {view.stride, view.stride + dimensions}, element)) {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(view.data) + static_cast<size_t>(offset);
+    rows.push_back({begin, begin + bytes});
   }
+  return rows;
 }
 
 // A call of an entry point; `fields` add to the case. A test spoils its views, options and context.
@@ -253,25 +276,7 @@ class ArgumentCall {
   }
   void Remove(Operand o) { operands.given &= ~cases::SetOf(o); }
 
-  // The address range of a row of an operand.
-  struct Row {
-    uintptr_t begin;
-    uintptr_t end;
-  };
-  std::vector<Row> RowsOf(Operand o) const {
-    const rmsnorm_view& view = operands.view[o];
-    const int dimensions = internal::RowDimensions(o, view);
-    const size_t element = rmsnorm_dtype_size(view.dtype);
-    const size_t bytes = element * static_cast<size_t>(internal::RowLength(o, view));
-    std::vector<Row> rows;
-    for (const ptrdiff_t offset :
-         cases::RowOffsets({view.shape, view.shape + dimensions},
-                           {view.stride, view.stride + dimensions}, element)) {
-      const uintptr_t begin = reinterpret_cast<uintptr_t>(view.data) + static_cast<size_t>(offset);
-      rows.push_back({begin, begin + bytes});
-    }
-    return rows;
-  }
+  std::vector<Row> RowsOf(Operand o) const { return test::RowsOf(o, operands.view[o]); }
   std::string BytesOf(Operand o) const {
     std::string bytes;
     for (const Row& row : RowsOf(o)) {
@@ -284,9 +289,17 @@ class ArgumentCall {
   std::string Bytes() { return {Memory(), sizeof memory_}; }
   void SetBytes(const std::string& bytes) { std::memcpy(memory_, bytes.data(), sizeof memory_); }
 
-  rmsnorm_status Run() const {
+  // In any floating-point state, which must not matter.
+  rmsnorm_status Run() {
     const rmsnorm_operands all = operands.Get();
-    return entry_.run({no_operands ? nullptr : &all, &c.options, &context});
+    static cases::Random random(2);
+    cases::SetControl(cases::RandomControl(random));
+    const auto control = cases::Control();
+    const rmsnorm_status status = entry_.run({no_operands ? nullptr : &all, &c.options, &context});
+    const bool was_kept = control == cases::Control();
+    cases::SetControl(cases::kDefaultControl);
+    EXPECT_TRUE(was_kept) << "another floating-point state";
+    return status;
   }
 
   // Expects success, and that only outputs are written.

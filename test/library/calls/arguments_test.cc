@@ -9,8 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
-#include <limits>
-#include <map>
+#include <numeric>
 #include <rmsnorm/rmsnorm.hpp>
 #include <set>
 #include <sstream>
@@ -26,55 +25,6 @@ namespace {
 
 using cases::OperandSet, cases::Split;
 
-// ---------------------------------------------------------------------------------- the table
-
-// Tests here read roles, shapes, replacements and which operands go together from the table of
-// operands, which must agree with the header. The lines below test the types.
-TEST(Table, AgreesWithTheHeader) {
-  using Rule = internal::OperandRule;
-  const auto names = [](const auto& is_chosen) {
-    std::string text;
-    internal::ForEachOperand(internal::OperandsWhere(is_chosen), [&](Operand o) {
-      text += (text.empty() ? "" : " ") + std::string(kOperandRules[o].name);
-    });
-    return text;
-  };
-  const auto of_shape = [&](Shape shape) {
-    return names([=](const Rule& rule) { return rule.shape == shape; });
-  };
-  EXPECT_EQ("x residual dy gate residual_out y q dx", of_shape(Shape::kRows));
-  EXPECT_EQ("weight bias post_norm_weight dw db", of_shape(Shape::kColumns));
-  EXPECT_EQ("sums rstd sums_out scale zero", of_shape(Shape::kPerRow));
-  const auto with = [&](Role Rule::*role, Role value) {
-    return names([=](const Rule& rule) { return rule.*role == value; });
-  };
-  EXPECT_EQ("x", with(&Rule::forward, Role::kRequired));
-  EXPECT_EQ("residual gate weight bias post_norm_weight sums", with(&Rule::forward, Role::kInput));
-  EXPECT_EQ("residual_out y q rstd sums_out scale zero", with(&Rule::forward, Role::kOutput));
-  EXPECT_EQ("x dy", with(&Rule::backward, Role::kRequired));
-  EXPECT_EQ("weight rstd", with(&Rule::backward, Role::kInput));
-  EXPECT_EQ("dx dw db", with(&Rule::backward, Role::kOutput));
-  std::string replaced;
-  std::string needs;
-  std::string excludes;
-  for (int i = 0; i < kOperands; ++i) {
-    const Rule& rule = kOperandRules[i];
-    const auto add = [&](std::string& text, cases::OperandSet set) {
-      if (set == 0) return;
-      text += std::string(rule.name) + ":";
-      internal::ForEachOperand(
-          set, [&](Operand o) { text += " " + std::string(kOperandRules[o].name); });
-      text += "; ";
-    };
-    add(replaced, rule.in_place_of == i ? 0 : cases::SetOf(rule.in_place_of));
-    add(needs, rule.needs);
-    add(excludes, rule.excludes);
-  }
-  EXPECT_EQ("residual_out: residual; y: x; dx: dy; ", replaced);
-  EXPECT_EQ("residual_out: residual; q: scale; scale: q; zero: q; ", needs);
-  EXPECT_EQ("sums: residual post_norm_weight; ", excludes);
-}
-
 // ---------------------------------------------------------------------------- lines of arguments
 
 // A line has five columns:
@@ -82,8 +32,8 @@ TEST(Table, AgreesWithTheHeader) {
 // - fields of the case;
 // - the spoilt arguments;
 // - the status;
-// - the start of the message. "*" stands for anything, "@" for the spoilt operand, and "%" for the
-//   last value.
+// - the start of the message. "*" stands for anything, "@" for the spoilt operand or option, and
+//   "%" for the last value. A message with a "!" after it ends there.
 // "a|b" makes one line for each value. A line applies to the calls that have the operands it names.
 //
 // A spoilt argument is a name with new values of its parts. "&" separates spoilt arguments. The
@@ -92,8 +42,10 @@ TEST(Table, AgreesWithTheHeader) {
 // - "rows" (not x), "columns", "per_row": the operands of a shape; "floats": those of any type;
 // - "inputs", "outputs": the operands of a role;
 // - "replacing": the operands that may replace another; "place": the operand that each replaces;
-// - "absent": the operands that the function does not take.
-// A word spoils its operands in turn. With "+" after it, or between names, all are spoilt at once.
+// - "absent": the operands that the function does not take;
+// - "numbers", "words": the options with such values; "end" stands for one past the last word.
+// A word spoils its operands or options in turn. With "+" after it, or between names, all are
+// spoilt at once.
 //
 // In a view, "data" is null, "top", an operand's name or a distance in bytes, and "shape" makes it
 // dense. In numbers, "r" is the length of the operand's rows, and "e" the bytes of an element.
@@ -110,11 +62,23 @@ full ; $NO_RESIDUAL ; sums given=1 ; OPERAND ; sums: excludes post_norm_weight
 full_backward ; ; ; OPERAND ; post_norm_weight: rmsnorm_backward() does not take it
 ; ; operands add_to=8|9|2147483648|4294967295 ; OPERAND ; add_to: 0x* holds an unknown flag
 backward ; dx=f32|none,dw=f32,db=f32|none ; operands add_to=0|1|2|3|4|5|6|7 ; OK
+; ; x|dy given=0 ; NULL ; @: the view is null
+; ; weight|bias|post_norm_weight|gate|residual_out|sums|y|rstd|sums_out|zero|dx|dw|db given=0 ; OK
+$NO_INTEGERS=q=none,scale=none,zero=none
+call forward ; y=none,$NO_INTEGERS,rstd=none,sums_out=none,residual_out=none ; ; NULL ; y: the view is null
+backward ; dx=none,dw=none,db=none ; ; NULL ; dx: the view is null
+residual ; ; residual given=0 ; OPERAND ; residual_out: there is no residual
+; scale=none ; q given=0 ; OPERAND ; zero: there is no q
+; zero=none ; q given=0 ; OPERAND ; scale: there is no q
+; zero=none ; scale given=0 ; OPERAND ; q: there is no scale
+residual ; post_norm_weight=none ; sums given=1 ; OPERAND ; sums: excludes residual
+sums ; ; post_norm_weight given=1 ; OPERAND ; sums: excludes post_norm_weight
 
 # A view alone.
 $MAX=9223372036854775807
 $MIN=-9223372036854775808
 ; ; each data=null ; NULL ; @: data is null
+short ; ; each data=null ; NULL ; @: data is null
 ; ; each dtype=0|6|-1|2147483647|-2147483648 ; DTYPE ; @: unknown dtype %
 ; ; floats+ dtype=f16|bf16 ; OK
 ; ; floats dtype=f64|i8 ; DTYPE ; @: %* it must be f32, f16 or bf16
@@ -127,7 +91,7 @@ $MIN=-9223372036854775808
 ; ; each ndim=0|-1|9|2147483647|-2147483648 ; SHAPE ; @: % dimensions; 1 to 8 are possible
 ; d=0,rows=2x3|0x3 ; ; SHAPE ; x: the last dimension, d, is 0
 ; ; x|rows|columns shape2=0 ; SHAPE ; @: the last dimension, d, is 0
-; ; x|rows|columns stride2=0|2|-1|$MAX ; LAYOUT ; @: stride * in the last dimension* it must be contiguous
+; ; x|rows|columns stride2=0|2|-1|$MAX ; LAYOUT ; @: stride * in the last dimension* it must be contiguous (1)!
 ; ; floats|rstd|scale data=1|2|3 ; LAYOUT ; @: * is not aligned
 ; ; floats dtype=f16|bf16 data=1 ; LAYOUT ; @: * is not aligned
 ; ; sums|sums_out data=1|2|3|4|5|6|7 ; LAYOUT ; @: * is not aligned
@@ -192,6 +156,9 @@ plain ; d=1 ; y stride=3x2 ; LAYOUT ;
   y: its strides do not tell rows apart (12 bytes from one index to the next, but each spans 20)
 
 # In place means the same data, strides and element size.
+; ; y as=x ; OK
+; ; residual_out as=residual ; OK
+; ; dx as=dy ; OK
 ; ; place stride=24x8|40x10|-24x-8|8x16 & replacing as=place ; OK
 ; ; y+residual_out as=place ; OK
 ; ; place dtype=f16|bf16 & y|dx as=place dtype=f16|bf16 ; OK
@@ -204,6 +171,11 @@ plain ; d=1 ; y stride=3x2 ; LAYOUT ;
 ; ; residual+y as=x ; OVERLAP ; y: overlaps residual
 ; ; residual+residual_out as=x ; OVERLAP ; residual_out: overlaps x
 ; ; dy+dx as=x ; OVERLAP ; dx: overlaps x
+# With strides in bytes, separate rows overlap, and the message says so. It does not where a step of
+# that many bytes would be narrower than a row.
+; ; x stride=96x32 & y as=x data=128 ; OVERLAP ; y: overlaps x *; strides count elements, not bytes
+; ; x stride=93x31 & y as=x data=124 ; OVERLAP ; y: overlaps x *strides and element size!
+; ; x stride2=4 ; LAYOUT ; x: stride 4 *; strides count elements
 
 # No rows along one of the leading dimensions, and null data.
 $EMPTY=rows=0x3|2x0|0|0x18446744073709551615|18446744073709551615x18446744073709551615x0,
@@ -213,6 +185,8 @@ $EMPTY=rows=0x3|2x0|0|0x18446744073709551615|18446744073709551615x18446744073709
 options ; $EMPTY,eps=-1 ; ; OPTION ; options: eps
 
 # Options.
+options ; ; numbers value=nan|inf|-inf ; OPTION ; options: @ is
+options ; ; words value=-1|end|2147483647|-2147483648 ; OPTION ; options: @ is unknown
 options ; eps=-1e-45|-1 ; ; OPTION ; options: eps
 options ; eps=0|-0|1e-45|3.4028235e38 ; ; OK
 options ; divisor=-1e-45|-8|1e-45|1.1754942e-38|8.50706e37|3.4e38 ; ; OPTION ;
@@ -257,6 +231,8 @@ plain backward ; weight=none,weight_offset=1,dx=none,dw=f32,db=none ; ; OPTION ;
 plain backward ; weight=none,weight_offset=1,dx=none,dw=none ; ; OK
 plain ; $BARE,weight_offset=-0 ; ; OK
 
+beside ; ; ; OPERAND ; options: the module has its own
+
 # The vectors that a module receives or returns.
 weight ; ; weight given=0 ; NULL ; weight: the view is null
 removable ; ; each given=0 ; OK
@@ -291,8 +267,9 @@ struct Part {
   std::string target;
   std::vector<std::pair<std::string, std::string>> values;
 
+  bool IsOfOptions() const { return target == "numbers" || target == "words"; }
   bool IsOfOperands() const {
-    return target != "operands" && target != "options" && target != "context";
+    return target != "operands" && target != "options" && target != "context" && !IsOfOptions();
   }
 };
 
@@ -355,8 +332,25 @@ Operand Named(const std::string& name) {
   return static_cast<Operand>(i);
 }
 
-// The sets of operands that a target spoils in turn. An operand may be named that is not there.
-std::vector<OperandSet> Turns(const ArgumentCall& call, const std::string& target) {
+// What a line spoils at once: operands, or an option.
+struct Turn {
+  OperandSet operands = 0;
+  internal::Option option = internal::kOptions;
+
+  std::string Name() const {
+    if (option != internal::kOptions) return internal::kOptionRules[option].name;
+    return operands != 0 ? kOperandRules[internal::FirstOf(operands)].name : "";
+  }
+};
+
+// What a part spoils in turn. An operand may be named that is not there.
+std::vector<Turn> Turns(const ArgumentCall& call, const Part& part) {
+  const std::string& target = part.target;
+  std::vector<Turn> turns;
+  for (int i = 0; part.IsOfOptions() && i < internal::kOptions; ++i) {
+    const auto option = static_cast<internal::Option>(i);
+    if (internal::IsNumber(option) == (target == "numbers")) turns.push_back({0, option});
+  }
   OperandSet all = 0;
   for (const std::string& name : Split(target, '+')) {
     const auto is_chosen = [&](Operand o) {
@@ -376,9 +370,8 @@ std::vector<OperandSet> Turns(const ArgumentCall& call, const std::string& targe
       if (is_chosen(static_cast<Operand>(i))) all |= cases::SetOf(static_cast<Operand>(i));
     }
   }
-  if (target.find('+') != std::string::npos) return {all};
-  std::vector<OperandSet> turns;
-  internal::ForEachOperand(all, [&](Operand o) { turns.push_back(cases::SetOf(o)); });
+  if (target.find('+') != std::string::npos) return {{all}};
+  internal::ForEachOperand(all, [&](Operand o) { turns.push_back({cases::SetOf(o)}); });
   return turns;
 }
 
@@ -440,30 +433,46 @@ void SpoilArgument(ArgumentCall& call, const std::string& field, const std::stri
   if (field == "rounding") call.c.options.rounding = std::stoi(value);
 }
 
-// The part of a line whose operands are spoilt in turn; null where none is.
+void SpoilOption(ArgumentCall& call, internal::Option option, const std::string& value) {
+  if (internal::IsNumber(option)) {
+    internal::SetValueIn(call.c.options, option, std::stof(value));
+  } else if (value == "end") {
+    int32_t end = 0;
+    while (internal::kOptionRules[option].words[end] != nullptr) ++end;
+    internal::SetValueIn(call.c.options, option, end);
+  } else {
+    internal::SetValueIn(call.c.options, option, std::stoi(value));
+  }
+}
+
+// The part of a line that is spoilt in turn; null where none is.
 const Part* TurningPart(const Line& line) {
   const auto part = std::find_if(line.spoilt.begin(), line.spoilt.end(), [](const Part& one) {
-    return one.IsOfOperands() && one.target != "place";
+    return one.IsOfOptions() || (one.IsOfOperands() && one.target != "place");
   });
   return part == line.spoilt.end() ? nullptr : &*part;
 }
 
 // Returns whether the call has all spoilt operands, or receives them.
-bool Spoil(ArgumentCall& call, const Line& line, OperandSet turn) {
+bool Spoil(ArgumentCall& call, const Line& line, const Turn& turn) {
   bool has_all = true;
   for (const Part& part : line.spoilt) {
-    OperandSet operands = turn;
+    OperandSet operands = turn.operands;
     if (part.target == "place") {
-      operands = cases::SetOf(kOperandRules[internal::FirstOf(turn)].in_place_of);
+      operands = cases::SetOf(kOperandRules[internal::FirstOf(operands)].in_place_of);
     } else if (part.IsOfOperands() && &part != TurningPart(line)) {
-      operands = Turns(call, part.target).at(0);
+      operands = Turns(call, part).at(0).operands;
     }
     for (const auto& [field, value] : part.values) {
-      if (!part.IsOfOperands()) SpoilArgument(call, field, value);
+      if (part.IsOfOptions()) {
+        SpoilOption(call, turn.option, value);
+      } else if (!part.IsOfOperands()) {
+        SpoilArgument(call, field, value);
+      }
     }
     internal::ForEachOperand(part.IsOfOperands() ? operands : 0, [&](Operand o) {
       for (const auto& [field, value] : part.values) {
-        has_all = has_all && (call.Has(o) || field == "given");
+        has_all = has_all && (call.Has(o) || (field == "given" && value == "1"));
         if (has_all) SpoilOperand(call, o, field, value);
       }
     });
@@ -471,17 +480,18 @@ bool Spoil(ArgumentCall& call, const Line& line, OperandSet turn) {
   return has_all;
 }
 
-// Whether a message begins with a pattern.
+// Whether a message begins with a pattern, or is it, where a "!" follows.
 bool Begins(const std::string& message, const std::string& pattern) {
+  const bool is_whole = pattern.back() == '!';
   size_t at = 0;
   bool is_first = true;
-  for (const std::string& part : Split(pattern, '*')) {
+  for (const std::string& part : Split(pattern.substr(0, pattern.size() - is_whole), '*')) {
     const size_t found = message.find(part, at);
     if (found == std::string::npos || (is_first && found != 0)) return false;
     at = found + part.size();
     is_first = false;
   }
-  return true;
+  return !is_whole || at == message.size();
 }
 
 void TestLine(const Line& line) {
@@ -490,10 +500,10 @@ void TestLine(const Line& line) {
     if (!HasWords(entry, line.words)) continue;
     SCOPED_TRACE(entry.words);
     const Part* const turning = TurningPart(line);
-    const std::vector<OperandSet> turns =
-        turning != nullptr ? Turns(ArgumentCall(entry, line.fields), turning->target)
-                           : std::vector<OperandSet>{0};
-    for (const OperandSet turn : turns) {
+    const std::vector<Turn> turns = turning != nullptr
+                                        ? Turns(ArgumentCall(entry, line.fields), *turning)
+                                        : std::vector<Turn>{{}};
+    for (const Turn& turn : turns) {
       ArgumentCall call(entry, line.fields);
       if (!Spoil(call, line, turn)) continue;
       ++calls;
@@ -506,7 +516,7 @@ void TestLine(const Line& line) {
         const size_t at = pattern.find(sign);
         if (at != std::string::npos) pattern.replace(at, 1, meaning);
       };
-      if (turn != 0) replace('@', kOperandRules[internal::FirstOf(turn)].name);
+      replace('@', turn.Name());
       if (!line.spoilt.empty()) replace('%', line.spoilt.back().values.back().second);
       const std::string message = call.ExpectRefused(line.status);
       EXPECT_TRUE(Begins(message, pattern)) << message << " is not " << pattern;
@@ -525,72 +535,7 @@ TEST(Refusals, Table) {
   }
 }
 
-// Every subset of operands. The bits of an output do not depend on the other outputs.
-TEST(Operands, EverySubset) {
-  using namespace internal;
-  size_t accepted = 0;
-  size_t refused = 0;
-  for (const bool backward : {false, true}) {
-    const EntryPoint& entry = Find({"plain", backward ? "backward" : "residual"});
-    const std::string fields = backward ? "" : "sums=f64";
-    const OperandSet all = ArgumentCall(entry, fields).operands.given;
-    for (OperandSet selected = all;; selected = (selected - 1) & all) {
-      SCOPED_TRACE(selected);
-      ArgumentCall call(entry, fields);
-      call.operands.given = selected;
-      std::set<std::string> reasons;  // status and operand
-      const auto add_reason = [&](rmsnorm_status status, Operand o) {
-        reasons.insert(std::to_string(status) + kOperandRules[o].name);
-      };
-      bool any_output = false;
-      ForEachOperand(all, [&](Operand o) {
-        const OperandRule& rule = kOperandRules[o];
-        any_output = any_output || call.IsOutput(o);
-        if (!call.Has(o) && call.c.RoleOf(o) == Role::kRequired) add_reason(RMSNORM_ERROR_NULL, o);
-        const bool lacks = rule.needs != 0 && (rule.needs & selected) == 0;
-        if (call.Has(o) && (lacks || (rule.excludes & selected) != 0)) {
-          add_reason(RMSNORM_ERROR_OPERAND, o);
-        }
-      });
-      if (!any_output) add_reason(RMSNORM_ERROR_NULL, backward ? kDx : kY);
-      if (reasons.empty()) {
-        ++accepted;
-        call.ExpectAccepted();
-        // The same inputs with every output. A zero point would change the integers q.
-        ArgumentCall full(entry, fields);
-        ForEachOperand(all & ~selected, [&](Operand o) {
-          const bool possible =
-              o == kResidualOut ? call.Has(kResidual) : o != kZero || !call.Has(kQ);
-          if (!full.IsOutput(o) || !possible) full.Remove(o);
-        });
-        full.ExpectAccepted();
-        ForEachOperand(selected, [&](Operand o) {
-          EXPECT_TRUE(full.BytesOf(o) == call.BytesOf(o)) << kOperandRules[o].name;
-        });
-      } else {
-        ++refused;
-        const std::string before = call.Bytes();
-        const rmsnorm_status status = call.Run();
-        const std::string message = rmsnorm_error_message();
-        const std::string reason = std::to_string(status) + message.substr(0, message.find(':'));
-        EXPECT_EQ(1u, reasons.count(reason)) << message;
-        EXPECT_TRUE(before == call.Bytes()) << "something was written";
-      }
-      if (selected == 0) break;
-    }
-  }
-  // Forward has a weight, a bias and a gate, or not (8 ways), and q with a zero point, q without
-  // one, or no q (3). With a residual, it has a post-norm or not (2) and any of four other outputs
-  // (16). Without a residual, it has a post-norm, sums or neither (3) and any of three other
-  // outputs (8). At least one output is needed. Backward has a weight and rstd, or not (4), and at
-  // least one of three gradients (7).
-  EXPECT_EQ(8u * (2 * (3 * 16 - 1) + 3 * (3 * 8 - 1)) + 4u * 7, accepted);
-  EXPECT_EQ((1u << 14) + (1u << 7), accepted + refused);
-}
-
 // ------------------------------------------------------------------------------------ overlaps
-
-using Row = ArgumentCall::Row;
 
 bool Meet(const Row& a, const Row& b) { return a.begin < b.end && b.begin < a.end; }
 
@@ -694,120 +639,127 @@ TEST(Overlap, EveryDistance) {
   }
 }
 
-// With strides in bytes, separate rows overlap, and the message says so. It does not where a step
-// of that many bytes would be narrower than a row.
-TEST(Overlap, StridesInBytes) {
-  constexpr size_t kRows = 4;
-  constexpr size_t kLength = 16;
-  float memory[1024] = {};
-  const auto message = [&](ptrdiff_t stride, size_t distance) {
-    const rmsnorm_view x = rmsnorm_rows(memory, RMSNORM_F32, kRows, kLength, stride);
-    const rmsnorm_view y = rmsnorm_rows(memory + distance, RMSNORM_F32, kRows, kLength, stride);
-    EXPECT_EQ(RMSNORM_ERROR_OVERLAP, rmsnorm_norm(&x, nullptr, &y, nullptr));
-    return std::string(rmsnorm_error_message());
+// Many calls at once are refused exactly where two of them are: where an output of one shares bytes
+// with an operand of the other, and perhaps where it lies between its rows. In place applies only
+// within one call. The message names the first call that overlaps an earlier one, and the first of
+// these.
+TEST(Overlap, BetweenManyCalls) {
+  constexpr size_t kCalls = 12;
+  constexpr size_t kHead = 4;
+  cases::Random random(98);
+  std::vector<float> memory(4000);
+  rmsnorm_view x[kCalls];
+  rmsnorm_view y[kCalls];
+  rmsnorm_operands operands[kCalls];
+  size_t accepted = 0;
+  size_t refused = 0;
+  const auto run = [&](const std::vector<size_t>& chosen) {
+    std::vector<rmsnorm_call> calls;
+    for (const size_t i : chosen) calls.push_back({nullptr, &operands[i], nullptr});
+    return rmsnorm_forward_all(calls.data(), calls.size(), nullptr);
   };
-  const std::string hint = "strides count elements";
-  EXPECT_NE(std::string::npos, message(kLength * sizeof(float), kRows * kLength).find(hint));
-  EXPECT_EQ(std::string::npos, message(kLength, kLength).find(hint));
-  EXPECT_EQ(std::string::npos, message(kLength * sizeof(float) - 1, kLength - 1).find(hint));
-
-  rmsnorm_view x = rmsnorm_rows(memory, RMSNORM_F32, kRows, kLength, kLength);
-  x.stride[1] = sizeof(float);
-  EXPECT_EQ(RMSNORM_ERROR_LAYOUT, rmsnorm_norm(&x, nullptr, &x, nullptr));
-  EXPECT_NE(std::string::npos, std::string(rmsnorm_error_message()).find(hint));
-}
-
-// ------------------------------------------------------------------------------------- options
-
-// Calls visit(option, entry) for each option and each entry point that takes options.
-template <class Visit>
-void ForEachOption(const std::vector<std::string>& words, const Visit& visit) {
-  for (int i = 0; i < internal::kOptions; ++i) {
-    SCOPED_TRACE(internal::kOptionRules[i].name);
-    for (const EntryPoint& entry : EntryPoints()) {
-      if (!HasWords(entry, words) || !HasWords(entry, {"options"})) continue;
-      SCOPED_TRACE(entry.words);
-      visit(static_cast<internal::Option>(i), entry);
+  // Tests two calls, and returns the message for the same two among all.
+  const auto message_of_two = [&](size_t first, size_t second) {
+    bool must_refuse = false;
+    bool may_refuse = false;
+    for (const auto& [output, other] :
+         {std::pair(y[first], y[second]), {y[first], x[second]}, {y[second], x[first]}}) {
+      const std::vector<Row> a = RowsOf(internal::kY, output);
+      const std::vector<Row> b = RowsOf(internal::kX, other);
+      must_refuse |= AnyMeet(a, b);
+      may_refuse |= Meet(Whole(a), Whole(b));
     }
-  }
-}
+    const rmsnorm_status status = run({first, second});
+    EXPECT_TRUE(status == RMSNORM_OK ? !must_refuse : may_refuse) << first << " and " << second;
 
-TEST(Options, RefusedValues) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  ForEachOption({}, [](internal::Option option, const EntryPoint& entry) {
-    const internal::OptionRule& rule = internal::kOptionRules[option];
-    const auto expect_refused = [&](auto value) {
-      ArgumentCall call(entry);
-      internal::SetValueIn(call.c.options, option, value);
-      const std::string message = call.ExpectRefused(RMSNORM_ERROR_OPTION);
-      EXPECT_TRUE(Begins(message, std::string("options: ") + rule.name + " ")) << message;
-    };
-    if (internal::IsNumber(option)) {
-      for (const float number : {std::nanf(""), kInfinity, -kInfinity}) expect_refused(number);
-      return;
+    if (status == RMSNORM_OK) return std::string();
+    EXPECT_EQ(RMSNORM_ERROR_OVERLAP, status);
+    const std::string text = rmsnorm_error_message();
+    EXPECT_TRUE(Begins(text, "calls[*].y: overlaps calls[*].")) << text;
+    std::string among_all;
+    for (const char c : text) {
+      among_all += c == '0'   ? std::to_string(first)
+                   : c == '1' ? std::to_string(second)
+                              : std::string{c};
     }
-    int32_t words = 0;
-    while (rule.words[words] != nullptr) ++words;
-    for (const int32_t word : {-1, words, INT32_MAX, INT32_MIN}) expect_refused(word);
-  });
-}
-
-// One option that is not the default. Backward takes those that the table says, and forward takes
-// any in one of two calls: gate_placement excludes a residual.
-TEST(Options, SameInEveryEntryPoint) {
-  std::map<internal::Option, std::map<std::string, std::set<rmsnorm_status>>> statuses;
-  for (const std::string kind : {"residual", "sums", "backward"}) {
-    ForEachOption({kind}, [&](internal::Option option, const EntryPoint& entry) {
-      ArgumentCall call(entry);
-      Change(call.c.options, option);
-      statuses[option][kind].insert(call.Run());
-    });
+    return among_all;
+  };
+  for (int repeat = 0; repeat < 4000; ++repeat) {
+    // The heads of a fused buffer, in two blocks of rows: in place, or from inputs that overlap.
+    // Some are moved, or have another layout.
+    const size_t shape[] = {2, 3, kHead};
+    const auto row = static_cast<ptrdiff_t>(kHead * kCalls + random.Below(3));
+    const ptrdiff_t stride[] = {row * 3 + static_cast<ptrdiff_t>(random.Below(2)), row, 1};
+    for (size_t i = 0; i < kCalls; ++i) {
+      const size_t block = random.Below(2) * 1000;
+      float* const data = &memory[1000 + block + i * kHead];
+      y[i] = rmsnorm_tensor(data, RMSNORM_F32, 3, shape, stride);
+      if (random.OneIn(60)) y[i].data = data + random.Below(400);
+      if (random.OneIn(60)) y[i].data = data + random.Below(2 * kHead) - kHead;
+      if (random.OneIn(60)) y[i].shape[random.Below(2)] = 1;
+      if (random.OneIn(60)) ++y[i].stride[0];
+      const bool in_place = random.OneIn(2);
+      if (in_place && random.OneIn(30)) y[i].data = &memory[3200 + random.Below(400)];
+      x[i] = y[i];
+      if (!in_place) {
+        x[i].data = &memory[3200 + random.Below(400)];
+        x[i].stride[0] = static_cast<ptrdiff_t>(random.Below(100));
+        x[i].stride[1] = static_cast<ptrdiff_t>(random.Below(10));
+      }
+      operands[i] = rmsnorm_no_operands();
+      operands[i].x = &x[i];
+      operands[i].y = &y[i];
+    }
+    std::string expected;
+    for (size_t i = 0; i < kCalls && expected.empty(); ++i) {
+      for (size_t j = 0; j < i && expected.empty(); ++j) expected = message_of_two(j, i);
+    }
+    std::vector<size_t> all(kCalls);
+    std::iota(all.begin(), all.end(), size_t{0});
+    std::fill(memory.begin(), memory.end(), 1.5f);
+    const rmsnorm_status status = run(all);
+    EXPECT_EQ(expected.empty() ? RMSNORM_OK : RMSNORM_ERROR_OVERLAP, status);
+    if (status != RMSNORM_OK) {
+      EXPECT_EQ(expected, rmsnorm_error_message());
+      EXPECT_EQ(std::vector<float>(memory.size(), 1.5f), memory) << "something was written";
+    }
+    ++(status == RMSNORM_OK ? accepted : refused);
   }
-  for (auto& [option, of_kind] : statuses) {
-    const internal::OptionRule& rule = internal::kOptionRules[option];
-    SCOPED_TRACE(rule.name);
-    for (const auto& [kind, of_entries] : of_kind) EXPECT_EQ(1u, of_entries.size()) << kind;
-    EXPECT_EQ(rule.gradient == internal::Gradient::kRefused ? RMSNORM_ERROR_OPTION : RMSNORM_OK,
-              *of_kind["backward"].begin());
-    EXPECT_TRUE(*of_kind["residual"].begin() == RMSNORM_OK ||
-                *of_kind["sums"].begin() == RMSNORM_OK);
-  }
+  EXPECT_GT(accepted, 500u);
+  EXPECT_GT(refused, 500u);
 }
 
 // ------------------------------------------------------------------------------- null pointers
 
 TEST(Refusals, NullPointers) {
+  constexpr rmsnorm_dtype kF32 = RMSNORM_F32;
   float number = 0;
-  const rmsnorm_view view = rmsnorm_vector(&number, RMSNORM_F32, 1);
+  float* const in = &number;
+  const rmsnorm_view view = rmsnorm_vector(in, kF32, 1);
   const rmsnorm_operands none = rmsnorm_no_operands();
-  int memory;
-  rmsnorm_prepared* const unset = reinterpret_cast<rmsnorm_prepared*>(&memory);
+  rmsnorm_prepared* const unset = reinterpret_cast<rmsnorm_prepared*>(&number);
   rmsnorm_prepared* prepared = unset;
   rmsnorm_prepared* gradients = unset;
-  const std::pair<const char*, std::function<rmsnorm_status()>> calls[] = {
-      {"module", [] { return rmsnorm_module_create(nullptr, kD, RMSNORM_F32, nullptr, nullptr); }},
-      {"module", [&] { return rmsnorm_module_set_weight(nullptr, &view); }},
-      {"module", [&] { return rmsnorm_module_get_weight(nullptr, &view); }},
-      {"module", [] { return rmsnorm_module_reset_weight(nullptr); }},
-      {"module", [&] { return rmsnorm_module_set_bias(nullptr, &view); }},
-      {"module", [] { return rmsnorm_module_set_post_norm_weight(nullptr, nullptr); }},
-      {"module", [&] { return rmsnorm_module_forward(nullptr, &none, nullptr); }},
-      {"module", [&] { return rmsnorm_module_backward(nullptr, &none, nullptr); }},
+  rmsnorm_module* const null = nullptr;
+  const struct {
+    const char* argument;
+    std::function<rmsnorm_status()> call;
+  } calls[] = {
+      {"module", [] { return rmsnorm_module_create(nullptr, kD, kF32, nullptr, nullptr); }},
+      {"module", [&] { return rmsnorm_module_set_weight(null, &view); }},
+      {"module", [&] { return rmsnorm_module_get_weight(null, &view); }},
+      {"module", [&] { return rmsnorm_module_reset_weight(null); }},
+      {"module", [&] { return rmsnorm_module_set_bias(null, &view); }},
+      {"module", [&] { return rmsnorm_module_set_post_norm_weight(null, nullptr); }},
+      {"module", [&] { return rmsnorm_module_forward(null, &none, nullptr); }},
+      {"module", [&] { return rmsnorm_module_backward(null, &none, nullptr); }},
+      {"module", [&] { return rmsnorm_module_norm_rows(null, kF32, 1, in, in, in, nullptr); }},
       {"module",
        [&] {
-         return rmsnorm_module_norm_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
-                                         nullptr);
+         return rmsnorm_module_add_norm_rows(null, kF32, kF32, 1, in, in, in, in, in, nullptr);
        }},
       {"module",
-       [&] {
-         return rmsnorm_module_add_norm_rows(nullptr, RMSNORM_F32, RMSNORM_F32, 1, &number, &number,
-                                             &number, &number, nullptr, nullptr);
-       }},
-      {"module",
-       [&] {
-         return rmsnorm_module_backward_rows(nullptr, RMSNORM_F32, 1, &number, &number, nullptr,
-                                             &number, nullptr, nullptr);
-       }},
+       [&] { return rmsnorm_module_backward_rows(null, kF32, 1, in, in, in, in, in, nullptr); }},
       {"calls", [] { return rmsnorm_forward_all(nullptr, 1, nullptr); }},
       {"prepared", [] { return rmsnorm_prepare(nullptr, nullptr, 0, nullptr); }},
       {"calls", [&] { return rmsnorm_prepare(&prepared, nullptr, 1, nullptr); }},
@@ -944,28 +896,16 @@ TEST(Dtype, SizesAndNames) {
 
 // Short forms equal rmsnorm_forward() with the same operands.
 TEST(ShortForms, EqualForward) {
-  using namespace internal;
-  const std::string plain =
-      "rstd=none,bias=none,gate=none,sums_out=none,post_norm_weight=none,q=none,scale=none,"
-      "zero=none,weight_per=tensor";
-  for (const std::string weight : {"f32", "none"}) {
-    for (const std::string residual : {"none", "f32"}) {
-      const std::string fields = plain + ",weight=" + weight + ",residual=" + residual +
-                                 ",residual_out=" + residual + ",eps=2";
-      ArgumentCall expected(Find({"plain", "residual"}), fields);
+  for (const EntryPoint& entry : EntryPoints()) {
+    if (!HasWords(entry, {"short"})) continue;
+    EntryPoint full = entry;
+    full.run = [](const Arguments& a) { return rmsnorm_forward(a.operands, a.options, a.context); };
+    for (const std::string fields : {"eps=2", "eps=2,weight=none"}) {
+      ArgumentCall expected(full, fields);
+      ArgumentCall actual(entry, fields);
       expected.ExpectAccepted();
-      ArgumentCall call(Find({"plain", "residual"}), fields);
-      const rmsnorm_view* const its_weight = call.Has(kWeight) ? &call[kWeight] : nullptr;
-      const auto run = [&] {
-        return call.Has(kResidual)
-                   ? rmsnorm_add_norm(&call[kX], &call[kResidual], its_weight, &call[kResidualOut],
-                                      &call[kY], &call.c.options)
-                   : rmsnorm_norm(&call[kX], its_weight, &call[kY], &call.c.options);
-      };
-      EXPECT_EQ(RMSNORM_OK, run()) << rmsnorm_error_message();
-      EXPECT_TRUE(expected.Bytes() == call.Bytes());
-      call.c.options.eps = -1;
-      EXPECT_EQ(RMSNORM_ERROR_OPTION, run());
+      actual.ExpectAccepted();
+      EXPECT_TRUE(expected.Bytes() == actual.Bytes()) << entry.text;
     }
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caller's floating-point environment. `rmsnorm check` runs each call in many environments;
-// these are the rest: refused options, a module's vectors and text, a rounded divisor, and threads
-// of OpenMP.
+// The caller's floating-point environment. `rmsnorm check` runs each call in many environments, and
+// arguments_test.cc refused ones; these are the rest: a module's vectors and text, a rounded
+// divisor, and threads of OpenMP.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,8 +18,8 @@
 #include <omp.h>
 #endif
 
-#include "../../../lib/options.h"
 #include "cases/float_control.h"
+#include "cases/run.h"
 #include "on_target.h"
 #include "rows.h"
 
@@ -84,32 +84,14 @@ TEST(FloatEnvironment, GovernsArithmetic) {
   EXPECT_GE(differ, 2u);
 }
 
-// A d above 2^24 must be rounded to be the divisor, to nearest even. No target is involved.
+// A d above 2^24 must be rounded to be the divisor, to nearest even.
 TEST(FloatEnvironment, Divisor) {
-  struct Long {
-    size_t d;
-    float to_even;
-    float to_other;
-  };
-  for (const Long& row :
-       {Long{(1 << 24) + 1, 0x1p24f, 0x1p24f + 2}, Long{(1 << 24) + 3, 0x1p24f + 4, 0x1p24f + 2}}) {
-    const auto inverse_rms = [](float sum, float divisor) {
-      return 1 / std::sqrt(sum * (1 / divisor));
-    };
-    float sum = 1;
-    while (inverse_rms(sum, row.to_even) == inverse_rms(sum, row.to_other)) sum += 0.01f;
-    const double sums = sum;
-    Rows x(RMSNORM_BF16, 1, row.d);
-    Options options;
-    options.eps = 0;
-    float rstd;
-    ForwardOperands operands;
-    operands.x = ConstView(ViewOf(x));
-    operands.sums = {&sums, 1};
-    operands.rstd = {&rstd, 1};
-    for (const uint32_t environment : kEnvironments) {
-      RunIn(environment, [&] { forward(operands, options); });
-      EXPECT_EQ(inverse_rms(sum, row.to_even), rstd) << environment;
+  cases::Runner runner;
+  for (const std::string d : {"16777217", "16777219"}) {
+    for (int state = 1; state < 12; ++state) {
+      const std::string line = "forward,x=bf16,y=none,sums=f64,rstd=f32,rows=2,eps=0,d=" + d +
+                               ",state=" + std::to_string(state);
+      EXPECT_EQ("", cases::FaultOf(runner, cases::ParseCalls(line), kReference)) << line;
     }
   }
 }
@@ -139,29 +121,6 @@ TEST(FloatEnvironment, Module) {
         EXPECT_TRUE(SameBits(expected.second[i], actual.second[i]));
       }
     }
-  }
-}
-
-// A refused argument gives the same status in every environment.
-TEST(FloatEnvironment, RefusedOptions) {
-  std::vector<float> x(10, 1.5f);
-  const rmsnorm_view view = rmsnorm_vector(x.data(), RMSNORM_F32, 10);
-  for (const uint32_t environment : kEnvironments) {
-    RunIn(environment, [&] {
-      const auto status = [&](internal::Option option, float value, const rmsnorm_view* weight) {
-        rmsnorm_options options = rmsnorm_default_options();
-        internal::SetValueIn(options, option, value);
-        return rmsnorm_norm(&view, weight, &view, &options);
-      };
-      for (int i = 0; i < internal::kOptions; ++i) {
-        const auto option = static_cast<internal::Option>(i);
-        if (!internal::IsNumber(option)) continue;
-        const float nan = std::numeric_limits<float>::quiet_NaN();
-        EXPECT_EQ(RMSNORM_ERROR_OPTION, status(option, nan, &view));
-      }
-      // Without a weight, an offset is refused even if the environment treats it as zero.
-      EXPECT_EQ(RMSNORM_ERROR_OPTION, status(internal::kWeightOffset, 1e-40f, nullptr));
-    });
   }
 }
 

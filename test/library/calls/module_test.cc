@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <locale>
@@ -12,12 +15,56 @@
 #include <utility>
 #include <vector>
 
-#include "allocation_counter.h"
 #include "cases/guarded_memory.h"
 #include "cases/option_value.h"
 #include "executor.h"
 #include "on_target.h"
 #include "rows.h"
+
+namespace {
+
+// The number of calls of malloc() and its relatives since the program started; operator new uses
+// them.
+std::atomic<int> allocations{0};
+// Whether allocations of more than the usual alignment fail.
+std::atomic<bool> aligned_fail{false};
+
+}  // namespace
+
+#ifdef __GLIBC__  // whose malloc() a program can replace
+
+// The linker prefers a program's own functions to the ones in shared libraries. The GNU C library
+// exports its originals under these names.
+extern "C" {
+void* __libc_malloc(size_t size);
+void* __libc_calloc(size_t count, size_t size);
+void* __libc_realloc(void* memory, size_t size);
+void* __libc_memalign(size_t alignment, size_t size);
+
+void* malloc(size_t size) noexcept {
+  ++allocations;
+  return __libc_malloc(size);
+}
+void* calloc(size_t count, size_t size) noexcept {
+  ++allocations;
+  return __libc_calloc(count, size);
+}
+void* realloc(void* memory, size_t size) noexcept {
+  ++allocations;
+  return __libc_realloc(memory, size);
+}
+void* memalign(size_t alignment, size_t size) noexcept {
+  ++allocations;
+  return aligned_fail ? nullptr : __libc_memalign(alignment, size);
+}
+void* aligned_alloc(size_t alignment, size_t size) noexcept { return memalign(alignment, size); }
+int posix_memalign(void** memory, size_t alignment, size_t size) noexcept {
+  *memory = memalign(alignment, size);
+  return *memory != nullptr ? 0 : ENOMEM;
+}
+}
+
+#endif  // __GLIBC__
 
 namespace rmsnorm::test {
 namespace {
@@ -42,6 +89,17 @@ const struct {
     {&RmsNorm::set_post_norm_weight, [](RmsNorm& norm) { norm.set_post_norm_weight({}); },
      &ForwardOperands::post_norm_weight}};
 
+// The weight of a module is rounded to the type in which it is read.
+void ExpectWeight(const RmsNorm& norm, const Rows& weight) {
+  for (const rmsnorm_dtype read : kDtypes) {
+    Rows expected(read, 1, kD);
+    for (size_t j = 0; j < kD; ++j) Set(expected, 0, j, Get(weight, 0, j));
+    Rows actual(read, 1, kD);
+    norm.get_weight(View(VectorOf(actual)));
+    EXPECT_TRUE(SameBits(expected, actual));
+  }
+}
+
 Rows Forward(const RmsNorm& norm, const Rows& x) {
   Rows y(RMSNORM_F32, x.count(), kD);
   norm.forward(NormOperands(x, nullptr, y));
@@ -56,6 +114,8 @@ TEST(Module, Vectors) {
   Options options;
   options.weight_offset = 0.5f;
   const float short_vector = 1;
+  Rows ones(RMSNORM_F32, 1, kD);
+  for (size_t j = 0; j < kD; ++j) Set(ones, 0, j, 1);
   for (const auto& [set, remove, operand] : kVectors) {
     for (const rmsnorm_dtype dtype : kDtypes) {
       RmsNorm norm(kD, options, static_cast<Dtype>(dtype));
@@ -63,11 +123,7 @@ TEST(Module, Vectors) {
       for (const rmsnorm_dtype from : kDtypes) {
         Rows vector = Filled(Values::kSpecial, from);
         Rows rounded(RMSNORM_F32, 1, kD);
-        Rows ones(RMSNORM_F32, 1, kD);
-        for (size_t j = 0; j < kD; ++j) {
-          Set(rounded, 0, j, RoundTo(dtype, Get(vector, 0, j)));
-          Set(ones, 0, j, 1);
-        }
+        for (size_t j = 0; j < kD; ++j) Set(rounded, 0, j, RoundTo(dtype, Get(vector, 0, j)));
         Rows expected(RMSNORM_F32, 5, kD);
         ForwardOperands operands = NormOperands(x, &ones, expected);
         forward(operands, options);
@@ -80,32 +136,11 @@ TEST(Module, Vectors) {
         EXPECT_THROW((norm.*set)({&short_vector, 1}), Error);
         EXPECT_TRUE(SameBits(expected, Forward(norm, x)))
             << rmsnorm_dtype_name(from) << " kept as " << rmsnorm_dtype_name(dtype);
+        ExpectWeight(norm, set == &RmsNorm::set_weight ? rounded : ones);
       }
       remove(norm);
       EXPECT_TRUE(SameBits(without, Forward(norm, x)));
-    }
-  }
-}
-
-// The weight has the module's type, and is rounded to the output's when it is read.
-TEST(Module, GetWeight) {
-  for (const rmsnorm_dtype dtype : kDtypes) {
-    for (const rmsnorm_dtype from : kDtypes) {
-      const Rows weight = Filled(Values::kSpecial, from);
-      RmsNorm norm(kD, 1e-5f, static_cast<Dtype>(dtype));
-      for (const bool is_set : {false, true}) {
-        if (is_set) norm.set_weight(ConstView(VectorOf(weight)));
-        for (const rmsnorm_dtype read : kDtypes) {
-          Rows expected(read, 1, kD);
-          for (size_t j = 0; j < kD; ++j) {
-            Set(expected, 0, j, is_set ? RoundTo(dtype, Get(weight, 0, j)) : 1);
-          }
-          Rows actual(read, 1, kD);
-          norm.get_weight(View(VectorOf(actual)));
-          EXPECT_TRUE(SameBits(expected, actual))
-              << rmsnorm_dtype_name(from) << " kept as " << rmsnorm_dtype_name(dtype);
-        }
-      }
+      ExpectWeight(norm, ones);
     }
   }
 }
@@ -160,7 +195,7 @@ TEST(Module, VectorsAreIndependent) {
   }
 }
 
-#ifdef __GLIBC__  // whose malloc() a program can replace
+#ifdef __GLIBC__
 
 TEST(Module, NoMemoryForAVector) {
   const std::vector<float> vector(kD, 0.5f);
@@ -168,14 +203,14 @@ TEST(Module, NoMemoryForAVector) {
     if (set == &RmsNorm::set_weight) continue;  // whose memory a module has from the start
     RmsNorm norm(kD);
     const auto status = [&, set_vector = set] {
-      FailAligned(true);
+      aligned_fail = true;
       rmsnorm_status of_call = RMSNORM_OK;
       try {
         (norm.*set_vector)({vector.data(), kD});
       } catch (const Error& error) {
         of_call = error.status();
       }
-      FailAligned(false);
+      aligned_fail = false;
       return of_call;
     };
     const auto result = [&] {
@@ -305,7 +340,7 @@ TEST(Module, CopiesTheTarget) {
 
 // ---------------------------------------------------------------------------------- allocations
 
-#ifdef __GLIBC__  // whose malloc() a program can replace
+#ifdef __GLIBC__
 
 TEST(Allocations, NoneInForward) {
   for (const size_t d : Sizes{1, 300, 5000}) {
@@ -337,9 +372,9 @@ TEST(Allocations, NoneInForward) {
                                                in, nullptr, nullptr));
           };
           run();  // OpenMP's threads start with the first call
-          const int before = Allocations();
+          const int before = allocations;
           run();
-          EXPECT_EQ(before, Allocations());
+          EXPECT_EQ(before, allocations);
         }
       }
     }
@@ -361,19 +396,19 @@ TEST(Allocations, SeveralNormsInCpp) {
     c_calls[i] = {norm.get(), &operands[i], nullptr};
   }
   for (const size_t count : Sizes{1, 2, 16}) {
-    const int before = Allocations();
+    const int before = allocations;
     check(rmsnorm_forward_all(c_calls.data(), count, nullptr));
-    const int between = Allocations();
+    const int between = allocations;
     forward_all(calls.data(), count);
-    EXPECT_EQ(between - before, Allocations() - between) << count;
+    EXPECT_EQ(between - before, allocations - between) << count;
   }
   EXPECT_NEAR(1, x[15][kD - 1], 1e-4f);
 }
 
 TEST(Allocations, Counter) {
-  const int before = Allocations();
+  const int before = allocations;
   const RmsNorm norm(kD);
-  EXPECT_GT(Allocations(), before);
+  EXPECT_GT(allocations, before);
 }
 
 #endif  // __GLIBC__
@@ -432,6 +467,8 @@ TEST(Module, MovedFrom) {
   BackwardOperands backwards;
   backwards.x = backwards.dy = forwards.x;
   backwards.dx = forwards.y;
+  const Call of_moved = {&moved, forwards};
+  const Call of_other = {&norm, others};
   const std::pair<std::string, std::function<void()>> calls[] = {
       {"", [&] { moved.forward(forwards); }},
       {"", [&] { moved.forward(forwards, Context()); }},
@@ -439,17 +476,14 @@ TEST(Module, MovedFrom) {
       {"", [&] { moved.norm(x, y); }},
       {"", [&] { moved.set_weight(forwards.x); }},
       {"", [&] { moved.options(); }},
-      {"",
-       [&] {
-         forward_all({{&moved, forwards}});
-       }},
+      {"", [&] { forward_all({of_moved}); }},
       {"calls[1].",
        [&] {
-         forward_all({{&norm, others}, {&moved, forwards}});
+         forward_all({of_other, of_moved});
        }},
       {"calls[0].",
        [&] {
-         Prepared({{&moved, forwards}, {&norm, others}})();
+         Prepared({of_moved, of_other})();
        }},
       {"", [&] { Prepared(moved, forwards)(); }},
       {"", [&] { Prepared(moved, forwards, Context())(); }},

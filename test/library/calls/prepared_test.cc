@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prepared calls: what they keep and what they read. Their bits and refused arguments are tested as
-// those of the calls they are prepared for.
+// Prepared calls: what they keep and what they read. Several norms at once, prepared or not: they
+// run in one parallel region. The bits of each form of call are compared by `rmsnorm check`, and
+// arguments_test.cc has the refused arguments.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <utility>
@@ -131,26 +133,6 @@ TEST_F(PreparedTest, NewWeightOfAModule) {
   }
 }
 
-TEST_F(PreparedTest, SeveralNorms) {
-  std::vector<Rows> matrices = {Draw(1000), Draw(500)};
-  std::vector<Rows> expected = matrices;
-  std::vector<Call> calls(2);
-  CountingExecutor executor;
-  Context context;
-  context.threads = 4;
-  executor.SetIn(context);
-  for (size_t i = 0; i < 2; ++i) {
-    forward(NormOperands(expected[i], nullptr, expected[i]));
-    calls[i].operands = NormOperands(matrices[i], nullptr, matrices[i]);
-  }
-  Prepared norms(calls.data(), calls.size(), context);
-  EXPECT_EQ(0, executor.calls);
-  norms();
-  EXPECT_EQ(1, executor.calls);
-  EXPECT_EQ(4u, executor.most_parts);
-  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(SameBits(expected[i], matrices[i]));
-}
-
 // A single prepared call by a module runs in its context. Several calls use none of theirs.
 TEST_F(PreparedTest, ContextOfAModule) {
   CountingExecutor executor;
@@ -228,6 +210,74 @@ TEST_F(PreparedTest, ParallelRegion) {
   for (const Rows& rows : y) EXPECT_TRUE(SameBits(expected, rows));
 }
 #endif
+
+// ----------------------------------------------------------------------------------- several norms
+
+class SeveralParts : public testing::TestWithParam<std::string> {
+ protected:
+  // Normalises each matrix in place, in one call for all, and compares with separate calls. The
+  // executor must be called once, with four parts, if the work is large, and not at all if not.
+  void ExpectParts(const std::vector<Rows>& x, bool is_large) {
+    const std::string target = GetParam();
+    std::vector<Rows> expected = x;
+    std::vector<Rows> actual = x;
+    std::vector<Call> calls(x.size());
+    for (size_t i = 0; i < calls.size(); ++i) {
+      calls[i].operands = NormOperands(actual[i], nullptr, actual[i]);
+      calls[i].options.eps = 0.01f * static_cast<float>(i);
+      forward(NormOperands(expected[i], nullptr, expected[i]), calls[i].options,
+              OnTarget(target, 1));
+    }
+    CountingExecutor executor;
+    Context context = OnTarget(target, 4);
+    executor.SetIn(context);
+    Prepared prepared(calls.data(), calls.size(), context);
+    EXPECT_EQ(0, executor.calls);
+    for (const bool is_prepared : {false, true}) {
+      for (size_t i = 0; i < calls.size(); ++i) {
+        std::memcpy(actual[i].row(0), x[i].row(0), x[i].count() * x[i].row_bytes());
+      }
+      executor = {};
+      is_prepared ? prepared() : forward_all(calls.data(), calls.size(), context);
+      for (size_t i = 0; i < calls.size(); ++i) {
+        EXPECT_TRUE(SameBits(expected[i], actual[i])) << "matrix " << i;
+      }
+      // The reference is so slow that it splits even little work.
+      if (!is_large && target == kReference) continue;
+      EXPECT_EQ(is_large ? 1 : 0, executor.calls);
+      EXPECT_EQ(is_large ? 4u : 0u, executor.most_parts);
+    }
+  }
+
+  Rows Draw(rmsnorm_dtype dtype, size_t rows, size_t d) {
+    return test::Draw(random_, Values::kMixed, dtype, rows, d);
+  }
+
+  Random random_{97};
+};
+
+TEST_P(SeveralParts, FewRows) {
+  ExpectParts({Draw(RMSNORM_BF16, 8, 128), Draw(RMSNORM_F32, 2, 128)}, false);
+}
+
+TEST_P(SeveralParts, ManyRows) {
+  ExpectParts({Draw(RMSNORM_BF16, 2400, 128), Draw(RMSNORM_BF16, 600, 128)}, true);
+}
+
+// Each call alone is too short for a second thread.
+TEST_P(SeveralParts, ManyShortCalls) {
+  std::vector<Rows> matrices;
+  for (size_t i = 0; i < 50; ++i) matrices.push_back(Draw(kDtypes[i % 3], 20, 100 + 10 * i));
+  ExpectParts(matrices, true);
+}
+
+TEST_P(SeveralParts, LongRowsBesideShortOnes) {
+  ExpectParts(
+      {Draw(RMSNORM_F32, 1, 200'000), Draw(RMSNORM_BF16, 2000, 64), Draw(RMSNORM_F16, 2, 100'000)},
+      true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, SeveralParts, testing::ValuesIn(SupportedTargets()), Name);
 
 }  // namespace
 }  // namespace rmsnorm::test

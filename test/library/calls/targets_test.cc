@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of targets: listed, found in any case, refused with a reason.
+// Names of targets: listed, found in any case, refused with a reason, or from RMSNORM_TARGET. The
+// first call of a process reads this variable: tests of it come first, and only their child
+// processes call the library.
 #include <gtest/gtest.h>
+#ifndef _WIN32
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <rmsnorm/rmsnorm.hpp>
@@ -36,6 +44,116 @@ std::string Find(const std::string& name) { return Find(name.c_str()); }
 bool StartsWith(const std::string& text, const std::string& prefix) {
   return text.compare(0, prefix.size(), prefix) == 0;
 }
+
+// ---------------------------------------------------------------------------------- RMSNORM_TARGET
+
+#ifndef _WIN32  // which has no fork()
+
+// The result of `run` in a child process in which RMSNORM_TARGET is `value`, or unset if that is
+// null.
+std::string InChild(const char* value, const std::function<std::string()>& run) {
+  int ends[2];
+  EXPECT_EQ(0, pipe(ends));
+  const pid_t child = fork();
+  if (child == 0) {
+    unsetenv("RMSNORM_TARGET");
+    if (value != nullptr) setenv("RMSNORM_TARGET", value, 1);
+    const std::string result = run();
+    const auto size = static_cast<ssize_t>(result.size());
+    _exit(write(ends[1], result.data(), result.size()) == size ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string result;
+  char buffer[512];
+  for (ssize_t count; (count = read(ends[0], buffer, sizeof buffer)) > 0;) {
+    result.append(buffer, static_cast<size_t>(count));
+  }
+  close(ends[0]);
+  int status = -1;
+  EXPECT_EQ(child, waitpid(child, &status, 0));
+  EXPECT_EQ(0, status) << "the child crashed";
+  return result;
+}
+
+// The default target, or the error message.
+std::string Active() {
+  const std::string found = Find(nullptr);
+  return found.empty() ? rmsnorm_error_message() : found;
+}
+
+TEST(TargetEnvironment, Names) {
+  const std::string best = InChild(nullptr, Active);
+  EXPECT_EQ(best, InChild("", Active));
+  EXPECT_EQ("reference", InChild("Reference", Active));
+  for (const std::string& name : CompiledTargets()) {
+    // A name may also mean a family, whose best flavour has another name.
+    const std::string exact = InChild(nullptr, [&] { return Find(name); });
+    if (!exact.empty()) {
+      EXPECT_EQ(exact, InChild(name.c_str(), Active));
+    }
+  }
+}
+
+TEST(TargetEnvironment, TargetOfTheCallComesFirst) {
+  const std::string best = InChild(nullptr, Active);
+  EXPECT_EQ(best, InChild("reference", [&] { return Find(best); }));
+}
+
+// The call fails, and its message blames the environment; a call that names its target works.
+TEST(TargetEnvironment, UnknownName) {
+  const std::string result = InChild("AVX9", [] {
+    float x[] = {1, 2};
+    const rmsnorm_view view = rmsnorm_rows(x, RMSNORM_F32, 1, 2, 2);
+    rmsnorm_operands operands = rmsnorm_no_operands();
+    operands.x = operands.y = &view;
+    const std::string reference = kReference;
+    const rmsnorm_context context = OnTarget(reference).get();
+    std::string log;
+    for (int i = 0; i < 2; ++i) {
+      log += std::to_string(rmsnorm_forward(&operands, nullptr, nullptr)) + " " +
+             rmsnorm_error_message() + "\n";
+    }
+    rmsnorm_module* module = nullptr;
+    log += std::to_string(rmsnorm_module_create(&module, 2, RMSNORM_F32, nullptr, nullptr)) + "\n";
+    log += x[0] == 1 && x[1] == 2 ? "untouched\n" : "written\n";
+    log += std::to_string(rmsnorm_forward(&operands, nullptr, &context)) + "\n";
+    return log;
+  });
+  const std::string status = std::to_string(RMSNORM_ERROR_TARGET);
+  const std::string line = result.substr(0, result.find('\n') + 1);
+  EXPECT_EQ(status + " RMSNORM_TARGET: 'AVX9'", line.substr(0, line.find('\'') + 6)) << line;
+  EXPECT_EQ(line + line + status + "\nuntouched\n0\n", result);
+}
+
+// The first call reads the variable, and copies its text: after putenv() the program owns that.
+TEST(TargetEnvironment, ReadOnceAndCopied) {
+  const std::string best = InChild(nullptr, Active);
+  for (const std::string name : {"reference", "AVX9"}) {
+    const std::string before = InChild(name.c_str(), Active);
+    EXPECT_EQ(before + before + before, InChild(nullptr, [&] {
+                static char text[64];
+                std::snprintf(text, sizeof text, "RMSNORM_TARGET=%s", name.c_str());
+                putenv(text);
+                const std::string first = Active();
+                std::snprintf(text, sizeof text, "RMSNORM_TARGET=%s", best.c_str());
+                const std::string second = Active();
+                setenv("RMSNORM_TARGET", "AVX8", 1);
+                return first + second + Active();
+              }));
+  }
+}
+
+// The message quotes the start of a long name, so the reason fits.
+TEST(TargetEnvironment, LongName) {
+  const std::string name(5000, 'A');
+  const std::string message = InChild(name.c_str(), Active);
+  EXPECT_EQ("RMSNORM_TARGET: '" + name.substr(0, 40) + "...' is none of this build's targets",
+            message.substr(0, message.find(" (")));
+}
+
+#endif  // _WIN32
+
+// ------------------------------------------------------------------------------------------- names
 
 // The best first, the reference last. They do not depend on Highway's version. A build without SIMD
 // targets would pass all other tests.
@@ -98,7 +216,6 @@ TEST(Targets, Find) {
     }
     EXPECT_EQ(best, Find(family)) << family;
   }
-  // target_environment_test.cc tests other defaults.
   ASSERT_EQ(nullptr, std::getenv("RMSNORM_TARGET"));
   EXPECT_EQ(supported.front(), Find(nullptr));
 }

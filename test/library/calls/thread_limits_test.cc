@@ -34,66 +34,54 @@ int CpusWith(const Files& files) {
   return cpus;
 }
 
-// Version 2 with a group /a/b.
-int CpusInVersion2(Files files) {
-  files.emplace_back("proc/self/cgroup", "0::/a/b\n");
-  return CpusWith(files);
-}
+// In version 2 the group is /a/b. In version 1, too, beside a group of version 2 without CPU time.
+const char kVersion2[] = "0::/a/b\n";
+const char kVersion1[] = "9:name=systemd:/\n4:cpu,cpuacct:/a/b\n3:cpuset:/c\n0::/\n";
 
-// Version 1 with a group /a/b, beside a group of version 2 without CPU time.
-int CpusInVersion1(Files files) {
-  files.emplace_back("proc/self/cgroup",
-                     "9:name=systemd:/\n4:cpu,cpuacct:/a/b\n3:cpuset:/c\n0::/\n");
-  return CpusWith(files);
-}
-
-TEST(CpuQuota, NoFiles) {
-  EXPECT_EQ(INT_MAX, CpusWith({}));
-  EXPECT_EQ(INT_MAX, CpusInVersion1({}));
-  EXPECT_EQ(INT_MAX, CpusInVersion2({}));
-}
-
-TEST(CpuQuota, Version2) {
-  EXPECT_EQ(4, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"}}));
-  EXPECT_EQ(2, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "100000 50000\n"}}));
-  EXPECT_EQ(INT_MAX, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "max 100000\n"}}));
-}
-
-TEST(CpuQuota, Version1) {
+TEST(CpuQuota, Files) {
+  const std::string max = "sys/fs/cgroup/a/b/cpu.max";
   const std::string folder = "sys/fs/cgroup/cpu/a/b/";
-  const auto cpus = [&](const std::string& quota) {
-    return CpusInVersion1(
-        {{folder + "cpu.cfs_quota_us", quota}, {folder + "cpu.cfs_period_us", "100000\n"}});
+  const std::string quota = folder + "cpu.cfs_quota_us";
+  const std::pair<std::string, std::string> period = {folder + "cpu.cfs_period_us", "100000\n"};
+  const struct {
+    const char* name;
+    int cpus;
+    const char* groups;
+    Files files;
+  } known[] = {
+      {"no files of version 1", INT_MAX, kVersion1, {}},
+      {"no files of version 2", INT_MAX, kVersion2, {}},
+      {"four", 4, kVersion2, {{max, "400000 100000\n"}}},
+      {"another period", 2, kVersion2, {{max, "100000 50000\n"}}},
+      {"no limit", INT_MAX, kVersion2, {{max, "max 100000\n"}}},
+      {"version 1", 3, kVersion1, {{quota, "300000\n"}, period}},
+      {"no limit of version 1", INT_MAX, kVersion1, {{quota, "-1\n"}, period}},
+      {"part of a CPU", 1, kVersion2, {{max, "199999 100000\n"}}},
+      {"less than a CPU", 1, kVersion2, {{max, "1000 100000\n"}}},
+      {"the least of all groups",
+       2,
+       kVersion2,
+       {{max, "800000 100000\n"},
+        {"sys/fs/cgroup/a/cpu.max", "200000 100000\n"},
+        {"sys/fs/cgroup/cpu.max", "300000 100000\n"}}},
+      // In a container, the group has its name of the host, and its files lie at the root.
+      {"container", 2, kVersion2, {{"sys/fs/cgroup/cpu.max", "200000 100000\n"}}},
+      {"container of version 1",
+       2,
+       kVersion1,
+       {{"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n"},
+        {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}}},
+      {"other groups", INT_MAX, "\n:\nx:y\n0:\n", {{"sys/fs/cgroup/cpu.max", "200000 100000\n"}}},
   };
-  EXPECT_EQ(3, cpus("300000\n"));
-  EXPECT_EQ(INT_MAX, cpus("-1\n"));
-}
-
-TEST(CpuQuota, WholeCpus) {
-  EXPECT_EQ(1, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "199999 100000\n"}}));
-  EXPECT_EQ(1, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "1000 100000\n"}}));
-}
-
-TEST(CpuQuota, LeastOfAllGroups) {
-  EXPECT_EQ(2, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", "800000 100000\n"},
-                               {"sys/fs/cgroup/a/cpu.max", "200000 100000\n"},
-                               {"sys/fs/cgroup/cpu.max", "300000 100000\n"}}));
-}
-
-// The group has its name of the host, and its files lie at the root.
-TEST(CpuQuota, Container) {
-  EXPECT_EQ(2, CpusInVersion2({{"sys/fs/cgroup/cpu.max", "200000 100000\n"}}));
-  EXPECT_EQ(2, CpusInVersion1({{"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n"},
-                               {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}}));
-}
-
-TEST(CpuQuota, OtherText) {
+  EXPECT_EQ(INT_MAX, CpusWith({}));
+  for (auto [name, cpus, groups, files] : known) {
+    files.emplace_back("proc/self/cgroup", groups);
+    EXPECT_EQ(cpus, CpusWith(files)) << name;
+  }
   for (const char* text : {"", "\n", "x\n", "100000\n", "-5 100000\n", "100000 0\n", "nan nan\n",
                            "inf 100000\n", "inf inf\n", "1e308 1e-308\n", "100000 inf\n"}) {
-    EXPECT_EQ(INT_MAX, CpusInVersion2({{"sys/fs/cgroup/a/b/cpu.max", text}})) << text;
+    EXPECT_EQ(INT_MAX, CpusWith({{"proc/self/cgroup", kVersion2}, {max, text}})) << text;
   }
-  EXPECT_EQ(INT_MAX, CpusWith({{"proc/self/cgroup", "\n:\nx:y\n0:\n"},
-                               {"sys/fs/cgroup/cpu.max", "200000 100000\n"}}));
 }
 
 // A quota of 2 CPUs on a machine with 8.
