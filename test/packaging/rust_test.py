@@ -9,7 +9,7 @@ import shutil
 import unittest
 
 import installed
-from installed import ROOT, VERSION, read, run, succeed
+from installed import ROOT, VERSION, read, run
 
 CRATES = os.path.join(ROOT, "packaging", "rust")
 CARGO = os.environ["CARGO"]
@@ -35,34 +35,16 @@ class Crates(unittest.TestCase):
     def path(self, *names):
         return os.path.join(self.directory, *names)
 
-    def command(self, *arguments, **variables):
-        manifest = os.path.join(self.crates, "Cargo.toml")
-        return (CARGO, *arguments[:1], "--manifest-path", manifest, *arguments[1:]), {
-            **self.variables,
-            **variables,
-        }
-
-    def cargo(self, *arguments, **variables):
-        """Runs Cargo and returns what it printed."""
-        command, variables = self.command(*arguments, **variables)
-        return succeed(*command, **variables)
-
-    def refused(self, *arguments, **variables):
-        """Returns the errors of a run that fails."""
-        command, variables = self.command(*arguments, **variables)
-        done = run(*command, **variables)
-        self.assertNotEqual(done.returncode, 0, done.stdout)
-        return done.stderr
+    def cargo(self, subcommand, *arguments, is_refused=False, **variables):
+        """Runs Cargo and returns what it printed, or the errors of a build that is refused."""
+        manifest = ("--manifest-path", os.path.join(self.crates, "Cargo.toml"))
+        done = run(CARGO, subcommand, *manifest, *arguments, **{**self.variables, **variables})
+        self.assertEqual(done.returncode != 0, is_refused, done.stdout + done.stderr)
+        return done.stderr if is_refused else done.stdout
 
     def needs(self, subcommand):
         if run(CARGO, subcommand, "--version").returncode != 0:
             self.skipTest(f"no cargo {subcommand} here")
-
-    def write(self, text, *names):
-        os.makedirs(os.path.dirname(self.path(*names)), exist_ok=True)
-        with open(self.path(*names), "wb" if isinstance(text, bytes) else "w") as file:
-            file.write(text)
-        return self.path(*names)
 
     def test_pass_their_tests(self):
         printed = self.cargo("test", "--workspace")
@@ -72,7 +54,9 @@ class Crates(unittest.TestCase):
     def test_link_either_library(self):
         page = read(ROOT, "doc", "other_languages.md")
         (program,) = re.findall(r"^```rust\n(.*?)^```$", page, re.M | re.S)
-        self.write(program, "rust", "rmsnorm", "examples", "page.rs")
+        os.makedirs(self.path("rust", "rmsnorm", "examples"))
+        with open(self.path("rust", "rmsnorm", "examples", "page.rs"), "w") as file:
+            file.write(program)
         kinds = ["shared", "static"] if installed.LIBRARIES == "both" else [installed.LIBRARIES]
         for kind in kinds:
             for variables in ({}, {"RMSNORM_LIB_DIR": self.library_dir, "PKG_CONFIG": "false"}):
@@ -93,7 +77,7 @@ class Crates(unittest.TestCase):
             ({"PKG_CONFIG": "/no/pkg-config"}, "rmsnorm-sys: cannot run /no/pkg-config"),
             ({"RMSNORM_LIB_DIR": empty}, f"rmsnorm-sys: {empty} holds no library to link"),
         ):
-            errors = self.refused("build", **variables)
+            errors = self.cargo("build", is_refused=True, **variables)
             self.assertIn(reason, errors)
             self.assertIn("Install the rmsnorm library, version ", errors)
 
@@ -104,13 +88,11 @@ class Crates(unittest.TestCase):
         for other in (f"{major}.{minor + 1}.0", f"{major}.{minor - 1}.9"):
             if "-" in other:
                 continue
-            self.write(
-                text.replace(f"Version: {VERSION}", f"Version: {other}"), directory, "rmsnorm.pc"
-            )
-            errors = self.refused("build", PKG_CONFIG_PATH=directory)
-            self.assertRegex(
-                errors, rf"(?s)rmsnorm-sys: .*\b{re.escape(other)}\b.*Install the rmsnorm"
-            )
+            with open(os.path.join(directory, "rmsnorm.pc"), "w") as file:
+                file.write(text.replace(f"Version: {VERSION}", f"Version: {other}"))
+            errors = self.cargo("build", is_refused=True, PKG_CONFIG_PATH=directory)
+            reason = rf"(?s)rmsnorm-sys: .*\b{re.escape(other)}\b.*Install the rmsnorm"
+            self.assertRegex(errors, reason)
 
     def test_have_the_version_of_the_library(self):
         packages = json.loads(self.cargo("metadata", "--format-version=1", "--no-deps"))["packages"]
