@@ -99,18 +99,18 @@ class StrewnDrawer {
   ptrdiff_t Around(size_t distance) {  // from -distance to distance
     return static_cast<ptrdiff_t>(Below(2 * distance + 1)) - static_cast<ptrdiff_t>(distance);
   }
+  bool Has(Operand o) const { return (call_.operands.given & cases::SetOf(o)) != 0; }
   bool IsDense() const { return call_.c.function == cases::Function::kRows; }
 
   void Strew(Operand o) {
     const Case& c = call_.c;
     const std::vector<size_t> shape = cases::ShapeOf(c, o);
-    rmsnorm_view view = {};
-    const rmsnorm_view dense = rmsnorm_tensor(
-        nullptr, c.operand[o].dtype, static_cast<int32_t>(shape.size()), shape.data(), nullptr);
-    std::memcpy(view.shape, dense.shape, shape.size() * sizeof(size_t));
-    std::memcpy(view.stride, dense.stride, shape.size() * sizeof(ptrdiff_t));
-    view.dtype = dense.dtype;
-    view.ndim = dense.ndim;
+    rmsnorm_view dense = rmsnorm_tensor(nullptr, c.operand[o].dtype,
+                                        static_cast<int32_t>(shape.size()), shape.data(), nullptr);
+    // Zeros beyond the last dimension, which a spoilt call may have.
+    std::fill(dense.shape + shape.size(), std::end(dense.shape), 0);
+    std::fill(dense.stride + shape.size(), std::end(dense.stride), 0);
+    rmsnorm_view view = dense;
     const auto element = static_cast<ptrdiff_t>(internal::ElementSize(view.dtype));
     const bool alike = before_ >= 0 && OneIn(2);
     for (int i = 0; !IsDense() && OneIn(2) && i < internal::RowDimensions(o, view); ++i) {
@@ -143,17 +143,15 @@ class StrewnDrawer {
     // Each piece has a separate shape, so one call takes their place.
     if (c.function == cases::Function::kSeveral) c.function = cases::Function::kPlain;
     const StrewnCall good = call_;
-    auto o = static_cast<Operand>(Below(kOperands));
-    while ((call_.operands.given & cases::SetOf(o)) == 0) {
-      o = static_cast<Operand>(Below(kOperands));
-    }
+    const auto any = static_cast<Operand>(Below(kOperands));
+    auto o = any;
+    while (!Has(o)) o = static_cast<Operand>(Below(kOperands));
     rmsnorm_view& view = call_.operands.view[o];
     const size_t dimension = Below(static_cast<size_t>(view.ndim));
     const float wrong[] = {-1, -FLT_MAX, HUGE_VALF, -HUGE_VALF, NAN, -1e-40f};
     const size_t sizes[] = {
         0, 1, view.shape[dimension] + 1, view.shape[dimension] - 1, SIZE_MAX, size_t{1} << 62};
     const auto option = static_cast<internal::Option>(Below(internal::kOptions));
-    const auto any = static_cast<Operand>(Below(kOperands));
     switch (IsDense() ? Below(4) : Below(12)) {
       case 0:  // among the arguments for dense rows, null means that an optional operand is absent
         call_.null_data[o] = true;
@@ -177,7 +175,7 @@ class StrewnDrawer {
         call_.operands.given &= ~cases::SetOf(o);
         break;
       case 5:  // one more operand, at the place of another
-        if ((call_.operands.given & cases::SetOf(any)) == 0) {
+        if (!Has(any)) {
           call_.operands.Set(any, view);
           call_.offset[any] = call_.offset[o];
         }
