@@ -762,11 +762,4 @@ double ExactActivation(int activation, double z) {
   return z == -kInfinity ? -0.0 : z / denominator;
 }
 
-double InverseRmsTheta(size_t d, int eps_placement) {
-  Case c;
-  c.d = d;
-  c.options.eps_placement = eps_placement;
-  return Roundings(c, Arithmetic::kReference).Inverse();
-}
-
 }  // namespace rmsnorm::cases

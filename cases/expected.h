@@ -74,9 +74,6 @@ std::string FaultByFormula(Runner& runner, const Calls& calls, const std::string
 // The activation of an element of a gate (definition 8).
 double ExactActivation(int activation, double z);
 
-// E * 2^-24 of definition 15, for a row of d elements and a divisor of at least 1.
-double InverseRmsTheta(size_t d, int eps_placement);
-
 }  // namespace rmsnorm::cases
 
 #endif  // RMSNORM_CASES_EXPECTED_H_

@@ -7,7 +7,7 @@
 // of the definition, copy the lines that this test prints into the pages.
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -16,7 +16,6 @@
 
 #include "cases/expected.h"
 #include "cases/list.h"
-#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -167,41 +166,6 @@ TEST_P(AccuracyTest, Table) {
 
 INSTANTIATE_TEST_SUITE_P(Pages, AccuracyTest, testing::ValuesIn(kPages),
                          [](const auto& page) { return std::string(page.param.name); });
-
-// The parts of a row are on different devices. Their sums add up in binary64, and round to f32.
-TEST(Sums, OfPartsGiveTheNormOfTheWholeRow) {
-  Random random(33);
-  for (const Values values : {Values::kNormal, Values::kMassive, Values::kHuge, Values::kTiny}) {
-    for (const size_t d : std::vector<size_t>{6, 300, 4092, 12000}) {
-      const Rows x = Draw(random, values, RMSNORM_F32, 1, d);
-      double exact = 0;
-      for (size_t j = 0; j < d; ++j) exact += Get(x, 0, j) * Get(x, 0, j);
-      Options options;
-      options.divisor = static_cast<float>(d);
-      const double exact_rms = std::sqrt(exact / static_cast<double>(d) + double{options.eps});
-      for (const size_t parts : std::vector<size_t>{2, 3, 6}) {
-        double sum = 0;
-        for (size_t part = 0; part < parts; ++part) {
-          double sum_of_part;
-          ForwardOperands first;
-          first.x = {reinterpret_cast<const float*>(x.row(0)) + part * (d / parts), d / parts};
-          first.sums_out = {&sum_of_part, 1};
-          forward(first, options);
-          sum += sum_of_part;
-        }
-        float rstd;
-        ForwardOperands second;
-        second.x = ConstView(ViewOf(x));
-        second.sums = {&sum, 1};
-        second.rstd = {&rstd, 1};
-        forward(second, options);
-        const double theta =
-            cases::InverseRmsTheta(d / parts, RMSNORM_EPS_INSIDE) + cases::kUnit / 2;
-        EXPECT_NEAR(double{rstd} * exact_rms, 1, std::expm1(theta)) << d << " " << parts;
-      }
-    }
-  }
-}
 
 }  // namespace
 }  // namespace rmsnorm::test
