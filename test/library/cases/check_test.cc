@@ -508,6 +508,26 @@ TEST(Line, Refusals) {
   EXPECT_THROW(cases::ParseCalls(""), cases::UserError);
 }
 
+TEST(List, Multiplies) {
+  const auto lines = [](const std::string& list) {
+    std::string all;
+    cases::List(list).ForEach([&](const cases::Calls& calls) {
+      const std::string line = cases::Text(calls);
+      all += line.substr(line.find("rows=")) + " ";
+    });
+    return all;
+  };
+  EXPECT_EQ("rows=1,d=3 rows=1,d=4 rows=2,d=3 rows=2,d=4 ",
+            lines("# rows\n[group]\n$R=1|2\nforward,rows=$R,\n  d=3..4  # and elements\n\n"));
+  EXPECT_EQ(
+      "rows=1,d=5,x_gap=1,y_gap=1 rows=1,d=5,x_gap=2,y_gap=2 "
+      "rows=2x3,d=4,x_gap=1,y_gap=1 rows=2x3,d=4,x_gap=2,y_gap=2 ",
+      lines("forward,rows+d=1:5|2x3:4,x_gap+y_gap=1|2"));
+  const std::string d = ",d=5;forward,x=f32,weight=f32,y=f32,rows=3,d=";
+  EXPECT_EQ("rows=1" + d + "7 rows=1" + d + "8 rows=2" + d + "7 rows=2" + d + "8 ",
+            lines("forward,rows=1|2,d=5;\n  forward,rows=3,d=7|8"));
+}
+
 TEST(List, Refusals) {
   for (const char* wrong :
        {"sideways,d=1", "forward,d", "forward,d=", "forward,d=x", "forward,d=1,y_per=row", "[norm",
