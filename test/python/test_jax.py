@@ -243,3 +243,13 @@ def test_help():
         assert f"\n    {name}: " in rms_norm.__doc__ and parameter.annotation is not parameter.empty
     assert "before_weight" in str(inspect.signature(rms_norm))
     assert rmsnorm.jax.__all__ == ["rms_norm"]
+
+
+def test_identify():
+    f = partial(rmsnorm.jax.rms_norm, eps=1e-6, weight_offset=1.0)
+    answer = rmsnorm.identify(f, 100, "bfloat16", framework="jax", device=jax.devices("cpu")[0])
+    options = {"eps": pytest.approx(1e-6), "weight_offset": 1}
+    assert (answer.fit, answer.options) == ("exact", options)
+    assert answer.depends == {"repetition": 0, "history": 0, "batch": 0, "place": 0}
+    with pytest.raises(ValueError, match="ndarray, which is no array of JAX, instead of y"):
+        rmsnorm.identify(lambda x, weight: np.asarray(x), 100, framework="jax")
