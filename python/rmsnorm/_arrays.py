@@ -15,20 +15,7 @@ import numpy.typing as npt
 from numpy import ndarray
 
 from . import _library
-from ._library import View
-
-__all__ = [
-    "DTYPES",
-    "Array",
-    "SupportsDLPack",
-    "describe",
-    "describe_as",
-    "empty",
-    "float_name",
-    "name_of",
-    "named",
-    "new_like",
-]
+from ._library import BF16, F16, F32, F64, I8, View
 
 
 class SupportsDLPack(Protocol):
@@ -41,7 +28,7 @@ class SupportsDLPack(Protocol):
 
 Array = npt.NDArray[Any] | SupportsDLPack
 
-DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4, "int8": 5}
+DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16, "float64": F64, "int8": I8}
 _FLOATS = ("float32", "float16", "bfloat16")
 
 # The names of DLPack's type codes. A name and the number of bits make the name of a type.
@@ -183,14 +170,6 @@ def _describe_dlpack(array: SupportsDLPack, written: bool) -> tuple[int, bytes, 
     return data, _layout(code, shape, stride), capsule
 
 
-# The descriptors of NumPy's class. A subclass may define attributes of these names that differ from
-# the memory.
-_dtype_of = ndarray.dtype.__get__
-_shape_of = ndarray.shape.__get__
-_strides_of = ndarray.strides.__get__
-_flags_of = ndarray.flags.__get__
-
-
 def describe(array: Any, written: bool) -> tuple[int, bytes, Any]:
     """Returns an array's address, the bytes that follow the address in a view of it, and what must
     live as long as the view."""
@@ -202,10 +181,8 @@ def describe(array: Any, written: bool) -> tuple[int, bytes, Any]:
     if issubclass(type(array), ndarray):  # isinstance() would believe array.__class__
         if issubclass(type(array), np.ma.MaskedArray):
             raise TypeError("a masked array, and a mask has no effect; pass numpy.ma.getdata(...)")
-        if written and not _flags_of(array).writeable:
-            raise ValueError("an output, and the array is read-only")
-        layout = _numpy_layout(_dtype_of(array), _shape_of(array), _strides_of(array))
-        return _numpy_array_at(id(array)).data or 0, layout, array
+        # A subclass may define attributes that differ from the memory.
+        return describe(ndarray.view(array, ndarray), written)
     if hasattr(array, "__dlpack__"):
         return _describe_dlpack(array, written)
     raise TypeError(
@@ -245,7 +222,7 @@ def float_name(argument: str, dtype: Any) -> str:
 
 def empty(shape: tuple[int, ...], dtype: int) -> npt.NDArray[Any]:
     """Makes an array of a type of the C interface."""
-    if dtype != _library.BF16:
+    if dtype != BF16:
         return np.empty(shape, name_of(dtype))
     try:
         import ml_dtypes

@@ -5,7 +5,6 @@ import ctypes
 import inspect
 import math
 import operator
-import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from ctypes import byref, sizeof
 from functools import lru_cache, partial
 from numbers import Real
 from reprlib import repr as shown
-from typing import Any, Literal, NoReturn, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Literal, NoReturn, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,113 +20,96 @@ import numpy.typing as npt
 from . import _library, _options
 from ._arrays import Array, SupportsDLPack, describe, named, new_like
 from ._library import View, c, raise_error
-from ._options import NONE_IS_DEFAULT, OPTIONS, WORDS, OtherOptions
-
-__all__ = [
-    "BACKWARD",
-    "CONTEXT",
-    "DEFAULTS",
-    "FORWARD",
-    "HELP",
-    "OTHERS",
-    "BoundCall",
-    "Context",
-    "Frame",
-    "ModuleBackwardOperands",
-    "ModuleOperands",
-    "OtherArguments",
-    "OtherOperands",
-    "Out",
-    "backward",
-    "bind_backward",
-    "bind_forward",
-    "bind_forward_all",
-    "c_context",
-    "c_options",
-    "call_library",
-    "checked_integer",
-    "checked_options",
-    "documented",
-    "forward",
-    "forward_all",
-    "prepared",
-    "rms_norm",
-    "rms_norm_backward",
-    "split",
-    "targets",
-    "version",
-]
-
-
-class Options(OtherOptions, total=False):
-    """How to normalise."""
-
-    eps: float
+from ._options import NONE_IS_DEFAULT, OPTIONS, WORDS, AllOptions, OtherOptions
+from ._options import describe_arguments, help_of
 
 
 class Context(TypedDict, total=False):
     """Where a call runs. Nothing here changes a bit of a result."""
 
-    threads: int | None
-    target: str | None
+    threads: Annotated[
+        int | None,
+        "the most threads that share the work. Without OpenMP, as in the wheel, only 1 is "
+        "possible. None uses as many as OpenMP has.",
+    ]
+    target: Annotated[
+        str | None,
+        'the instructions: one of targets(), such as "reference". None is the best.',
+    ]
+
+
+_Given = Array | None
 
 
 class OtherOperands(TypedDict, total=False):
     """The operands of forward() beside x, weight and y. None is an absent operand."""
 
-    residual: Array | None
-    gate: Array | None
-    bias: Array | None
-    post_norm_weight: Array | None
-    sums: Array | None
-    residual_out: Array | None
-    q: Array | None
-    rstd: Array | None
-    sums_out: Array | None
-    scale: Array | None
-    zero: Array | None
+    bias: Annotated[_Given, "[d]; added after the weight."]
+    post_norm_weight: Annotated[_Given, "[d]; x is first normalised, with this weight."]
+    residual: Annotated[_Given, "[..., d]; x is added to it, and the sum is normalised."]
+    gate: Annotated[
+        _Given, "[..., d]; its activation multiplies the norm, or x (see gate_placement)."
+    ]
+    sums: Annotated[_Given, "[...], float64: sums of squares that replace the sums of x."]
+    residual_out: Annotated[
+        _Given, "output [..., d], in the type of residual: residual + x; may be residual."
+    ]
+    q: Annotated[_Given, "output [..., d], int8: the norm, quantised; needs scale."]
+    scale: Annotated[
+        _Given, "output [...], float32: the step from one integer of q to the next."
+    ]
+    zero: Annotated[
+        _Given, "output [...], int8: the integer of q that stands for 0; absent, it is 0."
+    ]
+    rstd: Annotated[
+        _Given, "[...], float32: 1 / RMS, an output of forward() and an input of backward()."
+    ]
+    sums_out: Annotated[_Given, "output [...], float64: the sums of squares."]
 
 
 class ModuleOperands(OtherOperands, total=False):
     """The operands of forward() for a norm that has a weight."""
 
-    x: Array
-    y: Array | None
+    x: Annotated[Array, "[..., d]: the rows."]
+    y: Annotated[_Given, "output [..., d]: the norm; may be x."]
 
 
 class ForwardOperands(ModuleOperands, total=False):
     """The operands of forward()."""
 
-    weight: Array | None
+    weight: Annotated[_Given, "[d]; absent, it counts as ones."]
 
 
 class ModuleBackwardOperands(TypedDict, total=False):
     """The operands of backward() for a norm that has a weight. None is an absent operand."""
 
     x: Array
-    dy: Array | None
-    rstd: Array | None
-    dx: Array | None
-    dw: Array | None
-    db: Array | None
-    add_to: Sequence[Literal["dx", "dw", "db"]] | None
+    dy: Annotated[_Given, "[..., d]: the gradient by y."]
+    rstd: _Given
+    dx: Annotated[_Given, "output [..., d]: the gradient by x; may be dy."]
+    dw: Annotated[_Given, "output in the shape of the weight: its gradient."]
+    db: Annotated[_Given, "output in the shape of the bias: its gradient."]
+    add_to: Annotated[
+        Sequence[Literal["dx", "dw", "db"]] | None,
+        'a list of those of "dx", "dw" and "db" that are added to what their memory holds.',
+    ]
 
 
 class BackwardOperands(ModuleBackwardOperands, total=False):
     """The operands of backward()."""
 
-    weight: Array | None
+    weight: _Given
 
 
-class CallArguments(ForwardOperands, Options, total=False):
+class CallArguments(ForwardOperands, AllOptions, total=False):
     """One call of forward_all()."""
 
 
-class ForwardArguments(ForwardOperands, Options, Context, total=False):
+class ForwardArguments(ForwardOperands, AllOptions, Context, total=False):
     """The arguments of forward()."""
 
 
-class BackwardArguments(BackwardOperands, Options, Context, total=False):
+class BackwardArguments(BackwardOperands, AllOptions, Context, total=False):
     """The arguments of backward()."""
 
 
@@ -139,71 +121,36 @@ class OtherArguments(OtherOptions, Context, total=False):
     """The arguments of RMSNorm() and of rms_norm_backward() that these do not name."""
 
 
-CONTEXT = frozenset(("threads", "target"))
+CONTEXT = Context.__optional_keys__
+OTHERS = OtherOperands.__optional_keys__
+FORWARD = ForwardOperands.__optional_keys__
+BACKWARD = BackwardOperands.__optional_keys__ - {"add_to"}
 
 # What an absent argument means. Operands are absent by default.
 DEFAULTS: dict[str, Any] = {**_options.DEFAULTS, "add_to": ()}
 
-# The help on each argument, in the order of signatures. x has the shape [..., d].
+# The help on each argument. x has the shape [..., d].
 HELP = {
     "d": "the number of elements of a row.",
     "calls": "a list with a dictionary for each call.",
-    "x": "[..., d]: the rows.",
-    "dy": "[..., d]: the gradient by y.",
-    "weight": "[d]; absent, it counts as ones.",
-    "bias": "[d]; added after the weight.",
-    "post_norm_weight": "[d]; x is first normalised, with this weight.",
-    "residual": "[..., d]; x is added to it, and the sum is normalised.",
-    "gate": "[..., d]; its activation multiplies the norm, or x (see gate_placement).",
-    "sums": "[...], float64: sums of squares that replace the sums of x.",
     "out": "[..., d]: the array for the result, which may be x; None makes a new one.",
-    "y": "output [..., d]: the norm; may be x.",
-    "residual_out": "output [..., d], in the type of residual: residual + x; may be residual.",
-    "q": "output [..., d], int8: the norm, quantised; needs scale.",
-    "scale": "output [...], float32: the step from one integer of q to the next.",
-    "zero": "output [...], int8: the integer of q that stands for 0; absent, it is 0.",
-    "rstd": "[...], float32: 1 / RMS, an output of forward() and an input of backward().",
-    "sums_out": "output [...], float64: the sums of squares.",
-    "dx": "output [..., d]: the gradient by x; may be dy.",
-    "dw": "output in the shape of the weight: its gradient.",
-    "db": "output in the shape of the bias: its gradient.",
-    "add_to": 'a list of those of "dx", "dw" and "db" that are added to what their memory holds.',
     "dtype": 'the type of the weight: "float32", "float16" or "bfloat16", or NumPy\'s type for it.',
-    **{name: option.help for name, option in OPTIONS.items()},
-    "threads": "the most threads that share the work. Without OpenMP, as in the wheel, only 1 is "
-    "possible. None uses as many as OpenMP has.",
-    "target": 'the instructions: one of targets(), such as "reference". None is the best.',
+    **help_of(ForwardArguments, ModuleBackwardOperands),
 }
 
 _Documented = TypeVar("_Documented", bound=Callable[..., Any])
 
 
-def _keyword(name: str) -> inspect.Parameter:
-    default = inspect.Parameter.empty if name in ("x", "dy") else DEFAULTS.get(name)
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-
-
 def documented(*kinds: Any, keys: Any = None) -> Callable[[_Documented], _Documented]:
     """Makes a decorator for a function, or a class, that takes the arguments of these TypedDicts as
-    **arguments. It puts them into the signature, which notebooks show, and the help on each
-    argument into the docstring. `keys` is the TypedDict of dictionaries in an argument."""
+    **arguments. `keys` is the TypedDict of dictionaries in an argument."""
+    names = [name for kind in kinds for name in kind.__annotations__]
+    names.sort(key=lambda name: name not in ("x", "dy", "y", "weight", "eps"))
+    required = dict.fromkeys(("x", "dy"), inspect.Parameter.empty)
+    added = {name: required.get(name, DEFAULTS.get(name)) for name in names}
 
     def decorate(target: _Documented) -> _Documented:
-        function: Any = vars(target)["__init__"] if isinstance(target, type) else target
-        signature = inspect.signature(function)
-        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        own = {name for kind in kinds for name in kind.__annotations__}
-        added = [_keyword(name) for name in HELP if name in own]
-        # Without types, because the type of one array is a whole line.
-        parameters = [p.replace(annotation=p.empty) for p in named + added]
-        function.__signature__ = inspect.Signature(parameters)
-        held = [_keyword(name) for name in HELP if keys and name in keys.__annotations__]
-        lines = [inspect.cleandoc(target.__doc__ or ""), ""]
-        for parameter in parameters + held:
-            if parameter.name != "self":
-                text = f"{parameter}: {HELP[parameter.name]}"
-                lines += textwrap.wrap(text, 92, subsequent_indent="    ")
-        target.__doc__ = "\n".join(lines)
+        describe_arguments(target, added, HELP, keys.__annotations__ if keys else ())
         return target
 
     return decorate
@@ -259,7 +206,7 @@ def checked_options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in checked.items() if value is not None}
 
 
-def _make_options(eps: float, *key: str, **values: Any) -> _options.Options:
+def make_options(eps: float, *key: str, **values: Any) -> _options.Options:
     """Makes the struct of the options. `key` only tells entries of the cache apart."""
     options = _options.Options(size=sizeof(_options.Options))
     for name, value in checked_options({"eps": eps, **values}).items():
@@ -275,7 +222,7 @@ def _make_options(eps: float, *key: str, **values: Any) -> _options.Options:
     return options
 
 
-_known_options = lru_cache(maxsize=256)(_make_options)
+_known_options = lru_cache(maxsize=256)(make_options)
 _CACHED = {float, int, str}
 
 
@@ -284,7 +231,7 @@ def c_options(eps: float = 1e-5, **values: Any) -> _options.Options:
     # The cache holds types whose equal values mean the same. Only 0.0 and -0.0 do not: with a zero,
     # the text of the options is part of the key.
     if type(eps) not in _CACHED or (values and not _CACHED.issuperset(map(type, values.values()))):
-        return _make_options(eps, **values)
+        return make_options(eps, **values)
     if eps == 0 or 0 in values.values():
         return _known_options(eps, f"{eps} {values}", **values)
     return _known_options(eps, **values)
@@ -401,12 +348,7 @@ def split(arguments: Mapping[str, Any], *kinds: Iterable[str]) -> list[dict[str,
     return parts
 
 
-OTHERS = OtherOperands.__optional_keys__
-FORWARD = ForwardOperands.__optional_keys__
-BACKWARD = BackwardOperands.__optional_keys__ - {"add_to"}
-
-
-@documented(ForwardOperands, Options, Context)
+@documented(ForwardOperands, AllOptions, Context)
 def forward(**arguments: Unpack[ForwardArguments]) -> None:
     """Computes y = RMSNorm(x) * (weight_offset + weight) + bias for each row of x, and every other
     output that is given: forward(x=x, weight=weight, y=y, rstd=rstd, eps=1e-6).
@@ -433,7 +375,7 @@ def forward(**arguments: Unpack[ForwardArguments]) -> None:
     call_library(c.rmsnorm_forward, operands, c_options(**options), c_context(**context))
 
 
-@documented(BackwardOperands, Options, Context)
+@documented(BackwardOperands, AllOptions, Context)
 def backward(**arguments: Unpack[BackwardArguments]) -> None:
     """Computes the gradients of a loss by x, by the weight and by the bias from dy, the gradient by
     y: backward(dy=dy, x=x, weight=weight, dx=dx, dw=dw, eps=1e-6).
@@ -507,7 +449,7 @@ def prepared(prepare: Callable[..., int], *arguments: Any, kept: Any) -> BoundCa
     return call
 
 
-@documented(ForwardOperands, Options, Context)
+@documented(ForwardOperands, AllOptions, Context)
 def bind_forward(**arguments: Unpack[ForwardArguments]) -> BoundCall:
     """Returns a function without arguments that makes this call of forward() on these arrays, as
     often as it is called: for a loop that decodes token by token in fixed memory.
@@ -522,7 +464,7 @@ def bind_forward(**arguments: Unpack[ForwardArguments]) -> BoundCall:
     return _bound(c.rmsnorm_prepare, parts, 1)
 
 
-@documented(BackwardOperands, Options, Context)
+@documented(BackwardOperands, AllOptions, Context)
 def bind_backward(**arguments: Unpack[BackwardArguments]) -> BoundCall:
     """Returns a function without arguments that makes this call of backward() on these arrays; see
     bind_forward()."""

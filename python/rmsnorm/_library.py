@@ -8,28 +8,6 @@ from pathlib import Path
 
 from ._options import Options
 
-__all__ = [
-    "BF16",
-    "ERROR_MEMORY",
-    "F16",
-    "F32",
-    "F64",
-    "I8",
-    "INPUTS",
-    "MAX_DIMS",
-    "OPERANDS",
-    "OUTPUTS",
-    "Call",
-    "Context",
-    "Operands",
-    "Options",
-    "View",
-    "c",
-    "path_of",
-    "path_of_operators",
-    "raise_error",
-]
-
 F32, F16, BF16, F64, I8 = 1, 2, 3, 4, 5
 MAX_DIMS = 8
 ERROR_MEMORY = 10

@@ -19,8 +19,6 @@ from ._calls import BoundCall, Out, documented, prepared, split
 from ._library import c, raise_error
 from ._options import OPTIONS, OtherOptions
 
-__all__ = ["RMSNorm"]
-
 _SETTERS = {
     "weight": c.rmsnorm_module_set_weight,
     "bias": c.rmsnorm_module_set_bias,

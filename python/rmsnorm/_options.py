@@ -1,24 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the library: one table for NumPy, PyTorch and JAX, and their types.
+"""The options of the library: one table for NumPy, PyTorch and JAX.
 
-A new option is an entry of OPTIONS and of a TypedDict below.
+The TypedDicts are the table: the type of each option, its help and, for a number, its default. A
+new option is an entry of one of them, and a field of OPTIONS.
 """
 
 import ctypes
-from typing import Literal, NamedTuple, TypedDict
-
-__all__ = [
-    "DEFAULTS",
-    "NONE_IS_DEFAULT",
-    "OPTIONS",
-    "WORDS",
-    "AddOptions",
-    "GatedOptions",
-    "NormOptions",
-    "Options",
-    "OtherOptions",
-    "Rounding",
-]
+import inspect
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_origin
 
 Rounding = Literal["after_weight", "before_weight", "inverse"]
 
@@ -26,34 +17,69 @@ Rounding = Literal["after_weight", "before_weight", "inverse"]
 class RowOptions(TypedDict, total=False):
     """The options of every norm, but eps."""
 
-    eps_placement: Literal["inside", "outside", "floor"]
-    rounding: Rounding
-    weight_offset: float
-    divisor: float | None
+    eps_placement: Annotated[
+        Literal["inside", "outside", "floor"],
+        'the RMS is sqrt(mean(x^2) + eps) with "inside", sqrt(mean(x^2)) + eps with "outside", and '
+        'max(sqrt(mean(x^2)), eps) with "floor".',
+    ]
+    rounding: Annotated[
+        Rounding,
+        '"after_weight" rounds once, as PyTorch; "before_weight" rounds the norm to the type of x '
+        'before the weight multiplies it, as Llama; "inverse" rounds 1 / RMS, too, as DeepSeek-V4.',
+    ]
+    weight_offset: Annotated[
+        float, "a number, added to the weight in float32: 1 for Gemma; needs a weight.", 0.0
+    ]
+    divisor: Annotated[float | None, "a number that divides the sum of squares; None is d."]
 
 
 class NormOptions(RowOptions, total=False):
     """The options of a norm without a gate, but eps."""
 
-    factor: float | None
+    factor: Annotated[
+        float | None, "a number other than 0 that first multiplies x; None leaves x as it is."
+    ]
 
 
 class AddOptions(NormOptions, total=False):
     """The options of a norm with a residual, but eps."""
 
-    residual_rounding: Literal["rounded", "unrounded"]
+    residual_rounding: Annotated[
+        Literal["rounded", "unrounded"],
+        '"rounded" normalises the sum in the type of residual, "unrounded" the sum in float32.',
+    ]
 
 
 class GatedOptions(RowOptions, total=False):
     """The options of a norm with a gate, but eps."""
 
-    activation: Literal["silu", "sigmoid"]
-    gate_placement: Literal["after", "before"]
-    gate_rounding: Literal["unrounded", "rounded"]
+    activation: Annotated[
+        Literal["silu", "sigmoid"],
+        'of an element z of the gate: "silu" is z / (1 + exp(-z)), "sigmoid" is 1 / (1 + exp(-z)).',
+    ]
+    gate_placement: Annotated[
+        Literal["after", "before"],
+        '"after": the gate multiplies the norm; "before": it multiplies x.',
+    ]
+    gate_rounding: Annotated[
+        Literal["unrounded", "rounded"],
+        '"rounded" rounds the norm to the type of x before the gate multiplies it; "unrounded" '
+        "does not.",
+    ]
 
 
 class OtherOptions(AddOptions, GatedOptions, total=False):
     """The options but eps."""
+
+
+class AllOptions(OtherOptions, total=False):
+    """How to normalise."""
+
+    eps: Annotated[
+        float,
+        "a number, finite and not negative. Its unit is x squared, or x outside the root.",
+        1e-5,
+    ]
 
 
 class Option(NamedTuple):
@@ -63,57 +89,27 @@ class Option(NamedTuple):
     """
 
     help: str
-    words: tuple[str, ...] = ()
-    default: float | None = None
+    words: tuple[str, ...]
+    default: float | str | None
+
+
+def _option(name: str) -> Option:
+    kind, help, *default = get_args(AllOptions.__annotations__[name])
+    words = get_args(kind) if get_origin(kind) is Literal else ()
+    return Option(help, words, words[0] if words else default[0] if default else None)
 
 
 # The fields of rmsnorm_options, in their order.
 OPTIONS = {
-    "eps": Option(
-        "a number, finite and not negative. Its unit is x squared, or x outside the root.",
-        default=1e-5,
-    ),
-    "eps_placement": Option(
-        'the RMS is sqrt(mean(x^2) + eps) with "inside", sqrt(mean(x^2)) + eps with "outside", and '
-        'max(sqrt(mean(x^2)), eps) with "floor".',
-        words=("inside", "outside", "floor"),
-    ),
-    "rounding": Option(
-        '"after_weight" rounds once, as PyTorch; "before_weight" rounds the norm to the type of x '
-        'before the weight multiplies it, as Llama; "inverse" rounds 1 / RMS, too, as DeepSeek-V4.',
-        words=("after_weight", "before_weight", "inverse"),
-    ),
-    "residual_rounding": Option(
-        '"rounded" normalises the sum in the type of residual, "unrounded" the sum in float32.',
-        words=("rounded", "unrounded"),
-    ),
-    "weight_offset": Option(
-        "a number, added to the weight in float32: 1 for Gemma; needs a weight.",
-        default=0.0,
-    ),
-    "divisor": Option("a number that divides the sum of squares; None is d."),
-    "factor": Option(
-        "a number other than 0 that first multiplies x; None leaves x as it is.",
-    ),
-    "activation": Option(
-        'of an element z of the gate: "silu" is z / (1 + exp(-z)), "sigmoid" is 1 / (1 + exp(-z)).',
-        words=("silu", "sigmoid"),
-    ),
-    "gate_placement": Option(
-        '"after": the gate multiplies the norm; "before": it multiplies x.',
-        words=("after", "before"),
-    ),
-    "gate_rounding": Option(
-        '"rounded" rounds the norm to the type of x before the gate multiplies it; "unrounded" '
-        "does not.",
-        words=("unrounded", "rounded"),
-    ),
+    name: _option(name)
+    for name in (
+        *("eps", "eps_placement", "rounding", "residual_rounding", "weight_offset", "divisor"),
+        *("factor", "activation", "gate_placement", "gate_rounding"),
+    )
 }
 
 WORDS = {name: option.words for name, option in OPTIONS.items() if option.words}
-DEFAULTS = {
-    name: option.words[0] if option.words else option.default for name, option in OPTIONS.items()
-}
+DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
 NONE_IS_DEFAULT = {name for name, default in DEFAULTS.items() if default is None}
 
 
@@ -124,3 +120,32 @@ class Options(ctypes.Structure):
         ("size", ctypes.c_uint32),
         *((name, ctypes.c_int32 if name in WORDS else ctypes.c_float) for name in OPTIONS),
     ]
+
+
+def help_of(*kinds: Any) -> dict[str, str]:
+    """Returns the help on each argument of TypedDicts."""
+    annotations = [item for kind in kinds for item in kind.__annotations__.items()]
+    return {name: get_args(a)[1] for name, a in annotations if hasattr(a, "__metadata__")}
+
+
+def describe_arguments(
+    target: Any, added: Mapping[str, Any], help: Mapping[str, str], held: Iterable[str] = ()
+) -> None:
+    """Puts arguments, with their defaults, in the place of **arguments into the signature of a
+    function or a class, which notebooks show, and the help on each argument into the docstring.
+    `held` names those that dictionaries in an argument hold."""
+    function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+    # Without types, because the type of one array is a whole line.
+    named = [
+        p.replace(annotation=p.empty)
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    ]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    named += [inspect.Parameter(name, keyword, default=added[name]) for name in added]
+    function.__signature__ = inspect.Signature(named)
+    lines = [inspect.cleandoc(target.__doc__ or ""), ""]
+    for name, text in [(p.name, str(p)) for p in named] + [(name, name) for name in held]:
+        if name in help:
+            lines += textwrap.wrap(f"{text}: {help[name]}", 92, subsequent_indent="    ")
+    target.__doc__ = "\n".join(lines)

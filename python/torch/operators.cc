@@ -4,7 +4,8 @@
 // gradients, shapes for torch.compile, and vmap.
 //
 // The library reads tensors where they lie, with any strides, if the elements of a row are
-// neighbours. An operator copies an input without such rows. Results are contiguous, like the
+// neighbours, and checks their shapes. An operator copies an input without such rows, and one of
+// more dimensions than a view has that is not contiguous. Results are contiguous, like the
 // results of torch.nn.functional.rms_norm. PyTorch's own threads share the rows.
 #include <rmsnorm/rmsnorm.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -103,36 +104,6 @@ rmsnorm_dtype DtypeOf(const char* name, const Tensor& tensor) {
   throw Refused(name, "the type must be float32, float16 or bfloat16");
 }
 
-void CheckDevice(const char* name, const Tensor& tensor) {
-  int32_t device = 0;
-  Require(aoti_torch_get_device_type(tensor.get(), &device), "tell a device");
-  if (device == aoti_torch_device_type_cpu()) return;
-  throw Refused(name, "the tensor must be on the CPU");
-}
-
-std::string ShapeText(const Tensor& tensor) {
-  std::string text = "(";
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    text += (dim > 0 ? ", " : "") + std::to_string(tensor.size(dim));
-  }
-  return text + ")";
-}
-
-void CheckShape(const Operand& operand, const Tensor& tensor, const Tensor& x) {
-  if (operand.shape == Shape::kColumns) {
-    if (tensor.dim() == 1 && tensor.size(0) == x.size(-1)) return;
-    throw Refused(operand.name, "the shape " + ShapeText(tensor) + "; it must be (" +
-                                    std::to_string(x.size(-1)) + ",), as x has " + ShapeText(x));
-  }
-  const int64_t ndim = operand.shape == Shape::kPerRow ? x.dim() - 1 : x.dim();
-  bool is_equal = tensor.dim() == ndim;
-  for (int64_t dim = 0; is_equal && dim < ndim; ++dim) {
-    is_equal = tensor.size(dim) == x.size(dim);
-  }
-  if (is_equal) return;
-  throw Refused(operand.name, "the shape " + ShapeText(tensor) + ", but x has " + ShapeText(x));
-}
-
 // Whether the elements of a row are neighbours. The stride of a single element does not matter.
 bool HasRows(const Tensor& tensor) {
   return tensor.dim() == 0 || tensor.stride(-1) == 1 || tensor.size(-1) == 1 || tensor.numel() == 0;
@@ -142,66 +113,16 @@ bool HasRows(const Tensor& tensor) {
 
 constexpr size_t kMostTensors = 1 + std::size(kInputs) + std::size(kOutputs);
 
-// Tensors of more dimensions take memory from the heap.
-constexpr size_t kFewDims = 8;
-
-// The dimensions of rows that the tensors of a call have in common. A PyTorch tensor may have more
-// than a view, so neighbours are merged.
-class RowDims {
- public:
-  RowDims(const Tensor* const* tensors, size_t count) {
-    const auto sizes = tensors[0]->sizes();
-    width_ = sizes.size() - 1;
-    if (width_ > kFewDims) {
-      many_sizes_.resize(width_);
-      many_strides_.resize(width_ * count);
-      shape_ = many_sizes_.data();
-      strides_ = many_strides_.data();
-    }
-    for (size_t i = 0; i < width_; ++i) shape_[i] = static_cast<size_t>(sizes[i]);
-    ptrdiff_t* strides[kMostTensors];
-    for (size_t t = 0; t < count; ++t) {
-      strides[t] = strides_ + t * width_;
-      std::copy_n(tensors[t]->strides().data(), width_, strides[t]);
-    }
-    ndim_ = rmsnorm_merge_dims(static_cast<int32_t>(width_), shape_, strides, count);
-  }
-  RowDims(const RowDims&) = delete;
-  RowDims& operator=(const RowDims&) = delete;
-
-  bool fit_a_view() const { return ndim_ < RMSNORM_MAX_DIMS; }
-  // Sets the dimensions of a view of the tensor with this index.
-  void Set(size_t index, rmsnorm_view& view) const {
-    std::copy_n(shape_, ndim_, view.shape);
-    std::copy_n(strides_ + index * width_, ndim_, view.stride);
-    view.ndim = ndim_;
-  }
-
- private:
-  size_t width_;  // the number of dimensions before they are merged
-  int32_t ndim_;
-  size_t few_sizes_[kFewDims];
-  ptrdiff_t few_strides_[kFewDims * kMostTensors];
-  std::vector<size_t> many_sizes_;
-  std::vector<ptrdiff_t> many_strides_;
-  size_t* shape_ = few_sizes_;
-  ptrdiff_t* strides_ = few_strides_;  // of the first tensor, then of the next one
-};
-
 // The tensor, or a copy of it where the library could not read it.
 Tensor Readable(Tensor tensor) {
-  bool is_readable = HasRows(tensor);
-  if (is_readable && tensor.dim() > RMSNORM_MAX_DIMS) {
-    const Tensor* const only = &tensor;
-    is_readable = RowDims(&only, 1).fit_a_view();
-  }
+  const bool is_readable = HasRows(tensor) && tensor.dim() <= RMSNORM_MAX_DIMS;
   return is_readable ? tensor : torch::stable::contiguous(tensor);
 }
 
 // A contiguous tensor with the first `ndim` dimensions of another one.
 Tensor NewTensor(const Tensor& like, int64_t ndim, int32_t type) {
-  int64_t few_strides[kFewDims];
-  std::vector<int64_t> many_strides(ndim > int64_t{kFewDims} ? static_cast<size_t>(ndim) : 0);
+  int64_t few_strides[RMSNORM_MAX_DIMS];
+  std::vector<int64_t> many_strides(ndim > RMSNORM_MAX_DIMS ? static_cast<size_t>(ndim) : 0);
   int64_t* const strides = many_strides.empty() ? few_strides : many_strides.data();
   const auto sizes = like.sizes();
   int64_t dense = 1;
@@ -288,6 +209,7 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   void Add(const Operand& operand, Tensor tensor) {
+    if (count_ == 0 && tensor.dim() == 0) throw Refused("x", "0 dimensions; it must have some");
     table_[count_] = &operand;
     tensors_[count_++] = std::move(tensor);
   }
@@ -314,39 +236,16 @@ class Call {
   bool has_no_columns() const { return x().size(-1) == 0; }
   const rmsnorm_options& options() const { return options_; }
 
-  // Makes the library's operands. Refuses a tensor that does not fit x.
+  // Makes the library's operands. The library compares their shapes, and refuses what does not fit.
   rmsnorm_operands& Prepare() {
-    const Tensor* rows[kMostTensors];
-    size_t count = 0;
+    if (x().dim() > RMSNORM_MAX_DIMS) MergeRows();
+    const bool is_empty = has_no_columns();
     for (size_t i = 0; i < count_; ++i) {
-      const Operand& operand = *table_[i];
-      CheckDevice(operand.name, *tensors_[i]);
-      CheckShape(operand, *tensors_[i], x());
-      if (operand.shape == Shape::kRows && !HasRows(*tensors_[i])) {
-        throw Refused(operand.name, "the last dimension is not contiguous");
+      if (is_empty && table_[i]->shape != Shape::kPerRow && tensors_[i]->numel() != 0) {
+        throw Refused(table_[i]->name, "its rows have elements, and those of x have none");
       }
-      if (operand.shape != Shape::kColumns) rows[count++] = &*tensors_[i];
-    }
-    const RowDims dims(rows, count);
-    if (!dims.fit_a_view()) {
-      throw Refused("x", std::to_string(x().dim()) + " dimensions, of which more than " +
-                             std::to_string(RMSNORM_MAX_DIMS) +
-                             " remain where neighbours with even strides count as one");
-    }
-    size_t row = 0;
-    for (size_t i = 0; i < count_; ++i) {
-      const Operand& operand = *table_[i];
-      rmsnorm_view& view = views_[i];
-      view.data = tensors_[i]->data_ptr();
-      view.dtype = DtypeOf(operand.name, *tensors_[i]);
-      view.ndim = 0;
-      if (operand.shape != Shape::kColumns) dims.Set(row++, view);
-      const bool is_one_value = operand.shape == Shape::kPerRow && view.ndim == 0;
-      if (operand.shape != Shape::kPerRow || is_one_value) {
-        view.shape[view.ndim] = is_one_value ? 1 : static_cast<size_t>(x().size(-1));
-        view.stride[view.ndim++] = 1;
-      }
-      operands_.*operand.field = &view;
+      SetView(*table_[i], *tensors_[i], views_[i]);
+      operands_.*table_[i]->field = &views_[i];
     }
     return operands_;
   }
@@ -361,6 +260,51 @@ class Call {
   rmsnorm_call get() const { return {nullptr, &operands_, &options_}; }
 
  private:
+  // A tensor may have more dimensions than a view. Those of its rows then become one.
+  void MergeRows() {
+    const auto sizes = x().sizes();
+    const size_t width = sizes.size() - 1;
+    for (size_t i = 0; i < count_; ++i) {
+      const Operand& operand = *table_[i];
+      if (operand.shape == Shape::kColumns) continue;
+      Tensor& tensor = *tensors_[i];
+      const auto own = tensor.sizes();
+      if (own.size() != width + (operand.shape == Shape::kRows ? 1 : 0) ||
+          !std::equal(own.begin(), own.begin() + width, sizes.begin())) {
+        throw Refused(operand.name, "its shape differs from that of x");
+      }
+      Tensor merged = torch::stable::flatten(tensor, 0, static_cast<int64_t>(width) - 1);
+      if (merged.data_ptr() != tensor.data_ptr()) {  // a copy, of a tensor that is written
+        throw Refused(operand.name, std::to_string(own.size()) + " dimensions; with more than " +
+                                        std::to_string(RMSNORM_MAX_DIMS) +
+                                        " it must be contiguous");
+      }
+      tensor = std::move(merged);
+    }
+  }
+
+  void SetView(const Operand& operand, const Tensor& tensor, rmsnorm_view& view) const {
+    const auto sizes = tensor.sizes();
+    const auto strides = tensor.strides();
+    const bool is_columns = operand.shape == Shape::kColumns;
+    if (is_columns ? sizes.size() != 1 : sizes.size() > RMSNORM_MAX_DIMS) {
+      throw Refused(operand.name, std::to_string(sizes.size()) + " dimensions, but x has " +
+                                      std::to_string(x().dim()));
+    }
+    view.data = tensor.data_ptr();
+    view.dtype = DtypeOf(operand.name, tensor);
+    view.ndim = static_cast<int32_t>(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), view.shape);
+    std::copy(strides.begin(), strides.end(), view.stride);
+    if (operand.shape == Shape::kPerRow) {
+      if (view.ndim > 0) return;
+      view.shape[view.ndim++] = 1;  // x is one row
+    } else if (!HasRows(tensor)) {
+      return;
+    }
+    view.stride[view.ndim - 1] = 1;
+  }
+
   rmsnorm_options options_;
   size_t count_ = 0;
   const Operand* table_[kMostTensors];
@@ -370,11 +314,6 @@ class Call {
 };
 
 // -------------------------------------------------------------------------------------- operators
-
-void CheckX(const Tensor& x) {
-  CheckDevice("x", x);
-  if (x.dim() == 0) throw Refused("x", "0 dimensions; it must have at least one");
-}
 
 // The arguments of an operator on PyTorch's stack. An operator takes all before it can fail.
 class Arguments {
@@ -403,7 +342,6 @@ struct Inputs {
 // Adds the inputs, y, and with a residual residual_out. Returns the results in this order.
 void AddNorm(Call& call, Inputs& inputs, std::optional<int32_t> type,
              std::vector<Tensor>& results) {
-  CheckX(inputs.x);
   call.AddInput(kX, std::move(inputs.x));
   for (size_t i = 0; i < std::size(kInputs); ++i) {
     call.AddInput(kInputs[i], std::move(inputs.others[i]));
@@ -446,7 +384,6 @@ void Norm(StableIValue* stack, uint64_t, uint64_t) {
 // a short call.
 Tensor RmsNorm(Tensor x, OptionalTensor weight, std::string options, OptionalType type) {
   Call call(options);
-  CheckX(x);
   call.AddInput(kX, std::move(x));
   call.AddInput(kWeight, std::move(weight));
   const auto number = NumberOf(type);
@@ -465,7 +402,6 @@ void WriteForward(StableIValue* stack, uint64_t, uint64_t) {
   arguments.Take(inputs.others);
   arguments.Take(outputs);
   Call call(options);
-  CheckX(inputs.x);
   // Where an output replaces an input, a copy of the input would hide that rows are no neighbours.
   const auto add = [&](const Operand& operand, Tensor& tensor) {
     for (const OptionalTensor& output : outputs) {
@@ -490,27 +426,25 @@ std::vector<Tensor> Backward(Tensor dy, Tensor x, OptionalTensor weight, Optiona
                              OptionalTensor rstd, OptionalTensor dsum, bool wants_dx, bool wants_dw,
                              bool wants_db, std::string options) {
   Call call(options);
-  CheckX(x);
-  if (wants_dw && !weight) throw Refused("dw", "there is no weight");
-  if (wants_db && !bias) throw Refused("db", "there is no bias");
   call.AddInput(kX, std::move(x));
   call.AddInput(kDy, std::move(dy));
   call.AddInput(kWeight, weight);
   if (rstd) call.Add(kRstd, *rstd);
   std::vector<Tensor> gradients;
   gradients.reserve(3);
-  const auto add = [&](const Operand& gradient, const Tensor& like) {
-    gradients.push_back(call.AddResult(gradient, like, TypeOf(like)));
-  };
-  if (wants_dx) add(kDx, call.x());
-  if (wants_dw) add(kDw, *weight);
-  if (wants_db) add(kDb, *bias);
-  rmsnorm_operands& operands = call.Prepare();
-  if (wants_dx && dsum) {
-    CheckShape({"dsum", nullptr, Shape::kRows}, *dsum, call.x());  // a copy would repeat a row
-    torch::stable::copy_(gradients.front(), *dsum);
-    operands.add_to = RMSNORM_ADD_TO_DX;
+  // dx begins as dsum, whose shape the library compares with x's.
+  if (wants_dx) {
+    gradients.push_back(call.AddResult(kDx, dsum ? *dsum : call.x(), TypeOf(call.x())));
+    if (dsum) torch::stable::copy_(gradients.front(), *dsum);
   }
+  const auto add = [&](const Operand& gradient, const OptionalTensor& of) {
+    if (!of) throw Refused(gradient.name, "there is no operand with this gradient");
+    gradients.push_back(call.AddResult(gradient, *of, TypeOf(*of)));
+  };
+  if (wants_dw) add(kDw, weight);
+  if (wants_db) add(kDb, bias);
+  rmsnorm_operands& operands = call.Prepare();
+  if (wants_dx && dsum) operands.add_to = RMSNORM_ADD_TO_DX;
   if (!gradients.empty()) call.Run(rmsnorm_backward);
   return gradients;
 }

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of rmsnorm.torch that PyTorch's operators refuse: other devices, types and objects.
-
-Each error names the operand.
-"""
+"""Calls that rmsnorm.torch refuses, and tensors on meta. Each error names the argument."""
 
 import numpy as np
 import pytest
@@ -93,46 +90,158 @@ def test_results_on_meta(name):
         assert (one.dtype, one.shape, one.stride()) == (two.dtype, two.shape, two.stride())
 
 
-def test_modules_on_meta():
-    with pytest.raises(RuntimeError, match="^weight: it is on meta, and x is on cpu"):
-        rt.RMSNorm(8, device="meta")(torch.randn(3, 8))
-    with pytest.raises(RuntimeError, match="^weight: it is on cpu, and x is on meta"):
-        rt.RMSNorm(8)(torch.randn(3, 8, device="meta"))
-    module = rt.RMSNorm(8, device="meta", dtype=torch.float16)
-    assert module.weight.is_meta and module(torch.randn(3, 8, device="meta")).is_meta
+X, W, SMALL = torch.randn(4, 64), torch.randn(64), torch.ones(3, 8)
+META = torch.ones(3, 8, device="meta")
+NINE = torch.randn(*[2] * 8, 64).permute(*range(7, -1, -1), 8)
+PACKED = _options.packed("forward", 1e-6, {})
+OF_TYPE = "the type must be float32, float16 or bfloat16$"
 
 
-def test_operators_on_two_devices():
-    x, weight = torch.ones(ROWS), torch.ones(COLUMNS)
-    options = _options.packed("forward", 1e-6, {})
-    for place in range(6):
-        operands = [x, x, weight, weight, torch.ones(PER_ROW), x]
-        operands[place] = operands[place].to("meta")
-        with pytest.raises(RuntimeError, match="is on"):
-            OPS.backward(*operands, True, True, True, options)
+def backward(**others):
+    operands = {"dy": X, "x": X, "weight": W, "bias": None, "rstd": None, "dsum": None} | others
+    return OPS.backward(*operands.values(), True, True, False, PACKED)
 
 
-def test_shapes_on_meta_and_under_compile():
-    x, compiled = torch.ones(3, 8), torch.compile(rt.rms_norm, backend="eager", fullgraph=True)
-    for call, given, message in (
-        (
-            rt.rms_norm,
-            (x.to("meta"), torch.ones(9, device="meta")),
-            r"^weight: the shape \(9,\); it must be \(8,\)",
-        ),
-        (
-            rt.fused_add_rms_norm,
-            (x.to("meta"), torch.ones(2, 8, device="meta")),
-            r"^residual: the shape \(2, 8\)",
-        ),
-        (compiled, (x, torch.ones(9)), r"weight: the shape \(9,\)"),
-        (compiled, (x, torch.ones(8, device="meta")), "weight: it is on meta"),
-    ):
-        with pytest.raises(Exception if call == compiled else RuntimeError, match=message):
-            call(*given)
+def compiled(*operands):
+    return torch.compile(rt.rms_norm, backend="eager", fullgraph=True)(*operands)
 
 
-# -------------------------------------------------------------------------------- other objects
+#: Wrong calls: the message, and the function with its arguments.
+REFUSED = [
+    (f"^x: {OF_TYPE}", rt.rms_norm, X.double()),
+    (f"^x: {OF_TYPE}", rt.rms_norm, X.int()),
+    ("^weight: the type must be ", rt.rms_norm, X, W.int()),
+    ("^weight: i8; it must be f32, f16 or bf16", rt.rms_norm, X, W.to(torch.int8)),
+    ("^weight: 2 dimensions", rt.rms_norm, X, W[None]),
+    ("^weight: 63 elements in its last dimension for rows of 64$", rt.rms_norm, X, W[:63]),
+    ("^weight: its rows have elements", rt.rms_norm, X[:, :0], W),
+    ("^PyTorch could not allocate a result$", rt.rms_norm, X[:1].expand(2**50, 64)),
+    ("^x: 0 dimensions", rt.rms_norm, torch.tensor(1.0)),
+    ("SparseCPU", rt.rms_norm, X.to_sparse()),
+    ("^options: eps is -1; it must be finite and not negative$", rt.rms_norm, X, None, -1),
+    (
+        "^options: weight_offset is 1, but there is no weight$",
+        lambda: rt.rms_norm(X, weight_offset=1.0),
+    ),
+    ("^gate: 63 in dimension 1, but x has 64 in dimension 1$", rt.gated, X, X[:, :63]),
+    ("^gate: its shape differs from that of x$", rt.gated, NINE, NINE[:1]),
+    ("^gate: 9 dimensions, but x has 2$", rt.gated, X, NINE),
+    ("^residual: 1 dimensions, but x has 2$", rt.fused_add_rms_norm, X, X[0]),
+    (r"^calls\[1\].weight: 63 elements", rt.qk, X, X, W, W[:63]),
+    ("^x: stride 4 in the last dimension", rt.fused_add_rms_norm_, torch.randn(64, 4).t(), X),
+    ("^x: 9 dimensions; with more than 8 it must be", rt.fused_add_rms_norm_, NINE, NINE),
+    (
+        "^residual_out: its strides do not tell rows apart",
+        lambda: rt.fused_add_rms_norm_(X, W.expand(4, 64)),
+    ),
+    ("^residual_out: overlaps x", lambda: rt.fused_add_rms_norm_(X[:3], X[1:])),
+    ("^rstd: 3 in dimension 0, but x has 4", lambda: backward(rstd=torch.ones(3))),
+    ("^dx: 1 dimensions, but x has 2", lambda: backward(dsum=W)),
+    ("^dw: there is no operand with this gradient$", lambda: backward(weight=None)),
+    ("^options: they are not those of this version of rmsnorm$", OPS.norm, X, PACKED + "00"),
+    ("^options: they are not those of this version of rmsnorm$", OPS.norm, X, "-1"),
+    ("^weight: it is on meta, and x is on cpu", rt.RMSNorm(8, device="meta"), SMALL),
+    ("^weight: it is on cpu, and x is on meta", rt.RMSNorm(8), META),
+    ("^weight: 9 elements in its last dimension", compiled, SMALL, torch.ones(9)),
+    ("weight: it is on meta", compiled, SMALL, torch.ones(8, device="meta")),
+    *(
+        ("is on", OPS.backward, *operands[:i], operands[i].to("meta"), *operands[i + 1 :])
+        for operands in [(SMALL, SMALL, W[:8], W[:8], W[:3], SMALL, True, True, True, PACKED)]
+        for i in range(6)
+    ),
+    *(
+        (rf"^calls\[1\].{message}", rt.norms, [X, call])
+        for message, call in (
+            ("weight: 63 elements", {"x": X, "weight": W[:63]}),
+            ("gate: 3 in dimension 0", {"x": X, "gate": X[:3]}),
+            ("residual: it is on meta", {"x": X, "residual": X.to("meta")}),
+            ("x: 0 dimensions", {"x": torch.tensor(1.0)}),
+            ("*eps is -1", {"x": X, "eps": -1}),
+            ("y: the type must be", {"x": X, "dtype": torch.float64}),
+        )
+    ),
+]
+REFUSED_VALUES = [
+    *(
+        (f"^{name}: .*; it must not be 0 in float32", lambda call=call, o={name: zero}: call(**o))
+        for name in ("divisor", "factor")
+        for zero in (0, 0.0, -0.0, 1e-60)
+        for call in (
+            lambda **o: rt.rms_norm(SMALL, **o),
+            lambda **o: rt.fused_add_rms_norm(SMALL, SMALL, **o),
+            lambda **o: rt.forward(x=SMALL, y=torch.empty(3, 8), **o),
+        )
+    ),
+    *(
+        (f"^{name}: 'In'; possible are {words}$", lambda o={name: "In"}: rt.rms_norm(X, **o))
+        for name, words in (
+            ("rounding", "after_weight, before_weight, inverse"),
+            ("eps_placement", "inside, outside, floor"),
+        )
+    ),
+    ("^rounding: 'late'", lambda: rt.RMSNorm(64, rounding="late")),
+    (r"^calls\[1\].rounding: 'up'", rt.norms, [X, {"x": X, "rounding": "up"}]),
+    (r"^calls\[1\].factor: 0.*; it must not be 0", rt.norms, [X, {"x": X, "factor": 0}]),
+    ("^dtype is torch.float16, and out has", lambda: rt.rms_norm(X, out=X, dtype=torch.float16)),
+    ("^weights has 1 elements, and xs has 2$", rt.norms, [X, X], [W]),
+]
+REFUSED_TYPES = [
+    *(
+        (f"^{name}: ", lambda call=call, o={name: wrong}: call(**o))
+        for name, values in {
+            "eps": ("1e-6", torch.ones(3), [1], True, False, np.True_, 1j),
+            "weight_offset": ("1e-6", torch.ones(3), [1], True, False, np.True_, 1j),
+            "rounding": (None, 1, ["after_weight"]),
+        }.items()
+        for wrong in values
+        for call in (
+            lambda **o: rt.rms_norm(SMALL, W[:8], **o),
+            lambda **o: rt.RMSNorm(4, **o),
+        )
+    ),
+    *(
+        ("^eps_placement: ", lambda wrong=wrong: rt.gated(X, X, eps_placement=wrong))
+        for wrong in (None, 1, ["inside"])
+    ),
+    ("^dtype is 'bf16'; it must be a torch.dtype", lambda: rt.rms_norm(X, dtype="bf16")),
+    ("^dtype is 'bf16'; it must be a torch.dtype", lambda: rt.RMSNorm(4, dtype="bf16")),
+    # The order of PyTorch's function.
+    ("^weight is of type builtins.tuple", rt.rms_norm, SMALL, (8,), W[:8]),
+    (
+        r"^rms_norm\(\) got an unexpected .* 'residual_rounding'$",
+        lambda: rt.rms_norm(X, residual_rounding="rounded"),
+    ),
+    (r"^gated\(\) got an unexpected .* 'factor'$", lambda: rt.gated(X, X, factor=1.0)),
+    *(
+        (rf"^calls\[1\].{message}", rt.norms, [X, call])
+        for message, call in (
+            ("x is of type builtins.NoneType", {"weight": W}),
+            ("x is of type builtins.int", 3),
+            ("bias is of type builtins.list", {"x": X, "bias": [1.0] * 64}),
+            ("dtype is 'f16'", {"x": X, "dtype": "f16"}),
+        )
+    ),
+    (r"^calls\[1\]: unknown argument 'y'; possible are x, ", rt.norms, [X, {"x": X, "y": X}]),
+]
+
+
+@pytest.mark.parametrize(
+    "error, message, call, arguments",
+    [
+        (error, message, call, arguments)
+        for error, table in (
+            (RuntimeError, REFUSED),
+            (ValueError, REFUSED_VALUES),
+            (TypeError, REFUSED_TYPES),
+        )
+        for message, call, *arguments in table
+    ],
+)
+def test_refusals_name_the_argument_and_write_nothing(error, message, call, arguments):
+    before = X.clone()
+    with pytest.raises(error, match=message):
+        call(*arguments)
+    assert torch.equal(X, before)
 
 
 @pytest.mark.parametrize("name, operand", PAIRS)
@@ -146,52 +255,3 @@ def test_given_that_are_no_tensors_are_refused_by_name(name, operand):
         kind = "builtins.NoneType" if wrong is None else ".*; it must be a torch.Tensor"
         with pytest.raises(TypeError, match=f"^{prefix}{operand} is of type {kind}"):
             FUNCTIONS[name][0](**tensors | {operand: wrong})
-
-
-WRONG_OPTIONS = {
-    "eps": ("1e-6", torch.ones(3), [1], True, False, np.True_, 1j),
-    "weight_offset": ("1e-6", torch.ones(3), [1], True, False, np.True_, 1j),
-    "dtype": ("bf16",),
-    "rounding": (None, 1, ["after_weight"]),
-    "eps_placement": (None, 1, ["after_weight"]),
-}
-
-
-@pytest.mark.parametrize("option", WRONG_OPTIONS)
-def test_options_of_other_types_are_refused_by_name(option):
-    x, weight = torch.ones(3, 8), torch.ones(8)
-    error = ValueError if option in ("rounding", "eps_placement") else TypeError
-    message = "dtype is 'bf16'; it must be a torch.dtype" if option == "dtype" else f"{option} is "
-    for wrong in WRONG_OPTIONS[option]:
-        with pytest.raises(error, match=f"^{message}"):
-            rt.rms_norm(x, weight, **{option: wrong})
-        if option in ("eps", "dtype"):
-            with pytest.raises(error, match=f"^{message}"):
-                rt.RMSNorm(4, **{option: wrong})
-
-
-def test_arguments_in_the_order_of_pytorchs_function_are_refused():
-    x, weight = torch.ones(3, 8), torch.ones(8)
-    with pytest.raises(TypeError, match=r"^weight is of type builtins.tuple"):
-        rt.rms_norm(x, (8,), weight)
-    assert torch.equal(rt.rms_norm(x, weight, np.float32(1)), rt.rms_norm(x, weight, 1))
-
-
-@pytest.mark.parametrize("option", ["divisor", "factor"])
-@pytest.mark.parametrize("zero", [0, 0.0, -0.0, 1e-60])
-def test_zero_does_not_mean_a_default(option, zero):
-    x, weight = torch.ones(3, 8), torch.ones(8)
-    for call in (
-        lambda **o: rt.rms_norm(x, weight, **o),
-        lambda **o: rt.fused_add_rms_norm(x, x, weight, **o),
-        lambda **o: rt.forward(x=x, y=torch.empty(3, 8), **o),
-    ):
-        with pytest.raises(ValueError, match=f"^{option} is .*; it must not be 0"):
-            call(**{option: zero})
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
-def test_another_type_is_refused(dtype, device):
-    with pytest.raises(RuntimeError, match="^x: the type must be float32, float16 or bfloat16"):
-        rt.rms_norm(torch.ones(3, 8, dtype=dtype, device=device))

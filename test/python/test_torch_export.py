@@ -318,18 +318,3 @@ def test_quantized_under_vmap():
         for i in range(4):
             assert_bits([t[i] for t in rows], call(x[i], weight[0]))
             assert_bits([t[i, 1] for t in pairs], call(x[i], weight[1]))
-
-
-def test_quantized():
-    x, residual, weight = torch.randn(5, 64), torch.randn(5, 64), torch.randn(64)
-    y, total = rt.fused_add_rms_norm(x, residual, weight, 1e-6)
-    for asymmetric in (False, True):
-        q, scale, zero, residual_out = rt.quantized(
-            x, weight, 1e-6, residual=residual, asymmetric=asymmetric
-        )
-        assert q.dtype == torch.int8 and torch.equal(residual_out, total)
-        values = q.float() if zero is None else q.float() - zero[:, None].float()
-        assert (zero is not None) == asymmetric
-        error = (values * scale[:, None] - y).abs()
-        assert (error <= scale[:, None] * 0.51).all()
-    assert rt.quantized(x).residual_out is None

@@ -7,7 +7,8 @@
     norm = rmsnorm.torch.RMSNorm(4096, eps=1e-6, dtype=torch.bfloat16)
 
 A tensor x has any shape [..., d] and any strides. It is read where it lies; only a tensor whose
-last dimension is not contiguous is copied. The types are float32, float16 and bfloat16, in any
+last dimension is not contiguous is copied, and one of more than eight dimensions that is not
+contiguous. The types are float32, float16 and bfloat16, in any
 combination. All arithmetic is in float32. Results are contiguous, like the
 results of torch.nn.functional.rms_norm. PyTorch's own threads share the rows, and their number
 changes no bit of y.
@@ -24,8 +25,8 @@ so that all rounding orders have the same. Second gradients and forward-mode der
 the formula in PyTorch's own operations. torch.compile takes every function without a graph break.
 Automatic mixed precision changes no type, as with torch.nn.functional.rms_norm on the CPU.
 
-Errors: an operand that is no tensor raises TypeError, a tensor that the library refuses
-RuntimeError with the library's text, and an unknown word ValueError; each names the argument.
+Errors: an argument of another type raises TypeError, a tensor that the library refuses RuntimeError
+with the library's text, and an impossible option ValueError; each names the argument.
 `import rmsnorm.torch` raises ImportError where PyTorch is older than 2.10, or where the operators
 are missing.
 """

@@ -84,13 +84,6 @@ def _norm_of_rows(
     return y if bias is None else y + bias.float()
 
 
-def check(*tensors: Tensor | None) -> None:
-    """Raises RuntimeError for a type that the operators refuse."""
-    for tensor in tensors:
-        if tensor is not None and tensor.dtype not in DTYPES:
-            raise RuntimeError(f"{tensor.dtype}: the type must be float32, float16 or bfloat16")
-
-
 def norm(
     x: Tensor,
     options: str,
@@ -101,7 +94,10 @@ def norm(
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
 ) -> list[Tensor]:
-    """Returns what the operator `norm` returns, but for rstd."""
+    """Returns what the operator `norm` returns, but for rstd. It refuses the same types."""
+    for tensor in (x, weight, residual, gate, bias, post_norm_weight):
+        if tensor is not None and tensor.dtype not in DTYPES:
+            raise RuntimeError(f"{tensor.dtype}: the type must be float32, float16 or bfloat16")
     chosen = unpacked(options)
     h = x
     if post_norm_weight is not None:

@@ -1,5 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of rmsnorm.torch."""
+"""The functions of rmsnorm.torch.
+
+What a call does depends on the state of PyTorch. The first row that holds decides:
+
+    state                     what happens                           why
+    ------------------------  -------------------------------------  -------------------------------
+    an argument has its own   its __torch_function__ takes the call  torch.fx traces by it: each
+    __torch_function__ (fx)                                          function is one node
+    eager or compiled, where  an operator without gradients is       autograd's part of an operator
+    no gradient is recorded   called                                 takes microseconds
+    a DTensor is given        each process norms the rows that it    a norm takes whole rows
+    (sharded)                 has: _sharded.py
+    forward mode, jvp, ONNX   the formula in PyTorch's operations:   PyTorch must look inside
+                              _composite.py
+    compiled, exported,       the operator with gradients goes into  others differentiate the graph
+    traced, dispatch modes    the graph                              later
+    transforms of torch.func  a Function that has a rule for vmap    only that kind can be part of
+                                                                     transforms
+    eager, with gradients     a Function of the other kind           it takes 5 microseconds, and an
+                                                                     operator with a formula 50
+
+_norm() has the rows from the second on; the last three are Operator.__call__() of _operators.py.
+A call that writes into tensors has no gradients, and asks the first three: _write().
+
+Here only objects that are no tensors are refused. Types and shapes are checked where memory is
+read: python/torch/operators.cc tells the library the shape of each tensor, and the library refuses
+what does not fit before it writes anything. Shapes without memory (on meta, in compiled code)
+follow from x.
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -43,13 +71,6 @@ _USUAL = _PLAIN_OR_NONE | {float, int, str, torch.dtype}
 # ------------------------------------------------------------------------------------- arguments
 
 
-def _given(name: str, tensor: Any) -> Any:
-    """Returns an operand. Raises TypeError where it is None."""
-    if tensor is None:
-        check_tensors((name,), **{name: tensor})
-    return tensor
-
-
 def check_dtype(dtype: Any) -> None:
     """Raises TypeError where a result's type is none of PyTorch's."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
@@ -68,6 +89,13 @@ def check_tensors(required: Sequence[str], **tensors: Any) -> None:
         raise TypeError(text)
 
 
+def _given(name: str, tensor: Any) -> Any:
+    """Returns an operand. Raises TypeError where it is None."""
+    if tensor is None:
+        check_tensors((name,), **{name: tensor})
+    return tensor
+
+
 def _tensors(
     x: Any,
     weight: Any = None,
@@ -83,6 +111,17 @@ def _tensors(
     return tensors
 
 
+def _has_overrides(values: Sequence[Any]) -> bool:
+    """Returns whether a type among them takes the call by its __torch_function__."""
+    for value in values:
+        if isinstance(value, Tensor) and value.is_nested:
+            raise RuntimeError("rmsnorm takes no nested tensors; call it on x.values()")
+    return has_torch_function(values)
+
+
+# --------------------------------------------------------------------------- the state of PyTorch
+
+
 def _are_plain(*tensors: Any) -> bool:
     """Returns whether all are tensors of PyTorch's own types, or None."""
     for tensor in tensors:
@@ -91,14 +130,11 @@ def _are_plain(*tensors: Any) -> bool:
     return True
 
 
-def _is_looked_into() -> bool:
-    """Returns whether PyTorch needs the formula in its own operations."""
-    if forward_ad._current_level >= 0:
-        return True
-    is_traced = is_compiling() or tracing_state() is not None
-    if is_traced and torch.onnx.is_in_onnx_export():
-        return True
-    return is_transformed() and "Jvp" in transforms()
+@constant_result
+def _is_plain_program(*types: type) -> bool:
+    """Returns whether compiled code needs nothing of tensors of these types but their values. What
+    it asks, guards of torch.compile hold fixed; those for asking here would take microseconds."""
+    return _PLAIN_OR_NONE.issuperset(types) and not (is_exporting() or is_transformed())
 
 
 def _is_direct(*tensors: Any) -> bool:
@@ -120,20 +156,23 @@ def _is_direct(*tensors: Any) -> bool:
     return forward_ad._current_level < 0
 
 
-@constant_result
-def _is_plain_program(*types: type) -> bool:
-    """Returns whether compiled code needs nothing of tensors of these types but their values. What
-    it asks, guards of torch.compile hold fixed; those for asking here would take microseconds."""
-    return _PLAIN_OR_NONE.issuperset(types) and not (is_exporting() or is_transformed())
-
-
 def _is_sharded(*tensors: Any) -> bool:
     """Returns whether one is a DTensor, without an import of that class, which takes a second."""
     return not _are_plain(*tensors) and any(type(t).__name__ == "DTensor" for t in tensors)
 
 
+def _is_looked_into() -> bool:
+    """Returns whether PyTorch needs the formula in its own operations."""
+    if forward_ad._current_level >= 0:
+        return True
+    is_traced = is_compiling() or tracing_state() is not None
+    if is_traced and torch.onnx.is_in_onnx_export():
+        return True
+    return is_transformed() and "Jvp" in transforms()
+
+
 def _norm(tensors: tuple[Any, ...], options: str, dtype: Any) -> Any:
-    """Calls the operator `norm` in the way that the tensors need."""
+    """Calls the operator `norm` in the way that the state of PyTorch needs."""
     x, *others = tensors
     if _is_direct(*tensors):
         return NORM_NO_GRAD(x, options, dtype, *others)
@@ -142,7 +181,6 @@ def _norm(tensors: tuple[Any, ...], options: str, dtype: Any) -> Any:
 
         return norm_of_shards(x, options, dtype, *others)
     if _is_looked_into():
-        _composite.check(*tensors)
         return _composite.norm(x, options, dtype, *others)
     return NORM(x, options, dtype, *others)
 
@@ -162,14 +200,6 @@ def _write(tensors: tuple[Any, ...], options: str, **outputs: Any) -> None:
         from ._sharded import write_shards
 
         write_shards(*arguments)
-
-
-def _has_overrides(values: Sequence[Any]) -> bool:
-    """Returns whether a type among them takes the call by its __torch_function__."""
-    for value in values:
-        if isinstance(value, Tensor) and value.is_nested:
-            raise RuntimeError("rmsnorm takes no nested tensors; call it on x.values()")
-    return has_torch_function(values)
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -229,12 +259,7 @@ def rms_norm(
 ) -> Tensor:
     """Returns y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias for each row of x.
 
-    x is [..., d]. weight and bias are [d] or absent. y has the shape of x, and the type `dtype`,
-    x's by default. x, weight and bias have gradients.
-
-    With `out`, a tensor which may be x, y is written there. The call then returns it and has no
-    gradients. eps is added to the mean. By default it is the epsilon of float32, 1.19e-7, which
-    torch.nn.functional.rms_norm takes for types of 16 bits, too.
+    y has the shape of x. x, weight and bias have gradients.
     """
     if dtype is not None:
         check_dtype(dtype)
@@ -246,9 +271,9 @@ def rms_norm(
             named: dict[str, Any] = {"bias": bias, "out": out, "dtype": dtype, **options}
             y = handle_torch_function(rms_norm, operands, x, weight, eps, **named)
             return y
-        check_tensors(("x",), x=x, weight=weight, bias=bias, out=out)
-    chosen = packed("rms_norm", eps, options)
+        check_tensors((), out=out)
     tensors = _tensors(x, weight, bias=bias)
+    chosen = packed("rms_norm", eps, options)
     if out is not None:
         if dtype not in (None, out.dtype):
             raise ValueError(f"dtype is {dtype}, and out has {out.dtype}")
@@ -273,9 +298,7 @@ def fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Returns y, the norm of residual + x, and residual_out, that sum in the type of residual.
 
-    x and residual are [..., d], and so are the results. y has the type `dtype`, x's by default.
-    weight, bias and post_norm_weight are [d] or absent. All operands have gradients. eps is that of
-    rms_norm().
+    All operands have gradients.
 
     With a post_norm_weight, x is first normalised by this weight and rounded to its type, with the
     same eps, offset, divisor and rounding: the boundary of Gemma 2 and 3. factor multiplies x, or
@@ -289,8 +312,7 @@ def fused_add_rms_norm(
         y, residual_out, *_ = NORM_NO_GRAD(x, chosen, dtype, weight, residual)
         return y, residual_out
     tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
-    chosen = packed("fused_add_rms_norm", eps, options)
-    y, residual_out = _norm(tensors, chosen, dtype)[:2]
+    y, residual_out = _norm(tensors, packed("fused_add_rms_norm", eps, options), dtype)[:2]
     return y, residual_out
 
 
@@ -308,8 +330,8 @@ def fused_add_rms_norm_(
 ) -> None:
     """Writes what fused_add_rms_norm() returns: y over x, and residual_out over residual.
 
-    x and residual are [..., d], and their last dimension must be contiguous. There are no
-    gradients: where an operand needs one, the call raises RuntimeError.
+    The last dimensions of x and residual must be contiguous. There are no gradients: where an
+    operand needs one, the call raises RuntimeError.
     """
     tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
     _write(tensors, packed("fused_add_rms_norm_", eps, options), y=x, residual_out=residual)
@@ -327,21 +349,19 @@ def gated(
     dtype: torch.dtype | None = None,
     **options: Unpack[GatedOptions],
 ) -> Tensor:
-    """Returns the norm of x, times an activation of the gate, of `dtype`, x's type by default.
-
-    x and gate are [..., d]. weight and bias are [d] or absent. All have gradients. eps is that of
-    rms_norm().
-    """
+    """Returns the norm of x, times an activation of the gate. All operands have gradients."""
+    check_dtype(dtype)
     tensors = _tensors(x, weight, None, _given("gate", gate), bias)
-    chosen = packed("gated", eps, options)
-    if dtype is not None:
-        check_dtype(dtype)
-    y: Tensor = _norm(tensors, chosen, dtype)[0]
+    y: Tensor = _norm(tensors, packed("gated", eps, options), dtype)[0]
     return y
 
 
 @overridable
-@takes(NormOptions)
+@takes(
+    NormOptions,
+    xs="tensors, or dictionaries of operands and options.",
+    weights="a weight or None for each of xs; absent, all are None.",
+)
 def norms(
     xs: Sequence[Tensor | Mapping[str, Any]],
     weights: Sequence[Tensor | None] | None = None,
@@ -350,8 +370,8 @@ def norms(
 ) -> list[Any]:
     """Returns the norm of each of xs, as rms_norm() does, from one call of the library.
 
-    Each of xs is [..., d], with leading dimensions and d of its own. weights has one [d] or None
-    for each, or is absent. All have gradients; where one is needed, each norm is a separate call.
+    Each of xs is [..., d], with leading dimensions and d of its own. All have gradients; where one
+    is needed, each norm is a separate call.
 
     For norms of different kinds, each of xs may be a dictionary of operands and options instead:
 
@@ -426,7 +446,13 @@ def _norm_of_call(i: int, call: tuple[tuple[Any, ...], str, torch.dtype | None])
 
 
 @overridable
-@takes(NormOptions)
+@takes(
+    NormOptions,
+    q="[..., d]: rows.",
+    k="[..., d]: rows, with leading dimensions and d of their own.",
+    q_weight="[d] of q; None counts as ones.",
+    k_weight="[d] of k; None counts as ones.",
+)
 def qk(
     q: Tensor,
     k: Tensor,
@@ -435,11 +461,7 @@ def qk(
     eps: float | None = None,
     **options: Unpack[NormOptions],
 ) -> tuple[Tensor, Tensor]:
-    """Returns the norms of q and k, as norms() does.
-
-    q and k are [..., d], with leading dimensions and d of their own. q_weight is [d] of q, and
-    k_weight is [d] of k; either may be None.
-    """
+    """Returns the norms of q and k, as norms() does."""
     if q is None or k is None or not _are_plain(q, k, q_weight, k_weight):
         check_tensors(("q", "k"), q=q, k=k, q_weight=q_weight, k_weight=k_weight)
     q, k = _norms("qk", (q, k), (q_weight, k_weight), eps, options)
@@ -460,7 +482,7 @@ class Quantized(NamedTuple):
 
 
 @overridable
-@takes(AddOptions)
+@takes(AddOptions, asymmetric="True adds a zero point to each row.")
 def quantized(
     x: Tensor,
     weight: Tensor | None = None,
@@ -474,11 +496,9 @@ def quantized(
 ) -> Quantized:
     """Returns the norm in int8, with a scale for each row.
 
-    The norm is that of rms_norm(), or of fused_add_rms_norm() with a residual. x and residual are
-    [..., d]; the weights and bias are [d] or absent. asymmetric=True adds a zero point to each row.
-    There are no gradients.
+    The norm is that of rms_norm(), or of fused_add_rms_norm() with a residual. There are no
+    gradients.
     """
-    check_tensors(("x",), x=x, residual=residual)
     tensors = _tensors(x, weight, residual, None, bias, post_norm_weight)
     # Under vmap a result needs each mapped dimension that an operand has.
     like = sum(t for t in tensors if t is not None) if is_transformed() else x
@@ -512,10 +532,8 @@ def forward(
 ) -> None:
     """Writes every output that is given, and allocates none.
 
-    x, residual, gate, y and residual_out are [..., d] of any of the three types; q is [..., d] of
-    int8. weight, bias and post_norm_weight are [d]. rstd (1 / RMS) and scale, of float32, and zero,
-    of int8, are [...], without d. y may be x, and residual_out may be residual; other outputs share
-    no memory with an operand. The last dimension of an output must be contiguous.
+    Other outputs than y and residual_out share no memory with an operand. The last dimension of an
+    output must be contiguous.
 
     The operations are those of rms_norm(), fused_add_rms_norm(), gated() and quantized(), in any
     combination that doc/interface.md allows. There are no gradients.

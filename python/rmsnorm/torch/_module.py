@@ -11,9 +11,7 @@ from torch._jit_internal import is_scripting
 from .._options import NormOptions, Rounding
 from . import functional
 from ._functions import check_dtype, rms_norm
-from ._options import checked_option, packed
-
-__all__ = ["RMSNorm"]
+from ._options import packed
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -39,13 +37,11 @@ class RMSNorm(torch.nn.RMSNorm):
         rounding: Rounding = "after_weight",
         weight_offset: float = 0.0,
     ) -> None:
-        checked_option("rounding", rounding)
-        if eps is not None:
-            checked_option("eps", eps)
+        packed("rms_norm", eps, {"rounding": rounding, "weight_offset": weight_offset})
         check_dtype(dtype)
         # The constructor of the class below resets the weight, which needs the offset.
         self.rounding = rounding
-        self.weight_offset = checked_option("weight_offset", weight_offset)
+        self.weight_offset = float(weight_offset)
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
     def reset_parameters(self) -> None:

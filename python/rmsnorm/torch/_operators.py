@@ -28,30 +28,8 @@ from torch import Tensor
 
 from .._library import path_of_operators
 from . import _composite
-from ._composite import DTYPE_CODES, DTYPES
+from ._composite import DTYPE_CODES
 from ._options import kept, unpacked
-
-__all__ = [
-    "COLUMNS",
-    "FORWARD",
-    "INPUTS",
-    "NORM",
-    "NORMS",
-    "NORMS_EACH",
-    "NORM_NO_GRAD",
-    "OUTPUTS",
-    "RMS_NORM",
-    "has_modes",
-    "is_compiling",
-    "is_exporting",
-    "is_grad_enabled",
-    "is_transformed",
-    "names_of",
-    "requires_grad",
-    "tracing_state",
-    "transforms",
-    "write",
-]
 
 _PATH = path_of_operators("rmsnorm_torch", "PyTorch")
 torch.ops.load_library(_PATH)  # type: ignore[no-untyped-call]
@@ -105,51 +83,27 @@ def names_of(operator: Any) -> tuple[str, ...]:
 INPUTS = ("x", *names_of(_OPS.norm.default)[3:])
 OUTPUTS = names_of(FORWARD)[len(INPUTS) + 1 :]
 
-# The shapes of tensors: those of COLUMNS have x's last dimension alone, and those of _PER_ROW all
-# others. The rest have x's shape.
+# The tensors whose shape is x's last dimension alone.
 COLUMNS = frozenset(("weight", "bias", "post_norm_weight"))
-_PER_ROW = frozenset(("rstd", "scale", "zero"))
-_INT8 = frozenset(("q", "zero"))
 
 
 # --------------------------------------------------------- shapes, without memory to compute in
 
 
-_WORDS_OF = {DTYPES: "float32, float16 or bfloat16", (torch.int8,): "int8"}
-
-
-def _check(x: Tensor, others: dict[str, Tensor | None]) -> None:
-    """Raises RuntimeError where operands are not on x's device or do not have the shapes of x."""
-    if x.ndim == 0:
-        raise RuntimeError("x: 0 dimensions; it must have at least one")
-    for name, tensor in {"x": x, **others}.items():
-        if tensor is None:
-            continue
-        if tensor.device != x.device:
+def _check_devices(x: Tensor, others: dict[str, Tensor | None]) -> None:
+    """Raises RuntimeError where operands are on two devices. PyTorch calls these functions, not the
+    operators, where one operand is on meta."""
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != x.device:
             raise RuntimeError(f"{name}: it is on {tensor.device}, and x is on {x.device}")
-        dtypes = (torch.int8,) if name in _INT8 else DTYPES
-        if tensor.dtype not in dtypes:
-            raise RuntimeError(f"{name}: the type must be {_WORDS_OF[dtypes]}")
-        shape = x.shape[-1:] if name in COLUMNS else x.shape
-        if name in _PER_ROW:
-            shape = x.shape[:-1]
-        if tensor.shape != shape:
-            raise RuntimeError(
-                f"{name}: the shape {tuple(tensor.shape)}; it must be {tuple(shape)}, as x has "
-                f"{tuple(x.shape)}"
-            )
-
-
-def _empty(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    return like.new_empty(like.shape, dtype=dtype)
 
 
 def _norm_shapes(
     x: Tensor, options: str, dtype: torch.dtype | None = None, *tensors: Tensor | None, **named: Any
 ) -> list[Tensor]:
     others = dict(zip(INPUTS[1:], tensors, strict=False)) | named
-    _check(x, others)
-    outputs = [_empty(x, dtype)]
+    _check_devices(x, others)
+    outputs = [x.new_empty(x.shape, dtype=dtype)]
     residual = others.get("residual")
     if residual is not None:
         outputs.append(x.new_empty(x.shape, dtype=residual.dtype))
@@ -170,13 +124,13 @@ def _backward_shapes(
     wants_db: bool,
     options: str,
 ) -> list[Tensor]:
-    _check(x, {"dy": dy, "rstd": rstd, "dsum": dsum, "weight": weight, "bias": bias})
+    _check_devices(x, {"dy": dy, "rstd": rstd, "dsum": dsum, "weight": weight, "bias": bias})
     wanted = ((x, wants_dx), (weight, wants_dw), (bias, wants_db))
-    return [_empty(tensor) for tensor, is_wanted in wanted if is_wanted and tensor is not None]
+    return [t.new_empty(t.shape) for t, is_wanted in wanted if is_wanted and t is not None]
 
 
 def _forward_shapes(x: Tensor, options: str, *tensors: Tensor | None, **named: Any) -> None:
-    _check(x, dict(zip((*INPUTS[1:], *OUTPUTS), tensors, strict=False)) | named)
+    _check_devices(x, dict(zip((*INPUTS[1:], *OUTPUTS), tensors, strict=False)) | named)
 
 
 def _norms_shapes(xs: list[Tensor], weights: list[Tensor | None], options: str) -> list[Tensor]:

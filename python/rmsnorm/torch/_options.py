@@ -6,25 +6,29 @@ writes it into files.
 """
 
 import functools
-import inspect
-import textwrap
 from collections.abc import Callable
 from ctypes import sizeof
-from numbers import Real
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 
-from .._options import DEFAULTS, NONE_IS_DEFAULT, OPTIONS, WORDS, Options
-
-__all__ = ["checked_option", "constant_result", "kept", "packed", "takes", "unpacked"]
+from .. import _calls
+from .._options import DEFAULTS, OPTIONS, WORDS, Options, describe_arguments
 
 # torch.nn.functional.rms_norm computes types of 16 bits in float32, too, and takes its epsilon.
 _DEFAULT_EPS = torch.finfo(torch.float32).eps
 
 # The names of the options that each function takes, beside eps.
 _TAKEN: dict[str, frozenset[str]] = {}
+
+_HELP = {
+    **_calls.HELP,
+    "eps": f"{OPTIONS['eps'].help} None is the epsilon of float32, 1.19e-7, which "
+    "torch.nn.functional.rms_norm takes for types of 16 bits, too.",
+    "out": "[..., d]: the tensor for the result, which may be x; the call then has no gradients.",
+    "dtype": "the type of y: float32, float16 or bfloat16; None is that of x.",
+}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 is_compiling = torch.compiler.is_compiling
@@ -39,72 +43,38 @@ def constant_result(function: _Function) -> _Function:
     return function
 
 
-def takes(kind: Any) -> Callable[[_Function], _Function]:
-    """Makes a decorator for a function that takes the options of a TypedDict as **options. It puts
-    them into the signature, and their help into the docstring."""
-    names = [name for name in OPTIONS if name in kind.__annotations__]
+def takes(kind: Any, **help: str) -> Callable[[_Function], _Function]:
+    """Makes a decorator for a function that takes the options of a TypedDict as **options. `help`
+    is that on arguments of its own."""
 
-    def decorate(function: Any) -> Any:
-        _TAKEN[function.__name__] = frozenset(names)
-        signature = inspect.signature(function)
-        *own, _ = signature.parameters.values()
-        added = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=DEFAULTS[name],
-                annotation=kind.__annotations__[name],
-            )
-            for name in names
-        ]
-        function.__signature__ = signature.replace(parameters=[*own, *added])
-        lines = [inspect.cleandoc(function.__doc__ or ""), ""]
-        for name in names:
-            text = f"{name}: {OPTIONS[name].help}"
-            lines += textwrap.wrap(text, 92, subsequent_indent="    ")
-        function.__doc__ = "\n".join(lines)
+    def decorate(function: _Function) -> _Function:
+        _TAKEN[function.__name__] = kind.__optional_keys__
+        options = {name: DEFAULTS[name] for name in kind.__annotations__}
+        describe_arguments(function, options, _HELP | help)
         return function
 
     return decorate
 
 
-def checked_option(name: str, value: Any) -> Any:
-    """Returns the number of a word, or a number as a float."""
-    if name in WORDS:
-        if isinstance(value, str) and value in WORDS[name]:
-            return WORDS[name].index(value)
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(WORDS[name])}")
-    if value is None and name in NONE_IS_DEFAULT:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, Real | torch.SymInt | torch.SymFloat):
-        raise TypeError(f"{name} is {value!r}; it must be a number")
-    number = float(value)
-    if name in NONE_IS_DEFAULT and abs(number) <= 2.0**-150:  # to the library 0 is the default
-        raise ValueError(f"{name} is {value}; it must not be 0 in float32")
-    return number
-
-
 @constant_result
 def _pack(function: str, eps: Any, *key: str, **options: Any) -> str:
     """`key` only tells entries of the cache apart."""
-    struct = Options(size=sizeof(Options))
-    struct.eps = _DEFAULT_EPS if eps is None else checked_option("eps", eps)
-    for name, value in options.items():
+    for name in options:
         if name not in _TAKEN[function]:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-        setattr(struct, name, checked_option(name, value))
-    return bytes(struct).hex()
+    return bytes(_calls.make_options(_DEFAULT_EPS if eps is None else eps, **options)).hex()
 
 
 _known = functools.lru_cache(maxsize=256)(_pack)
 _CACHED = frozenset((float, int, str, type(None)))
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 def _constant(value: Any) -> Any:
-    """Returns a number that torch.compile may have as a symbol."""
+    """Returns a number that torch.compile or torch.export may have as a symbol."""
     from torch.fx.experimental.symbolic_shapes import guard_scalar  # imports SymPy
 
-    return guard_scalar(value) if isinstance(value, int | float) else value
+    return guard_scalar(value) if isinstance(value, _NUMBERS) else value
 
 
 def packed(function: str, eps: Any, options: Any) -> str:
@@ -113,11 +83,9 @@ def packed(function: str, eps: Any, options: Any) -> str:
     eps is by default the epsilon of float32.
     """
     if is_compiling():
-        from torch.fx.experimental.symbolic_shapes import guard_scalar  # imports SymPy
-
         if options:
             options = {name: _constant(value) for name, value in options.items()}
-        return _pack(function, None if eps is None else guard_scalar(eps), **options)
+        return _pack(function, _constant(eps), **options)
     if type(eps) is float and eps != 0:
         for value in options.values():
             if type(value) is not str:
@@ -133,10 +101,14 @@ def packed(function: str, eps: Any, options: Any) -> str:
     return _known(function, eps, **options)
 
 
+def _struct(options: str) -> Options:
+    # A program that an older version exported has a shorter struct.
+    return Options.from_buffer_copy(bytes.fromhex(options).ljust(sizeof(Options), b"\0"))
+
+
 @functools.lru_cache(maxsize=256)
 def _unpack(options: str) -> SimpleNamespace:
-    bytes_of_struct = bytes.fromhex(options).ljust(sizeof(Options), b"\0")
-    struct = Options.from_buffer_copy(bytes_of_struct)
+    struct = _struct(options)
     values = {name: getattr(struct, name) for name in OPTIONS}
     return SimpleNamespace(
         **{name: WORDS[name][v] if name in WORDS else v for name, v in values.items()}
@@ -152,6 +124,6 @@ def unpacked(options: str) -> SimpleNamespace:
 @functools.lru_cache(maxsize=256)
 def kept(options: str, *names: str) -> str:
     """Returns the options of these names, and the defaults of the others."""
-    struct = Options.from_buffer_copy(bytes.fromhex(options).ljust(sizeof(Options), b"\0"))
+    struct = _struct(options)
     fields = {name: getattr(struct, name) for name in names}
     return bytes(Options(size=sizeof(Options), **fields)).hex()

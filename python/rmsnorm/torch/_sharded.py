@@ -13,8 +13,6 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from ._operators import COLUMNS, FORWARD, NORM, OUTPUTS, names_of
 
-__all__ = ["norm_of_shards", "write_shards"]
-
 
 def _operands(operator: Any, inputs: tuple[Any, ...]) -> dict[str, DTensor]:
     """Returns the tensors among the inputs by their names."""
