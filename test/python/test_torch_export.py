@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from programs import run
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch_models import MODELS, Model, assert_bits
+from torch_models import MODELS, TENSOR_FUNCTIONS, Model, assert_bits
 
 import rmsnorm.torch
 
@@ -71,11 +71,8 @@ def test_jit_script_refuses_functions():
         y = rt.rms_norm(x, None, 1e-6)
         return y
 
-    names = [name for name in rt.__all__ if name.islower() and name != "use"]
-    functions = [getattr(rt, name) for name in names]
-    functions[functions.index(rt.functional)] = rt.functional.rms_norm
     advice = "use torch.export or torch.jit.trace, or the module rmsnorm.torch.RMSNorm"
-    for scripted in (*functions, program, MODELS["functions"]()):
+    for scripted in (*TENSOR_FUNCTIONS, program, MODELS["functions"]()):
         with pytest.raises(
             RuntimeError, match=rf"^torch.jit.script does not take rmsnorm.torch.*\(\): {advice}"
         ):

@@ -11,6 +11,11 @@ EPS = 2.0**-23  # the default
 
 Tensors = tuple[Tensor, ...]
 
+TENSOR_FUNCTIONS = (
+    *(rt.rms_norm, rt.fused_add_rms_norm, rt.fused_add_rms_norm_, rt.gated, rt.norms, rt.qk),
+    *(rt.quantized, rt.forward, rt.functional.rms_norm),
+)
+
 
 def exact_norm(x, weight=1.0, bias=0.0, eps=EPS):
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias

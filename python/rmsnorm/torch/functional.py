@@ -17,7 +17,12 @@ __all__ = ["rms_norm"]
 
 
 @overridable
-@takes(NormOptions)
+@takes(
+    NormOptions,
+    input="a tensor whose shape ends in normalized_shape.",
+    normalized_shape="the dimensions that the norm is over.",
+    weight="a tensor of the shape normalized_shape; absent, it counts as ones.",
+)
 def rms_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -27,7 +32,6 @@ def rms_norm(
 ) -> Tensor:
     """Returns the norm of `input` over its last dimensions, which are normalized_shape.
 
-    weight has the shape normalized_shape, or is absent. Without eps it is the epsilon of float32.
     The result has the shape and the type of `input`. The options and gradients are those of
     rmsnorm.torch.rms_norm(). Another shape of `input` or weight raises RuntimeError.
 
