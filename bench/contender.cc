@@ -86,11 +86,11 @@ void* LoadLibrary(const std::string& file, int more_flags = 0) {
   return library;
 }
 
-// Throws std::runtime_error if the library lacks a function that is needed.
+// Throws std::runtime_error if the library lacks a function.
 template <class Function>
-void Find(void* library, const std::string& name, Function& function, bool is_needed) {
+void Find(void* library, const std::string& name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name.c_str()));
-  if (function == nullptr && is_needed) throw std::runtime_error("has no function " + name + "()");
+  if (function == nullptr) throw std::runtime_error("has no function " + name + "()");
 }
 
 Contender Peer(const rmsnorm_peer& functions, Kind kind) {
@@ -113,26 +113,8 @@ Contender Older(const std::string& file) try {
   const bool is_sanitized = dlsym(RTLD_DEFAULT, "__asan_init") != nullptr;
   void* const library = LoadLibrary(file, is_sanitized ? 0 : RTLD_DEEPBIND);
   Functions functions;
-#define RMSNORM_FIND(name, is_needed) Find(library, "rmsnorm_" #name, functions.name, is_needed);
-  RMSNORM_FIND(error_message, true)
-  RMSNORM_FIND(forward, true)
-  RMSNORM_FIND(backward, true)
-  RMSNORM_FIND(forward_all, true)
-  RMSNORM_FIND(module_create, true)
-  RMSNORM_FIND(module_destroy, true)
-  RMSNORM_FIND(module_set_weight, true)
-  RMSNORM_FIND(module_set_bias, true)
-  RMSNORM_FIND(module_set_post_norm_weight, true)
-  RMSNORM_FIND(module_forward, true)
-  RMSNORM_FIND(module_backward, true)
-  RMSNORM_FIND(module_norm_rows, true)
-  RMSNORM_FIND(module_add_norm_rows, true)
-  RMSNORM_FIND(module_backward_rows, true)
-  // Older builds may have no prepared calls.
-  RMSNORM_FIND(prepare, false)
-  RMSNORM_FIND(prepare_backward, false)
-  RMSNORM_FIND(run, false)
-  RMSNORM_FIND(prepared_destroy, false)
+#define RMSNORM_FIND(name) Find(library, "rmsnorm_" #name, functions.name);
+  RMSNORM_CASES_FUNCTIONS(RMSNORM_FIND)
 #undef RMSNORM_FIND
   return Build("older", Kind::kLibrary, functions);
 } catch (const std::runtime_error& error) {
@@ -180,7 +162,7 @@ Contenders PlainLoops() {
 
 Contender LoadPeer(const std::string& file) try {
   decltype(&rmsnorm_peer_get) get;
-  Find(LoadLibrary(file), "rmsnorm_peer_get", get, true);
+  Find(LoadLibrary(file), "rmsnorm_peer_get", get);
   const rmsnorm_peer& functions = *get();
   if (functions.version != RMSNORM_PEER_VERSION) {
     throw std::runtime_error("is made for version " + std::to_string(functions.version) +

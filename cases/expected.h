@@ -57,10 +57,11 @@ struct ExpectedRow {
 using Results = std::function<double(Operand o, size_t row, size_t j)>;
 Results ResultsOf(const Problem& problem);
 
-// Calls visit for each row of each result, until it returns false.
+// Calls visit for each row of each result, until it returns false. Of forward it may take a sample:
+// the results of every nth row, and of the last one.
 void ForEachExpectedRow(const Case& c, const Problem& problem, Arithmetic arithmetic,
                         const Results& results,
-                        const std::function<bool(const ExpectedRow&)>& visit);
+                        const std::function<bool(const ExpectedRow&)>& visit, size_t every = 1);
 
 // Describes the first result of the reference that is outside of its range or beyond its bound; the
 // text is empty if there is none, as for a divisor below 1 or an eps above 2^100, where no bound

@@ -7,7 +7,6 @@
 #include <memory>
 #include <new>
 #include <rmsnorm/rmsnorm.hpp>
-#include <stdexcept>
 #include <string>
 
 #include "layout.h"
@@ -100,9 +99,6 @@ PreparedCall::PreparedCall(const Calls& calls, const std::vector<CallOperands>& 
 }
 
 void PreparedCall::Prepare() {
-  if (functions_.prepare == nullptr) {
-    throw std::runtime_error("this build has no rmsnorm_prepare()");
-  }
   rmsnorm_prepared* prepared = nullptr;
   const rmsnorm_status status =
       backward_ ? functions_.prepare_backward(&prepared, &calls_[0], &context_)

@@ -14,26 +14,18 @@
 namespace rmsnorm::cases {
 
 // The functions of one build of the library: by default of the one that is linked.
+// clang-format off
+#define RMSNORM_CASES_FUNCTIONS(Use)                                                            \
+  Use(error_message) Use(forward) Use(backward) Use(forward_all) Use(module_create)             \
+  Use(module_destroy) Use(module_set_weight) Use(module_set_bias)                               \
+  Use(module_set_post_norm_weight) Use(module_forward) Use(module_backward)                     \
+  Use(module_norm_rows) Use(module_add_norm_rows) Use(module_backward_rows) Use(prepare)        \
+  Use(prepare_backward) Use(run) Use(prepared_destroy)
+// clang-format on
 struct Functions {
-  decltype(&rmsnorm_error_message) error_message = rmsnorm_error_message;
-  decltype(&rmsnorm_forward) forward = rmsnorm_forward;
-  decltype(&rmsnorm_backward) backward = rmsnorm_backward;
-  decltype(&rmsnorm_forward_all) forward_all = rmsnorm_forward_all;
-  decltype(&rmsnorm_module_create) module_create = rmsnorm_module_create;
-  decltype(&rmsnorm_module_destroy) module_destroy = rmsnorm_module_destroy;
-  decltype(&rmsnorm_module_set_weight) module_set_weight = rmsnorm_module_set_weight;
-  decltype(&rmsnorm_module_set_bias) module_set_bias = rmsnorm_module_set_bias;
-  decltype(&rmsnorm_module_set_post_norm_weight) module_set_post_norm_weight =
-      rmsnorm_module_set_post_norm_weight;
-  decltype(&rmsnorm_module_forward) module_forward = rmsnorm_module_forward;
-  decltype(&rmsnorm_module_backward) module_backward = rmsnorm_module_backward;
-  decltype(&rmsnorm_module_norm_rows) module_norm_rows = rmsnorm_module_norm_rows;
-  decltype(&rmsnorm_module_add_norm_rows) module_add_norm_rows = rmsnorm_module_add_norm_rows;
-  decltype(&rmsnorm_module_backward_rows) module_backward_rows = rmsnorm_module_backward_rows;
-  decltype(&rmsnorm_prepare) prepare = rmsnorm_prepare;
-  decltype(&rmsnorm_prepare_backward) prepare_backward = rmsnorm_prepare_backward;
-  decltype(&rmsnorm_run) run = rmsnorm_run;
-  decltype(&rmsnorm_prepared_destroy) prepared_destroy = rmsnorm_prepared_destroy;
+#define RMSNORM_CASES_MEMBER(name) decltype(&rmsnorm_##name) name = rmsnorm_##name;
+  RMSNORM_CASES_FUNCTIONS(RMSNORM_CASES_MEMBER)
+#undef RMSNORM_CASES_MEMBER
 };
 
 // The context of a line's calls, without their executor.

@@ -204,7 +204,8 @@ void AddBench(CLI::App& app, int& status) {
       "others are peers. A row is marked with * where the quartiles of one of its times are more "
       "than 1.5 apart. The last lines have the geometric mean of \"times faster\" for each type.\n"
       "Each result is checked before it is timed, the library's against the reference's bits and "
-      "others to within a few roundings; exits with 1 where one is wrong.\n"
+      "others to within a few roundings, of large shapes in some rows; exits with 1 where one is "
+      "wrong.\n"
       "Operations:" +
       operation_help +
       "\nIn a CASE, $T, $R and $D are the type, the rows and d of --types and --shapes.\n"
