@@ -39,7 +39,7 @@ _ORDINARY += [Row(eps) for eps in (1e-8, 1e-10, 1e-12, 1e-14)]
 # The mean, the largest element, and the last one matter.
 _ORDINARY += [Row(1, 2), Row(0.3, -1), Row(1, 0, 300), Row(0.1, 0, 5000), Row(1, 0, 0, 40)]
 _ORDINARY += [Row(0.01, 0, 0, 3), Row(1, is_tied=True)]
-_ORDINARY += [Row(500)]  # squares beyond f16
+_ORDINARY += [Row(500), Row(1e6)]  # squares and elements beyond f16
 # Squares beyond f32, and squares that vanish, in types that hold them.
 _SPECIAL = [Row(3e19), Row(1e-25), Row(0), Row(1, last=math.nan), Row(1, last=math.inf)]
 
@@ -76,8 +76,8 @@ def probe(d: int, dtype: int) -> dict[str, Tensor]:
     weight = (1 + 0.4 * normal(1)[0]) * np.where(j % 11 == 6, 0.01, 1)
     found = {"x": [], "residual": [], "gate": [], "weight": [np.where(j % 7 == 3, -weight, weight)]}
     for row in ROWS:
-        # f16 holds neither: such rows are tried in f16 as far as it goes.
-        scale = min(row.scale, 1e4) if dtype == F16 else row.scale
+        # Rows that f16 does not hold are tried as far as it goes, with a residual of twice the scale.
+        scale = min(row.scale, 5e3) if dtype == F16 else row.scale
         values, *residual, gate = normal(2 if row.is_tied else 3)
         x = values + row.mean
         if row.massive:

@@ -279,7 +279,9 @@ def _screened(
     bits, orders = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number, step in enumerate(all_steps):
         for members in alike.values():
-            some = [i for i in members if step.where in ("", options[i].eps_placement)]
+            some = members
+            if step.where:
+                some = [i for i in members if options[i].eps_placement == step.where]
             values = Trial(call, [options[i] for i in some]).result(step, columns)
             if values is not None:
                 values = np.broadcast_to(values, (len(some), *y.values.shape))
