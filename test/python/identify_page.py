@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of doc/identify.md: norms and what rmsnorm.identify() says of them.
 
-The tests that hold the norms write the tables when they run as programs, and check them.
+As a program it writes all of them. The tests that hold the norms check that the page has them.
 """
 
 import functools
@@ -15,19 +15,20 @@ from programs import ROOT
 import rmsnorm
 
 PAGE = ROOT / "doc" / "identify.md"
+# What makes each table, by its name in the page.
+TABLES: dict[str, Callable[[], str]] = {}
 
 
 class Norm(NamedTuple):
-    """A norm of d elements.
+    """A norm of 100 elements, a multiple of 4 alone.
 
-    words: what the answer's sentence must hold, or "" if no known norm fits.
-    arguments: those of identify().
+    words: what the answer's sentence must hold, its name if None, or "" if no known norm fits.
     """
 
     f: Callable[..., Any]
-    words: str
+    words: str | None
+    dtype: Any
     arguments: dict[str, Any] = {}
-    d: int = 100  # a multiple of 4 alone
 
 
 class Norms:
@@ -41,45 +42,33 @@ class Norms:
         self._heading = heading
         self._norms = norms
         self._says_depends = says_depends
-
-    @property
-    def names(self):
-        return list(self._norms)
+        TABLES[heading] = self._table
 
     @functools.cache
     def answer(self, name):
         norm = self._norms[name]
-        return rmsnorm.identify(norm.f, norm.d, **norm.arguments)
+        return rmsnorm.identify(norm.f, 100, norm.dtype, **norm.arguments)
 
-    def check(self, name):
-        answer, words = self.answer(name), self._norms[name].words
-        assert (answer.fit == "none") == (words == ""), str(answer)
-        assert words in answer.sentence, str(answer)
-
-    def table(self):
+    def _table(self):
         rows = []
         for name, norm in self._norms.items():
-            dtype = str(norm.arguments.get("dtype", "float32")).removeprefix("torch.")
             answer = self.answer(name)
             lines = str(answer).splitlines() if self._says_depends else []
             changes = [line for line in lines if line.startswith("A row's bits change")]
+            dtype = str(norm.dtype).removeprefix("torch.")
             rows.append([name, dtype, " ".join([said(answer), *changes])])
         return table([self._heading, "type of x", "what `identify` says"], rows)
 
     def tests(self):
         """Returns a test of each norm, and a test of the page."""
 
-        @pytest.mark.parametrize("name", self.names)
+        @pytest.mark.parametrize("name", self._norms)
         def test_norm(name):
-            self.check(name)
+            answer, words = self.answer(name), self._norms[name].words
+            assert (answer.fit == "none") == (words == ""), str(answer)
+            assert (name if words is None else words) in answer.sentence, str(answer)
 
-        def test_page():
-            assert read(self._heading) == self.table(), "run this file as a program to write it"
-
-        return test_norm, test_page
-
-    def write(self):
-        write(self._heading, self.table())
+        return test_norm, test_of_page(self._heading)
 
 
 def said(answer):
@@ -97,18 +86,27 @@ def table(columns, rows):
     return "".join(lines)
 
 
-def _pattern(name):
-    return re.compile(f"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->\n)", re.DOTALL)
+def _split(name):
+    """Returns the page before a table, the table, and the page behind it."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, begin, rest = page.partition(f"<!-- {name} -->\n")
+    made, end, after = rest.partition(f"<!-- end of {name} -->\n")
+    assert begin and end, f"{PAGE} has no table with the name {name}"
+    return before + begin, made, end + after
 
 
-def read(name):
-    """Returns the part of the page between the comments with this name."""
-    (part,) = _pattern(name).findall(PAGE.read_text(encoding="utf-8"))
-    return part
+def test_of_page(name):
+    def test_page():
+        assert _split(name)[1] == TABLES[name](), "run identify_page.py to write it"
+
+    return test_page
 
 
-def write(name, part):
-    before = PAGE.read_text(encoding="utf-8")
-    after, count = _pattern(name).subn(lambda _: part, before)
-    assert count == 1, f"{PAGE} has {count} parts with the name {name}"
-    PAGE.write_text(after, encoding="utf-8")
+if __name__ == "__main__":
+    import identify_page
+    import test_identify  # noqa: F401
+    import test_identify_frameworks  # noqa: F401
+
+    for each, make in identify_page.TABLES.items():
+        begin, _, end = _split(each)
+        PAGE.write_text(begin + make() + end, encoding="utf-8")

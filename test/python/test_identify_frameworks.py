@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""identify() of norms in PyTorch, transformers, ONNX and ONNX Runtime."""
+
+import functools
+import re
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from identify_page import TABLES, Norm, Norms, said, table, test_of_page
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from test_torch_use import formula, known_classes, make_all, options_of
+
+import rmsnorm.torch
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+ONCE = "rounded once, after the weight"
+
+# ---------------------------------------------------------------------------------------- PyTorch
+
+
+def torch_norm(x, weight=None):
+    return F.rms_norm(x, (x.shape[-1],), weight)
+
+
+def module_norm(x, weight):
+    module = torch.nn.RMSNorm(x.shape[-1], eps=1e-5, dtype=x.dtype)
+    with torch.no_grad():
+        module.weight.copy_(weight)
+    return module(x)
+
+
+def layer_norm(x, weight):
+    return F.layer_norm(x, (x.shape[-1],), weight, eps=1e-6)
+
+
+def without_cast(x, weight):
+    # Not rsqrt(): in bf16, some of its results depend on the rows around.
+    return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+NO_WEIGHT = {"weight": False}
+EPS = "eps 1.1920929e-07 inside the root"
+PYTORCH = Norms(
+    "PyTorch",
+    {
+        "`rms_norm`": Norm(torch_norm, EPS, F32),
+        "`rms_norm` in bf16": Norm(torch_norm, f"{EPS}, {ONCE}", BF16),
+        "`rms_norm` in f16": Norm(torch_norm, f"{EPS}, {ONCE}", F16),
+        "`rms_norm` in bf16, weight in f32": Norm(
+            torch_norm, f"{EPS}, {ONCE}", BF16, {"weight_dtype": F32}
+        ),
+        "`rms_norm` without a weight": Norm(torch_norm, f"{EPS}, {ONCE}", BF16, NO_WEIGHT),
+        "`RMSNorm(d, eps=1e-5)`": Norm(module_norm, f"eps 1e-05 inside the root, {ONCE}", BF16),
+        "`layer_norm`": Norm(layer_norm, "the mean is subtracted from x: a LayerNorm", BF16),
+        "`normalize(x, dim=-1)`": Norm(
+            functools.partial(F.normalize, dim=-1),
+            "eps 1e-12 as the least RMS, the sum of squares not divided",
+            F32,
+            NO_WEIGHT,
+        ),
+        "`x / sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight`": Norm(
+            without_cast, "eps 1e-06 inside the root", F32
+        ),
+        "`x / sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight` in bf16": Norm(
+            without_cast, "every operation rounds to bf16, and x is divided by the RMS", BF16
+        ),
+    },
+)
+test_what_is_known_of_pytorch, test_page_has_pytorch = PYTORCH.tests()
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+def test_this_library(dtype):
+    def f(x, residual, weight):
+        return rmsnorm.torch.fused_add_rms_norm(x, residual, weight, 1e-6, weight_offset=1.0)
+
+    answer = rmsnorm.identify(f, 100, dtype, residual=True)
+    assert (answer.fit, answer.writes) == ("exact", ())
+    assert answer.options == {"eps": pytest.approx(1e-6), "weight_offset": 1}
+    causes = "repetition", "history", "batch", "place", "alignment", "threads"
+    assert answer.depends == dict.fromkeys(causes, 0)
+
+
+def test_arguments_that_are_written_to():
+    def f(x, residual, weight):
+        rmsnorm.torch.fused_add_rms_norm_(x, residual, weight, 1e-6)
+        return x, residual
+
+    answer = rmsnorm.identify(f, 100, BF16, residual=True)
+    assert (answer.options, answer.writes) == ({"eps": pytest.approx(1e-6)}, ("residual", "x"))
+
+
+def test_threads_and_alignment_change_rows():
+    def changed_where(condition):
+        answer = rmsnorm.identify(
+            lambda x, w: torch_norm(x, w) * (2 if condition(x) else 1), 100, BF16
+        )
+        return {cause for cause, rows in answer.depends.items() if rows}
+
+    usual = torch.get_num_threads()
+    assert changed_where(lambda x: torch.get_num_threads() != usual) == {"threads"}
+    assert torch.get_num_threads() == usual
+    assert changed_where(lambda x: x.data_ptr() % 16 != 0) == {"alignment"}
+
+
+def test_the_framework_has_a_name_or_follows_from_the_type():
+    def f(x, weight):
+        assert (x.dtype, weight.dtype) == (BF16, F32)
+        return torch_norm(x, weight)
+
+    by_type = rmsnorm.identify(f, 100, BF16, weight_dtype=F32)
+    by_name = rmsnorm.identify(f, 100, "bfloat16", weight_dtype="float32", framework="torch")
+    assert by_type == by_name
+    with pytest.raises(ValueError, match="dtype: 'int8'; possible are float32, float16, bfloat16"):
+        rmsnorm.identify(f, 100, torch.int8)
+
+
+def test_refused_results():
+    with pytest.raises(ValueError, match="ndarray, which is no tensor of PyTorch, instead of y"):
+        rmsnorm.identify(lambda x, w: x.float().numpy(), 100, BF16)
+    with pytest.raises(ValueError, match="elements of type float64, instead of y of shape"):
+        rmsnorm.identify(lambda x, w: x.double(), 100, BF16)
+
+
+# ----------------------------------------------------------------------------------- transformers
+
+#: What identify() says for the words of doc/known_norms.md, where x and the weight are bf16.
+CLAUSES = {
+    "after_weight": ONCE,
+    "before_weight": "rounded to bf16 before the weight",
+    "before_weight in the type of the weight": "rounded to bf16 before the weight",
+    "inverse": "1 / RMS and the norm rounded to bf16 before the weight",
+    "weight_offset 1": "1 added to the weight",
+    "1 + weight rounded": "1 + weight is rounded to bf16",
+    "divisor 1": "the sum of squares not divided",
+    "x times 1 + weight rounded": "x is multiplied by 1 + weight before the norm, both rounded",
+    "gate before": "of the gate before the norm",
+    "gate after": "of the gate after the norm",
+    "rounded": "the norm rounded before the gate",
+}
+
+
+@functools.cache
+def answers_to(norm):
+    """What identify() says of each module of a class."""
+    d = 64  # 4 groups of 16
+    answers = []
+    for module in make_all(norm, d, BF16):
+        name = rmsnorm.torch._norms.known(formula(norm)).weight
+        has_weight = getattr(module, name, None) is not None
+
+        def f(x, *others, module=module, name=name, has_weight=has_weight):
+            *gate, weight = others if has_weight else (*others, None)
+            if has_weight:
+                getattr(module, name).data = weight
+            with torch.no_grad():
+                return module(x, *gate)
+
+        gate = "gate" in formula(norm).arguments
+        answers.append((module, rmsnorm.identify(f, d, BF16, weight=has_weight, gate=gate)))
+    return answers
+
+
+@pytest.mark.parametrize("norm", known_classes(), ids=lambda norm: norm.__name__)
+def test_what_is_known_of_transformers(norm):
+    words = options_of(norm).split(", ")
+    for module, answer in answers_to(norm):
+        assert answer.fit in ("exact", "close"), str(answer)
+        assert answer.mistake is None, str(answer)
+        for word in words:
+            # Without a weight, "before" and "after" are the same.
+            if not (word == "before_weight" and "without a weight" in answer.sentence):
+                assert CLAUSES.get(word, "") in answer.sentence, str(answer)
+        eps = getattr(module, str(formula(norm).eps))
+        assert f"eps {torch.tensor(eps).item():.1g} inside the root" in answer.sentence, str(answer)
+        is_grouped = getattr(module, "group_size", 64) == 16 or getattr(module, "n_groups", 1) == 4
+        assert ("in 4 groups of 16 elements" in answer.sentence) == is_grouped, str(answer)
+
+
+def table_of_transformers():
+    """A row for each kind of class, and for what is said of it."""
+    classes = {}
+    for norm in known_classes():
+        for _, answer in answers_to(norm):
+            text = re.sub(r"eps \S+ inside the root, ", "", said(answer))
+            classes.setdefault((options_of(norm), text), set()).add(norm)
+    rows = [[options, str(len(norms)), text] for (options, text), norms in classes.items()]
+    rows.sort(key=lambda row: -int(row[1]))
+    return table(["options of the class", "classes", "what `identify` says"], rows)
+
+
+TABLES["transformers"] = table_of_transformers
+test_page_has_transformers = test_of_page("transformers")
+
+# ------------------------------------------------------------------------------------------- ONNX
+
+CODES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+EPSILON = {"epsilon": 1e-5}
+
+
+def model_of(operator, dtype, names=("x", "weight"), domain=""):
+    """A model of one operator, with inputs of a type, and y."""
+    values = [
+        helper.make_tensor_value_info(name, CODES[dtype], [*["rows"] * (name != "weight"), "d"])
+        for name in (*names, "y")
+    ]
+    node = helper.make_node(operator, names, ["y"], domain=domain, **({} if domain else EPSILON))
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "norm", values[:-1], values[-1:])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def by_runtime(*arguments, names=("x", "weight"), **more):
+    model = model_of(*arguments, names=names, **more).SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+
+def by_reference(dtype):
+    """ONNX's class for the operator, in NumPy."""
+    evaluator = ReferenceEvaluator(model_of("RMSNormalization", dtype))
+    return lambda x, weight: evaluator.run(None, {"x": x, "weight": weight})[0]
+
+
+def by_definition(dtype):
+    """The function that defines RMSNormalization in the operator's schema."""
+    schema = onnx.defs.get_schema("RMSNormalization", 23)
+    node = model_of("RMSNormalization", dtype).graph.node[0].SerializeToString()
+    of_type = helper.make_tensor_type_proto(CODES[dtype], None).SerializeToString()
+    function = schema.get_context_dependent_function(node, [of_type, of_type])
+    evaluator = ReferenceEvaluator(onnx.FunctionProto.FromString(function))
+    attributes = EPSILON | {"axis": -1, "stash_type": 1}
+    return lambda x, weight: evaluator.run(None, {"X": x, "scale": weight}, attributes)[0]
+
+
+IN_ROOT = "eps 1e-05 inside the root"
+ROWS = {
+    "RMSNormalization-23, ONNX's reference": Norm(by_reference("float32"), IN_ROOT, "float32"),
+    # It rounds the squares and their mean to f16, and nothing then, unlike the definition.
+    "RMSNormalization-23, ONNX's reference, in f16": Norm(by_reference("float16"), "", "float16"),
+    "RMSNormalization-23, its definition, in f16": Norm(
+        by_definition("float16"), f"{IN_ROOT}, rounded to f16 before the weight", "float16"
+    ),
+}
+for operator in ("RMSNormalization", "SimplifiedLayerNormalization"):
+    name = operator.replace("RMSNormalization", "RMSNormalization-23") + ", ONNX Runtime"
+    ROWS[name] = Norm(by_runtime(operator, "float32"), IN_ROOT, "float32")
+    ROWS[f"{name}, in f16"] = Norm(
+        by_runtime(operator, "float16"), f"{IN_ROOT}, {ONCE}", "float16"
+    )
+ROWS["SkipSimplifiedLayerNormalization, ONNX Runtime"] = Norm(
+    by_runtime(
+        "SkipSimplifiedLayerNormalization",
+        "float32",
+        names=("x", "residual", "weight"),
+        domain="com.microsoft",
+    ),
+    "eps 1e-12 inside the root",
+    "float32",
+    {"residual": True},
+)
+test_what_is_known_of_onnx, test_page_has_onnx = Norms("ONNX", ROWS).tests()
