@@ -394,10 +394,12 @@ def _is_close(seen: _Seen, best: Candidate, expected: F32Array, adds: bool) -> b
     return distance.worst <= 1 + between and 1 - distance.share <= allowed + 2 / distance.elements
 
 
-def _is_as_good(distance: Distance, best: Distance) -> bool:
+def _is_as_good(distance: Distance, best: Distance, d: int) -> bool:
     """Whether results at this distance may come from the same norm as those at the best distance.
     Exact results may still be one of several: in 16 bits, few elements show another order of a
-    sum."""
+    sum. In f32, one row that is far away would be hidden by the errors of all others."""
+    if distance.worst > best.worst + 2 * _sum_error(d):
+        return False
     return distance.mean_bits <= 2 * best.mean_bits + 1.5 / best.elements
 
 
@@ -610,7 +612,7 @@ def _find(whole: _Seen, eps: list[float]) -> Answer:
     if not nearest[0].distance.is_exact:
         nearest += _with_other_eps(seen, numbers, nearest)
         nearest = _nearest(nearest, len(nearest))
-    good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance)]
+    good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance, d)]
     # Of equally good candidates, the simplest.
     best = min(good, key=lambda each: (each.step.kind, len(each.used.given()), each.order))
     result = Trial(call, [best.options]).result(best.step, by_library=True)
@@ -623,7 +625,7 @@ def _find(whole: _Seen, eps: list[float]) -> Answer:
     for candidate in nearest:
         words = candidate.step.words
         is_new = not words or words not in (other.step.words for other in answer.others)
-        is_apart = fit == "none" or not _is_as_good(candidate.distance, nearest[0].distance)
+        is_apart = fit == "none" or not _is_as_good(candidate.distance, nearest[0].distance, d)
         if len(answer.others) < 4 and is_new and is_apart and candidate.order != best.order:
             answer.others.append(candidate)
     mistakes = [best.step.words] if best.step.kind == MISTAKE else []

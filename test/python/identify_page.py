@@ -68,7 +68,7 @@ class Norms:
             assert (answer.fit == "none") == (words == ""), str(answer)
             assert (name if words is None else words) in answer.sentence, str(answer)
 
-        return test_norm, test_of_page(self._heading)
+        return test_norm, page_test(self._heading)
 
 
 def said(answer):
@@ -95,7 +95,7 @@ def _split(name):
     return before + begin, made, end + after
 
 
-def test_of_page(name):
+def page_test(name):
     def test_page():
         assert _split(name)[1] == TABLES[name](), "run identify_page.py to write it"
 

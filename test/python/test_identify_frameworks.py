@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from identify_page import TABLES, Norm, Norms, said, table, test_of_page
+from identify_page import TABLES, Norm, Norms, page_test, said, table
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from test_torch_use import formula, known_classes, make_all, options_of
@@ -194,7 +194,7 @@ def table_of_transformers():
 
 
 TABLES["transformers"] = table_of_transformers
-test_page_has_transformers = test_of_page("transformers")
+test_page_has_transformers = page_test("transformers")
 
 # ------------------------------------------------------------------------------------------- ONNX
 
