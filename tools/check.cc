@@ -110,7 +110,7 @@ int CheckVectors(const CheckOptions& options, const std::vector<std::string>& ta
     throw cases::UserError("--case: no case of the vectors is called '" + *options.one_case + "'");
   }
   PrintTask(targets, chosen.size());
-  Checker checker(targets, std::cout);
+  Checker checker(chosen.size(), targets, std::cout);
   cases::Runner runner;
   for (const auto& [path, recorded] : chosen) checker.Check(recorded, path, runner);
   return checker.Finish();
@@ -118,9 +118,14 @@ int CheckVectors(const CheckOptions& options, const std::vector<std::string>& ta
 
 }  // namespace
 
-Checker::Checker(const std::vector<std::string>& targets, std::ostream& out,
+Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out,
                  cases::FindFault find_fault, std::string flag)
-    : targets_(targets), out_(out), find_fault_(std::move(find_fault)), flag_(std::move(flag)) {
+    : cases_(cases),
+      targets_(targets),
+      out_(out),
+      find_fault_(std::move(find_fault)),
+      flag_(std::move(flag)),
+      progress_(std::in_place, cases) {
   CatchCrashes();
 }
 
@@ -165,11 +170,16 @@ void Checker::CheckTargets(const OnTarget& command, const OnTarget& find_fault,
       continue;
     }
     ++failed_;
+    progress_.reset();  // its line would mix with these lines
     out_ << "FAILED on " << target << ": " << describe(target, fault) << std::flush;
+    progress_.emplace(cases_);
   }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  progress_->Update(++done_);
 }
 
 int Checker::Finish() {
+  progress_.reset();
   out_ << passed_ << " passed, " << failed_ << " failed" << std::endl;
   return failed_ == 0 ? kSuccess : kCheckFailed;
 }
@@ -195,10 +205,10 @@ int RunCheck(CheckOptions options) {
   }
   PrintTask(targets, count);
   Checker checker =
-      options.apart         ? Checker(targets, std::cout, cases::FaultApart, "--apart")
-      : options.formula     ? Checker(targets, std::cout, cases::FaultByFormula, "--formula")
-      : options.small_stack ? Checker(targets, std::cout, cases::FaultOf, "--small-stack")
-                            : Checker(targets, std::cout);
+      options.apart         ? Checker(count, targets, std::cout, cases::FaultApart, "--apart")
+      : options.formula     ? Checker(count, targets, std::cout, cases::FaultByFormula, "--formula")
+      : options.small_stack ? Checker(count, targets, std::cout, cases::FaultOf, "--small-stack")
+                            : Checker(count, targets, std::cout);
   if (!one.empty()) {
     cases::Runner runner(options.small_stack);
     checker.Check(one, runner);

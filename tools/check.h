@@ -6,11 +6,13 @@
 #include <functional>
 #include <iosfwd>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cases/run.h"
 #include "cases/vectors.h"
+#include "progress.h"
 
 namespace rmsnorm::tools {
 
@@ -18,8 +20,9 @@ namespace rmsnorm::tools {
 // own runner.
 class Checker {
  public:
-  // `flag` of the command is the one that compares cases by `find_fault`.
-  Checker(const std::vector<std::string>& targets, std::ostream& out,
+  // `cases` is the expected number of cases, for the progress bar. `flag` of the command is the one
+  // that compares cases by `find_fault`.
+  Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out,
           cases::FindFault find_fault = cases::FaultOf, std::string flag = "");
 
   // Checks the calls of a line. For each failure it writes two lines: the fault, and a command that
@@ -41,11 +44,14 @@ class Checker {
  private:
   void CheckTargets(const OnTarget& command, const OnTarget& find_fault, const Describe& describe);
 
+  const size_t cases_;
   const std::vector<std::string> targets_;
   std::ostream& out_;
   const cases::FindFault find_fault_;
   const std::string flag_;
   std::mutex mutex_;  // guards the members below
+  std::optional<Progress> progress_;
+  size_t done_ = 0;
   size_t passed_ = 0;
   size_t failed_ = 0;
 };

@@ -85,6 +85,12 @@ void AddInfo(CLI::App& app, int& status) {
   });
 }
 
+// An empty value is a mistake, such as a variable that is not set, and not a missing option.
+CLI::Validator NotEmpty() {
+  const auto check = [](const std::string& value) { return value.empty() ? "it is empty" : ""; };
+  return {check, ""};
+}
+
 void AddCheck(CLI::App& app, int& status) {
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   const auto options = std::make_shared<CheckOptions>();
@@ -103,11 +109,13 @@ void AddCheck(CLI::App& app, int& status) {
   CLI::Option* const one_case =
       command
           ->add_option("--case", options->one_case, "Check this case only, as a failure names it")
-          ->type_name("CASE");
+          ->type_name("CASE")
+          ->check(NotEmpty());
   CLI::Option* const file = command
                                 ->add_option("--list", options->list,
                                              "Check the cases of a file, one or many on each line")
                                 ->type_name("FILE")
+                                ->check(NotEmpty())
                                 ->excludes(one_case);
   command->add_option("--every", options->every, "Check every Nth case only, where time is short")
       ->check(CLI::Range(1, kMost))
@@ -128,6 +136,7 @@ void AddCheck(CLI::App& app, int& status) {
                    "Compare the targets with the results in this file instead, in which --case "
                    "names a case; may be given more than once")
       ->type_name("FILE")
+      ->check(NotEmpty())
       ->expected(1)
       ->take_all()
       ->excludes("--apart")
@@ -190,9 +199,11 @@ void AddBench(CLI::App& app, int& status) {
       ->add_option("--peer", options->peers,
                    "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
       ->type_name("FILE")
+      ->check(NotEmpty())
       ->allow_extra_args(false);
   command->add_option("--older", options->older, "Another build of librmsnorm.so to be timed, too")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(NotEmpty());
   command->add_flag("--read", options->reads,
                     "Read the results after each call, as the next operation would, and time both");
   command->footer(

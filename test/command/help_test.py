@@ -2,6 +2,7 @@
 """The help and the manual page doc/rmsnorm.1 have the same commands, options and words."""
 
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -69,6 +70,19 @@ class Man(unittest.TestCase):
             ["mandoc", "-Tlint", "-W", "warning", PAGE], capture_output=True, text=True, check=False
         )
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
+
+
+class Progress(unittest.TestCase):
+    def test_long_work_shows_a_percentage_on_a_terminal(self):
+        terminal, end = pty.openpty()
+        with subprocess.Popen(
+            [*WRAPPER, COMMAND, "check"], stdout=subprocess.DEVNULL, stderr=end
+        ) as process:
+            os.close(end)
+            printed = os.read(terminal, 1000).decode()
+            process.kill()
+        os.close(terminal)
+        self.assertRegex(printed, r"^\r +\d+ %")
 
 
 if __name__ == "__main__":

@@ -325,7 +325,7 @@ TEST(Checker, Shrinks) {
       "x_values=mixed,rounding=before_weight,weight_offset=1,seed=17";
   for (const std::string& failing : {line + ",threads=3", "forward,rows=1,d=1;" + line}) {
     std::ostringstream out;
-    tools::Checker checker({kSpoilt}, out);
+    tools::Checker checker(1, {kSpoilt}, out);
     cases::Runner runner;
     checker.Check(cases::ParseCalls(failing), runner);
     EXPECT_EQ(1, checker.Finish());
@@ -350,7 +350,7 @@ TEST(CheckerDeathTest, LineOfACrash) {
       EXPECT_EXIT(
           {
             dup2(2, 1);
-            tools::Checker checker({kSpoilt}, std::cout);
+            tools::Checker checker(1, {kSpoilt}, std::cout);
             cases::Runner runner;
             checker.Check(cases::ParseCalls(line), runner);
           },
@@ -645,6 +645,9 @@ TEST(CheckCommand, WrongUse) {
       {{"--every", "2", "--case", "forward,rows=1,d=1"}, "--every"},
       {{"--every", "0"}, "--every: Value 0 not in range 1 to 2147483647"},
       {{"--random", "9", "--list", "checked.txt"}, "--random"},
+      {{"--case", ""}, "--case: it is empty"},
+      {{"--list", ""}, "--list: it is empty"},
+      {{"--vectors", ""}, "--vectors: it is empty"},
       {{"--list", "/nowhere.txt"}, "/nowhere.txt cannot be read"},
       {{"--apart", "--target", "reference"}, "--apart"},
       {{"--vectors", "/nowhere"}, "/nowhere is no file of recorded bits: it cannot be read"},
