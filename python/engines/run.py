@@ -3,7 +3,7 @@
 """Asks engines which norm they compute; writes doc/data/engines.csv and doc/engines.md's tables.
 
     python3 python/engines/run.py                 # all of them: 20 GB of packages, and an hour
-    python3 python/engines/run.py onnxruntime max # these, by the names of the files in_*.py
+    python3 python/engines/run.py onnxruntime mlx # these, by the names of the files in_*.py
     python3 python/engines/run.py --page          # the page alone, from the CSV
 
 Each environment is made in build-engines with packages of PyPI, and is kept; delete its folder to
@@ -14,6 +14,7 @@ import csv
 import datetime
 import json
 import os
+import signal
 import re
 import subprocess
 import sys
@@ -127,7 +128,9 @@ def lines_of(python, engine, threads, *mode):
                 )
             if process.returncode == 0:
                 break
-            error = f"the process ends with {process.returncode}"
+            ended = process.returncode
+            end = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
+            error = f"its process ends with {end}"
         except subprocess.TimeoutExpired:
             error = f"it takes more than {MINUTES} minutes"
         after = file.read_text().splitlines()

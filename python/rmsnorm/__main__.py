@@ -126,7 +126,9 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _run(_parser().parse_args(words))
     except OSError as error:
-        print(f"rmsnorm-identify: {error.filename}: {error.strerror}", file=sys.stderr)
+        # Without a name it is what the answer is written to.
+        name = error.filename or "standard output"
+        print(f"rmsnorm-identify: {name}: {error.strerror}", file=sys.stderr)
     except ValueError as error:
         print(f"rmsnorm-identify: {_with_flags(str(error))}", file=sys.stderr)
     return 2
