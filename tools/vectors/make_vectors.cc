@@ -101,7 +101,7 @@ class Vectors {
     Json header = {{"__metadata__", index_}};
     std::string data;
     // Larger elements come first, so each tensor is aligned.
-    for (const size_t size : {8, 4, 2, 1}) {
+    for (const size_t size : {size_t{8}, size_t{4}, size_t{2}, size_t{1}}) {
       for (const Tensor& tensor : tensors_) {
         if (internal::ElementSize(tensor.dtype) != size) continue;
         const size_t begin = data.size();
