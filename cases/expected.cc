@@ -523,7 +523,7 @@ void Forward::ExpectOne(Operand o, const ExpectedElement& element, double bound)
 // Products of two errors are of the order of u times these: 1 % more covers them for the m and the
 // rows of these tests. In binary64, dx and each term of dw round to f32 at the end. Products below
 // 2^-126 are rounded to multiples of 2^-149. That matters for tiny rows or gradients, so each sum,
-// product and result may be off by another 2^-149.
+// product and result may be off by another 2^-149. Such an error of g counts |x| times in c.
 class Backward : public Computation {
  public:
   using Computation::Computation;
@@ -569,6 +569,7 @@ void Backward::AddRow(size_t row) {
   Sum c;
   Sum c_a;
   Sum c_w;  // of what the addition of the weight offset rounds
+  Sum c_g;  // of what subnormal g lose
   const auto row_of_x = Input(kX, row);
   const auto row_of_dy = Input(kDy, row);
   const auto weights = Weight(kWeight, row);
@@ -580,6 +581,7 @@ void Backward::AddRow(size_t row) {
     c.Add(dy * w * x);
     c_a.Add(std::fabs(dy * w * x));
     c_w.Add(std::fabs(dy * (RoundToF32(w) - w) * x));
+    if (std::fabs(dy * w) < 0x1p-126) c_g.Add(kTiny * std::fabs(x));
   }
   const double sum = squares.Get();
   const double r = c_.Has(kRstd) ? Input(kRstd, row)(0) : norm_.Inverse(sum);
@@ -594,7 +596,7 @@ void Backward::AddRow(size_t row) {
   const bool only_g = is_floor && s < norm_.eps;
   // This close to the floor, the library may take the RMS to be on either side.
   const bool is_open = is_floor && std::fabs(s - norm_.eps) <= bound * norm_.eps;
-  const double tiny_c = is_cold ? 0 : static_cast<double>(c_.d) * kTiny;
+  const double tiny_c = is_cold ? 0 : static_cast<double>(c_.d) * kTiny + c_g.Get();
   Gradients dx(c_.d);
   Gradients& dw = dw_[c_.Has(kDw) ? SharedRow(c_, kDw, row) : 0];
   Gradients& db = db_[c_.Has(kDb) ? SharedRow(c_, kDb, row) : 0];
