@@ -21,9 +21,6 @@ constexpr int kUserError = 2;
 // host's CPU.
 std::string CpuModel();
 
-// Returns `text` on one line of ASCII, without the middle of a long one.
-std::string OneLine(std::string text);
-
 void PrintInfo();
 
 struct CheckOptions {

@@ -12,6 +12,7 @@
 #include "../lib/portable.h"
 #include "cases/targets.h"
 #include "command.h"
+#include "one_line.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -80,26 +81,6 @@ std::string CpuModel() {
   if (!part.empty()) return "Arm implementer " + CpuInfo("CPU implementer") + " part " + part;
   model = BrandString();
   return model.empty() ? "unknown" : model;
-}
-
-// Words of a command line may hold anything, such as characters that hide or turn around what
-// follows.
-std::string OneLine(std::string text) {
-  constexpr size_t kLongest = 1000;
-  if (text.size() > kLongest) {
-    text.replace(kLongest / 2, text.size() - kLongest, " ... ");
-  }
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (' ' <= c && c <= '~') {
-      line += c;
-    } else {
-      line += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return line;
 }
 
 void PrintInfo() {

@@ -17,6 +17,7 @@
 
 #include "cases/user_error.h"
 #include "command.h"
+#include "one_line.h"
 
 namespace rmsnorm::tools {
 namespace {
@@ -28,7 +29,7 @@ std::string UnknownWord(const CLI::App& command, const std::string& word) {
   const bool is_application = command.get_parent() == nullptr;
   const std::string problem = "unknown word '" + word + "'; ";
   if (is_application && (word == "identify" || word == "probe")) {
-    return problem + "it is one of Python's package rmsnorm: python -m rmsnorm " + word;
+    return problem + "the Python package rmsnorm has it: python -m rmsnorm " + word;
   }
   return problem + "see " + (is_application ? "" : "rmsnorm ") + command.get_name() + " --help";
 }
@@ -74,6 +75,12 @@ CLI::Validator Target(bool may_be_all) {
   return {find, ""};
 }
 
+// An empty value is a mistake, such as a variable that is not set, and not a missing option.
+CLI::Validator NotEmpty() {
+  const auto check = [](const std::string& value) { return value.empty() ? "it is empty" : ""; };
+  return {check, ""};
+}
+
 // ------------------------------------------------------------------------------------- commands
 
 void AddInfo(CLI::App& app, int& status) {
@@ -83,12 +90,6 @@ void AddInfo(CLI::App& app, int& status) {
     PrintInfo();
     status = kSuccess;
   });
-}
-
-// An empty value is a mistake, such as a variable that is not set, and not a missing option.
-CLI::Validator NotEmpty() {
-  const auto check = [](const std::string& value) { return value.empty() ? "it is empty" : ""; };
-  return {check, ""};
 }
 
 void AddCheck(CLI::App& app, int& status) {

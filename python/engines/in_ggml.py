@@ -2,7 +2,6 @@
 """ggml of llama-cpp-python: ggml_mul(ggml_rms_norm(x), weight) on the CPU."""
 
 import ctypes
-import math
 import os
 from ctypes import POINTER, c_bool, c_float, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path

@@ -43,6 +43,8 @@ ENVIRONMENTS = {
     "paddle": ("paddlepaddle setuptools", "paddle"),
 }
 
+ENGINES = " ".join(engines for _, engines in ENVIRONMENTS.values()).split()
+
 # Packages of PyPI with nothing to ask, and why.
 WITHOUT = {
     "MNN 3.6.1": "its Python interface has no RMS norm, and a norm in a model takes its converter,"
@@ -71,17 +73,8 @@ def wheel():
     folder = BUILD / "wheels"
     if not list(folder.glob("*.whl")):
         say("building the wheel of rmsnorm")
-        run(
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--wheel-dir",
-            folder,
-            ROOT,
-        )
+        pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
+        run(*pip, "--wheel-dir", folder, ROOT)
     return next(folder.glob("*.whl"))
 
 
@@ -133,14 +126,12 @@ def lines_of(python, engine, threads, *mode):
             error = f"its process ends with {end}"
         except subprocess.TimeoutExpired:
             error = f"it takes more than {MINUTES} minutes"
-        after = file.read_text().splitlines()
         begun = BUILD / f"{engine}.begun"
         if not begun.exists():  # the module cannot be imported
             raise RuntimeError(error)
         say(f"  {error}")
         with open(file, "a", encoding="utf-8") as lines:
             lines.write(json.dumps(json.loads(begun.read_text()) | {"error": error}) + "\n")
-        assert len(after) >= len(done)
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
@@ -181,7 +172,7 @@ def measure(names):
         python = None
         for engine in wanted:
             about = {"engine": name_of(engine), "cpu": cpu(), "date": str(datetime.date.today())}
-            say(f"{about['engine']}")
+            say(about["engine"])
             try:
                 python = python or environment(name, packages)
                 rows = ask(python, engine, about | {"versions": versions(python, packages)})
@@ -195,8 +186,7 @@ def measure(names):
 
 
 def order(engine):
-    engines = " ".join(engines for _, engines in ENVIRONMENTS.values()).split()
-    return [name_of(each) for each in engines].index(engine)
+    return [name_of(each) for each in ENGINES].index(engine)
 
 
 def read():
@@ -221,14 +211,14 @@ SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 def cells(row):
     """What the table says of a row; types with the same answer share a line."""
     if row["error"]:
-        return "refused", "", "", ""
+        return "refused", "", ""
     says = re.sub(r"\b(bf16|f16)\b", "its type", row["says"])
     if row["writes"]:
         says += f"; writes to {row['writes']}"
     equal = float(row["equal"])
     share = {"exact": "all", "close": f"{100 * equal:.2f} %", "none": "none fits"}[row["fit"]]
     share = share.replace("100.00 %", "nearly all")
-    return says, share, row["depends"].replace(" ", ", ") or "nothing", ""
+    return says, share, row["depends"].replace(" ", ", ") or "nothing"
 
 
 def norms(rows):
@@ -241,7 +231,7 @@ def norms(rows):
         group = {}
         for row in (row for row in rows if (row["engine"], row["norm"]) == (engine, norm)):
             group.setdefault(cells(row), []).append(row)
-        for (says, share, depends, _), same in group.items():
+        for (says, share, depends), same in group.items():
             types = ", ".join(SHORT[row["dtype"]] for row in same)
             chain = next((f"{int(row['chain']):,}" for row in same if row["chain"]), "")
             first = "" if (engine, norm) == last else norm
@@ -287,10 +277,9 @@ def write_page():
 
 
 def main(*arguments):
-    known = " ".join(engines for _, engines in ENVIRONMENTS.values()).split()
-    unknown = [each for each in arguments if each not in (*known, "--page")]
+    unknown = [each for each in arguments if each not in (*ENGINES, "--page")]
     if unknown:
-        sys.exit(f"there is no engine {unknown[0]}; they are {', '.join(known)}")
+        sys.exit(f"there is no engine {unknown[0]}; they are {', '.join(ENGINES)}")
     if "--page" not in arguments:
         measure(arguments)
     write_page()

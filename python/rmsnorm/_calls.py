@@ -20,8 +20,15 @@ import numpy.typing as npt
 from . import _library, _options
 from ._arrays import Array, SupportsDLPack, describe, named, new_like
 from ._library import View, c, raise_error
-from ._options import NONE_IS_DEFAULT, OPTIONS, WORDS, AllOptions, OtherOptions
-from ._options import describe_arguments, help_of
+from ._options import (
+    NONE_IS_DEFAULT,
+    OPTIONS,
+    WORDS,
+    AllOptions,
+    OtherOptions,
+    describe_arguments,
+    help_of,
+)
 
 
 class Context(TypedDict, total=False):

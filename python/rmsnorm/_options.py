@@ -103,8 +103,16 @@ def _option(name: str) -> Option:
 OPTIONS = {
     name: _option(name)
     for name in (
-        *("eps", "eps_placement", "rounding", "residual_rounding", "weight_offset", "divisor"),
-        *("factor", "activation", "gate_placement", "gate_rounding"),
+        "eps",
+        "eps_placement",
+        "rounding",
+        "residual_rounding",
+        "weight_offset",
+        "divisor",
+        "factor",
+        "activation",
+        "gate_placement",
+        "gate_rounding",
     )
 }
 

@@ -8,10 +8,9 @@
 
 A tensor x has any shape [..., d] and any strides. It is read where it lies; only a tensor whose
 last dimension is not contiguous is copied, and one of more than eight dimensions that is not
-contiguous. The types are float32, float16 and bfloat16, in any
-combination. All arithmetic is in float32. Results are contiguous, like the
-results of torch.nn.functional.rms_norm. PyTorch's own threads share the rows, and their number
-changes no bit of y.
+contiguous. The types are float32, float16 and bfloat16, in any combination. All arithmetic is in
+float32. Results are contiguous, like the results of torch.nn.functional.rms_norm. PyTorch's own
+threads share the rows, and their number changes no bit of y.
 
 The C interface, rmsnorm/rmsnorm.h, has the formulas: with offset = weight_offset,
 

@@ -532,8 +532,8 @@ def forward(
 ) -> None:
     """Writes every output that is given, and allocates none.
 
-    Other outputs than y and residual_out share no memory with an operand. The last dimension of an
-    output must be contiguous.
+    Only y and residual_out may share memory with an operand, which they replace. The last dimension
+    of an output must be contiguous.
 
     The operations are those of rms_norm(), fused_add_rms_norm(), gated() and quantized(), in any
     combination that doc/interface.md allows. There are no gradients.
