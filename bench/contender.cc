@@ -9,7 +9,7 @@
 
 #include "cases/prepared_call.h"
 
-// Of peers/plain.cc, by CPU, each without and with -ffast-math.
+// peers/plain.cc is compiled for several CPUs, each without and with -ffast-math.
 extern "C" {
 #ifdef __x86_64__
 const rmsnorm_peer* rmsnorm_plain_v3();

@@ -62,11 +62,11 @@ std::string FindDifference(const Tensors& tensors) {
   return fault;
 }
 
-// Exact values of more elements than these take longer than the rounds of a cell.
+// The most elements that are all compared. Exact values of more take longer than the rounds.
 constexpr size_t kMostExact = size_t{1} << 20;
 
 // For others: names the first element beyond its error bound, or is empty. Of many elements it
-// takes a sample of rows, in an odd distance: so it has rows of each place in a group.
+// compares every nth row. n is odd, so the sample has rows at each place of a group.
 std::string FindBeyondBounds(const Tensors& tensors) {
   std::string fault;
   for (size_t call = 0; call < tensors.values().calls.size(); ++call) {

@@ -239,7 +239,8 @@ Quantity Forward::SumOfSquares() {
 }
 
 // Definition 5: n = h r in f32, rounded to the type of x or not, then the weight and the bias. The
-// theta of h counts for n and for r, that of a term once, with the size of definition 15.
+// theta of h counts twice: n contains h, and r depends on it. The theta of a term that is added to
+// h counts once, with the size of definition 15.
 void Forward::Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dtype x_dtype) {
   const int rounding = c_.options.rounding;
   const bool is_inverse = rounding == RMSNORM_ROUND_INVERSE;
@@ -491,8 +492,7 @@ void Forward::ExpectElements(Operand o, double bound, bool has_bound) {
   Expect(row_);
 }
 
-// A result with one element for each row, which has no bound after the addition of a term that is
-// not exact.
+// Expects a result that has one element for each row. After an inexact addition it has no bound.
 void Forward::ExpectOne(Operand o, const ExpectedElement& element, double bound) {
   const rmsnorm_dtype dtype = o == kZero ? RMSNORM_I8 : RMSNORM_F32;
   Expect({o,
@@ -505,25 +505,29 @@ void Forward::ExpectOne(Operand o, const ExpectedElement& element, double bound)
 
 // --------------------------------------------------------------------------------- backward
 
-// The closed form of the gradients, and errors for their ranges. With u = 2^-24 (2^-53 where the
-// row is computed in binary64), R the bound of the inverse RMS, which includes its roundings, and
-// sums over a row of a_j = |g_j x_j|:
+// The closed form of the gradients, and errors for their ranges.
 //
-// - g = dy w' rounds once: u |g|. An element of c takes part in that rounding and in at most
-//   m = k + 7 + b others (definition 15 counts them), so c is off by (m + 1) u sum(a).
-// - q = c r / D rounds twice and contains r: it is off by (m + 1) u sum(a) r / D + |q| (R + 2 u).
-//   With eps outside it also contains s, with the bound of r, and rounds once more: 2 R + 3 u.
-// - (x r) q rounds twice and contains r once more, x q rounds once: with M = |x r q| or |x q|, the
-//   error is M_a (m + 1) u + M (2 R + 4 u), where M_a is M with sum(a) for c.
-// - e = g - M rounds once: u (|g| + M); r e contains r and rounds once: |dx| (R + u).
-// - An element of dw contains dy x, which rounds once, and r: |dy x r| (u + R) each. The fma rounds
-//   once for each row of a block from its own on, up to 16 with fewer than 1,024 rows and
-//   rows / 64 + 1 above; then the blocks add up, in at most 63 roundings. db is the same without r.
+// u is 2^-24, or 2^-53 where the row is computed in binary64. R is the bound of the inverse RMS. It
+// includes the roundings of r. sum(a) is the sum over a row of a_j = |g_j x_j|.
+//
+// - g = dy w' rounds once: u |g|.
+// - Each term of c has the rounding of g and at most m = k + 7 + b others (definition 15). So the
+//   error of c is (m + 1) u sum(a).
+// - q = c r / D rounds twice and contains r. Its error is (m + 1) u sum(a) r / D + |q| (R + 2 u).
+//   With eps outside it also contains s, whose bound is that of r, and rounds once more: 2 R + 3 u.
+// - (x r) q rounds twice and contains r once more; x q rounds once. Let M be |x r q| or |x q|, and
+//   M_a the same with sum(a) in place of c. The error is M_a (m + 1) u + M (2 R + 4 u).
+// - e = g - M rounds once: u (|g| + M).
+// - r e contains r and rounds once: |dx| (R + u).
+// - A term of dw contains dy x, which rounds once, and r: |dy x r| (u + R). Each fma of its block
+//   from its own row on rounds once. A block has up to 16 rows, or rows / 64 + 1 from 1,024 rows
+//   on. Then the blocks add up, in at most 63 roundings. db is the same without r.
 //
 // Products of two errors are of the order of u times these: 1 % more covers them for the m and the
 // rows of these tests. In binary64, dx and each term of dw round to f32 at the end. Products below
 // 2^-126 are rounded to multiples of 2^-149. That matters for tiny rows or gradients, so each sum,
-// product and result may be off by another 2^-149. Such an error of g counts |x| times in c.
+// product and result may be off by another 2^-149. The product with x multiplies such an error of
+// g by |x|, and adds it to c.
 class Backward : public Computation {
  public:
   using Computation::Computation;
@@ -569,7 +573,7 @@ void Backward::AddRow(size_t row) {
   Sum c;
   Sum c_a;
   Sum c_w;  // of what the addition of the weight offset rounds
-  Sum c_g;  // of what subnormal g lose
+  Sum c_g;  // of the errors of subnormal g
   const auto row_of_x = Input(kX, row);
   const auto row_of_dy = Input(kDy, row);
   const auto weights = Weight(kWeight, row);

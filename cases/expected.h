@@ -57,15 +57,14 @@ struct ExpectedRow {
 using Results = std::function<double(Operand o, size_t row, size_t j)>;
 Results ResultsOf(const Problem& problem);
 
-// Calls visit for each row of each result, until it returns false. Of forward it may take a sample:
-// the results of every nth row, and of the last one.
+// Calls visit for each row of each result, until it returns false. With `every` it visits the
+// results of forward in each nth row and the last one only.
 void ForEachExpectedRow(const Case& c, const Problem& problem, Arithmetic arithmetic,
                         const Results& results,
                         const std::function<bool(const ExpectedRow&)>& visit, size_t every = 1);
 
-// Describes the first result of the reference that is outside of its range or beyond its bound; the
-// text is empty if there is none, as for a divisor below 1 or an eps above 2^100, where no bound
-// holds.
+// Describes the first result of the reference that is outside its range or beyond its bound. The
+// text is empty if there is none. No bound holds for a divisor below 1 or an eps above 2^100.
 std::string FormulaFault(const Case& c, const Problem& problem);
 
 // The same for the calls of a line, for `rmsnorm check`: the other targets have the reference's

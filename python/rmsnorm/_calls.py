@@ -555,7 +555,7 @@ def rms_norm(
         structs = c_options(eps, **chosen), c_context(**context)
         call_library(c.rmsnorm_forward, {**operands, **others}, *structs)
     else:
-        # As c_options(), without the time of its call.
+        # This is c_options() without the time of a call.
         usual = type(eps) is float and eps != 0
         options = _known_options(eps) if usual else c_options(eps)
         call_library(c.rmsnorm_forward, operands, options, None)

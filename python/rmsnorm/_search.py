@@ -613,7 +613,7 @@ def _find(whole: _Seen, eps: list[float]) -> Answer:
         nearest += _with_other_eps(seen, numbers, nearest)
         nearest = _nearest(nearest, len(nearest))
     good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance, d)]
-    # Of equally good candidates, the simplest.
+    # The simplest of equally good candidates wins.
     best = min(good, key=lambda each: (each.step.kind, len(each.used.given()), each.order))
     result = Trial(call, [best.options]).result(best.step, by_library=True)
     assert result is not None

@@ -217,7 +217,8 @@ class Call {
   void AddInput(const Operand& operand, OptionalTensor tensor) {
     if (tensor) Add(operand, Readable(std::move(*tensor)));
   }
-  // Adds a new tensor with the shape of `like`, but for a last dimension that the operand lacks.
+  // Adds a new tensor with the shape of `like`. An operand with one number a row lacks the last
+  // dimension.
   const Tensor& AddResult(const Operand& operand, const Tensor& like, int32_t type) {
     Add(operand, NewTensor(like, like.dim() - (operand.shape == Shape::kPerRow ? 1 : 0), type));
     return *tensors_[count_ - 1];
@@ -260,7 +261,7 @@ class Call {
   rmsnorm_call get() const { return {nullptr, &operands_, &options_}; }
 
  private:
-  // A tensor may have more dimensions than a view. Those of its rows then become one.
+  // A tensor may have more dimensions than a view. Its leading dimensions then become one.
   void MergeRows() {
     const auto sizes = x().sizes();
     const size_t width = sizes.size() - 1;
@@ -515,7 +516,7 @@ std::optional<int32_t> NumberOf(int64_t dtype) {
 }
 
 // Returns y and, with a residual, residual_out of each of several norms. `tensors` holds x and the
-// tensors of kInputs of the first norm, then those of the next one.
+// tensors of kInputs for one norm after the other.
 std::vector<Tensor> NormsEach(std::vector<OptionalTensor> tensors, std::vector<std::string> options,
                               std::vector<int64_t> dtypes) {
   const size_t count = options.size(), width = 1 + std::size(kInputs);
@@ -602,8 +603,8 @@ std::vector<Operator> Operators() {
 
 }  // namespace
 
-// An operator with gradients exists twice: _operators.py of rmsnorm.torch gives gradients to the
-// first in Python, which takes time in every call, and the second has none.
+// An operator with gradients exists twice. The first gets its gradients in Python, from
+// _operators.py of rmsnorm.torch, which takes time in every call. The second has no gradients.
 STABLE_TORCH_LIBRARY(rmsnorm, library) {
   for (const Operator& entry : Operators()) {
     library.def((entry.name + entry.signature).c_str());

@@ -27,23 +27,23 @@ using cases::OperandSet, cases::Split;
 
 // ---------------------------------------------------------------------------- lines of arguments
 
-// A line has five columns:
-// - words that choose entry points; without a word, all that make a call;
-// - fields of the case;
-// - the spoilt arguments;
-// - the status;
-// - the start of the message. "*" stands for anything, "@" for the spoilt operand or option, and
-//   "%" for the last value. A message with a "!" after it ends there.
+// A line has five columns. The first has words that choose entry points; without a word, it means
+// all entry points that make a call. Then come fields of the case, the spoilt arguments, the status
+// and the start of the message. In a message, "*" stands for anything, "@" for the spoilt operand
+// or option, and "%" for the last value. "!" marks its end.
+//
 // "a|b" makes one line for each value. A line applies to the calls that have the operands it names.
 //
 // A spoilt argument is a name with new values of its parts. "&" separates spoilt arguments. The
-// name is "operands", "options", "context", an operand, or a word for several operands:
-// - "each": all operands of the call;
-// - "rows" (not x), "columns", "per_row": the operands of a shape; "floats": those of any type;
-// - "inputs", "outputs": the operands of a role;
-// - "replacing": the operands that may replace another; "place": the operand that each replaces;
-// - "absent": the operands that the function does not take;
-// - "numbers", "words": the options with such values; "end" stands for one past the last word.
+// name is "operands", "options", "context", an operand, or a word for several:
+// - "each": all operands of the call
+// - "rows" (not x), "columns", "per_row": the operands of a shape
+// - "floats": the operands of any type
+// - "inputs", "outputs": the operands of a role
+// - "replacing": the operands that may replace another
+// - "place": the operand that each of these replaces
+// - "absent": the operands that the function does not take
+// - "numbers", "words": the options with such values; "end" is one past the last word
 // A word spoils its operands or options in turn. With "+" after it, or between names, all are
 // spoilt at once.
 //
