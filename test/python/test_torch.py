@@ -22,8 +22,15 @@ import programs
 import pytest
 import torch
 import torch.nn.functional as F
-from torch_models import CALLS, EPS, TENSOR_FUNCTIONS, assert_bits, gradients, operands
-from torch_models import sum_of_sines
+from torch_models import (
+    CALLS,
+    EPS,
+    TENSOR_FUNCTIONS,
+    assert_bits,
+    gradients,
+    operands,
+    sum_of_sines,
+)
 
 import rmsnorm
 import rmsnorm.torch
