@@ -40,7 +40,7 @@ expand = ggml("build_forward_expand", None, c_void_p, c_void_p)
 compute = ggml("graph_compute_with_ctx", c_int, c_void_p, c_void_p, c_int, library=CPU)
 
 
-def run(x, weight, residual=None):
+def run(x, weight, residual=None, eps=1e-6):
     """Returns y and, given a residual, the sum."""
     context = init(InitParams(8 * 4 * x.size + 2**24, None, False))
 
@@ -55,7 +55,7 @@ def run(x, weight, residual=None):
     h = tensor(x)
     if residual is not None:
         h = add(context, h, tensor(residual))
-    y = mul(context, rms_norm(context, h, 1e-6), tensor(weight))
+    y = mul(context, rms_norm(context, h, eps), tensor(weight))
     graph = new_graph(context)
     expand(graph, y)
     assert compute(context, graph, int(os.environ["OMP_NUM_THREADS"])) == 0

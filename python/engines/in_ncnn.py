@@ -8,13 +8,13 @@ import ncnn
 import numpy as np
 
 
-def norm(x, weight):
+def norm(x, weight, options="1=1e-6"):
     net = ncnn.Net()
     net.opt.use_vulkan_compute = False
     net.opt.num_threads = int(os.environ["OMP_NUM_THREADS"])
     net.opt.use_bf16_storage = x.dtype.name == "bfloat16"
     net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = x.dtype == np.float16
-    layers = ("Input x 0 1 x", f"RMSNorm norm 1 1 x y 0={weight.size} 1=1e-6 2=1")
+    layers = ("Input x 0 1 x", f"RMSNorm norm 1 1 x y 0={weight.size} {options}")
     net.load_param_mem("\n".join(("7767517", "2 2", *layers, "")))
     with tempfile.NamedTemporaryFile() as file:
         weight.astype(np.float32).tofile(file.name)

@@ -13,9 +13,12 @@ SKIP = "SkipSimplifiedLayerNormalization"
 
 
 @functools.cache
-def session(operator, dtype, names, outputs):
-    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    values = lambda each: [helper.make_tensor_value_info(name, code, None) for name in each if name]
+def session(operator, dtype, weight_dtype, names, outputs):
+    def values(each):
+        types = {name: weight_dtype if name in ("weight", "y") else dtype for name in each if name}
+        code = lambda name: helper.np_dtype_to_tensor_dtype(np.dtype(types[name]))
+        return [helper.make_tensor_value_info(name, code(name), None) for name in types]
+
     domain = "com.microsoft" if operator == SKIP else ""
     node = helper.make_node(operator, names, outputs, domain=domain)
     graph = helper.make_graph([node], "norm", values(names), values(outputs))
@@ -30,8 +33,10 @@ def run(operator, **arrays):
     """Returns y and, of the operator with a residual, the sum."""
     x = arrays["x"]
     outputs = ("y", "", "", "residual_out") if operator == SKIP else ("y",)
-    made = session(operator, x.dtype.name, tuple(arrays), outputs)
+    y_dtype = arrays["weight"].dtype
+    made = session(operator, x.dtype.name, y_dtype.name, tuple(arrays), outputs)
     binding, results = made.io_binding(), {name: np.empty_like(x) for name in outputs if name}
+    results["y"] = np.empty(x.shape, y_dtype)
     for name, array in (arrays | results).items():
         bind = binding.bind_output if name in results else binding.bind_input
         code = helper.np_dtype_to_tensor_dtype(array.dtype)

@@ -18,9 +18,8 @@ import check_vectors  # pylint: disable=wrong-import-position
 
 def arguments_of(case):
     """Returns the arguments of a call that computes a case, with new arrays for the results."""
-    given = {word.split("=")[0] for word in case.words}
-    arguments = {name: value for name, value in case.options.items() if name in given}
-    arrays = {name: np.zeros_like(tensor.array) for name, tensor in case.wanted.items()}
+    arguments = {name: value for name, value in case.options.items() if name in case.words}
+    arrays = {name: np.zeros_like(array) for name, array in case.wanted.items()}
     for name, array in case.inputs.items():
         result = name.removesuffix("_in")
         arrays[result] = array

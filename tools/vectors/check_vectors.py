@@ -21,7 +21,8 @@ import sys
 import numpy as np
 
 # The type of an array for each type of a file. NumPy has no bfloat16, so its bits are in a uint16.
-ARRAY_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1"}
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1"}
+NAMES = {np.dtype(array_type): name for name, array_type in TYPES.items()}
 
 # The options and their defaults. The default divisor is the length of a row.
 OPTIONS = {
@@ -30,19 +31,15 @@ OPTIONS = {
     "rounding": "after_weight",
     "residual_rounding": "rounded",
     "weight_offset": 0.0,
-    "divisor": None,
+    "divisor": 0.0,
     "factor": 1.0,
     "activation": "silu",
     "gate_placement": "after",
     "gate_rounding": "unrounded",
 }
-
-# What a report counts, and the heads of its table.
-COUNTS = {"cases": "cases", "equal": "equal", "near": "1 ulp", "wrong": "wrong"}
-COUNTS["missing"] = "not given"
-
-# A report names up to this number of cases that differ in each group.
-MOST_NAMED = 3
+# Of a case, the worst last: none of its results are given, all elements that are given have the
+# exact bits, some are 1 ulp away, some are farther away.
+VERDICTS = ("missing", "exact", "near", "wrong")
 
 
 def from_bfloat16(bits):
@@ -58,52 +55,36 @@ def to_bfloat16(values):
     return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
 
 
-class Tensor:
-    """An array and its type in a file, such as "BF16"."""
-
-    def __init__(self, dtype, array):
-        self.dtype, self.array = dtype, array
-
-    def __str__(self):
-        return f"{self.dtype.lower()} {list(self.array.shape)}"
-
-    def bits(self):
-        """Returns the elements as unsigned integers."""
-        return self.array.view(f"<u{self.array.itemsize}")
-
-    def is_nan(self):
-        if self.dtype == "BF16":
-            return np.isnan(from_bfloat16(self.array))
-        return np.isnan(self.array)
-
-    def places(self):
-        """Returns integers that are 1 apart for neighbouring numbers of the type."""
-        if self.dtype == "I8":
-            return self.array.astype(np.int64)
-        sign = 1 << 8 * self.array.itemsize - 1
-        bits = self.bits()
-        magnitude = (bits & bits.dtype.type(sign - 1)).astype(np.int64)
-        return np.where(bits >= sign, -magnitude, magnitude)
-
-
 def read(path):
-    """Returns the metadata and the tensors of a .safetensors file, by name."""
+    """Returns the metadata and the arrays of a .safetensors file, by name."""
     with open(path, "rb") as file:
         content = file.read()
     if len(content) < 8:
         raise ValueError("a .safetensors file has 8 bytes or more")
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
-    metadata = header.pop("__metadata__", {})
-    tensors = {}
+    metadata, arrays = header.pop("__metadata__", {}), {}
     for name, entry in header.items():
-        dtype = ARRAY_TYPES.get(entry["dtype"])
-        if dtype is None:
+        if entry["dtype"] not in TYPES:
             raise ValueError(f"{name} is {entry['dtype']}, which no result is")
         begin, count = entry["data_offsets"][0], math.prod(entry["shape"])
-        array = np.frombuffer(content, dtype, count, 8 + length + begin)
-        tensors[name] = Tensor(entry["dtype"], array.reshape(entry["shape"]))
-    return metadata, tensors
+        array = np.frombuffer(content, TYPES[entry["dtype"]], count, 8 + length + begin)
+        arrays[name] = array.reshape(entry["shape"])
+    return metadata, arrays
+
+
+def write(path, arrays, metadata=None):
+    """Writes a .safetensors file."""
+    header, data = {"__metadata__": metadata or {}}, b""
+    # Larger elements come first, so each tensor is aligned.
+    for name, array in sorted(arrays.items(), key=lambda item: -item[1].itemsize):
+        offsets = [len(data), len(data) + array.nbytes]
+        header[name] = {"dtype": NAMES[array.dtype], "shape": array.shape, "data_offsets": offsets}
+        data += array.tobytes()
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
 
 
 class Case:
@@ -113,123 +94,98 @@ class Case:
     operation: "forward" or "backward"
     options:   all of OPTIONS, as numbers and words
     inputs:    arrays by name, such as "x"; "dw_in" is an existing gradient that dw is added to
-    wanted:    the expected Tensor of each result, by name, such as "y"
-    words:     what tells the case from others, for a report
+    wanted:    the array of each expected result, by name, such as "y"
+    words:     what the case gives, as text by name: options, types of arrays, rows
     """
 
-    def __init__(self, name, text, tensors):
-        words = dict(word.split("=") for word in text.split(" "))
-        self.name, self.operation = name, words.pop("op")
-        self.group = name.split(".")[0]
-        self.options = dict(OPTIONS)
-        self.inputs, self.wanted = {}, {}
-        self.words = [self.operation]
-        for key, value in words.items():
-            word = value
-            if value == f"{name}.{key}":
-                self.wanted[key] = tensors[value]
-                word = tensors[value].dtype.lower()
-            elif key in OPTIONS:
-                self.options[key] = value if isinstance(OPTIONS[key], str) else float(value)
-            elif not key.endswith("_values"):
-                self.inputs[key] = tensors[value].array.copy()  # which a function may write to
-                word = tensors[value].dtype.lower()
-            self.words.append(f"{key}={word}")
+    def __init__(self, name, text, arrays):
+        self.name, self.group = name, name.split(".")[0]
+        self.words = dict(word.split("=") for word in text.split(" "))
+        self.operation = self.words.pop("op")
+        self.options, self.inputs, self.wanted = dict(OPTIONS), {}, {}
+        for key, value in self.words.items():
+            if key in OPTIONS:
+                self.options[key] = type(OPTIONS[key])(value)
+            elif value in arrays:
+                is_result = value == f"{name}.{key}"
+                # A function may write to an input.
+                (self.wanted if is_result else self.inputs)[key] = arrays[value].copy()
+                self.words[key] = NAMES[arrays[value].dtype].lower()
         *rows, d = self.inputs["x"].shape
-        self.words += ["rows=" + "x".join(map(str, rows)), f"d={d}"]
-        if self.options["divisor"] is None:
-            self.options["divisor"] = float(d)
+        self.words |= {"rows": "x".join(map(str, rows)), "d": str(d)}
+        self.options["divisor"] = self.options["divisor"] or float(d)
 
 
 def read_cases(vectors):
     """Returns the cases of the vectors at a path."""
-    metadata, tensors = read(vectors)
-    return [Case(name, text, tensors) for name, text in metadata.items()]
+    metadata, arrays = read(vectors)
+    return [Case(name, text, arrays) for name, text in metadata.items()]
 
 
 def compare(wanted, given):
-    """Returns counts of the elements of a result, and a description of what differs, or ""."""
-    if given.dtype != wanted.dtype or given.array.shape != wanted.array.shape:
-        return collections.Counter(wrong=wanted.array.size), f"is {given}, not {wanted}"
-    nan, given_nan = wanted.is_nan(), given.is_nan()
-    equal = (wanted.bits() == given.bits()) | (nan & given_nan)
-    near = ~equal & ~nan & ~given_nan & (np.abs(wanted.places() - given.places()) <= 1)
-    wrong = ~equal & ~near
-    groups = {"equal": equal, "near": near, "wrong": wrong}
-    counts = collections.Counter({name: int(found.sum()) for name, found in groups.items()})
-    if equal.all():
-        return counts, ""
-    first = tuple(int(i) for i in np.argwhere(wrong if wrong.any() else near)[0])
-    digits = 2 * wanted.array.itemsize
-    return counts, (
-        f"{counts['near']} of {equal.size} are 1 ulp away, {counts['wrong']} are wrong; "
-        f"{list(first)} is 0x{given.bits()[first]:0{digits}x}, "
-        f"not 0x{wanted.bits()[first]:0{digits}x}"
+    """Returns a verdict on a result, and a description of what differs."""
+    arrays = wanted, np.asarray(given, order="C")
+    types = [f"{NAMES.get(a.dtype, str(a.dtype)).lower()} {list(a.shape)}" for a in arrays]
+    if types[0] != types[1]:
+        return "wrong", f"is {types[1]}, not {types[0]}"
+    signed, places, nan = f"<i{wanted.itemsize}", [], []
+    for array in arrays:
+        # In `places` neighbouring numbers of the type are 1 apart.
+        bits, most = array.view(signed).astype(np.int64), np.iinfo(signed).max
+        places.append(np.where(bits < 0, bits ^ most, bits) if array.dtype != np.int8 else bits)
+        nan.append(np.isnan(from_bfloat16(array) if array.dtype == np.uint16 else array))
+    differs = (places[0] != places[1]) & ~(nan[0] & nan[1])
+    wrong = differs & ((nan[0] != nan[1]) | (np.abs(places[0] - places[1]) != 1))
+    if not differs.any():
+        return "exact", ""
+    first = tuple(np.argwhere(wrong if wrong.any() else differs)[0].tolist())
+    bits = [f"{each.view(f'<u{each.itemsize}')[first]:0{2 * each.itemsize}x}" for each in arrays]
+    return "wrong" if wrong.any() else "near", (
+        f"{(differs & ~wrong).sum()} of {wanted.size} are 1 ulp away, {wrong.sum()} are wrong; "
+        f"{list(first)} is 0x{bits[1]}, not 0x{bits[0]}"
     )
 
 
 class Report:
-    """What a comparison found. str() returns it as text.
+    """A comparison of pairs of a Case and its results, which are arrays by name. It prints as text.
 
-    groups: for each group, a Counter of its cases and of the elements of results: equal, near (1 ulp
-            away), wrong and missing (not given); "all" has the sums
-    cases:  for each case that has results, its group, its Counter and what differs
+    groups:    a Counter of VERDICTS for each group and for "all" cases
+    differing: the verdicts and texts on the cases of a group that are near or wrong
     """
 
-    def __init__(self):
-        self.groups, self.cases = collections.defaultdict(collections.Counter), []
+    def __init__(self, results):
+        self.groups = collections.defaultdict(collections.Counter)
+        self.differing = collections.defaultdict(list)
+        for case, given in results:
+            for name in given.keys() - case.wanted.keys():
+                raise ValueError(f"{case.name} has no result {name!r}")
+            found = {name: compare(case.wanted[name], array) for name, array in given.items()}
+            verdicts = {verdict for verdict, _ in found.values()} | {"missing"}
+            verdict = max(verdicts, key=VERDICTS.index)
+            for group in (case.group, "all"):
+                self.groups[group][verdict] += 1
+            if verdict in ("near", "wrong"):
+                words = " ".join(f"{name}={value}" for name, value in case.words.items())
+                faults = [f"\n  {name}: {text}" for name, (_, text) in found.items() if text]
+                text = f"{case.name}: {case.operation} {words}{''.join(faults)}"
+                self.differing[case.group].append((verdict, text))
 
     @property
     def is_exact(self):
         """Whether there are results, and all of them have the exact bits."""
         total = self.groups["all"]
-        return total["equal"] > 0 and total["near"] == total["wrong"] == 0
-
-    def add(self, case, given):
-        """Compares the results of a case: Tensors by name."""
-        counts, faults = collections.Counter(cases=1), ""
-        for name, wanted in case.wanted.items():
-            if name not in given:
-                counts["missing"] += wanted.array.size
-                continue
-            found, fault = compare(wanted, given[name])
-            counts.update(found)
-            faults += f"\n  {name}: {fault}" if fault else ""
-        for group in (case.group, "all"):
-            self.groups[group].update(counts)
-        if given:
-            text = f"{case.name}: {' '.join(case.words)}{faults}" if faults else ""
-            self.cases.append((case.group, counts, text))
-
-    def table(self):
-        """Yields the lines of the table of groups."""
-        yield f"{'group':24}" + "".join(f"{key:>11}" for key in COUNTS.values())
-        for group in sorted(self.groups, key=lambda name: name == "all"):
-            yield f"{group:24}" + "".join(f"{self.groups[group][key]:11}" for key in COUNTS)
-
-    def differing(self):
-        """Yields the text on the cases that differ: in each group the wrong ones first."""
-        for name in self.groups:
-            found = [(counts, text) for group, counts, text in self.cases if group == name and text]
-            found.sort(key=lambda one: one[0]["wrong"] == 0)
-            yield from (text for _, text in found[:MOST_NAMED])
-            if len(found) > MOST_NAMED:
-                yield f"{name}: {len(found) - MOST_NAMED} more cases differ"
+        return total["exact"] > 0 and total["near"] == total["wrong"] == 0
 
     def __str__(self):
-        wrong = sum(counts["wrong"] > 0 for _, counts, _ in self.cases)
-        exact = sum(not text for _, _, text in self.cases)
-        near = len(self.cases) - exact - wrong
-        summary = f"cases: {exact} exact, {near} within 1 ulp, {wrong} wrong"
-        return "\n".join([*self.table(), *self.differing(), summary])
-
-
-def tensor_of(name, array):
-    """Returns the Tensor for an array that a function takes or returns."""
-    for dtype, array_type in ARRAY_TYPES.items():
-        if array.dtype == np.dtype(array_type):
-            return Tensor(dtype, np.ascontiguousarray(array).reshape(array.shape))
-    raise TypeError(f"{name}: an array of {array.dtype}; bfloat16 is given as uint16")
+        lines = [f"{'cases':24}" + "".join(f"{verdict:>9}" for verdict in VERDICTS)]
+        for group in sorted(self.groups, key=lambda name: name == "all"):
+            counts = (self.groups[group][verdict] for verdict in VERDICTS)
+            lines.append(f"{group:24}" + "".join(f"{count:9}" for count in counts))
+        for group, found in self.differing.items():  # up to three of each, the wrong ones first
+            found = sorted(found, key=lambda one: one[0] != "wrong")
+            lines += [text for _, text in found[:3]]
+            lines += [f"{group}: {len(found) - 3} more cases differ"] if len(found) > 3 else []
+        return "\n".join(lines)
 
 
 def check(function, vectors):
@@ -239,26 +195,19 @@ def check(function, vectors):
     None for a case that it does not compute. Arrays of bfloat16, both inputs and results, are the
     bits as uint16: from_bfloat16() and to_bfloat16() convert them.
     """
-    report = Report()
-    for case in read_cases(vectors):
-        results = function(case) or {}
-        for name in results:
-            if name not in case.wanted:
-                raise ValueError(f"{case.name} has no result {name!r}")
-        report.add(case, {name: tensor_of(name, array) for name, array in results.items()})
-    return report
+    return Report((case, function(case) or {}) for case in read_cases(vectors))
 
 
 def check_file(results, vectors):
     """Compares a .safetensors file of results with the vectors at a path, and returns a Report."""
-    _, given = read(results)
-    report = Report()
-    for case in read_cases(vectors):
-        names = {name: f"{case.name}.{name}" for name in case.wanted}
-        report.add(case, {name: given.pop(key) for name, key in names.items() if key in given})
-    if given:
-        raise ValueError(f"{results}: no case has the result {sorted(given)[0]!r}")
-    return report
+    _, arrays = read(results)
+    cases, given = read_cases(vectors), collections.defaultdict(dict)
+    for name, array in arrays.items():
+        case, _, key = name.rpartition(".")
+        given[case][key] = array
+    for case in given.keys() - {case.name for case in cases}:
+        raise ValueError(f"{results}: there is no case {case!r}")
+    return Report((case, given[case.name]) for case in cases)
 
 
 def main():
