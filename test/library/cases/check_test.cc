@@ -28,7 +28,6 @@
 #include "cases/random_case.h"
 #include "cases/user_error.h"
 #include "on_target.h"
-#include "run_command.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -561,103 +560,6 @@ TEST(Values, EveryPatternAndTriple) {
   std::set<std::vector<uint64_t>> triples;
   for (size_t i = 0; i < x.size(); ++i) triples.insert({x[i], residual[i], gate[i]});
   EXPECT_EQ(size_t{24 * 24 * 24}, triples.size());
-}
-
-// ------------------------------------------------------------------------- the command
-
-TEST(CheckCommand, Targets) {
-  const std::string all = std::to_string(SupportedTargets().size());
-  for (const char* line : {"forward,x=bf16,weight=f16,rows=3,d=100;forward,rows=1,d=2",
-                           "backward,rows=40,d=100,x_values=mixed"}) {
-    const Outcome outcome = RunCommand({"check", "--case", line});
-    ExpectSuccess(outcome);
-    EXPECT_NE(outcome.out.find("; cases: 1\n" + all + " passed, 0 failed\n"), std::string::npos);
-    for (const std::string& target : SupportedTargets()) {
-      const Outcome two =
-          RunCommand({"check", "--target", target, "--target", "Reference", "--case", line});
-      ExpectSuccess(two);
-      EXPECT_EQ(two.out, "targets: " + target + " reference; cases: 1\n2 passed, 0 failed\n");
-    }
-  }
-}
-
-// A file with one case, a norm of ones.
-TEST(CheckCommand, Vectors) {
-  const TemporaryDirectory folder;
-  const std::string path = folder.File("bits.safetensors");
-  const std::string right = "op=forward x=x y=ones.2.0.y eps=0";
-  const std::string one("\0\0\x80\x3f", 4);
-  const auto check = [&](const std::string& words, const std::string& y,
-                         const std::string& name = "ones.2.0", const std::string& shape = "[2]") {
-    const std::string header = R"({"__metadata__":{"ones.2.0":")" + words +
-                               R"("},"x":{"dtype":"F32","shape":)" + shape +
-                               R"(,"data_offsets":[0,8]},"ones.2.0.y":{"dtype":"F32",)" +
-                               R"("shape":[2],"data_offsets":[8,16]}})";
-    const std::string length = {static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0};
-    WriteFile(path, length + header + one + one + y);
-    return RunCommand(
-        {"check", "--target", "reference", "--vectors", path, "--vectors", path, "--case", name});
-  };
-  const Outcome good = check(right, one + one);
-  ExpectSuccess(good);
-  EXPECT_EQ(good.out, "targets: reference; cases: 2\n2 passed, 0 failed\n");
-  for (const size_t bit : {0u, 22u, 31u, 32u, 63u}) {
-    std::string y = one + one;
-    y[bit / 8] = static_cast<char>(y[bit / 8] ^ 1 << bit % 8);
-    const Outcome bad = check(right, y);
-    EXPECT_EQ(bad.status, 1);
-    const std::string fault =
-        "FAILED on reference: y[0, " + std::to_string(bit / 32) + "] is 0x3f800000, not 0x";
-    const std::string repeat =
-        "\n  rmsnorm check --target reference --vectors " + path + " --case ones.2.0\n";
-    EXPECT_NE(bad.out.find(fault), std::string::npos) << bad.out;
-    EXPECT_NE(bad.out.find(repeat), std::string::npos) << bad.out;
-  }
-  ExpectUserError(check(right, one + one, "ones.2.1"), "no case of the vectors is called");
-  const std::string begin = path + " is no file of recorded bits: ";
-  ExpectUserError(check(right, one), begin + "a tensor lies beyond the end of the file");
-  for (const auto& [words, problem] : std::map<std::string, std::string>{
-           {"op=sideways x=x y=ones.2.0.y", "'sideways' is neither"},
-           {"op=forward x=x y=ones.2.0.y eps", "'eps' is not NAME=VALUE"},
-           {"op=forward x=x y=ones.2.0.y z=x", "unknown name 'z'"},
-           {"op=forward x=x y=nowhere", "'nowhere' is no value for 'y'"},
-           {"op=forward x=x rstd=ones.2.0.y", "no such shape of rstd belongs to x"},
-           {"op=forward y=ones.2.0.y", "there are no rows of x"},
-           {"op=forward x=x dx_in=x dx=x", "forward takes no dx"}}) {
-    ExpectUserError(check(words, one + one), begin + "ones.2.0: ");
-    ExpectUserError(check(words, one + one), problem);
-  }
-  ExpectUserError(check(right, one + one, "ones.2.0", "[3]"), begin + "ones.2.0: ");
-  ExpectUserError(check(right, one + one, "ones.2.0", "[1,2]"), "ones.2.0: no such shape of y");
-  WriteFile(path, std::string(7, '\0'));
-  ExpectUserError(RunCommand({"check", "--vectors", path}), begin + "it cannot be read, or is too");
-  WriteFile(path, "\x02" + std::string(7, '\0') + "{}");
-  ExpectUserError(RunCommand({"check", "--vectors", path}), begin);
-}
-
-TEST(CheckCommand, WrongUse) {
-  const std::pair<std::vector<std::string>, std::string> wrong[] = {
-      {{"--target", "frobnicate"}, "--target: 'frobnicate'"},
-      {{"--target"}, "--target"},
-      {{"--case", "forward,rows=1,d=1,size=2"}, "--case: unknown name 'size'"},
-      {{"--case", "forward,rows=1,d=1,threads=-1"}, "--case: context: threads is -1; it must be"},
-      {{"--case", "backward,rows=1,d=1,eps=-1"}, "--case: options: eps is -1; it must be"},
-      {{"--every", "2", "--case", "forward,rows=1,d=1"}, "--every"},
-      {{"--every", "0"}, "--every: Value 0 not in range"},
-      {{"--random", "9", "--list", "checked.txt"}, "--random"},
-      {{"--case", ""}, "--case: it is empty"},
-      {{"--list", ""}, "--list: it is empty"},
-      {{"--vectors", ""}, "--vectors: it is empty"},
-      {{"--list", "/nowhere.txt"}, "/nowhere.txt cannot be read"},
-      {{"--apart", "--target", "reference"}, "--apart"},
-      {{"--vectors", "/nowhere"}, "/nowhere is no file of recorded bits: it cannot be read"},
-      {{"--vectors", "bits", "--apart"}, "--apart"},
-  };
-  for (auto [arguments, problem] : wrong) {
-    SCOPED_TRACE(arguments.back());
-    arguments.insert(arguments.begin(), "check");
-    ExpectUserError(RunCommand(arguments), problem);
-  }
 }
 
 }  // namespace
