@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks rmsnorm.identify() which norms an engine computes, in the engine's environment.
+"""Asks rmsnorm.identify() which norms engines compute, in the environment of these engines.
 
-    ask.py ENGINE FILE SKIP [--digests]
+    ask.py ENVIRONMENT FILE [--digests]
 
-ENGINE is a module beside this file. It has NORMS, functions by their names, which take x, residual
-and weight, as far as they have parameters of these names, and return y or (y, residual_out). A
-function of dtype alone says what it found. FRAMEWORK is whose arrays they take: NumPy's if it
-is missing. An engine that does not read OMP_NUM_THREADS takes the number of threads from there.
+in_ENVIRONMENT.py beside this file has ENGINES: for each engine functions by their names, which take
+x, residual and weight, as far as they have parameters of these names, and return y or
+(y, residual_out). A function of dtype alone says what it found. FRAMEWORK is whose arrays they take:
+NumPy's if it is missing. An engine that does not read OMP_NUM_THREADS takes the number of threads
+from there.
 
-Each norm and type is a line of JSON that is added to FILE, which has SKIP lines already. With
---digests a line has the digests alone, to be compared with those of another number of threads.
+Each engine, norm and type is a line of JSON that is added to FILE, unless FILE has one. A line
+without an answer comes before it: it stays if the norm ends the process. With --digests a line has
+the digests alone, to be compared with those of another number of threads.
 """
 
 import hashlib
@@ -18,7 +20,6 @@ import inspect
 import json
 import sys
 import time
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -52,8 +53,7 @@ def chain(*function):
     """
     places = (0, LONG // 2, LONG - 1)
     x = np.ones((len(places), LONG), np.float32)
-    for row, place in zip(x, places, strict=True):
-        row[place] = 4096
+    x[range(len(places)), places] = 4096
     y = call(*function, "float32", x).astype(np.float64)
     total = LONG / np.median(y, axis=1) ** 2
     return max(0, round(float((2**24 + LONG - 1 - total).max())))
@@ -75,53 +75,55 @@ def said(answer):
 
 
 def ask(f, names, dtype, framework):
-    answer = rmsnorm.identify(
-        f,
-        D,
-        dtype,
-        weight="weight" in names,
-        residual="residual" in names,
-        framework=framework,
-    )
+    given = {name: name in names for name in ("weight", "residual")}
+    answer = rmsnorm.identify(f, D, dtype, framework=framework, **given)
     return {
         "fit": answer.fit,
         "says": said(answer),
         "equal": round(answer.equal, 5),
-        "worst": answer.worst,
-        "open": "; ".join(each.values for each in answer.ambiguous),
         "depends": " ".join(cause for cause, count in answer.depends.items() if count),
         "writes": " ".join(answer.writes),
     }
 
 
-def main(name, file, skip, mode=""):
-    engine = importlib.import_module(name)
-    framework = getattr(engine, "FRAMEWORK", "numpy")
-    adapter = framework_of(framework, None)
-    jobs = [(norm, dtype) for norm in engine.NORMS for dtype in BITS]
-    for norm, dtype in jobs[int(skip) :]:
-        f = engine.NORMS[norm]
-        parameters = inspect.signature(f).parameters
-        names = [each for each in ("x", "residual", "weight") if each in parameters]
-        line = {"norm": norm, "dtype": dtype}
-        # What run.py says of a norm that ends the process.
-        Path(file).with_name(f"{name.removeprefix('in_')}.begun").write_text(json.dumps(line))
-        start = time.monotonic()
-        try:
-            if "dtype" in parameters:
-                line |= {"fit": "exact", "equal": 1, "says": f(dtype)}
-            elif mode != "--digests":
-                line |= ask(f, names, dtype, framework)
-                line["chain"] = chain(f, names, adapter) if dtype == "float32" else ""
-            if names:
-                line["digests"] = digest(f, names, adapter, dtype)
-        except Exception as error:
-            line["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+def line_of(f, dtype, framework, with_answer):
+    """What FILE says of a norm and a type."""
+    parameters = inspect.signature(f).parameters
+    if "dtype" in parameters:
+        return {"fit": "exact", "equal": 1, "says": f(dtype)}
+    names = [each for each in ("x", "residual", "weight") if each in parameters]
+    function = f, names, framework_of(framework, None)
+    if not with_answer:
+        return {"digests": digest(*function, dtype)}
+    line = ask(f, names, dtype, framework)
+    return line | ({"chain": chain(*function)} if dtype == "float32" else {})
+
+
+def main(environment, file, mode=""):
+    module = importlib.import_module(f"in_{environment}")
+    framework = getattr(module, "FRAMEWORK", "numpy")
+    key = ("engine", "norm", "dtype")
+    with open(file, encoding="utf-8") as lines:
+        done = {tuple(json.loads(line)[each] for each in key) for line in lines}
+    jobs = [
+        (engine, norm, dtype)
+        for engine, norms in module.ENGINES.items()
+        for norm in norms
+        for dtype in BITS
+    ]
+    for engine, norm, dtype in (job for job in jobs if job not in done):
+        start, line = time.monotonic(), dict(zip(key, (engine, norm, dtype), strict=True))
+        with open(file, "a", encoding="utf-8", buffering=1) as lines:
+            print(json.dumps(line), file=lines)
+            try:
+                f = module.ENGINES[engine][norm]
+                line |= line_of(f, dtype, framework, mode != "--digests")
+            except Exception as error:
+                line["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            print(json.dumps(line), file=lines)
         if mode != "--digests":
             text = line.get("error") or f"{line['fit']}, {line['says']}"
-            print(f"  {norm}, {dtype}: {text} ({time.monotonic() - start:.0f} s)", flush=True)
-        with open(file, "a", encoding="utf-8") as lines:
-            lines.write(json.dumps(line) + "\n")
+            print(f"  {engine}, {norm}, {dtype}: {text} ({time.monotonic() - start:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

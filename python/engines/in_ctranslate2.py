@@ -35,4 +35,4 @@ def norm(x, weight):
     return np.array(y)[:, 0].copy()
 
 
-NORMS = {"`RMSNorm` of the CPU": norm}
+ENGINES = {"CTranslate2": {"`RMSNorm` of the CPU": norm}}

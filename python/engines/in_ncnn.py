@@ -28,4 +28,4 @@ def norm(x, weight, options="1=1e-6"):
     return np.array(y, np.float32, copy=True).astype(x.dtype)
 
 
-NORMS = {"`RMSNorm`": norm}
+ENGINES = {"ncnn": {"`RMSNorm`": norm}}

@@ -46,27 +46,26 @@ ENGINE = made("engine_create", CPU, c_size_t(0))
 STREAM = made("stream_create", ENGINE, DEFAULT_STREAM)
 
 
-def described(array):
-    numbers = c_int64 * array.ndim
-    strides = [each // array.itemsize for each in array.strides]
-    create, kind = "memory_desc_create_with_strides", DATA_TYPES[array.dtype.name]
-    return made(create, array.ndim, numbers(*array.shape), kind, numbers(*strides))
-
-
 def norm(x, weight):
-    y = np.empty_like(x)
-    source, kind = described(x), DATA_TYPES[weight.dtype.name]
-    create = "layer_normalization_forward_primitive_desc_create_v2"
-    options = (kind, c_float(1e-6), RMS_NORM | USE_SCALE, None)
-    description = made(create, ENGINE, FORWARD_INFERENCE, source, source, None, *options)
-    primitive = made("primitive_create", description)
-    memories = {
-        argument: made("memory_create", described(array), ENGINE, c_void_p(array.ctypes.data))
-        for argument, array in {SOURCE: x, DESTINATION: y, SCALE: weight}.items()
-    }
-    call("primitive_execute", primitive, STREAM, 3, (Argument * 3)(*memories.items()))
+    arrays = {SOURCE: x, DESTINATION: np.empty_like(x), SCALE: weight}
+    descriptions, memories = {}, {}
+    for name, array in arrays.items():
+        numbers = c_int64 * array.ndim
+        strides = numbers(*(each // array.itemsize for each in array.strides))
+        layout = array.ndim, numbers(*array.shape), DATA_TYPES[array.dtype.name], strides
+        descriptions[name] = made("memory_desc_create_with_strides", *layout)
+        data = c_void_p(array.ctypes.data)
+        memories[name] = made("memory_create", descriptions[name], ENGINE, data)
+    operation = made(
+        "layer_normalization_forward_primitive_desc_create_v2",
+        *(ENGINE, FORWARD_INFERENCE, descriptions[SOURCE], descriptions[DESTINATION], None),
+        *(DATA_TYPES[weight.dtype.name], c_float(1e-6), RMS_NORM | USE_SCALE, None),
+    )
+    arguments = (Argument * len(memories))(*memories.items())
+    primitive = made("primitive_create", operation)
+    call("primitive_execute", primitive, STREAM, len(arguments), arguments)
     call("stream_wait", STREAM)
-    return y
+    return arrays[DESTINATION]
 
 
-NORMS = {"`layer_normalization`, `rms_norm`": norm}
+ENGINES = {"oneDNN": {"`layer_normalization`, `rms_norm`": norm}}

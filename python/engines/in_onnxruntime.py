@@ -67,22 +67,22 @@ def skip_norm_with_bias(dtype):
         "the bias is added to x in f32, then the residual": wide[0] + wide[2] + wide[1],
     }
     y, residual_out = run(SKIP, x=x, residual=residual, weight=weight, bias=bias)
-    fits = [text for text, h in sums.items() if (h.astype(dtype) == residual_out).all()]
-    near = {}
+    fits = " or ".join(text for text, h in sums.items() if (h.astype(dtype) == residual_out).all())
+    errors = {}
     for text, h in sums.items():
-        exact = (
-            h / np.sqrt((h.astype(np.float64) ** 2).mean(-1, keepdims=True)) * weight.astype(float)
-        )
-        near[text] = np.abs(exact - y.astype(float)).max()
-    nearest = [text for text in near if near[text] <= 1.01 * min(near.values())]
-    if fits == nearest:
-        return f"in y and residual_out, {' or '.join(fits)}"
-    return f"residual_out: {' or '.join(fits) or 'another sum'}; y: {' or '.join(nearest)}"
+        rms = np.sqrt(np.square(h, dtype=np.float64).mean(-1, keepdims=True))
+        errors[text] = np.abs(h / rms * weight.astype(float) - y.astype(float)).max()
+    near = " or ".join(t for t, error in errors.items() if error <= 1.01 * min(errors.values()))
+    if fits == near:
+        return f"in y and residual_out, {fits}"
+    return f"residual_out: {fits or 'another sum'}; y: {near}"
 
 
-NORMS = {
-    "`RMSNormalization` of opset 23": norm("RMSNormalization"),
-    "`SimplifiedLayerNormalization`": norm("SimplifiedLayerNormalization"),
-    f"`{SKIP}`": skip_norm,
-    "the same with a bias": skip_norm_with_bias,
+ENGINES = {
+    "ONNX Runtime": {
+        "`RMSNormalization` of opset 23": norm("RMSNormalization"),
+        "`SimplifiedLayerNormalization`": norm("SimplifiedLayerNormalization"),
+        f"`{SKIP}`": skip_norm,
+        "the same with a bias": skip_norm_with_bias,
+    }
 }

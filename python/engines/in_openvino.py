@@ -40,4 +40,4 @@ def norm(x, weight):
     return np.array(request.get_output_tensor().data).view(x.dtype)
 
 
-NORMS = {"the formula": norm}
+ENGINES = {"OpenVINO": {"the formula": norm}}

@@ -12,14 +12,16 @@ def tensor(array):
     return paddle.to_tensor(array)
 
 
-def norm(x, weight):
-    y = fused_rms_norm(tensor(x), tensor(weight), None, 1e-6, 1)[0]
-    return y.numpy().view(x.dtype)
-
-
-def norm_of_sum(x, residual, weight):
-    results = fused_rms_norm(tensor(x), tensor(weight), None, 1e-6, 1, residual=tensor(residual))
+def norm(x, weight, **residual):
+    results = fused_rms_norm(tensor(x), tensor(weight), None, 1e-6, 1, **residual)
     return tuple(each.numpy().view(x.dtype) for each in results[:2])
 
 
-NORMS = {"`fused_rms_norm`": norm, "`fused_rms_norm` with a residual": norm_of_sum}
+ENGINES = {
+    "PaddlePaddle": {
+        "`fused_rms_norm`": lambda x, weight: norm(x, weight)[0],
+        "`fused_rms_norm` with a residual": lambda x, residual, weight: norm(
+            x, weight, residual=tensor(residual)
+        ),
+    }
+}

@@ -20,4 +20,4 @@ def norm(x, weight):
     return module(tensor(x)).realize().cast(dtypes.float32).numpy().astype(x.dtype)
 
 
-NORMS = {"`nn.RMSNorm`": norm}
+ENGINES = {"tinygrad": {"`nn.RMSNorm`": norm}}

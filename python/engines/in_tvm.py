@@ -26,4 +26,4 @@ def norm(x, weight):
     return compiled(x.shape, x.dtype.name)(*values).numpy()
 
 
-NORMS = {"`relax.op.nn.rms_norm`": norm}
+ENGINES = {"TVM": {"`relax.op.nn.rms_norm`": norm}}

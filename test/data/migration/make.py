@@ -12,12 +12,11 @@ vLLM, sglang, Hugging Face's kernel, CTranslate2 and candle do not run here: no 
 offers these functions to Python on a CPU. "Transcriptions" below repeats their arithmetic, except
 the order of the sums, and versions.json names the source files.
 
-Needs: pip install torch transformers onnx onnxruntime ml_dtypes ncnn llama-cpp-python. Needs no
-network and no GPU.
+Needs: pip install torch transformers onnx onnxruntime ml_dtypes ncnn ggml-python. Needs no network
+and no GPU.
 """
 
 import collections
-import ctypes
 import importlib
 import importlib.metadata
 import json
@@ -27,6 +26,7 @@ import platform
 import re
 import sys
 
+import ggml
 import ml_dtypes
 import numpy as np
 import onnx
@@ -364,11 +364,11 @@ def main():
             arrays[operands[result]] = to_array(tensor.reshape(inputs["x"].shape).contiguous())
     check_vectors.write(FOLDER / "vectors.safetensors", arrays, index)
 
-    packages = "torch transformers onnx onnxruntime ml_dtypes ncnn llama-cpp-python".split()
+    packages = "torch transformers onnx onnxruntime ml_dtypes ncnn ggml-python".split()
     versions = {"python": platform.python_version(), "machine": platform.machine()}
     versions |= {package: importlib.metadata.version(package) for package in packages}
-    ggml = (in_ggml.ggml(name, ctypes.c_char_p)().decode() for name in ("version", "commit"))
-    versions |= {"ggml": "{} ({})".format(*ggml), "transcribed": TRANSCRIBED}
+    build = f"{ggml.ggml_version().decode()} ({ggml.ggml_commit().decode()})"
+    versions |= {"ggml": build, "transcribed": TRANSCRIBED}
     text = json.dumps(versions, indent=2) + "\n"
     (FOLDER / "versions.json").write_text(text)
     print(text, end="")
