@@ -5,9 +5,9 @@
 
 in_ENVIRONMENT.py beside this file has ENGINES: for each engine functions by their names, which take
 x, residual and weight, as far as they have parameters of these names, and return y or
-(y, residual_out). A function of dtype alone says what it found. FRAMEWORK is whose arrays they take:
-NumPy's if it is missing. An engine that does not read OMP_NUM_THREADS takes the number of threads
-from there.
+(y, residual_out). A function of dtype alone says what it found. FRAMEWORK is whose arrays they
+take: NumPy's if it is missing. An engine that does not read OMP_NUM_THREADS takes the number of
+threads from there.
 
 Each engine, norm and type is a line of JSON that is added to FILE, unless FILE has one. A line
 without an answer comes before it: it stays if the norm ends the process. With --digests a line has
@@ -123,7 +123,8 @@ def main(environment, file, mode=""):
             print(json.dumps(line), file=lines)
         if mode != "--digests":
             text = line.get("error") or f"{line['fit']}, {line['says']}"
-            print(f"  {engine}, {norm}, {dtype}: {text} ({time.monotonic() - start:.0f} s)", flush=True)
+            seconds = f"({time.monotonic() - start:.0f} s)"
+            print(f"  {engine}, {norm}, {dtype}: {text}", seconds, flush=True)
 
 
 if __name__ == "__main__":
