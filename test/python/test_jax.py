@@ -14,6 +14,7 @@ import pytest
 import rmsnorm.jax
 from rmsnorm.jax import rms_norm
 
+TYPES = ("bfloat16", "float16", "float32")
 gemma = partial(rms_norm, weight_offset=1)
 
 
@@ -21,10 +22,9 @@ def draw(key, *shape, dtype="float32"):
     return jax.random.normal(jax.random.key(key), shape).astype(dtype)
 
 
-def formula(x, weight, bias=0.0, rounding="after_weight"):
+def formula(x, weight, bias=0.0):
     h = x.astype("float32")
     n = h * jax.lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + 1e-5)
-    n = n.astype(x.dtype) if rounding == "before_weight" else n
     return (n * weight + bias).astype(x.dtype)
 
 
@@ -38,18 +38,23 @@ def close(got, expected, error=5e-6):
 OPERANDS = draw(0, 3, 2, 8), draw(1, 8), draw(2, 8)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_results_differ_from_the_formula_by_few_ulp(dtype):
-    x, weight = draw(0, 40, 5, 1000, dtype=dtype), draw(1, 1000)
-    assert jnp.array_equal(rms_norm(x), gemma(x, jnp.zeros(1000)))
-    for rounding, other in (("after_weight", "before_weight"), ("before_weight", "after_weight")):
-        y = gemma(x, weight, rounding=rounding)
-        expected, wrong = (formula(x, weight + 1, rounding=order) for order in (rounding, other))
-        integer = f"int{8 * y.dtype.itemsize}"
-        ulp = jnp.max(abs(y.view(integer) - expected.view(integer)))
-        assert ulp <= (5 if dtype == "float32" else 2)
-        if dtype != "float32":  # a sum in another order changes few of the rounded results
-            assert jnp.mean(y != expected) < 1e-3 and jnp.mean(y != wrong) > 0.1
+@pytest.mark.parametrize("types", [*zip(TYPES, TYPES, TYPES), TYPES, TYPES[::-1]], ids=str)
+@pytest.mark.parametrize("rounding", ["after_weight", "before_weight", "inverse"])
+def test_results_and_gradients_have_the_bits_of_the_package_for_arrays(types, rounding):
+    """test_bits.py compares those with exact results."""
+    options = {"eps": 0.5, "rounding": rounding, "weight_offset": 1}
+    shapes = (40, 100), (100,), (100,)
+    arrays = [draw(i, *shape, dtype=kind) for i, (shape, kind) in enumerate(zip(shapes, types))]
+    dy = np.asarray(draw(3, 40, 100, dtype=types[0]))
+    x, weight, bias = map(np.asarray, arrays)
+    y, pull = jax.vjp(partial(rms_norm, **options), *arrays)
+    assert jnp.array_equal(y, rmsnorm.rms_norm(x, weight, bias=bias, **options))
+    dx, dw, db = map(np.empty_like, (x, weight, bias))
+    rmsnorm.backward(x=x, weight=weight, dy=dy, dx=dx, dw=dw, db=db, **options)
+    for found, expected in zip(pull(dy), (dx, dw, db), strict=True):
+        assert found.dtype == expected.dtype and jnp.array_equal(found, expected)
+    for given in ({}, {"weight": weight}, {"bias": bias}):
+        assert jnp.array_equal(rms_norm(x, **given), rmsnorm.rms_norm(x, **given))
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
@@ -75,28 +80,10 @@ def test_threads_do_not_change_bits():
         assert jnp.array_equal(y[i], y_i) and jnp.array_equal(pull(dy)[0][i], pull_i(dy[i])[0])
 
 
-def test_bias():
-    x, weight, bias = OPERANDS
-    close(rms_norm(*OPERANDS), formula(*OPERANDS))
-    close(rms_norm(x, bias=bias), formula(x, 1.0, bias))
-    assert jnp.array_equal(rms_norm(x, bias=bias), rms_norm(x, jnp.ones(8), bias))
-    got, expected = (
-        jax.grad(lambda *a, f=f: jnp.sum(jnp.sin(f(*a))), (0, 1, 2))(*OPERANDS)
-        for f in (rms_norm, formula)
-    )
-    close(got, expected)
-    # An absent bias adds nothing, not even to a zero's sign.
+def test_an_absent_bias_adds_nothing():
+    """Not even to the sign of a zero."""
     assert jnp.signbit(rms_norm(-jnp.zeros((1, 8)), weight=None)).all()
     assert not jnp.signbit(rms_norm(-jnp.zeros((1, 8)), bias=jnp.zeros(8))).any()
-
-
-def test_gradients_have_the_types_of_their_operands():
-    types = ("bfloat16", "float16", "float32")
-    found = jax.grad(lambda *a: jnp.sum(rms_norm(*a).astype("float32")), (0, 1, 2))(
-        *(a.astype(t) for a, t in zip(OPERANDS, types, strict=True))
-    )
-    assert tuple(a.dtype.name for a in found) == types
-    assert jnp.array_equal(found[2], jnp.full(8, 6))
 
 
 def cubes(f):
@@ -129,16 +116,6 @@ def test_derivatives_are_those_of_the_formula(name):
     close(DERIVATIVES[name](rms_norm), DERIVATIVES[name](formula), 1e-5)
 
 
-def test_gradients_are_those_of_the_library():
-    x, weight, bias = (np.asarray(a) for a in OPERANDS)
-    dy = np.asarray(draw(3, 3, 2, 8))
-    dx, dw, db = np.empty_like(x), np.empty_like(weight), np.empty_like(bias)
-    rmsnorm.backward(x=x, weight=weight, dy=dy, dx=dx, dw=dw, db=db, eps=1e-5)
-    found = jax.vjp(rms_norm, x, weight, bias)[1](dy)
-    for a, b in zip(found, (dx, dw, db), strict=True):
-        assert jnp.array_equal(a, b)
-
-
 def test_derivatives_of_large_and_small_rows():
     """With eps = 0 the size of x does not change the norm."""
     x = OPERANDS[0]
@@ -167,9 +144,8 @@ def test_without_rows_or_columns():
             assert jnp.array_equal(a, b) and a.dtype == b.dtype
 
 
-def test_numpy_arrays():
-    x, weight, bias = (np.asarray(a) for a in OPERANDS)
-    assert jnp.array_equal(rms_norm(x, weight, bias), rms_norm(*OPERANDS))
+def test_numpy_arrays_of_other_types():
+    x, weight, _ = (np.asarray(a) for a in OPERANDS)
     assert jnp.array_equal(rms_norm(x.astype("float64"), weight), rms_norm(x, weight))
 
 
@@ -184,8 +160,6 @@ WRONG_VALUES = {
     "offset alone": ("weight_offset", {"weight_offset": 1}),
     "unknown rounding": ("rounding", {"rounding": "never"}),
     "negative eps": ("eps", {"eps": -1}),
-    "infinite eps": ("eps", {"eps": float("inf")}),
-    "NaN as offset": ("weight_offset", {"weight": ROW[0], "weight_offset": float("nan")}),
 }
 WRONG_TYPES = {
     "None": ("x", {"x": None}),
@@ -195,12 +169,7 @@ WRONG_TYPES = {
     "number as bias": ("bias", {"bias": 0.0}),
     "eps None": ("eps", {"eps": None}),
     "eps array": ("eps", {"eps": jnp.float32(1e-5)}),
-    "eps NumPy array": ("eps", {"eps": np.ones(8)}),
-    "eps True": ("eps", {"eps": True}),
-    "eps text": ("eps", {"eps": "1e-5"}),
     "offset array": ("weight_offset", {"weight": ROW[0], "weight_offset": ROW[0]}),
-    "offset None": ("weight_offset", {"weight": ROW[0], "weight_offset": None}),
-    "rounding None": ("rounding", {"rounding": None}),
     "rounding list": ("rounding", {"rounding": ["inverse"]}),
 }
 
