@@ -8,9 +8,7 @@ import contextlib
 import copy
 import gzip
 import json
-import math
 import os
-import random
 import re
 import subprocess
 import sys
@@ -65,22 +63,6 @@ def same(a, b):
     return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in pairs)
 
 
-def formula(h, weight, x_dtype, rounding):
-    n = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)
-    if rounding == "before_weight":
-        n = n.to(x_dtype).float()
-    return (n * weight.float()).to(x_dtype)
-
-
-def share_of_differences(a, b):
-    return (a != b).float().mean().item()
-
-
-def ulp(a, b):
-    integers = torch.int32 if a.dtype == F32 else torch.int16
-    return int((a.view(integers).long() - b.view(integers).long()).abs().max())
-
-
 def random_arguments(name, dtype, weight_dtype):
     x, residual = torch.randn(2, 64, 1000).to(dtype)
     rows = (x,) if name == "rms_norm" else (x, residual)
@@ -94,35 +76,18 @@ def random_weight(d, dtype):
 # ----------------------------------------------------------------------------------------- values
 
 
-def exact_rows(rows, most, mean):
-    """Returns rows of 64 integers, at most `most`, with mean(row^2) = mean, a power of 4.
-
-    Each sum, the root and n are then exact in float32, whatever the order of the sums.
-    """
-    draw = random.Random(1)
-    result = []
-    while len(result) < rows:
-        row = [draw.randint(-most, most) for _ in range(62)]
-        rest = 64 * mean - sum(v * v for v in row)
-        for v in range(most if rest >= 0 else -1):
-            w = math.isqrt(max(rest - v * v, 0))
-            if v * v + w * w == rest and w <= most:
-                row += [v, w]
-                draw.shuffle(row)
-                result.append(row)
-                break
-    return torch.tensor(result, dtype=F32)
-
-
 def exact_arguments(name, dtype, weight_dtype):
-    if name == "rms_norm":
-        rows = [exact_rows(12, 120, 4**6)]
-    else:  # the sum has 10 bits, which bfloat16 does not hold
-        h = exact_rows(12, 900, 4**9)
-        rows = [h.remainder(4), h - h.remainder(4)]
+    """Returns rows whose sum of squares is exact in float32 in any order, and whose RMS is 13 times
+    a power of two: the norm has more bits than any type holds."""
+    most, square = (120, 169 * 4.0**3) if name == "rms_norm" else (700, 169 * 4.0**6)
+    values = torch.randint(0, most, (64,))
+    h = torch.stack([values[torch.randperm(64)] for _ in range(12)]).float()
+    h *= 1 - 2 * torch.randint(0, 2, h.shape)
+    # bfloat16 holds both parts, but not their sum, which has 10 bits.
+    rows = [h] if name == "rms_norm" else [h.remainder(4), h - h.remainder(4)]
     tensors = [row.to(dtype) for row in rows]
     assert all(torch.equal(tensor.float(), row) for tensor, row in zip(tensors, rows, strict=True))
-    return *tensors, random_weight(64, weight_dtype), 0.0
+    return *tensors, random_weight(64, weight_dtype), square - float(values.square().sum()) / 64
 
 
 each_type = pytest.mark.parametrize(
@@ -139,55 +104,6 @@ def test_bits_where_sums_are_exact(name, dtype, weight_dtype):
     assert same(call(name, *arguments), native(name, *arguments))
 
 
-@each_type
-@each_operation
-def test_few_elements_differ_by_few_ulp(name, dtype, weight_dtype):
-    arguments = random_arguments(name, dtype, weight_dtype)
-    y, *residual_out = call(name, *arguments)
-    expected, *expected_residual = native(name, *arguments)
-    assert same(residual_out, expected_residual)
-    assert y.dtype == expected.dtype
-    assert ulp(y, expected) <= (5 if dtype == F32 else 2)
-    if dtype == F32:
-        return
-    assert share_of_differences(y, expected) < 0.001
-    # Each other rounding order must be far away.
-    *rows, weight, _ = arguments
-    h = sum(row.float() for row in rows)
-    orders = "before_weight", "after_weight"
-    order, other = orders if weight_dtype == dtype else orders[::-1]
-    if weight is not None:
-        assert share_of_differences(y, formula(h, weight, dtype, other)) > 0.1
-    if residual_out:
-        rounded = residual_out[0].float()
-        weight = torch.ones(1000) if weight is None else weight
-        assert share_of_differences(y, formula(rounded, weight, dtype, order)) > 0.1
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@each_operation
-def test_shapes_and_strides(name, dtype):
-    *rows, weight, epsilon = exact_arguments(name, dtype, dtype)
-
-    def buffer(row):
-        wide = torch.full((3, 8, 100), 7.0, dtype=dtype)
-        wide[:, ::2, 5:69] = row.view(3, 4, 64)
-        return wide[:, ::2, 5:69]
-
-    layouts = {
-        "rank 1": [row[0] for row in rows],
-        "rank 3": [row.view(3, 4, 64) for row in rows],
-        "slices of a buffer": [buffer(row) for row in rows],
-        "columns": [row.t().contiguous().t() for row in rows],
-        "transposed tokens": [row.view(3, 4, 64).transpose(0, 1) for row in rows],
-        "one row repeated": [row[:1].expand(5, 64) for row in rows],
-        "no rows": [row[:0] for row in rows],
-    }
-    for layout, operands in layouts.items():
-        arguments = (*operands, weight, epsilon)
-        assert same(call(name, *arguments), native(name, *arguments)), layout
-
-
 def test_maybe_inplace():
     arguments = exact_arguments("fused_add_rms_norm", BF16, BF16)
     expected = native("fused_add_rms_norm", *arguments)
@@ -197,35 +113,32 @@ def test_maybe_inplace():
 # -------------------------------------------------------------------------------------- dispatch
 
 X, WEIGHT = torch.ones(4, 64, dtype=BF16), torch.ones(64, dtype=BF16)
+#: x, the residual and the other arguments. rms_norm has no residual.
 REFUSED = {
-    "a variance_size": (X, (WEIGHT, 1e-6, 32)),
-    "float16 weight, bfloat16 x": (X, (WEIGHT.half(), 1e-6)),
-    "bfloat16 weight, float32 x": (X.float(), (WEIGHT, 1e-6)),
-    "float64": (X.double(), (WEIGHT.double(), 1e-6)),
-    "a weight of another shape": (X, (WEIGHT.view(1, 64), 1e-6)),
-    "a weight of one element": (X, (WEIGHT[:1], 1e-6)),
-    "another device": (X.to("meta"), (WEIGHT.to("meta"), 1e-6)),
-    "d = 0": (X[:, :0], (None, 1e-6)),
-    "rank 0": (X[0, 0], (None, 1e-6)),
-}
-REFUSED_RESIDUALS = {
-    "float32 residual": X.float(),
-    "a residual of another shape": X[:1],
-    "a residual on another device": X.to("meta"),
+    "a variance_size": (X, X, WEIGHT, 1e-6, 32),
+    "float16 weight, bfloat16 x": (X, X, WEIGHT.half(), 1e-6),
+    "bfloat16 weight, float32 x": (X.float(), X.float(), WEIGHT, 1e-6),
+    "float64": (X.double(), X.double(), WEIGHT.double(), 1e-6),
+    "a weight of another shape": (X, X, WEIGHT.view(1, 64), 1e-6),
+    "a weight of one element": (X, X, WEIGHT[:1], 1e-6),
+    "another device": (X.to("meta"), X.to("meta"), WEIGHT.to("meta"), 1e-6),
+    "d = 0": (X[:, :0], X[:, :0], None, 1e-6),
+    "rank 0": (X[0, 0], X[0, 0], None, 1e-6),
+    "float32 residual": (X, X.float(), WEIGHT, 1e-6),
+    "a residual of another shape": (X, X[:1], WEIGHT, 1e-6),
+    "a residual on another device": (X, X.to("meta"), WEIGHT, 1e-6),
 }
 
 
-@pytest.mark.parametrize("x, others", REFUSED.values(), ids=REFUSED)
-def test_vllm_keeps_what_the_library_cannot_reproduce(x, others):
+@pytest.mark.parametrize("what", REFUSED)
+def test_vllm_keeps_what_the_library_cannot_reproduce(what):
+    x, residual, *others = REFUSED[what]
+    assert ops.fused_add_rms_norm.dispatch(x, residual, *others).provider == "native"
+    if "residual" in what:
+        return
     assert ops.rms_norm.dispatch(x, *others).provider == "native"
-    assert ops.fused_add_rms_norm.dispatch(x, x, *others).provider == "native"
     if x.device.type == "cpu":
         assert same((ops.rms_norm(x, *others),), native("rms_norm", x, *others))
-
-
-@pytest.mark.parametrize("residual", REFUSED_RESIDUALS.values(), ids=REFUSED_RESIDUALS)
-def test_vllm_keeps_residuals_that_differ_from_x(residual):
-    assert ops.fused_add_rms_norm.dispatch(X, residual, WEIGHT, 1e-6).provider == "native"
 
 
 # --------------------------------------------------------------------------------------- compile
@@ -285,25 +198,6 @@ def test_register_twice():
     before = [dict(getattr(ops, name).impls) for name in OPERATIONS]
     rmsnorm.vllm.register()
     assert [dict(getattr(ops, name).impls) for name in OPERATIONS] == before
-
-
-def test_vllm_finds_the_plugin():
-    program = """
-from vllm.config.kernel import IrOpPriorityConfig
-from vllm.ir import ops
-from vllm.plugins import load_general_plugins
-load_general_plugins()
-priority = IrOpPriorityConfig.with_default(
-    ["native"], rms_norm=["rmsnorm", "native"], fused_add_rms_norm=["rmsnorm", "native"]
-)
-priority.set_default()
-print(ops.rms_norm.get_priority(), ops.fused_add_rms_norm.get_priority())
-"""
-    command = [sys.executable, "-c", program]
-    printed = subprocess.check_output(
-        command, env=os.environ | {"VLLM_PLUGINS": "rmsnorm"}, text=True
-    )
-    assert printed.splitlines()[-1] == "['rmsnorm', 'native'] ['rmsnorm', 'native']"
 
 
 # ---------------------------------------------------------------------------------------- engine
