@@ -16,16 +16,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch_models import assert_bits, gradients
+from torch_models import CALLS, WITH_GRADIENTS, assert_bits, gradients, operands
 
 import rmsnorm.torch
 
 rt = rmsnorm.torch
-
-
-def whole(*shape):
-    """Returns integers, whose sums are exact in any order."""
-    return torch.randint(-3, 4, shape).float()
 
 
 def full(t):
@@ -36,35 +31,27 @@ def spread(mesh, placement, *tensors):
     return [distribute_tensor(t, mesh, [placement]) for t in tensors]
 
 
-MODULE = rt.RMSNorm(32)
-
-#: The functions, of rows x and r and of vectors w and b.
-CALLS = {
-    "rms_norm": lambda x, r, w, b: (rt.rms_norm(x, w, bias=b),),
-    "fused_add_rms_norm": lambda x, r, w, b: rt.fused_add_rms_norm(x, r, w, post_norm_weight=b),
-    "gated": lambda x, r, w, b: (rt.gated(x, r, w),),
-    "qk": lambda x, r, w, b: rt.qk(x, r, w, b),
-    "norms": lambda x, r, w, b: rt.norms([{"x": x, "weight": w}, {"x": r, "bias": b}]),
-    "module": lambda x, r, w, b: (torch.func.functional_call(MODULE, {"weight": w}, (x,)),),
-}
-
-
-def prepared(name, compiled):
-    if not compiled:
-        return CALLS[name]
-    torch._dynamo.reset()
-    return torch.compile(CALLS[name], backend="aot_eager", fullgraph=True)
-
-
-def check_shards(mesh, name, compiled):
-    call = prepared(name, compiled)
-    x, r, w, b = operands = [torch.randn(4, 6, 32), torch.randn(4, 6, 32), *torch.randn(2, 32)]
-    expected = CALLS[name](*operands)
+def check_call(mesh, name, is_compiled):
+    """Rows stay where they are, or are made whole. Sums over rows are those of two processes."""
+    call, tensors = CALLS[name], operands(rows=(4, 6))
+    function, expected = call, call(*tensors)
+    dys = [torch.randn_like(y) for y in expected]
+    gradients_of_one = gradients(call, tensors, dys)
+    if is_compiled:
+        torch._dynamo.reset()
+        step = lambda *tensors: call(*tensors)
+        function = torch.compile(step, backend="aot_eager", fullgraph=True)
     for placement in (Shard(0), Shard(1), Shard(2), Replicate()):
-        ys = call(*spread(mesh, placement, x, r), *spread(mesh, Replicate(), w, b))
-        assert_bits(list(map(full, ys)), expected)
         rows_stay = placement in (Shard(0), Shard(1))
-        assert all(list(y.placements) == [placement if rows_stay else Replicate()] for y in ys)
+        leaves = spread(mesh, placement, *tensors[:2]) + spread(mesh, Replicate(), *tensors[2:])
+        ys = function(*(leaf.requires_grad_() for leaf in leaves))
+        assert_bits(list(map(full, ys)), list(expected))
+        placement = placement if rows_stay else Replicate()
+        assert all(list(y.placements) == [placement] for y in ys)
+        found = torch.autograd.grad(ys, leaves, spread(mesh, placement, *dys), allow_unused=True)
+        found = list(map(full, found))
+        assert call.is_gated or assert_bits(found[:2], gradients_of_one[:2]) is None
+        torch.testing.assert_close(found, list(gradients_of_one), rtol=1e-5, atol=1e-5)
 
 
 def check_uneven_rows(mesh):
@@ -78,23 +65,6 @@ def check_partial_sums(mesh):
     parts = DTensor.from_local(torch.full((2, 32), 1.0 + dist.get_rank()), mesh, [Partial()])
     y = rt.rms_norm(parts, *spread(mesh, Replicate(), torch.ones(32)))
     assert_bits(full(y), rt.rms_norm(torch.full((2, 32), 3.0), torch.ones(32)))
-
-
-def check_gradients(mesh, name, compiled):
-    # The rows have an RMS of 2, so that the sums over rows that make dw are exact.
-    signs = torch.randint(0, 2, (2, 4, 6, 32)) * 4.0 - 2
-    rows = signs if name != "fused_add_rms_norm" else (signs[0], torch.zeros(4, 6, 32))
-    vectors, dys = [torch.ones(32)] * 2, [whole(4, 6, 32), whole(4, 6, 32)]
-    expected = gradients(CALLS[name], [*rows, *vectors], dys)
-    call = prepared(name, compiled)
-    for placement in (Shard(0), Shard(1), Replicate()):
-        operands = *spread(mesh, placement, *rows), *spread(mesh, Replicate(), *vectors)
-        found = list(map(full, gradients(call, operands, spread(mesh, placement, *dys))))
-        assert_bits(found[:2], expected[:2])
-        for one, two in zip(found[2:], expected[2:], strict=True):
-            assert (one is None) == (two is None)
-            if one is not None:  # a sum over the rows of two processes, of terms that round
-                assert torch.allclose(one, two, rtol=0, atol=2e-6 * float(two.abs().max() + 1))
 
 
 def check_in_place(mesh):
@@ -148,12 +118,11 @@ CHECKS = {
     "tensors beside shards": check_tensors_beside_shards,
     **{way: functools.partial(check_data_parallel, way=way) for way in ("DDP", "FSDP")},
     **{
-        f"{word}, {name}, {'compiled' if compiled else 'eager'}": functools.partial(
-            check, name=name, compiled=compiled
+        f"{name}, {'compiled' if compiled else 'eager'}": functools.partial(
+            check_call, name=name, is_compiled=compiled
         )
-        for word, check in (("shards", check_shards), ("gradients", check_gradients))
-        for name, compiled in itertools.product(CALLS, (False, True))
-        if not compiled or name in ("fused_add_rms_norm", "module")
+        for name, compiled in itertools.product(WITH_GRADIENTS, (False, True))
+        if not compiled or name in ("add", "module")
     },
 }
 

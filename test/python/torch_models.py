@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the functions of rmsnorm.torch with their formulas, and models to be exported."""
+"""Calls of rmsnorm.torch as data, with their results by NumPy and by formula; models to export."""
 
 import torch
 from torch import Tensor
@@ -9,98 +9,205 @@ import rmsnorm.torch
 rt = rmsnorm.torch
 EPS = 2.0**-23  # the default
 
-Tensors = tuple[Tensor, ...]
-
 TENSOR_FUNCTIONS = (
     *(rt.rms_norm, rt.fused_add_rms_norm, rt.fused_add_rms_norm_, rt.gated, rt.norms, rt.qk),
     *(rt.quantized, rt.forward, rt.functional.rms_norm),
 )
 
 
-def exact_norm(x, weight=1.0, bias=0.0, eps=EPS):
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight + bias
+def formula(
+    x,
+    weight=None,
+    residual=None,
+    gate=None,
+    bias=0.0,
+    post_norm_weight=None,
+    *,
+    eps=EPS,
+    eps_placement="inside",
+    weight_offset=0.0,
+    divisor=None,
+    factor=1.0,
+    activation="silu",
+    gate_placement="after",
+    **_roundings,
+):
+    """Returns y, and residual_out with a residual, without a rounding."""
+
+    def norm(h, weight):
+        mean = h.square().sum(-1, keepdim=True) / (divisor or h.shape[-1])
+        rms = {
+            "inside": lambda: (mean + eps).sqrt(),
+            "outside": lambda: mean.sqrt() + eps,
+            "floor": lambda: mean.sqrt().clamp(min=eps),
+        }[eps_placement]()
+        return h / rms * (1.0 if weight is None else weight_offset + weight)
+
+    h = (x if post_norm_weight is None else norm(x, post_norm_weight)) * factor
+    h = h if residual is None else residual + h
+    total = () if residual is None else (h,)
+    before = after = 1.0
+    if gate is not None:
+        activated = torch.sigmoid(gate) * (gate if activation == "silu" else 1.0)
+        before, after = (1.0, activated) if gate_placement == "after" else (activated, 1.0)
+    return ((norm(h * before, weight) + bias) * after, *total)
 
 
-def silu(z):
-    return z * torch.sigmoid(z)
+ROWS, PER_ROW, INT8 = ("y", "residual_out", "q"), ("rstd", "scale", "zero"), ("q", "zero")
 
 
-def norms_of_kinds(x, r, w, v):
-    q, (y, total), z = rt.norms(
-        [{"x": x, "weight": w}, {"x": x, "residual": r}, {"x": r, "gate": x, "bias": v}]
-    )
+def new_outputs(names, x, residual=None, dtype=None, **_others):
+    """Returns tensors for the outputs of a norm. Only with a residual there is residual_out."""
+    types = {"y": dtype or x.dtype, **dict.fromkeys(INT8, torch.int8)}
+    types["residual_out"] = None if residual is None else residual.dtype
+    return {
+        name: x.new_empty(
+            x.shape if name in ROWS else x.shape[:-1], dtype=types.get(name, torch.float32)
+        )
+        for name in names.split()
+        if name != "residual_out" or residual is not None
+    }
+
+
+class Call:
+    """Norms that one call of a function makes, of x, a tensor r of its shape and vectors w and v.
+
+    A norm is a dictionary of operands, as "x", "r", "w" or "v", and of options. x is "x" unless
+    given. The function takes the norms, and returns their outputs. One that writes has no
+    gradients: `writes` says over how many of x and r.
+    """
+
+    def __init__(self, function, *norms, outputs="y residual_out", writes=None, **norm):
+        self.function, self.outputs, self.writes = function, outputs, writes
+        self.has_gradients = writes is None
+        self.norms = [{"x": "x", **given} for given in norms or (norm,)]
+        self.is_gated = any("gate" in given for given in self.norms)
+
+    def arguments(self, x, r, w, v):
+        tensors = {"x": x, "r": r, "w": w, "v": v}
+        return [{n: tensors.get(a, a) for n, a in given.items()} for given in self.norms]
+
+    def __call__(self, *tensors):
+        return self.function(*self.arguments(*tensors))
+
+    def library(self, *tensors):
+        """Returns what the package for arrays gives: test_bits.py holds it to exact results."""
+        results = []
+        for given in self.arguments(*tensors):
+            outputs = new_outputs(self.outputs, **given)
+            given.pop("dtype", None)
+            rmsnorm.forward(**{"eps": EPS} | given, **outputs)
+            results += outputs.values()
+        return results
+
+    def exact(self, *tensors):
+        return tuple(y for given in self.arguments(*tensors) for y in formula(**given))
+
+
+# Iterating over what a function returns would stop torch.fx, so results are unpacked.
+def rms_norm(norm):
+    return (rt.rms_norm(**norm),)
+
+
+MODULE = rt.RMSNorm(16, weight_offset=1.0, rounding="before_weight")
+
+
+def module(norm):
+    return (torch.func.functional_call(MODULE, {"weight": norm["weight"]}, norm["x"]),)
+
+
+def add(norm):
+    y, total = rt.fused_add_rms_norm(**norm)
+    return y, total
+
+
+def gated(norm):
+    return (rt.gated(**norm),)
+
+
+def qk(q, k):
+    options = {n: value for n, value in q.items() if n not in ("x", "weight")}
+    y, z = rt.qk(q["x"], k["x"], q.get("weight"), k.get("weight"), **options)
+    return y, z
+
+
+def alike(one, two):
+    y, z = rt.norms([one["x"], two["x"]], [one["weight"], two.get("weight")])
+    return y, z
+
+
+def of_kinds(*norms):
+    q, (y, total), z = rt.norms(list(norms))
     return q, y, total, z
 
 
-#: Calls of each function, and their formulas, both of x, a tensor of its shape, and two vectors.
-#: Results are tuples.
+def out(norm):
+    return (rt.rms_norm(**norm, out=norm["x"]),)
+
+
+def in_place(norm):
+    rt.fused_add_rms_norm_(**norm)
+    return norm["x"], norm["residual"]
+
+
+def quantized(norm):
+    q, scale, *none = rt.quantized(**norm)
+    assert none == [None, None]
+    return q, scale
+
+
+def quantized_sum(norm):
+    result = rt.quantized(**norm, asymmetric=True)
+    return result.q, result.scale, result.zero, result.residual_out
+
+
+def forward(norm):
+    outputs = new_outputs(ALL, **norm)
+    rt.forward(**norm, **outputs)
+    return list(outputs.values())
+
+
+ALL = "y residual_out q scale zero rstd"
+W, BOTH = {"weight": "w"}, {"weight": "w", "bias": "v"}
+ADDED = {"residual": "r", **W}
+GATED = {"gate": "r", **W}
+BEFORE = {"gate_placement": "before"}
+SMALL = {"outputs": "q scale zero residual_out", "writes": 0}
+
+#: Calls of each function, and of each operand and option. eps and the divisor are large where bits
+#: would not show them.
 CALLS = {
-    "rms_norm": (
-        lambda x, r, w, v: (rt.rms_norm(x, w, bias=v),),
-        lambda x, r, w, v: (exact_norm(x, w, v),),
-    ),
-    "without a weight": (
-        lambda x, r, w, v: (rt.rms_norm(x),),
-        lambda x, r, w, v: (exact_norm(x),),
-    ),
-    "offset": (
-        lambda x, r, w, v: (rt.rms_norm(x, w, weight_offset=1.0, divisor=32.0),),
-        lambda x, r, w, v: (x / (x.square().sum(-1, keepdim=True) / 32 + EPS).sqrt() * (1 + w),),
-    ),
-    "outside": (
-        lambda x, r, w, v: (rt.rms_norm(x, w, 0.5, eps_placement="outside"),),
-        lambda x, r, w, v: (x / (x.square().mean(-1, keepdim=True).sqrt() + 0.5) * w,),
-    ),
-    "floor": (
-        lambda x, r, w, v: (rt.rms_norm(x, w, 0.9, eps_placement="floor"),),
-        lambda x, r, w, v: (x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=0.9) * w,),
-    ),
-    "factor": (
-        lambda x, r, w, v: (rt.rms_norm(x, w, 0.5, factor=0.5),),
-        lambda x, r, w, v: (exact_norm(x / 2, w, eps=0.5),),
-    ),
-    "fused_add_rms_norm": (
-        lambda x, r, w, v: rt.fused_add_rms_norm(x, r, w, bias=v),
-        lambda x, r, w, v: (exact_norm(x + r, w, v), x + r),
-    ),
-    "unrounded": (
-        lambda x, r, w, v: rt.fused_add_rms_norm(x, r, w, residual_rounding="unrounded"),
-        lambda x, r, w, v: (exact_norm(x + r, w), x + r),
-    ),
-    "post_norm_weight": (
-        lambda x, r, w, v: rt.fused_add_rms_norm(x, r, w, post_norm_weight=v, factor=2.0),
-        lambda x, r, w, v: (exact_norm(r + 2 * exact_norm(x, v), w), r + 2 * exact_norm(x, v)),
-    ),
-    "silu after": (
-        lambda x, r, w, v: (rt.gated(x, r, w, bias=v),),
-        lambda x, r, w, v: (exact_norm(x, w, v) * silu(r),),
-    ),
-    "sigmoid after": (
-        lambda x, r, w, v: (rt.gated(x, r, w, activation="sigmoid", weight_offset=1.0),),
-        lambda x, r, w, v: (exact_norm(x, 1 + w) * torch.sigmoid(r),),
-    ),
-    "silu before": (
-        lambda x, r, w, v: (rt.gated(x, r, w, gate_placement="before", weight_offset=1.0),),
-        lambda x, r, w, v: (exact_norm(x * silu(r), 1 + w),),
-    ),
-    "sigmoid before": (
-        lambda x, r, w, v: (rt.gated(x, r, w, gate_placement="before", activation="sigmoid"),),
-        lambda x, r, w, v: (exact_norm(x * torch.sigmoid(r), w),),
-    ),
-    "qk": (
-        lambda x, r, w, v: rt.qk(x, r, w, v),
-        lambda x, r, w, v: (exact_norm(x, w), exact_norm(r, v)),
-    ),
-    "norms": (
-        norms_of_kinds,
-        lambda x, r, w, v: (
-            exact_norm(x, w),
-            exact_norm(x + r),
-            x + r,
-            exact_norm(r, 1.0, v) * silu(x),
-        ),
-    ),
+    "rms_norm": Call(rms_norm, **BOTH),
+    "no weight": Call(rms_norm),
+    "module": Call(module, **W, weight_offset=1.0, rounding="before_weight"),
+    "offset": Call(rms_norm, **W, weight_offset=1.0, divisor=32.0),
+    "outside": Call(rms_norm, **W, eps=0.5, eps_placement="outside"),
+    "floor": Call(rms_norm, **W, eps=0.9, eps_placement="floor"),
+    "factor": Call(rms_norm, **W, eps=0.5, factor=0.5),
+    "before_weight": Call(rms_norm, **W, rounding="before_weight"),
+    "inverse": Call(rms_norm, **BOTH, rounding="inverse"),
+    "add": Call(add, **ADDED, bias="v"),
+    "add, unrounded": Call(add, **ADDED, residual_rounding="unrounded"),
+    "add, post-norm": Call(add, **ADDED, post_norm_weight="v", factor=2.0),
+    "silu": Call(gated, **GATED, bias="v"),
+    "silu, rounded": Call(gated, **GATED, gate_rounding="rounded"),
+    "silu before": Call(gated, **GATED, **BEFORE, weight_offset=1.0),
+    "sigmoid": Call(gated, **GATED, activation="sigmoid", weight_offset=1.0),
+    "sigmoid before": Call(gated, **GATED, **BEFORE, activation="sigmoid"),
+    "dtype": Call(rms_norm, dtype=torch.bfloat16),
+    "add, dtype": Call(add, **ADDED, dtype=torch.float16),
+    "silu, dtype": Call(gated, **GATED, dtype=torch.bfloat16),
+    "qk": Call(qk, {**W, "factor": 2.0}, {"x": "r", "weight": "v", "factor": 2.0}),
+    "norms": Call(alike, W, {"x": "r"}),
+    "norms of kinds": Call(of_kinds, W, {"residual": "r"}, {"x": "r", "gate": "x", "bias": "v"}),
+    "rms_norm, out": Call(out, **BOTH, writes=1),
+    "add in place": Call(in_place, **ADDED, bias="v", writes=2),
+    "quantized": Call(quantized, **BOTH, outputs="q scale", writes=0),
+    "quantized sum": Call(quantized_sum, **ADDED, post_norm_weight="v", **SMALL),
+    "forward": Call(forward, **GATED, **BEFORE, bias="v", outputs=ALL, writes=0),
 }
+WITH_GRADIENTS = [name for name, call in CALLS.items() if call.has_gradients]
+WITH_FORMULA = [name for name in WITH_GRADIENTS if "dtype" not in CALLS[name].norms[0]]
 
 
 def assert_bits(actual, expected):
@@ -159,16 +266,8 @@ class Functions(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.randn(16))
 
     def forward(self, x):
-        w, b = self.weight, self.bias
-        y, total = rt.fused_add_rms_norm(x, x * 2, w, 1e-6, post_norm_weight=b)
-        z = rt.gated(y, total, w, 1e-6, rounding="before_weight", gate_rounding="rounded")
-        q, k = rt.qk(y, z, w, b, 1e-6)
-        u = rt.rms_norm(x, w, 1e-6, bias=b, eps_placement="outside", factor=0.5, divisor=8.0)
-        v = rt.functional.rms_norm(x, (16,), w)
-        s, t = rt.norms([y, z], [w, None], 1e-6)
-        [(a, c)] = rt.norms([{"x": y, "residual": z, "gate": x}], eps=1e-6)
-        result = q + k + u + v + s + t + a + c
-        return result
+        calls = (CALLS[name] for name in WITH_FORMULA if name != "module")
+        return sum(y for call in calls for y in call(x, x * 2, self.weight, self.bias))
 
 
 class Textbook(torch.nn.Module):
