@@ -176,8 +176,8 @@ void RequireOperand(const Case& c, Operand o) {
           name + " has no such type");
   Require(!is_output || !IsShared(own.order), name + "_order leaves rows in one place");
   Require(!is_output || own.add || own.values == Values::kNormal, name + " has no values before");
-  Require(own.values != Values::kEvery || internal::ElementSize(own.dtype) == 2,
-          name + "_values=every needs a type of 16 bits");
+  Require(own.values != Values::kEvery || own.dtype <= RMSNORM_BF16,
+          name + "_values=every needs f32, f16 or bf16");
   Require(c.guard == Guard::kNone || own.shift == 0,
           "guard leaves no choice of " + name + "_shift");
   const bool has_runs =

@@ -56,7 +56,7 @@ enum class Values {
   kPositive,   // as kNormal, without signs: the terms of sums do not cancel
   kScattered,  // each row of any of the kinds up to kInfinity, most of them kNormal
   kAdverse,    // rows whose sums of squares round in one direction, of six kinds in turn
-  kEvery,      // every pattern of a 16-bit type in turn, over all rows
+  kEvery,      // every 16-bit pattern in turn, over all rows; in f32 below the seed
   // The 24 numbers of SpecialNumbers(), as in three loops over all rows: kInner steps with each
   // element, kMiddle after 24 elements, kOuter after 24 * 24. So rows=24,d=576 holds every triple.
   kInner,

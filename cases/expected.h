@@ -4,7 +4,7 @@
 // computation makes three things:
 // - the exact value, without any rounding;
 // - the range that certainly holds the reference's result. Only the bound of an inverse RMS, twice
-//   with a post-norm, and the 2 ulp of an activation make it wider than one number, and the errors
+//   with a post-norm, and the ulps of an activation make it wider than one number, and the errors
 //   of gradients. A result that later steps use is checked, and then taken as given: what follows
 //   from it must be exact;
 // - the error bound of definition 15.
@@ -70,9 +70,6 @@ std::string FormulaFault(const Case& c, const Problem& problem);
 // The same for the calls of a line, for `rmsnorm check`: the other targets have the reference's
 // bits. Needs neither the runner nor the target.
 std::string FaultByFormula(Runner& runner, const Calls& calls, const std::string& target);
-
-// The activation of an element of a gate (definition 8).
-double ExactActivation(int activation, double z);
 
 }  // namespace rmsnorm::cases
 

@@ -66,6 +66,14 @@ void CallReference(const Case& c, const CallOperands& operands, const rmsnorm_op
                  : rmsnorm_forward(&all, &options, &context));
 }
 
+// The upper half of the patterns of f32.
+void AddToPatterns(uint64_t half, Rows& rows) {
+  if (rows.dtype() != RMSNORM_F32) return;
+  for (size_t i = 0; i < rows.count() * rows.d(); ++i) {
+    rows.set_bits(i / rows.d(), i % rows.d(), half << 16 | rows.bits(i / rows.d(), i % rows.d()));
+  }
+}
+
 const float kSpecialRstds[] = {0,
                                -1,
                                std::numeric_limits<float>::infinity(),
@@ -138,6 +146,7 @@ void Problem::MakeInputs(const Case& c) {
       before_[o] = Rows(own.dtype, rows, length);
       // Rows of dy are of other kinds than rows of x.
       Fill(random, own.values, o == internal::kDy ? 1 : 0, before_[o]);
+      if (own.values == Values::kEvery) AddToPatterns(c.seed, before_[o]);
       if (IsShared(own.order)) Overwrite(c, o, before_[o]);
     }
     if (own.add) after_[o] = before_[o];

@@ -21,13 +21,9 @@ struct Range {
   Range(double a, double b) : Range(a) { Include(b); }
 
   void Include(double value) {
-    if (std::isnan(value)) {
-      may_be_nan = true;
-    } else {
-      // -0 lies below 0.
-      if (value < low || (value == low && std::signbit(value))) low = value;
-      if (value > high || (value == high && !std::signbit(value))) high = value;
-    }
+    if (std::isnan(value)) may_be_nan = true;
+    if (IsBelow(value, low)) low = value;
+    if (IsBelow(high, value)) high = value;
   }
   bool HasNumbers() const { return low <= high; }
   bool IsFinite() const {
@@ -35,10 +31,12 @@ struct Range {
   }
   bool HasInfinity() const { return low == -kInfinity || high == kInfinity; }
   bool Has(double value) const {
-    return std::isnan(value) ? may_be_nan : low <= value && value <= high;
+    return std::isnan(value) ? may_be_nan : !IsBelow(value, low) && !IsBelow(high, value);
   }
-  // Whether the range is a zero of one sign.
-  bool IsZero() const { return low == 0 && high == 0 && std::signbit(low) == std::signbit(high); }
+  // -0 lies below 0.
+  static bool IsBelow(double a, double b) {
+    return a < b || (a == b && std::signbit(a) && !std::signbit(b));
+  }
 
   double low = kInfinity;
   double high = -kInfinity;

@@ -552,6 +552,9 @@ TEST(Values, EveryPatternAndTriple) {
   const cases::Problem patterns(cases::Parse("forward,x=bf16,x_values=every,rows=16,d=4096"));
   const auto bits = BitsOf(patterns, kX);
   for (size_t i = 0; i < 65536; ++i) ASSERT_EQ(i, bits.at(i));
+  const cases::Problem floats(
+      cases::Parse("forward,x=f32,x_values=every,rows=1,d=65536,seed=16256"));
+  EXPECT_EQ(0x3F80FFFFu, BitsOf(floats, kX).back());
   const cases::Problem loops(
       cases::Parse("forward,x+residual+gate=bf16,x_values=outer,residual_values=middle,"
                    "gate_values=inner,rows=24,d=576"));

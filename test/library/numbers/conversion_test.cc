@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between f32 and the 16-bit types, in lib/element.h and in the kernels that prepare a
-// weight and store sums, compared with arithmetic conversions (rows.h). exhaustive.cc has the
-// others, and every f32.
+// Conversions between f32 and the 16-bit types, in the kernels that prepare a weight and store
+// sums, compared with arithmetic conversions (rows.h). cases/patterns.txt and floats.txt have the
+// others.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "cases/guarded_memory.h"
-#include "element.h"
 #include "kernel_table.h"
 #include "on_target.h"
 #include "rows.h"
@@ -20,41 +19,23 @@
 namespace rmsnorm::test {
 namespace {
 
-using internal::BF16;
-using internal::BitsOf;
-using internal::CastTo;
-using internal::F16;
-using internal::FromBits;
-using internal::ToF32;
-
-constexpr rmsnorm_dtype kShortDtypes[] = {RMSNORM_F16, RMSNORM_BF16};
 constexpr size_t kPatterns = 1 << 16;
 
-uint32_t SlowCast(rmsnorm_dtype dtype, uint32_t f32) {
-  return Encode(dtype, Decode(RMSNORM_F32, f32));
-}
-
-bool IsNan(rmsnorm_dtype dtype, uint64_t bits) { return FormatOf(dtype).IsNan(bits); }
-
-bool IsSame(rmsnorm_dtype dtype, uint64_t a, uint64_t b) {
-  return a == b || (IsNan(dtype, a) && IsNan(dtype, b));
-}
-
-std::string Hex(uint64_t bits) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%llX", static_cast<unsigned long long>(bits));
-  return text;
+Rows RowOf(rmsnorm_dtype dtype, const std::vector<uint32_t>& numbers) {
+  Rows row(dtype, 1, numbers.size());
+  for (size_t j = 0; j < numbers.size(); ++j) row.set_bits(0, j, numbers[j]);
+  return row;
 }
 
 // f32 numbers at all places where a rounding to f16 or bf16 could go wrong, and many in between.
-const std::vector<uint32_t>& DenseF32() {
-  static const std::vector<uint32_t> numbers = [] {
+const Rows& DenseF32() {
+  static const Rows numbers = [] {
     std::vector<uint32_t> all;
     const auto add_around = [&](double value) {
       const uint32_t bits = Encode(RMSNORM_F32, value);
       for (uint32_t i = 0; i < 5; ++i) all.push_back(bits + i - 2);
     };
-    for (const rmsnorm_dtype dtype : kShortDtypes) {
+    for (const rmsnorm_dtype dtype : {RMSNORM_F16, RMSNORM_BF16}) {
       const Format format = FormatOf(dtype);
       for (uint32_t bits = 0; bits < kPatterns; ++bits) {
         const double value = Decode(dtype, bits);
@@ -80,37 +61,13 @@ const std::vector<uint32_t>& DenseF32() {
     for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 5003) {
       all.push_back(static_cast<uint32_t>(bits));
     }
-    return all;
+    return RowOf(RMSNORM_F32, all);
   }();
   return numbers;
 }
 
-template <class Short>
-void ExpectExactWays(rmsnorm_dtype dtype) {
-  for (uint32_t bits = 0; bits < kPatterns; ++bits) {
-    const float wide = ToF32(Short{static_cast<uint16_t>(bits)});
-    const uint32_t slow = Encode(RMSNORM_F32, Decode(dtype, bits));
-    ASSERT_TRUE(IsSame(RMSNORM_F32, slow, BitsOf(wide))) << Hex(bits);
-    ASSERT_TRUE(IsSame(dtype, bits, CastTo<Short>(wide).bits)) << Hex(bits);
-  }
-}
-
-TEST(Scalar, EveryShortPattern) {
-  ExpectExactWays<F16>(RMSNORM_F16);
-  ExpectExactWays<BF16>(RMSNORM_BF16);
-}
-
-TEST(Scalar, DenseF32) {
-  for (const uint32_t bits : DenseF32()) {
-    const uint16_t f16 = CastTo<F16>(FromBits(bits)).bits;
-    const uint16_t bf16 = CastTo<BF16>(FromBits(bits)).bits;
-    ASSERT_TRUE(IsSame(RMSNORM_F16, SlowCast(RMSNORM_F16, bits), f16)) << Hex(bits);
-    ASSERT_TRUE(IsSame(RMSNORM_BF16, SlowCast(RMSNORM_BF16, bits), bf16)) << Hex(bits);
-  }
-}
-
-// The check above would pass if the slow conversion had the same error, so these are known results.
-TEST(Slow, KnownRoundings) {
+// The arithmetic conversion itself.
+TEST(Encode, KnownRoundings) {
   struct Known {
     uint32_t f32;
     uint32_t f16;
@@ -134,22 +91,12 @@ TEST(Slow, KnownRoundings) {
            Known{0x00008001, 0x0000, 0x0001}, Known{0x80000000, 0x8000, 0x8000},  // -0
            Known{0xFF800000, 0xFC00, 0xFF80},                                     // -infinity
        }) {
-    EXPECT_EQ(known.f16, SlowCast(RMSNORM_F16, known.f32)) << Hex(known.f32);
-    EXPECT_EQ(known.bf16, SlowCast(RMSNORM_BF16, known.f32)) << Hex(known.f32);
+    const double value = Decode(RMSNORM_F32, known.f32);
+    EXPECT_EQ(known.f16, Encode(RMSNORM_F16, value)) << value;
+    EXPECT_EQ(known.bf16, Encode(RMSNORM_BF16, value)) << value;
   }
-  EXPECT_TRUE(IsNan(RMSNORM_F16, SlowCast(RMSNORM_F16, 0x7FFFFFFF)));
-  EXPECT_TRUE(IsNan(RMSNORM_BF16, SlowCast(RMSNORM_BF16, 0x7FFFFFFF)));
-}
-
-// `offset` is added to every number: 0, or -0 to add nothing.
-void ExpectConverted(const std::vector<uint32_t>& numbers, rmsnorm_dtype from, const Rows& y,
-                     double offset) {
-  for (size_t j = 0; j < y.d(); ++j) {
-    const uint32_t slow = Encode(y.dtype(), offset + Decode(from, numbers[j]));
-    const uint64_t actual = y.bits(0, j);
-    ASSERT_TRUE(IsSame(y.dtype(), slow, actual))
-        << rmsnorm_dtype_name(from) << " " << Hex(numbers[j]) << " became "
-        << rmsnorm_dtype_name(y.dtype()) << " " << Hex(actual) << ", not " << Hex(slow);
+  for (const rmsnorm_dtype dtype : {RMSNORM_F16, RMSNORM_BF16}) {
+    EXPECT_TRUE(FormatOf(dtype).IsNan(Encode(dtype, Decode(RMSNORM_F32, 0x7FFFFFFF))));
   }
 }
 
@@ -158,29 +105,37 @@ class TableTest : public testing::TestWithParam<std::string> {
  protected:
   TableTest() { EXPECT_EQ(RMSNORM_OK, internal::FindKernels(target_.c_str(), table_)); }
 
+  // Calls a kernel that writes to memory beside an inaccessible page. Each number of its result is
+  // one of `from`, to which `offset` is added: 0, or -0 to add nothing.
+  template <class Kernel>
+  Rows Convert(const Rows& from, double offset, rmsnorm_dtype to, const Kernel& kernel) {
+    Rows expected(to, 1, from.d());
+    for (size_t j = 0; j < from.d(); ++j) Set(expected, 0, j, offset + Get(from, 0, j));
+    Rows actual(to, 1, from.d());
+    void* const memory = guard_.Before(actual.row_bytes());
+    kernel(memory);
+    std::memcpy(actual.row(0), memory, actual.row_bytes());
+    EXPECT_TRUE(SameBits(expected, actual)) << rmsnorm_dtype_name(from.dtype()) << " + " << offset;
+    return actual;
+  }
+
   const std::string target_ = GetParam();
   const internal::KernelTable* table_ = nullptr;
-  cases::GuardedMemory guard_;  // writing beyond the results is a crash
+  cases::GuardedMemory guard_;
 };
 
 TEST_P(TableTest, AddOffset) {
+  std::vector<uint32_t> patterns(kPatterns);
+  std::iota(patterns.begin(), patterns.end(), 0u);
   for (const rmsnorm_dtype from : kDtypes) {
-    std::vector<uint32_t> numbers(kPatterns);
-    std::iota(numbers.begin(), numbers.end(), 0u);
-    if (from == RMSNORM_F32) numbers = DenseF32();
-    const size_t d = numbers.size();
-    Rows weight(from, 1, d);
-    for (size_t j = 0; j < d; ++j) weight.set_bits(0, j, numbers[j]);
+    const Rows weight = from == RMSNORM_F32 ? DenseF32() : RowOf(from, patterns);
     for (const float offset : {-0.0f, 0.0f, 1.0f}) {
-      Rows prepared(RMSNORM_F32, 1, d);
-      void* const memory = guard_.Before(prepared.row_bytes());
-      table_->add_offset(from, weight.row(0), d, offset, static_cast<float*>(memory));
-      std::memcpy(prepared.row(0), memory, prepared.row_bytes());
-      ASSERT_NO_FATAL_FAILURE(
-          ExpectConverted(numbers, from, prepared, static_cast<double>(offset)));
+      const Rows prepared = Convert(weight, double{offset}, RMSNORM_F32, [&](void* memory) {
+        table_->add_offset(from, weight.row(0), weight.d(), offset, static_cast<float*>(memory));
+      });
       if (target_ == kReference) continue;  // the reference rounds any NaN correctly
-      for (size_t j = 0; j < d; ++j) {
-        if (!IsNan(RMSNORM_F32, prepared.bits(0, j))) continue;
+      for (size_t j = 0; j < prepared.d(); ++j) {
+        if (!FormatOf(RMSNORM_F32).IsNan(prepared.bits(0, j))) continue;
         ASSERT_EQ(0x7FC00000u, prepared.bits(0, j) & 0x7FC0FFFFu)
             << "a NaN that a rounding carries";
       }
@@ -189,16 +144,11 @@ TEST_P(TableTest, AddOffset) {
 }
 
 TEST_P(TableTest, Narrow) {
-  const std::vector<uint32_t>& numbers = DenseF32();
-  const size_t d = numbers.size();
-  Rows sums(RMSNORM_F32, 1, d);
-  for (size_t j = 0; j < d; ++j) sums.set_bits(0, j, numbers[j]);
+  const Rows& sums = DenseF32();
   for (const rmsnorm_dtype to : kDtypes) {
-    Rows rounded(to, 1, d);
-    void* const memory = guard_.Before(rounded.row_bytes());
-    table_->narrow(to, reinterpret_cast<const float*>(sums.row(0)), d, memory);
-    std::memcpy(rounded.row(0), memory, rounded.row_bytes());
-    ASSERT_NO_FATAL_FAILURE(ExpectConverted(numbers, RMSNORM_F32, rounded, -0.0));
+    Convert(sums, -0.0, to, [&](void* memory) {
+      table_->narrow(to, reinterpret_cast<const float*>(sums.row(0)), sums.d(), memory);
+    });
   }
 }
 
