@@ -46,23 +46,27 @@ def numbers_like(estimate: Estimate) -> list[float]:
     return list(dict.fromkeys([*numbers, float(value[0])]))
 
 
-def least_squares(columns: Sequence[F64Array], y: F64Array) -> F64Array:
-    """Returns the factors of the columns whose sum is nearest to y, for each row of all arrays; NaN
-    where the columns depend on each other."""
-    size = [np.sqrt(_dot(column, column)) for column in columns]
-    n = len(columns)
-    matrix = np.empty((len(y), n, n + 1))
-    for i, column in enumerate(columns):
-        for j, other in enumerate(columns):
-            matrix[:, i, j] = _dot(column, other) / size[i] / size[j]
-        matrix[:, i, n] = _dot(column, y) / size[i]
-    for k in range(n):
-        pivot = matrix[:, k, k].copy()
-        matrix[~(pivot > 1e-9)] = np.nan
-        for i in range(n):
-            if i != k:
-                matrix[:, i] -= (matrix[:, i, k] / pivot)[:, np.newaxis] * matrix[:, k]
-    return np.stack([matrix[:, i, n] / matrix[:, i, i] / size[i] for i in range(n)], axis=-1)
+def least_squares(columns: Sequence[F64Array], y: F64Array) -> tuple[F64Array, F64Array]:
+    """Returns the factors of the columns whose sum is nearest to y, for each row of all arrays, and
+    their errors where y has an error of 1; NaN where the columns depend on each other."""
+    a = np.stack(columns, axis=-2)
+    size = np.sqrt(_dot(a, a))
+    a /= size[..., np.newaxis]
+    matrix = a @ a.swapaxes(-1, -2)
+    found, errors = np.full((2, *size.shape), np.nan)
+    is_apart = np.linalg.eigvalsh(np.nan_to_num(matrix))[..., 0] > 1e-9
+    inverse, size = np.linalg.inv(matrix[is_apart]), size[is_apart]
+    projections = (a @ y[..., np.newaxis])[is_apart]
+    found[is_apart] = (inverse @ projections)[..., 0] / size
+    errors[is_apart] = np.sqrt(np.diagonal(inverse, axis1=-2, axis2=-1)) / size
+    return found, errors
+
+
+def _fit(y: F64Array, *columns: F64Array) -> F64Array:
+    """Returns the factor of each column, and its error."""
+    found = least_squares([column[np.newaxis] for column in columns], y[np.newaxis])
+    pairs: F64Array = np.stack(found)[:, 0].T
+    return pairs
 
 
 def _dot(a: F64Array, b: F64Array) -> F64Array:
@@ -106,49 +110,38 @@ def _wide(call: Call, name: str, absent: float = 1) -> F64Array:
 
 
 def coefficients_of(call: Call, y: Array) -> Coefficients:
-    found = Coefficients()
-    if "post_norm_weight" in call:
-        return found
-    least = np.inf
+    found, least = Coefficients(), np.inf
     of_y = y.values - _wide(call, "bias", 0)
-    weight = _wide(call, "weight")
+    weight, one = _wide(call, "weight"), np.ones_like(of_y)
+    names = [name for name in ("x", "residual") if name in call]
+    n = len(names)
     for activation in ("silu", "sigmoid") if "gate" in call else ("silu",):
         gate: Any = 1.0
         if "gate" in call:
             z = _wide(call, "gate")
             gate = (z if activation == "silu" else 1) / (1 + np.exp(-z))
-        plain = [_wide(call, name) * gate for name in ("x", "residual") if name in call]
-        terms, one = len(plain), np.ones_like(of_y)
+        plain = [_wide(call, name) * gate for name in names]
         weighted = [column * weight for column in plain]
         # The terms of the sum, times the weight and without it, and 1.
         columns = [*weighted, *plain, one]
-        c = least_squares(columns, of_y)
+        c = least_squares(columns, of_y)[0]
         has_offset = ~np.isnan(c[:, 0])
-        rest = least_squares([*weighted, one], of_y)
-        zeros = np.zeros((len(c), terms))
-        c = np.where(
-            has_offset[:, np.newaxis], c, np.concatenate([rest[:, :terms], zeros, rest[:, -1:]], 1)
-        )
+        rest = least_squares([*weighted, one], of_y)[0]
+        without = np.insert(rest, [n] * n, 0, axis=1)
+        c = np.where(has_offset[:, np.newaxis], c, without)
         is_known = ~np.isnan(c[:, 0])
-        misfits = of_y - sum(c[:, i, np.newaxis] * columns[i] for i in range(len(columns)))
+        misfits = of_y - sum(c[:, i, np.newaxis] * column for i, column in enumerate(columns))
         misfit = (_dot(misfits, misfits) / _dot(of_y, of_y))[is_known]
         if not len(misfit) or not _median(misfit) < least:
             continue
         least = _median(misfit)
-        a, b = c[:, :terms], c[:, terms : 2 * terms]
-        offsets = (_dot(a, b) / _dot(a, a))[has_offset]
-        found = Coefficients(
-            (
-                _agreed(
-                    (a[:, 0] * a[:, 1] + b[:, 0] * b[:, 1]) / (a[:, 1] ** 2 + b[:, 1] ** 2), 0.02
-                )
-                if terms == 2
-                else None
-            ),
-            _agreed(offsets, 0.05),
-            _agreed(c[is_known, -1], 0.1),
-            activation,
-        )
+        a, b = c[:, :n], c[:, n : 2 * n]
+        found.activation = activation
+        found.offset = _agreed((_dot(a, b) / _dot(a, a))[has_offset], 0.05)
+        found.plus = _agreed(c[is_known, -1], 0.1)
+        if n == 2:
+            of_residual = a[:, 1] ** 2 + b[:, 1] ** 2
+            found.factor = _agreed((a[:, 0] * a[:, 1] + b[:, 0] * b[:, 1]) / of_residual, 0.02)
     return found
 
 
@@ -169,65 +162,43 @@ class Scale(NamedTuple):
 def _explain(scale: F64Array, error: F64Array, inverse: F64Array, placement: str) -> Scale | None:
     """Explains the scales of rows, with their relative errors and 1 / the mean of squares, by
     scale = times / (1 + eps * v) or, with a floor, by times / max(1, eps * v), where v is 1 / RMS;
-    or by the squares of all for eps inside the root."""
-    has_floor = placement == "floor"
+    or by the squares of all for eps inside the root. With a = 1 / times and b = eps / times,
+    scale * (a + b * v) is 1."""
     if placement == "inside":
         scale, error = scale * scale, error * 2
     else:
         inverse = np.sqrt(inverse)
-    a: Any = 1.0
-    b: Any = 0.0
-    a_error: Any = 0.0
-    b_error: Any = 0.0
-    spread = 1.0
-
-    def fit(is_a_free: bool) -> bool:
-        """Fits a and b, or b alone, to the rows."""
-        nonlocal a, b, a_error, b_error
-        of_a, target = scale / error, 1 / error
-        of_b = of_a * inverse
-        if has_floor:
-            # Rows with large elements show a, which tells the rows that show b.
-            shows_b = np.zeros(len(scale), bool) if is_a_free else scale * a < 0.98
-            of_a, of_b = np.where(shows_b, 0, of_a), np.where(shows_b, of_b, 0)
-            if is_a_free:
-                taken = inverse <= _median(inverse)
-                of_a, of_b, target = of_a[taken], of_b[taken], target[taken]
-        aa, bb, ab = of_a @ of_a, of_b @ of_b, of_a @ of_b
-        if is_a_free and not has_floor:
-            found = least_squares([of_a[np.newaxis], of_b[np.newaxis]], target[np.newaxis])[0]
-            if np.isnan(found).any():
-                return False
-            a, b = found
-            determinant = aa * bb - ab * ab
-            a_error, b_error = (bb / determinant) ** 0.5, (aa / determinant) ** 0.5
-        elif is_a_free:
-            if not aa > 0:
-                return False
-            a, a_error = of_a @ target / aa, (1 / aa) ** 0.5
-        else:
-            b = (of_b @ target - a * ab) / bb if bb > 0 else 0.0
-            b_error = (1 / bb) ** 0.5 if bb > 0 else 0.0
-        return True
-
-    def misfits() -> F64Array:
-        v = b * inverse
-        apart: F64Array = (1 - scale * (np.maximum(a, v) if has_floor else a + v)) / error
-        return np.abs(apart)
-
+    has_floor = placement == "floor"
     for _ in range(3):
-        is_found = fit(True)
-        if not is_found:
-            a, a_error = 1.0, 0.0
-        if not is_found or has_floor:
-            fit(False)
-        usual = max(_median(misfits()), 1.0)
+        of_a, of_b, target = scale / error, scale * inverse / error, 1 / error
+
+        def fit_b(a: float) -> F64Array:
+            # With a floor, rows with large elements show a, which tells the rows that show b.
+            rows = scale * a < 0.98 if has_floor else slice(None)
+            rest = target if has_floor else target - a * of_a
+            found: F64Array = np.nan_to_num(_fit(rest[rows], of_b[rows])[0])
+            return found
+
+        def misfits(a: float, b: float) -> F64Array:
+            v = b * inverse
+            apart: F64Array = (1 - scale * (np.maximum(a, v) if has_floor else a + v)) / error
+            return np.abs(apart)
+
+        if has_floor:
+            low = inverse <= _median(inverse)
+            a, a_error = _fit(target[low], of_a[low])[0]
+        else:
+            (a, a_error), (b, b_error) = _fit(target, of_a, of_b)
+        if has_floor or np.isnan(a):
+            a, a_error = (1.0, 0.0) if np.isnan(a) else (a, a_error)
+            b, b_error = fit_b(a)
+        usual = max(_median(misfits(a, b)), 1.0)
         spread = usual * 1.5
         if abs(a - 1) <= 4 * spread * a_error:
             a, a_error = 1.0, 0.0
-            fit(False)
+            b, b_error = fit_b(a)
         # Without rows that are wrong for another reason.
-        rest = misfits() <= 6 * usual
+        rest = misfits(a, b) <= 6 * usual
         if rest.sum() < 2 or 2 * rest.sum() < len(scale):
             break
         scale, error, inverse = scale[rest], error[rest], inverse[rest]
@@ -236,25 +207,20 @@ def _explain(scale: F64Array, error: F64Array, inverse: F64Array, placement: str
     if not b > 4 * spread * b_error:
         b = 0.0
     relative = 4 * spread * float(np.hypot(b_error / b if b > 0 else 0, a_error / a))
-    times = 1 / a
-    times_error = 4 * spread * a_error / a * times
+    times, times_error = 1 / a, 4 * spread * a_error / a / a
     if placement == "inside":
-        times = times**0.5
-        times_error = times * 2 * spread * a_error / a
+        times, times_error = times**0.5, times**0.5 * 2 * spread * a_error / a
     eps = Estimate(float(b / a), float(b / a * max(relative, 2**-23)))
     return Scale(placement, eps, Estimate(float(times), float(times_error)), spread)
 
 
 def scales_of(call: Call, y: Array, step: Step, options: Options, plus: float = 0.0) -> list[Scale]:
     """Returns the explanations of y - plus for a step with options, of which eps does not matter."""
-    if "post_norm_weight" in call:
-        return []
     some_eps = 1e-3
     operands = {name: array for name, array in call.operands.items() if name != "bias"}
     with_eps = [options._replace(eps=eps, eps_placement="inside") for eps in (0.0, some_eps)]
-    if step.where == "outside":
-        return []
-    results = Trial(Call(operands, F32), with_eps).result(step)
+    fits = step.fits(with_eps[1]) and "post_norm_weight" not in call
+    results = Trial(Call(operands, F32), with_eps).result(step) if fits else None
     if results is None:
         return []
     n, other = np.broadcast_to(results, (2, *y.values.shape)).astype(np.float64)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Norms that an implementation may compute: options of the library, and a step beside them.
 
-A step is a row of the table in steps(): what it does in words, and functions that replace a part of
-the norm of Trial. The rest is the library's, or its formulas in NumPy (doc/definition.md), which
-have the same bits for many eps at once.
+A step is a row of the tables below: what it does in words, and small functions that replace parts of the norm
+of Trial. The rest is the library's, or its formulas in NumPy (doc/definition.md), which have the same
+bits for many eps at once.
 """
 
 import math
@@ -21,7 +21,7 @@ from ._calls import c_context, c_options
 from ._library import BF16, F16, F32, F64
 from ._tensors import Tensor, rounded
 
-__all__ = ["NAMES", "Array", "Call", "Distance", "Numbers", "Options", "Step", "Trial"]
+__all__ = ["NAMES", "NARROW", "Array", "Call", "Distance", "Numbers", "Options", "Step", "Trial"]
 __all__ += ["cut_off", "distance", "forward", "lengths", "sums_of", "steps", "to", "with_ties_away"]
 
 # NumPy's types call a product of f32 arrays one of any float.
@@ -29,6 +29,7 @@ F32Array = npt.NDArray[Any]
 F64Array = npt.NDArray[Any]
 
 NAMES = {F32: "f32", F16: "f16", BF16: "bf16"}
+NARROW = (BF16, F16)
 
 
 class Options(NamedTuple):
@@ -48,11 +49,11 @@ class Options(NamedTuple):
     def given(self) -> dict[str, Any]:
         """Returns eps, and the options that differ from their defaults."""
         usual = Options._field_defaults
-        return {
-            name: value
-            for name, value in self._asdict().items()
-            if name == "eps" or value != usual[name]
-        }
+        return {k: v for k, v in self._asdict().items() if k == "eps" or v != usual[k]}
+
+    def usual(self, *names: str) -> "Options":
+        """Returns the options with the defaults of some."""
+        return self._replace(**{name: Options._field_defaults[name] for name in names})
 
 
 class Array(NamedTuple):
@@ -77,24 +78,19 @@ def to(dtype: int, values: F32Array) -> F32Array:
     return values
 
 
-def cut_off(dtype: int, values: F32Array) -> F32Array:
-    """Rounds numbers to f16 or bf16 towards zero."""
-    bits = values.view(np.uint32)
+def cut_off(dtype: int, values: F32Array, added: float = 0) -> F32Array:
+    """Rounds numbers to f16 or bf16 towards zero, after a part of the last place was added."""
+    unit = 2**16 if dtype == BF16 else 2**13
+    bits = values.view(np.uint32) + np.uint32(added * unit)
+    large = (bits & np.uint32(2**32 - unit)).view(np.float32)
     if dtype == BF16:
-        return (bits & 0xFFFF0000).view(np.float32)
-    small = np.trunc(values * np.float32(2**24)) * np.float32(2**-24)
-    return np.where(np.abs(values) < 2**-14, small, (bits & 0xFFFFE000).view(np.float32))
-
-
-def with_ties_away(dtype: int, values: F32Array) -> F32Array:
-    """Rounds numbers to f16 or bf16, with ties away from zero."""
-    bits = values.view(np.uint32)
-    if dtype == BF16:
-        return cut_off(dtype, (bits + 0x8000).view(np.float32))
+        return large
     scaled = values * np.float32(2**24)
-    small = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)) * np.float32(2**-24)
-    large = cut_off(dtype, (bits + 0x1000).view(np.float32))
+    small = np.trunc(scaled + np.copysign(np.float32(added), scaled)) * np.float32(2**-24)
     return np.where(np.abs(values) < 2**-14, small, large)
+
+
+with_ties_away = partial(cut_off, added=0.5)
 
 
 def forward(operands: Mapping[str, Tensor], options: Options = Options()) -> None:  # noqa: B008
@@ -122,9 +118,7 @@ def library_result(
 def sums_of(x: F32Array) -> F64Array:
     """Returns the library's sums of squares of rows, with a dimension for columns."""
     sums = np.empty(x.shape[:-1], np.float64)
-    forward(
-        {"x": Tensor(np.ascontiguousarray(x).view(np.uint32), F32), "sums_out": Tensor(sums, F64)}
-    )
+    forward({"x": rounded(np.ascontiguousarray(x), F32), "sums_out": Tensor(sums, F64)})
     return sums[..., np.newaxis]
 
 
@@ -171,81 +165,95 @@ class Call:
 
     def sum(self, options: Options) -> F32Array:
         """Returns the library's sum of the residual and x before it is rounded."""
-        post_norm = "post_norm_weight" in self
-        names = ("x", "residual", "post_norm_weight") if post_norm else ("x", "residual")
+        names = [each for each in ("x", "residual", "post_norm_weight") if each in self]
         taken = {name: self.operands[name] for name in names}
         taken["residual"] = Array(taken["residual"].values, F32)
-        usual = Options(factor=options.factor)
-        if post_norm:
-            usual = options._replace(
-                residual_rounding="rounded",
-                activation="silu",
-                gate_placement="after",
-                gate_rounding="unrounded",
-            )
-        return library_result("residual_out", taken, F32, usual)
+        used = options.usual("residual_rounding", *_OF_GATES)
+        used = used if "post_norm_weight" in self else Options(factor=options.factor)
+        return library_result("residual_out", taken, F32, used)
 
     def residual_out(self, options: Options) -> F32Array:
         return to(self.operands["residual"].dtype, self.sum(options))
 
 
-_PLACES = {"inside": 0, "outside": 1, "floor": 2}
+_OF_GATES = ("activation", "gate_placement", "gate_rounding")
+_PLACES = ["inside", "outside", "floor"]
 
 
 class Trial:
-    """A norm for several eps and placements of eps, whose parts a step changes."""
+    """A norm for several eps and placements of eps, whose parts a step changes.
+
+    While it is computed, n is the step's value, h are the rows that are normalised, mean is what is
+    under the root but for eps, w is the weight with its offset or None, and `columns` are those of
+    the result.
+    """
+
+    n: Any
+    h: F32Array
+    mean: F64Array
+    w: Any
+    columns: Any
 
     def __init__(self, call: Call, options: Sequence[Options]) -> None:
         self.call = call
         self.operands = dict(call.operands)
         self.options = options[0]  # eps and its placement are below
         self.eps = np.array([each.eps for each in options], np.float32)[:, np.newaxis, np.newaxis]
-        places = [_PLACES[each.eps_placement] for each in options]
+        places = [_PLACES.index(each.eps_placement) for each in options]
         self.place = np.array(places)[:, np.newaxis, np.newaxis]
-        self.inner: int | None = None  # the type that n is rounded to, if options do not say it
 
-    def set(self, **options: Any) -> None:
+    def set(self, **options: Any) -> "Trial":
         self.options = self.options._replace(**options)
+        return self
 
-    def put(self, name: str, values: F32Array, dtype: int) -> None:
-        self.operands[name] = Array(values, dtype)
+    def put(self, name: str, dtype: int = 0, f: Callable[[F32Array], Any] | None = None) -> "Trial":
+        """Replaces an operand by f of its elements, rounded to a type, or to its own."""
+        values, own = self.operands[name]
+        dtype = dtype or own
+        self.operands[name] = Array(to(dtype, f(values) if f else values), dtype)
+        return self
 
-    def weights(self) -> F32Array | None:
-        """Returns offset + weight."""
-        weight = self.operands.get("weight")
-        return None if weight is None else np.float32(self.options.weight_offset) + weight.values
+    def take(self, name: str) -> Array:
+        """Returns an operand, which is left out."""
+        return self.operands.pop(name)
+
+    @property
+    def d(self) -> int:
+        return self.call.d
+
+    @property
+    def root(self) -> F32Array:
+        """The RMS, with eps inside the root."""
+        root: F32Array = np.sqrt(self.mean + self.eps).astype(np.float32)
+        return root
 
     def activated(self) -> F32Array:
         """Returns the library's activation of the gate."""
-        gate = self.operands["gate"]
-        activation = self.options.activation
+        gate, activation = self.operands["gate"].values, self.options.activation
 
         def compute() -> F32Array:
-            ones = np.ones_like(gate.values)
-            operands = {
-                "x": Tensor(ones.view(np.uint32), F32),
-                "sums": Tensor(np.ones(ones.shape[:-1]), F64),
-                "gate": rounded(gate.values, gate.dtype),
-                "y": Tensor(np.empty(ones.shape, np.uint32), F32),
-            }
-            forward(operands, Options(eps=0, divisor=1, activation=activation))
-            return operands["y"].values()
+            x = Tensor(np.ones_like(gate).view(np.uint32), F32)
+            sums = Tensor(np.ones(gate.shape[:-1]), F64)
+            y = Tensor.empty(gate.shape, F32)
+            options = Options(eps=0, divisor=1, activation=activation)
+            forward({"x": x, "sums": sums, "gate": rounded(gate, F32), "y": y}, options)
+            return y.values()
 
-        found: F32Array = self.call.known(activation, (gate.values,), compute)
+        found: F32Array = self.call.known(activation, (gate,), compute)
         return found
 
     def input(self) -> Array:
-        """Returns the input of the norm, and the type that n is rounded to."""
-        x, residual, options = self.operands["x"], self.operands.get("residual"), self.options
-        if "gate" in self.operands and options.gate_placement == "before":
+        """Returns the input of the norm, and the type that the norm is rounded to."""
+        x, residual, known = self.operands["x"], self.operands.get("residual"), self.call.known
+        if "gate" in self.operands and self.options.gate_placement == "before":
             act = self.activated()
-            return Array(self.call.known("gated", (x.values, act), lambda: x.values * act), x.dtype)
+            return Array(known("gated", (x.values, act), lambda: x.values * act), x.dtype)
         if residual is None:
             return x
         total, dtype = self.sum(), residual.dtype
-        if options.residual_rounding == "unrounded":
+        if self.options.residual_rounding == "unrounded":
             return Array(total, x.dtype)
-        return Array(self.call.known(dtype, (total,), lambda: to(dtype, total)), dtype)
+        return Array(known(dtype, (total,), lambda: to(dtype, total)), dtype)
 
     def sum(self) -> F32Array:
         """Returns the sum of the residual and x."""
@@ -258,77 +266,75 @@ class Trial:
 
     def each(self) -> list[Options]:
         """Returns the options of each norm."""
-        words = list(_PLACES)
-        return [
-            self.options._replace(eps=float(eps), eps_placement=words[place])
-            for eps, place in zip(self.eps.ravel(), self.place.ravel(), strict=True)
-        ]
+        pairs = zip(self.eps.ravel().tolist(), self.place.ravel(), strict=True)
+        return [self.options._replace(eps=e, eps_placement=_PLACES[place]) for e, place in pairs]
 
-    def result(
-        self, step: "Step", columns: Any = None, by_library: bool = False
-    ) -> F32Array | None:
-        """Returns y of columns by the eps, or None where the step does not fit the options. With
-        `by_library`, it is the library's own if that computes the norm."""
-        if not step.applies(self.options) or (step.change and step.change(self) is False):
+    def _leave_out_options(self, step: "Step") -> None:
+        """Leaves out options that change nothing: two descriptions of one norm would leave it open
+        which of them it is."""
+        names = set(self.operands)
+        if "residual" not in names:
+            self.options = self.options.usual("residual_rounding")
+        if self.options.rounding == "after_weight" or names & {"weight", "bias"}:
+            return
+        is_residual = "residual" in names and self.options.residual_rounding == "rounded"
+        inner = self.operands["residual" if is_residual else "x"].dtype
+        if self.options.rounding == "inverse":
+            self.options = self.options.usual("gate_rounding")
+        elif "gate" in names and self.options.gate_placement == "after":
+            self.options = self.options.usual("rounding")._replace(gate_rounding="rounded")
+        elif inner == self.call.y_dtype and not step.cast:
+            self.options = self.options.usual("rounding")
+
+    def result(self, step: "Step", columns: Any = slice(None)) -> F32Array | None:
+        """Returns y of columns by the eps, or None where the step does not go with the operands."""
+        self.n = step.n
+        if step.change and not step.change(self):
             return None
-        options = self.options
-        if "post_norm_weight" in self.operands and not (step.is_plain or step.cast):
+        self._leave_out_options(step)
+        options, operands = self.options, self.operands
+        if "post_norm_weight" in operands and not step.is_plain:
             return None
-        if options.weight_offset and not ({"weight", "post_norm_weight"} & set(self.operands)):
+        if options.weight_offset and not ({"weight", "post_norm_weight"} & set(operands)):
             return None
-        is_whole = columns is None and self.operands["x"].values.ndim == 2
-        if by_library and is_whole and step.is_plain and not self.inner:
-            known = {name: a for name, a in self.operands.items() if name != "residual_out"}
-            results = [library_result("y", known, self.call.y_dtype, each) for each in self.each()]
-            return np.stack(results)
-        columns = slice(None) if columns is None else columns
-        h, inner = self.input()
-        if step.input:
-            h, inner = step.input(self, h), step.inner
-        weight = self.weights()
-        d = h.shape[-1]
-        divisor = np.float32(options.divisor or d // step.groups)
-        if step.sums:
-            of_step = step.sums
-            sums = self.call.known(step.words, (h,), lambda: of_step(self, h))
-        elif step.under or step.norm or step.product:
-            sums = self.call.known("squares", (h,), lambda: _squares(h))
-        else:
-            sums = self.call.known("sums", (h,), lambda: sums_of(h))
+        self.columns = columns
+        self.h, inner = self.input()
+        self.h = step.input(self) if step.input else self.h
+        weight = operands.get("weight")
+        self.w = weight and (np.float32(options.weight_offset) + weight.values)[..., columns]
+        divisor = np.float32(options.divisor or self.d // (self.n if step.is_grouped else 1))
+        is_exact = step.under or step.norm or step.product
+        of_rows = step.sums or (_squares if is_exact else _usual_sums)
+        key = of_rows, step.sums and self.n
+        sums = self.call.known(key, (self.h,), lambda: of_rows(self))
         sums = sums if sums.shape[-1] == 1 else sums[..., columns]
-        eps = self.eps
-        if step.under:
-            sums = step.under(sums / np.float64(divisor), eps.astype(np.float64), divisor) * divisor
-            eps = eps if step.where == "outside" else np.zeros_like(eps)
-        h = h[..., columns]
-        weight = None if weight is None else weight[..., columns]
-        inner = self.inner or inner
+        self.mean, self.h = sums / np.float64(divisor), self.h[..., columns]
         m: F32Array
         if step.product:
-            m = step.product(h, weight, sums / np.float64(divisor), eps)
+            m = step.product(self)
         else:
-            if step.norm:
-                n = step.norm(h, sums / np.float64(divisor), eps)
-            else:
-                n = self._scaled(h, sums, divisor, eps, inner)
-            if options.rounding != "after_weight" or self.inner:
-                n = to(inner, n)
-            m = n if weight is None else n * weight
-            if "bias" in self.operands:
-                bias = self.operands["bias"].values[..., columns].astype(np.float64)
-                exact = n if weight is None else n.astype(np.float64) * weight
-                m = (exact + bias).astype(np.float32)
-        if "gate" in self.operands and options.gate_placement == "after":
-            if options.gate_rounding == "rounded":
+            inner = self.n if step.rounds else inner
+            m = step.norm(self) if step.norm else self._scaled(step, sums, divisor, inner)
+            if options.rounding != "after_weight" or step.rounds:
                 m = to(inner, m)
-            gate = self.operands["gate"].values
-            m = m * (step.activation(gate) if step.activation else self.activated())[..., columns]
-        return to(self.call.y_dtype, step.cast(self, m, columns) if step.cast else m)
+            if "bias" in operands:
+                bias = operands["bias"].values[..., columns].astype(np.float64)
+                exact = m if self.w is None else m.astype(np.float64) * self.w
+                m = (exact + bias).astype(np.float32)
+            elif self.w is not None:
+                m = m * self.w
+        if "gate" in operands and options.gate_placement == "after":
+            m = to(inner, m) if options.gate_rounding == "rounded" else m
+            gate = step.activation(self) if step.activation else self.activated()
+            m = m * gate[..., columns]
+        return to(self.call.y_dtype, step.cast(self, m) if step.cast else m)
 
-    def _scaled(
-        self, h: F32Array, sums: F64Array, divisor: np.float32, eps: F32Array, inner: int
-    ) -> F32Array:
+    def _scaled(self, step: "Step", sums: F64Array, divisor: np.float32, inner: int) -> F32Array:
         """Returns h / RMS."""
+        eps, h = self.eps, self.h
+        if step.under:
+            sums = step.under(self) * divisor
+            eps = eps if _OUTSIDE in step.only else np.zeros_like(eps)
         inside, outside, least = (np.where(self.place == i, eps, np.float32(0)) for i in range(3))
         product = sums.astype(np.float32).astype(np.float64) * float(np.float32(1) / divisor)
         under = (product + inside).astype(np.float32)
@@ -399,14 +405,20 @@ def distance(values: F32Array, y: Array) -> Distance:
     return Distance(apart.size, int((apart == 0).sum()), int(apart.max()), int(bits.sum()))
 
 
-# --------------------------------------------------------------------------------------- the table
-
-
-def _always(options: Options) -> bool:
-    return True
-
+# ------------------------------------------------------------------------------------- the tables
 
 OPTION, VARIANT, MISTAKE = range(3)
+# Options, whether a step goes with one value of them or with all others, and that value.
+_INSIDE = ("eps_placement", True, "inside")
+_OUTSIDE = ("eps_placement", True, "outside")
+_SOME_EPS = ("eps", False, 0)
+_AFTER = ("rounding", True, "after_weight")
+_SINGLE = ("rounding", False, "inverse")
+_SILU = ("activation", True, "silu")
+_GATE_AFTER = ("gate_placement", True, "after")
+_OFFSET = ("weight_offset", True, 1)
+_ROUNDED = ("residual_rounding", True, "rounded")
+_NO_FACTOR = ("factor", True, 1)
 
 
 @dataclass(frozen=True)
@@ -415,35 +427,39 @@ class Step:
 
     kind: OPTION if the library has an option for it or nothing changes, VARIANT if some systems do
         it on purpose, or MISTAKE.
-    words: a clause such as "the mean is subtracted from x".
-    applies: whether it goes with options. change: of operands and options; False where it changes
-        nothing. where: the only placement of eps.
+    words: a clause such as "the mean is subtracted from x". n: its number, type, or place.
+    only: the values of options that it goes with.
+    change: of operands and options; False where it changes nothing.
+    rounds: whether the norm is rounded to the type n. is_grouped: whether it is that of n groups.
 
-    Parts of the norm: its input, of the type `inner`; the sums of squares; the mean under the root,
-    eps included; n from h and the mean; the product with the weight; the activation; y from its
-    value in f32.
+    Parts of the norm, as functions of a Trial: its input h; the sums of squares; what is under the
+    root, eps included; h / RMS; the product of this with the weight; the activation of the gate; y
+    from its value in f32.
     """
 
     kind: int
     words: str = ""
-    applies: Callable[[Options], bool] = _always
-    change: Callable[[Trial], bool | None] | None = None
-    where: str = ""
-    input: Callable[[Trial, F32Array], F32Array] | None = None
-    inner: int = F32
-    sums: Callable[[Trial, F32Array], F64Array] | None = None
-    groups: int = 1
-    under: Callable[[F64Array, F64Array, np.float32], F64Array] | None = None
-    norm: Callable[[F32Array, F64Array, F32Array], F32Array] | None = None
-    product: Callable[[F32Array, Any, F64Array, F32Array], F32Array] | None = None
-    activation: Callable[[F32Array], F32Array] | None = None
-    cast: Callable[[Trial, F32Array, Any], F32Array] | None = None
+    n: Any = None
+    only: tuple[tuple[str, bool, Any], ...] = ()
+    change: Callable[[Trial], Any] | None = None
+    rounds: bool = False
+    is_grouped: bool = False
+    input: Callable[[Trial], F32Array] | None = None
+    sums: Callable[[Trial], F64Array] | None = None
+    under: Callable[[Trial], F64Array] | None = None
+    norm: Callable[[Trial], F32Array] | None = None
+    product: Callable[[Trial], F32Array] | None = None
+    activation: Callable[[Trial], F32Array] | None = None
+    cast: Callable[[Trial, F32Array], F32Array] | None = None
 
     @property
     def is_plain(self) -> bool:
-        """Whether a call of the library computes it: nothing changes but operands and options."""
+        """Whether nothing changes but operands, options and the result."""
         parts = (self.input, self.sums, self.under, self.norm, self.product, self.activation)
-        return self.cast is None and not any(parts)
+        return not any(parts)
+
+    def fits(self, options: Options) -> bool:
+        return all((getattr(options, name) == value) is wanted for name, wanted, value in self.only)
 
 
 @dataclass
@@ -460,16 +476,6 @@ class Numbers:
     divisor: int = 0
 
 
-def usual_groups(d: int) -> list[int]:
-    """Returns the numbers of groups of a row that models have, such as the heads of q and k."""
-    lengths = {groups: d // groups for groups in range(2, d // 16 + 1) if d % groups == 0}
-    return [
-        groups
-        for groups, length in lengths.items()
-        if groups <= 8 or length % 32 == 0 or length % 80 == 0
-    ]
-
-
 def decimal(number: Any) -> str:
     """Returns the shortest decimal that gives an f32 number back."""
     value = np.float32(number)
@@ -478,7 +484,10 @@ def decimal(number: Any) -> str:
     return np.format_float_scientific(value, trim="-", exp_digits=2)
 
 
-def _squares(h: F32Array) -> F64Array:
+# Sums of squares, and parts of norms.
+
+
+def _of_squares(h: F32Array) -> F64Array:
     wide = h.astype(np.float64)
     sums: F64Array = np.einsum("...i,...i->...", wide, wide)[..., np.newaxis]
     return sums
@@ -494,415 +503,389 @@ def _largest(h: F32Array) -> F64Array:
     return largest
 
 
-def _root(mean: F64Array, eps: F32Array) -> F32Array:
-    root: F32Array = np.sqrt(mean + eps.astype(np.float64)).astype(np.float32)
-    return root
-
-
-def _narrow_sum(dtype: int, h: F32Array) -> F64Array:
-    """Returns the sums of squares whose every partial sum is rounded to a type."""
-    squares = to(dtype, h * h)
-    sums = np.zeros(h.shape[:-1], np.float32)
-    for column in np.moveaxis(squares, -1, 0):
-        sums = to(dtype, sums + column)
-    return sums[..., np.newaxis].astype(np.float64)
-
-
 def _centered(h: F32Array) -> F32Array:
     return (h - np.mean(h, axis=-1, keepdims=True, dtype=np.float64)).astype(np.float32)
 
 
-def _in_steps(dtype: int, divides: bool, h: F32Array, mean: F64Array, eps: F32Array) -> F32Array:
-    """Returns n where each operation rounds to a type."""
-    root = np.sqrt(to(dtype, to(dtype, mean.astype(np.float32)) + eps))
-    return to(dtype, h / to(dtype, root) if divides else h * to(dtype, np.float32(1) / root))
+def _squares(t: Trial) -> F64Array:
+    return _of_squares(t.h)
 
 
-def _gelu(z: F32Array) -> F32Array:
+def _usual_sums(t: Trial) -> F64Array:
+    return sums_of(t.h)
+
+
+def _of_groups(t: Trial) -> F64Array:
+    """Returns the sum of the group of each element."""
+    length = t.d // t.n
+    sums = sums_of(t.h.reshape(*t.h.shape[:-1], t.n, length))[..., 0]
+    return np.repeat(sums, length, axis=-1)
+
+
+def _in_type(dtype: int, values: F64Array) -> F64Array:
+    return to(dtype, values.astype(np.float32)).astype(np.float64)
+
+
+def _rounded_squares(t: Trial) -> F64Array:
+    return _total(to(t.n, t.h * t.h))
+
+
+def _added_in_type(t: Trial) -> F64Array:
+    """Returns the sums of squares whose every partial sum is rounded to a type."""
+    sums = np.zeros(t.h.shape[:-1], np.float32)
+    for column in np.moveaxis(to(t.n, t.h * t.h), -1, 0):
+        sums = to(t.n, sums + column)
+    return sums[..., np.newaxis].astype(np.float64)
+
+
+def _root_in_steps(t: Trial) -> F32Array:
+    mean = to(t.n, t.mean.astype(np.float32))
+    return to(t.n, np.sqrt(to(t.n, mean + t.eps)))
+
+
+def _gelu(t: Trial) -> F32Array:
+    z = t.operands["gate"].values
     values = [0.5 * v * (1 + math.erf(v * math.sqrt(0.5))) for v in z.ravel().tolist()]
     return np.array(values, np.float32).reshape(z.shape)
+
+
+def _add_in_type(t: Trial) -> Any:
+    """The sum of an offset and the weight is rounded."""
+    offset, dtype = t.n
+    sum_of = lambda w: to(dtype, w + np.float32(offset))  # noqa: E731
+    is_added = t.options.weight_offset == offset
+    return is_added and t.set(weight_offset=0.0).put("weight", F32, sum_of)
+
+
+def _read_as(t: Trial) -> Any:
+    """The bits of an operand are those of another type."""
+    name, other = t.n
+    dtype = t.operands[name].dtype
+    return t.put(name, other, lambda v: Tensor(rounded(v, dtype).bits, other).values())
+
+
+def _weighted(t: Trial) -> F32Array:
+    """Returns x times the weight."""
+    return t.h * (np.float32(t.options.weight_offset) + t.take("weight").values)
+
+
+def _weighted_in_type(t: Trial) -> F32Array:
+    """Returns x times 1 + weight, both rounded."""
+    weight = t.take("weight")
+    return to(t.n, t.h * to(weight.dtype, weight.values + np.float32(1)))
+
+
+def _leave_out(t: Trial) -> bool:
+    t.take(t.n)
+    return "gate" in t.operands or t.options == t.options.usual(*_OF_GATES)
+
+
+def _normalise_twice(t: Trial) -> Any:
+    return t.put("x", t.call.y_dtype, lambda x: Trial(t.call, t.each()).result(Step(OPTION)))
+
+
+def _normalise_sum(t: Trial) -> Any:
+    t.operands["x"] = t.take("residual_out")
+    return t.take("residual")
+
+
+def _plus_residual(t: Trial, y: F32Array) -> F32Array:
+    return to(t.call.x.dtype, y) + t.call.operands["residual"].values[..., t.columns]
+
+
+# Rows of the same kind, by the parts that they replace, by the values n that they take, which steps()
+# makes, and by the options that they go with. {} is the text of n.
+_TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
+    (MISTAKE, "change", "divisors"): {
+        "the sum of squares is divided by {}": lambda t: t.set(divisor=float(t.n)),
+    },
+    (VARIANT, "change", "changing x"): {
+        "x is rounded to {} first": lambda t: t.put("x", t.n),
+    },
+    (VARIANT, "change", "changing x in f32"): {
+        "x is rounded to {} first, and so is the norm before the weight": lambda t: (
+            t.put("x", t.n).set(rounding="before_weight")
+        ),
+    },
+    (VARIANT, "change", "of x in f32"): {
+        "the norm is rounded to {}, the type of the numbers in x, before the weight": lambda t: (
+            t.put("x", t.n).set(rounding="before_weight")
+        ),
+    },
+    (VARIANT, "change", "changing weight"): {
+        "the weight is rounded to {} first": lambda t: t.put("weight", t.n),
+    },
+    (VARIANT, "change", "offsets"): {"{}": _add_in_type},
+    (VARIANT, "rounds", "of weight", _AFTER): {"the norm is rounded to {} before the weight": True},
+    (MISTAKE, "cast", "of y"): {
+        "the result is cut off to {} instead of rounded": lambda t, y: cut_off(t.n, y),
+        "the result is rounded to {} with ties away from zero": lambda t, y: (
+            with_ties_away(t.n, y)
+        ),
+    },
+    (MISTAKE, "cast", "multiples"): {"{}": lambda t, y: to(t.n[0], y) * t.n[1] + t.n[2]},
+    (VARIANT, "norm", "plain", _SINGLE, _INSIDE): {
+        "x is divided by the RMS, which is rounded to {}": lambda t: t.h / to(t.n, t.root),
+        "1 / RMS is rounded to {}": lambda t: t.h * to(t.n, 1 / t.root),
+    },
+    (VARIANT, "product", "weighted", _AFTER, _INSIDE): {
+        "the weight times 1 / RMS is rounded to {}": lambda t: t.h * to(t.n, t.w * (1 / t.root)),
+    },
+    (VARIANT, ("norm", "sums"), "plain", _AFTER, _INSIDE): {
+        "every operation rounds to {}, and x is divided by the RMS": (
+            lambda t: to(t.n, t.h / _root_in_steps(t)),
+            _rounded_squares,
+        ),
+        "every operation rounds to {}": (
+            lambda t: to(t.n, t.h * to(t.n, 1 / _root_in_steps(t))),
+            _rounded_squares,
+        ),
+    },
+    (MISTAKE, "change", "operands"): {"{} is not used": _leave_out},
+    (MISTAKE, "change", "weight"): {
+        "the weight is multiplied twice": lambda t: t.put("weight", F32, lambda w: w * w),
+        "the magnitudes of the weight are used": lambda t: (
+            (t.operands["weight"].values < 0).any() and t.put("weight", F32, np.abs)
+        ),
+    },
+    (MISTAKE, "input", "weight"): {"x is multiplied by the weight before the norm": _weighted},
+    (MISTAKE, "input", "weight and x"): {
+        "x is multiplied by the weight before the norm, and rounded": lambda t: (
+            to(t.n, _weighted(t))
+        ),
+    },
+    (VARIANT, ("change", "input"), "weight and x", _OFFSET): {
+        "x is multiplied by 1 + weight before the norm, both rounded": (
+            lambda t: t.set(weight_offset=0.0),
+            _weighted_in_type,
+        ),
+    },
+    (MISTAKE, "change", "places"): {"{}": lambda t: t.put("weight", f=lambda w: w[:, t.n])},
+    (MISTAKE, "change", "bits"): {"the bits of {}": _read_as},
+    (MISTAKE, "change", "x alone"): {"the norm is applied twice": _normalise_twice},
+    (MISTAKE, "activation", "gate", _SILU, _GATE_AFTER): {
+        "the gate has no activation": lambda t: t.operands["gate"].values,
+        "gelu replaces the activation of the gate": _gelu,
+        "relu replaces the activation of the gate": lambda t: (
+            np.maximum(t.operands["gate"].values, np.float32(0))
+        ),
+    },
+    (VARIANT, "sums", "narrow sum", _ROUNDED): {
+        "the sum is scaled by the RMS that it had before it was rounded": lambda t: (
+            _of_squares(t.sum())
+        ),
+    },
+    (MISTAKE, "change", "wrong sum", _ROUNDED, _NO_FACTOR): {
+        "y is the norm of residual_out": _normalise_sum,
+    },
+    (MISTAKE, "sums", "sum"): {
+        "the RMS is that of x without the residual": lambda t: _of_squares(t.operands["x"].values),
+    },
+    (MISTAKE, ("change", "cast"), "residual", _NO_FACTOR): {
+        "the residual is added to the norm": (lambda t: t.take("residual"), _plus_residual),
+    },
+    (MISTAKE, "sums", "parts"): {
+        "{} left out of the sum of squares": lambda t: _of_squares(t.h[..., t.n[0] : t.n[1]]),
+    },
+    (MISTAKE, "sums", "ends"): {
+        "the elements from {} on are left out of the mean of the squares": lambda t: (
+            _of_squares(t.h[..., : t.n]) / t.n * t.d
+        ),
+    },
+    (MISTAKE, "sums", "types"): {
+        "the squares are rounded to {}": _rounded_squares,
+        "the squares are added in {}": _added_in_type,
+        "the sum of squares is rounded to {}": lambda t: _in_type(t.n, _squares(t)),
+    },
+    (MISTAKE, "sums", "types of means"): {
+        "the mean of the squares is rounded to {}": lambda t: (
+            _in_type(t.n, _squares(t) / t.d) * t.d
+        ),
+    },
+    (MISTAKE, "sums", "all"): {
+        "the variance replaces the mean of the squares": lambda t: _of_squares(_centered(t.h)),
+        "the mean of the magnitudes replaces the RMS": lambda t: _total(np.abs(t.h)) ** 2 / t.d,
+        "the largest magnitude replaces the RMS": lambda t: _largest(t.h) ** 2 * t.d,
+    },
+    (MISTAKE, "sums", "unbiased"): {
+        "the variance, divided by d - 1, replaces the mean of the squares": lambda t: (
+            _of_squares(_centered(t.h)) * t.n
+        ),
+    },
+    (MISTAKE, ("sums", "input"), "all", _AFTER): {
+        "the mean is subtracted from x: a LayerNorm": (_squares, lambda t: _centered(t.h)),
+        "the mean is subtracted from x, but not in the RMS": (
+            lambda t: _of_squares(t.input().values),
+            lambda t: _centered(t.h),
+        ),
+    },
+    (MISTAKE, ("sums", "input"), "unbiased", _AFTER): {
+        "the mean is subtracted from x: a LayerNorm whose variance is divided by d - 1": (
+            lambda t: _squares(t) * t.n,
+            lambda t: _centered(t.h),
+        ),
+    },
+    (MISTAKE, "input", "all", _SOME_EPS): {
+        "x is divided by its largest magnitude first, and eps is not scaled": lambda t: (
+            (t.h / np.maximum(_largest(t.h), 1e-37)).astype(np.float32)
+        ),
+    },
+    (MISTAKE, "under", "all", _INSIDE): {
+        "the root is left out": lambda t: (t.mean + t.eps) ** 2,
+        "x is multiplied by the RMS": lambda t: 1 / (t.mean + t.eps),
+    },
+    (MISTAKE, "under", "all", _INSIDE, _SOME_EPS): {
+        "eps is added to 1 / RMS instead": lambda t: (1 / np.sqrt(t.mean) + t.eps) ** -2,
+    },
+    (MISTAKE, "under", "all", _OUTSIDE): {
+        "eps is added both inside and outside the root": lambda t: t.mean + t.eps,
+    },
+    (MISTAKE, "sums", "mean of all"): {
+        "one RMS is used for all rows": lambda t: np.full((1, 1), t.n),
+    },
+    (VARIANT, ("sums", "is_grouped"), "groups"): {
+        "each row is normalised in {}": (_of_groups, True),
+    },
+}
 
 
 def _name(operand: str) -> str:
     return operand if operand == "x" else f"the {operand}"
 
 
+def _unlike(named: Mapping[str, Any], *known: Any) -> dict[str, Any]:
+    """Leaves out the names of values that are known or have a name already: two descriptions of one
+    norm would leave it open which of them it is."""
+    seen, found = set(known), {}
+    for words, value in named.items():
+        key = value.tobytes() if isinstance(value, np.ndarray) else value
+        if key not in seen:
+            seen.add(key)
+            found[words] = value
+    return found
+
+
+def _multiples(dtype: int, numbers: Numbers) -> dict[str, Any]:
+    """Returns numbers that y is multiplied by and added to, and the type that it has before."""
+    found, plus = {}, np.float32(numbers.plus)
+    for times in map(np.float32, numbers.times):
+        is_exact = plus == 0 and abs(math.frexp(times)[0]) == 0.5
+        for first in (dtype,) if is_exact else sorted({F32, dtype}):
+            result = "the result" if first == F32 or is_exact else "the rounded result"
+            words = f"{result} is multiplied by {decimal(times)}"
+            if times == 1:
+                words = f"{decimal(plus)} is added to {result}"
+            elif plus:
+                words += f", and {decimal(plus)} is added to the product"
+            if times != 1 or plus != 0:
+                found[words] = first, times, plus
+    return found
+
+
+def _usual_groups(d: int) -> list[int]:
+    """Returns the numbers of groups of a row that models have, such as the heads of q and k."""
+    numbers = (groups for groups in range(2, d // 16 + 1) if d % groups == 0)
+    return [n for n in numbers if n <= 8 or d // n % 32 == 0 or d // n % 80 == 0]
+
+
+def _places(weight: F32Array) -> dict[str, Any]:
+    """Returns the places of the weights that elements may have, if they differ."""
+    d = weight.shape[-1]
+    j = np.arange(d)
+    places = {
+        "the weight is read from its end": d - 1 - j,
+        "each element has the weight of the next one": (j + 1) % d,
+        "each element has the weight of the one before": (j + d - 1) % d,
+    }
+    for n in _usual_groups(d):
+        length = d // n
+        shape = f"{n} x {length} elements"
+        places |= {
+            f"the weight is that of rows of {shape}, transposed": j % n * length + j // n,
+            f"the weight is transposed from rows of {shape}": j % length * n + j // length,
+            f"the first {length} elements of the weight are repeated": j % length,
+        }
+    return _unlike({k: p for k, p in places.items() if not np.array_equal(weight[:, p], weight)})
+
+
 def steps(call: Call, numbers: Numbers) -> list[Step]:
     """Returns the table for a call: the steps that can change its results, simple ones first."""
-    d, x, y_dtype = call.d, call.x, call.y_dtype
-    weight, has_gate, has_residual = call.operands.get("weight"), "gate" in call, "residual" in call
-    table = [Step(OPTION)]
-
-    def variant(words: str, **parts: Any) -> None:
-        table.append(Step(VARIANT, words, **parts))
-
-    def mistake(words: str, **parts: Any) -> None:
-        table.append(Step(MISTAKE, words, **parts))
-
-    def setting(**options: Any) -> Callable[[Trial], None]:
-        return lambda trial: trial.set(**options)
-
-    def with_values(
-        name: str, dtype: int, f: Callable[[F32Array], F32Array], **options: Any
-    ) -> Callable[[Trial], None]:
-        """An operand is f of its elements, rounded to a type."""
-
-        def change(trial: Trial) -> None:
-            trial.set(**options)
-            trial.put(name, to(dtype, f(trial.operands[name].values)), dtype)
-
-        return change
-
-    def after_weight(options: Options) -> bool:
-        return options.rounding == "after_weight"
-
-    def is_single(options: Options) -> bool:
-        return options.rounding != "inverse"
-
-    def same(values: F32Array) -> F32Array:
-        return values
-
-    def rounded_sum(dtype: int, a: np.float32, b: F32Array) -> F32Array:
-        return to(dtype, a + b)
-
-    # Divisors.
-    table.append(Step(OPTION, change=setting(divisor=1.0)))
-    known = {0, 1, d}
-    power = 1 << (d - 1).bit_length()
-    multiples = (
-        (f"d rounded up to a multiple of {n}", -(-d // n) * n) for n in (8, 16, 32, 64, 128)
-    )
-    for words, number in (
-        ("d - 1", d - 1),
-        ("d + 1", d + 1),
-        ("the next power of two", power),
-        *multiples,
-        (str(numbers.divisor), numbers.divisor),
-    ):
-        if number not in known:
-            known.add(number)
-            mistake(
-                f"the sum of squares is divided by {words}", change=setting(divisor=float(number))
-            )
-
-    # Roundings of operands and of n.
-    for narrow in (BF16, F16):
-        name = NAMES[narrow]
-        for operand in ("x", "weight"):
-            if operand not in call or call.operands[operand].holds(narrow):
-                continue
-            words = f"{_name(operand)} is rounded to {name} first"
-            variant(words, change=with_values(operand, narrow, same))
-            if operand == "x" and x.dtype == F32 and not has_residual:
-                variant(
-                    f"{words}, and so is the norm before the weight",
-                    change=with_values("x", narrow, same, rounding="before_weight"),
-                )
-        if x.dtype == F32 and x.holds(narrow) and not has_residual:
-            variant(
-                f"the norm is rounded to {name}, the type of the numbers in x, before the weight",
-                change=with_values("x", narrow, same, rounding="before_weight"),
-            )
-        in_weight = weight is not None and weight.holds(narrow)
-        for offset in numbers.offsets if in_weight else ():
-            if offset:
-                added = np.float32(offset)
-                variant(
-                    f"{decimal(offset)} + weight is rounded to {name}",
-                    applies=lambda o, offset=offset: o.weight_offset == offset,
-                    change=with_values(
-                        "weight", F32, partial(rounded_sum, narrow, added), weight_offset=0.0
-                    ),
-                )
-        if in_weight and "bias" not in call and not has_gate and x.dtype != narrow:
-
-            def round_n(trial: Trial, narrow: int = narrow) -> None:
-                trial.inner = narrow
-
-            variant(
-                f"the norm is rounded to {name} before the weight",
-                applies=after_weight,
-                change=round_n,
-            )
-
-    # Roundings of the result.
-    if y_dtype != F32:
-        name = NAMES[y_dtype]
-        mistake(
-            f"the result is cut off to {name} instead of rounded",
-            cast=lambda t, y, columns: cut_off(y_dtype, y),
-        )
-        mistake(
-            f"the result is rounded to {name} with ties away from zero",
-            cast=lambda t, y, columns: with_ties_away(y_dtype, y),
-        )
-    for times in numbers.times:
-        factor, plus = np.float32(times), np.float32(numbers.plus)
-        if times == 1 and plus == 0:
-            continue
-        is_exact = plus == 0 and abs(math.frexp(times)[0]) == 0.5
-        product, total = f"is multiplied by {decimal(times)}", f"{decimal(plus)} is added to "
-        for first in sorted({F32, y_dtype}):
-            if is_exact and first != y_dtype:
-                continue
-            result = "the result" if first == F32 or is_exact else "the rounded result"
-            words = f"{result} {product}"
-            if times == 1:
-                words = total + result
-            elif plus:
-                words += f", and {total}the product"
-            mistake(
-                words,
-                cast=lambda t, y, columns, first=first, a=factor, b=plus: to(first, y) * a + b,
-            )
-
-    # Roundings of what is computed for a row.
-    for narrow in (BF16, F16) if "bias" not in call and not has_gate else ():
-        name, inside = NAMES[narrow], {"where": "inside"}
-        variant(
-            f"x is divided by the RMS, which is rounded to {name}",
-            applies=is_single,
-            norm=lambda h, mean, eps, n=narrow: h / to(n, _root(mean, eps)),
-            **inside,
-        )
-        variant(
-            f"1 / RMS is rounded to {name}",
-            applies=is_single,
-            norm=lambda h, mean, eps, n=narrow: h * to(n, np.float32(1) / _root(mean, eps)),
-            **inside,
-        )
-        if weight is not None:
-            variant(
-                f"the weight times 1 / RMS is rounded to {name}",
-                applies=after_weight,
-                product=lambda h, w, mean, eps, n=narrow: h
-                * to(n, w * (np.float32(1) / _root(mean, eps))),
-                **inside,
-            )
-        for words, divides in ((", and x is divided by the RMS", True), ("", False)):
-            variant(
-                f"every operation rounds to {name}{words}",
-                applies=after_weight,
-                sums=lambda t, h, n=narrow: _total(to(n, h * h)),
-                norm=partial(_in_steps, narrow, divides),
-                **inside,
-            )
-
-    # Operands that are left out, or used in another place.
-    for operand in ("residual", "gate", "weight", "bias", "post_norm_weight"):
-        if operand in call:
-
-            def leave_out(trial: Trial, operand: str = operand) -> bool:
-                del trial.operands[operand]
-                gated = Options._fields[-3:]
-                usual = Options()
-                return "gate" in trial.operands or all(
-                    getattr(trial.options, each) == getattr(usual, each) for each in gated
-                )
-
-            mistake(f"{_name(operand)} is not used", change=leave_out)
+    d, x, operands, dtype = call.d, call.x, call.operands, call.y_dtype
+    weight, residual, total = (operands.get(n) for n in ("weight", "residual", "residual_out"))
+    names, once = set(operands), {"": None}
+    types = {NAMES[n]: n for n in NARROW}
+    in_x = {name: n for name, n in types.items() if x.holds(n)}
+    other = {name: n for name, n in types.items() if name not in in_x}
+    is_wide = x.dtype == F32 and residual is None
+    divisors = {"d - 1": d - 1, "d + 1": d + 1, "the next power of two": 1 << (d - 1).bit_length()}
+    divisors |= {f"d rounded up to a multiple of {n}": -(-d // n) * n for n in (8, 16, 32, 64, 128)}
+    divisors |= {str(numbers.divisor): numbers.divisor}
+    numbers_of_ends = {d // n * n for n in (4, 8, 16, 32, 64, 128)} | {
+        d // n for n in (2, 4, 8, 16)
+    }
+    ends = {str(end): end for end in sorted(numbers_of_ends - {0, d})}
+    summed = {"the last element is": (0, d - 1), "the first element is": (1, d)} if d > 1 else {}
+    summed |= {f"the elements from {end} on are": (0, end) for end in ends.values()}
+    optional = ("residual", "gate", "weight", "bias", "post_norm_weight")
+    bits = {name: operands[name].dtype for name in ("x", "weight") if name in call}
+    swapped = {BF16: F16, F16: BF16}
+    is_plain = not names & {"bias", "gate"}
+    values: dict[str, Mapping[str, Any]] = {
+        "all": once,
+        "types": types,
+        # In bf16, the mean of a power of two of squares is rounded as their sum.
+        "types of means": types if d & (d - 1) else {"f16": F16},
+        "divisors": _unlike(divisors, 0, 1, d),
+        "changing x": other,
+        "of y": {NAMES[n]: n for n in {dtype} - {F32}},
+        "multiples": _multiples(dtype, numbers),
+        "operands": {_name(each): each for each in optional if each in names},
+        "bits": {
+            f"{_name(each)} are read as {NAMES[swapped[n]]}": (each, swapped[n])
+            for each, n in bits.items()
+            if n != F32
+        },
+        "parts": _unlike(summed),
+        "ends": ends,
+        "unbiased": {"": d / (d - 1)} if d > 2 else {},
+        "groups": {f"{n} groups of {d // n} elements": n for n in _usual_groups(d)},
+    }
+    if is_plain:
+        values |= {"plain": types}
+    if is_wide:
+        values |= {"changing x in f32": other, "of x in f32": in_x}
     if weight is not None:
-        mistake(
-            "the weight is multiplied twice", change=with_values("weight", F32, lambda w: w * w)
-        )
-        if weight.values.min() < 0:
-            mistake(
-                "the magnitudes of the weight are used", change=with_values("weight", F32, np.abs)
-            )
-
-        def multiplied_first(dtype: int, added: int | None = None) -> dict[str, Any]:
-            """x is multiplied by the weight before the norm, and rounded to a type. `added` is the
-            type of 1 + weight."""
-
-            def multiply(trial: Trial, h: F32Array) -> F32Array:
-                w = trial.weights()
-                assert w is not None
-                del trial.operands["weight"]
-                return to(dtype, h * (w if added is None else to(added, w + np.float32(1))))
-
-            return {"input": multiply, "inner": dtype}
-
-        words = "x is multiplied by the weight before the norm"
-        mistake(words, **multiplied_first(F32))
-        if x.dtype != F32:
-            mistake(f"{words}, and rounded", **multiplied_first(x.dtype))
-            variant(
-                "x is multiplied by 1 + weight before the norm, both rounded",
-                applies=lambda o: o.weight_offset == 1,
-                change=setting(weight_offset=0.0),
-                **multiplied_first(x.dtype, weight.dtype),
-            )
-
-        def weight_of(index: npt.NDArray[np.intp]) -> Callable[[Trial], bool]:
-            """Each element has the weight of another one."""
-
-            def change(trial: Trial) -> bool:
-                given = trial.operands["weight"]
-                trial.put("weight", given.values[:, index], given.dtype)
-                return not np.array_equal(given.values[:, index], given.values)
-
-            return change
-
-        j = np.arange(d)
-        places = {
-            "the weight is read from its end": d - 1 - j,
-            "each element has the weight of the next one": (j + 1) % d,
-            "each element has the weight of the one before": (j + d - 1) % d,
+        in_weight = {name: n for name, n in types.items() if weight.holds(n)}
+        known = in_x if is_wide else {NAMES[x.dtype]: x.dtype}
+        values |= {
+            "weight": once,
+            "weight and x": {NAMES[n]: n for n in {x.dtype} - {F32}},
+            "places": _places(weight.values),
+            "changing weight": {name: n for name, n in types.items() if name not in in_weight},
+            "offsets": {
+                f"{decimal(offset)} + weight is rounded to {name}": (offset, n)
+                for name, n in in_weight.items()
+                for offset in filter(None, numbers.offsets)
+            },
         }
-        for groups in usual_groups(d):
-            length = d // groups
-            shape = f"{groups} x {length} elements"
-            places |= {
-                f"the weight is that of rows of {shape}, transposed": j % groups * length
-                + j // groups,
-                f"the weight is transposed from rows of {shape}": j % length * groups + j // length,
-                f"the first {length} elements of the weight are repeated": j % length,
+        if is_plain:
+            values |= {
+                "weighted": types,
+                "of weight": {name: n for name, n in in_weight.items() if name not in known},
             }
-        for words, index in places.items():
-            mistake(words, change=weight_of(index))
-    for operand in ("x", "weight"):
-        if operand not in call or call.operands[operand].dtype == F32:
-            continue
-        dtype = call.operands[operand].dtype
-        other = BF16 if dtype == F16 else F16
-
-        def read(trial: Trial, name: str = operand, dtype: int = dtype, other: int = other) -> None:
-            bits = rounded(trial.operands[name].values, dtype).bits
-            trial.put(name, Tensor(bits, other).values(), other)
-
-        mistake(f"the bits of {_name(operand)} are read as {NAMES[other]}", change=read)
-    if not has_gate and not has_residual:
-
-        def twice(trial: Trial) -> None:
-            y = Trial(call=trial.call, options=trial.each()).result(table[0])
-            assert y is not None
-            trial.put("x", y, y_dtype)
-
-        mistake("the norm is applied twice", change=twice)
-    if has_gate and not has_residual:
-        for words, activation in {
-            "the gate has no activation": same,
-            "gelu replaces the activation of the gate": _gelu,
-            "relu replaces the activation of the gate": lambda z: np.maximum(z, np.float32(0)),
-        }.items():
-            mistake(
-                words,
-                applies=lambda o: o.activation == "silu" and o.gate_placement == "after",
-                activation=activation,
-            )
-    if has_residual:
-
-        def is_rounded(options: Options) -> bool:
-            return options.residual_rounding == "rounded"
-
-        if "post_norm_weight" not in call:
-            if call.operands["residual"].dtype != F32:
-                variant(
-                    "the sum is scaled by the RMS that it had before it was rounded",
-                    applies=is_rounded,
-                    sums=lambda t, h: _squares(t.sum()),
-                )
-            given = call.operands.get("residual_out")
-            if given and not np.array_equal(call.residual_out(Options()), given.values):
-
-                def norm_of_sum(trial: Trial) -> None:
-                    trial.operands["x"] = trial.operands["residual_out"]
-                    del trial.operands["residual"]
-
-                mistake(
-                    "y is the norm of residual_out",
-                    applies=lambda o: is_rounded(o) and o.factor == 1,
-                    change=norm_of_sum,
-                )
-            mistake(
-                "the RMS is that of x without the residual",
-                sums=lambda t, h: _squares(t.operands["x"].values),
-            )
-
-        def without_residual(trial: Trial) -> None:
-            del trial.operands["residual"]
-
-        mistake(
-            "the residual is added to the norm",
-            applies=lambda o: o.factor == 1,
-            change=without_residual,
-            cast=lambda t, y, columns: (
-                to(x.dtype, y) + t.call.operands["residual"].values[..., columns]
-            ),
-        )
-
-    # Sums of squares, what is under the root, and groups.
-    def sums(words: str, f: Callable[..., F64Array]) -> None:
-        mistake(words, sums=lambda trial, h: f(h))
-
-    def rounded_to(dtype: int, values: F64Array) -> F64Array:
-        return to(dtype, values.astype(np.float32)).astype(np.float64)
-
-    if d > 1:
-        sums("the last element is left out of the sum of squares", lambda h: _squares(h[..., :-1]))
-        sums("the first element is left out of the sum of squares", lambda h: _squares(h[..., 1:]))
-    ends = {d // n * n for n in (4, 8, 16, 32, 64, 128)} | {d // n for n in (2, 4, 8, 16)}
-    for end in sorted(ends - {0, d}):
-        words = f"the elements from {end} on are left out of the"
-        sums(f"{words} sum of squares", lambda h, end=end: _squares(h[..., :end]))
-        sums(f"{words} mean of the squares", lambda h, end=end: _squares(h[..., :end]) / end * d)
-    for narrow in (BF16, F16):
-        name = NAMES[narrow]
-        sums(f"the squares are rounded to {name}", lambda h, n=narrow: _total(to(n, h * h)))
-        sums(f"the squares are added in {name}", partial(_narrow_sum, narrow))
-        sums(
-            f"the sum of squares is rounded to {name}",
-            lambda h, n=narrow: rounded_to(n, _squares(h)),
-        )
-        sums(
-            f"the mean of the squares is rounded to {name}",
-            lambda h, n=narrow: rounded_to(n, _squares(h) / d) * d,
-        )
-    centered = {"applies": after_weight, "input": lambda trial, h: _centered(h)}
-    layer_norm = "the mean is subtracted from x: a LayerNorm"
-    sums("the variance replaces the mean of the squares", lambda h: _squares(_centered(h)))
-    mistake(layer_norm, sums=lambda t, h: _squares(h), **centered)
-    if d > 2:
-        unbiased = d / (d - 1)
-        sums(
-            "the variance, divided by d - 1, replaces the mean of the squares",
-            lambda h: _squares(_centered(h)) * unbiased,
-        )
-        mistake(
-            f"{layer_norm} whose variance is divided by d - 1",
-            sums=lambda t, h: _squares(h) * unbiased,
-            **centered,
-        )
-    mistake(
-        "the mean is subtracted from x, but not in the RMS",
-        sums=lambda t, h: _squares(t.input().values),
-        **centered,
-    )
-    sums("the mean of the magnitudes replaces the RMS", lambda h: _total(np.abs(h)) ** 2 / d)
-    sums("the largest magnitude replaces the RMS", lambda h: _largest(h) ** 2 * d)
-    for words, under in {
-        "the root is left out": lambda u, eps, divisor: (u + eps) ** 2,
-        "x is multiplied by the RMS": lambda u, eps, divisor: 1 / (u + eps),
-        "eps is added to 1 / RMS instead": lambda u, eps, divisor: (1 / np.sqrt(u) + eps) ** -2,
-        "eps is added to the sum of squares before the division": lambda u, eps, divisor: (
-            u + eps / float(divisor)
-        ),
-    }.items():
-        mistake(words, where="inside", under=under)
-    mistake(
-        "eps is added both inside and outside the root",
-        where="outside",
-        under=lambda u, eps, divisor: u + eps,
-    )
-    if not has_residual:
-        mean = float(np.mean(_squares(x.values)))
-        sums("one RMS is used for all rows", lambda h: np.full((1, 1), mean))
-    for groups in usual_groups(d):
-        variant(
-            f"each row is normalised in {groups} groups of {d // groups} elements",
-            groups=groups,
-            sums=lambda t, h, n=groups: np.repeat(
-                sums_of(h.reshape(*h.shape[:-1], n, d // n))[..., 0], d // n, axis=-1
-            ),
-        )
+    if residual is None:
+        values |= {"mean of all": {"": float(np.mean(_of_squares(x.values)))}}
+        values |= {"gate" if "gate" in names else "x alone": once}
+    else:
+        values |= {"residual": once}
+        if "post_norm_weight" not in names:
+            values |= {"sum": once, "narrow sum": {} if residual.dtype == F32 else once}
+            is_wrong = total and not np.array_equal(call.residual_out(Options()), total.values)
+            values |= {"wrong sum": once if is_wrong else {}}
+    table = [Step(OPTION), Step(OPTION, change=lambda t: t.set(divisor=1.0))]
+    for (kind, part, name, *only), rows in _TABLE.items():
+        for text, n in values.get(name, {}).items():
+            for words, f in rows.items():
+                parts = dict(zip(part, f, strict=True)) if isinstance(part, tuple) else {part: f}
+                table.append(Step(kind, words.format(text), n, tuple(only), **parts))
     return table

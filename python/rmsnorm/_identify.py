@@ -17,7 +17,7 @@ from ._arrays import DTYPES, float_name
 from ._calls import checked_integer
 from ._hypotheses import VARIANT
 from ._probe import ORDINARY_ROWS, ROWS, probe
-from ._search import find
+from ._search import Ambiguity, find
 from ._tensors import Framework, Tensor, changed_rows, framework_of, read_tensor
 from ._texts import as_arguments, sentence, systems_like, text_of
 
@@ -34,19 +34,6 @@ _CAUSES = {
 }
 
 _RESULTS = ("y", "residual_out")
-
-
-class Ambiguity(NamedTuple):
-    """What the data leave open.
-
-    name: an option, or "step" for what a norm does beside its options.
-    values: the values that fit as well, in words, the one of the answer first.
-    cure: the data that could tell them apart.
-    """
-
-    name: str
-    values: str
-    cure: str
 
 
 @dataclass(frozen=True)
@@ -247,9 +234,7 @@ def _identification(
         mistake=answer.mistake or None,
         equal=best.distance.share,
         worst=best.distance.worst,
-        ambiguous=tuple(
-            Ambiguity(each.name, " or ".join(each.values), each.cure) for each in answer.open
-        ),
+        ambiguous=tuple(answer.open),
         systems=tuple(systems_like(answer)),
         special=tuple(answer.notes),
         rows=answer.rows,

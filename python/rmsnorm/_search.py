@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._estimates import Estimate, Scale, coefficients_of, least_squares, numbers_like, scales_of
+from ._estimates import (
+    Coefficients,
+    Estimate,
+    Scale,
+    coefficients_of,
+    least_squares,
+    numbers_like,
+    scales_of,
+)
 from ._estimates import shortened
 from ._hypotheses import MISTAKE, NAMES, OPTION, Array, Call, Distance, F32Array, Numbers, Options
 from ._hypotheses import Step, Trial, cut_off, decimal, distance, forward, lengths, steps
@@ -21,11 +29,11 @@ from ._library import BF16, F16, F32
 from ._options import WORDS
 from ._tensors import Tensor
 
-__all__ = ["Answer", "Candidate", "Open", "find", "options_text"]
+__all__ = ["USUAL_EPS", "Ambiguity", "Answer", "Candidate", "find", "options_text", "value_text"]
 
 # The eps of models and frameworks (doc/migration.md), and the machine epsilons.
-_USUAL_EPS = [1e-6, 1e-5, 0, 1e-12, 1e-10, 1e-8, 1e-7, 2**-23, 1.5625e-7, 1e-4]
-_USUAL_EPS += [1e-3, 1e-2, 2**-52, 2**-10, 2**-7]
+USUAL_EPS = [1e-6, 1e-5, 0, 1e-12, 1e-10, 1e-8, 1e-7, 2**-23, 1.5625e-7, 1e-4]
+USUAL_EPS += [1e-3, 1e-2, 2**-52, 2**-10, 2**-7]
 
 
 class Candidate(NamedTuple):
@@ -43,11 +51,16 @@ class Candidate(NamedTuple):
         return self.distance.bits, self.order
 
 
-class Open(NamedTuple):
-    """Values of an option, or steps, that fit as well as the first one."""
+class Ambiguity(NamedTuple):
+    """What the data leave open.
+
+    name: an option, or "step" for what a norm does beside its options.
+    values: the values that fit as well, in words, the one of the answer first.
+    cure: the data that could tell them apart.
+    """
 
     name: str
-    values: list[str]
+    values: str
     cure: str
 
 
@@ -69,7 +82,7 @@ class Answer:
     residual_out: str = ""
     mistake: str = ""
     others: list[Candidate] = field(default_factory=list)
-    open: list[Open] = field(default_factory=list)
+    open: list[Ambiguity] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -170,11 +183,11 @@ class _Numbers:
 
     def __init__(self, seen: _Seen, given: Sequence[float]) -> None:
         call, y = seen
-        self.eps = [float(np.float32(eps)) for eps in (*given, *_USUAL_EPS)]
+        self.eps = [float(np.float32(eps)) for eps in (*given, *USUAL_EPS)]
         self.factors = [1.0]
         self.of_steps = Numbers(offsets=[0.0, 1.0], times=[1.0])
-        self._known_eps = list(self.eps)
-        found = coefficients_of(call, y)
+        self._known_eps, self._d = list(self.eps), call.d
+        found = Coefficients() if "post_norm_weight" in call else coefficients_of(call, y)
         if found.factor and abs(found.factor.value - 1) > 0.005:
             _add(self.factors, found.factor)
         offsets = self.of_steps.offsets
@@ -184,26 +197,24 @@ class _Numbers:
             offsets = [min(offsets, key=lambda offset: abs(offset - value))]
         if found.plus and abs(found.plus.value) > 1e-4:
             self.of_steps.plus = numbers_like(found.plus)[0]
-        both = "gate" in call and "residual" not in call
-        for offset in list(offsets):
-            for placement in ("after", "before") if both else ("after",):
-                options = Options(
-                    weight_offset=offset if "weight" in call else 0.0,
-                    factor=self.factors[min(1, len(self.factors) - 1)],
-                    activation=found.activation,
-                    gate_placement=placement,
-                )
-                for scale in scales_of(call, y, Step(OPTION), options, self.of_steps.plus):
-                    self._add_scale(scale, call.d)
+        options = Options(activation=found.activation, factor=self.factors[-1])
+        placements = (
+            ("after", "before") if "gate" in call and "residual" not in call else ("after",)
+        )
+        for offset in offsets if "weight" in call else (0.0,):
+            for placement in placements:
+                tried = options._replace(weight_offset=offset, gate_placement=placement)
+                for scale in scales_of(call, y, Step(OPTION), tried, self.of_steps.plus):
+                    self._add_scale(scale)
 
-    def _add_scale(self, scale: Scale, d: int) -> None:
+    def _add_scale(self, scale: Scale) -> None:
         """Adds eps, and a factor of y or a divisor, which explain the same scales with another
         eps."""
         times = scale.times.value
         if times == 1:
             return self._add_eps(scale.eps)
         square = times * times
-        divisor = square * d
+        divisor = square * self._d
         error = 2 * divisor * scale.times.error / abs(times)
         per_eps = square if scale.placement == "inside" else times
         eps = Estimate(scale.eps.value / per_eps, scale.eps.error / per_eps)
@@ -225,13 +236,15 @@ class _Numbers:
 
     def _add_eps(self, eps: Estimate) -> None:
         if 0 < eps.value < 1:
-            _add(self.eps, eps)
+            # One that is added to the sum of squares is divided by d with it.
+            of_sums = (float(np.float32(known / self._d)) for known in self._known_eps)
+            _add(self.eps, eps, *filter(eps.may_be, of_sums))
 
 
-def _add(numbers: list[float], estimate: Estimate) -> None:
+def _add(numbers: list[float], estimate: Estimate, *likely: float) -> None:
     """Adds the numbers that an estimate may stand for, unless it may be one of them already."""
     if not any(map(estimate.may_be, numbers)):
-        numbers += numbers_like(estimate)
+        numbers += [*likely, *numbers_like(estimate)]
 
 
 def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
@@ -266,6 +279,10 @@ def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
 # -------------------------------------------------------------------------------------- comparison
 
 
+def _without_eps(options: Options) -> Options:
+    return options._replace(eps=0, eps_placement="")
+
+
 def _screened(
     seen: _Seen, all_steps: Sequence[Step], options: Sequence[Options], count: int
 ) -> list[Candidate]:
@@ -273,16 +290,14 @@ def _screened(
     columns = np.sort(np.random.RandomState(1).permutation(seen.call.d)[:16])
     call, y = seen.spread(16)
     y = Array(y.values[:, columns], y.dtype)
-    alike: dict[Any, list[int]] = {}  # but for eps and its placement
+    alike: dict[Any, list[int]] = {}
     for index, each in enumerate(options):
-        alike.setdefault(each._replace(eps=0, eps_placement=""), []).append(index)
+        alike.setdefault(_without_eps(each), []).append(index)
     bits, orders = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number, step in enumerate(all_steps):
         for members in alike.values():
-            some = members
-            if step.where:
-                some = [i for i in members if options[i].eps_placement == step.where]
-            values = Trial(call, [options[i] for i in some]).result(step, columns)
+            some = [i for i in members if step.fits(options[i])] if step.only else members
+            values = Trial(call, [options[i] for i in some]).result(step, columns) if some else None
             if values is not None:
                 values = np.broadcast_to(values, (len(some), *y.values.shape))
                 bits.append(lengths(values, y)[1].sum(axis=(1, 2)))
@@ -297,39 +312,33 @@ def _screened(
     ]
 
 
-def _try(seen: _Seen, candidates: Iterable[Candidate], by_library: bool = False) -> list[Candidate]:
-    """Returns the candidates that fit their options, with their distances."""
+def _compared(seen: _Seen, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Returns the candidates that fit their options with their distances, the nearest ones first."""
     alike: dict[Any, list[Candidate]] = {}
     for each in candidates:
-        key = id(each.step), each.options._replace(eps=0, eps_placement="")
-        alike.setdefault(key, []).append(each)
-    tried = []
+        if each.step.fits(each.options):
+            alike.setdefault((id(each.step), _without_eps(each.options)), []).append(each)
+    found: dict[Any, Candidate] = {}
     at_once = max(1, 2**20 // seen.y.values.size)
     for members in alike.values():
         for first in range(0, len(members), at_once):
             part = members[first : first + at_once]
             trial = Trial(seen.call, [each.options for each in part])
-            results = trial.result(part[0].step, by_library=by_library)
+            results = trial.result(part[0].step)
             if results is None:
                 break
             values = np.broadcast_to(results, (len(part), *seen.y.values.shape))
-            tried += [
-                each._replace(used=used, distance=distance(y, seen.y))
-                for each, used, y in zip(part, trial.each(), values, strict=True)
-            ]
-    return tried
-
-
-def _nearest(candidates: list[Candidate], count: int) -> list[Candidate]:
-    return sorted(candidates, key=lambda candidate: candidate.nearness)[:count]
+            for each, used, y in zip(part, trial.each(), values, strict=True):
+                new = each._replace(used=used, distance=distance(y, seen.y))
+                found.setdefault((each.step.words, used), new)
+    return sorted(found.values(), key=lambda each: each.nearness)
 
 
 def _with_other_eps(seen: _Seen, numbers: _Numbers, nearest: list[Candidate]) -> list[Candidate]:
     """Returns the nearest candidates with the eps that the rows show for their own steps."""
     refined: dict[Any, Candidate] = {}
     for candidate in nearest:
-        key = id(candidate.step), candidate.options._replace(eps=0, eps_placement="")
-        refined.setdefault(key, candidate)
+        refined.setdefault((id(candidate.step), _without_eps(candidate.options)), candidate)
     others: list[Candidate] = []
     part = seen.spread(_MOST_ESTIMATED)
     for candidate in list(refined.values())[:8]:
@@ -341,7 +350,7 @@ def _with_other_eps(seen: _Seen, numbers: _Numbers, nearest: list[Candidate]) ->
                 options = candidate.options._replace(eps=each, eps_placement=scale.placement)
                 order = 2**62 + len(others)  # behind all others
                 others.append(candidate._replace(order=order, options=options))
-    return _try(seen, others, by_library=True)
+    return _compared(seen, others)
 
 
 def _sum_error(d: int) -> float:
@@ -409,7 +418,7 @@ def _cure_of(option: str) -> str:
     return "more rows in f16 or bf16" if option.endswith("rounding") else "other rows"
 
 
-def _left_open(good: list[Candidate], best: Candidate) -> list[Open]:
+def _left_open(good: list[Candidate], best: Candidate) -> list[Ambiguity]:
     """Returns what the data leave open: values that fit as well where nothing else changes."""
     found = []
     for name in Options._fields:
@@ -427,15 +436,16 @@ def _left_open(good: list[Candidate], best: Candidate) -> list[Open]:
             if alone and not is_same and candidate.step.words == best.step.words:
                 others.append(value_text(other))
         if others:
-            found.append(Open(name, [value_text(value), *others], _cure_of(name)))
+            texts = " or ".join([value_text(value), *others])
+            found.append(Ambiguity(name, texts, _cure_of(name)))
     words = [
         candidate.step.words
         for candidate in good
         if candidate.options == best.options and candidate.step.words != best.step.words
     ]
     if words:
-        values = [best.step.words or "nothing else", *words]
-        found.append(Open("step", values, "other rows and another weight"))
+        texts = " or ".join([best.step.words or "nothing else", *words])
+        found.append(Ambiguity("step", texts, "other rows and another weight"))
     return found
 
 
@@ -501,23 +511,17 @@ def _special_rows(whole: _Seen, kinds: npt.NDArray[Any], best: Candidate) -> lis
     hypothesis."""
     notes, as_here = [], []
     for kind, name in enumerate(_KINDS):
-        index = np.flatnonzero(kinds == kind)
-        if kind == 0 or len(index) == 0:
+        part = whole.rows(kinds == kind)
+        y = part.y.values
+        if kind == 0 or not len(y):
             continue
-        part = whole.rows(index)
-        found = _try(part, [best], by_library=True)
+        found = _compared(part, [best])
         if found and found[0].distance.worst <= 2 * _sum_error(whole.call.d):
             as_here.append(name)
             continue
-        y = part.y.values
-        became = (
-            "zeros"
-            if (y == 0).all()
-            else (
-                "NaN"
-                if np.isnan(y).all()
-                else "infinite" if np.isinf(y).all() else "something else"
-            )
+        kinds_of_y = {"zeros": y == 0, "NaN": np.isnan(y), "infinite": np.isinf(y)}
+        became = next(
+            (words for words, is_so in kinds_of_y.items() if is_so.all()), "something else"
         )
         notes.append(f"Rows {name} become {became}, unlike in this library.")
     if as_here:
@@ -527,41 +531,37 @@ def _special_rows(whole: _Seen, kinds: npt.NDArray[Any], best: Candidate) -> lis
 
 def _mistake_of_sum(call: Call, options: Options, y: Array) -> str:
     """Returns what is wrong with residual_out of a call, as a clause. Nothing if it is the sum."""
-    given, residual = call.operands["residual_out"], call.operands["residual"]
+    given, residual, x = (call.operands[name] for name in ("residual_out", "residual", "x"))
     total = call.sum(options)
-    expected = Array(to(residual.dtype, total), residual.dtype)
+    expected = to(residual.dtype, total)
 
     def is_given(values: F32Array) -> bool:
-        rounded = to(given.dtype, values)
-        return distance(rounded, given).is_exact
+        return distance(to(given.dtype, values), given).is_exact
 
-    if given.dtype == residual.dtype and is_given(expected.values):
+    if given.dtype == residual.dtype and is_given(expected):
         return ""
     if given.dtype != residual.dtype and is_given(total):
         return f"residual_out is {NAMES[given.dtype]} instead of {NAMES[residual.dtype]}"
     # A factor or a norm of x may round otherwise.
     rounds = options.factor != 1 or "post_norm_weight" in call
     near = 2 * _sum_error(call.d)
-    if given.dtype == F32 and rounds and _is_near_in_rows(given.values, expected.values, near):
+    if given.dtype == F32 and rounds and _is_near_in_rows(given.values, expected, near):
         return ""
-    if is_given(y.values):
-        return "residual_out is y"
-    for narrow in (BF16, F16):
-        name = NAMES[narrow]
-        for words, rounding in {
-            f"cut off to {name}": cut_off,
-            f"rounded to {name}": to,
-            f"rounded to {name} with ties away from zero": with_ties_away,
-        }.items():
-            if is_given(rounding(narrow, total)):
-                return f"residual_out is {words}"
-    x = call.x.values
-    finite = np.where(np.isfinite(given.values), 1.0, 0.0)
-    flat = [(np.nan_to_num(each) * finite).reshape(1, -1) for each in (residual.values, x)]
-    shares = least_squares(flat, (np.nan_to_num(given.values) * finite).reshape(1, -1))[0]
+    known = {"y": y.values}
+    for narrow, name in ((BF16, "bf16"), (F16, "f16")):
+        known[f"cut off to {name}"] = cut_off(narrow, total)
+        known[f"rounded to {name}"] = to(narrow, total)
+        known[f"rounded to {name} with ties away from zero"] = with_ties_away(narrow, total)
+    for words, values in known.items():
+        if is_given(values):
+            return f"residual_out is {words}"
+    finite = np.isfinite(given.values)
+    columns = [np.where(finite, np.nan_to_num(each.values), 0.0) for each in (residual, x, given)]
+    *terms, sums = (column.astype(np.float64).reshape(1, -1) for column in columns)
+    shares = least_squares(terms, sums)[0][0]
     if not np.isnan(shares).any():
         a, b = (0.0 if abs(each) < 1e-3 else shortened(each, 3) for each in shares)
-        if is_given(np.float32(a) * residual.values + np.float32(b) * x):
+        if is_given(np.float32(a) * residual.values + np.float32(b) * x.values):
 
             def term(share: float, name: str) -> str:
                 return name if share == 1 else f"{decimal(share)} {name}"
@@ -571,7 +571,7 @@ def _mistake_of_sum(call: Call, options: Options, y: Array) -> str:
                 return f"residual_out is {words} alone"
             sign = "-" if b < 0 else "+"
             return f"residual_out is {term(a, 'residual')} {sign} {term(abs(b), 'x')}"
-    differing = int((given.values != expected.values).sum())
+    differing = int((given.values != expected).sum())
     return f"residual_out is wrong in {differing} of {given.values.size} elements"
 
 
@@ -606,16 +606,15 @@ def _find(whole: _Seen, eps: list[float]) -> Answer:
     all_steps = steps(call, numbers.of_steps)
     options = _options_to_try(call, numbers)
     nearest = _screened(seen, all_steps, options, _FIRST)
-    nearest = _nearest(_try(seen.spread(max(6, 2**15 // d)), nearest), _BEST)
-    nearest = _nearest(nearest, max(8, min(_BEST, 2**28 // size)))
-    nearest = _nearest(_try(seen, nearest, by_library=True), _BEST)
+    nearest = _compared(seen.spread(max(6, 2**15 // d)), nearest)
+    nearest = _compared(seen, nearest[: max(8, min(_BEST, 2**28 // size))])
     if not nearest[0].distance.is_exact:
         nearest += _with_other_eps(seen, numbers, nearest)
-        nearest = _nearest(nearest, len(nearest))
+        nearest.sort(key=lambda each: each.nearness)
     good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance, d)]
     # The simplest of equally good candidates wins.
     best = min(good, key=lambda each: (each.step.kind, len(each.used.given()), each.order))
-    result = Trial(call, [best.options]).result(best.step, by_library=True)
+    result = Trial(call, [best.options]).result(best.step)
     assert result is not None
     expected = np.broadcast_to(result, (1, *seen.y.values.shape))[0]
 

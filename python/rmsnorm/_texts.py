@@ -9,7 +9,7 @@ import numpy as np
 from ._hypotheses import NAMES, OPTION, VARIANT, Distance, Options, decimal
 from ._library import F32
 from ._options import WORDS
-from ._search import Answer, Candidate, options_text, value_text
+from ._search import USUAL_EPS, Answer, Candidate, options_text, value_text
 
 __all__ = ["as_arguments", "sentence", "systems", "systems_like", "text_of"]
 
@@ -70,7 +70,11 @@ def _inner_type(answer: Answer) -> int:
 def _clauses(answer: Answer) -> str:
     """Returns what the options that matter for these operands do."""
     options, operands = answer.best.used, answer.call.operands
-    eps, inner = f"eps {decimal(options.eps)}", _inner_type(answer)
+    eps, inner, d = f"eps {decimal(options.eps)}", _inner_type(answer), answer.call.d
+    usual, value = np.array(USUAL_EPS, np.float32), np.float32(options.eps)
+    of_sums = [decimal(each) for each in USUAL_EPS if np.float32(each / d) == value]
+    if of_sums and value not in usual:
+        eps += f" ({of_sums[0]} / {d})"  # it is added to the sum of squares before the division
     placement = {"inside": "inside the root", "outside": "added to the RMS"}
     clauses = []
     if options.weight_offset:
@@ -146,9 +150,7 @@ def text_of(answer: Answer) -> str:
     parts += ["\n".join(lines)] if lines else []
     parts += ["\n".join(answer.notes)] if answer.notes else []
     if answer.open:
-        lines = [
-            f"  {each.name}: {' or '.join(each.values)}; {each.cure} could" for each in answer.open
-        ]
+        lines = [f"  {each.name}: {each.values}; {each.cure} could" for each in answer.open]
         parts.append("\n".join(["These data cannot tell apart:", *lines]))
     if answer.fit != "none" and not answer.mistake:
         before = "Beside this step, the options are:\n" if best.step.kind == VARIANT else ""

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of doc/identify.md: norms and what rmsnorm.identify() says of them.
 
-As a program it writes all of them. The tests that hold the norms check that the page has them.
+As a program it writes all of them. The tests that hold the norms compare the page with them.
 """
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,44 +30,34 @@ class Norm(NamedTuple):
     arguments: dict[str, Any] = {}
 
 
-class Norms:
-    """Norms by their names, and the table of them under a heading.
+def make_tests(heading, norms, says_depends=False):
+    """Returns a test of each of the norms, by their names, a test of their table in the page, and
+    what gives the answer to a name.
 
     Whether rows depend on each other differs between CPUs, so only a table of norms in plain NumPy
     says it.
     """
 
-    def __init__(self, heading, norms, says_depends=False):
-        self._heading = heading
-        self._norms = norms
-        self._says_depends = says_depends
-        TABLES[heading] = self._table
-
     @functools.cache
-    def answer(self, name):
-        norm = self._norms[name]
+    def answer_to(name):
+        norm = norms[name]
         return rmsnorm.identify(norm.f, 100, norm.dtype, **norm.arguments)
 
-    def _table(self):
-        rows = []
-        for name, norm in self._norms.items():
-            answer = self.answer(name)
-            lines = str(answer).splitlines() if self._says_depends else []
-            changes = [line for line in lines if line.startswith("A row's bits change")]
-            dtype = str(norm.dtype).removeprefix("torch.")
-            rows.append([name, dtype, " ".join([said(answer), *changes])])
-        return table([self._heading, "type of x", "what `identify` says"], rows)
+    def row(name):
+        answer = answer_to(name)
+        lines = str(answer).splitlines() if says_depends else []
+        changes = [line for line in lines if line.startswith("A row's bits change")]
+        dtype = str(norms[name].dtype).removeprefix("torch.")
+        return [name, dtype, " ".join([said(answer), *changes])]
 
-    def tests(self):
-        """Returns a test of each norm, and a test of the page."""
+    @pytest.mark.parametrize("name", norms)
+    def test_norm(name):
+        answer, words = answer_to(name), norms[name].words
+        assert (answer.fit == "none") == (words == ""), str(answer)
+        assert (name if words is None else words) in answer.sentence, str(answer)
 
-        @pytest.mark.parametrize("name", self._norms)
-        def test_norm(name):
-            answer, words = self.answer(name), self._norms[name].words
-            assert (answer.fit == "none") == (words == ""), str(answer)
-            assert (name if words is None else words) in answer.sentence, str(answer)
-
-        return test_norm, page_test(self._heading)
+    columns = [heading, "type of x", "what `identify` says"]
+    return test_norm, page_test(heading, lambda: table(columns, map(row, norms))), answer_to
 
 
 def said(answer):
@@ -86,18 +75,21 @@ def table(columns, rows):
     return "".join(lines)
 
 
-def _split(name):
-    """Returns the page before a table, the table, and the page behind it."""
+def page_with(name):
+    """Returns the page with a table made anew."""
     page = PAGE.read_text(encoding="utf-8")
     before, begin, rest = page.partition(f"<!-- {name} -->\n")
-    made, end, after = rest.partition(f"<!-- end of {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
     assert begin and end, f"{PAGE} has no table with the name {name}"
-    return before + begin, made, end + after
+    return before + begin + TABLES[name]() + end + after
 
 
-def page_test(name):
+def page_test(name, make):
+    TABLES[name] = make
+
     def test_page():
-        assert _split(name)[1] == TABLES[name](), "run identify_page.py to write it"
+        page = PAGE.read_text(encoding="utf-8")
+        assert page == page_with(name), "run identify_page.py to write it"
 
     return test_page
 
@@ -107,6 +99,5 @@ if __name__ == "__main__":
     import test_identify  # noqa: F401
     import test_identify_frameworks  # noqa: F401
 
-    for each, make in identify_page.TABLES.items():
-        begin, _, end = _split(each)
-        PAGE.write_text(begin + make() + end, encoding="utf-8")
+    for each in identify_page.TABLES:
+        PAGE.write_text(identify_page.page_with(each), encoding="utf-8")
