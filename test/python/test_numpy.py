@@ -91,15 +91,11 @@ def test_a_norm_from_given_sums_has_the_same_bits():
 
 
 def test_several_norms_in_one_call_have_the_bits_of_each():
-    buffer = normal(5, 4, 32)
+    buffer, weight = normal(5, 4, 32), normal(32)
     q, k = buffer[:, :3], buffer[:, 3:]
-    weights = normal(32), normal(32)
-    expected = [rmsnorm.rms_norm(x, w) for x, w in zip((q, k), weights, strict=True)]
-    rmsnorm.forward_all(
-        [{"x": q, "weight": weights[0], "y": q}, {"x": k, "weight": weights[1], "y": k}], threads=1
-    )
-    assert (q == expected[0]).all()
-    assert (k == expected[1]).all()
+    expected = rmsnorm.rms_norm(q, weight), rmsnorm.rms_norm(k)
+    rmsnorm.forward_all([{"x": q, "weight": weight, "y": q}, {"x": k, "y": k}], threads=1)
+    assert (q == expected[0]).all() and (k == expected[1]).all()
     rmsnorm.forward_all([])
 
 
@@ -394,11 +390,9 @@ MASKED = np.ma.masked_array(normal(3, 64), mask=True)
 #: Calls of wrong arguments: the message, and the function with its arguments. Those of other types
 #: than the function takes raise TypeError.
 REFUSED_VALUES = [
-    ("stride 64 in the last dimension", rmsnorm.rms_norm, X.T),
     ("weight: 63 elements in its last dimension", rmsnorm.rms_norm, X, X[0, :63]),
     ("^x: elements of type int32", rmsnorm.rms_norm, INTEGERS),
     ("^x: elements of type >f4", rmsnorm.rms_norm, X.astype(">f4")),
-    ("x: f64; it must be", rmsnorm.rms_norm, X.astype(np.float64)),
     ("no multiples of an element", rmsnorm.rms_norm, RECORDS),
     ("9 dimensions", rmsnorm.rms_norm, X.reshape(1, 1, 1, 1, 1, 1, 1, 4, 64)),
     ("eps is -1", rmsnorm.rms_norm, X, None, -1),
@@ -429,7 +423,6 @@ REFUSED_VALUES = [
         (f"^{name}: ", setattr, NORM, name, normal(2, 64))
         for name in ("weight", "bias", "post_norm_weight")
     ),
-    ("bias: 63 elements", setattr, NORM, "bias", X[0, :63]),
     ("the state has \\['bias'\\]", NORM.load_state_dict, {"bias": X[0]}),
     ("this norm has \\['weight'\\]", NORM.load_state_dict, {"weight": X[0], 3: X[0]}),
     *(
@@ -662,21 +655,6 @@ def test_the_package_lists_its_names():
 # ------------------------------------------------------------------------------------- RMSNorm
 
 
-def test_a_norm_with_its_weight():
-    norm = rmsnorm.RMSNorm(48, 1e-6, dtype="bfloat16", weight_offset=1)
-    assert (norm.weight == 1).all()
-    weight = normal(48, dtype=ml_dtypes.bfloat16)
-    norm.weight = weight
-    assert norm.weight.dtype == weight.dtype
-    assert (norm.weight == weight).all()
-    x = normal(3, 48, dtype=ml_dtypes.bfloat16)
-    expected = rmsnorm.rms_norm(x, weight, eps=1e-6, weight_offset=1)
-    assert (norm(x) == expected).all()
-    other = rmsnorm.RMSNorm(48, 1e-6, dtype="bfloat16", weight_offset=1)
-    other.load_state_dict(norm.state_dict())
-    assert (other(x, out=x) == expected).all()
-
-
 def test_a_norm_takes_the_types_of_numpy(monkeypatch):
     for dtype in ("float32", "f4", np.float32, np.dtype("float32")):
         assert rmsnorm.RMSNorm(np.int64(4), dtype=dtype).weight.dtype == np.float32
@@ -810,37 +788,34 @@ expected, bound = norm(x), norm.bind(x, y)
     assert programs.run(program) == "True True\n"
 
 
-def test_a_norm_with_a_bias_and_a_post_norm_weight():
-    arrays = {"bias": normal(48), "post_norm_weight": normal(48)}
-    rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in arrays.items()}
-    norm = rmsnorm.RMSNorm(48, 1e-6, dtype="bfloat16", weight_offset=1, **arrays)
-    ones = norm.weight
+def test_a_norm_keeps_its_arrays_in_its_type():
+    held = {name: normal(48) for name in ("weight", "bias", "post_norm_weight")}
+    rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in held.items()}
+    norm = rmsnorm.RMSNorm(48, 0.5, dtype="bfloat16", weight_offset=1)
+    assert (norm.weight == 1).all() and norm.bias is norm.post_norm_weight is None
     x, residual = normal(3, 48), normal(3, 48)
-    expected_sum, total = np.empty_like(x), np.empty_like(x)
-
-    def expected(**operands):
-        return rmsnorm.rms_norm(x, ones, eps=1e-6, weight_offset=1, **operands)
-
-    wanted = expected(residual=residual, residual_out=expected_sum, **rounded)
-    assert (norm(x, residual=residual, residual_out=total) == wanted).all()
-    assert (total == expected_sum).all()
-    for name, array in rounded.items():
-        assert (getattr(norm, name) == array).all()
+    expected = []  # with each array that is set
+    for name, array in held.items():
+        setattr(norm, name, array)
+        assert getattr(norm, name).dtype == ml_dtypes.bfloat16
+        assert (getattr(norm, name) == rounded[name]).all()
+        expected.append(norm(x))
+    wanted = rmsnorm.rms_norm(x, eps=0.5, weight_offset=1, residual=residual, **rounded)
+    assert (norm(x, residual=residual) == wanted).all()
+    for name in ("bias", "post_norm_weight"):
         with refused(f"{name}: the module has its own"):
-            norm(x, **{name: array})
-
+            norm(x, **{name: rounded[name]})
     state = norm.state_dict()
-    assert list(state) == ["weight", "bias", "post_norm_weight"]
-    norm.bias = arrays["post_norm_weight"]
+    assert list(state) == list(held)
+    norm.bias = norm.post_norm_weight = held["weight"]
     norm.load_state_dict(state)
-    assert (norm(x) == expected(**rounded)).all()
-    norm.post_norm_weight = None
-    assert norm.post_norm_weight is None
-    assert (norm(x) == expected(bias=rounded["bias"])).all()
-    with refused("this norm has \\['bias', 'weight'\\]"):
-        norm.load_state_dict(state)
-    norm.bias = None
-    assert (norm(x) == expected()).all()
+    assert (norm(x, residual=residual) == wanted).all()
+    for name, before in (("post_norm_weight", expected[1]), ("bias", expected[0])):
+        setattr(norm, name, None)
+        assert getattr(norm, name) is None
+        assert (norm(x, out=x.copy()) == before).all()
+        with refused("this norm has "):
+            norm.load_state_dict(state)
 
 
 # --------------------------------------------------------------------------------- bound calls
