@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ import transformers
 import vllm.ir
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
-from vllm.compilation.passes.ir.lowering_pass import VllmIRLoweringPass
 from vllm.ir import ops
 
 import rmsnorm.vllm
@@ -149,26 +147,16 @@ def block(x, residual, weight):
     return ops.rms_norm(y * 2, weight, 1e-6), residual_out
 
 
-@pytest.mark.parametrize("way", ["operator", "traced", "lowered"])
-def test_inductor(way):
-    """vLLM compiles its operations as operators, by tracing through them, or by its own pass."""
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_inductor(is_traced):
+    """vLLM compiles its operations as operators, or by tracing through them. test_engine() has the
+    third way, its own pass."""
     tensors = random_arguments("fused_add_rms_norm", BF16, BF16)[:3]
-    passes = {}
-    if way == "lowered":
-        compilation = SimpleNamespace(
-            splitting_ops=None, use_inductor_graph_partition=False, pass_config=None
-        )
-        config = SimpleNamespace(
-            compilation_config=compilation, model_config=None, device_config=None
-        )
-        passes = {"post_grad_custom_post_pass": VllmIRLoweringPass(config)}
-    traced = vllm.ir.enable_torch_wrap(False) if way == "traced" else contextlib.nullcontext()
-    with traced, torch.no_grad():
+    with vllm.ir.enable_torch_wrap(not is_traced), torch.no_grad():
         torch._dynamo.reset()
-        compiled = torch.compile(block, fullgraph=True, options=passes)
-        results, code = run_and_get_code(compiled, *tensors)
+        results, code = run_and_get_code(torch.compile(block, fullgraph=True), *tensors)
         assert same(results, block(*tensors))
-    namespace = "vllm_ir" if way == "operator" else "rmsnorm"
+    namespace = "rmsnorm" if is_traced else "vllm_ir"
     calls = re.findall(r"torch\.ops\.(vllm_ir|rmsnorm)\.\w+\.\w+\(", "".join(code))
     assert calls == [namespace] * 2
 
