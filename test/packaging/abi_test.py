@@ -1,136 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binary interface is the one in packaging/rust/rmsnorm-sys/src/lib.rs, which so records it: functions, types,
-fields and constants. libabigail reads it from the debug information of a library: `abi_test.py LIBRARY`.
-"""
+"""The C interface is the one that packaging/rust/rmsnorm-sys/src/lib.rs records: functions, types, fields and constants.
+The compiler takes the record, turned into C, beside the header: `abi_test.py COMPILER...`"""
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
-HEADERS = os.path.join(ROOT, "include", "rmsnorm")
-BINDINGS = os.path.join("packaging", "rust", "rmsnorm-sys", "src", "lib.rs")
-SKIPPED = 77  # tells Meson that the test is skipped
-RUST_TYPES = {
-    "char": "c_char",
-    "float": "f32",
-    "int32_t": "i32",
-    "ptrdiff_t": "isize",
-    "size_t": "usize",
-    "uint32_t": "u32",
-    "void": "c_void",
+HEADER = os.path.join(ROOT, "include", "rmsnorm", "rmsnorm.h")
+RECORD = os.path.join(ROOT, "packaging", "rust", "rmsnorm-sys", "src", "lib.rs")
+C_TYPES = {
+    **{"c_char": "char", "c_void": "void", "f32": "float", "i32": "int32_t"},
+    **{"isize": "ptrdiff_t", "u32": "uint32_t", "usize": "size_t"},
 }
 
 
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
-        return file.read()
+def declare(name, kind):
+    """Returns the C declaration of a name with a type of Rust."""
+    if pointer := re.fullmatch(r"\*(const|mut) (.*)", kind):
+        return declare("*" + name if pointer[1] == "mut" else "const *" + name, pointer[2])
+    if array := re.fullmatch(r"\[(\w+); (\w+)\]", kind):
+        return declare(f"{name}[{array[2]}]", array[1])
+    return f"{C_TYPES.get(kind, kind)} {name}"
 
 
-class Library:
-    """The interface of a library as lines of Rust, without names of parameters."""
+def function(name, parameters, result="c_void"):
+    kinds = re.findall(r"\w+: ([^,\n]+)", parameters)
+    return declare(f"{name}({', '.join(declare('', kind) for kind in kinds) or 'void'})", result)
 
-    def __init__(self, dump):
-        self.types = {element.get("id"): element for element in dump.iter() if element.get("id")}
-        self.lines = [
-            self.function("fn " + one.get("name"), one) for one in dump.iter("function-decl")
+
+def as_c(record):
+    """Yields declarations that a compiler takes after the header if it has the same interface."""
+    for name, parameters, result in re.findall(
+        r"pub fn (\w+)\((.*?)\)(?: -> (.*?))?;", record, re.S
+    ):
+        yield f"RMSNORM_API {function(name, parameters, result or 'c_void')};"
+    for name, parameters in re.findall(
+        r"pub type (\w+) = Option<[^(]*\((.*?)\)\s*,?\s*>;", record, re.S
+    ):
+        yield f"typedef {function(f'(*{name})', parameters)};"
+    for name, kind in re.findall(r"pub type (\w+) = (\w+);", record):
+        yield f"typedef {declare(name, kind)};"
+    for name, fields in re.findall(r"pub struct (\w+) \{\n(    pub .*?)\}", record, re.S):
+        fields = re.findall(r"pub (\w+): (.*),", fields)
+        yield f"struct record_{name} {{ {' '.join(declare(*field) + ';' for field in fields)} }};"
+        sizes = []
+        for field, _ in fields:
+            ours, theirs = (f"(({kind}*)0)->{field}" for kind in (name, "struct record_" + name))
+            is_same_type = f"_Generic(&{ours}, __typeof__({theirs})*: 1, default: 0)"
+            is_there = f"offsetof({name}, {field}) == offsetof(struct record_{name}, {field})"
+            yield f'_Static_assert({is_same_type} && {is_there}, "{name}.{field}");'
+            sizes.append(f"sizeof({ours})")
+        yield f'_Static_assert(sizeof({name}) == {" + ".join(sizes)}, "another field of {name}");'
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return re.sub(r"//.*", "", file.read())
+
+
+def main(*compiler):
+    header, record = read(HEADER), read(RECORD)
+    names_of = {
+        header: r"(?m)^(?:RMSNORM_API [^;(]*?|typedef (?:\w+ )+|typedef void \(\*|\} )(\w+)[(;)]",
+        record: r"pub (?:fn|struct|type) (\w+)",
+    }
+    constants_of = {
+        header: r"(RMSNORM_\w+) = (-?\d+)|#define (RMSNORM_MAX_\w+) (\d+)",
+        record: r"pub const (\w+): \w+ = (-?\d+);()()",
+    }
+    interfaces = []
+    for text in (header, record):
+        constants = [
+            " = ".join(filter(None, parts)) for parts in re.findall(constants_of[text], text)
         ]
-        for element in self.types.values():
-            name = element.get("name", "")
-            if element.tag == "class-decl" and element.find("data-member") is not None:
-                self.lines.append(self.struct(element))
-            elif element.tag == "typedef-decl" and name.startswith("rmsnorm_"):
-                if self.of(element) != name:
-                    self.lines.append(f"type {name} = {self.of(element)}")
-
-    def of(self, element):
-        """Returns the type that an element of the dump refers to."""
-        kind = self.types[element.get("type-id")]
-        name = kind.get("name")
-        if name in RUST_TYPES:
-            return RUST_TYPES[name]
-        if kind.tag == "array-type-def":
-            return f"[{self.of(kind)}; {kind.find('subrange').get('length')}]"
-        if kind.tag == "qualified-type-def":
-            return self.of(kind)
-        if kind.tag == "pointer-type-def":
-            target = self.types[kind.get("type-id")]
-            if target.tag == "function-type":
-                return f"Option<{self.function('unsafe extern C fn', target)}>"
-            return f"*{'const' if target.get('const') else 'mut'} {self.of(kind)}"
-        return name
-
-    def function(self, name, element):
-        result = self.of(element.find("return"))
-        parameters = ", ".join(map(self.of, element.findall("parameter")))
-        return f"{name}({parameters})" + ("" if result == "c_void" else f" -> {result}")
-
-    def alignment(self, element):
-        """Returns the bits of a number or a pointer, or of an element of an array."""
-        kind = self.types[element.get("type-id")]
-        if kind.tag in ("typedef-decl", "qualified-type-def", "array-type-def"):
-            return self.alignment(kind)
-        return int(kind.get("size-in-bits"))
-
-    def struct(self, element):
-        """Returns its fields, which must lie as Rust's repr(C) puts them."""
-        fields, end, widest = [], 0, 1
-        for member in element.findall("data-member"):
-            field = member.find("var-decl")
-            bits, kind = self.alignment(field), self.of(field)
-            begin = -(-end // bits) * bits
-            assert int(member.get("layout-offset-in-bits")) == begin, (element.attrib, field.attrib)
-            length = re.search(r"; (\d+)]", kind)  # of an array
-            end = begin + bits * (int(length[1]) if length else 1)
-            widest = max(widest, bits)
-            fields.append(f"{field.get('name')}: {kind}")
-        assert int(element.get("size-in-bits")) == -(-end // widest) * widest, element.attrib
-        return f"struct {element.get('name')} {{ {', '.join(fields)} }}"
-
-
-def interface_of(library):
-    """Returns the interface in a library, and the constants of its header."""
-    options = ("--headers-dir", HEADERS, "--drop-private-types", "--exported-interfaces-only")
-    dump = subprocess.run(["abidw", *options, library], check=True, stdout=subprocess.PIPE).stdout
-    lines = Library(xml.etree.ElementTree.fromstring(dump)).lines
-    # The dump has neither constants nor the const of a void.
-    header = re.sub(r"(?ms)^static inline.*?^}|//.*?$", "", read(HEADERS, "rmsnorm.h"))
-    lines += ["constant " + name for name in re.findall(r"const void\* (\w+)", header)]
-    values = re.findall(r"(RMSNORM_\w+) = (-?\d+)|#define (RMSNORM_MAX_\w+) (\d+)", header)
-    return lines + ["const " + " = ".join(filter(None, parts)) for parts in values]
-
-
-def recorded():
-    """Returns the same lines, of the bindings."""
-    code = re.sub(r"\s+", " ", re.sub(r"//[^\n]*|\"", "", read(BINDINGS)))
-    most = re.search(r"const RMSNORM_MAX_DIMS: \w+ = (\d+)", code)[1]
-    code = code.replace("; RMSNORM_MAX_DIMS", f"; {most}")
-    lines = ["constant " + name for name in re.findall(r"(\w+): \*const c_void", code)]
-    code = code.replace("*const c_void", "*mut c_void")
-    values = re.findall(r"pub const (\w+): \w+ = (-?\d+);", code)
-    lines += [f"const {name} = {value}" for name, value in values]
-    for name, fields in re.findall(r"pub struct (\w+) \{ (pub .*?), \}", code):
-        lines.append(f"struct {name} {{ {fields.replace('pub ', '')} }}")
-    for item in re.findall(r"pub ((?:fn|type) [^;]+);", code):
-        item = re.sub(r"(?<=[(,]) ?\w+: ", " ", item)  # names of parameters
-        lines.append(re.sub(r"(?<=[(<]) +|,? +(?=[)>])", "", item).replace(",>", ">"))
-    return lines
-
-
-def main(library):
-    if not shutil.which("abidw"):
-        print("libabigail's abidw is not installed (Debian: abigail-tools)")
-        sys.exit(SKIPPED)
-    present, record = interface_of(library), recorded()
-    lines = [f"- {line}" for line in record if line not in present]
-    lines += [f"+ {line}" for line in present if line not in record]
-    if lines or len(present) < 100:
-        print("\n".join(lines))
+        interfaces.append({*re.findall(names_of[text], text), *constants})
+    assert len(interfaces[0]) > 90, interfaces[0]
+    differences = sorted(interfaces[0] ^ interfaces[1])
+    source = "\n".join([f'#include "{HEADER}"', *as_c(record)])
+    options = (
+        "-std=c11",
+        "-Werror",
+        "-fsyntax-only",
+        "-I" + os.path.dirname(os.path.dirname(HEADER)),
+    )
+    done = subprocess.run(
+        [*compiler, *options, "-x", "c", "-"], input=source, text=True, check=False
+    )
+    if differences or done.returncode != 0:
+        print("Recorded alone, or in the header alone:", *differences, sep="\n  ")
         sys.exit(
-            f"The library has another interface than {BINDINGS}. doc/releasing.md says when it may change."
+            f"{HEADER} and {RECORD} differ. doc/releasing.md says when the interface may change."
         )
 
 

@@ -166,6 +166,21 @@ class Names(unittest.TestCase):
         for path, page, heading in pointers:
             self.assertRegex(read("doc", page), rf"(?m)^(##+ {heading}$|\"?{heading}\"?,)", path)
 
+    def test_version(self):
+        """Each file that repeats the project's version has it."""
+        version = re.search(r"^  version: '(.*)',$", read("meson.build"), re.M)[1]
+        parts = dict(zip(("MAJOR", "MINOR", "PATCH"), version.split(".")))
+        macros = "".join(f"#define RMSNORM_VERSION_{name} {part}\n" for name, part in parts.items())
+        crate, rust = "packaging/rust/rmsnorm", f'version = "{version}"'
+        for path, text in (
+            ("include/rmsnorm/version.h", f'#define RMSNORM_VERSION "{version}"\n{macros}'),
+            ("packaging/debian/changelog", f"rmsnorm ({version}-"),
+            (f"{crate}-sys/Cargo.toml", rust),
+            (f"{crate}/Cargo.toml", rust),
+            (f"{crate}/Cargo.toml", f"rmsnorm-sys = {{ {rust},"),
+        ):
+            self.assertIn(f"\n{text}", "\n" + read(path))
+
     def test_missing_names(self):
         text = "`rmsnorm_norm()` of `lib/plan.cc`,\n`Gone()` of `lib/gone.cc` and spread.{h,c}"
         gone = ["doc/page.md:2: there is no Gone()"]
