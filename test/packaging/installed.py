@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library of the build directory for its users: installed, and found by their builds.
-test/meson.build sets the RMSNORM_... variables."""
+"""The library of the build directory for its users: installed, found and built by their projects.
+test/packaging/meson.build sets the variables. A user may name CMake (RMSNORM_CMAKE), and may ask for the kernels in what
+it builds (RMSNORM_CMAKE_WHOLE=1), which takes minutes."""
 
+import glob
+import itertools
+import json
 import os
 import re
 import shlex
@@ -12,14 +16,12 @@ import tempfile
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 BUILD = os.environ["RMSNORM_BUILD"]
 MESON = os.environ["RMSNORM_MESON"]
+CMAKE = os.environ.get("RMSNORM_CMAKE") or "cmake"
 OPENMP = os.environ["RMSNORM_OPENMP"].split()  # the compiler's option, if there is one
 # The folder of libhwy.pc and the prefix of this build's Highway; empty if Highway was built with the
 # library. Users of the static library must get the same Highway.
 HIGHWAY_PKG_CONFIG = os.environ["RMSNORM_HIGHWAY_PKG_CONFIG"]
 HIGHWAY_PREFIX = os.environ["RMSNORM_HIGHWAY_PREFIX"]
-# The default_library of the build: shared, static or both.
-LIBRARIES = os.environ["RMSNORM_LIBRARIES"]
-LIBDIR = os.environ["RMSNORM_LIBDIR"]
 VERSION = os.environ["RMSNORM_VERSION"]
 CONSUMERS = os.path.join(ROOT, "test", "packaging", "consumer")
 # What each consumer in C++ says differently in C.
@@ -29,8 +31,12 @@ IN_C = {
 }
 # What each consumer prints.
 RESULT = f"rmsnorm {VERSION}: 0.8485 1.1314\n"
+# The release of Highway, if it is here.
+HIGHWAY = glob.glob(os.path.join(ROOT, "subprojects", "packagecache", "highway-*.tar.gz"))
 # For consumers that build the library: it takes seconds so. The kernels are for other tests.
 NO_KERNELS = "-DHWY_COMPILE_ONLY_STATIC"
+# With CMake, unless the environment asks for all.
+QUICK = "" if os.environ.get("RMSNORM_CMAKE_WHOLE") == "1" else NO_KERNELS
 
 
 def run(*command, **variables):
@@ -43,6 +49,15 @@ def succeed(*command, **variables):
     done = run(*command, **variables)
     assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+# The options of the build: default_library is shared, static or both.
+OPTIONS = {
+    option["name"]: option["value"]
+    for option in json.loads(succeed(MESON, "introspect", "--buildoptions", BUILD))
+}
+LIBRARIES = OPTIONS["default_library"]
+LIBDIR = OPTIONS["libdir"]
 
 
 def temporary_directory(add_cleanup):
@@ -62,6 +77,14 @@ def replace_in(path, old, new):
     assert old in text, f"{path} lacks {old}"
     with open(path, "w", encoding="utf-8") as file:
         file.write(text.replace(old, new))
+
+
+def files_below(folder):
+    return sorted(
+        os.path.relpath(os.path.join(parent, name), folder)
+        for parent, _, names in os.walk(folder)
+        for name in names
+    )
 
 
 def needed_by(binary):
@@ -98,20 +121,80 @@ def install(directory):
         *(MESON, "install", "-C", BUILD),
         *("--no-rebuild", "--quiet", "--destdir", os.path.join(directory, "destdir")),
     )
-    meant = os.path.join(directory, "destdir", os.environ["RMSNORM_PREFIX"].lstrip("/"))
+    meant = os.path.join(directory, "destdir", OPTIONS["prefix"].lstrip("/"))
     return shutil.move(meant, os.path.join(directory, "prefix"))
 
 
-def copy_consumer(way, to, in_c=False):
+def copy_consumer(way, to, in_c=False, edits=()):
     """Copies a project of test/packaging/consumer and its program, or makes it a project in C alone.
     Returns the folder."""
     shutil.copytree(os.path.join(CONSUMERS, way), to)
     shutil.copy(os.path.join(CONSUMERS, "app.c" if in_c else "app.cc"), to)
-    (file,) = os.listdir(os.path.join(CONSUMERS, way))
+    (file,) = (os.path.join(to, name) for name in os.listdir(os.path.join(CONSUMERS, way)))
     for word, word_in_c in IN_C.items() if in_c else ():
-        if word in read(to, file):
-            replace_in(os.path.join(to, file), word, word_in_c)
+        if word in read(file):
+            replace_in(file, word, word_in_c)
+    for old, new in edits:
+        replace_in(file, old, new)
     return to
+
+
+def configure(source, *options, build="build", **variables):
+    """Configures a project by the tool that it is for. Returns the build directory, and what was printed. CMake
+    warns of nothing, except in Highway's CMakeLists.txt."""
+    folder = os.path.join(source, build)
+    if not os.path.exists(os.path.join(source, "CMakeLists.txt")):
+        return folder, succeed(MESON, "setup", folder, source, *options, **variables)
+    done = run(CMAKE, "-S", source, "-B", folder, *options, **variables)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
+    for warning in re.findall(r"CMake .*Warning.* at (.*)", printed):
+        assert "highway" in warning, printed
+    return folder, printed
+
+
+def compile_in(folder):
+    """Returns the program."""
+    if os.path.exists(os.path.join(folder, "meson-info")):
+        succeed(MESON, "compile", "-C", folder)
+    else:
+        succeed(CMAKE, "--build", folder, "--parallel", "2")
+    return os.path.join(folder, "app")
+
+
+def check_program(program, kind, **variables):
+    """It gives the right result, with the library inside or beside it, and no Highway. Returns what it needs."""
+    assert succeed(program, **variables) == RESULT
+    needed = needed_by(program)
+    assert ("librmsnorm.so.0" in needed) == (kind == "shared"), needed
+    assert "libhwy" not in " ".join(needed), needed
+    return needed
+
+
+def build_each_kind(folder, name):
+    """Builds a project of Meson with each kind of the library, which is its subproject of this name."""
+    for kind, endings in (("both", ["a", "so"]), ("static", ["a"]), ("shared", ["so"])):
+        succeed(MESON, "configure", folder, "-Drmsnorm:default_library=" + kind)
+        program = compile_in(folder)
+        check_program(program, "static" if kind == "static" else "shared", LD_LIBRARY_PATH="")
+        made = glob.glob(os.path.join(folder, "subprojects", name, "lib", "librmsnorm.*[ao]"))
+        assert sorted(library.rsplit(".", 1)[1] for library in made) == endings, made
+        for library in made:
+            compare_bits(library)
+            os.remove(library)
+
+
+def commands_of(folder):
+    """Returns the options with which a build compiles each source of the library, in order."""
+    found = {}
+    for entry in json.loads(read(folder, "compile_commands.json")):
+        file = os.path.realpath(os.path.join(entry["directory"], entry["file"]))
+        name = os.path.relpath(file, os.path.join(ROOT, "lib"))
+        of_the_library = re.search(r"rmsnorm(_core|_kernels)?\.(a\.p|dir)/", entry["command"])
+        if not name.startswith("..") and of_the_library:
+            words = shlex.split(entry["command"])
+            found[name] = list(itertools.dropwhile(lambda word: word[0] != "-", words))
+    return found
 
 
 def compare_bits(*library):

@@ -12,8 +12,9 @@ import shutil
 import tarfile
 import unittest
 
-from installed import BUILD, MESON, NO_KERNELS, RESULT, ROOT, VERSION, compare_bits, copy_consumer
-from installed import needed_by, read, replace_in, run, succeed, temporary_directory
+from installed import BUILD, NO_KERNELS, RESULT, ROOT, VERSION, build_each_kind, check_program
+from installed import compare_bits, configure, copy_consumer, needed_by, read, replace_in, run
+from installed import succeed, temporary_directory
 
 OWN_COMPILERS = (os.environ["CC"], os.environ["CXX"])
 NAME = "rmsnorm-" + VERSION
@@ -47,50 +48,34 @@ class Packages(unittest.TestCase):
 
 
 class Files(Packages):
-    """What the files say is what the project says."""
-
-    FILES = (
-        "conan-center-index/recipes/rmsnorm/config.yml",
-        "conan-center-index/recipes/rmsnorm/all/conandata.yml",
-        "conan-center-index/recipes/rmsnorm/all/conanfile.py",
-        "wrapdb/subprojects/rmsnorm.wrap",
-    )
-
-    def setUp(self):
-        self.versions, self.sources, self.recipe, self.wrap = (
-            read(self.index(path)) for path in self.FILES
-        )
-
-    def test_version_and_source(self):
-        """Without --local the address is in the repository, and the hash is the same."""
+    def test_files(self):
+        """They say what the project says. Without --local the address is in the repository, and the hash is the same."""
         with open(self.tarball, "rb") as file:
             sha256 = hashlib.sha256(file.read()).hexdigest()
-        for text in (self.sources, self.wrap):
-            self.assertIn(sha256, text)
-            self.assertIn("file://" + self.tarball, text)
-        for text in (self.versions, self.sources):
-            self.assertIn(f'"{VERSION}"', text)
-        self.assertIn(f"directory = {NAME}\n", self.wrap)
-        self.make("--to", self.path("release"))
-        home = re.search(r"^repository-code: (.*)$", read(ROOT, "CITATION.cff"), re.M)[1]
-        released = f"{home}/releases/download/v{VERSION}/{NAME}.tar.xz"
-        for path in self.FILES:
-            text = read(self.index(path)).replace("file://" + self.tarball, released)
-            self.assertEqual(read(self.path("release"), path), text)
-            self.assertNotRegex(text, r"@\w+@")
-
-    def test_recipe(self):
-        """It has the licence, description and needs of the project. Meson refuses an option that it lacks."""
         project = read(ROOT, "meson.build")
-        self.assertIn(re.search(r"^  license: '(.*)',$", project, re.M)[1], self.recipe)
+        self.assertIn("meson_version: '>= 1.0'", project)
+        licence = re.search(r"^  license: '(.*)',$", project, re.M)[1]
         installed = read(BUILD, "meson-private", "rmsnorm.pc")
         description = re.search(r"^Description: (.*)$", installed, re.M)[1]
-        self.assertIn(f'"{description}"', self.recipe)
-        self.assertIn("meson_version: '>= 1.0'", project)
-        self.assertIn('"meson/[>=1.0 <2]"', self.recipe)
         wrap = read(ROOT, "subprojects", "highway.wrap")
         highway = re.search(r"^directory = highway-(.*)$", wrap, re.M)[1]
-        self.assertIn(f'"highway/{highway}"', self.recipe)
+        home = re.search(r"^repository-code: (.*)$", read(ROOT, "CITATION.cff"), re.M)[1]
+        self.make("--to", self.path("release"))
+        source, recipes = ("file://" + self.tarball, sha256), "conan-center-index/recipes/rmsnorm/"
+        says = (f'license = "{licence}"', f'description = "{description}"', '"meson/[>=1.0 <2]"')
+        for path, parts in {
+            recipes + "config.yml": (f'"{VERSION}"',),
+            recipes + "all/conandata.yml": (f'"{VERSION}"', *source),
+            recipes + "all/conanfile.py": (*says, f'"highway/{highway}"'),
+            "wrapdb/subprojects/rmsnorm.wrap": (f"directory = {NAME}\n", *source),
+        }.items():
+            text = read(self.index(path))
+            for part in parts:
+                self.assertIn(part, text, path)
+            released = f"{home}/releases/download/v{VERSION}/{NAME}.tar.xz"
+            text = text.replace("file://" + self.tarball, released)
+            self.assertEqual(read(self.path("release"), path), text)
+            self.assertNotRegex(text, r"@\w+@")
 
 
 class Conan(Packages):
@@ -218,34 +203,23 @@ class Wrap(Packages):
     """A project in C has the wrap, and Meson takes the library from the tarball, out of its cache."""
 
     def test_forced_fallback(self):
-        source = copy_consumer("meson", self.path("app"), in_c=True)
-        subprojects, build = os.path.join(source, "subprojects"), os.path.join(source, "build")
+        # The dependency is found by its name in the wrap.
+        edits = [(", fallback: ['rmsnorm', 'rmsnorm']", "")]
+        source = copy_consumer("meson", self.path("app"), in_c=True, edits=edits)
+        subprojects = os.path.join(source, "subprojects")
         shutil.copytree(self.index("wrapdb", "subprojects"), subprojects)
         cache = os.path.join(subprojects, "packagecache")
         shutil.copytree(os.path.join(ROOT, "subprojects", "packagecache"), cache)
         shutil.copy(self.tarball, cache)
-        # The dependency is found by its name in the wrap.
-        project = os.path.join(source, "meson.build")
-        replace_in(project, ", fallback: ['rmsnorm', 'rmsnorm']", "")
         # An address that cannot be reached: the file has to come from the cache.
         wrap = os.path.join(subprojects, "rmsnorm.wrap")
         replace_in(wrap, "file://" + self.tarball, "https://rmsnorm.invalid/" + NAME + ".tar.xz")
-        printed = succeed(
-            *(MESON, "setup", build, source, "--wrap-mode=forcefallback", "-Dwerror=true"),
+        build, printed = configure(
+            *(source, "--wrap-mode=forcefallback", "-Dwerror=true"),
             CXXFLAGS=NO_KERNELS,  # Meson ignores the option rmsnorm:cpp_args
         )
         self.assertRegex(printed, r"highway *: [0-9.]+, built here")
-        library = os.path.join(build, "subprojects", NAME, "lib", "librmsnorm.")
-        for kind, ending in (("shared", "so"), ("static", "a")):
-            with self.subTest(kind):
-                succeed(MESON, "configure", build, "-Drmsnorm:default_library=" + kind)
-                succeed(MESON, "compile", "-C", build)
-                program = os.path.join(build, "app")
-                self.assertEqual(succeed(program, LD_LIBRARY_PATH=""), RESULT)
-                needed = needed_by(program)
-                self.assertEqual("librmsnorm.so.0" in needed, kind == "shared")
-                self.assertNotIn("libhwy", " ".join(needed))
-                compare_bits(library + ending)
+        build_each_kind(build, NAME)
 
 
 if __name__ == "__main__":

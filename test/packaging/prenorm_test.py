@@ -8,7 +8,17 @@ import re
 import shutil
 import unittest
 
-from installed import MESON, ROOT, install, read, replace_in, run, succeed, temporary_directory
+from installed import (
+    MESON,
+    OPTIONS,
+    ROOT,
+    install,
+    read,
+    replace_in,
+    run,
+    succeed,
+    temporary_directory,
+)
 from installed import variables_for
 
 SLOW = unittest.skipUnless(
@@ -28,8 +38,8 @@ class Prenorm(unittest.TestCase):
             **variables_for(install(directory)),
             "OMP_WAIT_POLICY": "passive",  # leaves a busy machine's CPUs to other work
         }
-        options = os.environ["RMSNORM_OPTIONS"].split()
-        succeed(MESON, "setup", cls.build_dir, cls.source, *options, **cls.variables)
+        werror = "-Dwerror=" + str(OPTIONS["werror"]).lower()
+        succeed(MESON, "setup", cls.build_dir, cls.source, werror, **cls.variables)
         cls.program = cls.build("prenorm")
 
     @classmethod
