@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::error::{check, constant_text};
-use crate::{Error, Result, Status, Stores};
+use crate::options::choices;
+use crate::{Error, Result, Status};
 use rmsnorm_sys as sys;
 use std::ffi::{c_void, CStr, CString};
 use std::fmt;
@@ -8,6 +9,17 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+
+choices! {
+    /// Whether y or dx passes through the caches
+    Stores {
+        /// It does, for a caller who reads the result next
+        #[default]
+        Cached = RMSNORM_STORES_CACHED,
+        /// It does not, for a large result that is not read soon
+        Streamed = RMSNORM_STORES_STREAMED,
+    }
+}
 
 /// On which threads and with which instructions a call runs. No bit of a result depends on it.
 ///

@@ -10,16 +10,13 @@ mod operands;
 mod options;
 mod view;
 
-pub use calls::{add_norm, backward, forward, forward_all, norm, Call, Prepared};
-pub use context::{Context, Executor, Parts, Target};
+pub use calls::*;
+pub use context::*;
 pub use error::{Error, Result, Status};
 pub use module::RmsNorm;
 pub use operands::{BackwardOperands, ForwardOperands};
-pub use options::{
-    Activation, EpsPlacement, GatePlacement, GateRounding, Options, ResidualRounding, Rounding,
-    Stores,
-};
-pub use view::{Bf16, Dtype, Element, View, ViewMut, F16};
+pub use options::*;
+pub use view::*;
 
 use rmsnorm_sys as sys;
 

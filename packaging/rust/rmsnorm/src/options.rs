@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 use rmsnorm_sys as sys;
 
+/// An enumeration with the numbers of the C interface.
 macro_rules! choices {
-    ($(
+    (
         $(#[$doc:meta])*
         $name:ident { $($(#[$of_value:meta])* $value:ident = $constant:ident,)* }
-    )*) => {$(
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -13,84 +14,28 @@ macro_rules! choices {
         pub enum $name {
             $($(#[$of_value])* $value = sys::$constant,)*
         }
-    )*};
+    };
 }
+pub(crate) use choices;
 
-choices! {
-    /// Where eps is added.
-    EpsPlacement {
-        /// x / sqrt(mean(x²) + eps): Llama, Gemma, T5, Qwen, DeepSeek
-        #[default]
-        Inside = RMSNORM_EPS_INSIDE,
-        /// x / (sqrt(mean(x²)) + eps)
-        Outside = RMSNORM_EPS_OUTSIDE,
-        /// x / max(sqrt(mean(x²)), eps): L2 norms, with a divisor of 1
-        Floor = RMSNORM_EPS_FLOOR,
-    }
-    /// When the normalised value n = x / RMS is rounded to the type of x.
-    Rounding {
-        /// y = cast_y(n * w): PyTorch's rms_norm, Gemma
-        #[default]
-        AfterWeight = RMSNORM_ROUND_AFTER_WEIGHT,
-        /// y = cast_y(cast_x(n) * w): Hugging Face's Llama, T5 and DeepSeek-V3
-        BeforeWeight = RMSNORM_ROUND_BEFORE_WEIGHT,
-        /// The same with n = x * cast_x(1 / RMS): DeepSeek-V4
-        Inverse = RMSNORM_ROUND_INVERSE,
-    }
-    /// The input of the norm where there is a residual.
-    ResidualRounding {
-        /// The sum, rounded to the type of the residual
-        #[default]
-        Rounded = RMSNORM_RESIDUAL_ROUNDED,
-        /// The sum in f32
-        Unrounded = RMSNORM_RESIDUAL_UNROUNDED,
-    }
-    /// The function of an element z of the gate.
-    Activation {
-        /// z / (1 + exp(-z))
-        #[default]
-        Silu = RMSNORM_ACTIVATION_SILU,
-        /// 1 / (1 + exp(-z))
-        Sigmoid = RMSNORM_ACTIVATION_SIGMOID,
-    }
-    /// What the gate multiplies.
-    GatePlacement {
-        /// The norm, with weight and bias: Qwen3-Next, Kimi-Linear
-        #[default]
-        After = RMSNORM_GATE_AFTER,
-        /// x, before it is normalised: Mamba-2
-        Before = RMSNORM_GATE_BEFORE,
-    }
-    /// Whether the norm is rounded to the type of x before the gate multiplies it.
-    GateRounding {
-        /// It is not: Kimi-Linear
-        #[default]
-        Unrounded = RMSNORM_GATE_UNROUNDED,
-        /// It is: Qwen3-Next
-        Rounded = RMSNORM_GATE_ROUNDED,
-    }
-    /// Whether y or dx passes through the caches.
-    Stores {
-        /// It does, for a caller who reads the result next
-        #[default]
-        Cached = RMSNORM_STORES_CACHED,
-        /// It does not, for a large result that is not read soon
-        Streamed = RMSNORM_STORES_STREAMED,
-    }
-}
-
-/// A field for each option, with its default.
+/// The options, each a number or an enumeration: its values follow.
 macro_rules! options {
-    ($(#[$doc:meta])* { $($(#[$of_option:meta])* $option:ident: $kind:ty = $default:expr,)* }) => {
-        $(#[$doc])*
+    (
+        $(#[$of_all:meta])*
+        $($option:ident: $kind:ident, $doc:literal $({ $($values:tt)* })?)*
+    ) => {
+        $($(choices! { #[doc = $doc] $kind { $($values)* } })?)*
+
+        $(#[$of_all])*
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct Options {
-            $($(#[$of_option])* pub $option: $kind,)*
+            $(#[doc = $doc] pub $option: $kind,)*
         }
 
         impl Default for Options {
             fn default() -> Self {
-                Self { $($option: $default,)* }
+                let zeros = Self { $($option: Default::default(),)* };
+                Self { eps: 1e-5, ..zeros }
             }
         }
 
@@ -115,27 +60,56 @@ options! {
     ///
     /// let llama = Options { eps: 1e-6, rounding: Rounding::BeforeWeight, ..Options::default() };
     /// ```
-    {
-        /// Finite and not negative; 1e-5 by default
-        eps: f32 = 1e-5,
-        /// Where eps is added
-        eps_placement: EpsPlacement = EpsPlacement::Inside,
-        /// When the normalised value is rounded
-        rounding: Rounding = Rounding::AfterWeight,
-        /// The input of the norm where there is a residual
-        residual_rounding: ResidualRounding = ResidualRounding::Rounded,
-        /// Added to the weight in f32: 1 for Gemma
-        weight_offset: f32 = 0.0,
-        /// Divides the sum of squares; 0 means d
-        divisor: f32 = 0.0,
-        /// x is first multiplied by this; 0 means 1, which leaves x alone
-        factor: f32 = 0.0,
-        /// The function of the gate
-        activation: Activation = Activation::Silu,
-        /// What the gate multiplies
-        gate_placement: GatePlacement = GatePlacement::After,
-        /// Whether the norm is rounded before the gate
-        gate_rounding: GateRounding = GateRounding::Unrounded,
+    eps: f32, "Finite and not negative; 1e-5 by default"
+    eps_placement: EpsPlacement, "Where eps is added" {
+        /// x / sqrt(mean(x²) + eps): Llama, Gemma, T5, Qwen, DeepSeek
+        #[default]
+        Inside = RMSNORM_EPS_INSIDE,
+        /// x / (sqrt(mean(x²)) + eps)
+        Outside = RMSNORM_EPS_OUTSIDE,
+        /// x / max(sqrt(mean(x²)), eps): L2 norms, with a divisor of 1
+        Floor = RMSNORM_EPS_FLOOR,
+    }
+    rounding: Rounding, "When the normalised value n = x / RMS is rounded to the type of x" {
+        /// y = cast_y(n * w): PyTorch's rms_norm, Gemma
+        #[default]
+        AfterWeight = RMSNORM_ROUND_AFTER_WEIGHT,
+        /// y = cast_y(cast_x(n) * w): Hugging Face's Llama, T5 and DeepSeek-V3
+        BeforeWeight = RMSNORM_ROUND_BEFORE_WEIGHT,
+        /// The same with n = x * cast_x(1 / RMS): DeepSeek-V4
+        Inverse = RMSNORM_ROUND_INVERSE,
+    }
+    residual_rounding: ResidualRounding, "The input of the norm where there is a residual" {
+        /// The sum, rounded to the type of the residual
+        #[default]
+        Rounded = RMSNORM_RESIDUAL_ROUNDED,
+        /// The sum in f32
+        Unrounded = RMSNORM_RESIDUAL_UNROUNDED,
+    }
+    weight_offset: f32, "Added to the weight in f32: 1 for Gemma"
+    divisor: f32, "Divides the sum of squares; 0 means d"
+    factor: f32, "x is first multiplied by this; 0 means 1, which leaves x alone"
+    activation: Activation, "The function of an element z of the gate" {
+        /// z / (1 + exp(-z))
+        #[default]
+        Silu = RMSNORM_ACTIVATION_SILU,
+        /// 1 / (1 + exp(-z))
+        Sigmoid = RMSNORM_ACTIVATION_SIGMOID,
+    }
+    gate_placement: GatePlacement, "What the gate multiplies" {
+        /// The norm, with weight and bias: Qwen3-Next, Kimi-Linear
+        #[default]
+        After = RMSNORM_GATE_AFTER,
+        /// x, before it is normalised: Mamba-2
+        Before = RMSNORM_GATE_BEFORE,
+    }
+    gate_rounding: GateRounding,
+    "Whether the norm is rounded to the type of x before the gate multiplies it" {
+        /// It is not: Kimi-Linear
+        #[default]
+        Unrounded = RMSNORM_GATE_UNROUNDED,
+        /// It is: Qwen3-Next
+        Rounded = RMSNORM_GATE_ROUNDED,
     }
 }
 

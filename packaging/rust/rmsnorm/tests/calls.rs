@@ -15,97 +15,77 @@ fn no_eps() -> Options {
     Options { eps: 0.0, ..Options::default() }
 }
 
+/// Options without eps, but for these.
+macro_rules! options {
+    ($($option:ident: $value:expr),*) => { Options { $($option: $value,)* ..no_eps() } };
+}
+
 /// Operands from slices or views.
 macro_rules! operands {
     ($kind:ident, $($operand:ident: $view:expr),*) => {
         $kind { $($operand: Some($view.into()),)* ..$kind::default() }
     };
 }
-
-/// y of a forward call of one row, with other operands and options.
-fn y_of(x: [f32; 2], operands: ForwardOperands<'_>, options: Options) -> [f32; 2] {
-    let mut y = [0.0; 2];
-    let operands =
-        ForwardOperands { x: Some(View::from(&x)), y: Some(ViewMut::from(&mut y)), ..operands };
-    forward(&operands, &options, &Context::default()).unwrap();
-    y
+macro_rules! inputs {
+    ($($given:tt)*) => { operands!(ForwardOperands, $($given)*) };
 }
 
 #[test]
-fn inputs_take_part() {
-    // The norm of [1, -1] * [8, 8] is [1, -1]; that of [1, -1] * [0, 8] has the length √2.
-    let post_normed = [0.0, -(2.0f32.sqrt())];
-    for (operands, y) in [
-        (ForwardOperands::default(), [1.0, -1.0]),
-        (operands!(ForwardOperands, weight: &[3.0f32, 5.0]), [3.0, -5.0]),
-        (operands!(ForwardOperands, bias: &[3.0f32, 5.0]), [4.0, 4.0]),
-        (operands!(ForwardOperands, residual: &[2.0f32, -2.0]), [1.0, -1.0]),
-        (operands!(ForwardOperands, post_norm_weight: &[0.0f32, 8.0]), post_normed),
-        (operands!(ForwardOperands, gate: &[0.0f32, 0.0]), [0.0, -0.0]),
-        (operands!(ForwardOperands, sums: &[32.0f64]), [0.5, -0.5]),
-    ] {
-        assert_eq!(y_of([2.0, -2.0], operands, no_eps()), y);
-    }
-}
-
-#[test]
-fn options_take_part() {
-    let none = ForwardOperands::default();
-    let (weight, zeros) = ([1.0f32, 3.0], [0.0f32; 2]);
-    let weighted = operands!(ForwardOperands, weight: &weight);
-    let gated = operands!(ForwardOperands, gate: &zeros);
-    let sigmoid = Options { activation: Activation::Sigmoid, ..no_eps() };
-    let (outside, floor) = (EpsPlacement::Outside, EpsPlacement::Floor);
-    for (operands, options, y) in [
-        (none, Options { eps: 12.0, ..no_eps() }, [0.5, -0.5]),
-        (none, Options { eps: 2.0, eps_placement: outside, ..no_eps() }, [0.5, -0.5]),
-        (none, Options { eps: 8.0, eps_placement: floor, ..no_eps() }, [0.25, -0.25]),
-        (none, Options { divisor: 8.0, ..no_eps() }, [2.0, -2.0]),
-        (weighted, Options { weight_offset: 1.0, ..no_eps() }, [2.0, -4.0]),
-        (none, Options { eps: 28.0, factor: 3.0, ..no_eps() }, [0.75, -0.75]),
-        (gated, sigmoid, [0.5, -0.5]),
-        (gated, Options { gate_placement: GatePlacement::Before, ..sigmoid }, [1.0, -1.0]),
-    ] {
-        assert_eq!(y_of([2.0, -2.0], operands, options), y, "{:?}", options);
-    }
-}
-
-#[test]
-fn roundings_take_part() {
+fn inputs_and_options_take_part() {
+    let x = &[2.0f32, -2.0];
     // The RMS is 13. In bf16 7/13 is 138/256, 17/13 is 167/128, and 1/13 times 17 is 168/128.
-    let (x, gate, mut y) = ([Bf16(0x40e0), Bf16(0x4188)], [100.0f32; 2], [0.0f32; 2]);
-    let mut y_of = |gate: Option<View<'_>>, options: Options| {
-        let operands = ForwardOperands { gate, ..operands!(ForwardOperands, x: &x, y: &mut y) };
+    let odd = &[Bf16(0x40e0), Bf16(0x4188)];
+    let (rounded, inverse) = ([138.0 / 256.0, 167.0 / 128.0], [138.0 / 256.0, 168.0 / 128.0]);
+    let unrounded = [7.0, 17.0].map(|x: f32| x * (1.0 / 13.0));
+    // With ones these sums round to 1 and 4. The divisors are their sums of squares.
+    let (tiny, ones) = (&[1.0f32 / 512.0, 3.0], &[Bf16(0x3f80); 2]);
+    let halves = &[F16(0x4000), F16(0xc000)];
+    let sigmoid = Activation::Sigmoid;
+    let gate_first = options!(activation: sigmoid, gate_placement: GatePlacement::Before);
+    let before_gate = options!(activation: sigmoid, gate_rounding: GateRounding::Rounded);
+    let (outside, floor) = (EpsPlacement::Outside, EpsPlacement::Floor);
+    let residual_rounding = ResidualRounding::Unrounded;
+    let in_f32 = options!(divisor: 4457473.0 / 262144.0, residual_rounding: residual_rounding);
+    for (operands, options, y) in [
+        (inputs!(x: x), no_eps(), [1.0, -1.0]),
+        (inputs!(x: x, weight: &[3.0f32, 5.0]), no_eps(), [3.0, -5.0]),
+        (inputs!(x: x, bias: &[3.0f32, 5.0]), no_eps(), [4.0, 4.0]),
+        (inputs!(x: x, residual: &[2.0f32, -2.0]), no_eps(), [1.0, -1.0]),
+        // The norm of [1, -1] * [8, 8] is [1, -1]; that of [1, -1] * [0, 8] has the length √2.
+        (inputs!(x: x, post_norm_weight: &[0.0f32, 8.0]), no_eps(), [0.0, -(2.0f32.sqrt())]),
+        (inputs!(x: x, gate: &[0.0f32, 0.0]), no_eps(), [0.0, -0.0]),
+        (inputs!(x: x, sums: &[32.0f64]), no_eps(), [0.5, -0.5]),
+        (inputs!(x: x), options!(eps: 12.0), [0.5, -0.5]),
+        (inputs!(x: x), options!(eps: 2.0, eps_placement: outside), [0.5, -0.5]),
+        (inputs!(x: x), options!(eps: 8.0, eps_placement: floor), [0.25, -0.25]),
+        (inputs!(x: halves), options!(divisor: 8.0), [2.0, -2.0]),
+        (inputs!(x: x, weight: &[1.0f32, 3.0]), options!(weight_offset: 1.0), [2.0, -4.0]),
+        (inputs!(x: x), options!(eps: 28.0, factor: 3.0), [0.75, -0.75]),
+        (inputs!(x: x, gate: &[0.0f32; 2]), options!(activation: sigmoid), [0.5, -0.5]),
+        (inputs!(x: x, gate: &[0.0f32; 2]), gate_first, [1.0, -1.0]),
+        (inputs!(x: odd), options!(rounding: Rounding::BeforeWeight), rounded),
+        (inputs!(x: odd), options!(rounding: Rounding::Inverse), inverse),
+        // The sigmoid of 100 is 1.
+        (inputs!(x: odd, gate: &[100.0f32; 2]), options!(activation: sigmoid), unrounded),
+        (inputs!(x: odd, gate: &[100.0f32; 2]), before_gate, rounded),
+        (inputs!(x: tiny, residual: ones), options!(divisor: 17.0), [1.0, 4.0]),
+        (inputs!(x: tiny, residual: ones), in_f32, [513.0 / 512.0, 4.0]),
+    ] {
+        let mut results = [0.0; 2];
+        let operands = ForwardOperands { y: Some(ViewMut::from(&mut results)), ..operands };
         forward(&operands, &options, &Context::default()).unwrap();
-        y
-    };
-    let before = Options { rounding: Rounding::BeforeWeight, ..no_eps() };
-    assert_eq!(y_of(None, before), [138.0 / 256.0, 167.0 / 128.0]);
-    let inverse = Options { rounding: Rounding::Inverse, ..no_eps() };
-    assert_eq!(y_of(None, inverse), [138.0 / 256.0, 168.0 / 128.0]);
-    let gate = Some(View::from(&gate)); // whose sigmoid is 1
-    let unrounded = Options { activation: Activation::Sigmoid, ..no_eps() };
-    assert_eq!(y_of(gate, unrounded), y_of(None, no_eps()));
-    let rounded = Options { gate_rounding: GateRounding::Rounded, ..unrounded };
-    assert_eq!(y_of(gate, rounded), [138.0 / 256.0, 167.0 / 128.0]);
-
-    let (ones, tiny) = ([Bf16(0x3f80); 2], [1.0 / 512.0, 3.0]); // their sums round to 1 and 4
-    let residual = operands!(ForwardOperands, residual: &ones);
-    let [first, last] = crate::y_of(tiny, residual, no_eps());
-    assert_eq!(first * 4.0, last);
-    let unrounded = ResidualRounding::Unrounded;
-    let options = Options { residual_rounding: unrounded, ..no_eps() };
-    let [first, last] = crate::y_of(tiny, residual, options);
-    assert!(first * 4.0 > last);
+        assert_eq!(results, y, "{:?}", options);
+    }
+    let mut y = [Bf16(0); 2];
+    norm(View::from(halves), None, ViewMut::from(&mut y), &no_eps()).unwrap();
+    assert_eq!(y, [Bf16(0x3f80), Bf16(0xbf80)]);
 }
 
 #[test]
 fn outputs_are_written() {
-    let x = [3.0f32, 1.0];
-    let residual = [1.0f32, 3.0];
     let (mut residual_out, mut y, mut q) = ([0.0f32; 2], [0.0f32; 2], [0i8; 2]);
     let (mut rstd, mut sums, mut scale, mut zero) = ([0.0f32], [0.0f64], [0.0f32], [9i8]);
-    let operands = operands!(ForwardOperands, x: &x, residual: &residual,
+    let operands = operands!(ForwardOperands, x: &[3.0f32, 1.0], residual: &[1.0f32, 3.0],
         residual_out: &mut residual_out, y: &mut y, q: &mut q, rstd: &mut rstd,
         sums_out: &mut sums, scale: &mut scale, zero: &mut zero);
     forward(&operands, &no_eps(), &Context::default()).unwrap();
@@ -181,18 +161,6 @@ fn outputs_that_overlap_are_refused() {
     assert_eq!(buffer, [1.0; 6]);
 }
 
-#[test]
-fn types_of_16_bits_are_told_apart() {
-    let mut y = [0.0f32; 2];
-    let two = [F16(0x4000), F16(0xc000)];
-    norm(View::from(&two), None, ViewMut::from(&mut y), &Options { divisor: 8.0, ..no_eps() })
-        .unwrap();
-    assert_eq!(y, [2.0, -2.0]);
-    let mut y = [Bf16(0); 2];
-    norm(View::from(&two), None, ViewMut::from(&mut y), &no_eps()).unwrap();
-    assert_eq!(y, [Bf16(0x3f80), Bf16(0xbf80)]);
-}
-
 fn layer(context: &Context) -> RmsNorm {
     RmsNorm::new(2, Dtype::Bf16, &no_eps(), context).unwrap()
 }
@@ -202,29 +170,27 @@ fn a_layer_holds_its_vectors() {
     let mut layer = layer(&Context::default());
     assert_eq!((layer.d(), layer.dtype(), *layer.options()), (2, Dtype::Bf16, no_eps()));
     assert_eq!(layer.to_string(), "RmsNorm(2, eps=0, bf16)");
+    let x = [2.0f32, -2.0];
+    let y_of = |layer: &RmsNorm| {
+        let mut y = [0.0f32; 2];
+        layer.norm_rows(&x, &mut y).unwrap();
+        y
+    };
     layer.set_weight(View::from(&[1.00001f32, 3.0])).unwrap();
     let mut weight = [0.0f32; 2];
     layer.get_weight(ViewMut::from(&mut weight)).unwrap();
-    assert_eq!(weight, [1.0, 3.0]);
-
-    let x = [2.0f32, -2.0];
-    let mut y = [0.0f32; 2];
-    layer.norm_rows(&x, &mut y).unwrap();
-    assert_eq!(y, [1.0, -3.0]);
+    assert_eq!((weight, y_of(&layer)), ([1.0, 3.0], [1.0, -3.0]));
     layer.set_bias(Some(View::from(&[1.0f32, 1.0]))).unwrap();
-    layer.norm_rows(&x, &mut y).unwrap();
-    assert_eq!(y, [2.0, -2.0]);
+    assert_eq!(y_of(&layer), [2.0, -2.0]);
     layer.set_bias(None).unwrap();
     layer.reset_weight().unwrap();
-    layer.norm_rows(&x, &mut y).unwrap();
-    assert_eq!(y, [1.0, -1.0]);
-    layer.set_post_norm_weight(Some(View::from(&[7.0f32, 7.0]))).unwrap();
-    let mut stream = [3.0f32, -3.0];
-    layer.add_norm_rows(&x, &mut stream, &mut y).unwrap();
-    assert_eq!((stream, y), ([10.0, -10.0], [1.0, -1.0]));
-    layer.set_post_norm_weight(None).unwrap();
-    layer.add_norm_rows(&x, &mut stream, &mut y).unwrap();
-    assert_eq!(stream, [12.0, -12.0]);
+    assert_eq!(y_of(&layer), [1.0, -1.0]);
+    for (post_norm_weight, sum) in [(Some([7.0f32; 2]), 10.0), (None, 5.0)] {
+        layer.set_post_norm_weight(post_norm_weight.as_ref().map(View::from)).unwrap();
+        let (mut stream, mut y) = ([3.0f32, -3.0], [0.0f32; 2]);
+        layer.add_norm_rows(&x, &mut stream, &mut y).unwrap();
+        assert_eq!((stream, y), ([sum, -sum], [1.0, -1.0]));
+    }
     let error = layer.set_weight(View::from(&[1.0f32; 3])).unwrap_err();
     assert_eq!(error.status(), Status::SHAPE);
     let error = RmsNorm::new(0, Dtype::F32, &no_eps(), &Context::default()).unwrap_err();
@@ -246,31 +212,35 @@ fn a_layer_works_in_place() {
 #[test]
 fn a_layer_refuses_slices_of_other_lengths() {
     let layer = layer(&Context::default());
-    let (three, four, two) = ([0.0f32; 3], [0.0f32; 4], [0.0f32; 2]);
-    let refused = |result: rmsnorm::Result<()>, text: &str| {
+    let (two, three, four) = (&[0.0f32; 2], &[0.0f32; 3], &[0.0f32; 4]);
+    let (out2, out3, out4) = (&mut [0.0f32; 2], &mut [0.0f32; 3], &mut [0.0f32; 4]);
+    let other4 = &mut [0.0f32; 4];
+    for (result, text) in [
+        (layer.norm_rows(three, out3), "x: 3 elements are no rows of 2"),
+        (layer.norm_rows_in_place(out3), "x: 3 elements are no rows of 2"),
+        (layer.norm_rows(four, out2), "y: 2 elements; there must be 4"),
+        (layer.norm_rows(two, out4), "y: 4 elements; there must be 2"),
+        (layer.add_norm_rows(four, out2, out4), "residual: 2 elements; there must be 4"),
+        (layer.add_norm_rows_in_place(out4, out2), "residual: 2 elements; there must be 4"),
+        (layer.add_norm_rows(four, out4, out2), "y: 2 elements; there must be 4"),
+        (layer.backward_rows(four, two, None, Some(out4), None), "x: 2 elements; there must be 4"),
+        (
+            layer.backward_rows(four, four, Some(four), Some(other4), None),
+            "rstd: 4 elements; there must be 2",
+        ),
+        (
+            layer.backward_rows(four, four, None, Some(out2), None),
+            "dx: 2 elements; there must be 4",
+        ),
+        (
+            layer.backward_rows(four, four, None, None, Some(out3)),
+            "dw: 3 elements; there must be 2",
+        ),
+    ] {
         let error = result.unwrap_err();
         assert_eq!((error.status(), error.to_string()), (Status::SHAPE, text.to_owned()));
-    };
-    let (mut out2, mut out3, mut out4) = (two, three, four);
-    refused(layer.norm_rows(&three, &mut out3), "x: 3 elements are no rows of 2");
-    refused(layer.norm_rows_in_place(&mut out3), "x: 3 elements are no rows of 2");
-    refused(layer.norm_rows(&four, &mut out2), "y: 2 elements; there must be 4");
-    refused(layer.norm_rows(&two, &mut out4), "y: 4 elements; there must be 2");
-    let residual = "residual: 2 elements; there must be 4";
-    refused(layer.add_norm_rows(&four, &mut out2, &mut out4), residual);
-    refused(layer.add_norm_rows_in_place(&mut out4, &mut out2), residual);
-    let y = "y: 2 elements; there must be 4";
-    refused(layer.add_norm_rows(&four, &mut out4.clone(), &mut out2), y);
-
-    let x = "x: 2 elements; there must be 4";
-    refused(layer.backward_rows(&four, &two, None, Some(&mut out4), None), x);
-    let rstd = "rstd: 4 elements; there must be 2";
-    refused(layer.backward_rows(&four, &four, Some(&four), Some(&mut out4.clone()), None), rstd);
-    let dx = "dx: 2 elements; there must be 4";
-    refused(layer.backward_rows(&four, &four, None, Some(&mut out2), None), dx);
-    let dw = "dw: 3 elements; there must be 2";
-    refused(layer.backward_rows(&four, &four, None, None, Some(&mut out3)), dw);
-    layer.backward_rows::<f32>(&four, &four, Some(&two), Some(&mut out4), Some(&mut out2)).unwrap();
+    }
+    layer.backward_rows(four, four, Some(two), Some(out4), Some(out2)).unwrap();
 }
 
 #[test]
