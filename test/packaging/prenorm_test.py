@@ -8,18 +8,8 @@ import re
 import shutil
 import unittest
 
-from installed import (
-    MESON,
-    OPTIONS,
-    ROOT,
-    install,
-    read,
-    replace_in,
-    run,
-    succeed,
-    temporary_directory,
-)
-from installed import variables_for
+from installed import MESON, OPTIONS, ROOT, install, read, replace_in, run, succeed
+from installed import temporary_directory, variables_for
 
 SLOW = unittest.skipUnless(
     os.environ.get("RMSNORM_ALL_TESTS"), "a run of `tools/dev test --all-tests`"
