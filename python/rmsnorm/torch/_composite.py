@@ -85,17 +85,11 @@ def _norm_of_rows(
 
 
 def norm(
-    x: Tensor,
-    options: str,
-    dtype: torch.dtype | None,
-    weight: Tensor | None = None,
-    residual: Tensor | None = None,
-    gate: Tensor | None = None,
-    bias: Tensor | None = None,
-    post_norm_weight: Tensor | None = None,
+    x: Tensor, options: str, dtype: torch.dtype | None, *others: Tensor | None
 ) -> list[Tensor]:
     """Returns what the operator `norm` returns, but for rstd. It refuses the same types."""
-    for tensor in (x, weight, residual, gate, bias, post_norm_weight):
+    weight, residual, gate, bias, post_norm_weight = others
+    for tensor in (x, *others):
         if tensor is not None and tensor.dtype not in DTYPES:
             raise RuntimeError(f"{tensor.dtype}: the type must be float32, float16 or bfloat16")
     chosen = unpacked(options)

@@ -112,21 +112,11 @@ def _norm_shapes(
     return outputs
 
 
-def _backward_shapes(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    rstd: Tensor | None,
-    dsum: Tensor | None,
-    wants_dx: bool,
-    wants_dw: bool,
-    wants_db: bool,
-    options: str,
-) -> list[Tensor]:
+def _backward_shapes(*inputs: Any) -> list[Tensor]:
+    dy, x, weight, bias, rstd, dsum, *wanted, _ = inputs
     _check_devices(x, {"dy": dy, "rstd": rstd, "dsum": dsum, "weight": weight, "bias": bias})
-    wanted = ((x, wants_dx), (weight, wants_dw), (bias, wants_db))
-    return [t.new_empty(t.shape) for t, is_wanted in wanted if is_wanted and t is not None]
+    pairs = zip((x, weight, bias), wanted, strict=True)
+    return [t.new_empty(t.shape) for t, is_wanted in pairs if is_wanted and t is not None]
 
 
 def _forward_shapes(x: Tensor, options: str, *tensors: Tensor | None, **named: Any) -> None:
