@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._hypotheses import Array, Call, F64Array, Options, Step, Trial, to
+from ._hypotheses import Call, F64Array, Options, Step, Trial, to
 from ._library import BF16, F16, F32
 
 __all__ = ["Coefficients", "Estimate", "Scale", "coefficients_of", "least_squares", "numbers_like"]
@@ -109,9 +109,9 @@ def _wide(call: Call, name: str, absent: float = 1) -> F64Array:
     return np.broadcast_to(wide, call.x.values.shape)
 
 
-def coefficients_of(call: Call, y: Array) -> Coefficients:
+def coefficients_of(call: Call) -> Coefficients:
     found, least = Coefficients(), np.inf
-    of_y = y.values - _wide(call, "bias", 0)
+    of_y = call.y.values - _wide(call, "bias", 0)
     weight, one = _wide(call, "weight"), np.ones_like(of_y)
     names = [name for name in ("x", "residual") if name in call]
     n = len(names)
@@ -214,7 +214,7 @@ def _explain(scale: F64Array, error: F64Array, inverse: F64Array, placement: str
     return Scale(placement, eps, Estimate(float(times), float(times_error)), spread)
 
 
-def scales_of(call: Call, y: Array, step: Step, options: Options, plus: float = 0.0) -> list[Scale]:
+def scales_of(call: Call, step: Step, options: Options, plus: float = 0.0) -> list[Scale]:
     """Returns the explanations of y - plus for a step with options, of which eps does not matter."""
     some_eps = 1e-3
     operands = {name: array for name, array in call.operands.items() if name != "bias"}
@@ -223,9 +223,9 @@ def scales_of(call: Call, y: Array, step: Step, options: Options, plus: float = 
     results = Trial(Call(operands, F32), with_eps).result(step) if fits else None
     if results is None:
         return []
-    n, other = np.broadcast_to(results, (2, *y.values.shape)).astype(np.float64)
-    of_y = y.values - _wide(call, "bias", 0) - plus
-    rounding = {BF16: 2**-10, F16: 2**-13, F32: 2**-26}[y.dtype]
+    n, other = np.broadcast_to(results, (2, *call.y.values.shape)).astype(np.float64)
+    of_y = call.y.values - _wide(call, "bias", 0) - plus
+    rounding = {BF16: 2**-10, F16: 2**-13, F32: 2**-26}[call.y.dtype]
     square = _dot(n, n)
     scale, ratio = _dot(n, of_y) / square, square / _dot(other, other)
     rest = _dot(of_y, of_y) - scale * scale * square

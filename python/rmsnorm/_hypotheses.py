@@ -124,7 +124,8 @@ def sums_of(x: F32Array) -> F64Array:
 
 @dataclass
 class Call:
-    """The operands of a norm as rows of d elements, or one row for all, and the type of y."""
+    """The operands of a norm as rows of d elements, or one row for all, and the type of y. y is what
+    an implementation returned."""
 
     operands: dict[str, Array]
     y_dtype: int
@@ -141,16 +142,29 @@ class Call:
         return self.operands["x"]
 
     @property
+    def y(self) -> Array:
+        return self.operands["y"]
+
+    @property
     def d(self) -> int:
         return int(self.x.values.shape[-1])
 
     def rows(self, index: Any) -> "Call":
         """Returns the call on these rows."""
+        rows = len(self.x.values)
         taken = {
-            name: array if len(array.values) == 1 else Array(array.values[index], array.dtype)
+            name: array if len(array.values) < rows else Array(array.values[index], array.dtype)
             for name, array in self.operands.items()
         }
         return Call(taken, self.y_dtype)
+
+    def spread(self, count: int) -> "Call":
+        """Returns at most `count` rows, from the smallest to the largest sum of squares of x."""
+        rows = len(self.x.values)
+        if rows <= count:
+            return self
+        order = np.argsort(sums_of(self.x.values)[:, 0], kind="stable")
+        return self.rows(order[np.arange(count) * (rows - 1) // (count - 1)])
 
     def known(self, key: Any, arrays: Sequence[F32Array], compute: Callable[[], Any]) -> Any:
         """Returns what `compute` gave before for a key and these arrays, or calls it. What follows

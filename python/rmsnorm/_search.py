@@ -95,25 +95,7 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else decimal(value)
 
 
-class _Seen(NamedTuple):
-    """What an implementation was given and what it returned."""
-
-    call: Call
-    y: Array
-
-    def rows(self, index: Any) -> "_Seen":
-        return _Seen(self.call.rows(index), Array(self.y.values[index], self.y.dtype))
-
-    def spread(self, count: int) -> "_Seen":
-        """Returns at most `count` rows, from the smallest to the largest sum of squares."""
-        rows = len(self.y.values)
-        if rows <= count:
-            return self
-        order = np.argsort(sums_of(self.call.x.values)[:, 0], kind="stable")
-        return self.rows(order[np.arange(count) * (rows - 1) // (count - 1)])
-
-
-def _observe(tensors: Mapping[str, Tensor]) -> _Seen:
+def _observe(tensors: Mapping[str, Tensor]) -> Call:
     """Reads tensors as rows. Raises ValueError with the library's message if they do not go
     together."""
     if "x" not in tensors or "y" not in tensors:
@@ -137,13 +119,12 @@ def _observe(tensors: Mapping[str, Tensor]) -> _Seen:
         return Array(np.broadcast_to(values, shape).reshape(-1, d), tensor.dtype)
 
     operands = {name: rows(tensor) for name, tensor in tensors.items()}
-    y = operands.pop("y")
-    y = Array(y.values.reshape(-1, d), y.dtype)
+    y = Array(operands["y"].values.reshape(-1, d), operands["y"].dtype)
     # A result in f32 may hold numbers of a narrower type, which the norm was rounded to.
     for narrow in (BF16, F16):
         if y.dtype == F32 and y.holds(narrow):
             y = Array(y.values, narrow)
-    return _Seen(Call(operands, y.dtype), y)
+    return Call(operands | {"y": y}, y.dtype)
 
 
 _KINDS = (
@@ -181,13 +162,12 @@ def _kinds_of(call: Call) -> npt.NDArray[Any]:
 class _Numbers:
     """The numbers that hypotheses take: the usual eps, those given, and what the results show."""
 
-    def __init__(self, seen: _Seen, given: Sequence[float]) -> None:
-        call, y = seen
+    def __init__(self, call: Call, given: Sequence[float]) -> None:
         self.eps = [float(np.float32(eps)) for eps in (*given, *USUAL_EPS)]
         self.factors = [1.0]
         self.of_steps = Numbers(offsets=[0.0, 1.0], times=[1.0])
         self._known_eps, self._d = list(self.eps), call.d
-        found = Coefficients() if "post_norm_weight" in call else coefficients_of(call, y)
+        found = Coefficients() if "post_norm_weight" in call else coefficients_of(call)
         if found.factor and abs(found.factor.value - 1) > 0.005:
             _add(self.factors, found.factor)
         offsets = self.of_steps.offsets
@@ -204,7 +184,7 @@ class _Numbers:
         for offset in offsets if "weight" in call else (0.0,):
             for placement in placements:
                 tried = options._replace(weight_offset=offset, gate_placement=placement)
-                for scale in scales_of(call, y, Step(OPTION), tried, self.of_steps.plus):
+                for scale in scales_of(call, Step(OPTION), tried, self.of_steps.plus):
                     self._add_scale(scale)
 
     def _add_scale(self, scale: Scale) -> None:
@@ -284,12 +264,12 @@ def _without_eps(options: Options) -> Options:
 
 
 def _screened(
-    seen: _Seen, all_steps: Sequence[Step], options: Sequence[Options], count: int
+    seen: Call, all_steps: Sequence[Step], options: Sequence[Options], count: int
 ) -> list[Candidate]:
     """Returns the candidates that are nearest in a few elements. Most are far away already there."""
-    columns = np.sort(np.random.RandomState(1).permutation(seen.call.d)[:16])
-    call, y = seen.spread(16)
-    y = Array(y.values[:, columns], y.dtype)
+    columns = np.sort(np.random.RandomState(1).permutation(seen.d)[:16])
+    call = seen.spread(16)
+    y = Array(call.y.values[:, columns], call.y.dtype)
     alike: dict[Any, list[int]] = {}
     for index, each in enumerate(options):
         alike.setdefault(_without_eps(each), []).append(index)
@@ -312,7 +292,7 @@ def _screened(
     ]
 
 
-def _compared(seen: _Seen, candidates: Iterable[Candidate]) -> list[Candidate]:
+def _compared(seen: Call, candidates: Iterable[Candidate]) -> list[Candidate]:
     """Returns the candidates that fit their options with their distances, the nearest ones first."""
     alike: dict[Any, list[Candidate]] = {}
     for each in candidates:
@@ -323,7 +303,7 @@ def _compared(seen: _Seen, candidates: Iterable[Candidate]) -> list[Candidate]:
     for members in alike.values():
         for first in range(0, len(members), at_once):
             part = members[first : first + at_once]
-            trial = Trial(seen.call, [each.options for each in part])
+            trial = Trial(seen, [each.options for each in part])
             results = trial.result(part[0].step)
             if results is None:
                 break
@@ -334,7 +314,7 @@ def _compared(seen: _Seen, candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(found.values(), key=lambda each: each.nearness)
 
 
-def _with_other_eps(seen: _Seen, numbers: _Numbers, nearest: list[Candidate]) -> list[Candidate]:
+def _with_other_eps(seen: Call, numbers: _Numbers, nearest: list[Candidate]) -> list[Candidate]:
     """Returns the nearest candidates with the eps that the rows show for their own steps."""
     refined: dict[Any, Candidate] = {}
     for candidate in nearest:
@@ -342,7 +322,7 @@ def _with_other_eps(seen: _Seen, numbers: _Numbers, nearest: list[Candidate]) ->
     others: list[Candidate] = []
     part = seen.spread(_MOST_ESTIMATED)
     for candidate in list(refined.values())[:8]:
-        for scale in scales_of(part.call, part.y, candidate.step, candidate.options):
+        for scale in scales_of(part, candidate.step, candidate.options):
             eps = list(numbers.eps)
             if 0 < scale.eps.value < 1:
                 _add(eps, scale.eps)
@@ -367,14 +347,14 @@ def _is_near_in_rows(a: F32Array, b: F32Array, ulps: float) -> bool:
     return bool((error <= ulps * 2**-23 * np.abs(b).max(axis=1)).all())
 
 
-def _has_small_rows(seen: _Seen, best: Candidate, expected: F32Array) -> bool:
+def _has_small_rows(seen: Call, best: Candidate, expected: F32Array) -> bool:
     """Whether the rows of y in f32 are smaller than expected more often than another order of a sum
     makes them. Inverse roots by Newton's method are never too large."""
     exact = expected.astype(np.float64)
     error = np.einsum("ij,ij->i", seen.y.values - exact, exact) * 2**23
     error /= np.einsum("ij,ij->i", exact, exact)
     # Rows that are small against eps have the same scale, so one error.
-    error = error[sums_of(_input(seen.call))[:, 0] >= seen.call.d * best.used.eps]
+    error = error[sums_of(_input(seen))[:, 0] >= seen.d * best.used.eps]
     if len(error) < 10:
         return False
     # The sums of good implementations have errors of both signs.
@@ -383,12 +363,12 @@ def _has_small_rows(seen: _Seen, best: Candidate, expected: F32Array) -> bool:
     return bool(error.sum() < -4 * max(usual, 0.4) * len(error) ** 0.5)
 
 
-def _is_close(seen: _Seen, best: Candidate, expected: F32Array, adds: bool) -> bool:
+def _is_close(seen: Call, best: Candidate, expected: F32Array, adds: bool) -> bool:
     """Whether errors of the sums explain the distance of a candidate. `adds` says that it may add a
     number to y."""
-    distance, error = best.distance, _sum_error(seen.call.d)
+    distance, error = best.distance, _sum_error(seen.d)
     if seen.y.dtype == F32:
-        can_cancel = "post_norm_weight" in seen.call or adds
+        can_cancel = "post_norm_weight" in seen or adds
         if _has_small_rows(seen, best, expected):
             return False
         return distance.worst <= 2 * error or (
@@ -458,7 +438,7 @@ def _count_of_rows(rows: Sequence[int], of: int, what: str) -> str:
     return f"{len(rows)} of {of} rows {what}: {named}" + (", ..." if len(rows) > 3 else ".")
 
 
-def _differing_rows(seen: _Seen, expected: F32Array, numbers: npt.NDArray[Any]) -> str:
+def _differing_rows(seen: Call, expected: F32Array, numbers: npt.NDArray[Any]) -> str:
     """Returns which rows differ, if most are equal. `numbers` are those of the rows that were
     given."""
     a, b = expected, seen.y.values
@@ -469,7 +449,7 @@ def _differing_rows(seen: _Seen, expected: F32Array, numbers: npt.NDArray[Any]) 
 
 
 def _errors_of(
-    seen: _Seen, best: Candidate, expected: F32Array, numbers: npt.NDArray[Any]
+    seen: Call, best: Candidate, expected: F32Array, numbers: npt.NDArray[Any]
 ) -> tuple[str, bool]:
     """Returns where y is wrong: columns, rows, or the size of each row; and whether at least half of
     the elements are right."""
@@ -506,7 +486,7 @@ def _errors_of(
     return f"{wrong} of {rows * d} elements are wrong.", is_near
 
 
-def _special_rows(whole: _Seen, kinds: npt.NDArray[Any], best: Candidate) -> list[str]:
+def _special_rows(whole: Call, kinds: npt.NDArray[Any], best: Candidate) -> list[str]:
     """Returns what became of special rows, compared with the library by the options of the best
     hypothesis."""
     notes, as_here = [], []
@@ -516,7 +496,7 @@ def _special_rows(whole: _Seen, kinds: npt.NDArray[Any], best: Candidate) -> lis
         if kind == 0 or not len(y):
             continue
         found = _compared(part, [best])
-        if found and found[0].distance.worst <= 2 * _sum_error(whole.call.d):
+        if found and found[0].distance.worst <= 2 * _sum_error(whole.d):
             as_here.append(name)
             continue
         kinds_of_y = {"zeros": y == 0, "NaN": np.isnan(y), "infinite": np.isinf(y)}
@@ -595,16 +575,16 @@ def find(tensors: Mapping[str, Tensor], eps: Iterable[float]) -> Answer:
         return _find(_observe(tensors), list(eps))
 
 
-def _find(whole: _Seen, eps: list[float]) -> Answer:
-    kinds = _kinds_of(whole.call)
+def _find(whole: Call, eps: list[float]) -> Answer:
+    kinds = _kinds_of(whole)
     ordinary = np.flatnonzero(kinds == 0)
     if not len(ordinary):
         raise ValueError("x: each row holds zeros, NaN, infinity or squares that f32 cannot add")
     seen = whole.rows(ordinary)
-    call, d, size = seen.call, seen.call.d, seen.y.values.size
+    d, size = seen.d, seen.y.values.size
     numbers = _Numbers(seen.spread(_MOST_ESTIMATED), eps)
-    all_steps = steps(call, numbers.of_steps)
-    options = _options_to_try(call, numbers)
+    all_steps = steps(seen, numbers.of_steps)
+    options = _options_to_try(seen, numbers)
     nearest = _screened(seen, all_steps, options, _FIRST)
     nearest = _compared(seen.spread(max(6, 2**15 // d)), nearest)
     nearest = _compared(seen, nearest[: max(8, min(_BEST, 2**28 // size))])
@@ -614,13 +594,13 @@ def _find(whole: _Seen, eps: list[float]) -> Answer:
     good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance, d)]
     # The simplest of equally good candidates wins.
     best = min(good, key=lambda each: (each.step.kind, len(each.used.given()), each.order))
-    result = Trial(call, [best.options]).result(best.step)
+    result = Trial(seen, [best.options]).result(best.step)
     assert result is not None
     expected = np.broadcast_to(result, (1, *seen.y.values.shape))[0]
 
     is_close = _is_close(seen, best, expected, numbers.of_steps.plus != 0)
     fit = "exact" if best.distance.is_exact else "close" if is_close else "none"
-    answer = Answer(fit, best, call, len(kinds))
+    answer = Answer(fit, best, seen, len(kinds))
     for candidate in nearest:
         words = candidate.step.words
         is_new = not words or words not in (other.step.words for other in answer.others)
@@ -632,12 +612,12 @@ def _find(whole: _Seen, eps: list[float]) -> Answer:
         answer.open = _left_open(good, best)
         few = _differing_rows(seen, expected, ordinary)
         answer.notes = [few] * bool(few) + _special_rows(whole, kinds, best)
-    if "residual_out" in call:
-        total = _sum_in_words(call, best.used)
-        answer.residual_out = _mistake_of_sum(call, best.used, seen.y)
+    if "residual_out" in seen:
+        total = _sum_in_words(seen, best.used)
+        answer.residual_out = _mistake_of_sum(seen, best.used, seen.y)
         if answer.residual_out:
             mistakes.append(answer.residual_out)
-        elif not _mistake_of_sum(whole.call, best.used, whole.y):
+        elif not _mistake_of_sum(whole, best.used, whole.y):
             answer.notes.append(f"residual_out is {total} in every element.")
         else:
             answer.notes.append(f"residual_out differs from {total} in special rows alone.")

@@ -642,7 +642,7 @@ def test_each_step_is_told_from_the_others(dtype, other):
     rows = np.arange(ORDINARY_ROWS)
     given = {name: made[name].rows(rows) for name in ("x", other) if name}
     given["weight"] = made["weight"]
-    call = _observe({**given, "y": given["x"]}).call
+    call = _observe({**given, "y": given["x"]})
     numbers = hypotheses.Numbers([0.0, 1.0], [1.0])
     table = hypotheses.steps(call, numbers)
     assert len(table) > 60
