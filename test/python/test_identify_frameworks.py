@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from identify_page import Norm, page_test, said, table, make_tests
 from onnx.reference import ReferenceEvaluator
-from test_torch_use import formula, known_classes, make_all, options_of
+from test_torch_use import known_classes, make_all, reading_of
 
 import rmsnorm.torch
 
@@ -137,51 +137,49 @@ CLAUSES = {
 
 @functools.cache
 def answers_to(norm):
-    """What identify() says of each module of a class."""
+    """For each module of a class, what use() and identify() say of it."""
     d = 64  # 4 groups of 16
     answers = []
     for module in make_all(norm, d, BF16):
-        name = rmsnorm.torch._norms.known(formula(norm)).weight
-        has_weight = getattr(module, name, None) is not None
+        reading = reading_of(module)
+        name = reading.known.weight
 
-        def f(x, *others, module=module, name=name, has_weight=has_weight):
-            *gate, weight = others if has_weight else (*others, None)
-            if has_weight:
+        def f(x, *others, module=module, name=name):
+            *gate, weight = others if name else (*others, None)
+            if name:
                 getattr(module, name).data = weight
             with torch.no_grad():
                 return module(x, *gate)
 
-        gate = "gate" in formula(norm).arguments
-        answers.append((module, rmsnorm.identify(f, d, BF16, weight=has_weight, gate=gate)))
+        gate = "gate" in reading.formula.arguments
+        answer = rmsnorm.identify(f, d, BF16, weight=bool(name), gate=gate)
+        answers.append((module, reading, answer))
     return answers
 
 
 @pytest.mark.parametrize("norm", known_classes(), ids=lambda norm: norm.__name__)
 def test_what_is_known_of_transformers(norm):
-    words = options_of(norm).split(", ")
-    for module, answer in answers_to(norm):
+    for module, reading, answer in answers_to(norm):
         assert answer.fit in ("exact", "close"), str(answer)
         assert answer.mistake is None, str(answer)
-        for word in words:
-            # Without a weight, "before" and "after" are the same.
-            if not (word == "before_weight" and "without a weight" in answer.sentence):
-                assert CLAUSES.get(word, "") in answer.sentence, str(answer)
-        eps = getattr(module, str(formula(norm).eps))
+        for word in reading.known.options.split(", "):
+            assert CLAUSES.get(word, "") in answer.sentence, str(answer)
+        eps = getattr(module, str(reading.formula.eps))
         assert f"eps {torch.tensor(eps).item():.1g} inside the root" in answer.sentence, str(answer)
         is_grouped = getattr(module, "group_size", 64) == 16 or getattr(module, "n_groups", 1) == 4
         assert ("in 4 groups of 16 elements" in answer.sentence) == is_grouped, str(answer)
 
 
 def table_of_transformers():
-    """A row for each kind of class, and for what is said of it."""
+    """A row for each kind of norm, and for what is said of it."""
     classes = {}
     for norm in known_classes():
-        for _, answer in answers_to(norm):
+        for _, reading, answer in answers_to(norm):
             text = re.sub(r"eps \S+ inside the root, ", "", said(answer))
-            classes.setdefault((options_of(norm), text), set()).add(norm)
+            classes.setdefault((reading.known.options, text), set()).add(norm)
     rows = [[options, str(len(norms)), text] for (options, text), norms in classes.items()]
     rows.sort(key=lambda row: -int(row[1]))
-    return table(["options of the class", "classes", "what `identify` says"], rows)
+    return table(["options of the norm", "classes", "what `identify` says"], rows)
 
 
 test_page_has_transformers = page_test("transformers", table_of_transformers)

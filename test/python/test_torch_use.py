@@ -26,7 +26,6 @@ import torch.distributed
 import torch.nn.functional as F
 import torch.nn.utils.parametrize
 import transformers
-from diffusers.models.transformers.transformer_stable_audio3 import StableAudio3RMSNorm
 from programs import run
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
@@ -37,7 +36,7 @@ from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 
 import rmsnorm.torch
 from rmsnorm.torch import rms_norm, use
-from rmsnorm.torch._use import UnknownFormula, formula, norm_of
+from rmsnorm.torch._use import read, reading_of
 
 PAGE = pathlib.Path(__file__).parents[2] / "doc" / "known_norms.md"
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -72,20 +71,34 @@ def label(norm):
     return norm.__name__ if library == "transformers" else f"{library}.{norm.__name__}"
 
 
+@functools.cache
+def readings_of(norm):
+    """What a class computes, for each choice of its flags. In the first, all are set."""
+
+    def reading(flags):
+        return read(norm, lambda *key: flags.get(key, not key[1]))
+
+    keys = [*reading({}).flags]
+    choices = itertools.product((True, False), repeat=len(keys))
+    return [reading({key: is_set != key[1] for key, is_set in zip(keys, c)}) for c in choices]
+
+
+def is_known(reading):
+    """Whether the library computes it in every type."""
+    return bool(reading.known) and F16 in reading.known.types
+
+
+@functools.cache
 def options_of(norm):
-    """The options of a class, or why there are none."""
-    try:
-        return norm_of(norm).options
-    except UnknownFormula as reason:
-        return f"left alone: {reason}"
+    """All options that a class may have."""
+    return {reading.known.options for reading in readings_of(norm) if is_known(reading)}
 
 
 @functools.cache
 def known_classes(library="transformers"):
     """The classes of a library that this one computes in every type."""
     own = [norm for norm in all_classes() if norm.__module__.startswith(f"{library}.")]
-    known = [norm for norm in own if not options_of(norm).startswith("left alone")]
-    return [norm for norm in known if F16 in rmsnorm.torch._norms.known(formula(norm)).types]
+    return [norm for norm in own if options_of(norm)]
 
 
 KNOWN = known_classes("transformers") + known_classes("diffusers")
@@ -107,6 +120,8 @@ def make_all(norm, d, weight_dtype):
         **dict.fromkeys(("hidden_size", "num_features", "dim"), (d,)),
     }
     parameters = inspect.signature(norm).parameters
+    if "group_size" in parameters and parameters["group_size"].default is None:
+        flags["group_size"] += (None,)
     if "eps" in parameters and parameters["eps"].default is inspect.Parameter.empty:
         flags["eps"] = (1e-6,)
     names = [name for name in parameters if name in flags]
@@ -117,17 +132,14 @@ def make_all(norm, d, weight_dtype):
         yield module
 
 
-def inputs_of(norm, x):
+def inputs_of(module, x, gate=None):
     """The arguments to test: x, and x with a gate."""
-    if "gate" not in formula(norm).arguments:
+    reading = reading_of(module)
+    if "gate" not in reading.formula.arguments:
         return [(x,)]
-    gate = (torch.randn(x.shape) * 2).to(x.dtype)
-    return [(x, gate)] if "gate after" in options_of(norm) else [(x, gate), (x,)]
-
-
-def calls_of(norm, x, weight_dtype):
-    """Each module of a class with each of its arguments."""
-    return itertools.product(make_all(norm, x.shape[-1], weight_dtype), inputs_of(norm, x))
+    gate = (torch.randn(x.shape) * 2 if gate is None else gate).to(x.dtype)
+    needs_gate = re.search("gate after(?!, groups)", reading.known.options)
+    return [(x, gate)] if needs_gate else [(x, gate), (x,)]
 
 
 class Operators(TorchDispatchMode):
@@ -157,11 +169,6 @@ def replaced(module, *inputs):
     return copied
 
 
-def ours(module, *inputs):
-    """What the module gives after use(), which must come from the library."""
-    return replaced(module, *inputs)(*inputs)
-
-
 # ---------------------------------------------------------------------------------- measures
 
 
@@ -180,48 +187,12 @@ def bound(d):
     return here + there + 2 * (4 + 4)
 
 
-def share_bound(dtype, d):
-    """How large a share of elements may round differently.
-
-    Two f32 numbers that differ by `bound` round to different neighbours if the middle of these
-    neighbours lies between them. Relative to the spacing of the neighbours the interval has the
-    length below, and with four roundings (of n, of the product, of the gate's product, of y) at
-    most four times that share of elements has such an interval.
-    """
-    digits = {F32: 24, F16: 11, BF16: 8}[dtype]
-    return 4 * bound(d) * 2.0 ** (digits - 24)
-
-
-def is_near(y, expected, rounded=F32, bias=None):
-    """Whether y is the expected result but for roundings. `rounded` is the coarsest type in it.
-
-    Where nothing is rounded to f16 or bf16, each element is within the bound. Otherwise that holds
-    for all elements but a share of them.
-    """
+def is_near(y, expected, bias=None):
+    """Whether a result in f32 is the expected one but for roundings. With a bias, sums cancel."""
     if y.dtype != expected.dtype or y.shape != expected.shape:
         return False
-    d = y.shape[-1]
-    scale = expected.float().abs().clamp_min(2.0**-100)
-    if bias is not None:
-        scale += bias.float().abs()  # the sum may cancel
-    error = (y.float() - expected.float()).abs() / scale * 2.0**24
-    outside = (error > bound(d)).float().mean().item()
-    return outside == 0 if rounded == F32 else outside <= share_bound(rounded, d)
-
-
-def coarsest(*dtypes):
-    return max(dtypes, key=[F32, F16, BF16].index)
-
-
-def assert_same_gradients(one, two, *inputs, rtol):
-    """The gradients of two modules by their inputs and their parameters."""
-    dy, gradients = torch.randn(inputs[0].shape), []
-    for module in (one, two):
-        leaves = [t.clone().requires_grad_() for t in inputs]
-        wanted = [*leaves, *module.parameters()]
-        gradients.append(torch.autograd.grad(module(*leaves), wanted, dy, allow_unused=True))
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b, rtol=rtol, atol=1e-5)
+    scale = expected.abs().clamp_min(2.0**-100) + (0 if bias is None else bias.abs())
+    return bool(((y - expected).abs() / scale * 2.0**24 <= bound(y.shape[-1])).all())
 
 
 # ------------------------------------------------------------------------- norms of people
@@ -246,6 +217,7 @@ class Weighted(torch.nn.Module):
         self.weight, self.gain = (torch.nn.Parameter(torch.randn(d)) for _ in range(2))
         self.d, self.shape, self.dim, self.scale = d, (d,), -1, d**0.5
         self.eps, self.least, self.unit_offset, self.add_unit_offset = 1e-5, 1e-8, True, True
+        self.with_scale = True
         for name, value in changed.items():
             setattr(self, name, value)
 
@@ -259,8 +231,16 @@ def norm_class(name, forward, inputs="x", base=Weighted):
     text = f"def forward(self, {inputs}):\n" + textwrap.indent(forward.strip(), "    ") + "\n"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     members = {}
-    exec(compile(text, file, "exec"), globals(), members)
+    exec(compile(text, file, "exec"), dict(globals()), members)
     return type(name, (base,), members)
+
+
+EPS = 1e-6
+NEVER = False
+
+
+def with_eps(x, eps):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
 
 LLAMA = """
@@ -339,7 +319,15 @@ return (wide / (rms + self.eps)).to(x.dtype) * self.weight""",
 wide = x.to(dtype=torch.float32)
 inverse = torch.pow(wide.square().mean(dim=-1, keepdim=True) + self.eps, -0.5)
 return (inverse * wide).type_as(x) * self.weight''',
-    "Llama": LLAMA,
+    "Scaled": """
+n = x.float() * torch.pow(x.float().pow(2).mean(-1, keepdim=True) + self.eps, -0.5)
+if self.with_scale:
+    n = n * self.weight.float()
+return n.type_as(x)""",
+    "Helped": """
+if NEVER and x:
+    return 0
+return with_eps(x.float(), EPS).type_as(x)""",
     "OtherWeight": LLAMA.replace("self.weight", "self.gain"),
 }
 #: Others compute in the type of x: the library does that only in f32.
@@ -364,6 +352,57 @@ return x / norm.clamp(min=self.least) * self.weight""",
 }
 NORMS = {name: norm_class(name, text) for name, text in (FORMULAS | FORMULAS_FOR_F32).items()}
 Functional, Meta, Google, LitGPT = (NORMS[n] for n in ("Functional", "Meta", "Google", "LitGPT"))
+
+
+class Private(torch.nn.Module):
+    """Python stores self.__w as _Private__w, also in classes derived from this one."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.__w, self.__eps = torch.nn.Parameter(torch.full((d,), 5.0)), 1e-6
+
+    def __norm(self, x):
+        return x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.__eps)
+
+    def forward(self, x):
+        return self.__w * self.__norm(x).type_as(x)
+
+
+def with_a_buffer(d):
+    module = Meta(d)
+    del module.weight
+    module.register_buffer("weight", torch.rand(d))
+    return module
+
+
+class Listed(torch.nn.Module):
+    """It keeps a list of the classes derived from it."""
+
+    seen = []
+
+    def __init_subclass__(cls, key, **named):
+        Listed.seen.append(key)
+
+
+class ListedNorm(Listed, Meta, key="norm"):
+    pass
+
+
+class AbstractNorm(Meta, abc.ABC):
+    pass
+
+
+class SlottedNorm(Meta):
+    __slots__ = ("slot",)
+
+
+class FrozenNorm(Meta):
+    def __setattr__(self, name, value):
+        if name == "__class__":
+            raise AttributeError("it is frozen")
+        super().__setattr__(name, value)
+
+
 #: How to make each of them.
 USUAL = {
     "nn.RMSNorm": torch.nn.RMSNorm,
@@ -375,7 +414,13 @@ USUAL = {
     },
     "Least": lambda d: NORMS["Least"](d, scale=d**-0.5),
     "no optional weight": functools.partial(NORMS["OptionalWeight"], weight=None),
+    "LitGPT, the dimension by its place": functools.partial(LitGPT, dim=2),
+    "a whole eps": functools.partial(Meta, eps=1),
+    "a weight in a buffer": with_a_buffer,
     "Heir": type("Heir", (NORMS["Power"],), {}),
+    "Private": Private,
+    "heir of Private": type("Heir", (Private,), {}),
+    **{norm.__name__: norm for norm in (ListedNorm, AbstractNorm, SlottedNorm, FrozenNorm)},
 }
 
 
@@ -393,99 +438,62 @@ MAKERS = {label(norm): functools.partial(make_all, norm) for norm in KNOWN} | {
     name: lambda d, dtype, make=make: [make(d).to(dtype)] for name, make in USUAL.items()
 }
 #: The first norm of each formula.
-KINDS = [*{formula(norm).text: label(norm) for norm in reversed(KNOWN)}.values()]
-
-
-#: Classes that hold a norm, which is replaced.
-HOLDERS = {
-    "AXK2GatedRMSNorm",
-    "diffusers.LuminaRMSNormZero",
-    "diffusers.MochiModulatedRMSNorm",
-    "diffusers.MochiRMSNormZero",
-}
-
-
-def test_every_rmsnorm_is_known_or_listed():
-    """A class that is left alone is left alone for a reason that somebody has looked at."""
-    gives_the_inverse = "HYV4UnweightedRMSNorm", "HYV4VLUnweightedRMSNorm"
-    # Their rows lie along the channels of an image, not in the last dimension.
-    images = "HunyuanImageRefinerRMS_norm", "HunyuanVideo15RMS_norm", "Kandinsky6VAERMSNorm"
-    images += "Kandinsky6SRLatentUpscalerRMSNorm", "PerChannelRMSNorm", "WanRMS_norm"
-    images += "QwenImageRMS_norm", "QwenImage21RMS_norm"
-    listed = {*HOLDERS, *gives_the_inverse, *(f"diffusers.{name}" for name in images)}
-    assert {label(norm) for norm in unknown_classes()} <= listed
-    assert len(known_classes("transformers")) > 200
-    assert len(known_classes("diffusers")) >= 7
+KINDS = [*{readings_of(norm)[0].formula.text: label(norm) for norm in reversed(KNOWN)}.values()]
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_same_bits_where_sums_are_exact(name):
-    """With small integers and d a power of two each order of the sum gives the same sum."""
+    """With small integers and d a power of two each order of the sum gives the same sum.
+
+    The gates are exact, too: silu(19) is 19 in f32.
+    """
     for d, (x_dtype, weight_dtype) in itertools.product((64, 1024), types_of(name)):
         x = torch.randint(-8, 9, (2, 16, d)).to(x_dtype)
+        gate = torch.randint(19, 22, x.shape)
         for module in MAKERS[name](d, weight_dtype):
-            options = options_of(type(module))
-            if "gate after" in options or "x times" in options:
-                continue  # gates have roundings of their own, and x times a weight is no integer
-            expected, y = module(x), ours(module, x)
-            assert y.dtype == expected.dtype
-            if name not in USUAL:
-                assert torch.equal(y, expected)
-            elif x_dtype != F32:
-                # x / RMS and x * (1 / RMS) differ by an ulp of f32.
-                assert (y == expected).float().mean() > 0.999
+            if "x times" in reading_of(module).known.options:
+                module.weight.data = torch.ones(d, dtype=weight_dtype)  # x * 2 is an integer
+            for inputs in inputs_of(module, x, gate):
+                y, expected = replaced(module, *inputs)(*inputs), module(*inputs)
+                assert y.dtype == expected.dtype
+                if name not in USUAL:
+                    assert torch.equal(y, expected)
+                elif x_dtype != F32:
+                    # x / RMS and x * (1 / RMS) differ by an ulp of f32.
+                    assert (y == expected).float().mean() > 0.999
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_near_on_random_rows(name):
-    for d, (x_dtype, weight_dtype) in itertools.product((64, 1000), types_of(name)):
+    for d in (64, 1000):
         # Rows so small that their eps matters, too.
         x = torch.randn(2, 20, d) * torch.logspace(-4, 2, 20)[:, None]
-        rounded = coarsest(x_dtype, weight_dtype)
-        for module in MAKERS[name](d, weight_dtype):
-            bias = getattr(module, "bias", None)
-            for inputs in inputs_of(type(module), x.to(x_dtype)):
-                y, expected = ours(module, *inputs), module(*inputs)
-                assert is_near(y, expected, rounded, bias), (d, rounded, module)
-
-
-@pytest.mark.parametrize("name", FORMULAS_FOR_F32)
-def test_norms_that_round_each_step_are_computed_in_f32_alone(name):
-    module, x = USUAL[name](64).to(BF16), torch.randn(3, 64).to(BF16)
-    expected = module(x)
-    [entry] = use(module).left_alone
-    assert "not a plain tensor of float32" in entry.reason
-    assert torch.equal(module(x), expected)
-
-
-def test_flags_with_which_the_class_computes():
-    """Where an attribute says that the class computes something else, it computes that."""
-    x = torch.randn(64, 64).to(BF16)
-    for module in (
-        StableAudio3RMSNorm(64, force_fp32=False),
-        LitGPT(64, dim=0),
-        NORMS["OlderLitGPT"](64, dim=0),
-    ):
-        module.to(BF16)
-        expected = module(x)
-        assert len(use(module).replaced) == 1
-        assert torch.equal(module(x), expected)
-        assert not is_computed_by_library(module, x)
+        for module in MAKERS[name](d, F32):
+            for inputs in inputs_of(module, x):
+                y = replaced(module, *inputs)(*inputs)
+                assert is_near(y, module(*inputs), getattr(module, "bias", None)), (d, module)
 
 
 @pytest.mark.parametrize("name", [*KINDS, *USUAL])
 def test_gradients(name):
     """Gradients in f32, where both sides are the derivatives of one function."""
-    rtol = 1e-4 if name in USUAL else 1e-5
     for module in MAKERS[name](64, F32):
-        for inputs in inputs_of(type(module), torch.randn(5, 3, 64)):
-            assert_same_gradients(module, replaced(module, *inputs), *inputs, rtol=rtol)
+        for inputs in inputs_of(module, torch.randn(5, 3, 64)):
+            gradients = []
+            for each in (module, replaced(module, *inputs)):
+                leaves = [t.clone().requires_grad_() for t in inputs]
+                wanted = [*leaves, *each.parameters()]
+                total = each(*leaves).sin().sum()
+                gradients.append(torch.autograd.grad(total, wanted, allow_unused=True))
+            for a, b in zip(*gradients, strict=True):
+                rtol = 1e-4 if name in USUAL else 1e-5
+                torch.testing.assert_close(a, b, rtol=rtol, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_compile_without_a_graph_break(name):
     for module in MAKERS[name](64, BF16):
-        for inputs in inputs_of(type(module), torch.randn(5, 64).to(BF16)):
+        for inputs in inputs_of(module, torch.randn(5, 64).to(BF16)):
             use(module)
             compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
             assert torch.equal(compiled(*inputs), module(*inputs))
@@ -511,15 +519,15 @@ def test_results_have_the_strides_of_the_class(name):
     use(module)
     for sizes in ((2, 3, 4, 8), (2, 1, 3, 8), (1, 3, 1, 8), (3, 8), (2, 0, 8)):
         for x, dtype in itertools.product(layouts(sizes), (F32, BF16)):
-            inputs = [x.to(dtype)] * len(formula(type(plain)).arguments)
+            inputs = [x.to(dtype)] * len(reading_of(plain).formula.arguments)
             try:
                 expected = plain(*inputs)
-            except (RuntimeError, ValueError):
-                continue  # the class has a view() that this layout does not allow
+            except (IndexError, RuntimeError, ValueError):
+                continue  # the class refuses this layout
             y = module(*inputs)
             assert y.stride() == expected.stride(), (x.shape, x.stride())
-            near = is_near(y, expected, bias=getattr(plain, "bias", None))
-            assert dtype == BF16 or x.numel() == 0 or near
+            bias = getattr(plain, "bias", None)
+            assert dtype == BF16 or x.numel() == 0 or is_near(y, expected, bias)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -542,59 +550,10 @@ def test_strides_of_gradients_and_compiled_results(make, dynamic):
 def test_several_normalised_dimensions():
     module, x = torch.nn.RMSNorm((3, 20)), torch.randn(7, 3, 20)
     torch.nn.init.normal_(module.weight)
-    assert is_near(ours(module, x).flatten(1), module(x).flatten(1))
-    use(module)
-    with pytest.raises(RuntimeError, match="normalized_shape"):
-        module(torch.randn(7, 20, 3))
+    assert is_near(replaced(module, x)(x).flatten(1), module(x).flatten(1))
 
 
-class Private(torch.nn.Module):
-    """Python stores self.__w as _Private__w, also in classes derived from this one."""
-
-    def __init__(self):
-        super().__init__()
-        self.__w, self.__eps = torch.nn.Parameter(torch.full((64,), 5.0)), 1e-6
-
-    def __norm(self, x):
-        return x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.__eps)
-
-    def forward(self, x):
-        return self.__w * self.__norm(x).type_as(x)
-
-
-def test_private_names():
-    for make in (Private, type("Heir", (Private,), {})):
-        module, x = make(), torch.randn(3, 64)
-        assert is_near(ours(module, x), module(x))
-
-
-EPS = 1e-6
-
-
-def with_eps(x, eps):
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
-
-
-def is_never():
-    return NEVER
-
-
-NEVER = False
-
-
-def test_functions_and_constants_that_forward_looks_up(monkeypatch):
-    """They are a part of the formula; where one changes, the class computes again."""
-    text = "if is_never() and x:\n    return 0\nreturn with_eps(x.float(), EPS).type_as(x)"
-    module, x = norm_class("Helped", text)(64), torch.randn(3, 64)
-    replacement = replaced(module, x)
-    assert is_near(replacement(x), module(x))
-    for name, value in (("EPS", 1.0), ("with_eps", torch.add), ("NEVER", True)):
-        with monkeypatch.context() as patch:
-            patch.setitem(globals(), name, value)
-            if name == "NEVER":
-                x = torch.tensor([[3.0]])
-            assert torch.equal(torch.as_tensor(replacement(x)), torch.as_tensor(module(x)))
-            assert not is_computed_by_library(replacement, x)
+# ----------------------------------------------------------------------------- what use() leaves
 
 
 class OtherMethod(GemmaRMSNorm):
@@ -604,32 +563,17 @@ class OtherMethod(GemmaRMSNorm):
         return x * torch.rsqrt(x.abs().mean(-1, keepdim=True) + self.eps)
 
 
-def norm_of_another_torch(torch):
-    class Norm(Weighted):
-        def forward(self, x):
-            wide = x.float()
-            wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-            return self.weight * wide.to(x.dtype)
-
-    return Norm(64)
-
-
 def norm_without_source():
-    scope = {"torch": torch, "F": F, "__name__": "nowhere"}
     text = "def forward(self, x):\n    return F.rms_norm(x, (x.shape[-1],))\n"
+    scope = {"F": F, "__name__": "nowhere"}
     exec(text, scope)
     return type("Norm", (Weighted,), {"forward": scope["forward"]})(64)
 
 
-def changed(make, change):
+def changed(module, change):
     """A module after a change."""
-    module = make()
     change(module)
     return module
-
-
-def llama(change=lambda module: None):
-    return changed(lambda: LlamaRMSNorm(64), change)
 
 
 def of_text(old, new, inputs="x"):
@@ -638,12 +582,37 @@ def of_text(old, new, inputs="x"):
     return norm_class("Other", LLAMA.replace(old, new), inputs)(64)
 
 
-def without(name):
-    return changed(Private, lambda module: delattr(module, name))
+def of_changed_file():
+    """A norm whose file has changed since it was imported."""
+    module = norm_class("Edited", LLAMA)(64)
+    lines = linecache.cache["<Edited>"][2]
+    lines[-1] = lines[-1].replace("self.weight", "self.gain")
+    return module
 
 
 def lambda_norm(wraps):
     return type("Norm", (LlamaRMSNorm,), {"forward": wraps(lambda self, x: x)})(64)
+
+
+class Registering(type):
+    """A metaclass."""
+
+
+class BrokenNorm(Meta):
+    eps = property(lambda self: 1 // 0)
+    __init__ = torch.nn.Module.__init__
+
+
+def derived_from_a_replacement():
+    module = LlamaRMSNorm(64)
+    use(module)
+
+    class Derived(type(module)):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    module.__class__ = Derived
+    return module
 
 
 def no_number(module):
@@ -653,6 +622,7 @@ def no_number(module):
 
 SOURCE = "the source of self.forward() cannot be read"
 NO_OPTIONS = "the library has no options for "
+NO_EPS = "it adds no eps to a mean square"
 TRAINING = "if self.training:\n    wide = wide.to(x.dtype)\nreturn"
 #: Modules that are left alone, and how the reason begins.
 DECLINED = {
@@ -663,26 +633,36 @@ DECLINED = {
     "a statement": (lambda: of_text("wide = wide *", "wide *="), "it has a statement of the kind"),
     "two inputs": (lambda: of_text("", "", "x, other=None"), "it has other parameters than x, or"),
     "a default": (lambda: of_text("", "", "x=torch.ones(64)"), "a parameter has a default that is"),
-    "another method": (lambda: OtherMethod(64), "it adds no eps to a mean square"),
-    "LayerNorm": (lambda: torch.nn.LayerNorm(64), "it adds no eps to a mean square"),
+    "another method": (lambda: OtherMethod(64), NO_EPS),
+    "LayerNorm": (lambda: torch.nn.LayerNorm(64), NO_EPS),
     "lambda": (lambda: lambda_norm(lambda function: function), SOURCE),
     "wrapped": (lambda: lambda_norm(functools.wraps(LlamaRMSNorm.forward)), SOURCE),
     "no source": (norm_without_source, SOURCE),
-    "another torch": (
-        lambda: norm_of_another_torch(types.SimpleNamespace(rsqrt=lambda x: x)),
-        "it uses torch, which is not PyTorch's",
+    "another source": (of_changed_file, "self.forward() runs other code than its source has"),
+    "a metaclass": (
+        lambda: Registering("Norm", (Meta,), {})(64),
+        "its class has the metaclass Registering",
     ),
+    "a property that fails": (BrokenNorm, "ZeroDivisionError: "),
+    "derived from a replacement": (derived_from_a_replacement, "it uses super, which is not"),
     "ours": (lambda: rmsnorm.torch.RMSNorm(64), "it computes with this library already"),
-    "no private weight": (lambda: without("_Private__w"), "it has no attribute _Private__w"),
-    "no private eps": (lambda: without("_Private__eps"), "it has no attribute _Private__eps"),
-    "meta": (lambda: llama().to("meta"), "its weight is a Parameter of float32 on meta,"),
-    "float64": (lambda: llama().double(), "its weight is a Parameter of float64 on cpu,"),
-    "no weight": (lambda: llama(lambda m: setattr(m, "weight", None)), "its weight is None"),
-    "a number": (lambda: llama(no_number), "its weight is a float"),
-    "forward": (
-        lambda: llama(lambda m: setattr(m, "forward", lambda x: x)),
-        "its forward() has been replaced already",
-    ),
+    "meta": (lambda: LlamaRMSNorm(64).to("meta"), "its weight is a Parameter of float32 on meta,"),
+    "a number": (lambda: changed(LlamaRMSNorm(64), no_number), "its weight is a float"),
+    **{
+        f"no {name}": (
+            lambda name=name: changed(Private(64), lambda module: delattr(module, name)),
+            f"it has no attribute {name}",
+        )
+        for name in ("_Private__w", "_Private__eps")
+    },
+    # What rounds each step is computed in f32 alone.
+    **{
+        f"{name} in bf16": (
+            lambda name=name: USUAL[name](64).to(BF16),
+            "its weight is a Parameter of bfloat16 on cpu, not a plain tensor of float32 on cpu",
+        )
+        for name in FORMULAS_FOR_F32
+    },
 }
 
 
@@ -691,136 +671,269 @@ def test_what_is_left_alone(name):
     """A class whose source is unknown has identify() in its reason."""
     make, reason = DECLINED[name]
     model = Wrapped(make())
+    before = outcome(model, X)
     report = use(model)
-    assert not report.replaced
+    assert not report.replaced and is_same(outcome(model, X), before, 1e-5)
     [entry] = report.left_alone
     assert entry.name == "norm" and entry.reason.startswith(reason), entry.reason
-    is_unknown = options_of(type(model.norm)).startswith("left alone") and name != "ours"
+    is_unknown = reading_of(model.norm).known is None and name != "ours"
     assert ("rmsnorm.identify()" in entry.reason) == is_unknown
 
 
-WITH_SCALE = """
-n = x.float() * torch.pow(x.float().pow(2).mean(-1, keepdim=True) + self.eps, -0.5)
-if self.with_scale:
-    n = n * self.weight.float()
-return n.type_as(x)"""
+# ----------------------------------------------------------------------------- what changes later
 
 
-def test_attributes_that_disappear():
-    """Where the class fails, so does the replaced module."""
-    plain = NORMS["OptionalWeight"](64)
-    scaled = norm_class("Scaled", WITH_SCALE)
-    for module, change in (
-        (plain, lambda module: delattr(module, "weight")),
-        (plain, lambda module: delattr(module, "eps")),
-        (scaled(64, with_scale=True), lambda module: setattr(module, "weight", None)),
-    ):
-        module = replaced(module, torch.randn(3, 64))
-        change(module)
-        with pytest.raises(AttributeError):
-            module(torch.randn(3, 64))
-        assert use(module).left_alone
-    without = scaled(64, with_scale=False)
-    del without.weight
-    assert is_near(ours(without, x := torch.randn(3, 64)), without(x))
+class Doubled(Tensor):
+    """A subclass of Tensor with an operation of its own."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in (Tensor.float, Tensor.to):
+            return args[0].as_subclass(Tensor).float() * 2
+        return super().__torch_function__(function, types, args, kwargs or {})
 
 
-def test_parameters_of_forward():
-    """A gate that the class needs."""
-    source = textwrap.dedent(inspect.getsource(MambaRMSNormGated.forward))
-    signature, body = source.replace(" nn.", " torch.nn.").split("\n", 1)
-    gated_class = norm_class("Gated", textwrap.dedent(body), "hidden_states, gate")
-    module, x = gated_class(64, variance_epsilon=1e-5, group_size=16), torch.randn(3, 64)
-    assert "gate=None" in signature and is_near(ours(module, x, x), module(x, x))
-    use(module)
-    with pytest.raises(TypeError):
-        module(x)
-
-
-PYTORCHS = {
-    "F.rms_norm": (F, "rms_norm", Functional),
-    "torch.rms_norm": (torch, "rms_norm", Functional),
-    "torch.rsqrt": (torch, "rsqrt", Meta),
-    "torch.float32": (torch, "float32", NORMS["Course"]),
-    "Tensor.pow": (Tensor, "pow", Meta),
-    "Tensor.__mul__": (Tensor, "__mul__", Meta),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "when"),
-    [
-        *itertools.product(PYTORCHS, ("before", "after")),
-        # torch.compile needs torch.float32, and does not see a method that is replaced later.
-        *itertools.product(list(PYTORCHS)[:3], ("compiled", "after compiling")),
-        *itertools.product(("Tensor.pow", "Tensor.__mul__"), ("compiled",)),
-    ],
-)
-def test_names_of_pytorch_that_are_replaced(name, when, monkeypatch):
-    owner, attribute, make = PYTORCHS[name]
-    model, x = Wrapped(make(64)), torch.randn(3, 64) + 2
-    plain = copy.deepcopy(model)
-    if when != "before":
-        use(model)
-    call, first = model, model(x)
-    if "compil" in when:
-        call = torch.compile(model, backend="eager", fullgraph=True)
-    if when == "after compiling":
-        call(x)
-    other = BF16 if name == "torch.float32" else lambda tensor, *others, **named: tensor + 9
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, attribute, other)
-        expected, y = plain(x), call(x)
-        assert len(use(model).left_alone) == 1
-    torch.testing.assert_close(y, expected, rtol=0, atol=1e-5)
-    assert not torch.equal(first, expected)
-    assert len(use(model).replaced) == 1
-    torch.compiler.reset()
-
-
-def norm_with_a_closure(torch):
-    """A module that finds PyTorch in an enclosing function, and a function to replace it there."""
-
-    def replace(other):
-        nonlocal torch
-        torch = other
+def with_a_closure(torch):
+    """A class that finds PyTorch in an enclosing function."""
 
     class Norm(Weighted):
         def forward(self, x):
             return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
-    return Norm(64), replace
+    return Norm
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_own_names_that_are_replaced(compiled, monkeypatch):
-    def replace_global(other):
-        monkeypatch.setitem(Weighted._norm.__globals__, "torch", other)
+def plus_9(x, *others, **named):
+    return x + 9
 
-    x, pytorch = torch.randn(3, 64), torch
-    for module, replace in ((Meta(64), replace_global), norm_with_a_closure(torch)):
-        expected = [module(x), x * module.weight]
-        use(module)
-        call = torch.compile(module, backend="eager", fullgraph=True) if compiled else module
-        y = [call(x)]
-        replace(types.SimpleNamespace(rsqrt=pytorch.ones_like))
-        y.append(module(x))
-        replace(pytorch)
-        assert all(map(is_near, y, expected))
+
+def own_plus_9(self, x):
+    return x + 9
+
+
+OTHER_TORCH = types.SimpleNamespace(float32=F32, mean=torch.mean, sqrt=torch.ones_like)
+OTHER_TORCH.rsqrt = torch.ones_like
+
+
+def parameter(*shape, **options):
+    return torch.nn.Parameter(torch.rand(*shape, **options) + 2)
+
+
+# Changes, as functions of a monkeypatch, a module and its class before use().
+
+
+def attribute(name, value):
+    return lambda patch, module, norm: patch.setattr(module, name, value)
+
+
+def weight(value):
+    return lambda patch, module, norm: patch.setitem(module._parameters, "weight", value)
+
+
+def of_object(owner, name, value):
+    return lambda patch, module, norm: patch.setattr(owner, name, value)
+
+
+def of_class(name, value):
+    return lambda patch, module, norm: patch.setattr(norm, name, value)
+
+
+def of_module(name, value):
+    def change(patch, module, norm):
+        patch.setitem(vars(module), name, types.MethodType(value, module))
+
+    return change
+
+
+def of_globals(name, value):
+    return lambda patch, module, norm: patch.setitem(norm.forward.__globals__, name, value)
+
+
+EAGER = "before after"
+#: torch.compile follows a call after the change, or also before it.
+ONCE = f"{EAGER} compiled"
+COMPILED = f"{ONCE} recompiled"
+NOT_PYTORCHS = "which is not PyTorch's"
+#: A class, a change, the reason of use() to leave the module alone then, or "", and when to try.
+CHANGES = {
+    "F.rms_norm": (Functional, of_object(F, "rms_norm", plus_9), NOT_PYTORCHS, COMPILED),
+    "torch.rms_norm": (Functional, of_object(torch, "rms_norm", plus_9), NOT_PYTORCHS, COMPILED),
+    "torch.rsqrt": (Meta, of_object(torch, "rsqrt", plus_9), NOT_PYTORCHS, COMPILED),
+    # torch.compile needs torch.float32, and does not see a method that is replaced later.
+    "torch.float32": (NORMS["Course"], of_object(torch, "float32", BF16), NO_OPTIONS, EAGER),
+    "Tensor.pow": (Meta, of_object(Tensor, "pow", plus_9), NOT_PYTORCHS, ONCE),
+    "Tensor.__mul__": (Meta, of_object(Tensor, "__mul__", plus_9), NOT_PYTORCHS, ONCE),
+    "a global": (NORMS["Course"], of_globals("torch", OTHER_TORCH), NOT_PYTORCHS, EAGER),
+    "a closure": (
+        with_a_closure(torch),
+        lambda patch, module, norm: patch.setattr(
+            norm.forward.__closure__[0], "cell_contents", OTHER_TORCH
+        ),
+        *(NOT_PYTORCHS, EAGER),
+    ),
+    "a constant": (NORMS["Helped"], of_globals("EPS", 1.0), "", COMPILED),
+    "a function": (NORMS["Helped"], of_globals("with_eps", torch.add), NO_EPS, COMPILED),
+    "a condition": (NORMS["Helped"], of_globals("NEVER", True), NO_OPTIONS, EAGER),
+    "code": (
+        Functional,
+        lambda patch, module, norm: patch.setattr(norm.forward, "__code__", own_plus_9.__code__),
+        *(NO_EPS, EAGER),
+    ),
+    "a method of the class": (Google, of_class("_norm", own_plus_9), NO_EPS, COMPILED),
+    "forward of the class": (Google, of_class("forward", own_plus_9), NO_EPS, COMPILED),
+    "a method": (Google, of_module("_norm", own_plus_9), "its _norm() has been replaced", ONCE),
+    "forward": (
+        *(Google, of_module("forward", own_plus_9)),
+        *("its forward() has been replaced already", COMPILED),
+    ),
+    "no weight": (LlamaRMSNorm, weight(None), "its weight is None", EAGER),
+    "no attribute weight": (
+        *(Meta, lambda patch, module, norm: patch.delitem(module._parameters, "weight")),
+        *("it has no attribute weight", EAGER),
+    ),
+    "no attribute eps": (
+        *(Meta, lambda patch, module, norm: patch.delattr(module, "eps")),
+        *("it has no attribute eps", EAGER),
+    ),
+    "no optional weight": (NORMS["OptionalWeight"], weight(None), "", COMPILED),
+    "no scale": (NORMS["Scaled"], attribute("with_scale", False), "", COMPILED),
+    "no offset": (LitGPT, attribute("add_unit_offset", False), "", COMPILED),
+    "another dimension": (LitGPT, attribute("dim", 0), "", COMPILED),
+    "a weight of f64": (
+        *(LlamaRMSNorm, weight(parameter(64, dtype=torch.float64))),
+        *("its weight is a Parameter of float64 on cpu,", EAGER),
+    ),
+    "a weight on meta": (
+        *(LlamaRMSNorm, weight(parameter(64, device="meta"))),
+        *("its weight is a Parameter of float32 on meta,", EAGER),
+    ),
+    "one weight": (LlamaRMSNorm, weight(parameter(1)), "", COMPILED),
+    "a weight of a subclass": (
+        *(Meta, weight(torch.nn.Parameter(parameter(64).data.as_subclass(Doubled)))),
+        *("its weight is a Doubled of float32 on cpu", EAGER),
+    ),
+    **{
+        f"eps {eps!r}": (Meta, attribute("eps", eps), f"its eps is {said}", EAGER)
+        for eps, said in (
+            *(("0.5", "'0.5'"), (-1.0, "-1.0"), (float("nan"), "nan"), (None, "None")),
+            *((torch.tensor(0.5, requires_grad=True), "Tensor, not a number from 0 on"),),
+            *((True, "True"), (type("Own", (float,), {})(0.5), "0.5"), (1e39, "1e+39")),
+            (np.float32(0.5), "np.float32(0.5)"),
+        )
+    },
+}
+
+
+def outcome(call, *inputs, **named):
+    """The result of a call, or its error."""
+    try:
+        return call(*inputs, **named)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def is_same(one, two, tolerance=0.0):
+    """Whether two calls have the same result or the same error."""
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+        return type(one) is type(two) and one == two
+    if one.is_nested:
+        return all(map(is_same, one.unbind(), two.unbind()))
+    kinds = [(type(t), t.dtype, t.shape, t.device, t.requires_grad) for t in (one, two)]
+    close = functools.partial(torch.allclose, rtol=0, atol=tolerance, equal_nan=True)
+    return kinds[0] == kinds[1] and (one.is_meta or close(one, two))
+
+
+@pytest.mark.parametrize(
+    ("name", "when"), [(name, when) for name, row in CHANGES.items() for when in row[-1].split()]
+)
+def test_what_changes(name, when, monkeypatch):
+    """A change before or after use() has the effect that it has on the class."""
+    norm, change, reason, _ = CHANGES[name]
+    plain, x = norm(64), torch.randn(3, 64) + 2
+    call = model = Wrapped(copy.deepcopy(plain))
+    first, is_compiled = plain(x), "compiled" in when
+    if when != "before":
+        assert len(use(model).replaced) == 1
+    if is_compiled:
+        call = torch.compile(model, backend="eager", fullgraph=True)
+    if when == "recompiled":
+        call(x)
+    tolerance = 1e-5 if is_compiled or not reason else 0
+    with monkeypatch.context() as patch:
+        for module in {plain, model.norm}:
+            change(patch, module, norm)
+        expected, y = outcome(plain, x), outcome(call, x)
+        report = use(model)
+        assert (type(model.norm) is norm) == bool(reason)
+        assert is_same(outcome(model, x), expected, 1e-5)
+    assert is_same(y, expected, tolerance), (y, expected)
+    assert not is_same(first, expected)
+    assert (len(report.left_alone), len(report.replaced)) == ((1, 0) if reason else (0, 1))
+    assert not reason or reason in report.left_alone[0].reason
+    # What is put back can be replaced again.
+    report = use(model)
+    assert len(report.replaced) == 1 and is_computed_by_library(model, x)
+    report.undo()
+    assert type(model.norm) is norm and torch.equal(model(x), first)
+    torch.compiler.reset()
+
+
+def norm_with_a_gate(d):
+    """A class that needs its gate."""
+    source = textwrap.dedent(inspect.getsource(MambaRMSNormGated.forward))
+    signature, body = source.replace(" nn.", " torch.nn.").split("\n", 1)
+    assert "gate=None" in signature
+    gated_class = norm_class("Gated", textwrap.dedent(body), "hidden_states, gate")
+    return gated_class(d, variance_epsilon=1e-5, group_size=16)
+
+
+X = torch.randn(3, 64)
+JAGGED = torch.nested.nested_tensor([X, torch.randn(5, 64)], layout=torch.jagged)
+#: Calls that the class computes or refuses: its constructor and its arguments.
+CALLS = {
+    "float64": (LlamaRMSNorm, [X.double()]),
+    "meta": (LlamaRMSNorm, [X.to("meta")]),
+    "no dimension": (Meta, [torch.tensor(3.0)]),
+    "two arguments": (LlamaRMSNorm, [X, X]),
+    "no argument": (LlamaRMSNorm, []),
+    "no gate": (norm_with_a_gate, [X]),
+    "jagged": (LlamaRMSNorm, [JAGGED]),
+    "jagged, by PyTorch's norm": (torch.nn.RMSNorm, [JAGGED]),
+    "nested": (Meta, [torch.nested.nested_tensor([X, X])]),
+    "sparse": (Meta, [X.to_sparse()]),
+    "a subclass": (Meta, [X.as_subclass(Doubled)]),
+    "another shape": (lambda d: torch.nn.RMSNorm((3, d)), [X.T[None]]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_class_computes_what_the_library_does_not_take(name):
+    make, inputs = CALLS[name]
+    module = make(64)
+    expected = outcome(module, *inputs)
+    assert len(use(module).replaced) == 1
+    assert is_same(outcome(module, *inputs), expected)
+    if name == "a subclass":
+        assert is_same(torch.compile(module, backend="eager")(*inputs), expected)
         torch.compiler.reset()
 
 
-def test_code_that_is_not_in_the_source():
-    class Norm(Weighted):
-        def forward(self, x):
-            return F.rms_norm(x, (self.d,), self.weight, self.eps)
+def test_arguments_by_name_and_a_gate_without_default():
+    module = replaced(LlamaRMSNorm(64), X)
+    assert is_near(module(hidden_states=X), module(X))
+    assert not is_computed_by_library(lambda x: module(hidden_states=x), X)
+    gated = norm_with_a_gate(64)
+    assert is_near(replaced(gated, X, X)(X, X), gated(X, X))
 
-    module, x = Norm(64), torch.randn(3, 64)
-    assert use(module).replaced
-    Norm.forward.__code__ = (lambda self, x: x + 1).__code__
-    assert torch.equal(module(x), x + 1)
-    assert not use(module).replaced
-    assert torch.equal(module(x), x + 1)
+
+def test_autocast():
+    for make in (LlamaRMSNorm, torch.nn.RMSNorm, NORMS["Unit"]):
+        module = make(64)
+        with torch.autocast("cpu"):
+            assert is_near(replaced(module, X)(X), module(X))
+            x = X.bfloat16()
+            expected, y = module(x), replaced(module, X)(x)
+            assert y.dtype == expected.dtype and (y == expected).float().mean() > 0.99
 
 
 # ------------------------------------------------------------------------------------- use()
@@ -841,69 +954,17 @@ def test_report_undo_and_a_second_call():
     report.undo()
     assert type(model[0]) is LlamaRMSNorm
     assert "forward" in vars(model[2])
+    # A model may hold a norm twice, and be one.
+    assert [entry.name for entry in use(torch.nn.Sequential(model[0], model[0])).replaced] == ["0"]
+    assert "the model (LayerNorm)" in repr(use(model[1]))
 
 
-def test_the_model_itself_may_be_a_norm_and_may_hold_one_twice():
-    norm = LlamaRMSNorm(64)
-    assert "1 x LlamaRMSNorm" in repr(use(norm))
-    report = use(torch.nn.Sequential(norm, norm))
-    assert [entry.name for entry in report.replaced] == ["0"]
-    assert "the model (LayerNorm)" in repr(use(torch.nn.LayerNorm(4)))
-
-
-def test_what_a_derived_class_sets_in_motion():
-    """use() tells no class of its replacement, and leaves alone what it cannot replace."""
-    seen = []
-
-    class Listed(torch.nn.Module):
-        def __init_subclass__(cls, key, **named):
-            seen.append(key)
-
-    class ListedNorm(Listed, Meta, key="norm"):
-        pass
-
-    class Meta_(type):
-        def __new__(cls, name, bases, members):
-            seen.append(name)
-            return super().__new__(cls, name, bases, members)
-
-    class RegisteredNorm(Meta, metaclass=Meta_):
-        pass
-
-    class AbstractNorm(Meta, abc.ABC):
-        pass
-
-    class SlottedNorm(Meta):
-        __slots__ = ("slot",)
-
-    class FrozenNorm(Meta):
-        def __setattr__(self, name, value):
-            if name == "__class__":
-                raise AttributeError("it is frozen")
-            super().__setattr__(name, value)
-
-    class BrokenNorm(Meta):
-        eps = property(lambda self: 1 // 0)
-        __init__ = torch.nn.Module.__init__
-
-    made = [make(64) for make in (ListedNorm, AbstractNorm, SlottedNorm, FrozenNorm)]
-    left = [RegisteredNorm(64), BrokenNorm()]
-    model, x = torch.nn.Sequential(*left, *made, LlamaRMSNorm(64)), torch.randn(3, 64)
-    expected, before = [module(x) for module in model[2:]], list(seen)
-    report = use(model)
-    reasons = ["its class has the metaclass Meta_", "ZeroDivisionError: "]
-    assert [entry.module for entry in report.left_alone] == left
-    assert all(e.reason.startswith(r) for e, r in zip(report.left_alone, reasons, strict=True))
-    assert [entry.module for entry in report.replaced] == list(model[2:])
-    for module, y in zip(model[2:], expected, strict=True):
-        assert is_near(module(x), y) and is_near(copy.deepcopy(module)(x), y)
-        assert is_computed_by_library(module, x)
-        assert not isinstance(made[0], type(made[1]))
+def test_use_tells_no_class_of_its_replacement():
+    listed, abstract = replaced(ListedNorm(64), X), replaced(AbstractNorm(64), X)
+    assert not isinstance(listed, type(abstract)) and Listed.seen == ["norm"]
     # A class that somebody derives from a replacement is one of the class's.
-    type("Derived", (type(made[0]),), {}, key="derived")
-    assert seen == [*before, "derived"]
-    report.undo()
-    assert [type(m) for m in made] == [ListedNorm, AbstractNorm, SlottedNorm, FrozenNorm]
+    type("Derived", (type(listed),), {}, key="derived")
+    assert Listed.seen.pop() == "derived"
 
 
 def test_hooks_state_dict_and_names_stay():
@@ -919,116 +980,7 @@ def test_hooks_state_dict_and_names_stay():
     assert inspect.signature(module.forward) == inspect.signature(LlamaRMSNorm(64).forward)
 
 
-def test_the_class_computes_what_the_library_does_not_take():
-    x = torch.randn(4, 64)
-    for inputs, change in (
-        (x.double(), lambda module: module.double()),
-        (x.to("meta"), lambda module: module.to("meta")),
-        (x, lambda module: setattr(module, "weight", torch.nn.Parameter(torch.rand(1)))),
-    ):
-        module = LlamaRMSNorm(64)
-        change(module)
-        expected = module(inputs)
-        use(module)
-        y = module(inputs)
-        assert (y.dtype, y.shape, y.device) == (expected.dtype, expected.shape, expected.device)
-        assert y.device.type == "meta" or torch.equal(y, expected)
-    module = replaced(LlamaRMSNorm(64), x)
-    assert module(hidden_states=x).shape == x.shape
-    for wrong in ((x, x), ()):
-        with pytest.raises(TypeError):
-            module(*wrong)
-
-
-def test_a_norm_that_moves():
-    model = torch.nn.ModuleDict({"meta": LlamaRMSNorm(64), "float64": LlamaRMSNorm(64)})
-    model["meta"].to("meta")
-    model["float64"].double()
-    assert not use(model).replaced
-    model["float64"].float()
-    model["meta"].to_empty(device="cpu")
-    assert [entry.name for entry in use(model).replaced] == ["meta", "float64"]
-    # A norm that the library does not compute any more is put back.
-    model["float64"].double()
-    assert [entry.name for entry in use(model).replaced] == ["meta"]
-    assert type(model["float64"]) is LlamaRMSNorm
-
-
-def test_a_buffer_as_weight():
-    module, x = LlamaRMSNorm(64), torch.randn(3, 64)
-    del module.weight
-    module.register_buffer("weight", torch.rand(64))
-    assert is_near(ours(module, x), module(x))
-
-
-def test_autocast():
-    for make in (LlamaRMSNorm, torch.nn.RMSNorm, NORMS["Unit"]):
-        module = make(64)
-        for x in (torch.randn(3, 64), torch.randn(3, 64).bfloat16()):
-            with torch.autocast("cpu"):
-                expected, other = module(x), copy.deepcopy(module)
-                use(other)
-                assert is_near(other(x), expected, BF16)
-
-
-def test_an_eps_that_learns_keeps_its_gradient():
-    model, x = Meta(64), torch.randn(3, 64)
-    del model.eps
-    model.eps = torch.nn.Parameter(torch.tensor(1e-5))
-    [entry] = use(model).left_alone
-    assert entry.reason == "its eps is Parameter, not a number from 0 on"
-    model(x).sum().backward()
-    assert model.eps.grad is not None
-    own = type("Own", (float,), {})(1e-5)
-    others = True, own, 1e39, np.float32(1e-5), None
-    for eps in ("1e-5", -1.0, float("nan"), torch.tensor(1e-5), *others):
-        module = replaced(Meta(64), x)
-        module.eps = eps
-        if eps is None or isinstance(eps, str):
-            with pytest.raises(TypeError):
-                module(x)
-        else:
-            module(x)
-        assert use(module).left_alone
-    whole = Meta(64, eps=1)
-    assert is_near(ours(whole, x), whole(x))
-
-
 # ------------------------------------------------------------------------- changed objects
-
-
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("on_class", [True, False])
-@pytest.mark.parametrize("name", ["_norm", "forward"])
-@pytest.mark.parametrize("compiled", [True, False])
-def test_methods_that_were_replaced(before, on_class, name, compiled):
-    def change(norm):
-        target = Norm if on_class else norm
-        setattr(target, name, other if on_class else types.MethodType(other, norm))
-        return target
-
-    def other(self, x):
-        return x + 9
-
-    Norm = type("Norm", (Google,), {})
-    model, x = Wrapped(Norm(64)), torch.randn(3, 64)
-    plain = Norm(64)
-    plain.load_state_dict(model.norm.state_dict())
-    if not before:
-        assert len(use(model).replaced) == 1
-    changed = change(model.norm)
-    change(plain)
-    expected = plain(x)
-    if before:
-        assert not use(model).replaced
-    call = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
-    torch.testing.assert_close(call(x), expected, rtol=0, atol=1e-5)
-    # Another call of use() finds out, and what is put back can be replaced again.
-    assert len(use(model).left_alone) == 1
-    assert type(model.norm) is Norm
-    delattr(changed, name)
-    assert len(use(model).replaced) == 1
-    torch.compiler.reset()
 
 
 def copies(model, folder):
@@ -1092,20 +1044,6 @@ assert type(norm).__reduce_ex__ is object.__reduce_ex__
     assert torch.equal(torch.load(tmp_path / "y.pt"), module(torch.arange(64.0)))
 
 
-def test_a_class_derived_from_a_replaced_one():
-    module, x = LlamaRMSNorm(64), torch.randn(3, 64)
-    expected = module(x) + 1
-    use(module)
-
-    class Derived(type(module)):
-        def forward(self, x):
-            return super().forward(x) + 1
-
-    module.__class__ = Derived
-    assert not use(module).replaced
-    torch.testing.assert_close(module(x), expected, rtol=0, atol=1e-5)
-
-
 def test_parametrized_weights():
     class Double(torch.nn.Module):
         def forward(self, weight):
@@ -1124,81 +1062,24 @@ def test_parametrized_weights():
     assert use(module).replaced
 
 
-@pytest.mark.parametrize("compile_first", [True, False])
-def test_use_on_a_compiled_model(compile_first):
+def test_use_on_a_compiled_model():
     """use() and undo() after torch.compile lead to another graph."""
     seen = []
 
     def backend(graph, inputs):
-        def run(*inputs):
-            seen.append(graph.code)
-            return graph(*inputs)
-
-        return run
-
-    def is_computed():
-        compiled(torch.randn(3, 64))
-        return "rmsnorm" in seen[-1]
+        return lambda *inputs: seen.append("rmsnorm" in graph.code) or graph(*inputs)
 
     compiled = torch.compile(Wrapped(LlamaRMSNorm(64)), backend=backend, fullgraph=True)
-    if compile_first:
-        assert not is_computed()
+    compiled(X)
     report = use(compiled)
-    assert len(report.replaced) == 1
-    assert is_computed()
+    compiled(X)
     report.undo()
-    assert not is_computed()
+    compiled(X)
+    assert (len(report.replaced), seen) == (1, [False, True, False])
     torch.compiler.reset()
 
 
-# ------------------------------------------------------------------------- other tensors
-
-
-def test_jagged_tensors():
-    parts = [torch.randn(3, 64), torch.randn(5, 64)]
-    x = torch.nested.nested_tensor(parts, layout=torch.jagged)
-    for module in (torch.nn.RMSNorm(64), LlamaRMSNorm(64)):
-        expected = module(x)
-        use(module)
-        for a, b in zip(module(x).unbind(), expected.unbind(), strict=True):
-            assert torch.equal(a, b)
-        assert is_computed_by_library(module, parts[0])
-
-
-class Scaled(Tensor):
-    """A subclass of Tensor with an operation of its own."""
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if function in (Tensor.float, Tensor.to):
-            return args[0].as_subclass(Tensor).float() * 2
-        return super().__torch_function__(function, types, args, kwargs or {})
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_subclasses_of_tensor(compiled):
-    x = torch.randn(3, 64).as_subclass(Scaled)
-    module = Meta(64)
-    expected = module(x)
-    use(module)
-    call = torch.compile(module, backend="eager") if compiled else module
-    assert torch.equal(call(x), expected) and type(call(x)) is type(expected)
-    module.weight = torch.nn.Parameter(module.weight.detach().as_subclass(Scaled))
-    [entry] = use(module).left_alone
-    assert "its weight is a Scaled of float32 on cpu" in entry.reason
-    torch.compiler.reset()
-
-
-def test_tensors_that_are_not_dense():
-    nested = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(2, 4)])
-    for x in (nested, torch.randn(2, 4).to_sparse()):
-        module, errors = Meta(4), []
-        for _ in range(2):
-            with pytest.raises((RuntimeError, NotImplementedError)) as error:
-                module(x)
-            errors.append((type(error.value), str(error.value)))
-            use(module)
-        assert errors[0] == errors[1]
+# ------------------------------------------------------------------------- other ways to call
 
 
 @pytest.mark.parametrize("make", [LlamaRMSNorm, torch.nn.RMSNorm, NORMS["Course"]])
@@ -1279,172 +1160,116 @@ def test_data_parallel(gloo):
 # ------------------------------------------------------------------------------------ models
 
 
-def sizes(text):
-    """The fields of a configuration, from words as name=number."""
-    return {name: json.loads(number) for name, number in (w.split("=") for w in text.split())}
+def words(text):
+    """Names and values, from words as name=value."""
+    return {name: json.loads(value) for name, value in (w.split("=") for w in text.split())}
 
 
-SIZES = sizes("vocab_size=128 hidden_size=64 num_hidden_layers=2 num_attention_heads=4")
-DENSE = SIZES | sizes("intermediate_size=96 num_key_value_heads=2")
-EXPERTS = sizes("num_experts_per_tok=2 moe_intermediate_size=32")
-#: Tiny models by their configurations: how many norms each has, and its fields.
+#: What makes a model tiny, as far as it has the field.
+FIELDS = words(
+    # transformers
+    "vocab_size=128 hidden_size=64 num_hidden_layers=2 num_attention_heads=4 intermediate_size=96"
+    " num_key_value_heads=2 head_dim=16 num_experts_per_tok=2 num_experts=4 n_routed_experts=4"
+    " moe_intermediate_size=32 shared_expert_intermediate_size=32 linear_num_key_heads=2"
+    " linear_num_value_heads=4 linear_key_head_dim=16 linear_value_head_dim=16 q_lora_rank=32"
+    " o_lora_rank=16 o_groups=2 index_n_heads=2 index_head_dim=16 index_topk=8 d_model=64 d_kv=16"
+    " d_ff=96 num_layers=2 num_heads=4 state_size=16 n_groups=2 chunk_size=8 bos_token_id=0"
+    " eos_token_id=1 pad_token_id=0"
+    # diffusers
+    " in_channels=4 out_channels=4 num_single_layers=1 num_refiner_layers=1 attention_head_dim=16"
+    " joint_attention_dim=16 pooled_projection_dim=32 cross_attention_dim=16 caption_channels=16"
+    " caption_projection_dim=64 text_dim=16 text_embed_dim=16 cap_feat_dim=16 ffn_dim=32"
+    " time_embed_dim=4 patch_size=1 sample_size=8 axes_dims_rope=[4,4,8] rope_axes_dim=[4,4,8]"
+    " guidance_embeds=false num_kv_heads=2 multiple_of=2 max_sequence_length=16"
+    " rope_max_seq_len=32"
+)
+#: Inputs of diffusers' models: their shapes, or numbers.
+INPUTS = words(
+    "encoder_hidden_states=[1,8,16] pooled_projections=[1,32] encoder_attention_mask=[1,8]"
+    " encoder_hidden_states_mask=[1,8] num_frames=2 height=4 width=4"
+)
+#: For each model the number of its norms, other fields, and other inputs.
 MODELS = {
-    "LlamaConfig": (5, DENSE),
-    "Gemma3TextConfig": (13, DENSE | sizes("head_dim=16")),
-    "Olmo2Config": (9, DENSE),
-    "Qwen3NextConfig": (
-        8,
-        {**DENSE, **EXPERTS, "layer_types": ["linear_attention", "full_attention"]}
-        | sizes("num_experts=4 shared_expert_intermediate_size=32 head_dim=16")
-        | sizes("linear_num_key_heads=2 linear_num_value_heads=4")
-        | sizes("linear_key_head_dim=16 linear_value_head_dim=16"),
-    ),
-    "Mamba2Config": (
-        5,
-        sizes("vocab_size=128 hidden_size=64 num_hidden_layers=2 num_heads=8 head_dim=16")
-        | sizes("state_size=16 n_groups=2 chunk_size=8 bos_token_id=0 eos_token_id=1"),
-    ),
-    "DeepseekV4Config": (
-        18,
-        SIZES
-        | EXPERTS
-        | sizes("n_routed_experts=4 head_dim=32 partial_rotary_factor=0.5 q_lora_rank=32")
-        | sizes("o_lora_rank=16 o_groups=2 index_n_heads=2 index_head_dim=16 index_topk=8"),
-    ),
-    "T5Config": (12, sizes("vocab_size=128 d_model=64 d_kv=16 d_ff=96 num_layers=2 num_heads=4")),
-}
-#: Tiny transformers of diffusers' pipelines: how many norms, fields, and shapes of the inputs.
-DIFFUSERS = {
+    "Llama": (5, ""),
+    "Gemma3Text": (13, ""),
+    "Olmo2": (9, ""),
+    "Qwen3Next": (8, 'layer_types=["linear_attention","full_attention"]'),
+    "Mamba2": (5, "num_heads=8"),
+    "DeepseekV4": (18, "head_dim=32 partial_rotary_factor=0.5"),
+    "T5": (12, ""),
     "FluxTransformer2DModel": (
-        6,
-        sizes("in_channels=4 num_layers=1 num_single_layers=1 attention_head_dim=16")
-        | sizes("num_attention_heads=2 joint_attention_dim=32 pooled_projection_dim=32")
-        | sizes("axes_dims_rope=[4,4,8]"),
-        sizes("hidden_states=[1,16,4] encoder_hidden_states=[1,8,32] pooled_projections=[1,32]")
-        | sizes("img_ids=[16,3] txt_ids=[8,3]"),
+        *(6, "num_layers=1"),
+        "hidden_states=[1,16,4] img_ids=[16,3] txt_ids=[8,3]",
     ),
-    "SD3Transformer2DModel": (
-        8,
-        sizes("sample_size=8 patch_size=1 in_channels=4 num_layers=2 attention_head_dim=8")
-        | sizes("num_attention_heads=4 caption_projection_dim=32 joint_attention_dim=32")
-        | sizes('pooled_projection_dim=64 out_channels=4 qk_norm="rms_norm"'),
-        sizes("hidden_states=[1,4,8,8] encoder_hidden_states=[1,8,32] pooled_projections=[1,64]"),
-    ),
+    "SD3Transformer2DModel": (8, 'qk_norm="rms_norm"', "hidden_states=[1,4,8,8]"),
     "Lumina2Transformer2DModel": (
         25,
-        sizes("sample_size=8 patch_size=2 in_channels=4 hidden_size=24 num_layers=2")
-        | sizes("num_refiner_layers=1 num_attention_heads=3 num_kv_heads=1 multiple_of=2")
-        | sizes("axes_dim_rope=[4,2,2] axes_lens=[128,128,128] cap_feat_dim=8"),
-        sizes("hidden_states=[1,4,8,8] encoder_hidden_states=[1,8,8] encoder_attention_mask=[1,8]"),
+        "patch_size=2 num_attention_heads=4 axes_dim_rope=[4,4,8] axes_lens=[128,128,128]",
+        "hidden_states=[1,4,8,8]",
     ),
-    "WanTransformer3DModel": (
-        8,
-        sizes("num_attention_heads=2 attention_head_dim=12 in_channels=4 out_channels=4")
-        | sizes("text_dim=16 ffn_dim=32 num_layers=2 rope_max_seq_len=32"),
-        sizes("hidden_states=[1,4,2,8,8] encoder_hidden_states=[1,8,16]"),
-    ),
+    "WanTransformer3DModel": (8, "patch_size=[1,2,2]", "hidden_states=[1,4,2,8,8]"),
     "LTXVideoTransformer3DModel": (
-        6,
-        sizes("in_channels=4 out_channels=4 num_attention_heads=2 attention_head_dim=8")
-        | sizes("cross_attention_dim=16 num_layers=1 caption_channels=16"),
-        sizes("hidden_states=[1,32,4] encoder_hidden_states=[1,8,16] encoder_attention_mask=[1,8]")
-        | sizes("num_frames=2 height=4 width=4"),
+        *(6, "num_layers=1 cross_attention_dim=64"),
+        "hidden_states=[1,32,4]",
     ),
-    "HunyuanVideoTransformer3DModel": (
-        6,
-        sizes("in_channels=4 out_channels=4 num_attention_heads=2 attention_head_dim=10")
-        | sizes("num_layers=1 num_single_layers=1 num_refiner_layers=1 patch_size=1")
-        | sizes("text_embed_dim=16 pooled_projection_dim=8 rope_axes_dim=[2,4,4]")
-        | sizes("guidance_embeds=false"),
-        sizes("hidden_states=[1,4,1,8,8] encoder_hidden_states=[1,8,16] pooled_projections=[1,8]")
-        | sizes("encoder_attention_mask=[1,8]"),
-    ),
+    "HunyuanVideoTransformer3DModel": (6, "num_layers=1", "hidden_states=[1,4,1,8,8]"),
     "QwenImageTransformer2DModel": (
         9,
-        sizes("in_channels=16 out_channels=4 num_layers=2 attention_head_dim=16")
-        | sizes("num_attention_heads=3 joint_attention_dim=16 axes_dims_rope=[8,4,4]"),
-        sizes("hidden_states=[1,16,16] encoder_hidden_states=[1,8,16]")
-        | sizes("encoder_hidden_states_mask=[1,8] img_shapes=[[[1,4,4]]]"),
+        "in_channels=16",
+        "hidden_states=[1,16,16] img_shapes=[[[1,4,4]]]",
     ),
-    "MochiTransformer3DModel": (
-        22,
-        sizes("num_attention_heads=2 attention_head_dim=8 num_layers=2 pooled_projection_dim=16")
-        | sizes("in_channels=4 text_embed_dim=16 time_embed_dim=4 max_sequence_length=16"),
-        sizes("hidden_states=[1,4,2,8,8] encoder_hidden_states=[1,16,16]")
-        | sizes("encoder_attention_mask=[1,16]"),
-    ),
+    "MochiTransformer3DModel": (22, "patch_size=2", "hidden_states=[1,4,2,8,8]"),
 }
-each_model = pytest.mark.parametrize("name", [*MODELS, *DIFFUSERS])
 IDS = torch.arange(48).reshape(2, 24)
 
 
-def with_random_norms(model, dtype):
-    """The model with weights of norms that are not all ones."""
+def tensor_of(name, value, dtype):
+    """The argument of a diffusers' model: a mask of ones, random numbers, or the value itself."""
+    if type(value) is int or name == "img_shapes":
+        return value
+    shape = value
+    return torch.ones(shape, dtype=torch.bool) if "mask" in name else torch.randn(shape).to(dtype)
+
+
+def model_and_call(name, dtype):
+    """A model with random weights, also of its norms, and a function that gives its result."""
+    _, fields, *inputs = MODELS[name]
+    make = getattr(diffusers if inputs else transformers, name + "Config" * (not inputs))
+    known = inspect.signature(make).parameters if inputs else vars(make())
+    made = make(**{key: value for key, value in FIELDS.items() if key in known} | words(fields))
+    if inputs:
+        model, result = made, 0
+        known = inspect.signature(model.forward).parameters
+        values = {key: value for key, value in INPUTS.items() if key in known} | words(inputs[0])
+        arguments = {key: tensor_of(key, value, dtype) for key, value in values.items()}
+        arguments |= {"timestep": torch.tensor([500]), "return_dict": False}
+    else:
+        is_pair = made.is_encoder_decoder
+        auto = getattr(transformers, f"AutoModelFor{'Seq2SeqLM' if is_pair else 'CausalLM'}")
+        model, result = auto.from_config(made), "logits"
+        arguments = {"input_ids": IDS} | ({"decoder_input_ids": IDS} if is_pair else {})
     for module in model.modules():
         if "Norm" in type(module).__name__:
             for parameter in module.parameters(recurse=False):
                 parameter.data += torch.randn(parameter.shape) * 0.3
-    return model.eval().to(dtype)
-
-
-def make_model(name, dtype):
-    """A model of transformers with random weights."""
-    config = getattr(transformers, name)(**MODELS[name][1])
-    kind = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
-    model = getattr(transformers, f"AutoModelFor{kind}").from_config(config)
-    return with_random_norms(model, dtype)
-
-
-def logits_of(model):
-    more = {"decoder_input_ids": IDS} if model.config.is_encoder_decoder else {}
-    with torch.no_grad():
-        return model(IDS, **more).logits
-
-
-def tensor_of(name, shape, dtype):
-    """The argument of a diffusers' model: a mask of ones, or random numbers."""
-    if "mask" in name:
-        return torch.ones(shape, dtype=torch.bool)
-    return torch.randn(shape).to(dtype)
-
-
-def model_and_run(name, dtype):
-    """A model of either library, and a function that gives its result."""
-    if name in MODELS:
-        model = make_model(name, dtype)
-        return model, functools.partial(logits_of, model)
-    _, fields, inputs = DIFFUSERS[name]
-    model = with_random_norms(getattr(diffusers, name)(**fields), dtype)
-    arguments = {
-        key: value if key == "img_shapes" or type(value) is int else tensor_of(key, value, dtype)
-        for key, value in inputs.items()
-    }
+    model.eval().to(dtype)
 
     @torch.no_grad()
-    def run():
-        return model(timestep=torch.tensor([500]), return_dict=False, **arguments)[0]
+    def call(model):
+        return model(**arguments)[result]
 
-    return model, run
-
-
-@each_model
-def test_results_of_a_model_in_f32(name):
-    model, run = model_and_run(name, F32)
-    before = run()
-    report = use(model)
-    assert len(report.replaced) == (MODELS | DIFFUSERS)[name][0], str(report)
-    left = {label(type(entry.module)) for entry in report.left_alone} - HOLDERS
-    assert not [name for name in left if "RMSNorm" in name]
-    after = run()
-    torch.testing.assert_close(after, before, rtol=0, atol=1e-5 * before.abs().max().item())
-    report.undo()
-    assert torch.equal(run(), before)
+    return model, call
 
 
-@each_model
-def test_results_of_a_model_in_bf16(name, monkeypatch):
-    """Nearly no element of a norm is rounded differently; with another order, many are.
+def rms(x):
+    return x.float().square().mean().sqrt()
 
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_of_a_model(name, monkeypatch):
+    """Before, with and after use(): in f32 near, and in bf16 with the rounding order of the class.
+
+    In bf16 nearly no element of a norm is rounded differently; with another order, many are.
     Independent roundings add up like a random walk, so a tenth of the difference means that a
     hundredth of the elements differs. On most CPUs no result differs.
     """
@@ -1453,32 +1278,34 @@ def test_results_of_a_model_in_bf16(name, monkeypatch):
         order = "before_weight" if rounding == "after_weight" else "after_weight"
         return rms_norm(*inputs, rounding=order, **options)
 
-    model, run = model_and_run(name, BF16)
-    before = run()
-    use(model)
-    after = run()
-    monkeypatch.setattr(rmsnorm.torch._norms, "rms_norm", other)
-    wrong = run()
-    assert after.dtype == before.dtype
-    difference = (after - before).float().square().mean().sqrt()
-    assert difference < (wrong - before).float().square().mean().sqrt() / 10
-
-
-def test_a_compiled_model():
-    model = make_model("LlamaConfig", F32)
-    before = logits_of(model)
-    use(model)
-    after = logits_of(torch.compile(model, fullgraph=True))
-    torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
+    for dtype in (F32, BF16):
+        model, call = model_and_call(name, dtype)
+        before, report = call(model), use(model)
+        after = call(model)
+        assert len(report.replaced) == MODELS[name][0], str(report)
+        if dtype == F32:
+            near = functools.partial(torch.testing.assert_close, rtol=0)
+            near(after, before, atol=1e-5 * before.abs().max().item())
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(rmsnorm.torch._norms, "rms_norm", other)
+                wrong = call(model)
+            assert after.dtype == before.dtype
+            assert rms(after - before) < rms(wrong - before) / 10
+        if (name, dtype) == ("Llama", F32):
+            compiled = torch.compile(model, fullgraph=True)
+            torch.testing.assert_close(call(compiled), before, rtol=0, atol=1e-5)
+        report.undo()
+        assert torch.equal(call(model), before)
 
 
 def test_training_a_model():
     """Gradients of all weights, beside those of transformers."""
-    model = make_model("Gemma3TextConfig", F32).train()
+    model, _ = model_and_call("Gemma3Text", F32)
     gradients = []
     for prepare in (lambda model: None, use):
         prepare(model)
-        model.zero_grad()
+        model.train().zero_grad()
         model(IDS, labels=IDS).loss.backward()
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     for a, b in zip(*gradients, strict=True):
@@ -1488,21 +1315,25 @@ def test_training_a_model():
 # --------------------------------------------------------------------------------------- page
 
 
-def worst_of(norm):
+def worst_of(norm, options):
     """The worst difference in ulp in f32, and the share of bf16 elements that differ."""
     torch.manual_seed(10)
     worst, share = 0.0, 0.0
     for d, dtype in itertools.product((64, 1000), (F32, BF16)):
-        for module, inputs in calls_of(norm, torch.randn(64, d).to(dtype), dtype):
-            if getattr(module, "bias", None) is not None:
-                continue  # the sum may cancel; other modules of the class have no bias
-            y, expected = ours(module, *inputs), module(*inputs)
-            if dtype == F32:
-                # Numbers between the two, which have one sign.
-                ulps = (y.view(torch.int32) - expected.view(torch.int32)).abs()
-                worst = max(worst, ulps.max().item())
-            else:
-                share = max(share, (y != expected).float().mean().item())
+        x = torch.randn(64, d).to(dtype)
+        for module in make_all(norm, d, dtype):
+            if reading_of(module).known.options != options:
+                continue
+            if "bias" in options:
+                module.bias.data.zero_()  # the sum may cancel
+            for inputs in inputs_of(module, x):
+                y, expected = replaced(module, *inputs)(*inputs), module(*inputs)
+                if dtype == F32:
+                    # Numbers between the two, which have one sign.
+                    ulps = (y.view(torch.int32) - expected.view(torch.int32)).abs()
+                    worst = max(worst, ulps.max().item())
+                else:
+                    share = max(share, (y != expected).float().mean().item())
     return worst, share
 
 
@@ -1510,7 +1341,8 @@ def kinds():
     """The known classes by their options, the most common options first."""
     by_options = {}
     for norm in KNOWN:
-        by_options.setdefault(options_of(norm), []).append(norm)
+        for options in sorted(options_of(norm)):
+            by_options.setdefault(options, []).append(norm)
     return dict(sorted(by_options.items(), key=lambda item: -len(item[1])))
 
 
@@ -1523,7 +1355,7 @@ def table():
     """The table, measured here."""
     rows = []
     for options, norms in kinds().items():
-        ulps, shares = zip(*map(worst_of, norms), strict=True)
+        ulps, shares = zip(*(worst_of(norm, options) for norm in norms), strict=True)
         rows.append(f"{row_of(options, norms)} {max(ulps):.0f} | {max(shares) * 1e6:.0f} |\n")
     columns = "| options | classes | files | f32: worst ulp | bf16: differ, per million |\n"
     return f"{columns}|---|---|---|---|---|\n{''.join(rows)}"
@@ -1544,8 +1376,7 @@ def lists():
 
 
 def reasons():
-    lines = [f"- `{label(n)}`: {options_of(n)}\n" for n in unknown_classes()]
-    return "".join(line.replace(": left alone:", ":") for line in lines)
+    return "".join(f"- `{label(n)}`: {readings_of(n)[0].reason}\n" for n in unknown_classes())
 
 
 def part_of_page(name, new=None):
@@ -1575,7 +1406,9 @@ def test_page_is_current():
         match = re.search(rf"^{row} (\d+) \| (\d+) \|$", text, re.MULTILINE)
         assert match, options
         assert int(match[1]) <= bound(1000)
-        assert int(match[2]) <= 1e6 * share_bound(BF16, 1000)
+        # Two f32 numbers that differ by the bound round to different neighbours if the middle of
+        # these lies between them. A norm rounds to bf16 up to four times.
+        assert int(match[2]) <= 1e6 * 4 * bound(1000) * 2.0 ** (8 - 24)
 
 
 if __name__ == "__main__":

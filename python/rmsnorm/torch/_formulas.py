@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import sys
+from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -39,6 +40,7 @@ class Formula(NamedTuple):
     arguments: the names of x and gate.
     needs_gate: whether a call without a gate is an error.
     attributes: the names of all attributes of the module in the formula.
+    ndim: how many dimensions x must have, or 0.
     """
 
     text: str
@@ -48,6 +50,7 @@ class Formula(NamedTuple):
     arguments: tuple[str, ...]
     needs_gate: bool
     attributes: tuple[str, ...]
+    ndim: int
 
 
 class Source(NamedTuple):
@@ -132,7 +135,10 @@ def _bind(names: tuple[str, ...], arguments: list[str], keywords: dict[str, str]
 class Reader:
     """Reads the methods of a class and the functions they call, and remembers them in `sources`.
 
-    `lookups` has what they take from PyTorch, by owner and name.
+    `lookups` has what they take from PyTorch, by owner and name. A flag of a module is an attribute
+    that a condition reads: it has its value before the formula is written down, and the formula
+    holds for the flags in `flags` alone. Their keys are the name and whether the condition asks for
+    None; `flag` gives their values, or ... for what is no flag.
 
     Different spellings of one operation get one text: f32(a) for a.float() and a.to(torch.float32),
     as_x(a) for a.type_as(x) and a.to(x.dtype), as_weight(a), mean_square(a), rsqrt(a), silu(a). The
@@ -141,14 +147,19 @@ class Reader:
     Without a class it reads texts of this kind again, to put them in order.
     """
 
-    def __init__(self, norm_class: type | None = None) -> None:
+    def __init__(
+        self, norm_class: type | None = None, flag: Callable[[str, bool], Any] = lambda *key: ...
+    ) -> None:
         self.norm_class = norm_class
+        self.flags: dict[tuple[str, bool], Any] = {}
         self.sources: list[Source] = []
         self.lookups: dict[tuple[Any, str], Any] = {}
         self.eps: set[str] = set()
         self.is_functional = False
         self.shapes: set[str] = set()
         self.attributes: set[str] = set()
+        self.ndim = 0
+        self._flag = flag
         self._globals: dict[str, Any] = {}
         self._source = Source("", None, Reader.__init__.__code__, {})
 
@@ -181,6 +192,7 @@ class Reader:
             (*parameters[1:],),
             not defaults and len(parameters) == 3,
             (*sorted(self.attributes),),
+            self.ndim,
         )
 
     def text(self, node: ast.AST, names: dict[str, str]) -> str:
@@ -209,17 +221,14 @@ class Reader:
             case ast.List() | ast.Tuple():
                 return f"[{', '.join(map(text, node.elts))}]"
             case ast.IfExp():
-                condition = text(node.test)
-                if condition == "False":
-                    return text(node.orelse)
+                condition = self._condition(node.test, names)
+                if condition in ("True", "False"):
+                    return text(node.body if condition == "True" else node.orelse)
                 return f"({text(node.body)} if {condition} else {text(node.orelse)})"
             case ast.UnaryOp(op=ast.USub()):
                 return f"-{text(node.operand)}"
-            case ast.UnaryOp(op=ast.Not()):
-                return f"(not {text(node.operand)})"
-            case ast.BoolOp(op=ast.And()):
-                values = [*map(text, node.values)]
-                return "False" if "False" in values else f"({' and '.join(values)})"
+            case ast.UnaryOp(op=ast.Not()) | ast.BoolOp(op=ast.And()):
+                return self._condition(node, names)
             case ast.BinOp(op=ast.Mult()):
                 return _product(text(node.left), text(node.right))
             case ast.BinOp(op=ast.Add()):
@@ -236,6 +245,30 @@ class Reader:
             case ast.Call():
                 return self._call(node, names)
         raise UnknownFormula(f"it has an expression of the kind {type(node).__name__}")
+
+    def _condition(self, node: ast.expr, names: dict[str, str]) -> str:
+        """The text of a condition: "True" or "False" where flags decide it."""
+        match node:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                condition = self._condition(operand, names)
+                known = {"True": "False", "False": "True"}
+                return known.get(condition, f"(not {condition})")
+            case ast.BoolOp(op=ast.And(), values=values):
+                terms = [self._condition(value, names) for value in values]
+                if "False" in terms:
+                    return "False"
+                unknown = [term for term in terms if term != "True"] or ["True"]
+                return f"({' and '.join(unknown)})" if len(unknown) > 1 else unknown[0]
+        text = self.text(node, names)
+        asked = re.fullmatch(r"self\.(\w+)|\(self\.(\w+) is (not )?None\)", text)
+        if asked is None or asked[1] == "training":
+            return text
+        value = self._flag_value(asked[1] or asked[2], asked[1] is None)
+        return text if value is ... else str(bool(value) != bool(asked[3]))
+
+    def _flag_value(self, name: str, asks_none: bool = False) -> Any:
+        value = self.flags[name, asks_none] = self._flag(name, asks_none)
+        return value
 
     def _global_name(self, name: str) -> str:
         """The text of a name that is not local: that of the object, not of the name."""
@@ -344,10 +377,9 @@ class Reader:
             case "mean" | "sum", _, _ if value.startswith("square("):
                 bound = _bind(("dim", "keepdim"), arguments, keywords)
                 match bound:
-                    case {"dim": "-1" | "[-1]", "keepdim": "True"} if len(bound) == 2:
-                        return f"{name}_{value}"
                     case {"dim": dim, "keepdim": "True"} if len(bound) == 2:
-                        return f"{name}_along({value}, {dim})"
+                        last = self._is_last(dim)
+                        return f"{name}_{value}" if last else f"{name}_along({value}, {dim})"
             case "clamp", [], {"min": least} if list(keywords) == ["min"]:
                 return self._maximum(value, least)
             case "clamp_min", [least], _ if not keywords:
@@ -379,10 +411,16 @@ class Reader:
         full = [*arguments, *(f"{key}={each}" for key, each in keywords.items())]
         return f"{value}.{name}({', '.join(full)})"
 
+    def _is_last(self, dim: str) -> bool:
+        """Whether a dimension is the last one, which an attribute may name by its place."""
+        if dim.startswith("self."):
+            place = self._flag_value(dim.removeprefix("self."))
+            if type(place) is int and place >= 0:
+                self.ndim = place + 1
+            return type(place) is int and place >= -1
+        return dim in ("-1", "[-1]")
+
     def _cast(self, value: str, dtype: str) -> str:
-        if match := re.fullmatch(r"\((torch\.\w+) if (self\.\w+) else (x\.dtype)\)", dtype):
-            wide, narrow = (self._cast(value, each) for each in match.group(1, 3))
-            return f"({wide} if {match[2]} else {narrow})"
         if (value, dtype) == ("x", "x.dtype"):
             return value
         names = {"torch.float32": "f32", "x.dtype": "as_x", "self.weight.dtype": "as_weight"}
@@ -418,6 +456,8 @@ class Reader:
         self.eps.add(eps)
         self.is_functional = True
         self._look_up(torch, "rms_norm")
+        if weight.startswith("self.") and self._flag_value(weight.removeprefix("self."), True):
+            weight = "None"
         n = "(f32(x) * rsqrt((eps + mean_square(f32(x)))))"
         scaled = n if weight == "None" else f"scaled({n}, {weight})"
         return f"as_x({scaled})" if x == "x" else scaled
@@ -438,9 +478,10 @@ class Reader:
                 case ast.AnnAssign(target=target, value=ast.expr() as value):
                     _assign(target, self.text(value, names), names)
                 case ast.If(test=test):
-                    condition = self.text(test, names)
-                    if condition == "False":
-                        return self._run([*statement.orelse, *body[i + 1 :]], names)
+                    condition = self._condition(test, names)
+                    if condition in ("True", "False"):
+                        chosen = statement.body if condition == "True" else statement.orelse
+                        return self._run([*chosen, *body[i + 1 :]], names)
                     others = dict(names)
                     result = self._run(statement.body, names)
                     if result:
@@ -562,17 +603,8 @@ def shorten(text: str) -> str:
     return read(text.replace("(f32(x) * r)", "n").replace("(r * x)", "n"))
 
 
-class _WithoutCasts(ast.NodeTransformer):
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        match node:
-            case ast.Call(func=ast.Name(id="f32" | "as_x" | "as_weight"), args=[argument]):
-                return argument
-        return node
-
-
 def in_f32(text: str) -> str:
     """What a formula is where all tensors are f32: no cast changes a number."""
-    text = read(ast.unparse(_WithoutCasts().visit(ast.parse(text, mode="eval"))))
+    text = read(re.sub(r"\b(f32|as_x|as_weight)\(", "(", text))
     text = text.replace("rsqrt((eps + mean_square(x)))", "r").replace("(r * x)", "n")
     return read(text)

@@ -18,35 +18,19 @@ TYPES = (torch.float32, torch.float16, torch.bfloat16)
 Compute = Callable[..., Tensor | None]
 
 
-class Norm(NamedTuple):
-    """A kind of norm.
+class Known(NamedTuple):
+    """How the library computes a formula.
 
     options: its options in the words of the library.
     compute: the function (module, weight, eps, x, gate) for it. It returns None where it cannot
         compute what the class does.
-    formulas: the formulas that it computes, in any order of factors.
-    needs_weight: whether its class fails where the weight is None.
-    flag: the attribute that says whether its class reads the weight, or "" if it always does.
-    only_f32: whether the formulas hold only where all tensors are f32.
+    weight: the name of the attribute that is the weight, or "".
+    types: the types of tensors for which that holds. It is f32 alone where the class rounds f16 and
+        bf16 in ways that the library does not have.
     """
 
     options: str
     compute: Compute
-    formulas: tuple[str, ...]
-    needs_weight: bool = True
-    flag: str = ""
-    only_f32: bool = False
-
-
-class Known(NamedTuple):
-    """How the library computes a formula.
-
-    weight: the name of the attribute that is the weight, or "".
-    types: the types of tensors for which that holds. It is f32 alone where the class rounds f16 and
-    bf16 in ways that the library does not have.
-    """
-
-    norm: Norm
     weight: str
     types: tuple[torch.dtype, ...]
 
@@ -54,18 +38,13 @@ class Known(NamedTuple):
 def known(formula: Formula) -> Known:
     """How the library computes a formula. Raises UnknownFormula if it cannot."""
     attributes = sorted(set(re.findall(r"self\.(\w+)", formula.text)))
-    for table, text, types in zip(
-        _by_formula(),
-        (formula.text, in_f32(formula.text)),
-        (TYPES, (torch.float32,)),
-        strict=True,
-    ):
-        for name in ["weight", *attributes]:
-            if name != "weight" and "weight" in attributes:
-                break
+    names = ["weight"] if "weight" in attributes else ["weight", *attributes]
+    texts = (formula.text, TYPES), (in_f32(formula.text), (torch.float32,))
+    for table, (text, types) in zip(_by_formula(), texts, strict=True):
+        for name in names:
             renamed = read(re.sub(rf"self\.{name}\b", "self.weight", text))
             if renamed in table:
-                return Known(table[renamed], name if name in attributes else "", types)
+                return Known(*table[renamed], name if name in attributes else "", types)
     short = formula.text if len(formula.text) < 200 else "what it computes"
     raise UnknownFormula(f"the library has no options for {short}")
 
@@ -91,39 +70,20 @@ def _with_weight(made: Callable[[Any, Any], Any], compute: Compute) -> Compute:
     return lambda module, weight, *others: compute(module, made(module, weight), *others)
 
 
-def _where(holds: Callable[[Any, Tensor], bool], compute: Compute) -> Compute:
-    """The norm `compute` where a condition holds of the module and x."""
-    return lambda module, weight, eps, x: (
-        compute(module, weight, eps, x) if holds(module, x) else None
-    )
-
-
 def _one_more(module: Any, weight: Any) -> Any:
     return 1.0 + weight
 
 
-def _one_more_if(module: Any, weight: Any) -> Any:
-    return 1.0 + weight if module.add_unit_offset else weight
-
-
-def _is_last_dim(module: Any, x: Tensor) -> bool:
-    return module.dim in (-1, x.ndim - 1)
-
-
-def _offset_if(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
-    return rms_norm(x, weight, eps, weight_offset=1.0 if module.add_unit_offset else 0.0)
-
-
 def _type_of_weight(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
-    if weight is None or weight.dtype == x.dtype:
+    if weight.dtype == x.dtype:
         return rms_norm(x, weight, eps, rounding="before_weight")
     product: Tensor = weight * rms_norm(x, None, eps, dtype=weight.dtype)
     return product
 
 
 def _type_of_weight_and_bias(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
-    y = _type_of_weight(module, weight, eps, x)
-    return y if weight is None or module.bias is None else y + module.bias
+    total: Tensor = _type_of_weight(module, weight, eps, x) + module.bias
+    return total
 
 
 def _scaled_input(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
@@ -134,6 +94,12 @@ def _scaled_input(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
 def _unit(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
     y: Tensor = rms_norm(x, None, eps, divisor=1.0, eps_placement="floor") * module.scale * weight
     return y
+
+
+def _least_rms(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor | None:
+    if module.scale != x.shape[-1] ** -0.5:
+        return None
+    return rms_norm(x, weight, eps, eps_placement="floor")
 
 
 def _rounded_gate(
@@ -154,43 +120,40 @@ def _gate_after(
     return gated(x, gate, weight, eps, activation=module.activation, **options)
 
 
-def _groups(x: Tensor, size: int) -> Tensor:
-    return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
+def _norm_of_groups(
+    x: Tensor, gate: Tensor | None, size: int, eps: float, **options: Any
+) -> Tensor:
+    """The norm of groups of elements, without a weight, of x or of x * silu(gate)."""
+    groups = (*x.shape[:-1], x.shape[-1] // size, size)
+    rows = x.reshape(groups)
+    if gate is None:
+        n = rms_norm(rows, None, eps, **options)
+    else:
+        n = gated(rows, gate.reshape(groups), None, eps, gate_placement="before", **options)
+    return n.reshape(x.shape)
 
 
 def _gated_groups(
     module: Any, weight: Any, eps: float, x: Tensor, gate: Tensor | None = None
 ) -> Tensor:
-    rows = _groups(x, module.group_size)
-    if gate is None:
-        n = rms_norm(rows, None, eps)
-    else:
-        n = gated(rows, _groups(gate, module.group_size), None, eps, gate_placement="before")
-    product: Tensor = weight * n.reshape(x.shape)
+    product: Tensor = weight * _norm_of_groups(x, gate, module.group_size, eps)
     return product
 
 
 def _offset_groups(module: Any, weight: Any, eps: float, x: Tensor) -> Tensor:
-    if module.group_size is None:
-        return rms_norm(x, weight, eps, weight_offset=1.0)
-    n = rms_norm(_groups(x, module.group_size), None, eps, dtype=torch.float32)
-    product: Tensor = n.reshape(x.shape) * (1.0 + weight.float())
+    n = _norm_of_groups(x, None, module.group_size, eps, dtype=torch.float32)
+    product: Tensor = n * (1.0 + weight.float())
     return product.to(x.dtype)
 
 
 def _gated_groups_unrounded(
     module: Any, weight: Any, eps: float, x: Tensor, gate: Tensor | None = None
 ) -> Tensor:
+    before, after = (None, gate) if module.norm_before_gate else (gate, None)
     size = x.shape[-1] // module.n_groups
-    rows = _groups(x, size)
-    if gate is None or module.norm_before_gate:
-        n = rms_norm(rows, None, eps, dtype=torch.float32)
-    else:
-        gate_rows = _groups(gate, size)
-        n = gated(rows, gate_rows, None, eps, gate_placement="before", dtype=torch.float32)
-    product: Tensor = n.reshape(x.shape) * weight
-    if gate is not None and module.norm_before_gate:
-        product = product * torch.nn.functional.silu(gate.float())
+    product: Tensor = _norm_of_groups(x, before, size, eps, dtype=torch.float32) * weight
+    if after is not None:
+        product = product * torch.nn.functional.silu(after.float())
     return product.to(x.dtype)
 
 
@@ -199,19 +162,8 @@ def _gated_groups_unrounded(
 # x / (RMS + eps), as the authors of the paper wrote it.
 _OUTSIDE = "f32(x) / (eps + sqrt(mean_square(f32(x))))"
 
-# LitGPT, whose norm has the dimension as an argument, in two versions.
-_ALONG = "f32(x) * rsqrt(eps + mean_along(square(f32(x)), self.dim))"
-
 # T5 and diffusers: the type of the weight.
 _TYPED = "(as_weight(n) if self.weight.dtype in [torch.float16, torch.bfloat16] else n)"
-_TYPED_PRODUCT = f"({_TYPED} * self.weight)"
-
-# StableAudio 3 and xLSTM, whose flags say whether they compute in f32.
-_FORCED = "(f32(x) if self.force_fp32 else x)"
-_FORCED_WEIGHT = "(f32(self.weight) if self.force_fp32 else as_x(self.weight))"
-_WIDE = "(f32(x) if self.force_float32_reductions else x)"
-_WIDE_N = f"as_x({_WIDE} * rsqrt(mean_square({_WIDE}) + eps))"
-_WEIGHTED = f"({_WIDE_N} * self.weight if self.weight is not None else {_WIDE_N})"
 
 _SCALED_X = "as_x(f32(x) * f32(1.0 + self.weight))"
 
@@ -221,221 +173,138 @@ _COUNT = f"{_GATED}.shape[-1] // self.group_size"
 _GROUPS = f"{_GATED}.view(*{_GATED}.shape[:-1], {_COUNT}, self.group_size)"
 _NORMED = f"({_GROUPS} * rsqrt(mean_square({_GROUPS}) + eps))"
 
-# Qwen 4: Gemma's norm, of rows or of groups.
-_ROWS = (
-    "(f32(x).reshape(*f32(x).shape[:-1], -1, self.group_size)"
-    " if self.group_size is not None else f32(x))"
-)
-_ROWS_NORMED = f"({_ROWS} * rsqrt(mean_square({_ROWS}) + eps))"
+# Qwen 4: Gemma's norm of groups.
+_ROWS = "f32(x).reshape(*f32(x).shape[:-1], -1, self.group_size)"
 
-# Falcon H1: the gate is before or after the norm of groups, and x has two or three dimensions.
-_FIRST = "(x * silu(f32(gate)) if not self.norm_before_gate and gate is not None else x)"
-_THREE = f"len({_FIRST}.shape) == 3"
-_BATCH = f"{_FIRST}.shape[0]"
-_LENGTH = f"({_FIRST}.shape[1] if {_THREE} else 1)"
-_WIDTH = f"({_FIRST}.shape[2] if {_THREE} else {_FIRST}.shape[1])"
-_SHAPE = f"self.n_groups, int({_WIDTH} // self.n_groups)"
-_PARTS = f"f32({_FIRST}).view({_BATCH}, {_LENGTH}, {_SHAPE})"
-_SCALED = f"({_PARTS} * rsqrt(mean_square({_PARTS}) + eps) * self.weight.view({_SHAPE}))"
-_WHOLE = f"{_SCALED}.view({_BATCH}, {_LENGTH}, {_WIDTH})"
-_SQUEEZED = f"({_WHOLE}.squeeze(1) if x.ndim == 2 else {_WHOLE})"
 
-# x-transformers and lucidrains' other models: x by its length, times a scale of sqrt(d).
-_UNIT = "self.scale * normalize(x)"
+def _of_groups(x: str) -> str:
+    """Falcon H1: the norm of groups of x, which has two or three dimensions."""
+    three = f"len({x}.shape) == 3"
+    batch, length = f"{x}.shape[0]", f"({x}.shape[1] if {three} else 1)"
+    width = f"({x}.shape[2] if {three} else {x}.shape[1])"
+    shape = f"self.n_groups, int({width} // self.n_groups)"
+    parts = f"f32({x}).view({batch}, {length}, {shape})"
+    scaled = f"({parts} * rsqrt(mean_square({parts}) + eps) * self.weight.view({shape}))"
+    whole = f"{scaled}.view({batch}, {length}, {width})"
+    return f"({whole}.squeeze(1) if x.ndim == 2 else {whole})"
 
-#: If formulas of several norms are one in f32, the first norm counts.
-_TABLE = (
-    Norm("before_weight", _before_weight, ("self.weight * as_x(n)",)),
-    Norm(
+
+#: For each norm its options, what computes it, and its formulas, in any order of factors. A flag of
+#: a module, such as `self.weight is not None`, has its value before the formula is looked up. If
+#: formulas of several norms are one in f32, the first norm counts.
+_TABLE: tuple[tuple[str, Compute, *tuple[str, ...]], ...] = (
+    ("before_weight", _before_weight, "self.weight * as_x(n)"),
+    (
         "after_weight",
         _after_weight,
-        (
-            "as_x(self.weight * n)",
-            "as_x(f32(self.weight) * n)",
-            "as_x(self.weight * f32(x) * r)",
-        ),
+        "as_x(self.weight * n)",
+        "as_x(f32(self.weight) * n)",
+        "as_x(self.weight * f32(x) * r)",
+        "as_x(scaled(n, self.weight))",
     ),
-    Norm(
-        "after_weight, where force_fp32",
-        _where(lambda module, x: module.force_fp32, _after_weight),
-        (f"as_x({_FORCED} * rsqrt(mean_square({_FORCED}) + eps) * {_FORCED_WEIGHT})",),
-    ),
-    Norm(
+    (
         "after_weight, weight_offset 1",
         partial(_after_weight, weight_offset=1.0),
-        (
-            "as_x(n * (1.0 + f32(self.weight)))",
-            "as_x(scaled(n, 1.0 + f32(self.weight)))",
-        ),
+        "as_x(n * (1.0 + f32(self.weight)))",
+        "as_x(scaled(n, 1.0 + f32(self.weight)))",
     ),
-    Norm(
+    (
         "after_weight, 1 + weight rounded",
         _with_weight(_one_more, _after_weight),
-        (
-            "as_x(n * f32(1.0 + self.weight))",
-            "as_x(n * (1.0 + self.weight))",
-            "as_x(scaled(n, 1.0 + self.weight))",
-        ),
+        "as_x(n * f32(1.0 + self.weight))",
+        "as_x(n * (1.0 + self.weight))",
+        "as_x(scaled(n, 1.0 + self.weight))",
     ),
-    Norm(
+    (
         "before_weight, 1 + weight rounded",
         _with_weight(_one_more, _before_weight),
-        ("as_x(n) * (1.0 + self.weight)",),
+        "as_x(n) * (1.0 + self.weight)",
     ),
-    Norm(
-        "after_weight, weight_offset 1 or 0",
-        _offset_if,
-        ("as_x(n * (1.0 + f32(self.weight)) if self.add_unit_offset else n * f32(self.weight))",),
-    ),
-    Norm(
+    (
         "after_weight, eps outside",
         partial(_after_weight, eps_placement="outside"),
-        (f"as_x({_OUTSIDE} * self.weight)",),
+        f"as_x({_OUTSIDE} * self.weight)",
     ),
-    Norm(
+    (
         "before_weight, eps outside",
         partial(_before_weight, eps_placement="outside"),
-        (f"as_x({_OUTSIDE}) * self.weight",),
+        f"as_x({_OUTSIDE}) * self.weight",
     ),
-    Norm(
-        "after_weight, 1 + weight rounded or weight",
-        _where(_is_last_dim, _with_weight(_one_more_if, _after_weight)),
-        (f"as_x({_ALONG} * f32(1.0 + self.weight if self.add_unit_offset else self.weight))",),
-    ),
-    Norm(
-        "before_weight, 1 + weight rounded or weight",
-        _where(_is_last_dim, _with_weight(_one_more_if, _before_weight)),
-        (
-            f"as_x({_ALONG}) * (1.0 + self.weight) if self.add_unit_offset"
-            f" else as_x({_ALONG}) * self.weight",
-        ),
-    ),
-    Norm("no weight", _after_weight, ("as_x(n)",)),
-    Norm(
-        "after_weight, or no weight",
-        _after_weight,
-        ("as_x(n * f32(self.weight) if self.with_scale else n)",),
-        flag="with_scale",
-    ),
-    Norm(
-        "after_weight, or no weight",
-        _after_weight,
-        (
-            "as_x(scaled(n, self.weight))",
-            "as_x(n * self.weight if self.weight is not None else n)",
-            "as_x(n * f32(self.weight) if self.weight is not None else n)",
-            "as_x(n * self.weight) if self.weight is not None else as_x(n)",
-        ),
-        needs_weight=False,
-    ),
-    Norm(
-        "before_weight, or no weight",
-        _before_weight,
-        ("as_x(n) * self.weight if self.weight is not None else as_x(n)",),
-        needs_weight=False,
-    ),
-    Norm(
-        "before_weight, or no weight",
-        _before_weight,
-        ("as_x(n) * self.weight if self.elementwise_affine else as_x(n)",),
-        flag="elementwise_affine",
-    ),
-    Norm(
-        "before_weight, or no weight, without a bias",
-        _where(
-            lambda module, x: module.bias is None and module.force_float32_reductions,
-            _before_weight,
-        ),
-        (f"{_WEIGHTED} + self.bias if self.bias is not None else {_WEIGHTED}",),
-        needs_weight=False,
-    ),
-    Norm(
+    ("no weight", _after_weight, "as_x(n)"),
+    (
         "no weight, divisor 1",
         partial(_after_weight, divisor=1.0),
-        ("as_x(f32(x) * rsqrt(sum_square(f32(x)) + eps))",),
+        "as_x(f32(x) * rsqrt(sum_square(f32(x)) + eps))",
     ),
-    Norm("inverse, no weight", partial(_after_weight, rounding="inverse"), ("x * as_x(r)",)),
-    Norm("before_weight in the type of the weight", _type_of_weight, (_TYPED_PRODUCT,)),
-    Norm(
-        "before_weight in the type of the weight, or no weight, bias rounded",
+    ("inverse, no weight", partial(_after_weight, rounding="inverse"), "x * as_x(r)"),
+    ("before_weight in the type of the weight", _type_of_weight, f"{_TYPED} * self.weight"),
+    (
+        "before_weight in the type of the weight, bias rounded",
         _type_of_weight_and_bias,
-        (
-            f"({_TYPED_PRODUCT} + self.bias if self.bias is not None else {_TYPED_PRODUCT})"
-            " if self.weight is not None else as_x(n)",
-        ),
-        needs_weight=False,
+        f"({_TYPED} * self.weight) + self.bias",
     ),
-    Norm(
+    (
         "before_weight, gate after, rounded",
         _rounded_gate,
-        ("as_x(self.weight * as_x(n) * ACT2FN[self.activation](f32(gate)))",),
+        "as_x(self.weight * as_x(n) * ACT2FN[self.activation](f32(gate)))",
     ),
-    Norm(
+    (
         "after_weight, gate after",
         _gate_after,
-        ("as_x(f32(self.weight) * n * ACT2FN[self.activation](f32(gate)))",),
+        "as_x(f32(self.weight) * n * ACT2FN[self.activation](f32(gate)))",
     ),
-    Norm(
+    (
         "before_weight, gate before, groups",
         _gated_groups,
-        (f"self.weight * as_x({_NORMED}.view(*{_GATED}.shape[:-1], {_COUNT} * self.group_size))",),
+        f"self.weight * as_x({_NORMED}.view(*{_GATED}.shape[:-1], {_COUNT} * self.group_size))",
     ),
-    Norm(
+    (
         "after_weight, weight_offset 1, groups",
         _offset_groups,
-        (
-            f"as_x(({_ROWS_NORMED}.flatten(-2) if self.group_size is not None else {_ROWS_NORMED})"
-            " * (1.0 + f32(self.weight)))",
-        ),
+        f"as_x(({_ROWS} * rsqrt(mean_square({_ROWS}) + eps)).flatten(-2)"
+        " * (1.0 + f32(self.weight)))",
     ),
-    Norm(
-        "after_weight, gate before or after, groups",
+    (
+        "after_weight, gate before, groups",
         _gated_groups_unrounded,
-        (
-            f"as_x({_SQUEEZED} * silu(f32(gate)) if self.norm_before_gate and gate is not None"
-            f" else {_SQUEEZED})",
-        ),
+        f"as_x({_of_groups('(x * silu(f32(gate)) if gate is not None else x)')})",
     ),
-    Norm(
+    (
+        "after_weight, gate after, groups",
+        _gated_groups_unrounded,
+        f"as_x({_of_groups('x')} * silu(f32(gate)) if gate is not None else {_of_groups('x')})",
+    ),
+    (
         "no weight, x times 1 + weight rounded",
         _scaled_input,
-        (f"as_x(f32({_SCALED_X}) * rsqrt(mean_square(f32({_SCALED_X})) + eps))",),
+        f"as_x(f32({_SCALED_X}) * rsqrt(mean_square(f32({_SCALED_X})) + eps))",
     ),
-    Norm(
-        "L2, eps as the least length",
-        _unit,
-        (f"self.weight * ({_UNIT})",),
-        only_f32=True,
-    ),
-    Norm(
+)
+
+# x-transformers and lucidrains' other models: x by its length, times a scale of sqrt(d).
+_UNIT = "(self.scale * normalize(x))"
+
+#: The same for formulas that hold where all tensors are f32.
+_TABLE_IN_F32: tuple[tuple[str, Compute, *tuple[str, ...]], ...] = (
+    ("L2, eps as the least length", _unit, f"self.weight * {_UNIT}"),
+    (
         "L2, eps as the least length, 1 + weight",
         _with_weight(_one_more, _unit),
-        (f"(1.0 + self.weight) * ({_UNIT})",),
-        only_f32=True,
+        f"(1.0 + self.weight) * {_UNIT}",
     ),
-    Norm(
+    (
         "L2, eps as the least length, offset + weight",
         _with_weight(lambda module, weight: weight + float(module.unit_offset), _unit),
-        (f"(float(self.unit_offset) + self.weight) * ({_UNIT})",),
-        only_f32=True,
+        f"(float(self.unit_offset) + self.weight) * {_UNIT}",
     ),
-    Norm(
-        "eps as the least RMS",
-        _where(
-            lambda module, x: module.scale == x.shape[-1] ** -0.5,
-            partial(_after_weight, eps_placement="floor"),
-        ),
-        ("self.weight * (x / max(self.scale * norm(x), eps))",),
-        only_f32=True,
-    ),
+    ("eps as the least RMS", _least_rms, "self.weight * (x / max(self.scale * norm(x), eps))"),
 )
 
 
 @cache
-def _by_formula() -> tuple[dict[str, Norm], dict[str, Norm]]:
-    """The table by its formulas, and by what they are where all tensors are f32."""
-    texts = [(shorten(text), norm) for norm in _TABLE for text in norm.formulas]
-    return (
-        {text: norm for text, norm in texts if not norm.only_f32},
-        {in_f32(text): norm for text, norm in reversed(texts)},
-    )
+def _by_formula() -> tuple[dict[str, tuple[str, Compute]], dict[str, tuple[str, Compute]]]:
+    """Options and functions by formulas, and by what these are where all tensors are f32."""
+    exact = {shorten(text): (name, call) for name, call, *texts in _TABLE for text in texts}
+    only = {shorten(text): (name, call) for name, call, *texts in _TABLE_IN_F32 for text in texts}
+    both = reversed([*exact.items(), *only.items()])
+    return exact, {in_f32(text): norm for text, norm in both}

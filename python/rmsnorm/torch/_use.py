@@ -28,7 +28,7 @@ from torch.nn.utils import parametrize
 
 from ._formulas import Formula, Reader, Source, UnknownFormula
 from ._module import RMSNorm
-from ._norms import TYPES, Known, Norm, known
+from ._norms import Known, known
 
 #: Tensors without operations that only their own class has. The last two stand for tensors while
 #: torch.compile and torch.export follow a program.
@@ -47,17 +47,19 @@ _MOST_ORDERS = 256
 class _Reading:
     """What forward() of a class computes, by its methods as they were when they were read.
 
-    If `known` is None, the library cannot compute it, and `reason` says why.
+    It holds for modules with these flags. If `known` is None, the library cannot compute it, and
+    `reason` says why.
     """
 
     sources: tuple[Source, ...]
     checks: tuple[Callable[[Any, Any], bool], ...]
+    flags: dict[tuple[str, bool], Any]
     formula: Formula | None
     known: Known | None
     reason: str
 
 
-_READINGS: weakref.WeakKeyDictionary[type, _Reading] = weakref.WeakKeyDictionary()
+_READINGS: weakref.WeakKeyDictionary[type, list[_Reading]] = weakref.WeakKeyDictionary()
 
 
 def _check_of(source: Source, lookups: dict[tuple[Any, str], Any]) -> Any:
@@ -105,12 +107,22 @@ def _is_current(reading: _Reading, norm_class: Any) -> bool:
         return False
 
 
-def _read(norm_class: type) -> _Reading:
-    """What the class computes now."""
-    reading = _READINGS.get(norm_class)
-    if reading and _is_current(reading, norm_class):
-        return reading
-    reader = Reader(norm_class)
+def _flag(module: Any, name: str, asks_none: bool) -> Any:
+    """Whether an attribute is None, or its value, or ... if it is no flag."""
+    value = getattr(module, name, ...)
+    if asks_none:
+        return value is None
+    return value if value is None or type(value) in (bool, int) else ...
+
+
+def read(norm_class: type, flag: Callable[[str, bool], Any]) -> _Reading:
+    """What a class computes now, in a module whose flags the function gives."""
+    readings = _READINGS.setdefault(norm_class, [])
+    readings[:] = [reading for reading in readings if _is_current(reading, norm_class)]
+    for reading in readings:
+        if all(flag(*key) is value for key, value in reading.flags.items()):
+            return reading
+    reader = Reader(norm_class, flag)
     found, how, reason = None, None, ""
     try:
         found = reader.formula()
@@ -120,28 +132,16 @@ def _read(norm_class: type) -> _Reading:
     # Names of PyTorch are the same for all methods.
     lookups = [reader.lookups, *[{}] * len(reader.sources)]
     checks = map(_check_of, reader.sources, lookups)
-    reading = _Reading(tuple(reader.sources), tuple(checks), found, how, reason)
-    _READINGS[norm_class] = reading
-    return reading
+    readings.append(
+        _Reading(tuple(reader.sources), tuple(checks), reader.flags, found, how, reason)
+    )
+    return readings[-1]
 
 
-def formula(norm_class: type) -> Formula:
-    """The formula of a class of modules.
-
-    Raises UnknownFormula if forward() is not one expression of x, a gate and attributes.
-    """
-    reading = _read(_original(norm_class))
-    if reading.formula is None:
-        raise UnknownFormula(reading.reason)
-    return reading.formula
-
-
-def norm_of(norm_class: type) -> Norm:
-    """The norm that a class of modules computes. UnknownFormula if the table has none for it."""
-    reading = _read(_original(norm_class))
-    if reading.known is None:
-        raise UnknownFormula(reading.reason)
-    return reading.known.norm
+def reading_of(module: Any) -> _Reading:
+    """What a module computes, by its own class."""
+    module_class: Any = type(module)
+    return read(_original(module_class), functools.partial(_flag, module))
 
 
 # --------------------------------------------------------------------------------- computing
@@ -185,15 +185,15 @@ def _is_parameter(norm_class: Any, name: str) -> bool:
     return own and not hasattr(norm_class, name)
 
 
-def _compute(
-    call: Any, parameter: str, module: Any, found: Formula, how: Known, *inputs: Any
-) -> Tensor | None:
+def _compute(call: Any, parameter: str, module: Any, reading: _Reading, *inputs: Any) -> Any:
     """What the module computes, by the library, or None if the library cannot.
 
     call: forward() of the class.
     parameter: the name of the weight, or "" if it may be another attribute.
     """
-    eps = _eps(module, found)
+    found, how = reading.formula, reading.known
+    assert found is not None and how is not None
+    eps, weight = _eps(module, found), None
     x, gate = inputs[0], inputs[-1]
     if not (_is_eps(eps) and _is_taken(x, how.types) and x.ndim > 0):
         return None
@@ -201,15 +201,12 @@ def _compute(
         gate, inputs = x, inputs[:1]
     elif gate is not x and not (_is_taken(gate, how.types) and gate.shape == x.shape):
         return None
-    weight = None
-    if how.weight and (not how.norm.flag or getattr(module, how.norm.flag)):
+    if how.weight:
         weight = module._parameters.get(parameter)
         if weight is None:
             weight = getattr(module, how.weight)
-        if weight is None and how.norm.needs_weight:
+        if not _is_taken(weight, how.types):
             return None
-    if weight is not None and not _is_taken(weight, how.types):
-        return None
     y = None
     if found.shape:
         shape = _shape(module, found.shape)
@@ -217,12 +214,14 @@ def _compute(
             return None
         if len(shape) > 1:
             weight = None if weight is None else weight.flatten()
-            y = how.norm.compute(module, weight, eps, x.flatten(-len(shape)))
+            y = how.compute(module, weight, eps, x.flatten(-len(shape)))
             y = None if y is None else y.view(x.shape)
     elif weight is not None and not (weight.dim() == 1 and weight.size(0) == x.size(-1)):
         return None
+    elif found.ndim and found.ndim != x.ndim:
+        return None
     if y is None and x.is_contiguous() and (gate is x or gate.is_contiguous()):
-        y = how.norm.compute(module, weight, eps, *inputs)
+        y = how.compute(module, weight, eps, *inputs)
         if y is None:
             return None
     # A contiguous tensor may have any stride where it has one element.
@@ -230,16 +229,13 @@ def _compute(
         return y
     if x.numel() == 0:
         return None
-    order, inverse = _order(call, module, found, how, weight, inputs)
-    last = x.ndim - 1
-    if y is None and order[last] == last:
-        permuted = [tensor.permute(order) for tensor in inputs]
-        y = how.norm.compute(module, weight, eps, *permuted)
+    order, inverse = _order(call, module, reading, weight, inputs)
+    if y is None and order[-1] == x.ndim - 1:
+        y = how.compute(module, weight, eps, *(each.permute(order) for each in inputs))
     else:
-        y = how.norm.compute(module, weight, eps, *inputs) if y is None else y
+        y = how.compute(module, weight, eps, *inputs) if y is None else y
         if y is not None:
-            flat = y if x.is_contiguous() else y.permute(order).reshape(-1)
-            y = flat.view([x.size(dim) for dim in order])
+            y = y.permute(order).reshape(-1).view([x.size(dim) for dim in order])
     return None if y is None else y.permute(inverse)
 
 
@@ -247,12 +243,7 @@ _ORDERS: dict[Any, tuple[list[int], list[int]]] = {}
 
 
 def _order(
-    call: Any,
-    module: Any,
-    found: Formula,
-    how: Known,
-    weight: Tensor | None,
-    inputs: tuple[Tensor, ...],
+    call: Any, module: Any, reading: Any, weight: Tensor | None, inputs: tuple[Tensor, ...]
 ) -> tuple[list[int], list[int]]:
     """The dimensions of the class's result in memory, the outermost first, and their places.
 
@@ -264,21 +255,21 @@ def _order(
     is_traced = torch.compiler.is_compiling() or type(inputs[0]) in (FakeTensor, FunctionalTensor)
     key: Any = None
     if not is_traced:
-        key = [call, weight is not None and weight.dtype]
-        for tensor in inputs:
-            key += tensor.shape, tensor.stride(), tensor.dtype
-        for name in found.attributes:
-            if name not in (how.weight, found.eps):
-                value = getattr(module, name, None)
-                key.append(None if isinstance(value, Tensor) else repr(value))
-        key = tuple(key)
+        names = {*reading.formula.attributes} - {reading.known.weight, reading.formula.eps}
+        others = [getattr(module, name, None) for name in sorted(names)]
+        key = (
+            call,
+            weight is not None and weight.dtype,
+            *((each.shape, each.stride(), each.dtype) for each in inputs),
+            *(None if isinstance(other, Tensor) else repr(other) for other in others),
+        )
         if kept := _ORDERS.get(key):
             return kept
     with torch.no_grad():
         like = call(module, *inputs)
     strides, sizes = like.stride(), like.shape
     order: list[int] = []
-    for dim in range(like.ndim):
+    for dim in range(like.ndim):  # torch.compile has no sorted() of sizes that vary
         place = len(order)
         while place > 0:
             other = order[place - 1]
@@ -306,6 +297,8 @@ def _order(
 class _Replacement:
     """A base of the classes that use() makes."""
 
+    _rmsnorm_flags: dict[tuple[str, bool], Any]
+
     def __init_subclass__(cls, **named: Any) -> None:
         # A class may keep a list of those derived from it, or refuse some. A replacement is for it
         # no other class.
@@ -315,7 +308,7 @@ class _Replacement:
     def __reduce_ex__(self, protocol: Any) -> Any:
         # pickle would look for this class by its name, and find the class that it is derived from.
         if _Replacement in type(self).__bases__:
-            return _new, type(self).__bases__[1:], self.__getstate__()
+            return _new, (type(self).__bases__[1], type(self)._rmsnorm_flags), self.__getstate__()
         return super().__reduce_ex__(protocol)
 
     def __prepare_scriptable__(self) -> Any:
@@ -336,10 +329,15 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
     counts = range(2 if found.needs_gate else 1, 1 + len(found.arguments))
     helpers = [source.name for source in reading.sources[1:]]
     parameter = how.weight if _is_parameter(norm_class, how.weight) else ""
+    # A weight that is None is not taken.
+    flags = [(key, value) for key, value in reading.flags.items() if key != (how.weight, True)]
 
     def is_unchanged(self: Any) -> bool:
         for name in helpers:
             if name in self.__dict__:
+                return False
+        for (name, asks_none), value in flags:
+            if _flag(self, name, asks_none) is not value:
                 return False
         for check in reading.checks:
             if not check(norm_class, type(self)):
@@ -351,7 +349,7 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
         # A program that torch.jit.trace records has PyTorch's own operations.
         if not named and len(inputs) in counts and is_unchanged(self):
             if not torch._C._get_tracing_state():
-                y = _compute(norm_class.forward, parameter, self, found, how, *inputs)
+                y = _compute(norm_class.forward, parameter, self, reading, *inputs)
                 if y is not None:
                     return y
         return norm_class.forward(self, *inputs, **named)
@@ -361,13 +359,14 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
         "__module__": norm_class.__module__,
         "__qualname__": norm_class.__qualname__,
         "__doc__": norm_class.__doc__,
+        "_rmsnorm_flags": reading.flags,
     }
     return type(norm_class)(norm_class.__name__, (_Replacement, norm_class), members)
 
 
-def _new(norm_class: Any) -> Any:
+def _new(norm_class: Any, flags: dict[tuple[str, bool], Any]) -> Any:
     """An empty module of the replacement of a class, for pickle and copy."""
-    reading = _read(norm_class)
+    reading = read(norm_class, lambda *key: flags.get(key, ...))
     made = norm_class if reading.known is None else _replacement(norm_class, reading)
     return made.__new__(made)
 
@@ -418,18 +417,17 @@ def _reason_to_leave(module: Any, reading: _Reading, sharded: bool) -> str:
         return "it is parametrized"
     if type(type(module)) not in (type, abc.ABCMeta):
         return f"its class has the metaclass {type(type(module)).__name__}"
-    norm, name, types = reading.known
-    reads_weight = name and (not norm.flag or getattr(module, norm.flag))
     for each in reading.formula.attributes:
-        if not hasattr(module, each) and (each != name or reads_weight):
+        if not hasattr(module, each):
             return f"it has no attribute {each}"
     eps = _eps(module, reading.formula)
     if not _is_eps(eps):
         kind = type(eps).__name__ if isinstance(eps, Tensor) else repr(eps)
         return f"its {reading.formula.eps} is {kind}, not a number from 0 on"
-    weight = getattr(module, name) if reads_weight else None
+    name, types = reading.known.weight, reading.known.types
+    weight = getattr(module, name) if name else None
     if weight is None:
-        return f"its {name} is None" if reads_weight and norm.needs_weight else ""
+        return f"its {name} is None" if name else ""
     if sharded and hasattr(weight, "to_local"):
         weight = weight.to_local()
     if not _is_taken(weight, types):
@@ -508,9 +506,9 @@ def use(model: torch.nn.Module) -> Report:
 
     A call that the library cannot compute goes to the class: tensors of other types, on other
     devices or of subclasses of Tensor, arguments by name, and forward() or a method that it calls
-    changed after use(), or a name of PyTorch that they look up. torch.jit.trace, torch.jit.script
-    and torch.fx record the operations of the class; torch.jit.script also undoes use() in the
-    modules that it reads.
+    changed after use(), or a name of PyTorch that they look up, or a flag of the module that they
+    read. torch.jit.trace, torch.jit.script and torch.fx record the operations of the class;
+    torch.jit.script also undoes use() in the modules that it reads.
 
     The results have the bits of transformers, with two exceptions. Sums of squares, roots and
     activations of gates have other roundings in their last bits of f32. And where the squares of a
@@ -536,11 +534,11 @@ def use(model: torch.nn.Module) -> Report:
 def _use(module: Any, sharded: bool) -> tuple[str, str]:
     """Replaces a norm. Returns the options of its class, and why it keeps its class, or ""."""
     _put_back(module)
-    norm_class: Any = type(module)
-    reading = _read(norm_class)
-    options = reading.known.norm.options if reading.known else ""
+    reading = reading_of(module)
+    options = reading.known.options if reading.known else ""
     reason = _reason_to_leave(module, reading, sharded)
     if not reason:
+        norm_class: Any = type(module)
         object.__setattr__(module, "__class__", _replacement(norm_class, reading))
     return options, reason
 
