@@ -3,9 +3,9 @@
 
     ask.py ENVIRONMENT FILE [--digests]
 
-in_*.py beside this file, named by ENVIRONMENT, has ENGINES: for each engine functions by their names, which take
-x, residual and weight, as far as they have parameters of these names, and return y or
-(y, residual_out). A function of dtype alone says what it found. FRAMEWORK is whose arrays they
+in_*.py beside this file, named by ENVIRONMENT, has ENGINES: for each engine functions by their
+names, which take x, residual and weight, as far as they have parameters of these names, and return
+y or (y, residual_out). A function of dtype alone says what it found. FRAMEWORK is whose arrays they
 take: NumPy's if it is missing. An engine that does not read OMP_NUM_THREADS takes the number of
 threads from there.
 
