@@ -12,7 +12,7 @@ import shutil
 import tarfile
 import unittest
 
-from installed import BUILD, NO_KERNELS, RESULT, ROOT, VERSION, build_each_kind, check_program
+from installed import BUILD, NO_KERNELS, RESULT, ROOT, VERSION, build_each_kind
 from installed import compare_bits, configure, copy_consumer, needed_by, read, replace_in, run
 from installed import succeed, temporary_directory
 
