@@ -79,16 +79,6 @@ class Contest {
   std::vector<Untimed> untimed_;
 };
 
-// Registers a benchmark of Google Benchmark with the cell's name; the contenders outlive it. It is
-// one iteration, whose time is the library's median over the rounds: Google Benchmark reads the
-// flags and writes the files, and times nothing. Each contender NAME has counters: NAME_lower_ns,
-// NAME_ns and NAME_upper_ns are the quartiles of its times over the rounds. NAME_ratio_lower,
-// NAME_ratio and NAME_ratio_upper are the quartiles of the library's time divided by the
-// contender's in the same round. Of several contenders with one name, the fastest counts. A
-// contender without a time has no counters: the label gives the reason, as "NAME: reason" or "NAME
-// is wrong: reason", joined by "; ".
-void Register(const Cell& cell, const Contenders& contenders);
-
 }  // namespace rmsnorm::bench
 
 #endif  // RMSNORM_BENCH_CONTEST_H_

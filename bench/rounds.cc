@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rounds.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <random>
-
-#include "threads.h"
+#include <thread>
 
 namespace rmsnorm::bench {
 namespace {
@@ -25,6 +29,32 @@ constexpr size_t kMaxRounds = 101;
 // contender in the caches can double its time: RMSNorm of 512 x 4096 in bf16 takes 0.19 ms after
 // memcpy and 0.35 ms after plain loops.
 constexpr double kMaxSecondsInCaches = 2e-3;
+
+// Reads the third field of each thread's stat. It follows the name in brackets, which may contain
+// brackets as well.
+bool OthersRun() {
+  std::error_code no_proc;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", no_proc)) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream file(task.path() / "stat");
+    const std::string stat{std::istreambuf_iterator<char>(file), {}};
+    if (stat.find(") R", stat.rfind(')')) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Waits until no other thread of the process runs: idle threads look for more work before they
+// sleep, libgomp's for some milliseconds and libomp's for 200. Gives up after a second and returns
+// false.
+bool WaitUntilOthersSleep() {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
+  while (OthersRun()) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
 
 // How often to repeat a contender, and the time for that.
 struct Pace {

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "threads.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,19 +40,6 @@ std::vector<int> SpreadOverCores(const cpu_set_t& set) {
   return cpus;
 }
 
-// Reads the third field of each thread's stat. It follows the name in brackets, which may contain
-// brackets as well.
-bool OthersRun() {
-  std::error_code no_proc;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", no_proc)) {
-    if (task.path().filename() == std::to_string(gettid())) continue;
-    std::ifstream file(task.path() / "stat");
-    const std::string stat{std::istreambuf_iterator<char>(file), {}};
-    if (stat.find(") R", stat.rfind(')')) != std::string::npos) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 void RunOnThreads(size_t count, const std::function<void(size_t)>& function) {
@@ -85,16 +66,6 @@ BoundThreads::~BoundThreads() {
   if (!bound_) return;
   RunOnThreads(static_cast<size_t>(threads_),
                [this](size_t /*thread*/) { sched_setaffinity(0, sizeof before_, &before_); });
-}
-
-bool WaitUntilOthersSleep() {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
-  while (OthersRun()) {
-    if (Clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return true;
 }
 
 }  // namespace rmsnorm::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads for work, and what keeps threads from disturbing the measurements.
+// Threads for work, each on its CPU.
 #ifndef RMSNORM_BENCH_THREADS_H_
 #define RMSNORM_BENCH_THREADS_H_
 
@@ -30,11 +30,6 @@ class BoundThreads {
   cpu_set_t before_;
   bool bound_ = false;
 };
-
-// Waits until no other thread of the process runs: idle threads look for more work before they
-// sleep, libgomp's for some milliseconds and libomp's for 200. Gives up after a second and returns
-// false.
-bool WaitUntilOthersSleep();
 
 }  // namespace rmsnorm::bench
 

@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// rmsnorm bench: times every cell of a table with Google Benchmark.
+// rmsnorm bench: times every cell of a table. Google Benchmark reads its flags and writes its
+// files, and times nothing: each cell is one iteration, whose time is the library's median over the
+// rounds.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <map>
 #include <optional>
+#include <ostream>
 #include <rmsnorm/rmsnorm.hpp>
 #include <set>
+#include <sstream>
 
-#include "bench_table.h"
 #include "cases/number_text.h"
 #include "cases/targets.h"
 #include "cases/user_error.h"
 #include "command.h"
+#include "contest.h"
+#include "threads.h"
 
 namespace rmsnorm::tools {
 namespace {
 
 using bench::Cell;
 using bench::Shape;
+using bench::Spread;
 
 // The number if the whole text is a positive number, else 0.
 size_t ParseNumber(const std::string& text) {
@@ -117,15 +126,227 @@ bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<
   return contenders;
 }
 
-}  // namespace
-
-std::vector<std::pair<std::string, std::string>> OperationsToTime() {
-  std::vector<std::pair<std::string, std::string>> operations;
-  for (const bench::Operation& operation : bench::Operations()) {
-    operations.emplace_back(operation.name, operation.help);
-  }
-  return operations;
+// A cell has these counters for each contender NAME: NAME_lower_ns, NAME_ns and NAME_upper_ns are
+// the quartiles of its times over the rounds; NAME_ratio_lower, NAME_ratio and NAME_ratio_upper
+// those of the library's time divided by the contender's in the same round. Of several contenders
+// with one name, the fastest counts. A contender without a time has no counters: the label gives
+// the reason, as "NAME: reason" or "NAME is wrong: reason", joined by "; ".
+void Count(benchmark::State& state, const std::string& name, const std::string& unit,
+           const Spread& spread) {
+  state.counters[name + "_lower" + unit] = spread.lower_quartile;
+  state.counters[name + unit] = spread.median;
+  state.counters[name + "_upper" + unit] = spread.upper_quartile;
 }
+
+// Checks and times a cell.
+void RunCell(benchmark::State& state, const Cell& cell, const bench::Contenders& contenders) {
+  bench::Contest contest(cell, contenders);
+  std::string label;
+  for (const bench::Untimed& one : contest.untimed()) {
+    if (one.name == contenders.front().name) throw bench::Refusal(one.reason);
+    label +=
+        (label.empty() ? "" : "; ") + one.name + (one.is_wrong ? " is wrong: " : ": ") + one.reason;
+  }
+  state.SetLabel(label);
+
+  const std::vector<bench::Turn> turns = contest.Turns();
+  // This comes after the peers have run: threads inherit the binding of the thread that starts
+  // them.
+  const bench::BoundThreads bound(cell.threads);
+  const auto seconds = bench::TimeInRounds(turns, [&] { contest.MoveOn(); });
+  const std::vector<double>& library = seconds.front();
+  for (size_t i = 0; i < turns.size(); ++i) {
+    std::vector<double> nanoseconds;
+    std::vector<double> ratios;
+    for (size_t round = 0; round < library.size(); ++round) {
+      nanoseconds.push_back(seconds[i][round] * 1e9);
+      ratios.push_back(library[round] / seconds[i][round]);
+    }
+    const Spread spread = bench::SpreadOf(nanoseconds);
+    const auto other = state.counters.find(turns[i].name + "_ns");
+    if (other != state.counters.end() && other->second <= spread.median) continue;
+    Count(state, turns[i].name, "_ns", spread);
+    Count(state, turns[i].name + "_ratio", "", bench::SpreadOf(ratios));
+  }
+  state.counters["rounds"] = static_cast<double>(library.size());
+  state.counters["threads_used"] = static_cast<double>(contest.parts());
+  for ([[maybe_unused]] auto _ : state) state.SetIterationTime(bench::SpreadOf(library).median);
+  state.SetBytesProcessed(static_cast<int64_t>(cell.moved_bytes()));
+}
+
+std::string ThreeDigits(double value) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(value < 9.995 ? 2 : value < 99.95 ? 1 : 0) << value;
+  return text.str();
+}
+
+// Three significant digits and a unit, such as "142 ns" or "5.30 us".
+std::string TimeText(double nanoseconds) {
+  const char* unit = "ns";
+  for (const char* larger : {"us", "ms", "s"}) {
+    if (nanoseconds < 999.5) break;
+    nanoseconds /= 1000;
+    unit = larger;
+  }
+  return ThreeDigits(nanoseconds) + " " + unit;
+}
+
+// The width of a column of times.
+int WidthOf(const std::string& name) { return std::max(static_cast<int>(name.size()), 7) + 3; }
+
+// Google Benchmark renames the field of a failed benchmark in 1.8.
+template <class Run>
+auto FailureOf(const Run& run, int /*preferred*/) -> decltype(run.error_message) {
+  return run.error_occurred ? run.error_message : std::string();
+}
+template <class Run>
+std::string FailureOf(const Run& run, long /*otherwise*/) {
+  return run.skipped ? run.skip_message : std::string();
+}
+
+// Prints a line for each finished cell at once. Below the table stand the missing times, what the
+// marks mean, and how much faster than plain loops the library is.
+class Table : public benchmark::BenchmarkReporter {
+ public:
+  Table(const std::vector<Cell>& cells, const bench::Contenders& contenders) {
+    for (const Cell& cell : cells) {
+      cells_.emplace(cell.name, cell);
+      has_targets_ |= cell.target != cells.front().target;
+    }
+    for (size_t i = 1; i < contenders.size(); ++i) {
+      if (contenders[i].kind != bench::Kind::kPlain) others_.push_back(contenders[i].name);
+    }
+  }
+
+  bool ReportContext(const Context& /*context*/) override {
+    GetOutputStream()
+        << "rmsnorm " << rmsnorm_version() << " · " << CpuModel() << " · Highway "
+        << rmsnorm_highway_version() << " · "
+        << (rmsnorm_has_openmp() != 0 ? "OpenMP" : "no OpenMP")
+        << (cells_.begin()->second.reads ? " · results are read" : "") << "\n"
+        << "operation   type  rows x d     threads    memcpy     plain   rmsnorm  GB/s";
+    for (const std::string& other : others_) {
+      GetOutputStream() << std::setw(WidthOf(other)) << other;
+    }
+    GetOutputStream() << "  times faster  target" << std::endl;
+    return true;
+  }
+
+  void ReportRuns(const std::vector<Run>& runs) override {
+    // The statistics may come without their repetitions.
+    const bool all = std::any_of(runs.begin(), runs.end(),
+                                 [](const Run& run) { return run.run_type == Run::RT_Iteration; });
+    for (const Run& run : runs) {
+      if (all ? run.run_type == Run::RT_Iteration : run.aggregate_name == "median") PrintRun(run);
+    }
+  }
+
+  void Finalize() override {
+    std::ostream& out = GetOutputStream();
+    for (const std::string& note : notes_) out << note << "\n";
+    if (has_marks_) {
+      out << "* Measure again on a quiet machine: the quartiles of a time are more than 1.5 "
+             "apart.\n";
+    }
+    for (const Means& means : means_) {
+      out << means.name << ": ";
+      const char* text = " times faster than plain loops on ";
+      for (const auto& [threads, mean] : means.by_threads) {
+        if (threads != means.by_threads.begin()->first) out << ", ";
+        out << ThreeDigits(std::exp(mean.logarithms / mean.rows)) << text << threads
+            << (threads == 1 ? " thread" : " threads");
+        text = " times on ";
+      }
+      out << " (geometric mean of the rows)\n";
+    }
+    out.flush();
+  }
+
+  // Whether a cell failed or a contender was wrong.
+  bool found_fault() const { return found_fault_; }
+
+ private:
+  // How much faster than plain loops the rows of a type are, or of a type on a target.
+  struct Means {
+    struct Mean {
+      double logarithms = 0;
+      double rows = 0;
+    };
+    std::string name;
+    std::map<int, Mean> by_threads;
+  };
+
+  void PrintRun(const Run& run) {
+    std::ostream& out = GetOutputStream();
+    const Cell& cell = cells_.at(run.run_name.function_name);
+    out << std::left << std::setw(12) << cell.operation << std::setw(6) << cell.type << std::right
+        << std::setw(4) << cell.shape.rows << " x " << std::left << std::setw(6) << cell.shape.d
+        << std::right << std::setw(7) << cell.threads;
+    const std::string failure = FailureOf(run, 0);
+    if (!failure.empty()) {
+      found_fault_ = true;
+      out << "  FAILED on " << cell.target << ": " << failure << std::endl;
+      return;
+    }
+    const auto counter = [&run](const std::string& name) -> double {
+      return run.counters.at(name);
+    };
+    bool is_disturbed = false;
+    const auto print_time = [&](const std::string& name, int width) {
+      std::string text = "-";
+      if (run.counters.count(name + "_ns") != 0) {
+        text = TimeText(counter(name + "_ns"));
+        constexpr double kMostApart = 1.5;
+        is_disturbed |= counter(name + "_upper_ns") > kMostApart * counter(name + "_lower_ns");
+      } else if (run.report_label.find(name + " is wrong: ") != std::string::npos) {
+        text = "WRONG";
+        found_fault_ = true;
+      }
+      out << std::setw(width) << text;
+    };
+    for (const char* const name : {bench::kMemcpy, bench::kPlain, "library"}) print_time(name, 10);
+    out << std::setw(6) << ThreeDigits(counter("bytes_per_second") / 1e9);
+    for (const std::string& other : others_) print_time(other, WidthOf(other));
+    std::string factor = "-";
+    if (run.counters.count("plain_ns") != 0) {
+      const double times = counter("plain_ns") / counter("library_ns");
+      factor = ThreeDigits(times);
+      AddToMean(cell, times);
+    }
+    has_marks_ |= is_disturbed;
+    out << std::setw(14) << factor << (is_disturbed ? "* " : "  ") << cell.target << std::endl;
+    std::istringstream problems(run.report_label);
+    for (std::string problem; std::getline(problems, problem, ';');) {
+      problem.erase(0, problem.find_first_not_of(' '));
+      const bool wrong = problem.find(" is wrong: ") != std::string::npos;
+      Note(wrong ? cell.name + ": " + problem : problem);
+    }
+  }
+
+  void Note(const std::string& text) {
+    if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
+  }
+
+  void AddToMean(const Cell& cell, double times_faster) {
+    const std::string name = cell.type + (has_targets_ ? " on " + cell.target : "");
+    auto found = std::find_if(means_.begin(), means_.end(),
+                              [&name](const Means& means) { return means.name == name; });
+    if (found == means_.end()) found = means_.insert(found, {name, {}});
+    Means::Mean& mean = found->by_threads[cell.threads];
+    mean.logarithms += std::log(times_faster);
+    ++mean.rows;
+  }
+
+  std::map<std::string, Cell> cells_;  // by the benchmark's name
+  std::vector<std::string> others_;    // contenders with a column of their own
+  std::vector<std::string> notes_;     // below the table; without duplicates
+  bool has_marks_ = false;
+  bool has_targets_ = false;  // whether there are several
+  std::vector<Means> means_;
+  bool found_fault_ = false;
+};
+
+}  // namespace
 
 std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags) {
   static std::vector<std::string> words;  // Google Benchmark keeps pointers to them
@@ -145,8 +366,17 @@ int RunBench(const BenchOptions& options) {
   benchmark::AddCustomContext("cpu", CpuModel());
   benchmark::AddCustomContext("highway", rmsnorm_highway_version());
   benchmark::ClearRegisteredBenchmarks();
-  for (const Cell& cell : cells) bench::Register(cell, contenders);
-  BenchTable table(cells, contenders);
+  for (const Cell& cell : cells) {
+    const auto run = [&](benchmark::State& state) {
+      try {
+        RunCell(state, cell, contenders);
+      } catch (const std::exception& error) {  // such as too little memory for the cell
+        state.SkipWithError(error.what());
+      }
+    };
+    benchmark::RegisterBenchmark(cell.name.c_str(), run)->Iterations(1)->UseManualTime();
+  }
+  Table table(cells, contenders);
   // Google Benchmark itself reports that its filter matches nothing.
   if (benchmark::RunSpecifiedBenchmarks(&table) == 0) return kUserError;
   return table.found_fault() ? kCheckFailed : kSuccess;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace rmsnorm::tools {
@@ -53,9 +52,6 @@ struct BenchOptions {
   std::string older;                 // path of a library
   bool reads = false;
 };
-
-// Names, and what they mean.
-std::vector<std::pair<std::string, std::string>> OperationsToTime();
 
 // Gives Google Benchmark the flags that it knows; returns the others.
 std::vector<std::string> TakeHarnessFlags(const std::vector<std::string>& flags);

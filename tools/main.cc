@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -18,6 +19,9 @@
 #include "cases/user_error.h"
 #include "command.h"
 #include "one_line.h"
+#ifdef RMSNORM_HAVE_BENCH
+#include "operations.h"
+#endif
 
 namespace rmsnorm::tools {
 namespace {
@@ -92,70 +96,60 @@ void AddInfo(CLI::App& app, int& status) {
   });
 }
 
+// Adds an option with a value.
+template <class Value>
+CLI::Option* Add(CLI::App* command, const std::string& name, Value& value, const char* type,
+                 const std::string& help) {
+  return command->add_option(name, value, help)->type_name(type);
+}
+
 void AddCheck(CLI::App& app, int& status) {
-  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const CLI::Range from_zero(0, std::numeric_limits<int32_t>::max());
+  const CLI::Range from_one(1, std::numeric_limits<int32_t>::max());
   const auto options = std::make_shared<CheckOptions>();
-  CLI::App* const command = app.add_subcommand("check",
-                                               "Check that every target gives the reference's "
-                                               "bits, forward and backward; exits with 1 where "
-                                               "one does not");
-  CLI::Option* const targets =
-      command
-          ->add_option("--target", options->targets,
-                       "Check this target only; may be given more than once")
-          ->type_name("TARGET")
-          ->transform(Target(false))
-          ->expected(1)
-          ->take_all();
-  CLI::Option* const one_case =
-      command
-          ->add_option("--case", options->one_case, "Check this case only, as a failure names it")
-          ->type_name("CASE")
-          ->check(NotEmpty());
-  CLI::Option* const file = command
-                                ->add_option("--list", options->list,
-                                             "Check the cases of a file, one or many on each line")
-                                ->type_name("FILE")
-                                ->check(NotEmpty())
-                                ->excludes(one_case);
-  command->add_option("--every", options->every, "Check every Nth case only, where time is short")
-      ->check(CLI::Range(1, kMost))
-      ->type_name("N")
-      ->excludes(one_case);
-  command
-      ->add_option("--random", options->random, "Draw N cases beside the list; 20000 unless given")
-      ->check(CLI::Range(0, kMost))
-      ->type_name("N")
-      ->excludes(one_case)
-      ->excludes(file);
-  command
-      ->add_flag("--apart", options->apart,
-                 "Compare each call of several steps with separate calls, on the reference")
-      ->excludes(targets);
-  command
-      ->add_option("--vectors", options->vectors,
-                   "Compare the targets with the results in this file instead, in which --case "
-                   "names a case; may be given more than once")
-      ->type_name("FILE")
+  CLI::App* const command = app.add_subcommand(
+      "check",
+      "Check that every target gives the reference's bits, forward and backward; exits with 1 "
+      "where one does not");
+  Add(command, "--target", options->targets, "TARGET",
+      "Check this target only; may be given more than once")
+      ->transform(Target(false))
+      ->allow_extra_args(false);
+  Add(command, "--case", options->one_case, "CASE", "Check this case only, as a failure names it")
+      ->check(NotEmpty());
+  Add(command, "--list", options->list, "FILE",
+      "Check the cases of a file, one or many on each line")
       ->check(NotEmpty())
-      ->expected(1)
-      ->take_all()
+      ->excludes("--case");
+  Add(command, "--every", options->every, "N", "Check every Nth case only, where time is short")
+      ->check(from_one)
+      ->excludes("--case");
+  Add(command, "--random", options->random, "N", "Draw N cases beside the list; 20000 unless given")
+      ->check(from_zero)
+      ->excludes("--case")
+      ->excludes("--list");
+  const auto add_flag = [command](const char* name, bool& value, const char* help,
+                                  std::initializer_list<const char*> excluded) {
+    CLI::Option* const flag = command->add_flag(name, value, help);
+    for (const char* const other : excluded) flag->excludes(other);
+  };
+  add_flag("--apart", options->apart,
+           "Compare each call of several steps with separate calls, on the reference",
+           {"--target"});
+  Add(command, "--vectors", options->vectors, "FILE",
+      "Compare the targets with the results in this file instead, in which --case names a case; "
+      "may be given more than once")
+      ->check(NotEmpty())
+      ->allow_extra_args(false)
       ->excludes("--apart")
       ->excludes("--list")
       ->excludes("--random");
-  command
-      ->add_flag("--formula", options->formula,
-                 "Compare the reference with the formulas in binary64 and with its error bounds")
-      ->excludes("--target")
-      ->excludes("--apart")
-      ->excludes("--vectors");
-  command
-      ->add_flag(
-          "--small-stack", options->small_stack,
-          "Make each call on a new thread, and check that it uses at most 48 KiB of its stack")
-      ->excludes("--formula")
-      ->excludes("--apart")
-      ->excludes("--vectors");
+  add_flag("--formula", options->formula,
+           "Compare the reference with the formulas in binary64 and with its error bounds",
+           {"--target", "--apart", "--vectors"});
+  add_flag("--small-stack", options->small_stack,
+           "Make each call on a new thread, and check that it uses at most 48 KiB of its stack",
+           {"--formula", "--apart", "--vectors"});
   command->callback([options, &status] { status = RunCheck(*options); });
 }
 
@@ -167,43 +161,35 @@ void AddBench(CLI::App& app, int& status) {
       app.add_subcommand("bench", "Time the library beside memcpy and others");
   std::vector<std::string> names;
   std::string operation_help;
-  for (const auto& [name, help] : OperationsToTime()) {
-    names.push_back(name);
-    operation_help += "\n  " + name + std::string(13 - name.size(), ' ') + help;
+  for (const bench::Operation& operation : bench::Operations()) {
+    names.push_back(operation.name);
+    operation_help +=
+        "\n  " + operation.name + std::string(13 - operation.name.size(), ' ') + operation.help;
   }
   const auto add_list = [command](const char* name, std::vector<std::string>& list,
-                                  const std::string& help, const char* type) {
-    return command->add_option(name, list, help)
-        ->type_name(type)
-        ->delimiter(',')
-        ->capture_default_str();
+                                  const char* type, const char* help) {
+    return Add(command, name, list, type, help)->delimiter(',')->capture_default_str();
   };
-  CLI::Option* const operations =
-      add_list("--operations", options->operations, "What to time", "NAME,...")
-          ->check(CLI::IsMember(names));
-  command
-      ->add_option("--call", options->calls,
-                   "A case of `rmsnorm check --case` to time instead, or several with ';' between "
-                   "them, made at once; repeatable")
-      ->type_name("CASE")
+  add_list("--operations", options->operations, "NAME,...", "What to time")
+      ->check(CLI::IsMember(names));
+  Add(command, "--call", options->calls, "CASE",
+      "A case of `rmsnorm check --case` to time instead, or several with ';' between them, made at "
+      "once; repeatable")
       ->allow_extra_args(false)
-      ->excludes(operations);
-  add_list("--shapes", options->shapes, "Rows and their length", "ROWSxD,...");
-  add_list("--types", options->types, "Types of x, weight and y", "TYPE,...")
+      ->excludes("--operations");
+  add_list("--shapes", options->shapes, "ROWSxD,...", "Rows and their length");
+  add_list("--types", options->types, "TYPE,...", "Types of x, weight and y")
       ->check(CLI::IsMember(std::vector<std::string>{"f32", "f16", "bf16"}));
-  add_list("--threads", options->threads, "Numbers of threads; all: as many as OpenMP would use",
-           "N,...");
-  add_list("--targets", options->targets, "Targets by name; all: each that this CPU runs",
-           "TARGET,...")
+  add_list("--threads", options->threads, "N,...",
+           "Numbers of threads; all: as many as OpenMP would use");
+  add_list("--targets", options->targets, "TARGET,...",
+           "Targets by name; all: each that this CPU runs")
       ->transform(Target(true));
-  command
-      ->add_option("--peer", options->peers,
-                   "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
-      ->type_name("FILE")
+  Add(command, "--peer", options->peers, "FILE",
+      "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
       ->check(NotEmpty())
       ->allow_extra_args(false);
-  command->add_option("--older", options->older, "Another build of librmsnorm.so to be timed, too")
-      ->type_name("FILE")
+  Add(command, "--older", options->older, "FILE", "Another build of librmsnorm.so to be timed, too")
       ->check(NotEmpty());
   command->add_flag("--read", options->reads,
                     "Read the results after each call, as the next operation would, and time both");

@@ -80,12 +80,8 @@ TimedCall* Make(const rmsnorm_operands& operands, float eps, int threads) {
 // Why the plug-in refuses a case; null for a norm with all of one type and in dense rows.
 const char* WhyNot(const rmsnorm_peer_case& what) {
   const rmsnorm_operands& given = *what.calls->operands;
-  rmsnorm_operands known = rmsnorm_no_operands();
-  known.x = given.x;
-  known.weight = given.weight;
-  known.y = given.y;
-  if (what.count != 1 || what.backward != 0 || given.weight == nullptr || given.y == nullptr ||
-      rmsnorm_peer_knows(what.calls, &known) == 0) {
+  if (what.count != 1 || what.backward != 0 || rmsnorm_peer_no_norm(what.calls) != nullptr ||
+      given.residual != nullptr || given.weight->ndim != 1) {
     return "not an operation of this plug-in";
   }
   for (const rmsnorm_view* const view : {given.x, given.y}) {
@@ -93,11 +89,7 @@ const char* WhyNot(const rmsnorm_peer_case& what) {
       return "dense rows only";
     }
   }
-  if (given.weight->ndim != 1 || given.weight->dtype != given.x->dtype ||
-      given.y->dtype != given.x->dtype) {
-    return "one type only";
-  }
-  return nullptr;
+  return rmsnorm_peer_has_one_type(&given) != 0 ? nullptr : "one type only";
 }
 
 void* Prepare(const rmsnorm_peer_case* what, const char** why) try {

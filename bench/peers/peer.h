@@ -60,6 +60,33 @@ static inline int rmsnorm_peer_knows(const rmsnorm_call* call, const rmsnorm_ope
          memcmp(&usual, call->options, sizeof usual) == 0;
 }
 
+/* Null for a norm with a weight, of x or of a residual that is updated in place, with no other
+   operand and no option but eps; else the reason why a call is none. */
+static inline const char* rmsnorm_peer_no_norm(const rmsnorm_call* call) {
+  const rmsnorm_operands* given = call->operands;
+  rmsnorm_operands known = rmsnorm_no_operands();
+  known.x = given->x;
+  known.weight = given->weight;
+  known.residual = given->residual;
+  known.residual_out = given->residual_out;
+  known.y = given->y;
+  if (!rmsnorm_peer_knows(call, &known) || given->weight == NULL || given->y == NULL) {
+    return "only a norm with a weight, alone or after a residual addition";
+  }
+  if (given->residual != NULL &&
+      (given->residual_out == NULL || given->residual_out->data != given->residual->data)) {
+    return "only a residual that is updated in place";
+  }
+  return NULL;
+}
+
+/* Whether the operands of a norm have one type. */
+static inline int rmsnorm_peer_has_one_type(const rmsnorm_operands* norm) {
+  const rmsnorm_dtype type = norm->x->dtype;
+  return norm->weight->dtype == type && norm->y->dtype == type &&
+         (norm->residual == NULL || norm->residual->dtype == type);
+}
+
 /* The plug-in's one exported function. Never returns null; the struct lives as long as the
    plug-in. */
 #if defined(__GNUC__)

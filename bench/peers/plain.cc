@@ -105,29 +105,6 @@ void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
   }
 }
 
-const char* WhyNot(const rmsnorm_call& call) {
-  const rmsnorm_operands& given = *call.operands;
-  rmsnorm_operands known = rmsnorm_no_operands();
-  known.x = given.x;
-  known.weight = given.weight;
-  known.residual = given.residual;
-  known.residual_out = given.residual_out;
-  known.y = given.y;
-  if (rmsnorm_peer_knows(&call, &known) == 0 || given.weight == nullptr || given.y == nullptr ||
-      given.x->ndim > 3) {
-    return "no loop for such a call";
-  }
-  const rmsnorm_view* const others[] = {given.weight, given.residual, given.y};
-  for (const rmsnorm_view* const view : others) {
-    if (view != nullptr && view->dtype != given.x->dtype) return "they have one type";
-  }
-  if (given.residual != nullptr &&
-      (given.residual_out == nullptr || given.residual_out->data != given.residual->data)) {
-    return "they update a residual in place";
-  }
-  return nullptr;
-}
-
 Rows RowsOf(const rmsnorm_view* view) {
   if (view == nullptr) return {};
   const int last = view->ndim - 2;
@@ -137,7 +114,7 @@ Rows RowsOf(const rmsnorm_view* view) {
 
 // The norms of a case, and one without `run` behind them.
 void* Prepare(const rmsnorm_peer_case* what, const char** why) {
-  *why = what->backward != 0 ? "no loop for such a call" : nullptr;
+  *why = nullptr;
 #ifndef _OPENMP
   if (what->threads != 1) *why = "built without OpenMP";
 #endif
@@ -145,7 +122,9 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
   for (size_t i = 0; i < what->count && *why == nullptr; ++i) {
     const rmsnorm_operands& operands = *what->calls[i].operands;
     const rmsnorm_view& x = *operands.x;
-    *why = WhyNot(what->calls[i]);
+    *why = what->backward != 0 || x.ndim > 3 ? "no loop for such a call"
+                                             : rmsnorm_peer_no_norm(&what->calls[i]);
+    if (*why == nullptr && rmsnorm_peer_has_one_type(&operands) == 0) *why = "they have one type";
     if (*why != nullptr) break;
     Norm& norm = norms[i];
     norm.run = x.dtype == RMSNORM_F32 ? RunRows<F32> : RunRows<BF16>;

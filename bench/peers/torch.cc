@@ -90,29 +90,20 @@ struct State {
   int threads;
 };
 
-// Whether a call is a norm of x, or of a residual that is updated in place, or dx and dw of
-// two-dimensional rows.
+// Whether a call is a norm, or dx and dw of two-dimensional rows, with a weight of one dimension.
 bool IsKnown(const rmsnorm_call& call, bool backward) {
   const rmsnorm_operands& given = *call.operands;
+  if (given.weight == nullptr || given.weight->ndim != 1) return false;
+  if (!backward) return rmsnorm_peer_no_norm(&call) == nullptr;
   rmsnorm_operands known = rmsnorm_no_operands();
   known.x = given.x;
   known.weight = given.weight;
-  if (given.weight == nullptr || given.weight->ndim != 1) return false;
-  if (backward) {
-    known.dy = given.dy;
-    known.rstd = given.rstd;
-    known.dx = given.dx;
-    known.dw = given.dw;
-    return rmsnorm_peer_knows(&call, &known) != 0 && given.rstd != nullptr && given.dx != nullptr &&
-           given.dw != nullptr && given.x->ndim == 2;
-  }
-  known.y = given.y;
-  known.residual = given.residual;
-  known.residual_out = given.residual_out;
-  const bool is_in_place =
-      given.residual == nullptr ||
-      (given.residual_out != nullptr && given.residual_out->data == given.residual->data);
-  return rmsnorm_peer_knows(&call, &known) != 0 && given.y != nullptr && is_in_place;
+  known.dy = given.dy;
+  known.rstd = given.rstd;
+  known.dx = given.dx;
+  known.dw = given.dw;
+  return rmsnorm_peer_knows(&call, &known) != 0 && given.rstd != nullptr && given.dx != nullptr &&
+         given.dw != nullptr && given.x->ndim == 2;
 }
 
 void* Prepare(const rmsnorm_peer_case* what, const char** why) try {
