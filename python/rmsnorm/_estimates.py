@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ._hypotheses import Call, F64Array, Options, Step, Trial, to
 from ._library import BF16, F16, F32

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Norms that an implementation may compute: options of the library, and a step beside them.
 
-A step is a row of the tables below: what it does in words, and small functions that replace parts of the norm
-of Trial. The rest is the library's, or its formulas in NumPy (doc/definition.md), which have the same
-bits for many eps at once.
+A step is a row of a table below: what it does in words, and small functions that replace parts of
+the norm of Trial. The rest are the library's formulas in NumPy (doc/definition.md), which have the
+same bits for many eps at once.
 """
 
 import math
@@ -566,9 +566,9 @@ def _gelu(t: Trial) -> F32Array:
 def _add_in_type(t: Trial) -> Any:
     """The sum of an offset and the weight is rounded."""
     offset, dtype = t.n
-    sum_of = lambda w: to(dtype, w + np.float32(offset))  # noqa: E731
-    is_added = t.options.weight_offset == offset
-    return is_added and t.set(weight_offset=0.0).put("weight", F32, sum_of)
+    if t.options.weight_offset != offset:
+        return False
+    return t.set(weight_offset=0.0).put("weight", F32, lambda w: to(dtype, w + np.float32(offset)))
 
 
 def _read_as(t: Trial) -> Any:
@@ -607,8 +607,8 @@ def _plus_residual(t: Trial, y: F32Array) -> F32Array:
     return to(t.call.x.dtype, y) + t.call.operands["residual"].values[..., t.columns]
 
 
-# Rows of the same kind, by the parts that they replace, by the values n that they take, which steps()
-# makes, and by the options that they go with. {} is the text of n.
+# Rows of the same kind, by the parts that they replace, by the name of the values n that they take,
+# which steps() makes, and by the options that they go with. {} is the text of n.
 _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
     (MISTAKE, "change", "divisors"): {
         "the sum of squares is divided by {}": lambda t: t.set(divisor=float(t.n)),

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from identify_page import Norm, page_test, said, table, make_tests
+from identify_page import Norm, make_tests, page_test, said, table
 from onnx.reference import ReferenceEvaluator
 from test_torch_use import known_classes, make_all, reading_of
 
