@@ -22,7 +22,17 @@ from ._library import BF16, F16, F32, F64
 from ._tensors import Tensor, rounded
 
 __all__ = ["NAMES", "NARROW", "Array", "Call", "Distance", "Numbers", "Options", "Step", "Trial"]
-__all__ += ["cut_off", "distance", "forward", "lengths", "sums_of", "steps", "to", "with_ties_away"]
+__all__ += [
+    "cut_off",
+    "distance",
+    "forward",
+    "lengths",
+    "order_of",
+    "sums_of",
+    "steps",
+    "to",
+    "with_ties_away",
+]
 
 # NumPy's types call a product of f32 arrays one of any float.
 F32Array = npt.NDArray[Any]
@@ -389,7 +399,7 @@ class Distance(NamedTuple):
         return self.equal == self.elements
 
 
-def _order(values: F32Array, dtype: int) -> npt.NDArray[np.int32]:
+def order_of(values: F32Array, dtype: int) -> npt.NDArray[np.int32]:
     """Returns numbers in the order of the values. Those of neighbours differ by 1."""
     if dtype == F16:
         short = values.astype(np.float16).view(np.int16).astype(np.int32)
@@ -402,10 +412,12 @@ def _order(values: F32Array, dtype: int) -> npt.NDArray[np.int32]:
 _FAR = 2**32 - 1
 
 
-def lengths(values: F32Array, y: Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def lengths(
+    values: F32Array, y: Array, order: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Returns how far elements are from those of y, in units in the last place, and the lengths of
-    these as binary numbers."""
-    a, b = _order(values, y.dtype), _order(y.values, y.dtype)
+    these as binary numbers. `order` is that of y, which many are compared with."""
+    a, b = order_of(values, y.dtype), order
     apart = np.abs(a.astype(np.int64) - b) if y.dtype == F32 else np.abs(a - b)
     is_nan, is_y_nan = np.isnan(values), np.isnan(y.values)
     if is_y_nan.any() or is_nan.any():
@@ -414,8 +426,8 @@ def lengths(values: F32Array, y: Array) -> tuple[npt.NDArray[Any], npt.NDArray[A
     return apart, np.maximum((apart.astype(np.float32).view(np.int32) >> 23) - 126, 0)
 
 
-def distance(values: F32Array, y: Array) -> Distance:
-    apart, bits = lengths(values, y)
+def distance(values: F32Array, y: Array, order: npt.NDArray[Any] | None = None) -> Distance:
+    apart, bits = lengths(values, y, order_of(*y) if order is None else order)
     return Distance(apart.size, int((apart == 0).sum()), int(apart.max()), int(bits.sum()))
 
 

@@ -24,7 +24,7 @@ from ._estimates import (
 from ._estimates import shortened
 from ._hypotheses import MISTAKE, NAMES, OPTION, Array, Call, Distance, F32Array, Numbers, Options
 from ._hypotheses import Step, Trial, cut_off, decimal, distance, forward, lengths, steps
-from ._hypotheses import sums_of, to, with_ties_away
+from ._hypotheses import order_of, sums_of, to, with_ties_away
 from ._library import BF16, F16, F32
 from ._options import WORDS
 from ._tensors import Tensor
@@ -270,6 +270,7 @@ def _screened(
     columns = np.sort(np.random.RandomState(1).permutation(seen.d)[:16])
     call = seen.spread(16)
     y = Array(call.y.values[:, columns], call.y.dtype)
+    order_of_y = order_of(*y)
     alike: dict[Any, list[int]] = {}
     for index, each in enumerate(options):
         alike.setdefault(_without_eps(each), []).append(index)
@@ -280,7 +281,7 @@ def _screened(
             values = Trial(call, [options[i] for i in some]).result(step, columns) if some else None
             if values is not None:
                 values = np.broadcast_to(values, (len(some), *y.values.shape))
-                bits.append(lengths(values, y)[1].sum(axis=(1, 2)))
+                bits.append(lengths(values, y, order_of_y)[1].sum(axis=(1, 2)))
                 orders.append(np.array(some) + number * len(options))
     order = np.concatenate(orders)
     chosen = order[np.lexsort((order, np.concatenate(bits)))[:count]]
@@ -299,6 +300,7 @@ def _compared(seen: Call, candidates: Iterable[Candidate]) -> list[Candidate]:
         if each.step.fits(each.options):
             alike.setdefault((id(each.step), _without_eps(each.options)), []).append(each)
     found: dict[Any, Candidate] = {}
+    order_of_y = order_of(*seen.y)
     at_once = max(1, 2**20 // seen.y.values.size)
     for members in alike.values():
         for first in range(0, len(members), at_once):
@@ -309,7 +311,7 @@ def _compared(seen: Call, candidates: Iterable[Candidate]) -> list[Candidate]:
                 break
             values = np.broadcast_to(results, (len(part), *seen.y.values.shape))
             for each, used, y in zip(part, trial.each(), values, strict=True):
-                new = each._replace(used=used, distance=distance(y, seen.y))
+                new = each._replace(used=used, distance=distance(y, seen.y, order_of_y))
                 found.setdefault((each.step.words, used), new)
     return sorted(found.values(), key=lambda each: each.nearness)
 
