@@ -28,6 +28,7 @@ std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
 
 // Each operand has a block of memory, or shares another's.
 struct Layout {
+  Layout() = default;  // without blocks
   explicit Layout(const Case& c);
 
   struct Block {
@@ -35,8 +36,8 @@ struct Layout {
     uint8_t canary = 0;
   };
   struct Place {
-    Operand block;
-    size_t first;                   // bytes from the start of the block to the first row
+    Operand block = internal::kX;
+    size_t first = 0;               // bytes from the start of the block to the first row
     std::vector<ptrdiff_t> stride;  // elements
     std::vector<ptrdiff_t> offset;  // bytes from the first row to each row
   };

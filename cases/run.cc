@@ -26,9 +26,6 @@
 #endif
 #if RMSNORM_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(begin, size) static_cast<void>(0)
-#define ASAN_UNPOISON_MEMORY_REGION(begin, size) static_cast<void>(0)
 #endif
 
 namespace rmsnorm::cases {
@@ -144,17 +141,22 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
 // A case, its values and results, and its memory: of the call, and as it must be afterwards.
 class PlacedCase {
  public:
-  void Set(const Case& c, const Problem* known = nullptr);
+  void Set(const Case& c, const Problem* known = nullptr, const Layout* layout = nullptr);
   const Problem& problem() const { return *problem_; }
 
   // The views of the case, after their memory is filled as before a call.
   CallOperands Fill();
   void SetPoison(bool poison) const;
   std::string FindFault() const;
+  bool WasWritten();
 
  private:
+  template <class Visit>
+  void ForEachRow(uint8_t* const* memory, const Visit& visit) const;
+  bool IsSame(int block) const;
   void Write(bool after, uint8_t* const* memory) const;
   std::string DescribeOutput(Operand o) const;
+  std::string DescribeByte(int block) const;
 
   Case case_;
   std::optional<Problem> problem_;
@@ -165,7 +167,7 @@ class PlacedCase {
   uint8_t* expected_block_[kOperands];
 };
 
-void PlacedCase::Set(const Case& c, const Problem* known) {
+void PlacedCase::Set(const Case& c, const Problem* known, const Layout* layout) {
   if (known != nullptr) {
     problem_ = *known;
   } else if (!problem_ || !IsSameProblem(case_, c)) {
@@ -173,7 +175,7 @@ void PlacedCase::Set(const Case& c, const Problem* known) {
     problem_.emplace(c);
   }
   case_ = c;
-  layout_.emplace(c);
+  layout_ = layout != nullptr ? *layout : Layout(c);
   for (int i = 0; i < kOperands; ++i) {
     const size_t bytes = layout_->block[i].bytes;
     if (bytes == 0) continue;
@@ -197,100 +199,109 @@ CallOperands PlacedCase::Fill() {
   return operands;
 }
 
+// Calls visit(operand, row, bytes) for each row in memory.
+template <class Visit>
+void PlacedCase::ForEachRow(uint8_t* const* memory, const Visit& visit) const {
+  internal::ForEachOperand(case_.Given(), [&](Operand o) {
+    const Layout::Place& place = layout_->place[o];
+    for (size_t row = 0; row < place.offset.size(); ++row) {
+      visit(o, row, memory[place.block] + place.first + place.offset[row]);
+    }
+  });
+}
+
 // Writes the contents of memory before a call, or after a correct one.
 void PlacedCase::Write(bool after, uint8_t* const* memory) const {
   for (int i = 0; i < kOperands; ++i) {
     const Layout::Block& block = layout_->block[i];
     if (block.bytes != 0) std::memset(memory[i], block.canary, block.bytes);
   }
-  internal::ForEachOperand(case_.Given(), [&](Operand o) {
+  ForEachRow(memory, [&](Operand o, size_t row, uint8_t* bytes) {
     const OperandCase& own = case_.operand[o];
     const bool is_output = case_.IsOutput(o);
     if (is_output && !after && (!own.add || own.in_place)) return;
     const Rows& rows = is_output && after ? problem_->after(o) : problem_->before(o);
-    const Layout::Place& place = layout_->place[o];
-    uint8_t* const first = memory[place.block] + place.first;
-    for (size_t row = 0; row < rows.count(); ++row) {
-      std::memcpy(first + place.offset[row], rows.row(row), rows.row_bytes());
-    }
+    std::memcpy(bytes, rows.row(row), rows.row_bytes());
   });
 }
 
 // With AddressSanitizer, poisons all bytes that belong to no row.
-void PlacedCase::SetPoison(bool poison) const {
-  for (int i = 0; RMSNORM_ADDRESS_SANITIZER && i < kOperands; ++i) {
-    if (layout_->block[i].bytes == 0) continue;
-    if (poison) {  // NOLINT(bugprone-branch-clone): without AddressSanitizer both do nothing
-      ASAN_POISON_MEMORY_REGION(actual_block_[i], layout_->block[i].bytes);
-    } else {
-      ASAN_UNPOISON_MEMORY_REGION(actual_block_[i], layout_->block[i].bytes);
-    }
+void PlacedCase::SetPoison([[maybe_unused]] bool poison) const {
+#if RMSNORM_ADDRESS_SANITIZER
+  for (int i = 0; i < kOperands; ++i) {
+    const size_t bytes = layout_->block[i].bytes;
+    if (bytes != 0 && poison) ASAN_POISON_MEMORY_REGION(actual_block_[i], bytes);
+    if (bytes != 0 && !poison) ASAN_UNPOISON_MEMORY_REGION(actual_block_[i], bytes);
   }
-  internal::ForEachOperand(case_.Given(), [&](Operand o) {
-    const Layout::Place& place = layout_->place[o];
-    for (size_t row = 0; RMSNORM_ADDRESS_SANITIZER && poison && row < place.offset.size(); ++row) {
-      ASAN_UNPOISON_MEMORY_REGION(
-          actual_block_[place.block] + place.first + place.offset[row],
-          RowLengthOf(case_, o) * internal::ElementSize(case_.operand[o].dtype));
-    }
+  ForEachRow(actual_block_, [&](Operand o, size_t /*row*/, uint8_t* bytes) {
+    ASAN_UNPOISON_MEMORY_REGION(
+        bytes, RowLengthOf(case_, o) * internal::ElementSize(case_.operand[o].dtype));
   });
+#endif
+}
+
+bool PlacedCase::IsSame(int block) const {
+  const size_t bytes = layout_->block[block].bytes;
+  return bytes == 0 || std::memcmp(actual_block_[block], expected_block_[block], bytes) == 0;
+}
+
+// Whether a call that was refused wrote anything.
+bool PlacedCase::WasWritten() {
+  Write(false, expected_block_);
+  bool all_same = true;
+  for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
+  Write(true, expected_block_);
+  return !all_same;
 }
 
 std::string PlacedCase::FindFault() const {
-  const auto is_same = [&](int i) {
-    return std::memcmp(actual_block_[i], expected_block_[i], layout_->block[i].bytes) == 0;
-  };
   bool all_same = true;
-  for (int i = 0; i < kOperands; ++i) {
-    all_same = all_same && (layout_->block[i].bytes == 0 || is_same(i));
-  }
+  for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
   if (all_same) return {};
   std::string fault;
   internal::ForEachOperand(case_.Given(), [&](Operand o) {
     if (fault.empty() && case_.IsOutput(o)) fault = DescribeOutput(o);
   });
   for (int i = 0; fault.empty() && i < kOperands; ++i) {
-    if (layout_->block[i].bytes == 0 || is_same(i)) continue;
-    const uint8_t* const actual = actual_block_[i];
-    const uint8_t* const broken =
-        std::mismatch(actual, actual + layout_->block[i].bytes, expected_block_[i]).first;
-    // The operand that owns the block, or an output that replaces it.
-    auto owner = static_cast<Operand>(i);
-    internal::ForEachOperand(case_.Given(), [&](Operand o) {
-      const Layout::Place& place = layout_->place[o];
-      if (place.block != i) return;
-      if (case_.operand[o].in_place) owner = o;
-      for (const ptrdiff_t offset : place.offset) {
-        const uint8_t* const row = actual + place.first + offset;
-        const size_t bytes = problem_->before(o).row_bytes();
-        if (fault.empty() && !case_.IsOutput(o) && row <= broken && broken < row + bytes) {
-          fault = std::string(kOperandRules[o].name) + " was written";
-        }
-      }
-    });
-    if (fault.empty()) {
-      const auto first = static_cast<ptrdiff_t>(layout_->place[owner].first);
-      fault = std::string(kOperandRules[owner].name) + ": byte " +
-              std::to_string(broken - actual - first) +
-              " from its start, outside its rows, was written";
-    }
+    if (!IsSame(i)) fault = DescribeByte(i);
   }
   return fault;
+}
+
+// The first byte with an unexpected value in a block where no output has one.
+std::string PlacedCase::DescribeByte(int block) const {
+  const uint8_t* const actual = actual_block_[block];
+  const uint8_t* const broken =
+      std::mismatch(actual, actual + layout_->block[block].bytes, expected_block_[block]).first;
+  // The operand that owns the block, or an output that replaces it.
+  auto owner = static_cast<Operand>(block);
+  std::string fault;
+  ForEachRow(actual_block_, [&](Operand o, size_t /*row*/, const uint8_t* bytes) {
+    if (layout_->place[o].block != block) return;
+    if (case_.operand[o].in_place) owner = o;
+    if (!case_.IsOutput(o) && bytes <= broken && broken < bytes + problem_->before(o).row_bytes()) {
+      fault = std::string(kOperandRules[o].name) + " was written";
+    }
+  });
+  if (!fault.empty()) return fault;
+  const auto first = static_cast<ptrdiff_t>(layout_->place[owner].first);
+  return std::string(kOperandRules[owner].name) + ": byte " +
+         std::to_string(broken - actual - first) + " from its start, outside its rows, was written";
 }
 
 // The first element of an output with unexpected bits. NaNs with others are replaced here, so that
 // the rest of the memory can be compared.
 std::string PlacedCase::DescribeOutput(Operand o) const {
-  const Layout::Place& place = layout_->place[o];
   const Rows& wanted = problem_->after(o);
   Rows got(wanted.dtype(), wanted.count(), wanted.d());
-  const auto row_of = [&](size_t row) {
-    return actual_block_[place.block] + place.first + place.offset[row];
-  };
-  for (size_t i = 0; i < got.count(); ++i) std::memcpy(got.row(i), row_of(i), got.row_bytes());
+  ForEachRow(actual_block_, [&](Operand other, size_t row, const uint8_t* bytes) {
+    if (other == o) std::memcpy(got.row(row), bytes, got.row_bytes());
+  });
   const std::string difference = FirstDifference(wanted, got);
   if (!difference.empty()) return kOperandRules[o].name + difference;
-  for (size_t i = 0; i < got.count(); ++i) std::memcpy(row_of(i), wanted.row(i), got.row_bytes());
+  ForEachRow(actual_block_, [&](Operand other, size_t row, uint8_t* bytes) {
+    if (other == o) std::memcpy(bytes, wanted.row(row), got.row_bytes());
+  });
   return {};
 }
 
@@ -306,10 +317,10 @@ void Runner::Set(const Calls& calls) {
   for (size_t i = 0; i < calls.size(); ++i) placed_[i]->Set(calls[i]);
 }
 
-void Runner::Set(const Case& c, const Problem& problem) {
+void Runner::Set(const Case& c, const Problem& problem, const Layout* layout) {
   calls_ = {c};
   if (placed_.empty()) placed_.push_back(std::make_unique<PlacedCase>());
-  placed_[0]->Set(c, &problem);
+  placed_[0]->Set(c, &problem, layout);
 }
 
 const Problem& Runner::problem() const { return placed_[0]->problem(); }
@@ -318,16 +329,18 @@ std::string Runner::Run(const std::string& target) {
   std::vector<CallOperands> operands;
   for (size_t i = 0; i < calls_.size(); ++i) operands.push_back(placed_[i]->Fill());
   for (size_t i = 0; i < calls_.size(); ++i) placed_[i]->SetPoison(true);
+  bool is_refused = false;
   std::string fault;
   try {
-    if (MakeCalls(calls_, operands, target.c_str(), small_stack_.get()) != RMSNORM_OK) {
-      fault = std::string("refused: ") + rmsnorm_error_message();
-    }
+    is_refused = MakeCalls(calls_, operands, target.c_str(), small_stack_.get()) != RMSNORM_OK;
+    if (is_refused) fault = std::string("refused: ") + rmsnorm_error_message();
   } catch (const std::runtime_error& error) {
     fault = error.what();
   }
   for (size_t i = 0; i < calls_.size(); ++i) placed_[i]->SetPoison(false);
-  for (size_t i = 0; fault.empty() && i < calls_.size(); ++i) {
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    if (is_refused && placed_[i]->WasWritten()) return "written to, and " + fault;
+    if (!fault.empty()) continue;
     fault = placed_[i]->FindFault();
     if (!fault.empty() && calls_.size() > 1) fault = "call " + std::to_string(i) + ": " + fault;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "case.h"
+#include "layout.h"
 #include "problem.h"
 
 namespace rmsnorm::cases {
@@ -34,15 +35,15 @@ class Runner {
   // Throws rmsnorm::Error if the library refuses one.
   void Set(const Calls& calls);
 
-  // Takes the values and results of a case from elsewhere. A runner has either such cases or
-  // others.
-  void Set(const Case& c, const Problem& problem);
+  // Takes the values and results of a case from elsewhere, and perhaps the places of its operands.
+  // A runner has either such cases or others.
+  void Set(const Case& c, const Problem& problem, const Layout* layout = nullptr);
 
   // Of the first call.
   const Problem& problem() const;
 
-  // Makes the calls on a target and describes the first wrong element; the text is empty if all is
-  // right.
+  // Makes the calls on a target and describes the first wrong element, or the refusal; the text is
+  // empty if all is right.
   std::string Run(const std::string& target);
 
  private:

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random calls, each from a separate seed. Most are random cases of `rmsnorm check`: every target
 // must give the reference's bits, and the reference must agree with the formulas in binary64. In
-// the other calls, operands are strewn over memory, so most must be refused. The reference must
-// obey the rules of refusal and overlap, and each target must give the reference's status and
-// memory.
+// the other calls, operands are strewn over memory, so most must be refused: the library must obey
+// the rules of overlap, write nothing when it refuses, and else give these bits, too.
 #ifdef _WIN32
 #include <process.h>
 #endif
@@ -22,13 +21,13 @@
 #include <vector>
 
 #include "cases/expected.h"
-#include "cases/guarded_memory.h"
+#include "cases/layout.h"
 #include "cases/number_text.h"
 #include "cases/random_case.h"
 #include "cases/run.h"
 #include "cases/shrink.h"
 #include "on_target.h"
-#include "strewn_call.h"
+#include "rows.h"
 
 // A sanitizer's finding ends the program.
 #pragma weak __sanitizer_set_death_callback
@@ -41,138 +40,141 @@ extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
 namespace rmsnorm::test {
 namespace {
 
-using Memory = std::vector<uint8_t>;
+using cases::Case, internal::Operand;
 
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-std::string NameOf(Operand o) { return kOperandRules[o].name; }
-
 // ------------------------------------------------------------------ strewn calls
 
-bool IsOutput(const StrewnCall& call, Operand o) {
-  return call.c.RoleOf(o) == cases::Role::kOutput;
-}
+// Places the operands of a case anywhere in a small piece of memory, where they may share bytes.
+class Strewer {
+ public:
+  Strewer(const Case& c, Random& random) : c_(c), random_(random) {
+    // Any operand fits by itself.
+    const size_t largest = sizeof(double) * c.RowCount() * c.d;
+    size_ = std::max(8 * (64 + random.Below(448)), largest);
+    layout_.block[internal::kX] = {size_, 0xA5};
+    internal::ForEachOperand(c.Given(), [&](Operand o) { Place(o); });
+  }
 
-// A module copies what it holds before the call.
-bool IsOfModule(const StrewnCall& call, Operand o) {
-  return cases::IsByModule(call.c) && (cases::HeldByModule(call.c) & cases::SetOf(o)) != 0;
-}
+  const cases::Layout& layout() const { return layout_; }
 
-// The operands that a call of this size and kind reads.
-cases::OperandSet Seen(const StrewnCall& call) {
-  cases::OperandSet seen = 0;
-  internal::ForEachOperand(call.operands.given, [&](Operand o) {
-    if (kOperandRules[o].offset < call.operands.size) seen |= cases::SetOf(o);
-  });
-  return seen;
-}
+ private:
+  ptrdiff_t Around(size_t distance) {  // from -distance to distance
+    return static_cast<ptrdiff_t>(random_.Below(2 * distance + 1)) -
+           static_cast<ptrdiff_t>(distance);
+  }
 
-// Marks the bytes of the outputs of an accepted call. By definition, they share no byte with each
-// other, nor with any other operand unless they replace it exactly.
-Memory MarkOutputs(const StrewnCall& call) {
-  const bool is_several = call.c.function == cases::Function::kSeveral;
-  Memory all(call.memory.size());
-  internal::ForEachOperand(Seen(call), [&](Operand output) {
-    if (!IsOutput(call, output)) return;
-    const std::vector<ptrdiff_t> offsets = RowsAt(call, output);
-    const size_t bytes = RowBytes(output, call.operands.view[output]);
-    Memory own(all.size());
-    for (const ptrdiff_t offset : offsets) {
-      if (std::memchr(&own[0] + offset, 1, bytes) != nullptr) {
-        throw Fault(NameOf(output) + ": rows overlap, and were accepted");
+  void Place(Operand o) {
+    const size_t size = internal::ElementSize(c_.operand[o].dtype);
+    const std::vector<size_t> leading = cases::LeadingOf(c_, o);
+    const size_t row_bytes = cases::RowLengthOf(c_, o) * size;
+    cases::Layout::Place& place = layout_.place[o];
+    const cases::Layout::Place& before = layout_.place[before_];
+    const auto dense = cases::SpansOf({}, leading, cases::RowLengthOf(c_, o), size).stride;
+    place = {internal::kX, 0, dense, cases::RowOffsets(leading, dense, size)};
+    for (int tries = 0; tries < 20; ++tries) {
+      std::vector<ptrdiff_t> stride = dense;
+      const bool is_alike = before.stride.size() == stride.size() && random_.OneIn(3);
+      for (size_t i = 0; c_.function != cases::Function::kRows && i < stride.size(); ++i) {
+        if (is_alike) stride[i] = before.stride[i];
+        if (random_.OneIn(4)) stride[i] = Around(60);
+        if (random_.OneIn(4)) stride[i] = stride[i] * Around(3) + Around(2);
       }
-      std::memset(&own[0] + offset, 1, bytes);
-      std::memset(&all[0] + offset, 1, bytes);
+      const auto offsets = cases::RowOffsets(leading, stride, size);
+      const auto [low, high] = std::minmax_element(offsets.begin(), offsets.end());
+      auto first = static_cast<ptrdiff_t>(random_.Below(size_ / size) * size);
+      if (random_.OneIn(2)) first = static_cast<ptrdiff_t>(before.first);
+      if (random_.OneIn(4)) first += Around(40) * static_cast<ptrdiff_t>(size);
+      if (first % static_cast<ptrdiff_t>(size) != 0 || first + *low < 0 ||
+          static_cast<size_t>(first + *high) + row_bytes > size_) {
+        continue;
+      }
+      place = {internal::kX, static_cast<size_t>(first), stride, offsets};
+      break;
     }
-    internal::ForEachOperand(Seen(call), [&](Operand other) {
-      if (other == output || IsOfModule(call, other)) return;
-      const std::vector<ptrdiff_t> places = RowsAt(call, other);
-      const size_t other_bytes = RowBytes(other, call.operands.view[other]);
-      const bool may_replace = kOperandRules[output].in_place_of == other && other_bytes == bytes;
-      if (may_replace && places == offsets) return;
-      for (size_t row = 0; row < places.size(); ++row) {
+    before_ = o;
+  }
+
+  const Case& c_;
+  Random& random_;
+  size_t size_;
+  cases::Layout layout_;
+  Operand before_ = internal::kX;
+};
+
+// By definition, outputs share no byte with each other, nor with any other operand unless they
+// replace it exactly. A module copies what it holds before the call.
+void RequireApart(const Case& c, const cases::Layout& layout) {
+  const bool is_several = c.function == cases::Function::kSeveral;
+  const auto bytes_of = [&](Operand o) {
+    return cases::RowLengthOf(c, o) * internal::ElementSize(c.operand[o].dtype);
+  };
+  const auto name_of = [](Operand o) { return std::string(internal::kOperandRules[o].name); };
+  internal::ForEachOperand(c.Given(), [&](Operand output) {
+    if (!c.IsOutput(output)) return;
+    std::vector<uint8_t> own(layout.block[internal::kX].bytes);
+    const cases::Layout::Place& place = layout.place[output];
+    for (const ptrdiff_t offset : place.offset) {
+      uint8_t* const row = &own[place.first] + offset;
+      if (std::memchr(row, 1, bytes_of(output)) != nullptr) {
+        throw Fault(name_of(output) + ": rows overlap, and were accepted");
+      }
+      std::memset(row, 1, bytes_of(output));
+    }
+    const cases::OperandSet held = cases::IsByModule(c) ? cases::HeldByModule(c) : 0;
+    internal::ForEachOperand(c.Given() & ~held & ~cases::SetOf(output), [&](Operand other) {
+      const cases::Layout::Place& its = layout.place[other];
+      const bool may_replace = internal::kOperandRules[output].in_place_of == other &&
+                               bytes_of(output) == bytes_of(other) && its.first == place.first;
+      if (may_replace && its.offset == place.offset) return;
+      for (size_t row = 0; row < its.offset.size(); ++row) {
         // With several calls, one may be in place and the others separate.
-        if (may_replace && is_several && places[row] == offsets[row]) continue;
-        if (std::memchr(&own[0] + places[row], 1, other_bytes) != nullptr) {
-          throw Fault(NameOf(output) + ": overlaps " + NameOf(other) + ", and was accepted");
+        if (may_replace && is_several && its.offset[row] == place.offset[row]) continue;
+        if (std::memchr(&own[its.first] + its.offset[row], 1, bytes_of(other)) != nullptr) {
+          throw Fault(name_of(output) + ": overlaps " + name_of(other) + ", and was accepted");
         }
       }
     });
   });
-  return all;
-}
-
-// Makes the call on a copy of its memory between inaccessible pages.
-rmsnorm_status Run(const StrewnCall& call, const std::string& target, bool at_end,
-                   cases::GuardedMemory& memory, Memory& after) {
-  const size_t size = call.memory.size();
-  uint8_t* const base = at_end ? memory.Before(size) : memory.After(size);
-  std::memcpy(base, call.memory.data(), size);
-  cases::CallOperands operands = call.operands;
-  internal::ForEachOperand(operands.given, [&](Operand o) {
-    operands.view[o].data = call.null_data[o] ? nullptr : base + call.offset[o];
-  });
-  const rmsnorm_status status = cases::MakeCalls({call.c}, {operands}, target.c_str());
-  if (status != RMSNORM_OK && rmsnorm_error_message()[0] == '\0') {
-    throw Fault("there is no message");
-  }
-  after.assign(base, base + size);
-  return status;
-}
-
-// Gives all NaNs in outputs the same bits: two of them count as equal.
-void UnifyNans(const StrewnCall& call, Memory& memory) {
-  internal::ForEachOperand(Seen(call), [&](Operand o) {
-    if (!IsOutput(call, o)) return;
-    const rmsnorm_view& view = call.operands.view[o];
-    const size_t element = internal::ElementSize(view.dtype);
-    for (const ptrdiff_t row : RowsAt(call, o)) {
-      for (uint8_t* at = &memory[0] + row; at < &memory[0] + row + RowBytes(o, view);
-           at += element) {
-        if (cases::FormatOf(view.dtype).IsNan(cases::LoadBits(view.dtype, at))) {
-          std::memset(at, 0xFF, element);
-        }
-      }
-    }
-  });
 }
 
 // Returns whether the call was refused.
-bool TestStrewn(uint32_t seed, const std::vector<std::string>& targets) {
-  static cases::GuardedMemory memory;
-  const StrewnCall call = StrewnDrawer(seed).Draw(seed);
-  const bool at_end = seed % 2 == 0;
-  Memory expected;
-  StrewnCall plain = call;  // on one thread, in the default state
-  plain.c.state = 0;
-  plain.c.executor = cases::Executor::kNone;
-  const rmsnorm_status status = Run(plain, kReference, at_end, memory, expected);
-  if (status != RMSNORM_OK) {
-    if (expected != call.memory) throw Fault("a refused call wrote to memory");
-  } else {
-    const Memory outputs = MarkOutputs(call);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (outputs[i] == 0 && expected[i] != call.memory[i]) {
-        throw Fault("byte " + std::to_string(i) + " is of no output, and was written to");
-      }
+bool TestStrewn(uint32_t seed, const std::vector<std::string>& targets, cases::Runner& runner) {
+  Random random(seed);
+  Case c = cases::RandomCase(seed);
+  // Few elements make overlaps likely.
+  c.d = 1 + random.Below(12);
+  for (size_t& size : c.rows) size = std::min<size_t>(size, 1 + random.Below(4));
+  while (c.rows.size() > 3) c.rows.pop_back();
+  for (cases::OperandCase& own : c.operand) own.in_place = false;  // it may come so
+  c.interleaved = false;
+  const Strewer strewer(c, random);
+  const cases::Layout& layout = strewer.layout();
+
+  std::vector<uint8_t> memory(layout.block[internal::kX].bytes);
+  for (uint8_t& byte : memory) byte = static_cast<uint8_t>(random.Bits());
+  cases::AllRows before;
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    if (c.IsOutput(o) && !c.operand[o].add) return;
+    const cases::Layout::Place& place = layout.place[o];
+    before[o] = Rows(c.operand[o].dtype, place.offset.size(), cases::RowLengthOf(c, o));
+    for (size_t row = 0; row < place.offset.size(); ++row) {
+      std::memcpy(before[o].row(row), &memory[place.first] + place.offset[row],
+                  before[o].row_bytes());
     }
-    UnifyNans(call, expected);
-  }
+  });
+  runner.Set(c, cases::Problem(c, std::move(before)), &layout);
+  const std::string refusal = runner.Run(kReference);
+  const bool is_refused = refusal.rfind("refused: ", 0) == 0;
+  if (!is_refused) RequireApart(c, layout);
   for (const std::string& target : targets) {
-    Memory actual;
-    if (const rmsnorm_status own = Run(call, target, at_end, memory, actual); own != status) {
-      throw Fault("status " + std::to_string(own) + " on " + target + " instead of " +
-                  std::to_string(status));
-    }
-    if (status == RMSNORM_OK) UnifyNans(call, actual);
-    if (actual != expected) {
-      const auto wrong = std::mismatch(actual.begin(), actual.end(), expected.begin()).first;
-      throw Fault("byte " + std::to_string(wrong - actual.begin()) + " differs on " + target);
-    }
+    const std::string fault = runner.Run(target);
+    if (fault != (is_refused ? refusal : "")) throw Fault(fault + " on " + target);
   }
-  return status != RMSNORM_OK;
+  return is_refused;
 }
 
 // ------------------------------------------------------------------ cases
@@ -251,6 +253,7 @@ int Main(int argc, char** argv) {
   CatchSignals();
   const std::vector<std::string> targets = SupportedTargets();
   cases::Runner runner;
+  cases::Runner strewn_runner;
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   const auto seconds_since = [begin] {
@@ -267,7 +270,7 @@ int Main(int argc, char** argv) {
     try {
       if (own_seed % 4 == 1) {
         ++strewn;
-        refused += TestStrewn(own_seed, targets) ? 1 : 0;
+        refused += TestStrewn(own_seed, targets, strewn_runner) ? 1 : 0;
       } else {
         TestCase(own_seed, targets, runner);
       }
