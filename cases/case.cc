@@ -34,25 +34,39 @@ const Words kExecutors = {"none", "reverse", "shuffled", "threads"};
 // One row without leading dimensions.
 const char kOneRow[] = "one";
 
+// Where a field lies in a case, or in the part of an operand.
+template <class Value>
+auto In(Value Case::*member) {
+  return [=](auto& c) -> auto& { return c.*member; };
+}
+template <class Value>
+auto In(int operand, Value OperandCase::*member) {
+  return [=](auto& c) -> auto& { return c.operand[operand].*member; };
+}
+
 // The fields of a case, by how they are written. get(case) returns the value.
 class FieldList {
  public:
   template <class Get>
-  void AddWord(const std::string& name, const Words& words, const Get& get) {
-    fields_.push_back(
-        {name, [&words, get](const Case& c) { return words.at(static_cast<size_t>(get(c))); },
-         [&words, get](Case& c, const std::string& text) {
-           const auto found = std::find(words.begin(), words.end(), text);
-           using Value = std::decay_t<decltype(get(c))>;
-           if (found != words.end()) get(c) = static_cast<Value>(found - words.begin());
-           return found != words.end();
-         }});
+  void AddWord(const std::string& name, const Words& words, const Get& get, bool is_drawn = true) {
+    const auto write = [&words, get](const Case& c) {
+      return words.at(static_cast<size_t>(get(c)));
+    };
+    const auto read = [&words, get](Case& c, const std::string& text) {
+      const auto found = std::find(words.begin(), words.end(), text);
+      using Value = std::decay_t<decltype(get(c))>;
+      if (found != words.end()) get(c) = static_cast<Value>(found - words.begin());
+      return found != words.end();
+    };
+    fields_.push_back({name, write, read, is_drawn ? words : Words()});
   }
+  // Random cases draw a number below `count`.
   template <class Get>
-  void AddNumber(const std::string& name, const Get& get) {
-    fields_.push_back(
-        {name, [get](const Case& c) { return std::to_string(get(c)); },
-         [get](Case& c, const std::string& text) { return ReadNumber(text, get(c)); }});
+  void AddNumber(const std::string& name, const Get& get, size_t count = 0) {
+    const auto write = [get](const Case& c) { return std::to_string(get(c)); };
+    const auto read = [get](Case& c, const std::string& text) { return ReadNumber(text, get(c)); };
+    fields_.push_back({name, write, read, {}});
+    for (size_t i = 0; i < count; ++i) fields_.back().drawn.push_back(std::to_string(i));
   }
   // Adds an option of the library, named by its line in the table.
   void AddOption(Option option) {
@@ -68,7 +82,7 @@ class FieldList {
       internal::SetValueIn(c.options, option, value);
       return true;
     };
-    fields_.push_back({internal::kOptionRules[option].name, write, read});
+    fields_.push_back({internal::kOptionRules[option].name, write, read, {}});
   }
   void AddRows() {
     const auto write = [](const Case& c) {
@@ -84,7 +98,7 @@ class FieldList {
       }
       return !c.rows.empty() && text.back() != 'x';
     };
-    fields_.push_back({"rows", write, read});
+    fields_.push_back({"rows", write, read, {}});
   }
 
   std::vector<Field> Take() { return std::move(fields_); }
@@ -96,61 +110,40 @@ class FieldList {
 std::vector<Field> MakeFields() {
   FieldList list;
   for (int i = 0; i < kOperands; ++i) {
-    list.AddWord(
-        kOperandRules[i].name, kDtypes, [i](auto& c) -> auto& { return c.operand[i].dtype; });
+    list.AddWord(kOperandRules[i].name, kDtypes, In(i, &OperandCase::dtype), false);
   }
   list.AddRows();
-  list.AddNumber(
-      "d", [](auto& c) -> auto& { return c.d; });
-  list.AddWord(
-      "call", kFunctions, [](auto& c) -> auto& { return c.function; });
+  list.AddNumber("d", In(&Case::d));
+  list.AddWord("call", kFunctions, In(&Case::function), false);
   for (int i = 0; i < kOperands; ++i) {
     const OperandRule& rule = kOperandRules[i];
     const std::string name = rule.name + std::string("_");
-    const auto get = [i](auto& c) -> auto& { return c.operand[i]; };
-    list.AddWord(
-        name + "values", kValues, [=](auto& c) -> auto& { return get(c).values; });
-    list.AddNumber(
-        name + "shift", [=](auto& c) -> auto& { return get(c).shift; });
-    list.AddNumber(
-        name + "gap", [=](auto& c) -> auto& { return get(c).gap; });
-    list.AddNumber(
-        name + "skip", [=](auto& c) -> auto& { return get(c).skip; });
-    list.AddWord(
-        name + "order", kOrders, [=](auto& c) -> auto& { return get(c).order; });
-    if (rule.shape == Shape::kColumns) {
-      list.AddWord(
-          name + "per", kPers, [=](auto& c) -> auto& { return get(c).per; });
-    }
+    list.AddWord(name + "values", kValues, In(i, &OperandCase::values));
+    list.AddNumber(name + "shift", In(i, &OperandCase::shift), 64);
+    list.AddNumber(name + "gap", In(i, &OperandCase::gap), 100);
+    list.AddNumber(name + "skip", In(i, &OperandCase::skip), 4);
+    list.AddWord(name + "order", kOrders, In(i, &OperandCase::order));
+    if (rule.shape == Shape::kColumns) list.AddWord(name + "per", kPers, In(i, &OperandCase::per));
     if (rule.in_place_of != i) {
-      list.AddWord(
-          name + "in_place", kFlags, [=](auto& c) -> auto& { return get(c).in_place; });
+      list.AddWord(name + "in_place", kFlags, In(i, &OperandCase::in_place));
     }
-    if (i >= internal::kDx) {
-      list.AddWord(
-          name + "add", kFlags, [=](auto& c) -> auto& { return get(c).add; });
-    }
+    if (i >= internal::kDx) list.AddWord(name + "add", kFlags, In(i, &OperandCase::add));
   }
   for (int i = 0; i < internal::kOptions; ++i) list.AddOption(static_cast<Option>(i));
-  list.AddNumber(
-      "threads", [](auto& c) -> auto& { return c.threads; });
-  list.AddWord(
-      "executor", kExecutors, [](auto& c) -> auto& { return c.executor; });
-  list.AddWord(
-      "stores", kStores, [](auto& c) -> auto& { return c.stores; });
-  list.AddNumber(
-      "state", [](auto& c) -> auto& { return c.state; });
-  list.AddWord(
-      "guard", kGuards, [](auto& c) -> auto& { return c.guard; });
-  list.AddWord(
-      "interleaved", kFlags, [](auto& c) -> auto& { return c.interleaved; });
-  list.AddNumber(
-      "seed", [](auto& c) -> auto& { return c.seed; });
+  list.AddNumber("threads", In(&Case::threads), 6);
+  list.AddWord("executor", kExecutors, In(&Case::executor));
+  list.AddWord("stores", kStores, In(&Case::stores));
+  list.AddNumber("state", In(&Case::state), 1000);
+  list.AddWord("guard", kGuards, In(&Case::guard));
+  list.AddWord("interleaved", kFlags, In(&Case::interleaved));
+  list.AddNumber("seed", In(&Case::seed));
   return list.Take();
 }
 
-void Require(bool holds, const std::string& problem) {
-  if (!holds) throw UserError("--case: " + problem);
+// The parts of the problem become one text only where it does not hold: a list has many cases.
+template <class... Parts>
+void Require(bool holds, const Parts&... parts) {
+  if (!holds) throw UserError((std::string("--case: ") + ... + parts));
 }
 
 // Dense rows in C order.
@@ -161,49 +154,50 @@ bool IsPlainlyLaidOut(const OperandCase& own) {
 void RequireOperand(const Case& c, Operand o) {
   const OperandCase& own = c.operand[o];
   const OperandRule& rule = kOperandRules[o];
-  const std::string name = rule.name;
-  const bool is_output = c.IsOutput(o);
+  const char* const name = rule.name;
+  const bool is_laid_out = own.shift == 0 && IsPlainlyLaidOut(own);
   if (!c.Has(o)) {
-    const bool is_plain = own.values == Values::kNormal && own.per == Per::kTensor &&
-                          own.shift == 0 && IsPlainlyLaidOut(own) && !own.in_place && !own.add;
-    Require(is_plain, "it says how " + name + " is, but there is none");
-    Require(c.RoleOf(o) != Role::kRequired, name + " is missing");
+    const bool is_plain = own.values == Values::kNormal && own.per == Per::kTensor && is_laid_out &&
+                          !own.in_place && !own.add;
+    Require(is_plain, "it says how ", name, " is, but there is none");
+    Require(c.RoleOf(o) != Role::kRequired, name, " is missing");
     return;
   }
-  Require(c.RoleOf(o) != Role::kAbsent,
-          std::string(c.backward ? "backward" : "forward") + " takes no " + name);
-  Require(rule.dtype == 0 ? own.dtype <= RMSNORM_BF16 : own.dtype == rule.dtype,
-          name + " has no such type");
-  Require(!is_output || !IsShared(own.order), name + "_order leaves rows in one place");
-  Require(!is_output || own.add || own.values == Values::kNormal, name + " has no values before");
-  Require(own.values != Values::kEvery || own.dtype <= RMSNORM_BF16,
-          name + "_values=every needs f32, f16 or bf16");
-  Require(c.guard == Guard::kNone || own.shift == 0,
-          "guard leaves no choice of " + name + "_shift");
+  const bool is_output = c.IsOutput(o);
+  Require(c.RoleOf(o) != Role::kAbsent, c.backward ? "backward" : "forward", " takes no ", name);
+  Require(rule.dtype == 0 ? own.dtype <= RMSNORM_BF16 : own.dtype == rule.dtype, name,
+          " has no such type");
+  Require(!is_output || !IsShared(own.order), name, "_order leaves rows in one place");
+  Require(!is_output || own.add || own.values == Values::kNormal, name, " has no values before");
+  Require(own.values != Values::kEvery || own.dtype <= RMSNORM_BF16, name,
+          "_values=every needs f32, f16 or bf16");
+  Require(c.guard == Guard::kNone || own.shift == 0, "guard leaves no choice of ", name, "_shift");
   const bool has_runs =
-      LeadingOf(c, o).size() > 1 && own.order != Order::kRepeated && own.order != Order::kWindows;
-  Require(own.skip == 0 || has_runs, name + "_skip needs two leading dimensions of separate rows");
-  const bool is_laid_out = own.shift == 0 && IsPlainlyLaidOut(own);
+      own.skip == 0 ||
+      (LeadingOf(c, o).size() > 1 && own.order != Order::kRepeated && own.order != Order::kWindows);
+  Require(has_runs, name, "_skip needs two leading dimensions of separate rows");
+  Require(c.function != Function::kSeveral || !is_output || own.order == Order::kRising,
+          "call=several: its pieces of ", name, " lie apart in C order");
   if (own.in_place) {
     const OperandCase& other = c.operand[rule.in_place_of];
-    const std::string other_name = kOperandRules[rule.in_place_of].name;
-    Require(other.dtype != 0, name + "_in_place, but there is no " + other_name);
-    Require(internal::ElementSize(own.dtype) == internal::ElementSize(other.dtype),
-            name + "_in_place needs elements of the size of " + other_name);
-    Require(!IsShared(other.order), name + "_in_place, but " + other_name + " is repeated");
-    Require(is_laid_out, name + "_in_place leaves no choice of how it lies");
-    Require(own.values == Values::kNormal, name + "_in_place leaves no choice of values");
+    const char* const other_name = kOperandRules[rule.in_place_of].name;
+    Require(other.dtype != 0, name, "_in_place, but there is no ", other_name);
+    Require(internal::ElementSize(own.dtype) == internal::ElementSize(other.dtype), name,
+            "_in_place needs elements of the size of ", other_name);
+    Require(!IsShared(other.order), name, "_in_place, but ", other_name, " is repeated");
+    Require(is_laid_out, name, "_in_place leaves no choice of how it lies");
+    Require(own.values == Values::kNormal, name, "_in_place leaves no choice of values");
   }
   if (c.interleaved && rule.shape == Shape::kRows) {
-    Require(o == internal::kX || is_laid_out, "interleaved rows of " + name + " lie as those of x");
-    Require(!IsShared(own.order), "interleaved rows of " + name + " are not repeated");
+    Require(o == internal::kX || is_laid_out, "interleaved rows of ", name, " lie as those of x");
+    Require(!IsShared(own.order), "interleaved rows of ", name, " are not repeated");
   }
   if (c.function == Function::kRows && (internal::kColumnsInF32 & SetOf(o)) == 0) {
-    Require(IsPlainlyLaidOut(own) && !own.add, "call=rows, so the rows of " + name + " are dense");
+    Require(IsPlainlyLaidOut(own) && !own.add, "call=rows, so the rows of ", name, " are dense");
     const bool is_of_stream = o == internal::kResidual || o == internal::kResidualOut;
     const rmsnorm_dtype like = c.operand[is_of_stream ? internal::kResidual : internal::kX].dtype;
-    Require(own.dtype == (rule.shape == Shape::kRows ? like : RMSNORM_F32),
-            "call=rows: " + name + ": rows have one type, the residual another, and dw is f32");
+    Require(own.dtype == (rule.shape == Shape::kRows ? like : RMSNORM_F32), "call=rows: ", name,
+            ": rows have one type, the residual another, and dw is f32");
   }
 }
 
@@ -218,8 +212,7 @@ void RequireRows(const Case& c) {
   const OperandSet wrong =
       c.backward ? given & ~gradient : without_rstd ^ (norm | ((given & stream) != 0 ? stream : 0));
   ForEachOperand(wrong, [&](Operand o) {
-    Require(false, std::string("call=rows ") + (c.Has(o) ? "takes no " : "needs ") +
-                       kOperandRules[o].name);
+    Require(false, "call=rows ", c.Has(o) ? "takes no " : "needs ", kOperandRules[o].name);
   });
   Require(!c.interleaved, "call=rows, so the rows are dense and not interleaved");
 }
@@ -329,8 +322,8 @@ std::vector<const Field*> FindFields(const std::string& names) {
 }
 
 bool IsBackward(const std::string& word) {
-  Require(word == "forward" || word == "backward",
-          "'" + word + "' is neither 'forward' nor 'backward'");
+  Require(word == "forward" || word == "backward", "'", word,
+          "' is neither 'forward' nor 'backward'");
   return word == "backward";
 }
 
@@ -356,21 +349,21 @@ std::string TextBeside(const Case& plain, const Case& c) {
 
 // The call of a line that has this number. Adds the names of its fields to `all_names`.
 Case ParseCall(const std::string& text, size_t number, std::set<std::string>& all_names) {
-  Require(text.empty() || text.back() != ',', "'" + text + "' ends with a comma");
+  Require(text.empty() || text.back() != ',', "'", text, "' ends with a comma");
   const std::vector<std::string> parts = Split(text, ',');
   Case c = Plain(IsBackward(parts.empty() ? "" : parts[0]), number);
   std::set<std::string> names;
   for (size_t i = 1; i < parts.size(); ++i) {
     const size_t equals = parts[i].find('=');
-    Require(equals != std::string::npos, "'" + parts[i] + "' is not NAME=VALUE");
+    Require(equals != std::string::npos, "'", parts[i], "' is not NAME=VALUE");
     const std::string value = parts[i].substr(equals + 1);
     for (const Field* const field : FindFields(parts[i].substr(0, equals))) {
-      Require(field->read(c, value), "'" + value + "' is no value for '" + field->name + "'");
-      Require(names.insert(field->name).second, "'" + field->name + "' is given twice");
+      Require(field->read(c, value), "'", value, "' is no value for '", field->name, "'");
+      Require(names.insert(field->name).second, "'", field->name, "' is given twice");
     }
   }
   for (const char* name : {"rows", "d"}) {
-    Require(names.count(name) != 0, std::string("'") + name + "' is missing");
+    Require(names.count(name) != 0, "'", name, "' is missing");
   }
   RequireMeaning(c);
   all_names.merge(names);
@@ -396,7 +389,7 @@ Case Parse(const std::string& text) {
 
 Calls ParseCalls(const std::string& line, std::set<std::string>* names) {
   std::set<std::string> all_names;
-  Require(line.empty() || line.back() != ';', "'" + line + "' ends with a semicolon");
+  Require(line.empty() || line.back() != ';', "'", line, "' ends with a semicolon");
   Calls calls;
   for (const std::string& text : Split(line, ';')) {
     calls.push_back(ParseCall(text, calls.size(), all_names));
@@ -417,24 +410,30 @@ void RequireMeaning(const Case& c) {
   };
   multiply(1);
   for (const size_t size : c.rows) multiply(size);
+  const size_t rows = c.RowCount();
   for (int i = 0; i < kOperands; ++i) {
     const OperandCase& own = c.operand[i];
-    const std::string name = kOperandRules[i].name;
-    Require(own.shift <= kMaxElements / 8, name + "_shift is above 2^25 elements");
-    Require(own.gap <= kMaxElements / 8, name + "_gap is above 2^25 elements");
-    Require(own.gap <= kMaxElements / c.RowCount(), name + "_gap makes more than 2^28 elements");
-    Require(own.skip <= kMaxElements / c.RowCount() / (c.d + own.gap),
-            name + "_skip makes more than 2^28 elements");
+    const char* const name = kOperandRules[i].name;
+    Require(own.shift <= kMaxElements / 8, name, "_shift is above 2^25 elements");
+    Require(own.gap <= kMaxElements / 8, name, "_gap is above 2^25 elements");
+    Require(own.gap <= kMaxElements / rows, name, "_gap makes more than 2^28 elements");
+    Require(own.skip <= kMaxElements / rows / (c.d + own.gap), name,
+            "_skip makes more than 2^28 elements");
   }
   for (int i = 0; i < kOperands; ++i) RequireOperand(c, static_cast<Operand>(i));
   if (c.function == Function::kRows) RequireRows(c);
   if (c.function == Function::kSeveral) {
     Require(!c.backward && !c.rows.empty(),
             "call=several: several calls are forward calls with a dimension");
+    Require(!c.interleaved, "call=several: its pieces lie apart and are not interleaved");
   }
   const OperandCase& weight = c.operand[internal::kWeight];
   const OperandCase& dw = c.operand[internal::kDw];
   Require(weight.dtype == 0 || dw.dtype == 0 || weight.per == dw.per, "dw_per is weight_per");
+  if (IsByModule(c) || c.function == Function::kSeveral) {
+    Require(weight.dtype != 0 || c.options.weight_offset == 0,
+            "a module has a weight, so weight_offset needs one");
+  }
   if (IsByModule(c)) {
     Require(weight.per == Per::kTensor && dw.per == Per::kTensor,
             "a module's weight_per and dw_per are tensor");
@@ -458,6 +457,13 @@ void RequireMeaning(const Calls& calls) {
                        c.stores == usual.stores && c.state == usual.state),
             "the first call of a line has their threads, executor, stores and state");
   }
+}
+
+bool HasMeaning(const Calls& calls) try {
+  RequireMeaning(calls);
+  return true;
+} catch (const UserError&) {
+  return false;
 }
 
 std::vector<std::string> Split(const std::string& text, char separator) {

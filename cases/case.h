@@ -161,6 +161,9 @@ struct Field {
   std::string name;
   std::function<std::string(const Case&)> write;
   std::function<bool(Case&, const std::string&)> read;
+  // The texts that random cases draw from; none for sizes, the seed, and what decides whether the
+  // library accepts the call.
+  std::vector<std::string> drawn;
 };
 const std::vector<Field>& Fields();
 
@@ -189,6 +192,7 @@ Calls ParseCalls(const std::string& line, std::set<std::string>* names = nullptr
 // refuses the other bad cases.
 void RequireMeaning(const Case& c);
 void RequireMeaning(const Calls& calls);
+bool HasMeaning(const Calls& calls);
 
 std::vector<std::string> Split(const std::string& text, char separator);
 

@@ -5,8 +5,6 @@
 #include <chrono>
 #include <vector>
 
-#include "user_error.h"
-
 namespace rmsnorm::cases {
 namespace {
 
@@ -35,13 +33,6 @@ std::vector<std::string> Simpler(const Field& field, const Case& c) {
   const auto stop = std::find(simpler.begin(), simpler.end(), text);
   simpler.erase(stop, simpler.end());
   return simpler;
-}
-
-bool HasMeaning(const Calls& calls) try {
-  RequireMeaning(calls);
-  return true;
-} catch (const UserError&) {
-  return false;
 }
 
 }  // namespace
