@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Correct calls; tests spoil their arguments. Each call is a case; its operands lie in one piece of
-// memory, separate and with room around each.
+// memory, separate and with room around each, and its structs before inaccessible pages.
 #ifndef RMSNORM_TEST_ARGUMENT_CALL_H_
 #define RMSNORM_TEST_ARGUMENT_CALL_H_
 
@@ -17,6 +17,7 @@
 #include "../../../lib/overlap.h"
 #include "cases/case.h"
 #include "cases/float_control.h"
+#include "cases/guarded_memory.h"
 #include "cases/layout.h"
 #include "cases/problem.h"
 #include "cases/values.h"
@@ -35,6 +36,26 @@ struct Arguments {
   const rmsnorm_context* context;
 };
 
+// A struct of another version of the library: the size that it says it has, and a byte that is not
+// zero, if that is not the size itself.
+struct Version {
+  uint32_t size;
+  size_t spoilt_byte = 0;
+
+  // A struct has zeros beyond its known bytes. The library reads nothing beyond its size.
+  template <class Struct>
+  const Struct* Place(const Struct& known, cases::GuardedMemory& memory) const {
+    constexpr uint32_t kMost = 4096;
+    const size_t bytes = size < sizeof size || size > kMost ? sizeof size : size;
+    uint8_t* const data = memory.Before(bytes);
+    std::memset(data, 0, bytes);
+    std::memcpy(data, &known, std::min(bytes, sizeof known));
+    std::memcpy(data, &size, sizeof size);
+    if (spoilt_byte != 0) data[spoilt_byte] = 0x80;
+    return reinterpret_cast<const Struct*>(data);
+  }
+};
+
 struct EntryPoint {
   std::string words;   // its kind and its arguments
   std::string text;    // a case for it
@@ -42,8 +63,27 @@ struct EntryPoint {
   rmsnorm_status (*run)(const Arguments&);
 };
 
+template <bool is_backward>
+rmsnorm_status RunPlain(const Arguments& a) {
+  return (is_backward ? rmsnorm_backward : rmsnorm_forward)(a.operands, a.options, a.context);
+}
+// Between two other calls.
+inline rmsnorm_status RunSeveral(const Arguments& a) {
+  float number[2] = {1, 1};
+  const rmsnorm_view view[] = {rmsnorm_vector(&number[0], RMSNORM_F32, 1),
+                               rmsnorm_vector(&number[1], RMSNORM_F32, 1)};
+  rmsnorm_operands others[] = {rmsnorm_no_operands(), rmsnorm_no_operands()};
+  for (size_t i = 0; i < 2; ++i) others[i].x = others[i].y = &view[i];
+  const rmsnorm_call calls[] = {{nullptr, &others[0], nullptr},
+                                {nullptr, a.operands, a.options},
+                                {nullptr, &others[1], nullptr}};
+  const rmsnorm_status status = rmsnorm_forward_all(calls, 3, a.context);
+  EXPECT_EQ(status == RMSNORM_OK, number[0] != 1 && number[1] != 1);
+  return status;
+}
 // Prepares a call, and runs it.
-inline rmsnorm_status RunPrepared(const Arguments& a, bool is_backward) {
+template <bool is_backward>
+rmsnorm_status RunPrepared(const Arguments& a) {
   const rmsnorm_call call = {nullptr, a.operands, a.options};
   rmsnorm_prepared* prepared = nullptr;
   const rmsnorm_status status = is_backward ? rmsnorm_prepare_backward(&prepared, &call, a.context)
@@ -58,9 +98,10 @@ inline rmsnorm_status RunPrepared(const Arguments& a, bool is_backward) {
 
 // Runs run(module) with a module of these options. A full one holds all that it can.
 template <class Run>
-rmsnorm_status WithModule(const rmsnorm_options* options, bool is_full, const Run& run) {
+rmsnorm_status WithModule(const rmsnorm_options* options, const rmsnorm_context* context,
+                          bool is_full, const Run& run) {
   rmsnorm_module* module = nullptr;
-  rmsnorm_status status = rmsnorm_module_create(&module, kD, RMSNORM_F32, options, nullptr);
+  rmsnorm_status status = rmsnorm_module_create(&module, kD, RMSNORM_F32, options, context);
   EXPECT_EQ(status == RMSNORM_OK, module != nullptr);
   if (status == RMSNORM_OK && is_full) {
     const float values[kD] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -72,10 +113,14 @@ rmsnorm_status WithModule(const rmsnorm_options* options, bool is_full, const Ru
   rmsnorm_module_destroy(module);
   return status;
 }
-template <auto function, bool is_full = false>
+inline rmsnorm_status CreateModule(const Arguments& a) {
+  return WithModule(a.options, a.context, false, [](rmsnorm_module*) { return RMSNORM_OK; });
+}
+template <bool is_backward, bool is_full = false>
 rmsnorm_status RunModule(const Arguments& a) {
-  return WithModule(a.options, is_full, [&](const rmsnorm_module* module) {
-    return function(module, a.operands, a.context);
+  return WithModule(a.options, nullptr, is_full, [&](const rmsnorm_module* module) {
+    return (is_backward ? rmsnorm_module_backward : rmsnorm_module_forward)(module, a.operands,
+                                                                            a.context);
   });
 }
 // The same call by pointers to dense rows. The residual has a type, and all other rows have x's.
@@ -89,7 +134,7 @@ rmsnorm_status RunRows(const Arguments& a) {
   };
   const auto floats = [&](const rmsnorm_view* view) { return static_cast<float*>(data(view)); };
   const size_t rows = o.x->shape[0];
-  return WithModule(a.options, is_full, [&](const rmsnorm_module* module) {
+  return WithModule(a.options, nullptr, is_full, [&](const rmsnorm_module* module) {
     if (o.dy != nullptr) {
       return rmsnorm_module_backward_rows(module, o.x->dtype, rows, data(o.dy), data(o.x),
                                           floats(o.rstd), data(o.dx), floats(o.dw), context);
@@ -105,103 +150,76 @@ rmsnorm_status RunRows(const Arguments& a) {
 }
 template <bool with_options>
 rmsnorm_status RunSeveralByModule(const Arguments& a) {
-  return WithModule(nullptr, false, [&](const rmsnorm_module* module) {
+  return WithModule(nullptr, nullptr, false, [&](const rmsnorm_module* module) {
     const rmsnorm_call call = {module, a.operands, with_options ? a.options : nullptr};
     return rmsnorm_forward_all(&call, 1, a.context);
   });
 }
 template <auto function, auto vector>
 rmsnorm_status PassVector(const Arguments& a) {
-  return WithModule(nullptr, false,
+  return WithModule(nullptr, nullptr, false,
                     [&](rmsnorm_module* module) { return function(module, a.operands->*vector); });
 }
 
 // Every function with each largest set of operands that it accepts.
 inline std::vector<EntryPoint> MakeEntryPoints() {
-  using A = const Arguments&;
-  std::vector<EntryPoint> all;
-  const std::string rows =
-      "rows=2x3,d=8,weight_per=row,bias_per=row,post_norm_weight_per=row,"
-      "dw_per=row,db_per=row,rstd=f32,";
-  for (const bool with_residual : {true, false}) {
-    const std::string text =
-        "forward," + rows + "bias=f32,gate=f32,sums_out=f64,q=i8,scale=f32,zero=i8," +
-        (with_residual ? "residual=f32,residual_out=f32,post_norm_weight=f32" : "sums=f64");
-    const std::string words =
-        with_residual ? "call forward context residual " : "call forward context sums ";
-    all.push_back({words + "plain options", text, "",
-                   [](A a) { return rmsnorm_forward(a.operands, a.options, a.context); }});
-    all.push_back({words + "several options", text, "calls[1].", [](A a) {
-                     // Between two other calls.
-                     float number[2] = {1, 1};
-                     const rmsnorm_view view[] = {rmsnorm_vector(&number[0], RMSNORM_F32, 1),
-                                                  rmsnorm_vector(&number[1], RMSNORM_F32, 1)};
-                     rmsnorm_operands others[] = {rmsnorm_no_operands(), rmsnorm_no_operands()};
-                     for (size_t i = 0; i < 2; ++i) others[i].x = others[i].y = &view[i];
-                     const rmsnorm_call calls[] = {{nullptr, &others[0], nullptr},
-                                                   {nullptr, a.operands, a.options},
-                                                   {nullptr, &others[1], nullptr}};
-                     const rmsnorm_status status = rmsnorm_forward_all(calls, 3, a.context);
-                     EXPECT_EQ(status == RMSNORM_OK, number[0] != 1 && number[1] != 1);
-                     return status;
-                   }});
-    all.push_back(
-        {words + "prepared options", text, "", [](A a) { return RunPrepared(a, false); }});
-    all.push_back(
-        {words + "module options", text + ",weight=none", "", RunModule<rmsnorm_module_forward>});
-    all.push_back(
-        {words + "several module", text + ",weight=none", "calls[0].", RunSeveralByModule<false>});
-    all.push_back({"beside", text + ",weight=none", "calls[0].", RunSeveralByModule<true>});
-  }
+  const std::string by_row =
+      "rows=2x3,d=8,weight_per+bias_per+post_norm_weight_per+dw_per+db_per=row";
+  const std::string forward =
+      "forward," + by_row + ",bias+gate+rstd+scale=f32,sums_out=f64,q+zero=i8,";
+  const std::string residual = forward + "residual+residual_out+post_norm_weight=f32";
+  const std::string sums = forward + "sums=f64";
+  const std::string backward = "backward," + by_row + ",rstd+db=f32";
   const std::string few = "forward,rows=2x3,d=8,weight_per=row";
-  all.push_back({"short options", few, "", [](A a) {
-                   return rmsnorm_norm(a.operands->x, a.operands->weight, a.operands->y, a.options);
-                 }});
-  all.push_back({"short options", few + ",residual=f32,residual_out=f32", "", [](A a) {
-                   const rmsnorm_operands& o = *a.operands;
-                   return rmsnorm_add_norm(o.x, o.residual, o.weight, o.residual_out, o.y,
-                                           a.options);
-                 }});
-  const std::string text = "backward," + rows + "db=f32";
-  all.push_back({"call backward context plain options", text, "",
-                 [](A a) { return rmsnorm_backward(a.operands, a.options, a.context); }});
-  all.push_back({"call backward context prepared options", text, "",
-                 [](A a) { return RunPrepared(a, true); }});
-  all.push_back({"call backward context module options", text + ",weight=none", "",
-                 RunModule<rmsnorm_module_backward>});
-  const std::string dense = "rows=2x3,d=8,weight=none,rstd=f32";
-  all.push_back({"call forward context full", "forward," + dense, "",
-                 RunModule<rmsnorm_module_forward, true>});
-  all.push_back(
-      {"full_backward", "backward," + dense, "", RunModule<rmsnorm_module_backward, true>});
+  const std::string no_weight = ",weight=none";
+  const std::string dense = ",rows=2x3,d=8,weight=none,rstd=f32";
+  const std::string vectors = "forward,x+y=none,rows=one,d=8,weight=none";
+  using O = rmsnorm_operands;
+  std::vector<EntryPoint> all = {
+      {"call backward context plain options", backward, "", RunPlain<true>},
+      {"call backward context prepared options", backward, "", RunPrepared<true>},
+      {"call backward context module options", backward + no_weight, "", RunModule<true>},
+      {"call forward context full", "forward" + dense, "", RunModule<false, true>},
+      {"full_backward", "backward" + dense, "", RunModule<true, true>},
+      {"short options", few, "",
+       [](const Arguments& a) {
+         const O& o = *a.operands;
+         return rmsnorm_norm(o.x, o.weight, o.y, a.options);
+       }},
+      {"short options", few + ",residual+residual_out=f32", "",
+       [](const Arguments& a) {
+         const O& o = *a.operands;
+         return rmsnorm_add_norm(o.x, o.residual, o.weight, o.residual_out, o.y, a.options);
+       }},
+      {"create context options", vectors, "", CreateModule},
+      {"held weight", vectors + ",weight=f32", "",
+       PassVector<rmsnorm_module_set_weight, &O::weight>},
+      {"held weight", vectors + ",weight=f32", "",
+       PassVector<rmsnorm_module_get_weight, &O::weight>},
+      {"held removable", vectors + ",bias=f32", "", PassVector<rmsnorm_module_set_bias, &O::bias>},
+      {"held removable", vectors + ",post_norm_weight=f32", "",
+       PassVector<rmsnorm_module_set_post_norm_weight, &O::post_norm_weight>},
+  };
+  for (const auto& [kind, text] : {std::pair("residual ", residual), {"sums ", sums}}) {
+    const std::string words = std::string("call forward context ") + kind;
+    all.push_back({words + "plain options", text, "", RunPlain<false>});
+    all.push_back({words + "several options", text, "calls[1].", RunSeveral});
+    all.push_back({words + "prepared options", text, "", RunPrepared<false>});
+    all.push_back({words + "module options", text + no_weight, "", RunModule<false>});
+    all.push_back(
+        {words + "several module", text + no_weight, "calls[0].", RunSeveralByModule<false>});
+    all.push_back({"beside", text + no_weight, "calls[0].", RunSeveralByModule<true>});
+  }
   for (const std::string operands :
        {"forward", "forward,rstd=f32", "forward,x+y=bf16,rstd=f32",
         "forward,residual+residual_out=f32,rstd=f32",
         "forward,x+y=bf16,residual+residual_out=f32,rstd=f32", "backward",
         "backward,x+dy+dx=f16,rstd=f32", "backward,rstd=f32,dw=none"}) {
-    const std::string rows_text = operands + ",rows=6,d=8,weight=none";
-    all.push_back({"rows", rows_text, "", RunRows<false, true>});
-    all.push_back({"rows context", rows_text, "", RunRows<false, false>});
-    if (operands[0] == 'f') all.push_back({"rows", rows_text, "", RunRows<true, true>});
+    const std::string rows = operands + ",rows=6,d=8,weight=none";
+    all.push_back({"rows", rows, "", RunRows<false, true>});
+    all.push_back({"rows context", rows, "", RunRows<false, false>});
+    if (operands[0] == 'f') all.push_back({"rows", rows, "", RunRows<true, true>});
   }
-  const std::string none = "forward,x=none,y=none,rows=one,d=8,";
-  all.push_back({"create context options", none + "weight=none", "", [](A a) {
-                   rmsnorm_module* module = nullptr;
-                   const rmsnorm_status status =
-                       rmsnorm_module_create(&module, kD, RMSNORM_BF16, a.options, a.context);
-                   EXPECT_EQ(status == RMSNORM_OK, module != nullptr);
-                   rmsnorm_module_destroy(module);
-                   return status;
-                 }});
-  all.push_back({"held weight", none + "weight=f32", "",
-                 PassVector<rmsnorm_module_set_weight, &rmsnorm_operands::weight>});
-  all.push_back({"held weight", none + "weight=f32", "",
-                 PassVector<rmsnorm_module_get_weight, &rmsnorm_operands::weight>});
-  all.push_back({"held removable", none + "weight=none,bias=f32", "",
-                 PassVector<rmsnorm_module_set_bias, &rmsnorm_operands::bias>});
-  all.push_back(
-      {"held removable", none + "weight=none,post_norm_weight=f32", "",
-       PassVector<rmsnorm_module_set_post_norm_weight, &rmsnorm_operands::post_norm_weight>});
   return all;
 }
 inline const std::vector<EntryPoint>& EntryPoints() {
@@ -277,13 +295,6 @@ class ArgumentCall {
   void Remove(Operand o) { operands.given &= ~cases::SetOf(o); }
 
   std::vector<Row> RowsOf(Operand o) const { return test::RowsOf(o, operands.view[o]); }
-  std::string BytesOf(Operand o) const {
-    std::string bytes;
-    for (const Row& row : RowsOf(o)) {
-      bytes.append(reinterpret_cast<const char*>(row.begin), row.end - row.begin);
-    }
-    return bytes;
-  }
 
   // All bytes of the memory.
   std::string Bytes() { return {Memory(), sizeof memory_}; }
@@ -291,11 +302,15 @@ class ArgumentCall {
 
   // In any floating-point state, which must not matter.
   rmsnorm_status Run() {
+    static cases::GuardedMemory memory[3];
     const rmsnorm_operands all = operands.Get();
+    const Arguments arguments = {no_operands ? nullptr : operands_version.Place(all, memory[0]),
+                                 options_version.Place(c.options, memory[1]),
+                                 context_version.Place(context, memory[2])};
     static cases::Random random(2);
     cases::SetControl(cases::RandomControl(random));
     const auto control = cases::Control();
-    const rmsnorm_status status = entry_.run({no_operands ? nullptr : &all, &c.options, &context});
+    const rmsnorm_status status = entry_.run(arguments);
     const bool was_kept = control == cases::Control();
     cases::SetControl(cases::kDefaultControl);
     EXPECT_TRUE(was_kept) << "another floating-point state";
@@ -334,6 +349,9 @@ class ArgumentCall {
   cases::CallOperands operands;
   rmsnorm_context context = rmsnorm_default_context();
   bool no_operands = false;
+  Version operands_version{sizeof(rmsnorm_operands)};
+  Version options_version{sizeof(rmsnorm_options)};
+  Version context_version{sizeof(rmsnorm_context)};
 
  private:
   static constexpr size_t kPlace = 2048;  // in bytes; the operand begins in the middle
@@ -343,6 +361,20 @@ class ArgumentCall {
   const EntryPoint& entry_;
   alignas(64) uint16_t memory_[kOperands * kPlace / sizeof(uint16_t)];
 };
+
+// Whether a message begins with a pattern, or is it, where a "!" follows. "*" stands for anything.
+inline bool Begins(const std::string& message, const std::string& pattern) {
+  const bool is_whole = !pattern.empty() && pattern.back() == '!';
+  size_t at = 0;
+  bool is_first = true;
+  for (const std::string& part : cases::Split(pattern.substr(0, pattern.size() - is_whole), '*')) {
+    const size_t found = message.find(part, at);
+    if (found == std::string::npos || (is_first && found != 0)) return false;
+    at = found + part.size();
+    is_first = false;
+  }
+  return !is_whole || at == message.size();
+}
 
 }  // namespace rmsnorm::test
 

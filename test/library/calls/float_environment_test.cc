@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caller's floating-point environment. `rmsnorm check` runs each call in many environments, and
-// arguments_test.cc refused ones; these are the rest: a module's vectors and text, a rounded
-// divisor, and threads of OpenMP.
+// The caller's floating-point environment. `rmsnorm check` runs each call in many environments,
+// refusals_test.cc refused ones, and module_test.cc the making of modules; these are the rest: a
+// rounded divisor, and threads of OpenMP.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,6 +20,7 @@
 
 #include "cases/float_control.h"
 #include "cases/run.h"
+#include "line_calls.h"
 #include "on_target.h"
 #include "rows.h"
 
@@ -96,34 +97,6 @@ TEST(FloatEnvironment, Divisor) {
   }
 }
 
-// What `rmsnorm check` does not ask of a module: its text, and its weight as each type.
-TEST(FloatEnvironment, Module) {
-  Random random(61);
-  const Rows weight = Draw(random, Values::kSpecial, RMSNORM_F32, 1, 200);
-  for (const rmsnorm_dtype dtype : kDtypes) {
-    const auto results = [&] {
-      RmsNorm norm(200, 0.1f, static_cast<Dtype>(dtype));
-      std::pair<std::string, std::vector<Rows>> all = {norm.description(), {}};
-      for (const bool is_set : {true, false}) {
-        is_set ? norm.set_weight(ConstView(VectorOf(weight))) : norm.reset_weight();
-        for (const rmsnorm_dtype read : kDtypes) {
-          norm.get_weight(View(VectorOf(all.second.emplace_back(read, 1, 200))));
-        }
-      }
-      return all;
-    };
-    const auto expected = results();
-    for (const uint32_t environment : kEnvironments) {
-      auto actual = results();
-      RunIn(environment, [&] { actual = results(); });
-      EXPECT_EQ(expected.first, actual.first);
-      for (size_t i = 0; i < expected.second.size(); ++i) {
-        EXPECT_TRUE(SameBits(expected.second[i], actual.second[i]));
-      }
-    }
-  }
-}
-
 // Windows starts every thread in the default environment.
 #if defined(_OPENMP) && !defined(_WIN32)
 // OpenMP's threads start in the caller's environment, not in the library's.
@@ -149,11 +122,11 @@ TEST(FloatEnvironment, NewThreadsOfOpenMp) {
 #if defined(_OPENMP) && !defined(__clang__)
 // The program has set the threads of OpenMP's pool to another environment.
 TEST(FloatEnvironment, OtherThreadsOfOpenMp) {
-  Random random(63);
-  const Rows x = Draw(random, Values::kMixed, RMSNORM_F32, 600, 512);
-  Rows expected(RMSNORM_BF16, x.count(), x.d());
-  forward(NormOperands(x, nullptr, expected));
+  LineCalls calls(std::string("forward,x=f32,y=bf16,x_values=mixed,rows=600,d=512"));
   ForEachEnvironment([&](const std::string& target, uint32_t environment) {
+    const Context context = OnTarget(target, 4);
+    calls.Fill(1);
+    const cases::PreparedCall call = calls.Prepare(context.get());
     std::vector<uint32_t> usual(4);
     std::vector<uint32_t> after(4);
 #pragma omp parallel num_threads(4)
@@ -161,14 +134,14 @@ TEST(FloatEnvironment, OtherThreadsOfOpenMp) {
       usual[static_cast<size_t>(omp_get_thread_num())] = Control();
       SetControl(environment);
     }
-    Rows actual(RMSNORM_BF16, x.count(), x.d());
-    forward(NormOperands(x, nullptr, actual), {}, OnTarget(target, 4));
+    const rmsnorm_status status = call.Run();
 #pragma omp parallel num_threads(4)
     {
       after[static_cast<size_t>(omp_get_thread_num())] = Control();
       SetControl(usual[static_cast<size_t>(omp_get_thread_num())]);
     }
-    EXPECT_TRUE(SameBits(expected, actual));
+    EXPECT_EQ(RMSNORM_OK, status);
+    EXPECT_EQ("", calls.Fault());
     for (const uint32_t control : after) EXPECT_EQ(environment, control);
   });
 }

@@ -6,14 +6,13 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <thread>
 #include <vector>
 
 #include "executor.h"
-#include "rows.h"
+#include "line_calls.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -57,91 +56,66 @@ TEST(Fork, DuringTheFirstCall) {
   }
 }
 
-// Enough rows for four parts on every target.
+// Calls of four parts on every target.
 class ForkTest : public testing::Test {
  protected:
-  ForkTest() : x_(RMSNORM_F32, 2048, 512) {
-    Random random(71);
-    cases::Fill(random, Values::kNormal, 0, x_);
+  ForkTest() {
     context_.threads = 4;
+    EXPECT_TRUE(IsRight());
   }
 
-  Rows Forward() const {
-    Rows y(RMSNORM_BF16, x_.count(), x_.d());
-    ForwardOperands operands;
-    operands.x = ConstView(ViewOf(x_));
-    operands.y = View(ViewOf(y));
-    forward(operands, Options(), context_);
-    return y;
-  }
+  bool IsRight() { return call_.FaultIn(context_.get()).empty(); }
 
-  Rows x_;
+  LineCalls<> call_{"forward,x=f32,y=bf16,rows=2048,d=512"};
   Context context_;
 };
 
 TEST_F(ForkTest, Child) {
-  const Rows expected = Forward();
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(InChild([&] { return SameBits(expected, Forward()) == true; }));
-    EXPECT_TRUE(SameBits(expected, Forward()));
+    EXPECT_TRUE(InChild([&] { return IsRight(); }));
+    EXPECT_TRUE(IsRight());
   }
 }
 
 TEST_F(ForkTest, ChildIsSerial) {
-  const Rows expected = Forward();
-  EXPECT_TRUE(InChild([&] {
-    context_.threads = 0;
-    return rmsnorm_max_threads() == 1 && SameBits(expected, Forward()) == true;
-  }));
+  context_.threads = 0;
+  EXPECT_TRUE(InChild([&] { return rmsnorm_max_threads() == 1 && IsRight(); }));
 }
 
 TEST_F(ForkTest, PreparedByTheParent) {
-  const Rows expected = Forward();
-  Rows y(RMSNORM_BF16, x_.count(), x_.d());
-  ForwardOperands operands;
-  operands.x = ConstView(ViewOf(x_));
-  operands.y = View(ViewOf(y));
-  Prepared norm(operands, Options(), context_);
-  norm();
+  const cases::PreparedCall prepared = call_.Prepare(context_.get());
+  EXPECT_EQ(RMSNORM_OK, prepared.Run());
   // After a loss of time, calls stay on their thread for a while: not for 200 calls.
   EXPECT_TRUE(InChild([&] {
-    bool same = true;
-    for (int i = 0; i < 200; ++i) {
-      std::memset(y.row(0), 0, y.count() * y.row_bytes());
-      norm();
-      same = same && SameBits(expected, y) == true;
+    bool are_right = true;
+    for (unsigned seed = 0; seed < 200; ++seed) {
+      if (seed % 20 == 0) call_.Fill(seed);
+      are_right = are_right && prepared.Run() == RMSNORM_OK && call_.Fault().empty();
     }
-    return same;
+    return are_right;
   }));
-  EXPECT_TRUE(SameBits(expected, y));
+  EXPECT_EQ("", call_.Fault());
 }
 
 TEST_F(ForkTest, Grandchild) {
-  const Rows expected = Forward();
-  EXPECT_TRUE(InChild([&] {
-    return SameBits(expected, Forward()) == true &&
-           InChild([&] { return SameBits(expected, Forward()) == true; });
-  }));
+  EXPECT_TRUE(InChild([&] { return IsRight() && InChild([&] { return IsRight(); }); }));
 }
 
 // One thread makes the parent's call, another forks, and a new thread calls in the child.
 TEST_F(ForkTest, OtherThreads) {
-  const Rows expected = Forward();
   std::thread([&] {
     EXPECT_TRUE(InChild([&] {
-      bool same = false;
-      std::thread([&] { same = SameBits(expected, Forward()) == true; }).join();
-      return same;
+      bool is_right = false;
+      std::thread([&] { is_right = IsRight(); }).join();
+      return is_right;
     }));
   }).join();
 }
 
 TEST_F(ForkTest, Executor) {
-  const Rows expected = Forward();
   CountingExecutor executor;
   executor.SetIn(context_);
-  EXPECT_TRUE(
-      InChild([&] { return SameBits(expected, Forward()) == true && executor.most_parts == 4; }));
+  EXPECT_TRUE(InChild([&] { return IsRight() && executor.most_parts == 4; }));
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <rmsnorm/rmsnorm.hpp>
 #include <stdexcept>
 #include <string>
@@ -20,13 +19,12 @@
 #include "cases/expected.h"
 #include "cases/list.h"
 #include "cases/run.h"
+#include "line_calls.h"
 #include "on_target.h"
 #include "rows.h"
 
 namespace rmsnorm::test {
 namespace {
-
-using internal::Operand;
 
 constexpr size_t kPast31 = (size_t{1} << 31) + 1;
 
@@ -246,45 +244,6 @@ TEST_P(LargeTest, GradientsByColumnsOfManyRows) {
 // ------------------------------------------------------------------ wide strides
 
 // The rows of every operand of a case lie more than 2^31 elements and 2^32 bytes apart.
-void TestWideStrides(const cases::Case& c, bool falls, const std::string& target) {
-  SCOPED_TRACE(cases::Text(c) + (falls ? ", falling" : ", rising"));
-  constexpr size_t kStride = (size_t{1} << 32) + 3;
-  const cases::Problem problem(c);
-  std::unique_ptr<Sparse<uint8_t>> memory[internal::kOperands];
-  cases::CallOperands operands;
-  const auto rows_of = [&](Operand o) -> const Rows& {
-    return c.IsOutput(o) ? problem.after(o) : problem.before(o);
-  };
-  const auto row_at = [&](Operand o, size_t i) {
-    const Rows& rows = rows_of(o);
-    const size_t place = falls ? rows.count() - 1 - i : i;
-    return memory[o]->data() + place * kStride * internal::ElementSize(rows.dtype());
-  };
-  internal::ForEachOperand(c.Given(), [&](Operand o) {
-    const Rows& rows = rows_of(o);
-    const size_t elements = kStride * (rows.count() - 1) + rows.d();
-    memory[o] = std::make_unique<Sparse<uint8_t>>(elements * internal::ElementSize(rows.dtype()));
-    for (size_t row = 0; !c.IsOutput(o) && row < rows.count(); ++row) {
-      std::memcpy(row_at(o, row), rows.row(row), rows.row_bytes());
-    }
-    const std::vector<size_t> shape = cases::ShapeOf(c, o);
-    std::vector<ptrdiff_t> stride(cases::LeadingOf(c, o).size(),
-                                  static_cast<ptrdiff_t>(kStride) * (falls ? -1 : 1));
-    stride.resize(shape.size(), 1);
-    operands.Set(o, rmsnorm_tensor(row_at(o, 0), rows.dtype(), static_cast<int32_t>(shape.size()),
-                                   shape.data(), stride.data()));
-  });
-  ASSERT_EQ(RMSNORM_OK, cases::MakeCalls({c}, {operands}, target.c_str()))
-      << rmsnorm_error_message();
-  internal::ForEachOperand(c.Given(), [&](Operand o) {
-    const Rows& rows = rows_of(o);
-    for (size_t row = 0; row < rows.count(); ++row) {
-      EXPECT_EQ(0, std::memcmp(row_at(o, row), rows.row(row), rows.row_bytes()))
-          << internal::kOperandRules[o].name << ", row " << row;
-    }
-  });
-}
-
 TEST_P(LargeTest, WideStrides) {
   const cases::List list(R"(
 $T=f32|f16|bf16
@@ -294,8 +253,16 @@ forward,x+gate+y=$T,post_norm_weight=bf16,rows=3,d=300,threads=1|2
 forward,x+y=$T,sums=f64,rows=3,d=300
 backward,x+dy+dx=$T,weight+dw+db=f32,weight_per+dw_per+db_per=tensor/row,rstd=f32,rows=3,d=300|9000,threads=1|2
 )");
-  list.ForEach([&](const cases::Calls& calls) {
-    for (const bool falls : {false, true}) TestWideStrides(calls[0], falls, target_);
+  list.ForEach([&](cases::Calls calls) {
+    for (const cases::Order order : {cases::Order::kRising, cases::Order::kFalling}) {
+      for (cases::OperandCase& operand : calls[0].operand) {
+        operand.order = order;
+        operand.gap = (size_t{1} << 32) + 3;
+      }
+      LineCalls<Sparse<uint8_t>> line(calls);
+      EXPECT_EQ("", line.FaultIn(cases::ContextOf(calls[0], target_.c_str())))
+          << cases::Text(calls);
+    }
   });
 }
 

@@ -8,16 +8,20 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <locale>
+#include <map>
 #include <optional>
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cases/float_control.h"
 #include "cases/guarded_memory.h"
 #include "cases/option_value.h"
 #include "executor.h"
+#include "line_calls.h"
 #include "on_target.h"
 #include "rows.h"
 
@@ -71,11 +75,6 @@ namespace {
 
 constexpr size_t kD = 300;
 
-Rows Filled(Values values, rmsnorm_dtype dtype, size_t rows = 1) {
-  Random random(71);
-  return Draw(random, values, dtype, rows, kD);
-}
-
 // ------------------------------------------------------------------------------------- vectors
 
 // Each vector that a module holds: how it is set and taken away, and the operand.
@@ -89,59 +88,84 @@ const struct {
     {&RmsNorm::set_post_norm_weight, [](RmsNorm& norm) { norm.set_post_norm_weight({}); },
      &ForwardOperands::post_norm_weight}};
 
-// The weight of a module is rounded to the type in which it is read.
-void ExpectWeight(const RmsNorm& norm, const Rows& weight) {
-  for (const rmsnorm_dtype read : kDtypes) {
-    Rows expected(read, 1, kD);
-    for (size_t j = 0; j < kD; ++j) Set(expected, 0, j, Get(weight, 0, j));
-    Rows actual(read, 1, kD);
-    norm.get_weight(View(VectorOf(actual)));
-    EXPECT_TRUE(SameBits(expected, actual));
-  }
+// Runs in any floating-point state, which must stay.
+template <class Run>
+void RunInAnyState(Random& random, const Run& run) {
+  cases::SetControl(cases::RandomControl(random));
+  const auto before = cases::Control();
+  run();
+  const auto after = cases::Control();
+  cases::SetControl(cases::kDefaultControl);
+  EXPECT_EQ(before, after) << "another floating-point state";
 }
 
-Rows Forward(const RmsNorm& norm, const Rows& x) {
-  Rows y(RMSNORM_F32, x.count(), kD);
-  norm.forward(NormOperands(x, nullptr, y));
-  return y;
+Rows RoundedTo(rmsnorm_dtype dtype, const Rows& vector) {
+  Rows rounded(dtype, 1, vector.d());
+  for (size_t j = 0; j < vector.d(); ++j) Set(rounded, 0, j, Get(vector, 0, j));
+  return rounded;
 }
 
-// Vectors are rounded to the module's type, of whatever type they are, and copied. A second one
-// replaces the first one. Without them the weight is ones, and the others are absent. A refused
-// vector changes nothing.
+// Vectors are rounded to the module's type, of whatever type they are, and copied. Each is set and
+// removed without the others. Without them the weight is ones, and the others are absent. A refused
+// vector changes nothing. Gradients depend on the weight alone.
 TEST(Module, Vectors) {
-  const Rows x = Filled(Values::kNormal, RMSNORM_BF16, 5);
-  Options options;
-  options.weight_offset = 0.5f;
-  const float short_vector = 1;
+  Random random(71);
+  const Rows x = Draw(random, Values::kNormal, RMSNORM_F32, 5, kD);
+  const auto* const in = reinterpret_cast<const float*>(x.row(0));
   Rows ones(RMSNORM_F32, 1, kD);
   for (size_t j = 0; j < kD; ++j) Set(ones, 0, j, 1);
-  for (const auto& [set, remove, operand] : kVectors) {
-    for (const rmsnorm_dtype dtype : kDtypes) {
-      RmsNorm norm(kD, options, static_cast<Dtype>(dtype));
-      const Rows without = Forward(norm, x);
-      for (const rmsnorm_dtype from : kDtypes) {
-        Rows vector = Filled(Values::kSpecial, from);
-        Rows rounded(RMSNORM_F32, 1, kD);
-        for (size_t j = 0; j < kD; ++j) Set(rounded, 0, j, RoundTo(dtype, Get(vector, 0, j)));
-        Rows expected(RMSNORM_F32, 5, kD);
-        ForwardOperands operands = NormOperands(x, &ones, expected);
-        forward(operands, options);
-        EXPECT_TRUE(SameBits(expected, without));
-        operands.*operand = ConstView(VectorOf(rounded));
-        forward(operands, options);
+  Options options;
+  options.eps = 0.1f;
+  options.weight_offset = 0.5f;
+  const float short_vector = 1;
+  for (const rmsnorm_dtype dtype : kDtypes) {
+    std::optional<RmsNorm> norm;
+    RunInAnyState(random, [&] { norm.emplace(kD, options, static_cast<Dtype>(dtype)); });
+    std::map<size_t, Rows> held = {{0, ones}};
+    for (int step = 0; step < 60; ++step) {
+      const size_t i = random.Below(std::size(kVectors));
+      Rows vector = Draw(random, Values::kSpecial, kDtypes[random.Below(3)], 1, kD);
+      const bool is_set = !random.OneIn(3);
+      RunInAnyState(random, [&] {
+        is_set ? (*norm.*kVectors[i].set)(ConstView(VectorOf(vector))) : kVectors[i].remove(*norm);
+      });
+      held.erase(i);
+      if (is_set) held[i] = RoundedTo(dtype, vector);
+      if (!is_set && i == 0) held[i] = ones;
+      std::memset(vector.row(0), 0, vector.row_bytes());
+      EXPECT_THROW((*norm.*kVectors[i].set)({&short_vector, 1}), Error);
 
-        (norm.*set)(ConstView(VectorOf(vector)));
-        std::memset(vector.row(0), 0, vector.row_bytes());
-        EXPECT_THROW((norm.*set)({&short_vector, 1}), Error);
-        EXPECT_TRUE(SameBits(expected, Forward(norm, x)))
-            << rmsnorm_dtype_name(from) << " kept as " << rmsnorm_dtype_name(dtype);
-        ExpectWeight(norm, set == &RmsNorm::set_weight ? rounded : ones);
+      for (const rmsnorm_dtype read : kDtypes) {
+        const Rows weight(read, 1, kD);
+        RunInAnyState(random, [&] { norm->get_weight(View(VectorOf(weight))); });
+        EXPECT_TRUE(SameBits(RoundedTo(read, held[0]), weight));
       }
-      remove(norm);
-      EXPECT_TRUE(SameBits(without, Forward(norm, x)));
-      ExpectWeight(norm, ones);
+      const Rows y[] = {Rows(RMSNORM_F32, 5, kD), Rows(RMSNORM_F32, 5, kD)};
+      norm->forward(NormOperands(x, nullptr, y[0]));
+      ForwardOperands operands = NormOperands(x, nullptr, y[1]);
+      for (const auto& [k, rows] : held) operands.*kVectors[k].operand = ConstView(VectorOf(rows));
+      forward(operands, options);
+      EXPECT_TRUE(SameBits(y[1], y[0]));
+      if (held.count(2) != 0) continue;  // backward takes no post-norm weight
+      // dx, dw and db: by options, by views and by pointers.
+      std::vector<Rows> all(3, Rows(RMSNORM_F32, 7, kD));
+      const auto row = [&](size_t k, size_t j) { return reinterpret_cast<float*>(all[k].row(j)); };
+      for (const size_t k : Sizes{0, 1}) {
+        BackwardOperands gradients;
+        gradients.x = gradients.dy = operands.x;
+        gradients.dx = {row(k, 0), 5, kD};
+        gradients.dw = {row(k, 5), kD};
+        gradients.db = {row(k, 6), kD};
+        if (k == 0) gradients.weight = operands.weight;
+        k == 0 ? backward(gradients, options) : norm->backward(gradients);
+      }
+      norm->backward(in, in, nullptr, row(2, 0), row(2, 5), 5);
+      all[2].Copy(6, all[0], 6);
+      EXPECT_TRUE(SameBits(all[0], all[1]) && SameBits(all[0], all[2]));
     }
+    std::string description;
+    RunInAnyState(random, [&] { description = norm->description(); });
+    EXPECT_EQ(RmsNorm(kD, options, static_cast<Dtype>(dtype)).description(), description);
   }
 }
 
@@ -161,37 +185,6 @@ TEST(Module, WeightsBesideInaccessiblePages) {
         }
       }
     }
-  }
-}
-
-// A bias and a post-norm weight stay when the weight is set, and gradients do not depend on a bias.
-TEST(Module, VectorsAreIndependent) {
-  const Rows x = Filled(Values::kNormal, RMSNORM_F32, 20);
-  const auto* const in = reinterpret_cast<const float*>(x.row(0));
-  for (const auto& [set, remove, operand] : kVectors) {
-    RmsNorm norm(kD);
-    (norm.*set)({in, kD});
-    const Rows before = Forward(norm, x);
-    if (set == &RmsNorm::set_weight) continue;
-    norm.set_weight({in, kD});
-    norm.reset_weight();
-    EXPECT_TRUE(SameBits(before, Forward(norm, x)));
-  }
-  RmsNorm norm(kD);
-  for (const size_t rows : Sizes{1, 20}) {  // directly and by views
-    const auto gradients = [&] {
-      std::vector<float> all((rows + 2) * kD);  // dw, db and dx
-      norm.backward(in, in, nullptr, &all[2 * kD], all.data(), rows);
-      BackwardOperands operands;
-      operands.x = operands.dy = {in, rows, kD};
-      operands.db = {&all[kD], kD};
-      norm.backward(operands);
-      return all;
-    };
-    norm.set_bias({});
-    const std::vector<float> expected = gradients();
-    norm.set_bias({in + kD, kD});
-    EXPECT_EQ(expected, gradients());
   }
 }
 
@@ -292,7 +285,8 @@ TEST(Module, Contexts) {
     return context;
   };
   const RmsNorm norm(kD, {}, Dtype::f32, counting(own));
-  const Rows x = Filled(Values::kMixed, RMSNORM_BF16, kRows);
+  Random random(71);
+  const Rows x = Draw(random, Values::kMixed, RMSNORM_BF16, kRows, kD);
   Rows y(RMSNORM_BF16, kRows, kD);
   Rows stream(RMSNORM_BF16, kRows, kD);
   std::vector<float> dw(kD);
@@ -343,42 +337,21 @@ TEST(Module, CopiesTheTarget) {
 #ifdef __GLIBC__
 
 TEST(Allocations, NoneInForward) {
-  for (const size_t d : Sizes{1, 300, 5000}) {
-    for (const rmsnorm_dtype dtype : kDtypes) {
-      for (const auto rounding : {ResidualRounding::rounded, ResidualRounding::unrounded}) {
-        Options options;
-        options.weight_offset = 1;
-        options.residual_rounding = rounding;
-        const std::vector<float> vector(d, 0.5f);
-        RmsNorm norm(d, options, static_cast<Dtype>(dtype));
-        for (const auto& each : kVectors) (norm.*each.set)({vector.data(), d});
-        for (const size_t rows : Sizes{1, 3, 40}) {
-          Random random(83);
-          Rows x = Draw(random, Values::kMixed, dtype, rows, d);  // includes the cold path
-          Rows residual = Draw(random, Values::kMixed, dtype, rows, d);
-          std::vector<float> rstd(rows);
-          ForwardOperands plain = NormOperands(x, nullptr, x);
-          plain.rstd = {rstd.data(), rows};
-          ForwardOperands add = plain;
-          add.residual = ConstView(ViewOf(residual));
-          add.residual_out = View(ViewOf(residual));
-          const auto run = [&] {
-            norm.forward(plain);
-            norm.forward(add);
-            uint8_t* const in = x.row(0);
-            uint8_t* const stream = residual.row(0);
-            check(rmsnorm_module_norm_rows(norm.get(), dtype, rows, in, in, nullptr, nullptr));
-            check(rmsnorm_module_add_norm_rows(norm.get(), dtype, dtype, rows, in, stream, stream,
-                                               in, nullptr, nullptr));
-          };
-          run();  // OpenMP's threads start with the first call
-          const int before = allocations;
-          run();
-          EXPECT_EQ(before, allocations);
-        }
-      }
-    }
-  }
+  const cases::List list(R"(
+$T=f32|f16|bf16
+$ALL=weight+bias+post_norm_weight=f32,x_values=mixed,weight_offset=1,d=1|300|5000,rows=1|3|40
+forward,x+y=$T,$ALL,call=module|rows,seed=0|1,threads=0
+forward,x+y+residual+residual_out=$T,$ALL,residual_rounding=rounded|unrounded,call=module|rows,seed=0|1,threads=0
+)");
+  list.ForEach([](const cases::Calls& calls) {
+    LineCalls line(calls);
+    line.Fill(0);
+    const cases::PreparedCall call = line.Prepare(cases::ContextOf(calls[0], nullptr));
+    call.Run();  // OpenMP's threads start with the first call
+    const int before = allocations;
+    EXPECT_EQ(RMSNORM_OK, call.Run());
+    EXPECT_EQ(before, allocations) << cases::Text(calls);
+  });
 }
 
 // The C++ form of several norms allocates nothing itself.
@@ -450,55 +423,6 @@ TEST(Module, Move) {
   RmsNorm& same = third;
   third = std::move(same);
   EXPECT_EQ("RmsNorm(300, eps=0.25, bf16)", third.description());
-}
-
-// No call takes a norm that was moved from for default options.
-TEST(Module, MovedFrom) {
-  RmsNorm moved(4);
-  const RmsNorm norm(std::move(moved));
-  const float x[4] = {2, 2, 2, 2};
-  float y[4] = {7, 7, 7, 7};
-  float rstd;
-  ForwardOperands forwards;
-  forwards.x = {x, 4};
-  ForwardOperands others = forwards;
-  forwards.y = {y, 4};
-  others.rstd = {&rstd, 1};
-  BackwardOperands backwards;
-  backwards.x = backwards.dy = forwards.x;
-  backwards.dx = forwards.y;
-  const Call of_moved = {&moved, forwards};
-  const Call of_other = {&norm, others};
-  const std::pair<std::string, std::function<void()>> calls[] = {
-      {"", [&] { moved.forward(forwards); }},
-      {"", [&] { moved.forward(forwards, Context()); }},
-      {"", [&] { moved.backward(backwards); }},
-      {"", [&] { moved.norm(x, y); }},
-      {"", [&] { moved.set_weight(forwards.x); }},
-      {"", [&] { moved.options(); }},
-      {"", [&] { forward_all({of_moved}); }},
-      {"calls[1].",
-       [&] {
-         forward_all({of_other, of_moved});
-       }},
-      {"calls[0].",
-       [&] {
-         Prepared({of_moved, of_other})();
-       }},
-      {"", [&] { Prepared(moved, forwards)(); }},
-      {"", [&] { Prepared(moved, forwards, Context())(); }},
-      {"", [&] { Prepared(moved, backwards)(); }},
-      {"", [&] { Prepared(moved, backwards, Context())(); }}};
-  for (const auto& [name, call] : calls) {
-    try {
-      call();
-      ADD_FAILURE() << "not refused";
-    } catch (const Error& error) {
-      EXPECT_EQ(RMSNORM_ERROR_NULL, error.status());
-      EXPECT_EQ(name + "module: the pointer is null", error.what());
-    }
-  }
-  EXPECT_EQ(std::vector<float>(4, 7.0f), std::vector<float>(y, y + 4));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <rmsnorm/rmsnorm.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #ifdef _OPENMP
@@ -23,6 +24,7 @@
 #endif
 
 #include "executor.h"
+#include "line_calls.h"
 #include "on_target.h"
 #include "rows.h"
 
@@ -51,105 +53,94 @@ constexpr size_t kManyRows = 1031;
 constexpr size_t kFewRows = 2;  // too few for a second thread
 constexpr size_t kD = 512;
 
-class ThreadsTest : public testing::TestWithParam<std::string> {
- protected:
-  ThreadsTest() {
-    forward_ = NormOperands(x_, &weight_, y_);
-    backward_.x = backward_.dy = ConstView(ViewOf(x_));
-    backward_.weight = forward_.weight;
-    backward_.dx = View(ViewOf(y_));
-    backward_.dw = View(VectorOf(dw_));
+// Large work uses all allowed threads, and small work none. Several norms run together, even where
+// each alone is too short for a second thread.
+TEST(Parts, LargeAndSmallWork) {
+  std::string many_calls;
+  for (int d = 100; d < 600; d += 10) {
+    many_calls += (d > 100 ? ";" : "") + ("forward,rows=20,d=" + std::to_string(d));
   }
-
-  // The number of parts that an executor gets for a call.
-  size_t Parts(int threads, const std::function<void(const Context&)>& call) const {
-    Context context = OnTarget(target_, threads);
-    CountingExecutor executor;
-    executor.SetIn(context);
-    call(context);
-    EXPECT_LE(executor.calls, 2);  // a second step adds up the blocks of dw
-    return executor.most_parts;
+  const std::pair<std::string, bool> lines[] = {
+      {"forward,x+weight+y=bf16,rows=1031,d=512", true},
+      {"forward,x+weight+y=bf16,rows=1031,d=512,call=module", true},
+      {"forward,x+weight+y=bf16,rows=1031,d=512,call=several", true},
+      {"forward,x+weight+y=bf16,rows=1031,d=512,call=prepared", true},
+      {"backward,x+dy+weight+dx=bf16,rows=1031,d=512", true},
+      {"backward,x+dy+weight+dx=bf16,rows=1031,d=512,call=prepared", true},
+      {"forward,x+weight+y=bf16,rows=2,d=512", false},
+      {"backward,x+dy+weight+dx=bf16,dw=none,rows=2,d=512", false},
+      {"forward,x+y=bf16,rows=8,d=128;forward,rows=2,d=128", false},
+      {"forward,x+y=bf16,rows=2400,d=128;forward,x+y=bf16,rows=600,d=128", true},
+      {"forward,rows=1,d=200000,call=prepared;forward,x+y=bf16,rows=2000,d=64,call=prepared;"
+       "forward,x+y=f16,rows=2,d=100000,call=prepared",
+       true},
+      {many_calls, true}};
+  for (const auto& [line, is_large] : lines) {
+    LineCalls calls(line);
+    calls.Fill(1);
+    const bool is_several = line.find(';') != std::string::npos;
+    for (const std::string& target : SupportedTargets()) {
+      // The reference is so slow that it splits even little work of several calls.
+      if (!is_large && target == kReference && is_several) continue;
+      for (int threads = 1; threads <= (is_several ? 4 : 8); ++threads) {
+        SCOPED_TRACE(line + " on " + target + ", " + std::to_string(threads) + " threads");
+        Context context = OnTarget(target, threads);
+        CountingExecutor executor;
+        executor.SetIn(context);
+        const cases::PreparedCall prepared = calls.Prepare(context.get());
+        EXPECT_EQ(0, executor.calls);
+        EXPECT_EQ(RMSNORM_OK, prepared.Run());
+        EXPECT_EQ("", calls.Fault());
+        EXPECT_EQ(is_large && threads > 1 ? static_cast<size_t>(threads) : 0, executor.most_parts);
+        // A second step adds up the blocks of dw.
+        EXPECT_LE(executor.calls, line[0] == 'b' ? 2 : 1);
+      }
+    }
   }
-
-  const std::string target_ = GetParam();
-  Random random_{41};
-  // Finite, since in dw a NaN in a row would hide the other rows.
-  const Rows x_ = Draw(random_, Values::kNormal, RMSNORM_BF16, kManyRows, kD);
-  const Rows weight_ = Draw(random_, Values::kNormal, RMSNORM_BF16, 1, kD);
-  const Rows y_{RMSNORM_BF16, kManyRows, kD};
-  const Rows dw_{RMSNORM_F32, 1, kD};
-  ForwardOperands forward_;
-  BackwardOperands backward_;
-};
-
-// Large work uses all allowed threads, and small work uses none.
-TEST_P(ThreadsTest, PartsOfAnExecutor) {
-  RmsNorm module(kD, Options(), Dtype::bf16);
-  ForwardOperands of_module = forward_;
-  of_module.weight = {};
-  for (const int threads : {1, 2, 3, 4, 5, 6, 7, 8}) {
-    const size_t most = threads == 1 ? 0 : static_cast<size_t>(threads);
-    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { forward(forward_, {}, c); }));
-    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { backward(backward_, {}, c); }));
-    EXPECT_EQ(most, Parts(threads, [&](const Context& c) { module.forward(of_module, c); }));
-    EXPECT_EQ(most, Parts(threads, [&](const Context& c) {
-                forward_all({{nullptr, forward_, {}}}, c);
-              }));
-  }
-  const View few(rmsnorm_rows(y_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
-  ForwardOperands small = forward_;
-  small.x = small.y = few;
-  EXPECT_EQ(0u, Parts(8, [&](const Context& c) { forward(small, {}, c); }));
-  BackwardOperands small_gradients = backward_;
-  small_gradients.x = ConstView(rmsnorm_rows(x_.row(0), RMSNORM_BF16, kFewRows, kD, kD));
-  small_gradients.dy = small_gradients.dx = few;
-  small_gradients.dw = {};
-  EXPECT_EQ(0u, Parts(8, [&](const Context& c) { backward(small_gradients, {}, c); }));
 }
 
 // Six threads call at once, with options and by a module that they share. Each has its own message.
-TEST_P(ThreadsTest, ManyCallers) {
-  RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target_));
-  shared.set_weight(ConstView(VectorOf(weight_)));
-  Rows expected[] = {Rows(RMSNORM_BF16, kManyRows, kD), y_, dw_};
-  forward(NormOperands(x_, &weight_, expected[0]), {}, OnTarget(target_, 1));
-  const auto backward_to = [&](const Rows& dx, const Rows& dw) {
-    BackwardOperands operands = backward_;
-    operands.dx = View(ViewOf(dx));
-    operands.dw = View(VectorOf(dw));
-    return operands;
-  };
-  backward(backward_to(expected[1], expected[2]), {}, OnTarget(target_, 1));
-  std::atomic<int> wrong{0};
-  std::vector<std::thread> callers;
-  for (int i = 0; i < 6; ++i) {
-    callers.emplace_back([&, i] {
-      for (int repeat = 0; repeat < 12; ++repeat) {
-        Rows actual[] = {Rows(RMSNORM_BF16, kManyRows, kD), y_, dw_};
-        ForwardOperands operands = NormOperands(x_, &weight_, actual[0]);
-        BackwardOperands gradients = backward_to(actual[1], actual[2]);
-        if (repeat % 2 == 0) {
-          forward(operands, {}, OnTarget(target_, i % 3));
-          backward(gradients, {}, OnTarget(target_, i % 3));
-        } else {
-          operands.weight = gradients.weight = {};
-          shared.forward(operands);
-          shared.backward(gradients);
+TEST(Callers, ResultsAndMessages) {
+  Random random(41);
+  const Rows x = Draw(random, Values::kNormal, RMSNORM_BF16, kManyRows, kD);
+  const Rows weight = Draw(random, Values::kNormal, RMSNORM_BF16, 1, kD);
+  for (const std::string& target : SupportedTargets()) {
+    RmsNorm shared(kD, Options(), Dtype::bf16, OnTarget(target));
+    shared.set_weight(ConstView(VectorOf(weight)));
+    // Results for y, dx and dw, by options or by the module.
+    const auto results = [&](bool by_module, int threads) {
+      std::vector<Rows> all(2, Rows(RMSNORM_BF16, kManyRows, kD));
+      all.emplace_back(RMSNORM_F32, 1, kD);
+      const ForwardOperands operands = NormOperands(x, by_module ? nullptr : &weight, all[0]);
+      BackwardOperands gradients;
+      gradients.x = gradients.dy = operands.x;
+      gradients.weight = operands.weight;
+      gradients.dx = View(ViewOf(all[1]));
+      gradients.dw = View(VectorOf(all[2]));
+      by_module ? shared.forward(operands) : forward(operands, {}, OnTarget(target, threads));
+      by_module ? shared.backward(gradients) : backward(gradients, {}, OnTarget(target, threads));
+      return all;
+    };
+    const std::vector<Rows> expected = results(false, 1);
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 6; ++i) {
+      callers.emplace_back([&, i] {
+        for (int repeat = 0; repeat < 12; ++repeat) {
+          const std::vector<Rows> actual = results(repeat % 2 != 0, i % 3);
+          for (size_t k = 0; k < 3; ++k) wrong += SameBits(expected[k], actual[k]) ? 0 : 1;
+          const std::string name = "caller " + std::to_string(i);
+          const char* exact;
+          wrong += rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_ERROR_TARGET ? 0 : 1;
+          std::this_thread::yield();
+          wrong += std::string(rmsnorm_error_message()).find(name) != std::string::npos ? 0 : 1;
         }
-        for (size_t k = 0; k < 3; ++k) wrong += SameBits(expected[k], actual[k]) ? 0 : 1;
-        const std::string name = "caller " + std::to_string(i);
-        const char* exact;
-        wrong += rmsnorm_find_target(name.c_str(), &exact) == RMSNORM_ERROR_TARGET ? 0 : 1;
-        std::this_thread::yield();
-        wrong += std::string(rmsnorm_error_message()).find(name) != std::string::npos ? 0 : 1;
-      }
-    });
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+    EXPECT_EQ(0, wrong) << target;
   }
-  for (std::thread& caller : callers) caller.join();
-  EXPECT_EQ(0, wrong);
 }
-
-INSTANTIATE_TEST_SUITE_P(Targets, ThreadsTest, testing::ValuesIn(SupportedTargets()), Name);
 
 // -------------------------------------------------------------------------------- started threads
 
@@ -231,7 +222,8 @@ TEST(StartedThreads, Limit) {
   }
 }
 
-// Inside another parallel region a call stays serial, even if OpenMP allows nested regions.
+// Inside another parallel region a call stays serial, prepared or not, even if OpenMP allows nested
+// regions.
 TEST(StartedThreads, ParallelRegion) {
   omp_set_max_active_levels(4);
   Random random(53);
@@ -244,13 +236,15 @@ TEST(StartedThreads, ParallelRegion) {
   {
     Context context;
     context.threads = 8;
-    const Rows y(RMSNORM_F32, kManyRows, kD);
+    const Rows y[] = {Rows(RMSNORM_F32, kManyRows, kD), Rows(RMSNORM_F32, kManyRows, kD)};
+    Prepared prepared(NormOperands(x, nullptr, y[1]), {}, context);
 #pragma omp barrier
 #pragma omp master
     started = threads_started.load();
 #pragma omp barrier
-    forward(NormOperands(x, nullptr, y), {}, context);
-    if (!SameBits(expected, y)) ++wrong;
+    forward(NormOperands(x, nullptr, y[0]), {}, context);
+    prepared();
+    for (const Rows& rows : y) wrong += SameBits(expected, rows) ? 0 : 1;
 #pragma omp barrier
 #pragma omp master
     started = threads_started - started;
