@@ -71,8 +71,7 @@ TEST_P(SumsTest, AddRows) {
   }
 }
 
-// Any number and length of blocks, which lie apart; the results of the reference are added up in
-// definition_test.cc.
+// Any number and length of blocks, which lie apart; the reference's results are in recorded bits.
 TEST_P(SumsTest, AddBlocks) {
   for (size_t d = 1; d <= 150; ++d) {
     for (const size_t blocks : std::vector<size_t>{1, 2, 5, 64}) {
