@@ -120,7 +120,7 @@ size_t Cell::moved_bytes() const {
   size_t bytes = 0;
   for (const Case& c : calls) {
     internal::ForEachOperand(c.Given(), [&](Operand o) {
-      if (internal::kOperandRules[o].shape != internal::Shape::kRows) return;
+      if (!internal::kOperandRules[o].HasShapeOfX()) return;
       bytes += c.RowCount() * c.d * internal::ElementSize(c.operand[o].dtype);
     });
   }

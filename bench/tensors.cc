@@ -67,7 +67,7 @@ Reader::Reader(const Tensors& tensors) {
   const std::vector<Case>& calls = tensors.values().calls;
   for (size_t i = 0; i < calls.size(); ++i) {
     internal::ForEachOperand(calls[i].Given(), [&](Operand o) {
-      const bool has_rows = internal::kOperandRules[o].shape == internal::Shape::kRows;
+      const bool has_rows = internal::kOperandRules[o].HasShapeOfX();
       if (!has_rows || !calls[i].IsOutput(o)) return;
       const cases::Rows& rows = tensors.values().problems[i].after(o);
       for (size_t row = 0; row < rows.count(); ++row) {

@@ -86,7 +86,8 @@ Rows Gated(const Case& c, const Problem& whole, const Rows& x, rmsnorm_dtype y_d
 
 rmsnorm_options NormOptions(const Case& c) {
   rmsnorm_options options = c.options;
-  for (const Option o : {kResidualRounding, kFactor, kActivation, kGatePlacement, kGateRounding}) {
+  for (const Option o :
+       {kResidualRounding, kFactor, kActivation, kGatePlacement, kGateRounding, kGroup}) {
     SetValueIn(options, o, int32_t{0});
   }
   return options;
@@ -152,11 +153,17 @@ class Apart {
     const Rows y = is_gated ? Gated(c_, whole_, normed.after(kY), y_dtype) : normed.after(kY);
     Expect(kY, y);
     if (!c_.Has(kQ)) return;
-    Step quantise(c_, y);
+    // A group is quantised as a row of its own length.
+    const Rows groups = given.group == 0 ? y : y.InRowsOf(static_cast<size_t>(given.group));
+    Case rows;
+    rows.rows = {groups.count()};
+    Step quantise(rows, groups);
     quantise.SkipNorm();
-    for (const Operand o : {kQ, kScale, kZero}) quantise.Take(o, c_, whole_);
+    for (const Operand o : {kQ, kScale, kZero}) quantise.Want(o, c_.operand[o].dtype);
     const Problem quantised = quantise.Run();
-    for (const Operand o : {kQ, kScale, kZero}) Expect(o, quantised.after(o));
+    for (const Operand o : {kQ, kScale, kZero}) {
+      if (c_.Has(o)) Expect(o, quantised.after(o).InRowsOf(whole_.after(o).d()));
+    }
   }
 
   // Each gradient alone, in f32 and in the default rounding order. A call of forward adds it to the

@@ -72,6 +72,12 @@ class FieldList {
   void AddOption(Option option) {
     const auto write = [option](const Case& c) { return OptionValue(c.options, option); };
     const auto read = [option](Case& c, const std::string& text) {
+      if (internal::IsInteger(option)) {
+        int32_t integer;
+        if (!ReadNumber(text, integer)) return false;
+        internal::SetValueIn(c.options, option, integer);
+        return true;
+      }
       if (!internal::IsNumber(option)) {
         const int32_t word = internal::WordOf(option, text.c_str());
         if (word >= 0) internal::SetValueIn(c.options, option, word);
@@ -123,7 +129,8 @@ std::vector<Field> MakeFields() {
     list.AddNumber(name + "gap", In(i, &OperandCase::gap), 100);
     list.AddNumber(name + "skip", In(i, &OperandCase::skip), 4);
     list.AddWord(name + "order", kOrders, In(i, &OperandCase::order));
-    if (rule.shape == Shape::kColumns) list.AddWord(name + "per", kPers, In(i, &OperandCase::per));
+    if (rule.leading == Leading::kShared)
+      list.AddWord(name + "per", kPers, In(i, &OperandCase::per));
     if (rule.in_place_of != i) {
       list.AddWord(name + "in_place", kFlags, In(i, &OperandCase::in_place));
     }
@@ -188,7 +195,7 @@ void RequireOperand(const Case& c, Operand o) {
     Require(is_laid_out, name, "_in_place leaves no choice of how it lies");
     Require(own.values == Values::kNormal, name, "_in_place leaves no choice of values");
   }
-  if (c.interleaved && rule.shape == Shape::kRows) {
+  if (c.interleaved && rule.HasShapeOfX()) {
     Require(o == internal::kX || is_laid_out, "interleaved rows of ", name, " lie as those of x");
     Require(!IsShared(own.order), "interleaved rows of ", name, " are not repeated");
   }
@@ -196,7 +203,7 @@ void RequireOperand(const Case& c, Operand o) {
     Require(IsPlainlyLaidOut(own) && !own.add, "call=rows, so the rows of ", name, " are dense");
     const bool is_of_stream = o == internal::kResidual || o == internal::kResidualOut;
     const rmsnorm_dtype like = c.operand[is_of_stream ? internal::kResidual : internal::kX].dtype;
-    Require(own.dtype == (rule.shape == Shape::kRows ? like : RMSNORM_F32), "call=rows: ", name,
+    Require(own.dtype == (rule.HasShapeOfX() ? like : RMSNORM_F32), "call=rows: ", name,
             ": rows have one type, the residual another, and dw is f32");
   }
 }
@@ -260,7 +267,7 @@ OperandSet HeldByModule(const Case& c) {
 }
 
 std::vector<size_t> LeadingOf(const Case& c, Operand o) {
-  if (kOperandRules[o].shape != Shape::kColumns) return c.rows;
+  if (kOperandRules[o].leading != Leading::kShared) return c.rows;
   const Per per = c.operand[o].per;
   if (per == Per::kTensor || c.rows.empty()) return {};
   if (per == Per::kHead) return {c.rows.back()};
@@ -278,14 +285,18 @@ size_t RowsOf(const Case& c, Operand o) {
 }
 
 size_t RowLengthOf(const Case& c, Operand o) {
-  return kOperandRules[o].shape == Shape::kPerRow ? 1 : c.d;
+  return internal::RowLengthOf(o, c.d, c.options.group);
+}
+
+std::vector<size_t> TensorShapeOf(const Case& c, Operand o) {
+  std::vector<size_t> shape = LeadingOf(c, o);
+  if (internal::HasRowDimension(o, c.options.group)) shape.push_back(RowLengthOf(c, o));
+  return shape;
 }
 
 std::vector<size_t> ShapeOf(const Case& c, Operand o) {
-  std::vector<size_t> shape = LeadingOf(c, o);
-  if (kOperandRules[o].shape != Shape::kPerRow || shape.empty()) {
-    shape.push_back(RowLengthOf(c, o));
-  }
+  std::vector<size_t> shape = TensorShapeOf(c, o);
+  if (shape.empty()) shape.push_back(1);
   return shape;
 }
 

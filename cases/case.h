@@ -19,12 +19,13 @@
 
 namespace rmsnorm::cases {
 
+using internal::Leading;
+using internal::Length;
 using internal::Operand;
 using internal::OperandRule;
 using internal::OperandSet;
 using internal::Role;
 using internal::SetOf;
-using internal::Shape;
 
 // The functions under test; all give the same bits.
 enum class Function {
@@ -149,7 +150,8 @@ std::vector<size_t> LeadingOf(const Case& c, Operand o);
 size_t RowsOf(const Case& c, Operand o);
 size_t RowLengthOf(const Case& c, Operand o);
 
-// The shape of an operand as a view has it. One element per row of a single row is one dimension.
+// The shape of an operand, and the same as a view has it, which has at least one dimension.
+std::vector<size_t> TensorShapeOf(const Case& c, Operand o);
 std::vector<size_t> ShapeOf(const Case& c, Operand o);
 
 // The row of an operand that belongs to a row of x.

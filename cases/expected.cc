@@ -164,9 +164,11 @@ class Forward : public Computation {
   Quantity MakeSum();
   Quantity MakeInverse(const Quantity& sum);
   void MakeQuantised();
+  void MakeGroup(size_t begin, size_t size, std::vector<ExpectedElement>& scales,
+                 std::vector<ExpectedElement>& zeros);
 
   void ExpectElements(Operand o, double bound, bool has_bound = true);
-  void ExpectOne(Operand o, const ExpectedElement& element, double bound);
+  void ExpectNumbers(Operand o, std::vector<ExpectedElement> elements, double bound);
 
   ExpectedRow row_ = {};     // its exact values, ranges, and sizes
   Theta theta_{roundings_};  // of each element
@@ -365,7 +367,7 @@ Quantity Forward::MakeSum() {
     without_eps.eps = 0;
     const double error = 2 * InverseBound(roundings_, without_eps, sum.range);
     const Theta theta = RoundedToF32(roundings_, roundings_.Sum() * kUnit + 2 * theta_.Get());
-    ExpectOne(kSumsOut, {sum.exact, 0, Widen(sum.range, error)}, theta.Bound(RMSNORM_F32));
+    ExpectNumbers(kSumsOut, {{sum.exact, 0, Widen(sum.range, error)}}, theta.Bound(RMSNORM_F32));
   }
   return sum;
 }
@@ -376,7 +378,7 @@ Quantity Forward::MakeInverse(const Quantity& sum) {
   Quantity r = InverseOf(roundings_, norm_, sum);
   if (!c_.Has(kRstd)) return r;
   const Theta theta = RoundedToF32(roundings_, roundings_.Inverse() + theta_.Get());
-  ExpectOne(kRstd, {r.exact, 0, cases::Cast(RMSNORM_F32, r.range)}, theta.Bound(RMSNORM_F32));
+  ExpectNumbers(kRstd, {{r.exact, 0, cases::Cast(RMSNORM_F32, r.range)}}, theta.Bound(RMSNORM_F32));
   const bool is_hot =
       !sum.range.may_be_nan && IsHot(norm_, sum.range.low) && IsHot(norm_, sum.range.high);
   if (is_hot || c_.options.rounding == RMSNORM_ROUND_INVERSE) {
@@ -432,9 +434,28 @@ void Forward::MakeRow(size_t row) {
 
 // Definition 9. Every operation is monotonic and rounded once.
 void Forward::MakeQuantised() {
+  SeeRange();
+  const auto group = static_cast<size_t>(c_.options.group);
+  const size_t size = group != 0 ? group : c_.d;
+  std::vector<ExpectedElement> scales, zeros;
+  for (size_t begin = 0; begin < c_.d; begin += size) MakeGroup(begin, size, scales, zeros);
+  const bool has_zero = c_.Has(kZero);
+  Theta theta = Theta(roundings_, theta_.Get()).OperateInF32();
+  if (has_zero) theta.Operate();  // hi - lo
+  ExpectNumbers(kScale, std::move(scales), theta.Bound(RMSNORM_F32));
+  if (has_zero) ExpectNumbers(kZero, std::move(zeros), kInfinity);
+  const double roundings = has_zero ? 7 : 4;
+  const double error = std::expm1(theta_.Get() + roundings * kUnit);
+  const double steps = has_zero ? 255 : 127;
+  ExpectElements(kQ, roundings_.any ? error / kUnit : 0.5 + steps * error, !may_cancel_);
+}
+
+// Turns the elements of a group from v into q, and adds its scale and zero. A group whose range the
+// errors of v may decide has no bound.
+void Forward::MakeGroup(size_t begin, size_t size, std::vector<ExpectedElement>& scales,
+                        std::vector<ExpectedElement>& zeros) {
   const bool has_zero = c_.Has(kZero);
   const double steps = has_zero ? 255 : 127;
-  SeeRange();
   double lo = 0;
   double hi = 0;
   double largest_size = 0;
@@ -442,7 +463,7 @@ void Forward::MakeQuantised() {
   Range high(0.0);
   bool is_finite = true;  // certainly
   bool is_special = false;
-  for (size_t j = 0; j < c_.d; ++j) {
+  for (size_t j = begin; j < begin + size; ++j) {
     ExpectedElement& element = row_.elements[j];
     Range& v = element.range;
     if (c_.Has(kY)) v = Range(results_(kY, row_.row, j));
@@ -457,7 +478,8 @@ void Forward::MakeQuantised() {
     largest_size = std::max(largest_size, std::isfinite(element.exact) ? element.size : kInfinity);
   }
   const double exact_width = has_zero ? hi - lo : std::max(hi, -lo);
-  has_bound_ = has_bound_ && !c_.Has(kBias) && largest_size <= exact_width && exact_width > 0x1p-99;
+  const bool has_bound = !c_.Has(kBias) && largest_size <= exact_width && exact_width > 0x1p-99;
+  const double bounded = has_bound ? 0 : kInfinity;
   const Range width = Map(low, high, [&](double a, double b) {
     return has_zero ? RoundToF32(b - a) : std::max(b, -a);
   });
@@ -471,29 +493,23 @@ void Forward::MakeQuantised() {
   // An integer has no -0.
   const auto clamped = [](double value) { return std::clamp(value, -128.0, 127.0) + 0.0; };
 
-  Theta theta = Theta(roundings_, theta_.Get()).OperateInF32();
-  if (has_zero) theta.Operate();  // hi - lo
+  const size_t group = scales.size();
   const Range scale = Map(width, [&](double a) { return RoundToF32(a / steps); });
-  ExpectOne(kScale, {exact_width / steps, 0, range_of(is_nan ? std::nan("") : 0, scale)},
-            theta.Bound(RMSNORM_F32));
+  scales.push_back({exact_width / steps, bounded, range_of(is_nan ? std::nan("") : 0, scale)});
   const Range inverse = Map(width, [&](double a) { return RoundToF32(steps / a); });
-  if (has_zero) {
-    const Range zero = Map(Times(low, inverse), [&](double lowest) {
-      return clamped(std::nearbyint(RoundToF32(-128 - lowest)));
-    });
-    ExpectOne(kZero, {0, 0, range_of(0, zero)}, kInfinity);
-  }
-  const double zero = has_zero ? results_(kZero, row_.row, 0) : 0;
-  const double actual_scale = results_(kScale, row_.row, 0);
-  for (ExpectedElement& v : row_.elements) {
+  const Range zero_range = Map(Times(low, inverse), [&](double lowest) {
+    return clamped(std::nearbyint(RoundToF32(-128 - lowest)));
+  });
+  zeros.push_back({0, 0, range_of(0, zero_range)});
+  const double zero = has_zero ? results_(kZero, row_.row, group) : 0;
+  const double actual_scale = results_(kScale, row_.row, group);
+  for (size_t j = begin; j < begin + size; ++j) {
+    ExpectedElement& v = row_.elements[j];
     v.exact = v.exact / actual_scale + zero;
-    v.size = 0;
+    v.size = bounded;
     v.range = range_of(0, Map(Times(v.range, inverse),
                               [&](double value) { return clamped(std::nearbyint(value) + zero); }));
   }
-  const double roundings = has_zero ? 7 : 4;
-  const double error = std::expm1(theta_.Get() + roundings * kUnit);
-  ExpectElements(kQ, roundings_.any ? error / kUnit : 0.5 + steps * error, !may_cancel_);
 }
 
 void Forward::ExpectElements(Operand o, double bound, bool has_bound) {
@@ -504,14 +520,11 @@ void Forward::ExpectElements(Operand o, double bound, bool has_bound) {
   Expect(row_);
 }
 
-// Expects a result that has one element for each row. After an inexact addition it has no bound.
-void Forward::ExpectOne(Operand o, const ExpectedElement& element, double bound) {
+// Expects a result that has a number for each row or group. After an inexact addition it has no
+// bound.
+void Forward::ExpectNumbers(Operand o, std::vector<ExpectedElement> elements, double bound) {
   const rmsnorm_dtype dtype = o == kZero ? RMSNORM_I8 : RMSNORM_F32;
-  Expect({o,
-          row_.row,
-          {element},
-          dtype,
-          roundings_.arithmetic,
+  Expect({o, row_.row, std::move(elements), dtype, roundings_.arithmetic,
           has_bound_ && !may_cancel_ ? bound : kInfinity});
 }
 

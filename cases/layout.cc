@@ -79,7 +79,7 @@ Layout::Layout(const Case& c) {
   internal::ForEachOperand(c.Given(), [&](Operand o) {
     if (c.operand[o].in_place) {
       place[o] = place[kOperandRules[o].in_place_of];
-    } else if (!c.interleaved || kOperandRules[o].shape != Shape::kRows) {
+    } else if (!c.interleaved || !kOperandRules[o].HasShapeOfX()) {
       PlaceAlone(c, o);
     }
   });
@@ -102,7 +102,7 @@ void Layout::Interleave(const Case& c) {
   constexpr size_t kUnit = 4;
   const OperandCase& x = c.operand[internal::kX];
   const auto is_alone = [&](Operand o) {
-    return kOperandRules[o].shape == Shape::kRows && !c.operand[o].in_place;
+    return kOperandRules[o].HasShapeOfX() && !c.operand[o].in_place;
   };
   const auto units = [&](Operand o) {
     return (c.d * internal::ElementSize(c.operand[o].dtype) + kUnit - 1) / kUnit;

@@ -10,13 +10,14 @@
 
 namespace rmsnorm::cases {
 
-// The word or the number of an option.
+// The word, the number or the integer of an option.
 inline std::string OptionValue(const rmsnorm_options& options, internal::Option option) {
   if (internal::IsNumber(option)) {
     return ShortestDecimal(internal::ValueIn<float>(options, option));
   }
-  const auto word = internal::ValueIn<int32_t>(options, option);
-  return internal::kOptionRules[option].words[word];
+  const auto integer = internal::ValueIn<int32_t>(options, option);
+  if (internal::IsInteger(option)) return std::to_string(integer);
+  return internal::kOptionRules[option].words[integer];
 }
 
 }  // namespace rmsnorm::cases

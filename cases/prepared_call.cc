@@ -24,7 +24,7 @@ CallOperands Piece(const Case& c, const CallOperands& operands, size_t begin, si
   internal::ForEachOperand(operands.given, [&](Operand o) {
     rmsnorm_view& view = piece.view[o];
     if (LeadingOf(c, o).size() != c.rows.size()) return;
-    if (view.shape[0] == 1 && kOperandRules[o].shape == Shape::kColumns) return;
+    if (view.shape[0] == 1 && kOperandRules[o].leading == Leading::kShared) return;
     const auto element = static_cast<ptrdiff_t>(internal::ElementSize(view.dtype));
     view.data = static_cast<const uint8_t*>(view.data) +
                 static_cast<ptrdiff_t>(begin) * view.stride[0] * element;

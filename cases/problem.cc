@@ -34,12 +34,12 @@ void Overwrite(const Case& c, Operand o, Rows& rows) {
   }
 }
 
-// Some rows as an operand. An operand with one element per row is a vector.
-rmsnorm_view ViewOf(Operand o, Rows& rows) {
-  if (kOperandRules[o].shape == Shape::kPerRow) {
+// Some rows as an operand of a case. An operand with one element per row is a vector.
+rmsnorm_view ViewOf(const Case& c, Operand o, Rows& rows) {
+  if (!internal::HasRowDimension(o, c.options.group)) {
     return rmsnorm_vector(rows.row(0), rows.dtype(), rows.count());
   }
-  if (kOperandRules[o].shape == Shape::kColumns) {
+  if (kOperandRules[o].leading == Leading::kShared) {
     return rmsnorm_vector(rows.row(0), rows.dtype(), rows.d());
   }
   return rmsnorm_rows(rows.row(0), rows.dtype(), rows.count(), rows.d(),
@@ -132,7 +132,7 @@ void Problem::MakeInputs(const Case& c) {
     const size_t rows = RowsOf(c, o);
     const size_t length = RowLengthOf(c, o);
     if (c.IsOutput(o)) after_[o] = Rows(own.dtype, rows, length);
-    if (kOperandRules[o].shape == Shape::kPerRow) {
+    if (kOperandRules[o].length == Length::kOne) {
       if (!c.IsOutput(o)) later |= SetOf(o);
       return;
     }
@@ -159,9 +159,9 @@ void Problem::MakePerRow(const Case& c, Operand o) {
   Rows& values = before_[o] = Rows(c.operand[o].dtype, RowsOf(c, o), 1);
   CallOperands operands;
   for (const Operand input : {internal::kX, internal::kGate}) {
-    if (c.Has(input)) operands.Set(input, ViewOf(input, before_[input]));
+    if (c.Has(input)) operands.Set(input, ViewOf(c, input, before_[input]));
   }
-  operands.Set(o == internal::kSums ? internal::kSumsOut : o, ViewOf(o, values));
+  operands.Set(o == internal::kSums ? internal::kSumsOut : o, ViewOf(c, o, values));
   rmsnorm_options options = c.options;
   options.weight_offset = 0;  // it needs a weight
   CallReference(c, operands, options);
@@ -192,8 +192,9 @@ void Problem::ComputeShared(const Case& c, OperandSet outputs, const std::vector
   CallOperands operands;
   Rows dense[kOperands];
   const auto rows_of = [&](Operand o) {
-    return kOperandRules[o].shape == Shape::kColumns ? std::vector<size_t>{SharedRow(c, o, rows[0])}
-                                                     : rows;
+    return kOperandRules[o].leading == Leading::kShared
+               ? std::vector<size_t>{SharedRow(c, o, rows[0])}
+               : rows;
   };
   internal::ForEachOperand(c.Given(), [&](Operand o) {
     if (c.IsOutput(o) && (SetOf(o) & outputs) == 0) return;
@@ -203,7 +204,7 @@ void Problem::ComputeShared(const Case& c, OperandSet outputs, const std::vector
     const std::vector<size_t> own = rows_of(o);
     dense[o] = Rows(from.dtype(), own.size(), from.d());
     for (size_t i = 0; i < own.size(); ++i) dense[o].Copy(i, start, own[i]);
-    operands.Set(o, ViewOf(o, dense[o]));
+    operands.Set(o, ViewOf(c, o, dense[o]));
     if (c.operand[o].add) operands.add_to |= 1u << (o - internal::kDx);
   });
   CallReference(c, operands, c.options);

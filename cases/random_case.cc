@@ -62,7 +62,7 @@ class Drawer {
     const bool all_alike = c_.function == Function::kRows || OneIn(2);
     const OperandSet in_most_calls = c_.Given();
     ForEachOperand(in_most_calls, [&](Operand o) {
-      if (kOperandRules[o].shape == Shape::kRows) c_.operand[o].dtype = usual;
+      if (kOperandRules[o].HasShapeOfX()) c_.operand[o].dtype = usual;
     });
     const auto set = [](Case& c, Operand o, rmsnorm_dtype dtype) {
       c.operand[o].dtype = kOperandRules[o].dtype != 0 ? kOperandRules[o].dtype : dtype;
@@ -90,6 +90,8 @@ class Drawer {
     Case changed = c_;
     if (IsNumber(option)) {
       SetValueIn(changed.options, option, kNumbers[Below(std::size(kNumbers))]);
+    } else if (IsInteger(option)) {
+      SetValueIn(changed.options, option, int32_t{8} << Below(OneIn(2) ? 3 : 10));
     } else {
       int32_t words = 0;
       while (kOptionRules[option].words[words] != nullptr) ++words;

@@ -67,6 +67,13 @@ class Rows {
   uint64_t bits(size_t row, size_t j) const;
   void set_bits(size_t row, size_t j, uint64_t bits);
   void Copy(size_t to, const Rows& from, size_t from_row);
+  // The same elements, in rows of another length.
+  Rows InRowsOf(size_t d) const {
+    Rows rows = *this;
+    rows.count_ = count_ * d_ / d;
+    rows.d_ = d;
+    return rows;
+  }
 
  private:
   rmsnorm_dtype dtype_ = 0;

@@ -50,9 +50,7 @@ Tensor ReadTensor(const nlohmann::json& entry, std::string_view all_data) {
 
 Rows RowsOfTensor(const Case& c, Operand o, const Tensor& tensor) {
   const std::string operand = kOperandRules[o].name;
-  std::vector<size_t> shape = LeadingOf(c, o);
-  if (kOperandRules[o].shape != Shape::kPerRow) shape.push_back(c.d);
-  Require(tensor.shape == shape, "no such shape of " + operand + " belongs to x");
+  Require(tensor.shape == TensorShapeOf(c, o), "no such shape of " + operand + " belongs to x");
   Rows rows(c.operand[o].dtype, RowsOf(c, o), RowLengthOf(c, o));
   const size_t size = internal::ElementSize(rows.dtype());
   Require(tensor.data.size() == rows.count() * rows.row_bytes(),
@@ -108,7 +106,7 @@ Recorded ReadCase(const std::string& name, const std::string& words, const Tenso
   Case c = Parse(text + options);
   internal::ForEachOperand(c.Given(), [&](Operand o) {
     const std::vector<size_t>& own = given.at(kOperandRules[o].name)->shape;
-    if (kOperandRules[o].shape == Shape::kColumns && !own.empty()) SetPer(c, o, own);
+    if (kOperandRules[o].leading == Leading::kShared && !own.empty()) SetPer(c, o, own);
   });
   RequireMeaning(c);
   AllRows before, after;

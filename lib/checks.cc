@@ -86,17 +86,20 @@ rmsnorm_status CheckDimensions(const char* name, const rmsnorm_view& view) {
 
 // The type, the dimensions, the size and the pointer of a view. `extent` receives the bytes that it
 // spans.
-rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& extent) {
+rmsnorm_status CheckView(Operand operand, int32_t group, const rmsnorm_view& view, Extent& extent) {
   const OperandRule& rule = kOperandRules[operand];
   RMSNORM_RETURN_IF_ERROR(CheckDtype(rule.name, rule.dtype, view.dtype));
   RMSNORM_RETURN_IF_ERROR(CheckDimensions(rule.name, view));
-  const int rows = RowDimensions(operand, view);
+  const int rows = view.ndim - (HasRowDimension(operand, group) ? 1 : 0);
   const size_t element_size = ElementSize(view.dtype);
   size_t before = 0;  // elements before data, and from data on
   size_t after = 1;
   if (rows < view.ndim) {
     const size_t d = view.shape[rows];
-    if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension, d, is 0", rule.name);
+    if (d == 0) {
+      return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension%s is 0", rule.name,
+                  rule.length == Length::kD ? ", d," : "");
+    }
     if (d > 1 && view.stride[rows] != 1) {
       return Fail(
           RMSNORM_ERROR_LAYOUT, "%s: stride %td in the last dimension; it must be contiguous (1)%s",
@@ -105,7 +108,7 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& exte
     }
     after = d;
   }
-  extent = {0, 0, true};
+  extent = {0, 0, true, rows};
   bool in_order = true;
   bool overflows = false;
   size_t count = after;  // elements, repeated ones too: nobody checks the product of sizes again
@@ -136,38 +139,43 @@ rmsnorm_status CheckView(Operand operand, const rmsnorm_view& view, Extent& exte
     return Fail(RMSNORM_ERROR_LAYOUT, "%s: %p is not aligned to its element of %zu bytes",
                 rule.name, view.data, element_size);
   }
-  extent = {begin, end, in_order};
+  extent = {begin, end, in_order, rows};
   return RMSNORM_OK;
 }
 
 // ------------------------------------------------------------------ a view beside x
 
-// Checks that a view has the dimensions of x (but the last, for an element for each row) or, for
-// columns, their last ones, each of them equal or 1.
-rmsnorm_status CheckShape(Operand operand, const rmsnorm_view& view, const rmsnorm_view& x) {
+// Checks that a view with `rows` dimensions over rows has the right length of a row, and the
+// leading dimensions of x or, where rows share them, the last of these, each equal or 1.
+rmsnorm_status CheckShape(Operand operand, int32_t group, const rmsnorm_view& view, int rows,
+                          const rmsnorm_view& x) {
   const OperandRule& rule = kOperandRules[operand];
-  const bool is_columns = rule.shape == Shape::kColumns;
-  const bool is_per_row = rule.shape == Shape::kPerRow;
-  if (is_per_row && x.ndim == 1) {
+  const bool is_shared = rule.leading == Leading::kShared;
+  if (rows == view.ndim && x.ndim == 1) {
     if (view.ndim == 1 && view.shape[0] == 1) return RMSNORM_OK;
     return Fail(RMSNORM_ERROR_SHAPE, "%s: it must be one element, as x is one row", rule.name);
   }
-  const int lacks = x.ndim - (is_per_row ? 1 : 0) - view.ndim;
-  if (is_columns ? lacks < 0 : lacks != 0) {
+  const int lacks = x.ndim - 1 - rows;
+  if (is_shared ? lacks < 0 : lacks != 0) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d%s", rule.name, view.ndim,
-                view.ndim + lacks, is_per_row ? " leading ones" : "");
+                view.ndim + lacks, rows == view.ndim ? " leading ones" : "");
   }
   for (int i = view.ndim - 1; i >= 0; --i) {
     const size_t size = view.shape[i];
     const size_t of_x = x.shape[lacks + i];
-    const bool is_last = i + 1 == view.ndim;
-    if (size == of_x || (is_columns && size == 1 && !is_last)) continue;
-    if (is_columns && is_last) {
+    const size_t wanted = i == rows ? RowLengthOf(operand, of_x, group) : of_x;
+    if (size == wanted || (is_shared && size == 1 && i < rows)) continue;
+    if (i == rows && rule.length == Length::kGroups) {
+      return Fail(RMSNORM_ERROR_SHAPE,
+                  "%s: %zu elements in its last dimension; it must be d / group, %zu", rule.name,
+                  size, wanted);
+    }
+    if (is_shared && i == rows) {
       return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements in its last dimension for rows of %zu",
                   rule.name, size, of_x);
     }
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu in dimension %d%s",
-                rule.name, size, i, of_x, lacks + i, is_columns ? "; it must be that or 1" : "");
+                rule.name, size, i, of_x, lacks + i, is_shared ? "; it must be that or 1" : "");
   }
   return RMSNORM_OK;
 }
@@ -182,7 +190,7 @@ bool IsLikeX(const rmsnorm_view& view, const rmsnorm_view& x, const Extent& of_x
   }
   const auto data = reinterpret_cast<uintptr_t>(view.data);
   const uintptr_t distance = data - reinterpret_cast<uintptr_t>(x.data);
-  extent = {of_x.begin + distance, of_x.end + distance, of_x.in_order};
+  extent = {of_x.begin + distance, of_x.end + distance, of_x.in_order, of_x.row_dimensions};
   // The data lies from begin on and below end, unless one of these is no address.
   const bool is_aligned = (data & (ElementSize(view.dtype) - 1)) == 0;
   return view.dtype == x.dtype && is_aligned && data != 0 && extent.begin <= data &&
@@ -265,20 +273,17 @@ rmsnorm_status CheckApart(const Operands& call, const Operands& other_call, size
   const bool is_own = &call == &other_call;
   for (OperandSet outputs = call.outputs; outputs != 0; outputs &= outputs - 1) {
     const Operand output = FirstOf(outputs);
-    const rmsnorm_view& view = call[output];
     // A message about two outputs of one call begins with the later one.
     OperandSet others = other_call.given & ~(is_own ? outputs : 0);
     for (; others != 0; others &= others - 1) {
       const Operand other = FirstOf(others);
       if (Disjoint(call.extent[output], other_call.extent[other])) continue;
-      const rmsnorm_view& other_view = other_call[other];
+      const Placed of_output = {call[output], call.extent[output]};
+      const Placed of_other = {other_call[other], other_call.extent[other]};
       const bool may_replace = is_own && kOperandRules[output].in_place_of == other;
-      if (may_replace && IsInPlace(other_view, view)) continue;
-      if (Apart({other, other_call[other], other_call.extent[other]},
-                {output, call[output], call.extent[output]})) {
-        continue;
-      }
-      const bool in_bytes = LooksLikeBytes(other, other_view) || LooksLikeBytes(output, view);
+      if (may_replace && IsInPlace(of_other.view, of_output.view)) continue;
+      if (Apart(of_other, of_output)) continue;
+      const bool in_bytes = LooksLikeBytes(of_other) || LooksLikeBytes(of_output);
       const ShortText prefix = is_own ? ShortText() : ShortText().Add("calls[%zu].", index);
       return Fail(RMSNORM_ERROR_OVERLAP, "%s: overlaps %s%s or lies between its rows%s%s",
                   kOperandRules[output].name, prefix.c_str(), kOperandRules[other].name,
@@ -297,7 +302,7 @@ size_t CountApart(const CheckedCall* calls, size_t count) {
       const Operands& operands = calls[i].operands;
       ForEachOperand(operands.given, [&](Operand operand) {
         const bool is_output = (operands.outputs & SetOf(operand)) != 0;
-        all.push_back({{operand, operands[operand], operands.extent[operand]}, i, is_output});
+        all.push_back({{operands[operand], operands.extent[operand]}, i, is_output});
       });
     }
     return CallsApart(all);
@@ -357,7 +362,7 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& copy,
 }
 
 rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, OperandSet own,
-                             Operands& operands) {
+                             int32_t group, Operands& operands) {
   if (given == nullptr) return Fail(RMSNORM_ERROR_NULL, "operands: the pointer is null");
   rmsnorm_operands read;
   if (given->size != sizeof read) {
@@ -368,10 +373,12 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   const Roles& roles = RolesIn(operation);
   RMSNORM_RETURN_IF_ERROR(FindViews(operation, roles, *given, own, operands));
 
-  constexpr OperandSet kMayBeLikeX = OperandsWhere(
-      [](const OperandRule& rule) { return rule.shape == Shape::kRows && rule.dtype == 0; });
+  constexpr OperandSet kMayBeLikeX =
+      OperandsWhere([](const OperandRule& rule) { return rule.HasShapeOfX() && rule.dtype == 0; });
   const rmsnorm_view& x = operands[kX];
-  RMSNORM_RETURN_IF_ERROR(CheckView(kX, x, operands.extent[kX]));
+  RMSNORM_RETURN_IF_ERROR(CheckView(kX, group, x, operands.extent[kX]));
+  operands.d = x.shape[x.ndim - 1];
+  RMSNORM_RETURN_IF_ERROR(CheckGroup(group, operands.d));
   operands.like_x = SetOf(kX);
   for (OperandSet rest = operands.given & ~SetOf(kX); rest != 0; rest &= rest - 1) {
     const Operand operand = FirstOf(rest);
@@ -380,11 +387,11 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
     if ((kMayBeLikeX & SetOf(operand)) != 0 && IsLikeX(view, x, operands.extent[kX], extent)) {
       operands.like_x |= SetOf(operand);
     } else {
-      RMSNORM_RETURN_IF_ERROR(CheckView(operand, view, extent));
-      RMSNORM_RETURN_IF_ERROR(CheckShape(operand, view, x));
+      RMSNORM_RETURN_IF_ERROR(CheckView(operand, group, view, extent));
+      RMSNORM_RETURN_IF_ERROR(CheckShape(operand, group, view, extent.row_dimensions, x));
     }
     if (!extent.in_order && (operands.outputs & SetOf(operand)) != 0) {
-      RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(operand, view));
+      RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(operand, {view, extent}));
     }
   }
   if (operands.Has(kResidualOut) && operands[kResidualOut].dtype != operands[kResidual].dtype) {
@@ -397,10 +404,15 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
     return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from the shape of weight");
   }
   RMSNORM_RETURN_IF_ERROR(CheckApart(operands, operands));
-  operands.d = x.shape[x.ndim - 1];
   operands.rows = 1;
   for (int i = 0; i + 1 < x.ndim; ++i) operands.rows *= x.shape[i];
   return RMSNORM_OK;
+}
+
+rmsnorm_status CheckGroup(int32_t group, size_t d) {
+  if (group == 0 || d % static_cast<size_t>(group) == 0) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_OPTION, "options: group is %d; it does not divide rows of %zu", group,
+              d);
 }
 
 rmsnorm_status CheckCallsApart(const CheckedCall* calls, size_t count) {
@@ -437,7 +449,8 @@ rmsnorm_status CheckCall(Operation operation, const rmsnorm_module* module,
     RMSNORM_RETURN_IF_ERROR(ReadOptions(options, call.options, call.changed_options));
     call.own = 0;
   }
-  RMSNORM_RETURN_IF_ERROR(CheckOperands(operation, operands, call.own, call.operands));
+  RMSNORM_RETURN_IF_ERROR(
+      CheckOperands(operation, operands, call.own, call.options.group, call.operands));
   if (call.changed_options != 0) {
     RMSNORM_RETURN_IF_ERROR(
         CheckOptionsFit(operation, call.options, call.changed_options, call.operands, call.own));
@@ -451,11 +464,11 @@ rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d) 
   const char* const name = kOperandRules[operand].name;
   if (view == nullptr) return Fail(RMSNORM_ERROR_NULL, "%s: the view is null", name);
   Extent extent;
-  RMSNORM_RETURN_IF_ERROR(CheckView(operand, *view, extent));
+  RMSNORM_RETURN_IF_ERROR(CheckView(operand, 0, *view, extent));
   if (view->ndim != 1) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; it must have one", name, view->ndim);
   }
-  return CheckShape(operand, *view, rmsnorm_vector(nullptr, RMSNORM_F32, d));
+  return CheckShape(operand, 0, *view, 0, rmsnorm_vector(nullptr, RMSNORM_F32, d));
 }
 
 }  // namespace rmsnorm::internal

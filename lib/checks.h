@@ -49,13 +49,16 @@ rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtyp
 
 // Checks the operands of an operation: which there are, each by itself, that their shapes and types
 // fit, and that no output shares memory with another operand unless it takes that operand's place.
-// `own` is what a module adds to them.
+// `own` is what a module adds to them; `group` is the option.
 rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given, OperandSet own,
-                             Operands& operands);
+                             int32_t group, Operands& operands);
 
 // Checks that no output of a checked call shares memory with an operand of another. An error names
 // the first call that does so with an earlier one, and the first of these.
 rmsnorm_status CheckCallsApart(const CheckedCall* calls, size_t count);
+
+// Checks that a group divides rows of d elements; 0 is all of a row.
+rmsnorm_status CheckGroup(int32_t group, size_t d);
 
 // Checks a view of d elements in one dimension by the rule of an operand.
 rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d);

@@ -31,6 +31,7 @@ struct Norm {
   rmsnorm_activation activation;
   rmsnorm_gate_placement gate_placement;
   rmsnorm_gate_rounding gate_rounding;
+  size_t group;    // elements of a row that share a scale and a zero
   bool add_to_dx;  // dx is added to the values in its memory
   // All row operands but q have one type, and the fused leaves of forward or of backward serve
   // every option.

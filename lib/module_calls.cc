@@ -35,8 +35,10 @@ std::string Describe(size_t d, rmsnorm_dtype dtype, const rmsnorm_options& optio
     if (IsDefault(options, option)) continue;
     const OptionRule& rule = kOptionRules[option];
     text += std::string(", ") + rule.name + "=";
-    text += IsNumber(option) ? Text(ValueIn<float>(options, option))
-                             : rule.words[ValueIn<int32_t>(options, option)];
+    const auto integer = ValueIn<int32_t>(options, option);
+    text += IsNumber(option)    ? Text(ValueIn<float>(options, option))
+            : IsInteger(option) ? std::to_string(integer)
+                                : rule.words[integer];
   }
   if (context.threads != 0) text += ", threads=" + std::to_string(context.threads);
   if (context.parallel_for != nullptr) text += ", parallel_for";
@@ -117,6 +119,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
   CallContext call_context;
   RMSNORM_RETURN_IF_ERROR(ReadOptions(options, own_options, changed));
   if (d == 0) return Fail(RMSNORM_ERROR_SHAPE, "d: 0; it must be at least 1");
+  RMSNORM_RETURN_IF_ERROR(CheckGroup(own_options.group, d));
   RMSNORM_RETURN_IF_ERROR(CheckDtype("dtype", 0, dtype));
   RMSNORM_RETURN_IF_ERROR(FindContext(nullptr, context, call_context));
   try {

@@ -25,11 +25,10 @@ struct DenseRows {
 
   // Without ElementSize(), which knows every type: its switch shows in a call of one short row.
   size_t ElementBytes(Operand operand) const {
-    const bool has_rows = kOperandRules[operand].shape == Shape::kRows;
-    return !has_rows || dtype == RMSNORM_F32 ? 4 : 2;
+    return !kOperandRules[operand].HasShapeOfX() || dtype == RMSNORM_F32 ? 4 : 2;
   }
   size_t BytesOfRow(Operand operand) const {
-    return ElementBytes(operand) * (kOperandRules[operand].shape == Shape::kPerRow ? 1 : d);
+    return ElementBytes(operand) * RowLengthOf(operand, d, 0);
   }
 };
 
@@ -52,8 +51,9 @@ struct Bytes {
 
 template <Operand kOperand>
 Bytes BytesOf(const DenseRows& rows, Given<kOperand> given) {
-  const size_t count = kOperandRules[kOperand].shape == Shape::kColumns ? 1 : rows.count;
-  return {reinterpret_cast<uintptr_t>(given.data), count * rows.BytesOfRow(kOperand)};
+  const bool is_shared = kOperandRules[kOperand].leading == Leading::kShared;
+  return {reinterpret_cast<uintptr_t>(given.data),
+          (is_shared ? 1 : rows.count) * rows.BytesOfRow(kOperand)};
 }
 
 // Whether two operands share no byte. Modulo 2^64, b begins at least a.count bytes after a, and a
@@ -106,15 +106,16 @@ RMSNORM_NOINLINE rmsnorm_status CallByViews(const rmsnorm_module* module, const 
   rmsnorm_operands operands = rmsnorm_no_operands();
   rmsnorm_view views[kOperands];
   const auto set = [&](Operand operand, const void* data) {
-    const Shape shape = kOperandRules[operand].shape;
+    const OperandRule& rule = kOperandRules[operand];
     const bool is_residual = operand == kResidual || operand == kResidualOut;
     const rmsnorm_dtype dtype = is_residual ? residual_dtype : rows.dtype;
     const bool is_absent = (kOptional & SetOf(operand)) != 0 && data == nullptr;
-    if (is_absent && (rows.count > 0 || shape != Shape::kRows)) return;
+    if (is_absent && (rows.count > 0 || !rule.HasShapeOfX())) return;
     views[operand] =
-        shape == Shape::kRows
+        rule.HasShapeOfX()
             ? rmsnorm_rows(data, dtype, rows.count, rows.d, static_cast<ptrdiff_t>(rows.d))
-            : rmsnorm_vector(data, RMSNORM_F32, shape == Shape::kColumns ? rows.d : rows.count);
+            : rmsnorm_vector(data, RMSNORM_F32,
+                             rule.leading == Leading::kShared ? rows.d : rows.count);
     SetViewIn(operands, operand, &views[operand]);
   };
   (set(kGiven, given.data), ...);
@@ -136,9 +137,9 @@ RMSNORM_ALWAYS_INLINE void CallKernel(const rmsnorm_module& module, const DenseR
     ForEachOperand(module.held & ~SetOf(kWeight), set_own);
   }
   const auto set = [&](Operand operand, const void* data) {
-    const bool is_columns = kOperandRules[operand].shape == Shape::kColumns;
+    const bool is_shared = kOperandRules[operand].leading == Leading::kShared;
     run.Set(operand, const_cast<void*>(data),
-            is_columns ? 0 : static_cast<ptrdiff_t>(rows.BytesOfRow(operand)));
+            is_shared ? 0 : static_cast<ptrdiff_t>(rows.BytesOfRow(operand)));
   };
   (set(kGiven, given.data), ...);
   run.start_sums = true;

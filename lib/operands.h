@@ -38,11 +38,16 @@ enum Operand : int {
   kOperands
 };
 
-// How the shape of an operand follows from the shape of x, [..., d].
-enum class Shape {
-  kRows,     // the same
-  kColumns,  // [d], or with leading dimensions aligned from the right, each equal to x's or 1
-  kPerRow    // the leading dimensions of x
+// How the shape of an operand follows from the shape of x, [..., d]: its leading dimensions, and
+// the length of its row.
+enum class Leading {
+  kOfX,    // those of x
+  kShared  // aligned from the right, each that of x or 1; or absent
+};
+enum class Length {
+  kD,
+  kOne,    // a number for each row; the shape has no dimension for it
+  kGroups  // a number for each group of the option `group`; without it as kOne
 };
 
 enum class Role : char {
@@ -69,37 +74,45 @@ void ForEachOperand(OperandSet set, const F& f) {
 struct OperandRule {
   const char* name;
   size_t offset;  // of its pointer in rmsnorm_operands
-  Shape shape;
+  Leading leading;
+  Length length;
   rmsnorm_dtype dtype;  // the only type it may have, or 0 for f32, f16 and bf16
   Operand in_place_of;  // the operand whose place it may take, or itself
   Role forward;
   Role backward;
   OperandSet needs = 0;     // a call with it needs one of these; empty: none
   OperandSet excludes = 0;  // a call with it has none of these
+
+  constexpr bool HasShapeOfX() const { return leading == Leading::kOfX && length == Length::kD; }
 };
 
 #define FIELD(name) #name, offsetof(rmsnorm_operands, name)
 constexpr OperandRule kOperandRules[kOperands] = {
-    {FIELD(x), Shape::kRows, 0, kX, Role::kRequired, Role::kRequired},
-    {FIELD(residual), Shape::kRows, 0, kResidual, Role::kInput, Role::kAbsent},
-    {FIELD(dy), Shape::kRows, 0, kDy, Role::kAbsent, Role::kRequired},
-    {FIELD(gate), Shape::kRows, 0, kGate, Role::kInput, Role::kAbsent},
-    {FIELD(weight), Shape::kColumns, 0, kWeight, Role::kInput, Role::kInput},
-    {FIELD(bias), Shape::kColumns, 0, kBias, Role::kInput, Role::kAbsent},
-    {FIELD(post_norm_weight), Shape::kColumns, 0, kPostNormWeight, Role::kInput, Role::kAbsent},
-    {FIELD(sums), Shape::kPerRow, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent, 0,
+    {FIELD(x), Leading::kOfX, Length::kD, 0, kX, Role::kRequired, Role::kRequired},
+    {FIELD(residual), Leading::kOfX, Length::kD, 0, kResidual, Role::kInput, Role::kAbsent},
+    {FIELD(dy), Leading::kOfX, Length::kD, 0, kDy, Role::kAbsent, Role::kRequired},
+    {FIELD(gate), Leading::kOfX, Length::kD, 0, kGate, Role::kInput, Role::kAbsent},
+    {FIELD(weight), Leading::kShared, Length::kD, 0, kWeight, Role::kInput, Role::kInput},
+    {FIELD(bias), Leading::kShared, Length::kD, 0, kBias, Role::kInput, Role::kAbsent},
+    {FIELD(post_norm_weight), Leading::kShared, Length::kD, 0, kPostNormWeight, Role::kInput,
+     Role::kAbsent},
+    {FIELD(sums), Leading::kOfX, Length::kOne, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent, 0,
      SetOf(kResidual) | SetOf(kPostNormWeight)},
-    {FIELD(residual_out), Shape::kRows, 0, kResidual, Role::kOutput, Role::kAbsent,
+    {FIELD(residual_out), Leading::kOfX, Length::kD, 0, kResidual, Role::kOutput, Role::kAbsent,
      SetOf(kResidual)},
-    {FIELD(y), Shape::kRows, 0, kX, Role::kOutput, Role::kAbsent},
-    {FIELD(q), Shape::kRows, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent, SetOf(kScale)},
-    {FIELD(rstd), Shape::kPerRow, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput},
-    {FIELD(sums_out), Shape::kPerRow, RMSNORM_F64, kSumsOut, Role::kOutput, Role::kAbsent},
-    {FIELD(scale), Shape::kPerRow, RMSNORM_F32, kScale, Role::kOutput, Role::kAbsent, SetOf(kQ)},
-    {FIELD(zero), Shape::kPerRow, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent, SetOf(kQ)},
-    {FIELD(dx), Shape::kRows, 0, kDy, Role::kAbsent, Role::kOutput},
-    {FIELD(dw), Shape::kColumns, 0, kDw, Role::kAbsent, Role::kOutput},
-    {FIELD(db), Shape::kColumns, 0, kDb, Role::kAbsent, Role::kOutput},
+    {FIELD(y), Leading::kOfX, Length::kD, 0, kX, Role::kOutput, Role::kAbsent},
+    {FIELD(q), Leading::kOfX, Length::kD, RMSNORM_I8, kQ, Role::kOutput, Role::kAbsent,
+     SetOf(kScale)},
+    {FIELD(rstd), Leading::kOfX, Length::kOne, RMSNORM_F32, kRstd, Role::kOutput, Role::kInput},
+    {FIELD(sums_out), Leading::kOfX, Length::kOne, RMSNORM_F64, kSumsOut, Role::kOutput,
+     Role::kAbsent},
+    {FIELD(scale), Leading::kOfX, Length::kGroups, RMSNORM_F32, kScale, Role::kOutput,
+     Role::kAbsent, SetOf(kQ)},
+    {FIELD(zero), Leading::kOfX, Length::kGroups, RMSNORM_I8, kZero, Role::kOutput, Role::kAbsent,
+     SetOf(kQ)},
+    {FIELD(dx), Leading::kOfX, Length::kD, 0, kDy, Role::kAbsent, Role::kOutput},
+    {FIELD(dw), Leading::kShared, Length::kD, 0, kDw, Role::kAbsent, Role::kOutput},
+    {FIELD(db), Leading::kShared, Length::kD, 0, kDb, Role::kAbsent, Role::kOutput},
 };
 #undef FIELD
 
@@ -125,6 +138,19 @@ constexpr OperandSet OperandsWhere(const F& is_wanted) {
     if (is_wanted(kOperandRules[i])) set |= SetOf(static_cast<Operand>(i));
   }
   return set;
+}
+
+// Whether the views of an operand have a dimension for its row; `group` is the option.
+constexpr bool HasRowDimension(Operand operand, int32_t group) {
+  const Length length = kOperandRules[operand].length;
+  return length == Length::kD || (length == Length::kGroups && group != 0);
+}
+
+// The length of an operand's row in a call with rows of d elements.
+constexpr size_t RowLengthOf(Operand operand, size_t d, int32_t group) {
+  return !HasRowDimension(operand, group)                   ? 1
+         : kOperandRules[operand].length == Length::kGroups ? d / static_cast<size_t>(group)
+                                                            : d;
 }
 
 // The operands that a call takes in f32, and that a module may hold.

@@ -18,8 +18,9 @@ ShortText WordsOf(const OptionRule& rule) {
 
 // The value of an option, a word where it is one.
 ShortText ValueText(const rmsnorm_options& options, Option option) {
-  const auto word = ValueIn<int32_t>(options, option);
-  if (!IsNumber(option)) return ShortText().Add("%s", kOptionRules[option].words[word]);
+  const auto integer = ValueIn<int32_t>(options, option);
+  if (IsInteger(option)) return ShortText().Add("%d", integer);
+  if (!IsNumber(option)) return ShortText().Add("%s", kOptionRules[option].words[integer]);
   return ShortText().Add("%g", static_cast<double>(ValueIn<float>(options, option)));
 }
 
@@ -29,12 +30,15 @@ rmsnorm_status CheckOptions(const rmsnorm_options& options, OptionSet changed) {
   for (OptionSet rest = changed | SetOf(kEps); rest != 0; rest &= rest - 1) {
     const Option option = FirstOption(rest);
     const OptionRule& rule = kOptionRules[option];
-    if (IsNumber(option)) {
-      if (rule.numbers->accept(ValueIn<float>(options, option))) continue;
-      return Fail(RMSNORM_ERROR_OPTION, "options: %s is %s; it must be %s", rule.name,
-                  ValueText(options, option).c_str(), rule.numbers->range);
-    }
     const auto value = ValueIn<int32_t>(options, option);
+    if (IsNumber(option) || IsInteger(option)) {
+      const bool is_valid = IsNumber(option) ? rule.numbers->accept(ValueIn<float>(options, option))
+                                             : rule.integers->accept(value);
+      if (is_valid) continue;
+      return Fail(RMSNORM_ERROR_OPTION, "options: %s is %s; it must be %s", rule.name,
+                  ValueText(options, option).c_str(),
+                  IsNumber(option) ? rule.numbers->range : rule.integers->range);
+    }
     int32_t word = 0;
     while (word != value && rule.words[word] != nullptr) ++word;
     if (rule.words[word] != nullptr) continue;

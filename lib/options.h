@@ -26,6 +26,7 @@ enum Option : int {
   kActivation,
   kGatePlacement,
   kGateRounding,
+  kGroup,
   kOptions
 };
 
@@ -40,6 +41,9 @@ inline bool IsDivisor(float value) {
   return value == 0.0f || (value > 0.0f && std::isnormal(value) && std::isnormal(1 / value));
 }
 inline bool IsFinite(float value) { return std::isfinite(value); }
+inline bool IsGroup(int32_t value) {
+  return value == 0 || (8 <= value && value <= 4096 && (value & (value - 1)) == 0);
+}
 
 // The numbers that an option accepts.
 struct Numbers {
@@ -52,20 +56,28 @@ constexpr Numbers kOffsets = {IsFinite, "finite", 0};
 constexpr Numbers kDivisors = {IsDivisor, "from 2^-126 to 2^126, or 0 for d", 0};
 constexpr Numbers kFactors = {IsFinite, "finite", 1};
 
-// An option is a number or one of a few words, which stand for 0, 1, ... Its default is 0, or the
-// first word, except for eps.
+// The integers that an option accepts.
+struct Integers {
+  bool (*accept)(int32_t);
+  const char* range;
+};
+constexpr Integers kGroups = {IsGroup, "a power of two from 8 to 4096, or 0 for d"};
+
+// An option is a number, one of a few words, which stand for 0, 1, ..., or an integer. Its default
+// is 0, or the first word, except for eps.
 struct OptionRule {
   const char* name;
   size_t offset;           // of its field in rmsnorm_options
-  const Numbers* numbers;  // null for words
-  const char* words[4];    // ends with a null
+  const Numbers* numbers;  // null for words and integers
+  const char* words[4];    // ends with a null; none for numbers and integers
   uint32_t leaves;         // the values that fused leaves serve; bit i is word i
   Gradient gradient;
   OperandSet needs = 0;      // a value other than the default requires one of these operands
   OperandSet needed_by = 0;  // in calls with one of these, or in all calls if empty
+  const Integers* integers = nullptr;  // null for numbers and words
 };
 
-// Tiles serve every value. Leaves serve any number, or the default alone.
+// Tiles serve every value. Leaves serve any number or integer, or the default alone.
 constexpr uint32_t kAnyNumber = ~uint32_t{0};
 constexpr uint32_t kDefaultAlone = 1;
 
@@ -89,6 +101,7 @@ constexpr OptionRule kOptionRules[kOptions] = {
      0b11,
      Gradient::kRefused,
      SetOf(kGate)},
+    {FIELD(group), nullptr, {}, kAnyNumber, Gradient::kRefused, SetOf(kQ), kScaled, &kGroups},
 };
 #undef FIELD
 
@@ -98,8 +111,9 @@ static_assert(AreInOrder(kOptionRules, offsetof(rmsnorm_options, eps), sizeof(fl
               "an option has no line in kOptionRules, or not in its place");
 
 constexpr bool IsNumber(Option option) { return kOptionRules[option].numbers != nullptr; }
+constexpr bool IsInteger(Option option) { return kOptionRules[option].integers != nullptr; }
 
-// Reads and writes a field; a number as float, a word as int32_t.
+// Reads and writes a field; a number as float, a word or an integer as int32_t.
 template <class Value>
 Value ValueIn(const rmsnorm_options& options, Option option) {
   Value value;
@@ -149,7 +163,7 @@ inline OptionSet ChangedOptions(const rmsnorm_options& options) {
 constexpr bool IsLimited(const OptionRule& rule) {
   int words = 0;
   while (rule.words[words] != nullptr) ++words;
-  return rule.leaves != (rule.numbers != nullptr ? kAnyNumber : (uint32_t{1} << words) - 1);
+  return rule.leaves != (words == 0 ? kAnyNumber : (uint32_t{1} << words) - 1);
 }
 
 // The limited options that the results of an operation depend on.
@@ -170,7 +184,7 @@ bool LeavesServe(const rmsnorm_options& options, OptionSet changed) {
   constexpr OptionSet kLimited = LimitedIn(kOperation);
   for (OptionSet rest = changed & kLimited; rest != 0; rest &= rest - 1) {
     const Option option = FirstOption(rest);
-    if (IsNumber(option)) return false;
+    if (IsNumber(option) || IsInteger(option)) return false;
     if ((kOptionRules[option].leaves >> ValueIn<int32_t>(options, option) & 1) == 0) return false;
   }
   return true;

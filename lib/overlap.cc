@@ -24,11 +24,12 @@ bool IsSame(const Layout::Step& a, const Layout::Step& b) {
   return a.count == b.count && a.bytes == b.bytes;
 }
 
-Layout LayoutOf(Operand operand, const rmsnorm_view& view) {
+Layout LayoutOf(const Placed& placed) {
+  const rmsnorm_view& view = placed.view;
   const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   Layout layout;
-  layout.row_bytes = RowLength(operand, view) * size;
-  for (int i = 0; i < RowDimensions(operand, view); ++i) {
+  layout.row_bytes = placed.RowLength() * size;
+  for (int i = 0; i < placed.extent.row_dimensions; ++i) {
     if (view.shape[i] == 1) continue;
     // Rows at falling addresses are the same bytes as at rising ones.
     const Layout::Step step = {view.shape[i], std::abs(view.stride[i] * size)};
@@ -73,7 +74,7 @@ struct Group {
   uintptr_t end;
   const PlacedOfCall* operand;
 
-  Layout layout() const { return LayoutOf(operand->placed.operand, operand->placed.view); }
+  Layout layout() const { return LayoutOf(operand->placed); }
 };
 
 // Whether the operands of different calls are apart, each compared with each other.
@@ -139,8 +140,8 @@ bool ClusterApart(const Group* begin, const Group* end, int first) {
 }  // namespace
 
 bool Apart(const Placed& a, const Placed& b) {
-  const Layout a_layout = LayoutOf(a.operand, a.view);
-  const Layout b_layout = LayoutOf(b.operand, b.view);
+  const Layout a_layout = LayoutOf(a);
+  const Layout b_layout = LayoutOf(b);
   const uintptr_t distance = b.extent.begin - a.extent.begin;
   int common = 0;
   while (common < std::min(a_layout.steps, b_layout.steps) &&
@@ -160,11 +161,12 @@ bool CallsApart(const std::vector<PlacedOfCall>& operands) {
   return GroupsOfCallsApart(groups, 0);
 }
 
-bool LooksLikeBytes(Operand operand, const rmsnorm_view& view) {
-  const int last = RowDimensions(operand, view) - 1;
+bool LooksLikeBytes(const Placed& placed) {
+  const rmsnorm_view& view = placed.view;
+  const int last = placed.extent.row_dimensions - 1;
   const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   return size > 1 && last >= 0 && view.shape[last] > 1 &&
-         std::abs(view.stride[last]) >= RowLength(operand, view) * size;
+         std::abs(view.stride[last]) >= placed.RowLength() * size;
 }
 
 bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
@@ -175,8 +177,8 @@ bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b) {
   return true;
 }
 
-rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view) {
-  const Layout layout = LayoutOf(operand, view);
+rmsnorm_status CheckRowsToldApart(Operand operand, const Placed& placed) {
+  const Layout layout = LayoutOf(placed);
   for (int i = 0; i < layout.steps; ++i) {
     const ptrdiff_t inner = SpanFrom(layout, i + 1);
     if (layout.step[i].bytes < inner) {

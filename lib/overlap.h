@@ -15,7 +15,8 @@ namespace rmsnorm::internal {
 struct Extent {
   uintptr_t begin;
   uintptr_t end;
-  bool in_order;  // each step over rows is as wide as all that the dimensions after it span
+  bool in_order;       // each step over rows is as wide as all that the dimensions after it span
+  int row_dimensions;  // dimensions over rows; the view has one more, or none, for its row
 };
 
 // Nothing lies below 0, so a view without rows is disjoint from all.
@@ -23,25 +24,19 @@ inline bool Disjoint(const Extent& a, const Extent& b) {
   return a.end <= b.begin || b.end <= a.begin;
 }
 
-// The number of dimensions over rows in the view of an operand.
-inline int RowDimensions(Operand operand, const rmsnorm_view& view) {
-  return kOperandRules[operand].shape == Shape::kPerRow ? view.ndim : view.ndim - 1;
-}
-
-// The length of the operand's row, in elements.
-inline ptrdiff_t RowLength(Operand operand, const rmsnorm_view& view) {
-  const int rows = RowDimensions(operand, view);
-  return rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) : 1;
-}
-
-// A view of an operand, and the bytes that it spans.
+// A view, and the bytes that it spans.
 struct Placed {
-  Operand operand;
   const rmsnorm_view& view;
   const Extent& extent;
+
+  // The length of a row, in elements.
+  ptrdiff_t RowLength() const {
+    const int rows = extent.row_dimensions;
+    return rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) : 1;
+  }
 };
 
-// Whether two operands of a call, or of two calls, whose extents meet share no byte. May return
+// Whether the operands of a call, or of two calls, whose extents meet share no byte. May return
 // false for operands that share none.
 bool Apart(const Placed& a, const Placed& b);
 
@@ -58,7 +53,7 @@ bool CallsApart(const std::vector<PlacedOfCall>& operands);
 
 // Whether the strides of a view look like bytes, a likely mistake: in bytes the steps over rows
 // would be as wide as a row.
-bool LooksLikeBytes(Operand operand, const rmsnorm_view& view);
+bool LooksLikeBytes(const Placed& placed);
 
 // Whether two views of one shape are in the same place.
 bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b);
@@ -66,7 +61,7 @@ bool IsInPlace(const rmsnorm_view& a, const rmsnorm_view& b);
 // Checks that strides tell the rows of an output apart, where these are not in order: each step is
 // at least as wide as all that the narrower steps span. Other layouts are refused, also where their
 // rows share no byte.
-rmsnorm_status CheckRowsToldApart(Operand operand, const rmsnorm_view& view);
+rmsnorm_status CheckRowsToldApart(Operand operand, const Placed& placed);
 
 }  // namespace rmsnorm::internal
 

@@ -32,21 +32,22 @@ bool FindRowStride(const rmsnorm_view& view, int dims, ptrdiff_t& stride) {
 // Sets the operands of a run of all rows. Returns false where they need a walk. `like_x` are views
 // with the type, the shape and the strides of x.
 bool SetRun(const Views& views, OperandSet like_x, RowRun& run) {
-  const auto find_stride = [](Operand operand, const rmsnorm_view& view, ptrdiff_t& bytes) {
-    const bool found = FindRowStride(view, RowDimensions(operand, view), bytes);
+  const int row_dimensions = views[kX].ndim - 1;
+  const auto find_stride = [=](const rmsnorm_view& view, ptrdiff_t& bytes) {
+    const bool found = FindRowStride(view, row_dimensions, bytes);
     bytes *= static_cast<ptrdiff_t>(ElementSize(view.dtype));
     return found;
   };
   ptrdiff_t stride;
-  bool even = find_stride(kX, views[kX], stride);
+  bool even = find_stride(views[kX], stride);
   ForEachOperand(views.given & like_x,
                  [&](Operand operand) { run.Set(operand, DataOf(views[operand]), stride); });
   ForEachOperand(views.given & ~like_x, [&](Operand operand) {
     const rmsnorm_view& view = views[operand];
     stride = 0;
-    const bool is_even = kOperandRules[operand].shape == Shape::kColumns
+    const bool is_even = kOperandRules[operand].leading == Leading::kShared
                              ? view.ndim == 1 || ElementsOf(view) == run.d
-                             : find_stride(operand, view, stride);
+                             : find_stride(view, stride);
     even = even && is_even;
     run.Set(operand, DataOf(view), stride);
   });
@@ -135,8 +136,8 @@ void PlanNorm(const CheckedCall& call, const KernelTable& kernels, const Views& 
   } else {
     MakeNorm(kernels, call.options, call.changed_options, operands.d, x_dtype, norm);
   }
-  constexpr OperandSet kOfAnyType = OperandsWhere(
-      [](const OperandRule& rule) { return rule.shape == Shape::kRows && rule.dtype == 0; });
+  constexpr OperandSet kOfAnyType =
+      OperandsWhere([](const OperandRule& rule) { return rule.HasShapeOfX() && rule.dtype == 0; });
   ForEachOperand(views.given & kOfAnyType & ~operands.like_x, [&](Operand operand) {
     if (views[operand].dtype == x_dtype) return;
     norm.dtype[operand] = views[operand].dtype;
@@ -188,6 +189,7 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, Option
   norm.activation = options.activation;
   norm.gate_placement = options.gate_placement;
   norm.gate_rounding = options.gate_rounding;
+  norm.group = options.group != 0 ? static_cast<size_t>(options.group) : d;
   norm.add_to_dx = false;
   norm.has_leaves = LeavesServe<Operation::kForward>(options, changed);
   norm.has_backward_leaves = LeavesServe<Operation::kBackward>(options, changed);
@@ -196,7 +198,7 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, Option
 #pragma GCC unroll 32
   for (int i = 0; i < kOperands; ++i) {
     const OperandRule& rule = kOperandRules[i];
-    norm.dtype[i] = rule.dtype != 0 ? rule.dtype : rule.shape == Shape::kRows ? dtype : RMSNORM_F32;
+    norm.dtype[i] = rule.dtype != 0 ? rule.dtype : rule.HasShapeOfX() ? dtype : RMSNORM_F32;
   }
 }
 

@@ -87,11 +87,18 @@ struct Piece {
   }
 };
 
+// Calls f(piece) for the columns from `begin` up to `end`.
+template <class F>
+void ForEachPiece(const Norm& norm, const RowRun& run, size_t row, size_t begin, size_t end,
+                  const F& f) {
+  for (; begin < end; begin += kPiece) {
+    f(Piece{norm, run, row, begin, std::min(kPiece, end - begin)});
+  }
+}
+
 template <class F>
 void ForEachPiece(const Norm& norm, const RowRun& run, size_t row, const F& f) {
-  for (size_t begin = 0; begin < run.d; begin += kPiece) {
-    f(Piece{norm, run, row, begin, std::min(kPiece, run.d - begin)});
-  }
+  ForEachPiece(norm, run, row, 0, run.d, f);
 }
 
 // The sum of a row, to which its pieces are added in order (section 3). Element j of a block is
@@ -241,16 +248,18 @@ class ForwardRow {
     const bool norm_wanted = is_scaled || run_.Has(kRstd);
     if (norm_wanted || run_.Has(kSumsOut)) inverse_ = FindInverse(norm_wanted);
     if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse_.r);
-    if (run_.Has(kQ)) FindSteps();
-    ForEachPiece(norm_, run_, row_, [&](const Piece& piece) {
-      float h[kPiece];
-      ReadH(piece, h);
-      if (run_.Has(kResidualOut)) piece.Write(kResidualOut, h);
-      if (!is_scaled) return;
-      MakeOutput(piece, h);
-      if (run_.Has(kY)) piece.Write(kY, h);
-      if (run_.Has(kQ)) Quantise(piece, h);
-    });
+    for (size_t begin = 0; begin < run_.d; begin += norm_.group) {
+      if (run_.Has(kQ)) FindSteps(begin);
+      ForEachPiece(norm_, run_, row_, begin, begin + norm_.group, [&](const Piece& piece) {
+        float h[kPiece];
+        ReadH(piece, h);
+        if (run_.Has(kResidualOut)) piece.Write(kResidualOut, h);
+        if (!is_scaled) return;
+        MakeOutput(piece, h);
+        if (run_.Has(kY)) piece.Write(kY, h);
+        if (run_.Has(kQ)) Quantise(piece, h);
+      });
+    }
   }
 
  private:
@@ -296,18 +305,16 @@ class ForwardRow {
     return norm_wanted ? InverseOf(norm_, sum, cold_sum) : Inverse{};
   }
 
-  // Finds the step and the zero point of the row's quantised output, and writes them.
-  void FindSteps() {
+  // Finds the step and the zero point of the group from `begin` on, and writes them.
+  void FindSteps(size_t begin) {
     QuantisedRange range;
-    ForEachPiece(norm_, run_, row_, [&](const Piece& piece) {
+    ForEachPiece(norm_, run_, row_, begin, begin + norm_.group, [&](const Piece& piece) {
       float h[kPiece];
       ReadH(piece, h);
       MakeOutput(piece, h);
       for (size_t j = 0; j < piece.size; ++j) range.Add(h[j]);
     });
-    steps_ = range.Steps(run_.Has(kZero));
-    *run_.Row<float>(kScale, row_) = steps_.scale;
-    if (run_.Has(kZero)) *run_.Row<int8_t>(kZero, row_) = static_cast<int8_t>(steps_.zero);
+    steps_ = WriteSteps(run_, row_, begin / norm_.group, range);
   }
 
   void Quantise(const Piece& piece, const float* v) const {
@@ -324,7 +331,7 @@ class ForwardRow {
   const rmsnorm_dtype x_dtype_;  // "x's type" in the rounding orders
   Inverse post_norm_ = {};
   Inverse inverse_ = {};
-  QuantisedSteps steps_ = {};
+  QuantisedSteps steps_ = {};  // of the group
 };
 
 void Forward(const Norm& norm, const RowRun& run) {

@@ -11,7 +11,7 @@ namespace {
 // The dimension of an operand's view that moves along dimension i of the `ndim` that x has;
 // negative where none does.
 int MovingDimension(Operand operand, const rmsnorm_view& view, int ndim, int i) {
-  const int own = kOperandRules[operand].shape == Shape::kColumns ? i - (ndim - view.ndim) : i;
+  const int own = kOperandRules[operand].leading == Leading::kShared ? i - (ndim - view.ndim) : i;
   return own >= 0 && view.shape[own] != 1 ? own : -1;
 }
 
@@ -39,11 +39,11 @@ void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Wa
 }  // namespace
 
 void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
-  constexpr OperandSet kColumns =
-      OperandsWhere([](const OperandRule& rule) { return rule.shape == Shape::kColumns; });
+  constexpr OperandSet kShared =
+      OperandsWhere([](const OperandRule& rule) { return rule.leading == Leading::kShared; });
   // A row with a gate takes so long that a shared weight saves nothing, and the order of memory is
   // faster (doc/data/changes.csv, "Gates, post-norms, quantised outputs").
-  const OperandSet shared = views.Has(kGate) ? 0 : views.given & kColumns;
+  const OperandSet shared = views.Has(kGate) ? 0 : views.given & kShared;
   walk.loops = 0;
   walk.d = shape.shape[shape.ndim - 1];
   walk.given = views.given;

@@ -237,7 +237,7 @@ enum {
 ///               with x from the right; each equals the dimension of x, or is 1 where all rows of x
 ///               along it share one row of the weight
 ///     per row   rstd, sums, sums_out, scale, zero: the leading dimensions of x, or one element
-///               where x has one dimension
+///               where x has one dimension; with a group, scale and zero are [..., d / group]
 ///
 /// Which operands go together:
 ///
@@ -261,7 +261,7 @@ enum {
 ///
 /// A call needs at least one output. A weight_offset needs a weight or a post_norm_weight where y,
 /// q, dx or dw is given. An activation, gate_placement or gate_rounding other than the default
-/// needs a gate.
+/// needs a gate. A group needs q where y is given.
 ///
 /// The types are f32, f16 or bf16 in any combination, with these exceptions: rstd and scale are
 /// f32, sums and sums_out are f64, q and zero are i8, and residual_out has the type of residual.
@@ -366,6 +366,8 @@ typedef struct rmsnorm_options {
   rmsnorm_activation activation;          ///< RMSNORM_ACTIVATION_SILU by default
   rmsnorm_gate_placement gate_placement;  ///< RMSNORM_GATE_AFTER by default
   rmsnorm_gate_rounding gate_rounding;    ///< RMSNORM_GATE_UNROUNDED by default
+  int32_t group;  ///< elements of q with a separate scale: a power of two from 8 to 4096 that
+                  ///< divides d; 0 means d; needs q
 } rmsnorm_options;
 
 /// An eps of 1e-5, and 0 for everything else. These are the options of a call that gets none.
@@ -434,15 +436,15 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 /// Where residual_out is the input of the norm, its type replaces the type of x.
 ///
 /// q quantises v. v is y; without y it is the same output, rounded to the type of x. For each row,
-/// with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
+/// or each group of `group` elements of a row, with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
 ///
 ///     scale = a / 127,          q = rint(v * (127 / a))                   without zero
 ///     scale = (hi - lo) / 255,  q = rint(v * (255 / (hi - lo))) + zero    with it
 ///     zero = rint(-128 - lo * (255 / (hi - lo)))
 ///
-/// q and zero are clamped to [-128, 127]. In a row where a (or, with zero, hi - lo) is below
-/// 2^-100, scale, zero and q are 0. In a row that holds NaN or infinity, or whose hi - lo is
-/// infinite, scale is NaN, and zero and q are 0.
+/// q and zero are clamped to [-128, 127]. Where a (or, with zero, hi - lo) is below 2^-100, scale,
+/// zero and q are 0. Where v holds NaN or infinity, or hi - lo is infinite, scale is NaN, and zero
+/// and q are 0.
 ///
 /// The two phases of a norm are a call with sums_out, and a call with sums. Sums of the parts of a
 /// sharded row may be added up in between: then give the whole row's length as divisor. A sum of

@@ -173,6 +173,7 @@ struct Options {
   Activation activation = Activation::silu;                        ///< see rmsnorm_options
   GatePlacement gate_placement = GatePlacement::after;             ///< see rmsnorm_options
   GateRounding gate_rounding = GateRounding::unrounded;            ///< see rmsnorm_options
+  std::int32_t group = 0;                                          ///< see rmsnorm_options
 
   /// The options of the C interface.
   rmsnorm_options get() const noexcept {

@@ -45,6 +45,7 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.scale_gated[type] = ScaleGatedRow<T>;
   leaves.scale_tile[type] = ScaleTileTo<T>;
   leaves.scale_to_range[type] = ScaleToRange<T>;
+  leaves.quantise_groups[type] = QuantiseGroups<T>;
   SetScalingLeaves<false, T>(type, false, leaves);
   SetScalingLeaves<sizeof(T) == 2, T>(type, true, leaves);  // rounding f32 to f32 does nothing
 }

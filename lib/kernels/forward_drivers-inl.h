@@ -48,7 +48,7 @@ HWY_NOINLINE void QuantiseRow(const Norm& norm, const RowRun& run, Operand sourc
                                 run.Row<float>(kWeight, row) + begin, n, r, values(begin), range);
   };
   ForEachBlock(run.d, make);
-  const QuantisedSteps steps = WriteSteps(run, row, range);
+  const QuantisedSteps steps = WriteSteps(run, row, 0, range);
   ForEachBlock(run.d, [&](size_t begin, size_t n) {
     if (!fit) make(begin, n);
     leaves.quantise[type](values(begin), n, steps, run.Row<int8_t>(kQ, row) + begin);
@@ -129,7 +129,11 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const RowRun& run) {
   if (kIsUsual) return way;
   if (run.Has(kPostNormWeight)) way.sum = leaves.sum[type];
   if (run.Has(kGate)) way.write = leaves.scale_gated[type];
-  if (run.Has(kQ)) way.write = run.d <= kBlock ? QuantiseRow<kBlock> : QuantiseRow<kMostKept>;
+  if (run.Has(kQ)) {
+    way.write = norm.group < run.d ? leaves.quantise_groups[type]
+                : run.d <= kBlock  ? QuantiseRow<kBlock>
+                                   : QuantiseRow<kMostKept>;
+  }
   return way;
 }
 

@@ -122,6 +122,8 @@ struct Leaves {
   void (*add_tile_to_range)(const float* tile, size_t n, QuantisedRange& range);
   // Writes the integers of values, which are finite if `steps.none` is false.
   void (*quantise[kDtypes])(const void* values, size_t n, const QuantisedSteps& steps, int8_t* q);
+  // Writes y, if there is one, and the steps and the integers of the groups of a row.
+  RowLeaf quantise_groups[kDtypes];
 
   const BackwardLeaves* backward;
 };

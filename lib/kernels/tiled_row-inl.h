@@ -65,14 +65,6 @@ inline float RoundTo(rmsnorm_dtype dtype, float value) {
                                  : value;
 }
 
-// Finds the steps of a row from its range, and writes them.
-HWY_INLINE QuantisedSteps WriteSteps(const RowRun& run, size_t row, const QuantisedRange& range) {
-  const QuantisedSteps steps = range.Steps(run.Has(kZero));
-  *run.Row<float>(kScale, row) = steps.scale;
-  if (run.Has(kZero)) *run.Row<int8_t>(kZero, row) = static_cast<int8_t>(steps.zero);
-  return steps;
-}
-
 // ------------------------------------------------------------------ a row
 
 // Calls f(begin of a block, its size) for the blocks of d elements.
@@ -111,7 +103,10 @@ class TiledRow {
     }
     const Inverse inverse = FindInverse();
     if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse.r);
-    const QuantisedSteps steps = run_.Has(kQ) ? FindSteps(inverse) : QuantisedSteps{};
+    // All of a row has one step, known once the row has been made: it is made again for its
+    // outputs.
+    const bool by_row = run_.Has(kQ) && norm_.group == run_.d;
+    const QuantisedSteps steps = by_row ? FindSteps(inverse) : QuantisedSteps{};
     ForEachBlock(run_.d, [&](size_t begin, size_t n) {
       ReadH(begin, n);
       if (source_ == kX && run_.Has(kResidualOut)) {
@@ -120,8 +115,10 @@ class TiledRow {
       if (!run_.Has(kY) && !run_.Has(kQ)) return;
       MakeOutput(inverse, begin, n);
       if (run_.Has(kY)) WriteTile(norm_, run_, kY, row_, begin, n, tile_);
-      if (run_.Has(kQ)) {
+      if (by_row) {
         leaves_.quantise[kF32](tile_, n, steps, run_.Row<int8_t>(kQ, row_) + begin);
+      } else if (run_.Has(kQ)) {
+        QuantiseGroups(begin, n);
       }
     });
   }
@@ -261,7 +258,6 @@ class TiledRow {
     });
   }
 
-  // The steps are known once the whole row has been made. It is made again for its outputs.
   QuantisedSteps FindSteps(const Inverse& inverse) {
     QuantisedRange range;
     ForEachBlock(run_.d, [&](size_t begin, size_t n) {
@@ -269,7 +265,17 @@ class TiledRow {
       MakeOutput(inverse, begin, n);
       leaves_.add_tile_to_range(tile_, n, range);
     });
-    return WriteSteps(run_, row_, range);
+    return WriteSteps(run_, row_, 0, range);
+  }
+
+  // Writes the steps and the integers of the groups in the tile. No group crosses a block.
+  void QuantiseGroups(size_t begin, size_t n) {
+    for (size_t j = 0; j < n; j += norm_.group) {
+      QuantisedRange range;
+      leaves_.add_tile_to_range(tile_ + j, norm_.group, range);
+      const QuantisedSteps steps = WriteSteps(run_, row_, (begin + j) / norm_.group, range);
+      leaves_.quantise[kF32](tile_ + j, norm_.group, steps, run_.Row<int8_t>(kQ, row_) + begin + j);
+    }
   }
 
   const Norm& norm_;

@@ -128,12 +128,6 @@ class Vectors {
     std::string data;
   };
 
-  static std::vector<size_t> ShapeOf(const Case& c, Operand o) {
-    std::vector<size_t> shape = LeadingOf(c, o);
-    if (kOperandRules[o].shape != Shape::kPerRow) shape.push_back(c.d);
-    return shape;
-  }
-
   // The options that are not the default, eps, and the kinds of the inputs' values.
   static std::string OptionsOf(const Case& c) {
     std::vector<std::string> names;
@@ -152,14 +146,14 @@ class Vectors {
   }
 
   void AddTensor(const std::string& name, const Case& c, Operand o, std::string data) {
-    tensors_.push_back({name, c.operand[o].dtype, ShapeOf(c, o), std::move(data)});
+    tensors_.push_back({name, c.operand[o].dtype, TensorShapeOf(c, o), std::move(data)});
   }
 
   // The name of an input. Cases with the same values share it.
   std::string InputOf(const Case& c, Operand o, const Rows& rows) {
     const std::string operand = kOperandRules[o].name;
-    std::string data = DataOf(rows, kOperandRules[o].shape == Shape::kPerRow);
-    std::string& name = inputs_[{operand, c.operand[o].dtype, ShapeOf(c, o), data}];
+    std::string data = DataOf(rows, kOperandRules[o].length == Length::kOne);
+    std::string& name = inputs_[{operand, c.operand[o].dtype, TensorShapeOf(c, o), data}];
     if (name.empty()) {
       name = operand + "." + std::to_string(inputs_of_[operand]++);
       AddTensor(name, c, o, std::move(data));

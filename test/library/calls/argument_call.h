@@ -24,7 +24,7 @@
 
 namespace rmsnorm::test {
 
-using cases::Case, cases::Operand, cases::Role, cases::Shape;
+using cases::Case, cases::Operand, cases::Role;
 using internal::kOperandRules, internal::kOperands;
 
 constexpr size_t kD = 8;
@@ -239,15 +239,15 @@ inline const EntryPoint& Find(const std::vector<std::string>& words) {
                        [&](const EntryPoint& entry) { return HasWords(entry, words); });
 }
 
-// The address range of a row of an operand.
+// The address range of a row of a view.
 struct Row {
   uintptr_t begin;
   uintptr_t end;
 };
-inline std::vector<Row> RowsOf(Operand o, const rmsnorm_view& view) {
-  const int dimensions = internal::RowDimensions(o, view);
+// `dimensions` are those over rows.
+inline std::vector<Row> RowsOf(const rmsnorm_view& view, int dimensions) {
   const size_t element = rmsnorm_dtype_size(view.dtype);
-  const size_t bytes = element * static_cast<size_t>(internal::RowLength(o, view));
+  const size_t bytes = element * (dimensions < view.ndim ? view.shape[dimensions] : 1);
   std::vector<Row> rows;
   for (const ptrdiff_t offset :
        cases::RowOffsets({view.shape, view.shape + dimensions},
@@ -294,7 +294,11 @@ class ArgumentCall {
   }
   void Remove(Operand o) { operands.given &= ~cases::SetOf(o); }
 
-  std::vector<Row> RowsOf(Operand o) const { return test::RowsOf(o, operands.view[o]); }
+  std::vector<Row> RowsOf(Operand o) const {
+    const rmsnorm_view& view = operands.view[o];
+    const bool has_row_dimension = internal::HasRowDimension(o, c.options.group);
+    return test::RowsOf(view, view.ndim - (has_row_dimension ? 1 : 0));
+  }
 
   // All bytes of the memory.
   std::string Bytes() { return {Memory(), sizeof memory_}; }

@@ -244,7 +244,8 @@ TEST(Module, DescribesEachOption) {
       EXPECT_EQ(0, std::memcmp(&options, &kept, sizeof kept));
     };
     if (internal::IsNumber(option)) expect_described(100.5f);
-    for (int32_t word = 1; !internal::IsNumber(option) && rule.words[word] != nullptr; ++word) {
+    if (internal::IsInteger(option)) expect_described(int32_t{8});
+    for (int32_t word = 1; rule.words[0] != nullptr && rule.words[word] != nullptr; ++word) {
       expect_described(word);
     }
   }

@@ -145,8 +145,8 @@ TEST(Overlap, BetweenManyCalls) {
     bool may_refuse = false;
     for (const auto& [output, other] :
          {std::pair(y[first], y[second]), {y[first], x[second]}, {y[second], x[first]}}) {
-      const std::vector<Row> a = RowsOf(internal::kY, output);
-      const std::vector<Row> b = RowsOf(internal::kX, other);
+      const std::vector<Row> a = RowsOf(output, output.ndim - 1);
+      const std::vector<Row> b = RowsOf(other, other.ndim - 1);
       must_refuse |= AnyMeet(a, b);
       may_refuse |= Meet(Whole(a), Whole(b));
     }

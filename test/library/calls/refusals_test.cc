@@ -53,6 +53,7 @@ $BACKWARD_INPUTS=x|dy|weight|rstd
 $BACKWARD_OUTPUTS=dx|dw|db
 $NUMBERS=eps|weight_offset|divisor|factor
 $WORDS=eps_placement|rounding|residual_rounding|activation|gate_placement|gate_rounding
+$INTEGERS=group
 
 ; ; ; OK
 ; ; operands null= ; NULL ; operands: the pointer is null
@@ -227,6 +228,21 @@ options sums ; $ACT,gate_placement=before,gate_rounding=rounded ; ; OPTION ;
   options: gate_rounding is rounded; it needs
 options residual ; $ACT,gate_placement=before,gate_rounding=unrounded|rounded ; ; OPERAND ;
   gate: before the norm
+# A group divides the row, and needs q where there is y.
+options ; ; options group=-8|1|4|7|12|8192|2147483647 ; OPTION ;
+  options: group is %; it must be a power of two from 8 to 4096, or 0 for d!
+options ; ; options group=16|4096 ; OPTION ; options: group is %; it does not divide rows of 8!
+call forward options ; q=none,scale=none,zero=none,group=8 ; ; OPTION ; options: group is 8, but there is no q!
+call forward options ; q=none,scale=none,zero=none,y=none,group=8 ; ; OK
+backward options ; group=8 ; ; OPTION ; options: group is 8, but there is no q!
+backward options ; group=8,dx=none,dw=none ; ; OPTION ; options: group is 8; rmsnorm_backward() takes the default!
+call forward options ; group=8 ; ; OK
+call forward options ; group=8 ; scale|zero shape=2x3 ; SHAPE ; @: 2 dimensions, but x has 3!
+call forward options ; group=8 ; scale|zero shape=2x3x2 ; SHAPE ; @: 2 elements in its last dimension; it must be d / group, 1!
+call forward options ; group=8 ; scale|zero shape=2x3x0 ; SHAPE ; @: the last dimension is 0!
+call forward options ; group=8 ; scale|zero shape=2x1x1 ; SHAPE ; @: 1 in dimension 1, but x has 3
+call forward options ; d=64,group=8 ; scale|zero stride2=2 ; LAYOUT ; @: stride 2 in the last dimension
+call forward options ; rows=one,group=8 ; ; OK
 # An offset needs a weight if an output depends on the weight; a post-norm has one.
 options ; weight_offset=1|-1e-45 ; ; OK
 $BARE=weight=none,post_norm_weight=none,bias=none
@@ -286,8 +302,8 @@ context ; ; context $GROWN byte=1|2|3|4|5|6|7|8 ; STRUCT_SIZE ; context: size is
 ; ; operands add_to=4294967295 size=4 ; NULL ; x: the view is null
 options ; ; options $NUMBERS=nan size=before ; OK
 options ; ; options $NUMBERS=nan size=after ; OPTION ; options: @ is
-options ; ; options $WORDS=-1 size=before ; OK
-options ; ; options $WORDS=-1 size=after ; OPTION ; options: @ is
+options ; ; options $WORDS|$INTEGERS=-1 size=before ; OK
+options ; ; options $WORDS|$INTEGERS=-1 size=after ; OPTION ; options: @ is
 context ; threads=-1 ; context size=4 ; OK
 context ; threads=-1 ; context size=8 ; OPTION ; context: threads
 context ; ; context target=PDP11 size=24 ; OK

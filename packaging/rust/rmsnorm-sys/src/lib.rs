@@ -142,6 +142,7 @@ pub struct rmsnorm_options {
     pub activation: rmsnorm_activation,
     pub gate_placement: rmsnorm_gate_placement,
     pub gate_rounding: rmsnorm_gate_rounding,
+    pub group: i32,
 }
 
 #[repr(C)]

@@ -65,9 +65,9 @@ operands! {
         rstd: ViewMut,
         /// Output, an f64 for each row: the sums of squares of the input of the norm
         sums_out: ViewMut,
-        /// Output, an f32 for each row: the step from one integer of q to the next
+        /// Output, an f32 for each row or group of it: the step from one integer of q to the next
         scale: ViewMut,
-        /// Output, an i8 for each row: the integer of q that stands for 0
+        /// Output, an i8 for each of these: the integer of q that stands for 0
         zero: ViewMut,
     }
 }

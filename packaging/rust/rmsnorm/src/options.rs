@@ -111,6 +111,7 @@ options! {
         /// It is: Qwen3-Next
         Rounded = RMSNORM_GATE_ROUNDED,
     }
+    group: i32, "Elements of q with a separate scale: a power of two from 8 to 4096 that divides d; 0 means d"
 }
 
 #[cfg(test)]

@@ -94,6 +94,17 @@ fn outputs_are_written() {
 }
 
 #[test]
+fn a_group_has_a_scale() {
+    let mut weight = [127.0f32; 16];
+    weight[8..].fill(254.0);
+    let (mut q, mut scale) = ([0i8; 16], [0.0f32; 2]);
+    let operands =
+        operands!(ForwardOperands, x: &[1.0f32; 16], weight: &weight, q: &mut q, scale: &mut scale);
+    forward(&operands, &options!(group: 8), &Context::default()).unwrap();
+    assert_eq!((q, scale), ([127; 16], [1.0, 2.0]));
+}
+
+#[test]
 fn gradients_are_written_and_added() {
     let (x, dy, weight, rstd) = ([1.0f32, -1.0], [1.0f32, 0.0], [1.0f32, 5.0], [1.0f32]);
     for bits in 0..8 {
