@@ -63,10 +63,13 @@ class OtherOperands(TypedDict, total=False):
     ]
     q: Annotated[_Given, "output [..., d], int8: the norm, quantised; needs scale."]
     scale: Annotated[
-        _Given, "output [...], float32: the step from one integer of q to the next."
+        _Given,
+        "output [...], with a group [..., d / group], float32: the step from one integer of q to the "
+        "next.",
     ]
     zero: Annotated[
-        _Given, "output [...], int8: the integer of q that stands for 0; absent, it is 0."
+        _Given,
+        "output in the shape of scale, int8: the integer of q that stands for 0; absent, it is 0.",
     ]
     rstd: Annotated[
         _Given, "[...], float32: 1 / RMS, an output of forward() and an input of backward()."
@@ -191,13 +194,18 @@ def checked_integer(name: str, value: Any, limit: int) -> int:
 
 
 def _checked_option(name: str, value: Any) -> Any:
-    """Returns the value of an option as a float or a word, or None where that is its default."""
+    """Returns the value of an option as a float, an integer or a word, or None where that is its
+    default."""
     if name in WORDS:
         if isinstance(value, str) and value in WORDS[name]:
             return str(value)
         error = ValueError if isinstance(value, str) else TypeError
         raise error(f"{name}: {shown(value)}; possible are {', '.join(WORDS[name])}")
-    if type(value) is float or (value is None and name in NONE_IS_DEFAULT):
+    if value is None and name in NONE_IS_DEFAULT:
+        return None
+    if OPTIONS[name].stored is ctypes.c_int32:
+        return checked_integer(name, value, 2**31)
+    if type(value) is float:
         return value
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name}: {shown(value)}; a number is possible")
@@ -208,7 +216,7 @@ def _checked_option(name: str, value: Any) -> Any:
 
 
 def checked_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options without those that are None, numbers as floats."""
+    """Returns the options without those that are None, other numbers than integers as floats."""
     checked = {name: _checked_option(name, value) for name, value in values.items()}
     return {name: value for name, value in checked.items() if value is not None}
 

@@ -106,6 +106,7 @@ class RMSNorm:
     activation = _argument("activation")
     gate_placement = _argument("gate_placement")
     gate_rounding = _argument("gate_rounding")
+    group = _argument("group")
     threads = _argument("threads")
     target = _argument("target")
 

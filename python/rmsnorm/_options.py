@@ -50,6 +50,16 @@ class AddOptions(NormOptions, total=False):
     ]
 
 
+class QuantizedOptions(AddOptions, total=False):
+    """The options of a norm in int8, but eps."""
+
+    group: Annotated[
+        int | None,
+        "the elements of a row that share a scale: a power of two from 8 to 4096 that divides d; "
+        "None is all of the row.",
+    ]
+
+
 class GatedOptions(RowOptions, total=False):
     """The options of a norm with a gate, but eps."""
 
@@ -68,7 +78,7 @@ class GatedOptions(RowOptions, total=False):
     ]
 
 
-class OtherOptions(AddOptions, GatedOptions, total=False):
+class OtherOptions(QuantizedOptions, GatedOptions, total=False):
     """The options but eps."""
 
 
@@ -83,7 +93,8 @@ class AllOptions(OtherOptions, total=False):
 
 
 class Option(NamedTuple):
-    """An option: its help, and its words in the order of their numbers or, without, its default.
+    """An option: its help, its words in the order of their numbers or, without, its default, and
+    its type in the struct.
 
     None is the default of a number that is 0 in the struct where it is absent.
     """
@@ -91,12 +102,14 @@ class Option(NamedTuple):
     help: str
     words: tuple[str, ...]
     default: float | str | None
+    stored: type[ctypes.c_int32] | type[ctypes.c_float]
 
 
 def _option(name: str) -> Option:
     kind, help, *default = get_args(AllOptions.__annotations__[name])
     words = get_args(kind) if get_origin(kind) is Literal else ()
-    return Option(help, words, words[0] if words else default[0] if default else None)
+    stored = ctypes.c_int32 if words or int in get_args(kind) else ctypes.c_float
+    return Option(help, words, words[0] if words else default[0] if default else None, stored)
 
 
 # The fields of rmsnorm_options, in their order.
@@ -113,6 +126,7 @@ OPTIONS = {
         "activation",
         "gate_placement",
         "gate_rounding",
+        "group",
     )
 }
 
@@ -126,7 +140,7 @@ class Options(ctypes.Structure):
 
     _fields_ = [
         ("size", ctypes.c_uint32),
-        *((name, ctypes.c_int32 if name in WORDS else ctypes.c_float) for name in OPTIONS),
+        *((name, option.stored) for name, option in OPTIONS.items()),
     ]
 
 

@@ -39,6 +39,7 @@ using OptionalType = std::optional<ScalarType>;
 enum class Shape {
   kRows,     // the shape of x
   kPerRow,   // the shape of x without the last dimension
+  kGroups,   // the same, or with the option `group` a dimension of groups at the end
   kColumns,  // the last dimension of x
 };
 
@@ -68,8 +69,8 @@ constexpr Operand kOutputs[] = {
     kResidualOut,
     {"q", &rmsnorm_operands::q, Shape::kRows},
     kRstd,
-    {"scale", &rmsnorm_operands::scale, Shape::kPerRow},
-    {"zero", &rmsnorm_operands::zero, Shape::kPerRow},
+    {"scale", &rmsnorm_operands::scale, Shape::kGroups},
+    {"zero", &rmsnorm_operands::zero, Shape::kGroups},
 };
 
 constexpr Operand kDy{"dy", &rmsnorm_operands::dy, Shape::kRows};
@@ -242,7 +243,7 @@ class Call {
     if (x().dim() > RMSNORM_MAX_DIMS) MergeRows();
     const bool is_empty = has_no_columns();
     for (size_t i = 0; i < count_; ++i) {
-      if (is_empty && table_[i]->shape != Shape::kPerRow && tensors_[i]->numel() != 0) {
+      if (is_empty && HasRowDimension(*table_[i]) && tensors_[i]->numel() != 0) {
         throw Refused(table_[i]->name, "its rows have elements, and those of x have none");
       }
       SetView(*table_[i], *tensors_[i], views_[i]);
@@ -261,6 +262,12 @@ class Call {
   rmsnorm_call get() const { return {nullptr, &operands_, &options_}; }
 
  private:
+  // Whether the last dimension of an operand is its row.
+  bool HasRowDimension(const Operand& operand) const {
+    return operand.shape == Shape::kRows || operand.shape == Shape::kColumns ||
+           (operand.shape == Shape::kGroups && options_.group != 0);
+  }
+
   // A tensor may have more dimensions than a view. Its leading dimensions then become one.
   void MergeRows() {
     const auto sizes = x().sizes();
@@ -270,7 +277,7 @@ class Call {
       if (operand.shape == Shape::kColumns) continue;
       Tensor& tensor = *tensors_[i];
       const auto own = tensor.sizes();
-      if (own.size() != width + (operand.shape == Shape::kRows ? 1 : 0) ||
+      if (own.size() != width + (HasRowDimension(operand) ? 1 : 0) ||
           !std::equal(own.begin(), own.begin() + width, sizes.begin())) {
         throw Refused(operand.name, "its shape differs from that of x");
       }
@@ -297,7 +304,7 @@ class Call {
     view.ndim = static_cast<int32_t>(sizes.size());
     std::copy(sizes.begin(), sizes.end(), view.shape);
     std::copy(strides.begin(), strides.end(), view.stride);
-    if (operand.shape == Shape::kPerRow) {
+    if (!HasRowDimension(operand)) {
       if (view.ndim > 0) return;
       view.shape[view.ndim++] = 1;  // x is one row
     } else if (!HasRows(tensor)) {

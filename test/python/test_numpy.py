@@ -90,6 +90,22 @@ def test_a_norm_from_given_sums_has_the_same_bits():
     assert (y == rmsnorm.rms_norm(x, weight, bias=bias)).all()
 
 
+def test_groups_beside_the_blocks_of_ggml():
+    """doc/quantised.md: the scales of q8_0 are the same, and its integers differ by 1 at most."""
+    x, group = normal(256, 4096), 32
+    y, q = np.empty_like(x), np.empty(x.shape, np.int8)
+    scale = np.empty((256, 4096 // group), np.float32)
+    rmsnorm.forward(x=x, y=y, q=q, scale=scale, group=group)
+    v, q = y.reshape(*scale.shape, group), q.reshape(*scale.shape, group)
+    largest = abs(v).max(-1)
+    assert (scale == largest / np.float32(127)).all()
+    assert (q == np.rint(v * (np.float32(127) / largest)[..., None])).all()
+    exact = (v * (1 / scale)[..., None]).astype(np.float64)
+    of_ggml = np.copysign(np.floor(abs(exact) + 0.5), exact)
+    assert 0 < (q != of_ggml).mean() < 1e-4
+    assert abs(q - of_ggml).max() == 1
+
+
 def test_several_norms_in_one_call_have_the_bits_of_each():
     buffer, weight = normal(5, 4, 32), normal(32)
     q, k = buffer[:, :3], buffer[:, 3:]

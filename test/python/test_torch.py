@@ -135,7 +135,7 @@ IMPOSSIBLE = {
     "inductor": WITH_GRADIENTS + ["operator"],
     "functionalize": CALLS.keys() - WITH_GRADIENTS,
     "jit.trace": ("module",),
-    "subclass": ("quantized", "quantized sum", "operator"),
+    "subclass": ("quantized", "quantized sum", "quantized groups", "operator"),
     "fx": ("quantized", "module", "operator"),
 }
 

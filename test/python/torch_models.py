@@ -53,17 +53,17 @@ def formula(
     return ((norm(h * before, weight) + bias) * after, *total)
 
 
-ROWS, PER_ROW, INT8 = ("y", "residual_out", "q"), ("rstd", "scale", "zero"), ("q", "zero")
+ROWS, STEPS, INT8 = ("y", "residual_out", "q"), ("scale", "zero"), ("q", "zero")
 
 
-def new_outputs(names, x, residual=None, dtype=None, **_others):
+def new_outputs(names, x, residual=None, dtype=None, group=None, **_others):
     """Returns tensors for the outputs of a norm. Only with a residual there is residual_out."""
     types = {"y": dtype or x.dtype, **dict.fromkeys(INT8, torch.int8)}
     types["residual_out"] = None if residual is None else residual.dtype
+    of_groups = x.shape[:-1] if group is None else (*x.shape[:-1], x.shape[-1] // group)
+    shapes = dict.fromkeys(ROWS, x.shape) | dict.fromkeys(STEPS, of_groups)
     return {
-        name: x.new_empty(
-            x.shape if name in ROWS else x.shape[:-1], dtype=types.get(name, torch.float32)
-        )
+        name: x.new_empty(shapes.get(name, x.shape[:-1]), dtype=types.get(name, torch.float32))
         for name in names.split()
         if name != "residual_out" or residual is not None
     }
@@ -204,6 +204,7 @@ CALLS = {
     "add in place": Call(in_place, **ADDED, bias="v", writes=2),
     "quantized": Call(quantized, **BOTH, outputs="q scale", writes=0),
     "quantized sum": Call(quantized_sum, **ADDED, post_norm_weight="v", **SMALL),
+    "quantized groups": Call(quantized_sum, **ADDED, group=8, **SMALL),
     "forward": Call(forward, **GATED, **BEFORE, bias="v", outputs=ALL, writes=0),
 }
 WITH_GRADIENTS = [name for name, call in CALLS.items() if call.has_gradients]

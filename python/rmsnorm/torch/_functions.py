@@ -38,7 +38,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .._options import OPTIONS, AddOptions, GatedOptions, NormOptions, OtherOptions
+from .._options import (
+    OPTIONS,
+    AddOptions,
+    GatedOptions,
+    NormOptions,
+    OtherOptions,
+    QuantizedOptions,
+)
 from . import _composite
 from ._composite import DTYPE_CODES
 from ._operators import (
@@ -471,8 +478,9 @@ def qk(
 class Quantized(NamedTuple):
     """The results of quantized(). Those that were not asked for are None.
 
-    q is int8 with the shape of x. scale is float32 and zero is int8, one for each row: y is about
-    scale * (q - zero). residual_out is as in fused_add_rms_norm().
+    q is int8 with the shape of x. scale is float32 and zero is int8, one for each row, or with a
+    group [..., d / group]: y is about scale * (q - zero). residual_out is as in
+    fused_add_rms_norm().
     """
 
     q: Tensor
@@ -482,7 +490,7 @@ class Quantized(NamedTuple):
 
 
 @overridable
-@takes(AddOptions, asymmetric="True adds a zero point to each row.")
+@takes(QuantizedOptions, asymmetric="True adds a zero point to each scale.")
 def quantized(
     x: Tensor,
     weight: Tensor | None = None,
@@ -492,9 +500,9 @@ def quantized(
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
     asymmetric: bool = False,
-    **options: Unpack[AddOptions],
+    **options: Unpack[QuantizedOptions],
 ) -> Quantized:
-    """Returns the norm in int8, with a scale for each row.
+    """Returns the norm in int8, with a scale for each row, or for each group of a row.
 
     The norm is that of rms_norm(), or of fused_add_rms_norm() with a residual. There are no
     gradients.
@@ -502,12 +510,15 @@ def quantized(
     tensors = _tensors(x, weight, residual, None, bias, post_norm_weight)
     # Under vmap a result needs each mapped dimension that an operand has.
     like = sum(t for t in tensors if t is not None) if is_transformed() else x
+    text = packed("quantized", eps, options)
+    group = options.get("group")
+    shape = x.shape[:-1] if group is None else (*x.shape[:-1], x.shape[-1] // group)
     q = like.new_empty(x.shape, dtype=torch.int8)
-    scale = like.new_empty(x.shape[:-1], dtype=torch.float32)
-    zero = like.new_empty(x.shape[:-1], dtype=torch.int8) if asymmetric else None
+    scale = like.new_empty(shape, dtype=torch.float32)
+    zero = like.new_empty(shape, dtype=torch.int8) if asymmetric else None
     residual_out = None if residual is None else like.new_empty(x.shape, dtype=residual.dtype)
     outputs = {"residual_out": residual_out, "q": q, "scale": scale, "zero": zero}
-    _write(tensors, packed("quantized", eps, options), **outputs)
+    _write(tensors, text, **outputs)
     return Quantized(q, scale, zero, residual_out)
 
 
