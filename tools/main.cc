@@ -96,11 +96,16 @@ void AddInfo(CLI::App& app, int& status) {
   });
 }
 
-// Adds an option with a value.
+// Adds an option with a value; a vector has a value for each time that the option is given.
 template <class Value>
 CLI::Option* Add(CLI::App* command, const std::string& name, Value& value, const char* type,
                  const std::string& help) {
   return command->add_option(name, value, help)->type_name(type);
+}
+CLI::Option* Add(CLI::App* command, const std::string& name, std::vector<std::string>& values,
+                 const char* type, const std::string& help) {
+  CLI::Option* const option = command->add_option(name, values, help)->type_name(type);
+  return option->expected(1)->take_all()->allow_extra_args(false);
 }
 
 void AddCheck(CLI::App& app, int& status) {
@@ -113,8 +118,7 @@ void AddCheck(CLI::App& app, int& status) {
       "where one does not");
   Add(command, "--target", options->targets, "TARGET",
       "Check this target only; may be given more than once")
-      ->transform(Target(false))
-      ->allow_extra_args(false);
+      ->transform(Target(false));
   Add(command, "--case", options->one_case, "CASE", "Check this case only, as a failure names it")
       ->check(NotEmpty());
   Add(command, "--list", options->list, "FILE",
@@ -140,7 +144,6 @@ void AddCheck(CLI::App& app, int& status) {
       "Compare the targets with the results in this file instead, in which --case names a case; "
       "may be given more than once")
       ->check(NotEmpty())
-      ->allow_extra_args(false)
       ->excludes("--apart")
       ->excludes("--list")
       ->excludes("--random");
@@ -175,7 +178,6 @@ void AddBench(CLI::App& app, int& status) {
   Add(command, "--call", options->calls, "CASE",
       "A case of `rmsnorm check --case` to time instead, or several with ';' between them, made at "
       "once; repeatable")
-      ->allow_extra_args(false)
       ->excludes("--operations");
   add_list("--shapes", options->shapes, "ROWSxD,...", "Rows and their length");
   add_list("--types", options->types, "TYPE,...", "Types of x, weight and y")
@@ -187,8 +189,7 @@ void AddBench(CLI::App& app, int& status) {
       ->transform(Target(true));
   Add(command, "--peer", options->peers, "FILE",
       "A plug-in for another library, as bench/peers/peer.h describes; repeatable")
-      ->check(NotEmpty())
-      ->allow_extra_args(false);
+      ->check(NotEmpty());
   Add(command, "--older", options->older, "FILE", "Another build of librmsnorm.so to be timed, too")
       ->check(NotEmpty());
   command->add_flag("--read", options->reads,

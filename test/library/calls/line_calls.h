@@ -87,7 +87,8 @@ class LineCalls {
  private:
   uint8_t* At(size_t call, cases::Operand o, size_t row) const {
     const cases::Layout::Place& place = layouts_[call].place[o];
-    return blocks_[call * internal::kOperands + place.block] + place.first + place.offset[row];
+    const size_t block = call * internal::kOperands + static_cast<size_t>(place.block);
+    return blocks_[block] + place.first + place.offset[row];
   }
 
   const cases::Calls calls_;
