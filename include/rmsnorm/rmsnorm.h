@@ -436,7 +436,8 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 /// Where residual_out is the input of the norm, its type replaces the type of x.
 ///
 /// q quantises v. v is y; without y it is the same output, rounded to the type of x. For each row,
-/// or each group of `group` elements of a row, with a = max|v|, lo = min(0, min v) and hi = max(0, max v):
+/// or each group of `group` elements of a row, with a = max|v|, lo = min(0, min v) and
+/// hi = max(0, max v):
 ///
 ///     scale = a / 127,          q = rint(v * (127 / a))                   without zero
 ///     scale = (hi - lo) / 255,  q = rint(v * (255 / (hi - lo))) + zero    with it
