@@ -124,6 +124,7 @@ def other_calls(case):
         "activation": "gate" in given,
         "gate_placement": "gate" in given,
         "gate_rounding": "gate" in given and options["gate_placement"] == "after",
+        "group": False,  # of integers, which no system here makes
     }
     for name, value in options.items():
         if not has_effect.get(name, True):

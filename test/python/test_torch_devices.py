@@ -9,7 +9,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from torch_models import CALLS, INT8, PER_ROW, ROWS, TENSOR_FUNCTIONS, operands
+from torch_models import CALLS, INT8, ROWS, STEPS, TENSOR_FUNCTIONS, operands
 
 import rmsnorm.torch
 from rmsnorm.torch import _options
@@ -20,7 +20,7 @@ OPS = torch.ops.rmsnorm
 SHAPES = {
     **dict.fromkeys((*ROWS, "x", "residual", "gate", "out", "k"), (3, 8)),
     **dict.fromkeys(("weight", "bias", "post_norm_weight", "q_weight", "k_weight"), (8,)),
-    **dict.fromkeys(PER_ROW, (3,)),
+    **dict.fromkeys(("rstd", *STEPS), (3,)),
 }
 
 
