@@ -33,7 +33,7 @@ using FourBits = hn::Vec<FourBitsTag>;
 
 // The maximum of unsigned lanes, folded to four.
 template <class D>
-HWY_INLINE FourBits MaxToFour(D tag, hn::Vec<D> bits) {
+HWY_INLINE FourBits MaxToFour(D, hn::Vec<D> bits) {
   if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) > sizeof(FourBits)) {
     const hn::Half<D> half;
     return MaxToFour(half, hn::Max(hn::LowerHalf(half, bits), hn::UpperHalf(half, bits)));
