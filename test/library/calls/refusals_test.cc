@@ -469,11 +469,12 @@ OperandSet NamedIn(const ArgumentCall& call, const Spoilt& spoilt) {
 
 // Returns whether the call has all spoilt operands, or receives them.
 bool Spoil(ArgumentCall& call, const Line& line) {
-  for (Spoilt spoilt : line.spoilt) {
-    if (spoilt.name == "operands" || spoilt.name == "options" || spoilt.name == "context") {
-      SpoilStruct(call, line, spoilt);
+  for (const Spoilt& given : line.spoilt) {
+    if (given.name == "operands" || given.name == "options" || given.name == "context") {
+      SpoilStruct(call, line, given);  // keeps the text of a target
       continue;
     }
+    Spoilt spoilt = given;
     if (spoilt.name == "place") {
       const Operand last = static_cast<Operand>(LineOf(kOperandRules, line.spoilt.back().name));
       spoilt.name = kOperandRules[kOperandRules[last].in_place_of].name;
