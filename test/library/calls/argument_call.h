@@ -46,7 +46,9 @@ struct Version {
   template <class Struct>
   const Struct* Place(const Struct& known, cases::GuardedMemory& memory) const {
     constexpr uint32_t kMost = 4096;
-    const size_t bytes = size < sizeof size || size > kMost ? sizeof size : size;
+    constexpr size_t kAlign = alignof(Struct);
+    const size_t least = size < sizeof size || size > kMost ? sizeof size : size;
+    const size_t bytes = (least + kAlign - 1) / kAlign * kAlign;
     uint8_t* const data = memory.Before(bytes);
     std::memset(data, 0, bytes);
     std::memcpy(data, &known, std::min(bytes, sizeof known));
