@@ -90,7 +90,8 @@ rmsnorm_status CheckView(Operand operand, int32_t group, const rmsnorm_view& vie
   const OperandRule& rule = kOperandRules[operand];
   RMSNORM_RETURN_IF_ERROR(CheckDtype(rule.name, rule.dtype, view.dtype));
   RMSNORM_RETURN_IF_ERROR(CheckDimensions(rule.name, view));
-  const int rows = view.ndim - (HasRowDimension(operand, group) ? 1 : 0);
+  const bool has_row = HasRowDimension(operand, group);
+  const int rows = view.ndim - (has_row ? 1 : 0);
   const size_t element_size = ElementSize(view.dtype);
   size_t before = 0;  // elements before data, and from data on
   size_t after = 1;
@@ -108,7 +109,7 @@ rmsnorm_status CheckView(Operand operand, int32_t group, const rmsnorm_view& vie
     }
     after = d;
   }
-  extent = {0, 0, true, rows};
+  extent = {0, 0, true, has_row};
   bool in_order = true;
   bool overflows = false;
   size_t count = after;  // elements, repeated ones too: nobody checks the product of sizes again
@@ -139,18 +140,19 @@ rmsnorm_status CheckView(Operand operand, int32_t group, const rmsnorm_view& vie
     return Fail(RMSNORM_ERROR_LAYOUT, "%s: %p is not aligned to its element of %zu bytes",
                 rule.name, view.data, element_size);
   }
-  extent = {begin, end, in_order, rows};
+  extent = {begin, end, in_order, has_row};
   return RMSNORM_OK;
 }
 
 // ------------------------------------------------------------------ a view beside x
 
-// Checks that a view with `rows` dimensions over rows has the right length of a row, and the
-// leading dimensions of x or, where rows share them, the last of these, each equal or 1.
-rmsnorm_status CheckShape(Operand operand, int32_t group, const rmsnorm_view& view, int rows,
+// Checks that a view has the right length of a row, if its last dimension is one, and the leading
+// dimensions of x or, where rows share them, the last of these, each equal or 1.
+rmsnorm_status CheckShape(Operand operand, int32_t group, const rmsnorm_view& view, bool has_row,
                           const rmsnorm_view& x) {
   const OperandRule& rule = kOperandRules[operand];
   const bool is_shared = rule.leading == Leading::kShared;
+  const int rows = view.ndim - (has_row ? 1 : 0);
   if (rows == view.ndim && x.ndim == 1) {
     if (view.ndim == 1 && view.shape[0] == 1) return RMSNORM_OK;
     return Fail(RMSNORM_ERROR_SHAPE, "%s: it must be one element, as x is one row", rule.name);
@@ -160,20 +162,26 @@ rmsnorm_status CheckShape(Operand operand, int32_t group, const rmsnorm_view& vi
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d%s", rule.name, view.ndim,
                 view.ndim + lacks, rows == view.ndim ? " leading ones" : "");
   }
-  for (int i = view.ndim - 1; i >= 0; --i) {
-    const size_t size = view.shape[i];
-    const size_t of_x = x.shape[lacks + i];
-    const size_t wanted = i == rows ? RowLengthOf(operand, of_x, group) : of_x;
-    if (size == wanted || (is_shared && size == 1 && i < rows)) continue;
-    if (i == rows && rule.length == Length::kGroups) {
+  const size_t d = x.shape[x.ndim - 1];
+  const size_t wanted = rule.length == Length::kD ? d : RowLengthOf(operand, d, group);
+  if (has_row && view.shape[rows] != wanted) {
+    const size_t size = view.shape[rows];
+    if (rule.length == Length::kGroups) {
       return Fail(RMSNORM_ERROR_SHAPE,
                   "%s: %zu elements in its last dimension; it must be d / group, %zu", rule.name,
                   size, wanted);
     }
-    if (is_shared && i == rows) {
+    if (is_shared) {
       return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements in its last dimension for rows of %zu",
-                  rule.name, size, of_x);
+                  rule.name, size, d);
     }
+    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu in dimension %d",
+                rule.name, size, rows, d, x.ndim - 1);
+  }
+  for (int i = rows - 1; i >= 0; --i) {
+    const size_t size = view.shape[i];
+    const size_t of_x = x.shape[lacks + i];
+    if (size == of_x || (is_shared && size == 1)) continue;
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu in dimension %d%s",
                 rule.name, size, i, of_x, lacks + i, is_shared ? "; it must be that or 1" : "");
   }
@@ -190,7 +198,7 @@ bool IsLikeX(const rmsnorm_view& view, const rmsnorm_view& x, const Extent& of_x
   }
   const auto data = reinterpret_cast<uintptr_t>(view.data);
   const uintptr_t distance = data - reinterpret_cast<uintptr_t>(x.data);
-  extent = {of_x.begin + distance, of_x.end + distance, of_x.in_order, of_x.row_dimensions};
+  extent = {of_x.begin + distance, of_x.end + distance, of_x.in_order, true};
   // The data lies from begin on and below end, unless one of these is no address.
   const bool is_aligned = (data & (ElementSize(view.dtype) - 1)) == 0;
   return view.dtype == x.dtype && is_aligned && data != 0 && extent.begin <= data &&
@@ -388,7 +396,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
       operands.like_x |= SetOf(operand);
     } else {
       RMSNORM_RETURN_IF_ERROR(CheckView(operand, group, view, extent));
-      RMSNORM_RETURN_IF_ERROR(CheckShape(operand, group, view, extent.row_dimensions, x));
+      RMSNORM_RETURN_IF_ERROR(CheckShape(operand, group, view, extent.has_row, x));
     }
     if (!extent.in_order && (operands.outputs & SetOf(operand)) != 0) {
       RMSNORM_RETURN_IF_ERROR(CheckRowsToldApart(operand, {view, extent}));
@@ -468,7 +476,7 @@ rmsnorm_status CheckVector(Operand operand, const rmsnorm_view* view, size_t d) 
   if (view->ndim != 1) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions; it must have one", name, view->ndim);
   }
-  return CheckShape(operand, 0, *view, 0, rmsnorm_vector(nullptr, RMSNORM_F32, d));
+  return CheckShape(operand, 0, *view, true, rmsnorm_vector(nullptr, RMSNORM_F32, d));
 }
 
 }  // namespace rmsnorm::internal

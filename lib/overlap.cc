@@ -29,7 +29,7 @@ Layout LayoutOf(const Placed& placed) {
   const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   Layout layout;
   layout.row_bytes = placed.RowLength() * size;
-  for (int i = 0; i < placed.extent.row_dimensions; ++i) {
+  for (int i = 0; i < placed.RowDimensions(); ++i) {
     if (view.shape[i] == 1) continue;
     // Rows at falling addresses are the same bytes as at rising ones.
     const Layout::Step step = {view.shape[i], std::abs(view.stride[i] * size)};
@@ -163,7 +163,7 @@ bool CallsApart(const std::vector<PlacedOfCall>& operands) {
 
 bool LooksLikeBytes(const Placed& placed) {
   const rmsnorm_view& view = placed.view;
-  const int last = placed.extent.row_dimensions - 1;
+  const int last = placed.RowDimensions() - 1;
   const auto size = static_cast<ptrdiff_t>(ElementSize(view.dtype));
   return size > 1 && last >= 0 && view.shape[last] > 1 &&
          std::abs(view.stride[last]) >= placed.RowLength() * size;

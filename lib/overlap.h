@@ -15,8 +15,8 @@ namespace rmsnorm::internal {
 struct Extent {
   uintptr_t begin;
   uintptr_t end;
-  bool in_order;       // each step over rows is as wide as all that the dimensions after it span
-  int row_dimensions;  // dimensions over rows; the view has one more, or none, for its row
+  bool in_order;  // each step over rows is as wide as all that the dimensions after it span
+  bool has_row;   // the last dimension of the view is its row
 };
 
 // Nothing lies below 0, so a view without rows is disjoint from all.
@@ -29,10 +29,10 @@ struct Placed {
   const rmsnorm_view& view;
   const Extent& extent;
 
-  // The length of a row, in elements.
+  // The number of dimensions over rows, and the length of a row in elements.
+  int RowDimensions() const { return view.ndim - (extent.has_row ? 1 : 0); }
   ptrdiff_t RowLength() const {
-    const int rows = extent.row_dimensions;
-    return rows < view.ndim ? static_cast<ptrdiff_t>(view.shape[rows]) : 1;
+    return extent.has_row ? static_cast<ptrdiff_t>(view.shape[view.ndim - 1]) : 1;
   }
 };
 

@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <new>
 
 #include "module.h"
 #include "options.h"
@@ -99,8 +100,9 @@ class KernelViews : public Views {
       if ((call.own & SetOf(operand)) != 0) return Set(operand, &call.module->ColumnOf(operand));
       if (call.operands.Has(operand)) {
         const rmsnorm_view& column = call.operands[operand];
-        *next = rmsnorm_tensor(scratch.Take(ElementsOf(column)), RMSNORM_F32, column.ndim,
-                               column.shape, nullptr);
+        // Made in place: a copy would load what was stored in smaller pieces, which takes long.
+        new (next) rmsnorm_view(rmsnorm_tensor(scratch.Take(ElementsOf(column)), RMSNORM_F32,
+                                               column.ndim, column.shape, nullptr));
       } else {
         float* const ones = scratch.Take(call.operands.d);
         std::fill_n(ones, call.operands.d, 1.0f);
