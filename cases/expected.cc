@@ -539,7 +539,7 @@ void Forward::ExpectNumbers(Operand o, std::vector<ExpectedElement> elements, do
 // - Each term of c has the rounding of g and at most m = k + 7 + b others (definition 15). So the
 //   error of c is (m + 1) u sum(a).
 // - q = c r / D rounds twice and contains r. Its error is (m + 1) u sum(a) r / D + |q| (R + 2 u).
-//   With eps outside it also contains s, whose bound is that of r, and rounds once more: 2 R + 3 u.
+//   With eps outside it also contains s, which has the bound of r, and rounds once more: 2 R + 3 u.
 // - (x r) q rounds twice and contains r once more; x q rounds once. Let M be |x r q| or |x q|, and
 //   M_a the same with sum(a) in place of c. The error is M_a (m + 1) u + M (2 R + 4 u).
 // - e = g - M rounds once: u (|g| + M).

@@ -95,7 +95,7 @@ rmsnorm_status CheckView(Operand operand, int32_t group, const rmsnorm_view& vie
   const size_t element_size = ElementSize(view.dtype);
   size_t before = 0;  // elements before data, and from data on
   size_t after = 1;
-  if (rows < view.ndim) {
+  if (has_row) {
     const size_t d = view.shape[rows];
     if (d == 0) {
       return Fail(RMSNORM_ERROR_SHAPE, "%s: the last dimension%s is 0", rule.name,
@@ -153,35 +153,30 @@ rmsnorm_status CheckShape(Operand operand, int32_t group, const rmsnorm_view& vi
   const OperandRule& rule = kOperandRules[operand];
   const bool is_shared = rule.leading == Leading::kShared;
   const int rows = view.ndim - (has_row ? 1 : 0);
-  if (rows == view.ndim && x.ndim == 1) {
+  if (!has_row && x.ndim == 1) {
     if (view.ndim == 1 && view.shape[0] == 1) return RMSNORM_OK;
     return Fail(RMSNORM_ERROR_SHAPE, "%s: it must be one element, as x is one row", rule.name);
   }
   const int lacks = x.ndim - 1 - rows;
   if (is_shared ? lacks < 0 : lacks != 0) {
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %d dimensions, but x has %d%s", rule.name, view.ndim,
-                view.ndim + lacks, rows == view.ndim ? " leading ones" : "");
+                view.ndim + lacks, has_row ? "" : " leading ones");
   }
-  const size_t d = x.shape[x.ndim - 1];
-  const size_t wanted = rule.length == Length::kD ? d : RowLengthOf(operand, d, group);
-  if (has_row && view.shape[rows] != wanted) {
-    const size_t size = view.shape[rows];
-    if (rule.length == Length::kGroups) {
+  for (int i = view.ndim - 1; i >= 0; --i) {
+    const bool is_row = i == rows;
+    const size_t size = view.shape[i];
+    const size_t of_x = x.shape[lacks + i];
+    const size_t wanted = is_row ? RowLengthOf(operand, of_x, group) : of_x;
+    if (size == wanted || (is_shared && size == 1 && !is_row)) continue;
+    if (is_row && rule.length == Length::kGroups) {
       return Fail(RMSNORM_ERROR_SHAPE,
                   "%s: %zu elements in its last dimension; it must be d / group, %zu", rule.name,
                   size, wanted);
     }
-    if (is_shared) {
+    if (is_row && is_shared) {
       return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu elements in its last dimension for rows of %zu",
-                  rule.name, size, d);
+                  rule.name, size, of_x);
     }
-    return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu in dimension %d",
-                rule.name, size, rows, d, x.ndim - 1);
-  }
-  for (int i = rows - 1; i >= 0; --i) {
-    const size_t size = view.shape[i];
-    const size_t of_x = x.shape[lacks + i];
-    if (size == of_x || (is_shared && size == 1)) continue;
     return Fail(RMSNORM_ERROR_SHAPE, "%s: %zu in dimension %d, but x has %zu in dimension %d%s",
                 rule.name, size, i, of_x, lacks + i, is_shared ? "; it must be that or 1" : "");
   }
@@ -381,8 +376,6 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
   const Roles& roles = RolesIn(operation);
   RMSNORM_RETURN_IF_ERROR(FindViews(operation, roles, *given, own, operands));
 
-  constexpr OperandSet kMayBeLikeX =
-      OperandsWhere([](const OperandRule& rule) { return rule.HasShapeOfX() && rule.dtype == 0; });
   const rmsnorm_view& x = operands[kX];
   RMSNORM_RETURN_IF_ERROR(CheckView(kX, group, x, operands.extent[kX]));
   operands.d = x.shape[x.ndim - 1];
@@ -392,7 +385,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
     const Operand operand = FirstOf(rest);
     const rmsnorm_view& view = operands[operand];
     Extent& extent = operands.extent[operand];
-    if ((kMayBeLikeX & SetOf(operand)) != 0 && IsLikeX(view, x, operands.extent[kX], extent)) {
+    if ((kRowsOfAnyType & SetOf(operand)) != 0 && IsLikeX(view, x, operands.extent[kX], extent)) {
       operands.like_x |= SetOf(operand);
     } else {
       RMSNORM_RETURN_IF_ERROR(CheckView(operand, group, view, extent));

@@ -156,6 +156,10 @@ constexpr size_t RowLengthOf(Operand operand, size_t d, int32_t group) {
 // The operands that a call takes in f32, and that a module may hold.
 constexpr OperandSet kColumnsInF32 = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
 
+// The operands with rows like those of x, in f32, f16 or bf16.
+constexpr OperandSet kRowsOfAnyType =
+    OperandsWhere([](const OperandRule& rule) { return rule.HasShapeOfX() && rule.dtype == 0; });
+
 enum class Operation { kForward, kBackward };
 
 // The operands that have a role in an operation.

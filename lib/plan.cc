@@ -138,9 +138,7 @@ void PlanNorm(const CheckedCall& call, const KernelTable& kernels, const Views& 
   } else {
     MakeNorm(kernels, call.options, call.changed_options, operands.d, x_dtype, norm);
   }
-  constexpr OperandSet kOfAnyType =
-      OperandsWhere([](const OperandRule& rule) { return rule.HasShapeOfX() && rule.dtype == 0; });
-  ForEachOperand(views.given & kOfAnyType & ~operands.like_x, [&](Operand operand) {
+  ForEachOperand(views.given & kRowsOfAnyType & ~operands.like_x, [&](Operand operand) {
     if (views[operand].dtype == x_dtype) return;
     norm.dtype[operand] = views[operand].dtype;
     norm.has_leaves = norm.has_backward_leaves = false;
