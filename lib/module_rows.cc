@@ -104,19 +104,19 @@ RMSNORM_NOINLINE rmsnorm_status CallByViews(const rmsnorm_module* module, const 
                                             const rmsnorm_context* context,
                                             Given<kGiven>... given) {
   rmsnorm_operands operands = rmsnorm_no_operands();
-  rmsnorm_view views[kOperands];
+  rmsnorm_view views[sizeof...(kGiven)];  // no more: the stack is small
+  rmsnorm_view* next = views;
   const auto set = [&](Operand operand, const void* data) {
     const OperandRule& rule = kOperandRules[operand];
     const bool is_residual = operand == kResidual || operand == kResidualOut;
     const rmsnorm_dtype dtype = is_residual ? residual_dtype : rows.dtype;
     const bool is_absent = (kOptional & SetOf(operand)) != 0 && data == nullptr;
     if (is_absent && (rows.count > 0 || !rule.HasShapeOfX())) return;
-    views[operand] =
-        rule.HasShapeOfX()
-            ? rmsnorm_rows(data, dtype, rows.count, rows.d, static_cast<ptrdiff_t>(rows.d))
-            : rmsnorm_vector(data, RMSNORM_F32,
-                             rule.leading == Leading::kShared ? rows.d : rows.count);
-    SetViewIn(operands, operand, &views[operand]);
+    *next = rule.HasShapeOfX()
+                ? rmsnorm_rows(data, dtype, rows.count, rows.d, static_cast<ptrdiff_t>(rows.d))
+                : rmsnorm_vector(data, RMSNORM_F32,
+                                 rule.leading == Leading::kShared ? rows.d : rows.count);
+    SetViewIn(operands, operand, next++);
   };
   (set(kGiven, given.data), ...);
   return kOperation == Operation::kForward ? rmsnorm_module_forward(module, &operands, context)

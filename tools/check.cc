@@ -139,7 +139,9 @@ void Checker::Check(const cases::Calls& calls, cases::Runner& runner) {
     constexpr size_t kMostShrunk = 10;
     if (failed_ > kMostShrunk) return fault + "\n" + command(target);
     const cases::Calls simplest = Shrink(runner, calls, target, find_fault_);
-    return find_fault_(runner, simplest, target) + "\n" + CommandOf(simplest, target, flag_);
+    const std::string its_fault = find_fault_(runner, simplest, target);
+    if (its_fault.empty()) return fault + ", the first time alone\n" + command(target);
+    return its_fault + "\n" + CommandOf(simplest, target, flag_);
   });
 }
 
