@@ -967,6 +967,16 @@ def test_use_tells_no_class_of_its_replacement():
     assert Listed.seen.pop() == "derived"
 
 
+def test_an_equal_flag_is_no_change():
+    module, x = NORMS["Scaled"](64), torch.randn(3, 64)
+    module.with_scale = 1000
+    use(module)
+    module.with_scale = int("1000")  # another object, as in a module that was loaded
+    assert is_computed_by_library(module, x)
+    module.with_scale = 1001
+    assert not is_computed_by_library(module, x)
+
+
 def test_hooks_state_dict_and_names_stay():
     module, seen = LlamaRMSNorm(64), []
     text, keys = repr(module), list(module.state_dict())

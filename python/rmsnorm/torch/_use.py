@@ -115,12 +115,17 @@ def _flag(module: Any, name: str, asks_none: bool) -> Any:
     return value if value is None or type(value) in (bool, int) else ...
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    """Compares flags. Equal integers may be two objects, and True is not 1."""
+    return type(one) is type(other) and bool(one == other)
+
+
 def read(norm_class: type, flag: Callable[[str, bool], Any]) -> _Reading:
     """What a class computes now, in a module whose flags the function gives."""
     readings = _READINGS.setdefault(norm_class, [])
     readings[:] = [reading for reading in readings if _is_current(reading, norm_class)]
     for reading in readings:
-        if all(flag(*key) is value for key, value in reading.flags.items()):
+        if all(_is_same(flag(*key), value) for key, value in reading.flags.items()):
             return reading
     reader = Reader(norm_class, flag)
     found, how, reason = None, None, ""
@@ -337,7 +342,7 @@ def _replacement(norm_class: Any, reading: _Reading) -> Any:
             if name in self.__dict__:
                 return False
         for (name, asks_none), value in flags:
-            if _flag(self, name, asks_none) is not value:
+            if not _is_same(_flag(self, name, asks_none), value):
                 return False
         for check in reading.checks:
             if not check(norm_class, type(self)):
