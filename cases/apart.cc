@@ -73,6 +73,11 @@ Rows Added(const Rows& x, const Rows& residual, float factor = 0) {
   return step.Run().after(kResidualOut);
 }
 
+// factor * x rounded to x's type.
+Rows Multiplied(const Rows& x, float factor) {
+  return factor == 0 ? x : Added(x, MinusZeros(x.dtype(), x), factor);
+}
+
 Rows Converted(const Rows& x, rmsnorm_dtype dtype) { return Added(x, MinusZeros(dtype, x)); }
 
 Rows Gated(const Case& c, const Problem& whole, const Rows& x, rmsnorm_dtype y_dtype) {
@@ -86,8 +91,8 @@ Rows Gated(const Case& c, const Problem& whole, const Rows& x, rmsnorm_dtype y_d
 
 rmsnorm_options NormOptions(const Case& c) {
   rmsnorm_options options = c.options;
-  for (const Option o :
-       {kResidualRounding, kFactor, kActivation, kGatePlacement, kGateRounding, kGroup}) {
+  for (const Option o : {kResidualRounding, kFactor, kActivation, kGatePlacement, kGateRounding,
+                         kGroup, kResidualFactor}) {
     SetValueIn(options, o, int32_t{0});
   }
   return options;
@@ -124,16 +129,17 @@ class Apart {
       norm.options() = NormOptions(c_);
       h = norm.Run().after(kY);
     }
-    if (given.factor != 0) h = Added(h, MinusZeros(h.dtype(), h), given.factor);
+    h = Multiplied(h, given.factor);
     const bool is_gated_before = given.gate_placement == RMSNORM_GATE_BEFORE;
-    if (is_gated_before) h = Gated(c_, whole_, h, RMSNORM_F32);
+    const rmsnorm_dtype product_dtype =
+        given.gate_rounding == RMSNORM_GATE_UNROUNDED ? RMSNORM_F32 : h.dtype();
+    if (is_gated_before) h = Gated(c_, whole_, h, product_dtype);
     if (c_.Has(kResidual)) {
       const Rows& residual = whole_.before(kResidual);
-      const Rows sum = Added(h, residual);
-      Expect(kResidualOut, sum);
-      h = given.residual_rounding == RMSNORM_RESIDUAL_ROUNDED
-              ? sum
-              : Added(h, Converted(residual, RMSNORM_F32));
+      const bool is_rounded = given.residual_rounding == RMSNORM_RESIDUAL_ROUNDED;
+      h = Added(h, is_rounded ? residual : Converted(residual, RMSNORM_F32));
+      h = Multiplied(h, given.residual_factor);
+      Expect(kResidualOut, Converted(h, residual.dtype()));
     }
     const bool is_scaled = c_.Has(kY) || c_.Has(kQ);
     if (!is_scaled && !c_.Has(kRstd) && !c_.Has(kSumsOut)) return;
@@ -166,8 +172,8 @@ class Apart {
     }
   }
 
-  // Each gradient alone, in f32 and in the default rounding order. A call of forward adds it to the
-  // existing one and rounds the sum.
+  // Each gradient alone, in f32 and in the default rounding order. Calls of forward add it to the
+  // existing one, multiply the sum and round it.
   void Backward() {
     for (const Operand gradient : {kDx, kDw, kDb}) {
       if (!c_.Has(gradient)) continue;
@@ -176,10 +182,11 @@ class Apart {
       step.Want(gradient, RMSNORM_F32, c_.operand[gradient].per);
       step.options() = NormOptions(c_);
       step.options().rounding = RMSNORM_ROUND_AFTER_WEIGHT;
-      const Rows alone = step.Run().after(gradient);
+      Rows total = step.Run().after(gradient);
       const OperandCase& own = c_.operand[gradient];
-      Expect(gradient,
-             own.add ? Added(alone, whole_.before(gradient)) : Converted(alone, own.dtype));
+      if (own.add) total = Added(total, Converted(whole_.before(gradient), RMSNORM_F32));
+      if (gradient == kDx) total = Multiplied(total, c_.options.residual_factor);
+      Expect(gradient, Converted(total, own.dtype));
     }
   }
 
@@ -195,11 +202,13 @@ bool HasSteps(const Case& c) {
   const rmsnorm_options& given = c.options;
   const OperandSet steps = SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kResidual) | SetOf(kQ);
   if ((c.Given() & steps) == 0 && given.factor == 0) return false;
-  const bool is_f32 = given.gate_placement == RMSNORM_GATE_BEFORE ||
-                      given.residual_rounding == RMSNORM_RESIDUAL_UNROUNDED;
+  const bool is_gated_before = given.gate_placement == RMSNORM_GATE_BEFORE;
+  const bool is_gate_rounded = given.gate_rounding == RMSNORM_GATE_ROUNDED;
+  const bool is_f32 = c.Has(kResidual) ? given.residual_rounding == RMSNORM_RESIDUAL_UNROUNDED
+                                       : is_gated_before && !is_gate_rounded;
   return !is_f32 || c.operand[kX].dtype == RMSNORM_F32 ||
-         (given.rounding == RMSNORM_ROUND_AFTER_WEIGHT &&
-          given.gate_rounding == RMSNORM_GATE_UNROUNDED && c.Has(kY));
+         (given.rounding == RMSNORM_ROUND_AFTER_WEIGHT && (is_gated_before || !is_gate_rounded) &&
+          c.Has(kY));
 }
 
 }  // namespace

@@ -153,6 +153,7 @@ class Forward : public Computation {
     theta_.Operate();
   }
   static void MultiplyExact(ExpectedElement& element, double exact);
+  void MultiplyBy(float factor);
   void Multiply(ExpectedElement& element, double exact, const Range& range) const;
   void SeeRange();
   void BeginNorm();
@@ -186,6 +187,11 @@ void Forward::MultiplyExact(ExpectedElement& element, double exact) {
 void Forward::Multiply(ExpectedElement& element, double exact, const Range& range) const {
   MultiplyExact(element, exact);
   if (!roundings_.any) element.range = Times(element.range, range);
+}
+
+void Forward::MultiplyBy(float factor) {
+  const double exact = factor;
+  Operate([&](ExpectedElement& h, size_t) { Multiply(h, exact, Range(exact)); });
 }
 
 // A number below the normal ones of the type that it was rounded to has the error of the smallest
@@ -288,37 +294,39 @@ void Forward::Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dt
   });
 }
 
-// The worst errors of silu and of sigmoid in ulp, as definition 15 has them.
-constexpr double kMostUlps[] = {1.99815, 1.99915};
+// The worst errors of the activations in ulp, as definition 15 has them.
+constexpr double kMostUlps[] = {1.99815, 1.99915, 0};
 
 // The activation of an element of a gate (definition 8).
 double ExactActivation(int activation, double z) {
+  if (activation == RMSNORM_ACTIVATION_NONE) return z;
   const double denominator = 1 + std::exp(-z);
   if (activation == RMSNORM_ACTIVATION_SIGMOID) return 1 / denominator;
   return z == -kInfinity ? -0.0 : z / denominator;
 }
 
 void Forward::MultiplyByGate() {
-  theta_.Add(roundings_.Activation());
+  const double most_ulps = kMostUlps[c_.options.activation];
+  if (most_ulps > 0) theta_.Add(roundings_.Activation());
   const auto gate = Input(kGate, row_.row);
   Operate([&](ExpectedElement& h, size_t j) {
     const double exact = ExactActivation(c_.options.activation, gate(j));
     Range range(exact);
     if (std::isfinite(exact)) {
       const double magnitude = std::fabs(exact);
-      const double error = kMostUlps[c_.options.activation] * Ulp(RMSNORM_F32, exact);
+      const double error = most_ulps * Ulp(RMSNORM_F32, exact);
       range = {std::copysign(std::max(magnitude - error, 0.0), exact),
                std::copysign(magnitude + error, exact)};
     }
     Multiply(h, exact, range);
-    if (exact != 0 && std::fabs(exact) < 0x1p-126) {
+    if (most_ulps > 0 && exact != 0 && std::fabs(exact) < 0x1p-126) {
       leaves_range_ = true;
       h.size = kInfinity;
     }
   });
 }
 
-// Adds the residual (definition 7). Returns x's type in the rounding orders.
+// Adds the residual and multiplies the sum (definition 7). Returns x's type in the rounding orders.
 rmsnorm_dtype Forward::AddResidual() {
   const rmsnorm_dtype stream = c_.operand[kResidual].dtype;
   const bool is_rounded = c_.options.residual_rounding == RMSNORM_RESIDUAL_ROUNDED;
@@ -335,6 +343,14 @@ rmsnorm_dtype Forward::AddResidual() {
   });
   Theta sum(roundings_, theta_of_term_);
   sum.Operate();
+  if (const float factor = internal::FactorOr1(c_.options.residual_factor); factor != 1) {
+    if (is_rounded) {
+      Cast(stream);
+      sum.Cast(stream);
+    }
+    MultiplyBy(factor);
+    sum.Operate();
+  }
   sum.Cast(stream);
   const ExpectedRow unrounded = is_rounded ? ExpectedRow{} : row_;
   const Theta theta = theta_;
@@ -405,13 +421,16 @@ void Forward::MakeRow(size_t row) {
     Scale(InverseOf(roundings_, norm_, SumOfSquares()), kPostNormWeight, false, x_dtype);
     Cast(x_dtype);
   }
-  if (const float factor = internal::FactorOf(options); factor != 1) {
-    Operate(
-        [&](ExpectedElement& h, size_t) { Multiply(h, double{factor}, Range(double{factor})); });
+  if (const float factor = internal::FactorOr1(options.factor); factor != 1) {
+    MultiplyBy(factor);
     Cast(x_dtype);
   }
   const bool is_gated_before = options.gate_placement == RMSNORM_GATE_BEFORE;
-  if (c_.Has(kGate) && is_gated_before) MultiplyByGate();
+  const bool is_gate_rounded = options.gate_rounding == RMSNORM_GATE_ROUNDED;
+  if (c_.Has(kGate) && is_gated_before) {
+    MultiplyByGate();
+    if (is_gate_rounded) Cast(x_dtype);
+  }
   if (c_.Has(kResidual)) x_dtype = AddResidual();
 
   BeginNorm();
@@ -422,7 +441,7 @@ void Forward::MakeRow(size_t row) {
   if (!c_.Has(kY) && !c_.Has(kQ)) return;
   Scale(r, kWeight, c_.Has(kBias), x_dtype);
   if (c_.Has(kGate) && !is_gated_before) {
-    if (options.gate_rounding == RMSNORM_GATE_ROUNDED) Cast(x_dtype);
+    if (is_gate_rounded) Cast(x_dtype);
     MultiplyByGate();
   }
   Cast(c_.Has(kY) ? c_.operand[kY].dtype : x_dtype);
@@ -676,11 +695,14 @@ void Backward::AddRow(size_t row) {
   Expect(kDx, row, dx, theta);
 }
 
-// The gradient in f32 is added to the existing one, if requested, and then cast.
+// The gradient in f32 is added to the existing one, if requested, multiplied by the factor of the
+// residual, and then cast.
 void Backward::Expect(Operand o, size_t row, const Gradients& gradients, Theta theta) {
   if (!c_.Has(o)) return;
   const OperandCase& own = c_.operand[o];
   if (own.add) theta.Operate();
+  const double factor = o == kDx ? internal::FactorOr1(c_.options.residual_factor) : 1;
+  if (factor != 1) theta.Operate();
   theta.Cast(own.dtype);
   ExpectedRow expected = {o,
                           row,
@@ -694,8 +716,11 @@ void Backward::Expect(Operand o, size_t row, const Gradients& gradients, Theta t
     // Some sum of rows may overflow although the last one does not.
     const bool is_finite = std::isfinite(exact + error) && (o == kDx || size < 0x1p128);
     Range range = is_finite ? Range(exact - error, exact + error) : Anything();
-    range = Map(range, [before](double to_add) { return RoundToF32(before + RoundToF32(to_add)); });
-    expected.elements[j] = {exact + before, size, Cast(own.dtype, range)};
+    range = Map(range, [=](double to_add) {
+      return RoundToF32(RoundToF32(before + RoundToF32(to_add)) * factor);
+    });
+    expected.elements[j] = {(exact + before) * factor, size * std::fabs(factor),
+                            Cast(own.dtype, range)};
   }
   Computation::Expect(expected);
 }

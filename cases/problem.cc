@@ -163,7 +163,7 @@ void Problem::MakePerRow(const Case& c, Operand o) {
   }
   operands.Set(o == internal::kSums ? internal::kSumsOut : o, ViewOf(c, o, values));
   rmsnorm_options options = c.options;
-  options.weight_offset = 0;  // it needs a weight
+  options.weight_offset = options.residual_factor = 0;  // they need other operands
   CallReference(c, operands, options);
   for (size_t row = 0; c.operand[o].values != Values::kNormal && row < values.count(); row += 2) {
     const size_t special = (row / 2 + c.seed) % std::size(kSpecialRstds);

@@ -26,8 +26,9 @@ struct Norm {
   const KernelTable* kernels;
   Root root;
   rmsnorm_rounding rounding;
-  bool norm_unrounded;  // h is residual + x before it is rounded to residual_out
-  float factor;         // multiplies x; 1 leaves x alone
+  bool norm_unrounded;    // h is residual + x before it is rounded to residual_out
+  float factor;           // multiplies x; 1 leaves x alone
+  float residual_factor;  // multiplies residual + x, and dx; 1 leaves them alone
   rmsnorm_activation activation;
   rmsnorm_gate_placement gate_placement;
   rmsnorm_gate_rounding gate_rounding;

@@ -174,7 +174,8 @@ bool TakesModule(Operation operation, const rmsnorm_module& module) {
   if ((RolesIn(operation).absent & module.OwnIn(operation)) != 0) return false;
   for (OptionSet changed = module.changed_options; changed != 0; changed &= changed - 1) {
     const OptionRule& rule = kOptionRules[FirstOption(changed)];
-    const bool lacks_operand = rule.needs != 0 && (rule.needs & SetOf(kWeight)) == 0;
+    const OperandSet needs = NeedsIn(operation, rule);
+    const bool lacks_operand = needs != 0 && (needs & SetOf(kWeight)) == 0;
     const bool is_refused =
         operation == Operation::kBackward && rule.gradient == Gradient::kRefused;
     if (lacks_operand || is_refused) return false;

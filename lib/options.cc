@@ -55,23 +55,15 @@ rmsnorm_status CheckOptionsFit(Operation operation, const rmsnorm_options& optio
     const Option option = FirstOption(changed);
     const OptionRule& rule = kOptionRules[option];
     const bool is_needed = rule.needed_by == 0 || (rule.needed_by & given) != 0;
-    if (rule.needs != 0 && is_needed && (rule.needs & given) == 0) {
+    const OperandSet needs = NeedsIn(operation, rule);
+    if (needs != 0 && is_needed && (needs & given) == 0) {
       return Fail(RMSNORM_ERROR_OPTION, "options: %s is %s, but there is no %s", rule.name,
-                  ValueText(options, option).c_str(), kOperandRules[FirstOf(rule.needs)].name);
+                  ValueText(options, option).c_str(), kOperandRules[FirstOf(needs)].name);
     }
     if (operation == Operation::kBackward && rule.gradient == Gradient::kRefused) {
       return Fail(RMSNORM_ERROR_OPTION, "options: %s is %s; rmsnorm_backward() takes the default",
                   rule.name, ValueText(options, option).c_str());
     }
-  }
-  if (options.gate_placement == RMSNORM_GATE_AFTER) return RMSNORM_OK;
-  if (operands.Has(kResidual)) {
-    return Fail(RMSNORM_ERROR_OPERAND, "gate: before the norm it excludes a residual");
-  }
-  if (!IsDefault(options, kGateRounding)) {
-    return Fail(RMSNORM_ERROR_OPTION,
-                "options: gate_rounding is %s; it needs a gate after the norm",
-                ValueText(options, kGateRounding).c_str());
   }
   return RMSNORM_OK;
 }

@@ -27,6 +27,7 @@ enum Option : int {
   kGatePlacement,
   kGateRounding,
   kGroup,
+  kResidualFactor,
   kOptions
 };
 
@@ -72,8 +73,10 @@ struct OptionRule {
   const char* words[4];    // ends with a null; none for numbers and integers
   uint32_t leaves;         // the values that fused leaves serve; bit i is word i
   Gradient gradient;
-  OperandSet needs = 0;      // a value other than the default requires one of these operands
-  OperandSet needed_by = 0;  // in calls with one of these, or in all calls if empty
+  // A value other than the default requires one of these operands, of those that the operation
+  // takes.
+  OperandSet needs = 0;
+  OperandSet needed_by = 0;            // in calls with one of these, or in all calls if empty
   const Integers* integers = nullptr;  // null for numbers and words
 };
 
@@ -93,7 +96,12 @@ constexpr OptionRule kOptionRules[kOptions] = {
     {FIELD(weight_offset), &kOffsets, {}, kAnyNumber, Gradient::kDepends, kAnyWeight, kScaled},
     {FIELD(divisor), &kDivisors, {}, kAnyNumber, Gradient::kDepends},
     {FIELD(factor), &kFactors, {}, kDefaultAlone, Gradient::kRefused},
-    {FIELD(activation), nullptr, {"silu", "sigmoid"}, 0b11, Gradient::kRefused, SetOf(kGate)},
+    {FIELD(activation),
+     nullptr,
+     {"silu", "sigmoid", "none"},
+     0b011,
+     Gradient::kRefused,
+     SetOf(kGate)},
     {FIELD(gate_placement), nullptr, {"after", "before"}, 0b11, Gradient::kRefused, SetOf(kGate)},
     {FIELD(gate_rounding),
      nullptr,
@@ -102,6 +110,7 @@ constexpr OptionRule kOptionRules[kOptions] = {
      Gradient::kRefused,
      SetOf(kGate)},
     {FIELD(group), nullptr, {}, kAnyNumber, Gradient::kRefused, SetOf(kQ), kScaled, &kGroups},
+    {FIELD(residual_factor), &kFactors, {}, kDefaultAlone, Gradient::kDepends, SetOf(kResidual)},
 };
 #undef FIELD
 
@@ -109,6 +118,11 @@ static_assert(sizeof(rmsnorm_options) == offsetof(rmsnorm_options, eps) + kOptio
               "a field of rmsnorm_options is not in enum Option");
 static_assert(AreInOrder(kOptionRules, offsetof(rmsnorm_options, eps), sizeof(float)),
               "an option has no line in kOptionRules, or not in its place");
+
+// The operands of which a call with a value other than the default requires one.
+constexpr OperandSet NeedsIn(Operation operation, const OptionRule& rule) {
+  return rule.needs & ~RolesIn(operation).absent;
+}
 
 constexpr bool IsNumber(Option option) { return kOptionRules[option].numbers != nullptr; }
 constexpr bool IsInteger(Option option) { return kOptionRules[option].integers != nullptr; }
@@ -190,10 +204,8 @@ bool LeavesServe(const rmsnorm_options& options, OptionSet changed) {
   return true;
 }
 
-// The factor and the divisor that options ask for.
-inline float FactorOf(const rmsnorm_options& options) {
-  return options.factor != 0.0f ? options.factor : 1.0f;
-}
+// The factors and the divisor that options ask for.
+constexpr float FactorOr1(float factor) { return factor != 0.0f ? factor : 1.0f; }
 inline float DivisorOf(const rmsnorm_options& options, size_t d) {
   return options.divisor != 0.0f ? options.divisor : static_cast<float>(d);
 }

@@ -185,7 +185,8 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, Option
   norm.root.eps_placement = options.eps_placement;
   norm.rounding = options.rounding;
   norm.norm_unrounded = options.residual_rounding == RMSNORM_RESIDUAL_UNROUNDED;
-  norm.factor = FactorOf(options);
+  norm.factor = FactorOr1(options.factor);
+  norm.residual_factor = FactorOr1(options.residual_factor);
   norm.activation = options.activation;
   norm.gate_placement = options.gate_placement;
   norm.gate_rounding = options.gate_rounding;

@@ -192,7 +192,7 @@ void MultiplyByGate(const Piece& piece, float* h) {
   float gate[kPiece];
   piece.Read(kGate, gate);
   for (size_t j = 0; j < piece.size; ++j) {
-    if (std::isnan(gate[j])) {
+    if (std::isnan(gate[j]) || piece.norm.activation == RMSNORM_ACTIVATION_NONE) {
       h[j] *= gate[j];
       continue;
     }
@@ -215,6 +215,10 @@ void MultiplyByGate(const Piece& piece, float* h) {
     const float numerator = piece.norm.activation == RMSNORM_ACTIVATION_SILU ? z : 1.0f;
     h[j] *= (numerator / b * f) * g;
   }
+}
+
+void Multiply(float factor, float* values, size_t count) {
+  for (size_t j = 0; j < count; ++j) values[j] *= factor;
 }
 
 // Whether h, the input of the norm, was rounded to the residual's type, which then counts as x's.
@@ -272,15 +276,22 @@ class ForwardRow {
       RoundValues(dtype, h, piece.size);
     }
     if (norm_.factor != 1.0f) {
-      for (size_t j = 0; j < piece.size; ++j) h[j] *= norm_.factor;
+      Multiply(norm_.factor, h, piece.size);
       RoundValues(dtype, h, piece.size);
     }
-    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) MultiplyByGate(piece, h);
+    if (norm_.gate_placement == RMSNORM_GATE_BEFORE) {
+      MultiplyByGate(piece, h);
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED) RoundValues(dtype, h, piece.size);
+    }
     if (!run_.Has(kResidual)) return;
     float residual[kPiece];
     piece.Read(kResidual, residual);
     for (size_t j = 0; j < piece.size; ++j) h[j] = residual[j] + h[j];
-    if (IsSumRounded(norm_, run_)) RoundValues(x_dtype_, h, piece.size);
+    const bool is_rounded = IsSumRounded(norm_, run_);
+    if (is_rounded) RoundValues(x_dtype_, h, piece.size);
+    if (norm_.residual_factor == 1.0f) return;
+    Multiply(norm_.residual_factor, h, piece.size);
+    if (is_rounded) RoundValues(x_dtype_, h, piece.size);
   }
 
   // Turns h into y, rounded to y's type, or to x's without a y.
@@ -404,7 +415,7 @@ void AddRows(const Norm& norm, const RowRun& run) {
 }
 
 // Section 11, step 3: dx is rounded to f32 once, then added to the values in its memory, then
-// rounded to its type.
+// multiplied by the factor of the residual, then rounded to its type.
 template <class Real>
 void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Real>& terms) {
   const float* weight = piece.F32(kWeight);
@@ -417,6 +428,7 @@ void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Re
     const float gradient = static_cast<float>(terms.r * (g - mean_term));
     dx[j] = piece.norm.add_to_dx ? dx[j] + gradient : gradient;
   }
+  Multiply(piece.norm.residual_factor, dx, piece.size);
   piece.Write(kDx, dx);
 }
 

@@ -243,7 +243,7 @@ enum {
 ///
 ///     operand            forward    backward   needs      excludes
 ///     x                  required   required
-///     residual           input      -                     sums; a gate before the norm
+///     residual           input      -                     sums
 ///     dy                 -          required
 ///     gate               input      -
 ///     weight             input      input
@@ -260,8 +260,8 @@ enum {
 ///     dx, dw, db         -          output
 ///
 /// A call needs at least one output. A weight_offset needs a weight or a post_norm_weight where y,
-/// q, dx or dw is given. An activation, gate_placement or gate_rounding other than the default
-/// needs a gate. A group needs q where y is given.
+/// q, dx or dw is given. In forward, an activation, gate_placement or gate_rounding other than the
+/// default needs a gate, and a residual_factor a residual. A group needs q where y is given.
 ///
 /// The types are f32, f16 or bf16 in any combination, with these exceptions: rstd and scale are
 /// f32, sums and sums_out are f64, q and zero are i8, and residual_out has the type of residual.
@@ -334,22 +334,24 @@ enum {
 /// The function act of an element z of the gate.
 typedef int32_t rmsnorm_activation;
 enum {
-  RMSNORM_ACTIVATION_SILU = 0,    ///< z / (1 + exp(-z))
-  RMSNORM_ACTIVATION_SIGMOID = 1  ///< 1 / (1 + exp(-z))
+  RMSNORM_ACTIVATION_SILU = 0,     ///< z / (1 + exp(-z))
+  RMSNORM_ACTIVATION_SIGMOID = 1,  ///< 1 / (1 + exp(-z))
+  RMSNORM_ACTIVATION_NONE = 2      ///< z itself: diffusion transformers
 };
 
 /// Whether the gate multiplies the output of the norm or its input.
 typedef int32_t rmsnorm_gate_placement;
 enum {
   RMSNORM_GATE_AFTER = 0,  ///< the norm, with weight and bias: Qwen3-Next, Kimi-Linear
-  RMSNORM_GATE_BEFORE = 1  ///< x, before it is normalised: Mamba-2
+  RMSNORM_GATE_BEFORE = 1  ///< x, before a residual is added: Mamba-2, diffusion transformers
 };
 
-/// Whether the norm is rounded to the type of x before the gate multiplies it.
+/// Whether a rounding to the type of x comes before the operation that follows: before the product
+/// with a gate after the norm, or behind the product with a gate before the norm.
 typedef int32_t rmsnorm_gate_rounding;
 enum {
-  RMSNORM_GATE_UNROUNDED = 0,  ///< y = cast_y(m * act(z)): Kimi-Linear
-  RMSNORM_GATE_ROUNDED = 1     ///< y = cast_y(cast_x(m) * act(z)): Qwen3-Next
+  RMSNORM_GATE_UNROUNDED = 0,  ///< m * act(z), x * act(z): Kimi-Linear, Mamba-2
+  RMSNORM_GATE_ROUNDED = 1     ///< cast_x(m) * act(z), cast_x(x * act(z)): Qwen3-Next, diffusers
 };
 
 /// How to normalise. 0 is the default of every field but eps. Start from rmsnorm_default_options(),
@@ -368,6 +370,7 @@ typedef struct rmsnorm_options {
   rmsnorm_gate_rounding gate_rounding;    ///< RMSNORM_GATE_UNROUNDED by default
   int32_t group;  ///< elements of q with a separate scale: a power of two from 8 to 4096 that
                   ///< divides d; 0 means d; needs q
+  float residual_factor;  ///< multiplies residual + x; finite; 0 means 1; needs a residual
 } rmsnorm_options;
 
 /// An eps of 1e-5, and 0 for everything else. These are the options of a call that gets none.
@@ -419,6 +422,9 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 ///     residual_out = h               rounded to the type of residual
 ///     y = RMSNorm(residual_out)      or of h with RMSNORM_RESIDUAL_UNROUNDED
 ///
+/// With a residual_factor, h is residual + x, rounded to the type of residual, times the factor.
+/// With RMSNORM_RESIDUAL_UNROUNDED it is the same without the first rounding.
+///
 /// A sum beyond FLT_MAX is infinite, and a sum beyond the type of residual is stored as infinity.
 /// Where residual_out is the only output, the call is the addition alone.
 ///
@@ -426,7 +432,8 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 ///
 ///     x = cast_x(RMSNorm(x) * (offset + post_norm_weight))     with the options of the call
 ///     x = cast_x(factor * x)
-///     h = x * act(gate)              in f32, with RMSNORM_GATE_BEFORE, which excludes a residual
+///     x = x * act(gate)              in f32, or cast_x of it with RMSNORM_GATE_ROUNDED; with
+///                                    RMSNORM_GATE_BEFORE
 ///
 /// A gate after the norm multiplies m, the value that would otherwise be rounded to the type of y:
 ///
@@ -546,7 +553,8 @@ RMSNORM_API void rmsnorm_prepared_destroy(rmsnorm_prepared* prepared) RMSNORM_NO
 /// The gradients of a loss by x, by the weight and by the bias, from dy, the gradient by y.
 ///
 /// At least one of dx, dw and db is needed. db alone needs x for its shape. A factor other than 1
-/// is refused, and so are the gate's options.
+/// is refused, and so are the gate's options. A residual_factor multiplies dx, after the addition
+/// to existing values.
 ///
 /// With g = dy * (offset + weight), c = sum_i(g_i * x_i), r = 1 / RMS and s = sqrt(sum_i(x_i^2) /
 /// D), for each row

@@ -145,7 +145,8 @@ enum class ResidualRounding : rmsnorm_residual_rounding {
 /// See rmsnorm_activation.
 enum class Activation : rmsnorm_activation {
   silu = RMSNORM_ACTIVATION_SILU,
-  sigmoid = RMSNORM_ACTIVATION_SIGMOID
+  sigmoid = RMSNORM_ACTIVATION_SIGMOID,
+  none = RMSNORM_ACTIVATION_NONE
 };
 
 /// See rmsnorm_gate_placement.
@@ -174,6 +175,7 @@ struct Options {
   GatePlacement gate_placement = GatePlacement::after;             ///< see rmsnorm_options
   GateRounding gate_rounding = GateRounding::unrounded;            ///< see rmsnorm_options
   std::int32_t group = 0;                                          ///< see rmsnorm_options
+  float residual_factor = 0.0f;                                    ///< see rmsnorm_options
 
   /// The options of the C interface.
   rmsnorm_options get() const noexcept {

@@ -248,6 +248,7 @@ inline HWY_NOINLINE void ApplyByTiles(const Norm& norm, const RowRun& run, size_
       ReadTile(norm, run, kDx, row, begin, n, x);
       AddTile(x, n, dy);
     }
+    if (norm.residual_factor != 1.0f) MultiplyTile(norm.residual_factor, n, dy);
     WriteTile(norm, run, kDx, row, begin, n, dy);
   }
 }

@@ -298,7 +298,9 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const RowRun& run) {
     if (post_norm || (gated && !before) || quantised) {
       return ForwardOneByOne<false>(norm, run, 0);
     }
-    if (gated && run.d <= kMostKept) {
+    const bool input_is_product =
+        !run.Has(kResidual) && norm.gate_rounding == RMSNORM_GATE_UNROUNDED;
+    if (gated && input_is_product && run.d <= kMostKept) {
       const RowsLeaf leaf =
           run.d <= kBlock ? ForwardGatedTiles<kBlock> : ForwardGatedTiles<kMostKept>;
       return ForwardByRowsLeaf(norm, run, leaf, 1);

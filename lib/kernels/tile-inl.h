@@ -78,6 +78,14 @@ inline HWY_NOINLINE void AddTile(const float* HWY_RESTRICT addend, size_t n,
   });
 }
 
+// Multiplies n elements of a tile.
+inline HWY_NOINLINE void MultiplyTile(float factor, size_t n, float* tile) {
+  const F32Tag tag;
+  for (size_t j = 0; j < n; j += kN) {
+    hn::Store(hn::Mul(hn::Load(tag, tile + j), hn::Set(tag, factor)), tag, tile + j);
+  }
+}
+
 // ------------------------------------------------------------------ binary64
 
 using F64Tag = hn::ScalableTag<double>;

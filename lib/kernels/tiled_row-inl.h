@@ -216,11 +216,18 @@ class TiledRow {
     if ((steps_ & kFactor) != 0) {
       ScaleTile<false>(norm_.factor, dtype, nullptr, nullptr, n, tile_);
     }
-    if ((steps_ & kGateBefore) != 0) ApplyGate(begin, n);
+    if ((steps_ & kGateBefore) != 0) {
+      ApplyGate(begin, n);
+      if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED) RoundTile(dtype, n, tile_);
+    }
     if ((steps_ & kAddResidual) != 0) {
       ForEachPiece(kResidual, begin, n,
                    [this](size_t j, size_t size) { AddTile(piece_, size, tile_ + j); });
-      if (!norm_.norm_unrounded) RoundTile(x_dtype_, n, tile_);
+      const rmsnorm_dtype sum_dtype = norm_.norm_unrounded ? RMSNORM_F32 : x_dtype_;
+      RoundTile(sum_dtype, n, tile_);
+      if (norm_.residual_factor != 1.0f) {
+        ScaleTile<false>(norm_.residual_factor, sum_dtype, nullptr, nullptr, n, tile_);
+      }
     }
     // A sum takes zeros beyond the end. An infinite factor has made them NaN.
     for (size_t j = n; j % kLanes != 0; ++j) tile_[j] = 0;

@@ -37,6 +37,7 @@ OPTIONS = {
     "gate_placement": "after",
     "gate_rounding": "unrounded",
     "group": 0,
+    "residual_factor": 1.0,
 }
 # Of a case, the worst last: none of its results are given, all elements that are given have the
 # exact bits, some are 1 ulp away, some are farther away.

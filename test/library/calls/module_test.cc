@@ -227,7 +227,7 @@ TEST(Module, DescribesEachOption) {
   EXPECT_EQ("RmsNorm(4096, eps=1e-05, bf16)", RmsNorm(4096, 1e-5f, Dtype::bf16).description());
   EXPECT_EQ("RmsNorm(2, eps=0, f16)", RmsNorm(2, 0.0f, Dtype::f16).description());
   Options of_one;
-  of_one.factor = 1;  // the same as the default
+  of_one.factor = of_one.residual_factor = 1;  // the same as the defaults
   EXPECT_EQ("RmsNorm(1, eps=1e-05, f32)", RmsNorm(1, of_one).description());
   for (int i = 0; i < internal::kOptions; ++i) {
     const auto option = static_cast<internal::Option>(i);

@@ -51,7 +51,7 @@ $FORWARD_INPUTS=x|residual|gate|weight|bias|post_norm_weight|sums
 $FORWARD_OUTPUTS=residual_out|y|q|rstd|sums_out|scale|zero
 $BACKWARD_INPUTS=x|dy|weight|rstd
 $BACKWARD_OUTPUTS=dx|dw|db
-$NUMBERS=eps|weight_offset|divisor|factor
+$NUMBERS=eps|weight_offset|divisor|factor|residual_factor
 $WORDS=eps_placement|rounding|residual_rounding|activation|gate_placement|gate_rounding
 $INTEGERS=group
 
@@ -196,7 +196,7 @@ options ; $EMPTY,eps=-1 ; ; OPTION ; options: eps
 # Options.
 options ; ; options $NUMBERS=nan|inf|-inf ; OPTION ; options: @ is
 options ; ; options $WORDS=-1|3|2147483647|-2147483648 ; OPTION ; options: @ is unknown
-options ; ; options residual_rounding|activation|gate_placement|gate_rounding=2 ; OPTION ; options: @ is
+options ; ; options residual_rounding|gate_placement|gate_rounding=2 ; OPTION ; options: @ is
 options ; eps=-1e-45|-1 ; ; OPTION ; options: eps
 options ; eps=0|-0|1e-45|3.4028235e38 ; ; OK
 options ; divisor=-1e-45|-8|1e-45|1.1754942e-38|8.50706e37|3.4e38 ; ; OPTION ; options: divisor
@@ -210,32 +210,35 @@ options ; ; options rounding=3 ; OPTION ;
 options ; eps_placement=inside|outside|floor ; ; OK
 options ; rounding=after_weight|before_weight|inverse ; ; OK
 options ; residual_rounding=rounded|unrounded ; ; OK
-# Gate options need a gate; before the norm, a gate excludes a residual and gate_rounding.
+# A factor of the residual needs a residual, and backward takes none.
+residual options ; residual_factor=0|-1|1e-45|3.4028235e38 ; ; OK
+create options ; residual_factor=0|-1|1e-45|3.4028235e38 ; ; OK
+backward options ; residual_factor=0|-1|1e-45|3.4028235e38 ; ; OK
+options forward ; residual=none,residual_out=none,residual_factor=0|-0|1 ; ; OK
+options forward ; residual=none,residual_out=none,residual_factor=0.5 ; ; OPTION ;
+  options: residual_factor is 0.5, but there is no residual!
+# Gate options need a gate, and backward takes none.
 $ANY_GATE=gate_placement=after|before,gate_rounding=unrounded|rounded
 options forward ; gate=none,activation=sigmoid,$ANY_GATE ; ; OPTION ; options: activation is sigmoid, but
-options backward ; activation=sigmoid,$ANY_GATE ; ; OPTION ; options: activation is sigmoid, but
+options backward ; activation=sigmoid|none,$ANY_GATE ; ; OPTION ;
+  options: activation is *; rmsnorm_backward() takes the default!
 options forward ; gate=none,gate_placement=before,gate_rounding=unrounded|rounded ; ; OPTION ;
   options: gate_placement is before, but
 options backward ; gate_placement=before,gate_rounding=unrounded|rounded ; ; OPTION ;
-  options: gate_placement is before, but
+  options: gate_placement is before; rmsnorm_backward() takes the default!
 options forward ; gate=none,gate_rounding=rounded ; ; OPTION ; options: gate_rounding is rounded, but
-options backward ; gate_rounding=rounded ; ; OPTION ; options: gate_rounding is rounded, but
+options backward ; gate_rounding=rounded ; ; OPTION ;
+  options: gate_rounding is rounded; rmsnorm_backward() takes the default!
 options forward ; gate=none ; ; OK
-$ACT=activation=silu|sigmoid
-options forward ; $ACT,gate_placement=after,gate_rounding=unrounded|rounded ; ; OK
-options sums ; $ACT,gate_placement=before ; ; OK
-options sums ; $ACT,gate_placement=before,gate_rounding=rounded ; ; OPTION ;
-  options: gate_rounding is rounded; it needs
-options residual ; $ACT,gate_placement=before,gate_rounding=unrounded|rounded ; ; OPERAND ;
-  gate: before the norm
+options forward ; activation=silu|sigmoid|none,$ANY_GATE ; ; OK
+options sums|residual ; activation=none,gate_placement=before,gate_rounding=unrounded|rounded ; ; OK
 # A group divides the row, and needs q where there is y.
 options ; ; options group=-8|1|4|7|12|8192|2147483647 ; OPTION ;
   options: group is %; it must be a power of two from 8 to 4096, or 0 for d!
 options ; ; options group=16|4096 ; OPTION ; options: group is %; it does not divide rows of 8!
 call forward options ; q=none,scale=none,zero=none,group=8 ; ; OPTION ; options: group is 8, but there is no q!
 call forward options ; q=none,scale=none,zero=none,y=none,group=8 ; ; OK
-backward options ; group=8 ; ; OPTION ; options: group is 8, but there is no q!
-backward options ; group=8,dx=none,dw=none ; ; OPTION ; options: group is 8; rmsnorm_backward() takes the default!
+backward options ; group=8 ; ; OPTION ; options: group is 8; rmsnorm_backward() takes the default!
 call forward options ; group=8 ; ; OK
 call forward options ; group=8 ; scale|zero shape=2x3 ; SHAPE ; @: 2 dimensions, but x has 3!
 call forward options ; group=8 ; scale|zero shape=2x3x2 ; SHAPE ; @: 2 elements in its last dimension; it must be d / group, 1!

@@ -30,6 +30,7 @@ const std::string kNames = R"(
 $ROWS=rows=6,x_values=adverse|massive|normal,eps=0|1e-6
 $NORMAL=rows=6,x_values=massive|normal,eps=0|1e-6
 $SUMS=rows=6,x_values=adverse|massive|normal,residual_values=adverse|normal
+$STEP=gate_placement=before,activation=none,gate_rounding=rounded
 $GRADIENTS=x_values=adverse|massive|normal,dy_values=normal/massive/positive
 )";
 
@@ -68,6 +69,8 @@ const Page kPages[] = {
          {"`residual_out`, bf16", kResidualOut,
           "forward,x+residual+residual_out=bf16,y=none,$SUMS"},
          {"`residual_out`, f16", kResidualOut, "forward,x+residual+residual_out=f16,y=none,$SUMS"},
+         {"`residual_out`, bf16, `residual_factor`", kResidualOut,
+          "forward,x+residual+residual_out=bf16,y=none,residual_factor=0.22,$SUMS"},
          {"y, f32", kY, "forward,x+y+weight+residual=f32,$SUMS"},
          {"y, bf16, `rounded`", kY, "forward,x+y+weight+residual=bf16,$SUMS"},
          {"y, bf16, `unrounded`", kY,
@@ -95,6 +98,10 @@ const Page kPages[] = {
           "forward,x+y+weight+gate=bf16,gate_rounding=rounded,$ROWS,activation=silu/sigmoid"},
          {"bf16, gate before", kY,
           "forward,x+y+weight+gate=bf16,gate_placement=before,$ROWS,activation=silu/sigmoid"},
+         {"f32, residual and gate before, `none`", kY,
+          "forward,x+y+weight+gate+residual=f32,$STEP,$SUMS"},
+         {"bf16, residual and gate before, `none`", kY,
+          "forward,x+y+weight+gate+residual=bf16,$STEP,$SUMS"},
      }},
     {"quantised",
      {

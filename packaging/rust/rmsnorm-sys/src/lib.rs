@@ -57,6 +57,7 @@ pub const RMSNORM_RESIDUAL_UNROUNDED: rmsnorm_residual_rounding = 1;
 pub type rmsnorm_activation = i32;
 pub const RMSNORM_ACTIVATION_SILU: rmsnorm_activation = 0;
 pub const RMSNORM_ACTIVATION_SIGMOID: rmsnorm_activation = 1;
+pub const RMSNORM_ACTIVATION_NONE: rmsnorm_activation = 2;
 
 pub type rmsnorm_gate_placement = i32;
 pub const RMSNORM_GATE_AFTER: rmsnorm_gate_placement = 0;
@@ -143,6 +144,7 @@ pub struct rmsnorm_options {
     pub gate_placement: rmsnorm_gate_placement,
     pub gate_rounding: rmsnorm_gate_rounding,
     pub group: i32,
+    pub residual_factor: f32,
 }
 
 #[repr(C)]

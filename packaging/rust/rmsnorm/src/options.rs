@@ -95,23 +95,26 @@ options! {
         Silu = RMSNORM_ACTIVATION_SILU,
         /// 1 / (1 + exp(-z))
         Sigmoid = RMSNORM_ACTIVATION_SIGMOID,
+        /// z itself: diffusion transformers
+        None = RMSNORM_ACTIVATION_NONE,
     }
     gate_placement: GatePlacement, "What the gate multiplies" {
         /// The norm, with weight and bias: Qwen3-Next, Kimi-Linear
         #[default]
         After = RMSNORM_GATE_AFTER,
-        /// x, before it is normalised: Mamba-2
+        /// x, before a residual is added: Mamba-2, diffusion transformers
         Before = RMSNORM_GATE_BEFORE,
     }
     gate_rounding: GateRounding,
-    "Whether the norm is rounded to the type of x before the gate multiplies it" {
-        /// It is not: Kimi-Linear
+    "Whether the norm is rounded to the type of x before a gate after it, or the product of a gate before it" {
+        /// Neither is: Kimi-Linear, Mamba-2
         #[default]
         Unrounded = RMSNORM_GATE_UNROUNDED,
-        /// It is: Qwen3-Next
+        /// It is: Qwen3-Next, diffusers
         Rounded = RMSNORM_GATE_ROUNDED,
     }
     group: i32, "Elements of q with a separate scale: a power of two from 8 to 4096 that divides d; 0 means d"
+    residual_factor: f32, "Multiplies residual + x; 0 means 1; needs a residual"
 }
 
 #[cfg(test)]
