@@ -54,7 +54,7 @@ struct Numbers {
 };
 constexpr Numbers kEpsNumbers = {IsEps, "finite and not negative", 0};
 constexpr Numbers kOffsets = {IsFinite, "finite", 0};
-constexpr Numbers kDivisors = {IsDivisor, "from 2^-126 to 2^126, or 0 for d", 0};
+constexpr Numbers kDivisors = {IsDivisor, "from 2^-126 to 2^126, or the default, d", 0};
 constexpr Numbers kFactors = {IsFinite, "finite", 1};
 
 // The integers that an option accepts.
@@ -62,7 +62,7 @@ struct Integers {
   bool (*accept)(int32_t);
   const char* range;
 };
-constexpr Integers kGroups = {IsGroup, "a power of two from 8 to 4096, or 0 for d"};
+constexpr Integers kGroups = {IsGroup, "a power of two from 8 to 4096, or the default, d"};
 
 // An option is a number, one of a few words, which stand for 0, 1, ..., or an integer. Its default
 // is 0, or the first word, except for eps.

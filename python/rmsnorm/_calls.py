@@ -180,17 +180,22 @@ _SLOTS = {
 _ADD_TO = {"dx": 1, "dw": 2, "db": 4}
 
 
-def checked_integer(name: str, value: Any, limit: int) -> int:
-    """Returns the value of an argument that is an integer from 1 to below a limit."""
+def checked_integer(name: str, value: Any, limit: int, possible: str | None = None) -> int:
+    """Returns the value of an argument that is an integer from 1 to below a limit. `possible` is
+    what messages say of it."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: {shown(value)}; an integer is possible") from None
+        raise TypeError(f"{name}: {shown(value)}; {possible or 'an integer is possible'}") from None
     if not 1 <= number < limit:
-        raise ValueError(f"{name}: {shown(number)}; possible are 1 to {limit - 1}")
+        raise ValueError(f"{name}: {shown(number)}; {possible or f'possible are 1 to {limit - 1}'}")
     return number
+
+
+def _possible(name: str) -> str:
+    return f"it must be {OPTIONS[name].help.removesuffix('.')}"
 
 
 def _checked_option(name: str, value: Any) -> Any:
@@ -204,15 +209,15 @@ def _checked_option(name: str, value: Any) -> Any:
     if value is None and name in NONE_IS_DEFAULT:
         return None
     if OPTIONS[name].stored is ctypes.c_int32:
-        return checked_integer(name, value, 2**31)
+        return checked_integer(name, value, 2**31, _possible(name))
     if type(value) is float:
         return value
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{name}: {shown(value)}; a number is possible")
+        raise TypeError(f"{name}: {shown(value)}; {_possible(name)}")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{name}: {shown(value)}; it must be a number of float32") from None
+        raise ValueError(f"{name}: {shown(value)}; in float32 {_possible(name)}") from None
 
 
 def checked_options(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,10 +235,10 @@ def make_options(eps: float, *key: str, **values: Any) -> _options.Options:
             continue
         setattr(options, name, value)
         stored = getattr(options, name)
-        if math.isinf(stored) and not math.isinf(value):
-            raise ValueError(f"{name}: {value}; it must be a number of float32")
-        if not stored and name in NONE_IS_DEFAULT:  # to the library 0 is the default
-            raise ValueError(f"{name}: {value}; it must not be 0 in float32")
+        becomes_infinite = math.isinf(stored) and not math.isinf(value)
+        # To the library 0 is the default.
+        if becomes_infinite or (not stored and name in NONE_IS_DEFAULT):
+            raise ValueError(f"{name}: {value}; in float32 {_possible(name)}")
     return options
 
 
@@ -252,6 +257,12 @@ def c_options(eps: float = 1e-5, **values: Any) -> _options.Options:
     return _known_options(eps, **values)
 
 
+_ONE_THREAD = (
+    "this library has no OpenMP, and 1 is possible. To use more, give each thread of a "
+    "concurrent.futures.ThreadPoolExecutor a call on some of the rows"
+)
+
+
 @lru_cache(maxsize=256)
 def _context(threads: int, target: str | None) -> _library.Context:
     name = None if target is None else target.encode()
@@ -262,12 +273,8 @@ def c_context(threads: int | None = None, target: str | None = None) -> _library
     """Returns the struct of the context. Callers share it and do not change it."""
     if threads is None and target is None:
         return None
-    number = 0 if threads is None else checked_integer("threads", threads, 2**31)
-    if number > 1 and not c.rmsnorm_has_openmp():
-        raise ValueError(
-            f"threads: {number}; this library has no OpenMP, and 1 is possible. To use more, give "
-            "each thread of a concurrent.futures.ThreadPoolExecutor a call on some of the rows"
-        )
+    limits = (2**31,) if c.rmsnorm_has_openmp() else (2, _ONE_THREAD)
+    number = 0 if threads is None else checked_integer("threads", threads, *limits)
     if target is not None and not isinstance(target, str):
         raise TypeError(f"target: {shown(target)}; possible are {', '.join(targets())}")
     if target is not None and ("\0" in target or not target.isascii()):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of the library: one table for NumPy, PyTorch and JAX.
 
-The TypedDicts are the table: the type of each option, its help and, for a number, its default. A
-new option is an entry of one of them, and a field of OPTIONS.
+The TypedDicts are the table: the type of each option, its help and, for a number, its default. The
+help of a number begins with those that are possible, and messages quote it. A new option is an
+entry of one of them, and a field of OPTIONS.
 """
 
 import ctypes
@@ -28,16 +29,20 @@ class RowOptions(TypedDict, total=False):
         'before the weight multiplies it, as Llama; "inverse" rounds 1 / RMS, too, as DeepSeek-V4.',
     ]
     weight_offset: Annotated[
-        float, "a number, added to the weight in float32: 1 for Gemma; needs a weight.", 0.0
+        float, "a finite number, added to the weight in float32: 1 for Gemma; needs a weight.", 0.0
     ]
-    divisor: Annotated[float | None, "a number that divides the sum of squares; None is d."]
+    divisor: Annotated[
+        float | None,
+        "a number from 2^-126 to 2^126 that divides the sum of squares; None is d.",
+    ]
 
 
 class NormOptions(RowOptions, total=False):
     """The options of a norm without a gate, but eps."""
 
     factor: Annotated[
-        float | None, "a number other than 0 that first multiplies x; None leaves x as it is."
+        float | None,
+        "a finite number other than 0 that first multiplies x; None leaves x as it is.",
     ]
 
 
@@ -55,8 +60,8 @@ class QuantizedOptions(AddOptions, total=False):
 
     group: Annotated[
         int | None,
-        "the elements of a row that share a scale: a power of two from 8 to 4096 that divides d; "
-        "None is all of the row.",
+        "a power of two from 8 to 4096 that divides d: the elements of a row that share a scale; "
+        "None is d.",
     ]
 
 

@@ -501,19 +501,42 @@ def test_refusals_name_what_is_wrong_and_write_nothing(error, message, call, arg
     assert (NORM.weight == 1).all()
 
 
+# Of each argument values that are refused, and how the message says what is possible.
 WRONG_ARGUMENTS = {
-    "eps": [None, "1e-5", True, [1e-5], np.ones(3), np.array(1e-5), 1j, -1, np.inf, 1e39, 10**400],
-    "weight_offset": ["1", True, [1], np.ones(64), np.nan, 1e39],
-    "divisor": [0, 0.0, -0.0, 1e-60, "d", True, [64], np.ones(3), -1, np.nan],
-    "factor": [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
-    "rounding": ["before", b"inverse", None, 1, [], {}, np.ones(3)],
-    "eps_placement": ["in", None, 0, []],
-    "residual_rounding": ["no", None, False, []],
-    "activation": ["relu", None, 0, []],
-    "gate_placement": ["below", None, 1, []],
-    "gate_rounding": ["no", None, True, []],
-    "threads": [0, -1, 2**31, 2**32 + 1, 1.0, 1.5, True, "1", [1], np.ones(1)],
-    "target": ["AVX9", "", "reference\0", "r\xe9ference", b"reference", 3, ["AVX2"], np.ones(1)],
+    "eps": (
+        [None, "1e-5", True, [1e-5], np.ones(3), np.array(1e-5), 1j, -1, np.inf, 1e39, 10**400],
+        "must be (a number, )?finite and not negative",
+    ),
+    "weight_offset": (["1", True, [1], np.ones(64), np.nan, 1e39], "must be (a )?finite"),
+    "divisor": (
+        [0, 0.0, -0.0, 1e-60, "d", True, [64], np.ones(3), -1, np.nan],
+        r"must be (a number )?from 2\^-126 to 2\^126.*(None is|default,) d",
+    ),
+    "factor": (
+        [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
+        "must be (finite|a finite number other than 0.*None leaves)",
+    ),
+    "rounding": (
+        ["before", b"inverse", None, 1, [], {}, np.ones(3)],
+        "are after_weight, before_weight, inverse",
+    ),
+    "eps_placement": (["in", None, 0, []], "are inside, outside, floor"),
+    "residual_rounding": (["no", None, False, []], "are rounded, unrounded"),
+    "activation": (["relu", None, 0, []], "are silu, sigmoid"),
+    "gate_placement": (["below", None, 1, []], "are after, before"),
+    "gate_rounding": (["no", None, True, []], "are unrounded, rounded"),
+    "group": (
+        [0, -8, 12, 8192, 2**31, 2**32 + 8, 8.0, True, "8", [8], np.ones(1)],
+        "must be a power of two from 8 to 4096.*(None is|default,) d",
+    ),
+    "threads": (
+        [0, -1, 2**31, 2**32 + 1, 1.0, 1.5, True, "1", [1], np.ones(1)],
+        "possible are 1|an integer|no OpenMP, and 1 is possible",
+    ),
+    "target": (
+        ["AVX9", "", "reference\0", "r\xe9ference", b"reference", 3, ["AVX2"], np.ones(1)],
+        "reference",
+    ),
 }
 
 
@@ -532,18 +555,25 @@ def calls_with(x, y, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [(name, value) for name in WRONG_ARGUMENTS for value in WRONG_ARGUMENTS[name]],
+    ("name", "value", "possible"),
+    [
+        (name, value, possible)
+        for name, (values, possible) in WRONG_ARGUMENTS.items()
+        for value in values
+    ],
 )
-def test_a_wrong_option_is_refused_by_name(name, value):
+def test_a_wrong_option_is_refused_by_name(name, value, possible):
     y = np.zeros((4, 64), np.float32)
-    possible = ".*possible are after_weight, before_weight, inverse" if name == "rounding" else ""
     for call in calls_with(normal(4, 64), y, **{name: value}):
         # The library's own messages begin with the name of the struct.
-        match = f"^(calls.0.(: |.))?(options: )?{name}{possible}"
+        match = f"^(calls.0.(: |.))?(options: )?{name}\\b.*({possible})"
         with pytest.raises((TypeError, ValueError), match=match):
             call()
     assert not y.any()
+
+
+def test_wrong_values_of_each_option_are_tried():
+    assert WRONG_ARGUMENTS.keys() == _options.OPTIONS.keys() | _calls.CONTEXT
 
 
 @pytest.mark.skipif(

@@ -154,10 +154,11 @@ REFUSED = [
 ]
 # test_numpy.py has the refused values of each option.
 REFUSED_VALUES = [
-    ("^factor: 0.*; it must not be 0 in float32", lambda: rt.fused_add_rms_norm(X, X, factor=0)),
+    ("^factor: 0.*; .*number other than 0", lambda: rt.fused_add_rms_norm(X, X, factor=0)),
+    ("^group: 0; it must be a power of two", lambda: rt.quantized(X, group=0)),
     ("^eps_placement: 'In'; possible are ins", lambda: rt.gated(X, X, eps_placement="In")),
     ("^rounding: 'late'", lambda: rt.RMSNorm(64, rounding="late")),
-    (r"^calls\[1\].factor: 0.*; it must not be 0", rt.norms, [X, {"x": X, "factor": 0}]),
+    (r"^calls\[1\].factor: 0.*; .*number other than 0", rt.norms, [X, {"x": X, "factor": 0}]),
     ("^dtype is torch.float16, and out has", lambda: rt.rms_norm(X, out=X, dtype=torch.float16)),
     ("^weights has 1 elements, and xs has 2$", rt.norms, [X, X], [W]),
 ]

@@ -506,8 +506,9 @@ def _refuse_gradients(keys: Any, *inputs: Any) -> None:
 
     if requires_grad(*inputs) or forward_ad._current_level >= 0:
         raise RuntimeError(
-            "rmsnorm.torch.forward() and fused_add_rms_norm_() have no gradients: call rms_norm() "
-            "or fused_add_rms_norm(), or call in torch.no_grad() or torch.inference_mode()"
+            "rmsnorm.torch.forward(), quantized() and fused_add_rms_norm_() have no gradients: call "
+            "rms_norm() or fused_add_rms_norm(), or call in torch.no_grad() or "
+            "torch.inference_mode()"
         )
     with torch._C._AutoDispatchBelowAutograd():
         FORWARD.redispatch(keys & torch._C._after_autograd_keyset, *inputs)

@@ -234,7 +234,7 @@ options forward ; activation=silu|sigmoid|none,$ANY_GATE ; ; OK
 options sums|residual ; activation=none,gate_placement=before,gate_rounding=unrounded|rounded ; ; OK
 # A group divides the row, and needs q where there is y.
 options ; ; options group=-8|1|4|7|12|8192|2147483647 ; OPTION ;
-  options: group is %; it must be a power of two from 8 to 4096, or 0 for d!
+  options: group is %; it must be a power of two from 8 to 4096, or the default, d!
 options ; ; options group=16|4096 ; OPTION ; options: group is %; it does not divide rows of 8!
 call forward options ; q=none,scale=none,zero=none,group=8 ; ; OPTION ; options: group is 8, but there is no q!
 call forward options ; q=none,scale=none,zero=none,y=none,group=8 ; ; OK
