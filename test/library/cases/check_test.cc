@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -337,9 +338,13 @@ TEST(CheckerDeathTest, LineOfACrash) {
 
 // ------------------------------------------------------------------------------- lines
 
-// Every combination of types that chooses a kernel has every short length.
-TEST(CheckedCases, LengthsOfEachKernel) {
+// With each type of x, forward and backward have every function, every type of every operand, and
+// every word of every option, or two numbers. Every combination of types that chooses a kernel has
+// every short length.
+TEST(CheckedCases, EveryFunctionTypeOptionAndLength) {
   using namespace internal;
+  // By the direction, the type of x, and the operand, option or function: -1.
+  std::map<std::array<int, 3>, std::set<int>> seen;
   std::map<std::string, std::set<size_t>> lengths;
   cases::List(cases::kCheckedCases).ForEach([&](const cases::Calls& calls) {
     for (const Case& c : calls) {
@@ -348,8 +353,37 @@ TEST(CheckedCases, LengthsOfEachKernel) {
       std::string types = c.backward ? "backward" : "forward";
       for (const auto o : {kX, kResidual, kDy, kY}) types += std::to_string(c.operand[o].dtype);
       if (is_usual && c.d <= 300) lengths[types].insert(c.d);
+      const auto see = [&](int what, int value) {
+        seen[{c.backward, c.operand[kX].dtype, what}].insert(value);
+      };
+      see(-1, static_cast<int>(c.function));
+      ForEachOperand(c.Given(), [&](Operand o) { see(o, c.operand[o].dtype); });
+      for (int i = 0; i < kOptions; ++i) {
+        see(kOperands + i, ValueIn<int32_t>(c.options, static_cast<Option>(i)));
+      }
     }
   });
+  for (const bool backward : {false, true}) {
+    for (const int x : {RMSNORM_F32, RMSNORM_F16, RMSNORM_BF16}) {
+      const auto expect = [&](size_t values, int what, const char* name) {
+        const size_t found = seen[{backward, x, what}].size();
+        EXPECT_LE(values, found) << (backward ? "backward,x=" : "forward,x=")
+                                 << rmsnorm_dtype_name(x) << ' ' << name;
+      };
+      expect(backward ? 4 : 5, -1, "call");  // rmsnorm_forward_all() has no backward
+      for (int o = kX + 1; o < kOperands; ++o) {
+        const OperandRule& rule = kOperandRules[o];
+        const Role role = backward ? rule.backward : rule.forward;
+        if (role != Role::kAbsent) expect(rule.dtype != 0 ? 1 : 3, o, rule.name);
+      }
+      for (int i = 0; i < kOptions; ++i) {
+        const OptionRule& rule = kOptionRules[i];
+        if (backward && rule.gradient == Gradient::kRefused) continue;
+        expect(rule.words[0] != nullptr && rule.words[2] != nullptr ? 3 : 2, kOperands + i,
+               rule.name);
+      }
+    }
+  }
   EXPECT_EQ(9u + 27u + 9u, lengths.size());
   for (const auto& [types, all] : lengths) EXPECT_EQ(300u, all.size()) << types;
 }
