@@ -731,9 +731,11 @@ bool Backward::HasBound() const {
     return own.values == Values::kNormal || own.values == Values::kMassive ||
            own.values == Values::kPositive || own.values == Values::kAdverse;
   };
+  const float factor = std::fabs(internal::FactorOr1(c_.options.residual_factor));
   return std::all_of(std::begin(c_.operand), std::end(c_.operand), is_ordinary) &&
          !IsShared(c_.operand[kRstd].order) && c_.options.eps <= 1 &&
-         std::fabs(c_.options.weight_offset) <= 1 && c_.options.divisor < 1000;
+         std::fabs(c_.options.weight_offset) <= 1 && c_.options.divisor < 1000 && factor > 1e-3f &&
+         factor < 1000;
 }
 
 }  // namespace
