@@ -49,13 +49,15 @@ def chain(*function):
     """Returns how many squares are added one after another in f32, of a row of LONG.
 
     One square is 2^24 and the others are 1. In f32 2^24 + 1 is 2^24, so each square that is added
-    to the large one alone is lost. y tells how many are left.
+    to the large one alone is lost. y tells how many are left: beside the y of ones, which is 1, or
+    2 where an engine adds 1 to the weight.
     """
     places = (0, LONG // 2, LONG - 1)
-    x = np.ones((len(places), LONG), np.float32)
+    ones = np.ones((len(places), LONG), np.float32)
+    x = ones.copy()
     x[range(len(places)), places] = 4096
-    y = call(*function, "float32", x).astype(np.float64)
-    total = LONG / np.median(y, axis=1) ** 2
+    y = np.median(call(*function, "float32", x), axis=1).astype(np.float64)
+    total = LONG * (np.rint(np.median(call(*function, "float32", ones))) / y) ** 2
     return max(0, round(float((2**24 + LONG - 1 - total).max())))
 
 

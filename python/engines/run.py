@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks engines which norm they compute; writes doc/data/engines.csv and doc/engines.md's tables.
 
-    python3 python/engines/run.py                 # all of them: 20 GB of packages, and an hour
+    python3 python/engines/run.py                 # all: 11 GB of packages, a quarter of an hour
     python3 python/engines/run.py onnxruntime mlx # these environments, of the files in_*.py
     python3 python/engines/run.py --page          # the page alone, from the CSV
 
@@ -82,10 +82,12 @@ def environment(name):
 
 
 def versions(python, packages):
+    """Returns those of packages, and Python's: the newest packages need a newer one."""
     names = [re.match(r"[\w-]+", package)[0].lower() for package in packages.split()]
     found = run(python, "-m", "pip", "list", "--format", "json", capture_output=True).stdout
     known = {each["name"].lower().replace("_", "-"): each["version"] for each in json.loads(found)}
-    return ", ".join(f"{name} {known[name]}" for name in names if name != "setuptools")
+    named = [f"{name} {known[name]}" for name in names if name != "setuptools"]
+    return ", ".join([*named, run(python, "--version", capture_output=True, text=True).stdout[:-1]])
 
 
 def lines_of(python, name, threads, *mode):
