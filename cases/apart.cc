@@ -31,6 +31,12 @@ class Step {
     case_.operand[o].dtype = dtype;
     case_.operand[o].per = per;
   }
+  // Rotates as a case does, by these tables.
+  void Rotate(const Case& c, const Rows& cos, const Rows& sin) {
+    Give(kCos, cos, c.operand[kCos].per);
+    Give(kSin, sin, c.operand[kSin].per);
+    case_.rotated = c.rotated;
+  }
   // An input or an output as in a case, if it has one.
   void Take(Operand o, const Case& c, const Problem& whole) {
     case_.operand[o] = c.operand[o];
@@ -89,10 +95,23 @@ Rows Gated(const Case& c, const Problem& whole, const Rows& x, rmsnorm_dtype y_d
   return step.Run().after(kY);
 }
 
+// Rows rotated by the tables of a case, with products and sums rounded to the type of rows, or not.
+Rows Rotated(const Case& c, const Rows& x, const Rows& cos, const Rows& sin,
+             rmsnorm_rotary_rounding rounding, rmsnorm_dtype y_dtype) {
+  Step step(c, x);
+  step.SkipNorm();
+  step.Rotate(c, cos, sin);
+  step.options().rotary_pairs = c.options.rotary_pairs;
+  step.options().rotary_part = c.options.rotary_part;
+  step.options().rotary_rounding = rounding;
+  step.Want(kY, y_dtype);
+  return step.Run().after(kY);
+}
+
 rmsnorm_options NormOptions(const Case& c) {
   rmsnorm_options options = c.options;
   for (const Option o : {kResidualRounding, kFactor, kActivation, kGatePlacement, kGateRounding,
-                         kGroup, kResidualFactor}) {
+                         kGroup, kResidualFactor, kRotaryPairs, kRotaryPart, kRotaryRounding}) {
     SetValueIn(options, o, int32_t{0});
   }
   return options;
@@ -152,11 +171,17 @@ class Apart {
     const rmsnorm_dtype y_dtype = c_.Has(kY) ? c_.operand[kY].dtype : h.dtype();
     const rmsnorm_dtype m_dtype =
         given.gate_rounding == RMSNORM_GATE_UNROUNDED ? RMSNORM_F32 : h.dtype();
-    norm.Want(kY, is_gated ? m_dtype : y_dtype);
+    const bool is_rotated_in_f32 =
+        c_.Has(kCos) && given.rotary_rounding == RMSNORM_ROTARY_ROUND_NONE;
+    norm.Want(kY, is_gated ? m_dtype : is_rotated_in_f32 ? RMSNORM_F32 : y_dtype);
     const Problem normed = norm.Run();
     Expect(kRstd, normed.after(kRstd));
     Expect(kSumsOut, normed.after(kSumsOut));
-    const Rows y = is_gated ? Gated(c_, whole_, normed.after(kY), y_dtype) : normed.after(kY);
+    Rows y = normed.after(kY);
+    if (is_gated) y = Gated(c_, whole_, y, y_dtype);
+    if (c_.Has(kCos)) {
+      y = Rotated(c_, y, whole_.before(kCos), whole_.before(kSin), given.rotary_rounding, y_dtype);
+    }
     Expect(kY, y);
     if (!c_.Has(kQ)) return;
     // A group is quantised as a row of its own length.
@@ -172,13 +197,32 @@ class Apart {
     }
   }
 
+  // The gradient by m in f32.
+  Rows RowsOfDy() const {
+    Rows dy = whole_.before(kDy);
+    if (!c_.Has(kCos)) return dy;
+    Rows back = whole_.before(kSin);
+    for (size_t row = 0; row < back.count(); ++row) {
+      for (size_t i = 0; i < back.d(); ++i) {
+        back.set_bits(row, i, back.bits(row, i) ^ FormatOf(back.dtype()).sign());
+      }
+    }
+    Case like(false);
+    like.rows = c_.rows;
+    for (const Operand o : {kCos, kSin}) like.operand[o] = c_.operand[o];
+    like.options = c_.options;
+    like.rotated = c_.rotated;
+    return Rotated(like, dy, whole_.before(kCos), back, RMSNORM_ROTARY_ROUND_NONE, RMSNORM_F32);
+  }
+
   // Each gradient alone, in f32 and in the default rounding order. Calls of forward add it to the
   // existing one, multiply the sum and round it.
   void Backward() {
     for (const Operand gradient : {kDx, kDw, kDb}) {
       if (!c_.Has(gradient)) continue;
       Step step(c_, whole_.before(kX));
-      for (const Operand o : {kDy, kWeight, kRstd}) step.Take(o, c_, whole_);
+      for (const Operand o : {kWeight, kRstd}) step.Take(o, c_, whole_);
+      step.Give(kDy, RowsOfDy());
       step.Want(gradient, RMSNORM_F32, c_.operand[gradient].per);
       step.options() = NormOptions(c_);
       step.options().rounding = RMSNORM_ROUND_AFTER_WEIGHT;
@@ -200,7 +244,8 @@ class Apart {
 bool HasSteps(const Case& c) {
   if (c.backward) return true;
   const rmsnorm_options& given = c.options;
-  const OperandSet steps = SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kResidual) | SetOf(kQ);
+  const OperandSet steps =
+      SetOf(kPostNormWeight) | SetOf(kGate) | SetOf(kResidual) | SetOf(kQ) | kRotation;
   if ((c.Given() & steps) == 0 && given.factor == 0) return false;
   const bool is_gated_before = given.gate_placement == RMSNORM_GATE_BEFORE;
   const bool is_gate_rounded = given.gate_rounding == RMSNORM_GATE_ROUNDED;

@@ -120,6 +120,7 @@ std::vector<Field> MakeFields() {
   }
   list.AddRows();
   list.AddNumber("d", In(&Case::d));
+  list.AddNumber("rotated", In(&Case::rotated));
   list.AddWord("call", kFunctions, In(&Case::function), false);
   for (int i = 0; i < kOperands; ++i) {
     const OperandRule& rule = kOperandRules[i];
@@ -285,6 +286,7 @@ size_t RowsOf(const Case& c, Operand o) {
 }
 
 size_t RowLengthOf(const Case& c, Operand o) {
+  if (kOperandRules[o].length == Length::kPairs) return (c.rotated != 0 ? c.rotated : c.d) / 2;
   return internal::RowLengthOf(o, c.d, c.options.group);
 }
 
@@ -421,6 +423,11 @@ void RequireMeaning(const Case& c) {
   };
   multiply(1);
   for (const size_t size : c.rows) multiply(size);
+  Require(c.rotated % 2 == 0, "rotated is odd");
+  Require((c.Given() & internal::kRotation) == 0 || RowLengthOf(c, internal::kCos) > 0,
+          "rows of 1 have no pairs to rotate");
+  Require(c.rotated == 0 || c.Has(internal::kCos),
+          "it says how much is rotated, but there is no cos");
   const size_t rows = c.RowCount();
   for (int i = 0; i < kOperands; ++i) {
     const OperandCase& own = c.operand[i];

@@ -115,6 +115,7 @@ struct Case {
   Function function = Function::kPlain;
   std::vector<size_t> rows = {1};  // the leading dimensions of x
   size_t d = 1;
+  size_t rotated = 0;  // elements of a row that cos and sin rotate; 0: the even number up to d
   OperandCase operand[internal::kOperands];
   rmsnorm_options options = rmsnorm_default_options();
   int threads = 1;

@@ -12,9 +12,9 @@ namespace rmsnorm::cases {
 namespace {
 
 using internal::kBias, internal::kDb, internal::kDw, internal::kDx, internal::kDy, internal::kGate,
-    internal::kPostNormWeight, internal::kQ, internal::kResidual, internal::kResidualOut,
-    internal::kRstd, internal::kScale, internal::kSums, internal::kSumsOut, internal::kWeight,
-    internal::kX, internal::kY, internal::kZero;
+    internal::kPostNormWeight, internal::kCos, internal::kQ, internal::kResidual,
+    internal::kResidualOut, internal::kRstd, internal::kScale, internal::kSin, internal::kSums,
+    internal::kSumsOut, internal::kWeight, internal::kX, internal::kY, internal::kZero;
 
 // Adds up to a few units of 2^-53, by Neumaier's compensated summation.
 class Sum {
@@ -161,6 +161,7 @@ class Forward : public Computation {
   Quantity SumOfSquares();
   void Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dtype x_dtype);
   void MultiplyByGate();
+  void Rotate();
   rmsnorm_dtype AddResidual();
   Quantity MakeSum();
   Quantity MakeInverse(const Quantity& sum);
@@ -326,6 +327,69 @@ void Forward::MultiplyByGate() {
   });
 }
 
+// The element that is rotated together with element j (definition 17), with the sign of the sine
+// that multiplies it; j itself where it is not rotated.
+struct Partner {
+  size_t j;
+  size_t pair;
+  double sign;
+};
+
+Partner PartnerOf(const Case& c, size_t j) {
+  const size_t pairs = RowLengthOf(c, kCos);
+  const size_t begin = c.options.rotary_part == RMSNORM_ROTARY_END ? c.d - 2 * pairs : 0;
+  if (j < begin || j >= begin + 2 * pairs) return {j, 0, 0};
+  const size_t at = j - begin;
+  if (c.options.rotary_pairs == RMSNORM_ROTARY_NEIGHBOURS) {
+    return at % 2 == 0 ? Partner{j + 1, at / 2, -1.0} : Partner{j - 1, at / 2, 1.0};
+  }
+  return at < pairs ? Partner{j + pairs, at, -1.0} : Partner{j - pairs, at - pairs, 1.0};
+}
+
+// Definition 16: the product with the cosine, the product of the partner with the sine, and their
+// sum.
+void Forward::Rotate() {
+  const rmsnorm_dtype y = c_.operand[kY].dtype;
+  const bool round_each = c_.options.rotary_rounding == RMSNORM_ROTARY_ROUND_EACH;
+  if (c_.options.rotary_rounding != RMSNORM_ROTARY_ROUND_NONE) Cast(y);
+  SeeRange();
+  const std::vector<ExpectedElement> m = row_.elements;
+  const Theta theta = theta_;
+  const auto multiply = [&](Operand table, bool is_sine) {
+    theta_ = theta;
+    theta_.Add(roundings_.Between());
+    if (round_each && BitsOf(c_.operand[table].dtype) > BitsOf(y)) theta_.Add(UnitOf(y));
+    const Format format = FormatOf(y);
+    const auto numbers = Input(table, row_.row);
+    Operate([&](ExpectedElement& element, size_t j) {
+      const Partner partner = PartnerOf(c_, j);
+      if (partner.sign == 0) return;
+      const double number = numbers(partner.pair) * (is_sine ? partner.sign : 1);
+      if (is_sine) element = m[partner.j];
+      Multiply(element, number, Range(round_each ? RoundTo(y, number) : number));
+      const double magnitude = std::fabs(number);
+      const bool fits = magnitude == 0 || (magnitude >= PowerOfTwo(format.min_exponent()) &&
+                                           magnitude <= PowerOfTwo(format.max_exponent()));
+      if (round_each && !fits) element.size = kInfinity;
+    });
+    if (round_each) Cast(y);
+    SeeRange();
+    return row_.elements;
+  };
+  const std::vector<ExpectedElement> of_sine = multiply(kSin, true);
+  row_.elements = m;
+  multiply(kCos, false);
+  Operate([&](ExpectedElement& element, size_t j) {
+    if (PartnerOf(c_, j).sign == 0) return;
+    const ExpectedElement& other = of_sine[j];
+    element.size = std::max(element.size, std::fabs(element.exact)) +
+                   std::max(other.size, std::fabs(other.exact));
+    element.exact += other.exact;
+    element.range =
+        Map(element.range, other.range, [](double a, double b) { return RoundToF32(a + b); });
+  });
+}
+
 // Adds the residual and multiplies the sum (definition 7). Returns x's type in the rounding orders.
 rmsnorm_dtype Forward::AddResidual() {
   const rmsnorm_dtype stream = c_.operand[kResidual].dtype;
@@ -444,6 +508,7 @@ void Forward::MakeRow(size_t row) {
     if (is_gate_rounded) Cast(x_dtype);
     MultiplyByGate();
   }
+  if (c_.Has(kCos)) Rotate();
   Cast(c_.Has(kY) ? c_.operand[kY].dtype : x_dtype);
   if (c_.Has(kY)) {
     ExpectElements(kY, theta_.Bound(c_.operand[kY].dtype), !(may_cancel_ && c_.Has(kBias)));
@@ -585,6 +650,7 @@ class Backward : public Computation {
   };
   using Gradients = std::vector<Gradient>;
 
+  std::vector<double> RowOfDy(size_t row) const;
   void AddRow(size_t row);
   void Expect(Operand o, size_t row, const Gradients& gradients, Theta theta);
   bool HasBound() const;
@@ -608,6 +674,22 @@ void Backward::Make() {
   }
 }
 
+// dy, or what definition 17 makes of it, in f32: each operation is rounded once.
+std::vector<double> Backward::RowOfDy(size_t row) const {
+  const auto given = Input(kDy, row);
+  std::vector<double> dy(c_.d);
+  for (size_t j = 0; j < c_.d; ++j) {
+    dy[j] = given(j);
+    if (!c_.Has(kCos)) continue;
+    const Partner partner = PartnerOf(c_, j);
+    if (partner.sign == 0) continue;
+    const double of_cosine = RoundToF32(dy[j] * Input(kCos, row)(partner.pair));
+    const double of_sine = RoundToF32(given(partner.j) * Input(kSin, row)(partner.pair));
+    dy[j] = RoundToF32(of_cosine - partner.sign * of_sine);
+  }
+  return dy;
+}
+
 void Backward::AddRow(size_t row) {
   constexpr double kTiny = 0x1p-149;
   constexpr double kSlack = 1.01;
@@ -619,11 +701,11 @@ void Backward::AddRow(size_t row) {
   Sum c_w;  // of what the addition of the weight offset rounds
   Sum c_g;  // of the errors of subnormal g
   const auto row_of_x = Input(kX, row);
-  const auto row_of_dy = Input(kDy, row);
+  const std::vector<double> row_of_dy = RowOfDy(row);
   const auto weights = Weight(kWeight, row);
   for (size_t j = 0; j < c_.d; ++j) {
     const double x = row_of_x(j);
-    const double dy = row_of_dy(j);
+    const double dy = row_of_dy[j];
     const double w = weights(j);
     squares.Add(x * x);
     c.Add(dy * w * x);
@@ -649,7 +731,7 @@ void Backward::AddRow(size_t row) {
   Gradients& dw = dw_[c_.Has(kDw) ? SharedRow(c_, kDw, row) : 0];
   Gradients& db = db_[c_.Has(kDb) ? SharedRow(c_, kDb, row) : 0];
   for (size_t j = 0; j < c_.d; ++j) {
-    const double dy = row_of_dy(j);
+    const double dy = row_of_dy[j];
     const double x = row_of_x(j);
     const double w = weights(j);
     const double g = dy * w;

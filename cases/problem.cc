@@ -34,12 +34,18 @@ void Overwrite(const Case& c, Operand o, Rows& rows) {
   }
 }
 
+// Whether rows of x share a row of the operand in a call of the reference. Of the tables of rotary
+// positions each row has its own there.
+bool HasColumns(Operand o) {
+  return kOperandRules[o].leading == Leading::kShared && kOperandRules[o].length == Length::kD;
+}
+
 // Some rows as an operand of a case. An operand with one element per row is a vector.
 rmsnorm_view ViewOf(const Case& c, Operand o, Rows& rows) {
   if (!internal::HasRowDimension(o, c.options.group)) {
     return rmsnorm_vector(rows.row(0), rows.dtype(), rows.count());
   }
-  if (kOperandRules[o].leading == Leading::kShared) {
+  if (HasColumns(o)) {
     return rmsnorm_vector(rows.row(0), rows.dtype(), rows.d());
   }
   return rmsnorm_rows(rows.row(0), rows.dtype(), rows.count(), rows.d(),
@@ -156,6 +162,7 @@ void Problem::MakeInputs(const Case& c) {
 
 // Fills rstd or sums by a call of forward; special values replace every other row on request.
 void Problem::MakePerRow(const Case& c, Operand o) {
+  using namespace internal;
   Rows& values = before_[o] = Rows(c.operand[o].dtype, RowsOf(c, o), 1);
   CallOperands operands;
   for (const Operand input : {internal::kX, internal::kGate}) {
@@ -163,7 +170,11 @@ void Problem::MakePerRow(const Case& c, Operand o) {
   }
   operands.Set(o == internal::kSums ? internal::kSumsOut : o, ViewOf(c, o, values));
   rmsnorm_options options = c.options;
-  options.weight_offset = options.residual_factor = 0;  // they need other operands
+  for (OptionSet changed = ChangedOptions(options); changed != 0; changed &= changed - 1) {
+    const Option option = FirstOption(changed);  // some need an operand that this call lacks
+    const OperandSet needs = kOptionRules[option].needs;
+    if (needs != 0 && (needs & operands.given) == 0) SetValueIn(options, option, int32_t{0});
+  }
   CallReference(c, operands, options);
   for (size_t row = 0; c.operand[o].values != Values::kNormal && row < values.count(); row += 2) {
     const size_t special = (row / 2 + c.seed) % std::size(kSpecialRstds);
@@ -192,9 +203,12 @@ void Problem::ComputeShared(const Case& c, OperandSet outputs, const std::vector
   CallOperands operands;
   Rows dense[kOperands];
   const auto rows_of = [&](Operand o) {
-    return kOperandRules[o].leading == Leading::kShared
-               ? std::vector<size_t>{SharedRow(c, o, rows[0])}
-               : rows;
+    if (HasColumns(o)) return std::vector<size_t>{SharedRow(c, o, rows[0])};
+    std::vector<size_t> own = rows;
+    if (kOperandRules[o].leading == Leading::kShared) {
+      for (size_t& row : own) row = SharedRow(c, o, row);
+    }
+    return own;
   };
   internal::ForEachOperand(c.Given(), [&](Operand o) {
     if (c.IsOutput(o) && (SetOf(o) & outputs) == 0) return;
@@ -216,7 +230,10 @@ void Problem::ComputeShared(const Case& c, OperandSet outputs, const std::vector
 }
 
 bool IsSameProblem(const Case& a, const Case& b) {
-  if (a.backward != b.backward || a.rows != b.rows || a.d != b.d || a.seed != b.seed) return false;
+  if (a.backward != b.backward || a.rows != b.rows || a.d != b.d || a.rotated != b.rotated ||
+      a.seed != b.seed) {
+    return false;
+  }
   if (std::memcmp(&a.options, &b.options, sizeof a.options) != 0) return false;
   for (int i = 0; i < kOperands; ++i) {
     const OperandCase& own = a.operand[i];

@@ -37,6 +37,7 @@ class Drawer {
     for (int i = 0; i < kOptions; ++i) {
       if (OneIn(4)) DrawOption(static_cast<Option>(i));
     }
+    if (c_.Has(kCos) && OneIn(2)) c_.rotated = 2 * (1 + Below(c_.d / 2));
     // Backwards: the last fields leave little choice of where operands lie.
     for (auto field = Fields().rbegin(); field != Fields().rend(); ++field) {
       if (field->drawn.empty() || !OneIn(3)) continue;

@@ -100,6 +100,9 @@ Recorded ReadCase(const std::string& name, const std::string& words, const Tenso
     rows += (i == 0 ? "" : "x") + std::to_string(shape[i]);
   }
   text += ",rows=" + (rows.empty() ? "one" : rows) + ",d=" + std::to_string(shape.back());
+  if (given.count("cos") != 0 && !given["cos"]->shape.empty()) {
+    text += ",rotated=" + std::to_string(2 * given["cos"]->shape.back());
+  }
   for (const internal::OperandRule& rule : kOperandRules) {
     if (given.count(rule.name) == 0) text += "," + std::string(rule.name) + "=none";
   }

@@ -28,12 +28,13 @@ RMSNORM_NOINLINE void RunWithStack(const F& run) {
   run(scratch);
 }
 
-// Calls run(scratch) with kFloats of it on the stack, unless rows have more elements. Fails where
-// there is no memory; `run` takes all of its scratch before it writes anything.
+// Calls run(scratch) with kFloats of it on the stack, unless rows have more elements, or are
+// rotated, which takes the stack for a row. Fails where there is no memory; `run` takes all of its
+// scratch before it writes anything.
 template <size_t kFloats, class F>
-rmsnorm_status RunWithScratch(size_t d, const F& run) {
+rmsnorm_status RunWithScratch(size_t d, bool rotates, const F& run) {
   try {
-    if (d <= kFloats) {
+    if (d <= kFloats && !rotates) {
       RunWithStack<kFloats>(run);
     } else {
       Scratch scratch(nullptr, 0);
@@ -51,8 +52,12 @@ template <size_t kCalls>
 rmsnorm_status RunForward(DefaultFloatEnvironment& environment, const CallContext& context,
                           const CheckedCall* calls, Plan* plans, size_t count) {
   size_t longest = 0;
-  for (size_t i = 0; i < count; ++i) longest = std::max(longest, calls[i].operands.d);
-  return RunWithScratch<kScratchOnStack / kCalls>(longest, [&](Scratch& scratch) {
+  bool rotates = false;
+  for (size_t i = 0; i < count; ++i) {
+    longest = std::max(longest, calls[i].operands.d);
+    rotates = rotates || calls[i].operands.Has(kCos);
+  }
+  return RunWithScratch<kScratchOnStack / kCalls>(longest, rotates, [&](Scratch& scratch) {
     const size_t planned = PlanTogether(calls, count, context, scratch, plans);
     RunPlans(environment, *context.context, Operation::kForward, plans, planned);
   });
@@ -65,7 +70,7 @@ rmsnorm_status RunBackward(DefaultFloatEnvironment& environment, const CallConte
     StoreZeroGradients(operands);
     return RMSNORM_OK;
   }
-  return RunWithScratch<kScratchOnStack>(operands.d, [&](Scratch& scratch) {
+  return RunWithScratch<kScratchOnStack>(operands.d, operands.Has(kCos), [&](Scratch& scratch) {
     Plan plans[kMostBackwardPlans];
     const size_t planned = PlanBackward(call, context, scratch, plans);
     RunPlans(environment, *context.context, Operation::kBackward, plans, planned);

@@ -12,6 +12,7 @@
 #include "module.h"
 #include "options.h"
 #include "portable.h"
+#include "reference.h"
 #include "status.h"
 #include "thresholds.h"
 
@@ -146,6 +147,14 @@ rmsnorm_status CheckView(Operand operand, int32_t group, const rmsnorm_view& vie
 
 // ------------------------------------------------------------------ a view beside x
 
+// Checks the length of a row of pairs.
+rmsnorm_status CheckPairs(const char* name, size_t pairs, size_t d) {
+  if (pairs <= d / 2) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_SHAPE,
+              "%s: %zu elements in its last dimension; rows of %zu have %zu pairs", name, pairs, d,
+              d / 2);
+}
+
 // Checks that a view has the right length of a row, if its last dimension is one, and the leading
 // dimensions of x or, where rows share them, the last of these, each equal or 1.
 rmsnorm_status CheckShape(Operand operand, int32_t group, const rmsnorm_view& view, bool has_row,
@@ -166,6 +175,10 @@ rmsnorm_status CheckShape(Operand operand, int32_t group, const rmsnorm_view& vi
     const bool is_row = i == rows;
     const size_t size = view.shape[i];
     const size_t of_x = x.shape[lacks + i];
+    if (is_row && rule.length == Length::kPairs) {
+      RMSNORM_RETURN_IF_ERROR(CheckPairs(rule.name, size, of_x));
+      continue;
+    }
     const size_t wanted = is_row ? RowLengthOf(operand, of_x, group) : of_x;
     if (size == wanted || (is_shared && size == 1 && !is_row)) continue;
     if (is_row && rule.length == Length::kGroups) {
@@ -320,6 +333,23 @@ size_t CountApart(const CheckedCall* calls, size_t count) {
   return apart;
 }
 
+// Checks what the tables of rotary positions need beside their own shapes.
+rmsnorm_status CheckRotation(const Operands& operands) {
+  constexpr size_t kLongest = kBlock;  // a row that is rotated stays in a tile
+  if (!operands.Has(kY) && !operands.Has(kDy)) {
+    return Fail(RMSNORM_ERROR_OPERAND, "cos: there is no y");
+  }
+  if (operands.d > kLongest) {
+    return Fail(RMSNORM_ERROR_SHAPE, "cos: it rotates rows of at most %zu elements, and x has %zu",
+                kLongest, operands.d);
+  }
+  const size_t pairs = operands[kCos].shape[operands[kCos].ndim - 1];
+  const size_t of_sin = operands[kSin].shape[operands[kSin].ndim - 1];
+  if (pairs == of_sin) return RMSNORM_OK;
+  return Fail(RMSNORM_ERROR_SHAPE, "sin: %zu elements in its last dimension, but cos has %zu",
+              of_sin, pairs);
+}
+
 }  // namespace
 
 rmsnorm_status CheckDtype(const char* argument, rmsnorm_dtype only, rmsnorm_dtype dtype) {
@@ -400,6 +430,7 @@ rmsnorm_status CheckOperands(Operation operation, const rmsnorm_operands* given,
                 rmsnorm_dtype_name(operands[kResidualOut].dtype),
                 rmsnorm_dtype_name(operands[kResidual].dtype));
   }
+  if (operands.Has(kCos)) RMSNORM_RETURN_IF_ERROR(CheckRotation(operands));
   if (operands.Has(kDw) && operands.Has(kWeight) &&
       !EqualColumns(operands[kDw], operands[kWeight])) {
     return Fail(RMSNORM_ERROR_SHAPE, "dw: its shape differs from the shape of weight");

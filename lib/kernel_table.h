@@ -33,6 +33,10 @@ struct Norm {
   rmsnorm_gate_placement gate_placement;
   rmsnorm_gate_rounding gate_rounding;
   size_t group;    // elements of a row that share a scale and a zero
+  size_t rotated;  // elements of a row that are rotated: twice as many as cos has; 0 without cos
+  rmsnorm_rotary_pairs rotary_pairs;
+  rmsnorm_rotary_part rotary_part;
+  rmsnorm_rotary_rounding rotary_rounding;
   bool add_to_dx;  // dx is added to the values in its memory
   // All row operands but q have one type, and the fused leaves of forward or of backward serve
   // every option.
@@ -71,6 +75,16 @@ struct RowRun {
   template <class T>
   T* Row(Operand operand, size_t row) const {
     return reinterpret_cast<T*>(data[operand] + static_cast<ptrdiff_t>(row) * stride[operand]);
+  }
+
+  // `rows` of these rows, from `begin` on.
+  RowRun From(size_t begin, size_t rows) const {
+    RowRun run(rows, d);
+    ForEachOperand(given, [&](Operand operand) {
+      run.Set(operand, Row<void>(operand, begin), stride[operand]);
+    });
+    run.start_sums = start_sums && begin == 0;
+    return run;
   }
 };
 

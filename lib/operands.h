@@ -24,6 +24,8 @@ enum Operand : int {
   kWeight,
   kBias,
   kPostNormWeight,
+  kCos,
+  kSin,
   kSums,
   kResidualOut,
   kY,
@@ -46,8 +48,9 @@ enum class Leading {
 };
 enum class Length {
   kD,
-  kOne,    // a number for each row; the shape has no dimension for it
-  kGroups  // a number for each group of the option `group`; without it as kOne
+  kOne,     // a number for each row; the shape has no dimension for it
+  kGroups,  // a number for each group of the option `group`; without it as kOne
+  kPairs    // a number for each pair that is rotated; any up to d / 2, the same in cos and sin
 };
 
 enum class Role : char {
@@ -96,6 +99,10 @@ constexpr OperandRule kOperandRules[kOperands] = {
     {FIELD(bias), Leading::kShared, Length::kD, 0, kBias, Role::kInput, Role::kAbsent},
     {FIELD(post_norm_weight), Leading::kShared, Length::kD, 0, kPostNormWeight, Role::kInput,
      Role::kAbsent},
+    {FIELD(cos), Leading::kShared, Length::kPairs, 0, kCos, Role::kInput, Role::kInput, SetOf(kSin),
+     SetOf(kResidual) | SetOf(kGate) | SetOf(kQ)},
+    {FIELD(sin), Leading::kShared, Length::kPairs, 0, kSin, Role::kInput, Role::kInput,
+     SetOf(kCos)},
     {FIELD(sums), Leading::kOfX, Length::kOne, RMSNORM_F64, kSums, Role::kInput, Role::kAbsent, 0,
      SetOf(kResidual) | SetOf(kPostNormWeight)},
     {FIELD(residual_out), Leading::kOfX, Length::kD, 0, kResidual, Role::kOutput, Role::kAbsent,
@@ -143,10 +150,12 @@ constexpr OperandSet OperandsWhere(const F& is_wanted) {
 // Whether the views of an operand have a dimension for its row; `group` is the option.
 constexpr bool HasRowDimension(Operand operand, int32_t group) {
   const Length length = kOperandRules[operand].length;
-  return length == Length::kD || (length == Length::kGroups && group != 0);
+  return length == Length::kD || length == Length::kPairs ||
+         (length == Length::kGroups && group != 0);
 }
 
-// The length of an operand's row in a call with rows of d elements.
+// The length of an operand's row in a call with rows of d elements; the views of cos and sin bring
+// their own.
 constexpr size_t RowLengthOf(Operand operand, size_t d, int32_t group) {
   return !HasRowDimension(operand, group)                   ? 1
          : kOperandRules[operand].length == Length::kGroups ? d / static_cast<size_t>(group)
@@ -155,6 +164,9 @@ constexpr size_t RowLengthOf(Operand operand, size_t d, int32_t group) {
 
 // The operands that a call takes in f32, and that a module may hold.
 constexpr OperandSet kColumnsInF32 = SetOf(kWeight) | SetOf(kBias) | SetOf(kPostNormWeight);
+
+// The tables of rotary positions.
+constexpr OperandSet kRotation = SetOf(kCos) | SetOf(kSin);
 
 // The operands with rows like those of x, in f32, f16 or bf16.
 constexpr OperandSet kRowsOfAnyType =

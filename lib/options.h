@@ -28,6 +28,9 @@ enum Option : int {
   kGateRounding,
   kGroup,
   kResidualFactor,
+  kRotaryPairs,
+  kRotaryPart,
+  kRotaryRounding,
   kOptions
 };
 
@@ -111,6 +114,14 @@ constexpr OptionRule kOptionRules[kOptions] = {
      SetOf(kGate)},
     {FIELD(group), nullptr, {}, kAnyNumber, Gradient::kRefused, SetOf(kQ), kScaled, &kGroups},
     {FIELD(residual_factor), &kFactors, {}, kDefaultAlone, Gradient::kDepends, SetOf(kResidual)},
+    {FIELD(rotary_pairs), nullptr, {"halves", "neighbours"}, 0b11, Gradient::kDepends, SetOf(kCos)},
+    {FIELD(rotary_part), nullptr, {"start", "end"}, 0b11, Gradient::kDepends, SetOf(kCos)},
+    {FIELD(rotary_rounding),
+     nullptr,
+     {"each", "norm", "none"},
+     0b111,
+     Gradient::kSame,
+     SetOf(kCos)},
 };
 #undef FIELD
 

@@ -47,7 +47,7 @@ bool SetRun(const Views& views, OperandSet like_x, RowRun& run) {
     const rmsnorm_view& view = views[operand];
     stride = 0;
     const bool is_even = kOperandRules[operand].leading == Leading::kShared
-                             ? view.ndim == 1 || ElementsOf(view) == run.d
+                             ? view.ndim == 1 || ElementsOf(view) == view.shape[view.ndim - 1]
                              : find_stride(view, stride);
     even = even && is_even;
     run.Set(operand, DataOf(view), stride);
@@ -143,6 +143,10 @@ void PlanNorm(const CheckedCall& call, const KernelTable& kernels, const Views& 
     norm.dtype[operand] = views[operand].dtype;
     norm.has_leaves = norm.has_backward_leaves = false;
   });
+  norm.rotated = 0;
+  if (!views.Has(kCos)) return;
+  norm.rotated = 2 * views[kCos].shape[views[kCos].ndim - 1];
+  for (const Operand operand : {kCos, kSin}) norm.dtype[operand] = views[operand].dtype;
 }
 
 // Plans a kernel for these views of a call. There are no sums yet.
@@ -162,11 +166,7 @@ void PlanKernel(const CheckedCall& call, const KernelTable& kernels, Kernel kern
 
 RowRun Plan::RunFrom(size_t begin, size_t end) const {
   if (!is_run) return NextRun(walk, begin, end);
-  RowRun rows_from(end - begin, d);
-  ForEachOperand(run.given, [&](Operand operand) {
-    rows_from.Set(operand, run.Row<void>(operand, begin), run.stride[operand]);
-  });
-  return rows_from;
+  return run.From(begin, end - begin);
 }
 
 void FillColumns(const CheckedCall& call, const Plan& plan) {
@@ -191,6 +191,10 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, Option
   norm.gate_placement = options.gate_placement;
   norm.gate_rounding = options.gate_rounding;
   norm.group = options.group != 0 ? static_cast<size_t>(options.group) : d;
+  norm.rotated = 0;
+  norm.rotary_pairs = options.rotary_pairs;
+  norm.rotary_part = options.rotary_part;
+  norm.rotary_rounding = options.rotary_rounding;
   norm.add_to_dx = false;
   norm.has_leaves = LeavesServe<Operation::kForward>(options, changed);
   norm.has_backward_leaves = LeavesServe<Operation::kBackward>(options, changed);
@@ -208,7 +212,7 @@ size_t PicosecondsOf(const KernelTable& kernels, rmsnorm_dtype x_dtype, OperandS
   constexpr size_t kMost = size_t{1} << 40;  // elements, so that nothing overflows
   const auto has = [given](Operand operand) -> size_t { return given >> operand & 1; };
   const size_t half_steps = 2 + 2 * has(kPostNormWeight) + 4 * has(kGate) + 2 * has(kQ) +
-                            has(kResidual) + 2 * (has(kDx) | has(kDw));
+                            has(kResidual) + 2 * has(kCos) + 2 * (has(kDx) | has(kDw));
   return std::min(elements, kMost) * kernels.picoseconds[x_dtype - RMSNORM_F32] * half_steps / 2;
 }
 
@@ -223,8 +227,8 @@ void PlanForward(const CheckedCall& call, const CallContext& context, Scratch& s
 
 void PlanDb(const CheckedCall& call, const CallContext& context, Scratch& scratch, Plan& plan) {
   const Operands& operands = call.operands;
-  Views views;
-  for (const Operand operand : {kX, kDy, kDb}) views.Set(operand, &operands[operand]);
+  Views views = operands;
+  views.given &= SetOf(kX) | SetOf(kDy) | SetOf(kDb) | kRotation;
   PlanKernel(call, *context.kernels, context.kernels->add_rows, views, scratch, plan);
 }
 

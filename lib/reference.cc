@@ -20,12 +20,14 @@
 #include "fma.h"
 #include "gradient_terms.h"
 #include "inverse_rms.h"
+#include "portable.h"
 #include "quantised.h"
 
 namespace rmsnorm::internal {
 namespace {
 
-// Calls f with a zero of the C++ type for `dtype`.
+// Calls f with a zero of the C++ type for `dtype`. Its users below are not inlined, as they would
+// be a large part of the library.
 template <class F>
 void CallWithType(rmsnorm_dtype dtype, const F& f) {
   switch (dtype) {
@@ -38,21 +40,22 @@ void CallWithType(rmsnorm_dtype dtype, const F& f) {
   }
 }
 
-void ReadElements(rmsnorm_dtype dtype, const void* from, size_t count, float* to) {
+RMSNORM_NOINLINE void ReadElements(rmsnorm_dtype dtype, const void* from, size_t count, float* to) {
   CallWithType(dtype, [=](auto type) {
     const auto* elements = static_cast<const decltype(type)*>(from);
     for (size_t j = 0; j < count; ++j) to[j] = ToF32(elements[j]);
   });
 }
 
-void WriteElements(rmsnorm_dtype dtype, const float* from, size_t count, void* to) {
+RMSNORM_NOINLINE void WriteElements(rmsnorm_dtype dtype, const float* from, size_t count,
+                                    void* to) {
   CallWithType(dtype, [=](auto type) {
     auto* elements = static_cast<decltype(type)*>(to);
     for (size_t j = 0; j < count; ++j) elements[j] = CastTo<decltype(type)>(from[j]);
   });
 }
 
-void RoundValues(rmsnorm_dtype dtype, float* values, size_t count) {
+RMSNORM_NOINLINE void RoundValues(rmsnorm_dtype dtype, float* values, size_t count) {
   CallWithType(dtype, [=](auto type) {
     for (size_t j = 0; j < count; ++j) values[j] = ToF32(CastTo<decltype(type)>(values[j]));
   });
@@ -132,6 +135,25 @@ class RowSum {
 
 // ------------------------------------------------------------------------------------- forward
 
+// Section 17: a row in f32 whose part of the elements is rotated, by the operations of `rotate`.
+// rotate(a, b, c, s) changes the elements a and b of a pair, whose row of the tables has c and s.
+template <class Rotate>
+void RotatePairs(const Norm& norm, const RowRun& run, size_t row, float* values,
+                 const Rotate& rotate) {
+  float* const part = values + (norm.rotary_part == RMSNORM_ROTARY_END ? run.d - norm.rotated : 0);
+  const size_t pairs = norm.rotated / 2;
+  const bool halves = norm.rotary_pairs == RMSNORM_ROTARY_HALVES;
+  for (size_t i = 0; i < pairs; ++i) {
+    float c;
+    float s;
+    ReadElements(norm.dtype[kCos], run.Row<char>(kCos, row) + i * ElementSize(norm.dtype[kCos]), 1,
+                 &c);
+    ReadElements(norm.dtype[kSin], run.Row<char>(kSin, row) + i * ElementSize(norm.dtype[kSin]), 1,
+                 &s);
+    rotate(part[halves ? i : 2 * i], part[halves ? i + pairs : 2 * i + 1], c, s);
+  }
+}
+
 // The inverse RMS of a row, and whether it multiplies in binary64.
 struct Inverse {
   double r;
@@ -167,8 +189,8 @@ Inverse InverseOf(const Norm& norm, float sum, const ColdSum& cold_sum) {
 
 // Section 5. The product with r is rounded to f32 once, then to x's type where the rounding order
 // says so; then come the weight and the bias, which may be null.
-void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype, const float* weight,
-           const float* bias, size_t size, float* h) {
+RMSNORM_NOINLINE void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype,
+                            const float* weight, const float* bias, size_t size, float* h) {
   float r = static_cast<float>(inverse.r);
   bool cold = inverse.cold;
   if (norm.rounding == RMSNORM_ROUND_INVERSE) {
@@ -188,7 +210,7 @@ void Scale(const Norm& norm, const Inverse& inverse, rmsnorm_dtype x_dtype, cons
 float PowerOfTwo(int n) { return FromBits(static_cast<uint32_t>(n + 127) << 23); }
 
 // Section 8: multiplies by the activation of the gate. activation.h has the constants.
-void MultiplyByGate(const Piece& piece, float* h) {
+RMSNORM_NOINLINE void MultiplyByGate(const Piece& piece, float* h) {
   float gate[kPiece];
   piece.Read(kGate, gate);
   for (size_t j = 0; j < piece.size; ++j) {
@@ -252,6 +274,7 @@ class ForwardRow {
     const bool norm_wanted = is_scaled || run_.Has(kRstd);
     if (norm_wanted || run_.Has(kSumsOut)) inverse_ = FindInverse(norm_wanted);
     if (run_.Has(kRstd)) *run_.Row<float>(kRstd, row_) = static_cast<float>(inverse_.r);
+    if (run_.Has(kCos)) return WriteRotated();
     for (size_t begin = 0; begin < run_.d; begin += norm_.group) {
       if (run_.Has(kQ)) FindSteps(begin);
       ForEachPiece(norm_, run_, row_, begin, begin + norm_.group, [&](const Piece& piece) {
@@ -268,7 +291,7 @@ class ForwardRow {
 
  private:
   // Reads h: x itself, or x changed in this order.
-  void ReadH(const Piece& piece, float* h) const {
+  RMSNORM_NOINLINE void ReadH(const Piece& piece, float* h) const {
     const rmsnorm_dtype dtype = norm_.dtype[kX];
     piece.Read(kX, h);
     if (run_.Has(kPostNormWeight)) {
@@ -294,10 +317,42 @@ class ForwardRow {
     if (is_rounded) RoundValues(x_dtype_, h, piece.size);
   }
 
-  // Turns h into y, rounded to y's type, or to x's without a y.
-  void MakeOutput(const Piece& piece, float* h) const {
+  // Turns h into m of section 5.
+  void MakeM(const Piece& piece, float* h) const {
     Scale(norm_, inverse_, x_dtype_, piece.F32(kWeight),
           run_.Has(kBias) ? piece.F32(kBias) : nullptr, piece.size, h);
+  }
+
+  // Section 17. The pairs of a row may be of different pieces, so all of m is made first.
+  void WriteRotated() const {
+    float m[kBlock];
+    ForEachPiece(norm_, run_, row_, [&](const Piece& piece) {
+      ReadH(piece, m + piece.begin);
+      MakeM(piece, m + piece.begin);
+    });
+    const rmsnorm_dtype dtype = norm_.dtype[kY];
+    if (norm_.rotary_rounding != RMSNORM_ROTARY_ROUND_NONE) RoundValues(dtype, m, run_.d);
+    const bool round_each = norm_.rotary_rounding == RMSNORM_ROTARY_ROUND_EACH;
+    const auto rounded = [=](float value) {
+      if (round_each) RoundValues(dtype, &value, 1);
+      return value;
+    };
+    RotatePairs(norm_, run_, row_, m, [&](float& a, float& b, float c, float s) {
+      c = rounded(c);
+      s = rounded(s);
+      const float ac = rounded(a * c);
+      const float bs = rounded(b * s);
+      const float bc = rounded(b * c);
+      const float as = rounded(a * s);
+      a = ac - bs;
+      b = bc + as;
+    });
+    ForEachPiece(norm_, run_, row_, [&](const Piece& piece) { piece.Write(kY, m + piece.begin); });
+  }
+
+  // Turns h into y, rounded to y's type, or to x's without a y.
+  void MakeOutput(const Piece& piece, float* h) const {
+    MakeM(piece, h);
     if (run_.Has(kGate) && norm_.gate_placement == RMSNORM_GATE_AFTER) {
       if (norm_.gate_rounding == RMSNORM_GATE_ROUNDED) RoundValues(x_dtype_, h, piece.size);
       MultiplyByGate(piece, h);
@@ -356,9 +411,9 @@ void AddOffset(rmsnorm_dtype dtype, const void* from, size_t d, float offset, fl
 
 // ------------------------------------------------------------------------------------ backward
 //
-// Sections 11 to 13. Gradients pass through the unrounded values in every rounding order: a cast
-// counts as the identity. A saved 1 / RMS is used without a check. With eps inside it spares the
-// sum of squares, and tells whether forward was in binary64.
+// Sections 11 to 13, and 17. Gradients pass through the unrounded values in every rounding order: a
+// cast counts as the identity. A saved 1 / RMS is used without a check. With eps inside it spares
+// the sum of squares, and tells whether forward was in binary64.
 //
 //   g = dy * w'                     the gradient of x * r
 //   c = sum of g * x                over the lanes and blocks of the sum of squares
@@ -402,16 +457,14 @@ void AddToDw(const Piece& piece, const float* x, const float* dy, Real r) {
   }
 }
 
-void AddRows(const Norm& norm, const RowRun& run) {
-  for (size_t row = 0; row < run.count; ++row) {
-    const bool start = run.start_sums && row == 0;
-    ForEachPiece(norm, run, row, [&](const Piece& piece) {
-      float dy[kPiece];
-      piece.Read(kDy, dy);
-      float* db = piece.F32(kDb);
-      for (size_t j = 0; j < piece.size; ++j) db[j] = (start ? 0 : db[j]) + dy[j];
-    });
-  }
+void AddRow(const Norm& norm, const RowRun& run, size_t row) {
+  const bool start = run.start_sums && row == 0;
+  ForEachPiece(norm, run, row, [&](const Piece& piece) {
+    float dy[kPiece];
+    piece.Read(kDy, dy);
+    float* db = piece.F32(kDb);
+    for (size_t j = 0; j < piece.size; ++j) db[j] = (start ? 0 : db[j]) + dy[j];
+  });
 }
 
 // Section 11, step 3: dx is rounded to f32 once, then added to the values in its memory, then
@@ -462,10 +515,33 @@ void BackwardRow(const Norm& norm, const RowRun& run, size_t row) {
   });
 }
 
-// Row by row, since dx may replace dy.
-void Backward(const Norm& norm, const RowRun& run) {
-  for (size_t row = 0; row < run.count; ++row) BackwardRow(norm, run, row);
+// Calls f(norm, run, row) for each row, since dx may replace dy. Section 17: the rotation takes the
+// gradient back to m in f32, which then counts as dy.
+template <class F>
+void ForEachRowOfDy(const Norm& norm, const RowRun& run, const F& f) {
+  for (size_t row = 0; row < run.count; ++row) {
+    if (!run.Has(kCos)) {
+      f(norm, run, row);
+      continue;
+    }
+    float dy[kBlock];
+    ReadElements(norm.dtype[kDy], run.Row<char>(kDy, row), run.d, dy);
+    RotatePairs(norm, run, row, dy, [](float& a, float& b, float c, float s) {
+      const float back = a * c + b * s;
+      b = b * c - a * s;
+      a = back;
+    });
+    Norm of_m = norm;
+    of_m.dtype[kDy] = RMSNORM_F32;
+    RowRun one = run.From(row, 1);
+    one.Set(kDy, dy, 0);
+    f(of_m, one, 0);
+  }
 }
+
+void AddRows(const Norm& norm, const RowRun& run) { ForEachRowOfDy(norm, run, AddRow); }
+
+void Backward(const Norm& norm, const RowRun& run) { ForEachRowOfDy(norm, run, BackwardRow); }
 
 // Section 12: the sums of the blocks of rows add up in rising order, then onto the values in the
 // gradient's memory. The total is rounded to the gradient's type.

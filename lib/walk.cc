@@ -39,11 +39,12 @@ void AddLoop(const rmsnorm_view& shape, const Views& views, int i, int first, Wa
 }  // namespace
 
 void MakeWalk(const rmsnorm_view& shape, const Views& views, Walk& walk) {
-  constexpr OperandSet kShared =
-      OperandsWhere([](const OperandRule& rule) { return rule.leading == Leading::kShared; });
+  constexpr OperandSet kColumns = OperandsWhere([](const OperandRule& rule) {
+    return rule.leading == Leading::kShared && rule.length == Length::kD;
+  });
   // A row with a gate takes so long that a shared weight saves nothing, and the order of memory is
   // faster (doc/data/changes.csv, "Gates, post-norms, quantised outputs").
-  const OperandSet shared = views.Has(kGate) ? 0 : views.given & kShared;
+  const OperandSet shared = views.Has(kGate) ? 0 : views.given & kColumns;
   walk.loops = 0;
   walk.d = shape.shape[shape.ndim - 1];
   walk.given = views.given;

@@ -236,6 +236,7 @@ enum {
 ///     columns   weight, bias, post_norm_weight, dw, db: [d], or with leading dimensions, aligned
 ///               with x from the right; each equals the dimension of x, or is 1 where all rows of x
 ///               along it share one row of the weight
+///     pairs     cos, sin: [R / 2] with R at most d, and leading dimensions as columns have them
 ///     per row   rstd, sums, sums_out, scale, zero: the leading dimensions of x, or one element
 ///               where x has one dimension; with a group, scale and zero are [..., d / group]
 ///
@@ -249,6 +250,8 @@ enum {
 ///     weight             input      input
 ///     bias               input      -
 ///     post_norm_weight   input      -                     sums
+///     cos                input      input      y, sin     residual, gate, q; d above 4096
+///     sin                input      input      cos
 ///     sums               input      -                     residual, post_norm_weight
 ///     residual_out       output     -          residual
 ///     y                  output     -
@@ -261,7 +264,8 @@ enum {
 ///
 /// A call needs at least one output. A weight_offset needs a weight or a post_norm_weight where y,
 /// q, dx or dw is given. In forward, an activation, gate_placement or gate_rounding other than the
-/// default needs a gate, and a residual_factor a residual. A group needs q where y is given.
+/// default needs a gate, and a residual_factor a residual. A group needs q where y is given. The rotary options need cos
+/// and sin.
 ///
 /// The types are f32, f16 or bf16 in any combination, with these exceptions: rstd and scale are
 /// f32, sums and sums_out are f64, q and zero are i8, and residual_out has the type of residual.
@@ -275,6 +279,8 @@ typedef struct rmsnorm_operands {
   const rmsnorm_view* weight;            ///< input; absent, it has the bits of ones
   const rmsnorm_view* bias;              ///< input: added after the weight
   const rmsnorm_view* post_norm_weight;  ///< input: x is first normalised, by this weight
+  const rmsnorm_view* cos;               ///< input: cosines by which pairs of the norm are rotated
+  const rmsnorm_view* sin;               ///< input: the sines
   const rmsnorm_view* sums;              ///< input: sums of squares that replace the sums of x
   const rmsnorm_view* residual_out;      ///< output: residual + x; may be in the place of residual
   const rmsnorm_view* y;                 ///< output: the norm; may be in the place of x
@@ -354,6 +360,31 @@ enum {
   RMSNORM_GATE_ROUNDED = 1     ///< cast_x(m) * act(z), cast_x(x * act(z)): Qwen3-Next, diffusers
 };
 
+/// Which elements of the rotated part of a row, of R elements, are a pair.
+typedef int32_t rmsnorm_rotary_pairs;
+enum {
+  RMSNORM_ROTARY_HALVES = 0,     ///< i and i + R / 2: GPT-NeoX, Llama, Qwen, Gemma
+  RMSNORM_ROTARY_NEIGHBOURS = 1  ///< 2 i and 2 i + 1: GPT-J, Cohere, GLM
+};
+
+/// Where the rotated part of a row lies, if it is not the whole row.
+typedef int32_t rmsnorm_rotary_part;
+enum {
+  RMSNORM_ROTARY_START = 0,  ///< the first R elements: GPT-NeoX, Phi
+  RMSNORM_ROTARY_END = 1     ///< the last R elements: DeepSeek-V4
+};
+
+/// What is rounded to the type of y on the way from m, the norm with weight and bias, to y.
+typedef int32_t rmsnorm_rotary_rounding;
+enum {
+  /// m, cos, sin, each product and each sum: transformers' Llama, Qwen 3, Gemma 3 and GLM 4.
+  RMSNORM_ROTARY_ROUND_EACH = 0,
+  /// m, and the result: a norm followed by a kernel for rotations, as in vLLM and sglang.
+  RMSNORM_ROTARY_ROUND_NORM = 1,
+  /// The result alone: fused kernels of GPUs.
+  RMSNORM_ROTARY_ROUND_NONE = 2
+};
+
 /// How to normalise. 0 is the default of every field but eps. Start from rmsnorm_default_options(),
 /// or from a struct of zeros with its size and eps.
 typedef struct rmsnorm_options {
@@ -371,6 +402,9 @@ typedef struct rmsnorm_options {
   int32_t group;  ///< elements of q with a separate scale: a power of two from 8 to 4096 that
                   ///< divides d; 0 means d; needs q
   float residual_factor;  ///< multiplies residual + x; finite; 0 means 1; needs a residual
+  rmsnorm_rotary_pairs rotary_pairs;        ///< RMSNORM_ROTARY_HALVES by default; needs cos and sin
+  rmsnorm_rotary_part rotary_part;          ///< RMSNORM_ROTARY_START by default
+  rmsnorm_rotary_rounding rotary_rounding;  ///< RMSNORM_ROTARY_ROUND_EACH by default
 } rmsnorm_options;
 
 /// An eps of 1e-5, and 0 for everything else. These are the options of a call that gets none.
@@ -453,6 +487,16 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 /// q and zero are clamped to [-128, 127]. Where a (or, with zero, hi - lo) is below 2^-100, scale,
 /// zero and q are 0. Where v holds NaN or infinity, or hi - lo is infinite, scale is NaN, and zero
 /// and q are 0.
+///
+/// With cos and sin, pairs (a, b) of elements of m are rotated on the way to y, by element i of a row
+/// of the tables for pair i:
+///
+///     y_a = m_a * cos_i - m_b * sin_i
+///     y_b = m_b * cos_i + m_a * sin_i
+///
+/// These are rotary positions (Su et al., "RoFormer", 2021, arXiv:2104.09864). The rotated part has
+/// R elements, twice as many as a row of cos; others are m. Each product and each sum is rounded to
+/// f32, and by default to the type of y, as m and the tables are (rmsnorm_rotary_rounding).
 ///
 /// The two phases of a norm are a call with sums_out, and a call with sums. Sums of the parts of a
 /// sharded row may be added up in between: then give the whole row's length as divisor. A sum of
@@ -576,6 +620,9 @@ RMSNORM_API void rmsnorm_prepared_destroy(rmsnorm_prepared* prepared) RMSNORM_NO
 /// For the gradients of a call with a residual give residual_out as x, and the gradient of
 /// residual_out as dx with RMSNORM_ADD_TO_DX: the result is the gradient of both residual and x.
 /// With RMSNORM_RESIDUAL_UNROUNDED give the call's rstd as well.
+///
+/// With cos and sin, dy is first rotated back, in f32: for each pair dy_a = dy_a * cos_i + dy_b *
+/// sin_i and dy_b = dy_b * cos_i - dy_a * sin_i, each of the values before.
 ///
 /// RMSNORM_ADD_TO_DX and the like add in f32, and round the sum once. With dx in the place of dy,
 /// dx is added to dy, as where a residual stream goes around the norm. Without rows dw and db are

@@ -161,6 +161,25 @@ enum class GateRounding : rmsnorm_gate_rounding {
   rounded = RMSNORM_GATE_ROUNDED
 };
 
+/// See rmsnorm_rotary_pairs.
+enum class RotaryPairs : rmsnorm_rotary_pairs {
+  halves = RMSNORM_ROTARY_HALVES,
+  neighbours = RMSNORM_ROTARY_NEIGHBOURS
+};
+
+/// See rmsnorm_rotary_part.
+enum class RotaryPart : rmsnorm_rotary_part {
+  start = RMSNORM_ROTARY_START,
+  end = RMSNORM_ROTARY_END
+};
+
+/// See rmsnorm_rotary_rounding.
+enum class RotaryRounding : rmsnorm_rotary_rounding {
+  each = RMSNORM_ROTARY_ROUND_EACH,
+  norm = RMSNORM_ROTARY_ROUND_NORM,
+  none = RMSNORM_ROTARY_ROUND_NONE
+};
+
 /// How to normalise; see rmsnorm_options. In C++20 `Options{.eps = 1e-6f}`; in C++17 `Options o;
 /// o.eps = 1e-6f;`.
 struct Options {
@@ -176,6 +195,9 @@ struct Options {
   GateRounding gate_rounding = GateRounding::unrounded;            ///< see rmsnorm_options
   std::int32_t group = 0;                                          ///< see rmsnorm_options
   float residual_factor = 0.0f;                                    ///< see rmsnorm_options
+  RotaryPairs rotary_pairs = RotaryPairs::halves;                  ///< see rmsnorm_options
+  RotaryPart rotary_part = RotaryPart::start;                      ///< see rmsnorm_options
+  RotaryRounding rotary_rounding = RotaryRounding::each;           ///< see rmsnorm_options
 
   /// The options of the C interface.
   rmsnorm_options get() const noexcept {
@@ -441,6 +463,8 @@ struct ForwardOperands {
   ConstView weight{};            ///< input; absent, it has the bits of ones
   ConstView bias{};              ///< input: added after the weight
   ConstView post_norm_weight{};  ///< input: x is first normalised, by this weight
+  ConstView cos{};               ///< input: cosines by which pairs of the norm are rotated
+  ConstView sin{};               ///< input: the sines
   ConstView sums{};              ///< input: sums of squares that replace the sums of x
   View residual_out{};           ///< output: residual + x; may be in the place of residual
   View y{};                      ///< output: the norm; may be in the place of x
@@ -459,6 +483,8 @@ struct ForwardOperands {
     operands.weight = weight.get();
     operands.bias = bias.get();
     operands.post_norm_weight = post_norm_weight.get();
+    operands.cos = cos.get();
+    operands.sin = sin.get();
     operands.sums = sums.get();
     operands.residual_out = residual_out.get();
     operands.y = y.get();
@@ -477,6 +503,8 @@ struct BackwardOperands {
   ConstView x{};           ///< input: the input of the norm
   ConstView dy{};          ///< input: the gradient by y
   ConstView weight{};      ///< input, as in the forward call
+  ConstView cos{};         ///< input, as in the forward call
+  ConstView sin{};         ///< input, as in the forward call
   ConstView rstd{};        ///< input: an output of the forward call
   View dx{};               ///< output: the gradient by x; may be in the place of dy
   View dw{};               ///< output: the gradient by the weight, in its shape
@@ -494,6 +522,8 @@ struct BackwardOperands {
     operands.x = x.get();
     operands.dy = dy.get();
     operands.weight = weight.get();
+    operands.cos = cos.get();
+    operands.sin = sin.get();
     operands.rstd = rstd.get();
     operands.dx = dx.get();
     operands.dw = dw.get();

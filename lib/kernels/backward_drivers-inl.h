@@ -16,6 +16,7 @@
 
 #include "../gradient_terms.h"
 #include "backward-inl.h"
+#include "rotary-inl.h"
 #include "targets-inl.h"
 #include "tile-inl.h"
 
@@ -340,7 +341,7 @@ HWY_INLINE bool IsHeld(const Norm& norm, const RowRun& run) {
          norm.root.eps_placement == RMSNORM_EPS_INSIDE;
 }
 
-void BackwardKernel(const Norm& norm, const RowRun& run) {
+HWY_INLINE void BackwardRows(const Norm& norm, const RowRun& run) {
   size_t row = 0;
   if (IsHeld(norm, run)) {
     const int type = DtypeIndex(norm.dtype[kX]);
@@ -353,11 +354,36 @@ void BackwardKernel(const Norm& norm, const RowRun& run) {
     if (run.count > 1) row = BackwardGroups(norm, run);
     if (row < run.count) BackwardOneByOne(norm, run, row, run.count);
   }
+}
+
+// Rows with rotary positions: dy is rotated back, and is then a row of f32.
+template <class F>
+HWY_NOINLINE void BackwardRotated(const Norm& norm, const RowRun& run, const F& backward) {
+  HWY_ALIGN float dy[kBlock];
+  Norm of_m = norm;
+  of_m.dtype[kDy] = RMSNORM_F32;
+  of_m.has_backward_leaves = norm.has_backward_leaves && norm.dtype[kX] == RMSNORM_F32;
+  for (size_t row = 0; row < run.count; ++row) {
+    ReadTile(norm, run, kDy, row, 0, run.d, dy);
+    RotateRow(norm, run, row, Turn::kBack, RMSNORM_F32, dy);
+    RowRun one = run.From(row, 1);
+    one.given &= ~kRotation;
+    one.Set(kDy, dy, 0);
+    backward(of_m, one);
+  }
+}
+
+void BackwardKernel(const Norm& norm, const RowRun& run) {
+  if (run.Has(kCos)) {
+    BackwardRotated(norm, run, BackwardRows);
+  } else {
+    BackwardRows(norm, run);
+  }
   if (norm.stream) hwy::FlushStream();  // before another thread may read dx
 }
 
 // The tile of db's sums stays in L1 from row to row.
-void AddRowsKernel(const Norm& norm, const RowRun& run) {
+HWY_INLINE void AddRows(const Norm& norm, const RowRun& run) {
   HWY_ALIGN float dy[kTile];
   HWY_ALIGN float sums[kTile];
   for (size_t begin = 0; begin < run.d; begin += kTile) {
@@ -369,6 +395,10 @@ void AddRowsKernel(const Norm& norm, const RowRun& run) {
     }
     WriteTile(norm, run, kDb, 0, begin, n, sums);
   }
+}
+
+void AddRowsKernel(const Norm& norm, const RowRun& run) {
+  run.Has(kCos) ? BackwardRotated(norm, run, AddRows) : AddRows(norm, run);
 }
 
 }  // namespace rmsnorm::internal::HWY_NAMESPACE

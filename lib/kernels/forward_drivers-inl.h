@@ -279,6 +279,46 @@ HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const RowRun& run, size_
   return run.count;
 }
 
+// A RowsLeaf for rows of which a Rotation holds all pairs. Four rows share a root and the
+// divisions.
+inline HWY_NOINLINE size_t ForwardRotatedRows(const Norm& norm, const RowRun& run, size_t begin) {
+  const Leaves& leaves = *norm.kernels->leaves;
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const size_t size = ElementSize(norm.dtype[kX]);
+  const RotatedLeaf rotate =
+      leaves.rotate_scaled[type][norm.rotary_rounding == RMSNORM_ROTARY_ROUND_EACH];
+  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT][false];
+  // What is not rotated lies on one side of the part.
+  const size_t rest = BeginOfRotated(norm, run.d) > 0 ? 0 : norm.rotated;
+  const SumLeaf sum = leaves.sum[type];
+  const bool is_shared = run.stride[kCos] == 0 && run.stride[kSin] == 0;
+  Rotation rotation;
+  HWY_ALIGN float sums[4];
+  HWY_ALIGN float r[4];
+  for (size_t row = begin; row < run.count;) {
+    const size_t count = std::min<size_t>(run.count - row, 4);
+    for (size_t i = 0; i < 4; ++i) {
+      sums[i] = sum(run.Row<char>(kX, row + std::min(i, count - 1)), nullptr, nullptr, run.d);
+    }
+    const FourInverses inverses = InvertFour(norm.root, hn::Load(FourTag(), sums));
+    hn::Store(inverses.r, FourTag(), r);
+    for (size_t i = 0; i < count; ++i, ++row) {
+      if (HWY_UNLIKELY(!inverses.safe) && !IsSafe(UnderRoot(norm.root, sums[i]))) return row;
+      if (row == begin || !is_shared) {
+        rotation.Read(norm, run, row, 0, norm.rotated / 2, Turn::kForward);
+      }
+      if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r[i];
+      rotate(norm, run, rotation.cos(), rotation.sin(), row, r[i]);
+      if (norm.rotated < run.d) {
+        const char* const x = run.Row<char>(kX, row) + rest * size;
+        scale(x, run.Row<float>(kWeight, row) + rest, run.d - norm.rotated, r[i],
+              run.Row<char>(kY, row) + rest * size, x, false);
+      }
+    }
+  }
+  return run.count;
+}
+
 // ------------------------------------------------------------------ the loop of a run
 
 // Whether there are leaves for the residual of a run.
@@ -294,6 +334,9 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const RowRun& run) {
         others == SetOf(kPostNormWeight) && run.Has(kResidual) && (run.Has(kY) || !run.Has(kRstd));
     const bool gated = others == SetOf(kGate) && run.Has(kY);
     const bool quantised = run.Has(kQ) && (others & ~kQuantised) == 0;
+    if (others == kRotation && norm.rotated / 2 <= Rotation::kMostPairs) {
+      return ForwardByRowsLeaf(norm, run, ForwardRotatedRows, 1);
+    }
     const bool before = norm.gate_placement == RMSNORM_GATE_BEFORE;
     if (post_norm || (gated && !before) || quantised) {
       return ForwardOneByOne<false>(norm, run, 0);

@@ -42,6 +42,11 @@ using ScaleFourLeaf = void (*)(const RowRun& run, Operand source, size_t row, co
 // Writes the outputs of a row of `source` from its 1 / RMS.
 using RowLeaf = void (*)(const Norm& norm, const RowRun& run, Operand source, size_t row, float r);
 
+// Writes the rotated part of y. The tables of the row have numbers in f32: for halves one for each
+// pair, for neighbours one for each element, and the first of a pair has -sin.
+using RotatedLeaf = void (*)(const Norm& norm, const RowRun& run, const float* cos,
+                             const float* sin, size_t row, float r);
+
 // Runs forward or backward for the rows from `begin` on, and stops early at a row that f32 does not
 // hold. Returns the index of the first row that is not done.
 using RowsLeaf = size_t (*)(const Norm& norm, const RowRun& run, size_t begin);
@@ -113,6 +118,9 @@ struct Leaves {
   // written residual_out for the row that they return and for the one after it. Null where
   // registers are few.
   RowsLeaf held_rows[2][4];
+
+  // With rotary positions: [type][each product and sum is rounded].
+  RotatedLeaf rotate_scaled[kDtypes][2];
 
   // Writes values = x * r * weight, which may replace x, and adds them to the range of a
   // row. `cast` says that x * r is rounded.

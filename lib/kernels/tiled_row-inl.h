@@ -14,6 +14,7 @@
 
 #include "../element.h"
 #include "../inverse_rms.h"
+#include "rotary-inl.h"
 #include "tile-inl.h"
 
 #if !RMSNORM_NATIVE_BF16
@@ -244,6 +245,15 @@ class TiledRow {
       ApplyGate(begin, n);
     }
     if (run_.Has(kQ)) RoundTile(run_.Has(kY) ? norm_.dtype[kY] : x_dtype_, n, tile_);
+    if (run_.Has(kCos)) Rotate();
+  }
+
+  // The tile holds all of a row that is rotated.
+  void Rotate() {
+    const rmsnorm_dtype y = norm_.dtype[kY];
+    const bool round_each = norm_.rotary_rounding == RMSNORM_ROTARY_ROUND_EACH;
+    if (norm_.rotary_rounding != RMSNORM_ROTARY_ROUND_NONE) RoundTile(y, run_.d, tile_);
+    RotateRow(norm_, run_, row_, Turn::kForward, round_each ? y : RMSNORM_F32, tile_);
   }
 
   // Scales the tile by the rounding order of a norm of elements of x_dtype.

@@ -48,7 +48,18 @@ class Context(TypedDict, total=False):
 _Given = Array | None
 
 
-class OtherOperands(TypedDict, total=False):
+class RotaryOperands(TypedDict, total=False):
+    """The tables of rotary positions, which a call and its gradients take."""
+
+    cos: Annotated[
+        _Given,
+        "[R / 2], with R at most d, and d at most 4096: cosines by which pairs of the norm are "
+        "rotated; needs sin and y.",
+    ]
+    sin: Annotated[_Given, "in the shape of cos, but for its leading dimensions: the sines."]
+
+
+class OtherOperands(RotaryOperands, total=False):
     """The operands of forward() beside x, weight and y. None is an absent operand."""
 
     bias: Annotated[_Given, "[d]; added after the weight."]
@@ -90,7 +101,7 @@ class ForwardOperands(ModuleOperands, total=False):
     weight: Annotated[_Given, "[d]; absent, it counts as ones."]
 
 
-class ModuleBackwardOperands(TypedDict, total=False):
+class ModuleBackwardOperands(RotaryOperands, total=False):
     """The operands of backward() for a norm that has a weight. None is an absent operand."""
 
     x: Array
@@ -381,8 +392,8 @@ def forward(**arguments: Unpack[ForwardArguments]) -> None:
     with DLPack 1.0: older versions do not say whether memory may be written. The comment on
     rmsnorm_forward() in rmsnorm.h has the formulas and their sources.
 
-    x has any shape [..., d]. Operands of shape [d] may have leading dimensions, which are aligned
-    with x from the right and are each equal to the dimension of x or 1. Operands of shape [...]
+    x has any shape [..., d]. Operands of shape [d] or [R / 2] may have leading dimensions, which are
+    aligned with x from the right and are each equal to the dimension of x or 1. Operands of shape [...]
     have one element where x has one dimension. float32, float16 and bfloat16 (of ml_dtypes) mix
     freely where the list below has no type.
 

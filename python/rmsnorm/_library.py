@@ -13,7 +13,7 @@ MAX_DIMS = 8
 ERROR_MEMORY = 10
 
 # The fields of rmsnorm_operands, in their order.
-INPUTS = ("x", "residual", "dy", "gate", "weight", "bias", "post_norm_weight", "sums")
+INPUTS = ("x", "residual", "dy", "gate", "weight", "bias", "post_norm_weight", "cos", "sin", "sums")
 OUTPUTS = ("residual_out", "y", "q", "rstd", "sums_out", "scale", "zero", "dx", "dw", "db")
 OPERANDS = INPUTS + OUTPUTS
 

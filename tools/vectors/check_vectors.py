@@ -38,6 +38,9 @@ OPTIONS = {
     "gate_rounding": "unrounded",
     "group": 0,
     "residual_factor": 1.0,
+    "rotary_pairs": "halves",
+    "rotary_part": "start",
+    "rotary_rounding": "each",
 }
 # Of a case, the worst last: none of its results are given, all elements that are given have the
 # exact bits, some are 1 ulp away, some are farther away.

@@ -171,6 +171,8 @@ inline std::vector<EntryPoint> MakeEntryPoints() {
       "forward," + by_row + ",bias+gate+rstd+scale=f32,sums_out=f64,q+zero=i8,";
   const std::string residual = forward + "residual+residual_out+post_norm_weight=f32";
   const std::string sums = forward + "sums=f64";
+  const std::string tables = ",cos+sin=f32,cos_per+sin_per=row";
+  const std::string rotated = "forward," + by_row + ",bias+rstd=f32,sums_out=f64" + tables;
   const std::string backward = "backward," + by_row + ",rstd+db=f32";
   const std::string few = "forward,rows=2x3,d=8,weight_per=row";
   const std::string no_weight = ",weight=none";
@@ -181,6 +183,9 @@ inline std::vector<EntryPoint> MakeEntryPoints() {
       {"call backward context plain options", backward, "", RunPlain<true>},
       {"call backward context prepared options", backward, "", RunPrepared<true>},
       {"call backward context module options", backward + no_weight, "", RunModule<true>},
+      {"call context rotary options", backward + tables, "", RunPlain<true>},
+      {"call context rotary rotated options", rotated, "", RunPlain<false>},
+      {"call context rotary rotated options", rotated, "calls[1].", RunSeveral},
       {"call forward context full", "forward" + dense, "", RunModule<false, true>},
       {"full_backward", "backward" + dense, "", RunModule<true, true>},
       {"short options", few, "",

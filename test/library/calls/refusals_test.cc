@@ -44,15 +44,17 @@ using internal::kOptionRules, internal::OperandRule, internal::OptionRule;
 const char kLines[] = R"(
 $ROWS=residual|dy|gate|residual_out|y|q|dx
 $COLUMNS=weight|bias|post_norm_weight|dw|db
+$PAIRS=cos|sin
 $PER_ROW=sums|rstd|sums_out|scale|zero
-$EACH=x|$ROWS|$COLUMNS|$PER_ROW
-$FLOATS=x|residual|dy|gate|residual_out|y|dx|$COLUMNS
-$FORWARD_INPUTS=x|residual|gate|weight|bias|post_norm_weight|sums
+$EACH=x|$ROWS|$COLUMNS|$PAIRS|$PER_ROW
+$FLOATS=x|residual|dy|gate|residual_out|y|dx|$COLUMNS|$PAIRS
+$FORWARD_INPUTS=x|residual|gate|weight|bias|post_norm_weight|$PAIRS|sums
 $FORWARD_OUTPUTS=residual_out|y|q|rstd|sums_out|scale|zero
-$BACKWARD_INPUTS=x|dy|weight|rstd
+$BACKWARD_INPUTS=x|dy|weight|$PAIRS|rstd
 $BACKWARD_OUTPUTS=dx|dw|db
 $NUMBERS=eps|weight_offset|divisor|factor|residual_factor
-$WORDS=eps_placement|rounding|residual_rounding|activation|gate_placement|gate_rounding
+$ROTARY=rotary_pairs|rotary_part|rotary_rounding
+$WORDS=eps_placement|rounding|residual_rounding|activation|gate_placement|gate_rounding|$ROTARY
 $INTEGERS=group
 
 ; ; ; OK
@@ -69,7 +71,8 @@ full_backward ; ; ; OPERAND ; post_norm_weight: rmsnorm_backward() does not take
 ; ; operands add_to=8|9|2147483648|4294967295 ; OPERAND ; add_to: 0x* holds an unknown flag
 backward ; dx=f32|none,dw=f32,db=f32|none ; operands add_to=0|1|2|3|4|5|6|7 ; OK
 ; ; x|dy given=0 ; NULL ; @: the view is null
-; ; weight|bias|post_norm_weight|gate|residual_out|sums|y|rstd|sums_out|zero|dx|dw|db given=0 ; OK
+; ; weight|bias|post_norm_weight|gate|residual_out|sums|rstd|sums_out|zero|dx|dw|db given=0 ; OK
+call forward ; ; y given=0 ; OK
 $NO_INTEGERS=q=none,scale=none,zero=none
 call forward ; y=none,$NO_INTEGERS,rstd=none,sums_out=none,residual_out=none ; ; NULL ; y: the view is null
 backward ; dx=none,dw=none,db=none ; ; NULL ; dx: the view is null
@@ -79,6 +82,12 @@ residual ; ; residual given=0 ; OPERAND ; residual_out: there is no residual
 ; zero=none ; scale given=0 ; OPERAND ; q: there is no scale
 residual ; post_norm_weight=none ; sums given=1 ; OPERAND ; sums: excludes residual
 sums ; ; post_norm_weight given=1 ; OPERAND ; sums: excludes post_norm_weight
+
+rotated ; ; residual|gate given=1 ; OPERAND ; cos: excludes @
+rotated ; scale=f32 ; q given=1 ; OPERAND ; cos: excludes q
+rotary ; ; cos given=0 ; OPERAND ; sin: there is no cos
+rotary ; ; sin given=0 ; OPERAND ; cos: there is no sin
+rotated ; ; y given=0 ; OPERAND ; cos: there is no y
 
 # A view alone.
 $MAX=9223372036854775807
@@ -97,7 +106,8 @@ short ; ; $EACH data=null ; NULL ; @: data is null
 ; ; $EACH ndim=0|-1|9|2147483647|-2147483648 ; SHAPE ; @: % dimensions; 1 to 8 are possible
 ; d=0,rows=2x3|0x3 ; ; SHAPE ; x: the last dimension, d, is 0
 ; ; x|$ROWS|$COLUMNS shape2=0 ; SHAPE ; @: the last dimension, d, is 0
-; ; x|$ROWS|$COLUMNS stride2=0|2|-1|$MAX ; LAYOUT ; @: stride * in the last dimension* it must be contiguous (1)!
+; ; $PAIRS shape2=0 ; SHAPE ; @: the last dimension is 0
+; ; x|$ROWS|$COLUMNS|$PAIRS stride2=0|2|-1|$MAX ; LAYOUT ; @: stride * in the last dimension* it must be contiguous (1)!
 ; ; $FLOATS|rstd|scale data=1|2|3 ; LAYOUT ; @: * is not aligned
 ; ; $FLOATS dtype=f16|bf16 data=1 ; LAYOUT ; @: * is not aligned
 ; ; sums|sums_out data=1|2|3|4|5|6|7 ; LAYOUT ; @: * is not aligned
@@ -121,6 +131,14 @@ short ; ; $EACH data=null ; NULL ; @: data is null
 ; ; $COLUMNS shape=0x8|2x8|4x8|1x0x8|1x2x8|1x4x8 ; SHAPE ; @: *x has 3
 ; ; $COLUMNS shape=0x1x8|3x1x8|0x3x8|3x3x8 ; SHAPE ; @: *x has 2
 ; ; $COLUMNS shape=1x1x1x8|1x2x3x8 ; SHAPE ; @: 4 dimensions, but x has 3
+; ; $PAIRS shape=5|2x3x5 ; SHAPE ; @: 5 elements in its last dimension; rows of 8 have 4 pairs!
+; ; $PAIRS shape=2x4|1x2x4 ; SHAPE ; @: *x has 3
+; ; $PAIRS shape=0x1x4|3x3x4 ; SHAPE ; @: *x has 2
+; ; $PAIRS shape=1x1x1x4 ; SHAPE ; @: 4 dimensions, but x has 3
+; ; sin shape=3|2x3x1 ; SHAPE ; sin: * elements in its last dimension, but cos has 4!
+; ; cos shape=4|1x4|3x4|2x1x4|2x3x4 sin shape=4|1x4|3x4|2x1x4|2x3x4 ; OK
+; ; cos+sin shape=1|2x1x3 ; OK
+rotary ; d=4097,rows=one ; ; SHAPE ; cos: it rotates rows of at most 4096 elements, and x has 4097!
 $SHAPES=8|1x8|3x8|1x1x8|1x3x8|2x1x8|2x3x8
 ; ; weight shape=$SHAPES bias shape=$SHAPES ; OK
 ; ; bias|post_norm_weight shape=$SHAPES ; OK
@@ -196,7 +214,7 @@ options ; $EMPTY,eps=-1 ; ; OPTION ; options: eps
 # Options.
 options ; ; options $NUMBERS=nan|inf|-inf ; OPTION ; options: @ is
 options ; ; options $WORDS=-1|3|2147483647|-2147483648 ; OPTION ; options: @ is unknown
-options ; ; options residual_rounding|gate_placement|gate_rounding=2 ; OPTION ; options: @ is
+options ; ; options residual_rounding|gate_placement|gate_rounding|rotary_pairs|rotary_part=2 ; OPTION ; options: @ is
 options ; eps=-1e-45|-1 ; ; OPTION ; options: eps
 options ; eps=0|-0|1e-45|3.4028235e38 ; ; OK
 options ; divisor=-1e-45|-8|1e-45|1.1754942e-38|8.50706e37|3.4e38 ; ; OPTION ; options: divisor
@@ -246,6 +264,12 @@ call forward options ; group=8 ; scale|zero shape=2x3x0 ; SHAPE ; @: the last di
 call forward options ; group=8 ; scale|zero shape=2x1x1 ; SHAPE ; @: 1 in dimension 1, but x has 3
 call forward options ; d=64,group=8 ; scale|zero stride2=2 ; LAYOUT ; @: stride 2 in the last dimension
 call forward options ; rows=one,group=8 ; ; OK
+# The options of rotary positions need the tables.
+rotary options ; rotary_pairs=halves|neighbours,rotary_part=start|end,rotary_rounding=each|norm|none ; ; OK
+options call ; cos=none,sin=none,rotary_pairs=neighbours ; ; OPTION ;
+  options: rotary_pairs is neighbours, but there is no cos!
+options call ; cos=none,sin=none,rotary_part=end ; ; OPTION ; options: rotary_part is end, but there is no cos!
+options call ; cos=none,sin=none,rotary_rounding=none ; ; OPTION ; options: rotary_rounding is none, but
 # An offset needs a weight if an output depends on the weight; a post-norm has one.
 options ; weight_offset=1|-1e-45 ; ; OK
 $BARE=weight=none,post_norm_weight=none,bias=none

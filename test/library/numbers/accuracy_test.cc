@@ -31,6 +31,7 @@ $ROWS=rows=6,x_values=adverse|massive|normal,eps=0|1e-6
 $NORMAL=rows=6,x_values=massive|normal,eps=0|1e-6
 $SUMS=rows=6,x_values=adverse|massive|normal,residual_values=adverse|normal
 $STEP=gate_placement=before,activation=none,gate_rounding=rounded
+$ROTATED=cos_per+sin_per=row,rotary_pairs=halves|neighbours,$ROWS
 $GRADIENTS=x_values=adverse|massive|normal,dy_values=normal/massive/positive
 )";
 
@@ -44,6 +45,7 @@ struct Line {
 struct Page {
   const char* name;
   std::vector<Line> lines;
+  std::vector<const char*> d = {"128", "4096", "16384"};
 };
 
 const Page kPages[] = {
@@ -103,6 +105,15 @@ const Page kPages[] = {
          {"bf16, residual and gate before, `none`", kY,
           "forward,x+y+weight+gate+residual=bf16,$STEP,$SUMS"},
      }},
+    {"rotary",
+     {
+         {"f32", kY, "forward,x+y+weight+cos+sin=f32,$ROTATED"},
+         {"bf16, `each`", kY, "forward,x+y+weight+cos+sin=bf16,$ROTATED"},
+         {"bf16, `norm`", kY, "forward,x+y+weight+cos+sin=bf16,rotary_rounding=norm,$ROTATED"},
+         {"bf16, `none`", kY, "forward,x+y+weight+cos+sin=bf16,rotary_rounding=none,$ROTATED"},
+         {"bf16, f32 tables, `each`", kY, "forward,x+y+weight=bf16,cos+sin=f32,$ROTATED"},
+     },
+     {"64", "128", "4096"}},
     {"quantised",
      {
          {"q, v f32", kQ, "forward,x+weight=f32,y=none,q=i8,scale=f32,$ROWS"},
@@ -164,7 +175,7 @@ TEST_P(AccuracyTest, Table) {
   ASSERT_NE("", page) << "RMSNORM_PAGES does not name the folder of the pages";
   for (const Line& line : GetParam().lines) {
     std::string text = std::string("| ") + line.label;
-    for (const char* d : {"128", "4096", "16384"}) text += " | " + CellOf(line, d);
+    for (const char* d : GetParam().d) text += " | " + CellOf(line, d);
     text += " |\n";
     std::printf("%s", text.c_str());
     EXPECT_NE(std::string::npos, page.find("\n" + text)) << "the page lacks " << text;

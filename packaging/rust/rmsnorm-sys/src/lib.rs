@@ -67,6 +67,19 @@ pub type rmsnorm_gate_rounding = i32;
 pub const RMSNORM_GATE_UNROUNDED: rmsnorm_gate_rounding = 0;
 pub const RMSNORM_GATE_ROUNDED: rmsnorm_gate_rounding = 1;
 
+pub type rmsnorm_rotary_pairs = i32;
+pub const RMSNORM_ROTARY_HALVES: rmsnorm_rotary_pairs = 0;
+pub const RMSNORM_ROTARY_NEIGHBOURS: rmsnorm_rotary_pairs = 1;
+
+pub type rmsnorm_rotary_part = i32;
+pub const RMSNORM_ROTARY_START: rmsnorm_rotary_part = 0;
+pub const RMSNORM_ROTARY_END: rmsnorm_rotary_part = 1;
+
+pub type rmsnorm_rotary_rounding = i32;
+pub const RMSNORM_ROTARY_ROUND_EACH: rmsnorm_rotary_rounding = 0;
+pub const RMSNORM_ROTARY_ROUND_NORM: rmsnorm_rotary_rounding = 1;
+pub const RMSNORM_ROTARY_ROUND_NONE: rmsnorm_rotary_rounding = 2;
+
 pub type rmsnorm_stores = i32;
 pub const RMSNORM_STORES_CACHED: rmsnorm_stores = 0;
 pub const RMSNORM_STORES_STREAMED: rmsnorm_stores = 1;
@@ -116,6 +129,8 @@ pub struct rmsnorm_operands {
     pub weight: *const rmsnorm_view,
     pub bias: *const rmsnorm_view,
     pub post_norm_weight: *const rmsnorm_view,
+    pub cos: *const rmsnorm_view,
+    pub sin: *const rmsnorm_view,
     pub sums: *const rmsnorm_view,
     pub residual_out: *const rmsnorm_view,
     pub y: *const rmsnorm_view,
@@ -145,6 +160,9 @@ pub struct rmsnorm_options {
     pub gate_rounding: rmsnorm_gate_rounding,
     pub group: i32,
     pub residual_factor: f32,
+    pub rotary_pairs: rmsnorm_rotary_pairs,
+    pub rotary_part: rmsnorm_rotary_part,
+    pub rotary_rounding: rmsnorm_rotary_rounding,
 }
 
 #[repr(C)]

@@ -53,6 +53,11 @@ operands! {
         bias: View,
         /// Input, columns: x is first normalised, by this weight
         post_norm_weight: View,
+        /// Input, `[..., R / 2]` with leading dimensions as columns have them: cosines by which pairs of
+        /// the norm are rotated
+        cos: View,
+        /// Input, in the same way: the sines
+        sin: View,
         /// Input, an f64 for each row: sums of squares that replace the sums of x
         sums: View,
         /// Output, rows: residual + x; may replace residual
@@ -83,6 +88,10 @@ operands! {
         dy: View,
         /// Input, columns: as in the forward call
         weight: View,
+        /// Input: as in the forward call
+        cos: View,
+        /// Input: as in the forward call
+        sin: View,
         /// Input, an f32 for each row: an output of the forward call
         rstd: View,
         /// Output, rows: the gradient by x; may replace dy

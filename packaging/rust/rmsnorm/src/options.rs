@@ -115,6 +115,29 @@ options! {
     }
     group: i32, "Elements of q with a separate scale: a power of two from 8 to 4096 that divides d; 0 means d"
     residual_factor: f32, "Multiplies residual + x; 0 means 1; needs a residual"
+    rotary_pairs: RotaryPairs, "Which elements of the rotated part, of R elements, are a pair" {
+        /// i and i + R / 2: GPT-NeoX, Llama, Qwen, Gemma
+        #[default]
+        Halves = RMSNORM_ROTARY_HALVES,
+        /// 2 i and 2 i + 1: GPT-J, Cohere, GLM
+        Neighbours = RMSNORM_ROTARY_NEIGHBOURS,
+    }
+    rotary_part: RotaryPart, "Where the rotated part of a row lies" {
+        /// The first R elements
+        #[default]
+        Start = RMSNORM_ROTARY_START,
+        /// The last R elements: DeepSeek-V4
+        End = RMSNORM_ROTARY_END,
+    }
+    rotary_rounding: RotaryRounding, "What is rounded to the type of y on the way from the norm to y" {
+        /// The norm, cos, sin, each product and each sum: transformers
+        #[default]
+        Each = RMSNORM_ROTARY_ROUND_EACH,
+        /// The norm, and the result: a norm followed by a kernel for rotations
+        Norm = RMSNORM_ROTARY_ROUND_NORM,
+        /// The result alone
+        None = RMSNORM_ROTARY_ROUND_NONE,
+    }
 }
 
 #[cfg(test)]
