@@ -47,8 +47,8 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   leaves.scale_tile[type] = ScaleTileTo<T>;
   leaves.scale_to_range[type] = ScaleToRange<T>;
   leaves.quantise_groups[type] = QuantiseGroups<T>;
-  leaves.rotate_scaled[type][0] = RotateScaledRow<float, T>;
-  leaves.rotate_scaled[type][1] = RotateScaledRow<T, T>;
+  leaves.rotate_scaled[type][0] = RotateScaledRows<float, T>;
+  leaves.rotate_scaled[type][1] = RotateScaledRows<T, T>;
   SetScalingLeaves<false, T>(type, false, leaves);
   SetScalingLeaves<sizeof(T) == 2, T>(type, true, leaves);  // rounding f32 to f32 does nothing
 }

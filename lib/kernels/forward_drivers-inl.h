@@ -285,35 +285,42 @@ inline HWY_NOINLINE size_t ForwardRotatedRows(const Norm& norm, const RowRun& ru
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const size_t size = ElementSize(norm.dtype[kX]);
-  const RotatedLeaf rotate =
-      leaves.rotate_scaled[type][norm.rotary_rounding == RMSNORM_ROTARY_ROUND_EACH];
+  const bool round_each = norm.rotary_rounding == RMSNORM_ROTARY_ROUND_EACH;
+  const RotatedLeaf rotate = leaves.rotate_scaled[type][round_each];
   const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT][false];
   // What is not rotated lies on one side of the part.
   const size_t rest = BeginOfRotated(norm, run.d) > 0 ? 0 : norm.rotated;
-  const SumLeaf sum = leaves.sum[type];
   const bool is_shared = run.stride[kCos] == 0 && run.stride[kSin] == 0;
   Rotation rotation;
-  HWY_ALIGN float sums[4];
+  float sums[4];
   HWY_ALIGN float r[4];
+  const SumLeaf sum = leaves.sum[type];
   for (size_t row = begin; row < run.count;) {
-    const size_t count = std::min<size_t>(run.count - row, 4);
-    for (size_t i = 0; i < 4; ++i) {
-      sums[i] = sum(run.Row<char>(kX, row + std::min(i, count - 1)), nullptr, nullptr, run.d);
+    size_t count = is_shared && row + 4 <= run.count ? 4 : 1;
+    for (size_t i = 0; i < count; ++i) {
+      sums[i] = sum(run.Row<char>(kX, row + i), nullptr, nullptr, run.d);
     }
-    const FourInverses inverses = InvertFour(norm.root, hn::Load(FourTag(), sums));
-    hn::Store(inverses.r, FourTag(), r);
+    if (count == 4) {
+      const FourInverses inverses = InvertFour(norm.root, hn::LoadU(FourTag(), sums));
+      hn::Store(inverses.r, FourTag(), r);
+      if (HWY_UNLIKELY(!inverses.safe)) count = 1;
+    }
+    if (count == 1) {
+      const float under_root = UnderRoot(norm.root, sums[0]);
+      if (HWY_UNLIKELY(!IsSafe(under_root))) return row;
+      r[0] = InverseRms(norm.root, under_root);
+    }
+    if (row == begin || !is_shared) {
+      rotation.Read(norm, run, row, 0, norm.rotated / 2, Turn::kForward,
+                    round_each ? norm.dtype[kY] : RMSNORM_F32);
+    }
+    rotate(norm, run, rotation.cos(), rotation.sin(), row, count, r);
     for (size_t i = 0; i < count; ++i, ++row) {
-      if (HWY_UNLIKELY(!inverses.safe) && !IsSafe(UnderRoot(norm.root, sums[i]))) return row;
-      if (row == begin || !is_shared) {
-        rotation.Read(norm, run, row, 0, norm.rotated / 2, Turn::kForward);
-      }
       if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r[i];
-      rotate(norm, run, rotation.cos(), rotation.sin(), row, r[i]);
-      if (norm.rotated < run.d) {
-        const char* const x = run.Row<char>(kX, row) + rest * size;
-        scale(x, run.Row<float>(kWeight, row) + rest, run.d - norm.rotated, r[i],
-              run.Row<char>(kY, row) + rest * size, x, false);
-      }
+      if (norm.rotated == run.d) continue;
+      const char* const x = run.Row<char>(kX, row) + rest * size;
+      scale(x, run.Row<float>(kWeight, row) + rest, run.d - norm.rotated, r[i],
+            run.Row<char>(kY, row) + rest * size, x, false);
     }
   }
   return run.count;

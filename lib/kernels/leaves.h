@@ -42,10 +42,10 @@ using ScaleFourLeaf = void (*)(const RowRun& run, Operand source, size_t row, co
 // Writes the outputs of a row of `source` from its 1 / RMS.
 using RowLeaf = void (*)(const Norm& norm, const RowRun& run, Operand source, size_t row, float r);
 
-// Writes the rotated part of y. The tables of the row have numbers in f32: for halves one for each
-// pair, for neighbours one for each element, and the first of a pair has -sin.
+// Writes the rotated part of `count` rows of y. The tables that they share have numbers in f32: for
+// halves one for each pair, for neighbours one for each element, and the first of a pair has -sin.
 using RotatedLeaf = void (*)(const Norm& norm, const RowRun& run, const float* cos,
-                             const float* sin, size_t row, float r);
+                             const float* sin, size_t row, size_t count, const float* r);
 
 // Runs forward or backward for the rows from `begin` on, and stops early at a row that f32 does not
 // hold. Returns the index of the first row that is not done.

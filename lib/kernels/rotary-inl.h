@@ -34,12 +34,12 @@ class Rotation {
 
   HWY_INLINE Rotation() {}
 
-  // Reads n pairs from `begin` on.
+  // Reads n pairs from `begin` on, rounded to a type.
   HWY_NOINLINE void Read(const Norm& norm, const RowRun& run, size_t row, size_t begin, size_t n,
-                         Turn turn) {
+                         Turn turn, rmsnorm_dtype dtype) {
     const float sign = turn == Turn::kForward ? 1 : -1;
-    ReadTable(norm, run, kCos, row, begin, n, cos_);
-    ReadTable(norm, run, kSin, row, begin, n, sin_);
+    ReadTable(norm, run, kCos, row, begin, n, dtype, cos_);
+    ReadTable(norm, run, kSin, row, begin, n, dtype, sin_);
     if (norm.rotary_pairs == RMSNORM_ROTARY_NEIGHBOURS) {
       SpreadToElements(n, 1, 1, cos_);
       SpreadToElements(n, -sign, sign, sin_);
@@ -54,10 +54,11 @@ class Rotation {
  private:
   // An offset of -0 changes no number, and a NaN loses its payload.
   static void ReadTable(const Norm& norm, const RowRun& run, Operand operand, size_t row,
-                        size_t begin, size_t n, float* table) {
-    const rmsnorm_dtype dtype = norm.dtype[operand];
-    norm.kernels->leaves->add_offset[DtypeIndex(dtype)](
-        run.Row<char>(operand, row) + begin * ElementSize(dtype), n, -0.0f, table);
+                        size_t begin, size_t n, rmsnorm_dtype dtype, float* table) {
+    const rmsnorm_dtype own = norm.dtype[operand];
+    norm.kernels->leaves->add_offset[DtypeIndex(own)](
+        run.Row<char>(operand, row) + begin * ElementSize(own), n, -0.0f, table);
+    if (dtype != own) RoundTile(dtype, n, table);
   }
 
   // Turns n numbers into first * number and second * number for each of them, from the last on. The
@@ -93,8 +94,8 @@ HWY_INLINE void RotateHalves(const float* cos, const float* sin, size_t n, size_
   ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
     const Pair a = elements.Get(j, some);
     const Pair b = elements.Get(j + apart, some);
-    const Pair c = Rounded<R>(Load(cos + j, some));
-    const Pair s = Rounded<R>(Load(sin + j, some));
+    const Pair c = Load(cos + j, some);
+    const Pair s = Load(sin + j, some);
     elements.Put(Sub(RoundedProduct<R>(a, c), RoundedProduct<R>(b, s)), j, some);
     elements.Put(Add(RoundedProduct<R>(b, c), RoundedProduct<R>(a, s)), j + apart, some);
   });
@@ -108,8 +109,8 @@ HWY_INLINE void RotateNeighbours(const float* cos, const float* sin, size_t n,
   ForEachPair(0, 2 * n, [&](size_t j, auto some) RMSNORM_LAMBDA {
     const Pair v = elements.Get(j, some);
     const Pair other = {hn::Reverse2(tag, v.lower), hn::Reverse2(tag, v.upper)};
-    const Pair c = Rounded<R>(Load(cos + j, some));
-    const Pair s = Rounded<R>(Load(sin + j, some));
+    const Pair c = Load(cos + j, some);
+    const Pair s = Load(sin + j, some);
     elements.Put(Add(RoundedProduct<R>(v, c), RoundedProduct<R>(other, s)), j, some);
   });
 }
@@ -145,7 +146,7 @@ HWY_NOINLINE void RotateTile(const Norm& norm, const Rotation& rotation, size_t 
   }
 }
 
-// Rotates a row of f32, with products and sums rounded to a type.
+// Rotates a row of f32, with tables, products and sums rounded to a type.
 inline HWY_NOINLINE void RotateRow(const Norm& norm, const RowRun& run, size_t row, Turn turn,
                                    rmsnorm_dtype dtype, float* values) {
   const auto rotate = dtype == RMSNORM_F16    ? RotateTile<F16>
@@ -157,7 +158,7 @@ inline HWY_NOINLINE void RotateRow(const Norm& norm, const RowRun& run, size_t r
   Rotation rotation;
   for (size_t begin = 0; begin < pairs; begin += Rotation::kMostPairs) {
     const size_t n = std::min(Rotation::kMostPairs, pairs - begin);
-    rotation.Read(norm, run, row, begin, n, turn);
+    rotation.Read(norm, run, row, begin, n, turn, dtype);
     rotate(norm, rotation, n, rotated + begin * step);
   }
 }
@@ -169,6 +170,8 @@ inline HWY_NOINLINE void RotateRow(const Norm& norm, const RowRun& run, size_t r
 // The elements of a row of x, scaled, and of y.
 template <class T>
 struct ScaledElements {
+  HWY_INLINE ScaledElements() {}
+
   template <class Some>
   HWY_INLINE Pair Get(size_t j, Some some) const {
     const Pair m = Scaled<T>(cast, Load(x + j, some), r, Load(weight + j, some));
@@ -177,10 +180,6 @@ struct ScaledElements {
   template <class Some>
   HWY_INLINE void Put(Pair value, size_t j, Some some) const {
     Store(value, y + j, some);
-  }
-
-  HWY_INLINE ScaledElements From(size_t begin) const {
-    return {cast, round_m, x + begin, weight + begin, y + begin, r};
   }
 
   bool cast;
@@ -193,20 +192,25 @@ struct ScaledElements {
 
 // A RotatedLeaf.
 template <class R, class T>
-HWY_NOINLINE void RotateScaledRow(const Norm& norm, const RowRun& run, const float* cos,
-                                  const float* sin, size_t row, float inverse_rms) {
+HWY_NOINLINE void RotateScaledRows(const Norm& norm, const RowRun& run, const float* cos,
+                                   const float* sin, size_t row, size_t count, const float* r) {
   const size_t begin = BeginOfRotated(norm, run.d);
   const size_t pairs = norm.rotated / 2;
-  const ScaledElements<T> elements = {norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT,
-                                      norm.rotary_rounding != RMSNORM_ROTARY_ROUND_NONE,
-                                      run.Row<T>(kX, row),
-                                      run.Row<float>(kWeight, row),
-                                      run.Row<T>(kY, row),
-                                      hn::Set(F32Tag(), inverse_rms)};
-  if (norm.rotary_pairs == RMSNORM_ROTARY_HALVES) {
-    RotateHalves<R>(cos, sin, pairs, pairs, elements.From(begin));
-  } else {
-    RotateNeighbours<R>(cos, sin, pairs, elements.From(begin));
+  const bool halves = norm.rotary_pairs == RMSNORM_ROTARY_HALVES;
+  ScaledElements<T> elements;
+  elements.cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
+  elements.round_m = norm.rotary_rounding != RMSNORM_ROTARY_ROUND_NONE;
+  elements.weight = run.Row<float>(kWeight, 0) + begin;
+#pragma GCC unroll 1
+  for (size_t i = 0; i < count; ++i) {
+    elements.x = run.Row<T>(kX, row + i) + begin;
+    elements.y = run.Row<T>(kY, row + i) + begin;
+    elements.r = hn::Set(F32Tag(), r[i]);
+    if (halves) {
+      RotateHalves<R>(cos, sin, pairs, pairs, elements);
+    } else {
+      RotateNeighbours<R>(cos, sin, pairs, elements);
+    }
   }
 }
 

@@ -54,6 +54,16 @@ HWY_NOINLINE void StoreTile(const float* HWY_RESTRICT tile, size_t n, void* HWY_
   });
 }
 
+// Rounds a tile to a type and back.
+inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
+  if (dtype == RMSNORM_F32) return;
+  const F32Tag tag;
+  for (size_t j = 0; j < n; j += kN) {
+    const F32Vec value = PlainNaN(hn::Load(tag, tile + j));
+    hn::Store(dtype == RMSNORM_F16 ? Round<F16>(value) : Round<BF16>(value), tag, tile + j);
+  }
+}
+
 // Reads n elements of an operand, from a row's column `begin` on, into a tile.
 HWY_INLINE void ReadTile(const Norm& norm, const RowRun& run, Operand operand, size_t row,
                          size_t begin, size_t n, float* tile) {

@@ -50,16 +50,6 @@ HWY_NOINLINE void ScaleTile(double r, rmsnorm_dtype dtype, const float* HWY_REST
   }
 }
 
-// Rounds a tile to a type and back.
-inline HWY_NOINLINE void RoundTile(rmsnorm_dtype dtype, size_t n, float* tile) {
-  if (dtype == RMSNORM_F32) return;
-  const F32Tag tag;
-  for (size_t j = 0; j < n; j += kN) {
-    const F32Vec value = PlainNaN(hn::Load(tag, tile + j));
-    hn::Store(dtype == RMSNORM_F16 ? Round<F16>(value) : Round<BF16>(value), tag, tile + j);
-  }
-}
-
 inline float RoundTo(rmsnorm_dtype dtype, float value) {
   return dtype == RMSNORM_F16    ? ToF32(CastTo<F16>(value))
          : dtype == RMSNORM_BF16 ? ToF32(CastTo<BF16>(value))
