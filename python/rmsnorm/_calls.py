@@ -70,7 +70,8 @@ class OtherOperands(RotaryOperands, total=False):
     ]
     sums: Annotated[_Given, "[...], float64: sums of squares that replace the sums of x."]
     residual_out: Annotated[
-        _Given, "output [..., d], in the type of residual: residual + x; may be residual."
+        _Given,
+        "output [..., d], in the type of residual: the sum, times residual_factor; may be residual.",
     ]
     q: Annotated[_Given, "output [..., d], int8: the norm, quantised; needs scale."]
     scale: Annotated[

@@ -3,15 +3,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ._hypotheses import Call, F64Array, Options, Step, Trial, to
 from ._library import BF16, F16, F32
+from ._options import WORDS
 
 __all__ = ["Coefficients", "Estimate", "Scale", "coefficients_of", "least_squares", "numbers_like"]
-__all__ += ["scales_of", "shortened"]
+__all__ += ["residual_factor_of", "scales_of", "shortened"]
 
 
 class Estimate(NamedTuple):
@@ -114,12 +116,16 @@ def coefficients_of(call: Call) -> Coefficients:
     weight, one = _wide(call, "weight"), np.ones_like(of_y)
     names = [name for name in ("x", "residual") if name in call]
     n = len(names)
-    for activation in ("silu", "sigmoid") if "gate" in call else ("silu",):
-        gate: Any = 1.0
+    # Before the norm a gate multiplies x alone. Without a residual, both are one.
+    gated = [(), names, ["x"]] if n == 2 else [(), names]
+    activations = WORDS["activation"] if "gate" in call else ("silu",)
+    for activation, of_gate in product(activations, gated[1:] if "gate" in call else gated[:1]):
+        act: Any = 1.0
         if "gate" in call:
             z = _wide(call, "gate")
-            gate = (z if activation == "silu" else 1) / (1 + np.exp(-z))
-        plain = [_wide(call, name) * gate for name in names]
+            act = 1.0 if activation == "sigmoid" else z
+            act = act if activation == "none" else act / (1 + np.exp(-z))
+        plain = [_wide(call, name) * (act if name in of_gate else 1.0) for name in names]
         weighted = [column * weight for column in plain]
         # The terms of the sum, times the weight and without it, and 1.
         columns = [*weighted, *plain, one]
@@ -142,6 +148,17 @@ def coefficients_of(call: Call) -> Coefficients:
             of_residual = a[:, 1] ** 2 + b[:, 1] ** 2
             found.factor = _agreed((a[:, 0] * a[:, 1] + b[:, 0] * b[:, 1]) / of_residual, 0.02)
     return found
+
+
+def residual_factor_of(call: Call, options: Options) -> Estimate | None:
+    """Returns the number that residual_out is of the sum by these options, if it is one."""
+    total = call.sum(options).astype(np.float64)
+    found = call.operands["residual_out"].values.astype(np.float64)
+    factor = least_squares([total], found)[0][:, 0]
+    apart = found - factor[:, np.newaxis] * total
+    # A rounding to bf16 moves a row by 2^-9 of its length at most.
+    is_like = _dot(apart, apart) < 2.0**-12 * _dot(found, found)
+    return _agreed(factor, 0.01) if 2 * is_like.sum() > len(is_like) else None
 
 
 class Scale(NamedTuple):

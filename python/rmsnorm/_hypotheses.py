@@ -55,6 +55,7 @@ class Options(NamedTuple):
     activation: str = "silu"
     gate_placement: str = "after"
     gate_rounding: str = "unrounded"
+    residual_factor: float = 1.0
 
     def given(self) -> dict[str, Any]:
         """Returns eps, and the options that differ from their defaults."""
@@ -187,17 +188,36 @@ class Call:
             self._kept.add(id(result))
         return self._known[key, ids]
 
+    def _is_gated(self, options: Options) -> bool:
+        """Whether the gate multiplies x."""
+        return "gate" in self and options.gate_placement == "before"
+
+    def options_of_sum(self, options: Options) -> Options:
+        """Returns the options with the defaults of those that do not change the sum."""
+        kept = {"factor"} | (set(_OF_GATES) if self._is_gated(options) else set())
+        if "post_norm_weight" in self:
+            kept |= set(Options._fields) - {"residual_rounding", "residual_factor", *_OF_GATES}
+        return options.usual(*set(Options._fields) - kept)
+
     def sum(self, options: Options) -> F32Array:
-        """Returns the library's sum of the residual and x before it is rounded."""
+        """Returns the library's sum of the residual and x before anything is done with it."""
         names = [each for each in ("x", "residual", "post_norm_weight") if each in self]
+        names += ["gate"] if self._is_gated(options) else []
         taken = {name: self.operands[name] for name in names}
         taken["residual"] = Array(taken["residual"].values, F32)
-        used = options.usual("residual_rounding", *_OF_GATES)
-        used = used if "post_norm_weight" in self else Options(factor=options.factor)
-        return library_result("residual_out", taken, F32, used)
+        return library_result("residual_out", taken, F32, self.options_of_sum(options))
 
     def residual_out(self, options: Options) -> F32Array:
-        return to(self.operands["residual"].dtype, self.sum(options))
+        dtype = self.operands["residual"].dtype
+        return to(dtype, scaled_sum(self.sum(options), dtype, options))
+
+
+def scaled_sum(total: F32Array, dtype: int, options: Options) -> F32Array:
+    """Returns what is normalised of a sum with a residual of this type."""
+    factor = np.float32(options.residual_factor)
+    if options.residual_rounding == "unrounded":
+        return total * factor
+    return to(dtype, to(dtype, total) * factor)
 
 
 _OF_GATES = ("activation", "gate_placement", "gate_rounding")
@@ -269,23 +289,26 @@ class Trial:
     def input(self) -> Array:
         """Returns the input of the norm, and the type that the norm is rounded to."""
         x, residual, known = self.operands["x"], self.operands.get("residual"), self.call.known
-        if "gate" in self.operands and self.options.gate_placement == "before":
-            act = self.activated()
-            return Array(known("gated", (x.values, act), lambda: x.values * act), x.dtype)
+        options = self.options
         if residual is None:
-            return x
+            if "gate" not in self.operands or options.gate_placement == "after":
+                return x
+            act, dtype = self.activated(), x.dtype if options.gate_rounding == "rounded" else F32
+            return Array(known(dtype, (x.values, act), lambda: to(dtype, x.values * act)), x.dtype)
         total, dtype = self.sum(), residual.dtype
-        if self.options.residual_rounding == "unrounded":
-            return Array(total, x.dtype)
-        return Array(known(dtype, (total,), lambda: to(dtype, total)), dtype)
+        key = dtype, options.residual_rounding, options.residual_factor
+        h = known(key, (total,), lambda: scaled_sum(total, dtype, options))
+        return Array(h, x.dtype if options.residual_rounding == "unrounded" else dtype)
 
     def sum(self) -> F32Array:
         """Returns the sum of the residual and x."""
         given, options = Call(self.operands, F32), self.options
         if "post_norm_weight" in self.operands:
             return np.stack([given.sum(each) for each in self.each()])
-        arrays = self.operands["x"].values, self.operands["residual"].values
-        total: F32Array = self.call.known(options.factor, arrays, lambda: given.sum(options))
+        key = given.options_of_sum(options)
+        names = ("x", "residual", "gate") if "gate" in self.operands else ("x", "residual")
+        arrays = [self.operands[name].values for name in names]
+        total: F32Array = self.call.known(key, arrays, lambda: given.sum(options))
         return total
 
     def each(self) -> list[Options]:
@@ -298,13 +321,16 @@ class Trial:
         which of them it is."""
         names = set(self.operands)
         if "residual" not in names:
-            self.options = self.options.usual("residual_rounding")
+            self.options = self.options.usual("residual_rounding", "residual_factor")
+        if self.options.gate_placement == "before" and self.operands["x"].dtype == F32:
+            self.options = self.options.usual("gate_rounding")
         if self.options.rounding == "after_weight" or names & {"weight", "bias"}:
             return
         is_residual = "residual" in names and self.options.residual_rounding == "rounded"
         inner = self.operands["residual" if is_residual else "x"].dtype
         if self.options.rounding == "inverse":
-            self.options = self.options.usual("gate_rounding")
+            if self.options.gate_placement == "after":
+                self.options = self.options.usual("gate_rounding")
         elif "gate" in names and self.options.gate_placement == "after":
             self.options = self.options.usual("rounding")._replace(gate_rounding="rounded")
         elif inner == self.call.y_dtype and not step.cast:
@@ -690,7 +716,6 @@ _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
     (MISTAKE, "change", "bits"): {"the bits of {}": _read_as},
     (MISTAKE, "change", "x alone"): {"the norm is applied twice": _normalise_twice},
     (MISTAKE, "activation", "gate", _SILU, _GATE_AFTER): {
-        "the gate has no activation": lambda t: t.operands["gate"].values,
         "gelu replaces the activation of the gate": _gelu,
         "relu replaces the activation of the gate": lambda t: (
             np.maximum(t.operands["gate"].values, np.float32(0))

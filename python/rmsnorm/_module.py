@@ -107,6 +107,7 @@ class RMSNorm:
     gate_placement = _argument("gate_placement")
     gate_rounding = _argument("gate_rounding")
     group = _argument("group")
+    residual_factor = _argument("residual_factor")
     threads = _argument("threads")
     target = _argument("target")
 

@@ -53,6 +53,11 @@ class AddOptions(NormOptions, total=False):
         Literal["rounded", "unrounded"],
         '"rounded" normalises the sum in the type of residual, "unrounded" the sum in float32.',
     ]
+    residual_factor: Annotated[
+        float | None,
+        "a finite number other than 0 that multiplies the sum with residual, as Gemma 4's "
+        "layer_scalar; None leaves it as it is.",
+    ]
 
 
 class QuantizedOptions(AddOptions, total=False):
@@ -69,18 +74,24 @@ class GatedOptions(RowOptions, total=False):
     """The options of a norm with a gate, but eps."""
 
     activation: Annotated[
-        Literal["silu", "sigmoid"],
-        'of an element z of the gate: "silu" is z / (1 + exp(-z)), "sigmoid" is 1 / (1 + exp(-z)).',
+        Literal["silu", "sigmoid", "none"],
+        'of an element z of the gate: "silu" is z / (1 + exp(-z)), "sigmoid" is 1 / (1 + exp(-z)), '
+        '"none" is z.',
     ]
     gate_placement: Annotated[
         Literal["after", "before"],
-        '"after": the gate multiplies the norm; "before": it multiplies x.',
+        '"after": the gate multiplies the norm; "before": it multiplies x, before x is added to a '
+        "residual.",
     ]
     gate_rounding: Annotated[
         Literal["unrounded", "rounded"],
-        '"rounded" rounds the norm to the type of x before the gate multiplies it; "unrounded" '
-        "does not.",
+        '"rounded" rounds to the type of x what the gate multiplies after the norm, or the product '
+        'with it before the norm; "unrounded" does not.',
     ]
+
+
+class GatedAddOptions(AddOptions, GatedOptions, total=False):
+    """The options of a norm with a residual and a gate, but eps."""
 
 
 class OtherOptions(QuantizedOptions, GatedOptions, total=False):
@@ -132,6 +143,7 @@ OPTIONS = {
         "gate_placement",
         "gate_rounding",
         "group",
+        "residual_factor",
     )
 }
 

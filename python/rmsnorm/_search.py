@@ -7,6 +7,7 @@ _hypotheses.py, and ranks them by how far their results are from the implementat
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from ._estimates import (
     coefficients_of,
     least_squares,
     numbers_like,
+    residual_factor_of,
     scales_of,
 )
 from ._estimates import shortened
@@ -29,7 +31,8 @@ from ._library import BF16, F16, F32
 from ._options import WORDS
 from ._tensors import Tensor
 
-__all__ = ["USUAL_EPS", "Ambiguity", "Answer", "Candidate", "find", "options_text", "value_text"]
+__all__ = ["USUAL_EPS", "Ambiguity", "Answer", "Candidate", "find", "gate_in_words"]
+__all__ += ["options_text", "value_text"]
 
 # The eps of models and frameworks (doc/migration.md), and the machine epsilons.
 USUAL_EPS = [1e-6, 1e-5, 0, 1e-12, 1e-10, 1e-8, 1e-7, 2**-23, 1.5625e-7, 1e-4]
@@ -178,14 +181,31 @@ class _Numbers:
         if found.plus and abs(found.plus.value) > 1e-4:
             self.of_steps.plus = numbers_like(found.plus)[0]
         options = Options(activation=found.activation, factor=self.factors[-1])
-        placements = (
-            ("after", "before") if "gate" in call and "residual" not in call else ("after",)
-        )
+        self.residual_factors, self.gates = [1.0], [("silu", "after")]
+        if "gate" in call:
+            self.gates = list(product(WORDS["activation"], WORDS["gate_placement"]))
+        if "residual_out" in call:
+            self._read_residual_out(call, options)
+        placements = dict.fromkeys(placement for _, placement in self.gates)
         for offset in offsets if "weight" in call else (0.0,):
             for placement in placements:
                 tried = options._replace(weight_offset=offset, gate_placement=placement)
                 for scale in scales_of(call, Step(OPTION), tried, self.of_steps.plus):
                     self._add_scale(scale)
+
+    def _read_residual_out(self, call: Call, options: Options) -> None:
+        """Leaves out gates that do not make the sum, and adds factors of it."""
+        fitting = []
+        for gate in self.gates:
+            activation, placement = gate
+            tried = options._replace(activation=activation, gate_placement=placement)
+            factor = residual_factor_of(call, tried)
+            if factor:
+                fitting.append(gate)
+                if abs(factor.value - 1) > 0.005:
+                    numbers = _shortest(factor, call.operands["residual"].dtype)
+                    self.residual_factors = list(dict.fromkeys([*self.residual_factors, *numbers]))
+        self.gates = fitting or self.gates
 
     def _add_scale(self, scale: Scale) -> None:
         """Adds eps, and a factor of y or a divisor, which explain the same scales with another
@@ -227,6 +247,16 @@ def _add(numbers: list[float], estimate: Estimate, *likely: float) -> None:
         numbers += [*likely, *numbers_like(estimate)]
 
 
+def _shortest(estimate: Estimate, dtype: int) -> list[float]:
+    """Returns the shortest decimal that an estimate may stand for, and the numbers of a type."""
+    numbers = numbers_like(estimate)
+    shortest = min(numbers, key=lambda number: len(decimal(number)))
+    held = [
+        n for n in numbers if dtype != F32 and Array(np.array([n], np.float32), F32).holds(dtype)
+    ]
+    return list(dict.fromkeys([shortest, *held]))
+
+
 def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
     """Returns every combination of options that can matter, the usual ones first."""
     residual = call.operands.get("residual")
@@ -235,14 +265,15 @@ def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
     varied["eps_placement"] = WORDS["eps_placement"]
     if rounds:
         varied["rounding"] = WORDS["rounding"]
+    if residual is not None:
+        varied["residual_factor"] = numbers.residual_factors
     if "weight" in call:
         varied["weight_offset"] = numbers.of_steps.offsets
     if rounds and residual is not None:
         varied["residual_rounding"] = WORDS["residual_rounding"]
     if "gate" in call:
         varied["activation"] = WORDS["activation"]
-        if residual is None:
-            varied["gate_placement"] = WORDS["gate_placement"]
+        varied["gate_placement"] = WORDS["gate_placement"]
         if rounds:
             varied["gate_rounding"] = WORDS["gate_rounding"]
     options = [Options()]
@@ -252,7 +283,7 @@ def _options_to_try(call: Call, numbers: _Numbers) -> list[Options]:
         each
         for each in options
         if (each.eps_placement == "inside" or each.eps != 0)
-        and (each.gate_rounding == "unrounded" or each.gate_placement == "after")
+        and (each.activation, each.gate_placement) in numbers.gates
     ]
 
 
@@ -514,8 +545,8 @@ def _special_rows(whole: Call, kinds: npt.NDArray[Any], best: Candidate) -> list
 def _mistake_of_sum(call: Call, options: Options, y: Array) -> str:
     """Returns what is wrong with residual_out of a call, as a clause. Nothing if it is the sum."""
     given, residual, x = (call.operands[name] for name in ("residual_out", "residual", "x"))
-    total = call.sum(options)
-    expected = to(residual.dtype, total)
+    total = call.sum(options) * np.float32(options.residual_factor)
+    expected = call.residual_out(options)
 
     def is_given(values: F32Array) -> bool:
         return distance(to(given.dtype, values), given).is_exact
@@ -524,8 +555,8 @@ def _mistake_of_sum(call: Call, options: Options, y: Array) -> str:
         return ""
     if given.dtype != residual.dtype and is_given(total):
         return f"residual_out is {NAMES[given.dtype]} instead of {NAMES[residual.dtype]}"
-    # A factor or a norm of x may round otherwise.
-    rounds = options.factor != 1 or "post_norm_weight" in call
+    # A factor, a gate or a norm of x may round otherwise.
+    rounds = call.options_of_sum(options) != Options() or options.residual_factor != 1
     near = 2 * _sum_error(call.d)
     if given.dtype == F32 and rounds and _is_near_in_rows(given.values, expected, near):
         return ""
@@ -558,9 +589,17 @@ def _mistake_of_sum(call: Call, options: Options, y: Array) -> str:
 
 
 def _sum_in_words(call: Call, options: Options) -> str:
-    """Returns "residual + 0.22 x", or with the norm of x."""
-    factor = "" if options.factor == 1 else f"{decimal(options.factor)} "
-    return f"residual + {factor}" + ("the norm of x" if "post_norm_weight" in call else "x")
+    """Returns "residual + 0.22 x", or with the norm of x, the gate or a factor of the sum."""
+    text = "residual + " + ("" if options.factor == 1 else f"{decimal(options.factor)} ")
+    text += "the norm of x" if "post_norm_weight" in call else "x"
+    if "gate" in call and options.gate_placement == "before":
+        text += f" times {gate_in_words(options)}"
+    factor = options.residual_factor
+    return text if factor == 1 else f"{decimal(factor)} times ({text})"
+
+
+def gate_in_words(options: Options) -> str:
+    return "the gate" if options.activation == "none" else f"{options.activation} of the gate"
 
 
 # ------------------------------------------------------------------------------------------ search

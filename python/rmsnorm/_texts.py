@@ -9,7 +9,7 @@ import numpy as np
 from ._hypotheses import NAMES, OPTION, VARIANT, Distance, Options, decimal
 from ._library import F32
 from ._options import WORDS
-from ._search import USUAL_EPS, Answer, Candidate, options_text, value_text
+from ._search import USUAL_EPS, Answer, Candidate, gate_in_words, options_text, value_text
 
 __all__ = ["as_arguments", "sentence", "systems", "systems_like", "text_of"]
 
@@ -101,10 +101,16 @@ def _clauses(answer: Answer) -> str:
         clauses.append(f"of {'the sum' if operands['residual'].dtype == F32 else total}")
         if options.factor != 1:
             clauses.append(f"{decimal(options.factor)} x added to the residual")
+        if options.residual_factor != 1:
+            clauses.append(f"the sum multiplied by {decimal(options.residual_factor)}")
     if "gate" in operands:
-        clauses.append(f"{options.activation} of the gate {options.gate_placement} the norm")
+        is_after = options.gate_placement == "after"
+        place = "before the residual" if "residual" in operands else "before the norm"
+        clauses.append(f"{gate_in_words(options)} {'after the norm' if is_after else place}")
         if options.gate_rounding == "rounded":
-            clauses.append("the norm rounded before the gate")
+            clauses.append(
+                "the norm rounded before the gate" if is_after else "the product with it rounded"
+            )
     clauses += [answer.best.step.words, answer.residual_out]
     return ", ".join(filter(None, clauses))
 

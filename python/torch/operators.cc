@@ -40,7 +40,7 @@ enum class Shape {
   kRows,     // the shape of x
   kPerRow,   // the shape of x without the last dimension
   kGroups,   // the same, or with the option `group` a dimension of groups at the end
-  kColumns,  // the last dimension of x
+  kColumns,  // the last dimension of x, or leading dimensions that are each x's or 1
 };
 
 struct Operand {
@@ -274,9 +274,9 @@ class Call {
     const size_t width = sizes.size() - 1;
     for (size_t i = 0; i < count_; ++i) {
       const Operand& operand = *table_[i];
-      if (operand.shape == Shape::kColumns) continue;
       Tensor& tensor = *tensors_[i];
       const auto own = tensor.sizes();
+      if (operand.shape == Shape::kColumns && own.size() == 1) continue;
       if (own.size() != width + (HasRowDimension(operand) ? 1 : 0) ||
           !std::equal(own.begin(), own.begin() + width, sizes.begin())) {
         throw Refused(operand.name, "its shape differs from that of x");
@@ -294,8 +294,8 @@ class Call {
   void SetView(const Operand& operand, const Tensor& tensor, rmsnorm_view& view) const {
     const auto sizes = tensor.sizes();
     const auto strides = tensor.strides();
-    const bool is_columns = operand.shape == Shape::kColumns;
-    if (is_columns ? sizes.size() != 1 : sizes.size() > RMSNORM_MAX_DIMS) {
+    const bool needs_row = operand.shape == Shape::kColumns;
+    if (sizes.size() > RMSNORM_MAX_DIMS || (needs_row && sizes.size() == 0)) {
       throw Refused(operand.name, std::to_string(sizes.size()) + " dimensions, but x has " +
                                       std::to_string(x().dim()));
     }

@@ -43,9 +43,11 @@ EPS = [0, 1e-12, 1e-8, 1.1920929e-7, 1e-6, 1e-5, 1e-3]
 EPS += [3e-4, 2.5e-7, 1.23e-5, float(BF16(1e-5)), float(F16(1e-6))]
 GATES = [
     {**activation, **placement}
-    for activation in ({}, {"activation": "sigmoid"})
+    for activation in ({}, {"activation": "sigmoid"}, {"activation": "none"})
     for placement in ({}, {"gate_rounding": "rounded"}, {"gate_placement": "before"})
 ]
+STREAM = {"activation": "none", "gate_placement": "before"}
+STEP = {**STREAM, "gate_rounding": "rounded"}
 # Options, the types of x that show them, and arguments of identify(). The usual eps is 1e-6.
 RIGHT = [
     *(({"eps": eps}, TYPES, {}) for eps in EPS),
@@ -72,6 +74,15 @@ RIGHT = [
     *(({"factor": f, **ROUNDINGS[1]}, ["bfloat16"], RESIDUAL) for f in (0.22, 0.246, -3)),
     *((rounding | gate, ["bfloat16"], GATE) for rounding in ROUNDINGS[:2] for gate in GATES),
     ({"activation": "sigmoid"}, ["bfloat16"], RESIDUAL | GATE),
+    (STEP, ["bfloat16"], GATE),
+    (STREAM, ["float32"], RESIDUAL | GATE),
+    *((STEP | rounding, NARROW, RESIDUAL | GATE) for rounding in ROUNDINGS[:2]),
+    (STREAM | {"residual_rounding": "unrounded"}, ["bfloat16"], RESIDUAL | GATE),
+    (STEP | {"factor": 0.22, "weight_offset": 1}, ["float16"], RESIDUAL | GATE),
+    ({"residual_factor": 0.7}, TYPES, RESIDUAL),
+    ({"residual_factor": 0.7, "residual_rounding": "unrounded"}, ["bfloat16"], RESIDUAL),
+    ({"residual_factor": 0.7, "activation": "sigmoid"}, ["float32"], RESIDUAL | GATE),
+    (STEP | {"residual_factor": -3}, ["bfloat16"], RESIDUAL | GATE),
     ({"eps": 1.23e-5, "weight_offset": -1.37, "factor": 0.37}, ["float32"], RESIDUAL | GATE),
 ]
 
@@ -92,15 +103,20 @@ def test_each_option_is_named(options, dtype, arguments):
         total = np.empty_like(x)
         return f(x, *arrays, total), total
 
-    answers = [rmsnorm.identify(f, D, dtype, **arguments)]
+    # A factor of the sum shows in residual_out. In y it is a part of eps.
+    answers = [] if "residual_factor" in options else [rmsnorm.identify(f, D, dtype, **arguments)]
     if "residual" in arguments:
         names.append("residual_out")
         answers.append(rmsnorm.identify(with_sum, D, dtype, **arguments))
         factor = f"{options['factor']} x" if "factor" in options else "x"
-        assert f"residual_out is residual + {factor} in every element." in answers[1].special
+        total = f"residual + {factor}"
+        total += " times the gate" if STREAM.items() <= options.items() else ""
+        if "residual_factor" in options:
+            total = f"{options['residual_factor']} times ({total})"
+        assert f"residual_out is {total} in every element." in answers[-1].special
         assert ("factor" in options) == (f", {factor} added to the residual" in answers[0].sentence)
         is_granite = any("Granite" in system for system in answers[0].systems)
-        assert is_granite == (options.get("factor") == 0.22)
+        assert is_granite == (options.get("factor") == 0.22 and "gate" not in arguments)
     for answer in answers:
         assert (answer.fit, answer.equal, answer.worst) == ("exact", 1.0, 0), str(answer)
         assert answer.options == {name: near(value) for name, value in options.items()}, str(answer)
@@ -382,7 +398,6 @@ WRONG = {
         arguments=RESIDUAL,
     ),
     "gate is not used": wrong(lambda x, z, w: norm(x, w), arguments=GATE),
-    "gate has no activation": wrong(partial(gated, lambda z: z), arguments=GATE),
     "gelu replaces the activation of the gate": wrong(partial(gated, gelu), arguments=GATE),
 }
 test_wrong_norms_are_named, test_page_has_the_wrong_norms, answer_to = make_tests(

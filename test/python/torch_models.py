@@ -28,6 +28,7 @@ def formula(
     weight_offset=0.0,
     divisor=None,
     factor=1.0,
+    residual_factor=1.0,
     activation="silu",
     gate_placement="after",
     **_roundings,
@@ -43,14 +44,15 @@ def formula(
         }[eps_placement]()
         return h / rms * (1.0 if weight is None else weight_offset + weight)
 
-    h = (x if post_norm_weight is None else norm(x, post_norm_weight)) * factor
-    h = h if residual is None else residual + h
-    total = () if residual is None else (h,)
     before = after = 1.0
     if gate is not None:
-        activated = torch.sigmoid(gate) * (gate if activation == "silu" else 1.0)
+        activated = 1.0 if activation == "none" else torch.sigmoid(gate)
+        activated = activated * (1.0 if activation == "sigmoid" else gate)
         before, after = (1.0, activated) if gate_placement == "after" else (activated, 1.0)
-    return ((norm(h * before, weight) + bias) * after, *total)
+    h = (x if post_norm_weight is None else norm(x, post_norm_weight)) * factor * before
+    h = h if residual is None else (residual + h) * residual_factor
+    total = () if residual is None else (h,)
+    return ((norm(h, weight) + bias) * after, *total)
 
 
 ROWS, STEPS, INT8 = ("y", "residual_out", "q"), ("scale", "zero"), ("q", "zero")
@@ -96,6 +98,8 @@ class Call:
         for given in self.arguments(*tensors):
             outputs = new_outputs(self.outputs, **given)
             given.pop("dtype", None)
+            if "gate" in given:  # arrays are not made wider
+                given["gate"] = given["gate"].expand_as(given["x"])
             rmsnorm.forward(**{"eps": EPS} | given, **outputs)
             results += outputs.values()
         return results
@@ -172,6 +176,9 @@ W, BOTH = {"weight": "w"}, {"weight": "w", "bias": "v"}
 ADDED = {"residual": "r", **W}
 GATED = {"gate": "r", **W}
 BEFORE = {"gate_placement": "before"}
+STEP = {**BEFORE, "activation": "none", "gate_rounding": "rounded"}
+STREAM = {"gate": "x", **STEP}
+UNROUNDED = {"residual_rounding": "unrounded"}
 SMALL = {"outputs": "q scale zero residual_out", "writes": 0}
 
 #: Calls of each function, and of each operand and option. eps and the divisor are large where bits
@@ -187,13 +194,23 @@ CALLS = {
     "before_weight": Call(rms_norm, **W, rounding="before_weight"),
     "inverse": Call(rms_norm, **BOTH, rounding="inverse"),
     "add": Call(add, **ADDED, bias="v"),
-    "add, unrounded": Call(add, **ADDED, residual_rounding="unrounded"),
+    "add, unrounded": Call(add, **ADDED, **UNROUNDED),
     "add, post-norm": Call(add, **ADDED, post_norm_weight="v", factor=2.0),
+    "add, factor of the sum": Call(add, **ADDED, bias="v", residual_factor=0.75),
+    "add, unrounded, factor": Call(add, **ADDED, **UNROUNDED, residual_factor=0.75),
+    "add, gate": Call(add, **ADDED, gate="x", activation="sigmoid"),
+    "add, gate before": Call(add, **ADDED, **STREAM, residual_factor=0.75),
+    "add, gate of all rows": Call(add, **ADDED, **{**STREAM, "gate": "v"}),
+    "add, gate before, unrounded": Call(add, **ADDED, gate="x", **BEFORE, **UNROUNDED),
+    "add, post-norm, gate before": Call(add, **ADDED, post_norm_weight="v", **STREAM, factor=2.0),
     "silu": Call(gated, **GATED, bias="v"),
     "silu, rounded": Call(gated, **GATED, gate_rounding="rounded"),
     "silu before": Call(gated, **GATED, **BEFORE, weight_offset=1.0),
     "sigmoid": Call(gated, **GATED, activation="sigmoid", weight_offset=1.0),
     "sigmoid before": Call(gated, **GATED, **BEFORE, activation="sigmoid"),
+    "gate of all rows": Call(gated, gate="v", **W),
+    "no activation": Call(gated, **GATED, activation="none"),
+    "no activation before, rounded": Call(gated, **GATED, **STEP),
     "dtype": Call(rms_norm, dtype=torch.bfloat16),
     "add, dtype": Call(add, **ADDED, dtype=torch.float16),
     "silu, dtype": Call(gated, **GATED, dtype=torch.bfloat16),

@@ -27,6 +27,8 @@ def activation(gate: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     They have limits where z is infinite, which the products of the formulas do not have.
     """
     z = gate.float()
+    if kind == "none":
+        return z, torch.ones_like(z)
     largest = torch.finfo(torch.float32).max
     sigmoid = torch.sigmoid(z)
     if kind == "sigmoid":
@@ -97,20 +99,24 @@ def norm(
     if post_norm_weight is not None:
         h = _norm_of_rows(h.float(), x.dtype, post_norm_weight, None, chosen).to(x.dtype)
     if chosen.factor != 0:
-        h = h * chosen.factor
+        h = (h.float() * chosen.factor).to(x.dtype)
+    if gate is not None and chosen.gate_placement == "before":
+        h = h.float() * activation(gate, chosen.activation)[0]
+        h = h.to(x.dtype) if chosen.gate_rounding == "rounded" else h
     outputs = []
     if residual is not None:
-        total = residual.float() + h.float()
-        h = residual_out = total.to(residual.dtype)
-        if chosen.residual_rounding == "unrounded":
-            h = total
+        is_rounded = chosen.residual_rounding == "rounded"
+        h = residual.float() + h.float()
+        h = h.to(residual.dtype) if is_rounded else h
+        if chosen.residual_factor != 0:
+            h = h.float() * chosen.residual_factor
+        residual_out = h.to(residual.dtype)
+        h = residual_out if is_rounded else h
         outputs.append(residual_out)
     is_bare = gate is None and bias is None and residual is None
     if is_bare and _is_pytorchs(h, weight, dtype, chosen):
         return [torch.nn.functional.rms_norm(h, h.shape[-1:], weight, chosen.eps)]
     h = h.float()
-    if gate is not None and chosen.gate_placement == "before":
-        h = h * activation(gate, chosen.activation)[0]
     y = _norm_of_rows(h, x.dtype, weight, bias, chosen)
     if gate is not None and chosen.gate_placement == "after":
         if chosen.gate_rounding == "rounded":
@@ -140,10 +146,13 @@ def backward(
         # Gradients pass through values that are not rounded.
         h, vector, offset = (None if t is None else t.float() for t in values)
         assert h is not None
-        return _norm_of_rows(h, torch.float32, vector, offset, unpacked(options))
+        return _norm_of_rows(h, torch.float32, vector, offset, chosen)
 
+    chosen = unpacked(options)
     _, pull, *_ = torch.func.vjp(forward, *leaves)
     gradients: list[Any] = list(pull(dy.float()))
     if dsum is not None and wanted[0]:
         gradients[0] = gradients[0] + dsum.to(gradients[0].dtype)
+    if chosen.residual_factor != 0 and wanted[0]:
+        gradients[0] = gradients[0] * chosen.residual_factor
     return gradients

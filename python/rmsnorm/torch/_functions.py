@@ -30,6 +30,7 @@ follow from x.
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, Unpack
 
@@ -40,7 +41,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .._options import (
     OPTIONS,
-    AddOptions,
+    GatedAddOptions,
     GatedOptions,
     NormOptions,
     OtherOptions,
@@ -115,7 +116,28 @@ def _tensors(
     tensors = (x, weight, residual, gate, bias, post_norm_weight)
     if x is None or not _are_plain(*tensors):
         check_tensors(("x",), **dict(zip(INPUTS, tensors, strict=True)))
+    if gate is not None:
+        tensors = (x, weight, residual, _repeated(gate, x), bias, post_norm_weight)
     return tensors
+
+
+def _repeated(gate: Tensor, x: Tensor) -> Tensor:
+    """Returns a gate of fewer rows as a view in the shape of x, where there is one."""
+    if not is_compiling() and tracing_state() is not None:
+        with warnings.catch_warnings():  # a trace is for gates of as many rows
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            return _expanded(gate, x)
+    return _expanded(gate, x)
+
+
+def _expanded(gate: Tensor, x: Tensor) -> Tensor:
+    if gate.ndim == x.ndim and gate.shape == x.shape:
+        return gate
+    rows = zip(reversed(gate.shape[:-1]), reversed(x.shape[:-1]), strict=False)
+    is_like = 0 < gate.ndim <= x.ndim and gate.shape[-1] == x.shape[-1]
+    if not (is_like and all(size in (1, of_x) for size, of_x in rows)):
+        return gate  # the library refuses it
+    return gate.expand(x.shape)
 
 
 def _has_overrides(values: Sequence[Any]) -> bool:
@@ -266,7 +288,9 @@ def rms_norm(
 ) -> Tensor:
     """Returns y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias for each row of x.
 
-    y has the shape of x. x, weight and bias have gradients.
+    y has the shape of x. x, weight and bias have gradients. A weight and a bias may have leading
+    dimensions, each x's or 1: the scale and the shift of each sample, [batch, 1, d], with
+    weight_offset=1.
     """
     if dtype is not None:
         check_dtype(dtype)
@@ -291,17 +315,18 @@ def rms_norm(
 
 
 @overridable
-@takes(AddOptions)
+@takes(GatedAddOptions)
 def fused_add_rms_norm(
     x: Tensor,
     residual: Tensor,
     weight: Tensor | None = None,
     eps: float | None = None,
     *,
+    gate: Tensor | None = None,
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
     dtype: torch.dtype | None = None,
-    **options: Unpack[AddOptions],
+    **options: Unpack[GatedAddOptions],
 ) -> tuple[Tensor, Tensor]:
     """Returns y, the norm of residual + x, and residual_out, that sum in the type of residual.
 
@@ -310,37 +335,47 @@ def fused_add_rms_norm(
     With a post_norm_weight, x is first normalised by this weight and rounded to its type, with the
     same eps, offset, divisor and rounding: the boundary of Gemma 2 and 3. factor multiplies x, or
     its norm by post_norm_weight, before the addition.
+
+    A gate multiplies y, or with gate_placement="before" what is added to residual. The step of
+    diffusion transformers, residual + gate * x, is
+
+        fused_add_rms_norm(x, residual, weight, eps, gate=gate, activation="none",
+                           gate_placement="before", gate_rounding="rounded")
+
+    A gate for each sample, [batch, 1, d], serves all rows of the sample, and is not copied.
     """
     if dtype is not None:
         check_dtype(dtype)
     has_both = x is not None and residual is not None
-    if has_both and bias is None and post_norm_weight is None and _is_direct(x, residual, weight):
+    is_short = has_both and gate is None and bias is None and post_norm_weight is None
+    if is_short and _is_direct(x, residual, weight):
         chosen = packed("fused_add_rms_norm", eps, options)
         y, residual_out, *_ = NORM_NO_GRAD(x, chosen, dtype, weight, residual)
         return y, residual_out
-    tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
+    tensors = _tensors(x, weight, _given("residual", residual), gate, bias, post_norm_weight)
     y, residual_out = _norm(tensors, packed("fused_add_rms_norm", eps, options), dtype)[:2]
     return y, residual_out
 
 
 @overridable
-@takes(AddOptions)
+@takes(GatedAddOptions)
 def fused_add_rms_norm_(
     x: Tensor,
     residual: Tensor,
     weight: Tensor | None = None,
     eps: float | None = None,
     *,
+    gate: Tensor | None = None,
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
-    **options: Unpack[AddOptions],
+    **options: Unpack[GatedAddOptions],
 ) -> None:
     """Writes what fused_add_rms_norm() returns: y over x, and residual_out over residual.
 
     The last dimensions of x and residual must be contiguous. There are no gradients: where an
     operand needs one, the call raises RuntimeError.
     """
-    tensors = _tensors(x, weight, _given("residual", residual), None, bias, post_norm_weight)
+    tensors = _tensors(x, weight, _given("residual", residual), gate, bias, post_norm_weight)
     _write(tensors, packed("fused_add_rms_norm_", eps, options), y=x, residual_out=residual)
 
 
@@ -356,7 +391,10 @@ def gated(
     dtype: torch.dtype | None = None,
     **options: Unpack[GatedOptions],
 ) -> Tensor:
-    """Returns the norm of x, times an activation of the gate. All operands have gradients."""
+    """Returns the norm of x, times an activation of the gate. All operands have gradients.
+
+    Each leading dimension of the gate is that of x or 1, or absent. The gate is not copied.
+    """
     check_dtype(dtype)
     tensors = _tensors(x, weight, None, _given("gate", gate), bias)
     y: Tensor = _norm(tensors, packed("gated", eps, options), dtype)[0]

@@ -83,7 +83,7 @@ def names_of(operator: Any) -> tuple[str, ...]:
 INPUTS = ("x", *names_of(_OPS.norm.default)[3:])
 OUTPUTS = names_of(FORWARD)[len(INPUTS) + 1 :]
 
-# The tensors whose shape is x's last dimension alone.
+# The tensors that rows share: of x's last dimension, or with leading ones that are each x's or 1.
 COLUMNS = frozenset(("weight", "bias", "post_norm_weight"))
 
 
@@ -258,7 +258,12 @@ class Operator:
         in_dims = (*in_dims, *[None] * (len(inputs) - len(in_dims)))
         names = names_of(self.operator)[: len(inputs)]
         arguments = list(zip(names, inputs, in_dims, strict=True))
-        if self.columns and all(dim is None for n, _, dim in arguments if n in self.columns):
+        ndim = inputs[0].dim() - (in_dims[0] is not None)
+        if self.columns and all(
+            dim is None and (value is None or value.dim() <= ndim)
+            for name, value, dim in arguments
+            if name in self.columns
+        ):
             output = call(
                 *(
                     value
@@ -371,7 +376,9 @@ def _norm_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     if rstd is not None:
         ctx.mark_non_differentiable(rstd)
     ctx.set_materialize_grads(False)
-    needs_x = given.get("residual") is None or given.get("post_norm_weight") is not None
+    is_sum = given.get("residual") is not None
+    is_gated = given.get("gate") is not None and unpacked(ctx.options).gate_placement == "before"
+    needs_x = not is_sum or is_gated or given.get("post_norm_weight") is not None
     names = ("weight", "gate", "bias", "post_norm_weight")
     _keep(ctx, x if needs_x else None, residual_out, rstd, *map(given.get, names))
 
@@ -391,18 +398,20 @@ def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     if gate is not None:
         activated, slope = _composite.activation(gate, options.activation)
 
-    # h is the input of the last norm.
+    # h is the input of the last norm, and scaled what a gate before it multiplies.
+    if residual_out is None or gate_is_before and wants["gate"]:
+        scaled = x
+        if post_norm_weight is not None:
+            scaled = _norm(x, post_norm_weight, ctx.options, x.dtype)
+        if factor != 1:
+            scaled = scaled * factor
     if residual_out is not None:
         h = residual_out
     else:
-        h = x
-        if post_norm_weight is not None:
-            h = _norm(h, post_norm_weight, ctx.options, x.dtype)
-        if factor != 1:
-            h = h * factor
-        scaled = h
+        h = scaled
         if gate_is_before:
             h = h.float() * activated
+            h = h.to(x.dtype) if options.gate_rounding == "rounded" else h
 
     dh, dw, db, dgate = dsum, None, None, None
     if dy is not None:
@@ -410,9 +419,14 @@ def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         wants_dh = wants["x"] or wants["residual"] or wants["post_norm_weight"]
         wants_dh = wants_dh or gate_is_before and wants["gate"]
         wanted = (wants_dh, wants["weight"], wants["bias"])
-        dh, dw, db = _gradients_of_rows(dm, h, weight, bias, rstd, dsum, wanted, ctx.options)
+        others = ("residual_factor",) if residual_out is not None else ()
+        dh, dw, db = _gradients_of_rows(
+            dm, h, weight, bias, rstd, dsum, wanted, ctx.options, *others
+        )
         if wants["gate"] and not gate_is_before:
             dgate = dy.float() * _norm(h, weight, ctx.options, torch.float32, bias) * slope
+    elif dsum is not None and options.residual_factor != 0:
+        dh = dsum * options.residual_factor
     dx, dpost = dh, None
     if gate_is_before and dh is not None:
         if wants["gate"]:
@@ -468,9 +482,11 @@ def _gradients_of_rows(
     dsum: Tensor | None,
     wanted: tuple[bool, bool, bool],
     options: str,
+    *others: str,
 ) -> list[Tensor | None]:
-    """Returns the gradients by x, weight and bias, and None where one is not wanted."""
-    options = _options_of_rows(options, weight)
+    """Returns the gradients by x, weight and bias, and None where one is not wanted. `others` names
+    options that matter beside those of rows."""
+    options = _options_of_rows(options, weight, *others)
     rest = iter(BACKWARD(dy, x, weight, bias, rstd, dsum, *wanted, options))
     return [next(rest) if is_wanted else None for is_wanted in wanted]
 

@@ -45,6 +45,8 @@ def _local(name: str, value: Any, rows: list[Placement]) -> Any:
         return value
     if name not in COLUMNS:
         return value.redistribute(placements=rows).to_local(grad_placements=rows)
+    if value.ndim > 1 and any(isinstance(p, Shard) for p in rows):
+        raise RuntimeError(f"{name}: {value.ndim} dimensions; for split rows it must have one")
     whole: list[Placement] = [Replicate() for _ in rows]
     partial = [Partial() if isinstance(p, Shard) else Replicate() for p in rows]
     return value.redistribute(placements=whole).to_local(grad_placements=partial)
