@@ -207,5 +207,5 @@ def compare_bits(*library):
             *(f"{BUILD}/cases/librmsnorm_vectors.a", f"{BUILD}/cases/librmsnorm_cases.a"),
             *(f"{BUILD}/cases/libguarded_memory.a", *library, *OPENMP, "-lpthread"),
         )
-        files = (f"{ROOT}/test/data/{name}.safetensors" for name in ("contract", "family"))
+        files = (f"{ROOT}/test/data/{name}.safetensors" for name in ("contract", "family", "models"))
         succeed(program, *files, LD_LIBRARY_PATH=os.path.dirname(library[0]))

@@ -74,7 +74,7 @@ def bound_of_call(case):
     product), and its product. Before the norm, it adds them in the element and in the RMS. The
     error of a post-norm enters the RMS of the sum."""
     bound = bound_of(case.inputs["x"].shape[-1])
-    if "gate" in case.inputs:
+    if "gate" in case.inputs and case.options["activation"] != "none":
         bound += (28 if case.options["gate_placement"] == "before" else 14) * 2**-24
     return bound * (2 if "post_norm_weight" in case.inputs else 1)
 
@@ -95,8 +95,8 @@ def fits(case, results):
         return all(same.values())
     bound = bound_of_call(case)
     if "post_norm_weight" in system and not is_narrow["x"]:
-        total = system["residual_out"]
-        of_addend = bound_of(total.shape[-1]) * np.abs(total - system["residual"])
+        total, factor = system["residual_out"], case.options["residual_factor"]
+        of_addend = bound_of(total.shape[-1]) * np.abs(total - factor * system["residual"])
         of_total = of_addend + 2**-23 * np.abs(total)
         if (np.abs(ours["residual_out"] - total) > of_total).any():
             return False
@@ -121,10 +121,12 @@ def other_calls(case):
         "residual_rounding": "residual" in given and not in_two_phases,
         "weight_offset": "weight" in given,
         "factor": "factor" in case.words,
+        "residual_factor": "residual_factor" in case.words,
         "activation": "gate" in given,
         "gate_placement": "gate" in given,
-        "gate_rounding": "gate" in given and options["gate_placement"] == "after",
+        "gate_rounding": "gate" in given,
         "group": False,  # of integers, which no system here makes
+        **{name: "cos" in given for name in options if name.startswith("rotary_")},
     }
     for name, value in options.items():
         if not has_effect.get(name, True):
@@ -134,8 +136,6 @@ def other_calls(case):
         else:
             other = 2 * value or 0.5
         changes = {name: other}
-        if name == "gate_placement":
-            changes["gate_rounding"] = "unrounded"
         yield in_two_phases, changes, is_narrow or not name.endswith("rounding")
     if "post_norm_weight" in given:
         yield False, {"post_norm_weight": None}, True

@@ -12,12 +12,11 @@ vLLM, sglang, Hugging Face's kernel, CTranslate2 and candle do not run here: no 
 offers these functions to Python on a CPU. "Transcriptions" below repeats their arithmetic, except
 the order of the sums, and versions.json names the source files.
 
-Needs: pip install torch transformers onnx onnxruntime ml_dtypes ncnn ggml-python. Needs no network
-and no GPU.
+Needs: pip install torch transformers diffusers onnx onnxruntime ml_dtypes ncnn ggml-python. Needs
+no network and no GPU.
 """
 
 import collections
-import importlib
 import importlib.metadata
 import json
 import os
@@ -35,39 +34,19 @@ from onnx.reference import ReferenceEvaluator
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]
-sys.path += [str(ROOT / "tools" / "vectors"), str(ROOT / "python" / "engines")]
+sys.path += [str(ROOT / each) for each in ("tools/vectors", "python/engines", "test/data")]
 os.environ["OMP_NUM_THREADS"] = "1"
 # pylint: disable=wrong-import-position
 import check_vectors
 import in_ggml
 import in_ncnn
 import in_onnxruntime
+from models import STEPS, TANH, Gives, of_transformers, same, to_array, with_weight
 
 GGML_EPS = CANDLE_EPS = 1e-5  # these have no default
 
 
 # --------------------------------------------------------------------------- PyTorch, transformers
-
-
-def of_transformers(path):
-    """Returns a class by the name of its model and its own, such as "llama.LlamaRMSNorm"."""
-    model, name = path.split(".")
-    kind = "configuration" if name.endswith("Config") else "modeling"
-    return getattr(importlib.import_module(f"transformers.models.{model}.{kind}_{model}"), name)
-
-
-def with_weight(module, weight):
-    module.weight = torch.nn.Parameter(weight, requires_grad=False)
-    return module
-
-
-def same(results):
-    """Returns the common result of several modules, which share a row of the table."""
-    results = list(results)
-    for other in results[1:]:
-        if other.dtype != results[0].dtype or not torch.equal(other, results[0]):
-            raise SystemExit("modules of one row of the table differ")
-    return results[0]
 
 
 def torch_rms_norm(x, weight=None):
@@ -115,15 +94,11 @@ def llama_residual(x, residual, weight):
     return norms("llama.LlamaRMSNorm")(total, weight), total
 
 
-class Gives(torch.nn.Module):
-    """Stands in for a layer's attention."""
-
-    def __init__(self, x):
-        super().__init__()
-        self.x = x
-
-    def forward(self, *_, **__):
-        return self.x, None
+def of_batches(step):
+    """Makes each row a batch of one token for a step of ../models.py."""
+    return lambda **given: step(
+        **{n: t if n.endswith("weight") else t.unsqueeze(1) for n, t in given.items()}
+    )
 
 
 def boundary(post_norm, norm, *layers, **settings):
@@ -137,7 +112,7 @@ def boundary(post_norm, norm, *layers, **settings):
         for layer_class, config in layers:
             config = of_transformers(config)(hidden_size=x.shape[-1], **sizes, **settings)
             layer = of_transformers(layer_class)(config, layer_idx=0)
-            layer.self_attn, layer.mlp = Gives(x), torch.nn.Identity()
+            layer.self_attn, layer.mlp = Gives((x, None)), torch.nn.Identity()
             if post_norm:
                 with_weight(getattr(layer, post_norm), post_norm_weight)
 
@@ -153,11 +128,6 @@ def boundary(post_norm, norm, *layers, **settings):
 
 
 # ---------------------------------------------------------------------------------- other engines
-
-
-def to_array(tensor):
-    """bf16 becomes its bits."""
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def to_tensor(array):
@@ -190,8 +160,9 @@ def onnx_definition(x, weight):
     ]
     function = onnx.FunctionProto()
     function.ParseFromString(
-        onnx.defs.get_schema("RMSNormalization", 23)
-        .get_context_dependent_function_with_opset_version(
+        onnx.defs.get_schema(
+            "RMSNormalization", 23
+        ).get_context_dependent_function_with_opset_version(
             23, node.SerializeToString(), [each.SerializeToString() for each in types]
         )
     )
@@ -307,11 +278,12 @@ SYSTEMS = {
         "kimi_linear.KimiLinearRMSNormGated", "bailing_hybrid.BailingHybridRMSNormGated"
     ),
     "mamba2_gated": gated_groups("mamba2.MambaRMSNormGated", "nemotron_h.NemotronHRMSNormGated"),
+    **{name: of_batches(step) for name, step in STEPS.items()},
 }
 
 SIZES = ("64", "100")
 OPTIONS = ("eps", "eps_placement", "rounding", "weight_offset", "residual_rounding", "factor")
-OPTIONS += ("activation", "gate_placement", "gate_rounding")
+OPTIONS += ("residual_factor", "activation", "gate_placement", "gate_rounding")
 
 
 def rows_of_page():
@@ -342,7 +314,7 @@ def main():
             operands |= {"residual": f"r.{d}.{x_type}", "residual_out": f"{case}.residual_out"}
         if row.get("weight") != "none":
             operands["weight"] = f"w.{d}.{'f32' if row.get('weight') == 'f32' else x_type}"
-        if row.get("post_norm"):
+        if row.get("post_norm") == "yes":
             operands["post_norm_weight"] = f"p.{d}.{x_type}"
         if row.get("activation"):
             operands["gate"] = f"z.{d}.{x_type}"
@@ -350,12 +322,13 @@ def main():
         # No words say that two calls compute a row: the test knows it.
         words = {"op": "forward"} | {name: row[name] for name in OPTIONS if row.get(name)}
         words = {name: word.replace("two phases", "unrounded") for name, word in words.items()}
-        index[case] = " ".join(f"{name}={word}" for name, word in (words | operands).items())
-
         arrays |= {key: recorded.get(key) for key in operands.values()}
         results = ("y", "residual_out")
-        given = operands.keys() - results
-        inputs = {each: to_tensor(arrays[operands[each]]) for each in given}
+        inputs = {each: to_tensor(arrays[operands[each]]) for each in operands.keys() - results}
+        if name in TANH:  # the system has the gate before its tanh
+            operands["gate"] = f"t.{d}.{x_type}"
+            arrays[operands["gate"]] = to_array(inputs["gate"].tanh())
+        index[case] = " ".join(f"{name}={word}" for name, word in (words | operands).items())
         with torch.no_grad():
             computed = SYSTEMS[name](**inputs)
         computed = computed if isinstance(computed, tuple) else (computed,)
@@ -364,7 +337,7 @@ def main():
             arrays[operands[result]] = to_array(tensor.reshape(inputs["x"].shape).contiguous())
     check_vectors.write(FOLDER / "vectors.safetensors", arrays, index)
 
-    packages = "torch transformers onnx onnxruntime ml_dtypes ncnn ggml-python".split()
+    packages = "torch transformers diffusers onnx onnxruntime ml_dtypes ncnn ggml-python".split()
     versions = {"python": platform.python_version(), "machine": platform.machine()}
     versions |= {package: importlib.metadata.version(package) for package in packages}
     build = f"{ggml.ggml_version().decode()} ({ggml.ggml_commit().decode()})"
