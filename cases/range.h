@@ -29,6 +29,8 @@ struct Range {
   bool IsFinite() const {
     return HasNumbers() && !may_be_nan && -kInfinity < low && high < kInfinity;
   }
+  // Most ranges are. Their functions are computed once.
+  bool IsOneNumber() const { return low == high && std::signbit(low) == std::signbit(high); }
   bool HasInfinity() const { return low == -kInfinity || high == kInfinity; }
   bool Has(double value) const {
     return std::isnan(value) ? may_be_nan : !IsBelow(value, low) && !IsBelow(high, value);
@@ -54,10 +56,8 @@ template <class F>
 Range Map(const Range& range, const F& f) {
   Range result;
   result.may_be_nan = range.may_be_nan;
-  if (range.HasNumbers()) {
-    result.Include(f(range.low));
-    result.Include(f(range.high));
-  }
+  if (range.HasNumbers()) result.Include(f(range.low));
+  if (range.HasNumbers() && !range.IsOneNumber()) result.Include(f(range.high));
   return result;
 }
 
@@ -67,10 +67,11 @@ Range Map(const Range& a, const Range& b, const F& f) {
   Range result;
   result.may_be_nan = a.may_be_nan || b.may_be_nan;
   if (!a.HasNumbers() || !b.HasNumbers()) return result;
-  for (const double second : {b.low, b.high}) {
-    result.Include(f(a.low, second));
-    result.Include(f(a.high, second));
-  }
+  result.Include(f(a.low, b.low));
+  if (a.IsOneNumber() && b.IsOneNumber()) return result;
+  result.Include(f(a.low, b.high));
+  result.Include(f(a.high, b.low));
+  result.Include(f(a.high, b.high));
   return result;
 }
 

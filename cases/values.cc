@@ -197,47 +197,10 @@ Values KindOfRow(Random& random, Values values, size_t number) {
   return values;
 }
 
-// Where the lowest bytes of a uint64_t begin.
-size_t LowBytes(size_t size) {
-  const uint16_t one = 1;
-  uint8_t first;
-  std::memcpy(&first, &one, 1);
-  return first == 1 ? 0 : sizeof(uint64_t) - size;
-}
-
 }  // namespace
-
-Format FormatOf(rmsnorm_dtype dtype) {
-  switch (dtype) {
-    case RMSNORM_F16:
-      return {5, 10};
-    case RMSNORM_BF16:
-      return {8, 7};
-    case RMSNORM_F64:
-      return {11, 52};
-    default:
-      return {8, 23};
-  }
-}
-
-uint64_t LoadBits(rmsnorm_dtype dtype, const void* element) {
-  const size_t size = internal::ElementSize(dtype);
-  uint64_t bits = 0;
-  std::memcpy(reinterpret_cast<uint8_t*>(&bits) + LowBytes(size), element, size);
-  return bits;
-}
 
 Rows::Rows(rmsnorm_dtype dtype, size_t count, size_t d)
     : dtype_(dtype), count_(count), d_(d), bytes_(count * row_bytes()) {}
-
-uint64_t Rows::bits(size_t index, size_t j) const {
-  return LoadBits(dtype_, row(index) + j * internal::ElementSize(dtype_));
-}
-
-void Rows::set_bits(size_t index, size_t j, uint64_t bits) {
-  const size_t size = internal::ElementSize(dtype_);
-  std::memcpy(row(index) + j * size, reinterpret_cast<uint8_t*>(&bits) + LowBytes(size), size);
-}
 
 void Rows::Copy(size_t to, const Rows& from, size_t from_row) {
   std::memcpy(row(to), from.row(from_row), row_bytes());

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -48,9 +49,41 @@ struct Format {
   uint64_t widest_nan() const { return sign() - 1; }
   bool IsNan(uint64_t bits) const { return (bits & ~sign()) > infinity(); }
 };
-Format FormatOf(rmsnorm_dtype dtype);
+inline Format FormatOf(rmsnorm_dtype dtype) {
+  switch (dtype) {
+    case RMSNORM_F16:
+      return {5, 10};
+    case RMSNORM_BF16:
+      return {8, 7};
+    case RMSNORM_F64:
+      return {11, 52};
+    default:
+      return {8, 23};
+  }
+}
 
-uint64_t LoadBits(rmsnorm_dtype dtype, const void* element);
+// Calls f with a number of the size of an element. After a copy of `size` bytes into a larger
+// number, each load would wait for the store.
+template <class F>
+auto WithBits(rmsnorm_dtype dtype, const F& f) {
+  switch (internal::ElementSize(dtype)) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint64_t{});
+  }
+}
+
+inline uint64_t LoadBits(rmsnorm_dtype dtype, const void* element) {
+  return WithBits(dtype, [&](auto bits) {
+    std::memcpy(&bits, element, sizeof bits);
+    return uint64_t{bits};
+  });
+}
 
 // Rows without gaps.
 class Rows {
@@ -64,8 +97,15 @@ class Rows {
   size_t row_bytes() const { return d_ * internal::ElementSize(dtype_); }
   uint8_t* row(size_t index) { return bytes_.data() + index * row_bytes(); }
   const uint8_t* row(size_t index) const { return bytes_.data() + index * row_bytes(); }
-  uint64_t bits(size_t row, size_t j) const;
-  void set_bits(size_t row, size_t j, uint64_t bits);
+  uint64_t bits(size_t index, size_t j) const {
+    return LoadBits(dtype_, row(index) + j * internal::ElementSize(dtype_));
+  }
+  void set_bits(size_t index, size_t j, uint64_t bits) {
+    WithBits(dtype_, [&](auto own) {
+      own = static_cast<decltype(own)>(bits);
+      std::memcpy(row(index) + j * sizeof own, &own, sizeof own);
+    });
+  }
   void Copy(size_t to, const Rows& from, size_t from_row);
   // The same elements, in rows of another length.
   Rows InRowsOf(size_t d) const {
