@@ -13,6 +13,7 @@ import pytest
 from identify_page import Norm, make_tests
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from test_bits import check_vectors
 
 import rmsnorm
 import rmsnorm._identify
@@ -21,8 +22,8 @@ from rmsnorm import _hypotheses as hypotheses
 from rmsnorm.__main__ import main
 from rmsnorm._probe import ORDINARY_ROWS, probe
 from rmsnorm._search import _observe, find
-from rmsnorm._tensors import read_tensor, rounded
-from rmsnorm._texts import text_of
+from rmsnorm._tensors import Tensor, read_tensor, rounded
+from rmsnorm._texts import systems, systems_like, text_of
 
 F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 D = 100  # a multiple of 4 alone
@@ -139,6 +140,31 @@ def test_roundings_that_float32_does_not_show():
     assert rmsnorm.identify(f, D).options == {"eps": near(1e-6)}
     answer = rmsnorm.identify(lambda x, r, w: norm(x + r, w), D, residual=True)
     assert "inside the root, of the sum." in answer.sentence
+
+
+STEPS = check_vectors.read_cases(programs.ROOT / "test" / "data" / "models.safetensors")
+STEPS = [case for case in STEPS if "y" in case.wanted and case.group != "mochi"]
+
+
+@pytest.mark.parametrize("case", STEPS, ids=lambda case: case.name)
+def test_steps_of_models_are_named(case):
+    """Their few rows leave eps open, and those of f32 the roundings."""
+    codes = {name: code for code, name in hypotheses.NAMES.items()}
+    tensors = {
+        name: Tensor(array.view(f"u{array.itemsize}"), codes[case.words[name]])
+        for name, array in (case.inputs | case.wanted).items()
+    }
+    answer = find(tensors, [])
+    assert (answer.fit == "none", answer.mistake) == (False, "")
+    is_open = ("eps", "rounding") if case.words["x"] == "f32" else ("eps",)
+    given = {name: value for name, value in case.options.items() if name in case.words}
+    options, found = (
+        {name: value for name, value in each.items() if not name.endswith(is_open)}
+        for each in (given, answer.best.used.given())
+    )
+    assert found == options
+    row = next(row["what you have"] for row in systems() if row["name"] == case.group)
+    assert any(system.startswith(row) for system in systems_like(answer))
 
 
 # ---------------------------------------------------------------------------------- wrong norms

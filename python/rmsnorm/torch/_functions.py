@@ -125,7 +125,7 @@ def _repeated(gate: Tensor, x: Tensor) -> Tensor:
     """Returns a gate of fewer rows as a view in the shape of x, where there is one."""
     if not is_compiling() and tracing_state() is not None:
         with warnings.catch_warnings():  # a trace is for gates of as many rows
-            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            warnings.simplefilter("ignore")
             return _expanded(gate, x)
     return _expanded(gate, x)
 
