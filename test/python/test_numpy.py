@@ -516,13 +516,17 @@ WRONG_ARGUMENTS = {
         [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
         "must be (finite|a finite number other than 0.*None leaves)",
     ),
+    "residual_factor": (
+        [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
+        "must be (finite|a finite number other than 0.*None leaves)",
+    ),
     "rounding": (
         ["before", b"inverse", None, 1, [], {}, np.ones(3)],
         "are after_weight, before_weight, inverse",
     ),
     "eps_placement": (["in", None, 0, []], "are inside, outside, floor"),
     "residual_rounding": (["no", None, False, []], "are rounded, unrounded"),
-    "activation": (["relu", None, 0, []], "are silu, sigmoid"),
+    "activation": (["relu", None, 0, []], "are silu, sigmoid, none"),
     "gate_placement": (["below", None, 1, []], "are after, before"),
     "gate_rounding": (["no", None, True, []], "are unrounded, rounded"),
     "group": (

@@ -87,6 +87,14 @@ def check_tensors_beside_shards(mesh):
         rt.rms_norm(x, *spread(mesh, Replicate(), weight))
 
 
+def check_weights_of_samples(mesh):
+    x, weight = torch.randn(4, 3, 32), torch.randn(4, 1, 32)
+    y = rt.rms_norm(*spread(mesh, Replicate(), x, weight))
+    assert_bits(full(y), rt.rms_norm(x, weight))
+    with pytest.raises(RuntimeError, match="^weight: 3 dimensions; for split rows it must have one$"):
+        rt.rms_norm(*spread(mesh, Shard(0), x), *spread(mesh, Replicate(), weight))
+
+
 def train(model, inputs):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
@@ -116,6 +124,7 @@ CHECKS = {
     "partial sums": check_partial_sums,
     "in place": check_in_place,
     "tensors beside shards": check_tensors_beside_shards,
+    "weights of samples": check_weights_of_samples,
     **{way: functools.partial(check_data_parallel, way=way) for way in ("DDP", "FSDP")},
     **{
         f"{name}, {'compiled' if compiled else 'eager'}": functools.partial(
