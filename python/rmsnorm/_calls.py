@@ -140,7 +140,11 @@ class NormArguments(OtherOperands, OtherOptions, Context, total=False):
 
 
 class OtherArguments(OtherOptions, Context, total=False):
-    """The arguments of RMSNorm() and of rms_norm_backward() that these do not name."""
+    """The arguments of RMSNorm() that it does not name."""
+
+
+class GradientArguments(RotaryOperands, OtherArguments, total=False):
+    """The arguments of rms_norm_backward() that it does not name."""
 
 
 CONTEXT = Context.__optional_keys__
@@ -415,10 +419,10 @@ def backward(**arguments: Unpack[BackwardArguments]) -> None:
     y: backward(dy=dy, x=x, weight=weight, dx=dx, dw=dw, eps=1e-6).
 
     At least one of dx, dw and db is given. All may have any of the three float types. The options
-    are those of the forward call, without a gate or a factor. rstd is its output of that name, and
-    saves time. After a call with a residual, x is its residual_out. The comment on
-    rmsnorm_backward() in rmsnorm.h has the formulas. Shapes, errors and threads are as in
-    forward().
+    and the tables cos and sin are those of the forward call, without a gate or a factor. rstd is
+    its output of that name, and saves time. After a call with a residual, x is its residual_out.
+    The comment on rmsnorm_backward() in rmsnorm.h has the formulas. Shapes, errors and threads are
+    as in forward().
     """
     operands, options, context, rest = split(arguments, BACKWARD, OPTIONS, CONTEXT, ("add_to",))
     structs = c_options(**options), c_context(**context)
@@ -571,6 +575,7 @@ def rms_norm(
         rms_norm(x, weight, residual=residual, residual_out=residual)  # add_norm
         rms_norm(x, weight, weight_offset=1)                           # Gemma
         rms_norm(x, weight, rounding="before_weight")                  # Llama, in bfloat16
+        rms_norm(q, weight, cos=cos, sin=sin)                          # and rotary positions
 
     Shapes, types, errors and threads are as in forward(). Messages call `out` y.
     """
@@ -589,7 +594,7 @@ def rms_norm(
     return out
 
 
-@documented(OtherOptions, Context)
+@documented(RotaryOperands, OtherOptions, Context)
 def rms_norm_backward(
     dy: Array,
     x: Array,
@@ -597,13 +602,13 @@ def rms_norm_backward(
     eps: float = 1e-5,
     *,
     rstd: Array | None = None,
-    **arguments: Unpack[OtherArguments],
+    **arguments: Unpack[GradientArguments],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
     """Returns dx and dw, the gradients of a loss by x and by the weight, from dy, the gradient by
     y.
 
     dx is a new NumPy array with the shape and the type of x, and dw one with those of the weight,
-    or None without a weight. The options are those of rms_norm(). See backward().
+    or None without a weight. The options and the tables are those of rms_norm(). See backward().
     """
     dx = new_like("x", x)
     dw = None if weight is None else new_like("weight", weight)

@@ -108,6 +108,9 @@ class RMSNorm:
     gate_rounding = _argument("gate_rounding")
     group = _argument("group")
     residual_factor = _argument("residual_factor")
+    rotary_pairs = _argument("rotary_pairs")
+    rotary_part = _argument("rotary_part")
+    rotary_rounding = _argument("rotary_rounding")
     threads = _argument("threads")
     target = _argument("target")
 

@@ -94,7 +94,27 @@ class GatedAddOptions(AddOptions, GatedOptions, total=False):
     """The options of a norm with a residual and a gate, but eps."""
 
 
-class OtherOptions(QuantizedOptions, GatedOptions, total=False):
+class RotaryOptions(NormOptions, total=False):
+    """The options of a norm with rotary positions, but eps. Tables are the operands cos and sin."""
+
+    rotary_pairs: Annotated[
+        Literal["halves", "neighbours"],
+        'of the R rotated elements "halves" pairs i and i + R / 2, as Llama and Qwen, and '
+        '"neighbours" 2 i and 2 i + 1, as GLM and DeepSeek-V4.',
+    ]
+    rotary_part: Annotated[
+        Literal["start", "end"],
+        '"start" rotates the first R elements of a row, and "end" the last.',
+    ]
+    rotary_rounding: Annotated[
+        Literal["each", "norm", "none"],
+        'what is rounded to the type of y beside y: "each" the norm, the tables, products and sums, '
+        'as transformers; "norm" the norm alone, as a norm and a kernel for rotations; "none" '
+        "nothing.",
+    ]
+
+
+class OtherOptions(QuantizedOptions, GatedOptions, RotaryOptions, total=False):
     """The options but eps."""
 
 
@@ -144,6 +164,9 @@ OPTIONS = {
         "gate_rounding",
         "group",
         "residual_factor",
+        "rotary_pairs",
+        "rotary_part",
+        "rotary_rounding",
     )
 }
 

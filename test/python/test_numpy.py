@@ -106,11 +106,87 @@ def test_groups_beside_the_blocks_of_ggml():
     assert abs(q - of_ggml).max() == 1
 
 
+def rounded(values, dtype):
+    return values.astype(dtype).astype(np.float32)
+
+
+def rotated(m, cos, sin, dtype, rotary_pairs, rotary_part, rotary_rounding):
+    """Definition 17: y of this type from m, which has not been rounded."""
+    kind = {"each": (dtype, dtype), "norm": (dtype, np.float32), "none": (np.float32, np.float32)}
+    of_norm, of_rest = kind[rotary_rounding]
+    y, v = m.astype(dtype), rounded(m, of_norm)
+    c, s = (rounded(table, of_rest) for table in (cos, sin))
+    d, half = m.shape[-1], cos.shape[-1]
+    first = 0 if rotary_part == "start" else d - 2 * half
+    a, b = (
+        (slice(first, first + half), slice(first + half, first + 2 * half))
+        if rotary_pairs == "halves"
+        else (slice(first, first + 2 * half, 2), slice(first + 1, first + 2 * half, 2))
+    )
+    y[..., a] = rounded(v[..., a] * c, of_rest) - rounded(v[..., b] * s, of_rest)
+    y[..., b] = rounded(v[..., b] * c, of_rest) + rounded(v[..., a] * s, of_rest)
+    return y
+
+
+def tables(positions, pairs, dtype=np.float32):
+    """Returns cosines and sines as slices of the cache of vLLM: cosines, then sines, in a row."""
+    angles = np.arange(positions + 5)[:, None] / 100.0 ** (np.arange(pairs) / pairs)
+    cache = np.concatenate([np.cos(angles), np.sin(angles)], -1).astype(dtype)[5:, None]
+    return cache[..., :pairs], cache[..., pairs:]
+
+
+@pytest.mark.parametrize("rounding", _options.WORDS["rotary_rounding"])
+@pytest.mark.parametrize("part", _options.WORDS["rotary_part"])
+@pytest.mark.parametrize("pairs", _options.WORDS["rotary_pairs"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_rotary_positions(dtype, pairs, part, rounding):
+    """Rows of tokens, whose heads share a row of a table."""
+    words = {"rotary_pairs": pairs, "rotary_part": part, "rotary_rounding": rounding}
+    for kind in (np.float32, dtype):
+        for half in (1, 12, 48):
+            x, weight, (cos, sin) = normal(3, 4, 96, dtype=dtype), normal(96), tables(3, half, kind)
+            m = np.empty(x.shape, np.float32)
+            rmsnorm.forward(x=x, weight=weight, y=m)
+            y = rmsnorm.rms_norm(x, weight, cos=cos, sin=sin, **words)
+            assert y.dtype == dtype
+            expected = rotated(m, cos, sin, dtype, **words)
+            assert (y.view(np.uint8) == expected.view(np.uint8)).all()
+            dense = [np.broadcast_to(t, (3, 4, half)).copy() for t in (cos, sin)]
+            assert (rmsnorm.rms_norm(x, weight, cos=dense[0], sin=dense[1], **words) == y).all()
+            # A norm that keeps its weight, in place and prepared.
+            norm = rmsnorm.RMSNorm(96, **words)
+            norm.weight = weight
+            assert (norm(x, cos=cos, sin=sin) == y).all()
+            given = x.copy()
+            norm.bind(given, given, cos=cos, sin=sin)()
+            assert (given == y).all()
+
+
+@pytest.mark.parametrize("part", _options.WORDS["rotary_part"])
+@pytest.mark.parametrize("pairs", _options.WORDS["rotary_pairs"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_gradients_of_rotary_positions(dtype, pairs, part):
+    """They are those of dy, rotated back in float32."""
+    words = {"rotary_pairs": pairs, "rotary_part": part}
+    x, dy = normal(3, 4, 96, dtype=dtype), normal(3, 4, 96, dtype=dtype)
+    weight, (cos, sin) = normal(96), tables(3, 24, dtype)
+    wide = [t.astype(np.float32) for t in (dy, cos, sin)]
+    dm = rotated(wide[0], wide[1], -wide[2], np.float32, **words, rotary_rounding="none")
+    found = rmsnorm.rms_norm_backward(dy, x, weight, cos=cos, sin=sin, **words)
+    for one, two in zip(found, rmsnorm.rms_norm_backward(dm, x, weight), strict=True):
+        assert (one == two).all()
+
+
 def test_several_norms_in_one_call_have_the_bits_of_each():
     buffer, weight = normal(5, 4, 32), normal(32)
     q, k = buffer[:, :3], buffer[:, 3:]
     expected = rmsnorm.rms_norm(q, weight), rmsnorm.rms_norm(k)
     rmsnorm.forward_all([{"x": q, "weight": weight, "y": q}, {"x": k, "y": k}], threads=1)
+    assert (q == expected[0]).all() and (k == expected[1]).all()
+    cos, sin = tables(5, 16)
+    both = {"cos": cos, "sin": sin}
+    expected = rmsnorm.rms_norm(q, weight, **both), rmsnorm.rms_norm(k, **both)
+    rmsnorm.forward_all([{"x": q, "weight": weight, "y": q, **both}, {"x": k, "y": k, **both}])
     assert (q == expected[0]).all() and (k == expected[1]).all()
     rmsnorm.forward_all([])
 
@@ -401,6 +477,8 @@ class Claiming:
 X, FROZEN, NORM = normal(4, 64), frozen(normal(4, 64)), rmsnorm.RMSNorm(64)
 INTEGERS = X.astype(np.int32)
 RECORDS = np.zeros(4, [("row", np.float32, 2), ("flag", np.uint16)])["row"]
+ROTARY = {"cos": normal(4, 32), "sin": normal(32)}
+ROTARY_WORDS = {n: words for n, words in _options.WORDS.items() if n.startswith("rotary_")}
 MASKED = np.ma.masked_array(normal(3, 64), mask=True)
 
 #: Calls of wrong arguments: the message, and the function with its arguments. Those of other types
@@ -430,6 +508,22 @@ REFUSED_VALUES = [
         for kind in (BufferError, RuntimeError, TypeError, ValueError, AttributeError)
     ),
     ("calls\\[1\\]", rmsnorm.forward_all, [{"x": X, "y": X}, {"x": X, "y": X, "eps": -1}]),
+    *(
+        (message, lambda given=given: rmsnorm.rms_norm(X, out=X, **given))
+        for message, given in (
+            ("^cos: there is no sin", {"cos": X[:, :32]}),
+            ("^sin: there is no cos", {"sin": X[:, :32]}),
+            ("^sin: 31 elements in its last dimension", {**ROTARY, "sin": X[0, :31]}),
+            ("^cos: 64 elements", {"cos": X, "sin": X}),
+            ("^cos: 3 in dimension 0, but x has 4", {**ROTARY, "cos": X[:3, :32]}),
+            ("^cos: elements of type int32", {**ROTARY, "cos": INTEGERS}),
+            ("excludes", {**ROTARY, "residual": X.copy()}),
+            ("excludes", {**ROTARY, "gate": X.copy()}),
+            *((f"{name} is .*no cos", {name: words[1]}) for name, words in ROTARY_WORDS.items()),
+        )
+    ),
+    ("^cos: there is no y", lambda: rmsnorm.forward(x=X, rstd=np.ones(4, "f4"), **ROTARY)),
+    ("^cos: it rotates rows of at most 4096", lambda: rmsnorm.rms_norm(normal(4, 8192), **ROTARY)),
     *(
         ("^dtype: .*; possible are float32, f", lambda d: rmsnorm.RMSNorm(4, dtype=d), dtype)
         for dtype in ("int32", np.int8, np.float64, float, None, 3, [], "float31")
@@ -533,6 +627,13 @@ WRONG_ARGUMENTS = {
         [0, -8, 12, 8192, 2**31, 2**32 + 8, 8.0, True, "8", [8], np.ones(1)],
         "must be a power of two from 8 to 4096.*(None is|default,) d",
     ),
+    "residual_factor": (
+        [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
+        "must be (finite|a .*number other than 0.*None leaves)",
+    ),
+    "rotary_pairs": (["half", None, 0, []], "are halves, neighbours"),
+    "rotary_part": (["middle", None, 1, []], "are start, end"),
+    "rotary_rounding": (["all", None, True, []], "are each, norm, none"),
     "threads": (
         [0, -1, 2**31, 2**32 + 1, 1.0, 1.5, True, "1", [1], np.ones(1)],
         "possible are 1|an integer|no OpenMP, and 1 is possible",
@@ -645,14 +746,14 @@ def test_a_number_that_changes_is_not_remembered():
 
 OPTIONS, CONTEXT = [*_options.OPTIONS], ["threads", "target"]
 FORWARD = {*_library.INPUTS, *_library.OUTPUTS} - {"dy", "dx", "dw", "db"}
-BACKWARD = ["x", "dy", "rstd", "dx", "dw", "db", "add_to"]
+BACKWARD = ["x", "dy", "cos", "sin", "rstd", "dx", "dw", "db", "add_to"]
 OTHERS = FORWARD - {"x", "y", "weight"}
 #: The arguments of each function.
 ARGUMENTS = {
     rmsnorm.forward: [*FORWARD, *OPTIONS, *CONTEXT],
     rmsnorm.backward: [*BACKWARD, "weight", *OPTIONS, *CONTEXT],
     rmsnorm.rms_norm: ["x", "weight", "out", *OTHERS, *OPTIONS, *CONTEXT],
-    rmsnorm.rms_norm_backward: ["dy", "x", "weight", "rstd", *OPTIONS, *CONTEXT],
+    rmsnorm.rms_norm_backward: ["dy", "x", "weight", "rstd", "cos", "sin", *OPTIONS, *CONTEXT],
     rmsnorm.forward_all: ["calls", *CONTEXT],
     rmsnorm.RMSNorm: ["d", "dtype", "bias", "post_norm_weight", *OPTIONS, *CONTEXT],
     rmsnorm.RMSNorm.__call__: ["self", "x", "out", *OTHERS],
@@ -718,6 +819,7 @@ def test_a_norm_takes_the_types_of_numpy(monkeypatch):
 def test_a_norm_shows_what_it_was_made_with():
     options = {"eps_placement": "floor", "weight_offset": 1.0, "divisor": 3.0, "factor": 2.0}
     options |= {"rounding": "before_weight", "residual_rounding": "unrounded"}
+    options |= {"rotary_pairs": "neighbours", "rotary_part": "end", "rotary_rounding": "norm"}
     options |= {"threads": np.int64(1)}
     options |= {"activation": "sigmoid", "gate_placement": "before", "gate_rounding": "rounded"}
     given = {"d": 4, "eps": 1e-6, "dtype": "float16", "target": "reference", **options}
@@ -1058,6 +1160,7 @@ def test_programs_of_the_pages(block, capsys, tmp_path, monkeypatch):
     names = {name: normal(2, d) for name in ("x", "stream", "z")}
     names |= {"weight": normal(d), "rmsnorm": rmsnorm, "numpy": np}
     names |= {"q": np.empty((2, d), np.int8), "scale": np.empty(2, np.float32)}
+    names |= {name: normal(2, d // 2) for name in ("cos", "sin")}
     if "RMSNorm(" in block or "norm.bind" in block:
         names |= {name: normal(2, d, dtype=bf16) for name in ("x", "y", "dy", "dx")}
         names |= {"weight": normal(d, dtype=bf16), "dw": np.empty(d, np.float32)}
