@@ -42,6 +42,7 @@ struct Norm {
   // every option.
   bool has_leaves;
   bool has_backward_leaves;
+  bool has_step_leaves;            // as has_leaves, but for residual_factor and activation
   bool stream;                     // y or dx is written past the caches; never in place
   rmsnorm_dtype dtype[kOperands];  // of each operand as a run has it: weights and sums are f32
 };

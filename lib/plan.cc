@@ -141,7 +141,7 @@ void PlanNorm(const CheckedCall& call, const KernelTable& kernels, const Views& 
   ForEachOperand(views.given & kRowsOfAnyType & ~operands.like_x, [&](Operand operand) {
     if (views[operand].dtype == x_dtype) return;
     norm.dtype[operand] = views[operand].dtype;
-    norm.has_leaves = norm.has_backward_leaves = false;
+    norm.has_leaves = norm.has_backward_leaves = norm.has_step_leaves = false;
   });
   norm.rotated = 0;
   if (!views.Has(kCos)) return;
@@ -198,6 +198,8 @@ void MakeNorm(const KernelTable& kernels, const rmsnorm_options& options, Option
   norm.add_to_dx = false;
   norm.has_leaves = LeavesServe<Operation::kForward>(options, changed);
   norm.has_backward_leaves = LeavesServe<Operation::kBackward>(options, changed);
+  norm.has_step_leaves = LeavesServe<Operation::kForward>(
+      options, changed & ~(SetOf(kResidualFactor) | SetOf(kActivation)));
   norm.stream = false;
 // The rules are constants, so that each type costs one store instead of ten instructions.
 #pragma GCC unroll 32

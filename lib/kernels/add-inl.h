@@ -136,6 +136,29 @@ HWY_NOINLINE void AddRowsByFours(const RowRun& run, size_t begin, size_t count, 
   }
 }
 
+// ------------------------------------------------------------------ with a gate or a factor
+
+// Leaves::add_step. The sum of squares is a second pass: in one pass this code would be as long as
+// that of AddRow().
+template <class T>
+HWY_NOINLINE void AddStep(const void* x_data, const void* gate_data, const void* residual_data,
+                          float factor, size_t n, void* residual_out) {
+  const T* const x = static_cast<const T*>(x_data);
+  const T* const gate = static_cast<const T*>(gate_data);
+  const T* const residual = static_cast<const T*>(residual_data);
+  T* const sum = static_cast<T*>(residual_out);
+  const bool gated = gate != nullptr;
+  const bool times = factor != 1.0f;
+  const F32Vec factors = hn::Set(F32Tag(), factor);
+  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    Pair h = Load(x + j, some);
+    if (gated) h = Rounded<T>(Mul(h, Load(gate + j, some)));
+    h = Add(Load(residual + j, some), h);
+    if (times) h = Mul(Rounded<T>(h), {factors, factors});
+    Store(h, sum + j, some);
+  });
+}
+
 // ------------------------------------------------------------------ after a post-norm
 
 // A source for SumBlock(), as Added<float>, that adds x * r * weight.

@@ -139,6 +139,26 @@ HWY_NOINLINE void ScaleFourRows(const RowRun& run, Operand source, size_t index,
   });
 }
 
+// A RowLeaf with a bias. y may be x. NaNs need no care on the way to bf16, as for a RowToScale.
+template <class T>
+HWY_NOINLINE void ScaleBiasedRow(const Norm& norm, const RowRun& run, Operand source, size_t row,
+                                 float inverse_rms) {
+  const T* const x = run.Row<T>(source, row);
+  const float* const weight = run.Row<float>(kWeight, row);
+  const float* const bias = run.Row<float>(kBias, row);
+  T* const y = run.Row<T>(kY, row);
+  const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
+  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
+  ForEachPair(0, run.d, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    Pair n = Mul(Load(x + j, some), {r, r});
+    if (cast) n = Rounded<T>(n);
+    const Pair w = Load(weight + j, some);
+    const Pair b = Load(bias + j, some);
+    Store(Pair{hn::MulAdd(n.lower, w.lower, b.lower), hn::MulAdd(n.upper, w.upper, b.upper)}, y + j,
+          some);
+  });
+}
+
 // ------------------------------------------------------------------ short rows
 
 // 1 / RMS of four rows from their sums, by the operations of inverse_rms.h.

@@ -42,8 +42,10 @@ constexpr void SetWritingLeaves(rmsnorm_dtype dtype, Leaves& leaves) {
   const int type = DtypeIndex(dtype);
   leaves.narrow[type] = StoreTile<T>;
   leaves.add_and_sum[type] = AddRow<T>;
+  leaves.add_step[type] = AddStep<T>;
   leaves.add_and_sum_fours[type] = AddRowsByFours<T>;
   leaves.scale_gated[type] = ScaleGatedRow<T>;
+  leaves.scale_biased[type] = ScaleBiasedRow<T>;
   leaves.scale_tile[type] = ScaleTileTo<T>;
   leaves.scale_to_range[type] = ScaleToRange<T>;
   leaves.quantise_groups[type] = QuantiseGroups<T>;

@@ -128,6 +128,7 @@ HWY_INLINE ForwardWay FindForwardWay(const Norm& norm, const RowRun& run) {
   }
   if (kIsUsual) return way;
   if (run.Has(kPostNormWeight)) way.sum = leaves.sum[type];
+  if (run.Has(kBias)) way.write = leaves.scale_biased[type];
   if (run.Has(kGate)) way.write = leaves.scale_gated[type];
   if (run.Has(kQ)) {
     way.write = norm.group < run.d ? leaves.quantise_groups[type]
@@ -326,6 +327,68 @@ inline HWY_NOINLINE size_t ForwardRotatedRows(const Norm& norm, const RowRun& ru
   return run.count;
 }
 
+// ------------------------------------------------------------------ steps before the norm
+
+// A row at which a loop stopped, as f32 does not hold it, and the operand from which it goes on.
+struct StoppedAt {
+  size_t row;
+  Operand source;
+};
+
+// Rows whose x is multiplied by a gate without an activation, or whose sum with the residual is
+// multiplied by a factor. The tile keeps a post-norm.
+inline HWY_NOINLINE StoppedAt ForwardSteps(const Norm& norm, const RowRun& run, size_t begin) {
+  const Leaves& leaves = *norm.kernels->leaves;
+  const int type = DtypeIndex(norm.dtype[kX]);
+  const size_t size = ElementSize(norm.dtype[kX]);
+  const ScaleLeaf scale = leaves.scale[type][norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT][false];
+  const bool post_norm = run.Has(kPostNormWeight);
+  HWY_ALIGN char tile[kBlock * sizeof(float)];
+  for (size_t row = begin; row < run.count; ++row) {
+    float r = 1;
+    if (post_norm) {
+      const float sum = leaves.sum[type](run.Row<char>(kX, row), nullptr, nullptr, run.d);
+      const float under_root = UnderRoot(norm.root, sum);
+      if (HWY_UNLIKELY(!IsSafe(under_root))) return {row, kX};
+      r = InverseRms(norm.root, under_root);
+    }
+    float sum = 0;
+    ForEachBlock(run.d, [&](size_t from, size_t n) {
+      const auto part = [&](Operand operand) { return run.Row<char>(operand, row) + from * size; };
+      const char* x = part(kX);
+      if (post_norm) {
+        scale(x, run.Row<float>(kPostNormWeight, row) + from, n, r, tile, x, false);
+        x = tile;
+      }
+      leaves.add_step[type](x, run.Has(kGate) ? part(kGate) : nullptr, part(kResidual),
+                            norm.residual_factor, n, part(kResidualOut));
+      sum += leaves.sum[type](part(kResidualOut), nullptr, nullptr, n);
+    });
+    if (!run.Has(kY)) continue;
+    const float under_root = UnderRoot(norm.root, sum);
+    if (HWY_UNLIKELY(!IsSafe(under_root))) return {row, kResidualOut};
+    r = InverseRms(norm.root, under_root);
+    if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r;
+    if (run.Has(kBias)) {
+      leaves.scale_biased[type](norm, run, kResidualOut, row, r);
+    } else {
+      const char* const h = run.Row<char>(kResidualOut, row);
+      scale(h, run.Row<float>(kWeight, row), run.d, r, run.Row<char>(kY, row), h, false);
+    }
+  }
+  return {run.count, kX};
+}
+
+// A row at which the loop stops goes through tiles here, where the loop's are no longer on the
+// stack.
+inline HWY_NOINLINE void ForwardBySteps(const Norm& norm, const RowRun& run) {
+  for (size_t row = 0; row < run.count; ++row) {
+    const StoppedAt stopped = ForwardSteps(norm, run, row);
+    row = stopped.row;
+    if (row < run.count) ForwardByTiles(norm, run, stopped.source, row);
+  }
+}
+
 // ------------------------------------------------------------------ the loop of a run
 
 // Whether there are leaves for the residual of a run.
@@ -336,16 +399,19 @@ HWY_INLINE bool HasResidualLeaves(const Norm& norm, const RowRun& run) {
 // Rows with operands or options that few runs have, and rows without leaves.
 inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const RowRun& run) {
   const OperandSet others = run.given & ~kUsual;
-  if (norm.has_leaves && !run.Has(kSums) && (!run.Has(kResidual) || HasResidualLeaves(norm, run))) {
-    const bool post_norm =
-        others == SetOf(kPostNormWeight) && run.Has(kResidual) && (run.Has(kY) || !run.Has(kRstd));
+  const OperandSet unbiased = others & ~SetOf(kBias);
+  const bool before = norm.gate_placement == RMSNORM_GATE_BEFORE;
+  const bool adds = run.Has(kResidual) && HasResidualLeaves(norm, run);
+  const bool normed = run.Has(kY) || !run.Has(kRstd);
+  if (norm.has_leaves && !run.Has(kSums) && (!run.Has(kResidual) || adds)) {
+    const bool post_norm = unbiased == SetOf(kPostNormWeight) && run.Has(kResidual) && normed;
+    const bool biased = others == SetOf(kBias) && run.Has(kY);
     const bool gated = others == SetOf(kGate) && run.Has(kY);
     const bool quantised = run.Has(kQ) && (others & ~kQuantised) == 0;
     if (others == kRotation && norm.rotated / 2 <= Rotation::kMostPairs) {
       return ForwardByRowsLeaf(norm, run, ForwardRotatedRows, 1);
     }
-    const bool before = norm.gate_placement == RMSNORM_GATE_BEFORE;
-    if (post_norm || (gated && !before) || quantised) {
+    if (post_norm || biased || (gated && !before) || quantised) {
       return ForwardOneByOne<false>(norm, run, 0);
     }
     const bool input_is_product =
@@ -355,6 +421,15 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const RowRun& run) {
           run.d <= kBlock ? ForwardGatedTiles<kBlock> : ForwardGatedTiles<kMostKept>;
       return ForwardByRowsLeaf(norm, run, leaf, 1);
     }
+  }
+  const bool is_product_rounded =
+      norm.gate_rounding == RMSNORM_GATE_ROUNDED || norm.dtype[kX] == RMSNORM_F32;
+  const bool multiplied =
+      run.Has(kGate) && before && is_product_rounded && norm.activation == RMSNORM_ACTIVATION_NONE;
+  const OperandSet steps = unbiased & (SetOf(kGate) | SetOf(kPostNormWeight));
+  if (norm.has_step_leaves && adds && normed && steps != 0 && steps == unbiased &&
+      (multiplied || !run.Has(kGate))) {
+    return ForwardBySteps(norm, run);
   }
   for (size_t row = 0; row < run.count; ++row) ForwardByTiles(norm, run, kX, row);
 }

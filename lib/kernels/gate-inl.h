@@ -177,11 +177,6 @@ HWY_NOINLINE void FillGatedTile(rmsnorm_activation activation, const void* x_dat
                                 const void* gate_data, size_t n, float* tile) {
   const T* const x = static_cast<const T*>(x_data);
   const T* const gate = static_cast<const T*>(gate_data);
-  if (activation == RMSNORM_ACTIVATION_NONE) {
-    return ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
-      Store(Mul(Load(x + j, some), Load(gate + j, some)), tile + j, some);
-    });
-  }
   const auto silu = IsSilu(activation);
   ForEachTwoPairs(n, [&](size_t j, auto some, size_t k, auto others) RMSNORM_LAMBDA {
     const Lanes<2> factor = Activate(silu, {{Load(gate + j, some)}, {Load(gate + k, others)}});

@@ -98,6 +98,10 @@ struct Leaves {
   // squares of residual_out.
   float (*add_norm)(const float* x, float r, const float* weight, const float* residual,
                     float* residual_out, size_t d);
+  // Writes residual_out = (residual + x * gate) * factor, and rounds each of the three. Without a
+  // gate x alone is added.
+  void (*add_step[kDtypes])(const void* x, const void* gate, const void* residual, float factor,
+                            size_t n, void* residual_out);
   // Fills a tile with x times the activation of a gate. It may be x itself. The elements after the
   // n first ones are not all zeros.
   void (*gate_tile[kDtypes])(rmsnorm_activation activation, const void* x, const void* gate,
@@ -106,6 +110,7 @@ struct Leaves {
   ScaleLeaf scale[kDtypes][2][2];        // [type][x * r is rounded][past the caches]
   ScaleFourLeaf scale_four[kDtypes][2];  // [type][x * r is rounded]
   RowLeaf scale_gated[kDtypes];          // with a gate after the norm
+  RowLeaf scale_biased[kDtypes];         // with a bias
   // Writes y for the tile of a row; `cast` says that x * r is rounded.
   void (*scale_tile[kDtypes])(bool cast, const float* tile, const float* weight, size_t n, float r,
                               void* y);

@@ -261,6 +261,9 @@ class TiledRow {
 
   void ApplyGate(size_t begin, size_t n) {
     ForEachPiece(kGate, begin, n, [this](size_t j, size_t size) {
+      if (norm_.activation == RMSNORM_ACTIVATION_NONE) {
+        return ScaleTile<false>(1, RMSNORM_F32, piece_, nullptr, size, tile_ + j);
+      }
       leaves_.gate_tile[kF32](norm_.activation, tile_ + j, piece_, size, tile_ + j);
     });
   }
