@@ -61,6 +61,9 @@ fn inputs_and_options_take_part() {
         (inputs!(x: halves), options!(divisor: 8.0), [2.0, -2.0]),
         (inputs!(x: x, weight: &[1.0f32, 3.0]), options!(weight_offset: 1.0), [2.0, -4.0]),
         (inputs!(x: x), options!(eps: 28.0, factor: 3.0), [0.75, -0.75]),
+        // The sum is 4, and 6 after the factor.
+        (inputs!(x: x, residual: x), options!(eps: 28.0, residual_factor: 1.5), [0.75, -0.75]),
+        (inputs!(x: x, gate: &[2.0f32, 0.5]), options!(activation: Activation::None), [2.0, -0.5]),
         (inputs!(x: x, gate: &[0.0f32; 2]), options!(activation: sigmoid), [0.5, -0.5]),
         (inputs!(x: x, gate: &[0.0f32; 2]), gate_first, [1.0, -1.0]),
         (inputs!(x: odd), options!(rounding: Rounding::BeforeWeight), rounded),
