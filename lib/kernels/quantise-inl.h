@@ -9,8 +9,11 @@
 #define RMSNORM_LIB_KERNELS_QUANTISE_INL_H_
 #endif
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "../element.h"
@@ -31,39 +34,15 @@ HWY_INLINE float FromBitsOf(T, uint32_t bits) {
 using FourBitsTag = hn::FixedTag<uint32_t, 4>;
 using FourBits = hn::Vec<FourBitsTag>;
 
-// The maximum of unsigned lanes, folded to four.
+// The maximum of unsigned lanes, folded to 16 bytes.
 template <class D>
-HWY_INLINE FourBits MaxToFour(D, hn::Vec<D> bits) {
+HWY_INLINE FourBits MaxToFour(D, hn::Vec<D> lanes) {
   if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) > sizeof(FourBits)) {
     const hn::Half<D> half;
-    return MaxToFour(half, hn::Max(hn::LowerHalf(half, bits), hn::UpperHalf(half, bits)));
-  } else if constexpr (sizeof(hn::TFromD<D>) == 2) {
-    const FourBitsTag four;
-    const FourBits both = hn::BitCast(four, bits);
-    return hn::Max(hn::ShiftRight<16>(both), hn::And(both, hn::Set(four, 0xFFFF)));
+    return MaxToFour(half, hn::Max(hn::LowerHalf(half, lanes), hn::UpperHalf(half, lanes)));
   } else {
-    return bits;
+    return hn::BitCast(FourBitsTag(), lanes);
   }
-}
-
-// The last two steps for four groups at once: lane i belongs to group i.
-HWY_INLINE FourBits MaxOfFour(FourBits a, FourBits b, FourBits c, FourBits d) {
-  const FourBitsTag tag;
-  const FourBits ab = hn::Max(hn::ConcatLowerLower(tag, b, a), hn::ConcatUpperUpper(tag, b, a));
-  const FourBits cd = hn::Max(hn::ConcatLowerLower(tag, d, c), hn::ConcatUpperUpper(tag, d, c));
-  return hn::Max(hn::ConcatEven(tag, cd, ab), hn::ConcatOdd(tag, cd, ab));
-}
-
-// Widens the bits of four elements of T.
-template <class T>
-HWY_INLINE Four WidenFour(FourBits bits) {
-  if constexpr (std::is_same_v<T, BF16>) bits = hn::ShiftLeft<16>(bits);
-  if constexpr (std::is_same_v<T, F16>) {
-    const auto half = hn::DemoteTo(hn::Rebind<uint16_t, FourTag>(),
-                                   hn::BitCast(hn::Rebind<int32_t, FourTag>(), bits));
-    return hn::PromoteTo(FourTag(), hn::BitCast(hn::Rebind<hwy::float16_t, FourTag>(), half));
-  }
-  return hn::BitCast(FourTag(), bits);
 }
 
 // Minimum and maximum of the vectors added, by two integer maxima of their bits. The larger a
@@ -82,35 +61,18 @@ class RangeOf {
     low_ = hn::Max(low_, bits);
     high_ = hn::Max(high_, hn::BitCast(SignedTag(), bits));
   }
-  template <class Some>
-  HWY_INLINE void AddElements(const T* from, Some some) {
-    if constexpr (sizeof(T) == 4) {
-      const Pair pair = Load(from, some);
-      Add(hn::BitCast(U32Tag(), pair.lower));
-      Add(hn::BitCast(U32Tag(), pair.upper));
-    } else {
-      Add(LoadBits(from, some));
-    }
-  }
   HWY_INLINE void AddTo(QuantisedRange& range) const {
     range.Add(FromBitsOf(T(), hn::GetLane(hn::MaxOfLanes(Tag(), low_))));
     const auto high = hn::GetLane(hn::MaxOfLanes(SignedTag(), high_));
     range.Add(FromBitsOf(T(), static_cast<uint32_t>(high)));
   }
 
-  // The bits of the minimum, the maximum and the largest magnitude, in four lanes whose largest is
-  // the result. The minimum is a positive number where no value is negative.
+  // The bits of the minimum and the maximum, each as the largest of the elements in 16 bytes. The
+  // minimum is a positive number where no value is negative.
   HWY_INLINE FourBits Low() const { return MaxToFour(Tag(), low_); }
   HWY_INLINE FourBits High() const { return MaxToFour(Tag(), hn::BitCast(Tag(), high_)); }
-  HWY_INLINE FourBits Magnitude() const {
-    const Tag tag;
-    const auto magnitude = hn::And(low_, hn::BitCast(tag, hn::Set(SignedTag(), kMagnitude)));
-    return MaxToFour(tag, hn::Max(hn::BitCast(tag, high_), magnitude));
-  }
 
  private:
-  static constexpr auto kMagnitude = std::numeric_limits<hn::TFromD<SignedTag>>::max();
-
   hn::Vec<Tag> low_;
   hn::Vec<SignedTag> high_;
 };
@@ -122,33 +84,35 @@ inline HWY_NOINLINE void AddTileToRange(const float* tile, size_t n, QuantisedRa
   of_tile.AddTo(range);
 }
 
-// Writes values = x * r * weight, rounded to T, and returns their range. `cast` says that x * r is
-// rounded. The values may replace x.
-template <class T>
-HWY_INLINE RangeOf<T> ScaledRange(bool cast, const T* x, const float* weight, size_t n,
-                                  float inverse_rms, T* values) {
-  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
-  RangeOf<T> of_values;
-  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
-    const Pair value = Scaled<T>(cast, Load(x + j, some), r, Load(weight + j, some));
-    if constexpr (sizeof(T) == 4) {
-      Store(value, values + j, some);
-      of_values.Add(hn::BitCast(U32Tag(), value.lower));
-      of_values.Add(hn::BitCast(U32Tag(), value.upper));
-    } else {
-      const auto bits = Narrow(T(), value);
-      StoreBits(bits, values + j, some);
-      of_values.Add(bits);
-    }
-  });
-  return of_values;
+// Writes some values = x * r * weight from j on, rounded to T, and calls add(their bits). `cast`
+// says that x * r is rounded. The values may replace x.
+template <class T, class Some, class Add>
+HWY_INLINE void ScaleSome(bool cast, const T* x, const float* weight, size_t j, Some some, F32Vec r,
+                          T* values, const Add& add) {
+  const Pair value = Scaled<T>(cast, Load(x + j, some), r, Load(weight + j, some));
+  if constexpr (sizeof(T) == 4) {
+    Store(value, values + j, some);
+    add(hn::BitCast(U32Tag(), value.lower));
+    add(hn::BitCast(U32Tag(), value.upper));
+  } else {
+    const auto bits = Narrow(T(), value);
+    StoreBits(bits, values + j, some);
+    add(bits);
+  }
 }
 
-// Adds the same values to the range of a row.
+// Writes n values, and adds them to the range of a row.
 template <class T>
-HWY_NOINLINE void ScaleToRange(bool cast, const void* x, const float* weight, size_t n, float r,
-                               void* values, QuantisedRange& range) {
-  ScaledRange(cast, static_cast<const T*>(x), weight, n, r, static_cast<T*>(values)).AddTo(range);
+HWY_NOINLINE void ScaleToRange(bool cast, const void* x, const float* weight, size_t n,
+                               float inverse_rms, void* values, QuantisedRange& range) {
+  using Tag = typename RangeOf<T>::Tag;
+  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
+  RangeOf<T> of_values;
+  const auto add = [&](hn::Vec<Tag> bits) RMSNORM_LAMBDA { of_values.Add(bits); };
+  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    ScaleSome(cast, static_cast<const T*>(x), weight, j, some, r, static_cast<T*>(values), add);
+  });
+  of_values.AddTo(range);
 }
 
 // ------------------------------------------------------------------ integers
@@ -210,69 +174,146 @@ HWY_NOINLINE void QuantiseValues(const void* from, size_t n, const QuantisedStep
 
 // ------------------------------------------------------------------ groups
 
-// Some groups of a row go through three loops, so that the steps of several groups overlap
-// (doc/data/changes.csv, "Gates, post-norms, quantised outputs").
-constexpr size_t kGroupsTile = 1024;
-constexpr size_t kMostGroups = kGroupsTile / 8;
+// Groups of 8 KiB of values, but no more than kMostGroups, go through three loops, so that kN
+// groups share two divisions (doc/data/changes.csv, "Gates, post-norms, quantised outputs").
+template <class T>
+constexpr size_t kGroupsTile = 8192 / sizeof(T);
+constexpr size_t kMostGroups = 128;
+
+// The largest of the elements of each of kN groups, as f32. A group has its elements in 16 bytes.
+template <class T>
+HWY_INLINE F32Vec MaxOfGroups(const uint32_t (*groups)[4]) {
+  using Tag = typename RangeOf<T>::Tag;
+  const U32Tag tag;
+  const auto max = [](hn::Vec<U32Tag> a, hn::Vec<U32Tag> b) RMSNORM_LAMBDA {
+    return hn::BitCast(U32Tag(), hn::Max(hn::BitCast(Tag(), a), hn::BitCast(Tag(), b)));
+  };
+  // The maxima of the even and the odd lanes of two vectors, in order.
+  const auto fold = [max](hn::Vec<U32Tag> a, hn::Vec<U32Tag> b) RMSNORM_LAMBDA {
+    return max(hn::ConcatEven(U32Tag(), b, a), hn::ConcatOdd(U32Tag(), b, a));
+  };
+  const auto lanes = [groups](size_t quarter)
+                         RMSNORM_LAMBDA { return hn::Load(U32Tag(), groups[quarter * (kN / 4)]); };
+  const auto bits = fold(fold(lanes(0), lanes(1)), fold(lanes(2), lanes(3)));
+  if constexpr (sizeof(T) == 4) {
+    return hn::BitCast(F32Tag(), bits);
+  } else if constexpr (std::is_same_v<T, BF16>) {
+    const auto upper = hn::And(bits, hn::Set(tag, 0xFFFF0000u));
+    return hn::BitCast(F32Tag(), hn::Max(upper, hn::ShiftLeft<16>(bits)));
+  } else {
+    const auto largest = hn::Max(hn::And(bits, hn::Set(tag, 0xFFFF)), hn::ShiftRight<16>(bits));
+    return Widen(F16(), hn::DemoteTo(U16Tag(), hn::BitCast(hn::RebindToSigned<U32Tag>(), largest)));
+  }
+}
 
 // What the loops leave for each other.
 struct GroupsTile {
-  HWY_ALIGN uint32_t low[kMostGroups][4];   // ranges, each in four lanes
+  HWY_ALIGN uint32_t low[kMostGroups][4];   // ranges, each in 16 bytes
   HWY_ALIGN uint32_t high[kMostGroups][4];  // without zero points, the largest magnitudes
   HWY_ALIGN float inverse[kMostGroups];
-  HWY_ALIGN float zero[kMostGroups];
-
-  template <class T>
-  HWY_INLINE void SetRange(size_t group, const RangeOf<T>& range, bool has_zero) {
-    const FourBitsTag tag;
-    hn::Store(has_zero ? range.High() : range.Magnitude(), tag, high[group]);
-    if (has_zero) hn::Store(range.Low(), tag, low[group]);
-  }
-
-  // Finds the steps of four groups, which share two divisions, and writes their scales. Returns
-  // false where one of them is not finite.
-  template <class T>
-  HWY_INLINE bool FindFourSteps(size_t group, bool has_zero, float* scale) {
-    const FourTag tag;
-    const auto of_four = [](const uint32_t(*bits)[4]) RMSNORM_LAMBDA {
-      const FourBitsTag bits_tag;
-      return WidenFour<T>(MaxOfFour(hn::Load(bits_tag, bits[0]), hn::Load(bits_tag, bits[1]),
-                                    hn::Load(bits_tag, bits[2]), hn::Load(bits_tag, bits[3])));
-    };
-    const Four smallest = hn::Set(tag, kSmallestInteger);
-    const Four highest = of_four(high + group);
-    Four lowest = hn::Zero(tag);
-    if (has_zero) {
-      lowest = of_four(low + group);
-      lowest = hn::IfThenZeroElse(hn::Gt(lowest, hn::Zero(tag)), lowest);  // a NaN stays one
-    }
-    const Four width = hn::Sub(highest, lowest);
-    const Four steps = hn::Set(tag, has_zero ? kAsymmetricSteps : kSymmetricSteps);
-    const auto none = hn::Lt(width, hn::Set(tag, kSmallestWidth));
-    const Four inverses = hn::IfThenZeroElse(none, hn::Div(steps, width));
-    hn::Store(inverses, tag, inverse + group);
-    hn::StoreU(hn::IfThenZeroElse(none, hn::Div(width, steps)), tag, scale);
-    if (has_zero) {
-      const Four rounded = hn::Round(hn::Sub(smallest, hn::Mul(lowest, inverses)));
-      const Four clamped = hn::Min(hn::Max(rounded, smallest), hn::Set(tag, kLargestInteger));
-      hn::Store(hn::IfThenZeroElse(none, clamped), tag, zero + group);
-    }
-    const Four largest = hn::Set(tag, std::numeric_limits<float>::max());
-    return hn::AllTrue(tag, hn::Le(width, largest));
-  }
+  HWY_ALIGN int8_t zero[kMostGroups];
 };
 
-// Quantises the values of a group.
+// Calls group(i, for_each_pair) for the groups of n elements. for_each_pair(f) calls f(j, All) for
+// each pair of the group, or f(j, First) for a group that is shorter than a pair. The two kinds of
+// groups have separate loops, out of which compilers move what all groups share.
+template <class Group>
+HWY_INLINE void ForEachGroup(size_t n, size_t size, const Group& group) {
+  size_t i = 0;
+  if (size < kPair) {
+    for (size_t begin = 0; begin < n; begin += size) {
+      group(i++, [=](const auto& f) RMSNORM_LAMBDA { f(begin, First{size}); });
+    }
+  } else {
+    for (size_t begin = 0; begin < n; begin += size) {
+      group(i++, [=](const auto& f) RMSNORM_LAMBDA {
+        for (size_t j = begin; j < begin + size; j += kPair) f(j, All());
+      });
+    }
+  }
+}
+
+// Scales n elements, and leaves the ranges of their groups in the tile.
+template <bool kHasZero, class T>
+HWY_NOINLINE void ScaleGroups(bool cast, const T* x, const float* weight, size_t n, size_t size,
+                              float inverse_rms, T* values, GroupsTile& tile) {
+  using Tag = typename RangeOf<T>::Tag;
+  using Lane = hn::TFromD<Tag>;
+  const F32Vec r = hn::Set(F32Tag(), inverse_rms);
+  const auto magnitude = hn::Set(Tag(), static_cast<Lane>(std::numeric_limits<Lane>::max() / 2));
+  ForEachGroup(n, size, [&](size_t group, const auto& for_each_pair) RMSNORM_LAMBDA {
+    RangeOf<T> range;
+    auto largest = hn::Zero(Tag());
+    const auto add = [&](hn::Vec<Tag> bits) RMSNORM_LAMBDA {
+      if constexpr (kHasZero) {
+        range.Add(bits);
+      } else {
+        largest = hn::Max(largest, hn::And(bits, magnitude));
+      }
+    };
+    for_each_pair([&](size_t j, auto some)
+                      RMSNORM_LAMBDA { ScaleSome(cast, x, weight, j, some, r, values, add); });
+    const FourBitsTag tag;
+    if constexpr (kHasZero) {
+      hn::Store(range.Low(), tag, tile.low[group]);
+      hn::Store(range.High(), tag, tile.high[group]);
+    } else {
+      hn::Store(MaxToFour(Tag(), largest), tag, tile.high[group]);
+    }
+  });
+}
+
+// Finds the steps of `count` groups, and writes their scales. Returns whether all are finite.
 template <class T>
-HWY_NOINLINE void QuantiseGroup(const RowRun& run, size_t row, size_t group, size_t size,
-                                const T* values) {
-  RangeOf<T> of_values;
-  ForEachPair(0, size,
-              [&](size_t j, auto some) RMSNORM_LAMBDA { of_values.AddElements(values + j, some); });
-  QuantisedRange range;
-  of_values.AddTo(range);
-  const QuantisedSteps steps = WriteSteps(run, row, group, range);
-  QuantiseValues<T>(values, size, steps, run.Row<int8_t>(kQ, row) + group * size);
+HWY_NOINLINE bool FindStepsOfGroups(size_t count, bool has_zero, GroupsTile& tile, float* scale) {
+  const F32Tag tag;
+  const F32Vec smallest = hn::Set(tag, kSmallestInteger);
+  const F32Vec steps = hn::Set(tag, has_zero ? kAsymmetricSteps : kSymmetricSteps);
+  bool all_finite = true;
+  for (size_t i = 0; i < count; i += kN) {
+    const auto exist = hn::FirstN(tag, count - i);
+    const F32Vec highest = hn::IfThenElseZero(exist, MaxOfGroups<T>(tile.high + i));
+    F32Vec lowest = hn::Zero(tag);
+    if (has_zero) {
+      lowest = hn::IfThenElseZero(exist, MaxOfGroups<T>(tile.low + i));
+      lowest = hn::IfThenZeroElse(hn::Gt(lowest, hn::Zero(tag)), lowest);  // a NaN stays one
+    }
+    const F32Vec width = hn::Sub(highest, lowest);
+    const auto finite = hn::Le(width, hn::Set(tag, std::numeric_limits<float>::max()));
+    const auto usual = hn::And(finite, hn::Ge(width, hn::Set(tag, kSmallestWidth)));
+    const F32Vec inverse = hn::IfThenElseZero(usual, hn::Div(steps, width));
+    const F32Vec of_finite = hn::IfThenElseZero(usual, hn::Div(width, steps));
+    const F32Vec of_others = hn::Set(tag, std::numeric_limits<float>::quiet_NaN());
+    hn::Store(inverse, tag, tile.inverse + i);
+    StoreBits(tag, hn::IfThenElse(finite, of_finite, of_others), scale + i, count - i);
+    if (has_zero) {
+      const F32Vec rounded = hn::Round(hn::Sub(smallest, hn::Mul(lowest, inverse)));
+      const F32Vec clamped = hn::Min(hn::Max(rounded, smallest), hn::Set(tag, kLargestInteger));
+      const hn::Rebind<int8_t, F32Tag> bytes;
+      const hn::RebindToSigned<U32Tag> whole;
+      hn::Store(hn::DemoteTo(bytes, hn::ConvertTo(whole, hn::IfThenElseZero(usual, clamped))),
+                bytes, tile.zero + i);
+    }
+    all_finite &= hn::AllTrue(tag, finite);
+  }
+  return all_finite;
+}
+
+// Writes the integers of n elements by the steps in the tile, and the zero points of their groups.
+// The integers of a group that is not finite are any.
+template <bool kHasZero, class T>
+HWY_NOINLINE void QuantiseFiniteGroups(const T* values, size_t n, size_t size,
+                                       const GroupsTile& tile, int8_t* q, int8_t* zero) {
+  ForEachGroup(n, size, [&](size_t group, const auto& for_each_pair) RMSNORM_LAMBDA {
+    const F32Vec inverse = hn::Set(F32Tag(), tile.inverse[group]);
+    if constexpr (kHasZero) zero[group] = tile.zero[group];
+    for_each_pair([&](size_t j, auto some) RMSNORM_LAMBDA {
+      const Pair value = MakeForSum(values + j, some);
+      auto integers = Integers<T>({hn::Mul(value.lower, inverse), hn::Mul(value.upper, inverse)});
+      if constexpr (kHasZero) integers = hn::Add(integers, hn::Set(I16Tag(), tile.zero[group]));
+      StoreBytes(hn::DemoteTo(BytesTag(), integers), q + j, some);
+    });
+  });
 }
 
 // A RowLeaf: scales some groups, into y or else onto the stack, and quantises them.
@@ -282,33 +323,24 @@ HWY_NOINLINE void QuantiseGroups(const Norm& norm, const RowRun& run, Operand so
   const size_t size = norm.group;
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   const bool has_zero = run.Has(kZero);
-  const T* const x = run.Row<T>(source, row);
-  const float* const weight = run.Row<float>(kWeight, row);
-  float* const scale = run.Row<float>(kScale, row);
-  int8_t* const q = run.Row<int8_t>(kQ, row);
-  const size_t at_once = std::clamp(4 * size, kGroupsTile, kBlock);
+  const auto scale_groups = has_zero ? ScaleGroups<true, T> : ScaleGroups<false, T>;
+  const auto quantise = has_zero ? QuantiseFiniteGroups<true, T> : QuantiseFiniteGroups<false, T>;
+  const size_t at_once = std::clamp(kGroupsTile<T>, size, kMostGroups * size);
   HWY_ALIGN T kept[kBlock];  // no group is longer
   GroupsTile tile;
-  std::fill_n(tile.zero, kMostGroups, 0.0f);
   for (size_t begin = 0; begin < run.d; begin += at_once) {
-    const size_t count = std::min(at_once, run.d - begin) / size;
+    const size_t n = std::min(at_once, run.d - begin);
     const size_t first = begin / size;
     T* const values = run.Has(kY) ? run.Row<T>(kY, row) + begin : kept;
-    for (size_t i = 0; i < count; ++i) {
-      const size_t j = begin + i * size;
-      const auto range = ScaledRange(cast, x + j, weight + j, size, r, values + i * size);
-      tile.SetRange(i, range, has_zero);
-    }
-    size_t done = 0;
-    while (done + 4 <= count && tile.FindFourSteps<T>(done, has_zero, scale + first + done)) {
-      done += 4;
-    }
-    for (size_t i = 0; i < done; ++i) {
-      if (has_zero) run.Row<int8_t>(kZero, row)[first + i] = static_cast<int8_t>(tile.zero[i]);
-      QuantiseFinite(values + i * size, size, tile.inverse[i], tile.zero[i], q + begin + i * size);
-    }
-    for (size_t i = done; i < count; ++i) {
-      QuantiseGroup(run, row, first + i, size, values + i * size);
+    int8_t* const q = run.Row<int8_t>(kQ, row) + begin;
+    float* const scale = run.Row<float>(kScale, row) + first;
+    int8_t* const zero = has_zero ? run.Row<int8_t>(kZero, row) + first : nullptr;
+    scale_groups(cast, run.Row<T>(source, row) + begin, run.Row<float>(kWeight, row) + begin, n,
+                 size, r, values, tile);
+    const bool finite = FindStepsOfGroups<T>(n / size, has_zero, tile, scale);
+    quantise(values, n, size, tile, q, zero);
+    for (size_t i = 0; !finite && i < n / size; ++i) {
+      if (std::isnan(scale[i])) std::memset(q + i * size, 0, size);
     }
   }
 }
