@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops that a user would write, which compilers vectorise: a norm, alone or after a residual
-// addition, in as few passes over a row as possible, with sums in f32. The bits depend on the
-// compiler.
+// addition, also quantised, in as few passes over a row as possible, with sums in f32. The bits
+// depend on the compiler.
 //
 // meson.build compiles this file into the benchmark several times, for CPUs that may not be the one
 // at hand, each time with another name for rmsnorm_peer_get(). So it uses no inline function of
@@ -71,8 +71,33 @@ struct Norm {
   size_t outer, inner, d;
   float eps;
   size_t threads;
-  Rows x, weight, residual, y;  // without a residual, its data is null
+  size_t group;
+  Rows x, weight, residual, y, q, scale;  // the data of those that are missing is null
 };
+
+constexpr size_t kLongestGroup = 8192;
+
+// Quantises the norm of a row, which is kept in y or, without it, group by group.
+template <class Type, class Element = typename Type::Element>
+void QuantiseRow(const Norm& norm, const Element* x, const Element* weight, float r, Element* y,
+                 int8_t* q, float* scale) {
+  Element buffer[kLongestGroup];
+  const size_t group = norm.group;
+  for (size_t begin = 0; begin < norm.d; begin += group) {
+    Element* const values = y != nullptr ? y + begin : buffer;
+    float largest = 0;
+    for (size_t k = 0; k < group; ++k) {
+      values[k] = Type::Store(Type::Load(x[begin + k]) * r * Type::Load(weight[begin + k]));
+      const float magnitude = fabsf(Type::Load(values[k]));
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    const float inverse = largest > 0 ? 127 / largest : 0;
+    for (size_t k = 0; k < group; ++k) {
+      q[begin + k] = static_cast<int8_t>(rintf(Type::Load(values[k]) * inverse));
+    }
+    scale[begin / group] = largest / 127;
+  }
+}
 
 // Computes `rows` rows from row (i, j) on.
 template <class Type>
@@ -82,7 +107,7 @@ void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
   for (; rows > 0; --rows) {
     const Element* x = norm.x.At<Element>(i, j);
     const Element* const weight = norm.weight.At<Element>(i, j);
-    Element* const y = norm.y.At<Element>(i, j);
+    Element* const y = norm.y.data == nullptr ? nullptr : norm.y.At<Element>(i, j);
     float sum = 0;
     if (norm.residual.data == nullptr) {
       for (size_t k = 0; k < d; ++k) sum += Type::Load(x[k]) * Type::Load(x[k]);
@@ -95,8 +120,12 @@ void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
       x = residual;
     }
     const float r = 1.0f / sqrtf(sum / static_cast<float>(d) + norm.eps);
-    for (size_t k = 0; k < d; ++k) {
-      y[k] = Type::Store(Type::Load(x[k]) * r * Type::Load(weight[k]));
+    if (norm.q.data != nullptr) {
+      QuantiseRow<Type>(norm, x, weight, r, y, norm.q.At<int8_t>(i, j), norm.scale.At<float>(i, j));
+    } else {
+      for (size_t k = 0; k < d; ++k) {
+        y[k] = Type::Store(Type::Load(x[k]) * r * Type::Load(weight[k]));
+      }
     }
     if (++j == norm.inner) {
       j = 0;
@@ -105,9 +134,10 @@ void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
   }
 }
 
-Rows RowsOf(const rmsnorm_view* view) {
+// `has_row` says that the last dimension of the view is its row.
+Rows RowsOf(const rmsnorm_view* view, bool has_row = true) {
   if (view == nullptr) return {};
-  const int last = view->ndim - 2;
+  const int last = view->ndim - (has_row ? 2 : 1);
   const auto stride = [=](int i) { return i < 0 || view->shape[i] == 1 ? 0 : view->stride[i]; };
   return {const_cast<void*>(view->data), stride(last - 1), stride(last)};
 }
@@ -122,9 +152,23 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
   for (size_t i = 0; i < what->count && *why == nullptr; ++i) {
     const rmsnorm_operands& operands = *what->calls[i].operands;
     const rmsnorm_view& x = *operands.x;
+    const size_t d = x.shape[x.ndim - 1];
+    const int32_t group = what->calls[i].options->group;
+    // What remains of a norm to quantise is a norm that they know.
+    rmsnorm_operands known = operands;
+    rmsnorm_options options = *what->calls[i].options;
+    if (operands.q != nullptr && operands.scale != nullptr) {
+      known.q = known.scale = nullptr;
+      if (known.y == nullptr) known.y = known.x;
+      options.group = 0;
+    }
+    const rmsnorm_call norm_alone = {nullptr, &known, &options};
     *why = what->backward != 0 || x.ndim > 3 ? "no loop for such a call"
-                                             : rmsnorm_peer_no_norm(&what->calls[i]);
-    if (*why == nullptr && rmsnorm_peer_has_one_type(&operands) == 0) *why = "they have one type";
+                                             : rmsnorm_peer_no_norm(&norm_alone);
+    if (*why == nullptr && rmsnorm_peer_has_one_type(&known) == 0) *why = "they have one type";
+    if (operands.q != nullptr && operands.y == nullptr && group == 0 && d > kLongestGroup) {
+      *why = "no loop for such a row";
+    }
     if (*why != nullptr) break;
     Norm& norm = norms[i];
     norm.run = x.dtype == RMSNORM_F32 ? RunRows<F32> : RunRows<BF16>;
@@ -137,12 +181,15 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
     }
     norm.outer = x.ndim == 3 ? x.shape[0] : 1;
     norm.inner = x.ndim == 1 ? 1 : x.shape[x.ndim - 2];
-    norm.d = x.shape[x.ndim - 1];
+    norm.d = d;
+    norm.group = group == 0 ? d : static_cast<size_t>(group);
     norm.eps = what->calls[i].options->eps;
     norm.x = RowsOf(&x);
     norm.weight = RowsOf(operands.weight);
     norm.residual = RowsOf(operands.residual);
     norm.y = RowsOf(operands.y);
+    norm.q = RowsOf(operands.q);
+    norm.scale = RowsOf(operands.scale, group != 0);
     // With less work for each thread, waking a thread takes longer than it saves.
     const size_t rows = norm.outer * norm.inner;
     const size_t most = norm.d < 32768 ? rows * norm.d / 32768 : rows;
