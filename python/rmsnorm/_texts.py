@@ -173,8 +173,8 @@ def text_of(answer: Answer) -> str:
 # ----------------------------------------------------------------------------------------- systems
 
 
-def systems() -> list[dict[str, str]]:
-    """Returns the rows of the tables of doc/migration.md, by their columns."""
+def systems(key: str = "name") -> list[dict[str, str]]:
+    """Returns the rows of the tables of doc/migration.md that have a column `key`, by columns."""
     rows: list[dict[str, str]] = []
     columns: list[str] = []
     page = Path(__file__).with_name("migration.md")
@@ -186,9 +186,9 @@ def systems() -> list[dict[str, str]]:
             columns = []
         elif not columns:
             columns = [cell.strip("`") for cell in cells]
-        elif "name" in columns and not cells[0].startswith("-"):
+        elif key in columns and not cells[0].startswith("-"):
             row = dict(zip(columns, cells, strict=True))
-            rows.append(row | {"name": row["name"].strip("`")})
+            rows.append(row | {key: row[key].strip("`")})
     return rows
 
 

@@ -260,10 +260,14 @@ def to_array(tensor):
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def main():
+def require_versions():
     for package, version in VERSIONS.items():
         if importlib.metadata.version(package) != version:
             raise SystemExit(f"{package} is {importlib.metadata.version(package)}, not {version}")
+
+
+def main():
+    require_versions()
     index, arrays, keys = {}, {}, {}
     for number, dtype in enumerate(TYPES.values()):
         for name, step in STEPS.items():

@@ -207,5 +207,6 @@ def compare_bits(*library):
             *(f"{BUILD}/cases/librmsnorm_vectors.a", f"{BUILD}/cases/librmsnorm_cases.a"),
             *(f"{BUILD}/cases/libguarded_memory.a", *library, *OPENMP, "-lpthread"),
         )
-        files = (f"{ROOT}/test/data/{name}.safetensors" for name in ("contract", "family", "models"))
+        names = ("contract", "family", "models", "rotary")
+        files = (f"{ROOT}/test/data/{name}.safetensors" for name in names)
         succeed(program, *files, LD_LIBRARY_PATH=os.path.dirname(library[0]))

@@ -31,7 +31,7 @@ def arguments_of(case):
 
 
 @pytest.mark.parametrize("target", rmsnorm.targets())
-@pytest.mark.parametrize("file", ("contract", "family", "models"))
+@pytest.mark.parametrize("file", ("contract", "family", "models", "rotary"))
 def test_recorded_bits(file, target):
     def compute(case):
         arguments = arguments_of(case)

@@ -39,6 +39,30 @@ def test_each_row_has_its_cases():
     assert sorted(found, key=order) == sorted(wanted, key=order)
 
 
+def test_each_rotation_has_its_cases():
+    """The tests of recorded bits show that the library gives their results."""
+    rows = {row["rotation"]: row for row in systems("rotation")}
+    cases = check_vectors.read_cases(ROOT / "test" / "data" / "rotary.safetensors")
+    assert rows.keys() == {case.group for case in cases}
+    assert {(case.group, case.words["y"]) for case in cases} == set(
+        itertools.product(rows, ("f32", "bf16", "f16"))
+    )
+    for case in cases:
+        row, heads, d = rows[case.group], *case.inputs["x"].shape[-2:]
+        divisor = heads * d if row["divisor"] == "all heads" else d
+        options = {
+            option: type(default)(row.get(option) or default)
+            for option, default in check_vectors.OPTIONS.items()
+            if option != "divisor"
+        }
+        assert case.options == options | {"divisor": divisor}
+        assert ("sums" in case.inputs) == (divisor != d)
+        assert case.words.get("weight", "none") == row["weight"].replace("as x", case.words["x"])
+        for table in ("cos", "sin"):
+            assert case.words[table] == row["tables"].replace("as x", case.words["x"])
+            assert (2 * case.inputs[table].shape[-1] < d) == bool(row["rotary_part"])
+
+
 def is_in_two_phases(case):
     """Whether the sums of residual + x scale residual_out, which no line of a case says."""
     return ROWS[case.group]["residual_rounding"] == "two phases"

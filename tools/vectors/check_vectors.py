@@ -60,6 +60,31 @@ def to_bfloat16(values):
     return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
 
 
+def to_float32(array):
+    """Returns an array of any type of floating point as float32."""
+    return from_bfloat16(array) if array.dtype == np.uint16 else np.float32(array)
+
+
+def rounded(values, dtype):
+    """Returns a float32 array rounded to the type of an array, as float32."""
+    return to_float32(to_bfloat16(values) if dtype == np.uint16 else values.astype(dtype))
+
+
+def rotate(m, cos, sin, dtype, options):
+    """Returns the rows m, a float32 array, rotated by tables with one number for each pair, as an
+    array of y's type. `options` has the rotary ones."""
+    cast = lambda values: rounded(values, dtype)
+    each = cast if options["rotary_rounding"] == "each" else lambda values: values
+    y = m.copy() if options["rotary_rounding"] == "none" else cast(m)
+    c, s = each(to_float32(cos)), each(to_float32(sin))
+    part = y[..., -2 * c.shape[-1] :] if options["rotary_part"] == "end" else y
+    part = part[..., : 2 * c.shape[-1]]
+    halves = options["rotary_pairs"] == "halves"
+    a, b = np.split(part, 2, axis=-1) if halves else (part[..., ::2], part[..., 1::2])
+    a[...], b[...] = each(a * c) - each(b * s), each(b * c) + each(a * s)
+    return to_bfloat16(y) if dtype == np.uint16 else y.astype(dtype)
+
+
 def read(path):
     """Returns the metadata and the arrays of a .safetensors file, by name."""
     with open(path, "rb") as file:
