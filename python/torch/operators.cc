@@ -41,6 +41,7 @@ enum class Shape {
   kPerRow,   // the shape of x without the last dimension
   kGroups,   // the same, or with the option `group` a dimension of groups at the end
   kColumns,  // the last dimension of x, or leading dimensions that are each x's or 1
+  kTables,   // R / 2, or with leading dimensions that are each x's or 1
 };
 
 struct Operand {
@@ -52,6 +53,8 @@ struct Operand {
 constexpr Operand kX{"x", &rmsnorm_operands::x, Shape::kRows};
 constexpr Operand kWeight{"weight", &rmsnorm_operands::weight, Shape::kColumns};
 constexpr Operand kResidual{"residual", &rmsnorm_operands::residual, Shape::kRows};
+constexpr Operand kCos{"cos", &rmsnorm_operands::cos, Shape::kTables};
+constexpr Operand kSin{"sin", &rmsnorm_operands::sin, Shape::kTables};
 constexpr Operand kY{"y", &rmsnorm_operands::y, Shape::kRows};
 constexpr Operand kResidualOut{"residual_out", &rmsnorm_operands::residual_out, Shape::kRows};
 constexpr Operand kRstd{"rstd", &rmsnorm_operands::rstd, Shape::kPerRow};
@@ -63,6 +66,8 @@ constexpr Operand kInputs[] = {
     {"gate", &rmsnorm_operands::gate, Shape::kRows},
     {"bias", &rmsnorm_operands::bias, Shape::kColumns},
     {"post_norm_weight", &rmsnorm_operands::post_norm_weight, Shape::kColumns},
+    kCos,
+    kSin,
 };
 constexpr Operand kOutputs[] = {
     kY,
@@ -118,6 +123,22 @@ constexpr size_t kMostTensors = 1 + std::size(kInputs) + std::size(kOutputs);
 Tensor Readable(Tensor tensor) {
   const bool is_readable = HasRows(tensor) && tensor.dim() <= RMSNORM_MAX_DIMS;
   return is_readable ? tensor : torch::stable::contiguous(tensor);
+}
+
+// A copy of a table that has a row for each row of x, with the leading dimensions of x as one.
+Tensor MergedTable(const Operand& operand, const Tensor& table, const Tensor& x) {
+  const auto own = table.sizes(), of_x = x.sizes();
+  bool fits = !own.empty() && own.size() <= of_x.size();
+  for (size_t i = 2; fits && i <= own.size(); ++i) {  // from the right
+    const int64_t size = own[own.size() - i];
+    fits = size == 1 || size == of_x[of_x.size() - i];
+  }
+  if (!fits) throw Refused(operand.name, "each leading dimension must be that of x or 1");
+  std::vector<int64_t> sizes(of_x.begin(), of_x.end());
+  sizes.back() = own[own.size() - 1];
+  Tensor copy = torch::stable::new_empty(table, sizes);
+  torch::stable::copy_(copy, table);
+  return torch::stable::flatten(copy, 0, x.dim() - 2);
 }
 
 // A contiguous tensor with the first `ndim` dimensions of another one.
@@ -265,18 +286,24 @@ class Call {
   // Whether the last dimension of an operand is its row.
   bool HasRowDimension(const Operand& operand) const {
     return operand.shape == Shape::kRows || operand.shape == Shape::kColumns ||
+           operand.shape == Shape::kTables ||
            (operand.shape == Shape::kGroups && options_.group != 0);
   }
 
   // A tensor may have more dimensions than a view. Its leading dimensions then become one.
   void MergeRows() {
-    const auto sizes = x().sizes();
+    const Tensor x = this->x();  // as it is before it changes
+    const auto sizes = x.sizes();
     const size_t width = sizes.size() - 1;
     for (size_t i = 0; i < count_; ++i) {
       const Operand& operand = *table_[i];
       Tensor& tensor = *tensors_[i];
       const auto own = tensor.sizes();
       if (operand.shape == Shape::kColumns && own.size() == 1) continue;
+      if (operand.shape == Shape::kTables) {
+        tensor = MergedTable(operand, tensor, x);
+        continue;
+      }
       if (own.size() != width + (HasRowDimension(operand) ? 1 : 0) ||
           !std::equal(own.begin(), own.begin() + width, sizes.begin())) {
         throw Refused(operand.name, "its shape differs from that of x");
@@ -294,7 +321,7 @@ class Call {
   void SetView(const Operand& operand, const Tensor& tensor, rmsnorm_view& view) const {
     const auto sizes = tensor.sizes();
     const auto strides = tensor.strides();
-    const bool needs_row = operand.shape == Shape::kColumns;
+    const bool needs_row = operand.shape == Shape::kColumns || operand.shape == Shape::kTables;
     if (sizes.size() > RMSNORM_MAX_DIMS || (needs_row && sizes.size() == 0)) {
       throw Refused(operand.name, std::to_string(sizes.size()) + " dimensions, but x has " +
                                       std::to_string(x().dim()));
@@ -432,11 +459,14 @@ void WriteForward(StableIValue* stack, uint64_t, uint64_t) {
 // order. It adds dsum, a gradient of x from elsewhere, to the gradient of x.
 std::vector<Tensor> Backward(Tensor dy, Tensor x, OptionalTensor weight, OptionalTensor bias,
                              OptionalTensor rstd, OptionalTensor dsum, bool wants_dx, bool wants_dw,
-                             bool wants_db, std::string options) {
+                             bool wants_db, std::string options, OptionalTensor cos,
+                             OptionalTensor sin) {
   Call call(options);
   call.AddInput(kX, std::move(x));
   call.AddInput(kDy, std::move(dy));
   call.AddInput(kWeight, weight);
+  call.AddInput(kCos, std::move(cos));
+  call.AddInput(kSin, std::move(sin));
   if (rstd) call.Add(kRstd, *rstd);
   std::vector<Tensor> gradients;
   gradients.reserve(3);
@@ -595,7 +625,8 @@ std::vector<Operator> Operators() {
        Guarded<Norm>},
       {"backward", true,
        "(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? rstd, Tensor? dsum, "
-       "bool wants_dx, bool wants_dw, bool wants_db, str options) -> Tensor[]",
+       "bool wants_dx, bool wants_dw, bool wants_db, str options, Tensor? cos=None, "
+       "Tensor? sin=None) -> Tensor[]",
        Guarded<TORCH_BOX(&Backward)>},
       {"forward", true, "(Tensor x, str options" + inputs + OutputArguments() + ") -> ()",
        Guarded<WriteForward>},

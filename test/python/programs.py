@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of Python: those in the README and in doc/python.md, and those of tests."""
+"""Programs of Python: those in the README and in pages, and those of tests."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "doc/python.md")
+PAGES = ("README.md", "doc/python.md", "doc/rotary.md")
 # The blocks of other packages have these words.
 OTHERS = ("torch", "kernels", "jax")
 

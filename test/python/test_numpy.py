@@ -627,10 +627,6 @@ WRONG_ARGUMENTS = {
         [0, -8, 12, 8192, 2**31, 2**32 + 8, 8.0, True, "8", [8], np.ones(1)],
         "must be a power of two from 8 to 4096.*(None is|default,) d",
     ),
-    "residual_factor": (
-        [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
-        "must be (finite|a .*number other than 0.*None leaves)",
-    ),
     "rotary_pairs": (["half", None, 0, []], "are halves, neighbours"),
     "rotary_part": (["middle", None, 1, []], "are start, end"),
     "rotary_rounding": (["all", None, True, []], "are each, norm, none"),

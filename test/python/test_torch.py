@@ -34,7 +34,9 @@ from torch_models import (
     gradients,
     operands,
     rms_norm,
+    rotary,
     sum_of_sines,
+    whole_rows,
 )
 
 import rmsnorm
@@ -287,6 +289,24 @@ def test_layouts(name):
     assert_bits(gradients(rt.rms_norm, [dy], [x]), gradients(rt.rms_norm, [dy], [dense]))
 
 
+def test_tables_are_read_where_they_lie():
+    """A cache has a row for each position, cosines, then sines. Heads share the rows of tokens."""
+    x, k, cache = normal(2, 7, 3, 64), normal(2, 7, 1, 64), normal(20, 64)
+    cos, sin = cache[5:12, None].split(32, -1)
+    dense = [t.expand(2, 7, 3, 32).contiguous() for t in (cos, sin)]
+    y = rt.rotary(x, *dense)
+    of_k = rt.rotary(k, *(t[:, :, :1] for t in dense))
+    step = functools.partial(rt.qk, x, k, None, None, None, cos, sin)
+    assert_bits(step(), (y, of_k))
+    leaves = [t.clone().requires_grad_() for t in (cos, sin)]
+    found = gradients(lambda x: rt.rotary(x, *leaves), [x], [x])
+    assert_bits(found, gradients(lambda x: rt.rotary(x, *dense), [x], [x]))
+    with pytest.raises(RuntimeError, match="not have been used"):  # they count as constants
+        torch.autograd.grad(rt.rotary(x.clone().requires_grad_(), *leaves).sum(), leaves)
+    assert operations(lambda: (step(), rt.forward(x=x, cos=cos, sin=sin, y=x))) == []
+    assert_bits(x, y)
+
+
 def test_operands_of_different_layouts():
     x, residual = normal(4, 6, 64).transpose(0, 1), normal(6, 4, 128)[..., :64]
     y, total = rt.fused_add_rms_norm(x, residual)
@@ -308,6 +328,13 @@ def test_more_dimensions_than_a_view_has():
         y, total = rt.fused_add_rms_norm(x, residual)
         assert y.shape == total.shape == x.shape
         assert_bits((y.view(-1, 64), total.view(-1, 64)), expected)
+        tables = normal(shape[-3], 1, 16), normal(16)  # rows of cosines for a dimension
+        wide = [t.expand(*shape[:-1], 16).reshape(-1, 16) for t in tables]
+        expected = rt.rotary(x.view(-1, 64), *wide)
+        [dx] = gradients(lambda x: rt.rotary(x, *tables), [x], [x])
+        [of_rows] = gradients(lambda x: rt.rotary(x, *wide), [x.view(-1, 64)], [x.view(-1, 64)])
+        assert_bits(rt.rotary(x, *tables).view(-1, 64), expected)
+        assert_bits(dx.view(-1, 64), of_rows)
         rt.fused_add_rms_norm_(x, residual)
         assert_bits((x, residual), (y, total))
 
@@ -387,7 +414,7 @@ def test_gates_of_other_shapes_are_refused(shape):
 
 # A product with a gate that is rounded gives the norm other numbers, and PyTorch adds up the
 # gradients of a gate that rows share.
-ROUND_ONCE = [n for n in WITH_FORMULA if CALLS[n].function in (rms_norm, gated)]
+ROUND_ONCE = [n for n in WITH_FORMULA if CALLS[n].function in (rms_norm, gated, rotary)]
 ROUND_ONCE = [
     n for n in ROUND_ONCE if n not in ("no activation before, rounded", "gate of all rows")
 ]
@@ -435,6 +462,7 @@ def test_operators_pass_the_checks_of_pytorch():
     x, weight, bare = normal(3, 64).requires_grad_(), normal(64).requires_grad_(), normal(3, 64)
     half = {"dtype": torch.bfloat16}
     unrounded = packed(residual_rounding="unrounded")
+    tables = {"cos": bare[:, :32], "sin": bare[:, 32:]}
     cases = [
         ("norm", (x, packed(), None, weight), {}),
         ("norm", (x, packed()), half),
@@ -443,13 +471,15 @@ def test_operators_pass_the_checks_of_pytorch():
         ("norm", (x, packed(), None, weight, bare, None, weight, weight), {}),
         ("norm", (x, unrounded, torch.bfloat16, weight, x), {}),
         ("norm", (x, packed(factor=0.5), torch.bfloat16, weight, None, x), {}),
+        ("norm", (x, packed(), None, weight), tables),
         ("forward", (bare, packed(), weight.detach()), {"y": bare.clone()}),
         ("rms_norm", (bare, weight.detach(), packed()), half),
         ("norms", ([bare, bare], [weight.detach(), None], packed()), {}),
     ]
     for mask in itertools.product((False, True), repeat=3):
         vectors = (weight.detach(), weight.detach())
-        cases.append(("backward", (bare, bare, *vectors, None, bare, *mask, packed()), {}))
+        arguments = (bare, bare, *vectors, None, bare, *mask, packed())
+        cases += [("backward", arguments, given) for given in ({}, tables)]
     for name, arguments, options in cases:
         torch.library.opcheck(getattr(OPS, name).default, arguments, options)
 
@@ -482,16 +512,6 @@ def test_transforms(name):
 
 
 # -------------------------------------------------------------------------------------- module
-
-
-def whole_rows(*shape, dtype=torch.float32):
-    """Returns rows of 7 and 17 with random signs and places, whose RMS is 13.
-
-    The sum of squares is exact in any order, and so is the mean over a power of two.
-    """
-    half = torch.arange(math.prod(shape)).view(shape) % 2
-    order = torch.rand(shape).argsort(-1)
-    return ((7 + 10 * half.gather(-1, order)) * (1 - 2 * torch.randint(0, 2, shape))).to(dtype)
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")
@@ -605,7 +625,10 @@ def test_programs_of_the_page(block):
     names = {"torch": torch, "rmsnorm": rmsnorm, "x": x, "stream": stream}
     names |= {"gate": gate, "weight": weight, "q": x.clone(), "k": x.clone()}
     names |= {"q_weight": weight, "k_weight": weight, "model": torch.nn.RMSNorm(64)}
+    names |= {"cos": normal(2, 32), "sin": normal(2, 32)}
     exec(block, names)
     if "run_rmsnorm" in names:
         y = names["run_rmsnorm"](64, 1e-5, weight, x)
         assert_bits(y, rt.rms_norm(x, weight, 1e-5))
+    if "new_q" in names:
+        assert_bits(names["q"], names["new_q"])

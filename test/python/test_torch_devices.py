@@ -21,6 +21,7 @@ SHAPES = {
     **dict.fromkeys((*ROWS, "x", "residual", "gate", "out", "k"), (3, 8)),
     **dict.fromkeys(("weight", "bias", "post_norm_weight", "q_weight", "k_weight"), (8,)),
     **dict.fromkeys(("rstd", *STEPS), (3,)),
+    **dict.fromkeys(("cos", "sin"), (4,)),
 }
 
 
@@ -34,11 +35,11 @@ FUNCTIONS = {
     for function in TENSOR_FUNCTIONS
     if function not in (rt.norms, rt.functional.rms_norm)
 }
-FUNCTIONS[norms] = ["x", "residual", "gate", "weight", "bias", "post_norm_weight"]
+FUNCTIONS[norms] = ["x", "residual", "gate", "weight", "bias", "post_norm_weight", "cos", "sin"]
 NEEDED = ((rt.fused_add_rms_norm, "residual"), (rt.fused_add_rms_norm_, "residual"))
-NEEDED += ((rt.gated, "gate"), (rt.qk, "q"))
+NEEDED += ((rt.gated, "gate"), (rt.qk, "q"), (rt.rotary, "cos"), (rt.rotary, "sin"))
 PAIRS = [(function, operand) for function, names in FUNCTIONS.items() for operand in names]
-WITH_GRADIENTS = (rt.rms_norm, rt.fused_add_rms_norm, rt.gated, rt.qk, norms)
+WITH_GRADIENTS = (rt.rms_norm, rt.fused_add_rms_norm, rt.gated, rt.rotary, rt.qk, norms)
 
 
 def tensors_of(function, device):
@@ -65,7 +66,7 @@ def test_operands_on_two_devices_are_refused_by_name(function, operand, device, 
     with pytest.raises(RuntimeError, match=r"^[\w\[\].]+: (it is|the tensor must be) on") as error:
         function(**tensors)
     if tensors[operand] is not next(iter(tensors.values())):  # or else the others seem elsewhere
-        prefix = "calls[0]." if function is norms else ""
+        prefix = "calls[0]." if function in (norms, rt.qk) else ""
         assert str(error.value).startswith(NAMES.get(operand, prefix + operand))
     for name, value in before.items():
         assert torch.equal(tensors.get(name, value), value)
@@ -124,6 +125,9 @@ REFUSED = [
     ("^options: eps is -1; it must be finite and not negative$", rt.rms_norm, X, None, -1),
     ("^gate: its shape differs from that of x$", rt.gated, NINE, NINE.repeat(2, *[1] * 8)),
     ("^gate: 9 dimensions, but x has 2$", rt.gated, X, NINE),
+    ("^cos: 0 dimensions, but x has 2$", rt.rotary, X, X[0, 0], W),
+    ("^cos: each leading dimension must be that of x or 1$", rt.rotary, NINE, X, X),
+    ("^sin: 16 elements in its last dimension, but cos has 32$", rt.rotary, X, W[:32], W[:16]),
     ("^x: stride 4 in the last dimension", rt.fused_add_rms_norm_, torch.randn(64, 4).t(), X),
     ("^x: 9 dimensions; with more than 8 it must be", rt.fused_add_rms_norm_, NINE, NINE),
     ("^residual_out: overlaps x", lambda: rt.fused_add_rms_norm_(X[:3], X[1:])),
@@ -148,6 +152,7 @@ REFUSED = [
             ("gate: 3 in dimension 0", {"x": X, "gate": X[:3]}),
             ("residual: it is on meta", {"x": X, "residual": X.to("meta")}),
             ("x: 0 dimensions", {"x": torch.tensor(1.0)}),
+            ("cos: there is no sin", {"x": X, "cos": W[:32]}),
             ("*eps is -1", {"x": X, "eps": -1}),
             ("y: the type must be", {"x": X, "dtype": torch.float64}),
         )

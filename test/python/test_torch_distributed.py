@@ -61,6 +61,20 @@ def check_uneven_rows(mesh):
     assert y.shape == x.shape
 
 
+def check_weights_and_tables(mesh, shape):
+    """Where they have rows for samples, tokens or heads, each process takes those of its part."""
+    x, w, tables = torch.randn(2, 5, 4, 32), torch.randn(shape), torch.randn(2, 5, 1, 16)
+    expected = rt.rotary(x, *tables, w)
+    [of_w] = gradients(lambda w: rt.rotary(x, *tables, w), [w], [expected])
+    for placement in (Shard(0), Shard(1), Shard(2), Replicate()):
+        rows, weight = spread(mesh, placement, x), spread(mesh, Replicate(), w)[0].requires_grad_()
+        y = rt.rotary(*rows, *spread(mesh, Replicate(), *tables), weight)
+        assert_bits(full(y), expected)
+        assert list(y.placements) == [placement]
+        [found] = torch.autograd.grad(y, [weight], spread(mesh, placement, expected))
+        torch.testing.assert_close(full(found), of_w, rtol=1e-5, atol=1e-5)
+
+
 def check_partial_sums(mesh):
     parts = DTensor.from_local(torch.full((2, 32), 1.0 + dist.get_rank()), mesh, [Partial()])
     y = rt.rms_norm(parts, *spread(mesh, Replicate(), torch.ones(32)))
@@ -85,14 +99,6 @@ def check_tensors_beside_shards(mesh):
         rt.rms_norm(*spread(mesh, Shard(0), x), weight)
     with pytest.raises(RuntimeError, match=message.format("x")):
         rt.rms_norm(x, *spread(mesh, Replicate(), weight))
-
-
-def check_weights_of_samples(mesh):
-    x, weight = torch.randn(4, 3, 32), torch.randn(4, 1, 32)
-    y = rt.rms_norm(*spread(mesh, Replicate(), x, weight))
-    assert_bits(full(y), rt.rms_norm(x, weight))
-    with pytest.raises(RuntimeError, match="^weight: 3 dimensions; for split rows it must have one$"):
-        rt.rms_norm(*spread(mesh, Shard(0), x), *spread(mesh, Replicate(), weight))
 
 
 def train(model, inputs):
@@ -121,10 +127,13 @@ def check_data_parallel(mesh, way):
 
 CHECKS = {
     "uneven rows": check_uneven_rows,
+    **{
+        f"tables, weight of {shape}": functools.partial(check_weights_and_tables, shape=shape)
+        for shape in ((32,), (4, 32), (2, 1, 1, 32))
+    },
     "partial sums": check_partial_sums,
     "in place": check_in_place,
     "tensors beside shards": check_tensors_beside_shards,
-    "weights of samples": check_weights_of_samples,
     **{way: functools.partial(check_data_parallel, way=way) for way in ("DDP", "FSDP")},
     **{
         f"{name}, {'compiled' if compiled else 'eager'}": functools.partial(

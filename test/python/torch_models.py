@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of rmsnorm.torch as data, with their results by NumPy and by formula; models to export."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ EPS = 2.0**-23  # the default
 
 TENSOR_FUNCTIONS = (
     *(rt.rms_norm, rt.fused_add_rms_norm, rt.fused_add_rms_norm_, rt.gated, rt.norms, rt.qk),
-    *(rt.quantized, rt.forward, rt.functional.rms_norm),
+    *(rt.quantized, rt.rotary, rt.forward, rt.functional.rms_norm),
 )
 
 
@@ -22,6 +24,8 @@ def formula(
     gate=None,
     bias=0.0,
     post_norm_weight=None,
+    cos=None,
+    sin=None,
     *,
     eps=EPS,
     eps_placement="inside",
@@ -31,6 +35,8 @@ def formula(
     residual_factor=1.0,
     activation="silu",
     gate_placement="after",
+    rotary_pairs="halves",
+    rotary_part="start",
     **_roundings,
 ):
     """Returns y, and residual_out with a residual, without a rounding."""
@@ -52,7 +58,23 @@ def formula(
     h = (x if post_norm_weight is None else norm(x, post_norm_weight)) * factor * before
     h = h if residual is None else (residual + h) * residual_factor
     total = () if residual is None else (h,)
-    return ((norm(h, weight) + bias) * after, *total)
+    y = (norm(h, weight) + bias) * after
+    if cos is not None:
+        # Each element, times its cosine, and its partner, times its sine.
+        d, half = y.shape[-1], cos.shape[-1]
+        rest = d - 2 * half if rotary_part == "end" else 0
+        one, two = range(half), range(half, 2 * half)
+        if rotary_pairs == "neighbours":
+            one, two = (range(i, 2 * half, 2) for i in (0, 1))
+        c, s = torch.ones_like(y), torch.zeros_like(y)
+        partners = list(range(d))
+        for i, (a, b) in enumerate(zip(one, two)):
+            a, b = a + rest, b + rest
+            partners[a], partners[b] = b, a
+            c[..., a] = c[..., b] = cos[..., i]
+            s[..., a], s[..., b] = -sin[..., i], sin[..., i]
+        y = y * c + y[..., partners] * s
+    return (y, *total)
 
 
 ROWS, STEPS, INT8 = ("y", "residual_out", "q"), ("scale", "zero"), ("q", "zero")
@@ -74,9 +96,9 @@ def new_outputs(names, x, residual=None, dtype=None, group=None, **_others):
 class Call:
     """Norms that one call of a function makes, of x, a tensor r of its shape and vectors w and v.
 
-    A norm is a dictionary of operands, as "x", "r", "w" or "v", and of options. x is "x" unless
-    given. The function takes the norms, and returns their outputs. One that writes has no
-    gradients: `writes` says over how many of x and r.
+    A norm is a dictionary of operands, as "x", "r", "w" or "v" or a function of the four, and of
+    options. x is "x" unless given. The function takes the norms, and returns their outputs. One
+    that writes has no gradients: `writes` says over how many of x and r.
     """
 
     def __init__(self, function, *norms, outputs="y residual_out", writes=None, **norm):
@@ -87,7 +109,10 @@ class Call:
 
     def arguments(self, x, r, w, v):
         tensors = {"x": x, "r": r, "w": w, "v": v}
-        return [{n: tensors.get(a, a) for n, a in given.items()} for given in self.norms]
+        return [
+            {n: a(x, r, w, v) if callable(a) else tensors.get(a, a) for n, a in given.items()}
+            for given in self.norms
+        ]
 
     def __call__(self, *tensors):
         return self.function(*self.arguments(*tensors))
@@ -129,6 +154,10 @@ def gated(norm):
     return (rt.gated(**norm),)
 
 
+def rotary(norm):
+    return (rt.rotary(**norm),)
+
+
 def qk(q, k):
     options = {n: value for n, value in q.items() if n not in ("x", "weight")}
     y, z = rt.qk(q["x"], k["x"], q.get("weight"), k.get("weight"), **options)
@@ -147,6 +176,11 @@ def of_kinds(*norms):
 
 def out(norm):
     return (rt.rms_norm(**norm, out=norm["x"]),)
+
+
+def rotated_in_place(norm):
+    rt.forward(**norm, y=norm["x"])
+    return (norm["x"],)
 
 
 def in_place(norm):
@@ -176,6 +210,16 @@ W, BOTH = {"weight": "w"}, {"weight": "w", "bias": "v"}
 ADDED = {"residual": "r", **W}
 GATED = {"gate": "r", **W}
 BEFORE = {"gate_placement": "before"}
+#: Tables that rows have, strided, and tables that all rows share, of a part of a row.
+TABLES = {
+    "cos": lambda x, r, w, v: r.detach()[..., : r.shape[-1] // 2],
+    "sin": lambda x, r, w, v: r.detach()[..., r.shape[-1] // 2 :],
+}
+PART = {
+    "cos": lambda x, r, w, v: v.detach()[: v.shape[-1] // 4],
+    "sin": lambda x, r, w, v: v.detach()[v.shape[-1] // 4 : v.shape[-1] // 2],
+    **{"rotary_pairs": "neighbours", "rotary_part": "end", "rotary_rounding": "norm"},
+}
 STEP = {**BEFORE, "activation": "none", "gate_rounding": "rounded"}
 STREAM = {"gate": "x", **STEP}
 UNROUNDED = {"residual_rounding": "unrounded"}
@@ -211,13 +255,20 @@ CALLS = {
     "gate of all rows": Call(gated, gate="v", **W),
     "no activation": Call(gated, **GATED, activation="none"),
     "no activation before, rounded": Call(gated, **GATED, **STEP),
+    "rotary": Call(rotary, **BOTH, **TABLES),
+    "rotary, part": Call(rotary, **W, **PART, rounding="before_weight"),
+    "rotary, unrounded": Call(rotary, **TABLES, rotary_rounding="none", factor=0.5, eps=0.5),
     "dtype": Call(rms_norm, dtype=torch.bfloat16),
     "add, dtype": Call(add, **ADDED, dtype=torch.float16),
     "silu, dtype": Call(gated, **GATED, dtype=torch.bfloat16),
     "qk": Call(qk, {**W, "factor": 2.0}, {"x": "r", "weight": "v", "factor": 2.0}),
+    "qk, rotary": Call(qk, {**W, **TABLES}, {"x": "r", "weight": "v", **TABLES}),
     "norms": Call(alike, W, {"x": "r"}),
-    "norms of kinds": Call(of_kinds, W, {"residual": "r"}, {"x": "r", "gate": "x", "bias": "v"}),
+    "norms of kinds": Call(
+        of_kinds, {**W, **PART}, {"residual": "r"}, {"x": "r", "gate": "x", "bias": "v"}
+    ),
     "rms_norm, out": Call(out, **BOTH, writes=1),
+    "rotary in place": Call(rotated_in_place, **BOTH, **TABLES, writes=1),
     "add in place": Call(in_place, **ADDED, bias="v", writes=2),
     "quantized": Call(quantized, **BOTH, outputs="q scale", writes=0),
     "quantized sum": Call(quantized_sum, **ADDED, post_norm_weight="v", **SMALL),
@@ -259,6 +310,16 @@ def operands(requires_grad=False, rows=(3,), d=16):
     """Returns random operands of a call."""
     shapes = ((*rows, d), (*rows, d), (d,), (d,))
     return [torch.randn(shape).requires_grad_(requires_grad) for shape in shapes]
+
+
+def whole_rows(*shape, dtype=torch.float32):
+    """Returns rows of 7 and 17 with random signs and places, whose RMS is 13.
+
+    The sum of squares is exact in any order, and so is the mean over a power of two.
+    """
+    half = torch.arange(math.prod(shape)).view(shape) % 2
+    order = torch.rand(shape).argsort(-1)
+    return ((7 + 10 * half.gather(-1, order)) * (1 - 2 * torch.randint(0, 2, shape))).to(dtype)
 
 
 class Model(torch.nn.Module):

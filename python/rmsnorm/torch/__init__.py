@@ -47,6 +47,7 @@ from ._functions import (
     qk,
     quantized,
     rms_norm,
+    rotary,
 )
 from ._module import RMSNorm
 from ._use import Report, use
@@ -64,5 +65,6 @@ __all__ = [
     "qk",
     "quantized",
     "rms_norm",
+    "rotary",
     "use",
 ]

@@ -86,11 +86,36 @@ def _norm_of_rows(
     return y if bias is None else y + bias.float()
 
 
+def rotate(
+    m: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype, options: Any, rounding: str
+) -> Tensor:
+    """Returns rows with their pairs rotated, in float32. They are rounded to `dtype` where the
+    option rotary_rounding, `rounding`, says so. The tables are constants."""
+    half, d = cos.shape[-1], m.shape[-1]
+    v = m if rounding == "none" else m.to(dtype).float()
+    of_rest = dtype if rounding == "each" else torch.float32
+    c, s = (table.detach().to(of_rest).float() for table in (cos, sin))
+
+    def rounded(values: Tensor) -> Tensor:
+        return values.to(of_rest).float()
+
+    first = 0 if options.rotary_part == "start" else d - 2 * half
+    last = first + 2 * half
+    is_halves = options.rotary_pairs == "halves"
+    if is_halves:
+        a, b = v[..., first : first + half], v[..., first + half : last]
+    else:
+        a, b = v[..., first:last:2], v[..., first + 1 : last : 2]
+    both = rounded(a * c) - rounded(b * s), rounded(b * c) + rounded(a * s)
+    turned = torch.stack(both, -2 if is_halves else -1).flatten(-2)
+    return torch.cat((v[..., :first], turned, v[..., last:]), -1)
+
+
 def norm(
     x: Tensor, options: str, dtype: torch.dtype | None, *others: Tensor | None
 ) -> list[Tensor]:
     """Returns what the operator `norm` returns, but for rstd. It refuses the same types."""
-    weight, residual, gate, bias, post_norm_weight = others
+    weight, residual, gate, bias, post_norm_weight, cos, sin = (*others, None, None)[:7]
     for tensor in (x, *others):
         if tensor is not None and tensor.dtype not in DTYPES:
             raise RuntimeError(f"{tensor.dtype}: the type must be float32, float16 or bfloat16")
@@ -113,7 +138,7 @@ def norm(
         residual_out = h.to(residual.dtype)
         h = residual_out if is_rounded else h
         outputs.append(residual_out)
-    is_bare = gate is None and bias is None and residual is None
+    is_bare = gate is None and bias is None and residual is None and cos is None
     if is_bare and _is_pytorchs(h, weight, dtype, chosen):
         return [torch.nn.functional.rms_norm(h, h.shape[-1:], weight, chosen.eps)]
     h = h.float()
@@ -122,7 +147,10 @@ def norm(
         if chosen.gate_rounding == "rounded":
             y = y.to(x.dtype).float()
         y = y * activation(gate, chosen.activation)[0]
-    return [y.to(x.dtype if dtype is None else dtype), *outputs]
+    of_y = x.dtype if dtype is None else dtype
+    if cos is not None and sin is not None:
+        y = rotate(y, cos, sin, of_y, chosen, chosen.rotary_rounding)
+    return [y.to(of_y), *outputs]
 
 
 def backward(
@@ -133,6 +161,8 @@ def backward(
     dsum: Tensor | None,
     wanted: tuple[bool, bool, bool],
     options: str,
+    cos: Tensor | None,
+    sin: Tensor | None,
 ) -> list[Tensor]:
     """Returns what the operator `backward` returns: the wanted ones of dx, dw and db."""
     operands = (x, weight, bias)
@@ -150,7 +180,10 @@ def backward(
 
     chosen = unpacked(options)
     _, pull, *_ = torch.func.vjp(forward, *leaves)
-    gradients: list[Any] = list(pull(dy.float()))
+    dm = dy.float()
+    if cos is not None and sin is not None:
+        dm = rotate(dm, cos, -sin.float(), torch.float32, chosen, "none")
+    gradients: list[Any] = list(pull(dm))
     if dsum is not None and wanted[0]:
         gradients[0] = gradients[0] + dsum.to(gradients[0].dtype)
     if chosen.residual_factor != 0 and wanted[0]:

@@ -46,6 +46,7 @@ from .._options import (
     NormOptions,
     OtherOptions,
     QuantizedOptions,
+    RotaryOptions,
 )
 from . import _composite
 from ._composite import DTYPE_CODES
@@ -111,13 +112,15 @@ def _tensors(
     gate: Any = None,
     bias: Any = None,
     post_norm_weight: Any = None,
+    cos: Any = None,
+    sin: Any = None,
 ) -> tuple[Any, ...]:
     """Returns the tensors of the operator `norm`, which it checks, in the order of INPUTS."""
-    tensors = (x, weight, residual, gate, bias, post_norm_weight)
+    tensors = (x, weight, residual, gate, bias, post_norm_weight, cos, sin)
     if x is None or not _are_plain(*tensors):
         check_tensors(("x",), **dict(zip(INPUTS, tensors, strict=True)))
     if gate is not None:
-        tensors = (x, weight, residual, _repeated(gate, x), bias, post_norm_weight)
+        tensors = (x, weight, residual, _repeated(gate, x), *tensors[4:])
     return tensors
 
 
@@ -273,6 +276,8 @@ def overridable(function: _Function) -> _Function:
 
 # ------------------------------------------------------------------------------------- functions
 
+_TABLE = "[R / 2], or with leading dimensions that are each that of x or 1:"
+
 
 @not_for_script
 @takes(NormOptions)
@@ -422,9 +427,9 @@ def norms(
 
         q, (y, stream) = norms([{"x": q, "weight": w}, {"x": x, "residual": stream}], eps=1e-6)
 
-    It takes the arguments of fused_add_rms_norm() and gated() together, by their names. They
-    replace `weights` and the options of norms(). The result for a dictionary with a residual is y
-    and residual_out. Messages name an operand of the second norm "calls[1].weight".
+    It takes the arguments of fused_add_rms_norm(), gated() and rotary() together, by their names.
+    They replace `weights` and the options of norms(). The result for a dictionary with a residual
+    is y and residual_out. Messages name an operand of the second norm "calls[1].weight".
     """
     return _norms("norms", xs, weights, eps, options)
 
@@ -492,11 +497,47 @@ def _norm_of_call(i: int, call: tuple[tuple[Any, ...], str, torch.dtype | None])
 
 @overridable
 @takes(
-    NormOptions,
+    RotaryOptions,
+    cos=f"{_TABLE} cosines.",
+    sin=f"{_TABLE} sines.",
+)
+def rotary(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    bias: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Unpack[RotaryOptions],
+) -> Tensor:
+    """Returns the norm of x, as rms_norm() does, with pairs of its elements rotated.
+
+    Angles are the caller's: cos and sin are the rows of the positions. A view of the first half of
+    a row serves where the cosines are repeated in R elements, as in transformers, where q is
+    [batch, heads, tokens, d]:
+
+        q = rotary(q, cos[:, None, :, : d // 2], sin[:, None, :, : d // 2], weight, 1e-6,
+                   rounding="before_weight")
+
+    x, weight and bias have gradients. The tables have none: they count as constants.
+    """
+    check_dtype(dtype)
+    tensors = _tensors(x, weight, bias=bias, cos=_given("cos", cos), sin=_given("sin", sin))
+    y: Tensor = _norm(tensors, packed("rotary", eps, options), dtype)[0]
+    return y
+
+
+@overridable
+@takes(
+    RotaryOptions,
     q="[..., d]: rows.",
     k="[..., d]: rows, with leading dimensions and d of their own.",
     q_weight="[d] of q; None counts as ones.",
     k_weight="[d] of k; None counts as ones.",
+    cos=f"{_TABLE} cosines of rotary(); needs sin. None rotates nothing.",
+    sin=f"{_TABLE} sines.",
 )
 def qk(
     q: Tensor,
@@ -504,12 +545,20 @@ def qk(
     q_weight: Tensor | None,
     k_weight: Tensor | None,
     eps: float | None = None,
-    **options: Unpack[NormOptions],
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    **options: Unpack[RotaryOptions],
 ) -> tuple[Tensor, Tensor]:
-    """Returns the norms of q and k, as norms() does."""
-    if q is None or k is None or not _are_plain(q, k, q_weight, k_weight):
-        check_tensors(("q", "k"), q=q, k=k, q_weight=q_weight, k_weight=k_weight)
-    q, k = _norms("qk", (q, k), (q_weight, k_weight), eps, options)
+    """Returns the norms of q and k, as norms() does, and with tables as rotary() does. Heads share
+    the rows of the tables: for q of [batch, tokens, heads, d] these are [batch, tokens, 1, R / 2].
+    """
+    if q is None or k is None or not _are_plain(q, k, q_weight, k_weight, cos, sin):
+        tensors = {"q_weight": q_weight, "k_weight": k_weight, "cos": cos, "sin": sin}
+        check_tensors(("q", "k"), q=q, k=k, **tensors)
+    xs: tuple[Any, Any] = (q, k)
+    if cos is not None or sin is not None:
+        xs = ({"x": q, "cos": cos, "sin": sin}, {"x": k, "cos": cos, "sin": sin})
+    q, k = _norms("qk", xs, (q_weight, k_weight), eps, options)
     return q, k
 
 
@@ -570,6 +619,8 @@ def forward(
     gate: Tensor | None = None,
     bias: Tensor | None = None,
     post_norm_weight: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
     y: Tensor | None = None,
     residual_out: Tensor | None = None,
     q: Tensor | None = None,
@@ -584,9 +635,9 @@ def forward(
     Only y and residual_out may share memory with an operand, which they replace. The last dimension
     of an output must be contiguous.
 
-    The operations are those of rms_norm(), fused_add_rms_norm(), gated() and quantized(), in any
-    combination that doc/interface.md allows. There are no gradients.
+    The operations are those of rms_norm(), fused_add_rms_norm(), gated(), rotary() and quantized(),
+    in any combination that doc/interface.md allows. There are no gradients.
     """
-    tensors = _tensors(x, weight, residual, gate, bias, post_norm_weight)
+    tensors = _tensors(x, weight, residual, gate, bias, post_norm_weight, cos, sin)
     outputs = {"y": y, "residual_out": residual_out, "q": q, "rstd": rstd, "scale": scale}
     _write(tensors, packed("forward", eps, options), **outputs, zero=zero)

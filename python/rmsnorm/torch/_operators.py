@@ -19,7 +19,7 @@ it.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,6 +85,8 @@ OUTPUTS = names_of(FORWARD)[len(INPUTS) + 1 :]
 
 # The tensors that rows share: of x's last dimension, or with leading ones that are each x's or 1.
 COLUMNS = frozenset(("weight", "bias", "post_norm_weight"))
+# The tables of rotary positions, whose leading dimensions are each x's or 1. They have no gradient.
+TABLES = frozenset(("cos", "sin"))
 
 
 # --------------------------------------------------------- shapes, without memory to compute in
@@ -113,8 +115,9 @@ def _norm_shapes(
 
 
 def _backward_shapes(*inputs: Any) -> list[Tensor]:
-    dy, x, weight, bias, rstd, dsum, *wanted, _ = inputs
-    _check_devices(x, {"dy": dy, "rstd": rstd, "dsum": dsum, "weight": weight, "bias": bias})
+    dy, x, weight, bias, rstd, dsum, *wanted, _, cos, sin = (*inputs, None, None)[:12]
+    others = {"dy": dy, "rstd": rstd, "dsum": dsum, "weight": weight, "bias": bias}
+    _check_devices(x, others | {"cos": cos, "sin": sin})
     pairs = zip((x, weight, bias), wanted, strict=True)
     return [t.new_empty(t.shape) for t, is_wanted in pairs if is_wanted and t is not None]
 
@@ -259,25 +262,34 @@ class Operator:
         names = names_of(self.operator)[: len(inputs)]
         arguments = list(zip(names, inputs, in_dims, strict=True))
         ndim = inputs[0].dim() - (in_dims[0] is not None)
-        if self.columns and all(
-            dim is None and (value is None or value.dim() <= ndim)
-            for name, value, dim in arguments
-            if name in self.columns
-        ):
-            output = call(
-                *(
-                    value
-                    if not isinstance(value, Tensor) or name in self.columns
-                    else value.expand(size, *value.shape)
-                    if dim is None
-                    else value.movedim(dim, 0)
-                    for name, value, dim in arguments
-                )
-            )
+
+        def fits(name: str, value: Any, dim: int | None) -> bool:
+            if value is None or name not in self.columns | TABLES:
+                return True
+            own = value.dim() - (dim is not None)
+            return own <= ndim and (dim is None or name in TABLES)
+
+        if self.columns and all(fits(*each) for each in arguments):
+            output = call(*(_mapped(*each, size, ndim, self.columns) for each in arguments))
         else:
             outputs = [call(*each) for each in _each(size, in_dims, inputs)]
             output = type(outputs[0])(map(torch.stack, zip(*outputs, strict=True)))
         return output, type(output)(0 for _ in output)
+
+
+def _mapped(
+    name: str, value: Any, dim: int | None, size: int, ndim: int, columns: frozenset[str]
+) -> Any:
+    """Returns an argument with a dimension of vmap in front, which columns do without. `ndim` is
+    the number of dimensions of x without it."""
+    if not isinstance(value, Tensor) or name in columns:
+        return value
+    if name not in TABLES:
+        return value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+    if dim is None:
+        return value
+    value = value.movedim(dim, 0)
+    return value[(slice(None), *[None] * (ndim + 1 - value.dim()))]
 
 
 def _each(size: int, in_dims: Any, inputs: tuple[Any, ...]) -> Iterator[list[Any]]:
@@ -330,22 +342,22 @@ def _made_again(view: Callable[[Tensor], Tensor], base: Tensor) -> Tensor:
 
 
 def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    dy, x, weight, bias, _, dsum, *wanted, ctx.options = inputs
+    dy, x, weight, bias, _, dsum, *wanted, ctx.options, cos, sin = (*inputs, None, None)[:12]
     ctx.wanted = tuple(wanted)
     ctx.set_materialize_grads(False)
-    _keep(ctx, dy, x, weight, bias, dsum)
+    _keep(ctx, dy, x, weight, bias, dsum, cos, sin)
 
 
 def _second_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     """Differentiates the gradients, by the formula in PyTorch's operations."""
-    operands = _kept(ctx)
+    *operands, cos, sin = _kept(ctx)
     given = [tensor for tensor in operands if tensor is not None]
 
     def first(*tensors: Tensor) -> list[Tensor]:
         rest = iter(tensors)
         dy, x, weight, bias, dsum = (None if t is None else next(rest) for t in operands)
         assert dy is not None and x is not None
-        return _composite.backward(dy, x, weight, bias, dsum, ctx.wanted, ctx.options)
+        return _composite.backward(dy, x, weight, bias, dsum, ctx.wanted, ctx.options, cos, sin)
 
     outputs, pull, *_ = torch.func.vjp(first, *given)
     cotangents = [
@@ -379,13 +391,13 @@ def _norm_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     is_sum = given.get("residual") is not None
     is_gated = given.get("gate") is not None and unpacked(ctx.options).gate_placement == "before"
     needs_x = not is_sum or is_gated or given.get("post_norm_weight") is not None
-    names = ("weight", "gate", "bias", "post_norm_weight")
+    names = ("weight", "gate", "bias", "post_norm_weight", "cos", "sin")
     _keep(ctx, x if needs_x else None, residual_out, rstd, *map(given.get, names))
 
 
 def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     dy, dsum, _ = (*_flat(gradients), None, None)[:3]
-    x, residual_out, rstd, weight, gate, bias, post_norm_weight = _kept(ctx)
+    x, residual_out, rstd, weight, gate, bias, post_norm_weight, *tables = _kept(ctx)
     # PyTorch leaves out inputs at their defaults.
     wanted_inputs = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3:])
     wants = dict.fromkeys(INPUTS, False) | dict(zip(INPUTS, wanted_inputs, strict=False))
@@ -421,7 +433,7 @@ def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         wanted = (wants_dh, wants["weight"], wants["bias"])
         others = ("residual_factor",) if residual_out is not None else ()
         dh, dw, db = _gradients_of_rows(
-            dm, h, weight, bias, rstd, dsum, wanted, ctx.options, *others
+            dm, h, weight, bias, rstd, dsum, wanted, ctx.options, *others, tables=tables
         )
         if wants["gate"] and not gate_is_before:
             dgate = dy.float() * _norm(h, weight, ctx.options, torch.float32, bias) * slope
@@ -483,11 +495,16 @@ def _gradients_of_rows(
     wanted: tuple[bool, bool, bool],
     options: str,
     *others: str,
+    tables: Sequence[Tensor | None] = (None, None),
 ) -> list[Tensor | None]:
     """Returns the gradients by x, weight and bias, and None where one is not wanted. `others` names
-    options that matter beside those of rows."""
+    options that matter beside those of rows. `tables` are cos and sin."""
+    if tables[0] is None:
+        tables = ()
+    else:
+        others = (*others, "rotary_pairs", "rotary_part")
     options = _options_of_rows(options, weight, *others)
-    rest = iter(BACKWARD(dy, x, weight, bias, rstd, dsum, *wanted, options))
+    rest = iter(BACKWARD(dy, x, weight, bias, rstd, dsum, *wanted, options, *tables))
     return [next(rest) if is_wanted else None for is_wanted in wanted]
 
 

@@ -2,8 +2,9 @@
 """Calls with tensors that several processes share: torch.distributed.tensor.DTensor.
 
 A norm needs whole rows. So rows stay where they are split, and a last dimension that is split, or a
-partial sum, is first made whole. Each process then normalises its own rows, with whole weights. The
-gradient of a weight is a partial sum in each process.
+partial sum, is first made whole. Each process then normalises its own rows, with whole weights, and
+with the rows of a weight or a table that its own rows take where it has several. The gradient of a
+whole weight is a partial sum in each process.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from ._operators import COLUMNS, FORWARD, NORM, OUTPUTS, names_of
+from ._operators import COLUMNS, FORWARD, NORM, OUTPUTS, TABLES, names_of
 
 
 def _operands(operator: Any, inputs: tuple[Any, ...]) -> dict[str, DTensor]:
@@ -39,22 +40,28 @@ def _placements_of_rows(x: DTensor) -> list[Placement]:
     ]
 
 
-def _local(name: str, value: Any, rows: list[Placement]) -> Any:
+def _local(name: str, value: Any, x: DTensor, rows: list[Placement]) -> Any:
     """Returns this process's part of an operand, with the placements that its gradient has."""
     if not isinstance(value, DTensor):
         return value
-    if name not in COLUMNS:
+    if name not in COLUMNS | TABLES:
         return value.redistribute(placements=rows).to_local(grad_placements=rows)
-    if value.ndim > 1 and any(isinstance(p, Shard) for p in rows):
-        raise RuntimeError(f"{name}: {value.ndim} dimensions; for split rows it must have one")
-    whole: list[Placement] = [Replicate() for _ in rows]
-    partial = [Partial() if isinstance(p, Shard) else Replicate() for p in rows]
-    return value.redistribute(placements=whole).to_local(grad_placements=partial)
+    # Its dimensions align with those of x from the right.
+    missing = x.ndim - value.ndim
+    own: list[Placement] = [Replicate() for _ in rows]
+    gradient: list[Placement] = [Replicate() for _ in rows]
+    for i, p in enumerate(rows):
+        if isinstance(p, Shard):
+            dim = p.dim % x.ndim - missing
+            is_split = dim >= 0 and value.shape[dim] == x.shape[p.dim]
+            own[i] = Shard(dim) if is_split else Replicate()
+            gradient[i] = Shard(dim) if is_split else Partial()
+    return value.redistribute(placements=own).to_local(grad_placements=gradient)
 
 
 def _local_inputs(operator: Any, inputs: tuple[Any, ...], rows: list[Placement]) -> list[Any]:
-    names = names_of(operator)
-    return [_local(n, value, rows) for n, value in zip(names, inputs, strict=False)]
+    arguments = zip(names_of(operator), inputs, strict=False)
+    return [_local(name, value, inputs[0], rows) for name, value in arguments]
 
 
 def norm_of_shards(*inputs: Any) -> list[Tensor]:
