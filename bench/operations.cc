@@ -108,6 +108,11 @@ const std::vector<Operation>& Operations() {
       {"q_and_k", "the norms of 32 heads of q and 8 of k, in rows of 48 heads",
        "forward,x+weight+y=$T,rows=$Rx32,d=$D/48,x_skip+y_skip=16,call=module,seed=1;"
        "forward,x+weight+y=$T,rows=$Rx8,d=$D/48,x_skip+y_skip=40,call=module,seed=1"},
+      {"rotary", "the same with rotary positions, a row of the tables for each 48 heads",
+       "forward,x+weight+cos+sin+y=$T,rows=$Rx32,d=$D/48,x_skip+y_skip=16,cos_per+sin_per=group,"
+       "call=module,seed=1;"
+       "forward,x+weight+cos+sin+y=$T,rows=$Rx8,d=$D/48,x_skip+y_skip=40,cos_per+sin_per=group,"
+       "call=module,seed=1"},
       {"latent", "the norms of 1536 and of 512 elements, in rows of 2112",
        "forward,x+weight+y=$T,rows=$R,d=$D/2112*1536,x_gap+y_gap=$D/2112*576,call=module,seed=1;"
        "forward,x+weight+y=$T,rows=$R,d=$D/2112*512,x_gap+y_gap=$D/2112*1600,call=module,seed=1"}};

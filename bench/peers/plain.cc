@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops that a user would write, which compilers vectorise: a norm, alone or after a residual
-// addition, also quantised, in as few passes over a row as possible, with sums in f32. The bits
-// depend on the compiler.
+// addition, also quantised or rotated, in as few passes over a row as possible, with sums in f32.
+// The bits depend on the compiler.
 //
 // meson.build compiles this file into the benchmark several times, for CPUs that may not be the one
 // at hand, each time with another name for rmsnorm_peer_get(). So it uses no inline function of
@@ -72,7 +72,7 @@ struct Norm {
   float eps;
   size_t threads;
   size_t group;
-  Rows x, weight, residual, y, q, scale;  // the data of those that are missing is null
+  Rows x, weight, cos, sin, residual, y, q, scale;  // the data of those that are missing is null
 };
 
 constexpr size_t kLongestGroup = 8192;
@@ -99,6 +99,19 @@ void QuantiseRow(const Norm& norm, const Element* x, const Element* weight, floa
   }
 }
 
+// Rotates the halves of the norm of a row. y is not x: gcc would not vectorise the loop.
+template <class Type, class Element = typename Type::Element>
+void RotateRow(size_t d, const Element* x, const Element* weight, float r, const Element* cos,
+               const Element* sin, Element* __restrict y) {
+  const size_t half = d / 2;
+  for (size_t k = 0; k < half; ++k) {
+    const float a = Type::Load(x[k]) * r * Type::Load(weight[k]);
+    const float b = Type::Load(x[half + k]) * r * Type::Load(weight[half + k]);
+    y[k] = Type::Store(a * Type::Load(cos[k]) - b * Type::Load(sin[k]));
+    y[half + k] = Type::Store(b * Type::Load(cos[k]) + a * Type::Load(sin[k]));
+  }
+}
+
 // Computes `rows` rows from row (i, j) on.
 template <class Type>
 void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
@@ -122,6 +135,8 @@ void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
     const float r = 1.0f / sqrtf(sum / static_cast<float>(d) + norm.eps);
     if (norm.q.data != nullptr) {
       QuantiseRow<Type>(norm, x, weight, r, y, norm.q.At<int8_t>(i, j), norm.scale.At<float>(i, j));
+    } else if (norm.cos.data != nullptr) {
+      RotateRow<Type>(d, x, weight, r, norm.cos.At<Element>(i, j), norm.sin.At<Element>(i, j), y);
     } else {
       for (size_t k = 0; k < d; ++k) {
         y[k] = Type::Store(Type::Load(x[k]) * r * Type::Load(weight[k]));
@@ -154,13 +169,18 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
     const rmsnorm_view& x = *operands.x;
     const size_t d = x.shape[x.ndim - 1];
     const int32_t group = what->calls[i].options->group;
-    // What remains of a norm to quantise is a norm that they know.
+    // What remains of a norm to quantise or to rotate is a norm that they know.
     rmsnorm_operands known = operands;
     rmsnorm_options options = *what->calls[i].options;
     if (operands.q != nullptr && operands.scale != nullptr) {
       known.q = known.scale = nullptr;
       if (known.y == nullptr) known.y = known.x;
       options.group = 0;
+    }
+    if (operands.cos != nullptr && operands.sin != nullptr &&
+        operands.cos->shape[operands.cos->ndim - 1] * 2 == d && operands.cos->dtype == x.dtype &&
+        operands.sin->dtype == x.dtype) {
+      known.cos = known.sin = nullptr;
     }
     const rmsnorm_call norm_alone = {nullptr, &known, &options};
     *why = what->backward != 0 || x.ndim > 3 ? "no loop for such a call"
@@ -186,6 +206,8 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
     norm.eps = what->calls[i].options->eps;
     norm.x = RowsOf(&x);
     norm.weight = RowsOf(operands.weight);
+    norm.cos = RowsOf(operands.cos);
+    norm.sin = RowsOf(operands.sin);
     norm.residual = RowsOf(operands.residual);
     norm.y = RowsOf(operands.y);
     norm.q = RowsOf(operands.q);

@@ -20,9 +20,9 @@ using internal::Operand;
 
 // Rows of a length that the operation takes, on the reference.
 Cell MakeCell(const std::string& name, const std::string& type, size_t rows = 3, int threads = 1) {
-  const std::map<std::string, size_t> lengths = {{"latent", 2112},      {"q_and_k", 3072},
-                                                 {"gate_before", 1024}, {"int8_32", 96},
-                                                 {"int8_64", 128},      {"int8_128", 256}};
+  const std::map<std::string, size_t> lengths = {
+      {"latent", 2112}, {"q_and_k", 3072}, {"rotary", 3072}, {"gate_before", 1024},
+      {"int8_32", 96},  {"int8_64", 128},  {"int8_128", 256}};
   const size_t d = lengths.count(name) != 0 ? lengths.at(name) : 100;
   for (const bench::Operation& operation : bench::Operations()) {
     if (operation.name == name) {
