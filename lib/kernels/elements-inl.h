@@ -103,6 +103,10 @@ HWY_INLINE Pair Add(Pair a, Pair b) {
   return {hn::Add(a.lower, b.lower), hn::Add(a.upper, b.upper)};
 }
 
+HWY_INLINE Pair Sub(Pair a, Pair b) {
+  return {hn::Sub(a.lower, b.lower), hn::Sub(a.upper, b.upper)};
+}
+
 HWY_INLINE Pair Mul(Pair a, Pair b) {
   return {hn::Mul(a.lower, b.lower), hn::Mul(a.upper, b.upper)};
 }

@@ -9,6 +9,7 @@
 //   kPairs   pairs of vectors that a row in registers takes (rows-inl.h)
 //   kWhole   such a row fills its pairs
 //   kAdds    the residual is added to such a row
+//   kRotates  the halves of such a row are rotated
 
 #if defined(RMSNORM_LIB_KERNELS_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RMSNORM_LIB_KERNELS_FORWARD_INL_H_
@@ -291,10 +292,20 @@ template <size_t kCount>
 constexpr bool kHoldsWeight = kHoldsRowsOf<float>;
 #endif
 
+// Rotates the halves of a row by tables of f32 (definition 17).
+template <size_t kCount>
+HWY_INLINE Lanes<kCount> RotatedHalves(const Lanes<kCount>& m, const float* cos, const float* sin) {
+  constexpr size_t kHalf = kCount / 2;
+  const Lanes<kHalf> c = LoadRow<true, kHalf>(cos, kHalf * kPair);
+  const Lanes<kHalf> s = LoadRow<true, kHalf>(sin, kHalf * kPair);
+  const auto sub = [](Pair p, Pair q) RMSNORM_LAMBDA { return Sub(p, q); };
+  return {MapLanes(sub, Mul(m.first, c), Mul(m.second, s)), Add(Mul(m.second, c), Mul(m.first, s))};
+}
+
 // f32 rows that take kPairs pairs. One row is summed while the row before it waits for its 1 / RMS,
 // and none is read twice. The fields of the root are copied one by one: a copy by vectors waits for
 // the caller's stores of single fields.
-template <size_t kPairs, bool kWhole, bool kStream, bool kAdds>
+template <size_t kPairs, bool kWhole, bool kStream, bool kAdds, bool kRotates = false>
 HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const RowRun& run, size_t begin) {
   constexpr size_t kCount = kHeldPairs<kPairs>;
   Root root;
@@ -328,7 +339,11 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const RowRun& run
     const F32Vec rs = hn::Set(F32Tag(), r);
     const auto scaled = [rs](Pair x, Pair w) RMSNORM_LAMBDA { return Mul(Mul(x, {rs, rs}), w); };
     const Lanes<kCount> w = kHoldsWeight<kCount> ? held_weight : LoadRow<kWhole, kCount>(weight, d);
-    StoreRow<kWhole, kStream>(MapLanes(scaled, row, w), y[i], d);
+    Lanes<kCount> output = MapLanes(scaled, row, w);
+    if constexpr (kRotates) {
+      output = RotatedHalves(output, run.Row<float>(kCos, 0), run.Row<float>(kSin, 0));
+    }
+    StoreRow<kWhole, kStream>(output, y[i], d);
     if (has_rstd) *rstd[i] = r;
     if (!more) return count;
     row = next;
@@ -348,6 +363,20 @@ size_t NormaliseHeldRows(const Norm& norm, const RowRun& run, size_t begin) {
     }
   }
   return NormaliseRowsInRegisters<kPairs, true, false, kAdds>(norm, run, begin);
+}
+
+template <size_t kPairs>
+size_t NormaliseHeldRotatedRows(const Norm& norm, const RowRun& run, size_t begin) {
+  return NormaliseRowsInRegisters<kPairs, true, false, false, true>(norm, run, begin);
+}
+
+// Whether the rotated rows of a run are held: f32 of two or four whole pairs, whose halves are
+// rotated by one row of tables of f32.
+HWY_INLINE bool HasHeldRotatedRows(const Norm& norm, const RowRun& run) {
+  return kHoldsRowsOf<float> && norm.dtype[kX] == RMSNORM_F32 && norm.dtype[kCos] == RMSNORM_F32 &&
+         norm.dtype[kSin] == RMSNORM_F32 && run.stride[kCos] == 0 && run.stride[kSin] == 0 &&
+         norm.rotary_pairs == RMSNORM_ROTARY_HALVES && norm.rotated == run.d &&
+         (run.d == 2 * kPair || run.d == 4 * kPair);
 }
 
 // Whether a run has held rows: f32 of up to kLongestHeld elements. Where registers are few, one row

@@ -96,6 +96,8 @@ constexpr Leaves MakeLeaves() {
   if constexpr (kHoldsRows) {
     SetHeldRows<false>(leaves.held_rows[0]);
     SetHeldRows<true>(leaves.held_rows[1]);
+    leaves.held_rotated_rows[0] = NormaliseHeldRotatedRows<2>;
+    leaves.held_rotated_rows[1] = NormaliseHeldRotatedRows<4>;
   }
   leaves.add_norm = AddNormOfRow;
   leaves.add_tile_to_range = AddTileToRange;

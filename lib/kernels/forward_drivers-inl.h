@@ -409,7 +409,11 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const RowRun& run) {
     const bool gated = others == SetOf(kGate) && run.Has(kY);
     const bool quantised = run.Has(kQ) && (others & ~kQuantised) == 0;
     if (others == kRotation && norm.rotated / 2 <= Rotation::kMostPairs) {
-      return ForwardByRowsLeaf(norm, run, ForwardRotatedRows, 1);
+      const bool is_held = HasHeldRotatedRows(norm, run);
+      const RowsLeaf leaf = is_held
+                                ? norm.kernels->leaves->held_rotated_rows[run.d / (2 * kPair) - 1]
+                                : ForwardRotatedRows;
+      return ForwardByRowsLeaf(norm, run, leaf, 1);
     }
     if (post_norm || biased || (gated && !before) || quantised) {
       return ForwardOneByOne<false>(norm, run, 0);

@@ -124,6 +124,8 @@ struct Leaves {
   // registers are few.
   RowsLeaf held_rows[2][4];
 
+  // f32 rows that fit registers, with rotary positions: [pairs of vectors / 2 - 1].
+  RowsLeaf held_rotated_rows[2];
   // With rotary positions: [type][each product and sum is rounded].
   RotatedLeaf rotate_scaled[kDtypes][2];
 

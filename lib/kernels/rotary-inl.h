@@ -78,10 +78,6 @@ class Rotation {
 
 // ------------------------------------------------------------------ pairs
 
-HWY_INLINE Pair Sub(Pair a, Pair b) {
-  return {hn::Sub(a.lower, b.lower), hn::Sub(a.upper, b.upper)};
-}
-
 template <class R>
 HWY_INLINE Pair RoundedProduct(Pair a, Pair b) {
   return Rounded<R>(Mul(a, b));
