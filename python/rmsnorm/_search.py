@@ -196,10 +196,12 @@ class _Numbers:
     def _read_residual_out(self, call: Call, options: Options) -> None:
         """Leaves out gates that do not make the sum, and adds factors of it."""
         fitting = []
+        eps_of_sum = self.eps if "post_norm_weight" in call else [options.eps]
         for gate in self.gates:
             activation, placement = gate
             tried = options._replace(activation=activation, gate_placement=placement)
-            factor = residual_factor_of(call, tried)
+            found = (residual_factor_of(call, tried._replace(eps=eps)) for eps in eps_of_sum)
+            factor = min(filter(None, found), key=lambda each: each.error, default=None)
             if factor:
                 fitting.append(gate)
                 if abs(factor.value - 1) > 0.005:
@@ -251,9 +253,7 @@ def _shortest(estimate: Estimate, dtype: int) -> list[float]:
     """Returns the shortest decimal that an estimate may stand for, and the numbers of a type."""
     numbers = numbers_like(estimate)
     shortest = min(numbers, key=lambda number: len(decimal(number)))
-    held = [
-        n for n in numbers if dtype != F32 and Array(np.array([n], np.float32), F32).holds(dtype)
-    ]
+    held = [n for n in numbers if Array(np.array([n], np.float32), F32).holds(dtype)]
     return list(dict.fromkeys([shortest, *held]))
 
 
