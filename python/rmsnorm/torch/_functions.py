@@ -120,7 +120,8 @@ def _tensors(
     if x is None or not _are_plain(*tensors):
         check_tensors(("x",), **dict(zip(INPUTS, tensors, strict=True)))
     if gate is not None:
-        tensors = (x, weight, residual, _repeated(gate, x), *tensors[4:])
+        gate = _repeated(gate, x)
+        tensors = (x, weight, residual, gate, bias, post_norm_weight, cos, sin)
     return tensors
 
 

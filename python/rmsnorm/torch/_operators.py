@@ -391,8 +391,9 @@ def _norm_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     is_sum = given.get("residual") is not None
     is_gated = given.get("gate") is not None and unpacked(ctx.options).gate_placement == "before"
     needs_x = not is_sum or is_gated or given.get("post_norm_weight") is not None
-    names = ("weight", "gate", "bias", "post_norm_weight", "cos", "sin")
-    _keep(ctx, x if needs_x else None, residual_out, rstd, *map(given.get, names))
+    names = ("weight", "gate", "bias", "post_norm_weight")
+    tables = () if given.get("cos") is None else (given["cos"], given["sin"])
+    _keep(ctx, x if needs_x else None, residual_out, rstd, *map(given.get, names), *tables)
 
 
 def _norm_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
@@ -495,13 +496,11 @@ def _gradients_of_rows(
     wanted: tuple[bool, bool, bool],
     options: str,
     *others: str,
-    tables: Sequence[Tensor | None] = (None, None),
+    tables: Sequence[Tensor] = (),
 ) -> list[Tensor | None]:
     """Returns the gradients by x, weight and bias, and None where one is not wanted. `others` names
     options that matter beside those of rows. `tables` are cos and sin."""
-    if tables[0] is None:
-        tables = ()
-    else:
+    if tables:
         others = (*others, "rotary_pairs", "rotary_part")
     options = _options_of_rows(options, weight, *others)
     rest = iter(BACKWARD(dy, x, weight, bias, rstd, dsum, *wanted, options, *tables))
