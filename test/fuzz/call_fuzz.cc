@@ -151,6 +151,10 @@ bool TestStrewn(uint32_t seed, const std::vector<std::string>& targets, cases::R
     c.options.group = 8;
     c.d = 8 + 8 * random.Below(2);
   }
+  if (c.Has(internal::kCos)) {
+    c.d = std::max<size_t>(c.d, 2);
+    c.rotated = std::min(c.rotated, c.d / 2 * 2);
+  }
   for (size_t& size : c.rows) size = std::min<size_t>(size, 1 + random.Below(4));
   while (c.rows.size() > 3) c.rows.pop_back();
   for (cases::OperandCase& own : c.operand) own.in_place = false;  // it may come so
