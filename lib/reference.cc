@@ -324,7 +324,7 @@ class ForwardRow {
   }
 
   // Section 17. The pairs of a row may be of different pieces, so all of m is made first.
-  void WriteRotated() const {
+  RMSNORM_NOINLINE void WriteRotated() const {
     float m[kBlock];
     ForEachPiece(norm_, run_, row_, [&](const Piece& piece) {
       ReadH(piece, m + piece.begin);
@@ -457,7 +457,7 @@ void AddToDw(const Piece& piece, const float* x, const float* dy, Real r) {
   }
 }
 
-void AddRow(const Norm& norm, const RowRun& run, size_t row) {
+RMSNORM_NOINLINE void AddRow(const Norm& norm, const RowRun& run, size_t row) {
   const bool start = run.start_sums && row == 0;
   ForEachPiece(norm, run, row, [&](const Piece& piece) {
     float dy[kPiece];
@@ -486,7 +486,7 @@ void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Re
 }
 
 // Step 2 leads from the sums to the terms r, scale_x and mean, by gradient_terms.h.
-void BackwardRow(const Norm& norm, const RowRun& run, size_t row) {
+RMSNORM_NOINLINE void BackwardRow(const Norm& norm, const RowRun& run, size_t row) {
   const float* rstd = run.Has(kRstd) ? run.Row<float>(kRstd, row) : nullptr;
   const HotTerms hot = MakeHotTerms(norm.root, SumsOfRow<float>(norm, run, row), rstd);
   Terms<double> cold = {};
@@ -515,27 +515,34 @@ void BackwardRow(const Norm& norm, const RowRun& run, size_t row) {
   });
 }
 
-// Calls f(norm, run, row) for each row, since dx may replace dy. Section 17: the rotation takes the
-// gradient back to m in f32, which then counts as dy.
+// Section 17: the rotation takes the gradient back to m in f32, which then counts as dy. Calls
+// f(norm, run, row) with it. Not inlined, so that other rows leave the stack alone.
+template <class F>
+RMSNORM_NOINLINE void CallWithGradientByM(const Norm& norm, const RowRun& run, size_t row,
+                                          const F& f) {
+  float dy[kBlock];
+  ReadElements(norm.dtype[kDy], run.Row<char>(kDy, row), run.d, dy);
+  RotatePairs(norm, run, row, dy, [](float& a, float& b, float c, float s) {
+    const float back = a * c + b * s;
+    b = b * c - a * s;
+    a = back;
+  });
+  Norm of_m = norm;
+  of_m.dtype[kDy] = RMSNORM_F32;
+  RowRun one = run.From(row, 1);
+  one.Set(kDy, dy, 0);
+  f(of_m, one, 0);
+}
+
+// Row by row, since dx may replace dy.
 template <class F>
 void ForEachRowOfDy(const Norm& norm, const RowRun& run, const F& f) {
   for (size_t row = 0; row < run.count; ++row) {
-    if (!run.Has(kCos)) {
+    if (run.Has(kCos)) {
+      CallWithGradientByM(norm, run, row, f);
+    } else {
       f(norm, run, row);
-      continue;
     }
-    float dy[kBlock];
-    ReadElements(norm.dtype[kDy], run.Row<char>(kDy, row), run.d, dy);
-    RotatePairs(norm, run, row, dy, [](float& a, float& b, float c, float s) {
-      const float back = a * c + b * s;
-      b = b * c - a * s;
-      a = back;
-    });
-    Norm of_m = norm;
-    of_m.dtype[kDy] = RMSNORM_F32;
-    RowRun one = run.From(row, 1);
-    one.Set(kDy, dy, 0);
-    f(of_m, one, 0);
   }
 }
 
