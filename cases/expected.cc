@@ -249,7 +249,7 @@ Quantity Forward::SumOfSquares() {
 
 // Definition 5: n = h r in f32, rounded to the type of x or not, then the weight and the bias. The
 // theta of h counts twice: n contains h, and r depends on it. The theta of a term that is added to
-// h counts once, with the size of definition 15.
+// h counts once, with the size of definition 16.
 void Forward::Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dtype x_dtype) {
   const int rounding = c_.options.rounding;
   const bool is_inverse = rounding == RMSNORM_ROUND_INVERSE;
@@ -295,7 +295,7 @@ void Forward::Scale(const Quantity& r, Operand weight, bool has_bias, rmsnorm_dt
   });
 }
 
-// The worst errors of the activations in ulp, as definition 15 has them.
+// The worst errors of the activations in ulp, as definition 16 has them.
 constexpr double kMostUlps[] = {1.99815, 1.99915, 0};
 
 // The activation of an element of a gate (definition 8).
@@ -327,7 +327,7 @@ void Forward::MultiplyByGate() {
   });
 }
 
-// The element that is rotated together with element j (definition 17), with the sign of the sine
+// The element that is rotated together with element j (definition 10), with the sign of the sine
 // that multiplies it; j itself where it is not rotated.
 struct Partner {
   size_t j;
@@ -346,7 +346,7 @@ Partner PartnerOf(const Case& c, size_t j) {
   return at < pairs ? Partner{j + pairs, at, -1.0} : Partner{j - pairs, at - pairs, 1.0};
 }
 
-// Definition 16: the product with the cosine, the product of the partner with the sine, and their
+// Definition 10: the product with the cosine, the product of the partner with the sine, and their
 // sum.
 void Forward::Rotate() {
   const rmsnorm_dtype y = c_.operand[kY].dtype;
@@ -620,7 +620,7 @@ void Forward::ExpectNumbers(Operand o, std::vector<ExpectedElement> elements, do
 // includes the roundings of r. sum(a) is the sum over a row of a_j = |g_j x_j|.
 //
 // - g = dy w' rounds once: u |g|.
-// - Each term of c has the rounding of g and at most m = k + 7 + b others (definition 15). So the
+// - Each term of c has the rounding of g and at most m = k + 7 + b others (definition 16). So the
 //   error of c is (m + 1) u sum(a).
 // - q = c r / D rounds twice and contains r. Its error is (m + 1) u sum(a) r / D + |q| (R + 2 u).
 //   With eps outside it also contains s, which has the bound of r, and rounds once more: 2 R + 3 u.
@@ -645,7 +645,7 @@ class Backward : public Computation {
  private:
   struct Gradient {
     double exact = 0;
-    double size = 0;   // of definition 15
+    double size = 0;   // of definition 16
     double error = 0;  // for the range
   };
   using Gradients = std::vector<Gradient>;
@@ -674,7 +674,7 @@ void Backward::Make() {
   }
 }
 
-// dy, or what definition 17 makes of it, in f32: each operation is rounded once.
+// dy, or what definition 10 makes of it, in f32: each operation is rounded once.
 std::vector<double> Backward::RowOfDy(size_t row) const {
   const auto given = Input(kDy, row);
   std::vector<double> dy(c_.d);
@@ -769,7 +769,7 @@ void Backward::AddRow(size_t row) {
     db[j].size += std::fabs(dy);
     db[j].error += kSlack * std::fabs(dy) * roundings_of_rows * kUnit;
   }
-  // G of definition 15, and the subtraction. Others may round g; the size is five times the second
+  // G of definition 16, and the subtraction. Others may round g; the size is five times the second
   // term, so it also covers two products with x that they round.
   const double weight = c_.Has(kWeight) ? 1 + (c_.options.weight_offset != 0) : 0;
   Theta theta(roundings_, roundings_.Inverse() + (weight + 1) * kUnit + roundings_.Between());

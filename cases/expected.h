@@ -7,7 +7,7 @@
 //   with a post-norm, and the ulps of an activation make it wider than one number, and the errors
 //   of gradients. A result that later steps use is checked, and then taken as given: what follows
 //   from it must be exact;
-// - the error bound of definition 15.
+// - the error bound of definition 16.
 #ifndef RMSNORM_CASES_EXPECTED_H_
 #define RMSNORM_CASES_EXPECTED_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error bounds, as definition 15 derives them.
+// Error bounds, as definition 16 derives them.
 #ifndef RMSNORM_CASES_THETA_H_
 #define RMSNORM_CASES_THETA_H_
 
@@ -19,7 +19,7 @@ inline int BitsOf(rmsnorm_dtype dtype) { return FormatOf(dtype).mantissa_bits + 
 // 2^-p: the largest relative error of a rounding to a type of p bits.
 inline double UnitOf(rmsnorm_dtype dtype) { return PowerOfTwo(-BitsOf(dtype)); }
 
-// The roundings that definition 15 counts, and those of others.
+// The roundings that definition 16 counts, and those of others.
 //
 // Of others, each sum is in any order, so a term takes part in as many roundings as there are
 // terms. A reciprocal root by an estimate is off by 4 units, the mean and eps round once each, and
@@ -62,7 +62,7 @@ struct Roundings {
   rmsnorm_dtype between = RMSNORM_F32;
 };
 
-// A computed value is the exact one times e^theta; definition 15 writes t. The last rounding is
+// A computed value is the exact one times e^theta; definition 16 writes t. The last rounding is
 // apart, since in ulp of its result it is half a unit at most.
 class Theta {
  public:

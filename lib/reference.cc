@@ -135,7 +135,7 @@ class RowSum {
 
 // ------------------------------------------------------------------------------------- forward
 
-// Section 17: a row in f32 whose part of the elements is rotated, by the operations of `rotate`.
+// Section 10: a row in f32 whose part of the elements is rotated, by the operations of `rotate`.
 // rotate(a, b, c, s) changes the elements a and b of a pair, whose row of the tables has c and s.
 template <class Rotate>
 void RotatePairs(const Norm& norm, const RowRun& run, size_t row, float* values,
@@ -323,7 +323,7 @@ class ForwardRow {
           run_.Has(kBias) ? piece.F32(kBias) : nullptr, piece.size, h);
   }
 
-  // Section 17. The pairs of a row may be of different pieces, so all of m is made first.
+  // Section 10. The pairs of a row may be of different pieces, so all of m is made first.
   RMSNORM_NOINLINE void WriteRotated() const {
     float m[kBlock];
     ForEachPiece(norm_, run_, row_, [&](const Piece& piece) {
@@ -411,7 +411,7 @@ void AddOffset(rmsnorm_dtype dtype, const void* from, size_t d, float offset, fl
 
 // ------------------------------------------------------------------------------------ backward
 //
-// Sections 11 to 13, and 17. Gradients pass through the unrounded values in every rounding order: a
+// Sections 10 and 12 to 14. Gradients pass through the unrounded values in every rounding order: a
 // cast counts as the identity. A saved 1 / RMS is used without a check. With eps inside it spares
 // the sum of squares, and tells whether forward was in binary64.
 //
@@ -421,7 +421,7 @@ void AddOffset(rmsnorm_dtype dtype, const void* from, size_t d, float offset, fl
 //   dw = sum over rows of (dy * x) * r
 //   db = sum over rows of dy
 
-// Section 11, step 1: c, by fma.
+// Section 12, step 1: c, by fma.
 template <class Real>
 Real DotOfRow(const Norm& norm, const RowRun& run, size_t row) {
   RowSum<Real> sum;
@@ -445,7 +445,7 @@ Sums<Real> SumsOfRow(const Norm& norm, const RowRun& run, size_t row) {
   return {squares ? SumSquares<Real>(norm, run, row, ReadX) : 0, DotOfRow<Real>(norm, run, row)};
 }
 
-// Section 12: dw and db add to sums in f32, with one rounding for each row, and take the rows of a
+// Section 13: dw and db add to sums in f32, with one rounding for each row, and take the rows of a
 // block in rising order. The product and the sum are in Real.
 template <class Real>
 void AddToDw(const Piece& piece, const float* x, const float* dy, Real r) {
@@ -467,7 +467,7 @@ RMSNORM_NOINLINE void AddRow(const Norm& norm, const RowRun& run, size_t row) {
   });
 }
 
-// Section 11, step 3: dx is rounded to f32 once, then added to the values in its memory, then
+// Section 12, step 3: dx is rounded to f32 once, then added to the values in its memory, then
 // multiplied by the factor of the residual, then rounded to its type.
 template <class Real>
 void WriteDx(const Piece& piece, const float* x, const float* dy, const Terms<Real>& terms) {
@@ -515,7 +515,7 @@ RMSNORM_NOINLINE void BackwardRow(const Norm& norm, const RowRun& run, size_t ro
   });
 }
 
-// Section 17: the rotation takes the gradient back to m in f32, which then counts as dy. Calls
+// Section 10: the rotation takes the gradient back to m in f32, which then counts as dy. Calls
 // f(norm, run, row) with it. Not inlined, so that other rows leave the stack alone.
 template <class F>
 RMSNORM_NOINLINE void CallWithGradientByM(const Norm& norm, const RowRun& run, size_t row,
@@ -550,7 +550,7 @@ void AddRows(const Norm& norm, const RowRun& run) { ForEachRowOfDy(norm, run, Ad
 
 void Backward(const Norm& norm, const RowRun& run) { ForEachRowOfDy(norm, run, BackwardRow); }
 
-// Section 12: the sums of the blocks of rows add up in rising order, then onto the values in the
+// Section 13: the sums of the blocks of rows add up in rising order, then onto the values in the
 // gradient's memory. The total is rounded to the gradient's type.
 void AddBlocks(const float* sums, size_t stride, size_t blocks, size_t d, bool add,
                rmsnorm_dtype dtype, void* to) {

@@ -377,7 +377,7 @@ enum {
 /// What is rounded to the type of y on the way from m, the norm with weight and bias, to y.
 typedef int32_t rmsnorm_rotary_rounding;
 enum {
-  /// m, cos, sin, each product and each sum: transformers' Llama, Qwen 3, Gemma 3 and GLM 4.
+  /// m, cos, sin, each product and each sum: transformers' Llama, Qwen 3, Gemma 3 and GLM 4.5.
   RMSNORM_ROTARY_ROUND_EACH = 0,
   /// m, and the result: a norm followed by a kernel for rotations, as in vLLM and sglang.
   RMSNORM_ROTARY_ROUND_NORM = 1,

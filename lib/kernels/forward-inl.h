@@ -292,7 +292,7 @@ template <size_t kCount>
 constexpr bool kHoldsWeight = kHoldsRowsOf<float>;
 #endif
 
-// Rotates the halves of a row by tables of f32 (definition 17).
+// Rotates the halves of a row by tables of f32 (definition 10).
 template <size_t kCount>
 HWY_INLINE Lanes<kCount> RotatedHalves(const Lanes<kCount>& m, const float* cos, const float* sin) {
   constexpr size_t kHalf = kCount / 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary positions (definition 17): the tables of a row as loops read them, rotations of tiles, and
+// Rotary positions (definition 10): the tables of a row as loops read them, rotations of tiles, and
 // the leaves of rows of one type.
 //
 //   T         the type of the elements of a row

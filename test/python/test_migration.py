@@ -87,7 +87,7 @@ def results_of(case, in_two_phases, **changes):
 
 def bound_of(d):
     """The relative difference that two computations of a row in f32 may have: this library's bound
-    on the inverse RMS (definition 15; the rows are short), plus the system's. The system adds d
+    on the inverse RMS (definition 16; the rows are short), plus the system's. The system adds d
     squares in any order: d roundings, halved by the root, and four for mean, eps, root and
     reciprocal. Both have three more: two products and offset + weight."""
     return ((math.ceil(d / 128) + 7) / 2 + 7 + d / 2 + 7) * 2**-24

@@ -111,7 +111,7 @@ def rounded(values, dtype):
 
 
 def rotated(m, cos, sin, dtype, rotary_pairs, rotary_part, rotary_rounding):
-    """Definition 17: y of this type from m, which has not been rounded."""
+    """Definition 10: y of this type from m, which has not been rounded."""
     kind = {"each": (dtype, dtype), "norm": (dtype, np.float32), "none": (np.float32, np.float32)}
     of_norm, of_rest = kind[rotary_rounding]
     y, v = m.astype(dtype), rounded(m, of_norm)

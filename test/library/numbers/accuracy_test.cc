@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables under "Accuracy" on the pages hold the bounds of definition 15 and the worst errors of
+// The tables under "Accuracy" on the pages hold the bounds of definition 16 and the worst errors of
 // the reference beside exact values. The environment variable RMSNORM_PAGES names the folder of the
 // pages.
 //
