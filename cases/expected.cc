@@ -815,9 +815,9 @@ bool Backward::HasBound() const {
   };
   const float factor = std::fabs(internal::FactorOr1(c_.options.residual_factor));
   return std::all_of(std::begin(c_.operand), std::end(c_.operand), is_ordinary) &&
-         !IsShared(c_.operand[kRstd].order) && c_.options.eps <= 1 &&
-         std::fabs(c_.options.weight_offset) <= 1 && c_.options.divisor < 1000 && factor > 1e-3f &&
-         factor < 1000;
+         c_.operand[kRstd].values == Values::kNormal && !IsShared(c_.operand[kRstd].order) &&
+         c_.options.eps <= 1 && std::fabs(c_.options.weight_offset) <= 1 &&
+         c_.options.divisor < 1000 && factor > 1e-3f && factor < 1000;
 }
 
 }  // namespace
