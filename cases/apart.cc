@@ -207,11 +207,8 @@ class Apart {
         back.set_bits(row, i, back.bits(row, i) ^ FormatOf(back.dtype()).sign());
       }
     }
-    Case like(false);
-    like.rows = c_.rows;
-    for (const Operand o : {kCos, kSin}) like.operand[o] = c_.operand[o];
-    like.options = c_.options;
-    like.rotated = c_.rotated;
+    Case like = c_;
+    like.backward = false;
     return Rotated(like, dy, whole_.before(kCos), back, RMSNORM_ROTARY_ROUND_NONE, RMSNORM_F32);
   }
 

@@ -143,7 +143,6 @@ void PlanNorm(const CheckedCall& call, const KernelTable& kernels, const Views& 
     norm.dtype[operand] = views[operand].dtype;
     norm.has_leaves = norm.has_backward_leaves = norm.has_step_leaves = false;
   });
-  norm.rotated = 0;
   if (!views.Has(kCos)) return;
   norm.rotated = 2 * views[kCos].shape[views[kCos].ndim - 1];
   for (const Operand operand : {kCos, kSin}) norm.dtype[operand] = views[operand].dtype;

@@ -143,14 +143,15 @@ void RotatePairs(const Norm& norm, const RowRun& run, size_t row, float* values,
   float* const part = values + (norm.rotary_part == RMSNORM_ROTARY_END ? run.d - norm.rotated : 0);
   const size_t pairs = norm.rotated / 2;
   const bool halves = norm.rotary_pairs == RMSNORM_ROTARY_HALVES;
+  const auto number = [&](Operand table, size_t i) {
+    const rmsnorm_dtype dtype = norm.dtype[table];
+    float value;
+    ReadElements(dtype, run.Row<char>(table, row) + i * ElementSize(dtype), 1, &value);
+    return value;
+  };
   for (size_t i = 0; i < pairs; ++i) {
-    float c;
-    float s;
-    ReadElements(norm.dtype[kCos], run.Row<char>(kCos, row) + i * ElementSize(norm.dtype[kCos]), 1,
-                 &c);
-    ReadElements(norm.dtype[kSin], run.Row<char>(kSin, row) + i * ElementSize(norm.dtype[kSin]), 1,
-                 &s);
-    rotate(part[halves ? i : 2 * i], part[halves ? i + pairs : 2 * i + 1], c, s);
+    rotate(part[halves ? i : 2 * i], part[halves ? i + pairs : 2 * i + 1], number(kCos, i),
+           number(kSin, i));
   }
 }
 
@@ -515,11 +516,12 @@ RMSNORM_NOINLINE void BackwardRow(const Norm& norm, const RowRun& run, size_t ro
   });
 }
 
+using RowFunction = void (*)(const Norm& norm, const RowRun& run, size_t row);
+
 // Section 10: the rotation takes the gradient back to m in f32, which then counts as dy. Calls
 // f(norm, run, row) with it. Not inlined, so that other rows leave the stack alone.
-template <class F>
 RMSNORM_NOINLINE void CallWithGradientByM(const Norm& norm, const RowRun& run, size_t row,
-                                          const F& f) {
+                                          RowFunction f) {
   float dy[kBlock];
   ReadElements(norm.dtype[kDy], run.Row<char>(kDy, row), run.d, dy);
   RotatePairs(norm, run, row, dy, [](float& a, float& b, float c, float s) {
@@ -535,8 +537,7 @@ RMSNORM_NOINLINE void CallWithGradientByM(const Norm& norm, const RowRun& run, s
 }
 
 // Row by row, since dx may replace dy.
-template <class F>
-void ForEachRowOfDy(const Norm& norm, const RowRun& run, const F& f) {
+void ForEachRowOfDy(const Norm& norm, const RowRun& run, RowFunction f) {
   for (size_t row = 0; row < run.count; ++row) {
     if (run.Has(kCos)) {
       CallWithGradientByM(norm, run, row, f);

@@ -264,8 +264,8 @@ enum {
 ///
 /// A call needs at least one output. A weight_offset needs a weight or a post_norm_weight where y,
 /// q, dx or dw is given. In forward, an activation, gate_placement or gate_rounding other than the
-/// default needs a gate, and a residual_factor a residual. A group needs q where y is given. The rotary options need cos
-/// and sin.
+/// default needs a gate, and a residual_factor a residual. A group needs q where y is given. The
+/// rotary options need cos and sin.
 ///
 /// The types are f32, f16 or bf16 in any combination, with these exceptions: rstd and scale are
 /// f32, sums and sums_out are f64, q and zero are i8, and residual_out has the type of residual.
@@ -352,8 +352,8 @@ enum {
   RMSNORM_GATE_BEFORE = 1  ///< x, before a residual is added: Mamba-2, diffusion transformers
 };
 
-/// Whether a rounding to the type of x comes before the operation that follows: before the product
-/// with a gate after the norm, or behind the product with a gate before the norm.
+/// What is rounded to the type of x: with a gate after the norm, the norm before the gate multiplies
+/// it; with a gate before the norm, the product.
 typedef int32_t rmsnorm_gate_rounding;
 enum {
   RMSNORM_GATE_UNROUNDED = 0,  ///< m * act(z), x * act(z): Kimi-Linear, Mamba-2
@@ -488,8 +488,8 @@ RMSNORM_API rmsnorm_context rmsnorm_default_context(void) RMSNORM_NOEXCEPT;
 /// zero and q are 0. Where v holds NaN or infinity, or hi - lo is infinite, scale is NaN, and zero
 /// and q are 0.
 ///
-/// With cos and sin, pairs (a, b) of elements of m are rotated on the way to y, by element i of a row
-/// of the tables for pair i:
+/// With cos and sin, y is m with its pairs (a, b) of elements rotated. Pair i takes element i of a
+/// row of the tables:
 ///
 ///     y_a = m_a * cos_i - m_b * sin_i
 ///     y_b = m_b * cos_i + m_a * sin_i
@@ -621,8 +621,10 @@ RMSNORM_API void rmsnorm_prepared_destroy(rmsnorm_prepared* prepared) RMSNORM_NO
 /// residual_out as dx with RMSNORM_ADD_TO_DX: the result is the gradient of both residual and x.
 /// With RMSNORM_RESIDUAL_UNROUNDED give the call's rstd as well.
 ///
-/// With cos and sin, dy is first rotated back, in f32: for each pair dy_a = dy_a * cos_i + dy_b *
-/// sin_i and dy_b = dy_b * cos_i - dy_a * sin_i, each of the values before.
+/// With cos and sin, dy is first rotated back, in f32. For each pair the rotated gradient is
+///
+///     dy_a * cos_i + dy_b * sin_i    for element a
+///     dy_b * cos_i - dy_a * sin_i    for element b
 ///
 /// RMSNORM_ADD_TO_DX and the like add in f32, and round the sum once. With dx in the place of dy,
 /// dx is added to dy, as where a residual stream goes around the norm. Without rows dw and db are

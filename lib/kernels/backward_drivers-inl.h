@@ -357,8 +357,7 @@ HWY_INLINE void BackwardRows(const Norm& norm, const RowRun& run) {
 }
 
 // Rows with rotary positions: dy is rotated back, and is then a row of f32.
-template <class F>
-HWY_NOINLINE void BackwardRotated(const Norm& norm, const RowRun& run, const F& backward) {
+inline HWY_NOINLINE void BackwardRotated(const Norm& norm, const RowRun& run, Kernel backward) {
   HWY_ALIGN float dy[kBlock];
   Norm of_m = norm;
   of_m.dtype[kDy] = RMSNORM_F32;

@@ -294,7 +294,7 @@ constexpr bool kHoldsWeight = kHoldsRowsOf<float>;
 
 // Rotates the halves of a row by tables of f32 (definition 10).
 template <size_t kCount>
-HWY_INLINE Lanes<kCount> RotatedHalves(const Lanes<kCount>& m, const float* cos, const float* sin) {
+HWY_INLINE Lanes<kCount> RotatedLanes(const Lanes<kCount>& m, const float* cos, const float* sin) {
   constexpr size_t kHalf = kCount / 2;
   const Lanes<kHalf> c = LoadRow<true, kHalf>(cos, kHalf * kPair);
   const Lanes<kHalf> s = LoadRow<true, kHalf>(sin, kHalf * kPair);
@@ -341,7 +341,7 @@ HWY_NOINLINE size_t NormaliseRowsInRegisters(const Norm& norm, const RowRun& run
     const Lanes<kCount> w = kHoldsWeight<kCount> ? held_weight : LoadRow<kWhole, kCount>(weight, d);
     Lanes<kCount> output = MapLanes(scaled, row, w);
     if constexpr (kRotates) {
-      output = RotatedHalves(output, run.Row<float>(kCos, 0), run.Row<float>(kSin, 0));
+      output = RotatedLanes(output, run.Row<float>(kCos, 0), run.Row<float>(kSin, 0));
     }
     StoreRow<kWhole, kStream>(output, y[i], d);
     if (has_rstd) *rstd[i] = r;

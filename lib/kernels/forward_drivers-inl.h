@@ -402,7 +402,7 @@ inline HWY_NOINLINE void ForwardOtherRows(const Norm& norm, const RowRun& run) {
   const OperandSet unbiased = others & ~SetOf(kBias);
   const bool before = norm.gate_placement == RMSNORM_GATE_BEFORE;
   const bool adds = run.Has(kResidual) && HasResidualLeaves(norm, run);
-  const bool normed = run.Has(kY) || !run.Has(kRstd);
+  const bool normed = run.Has(kY) || !run.Has(kRstd);  // these leaves write no rstd without y
   if (norm.has_leaves && !run.Has(kSums) && (!run.Has(kResidual) || adds)) {
     const bool post_norm = unbiased == SetOf(kPostNormWeight) && run.Has(kResidual) && normed;
     const bool biased = others == SetOf(kBias) && run.Has(kY);
