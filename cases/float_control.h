@@ -64,7 +64,11 @@ inline bool TellsUpperHalves() {
     constexpr unsigned kOsxsaveAndAvx = 3u << 27, kXgetbv1 = 1u << 2;
     if ((internal::Cpuid(1, 0).ecx & kOsxsaveAndAvx) != kOsxsaveAndAvx) return false;
     if ((internal::Cpuid(0xD, 1).eax & kXgetbv1) == 0) return false;
-    asm volatile("vcmpps $15, %%ymm0, %%ymm0, %%ymm0" ::: "xmm0");  // sets all bits
+    // Sets all bits. A comparison of floats might trap: the register holds any.
+    asm volatile(
+        "vpcmpeqd %%xmm0, %%xmm0, %%xmm0\n\t"
+        "vinsertf128 $1, %%xmm0, %%ymm0, %%ymm0" ::
+            : "xmm0");
     const bool after_use = AreUpperHalvesUsedWithAvx();
     ClearUpperHalvesWithAvx();
     return after_use && !AreUpperHalvesUsedWithAvx();
