@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the shell lines of the sections "Install it", word for word, as a new user would: in an
-empty home, from a repository of these sources. The comment behind the last line is how its
-output ends."""
+"""Runs the lines that install the library, word for word, as a new user would: in an empty home,
+from a repository of these sources. The comment behind a program is what it prints."""
 
 import os
 import re
@@ -9,17 +8,9 @@ import shutil
 import subprocess
 import unittest
 
-from installed import HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, NO_KERNELS, ROOT, read, succeed
+from installed import HIGHWAY_PKG_CONFIG, HIGHWAY_PREFIX, NO_KERNELS, ROOT, succeed
 from installed import temporary_directory
-from page_programs import programs
-
-FRAME = os.path.join(ROOT, "test", "packaging", "page_frame.cc.in")
-
-
-def lines_to_install(page):
-    section = re.search(r"^## Install it\n.*?(?=^## )", read(ROOT, page), re.M | re.S)
-    assert section, f'{page} has no section "Install it"'
-    return "".join(re.findall(r"^```sh\n(.*?)^```$", section[0], re.M | re.S))
+from page_lines import page_lines
 
 
 class InstallLines(unittest.TestCase):
@@ -34,11 +25,7 @@ class InstallLines(unittest.TestCase):
         for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "test"]):
             succeed(*git, *command)
 
-    def follow(self, page):
-        """Returns the output of a page's lines, with the README's first program as app.cc."""
-        readme = os.path.join(ROOT, "README.md")
-        with open(os.path.join(self.home, "app.cc"), "w", encoding="utf-8") as file:
-            file.write(programs(readme, FRAME)["readme_1.cc"])
+    def follow(self, page, *headings):
         variables = {
             "CMAKE_PREFIX_PATH": HIGHWAY_PREFIX,
             "CXXFLAGS": NO_KERNELS,
@@ -49,27 +36,30 @@ class InstallLines(unittest.TestCase):
         environment = {**os.environ, **variables}
         for name in ("CC", "CXX", "LD_LIBRARY_PATH"):  # Meson's, and those of the build around
             environment.pop(name, None)
-        lines = lines_to_install(page)
+        lines = page_lines(os.path.join(ROOT, page), headings, installs=False)
         done = subprocess.run(
             ("bash", "-e", "-c", lines),
             **{"cwd": self.home, "env": environment, "text": True, "check": False},
             **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
         )
         self.assertEqual(done.returncode, 0, done.stdout)
-        program, expected = re.search(r"(\S+) +# (.*)\n\Z", lines).groups()
-        # The program also starts in a new terminal.
-        again = subprocess.run(
-            os.path.join(self.home, program),
-            **{"env": {}, "capture_output": True, "text": True, "check": True},
-        )
-        for printed in (done.stdout, again.stdout):
-            self.assertEqual(printed.split()[-len(expected.split()) :], expected.split())
+        programs = re.findall(r"^(\S+) +# (.*)$", lines, re.M)
+        self.assertTrue(programs)
+        for program, expected in programs:
+            self.assertIn(expected, done.stdout)
+            # It also starts in a new terminal.
+            again = subprocess.run(
+                os.path.join(self.home, program),
+                **{"env": {}, "capture_output": True, "text": True, "check": True},
+            )
+            wanted = expected.split()
+            self.assertEqual(again.stdout.split()[-len(wanted) :], wanted)
 
     def test_readme(self):
-        self.follow("README.md")
+        self.follow("README.md", "Quick start", "C++", "In C")
 
     def test_building(self):
-        self.follow("doc/building.md")
+        self.follow("doc/building.md", "Install it")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def split(path, text):
 
 
 def without_programs(text):
-    """Blanks the blocks of code of a page: they are built and run."""
-    return re.sub(r"(?ms)^```.*?^```", lambda block: re.sub(r"[^\n]", " ", block[0]), text)
+    """Blanks the blocks of code of a page, with their names: they are built and run."""
+    return re.sub(r"(?ms)(`[\w.]+`:\n\n)?^```.*?^```", lambda block: re.sub(r"[^\n]", " ", block[0]), text)
 
 
 def alternatives(path):

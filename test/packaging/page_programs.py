@@ -6,7 +6,7 @@
 
 A block with a main() is a separate program: <page>_1.cc, <page>_2.c and so on. All other C++ blocks
 go into the frame, one after the other, as <page>_fragments.cc. The comment behind a program's
-printf() is the expected output. A comment `// error: ...` below a call says in which words it is
+printf(), or below it, is the expected output. A comment `// error: ...` below a call says in which words it is
 refused."""
 
 import os
@@ -64,7 +64,7 @@ def write(page, frame, *outputs):
 
 def run(source, *command):
     with open(source, encoding="utf-8") as file:
-        expected = re.findall(r"\bprintf\(.*;  // (.*)$", file.read(), re.M)
+        expected = re.findall(r"\bprintf\(.*;\s+// (.*)$", file.read(), re.M)
     wrapper = os.environ.get("RMSNORM_COMMAND_WRAPPER")
     command = ([wrapper] if wrapper else []) + list(command)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

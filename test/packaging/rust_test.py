@@ -52,19 +52,22 @@ class Crates(unittest.TestCase):
         self.assertGreater(sum(counts), 40, printed)
 
     def test_link_either_library(self):
-        page = read(ROOT, "doc", "other_languages.md")
-        (program,) = re.findall(r"^```rust\n(.*?)^```$", page, re.M | re.S)
         os.makedirs(self.path("rust", "rmsnorm", "examples"))
-        with open(self.path("rust", "rmsnorm", "examples", "page.rs"), "w") as file:
-            file.write(program)
+        expected = {}  # by the name of the program
+        for name, page in (("page", "doc/other_languages.md"), ("readme", "README.md")):
+            (program,) = re.findall(r"^```rust\n(.*?)^```$", read(ROOT, page), re.M | re.S)
+            (expected[name],) = re.findall(r"println!\(.*;\s+// (.*\n)", program)
+            with open(self.path("rust", "rmsnorm", "examples", name + ".rs"), "w") as file:
+                file.write(program)
         kinds = ["shared", "static"] if installed.LIBRARIES == "both" else [installed.LIBRARIES]
         for kind in kinds:
             for variables in ({}, {"RMSNORM_LIB_DIR": self.library_dir, "PKG_CONFIG": "false"}):
                 with self.subTest(kind=kind, variables=variables):
                     if kind == "static":
                         variables["RMSNORM_STATIC"] = "1"
-                    printed = self.cargo("run", "--quiet", "--example", "page", **variables)
-                    self.assertEqual(printed, "0.8485 1.1314\n")
+                    for name, text in expected.items():
+                        printed = self.cargo("run", "--quiet", "--example", name, **variables)
+                        self.assertEqual(printed, text)
                     needed = installed.needed_by(self.path("target", "debug", "examples", "page"))
                     is_shared = any(name.startswith("librmsnorm.so") for name in needed)
                     self.assertEqual(is_shared, kind == "shared", needed)

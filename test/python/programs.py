@@ -20,6 +20,11 @@ def run(program, *arguments):
     return result.stdout
 
 
+def expected(block):
+    """Returns what a block prints, as the comments say that begin its lines."""
+    return "".join(re.findall(r"^# (.*\n)", block, re.MULTILINE))
+
+
 def blocks(word=None):
     """Returns the blocks that hold a word, or those for NumPy alone."""
     found = []

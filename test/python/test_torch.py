@@ -620,13 +620,15 @@ def test_old_pytorch(monkeypatch):
 
 
 @pytest.mark.parametrize("block", programs.blocks("torch"))
-def test_programs_of_the_page(block):
+def test_programs_of_the_pages(block, capsys):
     x, stream, gate, weight = normal(2, 64), normal(2, 64), normal(2, 64), normal(64)
     names = {"torch": torch, "rmsnorm": rmsnorm, "x": x, "stream": stream}
     names |= {"gate": gate, "weight": weight, "q": x.clone(), "k": x.clone()}
     names |= {"q_weight": weight, "k_weight": weight, "model": torch.nn.RMSNorm(64)}
     names |= {"cos": normal(2, 32), "sin": normal(2, 32)}
     exec(block, names)
+    printed = capsys.readouterr().out
+    assert programs.expected(block) in ("", printed)
     if "run_rmsnorm" in names:
         y = names["run_rmsnorm"](64, 1e-5, weight, x)
         assert_bits(y, rt.rms_norm(x, weight, 1e-5))
