@@ -94,8 +94,8 @@ class GatedAddOptions(AddOptions, GatedOptions, total=False):
     """The options of a norm with a residual and a gate, but eps."""
 
 
-class RotaryOptions(NormOptions, total=False):
-    """The options of a norm with rotary positions, but eps. Tables are the operands cos and sin."""
+class RotationOptions(TypedDict, total=False):
+    """The options of rotary positions, whose tables are the operands cos and sin."""
 
     rotary_pairs: Annotated[
         Literal["halves", "neighbours"],
@@ -112,6 +112,10 @@ class RotaryOptions(NormOptions, total=False):
         'as transformers; "norm" the norm alone, as a norm and a kernel for rotations; "none" '
         "nothing.",
     ]
+
+
+class RotaryOptions(NormOptions, RotationOptions, total=False):
+    """The options of a norm with rotary positions, but eps."""
 
 
 class OtherOptions(QuantizedOptions, GatedOptions, RotaryOptions, total=False):

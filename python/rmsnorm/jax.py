@@ -5,10 +5,11 @@
 # mypy: disable-error-code="no-untyped-call, no-any-return"
 
 import ctypes
+import itertools
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,80 +19,163 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ._calls import c_options, call_library
-from ._library import c, path_of_operators
-from ._options import Options
+from . import _calls
+from ._library import Operands, c, path_of_operators
+from ._options import (
+    DEFAULTS,
+    WORDS,
+    Options,
+    QuantizedOptions,
+    RotationOptions,
+    RowOptions,
+    describe_arguments,
+)
 
 if hasattr(jax.sharding, "reshard"):
     from jax.sharding import reshard
 else:  # JAX 0.6
     from jax.experimental.shard import reshard  # type: ignore[import-not-found, no-redef]
 
-__all__ = ["rms_norm"]
+__all__ = ["Quantized", "quantized", "rms_norm"]
 
 _handler = ctypes.CDLL(str(path_of_operators("rmsnorm_jax", "jaxlib"))).rmsnorm_jax
 _capsule = jax.ffi.pycapsule(_handler)
 jax.ffi.register_ffi_target("rmsnorm", _capsule, platform="cpu")
 
-# The handler takes the names as numbers. Those of _ROWS have a row for each row of x.
-_INPUTS = ("x", "dy", "weight", "bias")
-_OUTPUTS = ("y", "dx", "dw", "db")
-_ROWS = {"x", "dy", "y", "dx"}
+# Operands and results have the names of rmsnorm_operands. Those of _ROWS have the shape of x. All
+# other operands have leading dimensions that are each that of x or 1.
+_ROWS = {"x", "residual", "dy"}
 _GRADIENTS = {"x": "dx", "weight": "dw", "bias": "db"}
+# Constants: without gradients.
+_TABLES = {"cos", "sin"}
 
+AnyArray = jax.Array | np.ndarray[Any, Any]
 Arrays = Mapping[str, jax.Array]
+# The results of a call: names, shapes and types.
+Results = tuple[tuple[str, jax.ShapeDtypeStruct], ...]
 
 
+class NormOptions(RowOptions, RotationOptions, total=False):
+    """The options of rms_norm(), but eps."""
+
+
+_LEADING = "or with leading dimensions that are each that of x or 1"
+_HELP = {
+    **_calls.HELP,
+    "x": "[..., d], an array of JAX or NumPy: the rows.",
+    "weight": f"[d], {_LEADING}: a row for each sample, for example. None counts as ones.",
+    "bias": "as the weight; added after it. None adds nothing.",
+    "post_norm_weight": "as the weight; x is first normalised, with this weight.",
+    "cos": f"[R / 2], {_LEADING}: cosines by which pairs of the norm are rotated; needs sin. R is "
+    "at most d, and d at most 4096. None rotates nothing.",
+    "sin": "the sines, with as many elements in a row.",
+    "asymmetric": "True adds a zero point to each scale.",
+}
+
+
+def _documented(function: Any) -> Any:
+    """Puts the options of a function into its signature and its docstring."""
+    kind = NormOptions if function.__name__ == "rms_norm" else QuantizedOptions
+    describe_arguments(function, {name: DEFAULTS[name] for name in kind.__annotations__}, _HELP)
+    return function
+
+
+@_documented
 def rms_norm(
-    x: jax.Array | np.ndarray[Any, Any],
-    weight: jax.Array | np.ndarray[Any, Any] | None = None,
-    bias: jax.Array | np.ndarray[Any, Any] | None = None,
+    x: AnyArray,
+    weight: AnyArray | None = None,
+    bias: AnyArray | None = None,
     *,
     eps: float = 1e-5,
-    rounding: Literal["after_weight", "before_weight", "inverse"] = "after_weight",
-    weight_offset: float = 0.0,
+    cos: AnyArray | None = None,
+    sin: AnyArray | None = None,
+    **options: Unpack[NormOptions],
 ) -> jax.Array:
-    """Returns y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias for each row of x.
+    """Returns y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias for each row of x,
+    and with cos and sin pairs of its elements rotated: the norm of q or k and its rotary positions.
 
-    x: [..., d], an array of JAX or NumPy. y is a new array with its shape and type.
-    weight: [d]; None counts as ones.
-    bias: [d]; added after the weight. None adds nothing.
-    eps: a number, finite and not negative. Its unit is x squared.
-    rounding: "after_weight" rounds once, as PyTorch; "before_weight" rounds the norm to the type of
-        x before the weight multiplies it, as Llama; "inverse" rounds 1 / RMS, too, as DeepSeek-V4.
-    weight_offset: a number, added to the weight in float32: 1 for Gemma; needs a weight.
+    y is a new array with the shape and the type of x. x, weight, bias, cos and sin are float32,
+    float16 or bfloat16, also mixed. Arithmetic is float32. Angles are the caller's: cos and sin are
+    the rows of the positions. Heads share them: for q of [batch, tokens, heads, d] the tables are
+    [batch, tokens, 1, R / 2], or [tokens, 1, R / 2].
 
-    x, weight and bias are float32, float16 or bfloat16, also mixed. Arithmetic is float32.
-
-    jit, vmap, pmap and shard_map can trace the function, with eps, rounding and weight_offset as
-    constants. In reverse mode the first gradients are the library's. Forward mode and further
-    derivatives use the same formula in JAX's operations, in float32. XLA's threads share the rows.
-    Under jit over several devices, rows stay where they are, and a last dimension that is split is
-    gathered.
+    jit, vmap, pmap and shard_map can trace the function, with eps and the options as constants. In
+    reverse mode the first gradients are the library's. Forward mode and further derivatives use the
+    same formula in JAX's operations, in float32. The tables count as constants: their gradients
+    are 0. XLA's threads share the rows. Under jit over several devices, rows stay where they are,
+    and a last dimension that is split is gathered.
 
     Raises TypeError for an argument of a type that is not possible, and ValueError for an element
     type, a shape or a value that is not possible. Both name the argument.
 
     The formula is equation 4 of Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019,
-    arXiv:1910.07467. The gradients are its derivatives.
+    arXiv:1910.07467. The gradients are its derivatives. The rotation is that of Su et al.,
+    "RoFormer", 2021, arXiv:2104.09864.
     """
-    options = bytes(c_options(eps=eps, rounding=rounding, weight_offset=weight_offset))
-    given = {"x": x, "weight": weight, "bias": bias}
-    operands = {
+    _refuse_unknown("rms_norm", options, NormOptions)
+    operands = _arrays(x=x, weight=weight, bias=bias, cos=cos, sin=sin)
+    chosen = bytes(_calls.c_options(eps=eps, **options))
+    y: jax.Array = _forward(operands, names=("y",), options=chosen)["y"]
+    return y
+
+
+class Quantized(NamedTuple):
+    """The results of quantized(). Those that were not asked for are None.
+
+    q is int8 with the shape of x. scale is float32 and zero is int8, one for each row, or with a
+    group [..., d / group]: y is about scale * (q - zero). residual_out is residual + x, in the type
+    of residual.
+    """
+
+    q: jax.Array
+    scale: jax.Array
+    zero: jax.Array | None
+    residual_out: jax.Array | None
+
+
+@_documented
+def quantized(
+    x: AnyArray,
+    weight: AnyArray | None = None,
+    *,
+    eps: float = 1e-5,
+    residual: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    post_norm_weight: AnyArray | None = None,
+    asymmetric: bool = False,
+    **options: Unpack[QuantizedOptions],
+) -> Quantized:
+    """Returns the norm in int8, with a scale for each row, or for each group of a row.
+
+    The norm is that of rms_norm(), with a residual that of the sum residual + x. There are no
+    gradients: take them of rms_norm(), or give this function jax.lax.stop_gradient(x). For the rest
+    see rms_norm().
+    """
+    _refuse_unknown("quantized", options, QuantizedOptions)
+    operands = _arrays(
+        x=x, weight=weight, residual=residual, bias=bias, post_norm_weight=post_norm_weight
+    )
+    names = ["q", "scale"]
+    names += ["zero"] if asymmetric else []
+    names += [] if residual is None else ["residual_out"]
+    chosen = bytes(_calls.c_options(eps=eps, **options))
+    results = _forward(operands, names=tuple(names), options=chosen)
+    return Quantized(*map(results.get, Quantized._fields))
+
+
+def _refuse_unknown(function: str, options: Mapping[str, Any], kind: Any) -> None:
+    for name in options:
+        if name not in kind.__annotations__:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+def _arrays(**given: Any) -> dict[str, jax.Array]:
+    """Returns the operands that are given, as arrays of JAX."""
+    return {
         name: _array(name, operand)
         for name, operand in given.items()
         if name == "x" or operand is not None
     }
-    if operands["x"].ndim == 0:
-        raise ValueError("x: its shape is (); it must have at least one dimension")
-    columns = operands["x"].shape[-1:]
-    for name, operand in operands.items():
-        if name != "x" and operand.shape != columns:
-            raise ValueError(f"{name}: its shape is {operand.shape}; with this x it is {columns}")
-    if weight is None and weight_offset != 0:
-        raise ValueError(f"weight_offset: {weight_offset}; it needs a weight")
-    y: jax.Array = _rms_norm(operands, options=options)
-    return y
 
 
 def _array(name: str, value: Any) -> jax.Array:
@@ -101,24 +185,57 @@ def _array(name: str, value: Any) -> jax.Array:
     if array.dtype.name not in ("float32", "float16", "bfloat16"):
         possible = "float32, float16 and bfloat16"
         raise ValueError(f"{name}: its type is {array.dtype}; possible are {possible}")
+    if array.ndim == 0:
+        raise ValueError(f"{name}: its shape is (); it must have at least one dimension")
     return array
 
 
-@partial(jax.jit, static_argnames="options")
-def _rms_norm(operands: Arrays, *, options: bytes) -> Any:
-    # A call with one element checks the options before XLA compiles anything.
-    one, y = np.ones(1, np.float32), np.empty(1, np.float32)
-    arrays = {"x": one, "weight": one, "y": y}
-    call_library(c.rmsnorm_forward, arrays, Options.from_buffer_copy(options), None)
+@partial(jax.jit, static_argnames=("names", "options"))
+def _forward(
+    operands: Arrays, *, names: tuple[str, ...], options: bytes
+) -> dict[str, jax.Array]:
+    """Returns the results of these names."""
     x = operands["x"]
-    if x.shape[-1] == 0:
-        return _formula(operands, options)
+    group = Options.from_buffer_copy(options).group
+    of_groups = (*x.shape[:-1], x.shape[-1] // group) if group else x.shape[:-1]
+    shapes = {"scale": of_groups, "zero": of_groups}
+    types: dict[str, Any] = {"y": x.dtype, "q": np.int8, "scale": np.float32, "zero": np.int8}
+    if "residual" in operands:
+        types["residual_out"] = operands["residual"].dtype
+    results = tuple(
+        (name, jax.ShapeDtypeStruct(shapes.get(name, x.shape), types[name])) for name in names
+    )
+    _check(operands, results, options)
+    if x.shape[-1] == 0 and names == ("y",):
+        return {"y": _formula(operands, options)}
     # float32 has the same values, and adds up the gradients of several devices.
-    operands = {name: a if name == "x" else a.astype("float32") for name, a in operands.items()}
-    return _call({name: _whole(a) for name, a in operands.items()}, ("y",), options)[0]
+    in_float32 = _GRADIENTS.keys() - {"x"}
+    operands = {n: a.astype("float32") if n in in_float32 else a for n, a in operands.items()}
+    operands = {
+        name: _whole(jnp.expand_dims(a, tuple(range(x.ndim - a.ndim))))
+        for name, a in operands.items()
+    }
+    return dict(zip(names, _call(operands, results, options), strict=True))
 
 
-# Where `batch` is given, the first `batch` dimensions of each operand come from vmap.
+def _check(operands: Arrays, results: Results, options: bytes) -> None:
+    """Refuses, before XLA compiles anything, what the library refuses."""
+    # A call on one row checks all but the leading dimensions. Rows of no element have a norm here.
+    x = operands["x"]
+    lead = x.shape[:-1]
+    is_empty = x.shape[-1] == 0 and results[0][0] == "y"
+    shapes = {name: (1,) if is_empty else a.shape[-1:] for name, a in operands.items()}
+    rows: dict[str, Any] = {name: np.zeros(shapes[name], a.dtype) for name, a in operands.items()}
+    for name, of in results:
+        rows[name] = np.zeros((1,) if is_empty else of.shape[len(lead) :] or (1,), of.dtype)
+    _calls.call_library(c.rmsnorm_forward, rows, Options.from_buffer_copy(options), None)
+    for name, a in operands.items():
+        if name in _ROWS and a.shape[:-1] != lead:
+            raise ValueError(f"{name}: its shape is {a.shape}; with this x it is {x.shape}")
+        pairs = zip(reversed(a.shape[:-1]), reversed(lead), strict=False)
+        if a.ndim > len(lead) + 1 or any(n not in (1, of_x) for n, of_x in pairs):
+            wanted = f"with this x each dimension but the last is that of {lead} or 1"
+            raise ValueError(f"{name}: its shape is {a.shape}; {wanted}")
 
 
 def _whole(array: jax.Array) -> jax.Array:
@@ -130,131 +247,157 @@ def _whole(array: jax.Array) -> jax.Array:
     return reshard(array, NamedSharding(sharding.mesh, spec))
 
 
-def _repeated(array: jax.Array, x: jax.Array, batch: int) -> jax.Array:
-    """The array with the dimensions of x that come from vmap, split as those of x."""
-    array = jnp.broadcast_to(array, x.shape[:batch] + array.shape[batch:])
-    sharding: Any = jax.typeof(x).sharding
-    if array.ndim == x.ndim or not any(sharding.spec[:batch]):
-        return array
-    spec = PartitionSpec(*sharding.spec[:batch], None)
-    return reshard(array, NamedSharding(sharding.mesh, spec))
-
-
-def _formula(operands: Arrays, options: bytes, batch: int = 0) -> jax.Array:
+def _formula(operands: Arrays, options: bytes) -> jax.Array:
     """The norm in JAX's operations, for the derivatives that the library does not have."""
     x = operands["x"]
     values = Options.from_buffer_copy(options)
-
-    def columns(name: str) -> jax.Array:
-        a = operands[name]
-        return a.reshape(*a.shape[:batch], *(1,) * (x.ndim - batch - 1), a.shape[-1])
-
+    placement = WORDS["eps_placement"][values.eps_placement]
     h = x.astype("float32")
     # All squares below are at most 16, whatever the size of x. XLA may multiply by 1 / scale, which
     # must be a normal number.
-    root = math.sqrt(values.eps)
-    least = max(root, float(np.finfo(np.float32).tiny))
+    root = math.sqrt(values.eps) if placement == "inside" else values.eps
+    tiny = float(np.finfo(np.float32).tiny)
+    least = max(root, tiny)
     scale = jax.lax.stop_gradient(jnp.max(abs(h), axis=-1, keepdims=True, initial=least))
     scale = jnp.minimum(scale, 2.0**126)
     h = h / scale
-    y = h * jax.lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + jnp.square(root / scale))
+    mean = jnp.sum(h * h, axis=-1, keepdims=True) / (values.divisor or h.shape[-1])
+    if placement == "inside":
+        y = h * jax.lax.rsqrt(mean + jnp.square(root / scale))
+    else:
+        rms = jnp.sqrt(jnp.maximum(mean, tiny))
+        is_floor = placement == "floor"
+        y = h / (jnp.maximum(rms, root / scale) if is_floor else rms + root / scale)
     if "weight" in operands:
-        y = y * (values.weight_offset + columns("weight"))
+        y = y * (values.weight_offset + operands["weight"])
     if "bias" in operands:
-        y = y + columns("bias")
+        y = y + operands["bias"]
+    if "cos" in operands:
+        y = _rotate(y, operands["cos"].astype("float32"), operands["sin"].astype("float32"), values)
     return y.astype(x.dtype)
 
 
-# _library is a call of the library: y from the operands, or those of dx, dw and db that `outputs`
-# names from the operands and dy. _tangent is the tangent of y, which is linear in the tangents of
-# the operands. As a primitive it can have the library's backward as its transpose.
+def _rotate(m: jax.Array, cos: jax.Array, sin: jax.Array, values: Options) -> jax.Array:
+    half = cos.shape[-1]
+    first = m.shape[-1] - 2 * half if WORDS["rotary_part"][values.rotary_part] == "end" else 0
+    part = m[..., first : first + 2 * half]
+    is_halves = WORDS["rotary_pairs"][values.rotary_pairs] == "halves"
+    # [..., 2, R / 2] or [..., R / 2, 2]
+    axis, shape = (-2, (2, half)) if is_halves else (-1, (half, 2))
+    pairs = part.reshape(*part.shape[:-1], *shape)
+    a, b = (jax.lax.index_in_dim(pairs, i, axis, keepdims=False) for i in (0, 1))
+    turned = jnp.stack((a * cos - b * sin, b * cos + a * sin), axis).reshape(part.shape)
+    return jnp.concatenate((m[..., :first], turned, m[..., first + 2 * half :]), -1)
+
+
+# _library is a call of the library: the results from the operands, which have all as many
+# dimensions as x. _tangent is the tangent of y, which is linear in the tangents of the operands. As
+# a primitive it can have the library's backward as its transpose.
 _library = Primitive("rmsnorm")
 _library.multiple_results = True
 _tangent = Primitive("rmsnorm_tangent")
 
 
-def _call(
-    operands: Arrays, outputs: tuple[str, ...], options: bytes, batch: int = 0
-) -> list[jax.Array]:
-    """Returns the outputs of a call of the library."""
-    lead = jnp.broadcast_shapes(*(a.shape[:batch] for a in operands.values()))
+def _call(operands: Arrays, results: Results, options: bytes) -> list[jax.Array]:
+    """Returns the results of a call of the library. Where vmap maps an operand, all have its
+    dimension, which may be 1."""
+    lead = jnp.broadcast_shapes(*(a.shape[:-1] for a in operands.values()))
+    wanted = {name: (*lead, operands["x"].shape[-1]) for name in _ROWS}
+    wanted |= {"weight": of.shape for name, of in results if name == "dw"}
     operands = {
-        name: jnp.broadcast_to(a, lead + a.shape[batch:]) if name in _ROWS else a
+        name: jnp.broadcast_to(a, wanted.get(name, a.shape))
         for name, a in _varying(operands).items()
     }
     shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in operands.items()}
-    call = jax.make_jaxpr(_partitioned(shapes, outputs, options, batch))(shapes)
+    call = jax.make_jaxpr(_partitioned(shapes, results, options))(shapes)
     leaves, tree = jax.tree.flatten(operands)
-    results: list[jax.Array] = _library.bind(
-        *leaves, tree=tree, outputs=outputs, options=options, batch=batch, call=call
+    arrays: list[jax.Array] = _library.bind(
+        *leaves, tree=tree, results=results, options=options, call=call
     )
-    return results
+    return arrays
 
 
 def _library_impl(*leaves: Any, call: Any, **_: Any) -> Any:
     return jaxpr_as_fun(call)(*leaves)
 
 
-def _library_types(*leaves: Any, tree: Any, outputs: Any, batch: int, **_: Any) -> Any:
+def _library_types(*leaves: Any, tree: Any, results: Results, **_: Any) -> Any:
     x = jax.tree.unflatten(tree, leaves)["x"]
-    columns = x.update(
-        shape=x.shape[:batch] + x.shape[-1:],
-        dtype=np.dtype("float32"),
-        sharding=NamedSharding(x.sharding.mesh, PartitionSpec(*x.sharding.spec[:batch], None)),
-    )
-    return [x if name in _ROWS else columns for name in outputs]
+
+    def type_of(shape: tuple[int, ...], dtype: Any) -> Any:
+        parts = zip(x.sharding.spec, shape, x.shape, strict=False)
+        spec = PartitionSpec(*(axes if n == of_x else None for axes, n, of_x in parts))
+        return x.update(shape=shape, dtype=dtype, sharding=NamedSharding(x.sharding.mesh, spec))
+
+    return [type_of(of.shape, of.dtype) for _, of in results]
 
 
 def _library_batching(
-    leaves: Any, dims: Any, *, tree: Any, outputs: Any, options: bytes, batch: int, **_: Any
+    leaves: Any, dims: Any, *, tree: Any, results: Results, options: bytes, **_: Any
 ) -> Any:
     wider = [
         a[None] if dim is None else batching.bdim_at_front(a, dim, a.shape[dim])
         for a, dim in zip(leaves, dims, strict=True)
     ]
-    results = _call(jax.tree.unflatten(tree, wider), outputs, options, batch + 1)
-    return results, [0] * len(outputs)
+    size = max(a.shape[0] for a in wider)
+    results = tuple(
+        (name, jax.ShapeDtypeStruct((size, *of.shape), of.dtype)) for name, of in results
+    )
+    return _call(jax.tree.unflatten(tree, wider), results, options), [0] * len(results)
 
 
 def _library_jvp(
-    leaves: Any, tangents: Any, *, tree: Any, outputs: Any, options: bytes, batch: int, **_: Any
+    leaves: Any, tangents: Any, *, tree: Any, results: Results, options: bytes, **_: Any
 ) -> Any:
-    def unflatten(leaves: Any) -> Arrays:
-        arrays = jax.tree.unflatten(tree, leaves)
-        return {name: _repeated(a, arrays["x"], batch) for name, a in arrays.items()}
-
-    def gradients(operands: Arrays) -> list[jax.Array]:
-        primals = {name: a for name, a in operands.items() if name != "dy"}
-        if "db" in outputs:
-            x = operands["x"]
-            primals["bias"] = jnp.zeros(x.shape[:batch] + x.shape[-1:])
-        _, pull = jax.vjp(partial(_formula, options=options, batch=batch), primals)
-        (found,) = pull(operands["dy"])
-        return [found[name] for name, output in _GRADIENTS.items() if output in outputs]
-
-    operands = unflatten(leaves)
-    tangents = unflatten([ad.instantiate_zeros(a) for a in tangents])
-    results = _call(operands, outputs, options, batch)
-    if outputs == ("y",):
+    names = [name for name, _ in results]
+    if "q" in names:
+        raise NotImplementedError(
+            "rmsnorm.jax.quantized() has no gradients: call rms_norm(), or give it "
+            "jax.lax.stop_gradient(x)"
+        )
+    operands = jax.tree.unflatten(tree, leaves)
+    tangents = {
+        name: ad.instantiate_zeros(tangent)
+        for name, tangent in jax.tree.unflatten(tree, tangents).items()
+        if name not in _TABLES
+    }
+    arrays = _call(operands, results, options)
+    if names == ["y"]:
         both, both_tree = jax.tree.flatten((operands, tangents))
-        return results, [_tangent.bind(*both, tree=both_tree, options=options, batch=batch)]
-    return results, jax.jvp(gradients, (operands,), (tangents,))[1]
+        return arrays, [_tangent.bind(*both, tree=both_tree, options=options)]
+
+    def gradients(variables: Arrays) -> list[jax.Array]:
+        primals = {**operands, **variables}
+        dy = primals.pop("dy")
+        for name, of in results:
+            if name == "db":
+                primals["bias"] = jnp.zeros(of.shape)
+        _, pull = jax.vjp(partial(_formula, options=options), primals)
+        (found,) = pull(dy)
+        return [found[name] for name, gradient in _GRADIENTS.items() if gradient in names]
+
+    variables = {name: operands[name] for name in tangents}
+    return arrays, jax.jvp(gradients, (variables,), (tangents,))[1]
 
 
-def _tangent_impl(*leaves: Any, tree: Any, options: bytes, batch: int) -> Any:
+def _tangent_impl(*leaves: Any, tree: Any, options: bytes) -> Any:
     operands, tangents = jax.tree.unflatten(tree, leaves)
-    formula = partial(_formula, options=options, batch=batch)
-    return jax.jvp(formula, (operands,), (tangents,))[1]
+
+    def formula(variables: Arrays) -> jax.Array:
+        return _formula({**operands, **variables}, options)
+
+    variables = {name: operands[name] for name in tangents}
+    return jax.jvp(formula, (variables,), (tangents,))[1]
 
 
 def _tangent_type(*leaves: Any, tree: Any, **_: Any) -> Any:
     return jax.tree.unflatten(tree, leaves)[0]["x"]
 
 
-def _tangent_batching(leaves: Any, dims: Any, *, batch: int, **parameters: Any) -> Any:
+def _tangent_batching(leaves: Any, dims: Any, **parameters: Any) -> Any:
     (size,) = {a.shape[dim] for a, dim in zip(leaves, dims, strict=True) if dim is not None}
     leaves = [batching.bdim_at_front(a, dim, size) for a, dim in zip(leaves, dims, strict=True)]
-    return _tangent.bind(*leaves, batch=batch + 1, **parameters), 0
+    return _tangent.bind(*leaves, **parameters), 0
 
 
 def _tangent_jvp(leaves: Any, tangents: Any, **parameters: Any) -> Any:
@@ -262,17 +405,21 @@ def _tangent_jvp(leaves: Any, tangents: Any, **parameters: Any) -> Any:
     return jax.jvp(partial(_tangent_impl, **parameters), tuple(leaves), tangents)
 
 
-def _tangent_transpose(dy: Any, *leaves: Any, tree: Any, options: bytes, batch: int) -> Any:
+def _tangent_transpose(dy: Any, *leaves: Any, tree: Any, options: bytes) -> Any:
     operands, tangents = jax.tree.unflatten(tree, leaves)
-    outputs = tuple(
-        output
-        for name, output in _GRADIENTS.items()
+    wanted = [
+        name
+        for name in _GRADIENTS
         if name in tangents and ad.is_undefined_primal(tangents[name])
+    ]
+    results = tuple(
+        (_GRADIENTS[name], jax.ShapeDtypeStruct(operands[name].shape, operands[name].dtype))
+        for name in wanted
     )
     needed = {name: a for name, a in operands.items() if name != "bias"}
     needed["dy"] = ad.instantiate_zeros(dy)
-    found = dict(zip(outputs, _call(needed, outputs, options, batch), strict=True))
-    return [None] * len(operands) + [found.get(_GRADIENTS[name]) for name in sorted(tangents)]
+    found = dict(zip(wanted, _call(needed, results, options), strict=True))
+    return [None] * len(operands) + [found.get(name) for name in sorted(tangents)]
 
 
 _library.def_impl(_library_impl)
@@ -311,78 +458,85 @@ def _varying(arrays: Any) -> Any:
 
 
 def _partitioned(
-    operands: Mapping[str, jax.ShapeDtypeStruct],
-    outputs: tuple[str, ...],
-    options: bytes,
-    batch: int,
+    operands: Mapping[str, jax.ShapeDtypeStruct], results: Results, options: bytes
 ) -> Any:
     """The call for operands of these shapes, with its rule for several devices: x stays split as it
     is, but for its last dimension, and the devices add up their dw and db."""
-    shape = operands["x"].shape
-    lead = shape[:batch]
+    x_shape = operands["x"].shape
+    count = len(x_shape) - 1  # of the leading dimensions
 
     def on_one_device(operands: Arrays) -> list[jax.Array]:
-        shape = operands["x"].shape
-        blocks = {
-            name: a.reshape(*a.shape[:batch], math.prod(a.shape[batch:-1]), a.shape[-1])
-            for name, a in operands.items()
-        }
-        inputs = [name for name in _INPUTS if name in operands]
-        columns = jax.ShapeDtypeStruct((*shape[:batch], 1, shape[-1]), np.float32)
-        types = [blocks["x"] if name in _ROWS else columns for name in outputs]
-        results = jax.ffi.ffi_call("rmsnorm", types)(
-            *(blocks[name] for name in inputs),
+        here = operands["x"].shape
+        types = []
+        for _, of in results:
+            parts = zip(of.shape, x_shape, here, strict=False)
+            shape = tuple(part if n == of_x else n for n, of_x, part in parts)
+            types.append(jax.ShapeDtypeStruct(shape, of.dtype))
+        shapes = [a.shape for a in operands.values()] + [of.shape for of in types]
+
+        # The library takes eight dimensions. Neighbours are one where each array has both or none.
+        def which(i: int) -> list[bool]:
+            return [shape[i] == here[i] for shape in shapes]
+
+        dims = [i for i in range(count) if here[i] != 1]
+        groups = [list(g) for _, g in itertools.groupby(dims, which)]
+
+        def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
+            return (*(math.prod(shape[i] for i in g) for g in groups), *shape[count:]) or (1,)
+
+        fields = [*operands, *(name for name, _ in results)]
+        arrays = jax.ffi.ffi_call(
+            "rmsnorm", [jax.ShapeDtypeStruct(merged(of.shape), of.dtype) for of in types]
+        )(
+            *(a.reshape(merged(a.shape)) for a in operands.values()),
             options=np.frombuffer(options, np.int32),
-            inputs=np.array([_INPUTS.index(name) for name in inputs], np.int32),
-            outputs=np.array([_OUTPUTS.index(name) for name in outputs], np.int32),
+            fields=np.array([getattr(Operands, name).offset for name in fields], np.int32),
         )
-        return [
-            a.reshape(shape if name in _ROWS else shape[:batch] + shape[-1:])
-            for name, a in zip(outputs, results, strict=True)
-        ]
+        return [a.reshape(of.shape) for a, of in zip(arrays, types, strict=True)]
 
     def axes_of_rows(mesh: Mesh, x: Any) -> list[Any]:
         """The mesh axes over which each dimension of x but the last is split, or None."""
         spec = () if x.sharding is None else x.sharding.spec
-        axes: list[Any] = [*spec, *[None] * len(shape)][: len(shape) - 1]
+        axes: list[Any] = [*spec, *[None] * len(x_shape)][:count]
         devices = [math.prod(mesh.shape[name] for name in jax.tree.leaves(names)) for names in axes]
-        return [names if n % d == 0 else None for names, n, d in zip(axes, shape, devices)]
+        return [names if n % d == 0 else None for names, n, d in zip(axes, x_shape, devices)]
 
     def shardings(mesh: Mesh, x: Any) -> tuple[dict[str, NamedSharding], list[NamedSharding]]:
-        rows = axes_of_rows(mesh, x)
+        axes = axes_of_rows(mesh, x)
 
-        def sharding(name: str, mapped: tuple[int, ...]) -> NamedSharding:
-            columns = [a if n == m else None for a, n, m in zip(rows, mapped, lead)]
-            return NamedSharding(mesh, PartitionSpec(*(rows if name in _ROWS else columns)))
+        def sharding(shape: tuple[int, ...]) -> NamedSharding:
+            parts = zip(axes, shape, x_shape, strict=False)
+            return NamedSharding(mesh, PartitionSpec(*(a if n == m else None for a, n, m in parts)))
 
-        of_operands = {name: sharding(name, a.shape[:batch]) for name, a in operands.items()}
-        return of_operands, [sharding(name, lead) for name in outputs]
+        of_operands = {name: sharding(a.shape) for name, a in operands.items()}
+        return of_operands, [sharding(of.shape) for _, of in results]
 
     def partition(mesh: Mesh, args: tuple[Any], _: Any) -> tuple[Any, ...]:
         of_operands, of_results = shardings(mesh, args[0]["x"])
-        axes = tuple(jax.tree.leaves(axes_of_rows(mesh, args[0]["x"])[batch:]))
+        axes = axes_of_rows(mesh, args[0]["x"])
 
         def on_each_device(operands: Arrays) -> list[jax.Array]:
-            results = on_one_device(operands)
-            return [
-                a if name in _ROWS or not axes else jax.lax.psum(a, axes)
-                for name, a in zip(outputs, results, strict=True)
-            ]
+            arrays = on_one_device(operands)
+            for i, (_, of) in enumerate(results):
+                parts = zip(axes, of.shape, x_shape, strict=False)
+                shared = tuple(jax.tree.leaves([a for a, n, m in parts if n != m]))
+                arrays[i] = jax.lax.psum(arrays[i], shared) if shared else arrays[i]
+            return arrays
 
         return mesh, on_each_device, of_results, (of_operands,)
 
     def infer_sharding(mesh: Mesh, args: tuple[Any], _: Any) -> list[NamedSharding]:
         return shardings(mesh, args[0]["x"])[1]
 
-    def factors(index: int, name: str, mapped: tuple[int, ...]) -> str:
+    def factors(index: int, shape: tuple[int, ...]) -> str:
         """The dimensions of an array, in which those that are split alike have one name."""
-        columns = [f"b{i}" if m == lead[i] else f"b{i}_{index}" for i, m in enumerate(mapped)]
-        rows = [f"r{i}" for i in range(batch, len(shape) - 1)] if name in _ROWS else []
-        return " ".join([*columns, *rows, f"d_{index}"])
+        dims = zip(range(count), shape, x_shape, strict=False)
+        rows = [f"r{i}" if n == of_x else f"r{i}_{index}" for i, n, of_x in dims]
+        return " ".join([*rows, *[f"d_{index}" for _ in shape[count:]]])
 
-    arrays = [(name, operands[name].shape[:batch]) for name in sorted(operands)]
-    arrays += [(name, lead) for name in outputs]
-    texts = [factors(index, *array) for index, array in enumerate(arrays)]
+    arrays = [operands[name].shape for name in sorted(operands)]
+    arrays += [of.shape for _, of in results]
+    texts = [factors(index, shape) for index, shape in enumerate(arrays)]
     left, right = (", ".join(t) for t in (texts[: len(operands)], texts[len(operands) :]))
     if AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types:
         return on_one_device  # In shard_map, JAX has no custom partitioning of the other axes.

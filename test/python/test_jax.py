@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import inspect
+import itertools
 import os
 import subprocess
 import sys
@@ -9,23 +10,40 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import programs
 import pytest
 
 import rmsnorm.jax
-from rmsnorm.jax import rms_norm
+from rmsnorm.jax import quantized, rms_norm
 
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # 0.6
 TYPES = ("bfloat16", "float16", "float32")
 gemma = partial(rms_norm, weight_offset=1)
 
 
 def draw(key, *shape, dtype="float32"):
-    return jax.random.normal(jax.random.key(key), shape).astype(dtype)
+    return jax.random.normal(jax.random.key(key), shape, "float32").astype(dtype)
 
 
-def formula(x, weight, bias=0.0):
-    h = x.astype("float32")
-    n = h * jax.lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + 1e-5)
-    return (n * weight + bias).astype(x.dtype)
+def formula(x, weight, bias=0.0, *, cos=None, sin=None, **options):
+    h = x.astype(jnp.result_type(float))
+    mean, eps = jnp.sum(h * h, axis=-1, keepdims=True) / options.get("divisor", x.shape[-1]), 1e-5
+    rms = {
+        "inside": lambda: jnp.sqrt(mean + eps),
+        "outside": lambda: jnp.sqrt(mean) + options["eps"],
+        "floor": lambda: jnp.maximum(jnp.sqrt(mean), options["eps"]),
+    }[options.get("eps_placement", "inside")]()
+    y = h / rms * weight + bias
+    if cos is not None:
+        # Each element, times its cosine, and its partner, times its sine, by matrices of 0 and 1.
+        d, half = x.shape[-1], cos.shape[-1]
+        i = np.arange(half)
+        a, b = (2 * i, 2 * i + 1) if options.get("rotary_pairs") == "neighbours" else (i, i + half)
+        rest = d - 2 * half if options.get("rotary_part") == "end" else 0
+        one, two = np.eye(d)[a + rest], np.eye(d)[b + rest]
+        partner, others = one.T @ two + two.T @ one, 1 - (one + two).sum(0)
+        y = y * (cos @ (one + two) + others) + (y @ partner) * (sin @ (two - one))
+    return y.astype(x.dtype)
 
 
 def close(got, expected, error=5e-6):
@@ -38,7 +56,12 @@ def close(got, expected, error=5e-6):
 OPERANDS = draw(0, 3, 2, 8), draw(1, 8), draw(2, 8)
 
 
-@pytest.mark.parametrize("types", [*zip(TYPES, TYPES, TYPES), TYPES, TYPES[::-1]], ids=str)
+each_mixture = pytest.mark.parametrize(
+    "types", [*zip(TYPES, TYPES, TYPES), TYPES, TYPES[::-1]], ids=str
+)
+
+
+@each_mixture
 @pytest.mark.parametrize("rounding", ["after_weight", "before_weight", "inverse"])
 def test_results_and_gradients_have_the_bits_of_the_package_for_arrays(types, rounding):
     """test_bits.py compares those with exact results."""
@@ -55,6 +78,154 @@ def test_results_and_gradients_have_the_bits_of_the_package_for_arrays(types, ro
         assert found.dtype == expected.dtype and jnp.array_equal(found, expected)
     for given in ({}, {"weight": weight}, {"bias": bias}):
         assert jnp.array_equal(rms_norm(x, **given), rmsnorm.rms_norm(x, **given))
+
+
+@each_mixture
+@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
+@pytest.mark.parametrize("half", [16, 5], ids=["all", "part"])
+def test_rotations_have_the_bits_of_the_package_for_arrays(types, pairs, half):
+    """Heads share the rows of the tables."""
+    shapes = (6, 4, 32), (32,), (6, 1, half), (6, 1, half)
+    kinds = (*types[:2], types[2], types[2])
+    arrays = [draw(i, *shape, dtype=kind) for i, (shape, kind) in enumerate(zip(shapes, kinds))]
+    dy = np.asarray(draw(4, 6, 4, 32, dtype=types[0]))
+    x, weight, cos, sin = map(np.asarray, arrays)
+    for part, rounding in itertools.product(("start", "end"), ("each", "norm", "none")):
+        rows = {"rotary_pairs": pairs, "rotary_part": part, "rotary_rounding": rounding}
+        options = {"cos": cos, "sin": sin, "weight_offset": 1, "rounding": "before_weight", **rows}
+        y, pull = jax.vjp(jax.jit(partial(rms_norm, **options)), x, weight)
+        assert jnp.array_equal(y, rmsnorm.rms_norm(x, weight, **options))
+        dx, dw = map(np.empty_like, (x, weight))
+        rmsnorm.backward(x=x, weight=weight, dy=dy, dx=dx, dw=dw, **options)
+        for found, expected in zip(pull(dy), (dx, dw), strict=True):
+            assert found.dtype == expected.dtype and jnp.array_equal(found, expected)
+
+
+def test_rows_of_a_weight_and_a_bias():
+    """Each sample has a scale and a shift."""
+    x, weight, bias, dy = draw(0, 5, 7, 32), draw(1, 5, 1, 32), draw(2, 7, 32), draw(3, 5, 7, 32)
+    options = {"weight_offset": 1, "eps_placement": "outside", "eps": 0.5, "divisor": 40}
+    y, pull = jax.vjp(partial(rms_norm, **options), x, weight, bias)
+    x, weight, bias, dy = map(np.asarray, (x, weight, bias, dy))
+    assert jnp.array_equal(y, rmsnorm.rms_norm(x, weight, bias=bias, **options))
+    dx, dw, db = map(np.empty_like, (x, weight, bias))
+    rmsnorm.backward(x=x, weight=weight, dy=dy, dx=dx, dw=dw, db=db, **options)
+    assert all(map(jnp.array_equal, pull(dy), (dx, dw, db)))
+
+
+@pytest.mark.parametrize("axes", [*itertools.product((0, None), repeat=3)], ids=str)
+def test_vmap_of_rotations(axes):
+    """x, the weight and the tables are mapped or not."""
+    if axes == (None, None, None):
+        axes = (-1, 0, 1)
+    arrays = draw(0, 3, 6, 4, 16), draw(1, 3, 16), draw(2, 3, 6, 1, 8)
+    whole = [jnp.moveaxis(a, 0, axis or 0) for a, axis in zip(arrays, axes)]
+    whole = [a[0] if axis is None else a for a, axis in zip(whole, axes)]
+
+    def norm(x, weight, table):
+        return rms_norm(x, weight, cos=table, sin=table * 0.5)
+
+    def gradients(*operands):
+        y, pull = jax.vjp(norm, *operands)
+        return y, *pull(jnp.sin(y))
+
+    found = jax.jit(jax.vmap(gradients, axes))(*whole)
+    for i in range(3):
+        each = [a if axis is None else jnp.take(a, i, axis) for a, axis in zip(whole, axes)]
+        for one, two in zip([a[i] for a in found], gradients(*each), strict=True):
+            assert jnp.array_equal(one, two)
+
+
+def test_tables_are_constants():
+    x, cos, sin = draw(0, 4, 8), draw(1, 4, 2), draw(2, 2)
+
+    def norm(cos, sin):
+        return rms_norm(x, cos=cos, sin=sin)
+
+    for gradient in jax.grad(lambda *a: jnp.sum(norm(*a) ** 3), (0, 1))(cos, sin):
+        assert not gradient.any()
+    assert not jax.jvp(norm, (cos, sin), (cos, sin))[1].any()
+
+
+def test_more_dimensions_than_the_library_takes():
+    x, weight, cos = draw(0, *[2] * 11, 8), draw(1, 2, *[1] * 10, 8), draw(2, *[2, 2, 1] * 2, 4)
+    y, pull = jax.vjp(lambda *a: rms_norm(*a, cos=cos, sin=cos), x, weight)
+    rows = [a.reshape(2, -1, 8) for a in (x, weight)]
+    whole = jnp.broadcast_to(cos, (*[2] * 11, 4)).reshape(2, -1, 4)
+    flat, flat_pull = jax.vjp(lambda *a: rms_norm(*a, cos=whole, sin=whole), *rows)
+    assert jnp.array_equal(y.reshape(flat.shape), flat)
+    for one, two in zip(pull(jnp.sin(y)), flat_pull(jnp.sin(flat))):
+        assert jnp.array_equal(one.reshape(two.shape), two)
+
+
+INT8 = {
+    "symmetric": {},
+    "asymmetric": {"asymmetric": True},
+    "groups": {"group": 16},
+    "asymmetric groups": {"group": 32, "asymmetric": True, "rounding": "inverse"},
+}
+
+
+@pytest.mark.parametrize("options", INT8.values(), ids=INT8)
+@pytest.mark.parametrize("types", [TYPES, TYPES[::-1], ("float32",) * 3], ids=str)
+@pytest.mark.parametrize("is_sum", [False, True], ids=["", "sum"])
+def test_int8_has_the_bits_of_the_package_for_arrays(options, types, is_sum):
+    shapes = {"x": (6, 4, 64), "weight": (64,), "bias": (64,)}
+    if is_sum:
+        shapes |= {"residual": (6, 4, 64), "post_norm_weight": (64,)}
+        options = {**options, "residual_factor": 0.75}
+    kinds = itertools.cycle(types)
+    arrays = {name: draw(i, *shapes[name], dtype=next(kinds)) for i, name in enumerate(shapes)}
+    found = quantized(**arrays, **options)
+    arrays = {name: np.asarray(a) for name, a in arrays.items()}
+    x, group = arrays["x"], options.get("group")
+    of_groups = (6, 4) if group is None else (6, 4, 64 // group)
+    outputs = {"q": np.empty(x.shape, "int8"), "scale": np.empty(of_groups, "float32")}
+    if options.get("asymmetric"):
+        outputs["zero"] = np.empty(of_groups, "int8")
+    if is_sum:
+        outputs["residual_out"] = np.empty_like(arrays["residual"])
+    options = {name: value for name, value in options.items() if name != "asymmetric"}
+    rmsnorm.forward(**arrays, **outputs, **options)
+    for name, array in found._asdict().items():
+        assert (array is None) == (name not in outputs)
+        if array is not None:
+            assert array.dtype == outputs[name].dtype and jnp.array_equal(array, outputs[name])
+
+
+@pytest.mark.parametrize("options", INT8.values(), ids=INT8)
+def test_int8_under_jit_and_vmap(options):
+    x, residual, weights = draw(0, 3, 5, 64), draw(1, 5, 64), draw(2, 3, 64)
+
+    def norm(x, residual, weight):
+        return quantized(x, weight, residual=residual, **options)
+
+    for axes in ((0, None, 0), (None, None, 0), (0, None, None)):
+        mapped = zip((x, residual, weights), axes)
+        given = [a[0] if axis is None and a is not residual else a for a, axis in mapped]
+        found = jax.jit(jax.vmap(norm, axes))(*given)
+        for i in range(3):
+            each = norm(*(a if axis is None else a[i] for a, axis in zip(given, axes)))
+            assert jax.tree.structure(each) == jax.tree.structure(found)
+            same = jax.tree.map(lambda a, b, i=i: jnp.array_equal(a[i], b), found, each)
+            assert all(jax.tree.leaves(same))
+
+
+def test_int8_of_one_row_and_of_none():
+    one = quantized(draw(0, 64), group=32)
+    assert (one.q.shape, one.scale.shape, one.zero) == ((64,), (2,), None)
+    assert quantized(draw(0, 64)).scale.shape == ()
+    none = quantized(jnp.ones((0, 64)), asymmetric=True)
+    assert (none.q.shape, none.scale.shape, none.zero.shape) == ((0, 64), (0,), (0,))
+
+
+def test_int8_has_no_gradients():
+    x = draw(0, 2, 64)
+    for derivative in (jax.grad, jax.jacfwd):
+        with pytest.raises(NotImplementedError, match=r"quantized\(\) has no gradients"):
+            derivative(lambda x: jnp.sum(quantized(x).scale))(x)
+    gradient = jax.grad(lambda x: jnp.sum(quantized(jax.lax.stop_gradient(x)).scale * x[0, 0]))(x)
+    assert gradient[0, 0] > 0 and not gradient[1].any()
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
@@ -111,9 +282,25 @@ DERIVATIVES = {
 }
 
 
+ROTATED = {"cos": draw(5, 2, 3), "sin": draw(6, 2, 3)}
+OPTIONS = {
+    "default": {},
+    "rotated": ROTATED,
+    "outside": {
+        **{"eps_placement": "outside", "eps": 0.3, "divisor": 10.0},
+        **{**ROTATED, "rotary_pairs": "neighbours", "rotary_part": "end"},
+    },
+    "floor": {"eps_placement": "floor", "eps": 0.9, "rotary_pairs": "neighbours", **ROTATED},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", DERIVATIVES)
-def test_derivatives_are_those_of_the_formula(name):
-    close(DERIVATIVES[name](rms_norm), DERIVATIVES[name](formula), 1e-5)
+def test_derivatives_are_those_of_the_formula(name, options):
+    found = DERIVATIVES[name](partial(rms_norm, **options))
+    with enable_x64(True):
+        expected = DERIVATIVES[name](partial(formula, **options))
+    close(found, expected, 1e-5)
 
 
 def test_derivatives_of_large_and_small_rows():
@@ -154,12 +341,31 @@ ROW = draw(0, 2, 8)
 WRONG_VALUES = {
     "scalar": ("x", {"x": jnp.float32(1)}),
     "integers": ("x", {"x": jnp.ones((2, 8), int)}),
-    "matrix as weight": ("weight", {"weight": ROW}),
+    "weight of other rows": ("weight", {"weight": ROW[:, None]}),
+    "bias of three rows": ("bias", {"bias": draw(0, 3, 8)}),
     "bool weight": ("weight", {"weight": ROW[0] > 0}),
     "short bias": ("bias", {"bias": ROW[0, :7]}),
     "offset alone": ("weight_offset", {"weight_offset": 1}),
     "unknown rounding": ("rounding", {"rounding": "never"}),
     "negative eps": ("eps", {"eps": -1}),
+    "cos alone": ("sin", {"cos": ROW[:, :4]}),
+    "sin alone": ("cos", {"sin": ROW[:, :4]}),
+    "sin of another length": ("sin", {"cos": ROW[:, :4], "sin": ROW[:, :3]}),
+    "tables of more than the row": ("cos", {"cos": ROW[:, :5], "sin": ROW[:, :5]}),
+    "no pairs": ("cos", {"cos": ROW[:, :0], "sin": ROW[:, :0]}),
+    "cos of three rows": ("cos", {"cos": draw(0, 3, 4), "sin": ROW[:, :4]}),
+    "sin of more dimensions": ("sin", {"cos": ROW[:, :4], "sin": ROW[None, :, :4]}),
+    "integers as cos": ("cos", {"cos": jnp.ones(4, int), "sin": ROW[0, :4]}),
+    "rotation without tables": ("rotary_pairs", {"rotary_pairs": "neighbours"}),
+    "unknown pairs": ("rotary_pairs", {"rotary_pairs": "both"}),
+    "long row": ("5000", {"x": jnp.ones((1, 5000)), "cos": ROW[0], "sin": ROW[0]}),
+}
+WRONG_INT8 = {
+    "group": ("group", {"group": 12}),
+    "group beyond the row": ("group", {"group": 16}),
+    "residual of other rows": ("residual", {"residual": ROW[:1]}),
+    "short post_norm_weight": ("post_norm_weight", {"post_norm_weight": ROW[0, :7]}),
+    "offset alone": ("weight_offset", {"weight_offset": 1}),
 }
 WRONG_TYPES = {
     "None": ("x", {"x": None}),
@@ -171,15 +377,29 @@ WRONG_TYPES = {
     "eps array": ("eps", {"eps": jnp.float32(1e-5)}),
     "offset array": ("weight_offset", {"weight": ROW[0], "weight_offset": ROW[0]}),
     "rounding list": ("rounding", {"rounding": ["inverse"]}),
+    "list as cos": ("cos", {"cos": [1.0] * 4, "sin": ROW[0, :4]}),
 }
 
 
 @pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("name, wrong", WRONG_VALUES.values(), ids=WRONG_VALUES)
-def test_a_wrong_value_is_refused_by_name(name, wrong, jit):
-    call = partial(rms_norm, **{"x": ROW, **wrong})
+@pytest.mark.parametrize(
+    "function, name, wrong",
+    [
+        *((rms_norm, *wrong) for wrong in WRONG_VALUES.values()),
+        *((quantized, *wrong) for wrong in WRONG_INT8.values()),
+    ],
+    ids=[*WRONG_VALUES, *(f"int8, {name}" for name in WRONG_INT8)],
+)
+def test_a_wrong_value_is_refused_by_name(function, name, wrong, jit):
+    call = partial(function, **{"x": ROW, **wrong})
     with pytest.raises(ValueError, match=name):
         jax.jit(call)() if jit else call()
+
+
+@pytest.mark.parametrize("function", [rms_norm, quantized])
+def test_an_option_of_another_function_is_refused(function):
+    with pytest.raises(TypeError, match=r"\(\) got an unexpected keyword argument 'gate_rounding'"):
+        function(ROW, gate_rounding="rounded")
 
 
 @pytest.mark.parametrize("name, wrong", WRONG_TYPES.values(), ids=WRONG_TYPES)
@@ -206,12 +426,34 @@ def test_several_devices():
     assert run.returncode == 0 and "passed" in run.stdout, run.stdout[-5000:]
 
 
-def test_help():
-    """The docstring explains every argument, and each rounding is in the signature."""
-    for name, parameter in inspect.signature(rms_norm).parameters.items():
-        assert f"\n    {name}: " in rms_norm.__doc__ and parameter.annotation is not parameter.empty
-    assert "before_weight" in str(inspect.signature(rms_norm))
-    assert rmsnorm.jax.__all__ == ["rms_norm"]
+@pytest.mark.parametrize("function", [rms_norm, quantized])
+def test_help(function):
+    """The docstring explains every argument, and has the words of each option."""
+    lines = function.__doc__.split("\n")
+    for name in inspect.signature(function).parameters:
+        assert any(line.startswith((f"{name}: ", f"{name}=")) for line in lines)
+    assert '"before_weight"' in function.__doc__
+
+
+def test_names():
+    assert rmsnorm.jax.__all__ == ["Quantized", "quantized", "rms_norm"]
+
+
+def test_blocks_of_the_pages():
+    names = {"x": draw(0, 2, 256), "weight": draw(1, 256), "bias": draw(2, 256)}
+    names |= {"cos": draw(3, 128), "sin": draw(4, 128)}
+    for block in programs.blocks("jax"):
+        exec(block, names)
+    qkv, weights = draw(5, 2, 3, 8, 64, dtype="bfloat16"), draw(6, 2, 64, dtype="bfloat16")
+    positions = jnp.array([[5, 6, 7], [900, 901, 902]])
+    found = names["attention"](qkv, *weights, positions)
+    tables = {n: np.asarray(names[n][positions][:, :, None]) for n in ("cos", "sin")}
+    q, k = (
+        rmsnorm.rms_norm(x, weight, **tables, eps=1e-6, rounding="before_weight")
+        for x, weight in zip(map(np.asarray, (qkv[:, :, :4], qkv[:, :, 4:6])), np.asarray(weights))
+    )
+    expected = jax.jit(partial(jax.nn.dot_product_attention, is_causal=True))(q, k, qkv[:, :, 6:])
+    assert jnp.array_equal(found, expected)
 
 
 def test_identify():

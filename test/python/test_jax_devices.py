@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """rmsnorm.jax on four devices. test_jax.py runs this file in a process that has them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_jax import close, draw, formula
 
-from rmsnorm.jax import rms_norm
+from rmsnorm.jax import quantized, rms_norm
 
 if len(jax.devices()) < 4:
     pytest.skip("it needs four devices", allow_module_level=True)
@@ -19,6 +21,7 @@ EXPLICIT = Mesh(np.array(jax.devices()), ("b",), axis_types=(AxisType.Explicit,)
 SQUARE = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
 each_mesh = pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
 COLUMNS = draw(1, 16), draw(2, 16)
+TABLES = draw(3, 8, 1, 6), draw(4, 8, 1, 6)  # of eight tokens, for all heads
 
 
 def put(array, mesh, *axes):
@@ -33,6 +36,11 @@ def gradients(norm):
         return jnp.sum(jnp.sin(y) + 2), y
 
     return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+
+
+def rotated(norm):
+    """Returns the norm as a function of its tables, too."""
+    return lambda x, weight, bias, cos, sin: norm(x, weight, bias, cos=cos, sin=sin)
 
 
 def assert_same(program, *operands):
@@ -82,30 +90,66 @@ def test_shard_map_over_one_of_two_axes():
     assert_same(program, put(draw(0, 8, 4, 16), SQUARE, "a", "b"), *COLUMNS)
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("spec", [P("b"), P(None, "b")], ids=["tokens", "heads"])
+def test_rotations_in_shard_map(check_vma, spec):
+    """Devices have the rows of their tokens, or all rows for their heads."""
+
+    def program(norm):
+        def loss(*operands):
+            y = rotated(norm)(*operands)
+            return jax.lax.psum(jnp.sum(jnp.sin(y) + 2), "b"), y
+
+        specs = {"in_specs": (spec, P(), P(), P(*spec[:1]), P(*spec[:1])), "out_specs": (P(), spec)}
+        mapped = jax.shard_map(loss, mesh=AUTO, check_vma=check_vma, **specs)
+        return jax.jit(jax.value_and_grad(mapped, (0, 1, 2), has_aux=True))
+
+    assert_same(program, draw(0, 8, 4, 16), *COLUMNS, *TABLES)
+
+
 def test_pmap():
     def program(norm):
-        return jax.pmap(gradients(norm), in_axes=(0, None, None))
+        return jax.pmap(gradients(rotated(norm)), in_axes=(0, None, None, 0, None))
 
-    assert_same(program, draw(0, 4, 6, 16), *COLUMNS)
+    assert_same(program, draw(0, 4, 8, 16), *COLUMNS, draw(3, 4, 1, 6), draw(4, 8, 6))
 
 
 @each_mesh
 @pytest.mark.parametrize("spec", [("b",), (None, "b")], ids=["first", "second"])
 @pytest.mark.parametrize("vmap", [False, True])
-def test_jit_leaves_rows_on_their_devices(mesh, spec, vmap):
+@pytest.mark.parametrize("tables", [(), TABLES], ids=["", "rotated"])
+def test_jit_leaves_rows_on_their_devices(mesh, spec, vmap, tables):
+    """Heads share the rows of tables, which are split as the tokens."""
     x, columns = put(draw(0, 8, 4, 16), mesh, *spec), [put(a, mesh) for a in COLUMNS]
+    tables = [put(a, mesh, *spec[:1]) for a in tables]
 
     def run(norm):
-        norm = jax.vmap(norm, (0, None, None)) if vmap else norm
-        return jax.jit(gradients(norm)).lower(x, *columns).compile()
+        norm = rotated(norm) if tables else norm
+        norm = jax.vmap(norm, (0, None, None, *[0 for _ in tables])) if vmap else norm
+        return jax.jit(gradients(norm)).lower(x, *columns, *tables).compile()
 
     program = run(rms_norm)
     assert program.as_text().count('custom_call_target="rmsnorm"') == 2
     assert "f32[8,4,16]" not in program.as_text()  # no device has all rows
-    (_, y), (dx, *_) = results = program(x, *columns)
+    assert "all-gather" not in program.as_text()
+    (_, y), (dx, *_) = results = program(x, *columns, *tables)
     assert y.sharding.is_equivalent_to(x.sharding, 3)
     assert dx.sharding.is_equivalent_to(x.sharding, 3)
-    close(results, run(formula)(x, *columns))
+    close(results, run(formula)(x, *columns, *tables))
+
+
+@each_mesh
+@pytest.mark.parametrize("spec", [("b",), (None, "b")], ids=["first", "second"])
+@pytest.mark.parametrize("group", [None, 8])
+def test_int8_of_split_rows(mesh, spec, group):
+    rows, norm = draw(0, 8, 4, 16), partial(quantized, asymmetric=True, group=group)
+    x, weight = put(rows, mesh, *spec), put(COLUMNS[0], mesh)
+    program = jax.jit(norm).lower(x, weight).compile()
+    assert "all-gather" not in program.as_text()
+    found, expected = program(x, weight), norm(rows, COLUMNS[0])
+    for one, two in zip(found[:3], expected[:3], strict=True):
+        assert jnp.array_equal(one, two)
+        assert one.sharding.is_equivalent_to(NamedSharding(mesh, P(*spec)), one.ndim)
 
 
 def under_jit(norm):
