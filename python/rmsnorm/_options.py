@@ -46,8 +46,8 @@ class NormOptions(RowOptions, total=False):
     ]
 
 
-class AddOptions(NormOptions, total=False):
-    """The options of a norm with a residual, but eps."""
+class ResidualOptions(TypedDict, total=False):
+    """The options of the sum of a residual and x."""
 
     residual_rounding: Annotated[
         Literal["rounded", "unrounded"],
@@ -58,6 +58,10 @@ class AddOptions(NormOptions, total=False):
         "a finite number other than 0 that multiplies the sum with residual, as Gemma 4's "
         "layer_scalar; None leaves it as it is.",
     ]
+
+
+class AddOptions(NormOptions, ResidualOptions, total=False):
+    """The options of a norm with a residual, but eps."""
 
 
 class QuantizedOptions(AddOptions, total=False):

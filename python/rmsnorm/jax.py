@@ -7,9 +7,9 @@
 import ctypes
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from ._options import (
     WORDS,
     Options,
     QuantizedOptions,
+    ResidualOptions,
     RotationOptions,
     RowOptions,
     describe_arguments,
@@ -36,7 +37,7 @@ if hasattr(jax.sharding, "reshard"):
 else:  # JAX 0.6
     from jax.experimental.shard import reshard  # type: ignore[import-not-found, no-redef]
 
-__all__ = ["Quantized", "quantized", "rms_norm"]
+__all__ = ["Quantized", "fused_add_rms_norm", "quantized", "rms_norm"]
 
 _handler = ctypes.CDLL(str(path_of_operators("rmsnorm_jax", "jaxlib"))).rmsnorm_jax
 _capsule = jax.ffi.pycapsule(_handler)
@@ -59,6 +60,17 @@ class NormOptions(RowOptions, RotationOptions, total=False):
     """The options of rms_norm(), but eps."""
 
 
+class AddOptions(RowOptions, ResidualOptions, total=False):
+    """The options of fused_add_rms_norm(), but eps."""
+
+
+# The options of each function, but eps.
+_OPTIONS: dict[str, Any] = {
+    "rms_norm": NormOptions,
+    "fused_add_rms_norm": AddOptions,
+    "quantized": QuantizedOptions,
+}
+
 _LEADING = "or with leading dimensions that are each that of x or 1"
 _HELP = {
     **_calls.HELP,
@@ -73,10 +85,13 @@ _HELP = {
 }
 
 
-def _documented(function: Any) -> Any:
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _documented(function: _Function) -> _Function:
     """Puts the options of a function into its signature and its docstring."""
-    kind = NormOptions if function.__name__ == "rms_norm" else QuantizedOptions
-    describe_arguments(function, {name: DEFAULTS[name] for name in kind.__annotations__}, _HELP)
+    names = _OPTIONS[function.__name__].__annotations__
+    describe_arguments(function, {name: DEFAULTS[name] for name in names}, _HELP)
     return function
 
 
@@ -112,19 +127,36 @@ def rms_norm(
     arXiv:1910.07467. The gradients are its derivatives. The rotation is that of Su et al.,
     "RoFormer", 2021, arXiv:2104.09864.
     """
-    _refuse_unknown("rms_norm", options, NormOptions)
-    operands = _arrays(x=x, weight=weight, bias=bias, cos=cos, sin=sin)
-    chosen = bytes(_calls.c_options(eps=eps, **options))
-    y: jax.Array = _forward(operands, names=("y",), options=chosen)["y"]
-    return y
+    operands = {"x": x, "weight": weight, "bias": bias, "cos": cos, "sin": sin}
+    return _results("rms_norm", ("y",), operands, eps, options)["y"]
+
+
+@_documented
+def fused_add_rms_norm(
+    x: AnyArray,
+    residual: AnyArray,
+    weight: AnyArray | None = None,
+    *,
+    eps: float = 1e-5,
+    bias: AnyArray | None = None,
+    **options: Unpack[AddOptions],
+) -> tuple[jax.Array, jax.Array]:
+    """Returns y, the norm of residual + x, and residual_out, that sum in the type of residual.
+
+    All operands have gradients. For the rest see rms_norm().
+    """
+    operands = {"x": x, "residual": _array("residual", residual), "weight": weight, "bias": bias}
+    names = ("y", "residual_out")
+    results = _results("fused_add_rms_norm", names, operands, eps, options)
+    return results["y"], results["residual_out"]
 
 
 class Quantized(NamedTuple):
     """The results of quantized(). Those that were not asked for are None.
 
     q is int8 with the shape of x. scale is float32 and zero is int8, one for each row, or with a
-    group [..., d / group]: y is about scale * (q - zero). residual_out is residual + x, in the type
-    of residual.
+    group [..., d / group]: y is about scale * (q - zero). residual_out is as in
+    fused_add_rms_norm().
     """
 
     q: jax.Array
@@ -147,35 +179,34 @@ def quantized(
 ) -> Quantized:
     """Returns the norm in int8, with a scale for each row, or for each group of a row.
 
-    The norm is that of rms_norm(), with a residual that of the sum residual + x. There are no
-    gradients: take them of rms_norm(), or give this function jax.lax.stop_gradient(x). For the rest
-    see rms_norm().
+    The norm is that of rms_norm(), or of fused_add_rms_norm() with a residual. There are no
+    gradients: take them of these, or give this function jax.lax.stop_gradient(x). For the rest see
+    rms_norm().
     """
-    _refuse_unknown("quantized", options, QuantizedOptions)
-    operands = _arrays(
-        x=x, weight=weight, residual=residual, bias=bias, post_norm_weight=post_norm_weight
-    )
-    names = ["q", "scale"]
-    names += ["zero"] if asymmetric else []
-    names += [] if residual is None else ["residual_out"]
-    chosen = bytes(_calls.c_options(eps=eps, **options))
-    results = _forward(operands, names=tuple(names), options=chosen)
-    return Quantized(*map(results.get, Quantized._fields))
+    operands = {"x": x, "weight": weight, "residual": residual, "bias": bias}
+    operands["post_norm_weight"] = post_norm_weight
+    absent = {"zero": not asymmetric, "residual_out": residual is None}
+    names = tuple(name for name in Quantized._fields if not absent.get(name))
+    results = _results("quantized", names, operands, eps, options)
+    zero, residual_out = map(results.get, ("zero", "residual_out"))
+    return Quantized(results["q"], results["scale"], zero, residual_out)
 
 
-def _refuse_unknown(function: str, options: Mapping[str, Any], kind: Any) -> None:
+def _results(
+    function: str, names: tuple[str, ...], given: Mapping[str, Any], eps: float, options: Any
+) -> dict[str, Any]:
+    """Returns the results of these names of a call that a function makes."""
     for name in options:
-        if name not in kind.__annotations__:
+        if name not in _OPTIONS[function].__annotations__:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-
-
-def _arrays(**given: Any) -> dict[str, jax.Array]:
-    """Returns the operands that are given, as arrays of JAX."""
-    return {
+    operands = {
         name: _array(name, operand)
         for name, operand in given.items()
-        if name == "x" or operand is not None
+        if operand is not None or name == "x"
     }
+    chosen = bytes(_calls.c_options(eps=eps, **options))
+    results: dict[str, Any] = _forward(operands, names=names, options=chosen)
+    return results
 
 
 def _array(name: str, value: Any) -> jax.Array:
@@ -191,9 +222,7 @@ def _array(name: str, value: Any) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames=("names", "options"))
-def _forward(
-    operands: Arrays, *, names: tuple[str, ...], options: bytes
-) -> dict[str, jax.Array]:
+def _forward(operands: Arrays, *, names: tuple[str, ...], options: bytes) -> dict[str, jax.Array]:
     """Returns the results of these names."""
     x = operands["x"]
     group = Options.from_buffer_copy(options).group
@@ -223,7 +252,7 @@ def _check(operands: Arrays, results: Results, options: bytes) -> None:
     # A call on one row checks all but the leading dimensions. Rows of no element have a norm here.
     x = operands["x"]
     lead = x.shape[:-1]
-    is_empty = x.shape[-1] == 0 and results[0][0] == "y"
+    is_empty = x.shape[-1] == 0 and [name for name, _ in results] == ["y"]
     shapes = {name: (1,) if is_empty else a.shape[-1:] for name, a in operands.items()}
     rows: dict[str, Any] = {name: np.zeros(shapes[name], a.dtype) for name, a in operands.items()}
     for name, of in results:
@@ -339,7 +368,7 @@ def _library_batching(
         a[None] if dim is None else batching.bdim_at_front(a, dim, a.shape[dim])
         for a, dim in zip(leaves, dims, strict=True)
     ]
-    size = max(a.shape[0] for a in wider)
+    (size,) = {a.shape[dim] for a, dim in zip(leaves, dims, strict=True) if dim is not None}
     results = tuple(
         (name, jax.ShapeDtypeStruct((size, *of.shape), of.dtype)) for name, of in results
     )
@@ -362,9 +391,8 @@ def _library_jvp(
         if name not in _TABLES
     }
     arrays = _call(operands, results, options)
-    if names == ["y"]:
-        both, both_tree = jax.tree.flatten((operands, tangents))
-        return arrays, [_tangent.bind(*both, tree=both_tree, options=options)]
+    if "y" in names:
+        return arrays, _tangents(operands, tangents, arrays, options)
 
     def gradients(variables: Arrays) -> list[jax.Array]:
         primals = {**operands, **variables}
@@ -372,12 +400,39 @@ def _library_jvp(
         for name, of in results:
             if name == "db":
                 primals["bias"] = jnp.zeros(of.shape)
-        _, pull = jax.vjp(partial(_formula, options=options), primals)
+        _, pull = jax.vjp(partial(_formula, options=options), _varying(primals))
         (found,) = pull(dy)
         return [found[name] for name, gradient in _GRADIENTS.items() if gradient in names]
 
     variables = {name: operands[name] for name in tangents}
     return arrays, jax.jvp(gradients, (variables,), (tangents,))[1]
+
+
+def _tangents(
+    operands: Arrays, tangents: Arrays, results: list[jax.Array], options: bytes
+) -> list[jax.Array]:
+    """Returns the tangents of y and, with a residual, of residual_out."""
+    values = Options.from_buffer_copy(options)
+    y, *sums = results
+    of_sums = []
+    if sums:
+        factor = values.residual_factor or 1.0
+
+        def added(arrays: Arrays) -> jax.Array:
+            return (arrays["residual"].astype("float32") + arrays["x"].astype("float32")) * factor
+
+        # y is the norm of this sum, whose tangent is not rounded before residual_out has it.
+        is_rounded = WORDS["residual_rounding"][values.residual_rounding] == "rounded"
+        total = sums[0].astype("float32") if is_rounded else added(operands)
+        of_total = added(tangents)
+        of_sums = [of_total.astype(sums[0].dtype)]
+        operands, tangents = {**operands, "x": total}, {**tangents, "x": of_total}
+        for arrays in (operands, tangents):
+            del arrays["residual"]
+        values.residual_factor = values.residual_rounding = 0
+    leaves, tree = jax.tree.flatten((operands, tangents))
+    of_y: jax.Array = _tangent.bind(*leaves, tree=tree, options=bytes(values))
+    return [of_y.astype(y.dtype), *of_sums]
 
 
 def _tangent_impl(*leaves: Any, tree: Any, options: bytes) -> Any:
@@ -407,11 +462,7 @@ def _tangent_jvp(leaves: Any, tangents: Any, **parameters: Any) -> Any:
 
 def _tangent_transpose(dy: Any, *leaves: Any, tree: Any, options: bytes) -> Any:
     operands, tangents = jax.tree.unflatten(tree, leaves)
-    wanted = [
-        name
-        for name in _GRADIENTS
-        if name in tangents and ad.is_undefined_primal(tangents[name])
-    ]
+    wanted = [name for name in _GRADIENTS if ad.is_undefined_primal(tangents.get(name))]
     results = tuple(
         (_GRADIENTS[name], jax.ShapeDtypeStruct(operands[name].shape, operands[name].dtype))
         for name in wanted

@@ -14,7 +14,7 @@ import programs
 import pytest
 
 import rmsnorm.jax
-from rmsnorm.jax import quantized, rms_norm
+from rmsnorm.jax import fused_add_rms_norm, quantized, rms_norm
 
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # 0.6
 TYPES = ("bfloat16", "float16", "float32")
@@ -42,7 +42,11 @@ def formula(x, weight, bias=0.0, *, cos=None, sin=None, **options):
         rest = d - 2 * half if options.get("rotary_part") == "end" else 0
         one, two = np.eye(d)[a + rest], np.eye(d)[b + rest]
         partner, others = one.T @ two + two.T @ one, 1 - (one + two).sum(0)
-        y = y * (cos @ (one + two) + others) + (y @ partner) * (sin @ (two - one))
+
+        def times(rows, matrix):  # JAX 0.6 refuses rows @ matrix where rows are split explicitly
+            return jnp.sum(rows[..., None] * matrix, axis=-2)
+
+        y = y * (times(cos, one + two) + others) + times(y, partner) * times(sin, two - one)
     return y.astype(x.dtype)
 
 
@@ -156,6 +160,39 @@ def test_more_dimensions_than_the_library_takes():
     assert jnp.array_equal(y.reshape(flat.shape), flat)
     for one, two in zip(pull(jnp.sin(y)), flat_pull(jnp.sin(flat))):
         assert jnp.array_equal(one.reshape(two.shape), two)
+
+
+@each_mixture
+@pytest.mark.parametrize("residual_rounding", ["rounded", "unrounded"])
+@pytest.mark.parametrize("factor", [None, 0.75])
+def test_sums_have_the_bits_of_the_package_for_arrays(types, residual_rounding, factor):
+    kinds = (*types, types[0])
+    shapes = (6, 4, 32), (6, 4, 32), (32,), (32,)
+    operands = [draw(i, *shape, dtype=kind) for i, (shape, kind) in enumerate(zip(shapes, kinds))]
+    options = {"weight_offset": 1, "rounding": "before_weight"}
+    of_sum = {"residual_rounding": residual_rounding, "residual_factor": factor}
+
+    def norm(x, residual, weight, bias):
+        return fused_add_rms_norm(x, residual, weight, bias=bias, **options, **of_sum)
+
+    (y, total), pull = jax.vjp(jax.jit(norm), *operands)
+    x, residual, weight, bias = map(np.asarray, operands)
+    expected, residual_out = np.empty_like(x), np.empty_like(residual)
+    rows = {"x": x, "residual": residual, "y": expected, "residual_out": residual_out}
+    rmsnorm.forward(**rows, weight=weight, bias=bias, **options, **of_sum)
+    assert jnp.array_equal(y, expected) and jnp.array_equal(total, residual_out)
+
+    dy = np.asarray(draw(4, *x.shape, dtype=types[0]))
+    dsum = np.asarray(draw(5, *x.shape, dtype=types[1]))
+    h = residual_out.astype("float32")
+    if residual_rounding == "unrounded":
+        h = (residual.astype("float32") + x.astype("float32")) * np.float32(factor or 1)
+    dh, dw, db = dsum.astype("float32"), np.empty_like(weight), np.empty_like(bias)
+    gradients = {"dx": dh, "dw": dw, "db": db, "add_to": ["dx"], "residual_factor": factor}
+    rmsnorm.backward(x=h, weight=weight, dy=dy, **gradients, **options)
+    wanted = dh.astype(x.dtype), dh.astype(residual.dtype), dw, db
+    for found, expected in zip(pull((dy, dsum)), wanted, strict=True):
+        assert found.dtype == expected.dtype and jnp.array_equal(found, expected)
 
 
 INT8 = {
@@ -294,12 +331,28 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+
+
+def of_sum(x, weight, bias):
+    y, total = fused_add_rms_norm(x, x[..., ::-1] ** 2, weight, bias=bias, residual_factor=0.75)
+    return y + jnp.sin(total)
+
+
+def formula_of_sum(x, weight, bias):
+    h = (x + x[..., ::-1] ** 2) * 0.75
+    return formula(h, weight, bias) + jnp.sin(h)
+
+
+NORMS = {name: (partial(rms_norm, **o), partial(formula, **o)) for name, o in OPTIONS.items()}
+NORMS["sum"] = (of_sum, formula_of_sum)
+
+
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
 @pytest.mark.parametrize("name", DERIVATIVES)
-def test_derivatives_are_those_of_the_formula(name, options):
-    found = DERIVATIVES[name](partial(rms_norm, **options))
+def test_derivatives_are_those_of_the_formula(name, norms):
+    found = DERIVATIVES[name](norms[0])
     with enable_x64(True):
-        expected = DERIVATIVES[name](partial(formula, **options))
+        expected = DERIVATIVES[name](norms[1])
     close(found, expected, 1e-5)
 
 
@@ -360,6 +413,11 @@ WRONG_VALUES = {
     "unknown pairs": ("rotary_pairs", {"rotary_pairs": "both"}),
     "long row": ("5000", {"x": jnp.ones((1, 5000)), "cos": ROW[0], "sin": ROW[0]}),
 }
+WRONG_SUMS = {
+    "residual None": (TypeError, "residual", {"residual": None}),
+    "residual of other rows": (ValueError, "residual", {"residual": ROW[:1]}),
+    "no columns": (ValueError, "x", {"x": ROW[:, :0], "residual": ROW[:, :0]}),
+}
 WRONG_INT8 = {
     "group": ("group", {"group": 12}),
     "group beyond the row": ("group", {"group": 16}),
@@ -396,6 +454,12 @@ def test_a_wrong_value_is_refused_by_name(function, name, wrong, jit):
         jax.jit(call)() if jit else call()
 
 
+@pytest.mark.parametrize("error, name, wrong", WRONG_SUMS.values(), ids=WRONG_SUMS)
+def test_a_wrong_sum_is_refused_by_name(error, name, wrong):
+    with pytest.raises(error, match=f"^{name}: "):
+        fused_add_rms_norm(**{"x": ROW, "residual": ROW, **wrong})
+
+
 @pytest.mark.parametrize("function", [rms_norm, quantized])
 def test_an_option_of_another_function_is_refused(function):
     with pytest.raises(TypeError, match=r"\(\) got an unexpected keyword argument 'gate_rounding'"):
@@ -426,7 +490,7 @@ def test_several_devices():
     assert run.returncode == 0 and "passed" in run.stdout, run.stdout[-5000:]
 
 
-@pytest.mark.parametrize("function", [rms_norm, quantized])
+@pytest.mark.parametrize("function", [rms_norm, fused_add_rms_norm, quantized])
 def test_help(function):
     """The docstring explains every argument, and has the words of each option."""
     lines = function.__doc__.split("\n")
@@ -436,12 +500,12 @@ def test_help(function):
 
 
 def test_names():
-    assert rmsnorm.jax.__all__ == ["Quantized", "quantized", "rms_norm"]
+    assert rmsnorm.jax.__all__ == ["Quantized", "fused_add_rms_norm", "quantized", "rms_norm"]
 
 
 def test_blocks_of_the_pages():
     names = {"x": draw(0, 2, 256), "weight": draw(1, 256), "bias": draw(2, 256)}
-    names |= {"cos": draw(3, 128), "sin": draw(4, 128)}
+    names |= {"cos": draw(3, 128), "sin": draw(4, 128), "stream": draw(5, 2, 256)}
     for block in programs.blocks("jax"):
         exec(block, names)
     qkv, weights = draw(5, 2, 3, 8, 64, dtype="bfloat16"), draw(6, 2, 64, dtype="bfloat16")

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_jax import close, draw, formula
 
-from rmsnorm.jax import quantized, rms_norm
+from rmsnorm.jax import fused_add_rms_norm, quantized, rms_norm
 
 if len(jax.devices()) < 4:
     pytest.skip("it needs four devices", allow_module_level=True)
@@ -75,8 +75,8 @@ def test_second_derivatives_in_shard_map():
             return jax.lax.psum(jnp.sum(norm(*operands) ** 3), "b")
 
         mapped = jax.shard_map(loss, mesh=AUTO, in_specs=(P("b"), P(), P()), out_specs=P())
-        gradient = jax.grad(mapped, 1)
-        return jax.jit(jax.grad(lambda *a: jnp.sum(gradient(*a) ** 2), (0, 1, 2)))
+        gradient = jax.grad(mapped, (1, 2))
+        return jax.jit(jax.grad(lambda *a: sum(jnp.sum(g**2) for g in gradient(*a)), (0, 1, 2)))
 
     assert_same(program, draw(0, 4, 8), draw(1, 8), draw(2, 8))
 
@@ -105,6 +105,32 @@ def test_rotations_in_shard_map(check_vma, spec):
         return jax.jit(jax.value_and_grad(mapped, (0, 1, 2), has_aux=True))
 
     assert_same(program, draw(0, 8, 4, 16), *COLUMNS, *TABLES)
+
+
+def formula_of_sum(x, residual, weight):
+    h = (x + residual) * 0.5
+    return formula(h, weight), h
+
+
+@pytest.mark.parametrize("spec", [P("b"), P(None, "b")], ids=["first", "second"])
+@pytest.mark.parametrize("map_shards", [False, True], ids=["jit", "shard_map"])
+def test_sums(spec, map_shards):
+    def program(norm):
+        def loss(*operands):
+            y, total = norm(*operands)
+            partial_sum = jnp.sum(jnp.sin(y) + jnp.cos(total))
+            return (jax.lax.psum(partial_sum, "b") if map_shards else partial_sum), total
+
+        if map_shards:
+            specs = {"in_specs": (spec, spec, P()), "out_specs": (P(), spec)}
+            loss = jax.shard_map(loss, mesh=AUTO, **specs)
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+
+    rows = [put(draw(i, 8, 4, 16), AUTO, *spec) for i in (0, 3)]
+    operands = *rows, put(COLUMNS[0], AUTO)
+    found = program(partial(fused_add_rms_norm, residual_factor=0.5))
+    assert "all-gather" not in found.lower(*operands).compile().as_text()
+    close(found(*operands), program(formula_of_sum)(*operands))
 
 
 def test_pmap():
