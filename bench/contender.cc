@@ -47,7 +47,7 @@ struct BuildCalls {
   }
 };
 
-Contender Build(const char* name, Kind kind, const Functions& functions) {
+Contender Build(const char* name, Kind kind, const Functions& functions, bool prepares = false) {
   const auto shared = std::make_shared<Functions>(functions);
   return {name, kind, [=](const Tensors& tensors, const char* target) -> TimedCall {
             auto state = std::make_unique<BuildCalls>(BuildCalls{*shared, {}});
@@ -57,7 +57,10 @@ Contender Build(const char* name, Kind kind, const Functions& functions) {
             const size_t at_once = kind == Kind::kApart ? 1 : calls.size();
             try {
               for (size_t i = 0; i < calls.size(); i += at_once) {
-                const cases::Calls some(&calls[i], &calls[i] + at_once);
+                cases::Calls some(&calls[i], &calls[i] + at_once);
+                if (prepares) {
+                  for (cases::Case& c : some) c.function = cases::Function::kPrepared;
+                }
                 const std::vector<cases::CallOperands> its(operands + i, operands + i + at_once);
                 state->calls.push_back(std::make_unique<PreparedCall>(some, its, context, *shared));
               }
@@ -106,6 +109,8 @@ Contender Peer(const rmsnorm_peer& functions, Kind kind) {
 
 Contender Library() { return Build("library", Kind::kLibrary, Functions()); }
 
+Contender Prepared() { return Build("prepared", Kind::kLibrary, Functions(), true); }
+
 Contender Apart() { return Build("apart", Kind::kApart, Functions()); }
 
 Contender Older(const std::string& file) try {
@@ -116,7 +121,7 @@ Contender Older(const std::string& file) try {
 #define RMSNORM_FIND(name) Find(library, "rmsnorm_" #name, functions.name);
   RMSNORM_CASES_FUNCTIONS(RMSNORM_FIND)
 #undef RMSNORM_FIND
-  return Build("older", Kind::kLibrary, functions);
+  return Build(kOlder, Kind::kLibrary, functions);
 } catch (const std::runtime_error& error) {
   throw std::runtime_error("--older " + file + ": " + error.what());
 }

@@ -50,10 +50,13 @@ using Contenders = std::vector<Contender>;
 
 // The linked library, on the given target.
 Contender Library();
+// The same by rmsnorm_prepare().
+Contender Prepared();
 // The same by several calls, one after the other.
 Contender Apart();
 // Another build of the library, called "older", from its shared library. Throws std::runtime_error
 // with the file's name if that cannot be loaded.
+constexpr char kOlder[] = "older";
 Contender Older(const std::string& file);
 // The number of parts into which the library splits calls for an executor.
 size_t CountParts(const rmsnorm_peer_case& what, const char* target);

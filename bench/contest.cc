@@ -160,8 +160,9 @@ std::vector<Turn> Contest::Turns() {
         if (cell_.reads) sum_ += reader.Read(parts_);
       }
     };
-    // The threads of a peer wait for work, awake, for a while after a call.
-    turns.push_back({name, repeat, kind == Kind::kPeer ? name : ""});
+    // The threads of a peer wait for work, awake, for a while after a call, and so do those of a
+    // library by another compiler.
+    turns.push_back({name, repeat, kind == Kind::kPeer || name == kOlder ? name : ""});
     if (i > 0) continue;
     turns.push_back({kMemcpy, [this](size_t times) {
                        for (size_t time = 0; time < times; ++time) {

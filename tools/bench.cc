@@ -112,10 +112,12 @@ bench::Contenders MakeContenders(const BenchOptions& options, const std::vector<
   bench::Contenders contenders;
   contenders.push_back(bench::Library());
   for (const auto& loops : bench::PlainLoops()) contenders.push_back(loops);
+  if (options.prepared) contenders.push_back(bench::Prepared());
   const auto has_apart = [](const Cell& cell) { return !cell.apart.empty(); };
   if (std::any_of(cells.begin(), cells.end(), has_apart)) contenders.push_back(bench::Apart());
   if (!options.older.empty()) contenders.push_back(bench::Older(options.older));
-  std::set<std::string> taken = {bench::kMemcpy, bench::kPlain, "library", "apart", "older"};
+  std::set<std::string> taken = {bench::kMemcpy, bench::kPlain, "library",
+                                 "prepared",     "apart",       "older"};
   for (const std::string& file : options.peers) {
     contenders.push_back(bench::LoadPeer(file));
     const std::string& name = contenders.back().name;

@@ -50,6 +50,7 @@ struct BenchOptions {
   std::vector<std::string> targets;  // empty: the default target
   std::vector<std::string> peers;    // paths of libraries
   std::string older;                 // path of a library
+  bool prepared = false;             // prepared calls, too
   bool reads = false;
 };
 

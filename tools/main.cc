@@ -192,6 +192,7 @@ void AddBench(CLI::App& app, int& status) {
       ->check(NotEmpty());
   Add(command, "--older", options->older, "FILE", "Another build of librmsnorm.so to be timed, too")
       ->check(NotEmpty());
+  command->add_flag("--prepared", options->prepared, "Time the library's prepared calls, too");
   command->add_flag("--read", options->reads,
                     "Read the results after each call, as the next operation would, and time both");
   command->footer(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops that a user would write, which compilers vectorise: a norm, alone or after a residual
-// addition, also quantised or rotated, in as few passes over a row as possible, with sums in f32.
-// The bits depend on the compiler.
+// addition, also after another norm, quantised, rotated or with a gate, and its gradients, in as
+// few passes over a row as possible, with sums in f32. The bits depend on the compiler.
 //
 // meson.build compiles this file into the benchmark several times, for CPUs that may not be the one
 // at hand, each time with another name for rmsnorm_peer_get(). So it uses no inline function of
@@ -67,12 +67,15 @@ struct Rows {
 };
 
 struct Norm {
-  void (*run)(const Norm& norm, size_t i, size_t j, size_t rows);
+  // Computes `rows` rows from row (i, j) on; of gradients, also the part of thread t in dw.
+  void (*run)(const Norm& norm, size_t i, size_t j, size_t rows, size_t t);
   size_t outer, inner, d;
   float eps;
   size_t threads;
   size_t group;
-  Rows x, weight, cos, sin, residual, y, q, scale;  // the data of those that are missing is null
+  Rows x, weight, post_norm_weight, gate, cos, sin, residual, y, q, scale, dy, rstd, dx;
+  // The data of those that are missing is null.
+  float *dw, *parts_of_dw;
 };
 
 constexpr size_t kLongestGroup = 8192;
@@ -112,31 +115,80 @@ void RotateRow(size_t d, const Element* x, const Element* weight, float r, const
   }
 }
 
-// Computes `rows` rows from row (i, j) on.
+template <class Type, class Element = typename Type::Element>
+float InverseRms(const Norm& norm, const Element* x) {
+  float sum = 0;
+  for (size_t k = 0; k < norm.d; ++k) sum += Type::Load(x[k]) * Type::Load(x[k]);
+  return 1.0f / sqrtf(sum / static_cast<float>(norm.d) + norm.eps);
+}
+
 template <class Type>
-void RunRows(const Norm& norm, size_t i, size_t j, size_t rows) {
+void RunBackwardRows(const Norm& norm, size_t i, size_t j, size_t rows, size_t t) {
+  using Element = typename Type::Element;
+  const size_t d = norm.d;
+  float* const dw = t == 0 ? norm.dw : norm.parts_of_dw + (t - 1) * d;
+  memset(dw, 0, d * sizeof *dw);
+  for (; rows > 0; --rows, ++j) {
+    const Element* const x = norm.x.At<Element>(i, j);
+    const Element* const weight = norm.weight.At<Element>(i, j);
+    const Element* const dy = norm.dy.At<Element>(i, j);
+    Element* const dx = norm.dx.At<Element>(i, j);
+    const float r = *norm.rstd.At<float>(i, j);
+    float sum = 0;
+    for (size_t k = 0; k < d; ++k) {
+      sum += Type::Load(dy[k]) * Type::Load(weight[k]) * Type::Load(x[k]);
+    }
+    const float c = sum * r * r / static_cast<float>(d);
+    for (size_t k = 0; k < d; ++k) {
+      const float slope = Type::Load(dy[k]);
+      const float value = Type::Load(x[k]);
+      dw[k] += slope * value * r;
+      dx[k] = Type::Store(r * (slope * Type::Load(weight[k]) - value * c));
+    }
+  }
+}
+
+template <class Type>
+void RunRows(const Norm& norm, size_t i, size_t j, size_t rows, size_t /*t*/) {
   using Element = typename Type::Element;
   const size_t d = norm.d;
   for (; rows > 0; --rows) {
     const Element* x = norm.x.At<Element>(i, j);
     const Element* const weight = norm.weight.At<Element>(i, j);
     Element* const y = norm.y.data == nullptr ? nullptr : norm.y.At<Element>(i, j);
-    float sum = 0;
+    float r;
     if (norm.residual.data == nullptr) {
-      for (size_t k = 0; k < d; ++k) sum += Type::Load(x[k]) * Type::Load(x[k]);
+      r = InverseRms<Type>(norm, x);
     } else {
+      float sum = 0;
       Element* const residual = norm.residual.At<Element>(i, j);
-      for (size_t k = 0; k < d; ++k) {
-        residual[k] = Type::Store(Type::Load(residual[k]) + Type::Load(x[k]));
-        sum += Type::Load(residual[k]) * Type::Load(residual[k]);
+      if (norm.post_norm_weight.data == nullptr) {
+        for (size_t k = 0; k < d; ++k) {
+          residual[k] = Type::Store(Type::Load(residual[k]) + Type::Load(x[k]));
+          sum += Type::Load(residual[k]) * Type::Load(residual[k]);
+        }
+      } else {
+        const Element* const post_norm_weight = norm.post_norm_weight.At<Element>(i, j);
+        r = InverseRms<Type>(norm, x);
+        for (size_t k = 0; k < d; ++k) {
+          const Element n = Type::Store(Type::Load(x[k]) * r * Type::Load(post_norm_weight[k]));
+          residual[k] = Type::Store(Type::Load(residual[k]) + Type::Load(n));
+          sum += Type::Load(residual[k]) * Type::Load(residual[k]);
+        }
       }
       x = residual;
+      r = 1.0f / sqrtf(sum / static_cast<float>(d) + norm.eps);
     }
-    const float r = 1.0f / sqrtf(sum / static_cast<float>(d) + norm.eps);
     if (norm.q.data != nullptr) {
       QuantiseRow<Type>(norm, x, weight, r, y, norm.q.At<int8_t>(i, j), norm.scale.At<float>(i, j));
     } else if (norm.cos.data != nullptr) {
       RotateRow<Type>(d, x, weight, r, norm.cos.At<Element>(i, j), norm.sin.At<Element>(i, j), y);
+    } else if (norm.gate.data != nullptr) {
+      const Element* const gate = norm.gate.At<Element>(i, j);
+      for (size_t k = 0; k < d; ++k) {
+        const float silu = Type::Load(gate[k]) / (1 + expf(-Type::Load(gate[k])));
+        y[k] = Type::Store(Type::Load(x[k]) * r * Type::Load(weight[k]) * silu);
+      }
     } else {
       for (size_t k = 0; k < d; ++k) {
         y[k] = Type::Store(Type::Load(x[k]) * r * Type::Load(weight[k]));
@@ -155,6 +207,26 @@ Rows RowsOf(const rmsnorm_view* view, bool has_row = true) {
   const int last = view->ndim - (has_row ? 2 : 1);
   const auto stride = [=](int i) { return i < 0 || view->shape[i] == 1 ? 0 : view->stride[i]; };
   return {const_cast<void*>(view->data), stride(last - 1), stride(last)};
+}
+
+// Null for dx and dw of dense rows in two dimensions, else the reason why a call is not that.
+const char* NoGradients(const rmsnorm_call& call) {
+  const rmsnorm_operands& given = *call.operands;
+  rmsnorm_operands known = rmsnorm_no_operands();
+  known.x = given.x;
+  known.weight = given.weight;
+  known.dy = given.dy;
+  known.rstd = given.rstd;
+  known.dx = given.dx;
+  known.dw = given.dw;
+  const bool has_all = rmsnorm_peer_knows(&call, &known) != 0 && given.weight != nullptr &&
+                       given.rstd != nullptr && given.dx != nullptr && given.dw != nullptr &&
+                       given.x->ndim == 2 && given.weight->ndim == 1;
+  if (!has_all) return "only dx and dw from the inverse RMS of rows";
+  const rmsnorm_dtype type = given.x->dtype;
+  const bool has_types = given.weight->dtype == type && given.dy->dtype == type &&
+                         given.dx->dtype == type && given.dw->dtype == RMSNORM_F32;
+  return has_types ? nullptr : "they have one type, and dw f32";
 }
 
 // The norms of a case, and one without `run` behind them.
@@ -182,19 +254,32 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
         operands.sin->dtype == x.dtype) {
       known.cos = known.sin = nullptr;
     }
+    if (operands.gate != nullptr && operands.gate->dtype == x.dtype) known.gate = nullptr;
+    if (operands.post_norm_weight != nullptr && operands.post_norm_weight->dtype == x.dtype &&
+        operands.residual != nullptr) {
+      known.post_norm_weight = nullptr;
+    }
+    const bool has_two =
+        operands.gate != nullptr && (operands.q != nullptr || operands.cos != nullptr);
     const rmsnorm_call norm_alone = {nullptr, &known, &options};
-    *why = what->backward != 0 || x.ndim > 3 ? "no loop for such a call"
-                                             : rmsnorm_peer_no_norm(&norm_alone);
-    if (*why == nullptr && rmsnorm_peer_has_one_type(&known) == 0) *why = "they have one type";
+    if (what->backward != 0) {
+      *why = NoGradients(what->calls[i]);
+    } else {
+      *why = x.ndim > 3 || has_two ? "no loop for such a call" : rmsnorm_peer_no_norm(&norm_alone);
+      if (*why == nullptr && rmsnorm_peer_has_one_type(&known) == 0) *why = "they have one type";
+    }
     if (operands.q != nullptr && operands.y == nullptr && group == 0 && d > kLongestGroup) {
       *why = "no loop for such a row";
     }
     if (*why != nullptr) break;
     Norm& norm = norms[i];
-    norm.run = x.dtype == RMSNORM_F32 ? RunRows<F32> : RunRows<BF16>;
+    const bool backward = what->backward != 0;
+    norm.run = x.dtype == RMSNORM_F32 ? backward ? RunBackwardRows<F32> : RunRows<F32>
+               : backward ? RunBackwardRows<BF16>
+                                      : RunRows<BF16>;
     if (x.dtype == RMSNORM_F16) {
 #ifdef RMSNORM_F16_TYPE
-      norm.run = RunRows<F16>;
+      norm.run = backward ? RunBackwardRows<F16> : RunRows<F16>;
 #else
       *why = "this compiler has no f16 for them";
 #endif
@@ -206,28 +291,44 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
     norm.eps = what->calls[i].options->eps;
     norm.x = RowsOf(&x);
     norm.weight = RowsOf(operands.weight);
+    norm.post_norm_weight = RowsOf(operands.post_norm_weight);
+    norm.gate = RowsOf(operands.gate);
     norm.cos = RowsOf(operands.cos);
     norm.sin = RowsOf(operands.sin);
     norm.residual = RowsOf(operands.residual);
     norm.y = RowsOf(operands.y);
     norm.q = RowsOf(operands.q);
     norm.scale = RowsOf(operands.scale, group != 0);
+    norm.dy = RowsOf(operands.dy);
+    norm.rstd = RowsOf(operands.rstd, false);
+    norm.dx = RowsOf(operands.dx);
     // With less work for each thread, waking a thread takes longer than it saves.
     const size_t rows = norm.outer * norm.inner;
     const size_t most = norm.d < 32768 ? rows * norm.d / 32768 : rows;
     norm.threads = static_cast<size_t>(what->threads);
     if (most < norm.threads) norm.threads = most > 1 ? most : 1;
+    if (backward && *why == nullptr) {
+      norm.dw = static_cast<float*>(RowsOf(operands.dw).data);
+      norm.parts_of_dw = new float[norm.threads * d];
+    }
   }
   if (*why == nullptr) return norms;
   delete[] norms;
   return nullptr;
 }
 
+void AddParts(const Norm& norm) {
+  for (size_t t = 1; t < norm.threads; ++t) {
+    const float* const part = norm.parts_of_dw + (t - 1) * norm.d;
+    for (size_t k = 0; k < norm.d; ++k) norm.dw[k] += part[k];
+  }
+}
+
 void Run(void* norms) {
   for (const Norm* norm = static_cast<Norm*>(norms); norm->run != nullptr; ++norm) {
     const size_t rows = norm->outer * norm->inner;
     if (norm->threads == 1) {  // entering OpenMP costs more than a small call
-      norm->run(*norm, 0, 0, rows);
+      norm->run(*norm, 0, 0, rows, 0);
       continue;
     }
 #ifdef _OPENMP
@@ -236,12 +337,18 @@ void Run(void* norms) {
     for (size_t t = 0; t < norm->threads; ++t) {
       const size_t begin = rows * t / norm->threads;
       const size_t end = rows * (t + 1) / norm->threads;
-      norm->run(*norm, begin / norm->inner, begin % norm->inner, end - begin);
+      norm->run(*norm, begin / norm->inner, begin % norm->inner, end - begin, t);
     }
+    if (norm->dw != nullptr) AddParts(*norm);
   }
 }
 
-void Release(void* norms) { delete[] static_cast<Norm*>(norms); }
+void Release(void* norms) {
+  for (Norm* norm = static_cast<Norm*>(norms); norm->run != nullptr; ++norm) {
+    delete[] norm->parts_of_dw;
+  }
+  delete[] static_cast<Norm*>(norms);
+}
 
 }  // namespace
 

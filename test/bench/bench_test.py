@@ -55,12 +55,12 @@ class Bench(unittest.TestCase):
             return json.load(file), outcome.stdout
 
     def test_the_table_has_the_figures_of_the_file(self):
-        others = ["apart", "test"]
-        more = ["--peer", peer("good")]
+        others = ["prepared", "apart", "test"]
+        more = ["--prepared", "--peer", peer("good")]
         if LIBRARY:  # a copy: dlopen() would return the library that the command has loaded
             shutil.copy(LIBRARY, self.path("older.so"))
             more += ["--older", self.path("older.so")]
-            others.insert(1, "older")
+            others.insert(2, "older")
         for read, words in (
             ([], "--operations norm,post_norm,int8 --shapes 1x64,300x512 --types f32,bf16"),
             (["--read"], "--operations norm,post_norm --shapes 3x64 --types bf16"),
@@ -82,8 +82,9 @@ class Bench(unittest.TestCase):
                 for contender, figure in named.items():
                     ns = cell.get(contender + "_ns")
                     self.assertEqual(figure, "-" if ns is None else duration(ns), (name, contender))
-                self.assertEqual("plain_ns" in cell, operation != "post_norm")
+                self.assertIn("plain_ns", cell)
                 self.assertEqual("apart_ns" in cell, operation == "post_norm")
+                self.assertIn("prepared_ns", cell)
                 # int8 writes y as well.
                 size = {"f32": 4, "bf16": 2}[dtype]
                 row = {"norm": 2 * size, "post_norm": 4 * size, "int8": 2 * size + 1}[operation]

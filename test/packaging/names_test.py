@@ -181,6 +181,13 @@ class Names(unittest.TestCase):
         ):
             self.assertIn(f"\n{text}", "\n" + read(path))
 
+    def test_code_of_the_first_page(self):
+        """A telephone, of 390 pixels, shows 39 characters of a line."""
+        blocks = re.findall(r"^```\w+\n(.*?)^```$", read("README.md"), re.M | re.S)
+        self.assertTrue(blocks)
+        lines = "".join(blocks).splitlines()
+        self.assertEqual([line for line in lines if len(line) > 39], [])
+
     def test_missing_names(self):
         text = "`rmsnorm_norm()` of `lib/plan.cc`,\n`Gone()` of `lib/gone.cc` and spread.{h,c}"
         gone = ["doc/page.md:2: there is no Gone()"]
