@@ -30,6 +30,11 @@ def arguments_of(case):
     return arguments
 
 
+def recorded(array):
+    """Returns an array as files hold it: bfloat16 is its bits."""
+    return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+
+
 @pytest.mark.parametrize("target", rmsnorm.targets())
 @pytest.mark.parametrize("file", ("contract", "family", "models", "rotary"))
 def test_recorded_bits(file, target):
@@ -37,11 +42,7 @@ def test_recorded_bits(file, target):
         arguments = arguments_of(case)
         call = rmsnorm.backward if case.operation == "backward" else rmsnorm.forward
         call(target=target, **arguments)
-        results = {name: arguments[name] for name in case.wanted}
-        return {
-            name: array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
-            for name, array in results.items()
-        }
+        return {name: recorded(arguments[name]) for name in case.wanted}
 
     report = check_vectors.check(compute, ROOT / "test" / "data" / f"{file}.safetensors")
     assert report.is_exact and report.groups["all"]["missing"] == 0, str(report)

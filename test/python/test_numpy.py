@@ -23,6 +23,7 @@ import numpy as np
 import programs
 import pytest
 from numpy.typing import NDArray
+from test_bits import check_vectors, recorded
 
 import rmsnorm
 from rmsnorm import _arrays, _calls, _library, _options
@@ -107,28 +108,6 @@ def test_groups_beside_the_blocks_of_ggml():
     assert abs(q - of_ggml).max() == 1
 
 
-def rounded(values, dtype):
-    return values.astype(dtype).astype(np.float32)
-
-
-def rotated(m, cos, sin, dtype, rotary_pairs, rotary_part, rotary_rounding):
-    """Definition 10: y of this type from m, which has not been rounded."""
-    kind = {"each": (dtype, dtype), "norm": (dtype, np.float32), "none": (np.float32, np.float32)}
-    of_norm, of_rest = kind[rotary_rounding]
-    y, v = m.astype(dtype), rounded(m, of_norm)
-    c, s = (rounded(table, of_rest) for table in (cos, sin))
-    d, half = m.shape[-1], cos.shape[-1]
-    first = 0 if rotary_part == "start" else d - 2 * half
-    a, b = (
-        (slice(first, first + half), slice(first + half, first + 2 * half))
-        if rotary_pairs == "halves"
-        else (slice(first, first + 2 * half, 2), slice(first + 1, first + 2 * half, 2))
-    )
-    y[..., a] = rounded(v[..., a] * c, of_rest) - rounded(v[..., b] * s, of_rest)
-    y[..., b] = rounded(v[..., b] * c, of_rest) + rounded(v[..., a] * s, of_rest)
-    return y
-
-
 def tables(positions, pairs, dtype=np.float32):
     """Returns cosines and sines as slices of the cache of vLLM: cosines, then sines, in a row."""
     angles = np.arange(positions + 5)[:, None] / 100.0 ** (np.arange(pairs) / pairs)
@@ -141,38 +120,22 @@ def tables(positions, pairs, dtype=np.float32):
 @pytest.mark.parametrize("pairs", _options.WORDS["rotary_pairs"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_rotary_positions(dtype, pairs, part, rounding):
-    """Rows of tokens, whose heads share a row of a table."""
+    """The heads of a token share a row of a table. Gradients are those of dy, rotated back."""
     words = {"rotary_pairs": pairs, "rotary_part": part, "rotary_rounding": rounding}
-    for kind in (np.float32, dtype):
-        for half in (1, 12, 48):
-            x, weight, (cos, sin) = normal(3, 4, 96, dtype=dtype), normal(96), tables(3, half, kind)
-            m = np.empty(x.shape, np.float32)
-            rmsnorm.forward(x=x, weight=weight, y=m)
-            y = rmsnorm.rms_norm(x, weight, cos=cos, sin=sin, **words)
-            assert y.dtype == dtype
-            expected = rotated(m, cos, sin, dtype, **words)
-            assert (y.view(np.uint8) == expected.view(np.uint8)).all()
-            dense = [np.broadcast_to(t, (3, 4, half)).copy() for t in (cos, sin)]
-            assert (rmsnorm.rms_norm(x, weight, cos=dense[0], sin=dense[1], **words) == y).all()
-            # A norm that keeps its weight, in place and prepared.
-            norm = rmsnorm.RMSNorm(96, **words)
-            norm.weight = weight
-            assert (norm(x, cos=cos, sin=sin) == y).all()
-            given = x.copy()
-            norm.bind(given, given, cos=cos, sin=sin)()
-            assert (given == y).all()
-
-
-@pytest.mark.parametrize("part", _options.WORDS["rotary_part"])
-@pytest.mark.parametrize("pairs", _options.WORDS["rotary_pairs"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_gradients_of_rotary_positions(dtype, pairs, part):
-    """They are those of dy, rotated back in float32."""
-    words = {"rotary_pairs": pairs, "rotary_part": part}
     x, dy = normal(3, 4, 96, dtype=dtype), normal(3, 4, 96, dtype=dtype)
-    weight, (cos, sin) = normal(96), tables(3, 24, dtype)
-    wide = [t.astype(np.float32) for t in (dy, cos, sin)]
-    dm = rotated(wide[0], wide[1], -wide[2], np.float32, **words, rotary_rounding="none")
+    weight, m = normal(96), np.empty(x.shape, np.float32)
+    cos, sin = of_tokens = tables(3, 24, dtype)
+    rmsnorm.forward(x=x, weight=weight, y=m)
+    y = rmsnorm.rms_norm(x, weight, cos=cos, sin=sin, **words)
+    expected = check_vectors.rotate(m, *map(recorded, of_tokens), recorded(y).dtype, words)
+    assert y.dtype == dtype and y.tobytes() == expected.tobytes()
+    # A norm that keeps its weight, in place and prepared.
+    norm, given = rmsnorm.RMSNorm(96, **words), x.copy()
+    norm.weight = weight
+    norm.bind(given, given, cos=cos, sin=sin)()
+    assert (given == y).all() and (norm(x, cos=cos, sin=sin) == y).all()
+    wide = [array.astype(np.float32) for array in (dy, cos, -sin)]
+    dm = check_vectors.rotate(*wide, m.dtype, words | {"rotary_rounding": "none"})
     found = rmsnorm.rms_norm_backward(dy, x, weight, cos=cos, sin=sin, **words)
     for one, two in zip(found, rmsnorm.rms_norm_backward(dm, x, weight), strict=True):
         assert (one == two).all()
@@ -478,8 +441,6 @@ class Claiming:
 X, FROZEN, NORM = normal(4, 64), frozen(normal(4, 64)), rmsnorm.RMSNorm(64)
 INTEGERS = X.astype(np.int32)
 RECORDS = np.zeros(4, [("row", np.float32, 2), ("flag", np.uint16)])["row"]
-ROTARY = {"cos": normal(4, 32), "sin": normal(32)}
-ROTARY_WORDS = {n: words for n, words in _options.WORDS.items() if n.startswith("rotary_")}
 MASKED = np.ma.masked_array(normal(3, 64), mask=True)
 
 #: Calls of wrong arguments: the message, and the function with its arguments. Those of other types
@@ -509,22 +470,8 @@ REFUSED_VALUES = [
         for kind in (BufferError, RuntimeError, TypeError, ValueError, AttributeError)
     ),
     ("calls\\[1\\]", rmsnorm.forward_all, [{"x": X, "y": X}, {"x": X, "y": X, "eps": -1}]),
-    *(
-        (message, lambda given=given: rmsnorm.rms_norm(X, out=X, **given))
-        for message, given in (
-            ("^cos: there is no sin", {"cos": X[:, :32]}),
-            ("^sin: there is no cos", {"sin": X[:, :32]}),
-            ("^sin: 31 elements in its last dimension", {**ROTARY, "sin": X[0, :31]}),
-            ("^cos: 64 elements", {"cos": X, "sin": X}),
-            ("^cos: 3 in dimension 0, but x has 4", {**ROTARY, "cos": X[:3, :32]}),
-            ("^cos: elements of type int32", {**ROTARY, "cos": INTEGERS}),
-            ("excludes", {**ROTARY, "residual": X.copy()}),
-            ("excludes", {**ROTARY, "gate": X.copy()}),
-            *((f"{name} is .*no cos", {name: words[1]}) for name, words in ROTARY_WORDS.items()),
-        )
-    ),
-    ("^cos: there is no y", lambda: rmsnorm.forward(x=X, rstd=np.ones(4, "f4"), **ROTARY)),
-    ("^cos: it rotates rows of at most 4096", lambda: rmsnorm.rms_norm(normal(4, 8192), **ROTARY)),
+    ("^cos: there is no sin", lambda: rmsnorm.rms_norm(X, out=X, cos=X[:, :32])),
+    ("^sin: elements of type int32", lambda: rmsnorm.rms_norm(X, cos=X, sin=INTEGERS)),
     *(
         ("^dtype: .*; possible are float32, f", lambda d: rmsnorm.RMSNorm(4, dtype=d), dtype)
         for dtype in ("int32", np.int8, np.float64, float, None, 3, [], "float31")
@@ -607,30 +554,24 @@ WRONG_ARGUMENTS = {
         [0, 0.0, -0.0, 1e-60, "d", True, [64], np.ones(3), -1, np.nan],
         r"must be (a number )?from 2\^-126 to 2\^126.*(None is|default,) d",
     ),
-    "factor": (
-        [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
-        "must be (finite|a finite number other than 0.*None leaves)",
+    **dict.fromkeys(
+        ("factor", "residual_factor"),
+        (
+            [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
+            "must be (finite|a finite number other than 0.*None leaves)",
+        ),
     ),
-    "residual_factor": (
-        [0, 0.0, -0.0, 1e-60, "1", True, [1], np.ones(3), np.inf, -1e39],
-        "must be (finite|a finite number other than 0.*None leaves)",
-    ),
-    "rounding": (
-        ["before", b"inverse", None, 1, [], {}, np.ones(3)],
-        "are after_weight, before_weight, inverse",
-    ),
-    "eps_placement": (["in", None, 0, []], "are inside, outside, floor"),
-    "residual_rounding": (["no", None, False, []], "are rounded, unrounded"),
-    "activation": (["relu", None, 0, []], "are silu, sigmoid, none"),
-    "gate_placement": (["below", None, 1, []], "are after, before"),
-    "gate_rounding": (["no", None, True, []], "are unrounded, rounded"),
+    **{
+        name: (
+            ["other", "", words[1].encode(), None, 0, 1, True, [], {}, np.ones(3)],
+            f"are {', '.join(words)}",
+        )
+        for name, words in _options.WORDS.items()
+    },
     "group": (
         [0, -8, 12, 8192, 2**31, 2**32 + 8, 8.0, True, "8", [8], np.ones(1)],
         "must be a power of two from 8 to 4096.*(None is|default,) d",
     ),
-    "rotary_pairs": (["half", None, 0, []], "are halves, neighbours"),
-    "rotary_part": (["middle", None, 1, []], "are start, end"),
-    "rotary_rounding": (["all", None, True, []], "are each, norm, none"),
     "threads": (
         [0, -1, 2**31, 2**32 + 1, 1.0, 1.5, True, "1", [1], np.ones(1)],
         "possible are 1|an integer|no OpenMP, and 1 is possible",
