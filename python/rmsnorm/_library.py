@@ -119,7 +119,6 @@ _PROTOTYPES = {
     "rmsnorm_module_get_weight": (c_int32, c_void_p, POINTER(View)),
     "rmsnorm_module_set_bias": (c_int32, c_void_p, POINTER(View)),
     "rmsnorm_module_set_post_norm_weight": (c_int32, c_void_p, POINTER(View)),
-    "rmsnorm_module_describe": (c_char_p, c_void_p),
     "rmsnorm_module_forward": (c_int32, c_void_p, POINTER(Operands), POINTER(Context)),
     "rmsnorm_module_backward": (c_int32, c_void_p, POINTER(Operands), POINTER(Context)),
     "rmsnorm_target_name": (c_char_p, c_size_t),

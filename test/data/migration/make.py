@@ -12,8 +12,8 @@ vLLM, sglang, Hugging Face's kernel, CTranslate2 and candle do not run here: no 
 offers these functions to Python on a CPU. "Transcriptions" below repeats their arithmetic, except
 the order of the sums, and versions.json names the source files.
 
-Needs: pip install torch transformers diffusers onnx onnxruntime ml_dtypes ncnn ggml-python. Needs
-no network and no GPU.
+Needs this package, and: pip install torch transformers diffusers onnx onnxruntime ml_dtypes ncnn
+ggml-python. Needs no network and no GPU.
 """
 
 import collections
@@ -22,7 +22,6 @@ import json
 import os
 import pathlib
 import platform
-import re
 import sys
 
 import ggml
@@ -31,6 +30,8 @@ import numpy as np
 import onnx
 import torch
 from onnx.reference import ReferenceEvaluator
+
+from rmsnorm._texts import systems
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]
@@ -286,20 +287,10 @@ OPTIONS = ("eps", "eps_placement", "rounding", "weight_offset", "residual_roundi
 OPTIONS += ("residual_factor", "activation", "gate_placement", "gate_rounding")
 
 
-def rows_of_page():
-    """Yields the rows of the tables of doc/migration.md, by column."""
-    page = (ROOT / "doc" / "migration.md").read_text(encoding="utf-8")
-    for table in re.findall(r"(?m)(?:^\|.*\n)+", page):
-        lines = (line.split("|")[1:-1] for line in table.splitlines())
-        names, _, *rows = ([cell.strip(" `") for cell in line] for line in lines)
-        if "name" in names:
-            yield from (dict(zip(names, row)) for row in rows)
-
-
 def main():
     _, recorded = check_vectors.read(FOLDER / "vectors.safetensors")
     index, arrays, numbers = {}, {}, collections.Counter()
-    rows = {row["name"]: row for row in rows_of_page()}
+    rows = {row["name"]: row for row in systems()}
     cases = []  # in the order of the file
     for name, row in rows.items():
         for x_type in row.get("x", "f32, f16, bf16").split(", "):
