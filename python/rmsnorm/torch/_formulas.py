@@ -542,33 +542,21 @@ def _assign(target: ast.AST, value: str, names: dict[str, str]) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
-
-
-@functools.lru_cache(maxsize=8)
 def _compiled(text: str) -> CodeType:
     return compile(text, "", "exec", dont_inherit=True)
-
-
-def _file_of(function: FunctionType) -> str:
-    """The text of the file of a function, or of the cell of a notebook."""
-    return "".join(inspect.findsource(function)[0])
 
 
 def _source_of(function: FunctionType) -> ast.FunctionDef | None:
     """The source of a function, or None."""
     code = function.__code__
     try:
-        nodes = ast.walk(_parsed(_file_of(function)))
+        text = inspect.getsource(code)
+        is_method = text[0].isspace()
+        node: ast.AST = ast.parse(f"if True:\n{text}" if is_method else text).body[0]
     except (OSError, SyntaxError):
         return None
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
-            if first == code.co_firstlineno:
-                return node
-    return None
+    node = node.body[0] if isinstance(node, ast.If) else node
+    return node if isinstance(node, ast.FunctionDef) and node.name == code.co_name else None
 
 
 def _has_code_of_source(function: FunctionType) -> bool:
@@ -577,7 +565,7 @@ def _has_code_of_source(function: FunctionType) -> bool:
     It has not where its code was replaced, or where the file has changed since it was imported.
     """
     wanted = function.__code__
-    codes = [_compiled(_file_of(function))]
+    codes = [_compiled("".join(inspect.findsource(function)[0]))]
     while codes:
         code = codes.pop()
         codes += [const for const in code.co_consts if isinstance(const, CodeType)]
