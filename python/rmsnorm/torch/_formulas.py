@@ -166,9 +166,6 @@ class Reader:
     def formula(self) -> Formula:
         """The formula of forward(). Raises UnknownFormula if it is not one expression."""
         parameters, function = self._parse("forward", self._method("forward"))
-        others = function.args.vararg or function.args.kwarg or function.args.kwonlyargs
-        if others or len(parameters) < 2 or parameters[2:] not in ([], ["gate"]):
-            raise UnknownFormula("it has other parameters than x, or x and gate")
         defaults = self.sources[0].function.__defaults__ or ()
         if any(default is not None for default in defaults):
             raise UnknownFormula("a parameter has a default that is not None")
@@ -504,6 +501,9 @@ class Reader:
             raise UnknownFormula(f"{full} is not a plain method of the class")
         self._source = Source(name, function, function.__code__, {})
         self.sources.append(self._source)
+        # Most modules of a model are no norms, and their sources are not read.
+        if name == "forward" and not _takes_x(function.__code__):
+            raise UnknownFormula("it has other parameters than x, or x and gate")
         parsed = _source_of(function)
         if parsed is None:
             raise UnknownFormula(f"the source of {full} cannot be read")
@@ -514,6 +514,13 @@ class Reader:
         if parsed.args.kwonlyargs or parsed.args.kwarg or parsed.args.posonlyargs:
             raise UnknownFormula(f"{full} has parameters that only have a name")
         return [parameter.arg for parameter in parsed.args.args], parsed
+
+
+def _takes_x(code: CodeType) -> bool:
+    """Whether a method takes x, or x and gate, and nothing else."""
+    others = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) or code.co_kwonlyargcount
+    parameters = code.co_varnames[: code.co_argcount]
+    return not others and len(parameters) > 1 and parameters[2:] in ((), ("gate",))
 
 
 def _name_of(value: Any) -> str:
