@@ -406,12 +406,6 @@ def test_a_gate_for_each_sample(dtype):
     assert_bits((x, residual), (y, total))
 
 
-@pytest.mark.parametrize("shape", [(3, 1, 96), (2, 1, 1), (1, 1, 1, 96), (96, 2), ()])
-def test_gates_of_other_shapes_are_refused(shape):
-    with pytest.raises(RuntimeError, match="^gate: "):
-        rt.gated(normal(2, 3, 96), torch.ones(shape))
-
-
 # A product with a gate that is rounded gives the norm other numbers, and PyTorch adds up the
 # gradients of a gate that rows share.
 ROUND_ONCE = [n for n in WITH_FORMULA if CALLS[n].function in (rms_norm, gated, rotary)]
@@ -545,13 +539,6 @@ def test_module_is_pytorchs():
     text = repr(rt.RMSNorm(64, rounding="inverse", weight_offset=1.0))
     assert text.endswith("elementwise_affine=True, rounding='inverse', weight_offset=1.0)")
     assert repr(eval(text, {"RMSNorm": rt.RMSNorm})) == text
-
-
-def test_module_refuses_other_shapes():
-    for module in (rt.RMSNorm(64), rt.RMSNorm(64, elementwise_affine=False), rt.RMSNorm((4, 64))):
-        for shape in ((4, 63), (64, 4), (2, 5, 65)):
-            with pytest.raises(RuntimeError, match="64"):
-                module(normal(*shape))
 
 
 # ------------------------------------------------------------------------------ threads, loading

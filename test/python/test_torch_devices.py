@@ -98,6 +98,8 @@ def test_results_on_meta(name):
 X, W, SMALL = torch.randn(4, 64), torch.randn(64), torch.ones(3, 8)
 META = torch.ones(3, 8, device="meta")
 NINE = torch.randn(*[2] * 8, 64).permute(*range(7, -1, -1), 8)
+NESTED = torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged)
+LEARNING = torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged, requires_grad=True)
 PACKED = _options.packed("forward", 1e-6, {})
 BACKWARD = (SMALL, SMALL, W[:8], W[:8], W[:3], SMALL)
 
@@ -109,6 +111,11 @@ def backward(**others):
 
 def compiled(*given):
     return torch.compile(rt.rms_norm, backend="eager", fullgraph=True)(*given)
+
+
+def program(x):
+    y = rt.rms_norm(x, None, 1e-6)
+    return y
 
 
 #: Wrong calls: the message, and the function with its arguments.
@@ -140,6 +147,32 @@ REFUSED = [
     ("^weight: it is on cpu, and x is on meta", rt.RMSNorm(8), META),
     ("^weight: 9 elements in its last dimension", compiled, SMALL, torch.ones(9)),
     ("weight: it is on meta", compiled, SMALL, torch.ones(8, device="meta")),
+    *(
+        ("^gate: ", rt.gated, torch.ones(2, 3, 96), torch.ones(shape))
+        for shape in ((3, 1, 96), (2, 1, 1), (1, 1, 1, 96), (96, 2), ())
+    ),
+    *(
+        ("64", module, torch.ones(shape))
+        for module in (rt.RMSNorm(64), rt.RMSNorm(64, elementwise_affine=False), rt.RMSNorm((4, 64)))
+        for shape in ((4, 63), (64, 4), (2, 5, 65))
+    ),
+    *(
+        ("^rmsnorm takes no nested tensors; call it on x.values", call, *operands)
+        for x in (NESTED, LEARNING)
+        for call, *operands in (
+            (rt.rms_norm, x, W),
+            (rt.fused_add_rms_norm, x, x),
+            (rt.RMSNorm(64), x),
+        )
+    ),
+    *(
+        (
+            r"^torch.jit.script does not take rmsnorm.torch.*\(\): use torch.export or "
+            "torch.jit.trace, or the module rmsnorm.torch.RMSNorm",
+            *(torch.jit.script, function),
+        )
+        for function in (*TENSOR_FUNCTIONS, program)
+    ),
     *(
         ("is on", OPS.backward, *BACKWARD[:i], given.to("meta"), *BACKWARD[i + 1 :], *flags)
         for i, given in enumerate(BACKWARD)

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch_models import CALLS, WITH_GRADIENTS, assert_bits, gradients, operands
+from torch_models import CALLS, WITH_GRADIENTS, Textbook, assert_bits, gradients, operands
 
 import rmsnorm.torch
 
@@ -111,12 +111,13 @@ def train(model, inputs):
 
 
 def check_data_parallel(mesh, way):
-    model = torch.nn.Sequential(torch.nn.Linear(8, 32), rt.RMSNorm(32), torch.nn.Linear(32, 4))
-    inputs = torch.randn(6, 8)
+    layers = torch.nn.Linear(8, 32), rt.RMSNorm(32), Textbook(32), torch.nn.Linear(32, 4)
+    model, inputs = torch.nn.Sequential(*layers), torch.randn(6, 8)
     expected = train(copy.deepcopy(model), inputs)
+    assert [entry.name for entry in rt.use(model).replaced] == ["2"]
     if way == "FSDP":
-        fully_shard(model[1], mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        for part in (model[1], model[2], model):
+            fully_shard(part, mesh=mesh)
     else:
         model = DistributedDataParallel(model)
     # The mean of the gradients of two halves is that of all rows.
