@@ -20,7 +20,6 @@ it.
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -249,10 +248,8 @@ class Operator:
             torch._remove_batch_dim(value, level, 1, 0) if mapped else value
             for value, mapped in zip(inputs, is_mapped, strict=True)
         ]
-        size = next(v.shape[0] for v, mapped in zip(values, is_mapped, strict=True) if mapped)
-        info = SimpleNamespace(batch_size=size)
-        in_dims = [0 if mapped else None for mapped in is_mapped]
-        outputs, _ = self.vmap(operator, info, in_dims, *values)
+        in_dims = tuple(0 if mapped else None for mapped in is_mapped)
+        outputs = torch.vmap(operator, in_dims)(*values)
         return [torch._add_batch_dim(output, 0, level) for output in outputs]
 
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *inputs: Any) -> Any:
