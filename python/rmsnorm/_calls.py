@@ -258,14 +258,14 @@ def make_options(eps: float, *key: str, **values: Any) -> _options.Options:
     return options
 
 
-_known_options = lru_cache(maxsize=256)(make_options)
+_known_options = lru_cache(maxsize=256, typed=True)(make_options)
 _CACHED = {float, int, str}
 
 
 def c_options(eps: float = 1e-5, **values: Any) -> _options.Options:
     """Returns the struct of the options. Callers share it and do not change it."""
     # The cache holds types whose equal values mean the same. Only 0.0 and -0.0 do not: with a zero,
-    # the text of the options is part of the key.
+    # the text of the options is part of the key. 8 is a group, and 8.0 is none: types count.
     if type(eps) not in _CACHED or (values and not _CACHED.issuperset(map(type, values.values()))):
         return make_options(eps, **values)
     if eps == 0 or 0 in values.values():

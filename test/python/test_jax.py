@@ -365,6 +365,13 @@ def test_derivatives_of_large_and_small_rows():
         close((y, tangent), expected)
 
 
+def test_derivatives_of_rows_of_zeros():
+    zeros, tangent = jnp.zeros((2, 8)), OPERANDS[0][0]
+    for placement, eps in (("inside", 0.25), ("outside", 0.5), ("floor", 0.5)):
+        norm = partial(rms_norm, eps_placement=placement, eps=eps)
+        close(jax.jvp(norm, (zeros,), (tangent,))[1], tangent * 2)
+
+
 def test_a_negative_zero_is_an_option_by_itself():
     x, weight = jnp.ones((1, 4)), -jnp.zeros(4)
     for offset in (0.0, -0.0, 0.0):  # offset + weight is -0 only for the second

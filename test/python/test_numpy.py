@@ -615,6 +615,14 @@ def test_a_wrong_option_is_refused_by_name(name, value, possible):
     assert not y.any()
 
 
+def test_a_group_is_an_integer_also_after_an_equal_one():
+    q, scale = np.empty((4, 64), np.int8), np.empty((4, 8), np.float32)
+    for _ in range(2):
+        rmsnorm.forward(x=normal(4, 64), q=q, scale=scale, group=8)
+        with pytest.raises(TypeError, match="^group: 8.0; "):
+            rmsnorm.forward(x=normal(4, 64), q=q, scale=scale, group=8.0)
+
+
 def test_wrong_values_of_each_option_are_tried():
     assert WRONG_ARGUMENTS.keys() == _options.OPTIONS.keys() | _calls.CONTEXT
 

@@ -207,6 +207,7 @@ REFUSED_TYPES = [
         for wrong in ("1e-6", torch.ones(3), True, np.True_)
         for call in (lambda eps: rt.rms_norm(X, eps=eps), lambda eps: rt.RMSNorm(4, eps=eps))
     ),
+    ("^group: 8.0", lambda: [rt.quantized(X, group=group) for group in (8, 8.0)]),
     ("^rounding: None", lambda: rt.rms_norm(X, rounding=None)),
     ("^dtype is 'bf16'; it must be a torch.dtype", lambda: rt.rms_norm(X, dtype="bf16")),
     ("^dtype is 'bf16'; it must be a torch.dtype", lambda: rt.RMSNorm(4, dtype="bf16")),

@@ -272,7 +272,7 @@ CALLS = {
     "add in place": Call(in_place, **ADDED, bias="v", writes=2),
     "quantized": Call(quantized, **BOTH, outputs="q scale", writes=0),
     "quantized sum": Call(quantized_sum, **ADDED, post_norm_weight="v", **SMALL),
-    "quantized groups": Call(quantized_sum, **ADDED, group=8.0, **SMALL),
+    "quantized groups": Call(quantized_sum, **ADDED, group=8, **SMALL),
     "forward": Call(forward, **GATED, **BEFORE, bias="v", outputs=ALL, writes=0),
 }
 WITH_GRADIENTS = [name for name, call in CALLS.items() if call.has_gradients]

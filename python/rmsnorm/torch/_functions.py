@@ -600,7 +600,7 @@ def quantized(
     like = sum(t for t in tensors if t is not None) if is_transformed() else x
     text = packed("quantized", eps, options)
     group = options.get("group")
-    shape = x.shape[:-1] if group is None else (*x.shape[:-1], x.shape[-1] // int(group))
+    shape = x.shape[:-1] if group is None else (*x.shape[:-1], x.shape[-1] // group)
     q = like.new_empty(x.shape, dtype=torch.int8)
     scale = like.new_empty(shape, dtype=torch.float32)
     zero = like.new_empty(shape, dtype=torch.int8) if asymmetric else None

@@ -65,7 +65,7 @@ def _pack(function: str, eps: Any, *key: str, **options: Any) -> str:
     return bytes(_calls.make_options(_DEFAULT_EPS if eps is None else eps, **options)).hex()
 
 
-_known = functools.lru_cache(maxsize=256)(_pack)
+_known = functools.lru_cache(maxsize=256, typed=True)(_pack)
 _CACHED = frozenset((float, int, str, type(None)))
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
@@ -93,7 +93,7 @@ def packed(function: str, eps: Any, options: Any) -> str:
         else:
             return _known(function, eps, **options)
     # The cache holds types whose equal values mean the same. Only 0.0 and -0.0 do not: with a zero,
-    # the text of the options is part of the key.
+    # the text of the options is part of the key. 8 is a group, and 8.0 is none: types count.
     if type(eps) not in _CACHED or not _CACHED.issuperset(map(type, options.values())):
         return _pack(function, eps, **options)
     if eps == 0 or 0 in options.values():
