@@ -16,8 +16,8 @@ import numpy as np
 
 from . import __version__
 from ._hypotheses import NAMES
-from ._identify import identify_files
-from ._probe import probe
+from ._identify import identify_files, identify_rotary_files
+from ._probe import probe, rotary_probe
 from ._tensors import write_safetensors
 
 _FILES = {
@@ -26,6 +26,8 @@ _FILES = {
     "bias": "its bias",
     "post-norm-weight": "the weight of a norm of x before the sum",
     "gate": "its gate, of the shape of x",
+    "cos": "its cosines for rotary positions, a number for each pair of elements",
+    "sin": "its sines",
     "residual": "the residual that it adds to x, of the shape of x",
     "output": "what it gave back, of the shape of x",
     "residual-output": "its sum of the residual and x",
@@ -63,6 +65,12 @@ def _length(text: str) -> int:
     return int(text)
 
 
+def _rotated(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,4}", text) or int(text) % 2 or not 2 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an even integer from 2 to 4096")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         "rmsnorm-identify", description="Tells which RMSNorm another program computes."
@@ -91,6 +99,12 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="the .safetensors file to make or replace, with x, residual, gate and weight",
     )
+    made.add_argument(
+        "--rotated",
+        type=_rotated,
+        metavar="R",
+        help="write x, weight, cos and sin to rotate R elements of a row, an even number up to d",
+    )
     made.add_argument("--d", type=_length, default=4096, help="elements of a row")
     made.add_argument(
         "--dtype", choices=list(NAMES.values()), default="f32", help="the type of all tensors"
@@ -104,16 +118,30 @@ def _run(arguments: argparse.Namespace) -> int:
         if not given["output"].endswith(".safetensors"):
             raise ValueError("--output: the file of several tensors must end in .safetensors")
         (dtype,) = (code for code, name in NAMES.items() if name == given["dtype"])
-        write_safetensors(given["output"], probe(given["d"], dtype))
+        d, rotated = given["d"], given["rotated"]
+        if rotated is not None and not rotated <= d <= 4096:
+            raise ValueError(f"--rotated: {rotated} of {d} elements; d is from R to 4096")
+        made = probe(d, dtype) if rotated is None else rotary_probe(d, rotated, dtype)
+        write_safetensors(given["output"], made)
         return 0
-    answer = identify_files(**given)
+    tables = {name: given.pop(name) for name in ("cos", "sin")}
+    if any(tables.values()):
+        for name in ("bias", "post_norm_weight", "gate", "residual", "residual_output"):
+            if given.pop(name) is not None:
+                raise ValueError(f"--{name.replace('_', '-')}: not with --cos and --sin")
+        if not all(tables.values()):
+            raise ValueError("--cos and --sin go together")
+        answer = identify_rotary_files(**given, **tables)
+    else:
+        answer = identify_files(**given)
     print(answer)
     return 0 if answer.options is not None else 1
 
 
 def _with_flags(message: str) -> str:
     """Returns the library's message on an operand with the flags of operands."""
-    operands = {name: name.replace("_", "-") for name in ("weight", "bias", "gate", "residual")}
+    same = ("weight", "bias", "gate", "residual", "cos", "sin")
+    operands = {name: name for name in same}
     operands |= {"post_norm_weight": "post-norm-weight", **_FLAGS}
     names = "|".join(operands)
     if not re.match(f"({names}): ", message):

@@ -56,6 +56,9 @@ class Options(NamedTuple):
     gate_placement: str = "after"
     gate_rounding: str = "unrounded"
     residual_factor: float = 1.0
+    rotary_pairs: str = "halves"
+    rotary_part: str = "start"
+    rotary_rounding: str = "each"
 
     def given(self) -> dict[str, Any]:
         """Returns eps, and the options that differ from their defaults."""
@@ -329,6 +332,8 @@ class Trial:
         is_residual = "residual" in names and self.options.residual_rounding == "rounded"
         inner = self.operands["residual" if is_residual else "x"].dtype
         if self.options.rounding == "inverse":
+            if inner == self.call.y_dtype and self.options.rotary_rounding == "none":
+                self.options = self.options._replace(rotary_rounding="norm")
             if self.options.gate_placement == "after":
                 self.options = self.options.usual("gate_rounding")
         elif "gate" in names and self.options.gate_placement == "after":
@@ -350,6 +355,8 @@ class Trial:
         self.columns = columns
         self.h, inner = self.input()
         self.h = step.input(self) if step.input else self.h
+        if step.turn and step.place == "before the norm":
+            self.h = to(inner, step.turn(self, self.h, inner))
         weight = operands.get("weight")
         self.w = weight and (np.float32(options.weight_offset) + weight.values)[..., columns]
         divisor = np.float32(options.divisor or self.d // (self.n if step.is_grouped else 1))
@@ -371,13 +378,18 @@ class Trial:
                 bias = operands["bias"].values[..., columns].astype(np.float64)
                 exact = m if self.w is None else m.astype(np.float64) * self.w
                 m = (exact + bias).astype(np.float32)
-            elif self.w is not None:
+            elif self.w is not None and step.place != "before the weight":
                 m = m * self.w
         if "gate" in operands and options.gate_placement == "after":
             m = to(inner, m) if options.gate_rounding == "rounded" else m
             gate = step.activation(self) if step.activation else self.activated()
             m = m * gate[..., columns]
-        return to(self.call.y_dtype, step.cast(self, m) if step.cast else m)
+        m = step.cast(self, m) if step.cast else m
+        if step.turn and step.place != "before the norm":
+            m = step.turn(self, m, self.call.y_dtype)
+            if step.place == "before the weight" and self.w is not None:
+                m = m * self.w
+        return to(self.call.y_dtype, m)
 
     def _scaled(self, step: "Step", sums: F64Array, divisor: np.float32, inner: int) -> F32Array:
         """Returns h / RMS."""
@@ -487,6 +499,9 @@ class Step:
     Parts of the norm, as functions of a Trial: its input h; the sums of squares; what is under the
     root, eps included; h / RMS; the product of this with the weight; the activation of the gate; y
     from its value in f32.
+
+    turn: the rotation of rows, for a result of a type. place: "before the norm" or "before the
+    weight" if it is not after both.
     """
 
     kind: int
@@ -503,6 +518,8 @@ class Step:
     product: Callable[[Trial], F32Array] | None = None
     activation: Callable[[Trial], F32Array] | None = None
     cast: Callable[[Trial, F32Array], F32Array] | None = None
+    turn: Callable[[Trial, F32Array, int], F32Array] | None = None
+    place: str = ""
 
     @property
     def is_plain(self) -> bool:

@@ -8,6 +8,7 @@ _search.py finds the norm.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +17,14 @@ import numpy.typing as npt
 from ._arrays import DTYPES, float_name
 from ._calls import checked_integer
 from ._hypotheses import VARIANT
-from ._probe import ORDINARY_ROWS, ROWS, probe
-from ._search import Ambiguity, find
+from ._probe import ORDINARY_ROWS, ORDINARY_TOKENS, probe, rotary_probe
+from ._rotations import find_rotary
+from ._search import Ambiguity, Answer, find
 from ._tensors import Framework, Tensor, changed_rows, framework_of, read_tensor
 from ._texts import as_arguments, sentence, systems_like, text_of
 
-__all__ = ["Ambiguity", "Identification", "identify", "identify_files"]
+__all__ = ["Ambiguity", "Identification", "identify", "identify_files", "identify_rotary"]
+__all__ += ["identify_rotary_files"]
 
 # What a row's bits may depend on.
 _CAUSES = {
@@ -102,12 +105,14 @@ class _Probe(NamedTuple):
     batches: list[npt.NDArray[np.intp]]
 
 
-def _make_probe(d: int, codes: Mapping[str, int]) -> _Probe:
-    """Makes the probe for arguments of these types, by their names."""
-    tensors = {name: probe(d, code)[name] for name, code in codes.items()}
+def _make_probe(
+    make: Callable[[int], Mapping[str, Tensor]], codes: Mapping[str, int], ordinary: int
+) -> _Probe:
+    """Makes the probe for arguments of these types, by their names. Its first rows are ordinary."""
+    tensors = {name: make(code)[name] for name, code in codes.items()}
     # Rows with a NaN, for example, are in another call: where rows depend on each other, they would
     # hide all else.
-    return _Probe(tensors, np.split(np.arange(len(ROWS)), [ORDINARY_ROWS]))
+    return _Probe(tensors, np.split(np.arange(len(tensors["x"].bits)), [ordinary]))
 
 
 class _Implementation:
@@ -149,7 +154,7 @@ class _Implementation:
                 returned = self._f(*arrays.values())
         except Exception as error:
             shapes = ", ".join(f"{name} {tensor.bits.shape}" for name, tensor in given.items())
-            error.add_note(f"rmsnorm.identify() called the function with {shapes}")
+            error.add_note(f"rmsnorm called the function with {shapes}")
             raise
         results = self._checked(returned, given["x"].bits.shape)
         if self._framework.can_write:
@@ -217,12 +222,10 @@ class _Implementation:
 
 
 def _identification(
-    tensors: Mapping[str, Tensor],
-    eps: Iterable[float],
+    answer: Answer,
     depends: Callable[[], dict[str, int]] = dict,
     writes: Iterable[str] = (),
 ) -> Identification:
-    answer = find(tensors, eps)
     best = answer.best
     is_right = answer.fit != "none" and not answer.mistake
     is_variant = answer.fit != "none" and best.step.kind == VARIANT
@@ -293,23 +296,35 @@ def identify(
 
     An exception of f is passed on. A result of the wrong type or shape raises ValueError.
     """
-    adapter = framework_of(framework or ("torch" if _is_of_torch(dtype) else "numpy"), device)
+    adapter = _adapter(framework, dtype, device)
     code = _code("dtype", dtype)
     weight_code = code if weight_dtype is None else _code("weight_dtype", weight_dtype)
     codes = {"x": code, "residual": code, "gate": code, "weight": weight_code}
     for name, is_taken in (("residual", residual), ("gate", gate), ("weight", weight)):
         if not is_taken:
             del codes[name]
-    made = _make_probe(checked_integer("d", d, 2**31), codes)
+    made = _make_probe(partial(probe, checked_integer("d", d, 2**31)), codes, ORDINARY_ROWS)
+    return _identify(f, adapter, made, lambda tensors: find(tensors, eps))
+
+
+def _identify(
+    f: Callable[..., Any],
+    adapter: Framework,
+    made: _Probe,
+    find_from: Callable[[Mapping[str, Tensor]], Answer],
+) -> Identification:
     implementation = _Implementation(f, adapter, made.inputs)
     results = implementation.run(made.batches)
-    outputs = dict(zip(("y", "residual_out"), results, strict=False))
+    outputs = dict(zip(_RESULTS, results, strict=False))
     return _identification(
-        {**made.inputs, **outputs},
-        eps,
+        find_from({**made.inputs, **outputs}),
         lambda: implementation.dependence(made.batches, results),
         implementation.writes,
     )
+
+
+def _adapter(framework: str | None, dtype: Any, device: Any) -> Framework:
+    return framework_of(framework or ("torch" if _is_of_torch(dtype) else "numpy"), device)
 
 
 def _is_of_torch(dtype: Any) -> bool:
@@ -357,5 +372,84 @@ def identify_files(
         "residual_out": residual_output,
         "y": output,
     }
-    tensors = {name: read_tensor(path) for name, path in locations.items() if path is not None}
-    return _identification(tensors, eps)
+    return _identification(find(_read(locations), eps))
+
+
+def _read(locations: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: read_tensor(path) for name, path in locations.items() if path is not None}
+
+
+def identify_rotary(
+    f: Callable[..., Any],
+    d: int = 128,
+    dtype: Any = "bfloat16",
+    *,
+    rotated: int | None = None,
+    weight: bool = True,
+    weight_dtype: Any = None,
+    table_dtype: Any = None,
+    eps: Iterable[float] = (),
+    framework: str | None = None,
+    device: Any = None,
+) -> Identification:
+    """Finds out which norm and which rotary positions a function computes.
+
+    f: f(x, weight, cos, sin) -> y. x and y have the shape [tokens, d], the weight [d], and cos and
+        sin [tokens, R / 2], one number for each pair of elements. Every token has its own row.
+    d: the number of elements of a row, at most 4096.
+    dtype: the type of the arguments: "float32", "float16" or "bfloat16", or the framework's type.
+    rotated: R, the elements of a row that are rotated, an even number; None is d.
+    weight: whether f takes a weight. If not, it is f(x, cos, sin).
+    weight_dtype, table_dtype: the type of the weight, and of cos and sin; None is dtype.
+    eps, framework, device: see identify().
+
+    Tables of float32 show whether they are rounded. Some tokens have the angle 0, where the norm
+    shows alone. cos and sin are drawn independently: a function must not compute one from the
+    other, or from positions. A function that takes each number twice gets it so:
+
+        def f(x, weight, cos, sin):
+            cos, sin = (torch.cat((table, table), -1) for table in (cos, sin))
+            q = norm(x, weight)
+            return q * cos + rotate_half(q) * sin
+
+        print(rmsnorm.identify_rotary(f, 128, torch.bfloat16))
+
+    The options of the answer are those of rms_norm(x, weight, cos=cos, sin=sin, ...).
+    """
+    adapter = _adapter(framework, dtype, device)
+    code = _code("dtype", dtype)
+    weight_code = code if weight_dtype is None else _code("weight_dtype", weight_dtype)
+    table_code = code if table_dtype is None else _code("table_dtype", table_dtype)
+    d = checked_integer("d", d, 4097)
+    if rotated is None:
+        rotated = d
+    possible = f"possible are even numbers from 2 to d, {d}"
+    if checked_integer("rotated", rotated, d + 1, possible) % 2:
+        raise ValueError(f"rotated: {rotated}; {possible}")
+    codes = {"x": code, "weight": weight_code, "cos": table_code, "sin": table_code}
+    if not weight:
+        del codes["weight"]
+    made = _make_probe(partial(rotary_probe, d, rotated), codes, ORDINARY_TOKENS)
+    return _identify(f, adapter, made, lambda tensors: find_rotary(tensors, eps, ORDINARY_TOKENS))
+
+
+def identify_rotary_files(
+    input: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    cos: str | os.PathLike[str],
+    sin: str | os.PathLike[str],
+    weight: str | os.PathLike[str] | None = None,
+    eps: Iterable[float] = (),
+) -> Identification:
+    """Finds out which norm and which rotary positions gave `output` for `input`, from tensors in
+    files: see identify_files().
+
+    input and output have the shape [..., d], cos and sin [..., R / 2], where each leading dimension
+    is that of input or 1, as in [batch, tokens, 1, R / 2] for [batch, tokens, heads, d]. A weight
+    of [heads, d] may belong to a norm of all heads together, as in OLMo 2.
+
+    Where fewer than eight rows, and their tokens' neighbours, have the angle 0, only norms of the
+    library's options with a usual eps, or one of those named, are tried.
+    """
+    locations = {"x": input, "weight": weight, "cos": cos, "sin": sin, "y": output}
+    return _identification(find_rotary(_read(locations), eps))

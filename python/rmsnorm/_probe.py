@@ -12,7 +12,7 @@ from ._hypotheses import to
 from ._library import F16
 from ._tensors import Tensor, rounded
 
-__all__ = ["ORDINARY_ROWS", "ROWS", "probe"]
+__all__ = ["ORDINARY_ROWS", "ORDINARY_TOKENS", "ROWS", "probe", "rotary_probe"]
 
 
 class Row(NamedTuple):
@@ -45,6 +45,8 @@ _SPECIAL = [Row(3e19), Row(1e-25), Row(0), Row(1, last=math.nan), Row(1, last=ma
 
 ROWS = _ORDINARY + _SPECIAL
 ORDINARY_ROWS = len(_ORDINARY)
+# The tokens of rotary_probe() with ordinary rows and tables.
+ORDINARY_TOKENS = ORDINARY_ROWS + len(ROWS)
 
 
 def _tied(d: int) -> npt.NDArray[np.float64]:
@@ -93,3 +95,22 @@ def probe(d: int, dtype: int) -> dict[str, Tensor]:
         name: rounded(array[0] if name == "weight" else array, dtype)
         for name, array in arrays.items()
     }
+
+
+@lru_cache(maxsize=4)
+def rotary_probe(d: int, rotated: int, dtype: int) -> dict[str, Tensor]:
+    """Returns x, [tokens, d], weight, [d], and the tables cos and sin, [tokens, rotated / 2]. The
+    same arguments give the same numbers."""
+    found = probe(d, dtype)
+    x, others = found["x"].bits, found["gate"].bits  # which are ordinary
+    ordinary, special = x[:ORDINARY_ROWS], x[ORDINARY_ROWS:]
+    tokens = np.concatenate((others[:1], ordinary, others[1:], special, others[:2]))
+    # Each number is drawn, so that cos and sin are no functions of each other or of a position.
+    draws = np.random.RandomState(2).bytes(4 * len(tokens) * rotated)
+    numbers = np.frombuffer(draws, "<u4").reshape(2, len(tokens), rotated // 2) >> 7
+    tables = (numbers * 2.0**-24 - 1).astype(np.float32)
+    # The rows of probe() have the angle 0 and show the norm alone.
+    tables[:, 1 : 1 + ORDINARY_ROWS] = [[[1]], [[0]]]
+    tables[:, -2], tables[:, -1] = math.nan, math.inf
+    cos, sin = (rounded(to(dtype, table), dtype) for table in tables)
+    return {"x": Tensor(tokens, dtype), "weight": found["weight"], "cos": cos, "sin": sin}

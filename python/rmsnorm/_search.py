@@ -32,7 +32,8 @@ from ._options import WORDS
 from ._tensors import Tensor
 
 __all__ = ["USUAL_EPS", "Ambiguity", "Answer", "Candidate", "find", "gate_in_words"]
-__all__ += ["options_text", "value_text"]
+__all__ += ["answer_to", "compared", "find_in", "observe", "options_text", "ordinary_rows"]
+__all__ += ["value_text"]
 
 # The eps of models and frameworks (doc/migration.md), and the machine epsilons.
 USUAL_EPS = [1e-6, 1e-5, 0, 1e-12, 1e-10, 1e-8, 1e-7, 2**-23, 1.5625e-7, 1e-4]
@@ -73,8 +74,8 @@ class Answer:
 
     is_near: whether most elements are those of the best hypothesis. residual_out: what is wrong with
     it, as a clause. mistake: of y and of residual_out, where a norm fits. others: the nearest ones
-    that differ from the best. call: the operands that were compared, without special rows. rows: of
-    x, special ones included.
+    that differ from the best. good: those that fit as well as the best. call: the operands that
+    were compared, without special rows. rows: of x, special ones included.
     """
 
     fit: str
@@ -85,6 +86,7 @@ class Answer:
     residual_out: str = ""
     mistake: str = ""
     others: list[Candidate] = field(default_factory=list)
+    good: list[Candidate] = field(default_factory=list)
     open: list[Ambiguity] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -98,9 +100,9 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else decimal(value)
 
 
-def _observe(tensors: Mapping[str, Tensor]) -> Call:
-    """Reads tensors as rows. Raises ValueError with the library's message if they do not go
-    together."""
+def observe(tensors: Mapping[str, Tensor]) -> Call:
+    """Reads tensors as rows, but for the tables of a rotation. Raises ValueError with the library's
+    message if they do not go together."""
     if "x" not in tensors or "y" not in tensors:
         raise ValueError("x and y are required")
     checked = dict(tensors)
@@ -121,7 +123,7 @@ def _observe(tensors: Mapping[str, Tensor]) -> Call:
             return Array(values.reshape(1, d), tensor.dtype)
         return Array(np.broadcast_to(values, shape).reshape(-1, d), tensor.dtype)
 
-    operands = {name: rows(tensor) for name, tensor in tensors.items()}
+    operands = {name: rows(tensors[name]) for name in tensors if name not in ("cos", "sin")}
     y = Array(operands["y"].values.reshape(-1, d), operands["y"].dtype)
     # A result in f32 may hold numbers of a narrower type, which the norm was rounded to.
     for narrow in (BF16, F16):
@@ -137,6 +139,7 @@ _KINDS = (
     "with an infinity",
     "whose squares overflow f32",
     "whose squares are too small for f32",
+    "whose tables hold a NaN or an infinity",
 )
 
 
@@ -149,14 +152,17 @@ def _kinds_of(call: Call) -> npt.NDArray[Any]:
     h = _input(call)
     wide = h.astype(np.float64)
     sums = np.einsum("ij,ij->i", wide, wide)
+    tables = [call.operands[name].values for name in ("cos", "sin") if name in call]
+    numbers = np.concatenate([h[:, :0], *tables], axis=1)
     conditions = (
         np.isnan(h).any(axis=1),
         np.isinf(h).any(axis=1),
         sums == 0,
         sums > np.finfo(np.float32).max,
         sums < 2.0**-100 * call.d,
+        ~np.isfinite(numbers).all(axis=1),
     )
-    return np.select(conditions, (2, 3, 1, 4, 5), 0)
+    return np.select(conditions, (2, 3, 1, 4, 5, 6), 0)
 
 
 # ----------------------------------------------------------------------------------------- numbers
@@ -324,7 +330,7 @@ def _screened(
     ]
 
 
-def _compared(seen: Call, candidates: Iterable[Candidate]) -> list[Candidate]:
+def compared(seen: Call, candidates: Iterable[Candidate]) -> list[Candidate]:
     """Returns the candidates that fit their options with their distances, the nearest ones first."""
     alike: dict[Any, list[Candidate]] = {}
     for each in candidates:
@@ -363,7 +369,7 @@ def _with_other_eps(seen: Call, numbers: _Numbers, nearest: list[Candidate]) -> 
                 options = candidate.options._replace(eps=each, eps_placement=scale.placement)
                 order = 2**62 + len(others)  # behind all others
                 others.append(candidate._replace(order=order, options=options))
-    return _compared(seen, others)
+    return compared(seen, others)
 
 
 def _sum_error(d: int) -> float:
@@ -396,12 +402,11 @@ def _has_small_rows(seen: Call, best: Candidate, expected: F32Array) -> bool:
     return bool(error.sum() < -4 * max(usual, 0.4) * len(error) ** 0.5)
 
 
-def _is_close(seen: Call, best: Candidate, expected: F32Array, adds: bool) -> bool:
-    """Whether errors of the sums explain the distance of a candidate. `adds` says that it may add a
-    number to y."""
+def _is_close(seen: Call, best: Candidate, expected: F32Array, can_cancel: bool) -> bool:
+    """Whether errors of the sums explain the distance of a candidate. `can_cancel` says that small
+    elements of y may be differences of larger numbers."""
     distance, error = best.distance, _sum_error(seen.d)
     if seen.y.dtype == F32:
-        can_cancel = "post_norm_weight" in seen or adds
         if _has_small_rows(seen, best, expected):
             return False
         return distance.worst <= 2 * error or (
@@ -413,6 +418,9 @@ def _is_close(seen: Call, best: Candidate, expected: F32Array, adds: bool) -> bo
     between = used.rounding != "after_weight" or used.gate_rounding != "unrounded"
     ulp = 2**-13 if seen.y.dtype == F16 else 2**-16  # of f32 in the narrow type
     allowed = 2 * error * ulp * (1 + between)
+    if "cos" in seen:  # each element of the norm is in two of y, which may be small differences
+        is_near = _is_near_in_rows(seen.y.values, expected, (2 + between) / ulp)
+        return is_near and 1 - distance.share <= 2 * allowed + 4 / distance.elements
     return distance.worst <= 1 + between and 1 - distance.share <= allowed + 2 / distance.elements
 
 
@@ -528,7 +536,7 @@ def _special_rows(whole: Call, kinds: npt.NDArray[Any], best: Candidate) -> list
         y = part.y.values
         if kind == 0 or not len(y):
             continue
-        found = _compared(part, [best])
+        found = compared(part, [best])
         if found and found[0].distance.worst <= 2 * _sum_error(whole.d):
             as_here.append(name)
             continue
@@ -613,25 +621,41 @@ def find(tensors: Mapping[str, Tensor], eps: Iterable[float]) -> Answer:
     are numbers to try beside the usual ones. Raises ValueError if the tensors do not go together,
     and if there is no row to compare."""
     with np.errstate(all="ignore"):
-        return _find(_observe(tensors), list(eps))
+        return find_in(observe(tensors), list(eps))
 
 
-def _find(whole: Call, eps: list[float]) -> Answer:
-    kinds = _kinds_of(whole)
-    ordinary = np.flatnonzero(kinds == 0)
-    if not len(ordinary):
-        raise ValueError("x: each row holds zeros, NaN, infinity or squares that f32 cannot add")
-    seen = whole.rows(ordinary)
+def find_in(whole: Call, eps: list[float]) -> Answer:
+    """Does what find() does, for a call."""
+    seen = ordinary_rows(whole)
     d, size = seen.d, seen.y.values.size
     numbers = _Numbers(seen.spread(_MOST_ESTIMATED), eps)
     all_steps = steps(seen, numbers.of_steps)
     options = _options_to_try(seen, numbers)
     nearest = _screened(seen, all_steps, options, _FIRST)
-    nearest = _compared(seen.spread(max(6, 2**15 // d)), nearest)
-    nearest = _compared(seen, nearest[: max(8, min(_BEST, 2**28 // size))])
+    nearest = compared(seen.spread(max(6, 2**15 // d)), nearest)
+    nearest = compared(seen, nearest[: max(8, min(_BEST, 2**28 // size))])
     if not nearest[0].distance.is_exact:
         nearest += _with_other_eps(seen, numbers, nearest)
         nearest.sort(key=lambda each: each.nearness)
+    can_cancel = "post_norm_weight" in seen or numbers.of_steps.plus != 0
+    return answer_to(whole, nearest, can_cancel)
+
+
+def ordinary_rows(whole: Call) -> Call:
+    """Returns the call on its ordinary rows. Raises ValueError if there is none."""
+    rows = _kinds_of(whole) == 0
+    if not rows.any():
+        raise ValueError("x: each row holds zeros, NaN, infinity or squares that f32 cannot add")
+    return whole.rows(rows)
+
+
+def answer_to(whole: Call, nearest: list[Candidate], can_cancel: bool) -> Answer:
+    """Returns the answer, given the candidates that are nearest to the ordinary rows of a call, in
+    order. For `can_cancel` see _is_close()."""
+    kinds = _kinds_of(whole)
+    ordinary = np.flatnonzero(kinds == 0)
+    seen = whole.rows(ordinary)
+    d = seen.d
     good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance, d)]
     # The simplest of equally good candidates wins.
     best = min(good, key=lambda each: (each.step.kind, len(each.used.given()), each.order))
@@ -639,9 +663,9 @@ def _find(whole: Call, eps: list[float]) -> Answer:
     assert result is not None
     expected = np.broadcast_to(result, (1, *seen.y.values.shape))[0]
 
-    is_close = _is_close(seen, best, expected, numbers.of_steps.plus != 0)
+    is_close = _is_close(seen, best, expected, can_cancel)
     fit = "exact" if best.distance.is_exact else "close" if is_close else "none"
-    answer = Answer(fit, best, seen, len(kinds))
+    answer = Answer(fit, best, seen, len(kinds), good=good)
     for candidate in nearest:
         words = candidate.step.words
         is_new = not words or words not in (other.step.words for other in answer.others)

@@ -21,6 +21,9 @@ _IN_C = {
     "activation": "ACTIVATION",
     "gate_placement": "GATE",
     "gate_rounding": "GATE",
+    "rotary_pairs": "ROTARY",
+    "rotary_part": "ROTARY",
+    "rotary_rounding": "ROTARY_ROUND",
 }
 
 
@@ -52,9 +55,10 @@ def _in_c(options: Options, is_cpp: bool) -> str:
 
 def _in_python(answer: Answer) -> str:
     words = ["x", "weight" if "weight" in answer.call else "None"]
-    for name in ("bias", "post_norm_weight", "residual", "gate"):
+    for name in ("bias", "post_norm_weight", "residual", "gate", "cos", "sin"):
         if name in answer.call:
             words.append(f"{name}={name}")
+    words += ["sums=sums"] if answer.best.step.sums else []
     for name, value in answer.best.used.given().items():
         words.append(f'{name}="{value}"' if name in WORDS else f"{name}={value_text(value)}")
     return f"rmsnorm.rms_norm({', '.join(words)})"
@@ -86,7 +90,8 @@ def _clauses(answer: Answer) -> str:
     )
     if options.divisor == 1:
         clauses.append("the sum of squares not divided")
-    if inner != F32:
+    is_rotated = "cos" in operands  # and then rounded
+    if inner != F32 and not (is_rotated and options.rounding == "after_weight"):
         name = NAMES[inner]
         clauses.append(
             {
@@ -111,8 +116,27 @@ def _clauses(answer: Answer) -> str:
             clauses.append(
                 "the norm rounded before the gate" if is_after else "the product with it rounded"
             )
+    clauses += _rotation(answer) if answer.best.step.turn else []
     clauses += [answer.best.step.words, answer.residual_out]
     return ", ".join(filter(None, clauses))
+
+
+def _rotation(answer: Answer) -> list[str]:
+    """Returns which elements are rotated, and what is rounded."""
+    options, call = answer.best.used, answer.call
+    rotated, name = 2 * call.operands["cos"].values.shape[-1], NAMES[call.y_dtype]
+    place = {"start": "first", "end": "last"}[options.rotary_part]
+    part = f" of the {place} {rotated} elements" if rotated < call.d else ""
+    clauses = [f"pairs of {options.rotary_pairs}{part} rotated"]
+    if call.y_dtype != F32:
+        clauses.append(
+            {
+                "each": f"the norm, the tables, every product and sum rounded to {name}",
+                "norm": f"the norm rounded to {name} before the rotation",
+                "none": "rounded once, after the rotation",
+            }[options.rotary_rounding]
+        )
+    return clauses
 
 
 def _percent(share: float) -> str:
@@ -211,15 +235,33 @@ def _is_like(row: dict[str, str], answer: Answer) -> bool:
     if weight and weight.dtype != (F32 if row.get("weight") == "f32" else x_type):
         return False
     if call.y_dtype != (F32 if row.get("y") == "f32" else x_type):
+        # A model in f32, whose results are rounded.
+        if "cos" not in call or options.rotary_rounding != "none":
+            return False
+    if "cos" in call and not _has_tables_like(row, answer):
         return False
     for column, operand in (("activation", "gate"), ("residual_rounding", "residual")):
         if bool(row.get(column)) != (operand in call):
             return False
     if (row.get("post_norm") == "yes") != ("post_norm_weight" in call):
         return False
-    is_wide = _inner_type(answer) == F32  # where roundings change nothing
+    # Where roundings change nothing.
+    is_wide = _inner_type(answer) == F32 and ("cos" not in call or call.y_dtype == F32)
     names = [name for name in Options._fields[1:] if not (is_wide and name.endswith("rounding"))]
+    names = [name for name in names if row.get(name) != "all heads"]
     return all(_matches(row, options, name) for name in names)
+
+
+def _has_tables_like(row: dict[str, str], answer: Answer) -> bool:
+    call = answer.call
+    cos = call.operands["cos"]
+    is_part = 2 * cos.values.shape[-1] < call.d
+    is_of_heads = answer.best.step.sums is not None
+    return (
+        cos.dtype == (F32 if row["tables"] == "f32" else call.x.dtype)
+        and bool(row["rotary_part"]) == is_part
+        and (row["divisor"] == "all heads") == is_of_heads
+    )
 
 
 def systems_like(answer: Answer) -> list[str]:
@@ -228,7 +270,7 @@ def systems_like(answer: Answer) -> list[str]:
         return []
     same_eps, other_eps = [], []
     before = ""  # the system of the last row without "the same"
-    for row in systems():
+    for row in systems("rotation" if "cos" in answer.call else "name"):
         name = row["what you have"]
         before = before if name.startswith("the same") else name
         full = before + name.removeprefix("the same") if name != before else name

@@ -30,7 +30,7 @@ class Norm(NamedTuple):
     arguments: dict[str, Any] = {}
 
 
-def make_tests(heading, norms, says_depends=False):
+def make_tests(heading, norms, says_depends=False, identify=rmsnorm.identify):
     """Returns a test of each of the norms, by their names, a test of their table in the page, and
     what gives the answer to a name.
 
@@ -41,7 +41,7 @@ def make_tests(heading, norms, says_depends=False):
     @functools.cache
     def answer_to(name):
         norm = norms[name]
-        return rmsnorm.identify(norm.f, 100, norm.dtype, **norm.arguments)
+        return identify(norm.f, 100, norm.dtype, **norm.arguments)
 
     def row(name):
         answer = answer_to(name)
@@ -98,6 +98,7 @@ if __name__ == "__main__":
     import identify_page
     import test_identify  # noqa: F401
     import test_identify_frameworks  # noqa: F401
+    import test_identify_rotary  # noqa: F401
 
     for each in identify_page.TABLES:
         PAGE.write_text(identify_page.page_with(each), encoding="utf-8")

@@ -21,7 +21,7 @@ import rmsnorm._options
 from rmsnorm import _hypotheses as hypotheses
 from rmsnorm.__main__ import main
 from rmsnorm._probe import ORDINARY_ROWS, probe
-from rmsnorm._search import _observe, find
+from rmsnorm._search import observe, find
 from rmsnorm._tensors import Tensor, read_tensor, rounded
 from rmsnorm._texts import systems, systems_like, text_of
 
@@ -683,7 +683,7 @@ def test_each_step_is_told_from_the_others(dtype, other):
     rows = np.arange(ORDINARY_ROWS)
     given = {name: made[name].rows(rows) for name in ("x", other) if name}
     given["weight"] = made["weight"]
-    call = _observe({**given, "y": given["x"]})
+    call = observe({**given, "y": given["x"]})
     numbers = hypotheses.Numbers([0.0, 1.0], [1.0])
     table = hypotheses.steps(call, numbers)
     assert len(table) > 60
@@ -753,7 +753,7 @@ def test_results_of_systems(system):
         words = dict(word.split("=") for word in text.split()[1:])
         wanted = {key: words.pop(key, each) for key, each in rmsnorm._options.DEFAULTS.items()}
         tensors = {operand: read_tensor(f"{VECTORS}:{key}") for operand, key in words.items()}
-        answer = rmsnorm._identify._identification(tensors, [])
+        answer = rmsnorm._identify._identification(find(tensors, []))
         assert answer.fit != "none", str(answer)
         if system == "vllm_cpu_residual":  # which takes two calls
             continue

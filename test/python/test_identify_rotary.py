@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""identify_rotary(): this library, wrong rotations in NumPy, transformers, and recorded results."""
+
+import importlib
+import re
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from identify_page import Norm, make_tests
+from programs import ROOT
+from safetensors.numpy import load_file, save_file
+from test_bits import check_vectors
+from test_identify import f32, norm, run_command  # noqa: F401
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+import rmsnorm
+from rmsnorm._options import DEFAULTS, WORDS
+from rmsnorm._texts import systems
+
+F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
+TYPES = ("float32", "float16", "bfloat16")
+D, PART = 100, {"rotated": 36}
+WIDE_TABLES = {"table_dtype": "float32"}
+
+# ---------------------------------------------------------------------------------- this library
+
+NONE, OF_NORM = {"rotary_rounding": "none"}, {"rotary_rounding": "norm"}
+OTHER = {"rotary_pairs": "neighbours", "rotary_part": "end", "rounding": "before_weight"}
+RIGHT = [
+    ({}, {}),
+    ({"rotary_pairs": "neighbours", "weight_offset": 1, "eps": 3.3e-6}, WIDE_TABLES),
+    (OTHER, PART),
+    (OF_NORM | {"rounding": "before_weight"}, WIDE_TABLES | PART),
+    (OF_NORM | OTHER, PART),
+    (NONE | {"rounding": "inverse"}, WIDE_TABLES),
+    (NONE | OTHER, PART | {"weight_dtype": "float32"}),
+    (OF_NORM, {"weight": False}),
+    (NONE, {"weight": False} | PART),
+    (OF_NORM | {"rounding": "inverse", "rotary_pairs": "neighbours"}, {"weight": False}),
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("options", "arguments"), RIGHT)
+def test_each_option_is_named(options, arguments, dtype):
+    options = {"eps": 1e-6} | options
+
+    def f(x, *others):
+        *weight, cos, sin = others
+        return rmsnorm.rms_norm(x, *weight, cos=cos, sin=sin, **options)
+
+    answer = rmsnorm.identify_rotary(f, D, dtype, **arguments)
+    if dtype == "float32":  # which does not show roundings
+        options = {name: each for name, each in options.items() if not name.endswith("rounding")}
+    wanted = {k: each if k in WORDS else pytest.approx(each) for k, each in options.items()}
+    assert (answer.fit, answer.options) == ("exact", wanted), str(answer)
+    assert (answer.variant, answer.mistake, answer.writes, answer.rows) == (None, None, (), 88)
+    assert not any(answer.depends.values())
+    assert {each.name for each in answer.ambiguous} <= {"step"}, str(answer)
+    assert answer.special[-1].endswith("whose tables hold a NaN or an infinity.")
+    assert len(answer.special) == 1
+
+
+# ------------------------------------------------------------------------------- other rotations
+
+
+def halves(m, cos, sin):
+    """Rotates the first elements of rows; operations on bfloat16 round to it."""
+    a, b, rest = np.split(m, (cos.shape[1], 2 * cos.shape[1]), axis=1)
+    return np.concatenate((a * cos - b * sin, b * cos + a * sin, rest), axis=1)
+
+
+def neighbours(m, cos, sin):
+    a, b = m[:, ::2], m[:, 1::2]
+    return np.stack((a * cos - b * sin, b * cos + a * sin), axis=2).reshape(m.shape)
+
+
+def rotated(x, weight, cos, sin, turn=halves, tables=lambda cos, sin: (cos, sin)):
+    """The right norm and rotation, and the parts that others make wrong."""
+    return turn(norm(x, weight), *tables(cos, sin))
+
+
+def wrong(f=rotated, words=None, dtype="bfloat16", arguments=None, **parts):
+    return Norm(partial(f, **parts), words, dtype, arguments or {})
+
+
+def of_tokens(change):
+    return lambda cos, sin: (change(cos), change(sin))
+
+
+def with_repeated_tables(m, cos, sin):
+    """Rotates halves by tables for neighbours."""
+    cos, sin = (np.repeat(table, 2, axis=1) for table in (cos, sin))
+    a, b = np.split(m, 2, axis=1)
+    return m * cos + np.concatenate((-b, a), axis=1) * sin
+
+
+def apart(m, cos, sin):
+    """Pairs of half a row, of which the tables are too short."""
+    y, n, half = m.copy(), cos.shape[1], m.shape[1] // 2
+    a, b = m[:, :n], m[:, half : half + n]
+    y[:, :n], y[:, half : half + n] = a * cos - b * sin, b * cos + a * sin
+    return y
+
+
+def at_the_end(m, cos, sin):
+    first = m.shape[1] - 2 * cos.shape[1]
+    return np.concatenate((m[:, :first], halves(m[:, first:], cos, sin)), axis=1)
+
+
+def written_as_halves(m, cos, sin):
+    return halves(np.concatenate((m[:, ::2], m[:, 1::2]), axis=1), cos, sin)
+
+
+def in_f16(x, weight, cos, sin):
+    return halves(norm(x, weight).astype(F16), cos.astype(F16), sin.astype(F16)).astype(BF16)
+
+
+def compiled(x, weight, cos, sin):
+    """What Inductor makes of the code of Qwen 3."""
+    m = norm(f32(x), weight)
+    a, b = np.split(m, 2, axis=1)
+    of_a, of_b = np.split(f32(m.astype(BF16)), 2, axis=1)
+    cos, sin = f32(cos), f32(sin)
+    return np.concatenate((a * cos - of_b * sin, b * cos + of_a * sin), axis=1).astype(BF16)
+
+
+def fma(a, b, c):
+    return (a.astype(float) * b + c).astype(F32)
+
+
+def contracted(x, weight, cos, sin):
+    """What vLLM's kernel for CPUs does after this library's norm."""
+    a, b = np.split(rmsnorm.rms_norm(x, weight, eps=1e-6), 2, axis=1)
+    return np.concatenate((fma(-b, sin, a * cos), fma(a, sin, b * cos)), axis=1)
+
+
+def rounded_to_f16(cos, sin):
+    return cos.astype(F16).astype(BF16), sin.astype(F16).astype(BF16)
+
+
+WRONG = {
+    "the angle has the other sign": wrong(tables=lambda cos, sin: (cos, -sin)),
+    "each token has the tables of the next one": wrong(
+        tables=of_tokens(lambda rows: np.roll(rows, -1, axis=0))
+    ),
+    "each token has the tables of the one before": wrong(
+        tables=of_tokens(lambda rows: np.roll(rows, 1, axis=0))
+    ),
+    "all tokens have the tables of the first one": wrong(tables=of_tokens(lambda rows: rows[:1])),
+    "the tables are read from their end": wrong(tables=of_tokens(lambda rows: rows[::-1])),
+    "cos and sin are swapped": wrong(tables=lambda cos, sin: (sin, cos)),
+    "sin takes the place of cos": wrong(tables=lambda cos, sin: (sin, sin)),
+    "the rotation is applied twice": wrong(
+        turn=lambda m, cos, sin: halves(halves(m, cos, sin), cos, sin)
+    ),
+    "no element is rotated": wrong(turn=lambda m, cos, sin: m),
+    "neighbours instead of halves": wrong(turn=neighbours, words="pairs of neighbours rotated"),
+    "the last elements instead of the first": wrong(
+        turn=at_the_end, words="pairs of halves of the last 36 elements", arguments=PART
+    ),
+    "the tables are repeated as for the other pairs": wrong(turn=with_repeated_tables),
+    "pairs are d / 2 apart, not R / 2": wrong(turn=apart, arguments=PART),
+    "the tables are rounded to f16": wrong(tables=rounded_to_f16, arguments=WIDE_TABLES),
+    "sin alone is rounded to bf16": wrong(
+        tables=lambda cos, sin: (cos, f32(sin.astype(BF16))), dtype="float32"
+    ),
+    "every operation of the rotation rounds to f16": wrong(in_f16),
+    "the weight multiplies after the rotation": wrong(
+        lambda x, w, cos, sin: halves(norm(x, F32(1)), cos, sin) * w
+    ),
+    "x is not normalised": wrong(lambda x, w, cos, sin: halves(x * w, cos, sin)),
+    "x is not normalised, and the weight is not used": wrong(
+        lambda x, w, cos, sin: halves(x, cos, sin)
+    ),
+    "x is rotated before its norm": wrong(
+        lambda x, w, cos, sin: norm(halves(x, cos, sin), w)
+    ),
+    "neighbours rotated, written as halves": wrong(
+        turn=written_as_halves, words="pairs of neighbours rotated, the norm, the tables, every"
+    ),
+    "the products of sin take the rounded norm (torch.compile)": wrong(compiled),
+    "fma in f32": wrong(
+        contracted,
+        words="fma adds the product of sin in a and of sin in b of a pair",
+        dtype="float32",
+    ),
+    "a norm with a mistake": wrong(
+        lambda x, w, cos, sin: halves(norm(x, w[::-1]), cos, -sin),
+        "the angle has the other sign: sin is negated, the weight is read from its end",
+    ),
+    "a third of the angle": wrong(tables=lambda cos, sin: (cos, sin * BF16(1 / 3)), words=""),
+}
+test_wrong_rotations_are_named, test_page_has_the_wrong_rotations, answer_to = make_tests(
+    "wrong rotation", WRONG, identify=rmsnorm.identify_rotary
+)
+RIGHT_BUT_OTHER = ("neighbours instead of halves", "the last elements instead of the first")
+VARIANTS = ("fma in f32", "neighbours rotated, written as halves", "x is rotated before its norm")
+VARIANTS += ("the tables are rounded to f16",)
+VARIANTS += ("the products of sin take the rounded norm (torch.compile)",)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_a_mistake(name):
+    answer = answer_to(name)
+    assert (answer.options is not None) == (name in RIGHT_BUT_OTHER + VARIANTS)
+    assert (answer.variant is not None) == (name in VARIANTS)
+    is_fitting = name != "a third of the angle"
+    assert (answer.mistake is not None) == (is_fitting and answer.options is None)
+
+
+def test_a_known_norm_with_an_unknown_rotation():
+    answer = answer_to("a third of the angle")
+    assert "Where cos is 1 and sin is 0, it is a norm that is known" in str(answer)
+
+
+def test_what_changes_a_row_and_what_is_written_to():
+    answer = answer_to("each token has the tables of the next one")
+    assert answer.depends["batch"] > 0
+
+    def f(x, weight, cos, sin):
+        sin *= BF16(-1)
+        return halves(norm(x, weight), cos, -sin)
+
+    answer = rmsnorm.identify_rotary(f, D)
+    assert (answer.fit, answer.mistake, answer.writes) == ("exact", None, ("sin",))
+    assert "The function writes to its argument sin." in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("match", "f", "arguments"),
+    [
+        ("dtype: 'float64'; possible are float32, float16", rotated, {"dtype": "float64"}),
+        ("table_dtype: <class 'int'>", rotated, {"table_dtype": int}),
+        ("d: 4097; possible are 1 to 4096", rotated, {"d": 4097}),
+        ("rotated: 35; possible are even numbers from 2 to d, 100", rotated, {"rotated": 35}),
+        ("rotated: 102; possible are even numbers from 2 to d, 100", rotated, {"rotated": 102}),
+        (r"shape \(81, 99\) instead of y of shape", lambda x, w, c, s: x[:, 1:], {}),
+        ("list, which is no array of NumPy", lambda x, w, c, s: x.tolist(), {}),
+        ("returns 2 results instead of y of shape", lambda x, w, c, s: (x, x), {}),
+    ],
+)
+def test_refused(match, f, arguments):
+    with pytest.raises(ValueError, match=match):
+        rmsnorm.identify_rotary(f, **{"d": D, **arguments})
+
+
+def test_an_exception_of_the_function_is_passed_on_with_the_shapes():
+    with pytest.raises(ZeroDivisionError) as caught:
+        rmsnorm.identify_rotary(lambda x, cos, sin: 1 // 0, D, weight=False, **PART)
+    (note,) = caught.value.__notes__
+    assert re.search(r"with x \(81, 100\), cos \(81, 18\), sin \(81, 18\)$", note)
+
+
+# ----------------------------------------------------------------------------------- transformers
+
+# What the rotation of a model gives, and whether its tables repeat each element for neighbours.
+MODELS = {
+    "qwen3": ("pairs of halves rotated, the norm, the tables, every product", False, D),
+    "gemma3": ("pairs of halves rotated, the norm, the tables, every product", False, D),
+    "glm4_moe": ("pairs of halves of the first 36 elements rotated, the norm, the", False, 36),
+    "glm": ("pairs of neighbours of the first 36 elements rotated, the norm, the", False, 36),
+    "cohere": ("pairs of neighbours rotated, the norm rounded to {} before", True, D),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model", MODELS)
+def test_rotations_of_transformers(model, dtype):
+    words, is_repeated, count = MODELS[model]
+    rotate = importlib.import_module(
+        f"transformers.models.{model}.modeling_{model}"
+    ).apply_rotary_pos_emb
+    layer = Qwen3RMSNorm(D, 1e-6)
+
+    @torch.no_grad()
+    def f(x, weight, cos, sin):
+        layer.weight.data = weight
+        q = layer(x)[None, None]
+        cos, sin = (
+            (table.repeat_interleave(2, -1) if is_repeated else torch.cat((table, table), -1))[None]
+            for table in (cos, sin)
+        )
+        return rotate(q, q, cos, sin)[0][0, 0]
+
+    answer = rmsnorm.identify_rotary(f, D, dtype, rotated=count)
+    assert answer.fit in ("exact", "close") and answer.mistake is None, str(answer)
+    assert answer.options["eps"] == pytest.approx(1e-6)
+    name = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: ""}[dtype]
+    wanted = words.format(name) if name else words.partition(" rotated")[0]
+    assert wanted in answer.sentence, str(answer)
+    is_qwen3 = any(system.startswith("transformers Qwen3,") for system in answer.systems)
+    assert is_qwen3 == (model in ("qwen3", "gemma3"))
+
+
+# ------------------------------------------------------------------------------------------ files
+
+VECTORS = ROOT / "test" / "data" / "rotary.safetensors"
+CASES = check_vectors.read(VECTORS)[0]
+ROTATIONS = {row["rotation"]: row for row in systems("rotation")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_of_models(case):
+    """From their eight rows a model's options are named, or left open."""
+    words = dict(word.split("=") for word in CASES[case].split()[1:])
+    files = {name: f"{VECTORS}:{words[name]}" for name in ("x", "y", "cos", "sin")}
+    files |= {"input": files.pop("x"), "output": files.pop("y")}
+    files |= {"weight": f"{VECTORS}:{words['weight']}"} if "weight" in words else {}
+    answer = rmsnorm.identify_rotary_files(**files)
+    assert (answer.fit, answer.variant, answer.mistake) == ("exact", None, None), str(answer)
+    named = {**DEFAULTS, **answer.options}
+    is_open = {option: values.split(" or ") for option, values, _ in answer.ambiguous}
+    assert set(is_open) <= {"eps"}, str(answer)
+    is_wide = check_vectors.read(VECTORS)[1][words["y"]].dtype == F32
+    for option, default in DEFAULTS.items():
+        wanted, found = words.get(option, default), [named[option], *is_open.get(option, ())]
+        if is_wide and option.endswith("rounding"):
+            assert found == [default]
+        elif option in WORDS or wanted is None:
+            assert wanted in found
+        else:
+            assert float(wanted) in [pytest.approx(float(each)) for each in found]
+    system = ROTATIONS[case.partition(".")[0]]["what you have"].removeprefix("the same")
+    assert any(system in each for each in answer.systems), str(answer)
+
+
+def test_tables_shared_by_heads_and_positions(tmp_path):
+    """The tokens are the dimension in which the tables have rows."""
+    random = np.random.default_rng(1)
+    x = random.standard_normal((2, 3, 20, D)).astype(BF16)  # [batch, heads, tokens, d]
+    angles = np.arange(20)[:, None] / 10 ** np.linspace(0, 2, D // 2)
+    cos, sin = (f(angles).astype(F32).reshape(1, 1, 20, D // 2) for f in (np.cos, np.sin))
+    files = {"input": "x", "output": "y", "cos": "cos", "sin": "sin"}
+    path = tmp_path / "run.safetensors"
+    for shift, mistake in ((0, None), (1, "each token has the tables of the one before")):
+        tables = {"cos": np.roll(cos, shift, 2), "sin": np.roll(sin, shift, 2)}
+        y = rmsnorm.rms_norm(x, eps=1e-6, **tables)
+        save_file({"x": x, "y": y, "cos": cos, "sin": sin}, path)
+        answer = rmsnorm.identify_rotary_files(**{k: f"{path}:{v}" for k, v in files.items()})
+        assert (answer.fit, answer.mistake) == ("exact", mistake), str(answer)
+    save_file({"x": x, "cos": cos[..., 1:], "sin": sin}, path)
+    with pytest.raises(ValueError, match="sin: 50 elements in its last dimension, but cos has 49"):
+        rmsnorm.identify_rotary_files(*(f"{path}:{name}" for name in ("x", "x", "cos", "sin")))
+
+
+OF_PROBE = "identify --input p.safetensors:x --weight p.safetensors:weight --output y.safetensors"
+TABLES = "--cos p.safetensors:cos --sin p.safetensors:sin"
+
+
+def test_command_names_a_rotation(command):
+    assert command("probe --output p.safetensors --d 64 --rotated 16 --dtype bf16")[0] == 0
+    tensors = load_file("p.safetensors")
+    assert {name: array.shape for name, array in tensors.items()} == {
+        **{"x": (88, 64), "weight": (64,), "cos": (88, 8), "sin": (88, 8)}
+    }
+    y = rmsnorm.rms_norm(**tensors, eps=1e-6, rotary_pairs="neighbours", rounding="before_weight")
+    save_file({"y": y}, "y.safetensors")
+    status, out, err = command(f"{OF_PROBE} {TABLES}")
+    assert (status, err) == (0, "")
+    for text in (
+        "pairs of neighbours of the first 16 elements rotated, the norm, the tables, every product",
+        "options.rotary_pairs = rmsnorm::RotaryPairs::neighbours;",
+        "options.rotary_pairs = RMSNORM_ROTARY_NEIGHBOURS;",
+        'rms_norm(x, weight, cos=cos, sin=sin, eps=1e-06, rounding="before_weight", rotary_pairs=',
+    ):
+        assert text in out
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    {
+        f"{OF_PROBE} --cos p.safetensors:x": "--cos and --sin go together",
+        f"{OF_PROBE} {TABLES} --gate p.safetensors:x": "--gate: not with --cos and --sin",
+        "probe --output p.safetensors --rotated 3": "'3' is not an even integer from 2 to 4096",
+        "probe --output p.safetensors --d 64 --rotated 66": "--rotated: 66 of 64 elements; d is",
+    }.items(),
+)
+def test_command_refuses(command, words, error):
+    status, out, err = command(words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("rmsnorm-identify: ") and error in err
