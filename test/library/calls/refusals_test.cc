@@ -121,14 +121,15 @@ short ; ; $EACH data=null ; NULL ; @: data is null
 ; ; x shape=4294967296x4294967296x8|4294967296x536870912x8 stride0=0 stride1=0 ; LAYOUT ; x: spans more bytes
 
 # The shape of an operand relative to the shape of x.
-; ; $ROWS shape=1x3x8|3x3x8 ; SHAPE ; @: *x has 2
+; ; $ROWS shape=1x3x8|3x3x8 ; SHAPE ; @: *x has 2 in dimension 0!
 ; ; $ROWS shape=2x1x8|2x4x8|6x8|1x2x3x8|48 ; SHAPE ; @: *x has 3
 ; ; $ROWS shape=2x3x7|2x3x9 ; SHAPE ; @: *x has 8
 ; ; $PER_ROW shape=0x3|1x3|3x3 ; SHAPE ; @: *x has 2
 ; ; $PER_ROW shape=2x0|2x2|2x4 ; SHAPE ; @: *x has 3
 ; ; $PER_ROW shape=6|2x3x1|1x2x3 ; SHAPE ; @: *dimensions
 ; ; $COLUMNS shape=7|9|2x3x7|2x3x9 ; SHAPE ; @: *for rows of 8
-; ; $COLUMNS shape=0x8|2x8|4x8|1x0x8|1x2x8|1x4x8 ; SHAPE ; @: *x has 3
+; ; $COLUMNS shape=0x8|2x8|4x8|1x0x8|1x2x8|1x4x8 ; SHAPE ;
+  @: *x has 3 in dimension 1; it must be that or 1!
 ; ; $COLUMNS shape=0x1x8|3x1x8|0x3x8|3x3x8 ; SHAPE ; @: *x has 2
 ; ; $COLUMNS shape=1x1x1x8|1x2x3x8 ; SHAPE ; @: 4 dimensions, but x has 3
 ; ; $PAIRS shape=5|2x3x5 ; SHAPE ; @: 5 elements in its last dimension; rows of 8 have 4 pairs!
