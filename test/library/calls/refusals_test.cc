@@ -305,6 +305,11 @@ rows ; ; rstd data=2 ; LAYOUT ; rstd: * is not aligned
 rows ; ; x dtype=0|6|-1|2147483647|-2147483648|f64|i8 ; DTYPE ; x:
 rows ; ; residual dtype=0|6|-1|2147483647|-2147483648|f64|i8 ; DTYPE ; residual:
 rows ; ; x shape0=-1|2305843009213693951|2305843009213693952 ; LAYOUT ; x: spans more
+# Their module may have options for operands that these calls do not have.
+rows ; activation=sigmoid|none ; ; OPTION ; options: activation is
+rows ; gate_placement=before ; ; OPTION ; options: gate_placement is before
+rows ; group=8 ; ; OPTION ; options: group is 8
+rows ; rotary_pairs=neighbours ; ; OPTION ; options: rotary_pairs is neighbours, but there is no cos!
 
 # Contexts.
 context ; threads=-1|-2147483648 ; ; OPTION ; context: threads
