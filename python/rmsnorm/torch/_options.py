@@ -57,12 +57,11 @@ def takes(kind: Any, **help: str) -> Callable[[_Function], _Function]:
 
 
 @constant_result
-def _pack(function: str, eps: Any, *key: str, **options: Any) -> str:
-    """`key` only tells entries of the cache apart."""
+def _pack(function: str, eps: Any, **options: Any) -> str:
     for name in options:
         if name not in _TAKEN[function]:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    return bytes(_calls.make_options(_DEFAULT_EPS if eps is None else eps, **options)).hex()
+    return bytes(_calls.c_options(_DEFAULT_EPS if eps is None else eps, **options)).hex()
 
 
 _known = functools.lru_cache(maxsize=256, typed=True)(_pack)
@@ -86,19 +85,14 @@ def packed(function: str, eps: Any, options: Any) -> str:
         if options:
             options = {name: _constant(value) for name, value in options.items()}
         return _pack(function, _constant(eps), **options)
-    if type(eps) is float and eps != 0:
+    # Equal values of these types mean the same, but for zeros: 0.0 is not -0.0.
+    if type(eps) in _CACHED and eps != 0:
         for value in options.values():
-            if type(value) is not str:
+            if type(value) not in _CACHED or value == 0:
                 break
         else:
             return _known(function, eps, **options)
-    # The cache holds types whose equal values mean the same. Only 0.0 and -0.0 do not: with a zero,
-    # the text of the options is part of the key. 8 is a group, and 8.0 is none: types count.
-    if type(eps) not in _CACHED or not _CACHED.issuperset(map(type, options.values())):
-        return _pack(function, eps, **options)
-    if eps == 0 or 0 in options.values():
-        return _known(function, eps, f"{eps} {options}", **options)
-    return _known(function, eps, **options)
+    return _pack(function, eps, **options)
 
 
 def _struct(options: str) -> Options:
