@@ -157,7 +157,7 @@ def _turns(call: Call) -> list[tuple[Options, Turn]]:
     if "weight" in call:
         words = "the weight multiplies after the rotation"
         turns += [Turn(MISTAKE, words, place="before the weight")]
-    if rotated < call.d:
+    if rotated // 2 < call.d // 2:
         words = "pairs are d / 2 apart, not R / 2"
         turns += [Turn(MISTAKE, words, pairs="halves of d", of=("halves",))]
     for name, n in {NAMES[n]: n for n in NARROW}.items():
@@ -313,10 +313,10 @@ def _nearest(seen: Call, norms: list[Candidate], few: Call) -> list[Candidate]:
     """Returns the nearest norms with a rotation, in order."""
     turns = _turns(seen)
     if len(norms) > 4:
-        # With one eps of each norm the rotation shows, and with the nearest rotations the eps.
+        # With one eps and rounding the rotation shows, and with the nearest rotations the norm.
         alike: dict[Any, Candidate] = {}
         for norm in norms:
-            alike.setdefault((id(norm.step), norm.options._replace(eps=0)), norm)
+            alike.setdefault((id(norm.step), norm.options.weight_offset), norm)
         first = list(alike.values())
         near = compared(few, _joined(first, turns))
         some = list(dict.fromkeys(each.order // len(first) for each in near[:64]))[:8]
@@ -324,7 +324,7 @@ def _nearest(seen: Call, norms: list[Candidate], few: Call) -> list[Candidate]:
         nearest = dict.fromkeys(each.order % len(norms) for each in near)
         norms = [norms[index] for index in list(nearest)[:4]]
     near = compared(few, _joined(norms, turns))
-    found = compared(seen, near[:64])
+    found = compared(seen, near[: max(8, min(64, 2**27 // seen.y.values.size))])
     # Which products are contracted shows only where nothing else differs.
     usual = [each for each in found if "fma" not in each.step.words]
     return found if found[0].distance.is_exact and not usual[0].distance.is_exact else usual
