@@ -338,10 +338,12 @@ def test_tables_shared_by_heads_and_positions(tmp_path):
     path = tmp_path / "run.safetensors"
     for shift, mistake in ((0, None), (1, "each token has the tables of the one before")):
         tables = {"cos": np.roll(cos, shift, 2), "sin": np.roll(sin, shift, 2)}
-        y = rmsnorm.rms_norm(x, eps=1e-6, **tables)
+        y = rmsnorm.rms_norm(x, eps=7e-3, **tables)
         save_file({"x": x, "y": y, "cos": cos, "sin": sin}, path)
-        answer = rmsnorm.identify_rotary_files(**{k: f"{path}:{v}" for k, v in files.items()})
+        given = {argument: f"{path}:{name}" for argument, name in files.items()}
+        answer = rmsnorm.identify_rotary_files(**given, eps=[7e-3])  # which no model has
         assert (answer.fit, answer.mistake) == ("exact", mistake), str(answer)
+        assert mistake or answer.options == {"eps": pytest.approx(7e-3)}
     save_file({"x": x, "cos": cos[..., 1:], "sin": sin}, path)
     with pytest.raises(ValueError, match="sin: 50 elements in its last dimension, but cos has 49"):
         rmsnorm.identify_rotary_files(*(f"{path}:{name}" for name in ("x", "x", "cos", "sin")))
