@@ -65,8 +65,10 @@ std::atomic<bool> lost_threads{false};
 #ifndef _WIN32
 // At load: the lock of a static in a function could be taken while another thread forks, and would
 // stay so in the child.
+// GCOVR_EXCL_START: children of the tests end by _exit() and write no counts.
 [[maybe_unused]] const int registered =
     pthread_atfork(nullptr, nullptr, [] { lost_threads = used_threads || starting != 0; });
+// GCOVR_EXCL_STOP
 #endif
 
 // Before any other function of OpenMP: LLVM's runtime starts when it is first called.
@@ -144,7 +146,7 @@ int Quota() {
   if (!IsChosen(std::getenv("OMP_NUM_THREADS"), omp_get_num_procs())) {
     try {
       quota = CpusOfQuota("");
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc&) {  // GCOVR_EXCL_LINE: no test makes this allocation fail.
     }
   }
   known.store(quota, std::memory_order_relaxed);
@@ -276,7 +278,7 @@ int32_t rmsnorm_max_threads() noexcept {
     return std::min(rmsnorm::internal::UsualThreads(), omp_get_thread_limit());
   }
 #endif
-  return 1;
+  return 1;  // GCOVR_EXCL_LINE: with OpenMP, in a child alone.
 }
 
 int32_t rmsnorm_has_openmp() noexcept {

@@ -112,8 +112,8 @@ HWY_INLINE void ApplyRows(const RowRun& run, size_t index, const Terms<float>& a
       }
     }
     if (kAll && fetch) {
-      FetchForStores(a.dx, j, kPair, last_fetch);
-      if (kTwo) FetchForStores(b.dx, j, kPair, last_fetch);
+      FetchForStores(a.dx, j, kPair, last_fetch);            // GCOVR_EXCL_LINE
+      if (kTwo) FetchForStores(b.dx, j, kPair, last_fetch);  // GCOVR_EXCL_LINE
     }
     const Pair w = kWay == Dx::kNone ? zero : Load(weight + j, some);
     Pair sum = kAddDw ? Load(before.From(j), some) : zero;
@@ -235,7 +235,7 @@ HWY_NOINLINE size_t ApplySafeRows(const Norm& norm, const RowRun& run, size_t be
     const Lanes<kCount> dys = LoadRow<kWhole, kCount>(row.dy, d);
     // It pays on AVX2. AVX-512 gains in some calls and loses in others.
     if (kMayFetch<T> && kFetchesForStores && kN < 16 && !stream && i + 1 < count) {
-      FetchForStores(row.dx, 0, d, ~size_t{0});
+      FetchForStores(row.dx, 0, d, ~size_t{0});  // GCOVR_EXCL_LINE
     }
     ApplyHeldRow<kWhole>(0, d, xs, dys, weight, row, stream, sums);
     c = next;

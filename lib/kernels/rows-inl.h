@@ -48,11 +48,12 @@ HWY_INLINE void Fetch(const T* from, size_t n) {
 }
 
 // Fetches the lines of n elements that will be stored soon after those at j.
+// GCOVR_EXCL_START: only Intel's CPUs gain from it.
 template <class T>
 HWY_INLINE void FetchForStores(const T* row, size_t j, size_t n, size_t last) {
   constexpr size_t kAhead = 512 / sizeof(T);  // 1024 and 2048 bytes do as well
   Fetch(row + std::min(j + kAhead, last), n);
-}
+}  // GCOVR_EXCL_STOP
 
 // Whether every row starts where a store past the caches may.
 HWY_INLINE bool AreAligned(const RowRun& run, Operand operand) {
@@ -100,7 +101,7 @@ HWY_INLINE void AssumeHeld(size_t& d) {
   if constexpr (kWhole) {
     d = kPairs * kPair;
   } else if (d <= (kPairs - 1) * kPair || d > kPairs * kPair) {
-    RMSNORM_UNREACHABLE();
+    RMSNORM_UNREACHABLE();  // GCOVR_EXCL_LINE
   }
 }
 

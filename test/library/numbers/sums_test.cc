@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct calls of the kernels that add up rows of db and blocks of dw and db, whose memory is the
-// library's own. Here it lies at inaccessible pages.
+// Direct calls of kernels that write to the library's own memory: weights with their offset, rows
+// of db, and blocks of dw and db. Here it lies at inaccessible pages.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -67,6 +67,22 @@ TEST_P(SumsTest, AddRows) {
         std::memcpy(actual.row(0), db, bytes);
         ASSERT_TRUE(SameBits(expected, actual)) << dy.count() << " x " << d;
       }
+    }
+  }
+}
+
+// Any length of a weight. Lists of cases have the numbers.
+TEST_P(SumsTest, AddOffset) {
+  for (size_t d = 1; d <= 300; ++d) {
+    for (const rmsnorm_dtype dtype : kDtypes) {
+      const Rows weight = Draw(random_, Values::kSpecial, dtype, 1, d);
+      Rows expected(RMSNORM_F32, 1, d);
+      Rows actual = expected;
+      auto* const column = reinterpret_cast<float*>(guard_.Before(actual.row_bytes()));
+      reference_.add_offset(dtype, weight.row(0), d, 1, reinterpret_cast<float*>(expected.row(0)));
+      table_.add_offset(dtype, weight.row(0), d, 1, column);
+      std::memcpy(actual.row(0), column, actual.row_bytes());
+      ASSERT_TRUE(SameBits(expected, actual)) << d;
     }
   }
 }
