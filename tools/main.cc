@@ -5,14 +5,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <initializer_list>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <new>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -40,12 +38,6 @@ std::string UnknownWord(const CLI::App& command, const std::string& word) {
 
 int Fail(const std::string& problem) {
   std::cerr << "rmsnorm: " + OneLine(problem) + "\n";
-  return kUserError;
-}
-
-// Allocates nothing.
-int FailWithoutMemory() {
-  std::fputs("rmsnorm: out of memory\n", stderr);
   return kUserError;
 }
 
@@ -248,19 +240,10 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace rmsnorm::tools
 
-int main(int argc, char** argv) {
-  using namespace rmsnorm::tools;
-  try {
-    try {
-      return Run(argc, argv);
-    } catch (const std::bad_alloc&) {
-      throw;
-    } catch (const std::length_error&) {  // larger than a vector can be
-      return FailWithoutMemory();
-    } catch (const std::exception& error) {
-      return Fail(error.what());
-    }
-  } catch (const std::bad_alloc&) {  // also while a message is made
-    return FailWithoutMemory();
-  }
+int main(int argc, char** argv) try {
+  return rmsnorm::tools::Run(argc, argv);
+} catch (const std::bad_alloc&) {
+  return rmsnorm::tools::Fail("out of memory");
+} catch (const std::exception& error) {
+  return rmsnorm::tools::Fail(error.what());
 }

@@ -3,16 +3,12 @@
 // must give the reference's bits, and the reference must agree with the formulas in binary64. In
 // the other calls, operands are strewn over memory, so most must be refused: the library must obey
 // the rules of overlap, write nothing when it refuses, and else give these bits, too.
-#ifdef _WIN32
-#include <process.h>
-#endif
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
@@ -297,17 +293,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace rmsnorm::test
 
-int main(int argc, char** argv) {
-  // OpenMP reads its environment before main(). By default its threads spin while they wait for
-  // their next part, which would take nine tenths of the time here.
-  if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
-#ifdef _WIN32
-    _putenv_s("OMP_WAIT_POLICY", "passive");
-    return static_cast<int>(_spawnv(_P_WAIT, _pgmptr, argv));
-#else
-    setenv("OMP_WAIT_POLICY", "passive", 1);
-    execv("/proc/self/exe", argv);
-#endif
-  }
-  return rmsnorm::test::Main(argc, argv);
-}
+int main(int argc, char** argv) { return rmsnorm::test::Main(argc, argv); }
