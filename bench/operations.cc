@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "cases/number_text.h"
 #include "cases/prepared_call.h"
-#include "cases/user_error.h"
+#include "cases/text.h"
 
 namespace rmsnorm::bench {
 

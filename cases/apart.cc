@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apart.h"
-
 #include <algorithm>
 #include <cstring>
 #include <rmsnorm/rmsnorm.hpp>
 
 #include "problem.h"
+#include "run.h"
 
 namespace rmsnorm::cases {
 namespace {

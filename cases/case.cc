@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "option_value.h"
-#include "user_error.h"
+#include "text.h"
 
 namespace rmsnorm::cases {
 namespace {

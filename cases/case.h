@@ -197,6 +197,10 @@ void RequireMeaning(const Case& c);
 void RequireMeaning(const Calls& calls);
 bool HasMeaning(const Calls& calls);
 
+// A case for bugs that no list foresees: any function with any operands, types, layouts, values and
+// options. The work is enough for one thread; a build that splits tiny calls splits it, too.
+Case RandomCase(unsigned seed);
+
 std::vector<std::string> Split(const std::string& text, char separator);
 
 }  // namespace rmsnorm::cases

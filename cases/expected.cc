@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "../lib/fma.h"  // which fma_test.cc tests
+#include "run.h"
 #include "theta.h"
 
 namespace rmsnorm::cases {

@@ -17,7 +17,6 @@
 
 #include "problem.h"
 #include "range.h"
-#include "run.h"
 
 namespace rmsnorm::cases {
 
@@ -66,10 +65,6 @@ void ForEachExpectedRow(const Case& c, const Problem& problem, Arithmetic arithm
 // Describes the first result of the reference that is outside its range or beyond its bound. The
 // text is empty if there is none. No bound holds for a divisor below 1 or an eps above 2^100.
 std::string FormulaFault(const Case& c, const Problem& problem);
-
-// The same for the calls of a line, for `rmsnorm check`: the other targets have the reference's
-// bits. Needs neither the runner nor the target.
-std::string FaultByFormula(Runner& runner, const Calls& calls, const std::string& target);
 
 }  // namespace rmsnorm::cases
 

@@ -6,8 +6,7 @@
 #include <iterator>
 #include <utility>
 
-#include "number_text.h"
-#include "user_error.h"
+#include "text.h"
 #include "values.h"
 
 namespace rmsnorm::cases {

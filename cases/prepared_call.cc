@@ -10,7 +10,7 @@
 #include <string>
 
 #include "layout.h"
-#include "user_error.h"
+#include "text.h"
 
 namespace rmsnorm::cases {
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "random_case.h"
-
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "case.h"
 #include "prepared_call.h"
-#include "user_error.h"
+#include "text.h"
 #include "values.h"
 
 namespace rmsnorm::cases {

@@ -52,11 +52,42 @@ class Runner {
   std::unique_ptr<SmallStack> small_stack_;
 };
 
-// Checks the calls of a line on one target. The text describes the fault, which may be a refusal,
-// or is empty.
+// The exact names of the targets that this CPU runs, best first, the reference last.
+inline std::vector<std::string> SupportedTargets() {
+  std::vector<std::string> targets;
+  for (size_t i = 0; rmsnorm_target_name(i) != nullptr; ++i) {
+    const char* exact_name;
+    if (rmsnorm_find_target(rmsnorm_target_name(i), &exact_name) == RMSNORM_OK) {
+      targets.emplace_back(exact_name);
+    }
+  }
+  return targets;
+}
+
+// ---------------------------------------------------------------------------------- ways to check
+
+// Describes the fault of a line, which may be a refusal; the text is empty if there is none.
+using FindFault = std::function<std::string(Runner&, const Calls&, const std::string& target)>;
+
+// Compares the target with the reference, bit by bit.
 std::string FaultOf(Runner& runner, const Calls& calls, const std::string& target);
 
-using FindFault = std::function<std::string(Runner&, const Calls&, const std::string& target)>;
+// The other ways need neither the runner nor the target: they compare the reference, whose bits all
+// targets have.
+
+// Compares the results of each case that has several steps with those of separate calls of one step
+// each, bit by bit.
+std::string FaultApart(Runner& runner, const Calls& calls, const std::string& target);
+// Whether separate calls can compute the results of a case of the line that has several steps.
+bool HasSeparateCalls(const Calls& calls);
+
+// Compares the results with the formulas (FormulaFault() of expected.h).
+std::string FaultByFormula(Runner& runner, const Calls& calls, const std::string& target);
+
+// The simplest calls found that fail on a target as these do, by what finds their fault. It leaves
+// calls out, and makes fields smaller or leaves them out, one by one.
+Calls Shrink(Runner& runner, const Calls& failing, const std::string& target,
+             const FindFault& find_fault = FaultOf);
 
 }  // namespace rmsnorm::cases
 

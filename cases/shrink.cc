@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shrink.h"
-
 #include <algorithm>
 #include <chrono>
 #include <vector>
+
+#include "run.h"
 
 namespace rmsnorm::cases {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "user_error.h"
+#include "text.h"
 
 namespace rmsnorm::cases {
 namespace {

@@ -14,9 +14,8 @@
 #include <set>
 #include <sstream>
 
-#include "cases/number_text.h"
-#include "cases/targets.h"
-#include "cases/user_error.h"
+#include "cases/run.h"
+#include "cases/text.h"
 #include "command.h"
 #include "contest.h"
 #include "threads.h"

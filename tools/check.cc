@@ -11,14 +11,10 @@
 #include <iostream>
 #include <thread>
 
-#include "cases/apart.h"
 #include "cases/expected.h"
 #include "cases/list.h"
 #include "cases/prepared_call.h"
-#include "cases/random_case.h"
-#include "cases/shrink.h"
-#include "cases/targets.h"
-#include "cases/user_error.h"
+#include "cases/text.h"
 #include "cases/vectors.h"
 #include "command.h"
 

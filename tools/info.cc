@@ -10,7 +10,7 @@
 #include <string>
 
 #include "../lib/portable.h"
-#include "cases/targets.h"
+#include "cases/run.h"
 #include "command.h"
 #include "one_line.h"
 

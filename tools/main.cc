@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "cases/user_error.h"
+#include "cases/text.h"
 #include "command.h"
 #include "one_line.h"
 #ifdef RMSNORM_HAVE_BENCH

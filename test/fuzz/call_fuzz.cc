@@ -16,13 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "cases/case.h"
 #include "cases/expected.h"
 #include "cases/layout.h"
-#include "cases/number_text.h"
-#include "cases/random_case.h"
 #include "cases/run.h"
-#include "cases/shrink.h"
-#include "on_target.h"
+#include "cases/text.h"
+#include "contexts.h"
 #include "rows.h"
 
 // A sanitizer's finding ends the program.

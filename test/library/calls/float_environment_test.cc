@@ -20,8 +20,8 @@
 
 #include "cases/float_control.h"
 #include "cases/run.h"
+#include "contexts.h"
 #include "line_calls.h"
-#include "on_target.h"
 #include "rows.h"
 
 namespace rmsnorm::test {

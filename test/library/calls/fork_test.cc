@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "executor.h"
+#include "contexts.h"
 #include "line_calls.h"
 
 namespace rmsnorm::test {

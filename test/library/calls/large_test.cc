@@ -19,8 +19,8 @@
 #include "cases/expected.h"
 #include "cases/list.h"
 #include "cases/run.h"
+#include "contexts.h"
 #include "line_calls.h"
-#include "on_target.h"
 #include "rows.h"
 
 namespace rmsnorm::test {

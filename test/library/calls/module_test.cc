@@ -19,10 +19,9 @@
 
 #include "cases/float_control.h"
 #include "cases/guarded_memory.h"
-#include "cases/option_value.h"
-#include "executor.h"
+#include "cases/text.h"
+#include "contexts.h"
 #include "line_calls.h"
-#include "on_target.h"
 #include "rows.h"
 
 namespace {

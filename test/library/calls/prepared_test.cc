@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor.h"
+#include "contexts.h"
 #include "line_calls.h"
 #include "rows.h"
 

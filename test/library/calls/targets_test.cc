@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "on_target.h"
+#include "contexts.h"
 
 namespace rmsnorm::test {
 namespace {

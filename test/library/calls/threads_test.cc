@@ -23,9 +23,8 @@
 #include <csignal>
 #endif
 
-#include "executor.h"
+#include "contexts.h"
 #include "line_calls.h"
-#include "on_target.h"
 #include "rows.h"
 
 namespace {

@@ -20,14 +20,14 @@
 #include <utility>
 #include <vector>
 
-#include "cases/apart.h"
+#include "cases/case.h"
 #include "cases/expected.h"
 #include "cases/float_control.h"
 #include "cases/layout.h"
 #include "cases/list.h"
-#include "cases/random_case.h"
-#include "cases/user_error.h"
-#include "on_target.h"
+#include "cases/run.h"
+#include "cases/text.h"
+#include "contexts.h"
 
 namespace rmsnorm::test {
 namespace {

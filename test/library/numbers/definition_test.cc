@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "../../../lib/fma.h"  // which fma_test.cc tests
-#include "on_target.h"
+#include "contexts.h"
 #include "rows.h"
 
 namespace rmsnorm::test {

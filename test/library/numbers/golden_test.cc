@@ -4,8 +4,7 @@
 #include <cstdio>
 
 #include "cases/run.h"
-#include "cases/targets.h"
-#include "cases/user_error.h"
+#include "cases/text.h"
 #include "cases/vectors.h"
 
 int main(int argc, char** argv) try {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cases/guarded_memory.h"
+#include "contexts.h"
 #include "kernel_table.h"
-#include "on_target.h"
 #include "rows.h"
 #include "target.h"
 #include "walk.h"

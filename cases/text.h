@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as text, in every locale. A text is a number only as a whole: without white space, in the
-// range of the type, and for integers in decimal digits.
-#ifndef RMSNORM_CASES_NUMBER_TEXT_H_
-#define RMSNORM_CASES_NUMBER_TEXT_H_
+// Text of users: their mistakes, and numbers and options as text. Numbers are the same in every
+// locale. A text is a number only as a whole: without white space, in the range of the type, and for
+// integers in decimal digits.
+#ifndef RMSNORM_CASES_TEXT_H_
+#define RMSNORM_CASES_TEXT_H_
 
 #include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 
+#include "../lib/options.h"
+
 namespace rmsnorm::cases {
+
+// A mistake that the user can fix. main() prints it as one line and exits with kUserError.
+class UserError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // Reads an integer. Returns false if the text is none.
 template <class Integer>
@@ -44,6 +53,16 @@ inline std::string ShortestDecimal(float value) {
   return {text, end.ptr};
 }
 
+// The word, the number or the integer of an option.
+inline std::string OptionValue(const rmsnorm_options& options, internal::Option option) {
+  if (internal::IsNumber(option)) {
+    return ShortestDecimal(internal::ValueIn<float>(options, option));
+  }
+  const auto integer = internal::ValueIn<int32_t>(options, option);
+  if (internal::IsInteger(option)) return std::to_string(integer);
+  return internal::kOptionRules[option].words[integer];
+}
+
 }  // namespace rmsnorm::cases
 
-#endif  // RMSNORM_CASES_NUMBER_TEXT_H_
+#endif  // RMSNORM_CASES_TEXT_H_
