@@ -414,20 +414,20 @@ Calls ParseCalls(const std::string& line, std::set<std::string>* names) {
 
 void RequireMeaning(const Case& c) {
   Require(c.rows.size() < RMSNORM_MAX_DIMS, "rows has too many dimensions");
-  size_t elements = c.d;
-  const auto multiply = [&elements](size_t size) {
-    Require(elements != 0 && size != 0, "rows and d must not be 0");
+  Require(c.d != 0, "d must not be 0");
+  size_t elements = 1;
+  for (size_t size : c.rows) {
+    size = std::max<size_t>(size, 1);
     Require(size <= kMaxElements / elements, "rows and d are more than 2^28 elements");
     elements *= size;
-  };
-  multiply(1);
-  for (const size_t size : c.rows) multiply(size);
+  }
+  Require(c.d <= kMaxElements / elements, "rows and d are more than 2^28 elements");
   Require(c.rotated % 2 == 0, "rotated is odd");
   Require((c.Given() & internal::kRotation) == 0 || RowLengthOf(c, internal::kCos) > 0,
           "rows of 1 have no pairs to rotate");
   Require(c.rotated == 0 || c.Has(internal::kCos),
           "it says how much is rotated, but there is no cos");
-  const size_t rows = c.RowCount();
+  const size_t rows = elements;  // one or more
   for (int i = 0; i < kOperands; ++i) {
     const OperandCase& own = c.operand[i];
     const char* const name = kOperandRules[i].name;

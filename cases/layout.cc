@@ -42,7 +42,7 @@ Spans SpansOf(const OperandCase& own, const std::vector<size_t>& leading, size_t
     size_t stride = step;
     if (order == Order::kRepeated || (order == Order::kAgain && at == 0)) stride = 0;
     if (order == Order::kWindows) stride = i == 0 ? 1 : last + 1;
-    const size_t reach = (leading[at] - 1) * stride;
+    const size_t reach = (std::max<size_t>(leading[at], 1) - 1) * stride;
     const bool falls = order == Order::kFalling || (order == Order::kZigzag && i % 2 == 0);
     spans.stride[at] = falls ? -static_cast<ptrdiff_t>(stride) : static_cast<ptrdiff_t>(stride);
     if (falls) first += reach;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <future>
 #include <iostream>
@@ -117,11 +118,11 @@ int CheckVectors(const CheckOptions& options, const std::vector<std::string>& ta
 Checker::Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out,
                  cases::FindFault find_fault, std::string flag)
     : cases_(cases),
+      is_terminal_(isatty(STDERR_FILENO) != 0),
       targets_(targets),
       out_(out),
       find_fault_(std::move(find_fault)),
-      flag_(std::move(flag)),
-      progress_(std::in_place, cases) {
+      flag_(std::move(flag)) {
   CatchCrashes();
 }
 
@@ -168,16 +169,21 @@ void Checker::CheckTargets(const OnTarget& command, const OnTarget& find_fault,
       continue;
     }
     ++failed_;
-    progress_.reset();  // its line would mix with these lines
+    ClearPercentage();  // its line would mix with these lines
     out_ << "FAILED on " << target << ": " << describe(target, fault) << std::flush;
-    progress_.emplace(cases_);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  progress_->Update(++done_);
+  const size_t before = 100 * done_ / cases_;
+  const size_t percent = 100 * ++done_ / cases_;
+  if (is_terminal_ && percent != before) std::fprintf(stderr, "\r%3zu %%", percent);
+}
+
+void Checker::ClearPercentage() const {
+  if (is_terminal_) std::fputs("\r     \r", stderr);
 }
 
 int Checker::Finish() {
-  progress_.reset();
+  ClearPercentage();
   out_ << passed_ << " passed, " << failed_ << " failed" << std::endl;
   return failed_ == 0 ? kSuccess : kCheckFailed;
 }

@@ -6,13 +6,11 @@
 #include <functional>
 #include <iosfwd>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "cases/run.h"
 #include "cases/vectors.h"
-#include "progress.h"
 
 namespace rmsnorm::tools {
 
@@ -20,8 +18,8 @@ namespace rmsnorm::tools {
 // own runner.
 class Checker {
  public:
-  // `cases` is the expected number of cases, for the progress bar. `flag` of the command is the one
-  // that compares cases by `find_fault`.
+  // `cases` is the expected number of cases, of which a terminal shows the percentage that is done.
+  // `flag` of the command is the one that compares cases by `find_fault`.
   Checker(size_t cases, const std::vector<std::string>& targets, std::ostream& out,
           cases::FindFault find_fault = cases::FaultOf, std::string flag = "");
 
@@ -43,14 +41,15 @@ class Checker {
 
  private:
   void CheckTargets(const OnTarget& command, const OnTarget& find_fault, const Describe& describe);
+  void ClearPercentage() const;
 
   const size_t cases_;
+  const bool is_terminal_;
   const std::vector<std::string> targets_;
   std::ostream& out_;
   const cases::FindFault find_fault_;
   const std::string flag_;
   std::mutex mutex_;  // guards the members below
-  std::optional<Progress> progress_;
   size_t done_ = 0;
   size_t passed_ = 0;
   size_t failed_ = 0;

@@ -386,17 +386,6 @@ TEST(Allocations, Counter) {
 
 #endif  // __GLIBC__
 
-// Without rows, no pointer is needed, and a gradient by the weight is zeros.
-TEST(DenseRows, NoRows) {
-  const RmsNorm norm(kD);
-  norm.norm<float>(nullptr, nullptr, 0);
-  norm.add_norm<bf16, float>(nullptr, nullptr, nullptr, nullptr, 0);
-  norm.backward<bf16>(nullptr, nullptr, nullptr, nullptr, nullptr, 0);
-  std::vector<float> dw(kD, 5);
-  norm.backward<f16>(nullptr, nullptr, nullptr, nullptr, dw.data(), 0);
-  EXPECT_EQ(std::vector<float>(kD, 0.0f), dw);
-}
-
 // Any integer type works; a negative number of rows is refused.
 TEST(DenseRows, IntegerTypes) {
   const int d = 4;

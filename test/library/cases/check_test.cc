@@ -420,7 +420,8 @@ ends with a: , ,;forward,rows=1,d=1 ;
 no value for 'd': forward,rows=1,d=-1 forward,rows=1,d=1x forward,rows=1,d=
 no value for 'rows': forward,rows=2x,d=1 forward,rows=99999999999999999999,d=1
 no value for 'eps': ,eps=1e ,eps=1e-60
-rows and d: forward,rows=0,d=1 forward,rows=1,d=18446744073709551615 forward,rows=65536,d=65536
+d must not be 0: forward,rows=1,d=0
+rows and d: forward,rows=1,d=18446744073709551615 forward,rows=65536,d=65536
 rows has too many dimensions: forward,rows=1x1x1x1x1x1x1x1,d=1
 more than 2^28: forward,rows=65536,d=1,x_gap=65536 forward,rows=4x4,d=4,x_skip=33554432
 no such type: ,y=f64 ,rstd=f16

@@ -182,26 +182,5 @@ TEST_F(Definition, DotOverflow) {
   for (size_t j = 0; j < 300; ++j) ASSERT_TRUE(std::isfinite(Get(dx, 0, j))) << j;
 }
 
-// Without rows, dw and db are zeros, or unchanged if the call adds to them. A case has rows, so
-// this asks every target.
-TEST_F(Definition, GradientsWithoutRows) {
-  for (const std::string& target : SupportedTargets()) {
-    Floats dw(300, -0.0f), db(300, -0.0f);
-    BackwardOperands operands;
-    operands.x = operands.dy = ConstView(static_cast<const float*>(nullptr), 0, 300);
-    operands.dw = {dw.data(), 300};
-    operands.db = {db.data(), 300};
-    for (const bool add : {true, false}) {
-      operands.add_to_dw = operands.add_to_db = add;
-      backward(operands, {}, OnTarget(target));
-      for (const Floats& zeros : {dw, db}) {
-        for (const float zero : zeros) {
-          ASSERT_TRUE(zero == 0 && std::signbit(zero) == add) << target;
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace rmsnorm::test
