@@ -86,8 +86,9 @@ struct Parts {
   }
 };
 
-}  // namespace
-
+// Makes calls on a target, and returns the status; on a thread with the small stack, if there is
+// one. Throws std::runtime_error if a floating-point state was not restored, or if the calls use
+// too much stack.
 rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& operands,
                          const char* target, SmallStack* small_stack) {
   const Case& first = calls[0];
@@ -137,6 +138,8 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
   }
   return status;
 }
+
+}  // namespace
 
 // A case, its values and results, and its memory: of the call, and as it must be afterwards.
 class PlacedCase {
@@ -325,9 +328,23 @@ void Runner::Set(const Case& c, const Problem& problem, const Layout* layout) {
 
 const Problem& Runner::problem() const { return placed_[0]->problem(); }
 
-std::string Runner::Run(const std::string& target) {
+std::vector<CallOperands> Runner::Fill() {
   std::vector<CallOperands> operands;
   for (size_t i = 0; i < calls_.size(); ++i) operands.push_back(placed_[i]->Fill());
+  return operands;
+}
+
+std::string Runner::FindFault() {
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    const std::string fault = placed_[i]->FindFault();
+    if (fault.empty()) continue;
+    return (calls_.size() == 1 ? "" : "call " + std::to_string(i) + ": ") + fault;
+  }
+  return {};
+}
+
+std::string Runner::Run(const std::string& target) {
+  const std::vector<CallOperands> operands = Fill();
   for (size_t i = 0; i < calls_.size(); ++i) placed_[i]->SetPoison(true);
   bool is_refused = false;
   std::string fault;
@@ -337,14 +354,11 @@ std::string Runner::Run(const std::string& target) {
   } catch (const std::runtime_error& error) {
     fault = error.what();
   }
-  for (size_t i = 0; i < calls_.size(); ++i) placed_[i]->SetPoison(false);
   for (size_t i = 0; i < calls_.size(); ++i) {
-    if (is_refused && placed_[i]->WasWritten()) return "written to, and " + fault;
-    if (!fault.empty()) continue;
-    fault = placed_[i]->FindFault();
-    if (!fault.empty() && calls_.size() > 1) fault = "call " + std::to_string(i) + ": " + fault;
+    placed_[i]->SetPoison(false);
+    if (is_refused && placed_[i]->WasWritten()) fault = "written to, and " + fault;
   }
-  return fault;
+  return fault.empty() ? FindFault() : fault;
 }
 
 std::string FaultOf(Runner& runner, const Calls& calls, const std::string& target) {

@@ -17,12 +17,6 @@ namespace rmsnorm::cases {
 class PlacedCase;
 class SmallStack;
 
-// Makes calls on a target, or on the process's target if that is null, and returns the status; on a
-// thread with the small stack, if there is one. Throws std::runtime_error if a floating-point state
-// was not restored, or if the calls use too much stack.
-rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& operands,
-                         const char* target, SmallStack* small_stack = nullptr);
-
 // Runs lines, one after the other.
 class Runner {
  public:
@@ -45,6 +39,11 @@ class Runner {
   // Makes the calls on a target and describes the first wrong element, or the refusal; the text is
   // empty if all is right.
   std::string Run(const std::string& target);
+
+  // The same in steps, for tests that make the calls in another way. Fill() writes the memory of
+  // the operands as before the calls; it is the same memory for calls that differ in their seeds.
+  std::vector<CallOperands> Fill();
+  std::string FindFault();
 
  private:
   Calls calls_;

@@ -19,9 +19,9 @@
 #endif
 
 #include "cases/float_control.h"
+#include "cases/prepared_call.h"
 #include "cases/run.h"
 #include "contexts.h"
-#include "line_calls.h"
 #include "rows.h"
 
 namespace rmsnorm::test {
@@ -122,11 +122,13 @@ TEST(FloatEnvironment, NewThreadsOfOpenMp) {
 #if defined(_OPENMP) && !defined(__clang__)
 // The program has set the threads of OpenMP's pool to another environment.
 TEST(FloatEnvironment, OtherThreadsOfOpenMp) {
-  LineCalls calls(std::string("forward,x=f32,y=bf16,x_values=mixed,rows=600,d=512"));
+  const cases::Calls calls =
+      cases::ParseCalls("forward,x=f32,y=bf16,x_values=mixed,rows=600,d=512");
+  cases::Runner runner;
+  runner.Set(calls);
   ForEachEnvironment([&](const std::string& target, uint32_t environment) {
     const Context context = OnTarget(target, 4);
-    calls.Fill(1);
-    const cases::PreparedCall call = calls.Prepare(context.get());
+    const cases::PreparedCall call(calls, runner.Fill(), context.get());
     std::vector<uint32_t> usual(4);
     std::vector<uint32_t> after(4);
 #pragma omp parallel num_threads(4)
@@ -141,7 +143,7 @@ TEST(FloatEnvironment, OtherThreadsOfOpenMp) {
       SetControl(usual[static_cast<size_t>(omp_get_thread_num())]);
     }
     EXPECT_EQ(RMSNORM_OK, status);
-    EXPECT_EQ("", calls.Fault());
+    EXPECT_EQ("", runner.FindFault());
     for (const uint32_t control : after) EXPECT_EQ(environment, control);
   });
 }

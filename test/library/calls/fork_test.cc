@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "cases/prepared_call.h"
 #include "contexts.h"
-#include "line_calls.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -60,13 +60,18 @@ TEST(Fork, DuringTheFirstCall) {
 class ForkTest : public testing::Test {
  protected:
   ForkTest() {
+    runner_.Set(calls_);
     context_.threads = 4;
     EXPECT_TRUE(IsRight());
   }
 
-  bool IsRight() { return call_.FaultIn(context_.get()).empty(); }
+  bool IsRight() {
+    const cases::PreparedCall call(calls_, runner_.Fill(), context_.get());
+    return call.Run() == RMSNORM_OK && runner_.FindFault().empty();
+  }
 
-  LineCalls<> call_{"forward,x=f32,y=bf16,rows=2048,d=512"};
+  const cases::Calls calls_ = cases::ParseCalls("forward,x=f32,y=bf16,rows=2048,d=512");
+  cases::Runner runner_;
   Context context_;
 };
 
@@ -83,18 +88,18 @@ TEST_F(ForkTest, ChildIsSerial) {
 }
 
 TEST_F(ForkTest, PreparedByTheParent) {
-  const cases::PreparedCall prepared = call_.Prepare(context_.get());
+  const cases::PreparedCall prepared(calls_, runner_.Fill(), context_.get());
   EXPECT_EQ(RMSNORM_OK, prepared.Run());
   // After a loss of time, calls stay on their thread for a while: not for 200 calls.
   EXPECT_TRUE(InChild([&] {
     bool are_right = true;
-    for (unsigned seed = 0; seed < 200; ++seed) {
-      if (seed % 20 == 0) call_.Fill(seed);
-      are_right = are_right && prepared.Run() == RMSNORM_OK && call_.Fault().empty();
+    for (int i = 0; i < 200; ++i) {
+      if (i % 20 == 0) runner_.Fill();
+      are_right = are_right && prepared.Run() == RMSNORM_OK && runner_.FindFault().empty();
     }
     return are_right;
   }));
-  EXPECT_EQ("", call_.Fault());
+  EXPECT_EQ("", runner_.FindFault());
 }
 
 TEST_F(ForkTest, Grandchild) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What surrounds calls: statuses and their texts, types, short forms, errors in C++, merged
-// dimensions.
+// What surrounds calls: statuses and their texts, types, short forms, what prepared calls keep and
+// what they read, errors in C++, merged dimensions.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -13,6 +13,10 @@
 #include <vector>
 
 #include "argument_call.h"
+#include "cases/list.h"
+#include "cases/prepared_call.h"
+#include "cases/run.h"
+#include "rows.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -95,6 +99,67 @@ TEST(ShortForms, EqualForward) {
       EXPECT_TRUE(expected.Bytes() == actual.Bytes()) << entry.text;
     }
   }
+}
+
+// ------------------------------------------------------------------------------- prepared calls
+
+// Neither operands nor what gradients are added to are read before the run, and sums start anew.
+TEST(Prepared, OperandsAreReadByTheRun) {
+  const cases::List list(R"(
+forward,residual+gate+weight+bias+post_norm_weight=f32,rows=7,d=300,call=prepared
+forward,x=bf16,weight+bias=f16,sums=f64,rows=2x3,d=300,weight_per=head,bias_per=row,call=prepared
+backward,weight_per=head,weight_gap=5,dw=none,db=f32,rows=3x2,d=300,call=prepared
+backward,db=f32,db_add=1,rows=5|300,d=300,threads=3,call=prepared
+backward,x+dy=bf16,weight+dw=f16,weight_per+dw_per=head,rstd=f32,dw_add=1,rows=40x2,d=300,call=prepared
+)");
+  list.ForEach([](const cases::Calls& calls) {
+    cases::Runner runner;
+    runner.Set(calls);
+    const cases::PreparedCall prepared(calls, runner.Fill(), cases::ContextOf(calls[0], nullptr));
+    for (unsigned seed = 0; seed < 3; ++seed) {
+      cases::Calls others = calls;
+      others[0].seed += seed;
+      runner.Set(others);
+      runner.Fill();
+      EXPECT_EQ(RMSNORM_OK, prepared.Run());
+      EXPECT_EQ("", runner.FindFault()) << cases::Text(others);
+    }
+  });
+}
+
+// A module's weight may be set again.
+TEST(Prepared, NewWeightOfAModule) {
+  constexpr size_t kLength = 300;
+  Random random(5);
+  const Rows x = Draw(random, Values::kNormal, RMSNORM_F32, 3, kLength);
+  Rows y(RMSNORM_F32, 3, kLength);
+  Rows expected(RMSNORM_F32, 3, kLength);
+  RmsNorm module(kLength);
+  Prepared norm(module, NormOperands(x, nullptr, y));
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    module.set_weight(ConstView(VectorOf(Draw(random, Values::kNormal, RMSNORM_F32, 1, kLength))));
+    norm();
+    module.forward(NormOperands(x, nullptr, expected));
+    EXPECT_TRUE(SameBits(expected, y));
+  }
+}
+
+TEST(Prepared, Move) {
+  Random random(5);
+  const Rows x = Draw(random, Values::kNormal, RMSNORM_F32, 2, kD);
+  Rows y(RMSNORM_F32, 2, kD);
+  Prepared first(NormOperands(x, nullptr, y));
+  Prepared second = std::move(first);
+  first = Prepared({});  // no calls
+  first();
+  second();
+  first = std::move(second);
+  Prepared& same = first;
+  first = std::move(same);
+  first();
+  EXPECT_NE(0, Get(y, 1, 1));
+  const Prepared third = std::move(first);
+  EXPECT_THROW(first(), Error);
 }
 
 // ----------------------------------------------------------------------------------------- C++

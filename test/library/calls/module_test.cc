@@ -19,9 +19,10 @@
 
 #include "cases/float_control.h"
 #include "cases/guarded_memory.h"
+#include "cases/list.h"
+#include "cases/prepared_call.h"
 #include "cases/text.h"
 #include "contexts.h"
-#include "line_calls.h"
 #include "rows.h"
 
 namespace {
@@ -300,6 +301,8 @@ TEST(Module, Contexts) {
   const std::function<void(Given)> calls[] = {
       [&](Given context) { norm.forward(NormOperands(x, nullptr, y), context); },
       [&](Given context) { norm.backward(gradients, context); },
+      [&](Given context) { Prepared(norm, NormOperands(x, nullptr, y), context)(); },
+      [&](Given context) { Prepared(norm, gradients, context)(); },
       [&](Given context) { norm.norm(in, out, kRows, nullptr, context); },
       [&](Given context) { norm.add_norm(in, in, sum, out, kRows, nullptr, context); },
       [&](Given context) { norm.backward(in, in, nullptr, out, dw.data(), kRows, context); },
@@ -315,8 +318,18 @@ TEST(Module, Contexts) {
     call(Context());
     EXPECT_FALSE(was_called(own));
   }
+  // Several calls use none of their modules' contexts.
   forward_all({{&norm, NormOperands(x, nullptr, y)}}, counting(others));
   EXPECT_TRUE(was_called(others));
+  const ForwardOperands norms[] = {NormOperands(x, nullptr, y), NormOperands(x, nullptr, stream)};
+  const rmsnorm_operands operands[] = {norms[0].get(), norms[1].get()};
+  const rmsnorm_call two[] = {{norm.get(), &operands[0], nullptr},
+                              {norm.get(), &operands[1], nullptr}};
+  check(rmsnorm_forward_all(two, 2, nullptr));
+  rmsnorm_prepared* prepared;
+  check(rmsnorm_prepare(&prepared, two, 2, nullptr));
+  check(rmsnorm_run(prepared));
+  rmsnorm_prepared_destroy(prepared);
   EXPECT_FALSE(was_called(own));
 }
 
@@ -344,9 +357,9 @@ forward,x+y=$T,$ALL,call=module|rows,seed=0|1,threads=0
 forward,x+y+residual+residual_out=$T,$ALL,residual_rounding=rounded|unrounded,call=module|rows,seed=0|1,threads=0
 )");
   list.ForEach([](const cases::Calls& calls) {
-    LineCalls line(calls);
-    line.Fill(0);
-    const cases::PreparedCall call = line.Prepare(cases::ContextOf(calls[0], nullptr));
+    cases::Runner runner;
+    runner.Set(calls);
+    const cases::PreparedCall call(calls, runner.Fill(), cases::ContextOf(calls[0], nullptr));
     call.Run();  // OpenMP's threads start with the first call
     const int before = allocations;
     EXPECT_EQ(RMSNORM_OK, call.Run());

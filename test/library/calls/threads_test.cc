@@ -23,8 +23,8 @@
 #include <csignal>
 #endif
 
+#include "cases/prepared_call.h"
 #include "contexts.h"
-#include "line_calls.h"
 #include "rows.h"
 
 namespace {
@@ -75,8 +75,9 @@ TEST(Parts, LargeAndSmallWork) {
        true},
       {many_calls, true}};
   for (const auto& [line, is_large] : lines) {
-    LineCalls calls(line);
-    calls.Fill(1);
+    const cases::Calls calls = cases::ParseCalls(line);
+    cases::Runner runner;
+    runner.Set(calls);
     const bool is_several = line.find(';') != std::string::npos;
     for (const std::string& target : SupportedTargets()) {
       // The reference is so slow that it splits even little work of several calls.
@@ -86,10 +87,10 @@ TEST(Parts, LargeAndSmallWork) {
         Context context = OnTarget(target, threads);
         CountingExecutor executor;
         executor.SetIn(context);
-        const cases::PreparedCall prepared = calls.Prepare(context.get());
+        const cases::PreparedCall prepared(calls, runner.Fill(), context.get());
         EXPECT_EQ(0, executor.calls);
         EXPECT_EQ(RMSNORM_OK, prepared.Run());
-        EXPECT_EQ("", calls.Fault());
+        EXPECT_EQ("", runner.FindFault());
         EXPECT_EQ(is_large && threads > 1 ? static_cast<size_t>(threads) : 0, executor.most_parts);
         // A second step adds up the blocks of dw.
         EXPECT_LE(executor.calls, line[0] == 'b' ? 2 : 1);
