@@ -846,8 +846,8 @@ Results ResultsOf(const Problem& problem) {
 void ForEachExpectedRow(const Case& c, const Problem& problem, Arithmetic arithmetic,
                         const Results& results,
                         const std::function<bool(const ExpectedRow&)>& visit, size_t every) {
-  if (c.backward) return Backward(c, problem, arithmetic, results, visit).Make();
   if (c.RowCount() == 0) return;
+  if (c.backward) return Backward(c, problem, arithmetic, results, visit).Make();
   Forward forward(c, problem, arithmetic, results, visit);
   const size_t last = c.RowCount() - 1;
   for (size_t row = 0; forward.goes_on() && row < last; row += every) forward.MakeRow(row);

@@ -50,7 +50,7 @@ struct Roundings {
   double Between() const { return between == RMSNORM_F32 ? 0 : UnitOf(between); }
   // Between a term of dw or db and its sum. A first term that is added to 0 rounds in an fma only.
   double Rows(size_t rows, Operand columns) const {
-    const size_t blocks = any ? 1 : std::clamp<size_t>((rows + 15) / 16, 1, 64);
+    const size_t blocks = any ? 1 : std::min<size_t>(64, (rows + 15) / 16);
     return CeilDiv(rows, blocks) + static_cast<double>(blocks) - 1 -
            (columns == internal::kDb ? 1 : 0);
   }
