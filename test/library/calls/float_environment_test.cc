@@ -19,6 +19,7 @@
 #endif
 
 #include "cases/float_control.h"
+#include "cases/list.h"
 #include "cases/prepared_call.h"
 #include "cases/run.h"
 #include "contexts.h"
@@ -88,13 +89,11 @@ TEST(FloatEnvironment, GovernsArithmetic) {
 // A d above 2^24 must be rounded to be the divisor, to nearest even.
 TEST(FloatEnvironment, Divisor) {
   cases::Runner runner;
-  for (const std::string d : {"16777217", "16777219"}) {
-    for (int state = 1; state < 12; ++state) {
-      const std::string line = "forward,x=bf16,y=none,sums=f64,rstd=f32,rows=2,eps=0,d=" + d +
-                               ",state=" + std::to_string(state);
-      EXPECT_EQ("", cases::FaultOf(runner, cases::ParseCalls(line), kReference)) << line;
-    }
-  }
+  const cases::List list(
+      "forward,x=bf16,y=none,sums=f64,rstd=f32,rows=2,eps=0,d=16777217|16777219,state=1..11");
+  list.ForEach([&](const cases::Calls& calls) {
+    EXPECT_EQ("", cases::FaultOf(runner, calls, kReference)) << cases::Text(calls);
+  });
 }
 
 // Windows starts every thread in the default environment.

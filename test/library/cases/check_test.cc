@@ -493,32 +493,30 @@ TEST(List, Multiplies) {
 
 // The casts of the formulas.
 TEST(Encode, KnownRoundings) {
-  struct Known {
-    uint32_t f32;
-    uint32_t f16;
-    uint32_t bf16;
+  // As f32, f16 and bf16.
+  const uint32_t known[][3] = {
+      {0x3F800000, 0x3C00, 0x3F80},  // 1
+      {0xC0490FDB, 0xC248, 0xC049},  // -pi
+      {0x477FE000, 0x7BFF, 0x4780},  // 65504
+      {0x477FEFFF, 0x7BFF, 0x4780},  // just below the tie to infinity
+      {0x477FF000, 0x7C00, 0x4780},  // 65520, the tie
+      {0x33800000, 0x0001, 0x3380},  // 2^-24, the smallest f16
+      {0x33000000, 0x0000, 0x3300},  // 2^-25, a tie to even 0
+      {0x33000001, 0x0001, 0x3300},
+      {0x387FFFFF, 0x0400, 0x3880},  // carries into the normal numbers
+      {0x3F808000, 0x3C04, 0x3F80},  // a tie of bf16, down to even
+      {0x3F818000, 0x3C0C, 0x3F82},  // a tie of bf16, up to even
+      {0x7F7FFFFF, 0x7C00, 0x7F80},  // the largest f32
+      {0x00000001, 0x0000, 0x0000},
+      {0x00008000, 0x0000, 0x0000},  // a tie of bf16 subnormals
+      {0x00008001, 0x0000, 0x0001},
+      {0x80000000, 0x8000, 0x8000},  // -0
+      {0xFF800000, 0xFC00, 0xFF80},  // -infinity
   };
-  for (const Known& known : {
-           Known{0x3F800000, 0x3C00, 0x3F80},  // 1
-           Known{0xC0490FDB, 0xC248, 0xC049},  // -pi
-           Known{0x477FE000, 0x7BFF, 0x4780},  // 65504
-           Known{0x477FEFFF, 0x7BFF, 0x4780},  // just below the tie to infinity
-           Known{0x477FF000, 0x7C00, 0x4780},  // 65520, the tie
-           Known{0x33800000, 0x0001, 0x3380},  // 2^-24, the smallest f16
-           Known{0x33000000, 0x0000, 0x3300},  // 2^-25, a tie to even 0
-           Known{0x33000001, 0x0001, 0x3300},
-           Known{0x387FFFFF, 0x0400, 0x3880},  // carries into the normal numbers
-           Known{0x3F808000, 0x3C04, 0x3F80},  // a tie of bf16, down to even
-           Known{0x3F818000, 0x3C0C, 0x3F82},  // a tie of bf16, up to even
-           Known{0x7F7FFFFF, 0x7C00, 0x7F80},  // the largest f32
-           Known{0x00000001, 0x0000, 0x0000},
-           Known{0x00008000, 0x0000, 0x0000},  // a tie of bf16 subnormals
-           Known{0x00008001, 0x0000, 0x0001}, Known{0x80000000, 0x8000, 0x8000},  // -0
-           Known{0xFF800000, 0xFC00, 0xFF80},                                     // -infinity
-       }) {
-    const double value = cases::Decode(RMSNORM_F32, known.f32);
-    EXPECT_EQ(known.f16, cases::Encode(RMSNORM_F16, value)) << value;
-    EXPECT_EQ(known.bf16, cases::Encode(RMSNORM_BF16, value)) << value;
+  for (const auto& [f32, f16, bf16] : known) {
+    const double value = cases::Decode(RMSNORM_F32, f32);
+    EXPECT_EQ(f16, cases::Encode(RMSNORM_F16, value)) << value;
+    EXPECT_EQ(bf16, cases::Encode(RMSNORM_BF16, value)) << value;
   }
   for (const rmsnorm_dtype dtype : {RMSNORM_F16, RMSNORM_BF16}) {
     EXPECT_TRUE(
