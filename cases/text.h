@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text of users: their mistakes, and numbers and options as text. Numbers are the same in every
-// locale. A text is a number only as a whole: without white space, in the range of the type, and for
-// integers in decimal digits.
+// locale. A text is a number only as a whole: without white space, in the range of the type, and
+// for integers in decimal digits.
 #ifndef RMSNORM_CASES_TEXT_H_
 #define RMSNORM_CASES_TEXT_H_
 
