@@ -60,6 +60,13 @@ struct RowToScale {
     Store(ScaledAt(begin, some, Load(weight + begin, some)), y + begin, some);
   }
 
+  // Scales the elements from `begin` up to `end`.
+  HWY_INLINE void Scale(size_t begin, size_t end, const float* weight) const {
+    ForEachPair(begin, end, [&](size_t j, auto some) RMSNORM_LAMBDA {
+      Store(ScaledAt(j, some, Load(weight + j, some)), y + j, some);
+    });
+  }
+
   const T* x;
   T* y;
   F32Vec r;
@@ -79,7 +86,7 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
   // The last elements are scaled as a whole pair, together with some that are scaled twice. It is
   // read before anything is written, as y may be x.
   const size_t last = d - kPair;
-  const bool is_ragged = (d - head) % kPair != 0;
+  const bool is_ragged = !kStream && (d - head) % kPair != 0;
   Pair last_scaled = {hn::Zero(F32Tag()), hn::Zero(F32Tag())};
   if (is_ragged) last_scaled = row.ScaledAt(last, All(), Load(weight + last));
   const size_t last_fetch = LastFetch(more, d, 2 * kPair);
@@ -106,6 +113,7 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
     at.y += 2 * kPair;
     at_weight += 2 * kPair;
   }
+  if (kStream) return row.Scale(j, d, weight);
   if (j + kPair <= d) Store(row.ScaledAt(j, All(), Load(weight + j)), row.y + j);
   if (is_ragged) Store(last_scaled, row.y + last);
 }
@@ -116,7 +124,11 @@ HWY_NOINLINE void ScaleRow(const void* x, const float* weight, size_t d, float r
                            const void* next, bool more) {
   const RowToScale<kCast, T> row(x, y, r);
   size_t head = 0;
-  if (kStream || d >= kAlignedRow) {  // stores past the caches must be aligned
+  if (kStream) {
+    // A store that follows one past the caches to the same line waits for memory.
+    head = std::min(d, -reinterpret_cast<uintptr_t>(y) % kCacheLine / sizeof(T));
+    row.Scale(0, head, weight);
+  } else if (d >= kAlignedRow) {
     head = std::min(d, -reinterpret_cast<uintptr_t>(y) % sizeof(F32Vec) / sizeof(T));
     if (head > 0) row.ScaleFew(0, head, weight);
   }
