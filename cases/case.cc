@@ -27,7 +27,7 @@ const Words kValues = {"normal",  "massive",  "wide",      "huge",    "tiny",   
 const Words kOrders = {"rising", "falling", "transposed", "zigzag", "repeated", "again", "windows"};
 const Words kPers = {"tensor", "head", "group", "row", "alternate", "first"};
 const Words kGuards = {"none", "before", "after"};
-const Words kStores = {"cached", "streamed"};
+const Words kStores = {"by_size", "streamed", "cached"};
 const Words kExecutors = {"none", "reverse", "shuffled", "threads"};
 
 // One row without leading dimensions.

@@ -120,7 +120,7 @@ struct Case {
   rmsnorm_options options = rmsnorm_default_options();
   int threads = 1;
   Executor executor = Executor::kNone;
-  rmsnorm_stores stores = RMSNORM_STORES_CACHED;
+  rmsnorm_stores stores = RMSNORM_STORES_BY_SIZE;
   unsigned state = 0;  // seed of the floating-point states of caller and executor; 0: default
   Guard guard = Guard::kNone;  // overrides every shift
   bool interleaved = false;    // all operands with rows share one buffer, row beside row, in the

@@ -384,7 +384,7 @@ rmsnorm_status ReadContext(const rmsnorm_context* given, rmsnorm_context& copy,
     return Fail(RMSNORM_ERROR_OPTION, "context: threads is %d; it must be 0 or larger",
                 context->threads);
   }
-  if (context->stores < RMSNORM_STORES_CACHED || context->stores > RMSNORM_STORES_STREAMED) {
+  if (context->stores < RMSNORM_STORES_BY_SIZE || context->stores > RMSNORM_STORES_CACHED) {
     return Fail(RMSNORM_ERROR_OPTION, "context: stores is %d; it must be one of RMSNORM_STORES_...",
                 context->stores);
   }

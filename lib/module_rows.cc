@@ -189,7 +189,7 @@ size_t MostDirectRows(Operation operation, const rmsnorm_module& module) {
   const bool is_streamed = module.context.stores == RMSNORM_STORES_STREAMED;
   if (is_streamed || !TakesModule(operation, module)) return 0;
   if (operation == Operation::kBackward) {
-    return std::min(PTRDIFF_MAX / sizeof(float) / module.d, kMinRowsPerBlock);
+    return std::min((kLeastStreamed - 1) / sizeof(float) / module.d, kMinRowsPerBlock);
   }
   size_t longest = 1;  // picoseconds of a row
   for (rmsnorm_dtype dtype = RMSNORM_F32; dtype <= RMSNORM_BF16; ++dtype) {

@@ -161,6 +161,18 @@ void PlanKernel(const CheckedCall& call, const KernelTable& kernels, Kernel kern
   FillColumns(call, plan);
 }
 
+// Whether an output is written past the caches. It is not where it replaces `input`.
+bool GoesPastCaches(const Operands& operands, Operand output, Operand input,
+                    const CallContext& context) {
+  const rmsnorm_stores stores = context.context->stores;
+  if (stores == RMSNORM_STORES_CACHED || !operands.Has(output)) return false;
+  const rmsnorm_view& view = operands[output];
+  if (view.data == operands[input].data) return false;
+  const size_t row = operands.d * ElementSize(view.dtype);
+  return stores == RMSNORM_STORES_STREAMED ||
+         (row >= kLeastStreamedRow && operands.rows * row >= kLeastStreamed);
+}
+
 }  // namespace
 
 RowRun Plan::RunFrom(size_t begin, size_t end) const {
@@ -222,8 +234,7 @@ void PlanForward(const CheckedCall& call, const CallContext& context, Scratch& s
   const Operands& operands = call.operands;
   PlanKernel(call, *context.kernels, context.kernels->forward, operands, scratch, plan);
   if (!plan.is_run) WalkInSlabs(plan.walk);
-  plan.norm.stream = context.context->stores == RMSNORM_STORES_STREAMED && operands.Has(kY) &&
-                     operands[kY].data != operands[kX].data;
+  plan.norm.stream = GoesPastCaches(operands, kY, kX, context);
 }
 
 void PlanDb(const CheckedCall& call, const CallContext& context, Scratch& scratch, Plan& plan) {
@@ -240,8 +251,7 @@ void PlanDxAndDw(const CheckedCall& call, const CallContext& context, Scratch& s
   views.given &= ~SetOf(kDb);
   PlanKernel(call, *context.kernels, context.kernels->backward, views, scratch, plan);
   plan.norm.add_to_dx = (operands.add_to & RMSNORM_ADD_TO_DX) != 0;
-  plan.norm.stream = context.context->stores == RMSNORM_STORES_STREAMED && operands.Has(kDx) &&
-                     operands[kDx].data != operands[kDy].data && !plan.norm.add_to_dx;
+  plan.norm.stream = !plan.norm.add_to_dx && GoesPastCaches(operands, kDx, kDy, context);
 }
 
 }  // namespace rmsnorm::internal

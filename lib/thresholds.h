@@ -55,6 +55,12 @@ constexpr size_t kLongestFetched = Threshold(4096, 64);
 // a slab fit L2.
 constexpr size_t kSlab = Threshold(32768, 256);
 
+// y and dx of at least kLeastStreamed bytes, in rows of at least kLeastStreamedRow bytes, are
+// written past the caches unless the context says otherwise (doc/design.md, "Stores past the
+// caches").
+constexpr size_t kLeastStreamed = Threshold(size_t{64} << 20, 4096);
+constexpr size_t kLeastStreamedRow = Threshold(4096, 256);
+
 // A row of at least this many elements is worth a first step that aligns y.
 constexpr size_t kAlignedRow = Threshold(512, 16);
 

@@ -423,8 +423,10 @@ typedef void (*rmsnorm_parallel_for)(void* context, size_t count, rmsnorm_task t
 /// Whether y or dx passes through the caches. Where it replaces an input, or is added to, it does.
 typedef int32_t rmsnorm_stores;
 enum {
-  RMSNORM_STORES_CACHED = 0,   ///< through the caches, for a caller who reads the result next
-  RMSNORM_STORES_STREAMED = 1  ///< past the caches, for a large result that is not read soon
+  RMSNORM_STORES_BY_SIZE = 0,   ///< past the caches for a y or dx of 64 MiB and more, in rows of at
+                                ///< least 4 KiB; each output of a call by its own size
+  RMSNORM_STORES_STREAMED = 1,  ///< past the caches, for a large result that is not read soon
+  RMSNORM_STORES_CACHED = 2     ///< through the caches, for a caller who reads the result next
 };
 
 /// Where and how a call runs. Nothing here changes a bit of a result. 0 is the default of every field.
@@ -438,7 +440,7 @@ typedef struct rmsnorm_context {
   rmsnorm_parallel_for parallel_for;  ///< runs the parts instead of OpenMP; null by default
   void* parallel_context;             ///< handed to parallel_for
   const char* target;     ///< see "targets" below; null by default: RMSNORM_TARGET, or the best
-  rmsnorm_stores stores;  ///< RMSNORM_STORES_CACHED by default
+  rmsnorm_stores stores;  ///< RMSNORM_STORES_BY_SIZE by default
   int32_t reserved;       ///< 0, for later versions
 } rmsnorm_context;
 

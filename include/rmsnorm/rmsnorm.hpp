@@ -222,8 +222,9 @@ static_assert(sizeof(rmsnorm_options) == offsetof(rmsnorm_options, eps) + sizeof
 
 /// See rmsnorm_stores.
 enum class Stores : rmsnorm_stores {
-  cached = RMSNORM_STORES_CACHED,
-  streamed = RMSNORM_STORES_STREAMED
+  by_size = RMSNORM_STORES_BY_SIZE,
+  streamed = RMSNORM_STORES_STREAMED,
+  cached = RMSNORM_STORES_CACHED
 };
 
 /// Where and how a call runs; see rmsnorm_context. In C++20 `Context{.threads = 1}`.
@@ -232,7 +233,7 @@ struct Context {
   rmsnorm_parallel_for parallel_for = nullptr;  ///< see rmsnorm_context
   void* parallel_context = nullptr;             ///< see rmsnorm_context
   const char* target = nullptr;                 ///< see rmsnorm_context
-  Stores stores = Stores::cached;               ///< see rmsnorm_stores
+  Stores stores = Stores::by_size;              ///< see rmsnorm_stores
 
   /// The context of the C interface.
   rmsnorm_context get() const noexcept {

@@ -264,7 +264,7 @@ HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const RowRun& run, size_
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
   const bool cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
-  const bool in_y = type == kF32 && !norm.stream && run.data[kY] != run.data[kX];
+  const bool in_y = type == kF32 && run.data[kY] != run.data[kX];
   HWY_ALIGN float tile[kSize];
   for (size_t row = begin; row < run.count; ++row) {
     float* const input = in_y ? run.Row<float>(kY, row) : tile;

@@ -64,6 +64,7 @@ ffi::Error Norm(ffi::ThreadPool pool, ffi::Span<const int32_t> bytes,
   std::memcpy(&options, bytes.begin(), sizeof options);
   rmsnorm_context context = rmsnorm_default_context();
   context.threads = static_cast<int32_t>(pool.num_threads());
+  context.stores = RMSNORM_STORES_CACHED;  // large results lie in new memory
   context.parallel_for = RunOnPool;
   context.parallel_context = &pool;
   const auto call = operands.dy ? rmsnorm_backward : rmsnorm_forward;

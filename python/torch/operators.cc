@@ -192,6 +192,8 @@ class CallContext {
     uint32_t threads = 1;
     Require(torch_get_num_threads(&threads), "tell its number of threads");
     context_.threads = static_cast<int32_t>(threads);
+    // PyTorch makes large results in new memory, which the system has just written.
+    context_.stores = RMSNORM_STORES_CACHED;
     context_.parallel_for = ParallelFor;
     context_.parallel_context = &error_;
   }

@@ -314,8 +314,8 @@ rows ; rotary_pairs=neighbours ; ; OPTION ; options: rotary_pairs is neighbours,
 # Contexts.
 context ; threads=-1|-2147483648 ; ; OPTION ; context: threads
 context ; threads=2147483647 ; ; OK
-context ; ; context stores=-1|2 ; OPTION ; context: stores
-context ; ; context stores=0|1 ; OK
+context ; ; context stores=-1|3 ; OPTION ; context: stores
+context ; ; context stores=0|1|2 ; OK
 context ; ; context reserved=-1|1 ; OPTION ; context: reserved
 context ; ; context target=PDP11 ; TARGET ; target:
 

@@ -81,8 +81,9 @@ pub const RMSNORM_ROTARY_ROUND_NORM: rmsnorm_rotary_rounding = 1;
 pub const RMSNORM_ROTARY_ROUND_NONE: rmsnorm_rotary_rounding = 2;
 
 pub type rmsnorm_stores = i32;
-pub const RMSNORM_STORES_CACHED: rmsnorm_stores = 0;
+pub const RMSNORM_STORES_BY_SIZE: rmsnorm_stores = 0;
 pub const RMSNORM_STORES_STREAMED: rmsnorm_stores = 1;
+pub const RMSNORM_STORES_CACHED: rmsnorm_stores = 2;
 
 /// Never null where the library hands one to an executor.
 pub type rmsnorm_task = Option<unsafe extern "C" fn(state: *mut c_void, index: usize)>;

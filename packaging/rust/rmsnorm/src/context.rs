@@ -13,11 +13,13 @@ use std::sync::Arc;
 choices! {
     /// Whether y or dx passes through the caches
     Stores {
-        /// It does, for a caller who reads the result next
+        /// A result of 64 MiB and more, in rows of at least 4 KiB, does not
         #[default]
-        Cached = RMSNORM_STORES_CACHED,
+        BySize = RMSNORM_STORES_BY_SIZE,
         /// It does not, for a large result that is not read soon
         Streamed = RMSNORM_STORES_STREAMED,
+        /// It does, for a caller who reads the result next
+        Cached = RMSNORM_STORES_CACHED,
     }
 }
 
