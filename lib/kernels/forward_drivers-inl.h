@@ -280,8 +280,33 @@ HWY_NOINLINE size_t ForwardGatedTiles(const Norm& norm, const RowRun& run, size_
   return run.count;
 }
 
-// A RowsLeaf for rows of which a Rotation holds all pairs. Four rows share a root and the
-// divisions.
+// The most rows, and the most bytes of x, that a RotatedLeaf gets at once: x and y stay in L1.
+constexpr size_t kRotatedRows = 32;
+constexpr size_t kRotatedBytes = 8192;
+
+// Finds 1 / RMS of up to `most` rows from `row` on, and returns of how many: none where f32 does
+// not hold the first one.
+HWY_INLINE size_t InvertRows(const Norm& norm, const RowRun& run, size_t row, size_t most,
+                             float* r) {
+  const SumLeaf sum = norm.kernels->leaves->sum[DtypeIndex(norm.dtype[kX])];
+  const size_t fours = std::min(most, run.count - row) / 4 * 4;
+  for (size_t i = 0; i < std::max<size_t>(fours, 1); ++i) {
+    r[i] = sum(run.Row<char>(kX, row + i), nullptr, nullptr, run.d);
+  }
+  size_t count = 0;
+  for (; count < fours; count += 4) {
+    const FourInverses inverses = InvertFour(norm.root, hn::LoadU(FourTag(), r + count));
+    if (HWY_UNLIKELY(!inverses.safe)) break;
+    hn::StoreU(inverses.r, FourTag(), r + count);
+  }
+  if (count > 0) return count;
+  const float under_root = UnderRoot(norm.root, r[0]);
+  if (HWY_UNLIKELY(!IsSafe(under_root))) return 0;
+  r[0] = InverseRms(norm.root, under_root);
+  return 1;
+}
+
+// A RowsLeaf for rows of which a Rotation holds all pairs.
 inline HWY_NOINLINE size_t ForwardRotatedRows(const Norm& norm, const RowRun& run, size_t begin) {
   const Leaves& leaves = *norm.kernels->leaves;
   const int type = DtypeIndex(norm.dtype[kX]);
@@ -292,30 +317,22 @@ inline HWY_NOINLINE size_t ForwardRotatedRows(const Norm& norm, const RowRun& ru
   // What is not rotated lies on one side of the part.
   const size_t rest = BeginOfRotated(norm, run.d) > 0 ? 0 : norm.rotated;
   const bool is_shared = run.stride[kCos] == 0 && run.stride[kSin] == 0;
+  const size_t most =
+      is_shared ? std::min(std::max<size_t>(kRotatedBytes / (run.d * size), 4), kRotatedRows) : 1;
   Rotation rotation;
-  float sums[4];
-  HWY_ALIGN float r[4];
-  const SumLeaf sum = leaves.sum[type];
+  float smallest_r = 0;
+  float r[kRotatedRows];
   for (size_t row = begin; row < run.count;) {
-    size_t count = is_shared && row + 4 <= run.count ? 4 : 1;
-    for (size_t i = 0; i < count; ++i) {
-      sums[i] = sum(run.Row<char>(kX, row + i), nullptr, nullptr, run.d);
-    }
-    if (count == 4) {
-      const FourInverses inverses = InvertFour(norm.root, hn::LoadU(FourTag(), sums));
-      hn::Store(inverses.r, FourTag(), r);
-      if (HWY_UNLIKELY(!inverses.safe)) count = 1;
-    }
-    if (count == 1) {
-      const float under_root = UnderRoot(norm.root, sums[0]);
-      if (HWY_UNLIKELY(!IsSafe(under_root))) return row;
-      r[0] = InverseRms(norm.root, under_root);
-    }
+    const size_t count = InvertRows(norm, run, row, most, r);
+    if (HWY_UNLIKELY(count == 0)) return row;
     if (row == begin || !is_shared) {
       rotation.Read(norm, run, row, 0, norm.rotated / 2, Turn::kForward,
                     round_each ? norm.dtype[kY] : RMSNORM_F32);
+      smallest_r = rotation.SmallestNormal(norm, run);
     }
-    rotate(norm, run, rotation.cos(), rotation.sin(), row, count, r);
+    bool normal = true;
+    for (size_t i = 0; i < count; ++i) normal = normal && r[i] >= smallest_r;
+    rotate(norm, run, rotation.cos(), rotation.sin(), row, count, r, normal);
     for (size_t i = 0; i < count; ++i, ++row) {
       if (run.Has(kRstd)) *run.Row<float>(kRstd, row) = r[i];
       if (norm.rotated == run.d) continue;

@@ -44,8 +44,11 @@ using RowLeaf = void (*)(const Norm& norm, const RowRun& run, Operand source, si
 
 // Writes the rotated part of `count` rows of y. The tables that they share have numbers in f32: for
 // halves one for each pair, for neighbours one for each element, and the first of a pair has -sin.
+// `normal` says that no number but zero becomes subnormal on the way from an x of 2^-63 or more,
+// and that y is not the sum of two zeros.
 using RotatedLeaf = void (*)(const Norm& norm, const RowRun& run, const float* cos,
-                             const float* sin, size_t row, size_t count, const float* r);
+                             const float* sin, size_t row, size_t count, const float* r,
+                             bool normal);
 
 // Runs forward or backward for the rows from `begin` on, and stops early at a row that f32 does not
 // hold. Returns the index of the first row that is not done.

@@ -14,12 +14,18 @@
 #endif
 
 #include <algorithm>
+#include <limits>
 
 #include "forward-inl.h"
 #include "tile-inl.h"
 
 RMSNORM_BEFORE_NAMESPACE();
 namespace rmsnorm::internal::HWY_NAMESPACE {
+
+// The first element of a row that is rotated.
+HWY_INLINE size_t BeginOfRotated(const Norm& norm, size_t d) {
+  return norm.rotary_part == RMSNORM_ROTARY_END ? d - norm.rotated : 0;
+}
 
 // ------------------------------------------------------------------ tables
 
@@ -46,6 +52,48 @@ class Rotation {
     } else if (turn == Turn::kBack) {
       for (size_t i = 0; i < n; ++i) sin_[i] = -sin_[i];
     }
+  }
+
+  // The smallest 1 / RMS of a row whose numbers are normal from an x of 2^-63 or more to y;
+  // infinity where no row's are. The smallest product is then 2^-110, and a difference of two
+  // products is 0 or 2^-118 or more.
+  HWY_NOINLINE float SmallestNormal(const Norm& norm, const RowRun& run) const {
+    const size_t n = norm.rotated / 2;
+    const float none = std::numeric_limits<float>::infinity();
+    // Rows of a larger divisor have larger numbers.
+    if (norm.dtype[kX] != RMSNORM_BF16 || norm.rotary_pairs != RMSNORM_ROTARY_HALVES ||
+        n % kN != 0 || norm.root.divisor > 0x1p32f) {
+      return none;
+    }
+    const float* const weight = run.Row<float>(kWeight, 0) + BeginOfRotated(norm, run.d);
+    const U32Tag tag;
+    const auto one = hn::BitCast(tag, hn::Set(F32Tag(), 1));
+    const auto zero = hn::Zero(tag);
+    auto least_weight = one;
+    auto least_number = one;
+    auto largest = one;
+    const auto magnitude = [](const float* from) RMSNORM_LAMBDA {
+      return hn::BitCast(U32Tag(), hn::Abs(hn::LoadU(F32Tag(), from)));
+    };
+    for (size_t j = 0; j < 2 * n; j += kN) {
+      const auto w = magnitude(weight + j);
+      least_weight = hn::Min(least_weight, w);
+      largest = hn::Max(largest, w);
+    }
+    for (size_t j = 0; j < n; j += kN) {
+      const auto c = magnitude(cos_ + j);
+      const auto s = magnitude(sin_ + j);
+      // One of the two may be zero.
+      const auto least =
+          hn::Min(hn::IfThenElse(hn::Eq(c, zero), s, c), hn::IfThenElse(hn::Eq(s, zero), c, s));
+      least_number = hn::Min(least_number, least);
+      largest = hn::Max(largest, hn::Max(c, s));
+    }
+    const auto first = [](auto bits)
+                           RMSNORM_LAMBDA { return hn::GetLane(hn::BitCast(F32Tag(), bits)); };
+    if (!(first(hn::MaxOfLanes(tag, largest)) <= 0x1p20f)) return none;
+    return 0x1p-47f /
+           (first(hn::MinOfLanes(tag, least_weight)) * first(hn::MinOfLanes(tag, least_number)));
   }
 
   HWY_INLINE const float* cos() const { return cos_; }
@@ -111,11 +159,6 @@ HWY_INLINE void RotateNeighbours(const float* cos, const float* sin, size_t n,
   });
 }
 
-// The first element of a row that is rotated.
-HWY_INLINE size_t BeginOfRotated(const Norm& norm, size_t d) {
-  return norm.rotary_part == RMSNORM_ROTARY_END ? d - norm.rotated : 0;
-}
-
 // ------------------------------------------------------------------ tiles
 
 #if !RMSNORM_NATIVE_BF16
@@ -168,10 +211,27 @@ template <class T>
 struct ScaledElements {
   HWY_INLINE ScaledElements() {}
 
+  HWY_INLINE void SetRow(const RowRun& run, size_t begin, size_t row, float inverse_rms) {
+    x = run.Row<T>(kX, row) + begin;
+    y = run.Row<T>(kY, row) + begin;
+    r = hn::Set(F32Tag(), inverse_rms);
+  }
+
+  template <class Some>
+  HWY_INLINE Pair ScaledAt(size_t j, Some some, Pair w) const {
+    const Pair m = Scaled<T>(cast, Load(x + j, some), r, w);
+    return round_m ? Rounded<T>(m) : m;
+  }
+  // The same, rounded to bf16, where all numbers on the way are normal.
+  HWY_INLINE Pair ScaledNormalAt(size_t j, Pair w) const {
+    Pair n = Mul(Load(x + j), {r, r});
+    if (cast) n = {RoundNormal(n.lower), RoundNormal(n.upper)};
+    const Pair m = Mul(n, w);
+    return {RoundNormal(m.lower), RoundNormal(m.upper)};
+  }
   template <class Some>
   HWY_INLINE Pair Get(size_t j, Some some) const {
-    const Pair m = Scaled<T>(cast, Load(x + j, some), r, Load(weight + j, some));
-    return round_m ? Rounded<T>(m) : m;
+    return ScaledAt(j, some, Load(weight + j, some));
   }
   template <class Some>
   HWY_INLINE void Put(Pair value, size_t j, Some some) const {
@@ -186,27 +246,90 @@ struct ScaledElements {
   F32Vec r;
 };
 
+// Numbers of bf16 to multiply bf16 by, so that each product is rounded as by RoundNormal(). f32
+// holds 1 - 2^16 times a number, and the product of two.
+struct RoundingFactors {
+  HWY_INLINE explicit RoundingFactors(Pair given) : number(given) {
+    const F32Vec scale = hn::Set(F32Tag(), 0x1p16f);
+    high = Mul(number, {scale, scale});
+    without_high = Sub(number, high);
+  }
+  HWY_INLINE Pair RoundedProduct(Pair v) const { return MulAdd(v, high, Mul(v, without_high)); }
+
+  Pair number;
+  Pair high;
+  Pair without_high;
+};
+
+// Rotates two whole pairs of a row whose numbers are normal; returns false elsewhere.
+template <class R, class Some>
+HWY_INLINE bool RotateNormal(const ScaledElements<BF16>& row, size_t j, size_t apart, Some,
+                             bool normal, const RoundingFactors& c, const RoundingFactors& s,
+                             Pair a_weight, Pair b_weight) {
+  if constexpr (!std::is_same_v<Some, All>) return false;
+  BF16* const a_to = row.y + j;
+  BF16* const b_to = row.y + j + apart;
+  if (HWY_UNLIKELY(!normal || HasSmall(row.x + j, row.x + j + apart))) return false;
+  const Pair a = row.ScaledNormalAt(j, a_weight);
+  const Pair b = row.ScaledNormalAt(j + apart, b_weight);
+  if constexpr (std::is_same_v<R, BF16>) {
+    StoreNormal(Sub(c.RoundedProduct(a), s.RoundedProduct(b)), a_to,
+                Add(c.RoundedProduct(b), s.RoundedProduct(a)), b_to);
+  } else {
+    StoreBoth(Sub(Mul(a, c.number), Mul(b, s.number)), a_to, All(),
+              Add(Mul(b, c.number), Mul(a, s.number)), b_to, All());
+  }
+  return true;
+}
+
+// Rotates the halves of `count` rows, pair by pair, which load the tables and the weight once.
+template <class R, class T>
+HWY_INLINE void RotateHalvesOfRows(const RowRun& run, const float* cos, const float* sin, size_t n,
+                                   size_t begin, size_t row, size_t count, const float* r,
+                                   bool normal, ScaledElements<T> elements) {
+  ForEachPair(0, n, [&](size_t j, auto some) RMSNORM_LAMBDA {
+    const Pair c = Load(cos + j, some);
+    const Pair s = Load(sin + j, some);
+    const Pair a_weight = Load(elements.weight + j, some);
+    const Pair b_weight = Load(elements.weight + j + n, some);
+    const RoundingFactors c_factors(c);
+    const RoundingFactors s_factors(s);
+#pragma GCC unroll 1
+    for (size_t i = 0; i < count; ++i) {
+      elements.SetRow(run, begin, row + i, r[i]);
+      if constexpr (std::is_same_v<T, BF16>) {
+        if (RotateNormal<R>(elements, j, n, some, normal, c_factors, s_factors, a_weight,
+                            b_weight)) {
+          continue;
+        }
+      }
+      const Pair a = elements.ScaledAt(j, some, a_weight);
+      const Pair b = elements.ScaledAt(j + n, some, b_weight);
+      elements.Put(Sub(RoundedProduct<R>(a, c), RoundedProduct<R>(b, s)), j, some);
+      elements.Put(Add(RoundedProduct<R>(b, c), RoundedProduct<R>(a, s)), j + n, some);
+    }
+  });
+}
+
 // A RotatedLeaf.
 template <class R, class T>
 HWY_NOINLINE void RotateScaledRows(const Norm& norm, const RowRun& run, const float* cos,
-                                   const float* sin, size_t row, size_t count, const float* r) {
+                                   const float* sin, size_t row, size_t count, const float* r,
+                                   bool normal) {
   const size_t begin = BeginOfRotated(norm, run.d);
   const size_t pairs = norm.rotated / 2;
-  const bool halves = norm.rotary_pairs == RMSNORM_ROTARY_HALVES;
   ScaledElements<T> elements;
   elements.cast = norm.rounding == RMSNORM_ROUND_BEFORE_WEIGHT;
   elements.round_m = norm.rotary_rounding != RMSNORM_ROTARY_ROUND_NONE;
   elements.weight = run.Row<float>(kWeight, 0) + begin;
+  if (norm.rotary_pairs == RMSNORM_ROTARY_HALVES) {
+    return RotateHalvesOfRows<R>(run, cos, sin, pairs, begin, row, count, r,
+                                 normal && elements.round_m, elements);
+  }
 #pragma GCC unroll 1
   for (size_t i = 0; i < count; ++i) {
-    elements.x = run.Row<T>(kX, row + i) + begin;
-    elements.y = run.Row<T>(kY, row + i) + begin;
-    elements.r = hn::Set(F32Tag(), r[i]);
-    if (halves) {
-      RotateHalves<R>(cos, sin, pairs, pairs, elements);
-    } else {
-      RotateNeighbours<R>(cos, sin, pairs, elements);
-    }
+    elements.SetRow(run, begin, row + i, r[i]);
+    RotateNeighbours<R>(cos, sin, pairs, elements);
   }
 }
 
