@@ -249,11 +249,10 @@ struct ScaledElements {
 // Numbers of bf16 to multiply bf16 by, so that each product is rounded as by RoundNormal(). f32
 // holds 1 - 2^16 times a number, and the product of two.
 struct RoundingFactors {
-  HWY_INLINE explicit RoundingFactors(Pair given) : number(given) {
-    const F32Vec scale = hn::Set(F32Tag(), 0x1p16f);
-    high = Mul(number, {scale, scale});
-    without_high = Sub(number, high);
-  }
+  HWY_INLINE explicit RoundingFactors(Pair given)
+      : number(given),
+        high(Mul(given, {hn::Set(F32Tag(), 0x1p16f), hn::Set(F32Tag(), 0x1p16f)})),
+        without_high(Sub(given, high)) {}
   HWY_INLINE Pair RoundedProduct(Pair v) const { return MulAdd(v, high, Mul(v, without_high)); }
 
   Pair number;
