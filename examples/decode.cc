@@ -45,6 +45,20 @@ bf16 to_bf16(float value) {
   return bf16{static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
 }
 
+// The sum of the products of two rows. A compiler may keep its parts in vectors.
+float dot(const bf16* a, const bf16* b, size_t count) {
+  constexpr size_t kLanes = 32;
+  float sums[kLanes] = {};
+  for (size_t i = 0; i < count; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      sums[lane] += to_float(a[i + lane]) * to_float(b[i + lane]);
+    }
+  }
+  float sum = 0;
+  for (const float lane : sums) sum += lane;
+  return sum;
+}
+
 // A matrix of bf16, [outputs, inputs], and its product with a row.
 struct Matrix {
   size_t inputs;
@@ -60,18 +74,8 @@ struct Matrix {
   }
 
   void times(const Row& row, Row& product) const {
-    constexpr size_t kLanes = 32;  // sums that a compiler may keep in vectors
     for (size_t output = 0; output < product.size(); ++output) {
-      const bf16* const weights = values.data() + output * inputs;
-      float sums[kLanes] = {};
-      for (size_t i = 0; i < inputs; i += kLanes) {
-        for (size_t lane = 0; lane < kLanes; ++lane) {
-          sums[lane] += to_float(weights[i + lane]) * to_float(row[i + lane]);
-        }
-      }
-      float sum = 0;
-      for (const float lane : sums) sum += lane;
-      product[output] = to_bf16(sum);
+      product[output] = to_bf16(dot(values.data() + output * inputs, row.data(), inputs));
     }
   }
 };
@@ -120,16 +124,7 @@ struct Model {
 };
 
 float plain_rstd(const bf16* x, size_t d) {
-  constexpr size_t kLanes = 16;
-  float sums[kLanes] = {};
-  for (size_t i = 0; i < d; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      sums[lane] += to_float(x[i + lane]) * to_float(x[i + lane]);
-    }
-  }
-  float sum = 0;
-  for (const float lane : sums) sum += lane;
-  return 1 / std::sqrt(sum / static_cast<float>(d) + kEps);
+  return 1 / std::sqrt(dot(x, x, d) / static_cast<float>(d) + kEps);
 }
 
 void plain_add_norm(const Row& x, Row& stream, const Row& weight, Row& y) {
@@ -286,9 +281,7 @@ void Decoder::attend(size_t layer) {
     const size_t kv_head = head * s.kv_heads / s.q_heads * s.head;
     float total = 0;
     for (size_t i = 0; i <= position_; ++i) {
-      const bf16* const key = keys.data() + i * s.kv() + kv_head;
-      float product = 0;
-      for (size_t j = 0; j < s.head; ++j) product += to_float(q[j]) * to_float(key[j]);
+      const float product = dot(q, keys.data() + i * s.kv() + kv_head, s.head);
       weights[i] = std::exp(product / std::sqrt(static_cast<float>(s.head)));
       total += weights[i];
     }
