@@ -106,6 +106,8 @@ HWY_INLINE void ScaleFrom(size_t head, size_t d, const float* HWY_RESTRICT weigh
       for (size_t i = 0; i < 2 * kPair; i += kCacheLine / sizeof(T)) PrefetchToL2(next + j + i);
       Stream(scaled, at.y);
       Stream(next_scaled, at.y + kPair);
+    } else if constexpr (std::is_same_v<T, float>) {
+      StoreInOrder(scaled, next_scaled, at.y);
     } else {
       StoreBoth(scaled, at.y, All(), next_scaled, at.y + kPair, All());
     }
