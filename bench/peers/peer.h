@@ -80,6 +80,24 @@ static inline const char* rmsnorm_peer_no_norm(const rmsnorm_call* call) {
   return NULL;
 }
 
+/* Null for dx and dw of rows in two dimensions, by a weight of one, from the inverse RMS, with no
+   other operand and no option but eps; else the reason why a call is none. */
+static inline const char* rmsnorm_peer_no_gradients(const rmsnorm_call* call) {
+  const rmsnorm_operands* given = call->operands;
+  rmsnorm_operands known = rmsnorm_no_operands();
+  known.x = given->x;
+  known.weight = given->weight;
+  known.dy = given->dy;
+  known.rstd = given->rstd;
+  known.dx = given->dx;
+  known.dw = given->dw;
+  if (!rmsnorm_peer_knows(call, &known) || given->weight == NULL || given->rstd == NULL ||
+      given->dx == NULL || given->dw == NULL || given->x->ndim != 2 || given->weight->ndim != 1) {
+    return "only dx and dw from the inverse RMS of rows";
+  }
+  return NULL;
+}
+
 /* Whether the operands of a norm have one type. */
 static inline int rmsnorm_peer_has_one_type(const rmsnorm_operands* norm) {
   const rmsnorm_dtype type = norm->x->dtype;

@@ -209,24 +209,11 @@ Rows RowsOf(const rmsnorm_view* view, bool has_row = true) {
   return {const_cast<void*>(view->data), stride(last - 1), stride(last)};
 }
 
-// Null for dx and dw of dense rows in two dimensions, else the reason why a call is not that.
-const char* NoGradients(const rmsnorm_call& call) {
-  const rmsnorm_operands& given = *call.operands;
-  rmsnorm_operands known = rmsnorm_no_operands();
-  known.x = given.x;
-  known.weight = given.weight;
-  known.dy = given.dy;
-  known.rstd = given.rstd;
-  known.dx = given.dx;
-  known.dw = given.dw;
-  const bool has_all = rmsnorm_peer_knows(&call, &known) != 0 && given.weight != nullptr &&
-                       given.rstd != nullptr && given.dx != nullptr && given.dw != nullptr &&
-                       given.x->ndim == 2 && given.weight->ndim == 1;
-  if (!has_all) return "only dx and dw from the inverse RMS of rows";
+// Whether x, the weight, dy and dx have one type, and dw is f32.
+bool HaveTypesOfGradients(const rmsnorm_operands& given) {
   const rmsnorm_dtype type = given.x->dtype;
-  const bool has_types = given.weight->dtype == type && given.dy->dtype == type &&
-                         given.dx->dtype == type && given.dw->dtype == RMSNORM_F32;
-  return has_types ? nullptr : "they have one type, and dw f32";
+  return given.weight->dtype == type && given.dy->dtype == type && given.dx->dtype == type &&
+         given.dw->dtype == RMSNORM_F32;
 }
 
 // The norms of a case, and one without `run` behind them.
@@ -263,7 +250,9 @@ void* Prepare(const rmsnorm_peer_case* what, const char** why) {
         operands.gate != nullptr && (operands.q != nullptr || operands.cos != nullptr);
     const rmsnorm_call norm_alone = {nullptr, &known, &options};
     if (what->backward != 0) {
-      *why = NoGradients(what->calls[i]);
+      *why = rmsnorm_peer_no_gradients(&what->calls[i]);
+      if (*why == nullptr && !HaveTypesOfGradients(operands))
+        *why = "they have one type, and dw f32";
     } else {
       *why = x.ndim > 3 || has_two ? "no loop for such a call" : rmsnorm_peer_no_norm(&norm_alone);
       if (*why == nullptr && rmsnorm_peer_has_one_type(&known) == 0) *why = "they have one type";
