@@ -51,7 +51,7 @@ std::optional<std::string> ReplaceNames(const std::string& line, const std::stri
 std::vector<Case> ParseCalls(const std::string& line, int threads) try {
   std::set<std::string> names;
   std::vector<Case> calls = cases::ParseCalls(line, &names);
-  for (const char* const name : {"threads", "executor", "guard", "state"}) {
+  for (const char* const name : {"threads", "executor", "guard", "state", "strewn"}) {
     if (names.count(name) == 0) continue;
     throw UserError(std::string("--call: '") + name + "' is for `rmsnorm check`" +
                     (name == std::string("threads") ? "; here it is --threads" : ""));

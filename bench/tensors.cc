@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "threads.h"
+#include "rounds.h"
 
 namespace rmsnorm::bench {
 

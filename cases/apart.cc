@@ -238,6 +238,7 @@ class Apart {
 // A separate call rounds to the type of its input. If that is f32 and x is not, it differs from the
 // one call, which rounds to x's type: after the norm, before the gate, or in an output q without y.
 bool HasSteps(const Case& c) {
+  if (c.strewn) return false;
   if (c.backward) return c.RowCount() > 0;  // without rows, not even a -0 is added to
   const rmsnorm_options& given = c.options;
   const OperandSet steps =

@@ -143,6 +143,7 @@ std::vector<Field> MakeFields() {
   list.AddNumber("state", In(&Case::state), 1000);
   list.AddWord("guard", kGuards, In(&Case::guard));
   list.AddWord("interleaved", kFlags, In(&Case::interleaved));
+  list.AddWord("strewn", kFlags, In(&Case::strewn), false);
   list.AddNumber("seed", In(&Case::seed));
   return list.Take();
 }
@@ -185,6 +186,8 @@ void RequireOperand(const Case& c, Operand o) {
   Require(has_runs, name, "_skip needs two leading dimensions of separate rows");
   Require(c.function != Function::kSeveral || !is_output || own.order == Order::kRising,
           "call=several: its pieces of ", name, " lie apart in C order");
+  Require(!c.strewn || (is_laid_out && !own.in_place && own.values == Values::kNormal),
+          "strewn leaves no choice of how ", name, " lies, nor of its values");
   if (own.in_place) {
     const OperandCase& other = c.operand[rule.in_place_of];
     const char* const other_name = kOperandRules[rule.in_place_of].name;
@@ -438,6 +441,7 @@ void RequireMeaning(const Case& c) {
             "_skip makes more than 2^28 elements");
   }
   for (int i = 0; i < kOperands; ++i) RequireOperand(c, static_cast<Operand>(i));
+  Require(!c.strewn || (!c.interleaved && c.RowCount() > 0), "strewn needs rows that lie alone");
   if (c.function == Function::kRows) RequireRows(c);
   if (c.function == Function::kSeveral) {
     Require(!c.backward && !c.rows.empty(),
@@ -466,8 +470,8 @@ void RequireMeaning(const Calls& calls) {
     const Case& c = calls[i];
     RequireMeaning(c);
     if (calls.size() == 1) return;
-    Require(!c.backward && c.function != Function::kRows,
-            "calls made at once are forward calls, and none has call=rows");
+    Require(!c.backward && c.function != Function::kRows && !c.strewn,
+            "calls made at once are forward calls, and none is strewn or has call=rows");
     Require((c.function == Function::kPrepared) == (calls[0].function == Function::kPrepared),
             "either all calls made at once have call=prepared, or none");
     Require(i == 0 || (c.threads == usual.threads && c.executor == usual.executor &&

@@ -125,6 +125,8 @@ struct Case {
   Guard guard = Guard::kNone;  // overrides every shift
   bool interleaved = false;    // all operands with rows share one buffer, row beside row, in the
                                // order and with the gap of x
+  bool strewn = false;         // operands of random bytes lie anywhere in a small piece of memory,
+                               // where they may share bytes: the library may refuse the call
   unsigned seed = 0;
 
   bool Has(Operand o) const { return operand[o].dtype != 0; }
@@ -198,7 +200,8 @@ void RequireMeaning(const Calls& calls);
 bool HasMeaning(const Calls& calls);
 
 // A case for bugs that no list foresees: any function with any operands, types, layouts, values and
-// options. The work is enough for one thread; a build that splits tiny calls splits it, too.
+// options. The work is enough for one thread; a build that splits tiny calls splits it, too. One in
+// four is strewn.
 Case RandomCase(unsigned seed);
 
 std::vector<std::string> Split(const std::string& text, char separator);

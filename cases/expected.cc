@@ -855,7 +855,9 @@ void ForEachExpectedRow(const Case& c, const Problem& problem, Arithmetic arithm
 }
 
 std::string FormulaFault(const Case& c, const Problem& problem) {
-  if ((c.options.divisor != 0 && c.options.divisor < 1) || c.options.eps > 0x1p100f) return "";
+  if (c.strewn || (c.options.divisor != 0 && c.options.divisor < 1) || c.options.eps > 0x1p100f) {
+    return "";
+  }
   std::ostringstream fault;
   fault.precision(17);
   const Results results = ResultsOf(problem);

@@ -63,7 +63,8 @@ void ForEachExpectedRow(const Case& c, const Problem& problem, Arithmetic arithm
                         const std::function<bool(const ExpectedRow&)>& visit, size_t every = 1);
 
 // Describes the first result of the reference that is outside its range or beyond its bound. The
-// text is empty if there is none. No bound holds for a divisor below 1 or an eps above 2^100.
+// text is empty if there is none. No bound holds for strewn operands, a divisor below 1 or an eps
+// above 2^100.
 std::string FormulaFault(const Case& c, const Problem& problem);
 
 }  // namespace rmsnorm::cases

@@ -2,6 +2,7 @@
 #include "layout.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace rmsnorm::cases {
@@ -75,6 +76,10 @@ std::vector<ptrdiff_t> RowOffsets(const std::vector<size_t>& leading,
 }
 
 Layout::Layout(const Case& c) {
+  if (c.strewn) {
+    Strew(c);
+    return;
+  }
   if (c.interleaved) Interleave(c);
   internal::ForEachOperand(c.Given(), [&](Operand o) {
     if (c.operand[o].in_place) {
@@ -122,6 +127,85 @@ void Layout::Interleave(const Case& c) {
     for (ptrdiff_t& stride : place[o].stride) stride *= ptrdiff_t{kUnit} / element;
     slot += units(o);
   });
+}
+
+// Each place is drawn until the operand fits. It often has strides of the operand before, or begins
+// near it.
+void Layout::Strew(const Case& c) {
+  Random random(c.seed);
+  const auto around = [&](size_t distance) {  // from -distance to distance
+    return static_cast<ptrdiff_t>(random.Below(2 * distance + 1)) -
+           static_cast<ptrdiff_t>(distance);
+  };
+  // Any operand fits by itself.
+  const size_t bytes = std::max(8 * (64 + random.Below(448)), sizeof(double) * c.RowCount() * c.d);
+  block[internal::kX] = {bytes, kAroundOutput};
+  const Place* before = &place[internal::kX];
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    const size_t element = internal::ElementSize(c.operand[o].dtype);
+    const std::vector<size_t> leading = LeadingOf(c, o);
+    const size_t length = RowLengthOf(c, o);
+    const std::vector<ptrdiff_t> dense = SpansOf({}, leading, length, element).stride;
+    place[o] = {internal::kX, 0, dense, RowOffsets(leading, dense, element)};
+    for (int tries = 0; tries < 20; ++tries) {
+      std::vector<ptrdiff_t> stride = dense;
+      const bool is_alike = before->stride.size() == stride.size() && random.OneIn(3);
+      for (size_t i = 0; c.function != Function::kRows && i < stride.size(); ++i) {
+        if (is_alike) stride[i] = before->stride[i];
+        if (random.OneIn(4)) stride[i] = around(60);
+        if (random.OneIn(4)) stride[i] = stride[i] * around(3) + around(2);
+      }
+      const std::vector<ptrdiff_t> offsets = RowOffsets(leading, stride, element);
+      const auto [low, high] = std::minmax_element(offsets.begin(), offsets.end());
+      auto first = static_cast<ptrdiff_t>(random.Below(bytes / element) * element);
+      if (random.OneIn(2)) first = static_cast<ptrdiff_t>(before->first);
+      if (random.OneIn(4)) first += around(40) * static_cast<ptrdiff_t>(element);
+      if (first % static_cast<ptrdiff_t>(element) != 0 || first + *low < 0 ||
+          static_cast<size_t>(first + *high) + length * element > bytes) {
+        continue;
+      }
+      place[o] = {internal::kX, static_cast<size_t>(first), stride, offsets};
+      break;
+    }
+    before = &place[o];
+  });
+}
+
+// A module copies what it holds before the call.
+std::string OverlapIn(const Case& c, const Layout& layout) {
+  const auto bytes_of = [&](Operand o) {
+    return RowLengthOf(c, o) * internal::ElementSize(c.operand[o].dtype);
+  };
+  const OperandSet held = IsByModule(c) ? HeldByModule(c) : 0;
+  std::string found;
+  internal::ForEachOperand(c.Given(), [&](Operand output) {
+    if (!c.IsOutput(output)) return;
+    std::vector<uint8_t> own(layout.block[internal::kX].bytes);
+    const Layout::Place& place = layout.place[output];
+    const std::string name = kOperandRules[output].name;
+    for (const ptrdiff_t offset : place.offset) {
+      uint8_t* const row = &own[place.first] + offset;
+      if (std::memchr(row, 1, bytes_of(output)) != nullptr) found = "rows of " + name + " overlap";
+      std::memset(row, 1, bytes_of(output));
+    }
+    internal::ForEachOperand(c.Given() & ~held & ~SetOf(output), [&](Operand other) {
+      const Layout::Place& its = layout.place[other];
+      const bool may_replace = kOperandRules[output].in_place_of == other &&
+                               bytes_of(output) == bytes_of(other) && its.first == place.first;
+      if (may_replace && its.offset == place.offset) return;
+      for (size_t row = 0; row < its.offset.size(); ++row) {
+        // With several calls, one may be in place and the others separate.
+        if (may_replace && c.function == Function::kSeveral &&
+            its.offset[row] == place.offset[row]) {
+          continue;
+        }
+        if (std::memchr(&own[its.first] + its.offset[row], 1, bytes_of(other)) != nullptr) {
+          found = name + " overlaps " + kOperandRules[other].name;
+        }
+      }
+    });
+  });
+  return found;
 }
 
 CallOperands OperandsAt(const Case& c, const Layout& layout, uint8_t* const* block) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "case.h"
@@ -47,7 +48,12 @@ struct Layout {
  private:
   void PlaceAlone(const Case& c, Operand o);
   void Interleave(const Case& c);
+  void Strew(const Case& c);
 };
+
+// By definition, outputs share no byte with each other, nor with any other operand unless they
+// replace it exactly. Names those that do; the text is empty if there are none.
+std::string OverlapIn(const Case& c, const Layout& layout);
 
 // The operands of a case whose blocks of memory are these.
 CallOperands OperandsAt(const Case& c, const Layout& layout, uint8_t* const* block);

@@ -40,6 +40,29 @@ bool IsInOwnContext(const Case& c) {
 
 }  // namespace
 
+rmsnorm_status RunRows(const Functions& functions, const rmsnorm_module* module,
+                       const rmsnorm_operands& operands, size_t rows,
+                       const rmsnorm_context* context) noexcept {
+  const auto data = [](const rmsnorm_view* view) {
+    return view != nullptr ? internal::DataOf(*view) : nullptr;
+  };
+  const rmsnorm_view* const x = operands.x;
+  const rmsnorm_view* const residual = operands.residual;
+  const auto rstd = static_cast<float*>(data(operands.rstd));
+  if (operands.dy != nullptr) {
+    return functions.module_backward_rows(module, x->dtype, rows, data(operands.dy), data(x), rstd,
+                                          data(operands.dx), static_cast<float*>(data(operands.dw)),
+                                          context);
+  }
+  if (residual != nullptr) {
+    return functions.module_add_norm_rows(module, x->dtype, residual->dtype, rows, data(x),
+                                          data(residual), data(operands.residual_out),
+                                          data(operands.y), rstd, context);
+  }
+  return functions.module_norm_rows(module, x->dtype, rows, data(x), data(operands.y), rstd,
+                                    context);
+}
+
 rmsnorm_context ContextOf(const Case& first, const char* target) {
   rmsnorm_context context = rmsnorm_default_context();
   context.threads = first.threads;
@@ -80,7 +103,6 @@ PreparedCall::PreparedCall(const Calls& calls, const std::vector<CallOperands>& 
                                                                               : Function::kSeveral),
       backward_(calls[0].backward),
       rows_(calls[0].RowCount()),
-      dense_(operands[0]),
       prepared_(nullptr, functions.prepared_destroy) {
   const bool in_own_context = function_ != Function::kSeveral && IsInOwnContext(calls[0]);
   own_context_ = in_own_context ? nullptr : &context_;
@@ -149,7 +171,7 @@ rmsnorm_status PreparedCall::Run() const noexcept {
     case Function::kSeveral:
       return functions_.forward_all(calls_.data(), calls_.size(), own_context_);
     case Function::kRows:
-      return RunRows();
+      return RunRows(functions_, call.module, *call.operands, rows_, own_context_);
     case Function::kPrepared:
       return functions_.run(prepared_.get());
     case Function::kModule:
@@ -159,26 +181,6 @@ rmsnorm_status PreparedCall::Run() const noexcept {
       return (backward_ ? functions_.backward : functions_.forward)(call.operands, call.options,
                                                                     own_context_);
   }
-}
-
-rmsnorm_status PreparedCall::RunRows() const noexcept {
-  using namespace internal;
-  const rmsnorm_module* const module = calls_[0].module;
-  const auto data = [&](Operand o) {
-    return (dense_.given & SetOf(o)) != 0 ? DataOf(dense_.view[o]) : nullptr;
-  };
-  const rmsnorm_dtype dtype = dense_.view[kX].dtype;
-  float* const rstd = static_cast<float*>(data(kRstd));
-  if (backward_) {
-    return functions_.module_backward_rows(module, dtype, rows_, data(kDy), data(kX), rstd,
-                                           data(kDx), static_cast<float*>(data(kDw)), own_context_);
-  }
-  if ((dense_.given & SetOf(kResidual)) != 0) {
-    return functions_.module_add_norm_rows(module, dtype, dense_.view[kResidual].dtype, rows_,
-                                           data(kX), data(kResidual), data(kResidualOut), data(kY),
-                                           rstd, own_context_);
-  }
-  return functions_.module_norm_rows(module, dtype, rows_, data(kX), data(kY), rstd, own_context_);
 }
 
 }  // namespace rmsnorm::cases

@@ -31,6 +31,11 @@ struct Functions {
 // The context of a line's calls, without their executor.
 rmsnorm_context ContextOf(const Case& first, const char* target);
 
+// A module's call by pointers to dense rows: the rows of x, and of the operands that are given.
+rmsnorm_status RunRows(const Functions& functions, const rmsnorm_module* module,
+                       const rmsnorm_operands& operands, size_t rows,
+                       const rmsnorm_context* context) noexcept;
+
 // Throws UserError, in the library's words, if the library refuses the calls.
 void RequireAccepted(const Calls& calls);
 
@@ -57,15 +62,12 @@ class PreparedCall {
 
   void Add(const Case& c, const CallOperands& operands, bool with_module, bool in_own_context);
   void Prepare();
-  rmsnorm_status RunRows() const noexcept;
 
   const Functions functions_;
   const rmsnorm_context context_;
   const Function function_;
   const bool backward_;
-  // The arguments of functions for dense rows.
-  const size_t rows_;
-  const CallOperands dense_;
+  const size_t rows_;  // for functions for dense rows
 
   const rmsnorm_context* own_context_ = nullptr;  // of the call; null for the context of a module
   std::vector<std::unique_ptr<Part>> parts_;

@@ -61,6 +61,24 @@ bool IsOfTheRows(const Case& c) {
          (c.options.divisor == 0 || c.options.divisor >= 1) && c.options.eps < 0x1p100f;
 }
 
+// Of strewn operands, the rows that lie in random bytes.
+AllRows StrewnRows(const Case& c) {
+  const Layout layout(c);
+  Random random(~uint64_t{c.seed});
+  std::vector<uint8_t> memory(layout.block[internal::kX].bytes);
+  for (uint8_t& byte : memory) byte = static_cast<uint8_t>(random.Bits());
+  AllRows all;
+  internal::ForEachOperand(c.Given(), [&](Operand o) {
+    if (c.IsOutput(o) && !c.operand[o].add) return;
+    const Layout::Place& place = layout.place[o];
+    all[o] = Rows(c.operand[o].dtype, place.offset.size(), RowLengthOf(c, o));
+    for (size_t row = 0; row < place.offset.size(); ++row) {
+      std::memcpy(all[o].row(row), &memory[place.first] + place.offset[row], all[o].row_bytes());
+    }
+  });
+  return all;
+}
+
 // A plain call that gives the expected results.
 void CallReference(const Case& c, const CallOperands& operands, const rmsnorm_options& options) {
   rmsnorm_context context = rmsnorm_default_context();
@@ -108,8 +126,12 @@ rmsnorm_operands CallOperands::Get() const {
 }
 
 Problem::Problem(const Case& c) {
-  MakeInputs(c);
-  Compute(c);
+  if (c.strewn) {
+    *this = Problem(c, StrewnRows(c));
+  } else {
+    MakeInputs(c);
+    Compute(c);
+  }
 }
 
 Problem::Problem(Case c, AllRows before) : before_(std::move(before)) {
@@ -230,8 +252,8 @@ void Problem::ComputeShared(const Case& c, OperandSet outputs, const std::vector
 }
 
 bool IsSameProblem(const Case& a, const Case& b) {
-  if (a.backward != b.backward || a.rows != b.rows || a.d != b.d || a.rotated != b.rotated ||
-      a.seed != b.seed) {
+  if (a.strewn || b.strewn || a.backward != b.backward || a.rows != b.rows || a.d != b.d ||
+      a.rotated != b.rotated || a.seed != b.seed) {
     return false;
   }
   if (std::memcmp(&a.options, &b.options, sizeof a.options) != 0) return false;

@@ -48,6 +48,7 @@ class Drawer {
       }
       if (HasMeaning({changed})) c_ = std::move(changed);
     }
+    if (OneIn(4)) Strew();
     return c_;
   }
 
@@ -98,6 +99,30 @@ class Drawer {
       SetValueIn(changed.options, option, static_cast<int32_t>(Below(static_cast<size_t>(words))));
     }
     if (IsAccepted(changed)) c_ = std::move(changed);
+  }
+
+  // Few elements make overlaps likely.
+  void Strew() {
+    c_.strewn = true;
+    c_.interleaved = false;
+    for (OperandCase& own : c_.operand) {
+      OperandCase kept;
+      kept.dtype = own.dtype;
+      kept.per = own.per;
+      kept.add = own.add;
+      own = kept;
+    }
+    c_.rows.resize(std::min<size_t>(c_.rows.size(), 3));
+    for (size_t& size : c_.rows) size = std::min<size_t>(size, 1 + Below(4));
+    c_.d = 1 + Below(12);
+    if (c_.options.group != 0) {
+      c_.options.group = 8;
+      c_.d = 8 + 8 * Below(2);
+    }
+    if (c_.Has(kCos)) {
+      c_.d = std::max<size_t>(c_.d, 2);
+      c_.rotated = std::min(c_.rotated, c_.d / 2 * 2);
+    }
   }
 
   size_t DrawLength() {

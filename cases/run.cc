@@ -15,7 +15,6 @@
 #include "guarded_memory.h"
 #include "layout.h"
 #include "prepared_call.h"
-#include "small_stack.h"
 
 #if defined(__has_feature)
 #define RMSNORM_ADDRESS_SANITIZER __has_feature(address_sanitizer)
@@ -144,7 +143,7 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
 // A case, its values and results, and its memory: of the call, and as it must be afterwards.
 class PlacedCase {
  public:
-  void Set(const Case& c, const Problem* known = nullptr, const Layout* layout = nullptr);
+  void Set(const Case& c, const Problem* known = nullptr);
   const Problem& problem() const { return *problem_; }
 
   // The views of the case, after their memory is filled as before a call.
@@ -170,7 +169,7 @@ class PlacedCase {
   uint8_t* expected_block_[kOperands];
 };
 
-void PlacedCase::Set(const Case& c, const Problem* known, const Layout* layout) {
+void PlacedCase::Set(const Case& c, const Problem* known) {
   if (known != nullptr) {
     problem_ = *known;
   } else if (!problem_ || !IsSameProblem(case_, c)) {
@@ -178,7 +177,7 @@ void PlacedCase::Set(const Case& c, const Problem* known, const Layout* layout) 
     problem_.emplace(c);
   }
   case_ = c;
-  layout_ = layout != nullptr ? *layout : Layout(c);
+  layout_ = Layout(c);
   for (int i = 0; i < kOperands; ++i) {
     const size_t bytes = layout_->block[i].bytes;
     if (bytes == 0) continue;
@@ -320,10 +319,10 @@ void Runner::Set(const Calls& calls) {
   for (size_t i = 0; i < calls.size(); ++i) placed_[i]->Set(calls[i]);
 }
 
-void Runner::Set(const Case& c, const Problem& problem, const Layout* layout) {
+void Runner::Set(const Case& c, const Problem& problem) {
   calls_ = {c};
   if (placed_.empty()) placed_.push_back(std::make_unique<PlacedCase>());
-  placed_[0]->Set(c, &problem, layout);
+  placed_[0]->Set(c, &problem);
 }
 
 const Problem& Runner::problem() const { return placed_[0]->problem(); }
@@ -367,7 +366,14 @@ std::string FaultOf(Runner& runner, const Calls& calls, const std::string& targe
   } catch (const Error& error) {
     return std::string("the reference refused: ") + error.what();
   }
-  return runner.Run(target);
+  if (!calls[0].strewn) return runner.Run(target);
+  const std::string refusal = runner.Run("reference");
+  const bool is_refused = refusal.rfind("refused: ", 0) == 0;
+  const std::string overlap = is_refused ? "" : OverlapIn(calls[0], Layout(calls[0]));
+  if (!overlap.empty()) return overlap + ", and the call was accepted";
+  const std::string fault = runner.Run(target);
+  if (!is_refused) return fault;
+  return fault == refusal ? "" : fault + ", where the reference " + refusal;
 }
 
 }  // namespace rmsnorm::cases

@@ -29,9 +29,9 @@ class Runner {
   // Throws rmsnorm::Error if the library refuses one.
   void Set(const Calls& calls);
 
-  // Takes the values and results of a case from elsewhere, and perhaps the places of its operands.
-  // A runner has either such cases or others.
-  void Set(const Case& c, const Problem& problem, const Layout* layout = nullptr);
+  // Takes the values and results of a case from elsewhere. A runner has either such cases or
+  // others.
+  void Set(const Case& c, const Problem& problem);
 
   // Of the first call.
   const Problem& problem() const;
@@ -68,7 +68,8 @@ inline std::vector<std::string> SupportedTargets() {
 // Describes the fault of a line, which may be a refusal; the text is empty if there is none.
 using FindFault = std::function<std::string(Runner&, const Calls&, const std::string& target)>;
 
-// Compares the target with the reference, bit by bit.
+// Compares the target with the reference, bit by bit. A strewn call may be refused, by both in the
+// same words; where it is not, its outputs must share no byte with other operands.
 std::string FaultOf(Runner& runner, const Calls& calls, const std::string& target);
 
 // The other ways need neither the runner nor the target: they compare the reference, whose bits all

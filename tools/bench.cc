@@ -18,7 +18,6 @@
 #include "cases/text.h"
 #include "command.h"
 #include "contest.h"
-#include "threads.h"
 
 namespace rmsnorm::tools {
 namespace {

@@ -12,7 +12,6 @@
 #include "../lib/portable.h"
 #include "cases/run.h"
 #include "command.h"
-#include "one_line.h"
 
 namespace rmsnorm::tools {
 namespace {

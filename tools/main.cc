@@ -16,7 +16,6 @@
 
 #include "cases/text.h"
 #include "command.h"
-#include "one_line.h"
 #ifdef RMSNORM_HAVE_BENCH
 #include "operations.h"
 #endif
@@ -124,6 +123,9 @@ void AddCheck(CLI::App& app, int& status) {
       ->check(from_zero)
       ->excludes("--case")
       ->excludes("--list");
+  Add(command, "--seed", options->seed, "N", "Draw the cases from this seed on, without the list")
+      ->excludes("--case")
+      ->excludes("--list");
   const auto add_flag = [command](const char* name, bool& value, const char* help,
                                   std::initializer_list<const char*> excluded) {
     CLI::Option* const flag = command->add_flag(name, value, help);
@@ -138,7 +140,8 @@ void AddCheck(CLI::App& app, int& status) {
       ->check(NotEmpty())
       ->excludes("--apart")
       ->excludes("--list")
-      ->excludes("--random");
+      ->excludes("--random")
+      ->excludes("--seed");
   add_flag("--formula", options->formula,
            "Compare the reference with the formulas in binary64 and with its error bounds",
            {"--target", "--apart", "--vectors"});

@@ -19,6 +19,7 @@
 #include "cases/float_control.h"
 #include "cases/guarded_memory.h"
 #include "cases/layout.h"
+#include "cases/prepared_call.h"
 #include "cases/problem.h"
 #include "cases/values.h"
 
@@ -129,25 +130,9 @@ rmsnorm_status RunModule(const Arguments& a) {
 // Without a context the call may be direct (lib/module_rows.cc).
 template <bool is_full, bool is_direct>
 rmsnorm_status RunRows(const Arguments& a) {
-  const rmsnorm_context* const context = is_direct ? nullptr : a.context;
-  const rmsnorm_operands& o = *a.operands;
-  const auto data = [](const rmsnorm_view* view) {
-    return view != nullptr ? internal::DataOf(*view) : nullptr;
-  };
-  const auto floats = [&](const rmsnorm_view* view) { return static_cast<float*>(data(view)); };
-  const size_t rows = o.x->shape[0];
   return WithModule(a.options, nullptr, is_full, [&](const rmsnorm_module* module) {
-    if (o.dy != nullptr) {
-      return rmsnorm_module_backward_rows(module, o.x->dtype, rows, data(o.dy), data(o.x),
-                                          floats(o.rstd), data(o.dx), floats(o.dw), context);
-    }
-    if (o.residual != nullptr) {
-      return rmsnorm_module_add_norm_rows(module, o.x->dtype, o.residual->dtype, rows, data(o.x),
-                                          data(o.residual), data(o.residual_out), data(o.y),
-                                          floats(o.rstd), context);
-    }
-    return rmsnorm_module_norm_rows(module, o.x->dtype, rows, data(o.x), data(o.y), floats(o.rstd),
-                                    context);
+    return cases::RunRows({}, module, *a.operands, a.operands->x->shape[0],
+                          is_direct ? nullptr : a.context);
   });
 }
 template <bool with_options>

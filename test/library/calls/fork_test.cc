@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cases/prepared_call.h"
-#include "contexts.h"
+#include "fixtures.h"
 
 namespace rmsnorm::test {
 namespace {

@@ -16,7 +16,7 @@
 #include "cases/list.h"
 #include "cases/prepared_call.h"
 #include "cases/run.h"
-#include "rows.h"
+#include "fixtures.h"
 
 namespace rmsnorm::test {
 namespace {

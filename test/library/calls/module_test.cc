@@ -22,8 +22,7 @@
 #include "cases/list.h"
 #include "cases/prepared_call.h"
 #include "cases/text.h"
-#include "contexts.h"
-#include "rows.h"
+#include "fixtures.h"
 
 namespace {
 

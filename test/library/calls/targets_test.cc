@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "contexts.h"
+#include "fixtures.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -81,24 +81,6 @@ std::string Active() {
   return found.empty() ? rmsnorm_error_message() : found;
 }
 
-TEST(TargetEnvironment, Names) {
-  const std::string best = InChild(nullptr, Active);
-  EXPECT_EQ(best, InChild("", Active));
-  EXPECT_EQ("reference", InChild("Reference", Active));
-  for (const std::string& name : CompiledTargets()) {
-    // A name may also mean a family, whose best flavour has another name.
-    const std::string exact = InChild(nullptr, [&] { return Find(name); });
-    if (!exact.empty()) {
-      EXPECT_EQ(exact, InChild(name.c_str(), Active));
-    }
-  }
-}
-
-TEST(TargetEnvironment, TargetOfTheCallComesFirst) {
-  const std::string best = InChild(nullptr, Active);
-  EXPECT_EQ(best, InChild("reference", [&] { return Find(best); }));
-}
-
 // The call fails, and its message blames the environment; a call that names its target works.
 TEST(TargetEnvironment, UnknownName) {
   const std::string result = InChild("AVX9", [] {
@@ -141,14 +123,6 @@ TEST(TargetEnvironment, ReadOnceAndCopied) {
                 return first + second + Active();
               }));
   }
-}
-
-// The message quotes the start of a long name, so the reason fits.
-TEST(TargetEnvironment, LongName) {
-  const std::string name(5000, 'A');
-  const std::string message = InChild(name.c_str(), Active);
-  EXPECT_EQ("RMSNORM_TARGET: '" + name.substr(0, 40) + "...' is none of this build's targets",
-            message.substr(0, message.find(" (")));
 }
 
 #endif  // _WIN32

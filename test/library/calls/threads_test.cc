@@ -24,8 +24,7 @@
 #endif
 
 #include "cases/prepared_call.h"
-#include "contexts.h"
-#include "rows.h"
+#include "fixtures.h"
 
 namespace {
 

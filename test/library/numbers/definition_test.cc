@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "../../../lib/fma.h"  // which fma_test.cc tests
-#include "contexts.h"
-#include "rows.h"
+#include "fixtures.h"
 
 namespace rmsnorm::test {
 namespace {
@@ -21,53 +20,24 @@ using Floats = std::vector<float>;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-Options WithEps(float eps) {
-  Options options;
-  options.eps = eps;
-  return options;
-}
-
 const std::string kTarget = kReference;
 const Context kContext = OnTarget(kTarget);
 
-class Definition : public testing::Test {
- protected:
-  // y of a row of f32; the inverse RMS is in rstd_. Operands may be added.
-  Floats Normalised(const Floats& x, const Options& options, ForwardOperands operands = {},
-                    const Context& context = kContext) {
-    Floats y(x.size());
-    operands.x = {x.data(), x.size()};
-    operands.y = {y.data(), x.size()};
-    operands.rstd = {&rstd_, 1};
-    forward(operands, options, context);
-    return y;
-  }
-
-  static double SumOf(const Floats& x, const Options& options = {}) {
-    double sum;
-    ForwardOperands operands;
-    operands.x = {x.data(), x.size()};
-    operands.sums_out = {&sum, 1};
-    forward(operands, options, kContext);
-    return sum;
-  }
-
-  float rstd_ = 0;
-};
-
-TEST_F(Definition, PublishedExample) {
-  const Floats ones = {1, 1};
+double SumOf(const Floats& x, const Options& options = {}) {
+  double sum;
   ForwardOperands operands;
-  operands.weight = {ones.data(), 2};
-  const Floats y = Normalised({1, 2}, WithEps(1e-5f), operands);
-  EXPECT_NEAR(0.6325f, y[0], 0.00005f);
-  EXPECT_NEAR(1.2649f, y[1], 0.00005f);
+  operands.x = {x.data(), x.size()};
+  operands.sums_out = {&sum, 1};
+  forward(operands, options, kContext);
+  return sum;
 }
 
 // silu(-100) is subnormal or 0, and kernels have a shorter way for gates above that. A NaN must not
 // hide such a gate in another vector. No kind of values has one of each, so this asks every target.
-TEST_F(Definition, NanBesideASmallGate) {
+TEST(Definition, NanBesideASmallGate) {
   constexpr size_t kD = 64;  // at least four vectors
+  Options options;
+  options.eps = 0;
   for (const std::string& target : SupportedTargets()) {
     for (size_t i = 0; i < kD * kD; ++i) {
       const size_t small = i / kD;
@@ -76,9 +46,13 @@ TEST_F(Definition, NanBesideASmallGate) {
       Floats gate(kD, 20);  // silu(20) rounds to 20
       gate[small] = -100;
       gate[nan] = kNan;
+      const Floats x(kD, 1);
+      Floats y(kD);
       ForwardOperands operands;
+      operands.x = {x.data(), kD};
       operands.gate = {gate.data(), kD};
-      const Floats y = Normalised(Floats(kD, 1), WithEps(0), operands, OnTarget(target));
+      operands.y = {y.data(), kD};
+      forward(operands, options, OnTarget(target));
       for (size_t j = 0; j < kD; ++j) {
         ASSERT_TRUE(j == nan ? std::isnan(y[j]) : std::fabs(y[j] - (j == small ? 0 : 20)) < 1e-6f)
             << target << ": " << small << ", NaN " << nan << ", " << j;
@@ -90,14 +64,14 @@ TEST_F(Definition, NanBesideASmallGate) {
 // --------------------------------------------------------------------------------- sums of squares
 
 // The widened f32 sum of a row: 1 + 2^-24 + ... is 1 in f32.
-TEST_F(Definition, SumInF32) {
+TEST(Definition, SumInF32) {
   Floats x(129);
   x[0] = 1;
   x[128] = 0x1.8p-13f;  // in the lane of x[0]; the square, 1.125 * 2^-25, is less than half an ulp
   EXPECT_EQ(1.0, SumOf(x));
 }
 
-TEST_F(Definition, SumInBinary64) {
+TEST(Definition, SumInBinary64) {
   // 2^-100 D is the limit; the two sums differ since f32 loses the square of the second element.
   for (const float divisor : {1.0f, 4.0f}) {
     for (const bool is_below : {false, true}) {
@@ -114,25 +88,11 @@ TEST_F(Definition, SumInBinary64) {
   }
 }
 
-// The first part of a row gives the sum for the whole row.
-TEST_F(Definition, PartialNorm) {
-  Options options = WithEps(0);
-  options.divisor = 4;
-  const double sum = SumOf({3, 3, 3, 3}, options);
-  EXPECT_EQ(36.0, sum);
-  ForwardOperands operands;
-  operands.sums = {&sum, 1};
-  const Floats y = Normalised({3, 3, 3, 3, 100, 200}, options, operands);
-  EXPECT_EQ(1.0f / 3.0f, rstd_);
-  EXPECT_EQ(3.0f * (1.0f / 3.0f), y[0]);
-  EXPECT_EQ(200.0f * (1.0f / 3.0f), y[5]);
-}
-
 // ------------------------------------------------------------------------------------- gradients
 
-// c adds up by fma: elements 0 and 128 share a lane, and the others are 0. The given inverse RMS is
-// used as it is.
-TEST_F(Definition, DotByFma) {
+// Squares and c add up by fma: elements 0 and 128 share a lane, and the others are 0. The given
+// inverse RMS is used as it is.
+TEST(Definition, SumsByFma) {
   Random random(19);
   for (int repeat = 0; repeat < 200; ++repeat) {
     const Rows drawn = Draw(random, Values::kNormal, RMSNORM_F32, 1, 4);
@@ -142,6 +102,9 @@ TEST_F(Definition, DotByFma) {
     x[128] = number(1);
     dy[0] = number(2);
     dy[128] = number(3);
+    const auto f32 = [](double value) { return static_cast<float>(value); };
+    const float squares = internal::Fma(x[128], x[128], f32(double{x[0]} * double{x[0]}));
+    ASSERT_EQ(double{squares}, SumOf(x));
     x[1] = 1;  // g is 0 there: only c remains of the terms
     const float r = 1.5f;
     BackwardOperands operands;
@@ -150,7 +113,6 @@ TEST_F(Definition, DotByFma) {
     operands.rstd = {&r, 1};
     operands.dx = {dx.data(), 1, 129};
     backward(operands, {}, kContext);
-    const auto f32 = [](double value) { return static_cast<float>(value); };
     const float c = internal::Fma(dy[128], x[128], f32(double{dy[0]} * double{x[0]}));
     const float q = f32(double{f32(double{c} * r)} * double{1.0f / 129});
     ASSERT_EQ(-f32(r * double{f32(double{r} * q)}), dx[1]);
@@ -159,7 +121,7 @@ TEST_F(Definition, DotByFma) {
 
 // If c exceeds FLT_MAX, and forward is not cold, only dx is computed in binary64. dw adds the
 // products in f32; some of them exceed FLT_MAX here, too.
-TEST_F(Definition, DotOverflow) {
+TEST(Definition, DotOverflow) {
   Random random(19);
   Rows x = Draw(random, Values::kNormal, RMSNORM_F32, 1, 300);
   Rows dy = Draw(random, Values::kNormal, RMSNORM_F32, 1, 300);

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "cases/guarded_memory.h"
-#include "contexts.h"
+#include "fixtures.h"
 #include "kernel_table.h"
-#include "rows.h"
 #include "target.h"
 #include "walk.h"
 
