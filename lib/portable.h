@@ -93,7 +93,7 @@
 #else
 #define RMSNORM_HIDE_ORIGIN(vector) static_cast<void>(vector)
 #define RMSNORM_HIDE_POINTER(pointer) static_cast<void>(pointer)
-#define RMSNORM_HIDE_POINTER_AFTER(pointer, stored) static_cast<void>(pointer)
+#define RMSNORM_HIDE_POINTER_AFTER(pointer, stored) static_cast<void>(stored)
 #endif
 
 // Microsoft's compiler must not contract a * b + c by itself.
