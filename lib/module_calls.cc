@@ -133,6 +133,7 @@ rmsnorm_status rmsnorm_module_create(rmsnorm_module** module, size_t d, rmsnorm_
     made->changed_options = changed;
     made->context = *call_context.context;
     made->kernels = call_context.kernels;
+    made->has_usual_target = call_context.context->target == nullptr;
     for (int i = 0; i < 3; ++i) {
       MakeNorm(*call_context.kernels, own_options, changed, d, RMSNORM_F32 + i, made->norm[i]);
     }

@@ -82,6 +82,14 @@ RMSNORM_ALWAYS_INLINE bool IsApartFromAll(const Bytes (&bytes)[kOperands]) {
       ...);
 }
 
+// Whether a call with little work runs with this context as it does with the module's.
+bool IsUsual(const rmsnorm_module& module, const rmsnorm_context& context) {
+  const rmsnorm_stores stores = context.stores;
+  return context.size == sizeof context && context.threads >= 0 && context.target == nullptr &&
+         module.has_usual_target && context.reserved == 0 &&
+         (stores == RMSNORM_STORES_BY_SIZE || stores == RMSNORM_STORES_CACHED);
+}
+
 template <Operation kOperation, Operand... kGiven>
 bool ArePlain(const DenseRows& rows, Given<kGiven>... given) {
   const auto is_aligned = [&](Operand operand, const void* data) {
@@ -158,9 +166,10 @@ RMSNORM_ALWAYS_INLINE rmsnorm_status CallByPointers(const rmsnorm_module* module
                                                     const rmsnorm_context* context,
                                                     Given<kGiven>... given) {
   const DenseRows rows = {dtype, count, module != nullptr ? module->d : 0};
-  const bool may_be_direct = module != nullptr && context == nullptr && dtype >= RMSNORM_F32 &&
-                             dtype <= RMSNORM_BF16 && residual_dtype == dtype &&
-                             count - 1 < module->most_direct_rows[static_cast<int>(kOperation)];
+  const bool may_be_direct = module != nullptr && dtype >= RMSNORM_F32 && dtype <= RMSNORM_BF16 &&
+                             residual_dtype == dtype &&
+                             count - 1 < module->most_direct_rows[static_cast<int>(kOperation)] &&
+                             (context == nullptr || IsUsual(*module, *context));
   if (!RMSNORM_LIKELY(may_be_direct && ArePlain<kOperation>(rows, given...))) {
     return CallByViews<kOperation>(module, rows, residual_dtype, context, given...);
   }

@@ -127,7 +127,7 @@ rmsnorm_status RunModule(const Arguments& a) {
   });
 }
 // The same call by pointers to dense rows. The residual has a type, and all other rows have x's.
-// Without a context the call may be direct (lib/module_rows.cc).
+// Without a context, or with a usual one, the call may be direct (lib/module_rows.cc).
 template <bool is_full, bool is_direct>
 rmsnorm_status RunRows(const Arguments& a) {
   return WithModule(a.options, nullptr, is_full, [&](const rmsnorm_module* module) {
