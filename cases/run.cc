@@ -143,22 +143,149 @@ rmsnorm_status MakeCalls(const Calls& calls, const std::vector<CallOperands>& op
 // A case, its values and results, and its memory: of the call, and as it must be afterwards.
 class PlacedCase {
  public:
-  void Set(const Case& c, const Problem* known = nullptr);
+  void Set(const Case& c, const Problem* known = nullptr) {
+    if (known != nullptr) {
+      problem_ = *known;
+    } else if (!problem_ || !IsSameProblem(case_, c)) {
+      problem_.reset();
+      problem_.emplace(c);
+    }
+    case_ = c;
+    layout_ = Layout(c);
+    for (int i = 0; i < kOperands; ++i) {
+      const size_t bytes = layout_->block[i].bytes;
+      if (bytes == 0) continue;
+      actual_block_[i] =
+          c.guard == Guard::kAfter ? actual_[i].Before(bytes) : actual_[i].After(bytes);
+      expected_block_[i] = expected_[i].After(bytes);
+    }
+    Write(true, expected_block_);
+  }
+
   const Problem& problem() const { return *problem_; }
 
   // The views of the case, after their memory is filled as before a call.
-  CallOperands Fill();
-  void SetPoison(bool poison) const;
-  std::string FindFault() const;
-  bool WasWritten();
+  CallOperands Fill() {
+    Write(false, actual_block_);
+    CallOperands operands = OperandsAt(case_, *layout_, actual_block_);
+    // An unused stride may have any value.
+    internal::ForEachOperand(operands.given, [&](Operand o) {
+      rmsnorm_view& view = operands.view[o];
+      for (int i = 0; case_.guard == Guard::kNone && i < view.ndim; ++i) {
+        if (view.shape[i] == 1) view.stride[i] = -12345;
+      }
+    });
+    return operands;
+  }
+
+  // With AddressSanitizer, poisons all bytes that belong to no row.
+  void SetPoison([[maybe_unused]] bool poison) const {
+#if RMSNORM_ADDRESS_SANITIZER
+    for (int i = 0; i < kOperands; ++i) {
+      const size_t bytes = layout_->block[i].bytes;
+      if (bytes != 0 && poison) ASAN_POISON_MEMORY_REGION(actual_block_[i], bytes);
+      if (bytes != 0 && !poison) ASAN_UNPOISON_MEMORY_REGION(actual_block_[i], bytes);
+    }
+    ForEachRow(actual_block_, [&](Operand o, size_t /*row*/, uint8_t* bytes) {
+      ASAN_UNPOISON_MEMORY_REGION(
+          bytes, RowLengthOf(case_, o) * internal::ElementSize(case_.operand[o].dtype));
+    });
+#endif
+  }
+
+  std::string FindFault() const {
+    bool all_same = true;
+    for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
+    if (all_same) return {};
+    std::string fault;
+    internal::ForEachOperand(case_.Given(), [&](Operand o) {
+      if (fault.empty() && case_.IsOutput(o)) fault = DescribeOutput(o);
+    });
+    for (int i = 0; fault.empty() && i < kOperands; ++i) {
+      if (!IsSame(i)) fault = DescribeByte(i);
+    }
+    return fault;
+  }
+
+  // Whether a call that was refused wrote anything.
+  bool WasWritten() {
+    Write(false, expected_block_);
+    bool all_same = true;
+    for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
+    Write(true, expected_block_);
+    return !all_same;
+  }
 
  private:
+  // Calls visit(operand, row, bytes) for each row in memory.
   template <class Visit>
-  void ForEachRow(uint8_t* const* memory, const Visit& visit) const;
-  bool IsSame(int block) const;
-  void Write(bool after, uint8_t* const* memory) const;
-  std::string DescribeOutput(Operand o) const;
-  std::string DescribeByte(int block) const;
+  void ForEachRow(uint8_t* const* memory, const Visit& visit) const {
+    internal::ForEachOperand(case_.Given(), [&](Operand o) {
+      const Layout::Place& place = layout_->place[o];
+      for (size_t row = 0; row < place.offset.size(); ++row) {
+        visit(o, row, memory[place.block] + place.first + place.offset[row]);
+      }
+    });
+  }
+
+  bool IsSame(int block) const {
+    const size_t bytes = layout_->block[block].bytes;
+    return bytes == 0 || std::memcmp(actual_block_[block], expected_block_[block], bytes) == 0;
+  }
+
+  // Writes the contents of memory before a call, or after a correct one.
+  void Write(bool after, uint8_t* const* memory) const {
+    for (int i = 0; i < kOperands; ++i) {
+      const Layout::Block& block = layout_->block[i];
+      if (block.bytes != 0) std::memset(memory[i], block.canary, block.bytes);
+    }
+    ForEachRow(memory, [&](Operand o, size_t row, uint8_t* bytes) {
+      const OperandCase& own = case_.operand[o];
+      const bool is_output = case_.IsOutput(o);
+      if (is_output && !after && (!own.add || own.in_place)) return;
+      const Rows& rows = is_output && after ? problem_->after(o) : problem_->before(o);
+      std::memcpy(bytes, rows.row(row), rows.row_bytes());
+    });
+  }
+
+  // The first element of an output with unexpected bits. NaNs with others are replaced here, so
+  // that the rest of the memory can be compared.
+  std::string DescribeOutput(Operand o) const {
+    const Rows& wanted = problem_->after(o);
+    Rows got(wanted.dtype(), wanted.count(), wanted.d());
+    ForEachRow(actual_block_, [&](Operand other, size_t row, const uint8_t* bytes) {
+      if (other == o) std::memcpy(got.row(row), bytes, got.row_bytes());
+    });
+    const std::string difference = FirstDifference(wanted, got);
+    if (!difference.empty()) return kOperandRules[o].name + difference;
+    ForEachRow(actual_block_, [&](Operand other, size_t row, uint8_t* bytes) {
+      if (other == o) std::memcpy(bytes, wanted.row(row), got.row_bytes());
+    });
+    return {};
+  }
+
+  // The first byte with an unexpected value in a block where no output has one.
+  std::string DescribeByte(int block) const {
+    const uint8_t* const actual = actual_block_[block];
+    const uint8_t* const broken =
+        std::mismatch(actual, actual + layout_->block[block].bytes, expected_block_[block]).first;
+    // The operand that owns the block, or an output that replaces it.
+    auto owner = static_cast<Operand>(block);
+    std::string fault;
+    ForEachRow(actual_block_, [&](Operand o, size_t /*row*/, const uint8_t* bytes) {
+      if (layout_->place[o].block != block) return;
+      if (case_.operand[o].in_place) owner = o;
+      if (!case_.IsOutput(o) && bytes <= broken &&
+          broken < bytes + problem_->before(o).row_bytes()) {
+        fault = std::string(kOperandRules[o].name) + " was written";
+      }
+    });
+    if (!fault.empty()) return fault;
+    const auto first = static_cast<ptrdiff_t>(layout_->place[owner].first);
+    return std::string(kOperandRules[owner].name) + ": byte " +
+           std::to_string(broken - actual - first) +
+           " from its start, outside its rows, was written";
+  }
 
   Case case_;
   std::optional<Problem> problem_;
@@ -168,144 +295,6 @@ class PlacedCase {
   uint8_t* actual_block_[kOperands];
   uint8_t* expected_block_[kOperands];
 };
-
-void PlacedCase::Set(const Case& c, const Problem* known) {
-  if (known != nullptr) {
-    problem_ = *known;
-  } else if (!problem_ || !IsSameProblem(case_, c)) {
-    problem_.reset();
-    problem_.emplace(c);
-  }
-  case_ = c;
-  layout_ = Layout(c);
-  for (int i = 0; i < kOperands; ++i) {
-    const size_t bytes = layout_->block[i].bytes;
-    if (bytes == 0) continue;
-    actual_block_[i] =
-        c.guard == Guard::kAfter ? actual_[i].Before(bytes) : actual_[i].After(bytes);
-    expected_block_[i] = expected_[i].After(bytes);
-  }
-  Write(true, expected_block_);
-}
-
-CallOperands PlacedCase::Fill() {
-  Write(false, actual_block_);
-  CallOperands operands = OperandsAt(case_, *layout_, actual_block_);
-  // An unused stride may have any value.
-  internal::ForEachOperand(operands.given, [&](Operand o) {
-    rmsnorm_view& view = operands.view[o];
-    for (int i = 0; case_.guard == Guard::kNone && i < view.ndim; ++i) {
-      if (view.shape[i] == 1) view.stride[i] = -12345;
-    }
-  });
-  return operands;
-}
-
-// Calls visit(operand, row, bytes) for each row in memory.
-template <class Visit>
-void PlacedCase::ForEachRow(uint8_t* const* memory, const Visit& visit) const {
-  internal::ForEachOperand(case_.Given(), [&](Operand o) {
-    const Layout::Place& place = layout_->place[o];
-    for (size_t row = 0; row < place.offset.size(); ++row) {
-      visit(o, row, memory[place.block] + place.first + place.offset[row]);
-    }
-  });
-}
-
-// Writes the contents of memory before a call, or after a correct one.
-void PlacedCase::Write(bool after, uint8_t* const* memory) const {
-  for (int i = 0; i < kOperands; ++i) {
-    const Layout::Block& block = layout_->block[i];
-    if (block.bytes != 0) std::memset(memory[i], block.canary, block.bytes);
-  }
-  ForEachRow(memory, [&](Operand o, size_t row, uint8_t* bytes) {
-    const OperandCase& own = case_.operand[o];
-    const bool is_output = case_.IsOutput(o);
-    if (is_output && !after && (!own.add || own.in_place)) return;
-    const Rows& rows = is_output && after ? problem_->after(o) : problem_->before(o);
-    std::memcpy(bytes, rows.row(row), rows.row_bytes());
-  });
-}
-
-// With AddressSanitizer, poisons all bytes that belong to no row.
-void PlacedCase::SetPoison([[maybe_unused]] bool poison) const {
-#if RMSNORM_ADDRESS_SANITIZER
-  for (int i = 0; i < kOperands; ++i) {
-    const size_t bytes = layout_->block[i].bytes;
-    if (bytes != 0 && poison) ASAN_POISON_MEMORY_REGION(actual_block_[i], bytes);
-    if (bytes != 0 && !poison) ASAN_UNPOISON_MEMORY_REGION(actual_block_[i], bytes);
-  }
-  ForEachRow(actual_block_, [&](Operand o, size_t /*row*/, uint8_t* bytes) {
-    ASAN_UNPOISON_MEMORY_REGION(
-        bytes, RowLengthOf(case_, o) * internal::ElementSize(case_.operand[o].dtype));
-  });
-#endif
-}
-
-bool PlacedCase::IsSame(int block) const {
-  const size_t bytes = layout_->block[block].bytes;
-  return bytes == 0 || std::memcmp(actual_block_[block], expected_block_[block], bytes) == 0;
-}
-
-// Whether a call that was refused wrote anything.
-bool PlacedCase::WasWritten() {
-  Write(false, expected_block_);
-  bool all_same = true;
-  for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
-  Write(true, expected_block_);
-  return !all_same;
-}
-
-std::string PlacedCase::FindFault() const {
-  bool all_same = true;
-  for (int i = 0; i < kOperands; ++i) all_same = all_same && IsSame(i);
-  if (all_same) return {};
-  std::string fault;
-  internal::ForEachOperand(case_.Given(), [&](Operand o) {
-    if (fault.empty() && case_.IsOutput(o)) fault = DescribeOutput(o);
-  });
-  for (int i = 0; fault.empty() && i < kOperands; ++i) {
-    if (!IsSame(i)) fault = DescribeByte(i);
-  }
-  return fault;
-}
-
-// The first byte with an unexpected value in a block where no output has one.
-std::string PlacedCase::DescribeByte(int block) const {
-  const uint8_t* const actual = actual_block_[block];
-  const uint8_t* const broken =
-      std::mismatch(actual, actual + layout_->block[block].bytes, expected_block_[block]).first;
-  // The operand that owns the block, or an output that replaces it.
-  auto owner = static_cast<Operand>(block);
-  std::string fault;
-  ForEachRow(actual_block_, [&](Operand o, size_t /*row*/, const uint8_t* bytes) {
-    if (layout_->place[o].block != block) return;
-    if (case_.operand[o].in_place) owner = o;
-    if (!case_.IsOutput(o) && bytes <= broken && broken < bytes + problem_->before(o).row_bytes()) {
-      fault = std::string(kOperandRules[o].name) + " was written";
-    }
-  });
-  if (!fault.empty()) return fault;
-  const auto first = static_cast<ptrdiff_t>(layout_->place[owner].first);
-  return std::string(kOperandRules[owner].name) + ": byte " +
-         std::to_string(broken - actual - first) + " from its start, outside its rows, was written";
-}
-
-// The first element of an output with unexpected bits. NaNs with others are replaced here, so that
-// the rest of the memory can be compared.
-std::string PlacedCase::DescribeOutput(Operand o) const {
-  const Rows& wanted = problem_->after(o);
-  Rows got(wanted.dtype(), wanted.count(), wanted.d());
-  ForEachRow(actual_block_, [&](Operand other, size_t row, const uint8_t* bytes) {
-    if (other == o) std::memcpy(got.row(row), bytes, got.row_bytes());
-  });
-  const std::string difference = FirstDifference(wanted, got);
-  if (!difference.empty()) return kOperandRules[o].name + difference;
-  ForEachRow(actual_block_, [&](Operand other, size_t row, uint8_t* bytes) {
-    if (other == o) std::memcpy(bytes, wanted.row(row), got.row_bytes());
-  });
-  return {};
-}
 
 // ------------------------------------------------------------------------------- the runner
 

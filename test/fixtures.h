@@ -17,9 +17,8 @@
 
 namespace rmsnorm::test {
 
-using cases::Decode, cases::Encode, cases::Get, cases::PowerOfTwo, cases::Reinterpret,
-    cases::RoundTo, cases::RoundToF32, cases::Set, cases::Ulp;
-using cases::Format, cases::FormatOf, cases::Random, cases::Rows, cases::Values;
+using cases::Decode, cases::Encode, cases::Get, cases::Reinterpret, cases::Set;
+using cases::Random, cases::Rows, cases::Values;
 
 using Sizes = std::vector<size_t>;
 

@@ -16,9 +16,16 @@
 #include "cases/text.h"
 #include "command.h"
 
-// A sanitizer's finding ends the program.
-#pragma weak __sanitizer_set_death_callback
-extern "C" void __sanitizer_set_death_callback(void (*callback)(void));
+#if defined(__has_feature)
+#define RMSNORM_SANITIZER (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RMSNORM_SANITIZER 1
+#else
+#define RMSNORM_SANITIZER 0
+#endif
+#if RMSNORM_SANITIZER
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace rmsnorm::tools {
 namespace {
@@ -44,21 +51,21 @@ void PrintEnd(const std::string& how) {
       write(STDOUT_FILENO, text.data(), static_cast<unsigned>(text.size()));
 }
 
-void HandleSignal(int signal) {
+[[maybe_unused]] void HandleSignal(int signal) {
   std::signal(signal, SIG_DFL);
   PrintEnd("signal " + std::to_string(signal));
   std::_Exit(kCheckFailed);
 }
 
-// Windows has handlers for each thread. A sanitizer has its own, which print more.
+// Windows has handlers for each thread. A sanitizer's own print more.
 void CatchCrashes() {
-  if (__sanitizer_set_death_callback != nullptr) {
-    __sanitizer_set_death_callback([] { PrintEnd("a sanitizer's finding"); });
-    return;
-  }
+#if RMSNORM_SANITIZER
+  __sanitizer_set_death_callback([] { PrintEnd("a sanitizer's finding"); });
+#else
   for (const int signal : {SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, HandleSignal);
 #ifdef SIGBUS
   std::signal(SIGBUS, HandleSignal);
+#endif
 #endif
 }
 
@@ -183,6 +190,7 @@ void Checker::CheckTargets(const OnTarget& command, const OnTarget& find_fault,
     ClearPercentage();  // its line would mix with these lines
     out_ << "FAILED on " << target << ": " << describe(target, fault) << std::flush;
   }
+  running_command = nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   const size_t before = 100 * done_ / cases_;
   const size_t percent = 100 * ++done_ / cases_;

@@ -294,7 +294,6 @@ class ArgumentCall {
 
   // All bytes of the memory.
   std::string Bytes() { return {Memory(), sizeof memory_}; }
-  void SetBytes(const std::string& bytes) { std::memcpy(memory_, bytes.data(), sizeof memory_); }
 
   // In any floating-point state, which must not matter.
   rmsnorm_status Run() {
