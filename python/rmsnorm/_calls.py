@@ -161,6 +161,7 @@ HELP = {
     "calls": "a list with a dictionary for each call.",
     "out": "[..., d]: the array for the result, which may be x; None makes a new one.",
     "dtype": 'the type of the weight: "float32", "float16" or "bfloat16", or NumPy\'s type for it.',
+    "asymmetric": "True adds a zero point to each scale.",
     **help_of(ForwardArguments, ModuleBackwardOperands),
 }
 
@@ -426,7 +427,7 @@ def backward(**arguments: Unpack[BackwardArguments]) -> None:
     """
     operands, options, context, rest = split(arguments, BACKWARD, OPTIONS, CONTEXT, ("add_to",))
     structs = c_options(**options), c_context(**context)
-    call_library(c.rmsnorm_backward, operands, *structs, add_to=rest.get("add_to"))
+    call_library(c.rmsnorm_backward, operands, *structs, **rest)
 
 
 @documented(Context, keys=CallArguments)
@@ -446,24 +447,32 @@ def forward_all(calls: Sequence[CallArguments], **context: Unpack[Context]) -> N
         raise_error(status)
 
 
-def _call_structs(calls: Sequence[CallArguments]) -> tuple[Any, list[Any]]:
-    """Returns an array of structs, and what must live as long as it: frames hold the views."""
+def call_struct(
+    operands: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    add_to: Any = None,
+    module: int | None = None,
+) -> tuple[_library.Call, Any]:
+    """Returns the struct of a call, and what must live as long as it: the frame holds the views."""
+    frame = Frame()
+    filled, owners = frame.fill(operands, add_to)
+    chosen = None if options is None else ctypes.pointer(c_options(**options))
+    struct = _library.Call(module, ctypes.pointer(filled), chosen)
+    return struct, (struct, frame, owners)
+
+
+def _call_structs(calls: Sequence[CallArguments]) -> tuple[Any, Any]:
+    """Does what call_struct() does, for an array of structs."""
     if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
         raise TypeError(f"calls: {shown(calls)}; a list of dictionaries is possible")
-    structs = (_library.Call * len(calls))()
-    kept: list[Any] = []
-    for index, (call, struct) in enumerate(zip(calls, structs, strict=True)):
+    made = []
+    for index, call in enumerate(calls):
         try:
             operands, options = split(call, FORWARD, OPTIONS)
-            frame = Frame()
-            filled, owners = frame.fill(operands)
-            chosen = c_options(**options)
+            made.append(call_struct(operands, options))
         except (TypeError, ValueError) as error:
             raise named(f"calls[{index}]", error) from error.__cause__
-        struct.operands = ctypes.pointer(filled)
-        struct.options = ctypes.pointer(chosen)
-        kept.append((frame, owners))
-    return structs, kept
+    return (_library.Call * len(made))(*(struct for struct, _ in made)), made
 
 
 class BoundCall(partial[None]):
@@ -498,28 +507,18 @@ def bind_forward(**arguments: Unpack[ForwardArguments]) -> BoundCall:
     It reads the arrays as they are when it is called, and keeps them alive. One thread at a time
     may call it. It cannot be copied or pickled.
     """
-    parts = split(arguments, FORWARD, OPTIONS, CONTEXT)
-    return _bound(c.rmsnorm_prepare, parts, 1)
+    operands, options, context = split(arguments, FORWARD, OPTIONS, CONTEXT)
+    struct, kept = call_struct(operands, options)
+    return prepared(c.rmsnorm_prepare, byref(struct), 1, c_context(**context), kept=kept)
 
 
 @documented(BackwardOperands, AllOptions, Context)
 def bind_backward(**arguments: Unpack[BackwardArguments]) -> BoundCall:
     """Returns a function without arguments that makes this call of backward() on these arrays; see
     bind_forward()."""
-    *parts, rest = split(arguments, BACKWARD, OPTIONS, CONTEXT, ("add_to",))
-    return _bound(c.rmsnorm_prepare_backward, parts, add_to=rest.get("add_to"))
-
-
-def _bound(
-    prepare: Callable[..., int], parts: Sequence[Any], *count: int, add_to: Any = None
-) -> BoundCall:
-    operands, options, context = parts
-    frame = Frame()
-    filled, owners = frame.fill(operands, add_to)
-    chosen = c_options(**options)
-    struct = _library.Call(None, ctypes.pointer(filled), ctypes.pointer(chosen))
-    kept = (frame, owners)
-    return prepared(prepare, byref(struct), *count, c_context(**context), kept=kept)
+    operands, options, context, rest = split(arguments, BACKWARD, OPTIONS, CONTEXT, ("add_to",))
+    struct, kept = call_struct(operands, options, **rest)
+    return prepared(c.rmsnorm_prepare_backward, byref(struct), c_context(**context), kept=kept)
 
 
 @documented(Context, keys=CallArguments)

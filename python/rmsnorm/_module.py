@@ -3,7 +3,7 @@
 
 import weakref
 from collections.abc import Mapping
-from ctypes import byref, c_void_p, pointer
+from ctypes import byref, c_void_p
 from functools import partial
 from reprlib import repr as shown
 from typing import Any, Unpack, overload
@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from . import _arrays, _calls, _library
 from ._arrays import Array, float_name
-from ._calls import BACKWARD, CONTEXT, DEFAULTS, FORWARD, HELP, OTHERS, Context, Frame
+from ._calls import BACKWARD, CONTEXT, DEFAULTS, FORWARD, HELP, OTHERS, Context
 from ._calls import ModuleBackwardOperands, ModuleOperands, OtherArguments, OtherOperands
-from ._calls import BoundCall, Out, documented, prepared, split
+from ._calls import BoundCall, Out, call_struct, documented, prepared, split
 from ._library import c, raise_error
 from ._options import OPTIONS, OtherOptions
 
@@ -29,6 +29,15 @@ _SETTERS = {
 def _argument(name: str) -> property:
     """Makes an attribute of an argument of the constructor."""
     return property(lambda self: self._arguments.get(name, DEFAULTS.get(name)), doc=HELP[name])
+
+
+def _held(name: str, doc: str) -> property:
+    """Makes an attribute of an array that a norm may have beside its weight."""
+
+    def held(norm: "RMSNorm") -> npt.NDArray[Any] | None:
+        return norm._others[name].weight if name in norm._others else None
+
+    return property(held, lambda norm, array: norm._set(name, array), doc=doc)
 
 
 @documented(OtherOptions, Context)
@@ -145,24 +154,10 @@ class RMSNorm:
     def weight(self, weight: Array) -> None:
         self._set("weight", weight)
 
-    @property
-    def bias(self) -> npt.NDArray[Any] | None:
-        """A copy of the bias, or None; assign an array of d elements to set it, or None."""
-        return self._others["bias"].weight if "bias" in self._others else None
-
-    @bias.setter
-    def bias(self, bias: Array | None) -> None:
-        self._set("bias", bias)
-
-    @property
-    def post_norm_weight(self) -> npt.NDArray[Any] | None:
-        """A copy of the weight by which x is normalised first, or None; assign as to bias."""
-        others = self._others
-        return others["post_norm_weight"].weight if "post_norm_weight" in others else None
-
-    @post_norm_weight.setter
-    def post_norm_weight(self, weight: Array | None) -> None:
-        self._set("post_norm_weight", weight)
+    bias = _held("bias", "A copy of the bias, or None; assign an array of d elements, or None.")
+    post_norm_weight = _held(
+        "post_norm_weight", "A copy of the weight by which x is normalised first; as bias."
+    )
 
     def _values(self, dtype: str) -> npt.NDArray[Any]:
         """Returns a copy of the weight in a type."""
@@ -251,7 +246,7 @@ class RMSNorm:
     def backward(self, **operands: Unpack[ModuleBackwardOperands]) -> None:
         """rmsnorm.backward() with the weight and the options of this norm."""
         arrays, rest = split(operands, BACKWARD, ("add_to",))
-        _calls.call_library(self._backward, arrays, None, add_to=rest.get("add_to"))
+        _calls.call_library(self._backward, arrays, None, **rest)
 
     @documented(OtherOperands)
     def bind(
@@ -268,19 +263,13 @@ class RMSNorm:
         time may call it. It cannot be copied or pickled.
         """
         (others,) = split(operands, OTHERS)
-        return self._bound(c.rmsnorm_prepare, {"x": x, "y": y, **others}, 1)
+        arrays = {"x": x, "y": y, **others}
+        struct, kept = call_struct(arrays, module=self._module)
+        return prepared(c.rmsnorm_prepare, byref(struct), 1, None, kept=(self._owner, kept))
 
     @documented(ModuleBackwardOperands)
     def bind_backward(self, **operands: Unpack[ModuleBackwardOperands]) -> BoundCall:
         """Returns a function without arguments that makes this call of backward(); see bind()."""
         arrays, rest = split(operands, BACKWARD, ("add_to",))
-        return self._bound(c.rmsnorm_prepare_backward, arrays, add_to=rest.get("add_to"))
-
-    def _bound(
-        self, prepare: Any, arrays: Mapping[str, Any], *count: int, add_to: Any = None
-    ) -> BoundCall:
-        frame = Frame()
-        operands, owners = frame.fill(arrays, add_to)
-        struct = _library.Call(self._module, pointer(operands), None)
-        kept = (self._owner, frame, owners)
-        return prepared(prepare, byref(struct), *count, None, kept=kept)
+        struct, kept = call_struct(arrays, module=self._module, **rest)
+        return prepared(c.rmsnorm_prepare_backward, byref(struct), None, kept=(self._owner, kept))
