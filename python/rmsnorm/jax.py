@@ -71,27 +71,13 @@ _OPTIONS: dict[str, Any] = {
     "quantized": QuantizedOptions,
 }
 
-_LEADING = "or with leading dimensions that are each that of x or 1"
-_HELP = {
-    **_calls.HELP,
-    "x": "[..., d], an array of JAX or NumPy: the rows.",
-    "weight": f"[d], {_LEADING}: a row for each sample, for example. None counts as ones.",
-    "bias": "as the weight; added after it. None adds nothing.",
-    "post_norm_weight": "as the weight; x is first normalised, with this weight.",
-    "cos": f"[R / 2], {_LEADING}: cosines by which pairs of the norm are rotated; needs sin. R is "
-    "at most d, and d at most 4096. None rotates nothing.",
-    "sin": "the sines, with as many elements in a row.",
-    "asymmetric": "True adds a zero point to each scale.",
-}
-
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _documented(function: _Function) -> _Function:
     """Puts the options of a function into its signature and its docstring."""
     names = _OPTIONS[function.__name__].__annotations__
-    describe_arguments(function, {name: DEFAULTS[name] for name in names}, _HELP)
+    describe_arguments(function, {name: DEFAULTS[name] for name in names}, _calls.HELP)
     return function
 
 
@@ -109,10 +95,11 @@ def rms_norm(
     """Returns y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias for each row of x,
     and with cos and sin pairs of its elements rotated: the norm of q or k and its rotary positions.
 
-    y is a new array with the shape and the type of x. x, weight, bias, cos and sin are float32,
-    float16 or bfloat16, also mixed. Arithmetic is float32. Angles are the caller's: cos and sin are
-    the rows of the positions. Heads share them: for q of [batch, tokens, heads, d] the tables are
-    [batch, tokens, 1, R / 2], or [tokens, 1, R / 2].
+    y is a new array with the shape and the type of x. Operands are arrays of JAX or NumPy of
+    float32, float16 or bfloat16, also mixed. Arithmetic is float32. weight, bias, cos and sin may
+    have leading dimensions that are each that of x or 1: a row for each sample, for example. Angles
+    are the caller's: cos and sin are the rows of the positions. Heads share them: for q of [batch,
+    tokens, heads, d] the tables are [batch, tokens, 1, R / 2], or [tokens, 1, R / 2].
 
     jit, vmap, pmap and shard_map can trace the function, with eps and the options as constants. In
     reverse mode the first gradients are the library's. Forward mode and further derivatives use the

@@ -115,7 +115,7 @@ def norm(
     x: Tensor, options: str, dtype: torch.dtype | None, *others: Tensor | None
 ) -> list[Tensor]:
     """Returns what the operator `norm` returns, but for rstd. It refuses the same types."""
-    weight, residual, gate, bias, post_norm_weight, cos, sin = (*others, None, None)[:7]
+    weight, residual, gate, bias, post_norm_weight, cos, sin = (*others, *[None] * 7)[:7]
     for tensor in (x, *others):
         if tensor is not None and tensor.dtype not in DTYPES:
             raise RuntimeError(f"{tensor.dtype}: the type must be float32, float16 or bfloat16")

@@ -106,22 +106,14 @@ def _given(name: str, tensor: Any) -> Any:
 
 
 def _tensors(
-    x: Any,
-    weight: Any = None,
-    residual: Any = None,
-    gate: Any = None,
-    bias: Any = None,
-    post_norm_weight: Any = None,
-    cos: Any = None,
-    sin: Any = None,
+    x: Any, weight: Any = None, residual: Any = None, gate: Any = None, *others: Any
 ) -> tuple[Any, ...]:
-    """Returns the tensors of the operator `norm`, which it checks, in the order of INPUTS."""
-    tensors = (x, weight, residual, gate, bias, post_norm_weight, cos, sin)
+    """Returns the first tensors of the operator `norm`, which it checks, in the order of INPUTS."""
+    tensors = (x, weight, residual, gate, *others)
     if x is None or not _are_plain(*tensors):
-        check_tensors(("x",), **dict(zip(INPUTS, tensors, strict=True)))
+        check_tensors(("x",), **dict(zip(INPUTS, tensors, strict=False)))
     if gate is not None:
-        gate = _repeated(gate, x)
-        tensors = (x, weight, residual, gate, bias, post_norm_weight, cos, sin)
+        tensors = (x, weight, residual, _repeated(gate, x), *others)
     return tensors
 
 
@@ -224,7 +216,8 @@ def _write(tensors: tuple[Any, ...], options: str, **outputs: Any) -> None:
         check_tensors((), **outputs)
     written = [output for output in outputs.values() if output is not None]
     x, *others = tensors
-    arguments = (x, options, *others, *map(outputs.get, OUTPUTS))
+    absent = [None] * (len(INPUTS) - len(tensors))
+    arguments = (x, options, *others, *absent, *map(outputs.get, OUTPUTS))
     if _is_direct(*tensors, *written):
         write(written, *arguments)
     elif not _is_sharded(*tensors, *written):
@@ -277,8 +270,6 @@ def overridable(function: _Function) -> _Function:
 
 # ------------------------------------------------------------------------------------- functions
 
-_TABLE = "[R / 2], or with leading dimensions that are each that of x or 1:"
-
 
 @not_for_script
 @takes(NormOptions)
@@ -309,7 +300,7 @@ def rms_norm(
             y = handle_torch_function(rms_norm, operands, x, weight, eps, **named)
             return y
         check_tensors((), out=out)
-    tensors = _tensors(x, weight, bias=bias)
+    tensors = _tensors(x, weight, None, None, bias)
     chosen = packed("rms_norm", eps, options)
     if out is not None:
         if dtype not in (None, out.dtype):
@@ -497,11 +488,7 @@ def _norm_of_call(i: int, call: tuple[tuple[Any, ...], str, torch.dtype | None])
 
 
 @overridable
-@takes(
-    RotaryOptions,
-    cos=f"{_TABLE} cosines.",
-    sin=f"{_TABLE} sines.",
-)
+@takes(RotaryOptions)
 def rotary(
     x: Tensor,
     cos: Tensor,
@@ -515,9 +502,9 @@ def rotary(
 ) -> Tensor:
     """Returns the norm of x, as rms_norm() does, with pairs of its elements rotated.
 
-    Angles are the caller's: cos and sin are the rows of the positions. A view of the first half of
-    a row serves where the cosines are repeated in R elements, as in transformers, where q is
-    [batch, heads, tokens, d]:
+    Angles are the caller's: cos and sin are the rows of the positions, [R / 2] or with leading
+    dimensions that are each x's or 1. A view of the first half of a row serves where the cosines
+    are repeated in R elements, as in transformers, where q is [batch, heads, tokens, d]:
 
         q = rotary(q, cos[:, None, :, : d // 2], sin[:, None, :, : d // 2], weight, 1e-6,
                    rounding="before_weight")
@@ -525,7 +512,8 @@ def rotary(
     x, weight and bias have gradients. The tables have none: they count as constants.
     """
     check_dtype(dtype)
-    tensors = _tensors(x, weight, bias=bias, cos=_given("cos", cos), sin=_given("sin", sin))
+    cos, sin = _given("cos", cos), _given("sin", sin)
+    tensors = _tensors(x, weight, None, None, bias, None, cos, sin)
     y: Tensor = _norm(tensors, packed("rotary", eps, options), dtype)[0]
     return y
 
@@ -537,8 +525,6 @@ def rotary(
     k="[..., d]: rows, with leading dimensions and d of their own.",
     q_weight="[d] of q; None counts as ones.",
     k_weight="[d] of k; None counts as ones.",
-    cos=f"{_TABLE} cosines of rotary(); needs sin. None rotates nothing.",
-    sin=f"{_TABLE} sines.",
 )
 def qk(
     q: Tensor,
@@ -556,10 +542,16 @@ def qk(
     if q is None or k is None or not _are_plain(q, k, q_weight, k_weight, cos, sin):
         tensors = {"q_weight": q_weight, "k_weight": k_weight, "cos": cos, "sin": sin}
         check_tensors(("q", "k"), q=q, k=k, **tensors)
-    xs: tuple[Any, Any] = (q, k)
-    if cos is not None or sin is not None:
-        xs = ({"x": q, "cos": cos, "sin": sin}, {"x": k, "cos": cos, "sin": sin})
-    q, k = _norms("qk", xs, (q_weight, k_weight), eps, options)
+    if cos is None and sin is None:
+        q, k = _norms("qk", (q, k), (q_weight, k_weight), eps, options)
+    elif _is_direct(q, k, q_weight, k_weight, cos, sin):
+        rest, chosen = (None, None, None, None, cos, sin), packed("qk", eps, options)
+        both = [q, q_weight, *rest, k, k_weight, *rest]
+        q, k = NORMS_EACH(both, [chosen, chosen], [DTYPE_CODES[None]] * 2)
+    else:
+        tables = {"cos": cos, "sin": sin}
+        xs = {"x": q, **tables}, {"x": k, **tables}
+        q, k = _norms("qk", xs, (q_weight, k_weight), eps, options)
     return q, k
 
 
@@ -578,7 +570,7 @@ class Quantized(NamedTuple):
 
 
 @overridable
-@takes(QuantizedOptions, asymmetric="True adds a zero point to each scale.")
+@takes(QuantizedOptions)
 def quantized(
     x: Tensor,
     weight: Tensor | None = None,
