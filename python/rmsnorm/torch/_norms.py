@@ -189,54 +189,34 @@ def _of_groups(x: str) -> str:
     return f"({whole}.squeeze(1) if x.ndim == 2 else {whole})"
 
 
-#: For each norm its options, what computes it, and its formulas, in any order of factors. A flag of
-#: a module, such as `self.weight is not None`, has its value before the formula is looked up. If
-#: formulas of several norms are one in f32, the first norm counts.
-_TABLE: tuple[tuple[str, Compute, *tuple[str, ...]], ...] = (
+_OFFSET = partial(_after_weight, weight_offset=1.0)
+_OUTSIDE_AFTER = partial(_after_weight, eps_placement="outside")
+_OUTSIDE_BEFORE = partial(_before_weight, eps_placement="outside")
+_ONE_MORE_AFTER = _with_weight(_one_more, _after_weight)
+_ONE_MORE_BEFORE = _with_weight(_one_more, _before_weight)
+_L2 = partial(_after_weight, divisor=1.0)
+_INVERSE = partial(_after_weight, rounding="inverse")
+
+#: For each formula the options of its norm, what computes it, and the formula, in any order of
+#: factors. A flag of a module, such as `self.weight is not None`, has its value before the formula is
+#: looked up. If formulas of several norms are one in f32, the first norm counts.
+_TABLE: tuple[tuple[str, Compute, str], ...] = (
     ("before_weight", _before_weight, "self.weight * as_x(n)"),
-    (
-        "after_weight",
-        _after_weight,
-        "as_x(self.weight * n)",
-        "as_x(f32(self.weight) * n)",
-        "as_x(self.weight * f32(x) * r)",
-        "as_x(scaled(n, self.weight))",
-    ),
-    (
-        "after_weight, weight_offset 1",
-        partial(_after_weight, weight_offset=1.0),
-        "as_x(n * (1.0 + f32(self.weight)))",
-        "as_x(scaled(n, 1.0 + f32(self.weight)))",
-    ),
-    (
-        "after_weight, 1 + weight rounded",
-        _with_weight(_one_more, _after_weight),
-        "as_x(n * f32(1.0 + self.weight))",
-        "as_x(n * (1.0 + self.weight))",
-        "as_x(scaled(n, 1.0 + self.weight))",
-    ),
-    (
-        "before_weight, 1 + weight rounded",
-        _with_weight(_one_more, _before_weight),
-        "as_x(n) * (1.0 + self.weight)",
-    ),
-    (
-        "after_weight, eps outside",
-        partial(_after_weight, eps_placement="outside"),
-        f"as_x({_OUTSIDE} * self.weight)",
-    ),
-    (
-        "before_weight, eps outside",
-        partial(_before_weight, eps_placement="outside"),
-        f"as_x({_OUTSIDE}) * self.weight",
-    ),
+    ("after_weight", _after_weight, "as_x(self.weight * n)"),
+    ("after_weight", _after_weight, "as_x(f32(self.weight) * n)"),
+    ("after_weight", _after_weight, "as_x(self.weight * f32(x) * r)"),
+    ("after_weight", _after_weight, "as_x(scaled(n, self.weight))"),
+    ("after_weight, weight_offset 1", _OFFSET, "as_x(n * (1.0 + f32(self.weight)))"),
+    ("after_weight, weight_offset 1", _OFFSET, "as_x(scaled(n, 1.0 + f32(self.weight)))"),
+    ("after_weight, 1 + weight rounded", _ONE_MORE_AFTER, "as_x(n * f32(1.0 + self.weight))"),
+    ("after_weight, 1 + weight rounded", _ONE_MORE_AFTER, "as_x(n * (1.0 + self.weight))"),
+    ("after_weight, 1 + weight rounded", _ONE_MORE_AFTER, "as_x(scaled(n, 1.0 + self.weight))"),
+    ("before_weight, 1 + weight rounded", _ONE_MORE_BEFORE, "as_x(n) * (1.0 + self.weight)"),
+    ("after_weight, eps outside", _OUTSIDE_AFTER, f"as_x({_OUTSIDE} * self.weight)"),
+    ("before_weight, eps outside", _OUTSIDE_BEFORE, f"as_x({_OUTSIDE}) * self.weight"),
     ("no weight", _after_weight, "as_x(n)"),
-    (
-        "no weight, divisor 1",
-        partial(_after_weight, divisor=1.0),
-        "as_x(f32(x) * rsqrt(sum_square(f32(x)) + eps))",
-    ),
-    ("inverse, no weight", partial(_after_weight, rounding="inverse"), "x * as_x(r)"),
+    ("no weight, divisor 1", _L2, "as_x(f32(x) * rsqrt(sum_square(f32(x)) + eps))"),
+    ("inverse, no weight", _INVERSE, "x * as_x(r)"),
     ("before_weight in the type of the weight", _type_of_weight, f"{_TYPED} * self.weight"),
     (
         "before_weight in the type of the weight, bias rounded",
@@ -285,7 +265,7 @@ _TABLE: tuple[tuple[str, Compute, *tuple[str, ...]], ...] = (
 _UNIT = "(self.scale * normalize(x))"
 
 #: The same for formulas that hold where all tensors are f32.
-_TABLE_IN_F32: tuple[tuple[str, Compute, *tuple[str, ...]], ...] = (
+_TABLE_IN_F32: tuple[tuple[str, Compute, str], ...] = (
     ("L2, eps as the least length", _unit, f"self.weight * {_UNIT}"),
     (
         "L2, eps as the least length, 1 + weight",
@@ -304,7 +284,9 @@ _TABLE_IN_F32: tuple[tuple[str, Compute, *tuple[str, ...]], ...] = (
 @cache
 def _by_formula() -> tuple[dict[str, tuple[str, Compute]], dict[str, tuple[str, Compute]]]:
     """Options and functions by formulas, and by what these are where all tensors are f32."""
-    exact = {shorten(text): (name, call) for name, call, *texts in _TABLE for text in texts}
-    only = {shorten(text): (name, call) for name, call, *texts in _TABLE_IN_F32 for text in texts}
+    exact, only = (
+        {shorten(text): (name, call) for name, call, text in table}
+        for table in (_TABLE, _TABLE_IN_F32)
+    )
     both = reversed([*exact.items(), *only.items()])
     return exact, {in_f32(text): norm for text, norm in both}
