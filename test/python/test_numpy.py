@@ -17,13 +17,14 @@ import typing
 import unittest.mock
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 import programs
 import pytest
 from numpy.typing import NDArray
-from test_bits import check_vectors, recorded
+from test_bits import BACKWARD_WAYS, FORWARD_WAYS, check_vectors
 
 import rmsnorm
 from rmsnorm import _arrays, _calls, _library, _options
@@ -83,15 +84,6 @@ def test_layouts_have_the_bits_of_a_copy(x):
     assert (y == rmsnorm.rms_norm(x.copy())).all()
 
 
-def test_a_norm_from_given_sums_has_the_same_bits():
-    x, weight, bias = normal(4, 2, 96), normal(2, 96), normal(96)
-    sums = np.empty((4, 2))
-    rmsnorm.forward(x=x, sums_out=sums)
-    assert np.allclose(sums, (x.astype(np.float64) ** 2).sum(-1), rtol=2**-20, atol=0)
-    y = rmsnorm.rms_norm(x, weight, bias=bias, sums=sums)
-    assert (y == rmsnorm.rms_norm(x, weight, bias=bias)).all()
-
-
 def test_groups_beside_the_blocks_of_ggml():
     """doc/quantised.md: the scales of q8_0 are the same, and its integers differ by 1 at most."""
     x, group = normal(256, 4096), 32
@@ -115,27 +107,16 @@ def tables(positions, pairs, dtype=np.float32):
     return cache[..., :pairs], cache[..., pairs:]
 
 
-@pytest.mark.parametrize("rounding", _options.WORDS["rotary_rounding"])
 @pytest.mark.parametrize("part", _options.WORDS["rotary_part"])
 @pytest.mark.parametrize("pairs", _options.WORDS["rotary_pairs"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_rotary_positions(dtype, pairs, part, rounding):
-    """The heads of a token share a row of a table. Gradients are those of dy, rotated back."""
-    words = {"rotary_pairs": pairs, "rotary_part": part, "rotary_rounding": rounding}
-    x, dy = normal(3, 4, 96, dtype=dtype), normal(3, 4, 96, dtype=dtype)
-    weight, m = normal(96), np.empty(x.shape, np.float32)
-    cos, sin = of_tokens = tables(3, 24, dtype)
-    rmsnorm.forward(x=x, weight=weight, y=m)
-    y = rmsnorm.rms_norm(x, weight, cos=cos, sin=sin, **words)
-    expected = check_vectors.rotate(m, *map(recorded, of_tokens), recorded(y).dtype, words)
-    assert y.dtype == dtype and y.tobytes() == expected.tobytes()
-    # A norm that keeps its weight, in place and prepared.
-    norm, given = rmsnorm.RMSNorm(96, **words), x.copy()
-    norm.weight = weight
-    norm.bind(given, given, cos=cos, sin=sin)()
-    assert (given == y).all() and (norm(x, cos=cos, sin=sin) == y).all()
+def test_gradients_of_rotary_positions(dtype, pairs, part):
+    """They are those of dy, rotated back. The heads of a token share a row of a table."""
+    words = {"rotary_pairs": pairs, "rotary_part": part}
+    x, dy, weight = normal(3, 4, 96, dtype=dtype), normal(3, 4, 96, dtype=dtype), normal(96)
+    cos, sin = tables(3, 24, dtype)
     wide = [array.astype(np.float32) for array in (dy, cos, -sin)]
-    dm = check_vectors.rotate(*wide, m.dtype, words | {"rotary_rounding": "none"})
+    dm = check_vectors.rotate(*wide, wide[0].dtype, words | {"rotary_rounding": "none"})
     found = rmsnorm.rms_norm_backward(dy, x, weight, cos=cos, sin=sin, **words)
     for one, two in zip(found, rmsnorm.rms_norm_backward(dm, x, weight), strict=True):
         assert (one == two).all()
@@ -147,24 +128,16 @@ def test_several_norms_in_one_call_have_the_bits_of_each():
     expected = rmsnorm.rms_norm(q, weight), rmsnorm.rms_norm(k)
     rmsnorm.forward_all([{"x": q, "weight": weight, "y": q}, {"x": k, "y": k}], threads=1)
     assert (q == expected[0]).all() and (k == expected[1]).all()
-    cos, sin = tables(5, 16)
-    both = {"cos": cos, "sin": sin}
-    expected = rmsnorm.rms_norm(q, weight, **both), rmsnorm.rms_norm(k, **both)
-    rmsnorm.forward_all([{"x": q, "weight": weight, "y": q, **both}, {"x": k, "y": k, **both}])
-    assert (q == expected[0]).all() and (k == expected[1]).all()
     rmsnorm.forward_all([])
 
 
 def test_gradients_have_the_same_bits_with_a_given_inverse_rms():
-    x, weight, dy = normal(4, 96), normal(96), normal(4, 96)
-    rstd, dx, dw = np.empty(4, np.float32), np.empty_like(x), np.ones_like(weight)
+    x, weight, dy, rstd = normal(4, 96), normal(96), normal(4, 96), np.empty(4, np.float32)
     rmsnorm.rms_norm(x, weight, rstd=rstd)
+    found, given = (rmsnorm.rms_norm_backward(dy, x, weight, rstd=r) for r in (None, rstd))
+    dx = np.empty_like(x)
     rmsnorm.backward(x=x, weight=weight, dy=dy, dx=dx, add_to=("dw",))  # which is absent
-    rmsnorm.backward(x=x, weight=weight, dy=dy, dw=dw)
-    for given in (None, rstd):
-        found = rmsnorm.rms_norm_backward(dy, x, weight, rstd=given)
-        assert (found[0] == dx).all()
-        assert (found[1] == dw).all()
+    assert (found[0] == dx).all() and (found[0] == given[0]).all() and (found[1] == given[1]).all()
     assert rmsnorm.rms_norm_backward(dy, x)[1] is None
 
 
@@ -352,31 +325,22 @@ def test_a_tensor_of_pytorch():
 def test_an_array_of_jax_is_an_input_only():
     jnp = pytest.importorskip("jax.numpy")
     x, y = jnp.ones((3, 64)), jnp.zeros((3, 64))
-    for call in ways_to_write(np.ones((3, 64), np.float32), rmsnorm.RMSNorm(64), y=y).values():
-        with refused("(y|dx): an output, and "):
-            call()
-    with refused("dx: an output, and "):
-        rmsnorm.backward(x=x, dy=x, dx=y)
+    ones = np.ones((3, 64), np.float32)
+    for name in ("y", "dx"):
+        for call in ways_to_call(ones, **{name: y}):
+            with refused(f"^(calls.0.\\.)?{name}: an output, and "):
+                call()
     assert not y.any()
-    assert (rmsnorm.rms_norm(x) == rmsnorm.rms_norm(np.ones((3, 64), np.float32))).all()
+    assert (rmsnorm.rms_norm(x) == rmsnorm.rms_norm(ones)).all()
 
 
-def ways_to_write(x, norm, **outputs):
-    """Returns a function for each way to hand the library these outputs of a forward call."""
-    operands = {"x": x, "residual": x.copy(), **outputs}
-    inputs = {name: operands[name] for name in operands if name != "y"}
-    named = {name: operands[name] for name in inputs if name != "x"}
-    y = outputs.get("y", np.empty_like(x))
-    return {
-        "forward": lambda: rmsnorm.forward(**operands),
-        "forward_all": lambda: rmsnorm.forward_all([operands]),
-        "rms_norm": lambda: rmsnorm.rms_norm(x, out=y, **named),
-        "module": lambda: norm(x, out=y, **named),
-        "module_forward": lambda: norm.forward(**operands),
-        "bind": lambda: norm.bind(x, y, **named)(),
-        "bind_forward": lambda: rmsnorm.bind_forward(**operands)(),
-        "bind_forward_all": lambda: rmsnorm.bind_forward_all([operands])(),
-    }
+def ways_to_call(x, **arguments):
+    """Returns a function for each way to make a call with these outputs and options."""
+    ways, usual = FORWARD_WAYS, {"residual": x.copy(), "y": np.empty_like(x)}
+    if {"dx", "dw", "db"} & arguments.keys():
+        ways, usual = BACKWARD_WAYS, {"dy": x}
+    arguments = {"x": x, "weight": x[0], **usual, **arguments}
+    return [partial(way, **arguments) for way in ways.values()]
 
 
 ROWS, PER_ROW = (3, 64), (3,)
@@ -403,18 +367,11 @@ MUST_NOT_BE_WRITTEN = {
 @pytest.mark.parametrize("message", MUST_NOT_BE_WRITTEN)
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_output_is_written_only_where_its_owner_allows_it(name, message):
-    x, norm = normal(*ROWS), rmsnorm.RMSNorm(64)
+    x = normal(*ROWS)
     arrays = {key: np.ones(*OUTPUTS[key]) for key in (name, *PARTNERS.get(name, ()))}
 
     def calls(**fields):
-        outputs = {**arrays, name: Capsule(arrays[name], **fields)}
-        if name not in ("dx", "dw", "db"):
-            return ways_to_write(x, norm, **outputs).values()
-        weight = normal(64)
-        return (
-            lambda: norm.backward(x=x, dy=x, **outputs),
-            lambda: rmsnorm.backward(x=x, dy=x, weight=weight, **outputs),
-        )
+        return ways_to_call(x, **{**arrays, name: Capsule(arrays[name], **fields)})
 
     for call in calls(**MUST_NOT_BE_WRITTEN[message]):
         with refused(f"{name}: an output, and .*{message}"):
@@ -507,7 +464,7 @@ REFUSED_TYPES = [
         ("^calls: .*; a list of dictionaries is possible", rmsnorm.forward_all, calls)
         for calls in (5, None, [X], {"x": X, "y": X}, "calls")
     ),
-    ("^calls\\[0\\]: unknown argument 3", rmsnorm.forward_all, [{3: X}]),
+    ("^calls\\[1\\]: unknown argument 3", rmsnorm.forward_all, [{}, {3: X}]),
     (
         "calls\\[0\\]: unknown argument 'threads'",
         rmsnorm.forward_all,
@@ -583,20 +540,6 @@ WRONG_ARGUMENTS = {
 }
 
 
-def calls_with(x, y, **arguments):
-    """Returns calls of each kind that take an option, and write into y or nothing."""
-    weight, context = normal(64), arguments.keys() <= _calls.CONTEXT
-    one, all_ = ({}, arguments) if context else (arguments, {})
-    return [
-        lambda: rmsnorm.forward(x=x, weight=weight, y=y, **arguments),
-        lambda: rmsnorm.rms_norm(x, weight, out=y, **arguments),
-        lambda: rmsnorm.backward(x=x, weight=weight, dy=x, dx=y, **arguments),
-        lambda: rmsnorm.rms_norm_backward(x, x, weight, **arguments),
-        lambda: rmsnorm.RMSNorm(64, **arguments),
-        lambda: rmsnorm.forward_all([{"x": x, "weight": weight, "y": y, **one}], **all_),
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "possible"),
     [
@@ -607,7 +550,8 @@ def calls_with(x, y, **arguments):
 )
 def test_a_wrong_option_is_refused_by_name(name, value, possible):
     y = np.zeros((4, 64), np.float32)
-    for call in calls_with(normal(4, 64), y, **{name: value}):
+    x, option = normal(4, 64), {name: value}
+    for call in ways_to_call(x, y=y, **option) + ways_to_call(x, dx=y, **option):
         # The library's own messages begin with the name of the struct.
         match = f"^(calls.0.(: |.))?(options: )?{name}\\b.*({possible})"
         with pytest.raises((TypeError, ValueError), match=match):
@@ -632,11 +576,11 @@ def test_wrong_values_of_each_option_are_tried():
 )
 def test_more_threads_are_refused_without_openmp():
     x, y = normal(4, 64), np.empty((4, 64), np.float32)
-    for call in calls_with(x, y, threads=2):
+    for call in ways_to_call(x, y=y, threads=2):
         with refused("^threads: 2; this library has no OpenMP.*concurrent.futures"):
             call()
     for threads in (1, None):
-        for call in calls_with(x, y, threads=threads):
+        for call in ways_to_call(x, y=y, threads=threads):
             call()
 
 
@@ -819,7 +763,6 @@ def test_a_copy_of_a_norm_is_independent(way):
     assert repr(other) == repr(norm)
     norm.weight, norm.bias, norm.post_norm_weight = normal(48), None, normal(48)
     del norm
-    gc.collect()
     others = [rmsnorm.RMSNorm(48) for _ in range(50)]  # in the memory of the norm
     assert (other(x) == expected).all()
     del others
@@ -919,34 +862,15 @@ def test_a_norm_keeps_its_arrays_in_its_type():
 # --------------------------------------------------------------------------------- bound calls
 
 
-def test_bound_calls_and_gradients_of_a_norm_have_the_bits_of_the_functions():
-    x, dy, weight = normal(4, 96), normal(4, 96), normal(96)
-    y, dx, dw = np.empty_like(x), np.empty_like(x), np.empty(96, np.float32)
-    norm = rmsnorm.RMSNorm(96)
-    arrays = {"x": x, "dy": dy, "dx": dx, "dw": dw}
-    forwards = [
-        rmsnorm.bind_forward(x=x, weight=weight, y=y, eps=1e-5),
-        rmsnorm.bind_forward_all([{"x": x, "weight": weight, "y": y, "eps": 1e-5}], threads=1),
-        norm.bind(x, y),
-    ]
-    backwards = [
-        rmsnorm.bind_backward(weight=weight, **arrays, eps=1e-5),
-        norm.bind_backward(**arrays),
-        lambda: norm.backward(**arrays),
-    ]
+def test_a_bound_call_reads_its_arrays_each_time():
+    x, norm = normal(4, 96), rmsnorm.RMSNorm(96)
+    y, dw = np.empty_like(x), np.empty_like(x[0])
+    step, back = norm.bind(x, y), norm.bind_backward(x=x, dy=x, dw=dw)
     for _ in range(2):
-        x[:], dy[:], weight[:] = normal(4, 96), normal(4, 96), normal(96)
-        norm.weight = weight
-        for step in forwards:
-            y[:] = 0
-            assert step() is None
-            assert (y == rmsnorm.rms_norm(x, weight)).all()
-        for step in backwards:
-            dx[:], dw[:] = 0, 0
-            step()
-            expected = rmsnorm.rms_norm_backward(dy, x, weight)
-            assert (dx == expected[0]).all()
-            assert (dw == expected[1]).all()
+        x[:], norm.weight = normal(4, 96), normal(96)
+        assert step() is None and back() is None
+        assert (y == rmsnorm.rms_norm(x, norm.weight)).all()
+        assert (dw == rmsnorm.rms_norm_backward(x, x, norm.weight)[1]).all()
 
 
 def test_a_bound_call_has_the_messages_of_the_call():
@@ -971,11 +895,10 @@ def test_a_bound_call_keeps_what_it_needs_as_it_was():
     norm.post_norm_weight = normal(64)
     alive = weakref.ref(norm)
     del norm
-    gc.collect()
+    others = [rmsnorm.RMSNorm(64, eps=9.0) for _ in range(50)]  # in the memory of a freed norm
     step()
     assert (y == expected).all()
-    del step
-    gc.collect()
+    del step, others
     assert alive() is None
 
 
