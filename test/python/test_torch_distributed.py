@@ -16,7 +16,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch_models import CALLS, WITH_GRADIENTS, Textbook, assert_bits, gradients, operands
+from torch_models import (
+    CALLS,
+    WITH_GRADIENTS,
+    Textbook,
+    assert_bits,
+    gradients,
+    is_computed_by_library,
+    operands,
+)
 
 import rmsnorm.torch
 
@@ -126,6 +134,22 @@ def check_data_parallel(mesh, way):
         assert torch.allclose(one, two, rtol=0, atol=1e-5)
 
 
+def check_use_after_fully_shard(mesh):
+    """The weights are sharded between calls, and whole within them."""
+    model, x = torch.nn.Sequential(*(Textbook(32) for _ in range(3))), torch.randn(4, 32)
+    expected = model(x)
+    fully_shard(model[1], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for _ in range(2):
+        report = rt.use(model)
+        assert len(report.replaced) == 3 and is_computed_by_library(model, x)
+        torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-5)
+    report.undo()
+    bases = {base.__module__ for module in model for base in type(module).__mro__}
+    assert "rmsnorm.torch._use" not in bases
+    assert torch.equal(model(x), expected)
+
+
 CHECKS = {
     "uneven rows": check_uneven_rows,
     **{
@@ -135,6 +159,7 @@ CHECKS = {
     "partial sums": check_partial_sums,
     "in place": check_in_place,
     "tensors beside shards": check_tensors_beside_shards,
+    "use() after fully_shard()": check_use_after_fully_shard,
     **{way: functools.partial(check_data_parallel, way=way) for way in ("DDP", "FSDP")},
     **{
         f"{name}, {'compiled' if compiled else 'eager'}": functools.partial(

@@ -99,20 +99,20 @@ def test_after_fork_as_pytorch():
 import os, signal, time, torch, rmsnorm.torch
 x = torch.ones(512, 4096)
 torch.set_num_threads(2)
+children, ended = [], set()
 for call in (rmsnorm.torch.rms_norm, torch.nn.functional.silu):
     call(x)
-    child = os.fork()
-    if child == 0:
+    children.append(os.fork())
+    if children[-1] == 0:
         call(x)
         os._exit(0)
-    for _ in range(50):
-        time.sleep(0.1)
-        if os.waitpid(child, os.WNOHANG)[0] == child:
-            print("returns")
-            break
-    else:
+for _ in range(50):
+    time.sleep(0.1)
+    ended |= {c for c in children if c not in ended and os.waitpid(c, os.WNOHANG)[0] == c}
+for child in children:
+    print("returns" if child in ended else "hangs")
+    if child not in ended:
         os.kill(child, signal.SIGKILL)
-        print("hangs")
 """
     ours, theirs = run(program).split()
     assert ours == theirs
