@@ -51,7 +51,7 @@ HWY_INLINE void Fetch(const T* from, size_t n) {
 // from it, so a test may not run it.
 template <class T>
 HWY_INLINE void FetchForStores(const T* row, size_t j, size_t n, size_t last) {  // GCOVR_EXCL_LINE
-  constexpr size_t kAhead = 512 / sizeof(T);   // 1024 and 2048 bytes do as well
+  constexpr size_t kAhead = 512 / sizeof(T);   // as good: 1024 and 2048. GCOVR_EXCL_LINE
   Fetch(row + std::min(j + kAhead, last), n);  // GCOVR_EXCL_LINE
 }  // GCOVR_EXCL_LINE
 
