@@ -47,11 +47,12 @@ class Vectors(unittest.TestCase):
         vectors, archive = self.path("vectors.safetensors"), self.path(NAME + ".tar.xz")
         command = (MAKER, os.path.join(FOLDER, "list.txt"), vectors)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        sources = {"check_vectors.py": "tools/vectors/check_vectors.py", "LICENSE": "LICENSE"}
-        sources.update({"vectors.md": "doc/vectors.md", "definition.md": "doc/definition.md"})
+        sources = {"LICENSE": "LICENSE", "definition.md": "doc/definition.md"}
+        sources.update({"vectors.md": "doc/vectors.md"})
+        sources.update({"check_vectors.py": "tools/vectors/check_vectors.py"})
         files = [os.path.join(ROOT, path) for path in sources.values()]
-        pack = (sys.executable, "-B", os.path.join(FOLDER, "pack.py"), archive, *files, vectors)
-        subprocess.run(pack, check=True, cwd=self.path())
+        pack = os.environ["RMSNORM_PACK_VECTORS"].split(" ")
+        subprocess.run([*pack, "--file=" + archive, *files, vectors], check=True, cwd=self.path())
         self.assertEqual(read(archive), read(ARCHIVE))
         self.assertLess(os.path.getsize(archive), 5e6)
         held = {name: read(self.path(NAME, name)) for name in os.listdir(self.path(NAME))}
