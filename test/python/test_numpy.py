@@ -328,7 +328,7 @@ def test_an_array_of_jax_is_an_input_only():
     ones = np.ones((3, 64), np.float32)
     for name in ("y", "dx"):
         for call in ways_to_call(ones, **{name: y}):
-            with refused(f"^(calls.0.\\.)?{name}: an output, and "):
+            with refused(f"^(calls.0.: )?{name}: an output, and "):
                 call()
     assert not y.any()
     assert (rmsnorm.rms_norm(x) == rmsnorm.rms_norm(ones)).all()
