@@ -205,7 +205,9 @@ CALLS = {
     "add, dtype": Call(add, **ADDED, dtype=torch.float16),
     "silu, dtype": Call(gated, **GATED, dtype=torch.bfloat16),
     "qk": Call(qk, {**W, "factor": 2.0}, {"x": "r", "weight": "v", "factor": 2.0}),
-    "qk, rotary": Call(qk, {**W, **TABLES}, {"x": "r", "weight": "v", **TABLES}),
+    "qk, rotary": Call(
+        qk, *({"x": x, "weight": w, **TABLES, "eps": 0.5, "factor": 2.0} for x, w in ("xw", "rv"))
+    ),
     "norms": Call(alike, W, {"x": "r"}),
     "norms of kinds": Call(
         of_kinds, {**W, **PART}, {"residual": "r"}, {"x": "r", "gate": "x", "bias": "v"}
