@@ -167,8 +167,9 @@ int DigitOf(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// Reads the bytes of an rmsnorm_options, which _options.py of rmsnorm.torch writes in hexadecimal.
-// A program that an older version exported has a shorter struct: 0 is the default of other fields.
+// Reads the bytes of an rmsnorm_options, which _options.py of rmsnorm.torch writes in hexadecimal,
+// without zeros at the end: 0 is the default of those fields. A program that another version
+// exported has a struct of another size.
 rmsnorm_options OptionsFrom(const std::string& text) {
   unsigned char bytes[sizeof(rmsnorm_options)] = {};
   const size_t size = text.size() / 2;
@@ -181,6 +182,7 @@ rmsnorm_options OptionsFrom(const std::string& text) {
   if (!is_valid) throw Refused("options", "they are not those of this version of rmsnorm");
   rmsnorm_options options;
   std::memcpy(&options, bytes, sizeof options);
+  options.size = std::min(options.size, decltype(options.size){sizeof options});
   return options;
 }
 

@@ -5,6 +5,7 @@ import copy
 import functools
 import io
 import pickle
+import struct
 import sys
 
 import pytest
@@ -183,6 +184,15 @@ def test_compiled_code_calls_operators_without_gradients():
             assert operators_of_graphs(norm, x, learning) == short
     assert operators_of_graphs(norm, x, learning) == short + backward
     assert operators_of_graphs(add, x, learning) == long + backward
+
+
+@pytest.mark.parametrize("size", [8, 200])
+def test_programs_of_other_versions(size):
+    """A struct of options without all but eps, and one with options that this version lacks."""
+    x, weight = torch.randn(3, 16), torch.randn(16)
+    options = struct.pack("=If", size, 1e-6).hex()
+    y, *_ = torch.ops.rmsnorm.norm(x, options, None, weight)
+    assert torch.equal(y, rt.rms_norm(x, weight, 1e-6))
 
 
 def test_import_leaves_the_compiler_out():

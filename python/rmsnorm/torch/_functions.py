@@ -372,6 +372,13 @@ def fused_add_rms_norm_(
     The last dimensions of x and residual must be contiguous. There are no gradients: where an
     operand needs one, the call raises RuntimeError.
     """
+    has_both = x is not None and residual is not None
+    is_short = has_both and gate is None and bias is None and post_norm_weight is None
+    if is_short and _is_direct(x, residual, weight):  # 6.1 microseconds, and 8.3 by _write()
+        chosen = packed("fused_add_rms_norm_", eps, options)
+        others = (None,) * (len(INPUTS) - 3)
+        write((x, residual), x, chosen, weight, residual, *others, x, residual)
+        return
     tensors = _tensors(x, weight, _given("residual", residual), gate, bias, post_norm_weight)
     _write(tensors, packed("fused_add_rms_norm_", eps, options), y=x, residual_out=residual)
 

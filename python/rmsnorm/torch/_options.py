@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options as the operators take them: the bytes of rmsnorm_options, in hexadecimal.
+"""The options as the operators take them: the bytes of rmsnorm_options, in hexadecimal, without
+zeros at the end.
 
 PyTorch passes a short text faster than any other argument that holds them all, and torch.export
 writes it into files.
@@ -61,7 +62,7 @@ def _pack(function: str, eps: Any, **options: Any) -> str:
     for name in options:
         if name not in _TAKEN[function]:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    return bytes(_calls.c_options(_DEFAULT_EPS if eps is None else eps, **options)).hex()
+    return _text(_calls.c_options(_DEFAULT_EPS if eps is None else eps, **options))
 
 
 _known = functools.lru_cache(maxsize=256, typed=True)(_pack)
@@ -95,8 +96,11 @@ def packed(function: str, eps: Any, options: Any) -> str:
     return _pack(function, eps, **options)
 
 
+def _text(options: Options) -> str:
+    return bytes(options).rstrip(b"\0").hex()
+
+
 def _struct(options: str) -> Options:
-    # A program that an older version exported has a shorter struct.
     return Options.from_buffer_copy(bytes.fromhex(options).ljust(sizeof(Options), b"\0"))
 
 
@@ -120,4 +124,4 @@ def kept(options: str, *names: str) -> str:
     """Returns the options of these names, and the defaults of the others."""
     struct = _struct(options)
     fields = {name: getattr(struct, name) for name in names}
-    return bytes(Options(size=sizeof(Options), **fields)).hex()
+    return _text(Options(size=sizeof(Options), **fields))
