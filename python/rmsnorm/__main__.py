@@ -9,15 +9,15 @@ an error.
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import numpy as np
 
 from . import __version__
 from ._hypotheses import NAMES
-from ._identify import identify_files, identify_rotary_files
-from ._probe import probe, rotary_probe
+from ._identify import identify_files
+from ._probe import probe
 from ._tensors import write_safetensors
 
 _FILES = {
@@ -59,16 +59,16 @@ def _all_eps(text: str) -> list[float]:
     return numbers
 
 
-def _length(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,7}", text) or not 16 <= int(text) <= 2**20:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 16 to 1048576")
-    return int(text)
+def _one_of(numbers: range, name: str) -> Callable[[str], int]:
+    """Returns a type of arguments, which are integers of a range."""
 
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,7}", text) or int(text) not in numbers:
+            words = f"{text!r} is not {name} from {numbers[0]} to {numbers[-1]}"
+            raise argparse.ArgumentTypeError(words)
+        return int(text)
 
-def _rotated(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,4}", text) or int(text) % 2 or not 2 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an even integer from 2 to 4096")
-    return int(text)
+    return read
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,11 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--rotated",
-        type=_rotated,
+        type=_one_of(range(2, 4097, 2), "an even integer"),
         metavar="R",
         help="write x, weight, cos and sin to rotate R elements of a row, an even number up to d",
     )
-    made.add_argument("--d", type=_length, default=4096, help="elements of a row")
+    length = _one_of(range(16, 2**20 + 1), "an integer")
+    made.add_argument("--d", type=length, default=4096, help="elements of a row")
     made.add_argument(
         "--dtype", choices=list(NAMES.values()), default="f32", help="the type of all tensors"
     )
@@ -121,19 +122,9 @@ def _run(arguments: argparse.Namespace) -> int:
         d, rotated = given["d"], given["rotated"]
         if rotated is not None and not rotated <= d <= 4096:
             raise ValueError(f"--rotated: {rotated} of {d} elements; d is from R to 4096")
-        made = probe(d, dtype) if rotated is None else rotary_probe(d, rotated, dtype)
-        write_safetensors(given["output"], made)
+        write_safetensors(given["output"], probe(d, dtype, rotated))
         return 0
-    tables = {name: given.pop(name) for name in ("cos", "sin")}
-    if any(tables.values()):
-        for name in ("bias", "post_norm_weight", "gate", "residual", "residual_output"):
-            if given.pop(name) is not None:
-                raise ValueError(f"--{name.replace('_', '-')}: not with --cos and --sin")
-        if not all(tables.values()):
-            raise ValueError("--cos and --sin go together")
-        answer = identify_rotary_files(**given, **tables)
-    else:
-        answer = identify_files(**given)
+    answer = identify_files(**given)
     print(answer)
     return 0 if answer.options is not None else 1
 

@@ -96,12 +96,18 @@ def _agreed(of_rows: F64Array, share: float) -> Estimate | None:
 @dataclass
 class Coefficients:
     """The numbers in y = (offset + weight) * norm(residual + factor * x) + plus, where rows agree on
-    them, and the nearest activation of a gate."""
+    them, and the nearest activation of a gate.
+
+    offsets, gates: the usual offsets of the weight, and the gates with their placements, that the
+    rows do not rule out.
+    """
 
     factor: Estimate | None = None
     offset: Estimate | None = None
     plus: Estimate | None = None
     activation: str = "silu"
+    offsets: Sequence[float] = (0.0, 1.0)
+    gates: Sequence[tuple[str, str]] = (("silu", "after"),)
 
 
 def _wide(call: Call, name: str, absent: float = 1) -> F64Array:
@@ -111,21 +117,36 @@ def _wide(call: Call, name: str, absent: float = 1) -> F64Array:
 
 
 def coefficients_of(call: Call) -> Coefficients:
-    found, least = Coefficients(), np.inf
+    is_gated = "gate" in call
+    choices = product(WORDS["activation"], WORDS["gate_placement"])
+    gates = list(choices) if is_gated else [("silu", "after")]
+    found = Coefficients(gates=gates)
+    if "post_norm_weight" in call:
+        return found
     of_y = call.y.values - _wide(call, "bias", 0)
-    weight, one = _wide(call, "weight"), np.ones_like(of_y)
+    square_of_y, weight, one = _dot(of_y, of_y), _wide(call, "weight"), np.ones_like(of_y)
+
+    def misfit(columns: Sequence[F64Array], c: F64Array) -> float:
+        """Returns the usual share of a row that columns times c leave."""
+        apart = of_y - sum(c[:, i, np.newaxis] * column for i, column in enumerate(columns))
+        of_rows = (_dot(apart, apart) / square_of_y)[~np.isnan(c[:, 0])]
+        return _median(of_rows) if len(of_rows) else np.inf
+
     names = [name for name in ("x", "residual") if name in call]
-    n = len(names)
-    # Before the norm a gate multiplies x alone. Without a residual, both are one.
-    gated = [(), names, ["x"]] if n == 2 else [(), names]
-    activations = WORDS["activation"] if "gate" in call else ("silu",)
-    for activation, of_gate in product(activations, gated[1:] if "gate" in call else gated[:1]):
+    n, least = len(names), np.inf
+    nearest: list[F64Array] = []
+    misfits: dict[tuple[str, str], float] = {}
+    for activation, placement in gates:
+        if n == 1 and placement == "before":  # it only changes the scale of rows
+            misfits[activation, placement] = misfits[activation, "after"]
+            continue
         act: Any = 1.0
-        if "gate" in call:
+        if is_gated:
             z = _wide(call, "gate")
             act = 1.0 if activation == "sigmoid" else z
             act = act if activation == "none" else act / (1 + np.exp(-z))
-        plain = [_wide(call, name) * (act if name in of_gate else 1.0) for name in names]
+        gated = ["x"] if placement == "before" else names
+        plain = [_wide(call, name) * (act if name in gated else 1.0) for name in names]
         weighted = [column * weight for column in plain]
         # The terms of the sum, times the weight and without it, and 1.
         columns = [*weighted, *plain, one]
@@ -134,19 +155,28 @@ def coefficients_of(call: Call) -> Coefficients:
         rest = least_squares([*weighted, one], of_y)[0]
         without = np.insert(rest, [n] * n, 0, axis=1)
         c = np.where(has_offset[:, np.newaxis], c, without)
-        is_known = ~np.isnan(c[:, 0])
-        misfits = of_y - sum(c[:, i, np.newaxis] * column for i, column in enumerate(columns))
-        misfit = (_dot(misfits, misfits) / _dot(of_y, of_y))[is_known]
-        if not len(misfit) or not _median(misfit) < least:
+        misfits[activation, placement] = share = misfit(columns, c)
+        if not share < least:
             continue
-        least = _median(misfit)
+        least, nearest = share, plain
         a, b = c[:, :n], c[:, n : 2 * n]
         found.activation = activation
         found.offset = _agreed((_dot(a, b) / _dot(a, a))[has_offset], 0.05)
-        found.plus = _agreed(c[is_known, -1], 0.1)
+        found.plus = _agreed(c[~np.isnan(c[:, 0]), -1], 0.1)
         if n == 2:
             of_residual = a[:, 1] ** 2 + b[:, 1] ** 2
             found.factor = _agreed((a[:, 0] * a[:, 1] + b[:, 0] * b[:, 1]) / of_residual, 0.02)
+    # Roundings to bf16 leave 1e-5. If y is of this form, others are not.
+    most = 0.01 if least < 1e-4 else np.inf
+    found.gates = [gate for gate in gates if not misfits[gate] > most]
+    if nearest and "weight" in call:
+        of_offsets = {o: [*(each * (weight + o) for each in nearest), one] for o in (0.0, 1.0)}
+        fitting = [
+            offset
+            for offset, columns in of_offsets.items()
+            if not misfit(columns, least_squares(columns, of_y)[0]) > most
+        ]
+        found.offsets = fitting or found.offsets
     return found
 
 
@@ -226,13 +256,14 @@ def _explain(scale: F64Array, error: F64Array, inverse: F64Array, placement: str
     times, times_error = 1 / a, 4 * spread * a_error / a / a
     if placement == "inside":
         times, times_error = times**0.5, times**0.5 * 2 * spread * a_error / a
-    eps = Estimate(float(b / a), float(b / a * max(relative, 2**-23)))
+    eps = Estimate(float(b / a), float(b / a * max(relative, 2**-20)))
+    times_error = max(times_error, times * 2**-20) if times != 1 else 0.0
     return Scale(placement, eps, Estimate(float(times), float(times_error)), spread)
 
 
 def scales_of(call: Call, step: Step, options: Options, plus: float = 0.0) -> list[Scale]:
     """Returns the explanations of y - plus for a step with options, of which eps does not matter."""
-    some_eps = 1e-3
+    some_eps = 2.0**20  # a large one shows the mean of the squares to all bits
     operands = {name: array for name, array in call.operands.items() if name != "bias"}
     with_eps = [options._replace(eps=eps, eps_placement="inside") for eps in (0.0, some_eps)]
     fits = step.fits(with_eps[1]) and "post_norm_weight" not in call

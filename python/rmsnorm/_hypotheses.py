@@ -230,11 +230,12 @@ _PLACES = ["inside", "outside", "floor"]
 class Trial:
     """A norm for several eps and placements of eps, whose parts a step changes.
 
-    While it is computed, n is the step's value, h are the rows that are normalised, mean is what is
+    While it is computed, step is the step, n its value, h are the rows that are normalised, mean is what is
     under the root but for eps, w is the weight with its offset or None, and `columns` are those of
     the result.
     """
 
+    step: "Step"
     n: Any
     h: F32Array
     mean: F64Array
@@ -275,8 +276,9 @@ class Trial:
         return root
 
     def activated(self) -> F32Array:
-        """Returns the library's activation of the gate."""
+        """Returns the activation of the gate: the library's, or what the step makes of it."""
         gate, activation = self.operands["gate"].values, self.options.activation
+        of_step = self.step.activation
 
         def compute() -> F32Array:
             x = Tensor(np.ones_like(gate).view(np.uint32), F32)
@@ -284,9 +286,10 @@ class Trial:
             y = Tensor.empty(gate.shape, F32)
             options = Options(eps=0, divisor=1, activation=activation)
             forward({"x": x, "sums": sums, "gate": rounded(gate, F32), "y": y}, options)
-            return y.values()
+            return of_step(self, y.values()) if of_step else y.values()
 
-        found: F32Array = self.call.known(activation, (gate,), compute)
+        key = activation, of_step, of_step and self.n
+        found: F32Array = self.call.known(key, (gate,), compute)
         return found
 
     def input(self) -> Array:
@@ -343,13 +346,15 @@ class Trial:
 
     def result(self, step: "Step", columns: Any = slice(None)) -> F32Array | None:
         """Returns y of columns by the eps, or None where the step does not go with the operands."""
-        self.n = step.n
+        self.step, self.n = step, step.n
         if step.change and not step.change(self):
             return None
         self._leave_out_options(step)
         options, operands = self.options, self.operands
         if "post_norm_weight" in operands and not step.is_plain:
             return None
+        if step.activation and "residual" in operands and options.gate_placement == "before":
+            return None  # the library adds them
         if options.weight_offset and not ({"weight", "post_norm_weight"} & set(operands)):
             return None
         self.columns = columns
@@ -382,8 +387,7 @@ class Trial:
                 m = m * self.w
         if "gate" in operands and options.gate_placement == "after":
             m = to(inner, m) if options.gate_rounding == "rounded" else m
-            gate = step.activation(self) if step.activation else self.activated()
-            m = m * gate[..., columns]
+            m = m * self.activated()[..., columns]
         m = step.cast(self, m) if step.cast else m
         if step.turn and step.place != "before the norm":
             m = step.turn(self, m, self.call.y_dtype)
@@ -476,9 +480,11 @@ OPTION, VARIANT, MISTAKE = range(3)
 _INSIDE = ("eps_placement", True, "inside")
 _OUTSIDE = ("eps_placement", True, "outside")
 _SOME_EPS = ("eps", False, 0)
+_NO_EPS = ("eps", True, 0)
 _AFTER = ("rounding", True, "after_weight")
 _SINGLE = ("rounding", False, "inverse")
 _SILU = ("activation", True, "silu")
+_ACTIVATED = ("activation", False, "none")
 _GATE_AFTER = ("gate_placement", True, "after")
 _OFFSET = ("weight_offset", True, 1)
 _ROUNDED = ("residual_rounding", True, "rounded")
@@ -497,8 +503,8 @@ class Step:
     rounds: whether the norm is rounded to the type n. is_grouped: whether it is that of n groups.
 
     Parts of the norm, as functions of a Trial: its input h; the sums of squares; what is under the
-    root, eps included; h / RMS; the product of this with the weight; the activation of the gate; y
-    from its value in f32.
+    root, eps included; h / RMS; the product of this with the weight; the activation of the gate, from the
+    library's; y from its value in f32.
 
     turn: the rotation of rows, for a result of a type. place: "before the norm" or "before the
     weight" if it is not after both.
@@ -516,7 +522,7 @@ class Step:
     under: Callable[[Trial], F64Array] | None = None
     norm: Callable[[Trial], F32Array] | None = None
     product: Callable[[Trial], F32Array] | None = None
-    activation: Callable[[Trial], F32Array] | None = None
+    activation: Callable[[Trial, F32Array], F32Array] | None = None
     cast: Callable[[Trial, F32Array], F32Array] | None = None
     turn: Callable[[Trial, F32Array, int], F32Array] | None = None
     place: str = ""
@@ -612,10 +618,24 @@ def _root_in_steps(t: Trial) -> F32Array:
     return to(t.n, np.sqrt(to(t.n, mean + t.eps)))
 
 
-def _gelu(t: Trial) -> F32Array:
-    z = t.operands["gate"].values
+def _gelu(z: F32Array) -> F32Array:
     values = [0.5 * v * (1 + math.erf(v * math.sqrt(0.5))) for v in z.ravel().tolist()]
     return np.array(values, np.float32).reshape(z.shape)
+
+
+def _gelu_by_tanh(z: F32Array) -> F32Array:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (z + np.float32(0.044715) * (z * z * z))
+    y: F32Array = np.float32(0.5) * z * (np.float32(1) + np.tanh(inner))
+    return y
+
+
+_ACTIVATIONS: dict[str, Callable[[F32Array], Any]] = {
+    "gelu": _gelu,
+    "gelu by tanh": _gelu_by_tanh,
+    "relu": lambda z: np.maximum(z, np.float32(0)),
+    "the square of relu": lambda z: np.maximum(z, np.float32(0)) ** 2,
+    "tanh": lambda z: np.tanh(z.astype(np.float64)),
+}
 
 
 def _add_in_type(t: Trial) -> Any:
@@ -647,6 +667,13 @@ def _weighted_in_type(t: Trial) -> F32Array:
 def _leave_out(t: Trial) -> bool:
     t.take(t.n)
     return "gate" in t.operands or t.options == t.options.usual(*_OF_GATES)
+
+
+def _swap(t: Trial) -> bool:
+    x, gate = t.operands["x"], t.operands["gate"]
+    t.operands |= {"x": gate, "gate": x}
+    # Products of them are the same.
+    return t.options.gate_placement == "after" or t.options.activation != "none"
 
 
 def _normalise_twice(t: Trial) -> Any:
@@ -732,12 +759,15 @@ _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
     (MISTAKE, "change", "places"): {"{}": lambda t: t.put("weight", f=lambda w: w[:, t.n])},
     (MISTAKE, "change", "bits"): {"the bits of {}": _read_as},
     (MISTAKE, "change", "x alone"): {"the norm is applied twice": _normalise_twice},
-    (MISTAKE, "activation", "gate", _SILU, _GATE_AFTER): {
-        "gelu replaces the activation of the gate": _gelu,
-        "relu replaces the activation of the gate": lambda t: (
-            np.maximum(t.operands["gate"].values, np.float32(0))
+    (MISTAKE, "activation", "activations", _SILU): {
+        "{} replaces the activation of the gate": lambda t, _: (
+            t.n(t.operands["gate"].values).astype(np.float32)
         ),
     },
+    (VARIANT, "activation", "types of gates", _ACTIVATED): {
+        "the activation of the gate is rounded to {}": lambda t, activated: to(t.n, activated),
+    },
+    (MISTAKE, "change", "gate alone"): {"x and the gate are swapped": _swap},
     (VARIANT, "sums", "narrow sum", _ROUNDED): {
         "the sum is scaled by the RMS that it had before it was rounded": lambda t: (
             _of_squares(t.sum())
@@ -748,6 +778,9 @@ _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
     },
     (MISTAKE, "sums", "sum"): {
         "the RMS is that of x without the residual": lambda t: _of_squares(t.operands["x"].values),
+    },
+    (MISTAKE, "change", "residual", _NO_FACTOR, _GATE_AFTER): {
+        "x is not used": lambda t: t.operands.update(x=t.take("residual")) or True,
     },
     (MISTAKE, ("change", "cast"), "residual", _NO_FACTOR): {
         "the residual is added to the norm": (lambda t: t.take("residual"), _plus_residual),
@@ -796,6 +829,13 @@ _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
     (MISTAKE, "input", "all", _SOME_EPS): {
         "x is divided by its largest magnitude first, and eps is not scaled": lambda t: (
             (t.h / np.maximum(_largest(t.h), 1e-37)).astype(np.float32)
+        ),
+    },
+    (MISTAKE, "norm", "all", _NO_EPS, _AFTER): {"x is not normalised": lambda t: t.h},
+    (MISTAKE, ("change", "norm"), "weight", _NO_EPS, _AFTER): {
+        "x is not normalised, and the weight is not used": (
+            lambda t: t.take("weight"),
+            lambda t: t.h,
         ),
     },
     (MISTAKE, "under", "all", _INSIDE): {
@@ -920,6 +960,8 @@ def steps(call: Call, numbers: Numbers) -> list[Step]:
     }
     if is_plain:
         values |= {"plain": types}
+    if "gate" in names:
+        values |= {"activations": _ACTIVATIONS, "types of gates": types}
     if is_wide:
         values |= {"changing x in f32": other, "of x in f32": in_x}
     if weight is not None:
@@ -943,7 +985,7 @@ def steps(call: Call, numbers: Numbers) -> list[Step]:
             }
     if residual is None:
         values |= {"mean of all": {"": float(np.mean(_of_squares(x.values)))}}
-        values |= {"gate" if "gate" in names else "x alone": once}
+        values |= {"gate alone" if "gate" in names else "x alone": once}
     else:
         values |= {"residual": once}
         if "post_norm_weight" not in names:

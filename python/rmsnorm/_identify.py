@@ -8,23 +8,22 @@ _search.py finds the norm.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ._arrays import DTYPES, float_name
 from ._calls import checked_integer
-from ._hypotheses import VARIANT
-from ._probe import ORDINARY_ROWS, ORDINARY_TOKENS, probe, rotary_probe
+from ._hypotheses import NAMES, VARIANT, Array, Call, Trial
+from ._library import F32
+from ._probe import ORDINARY_ROWS, ORDINARY_TOKENS, probe
 from ._rotations import find_rotary
 from ._search import Ambiguity, Answer, find
 from ._tensors import Framework, Tensor, changed_rows, framework_of, read_tensor
 from ._texts import as_arguments, sentence, systems_like, text_of
 
-__all__ = ["Ambiguity", "Identification", "identify", "identify_files", "identify_rotary"]
-__all__ += ["identify_rotary_files"]
+__all__ = ["Ambiguity", "Identification", "identify", "identify_files"]
 
 # What a row's bits may depend on.
 _CAUSES = {
@@ -96,23 +95,6 @@ class Identification:
             for name in self.writes
         ]
         return self._text + "".join(f"\n{sentence}" for sentence in sentences)
-
-
-class _Probe(NamedTuple):
-    """The arguments for a function, and its calls: arrays of the rows in each."""
-
-    inputs: dict[str, Tensor]
-    batches: list[npt.NDArray[np.intp]]
-
-
-def _make_probe(
-    make: Callable[[int], Mapping[str, Tensor]], codes: Mapping[str, int], ordinary: int
-) -> _Probe:
-    """Makes the probe for arguments of these types, by their names. Its first rows are ordinary."""
-    tensors = {name: make(code)[name] for name, code in codes.items()}
-    # Rows with a NaN, for example, are in another call: where rows depend on each other, they would
-    # hide all else.
-    return _Probe(tensors, np.split(np.arange(len(tensors["x"].bits)), [ordinary]))
 
 
 class _Implementation:
@@ -222,18 +204,17 @@ class _Implementation:
 
 
 def _identification(
-    answer: Answer,
-    depends: Callable[[], dict[str, int]] = dict,
-    writes: Iterable[str] = (),
+    answer: Answer, depends: Mapping[str, int] | None = None, writes: Iterable[str] = ()
 ) -> Identification:
     best = answer.best
     is_right = answer.fit != "none" and not answer.mistake
-    is_variant = answer.fit != "none" and best.step.kind == VARIANT
+    steps = [best.step.words] * (best.step.kind == VARIANT) + [answer.held]
+    variant = ", ".join(filter(None, steps)) if answer.fit != "none" else ""
     return Identification(
         fit=answer.fit,
         sentence=sentence(answer),
         options=as_arguments(best.used) if is_right else None,
-        variant=best.step.words if is_variant else None,
+        variant=variant or None,
         mistake=answer.mistake or None,
         equal=best.distance.share,
         worst=best.distance.worst,
@@ -241,7 +222,7 @@ def _identification(
         systems=tuple(systems_like(answer)),
         special=tuple(answer.notes),
         rows=answer.rows,
-        depends=depends(),
+        depends=dict(depends or {}),
         writes=tuple(sorted(writes)),
         _text=text_of(answer),
     )
@@ -255,7 +236,9 @@ def identify(
     weight: bool = True,
     residual: bool = False,
     gate: bool = False,
+    rotated: int | None = None,
     weight_dtype: Any = None,
+    table_dtype: Any = None,
     eps: Iterable[float] = (),
     framework: str | None = None,
     device: Any = None,
@@ -263,15 +246,17 @@ def identify(
     """Finds out which RMSNorm a function computes.
 
     f: f(x, weight) -> y, or with the arguments that are asked for below, in the order
-        f(x, residual, gate, weight). x, residual, gate and y have the shape [rows, d], the weight
-        [d]. Given a residual, f may return (y, residual_out). y and residual_out are float32,
-        float16 or bfloat16.
+        f(x, residual, gate, weight, cos, sin). x, residual, gate and y have the shape [rows, d], the
+        weight [d], and cos and sin [rows, rotated / 2]. Given a residual, f may return
+        (y, residual_out). y and residual_out are float32, float16 or bfloat16.
     d: the number of elements of a row.
     dtype: the type of the arguments: "float32", "float16" or "bfloat16", or the framework's type.
     weight: whether f takes a weight.
     residual: whether f takes a residual, which is added to x first.
     gate: whether f takes a gate.
-    weight_dtype: the type of the weight; None is dtype.
+    rotated: the elements of a row that f rotates after the norm, an even number. f then takes cos
+        and sin, where every token has its own row, and no residual or gate. d is at most 4096.
+    weight_dtype, table_dtype: the type of the weight, and of cos and sin; None is dtype.
     eps: numbers to try beside the usual ones.
     framework: whose arrays f takes and returns: "numpy" (with ml_dtypes for bfloat16), "torch" or
         "jax". None is "torch" where dtype is a type of PyTorch, and otherwise "numpy".
@@ -294,37 +279,69 @@ def identify(
 
         print(rmsnorm.identify(f, norm.weight.numel(), torch.bfloat16))
 
+    Tables of float32 show whether they are rounded. Some tokens have the angle 0, where the norm
+    shows alone. cos and sin are drawn independently: a function must not compute one from the
+    other, or from positions. A function that takes each number twice gets it so:
+
+        def f(x, weight, cos, sin):
+            cos, sin = (torch.cat((table, table), -1) for table in (cos, sin))
+            q = norm(x, weight)
+            return q * cos + rotate_half(q) * sin
+
+        print(rmsnorm.identify(f, 128, torch.bfloat16, rotated=128))
+
     An exception of f is passed on. A result of the wrong type or shape raises ValueError.
     """
-    adapter = _adapter(framework, dtype, device)
+    adapter = framework_of(framework or ("torch" if _is_of_torch(dtype) else "numpy"), device)
     code = _code("dtype", dtype)
     weight_code = code if weight_dtype is None else _code("weight_dtype", weight_dtype)
+    table_code = code if table_dtype is None else _code("table_dtype", table_dtype)
     codes = {"x": code, "residual": code, "gate": code, "weight": weight_code}
     for name, is_taken in (("residual", residual), ("gate", gate), ("weight", weight)):
         if not is_taken:
             del codes[name]
-    made = _make_probe(partial(probe, checked_integer("d", d, 2**31)), codes, ORDINARY_ROWS)
-    return _identify(f, adapter, made, lambda tensors: find(tensors, eps))
-
-
-def _identify(
-    f: Callable[..., Any],
-    adapter: Framework,
-    made: _Probe,
-    find_from: Callable[[Mapping[str, Tensor]], Answer],
-) -> Identification:
-    implementation = _Implementation(f, adapter, made.inputs)
-    results = implementation.run(made.batches)
+    d = checked_integer("d", d, 2**31 if rotated is None else 4097)
+    if rotated is not None:
+        possible = f"possible are even numbers from 2 to d, {d}"
+        if checked_integer("rotated", rotated, d + 1, possible) % 2:
+            raise ValueError(f"rotated: {rotated}; {possible}")
+        _check_operands(codes, "rotated")
+        codes |= {"cos": table_code, "sin": table_code}
+    elif table_dtype is not None:
+        raise ValueError("table_dtype: without rotated there are no tables")
+    inputs = {name: probe(d, each, rotated)[name] for name, each in codes.items()}
+    ordinary = ORDINARY_ROWS if rotated is None else ORDINARY_TOKENS
+    # Rows with a NaN, for example, are in another call: where rows depend on each other, they would
+    # hide all else.
+    batches = np.split(np.arange(len(inputs["x"].bits)), [ordinary])
+    implementation = _Implementation(f, adapter, inputs)
+    results = implementation.run(batches)
     outputs = dict(zip(_RESULTS, results, strict=False))
-    return _identification(
-        find_from({**made.inputs, **outputs}),
-        lambda: implementation.dependence(made.batches, results),
-        implementation.writes,
-    )
+    answer = _find({**inputs, **outputs}, eps, ordinary)
+    depends = implementation.dependence(batches, results)
+    return _identification(answer, depends, implementation.writes)
 
 
-def _adapter(framework: str | None, dtype: Any, device: Any) -> Framework:
-    return framework_of(framework or ("torch" if _is_of_torch(dtype) else "numpy"), device)
+def _find(tensors: Mapping[str, Tensor], eps: Iterable[float], first: int = 0) -> Answer:
+    answer = find_rotary(tensors, eps, first) if "cos" in tensors else find(tensors, eps)
+    narrow = answer.call.y_dtype
+    if tensors["y"].dtype == tensors["x"].dtype == F32 != narrow and answer.fit != "none":
+        # Its numbers are narrower, unlike those of the norm in f32.
+        call, kind = Call(answer.call.operands, F32), answer.best.step.kind
+        good = [each for each in answer.good if each.step.kind <= kind]
+        with np.errstate(all="ignore"):
+            results = [Trial(call, [each.options]).result(each.step) for each in good]
+        if not any(each is None or Array(each, F32).holds(narrow) for each in results):
+            answer.held = f"the result is rounded to {NAMES[narrow]}"
+    return answer
+
+
+def _check_operands(names: Iterable[str], beside: str) -> None:
+    """Raises ValueError for an operand that identify() does not know together with a rotation."""
+    known = ("x", "weight", "cos", "sin", "y")
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{name}: not together with {beside}")
 
 
 def _is_of_torch(dtype: Any) -> bool:
@@ -346,6 +363,8 @@ def identify_files(
     gate: str | os.PathLike[str] | None = None,
     bias: str | os.PathLike[str] | None = None,
     post_norm_weight: str | os.PathLike[str] | None = None,
+    cos: str | os.PathLike[str] | None = None,
+    sin: str | os.PathLike[str] | None = None,
     eps: Iterable[float] = (),
 ) -> Identification:
     """Finds out which RMSNorm gave `output` for `input`, from tensors in files.
@@ -355,6 +374,12 @@ def identify_files(
     A tensor is FILE.npy, FILE.safetensors:NAME, or FILE.safetensors if that holds one tensor, in
     float32, float16 or bfloat16. input, output, residual, residual_output and gate have the shape
     [..., d], weight, bias and post_norm_weight [d].
+
+    cos and sin, [..., R / 2], are those of rotary positions after the norm, with a weight alone.
+    Each of their leading dimensions is that of input or 1, as in [batch, tokens, 1, R / 2] for
+    [batch, tokens, heads, d]. A weight of [heads, d] may belong to a norm of all heads together, as
+    in OLMo 2. Where fewer than eight rows, and their tokens' neighbours, have the angle 0, only
+    norms of the library's options with a usual eps, or one of those named, are tried.
 
     eps: numbers to try beside the usual ones.
 
@@ -369,87 +394,14 @@ def identify_files(
         "weight": weight,
         "bias": bias,
         "post_norm_weight": post_norm_weight,
+        "cos": cos,
+        "sin": sin,
         "residual_out": residual_output,
         "y": output,
     }
-    return _identification(find(_read(locations), eps))
-
-
-def _read(locations: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: read_tensor(path) for name, path in locations.items() if path is not None}
-
-
-def identify_rotary(
-    f: Callable[..., Any],
-    d: int = 128,
-    dtype: Any = "bfloat16",
-    *,
-    rotated: int | None = None,
-    weight: bool = True,
-    weight_dtype: Any = None,
-    table_dtype: Any = None,
-    eps: Iterable[float] = (),
-    framework: str | None = None,
-    device: Any = None,
-) -> Identification:
-    """Finds out which norm and which rotary positions a function computes.
-
-    f: f(x, weight, cos, sin) -> y. x and y have the shape [tokens, d], the weight [d], and cos and
-        sin [tokens, R / 2], one number for each pair of elements. Every token has its own row.
-    d: the number of elements of a row, at most 4096.
-    dtype: the type of the arguments: "float32", "float16" or "bfloat16", or the framework's type.
-    rotated: R, the elements of a row that are rotated, an even number; None is d.
-    weight: whether f takes a weight. If not, it is f(x, cos, sin).
-    weight_dtype, table_dtype: the type of the weight, and of cos and sin; None is dtype.
-    eps, framework, device: see identify().
-
-    Tables of float32 show whether they are rounded. Some tokens have the angle 0, where the norm
-    shows alone. cos and sin are drawn independently: a function must not compute one from the
-    other, or from positions. A function that takes each number twice gets it so:
-
-        def f(x, weight, cos, sin):
-            cos, sin = (torch.cat((table, table), -1) for table in (cos, sin))
-            q = norm(x, weight)
-            return q * cos + rotate_half(q) * sin
-
-        print(rmsnorm.identify_rotary(f, 128, torch.bfloat16))
-
-    The options of the answer are those of rms_norm(x, weight, cos=cos, sin=sin, ...).
-    """
-    adapter = _adapter(framework, dtype, device)
-    code = _code("dtype", dtype)
-    weight_code = code if weight_dtype is None else _code("weight_dtype", weight_dtype)
-    table_code = code if table_dtype is None else _code("table_dtype", table_dtype)
-    d = checked_integer("d", d, 4097)
-    if rotated is None:
-        rotated = d
-    possible = f"possible are even numbers from 2 to d, {d}"
-    if checked_integer("rotated", rotated, d + 1, possible) % 2:
-        raise ValueError(f"rotated: {rotated}; {possible}")
-    codes = {"x": code, "weight": weight_code, "cos": table_code, "sin": table_code}
-    if not weight:
-        del codes["weight"]
-    made = _make_probe(partial(rotary_probe, d, rotated), codes, ORDINARY_TOKENS)
-    return _identify(f, adapter, made, lambda tensors: find_rotary(tensors, eps, ORDINARY_TOKENS))
-
-
-def identify_rotary_files(
-    input: str | os.PathLike[str],
-    output: str | os.PathLike[str],
-    cos: str | os.PathLike[str],
-    sin: str | os.PathLike[str],
-    weight: str | os.PathLike[str] | None = None,
-    eps: Iterable[float] = (),
-) -> Identification:
-    """Finds out which norm and which rotary positions gave `output` for `input`, from tensors in
-    files: see identify_files().
-
-    input and output have the shape [..., d], cos and sin [..., R / 2], where each leading dimension
-    is that of input or 1, as in [batch, tokens, 1, R / 2] for [batch, tokens, heads, d]. A weight
-    of [heads, d] may belong to a norm of all heads together, as in OLMo 2.
-
-    Where fewer than eight rows, and their tokens' neighbours, have the angle 0, only norms of the
-    library's options with a usual eps, or one of those named, are tried.
-    """
-    locations = {"x": input, "weight": weight, "cos": cos, "sin": sin, "y": output}
-    return _identification(find_rotary(_read(locations), eps))
+    given = {name: path for name, path in locations.items() if path is not None}
+    if {"cos", "sin"} & set(given):
+        _check_operands(given, "cos and sin")
+        for name in {"cos", "sin"} - set(given):
+            raise ValueError(f"{name}: required with the other table of a rotation")
+    return _identification(_find({name: read_tensor(path) for name, path in given.items()}, eps))

@@ -12,7 +12,7 @@ from ._hypotheses import to
 from ._library import F16
 from ._tensors import Tensor, rounded
 
-__all__ = ["ORDINARY_ROWS", "ORDINARY_TOKENS", "ROWS", "probe", "rotary_probe"]
+__all__ = ["ORDINARY_ROWS", "ORDINARY_TOKENS", "ROWS", "probe"]
 
 
 class Row(NamedTuple):
@@ -45,7 +45,7 @@ _SPECIAL = [Row(3e19), Row(1e-25), Row(0), Row(1, last=math.nan), Row(1, last=ma
 
 ROWS = _ORDINARY + _SPECIAL
 ORDINARY_ROWS = len(_ORDINARY)
-# The tokens of rotary_probe() with ordinary rows and tables.
+# The tokens of a rotation's probe with ordinary rows and tables.
 ORDINARY_TOKENS = ORDINARY_ROWS + len(ROWS)
 
 
@@ -62,9 +62,11 @@ def _tied(d: int) -> npt.NDArray[np.float64]:
 
 
 @lru_cache(maxsize=4)
-def probe(d: int, dtype: int) -> dict[str, Tensor]:
-    """Returns x, residual and gate, [rows, d], and weight, [d]. The same arguments give the same
-    numbers."""
+def probe(d: int, dtype: int, rotated: int | None = None) -> dict[str, Tensor]:
+    """Returns x, residual and gate, [rows, d], and weight, [d], or for a rotation x, [tokens, d],
+    weight, cos and sin, [tokens, rotated / 2]. The same arguments give the same numbers."""
+    if rotated is not None:
+        return _of_tokens(probe(d, dtype), rotated, dtype)
     draws = np.random.RandomState(1)  # the same numbers by every version of NumPy
 
     def normal(rows: int) -> npt.NDArray[np.float64]:
@@ -97,11 +99,7 @@ def probe(d: int, dtype: int) -> dict[str, Tensor]:
     }
 
 
-@lru_cache(maxsize=4)
-def rotary_probe(d: int, rotated: int, dtype: int) -> dict[str, Tensor]:
-    """Returns x, [tokens, d], weight, [d], and the tables cos and sin, [tokens, rotated / 2]. The
-    same arguments give the same numbers."""
-    found = probe(d, dtype)
+def _of_tokens(found: dict[str, Tensor], rotated: int, dtype: int) -> dict[str, Tensor]:
     x, others = found["x"].bits, found["gate"].bits  # which are ordinary
     ordinary, special = x[:ORDINARY_ROWS], x[ORDINARY_ROWS:]
     tokens = np.concatenate((others[:1], ordinary, others[1:], special, others[:2]))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._hypotheses import MISTAKE, NAMES, NARROW, OPTION, VARIANT, Array, Call, F32Array, Options
-from ._hypotheses import Distance, Step, Trial, sums_of, to
+from ._hypotheses import Distance, Numbers, Step, Trial, steps, sums_of, to
 from ._library import F32
 from ._options import WORDS
 from ._search import USUAL_EPS, Answer, Candidate, answer_to, compared, find_in, observe
@@ -274,12 +274,8 @@ def _usual_norms(seen: Call, eps: Sequence[float], heads: int) -> list[Candidate
         words = "the sum of squares is that of all heads"
         step = Step(OPTION, words, sums=lambda t: t.operands["sums"].values)
         norms += [(step, each._replace(divisor=float(heads * seen.d))) for each in options]
-    without = "x is not normalised"
-    norms.append((Step(MISTAKE, without, norm=lambda t: t.h), Options(eps=0)))
-    if "weight" in seen:
-        change = lambda t: t.take("weight")  # noqa: E731
-        without += ", and the weight is not used"
-        norms.append((Step(MISTAKE, without, change=change, norm=lambda t: t.h), Options(eps=0)))
+    table = steps(seen, Numbers(offsets=[], times=[]))
+    norms += [(step, Options(eps=0)) for step in table if "x is not normalised" in step.words]
     none = Distance(0, 0, 0, 0)
     return [Candidate(i, step, each, each, none) for i, (step, each) in enumerate(norms)]
 
@@ -340,7 +336,7 @@ def find_rotary(tensors: Mapping[str, Tensor], eps: Iterable[float], first: int 
         norms = _norms_without_angle(seen, known)
         usual = _usual_norms(seen, known, _heads(tensors))
         nearest = _nearest(seen, norms or usual, seen.spread(32))
-        answer = answer_to(whole, nearest, True)
+        answer = answer_to(whole, nearest)
         if answer.fit == "none" and norms:
             answer.notes.append(
                 "Where cos is 1 and sin is 0, it is a norm that is known: its rotation is not."

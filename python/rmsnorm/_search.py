@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ._estimates import (
-    Coefficients,
     Estimate,
     Scale,
     coefficients_of,
@@ -38,6 +37,7 @@ __all__ += ["value_text"]
 # The eps of models and frameworks (doc/migration.md), and the machine epsilons.
 USUAL_EPS = [1e-6, 1e-5, 0, 1e-12, 1e-10, 1e-8, 1e-7, 2**-23, 1.5625e-7, 1e-4]
 USUAL_EPS += [1e-3, 1e-2, 2**-52, 2**-10, 2**-7]
+_MOST_EPS = 16  # that results show
 
 
 class Candidate(NamedTuple):
@@ -73,8 +73,8 @@ class Answer:
     """What was found. `fit` is "exact", "close" or "none".
 
     is_near: whether most elements are those of the best hypothesis. residual_out: what is wrong with
-    it, as a clause. mistake: of y and of residual_out, where a norm fits. others: the nearest ones
-    that differ from the best. good: those that fit as well as the best. call: the operands that
+    it, as a clause. mistake: of y and of residual_out, where a norm fits. held: what y in f32 is
+    rounded to, as a clause. others: the nearest ones that differ from the best. good: those that fit as well as the best. call: the operands that
     were compared, without special rows. rows: of x, special ones included.
     """
 
@@ -85,6 +85,7 @@ class Answer:
     is_near: bool = True
     residual_out: str = ""
     mistake: str = ""
+    held: str = ""
     others: list[Candidate] = field(default_factory=list)
     good: list[Candidate] = field(default_factory=list)
     open: list[Ambiguity] = field(default_factory=list)
@@ -105,6 +106,11 @@ def observe(tensors: Mapping[str, Tensor]) -> Call:
     message if they do not go together."""
     if "x" not in tensors or "y" not in tensors:
         raise ValueError("x and y are required")
+    if "post_norm_weight" in tensors and "residual" not in tensors:
+        raise ValueError("post_norm_weight: there is no residual")
+    for name, (bits, _) in tensors.items():
+        if bits.ndim and bits.size == 0:
+            raise ValueError(f"{name}: no elements in the shape {bits.shape}")
     checked = dict(tensors)
     for name in {"y", "residual_out"} & set(tensors):
         dtype = tensors[name].dtype
@@ -174,9 +180,9 @@ class _Numbers:
     def __init__(self, call: Call, given: Sequence[float]) -> None:
         self.eps = [float(np.float32(eps)) for eps in (*given, *USUAL_EPS)]
         self.factors = [1.0]
-        self.of_steps = Numbers(offsets=[0.0, 1.0], times=[1.0])
         self._known_eps, self._d = list(self.eps), call.d
-        found = Coefficients() if "post_norm_weight" in call else coefficients_of(call)
+        found = coefficients_of(call)
+        self.of_steps = Numbers(offsets=list(found.offsets), times=[1.0])
         if found.factor and abs(found.factor.value - 1) > 0.005:
             _add(self.factors, found.factor)
         offsets = self.of_steps.offsets
@@ -187,9 +193,7 @@ class _Numbers:
         if found.plus and abs(found.plus.value) > 1e-4:
             self.of_steps.plus = numbers_like(found.plus)[0]
         options = Options(activation=found.activation, factor=self.factors[-1])
-        self.residual_factors, self.gates = [1.0], [("silu", "after")]
-        if "gate" in call:
-            self.gates = list(product(WORDS["activation"], WORDS["gate_placement"]))
+        self.residual_factors, self.gates = [1.0], list(found.gates)
         if "residual_out" in call:
             self._read_residual_out(call, options)
         placements = dict.fromkeys(placement for _, placement in self.gates)
@@ -243,7 +247,7 @@ class _Numbers:
         return eps.value == 0 or any(map(eps.may_be, self._known_eps))
 
     def _add_eps(self, eps: Estimate) -> None:
-        if 0 < eps.value < 1:
+        if 0 < eps.value < _MOST_EPS:
             # One that is added to the sum of squares is divided by d with it.
             of_sums = (float(np.float32(known / self._d)) for known in self._known_eps)
             _add(self.eps, eps, *filter(eps.may_be, of_sums))
@@ -363,7 +367,7 @@ def _with_other_eps(seen: Call, numbers: _Numbers, nearest: list[Candidate]) -> 
     for candidate in list(refined.values())[:8]:
         for scale in scales_of(part, candidate.step, candidate.options):
             eps = list(numbers.eps)
-            if 0 < scale.eps.value < 1:
+            if 0 < scale.eps.value < _MOST_EPS:
                 _add(eps, scale.eps)
             for each in eps[len(numbers.eps) :]:
                 options = candidate.options._replace(eps=each, eps_placement=scale.placement)
@@ -402,15 +406,17 @@ def _has_small_rows(seen: Call, best: Candidate, expected: F32Array) -> bool:
     return bool(error.sum() < -4 * max(usual, 0.4) * len(error) ** 0.5)
 
 
-def _is_close(seen: Call, best: Candidate, expected: F32Array, can_cancel: bool) -> bool:
-    """Whether errors of the sums explain the distance of a candidate. `can_cancel` says that small
-    elements of y may be differences of larger numbers."""
+def _is_close(seen: Call, best: Candidate, expected: F32Array) -> bool:
+    """Whether errors of the sums explain the distance of a candidate."""
     distance, error = best.distance, _sum_error(seen.d)
+    # Small elements of y may be differences of larger numbers.
+    step = best.step
+    can_cancel = {"post_norm_weight", "cos"} & set(seen.operands) or step.cast or step.activation
     if seen.y.dtype == F32:
         if _has_small_rows(seen, best, expected):
             return False
         return distance.worst <= 2 * error or (
-            can_cancel and _is_near_in_rows(seen.y.values, expected, 2 * error)
+            bool(can_cancel) and _is_near_in_rows(seen.y.values, expected, 2 * error)
         )
     # An error of e ulp of f32 rounds a share of 2 e ulp of the narrow type to the next number. A
     # rounding in between doubles the share, and moves the result by one more.
@@ -496,6 +502,8 @@ def _errors_of(
     the elements are right."""
     y, e = seen.y.values, expected
     rows, d = y.shape
+    if (y == y[0, 0]).all():
+        return f"Every element of y is {decimal(y[0, 0])}.", False
     tolerance = 2**-6 if seen.y.dtype == BF16 else 2**-9
     is_wrong = ~(np.abs(y - e) <= np.float32(tolerance) * np.abs(e))
     wrong = int(is_wrong.sum())
@@ -550,8 +558,17 @@ def _special_rows(whole: Call, kinds: npt.NDArray[Any], best: Candidate) -> list
     return notes
 
 
-def _mistake_of_sum(call: Call, options: Options, y: Array) -> str:
-    """Returns what is wrong with residual_out of a call, as a clause. Nothing if it is the sum."""
+def _mistake_of_sum(call: Call, best: Candidate) -> str:
+    """Returns what is wrong with residual_out of a call, as a clause. Nothing if it is the sum, or
+    if there is none."""
+    if "residual_out" not in call:
+        return ""
+    trial, options = Trial(call, [best.options]), best.used
+    if best.step.change:
+        trial.n = best.step.n
+        best.step.change(trial)
+    changed = trial.operands if "residual" in trial.operands else call.operands
+    y, call = call.y, Call(call.operands | {"x": changed["x"]}, call.y_dtype)
     given, residual, x = (call.operands[name] for name in ("residual_out", "residual", "x"))
     total = call.sum(options) * np.float32(options.residual_factor)
     expected = call.residual_out(options)
@@ -637,8 +654,7 @@ def find_in(whole: Call, eps: list[float]) -> Answer:
     if not nearest[0].distance.is_exact:
         nearest += _with_other_eps(seen, numbers, nearest)
         nearest.sort(key=lambda each: each.nearness)
-    can_cancel = "post_norm_weight" in seen or numbers.of_steps.plus != 0
-    return answer_to(whole, nearest, can_cancel)
+    return answer_to(whole, nearest)
 
 
 def ordinary_rows(whole: Call) -> Call:
@@ -649,21 +665,25 @@ def ordinary_rows(whole: Call) -> Call:
     return whole.rows(rows)
 
 
-def answer_to(whole: Call, nearest: list[Candidate], can_cancel: bool) -> Answer:
+def answer_to(whole: Call, nearest: list[Candidate]) -> Answer:
     """Returns the answer, given the candidates that are nearest to the ordinary rows of a call, in
-    order. For `can_cancel` see _is_close()."""
+    order."""
     kinds = _kinds_of(whole)
     ordinary = np.flatnonzero(kinds == 0)
     seen = whole.rows(ordinary)
     d = seen.d
     good = [each for each in nearest if _is_as_good(each.distance, nearest[0].distance, d)]
-    # The simplest of equally good candidates wins.
-    best = min(good, key=lambda each: (each.step.kind, len(each.used.given()), each.order))
+
+    def place(each: Candidate) -> Any:
+        is_wrong = len(good) > 1 and _mistake_of_sum(seen, each)
+        return each.step.kind, bool(is_wrong), len(each.used.given()), each.order
+
+    best = min(good, key=place)  # the simplest of equally good ones
     result = Trial(seen, [best.options]).result(best.step)
     assert result is not None
     expected = np.broadcast_to(result, (1, *seen.y.values.shape))[0]
 
-    is_close = _is_close(seen, best, expected, can_cancel)
+    is_close = _is_close(seen, best, expected)
     fit = "exact" if best.distance.is_exact else "close" if is_close else "none"
     answer = Answer(fit, best, seen, len(kinds), good=good)
     for candidate in nearest:
@@ -679,10 +699,10 @@ def answer_to(whole: Call, nearest: list[Candidate], can_cancel: bool) -> Answer
         answer.notes = [few] * bool(few) + _special_rows(whole, kinds, best)
     if "residual_out" in seen:
         total = _sum_in_words(seen, best.used)
-        answer.residual_out = _mistake_of_sum(seen, best.used, seen.y)
+        answer.residual_out = _mistake_of_sum(seen, best)
         if answer.residual_out:
             mistakes.append(answer.residual_out)
-        elif not _mistake_of_sum(whole, best.used, whole.y):
+        elif not _mistake_of_sum(whole, best):
             answer.notes.append(f"residual_out is {total} in every element.")
         else:
             answer.notes.append(f"residual_out differs from {total} in special rows alone.")

@@ -193,10 +193,12 @@ def read_tensor(location: str | os.PathLike[str]) -> Tensor:
     """Reads FILE.npy, FILE.safetensors:NAME, or FILE.safetensors that holds one tensor."""
     text = os.fspath(location)
     if text.endswith(".npy"):
-        try:
-            return _from_numpy(np.load(text, allow_pickle=False))
-        except TypeError as error:
-            raise ValueError(f"{text}: {error}") from None
+        with open(text, "rb") as file:
+            try:
+                return _from_numpy(np.lib.format.read_array(file, allow_pickle=False))
+            except (TypeError, ValueError) as error:
+                reason = str(error).partition("\n")[0]
+                raise ValueError(f"{text}: {reason}") from None
     match = re.fullmatch(r"(.*\.safetensors)(?::(.+))?", text)
     if match is None:
         raise ValueError(f"{text}: neither FILE.npy nor FILE.safetensors:NAME")
@@ -204,22 +206,32 @@ def read_tensor(location: str | os.PathLike[str]) -> Tensor:
 
 
 def _read_safetensors(path: str, name: str | None) -> Tensor:
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-        header.pop("__metadata__", None)
-        if name is None and len(header) == 1:
-            (name,) = header
-        if name not in header:
-            raise ValueError(f"{path}: it holds {', '.join(header)}; write {path}:NAME")
-        entry = header[name]
-        code = _SAFETENSORS.get(entry["dtype"])
-        if code is None:
-            raise ValueError(f"{path}:{name}: elements of type {entry['dtype']}")
-        begin, end = entry["data_offsets"]
-        file.seek(8 + size + begin)
-        bits = np.frombuffer(file.read(end - begin), _BITS[code].newbyteorder("<"))
-    return Tensor(bits.reshape(entry["shape"]).astype(_BITS[code]), code)
+    broken = ValueError(f"{path}: a file of another format than safetensors, or a part of one")
+    try:
+        with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size - 8
+            size = int.from_bytes(file.read(8), "little")
+            header = dict(json.loads(file.read(size) if size <= length else b""))
+            header.pop("__metadata__", None)
+            if name is None and len(header) == 1:
+                (name,) = header
+            entry = header.get(name)
+            if entry is not None:
+                keys = ("dtype", "shape", "data_offsets")
+                type_name, shape, (begin, end) = (entry[key] for key in keys)
+                code = _SAFETENSORS.get(type_name)
+                if not 0 <= begin <= end <= length - size:
+                    raise broken
+                if code is not None:
+                    file.seek(8 + size + begin)
+                    bits = np.frombuffer(file.read(end - begin), _BITS[code].newbyteorder("<"))
+                    return Tensor(bits.reshape(shape).astype(_BITS[code]), code)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise broken from None
+    if entry is not None:
+        raise ValueError(f"{path}:{name}: elements of type {type_name}")
+    held = ", ".join(header) or "no tensor"
+    raise ValueError(f"{path}: it holds {held}" + f"; write {path}:NAME" * bool(header))
 
 
 def write_safetensors(path: str, tensors: Mapping[str, Tensor]) -> None:

@@ -117,7 +117,7 @@ def _clauses(answer: Answer) -> str:
                 "the norm rounded before the gate" if is_after else "the product with it rounded"
             )
     clauses += _rotation(answer) if answer.best.step.turn else []
-    clauses += [answer.best.step.words, answer.residual_out]
+    clauses += [answer.best.step.words, answer.held, answer.residual_out]
     return ", ".join(filter(None, clauses))
 
 
@@ -183,7 +183,8 @@ def text_of(answer: Answer) -> str:
         lines = [f"  {each.name}: {each.values}; {each.cure} could" for each in answer.open]
         parts.append("\n".join(["These data cannot tell apart:", *lines]))
     if answer.fit != "none" and not answer.mistake:
-        before = "Beside this step, the options are:\n" if best.step.kind == VARIANT else ""
+        has_step = best.step.kind == VARIANT or answer.held
+        before = "Beside this step, the options are:\n" if has_step else ""
         parts.append(
             f"{before}C++     {_in_c(best.used, True)}\nC       {_in_c(best.used, False)}\n"
             f"Python  {_in_python(answer)}"
@@ -266,7 +267,7 @@ def _has_tables_like(row: dict[str, str], answer: Answer) -> bool:
 
 def systems_like(answer: Answer) -> list[str]:
     """Returns the systems that compute the same, those with the same eps first."""
-    if answer.fit == "none" or answer.best.step.kind != OPTION or answer.mistake:
+    if answer.fit == "none" or answer.best.step.kind != OPTION or answer.mistake or answer.held:
         return []
     same_eps, other_eps = [], []
     before = ""  # the system of the last row without "the same"

@@ -2,9 +2,11 @@
 """identify() of norms in NumPy: this library with each option, and wrong norms."""
 
 import itertools
+import json
 import math
 import re
 from functools import partial
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -13,17 +15,16 @@ import pytest
 from identify_page import Norm, make_tests
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from test_bits import check_vectors
 
 import rmsnorm
 import rmsnorm._identify
-import rmsnorm._options
 from rmsnorm import _hypotheses as hypotheses
 from rmsnorm.__main__ import main
+from rmsnorm._options import DEFAULTS, WORDS
 from rmsnorm._probe import ORDINARY_ROWS, probe
 from rmsnorm._search import observe, find
-from rmsnorm._tensors import Tensor, read_tensor, rounded
-from rmsnorm._texts import systems, systems_like, text_of
+from rmsnorm._tensors import read_tensor, rounded
+from rmsnorm._texts import systems, text_of
 
 F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 D = 100  # a multiple of 4 alone
@@ -49,6 +50,9 @@ GATES = [
 ]
 STREAM = {"activation": "none", "gate_placement": "before"}
 STEP = {**STREAM, "gate_rounding": "rounded"}
+UNROUNDED, OF_NORM = {"rotary_rounding": "none"}, {"rotary_rounding": "norm"}
+AT_END = {"rotary_pairs": "neighbours", "rotary_part": "end", "rounding": "before_weight"}
+ROTATED, PART, TABLES = {"rotated": D}, {"rotated": 36}, {"table_dtype": "float32"}
 # Options, the types of x that show them, and arguments of identify(). The usual eps is 1e-6.
 RIGHT = [
     *(({"eps": eps}, TYPES, {}) for eps in EPS),
@@ -85,6 +89,20 @@ RIGHT = [
     ({"residual_factor": 0.7, "activation": "sigmoid"}, ["float32"], RESIDUAL | GATE),
     (STEP | {"residual_factor": -3}, ["bfloat16"], RESIDUAL | GATE),
     ({"eps": 1.23e-5, "weight_offset": -1.37, "factor": 0.37}, ["float32"], RESIDUAL | GATE),
+    ({}, TYPES, ROTATED),
+    ({"rotary_pairs": "neighbours", "weight_offset": 1, "eps": 3.3e-6}, TYPES, TABLES | ROTATED),
+    (AT_END, TYPES, PART),
+    (OF_NORM | {"rounding": "before_weight"}, TYPES, TABLES | PART),
+    (OF_NORM | AT_END, TYPES, PART),
+    (UNROUNDED | {"rounding": "inverse"}, TYPES, TABLES | ROTATED),
+    (UNROUNDED | AT_END, TYPES, PART | {"weight_dtype": "float32"}),
+    (OF_NORM, TYPES, {"weight": False} | ROTATED),
+    (UNROUNDED, TYPES, {"weight": False} | PART),
+    (
+        OF_NORM | {"rounding": "inverse", "rotary_pairs": "neighbours"},
+        TYPES,
+        {"weight": False} | ROTATED,
+    ),
 ]
 
 
@@ -93,9 +111,13 @@ RIGHT = [
     [(options, dtype, more) for options, types, more in RIGHT for dtype in types],
 )
 def test_each_option_is_named(options, dtype, arguments):
-    options = {"eps": 1e-6} | options
+    wanted = options = {"eps": 1e-6} | options
     others = [name for name in ("residual", "gate") if name in arguments]
     names = [*others, "weight"] if arguments.get("weight", True) else others
+    if "rotated" in arguments:
+        names += ["cos", "sin"]
+        if dtype == "float32":  # which shows no rounding
+            wanted = {key: each for key, each in options.items() if "rounding" not in key}
 
     def f(x, *arrays):
         return rmsnorm.rms_norm(x, **dict(zip(names, arrays, strict=True)), **options)
@@ -120,7 +142,7 @@ def test_each_option_is_named(options, dtype, arguments):
         assert is_granite == (options.get("factor") == 0.22 and "gate" not in arguments)
     for answer in answers:
         assert (answer.fit, answer.equal, answer.worst) == ("exact", 1.0, 0), str(answer)
-        assert answer.options == {name: near(value) for name, value in options.items()}, str(answer)
+        assert answer.options == {name: near(value) for name, value in wanted.items()}, str(answer)
         assert (answer.variant, answer.mistake, answer.writes) == (None, None, ())
         assert not any(answer.depends.values())
         assert {each.name for each in answer.ambiguous} <= {"step"}, str(answer)
@@ -140,31 +162,6 @@ def test_roundings_that_float32_does_not_show():
     assert rmsnorm.identify(f, D).options == {"eps": near(1e-6)}
     answer = rmsnorm.identify(lambda x, r, w: norm(x + r, w), D, residual=True)
     assert "inside the root, of the sum." in answer.sentence
-
-
-STEPS = check_vectors.read_cases(programs.ROOT / "test" / "data" / "models.safetensors")
-STEPS = [case for case in STEPS if "y" in case.wanted and case.group != "mochi"]
-
-
-@pytest.mark.parametrize("case", STEPS, ids=lambda case: case.name)
-def test_steps_of_models_are_named(case):
-    """Their few rows leave eps open, and those of f32 the roundings."""
-    codes = {name: code for code, name in hypotheses.NAMES.items()}
-    tensors = {
-        name: Tensor(array.view(f"u{array.itemsize}"), codes[case.words[name]])
-        for name, array in (case.inputs | case.wanted).items()
-    }
-    answer = find(tensors, [])
-    assert (answer.fit == "none", answer.mistake) == (False, "")
-    is_open = ("eps", "rounding") if case.words["x"] == "f32" else ("eps",)
-    given = {name: value for name, value in case.options.items() if name in case.words}
-    options, found = (
-        {name: value for name, value in each.items() if not name.endswith(is_open)}
-        for each in (given, answer.best.used.given())
-    )
-    assert found == options
-    row = next(row["what you have"] for row in systems() if row["name"] == case.group)
-    assert any(system.startswith(row) for system in systems_like(answer))
 
 
 # ---------------------------------------------------------------------------------- wrong norms
@@ -300,12 +297,23 @@ def gated(activation, x, gate, weight):
     return norm(x, f32(weight) * activation(f32(gate)))
 
 
+def silu(z):
+    return z / (1 + np.exp(-z))
+
+
+def with_nan(x, weight):
+    y = norm(x, weight)
+    y[2:3] = np.nan
+    return y
+
+
 def wrong(f=norm, words=None, dtype="bfloat16", arguments=None, **parts):
     """A norm, or the right one with other parts, and words of the answer. Without words, the name
     is in the answer; with "", no norm fits."""
     return Norm(partial(f, **parts), words, dtype, arguments or {})
 
 
+RANDOM = np.random.default_rng(1)
 WRONG = {
     "squares are added in bf16": wrong(of=partial(sum_in, BF16)),
     "squares are added in f16": wrong(of=partial(sum_in, F16), dtype="float16"),
@@ -425,6 +433,68 @@ WRONG = {
     ),
     "gate is not used": wrong(lambda x, z, w: norm(x, w), arguments=GATE),
     "gelu replaces the activation of the gate": wrong(partial(gated, gelu), arguments=GATE),
+    "tanh replaces the activation of the gate": wrong(partial(gated, np.tanh), arguments=GATE),
+    "relu replaces the activation of the gate, before the norm": wrong(
+        lambda x, z, w: norm(f32(x) * np.maximum(f32(z), 0), w).astype(BF16),
+        "silu of the gate before the norm, relu replaces the activation of the gate",
+        arguments=GATE,
+    ),
+    "activation of the gate is rounded to bf16": wrong(
+        partial(gated, lambda z: f32(silu(z).astype(BF16))), arguments=GATE
+    ),
+    "x and the gate are swapped": wrong(
+        lambda x, z, w: gated(silu, z, x, w), arguments=GATE
+    ),
+    "each operation of silu rounds to bf16": wrong(
+        lambda x, z, w: norm(x, w) * (z * (1 / (1 + f32(np.exp(-z)))).astype(BF16)),
+        "",
+        arguments=GATE,
+    ),
+    "x is not used": wrong(lambda x, r, w: norm(r, w), arguments=RESIDUAL),
+    "x is not normalised": wrong(lambda x, w: x * w),
+    "x is not normalised, and the weight is not used": wrong(lambda x, w: x.copy()),
+    "y is zeros": wrong(lambda x, w: np.zeros_like(x), ""),
+    "result is rounded to bf16": wrong(cast=lambda y: f32(y.astype(BF16)), dtype="float32"),
+    "result rounded up": wrong(words="", cast=lambda y: cut_off(y + np.abs(y) / 256)),
+    "divided by d - 2": wrong(words="divided by 98", of=lambda h: sum_of(h) / (D - 2)),
+    "eps of 1": wrong(words="eps 1 inside the root", eps=1),
+    "eps of 0.1 added to the RMS": wrong(
+        lambda x, w: divided_by(lambda u: np.sqrt(u) + F32(0.1), x, w),
+        "eps 0.1 added to the RMS",
+        dtype="float32",
+    ),
+    "mean of the squares and eps in f16": wrong(
+        words="",
+        of=lambda h: mean_square(h).astype(F16) + F16(1e-6),
+        eps=0,
+        dtype="float16",
+    ),
+    "x limited to 10 in the sum": wrong(words="", of=lambda h: mean_square(np.clip(h, -10, 10))),
+    "weight is rounded to float8": wrong(
+        lambda x, w: norm(x, w.astype(ml_dtypes.float8_e4m3fn)), ""
+    ),
+    "small results become zeros": wrong(
+        words="", cast=lambda y: np.where(np.abs(y) < 6.1e-5, 0, y).astype(F16), dtype="float16"
+    ),
+    "half of the row is normalised": wrong(
+        partial(with_end, end=lambda x: x, first=50), words=""
+    ),
+    "squares of every second element": wrong(
+        words="", of=lambda h: 2 * np.sum(h[:, ::2] ** 2, axis=-1, keepdims=True) / D
+    ),
+    "a NaN in the third row": wrong(with_nan, "", dtype="float32"),
+    "4-norm": wrong(words="", of=lambda h: np.sqrt(mean(h**4)), dtype="float32"),
+    "divided by the weight": wrong(lambda x, w: norm(x, 1 / f32(w)), ""),
+    "exp of the weight": wrong(lambda x, w: norm(x, np.exp(f32(w))), ""),
+    "2 groups of alternate elements": wrong(
+        lambda x, w: np.stack([norm(x[:, i::2], w[i::2]) for i in (0, 1)], -1).reshape(x.shape), ""
+    ),
+    "stochastic rounding": wrong(
+        words="",
+        cast=lambda y: cut_off(
+            (y.view(np.uint32) + RANDOM.integers(2**16, size=y.shape, dtype=np.uint32)).view(F32)
+        ),
+    ),
 }
 test_wrong_norms_are_named, test_page_has_the_wrong_norms, answer_to = make_tests(
     "wrong norm", WRONG, says_depends=True
@@ -465,6 +535,23 @@ def test_a_wrong_sum_is_a_mistake(words, of):
     assert (answer.fit, answer.options) == ("exact", None)
     assert answer.mistake == f"residual_out is {words}"
     assert answer.mistake in answer.sentence and answer.systems == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "total"),
+    [
+        ("x is rounded to bf16 first", {}, lambda x, r: f32(x.astype(BF16)) + r),
+        (None, {"residual_factor": 0.5}, lambda x, r: (x + r) * F32(0.5)),
+    ],
+)
+def test_a_sum_that_goes_with_y(words, options, total):
+    def f(x, residual, weight):
+        h = total(x, residual)
+        return norm(h, weight), h
+
+    answer = rmsnorm.identify(f, D, **RESIDUAL)
+    assert (answer.variant, answer.mistake) == (words, None), str(answer)
+    assert answer.options == {"eps": near(1e-6)} | options
 
 
 def test_a_norm_of_a_wrong_sum():
@@ -578,6 +665,12 @@ def test_arguments_that_are_written_to():
             lambda x, r, w: (x, x, x),
             RESIDUAL,
         ),
+        ("table_dtype: <class 'int'>", norm, {"table_dtype": int}),
+        ("table_dtype: without rotated there are no tables", norm, {"table_dtype": "float32"}),
+        ("d: 4097; possible are 1 to 4096", norm, {"d": 4097, "rotated": 2}),
+        ("rotated: 35; possible are even numbers from 2 to d, 100", norm, {"rotated": 35}),
+        ("rotated: 102; possible are even numbers from 2 to d, 100", norm, {"rotated": 102}),
+        ("gate: not together with rotated", norm, {"rotated": 36, **GATE}),
         (
             "results of other types for other rows",
             lambda x, w: norm(x, w).astype(F16 if len(x) == 1 else F32),
@@ -590,11 +683,18 @@ def test_refused(match, f, arguments):
         rmsnorm.identify(f, **{"d": D, **arguments})
 
 
-def test_an_exception_of_the_function_is_passed_on_with_the_shapes():
+@pytest.mark.parametrize(
+    ("shapes", "arguments"),
+    [
+        (r"gate \(38, 100\), weight \(100,\)", GATE),
+        (r"cos \(81, 18\), sin \(81, 18\)", {"rotated": 36, "weight": False}),
+    ],
+)
+def test_an_exception_of_the_function_is_passed_on_with_the_shapes(shapes, arguments):
     with pytest.raises(ZeroDivisionError) as caught:
-        rmsnorm.identify(lambda x, gate, weight: 1 // 0, D, gate=True)
+        rmsnorm.identify(lambda *arrays: 1 // 0, D, **arguments)
     (note,) = caught.value.__notes__
-    assert re.search(r"with x \(\d+, 100\), gate \(\d+, 100\), weight \(100,\)$", note)
+    assert re.search(rf"with x \(\d+, 100\), {shapes}$", note)
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -651,22 +751,45 @@ def test_a_bias_that_is_forgotten(run, tmp_path):
     assert (answer.fit, answer.mistake) == ("exact", "the bias is not used")
 
 
+def of_safetensors(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+EIGHT_BITS = ENTRY | {"dtype": "F8_E4M3"}
+BROKEN = "a file of another format than safetensors, or a part of one"
+
+
 @pytest.mark.parametrize(
-    ("match", "path", "error"),
+    ("path", "content", "match"),
     [
-        ("it holds i, w, x; write .*run.safetensors:NAME", "run.safetensors", ValueError),
-        ("it holds i, w, x; write", "run.safetensors:y", ValueError),
-        ("run.safetensors:i: elements of type I64", "run.safetensors:i", ValueError),
-        ("i.npy: elements of type int64", "i.npy", ValueError),
-        ("x.txt: neither FILE.npy nor FILE.safetensors:NAME", "x.txt", ValueError),
-        ("x.npy", "x.npy", FileNotFoundError),
+        ("run.safetensors", None, "it holds i, w, x; write .*run.safetensors:NAME"),
+        ("run.safetensors:y", None, "it holds i, w, x; write"),
+        ("run.safetensors:i", None, "run.safetensors:i: elements of type I64"),
+        ("f8.safetensors", of_safetensors({"x": EIGHT_BITS}, b"8 bytes."), "type F8_E4M3"),
+        ("empty.safetensors", b"", BROKEN),
+        ("none.safetensors", of_safetensors({}), "none.safetensors: it holds no tensor$"),
+        ("long.safetensors", b"\xff" * 8 + b"{}", BROKEN),
+        ("list.safetensors", of_safetensors([1]), BROKEN),
+        ("text.safetensors", b"weights of a model", BROKEN),
+        ("part.safetensors", of_safetensors({"x": ENTRY}, b"1234"), BROKEN),
+        ("shape.safetensors", of_safetensors({"x": ENTRY | {"shape": "2"}}), BROKEN),
+        ("before.safetensors", of_safetensors({"x": ENTRY | {"data_offsets": [-8, 0]}}), BROKEN),
+        ("no_type.safetensors", of_safetensors({"x": {}}), BROKEN),
+        ("i.npy", None, "i.npy: elements of type int64"),
+        ("text.npy", b"weights of a model", "text.npy: .*magic string"),
+        ("part.npy", b"\x93NUMPY\x01\x00", "part.npy: EOF: reading array header"),
+        ("x.txt", b"", "x.txt: neither FILE.npy nor FILE.safetensors:NAME"),
     ],
 )
-def test_refused_files(run, tmp_path, monkeypatch, match, path, error):
+def test_refused_files(run, tmp_path, monkeypatch, path, content, match):
     monkeypatch.chdir(tmp_path)
     save_file({"x": run["x"], "w": run["weight"], "i": np.arange(5)}, "run.safetensors")
     np.save("i.npy", np.arange(5))
-    with pytest.raises(error, match=match):
+    if content is not None:
+        Path(path).write_bytes(content)
+    with pytest.raises(ValueError, match=match):
         rmsnorm.identify_files(path, path)
 
 
@@ -740,34 +863,47 @@ def test_one_of_two_descriptions_of_a_norm_is_named(words, d, dtype, f):
 
 # --------------------------------------------------------------------------------------- systems
 
-VECTORS = programs.ROOT / "test" / "data" / "migration" / "vectors.safetensors"
-with safe_open(VECTORS, "np") as file:
-    # The words of each case with results of a system, by its name.
-    RECORDED = file.metadata()
+DATA = programs.ROOT / "test" / "data"
+ARGUMENTS = {"x": "input", "y": "output", "residual_out": "residual_output"}
+ARGUMENTS |= {name: name for name in ("weight", "residual", "gate", "cos", "sin")}
+ARGUMENTS |= {"post_norm_weight": "post_norm_weight"}
+RECORDED = {}  # the cases of each system, with y
+for path in ("migration/vectors", "models", "rotary"):
+    with safe_open(DATA / f"{path}.safetensors", "np") as file:
+        for name, text in file.metadata().items():
+            if " y=" in text:
+                RECORDED.setdefault((path, name.split(".")[0]), []).append(text)
+# What the tables of doc/migration.md call a system, by the group of its cases.
+SYSTEMS = {
+    row[key]: row["what you have"].removeprefix("the same")
+    for key in ("name", "rotation")
+    for row in systems(key)
+}
 
 
-@pytest.mark.parametrize("system", sorted({name.split(".")[0] for name in RECORDED}))
-def test_results_of_systems(system):
-    """From the results of a system alone, its options are named, or left open."""
-    for text in (text for name, text in RECORDED.items() if name.split(".")[0] == system):
+@pytest.mark.parametrize(("path", "system"), RECORDED, ids=str)
+def test_recorded_results(path, system):
+    """From a few rows of a system its options are named, or left open."""
+    for text in RECORDED[path, system]:
         words = dict(word.split("=") for word in text.split()[1:])
-        wanted = {key: words.pop(key, each) for key, each in rmsnorm._options.DEFAULTS.items()}
-        tensors = {operand: read_tensor(f"{VECTORS}:{key}") for operand, key in words.items()}
-        answer = rmsnorm._identify._identification(find(tensors, []))
+        location = {ARGUMENTS[key]: words.pop(key) for key in ARGUMENTS if key in words}
+        files = {name: f"{DATA / path}.safetensors:{key}" for name, key in location.items()}
+        answer = rmsnorm.identify_files(**files)
         assert answer.fit != "none", str(answer)
         if system == "vllm_cpu_residual":  # which takes two calls
             continue
         assert answer.variant is answer.mistake is None, str(answer)
-        named = {**rmsnorm._options.DEFAULTS, **answer.options}
+        named = DEFAULTS | answer.options
         is_open = {option: values.split(" or ") for option, values, _ in answer.ambiguous}
-        is_wide = tensors["x"].dtype == 1  # where roundings change nothing
-        for option, value in wanted.items():
-            found = [named[option], *is_open.get(option, ())]
-            if option in rmsnorm._options.WORDS:
-                assert (is_wide and option.endswith("rounding")) or value in found, str(answer)
+        is_wide = read_tensor(files["output"]).dtype == 1  # where roundings change nothing
+        for option, default in DEFAULTS.items():
+            wanted, found = words.get(option, default), [named[option], *is_open.get(option, ())]
+            if option in WORDS:
+                assert (is_wide and option.endswith("rounding")) or wanted in found, str(answer)
             else:
-                numbers = [None if each is None else float(each) for each in found]
-                assert (None if value is None else pytest.approx(float(value))) in numbers, option
+                numbers = [each and float(each) for each in found]
+                assert (wanted and pytest.approx(float(wanted))) in numbers, f"{option}: {answer}"
+        assert any(SYSTEMS[system] in each for each in answer.systems), str(answer)
 
 
 # --------------------------------------------------------------------------------------- command
@@ -785,10 +921,12 @@ def run_command(capsys, tmp_path, monkeypatch):
             status = done.code
         return (status, *capsys.readouterr())
 
+    np.save("zero.npy", np.zeros((0, 64), F32))
     assert run_words("probe --output p.safetensors --d 64 --dtype bf16") == (0, "", "")
     return run_words
 
 
+OF_TABLES = "identify --input x.npy --output y.npy --cos cos.npy --sin sin.npy"
 GIVEN = "identify --input p.safetensors:x --weight p.safetensors:weight"
 
 
@@ -828,6 +966,8 @@ def test_command_fails_where_no_norm_fits_or_one_with_a_mistake(command):
         "probe --output no/p.safetensors": "no/p.safetensors: No such file or directory",
         f"{GIVEN} --output p.safetensors:weight": "--output: 1 dimensions, but --input has 2",
         "identify --input p.safetensors:x": "the following arguments are required: --output",
+        f"{GIVEN} --output p.safetensors:x --post-norm-weight zero.npy": "there is no --residual",
+        f"{GIVEN} --output zero.npy": "--output: no elements in the shape (0, 64)",
         f"{GIVEN} --output none.npy": "none.npy: No such file or directory",
         f"{GIVEN} --output p.safetensors": "it holds x, residual, gate, weight; write",
         **{
@@ -835,6 +975,10 @@ def test_command_fails_where_no_norm_fits_or_one_with_a_mistake(command):
             "32-bit number from 0 up"
             for eps in ("-1", "nan", "inf", "x", "1e-60")
         },
+        f"{GIVEN} --output p.safetensors:x --cos none.npy": "--sin: required with the other table",
+        f"{OF_TABLES} --gate x.npy": "--gate: not together with --cos and --sin",
+        "probe --output p.safetensors --rotated 3": "'3' is not an even integer from 2 to 4096",
+        "probe --output p.safetensors --d 64 --rotated 66": "--rotated: 66 of 64 elements; d is",
     }.items(),
 )
 def test_command_refuses_in_one_line(command, words, error):

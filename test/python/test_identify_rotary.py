@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""identify_rotary(): this library, wrong rotations in NumPy, transformers, and recorded results."""
+"""identify() of rotations: this library, wrong ones in NumPy, transformers, and files."""
 
 import importlib
-import re
 from functools import partial
 
 import ml_dtypes
@@ -10,58 +9,19 @@ import numpy as np
 import pytest
 import torch
 from identify_page import Norm, make_tests
-from programs import ROOT
 from safetensors.numpy import load_file, save_file
-from test_bits import check_vectors
 from test_identify import f32, norm, run_command  # noqa: F401
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 import rmsnorm
-from rmsnorm._options import DEFAULTS, WORDS
-from rmsnorm._texts import systems
 
 F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
-TYPES = ("float32", "float16", "bfloat16")
 D, PART = 100, {"rotated": 36}
 WIDE_TABLES = {"table_dtype": "float32"}
 
-# ---------------------------------------------------------------------------------- this library
 
-NONE, OF_NORM = {"rotary_rounding": "none"}, {"rotary_rounding": "norm"}
-OTHER = {"rotary_pairs": "neighbours", "rotary_part": "end", "rounding": "before_weight"}
-RIGHT = [
-    ({}, {}),
-    ({"rotary_pairs": "neighbours", "weight_offset": 1, "eps": 3.3e-6}, WIDE_TABLES),
-    (OTHER, PART),
-    (OF_NORM | {"rounding": "before_weight"}, WIDE_TABLES | PART),
-    (OF_NORM | OTHER, PART),
-    (NONE | {"rounding": "inverse"}, WIDE_TABLES),
-    (NONE | OTHER, PART | {"weight_dtype": "float32"}),
-    (OF_NORM, {"weight": False}),
-    (NONE, {"weight": False} | PART),
-    (OF_NORM | {"rounding": "inverse", "rotary_pairs": "neighbours"}, {"weight": False}),
-]
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize(("options", "arguments"), RIGHT)
-def test_each_option_is_named(options, arguments, dtype):
-    options = {"eps": 1e-6} | options
-
-    def f(x, *others):
-        *weight, cos, sin = others
-        return rmsnorm.rms_norm(x, *weight, cos=cos, sin=sin, **options)
-
-    answer = rmsnorm.identify_rotary(f, D, dtype, **arguments)
-    if dtype == "float32":  # which does not show roundings
-        options = {name: each for name, each in options.items() if not name.endswith("rounding")}
-    wanted = {k: each if k in WORDS else pytest.approx(each) for k, each in options.items()}
-    assert (answer.fit, answer.options) == ("exact", wanted), str(answer)
-    assert (answer.variant, answer.mistake, answer.writes, answer.rows) == (None, None, (), 88)
-    assert not any(answer.depends.values())
-    assert {each.name for each in answer.ambiguous} <= {"step"}, str(answer)
-    assert answer.special[-1].endswith("whose tables hold a NaN or an infinity.")
-    assert len(answer.special) == 1
+def identify(f, d=D, dtype="bfloat16", **arguments):
+    return rmsnorm.identify(f, d, dtype, **({"rotated": d} | arguments))
 
 
 # ------------------------------------------------------------------------------- other rotations
@@ -195,7 +155,7 @@ WRONG = {
     "a third of the angle": wrong(tables=lambda cos, sin: (cos, sin * BF16(1 / 3)), words=""),
 }
 test_wrong_rotations_are_named, test_page_has_the_wrong_rotations, answer_to = make_tests(
-    "wrong rotation", WRONG, identify=rmsnorm.identify_rotary
+    "wrong rotation", WRONG, identify=identify
 )
 RIGHT_BUT_OTHER = ("neighbours instead of halves", "the last elements instead of the first")
 VARIANTS = ("fma in f32", "neighbours rotated, written as halves", "x is rotated before its norm")
@@ -225,34 +185,9 @@ def test_what_changes_a_row_and_what_is_written_to():
         sin *= BF16(-1)
         return halves(norm(x, weight), cos, -sin)
 
-    answer = rmsnorm.identify_rotary(f, D)
+    answer = identify(f, D)
     assert (answer.fit, answer.mistake, answer.writes) == ("exact", None, ("sin",))
     assert "The function writes to its argument sin." in str(answer)
-
-
-@pytest.mark.parametrize(
-    ("match", "f", "arguments"),
-    [
-        ("dtype: 'float64'; possible are float32, float16", rotated, {"dtype": "float64"}),
-        ("table_dtype: <class 'int'>", rotated, {"table_dtype": int}),
-        ("d: 4097; possible are 1 to 4096", rotated, {"d": 4097}),
-        ("rotated: 35; possible are even numbers from 2 to d, 100", rotated, {"rotated": 35}),
-        ("rotated: 102; possible are even numbers from 2 to d, 100", rotated, {"rotated": 102}),
-        (r"shape \(81, 99\) instead of y of shape", lambda x, w, c, s: x[:, 1:], {}),
-        ("list, which is no array of NumPy", lambda x, w, c, s: x.tolist(), {}),
-        ("returns 2 results instead of y of shape", lambda x, w, c, s: (x, x), {}),
-    ],
-)
-def test_refused(match, f, arguments):
-    with pytest.raises(ValueError, match=match):
-        rmsnorm.identify_rotary(f, **{"d": D, **arguments})
-
-
-def test_an_exception_of_the_function_is_passed_on_with_the_shapes():
-    with pytest.raises(ZeroDivisionError) as caught:
-        rmsnorm.identify_rotary(lambda x, cos, sin: 1 // 0, D, weight=False, **PART)
-    (note,) = caught.value.__notes__
-    assert re.search(r"with x \(81, 100\), cos \(81, 18\), sin \(81, 18\)$", note)
 
 
 # ----------------------------------------------------------------------------------- transformers
@@ -286,7 +221,7 @@ def test_rotations_of_transformers(model, dtype):
         )
         return rotate(q, q, cos, sin)[0][0, 0]
 
-    answer = rmsnorm.identify_rotary(f, D, dtype, rotated=count)
+    answer = identify(f, D, dtype, rotated=count)
     assert answer.fit in ("exact", "close") and answer.mistake is None, str(answer)
     assert answer.options["eps"] == pytest.approx(1e-6)
     name = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: ""}[dtype]
@@ -297,36 +232,6 @@ def test_rotations_of_transformers(model, dtype):
 
 
 # ------------------------------------------------------------------------------------------ files
-
-VECTORS = ROOT / "test" / "data" / "rotary.safetensors"
-CASES = check_vectors.read(VECTORS)[0]
-ROTATIONS = {row["rotation"]: row for row in systems("rotation")}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_results_of_models(case):
-    """From their eight rows a model's options are named, or left open."""
-    words = dict(word.split("=") for word in CASES[case].split()[1:])
-    files = {name: f"{VECTORS}:{words[name]}" for name in ("x", "y", "cos", "sin")}
-    files |= {"input": files.pop("x"), "output": files.pop("y")}
-    files |= {"weight": f"{VECTORS}:{words['weight']}"} if "weight" in words else {}
-    answer = rmsnorm.identify_rotary_files(**files)
-    assert (answer.fit, answer.variant, answer.mistake) == ("exact", None, None), str(answer)
-    named = {**DEFAULTS, **answer.options}
-    is_open = {option: values.split(" or ") for option, values, _ in answer.ambiguous}
-    assert set(is_open) <= {"eps"}, str(answer)
-    is_wide = check_vectors.read(VECTORS)[1][words["y"]].dtype == F32
-    for option, default in DEFAULTS.items():
-        wanted, found = words.get(option, default), [named[option], *is_open.get(option, ())]
-        if is_wide and option.endswith("rounding"):
-            assert found == [default]
-        elif option in WORDS or wanted is None:
-            assert wanted in found
-        else:
-            assert float(wanted) in [pytest.approx(float(each)) for each in found]
-    system = ROTATIONS[case.partition(".")[0]]["what you have"].removeprefix("the same")
-    assert any(system in each for each in answer.systems), str(answer)
-
 
 def test_tables_shared_by_heads_and_positions(tmp_path):
     """The tokens are the dimension in which the tables have rows."""
@@ -341,12 +246,12 @@ def test_tables_shared_by_heads_and_positions(tmp_path):
         y = rmsnorm.rms_norm(x, eps=7e-3, **tables)
         save_file({"x": x, "y": y, "cos": cos, "sin": sin}, path)
         given = {argument: f"{path}:{name}" for argument, name in files.items()}
-        answer = rmsnorm.identify_rotary_files(**given, eps=[7e-3])  # which no model has
+        answer = rmsnorm.identify_files(**given, eps=[7e-3])  # which no model has
         assert (answer.fit, answer.mistake) == ("exact", mistake), str(answer)
         assert mistake or answer.options == {"eps": pytest.approx(7e-3)}
     save_file({"x": x, "cos": cos[..., 1:], "sin": sin}, path)
     with pytest.raises(ValueError, match="sin: 50 elements in its last dimension, but cos has 49"):
-        rmsnorm.identify_rotary_files(*(f"{path}:{name}" for name in ("x", "x", "cos", "sin")))
+        rmsnorm.identify_files(**{argument: f"{path}:{name}" for argument, name in files.items()})
 
 
 OF_PROBE = "identify --input p.safetensors:x --weight p.safetensors:weight --output y.safetensors"
@@ -370,18 +275,3 @@ def test_command_names_a_rotation(command):
         'rms_norm(x, weight, cos=cos, sin=sin, eps=1e-06, rounding="before_weight", rotary_pairs=',
     ):
         assert text in out
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    {
-        f"{OF_PROBE} --cos p.safetensors:x": "--cos and --sin go together",
-        f"{OF_PROBE} {TABLES} --gate p.safetensors:x": "--gate: not with --cos and --sin",
-        "probe --output p.safetensors --rotated 3": "'3' is not an even integer from 2 to 4096",
-        "probe --output p.safetensors --d 64 --rotated 66": "--rotated: 66 of 64 elements; d is",
-    }.items(),
-)
-def test_command_refuses(command, words, error):
-    status, out, err = command(words)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("rmsnorm-identify: ") and error in err
