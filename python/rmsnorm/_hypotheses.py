@@ -831,11 +831,11 @@ _TABLE: dict[tuple[Any, ...], dict[str, Any]] = {
             (t.h / np.maximum(_largest(t.h), 1e-37)).astype(np.float32)
         ),
     },
-    (MISTAKE, "norm", "all", _NO_EPS, _AFTER): {"x is not normalised": lambda t: t.h},
+    (MISTAKE, "norm", "all", _NO_EPS, _AFTER): {"x is not normalised": lambda t: t.h[np.newaxis]},
     (MISTAKE, ("change", "norm"), "weight", _NO_EPS, _AFTER): {
         "x is not normalised, and the weight is not used": (
             lambda t: t.take("weight"),
-            lambda t: t.h,
+            lambda t: t.h[np.newaxis],
         ),
     },
     (MISTAKE, "under", "all", _INSIDE): {

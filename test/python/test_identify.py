@@ -796,7 +796,7 @@ def test_refused_files(run, tmp_path, monkeypatch, path, content, match):
 # ----------------------------------------------------------------------------- table of hypotheses
 
 STEP_OPTIONS = [{}, {"rounding": "before_weight"}, {"weight_offset": 1.0}]
-STEP_OPTIONS += [{"eps_placement": "outside"}]
+STEP_OPTIONS += [{"eps_placement": "outside"}, {"eps": 0.0}]
 
 
 @pytest.mark.parametrize("other", [None, "residual", "gate"])
@@ -903,7 +903,8 @@ def test_recorded_results(path, system):
             else:
                 numbers = [each and float(each) for each in found]
                 assert (wanted and pytest.approx(float(wanted))) in numbers, f"{option}: {answer}"
-        assert any(SYSTEMS[system] in each for each in answer.systems), str(answer)
+        if system != "mochi":  # which has no row there: its weights are of rows
+            assert any(SYSTEMS[system] in each for each in answer.systems), str(answer)
 
 
 # --------------------------------------------------------------------------------------- command

@@ -249,9 +249,9 @@ def test_tables_shared_by_heads_and_positions(tmp_path):
         answer = rmsnorm.identify_files(**given, eps=[7e-3])  # which no model has
         assert (answer.fit, answer.mistake) == ("exact", mistake), str(answer)
         assert mistake or answer.options == {"eps": pytest.approx(7e-3)}
-    save_file({"x": x, "cos": cos[..., 1:], "sin": sin}, path)
+    save_file({"x": x, "y": y, "cos": cos[..., 1:], "sin": sin}, path)
     with pytest.raises(ValueError, match="sin: 50 elements in its last dimension, but cos has 49"):
-        rmsnorm.identify_files(**{argument: f"{path}:{name}" for argument, name in files.items()})
+        rmsnorm.identify_files(**given)
 
 
 OF_PROBE = "identify --input p.safetensors:x --weight p.safetensors:weight --output y.safetensors"
